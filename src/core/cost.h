@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Cost: what a block, a stage or an op takes, in ns, from profile x cluster.
+ *
+ * Kernel times are interpolated (GSL) in log space over profile rows, never below the roofline of the device
+ * (DESIGN rule 5: every ns knows where it came from). */
+#ifndef DT_CORE_COST_H
+#define DT_CORE_COST_H
+
+#include "core/cluster.h"
+#include "core/model.h"
+#include "core/profile.h"
+#include "core/samples.h"
+
+enum dt_prov {
+    DT_PROV_MEASURED,
+    DT_PROV_INTERPOLATED,
+    DT_PROV_EXTRAPOLATED,
+    DT_PROV_COMPUTED,
+    DT_PROV_ASSUMED,
+    DT_PROV_N
+};
+extern const char *const dt_prov_names[DT_PROV_N + 1];
+
+struct dt_time {         /* a duration and what it stands on */
+    double ns;
+    double prov[DT_PROV_N]; /* ns per provenance; sums to ns */
+};
+
+struct dt_cost_options {
+    bool stepccl;            /* chunked overlap of TP collectives with their GEMMs on copy engines */
+    bool allow_analytical;   /* missing op families fall back to the roofline ("computed") */
+    enum dt_recompute recompute;
+};
+
+struct dt_cost; /* immutable after creation except for its memo tables; one thread */
+
+/* Borrows model, cluster, profile for its lifetime. */
+enum dt_status dt_cost_new(const struct dt_model *model, const struct dt_cluster *cluster,
+                           const struct dt_profile *profile, const struct dt_cost_options *opt,
+                           struct dt_error *err, struct dt_cost **out);
+void dt_cost_free(struct dt_cost *c);
+const struct dt_cost_options *dt_cost_opts(const struct dt_cost *c);
+/* Ask for every op family that the model at the given tensor-parallel degrees (bit t set = tp 2^t) needs; when any
+ * lacks rows and analytical fallback is off: DT_ERR_MISSING_PROFILE listing ALL of them at once. */
+enum dt_status dt_cost_survey(struct dt_cost *c, unsigned tp_mask, struct dt_error *err);
+
+/* One kernel, one phase (count included). */
+void dt_cost_kernel(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
+                    struct dt_time *out);
+
+/* The three times of a range of blocks [first, first+n) of a module for one microbatch on one lane.
+ * fwd: forward.  dgrad: input gradients (recompute of the forward included where the recompute mode asks
+ * for it and a backward runs).  wgrad: weight gradients of trainable blocks.
+ * trainable[b] (may be NULL = all): block b's weights are trained.  upstream: something upstream of `first` is
+ * trainable (else the first trainable block needs no dgrad below it and blocks before it run no backward). */
+struct dt_stage_cost {
+    struct dt_time fwd, dgrad, wgrad;
+};
+void dt_cost_stage(struct dt_cost *c, int module, int first, int n, const struct dt_shard *shard,
+                   const struct dt_work *work, const unsigned char *trainable, bool upstream,
+                   struct dt_stage_cost *out);
+/* Fast path for the same: totals only, memoised on (module, range, shard, work, flags). */
+struct dt_stage_ns { double fwd, bwd; }; /* bwd = dgrad + wgrad */
+struct dt_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int first, int n,
+                                    const struct dt_shard *shard, const struct dt_work *work,
+                                    const unsigned char *trainable, bool upstream);
+
+/* Collective over `gpus` ranks, `per_node` of them in each node, `share` = how many such collectives use the
+ * node's NICs at once; bytes as in nccl-tests (full buffer).  family: one of the collective families. */
+void dt_cost_collective(struct dt_cost *c, enum dt_op_family family, int gpus, int per_node,
+                        int share, double bytes, struct dt_time *out);
+/* Point-to-point between two lanes of `width` GPU pairs each moving bytes/width; inside a node or between.
+ * alpha_ns and the transfer rate are also given apart for the network engine. */
+void dt_cost_p2p(struct dt_cost *c, bool same_node, int width, double bytes, struct dt_time *out,
+                 double *alpha_ns, double *bytes_per_s);
+/* Optimizer step (AdamW on `params` fp32 master parameters held by one GPU): HBM bound. */
+void dt_cost_optimizer(struct dt_cost *c, double params, struct dt_time *out);
+
+static inline void dt_time_add(struct dt_time *a, const struct dt_time *b, double k)
+{
+    a->ns += k * b->ns;
+    for (int i = 0; i < DT_PROV_N; i++)
+        a->prov[i] += k * b->prov[i];
+}
+
+#endif

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Jobs: the user's statement of a run (DESIGN section 3), read into values the core works on. */
+#ifndef DT_CORE_JOB_H
+#define DT_CORE_JOB_H
+
+#include "core/cost.h"
+#include "core/orchestrate.h"
+#include "core/plan.h"
+#include "core/samples.h"
+
+struct dt_simulate_options { /* the job's `simulate:` map */
+    int iterations;          /* iterations simulated, each on its own global batch; default 1 */
+    bool contention;         /* max-min fair link sharing; default true */
+    double jitter;           /* sigma of log-normal per-op jitter; 0 = off */
+    double slow_gpu_fraction, slow_gpu_factor; /* share of lanes slowed, and by how much (1.1 = 10 % slower) */
+    bool failures;           /* MTBF failures with checkpoint/restart -> goodput */
+    double checkpoint_interval_s, checkpoint_write_s, restart_s;
+    uint64_t seed;
+};
+
+struct dt_job {
+    char name[256];                /* file name */
+    struct dt_doc *doc;            /* the job as read, overrides applied */
+    struct dt_model *model;
+    struct dt_cluster cluster;
+    struct dt_samples *samples;
+    struct dt_profile *profile;
+    struct dt_policy policy;
+    bool frozen[DT_MAX_MODULES];
+    enum dt_strategy strategy;
+    struct dt_search_options search;
+    struct dt_cost_options cost_opt;
+    struct dt_simulate_options sim;
+    bool has_plan;
+    struct dt_plan plan;           /* for strategy manual: from `plan:` (map or path of a plan.json) */
+};
+
+/* Reads the file, applies `overrides` ("train.global_batch=960"), loads everything it names.  Relative paths inside a
+ * job are relative to the job file. */
+enum dt_status dt_job_read(const char *path, const char *const *overrides, int n_overrides,
+                           struct dt_error *err, struct dt_job **out);
+/* The same from text, without loading samples/profile when `shallow` (validation, fuzzing). */
+enum dt_status dt_job_parse(const char *name, const char *text, size_t len,
+                            const char *const *overrides, int n_overrides, bool shallow,
+                            struct dt_error *err, struct dt_job **out);
+void dt_job_free(struct dt_job *j);
+
+#endif

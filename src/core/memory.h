@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Memory model: bytes per GPU of a lane, by cause, for a stage under a schedule. */
+#ifndef DT_CORE_MEMORY_H
+#define DT_CORE_MEMORY_H
+
+#include "core/plan.h"
+
+struct dt_memory {
+    double params, grads, optimizer, activations, logits_workspace, broker, reserve, total; /* bytes */
+    int in_flight;     /* microbatches whose activations are held at once (per chunk sum for vpp) */
+};
+/* In-flight microbatches of (module, stage) under the plan's schedule for n microbatches per replica:
+ * 1F1B: min(n, stages after this one on the longest path + 1); GPipe: n; interleaved: Megatron's warm-up count + 1
+ * chunk-microbatches.  The schedule compiler keeps the same bound and dt_program_check proves it. */
+int dt_memory_in_flight(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
+                        int64_t n_microbatches);
+/* Stages after (module, stage) on the longest path to the end of the graph. */
+int dt_plan_stages_after(const struct dt_plan *p, const struct dt_model *m, int module, int stage);
+/* `work`: the largest microbatch of the module (mean + spread is the caller's choice). */
+void dt_memory_stage(const struct dt_plan *p, const struct dt_model *m, const struct dt_cluster *c,
+                     int module, int stage, const struct dt_work *work, int64_t n_microbatches,
+                     struct dt_memory *out);
+/* Checks every stage; DT_ERR_INFEASIBLE with module, stage, breakdown and what would help. */
+enum dt_status dt_memory_check(const struct dt_plan *p, const struct dt_model *m,
+                               const struct dt_cluster *c, const struct dt_work *work /*[modules]*/,
+                               double *max_bytes, struct dt_error *err);
+
+#endif

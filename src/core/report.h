@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Report: model FLOPs, MFU, HFU, throughput of an iteration. */
+#ifndef DT_CORE_REPORT_H
+#define DT_CORE_REPORT_H
+
+#include "core/timeline.h"
+
+struct dt_report {
+    double iteration_s, iteration_s_p10, iteration_s_p90;
+    double mfu, hfu;                 /* of gpus_used * peak */
+    double mfu_cluster;              /* of all the cluster's GPUs */
+    double tokens_per_s, samples_per_s;
+    int gpus, gpus_used;
+    double bubble_fraction, exposed_comm_s;
+    double model_flops[DT_MAX_MODULES]; /* per iteration, training multiplier of freezing applied */
+    double hardware_flops;
+    struct dt_timeline_summary timeline;
+    double mem_bytes_max[DT_MAX_MODULES];
+    double prov_share[DT_PROV_N];    /* sums to 1 */
+    uint64_t ops;
+};
+/* Model FLOPs of module m for the whole assignment: per-sample shapes; fwd x (1 + [dgrad needed] + [wgrad needed]) per
+ * block, i.e. 3x trained, 2x frozen with something trainable upstream, 1x otherwise. */
+void dt_report_flops(const struct dt_plan *p, const struct dt_model *m,
+                     const struct dt_assignment *a, double *model_flops /*[modules]*/,
+                     double *hardware_flops);
+enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_model *m,
+                              const struct dt_cluster *c, const struct dt_durations *dur,
+                              const struct dt_timeline *t, struct dt_error *err,
+                              struct dt_report *out);
+
+#endif

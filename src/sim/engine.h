@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The event engine: walks a program in virtual time.
+ *
+ * int64 nanoseconds; total order of events (time, priority, sequence).  Without network and noise it equals
+ * dt_timeline_eval to the nanosecond (a property test). */
+#ifndef DT_SIM_ENGINE_H
+#define DT_SIM_ENGINE_H
+
+#include "core/timeline.h"
+#include "sim/network.h"
+#include "sim/noise.h"
+
+struct dt_engine; /* reusable workspace: no allocation inside dt_engine_run once sized */
+enum dt_status dt_engine_new(struct dt_error *err, struct dt_engine **out);
+void dt_engine_free(struct dt_engine *e);
+/* network NULL = no contention; noise NULL = off.  alpha_ns (dt_durations) is needed with a network. */
+enum dt_status dt_engine_run(struct dt_engine *e, const struct dt_program *p,
+                             const struct dt_durations *dur, struct dt_network *network,
+                             const struct dt_noise *noise, struct dt_error *err,
+                             struct dt_timeline *out);
+uint64_t dt_engine_events(const struct dt_engine *e);
+
+#endif
