@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "core/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    int exit_code;
+    const char *text;
+} status_table[] = {
+#define X(name, code, text) [DT_##name] = {code, text},
+    DT_STATUS_LIST(X)
+#undef X
+};
+
+#define STATUS_COUNT ((int)(sizeof(status_table) / sizeof(status_table[0])))
+
+static enum dt_status fill(struct dt_error *err, enum dt_status status, const char *file, int line,
+                           int col, const char *fmt, va_list ap)
+{
+    if (!err)
+        return status;
+    err->status = status;
+    err->line = line;
+    err->col = col;
+    snprintf(err->file, sizeof(err->file), "%s", file ? file : "");
+    vsnprintf(err->message, sizeof(err->message), fmt, ap);
+    return status;
+}
+
+enum dt_status dt_error_set(struct dt_error *err, enum dt_status status, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    fill(err, status, NULL, 0, 0, fmt, ap);
+    va_end(ap);
+    return status;
+}
+
+enum dt_status dt_error_at(struct dt_error *err, enum dt_status status, const char *file, int line,
+                           int col, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    fill(err, status, file, line, col, fmt, ap);
+    va_end(ap);
+    return status;
+}
+
+enum dt_status dt_error_nomem(struct dt_error *err, const char *what)
+{
+    return dt_error_set(err, DT_ERR_NOMEM, "out of memory while allocating %s", what);
+}
+
+int dt_status_exit_code(enum dt_status status)
+{
+    if ((int)status < 0 || (int)status >= STATUS_COUNT)
+        return 1;
+    return status_table[status].exit_code;
+}
+
+const char *dt_status_text(enum dt_status status)
+{
+    if ((int)status < 0 || (int)status >= STATUS_COUNT)
+        return "unknown status";
+    return status_table[status].text;
+}
+
+void dt_error_format(const struct dt_error *err, char *buf, unsigned long size)
+{
+    if (size == 0)
+        return;
+    if (err->file[0] == '\0')
+        snprintf(buf, size, "%s", err->message);
+    else if (err->line == 0)
+        snprintf(buf, size, "%s: %s", err->file, err->message);
+    else
+        snprintf(buf, size, "%s:%d:%d: %s", err->file, err->line, err->col, err->message);
+}
