@@ -44,12 +44,14 @@ struct dt_block {
     bool qkv_bias;                /* bias on q,k,v only (Qwen2) */
     bool qk_norm;                 /* per-head RMSNorm of q and k (Qwen3) */
     int patch, channels;          /* patch embed */
+    int class_tokens;             /* patch embed: learned extra tokens (parameters only, no work) */
     int c_in, c_out, kernel, stride; /* convolutions; stride 2 = down-sample; upsample = true doubles */
     bool upsample;
     int level;                    /* U-Net: tokens at this block = input latents / 4^level */
     int time_dim, context_dim, context_len;
     int depth;                    /* spatial transformer: number of transformer layers inside */
-    int in_dim, out_dim, mid_dim; /* projector; mid_dim 0 = one layer */
+    int in_dim, out_dim, mid_dim; /* projector; mid_dim 0 = one layer.  context_len > 0: applied to that
+                                   * many tokens per item instead of to every token */
 };
 
 struct dt_module {
@@ -123,7 +125,8 @@ extern const char *const dt_op_family_names[DT_OP_FAMILY_N]; /* "gemm", "attn_ca
 struct dt_kop { /* one kernel (or TP collective) of one block for one work size */
     enum dt_op_family family;
     int64_t d[6];
-    double flops;      /* forward floating-point operations (2 per multiply-add); causal counted half */
+    double flops;      /* forward floating-point operations (2 per multiply-add) of GEMMs, convolutions and
+                        * attention; causal counted half; 0 for element-wise kernels, which are HBM bound */
     double bytes;      /* forward HBM traffic, bytes, at 2 bytes per element: reads + writes */
     double count;      /* multiplicity (e.g. depth) */
     bool has_weight;   /* has a weight gradient (GEMM with parameters, conv, norm); attention: dgrad only */
@@ -150,6 +153,15 @@ int64_t dt_block_params(const struct dt_block *b);
  * (Korthikanti et al. 2022 accounting, per kept tensor, documented in block.c). */
 enum dt_recompute { DT_RECOMPUTE_NONE, DT_RECOMPUTE_SELECTIVE, DT_RECOMPUTE_FULL };
 extern const char *const dt_recompute_names[]; /* NULL-terminated */
+/* Which forward kernels run again in the backward: full = all of the block; selective = the cheap element-wise
+ * ones (norms, activations).  The attention core needs no line here: flash attention keeps only its output
+ * and log-sum-exp and rebuilds the scores inside its own backward kernel. */
+static inline bool dt_recomputed(enum dt_recompute r, enum dt_op_family f)
+{
+    if (r == DT_RECOMPUTE_SELECTIVE)
+        return f == DT_OP_NORM || f == DT_OP_GROUPNORM || f == DT_OP_ACT;
+    return r == DT_RECOMPUTE_FULL;
+}
 double dt_block_act_bytes(const struct dt_block *b, const struct dt_shard *s,
                           const struct dt_work *w, enum dt_recompute r);
 const char *dt_block_kind_name(enum dt_block_kind k);
