@@ -30,6 +30,8 @@ void dt_json_int(struct dt_json *j, int64_t v);
 void dt_json_double(struct dt_json *j, double v);
 void dt_json_bool(struct dt_json *j, bool v);
 void dt_json_null(struct dt_json *j);
+/* A value that is JSON text already (a number copied from a document); not checked. */
+void dt_json_raw(struct dt_json *j, const char *text);
 /* key + value in one call */
 void dt_json_kv_string(struct dt_json *j, const char *key, const char *s);
 void dt_json_kv_int(struct dt_json *j, const char *key, int64_t v);
