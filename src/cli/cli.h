@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The command line: one const table of commands and options from which the parser, --help, the bash completion and
+ * error messages derive.  A new command is a row in commands.c and a file cmd_NAME.c. */
+#ifndef DT_CLI_CLI_H
+#define DT_CLI_CLI_H
+
+#include "core/status.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum dt_opt_kind { DT_OPT_FLAG, DT_OPT_STRING, DT_OPT_INT, DT_OPT_DOUBLE, DT_OPT_LIST };
+
+struct dt_option {
+    const char *name;  /* long name without "--"; NULL ends a table */
+    char letter;       /* short name or 0 */
+    enum dt_opt_kind kind; /* LIST = may be given several times */
+    const char *arg;   /* placeholder of the argument, "FILE"; NULL for flags */
+    const char *help;
+};
+
+enum { DT_CLI_MAX_OPTIONS = 32, DT_CLI_MAX_ARGS = 256 };
+
+struct dt_cli;
+struct dt_command {
+    const char *name;
+    const char *args;    /* "JOB [KEY=VALUE...]" */
+    const char *summary; /* one line */
+    const struct dt_option *options;
+    int min_args, max_args;
+    enum dt_status (*run)(struct dt_cli *cli, struct dt_error *err);
+};
+
+struct dt_cli { /* a parsed command line */
+    const struct dt_command *command;
+    const char *values[DT_CLI_MAX_OPTIONS]; /* last value per option of the command, "" for a flag, NULL = absent */
+    const char *list[DT_CLI_MAX_ARGS];      /* all values of LIST options, in order */
+    int list_option[DT_CLI_MAX_ARGS];
+    int n_list;
+    const char *args[DT_CLI_MAX_ARGS];
+    int n_args;
+    bool json;
+};
+
+/* The table, ended by a NULL name. */
+extern const struct dt_command dt_commands[];
+extern const struct dt_option dt_common_options[]; /* --help, --json */
+
+/* argv[0] is the command's name.  --help sets *help. */
+enum dt_status dt_cli_parse(int argc, char **argv, const struct dt_command *cmd, struct dt_cli *out,
+                            bool *help, struct dt_error *err);
+const char *dt_cli_string(const struct dt_cli *c, const char *option, const char *fallback);
+bool dt_cli_flag(const struct dt_cli *c, const char *option);
+/* Numbers are checked against [min,max]; the fallback is returned when the option is absent. */
+enum dt_status dt_cli_int(const struct dt_cli *c, const char *option, int64_t min, int64_t max,
+                          int64_t fallback, int64_t *out, struct dt_error *err);
+enum dt_status dt_cli_double(const struct dt_cli *c, const char *option, double min, double max,
+                             double fallback, double *out, struct dt_error *err);
+void dt_cli_print_help(FILE *f, const struct dt_command *cmd);
+void dt_cli_print_usage(FILE *f);
+void dt_cli_print_completion(FILE *f);
+
+/* Commands. */
+enum dt_status dt_cmd_plan(struct dt_cli *cli, struct dt_error *err);
+enum dt_status dt_cmd_simulate(struct dt_cli *cli, struct dt_error *err);
+enum dt_status dt_cmd_reproduce(struct dt_cli *cli, struct dt_error *err);
+enum dt_status dt_cmd_db(struct dt_cli *cli, struct dt_error *err);
+enum dt_status dt_cmd_completion(struct dt_cli *cli, struct dt_error *err);
+extern const struct dt_option dt_plan_options[], dt_simulate_options_table[], dt_reproduce_options[],
+    dt_db_options[];
+
+#endif

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * disttrain simulate: plan (or take a plan), simulate, print, keep the run. */
+#include "config.h"
+
+#include "cli/session.h"
+#include "cli/table.h"
+#include "core/doc.h"
+#include "core/mem.h"
+#include "core/runs.h"
+#include "exec/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const struct dt_option dt_simulate_options_table[] = {
+    {"plan", 'p', DT_OPT_STRING, "FILE", "simulate this plan.json instead of searching"},
+    {"strategy", 's', DT_OPT_STRING, "NAME", "disttrain, megatron-lm, distmm or manual (overrides the job)"},
+    {"iterations", 'n', DT_OPT_INT, "N", "iterations, each on its own global batch (overrides the job)"},
+    {"seed", 0, DT_OPT_INT, "N", "seed of samples order, jitter, slow GPUs and failures (overrides the job)"},
+    {"print-program", 0, DT_OPT_FLAG, NULL, "list the ops of a lane as text instead of the report"},
+    {"lane", 0, DT_OPT_INT, "N", "the lane that --print-program lists (default 0; -1 = all)"},
+    {"runs", 0, DT_OPT_STRING, "FILE", "keep the run in this SQLite file (default $DISTTRAIN_RUNS or ./disttrain-runs.db)"},
+    {"no-runs", 0, DT_OPT_FLAG, NULL, "keep nothing"},
+    {"timeline", 0, DT_OPT_STRING, "WHAT", "what the runs file keeps per op: auto (up to 400,000 ops), all or none"},
+    {NULL, 0, DT_OPT_FLAG, NULL, NULL},
+};
+
+static void print_modules(const struct dt_plan *p, const struct dt_report *r)
+{
+    static const char *const heads[] = {"module", "layout = GPUs", "model FLOPs [PFLOP]", "busy [%]",
+                                        "memory max [GiB]"};
+    struct dt_table t;
+    char layout[96];
+    dt_table_init(&t, 5, heads);
+    for (int m = 0; m < p->n_modules; m++) {
+        dt_layout_text(p, m, layout, sizeof layout);
+        dt_table_cell(&t, "%s%s", p->module_names[m], p->modules[m].frozen ? " (frozen)" : "");
+        dt_table_cell(&t, "%s", layout);
+        dt_table_cell(&t, "%.3f", r->model_flops[m] * 1e-15);
+        dt_table_cell(&t, "%.1f", 100 * r->timeline.utilisation[m]);
+        dt_table_cell(&t, "%.2f", r->mem_bytes_max[m] / (1024.0 * 1024 * 1024));
+    }
+    dt_table_print(&t, stdout);
+}
+
+static void print_report(const struct dt_session *s, const struct dt_sim_result *res, double wall_s)
+{
+    const struct dt_report *r = &res->report;
+    const struct dt_plan *p = &s->search.plans[0];
+    printf("%s on %s, %s, %lld samples of %d tokens per iteration\n\n", p->model, p->cluster,
+           dt_strategy_names[p->strategy], (long long)p->policy.global_batch, p->policy.seq_len);
+    print_modules(p, r);
+    printf("\niteration        %10.3f s   (p10 %.3f s, p90 %.3f s over %d iteration%s)\n", r->iteration_s,
+           r->iteration_s_p10, r->iteration_s_p90, res->iterations, res->iterations == 1 ? "" : "s");
+    printf("MFU              %10.2f %%   of %d GPUs used (%.2f %% of the cluster's %d)\n", 100 * r->mfu,
+           r->gpus_used, 100 * r->mfu_cluster, r->gpus);
+    printf("HFU              %10.2f %%\n", 100 * r->hfu);
+    printf("throughput       %10.1f samples/s, %.0f tokens/s\n", r->samples_per_s, r->tokens_per_s);
+    printf("bubbles          %10.2f %%   of the used GPUs' time without compute\n", 100 * r->bubble_fraction);
+    printf("exposed comm.    %10.3f s   mean over GPUs, outside kernels\n", r->exposed_comm_s);
+    if (s->job->sim.failures)
+        printf("goodput          %10.2f %%   of wall time, failures and checkpoints included\n", 100 * res->goodput);
+    printf("\nMFU counts causal attention once (half), recomputation not; %s\nthe predicted time rests on:",
+           "HFU counts what the hardware runs.");
+    for (int k = 0; k < DT_PROV_N; k++)
+        if (r->prov_share[k] >= 0.0005)
+            printf(" %s %.1f %%", dt_prov_names[k], 100 * r->prov_share[k]);
+    printf("\nsamples: %s\n", s->job->samples->source);
+    printf("%llu ops simulated in %.3f s\n", (unsigned long long)r->ops, wall_s);
+}
+
+static enum dt_status report_json(const struct dt_session *s, const struct dt_sim_result *r, double wall_s,
+                                  struct dt_error *err, char **out)
+{
+    struct dt_json j;
+    dt_json_init(&j, true);
+    dt_json_begin_object(&j);
+    dt_json_report(&j, s, &s->search.plans[0], r);
+    dt_json_kv_double(&j, "wall_s", wall_s);
+    dt_json_end_object(&j);
+    return dt_json_finish(&j, err, out);
+}
+
+static enum dt_status keep_run(struct dt_cli *cli, const struct dt_session *s, const struct dt_sim_result *res,
+                               const char *report, struct dt_error *err)
+{
+    static const char *const words[] = {"auto", "all", "none", NULL};
+    const char *what = dt_cli_string(cli, "timeline", "auto");
+    const char *file = dt_cli_string(cli, "runs", getenv("DISTTRAIN_RUNS"));
+    char started[32], *job = NULL;
+    int64_t id;
+    if (dt_cli_flag(cli, "no-runs"))
+        return DT_OK;
+    if (strcmp(what, "auto") && strcmp(what, "all") && strcmp(what, "none"))
+        return dt_error_set(err, DT_ERR_USAGE, "--timeline: '%s' is not auto, all or none%s%s", what,
+                            dt_suggest(what, words) ? "; did you mean " : "",
+                            dt_suggest(what, words) ? dt_suggest(what, words) : "");
+    dt_clock_utc(started, sizeof started);
+    DT_TRY(dt_doc_to_json(s->job->doc, err, &job));
+    struct dt_run run = {
+        .kind = DT_RUN_SIMULATED,
+        .job_name = s->job->name,
+        .job_json = job,
+        .started = started,
+        .version = PACKAGE_VERSION,
+        .report_json = report,
+        .seed = s->job->sim.seed,
+        .plan = &s->search.plans[0],
+        .model = s->job->model,
+        .program = res->program,
+        .timeline = &res->timeline,
+        .ops = strcmp(what, "all") == 0 || (strcmp(what, "auto") == 0 && res->program->n_ops <= 400000),
+    };
+    enum dt_status st = dt_runs_add(file ? file : "disttrain-runs.db", &run, err, &id);
+    dt_free(job);
+    return st;
+}
+
+static enum dt_status print_program(struct dt_cli *cli, const struct dt_sim_result *r, struct dt_error *err)
+{
+    int64_t lane;
+    char *text;
+    DT_TRY(dt_cli_int(cli, "lane", -1, r->program->n_lanes - 1, 0, &lane, err));
+    DT_TRY(dt_program_print(r->program, (int)lane, err, &text));
+    fputs(text, stdout);
+    dt_free(text);
+    return DT_OK;
+}
+
+static enum dt_status show(struct dt_cli *cli, const struct dt_session *s, const struct dt_sim_result *r,
+                           double wall_s, struct dt_error *err)
+{
+    char *json;
+    if (dt_cli_flag(cli, "print-program"))
+        return print_program(cli, r, err);
+    DT_TRY(report_json(s, r, wall_s, err, &json));
+    enum dt_status st = keep_run(cli, s, r, json, err);
+    if (st == DT_OK && cli->json)
+        puts(json);
+    else if (st == DT_OK)
+        print_report(s, r, wall_s);
+    dt_free(json);
+    return st;
+}
+
+static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_error *err)
+{
+    struct dt_sim_result r;
+    DT_TRY(dt_session_plan(s, dt_cli_string(cli, "plan", NULL), err));
+    uint64_t t0 = dt_clock_ns();
+    DT_TRY(dt_session_simulate(s, "simulating iteration", err, &r));
+    enum dt_status st = show(cli, s, &r, (double)(dt_clock_ns() - t0) * 1e-9, err);
+    dt_sim_result_free(&r);
+    return st;
+}
+
+enum dt_status dt_cmd_simulate(struct dt_cli *cli, struct dt_error *err)
+{
+    struct dt_session s;
+    char text[3][96];
+    const char *overrides[DT_CLI_MAX_ARGS + 3];
+    static const char *const option[3] = {"strategy", "iterations", "seed"};
+    static const char *const key[3] = {"search.strategy", "simulate.iterations", "simulate.seed"};
+    int n = 0;
+    for (int i = 1; i < cli->n_args; i++)
+        overrides[n++] = cli->args[i];
+    for (int i = 0; i < 3; i++) {
+        if (!dt_cli_string(cli, option[i], NULL))
+            continue;
+        snprintf(text[i], sizeof text[i], "%s=%s", key[i], dt_cli_string(cli, option[i], ""));
+        overrides[n++] = text[i];
+    }
+    DT_TRY(dt_session_open(cli->args[0], overrides, n, err, &s));
+    enum dt_status st = run(cli, &s, err);
+    dt_session_close(&s);
+    return st;
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Parsing a command line against a command's option table. */
+#include "cli/cli.h"
+#include "core/doc.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct dt_option dt_common_options[] = {
+    {"help", 'h', DT_OPT_FLAG, NULL, "print this help and exit"},
+    {"json", 0, DT_OPT_FLAG, NULL, "print the result as JSON on stdout (schema: disttrain-json(5))"},
+    {NULL, 0, DT_OPT_FLAG, NULL, NULL},
+};
+
+static int option_index(const struct dt_command *cmd, const char *name, size_t len)
+{
+    for (int i = 0; cmd->options && cmd->options[i].name; i++)
+        if (strlen(cmd->options[i].name) == len && strncmp(cmd->options[i].name, name, len) == 0)
+            return i;
+    return -1;
+}
+
+static enum dt_status unknown_option(const struct dt_command *cmd, const char *name, size_t len,
+                                     struct dt_error *err)
+{
+    const char *words[DT_CLI_MAX_OPTIONS + 4];
+    int n = 0;
+    char text[128];
+    for (int i = 0; cmd->options && cmd->options[i].name; i++)
+        words[n++] = cmd->options[i].name;
+    for (int i = 0; dt_common_options[i].name; i++)
+        words[n++] = dt_common_options[i].name;
+    words[n] = NULL;
+    if (len >= sizeof text)
+        len = sizeof text - 1;
+    memcpy(text, name, len);
+    text[len] = '\0';
+    const char *near = dt_suggest(text, words);
+    return dt_error_set(err, DT_ERR_USAGE, "unknown option --%s%s%s%s (see 'disttrain %s --help')", text,
+                        near ? "; did you mean --" : "", near ? near : "", near ? "?" : "", cmd->name);
+}
+
+static enum dt_status record(struct dt_cli *out, int option, const char *value, struct dt_error *err)
+{
+    out->values[option] = value;
+    if (out->command->options[option].kind != DT_OPT_LIST)
+        return DT_OK;
+    if (out->n_list == DT_CLI_MAX_ARGS)
+        return dt_error_set(err, DT_ERR_USAGE, "more than %d list options", DT_CLI_MAX_ARGS);
+    out->list_option[out->n_list] = option;
+    out->list[out->n_list++] = value;
+    return DT_OK;
+}
+
+/* One "--name", "--name=value" or "--name value"; *i is moved past what was used. */
+static enum dt_status parse_long(int argc, char **argv, int *i, struct dt_cli *out, bool *help,
+                                 struct dt_error *err)
+{
+    const char *name = argv[*i] + 2, *eq = strchr(name, '=');
+    size_t len = eq ? (size_t)(eq - name) : strlen(name);
+    if (len == 4 && strncmp(name, "help", 4) == 0 && !eq) {
+        *help = true;
+        return DT_OK;
+    }
+    if (len == 4 && strncmp(name, "json", 4) == 0 && !eq) {
+        out->json = true;
+        return DT_OK;
+    }
+    int k = option_index(out->command, name, len);
+    if (k < 0)
+        return unknown_option(out->command, name, len, err);
+    const struct dt_option *o = &out->command->options[k];
+    if (o->kind == DT_OPT_FLAG) {
+        if (eq)
+            return dt_error_set(err, DT_ERR_USAGE, "option --%s takes no value", o->name);
+        out->values[k] = "";
+        return DT_OK;
+    }
+    if (!eq && *i + 1 >= argc)
+        return dt_error_set(err, DT_ERR_USAGE, "option --%s needs a value: --%s %s", o->name, o->name,
+                            o->arg);
+    return record(out, k, eq ? eq + 1 : argv[++*i], err);
+}
+
+static enum dt_status parse_short(int argc, char **argv, int *i, struct dt_cli *out, bool *help,
+                                  struct dt_error *err)
+{
+    const char *a = argv[*i];
+    if (a[1] == 'h' && !a[2]) {
+        *help = true;
+        return DT_OK;
+    }
+    for (int k = 0; out->command->options && out->command->options[k].name; k++) {
+        const struct dt_option *o = &out->command->options[k];
+        if (o->letter != a[1])
+            continue;
+        if (o->kind == DT_OPT_FLAG && !a[2]) {
+            out->values[k] = "";
+            return DT_OK;
+        }
+        if (o->kind != DT_OPT_FLAG && (a[2] || *i + 1 < argc))
+            return record(out, k, a[2] ? a + 2 : argv[++*i], err);
+        return dt_error_set(err, DT_ERR_USAGE, "option -%c needs %s", a[1],
+                            o->kind == DT_OPT_FLAG ? "to stand alone" : o->arg);
+    }
+    return dt_error_set(err, DT_ERR_USAGE, "unknown option -%c (see 'disttrain %s --help')", a[1],
+                        out->command->name);
+}
+
+enum dt_status dt_cli_parse(int argc, char **argv, const struct dt_command *cmd, struct dt_cli *out,
+                            bool *help, struct dt_error *err)
+{
+    bool options_over = false;
+    memset(out, 0, sizeof *out);
+    out->command = cmd;
+    *help = false;
+    for (int i = 1; i < argc; i++) {
+        const char *a = argv[i];
+        if (!options_over && strcmp(a, "--") == 0)
+            options_over = true;
+        else if (!options_over && strncmp(a, "--", 2) == 0)
+            DT_TRY(parse_long(argc, argv, &i, out, help, err));
+        else if (!options_over && a[0] == '-' && a[1])
+            DT_TRY(parse_short(argc, argv, &i, out, help, err));
+        else if (out->n_args == DT_CLI_MAX_ARGS)
+            return dt_error_set(err, DT_ERR_USAGE, "more than %d arguments", DT_CLI_MAX_ARGS);
+        else
+            out->args[out->n_args++] = a;
+    }
+    if (*help)
+        return DT_OK;
+    if (out->n_args < cmd->min_args)
+        return dt_error_set(err, DT_ERR_USAGE, "usage: disttrain %s [OPTION...] %s", cmd->name, cmd->args);
+    if (cmd->max_args >= 0 && out->n_args > cmd->max_args)
+        return dt_error_set(err, DT_ERR_USAGE, "unexpected argument '%s'; usage: disttrain %s [OPTION...] %s",
+                            out->args[cmd->max_args], cmd->name, cmd->args);
+    return DT_OK;
+}
+
+const char *dt_cli_string(const struct dt_cli *c, const char *option, const char *fallback)
+{
+    int k = option_index(c->command, option, strlen(option));
+    return k >= 0 && c->values[k] ? c->values[k] : fallback;
+}
+
+bool dt_cli_flag(const struct dt_cli *c, const char *option)
+{
+    return dt_cli_string(c, option, NULL) != NULL;
+}
+
+enum dt_status dt_cli_int(const struct dt_cli *c, const char *option, int64_t min, int64_t max,
+                          int64_t fallback, int64_t *out, struct dt_error *err)
+{
+    const char *s = dt_cli_string(c, option, NULL);
+    if (!s) {
+        *out = fallback;
+        return DT_OK;
+    }
+    char *end;
+    errno = 0;
+    long long v = strtoll(s, &end, 10);
+    if (errno || end == s || *end || v < min || v > max)
+        return dt_error_set(err, DT_ERR_USAGE, "--%s: '%s' is not a whole number from %lld to %lld", option, s,
+                            (long long)min, (long long)max);
+    *out = v;
+    return DT_OK;
+}
+
+enum dt_status dt_cli_double(const struct dt_cli *c, const char *option, double min, double max,
+                             double fallback, double *out, struct dt_error *err)
+{
+    const char *s = dt_cli_string(c, option, NULL);
+    if (!s) {
+        *out = fallback;
+        return DT_OK;
+    }
+    char *end;
+    errno = 0;
+    double v = strtod(s, &end);
+    if (errno || end == s || *end || !isfinite(v) || v < min || v > max)
+        return dt_error_set(err, DT_ERR_USAGE, "--%s: '%s' is not a number from %g to %g", option, s, min, max);
+    *out = v;
+    return DT_OK;
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "cli/session.h"
+
+#include "cli/table.h"
+#include "core/mem.h"
+#include "core/memory.h"
+#include "exec/clock.h"
+
+#include <string.h>
+
+enum dt_status dt_session_open(const char *path, const char *const *overrides, int n_overrides,
+                               struct dt_error *err, struct dt_session *s)
+{
+    unsigned mask;
+    memset(s, 0, sizeof *s);
+    DT_TRY(dt_job_read(path, overrides, n_overrides, err, &s->job));
+    enum dt_status st = dt_cost_new(s->job->model, &s->job->cluster, s->job->profile, &s->job->cost_opt, err,
+                                    &s->cost);
+    if (st == DT_OK) {
+        mask = s->job->search.tp_mask;
+        for (int m = 0; s->job->has_plan && m < s->job->plan.n_modules; m++)
+            mask |= (unsigned)s->job->plan.modules[m].layout.tp;
+        st = dt_cost_survey(s->cost, mask, err);
+    }
+    if (st != DT_OK)
+        dt_session_close(s);
+    return st;
+}
+
+void dt_session_close(struct dt_session *s)
+{
+    dt_search_result_free(&s->search);
+    dt_cost_free(s->cost);
+    dt_job_free(s->job);
+    memset(s, 0, sizeof *s);
+}
+
+void dt_session_search_input(const struct dt_session *s, struct dt_search_input *in)
+{
+    memset(in, 0, sizeof *in);
+    in->model = s->job->model;
+    in->cluster = &s->job->cluster;
+    in->samples = s->job->samples;
+    in->cost = s->cost;
+    in->policy = s->job->policy;
+    memcpy(in->frozen, s->job->frozen, sizeof in->frozen);
+    in->opt = s->job->search;
+}
+
+/* The largest microbatch of each module over the first global batch: what memory has to hold. */
+static enum dt_status largest_work(const struct dt_session *s, const struct dt_plan *p, struct dt_work *work,
+                                   struct dt_error *err)
+{
+    struct dt_assignment *a;
+    DT_TRY(dt_assign(p, s->job->model, s->cost, s->job->samples, 0, err, &a));
+    for (int m = 0; m < a->n_modules; m++) {
+        uint32_t n = a->m[m].mb_first[a->m[m].n_replicas];
+        memset(&work[m], 0, sizeof work[m]);
+        for (uint32_t i = 0; i < n; i++)
+            if (a->m[m].work[i].tokens > work[m].tokens)
+                work[m] = a->m[m].work[i];
+    }
+    dt_assign_free(a);
+    return DT_OK;
+}
+
+static enum dt_status given_plan(struct dt_session *s, struct dt_plan *p, struct dt_error *err)
+{
+    struct dt_work work[DT_MAX_MODULES];
+    struct dt_search_input in;
+    double max_bytes;
+    DT_TRY(dt_plan_place(p, &s->job->cluster, err));
+    DT_TRY(dt_plan_validate(p, s->job->model, &s->job->cluster, err));
+    DT_TRY(largest_work(s, p, work, err));
+    DT_TRY(dt_memory_check(p, s->job->model, &s->job->cluster, work, &max_bytes, err));
+    dt_session_search_input(s, &in);
+    dt_formula(&in, p, &p->predicted);
+    p->predicted.mem_bytes_max = max_bytes;
+    s->search.plans = dt_calloc(1, sizeof *p);
+    if (!s->search.plans)
+        return dt_error_nomem(err, "plan");
+    s->search.n = 1;
+    s->search.plans[0] = *p;
+    return DT_OK;
+}
+
+enum dt_status dt_session_plan(struct dt_session *s, const char *plan_file, struct dt_error *err)
+{
+    struct dt_search_input in;
+    struct dt_plan p;
+    uint64_t t0 = dt_clock_ns();
+    enum dt_status st;
+    if (plan_file) {
+        DT_TRY(dt_plan_read(plan_file, err, &p));
+        st = given_plan(s, &p, err);
+    } else if (s->job->strategy == DT_STRATEGY_MANUAL) {
+        if (!s->job->has_plan)
+            return dt_error_at(err, DT_ERR_INPUT, s->job->name, 0, 0,
+                               "strategy manual needs a plan: map (or a plan.json) in the job");
+        p = s->job->plan;
+        st = given_plan(s, &p, err);
+    } else {
+        dt_session_search_input(s, &in);
+        st = dt_orchestrate(s->job->strategy, &in, err, &s->search);
+    }
+    s->search_wall_s = (double)(dt_clock_ns() - t0) * 1e-9;
+    return st;
+}
+
+static void report_progress(void *ctx, int done, int total)
+{
+    dt_progress(ctx, done, total);
+}
+
+enum dt_status dt_session_simulate(struct dt_session *s, const char *label, struct dt_error *err,
+                                   struct dt_sim_result *out)
+{
+    union { const char *in; void *out; } what = {label};
+    enum dt_status st = dt_simulate(s->job, &s->search.plans[0], s->cost, report_progress, what.out, err, out);
+    dt_progress_end();
+    return st;
+}
+
+void dt_layout_text(const struct dt_plan *p, int module, char *buf, size_t size)
+{
+    const struct dt_layout *l = &p->modules[module].layout;
+    char extra[64] = "";
+    size_t n = 0;
+    if (l->cp > 1)
+        n += (size_t)snprintf(extra + n, sizeof extra - n, " cp%d", l->cp);
+    if (l->ip > 1)
+        n += (size_t)snprintf(extra + n, sizeof extra - n, " ip%d", l->ip);
+    if (l->vpp > 1)
+        snprintf(extra + n, sizeof extra - n, " vpp%d", l->vpp);
+    snprintf(buf, size, "tp%d pp%d dp%d%s = %d", l->tp, l->pp, l->dp, extra, dt_layout_gpus(l));
+}

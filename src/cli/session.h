@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * What plan, simulate and reproduce share: a job with its cost model, the search, and the JSON of a result. */
+#ifndef DT_CLI_SESSION_H
+#define DT_CLI_SESSION_H
+
+#include "cli/cli.h"
+#include "core/job.h"
+#include "core/json.h"
+#include "sim/simulate.h"
+
+struct dt_session {
+    struct dt_job *job;
+    struct dt_cost *cost;
+    struct dt_search_result search; /* plans, best first; [0] is the one to use */
+    double search_wall_s;
+};
+
+/* Reads the job at `path` with KEY=VALUE overrides and builds its cost model (missing profile rows listed at once). */
+enum dt_status dt_session_open(const char *path, const char *const *overrides, int n_overrides,
+                               struct dt_error *err, struct dt_session *s);
+/* Runs the job's strategy, or takes the plan from plan_file (may be NULL), checked against model, cluster, memory. */
+enum dt_status dt_session_plan(struct dt_session *s, const char *plan_file, struct dt_error *err);
+enum dt_status dt_session_simulate(struct dt_session *s, const char *label, struct dt_error *err,
+                                   struct dt_sim_result *out);
+void dt_session_close(struct dt_session *s);
+
+/* The search's input for this job, as the planners see it. */
+void dt_session_search_input(const struct dt_session *s, struct dt_search_input *in);
+/* "llm tp8 pp10 dp12 (960)" for one module. */
+void dt_layout_text(const struct dt_plan *p, int module, char *buf, size_t size);
+
+/* The members that `simulate --json` documents, into an open object. */
+void dt_json_report(struct dt_json *j, const struct dt_session *s, const struct dt_plan *p,
+                    const struct dt_sim_result *r);
+void dt_json_modules(struct dt_json *j, const struct dt_plan *p, const struct dt_report *r);
+/* Prints finished JSON on stdout and frees it. */
+enum dt_status dt_json_emit(struct dt_json *j, struct dt_error *err);
+
+#endif

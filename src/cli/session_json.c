@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * JSON members shared by the commands; the schema is documented in disttrain-json(5). */
+#include "cli/session.h"
+
+#include "core/mem.h"
+
+void dt_json_modules(struct dt_json *j, const struct dt_plan *p, const struct dt_report *r)
+{
+    dt_json_key(j, "modules");
+    dt_json_begin_array(j);
+    for (int m = 0; m < p->n_modules; m++) {
+        const struct dt_layout *l = &p->modules[m].layout;
+        dt_json_begin_object(j);
+        dt_json_kv_string(j, "name", p->module_names[m]);
+        dt_json_kv_int(j, "gpus", dt_layout_gpus(l));
+        dt_json_kv_int(j, "tp", l->tp);
+        dt_json_kv_int(j, "cp", l->cp);
+        dt_json_kv_int(j, "ep", l->ep);
+        dt_json_kv_int(j, "pp", l->pp);
+        dt_json_kv_int(j, "vpp", l->vpp);
+        dt_json_kv_int(j, "dp", l->dp);
+        dt_json_kv_int(j, "ip", l->ip);
+        dt_json_kv_bool(j, "frozen", p->modules[m].frozen);
+        if (r) {
+            dt_json_kv_double(j, "utilisation", r->timeline.utilisation[m]);
+            dt_json_kv_double(j, "memory_bytes_max", r->mem_bytes_max[m]);
+            dt_json_kv_double(j, "model_flops", r->model_flops[m]);
+        }
+        dt_json_end_object(j);
+    }
+    dt_json_end_array(j);
+}
+
+void dt_json_report(struct dt_json *j, const struct dt_session *s, const struct dt_plan *p,
+                    const struct dt_sim_result *r)
+{
+    const struct dt_report *rep = &r->report;
+    dt_json_kv_string(j, "job", s->job->name);
+    dt_json_kv_string(j, "model", p->model);
+    dt_json_kv_string(j, "cluster", p->cluster);
+    dt_json_kv_string(j, "strategy", dt_strategy_names[p->strategy]);
+    dt_json_kv_double(j, "iteration_s", rep->iteration_s);
+    dt_json_kv_double(j, "iteration_s_p10", rep->iteration_s_p10);
+    dt_json_kv_double(j, "iteration_s_p90", rep->iteration_s_p90);
+    dt_json_kv_int(j, "iterations", r->iterations);
+    dt_json_kv_double(j, "mfu", rep->mfu);
+    dt_json_kv_double(j, "hfu", rep->hfu);
+    dt_json_kv_double(j, "mfu_cluster", rep->mfu_cluster);
+    dt_json_kv_double(j, "tokens_per_s", rep->tokens_per_s);
+    dt_json_kv_double(j, "samples_per_s", rep->samples_per_s);
+    dt_json_kv_double(j, "goodput", r->goodput);
+    dt_json_kv_int(j, "gpus", rep->gpus);
+    dt_json_kv_int(j, "gpus_used", rep->gpus_used);
+    dt_json_kv_double(j, "bubble_fraction", rep->bubble_fraction);
+    dt_json_kv_double(j, "exposed_comm_s", rep->exposed_comm_s);
+    dt_json_modules(j, p, rep);
+    dt_json_key(j, "provenance");
+    dt_json_begin_object(j);
+    for (int k = 0; k < DT_PROV_N; k++)
+        dt_json_kv_double(j, dt_prov_names[k], rep->prov_share[k]);
+    dt_json_end_object(j);
+    dt_json_kv_int(j, "ops", (int64_t)rep->ops);
+    dt_json_kv_int(j, "seed", (int64_t)s->job->sim.seed);
+}
+
+enum dt_status dt_json_emit(struct dt_json *j, struct dt_error *err)
+{
+    char *text;
+    DT_TRY(dt_json_finish(j, err, &text));
+    puts(text);
+    dt_free(text);
+    return DT_OK;
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "core/runs.h"
+
+#include "core/mem.h"
+
+#include <sqlite3.h>
+#include <stdio.h>
+#include <string.h>
+
+/* op rows are keyed by the op key (DESIGN section 4a), so that `compare` joins runs on it. */
+static const char schema[] =
+    "CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT NOT NULL);"
+    "CREATE TABLE IF NOT EXISTS run(id INTEGER PRIMARY KEY, kind TEXT NOT NULL, job_name TEXT NOT NULL,"
+    " job TEXT, plan TEXT, report TEXT, started TEXT NOT NULL, version TEXT NOT NULL, seed INTEGER NOT NULL,"
+    " program_digest TEXT, n_ops INTEGER, makespan_ns INTEGER);"
+    "CREATE TABLE IF NOT EXISTS lane(run INTEGER NOT NULL REFERENCES run(id), lane INTEGER NOT NULL,"
+    " module TEXT NOT NULL, replica INTEGER NOT NULL, stage INTEGER NOT NULL, first_gpu INTEGER NOT NULL,"
+    " gpus INTEGER NOT NULL, n_ops INTEGER NOT NULL, busy_ns INTEGER NOT NULL, PRIMARY KEY(run, lane))"
+    " WITHOUT ROWID;"
+    "CREATE TABLE IF NOT EXISTS op(run INTEGER NOT NULL REFERENCES run(id), op INTEGER NOT NULL,"
+    " lane INTEGER NOT NULL, kind TEXT NOT NULL, chunk INTEGER NOT NULL, part INTEGER NOT NULL,"
+    " microbatch INTEGER, peer_lane INTEGER, bytes INTEGER NOT NULL, begin_ns INTEGER NOT NULL,"
+    " end_ns INTEGER NOT NULL, PRIMARY KEY(run, op)) WITHOUT ROWID;";
+
+static enum dt_status db_error(sqlite3 *db, const char *path, struct dt_error *err)
+{
+    return dt_error_at(err, DT_ERR_DB, path, 0, 0, "runs file: %s", db ? sqlite3_errmsg(db) : "out of memory");
+}
+
+static enum dt_status exec(sqlite3 *db, const char *path, const char *sql, struct dt_error *err)
+{
+    return sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK ? DT_OK : db_error(db, path, err);
+}
+
+static enum dt_status prepare(sqlite3 *db, const char *path, const char *sql, struct dt_error *err,
+                              sqlite3_stmt **out)
+{
+    return sqlite3_prepare_v2(db, sql, -1, out, NULL) == SQLITE_OK ? DT_OK : db_error(db, path, err);
+}
+
+/* The schema row tells our files from others' and old from new. */
+static enum dt_status check_schema(sqlite3 *db, const char *path, struct dt_error *err)
+{
+    char sql[160];
+    sqlite3_stmt *s;
+    snprintf(sql, sizeof sql, "INSERT OR IGNORE INTO meta VALUES('disttrain_runs_schema', '%d')", DT_RUNS_SCHEMA);
+    DT_TRY(exec(db, path, sql, err));
+    DT_TRY(prepare(db, path, "SELECT value FROM meta WHERE key='disttrain_runs_schema'", err, &s));
+    int version = sqlite3_step(s) == SQLITE_ROW ? sqlite3_column_int(s, 0) : 0;
+    sqlite3_finalize(s);
+    if (version != DT_RUNS_SCHEMA)
+        return dt_error_at(err, DT_ERR_DB, path, 0, 0,
+                           "runs file has schema %d, this program writes %d; name another file with --runs", version,
+                           DT_RUNS_SCHEMA);
+    return DT_OK;
+}
+
+static enum dt_status add_run(sqlite3 *db, const char *path, const struct dt_run *r, struct dt_error *err,
+                              int64_t *id)
+{
+    char digest[24], *plan = NULL;
+    sqlite3_stmt *s;
+    if (r->plan)
+        DT_TRY(dt_plan_to_json(r->plan, err, &plan));
+    enum dt_status st = prepare(db, path,
+                                "INSERT INTO run(kind,job_name,job,plan,report,started,version,seed,program_digest,"
+                                "n_ops,makespan_ns) VALUES(?,?,?,?,?,?,?,?,?,?,?)",
+                                err, &s);
+    if (st != DT_OK) {
+        dt_free(plan);
+        return st;
+    }
+    snprintf(digest, sizeof digest, "%016llx",
+             r->program ? (unsigned long long)dt_program_digest(r->program) : 0ull);
+    sqlite3_bind_text(s, 1, r->kind == DT_RUN_SIMULATED ? "simulated" : "executed", -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 2, r->job_name, -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 3, r->job_json, -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 4, plan, -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 5, r->report_json, -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 6, r->started, -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 7, r->version, -1, SQLITE_STATIC);
+    sqlite3_bind_int64(s, 8, (sqlite3_int64)r->seed);
+    sqlite3_bind_text(s, 9, digest, -1, SQLITE_STATIC);
+    sqlite3_bind_int64(s, 10, r->program ? r->program->n_ops : 0);
+    sqlite3_bind_int64(s, 11, r->timeline ? r->timeline->makespan_ns : 0);
+    if (sqlite3_step(s) != SQLITE_DONE)
+        st = db_error(db, path, err);
+    sqlite3_finalize(s);
+    dt_free(plan);
+    *id = sqlite3_last_insert_rowid(db);
+    return st;
+}
+
+static int64_t lane_busy_ns(const struct dt_run *r, const struct dt_lane *l)
+{
+    int64_t busy = 0;
+    for (uint32_t i = l->first; i < l->first + l->n; i++)
+        if (dt_op_resource((enum dt_op_kind)r->program->ops[i].kind) == DT_RES_COMPUTE)
+            busy += r->timeline->end_ns[i] - r->timeline->begin_ns[i];
+    return busy;
+}
+
+static enum dt_status add_lanes(sqlite3 *db, const char *path, const struct dt_run *r, int64_t id,
+                                struct dt_error *err)
+{
+    sqlite3_stmt *s;
+    DT_TRY(prepare(db, path, "INSERT INTO lane VALUES(?,?,?,?,?,?,?,?,?)", err, &s));
+    enum dt_status st = DT_OK;
+    for (int k = 0; k < r->program->n_lanes && st == DT_OK; k++) {
+        const struct dt_lane *l = &r->program->lanes[k];
+        sqlite3_bind_int64(s, 1, id);
+        sqlite3_bind_int(s, 2, k);
+        sqlite3_bind_text(s, 3, r->model->modules[l->module].name, -1, SQLITE_STATIC);
+        sqlite3_bind_int(s, 4, l->replica);
+        sqlite3_bind_int(s, 5, l->stage);
+        sqlite3_bind_int64(s, 6, l->first_gpu);
+        sqlite3_bind_int(s, 7, l->gpus);
+        sqlite3_bind_int64(s, 8, l->n);
+        sqlite3_bind_int64(s, 9, lane_busy_ns(r, l));
+        if (sqlite3_step(s) != SQLITE_DONE)
+            st = db_error(db, path, err);
+        sqlite3_reset(s);
+    }
+    sqlite3_finalize(s);
+    return st;
+}
+
+static void bind_op(sqlite3_stmt *s, const struct dt_run *r, int64_t id, uint32_t i)
+{
+    const struct dt_op *o = &r->program->ops[i];
+    bool transfer = o->kind == DT_OP_SEND || o->kind == DT_OP_RECV;
+    sqlite3_bind_int64(s, 1, id);
+    sqlite3_bind_int64(s, 2, i);
+    sqlite3_bind_int64(s, 3, o->lane);
+    sqlite3_bind_text(s, 4, dt_op_kind_names[o->kind], -1, SQLITE_STATIC);
+    sqlite3_bind_int(s, 5, o->chunk);
+    sqlite3_bind_int(s, 6, o->part);
+    if (o->mb == DT_NONE)
+        sqlite3_bind_null(s, 7);
+    else
+        sqlite3_bind_int64(s, 7, o->mb);
+    if (transfer)
+        sqlite3_bind_int64(s, 8, r->program->ops[o->peer].lane);
+    else
+        sqlite3_bind_null(s, 8);
+    sqlite3_bind_int64(s, 9, (sqlite3_int64)o->bytes);
+    sqlite3_bind_int64(s, 10, r->timeline->begin_ns[i]);
+    sqlite3_bind_int64(s, 11, r->timeline->end_ns[i]);
+}
+
+static enum dt_status add_ops(sqlite3 *db, const char *path, const struct dt_run *r, int64_t id,
+                              struct dt_error *err)
+{
+    sqlite3_stmt *s;
+    DT_TRY(prepare(db, path, "INSERT INTO op VALUES(?,?,?,?,?,?,?,?,?,?,?)", err, &s));
+    enum dt_status st = DT_OK;
+    for (uint32_t i = 0; i < r->program->n_ops && st == DT_OK; i++) {
+        bind_op(s, r, id, i);
+        if (sqlite3_step(s) != SQLITE_DONE)
+            st = db_error(db, path, err);
+        sqlite3_reset(s);
+    }
+    sqlite3_finalize(s);
+    return st;
+}
+
+static enum dt_status add_all(sqlite3 *db, const char *path, const struct dt_run *r, struct dt_error *err,
+                              int64_t *id)
+{
+    DT_TRY(exec(db, path, schema, err));
+    DT_TRY(check_schema(db, path, err));
+    DT_TRY(add_run(db, path, r, err, id));
+    if (r->program && r->timeline && r->model)
+        DT_TRY(add_lanes(db, path, r, *id, err));
+    if (r->program && r->timeline && r->ops)
+        DT_TRY(add_ops(db, path, r, *id, err));
+    return DT_OK;
+}
+
+enum dt_status dt_runs_add(const char *path, const struct dt_run *run, struct dt_error *err,
+                           int64_t *run_id)
+{
+    sqlite3 *db = NULL;
+    int64_t id = 0;
+    enum dt_status st;
+    if (sqlite3_open(path, &db) != SQLITE_OK) {
+        st = db_error(db, path, err);
+        sqlite3_close(db);
+        return st;
+    }
+    sqlite3_busy_timeout(db, 10000); /* another run may be writing: wait for it, at most 10 s */
+    st = exec(db, path, "BEGIN IMMEDIATE", err);
+    if (st == DT_OK) {
+        st = add_all(db, path, run, err, &id);
+        if (st == DT_OK)
+            st = exec(db, path, "COMMIT", err);
+        if (st != DT_OK)
+            sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL);
+    }
+    sqlite3_close(db);
+    if (st == DT_OK)
+        *run_id = id;
+    return st;
+}

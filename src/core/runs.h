@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The runs file: every run, simulated or executed, kept in one SQLite file (schema: doc/formats.md).
+ *
+ * A run is written in one transaction: after a crash or a full disk it is there whole or not at all. */
+#ifndef DT_CORE_RUNS_H
+#define DT_CORE_RUNS_H
+
+#include "core/plan.h"
+#include "core/report.h"
+#include "core/timeline.h"
+
+enum { DT_RUNS_SCHEMA = 1 };
+enum dt_run_kind { DT_RUN_SIMULATED, DT_RUN_EXECUTED };
+
+struct dt_run { /* what is kept; everything borrowed; NULL parts are left out */
+    enum dt_run_kind kind;
+    const char *job_name, *job_json; /* the job as read, overrides applied */
+    const char *started;             /* ISO 8601 UTC, from the caller (core/ has no clock) */
+    const char *version;
+    const char *report_json;         /* the very text of --json */
+    uint64_t seed;
+    const struct dt_plan *plan;
+    const struct dt_model *model;
+    const struct dt_program *program;
+    const struct dt_timeline *timeline;
+    bool ops;                        /* keep a row per op (else lanes only) */
+};
+/* Creates the file when absent; refuses a foreign or newer file.  *run_id is the new run's number. */
+enum dt_status dt_runs_add(const char *path, const struct dt_run *run, struct dt_error *err,
+                           int64_t *run_id);
+
+#endif
