@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * YAML 1.2 / JSON documents with positions (over libfyaml).  The only file that knows libfyaml.
+ * YAML 1.2 / JSON documents with positions.  Only doc.c knows libfyaml, whose events it turns into
+ * a tree of its own, so that every access is O(1) (maps: linear in their keys).
+ *
+ * Limits: 64 MiB of text, 4 Mi values (aliases counted as often as they are used), 60 levels.  Tags,
+ * several documents in one file, duplicate keys and keys that are not words are errors.
  *
  * Every getter reports a wrong value as file:line:col with what was wrong and what would be right.
  * Unknown keys are errors with a "did you mean" suggestion. */
@@ -13,10 +17,10 @@
 #include <stdint.h>
 
 struct dt_doc;
-struct fy_node;
-struct dt_node { /* a value inside a document; valid while the document lives; fyn NULL = absent */
+struct dt_value;
+struct dt_node { /* a value inside a document; valid until the document is overridden or freed */
     const struct dt_doc *doc;
-    struct fy_node *fyn;
+    const struct dt_value *value; /* NULL = absent */
 };
 
 /* Read a file ("-" = stdin).  Missing file -> DT_ERR_INPUT.  A limit of 64 MiB holds. */
