@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * The command line: one const table of commands and options from which the parser, --help, the bash completion and
- * error messages derive.  A new command is a row in commands.c and a file cmd_NAME.c. */
+ * The command line: one const table of commands and options from which the parser, --help, the bash
+ * completion and error messages derive.  A new command is a row in commands.c and a file
+ * cmd_NAME.c. */
 #ifndef DT_CLI_CLI_H
 #define DT_CLI_CLI_H
 
@@ -13,10 +14,10 @@
 enum dt_opt_kind { DT_OPT_FLAG, DT_OPT_STRING, DT_OPT_INT, DT_OPT_DOUBLE, DT_OPT_LIST };
 
 struct dt_option {
-    const char *name;  /* long name without "--"; NULL ends a table */
-    char letter;       /* short name or 0 */
+    const char *name;      /* long name without "--"; NULL ends a table */
+    char letter;           /* short name or 0 */
     enum dt_opt_kind kind; /* LIST = may be given several times */
-    const char *arg;   /* placeholder of the argument, "FILE"; NULL for flags */
+    const char *arg;       /* placeholder of the argument, "FILE"; NULL for flags */
     const char *help;
 };
 
@@ -34,7 +35,8 @@ struct dt_command {
 
 struct dt_cli { /* a parsed command line */
     const struct dt_command *command;
-    const char *values[DT_CLI_MAX_OPTIONS]; /* last value per option of the command, "" for a flag, NULL = absent */
+    const char *values[DT_CLI_MAX_OPTIONS]; /* last value per option of the command, "" for a flag,
+                                               NULL = absent */
     const char *list[DT_CLI_MAX_ARGS];      /* all values of LIST options, in order */
     int list_option[DT_CLI_MAX_ARGS];
     int n_list;
@@ -67,7 +69,7 @@ enum dt_status dt_cmd_simulate(struct dt_cli *cli, struct dt_error *err);
 enum dt_status dt_cmd_reproduce(struct dt_cli *cli, struct dt_error *err);
 enum dt_status dt_cmd_db(struct dt_cli *cli, struct dt_error *err);
 enum dt_status dt_cmd_completion(struct dt_cli *cli, struct dt_error *err);
-extern const struct dt_option dt_plan_options[], dt_simulate_options_table[], dt_reproduce_options[],
-    dt_db_options[];
+extern const struct dt_option dt_plan_options[], dt_simulate_options_table[],
+    dt_reproduce_options[], dt_db_options[];
 
 #endif

@@ -10,10 +10,13 @@
 #include <string.h>
 
 const struct dt_option dt_plan_options[] = {
-    {"explain", 'e', DT_OPT_FLAG, NULL, "why the winner wins: terms, binding constraints, memory, gap to the bound"},
+    {"explain", 'e', DT_OPT_FLAG, NULL,
+     "why the winner wins: terms, binding constraints, memory, gap to the bound"},
     {"output", 'o', DT_OPT_STRING, "FILE", "write the best plan as plan.json ('-' = stdout)"},
-    {"plan", 'p', DT_OPT_STRING, "FILE", "take this plan instead of searching (checks and costs it)"},
-    {"strategy", 's', DT_OPT_STRING, "NAME", "disttrain, megatron-lm, distmm or manual (overrides the job)"},
+    {"plan", 'p', DT_OPT_STRING, "FILE",
+     "take this plan instead of searching (checks and costs it)"},
+    {"strategy", 's', DT_OPT_STRING, "NAME",
+     "disttrain, megatron-lm, distmm or manual (overrides the job)"},
     {"top", 'k', DT_OPT_INT, "K", "print the K best plans (default: the job's search.top_k)"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
@@ -49,18 +52,19 @@ static void print_plans(const struct dt_session *s)
     dt_table_print(&t, stdout);
 }
 
-static void explain_memory(const struct dt_session *s, const struct dt_plan *p, const struct dt_work *work)
+static void explain_memory(const struct dt_session *s, const struct dt_plan *p,
+                           const struct dt_work *work)
 {
-    static const char *const heads[] = {"module",      "stage",       "blocks",       "params [GiB]",
-                                        "grads [GiB]", "optim [GiB]", "activ. [GiB]", "x in flight",
-                                        "other [GiB]", "total [GiB]"};
+    static const char *const heads[] = {
+        "module",      "stage",        "blocks",      "params [GiB]", "grads [GiB]",
+        "optim [GiB]", "activ. [GiB]", "x in flight", "other [GiB]",  "total [GiB]"};
     const double gib = 1024.0 * 1024 * 1024;
     struct dt_table t;
     dt_table_init(&t, 10, heads);
     for (int m = 0; m < p->n_modules; m++) {
         const struct dt_layout *l = &p->modules[m].layout;
-        int64_t n_mb = p->policy.global_batch / ((int64_t)p->policy.microbatch *
-                                                 p->modules[s->job->model->llm].layout.dp);
+        int64_t n_mb = p->policy.global_batch /
+                       ((int64_t)p->policy.microbatch * p->modules[s->job->model->llm].layout.dp);
         for (int stage = 0; stage < l->pp; stage++) {
             struct dt_memory mem;
             const uint16_t *split = p->modules[m].split;
@@ -82,7 +86,8 @@ static void explain_memory(const struct dt_session *s, const struct dt_plan *p, 
 
 static void explain_steady(const struct dt_session *s, const struct dt_plan *p)
 {
-    static const char *const heads[] = {"module", "GPUs", "TP", "C_m(TP) [ms/sample]", "steady [ms/slot]", "binds"};
+    static const char *const heads[] = {"module",           "GPUs", "TP", "C_m(TP) [ms/sample]",
+                                        "steady [ms/slot]", "binds"};
     struct dt_search_input in;
     double ms[DT_MAX_MODULES], max = 0;
     struct dt_table t;
@@ -112,15 +117,18 @@ static enum dt_status explain(const struct dt_session *s, struct dt_error *err)
     const struct dt_plan_prediction *q = &p->predicted;
     struct dt_assignment *a;
     struct dt_work work[DT_MAX_MODULES] = {{0}};
-    printf("\nbest plan: formula %.3f s = warm-up %.3f s + steady %.3f s", q->total_s, q->warmup_s, q->steady_s);
+    printf("\nbest plan: formula %.3f s = warm-up %.3f s + steady %.3f s", q->total_s, q->warmup_s,
+           q->steady_s);
     if (q->timeline_s > 0)
         printf("; timeline on real samples %.3f s", q->timeline_s);
     putchar('\n');
     explain_steady(s, p);
     if (s->search.stats.lower_bound_s > 0)
-        printf("convex lower bound of the formula over all layouts: %.3f s (gap of this plan %.2f %%); for its own"
+        printf("convex lower bound of the formula over all layouts: %.3f s (gap of this plan %.2f "
+               "%%); for its own"
                " (TP, DP_lm): %.3f s\n",
-               s->search.stats.lower_bound_s, 100 * (q->total_s / s->search.stats.lower_bound_s - 1), q->lower_bound_s);
+               s->search.stats.lower_bound_s,
+               100 * (q->total_s / s->search.stats.lower_bound_s - 1), q->lower_bound_s);
     printf("GPUs: %d of %d used\n", dt_plan_gpus(p), dt_cluster_gpus(&s->job->cluster));
     if (s->search.stats.infeasible[0])
         printf("rejected: %s\n", s->search.stats.infeasible);
@@ -199,7 +207,8 @@ static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_er
            s->search.plans[0].cluster, (long long)s->job->policy.global_batch,
            dt_strategy_names[s->search.plans[0].strategy]);
     print_plans(s);
-    printf("%lld layouts costed in %.3f s\n", (long long)s->search.stats.candidates, s->search_wall_s);
+    printf("%lld layouts costed in %.3f s\n", (long long)s->search.stats.candidates,
+           s->search_wall_s);
     return dt_cli_flag(cli, "explain") ? explain(s, err) : DT_OK;
 }
 
@@ -212,7 +221,8 @@ enum dt_status dt_cmd_plan(struct dt_cli *cli, struct dt_error *err)
     for (int i = 1; i < cli->n_args; i++)
         overrides[n++] = cli->args[i];
     if (dt_cli_string(cli, "strategy", NULL)) {
-        snprintf(strategy, sizeof strategy, "search.strategy=%s", dt_cli_string(cli, "strategy", ""));
+        snprintf(strategy, sizeof strategy, "search.strategy=%s",
+                 dt_cli_string(cli, "strategy", ""));
         overrides[n++] = strategy;
     }
     DT_TRY(dt_session_open(cli->args[0], overrides, n, err, &s));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * disttrain reproduce: run the published evaluation and print published, recalled and ours side by side. */
+ * disttrain reproduce: run the published evaluation and print published, recalled and ours side by
+ * side. */
 #include "cli/reproduce.h"
 #include "cli/table.h"
 #include "core/mem.h"
@@ -18,7 +19,8 @@ static const struct {
     enum dt_status (*run)(struct dt_results *r, struct dt_error *err);
 } parts[] = {
     {'a', "overall, 1,296 A800 GPUs, global batch 1,920", dt_reproduce_overall},
-    {'b', "orchestration alone (no reordering, no StepCCL), up to 96 GPUs", dt_reproduce_orchestration},
+    {'b', "orchestration alone (no reordering, no StepCCL), up to 96 GPUs",
+     dt_reproduce_orchestration},
     {'c', "reordering alone, up to 96 GPUs", dt_reproduce_reordering},
     {'d', "frozen modules (projectors always train), up to 96 GPUs", dt_reproduce_freezing},
     {'e', "StepCCL on one LLM pipeline stage", dt_reproduce_stepccl},
@@ -51,7 +53,8 @@ static double ratio(const struct dt_result_row *r)
 
 static void print_part(const struct dt_results *r, int part)
 {
-    static const char *const heads[] = {"what", "unit", "published", "recalled", "ours", "ratio", "detail"};
+    static const char *const heads[] = {"what", "unit",  "published", "recalled",
+                                        "ours", "ratio", "detail"};
     char a[32], b[32];
     struct dt_table t;
     printf("\n(%c) %s\n", parts[part].letter, parts[part].title);
@@ -114,11 +117,14 @@ static enum dt_status print_json(const struct dt_results *r, struct dt_error *er
     return dt_json_emit(&j, err);
 }
 
-static enum dt_status run(struct dt_cli *cli, const char *only, struct dt_results *r, struct dt_error *err)
+static enum dt_status run(struct dt_cli *cli, const char *only, struct dt_results *r,
+                          struct dt_error *err)
 {
     if (!cli->json)
-        printf("published: checked figures of DistTrain (SIGCOMM'25); recalled: remembered from its body, not re-checked;\n"
-               "ours: simulated here; ratio: ours / nearest end of the published (else recalled) range, 1.00 inside it.\n");
+        printf("published: checked figures of DistTrain (SIGCOMM'25); recalled: remembered from "
+               "its body, not re-checked;\n"
+               "ours: simulated here; ratio: ours / nearest end of the published (else recalled) "
+               "range, 1.00 inside it.\n");
     for (int i = 0; i < N_PARTS; i++) {
         if (!strchr(only, parts[i].letter))
             continue;
@@ -138,7 +144,8 @@ enum dt_status dt_cmd_reproduce(struct dt_cli *cli, struct dt_error *err)
     struct dt_results r = {0};
     for (const char *p = only; *p; p++)
         if (*p < 'a' || *p > 'f')
-            return dt_error_set(err, DT_ERR_USAGE, "--only: '%c' is not a part; parts are a, b, c, d, e, f", *p);
+            return dt_error_set(err, DT_ERR_USAGE,
+                                "--only: '%c' is not a part; parts are a, b, c, d, e, f", *p);
     enum dt_status st = run(cli, only, &r, err);
     dt_progress_end();
     dt_free(r.rows);

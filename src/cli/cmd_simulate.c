@@ -15,21 +15,26 @@
 
 const struct dt_option dt_simulate_options_table[] = {
     {"plan", 'p', DT_OPT_STRING, "FILE", "simulate this plan.json instead of searching"},
-    {"strategy", 's', DT_OPT_STRING, "NAME", "disttrain, megatron-lm, distmm or manual (overrides the job)"},
-    {"iterations", 'n', DT_OPT_INT, "N", "iterations, each on its own global batch (overrides the job)"},
-    {"seed", 0, DT_OPT_INT, "N", "seed of samples order, jitter, slow GPUs and failures (overrides the job)"},
+    {"strategy", 's', DT_OPT_STRING, "NAME",
+     "disttrain, megatron-lm, distmm or manual (overrides the job)"},
+    {"iterations", 'n', DT_OPT_INT, "N",
+     "iterations, each on its own global batch (overrides the job)"},
+    {"seed", 0, DT_OPT_INT, "N",
+     "seed of samples order, jitter, slow GPUs and failures (overrides the job)"},
     {"print-program", 0, DT_OPT_FLAG, NULL, "list the ops of a lane as text instead of the report"},
     {"lane", 0, DT_OPT_INT, "N", "the lane that --print-program lists (default 0; -1 = all)"},
-    {"runs", 0, DT_OPT_STRING, "FILE", "keep the run in this SQLite file (default $DISTTRAIN_RUNS or ./disttrain-runs.db)"},
+    {"runs", 0, DT_OPT_STRING, "FILE",
+     "keep the run in this SQLite file (default $DISTTRAIN_RUNS or ./disttrain-runs.db)"},
     {"no-runs", 0, DT_OPT_FLAG, NULL, "keep nothing"},
-    {"timeline", 0, DT_OPT_STRING, "WHAT", "what the runs file keeps per op: auto (up to 400,000 ops), all or none"},
+    {"timeline", 0, DT_OPT_STRING, "WHAT",
+     "what the runs file keeps per op: auto (up to 400,000 ops), all or none"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
 static void print_modules(const struct dt_plan *p, const struct dt_report *r)
 {
-    static const char *const heads[] = {"module", "layout = GPUs", "model FLOPs [PFLOP]", "busy [%]",
-                                        "memory max [GiB]"};
+    static const char *const heads[] = {"module", "layout = GPUs", "model FLOPs [PFLOP]",
+                                        "busy [%]", "memory max [GiB]"};
     struct dt_table t;
     char layout[96];
     dt_table_init(&t, 5, heads);
@@ -51,17 +56,21 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
     printf("%s on %s, %s, %lld samples of %d tokens per iteration\n\n", p->model, p->cluster,
            dt_strategy_names[p->strategy], (long long)p->policy.global_batch, p->policy.seq_len);
     print_modules(p, r);
-    printf("\niteration        %10.3f s   (p10 %.3f s, p90 %.3f s over %d iteration%s)\n", r->iteration_s,
-           r->iteration_s_p10, r->iteration_s_p90, res->iterations, res->iterations == 1 ? "" : "s");
-    printf("MFU              %10.2f %%   of %d GPUs used (%.2f %% of the cluster's %d)\n", 100 * r->mfu,
-           r->gpus_used, 100 * r->mfu_cluster, r->gpus);
+    printf("\niteration        %10.3f s   (p10 %.3f s, p90 %.3f s over %d iteration%s)\n",
+           r->iteration_s, r->iteration_s_p10, r->iteration_s_p90, res->iterations,
+           res->iterations == 1 ? "" : "s");
+    printf("MFU              %10.2f %%   of %d GPUs used (%.2f %% of the cluster's %d)\n",
+           100 * r->mfu, r->gpus_used, 100 * r->mfu_cluster, r->gpus);
     printf("HFU              %10.2f %%\n", 100 * r->hfu);
     printf("throughput       %10.1f samples/s, %.0f tokens/s\n", r->samples_per_s, r->tokens_per_s);
-    printf("bubbles          %10.2f %%   of the used GPUs' time without compute\n", 100 * r->bubble_fraction);
+    printf("bubbles          %10.2f %%   of the used GPUs' time without compute\n",
+           100 * r->bubble_fraction);
     printf("exposed comm.    %10.3f s   mean over GPUs, outside kernels\n", r->exposed_comm_s);
     if (s->job->sim.failures)
-        printf("goodput          %10.2f %%   of wall time, failures and checkpoints included\n", 100 * res->goodput);
-    printf("\nMFU counts causal attention once (half), recomputation not; %s\nthe predicted time rests on:",
+        printf("goodput          %10.2f %%   of wall time, failures and checkpoints included\n",
+               100 * res->goodput);
+    printf("\nMFU counts causal attention once (half), recomputation not; %s\nthe predicted time "
+           "rests on:",
            "HFU counts what the hardware runs.");
     for (int k = 0; k < DT_PROV_N; k++)
         if (r->prov_share[k] >= 0.0005)
@@ -70,8 +79,8 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
     printf("%llu ops simulated in %.3f s\n", (unsigned long long)r->ops, wall_s);
 }
 
-static enum dt_status report_json(const struct dt_session *s, const struct dt_sim_result *r, double wall_s,
-                                  struct dt_error *err, char **out)
+static enum dt_status report_json(const struct dt_session *s, const struct dt_sim_result *r,
+                                  double wall_s, struct dt_error *err, char **out)
 {
     struct dt_json j;
     dt_json_init(&j, true);
@@ -82,8 +91,9 @@ static enum dt_status report_json(const struct dt_session *s, const struct dt_si
     return dt_json_finish(&j, err, out);
 }
 
-static enum dt_status keep_run(struct dt_cli *cli, const struct dt_session *s, const struct dt_sim_result *res,
-                               const char *report, struct dt_error *err)
+static enum dt_status keep_run(struct dt_cli *cli, const struct dt_session *s,
+                               const struct dt_sim_result *res, const char *report,
+                               struct dt_error *err)
 {
     static const char *const words[] = {"auto", "all", "none", NULL};
     const char *what = dt_cli_string(cli, "timeline", "auto");
@@ -93,8 +103,8 @@ static enum dt_status keep_run(struct dt_cli *cli, const struct dt_session *s, c
     if (dt_cli_flag(cli, "no-runs"))
         return DT_OK;
     if (strcmp(what, "auto") && strcmp(what, "all") && strcmp(what, "none"))
-        return dt_error_set(err, DT_ERR_USAGE, "--timeline: '%s' is not auto, all or none%s%s", what,
-                            dt_suggest(what, words) ? "; did you mean " : "",
+        return dt_error_set(err, DT_ERR_USAGE, "--timeline: '%s' is not auto, all or none%s%s",
+                            what, dt_suggest(what, words) ? "; did you mean " : "",
                             dt_suggest(what, words) ? dt_suggest(what, words) : "");
     dt_clock_utc(started, sizeof started);
     DT_TRY(dt_doc_to_json(s->job->doc, err, &job));
@@ -110,14 +120,16 @@ static enum dt_status keep_run(struct dt_cli *cli, const struct dt_session *s, c
         .model = s->job->model,
         .program = res->program,
         .timeline = &res->timeline,
-        .ops = strcmp(what, "all") == 0 || (strcmp(what, "auto") == 0 && res->program->n_ops <= 400000),
+        .ops = strcmp(what, "all") == 0 ||
+               (strcmp(what, "auto") == 0 && res->program->n_ops <= 400000),
     };
     enum dt_status st = dt_runs_add(file ? file : "disttrain-runs.db", &run, err, &id);
     dt_free(job);
     return st;
 }
 
-static enum dt_status print_program(struct dt_cli *cli, const struct dt_sim_result *r, struct dt_error *err)
+static enum dt_status print_program(struct dt_cli *cli, const struct dt_sim_result *r,
+                                    struct dt_error *err)
 {
     int64_t lane;
     char *text;
@@ -128,8 +140,8 @@ static enum dt_status print_program(struct dt_cli *cli, const struct dt_sim_resu
     return DT_OK;
 }
 
-static enum dt_status show(struct dt_cli *cli, const struct dt_session *s, const struct dt_sim_result *r,
-                           double wall_s, struct dt_error *err)
+static enum dt_status show(struct dt_cli *cli, const struct dt_session *s,
+                           const struct dt_sim_result *r, double wall_s, struct dt_error *err)
 {
     char *json;
     if (dt_cli_flag(cli, "print-program"))

@@ -12,13 +12,14 @@ enum dt_status dt_cmd_completion(struct dt_cli *cli, struct dt_error *err)
 }
 
 const struct dt_command dt_commands[] = {
-    {"plan", "JOB [KEY=VALUE...]", "search the layouts of a job and print the best plans", dt_plan_options, 1, -1,
-     dt_cmd_plan},
-    {"simulate", "JOB [KEY=VALUE...]", "predict iteration time, MFU and memory of a job", dt_simulate_options_table,
-     1, -1, dt_cmd_simulate},
-    {"reproduce", "", "run the published DistTrain evaluation: published, recalled, ours", dt_reproduce_options, 0,
-     0, dt_cmd_reproduce},
-    {"db", "ACTION [FILE...]", "import, fit, show and export kernel profiles", dt_db_options, 1, -1, dt_cmd_db},
+    {"plan", "JOB [KEY=VALUE...]", "search the layouts of a job and print the best plans",
+     dt_plan_options, 1, -1, dt_cmd_plan},
+    {"simulate", "JOB [KEY=VALUE...]", "predict iteration time, MFU and memory of a job",
+     dt_simulate_options_table, 1, -1, dt_cmd_simulate},
+    {"reproduce", "", "run the published DistTrain evaluation: published, recalled, ours",
+     dt_reproduce_options, 0, 0, dt_cmd_reproduce},
+    {"db", "ACTION [FILE...]", "import, fit, show and export kernel profiles", dt_db_options, 1, -1,
+     dt_cmd_db},
     {"completion", "", "print the bash completion script", NULL, 0, 0, dt_cmd_completion},
     {NULL, NULL, NULL, NULL, 0, 0, NULL},
 };

@@ -12,21 +12,25 @@ void dt_cli_print_usage(FILE *f)
                "commands:\n");
     for (const struct dt_command *c = dt_commands; c->name; c++)
         fprintf(f, "  %-12s %s\n", c->name, c->summary);
-    fprintf(f, "\n'disttrain COMMAND --help' explains one; 'disttrain --version' prints the version.\n"
-               "exit codes: 0 ok, 1 failed, 2 usage or bad input, 3 no plan fits, 4 out of tolerance\n");
+    fprintf(
+        f,
+        "\n'disttrain COMMAND --help' explains one; 'disttrain --version' prints the version.\n"
+        "exit codes: 0 ok, 1 failed, 2 usage or bad input, 3 no plan fits, 4 out of tolerance\n");
 }
 
 static void print_option(FILE *f, const struct dt_option *o)
 {
     char left[64];
-    snprintf(left, sizeof left, "%c%c%s --%s%s%s", o->letter ? '-' : ' ', o->letter ? o->letter : ' ',
-             o->letter ? "," : " ", o->name, o->arg ? " " : "", o->arg ? o->arg : "");
+    snprintf(left, sizeof left, "%c%c%s --%s%s%s", o->letter ? '-' : ' ',
+             o->letter ? o->letter : ' ', o->letter ? "," : " ", o->name, o->arg ? " " : "",
+             o->arg ? o->arg : "");
     fprintf(f, "  %-26s %s\n", left, o->help);
 }
 
 void dt_cli_print_help(FILE *f, const struct dt_command *cmd)
 {
-    fprintf(f, "usage: disttrain %s [OPTION...] %s\n\n%s\n\noptions:\n", cmd->name, cmd->args, cmd->summary);
+    fprintf(f, "usage: disttrain %s [OPTION...] %s\n\n%s\n\noptions:\n", cmd->name, cmd->args,
+            cmd->summary);
     for (const struct dt_option *o = cmd->options; o && o->name; o++)
         print_option(f, o);
     for (const struct dt_option *o = dt_common_options; o->name; o++)
@@ -45,12 +49,14 @@ static void print_words(FILE *f, const struct dt_option *o)
 
 void dt_cli_print_completion(FILE *f)
 {
-    fprintf(f, "# bash completion for disttrain; made by 'disttrain completion' from the command table\n"
-               "_disttrain() {\n"
-               "    local cur=${COMP_WORDS[COMP_CWORD]} cmd=${COMP_WORDS[1]}\n"
-               "    COMPREPLY=()\n"
-               "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
-               "        COMPREPLY=($(compgen -W \"");
+    fprintf(
+        f,
+        "# bash completion for disttrain; made by 'disttrain completion' from the command table\n"
+        "_disttrain() {\n"
+        "    local cur=${COMP_WORDS[COMP_CWORD]} cmd=${COMP_WORDS[1]}\n"
+        "    COMPREPLY=()\n"
+        "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
+        "        COMPREPLY=($(compgen -W \"");
     for (const struct dt_command *c = dt_commands; c->name; c++)
         fprintf(f, "%s ", c->name);
     fprintf(f, "--help --version\" -- \"$cur\"))\n"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Entry point: find the command, parse, run, and turn a status into one message and an exit code. */
+ * Entry point: find the command, parse, run, and turn a status into one message and an exit code.
+ */
 #include "config.h"
 
 #include "cli/cli.h"
@@ -55,7 +56,8 @@ int main(int argc, char **argv)
         dt_cli_print_usage(stderr);
         return 2;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
         const struct dt_command *c = argc > 2 ? find_command(argv[2], &err) : NULL;
         if (argc > 2 && !c)
             return fail(&err);

@@ -11,7 +11,8 @@
 
 const struct dt_option dt_common_options[] = {
     {"help", 'h', DT_OPT_FLAG, NULL, "print this help and exit"},
-    {"json", 0, DT_OPT_FLAG, NULL, "print the result as JSON on stdout (schema: disttrain-json(5))"},
+    {"json", 0, DT_OPT_FLAG, NULL,
+     "print the result as JSON on stdout (schema: disttrain-json(5))"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
@@ -39,11 +40,13 @@ static enum dt_status unknown_option(const struct dt_command *cmd, const char *n
     memcpy(text, name, len);
     text[len] = '\0';
     const char *near = dt_suggest(text, words);
-    return dt_error_set(err, DT_ERR_USAGE, "unknown option --%s%s%s%s (see 'disttrain %s --help')", text,
-                        near ? "; did you mean --" : "", near ? near : "", near ? "?" : "", cmd->name);
+    return dt_error_set(err, DT_ERR_USAGE, "unknown option --%s%s%s%s (see 'disttrain %s --help')",
+                        text, near ? "; did you mean --" : "", near ? near : "", near ? "?" : "",
+                        cmd->name);
 }
 
-static enum dt_status record(struct dt_cli *out, int option, const char *value, struct dt_error *err)
+static enum dt_status record(struct dt_cli *out, int option, const char *value,
+                             struct dt_error *err)
 {
     out->values[option] = value;
     if (out->command->options[option].kind != DT_OPT_LIST)
@@ -80,8 +83,8 @@ static enum dt_status parse_long(int argc, char **argv, int *i, struct dt_cli *o
         return DT_OK;
     }
     if (!eq && *i + 1 >= argc)
-        return dt_error_set(err, DT_ERR_USAGE, "option --%s needs a value: --%s %s", o->name, o->name,
-                            o->arg);
+        return dt_error_set(err, DT_ERR_USAGE, "option --%s needs a value: --%s %s", o->name,
+                            o->name, o->arg);
     return record(out, k, eq ? eq + 1 : argv[++*i], err);
 }
 
@@ -133,9 +136,11 @@ enum dt_status dt_cli_parse(int argc, char **argv, const struct dt_command *cmd,
     if (*help)
         return DT_OK;
     if (out->n_args < cmd->min_args)
-        return dt_error_set(err, DT_ERR_USAGE, "usage: disttrain %s [OPTION...] %s", cmd->name, cmd->args);
+        return dt_error_set(err, DT_ERR_USAGE, "usage: disttrain %s [OPTION...] %s", cmd->name,
+                            cmd->args);
     if (cmd->max_args >= 0 && out->n_args > cmd->max_args)
-        return dt_error_set(err, DT_ERR_USAGE, "unexpected argument '%s'; usage: disttrain %s [OPTION...] %s",
+        return dt_error_set(err, DT_ERR_USAGE,
+                            "unexpected argument '%s'; usage: disttrain %s [OPTION...] %s",
                             out->args[cmd->max_args], cmd->name, cmd->args);
     return DT_OK;
 }
@@ -163,8 +168,8 @@ enum dt_status dt_cli_int(const struct dt_cli *c, const char *option, int64_t mi
     errno = 0;
     long long v = strtoll(s, &end, 10);
     if (errno || end == s || *end || v < min || v > max)
-        return dt_error_set(err, DT_ERR_USAGE, "--%s: '%s' is not a whole number from %lld to %lld", option, s,
-                            (long long)min, (long long)max);
+        return dt_error_set(err, DT_ERR_USAGE, "--%s: '%s' is not a whole number from %lld to %lld",
+                            option, s, (long long)min, (long long)max);
     *out = v;
     return DT_OK;
 }
@@ -181,7 +186,8 @@ enum dt_status dt_cli_double(const struct dt_cli *c, const char *option, double 
     errno = 0;
     double v = strtod(s, &end);
     if (errno || end == s || *end || !isfinite(v) || v < min || v > max)
-        return dt_error_set(err, DT_ERR_USAGE, "--%s: '%s' is not a number from %g to %g", option, s, min, max);
+        return dt_error_set(err, DT_ERR_USAGE, "--%s: '%s' is not a number from %g to %g", option,
+                            s, min, max);
     *out = v;
     return DT_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * The published evaluation of DistTrain (SIGCOMM'25) as data: what was run, what was reported, what we get. */
+ * The published evaluation of DistTrain (SIGCOMM'25) as data: what was run, what was reported, what
+ * we get. */
 #ifndef DT_CLI_REPRODUCE_H
 #define DT_CLI_REPRODUCE_H
 
@@ -10,12 +11,12 @@ struct dt_range { /* a reported figure: lo..hi; hi only = "up to"; both 0 = none
     double lo, hi;
 };
 struct dt_result_row {
-    char section;                /* 'a'..'f' */
+    char section; /* 'a'..'f' */
     char what[96];
     const char *unit;
     struct dt_range published, recalled;
     double ours;
-    char detail[160];            /* layout, GPUs, iteration time */
+    char detail[160]; /* layout, GPUs, iteration time */
 };
 struct dt_results {
     struct dt_result_row *rows;
@@ -28,9 +29,10 @@ struct dt_case {
     int gpus_used, gpus;
     char layout[160];
 };
-enum dt_status dt_case_run(const char *job, const char *const *overrides, int n, struct dt_error *err,
-                           struct dt_case *out);
-enum dt_status dt_results_add(struct dt_results *r, const struct dt_result_row *row, struct dt_error *err);
+enum dt_status dt_case_run(const char *job, const char *const *overrides, int n,
+                           struct dt_error *err, struct dt_case *out);
+enum dt_status dt_results_add(struct dt_results *r, const struct dt_result_row *row,
+                              struct dt_error *err);
 
 /* The six experiments; each appends its rows. */
 enum dt_status dt_reproduce_overall(struct dt_results *r, struct dt_error *err);

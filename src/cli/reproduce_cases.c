@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * The experiments.  Reported figures: "published" ones were checked (abstract and authors' slides), "recalled"
- * ones are remembered from the paper's body and were not re-checked.  Sources: DistTrain, SIGCOMM'25,
- * doi 10.1145/3718958.3750472. */
+ * The experiments.  Reported figures: "published" ones were checked (abstract and authors' slides),
+ * "recalled" ones are remembered from the paper's body and were not re-checked.  Sources:
+ * DistTrain, SIGCOMM'25, doi 10.1145/3718958.3750472. */
 #include "cli/reproduce.h"
 
 #include "cli/table.h"
-#include "core/file.h"
 #include "core/mem.h"
 
 #include <string.h>
 
 static const struct dt_range none = {0, 0};
 
-enum dt_status dt_results_add(struct dt_results *r, const struct dt_result_row *row, struct dt_error *err)
+enum dt_status dt_results_add(struct dt_results *r, const struct dt_result_row *row,
+                              struct dt_error *err)
 {
     if (dt_grow((void **)&r->rows, &r->cap, r->n + 1, sizeof *r->rows) != 0)
         return dt_error_nomem(err, "result rows");
@@ -26,14 +26,18 @@ static enum dt_status add(struct dt_results *r, char section, const char *what, 
                           struct dt_range published, struct dt_range recalled, double ours,
                           const char *detail, struct dt_error *err)
 {
-    struct dt_result_row row = {.section = section, .unit = unit, .published = published,
-                                .recalled = recalled, .ours = ours};
+    struct dt_result_row row = {.section = section,
+                                .unit = unit,
+                                .published = published,
+                                .recalled = recalled,
+                                .ours = ours};
     snprintf(row.what, sizeof row.what, "%s", what);
     snprintf(row.detail, sizeof row.detail, "%s", detail);
     return dt_results_add(r, &row, err);
 }
 
-static void describe(const struct dt_session *s, const struct dt_sim_result *sim, struct dt_case *out)
+static void describe(const struct dt_session *s, const struct dt_sim_result *sim,
+                     struct dt_case *out)
 {
     const struct dt_plan *p = &s->search.plans[0];
     size_t n = 0;
@@ -46,25 +50,17 @@ static void describe(const struct dt_session *s, const struct dt_sim_result *sim
     out->layout[0] = '\0';
     for (int m = 0; m < p->n_modules && n < sizeof out->layout; m++) {
         const struct dt_layout *l = &p->modules[m].layout;
-        n += (size_t)snprintf(out->layout + n, sizeof out->layout - n, "%s%s %d/%d/%d", m ? ", " : "",
-                              p->module_names[m], l->tp, l->pp, l->dp);
+        n += (size_t)snprintf(out->layout + n, sizeof out->layout - n, "%s%s %d/%d/%d",
+                              m ? ", " : "", p->module_names[m], l->tp, l->pp, l->dp);
     }
 }
 
-static enum dt_status open_preset(const char *job, const char *const *overrides, int n, struct dt_error *err,
-                                  struct dt_session *s)
-{
-    char path[4096];
-    DT_TRY(dt_file_find("jobs", job, ".yaml", err, path, sizeof path));
-    return dt_session_open(path, overrides, n, err, s);
-}
-
-enum dt_status dt_case_run(const char *job, const char *const *overrides, int n, struct dt_error *err,
-                           struct dt_case *out)
+enum dt_status dt_case_run(const char *job, const char *const *overrides, int n,
+                           struct dt_error *err, struct dt_case *out)
 {
     struct dt_session s;
     struct dt_sim_result sim;
-    DT_TRY(open_preset(job, overrides, n, err, &s));
+    DT_TRY(dt_session_open(job, overrides, n, err, &s));
     enum dt_status st = dt_session_plan(&s, NULL, err);
     if (st == DT_OK)
         st = dt_session_simulate(&s, job, err, &sim);
@@ -102,13 +98,14 @@ static enum dt_status overall_model(struct dt_results *r, const char *size, cons
         bool dist = k == 2;
         DT_TRY(run_system(job, resolution, systems[k], err, &c[k]));
         snprintf(what, sizeof what, "MLLM-%s %s² %s MFU", size, resolution, systems[k]);
-        snprintf(detail, sizeof detail, "%.1f samples/s, %.3f s, %d GPUs: %s", c[k].samples_per_s, c[k].iteration_s,
-                 c[k].gpus_used, c[k].layout);
+        snprintf(detail, sizeof detail, "%.1f samples/s, %.3f s, %d GPUs: %s", c[k].samples_per_s,
+                 c[k].iteration_s, c[k].gpus_used, c[k].layout);
         DT_TRY(add(r, 'a', what, "%", dist && big ? (struct dt_range){54.7, 54.7} : none,
                    dist ? (struct dt_range){51.8, 54.7} : none, 100 * c[k].mfu, detail, err));
     }
     snprintf(what, sizeof what, "MLLM-%s %s² MFU, disttrain / megatron-lm", size, resolution);
-    DT_TRY(add(r, 'a', what, "x", none, big ? none : (struct dt_range){1.7, 2.8}, c[2].mfu / c[0].mfu, "", err));
+    DT_TRY(add(r, 'a', what, "x", none, big ? none : (struct dt_range){1.7, 2.8},
+               c[2].mfu / c[0].mfu, "", err));
     snprintf(what, sizeof what, "MLLM-%s %s² samples/s, disttrain / megatron-lm", size, resolution);
     DT_TRY(add(r, 'a', what, "x", (struct dt_range){0, 2.2},
                big ? (struct dt_range){1.2, 1.3} : (struct dt_range){1.7, 2.2},
@@ -116,7 +113,8 @@ static enum dt_status overall_model(struct dt_results *r, const char *size, cons
     if (!big)
         return DT_OK;
     snprintf(what, sizeof what, "MLLM-%s %s² GPUs used by disttrain", size, resolution);
-    return add(r, 'a', what, "GPUs", (struct dt_range){1172, 1172}, none, c[2].gpus_used, c[2].layout, err);
+    return add(r, 'a', what, "GPUs", (struct dt_range){1172, 1172}, none, c[2].gpus_used,
+               c[2].layout, err);
 }
 
 enum dt_status dt_reproduce_overall(struct dt_results *r, struct dt_error *err)
@@ -145,11 +143,13 @@ enum dt_status dt_reproduce_orchestration(struct dt_results *r, struct dt_error 
         }
         for (int k = 0; k < 2; k++) {
             char detail[512];
-            snprintf(detail, sizeof detail, "%.1f %% (%d GPUs: %s) / %.1f %% (%d GPUs: %s)", 100 * c[2].mfu,
-                     c[2].gpus_used, c[2].layout, 100 * c[k].mfu, c[k].gpus_used, c[k].layout);
-            snprintf(what, sizeof what, "MLLM-%s orchestration, MFU disttrain / %s", sizes[i], systems[k]);
-            DT_TRY(add(r, 'b', what, "x", none, k == 0 ? (struct dt_range){1.3, 2.7} : none, c[2].mfu / c[k].mfu,
-                       detail, err));
+            snprintf(detail, sizeof detail, "%.1f %% (%d GPUs: %s) / %.1f %% (%d GPUs: %s)",
+                     100 * c[2].mfu, c[2].gpus_used, c[2].layout, 100 * c[k].mfu, c[k].gpus_used,
+                     c[k].layout);
+            snprintf(what, sizeof what, "MLLM-%s orchestration, MFU disttrain / %s", sizes[i],
+                     systems[k]);
+            DT_TRY(add(r, 'b', what, "x", none, k == 0 ? (struct dt_range){1.3, 2.7} : none,
+                       c[2].mfu / c[k].mfu, detail, err));
         }
     }
     return DT_OK;
@@ -170,10 +170,11 @@ enum dt_status dt_reproduce_reordering(struct dt_results *r, struct dt_error *er
         snprintf(job, sizeof job, "mllm-%s-96", sizes[i]);
         DT_TRY(dt_case_run(job, off, 3, err, &a));
         DT_TRY(dt_case_run(job, on, 3, err, &b));
-        snprintf(detail, sizeof detail, "median of 5 batches: %.3f s -> %.3f s", a.iteration_s, b.iteration_s);
+        snprintf(detail, sizeof detail, "median of 5 batches: %.3f s -> %.3f s", a.iteration_s,
+                 b.iteration_s);
         snprintf(what, sizeof what, "MLLM-%s reordering, samples/s on / off", sizes[i]);
-        DT_TRY(add(r, 'c', what, "x", none, (struct dt_range){1.01, 1.11}, b.samples_per_s / a.samples_per_s, detail,
-                   err));
+        DT_TRY(add(r, 'c', what, "x", none, (struct dt_range){1.01, 1.11},
+                   b.samples_per_s / a.samples_per_s, detail, err));
     }
     return DT_OK;
 }
@@ -181,15 +182,17 @@ enum dt_status dt_reproduce_reordering(struct dt_results *r, struct dt_error *er
 /* ---- (d) freezing: projectors always train ---- */
 
 /* "train.frozen=[...]" with every module frozen but those of role `keep` (-1 = none kept). */
-static enum dt_status frozen_override(const char *job, int keep, char *out, size_t size, struct dt_error *err)
+static enum dt_status frozen_override(const char *job, int keep, char *out, size_t size,
+                                      struct dt_error *err)
 {
     struct dt_session s;
     size_t n;
-    DT_TRY(open_preset(job, NULL, 0, err, &s));
+    DT_TRY(dt_session_open(job, NULL, 0, err, &s));
     n = (size_t)snprintf(out, size, "train.frozen=[");
     for (int m = 0, k = 0; m < s.job->model->n_modules; m++)
         if ((int)s.job->model->modules[m].role != keep)
-            n += (size_t)snprintf(out + n, size - n, "%s%s", k++ ? ", " : "", s.job->model->modules[m].name);
+            n += (size_t)snprintf(out + n, size - n, "%s%s", k++ ? ", " : "",
+                                  s.job->model->modules[m].name);
     snprintf(out + n, size - n, "]");
     dt_session_close(&s);
     return DT_OK;
@@ -197,9 +200,13 @@ static enum dt_status frozen_override(const char *job, int keep, char *out, size
 
 enum dt_status dt_reproduce_freezing(struct dt_results *r, struct dt_error *err)
 {
-    static const struct { const char *name; int keep; } setting[] = {
-        {"all frozen", -1}, {"encoder trained", DT_ROLE_ENCODER}, {"llm trained", DT_ROLE_LLM},
-        {"generator trained", DT_ROLE_GENERATOR}};
+    static const struct {
+        const char *name;
+        int keep;
+    } setting[] = {{"all frozen", -1},
+                   {"encoder trained", DT_ROLE_ENCODER},
+                   {"llm trained", DT_ROLE_LLM},
+                   {"generator trained", DT_ROLE_GENERATOR}};
     static const char *const sizes[] = {"9b", "15b", "72b"};
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 4; k++) {
@@ -210,10 +217,12 @@ enum dt_status dt_reproduce_freezing(struct dt_results *r, struct dt_error *err)
             DT_TRY(frozen_override(job, setting[k].keep, frozen, sizeof frozen, err));
             DT_TRY(dt_case_run(job, o, 2, err, &c[0]));
             DT_TRY(dt_case_run(job, o, 1, err, &c[1]));
-            snprintf(detail, sizeof detail, "%.1f %% (%d GPUs: %s) / %.1f %% (%d GPUs)", 100 * c[1].mfu,
-                     c[1].gpus_used, c[1].layout, 100 * c[0].mfu, c[0].gpus_used);
-            snprintf(what, sizeof what, "MLLM-%s %s, MFU disttrain / megatron-lm", sizes[i], setting[k].name);
-            DT_TRY(add(r, 'd', what, "x", none, (struct dt_range){1.4, 2.9}, c[1].mfu / c[0].mfu, detail, err));
+            snprintf(detail, sizeof detail, "%.1f %% (%d GPUs: %s) / %.1f %% (%d GPUs)",
+                     100 * c[1].mfu, c[1].gpus_used, c[1].layout, 100 * c[0].mfu, c[0].gpus_used);
+            snprintf(what, sizeof what, "MLLM-%s %s, MFU disttrain / megatron-lm", sizes[i],
+                     setting[k].name);
+            DT_TRY(add(r, 'd', what, "x", none, (struct dt_range){1.4, 2.9}, c[1].mfu / c[0].mfu,
+                       detail, err));
         }
     return DT_OK;
 }
@@ -221,11 +230,12 @@ enum dt_status dt_reproduce_freezing(struct dt_results *r, struct dt_error *err)
 /* ---- (e) StepCCL on one LLM pipeline stage ---- */
 
 /* One LLM pipeline stage of 8 transformer blocks, forward and backward, one sequence. */
-static enum dt_status stage_ns(const char *job, int tp, bool stepccl, struct dt_error *err, double *ns)
+static enum dt_status stage_ns(const char *job, int tp, bool stepccl, struct dt_error *err,
+                               double *ns)
 {
     struct dt_session s;
     const char *o[1] = {stepccl ? "train.stepccl=true" : "train.stepccl=false"};
-    DT_TRY(open_preset(job, o, 1, err, &s));
+    DT_TRY(dt_session_open(job, o, 1, err, &s));
     const struct dt_model *m = s.job->model;
     struct dt_shard shard = {.tp = tp, .cp = 1, .ep = 1, .ip = 1, .seqpar = tp > 1};
     struct dt_work work;
@@ -248,11 +258,13 @@ enum dt_status dt_reproduce_stepccl(struct dt_results *r, struct dt_error *err)
             snprintf(job, sizeof job, "mllm-%s-1296", sizes[i]);
             DT_TRY(stage_ns(job, tps[k], false, err, &off));
             DT_TRY(stage_ns(job, tps[k], true, err, &on));
-            snprintf(detail, sizeof detail, "8 blocks, forward + backward: %.2f ms -> %.2f ms", off * 1e-6, on * 1e-6);
-            snprintf(what, sizeof what, "MLLM-%s LLM stage, StepCCL off / on, TP %d", sizes[i], tps[k]);
+            snprintf(detail, sizeof detail, "8 blocks, forward + backward: %.2f ms -> %.2f ms",
+                     off * 1e-6, on * 1e-6);
+            snprintf(what, sizeof what, "MLLM-%s LLM stage, StepCCL off / on, TP %d", sizes[i],
+                     tps[k]);
             DT_TRY(add(r, 'e', what, "x", none,
-                       tps[k] == 4 ? (struct dt_range){1.10, 1.12} : (struct dt_range){1.15, 1.17}, off / on, detail,
-                       err));
+                       tps[k] == 4 ? (struct dt_range){1.10, 1.12} : (struct dt_range){1.15, 1.17},
+                       off / on, detail, err));
         }
     return DT_OK;
 }
@@ -261,20 +273,24 @@ enum dt_status dt_reproduce_stepccl(struct dt_results *r, struct dt_error *err)
 
 enum dt_status dt_reproduce_search(struct dt_results *r, struct dt_error *err)
 {
-    static const struct { int gpus; const char *batch; struct dt_range recalled; } size[] = {
-        {112, "train.global_batch=240", {133, 133}},
-        {324, "train.global_batch=480", {0, 0}},
-        {648, "train.global_batch=960", {0, 0}},
-        {1296, "train.global_batch=1920", {922, 922}}};
+    static const struct {
+        int gpus;
+        const char *batch;
+        struct dt_range recalled;
+    } size[] = {{112, "train.global_batch=240", {133, 133}},
+                {324, "train.global_batch=480", {0, 0}},
+                {648, "train.global_batch=960", {0, 0}},
+                {1296, "train.global_batch=1920", {922, 922}}};
     for (int i = 0; i < 4; i++) {
         char gpus[64], what[96], detail[160];
         struct dt_session s;
         const char *o[2] = {gpus, size[i].batch};
         snprintf(gpus, sizeof gpus, "search.gpus=%d", size[i].gpus);
-        DT_TRY(open_preset("mllm-72b-1296", o, 2, err, &s));
+        DT_TRY(dt_session_open("mllm-72b-1296", o, 2, err, &s));
         enum dt_status st = dt_session_plan(&s, NULL, err);
         double wall_ms = s.search_wall_s * 1e3;
-        snprintf(detail, sizeof detail, "%lld layouts costed, %d ranked by timeline; this machine, one core",
+        snprintf(detail, sizeof detail,
+                 "%lld layouts costed, %d ranked by timeline; this machine, one core",
                  (long long)s.search.stats.candidates, s.search.n);
         dt_session_close(&s);
         DT_TRY(st);

@@ -2,6 +2,7 @@
 #include "cli/session.h"
 
 #include "cli/table.h"
+#include "core/file.h"
 #include "core/mem.h"
 #include "core/memory.h"
 #include "exec/clock.h"
@@ -12,10 +13,15 @@ enum dt_status dt_session_open(const char *path, const char *const *overrides, i
                                struct dt_error *err, struct dt_session *s)
 {
     unsigned mask;
+    char found[4096];
     memset(s, 0, sizeof *s);
+    if (strcmp(path, "-") != 0) {
+        DT_TRY(dt_file_find("jobs", path, ".yaml", err, found, sizeof found));
+        path = found;
+    }
     DT_TRY(dt_job_read(path, overrides, n_overrides, err, &s->job));
-    enum dt_status st = dt_cost_new(s->job->model, &s->job->cluster, s->job->profile, &s->job->cost_opt, err,
-                                    &s->cost);
+    enum dt_status st = dt_cost_new(s->job->model, &s->job->cluster, s->job->profile,
+                                    &s->job->cost_opt, err, &s->cost);
     if (st == DT_OK) {
         mask = s->job->search.tp_mask;
         for (int m = 0; s->job->has_plan && m < s->job->plan.n_modules; m++)
@@ -48,8 +54,8 @@ void dt_session_search_input(const struct dt_session *s, struct dt_search_input 
 }
 
 /* The largest microbatch of each module over the first global batch: what memory has to hold. */
-static enum dt_status largest_work(const struct dt_session *s, const struct dt_plan *p, struct dt_work *work,
-                                   struct dt_error *err)
+static enum dt_status largest_work(const struct dt_session *s, const struct dt_plan *p,
+                                   struct dt_work *work, struct dt_error *err)
 {
     struct dt_assignment *a;
     DT_TRY(dt_assign(p, s->job->model, s->cost, s->job->samples, 0, err, &a));
@@ -115,8 +121,12 @@ static void report_progress(void *ctx, int done, int total)
 enum dt_status dt_session_simulate(struct dt_session *s, const char *label, struct dt_error *err,
                                    struct dt_sim_result *out)
 {
-    union { const char *in; void *out; } what = {label};
-    enum dt_status st = dt_simulate(s->job, &s->search.plans[0], s->cost, report_progress, what.out, err, out);
+    union {
+        const char *in;
+        void *out;
+    } what = {label};
+    enum dt_status st =
+        dt_simulate(s->job, &s->search.plans[0], s->cost, report_progress, what.out, err, out);
     dt_progress_end();
     return st;
 }

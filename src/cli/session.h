@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * What plan, simulate and reproduce share: a job with its cost model, the search, and the JSON of a result. */
+ * What plan, simulate and reproduce share: a job with its cost model, the search, and the JSON of a
+ * result. */
 #ifndef DT_CLI_SESSION_H
 #define DT_CLI_SESSION_H
 
@@ -16,10 +17,12 @@ struct dt_session {
     double search_wall_s;
 };
 
-/* Reads the job at `path` with KEY=VALUE overrides and builds its cost model (missing profile rows listed at once). */
+/* Reads the job at `path` (a file, "-", or the name of a shipped job) with KEY=VALUE overrides and
+ * builds its cost model (missing profile rows listed at once). */
 enum dt_status dt_session_open(const char *path, const char *const *overrides, int n_overrides,
                                struct dt_error *err, struct dt_session *s);
-/* Runs the job's strategy, or takes the plan from plan_file (may be NULL), checked against model, cluster, memory. */
+/* Runs the job's strategy, or takes the plan from plan_file (may be NULL), checked against model,
+ * cluster, memory. */
 enum dt_status dt_session_plan(struct dt_session *s, const char *plan_file, struct dt_error *err);
 enum dt_status dt_session_simulate(struct dt_session *s, const char *label, struct dt_error *err,
                                    struct dt_sim_result *out);

@@ -47,7 +47,8 @@ static int width_of(const char *s)
 
 static bool is_number(const char *s)
 {
-    return (*s >= '0' && *s <= '9') || ((*s == '-' || *s == '+' || *s == '~') && s[1] >= '0' && s[1] <= '9');
+    return (*s >= '0' && *s <= '9') ||
+           ((*s == '-' || *s == '+' || *s == '~') && s[1] >= '0' && s[1] <= '9');
 }
 
 void dt_table_print(struct dt_table *t, FILE *f)

@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* A table is filled cell by cell and printed once.  Column heads carry the unit: "iteration [s]".  Cells that
- * look like numbers are right-aligned.  Out of memory makes it print what it has. */
+/* A table is filled cell by cell and printed once.  Column heads carry the unit: "iteration [s]".
+ * Cells that look like numbers are right-aligned.  Out of memory makes it print what it has. */
 struct dt_table {
     int cols, cells, cap;
     char **text; /* [cells], row-major; the first `cols` are the heads */

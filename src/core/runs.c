@@ -10,12 +10,17 @@
 /* op rows are keyed by the op key (DESIGN section 4a), so that `compare` joins runs on it. */
 static const char schema[] =
     "CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT NOT NULL);"
-    "CREATE TABLE IF NOT EXISTS run(id INTEGER PRIMARY KEY, kind TEXT NOT NULL, job_name TEXT NOT NULL,"
-    " job TEXT, plan TEXT, report TEXT, started TEXT NOT NULL, version TEXT NOT NULL, seed INTEGER NOT NULL,"
+    "CREATE TABLE IF NOT EXISTS run(id INTEGER PRIMARY KEY, kind TEXT NOT NULL, job_name TEXT NOT "
+    "NULL,"
+    " job TEXT, plan TEXT, report TEXT, started TEXT NOT NULL, version TEXT NOT NULL, seed INTEGER "
+    "NOT NULL,"
     " program_digest TEXT, n_ops INTEGER, makespan_ns INTEGER);"
-    "CREATE TABLE IF NOT EXISTS lane(run INTEGER NOT NULL REFERENCES run(id), lane INTEGER NOT NULL,"
-    " module TEXT NOT NULL, replica INTEGER NOT NULL, stage INTEGER NOT NULL, first_gpu INTEGER NOT NULL,"
-    " gpus INTEGER NOT NULL, n_ops INTEGER NOT NULL, busy_ns INTEGER NOT NULL, PRIMARY KEY(run, lane))"
+    "CREATE TABLE IF NOT EXISTS lane(run INTEGER NOT NULL REFERENCES run(id), lane INTEGER NOT "
+    "NULL,"
+    " module TEXT NOT NULL, replica INTEGER NOT NULL, stage INTEGER NOT NULL, first_gpu INTEGER "
+    "NOT NULL,"
+    " gpus INTEGER NOT NULL, n_ops INTEGER NOT NULL, busy_ns INTEGER NOT NULL, PRIMARY KEY(run, "
+    "lane))"
     " WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS op(run INTEGER NOT NULL REFERENCES run(id), op INTEGER NOT NULL,"
     " lane INTEGER NOT NULL, kind TEXT NOT NULL, chunk INTEGER NOT NULL, part INTEGER NOT NULL,"
@@ -24,7 +29,8 @@ static const char schema[] =
 
 static enum dt_status db_error(sqlite3 *db, const char *path, struct dt_error *err)
 {
-    return dt_error_at(err, DT_ERR_DB, path, 0, 0, "runs file: %s", db ? sqlite3_errmsg(db) : "out of memory");
+    return dt_error_at(err, DT_ERR_DB, path, 0, 0, "runs file: %s",
+                       db ? sqlite3_errmsg(db) : "out of memory");
 }
 
 static enum dt_status exec(sqlite3 *db, const char *path, const char *sql, struct dt_error *err)
@@ -35,7 +41,8 @@ static enum dt_status exec(sqlite3 *db, const char *path, const char *sql, struc
 static enum dt_status prepare(sqlite3 *db, const char *path, const char *sql, struct dt_error *err,
                               sqlite3_stmt **out)
 {
-    return sqlite3_prepare_v2(db, sql, -1, out, NULL) == SQLITE_OK ? DT_OK : db_error(db, path, err);
+    return sqlite3_prepare_v2(db, sql, -1, out, NULL) == SQLITE_OK ? DT_OK
+                                                                   : db_error(db, path, err);
 }
 
 /* The schema row tells our files from others' and old from new. */
@@ -43,36 +50,40 @@ static enum dt_status check_schema(sqlite3 *db, const char *path, struct dt_erro
 {
     char sql[160];
     sqlite3_stmt *s;
-    snprintf(sql, sizeof sql, "INSERT OR IGNORE INTO meta VALUES('disttrain_runs_schema', '%d')", DT_RUNS_SCHEMA);
+    snprintf(sql, sizeof sql, "INSERT OR IGNORE INTO meta VALUES('disttrain_runs_schema', '%d')",
+             DT_RUNS_SCHEMA);
     DT_TRY(exec(db, path, sql, err));
     DT_TRY(prepare(db, path, "SELECT value FROM meta WHERE key='disttrain_runs_schema'", err, &s));
     int version = sqlite3_step(s) == SQLITE_ROW ? sqlite3_column_int(s, 0) : 0;
     sqlite3_finalize(s);
     if (version != DT_RUNS_SCHEMA)
-        return dt_error_at(err, DT_ERR_DB, path, 0, 0,
-                           "runs file has schema %d, this program writes %d; name another file with --runs", version,
-                           DT_RUNS_SCHEMA);
+        return dt_error_at(
+            err, DT_ERR_DB, path, 0, 0,
+            "runs file has schema %d, this program writes %d; name another file with --runs",
+            version, DT_RUNS_SCHEMA);
     return DT_OK;
 }
 
-static enum dt_status add_run(sqlite3 *db, const char *path, const struct dt_run *r, struct dt_error *err,
-                              int64_t *id)
+static enum dt_status add_run(sqlite3 *db, const char *path, const struct dt_run *r,
+                              struct dt_error *err, int64_t *id)
 {
     char digest[24], *plan = NULL;
     sqlite3_stmt *s;
     if (r->plan)
         DT_TRY(dt_plan_to_json(r->plan, err, &plan));
-    enum dt_status st = prepare(db, path,
-                                "INSERT INTO run(kind,job_name,job,plan,report,started,version,seed,program_digest,"
-                                "n_ops,makespan_ns) VALUES(?,?,?,?,?,?,?,?,?,?,?)",
-                                err, &s);
+    enum dt_status st =
+        prepare(db, path,
+                "INSERT INTO run(kind,job_name,job,plan,report,started,version,seed,program_digest,"
+                "n_ops,makespan_ns) VALUES(?,?,?,?,?,?,?,?,?,?,?)",
+                err, &s);
     if (st != DT_OK) {
         dt_free(plan);
         return st;
     }
     snprintf(digest, sizeof digest, "%016llx",
              r->program ? (unsigned long long)dt_program_digest(r->program) : 0ull);
-    sqlite3_bind_text(s, 1, r->kind == DT_RUN_SIMULATED ? "simulated" : "executed", -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 1, r->kind == DT_RUN_SIMULATED ? "simulated" : "executed", -1,
+                      SQLITE_STATIC);
     sqlite3_bind_text(s, 2, r->job_name, -1, SQLITE_STATIC);
     sqlite3_bind_text(s, 3, r->job_json, -1, SQLITE_STATIC);
     sqlite3_bind_text(s, 4, plan, -1, SQLITE_STATIC);
@@ -164,8 +175,8 @@ static enum dt_status add_ops(sqlite3 *db, const char *path, const struct dt_run
     return st;
 }
 
-static enum dt_status add_all(sqlite3 *db, const char *path, const struct dt_run *r, struct dt_error *err,
-                              int64_t *id)
+static enum dt_status add_all(sqlite3 *db, const char *path, const struct dt_run *r,
+                              struct dt_error *err, int64_t *id)
 {
     DT_TRY(exec(db, path, schema, err));
     DT_TRY(check_schema(db, path, err));

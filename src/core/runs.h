@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * The runs file: every run, simulated or executed, kept in one SQLite file (schema: doc/formats.md).
+ * The runs file: every run, simulated or executed, kept in one SQLite file (schema:
+ * doc/formats.md).
  *
- * A run is written in one transaction: after a crash or a full disk it is there whole or not at all. */
+ * A run is written in one transaction: after a crash or a full disk it is there whole or not at
+ * all. */
 #ifndef DT_CORE_RUNS_H
 #define DT_CORE_RUNS_H
 
@@ -18,15 +20,16 @@ struct dt_run { /* what is kept; everything borrowed; NULL parts are left out */
     const char *job_name, *job_json; /* the job as read, overrides applied */
     const char *started;             /* ISO 8601 UTC, from the caller (core/ has no clock) */
     const char *version;
-    const char *report_json;         /* the very text of --json */
+    const char *report_json; /* the very text of --json */
     uint64_t seed;
     const struct dt_plan *plan;
     const struct dt_model *model;
     const struct dt_program *program;
     const struct dt_timeline *timeline;
-    bool ops;                        /* keep a row per op (else lanes only) */
+    bool ops; /* keep a row per op (else lanes only) */
 };
-/* Creates the file when absent; refuses a foreign or newer file.  *run_id is the new run's number. */
+/* Creates the file when absent; refuses a foreign or newer file.  *run_id is the new run's number.
+ */
 enum dt_status dt_runs_add(const char *path, const struct dt_run *run, struct dt_error *err,
                            int64_t *run_id);
 

@@ -1,0 +1,126 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+# The command line as a user meets it: help, messages, exit codes, outputs, the runs file.
+# Environment: DISTTRAIN (the program), srcdir (the source directory).
+set -u
+LC_ALL=C; export LC_ALL
+: "${DISTTRAIN:=./disttrain}" "${srcdir:=.}"
+tmp=$(mktemp -d) || exit 99
+trap 'rm -rf "$tmp"' EXIT
+passed=0 failed=0
+
+ok() { passed=$((passed + 1)); }
+bad() { failed=$((failed + 1)); echo "FAIL: $1"; sed 's/^/    /' "$tmp/out" "$tmp/err" 2>/dev/null | head -20; }
+# expect CODE TEXT COMMAND...: exit code CODE, and TEXT (a basic regular expression; "" = any) on stdout or stderr.
+expect() {
+    code=$1 text=$2; shift 2
+    "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+    got=$?
+    if [ $got -ne "$code" ]; then bad "'$*' exits $got, not $code"; return; fi
+    if [ -n "$text" ] && ! cat "$tmp/out" "$tmp/err" | grep -q -- "$text"; then bad "'$*' does not say '$text'"; return; fi
+    ok
+}
+job() { cat >"$tmp/$1"; }
+
+# --- every option of --help is in the man page and in the completion ---
+"$DISTTRAIN" completion >"$tmp/completion" || bad "completion"
+commands=$("$DISTTRAIN" --help | sed -n '/^commands:/,/^$/s/^  \([a-z]*\) .*/\1/p')
+[ -n "$commands" ] || bad "no commands in --help"
+for c in $commands; do
+    page="$srcdir/man/disttrain-$c.1"
+    [ -f "$page" ] || { bad "no man page for $c"; continue; }
+    grep -q "Cm $c" "$srcdir/man/disttrain.1" || bad "$c is not in disttrain.1"
+    for o in $("$DISTTRAIN" "$c" --help | sed -n 's/^  .*--\([a-z-]*\).*/\1/p' | sort -u); do
+        grep -q "Fl -$o" "$page" || bad "option --$o of $c is not in its man page"
+        grep "^ *$c)" "$tmp/completion" | grep -q -- "--$o" || bad "option --$o of $c is not in the completion"
+        ok
+    done
+done
+if command -v bash >/dev/null; then expect 0 "" bash -n "$tmp/completion"; fi
+
+# --- usage errors: one message, a suggestion, exit 2 ---
+expect 2 "usage: disttrain" "$DISTTRAIN"
+expect 2 "did you mean 'simulate'" "$DISTTRAIN" simulat
+expect 2 "did you mean --explain" "$DISTTRAIN" plan --explian gpt-tiny
+expect 2 "needs a value" "$DISTTRAIN" plan gpt-tiny --top
+expect 2 "takes no value" "$DISTTRAIN" plan --explain=1 gpt-tiny
+expect 2 "whole number" "$DISTTRAIN" plan --top=x mllm-nano
+expect 2 "usage: disttrain simulate" "$DISTTRAIN" simulate
+expect 2 "unknown option -z" "$DISTTRAIN" simulate -z
+expect 2 "not a part" "$DISTTRAIN" reproduce --only z
+expect 0 "commands:" "$DISTTRAIN" --help
+expect 0 "--explain" "$DISTTRAIN" help plan
+expect 0 "^disttrain [0-9]" "$DISTTRAIN" --version
+
+# --- bad jobs: file:line:col ---
+expect 2 "no-such-job" "$DISTTRAIN" simulate no-such-job
+job typo.yaml <<'J'
+model: mllm-nano
+cluster: local
+samples: {preset: laion-8k}
+trian: {global_batch: 8}
+J
+expect 2 "typo.yaml:4:1: .*did you mean.*train" "$DISTTRAIN" plan "$tmp/typo.yaml"
+job type.yaml <<'J'
+model: mllm-nano
+cluster: local
+train: {global_batch: many}
+J
+expect 2 "type.yaml:3:" "$DISTTRAIN" plan "$tmp/type.yaml"
+job syntax.yaml <<'J'
+model: [mllm-nano
+cluster: local
+J
+expect 2 "syntax.yaml:" "$DISTTRAIN" plan "$tmp/syntax.yaml"
+expect 2 "command line" "$DISTTRAIN" plan mllm-nano train.global_batch=-3
+expect 2 "" "$DISTTRAIN" plan mllm-nano not-an-assignment
+
+# --- a whole small run ---
+expect 0 "timeline \[s\]" "$DISTTRAIN" plan mllm-nano
+expect 0 "sets the steady interval" "$DISTTRAIN" plan --explain mllm-nano
+expect 0 "" "$DISTTRAIN" plan -o "$tmp/plan.json" mllm-nano
+expect 0 '"candidates"' "$DISTTRAIN" plan --json mllm-nano
+expect 0 "MFU" "$DISTTRAIN" simulate --no-runs mllm-nano
+[ -s "$tmp/err" ] && bad "stderr is not silent in a pipe"
+expect 0 "" "$DISTTRAIN" simulate --no-runs --json mllm-nano
+for k in iteration_s iteration_s_p10 iteration_s_p90 mfu hfu tokens_per_s samples_per_s gpus gpus_used \
+    bubble_fraction exposed_comm_s modules name tp cp ep pp vpp dp utilisation memory_bytes_max provenance \
+    measured interpolated extrapolated computed assumed ops wall_s; do
+    if grep -q "\"$k\":" "$tmp/out"; then ok; else bad "simulate --json lacks $k"; fi
+done
+expect 0 " F" "$DISTTRAIN" simulate --no-runs --print-program mllm-nano
+expect 2 "not a whole number" "$DISTTRAIN" simulate --no-runs --print-program --lane 99999 mllm-nano
+
+# --- a written plan gives the same run; the same run gives the same bytes ---
+strip() { sed '/"wall_s"/d; /ops simulated in/d'; }
+"$DISTTRAIN" simulate --no-runs --json mllm-nano | strip >"$tmp/a"
+"$DISTTRAIN" simulate --no-runs --json -p "$tmp/plan.json" mllm-nano | strip >"$tmp/b"
+"$DISTTRAIN" simulate --no-runs --json mllm-nano | strip >"$tmp/c"
+if cmp -s "$tmp/a" "$tmp/c"; then ok; else bad "two runs with one seed differ"; fi
+if [ "$(grep iteration_s\" "$tmp/a")" = "$(grep iteration_s\" "$tmp/b")" ]; then ok; else bad "plan.json gives another run"; fi
+
+# --- the runs file ---
+expect 0 "" "$DISTTRAIN" simulate --runs "$tmp/runs.db" mllm-nano
+expect 0 "" "$DISTTRAIN" simulate --runs "$tmp/runs.db" --timeline none mllm-nano
+expect 2 "auto, all or none" "$DISTTRAIN" simulate --runs "$tmp/runs.db" --timeline some mllm-nano
+if command -v sqlite3 >/dev/null; then
+    [ "$(sqlite3 "$tmp/runs.db" 'SELECT count(*) FROM run')" = 2 ] && ok || bad "runs file does not hold two runs"
+    [ "$(sqlite3 "$tmp/runs.db" 'SELECT count(*) > 0 AND count(*) = (SELECT n_ops FROM run WHERE id=1) FROM op WHERE run=1')" = 1 ] &&
+        ok || bad "op rows of run 1"
+    [ "$(sqlite3 "$tmp/runs.db" 'SELECT count(*) FROM op WHERE run=2')" = 0 ] && ok || bad "op rows of run 2"
+fi
+echo "not a database, but long enough to be looked at: $(seq 1 200)" >"$tmp/foreign.db"
+expect 1 "foreign.db" "$DISTTRAIN" simulate --runs "$tmp/foreign.db" mllm-nano
+cp "$tmp/plan.json" "$tmp/broken.json"
+printf 'x' | dd of="$tmp/broken.json" bs=1 seek=40 conv=notrunc 2>/dev/null
+expect 2 "broken.json" "$DISTTRAIN" simulate --no-runs -p "$tmp/broken.json" mllm-nano
+if [ -w /dev/full ]; then
+    "$DISTTRAIN" plan --json mllm-nano >/dev/full 2>"$tmp/err"
+    if [ $? -eq 1 ]; then ok; else bad "a full disk looks like success"; fi
+fi
+
+# --- nothing fits ---
+expect 3 "memory" "$DISTTRAIN" plan mllm-72b-96 search.gpus=8
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
