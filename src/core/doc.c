@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Parsing and changing documents.  The getters are in docget.c. */
+ * Parsing documents.  The getters are in docget.c, overrides and output in docedit.c. */
 #include "core/docimpl.h"
 #include "core/file.h"
-#include "core/json.h"
-#include "core/number.h"
+#include "core/utf8.h"
 
 #include <libfyaml.h>
-#include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Limits on what a file may ask of us; far above any job, plan or model configuration. */
+/* Limits on what a file may ask of us (more in docimpl.h); far above any job, plan or model. */
 #define TEXT_MAX ((size_t)64 << 20)
-#define VALUES_MAX ((uint64_t)4 << 20)
-#define DEPTH_MAX 60 /* also fits the JSON writer's depth */
 #define ANCHORS_MAX 256
 
 struct anchor {
@@ -37,7 +32,7 @@ struct builder {
     int col_offset; /* added to columns of line 1 */
     struct fy_parser *fyp;
     uint64_t values;
-    struct frame frame[DEPTH_MAX];
+    struct frame frame[DT_DOC_DEPTH_MAX];
     int depth;
     struct dt_pair *stack;
     size_t n_stack, cap_stack;
@@ -97,8 +92,7 @@ static enum dt_status check_duplicates(struct builder *b, const struct dt_pair *
     return DT_OK;
 }
 
-/* Gives v its children and derives its size; false when a limit is passed. */
-static bool finish_value(struct dt_value *v, const struct dt_pair *child, size_t n)
+bool dt_value_finish(struct dt_value *v, const struct dt_pair *child, size_t n)
 {
     v->child = child;
     v->n = (uint32_t)n;
@@ -106,7 +100,7 @@ static bool finish_value(struct dt_value *v, const struct dt_pair *child, size_t
     v->height = 1;
     for (size_t i = 0; i < n; i++) {
         v->weight += child[i].value->weight;
-        if (child[i].value->height >= DEPTH_MAX || v->weight > VALUES_MAX)
+        if (child[i].value->height >= DT_DOC_DEPTH_MAX || v->weight > DT_DOC_VALUES_MAX)
             return false;
         if (child[i].value->height >= v->height)
             v->height = (unsigned char)(child[i].value->height + 1);
@@ -154,7 +148,7 @@ static enum dt_status new_value(struct builder *b, enum dt_value_kind kind, stru
 
     if (tag)
         return fail(b, place_of(b, fy_token_start_mark(tag)), "tags are not supported here");
-    if (++b->values > VALUES_MAX)
+    if (++b->values > DT_DOC_VALUES_MAX)
         return fail(b, at, "too many values in one document");
     v = DT_ARENA_NEW(b->arena, struct dt_value, 1);
     if (!v)
@@ -234,7 +228,7 @@ static enum dt_status on_alias(struct builder *b, struct fy_event *e, struct dt_
         if (!a->value)
             return fail(b, at, "an alias cannot stand inside the value that it names");
         b->values += a->value->weight;
-        if (b->values > VALUES_MAX)
+        if (b->values > DT_DOC_VALUES_MAX)
             return fail(b, at, "too many values in one document once its aliases are expanded");
         return add_value(b, a->value);
     }
@@ -249,7 +243,7 @@ static enum dt_status on_start(struct builder *b, enum dt_value_kind kind, struc
     struct dt_value *v;
     ptrdiff_t index;
 
-    if (b->depth == DEPTH_MAX)
+    if (b->depth == DT_DOC_DEPTH_MAX)
         return fail(b, at, "nested too deeply");
     DT_TRY(new_value(b, kind, at, tag, &v));
     DT_TRY(add_anchor(b, anchor, at, NULL, &index));
@@ -272,7 +266,7 @@ static enum dt_status on_end(struct builder *b)
     }
     if (f->v->kind == DT_VALUE_MAP)
         DT_TRY(check_duplicates(b, child, n));
-    if (!finish_value(f->v, child, n))
+    if (!dt_value_finish(f->v, child, n))
         return fail(b, f->v->at,
                     "nested too deeply, or too many values, once aliases are expanded");
     if (f->anchor >= 0)
@@ -350,22 +344,20 @@ static enum dt_status check_text(struct builder *b, const char *text, size_t len
     if (len > TEXT_MAX)
         return dt_error_at(b->err, DT_ERR_INPUT, b->file, 0, 0,
                            "larger than the limit of %zu bytes", TEXT_MAX);
-    for (size_t i = 0; i < len; i++) {
-        unsigned char c = (unsigned char)text[i];
-
-        if (c == '\n') {
+    for (size_t i = 0, n; i < len; i += n) {
+        n = text[i] ? dt_utf8_length(text + i, len - i) : 0;
+        if (n == 0)
+            return dt_error_at(b->err, DT_ERR_INPUT, b->file, line, (int)(i - start) + 1,
+                               "byte 0x%02x is not UTF-8 text", (unsigned char)text[i]);
+        if (text[i] == '\n') {
             line++;
             start = i + 1;
-        } else if (c == 0 || c >= 0xF5 || c == 0xC0 || c == 0xC1) {
-            return dt_error_at(b->err, DT_ERR_INPUT, b->file, line, (int)(i - start) + 1,
-                               "byte 0x%02x is not UTF-8 text", c);
         }
     }
     return DT_OK;
 }
 
-/* Parses text into values of `arena`. */
-static enum dt_status build(struct dt_arena *arena, const char *file, int col_offset,
+enum dt_status dt_doc_build(struct dt_arena *arena, const char *file, int col_offset,
                             const char *text, size_t len, struct dt_error *err,
                             const struct dt_value **out)
 {
@@ -432,7 +424,7 @@ enum dt_status dt_doc_parse(const char *name, const char *text, size_t len, stru
     if (!doc->name)
         st = dt_error_nomem(err, "a document");
     else
-        st = build(&doc->arena, doc->name, 0, text, len, err, &doc->root);
+        st = dt_doc_build(&doc->arena, doc->name, 0, text, len, err, &doc->root);
     if (st != DT_OK) {
         dt_doc_free(doc);
         return st;
@@ -469,190 +461,4 @@ const char *dt_doc_name(const struct dt_doc *doc)
 struct dt_node dt_doc_root(const struct dt_doc *doc)
 {
     return (struct dt_node){doc, doc->root};
-}
-
-/* ---- overrides ---- */
-
-struct override {
-    struct dt_arena *arena;
-    struct dt_error *err;
-    const char *text; /* the whole assignment */
-    const struct dt_value *value;
-};
-
-static enum dt_status override_fail(const struct override *o, size_t col, const char *part,
-                                    size_t len, const char *why)
-{
-    return dt_error_at(o->err, DT_ERR_INPUT, "command line", 1, (int)col, "in \"%s\": \"%.*s\" %s",
-                       o->text, (int)len, part, why);
-}
-
-/* Index of the child that a path component names in v; v->n = a new key of a map. */
-static enum dt_status override_index(const struct override *o, const struct dt_value *v,
-                                     const char *part, size_t len, size_t *index)
-{
-    size_t col = (size_t)(part - o->text) + 1;
-    char *end;
-    unsigned long i;
-
-    if (v->kind == DT_VALUE_MAP) {
-        for (*index = 0; *index < v->n; (*index)++)
-            if (strlen(v->child[*index].key) == len && memcmp(v->child[*index].key, part, len) == 0)
-                break;
-        return DT_OK;
-    }
-    i = part[0] >= '0' && part[0] <= '9' ? strtoul(part, &end, 10) : ULONG_MAX;
-    if (i == ULONG_MAX || end != part + len)
-        return override_fail(o, col, part, len, "must be an index: the value is a sequence");
-    if (i >= v->n)
-        return override_fail(o, col, part, len, "is past the end of the sequence");
-    *index = i;
-    return DT_OK;
-}
-
-/* A copy of v (NULL or null: an empty map) in which `path` has the new value.  Values are shared,
- * so the old tree stays whole and a failure changes nothing. */
-static enum dt_status override_at(const struct override *o, const struct dt_value *v,
-                                  const char *path, int level, const struct dt_value **out)
-{
-    static const struct dt_value empty = {.kind = DT_VALUE_MAP, .at = {"command line", 1, 1}};
-    size_t len = strcspn(path, ".="), index = 0, n;
-    size_t col = (size_t)(path - o->text) + 1;
-    const struct dt_value *old, *child = o->value;
-    struct dt_pair *pairs;
-    struct dt_value *copy;
-
-    if (!v || dt_value_is_null(v))
-        v = &empty;
-    if (len == 0)
-        return override_fail(o, col, path, len, "is not a key");
-    if (level >= DEPTH_MAX)
-        return override_fail(o, col, path, len, "is nested too deeply");
-    if (v->kind == DT_VALUE_SCALAR)
-        return override_fail(o, col, path, len, "cannot be set: the value above it is no map");
-    DT_TRY(override_index(o, v, path, len, &index));
-    old = index < v->n ? v->child[index].value : NULL;
-    if (path[len] == '.')
-        DT_TRY(override_at(o, old, path + len + 1, level + 1, &child));
-
-    n = v->n + (index == v->n);
-    pairs = DT_ARENA_NEW(o->arena, struct dt_pair, n);
-    copy = DT_ARENA_NEW(o->arena, struct dt_value, 1);
-    if (!pairs || !copy)
-        return dt_error_nomem(o->err, "an override");
-    if (v->n > 0)
-        memcpy(pairs, v->child, v->n * sizeof(*pairs));
-    if (index == v->n) {
-        char *key = dt_arena_alloc(o->arena, len + 1, 1);
-
-        if (!key)
-            return dt_error_nomem(o->err, "an override");
-        memcpy(key, path, len);
-        pairs[index].key = key;
-        pairs[index].at = (struct dt_place){"command line", 1, (int)col};
-    }
-    pairs[index].value = child;
-    *copy = *v;
-    if (!finish_value(copy, pairs, n))
-        return override_fail(o, col, path, len, "makes the document too large or too deep");
-    *out = copy;
-    return DT_OK;
-}
-
-enum dt_status dt_doc_override(struct dt_doc *doc, const char *assignment, struct dt_error *err)
-{
-    struct override o = {.arena = &doc->arena, .err = err};
-    const char *equals = strchr(assignment, '=');
-    const struct dt_value *root;
-    char *text;
-
-    if (!equals || equals == assignment)
-        return dt_error_set(err, DT_ERR_USAGE, "expected KEY=VALUE, found \"%s\"", assignment);
-    text = dt_arena_strdup(&doc->arena, assignment);
-    if (!text)
-        return dt_error_nomem(err, "an override");
-    o.text = text;
-    equals = strchr(text, '=');
-    if (equals[1 + strspn(equals + 1, " \t")] == '\0')
-        return dt_error_at(err, DT_ERR_INPUT, "command line", 1, (int)(equals - text) + 2,
-                           "in \"%s\": a value must follow the '='", text);
-    DT_TRY(build(&doc->arena, "command line", (int)(equals - text) + 1, equals + 1,
-                 strlen(equals + 1), err, &o.value));
-    DT_TRY(override_at(&o, doc->root, text, 0, &root));
-    doc->root = root;
-    return DT_OK;
-}
-
-/* ---- JSON ---- */
-
-/* JSON's own grammar is narrower than ours: no '+', no bare '.', no leading zeros. */
-static bool is_json_number(const char *s)
-{
-    double v;
-    size_t sign = s[0] == '-', n = strlen(s);
-
-    if (!dt_number_double(s, &v) || s[0] == '+' || s[sign] == '.' || s[n - 1] == '.' ||
-        strstr(s, ".e") || strstr(s, ".E"))
-        return false;
-    return s[sign] != '0' || s[sign + 1] == '\0' || strchr(".eE", s[sign + 1]);
-}
-
-static void scalar_to_json(const struct dt_value *v, struct dt_json *j)
-{
-    double number;
-    char text[40];
-
-    if (!v->plain) {
-        dt_json_string(j, v->text);
-    } else if (dt_value_is_null(v)) {
-        dt_json_null(j);
-    } else if (dt_value_truth(v) >= 0) {
-        dt_json_bool(j, dt_value_truth(v));
-    } else if (is_json_number(v->text)) {
-        dt_json_raw(j, v->text); /* not a digit is lost */
-    } else if (dt_number_double(v->text, &number)) {
-        /* the same number in JSON's grammar: drop '+', pad a bare '.', strip zeros */
-        bool negative = v->text[0] == '-';
-        const char *s = v->text + (negative || v->text[0] == '+');
-
-        while (s[0] == '0' && s[1] >= '0' && s[1] <= '9')
-            s++;
-        snprintf(text, sizeof(text), "%s%s%s", negative ? "-" : "", s[0] == '.' ? "0" : "", s);
-        if (is_json_number(text) && strlen(text) + 1 < sizeof(text))
-            dt_json_raw(j, text);
-        else
-            dt_json_double(j, number);
-    } else {
-        dt_json_string(j, v->text);
-    }
-}
-
-static void value_to_json(const struct dt_value *v, struct dt_json *j)
-{
-    if (v->kind == DT_VALUE_SCALAR) {
-        scalar_to_json(v, j);
-        return;
-    }
-    if (v->kind == DT_VALUE_MAP)
-        dt_json_begin_object(j);
-    else
-        dt_json_begin_array(j);
-    for (size_t i = 0; i < v->n; i++) {
-        if (v->kind == DT_VALUE_MAP)
-            dt_json_key(j, v->child[i].key);
-        value_to_json(v->child[i].value, j);
-    }
-    if (v->kind == DT_VALUE_MAP)
-        dt_json_end_object(j);
-    else
-        dt_json_end_array(j);
-}
-
-enum dt_status dt_doc_to_json(const struct dt_doc *doc, struct dt_error *err, char **out)
-{
-    struct dt_json j;
-
-    dt_json_init(&j, true);
-    value_to_json(doc->root, &j);
-    return dt_json_finish(&j, err, out);
 }

@@ -7,6 +7,9 @@
 #include "core/doc.h"
 #include "core/mem.h"
 
+#define DT_DOC_VALUES_MAX ((uint64_t)4 << 20)
+#define DT_DOC_DEPTH_MAX 60 /* also fits the JSON writer's depth */
+
 enum dt_value_kind { DT_VALUE_SCALAR, DT_VALUE_SEQ, DT_VALUE_MAP };
 
 struct dt_place {
@@ -37,6 +40,13 @@ struct dt_doc {
     const char *name;
     const struct dt_value *root;
 };
+
+/* Parses text into values of `arena`; columns of line 1 are reported `col_offset` further right. */
+enum dt_status dt_doc_build(struct dt_arena *arena, const char *file, int col_offset,
+                            const char *text, size_t len, struct dt_error *err,
+                            const struct dt_value **out);
+/* Gives v its children and derives its size; false when a limit is passed. */
+bool dt_value_finish(struct dt_value *v, const struct dt_pair *child, size_t n);
 
 bool dt_value_is_null(const struct dt_value *v);
 /* 1 true, 0 false, -1 neither */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "core/json.h"
 #include "core/mem.h"
+#include "core/utf8.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -88,50 +89,18 @@ static void end(struct dt_json *j, const char *close)
     put(j, close, 1);
 }
 
-/* Length of the well-formed UTF-8 sequence at s, or 0 (RFC 3629: no overlong forms, surrogates, or
- * code points above U+10FFFF). */
-static size_t utf8_length(const unsigned char *s)
-{
-    unsigned char lo = 0x80, hi = 0xBF;
-    size_t n;
-
-    if (s[0] < 0x80)
-        return 1;
-    if (s[0] >= 0xC2 && s[0] <= 0xDF)
-        n = 2;
-    else if (s[0] >= 0xE0 && s[0] <= 0xEF)
-        n = 3;
-    else if (s[0] >= 0xF0 && s[0] <= 0xF4)
-        n = 4;
-    else
-        return 0;
-    if (s[0] == 0xE0)
-        lo = 0xA0;
-    else if (s[0] == 0xED)
-        hi = 0x9F;
-    else if (s[0] == 0xF0)
-        lo = 0x90;
-    else if (s[0] == 0xF4)
-        hi = 0x8F;
-    if (s[1] < lo || s[1] > hi)
-        return 0;
-    for (size_t i = 2; i < n; i++)
-        if (s[i] < 0x80 || s[i] > 0xBF)
-            return 0;
-    return n;
-}
-
 static void put_escaped(struct dt_json *j, const char *s)
 {
     static const char *const named[] = {
         ['\b'] = "\\b", ['\t'] = "\\t", ['\n'] = "\\n", ['\f'] = "\\f",
         ['\r'] = "\\r", ['"'] = "\\\"", ['\\'] = "\\\\"};
     const unsigned char *p = (const unsigned char *)s;
+    size_t left = strlen(s);
     char code[8];
 
     put(j, "\"", 1);
     while (*p) {
-        size_t n = utf8_length(p);
+        size_t n = dt_utf8_length((const char *)p, left);
 
         if (n == 0) { /* not UTF-8: JSON has no bytes, show the replacement character */
             put(j, "\xEF\xBF\xBD", 3);
@@ -145,6 +114,7 @@ static void put_escaped(struct dt_json *j, const char *s)
             put(j, (const char *)p, n);
         }
         p += n;
+        left -= n;
     }
     put(j, "\"", 1);
 }
