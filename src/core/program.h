@@ -6,7 +6,7 @@
  *  Each lane has four in-order resources:
  *     compute    | FORWARD, BACKWARD, WEIGHT_GRAD, STEP
  *     p2p out    | SEND
- *     p2p in     | RECV
+ *     p2p in     | RECV, FETCH
  *     collective | GRAD_SYNC, PARAM_GATHER, GRAD_NORM
  *  Ops of one lane are contiguous in ops[]; ops of one resource run in array order.
  *
@@ -16,7 +16,8 @@
  *  - an op begins when all its dependencies have ended (dep[0] is the previous op on its resource);
  *  - SEND is buffered: it does not wait for the receiver; it lasts alpha + bytes/bandwidth;
  *  - RECV depends on its SEND; begin = max(previous on p2p in, SEND.begin), end = max(begin, SEND.end);
- *  - a collective op belongs to a group: it begins when every member is ready, all members end together.
+ *  - a collective op belongs to a group: it begins when every member is ready and lasts as long as its longest
+ *    member; all members begin together and end together.
  */
 #ifndef DT_CORE_PROGRAM_H
 #define DT_CORE_PROGRAM_H
@@ -42,8 +43,12 @@ enum dt_resource { DT_RES_COMPUTE, DT_RES_P2P_OUT, DT_RES_P2P_IN, DT_RES_COLL, D
 enum dt_resource dt_op_resource(enum dt_op_kind k);
 
 #define DT_NONE UINT32_MAX
-enum { DT_OPF_GRAD = 1, /* SEND/RECV carries gradients (backward direction) */
-       DT_OPF_BOUNDARY = 2 }; /* SEND/RECV between modules (through a broker) */
+enum {
+    DT_OPF_GRAD = 1,     /* SEND/RECV carries gradients (backward direction) */
+    DT_OPF_BOUNDARY = 2, /* SEND/RECV between modules (through a broker) */
+    DT_OPF_TIED = 4      /* GRAD_SYNC of an embedding shared by the first and last stage of one replica: an
+                          * all-reduce over those two lanes, after their data-parallel syncs */
+};
 
 struct dt_op {           /* 48 bytes */
     uint8_t kind;        /* enum dt_op_kind */
@@ -55,7 +60,8 @@ struct dt_op {           /* 48 bytes */
     uint16_t stage, replica;
     uint32_t mb;         /* microbatch index within the replica of this module; DT_NONE for sync/step/gather */
     uint32_t lane;
-    uint32_t peer;       /* SEND/RECV: the peer op's index; collectives: group index; else DT_NONE */
+    uint32_t peer;       /* SEND/RECV: the peer op's index (a RECV's SEND is named here, not in dep[]);
+                          * collectives: group index; else DT_NONE */
     uint64_t bytes;      /* SEND/RECV payload; collectives: full buffer per lane GPU (nccl-tests convention) */
     uint32_t dep[3];     /* op indices or DT_NONE; dep[0] = previous on the same resource */
     uint32_t more_first;
