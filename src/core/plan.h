@@ -13,7 +13,8 @@ extern const char *const dt_schedule_names[DT_SCHED_N + 1];
 enum dt_strategy { DT_STRATEGY_DISTTRAIN, DT_STRATEGY_MEGATRON, DT_STRATEGY_DISTMM, DT_STRATEGY_MANUAL, DT_STRATEGY_N };
 extern const char *const dt_strategy_names[DT_STRATEGY_N + 1]; /* "disttrain" "megatron-lm" "distmm" "manual" */
 
-enum { DT_MAX_VSTAGES = 256 }; /* pp * vpp of one module */
+enum { DT_MAX_VSTAGES = 256,        /* pp * vpp of one module */
+       DT_PLAN_GPUS_MAX = 1 << 24 }; /* GPUs of one module: keeps every product inside int */
 
 struct dt_layout {
     int tp, cp, ep, pp, vpp, dp;
@@ -48,6 +49,8 @@ struct dt_policy { /* what the job states about the run; copied into every plan 
 struct dt_plan_prediction { /* the formula's view (DistTrain section 4), filled by planners; seconds */
     double warmup_s, steady_s, total_s;
     double lower_bound_s; /* convex bound for this (TP, DP_lm) */
+    double staged_s;      /* the formula with every module's slowest real stage and whole samples per
+                           * replica (>= total_s): what the search minimises */
     double timeline_s;    /* simulated ranking on real samples; 0 = not ranked */
     double mem_bytes_max;
 };
@@ -64,6 +67,11 @@ struct dt_plan {
 };
 
 int dt_plan_gpus(const struct dt_plan *p); /* GPUs used by all modules */
+/* Samples of one aligned slot (DP_lm * M) and slots per iteration. */
+int64_t dt_plan_slot_samples(const struct dt_plan *p, int llm);
+int64_t dt_plan_slots(const struct dt_plan *p, int llm);
+/* A plan for the model with every layout 1x1, empty splits and no frozen module: what callers fill in. */
+void dt_plan_init(struct dt_plan *p, const struct dt_model *m, const struct dt_policy *policy);
 /* Split n_blocks over v virtual stages so that the largest sum of cost[] is least (exact, binary search on the
  * bottleneck; ties put more blocks late).  cost[] >= 0. */
 void dt_plan_split_blocks(const double *cost, int n_blocks, int v, uint16_t *split);
@@ -71,6 +79,9 @@ void dt_plan_split_blocks(const double *cost, int n_blocks, int v, uint16_t *spl
 enum dt_status dt_plan_place(struct dt_plan *p, const struct dt_cluster *c, struct dt_error *err);
 /* Global GPU index of the first GPU of a lane (order inside a module: tp fastest, then dp, then pp). */
 int dt_plan_lane_gpu(const struct dt_plan *p, int module, int replica, int stage);
+/* Can the block be split over tp ranks: heads and key/value heads of a transformer block must divide, as
+ * Megatron-LM asks; a U-Net's heads (5 at the first level of SD 2.1) are dealt unevenly and costed so. */
+bool dt_block_allows_tp(const struct dt_block *b, int tp);
 /* Structural validity against a model and cluster: divisibility, splits complete, heads % tp, GPUs fit. */
 enum dt_status dt_plan_validate(const struct dt_plan *p, const struct dt_model *m,
                                 const struct dt_cluster *c, struct dt_error *err);
@@ -85,7 +96,9 @@ enum dt_status dt_plan_to_json(const struct dt_plan *p, struct dt_error *err, ch
 enum dt_status dt_plan_parse(const char *name, const char *text, size_t len, struct dt_error *err,
                              struct dt_plan *out);
 enum dt_status dt_plan_read(const char *path, struct dt_error *err, struct dt_plan *out);
-/* The same from a node: the `plan:` map of a job for strategy manual (module name -> {tp, pp, dp, …}). */
+/* The same from a node: the `plan:` map of a job for strategy manual (module name -> {tp, cp, ep, ip, pp, vpp, dp,
+ * first_gpu, frozen, split}); every module of the model must be named.  Without `split` the blocks are divided by
+ * forward FLOPs of a nominal sample. */
 enum dt_status dt_plan_from_node(struct dt_node node, const struct dt_model *m,
                                  const struct dt_policy *policy, struct dt_error *err,
                                  struct dt_plan *out);
