@@ -6,8 +6,10 @@
 #include "cli/session.h"
 #include "cli/table.h"
 #include "core/doc.h"
+#include "core/file.h"
 #include "core/mem.h"
 #include "core/runs.h"
+#include "core/timeline_svg.h"
 #include "exec/clock.h"
 
 #include <stdlib.h>
@@ -28,6 +30,8 @@ const struct dt_option dt_simulate_options_table[] = {
     {"no-runs", 0, DT_OPT_FLAG, NULL, "keep nothing"},
     {"timeline", 0, DT_OPT_STRING, "WHAT",
      "what the runs file keeps per op: auto (up to 400,000 ops), all or none"},
+    {"svg", 0, DT_OPT_STRING, "FILE",
+     "draw the first iteration's timeline (replica 0 of every module)"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
@@ -140,12 +144,24 @@ static enum dt_status print_program(struct dt_cli *cli, const struct dt_sim_resu
     return DT_OK;
 }
 
+static enum dt_status write_svg(const char *path, const struct dt_session *s,
+                                const struct dt_sim_result *r, struct dt_error *err)
+{
+    char *text;
+    DT_TRY(dt_timeline_svg(r->program, s->job->model, &r->timeline, err, &text));
+    enum dt_status st = dt_file_write(path, text, strlen(text), err);
+    dt_free(text);
+    return st;
+}
+
 static enum dt_status show(struct dt_cli *cli, const struct dt_session *s,
                            const struct dt_sim_result *r, double wall_s, struct dt_error *err)
 {
     char *json;
     if (dt_cli_flag(cli, "print-program"))
         return print_program(cli, r, err);
+    if (dt_cli_string(cli, "svg", NULL))
+        DT_TRY(write_svg(dt_cli_string(cli, "svg", NULL), s, r, err));
     DT_TRY(report_json(s, r, wall_s, err, &json));
     enum dt_status st = keep_run(cli, s, r, json, err);
     if (st == DT_OK && cli->json)
