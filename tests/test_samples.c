@@ -1,0 +1,558 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Samples: CSV reader, distributions, packing, the fit behind the shipped presets, work per module. */
+#include "core/doc.h"
+#include "core/mem.h"
+#include "core/samples.h"
+#include "core/samples_build.h"
+#include "core/samples_fit.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEQ = 8192 };
+
+static enum dt_status csv(const char *text, struct dt_error *err, struct dt_samples **out)
+{
+    return dt_samples_parse_csv("t.csv", text, strlen(text), SEQ, err, out);
+}
+
+/* Reads `samples: <yaml>` as a job would. */
+static enum dt_status read_yaml(const char *yaml, int seq_len, int64_t count, uint64_t seed,
+                                struct dt_error *err, struct dt_samples **out)
+{
+    struct dt_doc *doc = NULL;
+    char text[4096];
+    snprintf(text, sizeof(text), "samples: %s\n", yaml);
+    enum dt_status st = dt_doc_parse("job.yaml", text, strlen(text), err, &doc);
+    if (st == DT_OK)
+        st = dt_samples_read(dt_map_get(dt_doc_root(doc), "samples"), seq_len, count, seed, err,
+                             out);
+    dt_doc_free(doc);
+    return st;
+}
+
+static struct dt_samples *must_read(const char *yaml, int seq_len, int64_t count, uint64_t seed)
+{
+    struct dt_samples *s = NULL;
+    struct dt_error err = {0};
+    enum dt_status st = read_yaml(yaml, seq_len, count, seed, &err, &s);
+    ck_assert_msg(st == DT_OK, "%s: %s", yaml, err.message);
+    return s;
+}
+
+static bool same(const struct dt_samples *a, const struct dt_samples *b, int64_t n)
+{
+    return memcmp(a->text_tokens, b->text_tokens, (size_t)n * 4) == 0 &&
+           memcmp(a->seq_tokens, b->seq_tokens, (size_t)n * 4) == 0 &&
+           memcmp(a->item_first, b->item_first, (size_t)(n + 1) * 8) == 0 &&
+           memcmp(a->items, b->items, (size_t)a->item_first[n] * sizeof(struct dt_item)) == 0;
+}
+
+/* ---- CSV ---- */
+
+START_TEST(csv_reads_every_column)
+{
+    struct dt_samples *s = NULL;
+    struct dt_error err = {0};
+    const char *text = "\xef\xbb\xbf# sizes of a test\r\n"
+                       "sample,text_tokens,images,audio_s,gen_images,gen_audio_s,seq_tokens\r\n"
+                       "0,37,\"640x427;91x1021\",,640x427,,\r\n"
+                       "\r\n"
+                       "1, 5 ,,10;7.25,512x512,7.25,4099\r\n"
+                       "2,8192,,,,,";
+    ck_assert_msg(csv(text, &err, &s) == DT_OK, "%s", err.message);
+    ck_assert_int_eq(s->n, 3);
+    ck_assert_str_eq(s->name, "t.csv");
+    ck_assert_uint_eq(s->text_tokens[1], 5);
+    ck_assert_uint_eq(s->seq_tokens[0], SEQ);
+    ck_assert_uint_eq(s->seq_tokens[1], 4099);
+    static const uint64_t first[] = {0, 2, 5, 5};
+    ck_assert_mem_eq(s->item_first, first, sizeof(first));
+    static const struct dt_item items[] = {
+        {640, 427, DT_MODALITY_IMAGE, DT_ITEM_ENCODE | DT_ITEM_GENERATE},
+        {91, 1021, DT_MODALITY_IMAGE, DT_ITEM_ENCODE},
+        {1000, 0, DT_MODALITY_AUDIO, DT_ITEM_ENCODE},
+        {725, 0, DT_MODALITY_AUDIO, DT_ITEM_ENCODE | DT_ITEM_GENERATE},
+        {512, 512, DT_MODALITY_IMAGE, DT_ITEM_GENERATE},
+    };
+    ck_assert_uint_eq(s->items[4].flags, DT_ITEM_GENERATE);
+    ck_assert_mem_eq(s->items, items, sizeof(items));
+    dt_samples_free(s);
+}
+END_TEST
+
+/* The same image twice among the targets, once among the inputs: one shared, one on its own. */
+START_TEST(csv_targets_match_once)
+{
+    struct dt_samples *s = NULL;
+    struct dt_error err = {0};
+    ck_assert_int_eq(csv("text_tokens,gen_images,images\n3,96x80;96x80,96x80\n", &err, &s), DT_OK);
+    ck_assert_uint_eq(s->item_first[1], 2);
+    ck_assert_uint_eq(s->items[0].flags, DT_ITEM_ENCODE | DT_ITEM_GENERATE);
+    ck_assert_uint_eq(s->items[1].flags, DT_ITEM_GENERATE);
+    dt_samples_free(s);
+}
+END_TEST
+
+static const struct {
+    const char *text;
+    int line, col;
+    const char *says;
+} bad_csv[] = {
+    {"", 1, 1, "no header line"},
+    {"# only a comment\n", 2, 1, "no header line"},
+    {"sample,images\n0,1x1\n", 1, 1, "lacks the column 'text_tokens'"},
+    {"text_token\n3\n", 1, 1, "did you mean 'text_tokens'"},
+    {"text_tokens,images,images\n3,,\n", 1, 20, "column named twice"},
+    {"text_tokens\n", 2, 1, "no samples"},
+    {"text_tokens,images\n3\n", 2, 1, "1 fields where the header has 2"},
+    {"text_tokens\n3,4\n", 2, 3, "2 fields where the header has 1"},
+    {"text_tokens\n7\nx9\n", 3, 1, "expected a whole number"},
+    {"text_tokens\n\n12a\n", 3, 3, "expected a whole number"},
+    {"text_tokens\n-1\n", 2, 1, "expected a whole number"},
+    {"text_tokens\n8193\n", 2, 1, "from 0 to 8192"},
+    {"text_tokens\n99999999999999999999999\n", 2, 1, "expected a whole number"},
+    {"text_tokens,images\n1,640\n", 2, 6, "WxH"},
+    {"text_tokens,images\n1,640x\n", 2, 7, "WxH"},
+    {"text_tokens,images\n1,0x5\n", 2, 4, "WxH"},
+    {"text_tokens,images\n1,70000x5\n", 2, 3, "1 to 16384"},
+    {"text_tokens,images\n1,64x64;\n", 2, 8, "after ';'"},
+    {"text_tokens,images\n1,64x64 64x64\n", 2, 8, "expected ';'"},
+    {"text_tokens,images\n1,\"64x64\n", 2, 3, "quote is not closed"},
+    {"text_tokens,images\n1,\"64x64\"z\n", 2, 10, "after a quoted field"},
+    {"text_tokens,images\n1,4096x4096\n", 2, 1, "65537 tokens"},
+    {"text_tokens,audio_s\n1,656\n", 2, 3, "seconds"},
+    {"text_tokens,audio_s\n1,0\n", 2, 3, "seconds"},
+    {"text_tokens,audio_s\n1,nan\n", 2, 3, "seconds"},
+    {"text_tokens,seq_tokens\n9,5\n", 2, 1, "9 tokens"},
+    {"text_tokens,seq_tokens\n0,0\n", 2, 1, "0 tokens"},
+    {"text_tokens,sample\n9,first\n", 2, 3, "expected a whole number"},
+};
+
+START_TEST(csv_says_what_and_where)
+{
+    struct dt_samples *s = NULL;
+    struct dt_error err = {0};
+    ck_assert_int_eq(csv(bad_csv[_i].text, &err, &s), DT_ERR_INPUT);
+    ck_assert_ptr_null(s);
+    ck_assert_str_eq(err.file, "t.csv");
+    ck_assert_msg(err.line == bad_csv[_i].line && err.col == bad_csv[_i].col,
+                  "'%s': at %d:%d, not %d:%d: %s", bad_csv[_i].text, err.line, err.col,
+                  bad_csv[_i].line, bad_csv[_i].col, err.message);
+    ck_assert_msg(strstr(err.message, bad_csv[_i].says) != NULL, "'%s' lacks '%s'", err.message,
+                  bad_csv[_i].says);
+}
+END_TEST
+
+/* Cut anywhere: an answer or a located error, never both or neither. */
+START_TEST(csv_survives_truncation)
+{
+    const char *text = "sample,text_tokens,images,audio_s,gen_images\r\n"
+                       "0,37,\"640x427;91x1021\",10;3.5,640x427\r\n1,5,,7.25,512x512\r\n";
+    int good = 0, bad = 0;
+    for (size_t len = 0; len <= strlen(text); len++) {
+        struct dt_samples *s = NULL;
+        struct dt_error err = {0};
+        char *copy = malloc(len + 1); /* its end is the sanitizer's */
+        memcpy(copy, text, len);
+        enum dt_status st = dt_samples_parse_csv("t.csv", copy, len, SEQ, &err, &s);
+        ck_assert((st == DT_OK) == (s != NULL));
+        if (st == DT_OK)
+            good++;
+        else
+            ck_assert_int_ge((bad++, err.line), 1);
+        free(copy);
+        dt_samples_free(s);
+    }
+    ck_assert_int_gt(good, 2);
+    ck_assert_int_gt(bad, 60);
+}
+END_TEST
+
+/* ---- the fit ---- */
+
+/* Facts: millions of the 413 million LAION-400M images whose smaller / larger side is at least px. */
+static const struct dt_size_ccdf laion[] = {{256, 211 / 413.0, 268 / 413.0},
+                                            {512, 67 / 413.0, 112 / 413.0},
+                                            {1024, 9.6 / 413.0, 26 / 413.0}};
+
+START_TEST(shipped_parameters_are_the_fit)
+{
+    struct dt_size_fit fit;
+    struct dt_error err = {0};
+    double mu = 0, sigma = 0, aspect = 0;
+    ck_assert_int_eq(dt_samples_fit(laion, 3, &err, &fit), DT_OK);
+    ck_assert_double_lt(fit.rms_probit, 0.02);
+    static const char *const presets[] = {"laion-8k", "interleaved-8k"};
+    for (int i = 0; i < 2; i++) {
+        char path[1024];
+        struct dt_doc *doc = NULL;
+        snprintf(path, sizeof(path), "%s/samples/%s.yaml", getenv("DISTTRAIN_TRACES"), presets[i]);
+        ck_assert_msg(dt_doc_read(path, &err, &doc) == DT_OK, "%s", err.message);
+        struct dt_node d = dt_map_get(dt_doc_root(doc), "distribution");
+        struct dt_node side = dt_map_get(d, "image_side");
+        ck_assert_int_eq(dt_get_double(side, "mu", -99, 99, &mu, &err), DT_OK);
+        ck_assert_int_eq(dt_get_double(side, "sigma", -99, 99, &sigma, &err), DT_OK);
+        ck_assert_int_eq(dt_get_double(d, "aspect_sigma", -99, 99, &aspect, &err), DT_OK);
+        ck_assert_double_eq_tol(mu, fit.mu, 1e-6);
+        ck_assert_double_eq_tol(sigma, fit.sigma, 1e-6);
+        ck_assert_double_eq_tol(aspect, fit.aspect_sigma, 1e-6);
+        dt_doc_free(doc);
+    }
+}
+END_TEST
+
+START_TEST(fit_reproduces_the_ccdf)
+{
+    struct dt_size_fit fit;
+    struct dt_error err = {0};
+    ck_assert_int_eq(dt_samples_fit(laion, 3, &err, &fit), DT_OK);
+    for (int i = 0; i < 3; i++) {
+        double z = (log(laion[i].px) - fit.mu) / fit.sigma;
+        ck_assert_double_eq_tol(0.5 * erfc(z / sqrt(2)), laion[i].smaller, 0.006);
+        ck_assert_double_eq_tol(dt_size_fit_larger(&fit, laion[i].px), laion[i].larger, 0.01);
+    }
+}
+END_TEST
+
+/* Shares made from known parameters give the parameters back. */
+START_TEST(fit_recovers_parameters)
+{
+    const struct dt_size_fit truth = {5.913, 0.5719, 0.2385, 0};
+    struct dt_size_ccdf c[5];
+    struct dt_size_fit fit;
+    struct dt_error err = {0};
+    for (int i = 0; i < 5; i++) {
+        double px = 131.7 * pow(1.83, i);
+        double z = (log(px) - truth.mu) / truth.sigma;
+        c[i] = (struct dt_size_ccdf){px, 0.5 * erfc(z / sqrt(2)), dt_size_fit_larger(&truth, px)};
+    }
+    ck_assert_int_eq(dt_samples_fit(c, 5, &err, &fit), DT_OK);
+    ck_assert_double_eq_tol(fit.mu, truth.mu, 1e-6);
+    ck_assert_double_eq_tol(fit.sigma, truth.sigma, 1e-6);
+    ck_assert_double_eq_tol(fit.aspect_sigma, truth.aspect_sigma, 1e-6);
+    ck_assert_double_lt(fit.rms_probit, 1e-7);
+}
+END_TEST
+
+START_TEST(fit_refuses_nonsense)
+{
+    struct dt_size_fit fit = {1, 2, 3, 4};
+    struct dt_error err = {0};
+    struct dt_size_ccdf c[] = {{256, 0.5, 0.6}, {512, 0.7, 0.8}};
+    ck_assert_int_eq(dt_samples_fit(c, 2, &err, &fit), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_samples_fit(c, 1, &err, &fit), DT_ERR_INPUT);
+    c[1] = (struct dt_size_ccdf){512, 0.3, 0.2};
+    ck_assert_int_eq(dt_samples_fit(c, 2, &err, &fit), DT_ERR_INPUT);
+    ck_assert_double_eq(fit.mu, 1);
+}
+END_TEST
+
+START_TEST(lognormal_meets_mean_and_percentile)
+{
+    double mu, sigma;
+    struct dt_error err = {0};
+    ck_assert_int_eq(dt_lognormal_from_mean(15, 63, 0.99, &err, &mu, &sigma), DT_OK);
+    ck_assert_double_eq_tol(exp(mu + sigma * sigma / 2), 15, 1e-9);
+    ck_assert_double_eq_tol(0.5 * erfc((log(63) - mu) / sigma / sqrt(2)), 0.01, 1e-9);
+    ck_assert_int_eq(dt_lognormal_from_mean(15, 14, 0.99, &err, &mu, &sigma), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_lognormal_from_mean(1, 1e3, 0.99, &err, &mu, &sigma), DT_ERR_INPUT);
+}
+END_TEST
+
+/* ---- distributions ---- */
+
+static int by_size(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Quantiles that are known of such data: median image about 300 tokens, 90th percentile about 1,900,
+ * about 10 images a sequence, 1st percentile 2, 99th 22. */
+START_TEST(laion_preset_looks_like_web_data)
+{
+    enum { N = 20000 };
+    struct dt_samples *s = must_read("laion-8k", SEQ, N, 0);
+    ck_assert_str_eq(s->name, "laion-8k");
+    ck_assert_int_eq(s->n, N);
+    int64_t items = (int64_t)s->item_first[N], targets = 0, wide = 0, text = 0;
+    int64_t *tok = malloc((size_t)items * sizeof(*tok)), *per = malloc(N * sizeof(*per));
+    double at[3] = {0};
+    for (int64_t k = 0; k < items; k++) {
+        const struct dt_item *it = &s->items[k];
+        int lo = it->w < it->h ? it->w : it->h, hi = it->w + it->h - lo;
+        tok[k] = dt_image_tokens(it->w, it->h, 16);
+        ck_assert(it->kind == DT_MODALITY_IMAGE && (it->flags & DT_ITEM_ENCODE));
+        ck_assert(lo >= 64 && hi <= 1024);
+        targets += (it->flags & DT_ITEM_GENERATE) != 0;
+        wide += it->w > it->h;
+        at[0] += hi >= 256;
+        at[1] += hi >= 512;
+        at[2] += hi >= 1024;
+    }
+    for (int64_t i = 0; i < N; i++) {
+        int64_t used = s->text_tokens[i];
+        text += used;
+        per[i] = (int64_t)(s->item_first[i + 1] - s->item_first[i]);
+        for (uint64_t k = s->item_first[i]; k < s->item_first[i + 1]; k++)
+            used += tok[k];
+        ck_assert(used <= SEQ && s->seq_tokens[i] == SEQ);
+    }
+    qsort(tok, (size_t)items, sizeof(*tok), by_size);
+    qsort(per, N, sizeof(*per), by_size);
+    printf("laion-8k: image tokens median %lld p90 %lld; images/sequence mean %.2f p1 %lld p99 %lld; "
+           "caption mean %.2f\n",
+           (long long)tok[items / 2], (long long)tok[items * 9 / 10], (double)items / N,
+           (long long)per[N / 100], (long long)per[N * 99 / 100], (double)text / (double)items);
+    ck_assert_int_ge(tok[items / 2], 270);
+    ck_assert_int_le(tok[items / 2], 380);
+    ck_assert_int_ge(tok[items * 9 / 10], 1700);
+    ck_assert_int_le(tok[items * 9 / 10], 2100);
+    ck_assert_double_eq_tol((double)items / N, 10, 1.2);
+    ck_assert_int_ge(per[N / 100], 1);
+    ck_assert_int_le(per[N / 100], 3);
+    ck_assert_double_eq_tol((double)per[N * 99 / 100], 22, 3);
+    ck_assert_double_eq_tol((double)text / (double)items, 15, 0.5);
+    /* the published larger-side shares come back; the cut at 1,024 keeps what is above */
+    for (int i = 0; i < 3; i++)
+        ck_assert_double_eq_tol(at[i] / (double)items, laion[i].larger, 0.012);
+    ck_assert_double_eq_tol((double)targets / (double)items, 0.5, 0.01);
+    ck_assert_double_eq_tol((double)wide / (double)items, 0.49, 0.02);
+    free(tok);
+    free(per);
+    dt_samples_free(s);
+}
+END_TEST
+
+START_TEST(sample_does_not_depend_on_count)
+{
+    static const char *const sets[] = {"laion-8k", "audio", "text", "interleaved-8k"};
+    for (int k = 0; k < 4; k++) {
+        struct dt_samples *a = must_read(sets[k], SEQ, 17, 11), *b = must_read(sets[k], SEQ, 403, 11);
+        ck_assert_msg(same(a, b, 17), "%s", sets[k]);
+        ck_assert_str_ne(a->source, "");
+        dt_samples_free(a);
+        dt_samples_free(b);
+    }
+}
+END_TEST
+
+START_TEST(seed_matters_and_repeats)
+{
+    struct dt_samples *a = must_read("{preset: laion-8k, seed: 7}", SEQ, 64, 0);
+    struct dt_samples *b = must_read("{preset: laion-8k, seed: 7, count: 64}", SEQ, 9, 5);
+    struct dt_samples *c = must_read("{preset: laion-8k, seed: 8}", SEQ, 64, 0);
+    ck_assert_int_eq(b->n, 64);
+    ck_assert(same(a, b, 64));
+    ck_assert(a->item_first[64] != c->item_first[64] || !same(a, c, 64));
+    dt_samples_free(a);
+    dt_samples_free(b);
+    dt_samples_free(c);
+}
+END_TEST
+
+START_TEST(overrides_apply)
+{
+    struct dt_samples *s = must_read(
+        "{preset: laion-8k, max_side: 512, min_side: 96, generate: 1}", SEQ, 300, 3);
+    for (uint64_t k = 0; k < s->item_first[s->n]; k++) {
+        ck_assert(s->items[k].w <= 512 && s->items[k].h <= 512);
+        ck_assert(s->items[k].w >= 96 && s->items[k].h >= 96);
+        ck_assert_uint_eq(s->items[k].flags, DT_ITEM_ENCODE | DT_ITEM_GENERATE);
+    }
+    dt_samples_free(s);
+}
+END_TEST
+
+/* Parameters left out: the fit is made while reading, with the shipped result. */
+START_TEST(distribution_can_be_fitted_inline)
+{
+    struct dt_samples *a = must_read(
+        "{distribution: {size_ccdf: [{px: 256, smaller: 0.5108958838, larger: 0.6489104116}, "
+        "{px: 512, smaller: 0.1622276029, larger: 0.2711864407}, "
+        "{px: 1024, smaller: 0.0232445521, larger: 0.0629539952}], "
+        "text_tokens: {kind: lognormal, mean: 15, p99: 63, min: 1, max: 256}}, seed: 20250908}",
+        SEQ, 50, 0);
+    struct dt_samples *b = must_read("laion-8k", SEQ, 50, 0);
+    int64_t area[2] = {0, 0};
+    ck_assert_uint_eq(a->item_first[50], b->item_first[50]);
+    for (uint64_t k = 0; k < a->item_first[50]; k++) {
+        area[0] += a->items[k].w * a->items[k].h;
+        area[1] += b->items[k].w * b->items[k].h;
+    }
+    ck_assert_double_eq_tol((double)area[0] / (double)area[1], 1, 1e-3);
+    dt_samples_free(a);
+    dt_samples_free(b);
+}
+END_TEST
+
+static const struct {
+    const char *yaml, *says;
+} bad_yaml[] = {
+    {"{}", "exactly one of"},
+    {"[1]", "preset name"},
+    {"{preset: laion-8k, csv: a.csv}", "exactly one of"},
+    {"{preset: laion-8k, max_sid: 512}", "max_side"},
+    {"{csv: a.csv, seed: 3}", "does not apply"},
+    {"no-such-preset", "laion-8k"},
+    {"/nowhere/no.csv", "/nowhere/no.csv"},
+    {"{preset: laion-8k, max_side: 2048}", "lower samples.max_side"},
+    {"{preset: laion-8k, max_side: 32}", "above max_side"},
+    {"{distribution: {}}", "is empty"},
+    {"{distribution: {text_tokens: {kind: zipf}}}", "zipf"},
+    {"{distribution: {text_tokens: {kind: lognormal, mu: 2}}}", "sigma"},
+    {"{distribution: {text_tokens: {kind: uniform, min: 3}}}", "max"},
+    {"{distribution: {text_tokens: {kind: constant, value: 9000}}}", "8192"},
+    {"{distribution: {text_tokens: {kind: lognormal, mean: 9, p99: 3}}}", "0 < mean < value"},
+    {"{distribution: {size_ccdf: [{px: 9, smaller: 0.5, larger: 0.4}]}}", "size fit"},
+    {"{distribution: {size_ccdf: [{px: 9, smaller: 0.5}]}}", "larger"},
+};
+
+START_TEST(yaml_says_what_is_wrong)
+{
+    struct dt_samples *s = NULL;
+    struct dt_error err = {0};
+    ck_assert_int_eq(read_yaml(bad_yaml[_i].yaml, SEQ, 4, 1, &err, &s), DT_ERR_INPUT);
+    ck_assert_ptr_null(s);
+    ck_assert_msg(strstr(err.message, bad_yaml[_i].says) || strstr(err.file, bad_yaml[_i].says),
+                  "%s: '%s' lacks '%s'", bad_yaml[_i].yaml, err.message, bad_yaml[_i].says);
+}
+END_TEST
+
+/* ---- work ---- */
+
+static void check_work(const struct dt_samples *s, int64_t i, const struct dt_module *m, int64_t n,
+                       int64_t tokens, int64_t sq, int64_t max)
+{
+    struct dt_work w = {77, 77, 77, 77};
+    dt_sample_work(s, i, m, &w);
+    ck_assert_int_eq(w.n, n);
+    ck_assert_int_eq(w.tokens, tokens);
+    ck_assert_int_eq(w.tokens_sq, sq);
+    ck_assert_int_eq(w.tokens_max, max);
+}
+
+START_TEST(work_of_each_kind_of_module)
+{
+    struct dt_samples *s = NULL;
+    struct dt_error err = {0};
+    ck_assert_int_eq(csv("text_tokens,images,gen_images,audio_s,gen_audio_s\n"
+                         "37,640x427;91x1021,640x427;513x100,10,\n"
+                         "0,,,7.25;1.5,1.5\n",
+                         &err, &s),
+                     DT_OK);
+    struct dt_module vit = {.role = DT_ROLE_ENCODER, .modality = DT_MODALITY_IMAGE, .patch = 16};
+    struct dt_module gen = {.role = DT_ROLE_GENERATOR, .modality = DT_MODALITY_IMAGE,
+                            .latent_scale = 8};
+    struct dt_module llm = {.role = DT_ROLE_LLM, .modality = DT_MODALITY_TEXT};
+    struct dt_module txt = {.role = DT_ROLE_ENCODER, .modality = DT_MODALITY_TEXT};
+    struct dt_module beats = {.role = DT_ROLE_ENCODER, .modality = DT_MODALITY_AUDIO,
+                              .frames_per_s = 49.6};
+    struct dt_module ldm = {.role = DT_ROLE_GENERATOR, .modality = DT_MODALITY_AUDIO,
+                            .frames_per_s = 25.6};
+    /* 40 x 27 and 6 x 64 patches */
+    check_work(s, 0, &vit, 2, 1080 + 384, 1080 * 1080 + 384 * 384, 1080);
+    vit.patch = 14; /* 46 x 31 and 7 x 73 */
+    check_work(s, 0, &vit, 2, 1426 + 511, 1426 * 1426 + 511 * 511, 1426);
+    check_work(s, 1, &vit, 0, 0, 0, 0);
+    /* 80 x 54 and 65 x 13 latent pixels */
+    check_work(s, 0, &gen, 2, 4320 + 845, 4320 * 4320 + 845 * 845, 4320);
+    gen.resize = 512;
+    check_work(s, 0, &gen, 2, 8192, 2 * 4096 * 4096, 4096);
+    check_work(s, 0, &llm, 1, SEQ, (int64_t)SEQ * SEQ, SEQ);
+    check_work(s, 0, &txt, 1, 37, 37 * 37, 37);
+    check_work(s, 1, &txt, 0, 0, 0, 0);
+    check_work(s, 0, &beats, 1, 496, 496 * 496, 496);
+    check_work(s, 1, &beats, 2, 360 + 74, 360 * 360 + 74 * 74, 360);
+    check_work(s, 1, &ldm, 1, 38, 38 * 38, 38);
+    check_work(s, 5, &ldm, 1, 38, 38 * 38, 38); /* sets repeat */
+    dt_samples_free(s);
+}
+END_TEST
+
+START_TEST(text_and_audio_presets)
+{
+    struct dt_samples *t = must_read("text", 4096, 3, 1), *a = must_read("audio", SEQ, 200, 1);
+    struct dt_module llm = {.role = DT_ROLE_LLM};
+    check_work(t, 2, &llm, 1, 4096, 4096 * 4096, 4096);
+    ck_assert_uint_eq(t->text_tokens[2], 4096);
+    ck_assert_uint_eq(t->item_first[3], 0);
+    /* 8,192 / (496 + 15) = 16 clips at most */
+    double per = (double)a->item_first[200] / 200;
+    ck_assert_double_eq_tol(per, 15.6, 0.5);
+    ck_assert_uint_eq(a->items[0].w, 1000);
+    dt_samples_free(t);
+    dt_samples_free(a);
+}
+END_TEST
+
+/* ---- faults ---- */
+
+START_TEST(every_allocation_may_fail)
+{
+    int failed = 0;
+    for (int what = 0; what < 2; what++)
+        for (uint64_t k = 1;; k++) {
+            struct dt_samples *s = NULL;
+            struct dt_error err = {0};
+            dt_mem_fail_at(k);
+            enum dt_status st = what ? read_yaml("laion-8k", SEQ, 40, 2, &err, &s)
+                                     : csv("text_tokens,images\n3,64x64;64x64;65x64\n4,\n5,9x9\n",
+                                           &err, &s);
+            bool reached = dt_mem_count() >= k;
+            dt_mem_fail_at(0);
+            ck_assert((st == DT_OK) == (s != NULL));
+            /* only the final shrink may be refused in silence */
+            if (reached && st != DT_OK) {
+                ck_assert_int_eq(st, DT_ERR_NOMEM);
+                failed++;
+            }
+            dt_samples_free(s);
+            if (!reached)
+                break;
+        }
+    ck_assert_int_gt(failed, 8);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("samples");
+    TCase *tc = tcase_create("csv");
+    tcase_add_test(tc, csv_reads_every_column);
+    tcase_add_test(tc, csv_targets_match_once);
+    tcase_add_loop_test(tc, csv_says_what_and_where, 0, sizeof(bad_csv) / sizeof(*bad_csv));
+    tcase_add_test(tc, csv_survives_truncation);
+    suite_add_tcase(suite, tc);
+    tc = tcase_create("fit");
+    tcase_add_test(tc, shipped_parameters_are_the_fit);
+    tcase_add_test(tc, fit_reproduces_the_ccdf);
+    tcase_add_test(tc, fit_recovers_parameters);
+    tcase_add_test(tc, fit_refuses_nonsense);
+    tcase_add_test(tc, lognormal_meets_mean_and_percentile);
+    suite_add_tcase(suite, tc);
+    tc = tcase_create("distribution");
+    tcase_set_timeout(tc, 60);
+    tcase_add_test(tc, laion_preset_looks_like_web_data);
+    tcase_add_test(tc, sample_does_not_depend_on_count);
+    tcase_add_test(tc, seed_matters_and_repeats);
+    tcase_add_test(tc, overrides_apply);
+    tcase_add_test(tc, distribution_can_be_fitted_inline);
+    tcase_add_loop_test(tc, yaml_says_what_is_wrong, 0, sizeof(bad_yaml) / sizeof(*bad_yaml));
+    suite_add_tcase(suite, tc);
+    tc = tcase_create("work");
+    tcase_add_test(tc, work_of_each_kind_of_module);
+    tcase_add_test(tc, text_and_audio_presets);
+    tcase_add_test(tc, every_allocation_may_fail);
+    suite_add_tcase(suite, tc);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int bad = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return bad ? EXIT_FAILURE : EXIT_SUCCESS;
+}
