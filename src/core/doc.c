@@ -141,6 +141,16 @@ static enum dt_status add_value(struct builder *b, const struct dt_value *v)
     return push(b, (struct dt_pair){v->text, v->at, NULL});
 }
 
+/* Where the key of the next value is, or the map or sequence around it. */
+static struct dt_place enclosing_place(const struct builder *b)
+{
+    if (b->depth == 0)
+        return (struct dt_place){b->file, 1, 1 + b->col_offset};
+    if (b->frame[b->depth - 1].has_key)
+        return b->stack[b->n_stack - 1].at;
+    return b->frame[b->depth - 1].v->at;
+}
+
 static enum dt_status new_value(struct builder *b, enum dt_value_kind kind, struct dt_place at,
                                 struct fy_token *tag, struct dt_value **out)
 {
@@ -153,8 +163,8 @@ static enum dt_status new_value(struct builder *b, enum dt_value_kind kind, stru
     v = DT_ARENA_NEW(b->arena, struct dt_value, 1);
     if (!v)
         return dt_error_nomem(b->err, "a document");
-    if (at.line == 0 && b->depth && b->frame[b->depth - 1].has_key)
-        at = b->stack[b->n_stack - 1].at; /* an empty value is where its key is */
+    if (at.line == 0) /* an empty value has no token of its own */
+        at = enclosing_place(b);
     v->kind = kind;
     v->at = at;
     v->weight = 1;

@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+dist_doc_DATA += \
+	doc/dependencies.md \
+	doc/design.md

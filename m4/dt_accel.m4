@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+#
+# --with-cuda, --with-nccl, --with-mpi.  Each is tri-state: not given = use it if it works, yes (or a
+# directory) = it must work, no = do not look.  "Works" is tried, never guessed from a file's presence.
+
+# DT_TRISTATE(NAME, DESCRIPTION): sets with_NAME to auto, yes or no and dt_NAME_dir.
+AC_DEFUN([DT_TRISTATE], [
+    AC_ARG_WITH([$1],
+        [AS_HELP_STRING([--with-$1@<:@=DIR@:>@], [$2 @<:@used if it works@:>@])],
+        [], [with_$1=auto])
+    dt_$1_dir=
+    AS_CASE([$with_$1], [/*], [dt_$1_dir=$with_$1; with_$1=yes],
+                        [yes|no|auto], [],
+                        [AC_MSG_ERROR([--with-$1 takes yes, no or an absolute directory, not "$with_$1"])])
+])
+
+# DT_TRISTATE_RESULT(NAME, LABEL, WORKS, WHAT): error if demanded and absent; config.h; summary.
+AC_DEFUN([DT_TRISTATE_RESULT], [
+    AS_IF([test "$with_$1" = no], [dt_$1_found="not looked for (--without-$1)"],
+          [test "$3" = yes], [dt_$1_found="found, $4; not used by this release"
+                              AC_DEFINE([HAVE_]m4_toupper([$1]), [1], [$2 works here])],
+          [test "$with_$1" = yes], [AC_MSG_ERROR([--with-$1 was given, but $2 does not work here; see config.log])],
+          [dt_$1_found="not found"])
+    AM_CONDITIONAL([HAVE_]m4_toupper([$1]), [test "$3" = yes])
+])
+
+# CUDA: nvcc must compile a kernel.
+AC_DEFUN([DT_ARG_CUDA], [
+    DT_TRISTATE([cuda], [CUDA toolkit])
+    AC_ARG_VAR([NVCC], [CUDA compiler])
+    AC_ARG_VAR([NVCCFLAGS], [CUDA compiler flags])
+    dt_cuda_works=no
+    AS_IF([test "$with_cuda" != no],
+          [AC_PATH_PROG([NVCC], [nvcc], [], [${dt_cuda_dir:+$dt_cuda_dir/bin:}$PATH:/usr/local/cuda/bin])
+           AC_MSG_CHECKING([whether nvcc compiles a kernel])
+           cat >conftest.cu <<'DT_EOF'
+__global__ void add(float *x, float y) { x[[blockIdx.x * blockDim.x + threadIdx.x]] += y; }
+int run(float *x) { add<<<1, 32>>>(x, 1.0f); return cudaGetLastError() == cudaSuccess; }
+DT_EOF
+           AS_IF([test -n "$NVCC" && $NVCC $NVCCFLAGS -c conftest.cu -o conftest.cu.o >&AS_MESSAGE_LOG_FD 2>&1],
+                 [dt_cuda_works=yes])
+           rm -f conftest.cu conftest.cu.o
+           AC_MSG_RESULT([$dt_cuda_works])])
+    DT_TRISTATE_RESULT([cuda], [CUDA], [$dt_cuda_works], [$NVCC])
+])
+
+# NCCL: header and link.  nccl.h includes CUDA's headers.
+AC_DEFUN([DT_ARG_NCCL], [
+    DT_TRISTATE([nccl], [NCCL])
+    dt_nccl_works=no
+    AS_IF([test "$with_nccl" != no],
+          [AC_MSG_CHECKING([for NCCL])
+           dt_cuda_root=$dt_cuda_dir
+           AS_IF([test -z "$dt_cuda_root" && test -n "$NVCC"],
+                 [dt_cuda_root=`dirname "$NVCC"`; dt_cuda_root=`dirname "$dt_cuda_root"`])
+           dt_save_CPPFLAGS=$CPPFLAGS dt_save_LDFLAGS=$LDFLAGS dt_save_LIBS=$LIBS
+           CPPFLAGS="$CPPFLAGS ${dt_nccl_dir:+-I$dt_nccl_dir/include} ${dt_cuda_root:+-I$dt_cuda_root/include}"
+           LDFLAGS="$LDFLAGS ${dt_nccl_dir:+-L$dt_nccl_dir/lib} ${dt_cuda_root:+-L$dt_cuda_root/lib64}"
+           LIBS="-lnccl $LIBS"
+           AC_LINK_IFELSE([AC_LANG_PROGRAM([[#include <nccl.h>]],
+                                           [[int v = 0; return ncclGetVersion(&v) == ncclSuccess ? 0 : v;]])],
+                          [dt_nccl_works=yes])
+           CPPFLAGS=$dt_save_CPPFLAGS LDFLAGS=$dt_save_LDFLAGS LIBS=$dt_save_LIBS
+           AC_MSG_RESULT([$dt_nccl_works])])
+    DT_TRISTATE_RESULT([nccl], [NCCL], [$dt_nccl_works], [nccl.h and -lnccl])
+])
+
+# MPI: Open MPI through pkg-config, else whatever mpicc is.
+AC_DEFUN([DT_ARG_MPI], [
+    DT_TRISTATE([mpi], [MPI])
+    AC_ARG_VAR([MPICC], [MPI C compiler])
+    dt_mpi_works=no dt_mpi_how=
+    AS_IF([test "$with_mpi" != no],
+          [AC_PATH_PROG([MPICC], [mpicc], [], [${dt_mpi_dir:+$dt_mpi_dir/bin:}$PATH])
+           AC_MSG_CHECKING([for MPI])
+           AC_LANG_CONFTEST([AC_LANG_PROGRAM([[#include <mpi.h>]],
+                                             [[int n; MPI_Comm_size(MPI_COMM_WORLD, &n);]])])
+           AS_IF([test -z "$dt_mpi_dir" && $PKG_CONFIG --exists ompi-c 2>/dev/null &&
+                  $CC $CFLAGS conftest.c -o conftest$EXEEXT `$PKG_CONFIG --cflags --libs ompi-c` >&AS_MESSAGE_LOG_FD 2>&1],
+                 [dt_mpi_works=yes dt_mpi_how="pkg-config ompi-c"],
+                 [test -n "$MPICC" && $MPICC conftest.c -o conftest$EXEEXT >&AS_MESSAGE_LOG_FD 2>&1],
+                 [dt_mpi_works=yes dt_mpi_how=$MPICC])
+           rm -f conftest.c conftest$EXEEXT
+           AC_MSG_RESULT([$dt_mpi_works])])
+    DT_TRISTATE_RESULT([mpi], [MPI], [$dt_mpi_works], [$dt_mpi_how])
+])

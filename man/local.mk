@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+dist_man_MANS += \
+	man/disttrain-completion.1 \
+	man/disttrain-json.5 \
+	man/disttrain-plan.1 \
+	man/disttrain-reproduce.1 \
+	man/disttrain-simulate.1 \
+	man/disttrain.1

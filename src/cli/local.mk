@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+bin_PROGRAMS += disttrain
+disttrain_SOURCES = \
+	src/cli/cli.h \
+	src/cli/cmd_plan.c \
+	src/cli/cmd_reproduce.c \
+	src/cli/cmd_simulate.c \
+	src/cli/commands.c \
+	src/cli/help.c \
+	src/cli/main.c \
+	src/cli/options.c \
+	src/cli/reproduce.h \
+	src/cli/reproduce_cases.c \
+	src/cli/session.c \
+	src/cli/session.h \
+	src/cli/session_json.c \
+	src/cli/table.c \
+	src/cli/table.h
+disttrain_LDADD = $(DT_LIBS)
+
+# The completion is printed by the program itself.
+if !CROSS
+bashcomp_DATA = completion/disttrain
+CLEANFILES += completion/disttrain
+completion/disttrain: disttrain$(EXEEXT)
+	$(AM_V_GEN)$(MKDIR_P) completion && ./disttrain$(EXEEXT) completion >$@.tmp && mv $@.tmp $@
+endif

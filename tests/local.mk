@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+#
+# tests/test_X.c is a Check program: add tests/test_X to check_PROGRAMS, nothing else is needed
+# (of more than one source file: set tests_test_X_SOURCES too; headers go to EXTRA_DIST).  Shell tests go to SHELL_TESTS.
+# A program that cannot run here exits 77 (skipped).
+check_PROGRAMS +=
+
+SHELL_TESTS =
+
+TESTS += $(check_PROGRAMS) $(SHELL_TESTS)
+TEST_EXTENSIONS = .sh
+EXTRA_DIST += $(SHELL_TESTS) tests/test_util.h
+AM_TESTS_ENVIRONMENT = \
+	LC_ALL=C; export LC_ALL; \
+	srcdir='$(abs_srcdir)'; export srcdir; \
+	DISTTRAIN='$(abs_builddir)/disttrain$(EXEEXT)'; export DISTTRAIN;
+
+# ---- fuzzing ----
+# tests/fuzz/fuzz_X.c defines LLVMFuzzerTestOneInput; tests/fuzz/corpus/X/ are its seeds.  Add X to
+# FUZZ_TARGETS, and its _SOURCES and _LDFLAGS as below.
+FUZZ_TARGETS = \
+	tests/fuzz/fuzz_doc
+EXTRA_DIST += tests/fuzz/corpus tests/fuzz/driver.c
+FUZZ_SECONDS = 60
+if FUZZING
+# libFuzzer brings main(): the targets are programs to run by hand or with "make fuzz", not tests.
+FUZZ_DRIVER =
+EXTRA_PROGRAMS += $(FUZZ_TARGETS)
+FUZZ_LINK = -fsanitize=fuzzer
+fuzz: $(FUZZ_TARGETS)
+	@for t in $(FUZZ_TARGETS); do \
+	    x=`basename $$t | sed 's/^fuzz_//'`; \
+	    mkdir -p fuzz-found/$$x || exit 1; \
+	    echo "fuzzing $$x for $(FUZZ_SECONDS) s"; \
+	    $$t -max_total_time=$(FUZZ_SECONDS) -max_len=65536 -rss_limit_mb=4096 -print_final_stats=1 \
+	        -artifact_prefix=fuzz-found/$$x- fuzz-found/$$x $(srcdir)/tests/fuzz/corpus/$$x || exit 1; \
+	done
+else
+FUZZ_DRIVER = tests/fuzz/driver.c
+check_PROGRAMS += $(FUZZ_TARGETS)
+FUZZ_LINK =
+fuzz:
+	@echo 'configure with CC=clang --enable-fuzzing --enable-asan --enable-ubsan' >&2; exit 1
+endif
+tests_fuzz_fuzz_doc_SOURCES = tests/fuzz/fuzz_doc.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_doc_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+
+# ---- benchmarks ----
+# tests/bench/bench_X.c prints "bench: NAME VALUE UNIT [ratio R of WHAT]" lines: add it here.
+BENCHES =
+EXTRA_PROGRAMS += $(BENCHES)
+bench: all $(BENCHES)
+	@for b in $(BENCHES); do $(AM_TESTS_ENVIRONMENT) ./$$b || exit 1; done
+
+# ---- the tests under valgrind, and line coverage of src/core ----
+check-valgrind:
+	@test -n "$(VALGRIND)" || { echo 'valgrind is not installed' >&2; exit 1; }
+	$(MAKE) check TESTS='$(filter-out $(FUZZ_TARGETS),$(check_PROGRAMS))' \
+	    LOG_COMPILER='env CK_FORK=no DT_TEST_SLOW=1 $(VALGRIND) -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite'
+
+if COVERAGE
+coverage:
+	@test -n "$(LCOV)" || { echo 'lcov is not installed' >&2; exit 1; }
+	find . -name '*.gcda' -exec rm -f {} +
+	$(MAKE) check
+	$(LCOV) -q --capture --directory . --base-directory $(abs_srcdir) --output-file coverage-all.info
+	$(LCOV) -q --extract coverage-all.info '*/src/core/*' --output-file coverage.info
+	$(LCOV) --list coverage.info
+	@$(LCOV) --summary coverage.info 2>&1 | sed -n 's/^ *lines[.]*: /src\/core line coverage: /p'
+CLEANFILES += coverage.info coverage-all.info
+clean-local:
+	find . \( -name '*.gcda' -o -name '*.gcno' \) -exec rm -f {} +
+else
+coverage:
+	@echo 'configure with --enable-coverage (and CFLAGS=-g)' >&2; exit 1
+endif
+.PHONY: fuzz bench check-valgrind coverage
