@@ -3,7 +3,8 @@
 # tests/test_X.c is a Check program: add tests/test_X to check_PROGRAMS, nothing else is needed
 # (of more than one source file: set tests_test_X_SOURCES too; headers go to EXTRA_DIST).  Shell tests go to SHELL_TESTS.
 # A program that cannot run here exits 77 (skipped).
-check_PROGRAMS +=
+check_PROGRAMS += \
+	tests/test_samples
 
 SHELL_TESTS =
 
@@ -19,7 +20,8 @@ AM_TESTS_ENVIRONMENT = \
 # tests/fuzz/fuzz_X.c defines LLVMFuzzerTestOneInput; tests/fuzz/corpus/X/ are its seeds.  Add X to
 # FUZZ_TARGETS, and its _SOURCES and _LDFLAGS as below.
 FUZZ_TARGETS = \
-	tests/fuzz/fuzz_doc
+	tests/fuzz/fuzz_doc \
+	tests/fuzz/fuzz_samples_csv
 EXTRA_DIST += tests/fuzz/corpus tests/fuzz/driver.c
 FUZZ_SECONDS = 60
 if FUZZING
@@ -44,6 +46,8 @@ fuzz:
 endif
 tests_fuzz_fuzz_doc_SOURCES = tests/fuzz/fuzz_doc.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_doc_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_samples_csv_SOURCES = tests/fuzz/fuzz_samples_csv.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_samples_csv_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 
 # ---- benchmarks ----
 # tests/bench/bench_X.c prints "bench: NAME VALUE UNIT [ratio R of WHAT]" lines: add it here.

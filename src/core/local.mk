@@ -27,7 +27,10 @@ libdtcore_a_SOURCES = \
 	src/core/number.c \
 	src/core/number.h \
 	src/core/orchestrate.h \
+	src/core/plan.c \
 	src/core/plan.h \
+	src/core/plan_json.c \
+	src/core/plan_split.c \
 	src/core/profile.h \
 	src/core/program.h \
 	src/core/report.h \
@@ -35,7 +38,13 @@ libdtcore_a_SOURCES = \
 	src/core/rng.h \
 	src/core/runs.c \
 	src/core/runs.h \
+	src/core/samples.c \
 	src/core/samples.h \
+	src/core/samples_build.h \
+	src/core/samples_csv.c \
+	src/core/samples_dist.c \
+	src/core/samples_fit.c \
+	src/core/samples_fit.h \
 	src/core/schedule.h \
 	src/core/shape.c \
 	src/core/shape.h \
@@ -45,5 +54,7 @@ libdtcore_a_SOURCES = \
 	src/core/status.h \
 	src/core/suggest.c \
 	src/core/timeline.h \
+	src/core/timeline_svg.c \
+	src/core/timeline_svg.h \
 	src/core/utf8.c \
 	src/core/utf8.h
