@@ -45,7 +45,11 @@ const struct dt_cost_options *dt_cost_opts(const struct dt_cost *c);
  * lacks rows and analytical fallback is off: DT_ERR_MISSING_PROFILE listing ALL of them at once. */
 enum dt_status dt_cost_survey(struct dt_cost *c, unsigned tp_mask, struct dt_error *err);
 
-/* One kernel, one phase (count included). */
+/* DT_ERR_NOMEM once a table built on demand could not be allocated (roofline times were used from then on). */
+enum dt_status dt_cost_status(const struct dt_cost *c, struct dt_error *err);
+
+/* One kernel, one phase (count included).  A family without rows is estimated from the roofline; dt_cost_survey is
+ * what refuses it. */
 void dt_cost_kernel(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
                     struct dt_time *out);
 

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Inside the cost model: only cost*.c include this.
+ *
+ *   profile rows --group by slow dims--> groups --blend at a query's slow dims--> surface (memoised)
+ *   surface(log fast dims) -> log efficiency -> time = units / efficiency, never below the roofline
+ *   kernels + collectives of a block -> block times (memoised) -> stage times (memoised)
+ */
+#ifndef DT_CORE_COST_INTERNAL_H
+#define DT_CORE_COST_INTERNAL_H
+
+#include "core/cost.h"
+#include <gsl/gsl_interp.h>
+#include <gsl/gsl_interp2d.h>
+#include <math.h>
+
+/* ---- how the dims of a family are treated ---- */
+enum dim_role {
+    DIM_NONE,  /* not part of the key */
+    DIM_FAST,  /* varies from microbatch to microbatch: an axis of the surface */
+    DIM_SCALE, /* fixed by model and shard; blended in log space */
+    DIM_CLASS  /* categorical (kernel size, stride, gated): must match */
+};
+struct family_desc {
+    unsigned char role[6];
+    unsigned char n_fast;
+    bool flops; /* efficiency is flop/s (else bytes/s, or bus bytes/s for collectives) */
+};
+extern const struct family_desc cost_family[DT_OP_FAMILY_N];
+
+/* ---- surfaces ---- */
+struct group { /* rows that share all slow dims */
+    int64_t slow[6];
+    int first, n; /* into sorted[] of the table */
+};
+struct group_table { /* rows of one (family, phase), by slow dims */
+    bool built;
+    int n_groups, n_rows;
+    struct group *groups;
+    const struct dt_profile_row **sorted;
+    double min_ns; /* fastest row: the launch floor of what lies below the measured sizes */
+    double max_eff; /* fastest rate of any row */
+};
+
+struct surface {
+    uint64_t hash;
+    int family, phase;
+    int64_t slow[6];
+    bool slow_exact, slow_inside;
+    bool on_v;          /* the only axis is the second fast dim */
+    int nu, nv;         /* nv = 1: a curve over u */
+    double *lu, *lv, *z; /* z[iv * nu + iu] = log efficiency, as gsl_interp2d wants it */
+    unsigned char *kind; /* worst row kind behind a knot; ROW_FILLED added when no row was there */
+    double min_ns;
+    gsl_interp *i1;
+    gsl_interp2d *i2;
+    gsl_interp_accel *au, *av;
+    struct surface *next; /* list of all, for freeing */
+};
+/* Flags beside the row kind of a knot: between rows of its group; beyond them. */
+enum { ROW_FILLED = 0x80, ROW_BEYOND = 0x40, ROW_FLAGS = 0xc0 };
+
+enum { SURFACE_SLOTS = 1 << 13, BLOCK_SLOTS = 1 << 12, STAGE_SLOTS = 1 << 15, RECIPES = 1 << 9 };
+
+/* ---- block and stage memo ---- */
+struct shard_key {
+    uint16_t tp, cp, ep, ip;
+    uint64_t seqpar;
+};
+struct block_times {
+    struct dt_time fwd, dgrad, wgrad;
+    struct dt_time wgrad_only;  /* extra when the block is trained but passes no gradient upstream */
+    struct dt_time recompute;   /* forward kernels run again before the backward */
+};
+struct block_entry {
+    uint64_t hash; /* 0 = empty */
+    int module, class_;
+    struct shard_key shard;
+    struct dt_work work;
+    struct block_times t;
+};
+struct stage_key {
+    uint64_t flags; /* digest of the trainable pattern */
+    struct dt_work work;
+    struct shard_key shard;
+    int32_t module, first, n, upstream;
+};
+struct stage_entry {
+    uint64_t hash;
+    struct stage_key key;
+    struct dt_stage_ns ns;
+};
+struct recipe { /* surfaces of the kernels of (module, class, shard), tried before the hash table */
+    int module, class_;
+    struct shard_key shard;
+    bool used;
+    struct {
+        int family;
+        int64_t d[6];
+        struct surface *s[DT_PHASE_N];
+    } slot[DT_MAX_KOPS];
+};
+
+struct dt_cost {
+    const struct dt_model *model;
+    const struct dt_cluster *cluster;
+    const struct dt_profile *profile;
+    struct dt_cost_options opt;
+    bool oom; /* a lazily built table could not be allocated; analytical times were used instead */
+    struct group_table groups[DT_OP_FAMILY_N][DT_PHASE_N];
+    struct surface *surface[SURFACE_SLOTS]; /* open addressing, never removed */
+    struct surface *surfaces;
+    int n_surfaces;
+    uint16_t *class_of[DT_MAX_MODULES]; /* block -> first identical block of the module */
+    struct block_entry *blocks;         /* direct mapped */
+    struct stage_entry *stages;         /* direct mapped */
+    struct recipe *recipes;
+    gsl_interp2d *nic_table;
+    gsl_interp_accel *nic_ax, *nic_ay;
+    struct dt_arena arena;
+};
+
+/* cost_rows.c */
+enum { COST_MAX_CORNERS = 8, COST_NEAREST = 4 };
+struct corner {
+    const struct group *g;
+    double w;
+};
+bool cost_is_slow(int family, int dim);
+const struct group_table *cost_groups(struct dt_cost *c, int family, int phase);
+/* Groups and weights around s->slow; sets s->slow_exact and s->slow_inside.  0 when out of memory. */
+int cost_corners(struct dt_cost *c, const struct group_table *t, struct surface *s,
+                 struct corner *out);
+static inline double cost_log_dim(int64_t x)
+{
+    return log(x > 0 ? (double)x : 0.5);
+}
+
+/* cost_interp.c */
+/* The surface for (family, phase) at the slow dims of d; NULL when the profile has no usable row. */
+struct surface *cost_surface(struct dt_cost *c, int family, int phase, const int64_t *d);
+/* log efficiency at the fast dims (natural logs), and what it stands on.  *below: outside on the small side. */
+double cost_surface_eval(struct surface *s, double lu, double lv, enum dt_prov *prov, bool *below);
+void cost_surfaces_free(struct dt_cost *c);
+
+/* cost_kernel.c */
+/* Work of a row or kernel in the unit its efficiency is measured in (flop or bytes). */
+double cost_units(int family, const int64_t *d);
+/* Resolve the surface of a kernel once; NULL = analytical. */
+struct surface *cost_kernel_surface(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase);
+/* One kernel, count not included; `s` may be NULL (looked up). */
+void cost_kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
+                     struct surface *s, struct dt_time *out);
+
+int cost_family_source(struct dt_cost *c, int family); /* family whose rows are used; -1 = none */
+bool cost_is_collective(int family);
+static inline void cost_time_set(struct dt_time *t, double ns, enum dt_prov p)
+{
+    *t = (struct dt_time){.ns = ns};
+    t->prov[p] = ns;
+}
+
+/* cost_collective.c */
+double cost_bus_factor(int family, int gpus);
+/* Latency part of a collective inside a node: time of the smallest measured buffer. */
+double cost_collective_alpha_ns(struct dt_cost *c, int family, int gpus);
+enum dt_status cost_nic_table_new(struct dt_cost *c, struct dt_error *err);
+void cost_nic_table_free(struct dt_cost *c);
+
+/* cost_block.c */
+void cost_block(struct dt_cost *c, int module, int class_, const struct dt_shard *shard,
+                const struct dt_work *work, struct block_times *out);
+struct shard_key cost_shard_key(const struct dt_shard *s);
+
+static inline uint64_t cost_mix(uint64_t h, uint64_t v)
+{
+    /* multiply-xorshift, the finaliser constants of MurmurHash3 (Appleby, public domain) */
+    h = (h ^ v) * 0xff51afd7ed558ccdULL;
+    return h ^ (h >> 32);
+}
+
+#endif

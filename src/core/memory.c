@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The memory model (mixed precision AdamW; DESIGN section 4):
+ *
+ *   parameters 2 B (bf16) | gradients 4 B (fp32) of trained ones | master, m, v 12 B of trained
+ * ones, over the data-parallel ranks under ZeRO-1 | activations x microbatches in flight | logits |
+ * boundary buffers | reserve */
+#include "core/memory.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { PARAM_BYTES = 2, GRAD_BYTES = 4, OPTIMIZER_BYTES = 12 };
+/* bf16 logits and their fp32 softmax, which becomes the gradient in place. */
+enum { LOGIT_BYTES = 2 + 4 };
+enum { ELEM_BYTES = 2, BUFFERS = 2 /* one in use, one in transfer */ };
+#define GIB 1073741824.0
+
+/* ---- microbatches in flight ---- */
+
+static bool interleaved(const struct dt_plan *p, int module)
+{
+    return p->policy.schedule != DT_SCHED_GPIPE && p->modules[module].layout.vpp > 1;
+}
+
+/* Chunk-forwards that stage `stage` of an interleaved module runs before its first backward;
+ * `after` microbatches are under way in the modules behind it (Megatron-LM's count, which has after
+ * = 0, plus those). */
+static int warmup(const struct dt_layout *l, int stage, int after)
+{
+    return 2 * (l->pp - 1 - stage) + (l->vpp - 1) * l->pp + after * l->vpp;
+}
+
+/* Microbatches that a module takes in before the gradient of the first of them leaves its first
+ * stage, at most over the run; `after` the same of the modules behind it.
+ *
+ * Interleaved: forwards come in groups of pp microbatches x vpp chunks, chunk by chunk, and
+ * backward k follows forward warmup + k; the gradient leaves with the last chunk of a group, so
+ * count the chunk-0 forwards done by then. */
+static int depth(const struct dt_plan *p, int module, int after)
+{
+    const struct dt_layout *l = &p->modules[module].layout;
+    int most = 0, group = l->pp * l->vpp;
+
+    if (!interleaved(p, module))
+        return l->pp + after;
+    for (int j = 0; j < l->pp; j++) {
+        int done = warmup(l, 0, after) + (l->vpp - 1) * l->pp + j + 1, rest = done % group;
+        int taken = done / group * l->pp + (rest < l->pp ? rest : l->pp) - j;
+
+        most = taken > most ? taken : most;
+    }
+    return most;
+}
+
+/* The largest of `depth` (or of the number of stages) over the paths that leave the module. */
+static int behind(const struct dt_plan *p, const struct dt_model *m, int module, bool stages)
+{
+    int most = 0;
+
+    for (int e = 0; e < m->n_edges; e++) {
+        int dst = m->edges[e].dst, d;
+
+        if (m->edges[e].src != module)
+            continue;
+        d = behind(p, m, dst, stages);
+        d = stages ? p->modules[dst].layout.pp + d : depth(p, dst, d);
+        most = d > most ? d : most;
+    }
+    return most;
+}
+
+int dt_plan_stages_after(const struct dt_plan *p, const struct dt_model *m, int module, int stage)
+{
+    return p->modules[module].layout.pp - 1 - stage + behind(p, m, module, true);
+}
+
+int dt_memory_in_flight(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
+                        int64_t n_microbatches)
+{
+    const struct dt_layout *l = &p->modules[module].layout;
+    int64_t all = n_microbatches * (interleaved(p, module) ? l->vpp : 1), want;
+
+    if (p->policy.schedule == DT_SCHED_GPIPE)
+        want = n_microbatches * l->vpp;
+    else if (interleaved(p, module))
+        want = warmup(l, stage, behind(p, m, module, false)) + 1;
+    else
+        want = l->pp - 1 - stage + behind(p, m, module, false) + 1;
+    if (p->policy.schedule != DT_SCHED_GPIPE && want > all)
+        want = all;
+    return want > INT32_MAX ? INT32_MAX : (int)want;
+}
+
+/* ---- bytes of a stage ---- */
+
+/* Parameters of a block on one rank.  Norm tables, patch and time embeddings are whole on every
+ * rank. */
+static double local_params(const struct dt_block *b, const struct dt_layout *l)
+{
+    double all = (double)dt_block_params(b), experts = 0;
+
+    if (b->kind == DT_BLOCK_NORM || b->kind == DT_BLOCK_PATCH_EMBED ||
+        b->kind == DT_BLOCK_TIME_EMBED)
+        return all;
+    if (b->n_experts > 0)
+        experts = (double)b->n_experts * (b->gated ? 3 : 2) * b->hidden * b->ffn;
+    return (all - experts + experts / (l->ep > 1 ? l->ep : 1)) / (l->tp > 1 ? l->tp : 1);
+}
+
+static double level_tokens(const struct dt_block *b, double tokens)
+{
+    return b->level > 0 ? ldexp(tokens, -2 * b->level) : tokens;
+}
+
+/* Bytes per rank between block b and the next one. */
+static double boundary_bytes(const struct dt_block *b, const struct dt_shard *s, double tokens)
+{
+    double width = b->kind == DT_BLOCK_CONV || b->kind == DT_BLOCK_RESNET ? b->c_out
+                   : b->kind == DT_BLOCK_PROJECTOR                        ? b->out_dim
+                                                                          : b->hidden;
+
+    return ELEM_BYTES * level_tokens(b, tokens) * width / (s->seqpar ? s->tp : 1);
+}
+
+struct stage {
+    const struct dt_plan *p;
+    const struct dt_module *mod;
+    const struct dt_module_plan *mp;
+    struct dt_shard shard;
+    const struct dt_work *work;
+    double tokens;      /* of the fullest rank */
+    double working_set; /* kernels run again before a backward bring their outputs back for one
+                           block */
+    double largest;     /* activations of the largest block, all kept */
+    bool backward;
+    const struct dt_block *seen; /* the block that the next three numbers are of */
+    double params, whole, kept;
+};
+
+/* Stacks repeat one block: ask the model once per run of equal ones. */
+static void look_at(struct stage *s, const struct dt_block *b)
+{
+    const struct dt_layout *l = &s->mp->layout;
+
+    if (s->seen && memcmp(s->seen, b, sizeof(*b)) == 0)
+        return;
+    s->seen = b;
+    s->params = local_params(b, l);
+    if (b->kind == DT_BLOCK_LM_HEAD && b->tied && l->pp * l->vpp > 1)
+        /* the head's stage holds its own copy of the embedding table */
+        s->params += (double)b->vocab * b->hidden / (l->tp > 1 ? l->tp : 1);
+    s->whole = dt_block_act_bytes(b, &s->shard, s->work, DT_RECOMPUTE_NONE);
+    s->kept = dt_block_act_bytes(b, &s->shard, s->work, s->p->policy.recompute);
+    s->working_set = fmax(s->working_set, s->whole - s->kept);
+    s->largest = fmax(s->largest, s->whole);
+}
+
+static void charge_block(struct stage *s, const struct dt_block *b, bool trained,
+                         struct dt_memory *out)
+{
+    const struct dt_layout *l = &s->mp->layout;
+    double ranks = s->p->policy.zero > 0 ? (double)l->dp * l->cp * l->ip : 1;
+
+    look_at(s, b);
+    out->params += PARAM_BYTES * s->params;
+    if (trained) {
+        out->grads += GRAD_BYTES * s->params;
+        out->optimizer += OPTIMIZER_BYTES * s->params / ranks;
+    }
+    if (b->kind == DT_BLOCK_LM_HEAD)
+        out->logits_workspace += LOGIT_BYTES * s->tokens * ceil((double)b->vocab / s->shard.tp);
+}
+
+/* Receive and send buffers of the stage; at module boundaries the LLM's own tokens bound what it
+ * takes in. */
+static double broker_bytes(const struct stage *s, int first, int last)
+{
+    const struct dt_block *b = s->mod->blocks;
+    double in = first > 0 ? boundary_bytes(&b[first - 1], &s->shard, s->tokens)
+                          : boundary_bytes(&b[first], &s->shard, s->tokens);
+    double out;
+
+    if (last < s->mod->n_blocks)
+        out = boundary_bytes(&b[last - 1], &s->shard, s->tokens);
+    else if (s->mod->out_tokens_per_item > 0)
+        out = ELEM_BYTES * (double)s->mod->out_width * s->mod->out_tokens_per_item *
+              (double)s->work->n;
+    else
+        out = ELEM_BYTES * (double)s->mod->out_width * s->tokens;
+    return BUFFERS * (in + out);
+}
+
+void dt_memory_stage(const struct dt_plan *p, const struct dt_model *m, const struct dt_cluster *c,
+                     int module, int stage, const struct dt_work *work, int64_t n_microbatches,
+                     struct dt_memory *out)
+{
+    const struct dt_module_plan *mp = &p->modules[module];
+    const struct dt_layout *l = &mp->layout;
+    struct stage s = {
+        p, &m->modules[module], mp, {l->tp, l->cp, l->ep, l->ip, l->tp > 1}, work, 0, 0, 0, false};
+    double most = 0;
+
+    *out = (struct dt_memory){.reserve = c->mem_reserve_bytes};
+    s.shard = (struct dt_shard){l->tp, l->cp, l->ep, l->ip, l->tp > 1};
+    s.tokens = (double)work->tokens / (l->ip > 1 ? l->ip : 1);
+    if (l->ip > 1 && s.tokens < (double)work->tokens_max)
+        s.tokens = (double)work->tokens_max;
+    s.tokens /= l->cp > 1 ? l->cp : 1;
+    for (int chunk = 0; chunk < l->vpp; chunk++) {
+        int v = chunk * l->pp + stage, first = mp->split[v], last = mp->split[v + 1];
+        bool above = first < last && dt_plan_upstream_trained(p, m, module, first);
+        double act = 0, broker;
+
+        for (int b = first; b < last; b++) {
+            bool trained = dt_plan_trained(p, m, module, b);
+            double block = 0;
+
+            above |= trained;
+            charge_block(&s, &s.mod->blocks[b], trained, &block, out);
+            act += above ? block
+                         : 0; /* below the first trained block nothing is kept for a backward */
+        }
+        s.backward |= above;
+        most = act > most ? act : most;
+        broker = first < last ? broker_bytes(&s, first, last) : 0;
+        out->broker = broker > out->broker ? broker : out->broker;
+    }
+    out->in_flight = dt_memory_in_flight(p, m, module, stage, n_microbatches);
+    /* chunks differ by at most a block or so: every chunk-microbatch in flight is charged as the
+     * largest one */
+    out->activations = most * out->in_flight + (s.backward ? s.working_set : s.largest);
+    out->total = out->params + out->grads + out->optimizer + out->activations +
+                 out->logits_workspace + out->broker + out->reserve;
+}
+
+/* ---- the check ---- */
+
+static double gib(double bytes)
+{
+    return bytes / GIB;
+}
+
+struct place {
+    int module, stage;
+    const struct dt_work *work;
+    int64_t n;
+};
+
+static int try_change(const struct dt_plan *p, const struct dt_model *m, const struct dt_cluster *c,
+                      const struct place *at, const char *what, char *text, size_t size)
+{
+    struct dt_memory mem;
+    int n;
+
+    dt_memory_stage(p, m, c, at->module, at->stage, at->work, at->n, &mem);
+    n = snprintf(text, size, "%s%s: %.1f GiB%s", text[-1] == ' ' ? "" : ", ", what, gib(mem.total),
+                 mem.total <= c->mem_bytes ? " (fits)" : "");
+    return n > 0 && (size_t)n < size ? n : 0;
+}
+
+/* What each remedy would bring, computed with the same model. */
+static void remedies(const struct dt_plan *p, const struct dt_model *m, const struct dt_cluster *c,
+                     const struct place *at, char *text, size_t size)
+{
+    struct dt_plan q;
+    struct dt_layout *l = &q.modules[at->module].layout;
+    int k = snprintf(text, size, "this stage with ");
+
+    if (p->policy.recompute != DT_RECOMPUTE_FULL) {
+        q = *p;
+        q.policy.recompute = DT_RECOMPUTE_FULL;
+        k += try_change(&q, m, c, at, "recompute full", text + k, size - (size_t)k);
+    }
+    if (p->policy.zero == 0) {
+        q = *p;
+        q.policy.zero = 1;
+        k += try_change(&q, m, c, at, "zero 1", text + k, size - (size_t)k);
+    }
+    q = *p;
+    if (l->tp * 2 <= c->gpus_per_node) {
+        l->tp *= 2;
+        k += try_change(&q, m, c, at, "twice the tp", text + k, size - (size_t)k);
+    }
+    q = *p;
+    if (l->pp * l->vpp * 2 <= DT_MAX_VSTAGES && l->vpp == 1 &&
+        q.modules[at->module].split[at->stage + 1] - q.modules[at->module].split[at->stage] > 1) {
+        uint16_t *split = q.modules[at->module].split;
+
+        l->pp *= 2; /* a stage with the first half of these blocks, twice as deep a pipeline */
+        split[at->stage + 1] = (uint16_t)((split[at->stage] + split[at->stage + 1] + 1) / 2);
+        try_change(&q, m, c, at, "twice the pp", text + k, size - (size_t)k);
+    }
+}
+
+static enum dt_status too_large(const struct dt_plan *p, const struct dt_model *m,
+                                const struct dt_cluster *c, const struct place *at,
+                                const struct dt_memory *mem, struct dt_error *err)
+{
+    char help[512];
+
+    if (!err)
+        return DT_ERR_INFEASIBLE;
+    remedies(p, m, c, at, help, sizeof(help));
+    return dt_error_set(
+        err, DT_ERR_INFEASIBLE,
+        "%s stage %d needs %.1f GiB per GPU, the GPU has %.1f GiB: parameters %.1f, gradients "
+        "%.1f, "
+        "optimizer %.1f, activations %.1f (%d in flight), logits %.1f, transfer buffers %.1f, "
+        "reserve %.1f; %s",
+        m->modules[at->module].name, at->stage, gib(mem->total), gib(c->mem_bytes),
+        gib(mem->params), gib(mem->grads), gib(mem->optimizer), gib(mem->activations),
+        mem->in_flight, gib(mem->logits_workspace), gib(mem->broker), gib(mem->reserve), help);
+}
+
+enum dt_status dt_memory_check(const struct dt_plan *p, const struct dt_model *m,
+                               const struct dt_cluster *c, const struct dt_work *work,
+                               double *max_bytes, struct dt_error *err)
+{
+    int64_t n = dt_plan_slots(p, m->llm);
+    double most = 0;
+
+    for (int module = 0; module < p->n_modules; module++) {
+        for (int stage = 0; stage < p->modules[module].layout.pp; stage++) {
+            struct place at = {module, stage, &work[module], n > 0 ? n : 1};
+            struct dt_memory mem;
+
+            dt_memory_stage(p, m, c, module, stage, at.work, at.n, &mem);
+            if (mem.total > c->mem_bytes)
+                return too_large(p, m, c, &at, &mem, err);
+            most = mem.total > most ? mem.total : most;
+        }
+    }
+    if (max_bytes)
+        *max_bytes = most;
+    return DT_OK;
+}
