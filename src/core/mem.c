@@ -35,9 +35,11 @@ void *dt_malloc(size_t size)
 
 void *dt_calloc(size_t n, size_t size)
 {
-    if (fault())
+    size_t bytes;
+
+    if (fault() || __builtin_mul_overflow(n, size, &bytes))
         return NULL;
-    return n == 0 || size == 0 ? calloc(1, 1) : calloc(n, size);
+    return calloc(1, bytes ? bytes : 1);
 }
 
 void *dt_realloc(void *p, size_t size)
