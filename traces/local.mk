@@ -2,6 +2,38 @@
 #
 # Shipped data, installed under $(pkgdatadir)/traces with the same folders.
 nobase_dist_pkgdata_DATA += \
+	traces/clusters/a100.yaml \
+	traces/clusters/a800-1296.yaml \
+	traces/clusters/a800-96.yaml \
+	traces/clusters/h100.yaml \
+	traces/clusters/local.yaml \
+	traces/jobs/gpt3-175b-1024.yaml \
+	traces/jobs/llama-70b-96.yaml \
+	traces/jobs/mllm-15b-1296.yaml \
+	traces/jobs/mllm-15b-96.yaml \
+	traces/jobs/mllm-72b-1296.yaml \
+	traces/jobs/mllm-72b-96.yaml \
+	traces/jobs/mllm-9b-1296.yaml \
+	traces/jobs/mllm-9b-96.yaml \
+	traces/jobs/mllm-audio-64.yaml \
+	traces/jobs/mllm-nano-local.yaml \
+	traces/jobs/mllm-tiny-local.yaml \
+	traces/models/audioldm-unet.yaml \
+	traces/models/beats.yaml \
+	traces/models/gpt-22b.yaml \
+	traces/models/gpt-530b.yaml \
+	traces/models/gpt3-175b.yaml \
+	traces/models/llama-13b.yaml \
+	traces/models/llama-70b.yaml \
+	traces/models/llama-7b.yaml \
+	traces/models/mllm-15b.yaml \
+	traces/models/mllm-72b.yaml \
+	traces/models/mllm-9b.yaml \
+	traces/models/mllm-audio.yaml \
+	traces/models/mllm-nano.yaml \
+	traces/models/mllm-tiny.yaml \
+	traces/models/sd21-unet.yaml \
+	traces/models/vit-huge.yaml \
 	traces/samples/audio.yaml \
 	traces/samples/interleaved-8k.yaml \
 	traces/samples/laion-8k.yaml \

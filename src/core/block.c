@@ -2,7 +2,8 @@
  *
  * Blocks as kernels: the one list that FLOPs, times and activations derive from.
  *
- * Tensor parallelism is Megatron's (Shoeybi et al. 2019; sequence parallelism: Korthikanti et al. 2022):
+ * Tensor parallelism is Megatron's (Shoeybi et al. 2019; sequence parallelism: Korthikanti et al.
+ * 2022):
  *
  *   norm(s/tp) -AG-> qkv (n/tp) -> attention (heads/tp) -> out (k/tp) -RS-> add(s/tp)
  *   norm(s/tp) -AG-> up  (n/tp) -> activation           -> down (k/tp) -RS-> add(s/tp)
@@ -13,10 +14,9 @@
 #include <math.h>
 
 const char *const dt_op_family_names[DT_OP_FAMILY_N] = {
-    "gemm",       "attn_causal", "attn_full",      "attn_cross", "conv2d",
-    "norm",       "groupnorm",   "act",            "add",        "rope",
-    "embed",      "xent",        "adamw",          "all_reduce", "all_gather",
-    "reduce_scatter", "all_to_all", "send_recv",
+    "gemm",      "attn_causal", "attn_full",  "attn_cross",     "conv2d",     "norm",
+    "groupnorm", "act",         "add",        "rope",           "embed",      "xent",
+    "adamw",     "all_reduce",  "all_gather", "reduce_scatter", "all_to_all", "send_recv",
 };
 
 void dt_share_init(struct dt_share *w, const struct dt_shard *s, const struct dt_work *work)
@@ -46,7 +46,8 @@ void dt_share_init(struct dt_share *w, const struct dt_shard *s, const struct dt
 
 static struct dt_kop *push(struct dt_kops *o, enum dt_op_family f, double count)
 {
-    static struct dt_kop sink; /* never reached: every block's list is far below DT_MAX_KOPS (tested) */
+    static struct dt_kop
+        sink; /* never reached: every block's list is far below DT_MAX_KOPS (tested) */
     struct dt_kop *k = o->n < DT_MAX_KOPS ? &o->k[o->n++] : &sink;
 
     *k = (struct dt_kop){.family = f, .count = count};
@@ -113,7 +114,8 @@ void dt_emit_attention(struct dt_kops *o, bool causal, double seq, double tokens
     op->d[4] = (int64_t)head_dim;
     op->flops = flops_per_pair * pairs;
     op->bytes = DT_ELEM_BYTES * (double)batch * (double)s * head_dim * (2 * heads + 2 * kv_heads);
-    /* batch and seq are whole numbers; the multiplicity carries what rounding lost, so that work is exact */
+    /* batch and seq are whole numbers; the multiplicity carries what rounding lost, so that work is
+     * exact */
     op->count = count * tokens_sq / pairs;
 }
 
@@ -143,13 +145,13 @@ void dt_emit_conv(struct dt_kops *o, double pixels, double c_in, double c_out, i
     op->d[3] = kernel;
     op->d[4] = stride;
     op->flops = 2 * pixels * c_in * c_out * taps;
-    op->bytes = DT_ELEM_BYTES *
-                (pixels * stride * stride * c_in + pixels * c_out + taps * c_in * c_out);
+    op->bytes =
+        DT_ELEM_BYTES * (pixels * stride * stride * c_in + pixels * c_out + taps * c_in * c_out);
     op->has_weight = true;
 }
 
-/* Enter and leave the part of a block that is split by tp: all-gather in and reduce-scatter out under
- * sequence parallelism, else one all-reduce out. */
+/* Enter and leave the part of a block that is split by tp: all-gather in and reduce-scatter out
+ * under sequence parallelism, else one all-reduce out. */
 static void tp_enter(struct dt_kops *o, double tokens, double width)
 {
     if (o->w.seqpar)
@@ -191,8 +193,9 @@ static void mlp_half(const struct dt_block *b, struct dt_kops *o)
     dt_emit_pointwise(o, DT_OP_NORM, w->norm_tokens, b->hidden, 0, 2, true, 1);
     tp_enter(o, w->tokens, b->hidden);
     if (b->n_experts > 0) {
-        /* Every expert-parallel rank brings its own tokens and holds n_experts/ep experts: on average it
-         * processes tokens*top_k rows, spread evenly (routing imbalance is not modelled). */
+        /* Every expert-parallel rank brings its own tokens and holds n_experts/ep experts: on
+         * average it processes tokens*top_k rows, spread evenly (routing imbalance is not
+         * modelled). */
         double bytes = DT_ELEM_BYTES * w->norm_tokens * b->top_k * b->hidden;
 
         experts = dt_ceil_div(b->n_experts, w->ep);
@@ -232,7 +235,8 @@ static void lm_head(const struct dt_block *b, struct dt_kops *o)
     dt_emit_pointwise(o, DT_OP_NORM, o->w.norm_tokens, b->hidden, 0, 2, true, 1);
     tp_enter(o, o->w.tokens, b->hidden);
     dt_emit_gemm(o, o->w.tokens, v, b->hidden, 1);
-    /* vocabulary-parallel loss: maximum, target logit and sum of exponentials, one fp32 per token each */
+    /* vocabulary-parallel loss: maximum, target logit and sum of exponentials, one fp32 per token
+     * each */
     dt_emit_coll(o, DT_OP_ALL_REDUCE, o->w.tp, 4 * o->w.tokens, 3);
     dt_emit_pointwise(o, DT_OP_XENT, o->w.tokens, v, 0, 2, false, 1);
 }
@@ -241,7 +245,8 @@ static void projector(const struct dt_block *b, struct dt_kops *o)
 {
     struct dt_share *w = &o->w;
 
-    if (b->context_len > 0) { /* conditioning tokens of generated items, not the item's own pixels */
+    if (b->context_len >
+        0) { /* conditioning tokens of generated items, not the item's own pixels */
         w->tokens = w->n * b->context_len / w->cp;
         w->norm_tokens = w->seqpar ? w->tokens / w->tp : w->tokens;
     }

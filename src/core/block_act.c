@@ -1,26 +1,28 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Activation bytes kept for the backward pass, per kept tensor, after Korthikanti et al. 2022 (table 2), with these
- * differences: flash attention keeps no s x s scores, only its output and one fp32 log-sum-exp per head; no
- * dropout masks; gated MLPs and grouped keys/values by their real widths.
+ * Activation bytes kept for the backward pass, per kept tensor, after Korthikanti et al. 2022
+ * (table 2), with these differences: flash attention keeps no s x s scores, only its output and one
+ * fp32 log-sum-exp per head; no dropout masks; gated MLPs and grouped keys/values by their real
+ * widths.
  *
- *   transformer layer, bytes per token (2-byte elements; q = heads*head_dim, k = kv_heads*head_dim):
- *     norm inputs (residual stream)   2 x 2h            /tp with sequence parallelism
- *     norm outputs                    2 x 2h            /tp with s.p.; recomputed under `selective`
- *     q, k, v and attention output    2(q + 2k) + 2q    /tp
- *     log-sum-exp                     4 heads           /tp
- *     MLP up output                   2f (4f if gated)  /tp
- *     activation output               2f                /tp; recomputed under `selective`
+ *   transformer layer, bytes per token (2-byte elements; q = heads*head_dim, k =
+ * kv_heads*head_dim): norm inputs (residual stream)   2 x 2h            /tp with sequence
+ * parallelism norm outputs                    2 x 2h            /tp with s.p.; recomputed under
+ * `selective` q, k, v and attention output    2(q + 2k) + 2q    /tp log-sum-exp 4 heads /tp MLP up
+ * output                   2f (4f if gated)  /tp activation output               2f /tp; recomputed
+ * under `selective`
  *
- *   For h = q = k = f/4 without gate this is 32h + 4 heads: the paper's 34h less its two one-byte dropout masks.
- *   `selective` drops what norms and activation functions produce (dt_recomputed); `full` keeps the block's input.
- *   Logits and the loss live only within one microbatch's head: the memory model charges them as workspace. */
+ *   For h = q = k = f/4 without gate this is 32h + 4 heads: the paper's 34h less its two one-byte
+ * dropout masks. `selective` drops what norms and activation functions produce (dt_recomputed);
+ * `full` keeps the block's input. Logits and the loss live only within one microbatch's head: the
+ * memory model charges them as workspace. */
 #include "core/block_ops.h"
 
 static double transformer(const struct dt_block *b, const struct dt_share *w, bool keep_cheap)
 {
     double heads = dt_ceil_div(b->heads, w->tp), kv = dt_ceil_div(b->kv_heads, w->tp);
-    double f = dt_ceil_div(b->ffn, w->tp), rows = b->n_experts > 0 ? w->tokens * b->top_k : w->tokens;
+    double f = dt_ceil_div(b->ffn, w->tp),
+           rows = b->n_experts > 0 ? w->tokens * b->top_k : w->tokens;
     double stream = DT_ELEM_BYTES * w->norm_tokens * b->hidden;
     double attn = DT_ELEM_BYTES * b->head_dim * (2 * heads + 2 * kv) + 4 * heads;
     double mlp = DT_ELEM_BYTES * f * (b->gated ? 2 : 1) + (keep_cheap ? DT_ELEM_BYTES * f : 0);
@@ -33,7 +35,8 @@ static double transformer(const struct dt_block *b, const struct dt_share *w, bo
     return sum;
 }
 
-/* GroupNorm -> SiLU -> conv keeps the norm's input, the norm's output (SiLU's input) and the conv's input. */
+/* GroupNorm -> SiLU -> conv keeps the norm's input, the norm's output (SiLU's input) and the conv's
+ * input. */
 static double resnet(const struct dt_block *b, double tokens, double tp, bool keep_cheap)
 {
     double per_stage = keep_cheap ? 3 : 1;
@@ -46,7 +49,8 @@ static double spatial(const struct dt_block *b, const struct dt_share *w, double
 {
     double c = b->hidden, heads = dt_ceil_div(b->heads, w->tp), width = heads * b->head_dim;
     double f = dt_ceil_div(b->ffn, w->tp);
-    double streams = c * (keep_cheap ? 6 : 3); /* three norms: inputs, and outputs unless recomputed */
+    double streams =
+        c * (keep_cheap ? 6 : 3); /* three norms: inputs, and outputs unless recomputed */
     double self = 4 * width, cross = 2 * width;
     double kv = b->context_len > 0 ? 2 * width * w->n * b->context_len : 2 * width * tokens;
     double lse = 4 * 2 * heads * tokens;

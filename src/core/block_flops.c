@@ -2,9 +2,9 @@
  *
  * Totals of blocks and modules: parameters from shapes, FLOPs from the kernel list at tp = 1.
  *
- * Convention: FLOPs count matrix multiplications, convolutions and attention, 2 per multiply-add, causal attention
- * half: per transformer layer of s tokens 2s(2h^2 + 2h^2 g/a + 3hf) + 2s^2 h (causal) or + 4s^2 h (full);
- * logits 2shV (FACTS "per-block", derived). */
+ * Convention: FLOPs count matrix multiplications, convolutions and attention, 2 per multiply-add,
+ * causal attention half: per transformer layer of s tokens 2s(2h^2 + 2h^2 g/a + 3hf) + 2s^2 h
+ * (causal) or + 4s^2 h (full); logits 2shV (FACTS "per-block", derived). */
 #include "core/block_ops.h"
 
 const char *const dt_recompute_names[] = {"none", "selective", "full", NULL};
@@ -46,8 +46,8 @@ static int64_t transformer_params(const struct dt_block *b)
     int64_t h = b->hidden, q = (int64_t)b->heads * b->head_dim;
     int64_t kv = (int64_t)b->kv_heads * b->head_dim, experts = b->n_experts > 0 ? b->n_experts : 1;
     bool qkv_bias = b->bias || b->qkv_bias;
-    int64_t mlp = linear(h, b->gated ? 2 * (int64_t)b->ffn : b->ffn, b->bias) +
-                  linear(b->ffn, h, b->bias);
+    int64_t mlp =
+        linear(h, b->gated ? 2 * (int64_t)b->ffn : b->ffn, b->bias) + linear(b->ffn, h, b->bias);
     int64_t total = linear(h, q, qkv_bias) + 2 * linear(h, kv, qkv_bias) + linear(q, h, b->bias);
 
     total += experts * mlp + 2 * norm(h, b->layernorm);

@@ -8,13 +8,14 @@
 
 enum { DT_ELEM_BYTES = 2 }; /* bf16 activations and weights */
 
-struct dt_share {        /* what one rank of the lane processes, before tensor parallelism */
-    double n;            /* items */
-    double tokens;       /* tokens of this rank (context parallelism divides them) */
-    double tokens_all;   /* tokens before context parallelism */
-    double tokens_sq;    /* attention work before context parallelism */
-    double seq;          /* mean sequence length as attention sees it: tokens_sq / tokens */
-    double norm_tokens;  /* tokens of norms and residuals: divided by tp under sequence parallelism */
+struct dt_share {      /* what one rank of the lane processes, before tensor parallelism */
+    double n;          /* items */
+    double tokens;     /* tokens of this rank (context parallelism divides them) */
+    double tokens_all; /* tokens before context parallelism */
+    double tokens_sq;  /* attention work before context parallelism */
+    double seq;        /* mean sequence length as attention sees it: tokens_sq / tokens */
+    double
+        norm_tokens; /* tokens of norms and residuals: divided by tp under sequence parallelism */
     double tp, cp, ep;
     bool seqpar;
 };
@@ -25,8 +26,9 @@ struct dt_kops {
     struct dt_share w;
 };
 
-/* Image parallelism: whole items go to ip ranks, so the lane is as slow as the fullest rank.  Its share is at
- * least total/ip and at least the largest item; both as a fraction of the total, applied to every sum. */
+/* Image parallelism: whole items go to ip ranks, so the lane is as slow as the fullest rank.  Its
+ * share is at least total/ip and at least the largest item; both as a fraction of the total,
+ * applied to every sum. */
 void dt_share_init(struct dt_share *w, const struct dt_shard *s, const struct dt_work *work);
 
 static inline double dt_ceil_div(double a, double b)
@@ -40,8 +42,8 @@ void dt_emit_gemm(struct dt_kops *o, double m, double n, double k, double count)
 /* Element-wise kernels: `passes` = reads + writes of a tokens x width tensor. */
 void dt_emit_pointwise(struct dt_kops *o, enum dt_op_family f, double tokens, double width,
                        int64_t extra, double passes, bool has_weight, double count);
-/* bytes: full buffer, nccl-tests convention.  Written with gpus_per_node = gpus: the block does not know nodes;
- * the cost model lowers it where a group is wider than a node. */
+/* bytes: full buffer, nccl-tests convention.  Written with gpus_per_node = gpus: the block does not
+ * know nodes; the cost model lowers it where a group is wider than a node. */
 void dt_emit_coll(struct dt_kops *o, enum dt_op_family f, double gpus, double bytes, double count);
 /* Self-attention over sequences of mean length seq with total squared length tokens_sq. */
 void dt_emit_attention(struct dt_kops *o, bool causal, double seq, double tokens_sq, double heads,

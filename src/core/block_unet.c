@@ -2,12 +2,13 @@
  *
  * The U-Net's blocks as kernels.
  *
- * Tensor parallelism splits channels: activations between blocks are whole on every rank, inside a block the
- * first convolution or projection is split by output channels and the last by input channels, followed by one
- * all-reduce of the block's output:
+ * Tensor parallelism splits channels: activations between blocks are whole on every rank, inside a
+ * block the first convolution or projection is split by output channels and the last by input
+ * channels, followed by one all-reduce of the block's output:
  *
  *   ResBlock     GN -> conv (c_out/tp) -> GN(c_out/tp) -> conv (c_in/tp) -AR-> + shortcut
- *   transformer  GN -> proj_in (n/tp) -AG-> {self, cross, GEGLU}: n/tp then k/tp, -AR- each -> proj_out (k/tp) -AR->
+ *   transformer  GN -> proj_in (n/tp) -AG-> {self, cross, GEGLU}: n/tp then k/tp, -AR- each ->
+ * proj_out (k/tp) -AR->
  */
 #include "core/block_ops.h"
 
@@ -43,7 +44,8 @@ static void resnet(const struct dt_block *b, struct dt_kops *o, double tokens)
     dt_emit_pointwise(o, DT_OP_GROUPNORM, tokens, b->c_in, 0, 3, true, 1);
     dt_emit_pointwise(o, DT_OP_ACT, tokens, b->c_in, 0, 2, false, 1);
     dt_emit_conv(o, tokens, b->c_in, mid, b->kernel, 1);
-    dt_emit_gemm(o, o->w.n, mid, b->time_dim, 1); /* time embedding of each item, added to its channels */
+    dt_emit_gemm(o, o->w.n, mid, b->time_dim,
+                 1); /* time embedding of each item, added to its channels */
     dt_emit_pointwise(o, DT_OP_GROUPNORM, tokens, mid, 0, 3, true, 1);
     dt_emit_pointwise(o, DT_OP_ACT, tokens, mid, 0, 2, false, 1);
     dt_emit_conv(o, tokens, mid, b->c_out, b->kernel, 1);
@@ -89,7 +91,8 @@ static void spatial_transformer(const struct dt_block *b, struct dt_kops *o, dou
     if (b->context_len > 0) {
         self_attention(b, o, tokens, d);
         cross_attention(b, o, tokens, d);
-    } else { /* no cross-attention states: the second attention is a self-attention too (AudioLDM) */
+    } else { /* no cross-attention states: the second attention is a self-attention too (AudioLDM)
+              */
         self_attention(b, o, tokens, 2 * d);
     }
     dt_emit_gemm(o, tokens, 2 * f, c, d);

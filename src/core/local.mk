@@ -8,6 +8,7 @@ libdtcore_a_SOURCES = \
 	src/core/block_flops.c \
 	src/core/block_ops.h \
 	src/core/block_unet.c \
+	src/core/cluster.c \
 	src/core/cluster.h \
 	src/core/cost.h \
 	src/core/doc.c \
@@ -17,12 +18,19 @@ libdtcore_a_SOURCES = \
 	src/core/docimpl.h \
 	src/core/file.c \
 	src/core/file.h \
+	src/core/hf.c \
+	src/core/hf.h \
+	src/core/hf_unet.c \
+	src/core/job.c \
 	src/core/job.h \
+	src/core/job_internal.h \
+	src/core/job_read.c \
 	src/core/json.c \
 	src/core/json.h \
 	src/core/mem.c \
 	src/core/mem.h \
 	src/core/memory.h \
+	src/core/model.c \
 	src/core/model.h \
 	src/core/number.c \
 	src/core/number.h \
@@ -49,6 +57,8 @@ libdtcore_a_SOURCES = \
 	src/core/shape.c \
 	src/core/shape.h \
 	src/core/shape_build.h \
+	src/core/shape_check.c \
+	src/core/shape_read.c \
 	src/core/shape_unet.c \
 	src/core/status.c \
 	src/core/status.h \

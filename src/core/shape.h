@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Shapes: what the numbers of a model file or of a Hugging Face config say, before they become blocks.
- * Inside model*.c, shape*.c and hf*.c only. */
+ * Shapes: what the numbers of a model file or of a Hugging Face config say, before they become
+ * blocks. Inside model*.c, shape*.c and hf*.c only. */
 #ifndef DT_CORE_SHAPE_H
 #define DT_CORE_SHAPE_H
 
@@ -28,12 +28,14 @@ struct dt_unet_shape {
     int n_levels, res_blocks, in_channels, out_channels;
     int channels[DT_MAX_LEVELS]; /* per level, from the input resolution down */
     int attention[DT_MAX_LEVELS];
-    int depth[DT_MAX_LEVELS];    /* transformer layers of each spatial transformer; 0 = default 1 */
-    int heads[DT_MAX_LEVELS];    /* 0 = from head_dim */
+    int depth[DT_MAX_LEVELS]; /* transformer layers of each spatial transformer; 0 = default 1 */
+    int heads[DT_MAX_LEVELS]; /* 0 = from head_dim */
     int head_dim;
-    int time_dim;                /* 0 = 4 x first channel count */
-    int context_dim, context_len; /* cross-attention states; length 0 = second self-attention instead */
-    int class_dim, class_layers; /* pooled condition added to or concatenated with the time embedding */
+    int time_dim; /* 0 = 4 x first channel count */
+    int context_dim,
+        context_len; /* cross-attention states; length 0 = second self-attention instead */
+    int class_dim,
+        class_layers; /* pooled condition added to or concatenated with the time embedding */
     bool class_concat;
 };
 
@@ -68,21 +70,19 @@ int dt_shape_context_tokens(const struct dt_shape *s);
 int dt_shape_context_width(const struct dt_shape *s);
 
 /* A file named in `node`'s document: as is when absolute, else beside that document, else from the
- * working directory. */
+ * working directory.  It must exist. */
 enum dt_status dt_doc_relative(struct dt_node node, const char *path, struct dt_error *err,
                                char *out, size_t size);
+/* Gives a bad-input error that names no place the place of `node`; passes everything else. */
+enum dt_status dt_error_place(struct dt_node node, enum dt_status st, struct dt_error *err);
 /* Finds and reads traces/KIND/NAME.yaml or a path; errors are placed at `node`. */
 enum dt_status dt_preset_open(struct dt_node node, const char *kind, const char *name,
                               struct dt_error *err, struct dt_doc **out);
 
-/* hf.c / hf_unet.c */
+/* hf.c; appends one line per assumed default to `assumed` (may be NULL with size 0) */
 enum dt_status dt_hf_shape(const char *path, struct dt_shape *s, char *assumed, size_t size,
                            struct dt_error *err);
 enum dt_status dt_hf_parse(const char *name, const char *text, size_t len, struct dt_shape *s,
                            char *assumed, size_t size, struct dt_error *err);
-enum dt_status dt_hf_unet(struct dt_node root, struct dt_shape *s, char *assumed, size_t size,
-                          struct dt_error *err);
-void dt_hf_assume(char *assumed, size_t size, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
 
 #endif

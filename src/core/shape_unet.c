@@ -7,8 +7,9 @@
  *   ...
  *   last       R R  ->  R T R (middle)  ->  R R R  up
  *
- * On the way up each ResBlock takes its input concatenated with the skip that was pushed last; that is where its
- * c_in comes from (the layout of diffusers' UNet2DConditionModel; totals pinned in tests/test_model.c). */
+ * On the way up each ResBlock takes its input concatenated with the skip that was pushed last; that
+ * is where its c_in comes from (the layout of diffusers' UNet2DConditionModel; totals pinned in
+ * tests/test_model.c). */
 #include "core/shape_build.h"
 
 enum { MAX_SKIPS = 256 };
