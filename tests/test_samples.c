@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Samples: CSV reader, distributions, packing, the fit behind the shipped presets, work per module. */
+ * Samples: CSV reader, distributions, packing, the fit behind the shipped presets, work per module.
+ */
 #include "core/doc.h"
+#include "core/file.h"
 #include "core/mem.h"
 #include "core/samples.h"
 #include "core/samples_build.h"
 #include "core/samples_fit.h"
+#include "test_util.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { SEQ = 8192 };
 
@@ -175,7 +175,8 @@ END_TEST
 
 /* ---- the fit ---- */
 
-/* Facts: millions of the 413 million LAION-400M images whose smaller / larger side is at least px. */
+/* Facts: millions of the 413 million LAION-400M images whose smaller / larger side is at least px.
+ */
 static const struct dt_size_ccdf laion[] = {{256, 211 / 413.0, 268 / 413.0},
                                             {512, 67 / 413.0, 112 / 413.0},
                                             {1024, 9.6 / 413.0, 26 / 413.0}};
@@ -191,7 +192,7 @@ START_TEST(shipped_parameters_are_the_fit)
     for (int i = 0; i < 2; i++) {
         char path[1024];
         struct dt_doc *doc = NULL;
-        snprintf(path, sizeof(path), "%s/samples/%s.yaml", getenv("DISTTRAIN_TRACES"), presets[i]);
+        dt_assert_ok(dt_file_find("samples", presets[i], ".yaml", &err, path, sizeof(path)), err);
         ck_assert_msg(dt_doc_read(path, &err, &doc) == DT_OK, "%s", err.message);
         struct dt_node d = dt_map_get(dt_doc_root(doc), "distribution");
         struct dt_node side = dt_map_get(d, "image_side");
@@ -272,8 +273,8 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Quantiles that are known of such data: median image about 300 tokens, 90th percentile about 1,900,
- * about 10 images a sequence, 1st percentile 2, 99th 22. */
+/* Quantiles that are known of such data: median image about 300 tokens, 90th percentile about
+ * 1,900, about 10 images a sequence, 1st percentile 2, 99th 22. */
 START_TEST(laion_preset_looks_like_web_data)
 {
     enum { N = 20000 };
@@ -305,10 +306,11 @@ START_TEST(laion_preset_looks_like_web_data)
     }
     qsort(tok, (size_t)items, sizeof(*tok), by_size);
     qsort(per, N, sizeof(*per), by_size);
-    printf("laion-8k: image tokens median %lld p90 %lld; images/sequence mean %.2f p1 %lld p99 %lld; "
-           "caption mean %.2f\n",
-           (long long)tok[items / 2], (long long)tok[items * 9 / 10], (double)items / N,
-           (long long)per[N / 100], (long long)per[N * 99 / 100], (double)text / (double)items);
+    printf(
+        "laion-8k: image tokens median %lld p90 %lld; images/sequence mean %.2f p1 %lld p99 %lld; "
+        "caption mean %.2f\n",
+        (long long)tok[items / 2], (long long)tok[items * 9 / 10], (double)items / N,
+        (long long)per[N / 100], (long long)per[N * 99 / 100], (double)text / (double)items);
     ck_assert_int_ge(tok[items / 2], 270);
     ck_assert_int_le(tok[items / 2], 380);
     ck_assert_int_ge(tok[items * 9 / 10], 1700);
@@ -333,7 +335,8 @@ START_TEST(sample_does_not_depend_on_count)
 {
     static const char *const sets[] = {"laion-8k", "audio", "text", "interleaved-8k"};
     for (int k = 0; k < 4; k++) {
-        struct dt_samples *a = must_read(sets[k], SEQ, 17, 11), *b = must_read(sets[k], SEQ, 403, 11);
+        struct dt_samples *a = must_read(sets[k], SEQ, 17, 11),
+                          *b = must_read(sets[k], SEQ, 403, 11);
         ck_assert_msg(same(a, b, 17), "%s", sets[k]);
         ck_assert_str_ne(a->source, "");
         dt_samples_free(a);
@@ -358,8 +361,8 @@ END_TEST
 
 START_TEST(overrides_apply)
 {
-    struct dt_samples *s = must_read(
-        "{preset: laion-8k, max_side: 512, min_side: 96, generate: 1}", SEQ, 300, 3);
+    struct dt_samples *s =
+        must_read("{preset: laion-8k, max_side: 512, min_side: 96, generate: 1}", SEQ, 300, 3);
     for (uint64_t k = 0; k < s->item_first[s->n]; k++) {
         ck_assert(s->items[k].w <= 512 && s->items[k].h <= 512);
         ck_assert(s->items[k].w >= 96 && s->items[k].h >= 96);
@@ -447,14 +450,14 @@ START_TEST(work_of_each_kind_of_module)
                          &err, &s),
                      DT_OK);
     struct dt_module vit = {.role = DT_ROLE_ENCODER, .modality = DT_MODALITY_IMAGE, .patch = 16};
-    struct dt_module gen = {.role = DT_ROLE_GENERATOR, .modality = DT_MODALITY_IMAGE,
-                            .latent_scale = 8};
+    struct dt_module gen = {
+        .role = DT_ROLE_GENERATOR, .modality = DT_MODALITY_IMAGE, .latent_scale = 8};
     struct dt_module llm = {.role = DT_ROLE_LLM, .modality = DT_MODALITY_TEXT};
     struct dt_module txt = {.role = DT_ROLE_ENCODER, .modality = DT_MODALITY_TEXT};
-    struct dt_module beats = {.role = DT_ROLE_ENCODER, .modality = DT_MODALITY_AUDIO,
-                              .frames_per_s = 49.6};
-    struct dt_module ldm = {.role = DT_ROLE_GENERATOR, .modality = DT_MODALITY_AUDIO,
-                            .frames_per_s = 25.6};
+    struct dt_module beats = {
+        .role = DT_ROLE_ENCODER, .modality = DT_MODALITY_AUDIO, .frames_per_s = 49.6};
+    struct dt_module ldm = {
+        .role = DT_ROLE_GENERATOR, .modality = DT_MODALITY_AUDIO, .frames_per_s = 25.6};
     /* 40 x 27 and 6 x 64 patches */
     check_work(s, 0, &vit, 2, 1080 + 384, 1080 * 1080 + 384 * 384, 1080);
     vit.patch = 14; /* 46 x 31 and 7 x 73 */
@@ -501,9 +504,9 @@ START_TEST(every_allocation_may_fail)
             struct dt_samples *s = NULL;
             struct dt_error err = {0};
             dt_mem_fail_at(k);
-            enum dt_status st = what ? read_yaml("laion-8k", SEQ, 40, 2, &err, &s)
-                                     : csv("text_tokens,images\n3,64x64;64x64;65x64\n4,\n5,9x9\n",
-                                           &err, &s);
+            enum dt_status st =
+                what ? read_yaml("laion-8k", SEQ, 40, 2, &err, &s)
+                     : csv("text_tokens,images\n3,64x64;64x64;65x64\n4,\n5,9x9\n", &err, &s);
             bool reached = dt_mem_count() >= k;
             dt_mem_fail_at(0);
             ck_assert((st == DT_OK) == (s != NULL));

@@ -227,7 +227,8 @@ static enum dt_status read_map(struct dt_node node, int seq_len, int64_t count, 
         return read_preset(name, node, seq_len, want, seed, seed_given, err, out);
     }
     struct dt_samples *s = NULL;
-    DT_TRY(dt_samples_generate(dt_map_get(node, "distribution"), node, seq_len, want, seed, err, &s));
+    DT_TRY(
+        dt_samples_generate(dt_map_get(node, "distribution"), node, seq_len, want, seed, err, &s));
     snprintf(s->name, sizeof(s->name), "distribution");
     snprintf(s->source, sizeof(s->source), "distribution stated in the job");
     *out = s;
@@ -238,7 +239,8 @@ enum dt_status dt_samples_read(struct dt_node node, int seq_len, int64_t count, 
                                struct dt_error *err, struct dt_samples **out)
 {
     if (seq_len < 1 || seq_len > DT_SAMPLES_SEQ_MAX || count < 1)
-        return dt_error_set(err, DT_ERR_INPUT, "samples: seq_len must be 1 to %d and count positive",
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "samples: seq_len must be 1 to %d and count positive",
                             (int)DT_SAMPLES_SEQ_MAX);
     if (dt_node_is_map(node))
         return read_map(node, seq_len, count, seed, err, out);

@@ -13,7 +13,8 @@ enum {
     DT_SAMPLES_AUDIO_CS_MAX = 65535, /* centiseconds: what dt_item.w can hold, 655.35 s */
     DT_SAMPLES_SEQ_MAX = 1 << 24     /* tokens of a sequence */
 };
-/* LLM tokens per second of audio: BEATs gives 496 tokens per 10 s (published; FACTS: Model shapes). */
+/* LLM tokens per second of audio: BEATs gives 496 tokens per 10 s (published; FACTS: Model shapes).
+ */
 #define DT_SAMPLES_AUDIO_TOKENS_PER_S 49.6
 
 /* A set that grows; zero-initialised is valid. */
@@ -36,7 +37,10 @@ struct dt_samples *dt_samples_builder_take(struct dt_samples_builder *b);
 void dt_samples_builder_drop(struct dt_samples_builder *b);
 
 /* ceil(a/b) for positive ints. */
-static inline int64_t dt_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t dt_ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
 static inline int64_t dt_image_tokens(int w, int h, int patch)
 {
     return dt_ceil_div(w, patch) * dt_ceil_div(h, patch);
@@ -44,8 +48,8 @@ static inline int64_t dt_image_tokens(int w, int h, int patch)
 /* Frames of a clip of `cs` centiseconds: rounded to nearest, at least one. */
 int64_t dt_audio_frames(int cs, double frames_per_s);
 
-/* samples_dist.c: `map` is a `distribution:` map; `over` a map whose min_side, max_side and generate
- * replace those of `map` (absent node = none). */
+/* samples_dist.c: `map` is a `distribution:` map; `over` a map whose min_side, max_side and
+ * generate replace those of `map` (absent node = none). */
 enum dt_status dt_samples_generate(struct dt_node map, struct dt_node over, int seq_len,
                                    int64_t count, uint64_t seed, struct dt_error *err,
                                    struct dt_samples **out);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Samples from CSV (RFC 4180 quoting; LF or CRLF; UTF-8 byte-order mark allowed; lines that start with
+ * Samples from CSV (RFC 4180 quoting; LF or CRLF; UTF-8 byte-order mark allowed; lines that start
+ * with
  * '#' and empty lines skipped).  Columns, in any order, named by the first line:
  *
  *   text_tokens   required; 0 to seq_len
  *   sample        optional whole number, a label for people
  *   images        optional "WxH;WxH;...": pixels, encoded and read by the LLM
- *   gen_images    optional "WxH;...": targets.  An entry that equals an entry of images (each used once)
- *                 marks that image as a target too; any other is a target only
- *   audio_s       optional "10;7.25;...": seconds of clips, encoded and read by the LLM
- *   gen_audio_s   optional, to audio_s what gen_images is to images
- *   seq_tokens    optional; default seq_len (the sequence is padded)
+ *   gen_images    optional "WxH;...": targets.  An entry that equals an entry of images (each used
+ * once) marks that image as a target too; any other is a target only audio_s       optional
+ * "10;7.25;...": seconds of clips, encoded and read by the LLM gen_audio_s   optional, to audio_s
+ * what gen_images is to images seq_tokens    optional; default seq_len (the sequence is padded)
  *
  * One pass, no copies of the text: linear in its length. */
 #include "core/samples.h"
@@ -354,8 +354,13 @@ static enum dt_status read_row(struct parser *ps)
 enum dt_status dt_samples_parse_csv(const char *name, const char *text, size_t len, int seq_len,
                                     struct dt_error *err, struct dt_samples **out)
 {
-    struct parser ps = {.name = name, .p = text, .end = text + len, .line_begin = text, .line = 1,
-                        .seq_len = seq_len, .err = err};
+    struct parser ps = {.name = name,
+                        .p = text,
+                        .end = text + len,
+                        .line_begin = text,
+                        .line = 1,
+                        .seq_len = seq_len,
+                        .err = err};
     if (seq_len < 1 || seq_len > DT_SAMPLES_SEQ_MAX)
         return dt_error_set(err, DT_ERR_INPUT, "samples: seq_len must be 1 to %d",
                             (int)DT_SAMPLES_SEQ_MAX);

@@ -2,11 +2,11 @@
  *
  * Samples drawn from a distribution (doc/samples.md).
  *
- * The stream of training data is a sequence of *pairs*: a text of some length with one image and/or one
- * audio clip.  Pairs are packed in order: appended to a training sequence until the next does not fit,
- * which then opens the following sequence; the rest is padding.  Pair k draws from random stream k of
- * the seed and nothing else, so sample i does not depend on how many samples are asked for, and the
- * same pairs come back whatever the sequence length or size cap. */
+ * The stream of training data is a sequence of *pairs*: a text of some length with one image and/or
+ * one audio clip.  Pairs are packed in order: appended to a training sequence until the next does
+ * not fit, which then opens the following sequence; the rest is padding.  Pair k draws from random
+ * stream k of the seed and nothing else, so sample i does not depend on how many samples are asked
+ * for, and the same pairs come back whatever the sequence length or size cap. */
 #include "core/samples_build.h"
 
 #include "core/rng.h"
@@ -35,7 +35,8 @@ struct pairs {
 
 /* ---- reading ---- */
 
-/* {kind: lognormal, mu: 2.4, sigma: 0.7, min: 1, max: 256}, or instead of mu and sigma {mean: 15, p99: 63}. */
+/* {kind: lognormal, mu: 2.4, sigma: 0.7, min: 1, max: 256}, or instead of mu and sigma {mean: 15,
+ * p99: 63}. */
 static enum dt_status read_lognormal(struct dt_node n, struct dist *d, struct dt_error *err)
 {
     double p99 = 0, mean = 0;
@@ -132,12 +133,12 @@ static enum dt_status check_fits(struct dt_node map, const struct pairs *p, int 
                                  struct dt_error *err)
 {
     if (p->side.on && p->min_side > p->max_side)
-        return dt_node_error(map, err, "min_side %d is above max_side %d", p->min_side, p->max_side);
+        return dt_node_error(map, err, "min_side %d is above max_side %d", p->min_side,
+                             p->max_side);
     int64_t side = dt_ceil_div(p->max_side, p->patch);
     int64_t image = p->side.on ? side * side : 0;
-    int64_t audio = p->audio_s.on ? dt_audio_frames((int)ceil(p->audio_s.max * 100.0),
-                                                    p->tokens_per_s)
-                                  : 0;
+    int64_t audio =
+        p->audio_s.on ? dt_audio_frames((int)ceil(p->audio_s.max * 100.0), p->tokens_per_s) : 0;
     int64_t text = p->text.on ? (int64_t)ceil(p->text.max) : 0;
     if (image + audio + text <= seq_len)
         return DT_OK;
@@ -152,16 +153,18 @@ static enum dt_status check_fits(struct dt_node map, const struct pairs *p, int 
 static enum dt_status read_pairs(struct dt_node map, struct dt_node over, int seq_len,
                                  struct pairs *p, struct dt_error *err)
 {
-    static const char *const keys[] = {"text_tokens",  "image_side", "aspect_sigma",
-                                       "size_ccdf",    "audio_s",    "min_side",
-                                       "max_side",     "patch",      "audio_tokens_per_s",
-                                       "generate",     "fill",       NULL};
+    static const char *const keys[] = {
+        "text_tokens", "image_side", "aspect_sigma",       "size_ccdf", "audio_s", "min_side",
+        "max_side",    "patch",      "audio_tokens_per_s", "generate",  "fill",    NULL};
     static const char *const fills[] = {"padding", "text", NULL};
     int fill = 0;
     /* 64 px: below, web images are icons; 1,024 px: the larger published resolution; both are house
      * assumptions, as is generating half of the images (doc/samples.md). */
-    *p = (struct pairs){.aspect_sigma = -1, .min_side = 64, .max_side = 1024,
-                        .patch = DT_SAMPLES_PATCH, .tokens_per_s = DT_SAMPLES_AUDIO_TOKENS_PER_S,
+    *p = (struct pairs){.aspect_sigma = -1,
+                        .min_side = 64,
+                        .max_side = 1024,
+                        .patch = DT_SAMPLES_PATCH,
+                        .tokens_per_s = DT_SAMPLES_AUDIO_TOKENS_PER_S,
                         .generate = 0.5};
     DT_TRY(dt_map_check(map, "distribution", keys, err));
     DT_TRY(read_dist(map, "text_tokens", 0, seq_len, &p->text, err));

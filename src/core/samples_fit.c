@@ -154,7 +154,8 @@ enum dt_status dt_lognormal_from_mean(double mean, double value, double quantile
                                       struct dt_error *err, double *mu, double *sigma)
 {
     if (!(mean > 0 && value > mean && quantile > 0.5 && quantile < 1))
-        return dt_error_set(err, DT_ERR_INPUT, "log-normal: needs 0 < mean < value of the quantile");
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "log-normal: needs 0 < mean < value of the quantile");
     double z = gsl_cdf_ugaussian_Pinv(quantile), d = z * z - 2.0 * log(value / mean);
     if (d < 0)
         return dt_error_set(err, DT_ERR_INPUT,

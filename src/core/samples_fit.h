@@ -12,10 +12,12 @@
 struct dt_size_ccdf {
     double px, smaller, larger;
 };
-/* ln(smaller side) ~ Normal(mu, sigma); larger = smaller * exp(|a|), a ~ Normal(0, aspect_sigma). */
+/* ln(smaller side) ~ Normal(mu, sigma); larger = smaller * exp(|a|), a ~ Normal(0, aspect_sigma).
+ */
 struct dt_size_fit {
     double mu, sigma, aspect_sigma;
-    double rms_probit; /* root mean square residual, in standard deviations of the normal quantile */
+    double
+        rms_probit; /* root mean square residual, in standard deviations of the normal quantile */
 };
 enum { DT_SIZE_CCDF_MAX = 32 };
 
@@ -27,8 +29,8 @@ enum dt_status dt_samples_fit(const struct dt_size_ccdf *ccdf, int n, struct dt_
 /* P(larger side >= px) under a fit: a skew-normal tail, by Gauss-Legendre quadrature. */
 double dt_size_fit_larger(const struct dt_size_fit *fit, double px);
 
-/* The log-normal with this mean whose `quantile` (0.5 < quantile < 1) is at `value` > mean; closed form, the
- * narrower of the two solutions.  DT_ERR_INPUT when none exists. */
+/* The log-normal with this mean whose `quantile` (0.5 < quantile < 1) is at `value` > mean; closed
+ * form, the narrower of the two solutions.  DT_ERR_INPUT when none exists. */
 enum dt_status dt_lognormal_from_mean(double mean, double value, double quantile,
                                       struct dt_error *err, double *mu, double *sigma);
 
