@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * disttrain db: import published tables, fit profiles from them, show and export. */
+#include "cli/cli.h"
+#include "cli/table.h"
+#include "core/doc.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "core/mem.h"
+#include "core/profile_fit.h"
+#include "core/profile_import.h"
+
+#include <string.h>
+#include <unistd.h>
+
+enum { CSV_LIMIT_BYTES = 256 << 20 };
+
+const struct dt_option dt_db_options[] = {
+    {"output", 'o', DT_OPT_STRING, "FILE", "where to write: .db = SQLite, .sql = SQL text, - = stdout (text)"},
+    {"device", 'd', DT_OPT_STRING, "NAME", "device of the imported rows, of the fit, or to show"},
+    {"dtype", 0, DT_OPT_STRING, "TYPE", "element type of the imported rows or to show (bf16, fp32, tf32, any)"},
+    {"shape", 0, DT_OPT_STRING, "MODEL", "import vidur-layer: llama-3-8b or llama-2-7b"},
+    {"source", 0, DT_OPT_STRING, "NAME", "import: name of the source"},
+    {"origin", 0, DT_OPT_STRING, "URL", "import: where the table is from, with its commit or version"},
+    {"licence", 0, DT_OPT_STRING, "ID", "import: licence of the table"},
+    {"date", 0, DT_OPT_STRING, "DATE", "import: date of the table"},
+    {"note", 0, DT_OPT_STRING, "TEXT", "import: a remark kept with the source"},
+    {"op", 0, DT_OPT_STRING, "OP", "show: only rows of this op (gemm, attn_causal, all_reduce, ...)"},
+    {"limit", 0, DT_OPT_INT, "N", "show: at most N rows of --op (default 40, 0 = all)"},
+    {NULL, 0, DT_OPT_FLAG, NULL, NULL},
+};
+
+static enum dt_status need_output(const struct dt_cli *cli, const char *action, struct dt_error *err,
+                                  const char **out)
+{
+    *out = dt_cli_string(cli, "output", NULL);
+    return *out ? DT_OK : dt_error_set(err, DT_ERR_USAGE, "db %s needs -o FILE", action);
+}
+
+static enum dt_status copy_option(const struct dt_cli *cli, const char *option, const char *fallback,
+                                  char *buf, size_t size, struct dt_error *err)
+{
+    const char *s = dt_cli_string(cli, option, fallback);
+
+    if (strlen(s) >= size)
+        return dt_error_set(err, DT_ERR_USAGE, "--%s is longer than %zu characters", option, size - 1);
+    memcpy(buf, s, strlen(s) + 1);
+    return DT_OK;
+}
+
+static enum dt_status import_options(const struct dt_cli *cli, struct dt_error *err,
+                                     struct dt_import_options *o)
+{
+    struct dt_profile_source *s = &o->source;
+
+    o->device = dt_cli_string(cli, "device", NULL);
+    o->dtype = dt_cli_string(cli, "dtype", NULL);
+    o->shape = dt_cli_string(cli, "shape", NULL);
+    if (!o->device)
+        return dt_error_set(err, DT_ERR_USAGE, "db import needs --device NAME, as in --device A100-SXM4-80GB");
+    if (!dt_cli_string(cli, "source", NULL))
+        return dt_error_set(err, DT_ERR_USAGE, "db import needs --source NAME: every row names its source");
+    DT_TRY(copy_option(cli, "source", "", s->name, sizeof s->name, err));
+    DT_TRY(copy_option(cli, "origin", "not stated", s->origin, sizeof s->origin, err));
+    DT_TRY(copy_option(cli, "licence", "not stated", s->licence, sizeof s->licence, err));
+    DT_TRY(copy_option(cli, "date", "not recorded", s->date, sizeof s->date, err));
+    return copy_option(cli, "note", "", s->note, sizeof s->note, err);
+}
+
+static enum dt_status import_family_help(struct dt_error *err)
+{
+    char list[2048] = "db import FAMILY FILE... -o OUT --device NAME --source NAME; families:";
+    const char *name, *summary;
+
+    for (int i = 0; (name = dt_importer_name(i, &summary)); i++) {
+        size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "\n  %-18s %s", name, summary);
+    }
+    return dt_error_set(err, DT_ERR_USAGE, "%s", list);
+}
+
+static enum dt_status import_file(const char *family, const char *path,
+                                  const struct dt_import_options *o, struct dt_error *err,
+                                  struct dt_ptable *t, struct dt_import_result *sum)
+{
+    struct dt_import_result r;
+    enum dt_status status;
+    char *text;
+    size_t len;
+
+    DT_TRY(dt_file_read(path, CSV_LIMIT_BYTES, err, &text, &len));
+    status = dt_profile_import(family, path, text, len, o, err, t, &r);
+    dt_free(text);
+    if (status != DT_OK)
+        return status;
+    sum->rows += r.rows;
+    sum->measurements += r.measurements;
+    sum->skipped += r.skipped;
+    return DT_OK;
+}
+
+/* An output that exists is added to. */
+static enum dt_status db_import(struct dt_cli *cli, struct dt_error *err)
+{
+    struct dt_import_result sum = {0, 0, 0};
+    struct dt_import_options o = {0};
+    struct dt_ptable t = {0};
+    const char *out;
+    enum dt_status status = DT_OK;
+
+    if (cli->n_args < 3)
+        return import_family_help(err);
+    DT_TRY(need_output(cli, "import", err, &out));
+    DT_TRY(import_options(cli, err, &o));
+    if (strcmp(out, "-") != 0 && access(out, F_OK) == 0)
+        DT_TRY(dt_ptable_read(out, err, &t));
+    for (int i = 2; i < cli->n_args && status == DT_OK; i++)
+        status = import_file(cli->args[1], cli->args[i], &o, err, &t, &sum);
+    if (status == DT_OK)
+        status = dt_ptable_write(&t, out, err);
+    if (status == DT_OK && strcmp(out, "-") != 0)
+        printf("%s: %zu rows from %zu lines (%zu lines skipped), %zu rows in all\n", out, sum.rows,
+               sum.measurements, sum.skipped, t.n_rows);
+    dt_ptable_free(&t);
+    return status;
+}
+
+static enum dt_status print_scores_json(const struct dt_fit_report *r, const char *device, size_t rows,
+                                        struct dt_error *err)
+{
+    struct dt_json j;
+    char *text;
+
+    dt_json_init(&j, true);
+    dt_json_begin_object(&j);
+    dt_json_kv_string(&j, "device", device);
+    dt_json_kv_int(&j, "rows", (int64_t)rows);
+    dt_json_key(&j, "scores");
+    dt_json_begin_array(&j);
+    for (int i = 0; i < r->n; i++) {
+        dt_json_begin_object(&j);
+        dt_json_kv_string(&j, "what", r->score[i].what);
+        dt_json_kv_int(&j, "points", (int64_t)r->score[i].s.n);
+        dt_json_kv_double(&j, "mape", r->score[i].s.mean);
+        dt_json_kv_double(&j, "median", r->score[i].s.median);
+        dt_json_kv_double(&j, "p90", r->score[i].s.p90);
+        dt_json_end_object(&j);
+    }
+    dt_json_end_array(&j);
+    dt_json_end_object(&j);
+    DT_TRY(dt_json_finish(&j, err, &text));
+    puts(text);
+    dt_free(text);
+    return DT_OK;
+}
+
+static void print_scores(const struct dt_fit_report *r)
+{
+    static const char *const heads[] = {"held-out error of the fit", "points", "mean [%]", "median [%]",
+                                        "p90 [%]"};
+    struct dt_table t;
+
+    dt_table_init(&t, 5, heads);
+    for (int i = 0; i < r->n; i++) {
+        dt_table_cell(&t, "%s", r->score[i].what);
+        dt_table_cell(&t, "%zu", r->score[i].s.n);
+        dt_table_cell(&t, "%.1f", 100 * r->score[i].s.mean);
+        dt_table_cell(&t, "%.1f", 100 * r->score[i].s.median);
+        dt_table_cell(&t, "%.1f", 100 * r->score[i].s.p90);
+    }
+    dt_table_print(&t, stdout);
+}
+
+static enum dt_status db_fit(struct dt_cli *cli, struct dt_error *err)
+{
+    const char *out, *device = dt_cli_string(cli, "device", NULL);
+    struct dt_ptable in = {0}, t = {0};
+    struct dt_fit_report report;
+    enum dt_status status;
+
+    if (cli->n_args != 2 || !device)
+        return dt_error_set(err, DT_ERR_USAGE, "db fit MEASURED --device %s|%s|%s -o OUT", dt_fit_device(0),
+                            dt_fit_device(1), dt_fit_device(2));
+    DT_TRY(need_output(cli, "fit", err, &out));
+    DT_TRY(dt_ptable_read(cli->args[1], err, &in));
+    status = dt_profile_fit(&in, device, err, &t, &report);
+    dt_ptable_free(&in);
+    if (status == DT_OK)
+        status = dt_ptable_write(&t, out, err);
+    if (status == DT_OK && strcmp(out, "-") != 0) {
+        if (cli->json) {
+            status = print_scores_json(&report, device, t.n_rows, err);
+        } else {
+            print_scores(&report);
+            printf("%s: %zu rows for %s\n", out, t.n_rows, device);
+        }
+    }
+    dt_ptable_free(&t);
+    return status;
+}
+
+/* ---- show ---- */
+
+static bool wanted(const struct dt_ptable *t, const struct dt_ptable_row *r, const char *device,
+                   const char *dtype, int op)
+{
+    return (!device || strcmp(t->devices[r->device], device) == 0) &&
+           (!dtype || strcmp(t->dtypes[r->dtype], dtype) == 0) && (op < 0 || r->r.family == op);
+}
+
+static bool same_series(const struct dt_ptable_row *a, const struct dt_ptable_row *b)
+{
+    return a->device == b->device && a->dtype == b->dtype && a->r.family == b->r.family &&
+           a->r.phase == b->r.phase && a->r.kind == b->r.kind && a->r.source == b->r.source;
+}
+
+static void json_series(struct dt_json *j, const struct dt_ptable *t, const struct dt_ptable_row *r)
+{
+    const struct dt_profile_source *s = &t->sources[r->r.source];
+
+    dt_json_kv_string(j, "device", t->devices[r->device]);
+    dt_json_kv_string(j, "dtype", t->dtypes[r->dtype]);
+    dt_json_kv_string(j, "op", dt_op_family_names[r->r.family]);
+    dt_json_kv_string(j, "phase", dt_ptable_phase_names[r->r.phase]);
+    dt_json_kv_string(j, "kind", dt_row_kind_names[r->r.kind]);
+    dt_json_kv_string(j, "source", s->name);
+    dt_json_kv_string(j, "origin", s->origin);
+    dt_json_kv_string(j, "licence", s->licence);
+    dt_json_kv_string(j, "date", s->date);
+    dt_json_kv_string(j, "note", s->note);
+}
+
+static enum dt_status show_json(const struct dt_ptable *t, const char *device, const char *dtype,
+                                int op, struct dt_error *err)
+{
+    struct dt_json j;
+    char *text;
+
+    dt_json_init(&j, false);
+    dt_json_begin_object(&j);
+    dt_json_kv_int(&j, "schema_version", DT_PROFILE_SCHEMA);
+    dt_json_key(&j, "series");
+    dt_json_begin_array(&j);
+    for (size_t i = 0, k; i < t->n_rows; i = k) {
+        const struct dt_ptable_row *r = &t->rows[i];
+        for (k = i + 1; k < t->n_rows && same_series(r, &t->rows[k]); k++)
+            ;
+        if (!wanted(t, r, device, dtype, op))
+            continue;
+        dt_json_begin_object(&j);
+        json_series(&j, t, r);
+        dt_json_kv_int(&j, "points", (int64_t)(k - i));
+        if (op >= 0) {
+            dt_json_key(&j, "rows");
+            dt_json_begin_array(&j);
+            for (size_t p = i; p < k; p++) {
+                dt_json_begin_array(&j);
+                for (int d = 0; d < 6; d++)
+                    dt_json_int(&j, t->rows[p].r.d[d]);
+                dt_json_int(&j, t->rows[p].r.n);
+                dt_json_double(&j, t->rows[p].r.median_ns);
+                dt_json_double(&j, t->rows[p].r.p10_ns);
+                dt_json_double(&j, t->rows[p].r.p90_ns);
+                dt_json_end_array(&j);
+            }
+            dt_json_end_array(&j);
+        }
+        dt_json_end_object(&j);
+    }
+    dt_json_end_array(&j);
+    dt_json_end_object(&j);
+    DT_TRY(dt_json_finish(&j, err, &text));
+    puts(text);
+    dt_free(text);
+    return DT_OK;
+}
+
+static void show_series(const struct dt_ptable *t, const char *device, const char *dtype)
+{
+    static const char *const heads[] = {"device", "dtype", "op", "phase", "kind", "points", "source"};
+    struct dt_table table;
+
+    dt_table_init(&table, 7, heads);
+    for (size_t i = 0, k; i < t->n_rows; i = k) {
+        const struct dt_ptable_row *r = &t->rows[i];
+        for (k = i + 1; k < t->n_rows && same_series(r, &t->rows[k]); k++)
+            ;
+        if (!wanted(t, r, device, dtype, -1))
+            continue;
+        dt_table_cell(&table, "%s", t->devices[r->device]);
+        dt_table_cell(&table, "%s", t->dtypes[r->dtype]);
+        dt_table_cell(&table, "%s", dt_op_family_names[r->r.family]);
+        dt_table_cell(&table, "%s", dt_ptable_phase_names[r->r.phase]);
+        dt_table_cell(&table, "%s", dt_row_kind_names[r->r.kind]);
+        dt_table_cell(&table, "%zu", k - i);
+        dt_table_cell(&table, "%s", t->sources[r->r.source].name);
+    }
+    dt_table_print(&table, stdout);
+    printf("\nSources:\n");
+    for (int i = 0; i < t->n_sources; i++)
+        printf("  %s\n    from %s (%s, %s)\n%s%s%s", t->sources[i].name, t->sources[i].origin,
+               t->sources[i].licence, t->sources[i].date, t->sources[i].note[0] ? "    " : "",
+               t->sources[i].note, t->sources[i].note[0] ? "\n" : "");
+}
+
+static void show_rows(const struct dt_ptable *t, const char *device, const char *dtype, int op,
+                      int64_t limit)
+{
+    static const char *const heads[] = {"phase", "kind", "d0", "d1", "d2", "d3", "d4", "d5", "n",
+                                        "median [us]", "p10 [us]", "p90 [us]"};
+    struct dt_table table;
+    int64_t shown = 0, left = 0;
+
+    dt_table_init(&table, 12, heads);
+    for (size_t i = 0; i < t->n_rows; i++) {
+        const struct dt_profile_row *r = &t->rows[i].r;
+        if (!wanted(t, &t->rows[i], device, dtype, op))
+            continue;
+        if (limit && shown == limit) {
+            left++;
+            continue;
+        }
+        shown++;
+        dt_table_cell(&table, "%s", dt_ptable_phase_names[r->phase]);
+        dt_table_cell(&table, "%s", dt_row_kind_names[r->kind]);
+        for (int d = 0; d < 6; d++)
+            dt_table_cell(&table, "%lld", (long long)r->d[d]);
+        dt_table_cell(&table, "%lld", (long long)r->n);
+        dt_table_cell(&table, "%.3f", r->median_ns / 1e3);
+        dt_table_cell(&table, "%.3f", r->p10_ns / 1e3);
+        dt_table_cell(&table, "%.3f", r->p90_ns / 1e3);
+    }
+    dt_table_print(&table, stdout);
+    if (left)
+        printf("... and %lld more rows (--limit 0 shows all)\n", (long long)left);
+}
+
+static enum dt_status find_op(const char *name, struct dt_error *err, int *op)
+{
+    const char *names[DT_OP_FAMILY_N + 1], *near;
+
+    *op = -1;
+    if (!name)
+        return DT_OK;
+    for (int f = 0; f < DT_OP_FAMILY_N; f++) {
+        names[f] = dt_op_family_names[f];
+        if (strcmp(names[f], name) == 0)
+            *op = f;
+    }
+    names[DT_OP_FAMILY_N] = NULL;
+    if (*op >= 0)
+        return DT_OK;
+    near = dt_suggest(name, names);
+    return dt_error_set(err, DT_ERR_USAGE, "unknown op '%.60s'%s%s%s", name, near ? "; did you mean " : "",
+                        near ? near : "", near ? "?" : "");
+}
+
+static enum dt_status db_show(struct dt_cli *cli, struct dt_error *err)
+{
+    const char *device = dt_cli_string(cli, "device", NULL), *dtype = dt_cli_string(cli, "dtype", NULL);
+    struct dt_ptable t = {0};
+    enum dt_status status = DT_OK;
+    char path[1024];
+    int64_t limit;
+    int op;
+
+    if (cli->n_args != 2)
+        return dt_error_set(err, DT_ERR_USAGE, "db show PROFILE [--op OP] [--device NAME] [--json]");
+    DT_TRY(find_op(dt_cli_string(cli, "op", NULL), err, &op));
+    DT_TRY(dt_cli_int(cli, "limit", 0, INT64_C(1) << 40, 40, &limit, err));
+    DT_TRY(dt_file_find("profiles", cli->args[1], ".sql", err, path, sizeof path));
+    DT_TRY(dt_ptable_read(path, err, &t));
+    dt_ptable_sort(&t);
+    if (cli->json)
+        status = show_json(&t, device, dtype, op, err);
+    else if (op >= 0)
+        show_rows(&t, device, dtype, op, limit);
+    else
+        show_series(&t, device, dtype);
+    dt_ptable_free(&t);
+    return status;
+}
+
+static enum dt_status db_export(struct dt_cli *cli, struct dt_error *err)
+{
+    struct dt_ptable t = {0};
+    enum dt_status status;
+    const char *out;
+    char path[1024];
+
+    if (cli->n_args != 2)
+        return dt_error_set(err, DT_ERR_USAGE, "db export PROFILE -o FILE.sql");
+    DT_TRY(need_output(cli, "export", err, &out));
+    DT_TRY(dt_file_find("profiles", cli->args[1], ".sql", err, path, sizeof path));
+    DT_TRY(dt_ptable_read(path, err, &t));
+    status = dt_ptable_write(&t, out, err);
+    if (status == DT_OK && strcmp(out, "-") != 0)
+        printf("%s: %zu rows\n", out, t.n_rows);
+    dt_ptable_free(&t);
+    return status;
+}
+
+enum dt_status dt_cmd_db(struct dt_cli *cli, struct dt_error *err)
+{
+    static const struct {
+        const char *name;
+        enum dt_status (*run)(struct dt_cli *cli, struct dt_error *err);
+    } actions[] = {{"import", db_import}, {"fit", db_fit}, {"show", db_show}, {"export", db_export}};
+    static const char *const names[] = {"import", "fit", "show", "export", NULL};
+    const char *near;
+
+    for (size_t i = 0; i < sizeof actions / sizeof actions[0]; i++)
+        if (strcmp(cli->args[0], actions[i].name) == 0)
+            return actions[i].run(cli, err);
+    near = dt_suggest(cli->args[0], names);
+    return dt_error_set(err, DT_ERR_USAGE, "unknown action 'db %.40s'%s%s%s; actions: import, fit, show, export",
+                        cli->args[0], near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+}
