@@ -217,9 +217,13 @@ static enum dt_status on_scalar(struct builder *b, struct fy_event *e, struct dt
     struct fy_token *token = e->scalar.value;
     struct dt_value *v;
     ptrdiff_t index;
+    enum fy_scalar_style style = token ? fy_token_scalar_style(token) : FYSS_PLAIN;
 
+    /* libfyaml's mark is behind the opening quote */
+    if ((style == FYSS_SINGLE_QUOTED || style == FYSS_DOUBLE_QUOTED) && at.col > 1)
+        at.col--;
     DT_TRY(new_value(b, DT_VALUE_SCALAR, at, e->scalar.tag, &v));
-    v->plain = !token || fy_token_scalar_style(token) == FYSS_PLAIN;
+    v->plain = style == FYSS_PLAIN;
     DT_TRY(token_text(b, token, at, &v->text));
     DT_TRY(add_anchor(b, e->scalar.anchor, at, v, &index));
     return add_value(b, v);
