@@ -4,13 +4,18 @@
 # (of more than one source file: set tests_test_X_SOURCES too; headers go to EXTRA_DIST).  Shell tests go to SHELL_TESTS.
 # A program that cannot run here exits 77 (skipped).
 check_PROGRAMS += \
+	tests/test_assign \
+	tests/test_base \
+	tests/test_doc \
 	tests/test_samples
 
 SHELL_TESTS =
 
 TESTS += $(check_PROGRAMS) $(SHELL_TESTS)
 TEST_EXTENSIONS = .sh
-EXTRA_DIST += $(SHELL_TESTS) tests/test_util.h
+EXTRA_DIST += $(SHELL_TESTS) \
+	tests/cost_fixture.h \
+	tests/test_util.h
 AM_TESTS_ENVIRONMENT = \
 	LC_ALL=C; export LC_ALL; \
 	srcdir='$(abs_srcdir)'; export srcdir; \

@@ -34,7 +34,11 @@ nobase_dist_pkgdata_DATA += \
 	traces/models/mllm-tiny.yaml \
 	traces/models/sd21-unet.yaml \
 	traces/models/vit-huge.yaml \
+	traces/profiles/a100.sql \
+	traces/profiles/a800.sql \
+	traces/profiles/h100.sql \
 	traces/samples/audio.yaml \
 	traces/samples/interleaved-8k.yaml \
 	traces/samples/laion-8k.yaml \
 	traces/samples/text.yaml
+EXTRA_DIST += traces/profiles/build.sh

@@ -2,7 +2,13 @@
 noinst_LIBRARIES += libdtcore.a
 libdtcore_a_SOURCES = \
 	src/core/arena.c \
+	src/core/assign.c \
 	src/core/assign.h \
+	src/core/assign_build.h \
+	src/core/assign_inter.c \
+	src/core/assign_lpt.c \
+	src/core/assign_order.c \
+	src/core/assign_slots.c \
 	src/core/block.c \
 	src/core/block_act.c \
 	src/core/block_flops.c \
@@ -10,7 +16,15 @@ libdtcore_a_SOURCES = \
 	src/core/block_unet.c \
 	src/core/cluster.c \
 	src/core/cluster.h \
+	src/core/cost.c \
 	src/core/cost.h \
+	src/core/cost_block.c \
+	src/core/cost_collective.c \
+	src/core/cost_internal.h \
+	src/core/cost_interp.c \
+	src/core/cost_kernel.c \
+	src/core/cost_rows.c \
+	src/core/cost_stage.c \
 	src/core/doc.c \
 	src/core/doc.h \
 	src/core/docedit.c \
@@ -29,17 +43,48 @@ libdtcore_a_SOURCES = \
 	src/core/json.h \
 	src/core/mem.c \
 	src/core/mem.h \
+	src/core/memory.c \
 	src/core/memory.h \
 	src/core/model.c \
 	src/core/model.h \
 	src/core/number.c \
 	src/core/number.h \
+	src/core/orchestrate.c \
 	src/core/orchestrate.h \
+	src/core/orchestrate_baselines.c \
+	src/core/orchestrate_convex.c \
+	src/core/orchestrate_explain.c \
+	src/core/orchestrate_front.c \
+	src/core/orchestrate_internal.h \
+	src/core/orchestrate_memory.c \
+	src/core/orchestrate_rank.c \
+	src/core/orchestrate_search.c \
+	src/core/orchestrate_search.h \
+	src/core/orchestrate_table.c \
 	src/core/plan.c \
 	src/core/plan.h \
 	src/core/plan_json.c \
 	src/core/plan_split.c \
+	src/core/profile.c \
 	src/core/profile.h \
+	src/core/profile_csv.c \
+	src/core/profile_csv.h \
+	src/core/profile_export.c \
+	src/core/profile_fit.c \
+	src/core/profile_fit.h \
+	src/core/profile_fit_attn.c \
+	src/core/profile_fit_comm.c \
+	src/core/profile_fit_conv.c \
+	src/core/profile_fit_gemm.c \
+	src/core/profile_fit_mem.c \
+	src/core/profile_fit_priv.h \
+	src/core/profile_import.c \
+	src/core/profile_import.h \
+	src/core/profile_local.c \
+	src/core/profile_local.h \
+	src/core/profile_schema.c \
+	src/core/profile_schema.h \
+	src/core/profile_table.c \
 	src/core/program.h \
 	src/core/report.h \
 	src/core/rng.c \
