@@ -19,6 +19,7 @@ static const int causal_dims[] = {64, 128}, full_dims[] = {64, 72, 80, 128}, cro
 
 struct surfaces {
     struct dt_local h_causal64, h_causal128, a_causal128, h_full[3]; /* h_full: head widths 64, 72, 80 */
+    double full_cap;       /* largest share of peak that a derived bidirectional row may reach */
     double ratio[2];       /* ln(backward / forward) = ratio[0] + ratio[1] log2(flops) */
     double ratio_range[2]; /* of log2(flops) */
     double ratio_spread;
@@ -112,6 +113,31 @@ static void causal(const struct dt_fit *f, const struct surfaces *s, int dim, do
     times_ratio(e, &h64, &h128);
 }
 
+/* Largest share of the device's peak in a table. */
+static double best_share(const struct dt_fit *f, const struct dt_fit_device *dev, bool causal, int dim)
+{
+    int family = causal ? DT_OP_ATTN_CAUSAL : DT_OP_ATTN_FULL;
+    double best = 0;
+
+    for (size_t i = 0; (i = dt_fit_next(f, i, dev->name, "bf16", family, DT_PHASE_FWD)) < f->in->n_rows; i++) {
+        const struct dt_profile_row *r = &f->in->rows[i].r;
+        double work = flops((double)r->d[1], (double)r->d[0] * (double)r->d[2], dim, causal);
+        if (r->d[4] == dim)
+            best = fmax(best, work / (r->median_ns * dev->flops_per_ns));
+    }
+    return best;
+}
+
+/* A product of ratios can promise more than the card does: derived rows stay under this card's best causal
+ * share times what the absence of a mask gains at best on the H100. */
+static double full_cap(const struct dt_fit *f)
+{
+    const struct dt_fit_device *base = dt_fit_find_device(f->dev->base);
+
+    return best_share(f, base, true, 128) * best_share(f, f->h100, false, 64) /
+           best_share(f, f->h100, true, 64);
+}
+
 /* H100: its own table for 64, 72, 80; width 128 through causal 128 / causal 64.  A100: causal 128 x
  * H100's full / causal 128. */
 static void full(const struct dt_fit *f, const struct surfaces *s, int dim, double seq, double heads,
@@ -131,6 +157,8 @@ static void full(const struct dt_fit *f, const struct surfaces *s, int dim, doub
         surface(&s->a_causal128, f->a100, true, 128, seq, heads, 1, e);
         times_ratio(e, &h, &c128);
     }
+    if (on_a100(f) || dim == 128)
+        e->ns = fmax(e->ns, flops(seq, heads, dim, false) / (s->full_cap * f->dev->flops_per_ns));
 }
 
 /* Flash attention walks kv blocks for each block of queries, so `heads` sequences of q queries against kv keys
@@ -316,8 +344,10 @@ enum dt_status dt_fit_attention(struct dt_fit *f)
         status = load(f, f->a100, true, 128, &s->a_causal128);
     for (int i = 0; i < 3 && status == DT_OK; i++)
         status = load(f, f->h100, false, widths[i], &s->h_full[i]);
-    if (status == DT_OK)
+    if (status == DT_OK) {
+        s->full_cap = full_cap(f);
         status = fit_backward(f, s);
+    }
     if (status == DT_OK && on_a100(f))
         status = dt_fit_score(f, "attn causal fwd d=128 (5 folds by seq, heads)", &s->a_causal128, 1500);
     if (status == DT_OK && !on_a100(f))

@@ -13,7 +13,7 @@
 #include <string.h>
 
 const char dt_profile_schema_sql[] =
-    "CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL);\n"
+    "CREATE TABLE meta(key TEXT NOT NULL, value TEXT NOT NULL);\n"
     "CREATE TABLE source(id INTEGER PRIMARY KEY, name TEXT NOT NULL, origin TEXT NOT NULL,"
     " licence TEXT NOT NULL, date TEXT NOT NULL, note TEXT NOT NULL);\n"
     "CREATE TABLE series(id INTEGER PRIMARY KEY, device TEXT NOT NULL, dtype TEXT NOT NULL,"
