@@ -7,7 +7,11 @@ check_PROGRAMS += \
 	tests/test_assign \
 	tests/test_base \
 	tests/test_doc \
+	tests/test_engine \
+	tests/test_network \
 	tests/test_samples
+tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
+tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h
 
 SHELL_TESTS =
 
@@ -56,8 +60,9 @@ tests_fuzz_fuzz_samples_csv_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 
 # ---- benchmarks ----
 # tests/bench/bench_X.c prints "bench: NAME VALUE UNIT [ratio R of WHAT]" lines: add it here.
-BENCHES =
+BENCHES = tests/bench/bench_engine
 EXTRA_PROGRAMS += $(BENCHES)
+tests_bench_bench_engine_SOURCES = tests/bench/bench_engine.c tests/synth.c tests/synth.h
 bench: all $(BENCHES)
 	@for b in $(BENCHES); do $(AM_TESTS_ENVIRONMENT) ./$$b || exit 1; done
 

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Network: capacities of NVLink ports, node NICs and fabric, shared max-min fairly by the flows in flight.
+ * Network: capacities of NVLink ports, node NICs and fabric, shared max-min fairly by the flows in
+ * flight.
  *
- * A flow is one SEND (or one collective's inter-node traffic); it has a path of links and a cap of its own.
- * Rates change only when a flow starts or ends; bytes are conserved and no link exceeds its capacity (property tests). */
+ * A flow is one SEND (or one collective's inter-node traffic); it has a path of links and a cap of
+ * its own. Rates change only when a flow starts or ends; bytes are conserved and no link exceeds
+ * its capacity (property tests). */
 #ifndef DT_SIM_NETWORK_H
 #define DT_SIM_NETWORK_H
 
@@ -11,15 +13,19 @@
 #include "core/program.h"
 
 struct dt_network;
-/* Builds links for the cluster: per GPU NVLink out/in, per node NIC out/in (all its NICs), one fabric. */
+/* Builds links for the cluster: per GPU NVLink out/in, per node NIC out/in (all its NICs), one
+ * fabric. */
 enum dt_status dt_network_new(const struct dt_cluster *c, struct dt_error *err,
                               struct dt_network **out);
 void dt_network_free(struct dt_network *n);
 void dt_network_reset(struct dt_network *n);
-/* Starts a flow of `bytes` from a lane to a lane at time now_ns with own rate cap; returns its id.  The rates of all flows that share
- * links are recomputed.  */
-uint32_t dt_network_start(struct dt_network *n, const struct dt_lane *src, const struct dt_lane *dst,
-                          double bytes, double cap_bytes_per_s, int64_t now_ns, uint32_t tag);
+/* Starts a flow of `bytes` from a lane to a lane at time now_ns with own rate cap; returns its id.
+ * The rates of all flows that share links are recomputed.  bytes > 0 and cap > 0.  Rates are
+ * recomputed once per instant, when they are next needed. Between flows of one tag value in flight
+ * at once the order is by id; use distinct tags. */
+uint32_t dt_network_start(struct dt_network *n, const struct dt_lane *src,
+                          const struct dt_lane *dst, double bytes, double cap_bytes_per_s,
+                          int64_t now_ns, uint32_t tag);
 /* Earliest finish among flows in flight: time and tag; returns false if none. */
 bool dt_network_next(struct dt_network *n, int64_t *finish_ns, uint32_t *flow, uint32_t *tag);
 /* Ends flow at now_ns (it must have finished) and recomputes rates. */
@@ -28,5 +34,39 @@ void dt_network_end(struct dt_network *n, uint32_t flow, int64_t now_ns);
 double dt_network_rate(const struct dt_network *n, uint32_t flow);
 int dt_network_links(const struct dt_network *n);
 void dt_network_link(const struct dt_network *n, int link, double *load, double *capacity);
+
+/* ---- beyond transfers between two lanes ---- */
+
+/* The most links that a flow between two lanes of up to this width can cross. */
+uint32_t dt_network_path_max(const struct dt_network *n, uint32_t lane_gpus_max);
+/* Storage for `flows` flows in flight that cross `hops` links in all and `path` links at most each,
+ * so that starting them does not allocate. */
+enum dt_status dt_network_reserve(struct dt_network *n, size_t flows, size_t hops, size_t path,
+                                  struct dt_error *err);
+/* Links by number, from capacities alone (tests of the sharing rule on arbitrary graphs). */
+enum dt_status dt_network_new_links(const double *capacity, int n_links, struct dt_error *err,
+                                    struct dt_network **out);
+/* A flow over given links: while it runs at rate r, link[i] carries weight[i] * r.  DT_NONE when
+ * out of memory. */
+uint32_t dt_network_start_path(struct dt_network *n, const uint32_t *link, const double *weight,
+                               uint32_t n_hops, double bytes, double cap_bytes_per_s,
+                               int64_t now_ns, uint32_t tag);
+/* The inter-node traffic of a ring collective over `members` lanes (indices into `lanes`), which
+ * alone lasts alone_ns: one flow that crosses NIC out and in of every node with one common progress
+ * rate.  `ring_bytes` is what each GPU of a lane passes on.  Only for members on several nodes.
+ * DT_NONE when out of memory. */
+uint32_t dt_network_start_ring(struct dt_network *n, const struct dt_lane *lanes,
+                               const uint32_t *members, uint32_t n_members, double ring_bytes,
+                               int64_t alone_ns, int64_t now_ns, uint32_t tag);
+/* Is there traffic between nodes at all? */
+bool dt_network_ring_crosses(const struct dt_network *n, const struct dt_lane *lanes,
+                             const uint32_t *members, uint32_t n_members);
+/* Upper bound of the hops of such a flow. */
+uint32_t dt_network_ring_hops(const struct dt_network *n, const struct dt_lane *lanes,
+                              const uint32_t *members, uint32_t n_members);
+/* Bytes that a flow in flight has moved by now_ns. */
+double dt_network_moved(const struct dt_network *n, uint32_t flow, int64_t now_ns);
+/* Rate recomputations so far, and flows whose rate they looked at. */
+void dt_network_stats(const struct dt_network *n, uint64_t *solves, uint64_t *flows_solved);
 
 #endif

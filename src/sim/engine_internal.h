@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The engine's view of a program: dependency counters and successor lists, built once per program.
+ */
+#ifndef DT_SIM_ENGINE_INTERNAL_H
+#define DT_SIM_ENGINE_INTERNAL_H
+
+#include "sim/engine.h"
+#include "sim/queue.h"
+
+enum engine_class {
+    ENGINE_PLAIN, /* begins when ready, lasts its duration */
+    ENGINE_SEND,  /* the same, or a latency and then a flow */
+    ENGINE_RECV,  /* ends with its last dependency, its SEND among them */
+    ENGINE_GROUP, /* begins when the whole group is ready */
+};
+
+struct engine_node {     /* 16 bytes: what the loop touches of an op */
+    uint32_t succ_first; /* successors: succ[succ_first .. next node's succ_first) */
+    uint32_t need;       /* dependencies that have not ended */
+    uint32_t need_all : 30, class : 2;
+    uint32_t peer; /* RECV: its SEND; SEND: index into sends[]; group: the group's index */
+};
+
+struct engine_send { /* 16 bytes: what the network asks of a SEND */
+    double bytes;
+    uint32_t src, dst; /* lanes; dst DT_NONE when nobody receives */
+};
+
+struct dt_engine {
+    uint64_t fingerprint; /* of the program that the arrays below were built from; 0 = none */
+    uint32_t n_ops, n_groups;
+    struct engine_node *node; /* [n_ops + 1] */
+    size_t node_cap;
+    struct engine_send *sends; /* in program order */
+    size_t sends_cap;
+    uint32_t *succ;
+    size_t succ_cap;
+    uint32_t *group_left; /* members of each group that are not ready */
+    size_t group_cap;
+    uint32_t *members; /* lanes of the group whose flow is being started */
+    size_t members_cap;
+    struct dt_event *events; /* the queue's storage: an op has at most one event at a time */
+    size_t events_cap;
+    uint32_t *ended; /* ops that ended at this instant and whose successors are not told yet */
+    size_t ended_cap;
+    uint64_t n_events;
+};
+
+/* Makes the arrays fit the program; does nothing when they already do. */
+enum dt_status dt_engine_prepare(struct dt_engine *e, const struct dt_program *p,
+                                 struct dt_error *err);
+
+#endif

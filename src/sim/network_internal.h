@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * What network.c (links, flows, their lifecycle) and network_maxmin.c (their rates) share.
+ *
+ *   flow --first_hop--> hop hop hop        hops of a flow are adjacent
+ *                        |   |   |
+ *   link <---------------+   |   |         hops of a link form a list
+ */
+#ifndef DT_SIM_NETWORK_INTERNAL_H
+#define DT_SIM_NETWORK_INTERNAL_H
+
+#include "sim/network.h"
+
+struct dt_net_hop {
+    uint32_t link, flow;
+    uint32_t prev, next; /* on the same link */
+    double weight;
+};
+
+struct dt_net_link {
+    double capacity;
+    double demand; /* sum of weight * cap: what the link would carry if nobody were held back */
+    uint32_t head, count;
+    uint32_t stamp;       /* of the last recomputation that visited it */
+    uint32_t live;        /* recomputation: hops of flows without a rate yet ... */
+    double spare, weight; /* ... capacity left for them, sum of their weights */
+};
+
+struct dt_net_flow {
+    double rate, cap, remaining; /* bytes/s, bytes/s, bytes at last_ns */
+    double bytes;
+    int64_t last_ns, finish_ns;
+    uint32_t first_hop, n_hops;
+    uint32_t tag, heap_at;
+    uint32_t stamp;
+    uint8_t size_class, frozen;
+};
+
+struct dt_net_level { /* recomputation: a link or a flow's own cap that may bind at this rate */
+    double rate;
+    uint32_t id; /* links as they are, flows with NET_FLOW set */
+};
+#define NET_FLOW 0x80000000u
+enum { NET_CLASSES = 28, NET_HOPS_MIN = 4 }; /* size class k holds up to 4 << k hops */
+
+struct dt_network {
+    struct dt_cluster cluster;
+    bool has_cluster, fabric_binds;
+    uint32_t n_links, port_out, port_in, nic_out, nic_in, fabric; /* first link of each kind */
+    struct dt_net_link *links;
+    struct dt_net_flow *flows; /* slots */
+    size_t flows_cap;
+    uint32_t n_slots;
+    struct dt_net_hop *hops;
+    size_t hops_cap;
+    uint32_t n_hops;
+    uint32_t free_head[NET_CLASSES]; /* lists of free slots through .tag */
+    uint32_t *heap;                  /* of flows with a rate, by (finish, tag, id) */
+    size_t heap_cap;
+    uint32_t heap_n;
+    uint32_t *dirty; /* links whose flows need new rates as of dirty_ns */
+    size_t dirty_cap;
+    uint32_t n_dirty;
+    int64_t dirty_ns;
+    uint32_t stamp;
+    uint32_t *todo; /* recomputation: the component's flows */
+    size_t todo_cap;
+    uint32_t *todo_links; /* its binding links */
+    struct dt_net_level *level;
+    size_t level_cap;
+    uint32_t *scratch_link; /* a path under construction */
+    double *scratch_weight;
+    size_t scratch_cap, scratch_weight_cap;
+    uint32_t *node_mark; /* per node: position + 1 in the path under construction */
+    uint64_t solves, flows_solved;
+};
+
+/* A link can hold somebody back only if the flows on it could together exceed it.  The tolerance
+ * absorbs the rounding of caps that add up to exactly the capacity. */
+static inline bool dt_net_binds(const struct dt_net_link *l)
+{
+    return l->demand > l->capacity * (1 + 1e-9);
+}
+
+/* Finish-time heap. */
+void dt_net_heap_update(struct dt_network *n, uint32_t flow);
+void dt_net_heap_remove(struct dt_network *n, uint32_t flow);
+/* Gives every flow that touches a dirty link, and all that are coupled to them, its max-min rate.
+ */
+void dt_net_solve(struct dt_network *n);
+
+#endif
