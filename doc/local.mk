@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 dist_doc_DATA += \
+	doc/calibration.md \
 	doc/dependencies.md \
-	doc/design.md
+	doc/design.md \
+	doc/samples.md

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Hand-made profiles, clusters and models for tests and benchmarks of cost and memory.  The times are of a made-up
- * device: smooth functions above its roofline, so that expectations can be computed. */
+ * Hand-made profiles, clusters and models for tests and benchmarks of cost and memory.  The times
+ * are of a made-up device: smooth functions above its roofline, so that expectations can be
+ * computed. */
 #ifndef DT_TESTS_COST_FIXTURE_H
 #define DT_TESTS_COST_FIXTURE_H
 
@@ -18,8 +19,8 @@ struct fixture {
     int64_t cap;
 };
 
-static inline void fx_row(struct fixture *f, int family, int phase, int kind, const int64_t *d, int n,
-                          double ns)
+static inline void fx_row(struct fixture *f, int family, int phase, int kind, const int64_t *d,
+                          int n, double ns)
 {
     struct dt_profile *p = &f->profile;
     struct dt_profile_row *r;
@@ -101,12 +102,12 @@ static inline void fx_free(struct fixture *f)
     dt_arena_free(&f->model.arena);
 }
 
-/* ns of the made-up device: a launch, then 79 % of peak or 83 % of HBM */
+/* ns of the made-up device: a launch, then 79 % of peak or 83 % of HBM, overlapped */
 static inline double fx_gemm_ns(double m, double n, double k)
 {
     double flops = 2 * m * n * k, bytes = 2 * (m * n + n * k + m * k);
 
-    return 3137 + flops / 312e12 / 0.79 * 1e9 + bytes / 2.039e12 / 0.83 * 1e9;
+    return 3137 + hypot(flops / 312e12 / 0.79 * 1e9, bytes / 2.039e12 / 0.83 * 1e9);
 }
 static inline double fx_stream_ns(double bytes)
 {
@@ -127,7 +128,8 @@ static inline void fx_attention(struct fixture *f, int family)
             for (int64_t h = 2; h <= 64; h *= 2) {
                 for (int64_t kv = 1; kv <= h; kv *= 2) {
                     int64_t d[5] = {b, s, h, kv, 128};
-                    double flops = (family == DT_OP_ATTN_CAUSAL ? 2.0 : 4.0) * b * h * 128.0 * s * s;
+                    double flops =
+                        (family == DT_OP_ATTN_CAUSAL ? 2.0 : 4.0) * b * h * 128.0 * s * s;
                     double ns = 9171 + flops / 312e12 / 0.47 * 1e9 +
                                 4.0 * b * s * 128 * (h + kv) / 2.039e12 / 0.83 * 1e9;
 

@@ -6,8 +6,11 @@
 check_PROGRAMS += \
 	tests/test_assign \
 	tests/test_base \
+	tests/test_cost \
+	tests/test_cost_stage \
 	tests/test_doc \
 	tests/test_engine \
+	tests/test_memory \
 	tests/test_network \
 	tests/test_samples
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
@@ -60,7 +63,11 @@ tests_fuzz_fuzz_samples_csv_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 
 # ---- benchmarks ----
 # tests/bench/bench_X.c prints "bench: NAME VALUE UNIT [ratio R of WHAT]" lines: add it here.
-BENCHES = tests/bench/bench_engine
+BENCHES = \
+	tests/bench/bench_assign \
+	tests/bench/bench_cost \
+	tests/bench/bench_engine \
+	tests/bench/bench_samples
 EXTRA_PROGRAMS += $(BENCHES)
 tests_bench_bench_engine_SOURCES = tests/bench/bench_engine.c tests/synth.c tests/synth.h
 bench: all $(BENCHES)

@@ -125,20 +125,28 @@ static int mirror(int family)
                                             : family;
 }
 
-/* Time of the partner GEMMs on m/c rows, and the bytes of their sharded side, which the remap
- * moves. */
-static double chunk_gemm_ns(struct kernels *b, int coll, int first, int last, enum dt_phase phase,
-                            int chunks, double *remap_bytes)
+/* Bytes that a layout remap of the pair moves, bf16, read and written: either side of the GEMMs can
+ * be put in order, the gathered one (whole width, once) or the sharded one (of every GEMM); the
+ * smaller is taken. */
+static double remap_bytes(const struct kernels *b, int coll, int first, int last)
+{
+    double whole = b->k[coll].bytes / 2, sharded = 0;
+
+    for (int i = first; i < last; i++)
+        sharded += (double)b->k[i].d[0] *
+                   (double)(b->k[coll].family == DT_OP_ALL_GATHER ? b->k[i].d[1] : b->k[i].d[2]);
+    return 2 * 2.0 * (whole < sharded ? whole : sharded);
+}
+
+/* Time of the partner GEMMs on m/c rows. */
+static double chunk_gemm_ns(struct kernels *b, int first, int last, enum dt_phase phase, int chunks)
 {
     double sum = 0;
 
-    *remap_bytes = 0;
     for (int i = first; i < last; i++) {
         struct dt_kop part = b->k[i];
-        double side = (double)(b->k[coll].family == DT_OP_ALL_GATHER ? part.d[1] : part.d[2]);
         struct dt_time t;
 
-        *remap_bytes += 2 * 2.0 * (double)part.d[0] * side; /* bf16, read and written */
         part.d[0] = (part.d[0] + chunks - 1) / chunks;
         part.flops /= chunks;
         part.bytes =
@@ -156,7 +164,7 @@ static double exposed_ns(struct kernels *b, int i, enum dt_phase phase, const st
 {
     struct dt_cost *c = b->c;
     int family = phase == DT_PHASE_FWD ? (int)b->k[i].family : mirror((int)b->k[i].family);
-    double best = full->ns, count = b->k[i].count, gemm = 0, comm, alpha;
+    double best = full->ns, count = b->k[i].count, gemm = 0, comm, alpha, remap;
     int first, last;
 
     if (!c->opt.stepccl || full->ns <= 0 || !partner(b, i, &first, &last))
@@ -167,12 +175,12 @@ static double exposed_ns(struct kernels *b, int i, enum dt_phase phase, const st
         alpha = comm;
     for (int k = first; k < last; k++)
         gemm += b->t[k][phase].ns / count;
+    remap = remap_hidden ? 0 : remap_bytes(b, i, first, last);
     for (int chunks = 2; chunks <= 8; chunks *= 2) {
-        double g = alpha + (comm - alpha) / chunks, bytes, step, total;
+        double g = alpha + (comm - alpha) / chunks, step, total;
 
-        step = chunk_gemm_ns(b, i, first, last, phase, chunks, &bytes);
-        if (!remap_hidden)
-            step += 1e9 * bytes / chunks / (c->cluster->hbm_bytes_per_s * REMAP_HBM_EFFICIENCY);
+        step = chunk_gemm_ns(b, first, last, phase, chunks);
+        step += 1e9 * remap / chunks / (c->cluster->hbm_bytes_per_s * REMAP_HBM_EFFICIENCY);
         total = g + (chunks - 1) * (g > step ? g : step) + step;
         if ((total - gemm) * count < best)
             best = (total - gemm) * count;

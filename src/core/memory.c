@@ -198,8 +198,7 @@ void dt_memory_stage(const struct dt_plan *p, const struct dt_model *m, const st
 {
     const struct dt_module_plan *mp = &p->modules[module];
     const struct dt_layout *l = &mp->layout;
-    struct stage s = {
-        p, &m->modules[module], mp, {l->tp, l->cp, l->ep, l->ip, l->tp > 1}, work, 0, 0, 0, false};
+    struct stage s = {.p = p, .mod = &m->modules[module], .mp = mp, .work = work};
     double most = 0;
 
     *out = (struct dt_memory){.reserve = c->mem_reserve_bytes};
@@ -215,12 +214,11 @@ void dt_memory_stage(const struct dt_plan *p, const struct dt_model *m, const st
 
         for (int b = first; b < last; b++) {
             bool trained = dt_plan_trained(p, m, module, b);
-            double block = 0;
 
             above |= trained;
-            charge_block(&s, &s.mod->blocks[b], trained, &block, out);
-            act += above ? block
-                         : 0; /* below the first trained block nothing is kept for a backward */
+            charge_block(&s, &s.mod->blocks[b], trained, out);
+            if (above) /* below the first trained block nothing is kept for a backward */
+                act += s.kept;
         }
         s.backward |= above;
         most = act > most ? act : most;

@@ -1,0 +1,546 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "core/cost.h"
+#include "core/mem.h"
+#include "core/rng.h"
+#include "cost_fixture.h"
+#include "test_util.h"
+
+static const struct dt_cost_options plain = {.recompute = DT_RECOMPUTE_NONE};
+
+static struct dt_cost *cost_of(struct fixture *f, const struct dt_cost_options *o)
+{
+    struct dt_error err = {0};
+    struct dt_cost *c = NULL;
+
+    dt_assert_ok(dt_cost_new(&f->model, &f->cluster, &f->profile, o, &err, &c), err);
+    return c;
+}
+
+static void assert_near(double a, double b, double rel, const char *what)
+{
+    ck_assert_msg(fabs(a - b) <= rel * fabs(b), "%s: %.9g is not %.9g within %g", what, a, b, rel);
+}
+
+static void assert_sums(const struct dt_time *t)
+{
+    double sum = 0;
+
+    for (int i = 0; i < DT_PROV_N; i++) {
+        ck_assert(t->prov[i] >= 0);
+        sum += t->prov[i];
+    }
+    assert_near(sum, t->ns, 1e-12, "provenance");
+}
+
+static struct dt_kop gemm(int64_t m, int64_t n, int64_t k)
+{
+    struct dt_kop op = {.family = DT_OP_GEMM, .d = {m, n, k}, .count = 1, .has_weight = true};
+
+    op.flops = 2.0 * (double)m * (double)n * (double)k;
+    op.bytes = 2.0 * ((double)m * (double)n + (double)n * (double)k + (double)m * (double)k);
+    return op;
+}
+
+/* ---- interpolation ---- */
+
+START_TEST(test_exact_on_knots)
+{
+    struct fixture f;
+    struct dt_cost *c;
+
+    fx_init(&f);
+    fx_profile(&f, true);
+    c = cost_of(&f, &plain);
+    for (int64_t i = 0; i < f.profile.n_rows; i++) {
+        const struct dt_profile_row *r = &f.profile.rows[i];
+        struct dt_kop op = {.family = (enum dt_op_family)r->family, .count = 1, .has_weight = true};
+        struct dt_time t;
+
+        if (r->family == DT_OP_SEND_RECV)
+            continue;
+        memcpy(op.d, r->d, sizeof(op.d));
+        dt_cost_kernel(c, &op, (enum dt_phase)r->phase, &t);
+        assert_near(t.ns, r->median_ns, 1e-9, dt_op_family_names[r->family]);
+        assert_sums(&t);
+        ck_assert_msg(t.prov[DT_PROV_MEASURED] == t.ns, "row %d of %s is not measured", (int)i,
+                      dt_op_family_names[r->family]);
+    }
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
+START_TEST(test_between_knots)
+{
+    struct fixture f;
+    struct dt_cost *c;
+    struct dt_rng rng;
+    struct dt_time t;
+
+    fx_init(&f);
+    fx_profile(&f, false);
+    c = cost_of(&f, &plain);
+    dt_rng_init(&rng, dt_test_seed(), 1);
+    for (int i = 0; i < 2000; i++) {
+        int64_t m = 16 + (int64_t)dt_rng_below(&rng, 65500),
+                n = 256 + (int64_t)dt_rng_below(&rng, 65000),
+                k = 256 + (int64_t)dt_rng_below(&rng, 65000);
+        struct dt_kop op = gemm(m, n, k);
+
+        dt_cost_kernel(c, &op, DT_PHASE_FWD, &t);
+        ck_assert_msg(t.prov[DT_PROV_INTERPOLATED] == t.ns || t.prov[DT_PROV_MEASURED] == t.ns,
+                      "seed %" PRIu64 ": %d %d %d", dt_test_seed(), (int)m, (int)n, (int)k);
+        /* the knots are a factor 4 apart in n and k: the launch share makes the worst case */
+        ck_assert_msg(fabs(t.ns / fx_gemm_ns((double)m, (double)n, (double)k) - 1) < 0.25,
+                      "seed %" PRIu64 ": gemm %d %d %d is %g, device %g", dt_test_seed(), (int)m,
+                      (int)n, (int)k, t.ns, fx_gemm_ns((double)m, (double)n, (double)k));
+    }
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
+START_TEST(test_monotone_in_tokens)
+{
+    struct fixture f;
+    struct dt_cost *c;
+    double last = 0;
+
+    fx_init(&f);
+    fx_profile(&f, false);
+    c = cost_of(&f, &plain);
+    for (int64_t m = 1; m < 200000; m += 1 + m / 37) {
+        struct dt_kop op = gemm(m, 3333, 7777);
+        struct dt_time t;
+
+        dt_cost_kernel(c, &op, DT_PHASE_FWD, &t);
+        ck_assert_msg(t.ns >= last * (1 - 1e-12), "m = %d takes %g, less than %g", (int)m, t.ns,
+                      last);
+        last = t.ns;
+    }
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
+START_TEST(test_extrapolation_holds_efficiency)
+{
+    struct fixture f;
+    struct dt_cost *c;
+    struct dt_kop at = gemm(1 << 16, 4096, 4096), far = gemm(5 << 16, 4096, 4096),
+                  tiny = gemm(1, 4096, 4096);
+    struct dt_kop wide = gemm(4096, 1 << 18, 4096);
+    struct dt_time a, b;
+
+    fx_init(&f);
+    fx_profile(&f, false);
+    c = cost_of(&f, &plain);
+    dt_cost_kernel(c, &at, DT_PHASE_FWD, &a);
+    dt_cost_kernel(c, &far, DT_PHASE_FWD, &b);
+    assert_near(b.ns, 5 * a.ns, 1e-12, "five times the largest size");
+    ck_assert(b.prov[DT_PROV_EXTRAPOLATED] == b.ns);
+    dt_cost_kernel(c, &wide, DT_PHASE_FWD, &b);
+    ck_assert(b.prov[DT_PROV_EXTRAPOLATED] == b.ns);
+    /* below the table a kernel is no faster than the fastest one measured */
+    dt_cost_kernel(c, &tiny, DT_PHASE_FWD, &b);
+    ck_assert(b.ns >= fx_gemm_ns(16, 256, 256) * (1 - 1e-12));
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
+START_TEST(test_never_below_roofline)
+{
+    struct fixture f;
+    struct dt_cost *c;
+    struct dt_rng rng;
+    int64_t d[3] = {4096, 4096, 4096};
+
+    fx_init(&f);
+    fx_row(&f, DT_OP_GEMM, DT_PHASE_FWD, DT_ROW_MEASURED, d, 3, 100000); /* 4.4 x the peak */
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    dt_rng_init(&rng, dt_test_seed(), 2);
+    for (int i = 0; i < 500; i++) {
+        struct dt_kop op =
+            gemm(1 + (int64_t)dt_rng_below(&rng, 9000), 1 + (int64_t)dt_rng_below(&rng, 9000),
+                 1 + (int64_t)dt_rng_below(&rng, 9000));
+        double floor_ns =
+            1e9 * fmax(op.flops / f.cluster.peak_flops, op.bytes / f.cluster.hbm_bytes_per_s);
+        struct dt_time t;
+
+        for (int phase = 0; phase < DT_PHASE_N; phase++) {
+            dt_cost_kernel(c, &op, (enum dt_phase)phase, &t);
+            ck_assert_msg(t.ns >= floor_ns * (1 - 1e-12), "seed %" PRIu64, dt_test_seed());
+            assert_sums(&t);
+        }
+    }
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
+START_TEST(test_scattered_rows)
+{
+    struct fixture f;
+    struct dt_cost *c;
+    struct dt_rng rng;
+    struct dt_time t;
+
+    fx_init(&f);
+    dt_rng_init(&rng, dt_test_seed(), 3);
+    for (int i = 0; i < 400; i++) {
+        int64_t d[5] = {1 + (int64_t)dt_rng_below(&rng, 32), 64 + (int64_t)dt_rng_below(&rng, 4000),
+                        1 + (int64_t)dt_rng_below(&rng, 63), 1, 64};
+        double flops = 4.0 * (double)(d[0] * d[1] * d[1] * d[2]) * 64;
+
+        fx_row(&f, DT_OP_ATTN_FULL, DT_PHASE_FWD, DT_ROW_MEASURED, d, 5,
+               flops / (0.4 * 312e12) * 1e9);
+    }
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    for (int i = 0; i < 500; i++) {
+        struct dt_kop op = {.family = DT_OP_ATTN_FULL, .count = 1};
+
+        op.d[0] = 1 + (int64_t)dt_rng_below(&rng, 40);
+        op.d[1] = 64 + (int64_t)dt_rng_below(&rng, 5000);
+        op.d[2] = 1 + (int64_t)dt_rng_below(&rng, 80);
+        op.d[3] = 1;
+        op.d[4] = 64;
+        op.flops = 4.0 * (double)(op.d[0] * op.d[1] * op.d[1] * op.d[2]) * 64;
+        dt_cost_kernel(c, &op, DT_PHASE_FWD, &t);
+        if (t.ns > 1.5 * 1e5) /* above the launch floor of the table */
+            assert_near(t.ns, op.flops / (0.4 * 312e12) * 1e9, 1e-9, "one efficiency everywhere");
+    }
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
+/* ---- provenance ---- */
+
+START_TEST(test_row_kinds)
+{
+    static const struct {
+        int kind, exact, between;
+    } cases[] = {
+        {DT_ROW_MEASURED, DT_PROV_MEASURED, DT_PROV_INTERPOLATED},
+        {DT_ROW_FITTED, DT_PROV_INTERPOLATED, DT_PROV_INTERPOLATED},
+        {DT_ROW_DERIVED, DT_PROV_COMPUTED, DT_PROV_COMPUTED},
+        {DT_ROW_ASSUMED, DT_PROV_ASSUMED, DT_PROV_ASSUMED},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct fixture f;
+        struct dt_cost *c;
+        struct dt_kop on = gemm(512, 1024, 2048), off = gemm(700, 1024, 2048);
+        struct dt_time t;
+
+        fx_init(&f);
+        for (int64_t m = 256; m <= 1024; m *= 2) {
+            int64_t d[3] = {m, 1024, 2048};
+
+            fx_row(&f, DT_OP_GEMM, DT_PHASE_FWD, cases[i].kind, d, 3,
+                   fx_gemm_ns((double)m, 1024, 2048));
+        }
+        fx_index(&f);
+        c = cost_of(&f, &plain);
+        dt_cost_kernel(c, &on, DT_PHASE_FWD, &t);
+        ck_assert(t.prov[cases[i].exact] == t.ns && t.ns > 0);
+        dt_cost_kernel(c, &off, DT_PHASE_FWD, &t);
+        ck_assert(t.prov[cases[i].between] == t.ns && t.ns > 0);
+        /* a phase without rows is the forward times a documented ratio: assumed */
+        dt_cost_kernel(c, &on, DT_PHASE_WGRAD, &t);
+        assert_near(t.ns, 1.054 * fx_gemm_ns(512, 1024, 2048), 1e-9, "weight gradient");
+        ck_assert(t.prov[DT_PROV_ASSUMED] == t.ns);
+        dt_cost_free(c);
+        fx_free(&f);
+    }
+}
+END_TEST
+
+START_TEST(test_better_row_of_two)
+{
+    struct fixture f;
+    struct dt_cost *c;
+    struct dt_kop op = gemm(512, 1024, 2048);
+    int64_t d[3] = {512, 1024, 2048};
+    struct dt_time t;
+
+    fx_init(&f);
+    fx_row(&f, DT_OP_GEMM, DT_PHASE_FWD, DT_ROW_ASSUMED, d, 3, 91000);
+    fx_row(&f, DT_OP_GEMM, DT_PHASE_FWD, DT_ROW_MEASURED, d, 3, 93000);
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    dt_cost_kernel(c, &op, DT_PHASE_FWD, &t);
+    assert_near(t.ns, 93000, 1e-12, "the measured row");
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
+START_TEST(test_survey)
+{
+    struct fixture f;
+    struct dt_cost *c;
+    struct dt_error err = {0};
+    struct dt_cost_options loose = {.allow_analytical = true};
+    struct dt_stage_cost s;
+    struct dt_shard shard = fx_shard(4);
+    struct dt_work w = fx_text(1, 8192);
+
+    fx_init(&f);
+    fx_llm(&f, 2, 4096, 11008, 32, 32, 32000);
+    fx_pointwise(&f);
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    ck_assert_int_eq(dt_cost_survey(c, 1 | 4, &err), DT_ERR_MISSING_PROFILE);
+    dt_assert_has(err.message, "\n  gemm: ");
+    dt_assert_has(err.message, "\n  attn_causal: ");
+    dt_assert_has(err.message, "\n  all_gather: ");
+    dt_assert_has(err.message, "\n  reduce_scatter: ");
+    ck_assert(!strstr(err.message, "norm:") && !strstr(err.message, "rope:"));
+    ck_assert(!strstr(err.message, "xent:")); /* activations stand in */
+    ck_assert_int_eq(dt_cost_survey(c, 1, &err), DT_ERR_MISSING_PROFILE);
+    ck_assert(!strstr(err.message, "all_gather")); /* not needed without tensor parallelism */
+    dt_cost_free(c);
+
+    c = cost_of(&f, &loose);
+    dt_assert_ok(dt_cost_survey(c, 0xf, &err), err);
+    dt_cost_stage(c, 0, 0, 4, &shard, &w, NULL, false, &s);
+    ck_assert(s.fwd.prov[DT_PROV_COMPUTED] > 0.9 * s.fwd.ns);
+    assert_sums(&s.fwd);
+    assert_sums(&s.dgrad);
+    assert_sums(&s.wgrad);
+    dt_cost_free(c);
+
+    fx_profile(&f, false);
+    c = cost_of(&f, &plain);
+    dt_assert_ok(dt_cost_survey(c, 0xf, &err), err);
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
+START_TEST(test_bad_cluster)
+{
+    struct fixture f;
+    struct dt_error err = {0};
+    struct dt_cost *c = NULL;
+
+    fx_init(&f);
+    f.cluster.hbm_bytes_per_s = 0;
+    ck_assert_int_eq(dt_cost_new(&f.model, &f.cluster, &f.profile, &plain, &err, &c), DT_ERR_INPUT);
+    ck_assert(c == NULL);
+    fx_free(&f);
+}
+END_TEST
+
+START_TEST(test_out_of_memory)
+{
+    struct fixture f;
+    struct dt_error err = {0};
+    struct dt_shard shard = fx_shard(2);
+    struct dt_work w = fx_text(1, 4096);
+    struct dt_stage_cost full, s;
+    struct dt_cost *c;
+    uint64_t tries;
+
+    fx_init(&f);
+    fx_llm(&f, 1, 1024, 2816, 8, 8, 32000);
+    fx_profile(&f, false);
+    dt_mem_fail_at(0);
+    c = cost_of(&f, &plain);
+    dt_cost_stage(c, 0, 0, 3, &shard, &w, NULL, true, &full);
+    tries = dt_mem_count();
+    dt_cost_free(c);
+    ck_assert_uint_gt(tries, 10);
+    for (uint64_t k = 1; k <= tries; k++) {
+        enum dt_status status;
+
+        c = NULL;
+        dt_mem_fail_at(k);
+        status = dt_cost_new(&f.model, &f.cluster, &f.profile, &plain, &err, &c);
+        if (status == DT_OK) {
+            dt_cost_stage(c, 0, 0, 3, &shard, &w, NULL, true, &s);
+            status = dt_cost_status(c, &err);
+            ck_assert(s.fwd.ns > 0);
+        }
+        dt_mem_fail_at(0);
+        ck_assert_int_eq(status, DT_ERR_NOMEM);
+        dt_cost_free(c);
+    }
+    fx_free(&f);
+}
+END_TEST
+
+/* ---- collectives ---- */
+
+START_TEST(test_collectives_in_a_node)
+{
+    struct fixture f;
+    struct dt_cost *c;
+    struct dt_time t;
+
+    fx_init(&f);
+    fx_collectives(&f);
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    for (int family = DT_OP_ALL_REDUCE; family <= DT_OP_ALL_TO_ALL; family++) {
+        dt_cost_collective(c, (enum dt_op_family)family, 8, 8, 1, 134217728.0, &t);
+        assert_near(t.ns, fx_coll_ns(family, 8, 134217728.0), 0.02, "between rows");
+        dt_cost_collective(c, (enum dt_op_family)family, 8, 8, 1, 1 << 22, &t);
+        assert_near(t.ns, fx_coll_ns(family, 8, 1 << 22), 1e-9, "on a row");
+        dt_cost_collective(c, (enum dt_op_family)family, 4, 8, 1, 3, &t);
+        assert_near(t.ns, fx_coll_ns(family, 4, 1024), 1e-9, "below the rows: latency");
+        ck_assert(t.prov[DT_PROV_EXTRAPOLATED] == t.ns);
+        dt_cost_collective(c, (enum dt_op_family)family, 1, 1, 1, 1 << 22, &t);
+        ck_assert(t.ns == 0);
+        dt_cost_collective(c, (enum dt_op_family)family, 6, 8, 1, 134217728.0, &t);
+        assert_near(t.ns, fx_coll_ns(family, 6, 134217728.0), 0.1, "between 4 and 8 GPUs");
+    }
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
+START_TEST(test_collectives_across_nodes)
+{
+    struct fixture f;
+    struct dt_cost *c;
+    struct dt_time a, b, ar;
+    double bytes = 3.4e9, line = 25e9;
+
+    fx_init(&f);
+    fx_collectives(&f);
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    /* 12 ranks, one per node, alone: one NIC each; never faster than line rate, published plateau
+     * 0.95 */
+    dt_cost_collective(c, DT_OP_REDUCE_SCATTER, 12, 1, 1, bytes, &a);
+    ck_assert(a.ns > 1e9 * bytes * 11 / 12 / line);
+    ck_assert(a.ns < 1e9 * bytes * 11 / 12 / line / 0.85);
+    ck_assert(a.prov[DT_PROV_COMPUTED] == a.ns);
+    /* eight of them share the node's four NICs: half a NIC each */
+    dt_cost_collective(c, DT_OP_REDUCE_SCATTER, 12, 1, 8, bytes, &b);
+    assert_near(b.ns, 2 * a.ns, 0.02, "half the NIC");
+    dt_cost_collective(c, DT_OP_ALL_REDUCE, 12, 1, 8, bytes, &ar);
+    ck_assert(ar.ns > 1.8 * b.ns && ar.ns < 2.2 * b.ns);
+    /* more ranks are never faster, more bytes neither */
+    for (int n = 2; n < 512; n *= 2) {
+        dt_cost_collective(c, DT_OP_ALL_REDUCE, n, 1, 8, 1e8, &a);
+        dt_cost_collective(c, DT_OP_ALL_REDUCE, 2 * n, 1, 8, 1e8, &b);
+        ck_assert(b.ns >= a.ns);
+    }
+    for (double x = 1; x < 1e10; x *= 3) {
+        dt_cost_collective(c, DT_OP_ALL_GATHER, 64, 2, 4, x, &a);
+        dt_cost_collective(c, DT_OP_ALL_GATHER, 64, 2, 4, 3 * x, &b);
+        ck_assert_msg(b.ns >= a.ns, "%g bytes: %g, thrice: %g", x, a.ns, b.ns);
+    }
+    dt_cost_collective(c, DT_OP_ALL_TO_ALL, 16, 8, 1, 1e8, &a);
+    ck_assert(a.ns > 1e9 * 8 * 1e8 * 8 / 16 / 100e9);
+    /* a scalar over a thousand ranks goes by tree: tens of microseconds, not thousands of steps */
+    dt_cost_collective(c, DT_OP_ALL_REDUCE, 1024, 8, 1, 8, &a);
+    ck_assert(a.ns > 5e4 && a.ns < 5e5);
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
+START_TEST(test_point_to_point)
+{
+    struct fixture f;
+    struct dt_cost *c;
+    struct dt_time t;
+    double alpha, rate;
+
+    fx_init(&f);
+    fx_collectives(&f);
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    dt_cost_p2p(c, true, 1, 1 << 25, &t, &alpha, &rate);
+    assert_near(t.ns, 7913 + (1 << 25) / 151e9 * 1e9, 0.02, "inside a node");
+    dt_cost_p2p(c, true, 8, 8.0 * (1 << 25), &t, NULL, NULL);
+    assert_near(t.ns, 7913 + (1 << 25) / 151e9 * 1e9, 0.02, "eight pairs side by side");
+    for (int same = 0; same <= 1; same++) {
+        for (double bytes = 1; bytes < 1e10; bytes *= 7.31) {
+            dt_cost_p2p(c, same, 4, bytes, &t, &alpha, &rate);
+            assert_near(t.ns, alpha + 1e9 * bytes / rate, 1e-12, "alpha + bytes / rate");
+            ck_assert(rate <= 4 * 160e9 * (1 + 1e-12));
+        }
+    }
+    dt_cost_p2p(c, false, 8, 1e9, &t, &alpha, &rate);
+    assert_near(rate, 4 * 25e9 * 0.94, 1e-12, "the whole node's NICs");
+    assert_near(alpha, 23871 + 2048 / 7.8, 1e-9, "latency from the rows");
+    dt_cost_free(c);
+
+    f.profile.n_rows = 0; /* no rows at all: the cluster's own link figures */
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    dt_cost_p2p(c, true, 1, 1.6e9, &t, &alpha, &rate);
+    assert_near(t.ns, 3100 + 1e7, 1e-9, "NVLink");
+    dt_cost_collective(c, DT_OP_ALL_GATHER, 8, 8, 1, 1e9, &t);
+    ck_assert(t.ns > 1e9 * 1e9 * 7 / 8 / 160e9 && t.ns < 1.05e9 * 1e9 * 7 / 8 / 160e9);
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
+START_TEST(test_optimizer)
+{
+    struct fixture f;
+    struct dt_cost *c;
+    struct dt_time t;
+
+    fx_init(&f);
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    dt_cost_optimizer(c, 1e9, &t);
+    assert_near(t.ns, 30 * 1e9 / (2.039e12 * 0.8) * 1e9, 1e-12, "30 bytes per parameter");
+    ck_assert(t.prov[DT_PROV_COMPUTED] == t.ns);
+    dt_cost_optimizer(c, 0, &t);
+    ck_assert(t.ns == 0);
+    dt_cost_free(c);
+    for (int64_t p = 1 << 20; p <= 1 << 30; p *= 4)
+        fx_row(&f, DT_OP_ADAMW, DT_PHASE_FWD, DT_ROW_MEASURED, &p, 1, 4000 + 0.0201 * (double)p);
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    dt_cost_optimizer(c, 1 << 24, &t);
+    assert_near(t.ns, 4000 + 0.0201 * (1 << 24), 1e-9, "a measured step");
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("cost");
+    TCase *t = tcase_create("kernels");
+    SRunner *r;
+    int failed;
+
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, test_exact_on_knots);
+    tcase_add_test(t, test_between_knots);
+    tcase_add_test(t, test_monotone_in_tokens);
+    tcase_add_test(t, test_extrapolation_holds_efficiency);
+    tcase_add_test(t, test_never_below_roofline);
+    tcase_add_test(t, test_scattered_rows);
+    tcase_add_test(t, test_row_kinds);
+    tcase_add_test(t, test_better_row_of_two);
+    tcase_add_test(t, test_survey);
+    tcase_add_test(t, test_bad_cluster);
+    tcase_add_test(t, test_out_of_memory);
+    suite_add_tcase(s, t);
+    t = tcase_create("communication");
+    tcase_add_test(t, test_collectives_in_a_node);
+    tcase_add_test(t, test_collectives_across_nodes);
+    tcase_add_test(t, test_point_to_point);
+    tcase_add_test(t, test_optimizer);
+    suite_add_tcase(s, t);
+    r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

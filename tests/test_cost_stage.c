@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "core/cost.h"
+#include "core/rng.h"
+#include "cost_fixture.h"
+#include "test_util.h"
+
+struct rig {
+    struct fixture f;
+    struct dt_cost *c;
+    int vit, llm;
+};
+
+static void rig_open(struct rig *r, bool stepccl, enum dt_recompute rc)
+{
+    struct dt_cost_options o = {.stepccl = stepccl, .recompute = rc};
+    struct dt_error err = {0};
+
+    fx_init(&r->f);
+    r->vit = fx_vit(&r->f, 8, 1280, 5120, 16, 8192);
+    r->llm = fx_llm(&r->f, 16, 8192, 28672, 64, 8, 32000);
+    fx_profile(&r->f, true);
+    dt_assert_ok(dt_cost_new(&r->f.model, &r->f.cluster, &r->f.profile, &o, &err, &r->c), err);
+}
+
+static void rig_close(struct rig *r)
+{
+    dt_cost_free(r->c);
+    fx_free(&r->f);
+}
+
+static void assert_near(double a, double b, double rel, const char *what)
+{
+    ck_assert_msg(fabs(a - b) <= rel * fabs(b) + 1e-6, "%s: %.9g is not %.9g within %g", what, a, b,
+                  rel);
+}
+
+static struct dt_stage_cost layers(struct rig *r, int n, int tp)
+{
+    struct dt_shard shard = fx_shard(tp);
+    struct dt_work w = fx_text(1, 8192);
+    struct dt_stage_cost s;
+
+    dt_cost_stage(r->c, r->llm, 1, n, &shard, &w, NULL, true, &s);
+    return s;
+}
+
+/* Kernels of one layer summed by hand, and its collectives apart. */
+static void by_hand(struct rig *r, int tp, double *kernels, double *collectives)
+{
+    struct dt_shard shard = fx_shard(tp);
+    struct dt_work w = fx_text(1, 8192);
+    struct dt_kop k[DT_MAX_KOPS];
+    int n = dt_block_kops(&r->f.model.modules[r->llm].blocks[1], &shard, &w, k);
+
+    *kernels = *collectives = 0;
+    for (int i = 0; i < n; i++) {
+        struct dt_time t;
+
+        dt_cost_kernel(r->c, &k[i], DT_PHASE_FWD, &t);
+        *(k[i].family >= DT_OP_ALL_REDUCE ? collectives : kernels) += t.ns;
+    }
+}
+
+START_TEST(test_forward_is_the_sum)
+{
+    struct rig r;
+
+    rig_open(&r, false, DT_RECOMPUTE_NONE);
+    for (int tp = 1; tp <= 8; tp *= 2) {
+        double kernels, collectives;
+        struct dt_stage_cost one = layers(&r, 1, tp), ten = layers(&r, 10, tp);
+
+        by_hand(&r, tp, &kernels, &collectives);
+        ck_assert((collectives > 0) == (tp > 1));
+        assert_near(one.fwd.ns, kernels + collectives, 1e-12, "exposed collectives");
+        assert_near(ten.fwd.ns, 10 * one.fwd.ns, 1e-12, "ten layers, forward");
+        assert_near(ten.dgrad.ns, 10 * one.dgrad.ns, 1e-12, "ten layers, input gradients");
+        assert_near(ten.wgrad.ns, 10 * one.wgrad.ns, 1e-12, "ten layers, weight gradients");
+        /* two matrix products backward for one forward */
+        ck_assert(one.dgrad.ns + one.wgrad.ns > 1.8 * one.fwd.ns);
+        ck_assert(one.dgrad.ns + one.wgrad.ns < 2.5 * one.fwd.ns);
+    }
+    rig_close(&r);
+}
+END_TEST
+
+/* With StepCCL a layer takes no more than with its collectives exposed and no less than without
+ * any. */
+START_TEST(test_stepccl_bounds)
+{
+    struct rig off, on;
+
+    rig_open(&off, false, DT_RECOMPUTE_NONE);
+    rig_open(&on, true, DT_RECOMPUTE_NONE);
+    for (int tp = 1; tp <= 8; tp *= 2) {
+        struct dt_stage_cost a = layers(&off, 1, tp), b = layers(&on, 1, tp);
+        double kernels, collectives, hidden;
+
+        by_hand(&off, tp, &kernels, &collectives);
+        if (tp == 1) {
+            ck_assert(a.fwd.ns == b.fwd.ns && a.dgrad.ns == b.dgrad.ns);
+            continue;
+        }
+        hidden = (a.fwd.ns - b.fwd.ns) / collectives;
+        ck_assert_msg(hidden > 0.3 && hidden < 0.9, "tp %d hides %.0f %%", tp, 100 * hidden);
+        ck_assert(b.fwd.ns > kernels && b.dgrad.ns < a.dgrad.ns);
+        ck_assert(a.wgrad.ns == b.wgrad.ns);
+    }
+    rig_close(&off);
+    rig_close(&on);
+}
+END_TEST
+
+START_TEST(test_freezing)
+{
+    struct rig r;
+    struct dt_shard shard = fx_shard(2);
+    struct dt_work w = fx_text(1, 8192);
+    unsigned char trained[18];
+    struct dt_stage_cost all, s, head;
+
+    rig_open(&r, false, DT_RECOMPUTE_NONE);
+    memset(trained, 0, sizeof(trained));
+    dt_cost_stage(r.c, r.llm, 0, 18, &shard, &w, NULL, true, &all);
+    dt_cost_stage(r.c, r.llm, 0, 18, &shard, &w, trained, false, &s);
+    ck_assert(s.fwd.ns == all.fwd.ns && s.dgrad.ns == 0 && s.wgrad.ns == 0);
+    dt_cost_stage(r.c, r.llm, 0, 18, &shard, &w, trained, true, &s);
+    ck_assert(s.dgrad.ns == all.dgrad.ns && s.wgrad.ns == 0);
+    trained[17] = 1; /* only the head: no gradient leaves it */
+    dt_cost_stage(r.c, r.llm, 0, 18, &shard, &w, trained, false, &s);
+    dt_cost_stage(r.c, r.llm, 17, 1, &shard, &w, NULL, true, &head);
+    ck_assert(s.dgrad.ns == 0 && s.wgrad.ns >= head.wgrad.ns && s.wgrad.ns < 2 * head.wgrad.ns);
+    trained[17] = 0;
+    trained[4] =
+        1; /* blocks above the trained one pass gradients down to it, blocks below do nothing */
+    dt_cost_stage(r.c, r.llm, 0, 18, &shard, &w, trained, false, &s);
+    dt_cost_stage(r.c, r.llm, 5, 13, &shard, &w, trained, true, &head);
+    assert_near(s.dgrad.ns, head.dgrad.ns, 1e-12, "blocks above the trained one");
+    rig_close(&r);
+}
+END_TEST
+
+START_TEST(test_recompute)
+{
+    struct rig none, sel, full;
+    struct dt_stage_cost a, b, c;
+    unsigned char frozen[18] = {0};
+    struct dt_shard shard = fx_shard(4);
+    struct dt_work w = fx_text(1, 8192);
+
+    rig_open(&none, true, DT_RECOMPUTE_NONE);
+    rig_open(&sel, true, DT_RECOMPUTE_SELECTIVE);
+    rig_open(&full, true, DT_RECOMPUTE_FULL);
+    a = layers(&none, 3, 4);
+    b = layers(&sel, 3, 4);
+    c = layers(&full, 3, 4);
+    ck_assert(a.fwd.ns == b.fwd.ns && a.fwd.ns == c.fwd.ns && a.wgrad.ns == c.wgrad.ns);
+    assert_near(c.dgrad.ns, a.dgrad.ns + a.fwd.ns, 1e-12, "the whole forward again");
+    ck_assert(b.dgrad.ns > a.dgrad.ns && b.dgrad.ns < a.dgrad.ns + 0.2 * a.fwd.ns);
+    dt_cost_stage(full.c, full.llm, 1, 3, &shard, &w, frozen, false, &c);
+    ck_assert(c.dgrad.ns == 0); /* nothing to recompute for */
+    rig_close(&none);
+    rig_close(&sel);
+    rig_close(&full);
+}
+END_TEST
+
+/* The memo answers what the sum says, for any mix of questions. */
+START_TEST(test_memo_property)
+{
+    struct rig r;
+    struct dt_rng rng;
+    uint64_t seed = dt_test_seed();
+
+    rig_open(&r, true, DT_RECOMPUTE_SELECTIVE);
+    dt_rng_init(&rng, seed, 4);
+    for (int i = 0; i < 4000; i++) {
+        int module = (int)dt_rng_below(&rng, 2), n_blocks = r.f.model.modules[module].n_blocks;
+        int first = (int)dt_rng_below(&rng, (uint64_t)n_blocks);
+        int n = 1 + (int)dt_rng_below(&rng, (uint64_t)(n_blocks - first));
+        struct dt_shard shard = fx_shard(1 << dt_rng_below(&rng, 4));
+        bool upstream = dt_rng_below(&rng, 2) != 0;
+        unsigned char trained[18], *t = dt_rng_below(&rng, 2) ? trained : NULL;
+        struct dt_work w = {0};
+        struct dt_stage_cost s;
+        struct dt_stage_ns ns;
+
+        for (int b = 0; b < 18; b++)
+            trained[b] = dt_rng_below(&rng, 4) != 0;
+        for (int64_t k = (int64_t)dt_rng_below(&rng, 9); k > 0; k--) {
+            int64_t len = 64 * (1 + (int64_t)dt_rng_below(&rng, 3));
+            struct dt_work one = fx_text(1, len);
+
+            dt_work_add(&w, &one);
+        }
+        dt_cost_stage(r.c, module, first, n, &shard, &w, t, upstream, &s);
+        for (int twice = 0; twice < 2; twice++) {
+            ns = dt_cost_stage_ns(r.c, module, first, n, &shard, &w, t, upstream);
+            ck_assert_msg(ns.fwd == s.fwd.ns && ns.bwd == s.dgrad.ns + s.wgrad.ns,
+                          "seed %" PRIu64 ", question %d", seed, i);
+        }
+        for (int k = 0; k < 3; k++) {
+            const struct dt_time *x = k == 0 ? &s.fwd : k == 1 ? &s.dgrad : &s.wgrad;
+            double sum = 0;
+
+            for (int p = 0; p < DT_PROV_N; p++)
+                sum += x->prov[p];
+            assert_near(sum, x->ns, 1e-9, "provenance");
+            ck_assert(isfinite(x->ns) && x->ns >= 0);
+        }
+    }
+    rig_close(&r);
+}
+END_TEST
+
+/* More work never takes less time. */
+START_TEST(test_more_images_take_longer)
+{
+    struct rig r;
+    struct dt_shard shard = fx_shard(1);
+    struct dt_work w = {0}, image = fx_text(1, 1024);
+    double last = 0;
+
+    rig_open(&r, false, DT_RECOMPUTE_NONE);
+    ck_assert(dt_cost_stage_ns(r.c, r.vit, 0, 9, &shard, &w, NULL, true).fwd == 0);
+    for (int i = 0; i < 60; i++) {
+        struct dt_stage_ns ns;
+
+        dt_work_add(&w, &image);
+        ns = dt_cost_stage_ns(r.c, r.vit, 0, 9, &shard, &w, NULL, true);
+        ck_assert(ns.fwd >= last && ns.bwd > ns.fwd);
+        last = ns.fwd;
+    }
+    rig_close(&r);
+}
+END_TEST
+
+/* One layer of the 70B shape at 8,192 tokens, as model FLOPs over time: between the hand-made
+ * device's kernel efficiency and half of it; wider tensor parallelism is less efficient, StepCCL
+ * gives back a part. */
+START_TEST(test_layer_efficiency)
+{
+    struct rig off, on;
+    struct dt_work w = fx_text(1, 8192);
+    double last = 1;
+
+    rig_open(&off, false, DT_RECOMPUTE_NONE);
+    rig_open(&on, true, DT_RECOMPUTE_NONE);
+    for (int tp = 1; tp <= 8; tp *= 2) {
+        double flops = 3 * dt_block_flops(&off.f.model.modules[off.llm].blocks[1], &w) / tp;
+        struct dt_stage_cost a = layers(&off, 1, tp), b = layers(&on, 1, tp);
+        double x = flops / (a.fwd.ns + a.dgrad.ns + a.wgrad.ns) / 312e3;
+        double y = flops / (b.fwd.ns + b.dgrad.ns + b.wgrad.ns) / 312e3;
+
+        ck_assert_msg(x > 0.4 && x < 0.79 && x < last, "tp %d: %.3f", tp, x);
+        ck_assert_msg(y >= x && y < 0.79, "tp %d: %.3f with StepCCL, %.3f without", tp, y, x);
+        last = x;
+    }
+    rig_close(&off);
+    rig_close(&on);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("stage cost");
+    TCase *t = tcase_create("stages");
+    SRunner *r;
+    int failed;
+
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, test_forward_is_the_sum);
+    tcase_add_test(t, test_stepccl_bounds);
+    tcase_add_test(t, test_freezing);
+    tcase_add_test(t, test_recompute);
+    tcase_add_test(t, test_memo_property);
+    tcase_add_test(t, test_more_images_take_longer);
+    tcase_add_test(t, test_layer_efficiency);
+    suite_add_tcase(s, t);
+    r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

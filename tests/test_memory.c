@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "core/memory.h"
+#include "core/rng.h"
+#include "cost_fixture.h"
+#include "test_util.h"
+
+#define GIB 1073741824.0
+
+struct rig {
+    struct fixture f;
+    struct dt_plan p;
+    struct dt_work work[DT_MAX_MODULES];
+    int vit, llm, gen;
+};
+
+static void even_split(struct dt_plan *p, const struct dt_model *m, int module)
+{
+    const struct dt_layout *l = &p->modules[module].layout;
+    int v = l->pp * l->vpp;
+
+    for (int i = 0; i <= v; i++)
+        p->modules[module].split[i] = (uint16_t)(m->modules[module].n_blocks * i / v);
+}
+
+/* Encoder -> 70B-shaped LLM -> a generator of two blocks. */
+static void rig_open(struct rig *r, int tp, int pp, int dp)
+{
+    struct dt_policy policy = {.global_batch = 1920, .microbatch = 1, .seq_len = 8192, .zero = 1};
+    struct dt_module *gen;
+
+    fx_init(&r->f);
+    fx_index(&r->f);
+    r->vit = fx_vit(&r->f, 32, 1280, 5120, 16, 8192);
+    r->llm = fx_llm(&r->f, 80, 8192, 28672, 64, 8, 32000);
+    gen = fx_module(&r->f, "gen", DT_ROLE_GENERATOR, 2);
+    gen->blocks[0] = gen->blocks[1] = fx_layer(1024, 4096, 16, 16, false);
+    r->gen = 2;
+    r->f.model.n_edges = 2;
+    r->f.model.edges[0] = (struct dt_edge){r->vit, r->llm};
+    r->f.model.edges[1] = (struct dt_edge){r->llm, r->gen};
+    dt_plan_init(&r->p, &r->f.model, &policy);
+    for (int m = 0; m < 3; m++) {
+        struct dt_layout *l = &r->p.modules[m].layout;
+
+        l->tp = m == r->llm ? tp : 1;
+        l->cp = l->ep = l->ip = l->vpp = 1;
+        l->pp = m == r->llm ? pp : 1;
+        l->dp = m == r->llm ? dp : 4;
+        even_split(&r->p, &r->f.model, m);
+        r->work[m] = m == r->llm ? fx_text(1, 8192) : fx_text(3, 1024);
+    }
+}
+
+static void assert_near(double a, double b, double rel, const char *what)
+{
+    ck_assert_msg(fabs(a - b) <= rel * fabs(b), "%s: %.9g is not %.9g within %g", what, a, b, rel);
+}
+
+START_TEST(test_in_flight)
+{
+    struct rig r;
+
+    rig_open(&r, 8, 10, 12);
+    for (int s = 0; s < 10; s++) {
+        ck_assert_int_eq(dt_plan_stages_after(&r.p, &r.f.model, r.llm, s), 9 - s + 1);
+        ck_assert_int_eq(dt_memory_in_flight(&r.p, &r.f.model, r.llm, s, 160), 9 - s + 2);
+        ck_assert_int_eq(dt_memory_in_flight(&r.p, &r.f.model, r.llm, s, 3), s < 8 ? 3 : 11 - s);
+    }
+    ck_assert_int_eq(dt_plan_stages_after(&r.p, &r.f.model, r.vit, 0), 11);
+    ck_assert_int_eq(dt_memory_in_flight(&r.p, &r.f.model, r.vit, 0, 160), 12);
+    ck_assert_int_eq(dt_memory_in_flight(&r.p, &r.f.model, r.gen, 0, 160), 1);
+    r.p.policy.schedule = DT_SCHED_GPIPE;
+    ck_assert_int_eq(dt_memory_in_flight(&r.p, &r.f.model, r.llm, 4, 160), 160);
+    fx_free(&r.f);
+}
+END_TEST
+
+/* A generator beside another one: the deeper branch counts. */
+START_TEST(test_longest_path)
+{
+    struct rig r;
+    struct dt_module *other;
+
+    rig_open(&r, 8, 10, 12);
+    other = fx_module(&r.f, "audio", DT_ROLE_GENERATOR, 3);
+    for (int b = 0; b < 3; b++)
+        other->blocks[b] = fx_layer(768, 3072, 12, 12, false);
+    r.f.model.edges[r.f.model.n_edges++] = (struct dt_edge){r.llm, 3};
+    r.p.n_modules = 4;
+    r.p.modules[3].layout = (struct dt_layout){1, 1, 1, 3, 1, 1, 1, 0};
+    even_split(&r.p, &r.f.model, 3);
+    ck_assert_int_eq(dt_plan_stages_after(&r.p, &r.f.model, r.vit, 0), 13);
+    ck_assert_int_eq(dt_plan_stages_after(&r.p, &r.f.model, r.llm, 9), 3);
+    ck_assert_int_eq(dt_plan_stages_after(&r.p, &r.f.model, r.gen, 0), 0);
+    fx_free(&r.f);
+}
+END_TEST
+
+/* Megatron-LM: 2 (pp - 1 - stage) + (vpp - 1) pp forwards of chunks before the first backward. */
+START_TEST(test_interleaved)
+{
+    struct rig r;
+
+    rig_open(&r, 8, 4, 12);
+    r.f.model.n_edges = 1; /* no generator behind */
+    r.p.policy.schedule = DT_SCHED_INTERLEAVED;
+    r.p.modules[r.llm].layout.vpp = 2;
+    even_split(&r.p, &r.f.model, r.llm);
+    for (int s = 0; s < 4; s++) {
+        ck_assert_int_eq(dt_memory_in_flight(&r.p, &r.f.model, r.llm, s, 160), 2 * (3 - s) + 4 + 1);
+        ck_assert_int_eq(dt_memory_in_flight(&r.p, &r.f.model, r.llm, s, 2), 4);
+    }
+    /* The first gradient leaves after 2 x 4 microbatches have entered (see memory.c), one more is
+     * being encoded. */
+    ck_assert_int_eq(dt_memory_in_flight(&r.p, &r.f.model, r.vit, 0, 160), 9);
+    fx_free(&r.f);
+}
+END_TEST
+
+/* The count behind the encoder's bound, by running the order of the LLM's first stage. */
+START_TEST(test_interleaved_property)
+{
+    struct dt_rng rng;
+    uint64_t seed = dt_test_seed();
+
+    dt_rng_init(&rng, seed, 5);
+    for (int i = 0; i < 200; i++) {
+        int pp = 2 + (int)dt_rng_below(&rng, 6), vpp = 2 + (int)dt_rng_below(&rng, 4);
+        int groups = 3 + (int)dt_rng_below(&rng, 4), n = groups * pp, total = n * vpp, held = 0,
+            entered = 0;
+        int left = 0, most = 0, warmup, have;
+        struct rig r;
+
+        rig_open(&r, 8, pp, 1);
+        r.f.model.n_edges = 1 + (int)dt_rng_below(&rng, 2);
+        r.p.policy.schedule = DT_SCHED_INTERLEAVED;
+        r.p.modules[r.llm].layout.vpp = vpp;
+        warmup = dt_memory_in_flight(&r.p, &r.f.model, r.llm, 0, n) - 1;
+        for (int k = 0; k < total + warmup; k++) {
+            if (k < total) {
+                held++;
+                entered += k % (pp * vpp) < pp; /* chunk 0 takes a new microbatch */
+            }
+            ck_assert_int_le(held, warmup + 1);
+            if (k >= warmup) {
+                int last_chunk = (k - warmup) % (pp * vpp) >= pp * (vpp - 1);
+
+                most = entered - left > most ? entered - left : most;
+                held--;
+                left += last_chunk; /* chunk 0 is the last one backward */
+            }
+        }
+        ck_assert_int_eq(held, 0);
+        have = dt_memory_in_flight(&r.p, &r.f.model, r.vit, 0, n);
+        ck_assert_msg(have >= most && have <= most + 1 + pp,
+                      "seed %" PRIu64 ": pp %d vpp %d: %d, needs %d", seed, pp, vpp, have, most);
+        fx_free(&r.f);
+    }
+}
+END_TEST
+
+START_TEST(test_closed_form_70b)
+{
+    struct rig r;
+    struct dt_memory m;
+    double layer = 2.0 * 8192 * 8192 + 2.0 * 8192 * 1024 + 3.0 * 8192 * 28672 + 2.0 * 8192;
+    double params, act;
+
+    rig_open(&r, 8, 10, 12);
+    r.p.modules[r.llm].split[1] = 9; /* the embedding and eight layers */
+    dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 0, &r.work[r.llm], 160, &m);
+    params = (8 * layer + 32000.0 * 8192) / 8;
+    assert_near(m.params, 2 * params, 1e-12, "bf16 parameters");
+    assert_near(m.grads, 4 * params, 1e-12, "fp32 gradients");
+    assert_near(m.optimizer, params, 1e-12, "12 bytes over 12 ranks");
+    /* per layer of s tokens, tp 8: four streams 8sh/8; q, k, v and context 2s(2h + 2g)/8;
+     * log-sum-exp 4s heads/8; up, gate and product 6sf/8 */
+    act = 8192.0 / 8 * (8 * 8192 + 2 * (2 * 8192 + 2 * 1024) + 4 * 64 + 6 * 28672);
+    ck_assert_int_eq(m.in_flight, 11);
+    assert_near(m.activations, 11 * (8 * act + 8.0 * 8192), 1e-9, "activations");
+    ck_assert(m.logits_workspace == 0 && m.reserve == 3.5e9 && m.broker > 0);
+    assert_near(m.total, m.params + m.grads + m.optimizer + m.activations + m.broker + m.reserve,
+                1e-12, "total");
+    dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 9, &r.work[r.llm], 160, &m);
+    assert_near(m.logits_workspace, 6.0 * 8192 * 32000 / 8, 1e-12, "logits");
+    r.p.policy.zero = 0;
+    dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 0, &r.work[r.llm], 160, &m);
+    assert_near(m.optimizer, 12 * params, 1e-12, "12 bytes on every rank");
+    fx_free(&r.f);
+}
+END_TEST
+
+START_TEST(test_frozen_holds_less)
+{
+    struct rig r;
+    struct dt_memory trained, frozen;
+
+    rig_open(&r, 8, 10, 12);
+    dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.vit, 0, &r.work[r.vit], 160, &trained);
+    r.p.modules[r.vit].frozen = true;
+    dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.vit, 0, &r.work[r.vit], 160, &frozen);
+    ck_assert(frozen.params == trained.params);
+    /* only the projector is trained: 1280 x 8192 weights */
+    assert_near(frozen.grads, 4.0 * 1280 * 8192, 0.01, "gradients of the projector");
+    ck_assert(frozen.activations < 0.2 * trained.activations && frozen.activations > 0);
+    fx_free(&r.f);
+}
+END_TEST
+
+START_TEST(test_recompute_order)
+{
+    struct rig r;
+    double last = INFINITY;
+
+    rig_open(&r, 8, 10, 12);
+    for (int mode = DT_RECOMPUTE_NONE; mode <= DT_RECOMPUTE_FULL; mode++) {
+        struct dt_memory m;
+
+        r.p.policy.recompute = (enum dt_recompute)mode;
+        dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 0, &r.work[r.llm], 160, &m);
+        ck_assert(m.activations < last && m.activations > 0);
+        last = m.activations;
+    }
+    fx_free(&r.f);
+}
+END_TEST
+
+/* More sharding or fewer microbatches never need more. */
+START_TEST(test_monotone_property)
+{
+    struct dt_rng rng;
+    uint64_t seed = dt_test_seed();
+
+    dt_rng_init(&rng, seed, 6);
+    for (int i = 0; i < 300; i++) {
+        int tp = 1 << dt_rng_below(&rng, 3), pp = 1 + (int)dt_rng_below(&rng, 20);
+        int stage = (int)dt_rng_below(&rng, (uint64_t)pp);
+        int64_t n = 1 + (int64_t)dt_rng_below(&rng, 200);
+        struct dt_memory a, b, c, d;
+        struct rig r;
+
+        rig_open(&r, tp, pp, 1 + (int)dt_rng_below(&rng, 30));
+        r.p.policy.recompute = (enum dt_recompute)dt_rng_below(&rng, 3);
+        dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, stage, &r.work[r.llm], n, &a);
+        r.p.modules[r.llm].layout.tp *= 2;
+        dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, stage, &r.work[r.llm], n, &b);
+        r.p.modules[r.llm].layout.tp /= 2;
+        r.p.modules[r.llm].layout.dp *= 2;
+        dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, stage, &r.work[r.llm], n, &c);
+        dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, stage, &r.work[r.llm], 1 + n / 2,
+                        &d);
+        ck_assert_msg(b.total < a.total && c.total < a.total && d.total <= c.total,
+                      "seed %" PRIu64 ": tp %d pp %d stage %d", seed, tp, pp, stage);
+        fx_free(&r.f);
+    }
+}
+END_TEST
+
+START_TEST(test_check)
+{
+    struct rig r;
+    struct dt_error err = {0};
+    double most = -1;
+
+    rig_open(&r, 8, 10, 12);
+    r.f.cluster.nodes = 200;
+    dt_assert_ok(dt_memory_check(&r.p, &r.f.model, &r.f.cluster, r.work, &most, &err), err);
+    ck_assert(most > 20 * GIB && most < 80e9);
+    fx_free(&r.f);
+
+    rig_open(&r, 1, 10, 12);
+    most = -1;
+    ck_assert_int_eq(dt_memory_check(&r.p, &r.f.model, &r.f.cluster, r.work, &most, &err),
+                     DT_ERR_INFEASIBLE);
+    ck_assert(most == -1);
+    dt_assert_has(err.message, "llm stage 0 needs ");
+    dt_assert_has(err.message, "the GPU has 74.5 GiB");
+    dt_assert_has(err.message, "activations ");
+    dt_assert_has(err.message, "(11 in flight)");
+    dt_assert_has(err.message, "recompute full: ");
+    dt_assert_has(err.message, "twice the tp: ");
+    dt_assert_has(err.message, "twice the pp: ");
+    ck_assert_int_eq(dt_memory_check(&r.p, &r.f.model, &r.f.cluster, r.work, &most, NULL),
+                     DT_ERR_INFEASIBLE);
+    fx_free(&r.f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("memory");
+    TCase *t = tcase_create("memory");
+    SRunner *r;
+    int failed;
+
+    tcase_add_test(t, test_in_flight);
+    tcase_add_test(t, test_longest_path);
+    tcase_add_test(t, test_interleaved);
+    tcase_add_test(t, test_interleaved_property);
+    tcase_add_test(t, test_closed_form_70b);
+    tcase_add_test(t, test_frozen_holds_less);
+    tcase_add_test(t, test_recompute_order);
+    tcase_add_test(t, test_monotone_property);
+    tcase_add_test(t, test_check);
+    suite_add_tcase(s, t);
+    r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
