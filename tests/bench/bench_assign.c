@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Benchmark: assignment of the main job's global batch (1,920 samples of MLLM-72B) with and without
+ * reordering, costs by the roofline (no profile), and the order of one pipeline. */
+#define _GNU_SOURCE
+#include "core/assign.h"
+#include "core/doc.h"
+#include "core/rng.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { RUNS = 9 };
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void must(enum dt_status st, const struct dt_error *err)
+{
+    if (st != DT_OK) {
+        fprintf(stderr, "bench_assign: %s\n", err->message);
+        exit(1);
+    }
+}
+
+/* DP 4 / 16 / 8: the LLM of ten stages, one stage each side. */
+static void plan_init(struct dt_plan *p, const struct dt_model *m, bool intra, bool inter)
+{
+    static const int dp[] = {4, 16, 8}, pp[] = {1, 10, 1};
+    memset(p, 0, sizeof(*p));
+    p->n_modules = m->n_modules;
+    for (int i = 0; i < m->n_modules; i++) {
+        p->modules[i].layout = (struct dt_layout){.tp = i == m->llm ? 8 : 2,
+                                                  .cp = 1,
+                                                  .ep = 1,
+                                                  .pp = pp[i],
+                                                  .vpp = 1,
+                                                  .dp = dp[i],
+                                                  .ip = 1};
+        for (int v = 0; v <= pp[i]; v++)
+            p->modules[i].split[v] = (uint16_t)(v * m->modules[i].n_blocks / pp[i]);
+    }
+    p->policy.global_batch = 1920;
+    p->policy.microbatch = 1;
+    p->policy.seq_len = 8192;
+    p->policy.intra_reorder = intra;
+    p->policy.inter_reorder = inter;
+}
+
+static double time_assign(const struct dt_plan *p, const struct dt_model *m, struct dt_cost *cost,
+                          const struct dt_samples *s, double *first_s)
+{
+    double t[RUNS];
+    struct dt_error err;
+    for (int r = 0; r < RUNS; r++) {
+        struct dt_assignment *a = NULL;
+        double begin = now_s();
+        must(dt_assign(p, m, cost, s, 0, &err, &a), &err);
+        t[r] = now_s() - begin;
+        must(dt_assign_check(a, &err), &err);
+        dt_assign_free(a);
+    }
+    *first_s = t[0];
+    qsort(t, RUNS, sizeof(*t), by_value);
+    return t[RUNS / 2];
+}
+
+static void bench_order(int p, int n)
+{
+    double *t = malloc((size_t)(2 * p * n) * sizeof(*t)), runs[RUNS], before = 0, after = 0;
+    int *order = malloc((size_t)n * sizeof(*order));
+    struct dt_rng r;
+    if (!t || !order)
+        exit(1);
+    dt_rng_init(&r, 3, 0);
+    for (int i = 0; i < n; i++)
+        for (int s = 0; s < p; s++) {
+            t[s * n + i] = s == 0 || s == p - 1 ? 0.5 + dt_rng_uniform(&r) : 1;
+            t[(p + s) * n + i] = 2 * t[s * n + i];
+        }
+    struct dt_chain c = {p, n, t, t + p * n};
+    for (int k = 0; k < RUNS; k++) {
+        double begin = now_s();
+        if (dt_inter_order(&c, order, &before, &after) != DT_OK)
+            exit(1);
+        runs[k] = now_s() - begin;
+    }
+    qsort(runs, RUNS, sizeof(*runs), by_value);
+    printf("bench: inter_order_p%d_n%d %.1f us ratio %.4f of the given order's time\n", p, n,
+           runs[RUNS / 2] * 1e6, after / before);
+    free(t);
+    free(order);
+}
+
+int main(void)
+{
+    const char *text = "model: mllm-72b\ncluster: a800-1296\nsamples: laion-8k\n";
+    struct dt_doc *doc = NULL;
+    struct dt_error err;
+    struct dt_model *model = NULL;
+    struct dt_samples *s = NULL;
+    static struct dt_cluster cluster;
+    static struct dt_profile profile; /* no rows: everything from the roofline */
+    static struct dt_plan plan;
+    struct dt_cost_options opt = {.allow_analytical = true};
+    struct dt_cost *cost = NULL;
+    must(dt_doc_parse("bench", text, strlen(text), &err, &doc), &err);
+    struct dt_node root = dt_doc_root(doc);
+    must(dt_model_read(dt_map_get(root, "model"), &err, &model), &err);
+    must(dt_cluster_read(dt_map_get(root, "cluster"), &err, &cluster), &err);
+    must(dt_samples_read(dt_map_get(root, "samples"), 8192, 1920, 1, &err, &s), &err);
+    must(dt_cost_new(model, &cluster, &profile, &opt, &err, &cost), &err);
+
+    static const char *const names[] = {"given", "intra", "inter", "intra_inter"};
+    for (int k = 0; k < 4; k++) {
+        double cold;
+        plan_init(&plan, model, k & 1, k & 2);
+        double warm = time_assign(&plan, model, cost, s, &cold);
+        printf("bench: assign_1920_%s %.3f ms ratio %.2f of the first call\n", names[k], warm * 1e3,
+               warm / cold);
+    }
+    bench_order(12, 120);
+    bench_order(12, 240);
+    dt_cost_free(cost);
+    dt_samples_free(s);
+    dt_model_free(model);
+    dt_doc_free(doc);
+    return 0;
+}
