@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 #
 # tests/test_X.c is a Check program: add tests/test_X to check_PROGRAMS, nothing else is needed
-# (of more than one source file: set tests_test_X_SOURCES too; headers go to EXTRA_DIST).  Shell tests go to SHELL_TESTS.
-# A program that cannot run here exits 77 (skipped).
+# (of more than one source file: set tests_test_X_SOURCES too; headers go to EXTRA_DIST).
+# Shell tests go to SHELL_TESTS.  A program that cannot run here exits 77 (skipped).
 check_PROGRAMS += \
 	tests/test_assign \
 	tests/test_base \
@@ -16,7 +16,8 @@ check_PROGRAMS += \
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
 tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h
 
-SHELL_TESTS =
+SHELL_TESTS = \
+	tests/test_lists.sh
 
 TESTS += $(check_PROGRAMS) $(SHELL_TESTS)
 TEST_EXTENSIONS = .sh

@@ -42,3 +42,12 @@ nobase_dist_pkgdata_DATA += \
 	traces/samples/laion-8k.yaml \
 	traces/samples/text.yaml
 EXTRA_DIST += traces/profiles/build.sh
+
+# Rebuilds the shipped profiles from the published tables that they name: make profiles DATA=dir
+# (sources and folders: traces/profiles/build.sh); the result is compared byte for byte.
+profiles: all
+	@test -d "$(DATA)" || { echo 'usage: make profiles DATA=DIRECTORY_OF_TABLES' >&2; exit 1; }
+	$(MKDIR_P) profiles-new
+	$(srcdir)/traces/profiles/build.sh ./disttrain$(EXEEXT) "$(DATA)" profiles-new
+	for p in a100 a800 h100; do cmp profiles-new/$$p.sql $(srcdir)/traces/profiles/$$p.sql || exit 1; done
+.PHONY: profiles
