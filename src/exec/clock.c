@@ -11,3 +11,12 @@ uint64_t dt_clock_ns(void)
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
+
+void dt_clock_utc(char *buf, size_t size)
+{
+    time_t now = time(NULL);
+    struct tm tm;
+
+    if (!gmtime_r(&now, &tm) || strftime(buf, size, "%Y-%m-%dT%H:%M:%SZ", &tm) == 0)
+        buf[0] = '\0';
+}

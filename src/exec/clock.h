@@ -4,9 +4,12 @@
 #ifndef DT_EXEC_CLOCK_H
 #define DT_EXEC_CLOCK_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* Monotonic time in nanoseconds since an unspecified start; never goes back. */
 uint64_t dt_clock_ns(void);
+/* The date and time now, UTC, ISO 8601 ("2026-11-20T23:02:43Z"), for labels only; "" if size < 21. */
+void dt_clock_utc(char *buf, size_t size);
 
 #endif
