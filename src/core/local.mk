@@ -30,6 +30,7 @@ libdtcore_a_SOURCES = \
 	src/core/docedit.c \
 	src/core/docget.c \
 	src/core/docimpl.h \
+	src/core/durations.c \
 	src/core/file.c \
 	src/core/file.h \
 	src/core/hf.c \
@@ -85,7 +86,13 @@ libdtcore_a_SOURCES = \
 	src/core/profile_schema.c \
 	src/core/profile_schema.h \
 	src/core/profile_table.c \
+	src/core/program.c \
 	src/core/program.h \
+	src/core/program_check.c \
+	src/core/program_check_data.c \
+	src/core/program_check_impl.h \
+	src/core/program_check_sync.c \
+	src/core/report.c \
 	src/core/report.h \
 	src/core/rng.c \
 	src/core/rng.h \
@@ -98,7 +105,16 @@ libdtcore_a_SOURCES = \
 	src/core/samples_dist.c \
 	src/core/samples_fit.c \
 	src/core/samples_fit.h \
+	src/core/schedule.c \
 	src/core/schedule.h \
+	src/core/schedule_boundary.c \
+	src/core/schedule_fill.c \
+	src/core/schedule_fill.h \
+	src/core/schedule_impl.h \
+	src/core/schedule_list.c \
+	src/core/schedule_order.c \
+	src/core/schedule_recv.c \
+	src/core/schedule_sync.c \
 	src/core/shape.c \
 	src/core/shape.h \
 	src/core/shape_build.h \
@@ -108,7 +124,9 @@ libdtcore_a_SOURCES = \
 	src/core/status.c \
 	src/core/status.h \
 	src/core/suggest.c \
+	src/core/timeline.c \
 	src/core/timeline.h \
+	src/core/timeline_summary.c \
 	src/core/timeline_svg.c \
 	src/core/timeline_svg.h \
 	src/core/utf8.c \

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * How long each op takes: forwards and backwards from the cost of their blocks, once per distinct
+ * microbatch; transfers by size, collectives by group.
+ *
+ * What the predicted time stands on: times are exact sums over the ops; the shares of a virtual
+ * stage are those of its mean microbatch, so that they cost one question and not one per op. */
+#include "core/schedule_impl.h"
+
+#include <string.h>
+
+enum { SENDS = 4096 }; /* entries of the transfer cache, a power of two */
+
+struct send_cost {
+    uint64_t bytes;
+    uint32_t width;
+    bool same_node, used;
+    struct dt_time t;
+    int64_t ns, alpha_ns;
+};
+struct module_times {
+    struct dt_shard shard;
+    unsigned char *trainable;
+    uint32_t *work_id; /* [mb]: microbatches of equal work share an id */
+    uint32_t n_ids;
+    const struct dt_work **work; /* [n_ids] */
+    double *ns;                  /* [(2 * v + backward) * n_ids + id], negative: not asked yet */
+    double *total;               /* [2 * v + backward] */
+    int64_t *step_ns;            /* [pp], negative: not asked yet */
+    struct dt_time *step;
+};
+struct times {
+    const struct dt_program *p;
+    const struct dt_model *model;
+    const struct dt_cluster *cluster;
+    struct dt_cost *cost;
+    struct module_times m[DT_MAX_MODULES];
+    struct send_cost *sends;
+    int64_t *ns, *alpha_ns;
+    struct dt_time prov;
+    struct dt_arena arena;
+};
+
+static int64_t whole_ns(double ns)
+{
+    return ns > 0 ? (int64_t)(ns + 0.5) : 0;
+}
+
+static uint64_t mix(uint64_t h, uint64_t x)
+{
+    h = (h ^ x) * 0x9e3779b97f4a7c15ULL; /* 2^64 / golden ratio */
+    return h ^ h >> 29;
+}
+
+static int number_works(struct times *t, int module)
+{
+    const struct dt_module_assignment *a = &t->p->assignment->m[module];
+    struct module_times *m = &t->m[module];
+    uint32_t n = a->mb_first[a->n_replicas], size = 16, *slot;
+
+    while (size < 2 * n)
+        size *= 2;
+    slot = DT_ARENA_NEW(&t->arena, uint32_t, size);
+    m->work_id = DT_ARENA_NEW(&t->arena, uint32_t, n + 1);
+    m->work = DT_ARENA_NEW(&t->arena, const struct dt_work *, n + 1);
+    if (!slot || !m->work_id || !m->work)
+        return -1;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct dt_work *w = &a->work[i];
+        uint64_t h =
+            mix(mix(mix(mix(0, (uint64_t)w->n), (uint64_t)w->tokens), (uint64_t)w->tokens_sq),
+                (uint64_t)w->tokens_max);
+        uint32_t at = (uint32_t)(h >> 16) & (size - 1);
+
+        while (slot[at] != 0 && memcmp(m->work[slot[at] - 1], w, sizeof(*w)) != 0)
+            at = (at + 1) & (size - 1);
+        if (slot[at] == 0) {
+            m->work[m->n_ids++] = w;
+            slot[at] = m->n_ids;
+        }
+        m->work_id[i] = slot[at] - 1;
+    }
+    return 0;
+}
+
+static int init_module(struct times *t, int i)
+{
+    const struct dt_layout *l = &t->p->plan->modules[i].layout;
+    struct module_times *m = &t->m[i];
+    size_t v = (size_t)l->pp * l->vpp;
+
+    m->shard = (struct dt_shard){l->tp, l->cp, l->ep, l->ip, l->tp > 1};
+    m->trainable = DT_ARENA_NEW(&t->arena, unsigned char, t->model->modules[i].n_blocks + 1);
+    if (!m->trainable || number_works(t, i) != 0)
+        return -1;
+    dt_plan_trainable(t->p->plan, t->model, i, m->trainable);
+    m->ns = DT_ARENA_NEW(&t->arena, double, 2 * v * m->n_ids + 1);
+    m->total = DT_ARENA_NEW(&t->arena, double, 2 * v);
+    m->step_ns = DT_ARENA_NEW(&t->arena, int64_t, l->pp);
+    m->step = DT_ARENA_NEW(&t->arena, struct dt_time, l->pp);
+    if (!m->ns || !m->total || !m->step_ns || !m->step)
+        return -1;
+    for (size_t k = 0; k < 2 * v * m->n_ids; k++)
+        m->ns[k] = -1;
+    for (int s = 0; s < l->pp; s++)
+        m->step_ns[s] = -1;
+    return 0;
+}
+
+/* ---- compute ---- */
+
+static struct dt_stage_ns blocks_ns(struct times *t, int module, int first, int n,
+                                    const struct dt_work *w)
+{
+    struct module_times *m = &t->m[module];
+
+    return dt_cost_stage_ns(t->cost, module, first, n, &m->shard, w, m->trainable,
+                            dt_plan_upstream_trained(t->p->plan, t->model, module, first));
+}
+
+static int64_t compute_ns(struct times *t, const struct dt_op *op)
+{
+    const struct dt_module_plan *mp = &t->p->plan->modules[op->module];
+    const struct dt_module_assignment *a = &t->p->assignment->m[op->module];
+    struct module_times *m = &t->m[op->module];
+    int v = op->chunk * mp->layout.pp + op->stage, backward = op->kind == DT_OP_BACKWARD;
+    uint32_t id = m->work_id[a->mb_first[op->replica] + op->mb];
+    int first = mp->split[v], n = mp->split[v + 1] - first;
+    double *ns = &m->ns[(size_t)(2 * v) * m->n_ids + id], now;
+
+    if (op->parts > 1) { /* one microbatch per chunk: buckets of blocks, backwards from the end */
+        struct dt_stage_ns s;
+
+        dt_vstage_bucket(backward ? op->parts - 1 - op->part : op->part, op->parts, &first, &n);
+        s = blocks_ns(t, op->module, first, n, m->work[id]);
+        now = backward ? s.bwd : s.fwd;
+    } else {
+        if (ns[0] < 0) {
+            struct dt_stage_ns s = blocks_ns(t, op->module, first, n, m->work[id]);
+
+            ns[0] = s.fwd;
+            ns[m->n_ids] = s.bwd;
+        }
+        now = backward ? ns[m->n_ids] : ns[0];
+    }
+    m->total[2 * v + backward] += now;
+    return whole_ns(now);
+}
+
+static int64_t step_ns(struct times *t, const struct dt_op *op)
+{
+    const struct dt_plan *p = t->p->plan;
+    const struct dt_layout *l = &p->modules[op->module].layout;
+    struct module_times *m = &t->m[op->module];
+
+    if (m->step_ns[op->stage] < 0) {
+        double params = 0;
+
+        for (int c = 0; c < l->vpp; c++) {
+            const uint16_t *split = &p->modules[op->module].split[c * l->pp + op->stage];
+
+            params +=
+                (double)dt_trained_params(p, t->model, op->module, split[0], split[1] - split[0]);
+        }
+        /* ZeRO-1: each of the ranks that hold the same parameters updates its share of them. */
+        if (p->policy.zero == 1)
+            params /= (double)l->dp * dt_sync_ranks(l);
+        dt_cost_optimizer(t->cost, params, &m->step[op->stage]);
+        m->step_ns[op->stage] = whole_ns(m->step[op->stage].ns);
+    }
+    dt_time_add(&t->prov, &m->step[op->stage], 1);
+    return m->step_ns[op->stage];
+}
+
+/* Shares of the mean microbatch, scaled to the sum over the ops. */
+static void stage_provenance(struct times *t, int module)
+{
+    const struct dt_module_plan *mp = &t->p->plan->modules[module];
+    const struct dt_module_assignment *a = &t->p->assignment->m[module];
+    struct module_times *m = &t->m[module];
+    struct dt_work mean = {0};
+    int64_t n = 0;
+
+    for (uint32_t i = 0; i < a->mb_first[a->n_replicas]; i++) {
+        dt_work_add(&mean, &a->work[i]);
+        n += a->work[i].n > 0;
+    }
+    if (n == 0)
+        return;
+    mean.n = (mean.n + n - 1) / n;
+    mean.tokens = (mean.tokens + n - 1) / n;
+    mean.tokens_sq = (mean.tokens_sq + n - 1) / n;
+    for (int v = 0; v < mp->layout.pp * mp->layout.vpp; v++) {
+        struct dt_stage_cost c;
+
+        dt_cost_stage(t->cost, module, mp->split[v], mp->split[v + 1] - mp->split[v], &m->shard,
+                      &mean, m->trainable,
+                      dt_plan_upstream_trained(t->p->plan, t->model, module, mp->split[v]), &c);
+        dt_time_add(&c.dgrad, &c.wgrad, 1);
+        if (c.fwd.ns > 0)
+            dt_time_add(&t->prov, &c.fwd, m->total[2 * v] / c.fwd.ns);
+        if (c.dgrad.ns > 0)
+            dt_time_add(&t->prov, &c.dgrad, m->total[2 * v + 1] / c.dgrad.ns);
+    }
+}
+
+/* ---- communication ---- */
+
+static void send_time(struct times *t, uint32_t i)
+{
+    const struct dt_op *op = &t->p->ops[i];
+    const struct dt_lane *a = &t->p->lanes[op->lane];
+    const struct dt_lane *b = &t->p->lanes[t->p->ops[op->peer].lane];
+    uint32_t gpn = (uint32_t)t->cluster->gpus_per_node;
+    uint32_t width = a->gpus < b->gpus ? a->gpus : b->gpus;
+    bool same = a->first_gpu / gpn == b->first_gpu / gpn;
+    struct send_cost *s = &t->sends[mix(mix(width * 2u + same, op->bytes), 0) >> 40 & (SENDS - 1)];
+
+    if (!s->used || s->bytes != op->bytes || s->width != width || s->same_node != same) {
+        double alpha, rate;
+
+        *s =
+            (struct send_cost){.bytes = op->bytes, .width = width, .same_node = same, .used = true};
+        dt_cost_p2p(t->cost, same, (int)width, (double)op->bytes, &s->t, &alpha, &rate);
+        s->ns = whole_ns(s->t.ns);
+        s->alpha_ns = whole_ns(alpha) < s->ns ? whole_ns(alpha) : s->ns;
+    }
+    dt_time_add(&t->prov, &s->t, 1);
+    t->ns[i] = s->ns;
+    if (t->alpha_ns)
+        t->alpha_ns[i] = s->alpha_ns;
+}
+
+static void group_time(struct times *t, const struct dt_group *g)
+{
+    const struct dt_program *p = t->p;
+    const struct dt_op *op = &p->ops[p->group_ops[g->first]];
+    const struct dt_layout *l = &p->plan->modules[op->module].layout;
+    int64_t gpus = (int64_t)g->n * dt_sync_ranks(l);
+    enum dt_op_family family = DT_OP_ALL_REDUCE;
+    struct dt_time cost;
+    int64_t ns;
+
+    if (g->kind == DT_OP_PARAM_GATHER)
+        family = DT_OP_ALL_GATHER;
+    else if (g->kind == DT_OP_GRAD_SYNC && p->plan->policy.zero == 1 && !(op->flags & DT_OPF_TIED))
+        family = DT_OP_REDUCE_SCATTER;
+    if (g->kind == DT_OP_GRAD_NORM) {
+        gpus = 0;
+        for (uint32_t k = 0; k < g->n; k++)
+            gpus += p->lanes[p->ops[p->group_ops[g->first + k]].lane].gpus;
+    }
+    dt_cost_collective(t->cost, family, (int)gpus, g->per_node, g->share, (double)op->bytes, &cost);
+    dt_time_add(&t->prov, &cost, g->n);
+    ns = whole_ns(cost.ns);
+    for (uint32_t k = 0; k < g->n; k++)
+        t->ns[p->group_ops[g->first + k]] = ns;
+}
+
+static void all_ops(struct times *t)
+{
+    const struct dt_program *p = t->p;
+
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        switch (p->ops[i].kind) {
+        case DT_OP_FORWARD:
+        case DT_OP_BACKWARD:
+            t->ns[i] = compute_ns(t, &p->ops[i]);
+            break;
+        case DT_OP_STEP:
+            t->ns[i] = step_ns(t, &p->ops[i]);
+            break;
+        case DT_OP_SEND:
+            send_time(t, i);
+            break;
+        default: /* a RECV ends with its SEND, a FETCH costs nothing, collectives follow */
+            break;
+        }
+    for (uint32_t g = 0; g < p->n_groups; g++)
+        if (p->groups[g].n > 0)
+            group_time(t, &p->groups[g]);
+    for (int i = 0; i < p->plan->n_modules; i++)
+        stage_provenance(t, i);
+}
+
+enum dt_status dt_durations_compute(const struct dt_program *p, const struct dt_model *model,
+                                    const struct dt_cluster *cluster, struct dt_cost *cost,
+                                    bool want_alpha, struct dt_error *err, struct dt_durations *out)
+{
+    struct times t = {.p = p, .model = model, .cluster = cluster, .cost = cost};
+    bool ok = true;
+
+    for (int i = 0; i < p->plan->n_modules && ok; i++)
+        ok = init_module(&t, i) == 0;
+    t.sends = ok ? DT_ARENA_NEW(&t.arena, struct send_cost, SENDS) : NULL;
+    t.ns = dt_calloc((size_t)p->n_ops + 1, sizeof(*t.ns));
+    t.alpha_ns = want_alpha ? dt_calloc((size_t)p->n_ops + 1, sizeof(*t.alpha_ns)) : NULL;
+    if (!t.sends || !t.ns || (want_alpha && !t.alpha_ns)) {
+        dt_free(t.ns);
+        dt_free(t.alpha_ns);
+        dt_arena_free(&t.arena);
+        return dt_error_nomem(err, "durations of a program");
+    }
+    all_ops(&t);
+    dt_arena_free(&t.arena);
+    *out = (struct dt_durations){.ns = t.ns, .alpha_ns = t.alpha_ns, .prov = t.prov};
+    return DT_OK;
+}
+
+void dt_durations_free(struct dt_durations *d)
+{
+    dt_free(d->ns);
+    dt_free(d->alpha_ns);
+    memset(d, 0, sizeof(*d));
+}
