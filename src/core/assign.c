@@ -139,6 +139,7 @@ static void write_aligned(const struct dt_assign_job *j, int m, int64_t first,
     for (int k = 0; k < n; k++)
         for (int p = k * size; p < (k + 1) * size; p++) {
             int b = replica[p] * n + k;
+            out->sample_work[out->mb[b].first + out->mb[b].n] = am->work[j->at[p]];
             out->samples[out->mb[b].first + out->mb[b].n++] = first + j->at[p];
             dt_work_add(&out->work[b], &am->work[j->at[p]]);
         }
@@ -155,7 +156,7 @@ static void write_spread(const struct dt_assign_job *j, int m, int64_t first,
         for (int p = r; p < j->batch; p += am->dp, at++) {
             out->mb[at] = (struct dt_microbatch){at, 1, (uint32_t)(p / j->slot_size)};
             out->samples[at] = first + j->at[p];
-            out->work[at] = am->work[j->at[p]];
+            out->work[at] = out->sample_work[at] = am->work[j->at[p]];
         }
     }
     out->mb_first[am->dp] = at;
@@ -179,7 +180,8 @@ static enum dt_status write_out(const struct dt_assign_job *j, int64_t first, st
         ma->mb = DT_ARENA_NEW(&a->arena, struct dt_microbatch, n);
         ma->work = DT_ARENA_NEW(&a->arena, struct dt_work, n);
         ma->samples = DT_ARENA_NEW(&a->arena, int64_t, j->batch);
-        if (!ma->mb_first || !ma->mb || !ma->work || !ma->samples) {
+        ma->sample_work = DT_ARENA_NEW(&a->arena, struct dt_work, j->batch);
+        if (!ma->mb_first || !ma->mb || !ma->work || !ma->samples || !ma->sample_work) {
             dt_assign_free(a);
             return dt_error_nomem(err, "assignment");
         }
