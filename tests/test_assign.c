@@ -2,6 +2,7 @@
  *
  * Assignment: LPT, the order of microbatches, and who gets which sample. */
 #include "core/assign.h"
+#include "core/doc.h"
 #include "core/mem.h"
 #include "core/rng.h"
 #include "test_util.h"
@@ -616,6 +617,35 @@ START_TEST(same_input_same_assignment)
 }
 END_TEST
 
+/* Real costs (here the roofline of a preset cluster) instead of FLOPs. */
+START_TEST(costs_decide_when_given)
+{
+    static struct dt_cluster cluster;
+    static struct dt_profile profile; /* no rows */
+    const struct dt_cost_options opt = {.allow_analytical = true};
+    const char *text = "cluster: a100\n";
+    struct world w;
+    struct dt_doc *doc = NULL;
+    struct dt_cost *cost = NULL;
+    struct dt_assignment *a = NULL, *b = NULL;
+    struct dt_error err = {0};
+    world_init(&w, 15);
+    dt_assert_ok(dt_doc_parse("t", text, strlen(text), &err, &doc), err);
+    dt_assert_ok(dt_cluster_read(dt_map_get(dt_doc_root(doc), "cluster"), &err, &cluster), err);
+    dt_assert_ok(dt_cost_new(&w.model, &cluster, &profile, &opt, &err, &cost), err);
+    plan_init(&w, 3, 6, 2, 2, 9, true, true);
+    dt_assert_ok(dt_assign(&w.plan, &w.model, cost, &w.samples, 3, &err, &a), err);
+    dt_assert_ok(dt_assign(&w.plan, &w.model, cost, &w.samples, 3, &err, &b), err);
+    dt_assert_ok(dt_assign_check(a, &err), err);
+    check_structure(&w, a);
+    ck_assert_uint_eq(digest(a), digest(b));
+    dt_assign_free(a);
+    dt_assign_free(b);
+    dt_cost_free(cost);
+    dt_doc_free(doc);
+}
+END_TEST
+
 START_TEST(frozen_modules_are_assigned_too)
 {
     struct world w;
@@ -729,6 +759,7 @@ int main(void)
     tcase_add_test(tc, samples_stay_in_their_broker_group);
     tcase_add_test(tc, intra_reordering_tames_stragglers);
     tcase_add_test(tc, same_input_same_assignment);
+    tcase_add_test(tc, costs_decide_when_given);
     tcase_add_test(tc, frozen_modules_are_assigned_too);
     tcase_add_test(tc, impossible_plans_are_refused);
     tcase_add_test(tc, check_finds_what_is_wrong);

@@ -2,6 +2,7 @@
  *
  * Samples: CSV reader, distributions, packing, the fit behind the shipped presets, work per module.
  */
+#define _GNU_SOURCE /* mkstemps */
 #include "core/doc.h"
 #include "core/file.h"
 #include "core/mem.h"
@@ -12,6 +13,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <unistd.h>
 
 enum { SEQ = 8192 };
 
@@ -427,6 +429,72 @@ START_TEST(yaml_says_what_is_wrong)
 }
 END_TEST
 
+START_TEST(a_missing_preset_is_located_in_the_job)
+{
+    static const char *const jobs[] = {"laion-9k", "{preset: laion-9k}", "/nowhere/x.csv",
+                                       "{csv: /nowhere/x.csv}"};
+    static const int col[] = {10, 19, 10, 16};
+    for (int k = 0; k < 4; k++) {
+        struct dt_samples *s = NULL;
+        struct dt_error err = {0};
+        ck_assert_int_eq(read_yaml(jobs[k], SEQ, 4, 1, &err, &s), DT_ERR_INPUT);
+        ck_assert_str_eq(err.file, "job.yaml");
+        ck_assert_int_eq(err.line, 1);
+        ck_assert_int_eq(err.col, col[k]);
+    }
+}
+END_TEST
+
+START_TEST(csv_file_by_path)
+{
+    char path[] = "test_samples_XXXXXX.csv", yaml[64];
+    int fd = mkstemps(path, 4);
+    ck_assert_int_ge(fd, 0);
+    const char *good = "text_tokens,images\n7,33x65\n", *bad = "text_tokens\n7\n8,\n";
+    ck_assert_int_eq(write(fd, good, strlen(good)), (ssize_t)strlen(good));
+    struct dt_samples *a = must_read(path, SEQ, 4, 1), *b;
+    snprintf(yaml, sizeof(yaml), "{csv: %s}", path);
+    b = must_read(yaml, SEQ, 4, 1);
+    ck_assert_int_eq(a->n, 1);
+    ck_assert(same(a, b, 1));
+    dt_samples_free(a);
+    dt_samples_free(b);
+    ck_assert_int_eq(pwrite(fd, bad, strlen(bad), 0), (ssize_t)strlen(bad));
+    ck_assert_int_eq(ftruncate(fd, (off_t)strlen(bad)), 0);
+    struct dt_error err = {0};
+    ck_assert_int_eq(read_yaml(yaml, SEQ, 4, 1, &err, &a), DT_ERR_INPUT);
+    ck_assert_str_eq(err.file, path);
+    ck_assert_int_eq(err.line, 3);
+    close(fd);
+    unlink(path);
+}
+END_TEST
+
+START_TEST(each_kind_of_distribution)
+{
+    struct dt_samples *s =
+        must_read("{distribution: {text_tokens: {kind: uniform, min: 10, max: 30}, "
+                  "audio_s: {kind: exponential, mean: 2, max: 60}, "
+                  "image_side: {kind: constant, value: 200}}}",
+                  4096 * 3, 2000, 5);
+    double text = 0, cs = 0, pairs = (double)s->item_first[s->n] / 2;
+    for (int64_t i = 0; i < s->n; i++)
+        text += s->text_tokens[i];
+    for (uint64_t k = 0; k < s->item_first[s->n]; k++) {
+        if (s->items[k].kind == DT_MODALITY_IMAGE)
+            ck_assert(s->items[k].w == 200 && s->items[k].h == 200);
+        else
+            cs += s->items[k].w;
+    }
+    ck_assert_double_eq_tol(text / pairs, 20, 0.2);
+    ck_assert_double_eq_tol(cs / pairs, 200, 5);
+    dt_samples_free(s);
+    s = must_read("{distribution: {text_tokens: {kind: constant, value: 0}}}", 64, 2, 5);
+    ck_assert_uint_eq(s->text_tokens[1], 64); /* empty pairs count as one token */
+    dt_samples_free(s);
+}
+END_TEST
+
 /* ---- work ---- */
 
 static void check_work(const struct dt_samples *s, int64_t i, const struct dt_module *m, int64_t n,
@@ -547,6 +615,9 @@ int main(void)
     tcase_add_test(tc, overrides_apply);
     tcase_add_test(tc, distribution_can_be_fitted_inline);
     tcase_add_loop_test(tc, yaml_says_what_is_wrong, 0, sizeof(bad_yaml) / sizeof(*bad_yaml));
+    tcase_add_test(tc, a_missing_preset_is_located_in_the_job);
+    tcase_add_test(tc, csv_file_by_path);
+    tcase_add_test(tc, each_kind_of_distribution);
     suite_add_tcase(suite, tc);
     tc = tcase_create("work");
     tcase_add_test(tc, work_of_each_kind_of_module);

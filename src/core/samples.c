@@ -159,13 +159,15 @@ enum dt_status dt_samples_read_csv(const char *path, int seq_len, struct dt_erro
 }
 
 /* A preset file: {name, source, licence, seed, distribution}. */
-static enum dt_status read_preset(const char *name, struct dt_node over, int seq_len, int64_t count,
-                                  uint64_t seed, bool seed_given, struct dt_error *err,
-                                  struct dt_samples **out)
+static enum dt_status read_preset(struct dt_node at, const char *name, struct dt_node over,
+                                  int seq_len, int64_t count, uint64_t seed, bool seed_given,
+                                  struct dt_error *err, struct dt_samples **out)
 {
     static const char *const keys[] = {"name", "source", "licence", "seed", "distribution", NULL};
     char path[4096];
-    DT_TRY(dt_file_find("samples", name, ".yaml", err, path, sizeof(path)));
+    struct dt_error why;
+    if (dt_file_find("samples", name, ".yaml", &why, path, sizeof(path)) != DT_OK)
+        return dt_node_error(at, err, "%s", why.message);
     struct dt_doc *doc = NULL;
     DT_TRY(dt_doc_read(path, err, &doc));
     struct dt_node root = dt_doc_root(doc);
@@ -190,6 +192,20 @@ static enum dt_status read_preset(const char *name, struct dt_node over, int seq
         *out = s;
     }
     dt_doc_free(doc);
+    return st;
+}
+
+/* A CSV file that a job names: one that cannot be opened is the job's mistake. */
+static enum dt_status read_named_csv(struct dt_node at, const char *path, int seq_len,
+                                     struct dt_error *err, struct dt_samples **out)
+{
+    struct dt_error why;
+    memset(&why, 0, sizeof(why));
+    enum dt_status st = dt_samples_read_csv(path, seq_len, &why, out);
+    if (st == DT_ERR_INPUT && why.line == 0)
+        return dt_node_error(at, err, "%s: %s", path, why.message);
+    if (st != DT_OK && err)
+        *err = why;
     return st;
 }
 
@@ -220,11 +236,12 @@ static enum dt_status read_map(struct dt_node node, int seq_len, int64_t count, 
                                      "'%s' does not apply to samples read from a CSV file",
                                      not_csv[i]);
         DT_TRY(dt_get_string(node, "csv", name, sizeof(name), err));
-        return dt_samples_read_csv(name, seq_len, err, out);
+        return read_named_csv(dt_map_get(node, "csv"), name, seq_len, err, out);
     }
     if (preset) {
         DT_TRY(dt_get_string(node, "preset", name, sizeof(name), err));
-        return read_preset(name, node, seq_len, want, seed, seed_given, err, out);
+        return read_preset(dt_map_get(node, "preset"), name, node, seq_len, want, seed, seed_given,
+                           err, out);
     }
     struct dt_samples *s = NULL;
     DT_TRY(
@@ -250,7 +267,7 @@ enum dt_status dt_samples_read(struct dt_node node, int seq_len, int64_t count, 
                              "samples must be a preset name, a .csv path or a map with 'preset', "
                              "'csv' or 'distribution'");
     if (ends_with(text, ".csv"))
-        return dt_samples_read_csv(text, seq_len, err, out);
+        return read_named_csv(node, text, seq_len, err, out);
     struct dt_node none = {NULL, NULL};
-    return read_preset(text, none, seq_len, count, seed, false, err, out);
+    return read_preset(node, text, none, seq_len, count, seed, false, err, out);
 }
