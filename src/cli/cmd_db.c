@@ -16,34 +16,40 @@
 enum { CSV_LIMIT_BYTES = 256 << 20 };
 
 const struct dt_option dt_db_options[] = {
-    {"output", 'o', DT_OPT_STRING, "FILE", "where to write: .db = SQLite, .sql = SQL text, - = stdout (text)"},
+    {"output", 'o', DT_OPT_STRING, "FILE",
+     "where to write: .db = SQLite, .sql = SQL text, - = stdout (text)"},
     {"device", 'd', DT_OPT_STRING, "NAME", "device of the imported rows, of the fit, or to show"},
-    {"dtype", 0, DT_OPT_STRING, "TYPE", "element type of the imported rows or to show (bf16, fp32, tf32, any)"},
+    {"dtype", 0, DT_OPT_STRING, "TYPE",
+     "element type of the imported rows or to show (bf16, fp32, tf32, any)"},
     {"shape", 0, DT_OPT_STRING, "MODEL", "import vidur-layer: llama-3-8b or llama-2-7b"},
     {"source", 0, DT_OPT_STRING, "NAME", "import: name of the source"},
-    {"origin", 0, DT_OPT_STRING, "URL", "import: where the table is from, with its commit or version"},
+    {"origin", 0, DT_OPT_STRING, "URL",
+     "import: where the table is from, with its commit or version"},
     {"licence", 0, DT_OPT_STRING, "ID", "import: licence of the table"},
     {"date", 0, DT_OPT_STRING, "DATE", "import: date of the table"},
     {"note", 0, DT_OPT_STRING, "TEXT", "import: a remark kept with the source"},
-    {"op", 0, DT_OPT_STRING, "OP", "show: only rows of this op (gemm, attn_causal, all_reduce, ...)"},
+    {"op", 0, DT_OPT_STRING, "OP",
+     "show: only rows of this op (gemm, attn_causal, all_reduce, ...)"},
     {"limit", 0, DT_OPT_INT, "N", "show: at most N rows of --op (default 40, 0 = all)"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
-static enum dt_status need_output(const struct dt_cli *cli, const char *action, struct dt_error *err,
-                                  const char **out)
+static enum dt_status need_output(const struct dt_cli *cli, const char *action,
+                                  struct dt_error *err, const char **out)
 {
     *out = dt_cli_string(cli, "output", NULL);
     return *out ? DT_OK : dt_error_set(err, DT_ERR_USAGE, "db %s needs -o FILE", action);
 }
 
-static enum dt_status copy_option(const struct dt_cli *cli, const char *option, const char *fallback,
-                                  char *buf, size_t size, struct dt_error *err)
+static enum dt_status copy_option(const struct dt_cli *cli, const char *option,
+                                  const char *fallback, char *buf, size_t size,
+                                  struct dt_error *err)
 {
     const char *s = dt_cli_string(cli, option, fallback);
 
     if (strlen(s) >= size)
-        return dt_error_set(err, DT_ERR_USAGE, "--%s is longer than %zu characters", option, size - 1);
+        return dt_error_set(err, DT_ERR_USAGE, "--%s is longer than %zu characters", option,
+                            size - 1);
     memcpy(buf, s, strlen(s) + 1);
     return DT_OK;
 }
@@ -57,9 +63,11 @@ static enum dt_status import_options(const struct dt_cli *cli, struct dt_error *
     o->dtype = dt_cli_string(cli, "dtype", NULL);
     o->shape = dt_cli_string(cli, "shape", NULL);
     if (!o->device)
-        return dt_error_set(err, DT_ERR_USAGE, "db import needs --device NAME, as in --device A100-SXM4-80GB");
+        return dt_error_set(err, DT_ERR_USAGE,
+                            "db import needs --device NAME, as in --device A100-SXM4-80GB");
     if (!dt_cli_string(cli, "source", NULL))
-        return dt_error_set(err, DT_ERR_USAGE, "db import needs --source NAME: every row names its source");
+        return dt_error_set(err, DT_ERR_USAGE,
+                            "db import needs --source NAME: every row names its source");
     DT_TRY(copy_option(cli, "source", "", s->name, sizeof s->name, err));
     DT_TRY(copy_option(cli, "origin", "not stated", s->origin, sizeof s->origin, err));
     DT_TRY(copy_option(cli, "licence", "not stated", s->licence, sizeof s->licence, err));
@@ -125,8 +133,8 @@ static enum dt_status db_import(struct dt_cli *cli, struct dt_error *err)
     return status;
 }
 
-static enum dt_status print_scores_json(const struct dt_fit_report *r, const char *device, size_t rows,
-                                        struct dt_error *err)
+static enum dt_status print_scores_json(const struct dt_fit_report *r, const char *device,
+                                        size_t rows, struct dt_error *err)
 {
     struct dt_json j;
     char *text;
@@ -156,8 +164,8 @@ static enum dt_status print_scores_json(const struct dt_fit_report *r, const cha
 
 static void print_scores(const struct dt_fit_report *r)
 {
-    static const char *const heads[] = {"held-out error of the fit", "points", "mean [%]", "median [%]",
-                                        "p90 [%]"};
+    static const char *const heads[] = {"held-out error of the fit", "points", "mean [%]",
+                                        "median [%]", "p90 [%]"};
     struct dt_table t;
 
     dt_table_init(&t, 5, heads);
@@ -179,8 +187,8 @@ static enum dt_status db_fit(struct dt_cli *cli, struct dt_error *err)
     enum dt_status status;
 
     if (cli->n_args != 2 || !device)
-        return dt_error_set(err, DT_ERR_USAGE, "db fit MEASURED --device %s|%s|%s -o OUT", dt_fit_device(0),
-                            dt_fit_device(1), dt_fit_device(2));
+        return dt_error_set(err, DT_ERR_USAGE, "db fit MEASURED --device %s|%s|%s -o OUT",
+                            dt_fit_device(0), dt_fit_device(1), dt_fit_device(2));
     DT_TRY(need_output(cli, "fit", err, &out));
     DT_TRY(dt_ptable_read(cli->args[1], err, &in));
     status = dt_profile_fit(&in, device, err, &t, &report);
@@ -277,7 +285,8 @@ static enum dt_status show_json(const struct dt_ptable *t, const char *device, c
 
 static void show_series(const struct dt_ptable *t, const char *device, const char *dtype)
 {
-    static const char *const heads[] = {"device", "dtype", "op", "phase", "kind", "points", "source"};
+    static const char *const heads[] = {"device", "dtype",  "op",    "phase",
+                                        "kind",   "points", "source"};
     struct dt_table table;
 
     dt_table_init(&table, 7, heads);
@@ -306,8 +315,9 @@ static void show_series(const struct dt_ptable *t, const char *device, const cha
 static void show_rows(const struct dt_ptable *t, const char *device, const char *dtype, int op,
                       int64_t limit)
 {
-    static const char *const heads[] = {"phase", "kind", "d0", "d1", "d2", "d3", "d4", "d5", "n",
-                                        "median [us]", "p10 [us]", "p90 [us]"};
+    static const char *const heads[] = {"phase", "kind",        "d0",       "d1",
+                                        "d2",    "d3",          "d4",       "d5",
+                                        "n",     "median [us]", "p10 [us]", "p90 [us]"};
     struct dt_table table;
     int64_t shown = 0, left = 0;
 
@@ -351,13 +361,14 @@ static enum dt_status find_op(const char *name, struct dt_error *err, int *op)
     if (*op >= 0)
         return DT_OK;
     near = dt_suggest(name, names);
-    return dt_error_set(err, DT_ERR_USAGE, "unknown op '%.60s'%s%s%s", name, near ? "; did you mean " : "",
-                        near ? near : "", near ? "?" : "");
+    return dt_error_set(err, DT_ERR_USAGE, "unknown op '%.60s'%s%s%s", name,
+                        near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
 static enum dt_status db_show(struct dt_cli *cli, struct dt_error *err)
 {
-    const char *device = dt_cli_string(cli, "device", NULL), *dtype = dt_cli_string(cli, "dtype", NULL);
+    const char *device = dt_cli_string(cli, "device", NULL),
+               *dtype = dt_cli_string(cli, "dtype", NULL);
     struct dt_ptable t = {0};
     enum dt_status status = DT_OK;
     char path[1024];
@@ -365,7 +376,8 @@ static enum dt_status db_show(struct dt_cli *cli, struct dt_error *err)
     int op;
 
     if (cli->n_args != 2)
-        return dt_error_set(err, DT_ERR_USAGE, "db show PROFILE [--op OP] [--device NAME] [--json]");
+        return dt_error_set(err, DT_ERR_USAGE,
+                            "db show PROFILE [--op OP] [--device NAME] [--json]");
     DT_TRY(find_op(dt_cli_string(cli, "op", NULL), err, &op));
     DT_TRY(dt_cli_int(cli, "limit", 0, INT64_C(1) << 40, 40, &limit, err));
     DT_TRY(dt_file_find("profiles", cli->args[1], ".sql", err, path, sizeof path));
@@ -405,7 +417,8 @@ enum dt_status dt_cmd_db(struct dt_cli *cli, struct dt_error *err)
     static const struct {
         const char *name;
         enum dt_status (*run)(struct dt_cli *cli, struct dt_error *err);
-    } actions[] = {{"import", db_import}, {"fit", db_fit}, {"show", db_show}, {"export", db_export}};
+    } actions[] = {
+        {"import", db_import}, {"fit", db_fit}, {"show", db_show}, {"export", db_export}};
     static const char *const names[] = {"import", "fit", "show", "export", NULL};
     const char *near;
 
@@ -413,6 +426,7 @@ enum dt_status dt_cmd_db(struct dt_cli *cli, struct dt_error *err)
         if (strcmp(cli->args[0], actions[i].name) == 0)
             return actions[i].run(cli, err);
     near = dt_suggest(cli->args[0], names);
-    return dt_error_set(err, DT_ERR_USAGE, "unknown action 'db %.40s'%s%s%s; actions: import, fit, show, export",
-                        cli->args[0], near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    return dt_error_set(
+        err, DT_ERR_USAGE, "unknown action 'db %.40s'%s%s%s; actions: import, fit, show, export",
+        cli->args[0], near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }

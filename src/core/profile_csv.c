@@ -118,8 +118,8 @@ enum dt_status dt_csv_column(const struct dt_csv *c, const char *column, struct 
 static enum dt_status bad_cell(const struct dt_csv *c, int col, const char *what,
                                struct dt_error *err)
 {
-    return dt_error_at(err, DT_ERR_INPUT, c->name, c->line, col + 1, "column '%s': '%.60s' is not %s",
-                       c->head[col], c->cell[col], what);
+    return dt_error_at(err, DT_ERR_INPUT, c->name, c->line, col + 1,
+                       "column '%s': '%.60s' is not %s", c->head[col], c->cell[col], what);
 }
 
 enum dt_status dt_csv_int(const struct dt_csv *c, int col, int64_t min, int64_t max,

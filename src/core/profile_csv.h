@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * The CSV of measured tables: a header line, then rows of plain cells.  No quoting: no table that
- * we import has it.  Lines end in LF or CRLF; empty lines are skipped; '#' starts a comment line. */
+ * we import has it.  Lines end in LF or CRLF; empty lines are skipped; '#' starts a comment line.
+ */
 #ifndef DT_CORE_PROFILE_CSV_H
 #define DT_CORE_PROFILE_CSV_H
 
@@ -24,7 +25,8 @@ struct dt_csv {
 enum dt_status dt_csv_open(struct dt_csv *c, const char *name, const char *text, size_t len,
                            struct dt_error *err);
 void dt_csv_close(struct dt_csv *c);
-/* The next row into cell[]; *more false at the end.  The row must have as many cells as the header. */
+/* The next row into cell[]; *more false at the end.  The row must have as many cells as the header.
+ */
 enum dt_status dt_csv_next(struct dt_csv *c, struct dt_error *err, bool *more);
 /* Column index by header name; a missing one is an error that lists what the header has. */
 enum dt_status dt_csv_column(const struct dt_csv *c, const char *column, struct dt_error *err,

@@ -12,7 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* sqlite3_str: printf whose decimal point does not depend on the locale, with %Q for SQL strings. */
+/* sqlite3_str: printf whose decimal point does not depend on the locale, with %Q for SQL strings.
+ */
 static void put_number(sqlite3_str *s, double v)
 {
     if (v == (double)(int64_t)v)
@@ -112,7 +113,8 @@ static enum dt_status write_database(const char *path, const char *sql, struct d
     if (sqlite3_close(db) != SQLITE_OK && status == DT_OK)
         status = dt_error_at(err, DT_ERR_IO, path, 0, 0, "cannot close the database");
     if (status == DT_OK && rename(tmp, path) != 0)
-        status = dt_error_at(err, DT_ERR_IO, path, 0, 0, "cannot rename the new database into place");
+        status =
+            dt_error_at(err, DT_ERR_IO, path, 0, 0, "cannot rename the new database into place");
     if (status != DT_OK)
         unlink(tmp);
     return status;

@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Peaks and bandwidths: published (vendor data sheets, dense, no sparsity).  A800: A100 with NVLink cut from 600 to
- * 400 GB/s (published).  launch_ns only shapes the model that the fit corrects. */
+/* Peaks and bandwidths: published (vendor data sheets, dense, no sparsity).  A800: A100 with NVLink
+ * cut from 600 to 400 GB/s (published).  launch_ns only shapes the model that the fit corrects. */
 static const struct dt_fit_device devices[] = {
     {DT_FIT_A100, DT_FIT_A100, 312e3, 156e3, 2039, 2500, 1.0},
     {DT_FIT_A800, DT_FIT_A100, 312e3, 156e3, 2039, 2500, 600.0 / 400.0},
@@ -81,7 +81,8 @@ enum dt_status dt_fit_source(struct dt_fit *f, const char *name, const char *not
     snprintf(s.name, sizeof s.name, "%s", name);
     snprintf(s.note, sizeof s.note, "%s", note);
     for (int i = 0; i < n_from; i++) {
-        size_t row = dt_fit_next(f, 0, from[i].device, from[i].dtype, from[i].family, from[i].phase);
+        size_t row =
+            dt_fit_next(f, 0, from[i].device, from[i].dtype, from[i].family, from[i].phase);
         const struct dt_profile_source *o;
         char piece[sizeof s.origin + 4];
         if (row == f->in->n_rows)
@@ -126,7 +127,8 @@ enum dt_status dt_fit_emit(struct dt_fit *f, const struct dt_fit_row *row,
     return dt_ptable_add(f->out, &r, f->err);
 }
 
-/* A device that differs from its base only in its links: every row is the base's, so none is measured. */
+/* A device that differs from its base only in its links: every row is the base's, so none is
+ * measured. */
 static void mark_derived(struct dt_ptable *t)
 {
     for (size_t i = 0; i < t->n_rows; i++)

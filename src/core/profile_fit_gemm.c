@@ -14,8 +14,9 @@ static const int grid_m[] = {1,    16,   32,   64,   128,   256,   512,
                              1024, 2048, 4096, 8192, 16384, 32768, 65536};
 static const int grid_nk[] = {64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536};
 
-/* Spread between serving stacks on identical large shapes: SGLang, whose table this is, takes 8.9 % longer than vLLM in
- * the median (derived from the published tables).  It widens p10; p90 gets the half of it. */
+/* Spread between serving stacks on identical large shapes: SGLang, whose table this is, takes 8.9 %
+ * longer than vLLM in the median (derived from the published tables).  It widens p10; p90 gets the
+ * half of it. */
 static const double stack_lo = 1 / 1.089, stack_hi = 1.045;
 
 double dt_fit_gemm_model(const struct dt_fit_device *dev, double m, double n, double k)
@@ -31,13 +32,14 @@ static void log_shape(double m, double n, double k, double *x)
     x[2] = log2(k);
 }
 
-/* Rows of unaligned m above 64 measure tile quantisation (3-15 % in the median, derived) of decode batches, which
- * training shapes do not have: left out. */
+/* Rows of unaligned m above 64 measure tile quantisation (3-15 % in the median, derived) of decode
+ * batches, which training shapes do not have: left out. */
 static enum dt_status load(struct dt_fit *f, const struct dt_fit_device *dev, struct dt_local *l)
 {
     l->dim = 3;
     l->near = 24;
-    for (size_t i = 0; (i = dt_fit_next(f, i, dev->name, "bf16", DT_OP_GEMM, DT_PHASE_FWD)) < f->in->n_rows;
+    for (size_t i = 0;
+         (i = dt_fit_next(f, i, dev->name, "bf16", DT_OP_GEMM, DT_PHASE_FWD)) < f->in->n_rows;
          i++) {
         const struct dt_profile_row *r = &f->in->rows[i].r;
         double m = (double)r->d[0], n = (double)r->d[1], k = (double)r->d[2], x[3];
@@ -51,7 +53,8 @@ static enum dt_status load(struct dt_fit *f, const struct dt_fit_device *dev, st
         DT_TRY(dt_local_add(l, x, log(r->median_ns / dt_fit_gemm_model(dev, m, n, k)),
                             dt_local_fold(key, 2), f->err));
     }
-    return l->n >= 1000 ? DT_OK : dt_fit_missing(f, dev->name, "at least 1000 GEMM rows", "aic-gemm");
+    return l->n >= 1000 ? DT_OK
+                        : dt_fit_missing(f, dev->name, "at least 1000 GEMM rows", "aic-gemm");
 }
 
 static void surface(const struct dt_local *l, const struct dt_fit_device *dev, double m, double n,
@@ -85,19 +88,21 @@ static void ratio_row(int phase, double log_flops, double *row)
     row[2 * phase + 1] = log_flops;
 }
 
-/* ln(t / surface) = a_phase + b_phase log2(flops): what a phase costs more than the forward of the same table is then the
- * difference to a_fwd, b_fwd, so that the other card's clock and stack cancel. */
+/* ln(t / surface) = a_phase + b_phase log2(flops): what a phase costs more than the forward of the
+ * same table is then the difference to a_fwd, b_fwd, so that the other card's clock and stack
+ * cancel. */
 static enum dt_status fit_ratio(struct dt_fit *f)
 {
     enum { MAX = 512 };
-    double x[MAX * RATIO_PARAMS], y[MAX], c[RATIO_PARAMS], cov[RATIO_PARAMS * RATIO_PARAMS], chi2, err[MAX];
+    double x[MAX * RATIO_PARAMS], y[MAX], c[RATIO_PARAMS], cov[RATIO_PARAMS * RATIO_PARAMS], chi2,
+        err[MAX];
     int n = 0, per_phase[3] = {0, 0, 0};
 
     f->gemm_ratio_range[0] = INFINITY;
     f->gemm_ratio_range[1] = -INFINITY;
     for (int phase = 0; phase < DT_PHASE_N; phase++)
-        for (size_t i = 0; n < MAX && (i = dt_fit_next(f, i, DT_FIT_A100_PCIE, "bf16", DT_OP_GEMM, phase)) <
-                                          f->in->n_rows;
+        for (size_t i = 0; n < MAX && (i = dt_fit_next(f, i, DT_FIT_A100_PCIE, "bf16", DT_OP_GEMM,
+                                                       phase)) < f->in->n_rows;
              i++, n++) {
             const struct dt_profile_row *r = &f->in->rows[i].r;
             struct dt_fit_estimate e;
@@ -113,7 +118,8 @@ static enum dt_status fit_ratio(struct dt_fit *f)
     if (per_phase[0] < 5 || per_phase[1] < 5 || per_phase[2] < 5)
         return dt_fit_missing(f, DT_FIT_A100_PCIE, "GEMM rows of all three phases", "simumax-gemm");
     gsl_matrix_view mx = gsl_matrix_view_array(x, (size_t)n, RATIO_PARAMS);
-    gsl_vector_view vy = gsl_vector_view_array(y, (size_t)n), vc = gsl_vector_view_array(c, RATIO_PARAMS);
+    gsl_vector_view vy = gsl_vector_view_array(y, (size_t)n),
+                    vc = gsl_vector_view_array(c, RATIO_PARAMS);
     gsl_matrix_view mc = gsl_matrix_view_array(cov, RATIO_PARAMS, RATIO_PARAMS);
     gsl_multifit_linear_workspace *w = gsl_multifit_linear_alloc((size_t)n, RATIO_PARAMS);
     if (!w)
@@ -128,7 +134,8 @@ static enum dt_status fit_ratio(struct dt_fit *f)
         for (int a = 0; a < RATIO_PARAMS; a++) {
             fit += c[a] * x[i * RATIO_PARAMS + a];
             for (int b = 0; b < RATIO_PARAMS; b++)
-                h += x[i * RATIO_PARAMS + a] * x[i * RATIO_PARAMS + b] * cov[a * RATIO_PARAMS + b] / s2;
+                h += x[i * RATIO_PARAMS + a] * x[i * RATIO_PARAMS + b] * cov[a * RATIO_PARAMS + b] /
+                     s2;
         }
         err[i] = fabs(exp((fit - y[i]) / fmax(1 - h, 0.1)) - 1);
     }
@@ -136,7 +143,8 @@ static enum dt_status fit_ratio(struct dt_fit *f)
     if (rc)
         return DT_ERR_INTERNAL;
     gsl_sort(err, 1, (size_t)n);
-    struct dt_local_score s = {.n = (size_t)n, .mean = gsl_stats_mean(err, 1, (size_t)n),
+    struct dt_local_score s = {.n = (size_t)n,
+                               .mean = gsl_stats_mean(err, 1, (size_t)n),
                                .median = gsl_stats_median_from_sorted_data(err, 1, (size_t)n),
                                .p90 = gsl_stats_quantile_from_sorted_data(err, 1, (size_t)n, 0.9)};
     dt_fit_add_score(f, "gemm gradients vs forward surface (leave one out)", &s);
@@ -162,7 +170,8 @@ void dt_fit_gemm_time(const struct dt_fit *f, int phase, double m, double n, dou
                  (f->gemm_ratio[phase][1] - f->gemm_ratio[0][1]) * w);
     /* The weight gradient accumulates in fp32: its output is read and written at 4 bytes. */
     if (phase == DT_PHASE_WGRAD)
-        e->ns = fmax(e->ns, f->dev->launch_ns + (8 * n * k + 2 * m * (n + k)) / f->dev->hbm_bytes_per_ns);
+        e->ns = fmax(e->ns,
+                     f->dev->launch_ns + (8 * n * k + 2 * m * (n + k)) / f->dev->hbm_bytes_per_ns);
     e->lo *= exp(-f->gemm_ratio_spread);
     e->hi *= exp(f->gemm_ratio_spread);
 }
@@ -175,8 +184,8 @@ static void check_against(struct dt_fit *f, const char *origin, const char *what
     double err[MAX];
     size_t n = 0;
 
-    for (size_t i = 0; n < MAX && (i = dt_fit_next(f, i, f->dev->base, "bf16", DT_OP_GEMM, DT_PHASE_FWD)) <
-                                      f->in->n_rows;
+    for (size_t i = 0; n < MAX && (i = dt_fit_next(f, i, f->dev->base, "bf16", DT_OP_GEMM,
+                                                   DT_PHASE_FWD)) < f->in->n_rows;
          i++) {
         const struct dt_profile_row *r = &f->in->rows[i].r;
         double m = (double)r->d[0], nn = (double)r->d[1], k = (double)r->d[2];
@@ -189,7 +198,8 @@ static void check_against(struct dt_fit *f, const char *origin, const char *what
     if (n == 0)
         return;
     gsl_sort(err, 1, n);
-    struct dt_local_score s = {.n = n, .mean = gsl_stats_mean(err, 1, n),
+    struct dt_local_score s = {.n = n,
+                               .mean = gsl_stats_mean(err, 1, n),
                                .median = gsl_stats_median_from_sorted_data(err, 1, n),
                                .p90 = gsl_stats_quantile_from_sorted_data(err, 1, n, 0.9)};
     dt_fit_add_score(f, what, &s);
@@ -202,8 +212,10 @@ static enum dt_status resample(struct dt_fit *f, int phase, int kind, int source
     for (int a = 0; a < n_m; a++)
         for (int b = 0; b < n_nk; b++)
             for (int c = 0; c < n_nk; c++) {
-                struct dt_fit_row row = {DT_OP_GEMM, phase, kind, source, f->out_bf16,
-                                         {grid_m[a], grid_nk[b], grid_nk[c]}, 0};
+                struct dt_fit_row row = {
+                    DT_OP_GEMM, phase,       kind,
+                    source,     f->out_bf16, {grid_m[a], grid_nk[b], grid_nk[c]},
+                    0};
                 struct dt_fit_estimate e;
                 row.floor_ns = 2.0 * grid_m[a] * grid_nk[b] * grid_nk[c] / f->dev->flops_per_ns;
                 dt_fit_gemm_time(f, phase, grid_m[a], grid_nk[b], grid_nk[c], &e);
@@ -225,11 +237,13 @@ enum dt_status dt_fit_gemm(struct dt_fit *f)
     check_against(f, "vidur", "gemm fwd against Vidur's layer ops (not fitted)");
     DT_TRY(dt_fit_source(f, "fit: gemm forward",
                          "local log-linear fit of the table, aligned m; p10 also covers the 8.9 % "
-                         "between serving stacks", &fwd, 1, &source));
+                         "between serving stacks",
+                         &fwd, 1, &source));
     DT_TRY(resample(f, DT_PHASE_FWD, DT_ROW_FITTED, source));
     DT_TRY(dt_fit_source(f, "fit: gemm gradients",
                          "forward surface at the gradient's shape x ratio fitted on A100 PCIe, "
-                         "wgrad accumulates in fp32", grad, 2, &source));
+                         "wgrad accumulates in fp32",
+                         grad, 2, &source));
     DT_TRY(resample(f, DT_PHASE_DGRAD, DT_ROW_DERIVED, source));
     return resample(f, DT_PHASE_WGRAD, DT_ROW_DERIVED, source);
 }

@@ -33,12 +33,13 @@ struct dt_fit {
     const struct dt_fit_device *dev;
     int out_device, out_bf16, out_any, out_fp32;
     struct dt_fit_report *report;
-    struct dt_local gemm;          /* of dev->base */
-    struct dt_local gemm_a100;     /* reference for the ratios that only the A100 has */
+    struct dt_local gemm;      /* of dev->base */
+    struct dt_local gemm_a100; /* reference for the ratios that only the A100 has */
     const struct dt_fit_device *a100, *h100;
-    double gemm_ratio[3][3];       /* per phase: intercept, slope over log2(flops), of ln(time / A100 surface) */
-    double gemm_ratio_range[2];    /* log2(flops) seen */
-    double gemm_ratio_spread;      /* residual, ln */
+    double gemm_ratio[3][3];    /* per phase: intercept, slope over log2(flops), of ln(time / A100
+                                   surface) */
+    double gemm_ratio_range[2]; /* log2(flops) seen */
+    double gemm_ratio_spread;   /* residual, ln */
 };
 
 const struct dt_fit_device *dt_fit_find_device(const char *name);
@@ -52,7 +53,8 @@ enum dt_status dt_fit_score(struct dt_fit *f, const char *what, const struct dt_
                             size_t limit);
 void dt_fit_add_score(struct dt_fit *f, const char *what, const struct dt_local_score *s);
 
-/* A source of derived rows: its origin is that of the measured rows (device, dtype, family) named, up to three. */
+/* A source of derived rows: its origin is that of the measured rows (device, dtype, family) named,
+ * up to three. */
 struct dt_fit_from {
     const char *device, *dtype;
     int family, phase;

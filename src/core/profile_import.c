@@ -32,7 +32,7 @@ struct import {
     int col[MAX_NEEDED]; /* of importer->needed */
     const struct shape *shape;
     struct dt_error *err;
-    struct dt_ptable *t;  /* rows of this table, ungrouped */
+    struct dt_ptable *t; /* rows of this table, ungrouped */
     struct dt_ptable_row proto;
     size_t skipped;
 };
@@ -128,8 +128,11 @@ static enum dt_status aic_full(struct import *im)
 
 static enum dt_status aic_nccl(struct import *im)
 {
-    static const struct { const char *word; int family; } names[] = {
-        {"all_reduce", DT_OP_ALL_REDUCE}, {"all_gather", DT_OP_ALL_GATHER},
+    static const struct {
+        const char *word;
+        int family;
+    } names[] = {
+        {"all_reduce", DT_OP_ALL_REDUCE},         {"all_gather", DT_OP_ALL_GATHER},
         {"reduce_scatter", DT_OP_REDUCE_SCATTER}, {"alltoall", DT_OP_ALL_TO_ALL},
         {"all_to_all", DT_OP_ALL_TO_ALL},
     };
@@ -173,7 +176,10 @@ static enum dt_status vidur_layer(struct import *im)
         return dt_error_at(im->err, DT_ERR_INPUT, im->csv.name, im->csv.line, im->col[0] + 1,
                            "tp %lld does not divide the layer of %s", (long long)tp, s->name);
     int64_t q = s->heads * s->head_dim / tp, kv = s->kv_heads * s->head_dim / tp, f = s->ffn / tp;
-    const struct { int family, n_dims; int64_t d[3]; } ops[] = {
+    const struct {
+        int family, n_dims;
+        int64_t d[3];
+    } ops[] = {
         {DT_OP_EMBED, 2, {t, s->hidden, 0}},         {DT_OP_NORM, 2, {t, s->hidden, 0}},
         {DT_OP_GEMM, 3, {t, q + 2 * kv, s->hidden}}, {DT_OP_ROPE, 2, {t, q + kv, 0}},
         {DT_OP_GEMM, 3, {t, s->hidden, q}},          {DT_OP_NORM, 2, {t, s->hidden, 0}},
@@ -215,9 +221,10 @@ static enum dt_status simumax_gemm(struct import *im)
     return emit(im, DT_OP_GEMM, phase, d, 3, ns);
 }
 
-/* With base = b s^2 h (d_qk + d_v) the table's efficiencies count 2 base flops forward and 5 base backward
- * (2.5 x: five matrix products for two), causality not halved.  Checked in the benchmark that wrote the table,
- * simu_tools/efficency_test/test_fa_efficency.py of MooreThreads/SimuMax @6ffbd74d. */
+/* With base = b s^2 h (d_qk + d_v) the table's efficiencies count 2 base flops forward and 5 base
+ * backward (2.5 x: five matrix products for two), causality not halved.  Checked in the benchmark
+ * that wrote the table, simu_tools/efficency_test/test_fa_efficency.py of MooreThreads/SimuMax
+ * @6ffbd74d. */
 static enum dt_status simumax_attn(struct import *im)
 {
     bool bwd = strcmp(get_text(im, 0), "sdp_bwd") == 0;
@@ -232,7 +239,8 @@ static enum dt_status simumax_attn(struct import *im)
         im->skipped++;
         return DT_OK;
     }
-    double base = (double)d[0] * (double)d[1] * (double)d[1] * (double)d[2] * (double)(d[4] + v_dim);
+    double base =
+        (double)d[0] * (double)d[1] * (double)d[1] * (double)d[2] * (double)(d[4] + v_dim);
     double ns = (bwd ? 5.0 : 2.0) * base / (eff * a100_flops_per_ns);
     return emit(im, DT_OP_ATTN_CAUSAL, bwd ? DT_PHASE_DGRAD : DT_PHASE_FWD, d, 5, ns);
 }
@@ -274,7 +282,8 @@ static bool shape4(const char *s, int index, int64_t out[4])
     return *s == '\0' || *s == '|';
 }
 
-/* Backward calls time both gradients together, save the first layer's, which has no input gradient. */
+/* Backward calls time both gradients together, save the first layer's, which has no input gradient.
+ */
 static enum dt_status triosim_conv(struct import *im)
 {
     bool fwd = strcmp(get_text(im, 0), "aten::conv2d") == 0;
@@ -286,8 +295,8 @@ static enum dt_status triosim_conv(struct import *im)
         im->skipped++;
         return DT_OK;
     }
-    if (!shape4(in, fwd ? 0 : 1, x) || !shape4(in, fwd ? 1 : 2, w) || !shape4(fwd ? out : in, 0, y) ||
-        x[2] < y[2])
+    if (!shape4(in, fwd ? 0 : 1, x) || !shape4(in, fwd ? 1 : 2, w) ||
+        !shape4(fwd ? out : in, 0, y) || x[2] < y[2])
         return dt_error_at(im->err, DT_ERR_INPUT, im->csv.name, im->csv.line, im->col[1] + 1,
                            "shapes '%.60s' -> '%.40s' are not of a convolution", in, out);
     DT_TRY(get_time(im, 3, ns_per_us, &ns));
@@ -319,33 +328,82 @@ static enum dt_status generic(struct import *im)
 }
 
 static const struct dt_importer dt_importers[] = {
-    {"aic-gemm", "bf16", "aiconfigurator: GEMM forward", {"m", "n", "k", "latency_ms"}, aic_gemm, false},
-    {"aic-causal-attn", "bf16", "aiconfigurator: causal attention forward",
-     {"batch", "seq", "q_heads", "kv_heads", "head_dim", "latency_ms"}, aic_causal, false},
-    {"aic-full-attn", "bf16", "aiconfigurator: bidirectional attention forward",
-     {"batch", "seq", "heads", "head_dim", "latency_ms"}, aic_full, false},
-    {"aic-nccl", "any", "aiconfigurator: NCCL collectives of one node",
-     {"collective", "num_gpus", "bytes", "latency_ms"}, aic_nccl, false},
-    {"vidur-layer", "bf16", "Vidur: ops of one transformer layer (needs --shape)",
+    {"aic-gemm",
+     "bf16",
+     "aiconfigurator: GEMM forward",
+     {"m", "n", "k", "latency_ms"},
+     aic_gemm,
+     false},
+    {"aic-causal-attn",
+     "bf16",
+     "aiconfigurator: causal attention forward",
+     {"batch", "seq", "q_heads", "kv_heads", "head_dim", "latency_ms"},
+     aic_causal,
+     false},
+    {"aic-full-attn",
+     "bf16",
+     "aiconfigurator: bidirectional attention forward",
+     {"batch", "seq", "heads", "head_dim", "latency_ms"},
+     aic_full,
+     false},
+    {"aic-nccl",
+     "any",
+     "aiconfigurator: NCCL collectives of one node",
+     {"collective", "num_gpus", "bytes", "latency_ms"},
+     aic_nccl,
+     false},
+    {"vidur-layer",
+     "bf16",
+     "Vidur: ops of one transformer layer (needs --shape)",
      {"tp", "tokens", "emb_ms", "input_layernorm_ms", "attn_pre_proj_ms", "attn_rope_ms",
       "attn_post_proj_ms", "post_attention_layernorm_ms", "mlp_up_proj_ms", "mlp_act_ms",
-      "mlp_down_proj_ms", "add_ms"}, vidur_layer, false},
-    {"vidur-all-reduce", "any", "Vidur: all-reduce",
-     {"num_gpus", "gpus_per_node", "bytes", "median_ms"}, vidur_all_reduce, false},
-    {"vidur-send-recv", "any", "Vidur: send/recv inside and between nodes",
-     {"gpus_per_node", "bytes", "median_ms"}, vidur_send_recv, false},
-    {"simumax-gemm", "bf16", "SimuMax: GEMM forward and both gradients, as efficiencies",
-     {"stage", "m", "n", "k", "eff_of_312TF"}, simumax_gemm, false},
-    {"simumax-attn", "bf16", "SimuMax: causal flash attention, as efficiencies",
+      "mlp_down_proj_ms", "add_ms"},
+     vidur_layer,
+     false},
+    {"vidur-all-reduce",
+     "any",
+     "Vidur: all-reduce",
+     {"num_gpus", "gpus_per_node", "bytes", "median_ms"},
+     vidur_all_reduce,
+     false},
+    {"vidur-send-recv",
+     "any",
+     "Vidur: send/recv inside and between nodes",
+     {"gpus_per_node", "bytes", "median_ms"},
+     vidur_send_recv,
+     false},
+    {"simumax-gemm",
+     "bf16",
+     "SimuMax: GEMM forward and both gradients, as efficiencies",
+     {"stage", "m", "n", "k", "eff_of_312TF"},
+     simumax_gemm,
+     false},
+    {"simumax-attn",
+     "bf16",
+     "SimuMax: causal flash attention, as efficiencies",
      {"stage", "batch", "seq", "q_heads", "kv_heads", "qk_dim", "v_dim",
-      "eff_of_312TF_uncausal_flops"}, simumax_attn, false},
-    {"neusight-conv", "fp32", "NeuSight: convolution forward",
-     {"batch", "c_in", "c_out", "kernel", "size", "stride", "pad", "latency_ms"}, neusight_conv, false},
-    {"triosim-conv", "tf32", "TrioSim: convolutions of a training step, forward and backward",
-     {"op", "input_shapes", "output_shapes", "cuda_us"}, triosim_conv, false},
-    {"generic", "bf16", "one row per shape with its statistics; columns in doc/formats.md",
+      "eff_of_312TF_uncausal_flops"},
+     simumax_attn,
+     false},
+    {"neusight-conv",
+     "fp32",
+     "NeuSight: convolution forward",
+     {"batch", "c_in", "c_out", "kernel", "size", "stride", "pad", "latency_ms"},
+     neusight_conv,
+     false},
+    {"triosim-conv",
+     "tf32",
+     "TrioSim: convolutions of a training step, forward and backward",
+     {"op", "input_shapes", "output_shapes", "cuda_us"},
+     triosim_conv,
+     false},
+    {"generic",
+     "bf16",
+     "one row per shape with its statistics; columns in doc/formats.md",
      {"op", "phase", "dtype", "d0", "d1", "d2", "d3", "d4", "d5", "n", "median_ns", "p10_ns",
-      "p90_ns"}, generic, true},
+      "p90_ns"},
+     generic,
+     true},
     {NULL, NULL, NULL, {NULL}, NULL, false},
 };
 
@@ -429,7 +487,8 @@ static enum dt_status merge(struct dt_ptable *t, const struct import *im, struct
     return DT_OK;
 }
 
-/* The new table shares the target's name indices: take the target's names, then hand back what was added. */
+/* The new table shares the target's name indices: take the target's names, then hand back what was
+ * added. */
 static enum dt_status prepare(struct import *im, struct dt_ptable *t, const struct dt_importer *who,
                               const struct dt_import_options *opt)
 {
@@ -510,8 +569,8 @@ enum dt_status dt_profile_import(const char *family, const char *name, const cha
         status = merge(t, &im, err);
     }
     if (status == DT_OK)
-        *result = (struct dt_import_result){.rows = add.n_rows, .measurements = lines,
-                                            .skipped = im.skipped};
+        *result = (struct dt_import_result){
+            .rows = add.n_rows, .measurements = lines, .skipped = im.skipped};
     dt_csv_close(&im.csv);
     add.n_sources = 0;
     dt_ptable_free(&add);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Importers: published tables of measured times -> measured rows.  One row per distinct shape; repeated
- * measurements of a shape become its median, p10, p90 and n. */
+ * Importers: published tables of measured times -> measured rows.  One row per distinct shape;
+ * repeated measurements of a shape become its median, p10, p90 and n. */
 #ifndef DT_CORE_PROFILE_IMPORT_H
 #define DT_CORE_PROFILE_IMPORT_H
 
@@ -21,8 +21,9 @@ struct dt_import_result {
 /* i-th family's name and one-line description; NULL past the end. */
 const char *dt_importer_name(int i, const char **summary);
 
-/* Adds the rows of one table to `t`.  A row already there with the same key (device, dtype, op, phase, dims, source)
- * is replaced, so importing a file twice changes nothing.  On failure `t` keeps its rows. */
+/* Adds the rows of one table to `t`.  A row already there with the same key (device, dtype, op,
+ * phase, dims, source) is replaced, so importing a file twice changes nothing.  On failure `t`
+ * keeps its rows. */
 enum dt_status dt_profile_import(const char *family, const char *name, const char *text, size_t len,
                                  const struct dt_import_options *opt, struct dt_error *err,
                                  struct dt_ptable *t, struct dt_import_result *result);

@@ -99,8 +99,8 @@ static int nearest(const struct dt_local *l, const double *x, int skip_fold, str
     return n;
 }
 
-/* Weighted least squares of y on (1, x - x0), slopes held back by a small ridge so that neighbours in a line
- * or a plane give a finite answer. */
+/* Weighted least squares of y on (1, x - x0), slopes held back by a small ridge so that neighbours
+ * in a line or a plane give a finite answer. */
 static void solve(const struct dt_local *l, const double *x0, const struct near *h, const double *w,
                   int n, double *beta)
 {
@@ -123,7 +123,8 @@ static void solve(const struct dt_local *l, const double *x0, const struct near 
     for (int k = 1; k < p; k++)
         a[k * p + k] += ridge * sum;
     gsl_matrix_view ma = gsl_matrix_view_array(a, (size_t)p, (size_t)p);
-    gsl_vector_view vb = gsl_vector_view_array(b, (size_t)p), vx = gsl_vector_view_array(beta, (size_t)p);
+    gsl_vector_view vb = gsl_vector_view_array(b, (size_t)p),
+                    vx = gsl_vector_view_array(beta, (size_t)p);
     /* Positive definite by the ridge and sum > 0, so the factorisation cannot fail. */
     gsl_linalg_cholesky_decomp1(&ma.matrix);
     gsl_linalg_cholesky_solve(&ma.matrix, &vb.vector, &vx.vector);
@@ -133,7 +134,8 @@ void dt_local_eval(const struct dt_local *l, const double *x, int skip_fold,
                    struct dt_local_value *out)
 {
     struct near h[DT_LOCAL_MAX_NEAR];
-    double x0[DT_LOCAL_MAX_DIM], w[DT_LOCAL_MAX_NEAR], beta[DT_LOCAL_MAX_DIM + 1], r[DT_LOCAL_MAX_NEAR];
+    double x0[DT_LOCAL_MAX_DIM], w[DT_LOCAL_MAX_NEAR], beta[DT_LOCAL_MAX_DIM + 1],
+        r[DT_LOCAL_MAX_NEAR];
     double lo = INFINITY, hi = -INFINITY;
     int n;
 
@@ -174,7 +176,8 @@ enum dt_status dt_local_validate(const struct dt_local *l, size_t limit, struct 
         e[n++] = fabs(exp(v.y - l->points[i].y) - 1);
     }
     gsl_sort(e, 1, n);
-    *out = (struct dt_local_score){.n = n, .mean = gsl_stats_mean(e, 1, n),
+    *out = (struct dt_local_score){.n = n,
+                                   .mean = gsl_stats_mean(e, 1, n),
                                    .median = gsl_stats_median_from_sorted_data(e, 1, n),
                                    .p90 = gsl_stats_quantile_from_sorted_data(e, 1, n, 0.9)};
     dt_free(e);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Locally weighted linear regression (LOESS of degree 1) in up to four dimensions, with spread and
- * cross-validation.  The profile fit is built on it: y is the logarithm of a time over a simple model of that
- * time, x are logarithms of a shape. */
+ * cross-validation.  The profile fit is built on it: y is the logarithm of a time over a simple
+ * model of that time, x are logarithms of a shape. */
 #ifndef DT_CORE_PROFILE_LOCAL_H
 #define DT_CORE_PROFILE_LOCAL_H
 
@@ -22,9 +22,9 @@ struct dt_local {
     double min[DT_LOCAL_MAX_DIM], max[DT_LOCAL_MAX_DIM];
 };
 struct dt_local_value {
-    double y;        /* the estimate */
-    double lo, hi;   /* 10th and 90th percentile of the neighbours' residuals: lo <= 0 <= hi */
-    int n;           /* neighbours used */
+    double y;      /* the estimate */
+    double lo, hi; /* 10th and 90th percentile of the neighbours' residuals: lo <= 0 <= hi */
+    int n;         /* neighbours used */
 };
 struct dt_local_score { /* |exp(estimate - y) - 1| over held-out points */
     size_t n;
@@ -35,8 +35,8 @@ struct dt_local_score { /* |exp(estimate - y) - 1| over held-out points */
 enum dt_status dt_local_add(struct dt_local *l, const double *x, double y, int fold,
                             struct dt_error *err);
 void dt_local_free(struct dt_local *l);
-/* Estimate at x, which is first moved into the points' bounding box (beyond it the ratio to the model is kept).
- * `skip_fold` -1 = use all.  The set must not be empty.  O(n). */
+/* Estimate at x, which is first moved into the points' bounding box (beyond it the ratio to the
+ * model is kept). `skip_fold` -1 = use all.  The set must not be empty.  O(n). */
 void dt_local_eval(const struct dt_local *l, const double *x, int skip_fold,
                    struct dt_local_value *out);
 /* k-fold cross-validation over at most `limit` points, evenly picked. */

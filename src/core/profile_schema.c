@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Reading profile files: SQL text run in an in-memory database, or an SQLite database opened read-only.
+ * Reading profile files: SQL text run in an in-memory database, or an SQLite database opened
+ * read-only.
  *
- * Either may come from anywhere, so an authorizer lets only the schema's own statements run, sizes and
- * statement steps are bounded, and every value is checked on the way out. */
+ * Either may come from anywhere, so an authorizer lets only the schema's own statements run, sizes
+ * and statement steps are bounded, and every value is checked on the way out. */
 #include "core/profile_schema.h"
 
 #include "core/file.h"
@@ -41,7 +42,8 @@ static bool own_table(const char *name)
     return name && find_word(table_names, name) >= 0;
 }
 
-/* What a profile's SQL text may do: create our tables, insert constants into them, one transaction. */
+/* What a profile's SQL text may do: create our tables, insert constants into them, one transaction.
+ */
 static int allow_load(void *unused, int action, const char *a, const char *b, const char *db,
                       const char *trigger)
 {
@@ -53,7 +55,8 @@ static int allow_load(void *unused, int action, const char *a, const char *b, co
     case SQLITE_CREATE_TABLE:
         return own_table(a) ? SQLITE_OK : SQLITE_DENY;
     case SQLITE_INSERT:
-    case SQLITE_UPDATE: /* CREATE TABLE itself updates the schema table; ours are only inserted into */
+    case SQLITE_UPDATE: /* CREATE TABLE itself updates the schema table; ours are only inserted into
+                         */
     case SQLITE_READ:
         if (a && strcmp(a, "sqlite_master") == 0)
             return SQLITE_OK;
@@ -106,7 +109,8 @@ static void set_limits(sqlite3 *db, int *steps)
 
 static enum dt_status db_error(sqlite3 *db, const char *name, struct dt_error *err)
 {
-    return dt_error_at(err, DT_ERR_INPUT, name, 0, 0, "not a valid profile: %s", sqlite3_errmsg(db));
+    return dt_error_at(err, DT_ERR_INPUT, name, 0, 0, "not a valid profile: %s",
+                       sqlite3_errmsg(db));
 }
 
 static bool copy_text(sqlite3_stmt *st, int col, char *buf, size_t size)
@@ -188,9 +192,10 @@ static enum dt_status read_sources(struct reading *rd)
             break;
         }
         status = dt_ptable_source(rd->t, &s, rd->err, &index);
-        if (status == DT_OK &&
-            (dt_grow((void **)&rd->source_ids, &rd->cap_ids, (size_t)rd->n_ids + 1, sizeof(int64_t)) ||
-             dt_grow((void **)&rd->source_index, &rd->cap_index, (size_t)rd->n_ids + 1, sizeof(int))))
+        if (status == DT_OK && (dt_grow((void **)&rd->source_ids, &rd->cap_ids,
+                                        (size_t)rd->n_ids + 1, sizeof(int64_t)) ||
+                                dt_grow((void **)&rd->source_index, &rd->cap_index,
+                                        (size_t)rd->n_ids + 1, sizeof(int))))
             status = dt_error_nomem(rd->err, "profile sources");
         if (status == DT_OK) {
             rd->source_ids[rd->n_ids] = sqlite3_column_int64(st, 0);
@@ -226,8 +231,8 @@ static enum dt_status one_series(struct reading *rd, sqlite3_stmt *st)
         if (rd->source_ids[i] == source)
             r->source = rd->source_index[i];
     if (r->family < 0 || r->phase < 0 || r->kind < 0 || r->source < 0)
-        return dt_error_at(rd->err, DT_ERR_INPUT, rd->name, 0, 0,
-                           "series %lld: unknown %s '%s'", (long long)s.key,
+        return dt_error_at(rd->err, DT_ERR_INPUT, rd->name, 0, 0, "series %lld: unknown %s '%s'",
+                           (long long)s.key,
                            r->family < 0  ? "op"
                            : r->phase < 0 ? "phase"
                            : r->kind < 0  ? "kind"
@@ -249,9 +254,9 @@ static enum dt_status read_series(struct reading *rd)
     enum dt_status status = DT_OK;
     int rc = SQLITE_DONE;
 
-    if (sqlite3_prepare_v2(rd->db,
-                           "SELECT id, device, dtype, op, phase, kind, source FROM series ORDER BY id",
-                           -1, &st, NULL) != SQLITE_OK)
+    if (sqlite3_prepare_v2(
+            rd->db, "SELECT id, device, dtype, op, phase, kind, source FROM series ORDER BY id", -1,
+            &st, NULL) != SQLITE_OK)
         return db_error(rd->db, rd->name, rd->err);
     while (status == DT_OK && (rc = sqlite3_step(st)) == SQLITE_ROW)
         status = one_series(rd, st);
@@ -293,14 +298,15 @@ static enum dt_status one_point(struct reading *rd, sqlite3_stmt *st, const stru
     for (int i = 1; i <= 7; i++) {
         if (sqlite3_column_type(st, i) != SQLITE_INTEGER)
             return dt_error_at(rd->err, DT_ERR_INPUT, rd->name, 0, 0,
-                               "a point of series %lld: %s is not a whole number", (long long)s->key,
-                               sqlite3_column_name(st, i));
+                               "a point of series %lld: %s is not a whole number",
+                               (long long)s->key, sqlite3_column_name(st, i));
         if (i < 7)
             row.r.d[i - 1] = sqlite3_column_int64(st, i);
     }
     row.r.n = sqlite3_column_int64(st, 7);
     for (int i = 8; i <= 10; i++)
-        if (sqlite3_column_type(st, i) != SQLITE_FLOAT && sqlite3_column_type(st, i) != SQLITE_INTEGER)
+        if (sqlite3_column_type(st, i) != SQLITE_FLOAT &&
+            sqlite3_column_type(st, i) != SQLITE_INTEGER)
             return dt_error_at(rd->err, DT_ERR_INPUT, rd->name, 0, 0,
                                "a point of series %lld: %s is not a number", (long long)s->key,
                                sqlite3_column_name(st, i));
@@ -369,8 +375,9 @@ enum dt_status dt_ptable_parse_sql(const char *name, const char *text, struct dt
     sqlite3 *db = NULL;
     int steps = 0;
 
-    if (sqlite3_open_v2(":memory:", &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE |
-                                             SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK) {
+    if (sqlite3_open_v2(":memory:", &db,
+                        SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
+                        NULL) != SQLITE_OK) {
         sqlite3_close(db);
         return dt_error_nomem(err, "the profile database");
     }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * The profile file: its SQLite schema, and the table of rows of all devices that import, fit, show and
- * export work on (struct dt_profile of profile.h is the view of one device that the cost model uses). */
+ * The profile file: its SQLite schema, and the table of rows of all devices that import, fit, show
+ * and export work on (struct dt_profile of profile.h is the view of one device that the cost model
+ * uses). */
 #ifndef DT_CORE_PROFILE_SCHEMA_H
 #define DT_CORE_PROFILE_SCHEMA_H
 
@@ -9,8 +10,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* One more phase than the cost model knows: input and weight gradients measured as one number.  The fit reads
- * such rows; dt_profile_load leaves them out. */
+/* One more phase than the cost model knows: input and weight gradients measured as one number.  The
+ * fit reads such rows; dt_profile_load leaves them out. */
 enum { DT_PHASE_BWD = DT_PHASE_N, DT_PTABLE_PHASE_N };
 extern const char *const dt_ptable_phase_names[DT_PTABLE_PHASE_N + 1];
 
@@ -18,7 +19,7 @@ extern const char *const dt_ptable_phase_names[DT_PTABLE_PHASE_N + 1];
 extern const char dt_profile_schema_sql[];
 
 enum {
-    DT_PTABLE_MAX_NAMES = 32,     /* devices, and dtypes, in one file */
+    DT_PTABLE_MAX_NAMES = 32, /* devices, and dtypes, in one file */
     DT_PTABLE_MAX_SOURCES = 1024,
     DT_PTABLE_MAX_ROWS = 4000000,
 };
@@ -49,13 +50,13 @@ enum dt_status dt_ptable_source(struct dt_ptable *t, const struct dt_profile_sou
 /* Checks the row (finite positive times in order, dims >= 0, indices) and appends it. */
 enum dt_status dt_ptable_add(struct dt_ptable *t, const struct dt_ptable_row *row,
                              struct dt_error *err);
-/* Order: device name, dtype, family, phase, kind, source, dims.  Rows equal in all of these are merged: n adds
- * up and the statistics are those of the larger n (the first on a tie). */
+/* Order: device name, dtype, family, phase, kind, source, dims.  Rows equal in all of these are
+ * merged: n adds up and the statistics are those of the larger n (the first on a tie). */
 void dt_ptable_sort(struct dt_ptable *t);
 int dt_ptable_find_device(const struct dt_ptable *t, const char *name); /* -1 if absent */
 
-/* Read .sql text or an SQLite database, told apart by the first bytes.  Both are untrusted: only the
- * statements of the schema run, under limits. */
+/* Read .sql text or an SQLite database, told apart by the first bytes.  Both are untrusted: only
+ * the statements of the schema run, under limits. */
 enum dt_status dt_ptable_read(const char *path, struct dt_error *err, struct dt_ptable *out);
 enum dt_status dt_ptable_parse_sql(const char *name, const char *text, struct dt_error *err,
                                    struct dt_ptable *out);

@@ -30,8 +30,9 @@ static enum dt_status intern(char *names, size_t width, int *n, const char *name
             return DT_OK;
         }
     if (!name[0] || strlen(name) >= width)
-        return dt_error_set(err, DT_ERR_INPUT, "profile: %s name '%.80s' must have 1 to %zu characters",
-                            what, name, width - 1);
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "profile: %s name '%.80s' must have 1 to %zu characters", what, name,
+                            width - 1);
     if (*n == DT_PTABLE_MAX_NAMES)
         return dt_error_set(err, DT_ERR_INPUT, "profile: more than %d %ss in one file",
                             DT_PTABLE_MAX_NAMES, what);
@@ -46,7 +47,8 @@ enum dt_status dt_ptable_device(struct dt_ptable *t, const char *name, struct dt
     return intern(t->devices[0], sizeof t->devices[0], &t->n_devices, name, "device", err, out);
 }
 
-enum dt_status dt_ptable_dtype(struct dt_ptable *t, const char *name, struct dt_error *err, int *out)
+enum dt_status dt_ptable_dtype(struct dt_ptable *t, const char *name, struct dt_error *err,
+                               int *out)
 {
     return intern(t->dtypes[0], sizeof t->dtypes[0], &t->n_dtypes, name, "dtype", err, out);
 }
@@ -123,8 +125,8 @@ enum dt_status dt_ptable_add(struct dt_ptable *t, const struct dt_ptable_row *ro
     return DT_OK;
 }
 
-/* Names before sorting decide the order, so indices are first renumbered in name order; after that rows
- * compare by integers alone. */
+/* Names before sorting decide the order, so indices are first renumbered in name order; after that
+ * rows compare by integers alone. */
 static void renumber(char *names, size_t width, int n, int *map)
 {
     char tmp[DT_NAME_MAX];
@@ -133,8 +135,8 @@ static void renumber(char *names, size_t width, int n, int *map)
     for (int i = 0; i < n; i++)
         order[i] = i;
     for (int i = 1; i < n; i++) /* insertion sort of names, carrying where each came from */
-        for (int j = i; j > 0 && strcmp(names + (size_t)j * width, names + (size_t)(j - 1) * width) < 0;
-             j--) {
+        for (int j = i;
+             j > 0 && strcmp(names + (size_t)j * width, names + (size_t)(j - 1) * width) < 0; j--) {
             memcpy(tmp, names + (size_t)j * width, width);
             memcpy(names + (size_t)j * width, names + (size_t)(j - 1) * width, width);
             memcpy(names + (size_t)(j - 1) * width, tmp, width);
