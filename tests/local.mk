@@ -10,7 +10,9 @@ check_PROGRAMS += \
 	tests/test_cost_stage \
 	tests/test_doc \
 	tests/test_engine \
+	tests/test_job \
 	tests/test_memory \
+	tests/test_model \
 	tests/test_network \
 	tests/test_samples
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
@@ -22,6 +24,7 @@ SHELL_TESTS = \
 TESTS += $(check_PROGRAMS) $(SHELL_TESTS)
 TEST_EXTENSIONS = .sh
 EXTRA_DIST += $(SHELL_TESTS) \
+	tests/data/hf \
 	tests/cost_fixture.h \
 	tests/test_util.h
 AM_TESTS_ENVIRONMENT = \
@@ -34,6 +37,8 @@ AM_TESTS_ENVIRONMENT = \
 # FUZZ_TARGETS, and its _SOURCES and _LDFLAGS as below.
 FUZZ_TARGETS = \
 	tests/fuzz/fuzz_doc \
+	tests/fuzz/fuzz_hf \
+	tests/fuzz/fuzz_job \
 	tests/fuzz/fuzz_samples_csv
 EXTRA_DIST += tests/fuzz/corpus tests/fuzz/driver.c
 FUZZ_SECONDS = 60
@@ -59,6 +64,10 @@ fuzz:
 endif
 tests_fuzz_fuzz_doc_SOURCES = tests/fuzz/fuzz_doc.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_doc_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_hf_SOURCES = tests/fuzz/fuzz_hf.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_hf_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_job_SOURCES = tests/fuzz/fuzz_job.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_job_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_samples_csv_SOURCES = tests/fuzz/fuzz_samples_csv.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_samples_csv_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 
