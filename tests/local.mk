@@ -40,11 +40,11 @@ FUZZ_TARGETS = \
 	tests/fuzz/fuzz_hf \
 	tests/fuzz/fuzz_job \
 	tests/fuzz/fuzz_samples_csv
-EXTRA_DIST += tests/fuzz/corpus tests/fuzz/driver.c
+EXTRA_DIST += tests/fuzz/corpus tests/fuzz/driver.c tests/fuzz/lsan.c
 FUZZ_SECONDS = 60
 if FUZZING
 # libFuzzer brings main(): the targets are programs to run by hand or with "make fuzz", not tests.
-FUZZ_DRIVER =
+FUZZ_DRIVER = tests/fuzz/lsan.c
 EXTRA_PROGRAMS += $(FUZZ_TARGETS)
 FUZZ_LINK = -fsanitize=fuzzer
 fuzz: $(FUZZ_TARGETS)
@@ -56,7 +56,7 @@ fuzz: $(FUZZ_TARGETS)
 	        -artifact_prefix=fuzz-found/$$x- fuzz-found/$$x $(srcdir)/tests/fuzz/corpus/$$x || exit 1; \
 	done
 else
-FUZZ_DRIVER = tests/fuzz/driver.c
+FUZZ_DRIVER = tests/fuzz/driver.c tests/fuzz/lsan.c
 check_PROGRAMS += $(FUZZ_TARGETS)
 FUZZ_LINK =
 fuzz:
