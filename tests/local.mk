@@ -7,6 +7,7 @@ check_PROGRAMS += \
 	tests/test_assign \
 	tests/test_base \
 	tests/test_cost \
+	tests/test_cost_comm \
 	tests/test_cost_stage \
 	tests/test_doc \
 	tests/test_engine \
@@ -14,6 +15,7 @@ check_PROGRAMS += \
 	tests/test_memory \
 	tests/test_model \
 	tests/test_network \
+	tests/test_profile \
 	tests/test_samples
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
 tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h
@@ -36,6 +38,7 @@ AM_TESTS_ENVIRONMENT = \
 # tests/fuzz/fuzz_X.c defines LLVMFuzzerTestOneInput; tests/fuzz/corpus/X/ are its seeds.  Add X to
 # FUZZ_TARGETS, and its _SOURCES and _LDFLAGS as below.
 FUZZ_TARGETS = \
+	tests/fuzz/fuzz_csv \
 	tests/fuzz/fuzz_doc \
 	tests/fuzz/fuzz_hf \
 	tests/fuzz/fuzz_job \
@@ -62,6 +65,8 @@ FUZZ_LINK =
 fuzz:
 	@echo 'configure with CC=clang --enable-fuzzing --enable-asan --enable-ubsan' >&2; exit 1
 endif
+tests_fuzz_fuzz_csv_SOURCES = tests/fuzz/fuzz_csv.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_csv_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_doc_SOURCES = tests/fuzz/fuzz_doc.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_doc_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_hf_SOURCES = tests/fuzz/fuzz_hf.c $(FUZZ_DRIVER)
