@@ -41,6 +41,11 @@ static struct dt_kop gemm(int64_t m, int64_t n, int64_t k)
     return op;
 }
 
+static double cost_of_gemm(const int64_t *d)
+{
+    return 2.0 * (double)d[0] * (double)d[1] * (double)d[2];
+}
+
 /* ---- interpolation ---- */
 
 START_TEST(test_exact_on_knots)
@@ -217,6 +222,131 @@ START_TEST(test_scattered_rows)
 }
 END_TEST
 
+/* GEMM rows anywhere, no grid: one efficiency everywhere must come back, whatever rows are blended.
+ */
+START_TEST(test_scattered_groups)
+{
+    struct fixture f;
+    struct dt_cost *c;
+    struct dt_rng rng;
+
+    fx_init(&f);
+    dt_rng_init(&rng, dt_test_seed(), 7);
+    for (int i = 0; i < 60; i++) {
+        int64_t d[3] = {0, 256 + (int64_t)dt_rng_below(&rng, 9000),
+                        256 + (int64_t)dt_rng_below(&rng, 9000)};
+
+        for (int k = 0; k < 5; k++) { /* every group has its own token counts */
+            d[0] = 1500 + (int64_t)dt_rng_below(&rng, 9000);
+            fx_row(&f, DT_OP_GEMM, DT_PHASE_FWD, DT_ROW_MEASURED, d, 3,
+                   cost_of_gemm(d) / (0.61 * 312e12) * 1e9);
+        }
+    }
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    for (int i = 0; i < 300; i++) {
+        struct dt_kop op = gemm(2000 + (int64_t)dt_rng_below(&rng, 20000),
+                                256 + (int64_t)dt_rng_below(&rng, 20000),
+                                256 + (int64_t)dt_rng_below(&rng, 20000));
+        double want = op.flops / (0.61 * 312e12) * 1e9;
+        struct dt_time t;
+
+        dt_cost_kernel(c, &op, DT_PHASE_FWD, &t);
+        assert_sums(&t);
+        assert_near(t.ns, want, 1e-9, "the one efficiency");
+        ck_assert(t.prov[DT_PROV_INTERPOLATED] == t.ns || t.prov[DT_PROV_EXTRAPOLATED] == t.ns);
+    }
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
+/* Two groups measured over different tokens: between them both count, beyond one of them it is
+ * extrapolated. */
+START_TEST(test_groups_of_unequal_reach)
+{
+    struct fixture f;
+    struct dt_cost *c;
+    struct dt_time t;
+
+    fx_init(&f);
+    for (int64_t m = 1024; m <= 16384; m *= 2) {
+        int64_t a[3] = {m, 2048, 4096}, b[3] = {m + m / 2, 8192, 4096};
+
+        fx_row(&f, DT_OP_GEMM, DT_PHASE_FWD, DT_ROW_MEASURED, a, 3,
+               cost_of_gemm(a) / (0.5 * 312e12) * 1e9);
+        if (m <= 4096)
+            fx_row(&f, DT_OP_GEMM, DT_PHASE_FWD, DT_ROW_MEASURED, b, 3,
+                   cost_of_gemm(b) / (0.8 * 312e12) * 1e9);
+    }
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    for (int64_t m = 2048; m <= 16384; m *= 2) {
+        struct dt_kop op = gemm(m, 4096, 4096); /* half way in log n: the geometric mean */
+
+        dt_cost_kernel(c, &op, DT_PHASE_FWD, &t);
+        assert_near(t.ns, op.flops / (sqrt(0.5 * 0.8) * 312e12) * 1e9, 1e-9, "geometric mean");
+        ck_assert(t.prov[m <= 4096 ? DT_PROV_INTERPOLATED : DT_PROV_EXTRAPOLATED] == t.ns);
+    }
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
+static struct dt_kop conv(int64_t pixels, int64_t channels, int kernel)
+{
+    struct dt_kop op = {.family = DT_OP_CONV2D,
+                        .d = {pixels, channels, channels, kernel, 1},
+                        .count = 1,
+                        .has_weight = true};
+
+    op.flops = 2.0 * (double)pixels * (double)channels * (double)channels * kernel * kernel;
+    op.bytes = 4.0 * (double)pixels * (double)channels;
+    return op;
+}
+
+START_TEST(test_classes_and_stand_ins)
+{
+    struct dt_kop same = conv(4096, 320, 3), other = conv(4096, 320, 1);
+    struct dt_kop full = {.family = DT_OP_ATTN_FULL, .d = {2, 1024, 16, 16, 64}, .count = 3};
+    struct dt_kop cross = {.family = DT_OP_ATTN_CROSS, .d = {2, 1024, 16, 77, 64}, .count = 1};
+    struct fixture f;
+    struct dt_cost *c;
+    struct dt_time t;
+
+    fx_init(&f);
+    fx_row(&f, DT_OP_CONV2D, DT_PHASE_FWD, DT_ROW_MEASURED, same.d, 5,
+           same.flops / (0.4 * 312e12) * 1e9);
+    for (int64_t s = 512; s <= 2048; s *= 2) { /* one batch only: a curve over the sequence */
+        int64_t d[5] = {2, s, 16, 16, 64};
+
+        fx_row(&f, DT_OP_ATTN_FULL, DT_PHASE_FWD, DT_ROW_MEASURED, d, 5,
+               4.0 * 2 * 16 * 64 * (double)(s * s) / (0.3 * 312e12) * 1e9);
+    }
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    dt_cost_kernel(c, &same, DT_PHASE_FWD, &t);
+    ck_assert(t.prov[DT_PROV_MEASURED] == t.ns && t.ns > 0);
+    dt_cost_kernel(c, &other, DT_PHASE_FWD,
+                   &t); /* another kernel size: the nearest, extrapolated */
+    assert_near(t.ns, other.flops / (0.4 * 312e12) * 1e9, 1e-9, "another kernel size");
+    ck_assert(t.prov[DT_PROV_EXTRAPOLATED] == t.ns);
+    full.flops = 4.0 * 2 * 16 * 64 * 1024 * 1024;
+    dt_cost_kernel(c, &full, DT_PHASE_FWD, &t);
+    assert_near(t.ns, 3 * full.flops / (0.3 * 312e12) * 1e9, 1e-9, "three attentions");
+    ck_assert(t.prov[DT_PROV_MEASURED] == t.ns);
+    dt_cost_kernel(c, &full, DT_PHASE_WGRAD, &t);
+    ck_assert(t.ns == 0); /* attention has no weights */
+    cross.flops = 4.0 * 2 * 16 * 64 * 1024 * 77;
+    dt_cost_kernel(c, &cross, DT_PHASE_DGRAD, &t);
+    assert_near(t.ns, 2.88 * cross.flops / (0.3 * 312e12) * 1e9, 1e-9,
+                "cross attention by full attention");
+    ck_assert(t.prov[DT_PROV_ASSUMED] == t.ns);
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
 /* ---- provenance ---- */
 
 START_TEST(test_row_kinds)
@@ -374,144 +504,6 @@ START_TEST(test_out_of_memory)
 }
 END_TEST
 
-/* ---- collectives ---- */
-
-START_TEST(test_collectives_in_a_node)
-{
-    struct fixture f;
-    struct dt_cost *c;
-    struct dt_time t;
-
-    fx_init(&f);
-    fx_collectives(&f);
-    fx_index(&f);
-    c = cost_of(&f, &plain);
-    for (int family = DT_OP_ALL_REDUCE; family <= DT_OP_ALL_TO_ALL; family++) {
-        dt_cost_collective(c, (enum dt_op_family)family, 8, 8, 1, 134217728.0, &t);
-        assert_near(t.ns, fx_coll_ns(family, 8, 134217728.0), 0.02, "between rows");
-        dt_cost_collective(c, (enum dt_op_family)family, 8, 8, 1, 1 << 22, &t);
-        assert_near(t.ns, fx_coll_ns(family, 8, 1 << 22), 1e-9, "on a row");
-        dt_cost_collective(c, (enum dt_op_family)family, 4, 8, 1, 3, &t);
-        assert_near(t.ns, fx_coll_ns(family, 4, 1024), 1e-9, "below the rows: latency");
-        ck_assert(t.prov[DT_PROV_EXTRAPOLATED] == t.ns);
-        dt_cost_collective(c, (enum dt_op_family)family, 1, 1, 1, 1 << 22, &t);
-        ck_assert(t.ns == 0);
-        dt_cost_collective(c, (enum dt_op_family)family, 6, 8, 1, 134217728.0, &t);
-        assert_near(t.ns, fx_coll_ns(family, 6, 134217728.0), 0.1, "between 4 and 8 GPUs");
-    }
-    dt_cost_free(c);
-    fx_free(&f);
-}
-END_TEST
-
-START_TEST(test_collectives_across_nodes)
-{
-    struct fixture f;
-    struct dt_cost *c;
-    struct dt_time a, b, ar;
-    double bytes = 3.4e9, line = 25e9;
-
-    fx_init(&f);
-    fx_collectives(&f);
-    fx_index(&f);
-    c = cost_of(&f, &plain);
-    /* 12 ranks, one per node, alone: one NIC each; never faster than line rate, published plateau
-     * 0.95 */
-    dt_cost_collective(c, DT_OP_REDUCE_SCATTER, 12, 1, 1, bytes, &a);
-    ck_assert(a.ns > 1e9 * bytes * 11 / 12 / line);
-    ck_assert(a.ns < 1e9 * bytes * 11 / 12 / line / 0.85);
-    ck_assert(a.prov[DT_PROV_COMPUTED] == a.ns);
-    /* eight of them share the node's four NICs: half a NIC each */
-    dt_cost_collective(c, DT_OP_REDUCE_SCATTER, 12, 1, 8, bytes, &b);
-    assert_near(b.ns, 2 * a.ns, 0.02, "half the NIC");
-    dt_cost_collective(c, DT_OP_ALL_REDUCE, 12, 1, 8, bytes, &ar);
-    ck_assert(ar.ns > 1.8 * b.ns && ar.ns < 2.2 * b.ns);
-    /* more ranks are never faster, more bytes neither */
-    for (int n = 2; n < 512; n *= 2) {
-        dt_cost_collective(c, DT_OP_ALL_REDUCE, n, 1, 8, 1e8, &a);
-        dt_cost_collective(c, DT_OP_ALL_REDUCE, 2 * n, 1, 8, 1e8, &b);
-        ck_assert(b.ns >= a.ns);
-    }
-    for (double x = 1; x < 1e10; x *= 3) {
-        dt_cost_collective(c, DT_OP_ALL_GATHER, 64, 2, 4, x, &a);
-        dt_cost_collective(c, DT_OP_ALL_GATHER, 64, 2, 4, 3 * x, &b);
-        ck_assert_msg(b.ns >= a.ns, "%g bytes: %g, thrice: %g", x, a.ns, b.ns);
-    }
-    dt_cost_collective(c, DT_OP_ALL_TO_ALL, 16, 8, 1, 1e8, &a);
-    ck_assert(a.ns > 1e9 * 8 * 1e8 * 8 / 16 / 100e9);
-    /* a scalar over a thousand ranks goes by tree: tens of microseconds, not thousands of steps */
-    dt_cost_collective(c, DT_OP_ALL_REDUCE, 1024, 8, 1, 8, &a);
-    ck_assert(a.ns > 5e4 && a.ns < 5e5);
-    dt_cost_free(c);
-    fx_free(&f);
-}
-END_TEST
-
-START_TEST(test_point_to_point)
-{
-    struct fixture f;
-    struct dt_cost *c;
-    struct dt_time t;
-    double alpha, rate;
-
-    fx_init(&f);
-    fx_collectives(&f);
-    fx_index(&f);
-    c = cost_of(&f, &plain);
-    dt_cost_p2p(c, true, 1, 1 << 25, &t, &alpha, &rate);
-    assert_near(t.ns, 7913 + (1 << 25) / 151e9 * 1e9, 0.02, "inside a node");
-    dt_cost_p2p(c, true, 8, 8.0 * (1 << 25), &t, NULL, NULL);
-    assert_near(t.ns, 7913 + (1 << 25) / 151e9 * 1e9, 0.02, "eight pairs side by side");
-    for (int same = 0; same <= 1; same++) {
-        for (double bytes = 1; bytes < 1e10; bytes *= 7.31) {
-            dt_cost_p2p(c, same, 4, bytes, &t, &alpha, &rate);
-            assert_near(t.ns, alpha + 1e9 * bytes / rate, 1e-12, "alpha + bytes / rate");
-            ck_assert(rate <= 4 * 160e9 * (1 + 1e-12));
-        }
-    }
-    dt_cost_p2p(c, false, 8, 1e9, &t, &alpha, &rate);
-    assert_near(rate, 4 * 25e9 * 0.94, 1e-12, "the whole node's NICs");
-    assert_near(alpha, 23871 + 2048 / 7.8, 1e-9, "latency from the rows");
-    dt_cost_free(c);
-
-    f.profile.n_rows = 0; /* no rows at all: the cluster's own link figures */
-    fx_index(&f);
-    c = cost_of(&f, &plain);
-    dt_cost_p2p(c, true, 1, 1.6e9, &t, &alpha, &rate);
-    assert_near(t.ns, 3100 + 1e7, 1e-9, "NVLink");
-    dt_cost_collective(c, DT_OP_ALL_GATHER, 8, 8, 1, 1e9, &t);
-    ck_assert(t.ns > 1e9 * 1e9 * 7 / 8 / 160e9 && t.ns < 1.05e9 * 1e9 * 7 / 8 / 160e9);
-    dt_cost_free(c);
-    fx_free(&f);
-}
-END_TEST
-
-START_TEST(test_optimizer)
-{
-    struct fixture f;
-    struct dt_cost *c;
-    struct dt_time t;
-
-    fx_init(&f);
-    fx_index(&f);
-    c = cost_of(&f, &plain);
-    dt_cost_optimizer(c, 1e9, &t);
-    assert_near(t.ns, 30 * 1e9 / (2.039e12 * 0.8) * 1e9, 1e-12, "30 bytes per parameter");
-    ck_assert(t.prov[DT_PROV_COMPUTED] == t.ns);
-    dt_cost_optimizer(c, 0, &t);
-    ck_assert(t.ns == 0);
-    dt_cost_free(c);
-    for (int64_t p = 1 << 20; p <= 1 << 30; p *= 4)
-        fx_row(&f, DT_OP_ADAMW, DT_PHASE_FWD, DT_ROW_MEASURED, &p, 1, 4000 + 0.0201 * (double)p);
-    fx_index(&f);
-    c = cost_of(&f, &plain);
-    dt_cost_optimizer(c, 1 << 24, &t);
-    assert_near(t.ns, 4000 + 0.0201 * (1 << 24), 1e-9, "a measured step");
-    dt_cost_free(c);
-    fx_free(&f);
-}
-END_TEST
-
 int main(void)
 {
     Suite *s = suite_create("cost");
@@ -526,17 +518,14 @@ int main(void)
     tcase_add_test(t, test_extrapolation_holds_efficiency);
     tcase_add_test(t, test_never_below_roofline);
     tcase_add_test(t, test_scattered_rows);
+    tcase_add_test(t, test_scattered_groups);
+    tcase_add_test(t, test_groups_of_unequal_reach);
+    tcase_add_test(t, test_classes_and_stand_ins);
     tcase_add_test(t, test_row_kinds);
     tcase_add_test(t, test_better_row_of_two);
     tcase_add_test(t, test_survey);
     tcase_add_test(t, test_bad_cluster);
     tcase_add_test(t, test_out_of_memory);
-    suite_add_tcase(s, t);
-    t = tcase_create("communication");
-    tcase_add_test(t, test_collectives_in_a_node);
-    tcase_add_test(t, test_collectives_across_nodes);
-    tcase_add_test(t, test_point_to_point);
-    tcase_add_test(t, test_optimizer);
     suite_add_tcase(s, t);
     r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);

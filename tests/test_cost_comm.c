@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Collectives, transfers and the optimizer step. */
+#include "core/cost.h"
+#include "cost_fixture.h"
+#include "test_util.h"
+
+static const struct dt_cost_options plain = {.recompute = DT_RECOMPUTE_NONE};
+
+static struct dt_cost *cost_of(struct fixture *f, const struct dt_cost_options *o)
+{
+    struct dt_error err = {0};
+    struct dt_cost *c = NULL;
+
+    dt_assert_ok(dt_cost_new(&f->model, &f->cluster, &f->profile, o, &err, &c), err);
+    return c;
+}
+
+static void assert_near(double a, double b, double rel, const char *what)
+{
+    ck_assert_msg(fabs(a - b) <= rel * fabs(b), "%s: %.9g is not %.9g within %g", what, a, b, rel);
+}
+
+/* ---- collectives ---- */
+
+START_TEST(test_collectives_in_a_node)
+{
+    struct fixture f;
+    struct dt_cost *c;
+    struct dt_time t;
+
+    fx_init(&f);
+    fx_collectives(&f);
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    for (int family = DT_OP_ALL_REDUCE; family <= DT_OP_ALL_TO_ALL; family++) {
+        dt_cost_collective(c, (enum dt_op_family)family, 8, 8, 1, 134217728.0, &t);
+        assert_near(t.ns, fx_coll_ns(family, 8, 134217728.0), 0.02, "between rows");
+        dt_cost_collective(c, (enum dt_op_family)family, 8, 8, 1, 1 << 22, &t);
+        assert_near(t.ns, fx_coll_ns(family, 8, 1 << 22), 1e-9, "on a row");
+        dt_cost_collective(c, (enum dt_op_family)family, 4, 8, 1, 3, &t);
+        assert_near(t.ns, fx_coll_ns(family, 4, 1024), 1e-9, "below the rows: latency");
+        ck_assert(t.prov[DT_PROV_EXTRAPOLATED] == t.ns);
+        dt_cost_collective(c, (enum dt_op_family)family, 1, 1, 1, 1 << 22, &t);
+        ck_assert(t.ns == 0);
+        dt_cost_collective(c, (enum dt_op_family)family, 6, 8, 1, 134217728.0, &t);
+        assert_near(t.ns, fx_coll_ns(family, 6, 134217728.0), 0.1, "between 4 and 8 GPUs");
+    }
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
+START_TEST(test_collectives_across_nodes)
+{
+    struct fixture f;
+    struct dt_cost *c;
+    struct dt_time a, b, ar;
+    double bytes = 3.4e9, line = 25e9;
+
+    fx_init(&f);
+    fx_collectives(&f);
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    /* 12 ranks, one per node, alone: one NIC each; never faster than line rate, published plateau
+     * 0.95 */
+    dt_cost_collective(c, DT_OP_REDUCE_SCATTER, 12, 1, 1, bytes, &a);
+    ck_assert(a.ns > 1e9 * bytes * 11 / 12 / line);
+    ck_assert(a.ns < 1e9 * bytes * 11 / 12 / line / 0.85);
+    ck_assert(a.prov[DT_PROV_COMPUTED] == a.ns);
+    /* eight of them share the node's four NICs: half a NIC each */
+    dt_cost_collective(c, DT_OP_REDUCE_SCATTER, 12, 1, 8, bytes, &b);
+    assert_near(b.ns, 2 * a.ns, 0.02, "half the NIC");
+    dt_cost_collective(c, DT_OP_ALL_REDUCE, 12, 1, 8, bytes, &ar);
+    ck_assert(ar.ns > 1.8 * b.ns && ar.ns < 2.2 * b.ns);
+    /* more ranks are never faster, more bytes neither */
+    for (int n = 2; n < 512; n *= 2) {
+        dt_cost_collective(c, DT_OP_ALL_REDUCE, n, 1, 8, 1e8, &a);
+        dt_cost_collective(c, DT_OP_ALL_REDUCE, 2 * n, 1, 8, 1e8, &b);
+        ck_assert(b.ns >= a.ns);
+    }
+    for (double x = 1; x < 1e10; x *= 3) {
+        dt_cost_collective(c, DT_OP_ALL_GATHER, 64, 2, 4, x, &a);
+        dt_cost_collective(c, DT_OP_ALL_GATHER, 64, 2, 4, 3 * x, &b);
+        ck_assert_msg(b.ns >= a.ns, "%g bytes: %g, thrice: %g", x, a.ns, b.ns);
+    }
+    dt_cost_collective(c, DT_OP_ALL_TO_ALL, 16, 8, 1, 1e8, &a);
+    ck_assert(a.ns > 1e9 * 8 * 1e8 * 8 / 16 / 100e9);
+    /* a scalar over a thousand ranks goes by tree: tens of microseconds, not thousands of steps */
+    dt_cost_collective(c, DT_OP_ALL_REDUCE, 1024, 8, 1, 8, &a);
+    ck_assert(a.ns > 5e4 && a.ns < 5e5);
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
+START_TEST(test_point_to_point)
+{
+    struct fixture f;
+    struct dt_cost *c;
+    struct dt_time t;
+    double alpha, rate;
+
+    fx_init(&f);
+    fx_collectives(&f);
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    dt_cost_p2p(c, true, 1, 1 << 25, &t, &alpha, &rate);
+    assert_near(t.ns, 7913 + (1 << 25) / 151e9 * 1e9, 0.02, "inside a node");
+    dt_cost_p2p(c, true, 8, 8.0 * (1 << 25), &t, NULL, NULL);
+    assert_near(t.ns, 7913 + (1 << 25) / 151e9 * 1e9, 0.02, "eight pairs side by side");
+    for (int same = 0; same <= 1; same++) {
+        for (double bytes = 1; bytes < 1e10; bytes *= 7.31) {
+            dt_cost_p2p(c, same, 4, bytes, &t, &alpha, &rate);
+            assert_near(t.ns, alpha + 1e9 * bytes / rate, 1e-12, "alpha + bytes / rate");
+            ck_assert(rate <= 4 * 160e9 * (1 + 1e-12));
+        }
+    }
+    dt_cost_p2p(c, false, 8, 1e9, &t, &alpha, &rate);
+    assert_near(rate, 4 * 25e9 * 0.94, 1e-12, "the whole node's NICs");
+    assert_near(alpha, 23871 + 2048 / 7.8, 1e-9, "latency from the rows");
+    dt_cost_free(c);
+
+    f.profile.n_rows = 0; /* no rows at all: the cluster's own link figures */
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    dt_cost_p2p(c, true, 1, 1.6e9, &t, &alpha, &rate);
+    assert_near(t.ns, 3100 + 1e7, 1e-9, "NVLink");
+    dt_cost_collective(c, DT_OP_ALL_GATHER, 8, 8, 1, 1e9, &t);
+    ck_assert(t.ns > 1e9 * 1e9 * 7 / 8 / 160e9 && t.ns < 1.05e9 * 1e9 * 7 / 8 / 160e9);
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
+START_TEST(test_optimizer)
+{
+    struct fixture f;
+    struct dt_cost *c;
+    struct dt_time t;
+
+    fx_init(&f);
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    dt_cost_optimizer(c, 1e9, &t);
+    assert_near(t.ns, 30 * 1e9 / (2.039e12 * 0.8) * 1e9, 1e-12, "30 bytes per parameter");
+    ck_assert(t.prov[DT_PROV_COMPUTED] == t.ns);
+    dt_cost_optimizer(c, 0, &t);
+    ck_assert(t.ns == 0);
+    dt_cost_free(c);
+    for (int64_t p = 1 << 20; p <= 1 << 30; p *= 4)
+        fx_row(&f, DT_OP_ADAMW, DT_PHASE_FWD, DT_ROW_MEASURED, &p, 1, 4000 + 0.0201 * (double)p);
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    dt_cost_optimizer(c, 1 << 24, &t);
+    assert_near(t.ns, 4000 + 0.0201 * (1 << 24), 1e-9, "a measured step");
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("communication cost");
+    TCase *t = tcase_create("communication");
+    SRunner *r;
+    int failed;
+
+    tcase_add_test(t, test_collectives_in_a_node);
+    tcase_add_test(t, test_collectives_across_nodes);
+    tcase_add_test(t, test_point_to_point);
+    tcase_add_test(t, test_optimizer);
+    suite_add_tcase(s, t);
+    r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
