@@ -3,4 +3,5 @@ dist_doc_DATA += \
 	doc/calibration.md \
 	doc/dependencies.md \
 	doc/design.md \
+	doc/formats.md \
 	doc/samples.md

@@ -164,7 +164,7 @@ static enum dt_status print_scores_json(const struct dt_fit_report *r, const cha
 
 static void print_scores(const struct dt_fit_report *r)
 {
-    static const char *const heads[] = {"held-out error of the fit", "points", "mean [%]",
+    static const char *const heads[] = {"relative error of the fit", "points", "mean [%]",
                                         "median [%]", "p90 [%]"};
     struct dt_table t;
 

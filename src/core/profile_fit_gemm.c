@@ -179,7 +179,7 @@ void dt_fit_gemm_time(const struct dt_fit *f, int phase, double m, double n, dou
 /* Other tables of the same card as an independent check. */
 static void check_against(struct dt_fit *f, const char *origin, const char *what)
 {
-    enum { MAX = 4096 };
+    enum { MAX = 16384 };
     static const double min_flops = 1e10; /* below, launch overhead and timer resolution rule */
     double err[MAX];
     size_t n = 0;

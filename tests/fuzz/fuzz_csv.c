@@ -66,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     while (dt_importer_name(families, &summary))
         families++;
     /* letters name the families, so that seeds are text: 'a' = the first */
-    st = dt_profile_import(dt_importer_name((data[0] + families * 8 - 'a') % families, &summary),
+    st = dt_profile_import(dt_importer_name((data[0] + families * 12 - 'a') % families, &summary),
                            "fuzz.csv", (const char *)data + 1, size - 1, &o, &err, &t, &r);
     check_error(st, &err);
     if (st == DT_OK)
