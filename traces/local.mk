@@ -43,9 +43,8 @@ nobase_dist_pkgdata_DATA += \
 	traces/samples/text.yaml
 EXTRA_DIST += traces/profiles/build.sh
 
-# Rebuilds the shipped profiles from the published tables that they name: make profiles [DATA=dir]
+# Rebuilds the shipped profiles from the published tables that they name: make profiles DATA=dir
 # (sources and folders: traces/profiles/build.sh); the result is compared byte for byte.
-DATA = $(srcdir)/../shared/data
 profiles: all
 	@test -d "$(DATA)" || { echo 'usage: make profiles DATA=DIRECTORY_OF_TABLES' >&2; exit 1; }
 	$(MKDIR_P) profiles-new
