@@ -11,7 +11,7 @@ struct data {
     struct dt_sched *s;
     struct dt_error *err;
     uint32_t *last_part;  /* per op: the last part of the forward or backward that starts here */
-    uint64_t recvs, used; /* RECVs in the program, RECVs accounted for */
+    uint64_t recvs, used; /* RECVs and FETCHes in the program, those accounted for */
 };
 
 static bool is_work(const struct dt_op *op)
@@ -36,7 +36,7 @@ static enum dt_status index_lane(struct data *d, const struct dt_lane *l)
 
         if (op->mb != DT_NONE && op->mb >= n)
             return dt_check_fail(d->err, d->p, i, "is of a microbatch that does not exist");
-        d->recvs += op->kind == DT_OP_RECV;
+        d->recvs += op->kind == DT_OP_RECV || op->kind == DT_OP_FETCH;
         if (!is_work(op))
             continue;
         if (op->mb == DT_NONE)
@@ -84,16 +84,16 @@ static enum dt_status check_complete(struct data *d, const struct dt_sched_modul
     return DT_OK;
 }
 
-/* The RECVs that op i waits for directly. */
+/* The RECVs and FETCHes that op i waits for directly. */
 static uint32_t recv_deps(const struct dt_program *p, uint32_t i)
 {
     const struct dt_op *op = &p->ops[i];
     uint32_t n = 0;
 
     for (int k = 1; k < 3; k++)
-        n += op->dep[k] != DT_NONE && p->ops[op->dep[k]].kind == DT_OP_RECV;
+        n += op->dep[k] != DT_NONE && dt_op_resource(p->ops[op->dep[k]].kind) == DT_RES_P2P_IN;
     for (uint32_t k = 0; k < op->more_n; k++)
-        n += p->ops[p->deps[op->more_first + k]].kind == DT_OP_RECV;
+        n += dt_op_resource(p->ops[p->deps[op->more_first + k]].kind) == DT_RES_P2P_IN;
     return n;
 }
 
@@ -109,6 +109,21 @@ static bool fed_by(const struct dt_program *p, uint32_t consumer, uint32_t produ
 
         if (recv && recv->kind == DT_OP_RECV && recv->bytes == bytes && recv->flags == flags &&
             recv->lane == op->lane && p->ops[recv->peer].dep[1] == producer)
+            return true;
+    }
+    return false;
+}
+
+/* Does the forward wait for the FETCH of its own samples? */
+static bool fetched(const struct dt_program *p, uint32_t forward)
+{
+    const struct dt_op *op = &p->ops[forward];
+
+    for (uint32_t k = 1; k < 3u + op->more_n; k++) {
+        uint32_t d = k < 3 ? op->dep[k] : p->deps[op->more_first + k - 3];
+
+        if (d != DT_NONE && p->ops[d].kind == DT_OP_FETCH && p->ops[d].lane == op->lane &&
+            p->ops[d].mb == op->mb)
             return true;
     }
     return false;
@@ -145,6 +160,11 @@ static enum dt_status check_inputs(struct data *d, const struct dt_sched_module 
 
     if (v > 0)
         DT_TRY(check_inner(d, m, r, v, v - 1, k, false));
+    if (v == 0 && d->s->a->m[m->index].mb[m->mb_first[r] + k].n > 0) {
+        if (!fetched(d->p, f))
+            return dt_check_fail(d->err, d->p, f, "does not wait for its samples");
+        d->used++;
+    }
     for (uint32_t mb = m->mb_first[r] + k, i = m->in_first[mb]; v == 0 && i < m->in_first[mb + 1];
          i++) {
         const struct dt_transfer *t = &d->s->transfers[m->in[i]];
@@ -262,7 +282,7 @@ enum dt_status dt_check_data(const struct dt_program *p, struct dt_sched *s, str
                 for (uint32_t k = 0; k < s->m[i].mb_first[r + 1] - s->m[i].mb_first[r]; k++)
                     DT_TRY(check_inputs(&d, &s->m[i], r, v, k));
     if (d.used != d.recvs)
-        return dt_error_set(err, DT_ERR_INTERNAL, "program: %llu messages feed nothing",
+        return dt_error_set(err, DT_ERR_INTERNAL, "program: %llu messages or fetches feed nothing",
                             (unsigned long long)(d.recvs - d.used));
     for (uint32_t l = 0; l < s->n_lanes; l++)
         DT_TRY(check_in_flight(&d, l));
