@@ -44,7 +44,7 @@ expect 2 "did you mean 'simulate'" "$DISTTRAIN" simulat
 expect 2 "did you mean --explain" "$DISTTRAIN" plan --explian gpt-tiny
 expect 2 "needs a value" "$DISTTRAIN" plan gpt-tiny --top
 expect 2 "takes no value" "$DISTTRAIN" plan --explain=1 gpt-tiny
-expect 2 "whole number" "$DISTTRAIN" plan --top=x mllm-nano
+expect 2 "whole number" "$DISTTRAIN" plan --top=x mllm-nano-local
 expect 2 "usage: disttrain simulate" "$DISTTRAIN" simulate
 expect 2 "unknown option -z" "$DISTTRAIN" simulate -z
 expect 2 "not a part" "$DISTTRAIN" reproduce --only z
@@ -65,6 +65,7 @@ job type.yaml <<'J'
 model: mllm-nano
 cluster: local
 train: {global_batch: many}
+samples: text
 J
 expect 2 "type.yaml:3:" "$DISTTRAIN" plan "$tmp/type.yaml"
 job syntax.yaml <<'J'
@@ -72,37 +73,37 @@ model: [mllm-nano
 cluster: local
 J
 expect 2 "syntax.yaml:" "$DISTTRAIN" plan "$tmp/syntax.yaml"
-expect 2 "command line" "$DISTTRAIN" plan mllm-nano train.global_batch=-3
-expect 2 "" "$DISTTRAIN" plan mllm-nano not-an-assignment
+expect 2 "command line" "$DISTTRAIN" plan mllm-nano-local train.global_batch=-3
+expect 2 "" "$DISTTRAIN" plan mllm-nano-local not-an-assignment
 
 # --- a whole small run ---
-expect 0 "timeline \[s\]" "$DISTTRAIN" plan mllm-nano
-expect 0 "sets the steady interval" "$DISTTRAIN" plan --explain mllm-nano
-expect 0 "" "$DISTTRAIN" plan -o "$tmp/plan.json" mllm-nano
-expect 0 '"candidates"' "$DISTTRAIN" plan --json mllm-nano
-expect 0 "MFU" "$DISTTRAIN" simulate --no-runs mllm-nano
+expect 0 "timeline \[s\]" "$DISTTRAIN" plan mllm-nano-local
+expect 0 "sets the steady interval" "$DISTTRAIN" plan --explain mllm-nano-local
+expect 0 "" "$DISTTRAIN" plan -o "$tmp/plan.json" mllm-nano-local
+expect 0 '"candidates"' "$DISTTRAIN" plan --json mllm-nano-local
+expect 0 "MFU" "$DISTTRAIN" simulate --no-runs mllm-nano-local
 [ -s "$tmp/err" ] && bad "stderr is not silent in a pipe"
-expect 0 "" "$DISTTRAIN" simulate --no-runs --json mllm-nano
+expect 0 "" "$DISTTRAIN" simulate --no-runs --json mllm-nano-local
 for k in iteration_s iteration_s_p10 iteration_s_p90 mfu hfu tokens_per_s samples_per_s gpus gpus_used \
     bubble_fraction exposed_comm_s modules name tp cp ep pp vpp dp utilisation memory_bytes_max provenance \
     measured interpolated extrapolated computed assumed ops wall_s; do
     if grep -q "\"$k\":" "$tmp/out"; then ok; else bad "simulate --json lacks $k"; fi
 done
-expect 0 " F" "$DISTTRAIN" simulate --no-runs --print-program mllm-nano
-expect 2 "not a whole number" "$DISTTRAIN" simulate --no-runs --print-program --lane 99999 mllm-nano
+expect 0 " F" "$DISTTRAIN" simulate --no-runs --print-program mllm-nano-local
+expect 2 "not a whole number" "$DISTTRAIN" simulate --no-runs --print-program --lane 99999 mllm-nano-local
 
 # --- a written plan gives the same run; the same run gives the same bytes ---
 strip() { sed '/"wall_s"/d; /ops simulated in/d'; }
-"$DISTTRAIN" simulate --no-runs --json mllm-nano | strip >"$tmp/a"
-"$DISTTRAIN" simulate --no-runs --json -p "$tmp/plan.json" mllm-nano | strip >"$tmp/b"
-"$DISTTRAIN" simulate --no-runs --json mllm-nano | strip >"$tmp/c"
+"$DISTTRAIN" simulate --no-runs --json mllm-nano-local | strip >"$tmp/a"
+"$DISTTRAIN" simulate --no-runs --json -p "$tmp/plan.json" mllm-nano-local | strip >"$tmp/b"
+"$DISTTRAIN" simulate --no-runs --json mllm-nano-local | strip >"$tmp/c"
 if cmp -s "$tmp/a" "$tmp/c"; then ok; else bad "two runs with one seed differ"; fi
 if [ "$(grep iteration_s\" "$tmp/a")" = "$(grep iteration_s\" "$tmp/b")" ]; then ok; else bad "plan.json gives another run"; fi
 
 # --- the runs file ---
-expect 0 "" "$DISTTRAIN" simulate --runs "$tmp/runs.db" mllm-nano
-expect 0 "" "$DISTTRAIN" simulate --runs "$tmp/runs.db" --timeline none mllm-nano
-expect 2 "auto, all or none" "$DISTTRAIN" simulate --runs "$tmp/runs.db" --timeline some mllm-nano
+expect 0 "" "$DISTTRAIN" simulate --runs "$tmp/runs.db" mllm-nano-local
+expect 0 "" "$DISTTRAIN" simulate --runs "$tmp/runs.db" --timeline none mllm-nano-local
+expect 2 "auto, all or none" "$DISTTRAIN" simulate --runs "$tmp/runs.db" --timeline some mllm-nano-local
 if command -v sqlite3 >/dev/null; then
     [ "$(sqlite3 "$tmp/runs.db" 'SELECT count(*) FROM run')" = 2 ] && ok || bad "runs file does not hold two runs"
     [ "$(sqlite3 "$tmp/runs.db" 'SELECT count(*) > 0 AND count(*) = (SELECT n_ops FROM run WHERE id=1) FROM op WHERE run=1')" = 1 ] &&
@@ -110,17 +111,17 @@ if command -v sqlite3 >/dev/null; then
     [ "$(sqlite3 "$tmp/runs.db" 'SELECT count(*) FROM op WHERE run=2')" = 0 ] && ok || bad "op rows of run 2"
 fi
 echo "not a database, but long enough to be looked at: $(seq 1 200)" >"$tmp/foreign.db"
-expect 1 "foreign.db" "$DISTTRAIN" simulate --runs "$tmp/foreign.db" mllm-nano
+expect 1 "foreign.db" "$DISTTRAIN" simulate --runs "$tmp/foreign.db" mllm-nano-local
 cp "$tmp/plan.json" "$tmp/broken.json"
 printf 'x' | dd of="$tmp/broken.json" bs=1 seek=40 conv=notrunc 2>/dev/null
-expect 2 "broken.json" "$DISTTRAIN" simulate --no-runs -p "$tmp/broken.json" mllm-nano
+expect 2 "broken.json" "$DISTTRAIN" simulate --no-runs -p "$tmp/broken.json" mllm-nano-local
 if [ -w /dev/full ]; then
-    "$DISTTRAIN" plan --json mllm-nano >/dev/full 2>"$tmp/err"
+    "$DISTTRAIN" plan --json mllm-nano-local >/dev/full 2>"$tmp/err"
     if [ $? -eq 1 ]; then ok; else bad "a full disk looks like success"; fi
 fi
 
 # --- nothing fits ---
-expect 3 "memory" "$DISTTRAIN" plan mllm-72b-96 search.gpus=8
+expect 3 "no plan fits" "$DISTTRAIN" plan mllm-72b-96 search.gpus=8
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
