@@ -16,11 +16,17 @@ check_PROGRAMS += \
 	tests/test_model \
 	tests/test_network \
 	tests/test_profile \
-	tests/test_samples
+	tests/test_program \
+	tests/test_report \
+	tests/test_samples \
+	tests/test_schedule \
+	tests/test_timeline
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
 tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h
+tests_test_timeline_SOURCES = tests/test_timeline.c tests/synth.c tests/synth.h
 
 SHELL_TESTS = \
+	tests/test_cli.sh \
 	tests/test_lists.sh
 
 TESTS += $(check_PROGRAMS) $(SHELL_TESTS)
@@ -28,6 +34,7 @@ TEST_EXTENSIONS = .sh
 EXTRA_DIST += $(SHELL_TESTS) \
 	tests/data/hf \
 	tests/cost_fixture.h \
+	tests/sched_fixture.h \
 	tests/test_util.h
 AM_TESTS_ENVIRONMENT = \
 	LC_ALL=C; export LC_ALL; \
@@ -82,7 +89,8 @@ BENCHES = \
 	tests/bench/bench_assign \
 	tests/bench/bench_cost \
 	tests/bench/bench_engine \
-	tests/bench/bench_samples
+	tests/bench/bench_samples \
+	tests/bench/bench_timeline
 EXTRA_PROGRAMS += $(BENCHES)
 tests_bench_bench_engine_SOURCES = tests/bench/bench_engine.c tests/synth.c tests/synth.h
 bench: all $(BENCHES)
