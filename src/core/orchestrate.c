@@ -46,17 +46,15 @@ struct module_times {
 };
 
 static void module_times(const struct dt_search_input *in, const struct dt_plan *p, int m,
-                         struct module_times *out)
+                         const struct dt_work_stats *stats, struct module_times *out)
 {
     const struct dt_module_plan *mp = &p->modules[m];
     const struct dt_layout *l = &mp->layout;
     const struct dt_shard shard = {l->tp, l->cp, l->ep, l->ip, l->tp > 1};
     struct dt_block_timer timer;
-    struct dt_work_stats stats;
 
     memset(out, 0, sizeof(*out));
-    dt_work_stats(in, m, &stats);
-    dt_block_timer_init(&timer, in, p, m, &shard, &stats);
+    dt_block_timer_init(&timer, in, p, m, &shard, stats);
     for (int b = 0; b < in->model->modules[m].n_blocks; b++)
         out->sample_s += dt_block_timer_s(&timer, b);
     for (int s = 0; s < l->pp; s++) {
@@ -84,6 +82,16 @@ static double replica_share(int64_t slot, int dp, bool whole)
 void dt_formula(const struct dt_search_input *in, const struct dt_plan *p,
                 struct dt_plan_prediction *out)
 {
+    struct dt_work_stats stats[DT_MAX_MODULES];
+
+    for (int m = 0; m < p->n_modules; m++)
+        dt_work_stats(in, m, &stats[m]);
+    dt_formula_stats(in, p, stats, out);
+}
+
+void dt_formula_stats(const struct dt_search_input *in, const struct dt_plan *p,
+                      const struct dt_work_stats *stats, struct dt_plan_prediction *out)
+{
     const int llm = in->model->llm;
     int64_t slot = dt_plan_slot_samples(p, llm), slots = dt_plan_slots(p, llm);
     double interval = 0, staged = 0, staged_warm = 0;
@@ -93,7 +101,7 @@ void dt_formula(const struct dt_search_input *in, const struct dt_plan *p,
         const struct dt_layout *l = &p->modules[m].layout;
         struct module_times t;
 
-        module_times(in, p, m, &t);
+        module_times(in, p, m, &stats[m], &t);
         if (m == llm) {
             double w = dt_llm_warmup_s(p->policy.microbatch * t.sample_s, l->pp, l->vpp);
 
@@ -129,9 +137,11 @@ enum dt_status dt_plan_binding(const struct dt_search_input *in, const struct dt
     memset(&b, 0, sizeof(b));
     for (int m = 0; m < p->n_modules; m++) {
         const struct dt_layout *l = &p->modules[m].layout;
+        struct dt_work_stats stats;
         struct module_times t;
 
-        module_times(in, p, m, &t);
+        dt_work_stats(in, m, &stats);
+        module_times(in, p, m, &stats, &t);
         b.interval_s[m] = replica_share(slot, l->dp, true) * t.slowest_s;
         b.ideal_s[m] = replica_share(slot, l->dp, false) * t.sample_s / l->pp;
         b.stage_of[m] = t.slowest;

@@ -84,7 +84,8 @@ enum dt_status dt_plan_binding(const struct dt_search_input *in, const struct dt
 
 /* Convex inner problem for fixed TP and DP_lm in real x: returns the minimum of the formula and the
  * x_m. c[m] = C_m(TP_m), tp[m], n_total GPUs; min_x[m] lower bounds from memory.  GSL 1-D
- * minimisation over the steady interval, closed form inside. */
+ * minimisation over the steady interval, closed form inside; exact to 1e-7 (relative).  HUGE_VAL when
+ * the lower bounds alone exceed n_total. */
 double dt_convex_solve(int n_modules, int llm, const double *c, const int *tp, int dp_llm,
                        int microbatch, int64_t global_batch, double n_total, const double *min_x,
                        double *x);

@@ -35,12 +35,12 @@ void dt_rejects_text(const struct dt_table *t, char *out, size_t size)
         add(&x, "memory: %lld layouts, the closest over by %.1f GiB: %s (%.1f GiB per GPU)",
             (long long)r->memory, r->memory_least_over_bytes / (1024.0 * 1024 * 1024),
             r->memory_least, t->in->cluster->mem_bytes / (1024.0 * 1024 * 1024));
-    if (r->gpus > 0 && r->gpus_least > 0)
-        add(&x, "gpus: %lld (TP, DP) choices need more than %d GPUs (the least of them %lld)",
+    if (r->gpus > 0)
+        add(&x,
+            "gpus: %lld (TP, DP) choices need more than %d GPUs for one lane of every module or "
+            "for "
+            "the parameters alone (the least of them %lld)",
             (long long)r->gpus, t->gpus, (long long)r->gpus_least);
-    else if (r->gpus > 0)
-        add(&x, "gpus: for %lld (TP, DP) choices the parameters alone need more than %d GPUs",
-            (long long)r->gpus, t->gpus);
     if (r->heads > 0)
         add(&x, "tp: %lld (module, TP) choices do not divide the attention heads",
             (long long)r->heads);

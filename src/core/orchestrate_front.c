@@ -43,24 +43,6 @@ static void cost_option(const struct dt_search_state *s, int m, int pp, int dp, 
     }
 }
 
-/* Least dp whose replicas may meet the interval. */
-static int64_t least_dp(const struct dt_search_state *s, int m, int pp, double stage_s,
-                        double interval_max)
-{
-    double k_max; /* samples a replica may take per slot */
-
-    if (s->t->in->opt.uniform)
-        stage_s = s->sample_s[m] / pp;
-    if (stage_s <= 0 || interval_max >= (double)s->slot * stage_s)
-        return 1;
-    k_max = interval_max / stage_s;
-    if (!s->t->in->opt.uniform)
-        k_max = floor(k_max);
-    if (k_max <= 0)
-        return INT64_MAX;
-    return (int64_t)fmin(ceil((double)s->slot / k_max), 1e18);
-}
-
 static bool push(struct dt_search_state *s, const struct dt_option *o)
 {
     void *p = s->raw.o;
@@ -74,73 +56,118 @@ static bool push(struct dt_search_state *s, const struct dt_option *o)
     return true;
 }
 
-/* All (pp, dp) of module m within the interval and the GPUs.  Unless `uniform`, only the least dp
- * of each number of samples per replica is worth its GPUs: about 2*sqrt(slot) of them. */
-static void list_options(struct dt_search_state *s, int m, int pp_max, double interval_max,
-                         int gpus_max)
+/* Layouts of module m with dp replicas, worth their GPUs: from the shallowest pipeline that may
+ * meet interval_max to the first that is as fast as anything else can be (interval_min) and fits;
+ * deeper ones only cost more. */
+static bool list_depths(struct dt_search_state *s, int m, int dp, const struct dt_limits *lim)
 {
-    const int tp = 1 << s->c->tpi[m];
+    const int tpi = s->c->tpi[m], tp = 1 << tpi;
+    double fullest =
+        s->t->in->opt.uniform ? (double)s->slot / dp : (double)dt_samples_per_replica(s->slot, dp);
+    double least = fullest * s->sample_s[m] / lim->interval_max; /* no stage beats the mean stage */
+    int pp = least > 1 ? (least < lim->pp_max ? (int)least : lim->pp_max) : 1;
 
-    s->raw.n = 0;
-    for (int pp = 1; pp <= pp_max && tp * pp <= gpus_max; pp++) {
-        const struct dt_stage_entry *e = dt_table_stage(s->t, m, s->c->tpi[m], pp, 1);
-        int64_t dp, dp_max = gpus_max / (tp * pp);
+    for (; pp <= lim->pp_max && (int64_t)tp * pp * dp <= lim->gpus_max; pp++) {
+        const struct dt_stage_entry *e = dt_table_stage(s->t, m, tpi, pp, 1);
+        struct dt_option o;
 
         if (!e)
-            return;
-        if (dp_max > s->slot)
-            dp_max = s->slot;
-        for (dp = least_dp(s, m, pp, e->max_s, interval_max * (1 + 1e-12)); dp <= dp_max;) {
-            int64_t k = dt_samples_per_replica(s->slot, (int)dp);
-            struct dt_option o;
-
-            s->stats->candidates++;
-            cost_option(s, m, pp, (int)dp, e->max_s, &o);
-            if (!push(s, &o))
-                return;
-            if (s->t->in->opt.uniform)
-                dp++;
-            else
-                dp = k > 1 ? (s->slot + k - 2) / (k - 1) : dp_max + 1;
-        }
+            return false;
+        s->stats->candidates++;
+        cost_option(s, m, pp, dp, e->max_s, &o);
+        if (o.interval > lim->interval_max * (1 + 1e-12))
+            continue;
+        if (!dt_table_fits(s->t, m, tpi, pp, dp, s->c->dp_lm, s->pp_lm, s->c->vpp, s->gen_pp))
+            continue;
+        if (!push(s, &o))
+            return false;
+        if (o.interval <= lim->interval_min)
+            break;
     }
+    return true;
 }
 
-static bool dominated(const struct dt_front *f, const struct dt_option *o)
+/* Unless `uniform`, only the least dp of each number of samples per replica is worth its GPUs:
+ * about 2*sqrt(slot) of them. */
+static bool list_options(struct dt_search_state *s, int m, const struct dt_limits *lim)
 {
-    for (size_t i = f->l.n; i-- > 0;)
-        if (f->l.o[i].warm <= o->warm && f->l.o[i].interval <= o->interval)
+    int64_t dp_max = lim->gpus_max >> s->c->tpi[m];
+
+    s->raw.n = 0;
+    if (dp_max > s->slot)
+        dp_max = s->slot;
+    for (int64_t dp = 1; dp <= dp_max;) {
+        int64_t k = dt_samples_per_replica(s->slot, (int)dp);
+
+        if (!list_depths(s, m, (int)dp, lim))
+            return false;
+        if (s->t->in->opt.uniform)
+            dp++;
+        else
+            dp = k > 1 ? (s->slot + k - 2) / (k - 1) : dp_max + 1;
+    }
+    return !s->t->nomem;
+}
+
+/* Deeper generators raise what everything upstream holds, so among generators a deeper one never
+ * beats a shallower. */
+static bool dominated(const struct dt_front *f, const struct dt_option *o, bool depth_matters)
+{
+    for (size_t i = f->l.n; i-- > 0;) {
+        const struct dt_option *x = &f->l.o[i];
+
+        if (x->warm <= o->warm && x->interval <= o->interval && (!depth_matters || x->pp <= o->pp))
             return true;
+    }
     return false;
 }
 
-/* Sorted by GPUs, an option is dominated exactly if an earlier one has neither more warm-up nor a
- * longer interval.  Memory is asked only of options that are not. */
-bool dt_front_build(struct dt_search_state *s, int m, int pp_max, double interval_max, int gpus_max)
+static bool front_reserve(struct dt_search_state *s, struct dt_front *f, size_t n)
 {
-    struct dt_front *f = &s->front[m];
     void *p = f->l.o;
 
-    list_options(s, m, pp_max, interval_max, gpus_max);
-    if (s->t->nomem || dt_grow(&p, &f->l.cap, s->raw.n + 1, sizeof(*f->l.o)) != 0) {
+    if (dt_grow(&p, &f->l.cap, n + 1, sizeof(*f->l.o)) != 0) {
         s->t->nomem = true;
         return false;
     }
     f->l.o = p;
     f->l.n = 0;
     f->warm_min = f->interval_min = HUGE_VAL;
+    return true;
+}
+
+static void front_add(struct dt_front *f, const struct dt_option *o)
+{
+    f->l.o[f->l.n++] = *o;
+    f->warm_min = fmin(f->warm_min, o->warm);
+    f->interval_min = fmin(f->interval_min, o->interval);
+}
+
+/* Sorted by GPUs, an option is dominated exactly if an earlier one has neither more warm-up nor a
+ * longer interval. */
+bool dt_front_build(struct dt_search_state *s, int m, const struct dt_limits *lim,
+                    struct dt_front *f)
+{
+    bool generator = s->t->in->model->modules[m].role == DT_ROLE_GENERATOR;
+
+    if (!list_options(s, m, lim) || !front_reserve(s, f, s->raw.n))
+        return false;
     if (s->raw.n > 1)
         qsort(s->raw.o, s->raw.n, sizeof(*s->raw.o), by_gpus);
-    for (size_t i = 0; i < s->raw.n; i++) {
-        const struct dt_option *o = &s->raw.o[i];
+    for (size_t i = 0; i < s->raw.n; i++)
+        if (!dominated(f, &s->raw.o[i], generator))
+            front_add(f, &s->raw.o[i]);
+    return f->l.n > 0;
+}
 
-        if (dominated(f, o) || !dt_table_fits(s->t, m, s->c->tpi[m], o->pp, o->dp, s->c->dp_lm,
-                                              s->pp_lm, s->c->vpp, s->gen_pp))
-            continue;
-        f->l.o[f->l.n++] = *o;
-        f->warm_min = fmin(f->warm_min, o->warm);
-        f->interval_min = fmin(f->interval_min, o->interval);
-    }
+bool dt_front_shallow(struct dt_search_state *s, const struct dt_front *all, int pp_max,
+                      struct dt_front *f)
+{
+    if (!front_reserve(s, f, all->l.n))
+        return false;
+    for (size_t i = 0; i < all->l.n; i++)
+        if (all->l.o[i].pp <= pp_max)
+            front_add(f, &all->l.o[i]);
     return f->l.n > 0;
 }
 

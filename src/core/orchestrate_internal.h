@@ -55,6 +55,7 @@ struct dt_table {
     struct dt_work_stats work[DT_MAX_MODULES];
     struct dt_tp_costs *cost[DT_MAX_MODULES]; /* [DT_TP_N] each */
     int max_vpp, gpus;
+    double static_bytes[DT_MAX_MODULES], optimizer_bytes[DT_MAX_MODULES];
     double sigmas; /* spread that the largest microbatch is taken to have */
     struct dt_mem_entry *mem;
     size_t mem_cap, mem_n;
@@ -101,6 +102,7 @@ static inline int64_t dt_samples_per_replica(int64_t slot, int dp)
 /* Does every stage of module m fit: LLM pp and vpp, generators at most gen_pp stages deep. */
 bool dt_table_fits(struct dt_table *t, int m, int tpi, int pp, int dp, int dp_lm, int pp_lm,
                    int vpp_lm, int gen_pp);
+void dt_table_static_bytes(struct dt_table *t, int m); /* fills the sums that the next one uses */
 /* Fewest GPUs on which the parameters of module m can lie at all (real number, >= tp [* DP_lm]). */
 double dt_table_min_gpus(const struct dt_table *t, int m, int tpi, int dp);
 /* Work of the largest of many microbatches of `samples` samples: mean + sigmas, at most all of the
@@ -121,6 +123,10 @@ enum dt_status dt_search(struct dt_table *t, const double *cap, int k, struct dt
  * `limit`. */
 enum dt_status dt_search_lean(struct dt_table *t, const struct dt_cand *c, double limit,
                               struct dt_error *err, struct dt_cand *out);
+
+/* orchestrate.c: dt_formula with the sample statistics at hand */
+void dt_formula_stats(const struct dt_search_input *in, const struct dt_plan *p,
+                      const struct dt_work_stats *stats, struct dt_plan_prediction *out);
 
 /* orchestrate_rank.c */
 /* Warm-up of the LLM for one microbatch taking c seconds on one lane: the pipeline fills once;

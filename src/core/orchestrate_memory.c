@@ -41,23 +41,30 @@ void dt_search_largest_work(const struct dt_search_input *in, const struct dt_pl
 
 /* Bytes per parameter that no split avoids: bf16 weights; where trained, fp32 gradients and the
  * fp32 master copy and two Adam moments, those over dp under ZeRO-1. */
-double dt_table_min_gpus(const struct dt_table *t, int m, int tpi, int dp)
+void dt_table_static_bytes(struct dt_table *t, int m)
 {
     const struct dt_model *model = t->in->model;
-    const struct dt_cluster *c = t->in->cluster;
-    double optimizer = t->in->policy.zero ? 12.0 / dp : 12.0, bytes = 0, lanes;
 
     for (int b = 0; b < model->modules[m].n_blocks; b++) {
         double params = (double)dt_block_params(&model->modules[m].blocks[b]);
 
         if (model->modules[m].blocks[b].n_experts > 0)
             continue; /* experts may lie elsewhere (ep) */
-        bytes += params * 2;
-        if (dt_plan_trained(&t->scratch, model, m, b))
-            bytes += params * (4 + optimizer);
+        t->static_bytes[m] += params * 2;
+        if (dt_plan_trained(&t->scratch, model, m, b)) {
+            t->static_bytes[m] += params * 4;
+            t->optimizer_bytes[m] += params * 12;
+        }
     }
-    lanes = bytes / (c->mem_bytes - c->mem_reserve_bytes);
-    return fmax(1 << tpi, lanes) * (m == model->llm ? dp : 1);
+}
+
+double dt_table_min_gpus(const struct dt_table *t, int m, int tpi, int dp)
+{
+    const struct dt_cluster *c = t->in->cluster;
+    double bytes = t->static_bytes[m] + t->optimizer_bytes[m] / (t->in->policy.zero ? dp : 1);
+    double lanes = bytes / (c->mem_bytes - c->mem_reserve_bytes);
+
+    return fmax(1 << tpi, lanes) * (m == t->in->model->llm ? dp : 1);
 }
 
 /* ---- the cache ---- */

@@ -124,7 +124,7 @@ static enum dt_status predict(struct dt_table *t, struct dt_plan *p, struct dt_e
     struct dt_work work[DT_MAX_MODULES];
     double bound = p->predicted.lower_bound_s, bytes = 0;
 
-    dt_formula(in, p, &p->predicted);
+    dt_formula_stats(in, p, t->work, &p->predicted);
     p->predicted.lower_bound_s = bound;
     if (in->opt.rank)
         return dt_plan_timeline_s(in, p, 0, err, &p->predicted.timeline_s,

@@ -167,9 +167,10 @@ static void open_depth_pp(struct dt_search_state *s, int pp)
     for (int i = s->n_gens; i < s->n_others; i++) {
         int m = s->others[i];
         int spare = left - (least_gpus(s, 0) - (1 << c->tpi[m]));
+        const struct dt_limits lim = {s->t->in->model->modules[m].n_blocks, module_cap(s, m, spare),
+                                      limit, interval};
 
-        if (!dt_front_build(s, m, s->t->in->model->modules[m].n_blocks, limit,
-                            module_cap(s, m, spare)))
+        if (!dt_front_build(s, m, &lim, &s->front[m]))
             return;
     }
     s->found = s->lean ? s->found : false;
@@ -178,26 +179,37 @@ static void open_depth_pp(struct dt_search_state *s, int pp)
         pool_add(s, &s->best);
 }
 
+/* Deepest LLM pipeline that leaves a lane to every other module. */
+static int llm_depth_max(const struct dt_search_state *s)
+{
+    const struct dt_cell *c = s->c;
+    int lane = (1 << c->tpi[s->llm]) * c->dp_lm;
+    int room = module_cap(s, s->llm, s->t->gpus - least_gpus(s, 0)) / lane;
+    int max = s->t->in->model->modules[s->llm].n_blocks / c->vpp;
+
+    if (max * c->vpp > DT_MAX_VSTAGES)
+        max = DT_MAX_VSTAGES / c->vpp;
+    return room < max ? room : max;
+}
+
+static void reject_gpus(struct dt_search_state *s, double need)
+{
+    struct dt_rejects *r = &s->t->rejects;
+
+    if (r->gpus++ == 0 || (int64_t)ceil(need) < r->gpus_least)
+        r->gpus_least = (int64_t)ceil(need);
+}
+
 /* Depths of the LLM pipeline outwards from where the convex optimum lies. */
 static void open_depth(struct dt_search_state *s, double x_lm)
 {
     const struct dt_cell *c = s->c;
     int lane = (1 << c->tpi[s->llm]) * c->dp_lm;
-    int room = module_cap(s, s->llm, s->t->gpus - least_gpus(s, 0)) / lane;
-    int max = s->t->in->model->modules[s->llm].n_blocks / c->vpp, mid;
+    int max = llm_depth_max(s), mid = (int)(x_lm / lane + 0.5);
 
-    if (max * c->vpp > DT_MAX_VSTAGES)
-        max = DT_MAX_VSTAGES / c->vpp;
-    if (room < max)
-        max = room;
-    mid = (int)(x_lm / lane + 0.5);
     mid = mid < 1 ? 1 : mid > max ? max : mid;
     if (max < 1) {
-        int need = lane + least_gpus(s, 0);
-
-        s->t->rejects.gpus++;
-        if (s->t->rejects.gpus_least == 0 || need < s->t->rejects.gpus_least)
-            s->t->rejects.gpus_least = need;
+        reject_gpus(s, lane + least_gpus(s, 0));
         return;
     }
     for (int d = 0; d < max; d++) {
@@ -208,27 +220,53 @@ static void open_depth(struct dt_search_state *s, double x_lm)
     }
 }
 
-static bool generator_fronts(struct dt_search_state *s, bool *reached)
+/* Fastest slot the LLM can reach in this cell. */
+static double llm_interval_min(struct dt_search_state *s)
 {
-    double limit;
+    int pp = llm_depth_max(s);
+
+    return pp > 0 ? s->t->in->policy.microbatch * s->sample_s[s->llm] / pp : HUGE_VAL;
+}
+
+/* Layouts of all generators, of any depth; what they hold in memory does not depend on the rest. */
+static bool generator_layouts(struct dt_search_state *s)
+{
     int lane = (1 << s->c->tpi[s->llm]) * s->c->dp_lm;
+    double limit;
 
     s->threshold = s->lean ? s->limit : pool_threshold(s);
     s->base = llm_warm(s, s->t->in->model->modules[s->llm].n_blocks);
-    s->pp_lm = 1;
+    s->pp_lm = s->gen_pp = 1;
     limit = interval_limit(s, s->base + least_warm(s, 0));
-    *reached = s->n_gens == 0;
     for (int i = 0; i < s->n_gens; i++) {
         int m = s->others[i];
-        int blocks = s->t->in->model->modules[m].n_blocks;
         int spare = s->t->gpus - lane - (least_gpus(s, 0) - (1 << s->c->tpi[m]));
+        const struct dt_limits lim = {s->t->in->model->modules[m].n_blocks, module_cap(s, m, spare),
+                                      limit, llm_interval_min(s)};
 
-        if (!dt_front_build(s, m, s->gen_pp < blocks ? s->gen_pp : blocks, limit,
-                            module_cap(s, m, spare)))
+        if (!dt_front_build(s, m, &lim, &s->any_depth[m]))
             return false;
-        for (size_t a = 0; a < s->front[m].l.n; a++)
-            *reached |= s->front[m].l.o[a].pp == s->gen_pp;
     }
+    return true;
+}
+
+/* Generators of at most this depth; false unless one of them can be exactly so deep. */
+static bool set_depth(struct dt_search_state *s, int gen_pp)
+{
+    bool reached = s->n_gens == 0;
+
+    s->gen_pp = gen_pp;
+    for (int i = 0; i < s->n_gens; i++) {
+        const struct dt_front *all = &s->any_depth[s->others[i]];
+
+        for (size_t a = 0; a < all->l.n; a++)
+            reached |= all->l.o[a].pp == gen_pp;
+    }
+    if (!reached)
+        return false;
+    for (int i = 0; i < s->n_gens; i++)
+        if (!dt_front_shallow(s, &s->any_depth[s->others[i]], gen_pp, &s->front[s->others[i]]))
+            return false;
     return true;
 }
 
@@ -243,19 +281,19 @@ static void set_cell(struct dt_search_state *s, const struct dt_cell *c)
 
 static void open_cell(struct dt_search_state *s, double x_lm)
 {
-    int deepest = s->n_gens ? 1 : 0;
+    int deepest = 0;
 
-    for (int i = 0; i < s->n_gens; i++)
-        if (s->t->in->model->modules[s->others[i]].n_blocks > deepest)
-            deepest = s->t->in->model->modules[s->others[i]].n_blocks;
-    for (s->gen_pp = s->n_gens ? 1 : 0; s->gen_pp <= deepest; s->gen_pp++) {
-        bool reached;
+    if (!generator_layouts(s))
+        return;
+    for (int i = 0; i < s->n_gens; i++) {
+        const struct dt_front *all = &s->any_depth[s->others[i]];
 
-        if (generator_fronts(s, &reached) && reached)
-            open_depth(s, x_lm);
-        if (s->t->nomem)
-            return;
+        for (size_t a = 0; a < all->l.n; a++)
+            deepest = all->l.o[a].pp > deepest ? all->l.o[a].pp : deepest;
     }
+    for (int gen_pp = s->n_gens ? 1 : 0; gen_pp <= deepest && !s->t->nomem; gen_pp++)
+        if (set_depth(s, gen_pp))
+            open_depth(s, x_lm);
 }
 
 /* ---- all cells ---- */
@@ -285,9 +323,11 @@ static double convex_bound(struct dt_search_state *s, double *x)
     double min_x[DT_MAX_MODULES];
     int tp[DT_MAX_MODULES];
 
+    s->min_gpus = 0;
     for (int m = 0; m < s->n_modules; m++) {
         tp[m] = 1 << c->tpi[m];
         min_x[m] = dt_table_min_gpus(s->t, m, c->tpi[m], m == s->llm ? c->dp_lm : (int)s->slot);
+        s->min_gpus += min_x[m];
     }
     s->stats->convex_solves++;
     return dt_convex_solve_base(s->n_modules, s->llm, s->sample_s, tp, c->dp_lm,
@@ -380,8 +420,8 @@ static void visit_cells(struct dt_search_state *s, const struct dt_cell *cells, 
         s->cell_bound = convex_bound(s, x);
         if (s->cell_bound < s->stats->lower_bound_s)
             s->stats->lower_bound_s = s->cell_bound;
-        if (isinf(s->cell_bound)) { /* the parameters alone need more GPUs than there are */
-            s->t->rejects.gpus++;
+        if (isinf(s->cell_bound)) {
+            reject_gpus(s, s->min_gpus);
             continue;
         }
         if (s->cell_bound * (1 - SLACK) <= threshold)
@@ -410,8 +450,10 @@ static void search_init(struct dt_search_state *s, struct dt_table *t)
 
 static void search_free(struct dt_search_state *s)
 {
-    for (int m = 0; m < s->n_modules; m++)
+    for (int m = 0; m < s->n_modules; m++) {
         dt_free(s->front[m].l.o);
+        dt_free(s->any_depth[m].l.o);
+    }
     dt_free(s->raw.o);
 }
 
@@ -453,7 +495,7 @@ enum dt_status dt_search_lean(struct dt_table *t, const struct dt_cand *c, doubl
     struct dt_search_stats stats;
     struct dt_cell cell;
     struct dt_search_state s;
-    bool reached;
+    int gen_pp = 0;
 
     memset(&stats, 0, sizeof(stats));
     memset(&cell, 0, sizeof(cell));
@@ -467,9 +509,9 @@ enum dt_status dt_search_lean(struct dt_table *t, const struct dt_cand *c, doubl
     s.cell_bound = c->lower_bound_s;
     set_cell(&s, &cell);
     for (int i = 0; i < s.n_gens; i++)
-        if (c->pp[s.others[i]] > s.gen_pp)
-            s.gen_pp = c->pp[s.others[i]];
-    if (generator_fronts(&s, &reached))
+        if (c->pp[s.others[i]] > gen_pp)
+            gen_pp = c->pp[s.others[i]];
+    if (generator_layouts(&s) && set_depth(&s, gen_pp))
         open_depth_pp(&s, c->pp[s.llm]);
     search_free(&s);
     if (t->nomem)

@@ -41,11 +41,13 @@ struct dt_search_state {
     /* the cell at hand */
     const struct dt_cell *c;
     double cell_bound, steps;
+    double min_gpus; /* one lane of each module, or what the parameters alone need */
     double sample_s[DT_MAX_MODULES];
     int64_t slot;
     int gen_pp, pp_lm; /* deepest generator, depth of the LLM */
     double base;       /* warm-up of the LLM */
     struct dt_front front[DT_MAX_MODULES];
+    struct dt_front any_depth[DT_MAX_MODULES]; /* generators, whatever gen_pp */
     /* the combination at hand */
     const struct dt_option *pick[DT_MAX_MODULES];
     double threshold; /* a combination must not take longer than this */
@@ -58,10 +60,17 @@ static inline bool dt_cand_better(const struct dt_cand *a, const struct dt_cand 
 {
     return a->score != b->score ? a->score < b->score : a->gpus < b->gpus;
 }
-/* Fill front[m] with layouts of at most pp_max stages, interval_max seconds per slot and gpus_max
- * GPUs; false when there is none. */
-bool dt_front_build(struct dt_search_state *s, int m, int pp_max, double interval_max,
-                    int gpus_max);
+struct dt_limits { /* what a layout may take to be of use */
+    int pp_max, gpus_max;
+    double interval_max; /* seconds per slot */
+    double interval_min; /* no combination is faster than this: being faster is worth nothing */
+};
+/* The Pareto-optimal layouts of module m within the limits; false when there is none. */
+bool dt_front_build(struct dt_search_state *s, int m, const struct dt_limits *lim,
+                    struct dt_front *f);
+/* Those of `all` with at most pp_max stages. */
+bool dt_front_shallow(struct dt_search_state *s, const struct dt_front *all, int pp_max,
+                      struct dt_front *f);
 /* Best combination of all fronts in `left` GPUs beside the LLM's `used`; into s->best, s->found. */
 void dt_front_combine(struct dt_search_state *s, int left, double interval, int used);
 

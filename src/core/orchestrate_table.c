@@ -143,6 +143,7 @@ static enum dt_status build(struct dt_table *t, struct dt_error *err)
         t->scratch.modules[m].frozen = in->frozen[m];
     for (int m = 0; m < in->model->n_modules; m++) {
         dt_work_stats(in, m, &t->work[m]);
+        dt_table_static_bytes(t, m);
         t->cost[m] = DT_ARENA_NEW(&t->arena, struct dt_tp_costs, DT_TP_N);
         if (!t->cost[m])
             return dt_error_nomem(err, "planner tables");

@@ -1,0 +1,828 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Orchestration: the convex problem, the search against exhaustive enumeration, ranking, baselines.
+ */
+#include "cost_fixture.h"
+#include "core/assign.h"
+#include "core/memory.h"
+#include "core/orchestrate_internal.h"
+#include "core/rng.h"
+#include "test_util.h"
+
+#include <stdio.h>
+
+static struct dt_rng rng;
+static uint64_t seed;
+
+static double uniform(double lo, double hi)
+{
+    return lo + (hi - lo) * dt_rng_uniform(&rng);
+}
+
+static int below(int n)
+{
+    return (int)dt_rng_below(&rng, (uint64_t)n);
+}
+
+static void setup_seed(void)
+{
+    seed = dt_test_seed();
+    dt_rng_init(&rng, seed, 7);
+}
+
+/* ---- the convex problem ---- */
+
+struct problem {
+    int n, llm, tp[DT_MAX_MODULES], dp, micro;
+    int64_t batch;
+    double c[DT_MAX_MODULES], min[DT_MAX_MODULES], gpus;
+};
+
+static double value_at(const struct problem *p, const double *x)
+{
+    double slot = (double)p->dp * p->micro, warm = p->micro * p->c[p->llm], longest = 0;
+
+    for (int m = 0; m < p->n; m++) {
+        double t = slot * p->tp[m] * p->c[m] / x[m];
+
+        longest = fmax(longest, t);
+        warm += m == p->llm ? 0 : t;
+    }
+    return warm + longest * ((double)p->batch / slot - 1);
+}
+
+static double solve(const struct problem *p, double *x)
+{
+    return dt_convex_solve(p->n, p->llm, p->c, p->tp, p->dp, p->micro, p->batch, p->gpus, p->min,
+                           x);
+}
+
+static void random_problem(struct problem *p)
+{
+    double need = 0;
+
+    memset(p, 0, sizeof(*p));
+    p->n = 1 + below(5);
+    p->llm = below(p->n);
+    p->dp = 1 + below(12);
+    p->micro = 1 + below(3);
+    p->batch = (int64_t)p->dp * p->micro * (1 + below(40));
+    for (int m = 0; m < p->n; m++) {
+        p->tp[m] = 1 << below(4);
+        p->c[m] = exp(uniform(-6, 2));
+        p->min[m] = below(2) ? uniform(0, 40) : 0;
+        need += p->min[m];
+    }
+    p->gpus = need + uniform(5, 300);
+}
+
+START_TEST(convex_proportional)
+{
+    /* No warm-up to speak of and no memory: x_m = N TP_m C_m / sum TP_j C_j. */
+    struct problem p = {.n = 3,
+                        .llm = 1,
+                        .dp = 4,
+                        .micro = 1,
+                        .batch = INT64_C(4) << 40,
+                        .tp = {2, 8, 1},
+                        .c = {0.2385, 1.713, 0.0931},
+                        .gpus = 1296};
+    double x[3], sum = 0;
+
+    solve(&p, x);
+    for (int m = 0; m < 3; m++)
+        sum += p.tp[m] * p.c[m];
+    for (int m = 0; m < 3; m++)
+        ck_assert_double_eq_tol(x[m], p.gpus * p.tp[m] * p.c[m] / sum, 1e-3);
+}
+END_TEST
+
+START_TEST(convex_one_slot)
+{
+    /* One slot has no steady phase: the LLM gets nothing, the rest share as sqrt(K). */
+    struct problem p = {.n = 3,
+                        .llm = 1,
+                        .dp = 4,
+                        .micro = 2,
+                        .batch = 8,
+                        .tp = {2, 8, 1},
+                        .c = {0.2385, 1.713, 0.0931},
+                        .gpus = 96};
+    double x[3], a = sqrt(2 * 0.2385), b = sqrt(0.0931);
+
+    p.min[1] = 32;
+    ck_assert_double_eq_tol(solve(&p, x), 2 * 1.713 + 8 * (a + b) * (a + b) / 64, 1e-12);
+    ck_assert_double_eq_tol(x[0], 64 * a / (a + b), 1e-9);
+    ck_assert_double_eq_tol(x[1], 32, 1e-12);
+}
+END_TEST
+
+START_TEST(convex_is_the_minimum)
+{
+    for (int t = 0; t < 300; t++) {
+        struct problem p;
+        double x[DT_MAX_MODULES], best, sum = 0;
+
+        random_problem(&p);
+        best = solve(&p, x);
+        for (int m = 0; m < p.n; m++) {
+            sum += x[m];
+            ck_assert_double_ge(x[m], p.min[m] * (1 - 1e-9));
+        }
+        ck_assert_double_le(sum, p.gpus * (1 + 1e-9));
+        if (p.batch > (int64_t)p.dp * p.micro) /* with one slot x_lm = 0 is a limit, no point */
+            ck_assert_double_eq_tol(value_at(&p, x) / best, 1, 1e-9);
+        for (int i = 0; i < 300; i++) { /* random feasible points, some of them near the optimum */
+            double y[DT_MAX_MODULES], room = p.gpus, share[DT_MAX_MODULES], all = 0;
+
+            for (int m = 0; m < p.n; m++) {
+                room -= p.min[m];
+                share[m] = i % 2 ? uniform(0.001, 1)
+                                 : fmax(1e-6, (x[m] - p.min[m]) * (1 + uniform(-0.05, 0.05)));
+                all += share[m];
+            }
+            for (int m = 0; m < p.n; m++)
+                y[m] = p.min[m] + room * share[m] / all;
+            ck_assert_msg(value_at(&p, y) >= best * (1 - 1e-7), "seed %" PRIu64 " case %d", seed,
+                          t);
+        }
+    }
+}
+END_TEST
+
+START_TEST(convex_infeasible)
+{
+    struct problem p = {.n = 2,
+                        .llm = 0,
+                        .dp = 1,
+                        .micro = 1,
+                        .batch = 9,
+                        .tp = {1, 1},
+                        .c = {1, 1},
+                        .min = {5, 6},
+                        .gpus = 10.9};
+
+    ck_assert(isinf(solve(&p, NULL)));
+}
+END_TEST
+
+/* ---- the formula against 1F1B ---- */
+
+START_TEST(formula_and_1f1b)
+{
+    for (int t = 0; t < 300; t++) {
+        enum { P = 7, N = 23 };
+        double f[P * N], b[P * N], warm = 0, longest = 0, formula, real;
+        int p = 1 + below(P), n = p + below(N - P), slow = below(p), order[N];
+        int kind = t % 3; /* uniform, last stage slowest, any stage slowest */
+        struct dt_chain c = {p, n, f, b};
+
+        if (kind == 1)
+            slow = p - 1;
+        for (int s = 0; s < p; s++) {
+            double fwd = kind == 0 ? 1.37 : s == slow ? 2.385 : uniform(0.3, 2.385);
+
+            for (int k = 0; k < n; k++) {
+                f[s * n + k] = fwd;
+                b[s * n + k] = 2 * fwd;
+            }
+            warm += 3 * fwd;
+            longest = fmax(longest, 3 * fwd);
+        }
+        for (int k = 0; k < n; k++)
+            order[k] = k;
+        formula = warm + (n - 1) * longest;
+        real = dt_chain_makespan(&c, order);
+        if (kind < 2)
+            ck_assert_double_eq_tol(real / formula, 1, 1e-12);
+        ck_assert_msg(real <= formula * (1 + 1e-12) && real >= 0.7 * formula,
+                      "seed %" PRIu64 " case %d: %g of %g", seed, t, real, formula);
+    }
+}
+END_TEST
+
+/* ---- small worlds to search ---- */
+
+struct world {
+    struct fixture fx;
+    struct dt_samples samples;
+    uint32_t tokens[64];
+    uint64_t item_first[65];
+    struct dt_item items[64 * 6];
+    struct dt_cost *cost;
+    struct dt_search_input in;
+};
+
+static void add_generator(struct world *w, int layers, int hidden)
+{
+    struct dt_module *g = fx_module(&w->fx, "gen", DT_ROLE_GENERATOR, layers + 1);
+
+    snprintf(g->name, sizeof(g->name), "gen%d", w->fx.model.n_modules);
+    g->modality = DT_MODALITY_IMAGE;
+    g->latent_scale = 8;
+    g->resize = 256;
+    g->blocks[0].kind = DT_BLOCK_PROJECTOR;
+    g->blocks[0].in_dim = 512;
+    g->blocks[0].out_dim = hidden;
+    for (int b = 1; b <= layers; b++)
+        g->blocks[b] = fx_layer(hidden, 4 * hidden, 4, 4, false);
+}
+
+/* Images of random sizes, each encoded, some also to be generated. */
+static void random_samples(struct world *w, int n)
+{
+    uint64_t k = 0;
+
+    for (int i = 0; i < n; i++) {
+        w->item_first[i] = k;
+        w->tokens[i] = 2048;
+        for (int j = 1 + below(5); j > 0; j--)
+            w->items[k++] =
+                (struct dt_item){(uint16_t)(64 + below(960)), (uint16_t)(64 + below(960)),
+                                 DT_MODALITY_IMAGE, (uint16_t)(below(2) ? 3 : 1)};
+    }
+    w->item_first[n] = k;
+    w->samples = (struct dt_samples){.name = "random",
+                                     .n = n,
+                                     .text_tokens = w->tokens,
+                                     .seq_tokens = w->tokens,
+                                     .item_first = w->item_first,
+                                     .items = w->items};
+}
+
+static void build_world(struct world *w, int encoders, int generators, int64_t batch)
+{
+    static const struct dt_cost_options opt = {.allow_analytical = true,
+                                               .recompute = DT_RECOMPUTE_SELECTIVE};
+    struct dt_error err;
+    struct dt_model *m = &w->fx.model;
+
+    memset(w, 0, sizeof(*w));
+    fx_init(&w->fx);
+    fx_index(&w->fx);
+    w->fx.cluster.nodes = 2;
+    w->fx.cluster.mem_reserve_bytes = 0;
+    strcpy(m->name, "small");
+    for (int e = 0; e < encoders; e++) {
+        int v = fx_vit(&w->fx, 2 + below(3), 256 << below(2), 1024, 4, 512);
+
+        snprintf(m->modules[v].name, DT_NAME_MAX, "vit%d", e);
+        m->modules[v].patch = 16;
+    }
+    fx_llm(&w->fx, 3 + below(4), 512, 1408, 8, 4, 4000);
+    m->modules[m->llm].out_tokens_per_item = generators ? 77 : 0;
+    for (int g = 0; g < generators; g++)
+        add_generator(w, 2 + below(3), 256 << below(2));
+    for (int i = 0; i < m->n_modules; i++)
+        if (i != m->llm)
+            m->edges[m->n_edges++] =
+                i < m->llm ? (struct dt_edge){i, m->llm} : (struct dt_edge){m->llm, i};
+    random_samples(w, (int)batch);
+    dt_assert_ok(dt_cost_new(m, &w->fx.cluster, &w->fx.profile, &opt, &err, &w->cost), err);
+    w->in = (struct dt_search_input){.model = m,
+                                     .cluster = &w->fx.cluster,
+                                     .samples = &w->samples,
+                                     .cost = w->cost,
+                                     .policy = {.global_batch = batch,
+                                                .microbatch = 1,
+                                                .seq_len = 2048,
+                                                .recompute = DT_RECOMPUTE_SELECTIVE,
+                                                .zero = 1},
+                                     .opt = {.k = 8, .tp_mask = 0xf, .max_vpp = 1}};
+}
+
+static void free_world(struct world *w)
+{
+    dt_cost_free(w->cost);
+    fx_free(&w->fx);
+}
+
+/* ---- exhaustive enumeration ---- */
+
+struct brute {
+    const struct dt_search_input *in;
+    struct dt_table *t;
+    struct dt_plan p;
+    int gpus;
+    int64_t slot;
+    double best, least_formula;
+    int64_t tried, fit;
+};
+
+static void brute_leaf(struct brute *b)
+{
+    struct dt_work work[DT_MAX_MODULES];
+    struct dt_plan_prediction q;
+    double value;
+
+    b->tried++;
+    for (int m = 0; m < b->p.n_modules; m++)
+        dt_largest_work(&b->t->work[m],
+                        (double)dt_samples_per_replica(b->slot, b->p.modules[m].layout.dp), 3,
+                        &work[m]);
+    if (dt_memory_check(&b->p, b->in->model, b->in->cluster, work, NULL, NULL) != DT_OK)
+        return;
+    b->fit++;
+    dt_formula_stats(b->in, &b->p, b->t->work, &q);
+    value = b->in->opt.uniform ? q.total_s : q.staged_s;
+    b->best = fmin(b->best, value);
+    b->least_formula = fmin(b->least_formula, q.total_s);
+}
+
+static void brute_module(struct brute *b, int m, int left);
+
+static void brute_layouts(struct brute *b, int m, int left, int tpi, int dp)
+{
+    int n = b->in->model->modules[m].n_blocks, llm = b->in->model->llm;
+    int64_t slots = b->in->policy.global_batch / b->slot;
+
+    for (int vpp = 1; vpp <= (m == llm ? b->t->max_vpp : 1); vpp++)
+        for (int pp = 1; pp * vpp <= n && (pp * dp) << tpi <= left; pp++) {
+            const struct dt_stage_entry *e = dt_table_stage(b->t, m, tpi, pp, vpp);
+
+            if (vpp > 1 && slots % pp != 0)
+                continue;
+            b->p.modules[m].layout = (struct dt_layout){1 << tpi, 1, 1, pp, vpp, dp, 1, 0};
+            memcpy(b->p.modules[m].split, e->split, (size_t)(pp * vpp + 1) * 2);
+            brute_module(b, m + 1, left - ((pp * dp) << tpi));
+        }
+}
+
+/* Modules 0.. in turn (the LLM has been chosen before). */
+static void brute_module(struct brute *b, int m, int left)
+{
+    if (m == b->in->model->llm)
+        m++;
+    if (m >= b->in->model->n_modules) {
+        brute_leaf(b);
+        return;
+    }
+    for (int tpi = 0; tpi < 4; tpi++)
+        if (b->t->cost[m][tpi].legal)
+            for (int dp = 1; dp <= b->slot && dp << tpi <= left; dp++)
+                brute_layouts(b, m, left, tpi, dp);
+}
+
+static void brute_llm(struct brute *b)
+{
+    const struct dt_policy *y = &b->in->policy;
+    int llm = b->in->model->llm, n = b->in->model->modules[llm].n_blocks;
+
+    b->best = b->least_formula = HUGE_VAL;
+    for (int tpi = 0; tpi < 4; tpi++)
+        for (int dp = 1; dp <= b->gpus; dp++)
+            for (int vpp = 1; vpp <= b->t->max_vpp; vpp++)
+                for (int pp = 1; pp * vpp <= n && (pp * dp) << tpi <= b->gpus; pp++) {
+                    const struct dt_stage_entry *e;
+
+                    b->slot = (int64_t)dp * y->microbatch;
+                    if (!b->t->cost[llm][tpi].legal || y->global_batch % b->slot != 0 ||
+                        (vpp > 1 && y->global_batch / b->slot % pp != 0))
+                        continue;
+                    e = dt_table_stage(b->t, llm, tpi, pp, vpp);
+                    b->p.modules[llm].layout =
+                        (struct dt_layout){1 << tpi, 1, 1, pp, vpp, dp, 1, 0};
+                    memcpy(b->p.modules[llm].split, e->split, (size_t)(pp * vpp + 1) * 2);
+                    brute_module(b, 0, b->gpus - ((pp * dp) << tpi));
+                }
+}
+
+static void brute_force(struct brute *b, const struct dt_search_input *in)
+{
+    struct dt_error err;
+
+    memset(b, 0, sizeof(*b));
+    b->in = in;
+    dt_assert_ok(dt_table_new(in, &err, &b->t), err);
+    b->gpus = b->t->gpus;
+    dt_plan_init(&b->p, in->model, &in->policy);
+    for (int m = 0; m < in->model->n_modules; m++)
+        b->p.modules[m].frozen = in->frozen[m];
+    brute_llm(b);
+    dt_table_free(b->t);
+}
+
+static double value_of(const struct dt_search_input *in, const struct dt_plan *p)
+{
+    return in->opt.uniform ? p->predicted.total_s : p->predicted.staged_s;
+}
+
+/* What must hold of any result: valid, best first, different, at most two per (TP_lm, DP_lm,
+ * pp_lm). */
+static void check_result(const struct dt_search_input *in, const struct dt_search_result *r)
+{
+    struct dt_error err;
+    int llm = in->model->llm;
+
+    for (int i = 0; i < r->n; i++) {
+        const struct dt_layout *a = &r->plans[i].modules[llm].layout;
+        int same = 0;
+
+        dt_assert_ok(dt_plan_validate(&r->plans[i], in->model, in->cluster, &err), err);
+        ck_assert_int_le(dt_plan_gpus(&r->plans[i]), in->opt.gpus);
+        if (i > 0)
+            ck_assert_double_le(value_of(in, &r->plans[i - 1]),
+                                value_of(in, &r->plans[i]) * (1 + 1e-12));
+        ck_assert_double_le(r->plans[i].predicted.lower_bound_s,
+                            r->plans[i].predicted.total_s * (1 + 1e-7));
+        ck_assert_double_le(r->plans[i].predicted.total_s,
+                            r->plans[i].predicted.staged_s * (1 + 1e-12));
+        for (int j = 0; j < r->n; j++) {
+            const struct dt_layout *b = &r->plans[j].modules[llm].layout;
+
+            same += a->tp == b->tp && a->dp == b->dp && a->pp == b->pp;
+            if (j != i)
+                ck_assert_mem_ne(r->plans[i].modules, r->plans[j].modules,
+                                 sizeof(r->plans[i].modules));
+        }
+        ck_assert_int_le(same, 2);
+    }
+}
+
+/* Fewest bytes per GPU at which something fits, so that limits can be set where they bind. */
+static double set_memory(struct world *w, double fraction)
+{
+    struct dt_table *t;
+    struct dt_error err;
+    double bytes = 0;
+
+    dt_assert_ok(dt_table_new(&w->in, &err, &t), err);
+    for (int m = 0; m < w->in.model->n_modules; m++) {
+        struct dt_memory mem;
+        struct dt_work work;
+
+        dt_largest_work(&t->work[m], 1, 3, &work);
+        t->scratch.modules[m].split[1] = (uint16_t)w->in.model->modules[m].n_blocks;
+        dt_memory_stage(&t->scratch, w->in.model, w->in.cluster, m, 0, &work, 4, &mem);
+        bytes = fmax(bytes, mem.total);
+    }
+    dt_table_free(t);
+    w->fx.cluster.mem_bytes = bytes * fraction;
+    return bytes;
+}
+
+START_TEST(search_is_exhaustive)
+{
+    static const int64_t batches[] = {6, 8, 12, 24};
+    int encoders = (_i + 1) % 3, generators = _i / 3 % 3;
+    struct dt_search_result r;
+    struct dt_error err;
+    struct brute b;
+    struct world w;
+    enum dt_status st;
+
+    if (encoders + generators > 3)
+        generators = 1;
+    dt_rng_init(&rng, seed, 100 + (uint64_t)_i);
+    build_world(&w, encoders, generators, batches[_i % 4]);
+    w.in.opt.gpus = encoders + generators > 2 ? 7 + below(4) : 8 + below(9);
+    w.in.policy.microbatch = batches[_i % 4] % 2 == 0 && _i % 5 == 0 ? 2 : 1;
+    w.in.policy.zero = _i % 2;
+    w.in.opt.uniform = _i % 4 == 3;
+    if (_i % 6 == 5) {
+        w.in.policy.schedule = DT_SCHED_INTERLEAVED;
+        w.in.opt.max_vpp = 3;
+    }
+    for (int m = 0; m < w.in.model->n_modules; m++)
+        w.in.frozen[m] = below(4) == 0;
+    set_memory(&w, _i % 3 == 0 ? 10 : _i % 3 == 1 ? uniform(0.6, 1.3) : uniform(0.3, 0.8));
+    brute_force(&b, &w.in);
+    st = dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r);
+    if (isinf(b.best)) {
+        ck_assert_msg(st == DT_ERR_INFEASIBLE, "seed %" PRIu64 " case %d: found what does not fit",
+                      seed, _i);
+        ck_assert(strstr(err.message, "memory:") || strstr(err.message, "parameters alone"));
+    } else {
+        dt_assert_ok(st, err);
+        ck_assert_msg(
+            fabs(value_of(&w.in, &r.plans[0]) / b.best - 1) < 1e-12,
+            "seed %" PRIu64 " case %d: %.12g, exhaustive %.12g of %lld layouts (%lld fit)", seed,
+            _i, value_of(&w.in, &r.plans[0]), b.best, (long long)b.tried, (long long)b.fit);
+        ck_assert_double_le(r.stats.lower_bound_s, b.least_formula * (1 + 1e-7));
+        ck_assert_double_gt(r.stats.lower_bound_s, _i % 3 == 0 ? 0.5 * b.least_formula : 0);
+        check_result(&w.in, &r);
+        dt_search_result_free(&r);
+    }
+    free_world(&w);
+}
+END_TEST
+
+START_TEST(ranking_by_timeline)
+{
+    struct dt_search_result r, formula;
+    struct dt_binding binding;
+    struct dt_error err;
+    struct world w;
+
+    build_world(&w, 1, 1, 12);
+    w.in.opt.gpus = 16;
+    dt_assert_ok(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &formula), err);
+    w.in.opt.rank = true;
+    dt_assert_ok(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), err);
+    for (int i = 0; i < r.n; i++) {
+        double s = 0, bytes = 0;
+
+        ck_assert_double_gt(r.plans[i].predicted.timeline_s, 0);
+        ck_assert_double_le(r.plans[0].predicted.timeline_s,
+                            1.001 * r.plans[i].predicted.timeline_s);
+        if (r.plans[i].predicted.timeline_s <= 0.9999 * r.plans[0].predicted.timeline_s)
+            ck_assert_int_gt(dt_plan_gpus(&r.plans[i]), dt_plan_gpus(&r.plans[0]));
+        dt_assert_ok(dt_plan_timeline_s(&w.in, &r.plans[i], 0, &err, &s, &bytes), err);
+        ck_assert_double_eq(s, r.plans[i].predicted.timeline_s);
+        ck_assert_double_eq(bytes, r.plans[i].predicted.mem_bytes_max);
+    }
+    dt_assert_ok(dt_plan_binding(&w.in, &r.plans[0], &err, &binding), err);
+    for (int m = 0; m < 3; m++) {
+        ck_assert_double_le(binding.interval_s[m], binding.interval_s[binding.module]);
+        ck_assert_double_le(binding.ideal_s[m], binding.interval_s[m] * (1 + 1e-12));
+    }
+    dt_assert_has(binding.why, r.plans[0].module_names[binding.module]);
+    dt_assert_has(binding.why, "GPUs");
+    dt_search_result_free(&formula);
+    dt_search_result_free(&r);
+    free_world(&w);
+}
+END_TEST
+
+START_TEST(lean_variant)
+{
+    struct dt_search_stats stats = {0};
+    struct dt_cand c[8], lean;
+    struct dt_error err;
+    struct dt_table *t;
+    struct world w;
+    int n;
+
+    build_world(&w, 1, 1, 12);
+    w.in.opt.gpus = 16;
+    dt_assert_ok(dt_table_new(&w.in, &err, &t), err);
+    dt_assert_ok(dt_search(t, NULL, 8, &err, c, &n, &stats), err);
+    for (int i = 0; i < n; i++)
+        for (double slack = 1; slack < 4; slack *= 1.5) {
+            dt_assert_ok(dt_search_lean(t, &c[i], c[i].total_s * slack, &err, &lean), err);
+            ck_assert_int_le(lean.gpus, c[i].gpus);
+            ck_assert_double_le(lean.total_s, c[i].total_s * slack * (1 + 1e-9));
+            ck_assert_int_eq(lean.pp[1], c[i].pp[1]);
+            ck_assert_int_eq(lean.dp[1], c[i].dp[1]);
+            if (slack > 3)
+                ck_assert_int_lt(lean.gpus, 16);
+        }
+    dt_table_free(t);
+    free_world(&w);
+}
+END_TEST
+
+START_TEST(sample_time)
+{
+    struct dt_error err;
+    struct dt_table *t;
+    struct world w;
+    double all, frozen;
+
+    build_world(&w, 1, 0, 6);
+    dt_assert_ok(dt_table_new(&w.in, &err, &t), err);
+    for (int m = 0; m < 2; m++)
+        for (int tpi = 0; tpi < 3; tpi++)
+            ck_assert_double_eq_tol(dt_module_sample_s(&w.in, m, 1 << tpi),
+                                    t->cost[m][tpi].sample_s, 1e-15);
+    dt_table_free(t);
+    all = dt_module_sample_s(&w.in, 0, 1);
+    w.in.frozen[0] = true; /* nothing upstream: forwards, and the projector */
+    frozen = dt_module_sample_s(&w.in, 0, 1);
+    ck_assert_double_lt(frozen, 0.5 * all);
+    ck_assert_double_gt(frozen, 0.25 * all);
+    free_world(&w);
+}
+END_TEST
+
+/* ---- baselines ---- */
+
+START_TEST(megatron)
+{
+    struct dt_search_result r;
+    struct dt_error err;
+    struct world w;
+
+    build_world(&w, 1, 1, 12);
+    w.in.policy.intra_reorder = w.in.policy.inter_reorder = true;
+    w.in.opt.rank = true;
+    dt_assert_ok(dt_orchestrate(DT_STRATEGY_MEGATRON, &w.in, &err, &r), err);
+    ck_assert_int_eq(r.n, 1); /* no published size: the shallowest that fits */
+    ck_assert(!r.plans[0].policy.intra_reorder && !r.plans[0].policy.inter_reorder);
+    ck_assert(r.plans[0].policy.overlap_grad && r.plans[0].policy.overlap_param);
+    for (int m = 0; m < 3; m++) {
+        const struct dt_layout *l = &r.plans[0].modules[m].layout;
+
+        ck_assert_int_eq(l->pp, 1);
+        ck_assert_int_eq(l->dp, 1);         /* 16 GPUs hold one replica of 3 stages of 4 */
+        ck_assert_int_eq(l->tp * l->ip, 4); /* 4 key/value heads */
+        ck_assert_int_eq(l->tp, m == 1 ? 4 : 1);
+    }
+    ck_assert_double_gt(r.plans[0].predicted.timeline_s, 0);
+    dt_search_result_free(&r);
+    w.in.opt.megatron_pp = 99; /* does not divide the layers: the shallowest again */
+    w.in.opt.gpus = 11;
+    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_MEGATRON, &w.in, &err, &r), DT_ERR_INFEASIBLE);
+    dt_assert_has(err.message, "gpus:");
+    free_world(&w);
+}
+END_TEST
+
+START_TEST(megatron_deals_layers_evenly)
+{
+    struct dt_search_result r;
+    struct dt_error err;
+    struct world w;
+
+    build_world(&w, 0, 0, 12);
+    free_world(&w);
+    memset(&w.fx.model, 0, sizeof(w.fx.model));
+    build_world(&w, 0, 0, 12);
+    w.in.opt.tp_mask = 1;
+    for (int pp = 1; pp <= 6; pp++) {
+        int layers = w.in.model->modules[0].n_blocks - 2;
+
+        w.in.opt.megatron_pp = pp;
+        dt_assert_ok(dt_orchestrate(DT_STRATEGY_MEGATRON, &w.in, &err, &r), err);
+        if (layers % pp == 0) {
+            const uint16_t *split = r.plans[0].modules[0].split;
+
+            ck_assert_int_eq(r.plans[0].modules[0].layout.pp, pp);
+            for (int s = 1; s < pp; s++)
+                ck_assert_int_eq(split[s], 1 + layers / pp * s);
+            ck_assert_int_eq(split[pp], layers + 2);
+        } else {
+            ck_assert_int_eq(r.plans[0].modules[0].layout.pp, 1);
+        }
+        dt_search_result_free(&r);
+    }
+    free_world(&w);
+}
+END_TEST
+
+START_TEST(distmm)
+{
+    struct dt_search_result r, free_search;
+    struct dt_error err;
+    struct world w;
+    double flops[3], sum = 0;
+
+    build_world(&w, 1, 1, 12);
+    dt_assert_ok(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &free_search), err);
+    dt_assert_ok(dt_orchestrate(DT_STRATEGY_DISTMM, &w.in, &err, &r), err);
+    for (int m = 0; m < 3; m++) {
+        struct dt_work work;
+
+        dt_search_mean_work(&w.in, m, &work);
+        flops[m] = 3 * dt_module_flops(&w.fx.model.modules[m], &work);
+        sum += flops[m];
+    }
+    for (int i = 0; i < r.n; i++)
+        for (int m = 0; m < 3; m++)
+            ck_assert_int_le(dt_layout_gpus(&r.plans[i].modules[m].layout),
+                             fmax(1, floor(16 * flops[m] / sum)));
+    ck_assert_int_eq(r.plans[0].strategy, DT_STRATEGY_DISTMM);
+    ck_assert_double_ge(r.plans[0].predicted.staged_s,
+                        free_search.plans[0].predicted.staged_s * (1 - 1e-12));
+    dt_search_result_free(&free_search);
+    dt_search_result_free(&r);
+    free_world(&w);
+}
+END_TEST
+
+START_TEST(manual_plans)
+{
+    struct dt_search_result r;
+    struct dt_error err;
+    struct dt_plan p;
+    struct world w;
+
+    build_world(&w, 1, 0, 12);
+    w.in.opt.rank = true;
+    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_MANUAL, &w.in, &err, &r), DT_ERR_INPUT);
+    dt_plan_init(&p, w.in.model, &w.in.policy);
+    p.modules[1].layout.dp = 4;
+    p.modules[0].layout.dp = 6; /* more replicas than samples of a slot */
+    w.in.manual = &p;
+    dt_assert_ok(dt_orchestrate(DT_STRATEGY_MANUAL, &w.in, &err, &r), err);
+    ck_assert_int_eq(r.n, 1);
+    ck_assert_double_gt(r.plans[0].predicted.timeline_s, 0);
+    ck_assert_double_gt(r.plans[0].predicted.total_s, 0);
+    ck_assert_int_eq(r.plans[0].modules[1].layout.first_gpu, 6);
+    dt_search_result_free(&r);
+    w.fx.cluster.mem_bytes = 1e6;
+    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_MANUAL, &w.in, &err, &r), DT_ERR_INFEASIBLE);
+    dt_assert_has(err.message, "GiB");
+    p.modules[1].layout.dp = 5;
+    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_MANUAL, &w.in, &err, &r), DT_ERR_INPUT);
+    free_world(&w);
+}
+END_TEST
+
+/* ---- refusals ---- */
+
+START_TEST(infeasible_says_why)
+{
+    struct dt_search_result r;
+    struct dt_error err;
+    struct world w;
+    double bytes;
+
+    build_world(&w, 1, 1, 12);
+    bytes = set_memory(&w, 0.02);
+    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INFEASIBLE);
+    dt_assert_has(err.message, "need more than 16 GPUs");
+    set_memory(&w, 0.1);
+    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INFEASIBLE);
+    dt_assert_has(err.message, "no plan fits model small on 16 GPUs");
+    dt_assert_has(err.message, "closest over by");
+    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_MEGATRON, &w.in, &err, &r), DT_ERR_INFEASIBLE);
+    dt_assert_has(err.message, "memory:");
+    w.fx.cluster.mem_bytes = 10 * bytes;
+    w.in.opt.gpus = 2;
+    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INFEASIBLE);
+    dt_assert_has(err.message, "need more than 2 GPUs");
+    dt_assert_has(err.message, "(the least of them 3)");
+    w.in.opt.gpus = 0;
+    w.in.opt.tp_mask = 8; /* TP 8: 4 key/value heads */
+    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INFEASIBLE);
+    dt_assert_has(err.message, "attention heads");
+    free_world(&w);
+}
+END_TEST
+
+START_TEST(bad_input)
+{
+    struct dt_search_result r;
+    struct dt_error err;
+    struct world w;
+
+    build_world(&w, 1, 1, 12);
+    w.in.policy.microbatch = 5;
+    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INPUT);
+    w.in.policy.microbatch = 1;
+    w.in.opt.gpus = 17;
+    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INPUT);
+    dt_assert_has(err.message, "has 16");
+    w.in.opt.gpus = 0;
+    w.in.policy.stepccl = true; /* the cost was made without */
+    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INTERNAL);
+    dt_assert_ok(dt_orchestrate(DT_STRATEGY_MEGATRON, &w.in, &err, &r), err);
+    dt_search_result_free(&r);
+    free_world(&w);
+}
+END_TEST
+
+START_TEST(without_memory)
+{
+    enum dt_status st = DT_ERR_NOMEM;
+    struct dt_search_result r;
+    struct dt_error err;
+    struct world w;
+
+    build_world(&w, 1, 1, 6);
+    for (uint64_t k = 1; st != DT_OK; k++) {
+        ck_assert_uint_lt(k, 5000);
+        dt_mem_fail_at(k);
+        st = dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r);
+        dt_mem_fail_at(0);
+        ck_assert_msg(st == DT_OK || st == DT_ERR_NOMEM, "allocation %" PRIu64 ": %s", k,
+                      err.message);
+    }
+    dt_search_result_free(&r);
+    free_world(&w);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("orchestrate");
+    TCase *c = tcase_create("all");
+    SRunner *r;
+    int failed;
+
+    tcase_set_timeout(c, 120);
+    tcase_add_checked_fixture(c, setup_seed, NULL);
+    tcase_add_test(c, convex_proportional);
+    tcase_add_test(c, convex_one_slot);
+    tcase_add_test(c, convex_is_the_minimum);
+    tcase_add_test(c, convex_infeasible);
+    tcase_add_test(c, formula_and_1f1b);
+    tcase_add_loop_test(c, search_is_exhaustive, 0, 36);
+    tcase_add_test(c, ranking_by_timeline);
+    tcase_add_test(c, lean_variant);
+    tcase_add_test(c, sample_time);
+    tcase_add_test(c, megatron);
+    tcase_add_test(c, megatron_deals_layers_evenly);
+    tcase_add_test(c, distmm);
+    tcase_add_test(c, manual_plans);
+    tcase_add_test(c, infeasible_says_why);
+    tcase_add_test(c, bad_input);
+    tcase_add_test(c, without_memory);
+    suite_add_tcase(s, c);
+    r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
