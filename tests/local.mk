@@ -15,7 +15,10 @@ check_PROGRAMS += \
 	tests/test_memory \
 	tests/test_model \
 	tests/test_network \
+	tests/test_orchestrate \
+	tests/test_plan \
 	tests/test_profile \
+	tests/test_profile_fit \
 	tests/test_program \
 	tests/test_report \
 	tests/test_samples \

@@ -81,6 +81,8 @@ libdtcore_a_SOURCES = \
 	src/core/profile_fit_priv.h \
 	src/core/profile_import.c \
 	src/core/profile_import.h \
+	src/core/profile_import_priv.h \
+	src/core/profile_import_tables.c \
 	src/core/profile_local.c \
 	src/core/profile_local.h \
 	src/core/profile_schema.c \

@@ -169,6 +169,7 @@ enum dt_status dt_profile_fit(const struct dt_ptable *in, const char *device, st
                               device, devices[0].name, devices[1].name, devices[2].name);
     dt_local_free(&f.gemm);
     dt_local_free(&f.gemm_a100);
+    dt_local_free(&f.gemm_h100);
     gsl_set_error_handler(was);
     if (status != DT_OK) {
         dt_ptable_free(&t);

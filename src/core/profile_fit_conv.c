@@ -41,9 +41,8 @@ static enum dt_status fit_ratio(struct dt_fit *f, struct ratio *out)
         struct dt_fit_estimate e;
         if (r->d[1] < 64)
             continue;
-        /* Each relative to its own peak; another card's share of peak stands in for the H100's. */
-        dt_fit_gemm_time(f, DT_PHASE_FWD, m, no, k, &e);
-        y[n++] = log(r->median_ns * f->h100->tf32_flops_per_ns / (e.ns * f->dev->flops_per_ns));
+        dt_fit_gemm_h100(f, m, no, k, &e); /* each relative to its own peak */
+        y[n++] = log(r->median_ns * f->h100->tf32_flops_per_ns / (e.ns * f->h100->flops_per_ns));
     }
     if (n < 4)
         return dt_fit_missing(f, DT_FIT_H100, "TF32 convolutions", "triosim-conv");

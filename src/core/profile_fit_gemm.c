@@ -176,6 +176,12 @@ void dt_fit_gemm_time(const struct dt_fit *f, int phase, double m, double n, dou
     e->hi *= exp(f->gemm_ratio_spread);
 }
 
+void dt_fit_gemm_h100(const struct dt_fit *f, double m, double n, double k,
+                      struct dt_fit_estimate *e)
+{
+    surface(&f->gemm_h100, f->h100, m, n, k, e);
+}
+
 /* Other tables of the same card as an independent check. */
 static void check_against(struct dt_fit *f, const char *origin, const char *what)
 {
@@ -232,6 +238,7 @@ enum dt_status dt_fit_gemm(struct dt_fit *f)
 
     DT_TRY(load(f, dt_fit_find_device(f->dev->base), &f->gemm));
     DT_TRY(load(f, f->a100, &f->gemm_a100));
+    DT_TRY(load(f, f->h100, &f->gemm_h100));
     DT_TRY(dt_fit_score(f, "gemm fwd (5 folds by n,k)", &f->gemm, 2000));
     DT_TRY(fit_ratio(f));
     check_against(f, "vidur", "gemm fwd against Vidur's layer ops (not fitted)");

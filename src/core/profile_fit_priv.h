@@ -34,7 +34,8 @@ struct dt_fit {
     int out_device, out_bf16, out_any, out_fp32;
     struct dt_fit_report *report;
     struct dt_local gemm;      /* of dev->base */
-    struct dt_local gemm_a100; /* reference for the ratios that only the A100 has */
+    struct dt_local gemm_a100; /* reference of the gradients' ratio, which only the A100 has */
+    struct dt_local gemm_h100; /* reference of the convolutions' ratio, which only the H100 has */
     const struct dt_fit_device *a100, *h100;
     double gemm_ratio[3][3];    /* per phase: intercept, slope over log2(flops), of ln(time / A100
                                    surface) */
@@ -74,6 +75,9 @@ enum dt_status dt_fit_emit(struct dt_fit *f, const struct dt_fit_row *row,
 /* profile_fit_gemm.c */
 double dt_fit_gemm_model(const struct dt_fit_device *dev, double m, double n, double k);
 void dt_fit_gemm_time(const struct dt_fit *f, int phase, double m, double n, double k,
+                      struct dt_fit_estimate *e);
+/* Forward on the H100, whatever device is fitted. */
+void dt_fit_gemm_h100(const struct dt_fit *f, double m, double n, double k,
                       struct dt_fit_estimate *e);
 enum dt_status dt_fit_gemm(struct dt_fit *f);
 /* profile_fit_attn.c */
