@@ -4,4 +4,5 @@ dist_doc_DATA += \
 	doc/dependencies.md \
 	doc/design.md \
 	doc/formats.md \
+	doc/program.md \
 	doc/samples.md

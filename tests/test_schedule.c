@@ -172,6 +172,41 @@ START_TEST(any_pair_of_replica_counts_meets)
 }
 END_TEST
 
+static int root(int *parent, int x)
+{
+    while (parent[x] != x)
+        x = parent[x];
+    return x;
+}
+
+/* In sample order the lanes of one boundary fall into gcd(DP_u, DP_d) groups: the brokers. */
+START_TEST(brokers_are_gcd_groups)
+{
+    static const int dp[][3] = {{6, 4, 2}, {4, 6, 2}, {3, 6, 3}, {6, 3, 3}, {5, 4, 1}, {4, 4, 4}};
+    int parent[32], groups = 0;
+
+    sf_init(&s);
+    sf_encoder(&s, "encoder", 4);
+    sf_llm(&s, 4);
+    sf_edge(&s, 0, 1);
+    sf_plan(&s, 12 * dp[_i][1] * 5, 12, DT_SCHED_1F1B);
+    sf_layout(&s, 0, 1, 1, 1, dp[_i][0]);
+    sf_layout(&s, 1, 1, 1, 1, dp[_i][1]);
+    sf_samples(&s, 12 * dp[_i][1] * 5, 1, 0, false, 5);
+    sf_compile(&s);
+    for (int i = 0; i < s.p->n_lanes; i++)
+        parent[i] = i;
+    for (uint32_t i = 0; i < s.p->n_ops; i++)
+        if (s.p->ops[i].kind == DT_OP_SEND)
+            parent[root(parent, (int)s.p->ops[i].lane)] =
+                root(parent, (int)s.p->ops[s.p->ops[i].peer].lane);
+    for (int i = 0; i < s.p->n_lanes; i++)
+        groups += parent[i] == i;
+    ck_assert_int_eq(groups, dp[_i][2]);
+    sf_free(&s);
+}
+END_TEST
+
 START_TEST(replicas_beyond_a_slot_take_a_list_schedule)
 {
     sf_init(&s);
@@ -407,6 +442,7 @@ int main(void)
     tcase_add_test(c, formula_bounds_random_pipelines);
     tcase_add_test(c, warm_up_reaches_to_the_end_of_the_graph);
     tcase_add_loop_test(c, any_pair_of_replica_counts_meets, 0, 6);
+    tcase_add_loop_test(c, brokers_are_gcd_groups, 0, 6);
     tcase_add_test(c, replicas_beyond_a_slot_take_a_list_schedule);
     tcase_add_test(c, text_only_microbatches_send_nothing);
     tcase_add_test(c, branches_join_and_part);
