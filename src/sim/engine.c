@@ -218,8 +218,8 @@ INLINE bool step(struct run *r, int64_t *now, bool with_net)
     if (with_net) {
         uint32_t flow, op;
         int64_t t;
-        if (dt_network_next(r->net, &t, &flow, &op) &&
-            (!queued || t <= dt_queue_first(&r->queue).time_ns)) {
+        int64_t until = queued ? dt_queue_first(&r->queue).time_ns : INT64_MAX;
+        if (dt_network_due(r->net, until, &t, &flow, &op)) {
             dt_network_end(r->net, flow, *now = t);
             finish(r, op, t, true);
             return true;

@@ -14,4 +14,6 @@ libdtsim_a_SOURCES = \
 	src/sim/noise.c \
 	src/sim/noise.h \
 	src/sim/queue.h \
+	src/sim/simulate.c \
+	src/sim/simulate.c \
 	src/sim/simulate.h

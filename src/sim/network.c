@@ -269,16 +269,24 @@ void dt_network_end(struct dt_network *n, uint32_t flow, int64_t now_ns)
     n->free_head[f->size_class] = flow;
 }
 
-bool dt_network_next(struct dt_network *n, int64_t *finish_ns, uint32_t *flow, uint32_t *tag)
+bool dt_network_due(struct dt_network *n, int64_t until_ns, int64_t *finish_ns, uint32_t *flow,
+                    uint32_t *tag)
 {
-    if (n->n_dirty > 0)
+    /* What changed at this instant changes nobody's bytes before the next one: flows that finish now do so. */
+    if (n->n_dirty > 0 && until_ns > n->dirty_ns &&
+        !(n->heap_n > 0 && n->flows[n->heap[0]].finish_ns <= n->dirty_ns))
         dt_net_solve(n);
-    if (n->heap_n == 0)
+    if (n->heap_n == 0 || n->flows[n->heap[0]].finish_ns > until_ns)
         return false;
     *flow = n->heap[0];
     *finish_ns = n->flows[*flow].finish_ns;
     *tag = n->flows[*flow].tag;
     return true;
+}
+
+bool dt_network_next(struct dt_network *n, int64_t *finish_ns, uint32_t *flow, uint32_t *tag)
+{
+    return dt_network_due(n, INT64_MAX, finish_ns, flow, tag);
 }
 
 /* Rates are a cache of the flows in flight: filling it does not change the network's meaning. */

@@ -35,6 +35,10 @@ double dt_network_rate(const struct dt_network *n, uint32_t flow);
 int dt_network_links(const struct dt_network *n);
 void dt_network_link(const struct dt_network *n, int link, double *load, double *capacity);
 
+/* The same, if it is not later than until_ns.  Cheaper: events of one instant are taken before rates are recomputed. */
+bool dt_network_due(struct dt_network *n, int64_t until_ns, int64_t *finish_ns, uint32_t *flow,
+                    uint32_t *tag);
+
 /* ---- beyond transfers between two lanes ---- */
 
 /* The most links that a flow between two lanes of up to this width can cross. */

@@ -142,12 +142,7 @@ static uint32_t start_levels(struct dt_network *n, uint32_t n_flows, uint32_t n_
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < n_links; i++) {
-        struct dt_net_link *l = &n->links[n->todo_links[i]];
-        l->spare = l->capacity;
-        l->weight = 0;
-        l->live = l->count;
-        for (uint32_t h = l->head; h != DT_NONE; h = n->hops[h].next)
-            l->weight += n->hops[h].weight;
+        const struct dt_net_link *l = &n->links[n->todo_links[i]];
         n->level[count++] = (struct dt_net_level){l->spare / l->weight, n->todo_links[i]};
     }
     for (uint32_t i = 0; i < n_flows; i++)
@@ -192,13 +187,25 @@ static void freeze(struct dt_network *n, uint32_t flow, double rate)
     set_rate(n, flow, rate);
 }
 
-void dt_net_solve(struct dt_network *n)
+static uint32_t freeze_link(struct dt_network *n, uint32_t link, double rate)
 {
-    uint32_t n_links, n_flows = find_component(n, &n_links);
+    uint32_t count = 0;
+
+    for (uint32_t h = n->links[link].head; h != DT_NONE; h = n->hops[h].next) {
+        if (n->flows[n->hops[h].flow].frozen)
+            continue;
+        freeze(n, n->hops[h].flow, rate);
+        count++;
+    }
+    return count;
+}
+
+/* A heap of levels.  Levels of links only rise while filling, so an outdated one is found
+ * when it comes up. */
+static void fill(struct dt_network *n, uint32_t n_flows, uint32_t n_links)
+{
     uint32_t count = start_levels(n, n_flows, n_links), left = n_flows;
 
-    n->solves++;
-    n->flows_solved += n_flows;
     while (left > 0 && count > 0) {
         struct dt_net_level v = n->level[0];
         if (v.id & NET_FLOW) {
@@ -207,25 +214,36 @@ void dt_net_solve(struct dt_network *n)
                 left--;
             }
         } else if (n->links[v.id].live > 0) {
-            struct dt_net_link *l = &n->links[v.id];
-            double now = l->spare / l->weight;
+            double now = n->links[v.id].spare / n->links[v.id].weight;
             if (now >
                 v.rate * (1 + 1e-12)) { /* flows that stopped lower left room: look again later */
                 n->level[0].rate = now;
                 level_sift(n->level, count, 0);
                 continue;
             }
-            for (uint32_t h = l->head; h != DT_NONE; h = n->hops[h].next) {
-                if (n->flows[n->hops[h].flow].frozen)
-                    continue;
-                freeze(n, n->hops[h].flow, v.rate);
-                left--;
-            }
+            left -= freeze_link(n, v.id, v.rate);
         }
         n->level[0] = n->level[--count];
         if (count > 0)
             level_sift(n->level, count, 0);
     }
+}
+
+void dt_net_solve(struct dt_network *n)
+{
+    uint32_t n_links, n_flows = find_component(n, &n_links);
+
+    n->solves++;
+    n->flows_solved += n_flows;
+    for (uint32_t i = 0; i < n_links; i++) {
+        struct dt_net_link *l = &n->links[n->todo_links[i]];
+        l->spare = l->capacity;
+        l->weight = 0;
+        l->live = l->count;
+        for (uint32_t h = l->head; h != DT_NONE; h = n->hops[h].next)
+            l->weight += n->hops[h].weight;
+    }
+    fill(n, n_flows, n_links);
     for (uint32_t i = 0; i < n_links; i++)
         n->links[n->todo_links[i]].live = 0;
 }

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The simulate driver.
+ *
+ *   for each iteration: assign its global batch -> compile -> durations -> event engine (once per
+ * noise draw)
+ *
+ * The plan stays fixed; the program does not, because what crosses module boundaries depends on the
+ * samples.  Only makespans are kept of most iterations: draws are functions of their numbers, so
+ * the median one is simply run again for the report. */
+#include "sim/simulate.h"
+
+#include "core/mem.h"
+#include "sim/engine.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DRAWS_MIN = 16 }; /* with jitter, percentiles stand on at least this many timelines */
+/* Goodput is averaged over a month of useful work (assumed: long against any checkpoint interval).
+ */
+#define GOODPUT_HORIZON_S (30 * 86400.0)
+
+struct sim {
+    const struct dt_job *job;
+    const struct dt_plan *plan;
+    struct dt_cost *cost;
+    struct dt_engine *engine;
+    struct dt_network *network; /* NULL = no contention */
+    struct dt_timeline timeline;
+    double *slow; /* [n_slow] per lane, NULL = none */
+    int n_slow;
+    int iterations, draws;
+    struct timed *times; /* [iterations * draws] */
+    uint64_t events;
+};
+struct timed {
+    int64_t makespan_ns;
+    int run; /* iteration * draws + draw */
+};
+struct batch { /* one iteration, ready to run */
+    struct dt_assignment *assignment;
+    struct dt_program *program;
+    struct dt_durations durations;
+};
+
+static void batch_close(struct batch *b)
+{
+    dt_durations_free(&b->durations);
+    if (b->program) {
+        dt_program_free(b->program);
+        b->program = NULL;
+    }
+    dt_assign_free(b->assignment);
+    b->assignment = NULL;
+}
+
+static enum dt_status batch_open(struct sim *s, int iteration, struct dt_error *err,
+                                 struct batch *b)
+{
+    const struct dt_job *j = s->job;
+    int64_t first = iteration * s->plan->policy.global_batch;
+
+    memset(b, 0, sizeof *b);
+    enum dt_status st =
+        dt_assign(s->plan, j->model, s->cost, j->samples, first, err, &b->assignment);
+    if (st == DT_OK)
+        st = dt_compile(s->plan, j->model, &j->cluster, b->assignment, s->cost, err, &b->program);
+    if (st == DT_OK)
+        st = dt_durations_compute(b->program, j->model, &j->cluster, s->cost, s->network != NULL,
+                                  err, &b->durations);
+    if (st != DT_OK)
+        batch_close(b);
+    return st;
+}
+
+/* The same lanes are slow throughout a run. */
+static enum dt_status pick_slow_lanes(struct sim *s, int n_lanes, struct dt_error *err)
+{
+    const struct dt_simulate_options *o = &s->job->sim;
+
+    if (s->slow || !(o->slow_gpu_fraction > 0) || o->slow_gpu_factor == 1)
+        return DT_OK;
+    s->slow = dt_malloc((size_t)n_lanes * sizeof *s->slow);
+    if (!s->slow)
+        return dt_error_nomem(err, "slow lanes");
+    s->n_slow = n_lanes;
+    dt_noise_slow_lanes(o->seed, o->slow_gpu_fraction, o->slow_gpu_factor, n_lanes, s->slow);
+    return DT_OK;
+}
+
+static enum dt_status run(struct sim *s, const struct batch *b, int number, struct dt_timeline *t,
+                          struct dt_error *err)
+{
+    struct dt_noise noise = {
+        .seed = s->job->sim.seed, .iteration = (uint64_t)number, .jitter = s->job->sim.jitter};
+
+    DT_TRY(pick_slow_lanes(s, b->program->n_lanes, err));
+    noise.n_lanes = s->n_slow;
+    noise.slowdown = s->slow;
+    DT_TRY(dt_engine_run(s->engine, b->program, &b->durations, s->network, &noise, err, t));
+    s->events += dt_engine_events(s->engine);
+    return DT_OK;
+}
+
+static enum dt_status sim_open(struct sim *s, struct dt_error *err)
+{
+    const struct dt_simulate_options *o = &s->job->sim;
+
+    s->iterations = o->iterations > 0 ? o->iterations : 1;
+    s->draws = o->jitter > 0 ? (DRAWS_MIN + s->iterations - 1) / s->iterations : 1;
+    s->times = dt_calloc((size_t)s->iterations * (size_t)s->draws, sizeof *s->times);
+    if (!s->times)
+        return dt_error_nomem(err, "iteration times");
+    DT_TRY(dt_engine_new(err, &s->engine));
+    return o->contention ? dt_network_new(&s->job->cluster, err, &s->network) : DT_OK;
+}
+
+static void sim_close(struct sim *s)
+{
+    dt_engine_free(s->engine);
+    dt_network_free(s->network);
+    dt_timeline_free(&s->timeline);
+    dt_free(s->slow);
+    dt_free(s->times);
+}
+
+/* All draws of one iteration; draw 0 of iteration 0 leaves its timeline in *first. */
+static enum dt_status run_iteration(struct sim *s, const struct batch *b, int iteration,
+                                    struct dt_timeline *first, struct dt_error *err)
+{
+    for (int d = 0; d < s->draws; d++) {
+        int number = iteration * s->draws + d;
+        struct dt_timeline *t = number == 0 ? first : &s->timeline;
+        DT_TRY(run(s, b, number, t, err));
+        s->times[number] = (struct timed){t->makespan_ns, number};
+    }
+    return DT_OK;
+}
+
+static enum dt_status run_others(struct sim *s, dt_progress_fn *progress, void *ctx,
+                                 struct dt_error *err)
+{
+    for (int i = 1; i < s->iterations; i++) {
+        struct batch b;
+        DT_TRY(batch_open(s, i, err, &b));
+        enum dt_status st = run_iteration(s, &b, i, NULL, err);
+        batch_close(&b);
+        DT_TRY(st);
+        if (progress)
+            progress(ctx, i + 1, s->iterations);
+    }
+    return DT_OK;
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const struct timed *x = a, *y = b;
+
+    if (x->makespan_ns != y->makespan_ns)
+        return x->makespan_ns < y->makespan_ns ? -1 : 1;
+    return (x->run > y->run) - (x->run < y->run);
+}
+
+/* Linear between order statistics (definition 7 of Hyndman and Fan 1996). */
+static double percentile_s(const struct timed *sorted, int n, double q)
+{
+    double at = q * (n - 1);
+    int i = (int)at;
+    double low = (double)sorted[i].makespan_ns;
+    double high = (double)sorted[i + 1 < n ? i + 1 : i].makespan_ns;
+
+    return (low + (at - i) * (high - low)) * 1e-9;
+}
+
+static enum dt_status fill_report(struct sim *s, const struct batch *b, const struct dt_timeline *t,
+                                  struct dt_error *err, struct dt_report *out)
+{
+    return dt_report_fill(b->program, s->job->model, &s->job->cluster, &b->durations, t, err, out);
+}
+
+/* The report of the median timeline (the lower one of an even number), run again unless it is at
+ * hand. */
+static enum dt_status report_median(struct sim *s, const struct batch *first,
+                                    const struct dt_timeline *first_timeline, struct dt_error *err,
+                                    struct dt_report *out)
+{
+    int n = s->iterations * s->draws;
+
+    qsort(s->times, (size_t)n, sizeof *s->times, by_time);
+    int number = s->times[(n - 1) / 2].run, iteration = number / s->draws;
+    if (number == 0) {
+        DT_TRY(fill_report(s, first, first_timeline, err, out));
+    } else {
+        struct batch b = *first;
+        if (iteration > 0)
+            DT_TRY(batch_open(s, iteration, err, &b));
+        enum dt_status st = run(s, &b, number, &s->timeline, err);
+        if (st == DT_OK)
+            st = fill_report(s, &b, &s->timeline, err, out);
+        if (iteration > 0)
+            batch_close(&b);
+        DT_TRY(st);
+    }
+    out->iteration_s_p10 = percentile_s(s->times, n, 0.1);
+    out->iteration_s_p90 = percentile_s(s->times, n, 0.9);
+    return DT_OK;
+}
+
+static enum dt_status goodput(const struct dt_job *job, const struct dt_plan *plan,
+                              struct dt_error *err, double *out)
+{
+    const struct dt_simulate_options *o = &job->sim;
+    struct dt_goodput g;
+
+    *out = 1;
+    if (!o->failures)
+        return DT_OK;
+    if (!(job->cluster.mtbf_gpu_hours > 0))
+        return dt_error_set(
+            err, DT_ERR_INPUT,
+            "simulate.failures needs the cluster's mtbf_gpu_hours, which cluster '%s' "
+            "does not state",
+            job->cluster.name);
+    dt_goodput_simulate(o->seed, dt_plan_gpus(plan), job->cluster.mtbf_gpu_hours,
+                        o->checkpoint_interval_s, o->checkpoint_write_s, o->restart_s,
+                        GOODPUT_HORIZON_S, &g);
+    *out = g.goodput;
+    return DT_OK;
+}
+
+static enum dt_status simulate(struct sim *s, dt_progress_fn *progress, void *ctx,
+                               struct dt_error *err, struct dt_sim_result *r)
+{
+    struct batch first;
+
+    DT_TRY(goodput(s->job, s->plan, err, &r->goodput));
+    DT_TRY(sim_open(s, err));
+    DT_TRY(batch_open(s, 0, err, &first));
+    r->assignment = first.assignment; /* *r owns the first iteration from here */
+    r->program = first.program;
+    r->durations = first.durations;
+    DT_TRY(run_iteration(s, &first, 0, &r->timeline, err));
+    if (progress)
+        progress(ctx, 1, s->iterations);
+    DT_TRY(run_others(s, progress, ctx, err));
+    r->iteration_s = dt_calloc((size_t)s->iterations, sizeof *r->iteration_s);
+    if (!r->iteration_s)
+        return dt_error_nomem(err, "iteration times");
+    for (int i = 0; i < s->iterations; i++)
+        r->iteration_s[i] = (double)s->times[i * s->draws].makespan_ns * 1e-9;
+    r->iterations = s->iterations;
+    DT_TRY(report_median(s, &first, &r->timeline, err, &r->report));
+    r->events = s->events;
+    return DT_OK;
+}
+
+enum dt_status dt_simulate(const struct dt_job *job, const struct dt_plan *plan,
+                           struct dt_cost *cost, dt_progress_fn *progress, void *ctx,
+                           struct dt_error *err, struct dt_sim_result *out)
+{
+    struct sim s = {.job = job, .plan = plan, .cost = cost};
+    struct dt_sim_result r;
+
+    memset(&r, 0, sizeof r);
+    enum dt_status st = simulate(&s, progress, ctx, err, &r);
+    sim_close(&s);
+    if (st == DT_OK)
+        *out = r;
+    else
+        dt_sim_result_free(&r);
+    return st;
+}
+
+void dt_sim_result_free(struct dt_sim_result *r)
+{
+    struct batch b = {r->assignment, r->program, r->durations};
+
+    batch_close(&b);
+    dt_timeline_free(&r->timeline);
+    dt_free(r->iteration_s);
+    memset(r, 0, sizeof *r);
+}
