@@ -52,6 +52,7 @@ FUZZ_TARGETS = \
 	tests/fuzz/fuzz_doc \
 	tests/fuzz/fuzz_hf \
 	tests/fuzz/fuzz_job \
+	tests/fuzz/fuzz_plan \
 	tests/fuzz/fuzz_samples_csv
 EXTRA_DIST += tests/fuzz/corpus tests/fuzz/driver.c tests/fuzz/lsan.c
 FUZZ_SECONDS = 60
@@ -83,6 +84,8 @@ tests_fuzz_fuzz_hf_SOURCES = tests/fuzz/fuzz_hf.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_hf_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_job_SOURCES = tests/fuzz/fuzz_job.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_job_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_plan_SOURCES = tests/fuzz/fuzz_plan.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_plan_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_samples_csv_SOURCES = tests/fuzz/fuzz_samples_csv.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_samples_csv_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 
@@ -93,6 +96,7 @@ BENCHES = \
 	tests/bench/bench_cost \
 	tests/bench/bench_engine \
 	tests/bench/bench_samples \
+	tests/bench/bench_search \
 	tests/bench/bench_timeline
 EXTRA_PROGRAMS += $(BENCHES)
 tests_bench_bench_engine_SOURCES = tests/bench/bench_engine.c tests/synth.c tests/synth.h

@@ -2,4 +2,5 @@
 noinst_LIBRARIES += libdtexec.a
 libdtexec_a_SOURCES = \
 	src/exec/clock.c \
-	src/exec/clock.h
+	src/exec/clock.h \
+	src/exec/device.h
