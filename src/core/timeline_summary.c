@@ -87,18 +87,36 @@ void dt_timeline_lane(const struct dt_program *p, const struct dt_timeline *t, i
     }
 }
 
-/* The tail of the lane that ends last: from its last backward to the end, by cause. */
-static void tail(const struct dt_program *p, const struct dt_timeline *t, int lane,
+static bool is_work(const struct dt_op *op)
+{
+    return op->kind == DT_OP_FORWARD || op->kind == DT_OP_BACKWARD || op->kind == DT_OP_WEIGHT_GRAD;
+}
+
+/* The lane whose last backward ends last: it holds up all others at the gradient norm. */
+static const struct dt_lane *critical_lane(const struct dt_program *p, const struct dt_timeline *t)
+{
+    uint32_t lane = 0;
+    int64_t last = -1;
+
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (is_work(&p->ops[i]) && t->end_ns[i] > last) {
+            last = t->end_ns[i];
+            lane = p->ops[i].lane;
+        }
+    return &p->lanes[lane];
+}
+
+/* Its tail: from its last backward to the end, by cause. */
+static void tail(const struct dt_program *p, const struct dt_timeline *t,
                  struct dt_timeline_summary *out)
 {
-    const struct dt_lane *l = &p->lanes[lane];
+    const struct dt_lane *l = critical_lane(p, t);
     int64_t computed = 0, synced = 0;
 
     for (uint32_t i = l->first; i < l->first + l->n; i++) {
         const struct dt_op *op = &p->ops[i];
 
-        if (op->kind == DT_OP_FORWARD || op->kind == DT_OP_BACKWARD ||
-            op->kind == DT_OP_WEIGHT_GRAD)
+        if (is_work(op))
             computed = t->end_ns[i] > computed ? t->end_ns[i] : computed;
         else if (op->kind == DT_OP_GRAD_SYNC || op->kind == DT_OP_GRAD_NORM)
             synced = t->end_ns[i] > synced ? t->end_ns[i] : synced;
@@ -138,8 +156,6 @@ void dt_timeline_summarise(const struct dt_program *p, const struct dt_timeline 
 {
     double busy = 0, gpus = 0, comm = 0, by_module[DT_MAX_MODULES] = {0}, of[DT_MAX_MODULES] = {0};
     double span = (double)t->makespan_ns;
-    int64_t last = -1;
-    int critical = -1;
 
     memset(out, 0, sizeof(*out));
     out->iteration_s = 1e-9 * span;
@@ -153,18 +169,14 @@ void dt_timeline_summarise(const struct dt_program *p, const struct dt_timeline 
         gpus += l->gpus;
         by_module[l->module] += (double)s.busy_ns * l->gpus;
         of[l->module] += l->gpus;
-        if (s.last_ns > last) {
-            last = s.last_ns;
-            critical = i;
-        }
     }
-    if (critical < 0 || span <= 0)
+    if (p->n_lanes < 1 || span <= 0)
         return;
     out->bubble_fraction = 1 - busy / (gpus * span);
     out->exposed_comm_s = 1e-9 * comm / gpus;
     for (int m = 0; m < DT_MAX_MODULES; m++)
         out->utilisation[m] = of[m] > 0 ? by_module[m] / (of[m] * span) : 0;
-    tail(p, t, critical, out);
+    tail(p, t, out);
     /* The gathers that delay the start: of the lane whose first forward leads the pipeline. */
     for (int i = 0; i < p->n_lanes; i++)
         if (p->lanes[i].stage == 0) {
