@@ -4,5 +4,6 @@ dist_doc_DATA += \
 	doc/dependencies.md \
 	doc/design.md \
 	doc/formats.md \
+	doc/planner.md \
 	doc/program.md \
 	doc/samples.md
