@@ -32,7 +32,7 @@ void dt_rejects_text(const struct dt_table *t, char *out, size_t size)
 
     out[0] = '\0';
     if (r->memory > 0)
-        add(&x, "memory: %lld layouts, the closest over by %.1f GiB: %s (%.1f GiB per GPU)",
+        add(&x, "memory: %lld layouts, the closest over by %.2f GiB: %s (%.1f GiB per GPU)",
             (long long)r->memory, r->memory_least_over_bytes / (1024.0 * 1024 * 1024),
             r->memory_least, t->in->cluster->mem_bytes / (1024.0 * 1024 * 1024));
     if (r->gpus > 0)
