@@ -6,4 +6,5 @@ dist_doc_DATA += \
 	doc/formats.md \
 	doc/planner.md \
 	doc/program.md \
-	doc/samples.md
+	doc/samples.md \
+	doc/simulator.md

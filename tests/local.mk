@@ -23,6 +23,7 @@ check_PROGRAMS += \
 	tests/test_report \
 	tests/test_samples \
 	tests/test_schedule \
+	tests/test_simulate \
 	tests/test_timeline
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
 tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h

@@ -15,5 +15,4 @@ libdtsim_a_SOURCES = \
 	src/sim/noise.h \
 	src/sim/queue.h \
 	src/sim/simulate.c \
-	src/sim/simulate.c \
 	src/sim/simulate.h
