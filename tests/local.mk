@@ -23,6 +23,7 @@ check_PROGRAMS += \
 	tests/test_report \
 	tests/test_samples \
 	tests/test_schedule \
+	tests/test_search \
 	tests/test_simulate \
 	tests/test_timeline
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
@@ -39,6 +40,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/data/hf \
 	tests/cost_fixture.h \
 	tests/sched_fixture.h \
+	tests/small_world.h \
 	tests/test_util.h
 AM_TESTS_ENVIRONMENT = \
 	LC_ALL=C; export LC_ALL; \
