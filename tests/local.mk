@@ -110,7 +110,7 @@ bench: all $(BENCHES)
 check-valgrind:
 	@test -n "$(VALGRIND)" || { echo 'valgrind is not installed' >&2; exit 1; }
 	$(MAKE) check TESTS='$(filter-out $(FUZZ_TARGETS),$(check_PROGRAMS))' \
-	    LOG_COMPILER='env CK_FORK=no DT_TEST_SLOW=1 $(VALGRIND) -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite'
+	    LOG_COMPILER='env CK_FORK=no $(VALGRIND) -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite'
 
 if COVERAGE
 coverage:
