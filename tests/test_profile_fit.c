@@ -215,12 +215,12 @@ static void expect(const struct dt_ptable *t, int family, int phase, const int64
     ck_assert_int_eq(r->kind, kind);
 }
 
-static void expect_kernels(const struct dt_ptable *t, const char *device, bool derived)
+static void expect_kernels(const struct dt_ptable *t, const char *device)
 {
     const int64_t gemm[6] = {4096, 1024, 8192}, wide[6] = {256, 16384, 512};
     const int64_t causal[6] = {2, 4096, 16, 16, 128}, full[6] = {4, 1024, 16, 16, 80},
                   norm[6] = {4096, 2048, 0};
-    int fitted = derived ? DT_ROW_DERIVED : DT_ROW_FITTED;
+    const int fitted = DT_ROW_FITTED;
 
     expect(t, DT_OP_GEMM, DT_PHASE_FWD, gemm, fitted, gemm_ns(device, 4096, 1024, 8192), 0.04);
     expect(t, DT_OP_GEMM, DT_PHASE_FWD, wide, fitted, gemm_ns(device, 256, 16384, 512), 0.04);
@@ -257,7 +257,7 @@ START_TEST(planted)
     dt_assert_ok(dt_profile_fit(&w.t, device, &err, &t, &report), err);
     ck_assert_int_eq(t.n_devices, 1);
     ck_assert_str_eq(t.devices[0], device);
-    expect_kernels(&t, device, _i == 1);
+    expect_kernels(&t, device);
     const int64_t reduce[6] = {4, 4, 1 << 28}, small[6] = {4, 4, 1 << 11},
                   far[6] = {8, 8, INT64_C(1) << 32}, p2p[6] = {2, 1 << 24}, inter[6] = {1, 1 << 24};
     int fitted = _i == 1 ? DT_ROW_DERIVED : DT_ROW_FITTED;
@@ -265,7 +265,7 @@ START_TEST(planted)
     expect(&t, DT_OP_ALL_GATHER, 0, small, fitted, alpha_ns + stretch * beta * (1 << 11), 0.04);
     expect(&t, DT_OP_ALL_TO_ALL, 0, far, fitted, alpha_ns + stretch * beta * ldexp(1, 32), 0.05);
     expect(&t, DT_OP_SEND_RECV, 0, p2p, fitted, alpha_ns + stretch * beta * (1 << 24), 0.04);
-    expect(&t, DT_OP_SEND_RECV, 0, inter, fitted, alpha_ns + beta * (1 << 24), 0.04);
+    expect(&t, DT_OP_SEND_RECV, 0, inter, DT_ROW_FITTED, alpha_ns + beta * (1 << 24), 0.04);
 
     /* 1 x 1 is a GEMM; 3 x 3 takes the planted ratio of shares of peak. */
     const int64_t one[6] = {16384, 640, 320, 1, 1}, three[6] = {16384, 128, 320, 3, 1};
