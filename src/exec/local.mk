@@ -3,4 +3,24 @@ noinst_LIBRARIES += libdtexec.a
 libdtexec_a_SOURCES = \
 	src/exec/clock.c \
 	src/exec/clock.h \
+	src/exec/data/bpe.c \
+	src/exec/data/caption.h \
+	src/exec/data/idx.h \
+	src/exec/data/image.h \
+	src/exec/data/loader.h \
+	src/exec/data/pretoken.c \
+	src/exec/data/report.h \
+	src/exec/data/sequence.h \
+	src/exec/data/shard.h \
+	src/exec/data/tokenizer.c \
+	src/exec/data/tokenizer.h \
+	src/exec/data/tokenizer_impl.h \
+	src/exec/data/tokenizer_read.c \
+	src/exec/data/unicode.c \
+	src/exec/data/unicode.h \
+	src/exec/data/unicode_class.c \
+	src/exec/data/unicode_comp.c \
+	src/exec/data/unicode_decomp.c \
+	src/exec/data/unicode_table.h \
 	src/exec/device.h
+EXTRA_DIST += src/exec/data/unicode.py

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Byte-pair encoding of one word: the pair of lowest rank is merged first, the leftmost of equals.
+ */
+#include "exec/data/tokenizer_impl.h"
+
+#include <string.h>
+
+enum { SHORT = 32 }; /* symbols up to which a plain search beats the heap */
+
+struct dt_bpe_symbol { /* a list; id -1 = merged into the symbol before it */
+    int32_t id, prev, next;
+};
+struct dt_bpe_entry { /* a pair that may be merged */
+    int32_t rank, at, left, right, made;
+};
+
+void dt_bpe_scratch_free(struct dt_bpe_scratch *s)
+{
+    dt_free(s->symbol);
+    dt_free(s->heap);
+}
+
+int dt_ids_push(struct dt_ids *ids, int32_t id)
+{
+    void *p = ids->id;
+    if (dt_grow(&p, &ids->cap, ids->n + 1, sizeof *ids->id))
+        return -1;
+    ids->id = p;
+    ids->id[ids->n++] = id;
+    return 0;
+}
+
+uint64_t dt_bpe_hash(const char *bytes, size_t len)
+{
+    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
+    for (size_t i = 0; i < len; i++)
+        h = (h ^ (unsigned char)bytes[i]) * 0x100000001b3u;
+    return h ^ h >> 29;
+}
+
+int32_t dt_bpe_find(const struct dt_tokenizer *t, const char *bytes, size_t len)
+{
+    uint32_t i = (uint32_t)dt_bpe_hash(bytes, len) & t->word_mask;
+    for (; t->words[i] >= 0; i = (i + 1) & t->word_mask) {
+        const struct dt_token *k = &t->token[t->words[i]];
+        if (k->len == len && memcmp(k->bytes, bytes, len) == 0)
+            return t->words[i];
+    }
+    return -1;
+}
+
+uint32_t dt_merge_slot(const struct dt_tokenizer *t, int32_t left, int32_t right)
+{
+    uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+    uint32_t i = (uint32_t)(key * 0x9e3779b97f4a7c15u >> 32) & t->merge_mask;
+    while (t->merge[i].rank >= 0 && (t->merge[i].left != left || t->merge[i].right != right))
+        i = (i + 1) & t->merge_mask;
+    return i;
+}
+
+static int short_word(const struct dt_tokenizer *t, const char *word, size_t len,
+                      struct dt_ids *ids)
+{
+    int32_t id[SHORT], rank[SHORT], made[SHORT];
+    int n = (int)len;
+    for (int i = 0; i < n; i++)
+        id[i] = t->byte_id[(unsigned char)word[i]];
+    for (int i = 0; i + 1 < n; i++) {
+        const struct dt_merge *m = &t->merge[dt_merge_slot(t, id[i], id[i + 1])];
+        rank[i] = m->rank >= 0 ? m->rank : INT32_MAX;
+        made[i] = m->id;
+    }
+    for (;;) {
+        int best = -1;
+        int32_t lowest = INT32_MAX;
+        for (int i = 0; i + 1 < n; i++)
+            if (rank[i] < lowest) {
+                lowest = rank[i];
+                best = i;
+            }
+        if (best < 0)
+            break;
+        id[best] = made[best];
+        n--;
+        for (int i = best + 1; i < n; i++) {
+            id[i] = id[i + 1];
+            rank[i] = rank[i + 1];
+            made[i] = made[i + 1];
+        }
+        for (int i = best > 0 ? best - 1 : 0; i <= best && i + 1 < n; i++) {
+            const struct dt_merge *m = &t->merge[dt_merge_slot(t, id[i], id[i + 1])];
+            rank[i] = m->rank >= 0 ? m->rank : INT32_MAX;
+            made[i] = m->id;
+        }
+    }
+    for (int i = 0; i < n; i++)
+        if (dt_ids_push(ids, id[i]))
+            return -1;
+    return 0;
+}
+
+/* ---- long words: a heap of pairs, stale entries skipped ---- */
+
+static bool before(const struct dt_bpe_entry *a, const struct dt_bpe_entry *b)
+{
+    return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
+}
+
+static int heap_push(struct dt_bpe_scratch *s, size_t *n, struct dt_bpe_entry e)
+{
+    void *p = s->heap;
+    size_t i = *n;
+    if (dt_grow(&p, &s->cap_heap, *n + 1, sizeof *s->heap))
+        return -1;
+    s->heap = p;
+    for (; i > 0 && before(&e, &s->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        s->heap[i] = s->heap[(i - 1) / 2];
+    s->heap[i] = e;
+    ++*n;
+    return 0;
+}
+
+static struct dt_bpe_entry heap_pop(struct dt_bpe_scratch *s, size_t *n)
+{
+    struct dt_bpe_entry top = s->heap[0], e = s->heap[--*n];
+    size_t i = 0;
+    for (;;) {
+        size_t child = 2 * i + 1;
+        if (child >= *n)
+            break;
+        if (child + 1 < *n && before(&s->heap[child + 1], &s->heap[child]))
+            child++;
+        if (!before(&s->heap[child], &e))
+            break;
+        s->heap[i] = s->heap[child];
+        i = child;
+    }
+    s->heap[i] = e;
+    return top;
+}
+
+/* Puts the pair of symbol `at` and the next on the heap, if there is a merge for it. */
+static int offer(const struct dt_tokenizer *t, struct dt_bpe_scratch *s, size_t *n, int32_t at)
+{
+    const struct dt_bpe_symbol *a;
+    const struct dt_merge *m;
+    if (at < 0 || s->symbol[at].next < 0)
+        return 0;
+    a = &s->symbol[at];
+    m = &t->merge[dt_merge_slot(t, a->id, s->symbol[a->next].id)];
+    if (m->rank < 0)
+        return 0;
+    return heap_push(s, n, (struct dt_bpe_entry){m->rank, at, m->left, m->right, m->id});
+}
+
+static int long_word(const struct dt_tokenizer *t, struct dt_bpe_scratch *s, const char *word,
+                     size_t len, struct dt_ids *ids)
+{
+    void *p = s->symbol;
+    size_t n = 0;
+    if (dt_grow(&p, &s->cap_symbol, len, sizeof *s->symbol))
+        return -1;
+    s->symbol = p;
+    for (size_t i = 0; i < len; i++)
+        s->symbol[i] = (struct dt_bpe_symbol){t->byte_id[(unsigned char)word[i]], (int32_t)i - 1,
+                                              i + 1 < len ? (int32_t)i + 1 : -1};
+    for (size_t i = 0; i < len; i++)
+        if (offer(t, s, &n, (int32_t)i))
+            return -1;
+    while (n > 0) {
+        struct dt_bpe_entry e = heap_pop(s, &n);
+        struct dt_bpe_symbol *a = &s->symbol[e.at], *b;
+        if (a->id != e.left || a->next < 0 || s->symbol[a->next].id != e.right)
+            continue; /* one of the two was merged since */
+        b = &s->symbol[a->next];
+        b->id = -1;
+        a->id = e.made;
+        a->next = b->next;
+        if (b->next >= 0)
+            s->symbol[b->next].prev = e.at;
+        if (offer(t, s, &n, e.at) || offer(t, s, &n, a->prev))
+            return -1;
+    }
+    for (int32_t i = 0; i >= 0; i = s->symbol[i].next)
+        if (dt_ids_push(ids, s->symbol[i].id))
+            return -1;
+    return 0;
+}
+
+int dt_bpe_word(const struct dt_tokenizer *t, struct dt_bpe_scratch *scratch, const char *word,
+                size_t len, struct dt_ids *ids)
+{
+    int32_t id;
+    if (len == 1)
+        return dt_ids_push(ids, t->byte_id[(unsigned char)word[0]]);
+    if (t->ignore_merges && (id = dt_bpe_find(t, word, len)) >= 0)
+        return dt_ids_push(ids, id);
+    return len <= SHORT ? short_word(t, word, len, ids) : long_word(t, scratch, word, len, ids);
+}

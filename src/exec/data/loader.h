@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The loader: shards in, packed sequences out, in an order that depends on the seed only.
+ *
+ *   index --(order: a permutation per epoch)--> document slots, filled by threads, in a ring of
+ *   bounded size --> taken in order, packed by the caller's thread --> sequences
+ *
+ * The cursor after any sequence restarts the loader there exactly: same documents, same tasks, same
+ * packing, for any number of threads. */
+#ifndef DT_EXEC_DATA_LOADER_H
+#define DT_EXEC_DATA_LOADER_H
+
+#include "exec/data/report.h"
+#include "exec/data/sequence.h"
+#include "exec/data/tokenizer.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct dt_cursor {
+    uint64_t fingerprint; /* of data and options; 0 = the beginning */
+    int64_t epoch;
+    int64_t position;  /* in the epoch's order: the next document */
+    int64_t sequences; /* delivered so far */
+};
+
+struct dt_loader_options {
+    const char *const *shards; /* paths */
+    int n_shards;
+    const struct dt_tokenizer *tokenizer; /* must outlive the loader */
+    int seq_len;
+    int patch;       /* pixels per patch side; 0 = 16, as core/samples.h counts */
+    double generate; /* share of documents whose image is a target, 0 to 1 */
+    struct dt_image_spec image, target; /* size of encoded images and of targets */
+    struct dt_image_limits limits;
+    int64_t sample_bytes_max; /* 0 = 64 MiB */
+    int text_tokens_max;      /* captions are cut to it; 0 = what fits */
+    bool text_only;           /* samples without an image are TEXT documents, not bad */
+    bool unpacked;            /* one document per sequence */
+    bool sizes_only;          /* items without pixels: only headers of images are read */
+    bool shuffle;
+    uint64_t seed;
+    int64_t epochs;  /* 0 = endless */
+    int part, parts; /* this loader takes every parts-th document, from part on; 0, 0 = all */
+    int threads;     /* 0 = none: work is done in dt_loader_next */
+    int queue;       /* documents in flight; 0 = 16 + 8 per thread */
+    bool fatal;      /* bad data is an error, not counted and skipped */
+    struct dt_cursor cursor; /* zero = from the beginning */
+};
+
+struct dt_loader;
+enum dt_status dt_loader_open(const struct dt_loader_options *o, struct dt_error *err,
+                              struct dt_loader **out);
+/* The next sequence (dt_sequence_free), or NULL after the last epoch.  DT_ERR_INPUT when a whole
+ * epoch has no good document.  One caller at a time. */
+enum dt_status dt_loader_next(struct dt_loader *l, struct dt_error *err, struct dt_sequence **out);
+/* Where the next call continues. */
+void dt_loader_cursor(const struct dt_loader *l, struct dt_cursor *out);
+/* Samples in the data set, and what was wrong so far (documents delivered or passed over). */
+int64_t dt_loader_samples(const struct dt_loader *l);
+void dt_loader_report(const struct dt_loader *l, struct dt_data_report *out);
+void dt_loader_close(struct dt_loader *l);
+
+/* The i-th of n in a pseudo-random order of (seed, epoch); a bijection, O(1), no state. */
+uint64_t dt_order_at(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i);
+
+#endif

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Packed training sequences: seq_len tokens filled with whole documents.
+ *
+ *   | bos IMG IMG IMG IMG a  photo eos | bos a  photo eos | pad pad |
+ *   |<-- document 0: caption --------->|<- 1: generate -->|
+ *
+ * A document is made of one sample: CAPTION (image, then its text), GENERATE (text; the image is a
+ * target of the generator and takes no LLM tokens) or TEXT.  An encoded image takes ceil(w/patch) x
+ * ceil(h/patch) tokens, as core/samples.h counts.  Documents are appended until the next does not
+ * fit; that one opens the next sequence. */
+#ifndef DT_EXEC_DATA_SEQUENCE_H
+#define DT_EXEC_DATA_SEQUENCE_H
+
+#include "core/samples.h"
+#include "exec/data/image.h"
+#include <stdint.h>
+
+enum dt_task { DT_TASK_TEXT, DT_TASK_CAPTION, DT_TASK_GENERATE };
+
+struct dt_seq_doc {
+    enum dt_task task;
+    uint32_t first, n;           /* tokens of the document: ids[first .. first+n) */
+    uint32_t text_first, text_n; /* its caption, without bos and eos */
+    uint64_t sample;             /* number of the sample in the data set */
+    int64_t label;               /* class number (member "cls"), -1 = none */
+};
+
+struct dt_seq_item { /* an image */
+    int w, h;
+    uint32_t flags;    /* DT_ITEM_ENCODE or DT_ITEM_GENERATE (core/samples.h) */
+    uint32_t first, n; /* encoded: its tokens; target: 0, 0 */
+    uint32_t doc;
+    uint8_t *px; /* [h][w][3]; NULL when only sizes are read */
+};
+
+struct dt_sequence {
+    int64_t index; /* 0, 1, 2, ... since the start of training */
+    int seq_len;
+    int n_tokens;    /* the rest is padding */
+    int text_tokens; /* n_tokens without image tokens */
+    int32_t *ids;    /* [seq_len] */
+    int32_t *labels; /* [seq_len] the next token where it is text or eos, else -1 */
+    int32_t *doc_of; /* [seq_len] index of the document, -1 = padding */
+    struct dt_seq_doc *docs;
+    struct dt_seq_item *items;
+    int n_docs, n_items;
+    size_t cap_docs, cap_items;
+};
+void dt_sequence_free(struct dt_sequence *s);
+
+#endif
