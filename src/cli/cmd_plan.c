@@ -23,7 +23,7 @@ const struct dt_option dt_plan_options[] = {
 
 static void print_plans(const struct dt_session *s)
 {
-    const char *heads[4 + DT_MAX_MODULES];
+    const char *heads[5 + DT_MAX_MODULES];
     char layout[96];
     const struct dt_plan *first = &s->search.plans[0];
     struct dt_table t;
@@ -33,6 +33,7 @@ static void print_plans(const struct dt_session *s)
         heads[n++] = first->module_names[m];
     heads[n++] = "GPUs";
     heads[n++] = "formula [s]";
+    heads[n++] = "staged [s]";
     heads[n++] = "timeline [s]";
     dt_table_init(&t, n, heads);
     for (int i = 0; i < s->search.n; i++) {
@@ -44,6 +45,7 @@ static void print_plans(const struct dt_session *s)
         }
         dt_table_cell(&t, "%d", dt_plan_gpus(p));
         dt_table_cell(&t, "%.3f", p->predicted.total_s);
+        dt_table_cell(&t, "%.3f", p->predicted.staged_s);
         if (p->predicted.timeline_s > 0)
             dt_table_cell(&t, "%.3f", p->predicted.timeline_s);
         else
@@ -84,31 +86,32 @@ static void explain_memory(const struct dt_session *s, const struct dt_plan *p,
     dt_table_print(&t, stdout);
 }
 
-static void explain_steady(const struct dt_session *s, const struct dt_plan *p)
+static enum dt_status explain_steady(const struct dt_session *s, const struct dt_plan *p,
+                                     struct dt_error *err)
 {
-    static const char *const heads[] = {"module",           "GPUs", "TP", "C_m(TP) [ms/sample]",
-                                        "steady [ms/slot]", "binds"};
+    static const char *const heads[] = {
+        "module", "GPUs", "TP", "C_m(TP) [ms/sample]", "ideal [ms/slot]", "slowest stage [ms/slot]",
+        "binds"};
     struct dt_search_input in;
-    double ms[DT_MAX_MODULES], max = 0;
+    struct dt_binding b;
     struct dt_table t;
+
     dt_session_search_input(s, &in);
-    int dp = p->modules[s->job->model->llm].layout.dp, mb = p->policy.microbatch;
-    for (int m = 0; m < p->n_modules; m++) {
-        const struct dt_layout *l = &p->modules[m].layout;
-        ms[m] = 1e3 * dp * l->tp * mb * dt_module_sample_s(&in, m, l->tp) / dt_layout_gpus(l);
-        max = ms[m] > max ? ms[m] : max;
-    }
-    dt_table_init(&t, 6, heads);
+    DT_TRY(dt_plan_binding(&in, p, err, &b));
+    dt_table_init(&t, 7, heads);
     for (int m = 0; m < p->n_modules; m++) {
         const struct dt_layout *l = &p->modules[m].layout;
         dt_table_cell(&t, "%s", p->module_names[m]);
         dt_table_cell(&t, "%d", dt_layout_gpus(l));
         dt_table_cell(&t, "%d", l->tp);
         dt_table_cell(&t, "%.3f", 1e3 * dt_module_sample_s(&in, m, l->tp));
-        dt_table_cell(&t, "%.3f", ms[m]);
-        dt_table_cell(&t, "%s", ms[m] >= max ? "<- sets the steady interval" : "");
+        dt_table_cell(&t, "%.3f", 1e3 * b.ideal_s[m]);
+        dt_table_cell(&t, "%.3f", 1e3 * b.interval_s[m]);
+        dt_table_cell(&t, "%s", m == b.module ? "<- sets the steady interval" : "");
     }
     dt_table_print(&t, stdout);
+    printf("%s\n", b.why);
+    return DT_OK;
 }
 
 static enum dt_status explain(const struct dt_session *s, struct dt_error *err)
@@ -122,7 +125,7 @@ static enum dt_status explain(const struct dt_session *s, struct dt_error *err)
     if (q->timeline_s > 0)
         printf("; timeline on real samples %.3f s", q->timeline_s);
     putchar('\n');
-    explain_steady(s, p);
+    DT_TRY(explain_steady(s, p, err));
     if (s->search.stats.lower_bound_s > 0)
         printf("convex lower bound of the formula over all layouts: %.3f s (gap of this plan %.2f "
                "%%); for its own"
@@ -161,6 +164,7 @@ static enum dt_status print_json(const struct dt_session *s, struct dt_error *er
         dt_json_kv_double(&j, "warmup_s", p->predicted.warmup_s);
         dt_json_kv_double(&j, "steady_s", p->predicted.steady_s);
         dt_json_kv_double(&j, "formula_s", p->predicted.total_s);
+        dt_json_kv_double(&j, "staged_s", p->predicted.staged_s);
         dt_json_kv_double(&j, "timeline_s", p->predicted.timeline_s);
         dt_json_kv_double(&j, "lower_bound_s", p->predicted.lower_bound_s);
         dt_json_kv_double(&j, "memory_bytes_max", p->predicted.mem_bytes_max);

@@ -72,6 +72,11 @@ enum dt_status dt_case_run(const char *job, const char *const *overrides, int n,
     return st;
 }
 
+/* "9b" in a job's name is "9B" in a table. */
+static const char *const sizes[] = {"9b", "15b", "72b"};
+static const char *const names[] = {"9B", "15B", "72B"};
+enum { N_SIZES = 3 };
+
 /* ---- (a) overall ---- */
 
 static const char *const systems[] = {"megatron-lm", "distmm", "disttrain"};
@@ -87,13 +92,14 @@ static enum dt_status run_system(const char *job, const char *resolution, const 
     return dt_case_run(job, o, 3, err, out);
 }
 
-static enum dt_status overall_model(struct dt_results *r, const char *size, const char *resolution,
+static enum dt_status overall_model(struct dt_results *r, int model, const char *resolution,
                                     struct dt_error *err)
 {
-    bool big = strcmp(size, "72b") == 0;
+    const char *size = names[model];
+    bool big = model == N_SIZES - 1;
     char job[64], what[96], detail[512];
     struct dt_case c[3];
-    snprintf(job, sizeof job, "mllm-%s-1296", size);
+    snprintf(job, sizeof job, "mllm-%s-1296", sizes[model]);
     for (int k = 0; k < 3; k++) {
         bool dist = k == 2;
         DT_TRY(run_system(job, resolution, systems[k], err, &c[k]));
@@ -119,10 +125,10 @@ static enum dt_status overall_model(struct dt_results *r, const char *size, cons
 
 enum dt_status dt_reproduce_overall(struct dt_results *r, struct dt_error *err)
 {
-    static const char *const sizes[] = {"9b", "15b", "72b"}, *const res[] = {"512", "1024"};
-    for (int i = 0; i < 3; i++)
+    static const char *const res[] = {"512", "1024"};
+    for (int i = 0; i < N_SIZES; i++)
         for (int k = 0; k < 2; k++)
-            DT_TRY(overall_model(r, sizes[i], res[k], err));
+            DT_TRY(overall_model(r, i, res[k], err));
     return DT_OK;
 }
 
@@ -130,8 +136,7 @@ enum dt_status dt_reproduce_overall(struct dt_results *r, struct dt_error *err)
 
 enum dt_status dt_reproduce_orchestration(struct dt_results *r, struct dt_error *err)
 {
-    static const char *const sizes[] = {"9b", "15b", "72b"};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < N_SIZES; i++) {
         struct dt_case c[3];
         char job[64], what[96], search[64];
         const char *o[4] = {search, "train.reorder.intra=false", "train.reorder.inter=false",
@@ -146,10 +151,14 @@ enum dt_status dt_reproduce_orchestration(struct dt_results *r, struct dt_error 
             snprintf(detail, sizeof detail, "%.1f %% (%d GPUs: %s) / %.1f %% (%d GPUs: %s)",
                      100 * c[2].mfu, c[2].gpus_used, c[2].layout, 100 * c[k].mfu, c[k].gpus_used,
                      c[k].layout);
-            snprintf(what, sizeof what, "MLLM-%s orchestration, MFU disttrain / %s", sizes[i],
+            snprintf(what, sizeof what, "MLLM-%s orchestration, MFU disttrain / %s", names[i],
                      systems[k]);
             DT_TRY(add(r, 'b', what, "x", none, k == 0 ? (struct dt_range){1.3, 2.7} : none,
                        c[2].mfu / c[k].mfu, detail, err));
+            snprintf(what, sizeof what, "MLLM-%s orchestration, samples/s disttrain / %s", names[i],
+                     systems[k]);
+            DT_TRY(add(r, 'b', what, "x", none, none, c[2].samples_per_s / c[k].samples_per_s, "",
+                       err));
         }
     }
     return DT_OK;
@@ -159,12 +168,11 @@ enum dt_status dt_reproduce_orchestration(struct dt_results *r, struct dt_error 
 
 enum dt_status dt_reproduce_reordering(struct dt_results *r, struct dt_error *err)
 {
-    static const char *const sizes[] = {"9b", "15b", "72b"};
     static const char *const off[] = {"train.reorder.intra=false", "train.reorder.inter=false",
                                       "simulate.iterations=5"};
     static const char *const on[] = {"train.reorder.intra=true", "train.reorder.inter=true",
                                      "simulate.iterations=5"};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < N_SIZES; i++) {
         struct dt_case a, b;
         char job[64], what[96], detail[160];
         snprintf(job, sizeof job, "mllm-%s-96", sizes[i]);
@@ -172,7 +180,7 @@ enum dt_status dt_reproduce_reordering(struct dt_results *r, struct dt_error *er
         DT_TRY(dt_case_run(job, on, 3, err, &b));
         snprintf(detail, sizeof detail, "median of 5 batches: %.3f s -> %.3f s", a.iteration_s,
                  b.iteration_s);
-        snprintf(what, sizeof what, "MLLM-%s reordering, samples/s on / off", sizes[i]);
+        snprintf(what, sizeof what, "MLLM-%s reordering, samples/s on / off", names[i]);
         DT_TRY(add(r, 'c', what, "x", none, (struct dt_range){1.01, 1.11},
                    b.samples_per_s / a.samples_per_s, detail, err));
     }
@@ -207,8 +215,7 @@ enum dt_status dt_reproduce_freezing(struct dt_results *r, struct dt_error *err)
                    {"encoder trained", DT_ROLE_ENCODER},
                    {"llm trained", DT_ROLE_LLM},
                    {"generator trained", DT_ROLE_GENERATOR}};
-    static const char *const sizes[] = {"9b", "15b", "72b"};
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < N_SIZES; i++)
         for (int k = 0; k < 4; k++) {
             struct dt_case c[2];
             char job[64], what[96], frozen[256], detail[512];
@@ -219,7 +226,7 @@ enum dt_status dt_reproduce_freezing(struct dt_results *r, struct dt_error *err)
             DT_TRY(dt_case_run(job, o, 1, err, &c[1]));
             snprintf(detail, sizeof detail, "%.1f %% (%d GPUs: %s) / %.1f %% (%d GPUs)",
                      100 * c[1].mfu, c[1].gpus_used, c[1].layout, 100 * c[0].mfu, c[0].gpus_used);
-            snprintf(what, sizeof what, "MLLM-%s %s, MFU disttrain / megatron-lm", sizes[i],
+            snprintf(what, sizeof what, "MLLM-%s %s, MFU disttrain / megatron-lm", names[i],
                      setting[k].name);
             DT_TRY(add(r, 'd', what, "x", none, (struct dt_range){1.4, 2.9}, c[1].mfu / c[0].mfu,
                        detail, err));
@@ -249,10 +256,9 @@ static enum dt_status stage_ns(const char *job, int tp, bool stepccl, struct dt_
 
 enum dt_status dt_reproduce_stepccl(struct dt_results *r, struct dt_error *err)
 {
-    static const char *const sizes[] = {"9b", "15b", "72b"};
     static const int tps[] = {4, 8};
     for (int k = 0; k < 2; k++)
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < N_SIZES; i++) {
             char job[64], what[96], detail[160];
             double off, on;
             snprintf(job, sizeof job, "mllm-%s-1296", sizes[i]);
@@ -260,7 +266,7 @@ enum dt_status dt_reproduce_stepccl(struct dt_results *r, struct dt_error *err)
             DT_TRY(stage_ns(job, tps[k], true, err, &on));
             snprintf(detail, sizeof detail, "8 blocks, forward + backward: %.2f ms -> %.2f ms",
                      off * 1e-6, on * 1e-6);
-            snprintf(what, sizeof what, "MLLM-%s LLM stage, StepCCL off / on, TP %d", sizes[i],
+            snprintf(what, sizeof what, "MLLM-%s LLM stage, StepCCL off / on, TP %d", names[i],
                      tps[k]);
             DT_TRY(add(r, 'e', what, "x", none,
                        tps[k] == 4 ? (struct dt_range){1.10, 1.12} : (struct dt_range){1.15, 1.17},

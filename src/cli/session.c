@@ -3,8 +3,6 @@
 
 #include "cli/table.h"
 #include "core/file.h"
-#include "core/mem.h"
-#include "core/memory.h"
 #include "exec/clock.h"
 
 #include <string.h>
@@ -53,62 +51,25 @@ void dt_session_search_input(const struct dt_session *s, struct dt_search_input 
     in->opt = s->job->search;
 }
 
-/* The largest microbatch of each module over the first global batch: what memory has to hold. */
-static enum dt_status largest_work(const struct dt_session *s, const struct dt_plan *p,
-                                   struct dt_work *work, struct dt_error *err)
-{
-    struct dt_assignment *a;
-    DT_TRY(dt_assign(p, s->job->model, s->cost, s->job->samples, 0, err, &a));
-    for (int m = 0; m < a->n_modules; m++) {
-        uint32_t n = a->m[m].mb_first[a->m[m].n_replicas];
-        memset(&work[m], 0, sizeof work[m]);
-        for (uint32_t i = 0; i < n; i++)
-            if (a->m[m].work[i].tokens > work[m].tokens)
-                work[m] = a->m[m].work[i];
-    }
-    dt_assign_free(a);
-    return DT_OK;
-}
-
-static enum dt_status given_plan(struct dt_session *s, struct dt_plan *p, struct dt_error *err)
-{
-    struct dt_work work[DT_MAX_MODULES];
-    struct dt_search_input in;
-    double max_bytes;
-    DT_TRY(dt_plan_place(p, &s->job->cluster, err));
-    DT_TRY(dt_plan_validate(p, s->job->model, &s->job->cluster, err));
-    DT_TRY(largest_work(s, p, work, err));
-    DT_TRY(dt_memory_check(p, s->job->model, &s->job->cluster, work, &max_bytes, err));
-    dt_session_search_input(s, &in);
-    dt_formula(&in, p, &p->predicted);
-    p->predicted.mem_bytes_max = max_bytes;
-    s->search.plans = dt_calloc(1, sizeof *p);
-    if (!s->search.plans)
-        return dt_error_nomem(err, "plan");
-    s->search.n = 1;
-    s->search.plans[0] = *p;
-    return DT_OK;
-}
-
 enum dt_status dt_session_plan(struct dt_session *s, const char *plan_file, struct dt_error *err)
 {
     struct dt_search_input in;
-    struct dt_plan p;
+    struct dt_plan given = {0};
+    enum dt_strategy strategy = s->job->strategy;
     uint64_t t0 = dt_clock_ns();
-    enum dt_status st;
+
+    dt_session_search_input(s, &in);
     if (plan_file) {
-        DT_TRY(dt_plan_read(plan_file, err, &p));
-        st = given_plan(s, &p, err);
-    } else if (s->job->strategy == DT_STRATEGY_MANUAL) {
+        DT_TRY(dt_plan_read(plan_file, err, &given));
+        strategy = DT_STRATEGY_MANUAL;
+        in.manual = &given;
+    } else if (strategy == DT_STRATEGY_MANUAL) {
         if (!s->job->has_plan)
             return dt_error_at(err, DT_ERR_INPUT, s->job->name, 0, 0,
                                "strategy manual needs a plan: map (or a plan.json) in the job");
-        p = s->job->plan;
-        st = given_plan(s, &p, err);
-    } else {
-        dt_session_search_input(s, &in);
-        st = dt_orchestrate(s->job->strategy, &in, err, &s->search);
+        in.manual = &s->job->plan;
     }
+    enum dt_status st = dt_orchestrate(strategy, &in, err, &s->search);
     s->search_wall_s = (double)(dt_clock_ns() - t0) * 1e-9;
     return st;
 }
