@@ -34,5 +34,6 @@ libdtexec_a_SOURCES = \
 	src/exec/data/unicode_comp.c \
 	src/exec/data/unicode_decomp.c \
 	src/exec/data/unicode_table.h \
-	src/exec/device.h
+	src/exec/device.h \
+	src/exec/modules/module.h
 EXTRA_DIST += src/exec/data/unicode.py

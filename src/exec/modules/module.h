@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Modules that run: a range of a module's blocks on one device.
+ *
+ * A *stage* is blocks [first, last) of a struct dt_module: the very blocks that the core costs, so
+ * a boundary may fall between any two of them.  What crosses a boundary is the *flow*: the running
+ * activation and, in a U-Net, whatever a later block still needs (time embedding, conditioning
+ * states, skips).
+ *
+ *            in (flow before `first`)                   out (flow before `last`, or the module's
+ *                  |                                     features / conditioning states)
+ *        [block] [block] [block]  --- saved memory: one region per microbatch in flight
+ *                  |                                    din <- backward <- dout, the same layout
+ *
+ * Who owns what: the stage owns parameters, gradients, weights and one workspace, all sized by
+ * dt_stage_new; the caller owns batches, flow buffers and saved memory.  Nothing is allocated after
+ * that.  Calls put kernels on a queue and return; failures stick to the queue (exec/device.h).
+ *
+ * A microbatch's life:  forward -> (other microbatches) -> backward, or input-gradients and later
+ * weight-gradients.  At most one forward and one backward of a stage are under way at a time. */
+#ifndef DT_EXEC_MODULES_MODULE_H
+#define DT_EXEC_MODULES_MODULE_H
+
+#include "core/model.h"
+#include "exec/device.h"
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+enum { DT_BATCH_LEVELS = 8 }; /* U-Net resolutions, as core's DT_MAX_LEVELS */
+
+struct dt_batch_limits {
+    int64_t rows;    /* tokens: text tokens, patches or latent pixels */
+    int64_t seqs;    /* LLM: documents (padding counts as one); encoder, generator: images */
+    int64_t in;      /* LLM: rows taken from encoders */
+    int64_t cond;    /* LLM: rows handed to generators */
+    int64_t max_len; /* longest sequence in rows; 0 = rows */
+};
+
+/* One microbatch of one module.  The caller fills `host` arrays and counts, then calls
+ * dt_batch_upload; kernels read the twins in `dev`.  Arrays hold the limits' counts.
+ *
+ * LLM       rows, n_seq, cu, pos, ids (-1: no token, e.g. an image's rows), target (< 0: none);
+ *           in_row[i] = row that takes the i-th row of the encoders' features; cond_row[i] = row
+ *           whose final state is the i-th row handed on.  dt_batch_documents writes cu and pos.
+ * encoder   hw = patches down and across per image, pixels = patch rows of channels*patch*patch
+ *           (channel, y, x).  dt_batch_patches writes all of these from images.
+ * generator hw = latent height and width per image, x0 = clean latents NHWC, t = timestep, alpha
+ * and sigma of it (x_t = alpha x0 + sigma noise), noise_stream; dt_batch_latents and
+ *           dt_batch_diffuse write them. */
+struct dt_batch_arrays {
+    int32_t *cu, *pos, *ids, *target, *in_row, *cond_row;
+    float *pixels; /* encoder: [rows][channels*patch*patch]; generator: x0 [rows][in_channels] */
+    float *t, *alpha, *sigma;           /* [seqs] */
+    int32_t *cu_level[DT_BATCH_LEVELS]; /* generator: pixels before each image, per level */
+    int32_t *cu_context;                /* generator: conditioning rows before each image */
+    /* device only, written by the stage */
+    float *noise;  /* generator: [rows][in_channels] */
+    float *pred;   /* generator: predicted noise [rows][out_channels] */
+    float *nll;    /* LLM: [rows], 0 where there is no target */
+    int32_t *best; /* LLM: [rows], the likeliest next token */
+    float *sse;    /* generator: squared error summed over each image [seqs] */
+};
+
+struct dt_batch {
+    const struct dt_device *device;
+    const struct dt_module *module;
+    struct dt_batch_limits max;
+    bool train;       /* a backward may follow; else losses and predictions only */
+    bool given_noise; /* generator: x_t is given in x0, nothing is mixed in; no loss (sampling) */
+    float loss_scale; /* gradients are of loss_scale * sum over targets (LLM) or images (generator,
+                       * each image's mean squared error) */
+    uint64_t noise_seed;
+    int64_t rows, n_seq, n_in, n_cond;
+    int64_t max_len;        /* longest sequence present */
+    int (*hw)[2];           /* host, [seqs] */
+    uint64_t *noise_stream; /* host, [seqs]: stream of an image's noise, e.g. its sample number */
+    struct dt_batch_arrays host, dev;
+    void *host_memory, *dev_memory; /* what the arrays lie in */
+    size_t ints_bytes;
+};
+
+enum dt_status dt_batch_new(const struct dt_device *dev, const struct dt_module *m,
+                            const struct dt_batch_limits *max, struct dt_error *err,
+                            struct dt_batch **out);
+void dt_batch_free(struct dt_batch *b);
+/* Checks counts, lengths and sizes against limits and the module, then copies.  DT_ERR_INPUT: a
+ * latent size that the U-Net cannot halve often enough, an index out of range, too much of
+ * something. */
+enum dt_status dt_batch_upload(struct dt_queue *q, struct dt_batch *b, struct dt_error *err);
+/* Work as the core counts it (sums over documents or images). */
+void dt_batch_work(const struct dt_batch *b, struct dt_work *out);
+
+/* LLM: rows of one document have one number and lie together; sets rows, n_seq, cu, pos. */
+enum dt_status dt_batch_documents(struct dt_batch *b, const int32_t *doc_of, int64_t rows,
+                                  struct dt_error *err);
+/* Encoder: appends an 8-bit RGB image [h][w][3] (channels 1: its red), cut into ceil(h/p) x
+ * ceil(w/p) patches, edges repeated; value v becomes v/127.5 - 1 (mean and deviation 0.5, ViT's
+ * published preprocessing).  Positions: 2-D, see doc/modules.md.  b->rows = b->n_seq = 0 starts
+ * anew. */
+enum dt_status dt_batch_patches(struct dt_batch *b, const uint8_t *px, int w, int h,
+                                struct dt_error *err);
+/* Generator: appends latents [h][w][in_channels] of one image with its noise stream. */
+enum dt_status dt_batch_latents(struct dt_batch *b, const float *x0, int w, int h, uint64_t stream,
+                                struct dt_error *err);
+
+/* ---- noise schedules (diffusion.c) ------------------------------------------------------------
+ */
+
+enum dt_noise_schedule { DT_NOISE_LINEAR, DT_NOISE_SCALED_LINEAR, DT_NOISE_COSINE, DT_NOISE_N };
+extern const char *const dt_noise_schedule_names[]; /* "linear", "scaled-linear", "cosine", NULL */
+struct dt_diffusion {
+    enum dt_noise_schedule schedule;
+    int steps;         /* 1000 */
+    double *alpha_bar; /* [steps], product of 1 - beta */
+};
+enum dt_status dt_diffusion_init(struct dt_diffusion *d, enum dt_noise_schedule s, int steps,
+                                 struct dt_error *err);
+void dt_diffusion_free(struct dt_diffusion *d);
+/* Draws every image's timestep from (seed, noise_stream[i], draw) and sets t, alpha, sigma. */
+void dt_batch_diffuse(struct dt_batch *b, const struct dt_diffusion *d, uint64_t seed,
+                      uint64_t draw);
+/* One DDIM step (Song et al. 2021, eta 0) from timestep t to `to` (-1: to the clean image), in
+ * place on n values; clip > 0 bounds the estimate of the clean image. */
+void dt_ddim_step(const struct dt_diffusion *d, int t, int to, double clip, int64_t n,
+                  const float *eps, float *x);
+
+/* ---- parameters --------------------------------------------------------------------------------
+ */
+
+enum dt_init { DT_INIT_ZERO, DT_INIT_ONE, DT_INIT_NORMAL };
+
+/* A named tensor in the stage's flat fp32 buffers, `at` counted in floats.  Shape is Hugging
+ * Face's. `transpose`: Hugging Face stores [in][out] (GPT-2's Conv1D), here it lies as [out][in].
+ */
+struct dt_param {
+    char name[112];
+    int n_dims;
+    int64_t shape[4];
+    size_t at, n;
+    bool transpose;
+    bool decay; /* matrices and tables; not norms, not biases */
+    bool tied;  /* the LM head's copy of the embedding, in a stage without the embedding */
+    int block;  /* index in the module */
+    enum dt_init init;
+    float std; /* of DT_INIT_NORMAL: element i (as it lies here) is std * normal(seed, hash(name),
+                  i) */
+};
+
+/* Where a block's parameters lie: decayed ones first, then the others. */
+struct dt_param_range {
+    size_t at, n_decay, n; /* floats */
+};
+
+struct dt_stage;
+const struct dt_param *dt_stage_params(const struct dt_stage *s, int *n);
+struct dt_param_range dt_stage_range(const struct dt_stage *s, int block); /* index in the module */
+size_t dt_stage_param_floats(const struct dt_stage *s); /* of the flat buffers, padding included */
+float *dt_stage_master(struct dt_stage *s); /* device memory; the padding is zero and stays so */
+float *dt_stage_grads(struct dt_stage *s);  /* NULL when nothing in the stage is trained */
+bool dt_stage_trained(const struct dt_stage *s, int block);
+/* Sets all parameters by name; equal for every layout. */
+void dt_stage_init(struct dt_queue *q, struct dt_stage *s, uint64_t seed);
+/* The masters of blocks [first, last) were written. */
+void dt_stage_changed(struct dt_queue *q, struct dt_stage *s, int first, int last);
+/* Before the first microbatch of an iteration: gradients count as zero (nothing is written).  After
+ * the last: zeroes those of blocks [first, last) that no microbatch wrote. */
+void dt_stage_grads_begin(struct dt_stage *s);
+void dt_stage_grads_finish(struct dt_queue *q, struct dt_stage *s, int first, int last);
+/* 64-bit FNV-1a; the Philox stream of a tensor. */
+uint64_t dt_name_hash(const char *name);
+
+/* ---- stages ------------------------------------------------------------------------------------
+ */
+
+/* What configurations say beyond the core's shapes.  0 = the default of the architecture. */
+struct dt_stage_numbers {
+    double rope_theta; /* 10000 */
+    double norm_eps;   /* RMSNorm and GPT-2 1e-5, ViT 1e-12, U-Net 1e-5 (its transformers' GroupNorm
+                          1e-6) */
+    int activation;    /* 1 + enum dt_act of plain MLPs; 0: LLM GELU tanh, encoder GELU erf */
+};
+
+struct dt_stage_spec {
+    const struct dt_model *model; /* NULL: the module stands alone */
+    const struct dt_module *module;
+    int first, last;
+    enum dt_dtype dtype; /* activations and products */
+    enum dt_recompute recompute;
+    const unsigned char *trained; /* per block of the module; NULL = all */
+    bool upstream_trained; /* something before `first` (in the module or upstream) is trained */
+    bool split_backward;   /* weight gradients come in an op of their own (ZB-H1) */
+    struct dt_batch_limits max;
+    struct dt_stage_numbers numbers;
+};
+
+enum dt_status dt_stage_new(const struct dt_device *dev, const struct dt_stage_spec *spec,
+                            struct dt_error *err, struct dt_stage **out);
+void dt_stage_free(struct dt_stage *s);
+
+/* Has the stage a backward at all; does it send gradients upstream. */
+bool dt_stage_has_backward(const struct dt_stage *s);
+bool dt_stage_sends_gradient(const struct dt_stage *s);
+
+/* Bytes that cross the stage's borders for this batch: features of the encoders or conditioning
+ * states at a module's ends, else the flow.  Gradients have the same size and layout. */
+size_t dt_stage_in_bytes(const struct dt_stage *s, const struct dt_batch *b);
+size_t dt_stage_out_bytes(const struct dt_stage *s, const struct dt_batch *b);
+
+/* Saved memory of a microbatch.  `saved` is what a backward needs between its forward and itself;
+ * it is dt_block_act_bytes of the blocks that keep something, each region rounded up to 64 bytes,
+ * plus the flow that only passes through (dt_stage_carry_bytes).  `stash` (split_backward only) is
+ * what backward_input leaves for backward_weight.  For limits: a batch of the limits' size is
+ * passed. */
+size_t dt_stage_saved_bytes(const struct dt_stage *s, const struct dt_batch *b);
+size_t dt_stage_carry_bytes(const struct dt_stage *s, const struct dt_batch *b);
+size_t dt_stage_stash_bytes(const struct dt_stage *s, const struct dt_batch *b);
+/* Exactly what one block keeps: equals dt_block_act_bytes at this dtype. */
+size_t dt_stage_block_bytes(const struct dt_stage *s, const struct dt_batch *b, int block);
+/* Device memory of the stage: parameters, gradients, workspace (packed weights are the device's).
+ */
+size_t dt_stage_workspace_bytes(const struct dt_stage *s);
+
+/* The work of one microbatch in a stage. */
+struct dt_run {
+    const struct dt_batch *batch;
+    void *saved;    /* 64-byte aligned, dt_stage_saved_bytes; NULL in a stage without a backward */
+    void *stash;    /* NULL unless split_backward */
+    const void *in; /* flow in; NULL at the beginning of a module that takes none */
+    void *out;      /* NULL at the end of the graph */
+    const void *dout;
+    void *din; /* NULL unless the stage sends gradients */
+};
+
+enum { DT_BACKWARD_INPUT = 1, DT_BACKWARD_WEIGHT = 2, DT_BACKWARD_BOTH = 3 };
+
+/* Blocks [first, last) of the stage, which may be done in parts: forwards in rising, backwards in
+ * falling order, the parts of one microbatch without another one's between.  `in` is read by the
+ * part that has the stage's first block, `out` written by the one that has its last; so are din and
+ * dout. */
+void dt_stage_forward(struct dt_queue *q, struct dt_stage *s, const struct dt_run *r, int first,
+                      int last);
+void dt_stage_backward(struct dt_queue *q, struct dt_stage *s, const struct dt_run *r, int first,
+                       int last, int what);
+
+#endif
