@@ -51,6 +51,7 @@ struct dt_device_info {
     char name[64];        /* "cpu", or the card's name */
     char isa[64];         /* what the fast paths use: "AVX512-BF16", "AMX-BF16", "sm_90", … */
     enum dt_dtype fast;   /* compute type to prefer here: DT_BF16 only where it beats fp32 */
+    bool bf16;            /* products of bf16 work at all; else a bf16 weight is refused */
     int threads;          /* CPU threads; 1 on a card */
     int64_t memory_bytes; /* installed memory */
     bool host_memory; /* device pointers may be read and written by the host (after queue_sync) */

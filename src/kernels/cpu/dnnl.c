@@ -1,0 +1,572 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Products over oneDNN 2.6 (C API); the only file that knows it.
+ *
+ * A queue keeps one primitive per shape, with its memory objects: a call looks it up, sets the
+ * pointers and runs it.  A weight keeps one packed copy per layout that some primitive asked for,
+ * and packs it from the fp32 master when it is older than the master.
+ *
+ * Only primitives that divide their output among threads are used (matmul; convolution forward and
+ * backward by data), so that sums are the same for any number of threads.  oneDNN's convolution
+ * backward by weights splits the sum over images instead: conv.c makes it a matmul. */
+#include "kernels/cpu/products.h"
+
+#include "core/mem.h"
+
+#include <oneapi/dnnl/dnnl.h>
+#include <pthread.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+enum { CACHE_SLOTS = 1024, CACHE_MAX = 640, KEY_WORDS = 16, VARIANTS = 12 };
+enum { KEY_PRODUCT = 1, KEY_CONV_FWD, KEY_CONV_BWD };
+enum { ARG_A, ARG_B, ARG_C, ARG_BIAS, ARG_SCRATCH, ARG_N };
+
+struct entry { /* one primitive */
+    int64_t key[KEY_WORDS];
+    dnnl_primitive_t prim;
+    dnnl_memory_desc_t weights; /* what it wants of its weight */
+    dnnl_memory_t mem[ARG_N];   /* NULL = not an argument */
+    int arg[ARG_N];             /* DNNL_ARG_… */
+    size_t scratch_bytes;
+};
+
+struct dt_products {
+    struct entry *slot[CACHE_SLOTS]; /* open addressing */
+    int used;
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+};
+
+/* How a master is looked at: the source layout of a packing. */
+enum view { VIEW_FORWARD, VIEW_BACKWARD, VIEW_FILTER };
+
+struct variant {
+    dnnl_memory_desc_t md;
+    enum view view;
+    dnnl_memory_t mem, from;
+    dnnl_primitive_t reorder;
+    void *data;
+    uint64_t version; /* of the master that it holds; 0 = none */
+};
+
+struct dt_weight {
+    struct dt_cpu *cpu;
+    struct dt_weight_shape shape;
+    const float *master;
+    uint64_t version;
+    pthread_mutex_t lock; /* queues of two threads may share a frozen weight */
+    struct variant variants[VARIANTS];
+    int n_variants;
+};
+
+static dnnl_data_type_t type_of(int t)
+{
+    return t == DT_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
+static bool fail(struct dt_queue *q, dnnl_status_t st, const char *what)
+{
+    dt_queue_fail(q, st == dnnl_out_of_memory ? DT_ERR_NOMEM : DT_ERR_INTERNAL,
+                  "oneDNN: %s failed (status %d)", what, (int)st);
+    return false;
+}
+
+/* ---- opening ---- */
+
+static bool isa_at_least(dnnl_cpu_isa_t have, dnnl_cpu_isa_t want)
+{
+    return ((unsigned)have & (unsigned)want) == (unsigned)want;
+}
+
+enum dt_status dt_products_open(struct dt_cpu *cpu, const struct dt_device_options *opt,
+                                struct dt_error *err)
+{
+    dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+    struct dt_device_info *info = &cpu->dev.info;
+    dnnl_engine_t engine;
+
+    if (dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success)
+        return dt_error_set(err, DT_ERR_INTERNAL, "oneDNN has no CPU engine here");
+    cpu->engine = engine;
+    info->bf16 = isa_at_least(isa, dnnl_cpu_isa_avx512_core);
+    info->fast = DT_F32;
+    /* AVX-512 without bf16 instructions emulates them at a third of fp32's speed. */
+    if (isa_at_least(isa, dnnl_cpu_isa_avx512_core_bf16) && !(opt && opt->no_bf16)) {
+        info->fast = DT_BF16;
+        strcpy(info->isa,
+               isa_at_least(isa, dnnl_cpu_isa_avx512_core_amx) ? "AMX-BF16" : "AVX512-BF16");
+    }
+    return DT_OK;
+}
+
+void dt_products_close(struct dt_cpu *cpu)
+{
+    dnnl_engine_destroy(cpu->engine);
+}
+
+enum dt_status dt_products_new(struct dt_queue *q, struct dt_error *err)
+{
+    struct dt_products *p = dt_calloc(1, sizeof(*p));
+
+    if (!p)
+        return dt_error_nomem(err, "a queue");
+    p->engine = ((struct dt_cpu *)q->dev->impl)->engine;
+    if (dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags) != dnnl_success) {
+        dt_free(p);
+        return dt_error_set(err, DT_ERR_INTERNAL, "oneDNN: no stream");
+    }
+    q->products = p;
+    return DT_OK;
+}
+
+static void entry_free(struct entry *e)
+{
+    if (!e)
+        return;
+    for (int i = 0; i < ARG_N; i++)
+        if (e->mem[i])
+            dnnl_memory_destroy(e->mem[i]);
+    if (e->prim)
+        dnnl_primitive_destroy(e->prim);
+    dt_free(e);
+}
+
+static void cache_clear(struct dt_products *p)
+{
+    for (int i = 0; i < CACHE_SLOTS; i++) {
+        entry_free(p->slot[i]);
+        p->slot[i] = NULL;
+    }
+    p->used = 0;
+}
+
+void dt_products_free(struct dt_queue *q)
+{
+    if (!q->products)
+        return;
+    cache_clear(q->products);
+    dnnl_stream_destroy(q->products->stream);
+    dt_free(q->products);
+}
+
+/* ---- the cache ---- */
+
+/* The slot that holds the key, or the free one where it belongs. */
+static struct entry **cache_slot(struct dt_products *p, const int64_t key[KEY_WORDS])
+{
+    uint64_t h = UINT64_C(0x9e3779b97f4a7c15);
+
+    for (int i = 0; i < KEY_WORDS; i++)
+        h = (h ^ (uint64_t)key[i]) * UINT64_C(0xff51afd7ed558ccd), h ^= h >> 32;
+    for (uint64_t i = h % CACHE_SLOTS;; i = (i + 1) % CACHE_SLOTS)
+        if (!p->slot[i] || memcmp(p->slot[i]->key, key, sizeof(p->slot[i]->key)) == 0)
+            return &p->slot[i];
+}
+
+static bool entry_memory(struct dt_queue *q, struct entry *e, int slot, int arg,
+                         const dnnl_memory_desc_t *md)
+{
+    dnnl_status_t st = dnnl_memory_create(&e->mem[slot], md, q->products->engine, DNNL_MEMORY_NONE);
+
+    e->arg[slot] = arg;
+    return st == dnnl_success || fail(q, st, "a memory object");
+}
+
+/* From an operation descriptor to a ready primitive.  `sum`: c is added to. */
+static bool entry_build(struct dt_queue *q, struct entry *e, const_dnnl_op_desc_t desc, bool sum)
+{
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_primitive_desc_t pd = NULL;
+    const dnnl_memory_desc_t *md;
+    dnnl_post_ops_t post = NULL;
+    dnnl_status_t st;
+    bool ok = false;
+
+    st = dnnl_primitive_attr_create(&attr);
+    if (st != dnnl_success)
+        return fail(q, st, "attributes");
+    dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    if (sum && dnnl_post_ops_create(&post) == dnnl_success) {
+        dnnl_post_ops_append_sum(post, 1.0f);
+        dnnl_primitive_attr_set_post_ops(attr, post);
+    }
+    st = dnnl_primitive_desc_create(&pd, desc, attr, q->products->engine, NULL);
+    if (st != dnnl_success) {
+        fail(q, st, "no implementation for this product");
+        goto out_attr;
+    }
+    st = dnnl_primitive_create(&e->prim, pd);
+    if (st != dnnl_success) {
+        fail(q, st, "creating a primitive");
+        goto out_desc;
+    }
+    md = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    e->scratch_bytes = md ? dnnl_memory_desc_get_size(md) : 0;
+    ok = e->scratch_bytes == 0 || entry_memory(q, e, ARG_SCRATCH, DNNL_ARG_SCRATCHPAD, md);
+    md = dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
+    e->weights = *md;
+out_desc:
+    dnnl_primitive_desc_destroy(pd);
+out_attr:
+    if (post)
+        dnnl_post_ops_destroy(post);
+    dnnl_primitive_attr_destroy(attr);
+    return ok;
+}
+
+typedef bool build_fn(struct dt_queue *q, struct entry *e, const void *arg);
+
+static struct entry *entry_get(struct dt_queue *q, const int64_t key[KEY_WORDS], build_fn *build,
+                               const void *arg)
+{
+    struct dt_products *p = q->products;
+    struct entry **slot, *e;
+
+#ifdef _OPENMP
+    if (omp_get_max_threads() != q->threads) /* oneDNN takes the calling thread's setting */
+        omp_set_num_threads(q->threads);
+#endif
+    slot = cache_slot(p, key);
+    if (*slot)
+        return *slot;
+    if (p->used >= CACHE_MAX) { /* endless new shapes: start over */
+        cache_clear(p);
+        slot = cache_slot(p, key);
+    }
+    e = dt_calloc(1, sizeof(*e));
+    if (!e) {
+        dt_queue_fail(q, DT_ERR_NOMEM, "out of memory for a primitive");
+        return NULL;
+    }
+    memcpy(e->key, key, sizeof(e->key));
+    if (!build(q, e, arg)) {
+        entry_free(e);
+        return NULL;
+    }
+    *slot = e;
+    p->used++;
+    return e;
+}
+
+/* Runs a primitive: `ptr` are the arguments' data in ARG_ order, `packed` the weight if it is one.
+ */
+static void entry_run(struct dt_queue *q, struct entry *e, void *const ptr[ARG_N],
+                      dnnl_memory_t packed)
+{
+    dnnl_exec_arg_t args[ARG_N];
+    dnnl_status_t st = dnnl_success;
+    int n = 0;
+
+    for (int i = 0; i < ARG_N; i++) {
+        void *p = ptr[i];
+
+        if (i == ARG_B && packed) {
+            args[n++] = (dnnl_exec_arg_t){DNNL_ARG_WEIGHTS, packed};
+            continue;
+        }
+        if (!e->mem[i])
+            continue;
+        if (i == ARG_SCRATCH)
+            p = dt_cpu_scratch(q, DT_SCRATCH_PRODUCT, e->scratch_bytes);
+        if (!p && i == ARG_SCRATCH)
+            return;
+        st = dnnl_memory_set_data_handle(e->mem[i], p);
+        if (st != dnnl_success) {
+            fail(q, st, "setting a pointer");
+            return;
+        }
+        args[n++] = (dnnl_exec_arg_t){e->arg[i], e->mem[i]};
+    }
+    st = dnnl_primitive_execute(e->prim, q->products->stream, n, args);
+    if (st == dnnl_success)
+        st = dnnl_stream_wait(q->products->stream);
+    if (st != dnnl_success)
+        fail(q, st, "running a primitive");
+}
+
+/* ---- weights ---- */
+
+static void view_desc(const struct dt_weight *w, enum view view, dnnl_memory_desc_t *md)
+{
+    const struct dt_weight_shape *s = &w->shape;
+    dnnl_dims_t dims = {s->in, s->out}, strides = {1, s->in};
+
+    if (view == VIEW_FORWARD) {
+        dnnl_memory_desc_init_by_strides(md, 2, dims, dnnl_f32, strides);
+    } else if (view == VIEW_BACKWARD) {
+        dnnl_dims_t bdims = {s->out, s->in};
+
+        dnnl_memory_desc_init_by_tag(md, 2, bdims, dnnl_f32, dnnl_ab);
+    } else {
+        dnnl_dims_t fdims = {s->out, s->in, s->kernel, s->kernel};
+
+        dnnl_memory_desc_init_by_tag(md, 4, fdims, dnnl_f32, dnnl_oihw);
+    }
+}
+
+static bool variant_build(struct dt_queue *q, struct dt_weight *w, struct variant *v)
+{
+    dnnl_engine_t engine = q->products->engine;
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_memory_desc_t from;
+    dnnl_status_t st;
+
+    view_desc(w, v->view, &from);
+    v->data = dt_cpu_alloc(w->cpu, dnnl_memory_desc_get_size(&v->md));
+    if (!v->data) {
+        dt_queue_fail(q, DT_ERR_NOMEM, "out of memory: %zu bytes for a packed weight",
+                      dnnl_memory_desc_get_size(&v->md));
+        return false;
+    }
+    /* oneDNN fills the padding of blocked layouts with zeros when a pointer is set: give it last */
+    if ((st = dnnl_memory_create(&v->mem, &v->md, engine, v->data)) != dnnl_success ||
+        (st = dnnl_memory_create(&v->from, &from, engine, (void *)(uintptr_t)w->master)) !=
+            dnnl_success ||
+        (st = dnnl_reorder_primitive_desc_create(&pd, &from, engine, &v->md, engine, NULL)) !=
+            dnnl_success)
+        return fail(q, st, "packing a weight");
+    st = dnnl_primitive_create(&v->reorder, pd);
+    dnnl_primitive_desc_destroy(pd);
+    return st == dnnl_success || fail(q, st, "packing a weight");
+}
+
+static void variant_free(struct dt_weight *w, struct variant *v)
+{
+    if (v->mem)
+        dnnl_memory_destroy(v->mem);
+    if (v->from)
+        dnnl_memory_destroy(v->from);
+    if (v->reorder)
+        dnnl_primitive_destroy(v->reorder);
+    dt_cpu_free(w->cpu, v->data);
+    memset(v, 0, sizeof(*v));
+}
+
+static dnnl_memory_t packed_locked(struct dt_queue *q, struct dt_weight *w, enum view view,
+                                   const dnnl_memory_desc_t *want)
+{
+    struct variant *v = NULL;
+    dnnl_exec_arg_t args[2];
+    dnnl_status_t st;
+
+    for (int i = 0; i < w->n_variants && !v; i++)
+        if (w->variants[i].view == view && dnnl_memory_desc_equal(&w->variants[i].md, want))
+            v = &w->variants[i];
+    if (!v) {
+        if (w->n_variants == VARIANTS) /* more layouts than kinds of use: forget the oldest */
+            variant_free(w, v = &w->variants[0]);
+        else
+            v = &w->variants[w->n_variants];
+        v->md = *want;
+        v->view = view;
+        if (!variant_build(q, w, v)) {
+            variant_free(w, v);
+            return NULL;
+        }
+        if (v == &w->variants[w->n_variants])
+            w->n_variants++;
+    }
+    if (v->version == w->version)
+        return v->mem;
+    args[0] = (dnnl_exec_arg_t){DNNL_ARG_FROM, v->from};
+    args[1] = (dnnl_exec_arg_t){DNNL_ARG_TO, v->mem};
+    st = dnnl_primitive_execute(v->reorder, q->products->stream, 2, args);
+    if (st == dnnl_success)
+        st = dnnl_stream_wait(q->products->stream);
+    if (st != dnnl_success)
+        return fail(q, st, "packing a weight"), NULL;
+    v->version = w->version;
+    return v->mem;
+}
+
+static dnnl_memory_t packed(struct dt_queue *q, const struct dt_weight *cw, enum view view,
+                            const dnnl_memory_desc_t *want)
+{
+    struct dt_weight *w = (struct dt_weight *)(uintptr_t)cw; /* packing is a cache */
+    dnnl_memory_t m;
+
+    pthread_mutex_lock(&w->lock);
+    m = packed_locked(q, w, view, want);
+    pthread_mutex_unlock(&w->lock);
+    return m;
+}
+
+enum dt_status dt_cpu_weight_new(const struct dt_device *dev, const struct dt_weight_shape *shape,
+                                 const float *master, struct dt_error *err, struct dt_weight **out)
+{
+    struct dt_weight *w;
+
+    assert(shape->out > 0 && shape->in > 0 && shape->kernel >= 0 && master);
+    if (shape->dtype == DT_BF16 && !dev->info.bf16)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "this CPU has no bf16 products (AVX-512 is needed): use fp32");
+    w = dt_calloc(1, sizeof(*w));
+    if (!w)
+        return dt_error_nomem(err, "a weight");
+    w->cpu = dev->impl;
+    w->shape = *shape;
+    w->master = master;
+    w->version = 1;
+    pthread_mutex_init(&w->lock, NULL);
+    *out = w;
+    return DT_OK;
+}
+
+void dt_cpu_weight_free(struct dt_weight *w)
+{
+    if (!w)
+        return;
+    for (int i = 0; i < VARIANTS; i++)
+        variant_free(w, &w->variants[i]);
+    pthread_mutex_destroy(&w->lock);
+    dt_free(w);
+}
+
+void dt_cpu_weight_changed(struct dt_queue *q, struct dt_weight *w)
+{
+    (void)q;
+    pthread_mutex_lock(&w->lock);
+    w->version++;
+    pthread_mutex_unlock(&w->lock);
+}
+
+const struct dt_weight_shape *dt_cpu_weight_shape(const struct dt_weight *w)
+{
+    return &w->shape;
+}
+
+/* ---- matmul ---- */
+
+struct product_build {
+    const struct dt_product *p;
+    bool weight;
+};
+
+static bool product_build(struct dt_queue *q, struct entry *e, const void *arg)
+{
+    const struct product_build *pb = arg;
+    const struct dt_product *p = pb->p;
+    dnnl_dims_t da = {p->m, p->k}, db = {p->k, p->n}, dc = {p->m, p->n}, dbias = {1, p->n};
+    dnnl_dims_t sa = {p->ra, p->ca}, sb = {p->rb, p->cb}, sc = {p->rc, 1};
+    dnnl_memory_desc_t a, b, c, bias;
+    dnnl_matmul_desc_t desc;
+    dnnl_status_t st;
+
+    dnnl_memory_desc_init_by_strides(&a, 2, da, type_of(p->type), sa);
+    if (pb->weight)
+        dnnl_memory_desc_init_by_tag(&b, 2, db, type_of(p->type), dnnl_format_tag_any);
+    else
+        dnnl_memory_desc_init_by_strides(&b, 2, db, type_of(p->type), sb);
+    dnnl_memory_desc_init_by_strides(&c, 2, dc, type_of(p->c_type), sc);
+    dnnl_memory_desc_init_by_tag(&bias, 2, dbias, dnnl_f32, dnnl_ab);
+    st = dnnl_matmul_desc_init(&desc, &a, &b, p->bias ? &bias : NULL, &c);
+    if (st != dnnl_success)
+        return fail(q, st, "describing a matmul");
+    return entry_build(q, e, &desc, p->add) && entry_memory(q, e, ARG_A, DNNL_ARG_SRC, &a) &&
+           (pb->weight || entry_memory(q, e, ARG_B, DNNL_ARG_WEIGHTS, &b)) &&
+           entry_memory(q, e, ARG_C, DNNL_ARG_DST, &c) &&
+           (!p->bias || entry_memory(q, e, ARG_BIAS, DNNL_ARG_BIAS, &bias));
+}
+
+void dt_cpu_product(struct dt_queue *q, const struct dt_product *p, const void *a, const void *b,
+                    const struct dt_weight *w, const float *bias, void *c)
+{
+    const struct product_build pb = {p, w != NULL};
+    /* of a weight, b's strides say only which way round it is read */
+    bool forward = p->rb == 1 && p->cb != 1;
+    const int64_t key[KEY_WORDS] = {KEY_PRODUCT, p->m,          p->n,          p->k,     p->ra,
+                                    p->ca,       w ? 0 : p->rb, w ? 0 : p->cb, p->rc,    p->type,
+                                    p->c_type,   p->add,        p->bias,       w != NULL};
+    void *const ptr[ARG_N] = {(void *)(uintptr_t)a, (void *)(uintptr_t)b, c,
+                              (void *)(uintptr_t)bias, NULL};
+    dnnl_memory_t pack = NULL;
+    struct entry *e;
+
+    if (q->status != DT_OK || p->m == 0 || p->n == 0)
+        return;
+    e = entry_get(q, key, product_build, &pb);
+    if (!e)
+        return;
+    if (w) {
+        pack = packed(q, w, forward ? VIEW_FORWARD : VIEW_BACKWARD, &e->weights);
+        if (!pack)
+            return;
+    }
+    entry_run(q, e, ptr, pack);
+}
+
+/* ---- convolution ---- */
+
+struct conv_build {
+    const struct dt_conv *c;
+    bool backward, bias, add;
+};
+
+static bool conv_build(struct dt_queue *q, struct entry *e, const void *arg)
+{
+    const struct conv_build *cb = arg;
+    const struct dt_conv *c = cb->c;
+    int64_t oh = dt_conv_out(c->h, c), ow = dt_conv_out(c->w, c);
+    dnnl_dims_t dx = {c->n, c->c_in, c->h, c->w}, dy = {c->n, c->c_out, oh, ow};
+    dnnl_dims_t dw = {c->c_out, c->c_in, c->kernel, c->kernel}, db = {c->c_out};
+    dnnl_dims_t strides = {c->stride, c->stride}, pad = {c->pad, c->pad};
+    dnnl_dims_t pad_r = {(oh - 1) * c->stride + c->kernel - c->h - c->pad,
+                         (ow - 1) * c->stride + c->kernel - c->w - c->pad};
+    dnnl_memory_desc_t x, y, w, b;
+    dnnl_convolution_desc_t desc;
+    dnnl_status_t st;
+
+    dnnl_memory_desc_init_by_tag(&x, 4, dx, type_of(c->dtype), dnnl_nhwc);
+    dnnl_memory_desc_init_by_tag(&y, 4, dy, type_of(c->dtype), dnnl_nhwc);
+    dnnl_memory_desc_init_by_tag(&w, 4, dw, type_of(c->dtype), dnnl_format_tag_any);
+    dnnl_memory_desc_init_by_tag(&b, 1, db, dnnl_f32, dnnl_a);
+    if (cb->backward)
+        st = dnnl_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, &x, &w, &y,
+                                                      strides, pad, pad_r);
+    else
+        st = dnnl_convolution_forward_desc_init(&desc, dnnl_forward_training,
+                                                dnnl_convolution_direct, &x, &w,
+                                                cb->bias ? &b : NULL, &y, strides, pad, pad_r);
+    if (st != dnnl_success)
+        return fail(q, st, "describing a convolution");
+    return entry_build(q, e, &desc, cb->add) &&
+           entry_memory(q, e, ARG_A, cb->backward ? DNNL_ARG_DIFF_DST : DNNL_ARG_SRC,
+                        cb->backward ? &y : &x) &&
+           entry_memory(q, e, ARG_C, cb->backward ? DNNL_ARG_DIFF_SRC : DNNL_ARG_DST,
+                        cb->backward ? &x : &y) &&
+           (!cb->bias || entry_memory(q, e, ARG_BIAS, DNNL_ARG_BIAS, &b));
+}
+
+void dt_cpu_conv(struct dt_queue *q, const struct dt_conv *c, bool backward, const void *a,
+                 const struct dt_weight *w, const float *bias, bool add, void *out)
+{
+    const struct conv_build cb = {c, backward, bias != NULL, add};
+    const int64_t key[KEY_WORDS] = {backward ? KEY_CONV_BWD : KEY_CONV_FWD,
+                                    c->dtype,
+                                    c->n,
+                                    c->h,
+                                    c->w,
+                                    c->c_in,
+                                    c->c_out,
+                                    c->kernel,
+                                    c->stride,
+                                    c->pad,
+                                    bias != NULL,
+                                    add};
+    void *const ptr[ARG_N] = {(void *)(uintptr_t)a, NULL, out, (void *)(uintptr_t)bias, NULL};
+    dnnl_memory_t pack;
+    struct entry *e;
+
+    assert(!(backward && (add || bias)));
+    if (q->status != DT_OK || c->n == 0)
+        return;
+    e = entry_get(q, key, conv_build, &cb);
+    if (!e)
+        return;
+    pack = packed(q, w, VIEW_FILTER, &e->weights);
+    if (pack)
+        entry_run(q, e, ptr, pack);
+}

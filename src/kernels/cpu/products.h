@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Between dnnl.c (which knows the product library) and products.c (which knows the kernels'
+ * contracts). */
+#ifndef DT_KERNELS_CPU_PRODUCTS_H
+#define DT_KERNELS_CPU_PRODUCTS_H
+
+#include "kernels/cpu/cpu.h"
+
+/* Forward: out = conv(a, w) + bias (NULL), added to what is there if `add`.  Backward: a is dy, out
+ * is dx; neither bias nor add. */
+void dt_cpu_conv(struct dt_queue *q, const struct dt_conv *c, bool backward, const void *a,
+                 const struct dt_weight *w, const float *bias, bool add, void *out);
+
+#endif
