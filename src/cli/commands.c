@@ -18,6 +18,8 @@ const struct dt_command dt_commands[] = {
      dt_simulate_options_table, 1, -1, dt_cmd_simulate},
     {"reproduce", "", "run the published DistTrain evaluation: published, recalled, ours",
      dt_reproduce_options, 0, 0, dt_cmd_reproduce},
+    {"data", "ACTION [FILE...]", "pack training data into shards, scan shards, show token ids",
+     dt_data_options, 1, -1, dt_cmd_data},
     {"db", "ACTION [FILE...]", "import, fit, show and export kernel profiles", dt_db_options, 1, -1,
      dt_cmd_db},
     {"completion", "", "print the bash completion script", NULL, 0, 0, dt_cmd_completion},

@@ -2,6 +2,7 @@
 bin_PROGRAMS += disttrain
 disttrain_SOURCES = \
 	src/cli/cli.h \
+	src/cli/cmd_data.c \
 	src/cli/cmd_db.c \
 	src/cli/cmd_plan.c \
 	src/cli/cmd_reproduce.c \

@@ -6,6 +6,8 @@ libdtexec_a_SOURCES = \
 	src/exec/data/bpe.c \
 	src/exec/data/caption.c \
 	src/exec/data/caption.h \
+	src/exec/data/document.c \
+	src/exec/data/document.h \
 	src/exec/data/idx.c \
 	src/exec/data/idx.h \
 	src/exec/data/image.c \
@@ -13,16 +15,21 @@ libdtexec_a_SOURCES = \
 	src/exec/data/image_impl.h \
 	src/exec/data/image_jpeg.c \
 	src/exec/data/image_webp.c \
+	src/exec/data/loader.c \
 	src/exec/data/loader.h \
+	src/exec/data/pack.c \
+	src/exec/data/pack.h \
 	src/exec/data/pretoken.c \
 	src/exec/data/report.c \
 	src/exec/data/report.h \
 	src/exec/data/resize.c \
+	src/exec/data/sequence.c \
 	src/exec/data/sequence.h \
 	src/exec/data/shard.c \
 	src/exec/data/shard.h \
 	src/exec/data/shard_impl.h \
 	src/exec/data/shard_index.c \
+	src/exec/data/shard_list.c \
 	src/exec/data/shard_write.c \
 	src/exec/data/tokenizer.c \
 	src/exec/data/tokenizer.h \

@@ -71,7 +71,7 @@ static enum dt_status damage(struct dt_data_report *r, const char *path, uint64_
                              const char *what, struct dt_error *err)
 {
     struct dt_error why;
-    dt_error_at(&why, DT_ERR_INPUT, path, 0, 0, "damaged at byte %llu: %s", (unsigned long long)at,
+    dt_error_at(&why, DT_ERR_INPUT, path, 0, 0, "damaged behind byte %llu: %s", (unsigned long long)at,
                 what ? what : "not a tar file");
     if (dt_data_bad(r, DT_BAD_SHARD, &why) == DT_OK)
         return DT_OK;
@@ -86,7 +86,7 @@ static enum dt_status walk(struct dt_shard_index *ix, uint32_t shard, struct arc
     const char *path = ix->paths[shard];
     char key[DT_SHARD_NAME_MAX] = "";
     struct archive_entry *e;
-    uint64_t begin = 0, at;
+    uint64_t begin = 0, at = 0;
     bool open = false;
     int rc;
     while ((rc = archive_read_next_header(a, &e)) == ARCHIVE_OK || rc == ARCHIVE_WARN) {
@@ -104,9 +104,9 @@ static enum dt_status walk(struct dt_shard_index *ix, uint32_t shard, struct arc
         begin = at;
         open = true;
     }
-    at = (uint64_t)archive_read_header_position(a);
     if (rc != ARCHIVE_EOF) /* the last sample may be without its end */
         return damage(r, path, at, archive_error_string(a), err);
+    at = (uint64_t)archive_read_header_position(a);
     if (open)
         DT_TRY(end_sample(ix, shard, begin, at, err));
     return at + 512 > s->size ? damage(r, path, at, "no end-of-archive mark", err) : DT_OK;

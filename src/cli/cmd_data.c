@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * disttrain data: pack shards, scan them for the planner, show token ids. */
+#include "cli/cli.h"
+#include "cli/table.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "core/mem.h"
+#include "exec/data/caption.h"
+#include "exec/data/loader.h"
+#include "exec/data/pack.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+/* Where Debian's package dataset-fashion-mnist puts the files. */
+#define FASHION_DIR "/usr/share/datasets/fashion-mnist"
+
+enum { LABELS_MAX = 256, TEXT_MAX = 64 << 20 };
+
+const struct dt_option dt_data_options[] = {
+    {"output", 'o', DT_OPT_STRING, "FILE",
+     "pack: PREFIX of the shards; scan: the CSV file (default - = stdout)"},
+    {"fashion-mnist", 0, DT_OPT_STRING, "SPLIT", "pack: Fashion-MNIST, train or test"},
+    {"dir", 0, DT_OPT_STRING, "DIR", "pack --fashion-mnist: where its files are"},
+    {"idx", 0, DT_OPT_STRING, "FILE", "pack: pictures in IDX format (MNIST), plain or .gz"},
+    {"labels", 0, DT_OPT_STRING, "FILE", "pack --idx: their labels"},
+    {"label-names", 0, DT_OPT_STRING, "A,B,...", "pack --idx: a word per label for the captions"},
+    {"shard-samples", 0, DT_OPT_INT, "N", "pack: samples per shard (default 10000)"},
+    {"limit", 0, DT_OPT_INT, "N", "pack: stop after N samples"},
+    {"on-bad", 0, DT_OPT_STRING, "WHAT", "bad data: skip (and count; the default) or fail"},
+    {"seq-len", 0, DT_OPT_INT, "N", "scan: tokens of a sequence (default 8192)"},
+    {"tokenizer", 't', DT_OPT_STRING, "FILE", "a tokenizer.json, or bytes (the default)"},
+    {"fit", 0, DT_OPT_STRING, "HOW", "scan: none (the default), max, crop or stretch images"},
+    {"side", 0, DT_OPT_INT, "PIXELS", "scan: the side that --fit aims at"},
+    {"generate", 0, DT_OPT_DOUBLE, "SHARE", "scan: share of images to generate (default 0.5)"},
+    {"max-text", 0, DT_OPT_INT, "N", "scan: cut captions to N tokens"},
+    {"text-only", 0, DT_OPT_FLAG, NULL, "scan: samples without an image are good"},
+    {"unpacked", 0, DT_OPT_FLAG, NULL, "scan: one row per sample, not per packed sequence"},
+    {"fast", 0, DT_OPT_FLAG, NULL, "scan: read headers of images only; corrupt pixels stay hidden"},
+    {"no-shuffle", 0, DT_OPT_FLAG, NULL, "scan: in the order of the files"},
+    {"seed", 's', DT_OPT_INT, "N", "scan: seed of the order and of what is generated (default 0)"},
+    {"threads", 0, DT_OPT_INT, "N", "scan: threads that decode (default 2)"},
+    {"null", '0', DT_OPT_FLAG, NULL, "tokens: texts end with NUL, not with a line end"},
+    {NULL, 0, DT_OPT_FLAG, NULL, NULL},
+};
+
+static enum dt_status on_bad(const struct dt_cli *cli, struct dt_error *err, bool *fatal)
+{
+    const char *s = dt_cli_string(cli, "on-bad", "skip");
+    if (strcmp(s, "skip") != 0 && strcmp(s, "fail") != 0)
+        return dt_error_set(err, DT_ERR_USAGE, "--on-bad is skip or fail, not '%s'", s);
+    *fatal = strcmp(s, "fail") == 0;
+    return DT_OK;
+}
+
+static void print_report(FILE *f, const char *begin, const struct dt_data_report *r)
+{
+    if (r->captions_cut)
+        fprintf(f, "%s%lld captions shortened to what fits\n", begin, (long long)r->captions_cut);
+    for (int i = 0; i < DT_BAD_COUNT; i++)
+        if (r->bad[i])
+            fprintf(f, "%s%lld %s, for instance %s\n", begin, (long long)r->bad[i],
+                    dt_data_bad_text((enum dt_bad)i), r->example[i]);
+}
+
+/* ---- pack ---- */
+
+/* "a,b,c" cut in place into a NULL-terminated list. */
+static enum dt_status split_names(char *text, const char **words, struct dt_error *err)
+{
+    int n = 0;
+    for (char *p = text; p;) {
+        char *comma = strchr(p, ',');
+        if (comma)
+            *comma = '\0';
+        if (!*p || n == LABELS_MAX)
+            return dt_error_set(err, DT_ERR_USAGE, "--label-names is an empty word or more than %d",
+                                (int)LABELS_MAX);
+        words[n++] = p;
+        p = comma ? comma + 1 : NULL;
+    }
+    words[n] = NULL;
+    return DT_OK;
+}
+
+static enum dt_status pack_fashion(const struct dt_cli *cli, const char *split,
+                                   const struct dt_pack_options *o, struct dt_data_report *r,
+                                   struct dt_error *err, struct dt_pack_result *res)
+{
+    const char *dir = dt_cli_string(cli, "dir", FASHION_DIR), *stem;
+    char images[1024], labels[1024];
+    if (strcmp(split, "train") != 0 && strcmp(split, "test") != 0)
+        return dt_error_set(err, DT_ERR_USAGE, "--fashion-mnist is train or test, not '%s'", split);
+    stem = strcmp(split, "train") == 0 ? "train" : "t10k";
+    snprintf(images, sizeof images, "%.900s/%s-images-idx3-ubyte.gz", dir, stem);
+    snprintf(labels, sizeof labels, "%.900s/%s-labels-idx1-ubyte.gz", dir, stem);
+    enum dt_status st = dt_pack_idx(images, labels, dt_fashion_words, o, r, err, res);
+    if (st == DT_ERR_INPUT && err && strstr(err->message, "cannot open"))
+        return dt_error_at(err, st, images, 0, 0,
+                           "cannot open (Debian's package dataset-fashion-mnist has it; --dir says "
+                           "where it is)");
+    return st;
+}
+
+static enum dt_status pack_idx(const struct dt_cli *cli, const char *images,
+                               const struct dt_pack_options *o, struct dt_data_report *r,
+                               struct dt_error *err, struct dt_pack_result *res)
+{
+    const char *labels = dt_cli_string(cli, "labels", NULL);
+    const char *names = dt_cli_string(cli, "label-names", NULL);
+    const char *words[LABELS_MAX + 1];
+    char *copy;
+    if (!labels)
+        return dt_error_set(err, DT_ERR_USAGE, "data pack --idx needs --labels FILE");
+    if (!names)
+        return dt_error_set(err, DT_ERR_USAGE,
+                            "data pack --idx needs --label-names, as in --label-names cat,dog");
+    copy = dt_strdup(names);
+    if (!copy)
+        return dt_error_nomem(err, "label names");
+    enum dt_status st = split_names(copy, words, err);
+    if (st == DT_OK)
+        st = dt_pack_idx(images, labels, words, o, r, err, res);
+    dt_free(copy);
+    return st;
+}
+
+static enum dt_status print_packed(const struct dt_cli *cli, const char *prefix,
+                                   const struct dt_data_report *r, const struct dt_pack_result *res,
+                                   struct dt_error *err)
+{
+    struct dt_json j;
+    char *text;
+    if (!cli->json) {
+        printf("%s-*.tar: %lld samples in %d shard%s\n", prefix, (long long)res->samples,
+               res->shards, res->shards == 1 ? "" : "s");
+        print_report(stdout, "  ", r);
+        return DT_OK;
+    }
+    dt_json_init(&j, true);
+    dt_json_begin_object(&j);
+    dt_json_kv_string(&j, "prefix", prefix);
+    dt_json_kv_int(&j, "samples", res->samples);
+    dt_json_kv_int(&j, "shards", res->shards);
+    dt_data_report_json(r, &j);
+    dt_json_end_object(&j);
+    DT_TRY(dt_json_finish(&j, err, &text));
+    puts(text);
+    dt_free(text);
+    return DT_OK;
+}
+
+static enum dt_status data_pack(struct dt_cli *cli, struct dt_error *err)
+{
+    struct dt_pack_options o = {.prefix = dt_cli_string(cli, "output", NULL)};
+    const char *fashion = dt_cli_string(cli, "fashion-mnist", NULL);
+    const char *idx = dt_cli_string(cli, "idx", NULL);
+    struct dt_data_report r = {0};
+    struct dt_pack_result res;
+    int sources = (fashion != NULL) + (idx != NULL) + (cli->n_args > 1);
+    if (!o.prefix || !*o.prefix)
+        return dt_error_set(err, DT_ERR_USAGE, "data pack needs -o PREFIX");
+    if (sources != 1)
+        return dt_error_set(err, DT_ERR_USAGE,
+                            "data pack takes folders, or --idx FILE, or --fashion-mnist SPLIT");
+    DT_TRY(dt_cli_int(cli, "shard-samples", 1, INT64_MAX, 0, &o.shard_samples, err));
+    DT_TRY(dt_cli_int(cli, "limit", 1, INT64_MAX, 0, &o.limit, err));
+    DT_TRY(on_bad(cli, err, &r.fatal));
+    if (fashion)
+        DT_TRY(pack_fashion(cli, fashion, &o, &r, err, &res));
+    else if (idx)
+        DT_TRY(pack_idx(cli, idx, &o, &r, err, &res));
+    else
+        DT_TRY(dt_pack_folders(cli->args + 1, cli->n_args - 1, &o, &r, err, &res));
+    return print_packed(cli, o.prefix, &r, &res, err);
+}
+
+/* ---- scan ---- */
+
+struct text { /* growing; sticky failure */
+    char *s;
+    size_t n, cap;
+    bool failed;
+};
+
+static void put(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void put(struct text *t, const char *fmt, ...)
+{
+    char line[1024];
+    va_list ap;
+    int n;
+    void *p = t->s;
+    va_start(ap, fmt);
+    n = vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    n = n >= (int)sizeof line ? (int)sizeof line - 1 : n;
+    t->failed = t->failed || n < 0 || dt_grow(&p, &t->cap, t->n + (size_t)n + 1, 1);
+    if (t->failed)
+        return;
+    t->s = p;
+    memcpy(t->s + t->n, line, (size_t)n + 1);
+    t->n += (size_t)n;
+}
+
+struct totals {
+    int64_t rows, tokens, text, encoded, generated, image_tokens;
+};
+
+static void put_row(struct text *t, const struct dt_sequence *s, bool unpacked, struct totals *sum)
+{
+    put(t, "%lld,%d,", (long long)s->index, s->text_tokens);
+    for (unsigned flag = DT_ITEM_ENCODE; flag <= DT_ITEM_GENERATE; flag <<= 1) {
+        const char *sep = "";
+        for (int i = 0; i < s->n_items; i++) {
+            if (!(s->items[i].flags & flag))
+                continue;
+            put(t, "%s%dx%d", sep, s->items[i].w, s->items[i].h);
+            sep = ";";
+            *(flag == DT_ITEM_ENCODE ? &sum->encoded : &sum->generated) += 1;
+        }
+        put(t, ",");
+    }
+    put(t, "%d\n", unpacked ? s->n_tokens : s->seq_len);
+    sum->rows++;
+    sum->tokens += s->n_tokens;
+    sum->text += s->text_tokens;
+    sum->image_tokens += s->n_tokens - s->text_tokens;
+}
+
+static enum dt_status scan_options(const struct dt_cli *cli, struct dt_loader_options *o,
+                                   struct dt_error *err)
+{
+    const char *fit = dt_cli_string(cli, "fit", "none");
+    int64_t seq_len, side, max_text, seed, threads;
+    int f = 0;
+    DT_TRY(dt_cli_int(cli, "seq-len", 4, 1 << 24, 8192, &seq_len, err));
+    DT_TRY(dt_cli_int(cli, "side", 1, DT_IMAGE_SIDE_MAX, 0, &side, err));
+    DT_TRY(dt_cli_int(cli, "max-text", 1, 1 << 24, 0, &max_text, err));
+    DT_TRY(dt_cli_int(cli, "seed", 0, INT64_MAX, 0, &seed, err));
+    DT_TRY(dt_cli_int(cli, "threads", 0, 256, 2, &threads, err));
+    DT_TRY(dt_cli_double(cli, "generate", 0, 1, 0.5, &o->generate, err));
+    while (dt_image_fit_names[f] && strcmp(dt_image_fit_names[f], fit) != 0)
+        f++;
+    if (!dt_image_fit_names[f])
+        return dt_error_set(err, DT_ERR_USAGE, "--fit is none, max, crop or stretch, not '%s'",
+                            fit);
+    if ((f == DT_FIT_NONE) != (side == 0))
+        return dt_error_set(err, DT_ERR_USAGE, "--fit max, crop or stretch go with --side PIXELS");
+    o->image = (struct dt_image_spec){(enum dt_image_fit)f, (int)side, DT_FILTER_AUTO};
+    o->target = o->image;
+    o->seq_len = (int)seq_len;
+    o->text_tokens_max = (int)max_text;
+    o->seed = (uint64_t)seed;
+    o->threads = (int)threads;
+    o->epochs = 1;
+    o->shuffle = !dt_cli_flag(cli, "no-shuffle");
+    o->unpacked = dt_cli_flag(cli, "unpacked");
+    o->text_only = dt_cli_flag(cli, "text-only");
+    o->sizes_only = dt_cli_flag(cli, "fast");
+    return on_bad(cli, err, &o->fatal);
+}
+
+static enum dt_status scan_rows(struct dt_loader *l, bool unpacked, struct text *t,
+                                struct totals *sum, struct dt_error *err)
+{
+    for (;;) {
+        struct dt_sequence *s;
+        DT_TRY(dt_loader_next(l, err, &s));
+        if (!s)
+            return t->failed ? dt_error_nomem(err, "the CSV text") : DT_OK;
+        put_row(t, s, unpacked, sum);
+        dt_sequence_free(s);
+        if (sum->rows % 64 == 0) {
+            struct dt_cursor c;
+            dt_loader_cursor(l, &c);
+            dt_progress("scan", (int)(c.epoch ? 100 : 100 * c.position / dt_loader_samples(l)),
+                        100);
+        }
+    }
+}
+
+static enum dt_status print_scanned(const struct dt_cli *cli, const char *path,
+                                    const struct dt_data_report *r, const struct totals *sum,
+                                    int64_t samples, int seq_len, struct dt_error *err)
+{
+    struct dt_json j;
+    char *text;
+    if (!cli->json) {
+        printf("%s: %lld rows from %lld of %lld samples\n", path, (long long)sum->rows,
+               (long long)r->documents, (long long)samples);
+        printf(
+            "  %lld tokens (%lld text, %lld image), sequences %.1f %% full; %lld images encoded, "
+            "%lld to generate\n",
+            (long long)sum->tokens, (long long)sum->text, (long long)sum->image_tokens,
+            sum->rows ? 100.0 * (double)sum->tokens / ((double)sum->rows * seq_len) : 0.0,
+            (long long)sum->encoded, (long long)sum->generated);
+        print_report(stdout, "  ", r);
+        return DT_OK;
+    }
+    dt_json_init(&j, true);
+    dt_json_begin_object(&j);
+    dt_json_kv_string(&j, "csv", path);
+    dt_json_kv_int(&j, "rows", sum->rows);
+    dt_json_kv_int(&j, "samples", samples);
+    dt_json_kv_int(&j, "tokens", sum->tokens);
+    dt_json_kv_int(&j, "text_tokens", sum->text);
+    dt_json_kv_int(&j, "image_tokens", sum->image_tokens);
+    dt_json_kv_int(&j, "images_encoded", sum->encoded);
+    dt_json_kv_int(&j, "images_generated", sum->generated);
+    dt_data_report_json(r, &j);
+    dt_json_end_object(&j);
+    DT_TRY(dt_json_finish(&j, err, &text));
+    puts(text);
+    dt_free(text);
+    return DT_OK;
+}
+
+static enum dt_status write_csv(const char *path, const struct text *rows,
+                                const struct dt_loader_options *o, const struct dt_data_report *r,
+                                const struct totals *sum, struct dt_error *err)
+{
+    struct text t = {0};
+    char line[512];
+    void *p;
+    put(&t, "# disttrain data scan: %lld rows of %d tokens from %lld documents, seed %llu\n",
+        (long long)sum->rows, o->seq_len, (long long)r->documents, (unsigned long long)o->seed);
+    for (int i = 0; i < DT_BAD_COUNT; i++)
+        if (r->bad[i]) { /* an example may hold anything: one printable line of it */
+            snprintf(line, sizeof line, "%s", r->example[i]);
+            for (char *c = line; *c; c++)
+                *c = *c < ' ' || *c > '~' ? '?' : *c;
+            put(&t, "# skipped: %lld %s, for instance %s\n", (long long)r->bad[i],
+                dt_data_bad_text((enum dt_bad)i), line);
+        }
+    put(&t, "sample,text_tokens,images,gen_images,seq_tokens\n");
+    p = t.s;
+    if (t.failed || dt_grow(&p, &t.cap, t.n + rows->n + 1, 1)) {
+        dt_free(t.s);
+        return dt_error_nomem(err, "the CSV text");
+    }
+    t.s = p;
+    if (rows->n)
+        memcpy(t.s + t.n, rows->s, rows->n);
+    enum dt_status st = dt_file_write(path, t.s, t.n + rows->n, err);
+    dt_free(t.s);
+    return st;
+}
+
+static enum dt_status scan(struct dt_cli *cli, struct dt_loader_options *o, struct dt_error *err)
+{
+    const char *path = dt_cli_string(cli, "output", "-");
+    struct dt_loader *l;
+    struct text t = {0};
+    struct totals sum = {0};
+    struct dt_data_report r;
+    DT_TRY(dt_loader_open(o, err, &l));
+    enum dt_status st = scan_rows(l, o->unpacked, &t, &sum, err);
+    int64_t samples = dt_loader_samples(l);
+    dt_progress_end();
+    dt_loader_report(l, &r);
+    dt_loader_close(l);
+    if (st == DT_OK && sum.rows == 0)
+        st = dt_error_set(err, DT_ERR_INPUT, "no sample can be used");
+    if (st == DT_OK)
+        st = write_csv(path, &t, o, &r, &sum, err);
+    dt_free(t.s);
+    if (st == DT_OK && strcmp(path, "-") != 0)
+        st = print_scanned(cli, path, &r, &sum, samples, o->seq_len, err);
+    return st;
+}
+
+static enum dt_status data_scan(struct dt_cli *cli, struct dt_error *err)
+{
+    struct dt_loader_options o = {0};
+    struct dt_tokenizer *t;
+    char **shards;
+    enum dt_status st;
+    if (cli->n_args < 2)
+        return dt_error_set(err, DT_ERR_USAGE, "data scan SHARDS...: which shards?");
+    if (cli->json && strcmp(dt_cli_string(cli, "output", "-"), "-") == 0)
+        return dt_error_set(err, DT_ERR_USAGE, "data scan --json needs -o FILE for the CSV");
+    DT_TRY(scan_options(cli, &o, err));
+    DT_TRY(dt_tokenizer_open(dt_cli_string(cli, "tokenizer", "bytes"), err, &t));
+    o.tokenizer = t;
+    st = dt_shard_list(cli->args + 1, cli->n_args - 1, err, &shards, &o.n_shards);
+    if (st == DT_OK) {
+        o.shards = (const char *const *)shards;
+        st = scan(cli, &o, err);
+        dt_free(shards);
+    }
+    dt_tokenizer_free(t);
+    return st;
+}
+
+/* ---- tokens ---- */
+
+static enum dt_status print_ids(const struct dt_tokenizer *t, const char *text, size_t len,
+                                char delimiter, struct dt_error *err)
+{
+    struct dt_ids ids = {0};
+    enum dt_status st = DT_OK;
+    for (size_t i = 0; i < len && st == DT_OK;) {
+        const char *end = memchr(text + i, delimiter, len - i);
+        size_t n = end ? (size_t)(end - text) - i : len - i;
+        ids.n = 0;
+        st = dt_tokenizer_encode(t, text + i, n, true, err, &ids);
+        for (size_t k = 0; k < ids.n && st == DT_OK; k++)
+            printf(k ? " %d" : "%d", (int)ids.id[k]);
+        if (st == DT_OK)
+            putchar('\n');
+        i += n + 1;
+    }
+    dt_ids_free(&ids);
+    return st;
+}
+
+static enum dt_status data_tokens(struct dt_cli *cli, struct dt_error *err)
+{
+    struct dt_tokenizer *t;
+    char *text;
+    size_t len;
+    if (cli->n_args > 2)
+        return dt_error_set(err, DT_ERR_USAGE, "data tokens takes one file, or none for stdin");
+    DT_TRY(dt_tokenizer_open(dt_cli_string(cli, "tokenizer", "bytes"), err, &t));
+    enum dt_status st =
+        dt_file_read(cli->n_args == 2 ? cli->args[1] : "-", TEXT_MAX, err, &text, &len);
+    if (st == DT_OK) {
+        st = print_ids(t, text, len, dt_cli_flag(cli, "null") ? '\0' : '\n', err);
+        dt_free(text);
+    }
+    dt_tokenizer_free(t);
+    return st;
+}
+
+enum dt_status dt_cmd_data(struct dt_cli *cli, struct dt_error *err)
+{
+    const char *action = cli->args[0];
+    if (strcmp(action, "pack") == 0)
+        return data_pack(cli, err);
+    if (strcmp(action, "scan") == 0)
+        return data_scan(cli, err);
+    if (strcmp(action, "tokens") == 0)
+        return data_tokens(cli, err);
+    return dt_error_set(err, DT_ERR_USAGE, "unknown action '%s': pack, scan or tokens", action);
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * One sample of a shard made into a document: tokens of its text, pixels of its image.  Shared by
+ * the loader's files only. */
+#ifndef DT_EXEC_DATA_DOCUMENT_H
+#define DT_EXEC_DATA_DOCUMENT_H
+
+#include "exec/data/loader.h"
+#include "exec/data/shard.h"
+
+struct dt_document {       /* zero-initialised is valid */
+    enum dt_status status; /* DT_OK, or why it is not there; DT_ERR_INPUT is bad data */
+    enum dt_bad bad;
+    char why[256];
+    enum dt_task task;
+    struct dt_ids text;
+    bool cut; /* the text was shortened */
+    int w, h;
+    uint8_t *px;
+    int image_tokens; /* in the LLM sequence */
+    uint64_t sample;
+    int64_t label;
+    int64_t place; /* running number in the loader's order */
+};
+
+/* Reads sample i as a document of `epoch`.  `scratch` is the calling thread's own. */
+void dt_document_read(const struct dt_loader_options *o, const struct dt_shard_index *ix,
+                      uint64_t i, int64_t epoch, struct dt_shard_sample *scratch,
+                      struct dt_document *out);
+/* LLM tokens of the whole document. */
+int dt_document_tokens(const struct dt_document *d);
+void dt_document_free(struct dt_document *d);
+
+/* sequence.c: an empty sequence; room is seq_len - n_tokens. */
+struct dt_sequence *dt_sequence_new(int seq_len, int64_t index);
+/* Appends a document that fits; its pixels now belong to the sequence.  0, or -1 out of memory. */
+int dt_sequence_append(struct dt_sequence *s, struct dt_document *d, struct dt_special_ids ids);
+/* Pads the rest. */
+void dt_sequence_finish(struct dt_sequence *s, struct dt_special_ids ids);
+
+#endif

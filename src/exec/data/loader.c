@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The ring of documents and its threads, and packing.
+ *
+ *   taken <= place < issued <= taken + queue;  place k lives in slot k % queue
+ */
+#include "exec/data/loader.h"
+
+#include "core/mem.h"
+#include "core/rng.h"
+#include "exec/data/document.h"
+
+#include <pthread.h>
+#include <string.h>
+
+enum { THREADS_MAX = 256, QUEUE_MAX = 1 << 16, SAMPLE_BYTES_MAX = 64 << 20, PATCH = 16 };
+
+struct slot {
+    struct dt_document doc;
+    bool ready;
+};
+
+struct dt_loader {
+    struct dt_loader_options o;
+    struct dt_shard_index *ix;
+    struct dt_special_ids ids;
+    uint64_t fingerprint;
+    int64_t per_epoch; /* documents of this part in an epoch */
+    int64_t start;     /* place 0 is this many documents after the start of epoch 0 */
+    int64_t end;       /* the first place that is not there; INT64_MAX = endless */
+    /* the caller's side */
+    struct dt_data_report report;
+    struct dt_document pending; /* did not fit the last sequence */
+    bool has_pending;
+    int64_t sequences;
+    int64_t bad_in_a_row;
+    struct dt_shard_sample scratch; /* without threads */
+    /* shared */
+    pthread_mutex_t lock;
+    pthread_cond_t can_issue, can_take;
+    int64_t issued, taken;
+    bool stop;
+    struct slot *slots;
+    int n_threads;
+    pthread_t threads[THREADS_MAX];
+};
+
+/* ---- order ---- */
+
+uint64_t dt_order_at(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i)
+{
+    /* A Feistel network on 2 * half bits, walked until it lands below n (at most 4 steps on
+     * average) */
+    uint32_t half = 1, key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)}, out[4];
+    uint64_t mask;
+    while (half < 32 && (UINT64_C(1) << (2 * half)) < n)
+        half++;
+    mask = (UINT64_C(1) << half) - 1;
+    do {
+        uint64_t left = i >> half, right = i & mask;
+        for (uint32_t round = 0; round < 6; round++) {
+            uint32_t ctr[4] = {(uint32_t)right, round, (uint32_t)epoch, (uint32_t)(epoch >> 32)};
+            uint64_t next;
+            dt_philox4x32(ctr, key, out);
+            next = left ^ (out[0] & mask);
+            left = right;
+            right = next;
+        }
+        i = left << half | right;
+    } while (i >= n);
+    return i;
+}
+
+/* ---- documents ---- */
+
+static void make_document(const struct dt_loader *l, int64_t place, struct dt_shard_sample *scratch,
+                          struct dt_document *out)
+{
+    int64_t at = l->start + place, epoch = at / l->per_epoch;
+    uint64_t n = l->ix->n;
+    uint64_t i = (uint64_t)(at % l->per_epoch) * (uint64_t)l->o.parts + (uint64_t)l->o.part;
+    if (l->o.shuffle)
+        i = dt_order_at(l->o.seed, (uint64_t)epoch, n, i);
+    dt_document_read(&l->o, l->ix, i, epoch, scratch, out);
+    out->place = place;
+}
+
+static void *worker(void *arg)
+{
+    struct dt_loader *l = arg;
+    struct dt_shard_sample scratch = {0};
+    pthread_mutex_lock(&l->lock);
+    for (;;) {
+        struct dt_document doc = {0};
+        struct slot *s;
+        int64_t place;
+        while (!l->stop && l->issued < l->end && l->issued - l->taken >= l->o.queue)
+            pthread_cond_wait(&l->can_issue, &l->lock);
+        if (l->stop || l->issued >= l->end)
+            break;
+        place = l->issued++;
+        pthread_mutex_unlock(&l->lock);
+        make_document(l, place, &scratch, &doc);
+        pthread_mutex_lock(&l->lock);
+        s = &l->slots[place % l->o.queue];
+        s->doc = doc;
+        s->ready = true;
+        if (place == l->taken)
+            pthread_cond_signal(&l->can_take);
+    }
+    pthread_mutex_unlock(&l->lock);
+    dt_shard_sample_free(&scratch);
+    return NULL;
+}
+
+/* The next document in order; false at the end. */
+static bool take(struct dt_loader *l, struct dt_document *out)
+{
+    struct slot *s;
+    if (l->taken >= l->end)
+        return false;
+    if (l->n_threads == 0) {
+        make_document(l, l->taken++, &l->scratch, out);
+        return true;
+    }
+    pthread_mutex_lock(&l->lock);
+    s = &l->slots[l->taken % l->o.queue];
+    while (!s->ready)
+        pthread_cond_wait(&l->can_take, &l->lock);
+    *out = s->doc;
+    s->ready = false;
+    l->taken++;
+    pthread_cond_signal(&l->can_issue);
+    pthread_mutex_unlock(&l->lock);
+    return true;
+}
+
+/* ---- packing ---- */
+
+/* Counts a document that is not good; DT_OK to go on. */
+static enum dt_status pass_over(struct dt_loader *l, const struct dt_document *d,
+                                struct dt_error *err)
+{
+    struct dt_error why;
+    dt_error_set(&why, d->status, "%s", d->why);
+    if (d->status != DT_ERR_INPUT || dt_data_bad(&l->report, d->bad, &why) != DT_OK) {
+        if (err)
+            *err = why;
+        return d->status;
+    }
+    if (++l->bad_in_a_row >= l->per_epoch)
+        return dt_error_set(err, DT_ERR_INPUT, "none of %lld samples can be used; the last: %s",
+                            (long long)l->per_epoch, d->why);
+    return DT_OK;
+}
+
+/* The next good document; *end if there is none. */
+static enum dt_status next_good(struct dt_loader *l, struct dt_error *err, struct dt_document *d,
+                                bool *end)
+{
+    *end = false;
+    if (l->has_pending) {
+        *d = l->pending;
+        l->has_pending = false;
+        return DT_OK;
+    }
+    for (;;) {
+        if (!take(l, d)) {
+            *end = true;
+            return DT_OK;
+        }
+        if (d->status == DT_OK)
+            break;
+        enum dt_status st = pass_over(l, d, err);
+        dt_document_free(d);
+        DT_TRY(st);
+    }
+    l->bad_in_a_row = 0;
+    l->report.documents++;
+    l->report.captions_cut += d->cut;
+    return DT_OK;
+}
+
+static enum dt_status fill(struct dt_loader *l, struct dt_sequence *s, struct dt_error *err)
+{
+    do {
+        struct dt_document d;
+        bool end;
+        int failed;
+        DT_TRY(next_good(l, err, &d, &end));
+        if (end)
+            break;
+        if (dt_document_tokens(&d) > s->seq_len - s->n_tokens) {
+            l->pending = d;
+            l->has_pending = true;
+            break;
+        }
+        failed = dt_sequence_append(s, &d, l->ids);
+        dt_document_free(&d);
+        if (failed)
+            return dt_error_nomem(err, "a sequence");
+    } while (!l->o.unpacked);
+    return DT_OK;
+}
+
+enum dt_status dt_loader_next(struct dt_loader *l, struct dt_error *err, struct dt_sequence **out)
+{
+    struct dt_sequence *s = dt_sequence_new(l->o.seq_len, l->sequences);
+    enum dt_status st;
+    if (!s)
+        return dt_error_nomem(err, "a sequence");
+    st = fill(l, s, err);
+    if (st != DT_OK || s->n_docs == 0) {
+        dt_sequence_free(s);
+        if (st == DT_OK)
+            *out = NULL;
+        return st;
+    }
+    dt_sequence_finish(s, l->ids);
+    l->sequences++;
+    *out = s;
+    return DT_OK;
+}
+
+/* ---- cursor, report ---- */
+
+void dt_loader_cursor(const struct dt_loader *l, struct dt_cursor *out)
+{
+    /* only this thread changes `taken`, so it may read it unlocked */
+    int64_t at = l->start + (l->has_pending ? l->pending.place : l->taken);
+    *out = (struct dt_cursor){l->fingerprint, at / l->per_epoch, at % l->per_epoch, l->sequences};
+}
+
+int64_t dt_loader_samples(const struct dt_loader *l)
+{
+    return (int64_t)l->ix->n;
+}
+
+void dt_loader_report(const struct dt_loader *l, struct dt_data_report *out)
+{
+    *out = l->report;
+}
+
+/* ---- opening ---- */
+
+static void mix(uint64_t *h, uint64_t v)
+{
+    *h = (*h ^ v) * 0x9e3779b97f4a7c15u;
+    *h ^= *h >> 32;
+}
+
+static uint64_t fingerprint(const struct dt_loader_options *o, uint64_t data)
+{
+    uint64_t h = data, generate;
+    memcpy(&generate, &o->generate, sizeof generate);
+    const uint64_t v[] = {
+        (uint64_t)o->seq_len,
+        (uint64_t)o->patch,
+        generate,
+        o->image.fit,
+        (uint64_t)o->image.side,
+        o->image.filter,
+        o->target.fit,
+        (uint64_t)o->target.side,
+        o->target.filter,
+        (uint64_t)o->limits.side_max,
+        (uint64_t)o->limits.pixels_max,
+        (uint64_t)o->sample_bytes_max,
+        (uint64_t)o->text_tokens_max,
+        (uint64_t)(o->text_only | o->unpacked << 1 | o->sizes_only << 2 | o->shuffle << 3),
+        o->seed,
+        (uint64_t)o->part,
+        (uint64_t)o->parts,
+        (uint64_t)dt_tokenizer_vocab(o->tokenizer)};
+    for (size_t i = 0; i < sizeof v / sizeof v[0]; i++)
+        mix(&h, v[i]);
+    return h ? h : 1;
+}
+
+static enum dt_status check(struct dt_loader_options *o, struct dt_error *err)
+{
+    const struct dt_image_spec *spec[] = {&o->image, &o->target};
+    o->patch = o->patch ? o->patch : PATCH;
+    o->parts = o->parts ? o->parts : 1;
+    o->sample_bytes_max = o->sample_bytes_max ? o->sample_bytes_max : SAMPLE_BYTES_MAX;
+    o->queue = o->queue ? o->queue : 16 + 8 * o->threads;
+    if (o->n_shards < 1)
+        return dt_error_set(err, DT_ERR_USAGE, "no shards to read");
+    if (!o->tokenizer || o->seq_len < 4 || o->seq_len > 1 << 24 || o->patch < 1 || o->parts < 1 ||
+        o->part < 0 || o->part >= o->parts || !(o->generate >= 0 && o->generate <= 1) ||
+        o->threads < 0 || o->threads > THREADS_MAX || o->queue < 1 || o->queue > QUEUE_MAX ||
+        o->epochs < 0 || o->sample_bytes_max < 1 || o->text_tokens_max < 0 ||
+        o->limits.side_max < 0 || o->limits.pixels_max < 0)
+        return dt_error_set(err, DT_ERR_USAGE, "an option of the loader is out of range");
+    for (int i = 0; i < 2; i++)
+        if (spec[i]->fit != DT_FIT_NONE && (spec[i]->side < 1 || spec[i]->side > DT_IMAGE_SIDE_MAX))
+            return dt_error_set(err, DT_ERR_USAGE, "an image side of %d pixels is not possible",
+                                spec[i]->side);
+    return DT_OK;
+}
+
+/* Sets where the order begins and ends. */
+static enum dt_status place_cursor(struct dt_loader *l, struct dt_error *err)
+{
+    const struct dt_cursor *c = &l->o.cursor;
+    int64_t n = (int64_t)l->ix->n, epoch = 0, position = 0;
+    l->per_epoch = n / l->o.parts + (l->o.part < n % l->o.parts);
+    l->fingerprint = fingerprint(&l->o, l->ix->fingerprint);
+    if (l->per_epoch < 1)
+        return dt_error_set(err, DT_ERR_INPUT, "the shards have too few samples (%lld)",
+                            (long long)n);
+    if (c->fingerprint) {
+        if (c->fingerprint != l->fingerprint)
+            return dt_error_set(err, DT_ERR_INPUT,
+                                "the cursor belongs to other data, or to other "
+                                "options of the loader");
+        if (c->epoch < 0 || c->position < 0 || c->position >= l->per_epoch || c->sequences < 0 ||
+            c->epoch > INT64_MAX / 2 / l->per_epoch)
+            return dt_error_set(err, DT_ERR_INPUT, "the cursor is damaged");
+        epoch = c->epoch;
+        position = c->position;
+        l->sequences = c->sequences;
+    }
+    l->start = epoch * l->per_epoch + position;
+    l->end = INT64_MAX;
+    if (l->o.epochs) {
+        if (l->o.epochs > INT64_MAX / 2 / l->per_epoch)
+            return dt_error_set(err, DT_ERR_USAGE, "that many epochs are not possible");
+        l->end = l->o.epochs * l->per_epoch - l->start;
+        l->end = l->end < 0 ? 0 : l->end;
+    }
+    return DT_OK;
+}
+
+static enum dt_status start_threads(struct dt_loader *l, struct dt_error *err)
+{
+    l->slots = dt_calloc((size_t)l->o.queue, sizeof *l->slots);
+    if (!l->slots)
+        return dt_error_nomem(err, "the loader's queue");
+    for (int i = 0; i < l->o.threads; i++) {
+        if (pthread_create(&l->threads[i], NULL, worker, l) != 0)
+            return dt_error_set(err, DT_ERR_IO, "cannot start a thread");
+        l->n_threads++;
+    }
+    return DT_OK;
+}
+
+enum dt_status dt_loader_open(const struct dt_loader_options *o, struct dt_error *err,
+                              struct dt_loader **out)
+{
+    struct dt_loader *l = dt_calloc(1, sizeof *l);
+    enum dt_status st;
+    if (!l)
+        return dt_error_nomem(err, "a loader");
+    l->o = *o;
+    l->report.fatal = o->fatal;
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->can_issue, NULL);
+    pthread_cond_init(&l->can_take, NULL);
+    st = check(&l->o, err);
+    if (st == DT_OK)
+        st = dt_shard_index_open(o->shards, o->n_shards, &l->report, err, &l->ix);
+    if (st == DT_OK) {
+        l->ids = dt_tokenizer_special(o->tokenizer);
+        st = place_cursor(l, err);
+    }
+    if (st == DT_OK && o->threads)
+        st = start_threads(l, err);
+    if (st != DT_OK) {
+        dt_loader_close(l);
+        return st;
+    }
+    *out = l;
+    return DT_OK;
+}
+
+void dt_loader_close(struct dt_loader *l)
+{
+    if (!l)
+        return;
+    pthread_mutex_lock(&l->lock);
+    l->stop = true;
+    pthread_cond_broadcast(&l->can_issue);
+    pthread_mutex_unlock(&l->lock);
+    for (int i = 0; i < l->n_threads; i++)
+        pthread_join(l->threads[i], NULL);
+    for (int i = 0; l->slots && i < l->o.queue; i++)
+        if (l->slots[i].ready)
+            dt_document_free(&l->slots[i].doc);
+    if (l->has_pending)
+        dt_document_free(&l->pending);
+    pthread_mutex_destroy(&l->lock);
+    pthread_cond_destroy(&l->can_issue);
+    pthread_cond_destroy(&l->can_take);
+    dt_shard_sample_free(&l->scratch);
+    dt_shard_index_close(l->ix);
+    dt_free(l->slots);
+    dt_free(l);
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "exec/data/sequence.h"
+
+#include "core/mem.h"
+#include "exec/data/document.h"
+
+void dt_sequence_free(struct dt_sequence *s)
+{
+    if (!s)
+        return;
+    for (int i = 0; i < s->n_items; i++)
+        dt_free(s->items[i].px);
+    dt_free(s->items);
+    dt_free(s->docs);
+    dt_free(s->ids);
+    dt_free(s);
+}
+
+struct dt_sequence *dt_sequence_new(int seq_len, int64_t index)
+{
+    struct dt_sequence *s = dt_calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    s->ids = dt_calloc((size_t)seq_len, 3 * sizeof *s->ids); /* and labels, and doc_of */
+    if (!s->ids) {
+        dt_free(s);
+        return NULL;
+    }
+    s->labels = s->ids + seq_len;
+    s->doc_of = s->labels + seq_len;
+    s->seq_len = seq_len;
+    s->index = index;
+    return s;
+}
+
+int dt_sequence_append(struct dt_sequence *s, struct dt_document *d, struct dt_special_ids ids)
+{
+    struct dt_seq_doc *doc;
+    void *docs = s->docs, *items = s->items;
+    int first = s->n_tokens, n = dt_document_tokens(d), at = first;
+    if (dt_grow(&docs, &s->cap_docs, (size_t)s->n_docs + 1, sizeof *s->docs))
+        return -1;
+    s->docs = docs;
+    if (dt_grow(&items, &s->cap_items, (size_t)s->n_items + 1, sizeof *s->items))
+        return -1;
+    s->items = items;
+    s->ids[at++] = ids.bos;
+    if (d->task != DT_TASK_TEXT)
+        s->items[s->n_items++] = (struct dt_seq_item){
+            .w = d->w,
+            .h = d->h,
+            .flags = d->task == DT_TASK_GENERATE ? DT_ITEM_GENERATE : DT_ITEM_ENCODE,
+            .first = d->image_tokens ? (uint32_t)at : 0,
+            .n = (uint32_t)d->image_tokens,
+            .doc = (uint32_t)s->n_docs,
+            .px = d->px};
+    d->px = NULL;
+    for (int i = 0; i < d->image_tokens; i++)
+        s->ids[at++] = ids.image;
+    doc = &s->docs[s->n_docs];
+    *doc = (struct dt_seq_doc){.task = d->task,
+                               .first = (uint32_t)first,
+                               .n = (uint32_t)n,
+                               .text_first = (uint32_t)at,
+                               .text_n = (uint32_t)d->text.n,
+                               .sample = d->sample,
+                               .label = d->label};
+    for (size_t i = 0; i < d->text.n; i++)
+        s->ids[at++] = d->text.id[i];
+    s->ids[at++] = ids.eos;
+    for (int i = first; i < at; i++) { /* text and eos are to be foretold */
+        bool text_next = i + 1 < at && (uint32_t)(i + 1) >= doc->text_first;
+        s->labels[i] = text_next ? s->ids[i + 1] : -1;
+        s->doc_of[i] = s->n_docs;
+    }
+    s->n_docs++;
+    s->n_tokens = at;
+    s->text_tokens += n - d->image_tokens;
+    return 0;
+}
+
+void dt_sequence_finish(struct dt_sequence *s, struct dt_special_ids ids)
+{
+    for (int i = s->n_tokens; i < s->seq_len; i++) {
+        s->ids[i] = ids.pad;
+        s->labels[i] = s->doc_of[i] = -1;
+    }
+}
