@@ -25,11 +25,16 @@ static bool interleaved(const struct dt_plan *p, int module)
 }
 
 /* Chunk-forwards that stage `stage` of an interleaved module runs before its first backward;
- * `after` microbatches are under way in the modules behind it (Megatron-LM's count, which has after
- * = 0, plus those). */
+ * `after` microbatches are under way in the modules behind it.  Megatron-LM's count, which has
+ * after = 0, plus those, plus a burst: the pp microbatches of a group leave the last chunk within
+ * pp turns, the modules behind take one every vpp turns and so return the last of them (pp - 1)(vpp
+ * - 1) turns late; without as many more chunk-forwards in flight the lane would wait for it in
+ * every group. */
 static int warmup(const struct dt_layout *l, int stage, int after)
 {
-    return 2 * (l->pp - 1 - stage) + (l->vpp - 1) * l->pp + after * l->vpp;
+    int burst = after > 0 ? (l->pp - 1) * (l->vpp - 1) : 0;
+
+    return 2 * (l->pp - 1 - stage) + (l->vpp - 1) * l->pp + after * l->vpp + burst;
 }
 
 /* Microbatches that a module takes in before the gradient of the first of them leaves its first
@@ -37,7 +42,8 @@ static int warmup(const struct dt_layout *l, int stage, int after)
  *
  * Interleaved: forwards come in groups of pp microbatches x vpp chunks, chunk by chunk, and
  * backward k follows forward warmup + k; the gradient leaves with the last chunk of a group, so
- * count the chunk-0 forwards done by then. */
+ * count the chunk-0 forwards done by then.  A group takes its pp microbatches in one burst, the
+ * module in front makes them one by one: it must be pp - 1 ahead. */
 static int depth(const struct dt_plan *p, int module, int after)
 {
     const struct dt_layout *l = &p->modules[module].layout;
@@ -51,7 +57,7 @@ static int depth(const struct dt_plan *p, int module, int after)
 
         most = taken > most ? taken : most;
     }
-    return most;
+    return most + l->pp - 1;
 }
 
 /* The largest of `depth` (or of the number of stages) over the paths that leave the module. */

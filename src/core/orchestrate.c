@@ -94,7 +94,7 @@ void dt_formula_stats(const struct dt_search_input *in, const struct dt_plan *p,
 {
     const int llm = in->model->llm;
     int64_t slot = dt_plan_slot_samples(p, llm), slots = dt_plan_slots(p, llm);
-    double interval = 0, staged = 0, staged_warm = 0;
+    double interval = 0, staged_lm = 0, staged = 0, staged_warm = 0, pass = 0;
 
     memset(out, 0, sizeof(*out));
     for (int m = 0; m < p->n_modules; m++) {
@@ -107,16 +107,18 @@ void dt_formula_stats(const struct dt_search_input *in, const struct dt_plan *p,
 
             out->warmup_s += w;
             staged_warm += w;
+            pass = l->vpp > 1 ? p->policy.microbatch * t.sample_s - w : 0;
+            staged_lm = p->policy.microbatch * t.slowest_s;
         } else {
             out->warmup_s += replica_share(slot, l->dp, false) * t.sample_s;
             staged_warm += (double)dt_samples_per_replica(slot, l->dp) * t.sample_s;
+            staged = fmax(staged, replica_share(slot, l->dp, true) * t.slowest_s);
         }
         interval = fmax(interval, replica_share(slot, l->dp, false) * t.sample_s / l->pp);
-        staged = fmax(staged, replica_share(slot, l->dp, true) * t.slowest_s);
     }
     out->steady_s = (double)(slots - 1) * interval;
     out->total_s = out->warmup_s + out->steady_s;
-    out->staged_s = staged_warm + (double)(slots - 1) * staged;
+    out->staged_s = dt_staged_s(staged_warm, (double)(slots - 1), staged_lm, staged, pass);
 }
 
 /* ---- what binds a plan ---- */

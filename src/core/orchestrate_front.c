@@ -210,6 +210,12 @@ static bool depth_reached(const struct dt_search_state *s)
     return deepest == s->gen_pp;
 }
 
+/* Warm-up and longest interval of the modules around the LLM. */
+static double total_s(const struct dt_search_state *s, double warm, double interval)
+{
+    return dt_staged_s(s->base + warm, s->steps, s->interval_lm, interval, s->pass);
+}
+
 /* Modules others[i..] remain; `left` GPUs, warm-up and longest interval so far, GPUs used so far.
  */
 static void combine(struct dt_search_state *s, int i, int left, double warm, double interval,
@@ -222,7 +228,7 @@ static void combine(struct dt_search_state *s, int i, int left, double warm, dou
     if (i == s->n_others) {
         s->stats->candidates++;
         if (depth_reached(s))
-            take_leaf(s, used, s->base + warm + s->steps * interval);
+            take_leaf(s, used, total_s(s, warm, interval));
         return;
     }
     for (int j = i + 1; j < s->n_others; j++) {
@@ -236,8 +242,7 @@ static void combine(struct dt_search_state *s, int i, int left, double warm, dou
     for (size_t a = f->l.n; a-- > 0;) { /* most GPUs first: a good incumbent early */
         const struct dt_option *o = &f->l.o[a];
         double longest = fmax(interval, o->interval);
-        double bound =
-            s->base + warm + o->warm + rest_warm + s->steps * fmax(longest, rest_interval);
+        double bound = total_s(s, warm + o->warm + rest_warm, fmax(longest, rest_interval));
 
         if (o->gpus + rest_gpus > left || bound > s->threshold * (1 + 1e-15))
             continue;
@@ -248,7 +253,7 @@ static void combine(struct dt_search_state *s, int i, int left, double warm, dou
     }
 }
 
-void dt_front_combine(struct dt_search_state *s, int left, double interval, int used)
+void dt_front_combine(struct dt_search_state *s, int left, int used)
 {
-    combine(s, 0, left, 0, interval, used);
+    combine(s, 0, left, 0, 0, used);
 }

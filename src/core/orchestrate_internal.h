@@ -130,10 +130,19 @@ void dt_formula_stats(const struct dt_search_input *in, const struct dt_plan *p,
 
 /* orchestrate_rank.c */
 /* Warm-up of the LLM for one microbatch taking c seconds on one lane: the pipeline fills once;
- * interleaving divides the fill beyond the first stage by vpp. */
+ * interleaving divides the fill beyond the first stage by vpp.  That is the LLM's own view.  Seen
+ * from the modules around it a microbatch still takes all of c to pass through. */
 static inline double dt_llm_warmup_s(double c, int pp, int vpp)
 {
     return c * (vpp + pp - 1) / ((double)pp * vpp);
+}
+/* Staged total: `warm` of all modules (the LLM's as above), intervals of the LLM and of the slowest
+ * other module; `pass` is what the LLM's passage takes beyond its warm-up (0 for vpp = 1). */
+static inline double dt_staged_s(double warm, double steps, double llm, double others, double pass)
+{
+    double a = steps * llm, b = pass + steps * others;
+
+    return warm + (a > b ? a : b);
 }
 enum dt_status dt_cand_plan(struct dt_table *t, const struct dt_cand *c, enum dt_strategy strategy,
                             struct dt_error *err, struct dt_plan *out);

@@ -89,9 +89,21 @@ static double llm_interval(struct dt_search_state *s, int pp)
     return e ? m * e->max_s : HUGE_VAL;
 }
 
-static double llm_warm(const struct dt_search_state *s, int pp)
+/* The LLM's warm-up at this depth, and what its passage takes beyond it. */
+static void set_base(struct dt_search_state *s, int pp)
 {
-    return dt_llm_warmup_s(s->t->in->policy.microbatch * s->sample_s[s->llm], pp, s->c->vpp);
+    double c = s->t->in->policy.microbatch * s->sample_s[s->llm];
+
+    s->base = dt_llm_warmup_s(c, pp, s->c->vpp);
+    s->pass = s->t->in->opt.uniform || s->c->vpp == 1 ? 0 : c - s->base;
+}
+
+/* The interval at which another module no longer lengthens a plan whose LLM has this one. */
+static double fast_enough(const struct dt_search_state *s, double interval)
+{
+    if (s->pass <= 0)
+        return interval;
+    return s->steps > 0 ? fmax(0, interval - s->pass / s->steps) : 0;
 }
 
 static int module_cap(const struct dt_search_state *s, int m, int gpus)
@@ -153,8 +165,8 @@ static void open_depth_pp(struct dt_search_state *s, int pp)
         return; /* interleaving deals microbatches in groups of pp */
     s->pp_lm = pp;
     s->threshold = key_threshold(s);
-    s->base = llm_warm(s, pp);
-    interval = llm_interval(s, pp);
+    set_base(s, pp);
+    interval = s->interval_lm = llm_interval(s, pp);
     limit = interval_limit(s, s->base + warm);
     s->stats->candidates++;
     if (interval > limit)
@@ -168,13 +180,13 @@ static void open_depth_pp(struct dt_search_state *s, int pp)
         int m = s->others[i];
         int spare = left - (least_gpus(s, 0) - (1 << c->tpi[m]));
         const struct dt_limits lim = {s->t->in->model->modules[m].n_blocks, module_cap(s, m, spare),
-                                      limit, interval};
+                                      limit, fast_enough(s, interval)};
 
         if (!dt_front_build(s, m, &lim, &s->front[m]))
             return;
     }
     s->found = s->lean ? s->found : false;
-    dt_front_combine(s, left, interval, gpus);
+    dt_front_combine(s, left, gpus);
     if (s->found && !s->lean)
         pool_add(s, &s->best);
 }
@@ -235,14 +247,14 @@ static bool generator_layouts(struct dt_search_state *s)
     double limit;
 
     s->threshold = s->lean ? s->limit : pool_threshold(s);
-    s->base = llm_warm(s, s->t->in->model->modules[s->llm].n_blocks);
+    set_base(s, s->t->in->model->modules[s->llm].n_blocks); /* the least warm-up, the most `pass` */
     s->pp_lm = s->gen_pp = 1;
     limit = interval_limit(s, s->base + least_warm(s, 0));
     for (int i = 0; i < s->n_gens; i++) {
         int m = s->others[i];
         int spare = s->t->gpus - lane - (least_gpus(s, 0) - (1 << s->c->tpi[m]));
         const struct dt_limits lim = {s->t->in->model->modules[m].n_blocks, module_cap(s, m, spare),
-                                      limit, llm_interval_min(s)};
+                                      limit, fast_enough(s, llm_interval_min(s))};
 
         if (!dt_front_build(s, m, &lim, &s->any_depth[m]))
             return false;

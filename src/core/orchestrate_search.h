@@ -46,6 +46,8 @@ struct dt_search_state {
     int64_t slot;
     int gen_pp, pp_lm; /* deepest generator, depth of the LLM */
     double base;       /* warm-up of the LLM */
+    double pass;       /* what a microbatch's passage through it takes beyond that */
+    double interval_lm;
     struct dt_front front[DT_MAX_MODULES];
     struct dt_front any_depth[DT_MAX_MODULES]; /* generators, whatever gen_pp */
     /* the combination at hand */
@@ -72,6 +74,6 @@ bool dt_front_build(struct dt_search_state *s, int m, const struct dt_limits *li
 bool dt_front_shallow(struct dt_search_state *s, const struct dt_front *all, int pp_max,
                       struct dt_front *f);
 /* Best combination of all fronts in `left` GPUs beside the LLM's `used`; into s->best, s->found. */
-void dt_front_combine(struct dt_search_state *s, int left, double interval, int used);
+void dt_front_combine(struct dt_search_state *s, int left, int used);
 
 #endif

@@ -83,58 +83,73 @@ static enum dt_status order_lane(struct dt_sched *s, struct dt_sched_module *m, 
 {
     uint64_t warmup = UINT64_MAX;
 
-    /* Megatron-core asks the same: with a shorter last group lanes wait for each other in a circle.
-     */
-    if (m->vpp > 1 && n % (uint32_t)m->pp != 0)
-        return dt_error_set(
-            err, DT_ERR_INPUT,
-            "module %s: the interleaved schedule (vpp %d) needs the %u microbatches "
-            "of a replica to be a multiple of pp = %d",
-            m->mod->name, m->vpp, n, m->pp);
     if (s->plan->policy.schedule != DT_SCHED_GPIPE) {
         int held = dt_memory_in_flight(s->plan, s->model, m->index, stage, n);
 
         warmup = held > 0 ? (uint64_t)held - 1 : 0;
     }
-    if (n >= DT_MB_MAX)
-        return dt_error_set(err, DT_ERR_INPUT, "module %s: %u microbatches per replica, at most %d",
-                            m->mod->name, n, DT_MB_MAX - 1);
     return fixed_order(s, m, stage, n, warmup, o) == 0 ? DT_OK
                                                        : dt_error_nomem(err, "order of a lane");
 }
 
+/* Microbatches of lane l of a module (one replica stands for all when slots are aligned). */
+static uint32_t lane_microbatches(const struct dt_sched_module *m, int l)
+{
+    return m->mb_first[l / m->pp + 1] - m->mb_first[l / m->pp];
+}
+
+/* Megatron-core's order exists for whole groups only: with a shorter last group lanes wait for each
+ * other in a circle. */
+static bool whole_groups(const struct dt_sched_module *m, int lanes)
+{
+    for (int l = 0; m->vpp > 1 && l < lanes; l += m->pp)
+        if (lane_microbatches(m, l) % (uint32_t)m->pp != 0)
+            return false;
+    return true;
+}
+
+static enum dt_status module_orders(struct dt_sched *s, struct dt_sched_module *m, int lanes,
+                                    bool fixed, struct dt_error *err)
+{
+    m->order = DT_ARENA_NEW(&s->arena, struct dt_lane_order, lanes);
+    if (!m->order)
+        return dt_error_nomem(err, "orders of lanes");
+    for (int l = 0; l < lanes; l++) {
+        uint32_t n = lane_microbatches(m, l);
+
+        if (n >= DT_MB_MAX)
+            return dt_error_set(err, DT_ERR_INPUT,
+                                "module %s: %u microbatches per replica, at most %d", m->mod->name,
+                                n, DT_MB_MAX - 1);
+        if (fixed)
+            DT_TRY(order_lane(s, m, l % m->pp, n, &m->order[l], err));
+        else if (order_alloc(s, &m->order[l], 2 * n * (uint32_t)m->vpp, m->vpp) != 0)
+            return dt_error_nomem(err, "orders of lanes");
+    }
+    return DT_OK;
+}
+
 enum dt_status dt_sched_orders(struct dt_sched *s, struct dt_error *err)
 {
-    bool list[DT_MAX_MODULES] = {false}, interleaved = false, any = false;
+    bool list[DT_MAX_MODULES] = {false}, interleaved = false, whole = true, any = false;
+    int lanes[DT_MAX_MODULES];
 
-    for (int i = 0; i < s->n_modules; i++)
-        interleaved |= s->m[i].vpp > 1;
     for (int i = 0; i < s->n_modules; i++) {
-        struct dt_sched_module *m = &s->m[i];
-        int lanes = s->aligned ? m->pp : m->dp * m->pp;
-
-        list[i] = s->plan->policy.schedule != DT_SCHED_GPIPE && m->vpp == 1 &&
-                  (!s->aligned || (interleaved && s->n_modules > 1));
+        lanes[i] = s->aligned ? s->m[i].pp : s->m[i].dp * s->m[i].pp;
+        interleaved |= s->m[i].vpp > 1;
+        whole &= whole_groups(&s->m[i], lanes[i]);
+    }
+    for (int i = 0; i < s->n_modules; i++) {
+        list[i] = s->plan->policy.schedule != DT_SCHED_GPIPE &&
+                  (!s->aligned || !whole || (interleaved && s->n_modules > 1));
         any |= list[i];
-        m->order = DT_ARENA_NEW(&s->arena, struct dt_lane_order, lanes);
-        if (!m->order)
-            return dt_error_nomem(err, "orders of lanes");
-        for (int l = 0; l < lanes; l++) {
-            uint32_t n = m->mb_first[l / m->pp + 1] - m->mb_first[l / m->pp];
-
-            if (list[i]) {
-                if (order_alloc(s, &m->order[l], 2 * n, 1) != 0)
-                    return dt_error_nomem(err, "orders of lanes");
-                continue;
-            }
-            DT_TRY(order_lane(s, m, l % m->pp, n, &m->order[l], err));
-        }
+        DT_TRY(module_orders(s, &s->m[i], lanes[i], !list[i] || (s->m[i].vpp > 1 && whole), err));
     }
     if (!any)
         return DT_OK;
-    DT_TRY(dt_sched_list(s, list, err));
+    DT_TRY(dt_sched_list(s, list, whole, err));
     for (int i = 0; i < s->n_modules; i++)
-        for (int l = 0; list[i] && l < (s->aligned ? s->m[i].pp : s->m[i].dp * s->m[i].pp); l++)
-            order_ends(&s->m[i].order[l], 1);
+        for (int l = 0; list[i] && l < lanes[i]; l++)
+            order_ends(&s->m[i].order[l], s->m[i].vpp);
     return DT_OK;
 }

@@ -7,14 +7,15 @@
  * what a SEND waits for an earlier producer.  Point-to-point messages between two lanes must also
  * meet in the same order on both sides.  With two interleaved stages, or after a list schedule, the
  * two orders can differ.  Then the receiving lane takes the order of its messages' producers
- * instead, by topological level L over forwards and backwards (a forward counts 1, a backward 2),
- * ties by producer:
+ * instead, by the time L at which the list schedule ended them, or without one by topological level
+ * (a forward counts 1, a backward 2), ties by producer:
  *
  *     producer P ---> SEND ----> RECV ---> consumer C        L(P) < L(C)
  *
  * A RECV at L(P) waits only for RECVs at smaller or equal L, so sorting by L keeps the program free
  * of cycles, and since L grows along the lane of the producers, all messages of one sender stay in
- * its order. */
+ * its order.  With the list schedule's times no RECV waits longer than its own message did there.
+ */
 #include "core/schedule_impl.h"
 
 #include <stdlib.h>
@@ -45,6 +46,7 @@ static bool lane_matches(const struct dt_program *p, const struct dt_lane *l, ui
 }
 
 struct levels {
+    const struct dt_sched *s;
     uint32_t *level;          /* [n_ops], of compute ops */
     uint32_t *cursor;         /* [n_lanes]: next op of the lane */
     uint32_t *stack, *waiter; /* waiter[op]: lane + 1 that stands at the consumer of this SEND */
@@ -99,8 +101,24 @@ static int levels_init(const struct dt_program *p, struct levels *v, struct dt_a
     return 0;
 }
 
+/* L of the producer of a RECV's message. */
+static int64_t level_of(const struct dt_program *p, const struct levels *v,
+                        const struct dt_op *recv)
+{
+    uint32_t i = producer_of(p, recv);
+    const struct dt_op *op = &p->ops[i];
+    const struct dt_sched_module *m = &v->s->m[op->module];
+    size_t mb = op->mb + (v->s->aligned ? 0 : m->mb_first[op->replica]);
+
+    if (!m->when)
+        return v->level[i];
+    return m->when[(mb * (size_t)m->n_v + (size_t)(op->chunk * m->pp + op->stage)) * 2 +
+                   (op->kind == DT_OP_BACKWARD)];
+}
+
 struct arrival {
-    uint32_t level, send, old; /* send: index of the SEND, which follows its producer */
+    int64_t level;
+    uint32_t send, old; /* send: index of the SEND, which follows its producer */
     struct dt_op op;
 };
 
@@ -139,7 +157,7 @@ static int reorder_lane(struct dt_program *p, const struct dt_lane *l, const str
         in[n] = (struct arrival){.send = l->first + i, .old = l->first + i, .op = *op};
         if (op->kind == DT_OP_RECV) {
             in[n].send = op->peer;
-            in[n].level = v->level[producer_of(p, op)];
+            in[n].level = level_of(p, v, op);
         }
         n++;
     }
@@ -173,7 +191,7 @@ enum dt_status dt_sched_match(struct dt_sched *s, struct dt_program *p, struct d
 {
     uint32_t *last = DT_ARENA_NEW(&s->arena, uint32_t, p->n_lanes + 1);
     bool *bad = DT_ARENA_NEW(&s->arena, bool, p->n_lanes + 1), any = false;
-    struct levels v = {0};
+    struct levels v = {.s = s};
 
     if (!last || !bad)
         return dt_error_nomem(err, "order of messages");
@@ -181,7 +199,7 @@ enum dt_status dt_sched_match(struct dt_sched *s, struct dt_program *p, struct d
         any |= bad[i] = !lane_matches(p, &p->lanes[i], last);
     if (!any)
         return DT_OK;
-    if (levels_init(p, &v, &s->arena) != 0)
+    if (!s->m[0].when && levels_init(p, &v, &s->arena) != 0)
         return dt_error_nomem(err, "order of messages");
     for (int i = 0; i < p->n_lanes; i++)
         if (bad[i] && reorder_lane(p, &p->lanes[i], &v) != 0)
