@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Attention and rotary positions. */
+#include "kernel_util.h"
+#include "ref_kernels.h"
+
+enum { PLACES = 6 };
+
+struct attn_case {
+    struct dt_attention a;
+    double *q, *k, *v, *o, *lse;
+    const double *d_o;
+    int64_t size_o;
+};
+
+static double attn_loss(void *ctx)
+{
+    struct attn_case *c = ctx;
+    double s = 0;
+
+    memset(c->o, 0, sizeof(double) * (size_t)c->size_o);
+    ref_attention(&c->a, c->q, c->k, c->v, c->o, c->lse);
+    for (int64_t i = 0; i < c->size_o; i++)
+        s += c->o[i] * c->d_o[i];
+    return s;
+}
+
+/* Only heads' columns: the gaps between them belong to others and must stay. */
+static void keep_columns(double *v, int64_t rows, int64_t stride, int64_t width)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = width; i < stride; i++)
+            v[r * stride + i] = 0;
+}
+
+static void check(struct kt *k, const struct dt_attention *shape, int64_t pad)
+{
+    struct attn_case c = {.a = *shape};
+    struct dt_attention *a = &c.a;
+    int64_t wq = (int64_t)a->heads * a->head_dim, wk = (int64_t)a->kv_heads * a->head_dim;
+
+    a->dtype = k->t;
+    a->rows_q = a->cu_q[a->n_seq];
+    a->rows_k = a->cu_k[a->n_seq];
+    for (int64_t s = 0; s < a->n_seq; s++) {
+        if (a->cu_q[s + 1] - a->cu_q[s] > a->max_q)
+            a->max_q = a->cu_q[s + 1] - a->cu_q[s];
+        if (a->cu_k[s + 1] - a->cu_k[s] > a->max_k)
+            a->max_k = a->cu_k[s + 1] - a->cu_k[s];
+    }
+    a->stride_q = wq + pad;
+    a->stride_k = wk + pad;
+    a->stride_v = wk + 2 * pad;
+    a->stride_o = wq + 3 * pad;
+    a->scale = 1.0f / sqrtf((float)a->head_dim);
+    int64_t nq = a->rows_q * a->stride_q, nk = a->rows_k * a->stride_k;
+    int64_t nv = a->rows_k * a->stride_v, no = a->rows_q * a->stride_o;
+    struct buf q = buf_new(k, nq, k->t, 1.385, 0), key = buf_new(k, nk, k->t, 1.2, 0.1);
+    struct buf v = buf_new(k, nv, k->t, 1.1, 0.3), o = buf_new(k, no, k->t, 0, 0);
+    struct buf d_o = buf_new(k, no, k->t, 1, 0), lse = buf_new(k, a->heads * a->rows_q, DT_F32, 1, 0);
+    struct buf dq = buf_new(k, nq, k->t, 0, 0), dk = buf_new(k, nk, k->t, 0, 0);
+    struct buf dv = buf_new(k, nv, k->t, 0, 0);
+    double *want = calloc((size_t)no + 1, sizeof(double)), *l = calloc((size_t)lse.n + 1, sizeof(double));
+
+    keep_columns(d_o.v, a->rows_q, a->stride_o, wq);
+    for (int th = 0; th < 2; th++) {
+        buf_reset(&o), buf_reset(&dq), buf_reset(&dk), buf_reset(&dv), buf_reset(&d_o);
+        k->k->attention_fwd(k->q[th], a, q.p, key.p, v.p, o.p, lse.p);
+        k->k->attention_bwd(k->q[th], a, q.p, key.p, v.p, o.p, lse.p, d_o.p, dq.p, dk.p, dv.p);
+        kt_same(k, th, &o), kt_same(k, th, &lse);
+        kt_same(k, th, &dq), kt_same(k, th, &dk), kt_same(k, th, &dv);
+    }
+    ref_attention(a, q.v, key.v, v.v, want, l);
+    kt_all_near(k, "attention", &o, want, kt_tol(k->t));
+    kt_all_near(k, "log-sum-exp", &lse, l, 1e-5);
+    c.q = q.v, c.k = key.v, c.v = v.v, c.o = want, c.lse = l, c.d_o = d_o.v, c.size_o = no;
+    /* bf16: o is rounded before rowsum(do o), which is what dq and dk subtract */
+    double tol = k->t == DT_BF16 ? 0x1p-6 : 5e-5;
+    kt_gradient(k, "dq", &dq, NULL, c.q, attn_loss, &c, ref_slope, PLACES, tol);
+    kt_gradient(k, "dk", &dk, NULL, c.k, attn_loss, &c, ref_slope, PLACES, tol);
+    kt_gradient(k, "dv", &dv, NULL, c.v, attn_loss, &c, ref_slope, PLACES, tol);
+    free(want), free(l);
+    buf_free(&q), buf_free(&key), buf_free(&v), buf_free(&o), buf_free(&d_o), buf_free(&lse);
+    buf_free(&dq), buf_free(&dk), buf_free(&dv);
+}
+
+START_TEST(test_attention)
+{
+    static const int32_t one[] = {0, 1}, two[] = {0, 70, 201}, many[] = {0, 3, 3, 50, 51, 120};
+    static const int32_t kv[] = {0, 9, 20, 20, 97, 99}, big[] = {0, 450}, q2[] = {0, 5, 30};
+    static const int32_t k2[] = {0, 77, 154}, kfew[] = {0, 3, 33};
+    struct kt k;
+
+    kt_open(&k, _i);
+    for (int causal = 0; causal < 2; causal++) {
+        bool b = causal;
+
+        check(&k, &(struct dt_attention){.causal = b, .heads = 1, .kv_heads = 1, .head_dim = 1,
+                                         .n_seq = 1, .cu_q = one, .cu_k = one}, 0);
+        check(&k, &(struct dt_attention){.causal = b, .heads = 4, .kv_heads = 2, .head_dim = 20,
+                                         .n_seq = 2, .cu_q = two, .cu_k = two}, 5);
+        check(&k, &(struct dt_attention){.causal = b, .heads = 3, .kv_heads = 3, .head_dim = 16,
+                                         .n_seq = 5, .cu_q = many, .cu_k = many}, 0);
+        /* more queries than keys, none at all, a sequence without queries */
+        check(&k, &(struct dt_attention){.causal = b, .heads = 3, .kv_heads = 1, .head_dim = 24,
+                                         .n_seq = 5, .cu_q = many, .cu_k = kv}, 3);
+        check(&k, &(struct dt_attention){.causal = b, .heads = 2, .kv_heads = 2, .head_dim = 40,
+                                         .n_seq = 2, .cu_q = q2, .cu_k = k2}, 0);
+        check(&k, &(struct dt_attention){.causal = b, .heads = 2, .kv_heads = 2, .head_dim = 9,
+                                         .n_seq = 2, .cu_q = q2, .cu_k = kfew}, 0);
+        if (_i < 2) /* more than one slab of queries */
+            check(&k, &(struct dt_attention){.causal = b, .heads = 1, .kv_heads = 1, .head_dim = 64,
+                                             .n_seq = 1, .cu_q = big, .cu_k = big}, 0);
+    }
+    kt_close(&k);
+}
+END_TEST
+
+/* Scores of hundreds: no overflow, and one key takes all. */
+START_TEST(test_large_scores)
+{
+    static const int32_t cu[] = {0, 130};
+    struct dt_attention a = {.heads = 1, .kv_heads = 1, .head_dim = 8, .n_seq = 1, .cu_q = cu,
+                             .cu_k = cu, .rows_q = 130, .rows_k = 130, .max_q = 130, .max_k = 130,
+                             .stride_q = 8, .stride_k = 8, .stride_v = 8, .stride_o = 8, .scale = 40};
+    struct kt k;
+
+    kt_open(&k, _i / 2 * 2);
+    struct buf q = buf_new(&k, 130 * 8, DT_F32, 2, 0), o = buf_new(&k, 130 * 8, DT_F32, 0, 0);
+    struct buf lse = buf_new(&k, 130, DT_F32, 0, 0);
+    double *want = calloc(130 * 8, sizeof(double)), *l = calloc(130, sizeof(double));
+
+    for (int th = 0; th < 2; th++) {
+        k.k->attention_fwd(k.q[th], &a, q.p, q.p, q.p, o.p, lse.p);
+        kt_same(&k, th, &o);
+        kt_same(&k, th, &lse);
+    }
+    ref_attention(&a, q.v, q.v, q.v, want, l);
+    kt_all_near(&k, "attention", &o, want, 2e-3);
+    kt_all_near(&k, "log-sum-exp", &lse, l, 1e-5);
+    free(want), free(l);
+    buf_free(&q), buf_free(&o), buf_free(&lse);
+    kt_close(&k);
+}
+END_TEST
+
+START_TEST(test_rope)
+{
+    enum { ROWS = 37, HEADS = 3, HEAD_DIM = 20, DIM = 14, STRIDE = 71, POS = 50 };
+    struct kt k;
+
+    kt_open(&k, _i);
+    struct buf x = buf_new(&k, ROWS * STRIDE, k.t, 1.7, 0);
+    struct buf table = buf_new(&k, POS * DIM, DT_F32, 1, 0);
+    double *want = calloc(ROWS * STRIDE, sizeof(double));
+    int32_t pos[ROWS];
+
+    for (int p = 0; p < POS; p++) /* a rotation: cos^2 + sin^2 = 1 */
+        for (int i = 0; i < DIM / 2; i++) {
+            double angle = table.v[p * DIM + i];
+
+            table.v[p * DIM + i] = cos(angle);
+            table.v[p * DIM + DIM / 2 + i] = sin(angle);
+        }
+    buf_reset(&table);
+    for (int r = 0; r < ROWS; r++)
+        pos[r] = (int32_t)dt_rng_below(&k.rng, POS);
+    for (int inverse = 0; inverse < 2; inverse++) {
+        for (int th = 0; th < 2; th++) {
+            buf_reset(&x);
+            k.k->rope(k.q[th], k.t, ROWS, HEADS, HEAD_DIM, DIM, STRIDE, pos, table.p, inverse, x.p);
+            kt_same(&k, th, &x);
+        }
+        memcpy(want, x.v, sizeof(double) * ROWS * STRIDE);
+        ref_rope(ROWS, HEADS, HEAD_DIM, DIM, STRIDE, pos, table.p, inverse, want);
+        kt_all_near(&k, "rope", &x, want, kt_tol(k.t));
+    }
+    /* forward and inverse undo each other */
+    buf_reset(&x);
+    k.k->rope(k.q[0], k.t, ROWS, HEADS, HEAD_DIM, DIM, STRIDE, pos, table.p, false, x.p);
+    k.k->rope(k.q[0], k.t, ROWS, HEADS, HEAD_DIM, DIM, STRIDE, pos, table.p, true, x.p);
+    kt_same(&k, 0, &x);
+    kt_all_near(&k, "rope and back", &x, x.v, 2 * kt_tol(k.t));
+    free(want);
+    buf_free(&x), buf_free(&table);
+    kt_close(&k);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("kernels: attention");
+    TCase *t = tcase_create("attention");
+    SRunner *r;
+    int failed;
+
+    tcase_add_loop_test(t, test_attention, 0, KT_CASES);
+    tcase_add_loop_test(t, test_large_scores, 0, KT_CASES);
+    tcase_add_loop_test(t, test_rope, 0, KT_CASES);
+    tcase_set_timeout(t, 300);
+    suite_add_tcase(s, t);
+    r = srunner_create(s);
+    srunner_run_all(r, CK_ENV);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

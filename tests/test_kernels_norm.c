@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Layer, RMS and group norm: values against double, gradients against central differences. */
+#include "kernel_util.h"
+#include "ref_kernels.h"
+
+enum { PLACES = 40 };
+
+struct norm_case {
+    struct dt_norm n;
+    struct dt_groupnorm g;
+    bool layer, group;
+    int64_t size;
+    double *x, *gamma, *beta, *y;
+    const double *dy;
+};
+
+static double norm_loss(void *ctx)
+{
+    struct norm_case *c = ctx;
+    double s = 0;
+
+    for (int64_t i = 0; i < c->size; i++)
+        c->y[i] = 0; /* gaps between strided rows */
+    if (c->group)
+        ref_groupnorm(&c->g, c->x, c->gamma, c->beta, c->y);
+    else
+        ref_norm(&c->n, c->layer, c->x, c->gamma, c->beta, c->y);
+    for (int64_t i = 0; i < c->size; i++)
+        s += c->y[i] * c->dy[i];
+    return s;
+}
+
+/* Rows whose gaps must stay untouched: y starts random there. */
+static void check_norm(struct kt *k, bool layer, int64_t rows, int64_t width, int64_t inner,
+                       int64_t stride, bool add)
+{
+    int64_t size = inner > 0 ? (rows + inner - 1) / inner * stride : rows * width;
+    struct norm_case c = {.n = {k->t, rows, width, inner, stride, 1e-5f}, .layer = layer, .size = size};
+    struct buf x = buf_new(k, size, k->t, 2.385, 0.7), y = buf_new(k, size, k->t, 1, 0);
+    struct buf dy = buf_new(k, size, k->t, 1.3, 0), dx = buf_new(k, size, k->t, 1, 0);
+    struct buf gamma = buf_new(k, width, DT_F32, 0.4, 1), beta = buf_new(k, width, DT_F32, 0.3, 0);
+    struct buf dg = buf_new(k, width, DT_F32, 1, 0), db = buf_new(k, width, DT_F32, 1, 0);
+    struct buf mean = buf_new(k, rows, DT_F32, 1, 0), rstd = buf_new(k, rows, DT_F32, 1, 0);
+    double *want = calloc((size_t)size + 1, sizeof(double));
+
+    for (int th = 0; th < 2; th++) {
+        buf_reset(&y);
+        buf_reset(&dx);
+        buf_reset(&dg);
+        buf_reset(&db);
+        if (layer) {
+            k->k->layernorm_fwd(k->q[th], &c.n, x.p, gamma.p, beta.p, y.p, mean.p, rstd.p);
+            k->k->layernorm_bwd(k->q[th], &c.n, x.p, gamma.p, mean.p, rstd.p, dy.p, dx.p, add, dg.p,
+                                db.p, add);
+        } else {
+            k->k->rmsnorm_fwd(k->q[th], &c.n, x.p, gamma.p, y.p, rstd.p);
+            k->k->rmsnorm_bwd(k->q[th], &c.n, x.p, gamma.p, rstd.p, dy.p, dx.p, add, dg.p, add);
+        }
+        kt_same(k, th, &y);
+        kt_same(k, th, &dx);
+        kt_same(k, th, &dg);
+        kt_same(k, th, &db);
+    }
+    memcpy(want, y.v, sizeof(double) * (size_t)size);
+    ref_norm(&c.n, layer, x.v, gamma.v, layer ? beta.v : NULL, want);
+    kt_all_near(k, "norm", &y, want, kt_tol(k->t));
+    c.x = x.v, c.gamma = gamma.v, c.beta = layer ? beta.v : NULL, c.y = want, c.dy = dy.v;
+    if (inner == 0) /* the gaps of strided rows have no gradient, and keep what they hold */
+        kt_gradient(k, "norm dx", &dx, add ? dx.v : NULL, c.x, norm_loss, &c, ref_slope, PLACES,
+                    2 * kt_tol(k->t));
+    kt_gradient(k, "norm dgamma", &dg, add ? dg.v : NULL, c.gamma, norm_loss, &c, ref_slope, PLACES,
+                1e-4);
+    if (layer)
+        kt_gradient(k, "norm dbeta", &db, add ? db.v : NULL, c.beta, norm_loss, &c, ref_slope,
+                    PLACES, 1e-4);
+    free(want);
+    buf_free(&x), buf_free(&y), buf_free(&dy), buf_free(&dx), buf_free(&gamma), buf_free(&beta);
+    buf_free(&dg), buf_free(&db), buf_free(&mean), buf_free(&rstd);
+}
+
+START_TEST(test_norms)
+{
+    struct kt k;
+
+    kt_open(&k, _i);
+    for (int layer = 0; layer < 2; layer++) {
+        check_norm(&k, layer, 1, 5, 0, 0, false);
+        check_norm(&k, layer, 7, 33, 0, 0, true);
+        check_norm(&k, layer, 513, 64, 0, 0, false);
+        check_norm(&k, layer, 301, 129, 0, 0, true);
+        check_norm(&k, layer, 3 * 29, 24, 3, 101, false); /* heads inside wider rows */
+    }
+    kt_close(&k);
+}
+END_TEST
+
+static void check_group(struct kt *k, int64_t items, int64_t pixels, int channels, int groups,
+                        bool silu, bool add)
+{
+    int64_t size = items * pixels * channels;
+    struct norm_case c = {
+        .g = {k->t, items, pixels, channels, groups, 1e-5f, silu}, .group = true, .size = size};
+    struct buf x = buf_new(k, size, k->t, 1.385, 0.9), y = buf_new(k, size, k->t, 1, 0);
+    struct buf dy = buf_new(k, size, k->t, 1.3, 0.1), dx = buf_new(k, size, k->t, 1, 0);
+    struct buf gamma = buf_new(k, channels, DT_F32, 0.4, 1);
+    struct buf beta = buf_new(k, channels, DT_F32, 0.3, 0);
+    struct buf dg = buf_new(k, channels, DT_F32, 1, 0), db = buf_new(k, channels, DT_F32, 1, 0);
+    struct buf mean = buf_new(k, items * groups, DT_F32, 1, 0);
+    struct buf rstd = buf_new(k, items * groups, DT_F32, 1, 0);
+    double *want = calloc((size_t)size + 1, sizeof(double));
+
+    for (int th = 0; th < 2; th++) {
+        buf_reset(&dx);
+        buf_reset(&dg);
+        buf_reset(&db);
+        k->k->groupnorm_fwd(k->q[th], &c.g, x.p, gamma.p, beta.p, y.p, mean.p, rstd.p);
+        k->k->groupnorm_bwd(k->q[th], &c.g, x.p, gamma.p, beta.p, mean.p, rstd.p, dy.p, dx.p, add,
+                            dg.p, db.p, add);
+        kt_same(k, th, &y);
+        kt_same(k, th, &dx);
+        kt_same(k, th, &dg);
+        kt_same(k, th, &db);
+    }
+    ref_groupnorm(&c.g, x.v, gamma.v, beta.v, want);
+    kt_all_near(k, "group norm", &y, want, kt_tol(k->t));
+    c.x = x.v, c.gamma = gamma.v, c.beta = beta.v, c.y = want, c.dy = dy.v;
+    kt_gradient(k, "group norm dx", &dx, add ? dx.v : NULL, c.x, norm_loss, &c, ref_slope, PLACES,
+                2 * kt_tol(k->t));
+    kt_gradient(k, "group norm dgamma", &dg, add ? dg.v : NULL, c.gamma, norm_loss, &c, ref_slope,
+                PLACES, 1e-4);
+    kt_gradient(k, "group norm dbeta", &db, add ? db.v : NULL, c.beta, norm_loss, &c, ref_slope,
+                PLACES, 1e-4);
+    free(want);
+    buf_free(&x), buf_free(&y), buf_free(&dy), buf_free(&dx), buf_free(&gamma), buf_free(&beta);
+    buf_free(&dg), buf_free(&db), buf_free(&mean), buf_free(&rstd);
+}
+
+START_TEST(test_group_norm)
+{
+    struct kt k;
+
+    kt_open(&k, _i);
+    check_group(&k, 1, 5, 2, 2, false, false);
+    check_group(&k, 3, 49, 12, 4, false, true);
+    check_group(&k, 2, 49, 30, 3, true, false);
+    check_group(&k, 2, 300, 8, 2, true, true); /* more than one slab of pixels */
+    kt_close(&k);
+}
+END_TEST
+
+/* A mean far from zero does not spoil the variance. */
+START_TEST(test_large_mean)
+{
+    struct kt k;
+
+    kt_open(&k, _i / 2 * 2);
+    struct buf x = buf_new(&k, 400 * 16, DT_F32, 1, 1000), y = buf_new(&k, 400 * 16, DT_F32, 1, 0);
+    struct buf gamma = buf_new(&k, 400, DT_F32, 0, 1), beta = buf_new(&k, 400, DT_F32, 0, 0);
+    struct buf mean = buf_new(&k, 16, DT_F32, 1, 0), rstd = buf_new(&k, 16, DT_F32, 1, 0);
+    struct dt_norm n = {DT_F32, 16, 400, 0, 0, 1e-5f};
+    struct dt_groupnorm g = {DT_F32, 1, 400, 16, 4, 1e-5f, false};
+    double *want = calloc(400 * 16, sizeof(double));
+
+    for (int th = 0; th < 2; th++) {
+        k.k->layernorm_fwd(k.q[th], &n, x.p, gamma.p, beta.p, y.p, mean.p, rstd.p);
+        kt_same(&k, th, &y);
+    }
+    ref_norm(&n, true, x.v, gamma.v, beta.v, want);
+    kt_all_near(&k, "layer norm about 1000", &y, want, 2e-4);
+    for (int th = 0; th < 2; th++) {
+        k.k->groupnorm_fwd(k.q[th], &g, x.p, gamma.p, beta.p, y.p, mean.p, rstd.p);
+        kt_same(&k, th, &y);
+    }
+    ref_groupnorm(&g, x.v, gamma.v, beta.v, want);
+    kt_all_near(&k, "group norm about 1000", &y, want, 2e-4);
+    free(want);
+    buf_free(&x), buf_free(&y), buf_free(&gamma), buf_free(&beta), buf_free(&mean), buf_free(&rstd);
+    kt_close(&k);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("kernels: norms");
+    TCase *t = tcase_create("norms");
+    SRunner *r;
+    int failed;
+
+    tcase_add_loop_test(t, test_norms, 0, KT_CASES);
+    tcase_add_loop_test(t, test_group_norm, 0, KT_CASES);
+    tcase_add_loop_test(t, test_large_mean, 0, KT_CASES);
+    tcase_set_timeout(t, 120);
+    suite_add_tcase(s, t);
+    r = srunner_create(s);
+    srunner_run_all(r, CK_ENV);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

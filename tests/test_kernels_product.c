@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Linear layers and convolutions, their gradients, and weights that change. */
+#include "kernel_util.h"
+#include "ref_kernels.h"
+
+/* A product of rounded inputs is exact in double; fp32 sums of `terms` terms stay near it, and a bf16
+ * result is rounded once. */
+static double tol(enum dt_dtype t, int64_t terms)
+{
+    return 2e-6 * sqrt((double)terms) + (t == DT_BF16 ? 0x1p-8 : 0);
+}
+
+static struct dt_weight *weight(struct kt *k, int th, int64_t out, int64_t in, int kernel,
+                                const struct buf *master)
+{
+    struct dt_weight_shape s = {k->t, out, in, kernel};
+    struct dt_weight *w = NULL;
+    struct dt_error err;
+
+    dt_assert_ok(k->dev[th]->weight_new(k->dev[th], &s, master->p, &err, &w), err);
+    return w;
+}
+
+/* What the product sees of an fp32 master. */
+static double *rounded(const struct kt *k, const struct buf *b)
+{
+    double *v = calloc((size_t)b->n + 1, sizeof(double));
+
+    for (int64_t i = 0; i < b->n; i++)
+        v[i] = kt_round(b->v[i], k->t);
+    return v;
+}
+
+static void transpose(int64_t rows, int64_t cols, const double *a, double *at)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++)
+            at[j * rows + i] = a[i * cols + j];
+}
+
+static void plus(double *a, const double *b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        a[i] += b[i];
+}
+
+static void check_linear(struct kt *k, int64_t m, int64_t out, int64_t in, bool bias, int residual,
+                         bool add)
+{
+    struct buf x = buf_new(k, m * in, k->t, 1.385, 0.2), w = buf_new(k, out * in, DT_F32, 0.7, 0);
+    struct buf b = buf_new(k, out, DT_F32, 1, 0), res = buf_new(k, m * out, k->t, 1, 0);
+    struct buf y = buf_new(k, m * out, k->t, 1, 0), dy = buf_new(k, m * out, k->t, 0.9, 0);
+    struct buf dx = buf_new(k, m * in, k->t, 1, 0), dw = buf_new(k, out * in, DT_F32, 1, 0);
+    struct buf db = buf_new(k, out, DT_F32, 1, 0);
+    double *wr = rounded(k, &w), *wt = calloc((size_t)(out * in), sizeof(double));
+    double *xt = calloc((size_t)(m * in + 1), sizeof(double));
+    double *dyt = calloc((size_t)(m * out + 1), sizeof(double));
+    double *want = calloc((size_t)(m * out + m * in + out * in), sizeof(double));
+
+    for (int th = 0; th < 2; th++) {
+        struct dt_weight *wd = weight(k, th, out, in, 0, &w);
+
+        buf_reset(&y), buf_reset(&dx), buf_reset(&dw), buf_reset(&db);
+        k->k->linear_fwd(k->q[th], m, x.p, wd, bias ? b.p : NULL,
+                         residual == 2 ? y.p : residual ? res.p : NULL, y.p);
+        k->k->linear_bwd_input(k->q[th], m, dy.p, wd, dx.p, add);
+        k->k->linear_bwd_weight(k->q[th], k->t, m, out, in, x.p, dy.p, dw.p, bias ? db.p : NULL, add);
+        kt_same(k, th, &y), kt_same(k, th, &dx), kt_same(k, th, &dw), kt_same(k, th, &db);
+        k->dev[th]->weight_free(wd);
+    }
+    ref_linear(m, out, in, x.v, wr, bias ? b.v : NULL, want);
+    if (residual)
+        plus(want, residual == 2 ? y.v : res.v, m * out);
+    kt_all_near(k, "y", &y, want, tol(k->t, in));
+    transpose(out, in, wr, wt);
+    ref_linear(m, in, out, dy.v, wt, NULL, want);
+    if (add)
+        plus(want, dx.v, m * in);
+    kt_all_near(k, "dx", &dx, want, tol(k->t, out));
+    transpose(m, in, x.v, xt);
+    transpose(m, out, dy.v, dyt);
+    ref_linear(out, in, m, dyt, xt, NULL, want);
+    if (add)
+        plus(want, dw.v, out * in);
+    kt_all_near(k, "dw", &dw, want, tol(DT_F32, m));
+    for (int64_t j = 0; j < out; j++) {
+        want[j] = add || !bias ? db.v[j] : 0;
+        for (int64_t i = 0; i < m && bias; i++)
+            want[j] += dy.v[i * out + j];
+    }
+    kt_all_near(k, "db", &db, want, tol(DT_F32, m));
+    free(wr), free(wt), free(xt), free(dyt), free(want);
+    buf_free(&x), buf_free(&w), buf_free(&b), buf_free(&res), buf_free(&y), buf_free(&dy);
+    buf_free(&dx), buf_free(&dw), buf_free(&db);
+}
+
+START_TEST(test_linear)
+{
+    struct kt k;
+
+    kt_open(&k, _i);
+    if (!kt_no_bf16(&k)) {
+        check_linear(&k, 1, 1, 1, false, 0, false);
+        check_linear(&k, 37, 129, 65, true, 1, true);
+        check_linear(&k, 64, 48, 256, true, 2, false);
+        check_linear(&k, 3, 7, 300, false, 2, true);
+        check_linear(&k, 200, 33, 17, true, 0, true);
+        check_linear(&k, 0, 5, 6, true, 0, false);
+        check_linear(&k, 130, 200, 96, false, 1, false);
+    }
+    kt_close(&k);
+}
+END_TEST
+
+/* A weight packs what its master holds when it was last said to change. */
+START_TEST(test_weight_changes)
+{
+    enum { M = 19, OUT = 70, IN = 33 };
+    struct kt k;
+
+    kt_open(&k, _i);
+    if (!kt_no_bf16(&k)) {
+        struct buf x = buf_new(&k, M * IN, k.t, 1, 0), y = buf_new(&k, M * OUT, k.t, 1, 0);
+        struct buf w = buf_new(&k, OUT * IN, DT_F32, 1, 0);
+        struct dt_weight *wd = weight(&k, 0, OUT, IN, 0, &w);
+        double *want = calloc(M * OUT, sizeof(double));
+
+        for (int step = 0; step < 3; step++) {
+            double *wr;
+
+            for (int i = 0; i < OUT * IN; i++)
+                w.v[i] = kt_round(w.v[i] * 0.7 + 0.3 * dt_rng_normal(&k.rng), DT_F32);
+            buf_reset(&w);
+            k.dev[0]->weight_changed(k.q[0], wd);
+            wr = rounded(&k, &w);
+            ref_linear(M, OUT, IN, x.v, wr, NULL, want);
+            for (int micro = 0; micro < 2; micro++) {
+                k.k->linear_fwd(k.q[0], M, x.p, wd, NULL, NULL, y.p);
+                kt_same(&k, 0, &y);
+                kt_all_near(&k, "y", &y, want, tol(k.t, IN));
+            }
+            free(wr);
+        }
+        free(want);
+        k.dev[0]->weight_free(wd);
+        buf_free(&x), buf_free(&y), buf_free(&w);
+    }
+    kt_close(&k);
+}
+END_TEST
+
+struct conv_case {
+    struct dt_conv c;
+    double *x, *w, *b, *y;
+    const double *dy;
+    int64_t ny;
+};
+
+static double conv_loss(void *ctx)
+{
+    struct conv_case *c = ctx;
+    double s = 0;
+
+    ref_conv(&c->c, c->x, c->w, c->b, c->y);
+    for (int64_t i = 0; i < c->ny; i++)
+        s += c->y[i] * c->dy[i];
+    return s;
+}
+
+static void check_conv(struct kt *k, struct dt_conv shape, bool bias, bool residual, bool add)
+{
+    struct conv_case c = {.c = shape};
+
+    c.c.dtype = k->t;
+    int64_t oh = dt_conv_out(c.c.h, &c.c), ow = dt_conv_out(c.c.w, &c.c);
+    int64_t nx = c.c.n * c.c.h * c.c.w * c.c.c_in, terms = (int64_t)c.c.kernel * c.c.kernel;
+    int64_t nw = terms * c.c.c_in * c.c.c_out;
+
+    c.ny = c.c.n * oh * ow * c.c.c_out;
+    struct buf x = buf_new(k, nx, k->t, 1.385, 0.2), w = buf_new(k, nw, DT_F32, 0.5, 0);
+    struct buf b = buf_new(k, c.c.c_out, DT_F32, 1, 0), y = buf_new(k, c.ny, k->t, 1, 0);
+    struct buf dy = buf_new(k, c.ny, k->t, 0.9, 0), dx = buf_new(k, nx, k->t, 1, 0);
+    struct buf dw = buf_new(k, nw, DT_F32, 1, 0), db = buf_new(k, c.c.c_out, DT_F32, 1, 0);
+    double *wr = rounded(k, &w), *want = calloc((size_t)c.ny + 1, sizeof(double));
+
+    for (int th = 0; th < 2; th++) {
+        struct dt_weight *wd = weight(k, th, c.c.c_out, c.c.c_in, c.c.kernel, &w);
+
+        buf_reset(&y), buf_reset(&dx), buf_reset(&dw), buf_reset(&db);
+        k->k->conv_fwd(k->q[th], &c.c, x.p, wd, bias ? b.p : NULL, residual ? y.p : NULL, y.p);
+        k->k->conv_bwd_input(k->q[th], &c.c, dy.p, wd, dx.p, add);
+        k->k->conv_bwd_weight(k->q[th], &c.c, x.p, dy.p, dw.p, bias ? db.p : NULL, add);
+        kt_same(k, th, &y), kt_same(k, th, &dx), kt_same(k, th, &dw), kt_same(k, th, &db);
+        k->dev[th]->weight_free(wd);
+    }
+    ref_conv(&c.c, x.v, wr, bias ? b.v : NULL, want);
+    if (residual)
+        plus(want, y.v, c.ny);
+    kt_all_near(k, "conv", &y, want, tol(k->t, terms * c.c.c_in));
+    c.x = x.v, c.w = wr, c.b = bias ? b.v : NULL, c.y = want, c.dy = dy.v;
+    kt_gradient(k, "conv dx", &dx, add ? dx.v : NULL, c.x, conv_loss, &c, ref_slope, 12,
+                tol(k->t, terms * c.c.c_out) + 1e-5);
+    kt_gradient(k, "conv dw", &dw, add ? dw.v : NULL, c.w, conv_loss, &c, ref_slope, 12,
+                tol(DT_F32, c.c.n * oh * ow) + 1e-5);
+    if (bias)
+        kt_gradient(k, "conv db", &db, add ? db.v : NULL, c.b, conv_loss, &c, ref_slope, 4, 1e-4);
+    free(wr), free(want);
+    buf_free(&x), buf_free(&w), buf_free(&b), buf_free(&y), buf_free(&dy), buf_free(&dx);
+    buf_free(&dw), buf_free(&db);
+}
+
+START_TEST(test_conv)
+{
+    struct kt k;
+
+    kt_open(&k, _i);
+    if (!kt_no_bf16(&k)) {
+        check_conv(&k, (struct dt_conv){.n = 2, .h = 7, .w = 9, .c_in = 3, .c_out = 16, .kernel = 3,
+                                        .stride = 1, .pad = 1}, true, false, false);
+        check_conv(&k, (struct dt_conv){.n = 1, .h = 8, .w = 6, .c_in = 32, .c_out = 20, .kernel = 3,
+                                        .stride = 2, .pad = 1}, true, true, true);
+        check_conv(&k, (struct dt_conv){.n = 3, .h = 5, .w = 5, .c_in = 17, .c_out = 33, .kernel = 1,
+                                        .stride = 1, .pad = 0}, false, false, true);
+        check_conv(&k, (struct dt_conv){.n = 2, .h = 12, .w = 8, .c_in = 4, .c_out = 8, .kernel = 4,
+                                        .stride = 4, .pad = 0}, true, false, false);
+        check_conv(&k, (struct dt_conv){.n = 1, .h = 9, .w = 7, .c_in = 16, .c_out = 4, .kernel = 3,
+                                        .stride = 1, .pad = 1}, true, false, true);
+    }
+    kt_close(&k);
+}
+END_TEST
+
+/* A weight of a type that this CPU cannot multiply is refused with the reason, not computed slowly. */
+START_TEST(test_bf16_refused)
+{
+    struct dt_weight_shape s = {DT_BF16, 4, 4, 0};
+    struct dt_weight *w = NULL;
+    struct dt_error err;
+    float master[16] = {0};
+    struct dt_device dev;
+    struct kt k;
+
+    kt_open(&k, 0);
+    dev = *k.dev[0];
+    dev.info.bf16 = false;
+    ck_assert_int_eq(dev.weight_new(&dev, &s, master, &err, &w), DT_ERR_INPUT);
+    dt_assert_has(err.message, "bf16");
+    ck_assert_ptr_null(w);
+    kt_close(&k);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("kernels: products");
+    TCase *t = tcase_create("products");
+    SRunner *r;
+    int failed;
+
+    tcase_add_loop_test(t, test_linear, 0, 2);
+    tcase_add_loop_test(t, test_weight_changes, 0, 2);
+    tcase_add_loop_test(t, test_conv, 0, 2);
+    tcase_add_test(t, test_bf16_refused);
+    tcase_set_timeout(t, 300);
+    suite_add_tcase(s, t);
+    r = srunner_create(s);
+    srunner_run_all(r, CK_ENV);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
