@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Checkpoints: a folder per step, complete or not there.
+ *
+ *   DIR/step-00001200/model.safetensors       parameters, Hugging Face names behind "MODULE."
+ *                     optimizer.safetensors   "exp_avg/NAME", "exp_avg_sq/NAME" of what is trained
+ *                     state.json              step, seed, counters, data cursor, job digest
+ *                     manifest.json           sizes and CRC-32 of every header, tensor and file
+ *   DIR/latest                                the name of the newest
+ *
+ * A save writes everything into DIR/.tmp-STEP.PID, syncs it, renames it, then moves the pointer,
+ * then removes what is too old: whenever it is killed, `latest` names a complete checkpoint.  Large
+ * models are cut into model-00001-of-0000N.safetensors with an index.  Masters are fp32, so the
+ * model's file is both the weights to hand on and the state to go on from. */
+#ifndef DT_EXEC_CHECKPOINT_H
+#define DT_EXEC_CHECKPOINT_H
+
+#include "exec/data/loader.h"
+#include "exec/modules/module.h"
+
+/* Parameters in flat buffers, as a stage has them.  After a load or init the caller tells the stage
+ * (dt_stage_changed). */
+struct dt_checkpoint_part {
+    const struct dt_device *device;
+    const char *module; /* name; its parameters are "module.NAME" in our files */
+    const struct dt_param *params;
+    int n_params;
+    float *master;                /* device memory, dt_param's layout */
+    float *exp_avg, *exp_avg_sq;  /* the same layout; NULL = nothing is trained */
+    const unsigned char *trained; /* per parameter: it has moments; NULL = all */
+};
+
+struct dt_checkpoint_state {
+    int64_t step;    /* optimizer steps done */
+    uint64_t seed;   /* of the run */
+    uint64_t draws;  /* counter of random draws (timesteps, noise, dropout) */
+    int64_t samples; /* seen so far */
+    int64_t tokens;
+    double train_s; /* time spent training, all runs together */
+    struct dt_cursor cursor;
+    char job_digest[40]; /* dt_checkpoint_digest of what must not change */
+};
+
+struct dt_checkpoint_options {
+    int keep;                /* newest ones kept; 0 = all */
+    int64_t shard_bytes_max; /* of a model file; 0 = 5 GB, as Hugging Face cuts */
+    bool no_sync;            /* tests only: do not wait for the disk */
+};
+
+/* Queues are idle.  `path` (may be NULL) gets the new folder.  A checkpoint of the same step is
+ * replaced. */
+enum dt_status dt_checkpoint_save(const char *dir, const struct dt_checkpoint_part *parts,
+                                  int n_parts, const struct dt_checkpoint_state *state,
+                                  const struct dt_checkpoint_options *opt, struct dt_error *err,
+                                  char *path, size_t path_size);
+/* The folder to go on from: `path` itself if it is a checkpoint, else what its `latest` names, else
+ * its newest complete one.  *found is false (and DT_OK) where there is none. */
+enum dt_status dt_checkpoint_find(const char *path, struct dt_error *err, bool *found, char *out,
+                                  size_t size);
+/* Only state.json, checked against the manifest. */
+enum dt_status dt_checkpoint_read_state(const char *path, struct dt_error *err,
+                                        struct dt_checkpoint_state *out);
+/* Everything, checksums included; `moments` false leaves the optimizer alone (eval, sample).
+ * DT_ERR_INPUT names the damaged file or tensor, or lists what is missing, unexpected or of another
+ * shape; then buffers hold no useful state. */
+enum dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_part *parts,
+                                  int n_parts, bool moments, struct dt_error *err,
+                                  struct dt_checkpoint_state *out);
+
+/* Weights of others: any safetensors file, index or folder of them, or a checkpoint of ours.  A
+ * parameter is looked for as "module.NAME", NAME, and NAME with the base model's prefix put before
+ * it or taken away ("model.", "transformer.", "vit.", ...).  With `partial` parameters that the
+ * file lacks keep their values; shapes must always agree, and at least one must be there.  Tensors
+ * of the file that nothing asked for are counted, and named in `unexpected`. */
+struct dt_init_report {
+    int64_t loaded, missing, unexpected;
+    char missing_names[1024], unexpected_names[1024]; /* "a, b, ... and 7 more" */
+};
+enum dt_status dt_checkpoint_init_from(const char *path, const struct dt_checkpoint_part *parts,
+                                       int n_parts, bool partial, struct dt_error *err,
+                                       struct dt_init_report *out);
+
+/* "crc32-length" of a text as hexadecimal digits. */
+void dt_checkpoint_digest(const char *text, size_t len, char *buf, size_t size);
+
+#endif
