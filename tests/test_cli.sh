@@ -100,6 +100,17 @@ strip() { sed '/"wall_s"/d; /ops simulated in/d'; }
 if cmp -s "$tmp/a" "$tmp/c"; then ok; else bad "two runs with one seed differ"; fi
 if [ "$(grep iteration_s\" "$tmp/a")" = "$(grep iteration_s\" "$tmp/b")" ]; then ok; else bad "plan.json gives another run"; fi
 
+# --- a Hugging Face import says what it took for granted ---
+cat >"$tmp/hf.yaml" <<J
+model: {name: imported, modules: {llm: {hf: $srcdir/tests/data/hf/gpt2.json}}}
+cluster: a100
+samples: {preset: text}
+profile: a100
+train: {global_batch: 16, microbatch: 1, seq_len: 1024}
+search: {gpus: 8}
+J
+expect 0 "assumed, because" "$DISTTRAIN" plan "$tmp/hf.yaml"
+
 # --- the runs file ---
 expect 0 "" "$DISTTRAIN" simulate --runs "$tmp/runs.db" mllm-nano-local
 expect 0 "" "$DISTTRAIN" simulate --runs "$tmp/runs.db" --timeline none mllm-nano-local
@@ -119,6 +130,17 @@ if [ -w /dev/full ]; then
     "$DISTTRAIN" plan --json mllm-nano-local >/dev/full 2>"$tmp/err"
     if [ $? -eq 1 ]; then ok; else bad "a full disk looks like success"; fi
 fi
+
+# --- the picture: one bar for each compute and collective op of replica 0, and closed tags ---
+expect 0 "" "$DISTTRAIN" simulate --no-runs --svg "$tmp/t.svg" mllm-nano-local
+if head -c 4 "$tmp/t.svg" | grep -q '<svg' && tail -n 1 "$tmp/t.svg" | grep -q '</svg>'; then ok; else bad "not an SVG"; fi
+for what in 'encoder stage 0' 'llm stage 0' 'generator stage 0' 'optimizer step'; do
+    if grep -q "$what" "$tmp/t.svg"; then ok; else bad "the picture lacks '$what'"; fi
+done
+drawn=$(grep -c '<title>forward' "$tmp/t.svg")
+listed=$("$DISTTRAIN" simulate --no-runs --print-program --lane -1 mllm-nano-local | grep -c '/0\.[0-9]* #[0-9]* F ')
+if [ "$drawn" -gt 0 ] && [ "$drawn" = "$listed" ]; then ok; else bad "$drawn forwards drawn, $listed in the program"; fi
+expect 1 "cannot create" "$DISTTRAIN" simulate --no-runs --svg "$tmp/no/such/dir.svg" mllm-nano-local
 
 # --- nothing fits ---
 expect 3 "no plan fits" "$DISTTRAIN" plan mllm-72b-96 search.gpus=8

@@ -156,6 +156,7 @@ static enum dt_status print_json(const struct dt_session *s, struct dt_error *er
     dt_json_kv_string(&j, "model", s->search.plans[0].model);
     dt_json_kv_string(&j, "cluster", s->search.plans[0].cluster);
     dt_json_kv_string(&j, "strategy", dt_strategy_names[s->search.plans[0].strategy]);
+    dt_json_kv_string(&j, "assumed", s->job->model->assumed);
     dt_json_key(&j, "plans");
     dt_json_begin_array(&j);
     for (int i = 0; i < s->search.n; i++) {
@@ -213,6 +214,7 @@ static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_er
     print_plans(s);
     printf("%lld layouts costed in %.3f s\n", (long long)s->search.stats.candidates,
            s->search_wall_s);
+    dt_print_assumed(s->job->model);
     return dt_cli_flag(cli, "explain") ? explain(s, err) : DT_OK;
 }
 

@@ -105,3 +105,15 @@ void dt_layout_text(const struct dt_plan *p, int module, char *buf, size_t size)
         snprintf(extra + n, sizeof extra - n, " vpp%d", l->vpp);
     snprintf(buf, size, "tp%d pp%d dp%d%s = %d", l->tp, l->pp, l->dp, extra, dt_layout_gpus(l));
 }
+
+void dt_print_assumed(const struct dt_model *m)
+{
+    if (!m->assumed[0])
+        return;
+    printf("assumed, because the configuration does not say:\n");
+    for (const char *line = m->assumed; *line;) {
+        size_t n = strcspn(line, "\n");
+        printf("  %.*s\n", (int)n, line);
+        line += n + (line[n] == '\n');
+    }
+}

@@ -37,6 +37,9 @@ void dt_layout_text(const struct dt_plan *p, int module, char *buf, size_t size)
 void dt_json_report(struct dt_json *j, const struct dt_session *s, const struct dt_plan *p,
                     const struct dt_sim_result *r);
 void dt_json_modules(struct dt_json *j, const struct dt_plan *p, const struct dt_report *r);
+/* What an import took for granted ("llm: rope_theta: 10000"), one indented line each; nothing when
+ * nothing was. */
+void dt_print_assumed(const struct dt_model *m);
 /* Prints finished JSON on stdout and frees it. */
 enum dt_status dt_json_emit(struct dt_json *j, struct dt_error *err);
 

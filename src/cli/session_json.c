@@ -40,6 +40,7 @@ void dt_json_report(struct dt_json *j, const struct dt_session *s, const struct 
     dt_json_kv_string(j, "model", p->model);
     dt_json_kv_string(j, "cluster", p->cluster);
     dt_json_kv_string(j, "strategy", dt_strategy_names[p->strategy]);
+    dt_json_kv_string(j, "assumed", s->job->model->assumed);
     dt_json_kv_double(j, "iteration_s", rep->iteration_s);
     dt_json_kv_double(j, "iteration_s_p10", rep->iteration_s_p10);
     dt_json_kv_double(j, "iteration_s_p90", rep->iteration_s_p90);
