@@ -191,12 +191,14 @@ START_TEST(ranking_by_timeline)
     for (int i = 0; i < r.n; i++) {
         double s = 0, bytes = 0;
 
-        ck_assert_double_gt(r.plans[i].predicted.timeline_s, 0);
-        ck_assert_double_le(r.plans[0].predicted.timeline_s,
-                            1.001 * r.plans[i].predicted.timeline_s);
+        dt_assert_ok(dt_plan_timeline_s(&w.in, &r.plans[i], 0, &err, &s, &bytes), err);
+        ck_assert_double_le(r.plans[0].predicted.timeline_s, 1.001 * s);
+        if (r.plans[i].predicted.timeline_s == 0) { /* its bound was enough */
+            ck_assert_int_gt(i, 0);
+            continue;
+        }
         if (r.plans[i].predicted.timeline_s <= 0.9999 * r.plans[0].predicted.timeline_s)
             ck_assert_int_gt(dt_plan_gpus(&r.plans[i]), dt_plan_gpus(&r.plans[0]));
-        dt_assert_ok(dt_plan_timeline_s(&w.in, &r.plans[i], 0, &err, &s, &bytes), err);
         ck_assert_double_eq(s, r.plans[i].predicted.timeline_s);
         ck_assert_double_eq(bytes, r.plans[i].predicted.mem_bytes_max);
     }
@@ -210,6 +212,77 @@ START_TEST(ranking_by_timeline)
     dt_search_result_free(&formula);
     dt_search_result_free(&r);
     free_world(&w);
+}
+END_TEST
+
+/* No timeline undercuts the bound by which plans are left out of the ranking. */
+START_TEST(bound_of_timelines)
+{
+    int asked = 0;
+
+    for (int round = 0; round < 6; round++) {
+        struct dt_search_stats stats = {0};
+        struct dt_cand c[8];
+        struct dt_error err;
+        struct dt_table *t;
+        struct world w;
+        int n;
+
+        build_world(&w, 1, 1, 12);
+        w.in.opt.gpus = 16;
+        dt_assert_ok(dt_table_new(&w.in, &err, &t), err);
+        dt_assert_ok(dt_search(t, NULL, 8, &err, c, &n, &stats), err);
+        for (int i = 0; i < n; i++) {
+            double s, least;
+            struct dt_plan p;
+
+            dt_assert_ok(dt_cand_plan(t, &c[i], DT_STRATEGY_DISTTRAIN, &err, &p), err);
+            if (dt_plan_timeline_s(&w.in, &p, 0, &err, &s, NULL) != DT_OK)
+                continue;
+            least = dt_plan_least_s(t, &p);
+            ck_assert_msg(least > 0.1 * s && least <= 1.003 * s,
+                          "seed %" PRIu64 " round %d plan %d: bound %g, timeline %g", seed, round,
+                          i, least, s);
+            asked++;
+        }
+        dt_table_free(t);
+        free_world(&w);
+    }
+    ck_assert_int_gt(asked, 10);
+}
+END_TEST
+
+/* A long program is ranked by some of its broker groups, which keep their shape. */
+START_TEST(share_of_replicas)
+{
+    static const int dp[][3] = {{64, 64, 64}, {16, 48, 48}, {320, 960, 320}, {7, 5, 3}, {6, 9, 12}};
+    struct dt_plan p, q;
+
+    for (size_t i = 0; i < sizeof(dp) / sizeof(dp[0]); i++) {
+        int64_t slots;
+
+        memset(&p, 0, sizeof(p));
+        p.n_modules = 3;
+        for (int m = 0; m < 3; m++)
+            p.modules[m].layout = (struct dt_layout){1, 1, 1, 1 + m, 1, dp[i][m], 1, 0};
+        p.policy.microbatch = 2;
+        p.policy.global_batch = 2LL * dp[i][1] * 20;
+        slots = dt_plan_slots(&p, 1);
+        ck_assert(!dt_plan_share(&p, 1, 1e9, &q));
+        if (i == 3) { /* one group: nothing to leave out */
+            ck_assert(!dt_plan_share(&p, 1, 1, &q));
+            continue;
+        }
+        ck_assert(dt_plan_share(&p, 1, 1, &q)); /* a single group, however long */
+        ck_assert_int_eq(dt_plan_slots(&q, 1), slots);
+        for (int m = 0; m < 3; m++) {
+            ck_assert_int_eq(q.modules[m].layout.dp * dp[i][0], q.modules[0].layout.dp * dp[i][m]);
+            ck_assert_int_eq(q.modules[m].layout.pp, 1 + m);
+        }
+        ck_assert_int_eq(q.policy.global_batch * dp[i][1],
+                         p.policy.global_batch * q.modules[1].layout.dp);
+        ck_assert(!dt_plan_share(&q, 1, 1, &p) || q.modules[0].layout.dp < dp[i][0]);
+    }
 }
 END_TEST
 
@@ -478,6 +551,8 @@ int main(void)
     tcase_add_test(c, convex_infeasible);
     tcase_add_test(c, formula_and_1f1b);
     tcase_add_test(c, ranking_by_timeline);
+    tcase_add_test(c, bound_of_timelines);
+    tcase_add_test(c, share_of_replicas);
     tcase_add_test(c, lean_variant);
     tcase_add_test(c, sample_time);
     tcase_add_test(c, megatron);

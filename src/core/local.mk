@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 noinst_LIBRARIES += libdtcore.a
 libdtcore_a_SOURCES = \
+	src/core/accuracy.c \
+	src/core/accuracy.h \
+	src/core/accuracy_job.c \
+	src/core/accuracy_stats.c \
 	src/core/arena.c \
 	src/core/assign.c \
 	src/core/assign.h \
@@ -14,6 +18,9 @@ libdtcore_a_SOURCES = \
 	src/core/block_flops.c \
 	src/core/block_ops.h \
 	src/core/block_unet.c \
+	src/core/block_unfused.c \
+	src/core/boundary.c \
+	src/core/boundary.h \
 	src/core/cluster.c \
 	src/core/cluster.h \
 	src/core/cost.c \
@@ -53,6 +60,7 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate.c \
 	src/core/orchestrate.h \
 	src/core/orchestrate_baselines.c \
+	src/core/orchestrate_bound.c \
 	src/core/orchestrate_convex.c \
 	src/core/orchestrate_explain.c \
 	src/core/orchestrate_front.c \

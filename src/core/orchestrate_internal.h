@@ -128,6 +128,13 @@ enum dt_status dt_search_lean(struct dt_table *t, const struct dt_cand *c, doubl
 void dt_formula_stats(const struct dt_search_input *in, const struct dt_plan *p,
                       const struct dt_work_stats *stats, struct dt_plan_prediction *out);
 
+/* orchestrate_bound.c: seconds that no timeline of a plan of this table undercuts, for samples that
+ * are all the mean one (0 when the table does not cover the plan). */
+double dt_plan_least_s(const struct dt_table *t, const struct dt_plan *p);
+/* If p's program has more than ops_max ops and falls into independent broker groups (the gcd of all
+ * DP): the plan of some of the groups and their share of the global batch, not yet placed. */
+bool dt_plan_share(const struct dt_plan *p, int llm, double ops_max, struct dt_plan *out);
+
 /* orchestrate_rank.c */
 /* Warm-up of the LLM for one microbatch taking c seconds on one lane: the pipeline fills once;
  * interleaving divides the fill beyond the first stage by vpp.  That is the LLM's own view.  Seen
@@ -148,7 +155,8 @@ enum dt_status dt_cand_plan(struct dt_table *t, const struct dt_cand *c, enum dt
                             struct dt_error *err, struct dt_plan *out);
 /* Fill predictions of n plans (timeline too when asked for), drop those whose assigned microbatches
  * do not fit and, if `sort`, order them: shortest timeline first, of those within 0.1 % of it the
- * one with the fewest GPUs. */
+ * one with the fewest GPUs.  Sorting needs no timeline of a plan that cannot be the shortest: those
+ * come last, by staged_s, with timeline_s 0. */
 enum dt_status dt_rank(struct dt_table *t, struct dt_plan *plans, int *n, bool sort,
                        struct dt_error *err);
 /* dt_search, then plans, then dt_rank, then the leaner variant of the winner. */

@@ -11,6 +11,13 @@
 
 /* Plans this close are equally fast; the one with fewer GPUs is better. */
 #define TIE 1e-3
+/* A plan that the bound puts this far behind the best timeline is not faster on real samples
+ * either: the bound is of mean samples, and the largest excess over a timeline that was seen is 0.3
+ * %. */
+#define CERTAIN 1.01
+/* Programs longer than this are ranked by a share of their replicas (dt_plan_share): ranking then
+ * takes a few hundredths of a second a plan on any cluster. */
+#define RANK_OPS 3e5
 /* How much slower by the formula the leaner variant of the winner may be before its timeline is
  * asked: the timeline hides warm-up that the formula counts in full. */
 #define LEAN_FORMULA 5e-3
@@ -87,48 +94,55 @@ free_durations:
     return st;
 }
 
-enum dt_status dt_plan_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
-                                  int64_t first_sample, struct dt_error *err, double *seconds,
-                                  double *mem_bytes_max)
+/* The timeline of the program of `run`; memory is checked for plan `p`. */
+static enum dt_status timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
+                                 const struct dt_plan *run, int64_t first_sample,
+                                 struct dt_error *err, double *seconds, double *mem_bytes_max)
 {
     struct dt_program *prog;
     struct dt_assignment *a;
     double value = 0, bytes = 0;
     enum dt_status st;
 
-    DT_TRY(dt_assign(p, in->model, in->cost, in->samples, first_sample, err, &a));
+    DT_TRY(dt_assign(run, in->model, in->cost, in->samples, first_sample, err, &a));
     st = check_assigned(in, p, a, err, &bytes);
     if (st != DT_OK)
         goto free_assignment;
-    st = dt_compile(p, in->model, in->cluster, a, in->cost, err, &prog);
+    st = dt_compile(run, in->model, in->cluster, a, in->cost, err, &prog);
     if (st != DT_OK)
         goto free_assignment;
     st = evaluate(in, prog, err, &value);
     dt_program_free(prog);
     if (st == DT_OK) {
         *seconds = value;
-        if (mem_bytes_max)
-            *mem_bytes_max = bytes;
+        *mem_bytes_max = bytes;
     }
 free_assignment:
     dt_assign_free(a);
     return st;
 }
 
+enum dt_status dt_plan_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
+                                  int64_t first_sample, struct dt_error *err, double *seconds,
+                                  double *mem_bytes_max)
+{
+    double bytes;
+
+    DT_TRY(timeline_s(in, p, p, first_sample, err, seconds, &bytes));
+    if (mem_bytes_max)
+        *mem_bytes_max = bytes;
+    return DT_OK;
+}
+
 /* ---- ranking ---- */
 
-/* Predictions of one plan.  DT_ERR_INFEASIBLE if its memory does not fit after all. */
-static enum dt_status predict(struct dt_table *t, struct dt_plan *p, struct dt_error *err)
+/* Memory against the microbatches to be expected, where none are assigned. */
+static enum dt_status check_expected(struct dt_table *t, struct dt_plan *p, struct dt_error *err)
 {
     const struct dt_search_input *in = t->in;
     struct dt_work work[DT_MAX_MODULES];
-    double bound = p->predicted.lower_bound_s, bytes = 0;
+    double bytes = 0;
 
-    dt_formula_stats(in, p, t->work, &p->predicted);
-    p->predicted.lower_bound_s = bound;
-    if (in->opt.rank)
-        return dt_plan_timeline_s(in, p, 0, err, &p->predicted.timeline_s,
-                                  &p->predicted.mem_bytes_max);
     for (int m = 0; m < p->n_modules; m++) {
         int64_t slot = dt_plan_slot_samples(p, in->model->llm);
 
@@ -140,6 +154,40 @@ static enum dt_status predict(struct dt_table *t, struct dt_plan *p, struct dt_e
     return DT_OK;
 }
 
+/* Broker groups meet only in the gradient sync, so a long program is ranked by some of them. Memory
+ * must hold what they were given and what is to be expected of the others. */
+static enum dt_status ranking_timeline(struct dt_table *t, struct dt_plan *p, struct dt_error *err)
+{
+    const struct dt_search_input *in = t->in;
+    struct dt_plan_prediction *q = &p->predicted;
+    double expected;
+    struct dt_plan part;
+
+    if (!dt_plan_share(p, in->model->llm, RANK_OPS, &part))
+        return timeline_s(in, p, p, 0, err, &q->timeline_s, &q->mem_bytes_max);
+    DT_TRY(check_expected(t, p, err));
+    expected = q->mem_bytes_max;
+    DT_TRY(dt_plan_place(&part, in->cluster, err));
+    DT_TRY(timeline_s(in, p, &part, 0, err, &q->timeline_s, &q->mem_bytes_max));
+    q->mem_bytes_max = fmax(q->mem_bytes_max, expected);
+    return DT_OK;
+}
+
+/* Predictions of one plan, with a timeline unless it takes more than `limit` seconds for certain.
+ * DT_ERR_INFEASIBLE if its memory does not fit after all. */
+static enum dt_status predict(struct dt_table *t, struct dt_plan *p, double limit,
+                              struct dt_error *err)
+{
+    const struct dt_search_input *in = t->in;
+    double bound = p->predicted.lower_bound_s;
+
+    dt_formula_stats(in, p, t->work, &p->predicted);
+    p->predicted.lower_bound_s = bound;
+    if (!in->opt.rank || dt_plan_least_s(t, p) > limit * CERTAIN)
+        return check_expected(t, p, err);
+    return ranking_timeline(t, p, err);
+}
+
 static double seconds_of(const struct dt_plan *p)
 {
     return p->predicted.timeline_s > 0 ? p->predicted.timeline_s : p->predicted.staged_s;
@@ -149,8 +197,11 @@ static int by_seconds(const void *pa, const void *pb)
 {
     const struct dt_plan *a = *(const struct dt_plan *const *)pa;
     const struct dt_plan *b = *(const struct dt_plan *const *)pb;
+    bool timed_a = a->predicted.timeline_s > 0, timed_b = b->predicted.timeline_s > 0;
     double x = seconds_of(a), y = seconds_of(b);
 
+    if (timed_a != timed_b)
+        return timed_a ? -1 : 1;
     return x < y ? -1 : x > y ? 1 : dt_plan_gpus(a) - dt_plan_gpus(b);
 }
 
@@ -169,7 +220,9 @@ static enum dt_status sort_plans(struct dt_plan *plans, int n, struct dt_error *
     for (int i = 0; i < n; i++)
         order[i] = &plans[i];
     qsort(order, (size_t)n, sizeof(*order), by_seconds);
-    for (int i = 1; i < n && seconds_of(order[i]) <= seconds_of(order[0]) * (1 + TIE); i++)
+    for (int i = 1; i < n && order[i]->predicted.timeline_s > 0 &&
+                    seconds_of(order[i]) <= seconds_of(order[0]) * (1 + TIE);
+         i++)
         if (dt_plan_gpus(order[i]) < dt_plan_gpus(order[lean]))
             lean = i;
     front = order[lean];
@@ -183,22 +236,56 @@ static enum dt_status sort_plans(struct dt_plan *plans, int n, struct dt_error *
     return DT_OK;
 }
 
+/* Where in `at` the plans stand by their bounds, the least first. */
+static enum dt_status by_bound(const struct dt_table *t, const struct dt_plan *plans, int n,
+                               struct dt_error *err, int **at)
+{
+    double *least = dt_malloc((size_t)n * sizeof(*least) + 1);
+    int *order = dt_malloc((size_t)n * sizeof(*order) + 1);
+
+    if (!least || !order) {
+        dt_free(least);
+        dt_free(order);
+        return dt_error_nomem(err, "plans");
+    }
+    for (int i = 0; i < n; i++) { /* a dozen at most: insertion keeps equal ones in order */
+        int k = i;
+
+        least[i] = dt_plan_least_s(t, &plans[i]);
+        for (; k > 0 && least[order[k - 1]] > least[i]; k--)
+            order[k] = order[k - 1];
+        order[k] = i;
+    }
+    dt_free(least);
+    *at = order;
+    return DT_OK;
+}
+
 enum dt_status dt_rank(struct dt_table *t, struct dt_plan *plans, int *n, bool sort,
                        struct dt_error *err)
 {
-    int kept = 0;
+    double limit = HUGE_VAL;
+    int kept = 0, *order = NULL;
 
+    DT_TRY(by_bound(t, plans, *n, err, &order));
     for (int i = 0; i < *n; i++) {
-        enum dt_status st = predict(t, &plans[i], err);
+        struct dt_plan *p = &plans[sort ? order[i] : i];
+        enum dt_status st = predict(t, p, limit, err);
 
         if (st == DT_ERR_INFEASIBLE) {
             t->rejects.assigned++;
-            continue;
-        }
-        if (st != DT_OK)
+            p->n_modules = 0; /* marks it */
+        } else if (st != DT_OK) {
+            dt_free(order);
             return st;
-        plans[kept++] = plans[i];
+        }
+        if (st == DT_OK && sort && p->predicted.timeline_s > 0)
+            limit = fmin(limit, p->predicted.timeline_s);
     }
+    dt_free(order);
+    for (int i = 0; i < *n; i++)
+        if (plans[i].n_modules > 0)
+            plans[kept++] = plans[i];
     *n = kept;
     return sort && t->in->opt.rank && kept > 1 ? sort_plans(plans, kept, err) : DT_OK;
 }
