@@ -214,6 +214,7 @@ static void send_time(struct times *t, uint32_t i)
     uint32_t gpn = (uint32_t)t->cluster->gpus_per_node;
     uint32_t width = a->gpus < b->gpus ? a->gpus : b->gpus;
     bool same = a->first_gpu / gpn == b->first_gpu / gpn;
+    bool there = a->first_gpu == b->first_gpu && a->gpus == b->gpus; /* colocated: nothing moves */
     struct send_cost *s = &t->sends[mix(mix(width * 2u + same, op->bytes), 0) >> 40 & (SENDS - 1)];
 
     if (!s->used || s->bytes != op->bytes || s->width != width || s->same_node != same) {
@@ -225,10 +226,11 @@ static void send_time(struct times *t, uint32_t i)
         s->ns = whole_ns(s->t.ns);
         s->alpha_ns = whole_ns(alpha) < s->ns ? whole_ns(alpha) : s->ns;
     }
-    dt_time_add(&t->prov, &s->t, 1);
-    t->ns[i] = s->ns;
+    if (!there)
+        dt_time_add(&t->prov, &s->t, 1);
+    t->ns[i] = there ? 0 : s->ns;
     if (t->alpha_ns)
-        t->alpha_ns[i] = s->alpha_ns;
+        t->alpha_ns[i] = there ? 0 : s->alpha_ns;
 }
 
 static void group_time(struct times *t, const struct dt_group *g)

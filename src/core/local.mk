@@ -118,6 +118,7 @@ libdtcore_a_SOURCES = \
 	src/core/schedule.c \
 	src/core/schedule.h \
 	src/core/schedule_boundary.c \
+	src/core/schedule_colocate.c \
 	src/core/schedule_fill.c \
 	src/core/schedule_fill.h \
 	src/core/schedule_impl.h \

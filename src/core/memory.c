@@ -6,6 +6,7 @@
  * ones, over the data-parallel ranks under ZeRO-1 | activations x microbatches in flight | logits |
  * boundary buffers | reserve */
 #include "core/memory.h"
+#include "core/boundary.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -72,6 +73,7 @@ static int behind(const struct dt_plan *p, const struct dt_model *m, int module,
             continue;
         d = behind(p, m, dst, stages);
         d = stages ? p->modules[dst].layout.pp + d : depth(p, dst, d);
+        d -= p->colocated; /* its first stage takes turns with our last instead of overlapping */
         most = d > most ? d : most;
     }
     return most;
@@ -115,19 +117,10 @@ static double local_params(const struct dt_block *b, const struct dt_layout *l)
     return (all - experts + experts / (l->ep > 1 ? l->ep : 1)) / (l->tp > 1 ? l->tp : 1);
 }
 
-static double level_tokens(const struct dt_block *b, double tokens)
+static bool is_unet_block(const struct dt_block *b)
 {
-    return b->level > 0 ? ldexp(tokens, -2 * b->level) : tokens;
-}
-
-/* Bytes per rank between block b and the next one. */
-static double boundary_bytes(const struct dt_block *b, const struct dt_shard *s, double tokens)
-{
-    double width = b->kind == DT_BLOCK_CONV || b->kind == DT_BLOCK_RESNET ? b->c_out
-                   : b->kind == DT_BLOCK_PROJECTOR                        ? b->out_dim
-                                                                          : b->hidden;
-
-    return ELEM_BYTES * level_tokens(b, tokens) * width / (s->seqpar ? s->tp : 1);
+    return b->kind == DT_BLOCK_CONV || b->kind == DT_BLOCK_RESNET ||
+           b->kind == DT_BLOCK_SPATIAL_TRANSFORMER || b->kind == DT_BLOCK_TIME_EMBED;
 }
 
 struct stage {
@@ -179,17 +172,39 @@ static void charge_block(struct stage *s, const struct dt_block *b, bool trained
         out->logits_workspace += LOGIT_BYTES * s->tokens * ceil((double)b->vocab / s->shard.tp);
 }
 
-/* Receive and send buffers of the stage; at module boundaries the LLM's own tokens bound what it
- * takes in. */
+/* Bytes per rank behind the first `end` blocks.  Ranks of a transformer with sequence parallelism
+ * hold their share of the tokens, those of a U-Net the whole of every tensor. */
+static double inner_bytes(const struct stage *s, int end)
+{
+    const struct dt_block *b = &s->mod->blocks[end - 1];
+    struct dt_boundary wire;
+    double items = (double)s->work->n / (s->shard.ip > 1 ? s->shard.ip : 1), sum;
+
+    dt_block_boundary(s->mod, end, &wire);
+    sum = (double)wire.item_bytes * ceil(items);
+    for (int l = 0; l < wire.n_levels; l++)
+        sum += ldexp(s->tokens, -2 * l) * (double)wire.token_bytes[l];
+    return sum / (s->shard.seqpar && !is_unet_block(b) ? s->shard.tp : 1);
+}
+
+/* What the module takes in: its own width per token, or the conditioning states of each item. */
+static double input_bytes(const struct stage *s)
+{
+    const struct dt_block *b = &s->mod->blocks[0];
+
+    if (b->kind == DT_BLOCK_PROJECTOR && b->context_len > 0)
+        return ELEM_BYTES * (double)b->in_dim * b->context_len * (double)s->work->n;
+    return ELEM_BYTES * s->tokens * (b->kind == DT_BLOCK_PROJECTOR ? b->out_dim : b->hidden) /
+           (s->shard.seqpar ? s->shard.tp : 1);
+}
+
+/* Receive and send buffers of the stage. */
 static double broker_bytes(const struct stage *s, int first, int last)
 {
-    const struct dt_block *b = s->mod->blocks;
-    double in = first > 0 ? boundary_bytes(&b[first - 1], &s->shard, s->tokens)
-                          : boundary_bytes(&b[first], &s->shard, s->tokens);
-    double out;
+    double in = first > 0 ? inner_bytes(s, first) : input_bytes(s), out;
 
     if (last < s->mod->n_blocks)
-        out = boundary_bytes(&b[last - 1], &s->shard, s->tokens);
+        out = inner_bytes(s, last);
     else if (s->mod->out_tokens_per_item > 0)
         out = ELEM_BYTES * (double)s->mod->out_width * s->mod->out_tokens_per_item *
               (double)s->work->n;
@@ -318,6 +333,34 @@ static enum dt_status too_large(const struct dt_plan *p, const struct dt_model *
         mem->in_flight, gib(mem->logits_workspace), gib(mem->broker), gib(mem->reserve), help);
 }
 
+/* Colocated modules: the stages that share a GPU add up; the reserve counts once. */
+static enum dt_status check_shared(const struct dt_plan *p, const struct dt_model *m,
+                                   const struct dt_cluster *c, const struct dt_work *work,
+                                   int64_t n, double *most, struct dt_error *err)
+{
+    for (int gpu = 0; gpu < dt_plan_gpus(p); gpu++) {
+        double sum = 0;
+
+        for (int module = 0; module < p->n_modules; module++) {
+            const struct dt_layout *l = &p->modules[module].layout;
+            int stage = gpu / dt_layout_lane_gpus(l) / l->dp;
+            struct dt_memory mem;
+
+            if (stage >= l->pp)
+                continue;
+            dt_memory_stage(p, m, c, module, stage, &work[module], n, &mem);
+            sum += mem.total - (sum > 0 ? mem.reserve : 0);
+        }
+        if (sum > c->mem_bytes)
+            return dt_error_set(err, DT_ERR_INFEASIBLE,
+                                "colocated modules need %.2f GiB of GPU %d, cluster %s has %.2f "
+                                "GiB; more GPUs, a smaller microbatch or recomputation would help",
+                                sum / GIB, gpu, c->name, c->mem_bytes / GIB);
+        *most = sum > *most ? sum : *most;
+    }
+    return DT_OK;
+}
+
 enum dt_status dt_memory_check(const struct dt_plan *p, const struct dt_model *m,
                                const struct dt_cluster *c, const struct dt_work *work,
                                double *max_bytes, struct dt_error *err)
@@ -336,6 +379,8 @@ enum dt_status dt_memory_check(const struct dt_plan *p, const struct dt_model *m
             most = mem.total > most ? mem.total : most;
         }
     }
+    if (p->colocated)
+        DT_TRY(check_shared(p, m, c, work, n > 0 ? n : 1, &most, err));
     if (max_bytes)
         *max_bytes = most;
     return DT_OK;

@@ -13,8 +13,11 @@ int dt_plan_gpus(const struct dt_plan *p)
 {
     int gpus = 0;
 
-    for (int m = 0; m < p->n_modules; m++)
-        gpus += dt_layout_gpus(&p->modules[m].layout);
+    for (int m = 0; m < p->n_modules; m++) {
+        int own = dt_layout_gpus(&p->modules[m].layout);
+
+        gpus = !p->colocated ? gpus + own : own > gpus ? own : gpus;
+    }
     return gpus;
 }
 
@@ -77,7 +80,9 @@ enum dt_status dt_plan_place(struct dt_plan *p, const struct dt_cluster *c, stru
             return dt_error_set(err, DT_ERR_INFEASIBLE,
                                 "module %s: lanes of %d GPUs (tp*cp*ip) do not tile nodes of %d",
                                 p->module_names[order[i]], width, c->gpus_per_node);
-        next = align_up(next, width < c->gpus_per_node ? width : c->gpus_per_node);
+        next = p->colocated
+                   ? 0
+                   : align_up(next, width < c->gpus_per_node ? width : c->gpus_per_node);
         first[order[i]] = (int)next;
         next += (int64_t)width * l->pp * l->dp;
         if (next > dt_cluster_gpus(c))
@@ -124,6 +129,8 @@ static enum dt_status check_degrees(const struct dt_plan *p, int m, const struct
         return dt_error_set(err, DT_ERR_INPUT,
                             "plan, module %s: vpp %d needs schedule interleaved, not %s",
                             p->module_names[m], l->vpp, dt_schedule_names[p->policy.schedule]);
+    if (l->vpp > 1 && p->colocated)
+        return bad(err, p, m, "vpp above 1 does not go with colocated modules");
     if (l->ip > 1 && mod->role == DT_ROLE_LLM)
         return bad(err, p, m, "ip (image parallelism) is for encoders and generators");
     if (l->dp % l->ep != 0)
@@ -190,7 +197,7 @@ static enum dt_status check_place(const struct dt_plan *p, int m, const struct d
         return dt_error_set(err, DT_ERR_INPUT,
                             "plan, module %s: first_gpu %d would make lanes of %d straddle nodes",
                             p->module_names[m], l->first_gpu, width);
-    for (int o = 0; o < m; o++) {
+    for (int o = 0; o < m && !p->colocated; o++) {
         const struct dt_layout *k = &p->modules[o].layout;
 
         if (l->first_gpu < k->first_gpu + dt_layout_gpus(k) && k->first_gpu < l->first_gpu + gpus)

@@ -43,6 +43,7 @@ struct dt_policy { /* what the job states about the run; copied into every plan 
     int zero;             /* 0 or 1 */
     bool intra_reorder, inter_reorder;
     bool stepccl;
+    bool half_grads;      /* fp16 training: gradients are reduced in 2 bytes, else in 4 */
     bool overlap_grad, overlap_param; /* gradient reduce-scatter / parameter all-gather overlapped with compute */
 };
 
@@ -59,6 +60,7 @@ struct dt_plan {
     char model[DT_NAME_MAX];
     char cluster[DT_NAME_MAX];
     enum dt_strategy strategy;
+    bool colocated; /* all modules share the same GPUs and take turns on them */
     int n_modules;
     char module_names[DT_MAX_MODULES][DT_NAME_MAX];
     struct dt_module_plan modules[DT_MAX_MODULES];
@@ -66,7 +68,7 @@ struct dt_plan {
     struct dt_plan_prediction predicted;
 };
 
-int dt_plan_gpus(const struct dt_plan *p); /* GPUs used by all modules */
+int dt_plan_gpus(const struct dt_plan *p); /* GPUs used by all modules; colocated: by the widest */
 /* Samples of one aligned slot (DP_lm * M) and slots per iteration. */
 int64_t dt_plan_slot_samples(const struct dt_plan *p, int llm);
 int64_t dt_plan_slots(const struct dt_plan *p, int llm);
@@ -75,7 +77,8 @@ void dt_plan_init(struct dt_plan *p, const struct dt_model *m, const struct dt_p
 /* Split n_blocks over v virtual stages so that the largest sum of cost[] is least (exact, binary search on the
  * bottleneck; ties put more blocks late).  cost[] >= 0. */
 void dt_plan_split_blocks(const double *cost, int n_blocks, int v, uint16_t *split);
-/* Give every module its GPU range: wider lanes first, so that TP groups never straddle nodes; checks capacity. */
+/* Give every module its GPU range: wider lanes first, so that TP groups never straddle nodes; checks capacity.
+ * Colocated: every module begins at GPU 0. */
 enum dt_status dt_plan_place(struct dt_plan *p, const struct dt_cluster *c, struct dt_error *err);
 /* Global GPU index of the first GPU of a lane (order inside a module: tp fastest, then dp, then pp). */
 int dt_plan_lane_gpu(const struct dt_plan *p, int module, int replica, int stage);

@@ -59,6 +59,8 @@ static void put_policy(struct dt_json *j, const struct dt_policy *y)
     dt_json_kv_bool(j, "stepccl", y->stepccl);
     dt_json_kv_bool(j, "overlap_grad", y->overlap_grad);
     dt_json_kv_bool(j, "overlap_param", y->overlap_param);
+    if (y->half_grads)
+        dt_json_kv_bool(j, "half_grads", true);
     dt_json_end_object(j);
 }
 
@@ -86,6 +88,8 @@ enum dt_status dt_plan_to_json(const struct dt_plan *p, struct dt_error *err, ch
     dt_json_kv_string(&j, "model", p->model);
     dt_json_kv_string(&j, "cluster", p->cluster);
     dt_json_kv_string(&j, "strategy", dt_strategy_names[p->strategy]);
+    if (p->colocated)
+        dt_json_kv_bool(&j, "colocated", true);
     dt_json_key(&j, "policy");
     put_policy(&j, &p->policy);
     dt_json_key(&j, "modules");
@@ -101,23 +105,33 @@ enum dt_status dt_plan_to_json(const struct dt_plan *p, struct dt_error *err, ch
 
 /* ---- reading ---- */
 
+static enum dt_status require_all_of(struct dt_node map, const char *what, const char *const *keys,
+                                     struct dt_error *err)
+{
+    for (; *keys; keys++)
+        DT_TRY(dt_map_require(map, what, *keys, err));
+    return DT_OK;
+}
+
 static enum dt_status require_all(struct dt_node map, const char *what, const char *const *keys,
                                   struct dt_error *err)
 {
     DT_TRY(dt_map_check(map, what, keys, err));
-    for (; *keys; keys++)
-        DT_TRY(dt_map_require(map, what, *keys, err));
-    return DT_OK;
+    return require_all_of(map, what, keys, err);
 }
 
 static enum dt_status get_policy(struct dt_node n, struct dt_error *err, struct dt_policy *y)
 {
     static const char *const keys[] = {
         "global_batch",  "microbatch",    "seq_len", "schedule",     "recompute",     "zero",
-        "intra_reorder", "inter_reorder", "stepccl", "overlap_grad", "overlap_param", NULL};
+        "intra_reorder", "inter_reorder", "stepccl", "overlap_grad", "overlap_param", "half_grads",
+        NULL};
     int schedule = 0, recompute = 0;
 
-    DT_TRY(require_all(n, "policy", keys, err));
+    DT_TRY(dt_map_check(n, "policy", keys, err));
+    for (int i = 0; keys[i + 1]; i++) /* the last one came later: absent means false */
+        DT_TRY(dt_map_require(n, "policy", keys[i], err));
+    DT_TRY(dt_get_bool(n, "half_grads", &y->half_grads, err));
     DT_TRY(dt_get_int(n, "global_batch", 1, INT64_C(1) << 40, &y->global_batch, err));
     DT_TRY(dt_get_i32(n, "microbatch", 1, DEGREE_MAX, &y->microbatch, err));
     DT_TRY(dt_get_i32(n, "seq_len", 1, 1 << 28, &y->seq_len, err));
@@ -232,8 +246,8 @@ static enum dt_status get_modules(struct dt_node seq, struct dt_error *err, stru
 
 static enum dt_status get_plan(struct dt_node root, struct dt_error *err, struct dt_plan *p)
 {
-    static const char *const keys[] = {"format", "version", "model",     "cluster", "strategy",
-                                       "policy", "modules", "predicted", NULL};
+    static const char *const keys[] = {"format",    "version", "model",   "cluster",   "strategy",
+                                       "colocated", "policy",  "modules", "predicted", NULL};
     static const char *const required[] = {"format",   "version", "model",   "cluster",
                                            "strategy", "policy",  "modules", NULL};
     char format[32] = "";
@@ -256,6 +270,7 @@ static enum dt_status get_plan(struct dt_node root, struct dt_error *err, struct
     DT_TRY(dt_get_string(root, "cluster", p->cluster, sizeof(p->cluster), err));
     DT_TRY(dt_get_enum(root, "strategy", dt_strategy_names, &strategy, err));
     p->strategy = (enum dt_strategy)strategy;
+    DT_TRY(dt_get_bool(root, "colocated", &p->colocated, err));
     DT_TRY(get_policy(dt_map_get(root, "policy"), err, &p->policy));
     DT_TRY(get_modules(dt_map_get(root, "modules"), err, p));
     if (dt_node_present(dt_map_get(root, "predicted")))
@@ -339,15 +354,21 @@ enum dt_status dt_plan_from_node(struct dt_node node, const struct dt_model *m,
                                  const struct dt_policy *policy, struct dt_error *err,
                                  struct dt_plan *out)
 {
-    const char *names[DT_MAX_MODULES + 1] = {NULL};
+    const char *names[DT_MAX_MODULES + 2] = {NULL};
     struct dt_plan p;
 
     dt_plan_init(&p, m, policy);
     for (int i = 0; i < m->n_modules; i++)
         names[i] = m->modules[i].name;
-    DT_TRY(require_all(node, "plan", names, err));
+    names[m->n_modules] = "colocated";
+    DT_TRY(dt_map_check(node, "plan", names, err));
+    DT_TRY(dt_get_bool(node, "colocated", &p.colocated, err));
+    names[m->n_modules] = NULL;
+    if (!p.colocated) /* a colocated module that is not named has one lane */
+        DT_TRY(require_all_of(node, "plan", names, err));
     for (int i = 0; i < m->n_modules; i++)
-        DT_TRY(node_module(dt_map_get(node, names[i]), &m->modules[i], policy->seq_len, err,
+        if (dt_node_present(dt_map_get(node, names[i])))
+            DT_TRY(node_module(dt_map_get(node, names[i]), &m->modules[i], policy->seq_len, err,
                            &p.modules[i]));
     *out = p;
     return DT_OK;

@@ -139,7 +139,9 @@ enum dt_status dt_program_check(const struct dt_program *p, const struct dt_mode
     DT_TRY(check_shape(p, err));
     DT_TRY(check_pairs(p, err));
     DT_TRY(dt_topo_build(p, err, &topo));
+    st = dt_check_colocated(p, &topo, err);
     dt_topo_free(&topo);
+    DT_TRY(st);
     st = dt_sched_init(&s, p->plan, m, &any, p->assignment, err);
     if (st == DT_OK)
         st = dt_check_data(p, &s, err);

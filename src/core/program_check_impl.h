@@ -16,5 +16,8 @@ bool dt_check_waits(const struct dt_program *p, uint32_t i, uint32_t for_op);
 enum dt_status dt_check_data(const struct dt_program *p, struct dt_sched *s, struct dt_error *err);
 /* Collectives and steps (program_check_sync.c). */
 enum dt_status dt_check_sync(const struct dt_program *p, struct dt_sched *s, struct dt_error *err);
+/* Compute ops never overlap on a GPU that lanes share (schedule_colocate.c). */
+enum dt_status dt_check_colocated(const struct dt_program *p, const struct dt_topo *topo,
+                                  struct dt_error *err);
 
 #endif

@@ -7,42 +7,6 @@
 
 #include <string.h>
 
-/* What leaves virtual stage v (the blocks before `end`).  A U-Net hands on its feature map and the
- * conditioning states; its skip connections are not counted. */
-static void stage_output(const struct dt_sched *s, int module, int end, struct dt_vstage *v)
-{
-    const struct dt_module *mod = &s->model->modules[module];
-    const struct dt_block *b = NULL;
-
-    for (int i = 0; i < mod->n_blocks; i++) {
-        const struct dt_block *x = &mod->blocks[i];
-
-        if (i >= end && x->context_len > 0 && v->item_bytes == 0)
-            v->item_bytes = 2 * (uint64_t)x->context_len * (uint64_t)x->context_dim;
-        if (i < end && x->kind != DT_BLOCK_TIME_EMBED &&
-            !(x->kind == DT_BLOCK_PROJECTOR && mod->role == DT_ROLE_GENERATOR))
-            b = x;
-    }
-    if (!b)
-        return;
-    v->level = (uint8_t)b->level;
-    switch (b->kind) {
-    case DT_BLOCK_PROJECTOR:
-        v->token_bytes = 2 * (uint64_t)b->out_dim;
-        break;
-    case DT_BLOCK_CONV:
-        v->level = (uint8_t)(b->level + (b->stride == 2) - (b->upsample && b->level > 0));
-        v->token_bytes = 2 * (uint64_t)b->c_out;
-        break;
-    case DT_BLOCK_RESNET:
-        v->token_bytes = 2 * (uint64_t)b->c_out;
-        break;
-    default:
-        v->token_bytes = 2 * (uint64_t)b->hidden;
-        break;
-    }
-}
-
 static int init_module(struct dt_sched *s, int i)
 {
     struct dt_sched_module *m = &s->m[i];
@@ -78,7 +42,7 @@ static int init_module(struct dt_sched *s, int i)
         v->backward = dt_plan_upstream_trained(s->plan, s->model, i, v->first);
         for (int b = v->first; b < v->first + v->n; b++)
             v->backward |= dt_plan_trained(s->plan, s->model, i, b);
-        stage_output(s, i, v->first + v->n, v);
+        dt_block_boundary(m->mod, v->first + v->n, &v->wire);
     }
     m->mirrored_out = m->v[m->n_v - 1].backward;
     return 0;
@@ -222,7 +186,8 @@ static enum dt_status compile(struct dt_sched *s, struct dt_program *p, struct d
     if (!p->ops || !p->deps || !p->groups || !p->group_ops)
         return dt_error_nomem(err, "ops of a program");
     DT_TRY(dt_sched_fill(s, p, err));
-    return dt_sched_match(s, p, err);
+    DT_TRY(dt_sched_match(s, p, err));
+    return dt_sched_colocate(s, p, err);
 }
 
 enum dt_status dt_compile(const struct dt_plan *plan, const struct dt_model *model,

@@ -5,6 +5,7 @@
 #ifndef DT_CORE_SCHEDULE_IMPL_H
 #define DT_CORE_SCHEDULE_IMPL_H
 
+#include "core/boundary.h"
 #include "core/memory.h"
 #include "core/schedule.h"
 
@@ -17,9 +18,7 @@ struct dt_vstage {
     uint16_t first, n; /* blocks */
     bool backward; /* runs BACKWARD ops: trains something or something upstream of it is trained */
     uint8_t f_parts, b_parts; /* ops of the first forward and of the last backward */
-    uint8_t level;            /* tokens leaving the stage = tokens / 4^level */
-    uint64_t token_bytes;     /* bytes leaving the stage per such token ... */
-    uint64_t item_bytes;      /* ... and per item (sequence, image) */
+    struct dt_boundary wire; /* what leaves the stage for the next one */
     /* By bucket in forward order (f_parts or b_parts of them): group or DT_NONE, and bytes per GPU.
      */
     uint32_t sync_group[DT_PARTS_MAX], gather_group[DT_PARTS_MAX];
@@ -108,7 +107,7 @@ dt_sched_order(const struct dt_sched *s, const struct dt_sched_module *m, int re
 /* Bytes that leave virtual stage v for the next one. */
 static inline uint64_t dt_vstage_bytes(const struct dt_vstage *v, const struct dt_work *w)
 {
-    return ((uint64_t)w->tokens >> 2 * v->level) * v->token_bytes + (uint64_t)w->n * v->item_bytes;
+    return dt_boundary_bytes(&v->wire, w->tokens, w->n);
 }
 /* Blocks of bucket `part` of `parts` (in forward order) of a virtual stage of blocks [*first,
  * *first + *n). */
@@ -139,6 +138,9 @@ enum dt_status dt_sched_list(struct dt_sched *s, const bool *list, bool megatron
 /* RECVs of a lane are in the order of their consumers; where that is not the order in which some
  * peer sends, the lane takes the order of a common topological level instead (schedule_recv.c). */
 enum dt_status dt_sched_match(struct dt_sched *s, struct dt_program *p, struct dt_error *err);
+
+/* Colocated plans: makes ops of lanes that share a GPU take turns (schedule_colocate.c). */
+enum dt_status dt_sched_colocate(struct dt_sched *s, struct dt_program *p, struct dt_error *err);
 
 /* Trained parameters of blocks [first, first + n) held by one GPU of a lane (schedule_sync.c). */
 uint64_t dt_trained_params(const struct dt_plan *p, const struct dt_model *m, int module, int first,
