@@ -22,6 +22,7 @@ check_PROGRAMS += \
 	tests/test_profile_fit \
 	tests/test_program \
 	tests/test_report \
+	tests/test_safetensors \
 	tests/test_samples \
 	tests/test_schedule \
 	tests/test_search \
@@ -57,6 +58,7 @@ FUZZ_TARGETS = \
 	tests/fuzz/fuzz_hf \
 	tests/fuzz/fuzz_job \
 	tests/fuzz/fuzz_plan \
+	tests/fuzz/fuzz_safetensors \
 	tests/fuzz/fuzz_samples_csv
 EXTRA_DIST += tests/fuzz/corpus tests/fuzz/driver.c tests/fuzz/lsan.c
 FUZZ_SECONDS = 60
@@ -90,6 +92,8 @@ tests_fuzz_fuzz_job_SOURCES = tests/fuzz/fuzz_job.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_job_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_plan_SOURCES = tests/fuzz/fuzz_plan.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_plan_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_safetensors_SOURCES = tests/fuzz/fuzz_safetensors.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_safetensors_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_samples_csv_SOURCES = tests/fuzz/fuzz_samples_csv.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_samples_csv_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 

@@ -44,7 +44,6 @@ struct dt_checkpoint_state {
 struct dt_checkpoint_options {
     int keep;                /* newest ones kept; 0 = all */
     int64_t shard_bytes_max; /* of a model file; 0 = 5 GB, as Hugging Face cuts */
-    bool no_sync;            /* tests only: do not wait for the disk */
 };
 
 /* Queues are idle.  `path` (may be NULL) gets the new folder.  A checkpoint of the same step is

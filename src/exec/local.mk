@@ -42,5 +42,11 @@ libdtexec_a_SOURCES = \
 	src/exec/data/unicode_decomp.c \
 	src/exec/data/unicode_table.h \
 	src/exec/device.h \
-	src/exec/modules/module.h
+	src/exec/modules/module.h \
+	src/exec/safetensors.c \
+	src/exec/safetensors.h \
+	src/exec/safetensors_data.c \
+	src/exec/safetensors_header.c \
+	src/exec/safetensors_impl.h \
+	src/exec/safetensors_write.c
 EXTRA_DIST += src/exec/data/unicode.py

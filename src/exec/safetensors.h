@@ -43,7 +43,7 @@ enum {
     DT_TENSOR_DIMS_MAX = 8,
     DT_TENSOR_NAME_MAX = 512,
     DT_TENSOR_HEADER_MAX = 64 << 20, /* bytes; the reference implementation stops at 100 MB */
-    DT_TENSOR_FILES_MAX = 4096
+    DT_TENSOR_FILES_MAX = 512        /* all are kept open */
 };
 
 struct dt_tensor {
