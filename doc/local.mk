@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 dist_doc_DATA += \
 	doc/calibration.md \
+	doc/data.md \
 	doc/dependencies.md \
 	doc/design.md \
 	doc/formats.md \

@@ -10,6 +10,10 @@ check_PROGRAMS += \
 	tests/test_cost \
 	tests/test_cost_comm \
 	tests/test_cost_stage \
+	tests/test_data_image \
+	tests/test_data_loader \
+	tests/test_data_shard \
+	tests/test_data_tokenizer \
 	tests/test_doc \
 	tests/test_engine \
 	tests/test_job \
@@ -34,12 +38,17 @@ tests_test_timeline_SOURCES = tests/test_timeline.c tests/synth.c tests/synth.h
 
 SHELL_TESTS = \
 	tests/test_cli.sh \
+	tests/test_data_cli.sh \
+	tests/test_data_tokens.sh \
 	tests/test_lists.sh
 
 TESTS += $(check_PROGRAMS) $(SHELL_TESTS)
 TEST_EXTENSIONS = .sh
 EXTRA_DIST += $(SHELL_TESTS) \
 	tests/data/hf \
+	tests/data/tokenizer \
+	tests/data_fixture.h \
+	tests/data_tokens_compare.py \
 	tests/cost_fixture.h \
 	tests/sched_fixture.h \
 	tests/small_world.h \
@@ -56,10 +65,14 @@ FUZZ_TARGETS = \
 	tests/fuzz/fuzz_csv \
 	tests/fuzz/fuzz_doc \
 	tests/fuzz/fuzz_hf \
+	tests/fuzz/fuzz_idx \
+	tests/fuzz/fuzz_image \
 	tests/fuzz/fuzz_job \
 	tests/fuzz/fuzz_plan \
 	tests/fuzz/fuzz_safetensors \
-	tests/fuzz/fuzz_samples_csv
+	tests/fuzz/fuzz_samples_csv \
+	tests/fuzz/fuzz_tar \
+	tests/fuzz/fuzz_tokenizer
 EXTRA_DIST += tests/fuzz/corpus tests/fuzz/driver.c tests/fuzz/lsan.c
 FUZZ_SECONDS = 60
 if FUZZING
@@ -96,12 +109,21 @@ tests_fuzz_fuzz_safetensors_SOURCES = tests/fuzz/fuzz_safetensors.c $(FUZZ_DRIVE
 tests_fuzz_fuzz_safetensors_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_samples_csv_SOURCES = tests/fuzz/fuzz_samples_csv.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_samples_csv_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_idx_SOURCES = tests/fuzz/fuzz_idx.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_idx_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_image_SOURCES = tests/fuzz/fuzz_image.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_image_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_tar_SOURCES = tests/fuzz/fuzz_tar.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_tar_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_tokenizer_SOURCES = tests/fuzz/fuzz_tokenizer.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_tokenizer_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 
 # ---- benchmarks ----
 # tests/bench/bench_X.c prints "bench: NAME VALUE UNIT [ratio R of WHAT]" lines: add it here.
 BENCHES = \
 	tests/bench/bench_assign \
 	tests/bench/bench_cost \
+	tests/bench/bench_data \
 	tests/bench/bench_engine \
 	tests/bench/bench_samples \
 	tests/bench/bench_search \

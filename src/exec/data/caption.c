@@ -43,6 +43,8 @@ const char *dt_caption_shape(const uint8_t *grey, int w, int h)
                 y0 = y < y0 ? y : y0;
                 y1 = y + 1 > y1 ? y + 1 : y1;
             }
+    if (x1 == 0) /* nothing there */
+        return "compact";
     /* 4:3 and 3:4 of the box around the object */
     if (3 * (x1 - x0) > 4 * (y1 - y0))
         return "wide";

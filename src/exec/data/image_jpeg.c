@@ -25,6 +25,7 @@ struct jpeg {
     struct jpeg_decompress_struct c;
     jmp_buf back;
     char message[JMSG_LENGTH_MAX];
+    bool nomem;
     uint8_t *row; /* CMYK only */
     uint8_t *px;
 };
@@ -127,8 +128,10 @@ static void pixels(struct jpeg *j, const struct dt_image_spec *spec)
     jpeg_start_decompress(c);
     j->px = dt_malloc((size_t)c->output_width * c->output_height * 3);
     j->row = dt_malloc(cmyk ? (size_t)c->output_width * 4 : 1);
-    if (!j->px || !j->row)
+    if (!j->px || !j->row) {
+        j->nomem = true;
         fail(j, "out of memory");
+    }
     while (c->output_scanline < c->output_height) {
         uint8_t *to = j->px + (size_t)c->output_scanline * c->output_width * 3;
         JSAMPROW row = cmyk ? j->row : to;
@@ -142,7 +145,8 @@ static void pixels(struct jpeg *j, const struct dt_image_spec *spec)
 static enum dt_status finish(struct jpeg *j, bool jumped, enum dt_status st, struct dt_error *err)
 {
     if (jumped)
-        st = dt_error_set(err, DT_ERR_INPUT, "JPEG: %s", j->message);
+        st = j->nomem ? dt_error_nomem(err, "an image")
+                      : dt_error_set(err, DT_ERR_INPUT, "JPEG: %s", j->message);
     jpeg_destroy_decompress(&j->c);
     dt_free(j->row);
     j->row = NULL;

@@ -125,7 +125,7 @@ static enum dt_status write_member(struct dt_shard_writer *w, const char *key,
 enum dt_status dt_shard_write(struct dt_shard_writer *w, const char *key,
                               const struct dt_shard_member *members, int n, struct dt_error *err)
 {
-    if (strlen(key) >= DT_SHARD_NAME_MAX || dt_shard_key_length(key) != strlen(key))
+    if (!*key || strlen(key) >= DT_SHARD_NAME_MAX || dt_shard_key_length(key) != strlen(key))
         return dt_error_set(err, DT_ERR_INPUT,
                             "\"%.80s\" cannot be a key: it is empty, too long, or has a dot in its "
                             "last part",

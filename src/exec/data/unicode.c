@@ -180,20 +180,6 @@ static int push(struct chars *s, uint32_t c)
     return 0;
 }
 
-/* Canonical order: a combining character goes before those of a higher class.  A run of n costs n *
- * n at worst, so runs are bounded by what real text has (and the Stream-Safe format of UAX 15
- * allows, 30), doubled; longer ones keep their order. */
-static void reorder(struct chars *s)
-{
-    size_t i = s->n - 1, steps = 0;
-    unsigned ccc = combining_class(s->c[i]);
-    while (ccc && i > 0 && steps++ < 60 && combining_class(s->c[i - 1]) > ccc) {
-        uint32_t c = s->c[i];
-        s->c[i] = s->c[i - 1];
-        s->c[--i] = c;
-    }
-}
-
 static int decompose(struct chars *s, uint32_t c)
 {
     const struct dt_unicode_pair *p;
@@ -207,9 +193,38 @@ static int decompose(struct chars *s, uint32_t c)
     p = c < 0xc0 ? NULL : decomposition(c); /* U+00C0 is the first that decomposes */
     if (p)                                  /* chains are at most four long */
         return decompose(s, p->a) || (p->b && decompose(s, p->b)) ? -1 : 0;
-    if (push(s, c))
+    return push(s, c);
+}
+
+/* Stable sort by class of a run of combining characters. */
+static int order_run(uint32_t *c, size_t n)
+{
+    size_t start[257] = {0};
+    uint32_t *copy = dt_malloc(n * sizeof *copy);
+    if (!copy)
         return -1;
-    reorder(s);
+    memcpy(copy, c, n * sizeof *copy);
+    for (size_t i = 0; i < n; i++)
+        start[combining_class(c[i]) + 1]++;
+    for (size_t k = 1; k < 257; k++)
+        start[k] += start[k - 1];
+    for (size_t i = 0; i < n; i++)
+        c[start[combining_class(copy[i])]++] = copy[i];
+    dt_free(copy);
+    return 0;
+}
+
+/* Canonical order. */
+static int order(struct chars *s)
+{
+    for (size_t i = 0, end; i < s->n; i = end + 1) {
+        bool sorted = true;
+        for (end = i; end < s->n && combining_class(s->c[end]); end++)
+            sorted = sorted &&
+                     (end == i || combining_class(s->c[end - 1]) <= combining_class(s->c[end]));
+        if (!sorted && order_run(s->c + i, end - i))
+            return -1;
+    }
     return 0;
 }
 
@@ -257,6 +272,8 @@ enum dt_status dt_unicode_nfc(const char *text, size_t len, struct dt_error *err
             goto nomem;
         i += k;
     }
+    if (order(&s))
+        goto nomem;
     compose(&s);
     buf = dt_malloc(s.n * 4 + 1);
     if (!buf)

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Training data: decoding, resizing, tokens, and the loader from shards to sequences. */
+#include "core/mem.h"
+#include "exec/clock.h"
+#include "exec/data/loader.h"
+#include "exec/data/pack.h"
+#include "exec/data/shard.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <jpeglib.h>
+
+enum { DOCS = 6000, SIDE = 512 };
+
+static struct dt_error err;
+
+static void must(enum dt_status st)
+{
+    if (st == DT_OK)
+        return;
+    fprintf(stderr, "bench_data: %s\n", err.message);
+    exit(1);
+}
+
+static double seconds_since(uint64_t begin_ns)
+{
+    return (double)(dt_clock_ns() - begin_ns) * 1e-9;
+}
+
+static struct dt_image picture(int side)
+{
+    struct dt_image img;
+    must(dt_image_new(side, side, &err, &img));
+    for (int y = 0; y < side; y++)
+        for (int x = 0; x < side; x++) {
+            uint8_t *p = img.px + 3 * (y * side + x);
+            p[0] = (uint8_t)(x * 255 / side);
+            p[1] = (uint8_t)(y * 255 / side);
+            p[2] = (uint8_t)((x * y / 61 + x) & 127);
+        }
+    return img;
+}
+
+static unsigned char *jpeg(const struct dt_image *img, unsigned long *len)
+{
+    struct jpeg_compress_struct c;
+    struct jpeg_error_mgr mgr;
+    unsigned char *bytes = NULL;
+    c.err = jpeg_std_error(&mgr);
+    jpeg_create_compress(&c);
+    jpeg_mem_dest(&c, &bytes, len);
+    c.image_width = c.image_height = (JDIMENSION)img->w;
+    c.input_components = 3;
+    c.in_color_space = JCS_RGB;
+    jpeg_set_defaults(&c);
+    jpeg_set_quality(&c, 90, TRUE);
+    jpeg_start_compress(&c, TRUE);
+    while (c.next_scanline < c.image_height) {
+        JSAMPROW row = img->px + (size_t)c.next_scanline * (size_t)img->w * 3;
+        jpeg_write_scanlines(&c, &row, 1);
+    }
+    jpeg_finish_compress(&c);
+    jpeg_destroy_compress(&c);
+    return bytes;
+}
+
+static void bench_images(void)
+{
+    struct dt_image img = picture(SIDE), out;
+    static const struct dt_image_spec whole = {DT_FIT_NONE, 0, DT_FILTER_AUTO},
+                                      small = {DT_FIT_CROP, 64, DT_FILTER_AUTO};
+    unsigned long len;
+    unsigned char *bytes = jpeg(&img, &len);
+    double s[2];
+    for (int k = 0; k < 2; k++) {
+        uint64_t begin = dt_clock_ns();
+        for (int i = 0; i < 100; i++) {
+            must(dt_image_load(bytes, len, NULL, k ? &small : &whole, &err, &out));
+            dt_image_free(&out);
+        }
+        s[k] = seconds_since(begin) / 100;
+    }
+    printf("bench: data_jpeg_512 %.1f Mpixel/s\n", SIDE * SIDE / s[0] * 1e-6);
+    printf("bench: data_jpeg_512_to_64 %.0f images/s ratio %.2f of decoding it whole\n", 1 / s[1],
+           s[0] / s[1]);
+    uint64_t begin = dt_clock_ns();
+    for (int i = 0; i < 100; i++) {
+        must(dt_image_resize(&img, 0, 0, SIDE, SIDE, 200, 200, DT_FILTER_AREA, &err, &out));
+        dt_image_free(&out);
+    }
+    printf("bench: data_resize_512_to_200 %.1f Mpixel/s\n",
+           100.0 * SIDE * SIDE / seconds_since(begin) * 1e-6);
+    free(bytes);
+    dt_image_free(&img);
+}
+
+static void bench_tokens(void)
+{
+    static const char line[] = "This is some text, hello world: indivisible 12345\n";
+    const char *srcdir = getenv("srcdir");
+    struct dt_tokenizer *t;
+    struct dt_ids ids = {0};
+    char path[1024];
+    size_t n = 0;
+    snprintf(path, sizeof path, "%s/tests/data/tokenizer/gpt2-subset.json", srcdir ? srcdir : ".");
+    must(dt_tokenizer_open(path, &err, &t));
+    uint64_t begin = dt_clock_ns();
+    for (int i = 0; i < 40000; i++, n += sizeof line - 1) {
+        ids.n = 0;
+        must(dt_tokenizer_encode(t, line, sizeof line - 1, false, &err, &ids));
+    }
+    printf("bench: data_bpe %.1f MB/s\n", (double)n / seconds_since(begin) * 1e-6);
+    dt_ids_free(&ids);
+    dt_tokenizer_free(t);
+}
+
+static void write_shard(const char *prefix)
+{
+    struct dt_image img = picture(28);
+    struct dt_shard_writer *w;
+    uint8_t *png;
+    size_t len;
+    must(dt_image_encode_png(&img, 1, &err, &png, &len));
+    must(dt_shard_writer_open(prefix, DOCS, INT64_MAX, &err, &w));
+    for (int i = 0; i < DOCS; i++) {
+        static const char text[] = "a photo of a grey ankle boot, wide";
+        struct dt_shard_member m[2] = {{"png", png, len},
+                                       {"txt", (const uint8_t *)text, sizeof text - 1}};
+        char key[16];
+        snprintf(key, sizeof key, "%06d", i);
+        must(dt_shard_write(w, key, m, 2, &err));
+    }
+    must(dt_shard_writer_close(w, &err, NULL));
+    dt_free(png);
+    dt_image_free(&img);
+}
+
+static void bench_loader(void)
+{
+    char dir[64] = "/tmp/dt-bench-data-XXXXXX", prefix[96], path[128];
+    const char *paths[1] = {path};
+    struct dt_loader_options o = {.shards = paths,
+                                  .n_shards = 1,
+                                  .seq_len = 512,
+                                  .generate = 0.5,
+                                  .shuffle = true,
+                                  .epochs = 4,
+                                  .image = {DT_FIT_STRETCH, 64, DT_FILTER_AUTO},
+                                  .target = {DT_FIT_STRETCH, 32, DT_FILTER_AUTO}};
+    struct dt_tokenizer *t;
+    double rate[3];
+    if (!mkdtemp(dir))
+        exit(1);
+    snprintf(prefix, sizeof prefix, "%s/b", dir);
+    snprintf(path, sizeof path, "%s-000000.tar", prefix);
+    write_shard(prefix);
+    must(dt_tokenizer_bytes(&err, &t));
+    o.tokenizer = t;
+    for (o.threads = 0; o.threads < 3; o.threads++) {
+        struct dt_loader *l;
+        struct dt_sequence *s;
+        uint64_t begin = dt_clock_ns();
+        must(dt_loader_open(&o, &err, &l));
+        for (;;) {
+            must(dt_loader_next(l, &err, &s));
+            if (!s)
+                break;
+            dt_sequence_free(s);
+        }
+        dt_loader_close(l);
+        rate[o.threads] = 4 * DOCS / seconds_since(begin);
+        printf("bench: data_loader_%d_threads %.0f documents/s ratio %.2f of none\n", o.threads,
+               rate[o.threads], rate[o.threads] / rate[0]);
+    }
+    dt_tokenizer_free(t);
+    unlink(path);
+    rmdir(dir);
+}
+
+int main(void)
+{
+    bench_images();
+    bench_tokens();
+    bench_loader();
+    return 0;
+}

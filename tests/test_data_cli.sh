@@ -1,0 +1,111 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+# disttrain data: pack, scan, tokens, and the CSV in the planner's hands.
+# Environment: DISTTRAIN (the program), srcdir (the source directory).
+set -u
+LC_ALL=C; export LC_ALL
+: "${DISTTRAIN:=./disttrain}" "${srcdir:=.}"
+case $DISTTRAIN in /*) ;; *) DISTTRAIN=$PWD/$DISTTRAIN ;; esac
+srcdir=$(cd "$srcdir" && pwd)
+tmp=$(mktemp -d) || exit 99
+trap 'rm -rf "$tmp"' EXIT
+cd "$tmp" || exit 99
+passed=0 failed=0 skipped=0
+
+ok() { passed=$((passed + 1)); }
+bad() { failed=$((failed + 1)); echo "FAIL: $1"; sed 's/^/    /' out err 2>/dev/null | head -20; }
+check() { if eval "$2"; then ok; else bad "$1"; fi; }
+# expect CODE TEXT COMMAND...
+expect() {
+    code=$1 text=$2; shift 2
+    "$@" >out 2>err </dev/null
+    got=$?
+    if [ $got -ne "$code" ]; then bad "'$*' exits $got, not $code"; return; fi
+    if [ -n "$text" ] && ! cat out err | grep -q -- "$text"; then bad "'$*' does not say '$text'"; return; fi
+    ok
+}
+
+# --- usage ---
+expect 2 "pack, scan or tokens" "$DISTTRAIN" data frob
+expect 2 "needs -o PREFIX" "$DISTTRAIN" data pack .
+expect 2 "folders, or --idx" "$DISTTRAIN" data pack -o x
+expect 2 "which shards" "$DISTTRAIN" data scan
+expect 2 "none.tar: cannot open" "$DISTTRAIN" data scan none.tar
+expect 2 "skip or fail" "$DISTTRAIN" data pack . -o x --on-bad ignore
+expect 2 "go with --side" "$DISTTRAIN" data scan none.tar --fit crop
+expect 2 "train or test" "$DISTTRAIN" data pack -o x --fashion-mnist all
+expect 2 "dataset-fashion-mnist" "$DISTTRAIN" data pack -o x --fashion-mnist train --dir "$tmp"
+expect 2 "needs --labels" "$DISTTRAIN" data pack -o x --idx images
+
+# --- IDX: three pictures of 5 x 6, labels 1 0 2 ---
+printf '\000\000\010\003\000\000\000\003\000\000\000\005\000\000\000\006' >images
+awk 'BEGIN { for (i = 0; i < 90; i++) printf "%c", 65 + i % 50 }' >>images
+printf '\000\000\010\001\000\000\000\003\001\000\002' >labels
+expect 0 "x-\*.tar: 3 samples in 2 shards" "$DISTTRAIN" data pack -o x --idx images --labels labels \
+    --label-names cat,dog,emu --shard-samples 2
+check "the first caption" '[ "$(tar xOf x-000000.tar 00000000.txt)" = "a photo of a dark dog, compact" ]'
+check "the first label" '[ "$(tar xOf x-000000.tar 00000000.cls)" = 1 ]'
+check "members" '[ "$(tar tf x-000001.tar | tr "\n" " ")" = "00000002.png 00000002.txt 00000002.cls " ]'
+gzip -k images labels
+expect 0 "" "$DISTTRAIN" data pack -o y --idx images.gz --labels labels.gz --label-names cat,dog,emu --shard-samples 2
+check "gzip makes no difference" 'cmp -s x-000000.tar y-000000.tar && cmp -s x-000001.tar y-000001.tar'
+expect 0 "1 captions that are not" "$DISTTRAIN" data pack -o z --idx images --labels labels --label-names cat,dog
+expect 2 "label 2" "$DISTTRAIN" data pack -o z --idx images --labels labels --label-names cat,dog --on-bad fail
+expect 0 '"samples": 2' "$DISTTRAIN" data pack -o z --json --limit 2 --idx images --labels labels --label-names cat,dog,emu
+head -c 60 images >short
+expect 2 "truncated" "$DISTTRAIN" data pack -o z --idx short --labels labels --label-names cat,dog,emu
+
+# --- folders ---
+mkdir -p in/sub
+tar xf x-000000.tar -C in
+mv in/00000001.png in/sub/b.png && mv in/00000001.txt in/sub/b.txt
+cp in/00000000.png in/lonely.png
+head -c 50 in/00000000.png >in/cut.png && echo cut >in/cut.txt
+expect 0 "f-\*.tar: 2 samples in 1 shard" "$DISTTRAIN" data pack -o f in
+check "reports the missing caption" 'grep -q "without a caption.*lonely.png" out'
+check "reports the corrupt image" 'grep -q "truncated, corrupt.*cut.png" out'
+expect 2 "in/" "$DISTTRAIN" data pack -o g in --on-bad fail
+check "no half shard is left" '[ ! -e g-000000.tar ] && [ ! -e g-000000.tar.tmp ]'
+
+# --- scan ---
+expect 0 "sample,text_tokens,images,gen_images,seq_tokens" "$DISTTRAIN" data scan --seq-len 64 'x-{000000..000001}.tar'
+expect 0 "rows from 3 of 3 samples" "$DISTTRAIN" data scan --seq-len 64 -o s.csv --on-bad skip --generate 0 x-000000.tar x-000001.tar
+expect 0 "" "$DISTTRAIN" data scan --unpacked --generate 0 --no-shuffle --seq-len 64 x-000000.tar x-000001.tar -o s.csv
+check "a row per sample" '[ "$(sed "/^#/d" s.csv | tr "\n" " ")" = "sample,text_tokens,images,gen_images,seq_tokens 0,32,6x5,,33 1,32,6x5,,33 2,32,6x5,,33 " ]'
+for threads in 0 1 3; do
+    "$DISTTRAIN" data scan --seq-len 80 --seed 7 --threads $threads x-000000.tar x-000001.tar f-000000.tar >s$threads.csv
+done
+check "threads make no difference" 'cmp -s s0.csv s1.csv && cmp -s s0.csv s3.csv'
+expect 0 '"damaged_shards": 0' "$DISTTRAIN" data scan --json --seq-len 64 -o s.csv x-000000.tar
+head -c 3000 x-000000.tar >cut.tar
+expect 0 "shards truncated or damaged" "$DISTTRAIN" data scan --seq-len 64 -o s.csv cut.tar x-000001.tar
+expect 2 "cut.tar: damaged" "$DISTTRAIN" data scan --seq-len 64 -o s.csv cut.tar x-000001.tar --on-bad fail
+gzip -k x-000000.tar
+expect 2 "decompress it first" "$DISTTRAIN" data scan x-000000.tar.gz
+
+# --- the planner reads what the scan wrote ---
+expect 0 "" "$DISTTRAIN" data scan --seq-len 512 x-000000.tar x-000001.tar -o p.csv
+expect 0 "timeline" "$DISTTRAIN" plan mllm-nano-local samples="{csv: $tmp/p.csv}"
+
+# --- tokens ---
+printf 'Hello world\nindivisible' >text
+expect 0 "" "$DISTTRAIN" data tokens -t "$srcdir/tests/data/tokenizer/gpt2-subset.json" text
+check "published ids" '[ "$(tr "\n" ";" <out)" = "15496 995;521 452 12843;" ]'
+printf 'a\nb\000c' >text
+expect 0 "" "$DISTTRAIN" data tokens -0 text
+check "NUL-separated" '[ "$(tr "\n" ";" <out)" = "97 10 98;99;" ]'
+expect 2 "model" "$DISTTRAIN" data tokens -t "$tmp/p.csv" text
+
+# --- the real data set, where it is installed ---
+if [ -e /usr/share/datasets/fashion-mnist/t10k-images-idx3-ubyte.gz ]; then
+    expect 0 "t-\*.tar: 200 samples in 1 shard" "$DISTTRAIN" data pack --fashion-mnist test --limit 200 -o t
+    check "the first picture is an ankle boot" 'tar xOf t-000000.tar 00000000.txt | grep -q "^a photo of a [a-z]* ankle boot, [a-z]*$"'
+    mkdir t && tar xf t-000000.tar -C t
+    for f in t/*.txt; do cat "$f"; echo; done >captions
+    check "all captions follow the rule" '[ "$(wc -l <captions)" = 200 ] && ! grep -Ev \
+        "^a photo of a (dark|grey|light) (top|trouser|pullover|dress|coat|sandal|shirt|sneaker|bag|ankle boot), (wide|tall|compact)$" captions'
+else
+    skipped=$((skipped + 1))
+fi
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]

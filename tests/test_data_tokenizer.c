@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Tokenizers: published ids, splitting, NFC, refusals, round trips, out of memory. */
+#include "core/mem.h"
+#include "core/rng.h"
+#include "exec/data/tokenizer.h"
+#include "exec/data/unicode.h"
+#include "test_util.h"
+
+#include <stdio.h>
+
+static struct dt_error err;
+
+static struct dt_tokenizer *open_fixture(const char *name)
+{
+    const char *srcdir = getenv("srcdir");
+    struct dt_tokenizer *t;
+    char path[4096];
+
+    snprintf(path, sizeof path, "%s/tests/data/tokenizer/%s", srcdir ? srcdir : ".", name);
+    dt_assert_ok(dt_tokenizer_open(path, &err, &t), err);
+    return t;
+}
+
+static void assert_ids(const struct dt_tokenizer *t, const char *text, const char *expected)
+{
+    struct dt_ids ids = {0};
+    char got[4096] = "";
+    size_t n = 0;
+
+    dt_assert_ok(dt_tokenizer_encode(t, text, strlen(text), true, &err, &ids), err);
+    for (size_t i = 0; i < ids.n; i++)
+        n += (size_t)snprintf(got + n, sizeof got - n, i ? " %d" : "%d", (int)ids.id[i]);
+    ck_assert_msg(strcmp(got, expected) == 0, "\"%s\": %s, not %s", text, got, expected);
+    dt_ids_free(&ids);
+}
+
+/* Published: the test strings of GPT-3-Encoder and of tiktoken for GPT-2. */
+START_TEST(gpt2_published)
+{
+    struct dt_tokenizer *t = open_fixture("gpt2-subset.json");
+
+    assert_ids(t, "", "");
+    assert_ids(t, " ", "220");
+    assert_ids(t, "\t", "197");
+    assert_ids(t, "Hello world", "15496 995");
+    assert_ids(t, "hello world", "31373 995");
+    assert_ids(t, "This is some text", "1212 318 617 2420");
+    assert_ids(t, "indivisible", "521 452 12843");
+    assert_ids(t, "hello \xf0\x9f\x91\x8b world \xf0\x9f\x8c\x8d",
+               "31373 50169 233 995 12520 234 235");
+    assert_ids(t, "toString constructor hasOwnProperty valueOf",
+               "1462 10100 23772 468 23858 21746 1988 5189");
+    ck_assert_int_eq(dt_tokenizer_vocab(t), 50257);
+    ck_assert_int_eq(dt_tokenizer_find(t, "<|endoftext|>"), 50256);
+    ck_assert_int_eq(dt_tokenizer_find(t, "no such token"), -1);
+    ck_assert_int_eq(dt_tokenizer_special(t).eos, 50256);
+    ck_assert_int_eq(dt_tokenizer_special(t).bos, 50256);
+    dt_tokenizer_free(t);
+}
+END_TEST
+
+/* The ids that the Python package tokenizers 0.23 gives with these files. */
+START_TEST(splits)
+{
+    struct dt_tokenizer *t = open_fixture("gpt2-subset.json");
+    const char *lines = "line\n\n  next \r\n\tend  ", *digits = "12345 1234567";
+    const char *mixed = "don't they'll  two   spaces 12345";
+
+    assert_ids(t, mixed, "9099 470 484 1183 220 734 220 220 9029 17031 2231");
+    assert_ids(t, digits, "1065 27712 17031 2231 21 22");
+    assert_ids(t, lines, "75 259 68 198 198 220 220 77 68 742 220 201 198 197 68 358 220 220");
+    assert_ids(t,
+               "a\xc2\xa0"
+               "b  c",
+               "64 126 254 65 220 269");
+    assert_ids(t, "x<|endoftext|> y", "87 50256 220 88");
+    dt_tokenizer_free(t);
+
+    t = open_fixture("llama3-style.json");
+    assert_ids(t, mixed, "9099 470 484 1183 220 734 220 220 9029 220 1065 18 2231");
+    assert_ids(t, digits, "1065 18 2231 220 1065 18 2231 21 22");
+    assert_ids(t, "cafe\xcc\x81", "66 64 69 68 136 223");
+    ck_assert_int_eq(dt_tokenizer_special(t).bos, 50257);
+    ck_assert_int_eq(dt_tokenizer_special(t).eos, 50256);
+    dt_tokenizer_free(t);
+
+    t = open_fixture("qwen2-style.json");
+    assert_ids(t, digits, "16 17 18 19 20 220 16 17 18 19 20 21 22");
+    assert_ids(t, "cafe\xcc\x81", "66 64 69 127 102");
+    assert_ids(t, "\xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab", "169 243 250");
+    dt_tokenizer_free(t);
+}
+END_TEST
+
+START_TEST(specials_in_text)
+{
+    struct dt_tokenizer *t = open_fixture("gpt2-subset.json");
+    const char *text = "x<|endoftext|>";
+    struct dt_ids ids = {0};
+    char *back;
+
+    dt_assert_ok(dt_tokenizer_encode(t, text, strlen(text), false, &err, &ids), err);
+    for (size_t i = 0; i < ids.n; i++)
+        ck_assert_int_ne(ids.id[i], 50256);
+    ck_assert_uint_gt(ids.n, 2);
+    dt_assert_ok(dt_tokenizer_decode(t, ids.id, ids.n, true, &err, &back, NULL), err);
+    ck_assert_str_eq(back, text);
+    dt_free(back);
+    ids.n = 0;
+    dt_assert_ok(dt_tokenizer_encode(t, text, strlen(text), true, &err, &ids), err);
+    ck_assert_uint_eq(ids.n, 2);
+    dt_assert_ok(dt_tokenizer_decode(t, ids.id, ids.n, true, &err, &back, NULL), err);
+    ck_assert_str_eq(back, "x");
+    dt_free(back);
+    dt_assert_ok(dt_tokenizer_decode(t, ids.id, ids.n, false, &err, &back, NULL), err);
+    ck_assert_str_eq(back, text);
+    dt_free(back);
+    dt_ids_free(&ids);
+    dt_tokenizer_free(t);
+}
+END_TEST
+
+START_TEST(bytes)
+{
+    struct dt_tokenizer *t;
+    struct dt_ids ids = {0};
+    struct dt_special_ids s;
+    int32_t strange[] = {-1, 72, 1 << 30, 105, 259};
+    char *back;
+    size_t len;
+
+    dt_assert_ok(dt_tokenizer_open("bytes", &err, &t), err);
+    s = dt_tokenizer_special(t);
+    ck_assert_int_eq(dt_tokenizer_vocab(t), 260);
+    ck_assert(s.bos == 256 && s.eos == 257 && s.pad == 258 && s.image == 259);
+    assert_ids(t, "hi <eos>", "104 105 32 257");
+    dt_assert_ok(dt_tokenizer_encode(t, "\0\xff<", 3, true, &err, &ids), err);
+    ck_assert(ids.n == 3 && ids.id[0] == 0 && ids.id[1] == 255 && ids.id[2] == '<');
+    dt_ids_free(&ids);
+    dt_assert_ok(dt_tokenizer_decode(t, strange, 5, true, &err, &back, &len), err);
+    ck_assert_str_eq(back, "Hi");
+    ck_assert_uint_eq(len, 2);
+    dt_free(back);
+    dt_tokenizer_free(t);
+}
+END_TEST
+
+/* Any bytes come back; a long word (heap) and a short one (plain search) are merged alike. */
+START_TEST(round_trips)
+{
+    static const char *const files[] = {"gpt2-subset.json", "llama3-style.json"};
+    uint64_t seed = dt_test_seed();
+    struct dt_rng r;
+
+    printf("seed %" PRIu64 "\n", seed);
+    dt_rng_init(&r, seed, 1);
+    for (int f = 0; f < 2; f++) {
+        struct dt_tokenizer *t = open_fixture(files[f]);
+
+        for (int k = 0; k < 300; k++) {
+            static const char atoms[] =
+                "aeinorst  ''\r\n\t019.,!\xc3\xa9\xe2\x80\xa8\xf0\x9f\x91\x8b\xff";
+            char text[600], *back;
+            size_t n = dt_rng_below(&r, sizeof text), len;
+            struct dt_ids ids = {0};
+
+            for (size_t i = 0; i < n; i++)
+                text[i] = k % 3 == 0 ? (char)dt_rng_u32(&r)
+                                     : atoms[dt_rng_below(&r, k % 3 == 1 ? sizeof atoms - 1 : 8)];
+            dt_assert_ok(dt_tokenizer_encode(t, text, n, false, &err, &ids), err);
+            ck_assert_uint_le(ids.n, n);
+            dt_assert_ok(dt_tokenizer_decode(t, ids.id, ids.n, false, &err, &back, &len), err);
+            ck_assert_uint_eq(len, n);
+            ck_assert_mem_eq(back, text, n);
+            dt_free(back);
+            dt_ids_free(&ids);
+        }
+        dt_tokenizer_free(t);
+    }
+}
+END_TEST
+
+/* A short word takes the plain search, a long one the heap; no merge of the subset crosses from o
+ * to h, so both give "hello" over and over. */
+START_TEST(long_words)
+{
+    struct dt_tokenizer *t = open_fixture("gpt2-subset.json");
+    char text[5 * 400];
+    struct dt_ids one = {0}, all = {0};
+
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = "hello"[i % 5];
+    dt_assert_ok(dt_tokenizer_encode(t, text, 30, false, &err, &one), err);
+    dt_assert_ok(dt_tokenizer_encode(t, text, sizeof text, false, &err, &all), err);
+    ck_assert_uint_eq(one.n, 6);
+    ck_assert_uint_eq(all.n, 400);
+    for (size_t i = 0; i < all.n; i++)
+        ck_assert_int_eq(all.id[i], 31373);
+    for (size_t i = 0; i < one.n; i++)
+        ck_assert_int_eq(one.id[i], 31373);
+    dt_ids_free(&one);
+    dt_ids_free(&all);
+    dt_tokenizer_free(t);
+}
+END_TEST
+
+/* ---- NFC: rows of Unicode's NormalizationTest (published), and its invariants ---- */
+
+static void assert_nfc(const char *text, const char *expected)
+{
+    char *out;
+    size_t n;
+
+    dt_assert_ok(dt_unicode_nfc(text, strlen(text), &err, &out, &n), err);
+    ck_assert_str_eq(out ? out : text, expected);
+    dt_free(out);
+}
+
+START_TEST(nfc)
+{
+    assert_nfc("plain", "plain");
+    assert_nfc("\xe1\xb8\x8a", "\xe1\xb8\x8a");                         /* 1E0A */
+    assert_nfc("D\xcc\x87", "\xe1\xb8\x8a");                            /* D 0307 */
+    assert_nfc("D\xcc\xa3\xcc\x87", "\xe1\xb8\x8c\xcc\x87");            /* D 0323 0307: 1E0C 0307 */
+    assert_nfc("D\xcc\x87\xcc\xa3", "\xe1\xb8\x8c\xcc\x87");            /* reordered */
+    assert_nfc("\xe2\x84\xab", "\xc3\x85");                             /* 212B angstrom: 00C5 */
+    assert_nfc("\xe0\xa5\x98", "\xe0\xa4\x95\xe0\xa4\xbc");             /* 0958: excluded */
+    assert_nfc("\xe1\x84\x80\xe1\x85\xa1\xe1\x86\xa8", "\xea\xb0\x81"); /* Hangul 1100 1161 11A8 */
+    assert_nfc("\xea\xb0\x80\xe1\x86\xa8", "\xea\xb0\x81");             /* AC00 11A8: AC01 */
+    assert_nfc("\xcc\x81x", "\xcc\x81x");                               /* nothing before it */
+    assert_nfc("\xff\xcc\x81", "\xff\xcc\x81");                         /* malformed stays */
+}
+END_TEST
+
+START_TEST(classes)
+{
+    ck_assert(dt_unicode_letter('a') && dt_unicode_letter(0xe9) && dt_unicode_letter(0x4e00));
+    ck_assert(!dt_unicode_letter('_') && !dt_unicode_letter(0x301) && !dt_unicode_letter(0x1f44b));
+    ck_assert(dt_unicode_number('7') && dt_unicode_number(0xbd) && dt_unicode_number(0x2160));
+    ck_assert(!dt_unicode_number('a') && !dt_unicode_number(0x110000));
+    ck_assert(dt_unicode_space(0xa0) && dt_unicode_space(0x3000) && !dt_unicode_space(0x200b));
+}
+END_TEST
+
+/* ---- refusals ---- */
+
+static void refuse(const char *text, const char *part)
+{
+    struct dt_tokenizer *t = (struct dt_tokenizer *)&err;
+
+    memset(&err, 0, sizeof err);
+    ck_assert_int_eq(dt_tokenizer_parse("t.json", text, strlen(text), &err, &t), DT_ERR_INPUT);
+    ck_assert_ptr_eq(t, (struct dt_tokenizer *)&err);
+    dt_assert_has(err.message, part);
+    ck_assert_str_eq(err.file, "t.json");
+}
+
+#define BL "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false}"
+#define BPE(more) "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]" more "}"
+
+START_TEST(refusals)
+{
+    refuse("[]", "model");
+    refuse("{" BL "}", "model");
+    refuse("{" BL "," BPE("") "}", "byte 0");
+    refuse("{" BL ",\"model\":{\"type\":\"WordPiece\"}}", "WordPiece");
+    refuse("{" BL ",\"model\":{\"vocab\":{}}}", "merges");
+    refuse("{" BPE("") "}", "byte-level");
+    refuse("{\"normalizer\":{\"type\":\"Lowercase\"}," BL "," BPE("") "}", "Lowercase");
+    refuse("{\"pre_tokenizer\":{\"type\":\"Metaspace\"}," BPE("") "}", "Metaspace");
+    refuse("{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"x\"},\"behavior\":"
+           "\"Isolated\"}," BPE("") "}",
+           "pattern");
+    refuse("{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"x\"},\"behavior\":"
+           "\"Removed\"}," BPE("") "}",
+           "Isolated");
+    refuse("{" BL "," BPE(",\"byte_fallback\":true") "}", "byte_fallback");
+    refuse("{" BL "," BPE(",\"dropout\":0.1") "}", "dropout");
+    refuse("{" BL "," BPE(",\"end_of_word_suffix\":\"</w>\"") "}", "end_of_word_suffix");
+    refuse("{" BL ",\"model\":{\"vocab\":{\"a\":-1},\"merges\":[]}}", "id");
+    refuse("{" BL ",\"model\":{\"vocab\":{\"a\":99999999},\"merges\":[]}}", "id");
+    refuse("{" BL ",\"model\":{\"vocab\":{\"a\":1,\"b\":1},\"merges\":[]}}", "two tokens");
+    refuse("{" BL ",\"decoder\":{\"type\":\"WordPiece\"}," BPE("") "}", "decoder");
+}
+END_TEST
+
+/* Every allocation of reading and encoding fails once: an error, nothing lost, nothing crashes. */
+START_TEST(out_of_memory)
+{
+    bool done = false;
+
+    for (uint64_t k = 1; !done; k += 1 + k / 8) {
+        struct dt_tokenizer *t = NULL;
+        struct dt_ids ids = {0};
+        const char *srcdir = getenv("srcdir");
+        char path[4096];
+        enum dt_status st;
+
+        snprintf(path, sizeof path, "%s/tests/data/tokenizer/qwen2-style.json",
+                 srcdir ? srcdir : ".");
+        dt_mem_fail_at(k);
+        st = dt_tokenizer_open(path, &err, &t);
+        if (st == DT_OK)
+            st = dt_tokenizer_encode(t, "cafe\xcc\x81 hello", 12, true, &err, &ids);
+        done = dt_mem_count() < k;
+        dt_mem_fail_at(0);
+        ck_assert(done ? st == DT_OK : st == DT_ERR_NOMEM || st == DT_OK);
+        dt_ids_free(&ids);
+        dt_tokenizer_free(t);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("data_tokenizer");
+    TCase *c = tcase_create("all");
+    SRunner *r = srunner_create(s);
+    int failed;
+
+    tcase_set_timeout(c, 120);
+    suite_add_tcase(s, c);
+    tcase_add_test(c, gpt2_published);
+    tcase_add_test(c, splits);
+    tcase_add_test(c, specials_in_text);
+    tcase_add_test(c, bytes);
+    tcase_add_test(c, round_trips);
+    tcase_add_test(c, long_words);
+    tcase_add_test(c, nfc);
+    tcase_add_test(c, classes);
+    tcase_add_test(c, refusals);
+    tcase_add_test(c, out_of_memory);
+    srunner_run_all(r, CK_NORMAL);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed != 0;
+}
