@@ -22,6 +22,7 @@ check_PROGRAMS += \
 	tests/test_network \
 	tests/test_orchestrate \
 	tests/test_plan \
+	tests/test_png \
 	tests/test_profile \
 	tests/test_profile_fit \
 	tests/test_program \
@@ -31,6 +32,7 @@ check_PROGRAMS += \
 	tests/test_schedule \
 	tests/test_search \
 	tests/test_simulate \
+	tests/test_tensorboard \
 	tests/test_timeline
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
 tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h
@@ -40,7 +42,8 @@ SHELL_TESTS = \
 	tests/test_cli.sh \
 	tests/test_data_cli.sh \
 	tests/test_data_tokens.sh \
-	tests/test_lists.sh
+	tests/test_lists.sh \
+	tests/test_python.sh
 
 TESTS += $(check_PROGRAMS) $(SHELL_TESTS)
 TEST_EXTENSIONS = .sh

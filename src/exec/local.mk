@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 noinst_LIBRARIES += libdtexec.a
 libdtexec_a_SOURCES = \
+	src/exec/checkpoint.h \
 	src/exec/clock.c \
 	src/exec/clock.h \
 	src/exec/data/bpe.c \
@@ -43,10 +44,14 @@ libdtexec_a_SOURCES = \
 	src/exec/data/unicode_table.h \
 	src/exec/device.h \
 	src/exec/modules/module.h \
+	src/exec/png.c \
+	src/exec/png.h \
 	src/exec/safetensors.c \
 	src/exec/safetensors.h \
 	src/exec/safetensors_data.c \
 	src/exec/safetensors_header.c \
 	src/exec/safetensors_impl.h \
-	src/exec/safetensors_write.c
+	src/exec/safetensors_write.c \
+	src/exec/tensorboard.c \
+	src/exec/tensorboard.h
 EXTRA_DIST += src/exec/data/unicode.py
