@@ -315,7 +315,8 @@ START_TEST(frozen_modules_run_only_needed_backwards)
 }
 END_TEST
 
-/* An LLM frozen as a whole has no backward, no sync, no step; its lanes wait for what they sent. */
+/* An LLM frozen as a whole has no backward, no sync, no step; its lanes wait until what they sent
+ * is consumed, and the next lane is charged for what may wait. */
 START_TEST(forward_only_lanes_stay_within_their_bound)
 {
     sf_init(&s);
@@ -331,9 +332,95 @@ START_TEST(forward_only_lanes_stay_within_their_bound)
         const struct dt_op *op = &s.p->ops[i];
 
         if (op->kind == DT_OP_FORWARD && op->mb >= 3)
-            ck_assert(op->dep[2] != DT_NONE && s.p->ops[op->dep[2]].kind == DT_OP_SEND &&
-                      s.p->ops[op->dep[2]].mb == op->mb - 3);
+            ck_assert(op->dep[2] != DT_NONE && s.p->ops[op->dep[2]].kind == DT_OP_FORWARD &&
+                      s.p->ops[op->dep[2]].mb == op->mb - 3 && s.p->ops[op->dep[2]].stage == 1);
     }
+    ck_assert_int_eq(dt_memory_queue(&s.plan, &s.f.model, 0, 1, 12), 3);
+    ck_assert_int_eq(dt_memory_queue(&s.plan, &s.f.model, 0, 2, 12), 2);
+    sf_free(&s);
+}
+END_TEST
+
+/* A frozen encoder in front of a slow LLM: at no time are more tensors unread than were charged
+ * for. */
+START_TEST(a_frozen_encoder_waits_for_its_reader)
+{
+    int64_t f[3] = {100, 5000, 100};
+    struct dt_topo topo = {0};
+    struct dt_timeline t = {0};
+    int64_t *ns;
+    int most = 0, charged;
+
+    sf_init(&s);
+    sf_chain(&s, 4);
+    s.f.model.modules[0].n_blocks--; /* no projector: nothing of it is trained */
+    sf_plan(&s, 80, 1, DT_SCHED_1F1B);
+    for (int m = 0; m < 3; m++)
+        sf_layout(&s, m, 1, m == 1 ? 3 : 1, 1, _i == 0 || m == 1 ? 2 : 1);
+    s.plan.modules[0].frozen = true;
+    sf_samples(&s, 80, 2, 1, _i == 2, 31);
+    sf_compile(&s);
+    ck_assert_uint_eq(sf_count(s.p, 0, DT_OP_BACKWARD), 0);
+    ns = sf_durations(s.p, f, f);
+    for (uint32_t i = 0; i < s.p->n_ops; i++)
+        if (s.p->ops[i].kind == DT_OP_FORWARD || s.p->ops[i].kind == DT_OP_BACKWARD)
+            ns[i] = f[s.p->ops[i].module];
+    dt_assert_ok(dt_topo_build(s.p, &s.err, &topo), s.err);
+    dt_assert_ok(dt_timeline_eval(s.p, &topo, ns, &s.err, &t), s.err);
+    /* messages into the first lane of the LLM: sent, and not read before the next one is */
+    for (uint32_t i = 0; i < s.p->n_ops; i++) {
+        const struct dt_op *op = &s.p->ops[i];
+        int unread = 0;
+
+        if (op->kind != DT_OP_RECV || op->flags != DT_OPF_BOUNDARY || op->module != 1 ||
+            op->replica != 0)
+            continue;
+        for (uint32_t j = 0; j < s.p->n_ops; j++) {
+            const struct dt_op *in = &s.p->ops[j];
+
+            if (in->kind != DT_OP_RECV || in->lane != op->lane || in->flags != op->flags ||
+                t.begin_ns[in->peer] > t.begin_ns[op->peer])
+                continue;
+            for (uint32_t k = s.p->lanes[op->lane].first; k < s.p->n_ops; k++)
+                if (s.p->ops[k].kind == DT_OP_FORWARD && s.p->ops[k].lane == op->lane &&
+                    s.p->ops[k].mb == in->mb && s.p->ops[k].part + 1 == s.p->ops[k].parts) {
+                    unread += t.end_ns[k] > t.begin_ns[op->peer];
+                    break;
+                }
+        }
+        most = unread > most ? unread : most;
+    }
+    charged = dt_memory_queue(&s.plan, &s.f.model, 1, 0, 40);
+    ck_assert_int_eq(charged, 5); /* the encoder's bound: four stages follow it */
+    ck_assert_int_le(most, charged);
+    ck_assert_int_gt(most, 2); /* it does run ahead */
+    free(ns);
+    dt_topo_free(&topo);
+    dt_timeline_free(&t);
+    sf_free(&s);
+}
+END_TEST
+
+/* Without credits the check must not pass: a lane's dependence on its reader is cut. */
+START_TEST(the_check_asks_for_credits)
+{
+    uint32_t cut = 0;
+
+    sf_init(&s);
+    sf_llm(&s, 6);
+    sf_plan(&s, 12, 1, DT_SCHED_1F1B);
+    sf_layout(&s, 0, 1, 3, 1, 1);
+    s.plan.modules[0].frozen = true;
+    sf_samples(&s, 12, 0, 0, false, 10);
+    sf_compile(&s);
+    for (uint32_t i = 0; i < s.p->n_ops; i++)
+        if (s.p->ops[i].kind == DT_OP_FORWARD && s.p->ops[i].mb == 7 && s.p->ops[i].stage == 1) {
+            s.p->ops[i].dep[2] = DT_NONE;
+            cut++;
+        }
+    ck_assert_uint_eq(cut, 1);
+    ck_assert_int_eq(dt_program_check(s.p, &s.f.model, &s.err), DT_ERR_INTERNAL);
+    dt_assert_has(s.err.message, "runs ahead of what has consumed its output");
     sf_free(&s);
 }
 END_TEST
@@ -370,7 +457,8 @@ static int64_t chain_span(int pp, int vpp, int n, int dp, const int64_t *f)
     sf_layout(&s, 2, 1, 1, 1, dp);
     sf_samples(&s, (int64_t)n * 2, 2, 1, false, 41);
     sf_compile(&s);
-    ns = sf_durations(s.p, f, f);
+    ns = calloc((size_t)s.p->n_ops + 1, sizeof(*ns));
+    ck_assert_ptr_nonnull(ns);
     for (uint32_t i = 0; i < s.p->n_ops; i++) {
         const struct dt_op *op = &s.p->ops[i];
 
@@ -510,6 +598,8 @@ int main(void)
     tcase_add_test(c, branches_join_and_part);
     tcase_add_loop_test(c, frozen_modules_run_only_needed_backwards, 0, 4);
     tcase_add_test(c, forward_only_lanes_stay_within_their_bound);
+    tcase_add_loop_test(c, a_frozen_encoder_waits_for_its_reader, 0, 3);
+    tcase_add_test(c, the_check_asks_for_credits);
     tcase_add_test(c, interleaving_takes_a_shorter_last_group);
     tcase_add_test(c, neighbours_leave_the_divided_bubble);
     tcase_add_test(c, balanced_modules_run_at_full_rate);

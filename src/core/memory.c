@@ -101,6 +101,70 @@ int dt_memory_in_flight(const struct dt_plan *p, const struct dt_model *m, int m
     return want > INT32_MAX ? INT32_MAX : (int)want;
 }
 
+/* ---- messages that wait at a stage ----
+ *
+ * A lane with backwards has a message under way or unread only for what it holds itself: the
+ * backward that frees it comes after the consumer's.  Of those the consumer holds its own share, so
+ * at worst (its own share full) the difference waits.  A lane without backwards may run until its
+ * bound is unread (its credits), whatever the consumer holds. */
+
+static int chunks_held(const struct dt_plan *p, const struct dt_model *m, int module, int stage)
+{
+    const struct dt_module_plan *mp = &p->modules[module];
+    int n = 0;
+
+    for (int v = stage; v < mp->layout.pp * mp->layout.vpp; v += mp->layout.pp) {
+        bool backward = dt_plan_upstream_trained(p, m, module, mp->split[v]);
+
+        for (int b = mp->split[v]; b < mp->split[v + 1] && !backward; b++)
+            backward = dt_plan_trained(p, m, module, b);
+        n += backward;
+    }
+    return n;
+}
+
+bool dt_memory_forward_only(const struct dt_plan *p, const struct dt_model *m, int module,
+                            int stage)
+{
+    return chunks_held(p, m, module, stage) == 0;
+}
+
+/* Messages of (u, stage) that may wait at a consumer that holds `here` microbatches. */
+static int waiting(const struct dt_plan *p, const struct dt_model *m, int u, int stage, bool last,
+                   int64_t n, int here)
+{
+    int held = chunks_held(p, m, u, stage), bound = dt_memory_in_flight(p, m, u, stage, n);
+
+    if (held == 0)
+        return bound;
+    /* before the backward of its last chunk a microbatch holds all of them */
+    return (last ? bound / held : bound) - here;
+}
+
+int dt_memory_queue(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
+                    int64_t n_microbatches)
+{
+    const struct dt_layout *l = &p->modules[module].layout;
+    int here = dt_memory_in_flight(p, m, module, stage, n_microbatches), most = BUFFERS, w;
+    int held = chunks_held(p, m, module, stage);
+
+    if (l->pp > 1 && (stage > 0 || l->vpp > 1)) {
+        w = waiting(p, m, module, (stage + l->pp - 1) % l->pp, false, n_microbatches,
+                    held > 0 ? here : 0);
+        most = w > most ? w : most;
+    }
+    for (int e = 0; stage == 0 && e < m->n_edges; e++) {
+        int u = m->edges[e].src;
+
+        if (m->edges[e].dst != module)
+            continue;
+        w = waiting(p, m, u, p->modules[u].layout.pp - 1, true, n_microbatches,
+                    held > 0 ? here / held : 0);
+        most = w > most ? w : most;
+    }
+    return most;
+}
+
 /* ---- bytes of a stage ---- */
 
 /* Parameters of a block on one rank.  Norm tables, patch and time embeddings are whole on every
@@ -198,8 +262,8 @@ static double input_bytes(const struct stage *s)
            (s->shard.seqpar ? s->shard.tp : 1);
 }
 
-/* Receive and send buffers of the stage. */
-static double broker_bytes(const struct stage *s, int first, int last)
+/* Receive buffers for `queue` microbatches, send buffers for one in use and one in transfer. */
+static double broker_bytes(const struct stage *s, int first, int last, int queue)
 {
     double in = first > 0 ? inner_bytes(s, first) : input_bytes(s), out;
 
@@ -210,7 +274,7 @@ static double broker_bytes(const struct stage *s, int first, int last)
               (double)s->work->n;
     else
         out = ELEM_BYTES * (double)s->mod->out_width * s->tokens;
-    return BUFFERS * (in + out);
+    return queue * in + BUFFERS * out;
 }
 
 void dt_memory_stage(const struct dt_plan *p, const struct dt_model *m, const struct dt_cluster *c,
@@ -220,6 +284,7 @@ void dt_memory_stage(const struct dt_plan *p, const struct dt_model *m, const st
     const struct dt_module_plan *mp = &p->modules[module];
     const struct dt_layout *l = &mp->layout;
     struct stage s = {.p = p, .mod = &m->modules[module], .mp = mp, .work = work};
+    int queue = dt_memory_queue(p, m, module, stage, n_microbatches);
     double most = 0;
 
     *out = (struct dt_memory){.reserve = c->mem_reserve_bytes};
@@ -243,7 +308,7 @@ void dt_memory_stage(const struct dt_plan *p, const struct dt_model *m, const st
         }
         s.backward |= above;
         most = act > most ? act : most;
-        broker = first < last ? broker_bytes(&s, first, last) : 0;
+        broker = first < last ? broker_bytes(&s, first, last, queue) : 0;
         out->broker = broker > out->broker ? broker : out->broker;
     }
     out->in_flight = dt_memory_in_flight(p, m, module, stage, n_microbatches);

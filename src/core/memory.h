@@ -15,6 +15,12 @@ struct dt_memory {
  * chunk-microbatches.  The schedule compiler keeps the same bound and dt_program_check proves it. */
 int dt_memory_in_flight(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
                         int64_t n_microbatches);
+/* Microbatches whose input may have reached (module, stage) without being in flight there yet: what its receive
+ * buffers are charged for, at least 2 (one in use, one in transfer).  See memory.c; dt_program_check proves it. */
+int dt_memory_queue(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
+                    int64_t n_microbatches);
+/* Does (module, stage) run no backward at all: nothing trained in it nor upstream of it. */
+bool dt_memory_forward_only(const struct dt_plan *p, const struct dt_model *m, int module, int stage);
 /* Stages after (module, stage) on the longest path to the end of the graph. */
 int dt_plan_stages_after(const struct dt_plan *p, const struct dt_model *m, int module, int stage);
 /* `work`: the largest microbatch of the module (mean + spread is the caller's choice). */

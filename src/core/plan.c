@@ -133,9 +133,11 @@ static enum dt_status check_degrees(const struct dt_plan *p, int m, const struct
         return bad(err, p, m, "vpp above 1 does not go with colocated modules");
     if (l->ip > 1 && mod->role == DT_ROLE_LLM)
         return bad(err, p, m, "ip (image parallelism) is for encoders and generators");
-    if (l->dp % l->ep != 0)
-        return dt_error_set(err, DT_ERR_INPUT, "plan, module %s: ep %d does not divide dp %d",
-                            p->module_names[m], l->ep, l->dp);
+    if (l->ep > 1) /* experts need gradient groups and routing of their own */
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "plan, module %s: ep %d: expert parallelism is not supported yet, ep "
+                            "must be 1 (experts are then split by tp)",
+                            p->module_names[m], l->ep);
     return DT_OK;
 }
 
@@ -160,10 +162,6 @@ static enum dt_status check_blocks(const struct dt_plan *p, int m, const struct 
                                 "plan, module %s: tp %d does not divide the %d heads (%d key/value "
                                 "heads) of block %d",
                                 p->module_names[m], mp->layout.tp, blk->heads, blk->kv_heads, b);
-        if (blk->n_experts > 0 && blk->n_experts % mp->layout.ep != 0)
-            return dt_error_set(err, DT_ERR_INPUT,
-                                "plan, module %s: ep %d does not divide the %d experts of block %d",
-                                p->module_names[m], mp->layout.ep, blk->n_experts, b);
     }
     if (mp->split[0] != 0 || mp->split[v] != mod->n_blocks)
         return dt_error_set(err, DT_ERR_INPUT,

@@ -202,21 +202,43 @@ static enum dt_status check_inputs(struct data *d, const struct dt_sched_module 
     return DT_OK;
 }
 
-/* Activations held for backwards; without any, the k-th forward waits for what forward k - bound
- * sent. */
+/* Does forward i wait for the consumer of every message that forward `before` sent?  SENDs of a
+ * forward follow it up to the next compute op. */
+static bool has_credit(const struct data *d, const struct dt_lane *l, uint32_t before, uint32_t i)
+{
+    for (uint32_t j = before + 1; j < l->first + l->n; j++) {
+        const struct dt_op *op = &d->p->ops[j], *in;
+        const struct dt_sched_module *m;
+
+        if (is_work(op) && op->part == 0)
+            break;
+        if (op->kind != DT_OP_SEND)
+            continue;
+        in = &d->p->ops[op->peer];
+        m = &d->s->m[in->module];
+        if (!dt_check_waits(
+                d->p, i,
+                d->last_part[m->f_idx[dt_sched_at(m, in->replica, vstage(m, in), in->mb)]]))
+            return false;
+    }
+    return true;
+}
+
+/* Activations held for backwards; without any, the k-th forward waits until what forward k - bound
+ * sent is consumed. */
 static enum dt_status check_in_flight(struct data *d, uint32_t lane)
 {
     const struct dt_lane *l = &d->p->lanes[lane];
     const struct dt_sched_module *m = &d->s->m[l->module];
     uint32_t n = m->mb_first[l->replica + 1] - m->mb_first[l->replica], held = 0, done = 0;
     bool forward_only = true;
-    uint32_t *sent = dt_malloc(((size_t)n * (uint32_t)m->vpp + 1) * sizeof(*sent));
+    uint32_t *ran = dt_malloc(((size_t)n * (uint32_t)m->vpp + 1) * sizeof(*ran));
 
-    if (!sent)
+    if (!ran)
         return dt_error_nomem(d->err, "check of a program");
     if (l->in_flight_max !=
         (uint32_t)dt_memory_in_flight(d->p->plan, d->s->model, l->module, l->stage, n)) {
-        dt_free(sent);
+        dt_free(ran);
         return dt_error_set(d->err, DT_ERR_INTERNAL,
                             "program: lane %u: its in-flight bound is not the memory model's",
                             lane);
@@ -227,27 +249,79 @@ static enum dt_status check_in_flight(struct data *d, uint32_t lane)
         const struct dt_op *op = &d->p->ops[i];
         const char *wrong = NULL;
 
-        if (op->kind == DT_OP_SEND && forward_only && done > 0)
-            sent[done - 1] = i;
         if (!is_work(op) || op->part > 0)
             continue;
         if (forward_only) {
             if (l->in_flight_max > 0 && done >= l->in_flight_max &&
-                sent[done - l->in_flight_max] != DT_NONE &&
-                !dt_check_waits(d->p, i, sent[done - l->in_flight_max]))
-                wrong = "runs ahead of what its lane has sent";
-            sent[done++] = DT_NONE;
+                !has_credit(d, l, ran[done - l->in_flight_max], i))
+                wrong = "runs ahead of what has consumed its output";
+            ran[done++] = i;
         } else if (m->v[vstage(m, op)].backward) {
             held += op->kind == DT_OP_FORWARD ? 1 : UINT32_MAX;
             if (held > l->in_flight_max && held < DT_NONE / 2)
                 wrong = "holds more microbatches than memory was charged for";
         }
         if (wrong) {
-            dt_free(sent);
+            dt_free(ran);
             return dt_check_fail(d->err, d->p, i, wrong);
         }
     }
-    dt_free(sent);
+    dt_free(ran);
+    return DT_OK;
+}
+
+/* No message waits at a lane that the memory model did not charge for: a lane with backwards has
+ * unread at most what it holds (`held` at most, of this chunk), one without what its credits allow;
+ * what the receiver holds itself counts as activations. */
+static enum dt_status check_queue(struct data *d, const struct dt_lane *from, uint32_t send,
+                                  uint32_t held)
+{
+    const struct dt_plan *p = d->p->plan;
+    const struct dt_lane *to = &d->p->lanes[d->p->ops[d->p->ops[send].peer].lane];
+    const struct dt_sched_module *u = &d->s->m[from->module], *m = &d->s->m[to->module];
+    int64_t n = m->mb_first[to->replica + 1] - m->mb_first[to->replica];
+    uint32_t room = (uint32_t)dt_memory_queue(p, d->s->model, to->module, to->stage, n), keeps = 0;
+    bool backward = false;
+
+    for (int v = from->stage; v < u->n_v; v += u->pp)
+        backward |= u->v[v].backward;
+    for (int v = to->stage; v < m->n_v; v += m->pp)
+        keeps += m->v[v].backward;
+    if (!backward)
+        held = from->in_flight_max < held ? from->in_flight_max : held;
+    else if (keeps > 0)
+        room += to->in_flight_max / (from->module == to->module ? 1 : keeps);
+    return held <= room ? DT_OK
+                        : dt_check_fail(d->err, d->p, send,
+                                        "sends more than the receiver's buffers were charged for");
+}
+
+/* Forward messages of one lane that can be unread at once, per chunk. */
+static enum dt_status check_messages(struct data *d, uint32_t lane)
+{
+    const struct dt_lane *l = &d->p->lanes[lane];
+    const struct dt_sched_module *m = &d->s->m[l->module];
+    uint32_t held[DT_MAX_VSTAGES] = {0}, most[DT_MAX_VSTAGES] = {0};
+
+    for (uint32_t i = l->first; i < l->first + l->n; i++) {
+        const struct dt_op *op = &d->p->ops[i];
+
+        if (!is_work(op) || op->part > 0)
+            continue;
+        held[op->chunk] += op->kind == DT_OP_FORWARD ? 1 : UINT32_MAX;
+        most[op->chunk] = held[op->chunk] > most[op->chunk] ? held[op->chunk] : most[op->chunk];
+    }
+    for (uint32_t i = l->first; i < l->first + l->n; i++) {
+        const struct dt_op *op = &d->p->ops[i];
+
+        /* a chunk without backward on a lane with some is bounded by the order of the others */
+        if (op->kind != DT_OP_SEND || (op->flags & DT_OPF_GRAD) ||
+            (!m->v[vstage(m, op)].backward && l->in_flight_max < most[op->chunk] && m->vpp > 1))
+            continue;
+        /* slots of different numbers of samples do not compare */
+        if (d->s->aligned || !(op->flags & DT_OPF_BOUNDARY))
+            DT_TRY(check_queue(d, l, i, most[op->chunk]));
+    }
     return DT_OK;
 }
 
@@ -286,5 +360,7 @@ enum dt_status dt_check_data(const struct dt_program *p, struct dt_sched *s, str
                             (unsigned long long)(d.recvs - d.used));
     for (uint32_t l = 0; l < s->n_lanes; l++)
         DT_TRY(check_in_flight(&d, l));
+    for (uint32_t l = 0; l < s->n_lanes; l++)
+        DT_TRY(check_messages(&d, l));
     return DT_OK;
 }

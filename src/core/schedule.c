@@ -92,7 +92,7 @@ static void count_forward(const struct dt_sched *s, struct dt_sched_module *m, i
     uint32_t in = dt_fill_forward_inputs(m, a, v, mb);
 
     c->at += in;
-    c->deps += in + 2;
+    c->deps += in + 2 + dt_fill_forward_outputs(m, a, v, mb); /* gathers; credits of a later one */
     m->f_idx[dt_sched_at(m, replica, v, k)] = (uint32_t)c->at;
     c->at += first ? m->v[v].f_parts : 1;
     c->at += dt_fill_forward_outputs(m, a, v, mb);

@@ -13,7 +13,6 @@ struct fill {
     const struct dt_lane_order *o;
     uint32_t lane, at, last[DT_RES_N];
     uint16_t replica, stage;
-    uint32_t *sent; /* last SEND of the i-th forward of a lane without backward, or DT_NONE */
     bool overflow;
 };
 
@@ -142,6 +141,28 @@ static uint32_t gather_of(const struct fill *f, int v, int part)
     return at;
 }
 
+/* Credit: a lane without backwards runs its i-th forward when what it sent after forward i - bound
+ * has been consumed. */
+static void add_credit(struct fill *f, struct dt_op *op, uint32_t code)
+{
+    const struct dt_sched_module *m = f->m;
+    uint32_t k = DT_CODE_MB(code), mb = m->mb_first[f->replica] + k;
+    int v = (int)DT_CODE_CHUNK(code) * m->pp + f->stage;
+
+    if (v < m->n_v - 1) {
+        if (dt_fill_crosses(m, f->a, v, mb))
+            add_dep(f, op, forward_end(f, m, f->replica, v + 1, k) - 1);
+        return;
+    }
+    for (uint32_t i = m->out_first[mb]; i < m->out_first[mb + 1]; i++) {
+        const struct dt_transfer *t = &f->s->transfers[m->out[i]];
+        const struct dt_sched_module *d = &f->s->m[t->d];
+        int r = d->replica_of[t->d_mb];
+
+        add_dep(f, op, forward_end(f, d, r, 0, t->d_mb - d->mb_first[r]) - 1);
+    }
+}
+
 static void forward(struct fill *f, int v, uint32_t k, uint32_t ordinal, bool forward_only)
 {
     const struct dt_sched_module *m = f->m;
@@ -166,12 +187,9 @@ static void forward(struct fill *f, int v, uint32_t k, uint32_t ordinal, bool fo
             f->last[DT_RES_COLL] != DT_NONE && f->last[DT_RES_COLL] != gather_of(f, v, 0))
             add_dep(f, op, f->last[DT_RES_COLL]);
         if (i == 0 && forward_only && cap > 0 && ordinal >= cap)
-            add_dep(f, op, f->sent[ordinal - cap]);
+            add_credit(f, op, f->o->code[ordinal - cap]);
     }
-    in = f->at;
     forward_outputs(f, v, k, mb);
-    if (forward_only)
-        f->sent[ordinal] = f->at > in ? f->at - 1 : DT_NONE;
 }
 
 /* ---- backward ---- */
@@ -415,17 +433,8 @@ static void fill_lane(struct fill *f, uint32_t *norm_member)
 enum dt_status dt_sched_fill(struct dt_sched *s, struct dt_program *p, struct dt_error *err)
 {
     struct fill f = {.s = s, .p = p};
-    uint32_t norm_member = 0, most = 0;
+    uint32_t norm_member = 0;
 
-    for (int i = 0; i < s->n_modules; i++)
-        for (int r = 0; r < s->m[i].dp; r++) {
-            uint32_t n = (s->m[i].mb_first[r + 1] - s->m[i].mb_first[r]) * (uint32_t)s->m[i].vpp;
-
-            most = n > most ? n : most;
-        }
-    f.sent = DT_ARENA_NEW(&s->arena, uint32_t, most + 1);
-    if (!f.sent)
-        return dt_error_nomem(err, "ops of a program");
     set_groups(s, p);
     for (f.lane = 0; f.lane < s->n_lanes; f.lane++)
         fill_lane(&f, &norm_member);

@@ -18,7 +18,7 @@ struct dt_vstage {
     uint16_t first, n; /* blocks */
     bool backward; /* runs BACKWARD ops: trains something or something upstream of it is trained */
     uint8_t f_parts, b_parts; /* ops of the first forward and of the last backward */
-    struct dt_boundary wire; /* what leaves the stage for the next one */
+    struct dt_boundary wire;  /* what leaves the stage for the next one */
     /* By bucket in forward order (f_parts or b_parts of them): group or DT_NONE, and bytes per GPU.
      */
     uint32_t sync_group[DT_PARTS_MAX], gather_group[DT_PARTS_MAX];

@@ -39,9 +39,10 @@ struct list_lane {
     uint32_t n, held, cap, at; /* at: next entry of a fixed order */
     uint32_t running;          /* code */
     uint32_t first_mb;
-    uint32_t *next_f;         /* [vpp]: next forward of each chunk */
-    uint32_t *needs;          /* [vpp + 1]: chunks from this one on that run a backward */
-    uint32_t first_open;      /* first microbatch with such a chunk to run forward */
+    uint32_t *next_f;    /* [vpp]: next forward of each chunk */
+    uint32_t *needs;     /* [vpp + 1]: chunks from this one on that run a backward */
+    uint32_t first_open; /* first microbatch with such a chunk to run forward */
+    uint32_t credit_at; /* without backwards: forwards whose outputs have been consumed, in order */
     uint32_t ready_n, *ready; /* codes of backwards that can run, the oldest last */
     uint32_t n_code, *code;   /* the order so far */
     struct dt_lane_order *order;
@@ -57,7 +58,8 @@ struct list {
     uint32_t n_lanes, n_events, n_touched;
     struct list_lane *lanes;
     uint32_t *waits, *touched;
-    int64_t *when; /* [n_tasks]: its end in this run */
+    uint32_t *unread; /* [n_tasks], of forwards: outputs not consumed yet */
+    int64_t *when;    /* [n_tasks]: its end in this run */
     struct event *heap;
     int64_t now;
     struct dt_arena arena;
@@ -153,6 +155,7 @@ static void count_inputs(struct list *l)
         for (uint32_t mb = 0; mb < l->n_mb[i]; mb++)
             for (int v = 0; v < m->n_v; v++) {
                 l->waits[task_of(l, i, mb, v, 0)] = v > 0;
+                l->unread[task_of(l, i, mb, v, 0)] = v < m->n_v - 1;
                 l->waits[task_of(l, i, mb, v, 1)] = 1 + (v < m->n_v - 1);
             }
     }
@@ -161,6 +164,7 @@ static void count_inputs(struct list *l)
 
         for (uint32_t k = 0; k < l->n_mb[x->src]; k++) {
             l->waits[task_of(l, x->dst, k, 0, 0)]++;
+            l->unread[task_of(l, x->src, k, s->m[x->src].n_v - 1, 0)]++;
             l->waits[task_of(l, x->src, k, s->m[x->src].n_v - 1, 1)] += s->m[x->src].mirrored_out;
         }
     }
@@ -168,6 +172,7 @@ static void count_inputs(struct list *l)
         const struct dt_transfer *x = &s->transfers[t];
 
         l->waits[task_of(l, x->d, x->d_mb, 0, 0)]++;
+        l->unread[task_of(l, x->u, x->u_mb, s->m[x->u].n_v - 1, 0)]++;
         l->waits[task_of(l, x->u, x->u_mb, s->m[x->u].n_v - 1, 1)] += x->grad;
     }
 }
@@ -212,10 +217,11 @@ static int list_init(struct list *l)
     }
     l->lanes = DT_ARENA_NEW(&l->arena, struct list_lane, l->n_lanes);
     l->waits = DT_ARENA_NEW(&l->arena, uint32_t, l->n_tasks + 1);
+    l->unread = DT_ARENA_NEW(&l->arena, uint32_t, l->n_tasks + 1);
     l->when = DT_ARENA_NEW(&l->arena, int64_t, l->n_tasks + 1);
     l->touched = DT_ARENA_NEW(&l->arena, uint32_t, l->n_lanes);
     l->heap = DT_ARENA_NEW(&l->arena, struct event, l->n_lanes + 1);
-    if (!l->lanes || !l->waits || !l->when || !l->touched || !l->heap)
+    if (!l->lanes || !l->waits || !l->when || !l->unread || !l->touched || !l->heap)
         return -1;
     for (uint32_t i = 0; i < l->n_lanes; i++) {
         struct list_lane *x = &l->lanes[i];
@@ -247,7 +253,7 @@ static void list_reset(struct list *l, bool fixed, bool groups)
 
         x->fixed = !l->is_list[x->module] || (fixed && vpp > 1);
         x->busy = x->touched = false;
-        x->held = x->at = x->first_open = x->ready_n = x->n_code = 0;
+        x->held = x->at = x->first_open = x->credit_at = x->ready_n = x->n_code = 0;
         memset(x->next_f, 0, (size_t)vpp * sizeof(*x->next_f));
     }
     count_inputs(l);
@@ -284,6 +290,38 @@ static void arrive(struct list *l, int module, uint32_t mb, int v, int backward)
     touch(l, lane);
 }
 
+/* A forward of (module, mb, v) has consumed an output of its producer, which may have waited for
+ * that. */
+static void consumed(struct list *l, int module, uint32_t mb, int v)
+{
+    const struct dt_sched_module *m = &l->s->m[module];
+    int replica = l->replicas[module] > 1 ? m->replica_of[mb] : 0;
+    uint32_t lane = l->lane_base[module] + (uint32_t)(replica * m->pp + v % m->pp);
+
+    l->unread[task_of(l, module, mb, v, 0)]--;
+    if (!l->lanes[lane].backward)
+        touch(l, lane);
+}
+
+static void consume_inputs(struct list *l, int module, uint32_t mb, int v)
+{
+    struct dt_sched *s = l->s;
+    const struct dt_sched_module *m = &s->m[module];
+
+    if (v > 0) {
+        consumed(l, module, mb, v - 1);
+        return;
+    }
+    for (int e = 0; s->aligned && e < s->model->n_edges; e++)
+        if (s->model->edges[e].dst == module)
+            consumed(l, s->model->edges[e].src, mb, s->m[s->model->edges[e].src].n_v - 1);
+    for (uint32_t i = m->in_first[mb]; !s->aligned && i < m->in_first[mb + 1]; i++) {
+        const struct dt_transfer *t = &s->transfers[m->in[i]];
+
+        consumed(l, t->u, t->u_mb, s->m[t->u].n_v - 1);
+    }
+}
+
 static void finish(struct list *l, struct list_lane *x)
 {
     struct dt_sched *s = l->s;
@@ -296,6 +334,7 @@ static void finish(struct list *l, struct list_lane *x)
     l->done++;
     l->when[task_of(l, x->module, mb, v, backward)] = l->now;
     if (!backward) {
+        consume_inputs(l, x->module, mb, v);
         arrive(l, x->module, mb, v, 1);
         if (v + 1 < m->n_v)
             arrive(l, x->module, mb, v + 1, 0);
@@ -333,6 +372,24 @@ static uint32_t open_chunks(const struct list_lane *x, int vpp, uint32_t mb)
     return x->needs[c];
 }
 
+/* Without backwards: has what the lane sent after forward i - bound been consumed? */
+static bool has_credit(const struct list *l, struct list_lane *x)
+{
+    const struct dt_sched_module *m = &l->s->m[x->module];
+    const uint32_t *code = x->fixed ? x->order->code : x->code;
+    uint32_t done = x->fixed ? x->at : x->n_code;
+
+    while (x->credit_at < done) {
+        uint32_t c = code[x->credit_at];
+
+        if (l->unread[task_of(l, x->module, x->first_mb + DT_CODE_MB(c),
+                              (int)DT_CODE_CHUNK(c) * m->pp + x->stage, 0)] > 0)
+            break;
+        x->credit_at++;
+    }
+    return done < x->cap + x->credit_at;
+}
+
 /* May the lane run the next forward of this chunk as far as memory goes? */
 static bool within_bound(const struct list_lane *x, const struct dt_sched_module *m, int chunk)
 {
@@ -352,6 +409,8 @@ static uint32_t choose_forward(struct list *l, struct list_lane *x)
     const struct dt_sched_module *m = &l->s->m[x->module];
     uint32_t best = DT_NONE, rank = DT_NONE;
 
+    if (!x->backward && !has_credit(l, x))
+        return DT_NONE;
     for (int c = m->vpp - 1; c >= 0 && (l->groups || best == DT_NONE); c--) {
         uint32_t mb = x->next_f[c], pp = (uint32_t)m->pp;
         uint32_t at = (mb / pp * (uint32_t)m->vpp + (uint32_t)c) * pp + mb % pp;
@@ -379,7 +438,7 @@ static uint32_t choose(struct list *l, struct list_lane *x)
     if (x->fixed) {
         uint32_t code = x->at < x->order->n ? x->order->code[x->at] : DT_NONE;
 
-        if (code == DT_NONE ||
+        if (code == DT_NONE || (!x->backward && !has_credit(l, x)) ||
             l->waits[task_of(l, x->module, x->first_mb + DT_CODE_MB(code),
                              (int)DT_CODE_CHUNK(code) * m->pp + x->stage, DT_CODE_BACKWARD(code))] >
                 0)
