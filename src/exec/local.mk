@@ -43,7 +43,22 @@ libdtexec_a_SOURCES = \
 	src/exec/data/unicode_decomp.c \
 	src/exec/data/unicode_table.h \
 	src/exec/device.h \
+	src/exec/modules/batch.c \
+	src/exec/modules/block_spatial.c \
+	src/exec/modules/block_text.c \
+	src/exec/modules/block_transformer.c \
+	src/exec/modules/block_unet.c \
+	src/exec/modules/call.c \
+	src/exec/modules/diffusion.c \
+	src/exec/modules/flow.c \
+	src/exec/modules/impl.h \
 	src/exec/modules/module.h \
+	src/exec/modules/names.c \
+	src/exec/modules/names.h \
+	src/exec/modules/names_unet.c \
+	src/exec/modules/params.c \
+	src/exec/modules/run.c \
+	src/exec/modules/stage.c \
 	src/exec/png.c \
 	src/exec/png.h \
 	src/exec/safetensors.c \

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Batches: host arrays and their twins on the device, allocated once for the largest. */
+#include "exec/modules/impl.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- memory: the same walk counts, then hands out ---- */
+
+struct cut {
+    char *base;
+    size_t used;
+};
+
+static void *cut(struct cut *c, int64_t n, size_t size)
+{
+    char *p = c->base ? c->base + c->used : NULL;
+
+    c->used += dt_round64((size_t)(n > 0 ? n : 0) * size + 1);
+    return p;
+}
+
+static void arrays(struct dt_batch_arrays *a, const struct dt_batch_limits *max,
+                   const struct dt_shape_facts *f, bool device, struct cut *c)
+{
+    int64_t width = f->conv_in >= 0 ? f->in_channels : f->patch_width;
+    bool image = width > 0;
+
+    a->cu = cut(c, max->seqs + 1, 4);
+    a->pos = cut(c, max->rows, 4);
+    if (!image) {
+        a->ids = cut(c, max->rows, 4);
+        a->target = cut(c, max->rows, 4);
+        a->in_row = cut(c, max->in, 4);
+        a->cond_row = cut(c, max->cond, 4);
+    } else {
+        a->pixels = cut(c, max->rows * width, 4);
+    }
+    if (f->conv_in >= 0) {
+        a->t = cut(c, max->seqs, 4);
+        a->alpha = cut(c, max->seqs, 4);
+        a->sigma = cut(c, max->seqs, 4);
+        for (int l = 0; l < f->levels; l++)
+            a->cu_level[l] = cut(c, max->seqs + 1, 4);
+        a->cu_context = cut(c, max->seqs + 1, 4);
+    }
+    if (!device)
+        return;
+    if (f->conv_in >= 0) {
+        a->noise = cut(c, max->rows * f->in_channels, 4);
+        a->pred = cut(c, max->rows * f->out_channels, 4);
+        a->sse = cut(c, max->seqs, 4);
+    } else if (!image) {
+        a->nll = cut(c, max->rows, 4);
+        a->best = cut(c, max->rows, 4);
+    }
+}
+
+static enum dt_status allocate(struct dt_batch *b, const struct dt_shape_facts *f,
+                               struct dt_error *err)
+{
+    struct cut c = {0};
+
+    arrays(&b->host, &b->max, f, false, &c);
+    DT_TRY(b->device->host_alloc(b->device, c.used + 64, err, &b->host_memory));
+    memset(b->host_memory, 0, c.used + 64);
+    c = (struct cut){b->host_memory, 0};
+    arrays(&b->host, &b->max, f, false, &c);
+    c = (struct cut){0};
+    arrays(&b->dev, &b->max, f, true, &c);
+    DT_TRY(b->device->alloc(b->device, c.used + 64, err, &b->dev_memory));
+    c = (struct cut){b->dev_memory, 0};
+    arrays(&b->dev, &b->max, f, true, &c);
+    b->hw = dt_calloc((size_t)b->max.seqs + 1, sizeof(*b->hw));
+    b->noise_stream = dt_calloc((size_t)b->max.seqs + 1, sizeof(*b->noise_stream));
+    return b->hw && b->noise_stream ? DT_OK : dt_error_nomem(err, "a batch");
+}
+
+enum dt_status dt_batch_new(const struct dt_device *dev, const struct dt_module *m,
+                            const struct dt_batch_limits *max, struct dt_error *err,
+                            struct dt_batch **out)
+{
+    struct dt_shape_facts f;
+    struct dt_batch *b;
+    enum dt_status st;
+
+    if (max->rows < 0 || max->seqs < 0 || max->in < 0 || max->cond < 0 || max->rows > INT32_MAX)
+        return dt_error_set(err, DT_ERR_INPUT, "module \"%s\": a microbatch of %lld rows", m->name,
+                            (long long)max->rows);
+    DT_TRY(dt_shape_facts(m, err, &f));
+    b = dt_calloc(1, sizeof(*b));
+    if (!b)
+        return dt_error_nomem(err, "a batch");
+    b->device = dev;
+    b->module = m;
+    b->max = *max;
+    if (b->max.max_len <= 0)
+        b->max.max_len = b->max.rows;
+    b->loss_scale = 1;
+    st = allocate(b, &f, err);
+    if (st != DT_OK) {
+        dt_batch_free(b);
+        return st;
+    }
+    *out = b;
+    return DT_OK;
+}
+
+void dt_batch_free(struct dt_batch *b)
+{
+    if (!b)
+        return;
+    b->device->host_free(b->device, b->host_memory);
+    b->device->free(b->device, b->dev_memory);
+    dt_free(b->hw);
+    dt_free(b->noise_stream);
+    dt_free(b);
+}
+
+/* ---- filling ---- */
+
+static enum dt_status too_many(struct dt_error *err, const struct dt_batch *b, const char *what,
+                               int64_t n, int64_t max)
+{
+    return dt_error_set(err, DT_ERR_INPUT, "module \"%s\": %lld %s in a microbatch made for %lld",
+                        b->module->name, (long long)n, what, (long long)max);
+}
+
+enum dt_status dt_batch_documents(struct dt_batch *b, const int32_t *doc_of, int64_t rows,
+                                  struct dt_error *err)
+{
+    int64_t n = 0, begin = 0;
+
+    if (rows > b->max.rows)
+        return too_many(err, b, "rows", rows, b->max.rows);
+    for (int64_t i = 0; i < rows; i++) {
+        if (i == 0 || doc_of[i] != doc_of[i - 1]) {
+            if (n == b->max.seqs)
+                return too_many(err, b, "documents", n + 1, b->max.seqs);
+            b->host.cu[n++] = (int32_t)i;
+            begin = i;
+        }
+        b->host.pos[i] = (int32_t)(i - begin);
+    }
+    b->host.cu[n] = (int32_t)rows;
+    b->n_seq = n;
+    b->rows = rows;
+    return DT_OK;
+}
+
+/* Side of the square grid of learned positions. */
+static int grid_side(const struct dt_block *p)
+{
+    int side = (int)sqrt((double)(p->max_pos - p->class_tokens));
+
+    while ((side + 1) * (side + 1) <= p->max_pos - p->class_tokens)
+        side++;
+    while (side > 0 && side * side > p->max_pos - p->class_tokens)
+        side--;
+    return side;
+}
+
+/* The grid is stretched over the image: cell under the middle of the patch. */
+static int32_t grid_position(const struct dt_block *p, int side, int row, int rows, int col,
+                             int cols)
+{
+    int64_t r = (int64_t)(2 * row + 1) * side / (2 * rows);
+    int64_t c = (int64_t)(2 * col + 1) * side / (2 * cols);
+
+    return (int32_t)(p->class_tokens + r * side + c);
+}
+
+static void one_patch(const struct dt_block *p, const uint8_t *px, int w, int h, int row, int col,
+                      float *out)
+{
+    for (int ch = 0; ch < p->channels; ch++)
+        for (int y = 0; y < p->patch; y++)
+            for (int x = 0; x < p->patch; x++) {
+                int sy = row * p->patch + y, sx = col * p->patch + x;
+
+                sy = sy < h ? sy : h - 1;
+                sx = sx < w ? sx : w - 1;
+                *out++ = (float)px[3 * ((int64_t)sy * w + sx) + ch % 3] / 127.5f - 1.0f;
+            }
+}
+
+enum dt_status dt_batch_patches(struct dt_batch *b, const uint8_t *px, int w, int h,
+                                struct dt_error *err)
+{
+    const struct dt_block *p = &b->module->blocks[0];
+    int rows, cols, side;
+    int64_t width, at = b->rows;
+
+    if (p->kind != DT_BLOCK_PATCH_EMBED || w < 1 || h < 1)
+        return dt_error_set(err, DT_ERR_INPUT, "module \"%s\" takes no image of %d x %d pixels",
+                            b->module->name, w, h);
+    rows = (h + p->patch - 1) / p->patch;
+    cols = (w + p->patch - 1) / p->patch;
+    if (at + (int64_t)rows * cols > b->max.rows)
+        return too_many(err, b, "patches", at + (int64_t)rows * cols, b->max.rows);
+    if (b->n_seq == b->max.seqs)
+        return too_many(err, b, "images", b->n_seq + 1, b->max.seqs);
+    width = (int64_t)p->channels * p->patch * p->patch;
+    side = grid_side(p);
+    b->host.cu[b->n_seq] = (int32_t)at;
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < cols; c++, at++) {
+            b->host.pos[at] = side > 0 ? grid_position(p, side, r, rows, c, cols) : -1;
+            one_patch(p, px, w, h, r, c, b->host.pixels + at * width);
+        }
+    b->hw[b->n_seq][0] = rows;
+    b->hw[b->n_seq++][1] = cols;
+    b->host.cu[b->n_seq] = (int32_t)at;
+    b->rows = at;
+    return DT_OK;
+}
+
+enum dt_status dt_batch_latents(struct dt_batch *b, const float *x0, int w, int h, uint64_t stream,
+                                struct dt_error *err)
+{
+    struct dt_shape_facts f;
+    int64_t n = (int64_t)w * h;
+
+    DT_TRY(dt_shape_facts(b->module, err, &f));
+    if (f.conv_in < 0 || w < 1 || h < 1 || (w | h) & ((1 << (f.levels - 1)) - 1))
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "module \"%s\": latents of %d x %d cannot be halved %d times",
+                            b->module->name, w, h, f.levels - 1);
+    if (b->rows + n > b->max.rows)
+        return too_many(err, b, "latent pixels", b->rows + n, b->max.rows);
+    if (b->n_seq == b->max.seqs)
+        return too_many(err, b, "images", b->n_seq + 1, b->max.seqs);
+    memcpy(b->host.pixels + b->rows * f.in_channels, x0,
+           (size_t)(n * f.in_channels) * sizeof(float));
+    b->hw[b->n_seq][0] = h;
+    b->hw[b->n_seq][1] = w;
+    b->noise_stream[b->n_seq++] = stream;
+    b->rows += n;
+    return DT_OK;
+}
+
+/* ---- upload ---- */
+
+static enum dt_status check_rows(const struct dt_batch *b, const char *what, const int32_t *row,
+                                 int64_t n, int64_t max, struct dt_error *err)
+{
+    if (n < 0 || n > max)
+        return too_many(err, b, what, n, max);
+    for (int64_t i = 0; i < n; i++)
+        if (row[i] < 0 || row[i] >= b->rows)
+            return dt_error_set(err, DT_ERR_INPUT, "module \"%s\": %s: row %d of %lld",
+                                b->module->name, what, row[i], (long long)b->rows);
+    return DT_OK;
+}
+
+static enum dt_status check(struct dt_batch *b, struct dt_error *err)
+{
+    if (b->rows < 0 || b->rows > b->max.rows)
+        return too_many(err, b, "rows", b->rows, b->max.rows);
+    if (b->n_seq < 0 || b->n_seq > b->max.seqs)
+        return too_many(err, b, "sequences", b->n_seq, b->max.seqs);
+    b->max_len = 0;
+    for (int64_t i = 0; i < b->n_seq; i++) {
+        int64_t len = b->host.cu[i + 1] - b->host.cu[i];
+
+        if (len < 0 || b->host.cu[i] < 0 || b->host.cu[i + 1] > b->rows)
+            return dt_error_set(err, DT_ERR_INPUT, "module \"%s\": sequence %lld has %lld rows",
+                                b->module->name, (long long)i, (long long)len);
+        b->max_len = len > b->max_len ? len : b->max_len;
+    }
+    if (b->max_len > b->max.max_len)
+        return too_many(err, b, "rows of a sequence", b->max_len, b->max.max_len);
+    if (!b->host.ids)
+        return DT_OK;
+    for (int64_t i = 0; i < b->rows; i++)
+        if (b->host.pos[i] < 0 || b->host.pos[i] >= b->max.max_len)
+            return dt_error_set(err, DT_ERR_INPUT, "module \"%s\": position %d of at most %lld",
+                                b->module->name, b->host.pos[i], (long long)b->max.max_len);
+    DT_TRY(check_rows(b, "image rows", b->host.in_row, b->n_in, b->max.in, err));
+    return check_rows(b, "conditioning rows", b->host.cond_row, b->n_cond, b->max.cond, err);
+}
+
+static void levels(struct dt_batch *b, const struct dt_shape_facts *f)
+{
+    for (int l = 0; l < f->levels; l++)
+        b->host.cu_level[l][0] = 0;
+    b->host.cu_context[0] = b->host.cu[0] = 0;
+    for (int64_t i = 0; i < b->n_seq; i++) {
+        for (int l = 0; l < f->levels; l++)
+            b->host.cu_level[l][i + 1] =
+                b->host.cu_level[l][i] + (b->hw[i][0] >> l) * (b->hw[i][1] >> l);
+        b->host.cu[i + 1] = b->host.cu_level[0][i + 1];
+        b->host.cu_context[i + 1] = (int32_t)((i + 1) * f->context_len);
+    }
+}
+
+static void send(struct dt_queue *q, const struct dt_batch *b, void *dst, const void *src,
+                 int64_t n)
+{
+    if (n > 0 && dst)
+        b->device->copy(q, dst, src, (size_t)n * 4, DT_COPY_TO_DEVICE);
+}
+
+static void send_generator(struct dt_queue *q, struct dt_batch *b, const struct dt_shape_facts *f)
+{
+    int64_t at = 0;
+
+    send(q, b, b->dev.t, b->host.t, b->n_seq);
+    send(q, b, b->dev.alpha, b->host.alpha, b->n_seq);
+    send(q, b, b->dev.sigma, b->host.sigma, b->n_seq);
+    for (int l = 0; l < f->levels; l++)
+        send(q, b, b->dev.cu_level[l], b->host.cu_level[l], b->n_seq + 1);
+    send(q, b, b->dev.cu_context, b->host.cu_context, b->n_seq + 1);
+    for (int64_t i = 0; i < b->n_seq && !b->given_noise; i++) {
+        int64_t n = (int64_t)b->hw[i][0] * b->hw[i][1] * f->in_channels;
+
+        b->device->k->normal(q, DT_F32, n, b->noise_seed, b->noise_stream[i], 0, 1.0f,
+                             b->dev.noise + at);
+        at += n;
+    }
+}
+
+enum dt_status dt_batch_upload(struct dt_queue *q, struct dt_batch *b, struct dt_error *err)
+{
+    struct dt_shape_facts f;
+
+    DT_TRY(dt_shape_facts(b->module, err, &f));
+    if (f.conv_in >= 0)
+        levels(b, &f);
+    DT_TRY(check(b, err));
+    send(q, b, b->dev.cu, b->host.cu, b->n_seq + 1);
+    if (f.conv_in < 0)
+        send(q, b, b->dev.pos, b->host.pos, b->rows);
+    send(q, b, b->dev.ids, b->host.ids, b->rows);
+    send(q, b, b->dev.target, b->host.target, b->rows);
+    send(q, b, b->dev.in_row, b->host.in_row, b->n_in);
+    send(q, b, b->dev.cond_row, b->host.cond_row, b->n_cond);
+    send(q, b, b->dev.pixels, b->host.pixels,
+         b->rows * (f.conv_in >= 0 ? f.in_channels : f.patch_width));
+    if (f.conv_in >= 0)
+        send_generator(q, b, &f);
+    return DT_OK;
+}
+
+void dt_batch_work(const struct dt_batch *b, struct dt_work *out)
+{
+    *out = (struct dt_work){.n = b->n_seq, .tokens = b->rows};
+    for (int64_t i = 0; i < b->n_seq; i++) {
+        int64_t len = b->host.cu[i + 1] - b->host.cu[i];
+
+        out->tokens_sq += len * len;
+        out->tokens_max = len > out->tokens_max ? len : out->tokens_max;
+    }
+}

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Transformer layer, pre-norm: Llama's (RMSNorm, rotary positions, grouped keys, SwiGLU) and
+ * GPT-2's or ViT's (LayerNorm, biases, plain MLP) from one list of steps.
+ *
+ *   x -> n1 -> qkv -(norm of q, k)-(rope)-> attention o -> x2 = x + o Wo
+ *   x2 -> n2 -> h = up(n2) -> a = act(h) -> y = x2 + a Wdown */
+#include "exec/modules/impl.h"
+
+#include <math.h>
+
+struct dims {
+    int64_t rows, hidden, q, kv, qkv, ffn, up;
+};
+
+static struct dims dims_of(const struct dt_call *c)
+{
+    const struct dt_block *b = c->b;
+    struct dims d = {.rows = c->batch->rows, .hidden = b->hidden, .ffn = b->ffn};
+
+    d.q = (int64_t)b->heads * b->head_dim;
+    d.kv = (int64_t)b->kv_heads * b->head_dim;
+    d.qkv = d.q + 2 * d.kv;
+    d.up = b->gated ? 2 * d.ffn : d.ffn;
+    return d;
+}
+
+static struct dt_norm norm_of(const struct dt_call *c)
+{
+    return (struct dt_norm){.dtype = c->dtype,
+                            .rows = c->batch->rows,
+                            .width = c->b->hidden,
+                            .eps = (float)c->s->numbers.norm_eps};
+}
+
+static void layout(struct dt_call *c)
+{
+    const struct dt_block *b = c->b;
+    struct dims d = dims_of(c);
+    struct dt_tf_act *t = &c->act.tf;
+
+    if (b->layernorm) {
+        t->mean1 = dt_keep_f32(c, d.rows, true);
+        t->mean2 = dt_keep_f32(c, d.rows, true);
+    }
+    t->rstd1 = dt_keep_f32(c, d.rows, true);
+    t->rstd2 = dt_keep_f32(c, d.rows, true);
+    if (b->qk_norm) {
+        t->rq = dt_keep_f32(c, d.rows * b->heads, true);
+        t->rk = dt_keep_f32(c, d.rows * b->kv_heads, true);
+    }
+    t->lse = dt_keep_f32(c, d.rows * b->heads, false);
+    t->n1 = dt_keep_rows(c, d.rows, d.hidden, true);
+    t->qkv = dt_keep_rows(c, d.rows, d.qkv, false);
+    if (b->qk_norm)
+        t->raw = dt_keep_rows(c, d.rows, d.q + d.kv, false);
+    t->o = dt_keep_rows(c, d.rows, d.q, false);
+    t->x2 = dt_keep_rows(c, d.rows, d.hidden, false);
+    t->n2 = dt_keep_rows(c, d.rows, d.hidden, true);
+    t->h = dt_keep_rows(c, d.rows, d.up, false);
+    t->a = dt_keep_rows(c, d.rows, d.ffn, true);
+}
+
+static struct dt_attention attention_of(const struct dt_call *c, const struct dims *d)
+{
+    const struct dt_block *b = c->b;
+    const struct dt_batch *m = c->batch;
+
+    return (struct dt_attention){.dtype = c->dtype,
+                                 .causal = b->causal,
+                                 .heads = b->heads,
+                                 .kv_heads = b->kv_heads,
+                                 .head_dim = b->head_dim,
+                                 .n_seq = m->n_seq,
+                                 .cu_q = m->dev.cu,
+                                 .cu_k = m->dev.cu,
+                                 .rows_q = d->rows,
+                                 .rows_k = d->rows,
+                                 .max_q = m->max_len,
+                                 .max_k = m->max_len,
+                                 .stride_q = d->qkv,
+                                 .stride_k = d->qkv,
+                                 .stride_v = d->qkv,
+                                 .stride_o = d->q,
+                                 .scale = (float)(1 / sqrt((double)b->head_dim))};
+}
+
+static bool rotary(const struct dt_block *b)
+{
+    return b->causal && b->max_pos == 0;
+}
+
+static void rope(struct dt_call *c, const struct dims *d, bool inverse, char *qkv)
+{
+    const struct dt_block *b = c->b;
+
+    if (rotary(b)) /* keys follow the queries in a row: one call turns both */
+        c->k->rope(c->q, c->dtype, d->rows, b->heads + b->kv_heads, b->head_dim, b->head_dim,
+                   d->qkv, c->batch->dev.pos, c->s->rope, inverse, qkv);
+}
+
+/* Rows of heads inside [q | k] matrices. */
+static struct dt_norm head_norm(const struct dt_call *c, const struct dims *d, int heads)
+{
+    return (struct dt_norm){.dtype = c->dtype,
+                            .rows = d->rows * heads,
+                            .width = c->b->head_dim,
+                            .inner = heads,
+                            .stride = d->q + d->kv,
+                            .eps = (float)c->s->numbers.norm_eps};
+}
+
+static void qk_norm(struct dt_call *c, const struct dims *d, bool again)
+{
+    struct dt_tf_act *t = &c->act.tf;
+    struct dt_norm nq = head_norm(c, d, c->b->heads), nk = head_norm(c, d, c->b->kv_heads);
+    char *out = dt_work_rows(c, d->rows, d->q + d->kv);
+
+    if (!again)
+        c->k->copy2d(c->q, c->dtype, d->rows, d->q + d->kv, t->qkv, d->qkv, t->raw, d->q + d->kv,
+                     false);
+    dt_norm(c, &nq, false, t->raw, TF_QN, -1, out, NULL, t->rq);
+    dt_norm(c, &nk, false, dt_off(t->raw, d->q, c->es), TF_KN, -1, dt_off(out, d->q, c->es), NULL,
+            t->rk);
+    if (!again)
+        c->k->copy2d(c->q, c->dtype, d->rows, d->q + d->kv, out, d->q + d->kv, t->qkv, d->qkv,
+                     false);
+}
+
+static void activate(struct dt_call *c, const struct dims *d)
+{
+    struct dt_tf_act *t = &c->act.tf;
+
+    if (c->b->gated)
+        c->k->glu_fwd(c->q, c->n->act, c->dtype, d->rows, d->ffn, false, t->h, t->a);
+    else
+        c->k->act_fwd(c->q, c->n->act, c->dtype, d->rows * d->ffn, t->h, t->a);
+}
+
+static void forward(struct dt_call *c, bool again)
+{
+    const struct dt_block *b = c->b;
+    struct dims d = dims_of(c);
+    struct dt_tf_act *t = &c->act.tf;
+    struct dt_norm n = norm_of(c);
+    struct dt_attention a = attention_of(c, &d);
+
+    if (dt_counting(c)) { /* the workspace that qk_norm takes */
+        if (b->qk_norm)
+            dt_work_rows(c, d.rows, d.q + d.kv);
+        return;
+    }
+    dt_norm(c, &n, b->layernorm, c->x, TF_N1, TF_N1B, t->n1, t->mean1, t->rstd1);
+    dt_linear(c, d.rows, t->n1, TF_QKV, TF_QKVB, NULL, t->qkv);
+    if (b->qk_norm)
+        qk_norm(c, &d, false);
+    rope(c, &d, false, t->qkv);
+    c->k->attention_fwd(c->q, &a, t->qkv, dt_off(t->qkv, d.q, c->es),
+                        dt_off(t->qkv, d.q + d.kv, c->es), t->o, t->lse);
+    dt_linear(c, d.rows, t->o, TF_O, TF_OB, c->x, t->x2);
+    dt_norm(c, &n, b->layernorm, t->x2, TF_N2, TF_N2B, t->n2, t->mean2, t->rstd2);
+    dt_linear(c, d.rows, t->n2, TF_UP, TF_UPB, NULL, t->h);
+    activate(c, &d);
+    if (!again)
+        dt_linear(c, d.rows, t->a, TF_DOWN, TF_DOWNB, t->x2, c->y);
+}
+
+/* What `selective` left out. */
+static void cheap_again(struct dt_call *c, const struct dims *d)
+{
+    struct dt_tf_act *t = &c->act.tf;
+    struct dt_norm n = norm_of(c);
+
+    dt_norm(c, &n, c->b->layernorm, c->x, TF_N1, TF_N1B, t->n1, t->mean1, t->rstd1);
+    dt_norm(c, &n, c->b->layernorm, t->x2, TF_N2, TF_N2B, t->n2, t->mean2, t->rstd2);
+    if (c->b->qk_norm)
+        qk_norm(c, d, true);
+    activate(c, d);
+}
+
+static void mlp_back(struct dt_call *c, int what, const struct dims *d, char *dh, char *dn2,
+                     char *dx2)
+{
+    struct dt_tf_act *t = &c->act.tf;
+    struct dt_norm n = norm_of(c);
+    char *da = c->b->gated ? dt_grad_rows(c, d->rows, d->ffn, false) : dh;
+
+    if (dt_counting(c))
+        return;
+    dt_linear_back(c, what, d->rows, t->a, c->dy, TF_DOWN, TF_DOWNB, da, false);
+    if (what & DT_BACKWARD_INPUT) {
+        if (c->b->gated)
+            c->k->glu_bwd(c->q, c->n->act, c->dtype, d->rows, d->ffn, false, t->h, da, dh);
+        else
+            c->k->act_bwd(c->q, c->n->act, c->dtype, d->rows * d->ffn, t->h, da, dh);
+        if (dx2 != c->dy)
+            dt_copy(c, dx2, c->dy, (size_t)(d->rows * d->hidden) * c->es);
+    }
+    dt_linear_back(c, what, d->rows, t->n2, dh, TF_UP, TF_UPB, dn2, false);
+    dt_norm_back(c, what, &n, c->b->layernorm, t->x2, TF_N2, TF_N2B, t->mean2, t->rstd2, dn2, dx2,
+                 true);
+}
+
+/* Gradients of the normed q and k become those of the raw ones; `dnormed` keeps what the scales'
+ * gradients need. */
+static void qk_norm_back(struct dt_call *c, int what, const struct dims *d, char *dqkv,
+                         char *dnormed)
+{
+    struct dt_tf_act *t = &c->act.tf;
+    struct dt_norm nq = head_norm(c, d, c->b->heads), nk = head_norm(c, d, c->b->kv_heads);
+    char *raw = dt_grad_rows(c, d->rows, d->q + d->kv, false);
+
+    if (dt_counting(c))
+        return;
+    if (what & DT_BACKWARD_INPUT)
+        c->k->copy2d(c->q, c->dtype, d->rows, d->q + d->kv, dqkv, d->qkv, dnormed, d->q + d->kv,
+                     false);
+    dt_norm_back(c, what, &nq, false, t->raw, TF_QN, -1, NULL, t->rq, dnormed, raw, false);
+    dt_norm_back(c, what, &nk, false, dt_off(t->raw, d->q, c->es), TF_KN, -1, NULL, t->rk,
+                 dt_off(dnormed, d->q, c->es), dt_off(raw, d->q, c->es), false);
+    if (what & DT_BACKWARD_INPUT)
+        c->k->copy2d(c->q, c->dtype, d->rows, d->q + d->kv, raw, d->q + d->kv, dqkv, d->qkv, false);
+}
+
+static void attention_back(struct dt_call *c, int what, const struct dims *d, char *dqkv, char *dn1,
+                           char *dnormed, char *dx2)
+{
+    struct dt_tf_act *t = &c->act.tf;
+    struct dt_norm n = norm_of(c);
+    struct dt_attention a = attention_of(c, d);
+    char *d_o = dt_grad_rows(c, d->rows, d->q, false);
+
+    if (!dt_counting(c)) {
+        dt_linear_back(c, what, d->rows, t->o, dx2, TF_O, TF_OB, d_o, false);
+        if (what & DT_BACKWARD_INPUT) {
+            c->k->attention_bwd(c->q, &a, t->qkv, dt_off(t->qkv, d->q, c->es),
+                                dt_off(t->qkv, d->q + d->kv, c->es), t->o, t->lse, d_o, dqkv,
+                                dt_off(dqkv, d->q, c->es), dt_off(dqkv, d->q + d->kv, c->es));
+            rope(c, d, true, dqkv);
+        }
+    }
+    if (c->b->qk_norm)
+        qk_norm_back(c, what, d, dqkv, dnormed);
+    if (dt_counting(c))
+        return;
+    dt_linear_back(c, what, d->rows, t->n1, dqkv, TF_QKV, TF_QKVB, dn1, false);
+    if (c->dx && !c->s->split)
+        c->dx = dx2; /* the input's gradient grows in place */
+    else if (c->dx && (what & DT_BACKWARD_INPUT))
+        dt_copy(c, c->dx, dx2, (size_t)(d->rows * d->hidden) * c->es);
+    dt_norm_back(c, what, &n, c->b->layernorm, c->x, TF_N1, TF_N1B, t->mean1, t->rstd1, dn1, c->dx,
+                 true);
+}
+
+static void backward(struct dt_call *c, int what)
+{
+    struct dims d = dims_of(c);
+    char *dh = dt_grad_rows(c, d.rows, d.up, true);
+    char *dn2 = dt_grad_rows(c, d.rows, d.hidden, true);
+    char *dqkv = dt_grad_rows(c, d.rows, d.qkv, true);
+    char *dn1 = dt_grad_rows(c, d.rows, d.hidden, true);
+    char *dnormed = c->b->qk_norm ? dt_grad_rows(c, d.rows, d.q + d.kv, true) : NULL;
+    char *dx2 = c->dy;
+    struct dt_area work = c->work;
+
+    if (!dt_counting(c)) {
+        if (c->n->mode == DT_LAY_FULL)
+            forward(c, true);
+        else if (c->n->mode == DT_LAY_SELECTIVE)
+            cheap_again(c, &d);
+        c->work = work;
+    }
+    if (c->s->split) /* kept apart from dy and from the input's gradient: Wo's gradient needs it */
+        dx2 = dt_grad_rows(c, d.rows, d.hidden, true);
+    mlp_back(c, what, &d, dh, dn2, dx2);
+    attention_back(c, what, &d, dqkv, dn1, dnormed, dx2);
+}
+
+const struct dt_block_ops dt_ops_transformer = {layout, forward, backward};

@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The U-Net's convolutional blocks: time embedding, single convolutions (in, down, up, out with the
+ * loss), ResBlocks.
+ *
+ *   ResBlock: [x | skip] -> s1 = silu(norm) -> conv1 -> + time -> h1 -> s2 = silu(norm) -> conv2 ->
+ * + x */
+#include "exec/modules/impl.h"
+
+#define GN_EPS 1e-5f /* UNet2DConditionModel's norm_eps */
+
+/* ---- time embedding: sinusoids, two linear layers ---- */
+
+static void time_layout(struct dt_call *c)
+{
+    int64_t n = c->batch->n_seq;
+
+    c->act.time.sin = dt_keep_rows(c, n, c->b->hidden, false);
+    c->act.time.h = dt_keep_rows(c, n, c->b->time_dim, false);
+    c->act.time.a = dt_keep_rows(c, n, c->b->time_dim, false);
+}
+
+static void time_forward(struct dt_call *c, bool again)
+{
+    int64_t n = c->batch->n_seq;
+
+    if (dt_counting(c) || again)
+        return;
+    /* diffusers: flip_sin_to_cos, freq_shift 0 */
+    c->k->timestep(c->q, c->dtype, n, c->b->hidden, c->batch->dev.t, 10000.0f, 0.0f, true,
+                   c->act.time.sin);
+    dt_linear(c, n, c->act.time.sin, TIME_W1, TIME_B1, NULL, c->act.time.h);
+    c->k->act_fwd(c->q, DT_ACT_SILU, c->dtype, n * c->b->time_dim, c->act.time.h, c->act.time.a);
+    dt_linear(c, n, c->act.time.a, TIME_W2, TIME_B2, NULL, c->time);
+}
+
+static void time_backward(struct dt_call *c, int what)
+{
+    int64_t n = c->batch->n_seq;
+    char *dh = dt_grad_rows(c, n, c->b->time_dim, true), *dy = c->d_time;
+
+    if (c->s->split)
+        dy = dt_flow_kept(c, what, c->d_time, n * c->b->time_dim);
+    if (dt_counting(c))
+        return;
+    dt_linear_back(c, what, n, c->act.time.a, dy, TIME_W2, TIME_B2, dh, false);
+    if (what & DT_BACKWARD_INPUT)
+        c->k->act_bwd(c->q, DT_ACT_SILU, c->dtype, n * c->b->time_dim, c->act.time.h, dh, dh);
+    dt_linear_back(c, what & DT_BACKWARD_WEIGHT, n, c->act.time.sin, dh, TIME_W1, TIME_B1, NULL,
+                   false);
+}
+
+const struct dt_block_ops dt_ops_time = {time_layout, time_forward, time_backward};
+
+/* ---- single convolutions ---- */
+
+static struct dt_conv_at conv_at(const struct dt_block *b)
+{
+    return (struct dt_conv_at){b->level, b->upsample, b->c_in, b->c_out, b->kernel, b->stride};
+}
+
+static void conv_layout(struct dt_call *c)
+{
+    const struct dt_block *b = c->b;
+
+    if (!b->layernorm)
+        return;
+    c->act.conv.mean = dt_keep_f32(c, c->batch->n_seq * dt_block_groups(b->c_in), true);
+    c->act.conv.rstd = dt_keep_f32(c, c->batch->n_seq * dt_block_groups(b->c_in), true);
+    c->act.conv.s = dt_keep_rows(c, dt_level_rows(c->batch, b->level), b->c_in, true);
+}
+
+/* x_t = alpha x0 + sigma noise, into the block's kept input. */
+static void noisy_latents(struct dt_call *c)
+{
+    const struct dt_batch *m = c->batch;
+    int64_t n = m->rows * c->b->c_in;
+    const float *from = m->dev.pixels;
+    float *mixed = dt_work(c, (size_t)n * 4);
+    struct dt_images im = {0};
+
+    if (dt_counting(c))
+        return;
+    while (!m->given_noise && dt_images_next(m, 0, &im)) {
+        int64_t at = im.row * c->b->c_in;
+
+        c->k->mix(c->q, DT_F32, im.n, im.h * im.w * c->b->c_in, m->dev.alpha + im.first,
+                  m->dev.pixels + at, m->dev.sigma + im.first, m->dev.noise + at, mixed + at);
+        from = mixed;
+    }
+    c->k->cast(c->q, n, DT_F32, from, c->dtype, c->x);
+}
+
+static void upsample(struct dt_call *c, bool back, const char *from, char *to)
+{
+    struct dt_images im = {0};
+
+    while (dt_images_next(c->batch, c->b->level, &im)) {
+        int64_t low = im.row * c->b->c_in, high = 4 * low;
+
+        if (back)
+            c->k->upsample2_bwd(c->q, c->dtype, im.n, im.h, im.w, c->b->c_in,
+                                dt_off(from, high, c->es), dt_off(to, low, c->es));
+        else
+            c->k->upsample2_fwd(c->q, c->dtype, im.n, im.h, im.w, c->b->c_in,
+                                dt_off(from, low, c->es), dt_off(to, high, c->es));
+    }
+}
+
+/* Predicted noise, its error, and (dy not NULL) the gradient of scale * sum of mean squares. */
+static void noise_loss(struct dt_call *c, char *dy)
+{
+    const struct dt_batch *m = c->batch;
+    int64_t width = c->b->c_out;
+    float *d = dy ? dt_work(c, (size_t)(m->rows * width) * 4) : NULL;
+    struct dt_images im = {0};
+
+    if (dt_counting(c) || m->given_noise)
+        return;
+    while (dt_images_next(m, 0, &im)) {
+        int64_t at = im.row * width, each = im.h * im.w * width;
+
+        c->k->mse(c->q, DT_F32, im.n, each, m->dev.pred + at, m->dev.noise + at,
+                  m->loss_scale / (float)each, m->dev.sse + im.first, d ? d + at : NULL);
+    }
+    if (dy)
+        c->k->cast(c->q, m->rows * width, DT_F32, d, c->dtype, dy);
+}
+
+static void conv_forward(struct dt_call *c, bool again)
+{
+    const struct dt_block *b = c->b;
+    struct dt_conv_at at = conv_at(b);
+    int64_t rows = dt_level_rows(c->batch, b->level);
+    char *in = c->x, *out = c->y;
+
+    if (c->n->own_x && !again)
+        noisy_latents(c);
+    if (b->upsample)
+        in = dt_work_rows(c, 4 * rows, b->c_in);
+    if (b->layernorm)
+        out = dt_work_rows(c, rows, b->c_out);
+    if (dt_counting(c))
+        return;
+    if (b->upsample)
+        upsample(c, false, c->x, in);
+    if (b->layernorm) {
+        in = c->act.conv.s;
+        dt_groupnorm(c, b->level, b->c_in, GN_EPS, true, c->x, CONV_G, CONV_GB, in,
+                     c->act.conv.mean, c->act.conv.rstd);
+    }
+    if (again)
+        return;
+    dt_conv(c, &at, in, CONV_W, CONV_B, NULL, out);
+    if (b->layernorm) {
+        c->k->cast(c->q, rows * b->c_out, c->dtype, out, DT_F32, c->batch->dev.pred);
+        noise_loss(c, NULL);
+    }
+}
+
+static void conv_backward(struct dt_call *c, int what)
+{
+    const struct dt_block *b = c->b;
+    struct dt_conv_at at = conv_at(b);
+    int64_t rows = dt_level_rows(c->batch, b->level);
+    char *in = c->x, *din = c->dx;
+    char *ds = b->layernorm ? dt_grad_rows(c, rows, b->c_in, true) : NULL;
+    char *big = b->upsample ? dt_grad_rows(c, 4 * rows, b->c_in, false) : NULL;
+    char *dbig = b->upsample ? dt_grad_rows(c, 4 * rows, b->c_in, false) : NULL;
+    char *dy = b->layernorm ? dt_grad_rows(c, rows, b->c_out, false) : c->dy;
+
+    if (dt_counting(c)) {
+        if (b->layernorm)
+            dt_work(c, (size_t)(rows * b->c_out) * 4);
+        return;
+    }
+    if (b->layernorm) {
+        in = c->act.conv.s;
+        din = ds;
+        noise_loss(c, dy);
+        if (c->n->mode != DT_LAY_NONE)
+            dt_groupnorm(c, b->level, b->c_in, GN_EPS, true, c->x, CONV_G, CONV_GB, in,
+                         c->act.conv.mean, c->act.conv.rstd);
+    } else if (b->upsample) {
+        in = big;
+        din = c->dx ? dbig : NULL;
+        if ((what & DT_BACKWARD_WEIGHT) && c->n->trained)
+            upsample(c, false, c->x, big);
+    }
+    if (c->n->own_x)
+        din = NULL;
+    dt_conv_back(c, what, &at, in, dy, CONV_W, CONV_B, din, false);
+    if (b->upsample && c->dx && (what & DT_BACKWARD_INPUT))
+        upsample(c, true, dbig, c->dx);
+    if (b->layernorm)
+        dt_groupnorm_back(c, what, b->level, b->c_in, GN_EPS, true, c->x, CONV_G, CONV_GB,
+                          c->act.conv.mean, c->act.conv.rstd, ds, c->dx, false);
+}
+
+const struct dt_block_ops dt_ops_conv = {conv_layout, conv_forward, conv_backward};
+
+/* ---- ResBlock ---- */
+
+static void res_layout(struct dt_call *c)
+{
+    const struct dt_block *b = c->b;
+    int64_t rows = dt_level_rows(c->batch, b->level), n = c->batch->n_seq;
+
+    c->act.res.mean1 = dt_keep_f32(c, n * dt_block_groups(b->c_in), true);
+    c->act.res.rstd1 = dt_keep_f32(c, n * dt_block_groups(b->c_in), true);
+    c->act.res.mean2 = dt_keep_f32(c, n * dt_block_groups(b->c_out), true);
+    c->act.res.rstd2 = dt_keep_f32(c, n * dt_block_groups(b->c_out), true);
+    if (!c->n->x_elsewhere)
+        c->act.res.x = c->x;
+    else if (c->n->mode == DT_LAY_FULL) /* the join is this block's input: always kept */
+        c->act.res.x = dt_area_take(&c->saved, (size_t)(rows * b->c_in) * c->es, true);
+    else
+        c->act.res.x = dt_keep_rows(c, rows, b->c_in, false);
+    c->act.res.s1 = dt_keep_rows(c, rows, b->c_in, true);
+    c->act.res.h1 = dt_keep_rows(c, rows, b->c_out, false);
+    c->act.res.s2 = dt_keep_rows(c, rows, b->c_out, true);
+}
+
+/* silu(time embedding), which every ResBlock's projection takes. */
+static char *time_silu(struct dt_call *c)
+{
+    int64_t n = c->batch->n_seq * c->b->time_dim;
+    char *st = dt_work(c, (size_t)n * c->es);
+
+    if (!dt_counting(c))
+        c->k->act_fwd(c->q, DT_ACT_SILU, c->dtype, n, c->time, st);
+    return st;
+}
+
+/* h1 += projected time embedding, per image. */
+static void add_time(struct dt_call *c)
+{
+    const struct dt_block *b = c->b;
+    char *st = time_silu(c), *e = dt_work_rows(c, c->batch->n_seq, b->c_out);
+    struct dt_images im = {0};
+
+    if (dt_counting(c))
+        return;
+    dt_linear(c, c->batch->n_seq, st, RES_T, RES_TB, NULL, e);
+    while (dt_images_next(c->batch, b->level, &im)) {
+        char *h = dt_off(c->act.res.h1, im.row * b->c_out, c->es);
+
+        c->k->item_add(c->q, c->dtype, im.n, im.h * im.w, b->c_out, h,
+                       dt_off(e, im.first * b->c_out, c->es), h);
+    }
+}
+
+static void norm1(struct dt_call *c)
+{
+    dt_groupnorm(c, c->b->level, c->b->c_in, GN_EPS, true, c->act.res.x, RES_N1, RES_N1B,
+                 c->act.res.s1, c->act.res.mean1, c->act.res.rstd1);
+}
+
+static void norm2(struct dt_call *c)
+{
+    dt_groupnorm(c, c->b->level, c->b->c_out, GN_EPS, true, c->act.res.h1, RES_N2, RES_N2B,
+                 c->act.res.s2, c->act.res.mean2, c->act.res.rstd2);
+}
+
+static void res_forward(struct dt_call *c, bool again)
+{
+    const struct dt_block *b = c->b;
+    struct dt_conv_at c1 = {b->level, false, b->c_in, b->c_out, b->kernel, 1};
+    struct dt_conv_at c2 = {b->level, false, b->c_out, b->c_out, b->kernel, 1};
+    int64_t rows = dt_level_rows(c->batch, b->level), w = c->n->x_width;
+
+    if (dt_counting(c)) {
+        add_time(c);
+        return;
+    }
+    if (c->n->x_elsewhere && !again) {
+        c->k->copy2d(c->q, c->dtype, rows, w, c->x, w, c->act.res.x, b->c_in, false);
+        c->k->copy2d(c->q, c->dtype, rows, b->c_in - w, c->skip, b->c_in - w,
+                     dt_off(c->act.res.x, w, c->es), b->c_in, false);
+    }
+    norm1(c);
+    dt_conv(c, &c1, c->act.res.s1, RES_C1, RES_C1B, NULL, c->act.res.h1);
+    add_time(c);
+    norm2(c);
+    if (again)
+        return;
+    if (dt_slot_of(c, RES_S)) {
+        dt_linear(c, rows, c->act.res.x, RES_S, RES_SB, NULL, c->y);
+        dt_conv(c, &c2, c->act.res.s2, RES_C2, RES_C2B, c->y, c->y);
+    } else {
+        dt_conv(c, &c2, c->act.res.s2, RES_C2, RES_C2B, c->act.res.x, c->y);
+    }
+}
+
+static void time_back(struct dt_call *c, int what, const char *dh1)
+{
+    const struct dt_block *b = c->b;
+    int64_t n = c->batch->n_seq, wide = n * b->time_dim;
+    char *de = dt_grad_rows(c, n, b->c_out, true), *dst = dt_grad_rows(c, n, b->time_dim, false);
+    char *st = time_silu(c);
+    struct dt_images im = {0};
+
+    if (dt_counting(c))
+        return;
+    while ((what & DT_BACKWARD_INPUT) && dt_images_next(c->batch, b->level, &im))
+        c->k->item_sum(c->q, c->dtype, im.n, im.h * im.w, b->c_out,
+                       dt_off(dh1, im.row * b->c_out, c->es),
+                       dt_off(de, im.first * b->c_out, c->es), false);
+    dt_linear_back(c, what, n, st, de, RES_T, RES_TB, c->n->need ? dst : NULL, false);
+    if ((what & DT_BACKWARD_INPUT) && c->n->need) {
+        c->k->act_bwd(c->q, DT_ACT_SILU, c->dtype, wide, c->time, dst, dst);
+        c->k->add(c->q, c->dtype, wide, c->d_time, dst, c->d_time);
+    }
+}
+
+/* Gradient of the block's input [x | skip] from the first norm and the shortcut. */
+static void input_back(struct dt_call *c, int what, const char *ds1, char *joined)
+{
+    const struct dt_block *b = c->b;
+    int64_t rows = dt_level_rows(c->batch, b->level), w = c->n->x_width;
+    bool shortcut = dt_slot_of(c, RES_S) != NULL, want = c->dx != NULL;
+    char *to = c->n->x_elsewhere ? joined : c->dx;
+
+    if (shortcut)
+        dt_linear_back(c, what, rows, c->act.res.x, c->dy, RES_S, RES_SB, want ? to : NULL, false);
+    else if (want && (what & DT_BACKWARD_INPUT))
+        dt_copy(c, to, c->dy, (size_t)(rows * b->c_out) * c->es);
+    dt_groupnorm_back(c, what, b->level, b->c_in, GN_EPS, true, c->act.res.x, RES_N1, RES_N1B,
+                      c->act.res.mean1, c->act.res.rstd1, ds1, want ? to : NULL, true);
+    if (!c->n->x_elsewhere || !want || !(what & DT_BACKWARD_INPUT))
+        return;
+    c->k->copy2d(c->q, c->dtype, rows, w, joined, b->c_in, c->dx, w, false);
+    c->k->copy2d(c->q, c->dtype, rows, b->c_in - w, dt_off(joined, w, c->es), b->c_in, c->d_skip,
+                 b->c_in - w, false);
+}
+
+static void res_backward(struct dt_call *c, int what)
+{
+    const struct dt_block *b = c->b;
+    struct dt_conv_at c1 = {b->level, false, b->c_in, b->c_out, b->kernel, 1};
+    struct dt_conv_at c2 = {b->level, false, b->c_out, b->c_out, b->kernel, 1};
+    int64_t rows = dt_level_rows(c->batch, b->level);
+    char *ds2 = dt_grad_rows(c, rows, b->c_out, true), *dh1 = ds2;
+    char *ds1 = dt_grad_rows(c, rows, b->c_in, true), *joined = NULL;
+    struct dt_area work;
+
+    if (c->s->split) /* else in place */
+        dh1 = dt_grad_rows(c, rows, b->c_out, true);
+    if (c->n->x_elsewhere)
+        joined = dt_grad_rows(c, rows, b->c_in, false);
+    work = c->work;
+    if (dt_counting(c)) {
+        time_back(c, what, dh1);
+        return;
+    }
+    if (c->n->mode == DT_LAY_FULL) {
+        res_forward(c, true);
+    } else if (c->n->mode == DT_LAY_SELECTIVE) {
+        norm1(c);
+        norm2(c);
+    }
+    c->work = work;
+    dt_conv_back(c, what, &c2, c->act.res.s2, c->dy, RES_C2, RES_C2B, ds2, false);
+    dt_groupnorm_back(c, what, b->level, b->c_out, GN_EPS, true, c->act.res.h1, RES_N2, RES_N2B,
+                      c->act.res.mean2, c->act.res.rstd2, ds2, dh1, false);
+    time_back(c, what, dh1);
+    dt_conv_back(c, what, &c1, c->act.res.s1, dh1, RES_C1, RES_C1B, ds1, false);
+    input_back(c, what, ds1, joined);
+}
+
+const struct dt_block_ops dt_ops_resnet = {res_layout, res_forward, res_backward};

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * How blocks call kernels: slots instead of pointers, gradients that know whether they hold
+ * something yet, image runs of equal size. */
+#include "exec/modules/impl.h"
+
+#include <string.h>
+
+void *dt_area_take(struct dt_area *a, size_t bytes, bool exact)
+{
+    char *p = a->base ? a->base + a->used : NULL;
+
+    a->used += exact ? bytes : dt_round64(bytes);
+    return p;
+}
+
+void *dt_keep(struct dt_call *c, size_t bytes, bool cheap)
+{
+    enum dt_lay_mode m = c->n->mode;
+
+    if (m == DT_LAY_NONE || (m == DT_LAY_SELECTIVE && !cheap))
+        return dt_area_take(&c->saved, bytes, true);
+    return dt_area_take(&c->work, bytes, false);
+}
+
+void *dt_grad(struct dt_call *c, size_t bytes, bool later)
+{
+    return dt_area_take(later && c->s->split ? &c->stash : &c->work, bytes, false);
+}
+
+struct dt_slot *dt_slot_of(const struct dt_call *c, int role)
+{
+    int i = c->n->slot[role];
+
+    return i < 0 ? NULL : &c->s->slots[i];
+}
+
+float *dt_master_of(const struct dt_call *c, int role)
+{
+    const struct dt_slot *s = dt_slot_of(c, role);
+
+    return s ? c->s->master + s->at : NULL;
+}
+
+float *dt_grad_of(const struct dt_call *c, int role)
+{
+    const struct dt_slot *s = dt_slot_of(c, role);
+
+    return s && c->n->trained ? c->s->grads + s->at : NULL;
+}
+
+static bool has_gradient(const struct dt_call *c, int role)
+{
+    const struct dt_slot *s = dt_slot_of(c, role);
+
+    return s && s->written;
+}
+
+static void wrote(struct dt_call *c, int role)
+{
+    struct dt_slot *s = dt_slot_of(c, role);
+
+    if (s)
+        s->written = true;
+}
+
+void dt_linear(struct dt_call *c, int64_t rows, const void *x, int w, int b, const void *residual,
+               void *y)
+{
+    c->k->linear_fwd(c->q, rows, x, dt_slot_of(c, w)->w, b < 0 ? NULL : dt_master_of(c, b),
+                     residual, y);
+}
+
+void dt_linear_back(struct dt_call *c, int what, int64_t rows, const void *x, const void *dy, int w,
+                    int b, void *dx, bool add)
+{
+    const struct dt_slot *s = dt_slot_of(c, w);
+
+    if ((what & DT_BACKWARD_INPUT) && dx)
+        c->k->linear_bwd_input(c->q, rows, dy, s->w, dx, add);
+    if ((what & DT_BACKWARD_WEIGHT) && c->n->trained) {
+        c->k->linear_bwd_weight(c->q, c->dtype, rows, s->out, s->in, x, dy, dt_grad_of(c, w),
+                                b < 0 ? NULL : dt_grad_of(c, b), s->written);
+        wrote(c, w);
+        if (b >= 0)
+            wrote(c, b);
+    }
+}
+
+void dt_norm(struct dt_call *c, const struct dt_norm *n, bool layernorm, const void *x, int g,
+             int b, void *y, float *mean, float *rstd)
+{
+    if (layernorm)
+        c->k->layernorm_fwd(c->q, n, x, dt_master_of(c, g), dt_master_of(c, b), y, mean, rstd);
+    else
+        c->k->rmsnorm_fwd(c->q, n, x, dt_master_of(c, g), y, rstd);
+}
+
+void dt_norm_back(struct dt_call *c, int what, const struct dt_norm *n, bool layernorm,
+                  const void *x, int g, int b, const float *mean, const float *rstd, const void *dy,
+                  void *dx, bool add)
+{
+    bool weight = (what & DT_BACKWARD_WEIGHT) && c->n->trained, had = has_gradient(c, g);
+    float *dg = weight ? dt_grad_of(c, g) : NULL;
+
+    if (!(what & DT_BACKWARD_INPUT))
+        dx = NULL;
+    if (!dx && !dg)
+        return;
+    if (layernorm)
+        c->k->layernorm_bwd(c->q, n, x, dt_master_of(c, g), mean, rstd, dy, dx, add, dg,
+                            weight ? dt_grad_of(c, b) : NULL, had);
+    else
+        c->k->rmsnorm_bwd(c->q, n, x, dt_master_of(c, g), rstd, dy, dx, add, dg, had);
+    if (weight) {
+        wrote(c, g);
+        if (layernorm)
+            wrote(c, b);
+    }
+}
+
+void dt_copy(struct dt_call *c, void *dst, const void *src, size_t bytes)
+{
+    if (dst != src && bytes > 0)
+        c->s->dev->copy(c->q, dst, src, bytes, DT_COPY_ON_DEVICE);
+}
+
+char *dt_flow_kept(struct dt_call *c, int what, const char *gradient, int64_t elems)
+{
+    char *kept = dt_grad_rows(c, elems, 1, true);
+
+    if (!dt_counting(c) && (what & DT_BACKWARD_INPUT))
+        dt_copy(c, kept, gradient, (size_t)elems * c->es);
+    return kept;
+}
+
+/* ---- images ---- */
+
+bool dt_images_next(const struct dt_batch *b, int level, struct dt_images *it)
+{
+    int64_t i = it->first + it->n;
+
+    it->row += it->n * it->h * it->w;
+    it->first = i;
+    it->n = 0;
+    if (i >= b->n_seq)
+        return false;
+    it->h = b->hw[i][0] >> level;
+    it->w = b->hw[i][1] >> level;
+    while (i + it->n < b->n_seq && b->hw[i + it->n][0] == b->hw[i][0] &&
+           b->hw[i + it->n][1] == b->hw[i][1])
+        it->n++;
+    return true;
+}
+
+int64_t dt_level_rows(const struct dt_batch *b, int level)
+{
+    return b->rows >> (2 * level);
+}
+
+int64_t dt_level_longest(const struct dt_batch *b, int level)
+{
+    return b->max_len >> (2 * level);
+}
+
+void dt_groupnorm(struct dt_call *c, int level, int channels, float eps, bool silu, const void *x,
+                  int g, int b, void *y, float *mean, float *rstd)
+{
+    struct dt_images im = {0};
+    int groups = dt_block_groups(channels);
+
+    while (dt_images_next(c->batch, level, &im)) {
+        struct dt_groupnorm n = {c->dtype, im.n, im.h * im.w, channels, groups, eps, silu};
+        int64_t at = im.row * channels;
+
+        c->k->groupnorm_fwd(c->q, &n, dt_off(x, at, c->es), dt_master_of(c, g), dt_master_of(c, b),
+                            dt_off(y, at, c->es), mean + im.first * groups,
+                            rstd + im.first * groups);
+    }
+}
+
+void dt_groupnorm_back(struct dt_call *c, int what, int level, int channels, float eps, bool silu,
+                       const void *x, int g, int b, const float *mean, const float *rstd,
+                       const void *dy, void *dx, bool add)
+{
+    bool weight = (what & DT_BACKWARD_WEIGHT) && c->n->trained;
+    struct dt_images im = {0};
+    int groups = dt_block_groups(channels);
+
+    if (!(what & DT_BACKWARD_INPUT))
+        dx = NULL;
+    if (!dx && !weight)
+        return;
+    while (dt_images_next(c->batch, level, &im)) {
+        struct dt_groupnorm n = {c->dtype, im.n, im.h * im.w, channels, groups, eps, silu};
+        int64_t at = im.row * channels;
+
+        c->k->groupnorm_bwd(c->q, &n, dt_off(x, at, c->es), dt_master_of(c, g), dt_master_of(c, b),
+                            mean + im.first * groups, rstd + im.first * groups,
+                            dt_off(dy, at, c->es), dx ? dt_off(dx, at, c->es) : NULL, add,
+                            weight ? dt_grad_of(c, g) : NULL, weight ? dt_grad_of(c, b) : NULL,
+                            has_gradient(c, g));
+        if (weight) {
+            wrote(c, g);
+            wrote(c, b);
+        }
+    }
+}
+
+static struct dt_conv conv_of(const struct dt_call *c, const struct dt_conv_at *a,
+                              const struct dt_images *im)
+{
+    int up = a->doubled ? 2 : 1;
+
+    return (struct dt_conv){.dtype = c->dtype,
+                            .n = im->n,
+                            .h = im->h * up,
+                            .w = im->w * up,
+                            .c_in = a->c_in,
+                            .c_out = a->c_out,
+                            .kernel = a->kernel,
+                            .stride = a->stride,
+                            .pad = a->kernel / 2};
+}
+
+/* Rows of the input and of the output before this run. */
+static int64_t in_row(const struct dt_conv_at *a, const struct dt_images *im)
+{
+    return a->doubled ? im->row * 4 : im->row;
+}
+
+static int64_t out_row(const struct dt_conv_at *a, const struct dt_images *im)
+{
+    return a->doubled ? im->row * 4 : a->stride == 2 ? im->row / 4 : im->row;
+}
+
+void dt_conv(struct dt_call *c, const struct dt_conv_at *a, const void *x, int w, int b,
+             const void *residual, void *y)
+{
+    struct dt_images im = {0};
+
+    while (dt_images_next(c->batch, a->level, &im)) {
+        struct dt_conv v = conv_of(c, a, &im);
+        int64_t in = in_row(a, &im) * a->c_in, out = out_row(a, &im) * a->c_out;
+
+        c->k->conv_fwd(c->q, &v, dt_off(x, in, c->es), dt_slot_of(c, w)->w, dt_master_of(c, b),
+                       residual ? dt_off(residual, out, c->es) : NULL, dt_off(y, out, c->es));
+    }
+}
+
+void dt_conv_back(struct dt_call *c, int what, const struct dt_conv_at *a, const void *x,
+                  const void *dy, int w, int b, void *dx, bool add)
+{
+    bool weight = (what & DT_BACKWARD_WEIGHT) && c->n->trained;
+    struct dt_images im = {0};
+
+    while (dt_images_next(c->batch, a->level, &im)) {
+        struct dt_conv v = conv_of(c, a, &im);
+        int64_t in = in_row(a, &im) * a->c_in, out = out_row(a, &im) * a->c_out;
+
+        if ((what & DT_BACKWARD_INPUT) && dx)
+            c->k->conv_bwd_input(c->q, &v, dt_off(dy, out, c->es), dt_slot_of(c, w)->w,
+                                 dt_off(dx, in, c->es), add);
+        if (weight) {
+            c->k->conv_bwd_weight(c->q, &v, dt_off(x, in, c->es), dt_off(dy, out, c->es),
+                                  dt_grad_of(c, w), dt_grad_of(c, b), has_gradient(c, w));
+            wrote(c, w);
+            wrote(c, b);
+        }
+    }
+}

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * What lies between blocks.  In a transformer: the running activation.  In a U-Net also the time
+ * embedding, the conditioning states and the skips:
+ *
+ *   projector | time | conv_in | R . T . down . R . T | R T R | R<-skip ...
+ *       context--->-----------------------------------------> last transformer
+ *               time-------------------------------------------> last ResBlock
+ *                       x----> every block;  a skip is the input of the block after its push
+ *
+ * A skip whose push is the boundary's own activation is not a tensor of its own there. */
+#include "exec/modules/impl.h"
+
+#include <string.h>
+
+static enum dt_status unsupported(struct dt_error *err, const struct dt_module *m, const char *what)
+{
+    return dt_error_set(err, DT_ERR_INPUT, "module \"%s\": %s cannot be run yet, only planned",
+                        m->name, what);
+}
+
+static enum dt_status check_block(const struct dt_module *m, const struct dt_block *b,
+                                  struct dt_error *err)
+{
+    if (b->n_experts > 0)
+        return unsupported(err, m, "a mixture of experts");
+    if (b->kind == DT_BLOCK_TIME_EMBED && b->depth < 2)
+        return unsupported(err, m, "a class embedding");
+    if (b->kind == DT_BLOCK_SPATIAL_TRANSFORMER && b->depth > DT_SP_DEPTH_MAX)
+        return unsupported(err, m, "a spatial transformer this deep");
+    if (b->kind == DT_BLOCK_TRANSFORMER && b->qk_norm && b->layernorm)
+        return unsupported(err, m, "a LayerNorm of queries and keys");
+    if (b->kind == DT_BLOCK_TRANSFORMER && b->causal && b->max_pos == 0 && b->head_dim % 2 != 0)
+        return unsupported(err, m, "rotary positions in an odd head dimension");
+    return DT_OK;
+}
+
+struct walk {
+    const struct dt_module *m;
+    struct dt_shape_facts *f;
+    int stack[DT_MAX_SKIPS], n;
+    bool down; /* still on the way down */
+};
+
+static void push(struct walk *w, int block, int level, int channels)
+{
+    if (w->f->n_skips >= DT_MAX_SKIPS)
+        return;
+    w->f->skip[w->f->n_skips] = (struct dt_skip){block, -1, level, channels};
+    w->stack[w->n++] = w->f->n_skips++;
+}
+
+/* The block before the next ResBlock or convolution of the way down ends a pair that pushes. */
+static bool pushes(const struct dt_module *m, int i)
+{
+    const struct dt_block *b = &m->blocks[i], *next = &m->blocks[i + 1];
+
+    if (b->kind == DT_BLOCK_CONV)
+        return !b->upsample && !b->layernorm;
+    return next->kind != DT_BLOCK_SPATIAL_TRANSFORMER &&
+           (b->kind == DT_BLOCK_RESNET || b->kind == DT_BLOCK_SPATIAL_TRANSFORMER);
+}
+
+/* First block of the middle: ResBlock, transformer, ResBlock after the last push.  The way up
+ * begins with the first ResBlock whose input is wider than the activation that reaches it. */
+static enum dt_status skips(struct walk *w, struct dt_error *err)
+{
+    const struct dt_module *m = w->m;
+    int channels = 0, n = 0, mid;
+
+    for (int i = 0; i < m->n_blocks; i++)
+        n += m->blocks[i].kind == DT_BLOCK_RESNET || m->blocks[i].kind == DT_BLOCK_CONV;
+    /* the way up starts at the first ResBlock that takes more than it is given */
+    for (mid = w->f->conv_in; mid < m->n_blocks; mid++) {
+        const struct dt_block *b = &m->blocks[mid];
+
+        if (b->kind == DT_BLOCK_RESNET && b->c_in > channels)
+            break;
+        if (b->kind == DT_BLOCK_RESNET || b->kind == DT_BLOCK_CONV)
+            channels = b->c_out;
+    }
+    if (mid < 3 || mid >= m->n_blocks)
+        return dt_error_set(err, DT_ERR_INPUT, "module \"%s\": a U-Net without a way up", m->name);
+    for (int i = w->f->conv_in; i < mid - 3; i++) {
+        const struct dt_block *b = &m->blocks[i];
+        int level = b->kind == DT_BLOCK_CONV && b->stride == 2 ? b->level + 1 : b->level;
+
+        if (pushes(m, i))
+            push(w, i, level, b->kind == DT_BLOCK_SPATIAL_TRANSFORMER ? b->hidden : b->c_out);
+    }
+    channels = m->blocks[mid - 1].c_out;
+    for (int i = mid; i < m->n_blocks; i++) {
+        const struct dt_block *b = &m->blocks[i];
+        struct dt_skip *s;
+
+        if (b->kind == DT_BLOCK_RESNET) {
+            if (w->n == 0)
+                return dt_error_set(err, DT_ERR_INPUT, "module \"%s\": block %d has no skip",
+                                    m->name, i);
+            s = &w->f->skip[w->stack[--w->n]];
+            s->pop = i;
+            if (s->channels + channels != b->c_in || s->level != b->level)
+                return dt_error_set(err, DT_ERR_INPUT,
+                                    "module \"%s\": block %d does not fit its skip", m->name, i);
+        }
+        if (b->kind == DT_BLOCK_RESNET || b->kind == DT_BLOCK_CONV)
+            channels = b->c_out;
+    }
+    return w->n == 0 ? DT_OK
+                     : dt_error_set(err, DT_ERR_INPUT, "module \"%s\": %d skips are not taken",
+                                    m->name, w->n);
+}
+
+static void note_block(struct dt_shape_facts *f, const struct dt_block *b, int i)
+{
+    switch (b->kind) {
+    case DT_BLOCK_TRANSFORMER:
+        f->n_transformers++;
+        break;
+    case DT_BLOCK_PATCH_EMBED:
+        f->patch_width = b->patch * b->patch * b->channels;
+        break;
+    case DT_BLOCK_PROJECTOR:
+        if (b->context_len > 0) {
+            f->context_first = i + 1;
+            f->context_len = b->context_len;
+            f->context_dim = b->out_dim;
+        }
+        break;
+    case DT_BLOCK_TIME_EMBED:
+        f->time_first = i + 1;
+        f->time_dim = b->time_dim;
+        break;
+    case DT_BLOCK_CONV:
+        if (f->conv_in < 0) {
+            f->conv_in = i;
+            f->in_channels = b->c_in;
+        }
+        f->out_channels = b->c_out;
+        break;
+    case DT_BLOCK_RESNET:
+        f->time_last = i;
+        break;
+    case DT_BLOCK_SPATIAL_TRANSFORMER:
+        if (b->context_len > 0) {
+            f->context_last = i;
+            f->context_len = b->context_len;
+            f->context_dim = b->context_dim;
+        }
+        break;
+    default:
+        break;
+    }
+    if (b->level >= f->levels)
+        f->levels = b->level + 1;
+}
+
+enum dt_status dt_shape_facts(const struct dt_module *m, struct dt_error *err,
+                              struct dt_shape_facts *f)
+{
+    struct walk w = {.m = m, .f = f};
+
+    memset(f, 0, sizeof(*f));
+    f->conv_in = -1;
+    f->time_last = f->context_last = -1;
+    for (int i = 0; i < m->n_blocks; i++) {
+        DT_TRY(check_block(m, &m->blocks[i], err));
+        if (m->blocks[i].kind == DT_BLOCK_TIME_EMBED && f->time_dim > 0)
+            return unsupported(err, m, "a class embedding");
+        note_block(f, &m->blocks[i], i);
+    }
+    if (m->modality == DT_MODALITY_AUDIO)
+        return unsupported(err, m, "audio");
+    if (f->levels > DT_BATCH_LEVELS)
+        return unsupported(err, m, "a U-Net of more than 8 levels");
+    return f->conv_in >= 0 ? skips(&w, err) : DT_OK;
+}
+
+/* ---- sizes ---- */
+
+/* Rows of the activation that a block takes. */
+int64_t dt_unit_rows(const struct dt_stage *s, const struct dt_unit *n, const struct dt_batch *b)
+{
+    (void)s;
+    if (n->b->kind == DT_BLOCK_PROJECTOR && n->b->context_len > 0)
+        return b->n_seq * n->b->context_len;
+    return dt_level_rows(b, n->b->level);
+}
+
+size_t dt_unit_x_bytes(const struct dt_stage *s, const struct dt_unit *n, const struct dt_batch *b)
+{
+    if (!n->has_x)
+        return 0;
+    return (size_t)(dt_unit_rows(s, n, b) * n->x_width) * dt_dtype_bytes(s->dtype);
+}
+
+/* Width and rows of what block i - 1 leaves and block i takes; 0 = no running activation there. */
+static size_t running_bytes(const struct dt_stage *s, const struct dt_batch *b, int at)
+{
+    const struct dt_block *p;
+    int64_t rows = b->rows, width = 0;
+
+    if (at <= 0 || at > s->module->n_blocks)
+        return 0;
+    p = &s->module->blocks[at - 1];
+    rows >>= 2 * p->level;
+    switch (p->kind) {
+    case DT_BLOCK_PROJECTOR:
+        width = p->context_len > 0 ? 0 : p->out_dim;
+        break;
+    case DT_BLOCK_TIME_EMBED:
+        break;
+    case DT_BLOCK_CONV:
+        rows = p->upsample ? rows * 4 : p->stride == 2 ? rows / 4 : rows;
+        width = p->c_out;
+        break;
+    case DT_BLOCK_RESNET:
+        width = p->c_out;
+        break;
+    default:
+        width = p->hidden;
+    }
+    return (size_t)(rows * width) * dt_dtype_bytes(s->dtype);
+}
+
+size_t dt_output_bytes(const struct dt_stage *s, const struct dt_unit *n, const struct dt_batch *b)
+{
+    return n->has_y ? running_bytes(s, b, n->index + 1) : 0;
+}
+
+static size_t begin_bytes(const struct dt_stage *s, const struct dt_batch *b)
+{
+    const struct dt_block *p = &s->module->blocks[0];
+
+    switch (p->kind) {
+    case DT_BLOCK_EMBEDDING:
+        return (size_t)(b->n_in * p->hidden) * dt_dtype_bytes(s->dtype);
+    case DT_BLOCK_PROJECTOR:
+        return (size_t)((p->context_len > 0 ? b->n_seq * p->context_len : b->rows) * p->in_dim) *
+               dt_dtype_bytes(s->dtype);
+    default:
+        return 0;
+    }
+}
+
+static size_t end_bytes(const struct dt_stage *s, const struct dt_batch *b)
+{
+    const struct dt_block *p = &s->module->blocks[s->module->n_blocks - 1];
+
+    if (p->kind == DT_BLOCK_LM_HEAD)
+        return (size_t)(b->n_cond * p->hidden) * dt_dtype_bytes(s->dtype);
+    if (p->kind == DT_BLOCK_CONV)
+        return 0;
+    return running_bytes(s, b, s->module->n_blocks);
+}
+
+static int add(struct dt_flow *out, int n, enum dt_flow_kind kind, int skip, size_t bytes)
+{
+    if (bytes == 0 && kind != DT_FLOW_H)
+        return n;
+    out[n] = (struct dt_flow){kind, skip, bytes};
+    return n + 1;
+}
+
+int dt_flow_list(const struct dt_stage *s, const struct dt_batch *b, int at,
+                 struct dt_flow out[DT_FLOWS_MAX])
+{
+    const struct dt_shape_facts *f = &s->facts;
+    size_t es = dt_dtype_bytes(s->dtype);
+    int n = 0;
+
+    if (at >= s->module->n_blocks)
+        return add(out, 0, DT_FLOW_H, -1, end_bytes(s, b));
+    n = add(out, n, DT_FLOW_H, -1, at == 0 ? begin_bytes(s, b) : running_bytes(s, b, at));
+    if (f->conv_in < 0)
+        return n;
+    if (at >= f->time_first && at <= f->time_last)
+        n = add(out, n, DT_FLOW_TIME, -1, (size_t)(b->n_seq * f->time_dim) * es);
+    if (at >= f->context_first && at <= f->context_last)
+        n = add(out, n, DT_FLOW_CONTEXT, -1,
+                (size_t)(b->n_seq * f->context_len * f->context_dim) * es);
+    for (int k = 0; k < f->n_skips; k++) {
+        const struct dt_skip *p = &f->skip[k];
+
+        if (p->push + 1 < at && at <= p->pop)
+            n = add(out, n, DT_FLOW_SKIP, k,
+                    (size_t)(dt_level_rows(b, p->level) * p->channels) * es);
+    }
+    return n;
+}

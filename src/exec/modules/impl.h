@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Inside src/exec/modules only: nodes (blocks of a stage), slots (parameter matrices), flows, and
+ * the wrappers through which blocks call kernels.
+ *
+ * A block is four functions (struct dt_block_ops).  Its tensors are laid out by one function for
+ * both directions, so a tensor that recompute does not keep simply lies in the workspace instead of
+ * in saved memory, and the forward that fills it again is the same code. */
+#ifndef DT_EXEC_MODULES_IMPL_H
+#define DT_EXEC_MODULES_IMPL_H
+
+#include "core/mem.h"
+#include "exec/modules/module.h"
+#include "kernels/kernels.h"
+
+/* ---- parameters ---- */
+
+/* What one kernel call takes: a matrix or filter (q, k and v in one), or a vector (in 0). */
+struct dt_slot {
+    size_t at, n; /* floats */
+    int64_t out, in;
+    int kernel; /* filter side; 0 = linear */
+    int block;  /* in the module */
+    bool decay;
+    bool product;        /* has a device weight */
+    struct dt_weight *w; /* NULL for tables and vectors */
+    bool written;        /* the gradient holds something of this iteration */
+};
+
+/* Roles of slots, per kind of block; -1 in node->slot = absent. */
+enum { EMB_TOKEN, EMB_POS, EMB_N };
+enum { PATCH_W, PATCH_B, PATCH_POS, PATCH_CLASS, PATCH_N };
+enum { NORM_G, NORM_B, NORM_N };
+enum { PROJ_W1, PROJ_B1, PROJ_W2, PROJ_B2, PROJ_N };
+enum { HEAD_G, HEAD_B, HEAD_W, HEAD_N };
+enum {
+    TF_N1,
+    TF_N1B,
+    TF_QKV,
+    TF_QKVB,
+    TF_QN,
+    TF_KN,
+    TF_O,
+    TF_OB,
+    TF_N2,
+    TF_N2B,
+    TF_UP,
+    TF_UPB,
+    TF_DOWN,
+    TF_DOWNB,
+    TF_N
+};
+enum { CONV_W, CONV_B, CONV_G, CONV_GB, CONV_N };
+enum {
+    RES_N1,
+    RES_N1B,
+    RES_C1,
+    RES_C1B,
+    RES_T,
+    RES_TB,
+    RES_N2,
+    RES_N2B,
+    RES_C2,
+    RES_C2B,
+    RES_S,
+    RES_SB,
+    RES_N
+};
+enum { TIME_W1, TIME_B1, TIME_W2, TIME_B2, TIME_N };
+enum { SP_G, SP_GB, SP_IN, SP_INB, SP_OUT, SP_OUTB, SP_N };
+enum { /* per transformer layer, after SP_N + layer * SPL_N */
+       SPL_N1,
+       SPL_N1B,
+       SPL_QKV,
+       SPL_O,
+       SPL_OB,
+       SPL_N2,
+       SPL_N2B,
+       SPL_Q,
+       SPL_KV,
+       SPL_O2,
+       SPL_O2B,
+       SPL_N3,
+       SPL_N3B,
+       SPL_UP,
+       SPL_UPB,
+       SPL_DOWN,
+       SPL_DOWNB,
+       SPL_N
+};
+
+/* ---- nodes ---- */
+
+enum { DT_MAX_SKIPS = 256 };
+
+enum dt_lay_mode {
+    DT_LAY_NONE,      /* everything kept */
+    DT_LAY_SELECTIVE, /* all but the cheap */
+    DT_LAY_FULL,      /* the input alone */
+    DT_LAY_TRANSIENT  /* nothing: no backward follows */
+};
+
+struct dt_call;
+struct dt_block_ops {
+    /* Bytes of one tensor between this block and its predecessor or successor. */
+    void (*layout)(struct dt_call *c);              /* sets pointers in c->act, counts areas */
+    void (*forward)(struct dt_call *c, bool again); /* again: all but the output */
+    void (*backward)(struct dt_call *c, int what);
+};
+
+struct dt_unit {
+    const struct dt_block *b;
+    const struct dt_block_ops *ops;
+    int index; /* in the module */
+    bool trained;
+    bool need;        /* something before it is trained: the input's gradient is wanted */
+    bool keep;        /* it runs a backward */
+    bool has_x;       /* takes the running activation */
+    bool has_y;       /* gives it */
+    bool own_x;       /* writes its input itself (noisy latents) */
+    bool x_elsewhere; /* joins its input with a skip: keeps the join, not the input */
+    int push;         /* skip that its output is; -1 */
+    int pop;          /* skip that it takes; -1 */
+    int source;       /* skip that its input is (pushed by its predecessor); -1 */
+    int64_t x_width;
+    enum dt_act act;
+    enum dt_lay_mode mode;
+    int *slot;
+    struct dt_param_range range;
+};
+
+/* Where a node's input and other tensors lie in saved memory. */
+struct dt_place {
+    size_t x, rest; /* DT_NOWHERE: in the workspace */
+};
+#define DT_NOWHERE SIZE_MAX
+struct dt_carry {
+    size_t time, context, skip[DT_MAX_SKIPS]; /* DT_NOWHERE: not in this stage, or a node's input */
+    size_t bytes;                             /* of saved memory in all */
+    size_t passing;                           /* of which no block's */
+};
+
+/* Module-wide facts about U-Nets and their skips. */
+struct dt_skip {
+    int push, pop; /* blocks */
+    int level;     /* of the pushed activation */
+    int channels;
+};
+
+struct dt_shape_facts {
+    int n_skips;
+    struct dt_skip skip[DT_MAX_SKIPS];
+    int time_first, time_last; /* boundaries at which the time embedding is live: [first, last] */
+    int context_first, context_last;
+    int conv_in; /* block; -1 */
+    int time_dim, context_dim, context_len;
+    int in_channels, out_channels, levels, patch_width;
+    int n_transformers;
+};
+enum dt_status dt_shape_facts(const struct dt_module *m, struct dt_error *err,
+                              struct dt_shape_facts *out);
+
+struct dt_stage {
+    const struct dt_device *dev;
+    const struct dt_module *module;
+    struct dt_module own_module; /* copy of the caller's, with own blocks */
+    int first, last;
+    enum dt_dtype dtype;
+    bool upstream, split, any_backward;
+    struct dt_batch_limits max;
+    struct dt_stage_numbers numbers;
+    struct dt_shape_facts facts;
+    struct dt_unit *nodes;  /* [last - first] */
+    struct dt_place *place; /* [last - first], of the call under way */
+    struct dt_slot *slots;
+    struct dt_param *params;
+    int n_slots, n_params;
+    size_t cap_slots, cap_params;
+    size_t floats;
+    float *master, *grads;
+    float *ones; /* host memory */
+    float *rope; /* cosines and sines; NULL without rotary positions */
+    char *work;
+    size_t work_bytes, block_bytes, temp_bytes;
+    char *block_work, *temp[2]; /* inside work */
+    char *own_saved;            /* inside work; for stages without a backward */
+    char *g_time, *g_context, *g_skip[DT_MAX_SKIPS]; /* gradients of what the flow carries */
+    char *grad_y; /* which temp holds the gradient between parts */
+    struct dt_arena arena;
+};
+
+/* ---- areas ---- */
+
+struct dt_area {
+    char *base;
+    size_t used;
+};
+/* Exact sizes in saved memory (fp32 tensors come first), 64-byte steps in work areas. */
+void *dt_area_take(struct dt_area *a, size_t bytes, bool exact);
+static inline size_t dt_round64(size_t n)
+{
+    return (n + 63) & ~(size_t)63;
+}
+
+struct dt_tf_act {
+    float *mean1, *rstd1, *mean2, *rstd2, *rq, *rk, *lse;
+    char *n1, *qkv, *raw, *o, *x2, *n2, *h, *a;
+};
+struct dt_sp_layer {
+    float *mean[3], *rstd[3], *lse1, *lse2;
+    char *x, *n1, *qkv, *o, *x2, *n2, *q, *kv, *o2, *x3, *n3, *h, *a;
+};
+enum { DT_SP_DEPTH_MAX = 64 };
+union dt_act_union {
+    struct dt_tf_act tf;
+    struct {
+        int32_t *ids, *pos;
+    } emb;
+    struct {
+        char *px;
+    } patch;
+    struct {
+        float *mean, *rstd;
+        char *dn;
+    } norm; /* final norm and LM head */
+    struct {
+        char *h, *a;
+    } proj;
+    struct {
+        char *sin, *h, *a;
+    } time;
+    struct {
+        float *mean, *rstd;
+        char *s;
+    } conv;
+    struct {
+        float *mean1, *rstd1, *mean2, *rstd2;
+        char *x, *s1, *h1, *s2;
+    } res;
+    struct {
+        float *mean, *rstd;
+        char *n, *t;
+        struct dt_sp_layer layer[DT_SP_DEPTH_MAX];
+    } sp;
+};
+
+/* One block at work. */
+struct dt_call {
+    struct dt_queue *q;
+    const struct dt_kernels *k;
+    struct dt_stage *s;
+    struct dt_unit *n;
+    const struct dt_block *b;
+    const struct dt_batch *batch;
+    enum dt_dtype dtype;
+    size_t es; /* bytes of an element */
+    struct dt_area saved, work, stash;
+    union dt_act_union act;
+    char *x, *y, *dy, *dx; /* dx NULL: not wanted; a block may point dx at dy (in place) */
+    const char *in_rows;   /* embedding: the encoders' features */
+    char *d_in_rows;
+    char *out_rows; /* LM head: conditioning states */
+    const char *d_out_rows;
+    char *time, *context; /* flow */
+    const char *skip;
+    char *d_time, *d_context, *d_skip; /* d_time, d_context are added to, d_skip is written */
+};
+
+/* Saved by this mode or else in the workspace.  `cheap`: what norms and activations produce. */
+void *dt_keep(struct dt_call *c, size_t bytes, bool cheap);
+/* Gradients inside a block; `later`: backward_weight reads it. */
+void *dt_grad(struct dt_call *c, size_t bytes, bool later);
+static inline void *dt_work(struct dt_call *c, size_t bytes)
+{
+    return dt_area_take(&c->work, bytes, false);
+}
+static inline void *dt_keep_rows(struct dt_call *c, int64_t rows, int64_t width, bool cheap)
+{
+    return dt_keep(c, (size_t)rows * (size_t)width * c->es, cheap);
+}
+static inline float *dt_keep_f32(struct dt_call *c, int64_t n, bool cheap)
+{
+    return dt_keep(c, (size_t)n * 4, cheap);
+}
+static inline char *dt_work_rows(struct dt_call *c, int64_t rows, int64_t width)
+{
+    return dt_work(c, (size_t)rows * (size_t)width * c->es);
+}
+static inline char *dt_grad_rows(struct dt_call *c, int64_t rows, int64_t width, bool later)
+{
+    return dt_grad(c, (size_t)rows * (size_t)width * c->es, later);
+}
+static inline char *dt_off(const void *p, int64_t elems, size_t es)
+{
+    return (char *)(uintptr_t)p + elems * (int64_t)es;
+}
+/* Sizes are being counted, nothing runs. */
+static inline bool dt_counting(const struct dt_call *c)
+{
+    return c->q == NULL;
+}
+
+/* ---- wrappers (call.c) ---- */
+
+struct dt_slot *dt_slot_of(const struct dt_call *c, int role); /* NULL = absent */
+float *dt_master_of(const struct dt_call *c, int role);
+float *dt_grad_of(const struct dt_call *c, int role);
+void dt_linear(struct dt_call *c, int64_t rows, const void *x, int w, int b, const void *residual,
+               void *y);
+/* dx (+)= when `what` has INPUT and dx is not NULL; weight gradients when it has WEIGHT and the
+ * block is trained. */
+void dt_linear_back(struct dt_call *c, int what, int64_t rows, const void *x, const void *dy, int w,
+                    int b, void *dx, bool add);
+void dt_norm(struct dt_call *c, const struct dt_norm *n, bool layernorm, const void *x, int g,
+             int b, void *y, float *mean, float *rstd);
+void dt_norm_back(struct dt_call *c, int what, const struct dt_norm *n, bool layernorm,
+                  const void *x, int g, int b, const float *mean, const float *rstd, const void *dy,
+                  void *dx, bool add);
+void dt_copy(struct dt_call *c, void *dst, const void *src, size_t bytes);
+
+/* A flow gradient as backward_weight finds it later: copied into the stash by backward_input. */
+char *dt_flow_kept(struct dt_call *c, int what, const char *gradient, int64_t elems);
+
+/* Runs of images of one size at a U-Net level. */
+struct dt_images {
+    int64_t first, n; /* images */
+    int64_t h, w, row;
+};
+bool dt_images_next(const struct dt_batch *b, int level,
+                    struct dt_images *it); /* starts from zeros */
+int64_t dt_level_rows(const struct dt_batch *b, int level);
+int64_t dt_level_longest(const struct dt_batch *b, int level);
+/* GroupNorm (+ SiLU) and convolutions over all runs; sizes are those of the input at `level`. */
+void dt_groupnorm(struct dt_call *c, int level, int channels, float eps, bool silu, const void *x,
+                  int g, int b, void *y, float *mean, float *rstd);
+void dt_groupnorm_back(struct dt_call *c, int what, int level, int channels, float eps, bool silu,
+                       const void *x, int g, int b, const float *mean, const float *rstd,
+                       const void *dy, void *dx, bool add);
+struct dt_conv_at {
+    int level;
+    bool doubled; /* input at twice the level's size */
+    int c_in, c_out, kernel, stride;
+};
+void dt_conv(struct dt_call *c, const struct dt_conv_at *a, const void *x, int w, int b,
+             const void *residual, void *y);
+void dt_conv_back(struct dt_call *c, int what, const struct dt_conv_at *a, const void *x,
+                  const void *dy, int w, int b, void *dx, bool add);
+
+extern const struct dt_block_ops dt_ops_embedding, dt_ops_patch, dt_ops_transformer,
+    dt_ops_projector, dt_ops_head, dt_ops_norm, dt_ops_conv, dt_ops_resnet, dt_ops_spatial,
+    dt_ops_time;
+
+/* ---- params.c, names.c ---- */
+
+/* Adds a slot to the node being built; returns its index or -1 when out of memory. */
+int dt_slot_add(struct dt_stage *s, struct dt_unit *n, int role, int64_t out, int64_t in,
+                int kernel, bool product);
+/* Names rows [row, row + rows) of a slot.  shape: Hugging Face's. */
+enum dt_status dt_param_add(struct dt_stage *s, int slot, int64_t row, int64_t rows, int n_dims,
+                            const int64_t *shape, enum dt_init init, double std, bool transpose,
+                            struct dt_error *err, const char *fmt, ...)
+    __attribute__((format(printf, 11, 12)));
+/* Slots and names of every block of the stage. */
+enum dt_status dt_names(struct dt_stage *s, struct dt_error *err);
+/* Offsets, memory, device weights. */
+enum dt_status dt_params_place(struct dt_stage *s, struct dt_error *err);
+void dt_params_free(struct dt_stage *s);
+
+/* ---- flow.c ---- */
+
+/* Calls back for each tensor of the flow before block `at`, in order; sizes in bytes. */
+enum dt_flow_kind { DT_FLOW_H, DT_FLOW_TIME, DT_FLOW_CONTEXT, DT_FLOW_SKIP };
+struct dt_flow {
+    enum dt_flow_kind kind;
+    int skip;
+    size_t bytes;
+};
+enum { DT_FLOWS_MAX = DT_MAX_SKIPS + 3 };
+int dt_flow_list(const struct dt_stage *s, const struct dt_batch *b, int at,
+                 struct dt_flow out[DT_FLOWS_MAX]);
+int64_t dt_unit_rows(const struct dt_stage *s, const struct dt_unit *n, const struct dt_batch *b);
+size_t dt_unit_x_bytes(const struct dt_stage *s, const struct dt_unit *n, const struct dt_batch *b);
+/* Bytes of the running activation that a node leaves. */
+size_t dt_output_bytes(const struct dt_stage *s, const struct dt_unit *n, const struct dt_batch *b);
+/* Places of everything in saved memory. */
+void dt_saved_places(struct dt_stage *s, const struct dt_batch *b, struct dt_place *place,
+                     struct dt_carry *carry);
+/* Bytes of a node's kept tensors besides its input, of its workspace and of its stash. */
+void dt_unit_sizes(struct dt_stage *s, struct dt_unit *n, const struct dt_batch *b, size_t *rest,
+                   size_t *work, size_t *stash);
+
+#endif

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Slots and Hugging Face names of text and vision blocks: LlamaForCausalLM (also Qwen2, Qwen3),
+ * GPT2LMHeadModel, ViTModel.  names_unet.c: UNet2DConditionModel.  Projectors, which no published
+ * architecture prescribes, take LLaVA's names on the encoder's side.
+ *
+ * Initialisation: matrices and tables normal with deviation 0.02 (initializer_range of all three),
+ * those that write into the residual stream divided by sqrt(2 layers) (GPT-2); norms 1, biases 0.
+ */
+#include "exec/modules/names.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#define INIT_STD 0.02
+
+static bool gpt2(const struct dt_block *b)
+{
+    return b->causal && b->layernorm && !b->gated && b->max_pos > 0;
+}
+
+enum dt_status dt_name_matrix(struct dt_namer *m, int role, int64_t out, int64_t in, double std,
+                              const char *name)
+{
+    int slot = dt_slot_add(m->s, m->n, role, out, in, 0, true);
+
+    return dt_param_add(m->s, slot, 0, out, 2, (int64_t[]){out, in},
+                        std > 0 ? DT_INIT_NORMAL : DT_INIT_ZERO, std, false, m->err, "%s%s.weight",
+                        m->prefix, name);
+}
+
+enum dt_status dt_name_vector(struct dt_namer *m, int role, int64_t n, bool ones, const char *name)
+{
+    int slot = dt_slot_add(m->s, m->n, role, n, 0, 0, false);
+
+    return dt_param_add(m->s, slot, 0, n, 1, &n, ones ? DT_INIT_ONE : DT_INIT_ZERO, 0, false,
+                        m->err, "%s%s", m->prefix, name);
+}
+
+enum dt_status dt_name_norm(struct dt_namer *m, int role, int64_t n, bool layernorm,
+                            const char *name)
+{
+    char text[64];
+
+    snprintf(text, sizeof(text), "%s.weight", name);
+    DT_TRY(dt_name_vector(m, role, n, true, text));
+    if (!layernorm)
+        return DT_OK;
+    snprintf(text, sizeof(text), "%s.bias", name);
+    return dt_name_vector(m, role + 1, n, false, text);
+}
+
+enum dt_status dt_name_linear(struct dt_namer *m, int role, int64_t out, int64_t in, bool bias,
+                              double std, const char *name)
+{
+    char text[64];
+
+    DT_TRY(dt_name_matrix(m, role, out, in, std, name));
+    if (!bias)
+        return DT_OK;
+    snprintf(text, sizeof(text), "%s.bias", name);
+    return dt_name_vector(m, role + 1, out, false, text);
+}
+
+/* Several named matrices (and biases) that one product takes together. */
+enum dt_status dt_name_packed(struct dt_namer *m, int role, int bias_role, int n,
+                              const int64_t *outs, int64_t in, double std, const char *const *names)
+{
+    int64_t total = 0, row = 0;
+    int slot, bias = -1;
+
+    for (int i = 0; i < n; i++)
+        total += outs[i];
+    slot = dt_slot_add(m->s, m->n, role, total, in, 0, true);
+    if (bias_role >= 0)
+        bias = dt_slot_add(m->s, m->n, bias_role, total, 0, 0, false);
+    for (int i = 0; i < n; row += outs[i++]) {
+        DT_TRY(dt_param_add(m->s, slot, row, outs[i], 2, (int64_t[]){outs[i], in}, DT_INIT_NORMAL,
+                            std, false, m->err, "%s%s.weight", m->prefix, names[i]));
+        if (bias_role >= 0)
+            DT_TRY(dt_param_add(m->s, bias, row, outs[i], 1, &outs[i], DT_INIT_ZERO, 0, false,
+                                m->err, "%s%s.bias", m->prefix, names[i]));
+    }
+    return DT_OK;
+}
+
+static enum dt_status table(struct dt_namer *m, int role, int64_t rows, int64_t width,
+                            const char *name)
+{
+    int slot = dt_slot_add(m->s, m->n, role, rows, width, 0, false);
+
+    return dt_param_add(m->s, slot, 0, rows, 2, (int64_t[]){rows, width}, DT_INIT_NORMAL, INIT_STD,
+                        false, m->err, "%s%s", m->prefix, name);
+}
+
+/* ---- language models ---- */
+
+static double residual_std(const struct dt_namer *m)
+{
+    int n = m->s->facts.n_transformers;
+
+    return INIT_STD / sqrt(2.0 * (n > 0 ? n : 1));
+}
+
+static enum dt_status name_embedding(struct dt_namer *m)
+{
+    const struct dt_block *b = m->n->b;
+    bool g = m->gpt2;
+
+    m->prefix[0] = '\0';
+    DT_TRY(table(m, EMB_TOKEN, b->vocab, b->hidden,
+                 g ? "transformer.wte.weight" : "model.embed_tokens.weight"));
+    if (m->tied) /* the head multiplies with the same table */
+        m->s->slots[m->n->slot[EMB_TOKEN]].product = true;
+    if (b->max_pos > 0)
+        DT_TRY(table(m, EMB_POS, b->max_pos, b->hidden,
+                     g ? "transformer.wpe.weight" : "model.embed_positions.weight"));
+    return DT_OK;
+}
+
+/* GPT-2's Conv1D: [in][out] in files, [out][in] here. */
+static enum dt_status conv1d(struct dt_namer *m, int role, int64_t out, int64_t in, double std,
+                             const char *name)
+{
+    int slot = dt_slot_add(m->s, m->n, role, out, in, 0, true);
+    char text[64];
+
+    DT_TRY(dt_param_add(m->s, slot, 0, out, 2, (int64_t[]){in, out}, DT_INIT_NORMAL, std, true,
+                        m->err, "%s%s.weight", m->prefix, name));
+    snprintf(text, sizeof(text), "%s.bias", name);
+    return dt_name_vector(m, role + 1, out, false, text);
+}
+
+static enum dt_status name_gpt2_layer(struct dt_namer *m)
+{
+    const struct dt_block *b = m->n->b;
+    int64_t q = (int64_t)b->heads * b->head_dim, kv = (int64_t)b->kv_heads * b->head_dim;
+
+    snprintf(m->prefix, sizeof(m->prefix), "transformer.h.%d.", m->layer);
+    DT_TRY(dt_name_norm(m, TF_N1, b->hidden, true, "ln_1"));
+    DT_TRY(conv1d(m, TF_QKV, q + 2 * kv, b->hidden, INIT_STD, "attn.c_attn"));
+    DT_TRY(conv1d(m, TF_O, b->hidden, q, residual_std(m), "attn.c_proj"));
+    DT_TRY(dt_name_norm(m, TF_N2, b->hidden, true, "ln_2"));
+    DT_TRY(conv1d(m, TF_UP, b->ffn, b->hidden, INIT_STD, "mlp.c_fc"));
+    return conv1d(m, TF_DOWN, b->hidden, b->ffn, residual_std(m), "mlp.c_proj");
+}
+
+static enum dt_status name_llama_layer(struct dt_namer *m)
+{
+    static const char *const qkv[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
+    static const char *const up[] = {"mlp.gate_proj", "mlp.up_proj"};
+    const struct dt_block *b = m->n->b;
+    int64_t q = (int64_t)b->heads * b->head_dim, kv = (int64_t)b->kv_heads * b->head_dim;
+
+    snprintf(m->prefix, sizeof(m->prefix), "model.layers.%d.", m->layer);
+    DT_TRY(dt_name_norm(m, TF_N1, b->hidden, b->layernorm, "input_layernorm"));
+    DT_TRY(dt_name_packed(m, TF_QKV, b->bias || b->qkv_bias ? TF_QKVB : -1, 3,
+                          (int64_t[]){q, kv, kv}, b->hidden, INIT_STD, qkv));
+    if (b->qk_norm) {
+        DT_TRY(dt_name_vector(m, TF_QN, b->head_dim, true, "self_attn.q_norm.weight"));
+        DT_TRY(dt_name_vector(m, TF_KN, b->head_dim, true, "self_attn.k_norm.weight"));
+    }
+    DT_TRY(dt_name_linear(m, TF_O, b->hidden, q, b->bias, residual_std(m), "self_attn.o_proj"));
+    DT_TRY(dt_name_norm(m, TF_N2, b->hidden, b->layernorm, "post_attention_layernorm"));
+    if (b->gated)
+        DT_TRY(dt_name_packed(m, TF_UP, b->bias ? TF_UPB : -1, 2, (int64_t[]){b->ffn, b->ffn},
+                              b->hidden, INIT_STD, up));
+    else
+        DT_TRY(dt_name_linear(m, TF_UP, b->ffn, b->hidden, b->bias, INIT_STD, "mlp.up_proj"));
+    return dt_name_linear(m, TF_DOWN, b->hidden, b->ffn, b->bias, residual_std(m), "mlp.down_proj");
+}
+
+static enum dt_status name_head(struct dt_namer *m)
+{
+    const struct dt_block *b = m->n->b;
+    struct dt_param *p;
+
+    m->prefix[0] = '\0';
+    DT_TRY(dt_name_norm(m, HEAD_G, b->hidden, b->layernorm,
+                        m->gpt2 ? "transformer.ln_f" : "model.norm"));
+    if (!b->tied)
+        return dt_name_matrix(m, HEAD_W, b->vocab, b->hidden, INIT_STD, "lm_head");
+    if (m->s->first == 0) { /* the embedding is here too */
+        m->n->slot[HEAD_W] = m->s->nodes[0].slot[EMB_TOKEN];
+        return DT_OK;
+    }
+    DT_TRY(dt_name_matrix(m, HEAD_W, b->vocab, b->hidden, INIT_STD,
+                          m->gpt2 ? "transformer.wte" : "model.embed_tokens"));
+    p = &m->s->params[m->s->n_params - 1];
+    p->tied = true;
+    return DT_OK;
+}
+
+/* ---- vision ---- */
+
+static enum dt_status name_patch(struct dt_namer *m)
+{
+    const struct dt_block *b = m->n->b;
+    int64_t in = m->s->facts.patch_width;
+    int slot = dt_slot_add(m->s, m->n, PATCH_W, b->hidden, in, 0, true);
+
+    m->prefix[0] = '\0';
+    DT_TRY(dt_param_add(m->s, slot, 0, b->hidden, 4,
+                        (int64_t[]){b->hidden, b->channels, b->patch, b->patch}, DT_INIT_NORMAL,
+                        INIT_STD, false, m->err, "embeddings.patch_embeddings.projection.weight"));
+    if (b->bias)
+        DT_TRY(dt_name_vector(m, PATCH_B, b->hidden, false,
+                              "embeddings.patch_embeddings.projection.bias"));
+    if (b->max_pos > 0) {
+        slot = dt_slot_add(m->s, m->n, PATCH_POS, b->max_pos, b->hidden, 0, false);
+        DT_TRY(dt_param_add(m->s, slot, 0, b->max_pos, 3, (int64_t[]){1, b->max_pos, b->hidden},
+                            DT_INIT_NORMAL, INIT_STD, false, m->err,
+                            "embeddings.position_embeddings"));
+    }
+    if (b->class_tokens > 0) { /* loaded and kept; patches do not attend to them (doc/modules.md) */
+        slot = dt_slot_add(m->s, m->n, PATCH_CLASS, b->class_tokens, b->hidden, 0, false);
+        DT_TRY(dt_param_add(m->s, slot, 0, b->class_tokens, 3,
+                            (int64_t[]){1, b->class_tokens, b->hidden}, DT_INIT_NORMAL, INIT_STD,
+                            false, m->err, "embeddings.cls_token"));
+    }
+    return DT_OK;
+}
+
+static enum dt_status name_vit_layer(struct dt_namer *m)
+{
+    static const char *const qkv[] = {"attention.attention.query", "attention.attention.key",
+                                      "attention.attention.value"};
+    const struct dt_block *b = m->n->b;
+    int64_t q = (int64_t)b->heads * b->head_dim, kv = (int64_t)b->kv_heads * b->head_dim;
+
+    snprintf(m->prefix, sizeof(m->prefix), "encoder.layer.%d.", m->layer);
+    DT_TRY(dt_name_norm(m, TF_N1, b->hidden, b->layernorm, "layernorm_before"));
+    DT_TRY(dt_name_packed(m, TF_QKV, b->bias || b->qkv_bias ? TF_QKVB : -1, 3,
+                          (int64_t[]){q, kv, kv}, b->hidden, INIT_STD, qkv));
+    if (b->qk_norm) {
+        DT_TRY(dt_name_vector(m, TF_QN, b->head_dim, true, "attention.attention.q_norm.weight"));
+        DT_TRY(dt_name_vector(m, TF_KN, b->head_dim, true, "attention.attention.k_norm.weight"));
+    }
+    DT_TRY(
+        dt_name_linear(m, TF_O, b->hidden, q, b->bias, residual_std(m), "attention.output.dense"));
+    DT_TRY(dt_name_norm(m, TF_N2, b->hidden, b->layernorm, "layernorm_after"));
+    DT_TRY(dt_name_linear(m, TF_UP, b->gated ? 2 * (int64_t)b->ffn : b->ffn, b->hidden, b->bias,
+                          INIT_STD, "intermediate.dense"));
+    return dt_name_linear(m, TF_DOWN, b->hidden, b->ffn, b->bias, residual_std(m), "output.dense");
+}
+
+static enum dt_status name_norm(struct dt_namer *m)
+{
+    const struct dt_block *b = m->n->b;
+    bool before = m->n->index == 1; /* CLIP's norm in front of the layers */
+
+    m->prefix[0] = '\0';
+    return dt_name_norm(m, NORM_G, b->hidden, b->layernorm, before ? "pre_layrnorm" : "layernorm");
+}
+
+static enum dt_status name_projector(struct dt_namer *m)
+{
+    const struct dt_block *b = m->n->b;
+    int64_t mid = b->mid_dim > 0 ? b->mid_dim : b->out_dim;
+
+    snprintf(m->prefix, sizeof(m->prefix), "%s",
+             b->context_len > 0 ? "context_projector." : "multi_modal_projector.");
+    DT_TRY(dt_name_linear(m, PROJ_W1, mid, b->in_dim, b->bias, dt_fan_in_std(b->in_dim),
+                          b->mid_dim > 0 ? "linear_1" : "linear"));
+    if (b->mid_dim == 0)
+        return DT_OK;
+    return dt_name_linear(m, PROJ_W2, b->out_dim, mid, b->bias, dt_fan_in_std(mid), "linear_2");
+}
+
+double dt_fan_in_std(int64_t fan_in)
+{
+    return 1 / sqrt(3.0 * (double)fan_in);
+}
+
+/* ---- all blocks, in order: layers are numbered through the whole module ---- */
+
+static enum dt_status name_one(struct dt_namer *m)
+{
+    const struct dt_block *b = m->n->b;
+
+    switch (b->kind) {
+    case DT_BLOCK_EMBEDDING:
+        return name_embedding(m);
+    case DT_BLOCK_PATCH_EMBED:
+        return name_patch(m);
+    case DT_BLOCK_TRANSFORMER:
+        return !b->causal ? name_vit_layer(m) : m->gpt2 ? name_gpt2_layer(m) : name_llama_layer(m);
+    case DT_BLOCK_PROJECTOR:
+        return name_projector(m);
+    case DT_BLOCK_LM_HEAD:
+        return name_head(m);
+    case DT_BLOCK_NORM:
+        return name_norm(m);
+    default:
+        return dt_names_unet(m);
+    }
+}
+
+enum dt_status dt_names(struct dt_stage *s, struct dt_error *err)
+{
+    const struct dt_module *mod = s->module;
+    struct dt_namer m = {.s = s, .err = err};
+
+    for (int i = 0; i < mod->n_blocks; i++) {
+        m.gpt2 |= mod->blocks[i].kind == DT_BLOCK_TRANSFORMER && gpt2(&mod->blocks[i]);
+        m.tied |= mod->blocks[i].kind == DT_BLOCK_LM_HEAD && mod->blocks[i].tied;
+    }
+    m.tied &= s->last == mod->n_blocks;
+    for (int i = 0; i < s->last; i++) {
+        dt_unet_place(&m.unet, mod, i);
+        if (i >= s->first) {
+            m.n = &s->nodes[i - s->first];
+            DT_TRY(name_one(&m));
+        }
+        m.layer += mod->blocks[i].kind == DT_BLOCK_TRANSFORMER;
+    }
+    return DT_OK;
+}

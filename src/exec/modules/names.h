@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Inside names*.c: declaring slots and naming them. */
+#ifndef DT_EXEC_MODULES_NAMES_H
+#define DT_EXEC_MODULES_NAMES_H
+
+#include "exec/modules/impl.h"
+
+/* Where in diffusers' hierarchy a U-Net block stands. */
+struct dt_unet_place {
+    enum { DT_UNET_BEFORE, DT_UNET_DOWN, DT_UNET_MID, DT_UNET_UP } part;
+    int block;             /* down_blocks.N or up_blocks.N */
+    int resnet, attention; /* number of this (or the last) one in its block */
+    char prefix[48];       /* "down_blocks.1.resnets.0." and so on */
+};
+
+struct dt_namer {
+    struct dt_stage *s;
+    struct dt_unit *n;
+    struct dt_error *err;
+    char prefix[96];
+    int layer;
+    bool gpt2, tied;
+    struct dt_unet_place unet;
+};
+
+enum dt_status dt_name_matrix(struct dt_namer *m, int role, int64_t out, int64_t in, double std,
+                              const char *name);
+enum dt_status dt_name_vector(struct dt_namer *m, int role, int64_t n, bool ones, const char *name);
+/* Roles `role` and, with a bias, role + 1. */
+enum dt_status dt_name_norm(struct dt_namer *m, int role, int64_t n, bool layernorm,
+                            const char *name);
+enum dt_status dt_name_linear(struct dt_namer *m, int role, int64_t out, int64_t in, bool bias,
+                              double std, const char *name);
+enum dt_status dt_name_packed(struct dt_namer *m, int role, int bias_role, int n,
+                              const int64_t *outs, int64_t in, double std,
+                              const char *const *names);
+/* Deviation of PyTorch's default: uniform within 1/sqrt(fan in) has 1/sqrt(3 fan in). */
+double dt_fan_in_std(int64_t fan_in);
+
+void dt_unet_place(struct dt_unet_place *p, const struct dt_module *m, int block);
+enum dt_status dt_names_unet(struct dt_namer *m);
+
+#endif

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Parameters of a stage: one flat fp32 buffer, block after block.
+ *
+ *   block 0: | decayed: matrices, tables | not decayed: norms, biases |  block 1: | ... */
+#include "exec/modules/impl.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { ALIGN_FLOATS = 16 }; /* 64 bytes */
+
+uint64_t dt_name_hash(const char *name)
+{
+    uint64_t h = UINT64_C(0xcbf29ce484222325); /* FNV-1a 64, offset basis and prime */
+
+    for (; *name; name++)
+        h = (h ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+int dt_slot_add(struct dt_stage *s, struct dt_unit *n, int role, int64_t out, int64_t in,
+                int kernel, bool product)
+{
+    struct dt_slot *p;
+
+    if (dt_grow((void **)&s->slots, &s->cap_slots, (size_t)s->n_slots + 1, sizeof(*s->slots)) != 0)
+        return -1;
+    p = &s->slots[s->n_slots];
+    *p = (struct dt_slot){.out = out,
+                          .in = in,
+                          .kernel = kernel,
+                          .block = n->index,
+                          .decay = in > 0,
+                          .product = product};
+    p->n = (size_t)out * (size_t)(in > 0 ? in : 1);
+    if (kernel > 0)
+        p->n *= (size_t)kernel * (size_t)kernel;
+    n->slot[role] = s->n_slots;
+    return s->n_slots++;
+}
+
+enum dt_status dt_param_add(struct dt_stage *s, int slot, int64_t row, int64_t rows, int n_dims,
+                            const int64_t *shape, enum dt_init init, double std, bool transpose,
+                            struct dt_error *err, const char *fmt, ...)
+{
+    struct dt_param *p;
+    const struct dt_slot *t;
+    va_list ap;
+    int len;
+
+    if (slot < 0 ||
+        dt_grow((void **)&s->params, &s->cap_params, (size_t)s->n_params + 1, sizeof(*p)) != 0)
+        return dt_error_nomem(err, "parameters");
+    t = &s->slots[slot];
+    p = &s->params[s->n_params];
+    *p = (struct dt_param){.n_dims = n_dims,
+                           .transpose = transpose,
+                           .decay = t->decay,
+                           .block = t->block,
+                           .init = init,
+                           .std = (float)std};
+    memcpy(p->shape, shape, (size_t)n_dims * sizeof(*shape));
+    /* until dt_params_place: slot number and offset inside it */
+    p->at = (size_t)row * (t->n / (size_t)t->out);
+    p->n = (size_t)rows * (t->n / (size_t)t->out);
+    va_start(ap, fmt);
+    len = vsnprintf(p->name, sizeof(p->name), fmt, ap);
+    va_end(ap);
+    if (len < 0 || (size_t)len >= sizeof(p->name))
+        return dt_error_set(err, DT_ERR_INTERNAL, "parameter name too long: %s", p->name);
+    p->block = slot; /* replaced below */
+    s->n_params++;
+    return DT_OK;
+}
+
+static void place_some(struct dt_stage *s, int block, bool decay)
+{
+    for (int i = 0; i < s->n_slots; i++) {
+        struct dt_slot *p = &s->slots[i];
+
+        if (p->block != block || p->decay != decay)
+            continue;
+        p->at = s->floats;
+        s->floats += (p->n + ALIGN_FLOATS - 1) / ALIGN_FLOATS * ALIGN_FLOATS;
+    }
+}
+
+static enum dt_status make_weight(struct dt_stage *s, struct dt_slot *p, struct dt_error *err)
+{
+    struct dt_weight_shape shape = {s->dtype, p->out, p->in, p->kernel};
+
+    if (!p->product)
+        return DT_OK;
+    return s->dev->weight_new(s->dev, &shape, s->master + p->at, err, &p->w);
+}
+
+enum dt_status dt_params_place(struct dt_stage *s, struct dt_error *err)
+{
+    bool trained = false;
+    size_t ones = 0;
+    void *p = NULL;
+
+    for (int i = s->first; i < s->last; i++) {
+        struct dt_param_range *r = &s->nodes[i - s->first].range;
+
+        r->at = s->floats;
+        place_some(s, i, true);
+        r->n_decay = s->floats - r->at;
+        place_some(s, i, false);
+        r->n = s->floats - r->at;
+        trained |= s->nodes[i - s->first].trained;
+    }
+    for (int i = 0; i < s->n_params; i++) {
+        const struct dt_slot *t = &s->slots[s->params[i].block];
+
+        s->params[i].at += t->at;
+        s->params[i].block = t->block;
+        if (s->params[i].init == DT_INIT_ONE && s->params[i].n > ones)
+            ones = s->params[i].n;
+    }
+    s->ones = DT_ARENA_NEW(&s->arena, float, ones + 1);
+    if (!s->ones)
+        return dt_error_nomem(err, "parameters");
+    for (size_t i = 0; i < ones; i++)
+        s->ones[i] = 1.0f;
+    DT_TRY(s->dev->alloc(s->dev, (s->floats + 1) * sizeof(float), err, &p));
+    s->master = p;
+    if (trained) {
+        DT_TRY(s->dev->alloc(s->dev, (s->floats + 1) * sizeof(float), err, &p));
+        s->grads = p;
+    }
+    for (int i = 0; i < s->n_slots; i++)
+        DT_TRY(make_weight(s, &s->slots[i], err));
+    return DT_OK;
+}
+
+void dt_params_free(struct dt_stage *s)
+{
+    for (int i = 0; i < s->n_slots; i++)
+        s->dev->weight_free(s->slots[i].w);
+    s->dev->free(s->dev, s->master);
+    s->dev->free(s->dev, s->grads);
+    dt_free(s->slots);
+    dt_free(s->params);
+}
+
+/* ---- what trainers see ---- */
+
+const struct dt_param *dt_stage_params(const struct dt_stage *s, int *n)
+{
+    *n = s->n_params;
+    return s->params;
+}
+
+struct dt_param_range dt_stage_range(const struct dt_stage *s, int block)
+{
+    return s->nodes[block - s->first].range;
+}
+
+size_t dt_stage_param_floats(const struct dt_stage *s)
+{
+    return s->floats;
+}
+
+float *dt_stage_master(struct dt_stage *s)
+{
+    return s->master;
+}
+
+float *dt_stage_grads(struct dt_stage *s)
+{
+    return s->grads;
+}
+
+bool dt_stage_trained(const struct dt_stage *s, int block)
+{
+    return s->nodes[block - s->first].trained;
+}
+
+void dt_stage_changed(struct dt_queue *q, struct dt_stage *s, int first, int last)
+{
+    for (int i = 0; i < s->n_slots; i++) {
+        struct dt_slot *p = &s->slots[i];
+
+        if (p->w && p->block >= first && p->block < last)
+            s->dev->weight_changed(q, p->w);
+    }
+}
+
+void dt_stage_init(struct dt_queue *q, struct dt_stage *s, uint64_t seed)
+{
+    const struct dt_device *dev = s->dev;
+    char name[DT_NAME_MAX + sizeof(s->params[0].name) + 1];
+
+    dev->zero(q, s->master, s->floats * sizeof(float));
+    for (int i = 0; i < s->n_params; i++) {
+        const struct dt_param *p = &s->params[i];
+
+        snprintf(name, sizeof(name), "%s/%s", s->module->name, p->name);
+        if (p->init == DT_INIT_ONE)
+            dev->copy(q, s->master + p->at, s->ones, p->n * sizeof(float), DT_COPY_TO_DEVICE);
+        else if (p->init == DT_INIT_NORMAL)
+            dev->k->normal(q, DT_F32, (int64_t)p->n, seed, dt_name_hash(name), 0, p->std,
+                           s->master + p->at);
+    }
+    dt_stage_changed(q, s, s->first, s->last);
+}
+
+void dt_stage_grads_begin(struct dt_stage *s)
+{
+    for (int i = 0; i < s->n_slots; i++)
+        s->slots[i].written = false;
+}
+
+void dt_stage_grads_finish(struct dt_queue *q, struct dt_stage *s, int first, int last)
+{
+    for (int i = 0; i < s->n_slots; i++) {
+        struct dt_slot *p = &s->slots[i];
+        size_t padded = (p->n + ALIGN_FLOATS - 1) / ALIGN_FLOATS * ALIGN_FLOATS;
+
+        if (p->block < first || p->block >= last || !s->grads)
+            continue;
+        if (!p->written)
+            s->dev->zero(q, s->grads + p->at, p->n * sizeof(float));
+        s->dev->zero(q, s->grads + p->at + p->n, (padded - p->n) * sizeof(float));
+        p->written = true;
+    }
+}

@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Making stages: nodes, sizes, the one workspace.
+ *
+ *   workspace: | temp 0 | temp 1 | a block's | gradients of the flow | saved (no backward only) |
+ */
+#include "exec/modules/impl.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- nodes ---- */
+
+static const struct dt_block_ops *ops_of(enum dt_block_kind k)
+{
+    switch (k) {
+    case DT_BLOCK_EMBEDDING:
+        return &dt_ops_embedding;
+    case DT_BLOCK_PATCH_EMBED:
+        return &dt_ops_patch;
+    case DT_BLOCK_TRANSFORMER:
+        return &dt_ops_transformer;
+    case DT_BLOCK_PROJECTOR:
+        return &dt_ops_projector;
+    case DT_BLOCK_LM_HEAD:
+        return &dt_ops_head;
+    case DT_BLOCK_NORM:
+        return &dt_ops_norm;
+    case DT_BLOCK_CONV:
+        return &dt_ops_conv;
+    case DT_BLOCK_RESNET:
+        return &dt_ops_resnet;
+    case DT_BLOCK_SPATIAL_TRANSFORMER:
+        return &dt_ops_spatial;
+    default:
+        return &dt_ops_time;
+    }
+}
+
+static int64_t input_width(const struct dt_block *b)
+{
+    switch (b->kind) {
+    case DT_BLOCK_PROJECTOR:
+        return b->in_dim;
+    case DT_BLOCK_CONV:
+    case DT_BLOCK_RESNET:
+        return b->c_in;
+    default:
+        return b->hidden;
+    }
+}
+
+static enum dt_act activation(const struct dt_stage *s, const struct dt_block *b)
+{
+    if (s->numbers.activation > 0)
+        return (enum dt_act)(s->numbers.activation - 1);
+    if (b->gated)
+        return DT_ACT_SILU;
+    return b->causal ? DT_ACT_GELU_TANH : DT_ACT_GELU_ERF;
+}
+
+static enum dt_lay_mode mode_of(const struct dt_unit *n, enum dt_recompute r)
+{
+    if (!n->keep)
+        return DT_LAY_TRANSIENT;
+    switch (n->b->kind) {
+    case DT_BLOCK_EMBEDDING: /* what these keep is their input */
+    case DT_BLOCK_PATCH_EMBED:
+    case DT_BLOCK_TIME_EMBED:
+        return DT_LAY_NONE;
+    default:
+        return r == DT_RECOMPUTE_NONE        ? DT_LAY_NONE
+               : r == DT_RECOMPUTE_SELECTIVE ? DT_LAY_SELECTIVE
+                                             : DT_LAY_FULL;
+    }
+}
+
+static void node_kind(struct dt_unit *n, const struct dt_shape_facts *f)
+{
+    enum dt_block_kind k = n->b->kind;
+
+    n->has_x = k != DT_BLOCK_EMBEDDING && k != DT_BLOCK_PATCH_EMBED && k != DT_BLOCK_TIME_EMBED;
+    n->has_y = k != DT_BLOCK_TIME_EMBED && k != DT_BLOCK_LM_HEAD &&
+               !(k == DT_BLOCK_PROJECTOR && n->b->context_len > 0) &&
+               !(k == DT_BLOCK_CONV && n->b->layernorm);
+    n->own_x = n->index == f->conv_in;
+    n->x_width = input_width(n->b);
+    n->push = n->pop = n->source = -1;
+    for (int i = 0; i < f->n_skips; i++) {
+        if (f->skip[i].push == n->index)
+            n->push = i;
+        if (f->skip[i].push + 1 == n->index)
+            n->source = i;
+        if (f->skip[i].pop == n->index) {
+            n->pop = i;
+            n->x_width -= f->skip[i].channels;
+            n->x_elsewhere = true;
+        }
+    }
+}
+
+static enum dt_status make_nodes(struct dt_stage *s, const struct dt_stage_spec *spec,
+                                 struct dt_error *err)
+{
+    bool above = spec->upstream_trained;
+    int n = s->last - s->first;
+
+    s->nodes = DT_ARENA_NEW(&s->arena, struct dt_unit, n);
+    s->place = DT_ARENA_NEW(&s->arena, struct dt_place, n);
+    if (!s->nodes || !s->place)
+        return dt_error_nomem(err, "a stage");
+    for (int i = 0; i < n; i++) {
+        struct dt_unit *p = &s->nodes[i];
+        int slots = TF_N + SP_N;
+
+        p->index = s->first + i;
+        p->b = &s->module->blocks[p->index];
+        p->ops = ops_of(p->b->kind);
+        node_kind(p, &s->facts);
+        p->trained = !spec->trained || spec->trained[p->index];
+        p->need = above;
+        above |= p->trained;
+        p->keep = above;
+        s->any_backward |= p->keep;
+        p->act = activation(s, p->b);
+        p->mode = mode_of(p, spec->recompute);
+        if (p->b->kind == DT_BLOCK_SPATIAL_TRANSFORMER)
+            slots = SP_N + SPL_N * p->b->depth;
+        p->slot = DT_ARENA_NEW(&s->arena, int, slots);
+        if (!p->slot)
+            return dt_error_nomem(err, "a stage");
+        for (int j = 0; j < slots; j++)
+            p->slot[j] = -1;
+    }
+    return DT_OK;
+}
+
+/* ---- sizes ---- */
+
+void dt_unit_sizes(struct dt_stage *s, struct dt_unit *n, const struct dt_batch *b, size_t *rest,
+                   size_t *work, size_t *stash)
+{
+    struct dt_call c = {.s = s, .n = n, .b = n->b, .batch = b, .dtype = s->dtype};
+
+    c.es = dt_dtype_bytes(s->dtype);
+    n->ops->layout(&c);
+    *rest = c.saved.used;
+    n->ops->forward(&c, false);
+    if (n->keep)
+        n->ops->backward(&c, DT_BACKWARD_BOTH);
+    *work = c.work.used;
+    *stash = c.stash.used;
+}
+
+static size_t take(size_t *at, size_t bytes)
+{
+    size_t here = *at;
+
+    *at += dt_round64(bytes);
+    return here;
+}
+
+void dt_saved_places(struct dt_stage *s, const struct dt_batch *b, struct dt_place *place,
+                     struct dt_carry *carry)
+{
+    const struct dt_shape_facts *f = &s->facts;
+    size_t es = dt_dtype_bytes(s->dtype), at = 0, blocks;
+
+    for (int i = 0; i < s->last - s->first; i++) {
+        struct dt_unit *n = &s->nodes[i];
+        size_t rest, work, stash;
+
+        place[i] = (struct dt_place){DT_NOWHERE, DT_NOWHERE};
+        if (!n->keep)
+            continue;
+        dt_unit_sizes(s, n, b, &rest, &work, &stash);
+        if (n->has_x && !n->x_elsewhere)
+            place[i].x = take(&at, dt_unit_x_bytes(s, n, b));
+        place[i].rest = take(&at, rest);
+    }
+    blocks = at;
+    for (int i = 0; i < s->last - s->first;
+         i++) /* a skip outlives the block that takes it as input */
+        if (!s->nodes[i].keep && s->nodes[i].source >= 0)
+            place[i].x = take(&at, dt_unit_x_bytes(s, &s->nodes[i], b));
+    carry->time = carry->context = DT_NOWHERE;
+    if (f->conv_in >= 0 && s->first <= f->time_last && s->last >= f->time_first)
+        carry->time = take(&at, (size_t)(b->n_seq * f->time_dim) * es);
+    if (f->conv_in >= 0 && s->first <= f->context_last && s->last >= f->context_first)
+        carry->context = take(&at, (size_t)(b->n_seq * f->context_len * f->context_dim) * es);
+    for (int k = 0; k < f->n_skips; k++) {
+        const struct dt_skip *p = &f->skip[k];
+
+        carry->skip[k] = DT_NOWHERE;
+        if (p->push + 1 < s->first && p->pop >= s->first)
+            carry->skip[k] = take(&at, (size_t)(dt_level_rows(b, p->level) * p->channels) * es);
+    }
+    carry->bytes = at;
+    carry->passing = at - blocks;
+}
+
+static size_t saved_bytes(const struct dt_stage *s, const struct dt_batch *b, bool passing)
+{
+    struct dt_stage *t = (struct dt_stage *)(uintptr_t)s; /* its scratch, not its state */
+    struct dt_carry carry;
+
+    dt_saved_places(t, b, t->place, &carry);
+    return passing ? carry.passing : carry.bytes;
+}
+
+size_t dt_stage_saved_bytes(const struct dt_stage *s, const struct dt_batch *b)
+{
+    return saved_bytes(s, b, false);
+}
+
+size_t dt_stage_carry_bytes(const struct dt_stage *s, const struct dt_batch *b)
+{
+    return saved_bytes(s, b, true);
+}
+
+size_t dt_stage_block_bytes(const struct dt_stage *s, const struct dt_batch *b, int block)
+{
+    struct dt_stage *t = (struct dt_stage *)(uintptr_t)s;
+    struct dt_unit *n = &t->nodes[block - s->first];
+    size_t rest, work, stash;
+
+    if (!n->keep)
+        return 0;
+    dt_unit_sizes(t, n, b, &rest, &work, &stash);
+    return rest + (n->x_elsewhere ? 0 : dt_unit_x_bytes(s, n, b));
+}
+
+size_t dt_stage_stash_bytes(const struct dt_stage *s, const struct dt_batch *b)
+{
+    struct dt_stage *t = (struct dt_stage *)(uintptr_t)s;
+    size_t sum = 0;
+
+    for (int i = 0; s->split && i < s->last - s->first; i++) {
+        struct dt_unit *n = &t->nodes[i];
+        size_t rest, work, stash;
+
+        if (!n->keep)
+            continue;
+        dt_unit_sizes(t, n, b, &rest, &work, &stash);
+        sum += dt_round64(dt_output_bytes(s, n, b)) + stash;
+    }
+    return sum;
+}
+
+static size_t flows_bytes(const struct dt_stage *s, const struct dt_batch *b, int at)
+{
+    struct dt_flow list[DT_FLOWS_MAX];
+    int n = dt_flow_list(s, b, at, list);
+    size_t sum = 0;
+
+    for (int i = 0; i < n; i++)
+        sum += list[i].bytes;
+    return sum;
+}
+
+size_t dt_stage_in_bytes(const struct dt_stage *s, const struct dt_batch *b)
+{
+    return flows_bytes(s, b, s->first);
+}
+
+size_t dt_stage_out_bytes(const struct dt_stage *s, const struct dt_batch *b)
+{
+    return flows_bytes(s, b, s->last);
+}
+
+size_t dt_stage_workspace_bytes(const struct dt_stage *s)
+{
+    return s->work_bytes;
+}
+
+bool dt_stage_has_backward(const struct dt_stage *s)
+{
+    return s->any_backward;
+}
+
+bool dt_stage_sends_gradient(const struct dt_stage *s)
+{
+    return s->upstream && (s->first > 0 || s->module->blocks[0].kind != DT_BLOCK_PATCH_EMBED);
+}
+
+/* ---- the workspace ---- */
+
+static enum dt_status make_workspace(struct dt_stage *s, struct dt_error *err)
+{
+    struct dt_batch full = {.rows = s->max.rows,
+                            .n_seq = s->max.seqs,
+                            .n_in = s->max.in,
+                            .n_cond = s->max.cond,
+                            .max_len = s->max.max_len};
+    const struct dt_shape_facts *f = &s->facts;
+    size_t es = dt_dtype_bytes(s->dtype), at = 0, where[DT_MAX_SKIPS], g_time, g_context, saved;
+    void *p = NULL;
+
+    for (int i = 0; i < s->last - s->first; i++) {
+        struct dt_unit *n = &s->nodes[i];
+        size_t rest, work, stash, x = dt_unit_x_bytes(s, n, &full),
+                                  y = dt_output_bytes(s, n, &full);
+
+        dt_unit_sizes(s, n, &full, &rest, &work, &stash);
+        s->block_bytes = work > s->block_bytes ? work : s->block_bytes;
+        x = x > y ? x : y;
+        s->temp_bytes = x > s->temp_bytes ? x : s->temp_bytes;
+    }
+    s->temp_bytes = dt_round64(s->temp_bytes);
+    s->block_bytes = dt_round64(s->block_bytes);
+    at = 2 * s->temp_bytes + s->block_bytes;
+    g_time = take(&at, f->conv_in >= 0 ? (size_t)(full.n_seq * f->time_dim) * es : 0);
+    g_context = take(
+        &at, f->conv_in >= 0 ? (size_t)(full.n_seq * f->context_len * f->context_dim) * es : 0);
+    for (int k = 0; k < f->n_skips; k++) {
+        const struct dt_skip *q = &f->skip[k];
+
+        where[k] = DT_NOWHERE;
+        if (s->any_backward && q->push + 1 < s->last && q->pop >= s->first)
+            where[k] = take(&at, (size_t)(dt_level_rows(&full, q->level) * q->channels) * es);
+    }
+    saved = at;
+    if (!s->any_backward)
+        at += saved_bytes(s, &full, false);
+    s->work_bytes = at + 64;
+    DT_TRY(s->dev->alloc(s->dev, s->work_bytes, err, &p));
+    s->work = p;
+    s->temp[0] = s->work;
+    s->temp[1] = s->work + s->temp_bytes;
+    s->block_work = s->work + 2 * s->temp_bytes;
+    s->g_time = s->work + g_time;
+    s->g_context = s->work + g_context;
+    for (int k = 0; k < f->n_skips; k++)
+        s->g_skip[k] = where[k] == DT_NOWHERE ? NULL : s->work + where[k];
+    s->own_saved = s->work + saved;
+    return DT_OK;
+}
+
+/* ---- rotary table: [position][cosines | sines] ---- */
+
+static enum dt_status make_rope(struct dt_stage *s, struct dt_error *err)
+{
+    struct dt_queue *q = NULL;
+    enum dt_status st;
+    void *p = NULL, *host = NULL;
+    float *t;
+    int dim = 0;
+
+    for (int i = s->first; i < s->last; i++) {
+        const struct dt_block *b = &s->module->blocks[i];
+
+        if (b->kind == DT_BLOCK_TRANSFORMER && b->causal && b->max_pos == 0)
+            dim = b->head_dim;
+    }
+    if (dim == 0)
+        return DT_OK;
+    DT_TRY(s->dev->alloc(s->dev, (size_t)(s->max.max_len * dim) * sizeof(float), err, &p));
+    s->rope = p;
+    DT_TRY(s->dev->host_alloc(s->dev, (size_t)(s->max.max_len * dim) * sizeof(float), err, &host));
+    t = host;
+    for (int64_t pos = 0; pos < s->max.max_len; pos++)
+        for (int i = 0; i < dim / 2; i++) {
+            double angle = (double)pos * pow(s->numbers.rope_theta, -2.0 * i / dim);
+
+            t[pos * dim + i] = (float)cos(angle);
+            t[pos * dim + dim / 2 + i] = (float)sin(angle);
+        }
+    st = s->dev->queue_new(s->dev, false, err, &q);
+    if (st == DT_OK) {
+        s->dev->copy(q, s->rope, host, (size_t)(s->max.max_len * dim) * sizeof(float),
+                     DT_COPY_TO_DEVICE);
+        st = s->dev->queue_sync(q, err);
+        s->dev->queue_free(q);
+    }
+    s->dev->host_free(s->dev, host);
+    return st;
+}
+
+/* ---- new and free ---- */
+
+static void numbers(struct dt_stage *s, const struct dt_stage_numbers *n)
+{
+    s->numbers = *n;
+    if (s->numbers.rope_theta <= 0)
+        s->numbers.rope_theta = 10000;
+    if (s->numbers.norm_eps <= 0)
+        s->numbers.norm_eps = s->module->role == DT_ROLE_ENCODER ? 1e-12 : 1e-5;
+}
+
+static enum dt_status copy_module(struct dt_stage *s, const struct dt_module *m,
+                                  struct dt_error *err)
+{
+    s->own_module = *m;
+    s->own_module.blocks = DT_ARENA_NEW(&s->arena, struct dt_block, m->n_blocks);
+    if (!s->own_module.blocks)
+        return dt_error_nomem(err, "a stage");
+    memcpy(s->own_module.blocks, m->blocks, (size_t)m->n_blocks * sizeof(*m->blocks));
+    s->module = &s->own_module;
+    return DT_OK;
+}
+
+static enum dt_status build(struct dt_stage *s, const struct dt_stage_spec *spec,
+                            struct dt_error *err)
+{
+    DT_TRY(copy_module(s, spec->module, err));
+    numbers(s, &spec->numbers);
+    DT_TRY(dt_shape_facts(s->module, err, &s->facts));
+    DT_TRY(make_nodes(s, spec, err));
+    DT_TRY(dt_names(s, err));
+    DT_TRY(dt_params_place(s, err));
+    DT_TRY(make_rope(s, err));
+    return make_workspace(s, err);
+}
+
+enum dt_status dt_stage_new(const struct dt_device *dev, const struct dt_stage_spec *spec,
+                            struct dt_error *err, struct dt_stage **out)
+{
+    const struct dt_module *m = spec->module;
+    struct dt_stage *s;
+    enum dt_status st;
+
+    if (spec->first < 0 || spec->last > m->n_blocks || spec->first >= spec->last)
+        return dt_error_set(err, DT_ERR_INTERNAL, "module \"%s\": no blocks %d to %d", m->name,
+                            spec->first, spec->last);
+    if (spec->dtype == DT_BF16 && !dev->info.bf16)
+        return dt_error_set(err, DT_ERR_INPUT, "%s does not multiply in bf16; use fp32",
+                            dev->info.name);
+    s = dt_calloc(1, sizeof(*s));
+    if (!s)
+        return dt_error_nomem(err, "a stage");
+    s->dev = dev;
+    s->first = spec->first;
+    s->last = spec->last;
+    s->dtype = spec->dtype;
+    s->upstream = spec->upstream_trained;
+    s->split = spec->split_backward;
+    s->max = spec->max;
+    if (s->max.max_len <= 0)
+        s->max.max_len = s->max.rows;
+    st = build(s, spec, err);
+    if (st != DT_OK) {
+        dt_stage_free(s);
+        return st;
+    }
+    *out = s;
+    return DT_OK;
+}
+
+void dt_stage_free(struct dt_stage *s)
+{
+    if (!s)
+        return;
+    dt_params_free(s);
+    s->dev->free(s->dev, s->rope);
+    s->dev->free(s->dev, s->work);
+    dt_arena_free(&s->arena);
+    dt_free(s);
+}
