@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The executor: walks a program with real modules and records when each op began and ended.
+ *
+ * It decides no order.  A process hosts all lanes of the program; one total order that follows the
+ * dependencies is taken from the program, and every op does what it says:
+ *
+ *   FETCH        samples of the microbatch become the batch of the lane's module
+ *   FORWARD ...  the stage's blocks (of a bucket part) on the lane's device
+ *   SEND, RECV   between lanes of a process: a hand-off; rows are copied only where the
+ * microbatches of both sides differ GRAD_SYNC    replicas of a process add up their gradients, in
+ * the order of replicas GRAD_NORM    the norm over everything that is trained, each parameter once
+ *   STEP         AdamW
+ *   PARAM_GATHER nothing: replicas of a process make the same step on whole parameters
+ *
+ * Microbatches live in slots: what a lane keeps between the forward and the backward.  Slots,
+ * batches and buffers are made when first needed and used again, so a step allocates nothing of
+ * their size once the largest shapes have been seen. */
+#ifndef DT_EXEC_EXECUTE_H
+#define DT_EXEC_EXECUTE_H
+
+#include "core/timeline.h"
+#include "exec/feed.h"
+#include "exec/modules/module.h"
+#include "exec/optimizer.h"
+
+struct dt_exec_options {
+    const struct dt_device *device;
+    const struct dt_model *model; /* one encoder, one LLM, one generator at most; images */
+    const struct dt_plan *plan;   /* layouts without tp, cp, ep, ip */
+    enum dt_dtype dtype;
+    struct dt_optimizer_options optimizer;
+    const struct dt_diffusion *diffusion; /* NULL without a generator */
+    double text_weight, image_weight;     /* of the two losses in the sum */
+    uint64_t seed;                        /* of parameters, timesteps and noise */
+};
+
+/* The samples of one iteration: what the program's assignment counts. */
+struct dt_exec_input {
+    const struct dt_sequence *const *seqs;
+    int64_t n;
+    int64_t step; /* counted from 1 */
+};
+
+struct dt_exec_result {
+    double loss;       /* weighted sum of the two below */
+    double loss_text;  /* nats per target token, mean over all targets of the global batch */
+    double loss_image; /* mean squared error of the noise, mean over the images to draw */
+    int64_t targets, images, tokens, encoded;
+    double grad_norm; /* before clipping; 0 when nothing is trained */
+    double lr;
+};
+
+struct dt_exec;
+/* Builds stages and optimizers of every lane and initialises the parameters by name from the seed,
+ * equal for every layout.  Stages grow when larger microbatches come. */
+enum dt_status dt_exec_new(const struct dt_exec_options *opt, struct dt_error *err,
+                           struct dt_exec **out);
+void dt_exec_free(struct dt_exec *x);
+
+/* One iteration.  `p` was compiled for this plan and an assignment whose samples are 0 .. n-1 of
+ * `in`. The timeline may be NULL. */
+enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
+                           const struct dt_exec_input *in, struct dt_error *err,
+                           struct dt_timeline *timeline, struct dt_exec_result *out);
+
+/* The stage that holds virtual stage v of a replica, and its optimizer (checkpoints, tests).
+ * Replicas hold equal parameters. */
+struct dt_stage *dt_exec_stage(const struct dt_exec *x, int module, int replica, int v);
+struct dt_optimizer *dt_exec_optimizer(const struct dt_exec *x, int module, int replica, int v);
+/* Masters were written from outside: copies what replica 0 holds to the others and tells all. */
+enum dt_status dt_exec_changed(struct dt_exec *x, struct dt_error *err);
+/* Bytes in use on the device, now and at most. */
+void dt_exec_memory(const struct dt_exec *x, int64_t *now_bytes, int64_t *max_bytes);
+/* Slots of a virtual stage in use at once, at most so far: its microbatches in flight. */
+int dt_exec_in_flight(const struct dt_exec *x, int module, int replica, int v);
+
+#endif

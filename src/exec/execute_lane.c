@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Virtual stages of a process: building them, making them larger, and their slots. */
+#include "exec/execute_impl.h"
+
+#include <string.h>
+
+enum { SLACK = 4 }; /* limits grow by a quarter more than what asked for it */
+
+/* ---- stages ---- */
+
+static enum dt_status make_stage(const struct dt_exec *x, const struct dt_exec_vstage *vs,
+                                 const struct dt_batch_limits *max, struct dt_error *err,
+                                 struct dt_stage **out)
+{
+    const struct dt_module *mod = &x->o.model->modules[vs->module];
+    unsigned char *trained = dt_malloc((size_t)mod->n_blocks + 1);
+    struct dt_stage_spec spec = {
+        .model = x->o.model,
+        .module = mod,
+        .first = vs->first,
+        .last = vs->last,
+        .dtype = x->o.dtype,
+        .recompute = x->o.plan->policy.recompute,
+        .trained = trained,
+        .upstream_trained = dt_plan_upstream_trained(x->o.plan, x->o.model, vs->module, vs->first),
+        .max = *max,
+    };
+    enum dt_status st;
+
+    if (!trained)
+        return dt_error_nomem(err, "a stage");
+    dt_plan_trainable(x->o.plan, x->o.model, vs->module, trained);
+    st = dt_stage_new(x->dev, &spec, err, out);
+    dt_free(trained);
+    return st;
+}
+
+static enum dt_status build_vstage(struct dt_exec *x, struct dt_exec_vstage *vs,
+                                   struct dt_error *err)
+{
+    const struct dt_batch_limits one = {.rows = 64, .seqs = 1, .in = 64, .cond = 64};
+
+    vs->max = one;
+    if (x->o.model->modules[vs->module].role != DT_ROLE_LLM)
+        vs->max.in = vs->max.cond = 0;
+    vs->finished = dt_calloc((size_t)(vs->last - vs->first) + 1, sizeof(*vs->finished));
+    if (!vs->finished)
+        return dt_error_nomem(err, "a stage");
+    DT_TRY(make_stage(x, vs, &vs->max, err, &vs->stage));
+    dt_stage_init(x->q, vs->stage, x->o.seed);
+    return dt_optimizer_init(&vs->opt, x->dev, &x->o.model->modules[vs->module], vs->stage, err);
+}
+
+enum dt_status dt_exec_build(struct dt_exec *x, struct dt_error *err)
+{
+    for (int m = 0; m < x->o.model->n_modules; m++) {
+        const struct dt_module_plan *mp = &x->o.plan->modules[m];
+
+        x->pp[m] = mp->layout.pp;
+        x->dp[m] = mp->layout.dp;
+        x->n_v[m] = mp->layout.pp * mp->layout.vpp;
+        x->vs[m] = dt_calloc((size_t)x->dp[m] * x->n_v[m], sizeof(*x->vs[m]));
+        if (!x->vs[m])
+            return dt_error_nomem(err, "stages");
+        for (int r = 0; r < x->dp[m]; r++)
+            for (int v = 0; v < x->n_v[m]; v++) {
+                struct dt_exec_vstage *vs = dt_exec_vs(x, m, r, v);
+
+                *vs = (struct dt_exec_vstage){.module = m, .replica = r, .v = v};
+                vs->first = mp->split[v];
+                vs->last = mp->split[v + 1];
+                DT_TRY(build_vstage(x, vs, err));
+            }
+    }
+    return x->dev->queue_sync(x->q, err);
+}
+
+static void free_slot(struct dt_exec *x, struct dt_slot_mb *s)
+{
+    struct dt_buffer *b[] = {&s->saved, &s->in_own, &s->out, &s->dout_own, &s->din};
+
+    for (size_t i = 0; i < sizeof(b) / sizeof(b[0]); i++)
+        x->dev->free(x->dev, b[i]->p);
+    if (s->batch)
+        dt_batch_free(s->batch);
+    dt_free(s);
+}
+
+static void free_slots(struct dt_exec *x, struct dt_exec_vstage *vs)
+{
+    while (vs->slots) {
+        struct dt_slot_mb *next = vs->slots->next;
+
+        free_slot(x, vs->slots);
+        vs->slots = next;
+    }
+    vs->in_use = 0;
+}
+
+void dt_exec_drop(struct dt_exec *x)
+{
+    for (int m = 0; m < DT_MAX_MODULES; m++) {
+        for (int i = 0; x->vs[m] && i < x->dp[m] * x->n_v[m]; i++) {
+            struct dt_exec_vstage *vs = &x->vs[m][i];
+
+            free_slots(x, vs);
+            dt_optimizer_free(&vs->opt);
+            if (vs->stage)
+                dt_stage_free(vs->stage);
+            dt_free(vs->finished);
+        }
+        dt_free(x->vs[m]);
+    }
+}
+
+/* ---- limits ---- */
+
+static bool grow_limit(int64_t *max, int64_t need)
+{
+    if (need <= *max)
+        return false;
+    *max = need + need / SLACK;
+    return true;
+}
+
+/* A stage's memory is sized by its limits: a larger one takes over the parameters. */
+static enum dt_status replace_stage(struct dt_exec *x, struct dt_exec_vstage *vs,
+                                    const struct dt_batch_limits *max, struct dt_error *err)
+{
+    struct dt_stage *larger;
+
+    free_slots(x, vs);
+    DT_TRY(make_stage(x, vs, max, err, &larger));
+    x->dev->copy(x->q, dt_stage_master(larger), dt_stage_master(vs->stage),
+                 dt_stage_param_floats(larger) * sizeof(float), DT_COPY_ON_DEVICE);
+    dt_stage_changed(x->q, larger, vs->first, vs->last);
+    DT_TRY(x->dev->queue_sync(x->q, err));
+    dt_stage_free(vs->stage);
+    vs->stage = vs->opt.stage = larger;
+    vs->max = *max;
+    return DT_OK;
+}
+
+/* The sequences of a microbatch, in its order. */
+static enum dt_status gather_seqs(struct dt_exec *x, int module, uint32_t mb, int *n,
+                                  struct dt_error *err)
+{
+    const struct dt_module_assignment *a = &x->p->assignment->m[module];
+    const struct dt_microbatch *m = &a->mb[mb];
+
+    if (dt_grow((void **)&x->mb_seqs, &x->cap_mb_seqs, m->n + 1u, sizeof(*x->mb_seqs)))
+        return dt_error_nomem(err, "samples of a microbatch");
+    for (uint32_t i = 0; i < m->n; i++)
+        x->mb_seqs[i] = x->in->seqs[a->samples[m->first + i]];
+    *n = (int)m->n;
+    return DT_OK;
+}
+
+enum dt_status dt_exec_reserve(struct dt_exec *x, struct dt_error *err)
+{
+    for (int m = 0; m < x->o.model->n_modules; m++)
+        for (int r = 0; r < x->dp[m]; r++) {
+            const uint32_t *first = x->p->assignment->m[m].mb_first;
+            struct dt_batch_limits max = dt_exec_vs(x, m, r, 0)->max;
+            bool grown = false;
+
+            for (uint32_t mb = first[r]; mb < first[r + 1]; mb++) {
+                struct dt_batch_limits need;
+                int n;
+
+                DT_TRY(gather_seqs(x, m, mb, &n, err));
+                dt_feed_limits(x->o.model, m, x->mb_seqs, n, &need);
+                grown |= grow_limit(&max.rows, need.rows) | grow_limit(&max.seqs, need.seqs) |
+                         grow_limit(&max.in, need.in) | grow_limit(&max.cond, need.cond);
+            }
+            if (!grown)
+                continue;
+            for (int v = 0; v < x->n_v[m]; v++)
+                DT_TRY(replace_stage(x, dt_exec_vs(x, m, r, v), &max, err));
+        }
+    return DT_OK;
+}
+
+/* ---- slots ---- */
+
+enum dt_status dt_exec_room(struct dt_exec *x, struct dt_buffer *b, size_t bytes,
+                            struct dt_error *err)
+{
+    if (bytes <= b->cap && b->p)
+        return DT_OK;
+    x->dev->free(x->dev, b->p);
+    b->p = NULL;
+    b->cap = 0;
+    bytes = bytes > 0 ? bytes : 64;
+    DT_TRY(x->dev->alloc(x->dev, bytes, err, &b->p));
+    b->cap = bytes;
+    return DT_OK;
+}
+
+static enum dt_status fill_slot(struct dt_exec *x, struct dt_exec_vstage *vs, struct dt_slot_mb *s,
+                                struct dt_error *err)
+{
+    uint32_t global = x->p->assignment->m[vs->module].mb_first[vs->replica] + s->mb;
+    struct dt_batch *b = s->batch;
+    int n;
+
+    DT_TRY(gather_seqs(x, vs->module, global, &n, err));
+    b->train = dt_stage_has_backward(vs->stage);
+    b->noise_seed = x->o.seed;
+    b->loss_scale = (float)(x->o.model->modules[vs->module].role == DT_ROLE_LLM ? x->text_scale
+                                                                                : x->image_scale);
+    DT_TRY(dt_feed_batch(x->o.model, vs->module, x->mb_seqs, n, b, err));
+    s->empty = b->rows == 0;
+    if (s->empty)
+        return DT_OK;
+    if (x->o.model->modules[vs->module].role == DT_ROLE_GENERATOR)
+        dt_batch_diffuse(b, x->o.diffusion, x->o.seed, (uint64_t)x->in->step);
+    DT_TRY(dt_batch_upload(x->q, b, err));
+    if (dt_stage_has_backward(vs->stage))
+        DT_TRY(dt_exec_room(x, &s->saved, dt_stage_saved_bytes(vs->stage, b), err));
+    DT_TRY(dt_exec_room(x, &s->out, dt_stage_out_bytes(vs->stage, b), err));
+    if (dt_stage_sends_gradient(vs->stage))
+        DT_TRY(dt_exec_room(x, &s->din, dt_stage_in_bytes(vs->stage, b), err));
+    return DT_OK;
+}
+
+struct dt_slot_mb *dt_exec_find(const struct dt_exec_vstage *vs, uint32_t mb)
+{
+    for (struct dt_slot_mb *s = vs->slots; s; s = s->next)
+        if (s->users > 0 && s->mb == mb)
+            return s;
+    return NULL;
+}
+
+static enum dt_status free_slot_of(struct dt_exec *x, struct dt_exec_vstage *vs,
+                                   struct dt_error *err, struct dt_slot_mb **out)
+{
+    struct dt_slot_mb *s;
+
+    for (s = vs->slots; s; s = s->next)
+        if (s->users == 0) {
+            *out = s;
+            /* its host arrays may still be on their way to a card */
+            return x->dev->info.host_memory ? DT_OK : x->dev->queue_sync(x->q, err);
+        }
+    s = dt_calloc(1, sizeof(*s));
+    if (!s)
+        return dt_error_nomem(err, "a slot");
+    s->owner = vs;
+    s->next = vs->slots;
+    vs->slots = s;
+    DT_TRY(dt_batch_new(x->dev, &x->o.model->modules[vs->module], &vs->max, err, &s->batch));
+    *out = s;
+    return DT_OK;
+}
+
+enum dt_status dt_exec_slot(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
+                            struct dt_error *err, struct dt_slot_mb **out)
+{
+    struct dt_slot_mb *s = dt_exec_find(vs, mb);
+
+    if (!s) {
+        DT_TRY(free_slot_of(x, vs, err, &s));
+        s->mb = mb;
+        s->in = s->dout = NULL;
+        s->in_from = s->dout_from = NULL;
+        DT_TRY(fill_slot(x, vs, s, err));
+        s->users = 1;
+        if (++vs->in_use > vs->in_use_max)
+            vs->in_use_max = vs->in_use;
+    }
+    *out = s;
+    return DT_OK;
+}
+
+void dt_exec_release(struct dt_slot_mb *s)
+{
+    if (s && --s->users == 0)
+        s->owner->in_use--;
+}
