@@ -150,6 +150,10 @@ int dt_boundary_tensors(const struct dt_module *m, int end, struct dt_tensor out
 
     if (end <= 0 || end >= m->n_blocks)
         return 0;
+    if (m->role != DT_ROLE_GENERATOR && m->blocks[end - 1].kind == DT_BLOCK_TRANSFORMER) {
+        out[0] = output_of(m, end - 1); /* a plain stack; the search asks often */
+        return 1;
+    }
     for (int i = 0; i < end; i++)
         last = aside(m, &m->blocks[i]) ? last : i;
     while (next < m->n_blocks && aside(m, &m->blocks[next]))
