@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * For tests of kernels: the CPU device with one thread and with two, and tensors that exist twice, as device
- * memory and as doubles.  Every kernel runs on both and must give the same bytes. */
+ * For tests of kernels: the CPU device with one thread and with two, and tensors that exist twice,
+ * as device memory and as doubles.  Every kernel runs on both and must give the same bytes. */
 #ifndef DT_TESTS_KERNEL_UTIL_H
 #define DT_TESTS_KERNEL_UTIL_H
 
@@ -152,8 +152,8 @@ static inline void kt_same(struct kt *k, int th, struct buf *b)
             b->got[i] = buf_get(b, i);
         return;
     }
-    ck_assert_msg(memcmp(b->saved, b->p, bytes) == 0, "one and two threads differ (seed %" PRIu64 ")",
-                  k->seed);
+    ck_assert_msg(memcmp(b->saved, b->p, bytes) == 0,
+                  "one and two threads differ (seed %" PRIu64 ")", k->seed);
 }
 
 /* |got - want| <= tol * scale, scale = the largest |want|; `what` names it. */
@@ -186,7 +186,10 @@ static inline void kt_all_near(struct kt *k, const char *what, const struct buf 
 
 /* Tolerance of a result: fp32 arithmetic, and the one rounding of a bf16 result (2^-9 of the value,
  * less than 2^-8 of the largest). */
-static inline double kt_tol(enum dt_dtype t) { return t == DT_BF16 ? 0x1p-8 : 2e-5; }
+static inline double kt_tol(enum dt_dtype t)
+{
+    return t == DT_BF16 ? 0x1p-8 : 2e-5;
+}
 
 /* A gradient against central differences at up to `most` places. */
 static inline void kt_gradient(struct kt *k, const char *what, struct buf *grad,

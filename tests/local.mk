@@ -18,6 +18,11 @@ check_PROGRAMS += \
 	tests/test_doc \
 	tests/test_engine \
 	tests/test_job \
+	tests/test_kernels_attention \
+	tests/test_kernels_basic \
+	tests/test_kernels_loss \
+	tests/test_kernels_norm \
+	tests/test_kernels_product \
 	tests/test_memory \
 	tests/test_model \
 	tests/test_network \
@@ -38,6 +43,17 @@ check_PROGRAMS += \
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
 tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h
 tests_test_timeline_SOURCES = tests/test_timeline.c tests/synth.c tests/synth.h
+KERNEL_TEST_SOURCES = tests/kernel_util.h tests/ref_kernels.c tests/ref_kernels.h
+tests_test_kernels_attention_SOURCES = tests/test_kernels_attention.c $(KERNEL_TEST_SOURCES)
+tests_test_kernels_attention_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_kernels_basic_SOURCES = tests/test_kernels_basic.c $(KERNEL_TEST_SOURCES)
+tests_test_kernels_basic_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_kernels_loss_SOURCES = tests/test_kernels_loss.c $(KERNEL_TEST_SOURCES)
+tests_test_kernels_loss_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_kernels_norm_SOURCES = tests/test_kernels_norm.c $(KERNEL_TEST_SOURCES)
+tests_test_kernels_norm_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_kernels_product_SOURCES = tests/test_kernels_product.c $(KERNEL_TEST_SOURCES)
+tests_test_kernels_product_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 
 SHELL_TESTS = \
 	tests/test_cli.sh \
@@ -129,10 +145,12 @@ BENCHES = \
 	tests/bench/bench_cost \
 	tests/bench/bench_data \
 	tests/bench/bench_engine \
+	tests/bench/bench_kernels \
 	tests/bench/bench_samples \
 	tests/bench/bench_search \
 	tests/bench/bench_timeline
 EXTRA_PROGRAMS += $(BENCHES)
+tests_bench_bench_kernels_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_bench_bench_engine_SOURCES = tests/bench/bench_engine.c tests/synth.c tests/synth.h
 bench: all $(BENCHES)
 	@for b in $(BENCHES); do $(AM_TESTS_ENVIRONMENT) ./$$b || exit 1; done

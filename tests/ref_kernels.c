@@ -52,7 +52,8 @@ void ref_norm(const struct dt_norm *n, bool layer, const double *x, const double
               const double *beta, double *y)
 {
     for (int64_t r = 0; r < n->rows; r++) {
-        int64_t at = n->inner > 0 ? r / n->inner * n->stride + r % n->inner * n->width : r * n->width;
+        int64_t at =
+            n->inner > 0 ? r / n->inner * n->stride + r % n->inner * n->width : r * n->width;
         double mean = 0, var = 0;
 
         for (int64_t i = 0; i < n->width && layer; i++)

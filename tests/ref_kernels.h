@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Kernels again, in double and as plainly as possible: the forwards.  Gradients are checked against central
- * differences of these. */
+ * Kernels again, in double and as plainly as possible: the forwards.  Gradients are checked against
+ * central differences of these. */
 #ifndef DT_TESTS_REF_KERNELS_H
 #define DT_TESTS_REF_KERNELS_H
 

@@ -57,10 +57,12 @@ static void check(struct kt *k, const struct dt_attention *shape, int64_t pad)
     int64_t nv = a->rows_k * a->stride_v, no = a->rows_q * a->stride_o;
     struct buf q = buf_new(k, nq, k->t, 1.385, 0), key = buf_new(k, nk, k->t, 1.2, 0.1);
     struct buf v = buf_new(k, nv, k->t, 1.1, 0.3), o = buf_new(k, no, k->t, 0, 0);
-    struct buf d_o = buf_new(k, no, k->t, 1, 0), lse = buf_new(k, a->heads * a->rows_q, DT_F32, 1, 0);
+    struct buf d_o = buf_new(k, no, k->t, 1, 0),
+               lse = buf_new(k, a->heads * a->rows_q, DT_F32, 1, 0);
     struct buf dq = buf_new(k, nq, k->t, 0, 0), dk = buf_new(k, nk, k->t, 0, 0);
     struct buf dv = buf_new(k, nv, k->t, 0, 0);
-    double *want = calloc((size_t)no + 1, sizeof(double)), *l = calloc((size_t)lse.n + 1, sizeof(double));
+    double *want = calloc((size_t)no + 1, sizeof(double)),
+           *l = calloc((size_t)lse.n + 1, sizeof(double));
 
     keep_columns(d_o.v, a->rows_q, a->stride_o, wq);
     for (int th = 0; th < 2; th++) {
@@ -95,22 +97,71 @@ START_TEST(test_attention)
     for (int causal = 0; causal < 2; causal++) {
         bool b = causal;
 
-        check(&k, &(struct dt_attention){.causal = b, .heads = 1, .kv_heads = 1, .head_dim = 1,
-                                         .n_seq = 1, .cu_q = one, .cu_k = one}, 0);
-        check(&k, &(struct dt_attention){.causal = b, .heads = 4, .kv_heads = 2, .head_dim = 20,
-                                         .n_seq = 2, .cu_q = two, .cu_k = two}, 5);
-        check(&k, &(struct dt_attention){.causal = b, .heads = 3, .kv_heads = 3, .head_dim = 16,
-                                         .n_seq = 5, .cu_q = many, .cu_k = many}, 0);
+        check(&k,
+              &(struct dt_attention){.causal = b,
+                                     .heads = 1,
+                                     .kv_heads = 1,
+                                     .head_dim = 1,
+                                     .n_seq = 1,
+                                     .cu_q = one,
+                                     .cu_k = one},
+              0);
+        check(&k,
+              &(struct dt_attention){.causal = b,
+                                     .heads = 4,
+                                     .kv_heads = 2,
+                                     .head_dim = 20,
+                                     .n_seq = 2,
+                                     .cu_q = two,
+                                     .cu_k = two},
+              5);
+        check(&k,
+              &(struct dt_attention){.causal = b,
+                                     .heads = 3,
+                                     .kv_heads = 3,
+                                     .head_dim = 16,
+                                     .n_seq = 5,
+                                     .cu_q = many,
+                                     .cu_k = many},
+              0);
         /* more queries than keys, none at all, a sequence without queries */
-        check(&k, &(struct dt_attention){.causal = b, .heads = 3, .kv_heads = 1, .head_dim = 24,
-                                         .n_seq = 5, .cu_q = many, .cu_k = kv}, 3);
-        check(&k, &(struct dt_attention){.causal = b, .heads = 2, .kv_heads = 2, .head_dim = 40,
-                                         .n_seq = 2, .cu_q = q2, .cu_k = k2}, 0);
-        check(&k, &(struct dt_attention){.causal = b, .heads = 2, .kv_heads = 2, .head_dim = 9,
-                                         .n_seq = 2, .cu_q = q2, .cu_k = kfew}, 0);
+        check(&k,
+              &(struct dt_attention){.causal = b,
+                                     .heads = 3,
+                                     .kv_heads = 1,
+                                     .head_dim = 24,
+                                     .n_seq = 5,
+                                     .cu_q = many,
+                                     .cu_k = kv},
+              3);
+        check(&k,
+              &(struct dt_attention){.causal = b,
+                                     .heads = 2,
+                                     .kv_heads = 2,
+                                     .head_dim = 40,
+                                     .n_seq = 2,
+                                     .cu_q = q2,
+                                     .cu_k = k2},
+              0);
+        check(&k,
+              &(struct dt_attention){.causal = b,
+                                     .heads = 2,
+                                     .kv_heads = 2,
+                                     .head_dim = 9,
+                                     .n_seq = 2,
+                                     .cu_q = q2,
+                                     .cu_k = kfew},
+              0);
         if (_i < 2) /* more than one slab of queries */
-            check(&k, &(struct dt_attention){.causal = b, .heads = 1, .kv_heads = 1, .head_dim = 64,
-                                             .n_seq = 1, .cu_q = big, .cu_k = big}, 0);
+            check(&k,
+                  &(struct dt_attention){.causal = b,
+                                         .heads = 1,
+                                         .kv_heads = 1,
+                                         .head_dim = 64,
+                                         .n_seq = 1,
+                                         .cu_q = big,
+                                         .cu_k = big},
+                  0);
     }
     kt_close(&k);
 }
@@ -120,9 +171,21 @@ END_TEST
 START_TEST(test_large_scores)
 {
     static const int32_t cu[] = {0, 130};
-    struct dt_attention a = {.heads = 1, .kv_heads = 1, .head_dim = 8, .n_seq = 1, .cu_q = cu,
-                             .cu_k = cu, .rows_q = 130, .rows_k = 130, .max_q = 130, .max_k = 130,
-                             .stride_q = 8, .stride_k = 8, .stride_v = 8, .stride_o = 8, .scale = 40};
+    struct dt_attention a = {.heads = 1,
+                             .kv_heads = 1,
+                             .head_dim = 8,
+                             .n_seq = 1,
+                             .cu_q = cu,
+                             .cu_k = cu,
+                             .rows_q = 130,
+                             .rows_k = 130,
+                             .max_q = 130,
+                             .max_k = 130,
+                             .stride_q = 8,
+                             .stride_k = 8,
+                             .stride_v = 8,
+                             .stride_o = 8,
+                             .scale = 40};
     struct kt k;
 
     kt_open(&k, _i / 2 * 2);

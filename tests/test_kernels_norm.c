@@ -36,7 +36,8 @@ static void check_norm(struct kt *k, bool layer, int64_t rows, int64_t width, in
                        int64_t stride, bool add)
 {
     int64_t size = inner > 0 ? (rows + inner - 1) / inner * stride : rows * width;
-    struct norm_case c = {.n = {k->t, rows, width, inner, stride, 1e-5f}, .layer = layer, .size = size};
+    struct norm_case c = {
+        .n = {k->t, rows, width, inner, stride, 1e-5f}, .layer = layer, .size = size};
     struct buf x = buf_new(k, size, k->t, 2.385, 0.7), y = buf_new(k, size, k->t, 1, 0);
     struct buf dy = buf_new(k, size, k->t, 1.3, 0), dx = buf_new(k, size, k->t, 1, 0);
     struct buf gamma = buf_new(k, width, DT_F32, 0.4, 1), beta = buf_new(k, width, DT_F32, 0.3, 0);

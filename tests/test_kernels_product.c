@@ -4,8 +4,8 @@
 #include "kernel_util.h"
 #include "ref_kernels.h"
 
-/* A product of rounded inputs is exact in double; fp32 sums of `terms` terms stay near it, and a bf16
- * result is rounded once. */
+/* A product of rounded inputs is exact in double; fp32 sums of `terms` terms stay near it, and a
+ * bf16 result is rounded once. */
 static double tol(enum dt_dtype t, int64_t terms)
 {
     return 2e-6 * sqrt((double)terms) + (t == DT_BF16 ? 0x1p-8 : 0);
@@ -63,9 +63,13 @@ static void check_linear(struct kt *k, int64_t m, int64_t out, int64_t in, bool 
 
         buf_reset(&y), buf_reset(&dx), buf_reset(&dw), buf_reset(&db);
         k->k->linear_fwd(k->q[th], m, x.p, wd, bias ? b.p : NULL,
-                         residual == 2 ? y.p : residual ? res.p : NULL, y.p);
+                         residual == 2 ? y.p
+                         : residual    ? res.p
+                                       : NULL,
+                         y.p);
         k->k->linear_bwd_input(k->q[th], m, dy.p, wd, dx.p, add);
-        k->k->linear_bwd_weight(k->q[th], k->t, m, out, in, x.p, dy.p, dw.p, bias ? db.p : NULL, add);
+        k->k->linear_bwd_weight(k->q[th], k->t, m, out, in, x.p, dy.p, dw.p, bias ? db.p : NULL,
+                                add);
         kt_same(k, th, &y), kt_same(k, th, &dx), kt_same(k, th, &dw), kt_same(k, th, &db);
         k->dev[th]->weight_free(wd);
     }
@@ -216,22 +220,48 @@ START_TEST(test_conv)
 
     kt_open(&k, _i);
     if (!kt_no_bf16(&k)) {
-        check_conv(&k, (struct dt_conv){.n = 2, .h = 7, .w = 9, .c_in = 3, .c_out = 16, .kernel = 3,
-                                        .stride = 1, .pad = 1}, true, false, false);
-        check_conv(&k, (struct dt_conv){.n = 1, .h = 8, .w = 6, .c_in = 32, .c_out = 20, .kernel = 3,
-                                        .stride = 2, .pad = 1}, true, true, true);
-        check_conv(&k, (struct dt_conv){.n = 3, .h = 5, .w = 5, .c_in = 17, .c_out = 33, .kernel = 1,
-                                        .stride = 1, .pad = 0}, false, false, true);
-        check_conv(&k, (struct dt_conv){.n = 2, .h = 12, .w = 8, .c_in = 4, .c_out = 8, .kernel = 4,
-                                        .stride = 4, .pad = 0}, true, false, false);
-        check_conv(&k, (struct dt_conv){.n = 1, .h = 9, .w = 7, .c_in = 16, .c_out = 4, .kernel = 3,
-                                        .stride = 1, .pad = 1}, true, false, true);
+        check_conv(
+            &k,
+            (struct dt_conv){
+                .n = 2, .h = 7, .w = 9, .c_in = 3, .c_out = 16, .kernel = 3, .stride = 1, .pad = 1},
+            true, false, false);
+        check_conv(&k,
+                   (struct dt_conv){.n = 1,
+                                    .h = 8,
+                                    .w = 6,
+                                    .c_in = 32,
+                                    .c_out = 20,
+                                    .kernel = 3,
+                                    .stride = 2,
+                                    .pad = 1},
+                   true, true, true);
+        check_conv(&k,
+                   (struct dt_conv){.n = 3,
+                                    .h = 5,
+                                    .w = 5,
+                                    .c_in = 17,
+                                    .c_out = 33,
+                                    .kernel = 1,
+                                    .stride = 1,
+                                    .pad = 0},
+                   false, false, true);
+        check_conv(
+            &k,
+            (struct dt_conv){
+                .n = 2, .h = 12, .w = 8, .c_in = 4, .c_out = 8, .kernel = 4, .stride = 4, .pad = 0},
+            true, false, false);
+        check_conv(
+            &k,
+            (struct dt_conv){
+                .n = 1, .h = 9, .w = 7, .c_in = 16, .c_out = 4, .kernel = 3, .stride = 1, .pad = 1},
+            true, false, true);
     }
     kt_close(&k);
 }
 END_TEST
 
-/* A weight of a type that this CPU cannot multiply is refused with the reason, not computed slowly. */
+/* A weight of a type that this CPU cannot multiply is refused with the reason, not computed slowly.
+ */
 START_TEST(test_bf16_refused)
 {
     struct dt_weight_shape s = {DT_BF16, 4, 4, 0};

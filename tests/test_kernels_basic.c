@@ -1,0 +1,517 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Activations, rows, images, element-wise kernels, random numbers, and the device itself. */
+#include "kernel_util.h"
+#include "ref_kernels.h"
+
+#define BOTH for (int th = 0; th < 2; th++)
+
+START_TEST(test_activations)
+{
+    enum { N = 33001 };
+    struct kt k;
+
+    kt_open(&k, _i);
+    struct buf x = buf_new(&k, N, k.t, 2.385, 0), dy = buf_new(&k, N, k.t, 1, 0);
+    struct buf y = buf_new(&k, N, k.t, 1, 0), dx = buf_new(&k, N, k.t, 1, 0);
+    double *want = calloc(N, sizeof(double)), *grad = calloc(N, sizeof(double));
+
+    x.v[0] = 60, x.v[1] = -60, x.v[2] = 100, x.v[3] = -100, x.v[4] = 0;
+    buf_reset(&x);
+    for (int act = 0; act < DT_ACT_N; act++) {
+        enum dt_act a = (enum dt_act)act;
+
+        BOTH
+        {
+            buf_reset(&dx);
+            k.k->act_fwd(k.q[th], a, k.t, N, x.p, y.p);
+            k.k->act_bwd(k.q[th], a, k.t, N, x.p, dy.p, dx.p);
+            kt_same(&k, th, &y), kt_same(&k, th, &dx);
+        }
+        for (int i = 0; i < N; i++) {
+            double h = 1e-5;
+
+            want[i] = ref_act(a, x.v[i]);
+            grad[i] = dy.v[i] * (ref_act(a, x.v[i] + h) - ref_act(a, x.v[i] - h)) / (2 * h);
+        }
+        for (int i = 0; i < N && a == DT_ACT_RELU; i++) /* differences fail near the kink */
+            grad[i] = x.v[i] > 0 ? dy.v[i] : 0;
+        /* relative to the value itself, not only to the largest */
+        for (int i = 0; i < N; i++) {
+            kt_near(&k, "act", y.got[i], want[i], fabs(want[i]) + 5e-2, kt_tol(k.t));
+            kt_near(&k, "act gradient", dx.got[i], grad[i], fabs(grad[i]) + 1e-2,
+                    k.t == DT_BF16 ? 0x1p-8 : 1e-4);
+        }
+    }
+    free(want), free(grad);
+    buf_free(&x), buf_free(&dy), buf_free(&y), buf_free(&dx);
+    kt_close(&k);
+}
+END_TEST
+
+struct glu_case {
+    enum dt_act act;
+    int64_t rows, width;
+    bool gate_last;
+    double *h, *y;
+    const double *dy;
+};
+
+static double glu_loss(void *ctx)
+{
+    struct glu_case *c = ctx;
+    double s = 0;
+
+    ref_glu(c->act, c->rows, c->width, c->gate_last, c->h, c->y);
+    for (int64_t i = 0; i < c->rows * c->width; i++)
+        s += c->y[i] * c->dy[i];
+    return s;
+}
+
+START_TEST(test_glu)
+{
+    enum { ROWS = 71, WIDTH = 37, N = ROWS * WIDTH };
+    struct kt k;
+
+    kt_open(&k, _i);
+    struct buf h = buf_new(&k, 2 * N, k.t, 1.7, 0.1), dy = buf_new(&k, N, k.t, 1, 0);
+    struct buf y = buf_new(&k, N, k.t, 1, 0), dh = buf_new(&k, 2 * N, k.t, 1, 0);
+    double *want = calloc(N, sizeof(double));
+
+    for (int act = 0; act < DT_ACT_N; act++)
+        for (int last = 0; last < 2; last++) {
+            struct glu_case c = {(enum dt_act)act, ROWS, WIDTH, last, h.v, want, dy.v};
+
+            BOTH
+            {
+                k.k->glu_fwd(k.q[th], c.act, k.t, ROWS, WIDTH, last, h.p, y.p);
+                k.k->glu_bwd(k.q[th], c.act, k.t, ROWS, WIDTH, last, h.p, dy.p, dh.p);
+                kt_same(&k, th, &y), kt_same(&k, th, &dh);
+            }
+            ref_glu(c.act, ROWS, WIDTH, last, h.v, want);
+            kt_all_near(&k, "glu", &y, want, kt_tol(k.t));
+            kt_gradient(&k, "glu gradient", &dh, NULL, c.h, glu_loss, &c, ref_slope, 20,
+                        kt_tol(k.t));
+            /* in place */
+            memcpy(dh.p, h.p, 2 * N * dt_dtype_bytes(k.t));
+            k.k->glu_bwd(k.q[1], c.act, k.t, ROWS, WIDTH, last, dh.p, dy.p, dh.p);
+            kt_same(&k, 1, &dh);
+        }
+    free(want);
+    buf_free(&h), buf_free(&dy), buf_free(&y), buf_free(&dh);
+    kt_close(&k);
+}
+END_TEST
+
+START_TEST(test_embedding)
+{
+    enum { ROWS = 301, WIDTH = 77, VOCAB = 13 };
+    int32_t id[ROWS];
+    struct kt k;
+
+    kt_open(&k, _i);
+    struct buf table = buf_new(&k, VOCAB * WIDTH, DT_F32, 1, 0);
+    struct buf y = buf_new(&k, ROWS * WIDTH, k.t, 1, 0), dy = buf_new(&k, y.n, k.t, 1, 0);
+    struct buf dt = buf_new(&k, table.n, DT_F32, 1, 0);
+    double *want = calloc((size_t)y.n, sizeof(double)),
+           *grad = calloc((size_t)dt.n, sizeof(double));
+
+    for (int r = 0; r < ROWS; r++)
+        id[r] = (int32_t)dt_rng_below(&k.rng, VOCAB + 2) - 1; /* -1 and VOCAB among them */
+    for (int add = 0; add < 2; add++) {
+        BOTH
+        {
+            buf_reset(&y), buf_reset(&dt);
+            k.k->embedding_fwd(k.q[th], k.t, ROWS, WIDTH, VOCAB, id, table.p, y.p, add);
+            k.k->embedding_bwd(k.q[th], k.t, ROWS, WIDTH, VOCAB, id, dy.p, dt.p);
+            kt_same(&k, th, &y), kt_same(&k, th, &dt);
+        }
+        memcpy(grad, dt.v, sizeof(double) * (size_t)dt.n);
+        for (int i = 0; i < ROWS * WIDTH; i++) {
+            int t = id[i / WIDTH];
+            bool in = t >= 0 && t < VOCAB;
+
+            want[i] = (add ? y.v[i] : 0) + (in ? table.v[t * WIDTH + i % WIDTH] : 0);
+            if (in)
+                grad[t * WIDTH + i % WIDTH] += dy.v[i];
+        }
+        kt_all_near(&k, "embedding", &y, want, kt_tol(k.t));
+        kt_all_near(&k, "embedding gradient", &dt, grad, 1e-6);
+    }
+    free(want), free(grad);
+    buf_free(&table), buf_free(&y), buf_free(&dy), buf_free(&dt);
+    kt_close(&k);
+}
+END_TEST
+
+START_TEST(test_rows)
+{
+    enum { N = 40, WIDTH = 19, SRC = 50, DST = 60, STRIDE = 31 };
+    int32_t from[N], to[N];
+    struct kt k;
+
+    kt_open(&k, _i);
+    struct buf src = buf_new(&k, SRC * STRIDE, k.t, 1, 0),
+               dst = buf_new(&k, DST * STRIDE, k.t, 1, 0);
+    double *want = calloc((size_t)dst.n, sizeof(double));
+
+    for (int i = 0; i < N; i++) {
+        from[i] = (int32_t)dt_rng_below(&k.rng, SRC);
+        to[i] = (int32_t)((i * 7 + 3) % DST); /* 7 and 60 have no common factor: distinct */
+    }
+    for (int mode = 0; mode < 6; mode++) {
+        bool add = mode % 2;
+        const int32_t *f = mode / 2 == 0 ? from : NULL, *t = mode / 2 == 1 ? to : NULL;
+
+        BOTH
+        {
+            buf_reset(&dst);
+            if (mode < 4)
+                k.k->rows_copy(k.q[th], k.t, N, WIDTH, src.p, f, dst.p, t, add);
+            else
+                k.k->copy2d(k.q[th], k.t, N, WIDTH, src.p, STRIDE, dst.p, WIDTH + 5, add);
+            kt_same(&k, th, &dst);
+        }
+        memcpy(want, dst.v, sizeof(double) * (size_t)dst.n);
+        for (int i = 0; i < N; i++)
+            for (int c = 0; c < WIDTH; c++) {
+                int s = mode < 4 ? (f ? f[i] : i) * WIDTH : i * STRIDE;
+                int d = mode < 4 ? (t ? t[i] : i) * WIDTH : i * (WIDTH + 5);
+
+                want[d + c] = (add ? want[d + c] : 0) + src.v[s + c];
+            }
+        kt_all_near(&k, "rows", &dst, want, kt_tol(k.t));
+    }
+    free(want);
+    buf_free(&src), buf_free(&dst);
+    kt_close(&k);
+}
+END_TEST
+
+START_TEST(test_images)
+{
+    enum { N = 3, H = 4, W = 6, C = 5, SMALL = N * H * W * C, BIG = 4 * SMALL };
+    double want[BIG], down[SMALL];
+    struct kt k;
+
+    kt_open(&k, _i);
+    struct buf s = buf_new(&k, SMALL, k.t, 1, 0), b = buf_new(&k, BIG, k.t, 1, 0);
+    struct buf s2 = buf_new(&k, SMALL, k.t, 1, 0), b2 = buf_new(&k, BIG, k.t, 1, 0);
+
+    for (int mean = 0; mean < 2; mean++) {
+        double f = mean ? 0.25 : 1;
+
+        memset(down, 0, sizeof(down));
+        for (int i = 0; i < BIG; i++) {
+            int c = i % C, x = i / C % (2 * W), y = i / C / (2 * W) % (2 * H),
+                n = i / C / (4 * W * H);
+            int small = ((n * H + y / 2) * W + x / 2) * C + c;
+
+            want[i] = f * s.v[small];
+            down[small] += f * b.v[i];
+        }
+        BOTH
+        {
+            if (mean) {
+                k.k->avgpool2_bwd(k.q[th], k.t, N, 2 * H, 2 * W, C, s.p, b2.p);
+                k.k->avgpool2_fwd(k.q[th], k.t, N, 2 * H, 2 * W, C, b.p, s2.p);
+            } else {
+                k.k->upsample2_fwd(k.q[th], k.t, N, H, W, C, s.p, b2.p);
+                k.k->upsample2_bwd(k.q[th], k.t, N, H, W, C, b.p, s2.p);
+            }
+            kt_same(&k, th, &b2), kt_same(&k, th, &s2);
+        }
+        kt_all_near(&k, "to the big image", &b2, want, kt_tol(k.t));
+        kt_all_near(&k, "to the small image", &s2, down, kt_tol(k.t));
+    }
+    buf_free(&s), buf_free(&b), buf_free(&s2), buf_free(&b2);
+    kt_close(&k);
+}
+END_TEST
+
+START_TEST(test_timestep)
+{
+    enum { N = 7, DIM = 20 };
+    float t[N] = {0, 1, 2.385f, 17, 250, 731.5f, 999};
+    double want[N * DIM];
+    struct kt k;
+
+    kt_open(&k, _i);
+    struct buf y = buf_new(&k, N * DIM, k.t, 1, 0);
+
+    for (int mode = 0; mode < 4; mode++) {
+        double shift = mode / 2, half = DIM / 2;
+
+        BOTH
+        {
+            k.k->timestep(k.q[th], k.t, N, DIM, t, 10000, (float)shift, mode % 2, y.p);
+            kt_same(&k, th, &y);
+        }
+        for (int r = 0; r < N; r++)
+            for (int i = 0; i < DIM / 2; i++) {
+                double a = (double)t[r] * pow(10000, -i / (half - shift));
+
+                want[r * DIM + i] = mode % 2 ? cos(a) : sin(a);
+                want[r * DIM + DIM / 2 + i] = mode % 2 ? sin(a) : cos(a);
+            }
+        kt_all_near(&k, "timestep", &y, want, kt_tol(k.t));
+    }
+    buf_free(&y);
+    kt_close(&k);
+}
+END_TEST
+
+START_TEST(test_elementwise)
+{
+    enum { ITEMS = 5, PIXELS = 83, WIDTH = 21, N = ITEMS * PIXELS * WIDTH };
+    float fa[ITEMS] = {1.5f, -0.3f, 0, 2.385f, 1}, fb[ITEMS] = {0.1f, 0.9f, 1, -1.25f, 0};
+    enum { ADD, SCALE, MIX, ITEM_ADD, CAST, KINDS };
+    struct kt k;
+
+    kt_open(&k, _i);
+    struct buf x = buf_new(&k, N, k.t, 1, 0.3), z = buf_new(&k, N, k.t, 1, 0);
+    struct buf e = buf_new(&k, ITEMS * WIDTH, k.t, 1, 0), y = buf_new(&k, N, k.t, 1, 0);
+    struct buf other = buf_new(&k, N, k.t == DT_BF16 ? DT_F32 : DT_BF16, 1, 0);
+    struct buf db = buf_new(&k, WIDTH, DT_F32, 1, 0), de = buf_new(&k, e.n, k.t, 1, 0);
+    double *want = calloc(N, sizeof(double));
+
+    for (int kind = 0; kind < KINDS; kind++) {
+        struct buf *out = kind == CAST ? &other : &y;
+
+        BOTH
+        {
+            if (kind == ADD)
+                k.k->add(k.q[th], k.t, N, x.p, z.p, y.p);
+            else if (kind == SCALE)
+                k.k->scale(k.q[th], k.t, N, -1.375f, x.p, y.p);
+            else if (kind == MIX)
+                k.k->mix(k.q[th], k.t, ITEMS, PIXELS * WIDTH, fa, x.p, fb, z.p, y.p);
+            else if (kind == ITEM_ADD)
+                k.k->item_add(k.q[th], k.t, ITEMS, PIXELS, WIDTH, x.p, e.p, y.p);
+            else
+                k.k->cast(k.q[th], N, k.t, x.p, other.t, other.p);
+            kt_same(&k, th, out);
+        }
+        for (int i = 0; i < N; i++) {
+            int item = i / (PIXELS * WIDTH);
+
+            want[i] = kind == ADD        ? x.v[i] + z.v[i]
+                      : kind == SCALE    ? -1.375 * x.v[i]
+                      : kind == MIX      ? (double)fa[item] * x.v[i] + (double)fb[item] * z.v[i]
+                      : kind == ITEM_ADD ? x.v[i] + e.v[item * WIDTH + i % WIDTH]
+                                         : x.v[i];
+        }
+        kt_all_near(&k, "element-wise", out, want, kt_tol(out->t));
+    }
+    for (int add = 0; add < 2; add++) {
+        BOTH
+        {
+            buf_reset(&db), buf_reset(&de);
+            k.k->bias_bwd(k.q[th], k.t, ITEMS * PIXELS, WIDTH, x.p, db.p, add);
+            k.k->item_sum(k.q[th], k.t, ITEMS, PIXELS, WIDTH, x.p, de.p, add);
+            kt_same(&k, th, &db), kt_same(&k, th, &de);
+        }
+        for (int i = 0; i < WIDTH; i++) {
+            want[i] = add ? db.v[i] : 0;
+            for (int r = 0; r < ITEMS * PIXELS; r++)
+                want[i] += x.v[r * WIDTH + i];
+        }
+        kt_all_near(&k, "bias gradient", &db, want, 1e-5);
+        for (int i = 0; i < ITEMS * WIDTH; i++) {
+            want[i] = add ? de.v[i] : 0;
+            for (int p = 0; p < PIXELS; p++)
+                want[i] += x.v[(i / WIDTH * PIXELS + p) * WIDTH + i % WIDTH];
+        }
+        kt_all_near(&k, "item sum", &de, want, kt_tol(k.t));
+    }
+    free(want);
+    buf_free(&x), buf_free(&z), buf_free(&e), buf_free(&y), buf_free(&other), buf_free(&db);
+    buf_free(&de);
+    kt_close(&k);
+}
+END_TEST
+
+START_TEST(test_bf16_rounding)
+{
+    const float in[] = {1.00390625f, 1.01171875f, 0x1.fep127f, INFINITY, -INFINITY,
+                        NAN,         0x1p-140f,   -0.0f,       3.0e38f};
+    uint16_t out[9];
+    float back[9];
+    struct kt k;
+
+    kt_open(&k, _i / 2 * 2);
+    k.k->cast(k.q[0], 9, DT_F32, in, DT_BF16, out);
+    k.k->cast(k.q[0], 9, DT_BF16, out, DT_F32, back);
+    ck_assert(back[0] == 1.0f);        /* half way: to even */
+    ck_assert(back[1] == 1.015625f);   /* half way: to even, upwards */
+    ck_assert(back[2] == 0x1.fep127f); /* the largest */
+    ck_assert(back[3] == INFINITY && back[4] == -INFINITY);
+    ck_assert(isnan(back[5]));
+    ck_assert(back[7] == 0 && signbit(back[7]));
+    kt_near(&k, "bf16", (double)back[8], 3.0e38, 3.0e38, 0x1p-8);
+    kt_close(&k);
+}
+END_TEST
+
+START_TEST(test_random)
+{
+    enum { N = 50001 };
+    struct kt k;
+
+    kt_open(&k, _i);
+    struct buf y = buf_new(&k, N, k.t, 1, 0), x = buf_new(&k, N, k.t, 1, 3);
+    double *want = calloc(N, sizeof(double)), mean = 0;
+    int dropped = 0;
+
+    BOTH
+    {
+        k.k->normal(k.q[th], k.t, N, 77, 5, 1000, 0.5f, y.p);
+        kt_same(&k, th, &y);
+    }
+    for (int i = 0; i < N; i++)
+        want[i] = 0.5 * dt_rng_normal_at(77, 5, 1000 + (uint64_t)i);
+    kt_all_near(&k, "normal", &y, want, kt_tol(k.t));
+    BOTH
+    {
+        k.k->dropout(k.q[th], k.t, N, 77, 6, 4000, 0.25f, x.p, y.p);
+        kt_same(&k, th, &y);
+    }
+    for (int i = 0; i < N; i++) {
+        dropped += y.got[i] == 0;
+        mean += y.got[i] / N;
+        if (y.got[i] != 0)
+            kt_near(&k, "kept", y.got[i], x.v[i] / 0.75, fabs(x.v[i] / 0.75), kt_tol(k.t));
+    }
+    ck_assert_int_lt(abs(dropped - N / 4), 600); /* 6 standard deviations */
+    ck_assert(fabs(mean - 3) < 0.06);
+    /* a part of the range draws the same */
+    memcpy(want, y.got, sizeof(double) * N);
+    k.k->dropout(k.q[0], k.t, N - 8000, 77, 6, 12000, 0.25f,
+                 (char *)x.p + 8000 * dt_dtype_bytes(k.t), y.p);
+    for (int i = 0; i < N - 8000; i++)
+        ck_assert(buf_get(&y, i) == want[i + 8000]);
+    free(want);
+    buf_free(&y), buf_free(&x);
+    kt_close(&k);
+}
+END_TEST
+
+static void count_call(void *arg)
+{
+    ++*(int *)arg;
+}
+
+/* Every entry of both tables is there; memory is counted; events have times in order. */
+START_TEST(test_device)
+{
+    void (*const *entry)(void);
+    struct dt_event *a = NULL, *b = NULL;
+    int64_t now, max;
+    struct dt_error err;
+    void *p = NULL;
+    int calls = 0;
+    struct kt k;
+
+    kt_open(&k, 0);
+    const struct dt_device *dev = k.dev[0];
+
+    ck_assert_uint_eq(dev->abi, DT_DEVICE_ABI);
+    ck_assert_int_eq(sizeof(struct dt_kernels) % sizeof(*entry), 0);
+    entry = (void (*const *)(void))(const void *)dev->k;
+    for (size_t i = 0; i < sizeof(struct dt_kernels) / sizeof(*entry); i++)
+        ck_assert_msg(entry[i] != NULL, "kernel %zu is missing", i);
+    entry = (void (*const *)(void))(const void *)&dev->close;
+    for (size_t i = 0; i < (sizeof(*dev) - offsetof(struct dt_device, close)) / sizeof(*entry); i++)
+        ck_assert_msg(entry[i] != NULL, "device entry %zu is missing", i);
+    ck_assert(dev->info.memory_bytes > 0 && dev->info.host_memory && dev->info.isa[0]);
+    dt_assert_ok(dev->alloc(dev, 1000, &err, &p), err);
+    ck_assert_uint_eq((uintptr_t)p % 64, 0);
+    dev->memory_used(dev, &now, &max);
+    ck_assert(now == 1000 && max == 1000);
+    dev->free(dev, p);
+    dev->free(dev, NULL);
+    dev->memory_used(dev, &now, &max);
+    ck_assert(now == 0 && max == 1000);
+    dt_assert_ok(dev->event_new(dev, &err, &a), err);
+    dt_assert_ok(dev->event_new(dev, &err, &b), err);
+    dev->event_record(k.q[0], a);
+    dev->event_wait(k.q[0], a);
+    dev->call(k.q[0], count_call, &calls);
+    dev->event_record(k.q[0], b);
+    dt_assert_ok(dev->event_sync(b, &err), err);
+    ck_assert(dev->event_done(b) && dev->event_ns(b) >= dev->event_ns(a) && calls == 1);
+    dev->event_free(a), dev->event_free(b);
+    p = NULL;
+    dt_mem_fail_at(1);
+    ck_assert_int_eq(dev->alloc(dev, 64, &err, &p), DT_ERR_NOMEM);
+    ck_assert_ptr_null(p);
+    kt_close(&k);
+}
+END_TEST
+
+/* Out of memory inside a kernel or a product sticks to the queue; whatever allocation fails,
+ * nothing leaks and the next try works. */
+START_TEST(test_out_of_memory)
+{
+    float x[64 * 64] = {1}, y[64 * 64], g[64] = {1}, dg[64], r[64] = {1};
+    struct dt_weight_shape s = {DT_F32, 64, 64, 0};
+    struct dt_norm n = {DT_F32, 64, 64, 0, 0, 1e-5f};
+    int failures = 0;
+
+    for (uint64_t at = 1; at < 40; at++) {
+        struct dt_weight *w = NULL;
+        enum dt_status st;
+        struct dt_error err;
+        struct kt k;
+
+        kt_open(&k, 0);
+        dt_mem_fail_at(at);
+        st = k.dev[0]->weight_new(k.dev[0], &s, x, &err, &w);
+        if (st == DT_OK) {
+            k.k->linear_fwd(k.q[0], 64, x, w, NULL, NULL, y);
+            k.k->rmsnorm_bwd(k.q[0], &n, x, g, r, x, y, false, dg, false);
+            st = k.dev[0]->queue_sync(k.q[0], &err);
+        }
+        dt_mem_fail_at(0);
+        if (st != DT_OK) {
+            ck_assert_int_eq(st, DT_ERR_NOMEM);
+            failures++;
+        }
+        if (w) {
+            k.k->linear_fwd(k.q[0], 64, x, w, NULL, NULL, y);
+            dt_assert_ok(k.dev[0]->queue_sync(k.q[0], &err), err);
+        }
+        k.dev[0]->weight_free(w);
+        kt_close(&k);
+    }
+    ck_assert_int_gt(failures, 3);
+    ck_assert_int_lt(failures, 39);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("kernels: basics");
+    TCase *t = tcase_create("basics");
+    SRunner *r;
+    int failed;
+
+    tcase_add_loop_test(t, test_activations, 0, KT_CASES);
+    tcase_add_loop_test(t, test_glu, 0, KT_CASES);
+    tcase_add_loop_test(t, test_embedding, 0, KT_CASES);
+    tcase_add_loop_test(t, test_rows, 0, KT_CASES);
+    tcase_add_loop_test(t, test_images, 0, KT_CASES);
+    tcase_add_loop_test(t, test_timestep, 0, KT_CASES);
+    tcase_add_loop_test(t, test_elementwise, 0, KT_CASES);
+    tcase_add_loop_test(t, test_bf16_rounding, 0, KT_CASES);
+    tcase_add_loop_test(t, test_random, 0, KT_CASES);
+    tcase_add_test(t, test_device);
+    tcase_add_test(t, test_out_of_memory);
+    tcase_set_timeout(t, 300);
+    suite_add_tcase(s, t);
+    r = srunner_create(s);
+    srunner_run_all(r, CK_ENV);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

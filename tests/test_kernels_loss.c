@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Losses, sampling, optimizer. */
+#include "kernel_util.h"
+#include "ref_kernels.h"
+
+struct xent_case {
+    int64_t rows, vocab, width;
+    double *x, *w, scale;
+    const int32_t *target;
+};
+
+static double xent_loss(void *ctx)
+{
+    struct xent_case *c = ctx;
+    double s = 0;
+
+    for (int64_t r = 0; r < c->rows; r++)
+        s += ref_xent_row(c->vocab, c->width, c->x + r * c->width, c->w, c->target[r]);
+    return s * c->scale;
+}
+
+static void check_xent(struct kt *k, int64_t rows, int64_t vocab, int64_t width, bool add)
+{
+    struct buf x = buf_new(k, rows * width, k->t, 1.2, 0);
+    struct buf w = buf_new(k, vocab * width, DT_F32, 0.8 / sqrt((double)width), 0);
+    struct buf dx = buf_new(k, rows * width, k->t, 1, 0), dw = buf_new(k, w.n, DT_F32, 0.01, 0);
+    struct buf nll = buf_new(k, rows, DT_F32, 1, 0), alone = buf_new(k, rows, DT_F32, 1, 0);
+    double *wr = calloc((size_t)w.n, sizeof(double)), *want = calloc((size_t)rows, sizeof(double));
+    int32_t *target = calloc((size_t)rows, sizeof(*target)),
+            *best = calloc((size_t)rows, sizeof(*best));
+    struct xent_case c = {rows, vocab, width, x.v, wr, 1.0 / (double)rows, target};
+
+    for (int64_t i = 0; i < w.n; i++)
+        wr[i] = kt_round(w.v[i], k->t);
+    for (int64_t r = 0; r < rows; r++)
+        target[r] = r % 5 == 3 ? -1 : (int32_t)dt_rng_below(&k->rng, (uint64_t)vocab);
+    for (int th = 0; th < 2; th++) {
+        struct dt_weight_shape s = {k->t, vocab, width, 0};
+        struct dt_weight *wd = NULL;
+        struct dt_error err;
+
+        buf_reset(&dw);
+        dt_assert_ok(k->dev[th]->weight_new(k->dev[th], &s, w.p, &err, &wd), err);
+        struct dt_xent head = {k->t, rows, wd, (float)c.scale};
+
+        k->k->xent(k->q[th], &head, x.p, target, nll.p, best, dx.p, dw.p, add);
+        k->k->xent(k->q[th], &head, x.p, target, alone.p, NULL, NULL, NULL, false);
+        kt_same(k, th, &nll), kt_same(k, th, &alone), kt_same(k, th, &dx), kt_same(k, th, &dw);
+        k->dev[th]->weight_free(wd);
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        double top = -INFINITY, at = 0;
+
+        want[r] = ref_xent_row(vocab, width, x.v + r * width, wr, target[r]);
+        for (int64_t j = 0; j < vocab; j++) {
+            double z = 0;
+
+            for (int64_t i = 0; i < width; i++)
+                z += x.v[r * width + i] * wr[j * width + i];
+            top = fmax(top, z);
+            at = j == best[r] ? z : at;
+        }
+        ck_assert(best[r] >= 0 && best[r] < vocab && at >= top - 1e-4);
+    }
+    kt_all_near(k, "loss", &nll, want, 1e-5);
+    kt_all_near(k, "loss without gradient", &alone, want, 1e-5);
+    /* bf16: probabilities are rounded before the second product */
+    double tol = k->t == DT_BF16 ? 0x1p-6 : 1e-4;
+    kt_gradient(k, "dx", &dx, NULL, c.x, xent_loss, &c, ref_slope, 12, tol);
+    kt_gradient(k, "dw", &dw, add ? dw.v : NULL, c.w, xent_loss, &c, ref_slope, 12, tol);
+    free(wr), free(want), free(target), free(best);
+    buf_free(&x), buf_free(&w), buf_free(&dx), buf_free(&dw), buf_free(&nll), buf_free(&alone);
+}
+
+START_TEST(test_xent)
+{
+    struct kt k;
+
+    kt_open(&k, _i);
+    if (!kt_no_bf16(&k)) {
+        check_xent(&k, 1, 2, 3, false);
+        check_xent(&k, 37, 101, 24, true);
+        check_xent(&k, 50, 260, 16, false);
+        if (_i < 2) /* more than one chunk of rows */
+            check_xent(&k, 1100, 61, 8, true);
+    }
+    kt_close(&k);
+}
+END_TEST
+
+/* A target outside the vocabulary is reported by the queue, once; afterwards it works again. */
+START_TEST(test_bad_target)
+{
+    struct dt_weight_shape s = {DT_F32, 5, 4, 0};
+    float master[20] = {1}, x[4] = {1, 2, 3, 4}, nll = -1;
+    struct dt_weight *w = NULL;
+    int32_t target = 5;
+    struct dt_error err;
+    struct kt k;
+
+    kt_open(&k, 0);
+    dt_assert_ok(k.dev[0]->weight_new(k.dev[0], &s, master, &err, &w), err);
+    struct dt_xent head = {DT_F32, 1, w, 1};
+
+    k.k->xent(k.q[0], &head, x, &target, &nll, NULL, NULL, NULL, false);
+    k.k->scale(k.q[0], DT_F32, 4, 2, x, x); /* not run */
+    ck_assert(k.dev[0]->queue_state(k.q[0]) == DT_ERR_INPUT);
+    ck_assert_int_eq(k.dev[0]->queue_sync(k.q[0], &err), DT_ERR_INPUT);
+    dt_assert_has(err.message, "outside the vocabulary");
+    ck_assert(nll == -1 && x[0] == 1);
+    target = 4;
+    k.k->xent(k.q[0], &head, x, &target, &nll, NULL, NULL, NULL, false);
+    dt_assert_ok(k.dev[0]->queue_sync(k.q[0], &err), err);
+    ck_assert(nll > 0);
+    k.dev[0]->weight_free(w);
+    kt_close(&k);
+}
+END_TEST
+
+START_TEST(test_mse)
+{
+    enum { ITEMS = 5, WIDTH = 1337 };
+    double want[ITEMS] = {0}, grad[ITEMS * WIDTH];
+    struct kt k;
+
+    kt_open(&k, _i);
+    struct buf p = buf_new(&k, ITEMS * WIDTH, k.t, 1.3, 0), z = buf_new(&k, p.n, k.t, 1, 0.2);
+    struct buf d = buf_new(&k, p.n, k.t, 1, 0), sse = buf_new(&k, ITEMS, DT_F32, 1, 0);
+
+    for (int th = 0; th < 2; th++) {
+        k.k->mse(k.q[th], k.t, ITEMS, WIDTH, p.p, z.p, 0.37f, sse.p, d.p);
+        kt_same(&k, th, &d), kt_same(&k, th, &sse);
+    }
+    for (int i = 0; i < ITEMS * WIDTH; i++) {
+        double e = p.v[i] - z.v[i];
+
+        want[i / WIDTH] += e * e;
+        grad[i] = 2 * (double)0.37f * e;
+    }
+    kt_all_near(&k, "sse", &sse, want, 1e-5);
+    kt_all_near(&k, "dpred", &d, grad, kt_tol(k.t));
+    buf_free(&p), buf_free(&z), buf_free(&d), buf_free(&sse);
+    kt_close(&k);
+}
+END_TEST
+
+START_TEST(test_softmax)
+{
+    enum { ROWS = 17, WIDTH = 203 };
+    double want[ROWS * WIDTH];
+    struct kt k;
+
+    kt_open(&k, _i);
+    struct buf x = buf_new(&k, ROWS * WIDTH, k.t, 20, 3), p = buf_new(&k, x.n, DT_F32, 1, 0);
+
+    for (int th = 0; th < 2; th++) {
+        k.k->softmax(k.q[th], k.t, ROWS, WIDTH, 1.7f, x.p, p.p);
+        kt_same(&k, th, &p);
+    }
+    for (int r = 0; r < ROWS; r++) {
+        double max = -INFINITY, sum = 0;
+
+        for (int i = 0; i < WIDTH; i++)
+            max = fmax(max, x.v[r * WIDTH + i]);
+        for (int i = 0; i < WIDTH; i++)
+            sum += want[r * WIDTH + i] = exp((double)1.7f * (x.v[r * WIDTH + i] - max));
+        for (int i = 0; i < WIDTH; i++)
+            want[r * WIDTH + i] /= sum;
+    }
+    kt_all_near(&k, "softmax", &p, want, 2e-5);
+    buf_free(&x), buf_free(&p);
+    kt_close(&k);
+}
+END_TEST
+
+START_TEST(test_adamw)
+{
+    enum { N = 40011 };
+    struct dt_adamw h = {2.5e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1};
+    struct kt k;
+
+    kt_open(&k, _i / 2 * 2);
+    struct buf p = buf_new(&k, N, DT_F32, 0.5, 0), g = buf_new(&k, N, DT_F32, 0.01, 0);
+    struct buf m = buf_new(&k, N, DT_F32, 0, 0), v = buf_new(&k, N, DT_F32, 0, 0);
+    double *rp = calloc(N, sizeof(double)), *rm = calloc(N, sizeof(double));
+    double *rv = calloc(N, sizeof(double));
+    float coef = 0.625f;
+
+    for (int th = 0; th < 2; th++) {
+        memcpy(rp, p.v, sizeof(double) * N);
+        memset(rm, 0, sizeof(double) * N);
+        memset(rv, 0, sizeof(double) * N);
+        buf_reset(&p), buf_reset(&m), buf_reset(&v);
+        for (h.step = 1; h.step <= 5; h.step++) {
+            k.k->adamw(k.q[th], &h, N, p.p, g.p, m.p, v.p, h.step == 3 ? NULL : &coef);
+            for (int i = 0; i < N; i++) {
+                double x = g.v[i] * (h.step == 3 ? 1 : (double)coef), s = (double)h.step;
+                double b1 = (double)h.beta1, b2 = (double)h.beta2, lr = (double)h.lr;
+
+                rm[i] = b1 * rm[i] + (1 - b1) * x;
+                rv[i] = b2 * rv[i] + (1 - b2) * x * x;
+                rp[i] -= lr * (rm[i] / (1 - pow(b1, s)) /
+                                   (sqrt(rv[i] / (1 - pow(b2, s))) + (double)h.eps) +
+                               (double)h.weight_decay * rp[i]);
+            }
+        }
+        kt_same(&k, th, &p), kt_same(&k, th, &m), kt_same(&k, th, &v);
+    }
+    kt_all_near(&k, "p", &p, rp, 1e-6);
+    kt_all_near(&k, "m", &m, rm, 1e-5);
+    kt_all_near(&k, "v", &v, rv, 1e-5);
+    free(rp), free(rm), free(rv);
+    buf_free(&p), buf_free(&g), buf_free(&m), buf_free(&v);
+    kt_close(&k);
+}
+END_TEST
+
+START_TEST(test_sums_and_clipping)
+{
+    static const int64_t sizes[] = {0, 1, 777, 1 << 14, 5 * (1 << 14) + 3, 300001};
+    struct kt k;
+
+    kt_open(&k, _i / 2 * 2);
+    for (int s = 0; s < 6; s++) {
+        struct buf x = buf_new(&k, sizes[s], DT_F32, 1.7, 0.3);
+        double got[2][2] = {{3, 4}, {3, 4}}, sum = 3, sq = 4;
+        float norm, coef;
+
+        for (int th = 0; th < 2; th++) {
+            k.k->sum(k.q[th], x.n, x.p, &got[th][0], true);
+            k.k->sum_sq(k.q[th], x.n, x.p, &got[th][1], true);
+        }
+        for (int64_t i = 0; i < x.n; i++) {
+            sum += x.v[i];
+            sq += x.v[i] * x.v[i];
+        }
+        ck_assert(memcmp(got[0], got[1], sizeof(got[0])) == 0);
+        kt_near(&k, "sum", got[0][0], sum, sq, 1e-12);
+        kt_near(&k, "sum of squares", got[0][1], sq, sq, 1e-12);
+        k.k->clip_coef(k.q[0], &got[0][1], 1.5f, &norm, &coef);
+        kt_near(&k, "norm", (double)norm, sqrt(sq), sqrt(sq), 1e-6);
+        kt_near(&k, "coef", (double)coef, fmin(1, 1.5 / (sqrt(sq) + 1e-6)), 1, 1e-6);
+        k.k->clip_coef(k.q[0], &got[0][1], 0, NULL, &coef);
+        ck_assert(coef == 1);
+        buf_free(&x);
+    }
+    /* not finite: the step sees a zero gradient */
+    double bad = INFINITY;
+    float coef = 1, p = 2, g = NAN, m = 0, v = 0;
+    struct dt_adamw h = {0.1f, 0.9f, 0.99f, 1e-8f, 0, 1};
+
+    k.k->clip_coef(k.q[0], &bad, 1, NULL, &coef);
+    ck_assert(coef == 0);
+    k.k->adamw(k.q[0], &h, 1, &p, &g, &m, &v, &coef);
+    ck_assert(p == 2 && m == 0 && v == 0);
+    kt_close(&k);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("kernels: losses and optimizer");
+    TCase *t = tcase_create("losses and optimizer");
+    SRunner *r;
+    int failed;
+
+    tcase_add_loop_test(t, test_xent, 0, KT_CASES);
+    tcase_add_test(t, test_bad_target);
+    tcase_add_loop_test(t, test_mse, 0, KT_CASES);
+    tcase_add_loop_test(t, test_softmax, 0, KT_CASES);
+    tcase_add_loop_test(t, test_adamw, 0, KT_CASES);
+    tcase_add_loop_test(t, test_sums_and_clipping, 0, KT_CASES);
+    tcase_set_timeout(t, 300);
+    suite_add_tcase(s, t);
+    r = srunner_create(s);
+    srunner_run_all(r, CK_ENV);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
