@@ -26,18 +26,19 @@ static void axis_free(struct axis *a)
 static double weight_of(bool area, double begin, double scale, int s)
 {
     if (area) {
-        double lo = fmax(begin, s), hi = fmin(begin + scale, s + 1.0);
-        return fmax(hi - lo, 0);
+        double lo = begin > s ? begin : s, end = begin + scale;
+        double hi = end < s + 1.0 ? end : s + 1.0;
+        return hi > lo ? hi - lo : 0;
     }
-    double reach = fmax(scale, 1), d = fabs(s + 0.5 - (begin + 0.5 * scale));
-    return fmax(1 - d / reach, 0);
+    double reach = scale > 1 ? scale : 1, d = fabs(s + 0.5 - (begin + 0.5 * scale));
+    return d < reach ? 1 - d / reach : 0;
 }
 
 static int axis_init(struct axis *a, int from, int to, enum dt_image_filter filter)
 {
     double scale = (double)from / to;
     bool area = filter == DT_FILTER_AREA || (filter == DT_FILTER_AUTO && from > to);
-    double reach = area ? 0.5 * scale : fmax(scale, 1);
+    double reach = area ? 0.5 * scale : scale > 1 ? scale : 1;
     *a = (struct axis){.taps = (int)ceil(2 * reach) + 2};
     a->taps = a->taps > from ? from : a->taps;
     a->first = dt_calloc((size_t)to, sizeof *a->first);
@@ -87,6 +88,35 @@ static void across(const uint8_t *src, const struct axis *a, int w, float *out)
     }
 }
 
+/* Rows of floats are padded to whole blocks, so that the compiler can make vectors of the inner
+ * loops. */
+enum { BLOCK = 16 };
+
+static void set_row(float *restrict acc, const float *restrict from, float weight, size_t n)
+{
+    for (size_t j = 0; j < n; j += BLOCK)
+        for (size_t k = 0; k < BLOCK; k++)
+            acc[j + k] = weight * from[j + k];
+}
+
+static void add_row(float *restrict acc, const float *restrict from, float weight, size_t n)
+{
+    for (size_t j = 0; j < n; j += BLOCK)
+        for (size_t k = 0; k < BLOCK; k++)
+            acc[j + k] += weight * from[j + k];
+}
+
+/* To nearest.  Weights are not negative and sum to 1 but for rounding: only the upper end needs a
+ * bound. */
+static void round_row(const float *restrict acc, uint8_t *restrict out, size_t n)
+{
+    for (size_t j = 0; j < n; j += BLOCK)
+        for (size_t k = 0; k < BLOCK; k++) {
+            int v = (int)(acc[j + k] + 0.5f);
+            out[j + k] = (uint8_t)(v > 255 ? 255 : v);
+        }
+}
+
 static void copy_rows(const struct dt_image *src, int x, int y, struct dt_image *dst)
 {
     for (int i = 0; i < dst->h; i++)
@@ -94,30 +124,50 @@ static void copy_rows(const struct dt_image *src, int x, int y, struct dt_image 
                src->px + ((size_t)(y + i) * (size_t)src->w + (size_t)x) * 3, (size_t)dst->w * 3);
 }
 
+struct rows {          /* scratch */
+    float *ring, *acc; /* [taps][stride], [stride] */
+    uint8_t *out;      /* [stride] */
+    size_t stride;
+};
+
 static void resize(const struct dt_image *src, int x, int y, const struct axis *ax,
-                   const struct axis *ay, float *ring, float *acc, struct dt_image *dst)
+                   const struct axis *ay, const struct rows *r, struct dt_image *dst)
 {
     size_t row = (size_t)dst->w * 3;
     int ready = 0; /* source rows in the ring so far */
     for (int i = 0; i < dst->h; i++) {
         const float *weight = ay->weight + (size_t)i * (size_t)ay->taps;
-        uint8_t *out = dst->px + (size_t)i * row;
         if (ready < ay->first[i])
             ready = ay->first[i];
         for (; ready < ay->first[i] + ay->n[i]; ready++)
             across(src->px + ((size_t)(y + ready) * (size_t)src->w + (size_t)x) * 3, ax, dst->w,
-                   ring + (size_t)(ready % ay->taps) * row);
-        memset(acc, 0, row * sizeof *acc);
+                   r->ring + (size_t)(ready % ay->taps) * r->stride);
         for (int k = 0; k < ay->n[i]; k++) {
-            const float *from = ring + (size_t)((ay->first[i] + k) % ay->taps) * row;
-            for (size_t j = 0; j < row; j++)
-                acc[j] += weight[k] * from[j];
+            const float *from = r->ring + (size_t)((ay->first[i] + k) % ay->taps) * r->stride;
+            if (k == 0)
+                set_row(r->acc, from, weight[k], r->stride);
+            else
+                add_row(r->acc, from, weight[k], r->stride);
         }
-        for (size_t j = 0; j < row; j++) {
-            float v = acc[j] + 0.5f;
-            out[j] = v >= 255 ? 255 : v <= 0 ? 0 : (uint8_t)v;
-        }
+        round_row(r->acc, r->out, r->stride);
+        memcpy(dst->px + (size_t)i * row, r->out, row);
     }
+}
+
+static void rows_free(struct rows *r)
+{
+    dt_free(r->ring);
+    dt_free(r->acc);
+    dt_free(r->out);
+}
+
+static int rows_init(struct rows *r, int taps, int w)
+{
+    r->stride = ((size_t)w * 3 + BLOCK - 1) / BLOCK * BLOCK;
+    r->ring = dt_calloc((size_t)taps * r->stride, sizeof *r->ring);
+    r->acc = dt_calloc(r->stride, sizeof *r->acc);
+    r->out = dt_malloc(r->stride);
+    return r->ring && r->acc && r->out ? 0 : -1;
 }
 
 enum dt_status dt_image_resize(const struct dt_image *src, int x, int y, int rw, int rh, int w,
@@ -126,31 +176,25 @@ enum dt_status dt_image_resize(const struct dt_image *src, int x, int y, int rw,
 {
     struct dt_image dst = {0};
     struct axis ax = {0}, ay = {0};
-    float *ring = NULL, *acc = NULL;
+    struct rows rows = {0};
+    enum dt_status st = DT_OK;
     DT_TRY(dt_image_new(w, h, err, &dst));
     if (rw == w && rh == h) {
         copy_rows(src, x, y, &dst);
         *out = dst;
         return DT_OK;
     }
-    if (axis_init(&ax, rw, w, filter) || axis_init(&ay, rh, h, filter))
-        goto nomem;
-    ring = dt_calloc((size_t)ay.taps * (size_t)w, 3 * sizeof *ring);
-    acc = dt_calloc((size_t)w, 3 * sizeof *acc);
-    if (!ring || !acc)
-        goto nomem;
-    resize(src, x, y, &ax, &ay, ring, acc, &dst);
-    dt_free(ring);
-    dt_free(acc);
+    if (axis_init(&ax, rw, w, filter) || axis_init(&ay, rh, h, filter) ||
+        rows_init(&rows, ay.taps, w))
+        st = dt_error_nomem(err, "an image");
+    else
+        resize(src, x, y, &ax, &ay, &rows, &dst);
+    rows_free(&rows);
     axis_free(&ax);
     axis_free(&ay);
-    *out = dst;
-    return DT_OK;
-nomem:
-    dt_free(ring);
-    dt_free(acc);
-    axis_free(&ax);
-    axis_free(&ay);
-    dt_image_free(&dst);
-    return dt_error_nomem(err, "an image");
+    if (st == DT_OK)
+        *out = dst;
+    else
+        dt_image_free(&dst);
+    return st;
 }
