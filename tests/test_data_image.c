@@ -237,6 +237,46 @@ START_TEST(transparency)
 }
 END_TEST
 
+/* CMYK as Adobe stores it (255 = no ink), and grey. */
+START_TEST(cmyk_and_grey_jpeg)
+{
+    static const uint8_t ink[2][4] = {{255, 255, 255, 255}, {255, 128, 0, 200}};
+    static const uint8_t rgb[2][3] = {{255, 255, 255}, {200, 100, 0}};
+
+    for (int k = 0; k < 3; k++) {
+        struct jpeg_compress_struct c;
+        struct jpeg_error_mgr mgr;
+        unsigned char *bytes = NULL;
+        unsigned long n = 0;
+        uint8_t line[16 * 4];
+        struct dt_image out;
+
+        c.err = jpeg_std_error(&mgr);
+        jpeg_create_compress(&c);
+        jpeg_mem_dest(&c, &bytes, &n);
+        c.image_width = c.image_height = 16;
+        c.input_components = k < 2 ? 4 : 1;
+        c.in_color_space = k < 2 ? JCS_CMYK : JCS_GRAYSCALE;
+        jpeg_set_defaults(&c);
+        jpeg_set_quality(&c, 100, TRUE);
+        jpeg_start_compress(&c, TRUE);
+        for (int i = 0; i < 16 * c.input_components; i++)
+            line[i] = k < 2 ? ink[k][i % 4] : 77;
+        while (c.next_scanline < 16) {
+            JSAMPROW row = line;
+            jpeg_write_scanlines(&c, &row, 1);
+        }
+        jpeg_finish_compress(&c);
+        jpeg_destroy_compress(&c);
+        dt_assert_ok(dt_image_decode(bytes, n, NULL, &err, &out), err);
+        for (int i = 0; i < 16 * 16 * 3; i++)
+            ck_assert_int_le(abs(out.px[i] - (k < 2 ? rgb[k][i % 3] : 77)), 2);
+        dt_image_free(&out);
+        free(bytes);
+    }
+}
+END_TEST
+
 START_TEST(grey_png)
 {
     struct dt_image img = fixture_picture(9, 5, 0), out;
@@ -299,6 +339,7 @@ int main(void)
     tcase_add_test(c, resizing);
     tcase_add_test(c, fitting);
     tcase_add_test(c, transparency);
+    tcase_add_test(c, cmyk_and_grey_jpeg);
     tcase_add_test(c, grey_png);
     tcase_add_test(c, out_of_memory);
     srunner_run_all(r, CK_NORMAL);

@@ -13,7 +13,13 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { THREADS_MAX = 256, QUEUE_MAX = 1 << 16, SAMPLE_BYTES_MAX = 64 << 20, PATCH = 16 };
+enum {
+    THREADS_MAX = 256,
+    QUEUE_MAX = 1 << 16,
+    BATCH_MAX = 8,
+    SAMPLE_BYTES_MAX = 64 << 20,
+    PATCH = 16
+};
 
 struct slot {
     struct dt_document doc;
@@ -39,6 +45,7 @@ struct dt_loader {
     pthread_mutex_t lock;
     pthread_cond_t can_issue, can_take;
     int64_t issued, taken;
+    int batch; /* places that a thread takes at a time; at most queue */
     bool stop;
     struct slot *slots;
     int n_threads;
@@ -85,27 +92,28 @@ static void make_document(const struct dt_loader *l, int64_t place, struct dt_sh
     out->place = place;
 }
 
+/* Takes `batch` places at a time: waking a thread costs as much as a small document. */
 static void *worker(void *arg)
 {
     struct dt_loader *l = arg;
     struct dt_shard_sample scratch = {0};
     pthread_mutex_lock(&l->lock);
     for (;;) {
-        struct dt_document doc = {0};
-        struct slot *s;
-        int64_t place;
-        while (!l->stop && l->issued < l->end && l->issued - l->taken >= l->o.queue)
+        int64_t first, end;
+        while (!l->stop && l->issued < l->end && l->issued - l->taken > l->o.queue - l->batch)
             pthread_cond_wait(&l->can_issue, &l->lock);
         if (l->stop || l->issued >= l->end)
             break;
-        place = l->issued++;
+        first = l->issued;
+        end = first > l->end - l->batch ? l->end : first + l->batch;
+        l->issued = end;
         pthread_mutex_unlock(&l->lock);
-        make_document(l, place, &scratch, &doc);
+        for (int64_t place = first; place < end; place++) /* these slots are this thread's own */
+            make_document(l, place, &scratch, &l->slots[place % l->o.queue].doc);
         pthread_mutex_lock(&l->lock);
-        s = &l->slots[place % l->o.queue];
-        s->doc = doc;
-        s->ready = true;
-        if (place == l->taken)
+        for (int64_t place = first; place < end; place++)
+            l->slots[place % l->o.queue].ready = true;
+        if (first == l->taken)
             pthread_cond_signal(&l->can_take);
     }
     pthread_mutex_unlock(&l->lock);
@@ -130,7 +138,8 @@ static bool take(struct dt_loader *l, struct dt_document *out)
     *out = s->doc;
     s->ready = false;
     l->taken++;
-    pthread_cond_signal(&l->can_issue);
+    if (l->issued - l->taken <= l->o.queue - l->batch)
+        pthread_cond_signal(&l->can_issue);
     pthread_mutex_unlock(&l->lock);
     return true;
 }
@@ -334,6 +343,8 @@ static enum dt_status place_cursor(struct dt_loader *l, struct dt_error *err)
 
 static enum dt_status start_threads(struct dt_loader *l, struct dt_error *err)
 {
+    l->batch = l->o.queue / (2 * l->o.threads);
+    l->batch = l->batch < 1 ? 1 : l->batch > BATCH_MAX ? BATCH_MAX : l->batch;
     l->slots = dt_calloc((size_t)l->o.queue, sizeof *l->slots);
     if (!l->slots)
         return dt_error_nomem(err, "the loader's queue");
