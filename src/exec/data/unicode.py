@@ -47,9 +47,8 @@ def pair(c):
 
 print(f"""/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Made by unicode.py from the Unicode Character Database {u.unidata_version}
- * (Copyright 1991-2021 Unicode, Inc., under the Unicode License, https://www.unicode.org/license.html).
- * Do not edit. */
+ * Made by unicode.py from the Unicode Character Database {u.unidata_version} (Copyright 1991-2021
+ * Unicode, Inc., under the Unicode License, https://www.unicode.org/license.html).  Do not edit. */
 #include "exec/data/unicode_table.h"
 """)
 print("/* clang-format off */")

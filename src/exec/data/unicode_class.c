@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Made by unicode.py from the Unicode Character Database 14.0.0
- * (Copyright 1991-2021 Unicode, Inc., under the Unicode License, https://www.unicode.org/license.html).
- * Do not edit. */
+ * Made by unicode.py from the Unicode Character Database 14.0.0 (Copyright 1991-2021
+ * Unicode, Inc., under the Unicode License, https://www.unicode.org/license.html).  Do not edit. */
 #include "exec/data/unicode_table.h"
 
 /* clang-format off */
