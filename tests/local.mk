@@ -7,6 +7,7 @@ check_PROGRAMS += \
 	tests/test_assign \
 	tests/test_base \
 	tests/test_boundary \
+	tests/test_checkpoint \
 	tests/test_colocate \
 	tests/test_cost \
 	tests/test_cost_comm \

@@ -2,6 +2,12 @@
 noinst_LIBRARIES += libdtexec.a
 libdtexec_a_SOURCES = \
 	src/exec/checkpoint.h \
+	src/exec/checkpoint_dir.c \
+	src/exec/checkpoint_impl.h \
+	src/exec/checkpoint_io.c \
+	src/exec/checkpoint_load.c \
+	src/exec/checkpoint_manifest.c \
+	src/exec/checkpoint_save.c \
 	src/exec/clock.c \
 	src/exec/clock.h \
 	src/exec/data/bpe.c \
@@ -43,6 +49,15 @@ libdtexec_a_SOURCES = \
 	src/exec/data/unicode_decomp.c \
 	src/exec/data/unicode_table.h \
 	src/exec/device.h \
+	src/exec/execute.c \
+	src/exec/execute.h \
+	src/exec/execute_impl.h \
+	src/exec/execute_lane.c \
+	src/exec/execute_loss.c \
+	src/exec/execute_move.c \
+	src/exec/execute_order.c \
+	src/exec/feed.c \
+	src/exec/feed.h \
 	src/exec/modules/batch.c \
 	src/exec/modules/block_spatial.c \
 	src/exec/modules/block_text.c \
@@ -59,6 +74,8 @@ libdtexec_a_SOURCES = \
 	src/exec/modules/params.c \
 	src/exec/modules/run.c \
 	src/exec/modules/stage.c \
+	src/exec/optimizer.c \
+	src/exec/optimizer.h \
 	src/exec/png.c \
 	src/exec/png.h \
 	src/exec/safetensors.c \

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Checkpoints, the inside.  Shared by checkpoint*.c only. */
+#ifndef DT_EXEC_CHECKPOINT_IMPL_H
+#define DT_EXEC_CHECKPOINT_IMPL_H
+
+#include "exec/checkpoint.h"
+#include "exec/safetensors.h"
+
+enum {
+    DT_CKPT_NAME_MAX = 160, /* "exp_avg_sq/" + module + "." + struct dt_param's name */
+    DT_CKPT_VERSION = 1
+};
+
+/* ---- manifest (checkpoint_manifest.c) ---- */
+
+struct dt_manifest_file {
+    char name[64];
+    int64_t bytes;
+    uint32_t crc; /* tensor files: of the header, their tensors have their own */
+    bool tensors;
+};
+struct dt_manifest_tensor {
+    char name[DT_CKPT_NAME_MAX];
+    uint32_t crc;
+};
+struct dt_manifest { /* zero-initialised is valid */
+    int64_t step;
+    struct dt_manifest_file *files;
+    size_t n_files, cap_files;
+    struct dt_manifest_tensor *tensors;
+    size_t n_tensors, cap_tensors;
+};
+void dt_manifest_free(struct dt_manifest *m);
+enum dt_status dt_manifest_add_file(struct dt_manifest *m, const char *name, int64_t bytes,
+                                    uint32_t crc, bool tensors, struct dt_error *err);
+enum dt_status dt_manifest_add_tensor(struct dt_manifest *m, const char *name, uint32_t crc,
+                                      struct dt_error *err);
+/* Adds DIR/name, a file without tensors that is written already. */
+enum dt_status dt_manifest_add_json(struct dt_manifest *m, const char *dir, const char *name,
+                                    struct dt_error *err);
+enum dt_status dt_manifest_write(const char *dir, const struct dt_manifest *m,
+                                 struct dt_error *err);
+/* Reads it and checks every file's size, and the sums of files that hold no tensors. */
+enum dt_status dt_manifest_read(const char *dir, struct dt_error *err, struct dt_manifest *m);
+/* O(log n) after dt_manifest_read; NULL if there is none. */
+const struct dt_manifest_tensor *dt_manifest_find(const struct dt_manifest *m, const char *name);
+/* Opens DIR/name and checks its headers and its tensors' names. */
+enum dt_status dt_manifest_open_tensors(const char *dir, const char *name,
+                                        const struct dt_manifest *m, struct dt_error *err,
+                                        struct dt_tensors **out);
+
+enum dt_status dt_state_write(const char *dir, const struct dt_checkpoint_state *s,
+                              struct dt_manifest *m, struct dt_error *err);
+enum dt_status dt_state_read(const char *dir, struct dt_error *err, struct dt_checkpoint_state *s);
+
+/* ---- folders (checkpoint_dir.c) ---- */
+
+enum dt_status dt_ckpt_path(char *out, size_t size, const char *dir, const char *name,
+                            struct dt_error *err);
+/* Makes DIR and the temporary folder; removes those of processes that are gone. */
+enum dt_status dt_ckpt_begin(const char *dir, int64_t step, struct dt_error *err, char *temp,
+                             size_t size);
+/* Renames, moves the pointer, removes what is too old. */
+enum dt_status dt_ckpt_commit(const char *dir, const char *temp, int64_t step, int keep,
+                              struct dt_error *err, char *final, size_t size);
+void dt_ckpt_remove(const char *path);
+
+/* ---- tensors (checkpoint_io.c) ---- */
+
+/* Carries parameters between a device's flat buffers and host memory in Hugging Face's order. */
+struct dt_ckpt_io {
+    const struct dt_device *dev;
+    struct dt_queue *q;
+    float *host, *turned;
+    size_t floats; /* room of each */
+};
+enum dt_status dt_ckpt_io_open(struct dt_ckpt_io *io, const struct dt_checkpoint_part *part,
+                               struct dt_error *err);
+void dt_ckpt_io_close(struct dt_ckpt_io *io);
+/* *out is valid until the next call. */
+enum dt_status dt_ckpt_get(struct dt_ckpt_io *io, const struct dt_param *p, const float *flat,
+                           struct dt_error *err, const float **out);
+/* Where the caller writes p->n floats before dt_ckpt_put takes them to `flat`. */
+float *dt_ckpt_buffer(struct dt_ckpt_io *io);
+enum dt_status dt_ckpt_put(struct dt_ckpt_io *io, const struct dt_param *p, float *flat,
+                           struct dt_error *err);
+bool dt_ckpt_same_shape(const struct dt_param *p, const struct dt_tensor *x);
+bool dt_ckpt_has_moments(const struct dt_checkpoint_part *part, int i);
+
+/* Names for a message: "a, b and 7 more". */
+struct dt_names {
+    char text[1024];
+    size_t used;
+    int64_t n, left_out;
+};
+void dt_names_add(struct dt_names *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+const char *dt_names_end(struct dt_names *l);
+
+#endif

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Saving: which tensors go to which file, then one after the other through host memory. */
+#include "core/mem.h"
+#include "exec/checkpoint_impl.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SHARD_BYTES_MAX INT64_C(5000000000) /* max_shard_size of Hugging Face's save_pretrained */
+
+enum what { WHAT_MASTER, WHAT_EXP_AVG, WHAT_EXP_AVG_SQ, WHAT_N };
+static const char *const what_prefix[WHAT_N] = {"", "exp_avg/", "exp_avg_sq/"};
+
+struct entry {
+    char name[DT_CKPT_NAME_MAX];
+    int part, param;
+    enum what what;
+    bool tied; /* a copy: left out where the original is there */
+    uint32_t crc;
+};
+
+struct saver {
+    const struct dt_checkpoint_part *parts;
+    int n_parts;
+    struct dt_manifest *manifest;
+    const char *dir;
+    struct dt_tensor_meta meta[2];
+    char step[24];
+};
+
+struct list {
+    struct entry *e;
+    struct dt_tensor *x;
+    size_t n;
+};
+
+static void free_list(struct list *l)
+{
+    dt_free(l->e);
+    dt_free(l->x);
+}
+
+/* By name, originals before their copies, then as given. */
+static int by_name(const void *a, const void *b)
+{
+    const struct entry *x = a, *y = b;
+    int c = strcmp(x->name, y->name);
+
+    if (c)
+        return c;
+    if (x->tied != y->tied)
+        return x->tied - y->tied;
+    return x->part != y->part ? (x->part > y->part) - (x->part < y->part)
+                              : (x->param > y->param) - (x->param < y->param);
+}
+
+static void add(struct list *l, const struct dt_checkpoint_part *part, int part_index, int i,
+                enum what what)
+{
+    struct entry *e = &l->e[l->n++];
+
+    snprintf(e->name, sizeof(e->name), "%s%s.%s", what_prefix[what], part->module,
+             part->params[i].name);
+    e->part = part_index;
+    e->param = i;
+    e->what = what;
+    e->tied = part->params[i].tied;
+}
+
+/* All tensors from `from` to `to` of what is kept, in the order of names. */
+static enum dt_status make_list(const struct saver *s, enum what from, enum what to,
+                                struct dt_error *err, struct list *l)
+{
+    size_t n = 0, kept = 0;
+
+    memset(l, 0, sizeof(*l));
+    for (int p = 0; p < s->n_parts; p++)
+        n += (size_t)s->parts[p].n_params * (size_t)(to - from + 1);
+    l->e = dt_calloc(n ? n : 1, sizeof(*l->e));
+    l->x = dt_calloc(n ? n : 1, sizeof(*l->x));
+    if (!l->e || !l->x) {
+        free_list(l);
+        return dt_error_nomem(err, "a list of tensors");
+    }
+    for (int p = 0; p < s->n_parts; p++)
+        for (int i = 0; i < s->parts[p].n_params; i++)
+            for (int w = (int)from; w <= (int)to; w++)
+                if (w == WHAT_MASTER || dt_ckpt_has_moments(&s->parts[p], i))
+                    add(l, &s->parts[p], p, i, (enum what)w);
+    if (l->n > 1)
+        qsort(l->e, l->n, sizeof(*l->e), by_name);
+    for (size_t i = 0; i < l->n; i++)
+        if (kept == 0 || !l->e[i].tied || strcmp(l->e[kept - 1].name, l->e[i].name) != 0)
+            l->e[kept++] = l->e[i];
+    l->n = kept;
+    for (size_t i = 0; i < l->n; i++) {
+        const struct dt_param *q = &s->parts[l->e[i].part].params[l->e[i].param];
+
+        l->x[i].name = l->e[i].name;
+        l->x[i].type = DT_TENSOR_F32;
+        l->x[i].n_dims = q->n_dims;
+        for (int k = 0; k < q->n_dims; k++)
+            l->x[i].shape[k] = q->shape[k];
+    }
+    return DT_OK;
+}
+
+static const float *flat_of(const struct dt_checkpoint_part *p, enum what what)
+{
+    return what == WHAT_MASTER ? p->master : what == WHAT_EXP_AVG ? p->exp_avg : p->exp_avg_sq;
+}
+
+/* Tensors [first, last) of the list into one file. */
+static enum dt_status write_file(struct saver *s, const struct list *l, size_t first, size_t last,
+                                 const char *name, struct dt_error *err)
+{
+    struct dt_tensor_writer *w;
+    struct dt_ckpt_io io = {0};
+    char path[PATH_MAX];
+    uint64_t bytes = 0;
+    uint32_t header = 0;
+    enum dt_status st = DT_OK;
+    int open_part = -1;
+
+    DT_TRY(dt_ckpt_path(path, sizeof(path), s->dir, name, err));
+    DT_TRY(dt_tensor_writer_new(path, l->x + first, last - first, s->meta, 2, err, &w));
+    for (size_t i = first; i < last && st == DT_OK; i++) {
+        struct entry *e = &l->e[i];
+        const struct dt_checkpoint_part *part = &s->parts[e->part];
+        const float *v = NULL;
+
+        if (e->part != open_part) {
+            if (open_part >= 0)
+                dt_ckpt_io_close(&io);
+            open_part = e->part;
+            st = dt_ckpt_io_open(&io, part, err);
+        }
+        if (st == DT_OK)
+            st = dt_ckpt_get(&io, &part->params[e->param], flat_of(part, e->what), err, &v);
+        if (st == DT_OK)
+            st = dt_tensor_writer_put_f32(w, v, err, &e->crc);
+        if (st == DT_OK)
+            st = dt_manifest_add_tensor(s->manifest, e->name, e->crc, err);
+    }
+    if (open_part >= 0)
+        dt_ckpt_io_close(&io);
+    if (st != DT_OK) {
+        dt_tensor_writer_abort(w);
+        return st;
+    }
+    DT_TRY(dt_tensor_writer_finish(w, err, &bytes, &header));
+    return dt_manifest_add_file(s->manifest, name, (int64_t)bytes, header, true, err);
+}
+
+/* ---- files of a large model ---- */
+
+static int64_t bytes_of(const struct saver *s, const struct entry *e)
+{
+    return (int64_t)(s->parts[e->part].params[e->param].n * sizeof(float));
+}
+
+/* Sets every tensor's file, each as full as it may be; returns how many there are. */
+static int cut(const struct saver *s, struct list *l, int64_t bytes_max)
+{
+    int64_t used = 0;
+    int file = 0;
+
+    for (size_t i = 0; i < l->n; i++) {
+        int64_t bytes = bytes_of(s, &l->e[i]);
+
+        if (used > 0 && used + bytes > bytes_max) {
+            file++;
+            used = 0;
+        }
+        used += bytes;
+        l->x[i].file = file;
+    }
+    return file + 1;
+}
+
+static enum dt_status add_index(struct saver *s, const struct list *l, char (*names)[48],
+                                int n_files, struct dt_error *err)
+{
+    static const char index[] = "model.safetensors.index.json";
+    const char **pointers = dt_calloc((size_t)n_files, sizeof(*pointers));
+    char path[PATH_MAX];
+    enum dt_status st;
+
+    if (!pointers)
+        return dt_error_nomem(err, "names of files");
+    for (int i = 0; i < n_files; i++)
+        pointers[i] = names[i];
+    st = dt_ckpt_path(path, sizeof(path), s->dir, index, err);
+    if (st == DT_OK)
+        st = dt_tensor_index_write(path, l->x, l->n, pointers, n_files, err);
+    dt_free(pointers);
+    return st == DT_OK ? dt_manifest_add_json(s->manifest, s->dir, index, err) : st;
+}
+
+static enum dt_status write_model(struct saver *s, int64_t shard_bytes_max, struct dt_error *err)
+{
+    char(*names)[48];
+    struct list l;
+    enum dt_status st;
+    size_t first = 0;
+    int n;
+
+    DT_TRY(make_list(s, WHAT_MASTER, WHAT_MASTER, err, &l));
+    n = cut(s, &l, shard_bytes_max);
+    if (n == 1) {
+        st = write_file(s, &l, 0, l.n, "model.safetensors", err);
+        free_list(&l);
+        return st;
+    }
+    names = dt_calloc((size_t)n, sizeof(*names));
+    st = names ? DT_OK : dt_error_nomem(err, "names of files");
+    if (st == DT_OK && n > DT_TENSOR_FILES_MAX)
+        st = dt_error_set(err, DT_ERR_INPUT, "a checkpoint of %d files; at most %d", n,
+                          DT_TENSOR_FILES_MAX);
+    for (int i = 0; i < n && st == DT_OK; i++) {
+        size_t last = first;
+
+        while (last < l.n && l.x[last].file == i)
+            last++;
+        snprintf(names[i], sizeof(names[i]), "model-%05d-of-%05d.safetensors", i + 1, n);
+        st = write_file(s, &l, first, last, names[i], err);
+        first = last;
+    }
+    if (st == DT_OK)
+        st = add_index(s, &l, names, n, err);
+    dt_free(names);
+    free_list(&l);
+    return st;
+}
+
+static enum dt_status write_optimizer(struct saver *s, struct dt_error *err)
+{
+    struct list l;
+    enum dt_status st;
+
+    DT_TRY(make_list(s, WHAT_EXP_AVG, WHAT_EXP_AVG_SQ, err, &l));
+    st = write_file(s, &l, 0, l.n, "optimizer.safetensors", err);
+    free_list(&l);
+    return st;
+}
+
+enum dt_status dt_checkpoint_save(const char *dir, const struct dt_checkpoint_part *parts,
+                                  int n_parts, const struct dt_checkpoint_state *state,
+                                  const struct dt_checkpoint_options *opt, struct dt_error *err,
+                                  char *path, size_t path_size)
+{
+    struct dt_manifest manifest = {.step = state->step};
+    char temp[PATH_MAX], final[PATH_MAX];
+    struct saver s = {.parts = parts, .n_parts = n_parts, .manifest = &manifest, .dir = temp};
+    enum dt_status st;
+
+    snprintf(s.step, sizeof(s.step), "%" PRId64, state->step);
+    /* "pt" is what Hugging Face's loaders want to see: rows first, as PyTorch has them */
+    s.meta[0] = (struct dt_tensor_meta){"format", "pt"};
+    s.meta[1] = (struct dt_tensor_meta){"disttrain_step", s.step};
+    DT_TRY(dt_ckpt_begin(dir, state->step, err, temp, sizeof(temp)));
+    st = write_model(&s, opt->shard_bytes_max > 0 ? opt->shard_bytes_max : SHARD_BYTES_MAX, err);
+    if (st == DT_OK)
+        st = write_optimizer(&s, err);
+    if (st == DT_OK)
+        st = dt_state_write(temp, state, &manifest, err);
+    if (st == DT_OK)
+        st = dt_manifest_write(temp, &manifest, err);
+    if (st == DT_OK)
+        st = dt_ckpt_commit(dir, temp, state->step, opt->keep, err, final, sizeof(final));
+    dt_manifest_free(&manifest);
+    if (st != DT_OK) {
+        dt_ckpt_remove(temp);
+        return st;
+    }
+    if (path && snprintf(path, path_size, "%s", final) >= (int)path_size)
+        return dt_error_at(err, DT_ERR_INPUT, final, 0, 0, "file name too long");
+    return DT_OK;
+}
