@@ -95,12 +95,11 @@ DT_INLINE void head_pass(const struct attn *a, const struct work *w, const struc
                  p->scale, w->q, t);
     dt_load_rows(dt_at(a->d_o, s->first_q * p->stride_o + head * d, t), p->stride_o, s->lq, d, room,
                  1.0f, w->d_o, t);
-    for (int64_t i = 0; i < s->lq; i++) {
-        float sum = 0;
+    for (int64_t r = 0; r < s->lq; r++) {
+        const float *g = w->d_o + r * room;
+        const void *orow = dt_at(o, r * p->stride_o, t);
 
-        _Pragma("omp simd reduction(+ : sum)") for (int64_t c = 0; c < d; c++) sum +=
-            w->d_o[i * room + c] * dt_ld(o, i * p->stride_o + c, t);
-        w->dot[i] = sum;
+        DT_SUM(w->dot[r], 0, d, g[i] * dt_ld(orow, i, t));
     }
     memset(w->dq, 0, sizeof(float) * (size_t)(s->lq * room));
     for (int64_t k0 = 0; k0 < s->lk; k0 += KEYS) {

@@ -46,18 +46,18 @@ static int64_t carve(const struct attn *a, int thread, struct work *w)
 /* Scores of one query to its probabilities; the row's state moves on and its output is rescaled. */
 DT_INLINE void softmax_row(float *s, int64_t n, float *max, float *sum, float *o, int64_t room)
 {
-    float m = *max, l = 0, f;
+    float m, l, f;
 
-    _Pragma("omp simd reduction(max : m)") for (int64_t j = 0; j < n; j++) m = s[j] > m ? s[j] : m;
+    DT_MAXIMUM(m, 0, n, s[i]);
+    m = dt_max(*max, m);
     if (m == -INFINITY) { /* sees nothing so far */
         memset(s, 0, sizeof(float) * (size_t)n);
         return;
     }
-    _Pragma("omp simd reduction(+ : l)") for (int64_t j = 0; j < n; j++)
-    {
+    DT_SIMD_LOOP
+    for (int64_t j = 0; j < n; j++)
         s[j] = dt_exp(s[j] - m);
-        l += s[j];
-    }
+    DT_SUM(l, 0, n, s[i]);
     if (m == *max) {
         *sum += l;
         return;

@@ -164,14 +164,10 @@ DT_INLINE void mse_item(const struct mse *a, int64_t item, enum dt_dtype t)
 
     for (int64_t begin = 0; begin < a->width; begin += STRETCH) {
         int64_t end = dt_min64(begin + STRETCH, a->width);
-        float s = 0;
+        float s;
 
-        _Pragma("omp simd reduction(+ : s)") for (int64_t i = begin; i < end; i++)
-        {
-            float e = dt_ld(p, i, t) - dt_ld(z, i, t);
-
-            s += e * e;
-        }
+        DT_SUM(s, begin, end,
+               (dt_ld(p, i, t) - dt_ld(z, i, t)) * (dt_ld(p, i, t) - dt_ld(z, i, t)));
         total += (double)s;
         if (!d)
             continue;

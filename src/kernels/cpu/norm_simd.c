@@ -31,19 +31,13 @@ DT_INLINE void fwd_rows(const struct norm *a, int64_t begin, int64_t end, enum d
         int64_t at = row_at(&a->n, r);
         const void *x = dt_at(a->x, at, t);
         void *y = dt_at_w(a->y, at, t);
-        float sum = 0, sq = 0, mean = 0, rstd;
+        float sum, sq, mean = 0, rstd;
 
         if (a->layer) {
-            _Pragma("omp simd reduction(+ : sum)") for (int64_t i = 0; i < width; i++) sum +=
-                dt_ld(x, i, t);
+            DT_SUM(sum, 0, width, dt_ld(x, i, t));
             mean = sum / (float)width;
         }
-        _Pragma("omp simd reduction(+ : sq)") for (int64_t i = 0; i < width; i++)
-        {
-            float d = dt_ld(x, i, t) - mean;
-
-            sq += d * d;
-        }
+        DT_SUM(sq, 0, width, (dt_ld(x, i, t) - mean) * (dt_ld(x, i, t) - mean));
         rstd = 1.0f / sqrtf(sq / (float)width + a->n.eps);
         if (a->beta) {
             DT_SIMD_LOOP
@@ -84,15 +78,11 @@ DT_INLINE void bwd_rows(const struct norm *a, int64_t begin, int64_t end, float 
         float mean = a->mean ? a->mean[r] : 0, rstd = a->rstd[r], s1 = 0, s2 = 0;
 
         if (dx) {
-            _Pragma("omp simd reduction(+ : s1, s2)") for (int64_t i = 0; i < width; i++)
-            {
-                float g = dt_ld(dy, i, t) * a->gamma[i];
-
-                s1 += g;
-                s2 += g * (dt_ld(x, i, t) - mean);
-            }
+            if (a->layer)
+                DT_SUM(s1, 0, width, dt_ld(dy, i, t) * a->gamma[i]);
+            DT_SUM(s2, 0, width, dt_ld(dy, i, t) * a->gamma[i] * (dt_ld(x, i, t) - mean));
             s2 *= rstd / (float)width;
-            s1 = a->layer ? s1 / (float)width : 0;
+            s1 /= (float)width;
         }
         if (dgamma) {
             DT_SIMD_LOOP

@@ -58,7 +58,7 @@ static void adamw(struct dt_queue *q, const struct dt_adamw *h, int64_t n, float
         dt_cpu_for(q, dt_blocks(n, BLOCK), adamw_block, &a);
 }
 
-/* fp32 over at most STRETCH elements, double over the stretches of a block. */
+/* In double, by stretches. */
 DT_INLINE double block_sum(const struct opt *a, int64_t block, bool square)
 {
     int64_t stop = dt_min64((block + 1) * BLOCK, a->n);
@@ -66,14 +66,10 @@ DT_INLINE double block_sum(const struct opt *a, int64_t block, bool square)
 
     for (int64_t begin = block * BLOCK; begin < stop; begin += STRETCH) {
         int64_t end = dt_min64(begin + STRETCH, stop);
-        double s = 0;
+        double s;
 
-        _Pragma("omp simd reduction(+ : s)") for (int64_t i = begin; i < end; i++)
-        {
-            double x = (double)a->g[i];
-
-            s += square ? x * x : x;
-        }
+        DT_REDUCE(double, 0.0, DT_PLUS, s, begin, end,
+                  square ? (double)a->g[i] * (double)a->g[i] : (double)a->g[i]);
         total += s;
     }
     return total;

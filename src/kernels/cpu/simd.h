@@ -88,6 +88,41 @@ DT_INLINE void *dt_at_w(void *p, int64_t i, enum dt_dtype t)
     return (char *)p + i * (t == DT_BF16 ? 2 : 4);
 }
 
+/* result = sum (or maximum) of `term`, an expression in i, over begin <= i < end: 16 partial
+ * results, element i in number (i - begin) % 16, joined in a fixed tree.  The order is the same on
+ * every instruction set; compilers are shy of vectorising reductions in the usual form. */
+enum { DT_LANES = 16 };
+#define DT_REDUCE(type, init, join, result, begin, end, term)                                      \
+    do {                                                                                           \
+        type lane_[DT_LANES];                                                                      \
+        int64_t at_ = (begin), end_ = (end);                                                       \
+                                                                                                   \
+        for (int l_ = 0; l_ < DT_LANES; l_++)                                                      \
+            lane_[l_] = (init);                                                                    \
+        for (; at_ + DT_LANES <= end_; at_ += DT_LANES) {                                          \
+            DT_SIMD_LOOP                                                                           \
+            for (int l_ = 0; l_ < DT_LANES; l_++) {                                                \
+                int64_t i = at_ + l_;                                                              \
+                                                                                                   \
+                lane_[l_] = join(lane_[l_], (term));                                               \
+            }                                                                                      \
+        }                                                                                          \
+        for (int64_t i = at_; i < end_; i++)                                                       \
+            lane_[i - at_] = join(lane_[i - at_], (term));                                         \
+        for (int w_ = DT_LANES / 2; w_ > 0; w_ /= 2)                                               \
+            for (int l_ = 0; l_ < w_; l_++)                                                        \
+                lane_[l_] = join(lane_[l_], lane_[l_ + w_]);                                       \
+        (result) = lane_[0];                                                                       \
+    } while (0)
+#define DT_PLUS(a, b) ((a) + (b))
+DT_INLINE float dt_max(float a, float b)
+{
+    return b > a ? b : a;
+}
+#define DT_SUM(result, begin, end, term) DT_REDUCE(float, 0.0f, DT_PLUS, result, begin, end, term)
+#define DT_MAXIMUM(result, begin, end, term)                                                       \
+    DT_REDUCE(float, -INFINITY, dt_max, result, begin, end, term)
+
 /* e^x to 2 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, Taylor polynomial of degree 7 in r (error below
  * 3e-9 relative), scaled by 2^n through the exponent bits.  Below -86.6: 0; above 88.7: infinity.
  */

@@ -15,23 +15,14 @@ struct soft {
 DT_INLINE void soft_row(const struct soft *a, int64_t r, enum dt_dtype t)
 {
     const void *x = dt_at(a->x, r * a->width, t);
-    float *y = a->y + r * a->width, max = -INFINITY, f = a->f;
-    double sum = 0;
-    float inv;
+    float *y = a->y + r * a->width, f = a->f, max, inv;
+    double sum;
 
-    _Pragma("omp simd reduction(max : max)") for (int64_t i = 0; i < a->width; i++)
-    {
-        float v = f * dt_ld(x, i, t);
-
-        max = v > max ? v : max;
-    }
-    _Pragma("omp simd reduction(+ : sum)") for (int64_t i = 0; i < a->width; i++)
-    {
-        float e = dt_exp(f * dt_ld(x, i, t) - max);
-
-        y[i] = e;
-        sum += (double)e;
-    }
+    DT_MAXIMUM(max, 0, a->width, f * dt_ld(x, i, t));
+    DT_SIMD_LOOP
+    for (int64_t i = 0; i < a->width; i++)
+        y[i] = dt_exp(f * dt_ld(x, i, t) - max);
+    DT_REDUCE(double, 0.0, DT_PLUS, sum, 0, a->width, (double)y[i]);
     inv = (float)(1.0 / sum);
     DT_SIMD_LOOP
     for (int64_t i = 0; i < a->width; i++)
@@ -62,10 +53,9 @@ enum { STRETCH = 1024 };
 
 static float row_max(const float *z, int64_t n)
 {
-    float max = -INFINITY;
+    float max;
 
-    _Pragma("omp simd reduction(max : max)") for (int64_t i = 0; i < n; i++) max =
-        z[i] > max ? z[i] : max;
+    DT_MAXIMUM(max, 0, n, z[i]);
     return max;
 }
 
@@ -75,10 +65,9 @@ static double row_sum(const float *z, int64_t n, float max)
 
     for (int64_t begin = 0; begin < n; begin += STRETCH) {
         int64_t end = dt_min64(begin + STRETCH, n);
-        float s = 0;
+        float s;
 
-        _Pragma("omp simd reduction(+ : s)") for (int64_t i = begin; i < end; i++) s +=
-            dt_exp(z[i] - max);
+        DT_SUM(s, begin, end, dt_exp(z[i] - max));
         total += (double)s;
     }
     return total;
