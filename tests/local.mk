@@ -18,6 +18,7 @@ check_PROGRAMS += \
 	tests/test_data_tokenizer \
 	tests/test_doc \
 	tests/test_engine \
+	tests/test_execute \
 	tests/test_job \
 	tests/test_kernels_attention \
 	tests/test_kernels_basic \
@@ -44,6 +45,8 @@ check_PROGRAMS += \
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
 tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h
 tests_test_timeline_SOURCES = tests/test_timeline.c tests/synth.c tests/synth.h
+tests_test_execute_SOURCES = tests/test_execute.c tests/exec_fixture.h
+tests_test_execute_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 KERNEL_TEST_SOURCES = tests/kernel_util.h tests/ref_kernels.c tests/ref_kernels.h
 tests_test_kernels_attention_SOURCES = tests/test_kernels_attention.c $(KERNEL_TEST_SOURCES)
 tests_test_kernels_attention_LDADD = $(DT_KERNEL_LIBS) $(LDADD)

@@ -131,27 +131,40 @@ static int sends_of(const struct dt_program *p, uint32_t i)
     return n;
 }
 
-static struct dt_run run_of(const struct dt_exec_vstage *vs, const struct dt_slot_mb *s)
+/* Whose microbatch it is, and the buffers that it reads and writes. */
+static enum dt_status prepare(struct dt_exec *x, struct dt_exec_vstage *vs, struct dt_slot_mb *s,
+                              bool forward, struct dt_error *err, struct dt_run *run)
 {
     const struct dt_stage *g = vs->stage;
+    size_t out = dt_stage_out_bytes(g, s->batch);
+    size_t in = dt_stage_sends_gradient(g) ? dt_stage_in_bytes(g, s->batch) : 0;
 
-    return (struct dt_run){
+    if (forward && out > 0 && !s->out)
+        DT_TRY(dt_exec_message(x, vs, s->mb, false, out, err, &s->out));
+    if (!forward && in > 0 && !s->din)
+        DT_TRY(dt_exec_message(x, vs, s->mb, true, in, err, &s->din));
+    *run = (struct dt_run){
         .batch = s->batch,
         .saved = dt_stage_has_backward(g) ? s->saved.p : NULL,
         .in = s->in,
-        .out = dt_stage_out_bytes(g, s->batch) > 0 ? s->out.p : NULL,
+        .out = s->out ? s->out->data.p : NULL,
         .dout = s->dout,
-        .din = dt_stage_sends_gradient(g) && dt_stage_in_bytes(g, s->batch) > 0 ? s->din.p : NULL,
+        .din = s->din ? s->din->data.p : NULL,
     };
+    return DT_OK;
 }
 
-/* Nobody but readers of out or din needs the microbatch any more. */
-static void slot_done(struct dt_slot_mb *s)
+/* What was read is given back, what was written goes to those that it is sent to. */
+static void hand_on(struct dt_slot_mb *s, bool forward, int sends)
 {
-    dt_exec_release(s->in_from);
-    dt_exec_release(s->dout_from);
-    s->in_from = s->dout_from = NULL;
-    dt_exec_release(s);
+    struct dt_message **from = forward ? &s->in_from : &s->dout_from;
+    struct dt_message **to = forward ? &s->out : &s->din;
+
+    dt_exec_release(*from);
+    *from = NULL;
+    if (*to)
+        (*to)->users += sends - 1;
+    *to = NULL;
 }
 
 static enum dt_status compute(struct dt_exec *x, uint32_t i, struct dt_error *err)
@@ -166,7 +179,7 @@ static enum dt_status compute(struct dt_exec *x, uint32_t i, struct dt_error *er
 
     DT_TRY(dt_exec_slot(x, vs, op->mb, err, &s));
     if (!s->empty) {
-        run = run_of(vs, s);
+        DT_TRY(prepare(x, vs, s, forward, err, &run));
         if (forward)
             dt_stage_forward(x->q, vs->stage, &run, lo, hi);
         else
@@ -177,9 +190,9 @@ static enum dt_status compute(struct dt_exec *x, uint32_t i, struct dt_error *er
     if (forward && !s->empty && vs->v == x->n_v[op->module] - 1 &&
         x->o.model->modules[op->module].role != DT_ROLE_ENCODER)
         dt_exec_loss_take(x, op, s);
-    s->users += sends_of(x->p, i);
+    hand_on(s, forward, sends_of(x->p, i));
     if (!forward || !dt_stage_has_backward(vs->stage))
-        slot_done(s);
+        dt_exec_slot_done(vs, s);
     return DT_OK;
 }
 
@@ -314,8 +327,11 @@ static void begin_iteration(struct dt_exec *x)
 
             memset(vs->finished, 0, (size_t)(vs->last - vs->first) * sizeof(*vs->finished));
             dt_stage_grads_begin(vs->stage);
+            /* an iteration that failed may have left some in use */
             for (struct dt_slot_mb *s = vs->slots; s; s = s->next)
-                s->users = 0; /* an iteration that failed may have left some */
+                s->used = false;
+            for (struct dt_message *k = vs->messages; k; k = k->next)
+                k->users = 0;
             vs->in_use = 0;
         }
 }

@@ -13,19 +13,25 @@ struct dt_buffer { /* device memory that grows */
     size_t cap;
 };
 
-struct dt_exec_vstage;
-/* A microbatch in a virtual stage.  `users`: its own work under way (1) and everyone who still
- * reads its out or din. */
+/* What a stage hands on: outputs of a forward, or gradients of its inputs.  `users`: the stage
+ * while it writes, then every SEND of it that has not been used up. */
+struct dt_message {
+    struct dt_buffer data;
+    uint32_t mb;
+    bool grad;
+    int users;
+    struct dt_message *next;
+};
+/* A microbatch in a virtual stage, from its first input to the end of its last compute op. */
 struct dt_slot_mb {
     uint32_t mb;
-    int users;
+    bool used, empty; /* empty: nothing to compute */
     struct dt_batch *batch;
-    bool empty; /* nothing to compute */
-    struct dt_buffer saved, in_own, out, dout_own, din;
+    struct dt_buffer saved, in_own, dout_own;
     const void *in, *dout;
-    struct dt_slot_mb *in_from, *dout_from; /* whose out or din `in`, `dout` are */
+    struct dt_message *in_from, *dout_from; /* whose data `in`, `dout` are */
+    struct dt_message *out, *din;           /* while they are written */
     struct dt_slot_mb *next;                /* all slots of the virtual stage */
-    struct dt_exec_vstage *owner;
 };
 
 struct dt_exec_vstage {
@@ -34,6 +40,7 @@ struct dt_exec_vstage {
     struct dt_optimizer opt;
     struct dt_batch_limits max;
     struct dt_slot_mb *slots;
+    struct dt_message *messages;
     int in_use, in_use_max;
     bool *finished; /* per block of the stage: gradients are complete */
 };
@@ -100,10 +107,12 @@ enum dt_status dt_exec_room(struct dt_exec *x, struct dt_buffer *b, size_t bytes
 /* The slot of a microbatch; made and filled when it is not there. */
 enum dt_status dt_exec_slot(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
                             struct dt_error *err, struct dt_slot_mb **out);
-/* The slot in use for a microbatch, or NULL. */
-struct dt_slot_mb *dt_exec_find(const struct dt_exec_vstage *vs, uint32_t mb);
-/* One user less; NULL is ignored. */
-void dt_exec_release(struct dt_slot_mb *s);
+void dt_exec_slot_done(struct dt_exec_vstage *vs, struct dt_slot_mb *s);
+/* A message to write, of one user; one that was sent, or NULL; one user less (NULL is ignored). */
+enum dt_status dt_exec_message(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb, bool grad,
+                               size_t bytes, struct dt_error *err, struct dt_message **out);
+struct dt_message *dt_exec_sent(const struct dt_exec_vstage *vs, uint32_t mb, bool grad);
+void dt_exec_release(struct dt_message *m);
 
 /* execute_order.c: x->order of this program. */
 enum dt_status dt_exec_make_order(struct dt_exec *x, struct dt_error *err);

@@ -78,7 +78,7 @@ enum dt_status dt_exec_build(struct dt_exec *x, struct dt_error *err)
 
 static void free_slot(struct dt_exec *x, struct dt_slot_mb *s)
 {
-    struct dt_buffer *b[] = {&s->saved, &s->in_own, &s->out, &s->dout_own, &s->din};
+    struct dt_buffer *b[] = {&s->saved, &s->in_own, &s->dout_own};
 
     for (size_t i = 0; i < sizeof(b) / sizeof(b[0]); i++)
         x->dev->free(x->dev, b[i]->p);
@@ -94,6 +94,13 @@ static void free_slots(struct dt_exec *x, struct dt_exec_vstage *vs)
 
         free_slot(x, vs->slots);
         vs->slots = next;
+    }
+    while (vs->messages) {
+        struct dt_message *next = vs->messages->next;
+
+        x->dev->free(x->dev, vs->messages->data.p);
+        dt_free(vs->messages);
+        vs->messages = next;
     }
     vs->in_use = 0;
 }
@@ -219,27 +226,16 @@ static enum dt_status fill_slot(struct dt_exec *x, struct dt_exec_vstage *vs, st
     DT_TRY(dt_batch_upload(x->q, b, err));
     if (dt_stage_has_backward(vs->stage))
         DT_TRY(dt_exec_room(x, &s->saved, dt_stage_saved_bytes(vs->stage, b), err));
-    DT_TRY(dt_exec_room(x, &s->out, dt_stage_out_bytes(vs->stage, b), err));
-    if (dt_stage_sends_gradient(vs->stage))
-        DT_TRY(dt_exec_room(x, &s->din, dt_stage_in_bytes(vs->stage, b), err));
     return DT_OK;
 }
 
-struct dt_slot_mb *dt_exec_find(const struct dt_exec_vstage *vs, uint32_t mb)
-{
-    for (struct dt_slot_mb *s = vs->slots; s; s = s->next)
-        if (s->users > 0 && s->mb == mb)
-            return s;
-    return NULL;
-}
-
-static enum dt_status free_slot_of(struct dt_exec *x, struct dt_exec_vstage *vs,
-                                   struct dt_error *err, struct dt_slot_mb **out)
+static enum dt_status unused_slot(struct dt_exec *x, struct dt_exec_vstage *vs,
+                                  struct dt_error *err, struct dt_slot_mb **out)
 {
     struct dt_slot_mb *s;
 
     for (s = vs->slots; s; s = s->next)
-        if (s->users == 0) {
+        if (!s->used) {
             *out = s;
             /* its host arrays may still be on their way to a card */
             return x->dev->info.host_memory ? DT_OK : x->dev->queue_sync(x->q, err);
@@ -247,7 +243,6 @@ static enum dt_status free_slot_of(struct dt_exec *x, struct dt_exec_vstage *vs,
     s = dt_calloc(1, sizeof(*s));
     if (!s)
         return dt_error_nomem(err, "a slot");
-    s->owner = vs;
     s->next = vs->slots;
     vs->slots = s;
     DT_TRY(dt_batch_new(x->dev, &x->o.model->modules[vs->module], &vs->max, err, &s->batch));
@@ -258,15 +253,17 @@ static enum dt_status free_slot_of(struct dt_exec *x, struct dt_exec_vstage *vs,
 enum dt_status dt_exec_slot(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
                             struct dt_error *err, struct dt_slot_mb **out)
 {
-    struct dt_slot_mb *s = dt_exec_find(vs, mb);
+    struct dt_slot_mb *s = vs->slots;
 
+    while (s && (!s->used || s->mb != mb))
+        s = s->next;
     if (!s) {
-        DT_TRY(free_slot_of(x, vs, err, &s));
+        DT_TRY(unused_slot(x, vs, err, &s));
         s->mb = mb;
         s->in = s->dout = NULL;
-        s->in_from = s->dout_from = NULL;
+        s->in_from = s->dout_from = s->out = s->din = NULL;
         DT_TRY(fill_slot(x, vs, s, err));
-        s->users = 1;
+        s->used = true;
         if (++vs->in_use > vs->in_use_max)
             vs->in_use_max = vs->in_use;
     }
@@ -274,8 +271,46 @@ enum dt_status dt_exec_slot(struct dt_exec *x, struct dt_exec_vstage *vs, uint32
     return DT_OK;
 }
 
-void dt_exec_release(struct dt_slot_mb *s)
+void dt_exec_slot_done(struct dt_exec_vstage *vs, struct dt_slot_mb *s)
 {
-    if (s && --s->users == 0)
-        s->owner->in_use--;
+    s->used = false;
+    vs->in_use--;
+}
+
+/* ---- messages ---- */
+
+enum dt_status dt_exec_message(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb, bool grad,
+                               size_t bytes, struct dt_error *err, struct dt_message **out)
+{
+    struct dt_message *m = vs->messages;
+
+    while (m && (m->users > 0 || m->grad != grad)) /* sizes of the two directions differ */
+        m = m->next;
+    if (!m) {
+        m = dt_calloc(1, sizeof(*m));
+        if (!m)
+            return dt_error_nomem(err, "a message");
+        m->next = vs->messages;
+        vs->messages = m;
+    }
+    m->mb = mb;
+    m->grad = grad;
+    DT_TRY(dt_exec_room(x, &m->data, bytes, err));
+    m->users = 1;
+    *out = m;
+    return DT_OK;
+}
+
+struct dt_message *dt_exec_sent(const struct dt_exec_vstage *vs, uint32_t mb, bool grad)
+{
+    for (struct dt_message *m = vs->messages; m; m = m->next)
+        if (m->users > 0 && m->mb == mb && m->grad == grad)
+            return m;
+    return NULL;
+}
+
+void dt_exec_release(struct dt_message *m)
+{
+    if (m)
+        m->users--;
 }

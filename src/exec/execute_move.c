@@ -65,9 +65,10 @@ enum dt_status dt_exec_edges(struct dt_exec *x, struct dt_error *err)
 
 /* ---- messages ---- */
 
-struct message {
+struct transfer {
     struct dt_exec_vstage *to;
-    struct dt_slot_mb *slot, *from;
+    struct dt_slot_mb *slot;
+    struct dt_message *from;
     const char *data;
     struct dt_buffer *own;
     const int64_t *rows, *from_at, *to_at;
@@ -79,7 +80,7 @@ struct message {
 };
 
 /* The sender's tensor begins with just what the receiver wants. */
-static bool same_rows(const struct message *m)
+static bool same_rows(const struct transfer *m)
 {
     for (uint32_t i = 0; i < m->mb->n; i++) {
         int64_t s = m->a->samples[m->mb->first + i];
@@ -90,7 +91,7 @@ static bool same_rows(const struct message *m)
     return true;
 }
 
-static enum dt_status copy_rows(struct dt_exec *x, const struct message *m, struct dt_error *err)
+static enum dt_status copy_rows(struct dt_exec *x, const struct transfer *m, struct dt_error *err)
 {
     int64_t all = 0;
     size_t width;
@@ -117,15 +118,15 @@ enum dt_status dt_exec_recv(struct dt_exec *x, const struct dt_op *op, struct dt
     const struct dt_op *send = &x->p->ops[op->peer];
     bool grad = op->flags & DT_OPF_GRAD;
     struct dt_exec_edge *e = NULL;
-    struct message m = {.to = dt_exec_op_vs(x, op)};
+    struct transfer m = {.to = dt_exec_op_vs(x, op)};
     const void **where;
-    struct dt_slot_mb **whose;
+    struct dt_message **whose;
 
     DT_TRY(dt_exec_slot(x, m.to, op->mb, err, &m.slot));
-    m.from = dt_exec_find(dt_exec_op_vs(x, send), send->mb);
+    m.from = dt_exec_sent(dt_exec_op_vs(x, send), send->mb, grad);
     if (!m.from)
         return dt_error_set(err, DT_ERR_INTERNAL, "a message comes from a microbatch that is gone");
-    m.data = grad ? m.from->din.p : m.from->out.p;
+    m.data = m.from->data.p;
     where = grad ? &m.slot->dout : &m.slot->in;
     whose = grad ? &m.slot->dout_from : &m.slot->in_from;
     for (int k = 0; (op->flags & DT_OPF_BOUNDARY) && k < DT_EDGES; k++)

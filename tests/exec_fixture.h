@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * A small world for tests of the executor: models from text, random sequences, one iteration at a
+ * time. */
+#ifndef DT_TESTS_EXEC_FIXTURE_H
+#define DT_TESTS_EXEC_FIXTURE_H
+
+#include "core/mem.h"
+#include "core/memory.h"
+#include "core/rng.h"
+#include "core/schedule.h"
+#include "exec/execute.h"
+#include "test_util.h"
+
+#include <stdio.h>
+
+enum { EF_SEQS_MAX = 32, EF_SEQ_LEN = 48, EF_SIDE = 8 };
+
+struct exec_fixture {
+    struct dt_doc *doc;
+    struct dt_model *model;
+    struct dt_cluster cluster;
+    struct dt_device *dev;
+    struct dt_plan plan;
+    struct dt_diffusion diffusion;
+    struct dt_sequence *seqs[EF_SEQS_MAX];
+    int n_seqs;
+    struct dt_exec *x;
+    struct dt_exec_options opt;
+    struct dt_timeline timeline;
+    struct dt_error err;
+};
+
+#define EF_LLM "llm: {kind: llm, layers: 3, hidden: 32, ffn: 48, heads: 4, kv_heads: 2, vocab: 61}"
+#define EF_ENCODER                                                                                 \
+    "encoder: {kind: encoder, layers: 2, hidden: 24, ffn: 40, heads: 2, patch: 4, positions: 16}"
+#define EF_UNET                                                                                    \
+    "generator: {kind: unet, channels: [8, 16], attention: [false, true], head_dim: 8, "           \
+    "res_blocks: 1, in_channels: 1, out_channels: 1, context_dim: 24, context_len: 3, "            \
+    "latent_scale: 1, resize: 8}"
+
+static inline void ef_model(struct exec_fixture *f, const char *modules)
+{
+    char text[2048];
+
+    snprintf(text, sizeof(text), "{name: small, modules: {%s}}", modules);
+    dt_assert_ok(dt_doc_parse("model", text, strlen(text), &f->err, &f->doc), f->err);
+    dt_assert_ok(dt_model_read(dt_doc_root(f->doc), &f->err, &f->model), f->err);
+}
+
+/* threads 0 = as many as there are. */
+static inline void ef_init(struct exec_fixture *f, const char *modules, int threads)
+{
+    struct dt_device_options o = {.threads = threads, .no_bf16 = true};
+
+    memset(f, 0, sizeof(*f));
+    ef_model(f, modules);
+    f->cluster = (struct dt_cluster){.nodes = 1, .gpus_per_node = 64, .mem_bytes = 1e12};
+    snprintf(f->cluster.name, sizeof(f->cluster.name), "here");
+    dt_assert_ok(dt_device_open_cpu(&o, &f->err, &f->dev), f->err);
+    dt_assert_ok(dt_diffusion_init(&f->diffusion, DT_NOISE_COSINE, 1000, &f->err), f->err);
+}
+
+static inline void ef_doc(struct dt_sequence *s, struct dt_rng *r, enum dt_task task, int text,
+                          int vocab)
+{
+    struct dt_seq_doc *d = &s->docs[s->n_docs];
+    int at = s->n_tokens, patches = EF_SIDE / 4 * (EF_SIDE / 4);
+
+    *d = (struct dt_seq_doc){.task = task, .first = (uint32_t)at};
+    s->ids[at++] = 1;
+    if (task != DT_TASK_TEXT) {
+        struct dt_seq_item *it = &s->items[s->n_items++];
+
+        *it = (struct dt_seq_item){.w = EF_SIDE, .h = EF_SIDE, .doc = (uint32_t)s->n_docs};
+        it->flags = task == DT_TASK_CAPTION ? DT_ITEM_ENCODE : DT_ITEM_GENERATE;
+        it->px = dt_malloc(EF_SIDE * EF_SIDE * 3);
+        ck_assert_ptr_nonnull(it->px);
+        for (int i = 0; i < EF_SIDE * EF_SIDE; i++)
+            memset(it->px + 3 * i, (int)dt_rng_below(r, 256), 3);
+        if (task == DT_TASK_CAPTION) {
+            it->first = (uint32_t)at;
+            it->n = (uint32_t)patches;
+            for (int i = 0; i < patches; i++)
+                s->ids[at++] = 0;
+        }
+    }
+    for (int i = 0; i < text; i++)
+        s->ids[at++] = 3 + (int)dt_rng_below(r, (uint64_t)vocab - 3);
+    s->ids[at++] = 2;
+    d->n = (uint32_t)(at - s->n_tokens);
+    for (int i = s->n_tokens; i < at; i++) {
+        s->doc_of[i] = s->n_docs;
+        s->labels[i] =
+            i + 1 < at && i >= at - 1 - text - (task == DT_TASK_CAPTION) ? s->ids[i + 1] : -1;
+    }
+    s->n_tokens = at;
+    s->n_docs++;
+}
+
+/* Sequences of random documents; every third one is text only. */
+static inline void ef_seqs(struct exec_fixture *f, int n, uint64_t seed)
+{
+    struct dt_rng r;
+    int vocab = f->model->modules[f->model->llm].blocks[0].vocab;
+    bool encodes = f->model->llm > 0, draws = f->model->llm + 1 < f->model->n_modules;
+
+    dt_rng_init(&r, seed, 3);
+    for (int k = 0; k < n; k++) {
+        struct dt_sequence *s = dt_calloc(1, sizeof(*s));
+
+        ck_assert_ptr_nonnull(s);
+        s->index = k;
+        s->seq_len = EF_SEQ_LEN;
+        s->ids = dt_calloc(EF_SEQ_LEN, sizeof(int32_t));
+        s->labels = dt_calloc(EF_SEQ_LEN, sizeof(int32_t));
+        s->doc_of = dt_calloc(EF_SEQ_LEN, sizeof(int32_t));
+        s->docs = dt_calloc(8, sizeof(*s->docs));
+        s->items = dt_calloc(8, sizeof(*s->items));
+        for (int d = 0, docs = 1 + (int)dt_rng_below(&r, 3); d < docs; d++) {
+            enum dt_task task = DT_TASK_TEXT;
+
+            if (k % 3 != 2 && dt_rng_below(&r, 4) > 0)
+                task = dt_rng_below(&r, 2) ? DT_TASK_CAPTION : DT_TASK_GENERATE;
+            if ((task == DT_TASK_CAPTION && !encodes) || (task == DT_TASK_GENERATE && !draws))
+                task = DT_TASK_TEXT;
+            ef_doc(s, &r, task, 1 + (int)dt_rng_below(&r, 9), vocab);
+        }
+        s->text_tokens = s->n_tokens;
+        f->seqs[k] = s;
+    }
+    f->n_seqs = n;
+}
+
+struct ef_layout {
+    int pp, dp;
+};
+static inline void ef_plan(struct exec_fixture *f, int microbatch, const struct ef_layout *l,
+                           bool colocated, enum dt_schedule schedule)
+{
+    struct dt_policy y = {.global_batch = f->n_seqs,
+                          .microbatch = microbatch,
+                          .seq_len = EF_SEQ_LEN,
+                          .schedule = schedule,
+                          .zero = 1,
+                          .overlap_grad = true,
+                          .overlap_param = true};
+    double cost[64];
+
+    for (int i = 0; i < 64; i++)
+        cost[i] = 1;
+    dt_plan_init(&f->plan, f->model, &y);
+    f->plan.colocated = colocated;
+    for (int m = 0; m < f->model->n_modules; m++) {
+        f->plan.modules[m].layout = (struct dt_layout){1, 1, 1, l[m].pp, 1, l[m].dp, 1, 0};
+        dt_plan_split_blocks(cost, f->model->modules[m].n_blocks, l[m].pp,
+                             f->plan.modules[m].split);
+    }
+    dt_assert_ok(dt_plan_place(&f->plan, &f->cluster, &f->err), f->err);
+    dt_assert_ok(dt_plan_validate(&f->plan, f->model, &f->cluster, &f->err), f->err);
+}
+
+static inline void ef_open(struct exec_fixture *f)
+{
+    f->opt = (struct dt_exec_options){.device = f->dev,
+                                      .model = f->model,
+                                      .plan = &f->plan,
+                                      .diffusion = &f->diffusion,
+                                      .text_weight = 1,
+                                      .image_weight = 1,
+                                      .seed = 42};
+    dt_optimizer_defaults(&f->opt.optimizer);
+    f->opt.optimizer.decay = DT_LR_CONSTANT;
+    f->opt.optimizer.lr = 3e-3;
+    dt_assert_ok(dt_exec_new(&f->opt, &f->err, &f->x), f->err);
+}
+
+/* Assigns, compiles, checks and runs one iteration over all sequences. */
+static inline struct dt_exec_result ef_step(struct exec_fixture *f, int64_t step)
+{
+    const struct dt_sequence *seqs[EF_SEQS_MAX];
+    struct dt_exec_input in = {.seqs = seqs, .n = f->n_seqs, .step = step};
+    struct dt_exec_result r;
+    struct dt_samples *samples;
+    struct dt_assignment *a;
+    struct dt_program *p;
+
+    for (int i = 0; i < f->n_seqs; i++)
+        seqs[i] = f->seqs[i];
+    dt_assert_ok(dt_feed_samples(seqs, f->n_seqs, &f->err, &samples), f->err);
+    dt_assert_ok(dt_assign(&f->plan, f->model, NULL, samples, 0, &f->err, &a), f->err);
+    dt_assert_ok(dt_compile(&f->plan, f->model, &f->cluster, a, NULL, &f->err, &p), f->err);
+    dt_assert_ok(dt_program_check(p, f->model, &f->err), f->err);
+    dt_assert_ok(dt_exec_run(f->x, p, &in, &f->err, &f->timeline, &r), f->err);
+    for (uint32_t i = 0; i < p->n_ops; i++) { /* what was measured follows the program */
+        const struct dt_op *op = &p->ops[i];
+
+        ck_assert_int_le(f->timeline.begin_ns[i], f->timeline.end_ns[i]);
+        for (int k = 0; k < 3 && dt_op_resource(op->kind) != DT_RES_COLL; k++)
+            ck_assert(op->dep[k] == DT_NONE ||
+                      f->timeline.end_ns[op->dep[k]] <= f->timeline.begin_ns[i]);
+    }
+    for (int l = 0; l < p->n_lanes; l++)
+        for (int v = p->lanes[l].stage; v < f->plan.modules[p->lanes[l].module].layout.pp;
+             v += f->plan.modules[p->lanes[l].module].layout.pp)
+            if (dt_stage_has_backward(
+                    dt_exec_stage(f->x, p->lanes[l].module, p->lanes[l].replica, v)))
+                ck_assert_int_le(
+                    dt_exec_in_flight(f->x, p->lanes[l].module, p->lanes[l].replica, v),
+                    (int)p->lanes[l].in_flight_max);
+    dt_program_free(p);
+    dt_assign_free(a);
+    dt_samples_free(samples);
+    return r;
+}
+
+static inline void ef_close(struct exec_fixture *f)
+{
+    dt_exec_free(f->x);
+    f->x = NULL;
+}
+
+static inline void ef_free(struct exec_fixture *f)
+{
+    ef_close(f);
+    for (int i = 0; i < f->n_seqs; i++)
+        dt_sequence_free(f->seqs[i]);
+    dt_timeline_free(&f->timeline);
+    dt_diffusion_free(&f->diffusion);
+    dt_model_free(f->model);
+    dt_doc_free(f->doc);
+    f->dev->close(f->dev);
+}
+
+#endif

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The executor: every layout of a model trains alike, and learns. */
+#include "exec_fixture.h"
+
+#include <math.h>
+
+static struct exec_fixture f;
+
+#define CHAIN EF_ENCODER ", " EF_LLM ", " EF_UNET
+
+START_TEST(overfits_a_small_text)
+{
+    static const struct ef_layout one[] = {{1, 1}};
+    struct dt_exec_result first, last = {0};
+
+    ef_init(&f, EF_LLM, 1);
+    ef_seqs(&f, 4, 7);
+    ef_plan(&f, 1, one, false, DT_SCHED_1F1B);
+    ef_open(&f);
+    first = ef_step(&f, 1);
+    /* random weights know nothing: ln 61 */
+    ck_assert_double_eq_tol(first.loss_text, log(61), 0.3);
+    ck_assert_double_gt(first.grad_norm, 0);
+    for (int i = 2; i <= 150; i++)
+        last = ef_step(&f, i);
+    printf("text loss %.3f -> %.4f\n", first.loss_text, last.loss_text);
+    ck_assert_double_lt(last.loss_text, 0.1);
+    ef_free(&f);
+}
+END_TEST
+
+START_TEST(learns_captions_and_images)
+{
+    static const struct ef_layout one[] = {{1, 1}, {1, 1}, {1, 1}};
+    struct dt_exec_result first, r;
+    double image = 0;
+
+    ef_init(&f, CHAIN, 0);
+    ef_seqs(&f, 8, 9);
+    ef_plan(&f, 1, one, true, DT_SCHED_1F1B);
+    ef_open(&f);
+    first = ef_step(&f, 1);
+    ck_assert_int_gt(first.images, 0);
+    ck_assert_int_gt(first.encoded, 0);
+    ck_assert_double_eq_tol(first.loss_image, 1, 0.4); /* of unit noise, predicted by about zero */
+    for (int i = 2; i <= 150; i++) {
+        r = ef_step(&f, i);
+        image += i > 130 ? r.loss_image / 20 : 0;
+    }
+    printf("text %.3f -> %.4f, image %.3f -> %.3f\n", first.loss_text, r.loss_text,
+           first.loss_image, image);
+    ck_assert_double_lt(r.loss_text, 0.2);
+    ck_assert_double_lt(image, 0.7 * first.loss_image);
+    ef_free(&f);
+}
+END_TEST
+
+/* ---- layouts ---- */
+
+struct layout_case {
+    const char *name;
+    struct ef_layout l[3];
+    int microbatch;
+    bool colocated;
+    enum dt_schedule schedule;
+};
+static const struct layout_case layouts[] = {
+    {"colocated", {{1, 1}, {1, 1}, {1, 1}}, 1, true, DT_SCHED_1F1B},
+    {"disjoint", {{1, 1}, {1, 1}, {1, 1}}, 1, false, DT_SCHED_1F1B},
+    {"larger microbatches", {{1, 1}, {1, 1}, {1, 1}}, 3, true, DT_SCHED_1F1B},
+    {"pp 2/3/2", {{2, 1}, {3, 1}, {2, 1}}, 1, false, DT_SCHED_1F1B},
+    {"pp 2/2/3 gpipe", {{2, 1}, {2, 1}, {3, 1}}, 2, false, DT_SCHED_GPIPE},
+    {"dp 2/2/2", {{1, 2}, {1, 2}, {1, 2}}, 1, false, DT_SCHED_1F1B},
+    {"fan-in dp 4/1/2", {{1, 4}, {1, 1}, {1, 2}}, 4, false, DT_SCHED_1F1B},
+    {"fan-out dp 1/4/3", {{1, 1}, {1, 4}, {1, 3}}, 1, false, DT_SCHED_1F1B},
+    {"dp 6/4/3", {{1, 6}, {1, 4}, {1, 3}}, 1, false, DT_SCHED_1F1B},
+    {"colocated pp 2/2/1 dp 1/2/2", {{2, 1}, {2, 2}, {1, 2}}, 1, true, DT_SCHED_1F1B},
+};
+enum { N_LAYOUTS = sizeof(layouts) / sizeof(layouts[0]), STEPS = 8 };
+
+struct curve {
+    struct dt_exec_result r[STEPS];
+};
+
+static void train(const struct layout_case *c, const char *frozen, int threads, struct curve *out)
+{
+    ef_init(&f, CHAIN, threads);
+    ef_seqs(&f, 12, 9);
+    ef_plan(&f, c->microbatch, c->l, c->colocated, c->schedule);
+    for (int m = 0; m < 3; m++)
+        f.plan.modules[m].frozen = frozen[m] == 'f';
+    ef_open(&f);
+    for (int i = 0; i < STEPS; i++)
+        out->r[i] = ef_step(&f, i + 1);
+    ef_free(&f);
+}
+
+static void check_equal(const char *name, const struct curve *a, const struct curve *b)
+{
+    for (int i = 0; i < STEPS; i++) {
+        double tol = i == 0 ? 1e-5 : 1e-3;
+        const struct dt_exec_result *x = &a->r[i], *y = &b->r[i];
+
+        ck_assert_msg(fabs(x->loss_text - y->loss_text) <= tol * x->loss_text,
+                      "%s: step %d: text loss %.9g, should be %.9g", name, i + 1, y->loss_text,
+                      x->loss_text);
+        ck_assert_msg(fabs(x->loss_image - y->loss_image) <= tol * x->loss_image,
+                      "%s: step %d: image loss %.9g, should be %.9g", name, i + 1, y->loss_image,
+                      x->loss_image);
+        ck_assert_msg(fabs(x->grad_norm - y->grad_norm) <= 10 * tol * x->grad_norm,
+                      "%s: step %d: gradient norm %.9g, should be %.9g", name, i + 1, y->grad_norm,
+                      x->grad_norm);
+        ck_assert_int_eq(x->targets, y->targets);
+        ck_assert_int_eq(x->images, y->images);
+    }
+}
+
+START_TEST(every_layout_trains_alike)
+{
+    struct curve one, other;
+
+    train(&layouts[0], "ttt", 1, &one);
+    for (int k = 1; k < N_LAYOUTS; k++) {
+        train(&layouts[k], "ttt", 1, &other);
+        check_equal(layouts[k].name, &one, &other);
+    }
+}
+END_TEST
+
+START_TEST(every_freezing_trains_alike)
+{
+    static const char *const frozen[] = {"ftt", "tft", "ttf", "fft", "ftf", "tff"};
+    struct curve one, other;
+
+    for (int i = 0; i < 6; i++) {
+        train(&layouts[0], frozen[i], 1, &one);
+        ck_assert_double_gt(one.r[0].grad_norm, 0);
+        train(&layouts[3], frozen[i], 1, &other);
+        check_equal(frozen[i], &one, &other);
+        train(&layouts[7], frozen[i], 1, &other);
+        check_equal(frozen[i], &one, &other);
+    }
+}
+END_TEST
+
+START_TEST(threads_and_repetition_change_nothing)
+{
+    struct curve one, two, again;
+
+    train(&layouts[0], "ttt", 1, &one);
+    train(&layouts[0], "ttt", 1, &again);
+    ck_assert_int_eq(memcmp(&one, &again, sizeof(one)), 0);
+    train(&layouts[0], "ttt", 2, &two);
+    check_equal("two threads", &one, &two);
+}
+END_TEST
+
+/* ---- the gradient itself ---- */
+
+/* Loss as a function of one parameter: central differences against the gradient of the walk. */
+START_TEST(gradients_are_those_of_the_loss)
+{
+    struct dt_rng r;
+
+    dt_rng_init(&r, dt_test_seed(), 5);
+    ef_init(&f, CHAIN, 1);
+    ef_seqs(&f, 6, 10);
+    ef_plan(&f, 2, layouts[0].l, true, DT_SCHED_1F1B);
+    ef_open(&f);
+    ef_close(&f);
+    f.opt.optimizer.lr = 0; /* gradients without a step */
+    f.opt.optimizer.clip = 0;
+    dt_assert_ok(dt_exec_new(&f.opt, &f.err, &f.x), f.err);
+    ef_step(&f, 1);
+    for (int m = 0; m < 3; m++) {
+        struct dt_stage *s = dt_exec_stage(f.x, m, 0, 0);
+        float *w = dt_stage_master(s), *g = dt_stage_grads(s);
+        size_t n = dt_stage_param_floats(s);
+        float *grad = malloc(n * sizeof(float)), *dir = malloc(n * sizeof(float));
+        double dot = 0, h = 2e-3, at[2], norm = 0;
+
+        ck_assert(grad && dir);
+        memcpy(grad, g, n * sizeof(float));
+        for (size_t i = 0; i < n; i++) { /* a random direction that leans on the gradient */
+            norm += (double)grad[i] * grad[i];
+            dir[i] = 0;
+        }
+        for (size_t i = 0; i < n; i++)
+            dir[i] = grad[i] == 0
+                         ? 0
+                         : (float)(grad[i] / sqrt(norm) + dt_rng_normal(&r) / sqrt((double)n));
+        for (size_t i = 0; i < n; i++)
+            dot += (double)grad[i] * dir[i];
+        for (int side = 0; side < 2; side++) {
+            double step = side ? -2 * h : h;
+
+            for (size_t i = 0; i < n; i++)
+                w[i] += (float)step * dir[i];
+            dt_assert_ok(dt_exec_changed(f.x, &f.err), f.err);
+            at[side] = ef_step(&f, 1).loss;
+        }
+        for (size_t i = 0; i < n; i++)
+            w[i] += (float)h * dir[i];
+        dt_assert_ok(dt_exec_changed(f.x, &f.err), f.err);
+        ck_assert_msg(fabs((at[0] - at[1]) / (2 * h) - dot) <= 0.02 * fabs(dot),
+                      "module %d: slope %.6g, gradient %.6g", m, (at[0] - at[1]) / (2 * h), dot);
+        free(grad);
+        free(dir);
+    }
+    ef_free(&f);
+}
+END_TEST
+
+START_TEST(refuses_what_it_cannot_run)
+{
+    struct dt_exec *x;
+
+    ef_init(&f, CHAIN, 1);
+    ef_seqs(&f, 4, 11);
+    ef_plan(&f, 1, layouts[0].l, true, DT_SCHED_1F1B);
+    ef_open(&f);
+    f.plan.modules[1].layout.tp = 2;
+    ck_assert_int_eq(dt_exec_new(&f.opt, &f.err, &x), DT_ERR_INPUT);
+    dt_assert_has(f.err.message, "tp");
+    ef_free(&f);
+}
+END_TEST
+
+START_TEST(learning_rate_warms_up_and_falls)
+{
+    struct dt_optimizer_options o;
+
+    dt_optimizer_defaults(&o);
+    o.lr = 2;
+    o.min_lr = 0.5;
+    o.warmup_steps = 4;
+    o.steps = 104;
+    ck_assert_double_eq_tol(dt_optimizer_lr(&o, 1), 0.5, 1e-12);
+    ck_assert_double_eq_tol(dt_optimizer_lr(&o, 4), 2, 1e-12);
+    ck_assert_double_eq_tol(dt_optimizer_lr(&o, 54), 1.25, 1e-12);
+    ck_assert_double_eq_tol(dt_optimizer_lr(&o, 104), 0.5, 1e-12);
+    ck_assert_double_eq_tol(dt_optimizer_lr(&o, 1000), 0.5, 1e-12);
+    o.decay = DT_LR_CONSTANT;
+    ck_assert_double_eq_tol(dt_optimizer_lr(&o, 90), 2, 1e-12);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("execute");
+    TCase *tc = tcase_create("walk");
+    SRunner *sr;
+    int failed;
+
+    tcase_set_timeout(tc, 600);
+    tcase_add_test(tc, overfits_a_small_text);
+    tcase_add_test(tc, learns_captions_and_images);
+    tcase_add_test(tc, every_layout_trains_alike);
+    tcase_add_test(tc, every_freezing_trains_alike);
+    tcase_add_test(tc, threads_and_repetition_change_nothing);
+    tcase_add_test(tc, gradients_are_those_of_the_loss);
+    tcase_add_test(tc, refuses_what_it_cannot_run);
+    tcase_add_test(tc, learning_rate_warms_up_and_falls);
+    suite_add_tcase(suite, tc);
+    sr = srunner_create(suite);
+    srunner_run_all(sr, CK_NORMAL);
+    failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed != 0;
+}
