@@ -183,7 +183,7 @@ static enum dt_status read_root(struct dt_node root, bool shallow, struct dt_job
                                 struct dt_error *err)
 {
     static const char *const keys[] = {"model",  "cluster", "samples",  "profile", "train",
-                                       "search", "plan",    "simulate", NULL};
+                                       "search", "plan",    "simulate", "run",     NULL};
     struct dt_node plan = dt_map_get(root, "plan"), train = dt_map_get(root, "train");
     bool frozen_stated = false;
 
@@ -203,6 +203,7 @@ static enum dt_status read_root(struct dt_node root, bool shallow, struct dt_job
     DT_TRY(dt_job_train(train, j, &frozen_stated, err));
     DT_TRY(dt_job_search(dt_map_get(root, "search"), j, err));
     DT_TRY(dt_job_simulate(dt_map_get(root, "simulate"), j, err));
+    DT_TRY(dt_job_run(dt_map_get(root, "run"), shallow, j, err));
     dt_strategy_policy(j->strategy, &j->policy);
     j->cost_opt.stepccl = j->policy.stepccl;
     j->cost_opt.recompute = j->policy.recompute;
@@ -224,6 +225,7 @@ enum dt_status dt_job_parse(const char *name, const char *text, size_t len,
         return dt_error_nomem(err, "a job");
     snprintf(j->name, sizeof(j->name), "%s", name);
     dt_job_defaults(j);
+    dt_job_run_defaults(&j->run);
     st = dt_doc_parse(name, text, len, err, &j->doc);
     if (st == DT_OK)
         st = apply_overrides(j->doc, overrides, n_overrides, err);
@@ -258,6 +260,7 @@ void dt_job_free(struct dt_job *j)
     dt_model_free(j->model);
     dt_samples_free(j->samples);
     dt_profile_free(j->profile);
+    dt_job_run_free(&j->run);
     dt_doc_free(j->doc);
     dt_free(j);
 }

@@ -19,6 +19,36 @@ struct dt_simulate_options { /* the job's `simulate:` map */
     uint64_t seed;
 };
 
+/* The job's `run:` map: what training needs beyond the plan (disttrain-job(5)).  Paths are as the job file sees them. */
+struct dt_run_options {
+    bool stated;                     /* the map is there */
+    char **data;                     /* shards, folders of shards, "x-{000..012}.tar" */
+    int n_data;
+    char tokenizer[1024];            /* "bytes" or a tokenizer.json */
+    double generate;                 /* share of documents whose image is a target */
+    int fit;                         /* how images get a module's `resize`: index of dt_run_fit_names */
+    bool packed, text_only, shuffle, fatal;
+    int data_threads;
+    int64_t steps, warmup_steps;
+    double lr, min_lr, weight_decay, beta1, beta2, eps, clip;
+    int decay;                       /* index of dt_run_decay_names */
+    double text_weight, image_weight;
+    int noise, noise_steps;          /* index of dt_run_noise_names */
+    uint64_t seed;
+    int threads;                     /* 0 = one per core */
+    int precision;                   /* index of dt_run_precision_names */
+    char log_dir[1024];              /* "" = no files */
+    int log_interval;                /* steps between lines of metrics */
+    char checkpoint_dir[1024];       /* "" = no checkpoints */
+    int64_t checkpoint_interval;     /* steps; 0 = only at the end */
+    int checkpoint_keep;
+    char init_from[1024];            /* weights to begin with; "" = random */
+};
+extern const char *const dt_run_fit_names[];       /* as dt_image_fit_names: "none", "max", "crop", "stretch" */
+extern const char *const dt_run_decay_names[];     /* as dt_lr_decay_names: "constant", "cosine" */
+extern const char *const dt_run_noise_names[];     /* as dt_noise_schedule_names */
+extern const char *const dt_run_precision_names[]; /* "auto", "fp32", "bf16" */
+
 struct dt_job {
     char name[256];                /* file name */
     struct dt_doc *doc;            /* the job as read, overrides applied */
@@ -32,6 +62,7 @@ struct dt_job {
     struct dt_search_options search;
     struct dt_cost_options cost_opt;
     struct dt_simulate_options sim;
+    struct dt_run_options run;
     bool has_plan;
     struct dt_plan plan;           /* for strategy manual: from `plan:` (map or path of a plan.json) */
 };

@@ -47,6 +47,7 @@ libdtcore_a_SOURCES = \
 	src/core/job.h \
 	src/core/job_internal.h \
 	src/core/job_read.c \
+	src/core/job_run.c \
 	src/core/json.c \
 	src/core/json.h \
 	src/core/mem.c \
