@@ -64,8 +64,10 @@ static enum dt_status add_data(struct dt_node n, bool shallow, struct dt_run_opt
     if (strlen(text) >= sizeof(path))
         return dt_node_error(n, err, "data: that path is too long");
     snprintf(path, sizeof(path), "%s", text);
-    if (!shallow && !strchr(text, '{'))
-        DT_TRY(dt_doc_relative(n, text, err, path, sizeof(path)));
+    /* A job may be planned without its data: what is missing is reported when it is opened. */
+    if (!shallow && !strchr(text, '{') &&
+        dt_doc_relative(n, text, NULL, path, sizeof(path)) != DT_OK)
+        snprintf(path, sizeof(path), "%s", text);
     r->data[r->n_data] = dt_strdup(path);
     if (!r->data[r->n_data])
         return dt_error_nomem(err, "paths of the data");

@@ -84,6 +84,8 @@ libdtexec_a_SOURCES = \
 	src/exec/safetensors_header.c \
 	src/exec/safetensors_impl.h \
 	src/exec/safetensors_write.c \
+	src/exec/setup.c \
+	src/exec/setup.h \
 	src/exec/tensorboard.c \
 	src/exec/tensorboard.h
 EXTRA_DIST += src/exec/data/unicode.py
