@@ -164,6 +164,20 @@ static inline bool dt_recomputed(enum dt_recompute r, enum dt_op_family f)
 }
 double dt_block_act_bytes(const struct dt_block *b, const struct dt_shard *s,
                           const struct dt_work *w, enum dt_recompute r);
+/* The same at another width of an element: 2 = bf16 (above), 4 = fp32. */
+double dt_block_act_bytes_of(const struct dt_block *b, const struct dt_shard *s,
+                             const struct dt_work *w, enum dt_recompute r, int elem_bytes);
+/* Groups of a GroupNorm: 32 (diffusers' norm_num_groups) for 128 channels and more; fewer where 32 does not
+ * divide them or a group would have less than 4, since what a ResBlock adds per channel and image (the time
+ * embedding) vanishes in a group of one. */
+static inline int dt_block_groups(int channels)
+{
+    int groups = 32;
+
+    while (groups > 1 && (channels % groups != 0 || channels / groups < 4))
+        groups /= 2;
+    return groups;
+}
 const char *dt_block_kind_name(enum dt_block_kind k);
 double dt_module_flops(const struct dt_module *m, const struct dt_work *w);
 int64_t dt_module_params(const struct dt_module *m);
