@@ -27,6 +27,9 @@ check_PROGRAMS += \
 	tests/test_kernels_product \
 	tests/test_memory \
 	tests/test_model \
+	tests/test_modules_grad \
+	tests/test_modules_noise \
+	tests/test_modules_stage \
 	tests/test_network \
 	tests/test_orchestrate \
 	tests/test_plan \
@@ -58,6 +61,13 @@ tests_test_kernels_norm_SOURCES = tests/test_kernels_norm.c $(KERNEL_TEST_SOURCE
 tests_test_kernels_norm_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_kernels_product_SOURCES = tests/test_kernels_product.c $(KERNEL_TEST_SOURCES)
 tests_test_kernels_product_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+MODULE_TEST_SOURCES = tests/module_util.c tests/module_util.h tests/ref_modules.c tests/ref_modules.h
+tests_test_modules_grad_SOURCES = tests/test_modules_grad.c $(MODULE_TEST_SOURCES)
+tests_test_modules_grad_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_modules_noise_SOURCES = tests/test_modules_noise.c $(MODULE_TEST_SOURCES)
+tests_test_modules_noise_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_modules_stage_SOURCES = tests/test_modules_stage.c $(MODULE_TEST_SOURCES)
+tests_test_modules_stage_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 
 SHELL_TESTS = \
 	tests/test_cli.sh \

@@ -1,0 +1,594 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "module_util.h"
+
+const char *const mu_names[MU_N] = {"llama",    "qwen", "gpt2",     "vit",
+                                    "vit-bare", "unet", "unet-self"};
+
+#define NEW(u, type, n) DT_ARENA_NEW(&(u)->arena, type, (n) + 1)
+
+/* ---- shapes ---- */
+
+static void shape_of(enum mu_kind kind, struct dt_shape *s, int *llm_hidden)
+{
+    *llm_hidden = 0;
+    switch (kind) {
+    case MU_LLAMA:
+    case MU_QWEN:
+    case MU_GPT2:
+        dt_shape_init(s, DT_SHAPE_LLM);
+        s->layers = 2;
+        s->hidden = kind == MU_GPT2 ? 12 : 20;
+        s->ffn = 22;
+        s->heads = s->kv_heads = kind == MU_GPT2 ? 3 : 4;
+        s->kv_heads = kind == MU_LLAMA ? 2 : s->kv_heads;
+        s->head_dim = kind == MU_GPT2 ? 4 : 6;
+        s->vocab = 37;
+        s->qkv_bias = s->qk_norm = kind == MU_QWEN;
+        s->tied = kind != MU_LLAMA;
+        if (kind == MU_GPT2) {
+            s->gated = false;
+            s->bias = s->layernorm = true;
+            s->positions = 16;
+        }
+        break;
+    case MU_VIT:
+    case MU_VIT_BARE:
+        dt_shape_init(s, DT_SHAPE_ENCODER);
+        s->layers = 2;
+        s->hidden = 15;
+        s->ffn = 21;
+        s->heads = s->kv_heads = 3;
+        s->head_dim = 5;
+        s->patch = 3;
+        s->positions = kind == MU_VIT ? 17 : 4;
+        s->pre_norm = kind == MU_VIT_BARE;
+        s->patch_bias = kind == MU_VIT;
+        s->class_tokens = kind == MU_VIT ? 1 : 0;
+        *llm_hidden = kind == MU_VIT ? 14 : 0;
+        s->projector_hidden = 11;
+        break;
+    default:
+        dt_shape_init(s, DT_SHAPE_UNET);
+        s->unet.n_levels = 2;
+        s->unet.channels[0] = kind == MU_UNET ? 8 : 6;
+        s->unet.channels[1] = kind == MU_UNET ? 16 : 9;
+        s->unet.attention[0] = kind == MU_UNET_SELF;
+        s->unet.attention[1] = kind == MU_UNET;
+        s->unet.depth[0] = 1;
+        s->unet.depth[1] = kind == MU_UNET ? 2 : 1;
+        s->unet.heads[0] = 2;
+        s->unet.heads[1] = kind == MU_UNET ? 2 : 3;
+        s->unet.res_blocks = kind == MU_UNET ? 2 : 1;
+        s->unet.in_channels = s->unet.out_channels = 3;
+        s->unet.time_dim = 10;
+        s->unet.context_dim = 7;
+        s->unet.context_len = 3;
+        *llm_hidden = kind == MU_UNET ? 13 : 0;
+    }
+}
+
+static double normal(struct mu *u, const char *what, int64_t i)
+{
+    return dt_rng_normal_at(u->seed, dt_name_hash(what), (uint64_t)i);
+}
+
+/* Rounded to bf16, so that both precisions start from the same numbers. */
+static double exact(double x)
+{
+    float f = (float)x;
+    uint32_t bits;
+
+    memcpy(&bits, &f, 4);
+    bits &= 0xffff0000u;
+    memcpy(&f, &bits, 4);
+    return (double)f;
+}
+
+static double *randoms(struct mu *u, const char *what, int64_t n, double scale)
+{
+    double *v = NEW(u, double, n);
+
+    for (int64_t i = 0; i < n; i++)
+        v[i] = exact(scale * normal(u, what, i));
+    return v;
+}
+
+/* ---- microbatches ---- */
+
+static void fill_llm(struct mu *u)
+{
+    /* three documents of 5, 1 and 6 rows, then padding; images inside the first and the third */
+    static const int doc[14] = {0, 0, 0, 0, 0, 1, 2, 2, 2, 2, 2, 2, -1, -1};
+    static const int in_row[3] = {1, 2, 8}, cond_row[4] = {3, 4, 11, 9};
+    int *ids = NEW(u, int, 14), *target = NEW(u, int, 14);
+    struct dt_rng r;
+
+    dt_rng_init(&r, u->seed, 77);
+    for (int i = 0; i < 14; i++) {
+        ids[i] = (int)dt_rng_below(&r, 37);
+        target[i] = doc[i] < 0 || i % 5 == 3 ? -1 : (int)dt_rng_below(&r, 37);
+    }
+    ids[1] = ids[2] = ids[8] = -1;
+    u->llm = (struct ref_llm_in){14, 3, 4, doc, ids, target, in_row, cond_row, NULL, 0.37};
+    u->max = (struct dt_batch_limits){16, 5, 4, 5, 12};
+    u->n_in = 3 * u->m.blocks[0].hidden;
+    u->n_out = 4 * u->m.blocks[0].hidden;
+}
+
+static void fill_encoder(struct mu *u)
+{
+    static const int sizes[3][2] = {{7, 5}, {12, 12}, {3, 9}}; /* w, h in pixels */
+    struct dt_rng r;
+    int rows = 0;
+
+    dt_rng_init(&r, u->seed, 78);
+    u->n_images = 3;
+    for (int i = 0; i < 3; i++) {
+        int n = 3 * sizes[i][0] * sizes[i][1];
+
+        memcpy(u->sizes[i], sizes[i], sizeof(sizes[i]));
+        u->px[i] = NEW(u, uint8_t, n);
+        for (int k = 0; k < n; k++)
+            u->px[i][k] = (uint8_t)dt_rng_below(&r, 256);
+        rows += (sizes[i][0] + 2) / 3 * ((sizes[i][1] + 2) / 3);
+    }
+    u->max = (struct dt_batch_limits){.rows = rows + 3, .seqs = 4};
+    u->enc.rows = rows;
+    u->n_out = (int64_t)rows * (u->kind == MU_VIT ? 14 : 15);
+}
+
+/* The grid, stated anew: patch rows by (channel, y, x), edges repeated. */
+static void reference_patches(struct mu *u)
+{
+    int side = u->kind == MU_VIT ? 4 : 2, cls = u->kind == MU_VIT, at = 0;
+    int *image = NEW(u, int, u->enc.rows), *pos = NEW(u, int, u->enc.rows);
+    double *px = NEW(u, double, u->enc.rows * 27);
+
+    for (int i = 0; i < u->n_images; i++) {
+        int w = u->sizes[i][0], h = u->sizes[i][1], rows = (h + 2) / 3, cols = (w + 2) / 3;
+
+        for (int p = 0; p < rows * cols; p++, at++) {
+            int r = p / cols, c = p % cols;
+
+            image[at] = i;
+            pos[at] = cls + (int)floor((r + 0.5) / rows * side) * side +
+                      (int)floor((c + 0.5) / cols * side);
+            for (int k = 0; k < 27; k++) {
+                int y = 3 * r + k / 3 % 3, x = 3 * c + k % 3;
+
+                y = y < h ? y : h - 1;
+                x = x < w ? x : w - 1;
+                px[at * 27 + k] = u->px[i][(y * w + x) * 3 + k / 9] / 127.5 - 1;
+            }
+        }
+    }
+    u->enc = (struct ref_encoder_in){u->enc.rows, image, pos, px};
+}
+
+static void fill_unet(struct mu *u)
+{
+    static const int sizes[4][2] = {{4, 6}, {4, 6}, {2, 2}, {6, 4}}; /* h, w */
+    static const double t[4] = {3, 517, 999, 0}, alpha[4] = {0.93, 0.51, 0.11, 0.998};
+    double *sigma = NEW(u, double, 4), *ab = NEW(u, double, 4);
+    int rows = 0, width = u->kind == MU_UNET ? 13 : 7;
+
+    for (int i = 0; i < 4; i++) {
+        memcpy(u->sizes[i], sizes[i], sizeof(sizes[i]));
+        rows += sizes[i][0] * sizes[i][1];
+        ab[i] = (double)(float)alpha[i];
+        sigma[i] = (double)(float)sqrt(1 - alpha[i] * alpha[i]);
+    }
+    u->n_images = 4;
+    u->max = (struct dt_batch_limits){.rows = rows + 16, .seqs = 5};
+    u->n_in = (int64_t)4 * 3 * width;
+    u->gen = (struct ref_unet_in){
+        4,   (const int(*)[2])u->sizes, randoms(u, "x0", rows * 3, 1), NULL, t, ab, sigma, NULL,
+        0.41};
+}
+
+/* ---- opening: names and shapes are asked of a stage of the whole module ---- */
+
+static double start_value(struct mu *u, const struct dt_param *p, int64_t i)
+{
+    double fan = p->n_dims > 1 ? (double)p->n / (double)p->shape[p->transpose ? 1 : 0] : 1;
+    double x = normal(u, p->name, i);
+
+    if (p->n_dims == 1)
+        return (p->init == DT_INIT_ONE ? 1 : 0) + 0.2 * x;
+    return (strstr(p->name, "embed") || strstr(p->name, "wte") || strstr(p->name, "wpe"))
+               ? 0.8 * x
+               : 1.1 * x / sqrt(fan);
+}
+
+static void take_names(struct mu *u)
+{
+    struct dt_device_options opt = {.threads = 1};
+    struct dt_stage_spec spec = {.module = &u->m, .last = u->m.n_blocks, .max = u->max};
+    struct dt_device *dev = NULL;
+    struct dt_stage *s = NULL;
+    struct dt_error err;
+    const struct dt_param *p;
+
+    dt_assert_ok(dt_device_open_cpu(&opt, &err, &dev), err);
+    dt_assert_ok(dt_stage_new(dev, &spec, &err, &s), err);
+    p = dt_stage_params(s, &u->n);
+    u->t = NEW(u, struct mu_tensor, u->n);
+    u->ref.tensors = NEW(u, struct ref_tensor, u->n);
+    for (int i = 0; i < u->n; i++) {
+        struct mu_tensor *t = &u->t[i];
+
+        memcpy(t->name, p[i].name, sizeof(t->name));
+        t->n = (int64_t)p[i].n;
+        t->transpose = p[i].transpose;
+        t->rows = p[i].shape[p[i].transpose ? 1 : 0];
+        t->cols = t->n / t->rows;
+        t->v = NEW(u, double, t->n);
+        t->g = NEW(u, double, t->n);
+        for (int64_t k = 0; k < t->n; k++)
+            t->v[k] = exact(start_value(u, &p[i], k));
+        u->ref.tensors[i] = (struct ref_tensor){t->name, t->n, t->v};
+    }
+    u->ref.n_tensors = u->n;
+    dt_stage_free(s);
+    dev->close(dev);
+}
+
+void mu_open(struct mu *u, enum mu_kind kind, uint64_t seed)
+{
+    struct dt_shape shape;
+    struct dt_error err;
+    int llm_hidden;
+
+    memset(u, 0, sizeof(*u));
+    u->kind = kind;
+    u->seed = seed;
+    shape_of(kind, &shape, &llm_hidden);
+    dt_assert_ok(dt_shape_build(&shape, llm_hidden, &u->arena, &err, &u->m), err);
+    snprintf(u->m.name, sizeof(u->m.name), "%s", mu_names[kind]);
+    u->ref.m = &u->m;
+    u->ref.gpt2 = kind == MU_GPT2;
+    u->ref.rope_theta = 10000;
+    u->ref.norm_eps = u->m.role == DT_ROLE_ENCODER ? 1e-12 : 1e-5;
+    if (u->m.role == DT_ROLE_LLM) {
+        fill_llm(u);
+    } else if (u->m.role == DT_ROLE_ENCODER) {
+        fill_encoder(u);
+        reference_patches(u);
+    } else {
+        fill_unet(u);
+    }
+    u->in = randoms(u, "in", u->n_in, 0.7);
+    u->weights = randoms(u, "objective", u->n_out, 0.6);
+    u->out = NEW(u, double, u->n_out);
+    u->llm.features = u->gen.states = u->in;
+    take_names(u);
+    if (u->m.role == DT_ROLE_GENERATOR) { /* the kernel's noise: a stream per image */
+        double *noise;
+        int at = 0;
+
+        noise = NEW(u, double, 3 * u->max.rows);
+        for (int i = 0; i < u->n_images; i++) {
+            int n = 3 * u->sizes[i][0] * u->sizes[i][1];
+
+            for (int k = 0; k < n; k++)
+                noise[at++] =
+                    (double)(float)dt_rng_normal_at(u->seed, (uint64_t)(500 + i), (uint64_t)k);
+        }
+        u->gen.noise = noise;
+    }
+}
+
+void mu_close(struct mu *u)
+{
+    dt_arena_free(&u->arena);
+}
+
+double mu_reference(struct mu *u)
+{
+    double f = 0;
+
+    if (u->m.role == DT_ROLE_LLM)
+        f = ref_llm(&u->ref, &u->llm, u->out, NULL);
+    else if (u->m.role == DT_ROLE_ENCODER)
+        ref_encoder(&u->ref, &u->enc, u->out);
+    else
+        f = ref_unet(&u->ref, &u->gen, NULL);
+    for (int64_t i = 0; i < u->n_out; i++)
+        f += u->out[i] * u->weights[i];
+    return f;
+}
+
+/* ---- the device ---- */
+
+struct exec {
+    struct mu *u;
+    const struct mu_run *run;
+    struct dt_device *dev;
+    struct dt_queue *q;
+    struct dt_batch *batch;
+    int n;
+    struct dt_stage *stage[8];
+    struct dt_run r[8];
+    void *flow[9], *grad[9];
+};
+
+static void *device_alloc(struct exec *e, size_t bytes)
+{
+    struct dt_error err;
+    void *p = NULL;
+
+    dt_assert_ok(e->dev->alloc(e->dev, bytes + 64, &err, &p), err);
+    memset(p, 0xff,
+           bytes + 64); /* NaN in both precisions: nothing may be read before it is written */
+    return p;
+}
+
+static void fill_batch(struct exec *e)
+{
+    struct mu *u = e->u;
+    struct dt_batch *b;
+    struct dt_error err;
+    int at = 0;
+
+    dt_assert_ok(dt_batch_new(e->dev, &u->m, &u->max, &err, &e->batch), err);
+    b = e->batch;
+    b->train = true;
+    b->loss_scale = (float)(u->m.role == DT_ROLE_LLM ? u->llm.scale : u->gen.scale);
+    b->noise_seed = u->seed;
+    if (u->m.role == DT_ROLE_LLM) {
+        dt_assert_ok(dt_batch_documents(b, u->llm.doc, u->llm.rows, &err), err);
+        for (int i = 0; i < u->llm.rows; i++) {
+            b->host.ids[i] = u->llm.ids[i];
+            b->host.target[i] = u->llm.target[i];
+        }
+        b->n_in = u->llm.n_in;
+        b->n_cond = u->llm.n_cond;
+        memcpy(b->host.in_row, u->llm.in_row, (size_t)u->llm.n_in * 4);
+        memcpy(b->host.cond_row, u->llm.cond_row, (size_t)u->llm.n_cond * 4);
+    }
+    for (int i = 0; i < u->n_images; i++) {
+        float x0[1024];
+        int n = 3 * u->sizes[i][0] * u->sizes[i][1];
+
+        if (u->m.role == DT_ROLE_ENCODER) {
+            dt_assert_ok(dt_batch_patches(b, u->px[i], u->sizes[i][0], u->sizes[i][1], &err), err);
+            continue;
+        }
+        for (int k = 0; k < n; k++)
+            x0[k] = (float)u->gen.x0[at++];
+        dt_assert_ok(
+            dt_batch_latents(b, x0, u->sizes[i][1], u->sizes[i][0], (uint64_t)(500 + i), &err),
+            err);
+        b->host.t[i] = (float)u->gen.t[i];
+        b->host.alpha[i] = (float)u->gen.alpha[i];
+        b->host.sigma[i] = (float)u->gen.sigma[i];
+    }
+    dt_assert_ok(dt_batch_upload(e->q, b, &err), err);
+}
+
+static double number(const void *p, int64_t i, enum dt_dtype t)
+{
+    uint32_t bits;
+    float f;
+
+    if (t == DT_F32)
+        return (double)((const float *)p)[i];
+    bits = (uint32_t)((const uint16_t *)p)[i] << 16;
+    memcpy(&f, &bits, 4);
+    return (double)f;
+}
+
+static void set_number(void *p, int64_t i, enum dt_dtype t, double x)
+{
+    float f = (float)x;
+    uint32_t bits;
+
+    memcpy(&bits, &f, 4);
+    if (t == DT_F32)
+        ((float *)p)[i] = f;
+    else
+        ((uint16_t *)p)[i] = (uint16_t)(bits >> 16);
+}
+
+static struct mu_tensor *find(struct mu *u, const char *name, int *at)
+{
+    for (*at = 0; *at < u->n; (*at)++)
+        if (strcmp(u->t[*at].name, name) == 0)
+            return &u->t[*at];
+    ck_abort_msg("no tensor %s", name);
+    return NULL;
+}
+
+static int64_t lies_at(const struct mu_tensor *t, int64_t i)
+{
+    return t->transpose ? i % t->rows * t->cols + i / t->rows : i;
+}
+
+static void load(struct exec *e, struct dt_stage *s)
+{
+    const struct dt_param *p;
+    int n, at;
+
+    p = dt_stage_params(s, &n);
+    memset(dt_stage_master(s), 0, dt_stage_param_floats(s) * 4);
+    for (int i = 0; i < n; i++) {
+        struct mu_tensor *t = find(e->u, p[i].name, &at);
+
+        for (int64_t k = 0; k < t->n; k++)
+            dt_stage_master(s)[p[i].at + (size_t)lies_at(t, k)] = (float)t->v[k];
+    }
+    dt_stage_changed(e->q, s, 0, e->u->m.n_blocks);
+}
+
+static void make_stages(struct exec *e)
+{
+    struct mu *u = e->u;
+    const struct mu_run *run = e->run;
+    unsigned char trained[128];
+    bool above = run->upstream;
+    struct dt_error err;
+
+    for (int i = 0; i < u->m.n_blocks; i++)
+        trained[i] = !(run->frozen && i >= run->freeze_from && i < run->freeze_to);
+    e->n = run->n_cuts + 1;
+    for (int i = 0; i < e->n; i++) {
+        struct dt_stage_spec spec = {.module = &u->m,
+                                     .first = i > 0 ? run->cuts[i - 1] : 0,
+                                     .last = i < run->n_cuts ? run->cuts[i] : u->m.n_blocks,
+                                     .dtype = run->dtype,
+                                     .recompute = run->recompute,
+                                     .trained = trained,
+                                     .upstream_trained = above,
+                                     .split_backward = run->split_backward,
+                                     .max = u->max};
+        struct dt_run *r = &e->r[i];
+
+        for (int k = spec.first; k < spec.last; k++)
+            above |= trained[k];
+        dt_assert_ok(dt_stage_new(e->dev, &spec, &err, &e->stage[i]), err);
+        load(e, e->stage[i]);
+        dt_stage_grads_begin(e->stage[i]);
+        if (i == 0) {
+            e->flow[0] = device_alloc(e, dt_stage_in_bytes(e->stage[0], e->batch));
+            e->grad[0] = device_alloc(e, dt_stage_in_bytes(e->stage[0], e->batch));
+        } else {
+            ck_assert_uint_eq(dt_stage_in_bytes(e->stage[i], e->batch),
+                              dt_stage_out_bytes(e->stage[i - 1], e->batch));
+        }
+        e->flow[i + 1] = device_alloc(e, dt_stage_out_bytes(e->stage[i], e->batch));
+        e->grad[i + 1] = device_alloc(e, dt_stage_out_bytes(e->stage[i], e->batch));
+        r->batch = e->batch;
+        r->saved = dt_stage_has_backward(e->stage[i])
+                       ? device_alloc(e, dt_stage_saved_bytes(e->stage[i], e->batch))
+                       : NULL;
+        r->stash = run->split_backward
+                       ? device_alloc(e, dt_stage_stash_bytes(e->stage[i], e->batch))
+                       : NULL;
+    }
+    for (int i = 0; i < e->n; i++) {
+        e->r[i].in = e->flow[i];
+        e->r[i].out = e->flow[i + 1];
+        e->r[i].dout = e->grad[i + 1];
+        e->r[i].din = dt_stage_sends_gradient(e->stage[i]) ? e->grad[i] : NULL;
+    }
+}
+
+static void bounds(const struct exec *e, int i, int *first, int *mid, int *last)
+{
+    *first = i > 0 ? e->run->cuts[i - 1] : 0;
+    *last = i < e->run->n_cuts ? e->run->cuts[i] : e->u->m.n_blocks;
+    *mid = e->run->parts ? (*first + *last) / 2 : *last;
+}
+
+static void pass(struct exec *e)
+{
+    struct mu *u = e->u;
+    int first, mid, last;
+
+    for (int i = 0; i < e->n; i++) {
+        bounds(e, i, &first, &mid, &last);
+        dt_stage_forward(e->q, e->stage[i], &e->r[i], first, mid);
+        if (mid < last)
+            dt_stage_forward(e->q, e->stage[i], &e->r[i], mid, last);
+    }
+    for (int64_t i = 0; i < u->n_out; i++)
+        set_number(e->grad[e->n], i, e->run->dtype, u->weights[i]);
+    for (int i = e->n - 1; i >= 0; i--) {
+        int what = e->run->split_backward ? DT_BACKWARD_INPUT : DT_BACKWARD_BOTH;
+
+        if (!dt_stage_has_backward(e->stage[i]))
+            continue;
+        bounds(e, i, &first, &mid, &last);
+        if (mid < last)
+            dt_stage_backward(e->q, e->stage[i], &e->r[i], mid, last, what);
+        dt_stage_backward(e->q, e->stage[i], &e->r[i], first, mid, what);
+    }
+    for (int i = 0; e->run->split_backward && i < e->n; i++) { /* weights in another order */
+        bounds(e, i, &first, &mid, &last);
+        dt_stage_backward(e->q, e->stage[i], &e->r[i], first, last, DT_BACKWARD_WEIGHT);
+    }
+}
+
+static void collect(struct exec *e, struct mu_result *out)
+{
+    struct mu *u = e->u;
+    const struct dt_batch *b = e->batch;
+    int at = 0;
+
+    memset(out, 0, sizeof(*out));
+    out->out = NEW(u, double, u->n_out);
+    out->d_in = NEW(u, double, u->n_in);
+    out->g = NEW(u, double *, u->n);
+    out->has = NEW(u, bool, u->n);
+    for (int64_t i = 0; i < u->n_out; i++)
+        out->out[i] = number(e->flow[e->n], i, e->run->dtype);
+    for (int64_t i = 0; e->r[0].din && i < u->n_in; i++)
+        out->d_in[i] = number(e->grad[0], i, e->run->dtype);
+    for (int i = 0; i < u->n; i++)
+        out->g[i] = NEW(u, double, u->t[i].n);
+    for (int i = 0; i < e->n; i++) {
+        struct dt_stage *s = e->stage[i];
+        const struct dt_param *p;
+        int n;
+
+        p = dt_stage_params(s, &n);
+        dt_stage_grads_finish(e->q, s, 0, u->m.n_blocks);
+        for (int k = 0; k < n; k++) {
+            struct mu_tensor *t = find(u, p[k].name, &at);
+
+            if (!dt_stage_trained(s, p[k].block))
+                continue;
+            out->has[at] = true;
+            for (int64_t j = 0; j < t->n; j++) /* a tied table's copies add up */
+                out->g[at][j] += (double)dt_stage_grads(s)[p[k].at + (size_t)lies_at(t, j)];
+        }
+    }
+    if (u->m.role == DT_ROLE_LLM) {
+        out->nll = NEW(u, double, b->rows);
+        out->best = NEW(u, int, b->rows);
+        for (int64_t i = 0; i < b->rows; i++) {
+            out->nll[i] = (double)b->dev.nll[i];
+            out->best[i] = b->dev.best[i];
+            out->loss += u->llm.scale * out->nll[i];
+        }
+    } else if (u->m.role == DT_ROLE_GENERATOR) {
+        out->pred = NEW(u, double, b->rows * 3);
+        for (int64_t i = 0; i < b->rows * 3; i++)
+            out->pred[i] = (double)b->dev.pred[i];
+        for (int64_t i = 0; i < b->n_seq; i++)
+            out->loss += u->gen.scale * (double)b->dev.sse[i] / (3.0 * b->hw[i][0] * b->hw[i][1]);
+    }
+}
+
+void mu_execute(struct mu *u, const struct mu_run *run, struct mu_result *out)
+{
+    struct exec e = {.u = u, .run = run};
+    struct dt_device_options opt = {.threads = run->threads > 0 ? run->threads : 1};
+    struct dt_error err;
+    int64_t now, max;
+
+    dt_assert_ok(dt_device_open_cpu(&opt, &err, &e.dev), err);
+    dt_assert_ok(e.dev->queue_new(e.dev, false, &err, &e.q), err);
+    fill_batch(&e);
+    make_stages(&e);
+    for (int64_t i = 0; i < u->n_in; i++)
+        set_number(e.flow[0], i, run->dtype, u->in[i]);
+    for (int i = 0; i < (run->microbatches > 0 ? run->microbatches : 1); i++)
+        pass(&e);
+    dt_assert_ok(e.dev->queue_sync(e.q, &err), err);
+    collect(&e, out);
+    for (int i = 0; i <= e.n; i++) {
+        e.dev->free(e.dev, e.flow[i]);
+        e.dev->free(e.dev, e.grad[i]);
+    }
+    for (int i = 0; i < e.n; i++) {
+        e.dev->free(e.dev, e.r[i].saved);
+        e.dev->free(e.dev, e.r[i].stash);
+        dt_stage_free(e.stage[i]);
+    }
+    dt_batch_free(e.batch);
+    e.dev->queue_free(e.q);
+    e.dev->memory_used(e.dev, &now, &max);
+    ck_assert_int_eq(now, 0);
+    e.dev->close(e.dev);
+}

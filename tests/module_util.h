@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * For tests of modules: small modules of every kind, microbatches of odd shapes, and one run of a
+ * module cut into stages anywhere, forward and backward, with its results by tensor name. */
+#ifndef DT_TESTS_MODULE_UTIL_H
+#define DT_TESTS_MODULE_UTIL_H
+
+#include "core/rng.h"
+#include "core/shape.h"
+#include "exec/modules/module.h"
+#include "kernels/kernels.h"
+#include "ref_modules.h"
+#include "test_util.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum mu_kind {
+    MU_LLAMA,     /* grouped keys, SwiGLU */
+    MU_QWEN,      /* biases of q, k, v and their norms; tied head */
+    MU_GPT2,      /* LayerNorm, GELU, learned positions, tied head */
+    MU_VIT,       /* with an MLP projector */
+    MU_VIT_BARE,  /* CLIP's norm in front, no projector, grid smaller than the images */
+    MU_UNET,      /* with a projector, two levels, transformers of depth 2 on one */
+    MU_UNET_SELF, /* no projector; odd channel counts */
+    MU_N
+};
+extern const char *const mu_names[MU_N];
+
+struct mu_tensor {
+    char name[112];
+    int64_t n, rows, cols; /* rows x cols as it lies in the device; transpose swaps */
+    bool transpose;
+    double *v, *g; /* value and gradient, Hugging Face's layout */
+    bool has_grad;
+};
+
+/* A module, its parameters and one microbatch in doubles. */
+struct mu {
+    enum mu_kind kind;
+    uint64_t seed;
+    struct dt_arena arena;
+    struct dt_module m;
+    int n;
+    struct mu_tensor *t;
+    struct ref_module ref;
+    struct ref_llm_in llm;
+    struct ref_encoder_in enc;
+    struct ref_unet_in gen;
+    struct dt_batch_limits max;
+    int sizes[4][2]; /* images */
+    int n_images;
+    uint8_t *px[4];
+    int64_t n_in, n_out;        /* elements of the flow in and out of the module */
+    double *in, *out, *weights; /* flow in; out; weights: the objective is loss + out . weights */
+    double *d_in;
+};
+
+struct mu_run {
+    enum dt_dtype dtype;
+    enum dt_recompute recompute;
+    int cuts[8], n_cuts; /* stage boundaries between 0 and n_blocks */
+    int threads;
+    bool split_backward, parts, frozen;
+    int freeze_from, freeze_to; /* blocks frozen if `frozen` */
+    bool upstream;              /* ask for the gradient of the flow in */
+    int microbatches;           /* the same one several times; 0 = 1 */
+};
+
+struct mu_result {
+    double loss; /* without the objective's linear part */
+    double *out, *d_in;
+    double **g; /* by tensor of struct mu */
+    bool *has;
+    double *nll;
+    int *best;
+    double *pred;
+};
+
+void mu_open(struct mu *u, enum mu_kind kind, uint64_t seed);
+void mu_close(struct mu *u);
+/* Objective in double precision, with the tensors and `in` as they are now. */
+double mu_reference(struct mu *u);
+/* The same on the device; gradients too.  Results live in u's arena. */
+void mu_execute(struct mu *u, const struct mu_run *run, struct mu_result *out);
+
+#endif

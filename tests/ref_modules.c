@@ -1,0 +1,630 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "ref_modules.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NEW(r, n) DT_ARENA_NEW(&(r)->arena, double, n)
+
+const double *ref_get(struct ref_module *r, const char *fmt, ...)
+{
+    char name[160];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof(name), fmt, ap);
+    va_end(ap);
+    for (int i = 0; i < r->n_tensors; i++) { /* names are asked for in their order, mostly */
+        int at = (r->last_used + i) % r->n_tensors;
+
+        if (strcmp(r->tensors[at].name, name) == 0) {
+            r->last_used = at;
+            return r->tensors[at].v;
+        }
+    }
+    return NULL;
+}
+
+static const double *must(struct ref_module *r, const char *prefix, const char *name)
+{
+    const double *v = ref_get(r, "%s%s", prefix, name);
+
+    if (!v) {
+        fprintf(stderr, "no tensor %s%s\n", prefix, name);
+        abort();
+    }
+    return v;
+}
+
+/* ---- pieces ---- */
+
+/* y = x Wᵀ + b, W [out][in]; transposed: W [in][out] */
+static double *linear(struct ref_module *r, int rows, int in, int out, const double *x,
+                      const double *w, const double *b, bool transposed)
+{
+    double *y = NEW(r, (size_t)rows * (size_t)out);
+
+    for (int i = 0; i < rows; i++)
+        for (int o = 0; o < out; o++) {
+            double s = b ? b[o] : 0;
+
+            for (int k = 0; k < in; k++)
+                s += x[i * in + k] * (transposed ? w[k * out + o] : w[o * in + k]);
+            y[i * out + o] = s;
+        }
+    return y;
+}
+
+static double *named(struct ref_module *r, const char *prefix, const char *name, int rows, int in,
+                     int out, const double *x)
+{
+    char text[160];
+
+    snprintf(text, sizeof(text), "%s.weight", name);
+    return linear(r, rows, in, out, x, must(r, prefix, text), ref_get(r, "%s%s.bias", prefix, name),
+                  false);
+}
+
+static double *norm(struct ref_module *r, const char *prefix, const char *name, int rows, int width,
+                    double eps, const double *x)
+{
+    const double *g = ref_get(r, "%s%s.weight", prefix, name),
+                 *b = ref_get(r, "%s%s.bias", prefix, name);
+    double *y = NEW(r, (size_t)rows * (size_t)width);
+
+    for (int i = 0; i < rows; i++) {
+        double mean = 0, var = 0;
+
+        for (int k = 0; b && k < width; k++)
+            mean += x[i * width + k] / width;
+        for (int k = 0; k < width; k++)
+            var += (x[i * width + k] - mean) * (x[i * width + k] - mean) / width;
+        for (int k = 0; k < width; k++)
+            y[i * width + k] = (x[i * width + k] - mean) / sqrt(var + eps) * g[k] + (b ? b[k] : 0);
+    }
+    return y;
+}
+
+static double gelu(double x)
+{
+    return x / 2 * (1 + erf(x / sqrt(2.0)));
+}
+static double gelu_tanh(double x)
+{
+    return x / 2 * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+static double silu(double x)
+{
+    return x / (1 + exp(-x));
+}
+
+static double *map(struct ref_module *r, int n, const double *x, double (*f)(double))
+{
+    double *y = NEW(r, n);
+
+    for (int i = 0; i < n; i++)
+        y[i] = f(x[i]);
+    return y;
+}
+
+static double *plus(struct ref_module *r, int n, const double *a, const double *b)
+{
+    double *y = NEW(r, n);
+
+    for (int i = 0; i < n; i++)
+        y[i] = a[i] + b[i];
+    return y;
+}
+
+/* Rows of q see rows of k that belong to the same number; causal: not later ones. */
+static double *attention(struct ref_module *r, int nq, int nk, const int *of_q, const int *of_k,
+                         int heads, int kv_heads, int dim, bool causal, const double *q,
+                         const double *k, const double *v)
+{
+    double *o = NEW(r, (size_t)nq * (size_t)(heads * dim)), *p = NEW(r, nk);
+
+    for (int i = 0; i < nq; i++)
+        for (int h = 0; h < heads; h++) {
+            int g = h / (heads / kv_heads);
+            double sum = 0, most = -1e300;
+
+            for (int pass = 0; pass < 2; pass++)
+                for (int j = 0; j < nk; j++) {
+                    double s = 0;
+
+                    if (of_q[i] != of_k[j] || (causal && j > i))
+                        continue;
+                    if (pass == 1) {
+                        p[j] = exp(p[j] - most);
+                        sum += p[j];
+                        continue;
+                    }
+                    for (int d = 0; d < dim; d++)
+                        s += q[(i * heads + h) * dim + d] * k[(j * kv_heads + g) * dim + d];
+                    p[j] = s / sqrt((double)dim);
+                    most = p[j] > most ? p[j] : most;
+                }
+            for (int j = 0; j < nk; j++) {
+                if (of_q[i] != of_k[j] || (causal && j > i))
+                    continue;
+                for (int d = 0; d < dim; d++)
+                    o[(i * heads + h) * dim + d] += p[j] / sum * v[(j * kv_heads + g) * dim + d];
+            }
+        }
+    return o;
+}
+
+static void rotate(int rows, int heads, int dim, double theta, const int *pos, double *x)
+{
+    for (int i = 0; i < rows; i++)
+        for (int h = 0; h < heads; h++)
+            for (int d = 0; d < dim / 2; d++) {
+                double a = pos[i] * pow(theta, -2.0 * d / dim);
+                double *u = &x[(i * heads + h) * dim + d], *v = u + dim / 2;
+                double s = *u * cos(a) - *v * sin(a), t = *v * cos(a) + *u * sin(a);
+
+                *u = s;
+                *v = t;
+            }
+}
+
+/* ---- transformer layers ---- */
+
+struct names {
+    const char *norm1, *q, *k, *v, *o, *norm2, *up, *gate, *down;
+};
+static const struct names llama_names = {
+    "input_layernorm",  "self_attn.q_proj", "self_attn.k_proj",
+    "self_attn.v_proj", "self_attn.o_proj", "post_attention_layernorm",
+    "mlp.up_proj",      "mlp.gate_proj",    "mlp.down_proj"};
+static const struct names vit_names = {"layernorm_before",
+                                       "attention.attention.query",
+                                       "attention.attention.key",
+                                       "attention.attention.value",
+                                       "attention.output.dense",
+                                       "layernorm_after",
+                                       "intermediate.dense",
+                                       NULL,
+                                       "output.dense"};
+
+static double *llama_or_vit(struct ref_module *r, const struct dt_block *b, const char *p,
+                            const struct names *n, int rows, const int *doc, const int *pos,
+                            const double *x)
+{
+    int h = b->hidden, q = b->heads * b->head_dim, kv = b->kv_heads * b->head_dim;
+    double *t = norm(r, p, n->norm1, rows, h, r->norm_eps, x), *u, *g;
+    double *qs = named(r, p, n->q, rows, h, q, t), *ks = named(r, p, n->k, rows, h, kv, t);
+    double *vs = named(r, p, n->v, rows, h, kv, t);
+
+    if (b->qk_norm) {
+        qs = norm(r, p, "self_attn.q_norm", rows * b->heads, b->head_dim, r->norm_eps, qs);
+        ks = norm(r, p, "self_attn.k_norm", rows * b->kv_heads, b->head_dim, r->norm_eps, ks);
+    }
+    if (b->causal && b->max_pos == 0) {
+        rotate(rows, b->heads, b->head_dim, r->rope_theta, pos, qs);
+        rotate(rows, b->kv_heads, b->head_dim, r->rope_theta, pos, ks);
+    }
+    t = attention(r, rows, rows, doc, doc, b->heads, b->kv_heads, b->head_dim, b->causal, qs, ks,
+                  vs);
+    t = plus(r, rows * h, x, named(r, p, n->o, rows, q, h, t));
+    u = norm(r, p, n->norm2, rows, h, r->norm_eps, t);
+    if (b->gated) {
+        g = map(r, rows * b->ffn, named(r, p, n->gate, rows, h, b->ffn, u), silu);
+        u = named(r, p, n->up, rows, h, b->ffn, u);
+        for (int i = 0; i < rows * b->ffn; i++)
+            u[i] *= g[i];
+    } else {
+        u = map(r, rows * b->ffn, named(r, p, n->up, rows, h, b->ffn, u), gelu);
+    }
+    return plus(r, rows * h, t, named(r, p, n->down, rows, b->ffn, h, u));
+}
+
+static double *gpt2_layer(struct ref_module *r, const struct dt_block *b, const char *p, int rows,
+                          const int *doc, const double *x)
+{
+    int h = b->hidden;
+    double *t = norm(r, p, "ln_1", rows, h, r->norm_eps, x), *qkv, *part[3];
+
+    qkv = linear(r, rows, h, 3 * h, t, must(r, p, "attn.c_attn.weight"),
+                 must(r, p, "attn.c_attn.bias"), true);
+    for (int j = 0; j < 3; j++) {
+        part[j] = NEW(r, (size_t)rows * (size_t)h);
+        for (int i = 0; i < rows; i++)
+            memcpy(part[j] + i * h, qkv + i * 3 * h + j * h, (size_t)h * sizeof(double));
+    }
+    t = attention(r, rows, rows, doc, doc, b->heads, b->heads, b->head_dim, true, part[0], part[1],
+                  part[2]);
+    t = linear(r, rows, h, h, t, must(r, p, "attn.c_proj.weight"), must(r, p, "attn.c_proj.bias"),
+               true);
+    x = plus(r, rows * h, x, t);
+    t = norm(r, p, "ln_2", rows, h, r->norm_eps, x);
+    t = linear(r, rows, h, b->ffn, t, must(r, p, "mlp.c_fc.weight"), must(r, p, "mlp.c_fc.bias"),
+               true);
+    t = map(r, rows * b->ffn, t, gelu_tanh);
+    t = linear(r, rows, b->ffn, h, t, must(r, p, "mlp.c_proj.weight"),
+               must(r, p, "mlp.c_proj.bias"), true);
+    return plus(r, rows * h, x, t);
+}
+
+/* ---- language model ---- */
+
+static double *embed(struct ref_module *r, const struct ref_llm_in *in, const struct dt_block *b,
+                     const int *pos)
+{
+    const double *e = must(r, "", r->gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight");
+    double *x = NEW(r, (size_t)in->rows * (size_t)b->hidden);
+    int h = b->hidden;
+
+    for (int i = 0; i < in->rows; i++)
+        if (in->ids[i] >= 0)
+            memcpy(x + i * h, e + in->ids[i] * h, (size_t)h * sizeof(double));
+    for (int i = 0; i < in->n_in; i++)
+        memcpy(x + in->in_row[i] * h, in->features + i * h, (size_t)h * sizeof(double));
+    if (b->max_pos > 0) {
+        e = must(r, "", r->gpt2 ? "transformer.wpe.weight" : "model.embed_positions.weight");
+        for (int i = 0; i < in->rows; i++)
+            for (int k = 0; k < h; k++)
+                x[i * h + k] += e[pos[i] * h + k];
+    }
+    return x;
+}
+
+static double nll(int vocab, const double *logits, int target, int *best)
+{
+    double sum = 0, most = logits[0];
+
+    *best = 0;
+    for (int v = 1; v < vocab; v++)
+        if (logits[v] > most) {
+            most = logits[v];
+            *best = v;
+        }
+    for (int v = 0; v < vocab; v++)
+        sum += exp(logits[v] - most);
+    return target < 0 ? 0 : log(sum) + most - logits[target];
+}
+
+double ref_llm(struct ref_module *r, const struct ref_llm_in *in, double *cond, int *best)
+{
+    const struct dt_module *m = r->m;
+    const struct dt_block *head = &m->blocks[m->n_blocks - 1];
+    int h = head->hidden, *pos = DT_ARENA_NEW(&r->arena, int, in->rows), top;
+    double *x, *logits, loss = 0;
+    const double *w;
+    char prefix[64];
+
+    for (int i = 0; i < in->rows; i++)
+        pos[i] = i > 0 && in->doc[i] == in->doc[i - 1] ? pos[i - 1] + 1 : 0;
+    x = embed(r, in, &m->blocks[0], pos);
+    for (int l = 1; l < m->n_blocks - 1; l++) {
+        snprintf(prefix, sizeof(prefix), r->gpt2 ? "transformer.h.%d." : "model.layers.%d.", l - 1);
+        x = r->gpt2
+                ? gpt2_layer(r, &m->blocks[l], prefix, in->rows, in->doc, x)
+                : llama_or_vit(r, &m->blocks[l], prefix, &llama_names, in->rows, in->doc, pos, x);
+    }
+    x = norm(r, "", r->gpt2 ? "transformer.ln_f" : "model.norm", in->rows, h, r->norm_eps, x);
+    for (int i = 0; cond && i < in->n_cond; i++)
+        memcpy(cond + i * h, x + in->cond_row[i] * h, (size_t)h * sizeof(double));
+    w = !head->tied ? must(r, "", "lm_head.weight")
+                    : must(r, "", r->gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight");
+    logits = linear(r, in->rows, h, head->vocab, x, w, NULL, false);
+    for (int i = 0; i < in->rows; i++) {
+        loss += in->scale * nll(head->vocab, logits + i * head->vocab, in->target[i], &top);
+        if (best)
+            best[i] = top;
+    }
+    dt_arena_free(&r->arena);
+    return loss;
+}
+
+/* ---- projector and encoder ---- */
+
+static double *project(struct ref_module *r, const struct dt_block *b, const char *prefix, int rows,
+                       const double *x)
+{
+    double *h;
+
+    if (b->mid_dim == 0)
+        return named(r, prefix, "linear", rows, b->in_dim, b->out_dim, x);
+    h = map(r, rows * b->mid_dim, named(r, prefix, "linear_1", rows, b->in_dim, b->mid_dim, x),
+            gelu);
+    return named(r, prefix, "linear_2", rows, b->mid_dim, b->out_dim, h);
+}
+
+void ref_encoder(struct ref_module *r, const struct ref_encoder_in *in, double *out)
+{
+    const struct dt_module *m = r->m;
+    const struct dt_block *p = &m->blocks[0];
+    int width = p->patch * p->patch * p->channels, h = p->hidden, layer = 0;
+    double *x =
+        named(r, "", "embeddings.patch_embeddings.projection", in->rows, width, h, in->pixels);
+    const double *pos = ref_get(r, "embeddings.position_embeddings");
+    char prefix[64];
+
+    for (int i = 0; pos && i < in->rows * h; i++)
+        x[i] += pos[in->pos[i / h] * h + i % h];
+    for (int i = 1; i < m->n_blocks; i++) {
+        const struct dt_block *b = &m->blocks[i];
+
+        if (b->kind == DT_BLOCK_TRANSFORMER) {
+            snprintf(prefix, sizeof(prefix), "encoder.layer.%d.", layer++);
+            x = llama_or_vit(r, b, prefix, &vit_names, in->rows, in->image, NULL, x);
+        } else if (b->kind == DT_BLOCK_NORM) {
+            x = norm(r, "", i == 1 ? "pre_layrnorm" : "layernorm", in->rows, h, r->norm_eps, x);
+        } else {
+            x = project(r, b, "multi_modal_projector.", in->rows, x);
+            h = b->out_dim;
+        }
+    }
+    memcpy(out, x, (size_t)(in->rows * h) * sizeof(double));
+    dt_arena_free(&r->arena);
+}
+
+/* ---- U-Net, one image at a time ---- */
+
+struct act { /* NHWC of one image */
+    int h, w, c;
+    double *v;
+};
+
+static struct act conv(struct ref_module *r, const char *prefix, const char *name, struct act x,
+                       int out, int kernel, int stride)
+{
+    char text[96];
+    struct act y = {(x.h + 2 * (kernel / 2) - kernel) / stride + 1,
+                    (x.w + 2 * (kernel / 2) - kernel) / stride + 1, out, NULL};
+    const double *w, *b;
+
+    snprintf(text, sizeof(text), "%s.weight", name);
+    w = must(r, prefix, text);
+    snprintf(text, sizeof(text), "%s.bias", name);
+    b = must(r, prefix, text);
+    y.v = NEW(r, (size_t)(y.h * y.w) * (size_t)out);
+    for (int i = 0; i < y.h; i++)
+        for (int j = 0; j < y.w; j++)
+            for (int o = 0; o < out; o++) {
+                double s = b[o];
+
+                for (int ky = 0; ky < kernel; ky++)
+                    for (int kx = 0; kx < kernel; kx++) {
+                        int sy = i * stride + ky - kernel / 2, sx = j * stride + kx - kernel / 2;
+
+                        if (sy < 0 || sy >= x.h || sx < 0 || sx >= x.w)
+                            continue;
+                        for (int c = 0; c < x.c; c++)
+                            s += x.v[(sy * x.w + sx) * x.c + c] *
+                                 w[((o * x.c + c) * kernel + ky) * kernel + kx];
+                    }
+                y.v[(i * y.w + j) * out + o] = s;
+            }
+    return y;
+}
+
+static struct act group_norm(struct ref_module *r, const char *prefix, const char *name,
+                             struct act x, double eps, bool with_silu)
+{
+    const double *g = ref_get(r, "%s%s.weight", prefix, name),
+                 *b = ref_get(r, "%s%s.bias", prefix, name);
+    int groups = dt_block_groups(x.c), each = x.c / groups, px = x.h * x.w;
+    struct act y = x;
+
+    y.v = NEW(r, (size_t)px * (size_t)x.c);
+    for (int k = 0; k < groups; k++) {
+        double mean = 0, var = 0, n = (double)each * px;
+
+        for (int i = 0; i < px; i++)
+            for (int c = k * each; c < (k + 1) * each; c++)
+                mean += x.v[i * x.c + c] / n;
+        for (int i = 0; i < px; i++)
+            for (int c = k * each; c < (k + 1) * each; c++)
+                var += (x.v[i * x.c + c] - mean) * (x.v[i * x.c + c] - mean) / n;
+        for (int i = 0; i < px; i++)
+            for (int c = k * each; c < (k + 1) * each; c++) {
+                double t = (x.v[i * x.c + c] - mean) / sqrt(var + eps) * g[c] + b[c];
+
+                y.v[i * x.c + c] = with_silu ? silu(t) : t;
+            }
+    }
+    return y;
+}
+
+static struct act res_block(struct ref_module *r, const struct dt_block *b, const char *p,
+                            struct act x, const double *time)
+{
+    struct act h = conv(r, p, "conv1", group_norm(r, p, "norm1", x, 1e-5, true), b->c_out, 3, 1);
+    double *e =
+        named(r, p, "time_emb_proj", 1, b->time_dim, b->c_out, map(r, b->time_dim, time, silu));
+
+    for (int i = 0; i < h.h * h.w * h.c; i++)
+        h.v[i] += e[i % h.c];
+    h = conv(r, p, "conv2", group_norm(r, p, "norm2", h, 1e-5, true), b->c_out, 3, 1);
+    if (b->c_in != b->c_out)
+        x = conv(r, p, "conv_shortcut", x, b->c_out, 1, 1);
+    h.v = plus(r, h.h * h.w * h.c, h.v, x.v);
+    return h;
+}
+
+static double *basic_block(struct ref_module *r, const struct dt_block *b, const char *p, int rows,
+                           double *x, const double *states)
+{
+    int c = b->hidden, w = b->heads * b->head_dim, f = b->ffn;
+    int len = states ? b->context_len : rows, cw = states ? b->context_dim : c;
+    int *zero = DT_ARENA_NEW(&r->arena, int, rows + len);
+    double *n = norm(r, p, "norm1", rows, c, 1e-5, x), *q, *k, *v, *h;
+    const double *s = states;
+
+    q = named(r, p, "attn1.to_q", rows, c, w, n);
+    k = named(r, p, "attn1.to_k", rows, c, w, n);
+    v = named(r, p, "attn1.to_v", rows, c, w, n);
+    h = attention(r, rows, rows, zero, zero, b->heads, b->heads, b->head_dim, false, q, k, v);
+    x = plus(r, rows * c, x, named(r, p, "attn1.to_out.0", rows, w, c, h));
+    n = norm(r, p, "norm2", rows, c, 1e-5, x);
+    s = s ? s : n;
+    q = named(r, p, "attn2.to_q", rows, c, w, n);
+    k = named(r, p, "attn2.to_k", len, cw, w, s);
+    v = named(r, p, "attn2.to_v", len, cw, w, s);
+    h = attention(r, rows, len, zero, zero, b->heads, b->heads, b->head_dim, false, q, k, v);
+    x = plus(r, rows * c, x, named(r, p, "attn2.to_out.0", rows, w, c, h));
+    n = norm(r, p, "norm3", rows, c, 1e-5, x);
+    h = named(r, p, "ff.net.0.proj", rows, c, 2 * f, n);
+    n = NEW(r, (size_t)rows * (size_t)f);
+    for (int i = 0; i < rows * f; i++)
+        n[i] = h[i / f * 2 * f + i % f] * gelu(h[i / f * 2 * f + f + i % f]);
+    return plus(r, rows * c, x, named(r, p, "ff.net.2", rows, f, c, n));
+}
+
+static struct act spatial(struct ref_module *r, const struct dt_block *b, const char *p,
+                          struct act x, const double *states)
+{
+    int rows = x.h * x.w;
+    struct act y = group_norm(r, p, "norm", x, 1e-6, false);
+    char q[128];
+
+    y.v = named(r, p, "proj_in", rows, x.c, x.c, y.v);
+    for (int i = 0; i < b->depth; i++) {
+        snprintf(q, sizeof(q), "%stransformer_blocks.%d.", p, i);
+        y.v = basic_block(r, b, q, rows, y.v, b->context_len > 0 ? states : NULL);
+    }
+    y.v = plus(r, rows * x.c, named(r, p, "proj_out", rows, x.c, x.c, y.v), x.v);
+    return y;
+}
+
+static struct act join(struct ref_module *r, struct act a, struct act b)
+{
+    struct act y = {a.h, a.w, a.c + b.c, NULL};
+
+    y.v = NEW(r, (size_t)(a.h * a.w) * (size_t)y.c);
+    for (int i = 0; i < a.h * a.w; i++) {
+        memcpy(y.v + i * y.c, a.v + i * a.c, (size_t)a.c * sizeof(double));
+        memcpy(y.v + i * y.c + a.c, b.v + i * b.c, (size_t)b.c * sizeof(double));
+    }
+    return y;
+}
+
+static struct act twice(struct ref_module *r, struct act x)
+{
+    struct act y = {2 * x.h, 2 * x.w, x.c, NULL};
+
+    y.v = NEW(r, (size_t)(y.h * y.w) * (size_t)y.c);
+    for (int i = 0; i < y.h; i++)
+        for (int j = 0; j < y.w; j++)
+            memcpy(y.v + (i * y.w + j) * y.c, x.v + (i / 2 * x.w + j / 2) * x.c,
+                   (size_t)x.c * sizeof(double));
+    return y;
+}
+
+/* diffusers' forward, driven by the shape of its configuration rather than by our list of blocks:
+ * levels, ResBlocks per level and attention flags are read off the tensors that exist. */
+struct unet {
+    struct ref_module *r;
+    const struct dt_block *block; /* the next one in the list, for widths only */
+    const double *time, *states;
+};
+
+static const struct dt_block *next(struct unet *u, enum dt_block_kind k)
+{
+    while (u->block->kind != k)
+        u->block++;
+    return u->block++;
+}
+
+static struct act pair(struct unet *u, const char *where, int i, struct act x)
+{
+    char p[96];
+
+    snprintf(p, sizeof(p), "%sresnets.%d.", where, i);
+    x = res_block(u->r, next(u, DT_BLOCK_RESNET), p, x, u->time);
+    if (!ref_get(u->r, "%sattentions.%d.norm.weight", where, i))
+        return x;
+    snprintf(p, sizeof(p), "%sattentions.%d.", where, i);
+    return spatial(u->r, next(u, DT_BLOCK_SPATIAL_TRANSFORMER), p, x, u->states);
+}
+
+static struct act unet(struct unet *u, struct act x, int out_channels)
+{
+    struct act skip[64];
+    char where[64], p[96];
+    int n = 0, c0 = u->block->c_out;
+
+    x = conv(u->r, "", "conv_in", x, c0, 3, 1);
+    skip[n++] = x;
+    for (int l = 0; snprintf(where, sizeof(where), "down_blocks.%d.", l),
+             ref_get(u->r, "%sresnets.0.conv1.weight", where);
+         l++) {
+        for (int i = 0; ref_get(u->r, "%sresnets.%d.conv1.weight", where, i); i++)
+            skip[n++] = x = pair(u, where, i, x);
+        if (ref_get(u->r, "%sdownsamplers.0.conv.weight", where))
+            skip[n++] = x = conv(u->r, where, "downsamplers.0.conv", x, x.c, 3, 2);
+    }
+    x = pair(u, "mid_block.", 0, x);
+    snprintf(p, sizeof(p), "mid_block.resnets.1.");
+    x = res_block(u->r, next(u, DT_BLOCK_RESNET), p, x, u->time);
+    for (int l = 0; snprintf(where, sizeof(where), "up_blocks.%d.", l),
+             ref_get(u->r, "%sresnets.0.conv1.weight", where);
+         l++) {
+        for (int i = 0; ref_get(u->r, "%sresnets.%d.conv1.weight", where, i); i++)
+            x = pair(u, where, i, join(u->r, x, skip[--n]));
+        if (ref_get(u->r, "%supsamplers.0.conv.weight", where))
+            x = conv(u->r, where, "upsamplers.0.conv", twice(u->r, x), x.c, 3, 1);
+    }
+    x = group_norm(u->r, "", "conv_norm_out", x, 1e-5, true);
+    return conv(u->r, "", "conv_out", x, out_channels, 3, 1);
+}
+
+static double *time_embedding(struct ref_module *r, const struct dt_block *b, double t)
+{
+    double *sin_cos = NEW(r, b->hidden);
+    int half = b->hidden / 2;
+
+    for (int i = 0; i < half; i++) {
+        double a = t * exp(-log(10000.0) * i / half);
+
+        sin_cos[i] = cos(a);
+        sin_cos[half + i] = sin(a);
+    }
+    return named(r, "time_embedding.", "linear_2", 1, b->time_dim, b->time_dim,
+                 map(r, b->time_dim,
+                     named(r, "time_embedding.", "linear_1", 1, b->hidden, b->time_dim, sin_cos),
+                     silu));
+}
+
+double ref_unet(struct ref_module *r, const struct ref_unet_in *in, double *pred)
+{
+    const struct dt_module *m = r->m;
+    const struct dt_block *proj = m->blocks[0].kind == DT_BLOCK_PROJECTOR ? &m->blocks[0] : NULL;
+    const struct dt_block *time = proj ? &m->blocks[1] : &m->blocks[0], *first = time + 1;
+    int ctx = 0, width = 0, at = 0, out = m->blocks[m->n_blocks - 1].c_out;
+    double loss = 0;
+
+    for (int i = 0; i < m->n_blocks; i++)
+        if (m->blocks[i].kind == DT_BLOCK_SPATIAL_TRANSFORMER) {
+            ctx = m->blocks[i].context_len;
+            width = proj ? proj->in_dim : m->blocks[i].context_dim;
+        }
+    for (int i = 0; i < in->n; i++) {
+        int h = in->hw[i][0], w = in->hw[i][1], n = h * w * first->c_in;
+        struct unet u = {r, first, time_embedding(r, time, in->t[i]), in->states + i * ctx * width};
+        struct act x = {h, w, first->c_in, NEW(r, n)};
+        double sse = 0;
+
+        if (proj)
+            u.states = project(r, proj, "context_projector.", ctx, u.states);
+        for (int k = 0; k < n; k++)
+            x.v[k] = in->alpha[i] * in->x0[at + k] + in->sigma[i] * in->noise[at + k];
+        x = unet(&u, x, out);
+        for (int k = 0; k < n; k++) {
+            double e = x.v[k] - in->noise[at + k];
+
+            sse += e * e;
+            if (pred)
+                pred[at + k] = x.v[k];
+        }
+        loss += in->scale * sse / n;
+        at += n;
+    }
+    dt_arena_free(&r->arena);
+    return loss;
+}

@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * What must not change results: stage boundaries, recompute, threads, parts, split backwards.  What
+ * must: precision within bounds.  And: memory is what the model says, names and counts are whole.
+ */
+#include "module_util.h"
+
+static void open_case(struct mu *u, int i)
+{
+    mu_open(u, (enum mu_kind)(i % MU_N), dt_test_seed() + (uint64_t)(i / MU_N));
+}
+
+static void same(const struct mu *u, const char *why, const struct mu_result *a,
+                 const struct mu_result *b)
+{
+    ck_assert_msg(memcmp(&a->loss, &b->loss, sizeof(a->loss)) == 0, "%s, %s: loss %.17g, %.17g",
+                  mu_names[u->kind], why, a->loss, b->loss);
+    for (int64_t i = 0; i < u->n_out; i++)
+        ck_assert_msg(a->out[i] == b->out[i], "%s, %s: output %lld", mu_names[u->kind], why,
+                      (long long)i);
+    for (int64_t i = 0; i < u->n_in; i++)
+        ck_assert_msg(a->d_in[i] == b->d_in[i], "%s, %s: gradient of input %lld: %.17g, %.17g",
+                      mu_names[u->kind], why, (long long)i, a->d_in[i], b->d_in[i]);
+    for (int i = 0; i < u->n; i++)
+        for (int64_t k = 0; k < u->t[i].n; k++)
+            ck_assert_msg(a->g[i][k] == b->g[i][k], "%s, %s: gradient of %s[%lld]: %.17g, %.17g",
+                          mu_names[u->kind], why, u->t[i].name, (long long)k, a->g[i][k],
+                          b->g[i][k]);
+}
+
+/* Largest difference of gradients, by tensor, over the tensor's norm. */
+static double distance(const struct mu *u, const struct mu_result *a, const struct mu_result *b)
+{
+    double most = 0;
+
+    for (int i = 0; i < u->n; i++) {
+        double d = 0, n = 0;
+
+        for (int64_t k = 0; k < u->t[i].n; k++) {
+            d += (a->g[i][k] - b->g[i][k]) * (a->g[i][k] - b->g[i][k]);
+            n += b->g[i][k] * b->g[i][k];
+        }
+        most = fmax(most, sqrt(d) / (0.05 + sqrt(n)));
+    }
+    return most;
+}
+
+START_TEST(a_boundary_anywhere_changes_nothing)
+{
+    struct mu u;
+    struct mu_run run = {.upstream = true};
+    struct mu_result whole, cut;
+    bool tied;
+
+    open_case(&u, _i);
+    tied = u.m.blocks[u.m.n_blocks - 1].tied;
+    mu_execute(&u, &run, &whole);
+    run.n_cuts = 1;
+    for (run.cuts[0] = 1; run.cuts[0] < u.m.n_blocks; run.cuts[0]++) {
+        mu_execute(&u, &run, &cut);
+        if (tied) /* two copies are added up by the trainer, in another order */
+            ck_assert_msg(distance(&u, &cut, &whole) < 1e-6, "%s cut at %d", mu_names[u.kind],
+                          run.cuts[0]);
+        else
+            same(&u, "cut", &cut, &whole);
+    }
+    run.n_cuts = 3; /* the middle ones carry what they do not use */
+    run.cuts[0] = u.m.n_blocks / 4 + 1;
+    run.cuts[1] = run.cuts[0] + 1;
+    run.cuts[2] = u.m.n_blocks - 1;
+    if (run.cuts[1] < run.cuts[2]) {
+        mu_execute(&u, &run, &cut);
+        if (!tied)
+            same(&u, "four stages", &cut, &whole);
+    }
+    mu_close(&u);
+}
+END_TEST
+
+START_TEST(recompute_changes_nothing)
+{
+    struct mu u;
+    struct mu_run run = {.upstream = true};
+    struct mu_result none, other;
+
+    open_case(&u, _i % MU_N);
+    run.dtype = _i < MU_N ? DT_F32 : DT_BF16;
+    mu_execute(&u, &run, &none);
+    for (int r = DT_RECOMPUTE_SELECTIVE; r <= DT_RECOMPUTE_FULL; r++) {
+        run.recompute = (enum dt_recompute)r;
+        mu_execute(&u, &run, &other);
+        same(&u, dt_recompute_names[r], &other, &none);
+    }
+    mu_close(&u);
+}
+END_TEST
+
+START_TEST(threads_and_parts_change_nothing)
+{
+    struct mu u;
+    struct mu_run run = {.upstream = true};
+    struct mu_result one, two;
+
+    open_case(&u, _i);
+    mu_execute(&u, &run, &one);
+    run.threads = 2;
+    mu_execute(&u, &run, &two);
+    same(&u, "two threads", &two, &one);
+    run.parts = true;
+    mu_execute(&u, &run, &two);
+    same(&u, "in parts", &two, &one);
+    mu_close(&u);
+}
+END_TEST
+
+START_TEST(weight_gradients_may_come_later)
+{
+    static const enum dt_recompute modes[3] = {DT_RECOMPUTE_NONE, DT_RECOMPUTE_SELECTIVE,
+                                               DT_RECOMPUTE_FULL};
+    struct mu u;
+    struct mu_run run = {.upstream = true};
+    struct mu_result whole, split;
+
+    open_case(&u, _i);
+    mu_execute(&u, &run, &whole);
+    run.split_backward = true;
+    run.n_cuts = 1;
+    run.cuts[0] = u.m.n_blocks / 2;
+    for (int i = 0; i < 3; i++) {
+        run.recompute = modes[i];
+        mu_execute(&u, &run, &split);
+        ck_assert_msg(distance(&u, &split, &whole) < 1e-6, "%s, %s: %g", mu_names[u.kind],
+                      dt_recompute_names[modes[i]], distance(&u, &split, &whole));
+        for (int64_t k = 0; k < u.n_in; k++)
+            ck_assert(split.d_in[k] == whole.d_in[k]);
+    }
+    mu_close(&u);
+}
+END_TEST
+
+START_TEST(microbatches_add_up)
+{
+    struct mu u;
+    struct mu_run run = {0};
+    struct mu_result once, thrice;
+
+    open_case(&u, _i);
+    mu_execute(&u, &run, &once);
+    run.microbatches = 3;
+    mu_execute(&u, &run, &thrice);
+    for (int i = 0; i < u.n; i++)
+        for (int64_t k = 0; k < u.t[i].n; k++)
+            once.g[i][k] *= 3;
+    ck_assert_msg(distance(&u, &thrice, &once) < 1e-5, "%s", mu_names[u.kind]);
+    mu_close(&u);
+}
+END_TEST
+
+/* All gradients together. */
+static double relative(const struct mu *u, const struct mu_result *a, const struct mu_result *b)
+{
+    double d = 0, n = 0;
+
+    for (int i = 0; i < u->n; i++)
+        for (int64_t k = 0; k < u->t[i].n; k++) {
+            d += (a->g[i][k] - b->g[i][k]) * (a->g[i][k] - b->g[i][k]);
+            n += b->g[i][k] * b->g[i][k];
+        }
+    return sqrt(d / n);
+}
+
+/* bf16 rounds by up to 2^-9 at every stored tensor.  How much that moves a gradient depends on the
+ * network; fp32 with all parameters moved by that much says how much it may. */
+START_TEST(bf16_is_near_fp32)
+{
+    struct mu u;
+    struct mu_run run = {.upstream = true};
+    struct mu_result full, half, moved;
+    double bound = 0;
+
+    open_case(&u, _i);
+    mu_execute(&u, &run, &full);
+    run.dtype = DT_BF16;
+    mu_execute(&u, &run, &half);
+    run.dtype = DT_F32;
+    for (int pass = 0; pass < 3; pass++) {
+        for (int i = 0; i < u.n; i++)
+            for (int64_t k = 0; k < u.t[i].n; k++)
+                u.t[i].v[k] *=
+                    1 + ldexp(dt_rng_normal_at(u.seed + 1, (uint64_t)(100 * pass + i), (uint64_t)k),
+                              -9);
+        mu_execute(&u, &run, &moved);
+        bound = fmax(bound, relative(&u, &moved, &full));
+    }
+    ck_assert_msg(fabs(half.loss - full.loss) < 0.01 * (1 + full.loss), "%s: %g, %g",
+                  mu_names[u.kind], half.loss, full.loss);
+    ck_assert_msg(relative(&u, &half, &full) < 4 * bound, "%s: %g, perturbed %g", mu_names[u.kind],
+                  relative(&u, &half, &full), bound);
+    ck_assert_msg(relative(&u, &half, &full) > 1e-4, "%s: bf16 is fp32", mu_names[u.kind]);
+    mu_close(&u);
+}
+END_TEST
+
+/* Frozen blocks have no gradients, and the others the same ones as if nothing were frozen; what
+ * lies before the first trained block has no backward at all. */
+START_TEST(frozen_blocks_are_skipped)
+{
+    struct mu u;
+    struct mu_run run = {.frozen = true};
+    struct mu_result all, some;
+    int n;
+
+    open_case(&u, _i);
+    n = u.m.n_blocks;
+    run.upstream = true;
+    run.freeze_to = 0;
+    mu_execute(&u, &run, &all);
+    run.freeze_from = n / 3;
+    run.freeze_to = n - 1;
+    mu_execute(&u, &run, &some);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < u.n; i++)
+            for (int64_t k = 0; some.has[i] && k < u.t[i].n; k++)
+                ck_assert_msg(some.g[i][k] == all.g[i][k] || u.m.blocks[n - 1].tied, "%s: %s",
+                              mu_names[u.kind], u.t[i].name);
+        ck_assert(!some.has[u.n / 2]);
+        run.upstream = false;
+        run.freeze_from = 0;
+        mu_execute(&u, &run, &some);
+    }
+    run.freeze_to = n; /* nothing to train: losses and outputs only */
+    mu_execute(&u, &run, &some);
+    ck_assert(fabs(some.loss - all.loss) <= 1e-5 * (1 + all.loss));
+    for (int i = 0; i < u.n; i++)
+        ck_assert(!some.has[i]);
+    for (int64_t i = 0; i < u.n_out; i++)
+        ck_assert(some.out[i] == all.out[i]);
+    mu_close(&u);
+}
+END_TEST
+
+/* ---- memory ---- */
+
+struct rig {
+    struct dt_device *dev;
+    struct dt_stage *stage;
+    struct dt_error err;
+};
+
+static void rig_open(struct rig *r, const struct dt_stage_spec *spec)
+{
+    struct dt_device_options opt = {.threads = 1};
+
+    dt_assert_ok(dt_device_open_cpu(&opt, &r->err, &r->dev), r->err);
+    dt_assert_ok(dt_stage_new(r->dev, spec, &r->err, &r->stage), r->err);
+}
+
+static void rig_close(struct rig *r)
+{
+    dt_stage_free(r->stage);
+    r->dev->close(r->dev);
+}
+
+START_TEST(saved_memory_is_the_models_figure)
+{
+    static const struct dt_shard whole = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
+    struct mu u;
+    struct dt_stage_spec spec;
+    struct rig r;
+
+    open_case(&u, _i);
+    spec = (struct dt_stage_spec){.module = &u.m, .last = u.m.n_blocks, .max = u.max};
+    for (int i = 0; i < 6; i++) {
+        struct dt_batch b = {.module = &u.m, .rows = 48, .n_seq = 3, .max_len = 16};
+        struct dt_work w = {3, 48, 3 * 16 * 16, 16};
+        size_t sum = 0;
+
+        spec.recompute = (enum dt_recompute)(i % 3);
+        spec.dtype = i < 3 ? DT_F32 : DT_BF16;
+        rig_open(&r, &spec);
+        for (int k = 0; k < u.m.n_blocks; k++) {
+            double want = dt_block_act_bytes_of(&u.m.blocks[k], &whole, &w, spec.recompute,
+                                                (int)dt_dtype_bytes(spec.dtype));
+            size_t got = dt_stage_block_bytes(r.stage, &b, k);
+
+            ck_assert_msg((double)got == want, "%s, block %d (%s), %s, %s: %zu bytes, model %.1f",
+                          mu_names[u.kind], k, dt_block_kind_name(u.m.blocks[k].kind),
+                          dt_recompute_names[spec.recompute], spec.dtype ? "bf16" : "fp32", got,
+                          want);
+            sum += got;
+        }
+        ck_assert_uint_ge(dt_stage_saved_bytes(r.stage, &b), sum);
+        ck_assert_uint_le(dt_stage_saved_bytes(r.stage, &b) - dt_stage_carry_bytes(r.stage, &b),
+                          sum + 2 * 63 * (size_t)u.m.n_blocks);
+        rig_close(&r);
+    }
+    mu_close(&u);
+}
+END_TEST
+
+/* ---- names, counts, initialisation ---- */
+
+START_TEST(counts_are_the_models)
+{
+    struct mu u;
+    struct dt_stage_spec spec;
+    struct rig r;
+    const struct dt_param *p;
+    int n;
+
+    open_case(&u, _i);
+    spec = (struct dt_stage_spec){.module = &u.m, .last = u.m.n_blocks, .max = u.max};
+    rig_open(&r, &spec);
+    p = dt_stage_params(r.stage, &n);
+    for (int k = 0; k < u.m.n_blocks; k++) {
+        struct dt_param_range range = dt_stage_range(r.stage, k);
+        int64_t sum = 0;
+
+        for (int i = 0; i < n; i++) {
+            int64_t shape = 1;
+
+            if (p[i].block != k)
+                continue;
+            for (int d = 0; d < p[i].n_dims; d++)
+                shape *= p[i].shape[d];
+            ck_assert_int_eq(shape, (int64_t)p[i].n);
+            ck_assert_uint_ge(p[i].at, range.at + (p[i].decay ? 0 : range.n_decay));
+            ck_assert_uint_le(p[i].at + p[i].n, range.at + (p[i].decay ? range.n_decay : range.n));
+            ck_assert_int_eq(p[i].decay, p[i].n_dims > 1);
+            sum += (int64_t)p[i].n;
+        }
+        ck_assert_msg(sum == dt_block_params(&u.m.blocks[k]), "%s, block %d: %lld, model %lld",
+                      mu_names[u.kind], k, (long long)sum,
+                      (long long)dt_block_params(&u.m.blocks[k]));
+    }
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++)
+            ck_assert_str_ne(p[i].name, p[j].name);
+    rig_close(&r);
+    mu_close(&u);
+}
+END_TEST
+
+START_TEST(initial_values_do_not_depend_on_the_layout)
+{
+    struct mu u;
+    struct dt_stage_spec spec;
+    struct rig whole, part;
+    const struct dt_param *p, *q;
+    struct dt_queue *queue;
+    int n, m;
+
+    open_case(&u, _i);
+    spec = (struct dt_stage_spec){.module = &u.m, .last = u.m.n_blocks, .max = u.max};
+    rig_open(&whole, &spec);
+    spec.first = 2;
+    rig_open(&part, &spec);
+    for (int i = 0; i < 2; i++) {
+        struct rig *r = i ? &part : &whole;
+
+        dt_assert_ok(r->dev->queue_new(r->dev, false, &r->err, &queue), r->err);
+        dt_stage_init(queue, r->stage, 99);
+        dt_assert_ok(r->dev->queue_sync(queue, &r->err), r->err);
+        r->dev->queue_free(queue);
+    }
+    p = dt_stage_params(whole.stage, &n);
+    q = dt_stage_params(part.stage, &m);
+    for (int j = 0; j < m; j++) {
+        int i = 0;
+        double sq = 0;
+
+        while (i < n && strcmp(p[i].name, q[j].name) != 0)
+            i++;
+        ck_assert_int_lt(i, n);
+        ck_assert_int_eq(memcmp(dt_stage_master(whole.stage) + p[i].at,
+                                dt_stage_master(part.stage) + q[j].at, q[j].n * 4),
+                         0);
+        for (size_t k = 0; k < q[j].n; k++) {
+            double v = (double)dt_stage_master(part.stage)[q[j].at + k];
+
+            sq += v * v;
+            if (q[j].init != DT_INIT_NORMAL)
+                ck_assert(v == (q[j].init == DT_INIT_ONE ? 1 : 0));
+        }
+        if (q[j].init == DT_INIT_NORMAL && q[j].n > 200) /* 5 standard errors of a variance */
+            ck_assert_double_eq_tol(sqrt(sq / (double)q[j].n) / (double)q[j].std, 1,
+                                    5 / sqrt(2.0 * (double)q[j].n));
+    }
+    rig_close(&part);
+    rig_close(&whole);
+    mu_close(&u);
+}
+END_TEST
+
+/* ---- refusals ---- */
+
+START_TEST(what_does_not_fit_is_refused)
+{
+    struct mu u;
+    struct dt_batch *b = NULL;
+    struct rig r;
+    struct dt_stage_spec spec;
+    float x0[3 * 64] = {0};
+    int32_t doc[20] = {0};
+    struct dt_queue *q = NULL;
+
+    mu_open(&u, MU_UNET, 1);
+    spec = (struct dt_stage_spec){.module = &u.m, .last = u.m.n_blocks, .max = u.max};
+    rig_open(&r, &spec);
+    dt_assert_ok(dt_batch_new(r.dev, &u.m, &u.max, &r.err, &b), r.err);
+    ck_assert_int_eq(dt_batch_latents(b, x0, 3, 4, 1, &r.err), DT_ERR_INPUT);
+    dt_assert_has(r.err.message, "halved");
+    u.m.blocks[3].n_experts = 4;
+    spec.module = &u.m;
+    ck_assert_int_eq(dt_stage_new(r.dev, &spec, &r.err, &r.stage), DT_ERR_INPUT);
+    dt_assert_has(r.err.message, "mixture");
+    dt_batch_free(b);
+    rig_close(&r);
+    mu_close(&u);
+
+    mu_open(&u, MU_LLAMA, 1);
+    spec = (struct dt_stage_spec){.module = &u.m, .last = u.m.n_blocks, .max = u.max};
+    rig_open(&r, &spec);
+    dt_assert_ok(r.dev->queue_new(r.dev, false, &r.err, &q), r.err);
+    dt_assert_ok(dt_batch_new(r.dev, &u.m, &u.max, &r.err, &b), r.err);
+    ck_assert_int_eq(dt_batch_documents(b, doc, 17, &r.err), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_batch_documents(b, doc, 14, &r.err), DT_OK);
+    ck_assert_int_eq(dt_batch_upload(q, b, &r.err), DT_ERR_INPUT); /* 14 rows, 12 allowed */
+    ck_assert_int_eq(dt_batch_documents(b, doc, 12, &r.err), DT_OK);
+    b->n_in = 1;
+    b->host.in_row[0] = 12;
+    ck_assert_int_eq(dt_batch_upload(q, b, &r.err), DT_ERR_INPUT);
+    dt_assert_has(r.err.message, "row 12 of 12");
+    dt_batch_free(b);
+    r.dev->queue_free(q);
+    rig_close(&r);
+    mu_close(&u);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("modules_stage");
+    TCase *c = tcase_create("stages");
+    SRunner *r;
+    int failed;
+
+    tcase_set_timeout(c, 240);
+    tcase_add_loop_test(c, a_boundary_anywhere_changes_nothing, 0, MU_N);
+    tcase_add_loop_test(c, recompute_changes_nothing, 0, 2 * MU_N);
+    tcase_add_loop_test(c, threads_and_parts_change_nothing, 0, MU_N);
+    tcase_add_loop_test(c, weight_gradients_may_come_later, 0, MU_N);
+    tcase_add_loop_test(c, microbatches_add_up, 0, MU_N);
+    tcase_add_loop_test(c, bf16_is_near_fp32, 0, MU_N);
+    tcase_add_loop_test(c, frozen_blocks_are_skipped, 0, MU_N);
+    tcase_add_loop_test(c, saved_memory_is_the_models_figure, 0, MU_N);
+    tcase_add_loop_test(c, counts_are_the_models, 0, MU_N);
+    tcase_add_loop_test(c, initial_values_do_not_depend_on_the_layout, 0, MU_N);
+    tcase_add_test(c, what_does_not_fit_is_refused);
+    suite_add_tcase(s, c);
+    r = srunner_create(s);
+    srunner_run_all(r, CK_ENV);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
