@@ -19,6 +19,7 @@ check_PROGRAMS += \
 	tests/test_doc \
 	tests/test_engine \
 	tests/test_execute \
+	tests/test_infer \
 	tests/test_job \
 	tests/test_kernels_attention \
 	tests/test_kernels_basic \
@@ -48,6 +49,8 @@ check_PROGRAMS += \
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
 tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h
 tests_test_timeline_SOURCES = tests/test_timeline.c tests/synth.c tests/synth.h
+tests_test_infer_SOURCES = tests/test_infer.c tests/exec_fixture.h
+tests_test_infer_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_execute_SOURCES = tests/test_execute.c tests/exec_fixture.h
 tests_test_execute_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 KERNEL_TEST_SOURCES = tests/kernel_util.h tests/ref_kernels.c tests/ref_kernels.h

@@ -58,6 +58,12 @@ libdtexec_a_SOURCES = \
 	src/exec/execute_order.c \
 	src/exec/feed.c \
 	src/exec/feed.h \
+	src/exec/infer.c \
+	src/exec/infer.h \
+	src/exec/infer_caption.c \
+	src/exec/infer_draw.c \
+	src/exec/infer_impl.h \
+	src/exec/infer_loss.c \
 	src/exec/modules/batch.c \
 	src/exec/modules/block_spatial.c \
 	src/exec/modules/block_text.c \
@@ -87,5 +93,9 @@ libdtexec_a_SOURCES = \
 	src/exec/setup.c \
 	src/exec/setup.h \
 	src/exec/tensorboard.c \
-	src/exec/tensorboard.h
+	src/exec/tensorboard.h \
+	src/exec/train.c \
+	src/exec/train.h \
+	src/exec/train_log.c \
+	src/exec/train_log.h
 EXTRA_DIST += src/exec/data/unicode.py

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * A model at work: what was learnt by heart is said again, through a checkpoint; losses are the
+ * executor's; drawing follows the sampler whatever the batch. */
+#include "exec/data/document.h"
+#include "exec/infer.h"
+#include "exec_fixture.h"
+
+#include <math.h>
+#include <unistd.h>
+
+/* Vocabulary of the byte tokenizer. */
+#define LLM "llm: {kind: llm, layers: 2, hidden: 48, ffn: 96, heads: 4, kv_heads: 2, vocab: 260}"
+#define ENCODER                                                                                    \
+    "encoder: {kind: encoder, layers: 1, hidden: 32, ffn: 64, heads: 2, patch: 4, positions: 17}"
+#define MODULES ENCODER ", " LLM ", " EF_UNET
+
+enum { SIDE = 8, N = 5 };
+static const char *const truth[N] = {"a boot", "two red bags", "shirt", "an old coat, wide", "b"};
+
+static struct dt_tokenizer *tok;
+
+static struct dt_image picture(int i)
+{
+    struct dt_image img;
+    struct dt_error err = {0};
+    struct dt_rng r;
+
+    dt_assert_ok(dt_image_new(SIDE, SIDE, &err, &img), err);
+    dt_rng_init(&r, 77, (uint64_t)i);
+    for (int k = 0; k < SIDE * SIDE; k++)
+        memset(img.px + 3 * k, (int)dt_rng_below(&r, 256), 3);
+    return img;
+}
+
+static struct dt_sequence *sequence(int i, enum dt_task task)
+{
+    struct dt_image img = picture(i);
+    struct dt_document d = {.task = task, .w = SIDE, .h = SIDE, .px = img.px, .label = i};
+    struct dt_sequence *s = dt_sequence_new(48, i);
+    struct dt_error err = {0};
+
+    ck_assert_ptr_nonnull(s);
+    d.image_tokens = task == DT_TASK_CAPTION ? 4 : 0;
+    dt_assert_ok(dt_tokenizer_encode(tok, truth[i], strlen(truth[i]), false, &err, &d.text), err);
+    ck_assert_int_eq(dt_sequence_append(s, &d, dt_tokenizer_special(tok)), 0);
+    dt_ids_free(&d.text);
+    return s;
+}
+
+static void setup(struct exec_fixture *f)
+{
+    static const struct ef_layout one[] = {{1, 1}, {1, 1}, {1, 1}};
+    struct dt_error err = {0};
+
+    dt_assert_ok(dt_tokenizer_bytes(&err, &tok), err);
+    ef_init(f, MODULES, 1);
+    for (int i = 0; i < N; i++) {
+        f->seqs[2 * i] = sequence(i, DT_TASK_CAPTION);
+        f->seqs[2 * i + 1] = sequence(i, DT_TASK_GENERATE);
+    }
+    f->n_seqs = 2 * N;
+    ef_plan(f, 5, one, true, DT_SCHED_1F1B);
+    ef_open(f);
+}
+
+static struct dt_infer *infer(struct exec_fixture *f, int batch)
+{
+    struct dt_infer_options o = {.device = f->dev,
+                                 .model = f->model,
+                                 .tokenizer = tok,
+                                 .diffusion = &f->diffusion,
+                                 .batch = batch};
+    struct dt_infer *x;
+
+    dt_assert_ok(dt_infer_new(&o, &f->err, &x), f->err);
+    return x;
+}
+
+static void done(struct exec_fixture *f)
+{
+    ef_free(f);
+    dt_tokenizer_free(tok);
+}
+
+/* What the executor holds, saved. */
+static void save(struct exec_fixture *f, const char *dir, char *path)
+{
+    struct dt_checkpoint_part parts[3];
+    struct dt_checkpoint_state state = {.step = 1};
+    struct dt_checkpoint_options opt = {.keep = 1};
+
+    for (int m = 0; m < 3; m++) {
+        struct dt_optimizer *o = dt_exec_optimizer(f->x, m, 0, 0);
+
+        parts[m] = (struct dt_checkpoint_part){.device = f->dev,
+                                               .module = f->model->modules[m].name,
+                                               .master = dt_stage_master(o->stage),
+                                               .exp_avg = o->exp_avg,
+                                               .exp_avg_sq = o->exp_avg_sq,
+                                               .trained = o->trained};
+        parts[m].params = dt_stage_params(o->stage, &parts[m].n_params);
+    }
+    dt_assert_ok(dt_checkpoint_save(dir, parts, 3, &state, &opt, &f->err, path, 256), f->err);
+}
+
+START_TEST(losses_are_the_executors)
+{
+    struct exec_fixture f;
+    struct dt_infer_losses sum = {0};
+    struct dt_exec_result r;
+    struct dt_infer *x;
+
+    setup(&f);
+    x = infer(&f, 32);
+    dt_assert_ok(dt_infer_init(x, 42, &f.err), f.err); /* the executor's seed */
+    r = ef_step(&f, 1);                                /* its losses are from before the step */
+    dt_assert_ok(
+        dt_infer_add_losses(x, (const struct dt_sequence *const *)f.seqs, 4, 9, 0, &f.err, &sum),
+        f.err);
+    dt_assert_ok(dt_infer_add_losses(x, (const struct dt_sequence *const *)f.seqs + 4, f.n_seqs - 4,
+                                     9, 0, &f.err, &sum),
+                 f.err);
+    ck_assert_int_eq(sum.targets, r.targets);
+    ck_assert_int_eq(sum.images, N);
+    ck_assert_double_eq_tol(sum.nll / (double)sum.targets, r.loss_text, 2e-5);
+    ck_assert_double_gt(sum.mse / N, 0.2); /* a model that knows nothing */
+    dt_infer_losses_free(&sum);
+    dt_infer_free(x);
+    done(&f);
+}
+END_TEST
+
+START_TEST(says_what_it_learnt_by_heart)
+{
+    char dir[] = "/tmp/dt-infer-XXXXXX", path[256], cmd[64];
+    struct dt_image images[N];
+    struct exec_fixture f;
+    struct dt_exec_result r = {0};
+    int64_t step = 0;
+
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    setup(&f);
+    /* Without an image nobody knows which of N captions comes: log(N) nats in each of N documents
+     * is what cannot be learnt. */
+    while (++step <= 500 && (step == 1 || r.loss_text > N * log(N) / (double)r.targets + 0.003))
+        r = ef_step(&f, step);
+    ck_assert_double_lt(r.loss_text, N * log(N) / (double)r.targets + 0.003);
+    save(&f, dir, path);
+    for (int i = 0; i < N; i++)
+        images[i] = picture(i);
+    for (int batch = 1; batch <= 3; batch += 2) {
+        struct dt_infer *x = infer(&f, batch);
+        struct dt_checkpoint_state state;
+        char *texts[N];
+
+        dt_assert_ok(dt_infer_load(x, path, &f.err, &state), f.err);
+        ck_assert_int_eq(state.step, 1);
+        dt_assert_ok(dt_infer_caption(x, images, N, 30, &f.err, texts), f.err);
+        for (int i = 0; i < N; i++) {
+            ck_assert_str_eq(texts[i], truth[i]);
+            dt_free(texts[i]);
+        }
+        dt_assert_ok(dt_infer_caption(x, images, N, 4, &f.err, texts), f.err);
+        for (int i = 0; i < N; i++) { /* cut off */
+            ck_assert_uint_eq(strlen(texts[i]), strlen(truth[i]) < 4 ? strlen(truth[i]) : 4);
+            dt_free(texts[i]);
+        }
+        dt_infer_free(x);
+    }
+    for (int i = 0; i < N; i++)
+        dt_image_free(&images[i]);
+    done(&f);
+    snprintf(cmd, sizeof(cmd), "rm -rf '%s'", dir);
+    ck_assert_int_eq(system(cmd), 0);
+}
+END_TEST
+
+/* ---- drawing ---- */
+
+START_TEST(a_model_of_zeros_draws_its_noise)
+{
+    struct dt_draw_options o = {.w = SIDE, .h = SIDE, .steps = 7, .seed = 5, .clip = 1};
+    float v[SIDE * SIDE], zero[SIDE * SIDE] = {0};
+    struct dt_image img, want;
+    struct exec_fixture f;
+    struct dt_infer *x;
+    struct dt_rng r;
+
+    setup(&f);
+    x = infer(&f, 4);
+    dt_assert_ok(dt_infer_draw(x, truth, 1, &o, &f.err, &img), f.err);
+    dt_rng_init(&r, 5, 0);
+    for (int i = 0; i < SIDE * SIDE; i++)
+        v[i] = (float)dt_rng_normal(&r);
+    for (int k = 6; k >= 0; k--) /* 999, 832, ..., 0 */
+        dt_ddim_step(&f.diffusion, k * 999 / 6, k > 0 ? (k - 1) * 999 / 6 : -1, 1, SIDE * SIDE,
+                     zero, v);
+    dt_assert_ok(dt_image_new(SIDE, SIDE, &f.err, &want), f.err);
+    dt_feed_pixels(&f.model->modules[2], v, SIDE, SIDE, want.px);
+    ck_assert_int_eq(img.w, SIDE);
+    ck_assert_mem_eq(img.px, want.px, SIDE * SIDE * 3);
+    dt_image_free(&img);
+    dt_image_free(&want);
+    dt_infer_free(x);
+    done(&f);
+}
+END_TEST
+
+START_TEST(drawing_does_not_depend_on_the_batch)
+{
+    struct dt_draw_options o = {.w = SIDE, .h = SIDE, .steps = 5, .seed = 8, .clip = 1};
+    struct dt_image a[N], b[N];
+    struct exec_fixture f;
+    int differ = 0;
+
+    setup(&f);
+    for (int64_t step = 1; step <= 5; step++)
+        ef_step(&f, step);
+    for (int k = 0; k < 2; k++) {
+        struct dt_infer *x = infer(&f, k ? 2 : 32);
+
+        for (int m = 0; m < 3; m++) {
+            struct dt_stage *to = dt_infer_stage(x, m), *from = dt_exec_stage(f.x, m, 0, 0);
+
+            memcpy(dt_stage_master(to), dt_stage_master(from),
+                   dt_stage_param_floats(to) * sizeof(float));
+        }
+        dt_assert_ok(dt_infer_draw(x, truth, N, &o, &f.err, k ? b : a), f.err);
+        dt_infer_free(x);
+    }
+    for (int i = 0; i < N; i++) {
+        for (int p = 0; p < SIDE * SIDE * 3; p++)
+            ck_assert_int_le(abs(a[i].px[p] - b[i].px[p]), 1);
+        differ += i > 0 && memcmp(a[i].px, a[0].px, SIDE * SIDE * 3) != 0;
+    }
+    ck_assert_int_eq(differ, N - 1);
+    for (int i = 0; i < N; i++) {
+        dt_image_free(&a[i]);
+        dt_image_free(&b[i]);
+    }
+    done(&f);
+}
+END_TEST
+
+START_TEST(refuses_what_the_model_cannot)
+{
+    struct dt_draw_options o = {.w = SIDE, .h = SIDE};
+    struct dt_infer_options opt = {.batch = 1};
+    struct dt_image img = picture(0), out;
+    struct exec_fixture f;
+    struct dt_infer *x;
+    char *text;
+
+    dt_assert_ok(dt_tokenizer_bytes(&f.err, &tok), f.err);
+    ef_init(&f, LLM, 1);
+    opt.device = f.dev;
+    opt.model = f.model;
+    opt.tokenizer = tok;
+    dt_assert_ok(dt_infer_new(&opt, &f.err, &x), f.err);
+    ck_assert_int_eq(dt_infer_caption(x, &img, 1, 9, &f.err, &text), DT_ERR_INPUT);
+    dt_assert_has(f.err.message, "no encoder");
+    ck_assert_int_eq(dt_infer_draw(x, truth, 1, &o, &f.err, &out), DT_ERR_INPUT);
+    dt_assert_has(f.err.message, "no generator");
+    dt_infer_free(x);
+    dt_image_free(&img);
+    done(&f);
+}
+END_TEST
+
+/* ---- the trivial predictor ---- */
+
+START_TEST(trivial_predictor_by_chance)
+{
+    enum { IMAGES = 60, PIXELS = 50 };
+    struct dt_drawn drawn[IMAGES];
+    struct dt_infer_losses sum = {.images = IMAGES, .drawn = drawn};
+    static double x0[IMAGES][PIXELS];
+    double mean = 0, var = 0, mse = 0;
+    const int draws = 400;
+    struct dt_rng r;
+
+    dt_rng_init(&r, dt_test_seed(), 4);
+    for (int i = 0; i < IMAGES; i++) {
+        double level = dt_rng_uniform(&r) * 1.4 - 0.9, a = dt_rng_uniform(&r);
+
+        drawn[i] = (struct dt_drawn){sqrt(a), sqrt(1 - a), 0, 0};
+        for (int k = 0; k < PIXELS; k++) {
+            x0[i][k] = level + 0.3 * dt_rng_normal(&r);
+            drawn[i].mean += x0[i][k] / PIXELS;
+            drawn[i].mean_sq += x0[i][k] * x0[i][k] / PIXELS;
+        }
+        mean += drawn[i].mean / IMAGES;
+    }
+    for (int i = 0; i < IMAGES; i++)
+        for (int k = 0; k < PIXELS; k++)
+            var += pow(x0[i][k] - mean, 2) / (IMAGES * PIXELS);
+    for (int d = 0; d < draws; d++)
+        for (int i = 0; i < IMAGES; i++)
+            for (int k = 0; k < PIXELS; k++) {
+                double s = drawn[i].sigma, a = drawn[i].alpha, e = dt_rng_normal(&r);
+                double guess = s * (a * x0[i][k] + s * e - a * mean) / (a * a * var + s * s);
+
+                mse += pow(e - guess, 2) / (draws * IMAGES * PIXELS);
+            }
+    ck_assert_double_eq_tol(dt_infer_trivial_mse(&sum), mse, 0.01 * mse);
+    ck_assert_double_lt(mse, 0.9);
+    sum.images = 0;
+    ck_assert_double_eq(dt_infer_trivial_mse(&sum), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("infer");
+    TCase *c = tcase_create("model");
+    SRunner *sr;
+    int failed;
+
+    tcase_set_timeout(c, 300);
+    tcase_add_test(c, losses_are_the_executors);
+    tcase_add_test(c, says_what_it_learnt_by_heart);
+    tcase_add_test(c, a_model_of_zeros_draws_its_noise);
+    tcase_add_test(c, drawing_does_not_depend_on_the_batch);
+    tcase_add_test(c, refuses_what_the_model_cannot);
+    tcase_add_test(c, trivial_predictor_by_chance);
+    suite_add_tcase(s, c);
+    sr = srunner_create(s);
+    srunner_set_fork_status(sr, CK_NOFORK); /* OpenMP's threads do not survive a fork */
+    srunner_run_all(sr, CK_ENV);
+    failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? 1 : 0;
+}
