@@ -113,7 +113,7 @@ static enum dt_status keep_run(struct dt_cli *cli, const struct dt_session *s,
                             dt_suggest(what, words) ? dt_suggest(what, words) : "");
     dt_clock_utc(started, sizeof started);
     DT_TRY(dt_doc_to_json(s->job->doc, err, &job));
-    struct dt_run run = {
+    struct dt_run_record run = {
         .kind = DT_RUN_SIMULATED,
         .job_name = s->job->name,
         .job_json = job,

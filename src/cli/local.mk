@@ -3,10 +3,12 @@ bin_PROGRAMS += disttrain
 disttrain_SOURCES = \
 	src/cli/cli.h \
 	src/cli/cmd_data.c \
+	src/cli/cmd_accuracy.c \
 	src/cli/cmd_db.c \
 	src/cli/cmd_plan.c \
 	src/cli/cmd_reproduce.c \
 	src/cli/cmd_simulate.c \
+	src/cli/cmd_train.c \
 	src/cli/commands.c \
 	src/cli/help.c \
 	src/cli/main.c \
@@ -18,7 +20,7 @@ disttrain_SOURCES = \
 	src/cli/session_json.c \
 	src/cli/table.c \
 	src/cli/table.h
-disttrain_LDADD = $(DT_LIBS)
+disttrain_LDADD = $(DT_KERNEL_LIBS) $(DT_LIBS)
 
 # The completion is printed by the program itself.
 if !CROSS

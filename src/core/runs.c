@@ -64,7 +64,7 @@ static enum dt_status check_schema(sqlite3 *db, const char *path, struct dt_erro
     return DT_OK;
 }
 
-static enum dt_status add_run(sqlite3 *db, const char *path, const struct dt_run *r,
+static enum dt_status add_run(sqlite3 *db, const char *path, const struct dt_run_record *r,
                               struct dt_error *err, int64_t *id)
 {
     char digest[24], *plan = NULL;
@@ -102,7 +102,7 @@ static enum dt_status add_run(sqlite3 *db, const char *path, const struct dt_run
     return st;
 }
 
-static int64_t lane_busy_ns(const struct dt_run *r, const struct dt_lane *l)
+static int64_t lane_busy_ns(const struct dt_run_record *r, const struct dt_lane *l)
 {
     int64_t busy = 0;
     for (uint32_t i = l->first; i < l->first + l->n; i++)
@@ -111,8 +111,8 @@ static int64_t lane_busy_ns(const struct dt_run *r, const struct dt_lane *l)
     return busy;
 }
 
-static enum dt_status add_lanes(sqlite3 *db, const char *path, const struct dt_run *r, int64_t id,
-                                struct dt_error *err)
+static enum dt_status add_lanes(sqlite3 *db, const char *path, const struct dt_run_record *r,
+                                int64_t id, struct dt_error *err)
 {
     sqlite3_stmt *s;
     DT_TRY(prepare(db, path, "INSERT INTO lane VALUES(?,?,?,?,?,?,?,?,?)", err, &s));
@@ -136,7 +136,7 @@ static enum dt_status add_lanes(sqlite3 *db, const char *path, const struct dt_r
     return st;
 }
 
-static void bind_op(sqlite3_stmt *s, const struct dt_run *r, int64_t id, uint32_t i)
+static void bind_op(sqlite3_stmt *s, const struct dt_run_record *r, int64_t id, uint32_t i)
 {
     const struct dt_op *o = &r->program->ops[i];
     bool transfer = o->kind == DT_OP_SEND || o->kind == DT_OP_RECV;
@@ -159,8 +159,8 @@ static void bind_op(sqlite3_stmt *s, const struct dt_run *r, int64_t id, uint32_
     sqlite3_bind_int64(s, 11, r->timeline->end_ns[i]);
 }
 
-static enum dt_status add_ops(sqlite3 *db, const char *path, const struct dt_run *r, int64_t id,
-                              struct dt_error *err)
+static enum dt_status add_ops(sqlite3 *db, const char *path, const struct dt_run_record *r,
+                              int64_t id, struct dt_error *err)
 {
     sqlite3_stmt *s;
     DT_TRY(prepare(db, path, "INSERT INTO op VALUES(?,?,?,?,?,?,?,?,?,?,?)", err, &s));
@@ -175,7 +175,7 @@ static enum dt_status add_ops(sqlite3 *db, const char *path, const struct dt_run
     return st;
 }
 
-static enum dt_status add_all(sqlite3 *db, const char *path, const struct dt_run *r,
+static enum dt_status add_all(sqlite3 *db, const char *path, const struct dt_run_record *r,
                               struct dt_error *err, int64_t *id)
 {
     DT_TRY(exec(db, path, schema, err));
@@ -188,7 +188,7 @@ static enum dt_status add_all(sqlite3 *db, const char *path, const struct dt_run
     return DT_OK;
 }
 
-enum dt_status dt_runs_add(const char *path, const struct dt_run *run, struct dt_error *err,
+enum dt_status dt_runs_add(const char *path, const struct dt_run_record *run, struct dt_error *err,
                            int64_t *run_id)
 {
     sqlite3 *db = NULL;

@@ -15,7 +15,7 @@
 enum { DT_RUNS_SCHEMA = 1 };
 enum dt_run_kind { DT_RUN_SIMULATED, DT_RUN_EXECUTED };
 
-struct dt_run { /* what is kept; everything borrowed; NULL parts are left out */
+struct dt_run_record { /* what is kept; everything borrowed; NULL parts are left out */
     enum dt_run_kind kind;
     const char *job_name, *job_json; /* the job as read, overrides applied */
     const char *started;             /* ISO 8601 UTC, from the caller (core/ has no clock) */
@@ -30,7 +30,7 @@ struct dt_run { /* what is kept; everything borrowed; NULL parts are left out */
 };
 /* Creates the file when absent; refuses a foreign or newer file.  *run_id is the new run's number.
  */
-enum dt_status dt_runs_add(const char *path, const struct dt_run *run, struct dt_error *err,
+enum dt_status dt_runs_add(const char *path, const struct dt_run_record *run, struct dt_error *err,
                            int64_t *run_id);
 
 #endif

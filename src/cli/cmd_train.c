@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * disttrain train: execute the job's program on this machine. */
+#include "config.h"
+
+#include "cli/session.h"
+#include "cli/table.h"
+#include "core/file.h"
+#include "core/mem.h"
+#include "core/runs.h"
+#include "exec/clock.h"
+#include "exec/train.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const struct dt_option dt_train_options_table[] = {
+    {"from-scratch", 0, DT_OPT_FLAG, NULL, "begin anew although there is a checkpoint"},
+    {"runs", 0, DT_OPT_STRING, "FILE",
+     "keep the run in this SQLite file (default $DISTTRAIN_RUNS or ./disttrain-runs.db)"},
+    {"no-runs", 0, DT_OPT_FLAG, NULL, "keep nothing there"},
+    {NULL, 0, DT_OPT_FLAG, NULL, NULL},
+};
+
+static volatile sig_atomic_t stop;
+
+/* The first signal asks for an orderly end, the second one takes its usual course. */
+static void on_signal(int sig)
+{
+    stop = 1;
+    signal(sig, SIG_DFL);
+}
+
+static void catch_signals(void)
+{
+    struct sigaction a = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGINT, &a, NULL);
+    sigaction(SIGTERM, &a, NULL);
+}
+
+/* One line, redrawn; nothing unless stderr is a terminal. */
+static void on_step(void *ctx, const struct dt_train_step *s)
+{
+    bool *drawn = ctx;
+    char image[32] = "", text[32] = "", eta[32];
+
+    if (!isatty(STDERR_FILENO))
+        return;
+    if (s->r.targets > 0)
+        snprintf(text, sizeof text, "  text %.4f", s->r.loss_text);
+    if (s->r.images > 0)
+        snprintf(image, sizeof image, "  image %.4f", s->r.loss_image);
+    fprintf(stderr,
+            "\r\033[Kstep %lld/%lld%s%s  %.0f tokens/s  %.1f samples/s  MFU %.1f %%  ETA %s%s",
+            (long long)s->step, (long long)s->steps, text, image, s->tokens_per_s, s->samples_per_s,
+            100 * s->mfu, dt_format_seconds(s->eta_s, eta, sizeof eta), stop ? "  stopping" : "");
+    fflush(stderr);
+    *drawn = true;
+}
+
+/* ---- results ---- */
+
+static enum dt_status summary_json(const struct dt_setup *setup, const struct dt_train_summary *s,
+                                   struct dt_error *err, char **out)
+{
+    const struct dt_train_step *last = &s->last;
+    struct dt_json j;
+
+    dt_json_init(&j, true);
+    dt_json_begin_object(&j);
+    dt_json_kv_string(&j, "model", setup->plan.model);
+    dt_json_kv_int(&j, "first_step", s->first_step);
+    dt_json_kv_int(&j, "last_step", s->last_step);
+    dt_json_kv_int(&j, "steps", setup->job->run.steps);
+    dt_json_kv_bool(&j, "resumed", s->resumed);
+    dt_json_kv_bool(&j, "stopped", s->stopped);
+    dt_json_kv_double(&j, "loss", last->r.loss);
+    dt_json_kv_double(&j, "loss_text", last->r.loss_text);
+    dt_json_kv_double(&j, "loss_image", last->r.loss_image);
+    dt_json_kv_double(&j, "best_loss", s->best_loss);
+    dt_json_kv_double(&j, "grad_norm", last->r.grad_norm);
+    dt_json_kv_double(&j, "iteration_s", s->mean_step_s);
+    dt_json_kv_double(&j, "tokens_per_s", last->tokens_per_s);
+    dt_json_kv_double(&j, "samples_per_s", last->samples_per_s);
+    dt_json_kv_double(&j, "mfu", s->mfu);
+    dt_json_kv_double(&j, "gemm_peak_flops", s->gemm_peak_flops);
+    dt_json_kv_double(&j, "share_outside_compute", s->share_outside);
+    dt_json_kv_int(&j, "memory_max_bytes", s->memory_max_bytes);
+    dt_json_kv_double(&j, "train_s", s->train_s);
+    dt_json_kv_int(&j, "tokens", s->tokens);
+    dt_json_kv_int(&j, "samples", s->samples);
+    dt_json_kv_string(&j, "precision", setup->dtype == DT_BF16 ? "bf16" : "fp32");
+    dt_json_kv_string(&j, "device", setup->device->info.name);
+    dt_json_kv_string(&j, "isa", setup->device->info.isa);
+    dt_json_kv_int(&j, "threads", setup->device->info.threads);
+    dt_json_kv_bool(&j, "colocated", setup->plan.colocated);
+    dt_json_kv_string(&j, "checkpoint", s->checkpoint[0] ? s->checkpoint : NULL);
+    dt_json_key(&j, "data");
+    dt_json_begin_object(&j);
+    dt_data_report_json(&s->data, &j);
+    dt_json_end_object(&j);
+    dt_json_end_object(&j);
+    return dt_json_finish(&j, err, out);
+}
+
+static void print_summary(const struct dt_setup *setup, const struct dt_train_summary *s)
+{
+    const struct dt_train_step *last = &s->last;
+    char a[32], b[32];
+
+    printf("%s on %s (%s, %d thread%s, %s), %lld samples of %d tokens per step\n",
+           setup->plan.model, setup->device->info.name, setup->device->info.isa,
+           setup->device->info.threads, setup->device->info.threads == 1 ? "" : "s",
+           setup->dtype == DT_BF16 ? "bf16" : "fp32", (long long)setup->plan.policy.global_batch,
+           setup->plan.policy.seq_len);
+    if (s->init.loaded > 0)
+        printf("weights read       %lld tensors (%lld not there, %lld of the file unused)\n",
+               (long long)s->init.loaded, (long long)s->init.missing,
+               (long long)s->init.unexpected);
+    printf("steps            %10lld to %lld of %lld%s%s\n", (long long)s->first_step + 1,
+           (long long)s->last_step, (long long)setup->job->run.steps, s->resumed ? ", resumed" : "",
+           s->stopped ? ", stopped on request" : "");
+    if (last->r.targets > 0)
+        printf("text loss        %10.4f nats per token\n", last->r.loss_text);
+    if (last->r.images > 0)
+        printf("image loss       %10.4f mean squared error of the noise\n", last->r.loss_image);
+    printf("iteration        %10s   (%.0f tokens/s, %.1f samples/s at the end)\n",
+           dt_format_seconds(s->mean_step_s, a, sizeof a), last->tokens_per_s, last->samples_per_s);
+    printf("MFU              %10.1f %%   of the %.1f GFLOP/s that a product reaches here\n",
+           100 * s->mfu, s->gemm_peak_flops * 1e-9);
+    printf("outside compute  %10.1f %%   of the iterations\n", 100 * s->share_outside);
+    printf("memory           %10s   at most on the device\n",
+           dt_format_bytes((double)s->memory_max_bytes, b, sizeof b));
+    if (dt_data_bad_total(&s->data) > 0)
+        printf("bad data         %10lld samples passed over\n",
+               (long long)dt_data_bad_total(&s->data));
+    if (s->checkpoint[0])
+        printf("checkpoint       %s\n", s->checkpoint);
+}
+
+static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *setup,
+                               const struct dt_train_summary *s, const char *started,
+                               const char *report, struct dt_error *err)
+{
+    const char *file = dt_cli_string(cli, "runs", getenv("DISTTRAIN_RUNS"));
+    char *job = NULL;
+    int64_t id;
+    enum dt_status st;
+
+    if (dt_cli_flag(cli, "no-runs") || !s->program)
+        return DT_OK;
+    DT_TRY(dt_doc_to_json(setup->job->doc, err, &job));
+    struct dt_run_record run = {.kind = DT_RUN_EXECUTED,
+                                .job_name = setup->job->name,
+                                .job_json = job,
+                                .started = started,
+                                .version = PACKAGE_VERSION,
+                                .report_json = report,
+                                .seed = setup->job->run.seed,
+                                .plan = &setup->plan,
+                                .model = setup->job->model,
+                                .program = s->program,
+                                .timeline = &s->timeline,
+                                .ops = true};
+    st = dt_runs_add(file && *file ? file : "disttrain-runs.db", &run, err, &id);
+    dt_free(job);
+    return st;
+}
+
+/* ---- running ---- */
+
+static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *setup,
+                            struct dt_error *err)
+{
+    bool drawn = false;
+    struct dt_train_options o = {.setup = setup,
+                                 .from_scratch = dt_cli_flag(cli, "from-scratch"),
+                                 .stop = &stop,
+                                 .on_step = on_step,
+                                 .ctx = &drawn};
+    struct dt_train_summary s;
+    char started[32], *report = NULL;
+    enum dt_status st;
+
+    dt_clock_utc(started, sizeof started);
+    catch_signals();
+    st = dt_train(&o, err, &s);
+    if (drawn)
+        fputc('\n', stderr);
+    DT_TRY(st);
+    st = summary_json(setup, &s, err, &report);
+    if (st == DT_OK)
+        st = keep_run(cli, setup, &s, started, report, err);
+    if (st == DT_OK && cli->json)
+        printf("%s\n", report);
+    else if (st == DT_OK)
+        print_summary(setup, &s);
+    dt_free(report);
+    dt_train_summary_free(&s);
+    return st;
+}
+
+static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *job,
+                               struct dt_error *err)
+{
+    struct dt_device_options opt;
+    struct dt_device *device;
+    struct dt_setup setup;
+    enum dt_status st;
+
+    if (!job->run.stated)
+        return dt_error_at(err, DT_ERR_INPUT, job->name, 0, 0,
+                           "the job has no run: map, which says what to train on; see "
+                           "disttrain-job(5)");
+    dt_setup_device(job, &opt);
+    DT_TRY(dt_device_open_cpu(&opt, err, &device));
+    st = dt_setup_open(job, device, true, err, &setup);
+    if (st == DT_OK) {
+        st = train(cli, &setup, err);
+        dt_setup_close(&setup);
+    }
+    device->close(device);
+    return st;
+}
+
+enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
+{
+    const char *path = cli->args[0];
+    char found[4096];
+    struct dt_job *job;
+    enum dt_status st;
+
+    if (strcmp(path, "-") != 0) {
+        DT_TRY(dt_file_find("jobs", path, ".yaml", err, found, sizeof found));
+        path = found;
+    }
+    DT_TRY(dt_job_read(path, cli->args + 1, cli->n_args - 1, err, &job));
+    st = with_job(cli, job, err);
+    dt_job_free(job);
+    return st;
+}

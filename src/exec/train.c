@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "exec/train.h"
+
+#include "core/report.h"
+#include "core/mem.h"
+#include "exec/clock.h"
+#include "exec/train_log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct train {
+    const struct dt_train_options *o;
+    const struct dt_setup *s;
+    const struct dt_run_options *run;
+    struct dt_exec *x;
+    struct dt_loader *loader;
+    struct dt_checkpoint_part *parts;
+    struct dt_train_log *log;
+    struct dt_checkpoint_state state;
+    struct dt_sequence **seqs;
+    int64_t n; /* samples of a global batch */
+    int64_t saved_step;
+    double compute_ns, span_ns, step_s, model_flops;
+    struct dt_train_summary sum;
+};
+
+/* ---- opening ---- */
+
+static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
+{
+    const struct dt_run_options *r = t->run;
+    char path[sizeof(t->sum.checkpoint)], digest[sizeof(t->state.job_digest)];
+    bool found = false;
+    int n;
+
+    dt_setup_digest(t->s, digest, sizeof(digest));
+    dt_free(t->parts);
+    t->parts = NULL;
+    DT_TRY(dt_setup_parts(t->s, t->x, err, &t->parts, &n));
+    if (r->checkpoint_dir[0] && !t->o->from_scratch)
+        DT_TRY(dt_checkpoint_find(r->checkpoint_dir, err, &found, path, sizeof(path)));
+    if (found) {
+        DT_TRY(dt_checkpoint_load(path, t->parts, n, true, err, &t->state));
+        if (strcmp(t->state.job_digest, digest) != 0)
+            return dt_error_at(
+                err, DT_ERR_INPUT, path, 0, 0,
+                "this checkpoint is of another model, batch, sequence length, seed or "
+                "tokenizer; name another checkpoint.dir, or use --from-scratch");
+        snprintf(t->sum.checkpoint, sizeof(t->sum.checkpoint), "%s", path);
+        t->sum.resumed = true;
+    } else if (r->init_from[0]) {
+        DT_TRY(dt_checkpoint_init_from(r->init_from, t->parts, n, true, err, &t->sum.init));
+    }
+    memcpy(t->state.job_digest, digest, sizeof(digest));
+    t->state.seed = r->seed;
+    t->saved_step = found ? t->state.step : -1;
+    t->sum.first_step = t->state.step;
+    return found || r->init_from[0] ? dt_exec_changed(t->x, err) : DT_OK;
+}
+
+static enum dt_status open_all(struct train *t, struct dt_error *err)
+{
+    struct dt_exec_options x;
+    struct dt_loader_options l = t->s->loader;
+
+    t->n = t->s->plan.policy.global_batch;
+    t->seqs = dt_calloc((size_t)t->n, sizeof(*t->seqs));
+    if (!t->seqs)
+        return dt_error_nomem(err, "a global batch");
+    DT_TRY(dt_setup_gemm_peak(t->s, err, &t->sum.gemm_peak_flops));
+    dt_setup_exec_options(t->s, &x);
+    DT_TRY(dt_exec_new(&x, err, &t->x));
+    DT_TRY(init_or_resume(t, err));
+    l.cursor = t->state.cursor;
+    DT_TRY(dt_loader_open(&l, err, &t->loader));
+    return dt_train_log_open(t->run->log_dir, err, &t->log);
+}
+
+static void free_batch(struct train *t)
+{
+    for (int64_t i = 0; t->seqs && i < t->n; i++) {
+        dt_sequence_free(t->seqs[i]);
+        t->seqs[i] = NULL;
+    }
+}
+
+static void drop_program(struct train *t)
+{
+    dt_program_free(t->sum.program);
+    dt_assign_free(t->sum.assignment);
+    t->sum.program = NULL;
+    t->sum.assignment = NULL;
+}
+
+static void close_all(struct train *t)
+{
+    free_batch(t);
+    dt_loader_close(t->loader);
+    dt_exec_free(t->x);
+    dt_train_log_close(t->log, NULL);
+    dt_free(t->parts);
+    dt_free(t->seqs);
+}
+
+/* ---- one step ---- */
+
+static enum dt_status take_batch(struct train *t, struct dt_error *err)
+{
+    for (int64_t i = 0; i < t->n; i++) {
+        DT_TRY(dt_loader_next(t->loader, err, &t->seqs[i]));
+        if (!t->seqs[i])
+            return dt_error_set(err, DT_ERR_INPUT, "the data ends after %lld sequences",
+                                (long long)i);
+        if (t->s->encoder < 0 && dt_feed_images(t->seqs[i], DT_ITEM_ENCODE) > 0)
+            return dt_error_set(err, DT_ERR_INPUT,
+                                "the data has images to read, the model has no encoder");
+    }
+    return DT_OK;
+}
+
+static enum dt_status make_program(struct train *t, struct dt_error *err)
+{
+    const struct dt_model *m = t->s->job->model;
+    struct dt_samples *samples;
+    enum dt_status st;
+
+    drop_program(t);
+    DT_TRY(dt_feed_samples((const struct dt_sequence *const *)t->seqs, t->n, err, &samples));
+    st = dt_assign(&t->s->plan, m, NULL, samples, 0, err, &t->sum.assignment);
+    if (st == DT_OK)
+        st = dt_compile(&t->s->plan, m, &t->s->job->cluster, t->sum.assignment, NULL, err,
+                        &t->sum.program);
+    if (st == DT_OK && t->state.step == t->sum.first_step)
+        st = dt_program_check(t->sum.program, m, err);
+    dt_samples_free(samples);
+    return st;
+}
+
+static void account(struct train *t, struct dt_train_step *s)
+{
+    const struct dt_timeline *line = &t->sum.timeline;
+    double flops[DT_MAX_MODULES], hardware, sum = 0, both = s->step_s + s->data_s;
+    struct dt_data_report report;
+
+    dt_report_flops(&t->s->plan, t->s->job->model, t->sum.assignment, flops, &hardware);
+    for (int m = 0; m < t->s->plan.n_modules; m++)
+        sum += flops[m];
+    for (uint32_t i = 0; i < line->n_ops; i++)
+        if (dt_op_resource(t->sum.program->ops[i].kind) == DT_RES_COMPUTE)
+            t->compute_ns += (double)(line->end_ns[i] - line->begin_ns[i]);
+    t->span_ns += (double)line->makespan_ns;
+    t->step_s += s->step_s;
+    t->model_flops += sum;
+    s->mfu = sum / s->step_s / t->sum.gemm_peak_flops;
+    s->tokens_per_s = (double)s->r.tokens / both;
+    s->samples_per_s = (double)t->n / both;
+    dt_loader_report(t->loader, &report);
+    s->documents = report.documents;
+    s->bad_documents = dt_data_bad_total(&report);
+    t->state.tokens += s->r.tokens;
+    t->state.samples += t->n;
+    t->state.train_s += both;
+    if (t->sum.best_loss == 0 || s->r.loss < t->sum.best_loss)
+        t->sum.best_loss = s->r.loss;
+    s->eta_s =
+        t->step_s / (double)(t->state.step - t->sum.first_step) * (double)(s->steps - s->step);
+}
+
+static enum dt_status one_step(struct train *t, struct dt_error *err)
+{
+    struct dt_exec_input in = {
+        .seqs = (const struct dt_sequence *const *)t->seqs, .n = t->n, .step = t->state.step + 1};
+    struct dt_train_step s = {.step = t->state.step + 1, .steps = t->run->steps};
+    uint64_t t0 = dt_clock_ns(), t1;
+
+    DT_TRY(take_batch(t, err));
+    DT_TRY(make_program(t, err));
+    t1 = dt_clock_ns();
+    DT_TRY(dt_exec_run(t->x, t->sum.program, &in, err, &t->sum.timeline, &s.r));
+    s.data_s = (double)(t1 - t0) * 1e-9;
+    s.step_s = (double)(dt_clock_ns() - t1) * 1e-9;
+    dt_loader_cursor(t->loader, &t->state.cursor);
+    t->state.step = t->state.draws = s.step;
+    account(t, &s);
+    free_batch(t);
+    t->sum.last = s;
+    if (s.step % t->run->log_interval == 0 || s.step == s.steps)
+        DT_TRY(dt_train_log_step(t->log, &s, err));
+    if (t->o->on_step)
+        t->o->on_step(t->o->ctx, &s);
+    return DT_OK;
+}
+
+/* ---- saving ---- */
+
+static enum dt_status save(struct train *t, struct dt_error *err)
+{
+    struct dt_checkpoint_options o = {.keep = t->run->checkpoint_keep};
+    int n;
+
+    if (!t->run->checkpoint_dir[0] || t->saved_step == t->state.step)
+        return DT_OK;
+    dt_free(t->parts); /* stages that grew have moved */
+    t->parts = NULL;
+    DT_TRY(dt_setup_parts(t->s, t->x, err, &t->parts, &n));
+    DT_TRY(dt_checkpoint_save(t->run->checkpoint_dir, t->parts, n, &t->state, &o, err,
+                              t->sum.checkpoint, sizeof(t->sum.checkpoint)));
+    t->saved_step = t->state.step;
+    return DT_OK;
+}
+
+static enum dt_status loop(struct train *t, struct dt_error *err)
+{
+    int64_t every = t->run->checkpoint_interval;
+
+    while (t->state.step < t->run->steps) {
+        if (t->o->stop && *t->o->stop) {
+            t->sum.stopped = true;
+            break;
+        }
+        DT_TRY(one_step(t, err));
+        if (every > 0 && t->state.step % every == 0)
+            DT_TRY(save(t, err));
+    }
+    return save(t, err);
+}
+
+static void finish(struct train *t)
+{
+    double steps = (double)(t->state.step - t->sum.first_step);
+    int64_t now;
+
+    t->sum.last_step = t->state.step;
+    t->sum.train_s = t->state.train_s;
+    t->sum.tokens = t->state.tokens;
+    t->sum.samples = t->state.samples;
+    t->sum.mean_step_s = steps > 0 ? t->step_s / steps : 0;
+    t->sum.mfu = t->step_s > 0 ? t->model_flops / t->step_s / t->sum.gemm_peak_flops : 0;
+    t->sum.share_outside = t->step_s > 0 ? 1 - t->compute_ns * 1e-9 / t->step_s : 0;
+    dt_exec_memory(t->x, &now, &t->sum.memory_max_bytes);
+    dt_loader_report(t->loader, &t->sum.data);
+}
+
+enum dt_status dt_train(const struct dt_train_options *o, struct dt_error *err,
+                        struct dt_train_summary *out)
+{
+    struct train t = {.o = o, .s = o->setup, .run = &o->setup->job->run};
+    enum dt_status st = open_all(&t, err);
+
+    if (st == DT_OK)
+        st = loop(&t, err);
+    if (st == DT_OK)
+        finish(&t);
+    if (st == DT_OK) {
+        st = dt_train_log_close(t.log, err);
+        t.log = NULL;
+    }
+    close_all(&t);
+    if (st != DT_OK)
+        dt_train_summary_free(&t.sum);
+    else
+        *out = t.sum;
+    return st;
+}
+
+void dt_train_summary_free(struct dt_train_summary *s)
+{
+    dt_program_free(s->program);
+    dt_assign_free(s->assignment);
+    dt_timeline_free(&s->timeline);
+    s->program = NULL;
+    s->assignment = NULL;
+}

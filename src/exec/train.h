@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Training: take the sequences of a global batch, assign them, compile the program, execute it;
+ * log, save, go on.  There is no other training loop. */
+#ifndef DT_EXEC_TRAIN_H
+#define DT_EXEC_TRAIN_H
+
+#include "exec/setup.h"
+#include <signal.h>
+
+struct dt_train_step { /* what is known after a step */
+    int64_t step, steps;
+    struct dt_exec_result r;
+    double step_s;                      /* the executed iteration */
+    double data_s;                      /* waiting for data, assigning and compiling before it */
+    double tokens_per_s, samples_per_s; /* of both together */
+    double mfu;                         /* model FLOPs over step_s and the measured GEMM peak */
+    double eta_s;
+    int64_t documents, bad_documents; /* since this process began */
+};
+typedef void dt_train_fn(void *ctx, const struct dt_train_step *s);
+
+struct dt_train_options {
+    const struct dt_setup *setup;
+    bool from_scratch;                 /* do not go on from a checkpoint */
+    const volatile sig_atomic_t *stop; /* not 0: save and stop after this step; NULL = never */
+    dt_train_fn *on_step;              /* NULL = none */
+    void *ctx;
+};
+
+struct dt_train_summary {
+    int64_t first_step, last_step; /* done by this process: first_step + 1 .. last_step */
+    bool resumed, stopped;
+    char checkpoint[1200]; /* the last one written or found; "" = none */
+    struct dt_train_step last;
+    double best_loss, mean_step_s, train_s; /* train_s: of all processes together */
+    double mfu, gemm_peak_flops;            /* mean */
+    int64_t tokens, samples;                /* of all processes together */
+    double share_outside; /* of the time of this process's iterations between compute ops */
+    int64_t memory_max_bytes;
+    struct dt_init_report init; /* when weights were read */
+    struct dt_data_report data;
+    /* The last iteration, for the runs file; dt_train_summary_free. */
+    struct dt_program *program;
+    struct dt_assignment *assignment;
+    struct dt_timeline timeline;
+};
+/* On failure of a save the error is returned after the loop has stopped; what was saved before
+ * stays. */
+enum dt_status dt_train(const struct dt_train_options *o, struct dt_error *err,
+                        struct dt_train_summary *out);
+void dt_train_summary_free(struct dt_train_summary *s);
+
+#endif

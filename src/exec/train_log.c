@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "exec/train_log.h"
+
+#include "core/json.h"
+#include "core/mem.h"
+#include "exec/clock.h"
+#include "exec/tensorboard.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+struct dt_train_log {
+    char path[1200];
+    FILE *jsonl;
+    struct dt_tensorboard *board;
+};
+
+static double wall_s(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The folder and those above it. */
+static enum dt_status make_dirs(const char *dir, struct dt_error *err)
+{
+    char path[1024];
+
+    snprintf(path, sizeof(path), "%s", dir);
+    for (char *p = path + 1;; p++) {
+        char c = *p;
+
+        if (c != '/' && c)
+            continue;
+        *p = 0;
+        if (mkdir(path, 0777) != 0 && errno != EEXIST)
+            return dt_error_at(err, DT_ERR_IO, path, 0, 0, "cannot make the folder: %s",
+                               strerror(errno));
+        if (!c)
+            return DT_OK;
+        *p = c;
+    }
+}
+
+enum dt_status dt_train_log_open(const char *dir, struct dt_error *err, struct dt_train_log **out)
+{
+    struct dt_train_log *l;
+    enum dt_status st;
+
+    *out = NULL;
+    if (!dir[0])
+        return DT_OK;
+    DT_TRY(make_dirs(dir, err));
+    l = dt_calloc(1, sizeof(*l));
+    if (!l)
+        return dt_error_nomem(err, "a log");
+    snprintf(l->path, sizeof(l->path), "%s/metrics.jsonl", dir);
+    l->jsonl = fopen(l->path, "a");
+    st = l->jsonl ? dt_tensorboard_open(dir, wall_s(), err, &l->board)
+                  : dt_error_at(err, DT_ERR_IO, l->path, 0, 0, "cannot open: %s", strerror(errno));
+    if (st != DT_OK) {
+        dt_train_log_close(l, NULL);
+        return st;
+    }
+    *out = l;
+    return DT_OK;
+}
+
+static enum dt_status write_json(struct dt_train_log *l, const struct dt_train_step *s,
+                                 struct dt_error *err)
+{
+    struct dt_json j;
+    char *text = NULL, utc[32];
+    int bad;
+
+    dt_clock_utc(utc, sizeof(utc));
+    dt_json_init(&j, false);
+    dt_json_begin_object(&j);
+    dt_json_kv_string(&j, "time", utc);
+    dt_json_kv_int(&j, "step", s->step);
+    dt_json_kv_double(&j, "loss", s->r.loss);
+    if (s->r.targets > 0)
+        dt_json_kv_double(&j, "loss_text", s->r.loss_text);
+    if (s->r.images > 0)
+        dt_json_kv_double(&j, "loss_image", s->r.loss_image);
+    dt_json_kv_double(&j, "grad_norm", s->r.grad_norm);
+    dt_json_kv_double(&j, "lr", s->r.lr);
+    dt_json_kv_int(&j, "tokens", s->r.tokens);
+    dt_json_kv_int(&j, "targets", s->r.targets);
+    dt_json_kv_int(&j, "images_encoded", s->r.encoded);
+    dt_json_kv_int(&j, "images_generated", s->r.images);
+    dt_json_kv_double(&j, "step_s", s->step_s);
+    dt_json_kv_double(&j, "data_s", s->data_s);
+    dt_json_kv_double(&j, "tokens_per_s", s->tokens_per_s);
+    dt_json_kv_double(&j, "samples_per_s", s->samples_per_s);
+    dt_json_kv_double(&j, "mfu", s->mfu);
+    dt_json_kv_int(&j, "bad_documents", s->bad_documents);
+    dt_json_end_object(&j);
+    DT_TRY(dt_json_finish(&j, err, &text));
+    bad = fprintf(l->jsonl, "%s\n", text) < 0 || fflush(l->jsonl) != 0;
+    dt_free(text);
+    return bad ? dt_error_at(err, DT_ERR_IO, l->path, 0, 0, "cannot write: %s", strerror(errno))
+               : DT_OK;
+}
+
+enum dt_status dt_train_log_step(struct dt_train_log *l, const struct dt_train_step *s,
+                                 struct dt_error *err)
+{
+    const char *tags[8];
+    float values[8];
+    int n = 0;
+
+    if (!l)
+        return DT_OK;
+    DT_TRY(write_json(l, s, err));
+    if (s->r.targets > 0) {
+        tags[n] = "loss/text";
+        values[n++] = (float)s->r.loss_text;
+    }
+    if (s->r.images > 0) {
+        tags[n] = "loss/image";
+        values[n++] = (float)s->r.loss_image;
+    }
+    tags[n] = "train/grad_norm";
+    values[n++] = (float)s->r.grad_norm;
+    tags[n] = "train/lr";
+    values[n++] = (float)s->r.lr;
+    tags[n] = "speed/tokens_per_s";
+    values[n++] = (float)s->tokens_per_s;
+    tags[n] = "speed/mfu";
+    values[n++] = (float)s->mfu;
+    DT_TRY(dt_tensorboard_scalars(l->board, wall_s(), s->step, tags, values, n, err));
+    return dt_tensorboard_flush(l->board, err);
+}
+
+enum dt_status dt_train_log_close(struct dt_train_log *l, struct dt_error *err)
+{
+    enum dt_status st = DT_OK;
+
+    if (!l)
+        return DT_OK;
+    if (l->jsonl && fclose(l->jsonl) != 0)
+        st = dt_error_at(err, DT_ERR_IO, l->path, 0, 0, "cannot write: %s", strerror(errno));
+    if (l->board && dt_tensorboard_close(l->board, st == DT_OK ? err : NULL) != DT_OK &&
+        st == DT_OK)
+        st = DT_ERR_IO;
+    dt_free(l);
+    return st;
+}
