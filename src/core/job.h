@@ -24,6 +24,8 @@ struct dt_run_options {
     bool stated;                     /* the map is there */
     char **data;                     /* shards, folders of shards, "x-{000..012}.tar" */
     int n_data;
+    char **eval_data;                /* held-out shards, for eval */
+    int n_eval_data;
     char tokenizer[1024];            /* "bytes" or a tokenizer.json */
     double generate;                 /* share of documents whose image is a target */
     int fit;                         /* how images get a module's `resize`: index of dt_run_fit_names */

@@ -44,53 +44,61 @@ void dt_job_run_defaults(struct dt_run_options *r)
     snprintf(r->tokenizer, sizeof(r->tokenizer), "bytes");
 }
 
+static void free_paths(char **paths, int n)
+{
+    for (int i = 0; i < n; i++)
+        dt_free(paths[i]);
+    dt_free(paths);
+}
+
 void dt_job_run_free(struct dt_run_options *r)
 {
-    for (int i = 0; i < r->n_data; i++)
-        dt_free(r->data[i]);
-    dt_free(r->data);
+    free_paths(r->data, r->n_data);
+    free_paths(r->eval_data, r->n_eval_data);
 }
 
 /* A name of the data: a file, a folder or a range of files.  What is looked for beside the job
  * first is its part before any pattern. */
-static enum dt_status add_data(struct dt_node n, bool shallow, struct dt_run_options *r,
-                               struct dt_error *err)
+static enum dt_status add_data(struct dt_node n, const char *key, bool shallow, char **paths,
+                               int *n_paths, struct dt_error *err)
 {
     const char *text = dt_node_text(n);
     char path[4096];
 
     if (!text || !*text)
-        return dt_node_error(n, err, "data: expected the path of a shard or of a folder of shards");
+        return dt_node_error(n, err, "%s: expected the path of a shard or of a folder of shards",
+                             key);
     if (strlen(text) >= sizeof(path))
-        return dt_node_error(n, err, "data: that path is too long");
+        return dt_node_error(n, err, "%s: that path is too long", key);
     snprintf(path, sizeof(path), "%s", text);
     /* A job may be planned without its data: what is missing is reported when it is opened. */
     if (!shallow && !strchr(text, '{') &&
         dt_doc_relative(n, text, NULL, path, sizeof(path)) != DT_OK)
         snprintf(path, sizeof(path), "%s", text);
-    r->data[r->n_data] = dt_strdup(path);
-    if (!r->data[r->n_data])
+    paths[*n_paths] = dt_strdup(path);
+    if (!paths[*n_paths])
         return dt_error_nomem(err, "paths of the data");
-    r->n_data++;
+    ++*n_paths;
     return DT_OK;
 }
 
-static enum dt_status read_data(struct dt_node n, bool shallow, struct dt_run_options *r,
-                                struct dt_error *err)
+static enum dt_status read_data(struct dt_node map, const char *key, bool shallow, char ***paths,
+                                int *n_paths, struct dt_error *err)
 {
+    struct dt_node n = dt_map_get(map, key);
     size_t count = dt_node_is_seq(n) ? dt_seq_size(n) : 1;
 
     if (!dt_node_present(n))
         return DT_OK;
     if (count < 1 || count > DATA_MAX)
-        return dt_node_error(n, err, "data: expected 1 to %d paths", DATA_MAX);
-    r->data = dt_calloc(count, sizeof(*r->data));
-    if (!r->data)
+        return dt_node_error(n, err, "%s: expected 1 to %d paths", key, DATA_MAX);
+    *paths = dt_calloc(count, sizeof(**paths));
+    if (!*paths)
         return dt_error_nomem(err, "paths of the data");
     if (!dt_node_is_seq(n))
-        return add_data(n, shallow, r, err);
+        return add_data(n, key, shallow, *paths, n_paths, err);
     for (size_t i = 0; i < count; i++)
-        DT_TRY(add_data(dt_seq_at(n, i), shallow, r, err));
+        DT_TRY(add_data(dt_seq_at(n, i), key, shallow, *paths, n_paths, err));
     return DT_OK;
 }
 
@@ -100,7 +108,8 @@ static enum dt_status read_files(struct dt_node map, bool shallow, struct dt_run
     struct dt_node n = dt_map_get(map, "tokenizer");
     char path[sizeof(r->tokenizer)];
 
-    DT_TRY(read_data(dt_map_get(map, "data"), shallow, r, err));
+    DT_TRY(read_data(map, "data", shallow, &r->data, &r->n_data, err));
+    DT_TRY(read_data(map, "eval_data", shallow, &r->eval_data, &r->n_eval_data, err));
     DT_TRY(dt_get_string(map, "tokenizer", r->tokenizer, sizeof(r->tokenizer), err));
     if (!shallow && strcmp(r->tokenizer, "bytes") != 0) {
         DT_TRY(dt_doc_relative(n, r->tokenizer, err, path, sizeof(path)));
@@ -153,12 +162,12 @@ static enum dt_status read_checkpoint(struct dt_node map, struct dt_run_options 
 enum dt_status dt_job_run(struct dt_node map, bool shallow, struct dt_job *j, struct dt_error *err)
 {
     static const char *const keys[] = {
-        "data",    "tokenizer",   "generate",     "fit",          "packed",       "text_only",
-        "shuffle", "bad_data",    "data_threads", "steps",        "warmup_steps", "lr",
-        "min_lr",  "decay",       "weight_decay", "beta1",        "beta2",        "eps",
-        "clip",    "text_weight", "image_weight", "noise",        "noise_steps",  "seed",
-        "threads", "precision",   "log_dir",      "log_interval", "checkpoint",   "init_from",
-        NULL};
+        "data",      "eval_data", "tokenizer",   "generate",     "fit",          "packed",
+        "text_only", "shuffle",   "bad_data",    "data_threads", "steps",        "warmup_steps",
+        "lr",        "min_lr",    "decay",       "weight_decay", "beta1",        "beta2",
+        "eps",       "clip",      "text_weight", "image_weight", "noise",        "noise_steps",
+        "seed",      "threads",   "precision",   "log_dir",      "log_interval", "checkpoint",
+        "init_from", NULL};
     static const char *const bad[] = {"skip", "fatal", NULL};
     struct dt_run_options *r = &j->run;
     int64_t seed = (int64_t)r->seed;
