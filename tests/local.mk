@@ -162,6 +162,7 @@ BENCHES = \
 	tests/bench/bench_cost \
 	tests/bench/bench_data \
 	tests/bench/bench_engine \
+	tests/bench/bench_job \
 	tests/bench/bench_kernels \
 	tests/bench/bench_samples \
 	tests/bench/bench_search \

@@ -6,6 +6,7 @@
 
 #include "cli/cli.h"
 #include "core/doc.h"
+#include "core/mem.h"
 
 #include <errno.h>
 #include <locale.h>
@@ -51,6 +52,7 @@ int main(int argc, char **argv)
     struct dt_cli cli;
     bool help;
 
+    dt_mem_keep();
     setlocale(LC_ALL, "C"); /* numbers and sort order do not depend on who runs us */
     if (argc < 2) {
         dt_cli_print_usage(stderr);

@@ -263,7 +263,11 @@ static void all_ops(struct times *t)
 {
     const struct dt_program *p = t->p;
 
-    for (uint32_t i = 0; i < p->n_ops; i++)
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        /* the other end of a transfer is of another lane, far off */
+        if (i + 16 < p->n_ops && p->ops[i + 16].kind == DT_OP_SEND &&
+            p->ops[i + 16].peer < p->n_ops)
+            __builtin_prefetch(&p->ops[p->ops[i + 16].peer]);
         switch (p->ops[i].kind) {
         case DT_OP_FORWARD:
         case DT_OP_BACKWARD:
@@ -278,6 +282,7 @@ static void all_ops(struct times *t)
         default: /* a RECV ends with its SEND, a FETCH costs nothing, collectives follow */
             break;
         }
+    }
     for (uint32_t g = 0; g < p->n_groups; g++)
         if (p->groups[g].n > 0)
             group_time(t, &p->groups[g]);

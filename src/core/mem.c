@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "core/mem.h"
 
+#include <limits.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -29,6 +33,16 @@ void dt_mem_fail_at(uint64_t k)
 uint64_t dt_mem_count(void)
 {
     return mem_tried;
+}
+
+void dt_mem_keep(void)
+{
+#ifdef __GLIBC__
+    /* Everything below 1 GiB from the heap, and the heap never given back. */
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    mallopt(M_TRIM_THRESHOLD, INT_MAX);
+    mallopt(M_TOP_PAD, 1 << 20);
+#endif
 }
 
 /* malloc(0) may return NULL, which our callers take for a failure: ask for one byte instead. */

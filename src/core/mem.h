@@ -19,6 +19,11 @@ void dt_free(void *p);
 void dt_mem_fail_at(uint64_t k);
 uint64_t dt_mem_count(void);
 
+/* For programs, called once at their start: memory that is freed stays with the process, so that the
+ * next large array does not have its pages cleared again.  Does nothing where the C library has no
+ * such setting. */
+void dt_mem_keep(void);
+
 /* Grow an array geometrically to hold at least `need` elements of `elem` bytes.
  * *p and *cap are updated; returns 0 on success, -1 when out of memory (both unchanged). */
 int dt_grow(void **p, size_t *cap, size_t need, size_t elem);

@@ -72,10 +72,12 @@ void dt_timeline_lane(const struct dt_program *p, const struct dt_timeline *t, i
         if (previous == DT_NONE)
             out->first_ns = t->begin_ns[i];
         gap = t->begin_ns[i] - free_ns;
-        produced = inputs_produced_ns(p, t, i, previous);
-        produced = produced < free_ns ? free_ns : produced;
         if (gap > 0) {
-            int64_t comm = t->begin_ns[i] - produced;
+            int64_t comm;
+
+            produced = inputs_produced_ns(p, t, i, previous);
+            produced = produced < free_ns ? free_ns : produced;
+            comm = t->begin_ns[i] - produced;
 
             comm = comm < 0 ? 0 : comm;
             out->comm_wait_ns += comm;

@@ -2,9 +2,15 @@
  *
  * The event loop.
  *
- *   ready(op) --> op end event, or flow start event --> flow in the network --> transfer end
- *       ^                                                                            |
- *       +----------------- ended(op): one dependency less for each successor <-------+
+ *   ready(op) --> end known --> propagate: one dependency less for each successor --> ready(op)
+ *       |                           ^
+ *       +--> flow start event --> flow in the network --> transfer end
+ *
+ * When an op ends follows from when it begins, unless it shares bandwidth.  So only transfers are
+ * events, taken in the order of virtual time; the ends of all other ops are told to their
+ * successors as soon as they are known, which keeps to a lane and its memory.  A transfer never
+ * begins before the event that made it ready, so the order of events is the same as if every op
+ * were one.
  *
  * The timing rules are core/program.h's.  Nothing in the loop allocates.  The loop is compiled once
  * per combination of options, so that a run without network and noise pays for neither. */
@@ -17,12 +23,12 @@
 struct run { /* one dt_engine_run */
     struct dt_engine *e;
     const struct dt_program *p;
-    const int64_t *dur, *alpha;
     struct dt_network *net;
     const struct dt_noise *noise;
     struct dt_queue queue;
     struct engine_node *node;
-    int64_t *begin, *end;
+    int64_t last; /* latest end so far */
+    uint64_t events;
     uint32_t n_ended, done;
     bool nomem;
 };
@@ -62,17 +68,15 @@ INLINE void ended(struct run *r, uint32_t op)
     r->e->ended[r->n_ended++] = op;
 }
 
-INLINE void end_at(struct run *r, uint32_t op, int64_t now, int64_t ns)
+INLINE void end_at(struct run *r, uint32_t op, int64_t at)
 {
-    r->end[op] = now + ns;
-    if (ns == 0)
-        ended(r, op);
-    else
-        dt_queue_put(&r->queue, dt_event_make(now + ns, DT_EVENT_OP_END, op));
+    r->node[op].end_ns = at;
+    r->last = at > r->last ? at : r->last;
+    ended(r, op);
 }
 
-/* The group's flow between nodes; false when it stays inside one or needs none. */
-static bool group_flow(struct run *r, uint32_t g, int64_t now, int64_t ns)
+/* Does the group move bytes between nodes? */
+static bool group_flows(const struct run *r, uint32_t g, int64_t ns)
 {
     const struct dt_group *gr = &r->p->groups[g];
     const uint32_t *ops = &r->p->group_ops[gr->first];
@@ -84,8 +88,20 @@ static bool group_flow(struct run *r, uint32_t g, int64_t now, int64_t ns)
         return false;
     for (uint32_t i = 0; i < gr->n; i++)
         r->e->members[i] = r->p->ops[ops[i]].lane;
-    if (!dt_network_ring_crosses(r->net, r->p->lanes, r->e->members, gr->n))
-        return false;
+    return dt_network_ring_crosses(r->net, r->p->lanes, r->e->members, gr->n);
+}
+
+static void ring_start(struct run *r, uint32_t g, int64_t now)
+{
+    const struct dt_group *gr = &r->p->groups[g];
+    const uint32_t *ops = &r->p->group_ops[gr->first];
+    const struct dt_op *op = &r->p->ops[ops[0]];
+    int64_t ns = 0;
+
+    for (uint32_t i = 0; i < gr->n; i++) {
+        r->e->members[i] = r->p->ops[ops[i]].lane;
+        ns = r->node[ops[i]].end_ns > ns ? r->node[ops[i]].end_ns : ns;
+    }
     /* Ring: reduce-scatter or all-gather pass (n-1)/n of the buffer, all-reduce does both. */
     bool tied = op->flags & DT_OPF_TIED, zero = !r->p->plan || r->p->plan->policy.zero > 0;
     bool all_reduce = op->kind == DT_OP_GRAD_SYNC && (tied || !zero);
@@ -93,51 +109,54 @@ static bool group_flow(struct run *r, uint32_t g, int64_t now, int64_t ns)
     if (dt_network_start_ring(r->net, r->p->lanes, r->e->members, gr->n, bytes, ns, now, ops[0]) ==
         DT_NONE)
         r->nomem = true;
-    return true;
 }
 
-static void group_begin(struct run *r, uint32_t g, int64_t now)
+/* All members are ready: each one's begin is when it was. */
+static void group_begin(struct run *r, uint32_t g)
 {
     const struct dt_group *gr = &r->p->groups[g];
     const uint32_t *ops = &r->p->group_ops[gr->first];
-    int64_t ns = 0;
+    int64_t at = 0, ns = 0;
 
     for (uint32_t i = 0; i < gr->n; i++) {
-        r->begin[ops[i]] = now;
-        ns = r->dur[ops[i]] > ns ? r->dur[ops[i]] : ns;
+        at = r->node[ops[i]].begin_ns > at ? r->node[ops[i]].begin_ns : at;
+        ns = r->node[ops[i]].end_ns > ns ? r->node[ops[i]].end_ns : ns;
     }
-    if (r->net && group_flow(r, g, now, ns))
-        return;
     for (uint32_t i = 0; i < gr->n; i++)
-        r->end[ops[i]] = now + ns;
-    if (ns > 0) { /* one event speaks for the group: its first member's */
-        dt_queue_put(&r->queue, dt_event_make(now + ns, DT_EVENT_OP_END, ops[0]));
+        r->node[ops[i]].begin_ns = at;
+    if (r->net && group_flows(r, g, ns)) { /* its first member speaks for the group */
+        dt_queue_put(&r->queue, dt_event_make(at, DT_EVENT_FLOW_START, ops[0]));
         return;
     }
     for (uint32_t i = 0; i < gr->n; i++)
-        ended(r, ops[i]);
+        end_at(r, ops[i], at + ns);
 }
 
 static void flow_start(struct run *r, uint32_t i, int64_t now)
 {
+    if (r->node[i].class == ENGINE_GROUP) {
+        ring_start(r, r->node[i].peer, now);
+        return;
+    }
     const struct engine_send *send = &r->e->sends[r->node[i].peer];
     /* Alone, the flow takes exactly what the duration has beyond its latency. */
-    double s = (double)(r->dur[i] - r->alpha[i]) * 1e-9;
+    double s = (double)(r->node[i].end_ns - send->alpha_ns) * 1e-9;
 
     if (dt_network_start(r->net, &r->p->lanes[send->src], &r->p->lanes[send->dst], send->bytes,
                          send->bytes / s, now, i) == DT_NONE)
         r->nomem = true;
 }
 
-INLINE void send_begin(struct run *r, uint32_t i, int64_t now, bool with_net)
+INLINE void send_begin(struct run *r, uint32_t i, bool with_net)
 {
-    r->begin[i] = now;
-    if (!with_net || r->dur[i] <= r->alpha[i] || r->e->sends[r->node[i].peer].dst == DT_NONE)
-        end_at(r, i, now, r->dur[i]);
-    else if (r->alpha[i] > 0)
-        dt_queue_put(&r->queue, dt_event_make(now + r->alpha[i], DT_EVENT_FLOW_START, i));
+    const struct engine_node *n = &r->node[i];
+    const struct engine_send *send = with_net ? &r->e->sends[n->peer] : NULL;
+
+    if (!with_net || n->end_ns <= send->alpha_ns || send->dst == DT_NONE)
+        end_at(r, i, n->begin_ns + n->end_ns);
     else
-        flow_start(r, i, now);
+        dt_queue_put(&r->queue,
+                     dt_event_make(n->begin_ns + send->alpha_ns, DT_EVENT_FLOW_START, i));
 }
 
 INLINE int64_t noisy(const struct run *r, uint32_t i)
@@ -145,111 +164,151 @@ INLINE int64_t noisy(const struct run *r, uint32_t i)
     const struct dt_op *op = &r->p->ops[i];
 
     if (dt_op_resource(op->kind) != DT_RES_COMPUTE)
-        return r->dur[i];
-    return dt_noise_apply(r->noise, op->lane, i - r->p->lanes[op->lane].first, r->dur[i]);
+        return r->node[i].end_ns;
+    return dt_noise_apply(r->noise, op->lane, i - r->p->lanes[op->lane].first, r->node[i].end_ns);
 }
 
-INLINE void ready(struct run *r, uint32_t i, int64_t now, bool with_net, bool with_noise)
+/* Everything the op waits for has ended, at the latest when its begin says. */
+INLINE void ready(struct run *r, uint32_t i, bool with_net, bool with_noise)
 {
     switch ((enum engine_class)r->node[i].class) {
     case ENGINE_PLAIN:
-        r->begin[i] = now;
-        end_at(r, i, now, with_noise ? noisy(r, i) : r->dur[i]);
+        end_at(r, i, r->node[i].begin_ns + (with_noise ? noisy(r, i) : r->node[i].end_ns));
         break;
     case ENGINE_SEND:
-        send_begin(r, i, now, with_net);
+        send_begin(r, i, with_net);
         break;
-    case ENGINE_RECV:
-        /* It occupies its resource from when it is next there (noted by propagate) and the SEND has
-         * begun. */
-        if (r->begin[r->node[i].peer] > r->begin[i])
-            r->begin[i] = r->begin[r->node[i].peer];
-        r->end[i] = now;
-        ended(r, i);
+    case ENGINE_RECV: {
+        /* It occupies its resource from when it is next there and the SEND has begun. */
+        uint32_t send = r->node[i].peer;
+        if (r->node[send].begin_ns > r->node[i].begin_ns)
+            r->node[i].begin_ns = r->node[send].begin_ns;
+        end_at(r, i,
+               r->node[i].begin_ns > r->node[send].end_ns ? r->node[i].begin_ns
+                                                          : r->node[send].end_ns);
         break;
+    }
     case ENGINE_GROUP:
         if (--r->e->group_left[r->node[i].peer] == 0)
-            group_begin(r, r->node[i].peer, now);
+            group_begin(r, r->node[i].peer);
         break;
     }
 }
 
-/* Tell the successors of everything that ended now; what they make end now as well is told in turn.
- */
-INLINE void propagate(struct run *r, int64_t now, bool with_net, bool with_noise)
+/* Tell the successors of everything whose end is known; what that settles is told in turn. */
+INLINE void propagate(struct run *r, bool with_net, bool with_noise)
 {
     while (r->n_ended > 0) {
         uint32_t i = r->e->ended[--r->n_ended];
         const uint32_t *s = &r->e->succ[r->node[i].succ_first];
         const uint32_t *last = &r->e->succ[r->node[i + 1].succ_first];
+        int64_t end = r->node[i].end_ns;
         r->done++;
         for (; s < last; s++) {
             struct engine_node *n = &r->node[*s];
-            if (n->class == ENGINE_RECV && n->peer != i)
-                r->begin[*s] = now; /* the last one to end stays */
+            if (end > n->begin_ns && (n->class != ENGINE_RECV || n->peer != i))
+                n->begin_ns = end;
             if (--n->need == 0)
-                ready(r, *s, now, with_net, with_noise);
+                ready(r, *s, with_net, with_noise);
         }
     }
 }
 
-INLINE void finish(struct run *r, uint32_t i, int64_t now, bool from_net)
+INLINE void finish(struct run *r, uint32_t i, int64_t now)
 {
     if (r->node[i].class != ENGINE_GROUP) {
-        if (from_net)
-            r->end[i] = now;
-        ended(r, i);
+        end_at(r, i, now);
         return;
     }
     const struct dt_group *gr = &r->p->groups[r->node[i].peer];
-    for (uint32_t k = 0; k < gr->n; k++) {
-        uint32_t op = r->p->group_ops[gr->first + k];
-        if (from_net)
-            r->end[op] = now;
-        ended(r, op);
+    for (uint32_t k = 0; k < gr->n; k++)
+        end_at(r, r->p->group_ops[gr->first + k], now);
+}
+
+/* Lanes in lockstep end their transfers together, each in a part of memory of its own: what the ops
+ * behind ops[j] need is on its way before their turn comes. */
+INLINE void fetch_ahead(const struct run *r, const uint32_t *ops, uint32_t n, uint32_t j)
+{
+    if (j + 6 < n)
+        __builtin_prefetch(&r->node[ops[j + 6]]);
+    if (j + 4 < n)
+        __builtin_prefetch(&r->e->succ[r->node[ops[j + 4]].succ_first]);
+    if (j + 2 < n) {
+        const struct engine_node *x = &r->node[ops[j + 2]];
+        for (uint32_t k = x->succ_first; k < x[1].succ_first; k++)
+            __builtin_prefetch(&r->node[r->e->succ[k]]);
+    }
+    if (j + 1 < n) { /* the RECV's own successors: the lane that the transfer wakes */
+        const struct engine_node *x = &r->node[ops[j + 1]];
+        for (uint32_t k = x->succ_first; k < x[1].succ_first; k++)
+            __builtin_prefetch(&r->e->succ[r->node[r->e->succ[k]].succ_first]);
     }
 }
 
-/* The next thing that happens: a transfer's end before anything queued for the same instant. */
-INLINE bool step(struct run *r, int64_t *now, bool with_net)
+/* Transfers that end no later than until_ns, all of one instant; false when there are none. */
+INLINE bool transfers_end(struct run *r, int64_t until_ns, bool with_noise)
+{
+    uint32_t ops[256], n = 0, flow;
+    int64_t t;
+
+    while (n < 256 && dt_network_due(r->net, until_ns, &t, &flow, &ops[n])) {
+        dt_network_end(r->net, flow, t);
+        until_ns = t;
+        n++;
+    }
+    for (uint32_t j = 0; j < n; j++) {
+        fetch_ahead(r, ops, n, j);
+        finish(r, ops[j], until_ns);
+        propagate(r, true, with_noise);
+    }
+    r->events += n;
+    return n > 0;
+}
+
+/* Transfers that start at the instant of the first one queued. */
+INLINE void flows_start(struct run *r)
+{
+    int64_t now = dt_queue_first(&r->queue).time_ns;
+    uint32_t ops[64], n = 0;
+
+    while (n < 64 && !dt_queue_empty(&r->queue) && dt_queue_first(&r->queue).time_ns == now) {
+        ops[n] = dt_event_sequence(dt_queue_take(&r->queue));
+        __builtin_prefetch(&r->node[ops[n++]]);
+    }
+    for (uint32_t j = 0; j < n; j++) {
+        if (j + 4 < n)
+            __builtin_prefetch(
+                &r->e->sends[r->node[ops[j + 4]].class == ENGINE_SEND ? r->node[ops[j + 4]].peer
+                                                                      : 0]);
+        flow_start(r, ops[j], now);
+    }
+    r->events += n;
+}
+
+/* The next thing that happens: transfers' ends before starts at the same instant. */
+INLINE bool step(struct run *r, bool with_noise)
 {
     bool queued = !dt_queue_empty(&r->queue);
 
-    if (with_net) {
-        uint32_t flow, op;
-        int64_t t;
-        int64_t until = queued ? dt_queue_first(&r->queue).time_ns : INT64_MAX;
-        if (dt_network_due(r->net, until, &t, &flow, &op)) {
-            dt_network_end(r->net, flow, *now = t);
-            finish(r, op, t, true);
-            return true;
-        }
-    }
+    if (transfers_end(r, queued ? dt_queue_first(&r->queue).time_ns : INT64_MAX, with_noise))
+        return true;
     if (!queued)
         return false;
-    struct dt_event ev = dt_queue_take(&r->queue);
-    *now = ev.time_ns;
-    if (with_net && dt_event_priority(ev) == DT_EVENT_FLOW_START)
-        flow_start(r, dt_event_sequence(ev), ev.time_ns);
-    else
-        finish(r, dt_event_sequence(ev), ev.time_ns, false);
+    flows_start(r);
     return true;
 }
 
 INLINE int64_t loop(struct run *r, bool with_net, bool with_noise)
 {
-    int64_t now = 0;
-    uint64_t events = 0;
-
     for (uint32_t i = 0; i < r->p->n_ops; i++)
-        if (r->node[i].need_all == 0)
-            ready(r, i, 0, with_net, with_noise);
-    do {
-        events++;
-        propagate(r, now, with_net, with_noise);
-    } while (step(r, &now, with_net));
-    r->e->n_events = events;
-    return now;
+        if (r->node[i].need_all == 0) {
+            ready(r, i, with_net, with_noise);
+            propagate(r, with_net, with_noise);
+        }
+    while (with_net && step(r, with_noise))
+        ;
+    r->e->n_events = r->events + r->done;
+    return r->last;
 }
 static __attribute__((noinline)) int64_t loop_plain(struct run *r)
 {
@@ -293,21 +352,35 @@ static enum dt_status reserve_network(struct dt_engine *e, const struct dt_progr
     return dt_network_reserve(net, (size_t)p->n_lanes + p->n_groups, hops, path, err);
 }
 
-static enum dt_status reset(struct dt_engine *e, const struct dt_program *p, const int64_t *dur,
-                            int64_t *begin, struct dt_error *err)
+static enum dt_status reset(struct dt_engine *e, const struct dt_program *p,
+                            const struct dt_durations *dur, struct dt_error *err)
 {
     int64_t sign = 0;
 
-    memset(begin, 0, p->n_ops * sizeof *begin); /* RECVs gather theirs */
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        e->node[i].need = e->node[i].need_all;
-        sign |= dur[i];
+        struct engine_node *n = &e->node[i];
+        n->begin_ns = 0;
+        n->end_ns = dur->ns[i];
+        n->need = n->need_all;
+        sign |= dur->ns[i];
+        if (n->class == ENGINE_SEND && dur->alpha_ns)
+            e->sends[n->peer].alpha_ns = dur->alpha_ns[i];
     }
     for (uint32_t g = 0; g < p->n_groups; g++)
         e->group_left[g] = p->groups[g].n;
     if (sign < 0)
         return dt_error_set(err, DT_ERR_INTERNAL, "engine: negative duration");
     return DT_OK;
+}
+
+static void write_out(const struct run *r, int64_t makespan, struct dt_timeline *out)
+{
+    out->n_ops = r->p->n_ops;
+    out->makespan_ns = makespan;
+    for (uint32_t i = 0; i < r->p->n_ops; i++) {
+        out->begin_ns[i] = r->node[i].begin_ns;
+        out->end_ns[i] = r->node[i].end_ns;
+    }
 }
 
 static enum dt_status stuck(const struct run *r, struct dt_error *err)
@@ -331,21 +404,13 @@ enum dt_status dt_engine_run(struct dt_engine *e, const struct dt_program *p,
         return dt_error_set(err, DT_ERR_INTERNAL, "engine: a network needs the latency of SENDs");
     DT_TRY(dt_engine_prepare(e, p, err));
     DT_TRY(dt_timeline_reserve(out, p->n_ops, err));
-    DT_TRY(reset(e, p, dur->ns, out->begin_ns, err));
+    DT_TRY(reset(e, p, dur, err));
     if (network)
         DT_TRY(reserve_network(e, p, network, err));
     if (noise && !(noise->jitter > 0) && !noise->slowdown)
         noise = NULL;
 
-    struct run r = {.e = e,
-                    .p = p,
-                    .dur = dur->ns,
-                    .alpha = dur->alpha_ns,
-                    .net = network,
-                    .noise = noise,
-                    .node = e->node,
-                    .begin = out->begin_ns,
-                    .end = out->end_ns};
+    struct run r = {.e = e, .p = p, .net = network, .noise = noise, .node = e->node};
     dt_queue_init(&r.queue, e->events);
     int64_t makespan = network ? noise ? loop_both(&r) : loop_net(&r)
                        : noise ? loop_noise(&r)
@@ -354,7 +419,6 @@ enum dt_status dt_engine_run(struct dt_engine *e, const struct dt_program *p,
         return dt_error_nomem(err, "network flows");
     if (r.done != p->n_ops)
         return stuck(&r, err);
-    out->n_ops = p->n_ops;
-    out->makespan_ns = makespan;
+    write_out(&r, makespan, out);
     return DT_OK;
 }

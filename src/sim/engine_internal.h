@@ -15,15 +15,18 @@ enum engine_class {
     ENGINE_GROUP, /* begins when the whole group is ready */
 };
 
-struct engine_node {     /* 16 bytes: what the loop touches of an op */
+struct engine_node {     /* 32 bytes: all that the loop touches of an op, two to a cache line */
+    int64_t begin_ns;    /* latest end, so far, of what it waits for; then its begin */
+    int64_t end_ns;      /* its duration; once it has ended, its end */
     uint32_t succ_first; /* successors: succ[succ_first .. next node's succ_first) */
     uint32_t need;       /* dependencies that have not ended */
     uint32_t need_all : 30, class : 2;
     uint32_t peer; /* RECV: its SEND; SEND: index into sends[]; group: the group's index */
 };
 
-struct engine_send { /* 16 bytes: what the network asks of a SEND */
+struct engine_send { /* 24 bytes: what the network asks of a SEND */
     double bytes;
+    int64_t alpha_ns;
     uint32_t src, dst; /* lanes; dst DT_NONE when nobody receives */
 };
 

@@ -70,6 +70,14 @@ static enum engine_class class_of(const struct dt_op *op)
             VISIT((op)->peer);                                                                     \
     } while (0)
 
+/* A RECV's SEND is of another lane, far off: ask for what the walk needs of it well before. */
+#define FETCH_AHEAD(p, i, WHAT)                                                                    \
+    do {                                                                                           \
+        uint32_t far_ = (i) + 24 < (p)->n_ops ? (p)->ops[(i) + 24].peer : DT_NONE;                 \
+        if (far_ < (p)->n_ops)                                                                     \
+            __builtin_prefetch(&(WHAT)[far_]);                                                     \
+    } while (0)
+
 static enum dt_status check_op(const struct dt_program *p, uint32_t i, struct dt_error *err)
 {
     const struct dt_op *op = &p->ops[i];
@@ -120,6 +128,7 @@ static enum dt_status list_sends(struct dt_engine *e, const struct dt_program *p
     n = 0;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const struct dt_op *op = &p->ops[i];
+        FETCH_AHEAD(p, i, p->ops);
         if (e->node[i].class != ENGINE_SEND)
             continue;
         e->sends[n] = (struct engine_send){
@@ -149,6 +158,8 @@ static enum dt_status count(struct dt_engine *e, const struct dt_program *p, str
     memset(e->node, 0, (p->n_ops + (size_t)1) * sizeof *e->node);
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const struct dt_op *op = &p->ops[i];
+        FETCH_AHEAD(p, i, p->ops);
+        FETCH_AHEAD(p, i, e->node);
         DT_TRY(check_op(p, i, err));
         enum engine_class c = class_of(op);
         uint32_t need = 0;
@@ -171,6 +182,8 @@ static void place(struct dt_engine *e, const struct dt_program *p)
         e->node[i].succ_first = sum += e->node[i].succ_first;
     e->node[p->n_ops].succ_first = sum;
     for (uint32_t i = p->n_ops; i-- > 0;) {
+        if (i >= 24 && p->ops[i - 24].peer < p->n_ops)
+            __builtin_prefetch(&e->node[p->ops[i - 24].peer]);
 #define PLACE(d) (e->succ[--e->node[d].succ_first] = i)
         FOR_DEPENDENCIES(p, &p->ops[i], e->node[i].class == ENGINE_RECV, PLACE);
 #undef PLACE

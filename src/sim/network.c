@@ -2,10 +2,10 @@
  *
  * Links, paths and the life of a flow.  Rates are network_maxmin.c's.
  *
- * Starting or ending a flow is O(its hops + log flows) while none of its links is asked for more
- * than it has: such a link holds nobody back, so nobody else's rate can depend on it.  Otherwise
- * the link is marked dirty and the flows coupled to it get new rates once per instant, however many
- * flows start and end in it. */
+ * Starting a flow is O(its hops + log flows) while all of its links have room for all that it can
+ * take, and so is ending one that crosses no full link: nobody else's rate changes.  Otherwise the
+ * link is marked dirty and the flows affected get new rates once per instant, however many flows
+ * start and end in it. */
 #include "sim/network_internal.h"
 
 #include "core/mem.h"
@@ -101,7 +101,7 @@ void dt_network_free(struct dt_network *n)
 void dt_network_reset(struct dt_network *n)
 {
     for (uint32_t i = 0; i < n->n_links; i++) {
-        n->links[i].demand = 0;
+        n->links[i].demand = n->links[i].load = 0;
         n->links[i].head = DT_NONE;
         n->links[i].count = 0;
         n->links[i].stamp = 0;
@@ -215,7 +215,12 @@ static void leave_link(struct dt_network *n, uint32_t hop)
     if (h->next != DT_NONE)
         n->hops[h->next].prev = h->prev;
     /* An empty link forgets its rounding errors. */
-    l->demand = --l->count == 0 ? 0 : l->demand - h->weight * n->flows[h->flow].cap;
+    if (--l->count == 0) {
+        l->demand = l->load = 0;
+        return;
+    }
+    l->demand -= h->weight * n->flows[h->flow].cap;
+    l->load -= h->weight * n->flows[h->flow].rate;
 }
 
 uint32_t dt_network_start_path(struct dt_network *n, const uint32_t *link, const double *weight,
@@ -235,16 +240,20 @@ uint32_t dt_network_start_path(struct dt_network *n, const uint32_t *link, const
     f->n_hops = n_hops;
     f->tag = tag;
     f->heap_at = DT_NONE;
+    f->rate = 0; /* until the recomputation, if some link may hold it back */
     for (uint32_t i = 0; i < n_hops; i++) {
+        struct dt_net_link *l = &n->links[link[i]];
         join_link(n, f->first_hop + i, id, link[i], weight[i]);
-        if (dt_net_binds(&n->links[link[i]])) {
+        if (dt_net_binds(l) &&
+            (l->live == DT_NONE || dt_net_short(l, n->hops[f->first_hop + i].weight * f->cap))) {
             held = true;
             mark_dirty(n, link[i]);
         }
     }
-    f->rate = 0; /* until the recomputation, if some link may hold it back */
     if (!held) {
         f->rate = f->cap;
+        for (uint32_t i = 0; i < n_hops; i++)
+            n->links[link[i]].load += n->hops[f->first_hop + i].weight * f->cap;
         f->finish_ns = now_ns + llround(bytes / f->cap * 1e9);
         dt_net_heap_update(n, id);
     }
@@ -258,7 +267,7 @@ void dt_network_end(struct dt_network *n, uint32_t flow, int64_t now_ns)
     flush_before(n, now_ns);
     for (uint32_t i = 0; i < f->n_hops; i++) {
         struct dt_net_hop *h = &n->hops[f->first_hop + i];
-        bool bound = dt_net_binds(&n->links[h->link]);
+        bool bound = dt_net_binds(&n->links[h->link]) && dt_net_full(&n->links[h->link]);
         leave_link(n, f->first_hop + i);
         if (bound && n->links[h->link].count > 0)
             mark_dirty(n, h->link);
@@ -272,7 +281,8 @@ void dt_network_end(struct dt_network *n, uint32_t flow, int64_t now_ns)
 bool dt_network_due(struct dt_network *n, int64_t until_ns, int64_t *finish_ns, uint32_t *flow,
                     uint32_t *tag)
 {
-    /* What changed at this instant changes nobody's bytes before the next one: flows that finish now do so. */
+    /* What changed at this instant changes nobody's bytes before the next one: flows that finish
+     * now do so. */
     if (n->n_dirty > 0 && until_ns > n->dirty_ns &&
         !(n->heap_n > 0 && n->flows[n->heap[0]].finish_ns <= n->dirty_ns))
         dt_net_solve(n);

@@ -20,15 +20,18 @@ struct dt_net_hop {
 struct dt_net_link {
     double capacity;
     double demand; /* sum of weight * cap: what the link would carry if nobody were held back */
+    double load;   /* sum of weight * rate: what it carries */
     uint32_t head, count;
     uint32_t stamp;       /* of the last recomputation that visited it */
     uint32_t live;        /* recomputation: hops of flows without a rate yet ... */
     double spare, weight; /* ... capacity left for them, sum of their weights */
+    bool shared;          /* ... with flows that keep their rates */
 };
 
 struct dt_net_flow {
     double rate, cap, remaining; /* bytes/s, bytes/s, bytes at last_ns */
     double bytes;
+    double next_rate; /* recomputation */
     int64_t last_ns, finish_ns;
     uint32_t first_hop, n_hops;
     uint32_t tag, heap_at;
@@ -82,11 +85,22 @@ static inline bool dt_net_binds(const struct dt_net_link *l)
     return l->demand > l->capacity * (1 + 1e-9);
 }
 
+/* Such a link is full: what it carries may not rise, so whoever comes or goes on it changes what the
+ * others get. */
+static inline bool dt_net_full(const struct dt_net_link *l)
+{
+    return l->load >= l->capacity * (1 - 1e-9);
+}
+/* Does a flow that asks for `more` have to be held back, as far as the rates in force go? */
+static inline bool dt_net_short(const struct dt_net_link *l, double more)
+{
+    return l->load + more > l->capacity * (1 + 1e-9);
+}
+
 /* Finish-time heap. */
 void dt_net_heap_update(struct dt_network *n, uint32_t flow);
 void dt_net_heap_remove(struct dt_network *n, uint32_t flow);
-/* Gives every flow that touches a dirty link, and all that are coupled to them, its max-min rate.
- */
+/* Gives every flow that touches a dirty link, and all that these affect, its max-min rate. */
 void dt_net_solve(struct dt_network *n);
 
 #endif

@@ -7,8 +7,12 @@
  * is at its cap or crosses a full link on which nobody is faster (Bertsekas and Gallager, Data
  * Networks, section 6.5.2).
  *
- * A component is what links can couple that are asked for more than they have; the other links hold
- * nobody back. */
+ * Only the flows whose rates can change take part: those on links where something began or ended,
+ * those that share a full link with them, and so on.  All others keep their rates and take their
+ * bandwidth off the links they share with these.  If that holds one of these down on a link where
+ * one of the others is faster, the allocation is not fair yet, and the flows of that link take part
+ * too.  What comes out is the max-min fair allocation of all flows: for each of them the condition
+ * above holds. */
 #include "sim/network_internal.h"
 
 #include <math.h>
@@ -97,17 +101,15 @@ static uint32_t add_flows_of(struct dt_network *n, uint32_t link, uint32_t n_flo
         if (f->stamp == n->stamp)
             continue;
         f->stamp = n->stamp;
-        f->frozen = 0;
         n->todo[n_flows++] = n->hops[h].flow;
     }
     return n_flows;
 }
 
-/* Everything coupled to the dirty links: flows into todo[], links that can bind into todo_links[].
- */
-static uint32_t find_component(struct dt_network *n, uint32_t *n_links)
+/* The flows on dirty links: where the component starts. */
+static uint32_t open_component(struct dt_network *n)
 {
-    uint32_t flows = 0, links = 0;
+    uint32_t flows = 0;
 
     if (++n->stamp == 0) { /* after 2^32 recomputations old stamps could look new */
         for (uint32_t i = 0; i < n->n_links; i++)
@@ -121,7 +123,15 @@ static uint32_t find_component(struct dt_network *n, uint32_t *n_links)
         flows = add_flows_of(n, n->dirty[i], flows);
     }
     n->n_dirty = 0;
-    for (uint32_t i = 0; i < flows; i++) {
+    return flows;
+}
+
+/* From flow `from` on: links that can bind into todo_links[], and the flows that share a full one
+ * into todo[]. */
+static uint32_t close_component(struct dt_network *n, uint32_t from, uint32_t flows,
+                                uint32_t *n_links)
+{
+    for (uint32_t i = from; i < flows; i++) {
         const struct dt_net_flow *f = &n->flows[n->todo[i]];
         for (uint32_t k = 0; k < f->n_hops; k++) {
             uint32_t id = n->hops[f->first_hop + k].link;
@@ -129,12 +139,42 @@ static uint32_t find_component(struct dt_network *n, uint32_t *n_links)
             if (l->stamp == n->stamp || !dt_net_binds(l))
                 continue;
             l->stamp = n->stamp;
-            n->todo_links[links++] = id;
-            flows = add_flows_of(n, id, flows);
+            n->todo_links[(*n_links)++] = id;
+            if (dt_net_full(l))
+                flows = add_flows_of(n, id, flows);
         }
     }
-    *n_links = links;
     return flows;
+}
+
+/* What every link has left for the component's flows when the others keep what they have. */
+static void share_links(struct dt_network *n, uint32_t n_flows, uint32_t n_links)
+{
+    for (uint32_t i = 0; i < n_links; i++) {
+        struct dt_net_link *l = &n->links[n->todo_links[i]];
+        l->spare = l->capacity - l->load;
+        l->weight = 0;
+        l->live = 0;
+    }
+    for (uint32_t i = 0; i < n_flows; i++) {
+        struct dt_net_flow *f = &n->flows[n->todo[i]];
+        f->frozen = 0;
+        for (uint32_t k = 0; k < f->n_hops; k++) {
+            const struct dt_net_hop *h = &n->hops[f->first_hop + k];
+            struct dt_net_link *l = &n->links[h->link];
+            if (l->stamp != n->stamp)
+                continue;
+            l->spare += h->weight * f->rate;
+            l->weight += h->weight;
+            l->live++;
+        }
+    }
+    for (uint32_t i = 0; i < n_links; i++) {
+        struct dt_net_link *l = &n->links[n->todo_links[i]];
+        l->shared = l->live < l->count;
+        if (!l->shared)
+            l->spare = l->capacity; /* no rounding */
+    }
 }
 
 static uint32_t start_levels(struct dt_network *n, uint32_t n_flows, uint32_t n_links)
@@ -164,6 +204,10 @@ static void set_rate(struct dt_network *n, uint32_t flow, double rate)
     if (f->remaining < 0)
         f->remaining = 0; /* less than the bytes of half a nanosecond */
     f->last_ns = n->dirty_ns;
+    for (uint32_t k = 0; k < f->n_hops; k++) {
+        const struct dt_net_hop *h = &n->hops[f->first_hop + k];
+        n->links[h->link].load += h->weight * (rate - f->rate);
+    }
     f->rate = rate;
     double ns = f->remaining / rate * 1e9;
     f->finish_ns = n->dirty_ns + (ns < 4e18 ? llround(ns) : INT64_MAX / 2);
@@ -175,6 +219,7 @@ static void freeze(struct dt_network *n, uint32_t flow, double rate)
     struct dt_net_flow *f = &n->flows[flow];
 
     f->frozen = 1;
+    f->next_rate = rate;
     for (uint32_t k = 0; k < f->n_hops; k++) {
         const struct dt_net_hop *h = &n->hops[f->first_hop + k];
         struct dt_net_link *l = &n->links[h->link];
@@ -184,7 +229,6 @@ static void freeze(struct dt_network *n, uint32_t flow, double rate)
         l->weight -= h->weight;
         l->live--;
     }
-    set_rate(n, flow, rate);
 }
 
 static uint32_t freeze_link(struct dt_network *n, uint32_t link, double rate)
@@ -192,7 +236,8 @@ static uint32_t freeze_link(struct dt_network *n, uint32_t link, double rate)
     uint32_t count = 0;
 
     for (uint32_t h = n->links[link].head; h != DT_NONE; h = n->hops[h].next) {
-        if (n->flows[n->hops[h].flow].frozen)
+        const struct dt_net_flow *f = &n->flows[n->hops[h].flow];
+        if (f->stamp != n->stamp || f->frozen)
             continue;
         freeze(n, n->hops[h].flow, rate);
         count++;
@@ -200,9 +245,24 @@ static uint32_t freeze_link(struct dt_network *n, uint32_t link, double rate)
     return count;
 }
 
+/* Would the link hold the component to `rate` while somebody else on it is faster?  Then that is
+ * not fair, and those flows belong to the component. */
+static bool others_faster(const struct dt_network *n, uint32_t link, double rate)
+{
+    if (!n->links[link].shared)
+        return false;
+    for (uint32_t h = n->links[link].head; h != DT_NONE; h = n->hops[h].next) {
+        const struct dt_net_flow *f = &n->flows[n->hops[h].flow];
+        if (f->stamp != n->stamp && f->rate > rate * (1 + 1e-12))
+            return true;
+    }
+    return false;
+}
+
 /* A heap of levels.  Levels of links only rise while filling, so an outdated one is found
- * when it comes up. */
-static void fill(struct dt_network *n, uint32_t n_flows, uint32_t n_links)
+ * when it comes up.  Returns the link whose other flows have to take part, or DT_NONE when every
+ * flow has its next_rate. */
+static uint32_t fill(struct dt_network *n, uint32_t n_flows, uint32_t n_links)
 {
     uint32_t count = start_levels(n, n_flows, n_links), left = n_flows;
 
@@ -221,29 +281,33 @@ static void fill(struct dt_network *n, uint32_t n_flows, uint32_t n_links)
                 level_sift(n->level, count, 0);
                 continue;
             }
+            if (others_faster(n, v.id, v.rate))
+                return v.id;
             left -= freeze_link(n, v.id, v.rate);
         }
         n->level[0] = n->level[--count];
         if (count > 0)
             level_sift(n->level, count, 0);
     }
+    return DT_NONE;
 }
 
 void dt_net_solve(struct dt_network *n)
 {
-    uint32_t n_links, n_flows = find_component(n, &n_links);
+    uint32_t n_links = 0, from = 0, n_flows = open_component(n), link;
 
     n->solves++;
-    n->flows_solved += n_flows;
-    for (uint32_t i = 0; i < n_links; i++) {
-        struct dt_net_link *l = &n->links[n->todo_links[i]];
-        l->spare = l->capacity;
-        l->weight = 0;
-        l->live = l->count;
-        for (uint32_t h = l->head; h != DT_NONE; h = n->hops[h].next)
-            l->weight += n->hops[h].weight;
-    }
-    fill(n, n_flows, n_links);
+    do {
+        n_flows = close_component(n, from, n_flows, &n_links);
+        share_links(n, n_flows, n_links);
+        n->flows_solved += n_flows;
+        from = n_flows;
+        link = fill(n, n_flows, n_links);
+        if (link != DT_NONE)
+            n_flows = add_flows_of(n, link, n_flows);
+    } while (link != DT_NONE);
+    for (uint32_t i = 0; i < n_flows; i++)
+        set_rate(n, n->todo[i], n->flows[n->todo[i]].next_rate);
     for (uint32_t i = 0; i < n_links; i++)
         n->links[n->todo_links[i]].live = 0;
 }

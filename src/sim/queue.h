@@ -13,7 +13,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What happens first at one instant.  Transfers end (rank 0) outside this queue, in the network. */
+/* What happens first at one instant.  Transfers end (rank 0) outside this queue, in the network, and
+ * ops whose end is known beforehand (rank 1) do without an event. */
 enum dt_event_priority {
     DT_EVENT_TRANSFER_END, /* bandwidth is given back ... */
     DT_EVENT_OP_END,       /* ... then ops end and their successors begin ... */
