@@ -5,6 +5,7 @@ dist_doc_DATA += \
 	doc/dependencies.md \
 	doc/design.md \
 	doc/formats.md \
+	doc/kernels.md \
 	doc/planner.md \
 	doc/program.md \
 	doc/samples.md \

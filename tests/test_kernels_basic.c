@@ -507,7 +507,7 @@ int main(void)
     tcase_add_loop_test(t, test_random, 0, KT_CASES);
     tcase_add_test(t, test_device);
     tcase_add_test(t, test_out_of_memory);
-    tcase_set_timeout(t, 300);
+    tcase_set_timeout(t, 900);
     suite_add_tcase(s, t);
     r = srunner_create(s);
     srunner_run_all(r, CK_ENV);

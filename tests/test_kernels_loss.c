@@ -271,7 +271,7 @@ int main(void)
     tcase_add_loop_test(t, test_softmax, 0, KT_CASES);
     tcase_add_loop_test(t, test_adamw, 0, KT_CASES);
     tcase_add_loop_test(t, test_sums_and_clipping, 0, KT_CASES);
-    tcase_set_timeout(t, 300);
+    tcase_set_timeout(t, 900);
     suite_add_tcase(s, t);
     r = srunner_create(s);
     srunner_run_all(r, CK_ENV);

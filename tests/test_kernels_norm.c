@@ -191,7 +191,7 @@ int main(void)
     tcase_add_loop_test(t, test_norms, 0, KT_CASES);
     tcase_add_loop_test(t, test_group_norm, 0, KT_CASES);
     tcase_add_loop_test(t, test_large_mean, 0, KT_CASES);
-    tcase_set_timeout(t, 120);
+    tcase_set_timeout(t, 900);
     suite_add_tcase(s, t);
     r = srunner_create(s);
     srunner_run_all(r, CK_ENV);

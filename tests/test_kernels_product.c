@@ -292,7 +292,7 @@ int main(void)
     tcase_add_loop_test(t, test_weight_changes, 0, 2);
     tcase_add_loop_test(t, test_conv, 0, 2);
     tcase_add_test(t, test_bf16_refused);
-    tcase_set_timeout(t, 300);
+    tcase_set_timeout(t, 900);
     suite_add_tcase(s, t);
     r = srunner_create(s);
     srunner_run_all(r, CK_ENV);
