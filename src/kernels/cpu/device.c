@@ -207,6 +207,8 @@ void dt_cpu_for(struct dt_queue *q, int64_t blocks, dt_cpu_block_fn *fn, void *a
             fn(arg, b, omp_get_thread_num());
         return;
     }
+#else
+    (void)q;
 #endif
     for (int64_t b = 0; b < blocks; b++)
         fn(arg, b, 0);
