@@ -2,11 +2,13 @@
 bin_PROGRAMS += disttrain
 disttrain_SOURCES = \
 	src/cli/cli.h \
-	src/cli/cmd_data.c \
 	src/cli/cmd_accuracy.c \
+	src/cli/cmd_data.c \
 	src/cli/cmd_db.c \
+	src/cli/cmd_eval.c \
 	src/cli/cmd_plan.c \
 	src/cli/cmd_reproduce.c \
+	src/cli/cmd_sample.c \
 	src/cli/cmd_simulate.c \
 	src/cli/cmd_train.c \
 	src/cli/commands.c \
@@ -19,7 +21,9 @@ disttrain_SOURCES = \
 	src/cli/session.h \
 	src/cli/session_json.c \
 	src/cli/table.c \
-	src/cli/table.h
+	src/cli/table.h \
+	src/cli/trained.c \
+	src/cli/trained.h
 disttrain_LDADD = $(DT_KERNEL_LIBS) $(DT_LIBS)
 
 # The completion is printed by the program itself.

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "cli/trained.h"
+
+#include "core/file.h"
+
+#include <string.h>
+
+static enum dt_status read_job(const struct dt_cli *cli, struct dt_error *err, struct dt_job **out)
+{
+    const char *path = cli->args[0];
+    char found[4096];
+
+    if (strcmp(path, "-") != 0) {
+        DT_TRY(dt_file_find("jobs", path, ".yaml", err, found, sizeof(found)));
+        path = found;
+    }
+    DT_TRY(dt_job_read(path, cli->args + 1, cli->n_args - 1, err, out));
+    if ((*out)->run.stated)
+        return DT_OK;
+    dt_error_at(err, DT_ERR_INPUT, (*out)->name, 0, 0,
+                "the job has no run: map, which says what it was trained with; see "
+                "disttrain-job(5)");
+    dt_job_free(*out);
+    return DT_ERR_INPUT;
+}
+
+static enum dt_status load(const struct dt_cli *cli, int batch, struct dt_error *err,
+                           struct dt_trained *t)
+{
+    const char *path = dt_cli_string(cli, "checkpoint", t->job->run.checkpoint_dir);
+    struct dt_infer_options o = {.device = t->device,
+                                 .model = t->job->model,
+                                 .tokenizer = t->setup.tokenizer,
+                                 .diffusion = t->setup.generator >= 0 ? &t->setup.diffusion : NULL,
+                                 .dtype = t->setup.dtype,
+                                 .batch = batch};
+    bool found;
+
+    if (!*path)
+        return dt_error_at(err, DT_ERR_INPUT, t->job->name, 0, 0,
+                           "the job names no run.checkpoint.dir; say --checkpoint DIR");
+    DT_TRY(dt_checkpoint_find(path, err, &found, t->checkpoint, sizeof(t->checkpoint)));
+    if (!found)
+        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
+                           "there is no checkpoint; \"disttrain train\" makes them");
+    DT_TRY(dt_infer_new(&o, err, &t->infer));
+    return dt_infer_load(t->infer, t->checkpoint, err, &t->state);
+}
+
+enum dt_status dt_trained_open(const struct dt_cli *cli, int batch, struct dt_error *err,
+                               struct dt_trained *out)
+{
+    struct dt_device_options opt;
+    struct dt_trained *t = out; /* in place: the model points into the setup */
+    enum dt_status st;
+
+    memset(t, 0, sizeof(*t));
+    DT_TRY(read_job(cli, err, &t->job));
+    dt_setup_device(t->job, &opt);
+    st = dt_device_open_cpu(&opt, err, &t->device);
+    if (st == DT_OK)
+        st = dt_setup_open(t->job, t->device, false, err, &t->setup);
+    t->has_setup = st == DT_OK;
+    if (st == DT_OK)
+        st = load(cli, batch, err, t);
+    if (st != DT_OK) {
+        dt_trained_close(t);
+        memset(t, 0, sizeof(*t));
+    }
+    return st;
+}
+
+void dt_trained_close(struct dt_trained *t)
+{
+    dt_infer_free(t->infer);
+    if (t->has_setup)
+        dt_setup_close(&t->setup);
+    if (t->device)
+        t->device->close(t->device);
+    dt_job_free(t->job);
+}
