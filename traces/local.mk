@@ -17,7 +17,9 @@ nobase_dist_pkgdata_DATA += \
 	traces/jobs/mllm-9b-96.yaml \
 	traces/jobs/mllm-audio-64.yaml \
 	traces/jobs/mllm-nano-local.yaml \
+	traces/jobs/mllm-nano-train.yaml \
 	traces/jobs/mllm-tiny-local.yaml \
+	traces/measured/megatron.csv \
 	traces/models/audioldm-unet.yaml \
 	traces/models/beats.yaml \
 	traces/models/gpt-22b.yaml \

@@ -132,10 +132,6 @@ static enum dt_status read_optimizer(struct dt_node map, struct dt_run_options *
     if (!dt_node_present(dt_map_get(map, "warmup_steps")) && r->warmup_steps > r->steps / 10)
         r->warmup_steps = r->steps / 10;
     DT_TRY(dt_get_int(map, "warmup_steps", 0, STEPS_MAX, &r->warmup_steps, err));
-    if (r->warmup_steps > r->steps)
-        return dt_node_error(dt_map_get(map, "warmup_steps"), err,
-                             "warmup_steps: %lld are more than the %lld steps of the run",
-                             (long long)r->warmup_steps, (long long)r->steps);
     DT_TRY(dt_get_double(map, "lr", 0, 10, &r->lr, err));
     DT_TRY(dt_get_double(map, "min_lr", 0, r->lr, &r->min_lr, err));
     DT_TRY(dt_get_enum(map, "decay", dt_run_decay_names, &r->decay, err));
