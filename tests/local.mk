@@ -4,6 +4,7 @@
 # (of more than one source file: set tests_test_X_SOURCES too; headers go to EXTRA_DIST).
 # Shell tests go to SHELL_TESTS.  A program that cannot run here exits 77 (skipped).
 check_PROGRAMS += \
+	tests/test_accuracy \
 	tests/test_assign \
 	tests/test_base \
 	tests/test_boundary \
@@ -77,6 +78,7 @@ SHELL_TESTS = \
 	tests/test_data_cli.sh \
 	tests/test_data_tokens.sh \
 	tests/test_lists.sh \
+	tests/test_measured.sh \
 	tests/test_python.sh
 
 TESTS += $(check_PROGRAMS) $(SHELL_TESTS)
@@ -154,6 +156,11 @@ tests_fuzz_fuzz_tar_SOURCES = tests/fuzz/fuzz_tar.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_tar_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_tokenizer_SOURCES = tests/fuzz/fuzz_tokenizer.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_tokenizer_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+
+# ---- predicted against measured runs ----
+accuracy: all
+	@$(AM_TESTS_ENVIRONMENT) ACCURACY_EVERY=1 $(SHELL) $(srcdir)/tests/test_measured.sh || test $$? -eq 77
+.PHONY: accuracy
 
 # ---- benchmarks ----
 # tests/bench/bench_X.c prints "bench: NAME VALUE UNIT [ratio R of WHAT]" lines: add it here.

@@ -19,7 +19,8 @@ const char *const dt_op_family_names[DT_OP_FAMILY_N] = {
     "adamw",     "all_reduce",  "all_gather", "reduce_scatter", "all_to_all", "send_recv",
 };
 
-void dt_share_init(struct dt_share *w, const struct dt_shard *s, const struct dt_work *work)
+void dt_share_init(struct dt_share *w, const struct dt_block *b, const struct dt_shard *s,
+                   const struct dt_work *work)
 {
     double part = 1.0;
 
@@ -33,7 +34,7 @@ void dt_share_init(struct dt_share *w, const struct dt_shard *s, const struct dt
     w->tp = s->tp > 1 ? s->tp : 1;
     w->cp = s->cp > 1 ? s->cp : 1;
     w->ep = s->ep > 1 ? s->ep : 1;
-    w->seqpar = s->seqpar && w->tp > 1;
+    w->seqpar = s->seqpar && w->tp > 1 && !b->no_seqpar;
     w->n = (double)work->n * part;
     if (work->n > 0 && w->n < 1)
         w->n = 1;
@@ -150,15 +151,13 @@ void dt_emit_conv(struct dt_kops *o, double pixels, double c_in, double c_out, i
     op->has_weight = true;
 }
 
-/* Enter and leave the part of a block that is split by tp: all-gather in and reduce-scatter out
- * under sequence parallelism, else one all-reduce out. */
-static void tp_enter(struct dt_kops *o, double tokens, double width)
+void dt_emit_tp_enter(struct dt_kops *o, double tokens, double width)
 {
     if (o->w.seqpar)
         dt_emit_coll(o, DT_OP_ALL_GATHER, o->w.tp, DT_ELEM_BYTES * tokens * width, 1);
 }
 
-static void tp_leave(struct dt_kops *o, double tokens, double width)
+void dt_emit_tp_leave(struct dt_kops *o, double tokens, double width)
 {
     dt_emit_coll(o, o->w.seqpar ? DT_OP_REDUCE_SCATTER : DT_OP_ALL_REDUCE, o->w.tp,
                  DT_ELEM_BYTES * tokens * width, 1);
@@ -171,7 +170,7 @@ static void attention_half(const struct dt_block *b, struct dt_kops *o)
     double qd = heads * b->head_dim, kvd = kv * b->head_dim;
 
     dt_emit_pointwise(o, DT_OP_NORM, w->norm_tokens, b->hidden, 0, 2, true, 1);
-    tp_enter(o, w->tokens, b->hidden);
+    dt_emit_tp_enter(o, w->tokens, b->hidden);
     dt_emit_gemm(o, w->tokens, qd + 2 * kvd, b->hidden, 1);
     if (b->qk_norm)
         dt_emit_pointwise(o, DT_OP_NORM, w->tokens * (heads + kv), b->head_dim, 0, 2, true, 1);
@@ -181,7 +180,7 @@ static void attention_half(const struct dt_block *b, struct dt_kops *o)
     dt_emit_coll(o, DT_OP_ALL_GATHER, w->cp, DT_ELEM_BYTES * w->tokens_all * 2 * kvd, 1);
     dt_emit_attention(o, b->causal, w->seq, w->tokens_sq, heads, kv, b->head_dim, 1 / w->cp);
     dt_emit_gemm(o, w->tokens, b->hidden, qd, 1);
-    tp_leave(o, w->tokens, b->hidden);
+    dt_emit_tp_leave(o, w->tokens, b->hidden);
     dt_emit_pointwise(o, DT_OP_ADD, w->norm_tokens, b->hidden, 0, 3, false, 1);
 }
 
@@ -191,7 +190,7 @@ static void mlp_half(const struct dt_block *b, struct dt_kops *o)
     double f = dt_ceil_div(b->ffn, w->tp), rows = w->tokens, experts = 1;
 
     dt_emit_pointwise(o, DT_OP_NORM, w->norm_tokens, b->hidden, 0, 2, true, 1);
-    tp_enter(o, w->tokens, b->hidden);
+    dt_emit_tp_enter(o, w->tokens, b->hidden);
     if (b->n_experts > 0) {
         /* Every expert-parallel rank brings its own tokens and holds n_experts/ep experts: on
          * average it processes tokens*top_k rows, spread evenly (routing imbalance is not
@@ -206,7 +205,7 @@ static void mlp_half(const struct dt_block *b, struct dt_kops *o)
     dt_emit_gemm(o, rows, b->gated ? 2 * f : f, b->hidden, experts);
     dt_emit_pointwise(o, DT_OP_ACT, rows, f, b->gated, b->gated ? 3 : 2, false, experts);
     dt_emit_gemm(o, rows, b->hidden, f, experts);
-    tp_leave(o, w->tokens, b->hidden);
+    dt_emit_tp_leave(o, w->tokens, b->hidden);
     dt_emit_pointwise(o, DT_OP_ADD, w->norm_tokens, b->hidden, 0, 3, false, 1);
 }
 
@@ -214,7 +213,7 @@ static void mlp_half(const struct dt_block *b, struct dt_kops *o)
 static void embedding(const struct dt_block *b, struct dt_kops *o)
 {
     dt_emit_pointwise(o, DT_OP_EMBED, o->w.tokens, b->hidden, 0, 2, true, 1);
-    tp_leave(o, o->w.tokens, b->hidden);
+    dt_emit_tp_leave(o, o->w.tokens, b->hidden);
     if (b->max_pos > 0)
         dt_emit_pointwise(o, DT_OP_ADD, o->w.norm_tokens, b->hidden, 0, 3, true, 1);
 }
@@ -233,7 +232,7 @@ static void lm_head(const struct dt_block *b, struct dt_kops *o)
     double v = dt_ceil_div(b->vocab, o->w.tp);
 
     dt_emit_pointwise(o, DT_OP_NORM, o->w.norm_tokens, b->hidden, 0, 2, true, 1);
-    tp_enter(o, o->w.tokens, b->hidden);
+    dt_emit_tp_enter(o, o->w.tokens, b->hidden);
     dt_emit_gemm(o, o->w.tokens, v, b->hidden, 1);
     /* vocabulary-parallel loss: maximum, target logit and sum of exponentials, one fp32 per token
      * each */
@@ -250,14 +249,14 @@ static void projector(const struct dt_block *b, struct dt_kops *o)
         w->tokens = w->n * b->context_len / w->cp;
         w->norm_tokens = w->seqpar ? w->tokens / w->tp : w->tokens;
     }
-    tp_enter(o, w->tokens, b->in_dim);
+    dt_emit_tp_enter(o, w->tokens, b->in_dim);
     if (b->mid_dim > 0) {
         double mid = dt_ceil_div(b->mid_dim, w->tp);
 
         dt_emit_gemm(o, w->tokens, mid, b->in_dim, 1);
         dt_emit_pointwise(o, DT_OP_ACT, w->tokens, mid, 0, 2, false, 1);
         dt_emit_gemm(o, w->tokens, b->out_dim, mid, 1);
-        tp_leave(o, w->tokens, b->out_dim);
+        dt_emit_tp_leave(o, w->tokens, b->out_dim);
         return;
     }
     dt_emit_gemm(o, w->tokens, dt_ceil_div(b->out_dim, w->tp), b->in_dim, 1);
@@ -271,15 +270,22 @@ int dt_block_kops(const struct dt_block *b, const struct dt_shard *s, const stru
 
     if (work->n <= 0 || work->tokens <= 0)
         return 0;
-    dt_share_init(&o.w, s, work);
+    dt_share_init(&o.w, b, s, work);
     switch (b->kind) {
     case DT_BLOCK_EMBEDDING:
-        embedding(b, &o);
+        if (b->unfused)
+            dt_unfused_embedding(b, &o);
+        else
+            embedding(b, &o);
         break;
     case DT_BLOCK_PATCH_EMBED:
         patch_embed(b, &o);
         break;
     case DT_BLOCK_TRANSFORMER:
+        if (b->unfused && b->n_experts == 0) {
+            dt_unfused_transformer(b, &o);
+            break;
+        }
         attention_half(b, &o);
         mlp_half(b, &o);
         break;
@@ -287,7 +293,10 @@ int dt_block_kops(const struct dt_block *b, const struct dt_shard *s, const stru
         projector(b, &o);
         break;
     case DT_BLOCK_LM_HEAD:
-        lm_head(b, &o);
+        if (b->unfused)
+            dt_unfused_head(b, &o);
+        else
+            lm_head(b, &o);
         break;
     case DT_BLOCK_NORM:
         dt_emit_pointwise(&o, DT_OP_NORM, o.w.norm_tokens, b->hidden, 0, 2, true, 1);

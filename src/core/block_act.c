@@ -22,6 +22,19 @@
  * together with its gradient, which lies where the norm's output would. */
 #include "core/block_ops.h"
 
+/* Unfused attention after the paper as it stands: 34 bytes per token and hidden unit (dropout masks
+ * included; 24 of them split by tp) and 5 per score (softmax output, dropout mask and output),
+ * which `selective` leaves out. */
+static double unfused(const struct dt_block *b, const struct dt_share *w, bool scores)
+{
+    double heads = dt_ceil_div(b->heads, w->tp), qd = heads * b->head_dim;
+    double kvd = dt_ceil_div(b->kv_heads, w->tp) * b->head_dim, f = dt_ceil_div(b->ffn, w->tp);
+    double split = DT_ELEM_BYTES * (2 * qd + 2 * kvd + f * (b->gated ? 3 : 2));
+
+    return w->norm_tokens * 10 * b->hidden + w->tokens * split +
+           (scores ? 5 * heads * w->tokens * w->seq : 0);
+}
+
 /* Mean and reciprocal deviation (LayerNorm, GroupNorm) or the latter alone (RMSNorm), fp32. */
 static double stat_bytes(bool mean)
 {
@@ -132,7 +145,7 @@ double dt_block_act_bytes_of(const struct dt_block *b, const struct dt_shard *s,
 
     if (work->n <= 0 || work->tokens <= 0)
         return 0;
-    dt_share_init(&w, s, work);
+    dt_share_init(&w, b, s, work);
     tokens = w.tokens * dt_level_scale(b->level);
     switch (b->kind) {
     case DT_BLOCK_EMBEDDING: /* token numbers and positions, int32 */
@@ -148,7 +161,7 @@ double dt_block_act_bytes_of(const struct dt_block *b, const struct dt_shard *s,
         return block_input(b, &w, tokens, e);
     switch (b->kind) {
     case DT_BLOCK_TRANSFORMER:
-        return transformer(b, &w, keep, e);
+        return b->unfused ? unfused(b, &w, keep) : transformer(b, &w, keep, e);
     case DT_BLOCK_RESNET:
         return resnet(b, &w, tokens, keep, e);
     case DT_BLOCK_SPATIAL_TRANSFORMER:

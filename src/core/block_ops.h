@@ -29,7 +29,8 @@ struct dt_kops {
 /* Image parallelism: whole items go to ip ranks, so the lane is as slow as the fullest rank.  Its
  * share is at least total/ip and at least the largest item; both as a fraction of the total,
  * applied to every sum. */
-void dt_share_init(struct dt_share *w, const struct dt_shard *s, const struct dt_work *work);
+void dt_share_init(struct dt_share *w, const struct dt_block *b, const struct dt_shard *s,
+                   const struct dt_work *work);
 
 static inline double dt_ceil_div(double a, double b)
 {
@@ -52,6 +53,16 @@ void dt_emit_cross(struct dt_kops *o, double items, double tokens, double heads,
                    double head_dim, double count);
 void dt_emit_conv(struct dt_kops *o, double pixels, double c_in, double c_out, int kernel,
                   int stride);
+
+/* Enter and leave the part of a block that is split by tp: all-gather in and reduce-scatter out
+ * under sequence parallelism, else one all-reduce out. */
+void dt_emit_tp_enter(struct dt_kops *o, double tokens, double width);
+void dt_emit_tp_leave(struct dt_kops *o, double tokens, double width);
+
+/* block_unfused.c */
+void dt_unfused_transformer(const struct dt_block *b, struct dt_kops *o);
+void dt_unfused_embedding(const struct dt_block *b, struct dt_kops *o);
+void dt_unfused_head(const struct dt_block *b, struct dt_kops *o);
 
 /* block_unet.c */
 void dt_unet_kops(const struct dt_block *b, struct dt_kops *o);

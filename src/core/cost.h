@@ -31,6 +31,9 @@ struct dt_cost_options {
     bool stepccl;            /* chunked overlap of TP collectives with their GEMMs on copy engines */
     bool allow_analytical;   /* missing op families fall back to the roofline ("computed") */
     enum dt_recompute recompute;
+    double dispatch_ns;      /* host time per kernel: no stage is faster than the host issues it; 0 = never the
+                              * bottleneck (CUDA graphs, or kernels long enough) */
+    double scale[DT_OP_FAMILY_N]; /* factor on the times of a family; 0 = 1 (intervals, sensitivity) */
 };
 
 struct dt_cost; /* immutable after creation except for its memo tables; one thread */

@@ -23,6 +23,23 @@
 
 #define REMAP_HBM_EFFICIENCY 0.80 /* assumed: a strided copy */
 
+/* What the kernels of unfused blocks take in a running training step rather than alone in a loop;
+ * fitted on half of the rows of the measured GPT tables (doc/calibration.md: values, bounds,
+ * sources). */
+#define UNFUSED_GEMM 0.92 /* of the profile's time: as the fastest measured stack calls cuBLAS */
+/* A GEMM whose n or k is no multiple of 8 two-byte elements (16 bytes) loses the wide loads of the
+ * tensor-core kernels: published behaviour (NVIDIA's guide to matrix multiplication: pad the
+ * vocabulary), fitted factor. */
+#define UNFUSED_MISALIGNED 3.2
+#define ALIGN_ELEMENTS 8
+#define UNFUSED_STREAM 1.075 /* element-wise kernels: dropout, softmax against the residual add */
+#define TP_SKEW_NS 130e3     /* a tensor-parallel collective waits for the slowest rank's stream */
+#define TP_SKEW_MIN_BYTES 65536 /* below: scalars of the loss, one after another on ranks in step  \
+                                 */
+/* Host work of a collective in kernels: one, and more the more ranks have to meet (the same fit).
+ */
+#define CALL_PER_RANK 0.113
+
 struct kernels { /* a block's kernels and their times, count included */
     struct dt_cost *c;
     const struct dt_block *block;
@@ -84,6 +101,35 @@ static void find_surfaces(struct kernels *b, int module, int class_, const struc
     }
 }
 
+static double gemm_as_trained(const struct dt_kop *k)
+{
+    bool aligned = k->d[1] % ALIGN_ELEMENTS == 0 && k->d[2] % ALIGN_ELEMENTS == 0;
+
+    return k->core ? 1 : UNFUSED_GEMM * (aligned ? 1 : UNFUSED_MISALIGNED);
+}
+
+static void as_trained(const struct kernels *b, int i, struct dt_time *t)
+{
+    const struct dt_kop *k = &b->k[i];
+    double f = k->family == DT_OP_GEMM  ? gemm_as_trained(k)
+               : k->family == DT_OP_ADD ? UNFUSED_STREAM
+                                        : 1;
+
+    if (!b->block->unfused)
+        return;
+    if (cost_is_collective((int)k->family) && k->d[2] > TP_SKEW_MIN_BYTES) {
+        struct dt_time skew;
+
+        cost_time_set(&skew, TP_SKEW_NS, DT_PROV_ASSUMED);
+        cost_scale(b->c, (int)k->family, &skew);
+        dt_time_add(t, &skew, 1);
+    } else if (f != 1) {
+        t->ns *= f;
+        for (int p = 0; p < DT_PROV_N; p++)
+            t->prov[p] *= f;
+    }
+}
+
 static void kernel_times(struct kernels *b)
 {
     for (int i = 0; i < b->n; i++) {
@@ -96,7 +142,9 @@ static void kernel_times(struct kernels *b)
             if (p >= phases)
                 continue;
             cost_kernel_one(b->c, &b->k[i], (enum dt_phase)p, b->s[i][p], &one);
-            dt_time_add(&b->t[i][p], &one, b->k[i].count);
+            as_trained(b, i, &one);
+            dt_time_add(&b->t[i][p], &one,
+                        p != DT_PHASE_FWD && b->k[i].own_back ? b->k[i].back : b->k[i].count);
         }
     }
 }
@@ -214,6 +262,7 @@ static void backward_collective(struct kernels *b, int i, struct block_times *ou
         return; /* the loss keeps its sums: nothing to reduce on the way back */
     rev.family = (enum dt_op_family)mirror((int)k->family);
     cost_kernel_one(b->c, &rev, DT_PHASE_FWD, NULL, &one);
+    as_trained(b, i, &one);
     dt_time_add(&t, &one, k->count);
     /* the remap runs beside the weight-gradient GEMM (recalled from the paper's StepCCL appendix)
      */
@@ -231,21 +280,49 @@ static void backward_collective(struct kernels *b, int i, struct block_times *ou
              b->t[i][DT_PHASE_FWD].ns - (rest > 0 ? rest : 0));
 }
 
+/* Kernels that the host issues: one per phase that there is, unless the list says more. */
+static void count_calls(const struct kernels *b, int i, struct block_times *out)
+{
+    const struct dt_kop *k = &b->k[i];
+    double n = k->count > 1 ? k->count : 1, fwd = n, dgrad, wgrad = 0;
+    enum dt_recompute r = b->c->opt.recompute;
+
+    if (k->own_calls) {
+        fwd = k->calls;
+        dgrad = k->wgrad_only ? 0 : k->calls_back;
+        wgrad = k->wgrad_only ? k->calls_back : 0;
+    } else if (cost_is_collective((int)k->family)) {
+        fwd *= 1 + CALL_PER_RANK * (double)k->d[0];
+        dgrad = b->block->kind == DT_BLOCK_LM_HEAD && k->family == DT_OP_ALL_REDUCE ? 0 : fwd;
+    } else {
+        bool two = k->family == DT_OP_GEMM && !k->has_weight; /* a gradient of each operand */
+
+        dgrad = b->t[i][DT_PHASE_DGRAD].ns > 0 ? (two ? 2 * n : n) : 0;
+        wgrad = b->t[i][DT_PHASE_WGRAD].ns > 0 ? n : 0;
+    }
+    out->calls += fwd;
+    out->calls_dgrad += dgrad;
+    out->calls_wgrad += wgrad;
+    if (r == DT_RECOMPUTE_FULL || dt_kop_recomputed(r, b->block, k))
+        out->calls_again += fwd;
+}
+
 static void sum_block(struct kernels *b, struct block_times *out)
 {
     enum dt_recompute r = b->c->opt.recompute;
 
     memset(out, 0, sizeof(*out));
     for (int i = 0; i < b->n; i++) {
+        count_calls(b, i, out);
         if (cost_is_collective((int)b->k[i].family)) {
             forward_collective(b, i, out);
             backward_collective(b, i, out);
             continue;
         }
         dt_time_add(&out->fwd, &b->t[i][DT_PHASE_FWD], 1);
-        dt_time_add(&out->dgrad, &b->t[i][DT_PHASE_DGRAD], 1);
+        dt_time_add(b->k[i].wgrad_only ? &out->wgrad : &out->dgrad, &b->t[i][DT_PHASE_DGRAD], 1);
         dt_time_add(&out->wgrad, &b->t[i][DT_PHASE_WGRAD], 1);
-        if (r == DT_RECOMPUTE_SELECTIVE && dt_recomputed(r, b->k[i].family))
+        if (r == DT_RECOMPUTE_SELECTIVE && dt_kop_recomputed(r, b->block, &b->k[i]))
             dt_time_add(&out->recompute, &b->t[i][DT_PHASE_FWD], 1);
     }
     if (r == DT_RECOMPUTE_FULL) /* collectives run again too */

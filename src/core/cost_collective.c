@@ -215,8 +215,8 @@ static double all_to_all_ns(const struct dt_cost *c, const struct inter *g, doub
            1e9 * (out > in ? out : in);
 }
 
-void dt_cost_collective(struct dt_cost *c, enum dt_op_family family, int gpus, int per_node,
-                        int share, double bytes, struct dt_time *out)
+static void collective(struct dt_cost *c, enum dt_op_family family, int gpus, int per_node,
+                       int share, double bytes, struct dt_time *out)
 {
     const struct dt_cluster *cl = c->cluster;
     struct inter g = {.gpus = gpus};
@@ -249,6 +249,13 @@ void dt_cost_collective(struct dt_cost *c, enum dt_op_family family, int gpus, i
     ring = ring_inter_ns(c, (int)family, &g, bytes);
     tree = all_reduce((int)family) ? tree_inter_ns(&g, bytes) : INFINITY;
     cost_time_set(out, ring < tree ? ring : tree, DT_PROV_COMPUTED);
+}
+
+void dt_cost_collective(struct dt_cost *c, enum dt_op_family family, int gpus, int per_node,
+                        int share, double bytes, struct dt_time *out)
+{
+    collective(c, family, gpus, per_node, share, bytes, out);
+    cost_scale(c, (int)family, out);
 }
 
 /* ---- point to point ---- */
@@ -293,6 +300,10 @@ void dt_cost_p2p(struct dt_cost *c, bool same_node, int width, double bytes, str
         prov = DT_PROV_COMPUTED;
     }
     rate *= w;
+    if (c->opt.scale[DT_OP_SEND_RECV] > 0) {
+        alpha *= c->opt.scale[DT_OP_SEND_RECV];
+        rate /= c->opt.scale[DT_OP_SEND_RECV];
+    }
     *out = (struct dt_time){0};
     if (bytes > 0)
         cost_time_set(out, alpha + 1e9 * bytes / rate, prov);

@@ -71,6 +71,7 @@ struct block_times {
     struct dt_time fwd, dgrad, wgrad;
     struct dt_time wgrad_only;  /* extra when the block is trained but passes no gradient upstream */
     struct dt_time recompute;   /* forward kernels run again before the backward */
+    double calls, calls_dgrad, calls_wgrad, calls_again; /* kernels that the host issues */
 };
 struct block_entry {
     uint64_t hash; /* 0 = empty */
@@ -152,6 +153,8 @@ struct surface *cost_kernel_surface(struct dt_cost *c, const struct dt_kop *op, 
 void cost_kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
                      struct surface *s, struct dt_time *out);
 
+/* Applies the option `scale` of the family. */
+void cost_scale(const struct dt_cost *c, int family, struct dt_time *t);
 int cost_family_source(struct dt_cost *c, int family); /* family whose rows are used; -1 = none */
 bool cost_is_collective(int family);
 static inline void cost_time_set(struct dt_time *t, double ns, enum dt_prov p)

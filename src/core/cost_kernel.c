@@ -182,7 +182,7 @@ static double from_surface(const struct dt_kop *op, struct surface *s, double un
     return below && ns < s->min_ns ? s->min_ns : ns;
 }
 
-void cost_kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
+static void kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
                      struct surface *s, struct dt_time *out)
 {
     double ratio, ns, floor_ns, units;
@@ -225,6 +225,25 @@ void cost_kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_phase p
     cost_time_set(out, ns, prov);
 }
 
+void cost_scale(const struct dt_cost *c, int family, struct dt_time *t)
+{
+    double k = c->opt.scale[family];
+
+    if (k <= 0 || k == 1)
+        return;
+    t->ns *= k;
+    for (int i = 0; i < DT_PROV_N; i++)
+        t->prov[i] *= k;
+}
+
+void cost_kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
+                     struct surface *s, struct dt_time *out)
+{
+    kernel_one(c, op, phase, s, out);
+    if (!cost_is_collective((int)op->family)) /* those are scaled where they are computed */
+        cost_scale(c, (int)op->family, out);
+}
+
 void dt_cost_kernel(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
                     struct dt_time *out)
 {
@@ -254,4 +273,5 @@ void dt_cost_optimizer(struct dt_cost *c, double params, struct dt_time *out)
     }
     ns = op.bytes / (c->cluster->hbm_bytes_per_s * HBM_EFFICIENCY) * 1e9;
     cost_time_set(out, ns > LAUNCH_FLOOR_NS ? ns : LAUNCH_FLOOR_NS, DT_PROV_COMPUTED);
+    cost_scale(c, DT_OP_ADAMW, out);
 }

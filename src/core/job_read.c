@@ -103,12 +103,13 @@ enum dt_status dt_job_train(struct dt_node map, struct dt_job *j, bool *frozen_s
 {
     static const char *const keys[] = {"global_batch", "microbatch", "seq_len", "precision",
                                        "frozen",       "recompute",  "zero",    "schedule",
-                                       "reorder",      "overlap",    "stepccl", NULL};
-    static const char *const precisions[] = {"bf16", NULL};
+                                       "reorder",      "overlap",    "stepccl", "dispatch", NULL};
+    static const char *const precisions[] = {"bf16", "fp16", NULL};
     static const char *const reorder[] = {"intra", "inter", NULL};
     static const char *const overlap[] = {"grad", "param", NULL};
     struct dt_policy *p = &j->policy;
-    int precision = 0, schedule = (int)p->schedule, recompute = (int)p->recompute;
+    double dispatch_s = j->cost_opt.dispatch_ns * 1e-9;
+    int precision = p->half_grads, schedule = (int)p->schedule, recompute = (int)p->recompute;
     struct dt_node frozen = dt_map_get(map, "frozen");
 
     DT_TRY(dt_map_check(map, "train", keys, err));
@@ -124,6 +125,9 @@ enum dt_status dt_job_train(struct dt_node map, struct dt_job *j, bool *frozen_s
     DT_TRY(dt_get_enum(map, "schedule", dt_schedule_names, &schedule, err));
     DT_TRY(dt_get_i32(map, "zero", 0, 1, &p->zero, err));
     DT_TRY(dt_get_bool(map, "stepccl", &p->stepccl, err));
+    DT_TRY(dt_get_quantity(map, "dispatch", "s", 0, 1e-2, &dispatch_s, err));
+    j->cost_opt.dispatch_ns = dispatch_s * 1e9;
+    p->half_grads = precision == 1;
     DT_TRY(read_pair(dt_map_get(map, "reorder"), "reorder", reorder, &p->intra_reorder,
                      &p->inter_reorder, err));
     DT_TRY(read_pair(dt_map_get(map, "overlap"), "overlap", overlap, &p->overlap_grad,

@@ -43,6 +43,10 @@ struct dt_block {
     bool layernorm;               /* LayerNorm (scale+bias) instead of RMSNorm */
     bool qkv_bias;                /* bias on q,k,v only (Qwen2) */
     bool qk_norm;                 /* per-head RMSNorm of q and k (Qwen3) */
+    bool unfused;                 /* attention with its score matrix in HBM, dropout, unfused loss: GPT as
+                                   * Megatron-LM ran it before flash attention */
+    bool no_seqpar;               /* norms and residuals whole on every tp rank (all-reduce instead of
+                                   * all-gather + reduce-scatter) */
     int patch, channels;          /* patch embed */
     int class_tokens;             /* patch embed: learned extra tokens (parameters only, no work) */
     int c_in, c_out, kernel, stride; /* convolutions; stride 2 = down-sample; upsample = true doubles */
@@ -130,6 +134,12 @@ struct dt_kop { /* one kernel (or TP collective) of one block for one work size 
     double bytes;      /* forward HBM traffic, bytes, at 2 bytes per element: reads + writes */
     double count;      /* multiplicity (e.g. depth) */
     bool has_weight;   /* has a weight gradient (GEMM with parameters, conv, norm); attention: dgrad only */
+    bool core;         /* between the two projections of an unfused attention: what `selective` runs again */
+    bool own_back;     /* the backward has its own multiplicity: `back`; else `count` */
+    double back;
+    bool wgrad_only;   /* the backward is for the weights alone (gradient accumulation) */
+    bool own_calls;    /* `calls`, `calls_back` say what the host issues; else a kernel per phase and count */
+    float calls, calls_back;
 };
 enum { DT_MAX_KOPS = 64 };
 
@@ -161,6 +171,12 @@ static inline bool dt_recomputed(enum dt_recompute r, enum dt_op_family f)
     if (r == DT_RECOMPUTE_SELECTIVE)
         return f == DT_OP_NORM || f == DT_OP_GROUPNORM || f == DT_OP_ACT;
     return r == DT_RECOMPUTE_FULL;
+}
+/* The same of a kernel of a block: with unfused attention `selective` is Korthikanti et al.'s, the attention core
+ * (scores, softmax, dropout, weighted sum) and nothing else. */
+static inline bool dt_kop_recomputed(enum dt_recompute r, const struct dt_block *b, const struct dt_kop *k)
+{
+    return r == DT_RECOMPUTE_SELECTIVE && b->unfused ? k->core : dt_recomputed(r, k->family);
 }
 double dt_block_act_bytes(const struct dt_block *b, const struct dt_shard *s,
                           const struct dt_work *w, enum dt_recompute r);

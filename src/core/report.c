@@ -32,7 +32,7 @@ static double recomputed_flops(const struct dt_block *b, const struct dt_work *w
         return dt_block_flops(b, w);
     n = dt_block_kops(b, &whole, w, ops);
     for (int i = 0; i < n; i++)
-        if (dt_recomputed(mode, ops[i].family))
+        if (dt_kop_recomputed(mode, b, &ops[i]))
             sum += ops[i].flops * ops[i].count;
     return sum;
 }

@@ -70,9 +70,9 @@ static void module_groups(struct dt_sched *s, struct dt_sched_module *m)
         }
         for (int k = 0; k < DT_PARTS_MAX; k++)
             v->sync_group[k] = v->gather_group[k] = DT_NONE;
-        /* fp32 gradients, bf16 parameters. */
+        /* fp32 gradients (2 bytes in fp16 training), 2-byte parameters. */
         for (int k = 0; sync && k < v->b_parts; k++) {
-            v->sync_bytes[k] = 4 * bucket_params(s, m, v, k, v->b_parts);
+            v->sync_bytes[k] = (policy->half_grads ? 2 : 4) * bucket_params(s, m, v, k, v->b_parts);
             v->sync_group[k] = v->sync_bytes[k] > 0 ? s->n_groups++ : DT_NONE;
         }
         for (int k = 0; gather && k < v->f_parts; k++) {

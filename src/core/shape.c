@@ -69,6 +69,8 @@ static void add_transformers(const struct dt_shape *s, bool causal, struct dt_bu
         p->qkv_bias = s->qkv_bias;
         p->qk_norm = s->qk_norm;
         p->layernorm = s->layernorm;
+        p->unfused = s->unfused;
+        p->no_seqpar = s->no_seqpar;
     }
 }
 
@@ -79,8 +81,12 @@ static void build_llm(const struct dt_shape *s, struct dt_builder *b)
     p->hidden = s->hidden;
     p->vocab = s->vocab;
     p->max_pos = s->positions;
+    p->unfused = s->unfused;
+    p->no_seqpar = s->no_seqpar;
     add_transformers(s, true, b);
     p = dt_builder_add(b, DT_BLOCK_LM_HEAD);
+    p->unfused = s->unfused;
+    p->no_seqpar = s->no_seqpar;
     p->hidden = s->hidden;
     p->vocab = s->vocab;
     p->tied = s->tied;

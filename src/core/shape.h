@@ -45,7 +45,7 @@ struct dt_shape {
     enum dt_modality modality;
     int layers, hidden, ffn, heads, kv_heads, head_dim; /* kv_heads, head_dim 0 = derived */
     int vocab, positions, n_experts, top_k;
-    bool gated, bias, qkv_bias, qk_norm, layernorm, tied;
+    bool gated, bias, qkv_bias, qk_norm, layernorm, tied, unfused, no_seqpar;
     int patch, channels, class_tokens;
     bool patch_bias, pre_norm, final_norm;
     struct dt_unet_shape unet;

@@ -15,6 +15,7 @@ enum { PATH_SIZE = 4096, PRESET_DEPTH_MAX = 8 };
 static const char *const kind_words[] = {"llm", "encoder", "unet", NULL};
 static const char *const modality_words[] = {"text", "image", "audio", NULL};
 static const char *const norm_words[] = {"rmsnorm", "layernorm", NULL};
+static const char *const attention_words[] = {"flash", "unfused", NULL};
 static const char *const projector_words[] = {"none", "linear", "mlp", NULL};
 
 #define COMMON_KEYS "name", "kind", "preset", "hf", "modality"
@@ -22,12 +23,13 @@ static const char *const any_keys[] = {COMMON_KEYS, NULL};
 static const char *const llm_keys[] = {COMMON_KEYS, "layers",   "hidden", "ffn",       "heads",
                                        "kv_heads",  "head_dim", "vocab",  "positions", "experts",
                                        "top_k",     "gated",    "bias",   "qkv_bias",  "qk_norm",
-                                       "norm",      "tied",     NULL};
+                                       "norm",      "tied",     "attention", "sequence_parallel", NULL};
 static const char *const encoder_keys[] = {
     COMMON_KEYS,    "layers",       "hidden",     "ffn",      "heads",      "kv_heads",
     "head_dim",     "positions",    "gated",      "bias",     "qkv_bias",   "qk_norm",
     "norm",         "patch",        "channels",   "resize",   "projector",  "projector_hidden",
-    "frames_per_s", "class_tokens", "patch_bias", "pre_norm", "final_norm", NULL};
+    "frames_per_s", "class_tokens", "patch_bias", "pre_norm", "final_norm", "attention",
+    "sequence_parallel", NULL};
 static const char *const unet_keys[] = {
     COMMON_KEYS,   "channels",     "attention",    "depth",        "heads",
     "head_dim",    "res_blocks",   "in_channels",  "out_channels", "time_dim",
@@ -143,7 +145,8 @@ static enum dt_status get_levels(struct dt_node map, const char *key, int levels
 
 static enum dt_status read_transformer(struct dt_node n, struct dt_shape *s, struct dt_error *err)
 {
-    int norm = s->layernorm;
+    int norm = s->layernorm, unfused = s->unfused;
+    bool seqpar = !s->no_seqpar;
 
     DT_TRY(dt_get_i32(n, "layers", 1, DT_LIM_LAYERS, &s->layers, err));
     /* a new width asks for new derived numbers, unless they are stated too */
@@ -163,6 +166,10 @@ static enum dt_status read_transformer(struct dt_node n, struct dt_shape *s, str
     DT_TRY(dt_get_bool(n, "qk_norm", &s->qk_norm, err));
     DT_TRY(dt_get_enum(n, "norm", norm_words, &norm, err));
     s->layernorm = norm;
+    DT_TRY(dt_get_enum(n, "attention", attention_words, &unfused, err));
+    DT_TRY(dt_get_bool(n, "sequence_parallel", &seqpar, err));
+    s->unfused = unfused;
+    s->no_seqpar = !seqpar;
     return DT_OK;
 }
 

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Measured tables: reading, jobs, errors, intervals; and the kernels of unfused blocks. */
+#include "core/accuracy.h"
+#include "core/cost.h"
+#include "core/job.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct dt_measured_table parse(const char *text)
+{
+    struct dt_measured_table t;
+    struct dt_error err = {0};
+
+    ck_assert_msg(dt_measured_parse("dir/t.csv", text, strlen(text), &err, &t) == DT_OK, "%s",
+                  err.message);
+    return t;
+}
+
+START_TEST(test_headers)
+{
+    struct dt_measured_table t =
+        parse("layers,hidden,heads,gpus,tp,micro_batch,global_batch,measured_iter_s,recompute\n"
+              "30,3072,24,16,4,2,64,1.25,full\n"
+              "30,3072,24,16,4,2,64,,\n");
+
+    ck_assert_str_eq(t.name, "t");
+    ck_assert_int_eq(t.format, DT_MEASURED_CSV);
+    ck_assert_int_eq(t.n, 2);
+    ck_assert_int_eq(t.rows[0].ffn, 4 * 3072);
+    ck_assert_int_eq(t.rows[0].dp, 4);
+    ck_assert_int_eq(t.rows[0].seq, 2048);
+    ck_assert_int_eq(t.rows[0].kv_groups, 24);
+    ck_assert_int_eq(t.rows[0].recompute, DT_RECOMPUTE_FULL);
+    ck_assert_double_eq_tol(t.rows[0].measured_s, 1.25, 1e-12);
+    ck_assert_int_eq(t.rows[1].recompute, DT_RECOMPUTE_NONE);
+    ck_assert(t.rows[1].measured_s == 0);
+    ck_assert(!t.rows[0].fp16);
+    dt_measured_free(&t);
+
+    t = parse(
+        "# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence length,"
+        "tensor parallelism,data parallelism,pipeline parallelism,iteration time (ms)\n"
+        "8,16,2,1024,16,24,1024,2,2,2,123.5\n");
+    ck_assert_int_eq(t.format, DT_MEASURED_VTRAIN);
+    ck_assert_int_eq(t.rows[0].layers, 24);
+    ck_assert_int_eq(t.rows[0].gpus, 8);
+    ck_assert_double_eq_tol(t.rows[0].measured_s, 0.1235, 1e-12);
+    ck_assert(t.rows[0].fp16 && t.rows[0].unfused && !t.rows[0].seqpar);
+    dt_measured_free(&t);
+
+    t = parse("model,hidden,heads,layers,seq,gpus,tp,pp,dp,batch,microbatch,interleave,recompute,"
+              "iteration_s\nm,6144,64,48,2048,8,8,1,1,4,4,1,seqsel,1.5\n");
+    ck_assert_int_eq(t.format, DT_MEASURED_MEGATRON);
+    ck_assert_int_eq(t.rows[0].recompute, DT_RECOMPUTE_SELECTIVE);
+    ck_assert(t.rows[0].seqpar);
+    dt_measured_free(&t);
+}
+END_TEST
+
+static const struct {
+    const char *text, *says;
+} bad[] = {
+    {"layers,hidden\n1,2\n", "no column"},
+    {"layers,hidden,heads,gpus,micro_batch,global_batch\n", "no rows"},
+    {"layers,hidden,heads,gpus,micro_batch,global_batch\n2,64,4,8,,8\n", "no default"},
+    {"layers,hidden,heads,gpus,micro_batch,global_batch\n2,64,4,8,1.5,8\n", "whole number"},
+    {"layers,hidden,heads,gpus,micro_batch,global_batch,tp\n2,64,4,8,1,8,3\n", "GPUs"},
+    {"layers,hidden,heads,gpus,micro_batch,global_batch,recompute\n2,64,4,8,1,8,ful\n",
+     "did you mean"},
+};
+
+START_TEST(test_bad_tables)
+{
+    struct dt_measured_table t;
+    struct dt_error err = {0};
+
+    ck_assert_int_eq(dt_measured_parse("t.csv", bad[_i].text, strlen(bad[_i].text), &err, &t),
+                     DT_ERR_INPUT);
+    ck_assert_msg(strstr(err.message, bad[_i].says) != NULL, "%s", err.message);
+}
+END_TEST
+
+/* The job says what the row says. */
+START_TEST(test_job)
+{
+    struct dt_measured_table t =
+        parse("layers,hidden,heads,kv_groups,ffn,vocab,seq,gpus,tp,pp,vpp,micro_batch,global_batch,"
+              "gpu_type,recompute,measured_iter_s\n"
+              "30,3072,24,24,12288,51200,1024,24,4,3,1,2,44,A100,full,1\n"
+              "32,4096,32,8,14336,128256,8192,64,4,4,2,1,128,H100,none,1\n");
+    char text[DT_MEASURED_JOB_MAX];
+    const char *profile;
+    struct dt_error err = {0};
+    struct dt_job *j;
+
+    for (int i = 0; i < t.n; i++) {
+        const struct dt_measured_row *r = &t.rows[i];
+        const struct dt_block *b;
+
+        ck_assert_int_eq(dt_measured_job(r, &err, text, sizeof text, &profile), DT_OK);
+        ck_assert_msg(dt_job_parse("row", text, strlen(text), NULL, 0, true, &err, &j) == DT_OK,
+                      "%s in %s", err.message, text);
+        b = &j->model->modules[0].blocks[1];
+        ck_assert_int_eq(j->model->modules[0].n_blocks, r->layers + 2);
+        ck_assert_int_eq(b->kv_heads, r->kv_groups);
+        ck_assert_int_eq(b->unfused, i == 0);
+        ck_assert_int_eq(b->gated, i == 1);
+        ck_assert_int_eq(j->policy.zero, i);
+        ck_assert_int_eq(j->policy.recompute, r->recompute);
+        ck_assert_str_eq(profile, i ? "h100" : "a100");
+        ck_assert_int_eq(j->plan.modules[0].split[1], 1 + r->layers / (r->pp * r->vpp));
+        ck_assert_int_eq(j->plan.modules[0].split[r->pp * r->vpp], r->layers + 2);
+        dt_job_free(j);
+    }
+    dt_measured_free(&t);
+}
+END_TEST
+
+START_TEST(test_unknown_gpu)
+{
+    struct dt_measured_row r = {.layers = 2, .pp = 1, .vpp = 1, .gpu_type = "B42"};
+    char text[DT_MEASURED_JOB_MAX];
+    const char *profile;
+    struct dt_error err = {0};
+
+    ck_assert_int_eq(dt_measured_job(&r, &err, text, sizeof text, &profile), DT_ERR_INPUT);
+    ck_assert(strstr(err.message, "B42") != NULL);
+}
+END_TEST
+
+START_TEST(test_summary)
+{
+    const struct dt_accuracy_row rows[] = {
+        {2.0, 2.2, 2.1, 2.3},  /* +10 %, outside */
+        {4.0, 3.0, 2.5, 4.5},  /* -25 %, inside */
+        {0, 9, 8, 10},         /* not measured */
+        {1.0, 1.05, 0.9, 1.2}, /* +5 %, inside */
+    };
+    struct dt_accuracy a;
+    struct dt_error err = {0};
+
+    ck_assert_int_eq(dt_accuracy_summary(rows, 4, &err, &a), DT_OK);
+    ck_assert_int_eq(a.n, 3);
+    ck_assert_double_eq_tol(a.mape, 0.40 / 3, 1e-12);
+    ck_assert_double_eq_tol(a.median, 0.10, 1e-12);
+    ck_assert_double_eq_tol(a.max, 0.25, 1e-12);
+    ck_assert_double_eq_tol(a.bias, -0.10 / 3, 1e-12);
+    ck_assert_double_eq_tol(a.cover80, 2.0 / 3, 1e-12);
+}
+END_TEST
+
+/* One family alone: the quantiles of a log-normal; independent families: root of the sum of
+ * squares. */
+START_TEST(test_interval)
+{
+    double one[DT_ERRF_N] = {[DT_ERRF_GEMM] = 1}, two[DT_ERRF_N] = {0}, p10, p90, s, z = 1.2815516;
+    struct dt_error err = {0};
+
+    ck_assert_int_eq(dt_accuracy_interval(3.7, one, 11, 40000, &err, &p10, &p90), DT_OK);
+    s = dt_error_sigma[DT_ERRF_GEMM];
+    ck_assert_double_eq_tol(log(p90 / 3.7), z * s, 0.05 * s);
+    ck_assert_double_eq_tol(log(p10 / 3.7), -z * s, 0.05 * s);
+    two[DT_ERRF_HOST] = 0.5;
+    two[DT_ERRF_COLLECTIVE] = 0.4;
+    ck_assert_int_eq(dt_accuracy_interval(3.7, two, 12, 40000, &err, &p10, &p90), DT_OK);
+    s = hypot(0.5 * dt_error_sigma[DT_ERRF_HOST], 0.4 * dt_error_sigma[DT_ERRF_COLLECTIVE]);
+    ck_assert_double_eq_tol(log(p90 / p10), 2 * z * s, 0.1 * s);
+}
+END_TEST
+
+/* An unfused causal block has the model FLOPs of a fused one, and its kernels the masked half
+ * besides. */
+START_TEST(test_unfused_flops)
+{
+    struct dt_block b = {.kind = DT_BLOCK_TRANSFORMER,
+                         .hidden = 1536,
+                         .ffn = 6144,
+                         .heads = 12,
+                         .kv_heads = 12,
+                         .head_dim = 128,
+                         .max_pos = 1024,
+                         .causal = true,
+                         .bias = true,
+                         .layernorm = true};
+    const struct dt_work w = {3, 3 * 896, 3 * 896 * 896, 896};
+    const struct dt_shard shard = {4, 1, 1, 1, true};
+    struct dt_kop k[DT_MAX_KOPS];
+    double fused = dt_block_flops(&b, &w), core = 0;
+    double fused_bytes = dt_block_act_bytes(&b, &shard, &w, DT_RECOMPUTE_SELECTIVE);
+    int n, reduces = 0, gathers = 0;
+
+    b.unfused = true;
+    ck_assert_double_eq_tol(dt_block_flops(&b, &w) / fused, 1, 1e-12);
+    b.no_seqpar = true;
+    n = dt_block_kops(&b, &shard, &w, k);
+    ck_assert_int_le(n, DT_MAX_KOPS);
+    for (int i = 0; i < n; i++) {
+        core += k[i].core && k[i].family == DT_OP_GEMM ? k[i].flops * k[i].count : 0;
+        reduces += k[i].family == DT_OP_ALL_REDUCE;
+        gathers += k[i].family == DT_OP_ALL_GATHER || k[i].family == DT_OP_REDUCE_SCATTER;
+    }
+    ck_assert_double_eq_tol(core, 4.0 * 3 * 896 * 896 * 1536 / 4, 1e3);
+    ck_assert_int_eq(reduces, 2);
+    ck_assert_int_eq(gathers, 0);
+    /* whole norms and dropout masks on every rank: more than with sequence parallelism */
+    ck_assert(dt_block_act_bytes(&b, &shard, &w, DT_RECOMPUTE_SELECTIVE) > fused_bytes);
+    ck_assert_double_eq_tol(dt_block_act_bytes(&b, &shard, &w, DT_RECOMPUTE_NONE) -
+                                dt_block_act_bytes(&b, &shard, &w, DT_RECOMPUTE_SELECTIVE),
+                            5.0 * 3 * 896 * 896 * 12 / 4, 1e-3);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("accuracy");
+    TCase *t = tcase_create("tables");
+    SRunner *r;
+    int failed;
+
+    tcase_add_test(t, test_headers);
+    tcase_add_loop_test(t, test_bad_tables, 0, (int)(sizeof bad / sizeof bad[0]));
+    tcase_add_test(t, test_job);
+    tcase_add_test(t, test_unknown_gpu);
+    tcase_add_test(t, test_summary);
+    tcase_add_test(t, test_interval);
+    tcase_add_test(t, test_unfused_flops);
+    suite_add_tcase(s, t);
+    r = srunner_create(s);
+    srunner_run_all(r, CK_ENV);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
