@@ -4,9 +4,12 @@ dist_man_MANS += \
 	man/disttrain-completion.1 \
 	man/disttrain-data.1 \
 	man/disttrain-db.1 \
+	man/disttrain-eval.1 \
 	man/disttrain-job.5 \
 	man/disttrain-json.5 \
 	man/disttrain-plan.1 \
 	man/disttrain-reproduce.1 \
+	man/disttrain-sample.1 \
 	man/disttrain-simulate.1 \
+	man/disttrain-train.1 \
 	man/disttrain.1

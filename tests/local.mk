@@ -46,12 +46,14 @@ check_PROGRAMS += \
 	tests/test_search \
 	tests/test_simulate \
 	tests/test_tensorboard \
-	tests/test_timeline
+	tests/test_timeline \
+	tests/test_train
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
 tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h
 tests_test_timeline_SOURCES = tests/test_timeline.c tests/synth.c tests/synth.h
 tests_test_infer_SOURCES = tests/test_infer.c tests/exec_fixture.h
 tests_test_infer_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_train_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_execute_SOURCES = tests/test_execute.c tests/exec_fixture.h
 tests_test_execute_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 KERNEL_TEST_SOURCES = tests/kernel_util.h tests/ref_kernels.c tests/ref_kernels.h
@@ -77,6 +79,7 @@ SHELL_TESTS = \
 	tests/test_cli.sh \
 	tests/test_data_cli.sh \
 	tests/test_data_tokens.sh \
+	tests/test_eval.sh \
 	tests/test_lists.sh \
 	tests/test_measured.sh \
 	tests/test_python.sh

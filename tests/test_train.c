@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Training from a job: going on exactly where it stopped, logs, and what is refused. */
+#include "core/file.h"
+#include "core/mem.h"
+#include "core/rng.h"
+#include "exec/data/image.h"
+#include "exec/data/shard.h"
+#include "exec/train.h"
+#include "test_util.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+static char dir[64];
+static struct dt_error err;
+
+/* 60 pictures of 8 x 8 pixels, dark or light, with a word for it. */
+static void make_shard(void)
+{
+    struct dt_shard_writer *w;
+    char prefix[128];
+    struct dt_rng r;
+
+    snprintf(dir, sizeof(dir), "/tmp/dt-train-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    snprintf(prefix, sizeof(prefix), "%s/small", dir);
+    dt_rng_init(&r, 1, 1);
+    dt_assert_ok(dt_shard_writer_open(prefix, 1000, 1 << 20, &err, &w), err);
+    for (int i = 0; i < 60; i++) {
+        bool light = i % 2;
+        struct dt_image img;
+        struct dt_shard_member m[2] = {{.ext = "png"}, {.ext = "txt"}};
+        uint8_t *png;
+        char key[16];
+
+        dt_assert_ok(dt_image_new(8, 8, &err, &img), err);
+        for (int k = 0; k < 64; k++)
+            memset(img.px + 3 * k, (int)dt_rng_below(&r, 100) + (light ? 150 : 0), 3);
+        dt_assert_ok(dt_image_encode_png(&img, 1, &err, &png, &m[0].len), err);
+        m[0].data = png;
+        m[1].data = (const uint8_t *)(light ? "light" : "dark");
+        m[1].len = light ? 5 : 4;
+        snprintf(key, sizeof(key), "%04d", i);
+        dt_assert_ok(dt_shard_write(w, key, m, 2, &err), err);
+        dt_free(png);
+        dt_image_free(&img);
+    }
+    dt_assert_ok(dt_shard_writer_close(w, &err, NULL), err);
+}
+
+static void remove_all(void)
+{
+    char command[128];
+
+    snprintf(command, sizeof(command), "rm -r %s", dir);
+    ck_assert_int_eq(system(command), 0);
+}
+
+static const char job_text[] =
+    "model:\n"
+    "  name: small\n"
+    "  modules:\n"
+    "    encoder: {kind: encoder, layers: 1, hidden: 16, ffn: 32, heads: 2, patch: 4, channels: "
+    "1,\n"
+    "      positions: 4}\n"
+    "    llm: {kind: llm, layers: 2, hidden: 32, ffn: 48, heads: 2, vocab: 264}\n"
+    "    generator: {kind: unet, channels: [8, 16], attention: [false, true], head_dim: 8,\n"
+    "      res_blocks: 1, in_channels: 1, out_channels: 1, context_dim: 16, context_len: 4,\n"
+    "      latent_scale: 1, resize: 8}\n"
+    "cluster: {device: cpu, nodes: 1, gpus_per_node: 16, peak_flops: 1 GFLOP/s, memory: 64 GB,\n"
+    "  memory_reserve: 0 B, hbm_bandwidth: 1 GB/s, nvlink_bandwidth: 1 GB/s, nvlink_latency: 1 "
+    "us,\n"
+    "  nics_per_node: 1, nic_bandwidth: 1 Gb/s, nic_efficiency: 0.9, nic_latency: 1 us}\n"
+    "samples: {distribution: {fill: text}}\n"
+    "train: {global_batch: 4, microbatch: 2, seq_len: 48, recompute: none}\n"
+    "search: {allow_analytical: true}\n"
+    "run: {steps: 6, lr: 3e-3, warmup_steps: 2, precision: fp32, threads: 1, data_threads: 2}\n";
+
+struct world {
+    struct dt_job *job;
+    struct dt_device *device;
+    struct dt_setup setup;
+};
+
+static enum dt_status open_world(struct world *w, const char *const *over, int n)
+{
+    struct dt_device_options o;
+    char data[128];
+    const char *all[16];
+
+    memset(w, 0, sizeof(*w));
+    snprintf(data, sizeof(data), "run.data=%s", dir);
+    all[0] = data;
+    for (int i = 0; i < n; i++)
+        all[i + 1] = over[i];
+    dt_assert_ok(dt_job_parse("job", job_text, strlen(job_text), all, n + 1, false, &err, &w->job),
+                 err);
+    dt_setup_device(w->job, &o);
+    dt_assert_ok(dt_device_open_cpu(&o, &err, &w->device), err);
+    return dt_setup_open(w->job, w->device, true, &err, &w->setup);
+}
+
+static void close_world(struct world *w)
+{
+    dt_setup_close(&w->setup);
+    w->device->close(w->device);
+    dt_job_free(w->job);
+}
+
+static volatile sig_atomic_t stop;
+static int64_t stop_after;
+static double losses[64];
+
+static void on_step(void *ctx, const struct dt_train_step *s)
+{
+    (void)ctx;
+    ck_assert_int_lt(s->step, 64);
+    losses[s->step] = s->r.loss;
+    if (s->step == stop_after)
+        stop = 1;
+}
+
+/* One run with these overrides; stops by signal after `after` steps (0 = never). */
+static struct dt_train_summary run(const char *const *over, int n, int64_t after)
+{
+    struct dt_train_options o = {.stop = &stop, .on_step = on_step};
+    struct dt_train_summary s;
+    struct world w;
+
+    stop = 0;
+    stop_after = after;
+    dt_assert_ok(open_world(&w, over, n), err);
+    o.setup = &w.setup;
+    dt_assert_ok(dt_train(&o, &err, &s), err);
+    dt_train_summary_free(&s);
+    close_world(&w);
+    return s;
+}
+
+static void same_file(const char *a, const char *b, const char *name)
+{
+    char path[1400], *x, *y;
+    size_t nx, ny;
+
+    snprintf(path, sizeof(path), "%s/%s", a, name);
+    dt_assert_ok(dt_file_read(path, 1 << 26, &err, &x, &nx), err);
+    snprintf(path, sizeof(path), "%s/%s", b, name);
+    dt_assert_ok(dt_file_read(path, 1 << 26, &err, &y, &ny), err);
+    ck_assert_msg(nx == ny && memcmp(x, y, nx) == 0, "%s differs", name);
+    dt_free(x);
+    dt_free(y);
+}
+
+START_TEST(goes_on_exactly)
+{
+    char whole[160], parts[160];
+    const char *one[] = {whole}, *two[] = {parts};
+    struct dt_train_summary a, b;
+    double direct[7];
+
+    make_shard();
+    snprintf(whole, sizeof(whole), "run.checkpoint={dir: %s/whole}", dir);
+    snprintf(parts, sizeof(parts), "run.checkpoint={dir: %s/parts, interval: 2}", dir);
+    a = run(one, 1, 0);
+    ck_assert_int_eq(a.last_step, 6);
+    ck_assert(!a.stopped && !a.resumed);
+    ck_assert_double_gt(losses[1], losses[6]);
+    memcpy(direct, losses, sizeof(direct));
+    b = run(two, 1, 3);
+    ck_assert_int_eq(b.last_step, 3);
+    ck_assert(b.stopped);
+    b = run(two, 1, 0);
+    ck_assert(b.resumed && !b.stopped);
+    ck_assert_int_eq(b.first_step, 3);
+    ck_assert_int_eq(b.last_step, 6);
+    ck_assert_int_eq(b.samples, 24);
+    ck_assert_int_eq(b.tokens, a.tokens);
+    for (int i = 1; i <= 6; i++)
+        ck_assert_double_eq(losses[i], direct[i]);
+    same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+    same_file(a.checkpoint, b.checkpoint, "optimizer.safetensors");
+    /* nothing is left to do */
+    b = run(two, 1, 0);
+    ck_assert_int_eq(b.first_step, 6);
+    ck_assert_int_eq(b.last_step, 6);
+    remove_all();
+}
+END_TEST
+
+/* Stages and replicas change neither data nor noise: one lane per module, or three replicas and
+ * two stages of the LLM. */
+START_TEST(plans_train_alike)
+{
+    static const char *const over[] = {
+        "search.strategy=manual", "train.microbatch=1",
+        "plan={encoder: {dp: 2}, llm: {pp: 2, dp: 2}, generator: {dp: 4}}"};
+    double direct[7];
+
+    make_shard();
+    run(NULL, 0, 0);
+    memcpy(direct, losses, sizeof(direct));
+    run(over, 3, 0);
+    ck_assert_double_eq_tol(losses[1], direct[1], 1e-5 * direct[1]);
+    for (int i = 2; i <= 6; i++)
+        ck_assert_double_eq_tol(losses[i], direct[i], 1e-3 * direct[i]);
+    remove_all();
+}
+END_TEST
+
+START_TEST(learns_and_logs)
+{
+    char log[160], path[160], *text, *at;
+    const char *over[] = {log, "run.steps=40", "run.log_interval=10", "run.generate=0.3"};
+    size_t n;
+    int lines = 0;
+
+    make_shard();
+    snprintf(log, sizeof(log), "run.log_dir=%s/a/b", dir);
+    run(over, 4, 0);
+    ck_assert_double_lt(losses[40], 0.5 * losses[1]);
+    snprintf(path, sizeof(path), "%s/a/b/metrics.jsonl", dir);
+    dt_assert_ok(dt_file_read(path, 1 << 20, &err, &text, &n), err);
+    for (at = text; (at = strstr(at, "\"loss_text\":")); at++)
+        lines++;
+    ck_assert_int_eq(lines, 4);
+    dt_assert_has(text, "\"step\":40");
+    dt_free(text);
+    remove_all();
+}
+END_TEST
+
+START_TEST(refuses)
+{
+    static const char *const no_data[] = {"run.data=/nowhere/at-all.tar"};
+    static const char *const vocab[] = {"model.modules.llm.vocab=100"};
+    char checkpoint[160];
+    const char *keep[] = {checkpoint}, *other[] = {checkpoint, "run.seed=9"};
+    struct dt_train_options o = {0};
+    struct dt_train_summary s;
+    struct world w;
+
+    make_shard();
+    ck_assert_int_ne(open_world(&w, no_data, 1), DT_OK);
+    ck_assert_int_eq(dt_status_exit_code(err.status) > 0, 1);
+    close_world(&w);
+    ck_assert_int_eq(open_world(&w, vocab, 1), DT_ERR_INPUT);
+    dt_assert_has(err.message, "vocabulary of 100");
+    close_world(&w);
+    /* a checkpoint of another run */
+    snprintf(checkpoint, sizeof(checkpoint), "run.checkpoint={dir: %s/c}", dir);
+    run(keep, 1, 1);
+    dt_assert_ok(open_world(&w, other, 2), err);
+    o.setup = &w.setup;
+    ck_assert_int_eq(dt_train(&o, &err, &s), DT_ERR_INPUT);
+    dt_assert_has(err.message, "--from-scratch");
+    o.from_scratch = true;
+    dt_assert_ok(dt_train(&o, &err, &s), err);
+    dt_train_summary_free(&s);
+    close_world(&w);
+    remove_all();
+}
+END_TEST
+
+START_TEST(run_map_errors_have_places)
+{
+    static const struct {
+        const char *over, *says;
+    } bad[] = {
+        {"run.lrr=1", "lr"},
+        {"run.lr=-1", "lr"},
+        {"run.decay=cosin", "cosine"},
+        {"run.precision=fp16", "precision"},
+        {"run.checkpoint={interval: 4}", "dir"},
+        {"run.data=[]", "data"},
+        {"run.generate=1.5", "generate"},
+    };
+    struct dt_job *j;
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        ck_assert_int_eq(
+            dt_job_parse("job", job_text, strlen(job_text), &bad[i].over, 1, true, &err, &j),
+            DT_ERR_INPUT);
+        dt_assert_has(err.message, bad[i].says);
+        ck_assert_str_eq(err.file, "command line");
+        ck_assert_int_gt(err.line, 0);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("train");
+    TCase *tc = tcase_create("loop");
+    SRunner *sr;
+    int failed;
+
+    tcase_set_timeout(tc, 600);
+    tcase_add_test(tc, goes_on_exactly);
+    tcase_add_test(tc, plans_train_alike);
+    tcase_add_test(tc, learns_and_logs);
+    tcase_add_test(tc, refuses);
+    tcase_add_test(tc, run_map_errors_have_places);
+    suite_add_tcase(suite, tc);
+    sr = srunner_create(suite);
+    srunner_run_all(sr, CK_NORMAL);
+    failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed != 0;
+}
