@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 dist_doc_DATA += \
 	doc/calibration.md \
+	doc/checkpoints.md \
 	doc/data.md \
 	doc/dependencies.md \
 	doc/design.md \
+	doc/executor.md \
 	doc/formats.md \
 	doc/kernels.md \
 	doc/planner.md \
