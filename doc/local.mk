@@ -8,6 +8,7 @@ dist_doc_DATA += \
 	doc/executor.md \
 	doc/formats.md \
 	doc/kernels.md \
+	doc/modules.md \
 	doc/planner.md \
 	doc/program.md \
 	doc/samples.md \
