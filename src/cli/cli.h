@@ -63,6 +63,9 @@ void dt_cli_print_help(FILE *f, const struct dt_command *cmd);
 void dt_cli_print_usage(FILE *f);
 void dt_cli_print_completion(FILE *f);
 
+/* For commands that compute, before anything else: may start the program again (calm.c). */
+void dt_calm_threads(void);
+
 /* Commands. */
 enum dt_status dt_cmd_plan(struct dt_cli *cli, struct dt_error *err);
 enum dt_status dt_cmd_simulate(struct dt_cli *cli, struct dt_error *err);

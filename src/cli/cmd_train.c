@@ -42,30 +42,6 @@ static void catch_signals(void)
     sigaction(SIGTERM, &a, NULL);
 }
 
-/* Idle OpenMP threads spin for milliseconds by default, which costs a machine that others use as
- * well up to twenty times its speed (measured: two threads, two busy neighbours).  The runtime
- * reads its settings before main, so the program starts itself again with a short spin.  What the
- * user has set stays; where /proc is not there nothing happens. */
-static void calm_threads(void)
-{
-    enum { SIZE = 1 << 17, ARGS = 1 << 12 };
-    static char text[SIZE + 1], *argv[ARGS + 1];
-    FILE *f;
-    size_t n, k = 0;
-
-    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") ||
-        !(f = fopen("/proc/self/cmdline", "r")))
-        return;
-    n = fread(text, 1, SIZE, f);
-    fclose(f);
-    if (n == 0 || n == SIZE)
-        return;
-    for (size_t i = 0; i < n && k < ARGS; i += strlen(text + i) + 1)
-        argv[k++] = text + i;
-    if (k < ARGS && setenv("GOMP_SPINCOUNT", "1000", 1) == 0)
-        execv("/proc/self/exe", argv);
-}
-
 /* One line, redrawn; nothing unless stderr is a terminal. */
 static void on_step(void *ctx, const struct dt_train_step *s)
 {
@@ -258,7 +234,7 @@ enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
     struct dt_job *job;
     enum dt_status st;
 
-    calm_threads();
+    dt_calm_threads();
     if (strcmp(path, "-") != 0) {
         DT_TRY(dt_file_find("jobs", path, ".yaml", err, found, sizeof found));
         path = found;

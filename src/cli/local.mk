@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 bin_PROGRAMS += disttrain
 disttrain_SOURCES = \
+	src/cli/calm.c \
 	src/cli/cli.h \
 	src/cli/cmd_accuracy.c \
 	src/cli/cmd_data.c \
