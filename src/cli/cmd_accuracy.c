@@ -13,7 +13,6 @@
 #include "core/mem.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { WORST = 5, PROFILES = 8, DRAWS = 2000, SEED = 20240804 };
@@ -97,7 +96,6 @@ static enum dt_status predict_row(const struct dt_measured_row *r, struct profil
 {
     char text[DT_MEASURED_JOB_MAX];
     const char *profile;
-    struct dt_doc *doc = NULL;
     struct dt_job *job;
     enum dt_status st;
 
@@ -112,7 +110,6 @@ static enum dt_status predict_row(const struct dt_measured_row *r, struct profil
         st = predict(job, err, out);
     job->profile = NULL; /* borrowed */
     dt_job_free(job);
-    dt_doc_free(doc);
     return st;
 }
 
