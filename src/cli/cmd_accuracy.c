@@ -94,13 +94,14 @@ static enum dt_status predict(struct dt_job *job, struct dt_error *err, struct d
 static enum dt_status predict_row(const struct dt_measured_row *r, struct profiles *p,
                                   struct dt_error *err, struct dt_accuracy_row *out)
 {
-    char text[DT_MEASURED_JOB_MAX];
+    char text[DT_MEASURED_JOB_MAX], name[96];
     const char *profile;
     struct dt_job *job;
     enum dt_status st;
 
     DT_TRY(dt_measured_job(r, err, text, sizeof text, &profile));
-    DT_TRY(dt_job_parse(r->label, text, strlen(text), NULL, 0, true, err, &job));
+    snprintf(name, sizeof name, "row at line %d (%s)", r->line, r->label);
+    DT_TRY(dt_job_parse(name, text, strlen(text), NULL, 0, true, err, &job));
     st = profile_of(p, profile, job->cluster.device, err, &job->profile);
     if (st == DT_OK)
         st = dt_samples_read(dt_map_get(dt_doc_root(job->doc), "samples"), r->seq, r->global_batch,
@@ -191,7 +192,10 @@ static void print_rows(const struct run *r, bool all)
         dt_table_cell(&t, "%.4f", a->predicted_s);
         dt_table_cell(&t, "%.4f", a->p10_s);
         dt_table_cell(&t, "%.4f", a->p90_s);
-        dt_table_cell(&t, "%+.1f", 100 * error_of(a));
+        if (a->measured_s > 0)
+            dt_table_cell(&t, "%+.1f", 100 * error_of(a));
+        else
+            dt_table_cell(&t, "-");
     }
     dt_table_print(&t, stdout);
 }
