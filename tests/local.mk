@@ -82,7 +82,8 @@ SHELL_TESTS = \
 	tests/test_eval.sh \
 	tests/test_lists.sh \
 	tests/test_measured.sh \
-	tests/test_python.sh
+	tests/test_python.sh \
+	tests/test_train_cli.sh
 
 TESTS += $(check_PROGRAMS) $(SHELL_TESTS)
 TEST_EXTENSIONS = .sh

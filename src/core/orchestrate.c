@@ -220,6 +220,32 @@ static enum dt_status manual(struct dt_table *t, struct dt_error *err, struct dt
     return DT_OK;
 }
 
+/* Fewer GPUs than modules: all of them share the GPUs and take turns, each with as many replicas as
+ * divide the batch. */
+static enum dt_status colocated(struct dt_table *t, struct dt_error *err,
+                                struct dt_search_result *out)
+{
+    struct dt_search_input in = *t->in;
+    struct dt_plan p;
+    int dp = t->gpus;
+    enum dt_status st;
+
+    dt_plan_init(&p, in.model, &in.policy);
+    p.colocated = true;
+    while (dp > 1 && in.policy.global_batch % ((int64_t)dp * in.policy.microbatch) != 0)
+        dp--;
+    for (int m = 0; m < p.n_modules; m++) {
+        p.modules[m].layout.dp = dp;
+        p.modules[m].frozen = in.frozen[m];
+    }
+    in.manual = &p;
+    t->in = &in;
+    st = manual(t, err, out);
+    if (st == DT_OK)
+        out->plans[0].strategy = DT_STRATEGY_DISTTRAIN;
+    return st;
+}
+
 static enum dt_status check_input(const struct dt_search_input *in, struct dt_error *err)
 {
     const struct dt_policy *y = &in->policy;
@@ -250,7 +276,8 @@ enum dt_status dt_orchestrate(enum dt_strategy strategy, const struct dt_search_
     memset(&r, 0, sizeof(r));
     switch (strategy) {
     case DT_STRATEGY_DISTTRAIN:
-        st = dt_search_plans(t, NULL, strategy, err, &r);
+        st = t->gpus < in->model->n_modules ? colocated(t, err, &r)
+                                            : dt_search_plans(t, NULL, strategy, err, &r);
         break;
     case DT_STRATEGY_MEGATRON:
         st = dt_orchestrate_megatron(t, err, &r);

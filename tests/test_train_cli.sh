@@ -1,0 +1,92 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+# disttrain train: from IDX files to a trained checkpoint, stopping by signal, plans of few GPUs.
+# Environment: DISTTRAIN (the program), srcdir (the source directory).
+set -u
+LC_ALL=C; export LC_ALL
+: "${DISTTRAIN:=./disttrain}" "${srcdir:=.}"
+case $DISTTRAIN in /*) ;; *) DISTTRAIN=$PWD/$DISTTRAIN ;; esac
+DISTTRAIN_TRACES=$(cd "$srcdir" && pwd)/traces; export DISTTRAIN_TRACES
+tmp=$(mktemp -d) || exit 99
+trap 'rm -rf "$tmp"' EXIT
+cd "$tmp" || exit 99
+passed=0 failed=0
+
+ok() { passed=$((passed + 1)); }
+bad() { failed=$((failed + 1)); echo "FAIL: $1"; sed 's/^/    /' out err 2>/dev/null | head -20; }
+check() { if eval "$2"; then ok; else bad "$1"; fi; }
+# expect CODE TEXT COMMAND...
+expect() {
+    code=$1 text=$2; shift 2
+    "$@" >out 2>err </dev/null
+    got=$?
+    if [ $got -ne "$code" ]; then bad "'$*' exits $got, not $code"; return; fi
+    if [ -n "$text" ] && ! cat out err | grep -q -- "$text"; then bad "'$*' does not say '$text'"; return; fi
+    ok
+}
+
+# --- data: 40 pictures of 8 x 8, labels 0 and 1 ---
+mkdir pictures
+i=0
+{ printf '\000\000\010\003\000\000\000\050\000\000\000\010\000\000\000\010'
+  while [ $i -lt 40 ]; do
+      c=$([ $((i % 2)) -eq 0 ] && echo '\050' || echo '\310')
+      j=0; while [ $j -lt 64 ]; do printf "$c"; j=$((j + 1)); done
+      i=$((i + 1))
+  done; } >images
+i=0
+{ printf '\000\000\010\001\000\000\000\050'
+  while [ $i -lt 40 ]; do printf "\\00$((i % 2))"; i=$((i + 1)); done; } >labels
+expect 0 "40 samples" "$DISTTRAIN" data pack --idx images --labels labels --label-names dark,light -o two
+
+cat >job.yaml <<'END'
+model:
+  modules:
+    encoder: {kind: encoder, layers: 1, hidden: 16, ffn: 32, heads: 2, patch: 4, channels: 1, positions: 4}
+    llm: {kind: llm, layers: 1, hidden: 16, ffn: 32, heads: 2, vocab: 264}
+    generator: {kind: unet, channels: [8, 8], head_dim: 8, res_blocks: 1, in_channels: 1, out_channels: 1,
+      context_dim: 8, context_len: 2, latent_scale: 1, resize: 8}
+cluster: local
+samples: text
+train: {global_batch: 4, microbatch: 2, seq_len: 64}
+search: {allow_analytical: true}
+run: {data: two-000000.tar, steps: 4, threads: 1, log_dir: log, checkpoint: {dir: saved}}
+END
+# --- usage ---
+expect 2 "no run: map" "$DISTTRAIN" train mllm-nano-local
+expect 2 "did you mean" "$DISTTRAIN" train job.yaml run.stepz=3
+expect 2 "data pack" "$DISTTRAIN" train job.yaml 'run={steps: 2}'
+expect 2 "none.tar" "$DISTTRAIN" train job.yaml run.data=none.tar
+expect 2 "tp" "$DISTTRAIN" train job.yaml search.strategy=manual 'plan={encoder: {}, llm: {tp: 2}, generator: {}}'
+
+# --- a run, silent but for its summary ---
+expect 0 "image loss" "$DISTTRAIN" train job.yaml
+check "nothing on stderr" '[ ! -s err ]'
+check "metrics of every step" '[ $(grep -c loss_text log/metrics.jsonl) -eq 4 ]'
+check "an event file" 'ls log/*tfevents* >/dev/null 2>&1'
+check "a checkpoint" '[ -f saved/step-00000004/model.safetensors ]'
+check "the run is kept" '[ -s disttrain-runs.db ]'
+expect 0 '"resumed": true' "$DISTTRAIN" train --json --no-runs job.yaml run.steps=6
+check "it went on" 'grep -q "\"first_step\": 4" out && grep -q "\"last_step\": 6" out'
+expect 2 "from-scratch" "$DISTTRAIN" train --no-runs job.yaml run.seed=3
+
+# --- a signal ends it in order ---
+"$DISTTRAIN" train --no-runs --json job.yaml run.steps=1000000 >out 2>err &
+pid=$!
+n=0
+while [ $n -lt 300 ] && [ $(grep -c . log/metrics.jsonl) -lt 12 ]; do sleep 0.1; n=$((n + 1)); done
+kill -INT $pid 2>/dev/null || kill -TERM $pid
+# a shell without job control starts background commands with SIGINT ignored
+sleep 0.5; kill -TERM $pid 2>/dev/null
+wait $pid
+check "a stopped run exits with 0" "[ $? -eq 0 ]"
+check "it says so" 'grep -q "\"stopped\": true" out'
+last=$(sed -n 's/.*"last_step": \([0-9]*\).*/\1/p' out)
+check "it saved where it stopped" '[ -d "saved/step-$(printf %08d "$last")" ]'
+
+# --- fewer GPUs than modules: they share them ---
+expect 0 '"colocated": true' "$DISTTRAIN" plan -o - mllm-nano-local cluster.gpus_per_node=1
+expect 0 "1 GPUs used" "$DISTTRAIN" simulate --no-runs mllm-nano-train
+
+echo "$passed checks passed, $failed failed"
+[ $failed -eq 0 ]
