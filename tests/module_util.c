@@ -573,8 +573,12 @@ void mu_execute(struct mu *u, const struct mu_run *run, struct mu_result *out)
     make_stages(&e);
     for (int64_t i = 0; i < u->n_in; i++)
         set_number(e.flow[0], i, run->dtype, u->in[i]);
-    for (int i = 0; i < (run->microbatches > 0 ? run->microbatches : 1); i++)
+    for (int i = 0; i < (run->microbatches > 0 ? run->microbatches : 1); i++) {
+        dt_mem_fail_at(0); /* counts anew */
         pass(&e);
+        if (i > 1) /* the first sized workspaces and made products, the second those that add */
+            ck_assert_uint_eq(dt_mem_count(), 0);
+    }
     dt_assert_ok(e.dev->queue_sync(e.q, &err), err);
     collect(&e, out);
     for (int i = 0; i <= e.n; i++) {
