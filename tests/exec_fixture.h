@@ -133,7 +133,7 @@ static inline void ef_seqs(struct exec_fixture *f, int n, uint64_t seed)
 }
 
 struct ef_layout {
-    int pp, dp;
+    int pp, dp, vpp; /* vpp 0 = 1 */
 };
 static inline void ef_plan(struct exec_fixture *f, int microbatch, const struct ef_layout *l,
                            bool colocated, enum dt_schedule schedule)
@@ -152,8 +152,10 @@ static inline void ef_plan(struct exec_fixture *f, int microbatch, const struct 
     dt_plan_init(&f->plan, f->model, &y);
     f->plan.colocated = colocated;
     for (int m = 0; m < f->model->n_modules; m++) {
-        f->plan.modules[m].layout = (struct dt_layout){1, 1, 1, l[m].pp, 1, l[m].dp, 1, 0};
-        dt_plan_split_blocks(cost, f->model->modules[m].n_blocks, l[m].pp,
+        int vpp = l[m].vpp > 0 ? l[m].vpp : 1;
+
+        f->plan.modules[m].layout = (struct dt_layout){1, 1, 1, l[m].pp, vpp, l[m].dp, 1, 0};
+        dt_plan_split_blocks(cost, f->model->modules[m].n_blocks, l[m].pp * vpp,
                              f->plan.modules[m].split);
     }
     dt_assert_ok(dt_plan_place(&f->plan, &f->cluster, &f->err), f->err);
@@ -200,14 +202,16 @@ static inline struct dt_exec_result ef_step(struct exec_fixture *f, int64_t step
             ck_assert(op->dep[k] == DT_NONE ||
                       f->timeline.end_ns[op->dep[k]] <= f->timeline.begin_ns[i]);
     }
-    for (int l = 0; l < p->n_lanes; l++)
-        for (int v = p->lanes[l].stage; v < f->plan.modules[p->lanes[l].module].layout.pp;
-             v += f->plan.modules[p->lanes[l].module].layout.pp)
-            if (dt_stage_has_backward(
-                    dt_exec_stage(f->x, p->lanes[l].module, p->lanes[l].replica, v)))
-                ck_assert_int_le(
-                    dt_exec_in_flight(f->x, p->lanes[l].module, p->lanes[l].replica, v),
-                    (int)p->lanes[l].in_flight_max);
+    for (int l = 0; l < p->n_lanes; l++) { /* chunk-microbatches held at once */
+        const struct dt_lane *x = &p->lanes[l];
+        const struct dt_layout *y = &f->plan.modules[x->module].layout;
+        int held = 0;
+
+        for (int v = x->stage; v < y->pp * y->vpp; v += y->pp)
+            if (dt_stage_has_backward(dt_exec_stage(f->x, x->module, x->replica, v)) && y->vpp == 1)
+                held += dt_exec_in_flight(f->x, x->module, x->replica, v);
+        ck_assert_int_le(held, (int)x->in_flight_max);
+    }
     dt_program_free(p);
     dt_assign_free(a);
     dt_samples_free(samples);

@@ -11,7 +11,7 @@ static struct exec_fixture f;
 
 START_TEST(overfits_a_small_text)
 {
-    static const struct ef_layout one[] = {{1, 1}};
+    static const struct ef_layout one[] = {{1, 1, 1}};
     struct dt_exec_result first, last = {0};
 
     ef_init(&f, EF_LLM, 1);
@@ -32,7 +32,7 @@ END_TEST
 
 START_TEST(learns_captions_and_images)
 {
-    static const struct ef_layout one[] = {{1, 1}, {1, 1}, {1, 1}};
+    static const struct ef_layout one[] = {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
     struct dt_exec_result first, r;
     double image = 0;
 
@@ -64,18 +64,69 @@ struct layout_case {
     int microbatch;
     bool colocated;
     enum dt_schedule schedule;
+    enum dt_recompute recompute;
 };
 static const struct layout_case layouts[] = {
-    {"colocated", {{1, 1}, {1, 1}, {1, 1}}, 1, true, DT_SCHED_1F1B},
-    {"disjoint", {{1, 1}, {1, 1}, {1, 1}}, 1, false, DT_SCHED_1F1B},
-    {"larger microbatches", {{1, 1}, {1, 1}, {1, 1}}, 3, true, DT_SCHED_1F1B},
-    {"pp 2/3/2", {{2, 1}, {3, 1}, {2, 1}}, 1, false, DT_SCHED_1F1B},
-    {"pp 2/2/3 gpipe", {{2, 1}, {2, 1}, {3, 1}}, 2, false, DT_SCHED_GPIPE},
-    {"dp 2/2/2", {{1, 2}, {1, 2}, {1, 2}}, 1, false, DT_SCHED_1F1B},
-    {"fan-in dp 4/1/2", {{1, 4}, {1, 1}, {1, 2}}, 4, false, DT_SCHED_1F1B},
-    {"fan-out dp 1/4/3", {{1, 1}, {1, 4}, {1, 3}}, 1, false, DT_SCHED_1F1B},
-    {"dp 6/4/3", {{1, 6}, {1, 4}, {1, 3}}, 1, false, DT_SCHED_1F1B},
-    {"colocated pp 2/2/1 dp 1/2/2", {{2, 1}, {2, 2}, {1, 2}}, 1, true, DT_SCHED_1F1B},
+    {"colocated", {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}}, 1, true, DT_SCHED_1F1B, DT_RECOMPUTE_NONE},
+    {"disjoint", {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}}, 1, false, DT_SCHED_1F1B, DT_RECOMPUTE_NONE},
+    {"larger microbatches",
+     {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}},
+     3,
+     true,
+     DT_SCHED_1F1B,
+     DT_RECOMPUTE_NONE},
+    {"pp 2/3/2", {{2, 1, 1}, {3, 1, 1}, {2, 1, 1}}, 1, false, DT_SCHED_1F1B, DT_RECOMPUTE_NONE},
+    {"pp 2/2/3 gpipe",
+     {{2, 1, 1}, {2, 1, 1}, {3, 1, 1}},
+     2,
+     false,
+     DT_SCHED_GPIPE,
+     DT_RECOMPUTE_NONE},
+    {"dp 2/2/2", {{1, 2, 1}, {1, 2, 1}, {1, 2, 1}}, 1, false, DT_SCHED_1F1B, DT_RECOMPUTE_NONE},
+    {"fan-in dp 4/1/2",
+     {{1, 4, 1}, {1, 1, 1}, {1, 2, 1}},
+     4,
+     false,
+     DT_SCHED_1F1B,
+     DT_RECOMPUTE_NONE},
+    {"fan-out dp 1/4/3",
+     {{1, 1, 1}, {1, 4, 1}, {1, 3, 1}},
+     1,
+     false,
+     DT_SCHED_1F1B,
+     DT_RECOMPUTE_NONE},
+    {"dp 6/4/3", {{1, 6, 1}, {1, 4, 1}, {1, 3, 1}}, 1, false, DT_SCHED_1F1B, DT_RECOMPUTE_NONE},
+    {"vpp 1/2/1",
+     {{1, 1, 1}, {2, 1, 2}, {2, 1, 1}},
+     1,
+     false,
+     DT_SCHED_INTERLEAVED,
+     DT_RECOMPUTE_NONE},
+    {"vpp 1/2/2",
+     {{1, 2, 1}, {2, 2, 2}, {2, 1, 2}},
+     1,
+     false,
+     DT_SCHED_INTERLEAVED,
+     DT_RECOMPUTE_NONE},
+    {"selective",
+     {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}},
+     1,
+     true,
+     DT_SCHED_1F1B,
+     DT_RECOMPUTE_SELECTIVE},
+    {"full", {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}}, 1, true, DT_SCHED_1F1B, DT_RECOMPUTE_FULL},
+    {"full, pp 2/3/2",
+     {{2, 1, 1}, {3, 1, 1}, {2, 1, 1}},
+     1,
+     false,
+     DT_SCHED_1F1B,
+     DT_RECOMPUTE_FULL},
+    {"colocated pp 2/2/1 dp 1/2/2",
+     {{2, 1, 1}, {2, 2, 1}, {1, 2, 1}},
+     1,
+     true,
+     DT_SCHED_1F1B,
+     DT_RECOMPUTE_NONE},
 };
 enum { N_LAYOUTS = sizeof(layouts) / sizeof(layouts[0]), STEPS = 8 };
 
@@ -88,6 +139,7 @@ static void train(const struct layout_case *c, const char *frozen, int threads, 
     ef_init(&f, CHAIN, threads);
     ef_seqs(&f, 12, 9);
     ef_plan(&f, c->microbatch, c->l, c->colocated, c->schedule);
+    f.plan.policy.recompute = c->recompute;
     for (int m = 0; m < 3; m++)
         f.plan.modules[m].frozen = frozen[m] == 'f';
     ef_open(&f);
