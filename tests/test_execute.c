@@ -208,6 +208,44 @@ START_TEST(threads_and_repetition_change_nothing)
 }
 END_TEST
 
+/* A GPT whose head shares the token table: copies on the first and the last stage. */
+START_TEST(shared_tables_stay_equal)
+{
+    static const struct ef_layout one[] = {{1, 1, 1}}, more[] = {{3, 2, 1}};
+    struct curve a, b;
+
+    for (int k = 0; k < 2; k++) {
+        ef_init(&f,
+                "llm: {kind: llm, layers: 3, hidden: 32, ffn: 64, heads: 4, vocab: 61, tied: true, "
+                "positions: 48, norm: layernorm, gated: false, bias: true}",
+                1);
+        ef_seqs(&f, 12, 12);
+        ef_plan(&f, 1, k ? more : one, false, DT_SCHED_1F1B);
+        ef_open(&f);
+        for (int i = 0; i < STEPS; i++)
+            (k ? &b : &a)->r[i] = ef_step(&f, i + 1);
+        if (k > 0)
+            for (int r = 0; r < 2; r++) {
+                const float *first = dt_stage_master(dt_exec_stage(f.x, 0, r, 0));
+                struct dt_stage *last = dt_exec_stage(f.x, 0, r, 2);
+                int n, tied = 0;
+                const struct dt_param *p = dt_stage_params(last, &n);
+
+                for (int i = 0; i < n; i++)
+                    if (p[i].tied) {
+                        tied++;
+                        ck_assert_int_eq(
+                            memcmp(dt_stage_master(last) + p[i].at, first, p[i].n * sizeof(float)),
+                            0);
+                    }
+                ck_assert_int_eq(tied, 1);
+            }
+        ef_free(&f);
+    }
+    check_equal("shared table", &a, &b);
+}
+END_TEST
+
 /* ---- the gradient itself ---- */
 
 /* Loss as a function of one parameter: central differences against the gradient of the walk. */
@@ -310,6 +348,7 @@ int main(void)
     tcase_add_test(tc, learns_captions_and_images);
     tcase_add_test(tc, every_layout_trains_alike);
     tcase_add_test(tc, every_freezing_trains_alike);
+    tcase_add_test(tc, shared_tables_stay_equal);
     tcase_add_test(tc, threads_and_repetition_change_nothing);
     tcase_add_test(tc, gradients_are_those_of_the_loss);
     tcase_add_test(tc, refuses_what_it_cannot_run);
