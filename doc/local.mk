@@ -9,6 +9,7 @@ dist_doc_DATA += \
 	doc/formats.md \
 	doc/kernels.md \
 	doc/modules.md \
+	doc/performance.md \
 	doc/planner.md \
 	doc/program.md \
 	doc/samples.md \

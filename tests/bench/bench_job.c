@@ -200,11 +200,11 @@ static struct figures in_child(const struct job_case *c)
         fflush(stdout);
         _exit(write(fd[1], &f, sizeof(f)) == (ssize_t)sizeof(f) ? 0 : 1);
     }
+    close(fd[1]); /* so that a child that fails ends the read */
     if (read(fd[0], &f, sizeof(f)) != (ssize_t)sizeof(f) || waitpid(pid, &status, 0) != pid ||
         status != 0)
         exit(1);
     close(fd[0]);
-    close(fd[1]);
     return f;
 }
 
