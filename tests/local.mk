@@ -98,6 +98,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/test_util.h
 AM_TESTS_ENVIRONMENT = \
 	LC_ALL=C; export LC_ALL; \
+	GOMP_SPINCOUNT=1000; export GOMP_SPINCOUNT; \
 	srcdir='$(abs_srcdir)'; export srcdir; \
 	DISTTRAIN='$(abs_builddir)/disttrain$(EXEEXT)'; export DISTTRAIN;
 
