@@ -178,8 +178,10 @@ enum dt_status dt_exec_reserve(struct dt_exec *x, struct dt_error *err)
 
                 DT_TRY(gather_seqs(x, m, mb, &n, err));
                 dt_feed_limits(x->o.model, m, x->mb_seqs, n, &need);
-                grown |= grow_limit(&max.rows, need.rows) | grow_limit(&max.seqs, need.seqs) |
-                         grow_limit(&max.in, need.in) | grow_limit(&max.cond, need.cond);
+                grown |= grow_limit(&max.rows, need.rows);
+                grown |= grow_limit(&max.seqs, need.seqs);
+                grown |= grow_limit(&max.in, need.in);
+                grown |= grow_limit(&max.cond, need.cond);
             }
             if (!grown)
                 continue;
