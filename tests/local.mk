@@ -68,7 +68,7 @@ tests_test_kernels_norm_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_kernels_product_SOURCES = tests/test_kernels_product.c $(KERNEL_TEST_SOURCES)
 tests_test_kernels_product_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 MODULE_TEST_SOURCES = tests/module_util.c tests/module_util.h tests/ref_modules.c tests/ref_modules.h
-tests_test_modules_grad_SOURCES = tests/test_modules_grad.c $(MODULE_TEST_SOURCES)
+tests_test_modules_grad_SOURCES = tests/test_modules_grad.c tests/modules_dump.c $(MODULE_TEST_SOURCES)
 tests_test_modules_grad_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_modules_noise_SOURCES = tests/test_modules_noise.c $(MODULE_TEST_SOURCES)
 tests_test_modules_noise_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
@@ -82,6 +82,7 @@ SHELL_TESTS = \
 	tests/test_eval.sh \
 	tests/test_lists.sh \
 	tests/test_measured.sh \
+	tests/test_modules_torch.sh \
 	tests/test_python.sh \
 	tests/test_train_cli.sh
 
@@ -92,6 +93,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/data/tokenizer \
 	tests/data_fixture.h \
 	tests/data_tokens_compare.py \
+	tests/modules_compare.py \
 	tests/cost_fixture.h \
 	tests/sched_fixture.h \
 	tests/small_world.h \

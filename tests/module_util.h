@@ -83,5 +83,7 @@ void mu_close(struct mu *u);
 double mu_reference(struct mu *u);
 /* The same on the device; gradients too.  Results live in u's arena. */
 void mu_execute(struct mu *u, const struct mu_run *run, struct mu_result *out);
+/* Everything about one kind in text, on standard output (modules_dump.c); 0 = done. */
+int mu_dump(const char *name);
 
 #endif

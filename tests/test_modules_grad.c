@@ -140,13 +140,18 @@ START_TEST(every_tensor_matters)
 }
 END_TEST
 
-int main(void)
+/* --dump KIND: for tests/test_modules_torch.sh */
+int main(int argc, char **argv)
 {
-    Suite *s = suite_create("modules_grad");
-    TCase *c = tcase_create("modules");
+    Suite *s;
+    TCase *c;
     SRunner *r;
     int failed;
 
+    if (argc == 3 && strcmp(argv[1], "--dump") == 0)
+        return mu_dump(argv[2]);
+    s = suite_create("modules_grad");
+    c = tcase_create("modules");
     tcase_set_timeout(c, 240);
     tcase_add_loop_test(c, values_are_the_references, 0, CASES);
     tcase_add_loop_test(c, gradients_are_central_differences, 0, CASES);
