@@ -11,9 +11,8 @@
 
 /* Plans this close are equally fast; the one with fewer GPUs is better. */
 #define TIE 1e-3
-/* A plan that the bound puts this far behind the best timeline is not faster on real samples
- * either: the bound is of mean samples, and the largest excess over a timeline that was seen is 0.3
- * %. */
+/* A plan that the bound puts this far behind the best timeline is left out.  The bound is of mean
+ * samples; a test holds it to at most 0.3 % above the timeline on real ones, in random small worlds. */
 #define CERTAIN 1.01
 /* Programs longer than this are ranked by a share of their replicas (dt_plan_share): ranking then
  * takes a few hundredths of a second a plan on any cluster. */

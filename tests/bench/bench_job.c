@@ -64,7 +64,8 @@ static const char *const phase_names[PHASES] = {"assign", "compile", "durations"
 
 /* One iteration by hand.  The engine is new, so that its successor lists count (prepare: everything
  * of a first run that a second one does not do). */
-static void phases(const struct dt_job *j, const struct dt_plan *p, struct dt_cost *cost, double *s)
+static void phases(const struct dt_job *j, const struct dt_plan *p, struct dt_cost *cost, double *s,
+                   uint64_t *solves, uint64_t *flows)
 {
     struct dt_durations dur;
     struct dt_timeline line = {0};
@@ -90,6 +91,7 @@ static void phases(const struct dt_job *j, const struct dt_plan *p, struct dt_co
     at[5] = now_s();
     for (int k = 0; k < PHASES; k++)
         s[k] = at[k + 1] - at[k];
+    dt_network_stats(net, solves, flows);
     s[PREPARE] = fmax(s[PREPARE] - s[ENGINE], 0);
     dt_timeline_free(&line);
     dt_durations_free(&dur);
@@ -145,6 +147,7 @@ static void run_case(const struct job_case *c, struct figures *f)
     struct dt_error err;
     struct dt_job *j;
     struct rusage use;
+    uint64_t solves = 0, flows = 0;
     int n_phases;
 
     dt_mem_keep();
@@ -162,7 +165,7 @@ static void run_case(const struct job_case *c, struct figures *f)
     f->gpus = dt_plan_gpus(&search.plans[0]);
     n_phases = c->runs > 3 ? c->runs : 1; /* the long ones once */
     for (int i = 0; i < n_phases; i++) {
-        phases(j, &search.plans[0], cost, s);
+        phases(j, &search.plans[0], cost, s, &solves, &flows);
         for (int k = 0; k < PHASES; k++)
             part[k][i] = s[k];
     }
@@ -176,6 +179,8 @@ static void run_case(const struct job_case *c, struct figures *f)
     printf("bench: simulate_%s_engine_rate %.2f Mops/s ratio %.2f of the 10 Mops/s target\n",
            c->name, f->ops / part[ENGINE][n_phases / 2] * 1e-6,
            f->ops / part[ENGINE][n_phases / 2] / c->target_ops_per_s);
+    printf("bench: simulate_%s_recomputed %.0f rate recomputations (%.1f flows each)\n", c->name,
+           (double)solves, solves ? (double)flows / (double)solves : 0);
     printf("bench: simulate_%s_memory %.0f MiB ratio %.2f of 2 GiB\n", c->name, f->rss_mib,
            f->rss_mib / 2048);
     dt_search_result_free(&search);
