@@ -112,9 +112,10 @@ static inline void ef_seqs(struct exec_fixture *f, int n, uint64_t seed)
         ck_assert_ptr_nonnull(s);
         s->index = k;
         s->seq_len = EF_SEQ_LEN;
-        s->ids = dt_calloc(EF_SEQ_LEN, sizeof(int32_t));
-        s->labels = dt_calloc(EF_SEQ_LEN, sizeof(int32_t));
-        s->doc_of = dt_calloc(EF_SEQ_LEN, sizeof(int32_t));
+        s->ids = dt_calloc(3 * EF_SEQ_LEN, sizeof(int32_t)); /* one block, as the loader's */
+        ck_assert_ptr_nonnull(s->ids);
+        s->labels = s->ids + EF_SEQ_LEN;
+        s->doc_of = s->ids + 2 * EF_SEQ_LEN;
         s->docs = dt_calloc(8, sizeof(*s->docs));
         s->items = dt_calloc(8, sizeof(*s->items));
         for (int d = 0, docs = 1 + (int)dt_rng_below(&r, 3); d < docs; d++) {
