@@ -50,7 +50,7 @@ static struct dt_sequence *sequence(int i, enum dt_task task)
 
 static void setup(struct exec_fixture *f)
 {
-    static const struct ef_layout one[] = {{1, 1}, {1, 1}, {1, 1}};
+    static const struct ef_layout one[] = {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
     struct dt_error err = {0};
 
     dt_assert_ok(dt_tokenizer_bytes(&err, &tok), err);
