@@ -225,7 +225,8 @@ static enum dt_status manual(struct dt_table *t, struct dt_error *err, struct dt
 static enum dt_status colocated(struct dt_table *t, struct dt_error *err,
                                 struct dt_search_result *out)
 {
-    struct dt_search_input in = *t->in;
+    const struct dt_search_input *stated = t->in;
+    struct dt_search_input in = *stated;
     struct dt_plan p;
     int dp = t->gpus;
     enum dt_status st;
@@ -241,6 +242,7 @@ static enum dt_status colocated(struct dt_table *t, struct dt_error *err,
     in.manual = &p;
     t->in = &in;
     st = manual(t, err, out);
+    t->in = stated;
     if (st == DT_OK)
         out->plans[0].strategy = DT_STRATEGY_DISTTRAIN;
     return st;
