@@ -11,6 +11,8 @@ dist_doc_DATA += \
 	doc/modules.md \
 	doc/performance.md \
 	doc/planner.md \
+	doc/mllm-72b-1296.svg \
 	doc/program.md \
+	doc/reproduction.md \
 	doc/samples.md \
 	doc/simulator.md

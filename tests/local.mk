@@ -80,6 +80,7 @@ SHELL_TESTS = \
 	tests/test_data_cli.sh \
 	tests/test_data_tokens.sh \
 	tests/test_eval.sh \
+	tests/test_golden.sh \
 	tests/test_lists.sh \
 	tests/test_measured.sh \
 	tests/test_modules_torch.sh \
@@ -90,6 +91,7 @@ TESTS += $(check_PROGRAMS) $(SHELL_TESTS)
 TEST_EXTENSIONS = .sh
 EXTRA_DIST += $(SHELL_TESTS) \
 	tests/data/hf \
+	tests/golden \
 	tests/data/tokenizer \
 	tests/data_fixture.h \
 	tests/data_tokens_compare.py \

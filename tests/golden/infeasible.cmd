@@ -1,0 +1,1 @@
+plan mllm-72b-96 search.gpus=8

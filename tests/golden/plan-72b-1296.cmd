@@ -1,0 +1,1 @@
+plan --explain mllm-72b-1296

@@ -1,0 +1,1 @@
+plan --json mllm-tiny-local

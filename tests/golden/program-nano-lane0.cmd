@@ -1,0 +1,1 @@
+simulate --no-runs --print-program --lane 0 mllm-nano-local

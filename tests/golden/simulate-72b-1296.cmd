@@ -1,0 +1,1 @@
+simulate --no-runs mllm-72b-1296

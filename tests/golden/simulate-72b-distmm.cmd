@@ -1,0 +1,1 @@
+simulate --no-runs -s distmm mllm-72b-1296

@@ -1,0 +1,1 @@
+simulate --no-runs -s megatron-lm mllm-72b-1296

@@ -1,0 +1,1 @@
+simulate --no-runs gpt3-175b-1024

@@ -1,0 +1,1 @@
+simulate --no-runs --json mllm-nano-local

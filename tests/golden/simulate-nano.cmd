@@ -1,0 +1,1 @@
+simulate --no-runs mllm-nano-local
