@@ -11,6 +11,8 @@ dist_doc_DATA += \
 	doc/modules.md \
 	doc/performance.md \
 	doc/planner.md \
+	doc/learning-curve.awk \
+	doc/learning-curve.svg \
 	doc/mllm-72b-1296.svg \
 	doc/program.md \
 	doc/reproduction.md \
