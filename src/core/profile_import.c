@@ -21,19 +21,7 @@ const char *dt_importer_name(int i, const char **summary)
 
 static int compare_key(const void *x, const void *y)
 {
-    const struct dt_ptable_row *a = x, *b = y;
-#define CMP(f)                                                                                     \
-    if (a->f != b->f)                                                                              \
-        return a->f < b->f ? -1 : 1;
-    CMP(device)
-    CMP(dtype)
-    CMP(r.family)
-    CMP(r.phase)
-    CMP(r.kind)
-    CMP(r.source)
-    for (int i = 0; i < 6; i++)
-        CMP(r.d[i])
-    return 0;
+    return dt_ptable_compare_key(x, y);
 }
 
 static int compare_time(const void *x, const void *y)
@@ -42,8 +30,8 @@ static int compare_time(const void *x, const void *y)
     int c = compare_key(a, b);
     if (c)
         return c;
-    CMP(r.median_ns)
-#undef CMP
+    if (a->r.median_ns != b->r.median_ns)
+        return a->r.median_ns < b->r.median_ns ? -1 : 1;
     return 0;
 }
 

@@ -28,6 +28,8 @@ struct dt_ptable_row {
     struct dt_profile_row r; /* r.phase may be DT_PHASE_BWD */
     int device, dtype;       /* indices into the names below */
 };
+/* Order by what a row is about (device, dtype, op, phase, kind, source, dims), not by its times. */
+int dt_ptable_compare_key(const struct dt_ptable_row *a, const struct dt_ptable_row *b);
 struct dt_ptable {
     int n_devices, n_dtypes, n_sources;
     char devices[DT_PTABLE_MAX_NAMES][DT_NAME_MAX];

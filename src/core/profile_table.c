@@ -157,11 +157,12 @@ static int compare_sources(const void *x, const void *y)
     return c ? c : strcmp(a->note, b->note);
 }
 
-static int compare_key(const struct dt_ptable_row *a, const struct dt_ptable_row *b)
-{
 #define CMP(f)                                                                                     \
     if (a->f != b->f)                                                                              \
         return a->f < b->f ? -1 : 1;
+
+int dt_ptable_compare_key(const struct dt_ptable_row *a, const struct dt_ptable_row *b)
+{
     CMP(device)
     CMP(dtype)
     CMP(r.family)
@@ -176,7 +177,7 @@ static int compare_key(const struct dt_ptable_row *a, const struct dt_ptable_row
 static int compare_rows(const void *x, const void *y)
 {
     const struct dt_ptable_row *a = x, *b = y;
-    int c = compare_key(a, b);
+    int c = dt_ptable_compare_key(a, b);
     if (c)
         return c;
     CMP(r.n)
@@ -208,7 +209,7 @@ void dt_ptable_sort(struct dt_ptable *t)
     if (t->n_rows > 0)
         qsort(t->rows, t->n_rows, sizeof *t->rows, compare_rows);
     for (size_t i = 0; i < t->n_rows; i++) {
-        if (w > 0 && compare_key(&t->rows[w - 1], &t->rows[i]) == 0) {
+        if (w > 0 && dt_ptable_compare_key(&t->rows[w - 1], &t->rows[i]) == 0) {
             int64_t n = t->rows[w - 1].r.n + t->rows[i].r.n;
             if (t->rows[i].r.n > t->rows[w - 1].r.n)
                 t->rows[w - 1] = t->rows[i];

@@ -20,3 +20,11 @@ void dt_clock_utc(char *buf, size_t size)
     if (!gmtime_r(&now, &tm) || strftime(buf, size, "%Y-%m-%dT%H:%M:%SZ", &tm) == 0)
         buf[0] = '\0';
 }
+
+double dt_clock_wall_s(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}

@@ -9,6 +9,8 @@
 
 /* Monotonic time in nanoseconds since an unspecified start; never goes back. */
 uint64_t dt_clock_ns(void);
+/* Seconds since 1970, UTC, for labels of logs only: it may jump. */
+double dt_clock_wall_s(void);
 /* The date and time now, UTC, ISO 8601 ("2026-11-20T23:02:43Z"), for labels only; "" if size < 21. */
 void dt_clock_utc(char *buf, size_t size);
 

@@ -10,21 +10,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
 struct dt_train_log {
     char path[1200];
     FILE *jsonl;
     struct dt_tensorboard *board;
 };
-
-static double wall_s(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* The folder and those above it. */
 static enum dt_status make_dirs(const char *dir, struct dt_error *err)
@@ -61,7 +52,7 @@ enum dt_status dt_train_log_open(const char *dir, struct dt_error *err, struct d
         return dt_error_nomem(err, "a log");
     snprintf(l->path, sizeof(l->path), "%s/metrics.jsonl", dir);
     l->jsonl = fopen(l->path, "a");
-    st = l->jsonl ? dt_tensorboard_open(dir, wall_s(), err, &l->board)
+    st = l->jsonl ? dt_tensorboard_open(dir, dt_clock_wall_s(), err, &l->board)
                   : dt_error_at(err, DT_ERR_IO, l->path, 0, 0, "cannot open: %s", strerror(errno));
     if (st != DT_OK) {
         dt_train_log_close(l, NULL);
@@ -134,7 +125,7 @@ enum dt_status dt_train_log_step(struct dt_train_log *l, const struct dt_train_s
     values[n++] = (float)s->tokens_per_s;
     tags[n] = "speed/mfu";
     values[n++] = (float)s->mfu;
-    DT_TRY(dt_tensorboard_scalars(l->board, wall_s(), s->step, tags, values, n, err));
+    DT_TRY(dt_tensorboard_scalars(l->board, dt_clock_wall_s(), s->step, tags, values, n, err));
     return dt_tensorboard_flush(l->board, err);
 }
 
