@@ -9,6 +9,7 @@ dist_doc_DATA += \
 	doc/formats.md \
 	doc/kernels.md \
 	doc/modules.md \
+	doc/nano-grid.png \
 	doc/performance.md \
 	doc/planner.md \
 	doc/learning-curve.awk \
