@@ -76,6 +76,12 @@ expect 2 "syntax.yaml:" "$DISTTRAIN" plan "$tmp/syntax.yaml"
 expect 2 "command line" "$DISTTRAIN" plan mllm-nano-local train.global_batch=-3
 expect 2 "" "$DISTTRAIN" plan mllm-nano-local not-an-assignment
 
+# a plan that does not go with the batch is refused where it stands
+expect 2 "gpt3-175b-1024.yaml:[0-9]*:[0-9]*: .*no multiple of dp 5" "$DISTTRAIN" plan gpt3-175b-1024 plan.llm.dp=5
+
+# shards that are not there: the place that names them
+expect 2 "command line:1:[0-9]*: .*none.tar: cannot open" "$DISTTRAIN" train mllm-nano-train "run.data=$tmp/none.tar"
+
 # --- a whole small run ---
 expect 0 "timeline \[s\]" "$DISTTRAIN" plan mllm-nano-local
 expect 0 "sets the steady interval" "$DISTTRAIN" plan --explain mllm-nano-local

@@ -2,7 +2,9 @@
 #include "cli/session.h"
 
 #include "cli/table.h"
+#include "core/doc.h"
 #include "core/file.h"
+#include "core/shape.h"
 #include "exec/clock.h"
 
 #include <string.h>
@@ -71,6 +73,10 @@ enum dt_status dt_session_plan(struct dt_session *s, const char *plan_file, stru
     }
     enum dt_status st = dt_orchestrate(strategy, &in, err, &s->search);
     s->search_wall_s = (double)(dt_clock_ns() - t0) * 1e-9;
+    if (in.manual && plan_file && st == DT_ERR_INPUT && err && !err->file[0])
+        snprintf(err->file, sizeof err->file, "%s", plan_file);
+    else if (in.manual && !plan_file) /* what the planner refuses stands in the job's plan: map */
+        st = dt_error_place(dt_map_get(dt_doc_root(s->job->doc), "plan"), st, err);
     return st;
 }
 

@@ -3,6 +3,7 @@
 
 #include "core/report.h"
 #include "core/mem.h"
+#include "core/shape.h"
 #include "exec/clock.h"
 #include "exec/train_log.h"
 
@@ -73,7 +74,9 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     DT_TRY(dt_exec_new(&x, err, &t->x));
     DT_TRY(init_or_resume(t, err));
     l.cursor = t->state.cursor;
-    DT_TRY(dt_loader_open(&l, err, &t->loader));
+    /* A shard that is not there or broken is a matter of the job's run.data. */
+    DT_TRY(dt_error_place(dt_map_get(dt_map_get(dt_doc_root(t->s->job->doc), "run"), "data"),
+                          dt_loader_open(&l, err, &t->loader), err));
     return dt_train_log_open(t->run->log_dir, err, &t->log);
 }
 
