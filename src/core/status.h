@@ -21,7 +21,9 @@
     X(ERR_USAGE, 2, "usage error")                                                                 \
     X(ERR_MISSING_PROFILE, 2, "profile lacks rows")                                                \
     X(ERR_INFEASIBLE, 3, "no plan fits")                                                           \
-    X(ERR_TOLERANCE, 4, "comparison out of tolerance")
+    X(ERR_TOLERANCE, 4, "comparison out of tolerance")                                             \
+    X(ERR_TIMEOUT, 5, "another rank did not answer in time")                                       \
+    X(ERR_PEER, 5, "another rank failed")
 
 enum dt_status {
 #define X(name, code, text) DT_##name,

@@ -97,5 +97,6 @@ libdtexec_a_SOURCES = \
 	src/exec/train.c \
 	src/exec/train.h \
 	src/exec/train_log.c \
-	src/exec/train_log.h
+	src/exec/train_log.h \
+	src/exec/transport.h
 EXTRA_DIST += src/exec/data/unicode.py
