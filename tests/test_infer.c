@@ -243,6 +243,63 @@ START_TEST(drawing_does_not_depend_on_the_batch)
 }
 END_TEST
 
+/* Guidance follows its formula: the text against itself changes nothing, one step from the noise
+ * is linear in it. */
+START_TEST(guidance)
+{
+    static const char *const nothing[] = {"", ""};
+    const double strength[] = {0, 1, 41, 81};
+    struct dt_draw_options o = {.w = SIDE, .h = SIDE, .steps = 4, .seed = 8, .clip = 1};
+    struct dt_image a[2], b[2], one[4];
+    struct exec_fixture f;
+    struct dt_infer *x;
+    int moved = 0;
+
+    setup(&f);
+    for (int64_t step = 1; step <= 5; step++)
+        ef_step(&f, step);
+    /* so that an image of the last timestep is not all noise, nor its estimate all out of range */
+    f.diffusion.alpha_bar[f.diffusion.steps - 1] = 0.8;
+    x = infer(&f, 1); /* batches of one: another batch for the second image */
+    for (int m = 0; m < 3; m++) {
+        struct dt_stage *to = dt_infer_stage(x, m), *from = dt_exec_stage(f.x, m, 0, 0);
+
+        memcpy(dt_stage_master(to), dt_stage_master(from),
+               dt_stage_param_floats(to) * sizeof(float));
+    }
+    dt_assert_ok(dt_infer_draw(x, nothing, 2, &o, &f.err, a), f.err);
+    o.guidance = 4;
+    dt_assert_ok(dt_infer_draw(x, nothing, 2, &o, &f.err, b), f.err);
+    for (int i = 0; i < 2; i++)
+        for (int p = 0; p < SIDE * SIDE * 3; p++)
+            ck_assert_int_le(abs(a[i].px[p] - b[i].px[p]), 1);
+    o.steps = 1;
+    o.clip = 0;
+    for (int k = 0; k < 4; k++) {
+        o.guidance = strength[k];
+        dt_assert_ok(dt_infer_draw(x, truth, 1, &o, &f.err, &one[k]), f.err);
+    }
+    ck_assert_mem_eq(one[0].px, one[1].px, SIDE * SIDE * 3); /* 0 and 1: the text alone */
+    for (int p = 0; p < SIDE * SIDE * 3; p++) {
+        int v[3] = {one[1].px[p], one[2].px[p], one[3].px[p]};
+
+        if (v[0] == 0 || v[0] == 255 || v[1] == 0 || v[1] == 255 || v[2] == 0 || v[2] == 255)
+            continue;
+        ck_assert_int_le(abs((v[2] - v[1]) - (v[1] - v[0])), 2); /* equal steps */
+        moved += v[2] != v[0];
+    }
+    ck_assert_int_gt(moved, 0);
+    for (int k = 0; k < 4; k++)
+        dt_image_free(&one[k]);
+    for (int i = 0; i < 2; i++) {
+        dt_image_free(&a[i]);
+        dt_image_free(&b[i]);
+    }
+    dt_infer_free(x);
+    done(&f);
+}
+END_TEST
+
 START_TEST(refuses_what_the_model_cannot)
 {
     struct dt_draw_options o = {.w = SIDE, .h = SIDE};
@@ -322,6 +379,7 @@ int main(void)
     tcase_add_test(c, says_what_it_learnt_by_heart);
     tcase_add_test(c, a_model_of_zeros_draws_its_noise);
     tcase_add_test(c, drawing_does_not_depend_on_the_batch);
+    tcase_add_test(c, guidance);
     tcase_add_test(c, refuses_what_the_model_cannot);
     tcase_add_test(c, trivial_predictor_by_chance);
     suite_add_tcase(s, c);

@@ -92,6 +92,7 @@ static enum dt_status open_loader(const struct eval *e, double generate, struct 
     o.shards = (const char *const *)e->shards;
     o.n_shards = e->n_shards;
     o.generate = generate;
+    o.caption_drop = 0;
     o.unpacked = true;
     o.shuffle = true;
     o.seed = (uint64_t)e->seed;

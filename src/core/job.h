@@ -28,6 +28,7 @@ struct dt_run_options {
     int n_eval_data;
     char tokenizer[1024];            /* "bytes" or a tokenizer.json */
     double generate;                 /* share of documents whose image is a target */
+    double caption_drop;             /* share of these that lose their text (guidance) */
     int fit;                         /* how images get a module's `resize`: index of dt_run_fit_names */
     bool packed, text_only, shuffle, fatal;
     int data_threads;

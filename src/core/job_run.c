@@ -158,12 +158,12 @@ static enum dt_status read_checkpoint(struct dt_node map, struct dt_run_options 
 enum dt_status dt_job_run(struct dt_node map, bool shallow, struct dt_job *j, struct dt_error *err)
 {
     static const char *const keys[] = {
-        "data",      "eval_data", "tokenizer",   "generate",     "fit",          "packed",
-        "text_only", "shuffle",   "bad_data",    "data_threads", "steps",        "warmup_steps",
-        "lr",        "min_lr",    "decay",       "weight_decay", "beta1",        "beta2",
-        "eps",       "clip",      "text_weight", "image_weight", "noise",        "noise_steps",
-        "seed",      "threads",   "precision",   "log_dir",      "log_interval", "checkpoint",
-        "init_from", NULL};
+        "data",        "eval_data",    "tokenizer",   "generate",  "caption_drop", "fit",
+        "packed",      "text_only",    "shuffle",     "bad_data",  "data_threads", "steps",
+        "lr",          "warmup_steps", "min_lr",      "decay",     "weight_decay", "beta1",
+        "beta2",       "eps",          "clip",        "text_weight", "image_weight", "noise",
+        "noise_steps", "seed",         "threads",     "precision", "log_dir",      "log_interval",
+        "checkpoint",  "init_from",    NULL};
     static const char *const bad[] = {"skip", "fatal", NULL};
     struct dt_run_options *r = &j->run;
     int64_t seed = (int64_t)r->seed;
@@ -175,6 +175,7 @@ enum dt_status dt_job_run(struct dt_node map, bool shallow, struct dt_job *j, st
     DT_TRY(dt_map_check(map, "run", keys, err));
     DT_TRY(read_files(map, shallow, r, err));
     DT_TRY(dt_get_double(map, "generate", 0, 1, &r->generate, err));
+    DT_TRY(dt_get_double(map, "caption_drop", 0, 1, &r->caption_drop, err));
     DT_TRY(dt_get_enum(map, "fit", dt_run_fit_names, &r->fit, err));
     DT_TRY(dt_get_bool(map, "packed", &r->packed, err));
     DT_TRY(dt_get_bool(map, "text_only", &r->text_only, err));

@@ -47,6 +47,8 @@ struct dt_draw_options {
     int steps;     /* of DDIM, at most the schedule's; 0 = 50 */
     uint64_t seed; /* image i starts from the noise of (seed, i) */
     double clip;   /* bound of the clean image's estimate; 0 = none; pixels lie in [-1, 1] */
+    double guidance; /* noise = without + guidance (with - without the text), Ho & Salimans 2022;
+                      * 0 = 1 = the text alone.  Wants training with caption_drop. */
 };
 /* Draws an image for each text; images[i] (one pixel per latent) is the caller's. */
 enum dt_status dt_infer_draw(struct dt_infer *x, const char *const *texts, int n,

@@ -91,6 +91,7 @@ static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_er
         .generate = s->generator < 0 ? 0
                     : s->encoder < 0 ? 1
                                      : r->generate,
+        .caption_drop = r->caption_drop,
         .image = spec_of(s, s->encoder),
         .target = spec_of(s, s->generator),
         .text_only = r->text_only,

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CAPTION_BYTES_MAX = 1 << 20, TASK_STREAM = 0x7461736b };
+enum { CAPTION_BYTES_MAX = 1 << 20, TASK_STREAM = 0x7461736b, DROP_STREAM = 0x64726f70 };
 
 void dt_document_free(struct dt_document *d)
 {
@@ -149,11 +149,13 @@ static enum dt_status read_image(struct maker *m, const struct dt_shard_member *
     return DT_OK;
 }
 
-static bool draw_generate(const struct dt_loader_options *o, uint64_t sample, int64_t epoch)
+/* A draw of its own for each question, sample and epoch. */
+static bool draw(const struct dt_loader_options *o, uint64_t stream, double share, uint64_t sample,
+                 int64_t epoch)
 {
     struct dt_rng r;
-    dt_rng_init(&r, o->seed ^ ((uint64_t)TASK_STREAM << 32), sample ^ (uint64_t)epoch << 40);
-    return dt_rng_uniform(&r) < o->generate;
+    dt_rng_init(&r, o->seed ^ stream << 32, sample ^ (uint64_t)epoch << 40);
+    return dt_rng_uniform(&r) < share;
 }
 
 static int64_t read_label(const struct dt_shard_sample *s)
@@ -189,9 +191,11 @@ static enum dt_status make(struct maker *m, const struct dt_shard_index *ix, uin
         return bad(m, DT_BAD_NO_IMAGE,
                    dt_error_set(&m->err, DT_ERR_INPUT, "no jpg, jpeg, png or webp member"));
     d->task = !image                       ? DT_TASK_TEXT
-              : draw_generate(o, i, epoch) ? DT_TASK_GENERATE
-                                           : DT_TASK_CAPTION;
+              : draw(o, TASK_STREAM, o->generate, i, epoch) ? DT_TASK_GENERATE
+                                                            : DT_TASK_CAPTION;
     DT_TRY(read_text(m));
+    if (d->task == DT_TASK_GENERATE && draw(o, DROP_STREAM, o->caption_drop, i, epoch))
+        d->text.n = 0;
     if (image)
         DT_TRY(read_image(m, image));
     room = (size_t)(o->seq_len - 2 - d->image_tokens);

@@ -260,12 +260,14 @@ static void mix(uint64_t *h, uint64_t v)
 
 static uint64_t fingerprint(const struct dt_loader_options *o, uint64_t data)
 {
-    uint64_t h = data, generate;
+    uint64_t h = data, generate, drop;
     memcpy(&generate, &o->generate, sizeof generate);
+    memcpy(&drop, &o->caption_drop, sizeof drop);
     const uint64_t v[] = {
         (uint64_t)o->seq_len,
         (uint64_t)o->patch,
         generate,
+        drop,
         o->image.fit,
         (uint64_t)o->image.side,
         o->image.filter,
