@@ -3,6 +3,7 @@
  * What must not change results: stage boundaries, recompute, threads, parts, split backwards.  What
  * must: precision within bounds.  And: memory is what the model says, names and counts are whole.
  */
+#include "core/boundary.h"
 #include "module_util.h"
 
 static void open_case(struct mu *u, int i)
@@ -300,6 +301,39 @@ END_TEST
 
 /* ---- names, counts, initialisation ---- */
 
+/* The messages that the executor sends are those that core's programs and its memory model count
+ * (core in bf16, here fp32: twice the bytes), at every cut and for every number of rows. */
+START_TEST(messages_are_the_programs_figure)
+{
+    struct dt_device_options opt = {.threads = 1};
+    struct dt_device *dev = NULL;
+    struct dt_error err;
+    struct mu u;
+
+    open_case(&u, _i);
+    dt_assert_ok(dt_device_open_cpu(&opt, &err, &dev), err);
+    for (int cut = 1; cut < u.m.n_blocks; cut++) {
+        struct dt_stage_spec spec = {.module = &u.m, .last = cut, .max = u.max};
+        struct dt_stage *s;
+
+        dt_assert_ok(dt_stage_new(dev, &spec, &err, &s), err);
+        for (int k = 1; k <= 4; k++) {
+            struct dt_batch b = {.module = &u.m, .rows = 64 * k, .n_seq = k};
+            struct dt_work w = {.n = k, .tokens = b.rows};
+
+            ck_assert_msg(
+                dt_stage_out_bytes(s, &b) == 2 * dt_block_boundary_bytes(&u.m, cut, &w),
+                "%s, before block %d, %d rows: %zu bytes in the executor, 2 x %llu in core",
+                mu_names[u.kind], cut, 64 * k, dt_stage_out_bytes(s, &b),
+                (unsigned long long)dt_block_boundary_bytes(&u.m, cut, &w));
+        }
+        dt_stage_free(s);
+    }
+    dev->close(dev);
+    mu_close(&u);
+}
+END_TEST
+
 START_TEST(counts_are_the_models)
 {
     struct mu u;
@@ -454,6 +488,7 @@ int main(void)
     tcase_add_loop_test(c, bf16_is_near_fp32, 0, MU_N);
     tcase_add_loop_test(c, frozen_blocks_are_skipped, 0, MU_N);
     tcase_add_loop_test(c, saved_memory_is_the_models_figure, 0, MU_N);
+    tcase_add_loop_test(c, messages_are_the_programs_figure, 0, MU_N);
     tcase_add_loop_test(c, counts_are_the_models, 0, MU_N);
     tcase_add_loop_test(c, initial_values_do_not_depend_on_the_layout, 0, MU_N);
     tcase_add_test(c, what_does_not_fit_is_refused);

@@ -11,7 +11,8 @@
  * Blocks do not say what they push.  Pops can be told (c_in exceeds the running channels); the
  * first as many outputs of convolutions and ResBlocks (with their attention) are the pushes, for
  * nothing else comes before the middle (see shape_unet.c).  The output of the block before a
- * boundary is often the last push as well; it crosses once. */
+ * boundary is often the last push as well; it crosses once.  Latents and timesteps do not cross:
+ * the stage that adds the noise reads the samples itself. */
 #include "core/boundary.h"
 
 #include <string.h>
@@ -44,15 +45,6 @@ static struct dt_tensor output_of(const struct dt_module *m, int i)
             t.level += (b->stride == 2) - (b->upsample && b->level > 0);
     }
     return t;
-}
-
-/* What the module itself takes in, when the boundary is before the first block that uses it. */
-static struct dt_tensor input_of(const struct dt_module *m, int i)
-{
-    const struct dt_block *b = &m->blocks[i];
-    bool conv = b->kind == DT_BLOCK_RESNET || b->kind == DT_BLOCK_CONV;
-
-    return (struct dt_tensor){DT_TENSOR_MAIN, -1, b->level, conv ? b->c_in : b->hidden, false};
 }
 
 static int channels_after(const struct dt_block *b, int before)
@@ -138,15 +130,12 @@ static int add_aside(const struct dt_module *m, int end, struct dt_tensor *out)
         out[n++] = context;
     if (time.width > 0)
         out[n++] = time;
-    for (int i = end; i < m->n_blocks && n < DT_BOUNDARY_MAX / 2; i++)
-        if (m->blocks[i].kind == DT_BLOCK_TIME_EMBED)
-            out[n++] = (struct dt_tensor){DT_TENSOR_TIME_INPUT, -1, 0, m->blocks[i].hidden, true};
     return n;
 }
 
 int dt_boundary_tensors(const struct dt_module *m, int end, struct dt_tensor out[DT_BOUNDARY_MAX])
 {
-    int skip[DT_BOUNDARY_MAX / 2], n_skips = 0, n = 0, last = -1, next = end;
+    int skip[DT_BOUNDARY_MAX / 2], n_skips = 0, n = 0, last = -1;
 
     if (end <= 0 || end >= m->n_blocks)
         return 0;
@@ -156,12 +145,8 @@ int dt_boundary_tensors(const struct dt_module *m, int end, struct dt_tensor out
     }
     for (int i = 0; i < end; i++)
         last = aside(m, &m->blocks[i]) ? last : i;
-    while (next < m->n_blocks && aside(m, &m->blocks[next]))
-        next++;
     if (last >= 0)
         out[n++] = output_of(m, last);
-    else if (next < m->n_blocks)
-        out[n++] = input_of(m, next);
     if (is_unet(m))
         n_skips = pending_skips(m, end, skip, DT_BOUNDARY_MAX / 2 - 1);
     for (int i = 0; i < n_skips; i++)
