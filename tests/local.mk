@@ -81,6 +81,7 @@ SHELL_TESTS = \
 	tests/test_data_tokens.sh \
 	tests/test_eval.sh \
 	tests/test_golden.sh \
+	tests/test_hf.sh \
 	tests/test_lists.sh \
 	tests/test_measured.sh \
 	tests/test_modules_torch.sh \
@@ -95,6 +96,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/data/tokenizer \
 	tests/data_fixture.h \
 	tests/data_tokens_compare.py \
+	tests/hf_compare.py \
 	tests/modules_compare.py \
 	tests/cost_fixture.h \
 	tests/sched_fixture.h \

@@ -194,8 +194,8 @@ START_TEST(a_model_of_zeros_draws_its_noise)
     for (int i = 0; i < SIDE * SIDE; i++)
         v[i] = (float)dt_rng_normal(&r);
     for (int k = 6; k >= 0; k--) /* 999, 832, ..., 0 */
-        dt_ddim_step(&f.diffusion, k * 999 / 6, k > 0 ? (k - 1) * 999 / 6 : -1, 1, SIDE * SIDE,
-                     zero, v);
+        dt_ddim_step(&f.diffusion, k * 999 / 6, k > 0 ? (k - 1) * 999 / 6 : -1, 1, 0, SIDE * SIDE,
+                     zero, NULL, v);
     dt_assert_ok(dt_image_new(SIDE, SIDE, &f.err, &want), f.err);
     dt_feed_pixels(&f.model->modules[2], v, SIDE, SIDE, want.px);
     ck_assert_int_eq(img.w, SIDE);

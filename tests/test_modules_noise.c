@@ -109,16 +109,54 @@ START_TEST(ddim_undoes_the_noise)
         }
         for (int to; t >= 0; t = to) {
             to = t - 150 < 0 ? -1 : t - 150;
-            dt_ddim_step(&d, t, to, 0, 16, eps, x);
+            dt_ddim_step(&d, t, to, 0, 0, 16, eps, NULL, x);
         }
         for (int i = 0; i < 16; i++)
             ck_assert_double_eq_tol((double)x[i], x0[i], 2e-4);
         x[0] = 3; /* noise that points far outside: the estimate is bounded */
         eps[0] = -3;
-        dt_ddim_step(&d, 999, -1, 1, 1, eps, x);
+        dt_ddim_step(&d, 999, -1, 1, 0, 1, eps, NULL, x);
         ck_assert_double_eq_tol((double)x[0], 1, 1e-6);
         dt_diffusion_free(&d);
     }
+}
+END_TEST
+
+/* Fresh noise takes the place of old: of whatever eta, what is left is noise of variance 1, and it
+ * goes with the old one as far as equation 16 says. */
+START_TEST(fresh_noise_keeps_the_spread)
+{
+    enum { N = 4000 };
+    const double etas[] = {0, 0.4, 1};
+    float x[N], eps[N], fresh[N];
+    struct dt_diffusion d;
+
+    open_schedule(&d, DT_NOISE_COSINE, 1000);
+    for (int k = 0; k < 3; k++)
+        for (int t = 80; t < 1000; t += 300) {
+            int to = t - 60;
+            double a = d.alpha_bar[t], b = d.alpha_bar[to], sum = 0, sq = 0, with = 0;
+            double s = etas[k] * sqrt((1 - b) / (1 - a)) * sqrt(1 - a / b);
+
+            for (int i = 0; i < N; i++) {
+                eps[i] = (float)dt_rng_normal_at(dt_test_seed(), 3, (uint64_t)i);
+                fresh[i] = (float)dt_rng_normal_at(dt_test_seed(), 4, (uint64_t)i);
+                x[i] = (float)(sqrt(a) * 0.6 + sqrt(1 - a) * (double)eps[i]);
+            }
+            dt_ddim_step(&d, t, to, 0, etas[k], N, eps, fresh, x);
+            for (int i = 0; i < N; i++) {
+                double e = ((double)x[i] - sqrt(b) * 0.6) / sqrt(1 - b);
+
+                sum += e / N;
+                sq += e * e / N;
+                with += e * (double)eps[i] / N;
+            }
+            /* 5 standard errors: 1/sqrt(N) of a mean, sqrt(2/N) of a variance */
+            ck_assert_double_eq_tol(sum, 0, 5 / sqrt(N));
+            ck_assert_double_eq_tol(sq, 1, 5 * sqrt(2.0 / N));
+            ck_assert_double_eq_tol(with, sqrt(1 - b - s * s) / sqrt(1 - b), 5 * sqrt(2.0 / N));
+        }
+    dt_diffusion_free(&d);
 }
 END_TEST
 
@@ -133,6 +171,7 @@ int main(void)
     tcase_add_test(c, schedules_have_their_values);
     tcase_add_test(c, draws_depend_on_the_image_alone);
     tcase_add_test(c, ddim_undoes_the_noise);
+    tcase_add_test(c, fresh_noise_keeps_the_spread);
     suite_add_tcase(s, c);
     r = srunner_create(s);
     srunner_run_all(r, CK_ENV);

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { TOKENS = 64, EACH = 8, STEPS = 50, FILE_BYTES_MAX = 1 << 28, CELL_PIXELS = 64 };
+enum { TOKENS = 64, EACH = 8, STEPS = 50, FILE_BYTES_MAX = 1 << 28, CELL_PIXELS = 64, GUIDANCE = 4 };
 
 const struct dt_option dt_sample_options[] = {
     {"image", 'i', DT_OPT_LIST, "FILE", "caption this image (JPEG, PNG, WebP)"},
@@ -19,7 +19,8 @@ const struct dt_option dt_sample_options[] = {
     {"each", 'n', DT_OPT_INT, "N", "images per text (default 8)"},
     {"steps", 0, DT_OPT_INT, "N", "steps of DDIM (default 50)"},
     {"guidance", 'g', DT_OPT_DOUBLE, "X",
-     "how much the text counts: 1 = as learnt, more = away from what is drawn without it"},
+     "how much the text counts: 1 = as learnt (default 4 after training with caption_drop)"},
+    {"eta", 0, DT_OPT_DOUBLE, "X", "fresh noise on the way, 0 to 1 (default 1, as much as DDPM)"},
     {"side", 0, DT_OPT_INT, "PIXELS", "side of the images (default: the generator's resize)"},
     {"scale", 0, DT_OPT_INT, "N", "show each pixel as N x N (default: about 64 pixels a cell)"},
     {"max-tokens", 0, DT_OPT_INT, "N", "longest caption (default 64)"},
@@ -33,7 +34,7 @@ struct sample {
     const char *files[DT_CLI_MAX_ARGS], *texts[DT_CLI_MAX_ARGS];
     int n_files, n_texts;
     int64_t each, steps, side, scale, max_tokens, seed;
-    double guidance;
+    double guidance, eta;
     const char *output;
     char *captions[DT_CLI_MAX_ARGS];
 };
@@ -79,8 +80,11 @@ static enum dt_status caption(struct sample *s, struct dt_error *err)
 static enum dt_status draw(struct sample *s, struct dt_error *err)
 {
     const struct dt_module *m;
-    struct dt_draw_options o = {
-        .steps = (int)s->steps, .seed = (uint64_t)s->seed, .clip = 1 /* pixels lie in [-1, 1] */, .guidance = s->guidance};
+    struct dt_draw_options o = {.steps = (int)s->steps,
+                                .seed = (uint64_t)s->seed,
+                                .clip = 1 /* pixels lie in [-1, 1] */,
+                                .guidance = s->guidance,
+                                .eta = s->eta};
     struct dt_grid_options grid = {.cols = (int)s->each, .gap = 2, .scale = (int)s->scale};
     int n = s->n_texts * (int)s->each;
     struct dt_image *images;
@@ -89,6 +93,8 @@ static enum dt_status draw(struct sample *s, struct dt_error *err)
 
     if (!dt_infer_can_draw(s->t.infer))
         return dt_error_set(err, DT_ERR_INPUT, "the model has no generator: it cannot draw");
+    if (o.guidance == 0 && s->t.job->run.caption_drop > 0)
+        o.guidance = GUIDANCE;
     m = &s->t.job->model->modules[s->t.setup.generator];
     o.w = o.h = s->side ? (int)s->side : m->resize;
     if (o.w <= 0)
@@ -179,7 +185,8 @@ static enum dt_status read_options(struct sample *s, struct dt_error *err)
         return dt_error_set(err, DT_ERR_USAGE, "--json and --output - cannot share stdout");
     DT_TRY(dt_cli_int(cli, "each", 1, 1024, EACH, &s->each, err));
     DT_TRY(dt_cli_int(cli, "steps", 1, 1 << 20, STEPS, &s->steps, err));
-    DT_TRY(dt_cli_double(cli, "guidance", 1, 100, 1, &s->guidance, err));
+    DT_TRY(dt_cli_double(cli, "guidance", 1, 100, 0, &s->guidance, err));
+    DT_TRY(dt_cli_double(cli, "eta", 0, 1, 1, &s->eta, err));
     DT_TRY(dt_cli_int(cli, "side", 1, DT_IMAGE_SIDE_MAX, 0, &s->side, err));
     DT_TRY(dt_cli_int(cli, "scale", 1, 64, 0, &s->scale, err));
     DT_TRY(dt_cli_int(cli, "max-tokens", 1, 1 << 16, TOKENS, &s->max_tokens, err));

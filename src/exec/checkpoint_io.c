@@ -78,12 +78,16 @@ enum dt_status dt_ckpt_put(struct dt_ckpt_io *io, const struct dt_param *p, floa
     return io->dev->queue_sync(io->q, err);
 }
 
+/* A 1 x 1 filter [out, in, 1, 1] is a matrix [out, in]: diffusers has both (use_linear_projection).
+ */
 bool dt_ckpt_same_shape(const struct dt_param *p, const struct dt_tensor *x)
 {
-    if (p->n_dims != x->n_dims || p->n != x->n)
+    int most = p->n_dims > x->n_dims ? p->n_dims : x->n_dims;
+
+    if (p->n != x->n)
         return false;
-    for (int i = 0; i < p->n_dims; i++)
-        if (p->shape[i] != x->shape[i])
+    for (int i = 0; i < most; i++)
+        if ((i < p->n_dims ? p->shape[i] : 1) != (i < x->n_dims ? x->shape[i] : 1))
             return false;
     return true;
 }

@@ -17,7 +17,7 @@ struct drawing {
     int steps, lw, lh;
     int copies;    /* of an image in a batch: 2 with guidance, with and without the text */
     size_t values; /* of one image */
-    float *latents, *eps;
+    float *latents, *eps, *fresh;
 };
 
 /* All with their text, then, with guidance, all without. */
@@ -83,14 +83,15 @@ static enum dt_status predict(struct drawing *d, int n, int t, struct dt_error *
     return DT_OK;
 }
 
-static void start(struct drawing *d, int first, int n)
+/* Noise of images first .. first + n - 1: round 0 is what they start from, then one per step. */
+static void noise(const struct drawing *d, int round, int first, int n, float *out)
 {
     for (int i = 0; i < n; i++) {
         struct dt_rng r;
 
-        dt_rng_init(&r, d->o->seed, (uint64_t)(first + i));
+        dt_rng_init(&r, d->o->seed, (uint64_t)(first + i) | (uint64_t)round << 32);
         for (size_t k = 0; k < d->values; k++)
-            d->latents[(size_t)i * d->values + k] = (float)dt_rng_normal(&r);
+            out[(size_t)i * d->values + k] = (float)dt_rng_normal(&r);
     }
 }
 
@@ -104,13 +105,16 @@ static enum dt_status some(struct drawing *d, const char *const *texts, int firs
     DT_TRY(write_sequences(d, texts, n, err, seqs));
     DT_TRY(dt_infer_read(d->x, (const struct dt_sequence *const *)seqs, all, err));
     DT_TRY(dt_infer_room(d->x, &d->x->generator, &need, err));
-    start(d, first, n);
+    noise(d, 0, first, n, d->latents);
     for (int k = 0; k < d->steps; k++) {
         int t = timestep(d, k);
 
         DT_TRY(predict(d, n, t, err));
-        dt_ddim_step(d->x->o.diffusion, t, timestep(d, k + 1), d->o->clip,
-                     (int64_t)((size_t)n * d->values), d->eps, d->latents);
+        if (d->o->eta > 0)
+            noise(d, k + 1, first, n, d->fresh);
+        dt_ddim_step(d->x->o.diffusion, t, timestep(d, k + 1), d->o->clip, d->o->eta,
+                     (int64_t)((size_t)n * d->values), d->eps, d->o->eta > 0 ? d->fresh : NULL,
+                     d->latents);
     }
     for (int i = 0; i < n; i++) {
         DT_TRY(dt_image_new(d->lw, d->lh, err, &images[i]));
@@ -140,8 +144,9 @@ enum dt_status dt_infer_draw(struct dt_infer *x, const char *const *texts, int n
     memset(images, 0, (size_t)n * sizeof(*images));
     d.latents = dt_calloc(batch * d.values + 1, sizeof(float));
     d.eps = dt_calloc(2 * batch * d.values + 1, sizeof(float));
+    d.fresh = dt_calloc(batch * d.values + 1, sizeof(float));
     seqs = dt_calloc(2 * batch, sizeof(*seqs));
-    if (!d.latents || !d.eps || !seqs)
+    if (!d.latents || !d.eps || !d.fresh || !seqs)
         st = dt_error_nomem(err, "images to draw");
     for (int i = 0; i < n && st == DT_OK; i += x->o.batch) {
         int now = n - i < x->o.batch ? n - i : x->o.batch;
@@ -153,6 +158,7 @@ enum dt_status dt_infer_draw(struct dt_infer *x, const char *const *texts, int n
     }
     dt_free(d.latents);
     dt_free(d.eps);
+    dt_free(d.fresh);
     dt_free(seqs);
     for (int i = 0; i < n && st != DT_OK; i++)
         dt_image_free(&images[i]);

@@ -79,10 +79,12 @@ void dt_batch_diffuse(struct dt_batch *b, const struct dt_diffusion *d, uint64_t
     }
 }
 
-void dt_ddim_step(const struct dt_diffusion *d, int t, int to, double clip, int64_t n,
-                  const float *eps, float *x)
+void dt_ddim_step(const struct dt_diffusion *d, int t, int to, double clip, double eta, int64_t n,
+                  const float *eps, const float *fresh, float *x)
 {
     double a = d->alpha_bar[t], b = to < 0 ? 1 : d->alpha_bar[to];
+    /* equation 16 of the paper */
+    double s = fresh && a < b ? eta * sqrt((1 - b) / (1 - a)) * sqrt(1 - a / b) : 0;
 
     for (int64_t i = 0; i < n; i++) {
         double e = (double)eps[i], x0 = ((double)x[i] - sqrt(1 - a) * e) / sqrt(a);
@@ -91,6 +93,6 @@ void dt_ddim_step(const struct dt_diffusion *d, int t, int to, double clip, int6
             x0 = x0 > 0 ? clip : -clip;
             e = ((double)x[i] - sqrt(a) * x0) / sqrt(1 - a);
         }
-        x[i] = (float)(sqrt(b) * x0 + sqrt(1 - b) * e);
+        x[i] = (float)(sqrt(b) * x0 + sqrt(1 - b - s * s) * e + (s > 0 ? s * (double)fresh[i] : 0));
     }
 }

@@ -119,10 +119,11 @@ void dt_diffusion_free(struct dt_diffusion *d);
 /* Draws every image's timestep from (seed, noise_stream[i], draw) and sets t, alpha, sigma. */
 void dt_batch_diffuse(struct dt_batch *b, const struct dt_diffusion *d, uint64_t seed,
                       uint64_t draw);
-/* One DDIM step (Song et al. 2021, eta 0) from timestep t to `to` (-1: to the clean image), in
- * place on n values; clip > 0 bounds the estimate of the clean image. */
-void dt_ddim_step(const struct dt_diffusion *d, int t, int to, double clip, int64_t n,
-                  const float *eps, float *x);
+/* One DDIM step (Song et al. 2021) from timestep t to `to` (-1: to the clean image), in place on n
+ * values; clip > 0 bounds the estimate of the clean image.  eta: 0 = deterministic, 1 = as much
+ * fresh noise as DDPM adds (`fresh`, may be NULL with eta 0). */
+void dt_ddim_step(const struct dt_diffusion *d, int t, int to, double clip, double eta, int64_t n,
+                  const float *eps, const float *fresh, float *x);
 
 /* ---- parameters --------------------------------------------------------------------------------
  */
