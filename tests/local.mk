@@ -184,9 +184,18 @@ BENCHES = \
 	tests/bench/bench_kernels \
 	tests/bench/bench_samples \
 	tests/bench/bench_search \
+	tests/bench/bench_step \
 	tests/bench/bench_timeline
 EXTRA_PROGRAMS += $(BENCHES)
 tests_bench_bench_kernels_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_bench_bench_step_SOURCES = \
+	tests/bench/bench_step.c \
+	tests/bench/gemm.c \
+	tests/bench/gemm.h \
+	tests/bench/record.c \
+	tests/bench/record.h
+tests_bench_bench_step_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
+tests_bench_bench_step_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_bench_bench_engine_SOURCES = tests/bench/bench_engine.c tests/synth.c tests/synth.h
 bench: all $(BENCHES)
 	@for b in $(BENCHES); do $(AM_TESTS_ENVIRONMENT) ./$$b || exit 1; done
