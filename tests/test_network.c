@@ -120,32 +120,41 @@ END_TEST
 /* ---- random graphs ---- */
 
 enum { LINKS = 12, LIVE = 24, STEPS = 400 };
+enum { LINKS_WIDE = 72 }; /* with flows over more than 64, whose rates are found another way */
+enum graph { PLAIN, WEIGHTED, WIDE };
 
 struct live {
-    uint32_t id, n_hops, link[4];
-    double weight[4], cap, bytes, moved;
+    uint32_t id, n_hops, link[LINKS_WIDE];
+    double weight[LINKS_WIDE], cap, bytes, moved;
     bool on;
 };
 
 struct world {
     struct dt_network *n;
     struct live f[LIVE];
-    double capacity[LINKS];
+    double capacity[LINKS_WIDE];
+    int n_links;
     struct dt_rng rng;
     int64_t now;
     uint64_t seed;
 };
 
-static void fill_flow(struct world *w, struct live *f, bool weighted)
+static void fill_flow(struct world *w, struct live *f, enum graph graph)
 {
     struct dt_rng *r = &w->rng;
 
     memset(f, 0, sizeof *f);
     f->n_hops = 1 + (uint32_t)dt_rng_below(r, 4);
     uint32_t step = 1 + (uint32_t)dt_rng_below(r, 2), first = (uint32_t)dt_rng_below(r, LINKS);
+    uint32_t n_links = LINKS;
+    if (graph == WIDE && dt_rng_below(r, 4) == 0) {
+        n_links = LINKS_WIDE;
+        f->n_hops = n_links - (uint32_t)dt_rng_below(r, 7);
+        step = 1;
+    }
     for (uint32_t k = 0; k < f->n_hops; k++) {
-        f->link[k] = (first + k * step) % LINKS;
-        f->weight[k] = weighted ? 0.125 * (double)(1 + dt_rng_below(r, 8)) : 1;
+        f->link[k] = (first + k * step) % n_links;
+        f->weight[k] = graph == WEIGHTED ? 0.125 * (double)(1 + dt_rng_below(r, 8)) : 1;
     }
     f->cap = 1e9 * (0.1 + 2 * dt_rng_uniform(r));
     f->bytes = 1e6 * (0.1 + dt_rng_uniform(r));
@@ -174,7 +183,7 @@ static double weight_on(const struct world *w, const struct live *f, uint32_t k)
  * faster: that is the definition of max-min fairness, and such an allocation is unique. */
 static void check_fair(const struct world *w)
 {
-    double load[LINKS] = {0}, fastest[LINKS] = {0}, rate[LIVE];
+    double load[LINKS_WIDE] = {0}, fastest[LINKS_WIDE] = {0}, rate[LIVE];
 
     for (int i = 0; i < LIVE; i++) {
         if (!w->f[i].on)
@@ -186,7 +195,7 @@ static void check_fair(const struct world *w)
             fastest[l] = rate[i] > fastest[l] ? rate[i] : fastest[l];
         }
     }
-    for (int l = 0; l < LINKS; l++) {
+    for (int l = 0; l < w->n_links; l++) {
         double told, cap;
         dt_network_link(w->n, l, &told, &cap);
         ck_assert_double_eq_tol(told, load[l], TOL * cap);
@@ -230,14 +239,14 @@ static void finish_next(struct world *w)
     f->on = false;
 }
 
-static void churn(uint64_t seed, bool weighted)
+static void churn(uint64_t seed, enum graph graph)
 {
-    struct world w = {.seed = seed};
+    struct world w = {.seed = seed, .n_links = graph == WIDE ? LINKS_WIDE : LINKS};
 
     dt_rng_init(&w.rng, seed, 2);
-    for (int l = 0; l < LINKS; l++)
+    for (int l = 0; l < w.n_links; l++)
         w.capacity[l] = 1e9 * (0.5 + dt_rng_uniform(&w.rng));
-    w.n = links(w.capacity, LINKS);
+    w.n = links(w.capacity, w.n_links);
     for (int step = 0; step < STEPS; step++) {
         int slot = (int)dt_rng_below(&w.rng, LIVE);
         if (!w.f[slot].on && dt_rng_below(&w.rng, 5) < 3) {
@@ -245,7 +254,7 @@ static void churn(uint64_t seed, bool weighted)
             uint32_t id, tag;
             if (!dt_network_next(w.n, &t, &id, &tag) || later <= t)
                 advance(&w, later);
-            fill_flow(&w, &w.f[slot], weighted);
+            fill_flow(&w, &w.f[slot], graph);
             start(&w, slot);
         } else {
             finish_next(&w);
@@ -254,7 +263,7 @@ static void churn(uint64_t seed, bool weighted)
     }
     for (int i = 0; i < LIVE; i++)
         finish_next(&w);
-    for (int l = 0; l < LINKS; l++) {
+    for (int l = 0; l < w.n_links; l++) {
         double load, cap;
         dt_network_link(w.n, l, &load, &cap);
         ck_assert_double_eq(load, 0);
@@ -266,8 +275,8 @@ START_TEST(random_flows_are_fair_and_conserve_bytes)
 {
     uint64_t base = synth_seed(51);
 
-    for (uint64_t k = 0; k < 60; k++)
-        churn(base + k, k % 2 == 1);
+    for (uint64_t k = 0; k < 90; k++)
+        churn(base + k, (enum graph)(k % 3));
 }
 END_TEST
 
@@ -276,16 +285,17 @@ START_TEST(order_of_starts_does_not_matter)
     uint64_t base = synth_seed(52);
 
     for (uint64_t k = 0; k < 60; k++) {
-        struct world w = {.seed = base + k};
+        enum graph graph = k % 2 == 0 ? WEIGHTED : WIDE;
+        struct world w = {.seed = base + k, .n_links = graph == WIDE ? LINKS_WIDE : LINKS};
         int order[LIVE];
         double rate[LIVE];
         dt_rng_init(&w.rng, base + k, 3);
-        for (int l = 0; l < LINKS; l++)
+        for (int l = 0; l < w.n_links; l++)
             w.capacity[l] = 1e9 * (0.5 + dt_rng_uniform(&w.rng));
-        w.n = links(w.capacity, LINKS);
+        w.n = links(w.capacity, w.n_links);
         for (int i = 0; i < LIVE; i++) {
             order[i] = i;
-            fill_flow(&w, &w.f[i], true);
+            fill_flow(&w, &w.f[i], graph);
             start(&w, i);
         }
         for (int i = 0; i < LIVE; i++)

@@ -8,6 +8,7 @@ libdtsim_a_SOURCES = \
 	src/sim/goodput.c \
 	src/sim/network.c \
 	src/sim/network.h \
+	src/sim/network_heap.c \
 	src/sim/network_internal.h \
 	src/sim/network_maxmin.c \
 	src/sim/network_path.c \

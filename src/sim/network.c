@@ -241,6 +241,7 @@ uint32_t dt_network_start_path(struct dt_network *n, const uint32_t *link, const
     f->tag = tag;
     f->heap_at = DT_NONE;
     f->rate = 0; /* until the recomputation, if some link may hold it back */
+    f->bottleneck = DT_NONE;
     for (uint32_t i = 0; i < n_hops; i++) {
         struct dt_net_link *l = &n->links[link[i]];
         join_link(n, f->first_hop + i, id, link[i], weight[i]);
@@ -254,8 +255,7 @@ uint32_t dt_network_start_path(struct dt_network *n, const uint32_t *link, const
         f->rate = f->cap;
         for (uint32_t i = 0; i < n_hops; i++)
             n->links[link[i]].load += n->hops[f->first_hop + i].weight * f->cap;
-        f->finish_ns = now_ns + llround(bytes / f->cap * 1e9);
-        dt_net_heap_update(n, id);
+        dt_net_heap_update(n, id, now_ns + llround(bytes / f->cap * 1e9));
     }
     return id;
 }
@@ -284,13 +284,13 @@ bool dt_network_due(struct dt_network *n, int64_t until_ns, int64_t *finish_ns, 
     /* What changed at this instant changes nobody's bytes before the next one: flows that finish
      * now do so. */
     if (n->n_dirty > 0 && until_ns > n->dirty_ns &&
-        !(n->heap_n > 0 && n->flows[n->heap[0]].finish_ns <= n->dirty_ns))
+        !(n->heap_n > 0 && n->heap[0].ns <= n->dirty_ns))
         dt_net_solve(n);
-    if (n->heap_n == 0 || n->flows[n->heap[0]].finish_ns > until_ns)
+    if (n->heap_n == 0 || n->heap[0].ns > until_ns)
         return false;
-    *flow = n->heap[0];
-    *finish_ns = n->flows[*flow].finish_ns;
-    *tag = n->flows[*flow].tag;
+    *flow = n->heap[0].flow;
+    *finish_ns = n->heap[0].ns;
+    *tag = n->heap[0].tag;
     return true;
 }
 

@@ -26,17 +26,25 @@ struct dt_net_link {
     uint32_t live;        /* recomputation: hops of flows without a rate yet ... */
     double spare, weight; /* ... capacity left for them, sum of their weights */
     bool shared;          /* ... with flows that keep their rates */
+    double top;           /* ... highest rate given on it */
 };
 
 struct dt_net_flow {
     double rate, cap, remaining; /* bytes/s, bytes/s, bytes at last_ns */
     double bytes;
     double next_rate; /* recomputation */
-    int64_t last_ns, finish_ns;
+    int64_t last_ns;
     uint32_t first_hop, n_hops;
     uint32_t tag, heap_at;
+    uint32_t bottleneck; /* the full link, nobody faster on it, that holds it back; NONE: its cap */
+    uint32_t next_bottleneck;
     uint32_t stamp;
     uint8_t size_class, frozen;
+};
+
+struct dt_net_finish { /* when a flow ends, as the rates are; ordered by all three */
+    int64_t ns;
+    uint32_t tag, flow;
 };
 
 struct dt_net_level { /* recomputation: a link or a flow's own cap that may bind at this rate */
@@ -45,6 +53,9 @@ struct dt_net_level { /* recomputation: a link or a flow's own cap that may bind
 };
 #define NET_FLOW 0x80000000u
 enum { NET_CLASSES = 28, NET_HOPS_MIN = 4 }; /* size class k holds up to 4 << k hops */
+/* A flow over more links than this (a ring over many nodes) has its rate recomputed only when what
+ * holds it back changes, not whenever something moves on one of its links. */
+enum { NET_WIDE_HOPS = 64 };
 
 struct dt_network {
     struct dt_cluster cluster;
@@ -58,7 +69,7 @@ struct dt_network {
     size_t hops_cap;
     uint32_t n_hops;
     uint32_t free_head[NET_CLASSES]; /* lists of free slots through .tag */
-    uint32_t *heap;                  /* of flows with a rate, by (finish, tag, id) */
+    struct dt_net_finish *heap;      /* of flows with a rate */
     size_t heap_cap;
     uint32_t heap_n;
     uint32_t *dirty; /* links whose flows need new rates as of dirty_ns */
@@ -98,7 +109,7 @@ static inline bool dt_net_short(const struct dt_net_link *l, double more)
 }
 
 /* Finish-time heap. */
-void dt_net_heap_update(struct dt_network *n, uint32_t flow);
+void dt_net_heap_update(struct dt_network *n, uint32_t flow, int64_t finish_ns);
 void dt_net_heap_remove(struct dt_network *n, uint32_t flow);
 /* Gives every flow that touches a dirty link, and all that these affect, its max-min rate. */
 void dt_net_solve(struct dt_network *n);

@@ -1,77 +1,25 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Max-min fair rates by progressive filling, and the order in which flows finish.
+ * Max-min fair rates by progressive filling.
  *
  * All rates of a component rise together from zero.  A flow stops at its own cap, or when a link on
  * its path is full; then the others rise on.  The result is the max-min fair allocation: every flow
  * is at its cap or crosses a full link on which nobody is faster (Bertsekas and Gallager, Data
  * Networks, section 6.5.2).
  *
- * Only the flows whose rates can change take part: those on links where something began or ended,
- * those that share a full link with them, and so on.  All others keep their rates and take their
- * bandwidth off the links they share with these.  If that holds one of these down on a link where
- * one of the others is faster, the allocation is not fair yet, and the flows of that link take part
- * too.  What comes out is the max-min fair allocation of all flows: for each of them the condition
- * above holds. */
+ * Only the flows whose rates can change take part; all others keep their rates and take their
+ * bandwidth off the links they share with these.  Every flow below its cap remembers its bottleneck.
+ * The component starts with the flows on links where something began or ended and those that share
+ * a full link with them, and so on.  A wide flow (a ring over many nodes) would tie all of its
+ * links together, though mostly one of them holds it back, so it takes part only if it must.
+ * When the component has its rates, somebody outside must take part too if
+ *   - it is faster than a flow of the component that a common link holds down, or
+ *   - its bottleneck is not full any more, or has somebody faster on it now;
+ * and the component is filled again with it.  What comes out is the max-min fair allocation of all
+ * flows, because for each of them the condition above holds. */
 #include "sim/network_internal.h"
 
 #include <math.h>
-
-/* ---- finish times ---- */
-
-static bool finishes_before(const struct dt_network *n, uint32_t a, uint32_t b)
-{
-    const struct dt_net_flow *x = &n->flows[a], *y = &n->flows[b];
-
-    if (x->finish_ns != y->finish_ns)
-        return x->finish_ns < y->finish_ns;
-    return x->tag != y->tag ? x->tag < y->tag : a < b;
-}
-
-static void heap_set(struct dt_network *n, uint32_t at, uint32_t flow)
-{
-    n->heap[at] = flow;
-    n->flows[flow].heap_at = at;
-}
-
-static void heap_place(struct dt_network *n, uint32_t at, uint32_t flow)
-{
-    while (at > 0 && finishes_before(n, flow, n->heap[(at - 1) / 2])) {
-        heap_set(n, at, n->heap[(at - 1) / 2]);
-        at = (at - 1) / 2;
-    }
-    for (;;) {
-        uint32_t c = 2 * at + 1;
-        if (c >= n->heap_n)
-            break;
-        if (c + 1 < n->heap_n && finishes_before(n, n->heap[c + 1], n->heap[c]))
-            c++;
-        if (!finishes_before(n, n->heap[c], flow))
-            break;
-        heap_set(n, at, n->heap[c]);
-        at = c;
-    }
-    heap_set(n, at, flow);
-}
-
-void dt_net_heap_update(struct dt_network *n, uint32_t flow)
-{
-    uint32_t at = n->flows[flow].heap_at;
-
-    heap_place(n, at == DT_NONE ? n->heap_n++ : at, flow);
-}
-
-void dt_net_heap_remove(struct dt_network *n, uint32_t flow)
-{
-    uint32_t at = n->flows[flow].heap_at;
-    uint32_t last = n->heap[--n->heap_n];
-
-    n->flows[flow].heap_at = DT_NONE;
-    if (last != flow)
-        heap_place(n, at, last);
-}
-
-/* ---- progressive filling ---- */
 
 static void level_sift(struct dt_net_level *v, uint32_t count, uint32_t i)
 {
@@ -94,14 +42,25 @@ static void level_sift(struct dt_net_level *v, uint32_t count, uint32_t i)
     v[i] = e;
 }
 
-static uint32_t add_flows_of(struct dt_network *n, uint32_t link, uint32_t n_flows)
+static uint32_t add_flow(struct dt_network *n, uint32_t flow, uint32_t n_flows)
+{
+    n->flows[flow].stamp = n->stamp;
+    n->todo[n_flows] = flow;
+    return n_flows + 1;
+}
+
+/* The flows of a link that the component does not have yet; wide ones only when everybody is asked
+ * for, or when they are new or held back here by `link`'s being full. */
+enum wide { WIDE_NONE, WIDE_HELD, WIDE_ALL };
+static uint32_t add_flows_of(struct dt_network *n, uint32_t link, enum wide wide, uint32_t n_flows)
 {
     for (uint32_t h = n->links[link].head; h != DT_NONE; h = n->hops[h].next) {
-        struct dt_net_flow *f = &n->flows[n->hops[h].flow];
+        const struct dt_net_flow *f = &n->flows[n->hops[h].flow];
         if (f->stamp == n->stamp)
             continue;
-        f->stamp = n->stamp;
-        n->todo[n_flows++] = n->hops[h].flow;
+        if (wide == WIDE_ALL || f->n_hops <= NET_WIDE_HOPS ||
+            (wide == WIDE_HELD && (f->rate == 0 || f->bottleneck == link)))
+            n_flows = add_flow(n, n->hops[h].flow, n_flows);
     }
     return n_flows;
 }
@@ -120,19 +79,20 @@ static uint32_t open_component(struct dt_network *n)
     }
     for (uint32_t i = 0; i < n->n_dirty; i++) {
         n->links[n->dirty[i]].live = 0;
-        flows = add_flows_of(n, n->dirty[i], flows);
+        flows = add_flows_of(n, n->dirty[i], WIDE_HELD, flows);
     }
     n->n_dirty = 0;
     return flows;
 }
 
 /* From flow `from` on: links that can bind into todo_links[], and the flows that share a full one
- * into todo[]. */
-static uint32_t close_component(struct dt_network *n, uint32_t from, uint32_t flows,
+ * into todo[]; those of a wide flow's links only when `all` take part at once. */
+static uint32_t close_component(struct dt_network *n, uint32_t from, uint32_t flows, bool all,
                                 uint32_t *n_links)
 {
     for (uint32_t i = from; i < flows; i++) {
         const struct dt_net_flow *f = &n->flows[n->todo[i]];
+        bool spreads = all || f->n_hops <= NET_WIDE_HOPS;
         for (uint32_t k = 0; k < f->n_hops; k++) {
             uint32_t id = n->hops[f->first_hop + k].link;
             struct dt_net_link *l = &n->links[id];
@@ -140,8 +100,8 @@ static uint32_t close_component(struct dt_network *n, uint32_t from, uint32_t fl
                 continue;
             l->stamp = n->stamp;
             n->todo_links[(*n_links)++] = id;
-            if (dt_net_full(l))
-                flows = add_flows_of(n, id, flows);
+            if (spreads && dt_net_full(l))
+                flows = add_flows_of(n, id, all ? WIDE_ALL : WIDE_NONE, flows);
         }
     }
     return flows;
@@ -153,7 +113,7 @@ static void share_links(struct dt_network *n, uint32_t n_flows, uint32_t n_links
     for (uint32_t i = 0; i < n_links; i++) {
         struct dt_net_link *l = &n->links[n->todo_links[i]];
         l->spare = l->capacity - l->load;
-        l->weight = 0;
+        l->weight = l->top = 0;
         l->live = 0;
     }
     for (uint32_t i = 0; i < n_flows; i++) {
@@ -174,6 +134,8 @@ static void share_links(struct dt_network *n, uint32_t n_flows, uint32_t n_links
         l->shared = l->live < l->count;
         if (!l->shared)
             l->spare = l->capacity; /* no rounding */
+        else if (l->spare < 0)
+            l->spare = 0; /* rounding of the loads */
     }
 }
 
@@ -198,6 +160,7 @@ static void set_rate(struct dt_network *n, uint32_t flow, double rate)
     struct dt_net_flow *f = &n->flows[flow];
 
     /* A rate that only rounding changed is the same rate: its finish time stays as it was. */
+    f->bottleneck = f->next_bottleneck;
     if (f->rate > 0 && fabs(rate - f->rate) <= 1e-12 * f->rate)
         return;
     f->remaining -= f->rate * (double)(n->dirty_ns - f->last_ns) * 1e-9;
@@ -210,21 +173,22 @@ static void set_rate(struct dt_network *n, uint32_t flow, double rate)
     }
     f->rate = rate;
     double ns = f->remaining / rate * 1e9;
-    f->finish_ns = n->dirty_ns + (ns < 4e18 ? llround(ns) : INT64_MAX / 2);
-    dt_net_heap_update(n, flow);
+    dt_net_heap_update(n, flow, n->dirty_ns + (ns < 4e18 ? llround(ns) : INT64_MAX / 2));
 }
 
-static void freeze(struct dt_network *n, uint32_t flow, double rate)
+static void freeze(struct dt_network *n, uint32_t flow, double rate, uint32_t bottleneck)
 {
     struct dt_net_flow *f = &n->flows[flow];
 
     f->frozen = 1;
     f->next_rate = rate;
+    f->next_bottleneck = bottleneck;
     for (uint32_t k = 0; k < f->n_hops; k++) {
         const struct dt_net_hop *h = &n->hops[f->first_hop + k];
         struct dt_net_link *l = &n->links[h->link];
         if (l->stamp != n->stamp)
             continue;
+        l->top = rate; /* rates only rise while filling */
         l->spare -= h->weight * rate;
         l->weight -= h->weight;
         l->live--;
@@ -239,29 +203,48 @@ static uint32_t freeze_link(struct dt_network *n, uint32_t link, double rate)
         const struct dt_net_flow *f = &n->flows[n->hops[h].flow];
         if (f->stamp != n->stamp || f->frozen)
             continue;
-        freeze(n, n->hops[h].flow, rate);
+        freeze(n, n->hops[h].flow, rate, link);
         count++;
     }
     return count;
 }
 
-/* Would the link hold the component to `rate` while somebody else on it is faster?  Then that is
- * not fair, and those flows belong to the component. */
-static bool others_faster(const struct dt_network *n, uint32_t link, double rate)
+/* The link would hold the component to `rate`: that is not fair while somebody else on it is faster.
+ * Adds those. */
+static uint32_t add_faster(struct dt_network *n, uint32_t link, double rate, uint32_t n_flows)
 {
     if (!n->links[link].shared)
-        return false;
+        return n_flows;
     for (uint32_t h = n->links[link].head; h != DT_NONE; h = n->hops[h].next) {
         const struct dt_net_flow *f = &n->flows[n->hops[h].flow];
         if (f->stamp != n->stamp && f->rate > rate * (1 + 1e-12))
-            return true;
+            n_flows = add_flow(n, n->hops[h].flow, n_flows);
     }
-    return false;
+    return n_flows;
+}
+
+/* Others whose bottleneck, a link of the component, is none any more. */
+static uint32_t add_released(struct dt_network *n, uint32_t n_links, uint32_t n_flows)
+{
+    for (uint32_t i = 0; i < n_links; i++) {
+        uint32_t id = n->todo_links[i];
+        const struct dt_net_link *l = &n->links[id];
+        if (!l->shared)
+            continue;
+        bool full = l->spare <= l->capacity * 1e-9;
+        for (uint32_t h = l->head; h != DT_NONE; h = n->hops[h].next) {
+            const struct dt_net_flow *f = &n->flows[n->hops[h].flow];
+            if (f->stamp != n->stamp && f->bottleneck == id &&
+                (!full || l->top > f->rate * (1 + 1e-12)))
+                n_flows = add_flow(n, n->hops[h].flow, n_flows);
+        }
+    }
+    return n_flows;
 }
 
 /* A heap of levels.  Levels of links only rise while filling, so an outdated one is found
- * when it comes up.  Returns the link whose other flows have to take part, or DT_NONE when every
- * flow has its next_rate. */
+ * when it comes up.  Returns n_flows when every flow has its next_rate, and more when others have to
+ * take part, which are in todo[] then. */
 static uint32_t fill(struct dt_network *n, uint32_t n_flows, uint32_t n_links)
 {
     uint32_t count = start_levels(n, n_flows, n_links), left = n_flows;
@@ -270,7 +253,7 @@ static uint32_t fill(struct dt_network *n, uint32_t n_flows, uint32_t n_links)
         struct dt_net_level v = n->level[0];
         if (v.id & NET_FLOW) {
             if (!n->flows[v.id & ~NET_FLOW].frozen) {
-                freeze(n, v.id & ~NET_FLOW, v.rate);
+                freeze(n, v.id & ~NET_FLOW, v.rate, DT_NONE);
                 left--;
             }
         } else if (n->links[v.id].live > 0) {
@@ -281,31 +264,46 @@ static uint32_t fill(struct dt_network *n, uint32_t n_flows, uint32_t n_links)
                 level_sift(n->level, count, 0);
                 continue;
             }
-            if (others_faster(n, v.id, v.rate))
-                return v.id;
+            uint32_t with = add_faster(n, v.id, v.rate, n_flows);
+            if (with > n_flows)
+                return with;
             left -= freeze_link(n, v.id, v.rate);
         }
         n->level[0] = n->level[--count];
         if (count > 0)
             level_sift(n->level, count, 0);
     }
-    return DT_NONE;
+    return add_released(n, n_links, n_flows);
 }
+
+/* Everybody else on the full links found so far. */
+static uint32_t add_sharers(struct dt_network *n, uint32_t n_links, uint32_t n_flows)
+{
+    for (uint32_t i = 0; i < n_links; i++)
+        if (dt_net_full(&n->links[n->todo_links[i]]))
+            n_flows = add_flows_of(n, n->todo_links[i], WIDE_ALL, n_flows);
+    return n_flows;
+}
+
+enum { PASSES_LAZY = 4 }; /* after so many, whoever shares a full link takes part at once */
 
 void dt_net_solve(struct dt_network *n)
 {
-    uint32_t n_links = 0, from = 0, n_flows = open_component(n), link;
+    uint32_t n_links = 0, from = 0, n_flows = open_component(n), passes = 0;
 
     n->solves++;
-    do {
-        n_flows = close_component(n, from, n_flows, &n_links);
+    for (;;) {
+        bool all = passes++ >= PASSES_LAZY;
+        if (passes == PASSES_LAZY + 1)
+            n_flows = add_sharers(n, n_links, n_flows);
+        n_flows = close_component(n, from, n_flows, all, &n_links);
         share_links(n, n_flows, n_links);
         n->flows_solved += n_flows;
         from = n_flows;
-        link = fill(n, n_flows, n_links);
-        if (link != DT_NONE)
-            n_flows = add_flows_of(n, link, n_flows);
-    } while (link != DT_NONE);
+        n_flows = fill(n, n_flows, n_links);
+        if (n_flows == from)
+            break;
+    }
     for (uint32_t i = 0; i < n_flows; i++)
         set_rate(n, n->todo[i], n->flows[n->todo[i]].next_rate);
     for (uint32_t i = 0; i < n_links; i++)
