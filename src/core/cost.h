@@ -27,12 +27,33 @@ struct dt_time {         /* a duration and what it stands on */
     double prov[DT_PROV_N]; /* ns per provenance; sums to ns */
 };
 
+/* What the kernels of unfused blocks, and the host that issues kernels, take in a running training step: few
+ * constants for all models and layouts.  Values, meaning, sources: cost_tuning.c and doc/calibration.md. */
+struct dt_cost_tuning {
+    double gemm;            /* time of a GEMM / the profile's */
+    double misaligned;      /* further factor when n or k is no multiple of 8 elements */
+    double core;            /* softmax and dropout of the scores / residual add */
+    double tp_skew_ns;      /* a tensor-parallel collective waits for the slowest rank; an all-gather or a reduce-scatter half */
+    double call_per_rank;   /* host work of a collective: one kernel, and more per rank that has to meet */
+    double backward_call;   /* host time of a backward kernel / of a forward kernel */
+    double host_norm;       /* exponent of the norm that joins host and device time */
+};
+extern const struct dt_cost_tuning dt_cost_tuning_default;
+struct dt_cost_constant { /* one line per member, in order */
+    const char *name, *unit, *source, *meaning;
+};
+enum { DT_COST_CONSTANTS = sizeof(struct dt_cost_tuning) / sizeof(double) };
+extern const struct dt_cost_constant dt_cost_constants[DT_COST_CONSTANTS];
+/* The member that line i describes. */
+double *dt_cost_tuning_at(struct dt_cost_tuning *t, int i);
+
 struct dt_cost_options {
     bool stepccl;            /* chunked overlap of TP collectives with their GEMMs on copy engines */
     bool allow_analytical;   /* missing op families fall back to the roofline ("computed") */
     enum dt_recompute recompute;
     double dispatch_ns;      /* host time per kernel: no stage is faster than the host issues it; 0 = never the
                               * bottleneck (CUDA graphs, or kernels long enough) */
+    const struct dt_cost_tuning *tuning; /* NULL = dt_cost_tuning_default; borrowed while the cost model is made */
     double scale[DT_OP_FAMILY_N]; /* factor on the times of a family; 0 = 1 (intervals, sensitivity) */
 };
 

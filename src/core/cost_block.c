@@ -23,22 +23,12 @@
 
 #define REMAP_HBM_EFFICIENCY 0.80 /* assumed: a strided copy */
 
-/* What the kernels of unfused blocks take in a running training step rather than alone in a loop;
- * fitted on half of the rows of the measured GPT tables (doc/calibration.md: values, bounds,
- * sources). */
-#define UNFUSED_GEMM 0.92 /* of the profile's time: as the fastest measured stack calls cuBLAS */
 /* A GEMM whose n or k is no multiple of 8 two-byte elements (16 bytes) loses the wide loads of the
- * tensor-core kernels: published behaviour (NVIDIA's guide to matrix multiplication: pad the
- * vocabulary), fitted factor. */
-#define UNFUSED_MISALIGNED 3.2
+ * tensor-core kernels (published: NVIDIA's guide to matrix multiplication: pad the vocabulary). */
 #define ALIGN_ELEMENTS 8
-#define UNFUSED_STREAM 1.075 /* element-wise kernels: dropout, softmax against the residual add */
-#define TP_SKEW_NS 130e3     /* a tensor-parallel collective waits for the slowest rank's stream */
-#define TP_SKEW_MIN_BYTES 65536 /* below: scalars of the loss, one after another on ranks in step  \
-                                 */
-/* Host work of a collective in kernels: one, and more the more ranks have to meet (the same fit).
- */
-#define CALL_PER_RANK 0.113
+#define TP_SKEW_MIN_BYTES                                                                          \
+    65536 /* below: scalars of the loss, one after another on ranks in step                        \
+           */
 
 struct kernels { /* a block's kernels and their times, count included */
     struct dt_cost *c;
@@ -101,18 +91,19 @@ static void find_surfaces(struct kernels *b, int module, int class_, const struc
     }
 }
 
-static double gemm_as_trained(const struct dt_kop *k)
+static double gemm_as_trained(const struct dt_cost_tuning *t, const struct dt_kop *k)
 {
     bool aligned = k->d[1] % ALIGN_ELEMENTS == 0 && k->d[2] % ALIGN_ELEMENTS == 0;
 
-    return k->core ? 1 : UNFUSED_GEMM * (aligned ? 1 : UNFUSED_MISALIGNED);
+    return k->core ? 1 : t->gemm * (aligned ? 1 : t->misaligned);
 }
 
 static void as_trained(const struct kernels *b, int i, struct dt_time *t)
 {
     const struct dt_kop *k = &b->k[i];
-    double f = k->family == DT_OP_GEMM  ? gemm_as_trained(k)
-               : k->family == DT_OP_ADD ? UNFUSED_STREAM
+    const struct dt_cost_tuning *tune = &b->c->tuning;
+    double f = k->family == DT_OP_GEMM  ? gemm_as_trained(tune, k)
+               : k->family == DT_OP_ADD ? (k->core ? tune->core : 1)
                                         : 1;
 
     if (!b->block->unfused)
@@ -120,7 +111,8 @@ static void as_trained(const struct kernels *b, int i, struct dt_time *t)
     if (cost_is_collective((int)k->family) && k->d[2] > TP_SKEW_MIN_BYTES) {
         struct dt_time skew;
 
-        cost_time_set(&skew, TP_SKEW_NS, DT_PROV_ASSUMED);
+        cost_time_set(&skew, tune->tp_skew_ns * (k->family == DT_OP_ALL_REDUCE ? 1 : 0.5),
+                      DT_PROV_ASSUMED);
         cost_scale(b->c, (int)k->family, &skew);
         dt_time_add(t, &skew, 1);
     } else if (f != 1) {
@@ -292,7 +284,7 @@ static void count_calls(const struct kernels *b, int i, struct block_times *out)
         dgrad = k->wgrad_only ? 0 : k->calls_back;
         wgrad = k->wgrad_only ? k->calls_back : 0;
     } else if (cost_is_collective((int)k->family)) {
-        fwd *= 1 + CALL_PER_RANK * (double)k->d[0];
+        fwd *= 1 + b->c->tuning.call_per_rank * (double)k->d[0];
         dgrad = b->block->kind == DT_BLOCK_LM_HEAD && k->family == DT_OP_ALL_REDUCE ? 0 : fwd;
     } else {
         bool two = k->family == DT_OP_GEMM && !k->has_weight; /* a gradient of each operand */
@@ -307,26 +299,52 @@ static void count_calls(const struct kernels *b, int i, struct block_times *out)
         out->calls_again += fwd;
 }
 
-static void sum_block(struct kernels *b, struct block_times *out)
+/* What kernel i adds to each time of its block. */
+static void add_kernel(struct kernels *b, int i, struct block_times *out)
 {
+    const struct dt_kop *k = &b->k[i];
     enum dt_recompute r = b->c->opt.recompute;
 
-    memset(out, 0, sizeof(*out));
-    for (int i = 0; i < b->n; i++) {
-        count_calls(b, i, out);
-        if (cost_is_collective((int)b->k[i].family)) {
-            forward_collective(b, i, out);
-            backward_collective(b, i, out);
-            continue;
-        }
+    count_calls(b, i, out);
+    if (cost_is_collective((int)k->family)) {
+        forward_collective(b, i, out);
+        backward_collective(b, i, out);
+    } else {
         dt_time_add(&out->fwd, &b->t[i][DT_PHASE_FWD], 1);
-        dt_time_add(b->k[i].wgrad_only ? &out->wgrad : &out->dgrad, &b->t[i][DT_PHASE_DGRAD], 1);
+        dt_time_add(k->wgrad_only ? &out->wgrad : &out->dgrad, &b->t[i][DT_PHASE_DGRAD], 1);
         dt_time_add(&out->wgrad, &b->t[i][DT_PHASE_WGRAD], 1);
-        if (r == DT_RECOMPUTE_SELECTIVE && dt_kop_recomputed(r, b->block, &b->k[i]))
+        if (r == DT_RECOMPUTE_SELECTIVE && dt_kop_recomputed(r, b->block, k))
             dt_time_add(&out->recompute, &b->t[i][DT_PHASE_FWD], 1);
     }
-    if (r == DT_RECOMPUTE_FULL) /* collectives run again too */
-        out->recompute = out->fwd;
+}
+
+static void block_kernels(struct dt_cost *c, int module, int class_, const struct dt_shard *shard,
+                          const struct dt_work *work, struct kernels *b)
+{
+    struct shard_key key = cost_shard_key(shard);
+
+    b->c = c;
+    b->block = &c->model->modules[module].blocks[class_];
+    b->n = dt_block_kops(b->block, shard, work, b->k);
+    memset(b->s, 0, sizeof(b->s[0]) * (size_t)b->n);
+    find_surfaces(b, module, class_, &key);
+    kernel_times(b);
+}
+
+int cost_block_parts(struct dt_cost *c, int module, int class_, const struct dt_shard *shard,
+                     const struct dt_work *work, struct dt_kop *kop, struct block_times *part)
+{
+    struct kernels b;
+
+    block_kernels(c, module, class_, shard, work, &b);
+    for (int i = 0; i < b.n; i++) {
+        kop[i] = b.k[i];
+        memset(&part[i], 0, sizeof(part[i]));
+        add_kernel(&b, i, &part[i]);
+        if (c->opt.recompute == DT_RECOMPUTE_FULL)
+            part[i].recompute = part[i].fwd;
+    }
+    return b.n;
 }
 
 void cost_block(struct dt_cost *c, int module, int class_, const struct dt_shard *shard,
@@ -349,13 +367,12 @@ void cost_block(struct dt_cost *c, int module, int class_, const struct dt_shard
         *out = e->t;
         return;
     }
-    b.c = c;
-    b.block = &c->model->modules[module].blocks[class_];
-    b.n = dt_block_kops(b.block, shard, work, b.k);
-    memset(b.s, 0, sizeof(b.s[0]) * (size_t)b.n);
-    find_surfaces(&b, module, class_, &key);
-    kernel_times(&b);
-    sum_block(&b, out);
+    memset(out, 0, sizeof(*out));
+    block_kernels(c, module, class_, shard, work, &b);
+    for (int i = 0; i < b.n; i++)
+        add_kernel(&b, i, out);
+    if (c->opt.recompute == DT_RECOMPUTE_FULL) /* collectives run again too */
+        out->recompute = out->fwd;
     e->hash = h;
     e->module = module;
     e->class_ = class_;

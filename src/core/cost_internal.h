@@ -107,6 +107,7 @@ struct dt_cost {
     const struct dt_cluster *cluster;
     const struct dt_profile *profile;
     struct dt_cost_options opt;
+    struct dt_cost_tuning tuning;
     bool oom; /* a lazily built table could not be allocated; analytical times were used instead */
     struct group_table groups[DT_OP_FAMILY_N][DT_PHASE_N];
     struct surface *surface[SURFACE_SLOTS]; /* open addressing, never removed */
@@ -173,6 +174,12 @@ void cost_nic_table_free(struct dt_cost *c);
 /* cost_block.c */
 void cost_block(struct dt_cost *c, int module, int class_, const struct dt_shard *shard,
                 const struct dt_work *work, struct block_times *out);
+/* The kernels of a block and what each adds to its times; arrays of DT_MAX_KOPS; returns how many. */
+int cost_block_parts(struct dt_cost *c, int module, int class_, const struct dt_shard *shard,
+                     const struct dt_work *work, struct dt_kop *kop, struct block_times *part);
+/* cost_stage.c: what a block waits for the host in forward and backward together; of it in the forward. */
+double cost_host_wait(const struct dt_cost *c, const struct block_times *t, bool above, bool trained,
+                      double *fwd_ns);
 struct shard_key cost_shard_key(const struct dt_shard *s);
 
 static inline uint64_t cost_mix(uint64_t h, uint64_t v)

@@ -7,28 +7,40 @@
 #include <math.h>
 #include <string.h>
 
-static void empty_block(struct block_times *t)
+/* The host issues the kernels of a block, forward and backward, while the device works through
+ * those that it has: whoever is later sets the pace.  Nothing makes them wait for each other
+ * between forward and backward, so both count together; stretches with a late host and stretches
+ * with a late device lie side by side, hence a p-norm instead of the maximum.  Blocks are taken one
+ * kind at a time: the host does not catch up during the head what it lost in the layers before. A
+ * backward kernel is issued by the autograd engine, a forward one by Python code around it. */
+double cost_host_wait(const struct dt_cost *c, const struct block_times *t, bool above,
+                      bool trained, double *fwd_ns)
 {
-    memset(t, 0, sizeof(*t));
+    const struct dt_cost_tuning *tune = &c->tuning;
+    double back = (above ? t->calls_dgrad : 0) + (trained ? t->calls_wgrad : 0);
+    double again = above || trained ? t->calls_again : 0;
+    double host_f = t->calls * c->opt.dispatch_ns;
+    double host = host_f + (again + tune->backward_call * back) * c->opt.dispatch_ns;
+    double device = t->fwd.ns, p = tune->host_norm, rest;
+
+    *fwd_ns = 0;
+    if (!(host > 0))
+        return 0;
+    device += above || trained ? t->recompute.ns : 0;
+    device += above ? t->dgrad.ns : 0;
+    device += trained ? t->wgrad.ns : 0;
+    device += trained && !above ? t->wgrad_only.ns : 0;
+    rest = pow(pow(device, p) + pow(host, p), 1 / p) - device;
+    if (!(rest > 0))
+        return 0;
+    *fwd_ns = rest * host_f / host;
+    return rest;
 }
 
-/* A backward kernel is issued by the autograd engine, a forward one by Python code around it; ratio
- * fitted on the single-node GPT table (doc/calibration.md). */
-#define BACKWARD_CALL 0.26
-/* Stretches of a stage in which the host is late and others in which the device is lie side by
- * side: the p-norm of both times, p of the same fit, instead of their maximum. */
-#define HOST_NORM 3.0
-
-/* The host issues `calls` kernels, the device needs t and others_ns for them. */
-static void host_floor(const struct dt_cost *c, double calls, struct dt_time *t, double others_ns)
+static void add_wait(struct dt_time *t, double ns)
 {
-    double device = others_ns + t->ns, host = calls * c->opt.dispatch_ns;
-    double rest = pow(pow(device, HOST_NORM) + pow(host, HOST_NORM), 1 / HOST_NORM) - device;
-
-    if (rest > 0) {
-        t->ns += rest;
-        t->prov[DT_PROV_ASSUMED] += rest;
-    }
+    t->ns += ns;
+    t->prov[DT_PROV_ASSUMED] += ns;
 }
 
 void dt_cost_stage(struct dt_cost *c, int module, int first, int n, const struct dt_shard *shard,
@@ -38,14 +50,13 @@ void dt_cost_stage(struct dt_cost *c, int module, int first, int n, const struct
     const uint16_t *class_of = c->class_of[module];
     struct block_times t;
     bool above = upstream;
-    double calls = 0, calls_back = 0;
 
     memset(out, 0, sizeof(*out));
-    empty_block(&t);
+    memset(&t, 0, sizeof(t));
     for (int b = first; b < first + n;) {
         bool trained = !trainable || trainable[b];
         int end = b + 1;
-        double k;
+        double k, wait, wait_fwd;
 
         /* a run of identical blocks in the same state is costed once */
         while (end < first + n && class_of[end] == class_of[b] &&
@@ -62,17 +73,13 @@ void dt_cost_stage(struct dt_cost *c, int module, int first, int n, const struct
             dt_time_add(&out->wgrad, &t.wgrad, k);
         if (trained && !above)
             dt_time_add(&out->wgrad, &t.wgrad_only, k);
-        calls += k * t.calls;
-        calls_back +=
-            k * ((above || trained ? t.calls_again : 0) +
-                 BACKWARD_CALL * ((above ? t.calls_dgrad : 0) + (trained ? t.calls_wgrad : 0)));
+        if (c->opt.dispatch_ns > 0) {
+            wait = cost_host_wait(c, &t, above, trained, &wait_fwd);
+            add_wait(&out->fwd, k * wait_fwd);
+            add_wait(above ? &out->dgrad : &out->wgrad, k * (wait - wait_fwd));
+        }
         above |= trained;
         b = end;
-    }
-    if (c->opt.dispatch_ns > 0) {
-        host_floor(c, calls, &out->fwd, 0);
-        host_floor(c, calls_back, above ? &out->dgrad : &out->wgrad,
-                   above ? out->wgrad.ns : out->dgrad.ns);
     }
 }
 

@@ -32,6 +32,7 @@ libdtcore_a_SOURCES = \
 	src/core/cost_kernel.c \
 	src/core/cost_rows.c \
 	src/core/cost_stage.c \
+	src/core/cost_tuning.c \
 	src/core/doc.c \
 	src/core/doc.h \
 	src/core/docedit.c \

@@ -9,6 +9,12 @@
 #include <string.h>
 
 enum { FIRST_LOG2 = 10, LAST_LOG2 = 32 }; /* 1 KiB .. 4 GiB */
+enum { LARGE_LOG2 = 23, LARGE_MAX = 1024 }; /* from 8 MiB a collective is bandwidth, not latency */
+
+struct large { /* held-out errors of large buffers, over all collectives and GPU counts */
+    size_t n;
+    double e[LARGE_MAX];
+};
 
 struct curve {
     struct dt_local l;
@@ -110,7 +116,7 @@ static enum dt_status resample(struct dt_fit *f, const struct curve *c, int fami
 }
 
 static enum dt_status one(struct dt_fit *f, int family, const int64_t *d, int n_dims, bool nvlink,
-                          int source, bool score, bool *found)
+                          int source, bool score, struct large *large, bool *found)
 {
     struct curve c;
     char what[64];
@@ -123,6 +129,9 @@ static enum dt_status one(struct dt_fit *f, int family, const int64_t *d, int n_
         status = resample(f, &c, family, d, n_dims, nvlink, kind, source);
         if (status == DT_OK && score)
             status = dt_fit_score(f, what, &c.l, 1000);
+        if (large)
+            large->n += dt_local_errors(&c.l, 1, LARGE_LOG2, large->e + large->n,
+                                        LARGE_MAX - large->n);
     }
     dt_local_free(&c.l);
     return status;
@@ -137,6 +146,8 @@ enum dt_status dt_fit_collectives(struct dt_fit *f)
     const struct dt_fit_from p2p = {f->dev->base, "any", DT_OP_SEND_RECV, DT_PHASE_FWD};
     bool scaled = f->dev->nvlink_slowdown != 1, found;
     int source, p2p_source;
+    struct large large = {.n = 0};
+    struct dt_local_score s;
 
     DT_TRY(dt_fit_source(
         f, "fit: NCCL collectives of one node",
@@ -148,11 +159,13 @@ enum dt_status dt_fit_collectives(struct dt_fit *f)
     for (int i = 0; i < 4; i++)
         for (int g = 0; g < 3; g++) {
             const int64_t d[2] = {gpus[g], gpus[g]};
-            DT_TRY(one(f, families[i], d, 2, true, source, i < 2 && g == 2, &found));
+            DT_TRY(one(f, families[i], d, 2, true, source, i < 2 && g == 2, &large, &found));
             if (!found)
                 return dt_fit_missing(f, f->dev->base, "NCCL collectives on 2, 4 and 8 GPUs",
                                       "aic-nccl");
         }
+    dt_local_score(large.e, large.n, &s);
+    dt_fit_add_score(f, "collectives on 2, 4, 8 GPUs, from 8 MiB (5 folds)", &s);
     DT_TRY(dt_fit_source(
         f, "fit: send/recv",
         scaled ? "A100; inside a node the bandwidth part x 600/400; between nodes as measured on a "
@@ -161,7 +174,7 @@ enum dt_status dt_fit_collectives(struct dt_fit *f)
         &p2p, 1, &p2p_source));
     for (int64_t per_node = 1; per_node <= 2; per_node++) {
         DT_TRY(one(f, DT_OP_SEND_RECV, &per_node, 1, per_node == 2, p2p_source, per_node == 2,
-                   &found));
+                   NULL, &found));
         if (!found && per_node == 2)
             return dt_fit_missing(f, f->dev->base, "send/recv inside a node", "vidur-send-recv");
     }

@@ -162,24 +162,41 @@ void dt_local_eval(const struct dt_local *l, const double *x, int skip_fold,
     out->n = n;
 }
 
-enum dt_status dt_local_validate(const struct dt_local *l, size_t limit, struct dt_error *err,
-                                 struct dt_local_score *out)
+size_t dt_local_errors(const struct dt_local *l, size_t step, double least, double *e, size_t cap)
 {
-    size_t step = l->n / limit + 1, n = 0;
-    double *e = dt_calloc(l->n / step + 1, sizeof *e);
+    size_t n = 0;
 
-    if (!e)
-        return dt_error_nomem(err, "a cross-validation");
-    for (size_t i = 0; i < l->n; i += step) {
+    for (size_t i = 0; i < l->n && n < cap; i += step) {
         struct dt_local_value v;
+
+        if (l->points[i].x[0] < least)
+            continue;
         dt_local_eval(l, l->points[i].x, l->points[i].fold, &v);
         e[n++] = fabs(exp(v.y - l->points[i].y) - 1);
     }
+    return n;
+}
+
+void dt_local_score(double *e, size_t n, struct dt_local_score *out)
+{
+    *out = (struct dt_local_score){.n = n};
+    if (n == 0)
+        return;
     gsl_sort(e, 1, n);
-    *out = (struct dt_local_score){.n = n,
-                                   .mean = gsl_stats_mean(e, 1, n),
-                                   .median = gsl_stats_median_from_sorted_data(e, 1, n),
-                                   .p90 = gsl_stats_quantile_from_sorted_data(e, 1, n, 0.9)};
+    out->mean = gsl_stats_mean(e, 1, n);
+    out->median = gsl_stats_median_from_sorted_data(e, 1, n);
+    out->p90 = gsl_stats_quantile_from_sorted_data(e, 1, n, 0.9);
+}
+
+enum dt_status dt_local_validate(const struct dt_local *l, size_t limit, struct dt_error *err,
+                                 struct dt_local_score *out)
+{
+    size_t step = l->n / limit + 1, cap = l->n / step + 1;
+    double *e = dt_calloc(cap, sizeof *e);
+
+    if (!e)
+        return dt_error_nomem(err, "a cross-validation");
+    dt_local_score(e, dt_local_errors(l, step, -INFINITY, e, cap), out);
     dt_free(e);
     return DT_OK;
 }

@@ -42,6 +42,10 @@ void dt_local_eval(const struct dt_local *l, const double *x, int skip_fold,
 /* k-fold cross-validation over at most `limit` points, evenly picked. */
 enum dt_status dt_local_validate(const struct dt_local *l, size_t limit, struct dt_error *err,
                                  struct dt_local_score *out);
+/* The held-out errors behind it, of points with x[0] >= least, every step-th: at most `cap` into e[]. */
+size_t dt_local_errors(const struct dt_local *l, size_t step, double least, double *e, size_t cap);
+/* Statistics of n errors, which are sorted in place; n may be 0. */
+void dt_local_score(double *e, size_t n, struct dt_local_score *out);
 /* Fold of a group of points named by integers. */
 int dt_local_fold(const long long *key, int n);
 
