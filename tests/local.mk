@@ -47,10 +47,15 @@ check_PROGRAMS += \
 	tests/test_simulate \
 	tests/test_tensorboard \
 	tests/test_timeline \
-	tests/test_train
+	tests/test_train \
+	tests/test_transport
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
 tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h
 tests_test_timeline_SOURCES = tests/test_timeline.c tests/synth.c tests/synth.h
+tests_test_transport_SOURCES = \
+	tests/test_transport.c \
+	tests/transport_suite.c \
+	tests/transport_suite.h
 tests_test_infer_SOURCES = tests/test_infer.c tests/exec_fixture.h
 tests_test_infer_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_train_LDADD = $(DT_KERNEL_LIBS) $(LDADD)

@@ -98,5 +98,13 @@ libdtexec_a_SOURCES = \
 	src/exec/train.h \
 	src/exec/train_log.c \
 	src/exec/train_log.h \
-	src/exec/transport.h
+	src/exec/transport.c \
+	src/exec/transport.h \
+	src/exec/transport_coll.c \
+	src/exec/transport_impl.h \
+	src/exec/transport_reduce.c \
+	src/exec/transport_request.c \
+	src/exec/transport_sum.c \
+	src/exec/transport_threads.c \
+	src/exec/transport_tp.c
 EXTRA_DIST += src/exec/data/unicode.py

@@ -34,7 +34,13 @@ struct dt_comm; /* belongs to one transport */
 struct dt_req;  /* belongs to one transport; ends with the `test` that reports it done or failed */
 
 /* Types of reductions.  BF16 sums are formed in fp32 and rounded once per member at most. */
-enum dt_reduce_type { DT_REDUCE_F32, DT_REDUCE_F64, DT_REDUCE_BF16, DT_REDUCE_U64_MAX };
+enum dt_reduce_type {
+    DT_REDUCE_F32,
+    DT_REDUCE_F64,
+    DT_REDUCE_BF16,
+    DT_REDUCE_U64_MAX,
+    DT_REDUCE_F32_MAX /* a NaN stays one */
+};
 
 struct dt_transport {
     uint32_t abi; /* DT_TRANSPORT_ABI */
@@ -85,6 +91,10 @@ struct dt_transport {
      * and ends `r` too. */
     enum dt_status (*test)(struct dt_transport *t, struct dt_req *r, bool *done,
                            struct dt_error *err);
+
+    /* For waiting: the default limit, and for how long it pays to test `r` without pauses. */
+    double limit_s;
+    uint64_t (*eager_ns)(const struct dt_transport *t, const struct dt_req *r);
 };
 
 int dt_comm_size(const struct dt_comm *c);
@@ -94,7 +104,8 @@ struct dt_transport *dt_comm_transport(const struct dt_comm *c);
 
 /* Tests until it is done, first eagerly, then with growing pauses that leave the core to others.
  * After `limit_s` seconds (0 = the transport's default, see below) DT_ERR_TIMEOUT that says `what`
- * was waited for.  `what` may be NULL. */
+ * was waited for; `r` then stays under way and its memory in use until close.  `what` may be
+ * NULL. */
 enum dt_status dt_transport_wait(struct dt_transport *t, struct dt_req *r, double limit_s,
                                  const char *what, struct dt_error *err);
 

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * What does not depend on who carries the messages: waiting, groups, the environment. */
+#include "exec/transport_impl.h"
+
+#include "exec/clock.h"
+
+#include <errno.h>
+#include <math.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+int dt_comm_size(const struct dt_comm *c)
+{
+    return c->n;
+}
+
+int dt_comm_member(const struct dt_comm *c)
+{
+    return c->me;
+}
+
+int dt_comm_rank(const struct dt_comm *c, int member)
+{
+    return c->ranks[member];
+}
+
+struct dt_transport *dt_comm_transport(const struct dt_comm *c)
+{
+    return c->t;
+}
+
+enum dt_status dt_transport_limit_from_environment(struct dt_error *err, double *out_s)
+{
+    const char *s = getenv("DISTTRAIN_OP_TIMEOUT_S");
+    char *end;
+    double v;
+
+    if (!s || !*s) {
+        *out_s = 300;
+        return DT_OK;
+    }
+    errno = 0;
+    v = strtod(s, &end);
+    if (*end || errno || !(v > 0) || isinf(v))
+        return dt_error_set(
+            err, DT_ERR_USAGE,
+            "DISTTRAIN_OP_TIMEOUT_S is \"%s\"; it takes a number of seconds above 0", s);
+    *out_s = v;
+    return DT_OK;
+}
+
+enum dt_status dt_transport_size_error(struct dt_error *err, int from, int to, uint64_t key,
+                                       size_t sent, size_t expected)
+{
+    if (key & DT_KEY_COLL)
+        return dt_error_set(err, DT_ERR_PEER,
+                            "rank %d sent %zu bytes in a collective, but rank %d expects %zu bytes",
+                            from, sent, to, expected);
+    return dt_error_set(err, DT_ERR_PEER,
+                        "rank %d sent %zu bytes with tag %llu, but rank %d expects %zu bytes", from,
+                        sent, (unsigned long long)key, to, expected);
+}
+
+/* A thirty-second of the time waited so far, so that a wait lasts at most so much longer than it
+ * had to. */
+static void pause_after(uint64_t waited_ns)
+{
+    uint64_t ns = waited_ns / 32;
+    struct timespec t = {0, 0};
+
+    ns = ns < 20000 ? 20000 : ns > 1000000 ? 1000000 : ns;
+    t.tv_nsec = (long)ns;
+    nanosleep(&t, NULL);
+}
+
+enum dt_status dt_transport_wait(struct dt_transport *t, struct dt_req *r, double limit_s,
+                                 const char *what, struct dt_error *err)
+{
+    uint64_t begin = 0, eager = 0;
+
+    if (!(limit_s > 0))
+        limit_s = t->limit_s;
+    for (;;) {
+        bool done;
+        uint64_t now;
+
+        DT_TRY(t->test(t, r, &done, err));
+        if (done)
+            return DT_OK;
+        now = dt_clock_ns();
+        if (begin == 0) {
+            begin = now;
+            eager = t->eager_ns(t, r);
+        }
+        if ((double)(now - begin) > limit_s * 1e9)
+            return dt_error_set(err, DT_ERR_TIMEOUT, "rank %d waited %g s for %s", t->rank, limit_s,
+                                what ? what : "another rank");
+        if (now - begin < eager)
+            sched_yield(); /* leaves the core to a rank that shares it */
+        else
+            pause_after(now - begin);
+    }
+}
