@@ -13,8 +13,10 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Loop tests take _i: type and instruction set. */
-enum { KT_ISAS = 3, KT_CASES = 2 * KT_ISAS };
+/* Loop tests take _i: type and instruction set.  Up to KT_CASES: the best there is, AVX2 and plain
+ * C; up to KT_ALL_CASES also AVX-512 without bf16 and AVX512-BF16 without AMX, which differ only in
+ * the kernels that have products of bf16. */
+enum { KT_ISAS = 3, KT_ALL_ISAS = 5, KT_CASES = 2 * KT_ISAS, KT_ALL_CASES = 2 * KT_ALL_ISAS };
 
 struct kt {
     struct dt_device *dev[2];
@@ -36,14 +38,14 @@ struct buf {
 
 static inline void kt_open(struct kt *k, int i)
 {
-    static const char *const isas[KT_ISAS] = {"v4", "v3", "base"};
+    static const char *const isas[KT_ALL_ISAS] = {"all", "v3", "base", "v4", "bf16"};
     struct dt_error err;
 
     memset(k, 0, sizeof(*k));
     k->t = i % 2 ? DT_BF16 : DT_F32;
     k->seed = dt_test_seed();
     dt_rng_init(&k->rng, k->seed, (uint64_t)i);
-    setenv("DT_CPU_ISA", isas[i / 2 % KT_ISAS], 1);
+    setenv("DT_CPU_ISA", isas[i / 2 % KT_ALL_ISAS], 1);
     for (int th = 0; th < 2; th++) {
         struct dt_device_options opt = {.threads = th + 1};
 

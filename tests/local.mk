@@ -24,6 +24,7 @@ check_PROGRAMS += \
 	tests/test_job \
 	tests/test_kernels_attention \
 	tests/test_kernels_basic \
+	tests/test_kernels_bf16 \
 	tests/test_kernels_loss \
 	tests/test_kernels_norm \
 	tests/test_kernels_product \
@@ -34,10 +35,12 @@ check_PROGRAMS += \
 	tests/test_modules_stage \
 	tests/test_network \
 	tests/test_orchestrate \
+	tests/test_placement \
 	tests/test_plan \
 	tests/test_png \
 	tests/test_profile \
 	tests/test_profile_fit \
+	tests/test_profiler \
 	tests/test_program \
 	tests/test_report \
 	tests/test_safetensors \
@@ -57,6 +60,7 @@ tests_test_transport_SOURCES = \
 	tests/transport_suite.c \
 	tests/transport_suite.h
 tests_test_infer_SOURCES = tests/test_infer.c tests/exec_fixture.h
+tests_test_profiler_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_infer_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_train_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_execute_SOURCES = tests/test_execute.c tests/exec_fixture.h
@@ -64,6 +68,7 @@ tests_test_execute_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 KERNEL_TEST_SOURCES = tests/kernel_util.h tests/ref_kernels.c tests/ref_kernels.h
 tests_test_kernels_attention_SOURCES = tests/test_kernels_attention.c $(KERNEL_TEST_SOURCES)
 tests_test_kernels_attention_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_kernels_bf16_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_kernels_basic_SOURCES = tests/test_kernels_basic.c $(KERNEL_TEST_SOURCES)
 tests_test_kernels_basic_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_kernels_loss_SOURCES = tests/test_kernels_loss.c $(KERNEL_TEST_SOURCES)

@@ -8,6 +8,9 @@ noinst_LIBRARIES += libdtkernels.a libdtkernels_base.a
 libdtkernels_a_CFLAGS = $(KERNELS_CFLAGS)
 libdtkernels_a_SOURCES = \
 	src/exec/device.h \
+	src/kernels/cpu/bf16.c \
+	src/kernels/cpu/bf16.h \
+	src/kernels/cpu/bf16_amx.h \
 	src/kernels/cpu/cpu.h \
 	src/kernels/cpu/device.c \
 	src/kernels/cpu/dnnl.c \
@@ -18,6 +21,9 @@ libdtkernels_a_SOURCES = \
 	src/kernels/kernels.h
 KERNELS_SIMD = \
 	src/kernels/cpu/act_simd.c \
+	src/kernels/cpu/attention_bf16.h \
+	src/kernels/cpu/attention_bf16_bwd_simd.c \
+	src/kernels/cpu/attention_bf16_simd.c \
 	src/kernels/cpu/attention_bwd_simd.c \
 	src/kernels/cpu/attention_simd.c \
 	src/kernels/cpu/elementwise_simd.c \

@@ -5,6 +5,7 @@
  *   task = (sequence, key/value head); its query heads one after another, so dk and dv add up in
  * order D = rowsum(do * o) for each block of keys, for each ROWS queries p  = exp(s - lse) dv += pᵀ
  * do ds = p (do vᵀ - D) scale     dq += ds k      dk += dsᵀ q */
+#include "kernels/cpu/attention_bf16.h"
 #include "kernels/cpu/tile.h"
 
 enum { ROWS = 96, KEYS = 64 };
@@ -170,6 +171,11 @@ static void attention_bwd(struct dt_queue *q, const struct dt_attention *p, cons
     assert(p->heads > 0 && p->kv_heads > 0 && p->heads % p->kv_heads == 0 && p->head_dim > 0);
     if (q->status != DT_OK || p->n_seq == 0)
         return;
+    if (p->dtype == DT_BF16 && dt_cpu_of(q)->bf16_product) {
+        DT_SIMD(dt_cpu_attention_bf16_bwd)
+        (q, dt_cpu_of(q)->bf16_product, p, query, key, value, o, lse, d_o, dq, dk, dv);
+        return;
+    }
     a.scratch_each = dt_vec_round(carve(&a, 0, NULL));
     a.scratch =
         dt_cpu_scratch(q, DT_SCRATCH_KERNEL, sizeof(float) * (size_t)(a.scratch_each * q->threads));

@@ -8,6 +8,7 @@
  *     for each block of keys                      kᵀ and v of the block in fp32, loaded once a slab
  *       for each ROWS queries                     s = q kᵀ; p = exp(s - max); o = o * rescale + p v
  */
+#include "kernels/cpu/attention_bf16.h"
 #include "kernels/cpu/tile.h"
 
 enum { SLAB = 384, ROWS = 48, KEYS = 64 };
@@ -155,6 +156,11 @@ static void attention_fwd(struct dt_queue *q, const struct dt_attention *p, cons
     assert(p->heads > 0 && p->kv_heads > 0 && p->heads % p->kv_heads == 0 && p->head_dim > 0);
     if (q->status != DT_OK || p->n_seq == 0 || p->rows_q == 0)
         return;
+    if (p->dtype == DT_BF16 && dt_cpu_of(q)->bf16_product) {
+        DT_SIMD(dt_cpu_attention_bf16_fwd)
+        (q, dt_cpu_of(q)->bf16_product, p, query, key, value, o, lse);
+        return;
+    }
     a.slabs = dt_max64(1, dt_blocks(p->max_q, SLAB));
     a.room = dt_vec_round(p->head_dim);
     a.scratch_each = dt_vec_round(carve(&a, 0, NULL));

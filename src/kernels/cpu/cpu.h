@@ -7,6 +7,7 @@
 #ifndef DT_KERNELS_CPU_CPU_H
 #define DT_KERNELS_CPU_CPU_H
 
+#include "kernels/cpu/bf16.h"
 #include "kernels/kernels.h"
 
 #include <assert.h>
@@ -17,7 +18,8 @@ enum { DT_SCRATCH_KERNEL, DT_SCRATCH_OUTER, DT_SCRATCH_PRODUCT, DT_SCRATCH_TEMP,
 
 struct dt_cpu {
     struct dt_device dev;
-    void *engine; /* of the product library */
+    void *engine;                     /* of the product library */
+    dt_bf16_product_fn *bf16_product; /* of attention; NULL = fp32 */
     _Atomic int64_t now_bytes, max_bytes;
 };
 
@@ -32,6 +34,11 @@ struct dt_queue {
     } scratch[DT_SCRATCH_N];
     struct dt_products *products; /* primitives by shape, dnnl.c */
 };
+
+static inline const struct dt_cpu *dt_cpu_of(const struct dt_queue *q)
+{
+    return q->dev->impl;
+}
 
 void dt_queue_fail(struct dt_queue *q, enum dt_status status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

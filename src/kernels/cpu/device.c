@@ -279,26 +279,42 @@ static int cores_allowed(void)
     return n > 0 ? (int)n : 1;
 }
 
-/* The kernels of the widest instruction set that this machine has; DT_CPU_ISA=base|v3 lowers it,
- * for tests of the others. */
-static const char *fill_kernels(struct dt_kernels *k)
+/* The kernels of the widest instruction set that this machine has; DT_CPU_ISA=base, v3, v4 (without
+ * bf16) or bf16 (without AMX) lowers it, for tests of the others. */
+#ifdef DT_CPU_X86
+enum { BASE, V3, V4, BF16, ALL };
+
+static int level_cap(void)
+{
+    static const char *const names[ALL] = {"base", "v3", "v4", "bf16"};
+    const char *cap = getenv("DT_CPU_ISA");
+    int level = BASE;
+
+    while (level < ALL && !(cap && strcmp(cap, names[level]) == 0))
+        level++;
+    return level;
+}
+#endif
+
+static const char *fill_kernels(struct dt_cpu *cpu, struct dt_kernels *k)
 {
     const char *isa = "generic";
 
+    cpu->bf16_product = NULL;
     dt_cpu_simd_base(k);
 #ifdef DT_CPU_X86
-    const char *cap = getenv("DT_CPU_ISA");
-    int level = cap && strcmp(cap, "base") == 0 ? 0 : cap && strcmp(cap, "v3") == 0 ? 3 : 4;
+    int level = level_cap();
 
     __builtin_cpu_init();
-    if (level >= 3 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+    if (level >= V3 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
         __builtin_cpu_supports("bmi2")) {
         dt_cpu_simd_v3(k);
         isa = "AVX2";
-        if (level >= 4 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        if (level >= V4 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
             __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
             __builtin_cpu_supports("avx512vl")) {
             dt_cpu_simd_v4(k);
+            cpu->bf16_product = level >= BF16 ? dt_bf16_product(level > BF16) : NULL;
             isa = "AVX-512";
         }
     }
@@ -360,7 +376,7 @@ enum dt_status dt_device_open_cpu(const struct dt_device_options *opt, struct dt
         .weight_changed = dt_cpu_weight_changed,
     };
     snprintf(cpu->dev.info.name, sizeof(cpu->dev.info.name), "cpu");
-    snprintf(cpu->dev.info.isa, sizeof(cpu->dev.info.isa), "%s", fill_kernels(k));
+    snprintf(cpu->dev.info.isa, sizeof(cpu->dev.info.isa), "%s", fill_kernels(cpu, k));
     cpu->dev.info.threads = opt && opt->threads > 0 ? opt->threads : cores_allowed();
 #ifndef _OPENMP
     cpu->dev.info.threads = 1;

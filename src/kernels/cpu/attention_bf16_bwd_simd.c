@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Attention of bf16, backward: the walk of attention_bwd_simd.c.  Blocks of scores are made
+ * transposed, keys down and queries across, so that they come out as the left operands that dk and
+ * dv take; dq grows transposed and takes them in pairs.
+ *
+ *   D = rowsum(do * o)
+ *   for each block of keys, for each ROWS queries
+ *       sᵀ = k qᵀ           p = exp(s - lse)         dv += bf16(p)ᵀ do
+ *       dpᵀ = v doᵀ         ds = p (dp - D)          dk += bf16(ds)ᵀ q      dqᵀ += kᵀ bf16(ds)ᵀ */
+#include "kernels/cpu/attention_bf16.h"
+
+enum { ROWS = 64, KEYS = 64 };
+
+struct attn {
+    struct dt_attention a;
+    dt_bf16_product_fn *product;
+    const uint16_t *q, *k, *v, *o, *d_o;
+    const float *lse;
+    uint16_t *dq, *dk, *dv;
+    int64_t room; /* head_dim in whole tiles */
+    int64_t rooms_q, rooms_k;
+    char *scratch;
+    int64_t each; /* bytes of a thread's share */
+};
+
+struct work {
+    float *dq;               /* room x rooms_q: transposed */
+    float *dk, *dv;          /* rooms_k x room */
+    float *s, *dp;           /* KEYS x ROWS */
+    float *dot, *lse;        /* rooms_q: D, and the log-sum-exp, +inf where p is 0 */
+    uint16_t *qt, *dot_t;    /* room x rooms_q: qᵀ, doᵀ in pairs */
+    uint16_t *q, *d_o;       /* rooms_q x room in pairs */
+    uint16_t *k, *v;         /* KEYS x room, rows */
+    uint16_t *kt;            /* room x KEYS, rows */
+    uint16_t *p, *ds, *ds_2; /* KEYS x ROWS: rows, rows, pairs */
+};
+
+static int64_t carve(const struct attn *a, int thread, struct work *w)
+{
+    int64_t q = a->rooms_q * a->room, k = a->rooms_k * a->room, block = KEYS * ROWS;
+    float *f;
+    uint16_t *h;
+
+    if (!w)
+        return 4 * (q + 2 * k + 2 * block + 2 * a->rooms_q) +
+               2 * (4 * q + 3 * KEYS * a->room + 3 * block);
+    f = (float *)(void *)(a->scratch + thread * a->each);
+    w->dq = f, f += q;
+    w->dk = f, f += k;
+    w->dv = f, f += k;
+    w->s = f, f += block;
+    w->dp = f, f += block;
+    w->dot = f, f += a->rooms_q;
+    w->lse = f, f += a->rooms_q;
+    h = (uint16_t *)f;
+    w->qt = h, h += q;
+    w->dot_t = h, h += q;
+    w->q = h, h += q;
+    w->d_o = h, h += q;
+    w->k = h, h += KEYS * a->room;
+    w->v = h, h += KEYS * a->room;
+    w->kt = h, h += KEYS * a->room;
+    w->p = h, h += block;
+    w->ds = h, h += block;
+    w->ds_2 = h;
+    return 0;
+}
+
+struct span { /* of one sequence */
+    int64_t first_q, lq, first_k, lk;
+};
+
+/* Scores of two keys for the queries r .. r + ROWS, of which those before from[] see nothing. */
+DT_INLINE void two_keys(const struct attn *a, const struct work *w, int64_t j, int64_t r,
+                        const int64_t from[2])
+{
+    const float *lse = w->lse + r, *dot = w->dot + r, scale = a->a.scale;
+    uint16_t *pairs = w->ds_2 + j * ROWS;
+
+    for (int h = 0; h < 2; h++) {
+        const float *s = w->s + (j + h) * ROWS, *dp = w->dp + (j + h) * ROWS;
+        uint16_t *p = w->p + (j + h) * ROWS, *ds = w->ds + (j + h) * ROWS;
+        int64_t begin = dt_min64(ROWS, dt_max64(0, from[h]));
+
+        memset(p, 0, sizeof(*p) * (size_t)begin);
+        memset(ds, 0, sizeof(*ds) * (size_t)begin);
+        DT_SIMD_LOOP
+        for (int64_t i = begin; i < ROWS; i++) {
+            float e = dt_exp(scale * s[i] - lse[i]);
+
+            p[i] = dt_to_bf16(e);
+            ds[i] = dt_to_bf16(e * (dp[i] - dot[i]));
+        }
+    }
+    DT_SIMD_LOOP
+    for (int64_t i = 0; i < ROWS; i++) {
+        uint32_t pair = (uint32_t)w->ds[j * ROWS + i] | (uint32_t)w->ds[(j + 1) * ROWS + i] << 16;
+
+        memcpy(pairs + 2 * i, &pair, sizeof(pair));
+    }
+}
+
+static void block_pair(const struct attn *a, const struct work *w, const struct span *s, int64_t r,
+                       int64_t k0, int64_t nk)
+{
+    int64_t room = a->room, keys = dt_up_to(nk, DT_BF16_K), shift = s->lk - s->lq;
+
+    a->product(keys, ROWS, room, w->k, room, w->qt + 2 * r, a->rooms_q, w->s, ROWS, false);
+    a->product(keys, ROWS, room, w->v, room, w->dot_t + 2 * r, a->rooms_q, w->dp, ROWS, false);
+    for (int64_t j = 0; j < keys; j += 2) {
+        int64_t from[2];
+
+        for (int h = 0; h < 2; h++) {
+            from[h] = a->a.causal ? k0 + j + h - shift - r : 0;
+            if (j + h >= nk)
+                from[h] = ROWS;
+        }
+        two_keys(a, w, j, r, from);
+    }
+    a->product(keys, room, ROWS, w->p, ROWS, w->d_o + r * room, room, w->dv + k0 * room, room,
+               true);
+    a->product(keys, room, ROWS, w->ds, ROWS, w->q + r * room, room, w->dk + k0 * room, room, true);
+    a->product(room, ROWS, keys, w->kt, KEYS, w->ds_2, ROWS, w->dq + r, a->rooms_q, true);
+}
+
+static float bf16_float(uint16_t h)
+{
+    return dt_bits_float((uint32_t)h << 16);
+}
+
+/* The head's queries, upstream gradients and what goes with each row. */
+static void load_head(const struct attn *a, const struct work *w, const struct span *s,
+                      int64_t head, int64_t rooms)
+{
+    const struct dt_attention *p = &a->a;
+    int64_t d = p->head_dim, room = a->room;
+    const uint16_t *q = a->q + s->first_q * p->stride_q + head * d;
+    const uint16_t *g = a->d_o + s->first_q * p->stride_o + head * d;
+    const uint16_t *o = a->o + s->first_q * p->stride_o + head * d;
+    const float *lse = a->lse + head * p->rows_q + s->first_q;
+
+    dt_bf16_transposed_pairs(q, p->stride_q, s->lq, d, a->rooms_q, room, w->qt);
+    dt_bf16_transposed_pairs(g, p->stride_o, s->lq, d, a->rooms_q, room, w->dot_t);
+    dt_bf16_pairs(q, p->stride_q, s->lq, d, rooms, room, w->q);
+    dt_bf16_pairs(g, p->stride_o, s->lq, d, rooms, room, w->d_o);
+    for (int64_t r = 0; r < rooms; r++) {
+        w->dot[r] = 0;
+        w->lse[r] = r < s->lq && lse[r] != -INFINITY ? lse[r] : INFINITY;
+        if (r < s->lq)
+            DT_SUM(w->dot[r], 0, d,
+                   bf16_float(g[r * p->stride_o + i]) * bf16_float(o[r * p->stride_o + i]));
+    }
+}
+
+static void head_pass(const struct attn *a, const struct work *w, const struct span *s,
+                      int64_t head, int64_t kv)
+{
+    const struct dt_attention *p = &a->a;
+    int64_t d = p->head_dim, room = a->room, shift = s->lk - s->lq, rooms = dt_up_to(s->lq, ROWS);
+    uint16_t *dq = a->dq + s->first_q * p->stride_q + head * d;
+
+    load_head(a, w, s, head, rooms);
+    memset(w->dq, 0, sizeof(float) * (size_t)(room * a->rooms_q));
+    for (int64_t k0 = 0; k0 < s->lk; k0 += KEYS) {
+        int64_t nk = dt_min64(KEYS, s->lk - k0), from = 0;
+        const uint16_t *k = a->k + (s->first_k + k0) * p->stride_k + kv * d;
+        const uint16_t *v = a->v + (s->first_k + k0) * p->stride_v + kv * d;
+
+        if (p->causal)
+            from = dt_max64(0, k0 - shift) / ROWS * ROWS;
+        dt_bf16_rows(k, p->stride_k, nk, d, KEYS, room, w->k);
+        dt_bf16_rows(v, p->stride_v, nk, d, KEYS, room, w->v);
+        dt_bf16_transposed(k, p->stride_k, nk, d, KEYS, room, w->kt);
+        for (int64_t r = from; r < s->lq; r += ROWS)
+            block_pair(a, w, s, r, k0, nk);
+    }
+    for (int64_t r = 0; r < s->lq; r++)
+        for (int64_t c = 0; c < d; c++)
+            dq[r * p->stride_q + c] = dt_to_bf16(p->scale * w->dq[c * a->rooms_q + r]);
+}
+
+static void store(const float *from, int64_t room, int64_t rows, int64_t width, float f,
+                  uint16_t *to, int64_t stride)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        DT_SIMD_LOOP
+        for (int64_t i = 0; i < width; i++)
+            to[r * stride + i] = dt_to_bf16(f * from[r * room + i]);
+    }
+}
+
+static void task(void *arg, int64_t block, int thread)
+{
+    const struct attn *a = arg;
+    const struct dt_attention *p = &a->a;
+    int64_t kv = block % p->kv_heads, seq = block / p->kv_heads;
+    struct span s = {p->cu_q[seq], p->cu_q[seq + 1] - p->cu_q[seq], p->cu_k[seq],
+                     p->cu_k[seq + 1] - p->cu_k[seq]};
+    int64_t group = p->heads / p->kv_heads, d = p->head_dim;
+    size_t bytes = sizeof(float) * (size_t)(dt_up_to(s.lk, KEYS) * a->room);
+    struct work w;
+
+    assert(s.lq <= p->max_q && s.lk <= p->max_k);
+    carve(a, thread, &w);
+    memset(w.dk, 0, bytes);
+    memset(w.dv, 0, bytes);
+    for (int64_t h = kv * group; h < (kv + 1) * group; h++)
+        head_pass(a, &w, &s, h, kv);
+    store(w.dk, a->room, s.lk, d, p->scale, a->dk + s.first_k * p->stride_k + kv * d, p->stride_k);
+    store(w.dv, a->room, s.lk, d, 1.0f, a->dv + s.first_k * p->stride_v + kv * d, p->stride_v);
+}
+
+void DT_SIMD(dt_cpu_attention_bf16_bwd)(struct dt_queue *q, dt_bf16_product_fn *product,
+                                        const struct dt_attention *p, const void *query,
+                                        const void *key, const void *value, const void *o,
+                                        const float *lse, const void *d_o, void *dq, void *dk,
+                                        void *dv)
+{
+    struct attn a = {.a = *p,
+                     .product = product,
+                     .q = query,
+                     .k = key,
+                     .v = value,
+                     .o = o,
+                     .d_o = d_o,
+                     .lse = lse,
+                     .dq = dq,
+                     .dk = dk,
+                     .dv = dv,
+                     .room = dt_up_to(p->head_dim, DT_BF16_K),
+                     .rooms_q = dt_up_to(p->max_q, ROWS),
+                     .rooms_k = dt_up_to(p->max_k, KEYS)};
+
+    a.each = dt_up_to(carve(&a, 0, NULL), 64);
+    a.scratch = dt_cpu_scratch(q, DT_SCRATCH_KERNEL, (size_t)(a.each * q->threads));
+    if (a.scratch)
+        dt_cpu_for(q, p->n_seq * p->kv_heads, task, &a);
+}

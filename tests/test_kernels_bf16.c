@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Small products of bf16: those of this CPU, and the AMX one on imitated tiles, which need no CPU
+ * that has them. */
+#include "core/rng.h"
+#include "kernels/cpu/bf16.h"
+#include "test_util.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- tiles as Intel's manual describes them ---- */
+
+static struct {
+    unsigned char byte[16][64];
+} tiles[8];
+static bool configured;
+
+static void tile_load(int t, const void *from, size_t stride)
+{
+    ck_assert(configured);
+    for (size_t r = 0; r < 16; r++)
+        memcpy(tiles[t].byte[r], (const char *)from + r * stride, 64);
+}
+
+static void tile_store(int t, void *to, size_t stride)
+{
+    for (size_t r = 0; r < 16; r++)
+        memcpy((char *)to + r * stride, tiles[t].byte[r], 64);
+}
+
+static float wide(const unsigned char *p, int i)
+{
+    uint32_t u = 0;
+    float f;
+
+    memcpy((char *)&u + 2, p + 2 * i, 2);
+    memcpy(&f, &u, sizeof(f));
+    return f;
+}
+
+/* c[m][n] += a[m][2k] b[k][2n] + a[m][2k+1] b[k][2n+1] */
+static void tile_dp(int c, int a, int b)
+{
+    for (int m = 0; m < 16; m++)
+        for (int n = 0; n < 16; n++) {
+            float s;
+
+            memcpy(&s, tiles[c].byte[m] + 4 * n, 4);
+            for (int k = 0; k < 16; k++)
+                for (int h = 0; h < 2; h++)
+                    s += wide(tiles[a].byte[m], 2 * k + h) * wide(tiles[b].byte[k], 2 * n + h);
+            memcpy(tiles[c].byte[m] + 4 * n, &s, 4);
+        }
+}
+
+static void tile_config(const void *p)
+{
+    const unsigned char *c = p;
+
+    ck_assert_int_eq(c[0], 1);
+    for (int i = 0; i < 8; i++) {
+        uint16_t bytes;
+
+        memcpy(&bytes, c + 16 + 2 * i, 2);
+        ck_assert_int_eq(bytes, 64);
+        ck_assert_int_eq(c[48 + i], 16);
+    }
+    configured = true;
+}
+
+#define DT_AMX_TARGET
+#define _tile_loadd(t, p, s) tile_load(t, p, s)
+#define _tile_stored(t, p, s) tile_store(t, p, s)
+#define _tile_zero(t) memset(&tiles[t], 0, sizeof(tiles[t]))
+#define _tile_dpbf16ps(c, a, b) tile_dp(c, a, b)
+#define _tile_loadconfig(p) tile_config(p)
+#define _tile_release() (configured = false)
+#include "kernels/cpu/bf16_amx.h"
+
+/* ---- against plain sums ---- */
+
+enum { EXTRA = 5 }; /* columns behind the rows of a, b and c that nobody may touch */
+
+static void check(dt_bf16_product_fn *product, struct dt_rng *r, uint64_t seed, int64_t m,
+                  int64_t n, int64_t k, bool add)
+{
+    int64_t lda = k + EXTRA, ldb = n + EXTRA, ldc = n + EXTRA;
+    uint16_t *a = calloc((size_t)(m * lda), 2), *b = calloc((size_t)(k * ldb), 2);
+    float *c = calloc((size_t)(m * ldc), 4), *before = calloc((size_t)(m * ldc), 4);
+
+    for (int64_t i = 0; i < m * lda; i++)
+        a[i] = (uint16_t)(0x3f00u + dt_rng_below(r, 0x100) + (dt_rng_below(r, 2) << 15));
+    for (int64_t i = 0; i < k * ldb; i++)
+        b[i] = (uint16_t)(0x3f00u + dt_rng_below(r, 0x100) + (dt_rng_below(r, 2) << 15));
+    for (int64_t i = 0; i < m * ldc; i++)
+        before[i] = c[i] = (float)dt_rng_normal(r);
+    product(m, n, k, a, lda, b, ldb, c, ldc, add);
+    for (int64_t i = 0; i < m; i++) {
+        for (int64_t j = 0; j < n; j++) {
+            double want = add ? (double)before[i * ldc + j] : 0;
+
+            for (int64_t p = 0; p < k; p++)
+                want += (double)wide((const unsigned char *)&a[i * lda + p], 0) *
+                        (double)wide((const unsigned char *)&b[p / 2 * 2 * ldb + 2 * j + p % 2], 0);
+            ck_assert_msg(fabs((double)c[i * ldc + j] - want) <= 1e-6 * sqrt((double)k) * 8,
+                          "%dx%dx%d at %d, %d: %g, expected %g (seed %" PRIu64 ")", (int)m, (int)n,
+                          (int)k, (int)i, (int)j, (double)c[i * ldc + j], want, seed);
+        }
+        for (int64_t j = n; j < ldc; j++)
+            ck_assert(c[i * ldc + j] == before[i * ldc + j]);
+    }
+    free(a), free(b), free(c), free(before);
+}
+
+static void check_all(dt_bf16_product_fn *product)
+{
+    struct dt_rng r;
+    uint64_t seed = dt_test_seed();
+
+    dt_rng_init(&r, seed, 77);
+    for (int add = 0; add < 2; add++) {
+        check(product, &r, seed, 16, 16, 32, add);
+        check(product, &r, seed, 16, 64, 96, add);
+        check(product, &r, seed, 48, 32, 64, add);
+        check(product, &r, seed, 64, 48, 64, add);
+        check(product, &r, seed, 32, 80, 32, add);
+        check(product, &r, seed, 80, 112, 160, add);
+    }
+}
+
+START_TEST(test_this_cpu)
+{
+    dt_bf16_product_fn *product = dt_bf16_product(_i > 0);
+
+    if (product)
+        check_all(product);
+}
+END_TEST
+
+START_TEST(test_imitated_amx)
+{
+    check_all(product_amx);
+    ck_assert(!configured);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("kernels: small products of bf16");
+    TCase *t = tcase_create("bf16");
+    SRunner *r;
+    int failed;
+
+    tcase_set_timeout(t, 120);
+    tcase_add_loop_test(t, test_this_cpu, 0, 2);
+    tcase_add_test(t, test_imitated_amx);
+    suite_add_tcase(s, t);
+    r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? 1 : 0;
+}
