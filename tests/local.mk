@@ -35,12 +35,10 @@ check_PROGRAMS += \
 	tests/test_modules_stage \
 	tests/test_network \
 	tests/test_orchestrate \
-	tests/test_placement \
 	tests/test_plan \
 	tests/test_png \
 	tests/test_profile \
 	tests/test_profile_fit \
-	tests/test_profiler \
 	tests/test_program \
 	tests/test_report \
 	tests/test_safetensors \
@@ -60,7 +58,6 @@ tests_test_transport_SOURCES = \
 	tests/transport_suite.c \
 	tests/transport_suite.h
 tests_test_infer_SOURCES = tests/test_infer.c tests/exec_fixture.h
-tests_test_profiler_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_infer_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_train_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_execute_SOURCES = tests/test_execute.c tests/exec_fixture.h
