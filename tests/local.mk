@@ -20,6 +20,7 @@ check_PROGRAMS += \
 	tests/test_doc \
 	tests/test_engine \
 	tests/test_execute \
+	tests/test_execute_ranks \
 	tests/test_infer \
 	tests/test_job \
 	tests/test_kernels_attention \
@@ -35,6 +36,7 @@ check_PROGRAMS += \
 	tests/test_modules_stage \
 	tests/test_network \
 	tests/test_orchestrate \
+	tests/test_placement \
 	tests/test_plan \
 	tests/test_png \
 	tests/test_profile \
@@ -62,6 +64,8 @@ tests_test_infer_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_train_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_execute_SOURCES = tests/test_execute.c tests/exec_fixture.h
 tests_test_execute_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_execute_ranks_SOURCES = tests/test_execute_ranks.c tests/exec_fixture.h
+tests_test_execute_ranks_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 KERNEL_TEST_SOURCES = tests/kernel_util.h tests/ref_kernels.c tests/ref_kernels.h
 tests_test_kernels_attention_SOURCES = tests/test_kernels_attention.c $(KERNEL_TEST_SOURCES)
 tests_test_kernels_attention_LDADD = $(DT_KERNEL_LIBS) $(LDADD)

@@ -38,12 +38,11 @@ static enum dt_status check_layout(const struct dt_exec_options *o, struct dt_er
     for (int m = 0; m < o->plan->n_modules; m++) {
         const struct dt_layout *l = &o->plan->modules[m].layout;
 
-        if (l->tp * l->cp * l->ep * l->ip != 1)
-            return dt_error_set(
-                err, DT_ERR_INPUT,
-                "module %s: one process runs lanes of one device (tp, cp, ep and ip "
-                "1), not tp %d cp %d ep %d ip %d",
-                o->plan->module_names[m], l->tp, l->cp, l->ep, l->ip);
+        if (l->cp * l->ep * l->ip != 1)
+            return dt_error_set(err, DT_ERR_INPUT,
+                                "module %s: cp %d, ep %d and ip %d are planned and simulated; "
+                                "training takes 1 of each",
+                                o->plan->module_names[m], l->cp, l->ep, l->ip);
         if (l->pp == 1 && l->vpp > 1)
             return dt_error_set(err, DT_ERR_INPUT, "module %s: vpp %d needs more than one stage",
                                 o->plan->module_names[m], l->vpp);
@@ -76,7 +75,11 @@ enum dt_status dt_exec_new(const struct dt_exec_options *opt, struct dt_error *e
     if (st == DT_OK)
         st = open_device(x, err);
     if (st == DT_OK)
+        st = dt_exec_place(x, err);
+    if (st == DT_OK)
         st = dt_exec_build(x, err);
+    if (st == DT_OK)
+        st = dt_exec_comm_init(x, err);
     if (st != DT_OK) {
         dt_exec_free(x);
         return st;
@@ -89,7 +92,9 @@ void dt_exec_free(struct dt_exec *x)
 {
     if (!x)
         return;
+    dt_exec_comm_free(x);
     dt_exec_drop(x);
+    dt_exec_unplace(x);
     for (size_t i = 0; i < x->n_events; i++) {
         x->dev->event_free(x->begin[i]);
         x->dev->event_free(x->end[i]);
@@ -107,6 +112,10 @@ void dt_exec_free(struct dt_exec *x)
         dt_free(x->edge[k].src_mb);
         dt_free(x->edge[k].dst_mb);
     }
+    for (int m = 0; m < DT_MAX_MODULES; m++)
+        dt_free(x->lim[m]);
+    dt_free(x->losses);
+    dt_free(x->has_loss);
     dt_free(x->row_at);
     dt_free(x->img_at);
     dt_free(x->image_values);
@@ -121,14 +130,30 @@ void dt_exec_free(struct dt_exec *x)
 /* ---- ops ---- */
 
 /* SENDs stand behind the op that produces their data. */
-static int sends_of(const struct dt_program *p, uint32_t i)
+static int sends_of(const struct dt_exec *x, uint32_t i)
 {
+    const struct dt_program *p = x->p;
     const struct dt_lane *l = &p->lanes[p->ops[i].lane];
     int n = 0;
 
     for (uint32_t k = i + 1; k < l->first + l->n && p->ops[k].kind == DT_OP_SEND; k++)
-        n += p->ops[k].dep[1] == i;
+        n += p->ops[k].dep[1] == i ? dt_exec_send_users(x, k) : 0;
     return n;
+}
+
+/* What was gathered for the microbatch is its input. */
+static void open_inbox(struct dt_exec *x, struct dt_exec_vstage *vs, struct dt_slot_mb *s,
+                       bool grad)
+{
+    struct dt_message *m, **from = grad ? &s->dout_from : &s->in_from;
+
+    if (*from)
+        return;
+    m = dt_exec_received(x, vs, s->mb, grad);
+    if (!m)
+        return;
+    *from = m;
+    *(grad ? &s->dout : &s->in) = m->data.p;
 }
 
 /* Whose microbatch it is, and the buffers that it reads and writes. */
@@ -143,6 +168,7 @@ static enum dt_status prepare(struct dt_exec *x, struct dt_exec_vstage *vs, stru
         DT_TRY(dt_exec_message(x, vs, s->mb, false, out, err, &s->out));
     if (!forward && in > 0 && !s->din)
         DT_TRY(dt_exec_message(x, vs, s->mb, true, in, err, &s->din));
+    open_inbox(x, vs, s, !forward);
     *run = (struct dt_run){
         .batch = s->batch,
         .saved = dt_stage_has_backward(g) ? s->saved.p : NULL,
@@ -155,16 +181,47 @@ static enum dt_status prepare(struct dt_exec *x, struct dt_exec_vstage *vs, stru
 }
 
 /* What was read is given back, what was written goes to those that it is sent to. */
-static void hand_on(struct dt_slot_mb *s, bool forward, int sends)
+static void hand_on(struct dt_exec *x, struct dt_slot_mb *s, bool forward, int sends)
 {
     struct dt_message **from = forward ? &s->in_from : &s->dout_from;
     struct dt_message **to = forward ? &s->out : &s->din;
 
-    dt_exec_release(*from);
+    dt_exec_release(x, *from, 1);
     *from = NULL;
-    if (*to)
-        (*to)->users += sends - 1;
+    dt_exec_release(x, *to, 1 - sends);
     *to = NULL;
+}
+
+/* After the last backward of a stage its gradients are complete, for whoever sums them. */
+static void last_backward(struct dt_exec *x, struct dt_exec_vstage *vs, int lo, int hi)
+{
+    if (vs->backwards > 1 || !dt_stage_grads(vs->stage))
+        return;
+    dt_exec_finish_grads(x, vs, lo, hi);
+}
+
+/* Parameters that others have stepped have come since they were last used. */
+static void use_parameters(struct dt_exec *x, struct dt_exec_vstage *vs, int lo, int hi)
+{
+    for (int b = lo; x->t && vs->opt.sharded && b < hi; b++)
+        if (!vs->fresh[b - vs->first]) {
+            dt_stage_changed(x->q, vs->stage, b, b + 1);
+            vs->fresh[b - vs->first] = true;
+        }
+}
+
+/* When the last one is there, they go to the other ranks. */
+static enum dt_status take_losses(struct dt_exec *x, const struct dt_op *op,
+                                  const struct dt_slot_mb *s, struct dt_error *err)
+{
+    if (!s->empty)
+        dt_exec_loss_take(x, op, s);
+    if (--x->losses_left > 0)
+        return DT_OK;
+    DT_TRY(x->dev->queue_sync(x->q, err));
+    dt_exec_loss_sum(x);
+    dt_exec_comm_losses(x);
+    return DT_OK;
 }
 
 static enum dt_status compute(struct dt_exec *x, uint32_t i, struct dt_error *err)
@@ -180,40 +237,58 @@ static enum dt_status compute(struct dt_exec *x, uint32_t i, struct dt_error *er
     DT_TRY(dt_exec_slot(x, vs, op->mb, err, &s));
     if (!s->empty) {
         DT_TRY(prepare(x, vs, s, forward, err, &run));
-        if (forward)
+        if (forward) {
+            use_parameters(x, vs, lo, hi);
             dt_stage_forward(x->q, vs->stage, &run, lo, hi);
-        else
+        } else {
             dt_stage_backward(x->q, vs->stage, &run, lo, hi, DT_BACKWARD_BOTH);
+        }
     }
+    if (!forward)
+        last_backward(x, vs, lo, hi);
     if (!last)
         return DT_OK;
-    if (forward && !s->empty && vs->v == x->n_v[op->module] - 1 &&
+    if (!forward)
+        vs->backwards--;
+    if (forward && vs->v == x->n_v[op->module] - 1 &&
         x->o.model->modules[op->module].role != DT_ROLE_ENCODER)
-        dt_exec_loss_take(x, op, s);
-    hand_on(s, forward, sends_of(x->p, i));
+        DT_TRY(take_losses(x, op, s, err));
+    hand_on(x, s, forward, sends_of(x, i));
     if (!forward || !dt_stage_has_backward(vs->stage))
         dt_exec_slot_done(vs, s);
     return DT_OK;
 }
 
-/* Squares of all that is trained, then the factor that clips them. */
-static void grad_norm(struct dt_exec *x)
+/* Squares of all that is trained here and counted nowhere else, then those of the other ranks, then
+ * the factor that clips. */
+static enum dt_status grad_norm(struct dt_exec *x, struct dt_error *err)
 {
     x->dev->zero(x->q, x->sq, sizeof(double));
     for (int m = 0; m < x->o.model->n_modules; m++)
-        for (int r = 0; r < x->dp[m]; r++)
-            for (int v = 0; v < x->n_v[m]; v++) {
-                struct dt_exec_vstage *vs = dt_exec_vs(x, m, r, v);
+        for (int k = 0; k < x->dp[m] * x->n_v[m]; k++) {
+            struct dt_exec_vstage *vs = &x->vs[m][k];
+            const struct dt_exec_peers *p = &x->peers[m][vs->v % x->pp[m]];
 
-                if (!dt_stage_grads(vs->stage))
-                    continue;
-                dt_exec_finish_grads(x, vs, vs->first, vs->last);
-                if (r == 0) /* replicas hold the same sums */
-                    dt_optimizer_sum_sq(x->q, &vs->opt, x->sq);
-            }
+            if (!vs->stage || !dt_stage_grads(vs->stage))
+                continue;
+            dt_exec_finish_grads(x, vs, vs->first, vs->last);
+            /* replicas hold the same sums, unless each has its piece */
+            if (vs->replica == p->leader && (p->me == 0 || vs->opt.sharded))
+                dt_optimizer_sum_sq(x->q, &vs->opt, x->sq);
+        }
+    if (x->training) {
+        struct dt_req *req;
+
+        x->dev->copy(x->q, &x->host_sq, x->sq, sizeof(double), DT_COPY_TO_HOST);
+        DT_TRY(x->dev->queue_sync(x->q, err));
+        DT_TRY(x->t->post_all_reduce(x->training, DT_REDUCE_F64, &x->host_sq, 1, err, &req));
+        DT_TRY(dt_transport_wait(x->t, req, x->o.limit_s, "the gradient norm", err));
+        x->dev->copy(x->q, x->sq, &x->host_sq, sizeof(double), DT_COPY_TO_DEVICE);
+    }
     x->k->clip_coef(x->q, x->sq, (float)x->o.optimizer.clip, x->norm, x->coef);
     x->dev->copy(x->q, &x->host_norm, x->norm, sizeof(float), DT_COPY_TO_HOST);
     x->has_norm = true;
+    return DT_OK;
 }
 
 static void step(struct dt_exec *x, const struct dt_op *op)
@@ -230,8 +305,7 @@ static enum dt_status execute(struct dt_exec *x, uint32_t i, struct dt_error *er
 {
     const struct dt_op *op = &x->p->ops[i];
     struct dt_slot_mb *s;
-    bool leads = dt_op_resource(op->kind) == DT_RES_COLL &&
-                 x->p->group_ops[x->p->groups[op->peer].first] == i;
+    bool leads = dt_exec_leader(x, i) == i;
 
     switch (op->kind) {
     case DT_OP_FETCH:
@@ -246,9 +320,7 @@ static enum dt_status execute(struct dt_exec *x, uint32_t i, struct dt_error *er
             dt_exec_sync(x, &x->p->groups[op->peer]);
         return DT_OK;
     case DT_OP_GRAD_NORM:
-        if (leads)
-            grad_norm(x);
-        return DT_OK;
+        return leads ? grad_norm(x, err) : DT_OK;
     case DT_OP_STEP:
         step(x, op);
         return DT_OK;
@@ -263,69 +335,18 @@ static enum dt_status execute(struct dt_exec *x, uint32_t i, struct dt_error *er
 
 /* ---- the walk ---- */
 
-static enum dt_status event_room(struct dt_exec *x, struct dt_error *err)
-{
-    size_t n = x->p->n_ops;
-
-    if (dt_grow((void **)&x->begin, &x->cap_events, n + 1, sizeof(*x->begin)) ||
-        dt_grow((void **)&x->end, &x->cap_ends, n + 1, sizeof(*x->end)))
-        return dt_error_nomem(err, "events");
-    for (; x->n_events < n; x->n_events++) {
-        DT_TRY(x->dev->event_new(x->dev, err, &x->begin[x->n_events]));
-        if (x->dev->event_new(x->dev, err, &x->end[x->n_events]) != DT_OK) {
-            x->dev->event_free(x->begin[x->n_events]);
-            return err ? err->status : DT_ERR_NOMEM;
-        }
-    }
-    return DT_OK;
-}
-
-/* Members of a group begin and end together. */
-static void join_groups(const struct dt_program *p, struct dt_timeline *t)
-{
-    for (uint32_t g = 0; g < p->n_groups; g++) {
-        const uint32_t *op = &p->group_ops[p->groups[g].first];
-        int64_t begin = INT64_MAX, end = 0;
-
-        for (uint32_t k = 0; k < p->groups[g].n; k++) {
-            begin = t->begin_ns[op[k]] < begin ? t->begin_ns[op[k]] : begin;
-            end = t->end_ns[op[k]] > end ? t->end_ns[op[k]] : end;
-        }
-        for (uint32_t k = 0; k < p->groups[g].n; k++) {
-            t->begin_ns[op[k]] = begin;
-            t->end_ns[op[k]] = end;
-        }
-    }
-}
-
-static enum dt_status read_timeline(struct dt_exec *x, struct dt_error *err, struct dt_timeline *t)
-{
-    const struct dt_program *p = x->p;
-    uint64_t zero;
-
-    DT_TRY(dt_timeline_reserve(t, p->n_ops, err));
-    t->makespan_ns = 0;
-    if (p->n_ops == 0)
-        return DT_OK;
-    zero = x->dev->event_ns(x->begin[x->order[0]]);
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        t->begin_ns[i] = (int64_t)(x->dev->event_ns(x->begin[i]) - zero);
-        t->end_ns[i] = (int64_t)(x->dev->event_ns(x->end[i]) - zero);
-        if (t->end_ns[i] > t->makespan_ns)
-            t->makespan_ns = t->end_ns[i];
-    }
-    join_groups(p, t);
-    return DT_OK;
-}
-
 static void begin_iteration(struct dt_exec *x)
 {
     x->has_norm = false;
+    x->waited_ns = 0;
     for (int m = 0; m < x->o.model->n_modules; m++)
         for (int i = 0; i < x->dp[m] * x->n_v[m]; i++) {
             struct dt_exec_vstage *vs = &x->vs[m][i];
 
+            if (!vs->stage)
+                continue;
             memset(vs->finished, 0, (size_t)(vs->last - vs->first) * sizeof(*vs->finished));
+            memset(vs->fresh, 0, (size_t)(vs->last - vs->first) * sizeof(*vs->fresh));
             dt_stage_grads_begin(vs->stage);
             /* an iteration that failed may have left some in use */
             for (struct dt_slot_mb *s = vs->slots; s; s = s->next)
@@ -333,19 +354,62 @@ static void begin_iteration(struct dt_exec *x)
             for (struct dt_message *k = vs->messages; k; k = k->next)
                 k->users = 0;
             vs->in_use = 0;
+            vs->backwards = 0;
         }
+    for (uint32_t i = 0; i < x->p->n_ops; i++) {
+        const struct dt_op *op = &x->p->ops[i];
+
+        if (op->kind == DT_OP_BACKWARD && op->part == 0 && dt_exec_here(x, op))
+            dt_exec_op_vs(x, op)->backwards++;
+    }
+    /* a replica without microbatches has gradients, too */
+    for (int m = 0; m < x->o.model->n_modules; m++)
+        for (int i = 0; i < x->dp[m] * x->n_v[m]; i++)
+            if (x->vs[m][i].stage && x->vs[m][i].backwards == 0)
+                last_backward(x, &x->vs[m][i], x->vs[m][i].first, x->vs[m][i].last);
+}
+
+static enum dt_status walk_op(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    enum dt_status st;
+
+    DT_TRY(dt_exec_comm_wait(x, i, err));
+    x->dev->event_record(x->q, x->begin[i]);
+    st = execute(x, i, err);
+    x->dev->event_record(x->q, x->end[i]);
+    /* what others take must be there */
+    if (st == DT_OK && x->t)
+        st = x->dev->event_sync(x->end[i], err);
+    if (st != DT_OK)
+        return dt_exec_blame(x, i, st, err);
+    dt_exec_comm_ended(x, i);
+    return DT_OK;
 }
 
 static enum dt_status walk(struct dt_exec *x, struct dt_error *err)
 {
+    if (x->losses_left == 0) {
+        dt_exec_loss_sum(x);
+        dt_exec_comm_losses(x);
+    }
+    for (uint32_t k = 0; k < x->n_order; k++)
+        if (!dt_exec_is_comm(x, x->order[k]))
+            DT_TRY(walk_op(x, x->order[k], err));
+    return dt_exec_comm_end(x, err);
+}
+
+static void count_compute(struct dt_exec *x, struct dt_exec_result *r)
+{
+    int64_t ns = 0;
+
     for (uint32_t k = 0; k < x->n_order; k++) {
         uint32_t i = x->order[k];
 
-        x->dev->event_record(x->q, x->begin[i]);
-        DT_TRY(execute(x, i, err));
-        x->dev->event_record(x->q, x->end[i]);
+        if (dt_op_resource(x->p->ops[i].kind) == DT_RES_COMPUTE)
+            ns += (int64_t)(x->dev->event_ns(x->end[i]) - x->dev->event_ns(x->begin[i]));
     }
-    return DT_OK;
+    r->compute_s = (double)ns * 1e-9;
+    r->waited_s = (double)x->waited_ns * 1e-9;
 }
 
 enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
@@ -363,8 +427,9 @@ enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
     DT_TRY(dt_exec_loss_begin(x, err));
     DT_TRY(dt_exec_reserve(x, err));
     DT_TRY(dt_exec_make_order(x, err));
-    DT_TRY(event_room(x, err));
+    DT_TRY(dt_exec_event_room(x, err));
     begin_iteration(x);
+    DT_TRY(dt_exec_comm_begin(x, err));
     st = walk(x, err);
     if (st == DT_OK)
         st = x->dev->queue_sync(x->q, err);
@@ -372,12 +437,20 @@ enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
         x->dev->queue_sync(x->q, NULL);
     DT_TRY(st);
     if (timeline)
-        DT_TRY(read_timeline(x, err, timeline));
+        DT_TRY(dt_exec_read_timeline(x, err, timeline));
+    count_compute(x, &r);
     dt_exec_loss_end(x, &r);
     r.grad_norm = x->has_norm ? (double)x->host_norm : 0;
     r.lr = dt_optimizer_lr(&x->o.optimizer, in->step);
     *out = r;
     return DT_OK;
+}
+
+enum dt_status dt_exec_timeline(struct dt_exec *x, const struct dt_program *p, struct dt_error *err,
+                                struct dt_timeline *out)
+{
+    x->p = p;
+    return dt_exec_read_timeline(x, err, out);
 }
 
 /* ---- access ---- */
@@ -392,26 +465,34 @@ struct dt_optimizer *dt_exec_optimizer(const struct dt_exec *x, int module, int 
     return &dt_exec_vs(x, module, replica, v)->opt;
 }
 
+/* What the lowest replica here holds goes to the others here. */
+static void copy_to_replica(struct dt_exec *x, const struct dt_exec_vstage *from,
+                            struct dt_exec_vstage *to)
+{
+    size_t bytes = dt_stage_param_floats(to->stage) * sizeof(float);
+    size_t moments = to->opt.moments * sizeof(float);
+
+    x->dev->copy(x->q, dt_stage_master(to->stage), dt_stage_master(from->stage), bytes,
+                 DT_COPY_ON_DEVICE);
+    if (!to->opt.exp_avg || to->opt.sharded)
+        return;
+    x->dev->copy(x->q, to->opt.exp_avg, from->opt.exp_avg, moments, DT_COPY_ON_DEVICE);
+    x->dev->copy(x->q, to->opt.exp_avg_sq, from->opt.exp_avg_sq, moments, DT_COPY_ON_DEVICE);
+}
+
 enum dt_status dt_exec_changed(struct dt_exec *x, struct dt_error *err)
 {
     for (int m = 0; m < x->o.model->n_modules; m++)
-        for (int v = 0; v < x->n_v[m]; v++)
-            for (int r = 0; r < x->dp[m]; r++) {
-                struct dt_exec_vstage *first = dt_exec_vs(x, m, 0, v), *vs = dt_exec_vs(x, m, r, v);
-                size_t bytes = dt_stage_param_floats(vs->stage) * sizeof(float);
+        for (int k = 0; k < x->dp[m] * x->n_v[m]; k++) {
+            struct dt_exec_vstage *vs = &x->vs[m][k];
+            int leader = x->peers[m][vs->v % x->pp[m]].leader;
 
-                if (r > 0) {
-                    x->dev->copy(x->q, dt_stage_master(vs->stage), dt_stage_master(first->stage),
-                                 bytes, DT_COPY_ON_DEVICE);
-                    if (vs->opt.exp_avg) {
-                        x->dev->copy(x->q, vs->opt.exp_avg, first->opt.exp_avg, bytes,
-                                     DT_COPY_ON_DEVICE);
-                        x->dev->copy(x->q, vs->opt.exp_avg_sq, first->opt.exp_avg_sq, bytes,
-                                     DT_COPY_ON_DEVICE);
-                    }
-                }
-                dt_stage_changed(x->q, vs->stage, vs->first, vs->last);
-            }
+            if (!vs->stage)
+                continue;
+            if (vs->replica != leader)
+                copy_to_replica(x, dt_exec_vs(x, m, leader, vs->v), vs);
+            dt_stage_changed(x->q, vs->stage, vs->first, vs->last);
+        }
     return x->dev->queue_sync(x->q, err);
 }
 

@@ -2,16 +2,21 @@
  *
  * The executor: walks a program with real modules and records when each op began and ended.
  *
- * It decides no order.  A process hosts all lanes of the program; one total order that follows the
- * dependencies is taken from the program, and every op does what it says:
+ * It decides no order.  Every rank has the whole program and walks the ops of its lanes; a process
+ * alone hosts all of them.  One total order that follows the dependencies is taken from the
+ * program, and every op does what it says:
  *
  *   FETCH        samples of the microbatch become the batch of the lane's module
  *   FORWARD ...  the stage's blocks (of a bucket part) on the lane's device
- *   SEND, RECV   between lanes of a process: a hand-off; rows are copied only where the
- * microbatches of both sides differ GRAD_SYNC    replicas of a process add up their gradients, in
- * the order of replicas GRAD_NORM    the norm over everything that is trained, each parameter once
- *   STEP         AdamW
- *   PARAM_GATHER nothing: replicas of a process make the same step on whole parameters
+ *   SEND, RECV   between lanes of a rank: a hand-off; rows are copied only where the microbatches
+ *                of both sides differ.  Between ranks: a message of the rows that are wanted
+ *   GRAD_SYNC    the sum over replicas: ZeRO-1 leaves each rank its piece, ZeRO-0 all of it
+ *   GRAD_NORM    the norm over everything that is trained, each parameter once
+ *   STEP         AdamW over what the rank owns
+ *   PARAM_GATHER every rank gets the pieces that others stepped
+ *
+ * Messages and collectives between ranks are begun by a communication thread as soon as what they
+ * wait for has ended; all else runs on the calling thread.
  *
  * Microbatches live in slots: what a lane keeps between the forward and the backward.  Slots,
  * batches and buffers are made when first needed and used again, so a step allocates nothing of
@@ -23,11 +28,16 @@
 #include "exec/feed.h"
 #include "exec/modules/module.h"
 #include "exec/optimizer.h"
+#include "exec/transport.h"
 
 struct dt_exec_options {
     const struct dt_device *device;
-    const struct dt_model *model; /* one encoder, one LLM, one generator at most; images */
-    const struct dt_plan *plan;   /* layouts without tp, cp, ep, ip */
+    const struct dt_model *model;   /* one encoder, one LLM, one generator at most; images */
+    const struct dt_plan *plan;     /* layouts without cp, ep, ip */
+    struct dt_transport *transport; /* NULL = this process alone; else every rank calls with equal
+                                       options */
+    double limit_s;                 /* of a message or collective; 0 = 300 */
+    int64_t clock_ahead_ns;         /* of this rank's dt_clock_ns before rank 0's */
     enum dt_dtype dtype;
     struct dt_optimizer_options optimizer;
     const struct dt_diffusion *diffusion; /* NULL without a generator */
@@ -39,7 +49,8 @@ struct dt_exec_options {
 struct dt_exec_input {
     const struct dt_sequence *const *seqs;
     int64_t n;
-    int64_t step; /* counted from 1 */
+    int64_t step;  /* counted from 1 */
+    double signal; /* whatever; see the result */
 };
 
 struct dt_exec_result {
@@ -49,6 +60,8 @@ struct dt_exec_result {
     int64_t targets, images, tokens, encoded;
     double grad_norm; /* before clipping; 0 when nothing is trained */
     double lr;
+    double signal;              /* of the inputs of all ranks, added up */
+    double compute_s, waited_s; /* of this rank: in compute ops; until others had done something */
 };
 
 struct dt_exec;
@@ -59,13 +72,20 @@ enum dt_status dt_exec_new(const struct dt_exec_options *opt, struct dt_error *e
 void dt_exec_free(struct dt_exec *x);
 
 /* One iteration.  `p` was compiled for this plan and an assignment whose samples are 0 .. n-1 of
- * `in`. The timeline may be NULL. */
+ * `in`. The timeline may be NULL (at all ranks or none); rank 0 gets that of all of them.
+ * Collective: every rank has the same program and gets the same result. */
 enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
                            const struct dt_exec_input *in, struct dt_error *err,
                            struct dt_timeline *timeline, struct dt_exec_result *out);
 
+/* Of the last iteration, as above. */
+enum dt_status dt_exec_timeline(struct dt_exec *x, const struct dt_program *p, struct dt_error *err,
+                                struct dt_timeline *out);
+/* After the last iteration, before parameters are read: what others have stepped.  Collective. */
+enum dt_status dt_exec_gather(struct dt_exec *x, struct dt_error *err);
+
 /* The stage that holds virtual stage v of a replica, and its optimizer (checkpoints, tests).
- * Replicas hold equal parameters. */
+ * Replicas hold equal parameters.  NULL: it is on another rank. */
 struct dt_stage *dt_exec_stage(const struct dt_exec *x, int module, int replica, int v);
 struct dt_optimizer *dt_exec_optimizer(const struct dt_exec *x, int module, int replica, int v);
 /* Masters were written from outside: copies what replica 0 holds to the others and tells all. */

@@ -40,16 +40,26 @@ static enum dt_status build_vstage(struct dt_exec *x, struct dt_exec_vstage *vs,
                                    struct dt_error *err)
 {
     const struct dt_batch_limits one = {.rows = 64, .seqs = 1, .in = 64, .cond = 64};
+    size_t blocks = (size_t)(vs->last - vs->first) + 1;
+    struct dt_owned *owned;
+    enum dt_status st;
+    int n;
 
     vs->max = one;
     if (x->o.model->modules[vs->module].role != DT_ROLE_LLM)
         vs->max.in = vs->max.cond = 0;
-    vs->finished = dt_calloc((size_t)(vs->last - vs->first) + 1, sizeof(*vs->finished));
-    if (!vs->finished)
+    vs->finished = dt_calloc(blocks, sizeof(*vs->finished));
+    vs->fresh = dt_calloc(blocks, sizeof(*vs->fresh));
+    if (!vs->finished || !vs->fresh)
         return dt_error_nomem(err, "a stage");
     DT_TRY(make_stage(x, vs, &vs->max, err, &vs->stage));
+    DT_TRY(dt_exec_make_units(x, vs, err));
     dt_stage_init(x->q, vs->stage, x->o.seed);
-    return dt_optimizer_init(&vs->opt, x->dev, &x->o.model->modules[vs->module], vs->stage, err);
+    DT_TRY(dt_exec_owned(x, vs, err, &owned, &n));
+    st = dt_optimizer_init(&vs->opt, x->dev, &x->o.model->modules[vs->module], vs->stage, owned, n,
+                           err);
+    dt_free(owned);
+    return st;
 }
 
 enum dt_status dt_exec_build(struct dt_exec *x, struct dt_error *err)
@@ -57,10 +67,7 @@ enum dt_status dt_exec_build(struct dt_exec *x, struct dt_error *err)
     for (int m = 0; m < x->o.model->n_modules; m++) {
         const struct dt_module_plan *mp = &x->o.plan->modules[m];
 
-        x->pp[m] = mp->layout.pp;
-        x->dp[m] = mp->layout.dp;
-        x->n_v[m] = mp->layout.pp * mp->layout.vpp;
-        x->vs[m] = dt_calloc((size_t)x->dp[m] * x->n_v[m], sizeof(*x->vs[m]));
+        x->vs[m] = dt_calloc((size_t)x->dp[m] * (size_t)x->n_v[m], sizeof(*x->vs[m]));
         if (!x->vs[m])
             return dt_error_nomem(err, "stages");
         for (int r = 0; r < x->dp[m]; r++)
@@ -70,7 +77,8 @@ enum dt_status dt_exec_build(struct dt_exec *x, struct dt_error *err)
                 *vs = (struct dt_exec_vstage){.module = m, .replica = r, .v = v};
                 vs->first = mp->split[v];
                 vs->last = mp->split[v + 1];
-                DT_TRY(build_vstage(x, vs, err));
+                if (x->member[m][r * x->pp[m] + v % x->pp[m]] >= 0)
+                    DT_TRY(build_vstage(x, vs, err));
             }
     }
     return x->dev->queue_sync(x->q, err);
@@ -78,10 +86,7 @@ enum dt_status dt_exec_build(struct dt_exec *x, struct dt_error *err)
 
 static void free_slot(struct dt_exec *x, struct dt_slot_mb *s)
 {
-    struct dt_buffer *b[] = {&s->saved, &s->in_own, &s->dout_own};
-
-    for (size_t i = 0; i < sizeof(b) / sizeof(b[0]); i++)
-        x->dev->free(x->dev, b[i]->p);
+    x->dev->free(x->dev, s->saved.p);
     if (s->batch)
         dt_batch_free(s->batch);
     dt_free(s);
@@ -116,6 +121,8 @@ void dt_exec_drop(struct dt_exec *x)
             if (vs->stage)
                 dt_stage_free(vs->stage);
             dt_free(vs->finished);
+            dt_free(vs->fresh);
+            dt_free(vs->units);
         }
         dt_free(x->vs[m]);
     }
@@ -164,30 +171,58 @@ static enum dt_status gather_seqs(struct dt_exec *x, int module, uint32_t mb, in
     return DT_OK;
 }
 
+/* Counts of every microbatch of the module, here or not: both sides of a message know its size. */
+static enum dt_status count_module(struct dt_exec *x, int m, struct dt_error *err)
+{
+    const uint32_t *first = x->p->assignment->m[m].mb_first;
+    uint32_t n_mb = first[x->dp[m]];
+
+    if (dt_grow((void **)&x->lim[m], &x->cap_lim[m], n_mb + 1u, sizeof(*x->lim[m])))
+        return dt_error_nomem(err, "sizes of microbatches");
+    for (uint32_t mb = 0; mb < n_mb; mb++) {
+        int n;
+
+        DT_TRY(gather_seqs(x, m, mb, &n, err));
+        dt_feed_limits(x->o.model, m, x->mb_seqs, n, &x->lim[m][mb]);
+    }
+    return DT_OK;
+}
+
+struct dt_batch dt_exec_counts(const struct dt_exec *x, int module, uint32_t mb)
+{
+    const struct dt_batch_limits *l = &x->lim[module][mb];
+
+    return (struct dt_batch){.device = x->dev,
+                             .module = &x->o.model->modules[module],
+                             .rows = l->rows,
+                             .n_seq = l->seqs,
+                             .n_in = l->in,
+                             .n_cond = l->cond,
+                             .max_len = l->max_len};
+}
+
 enum dt_status dt_exec_reserve(struct dt_exec *x, struct dt_error *err)
 {
-    for (int m = 0; m < x->o.model->n_modules; m++)
-        for (int r = 0; r < x->dp[m]; r++) {
-            const uint32_t *first = x->p->assignment->m[m].mb_first;
-            struct dt_batch_limits max = dt_exec_vs(x, m, r, 0)->max;
+    for (int m = 0; m < x->o.model->n_modules; m++) {
+        DT_TRY(count_module(x, m, err));
+        for (int k = 0; k < x->dp[m] * x->n_v[m]; k++) {
+            struct dt_exec_vstage *vs = &x->vs[m][k];
+            const uint32_t *first = &x->p->assignment->m[m].mb_first[vs->replica];
+            struct dt_batch_limits max = vs->max;
             bool grown = false;
 
-            for (uint32_t mb = first[r]; mb < first[r + 1]; mb++) {
-                struct dt_batch_limits need;
-                int n;
+            for (uint32_t mb = first[0]; vs->stage && mb < first[1]; mb++) {
+                const struct dt_batch_limits *need = &x->lim[m][mb];
 
-                DT_TRY(gather_seqs(x, m, mb, &n, err));
-                dt_feed_limits(x->o.model, m, x->mb_seqs, n, &need);
-                grown |= grow_limit(&max.rows, need.rows);
-                grown |= grow_limit(&max.seqs, need.seqs);
-                grown |= grow_limit(&max.in, need.in);
-                grown |= grow_limit(&max.cond, need.cond);
+                grown |= grow_limit(&max.rows, need->rows);
+                grown |= grow_limit(&max.seqs, need->seqs);
+                grown |= grow_limit(&max.in, need->in);
+                grown |= grow_limit(&max.cond, need->cond);
             }
-            if (!grown)
-                continue;
-            for (int v = 0; v < x->n_v[m]; v++)
-                DT_TRY(replace_stage(x, dt_exec_vs(x, m, r, v), &max, err));
+            if (grown)
+                DT_TRY(replace_stage(x, vs, &max, err));
         }
+    }
     return DT_OK;
 }
 
@@ -277,42 +312,4 @@ void dt_exec_slot_done(struct dt_exec_vstage *vs, struct dt_slot_mb *s)
 {
     s->used = false;
     vs->in_use--;
-}
-
-/* ---- messages ---- */
-
-enum dt_status dt_exec_message(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb, bool grad,
-                               size_t bytes, struct dt_error *err, struct dt_message **out)
-{
-    struct dt_message *m = vs->messages;
-
-    while (m && (m->users > 0 || m->grad != grad)) /* sizes of the two directions differ */
-        m = m->next;
-    if (!m) {
-        m = dt_calloc(1, sizeof(*m));
-        if (!m)
-            return dt_error_nomem(err, "a message");
-        m->next = vs->messages;
-        vs->messages = m;
-    }
-    m->mb = mb;
-    m->grad = grad;
-    DT_TRY(dt_exec_room(x, &m->data, bytes, err));
-    m->users = 1;
-    *out = m;
-    return DT_OK;
-}
-
-struct dt_message *dt_exec_sent(const struct dt_exec_vstage *vs, uint32_t mb, bool grad)
-{
-    for (struct dt_message *m = vs->messages; m; m = m->next)
-        if (m->users > 0 && m->mb == mb && m->grad == grad)
-            return m;
-    return NULL;
-}
-
-void dt_exec_release(struct dt_message *m)
-{
-    if (m)
-        m->users--;
 }

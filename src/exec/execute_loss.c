@@ -4,6 +4,8 @@
  * up in the order of samples at the end, so the sum does not depend on layout, order or threads. */
 #include "exec/execute_impl.h"
 
+#include <string.h>
+
 /* A host array of at least n elements. */
 static enum dt_status host_room(struct dt_exec *x, void **p, size_t *cap, size_t n, size_t elem,
                                 struct dt_error *err)
@@ -19,6 +21,22 @@ static enum dt_status host_room(struct dt_exec *x, void **p, size_t *cap, size_t
     return DT_OK;
 }
 
+enum { LOSS_TEXT = 1, LOSS_IMAGE = 2 };
+
+/* Microbatches whose losses are computed here: by the first member of their lane. */
+static void count_losses(struct dt_exec *x)
+{
+    x->losses_left = 0;
+    for (uint32_t i = 0; i < x->p->n_ops; i++) {
+        const struct dt_op *op = &x->p->ops[i];
+
+        if (op->kind == DT_OP_FORWARD && op->part + 1 == op->parts && dt_exec_here(x, op) &&
+            dt_exec_op_vs(x, op)->v == x->n_v[op->module] - 1 &&
+            x->o.model->modules[op->module].role != DT_ROLE_ENCODER)
+            x->losses_left++;
+    }
+}
+
 enum dt_status dt_exec_loss_begin(struct dt_exec *x, struct dt_error *err)
 {
     const struct dt_module *gen =
@@ -26,6 +44,12 @@ enum dt_status dt_exec_loss_begin(struct dt_exec *x, struct dt_error *err)
     int64_t rows = 0, images = 0, targets = 0;
     size_t n = (size_t)x->in->n;
 
+    if (dt_grow((void **)&x->losses, &x->cap_losses, 2 * n + 1, sizeof(*x->losses)) ||
+        dt_grow((void **)&x->has_loss, &x->cap_has_loss, n + 1, sizeof(*x->has_loss)))
+        return dt_error_nomem(err, "losses");
+    memset(x->losses, 0, (2 * n + 1) * sizeof(*x->losses));
+    memset(x->has_loss, 0, n + 1);
+    count_losses(x);
     if (n > x->cap_samples) {
         int64_t *row_at = dt_realloc(x->row_at, n * sizeof(*row_at));
         int64_t *img_at = row_at ? dt_realloc(x->img_at, n * sizeof(*img_at)) : NULL;
@@ -69,10 +93,13 @@ void dt_exec_loss_take(struct dt_exec *x, const struct dt_op *op, const struct d
     enum dt_role role = x->o.model->modules[op->module].role;
     int64_t at = 0;
 
+    if (x->member[op->module][op->replica * x->pp[op->module] + op->stage] > 0)
+        return;
     for (uint32_t i = 0; i < mb->n; i++) {
         int64_t j = a->samples[mb->first + i];
         const struct dt_sequence *q = x->in->seqs[j];
 
+        x->has_loss[j] |= role == DT_ROLE_LLM ? LOSS_TEXT : LOSS_IMAGE;
         if (role == DT_ROLE_LLM) {
             x->dev->copy(x->q, x->nll + x->row_at[j], s->batch->dev.nll + at,
                          (size_t)q->n_tokens * sizeof(float), DT_COPY_TO_HOST);
@@ -88,23 +115,43 @@ void dt_exec_loss_take(struct dt_exec *x, const struct dt_op *op, const struct d
     }
 }
 
+/* Per sample, and these in the order of samples: the same sum whatever the layout. */
+void dt_exec_loss_sum(struct dt_exec *x)
+{
+    size_t n = (size_t)x->in->n;
+    int gen = x->edge[DT_EDGE_COND].src >= 0 ? x->edge[DT_EDGE_COND].dst : -1;
+
+    for (size_t s = 0; s < n; s++) {
+        const struct dt_sequence *q = x->in->seqs[s];
+        int64_t images = gen >= 0 ? dt_feed_images(q, DT_ITEM_GENERATE) : 0;
+
+        if (x->has_loss[s] & LOSS_TEXT)
+            for (int i = 0; i < q->n_tokens; i++)
+                x->losses[s] += q->labels[i] >= 0 ? (double)x->nll[x->row_at[s] + i] : 0;
+        if (x->has_loss[s] & LOSS_IMAGE)
+            for (int64_t i = x->img_at[s]; i < x->img_at[s] + images; i++)
+                x->losses[n + s] += (double)x->sse[i] / (double)x->image_values[i];
+    }
+    x->losses[2 * n] = x->in->signal;
+}
+
 void dt_exec_loss_end(struct dt_exec *x, struct dt_exec_result *out)
 {
+    size_t n = (size_t)x->in->n;
     double nll = 0, sse = 0;
 
-    for (int64_t s = 0; s < x->in->n; s++) {
+    for (size_t s = 0; s < n; s++) {
         const struct dt_sequence *q = x->in->seqs[s];
 
-        for (int i = 0; i < q->n_tokens; i++)
-            nll += q->labels[i] >= 0 ? (double)x->nll[x->row_at[s] + i] : 0;
+        nll += x->losses[s];
+        sse += x->losses[n + s];
         out->tokens += q->n_tokens;
         out->targets += dt_feed_targets(q);
         out->encoded += dt_feed_images(q, DT_ITEM_ENCODE);
         if (x->edge[DT_EDGE_COND].src >= 0)
             out->images += dt_feed_images(q, DT_ITEM_GENERATE);
     }
-    for (int64_t i = 0; i < out->images; i++)
-        sse += (double)x->sse[i] / (double)x->image_values[i];
+    out->signal = x->losses[2 * n];
     out->loss_text = out->targets > 0 ? nll / (double)out->targets : 0;
     out->loss_image = out->images > 0 ? sse / (double)out->images : 0;
     out->loss = x->o.text_weight * out->loss_text + x->o.image_weight * out->loss_image;

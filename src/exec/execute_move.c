@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * What goes from lane to lane of a process: activations, their gradients, gradient sums. */
+ * What goes from lane to lane: which rows, and the hand-off between lanes of a rank. */
 #include "exec/execute_impl.h"
 
 #include <string.h>
@@ -65,94 +65,131 @@ enum dt_status dt_exec_edges(struct dt_exec *x, struct dt_error *err)
 
 /* ---- messages ---- */
 
-struct transfer {
-    struct dt_exec_vstage *to;
-    struct dt_slot_mb *slot;
-    struct dt_message *from;
-    const char *data;
-    struct dt_buffer *own;
-    const int64_t *rows, *from_at, *to_at;
-    const uint32_t *from_mb;
-    uint32_t from_global; /* microbatch */
-    const struct dt_module_assignment *a;
-    const struct dt_microbatch *mb;
-    size_t bytes; /* of the whole tensor on the receiving side */
-};
-
-/* The sender's tensor begins with just what the receiver wants. */
-static bool same_rows(const struct transfer *m)
+/* Rows in common, in the order of the receiver's samples; do they lie side by side? */
+static void rows_in_common(struct dt_exec_link *l)
 {
-    for (uint32_t i = 0; i < m->mb->n; i++) {
-        int64_t s = m->a->samples[m->mb->first + i];
+    l->n = 0;
+    l->from_runs = l->to_runs = true;
+    for (uint32_t i = 0; i < l->mb->n; i++) {
+        int64_t s = l->to->samples[l->mb->first + i];
 
-        if (m->rows[s] > 0 && (m->from_mb[s] != m->from_global || m->from_at[s] != m->to_at[s]))
-            return false;
+        if (l->rows[s] == 0 || l->from_mb[s] != l->from_global)
+            continue;
+        if (l->n == 0) {
+            l->from_first = l->from_at[s];
+            l->to_first = l->to_at[s];
+        }
+        l->from_runs &= l->from_at[s] == l->from_first + l->n;
+        l->to_runs &= l->to_at[s] == l->to_first + l->n;
+        l->n += l->rows[s];
     }
-    return true;
 }
 
-static enum dt_status copy_rows(struct dt_exec *x, const struct transfer *m, struct dt_error *err)
+/* Rows of a microbatch of the module on one side of the edge. */
+static int64_t all_rows(const struct dt_exec *x, const struct dt_exec_edge *e, int module,
+                        uint32_t mb)
 {
-    int64_t all = 0;
-    size_t width;
+    const struct dt_module_assignment *a = &x->p->assignment->m[module];
+    int64_t n = 0;
 
-    for (uint32_t i = 0; i < m->mb->n; i++)
-        all += m->rows[m->a->samples[m->mb->first + i]];
-    if (all == 0)
-        return DT_OK;
-    width = m->bytes / (size_t)all;
-    DT_TRY(dt_exec_room(x, m->own, m->bytes, err));
-    for (uint32_t i = 0; i < m->mb->n; i++) {
-        int64_t s = m->a->samples[m->mb->first + i];
+    for (uint32_t i = 0; i < a->mb[mb].n; i++)
+        n += e->rows[a->samples[a->mb[mb].first + i]];
+    return n;
+}
 
-        if (m->rows[s] > 0 && m->from_mb[s] == m->from_global)
-            x->dev->copy(x->q, (char *)m->own->p + (size_t)m->to_at[s] * width,
-                         m->data + (size_t)m->from_at[s] * width, (size_t)m->rows[s] * width,
-                         DT_COPY_ON_DEVICE);
+/* Bytes of the tensor of the side that is here: the same stage functions on both. */
+static size_t tensor_bytes(const struct dt_exec *x, const struct dt_op *op, bool out, uint32_t mb)
+{
+    const struct dt_stage *s = dt_exec_op_vs(x, op)->stage;
+    struct dt_batch counts = dt_exec_counts(x, op->module, mb);
+
+    return out ? dt_stage_out_bytes(s, &counts) : dt_stage_in_bytes(s, &counts);
+}
+
+void dt_exec_link(const struct dt_exec *x, const struct dt_op *recv, struct dt_exec_link *l)
+{
+    const struct dt_op *send = &x->p->ops[recv->peer];
+    bool grad = recv->flags & DT_OPF_GRAD, here = dt_exec_here(x, recv);
+    size_t bytes;
+    int64_t rows;
+
+    *l = (struct dt_exec_link){.from_global = dt_exec_global_mb(x, send),
+                               .to_global = dt_exec_global_mb(x, recv)};
+    l->to = &x->p->assignment->m[recv->module];
+    l->mb = &l->to->mb[l->to_global];
+    bytes = here ? tensor_bytes(x, recv, grad, l->to_global)
+                 : tensor_bytes(x, send, !grad, l->from_global);
+    l->to_bytes = bytes;
+    for (int k = 0; (recv->flags & DT_OPF_BOUNDARY) && k < DT_EDGES; k++)
+        if ((grad ? x->edge[k].src : x->edge[k].dst) == recv->module)
+            l->edge = &x->edge[k];
+    if (!l->edge)
+        return;
+    l->rows = l->edge->rows;
+    l->from_at = grad ? l->edge->dst_at : l->edge->src_at;
+    l->to_at = grad ? l->edge->src_at : l->edge->dst_at;
+    l->from_mb = grad ? l->edge->dst_mb : l->edge->src_mb;
+    l->to_rows = all_rows(x, l->edge, recv->module, l->to_global);
+    rows = here ? l->to_rows : all_rows(x, l->edge, send->module, l->from_global);
+    l->width = rows > 0 ? bytes / (size_t)rows : 0;
+    l->to_bytes = (size_t)l->to_rows * l->width;
+    rows_in_common(l);
+}
+
+/* Each run of a sample's rows. */
+static void copy_rows(struct dt_exec *x, struct dt_queue *q, const struct dt_exec_link *l,
+                      const char *from, bool from_packed, char *to, bool to_packed)
+{
+    int64_t at = 0;
+
+    for (uint32_t i = 0; i < l->mb->n; i++) {
+        int64_t s = l->to->samples[l->mb->first + i];
+
+        if (l->rows[s] == 0 || l->from_mb[s] != l->from_global)
+            continue;
+        x->dev->copy(q, to + (size_t)(to_packed ? at : l->to_at[s]) * l->width,
+                     from + (size_t)(from_packed ? at : l->from_at[s]) * l->width,
+                     (size_t)l->rows[s] * l->width, DT_COPY_ON_DEVICE);
+        at += l->rows[s];
     }
-    return DT_OK;
+}
+
+void dt_exec_pack(struct dt_exec *x, struct dt_queue *q, const struct dt_exec_link *l,
+                  const char *tensor, char *packed)
+{
+    copy_rows(x, q, l, tensor, false, packed, true);
+}
+
+void dt_exec_unpack(struct dt_exec *x, struct dt_queue *q, const struct dt_exec_link *l,
+                    const char *packed, char *tensor)
+{
+    copy_rows(x, q, l, packed, true, tensor, false);
 }
 
 enum dt_status dt_exec_recv(struct dt_exec *x, const struct dt_op *op, struct dt_error *err)
 {
     const struct dt_op *send = &x->p->ops[op->peer];
     bool grad = op->flags & DT_OPF_GRAD;
-    struct dt_exec_edge *e = NULL;
-    struct transfer m = {.to = dt_exec_op_vs(x, op)};
-    const void **where;
-    struct dt_message **whose;
+    struct dt_exec_vstage *to = dt_exec_op_vs(x, op), *from = dt_exec_op_vs(x, send);
+    struct dt_message *m = dt_exec_sent(x, from, send->mb, grad), *inbox;
+    struct dt_exec_link l;
+    struct dt_slot_mb *slot;
 
-    DT_TRY(dt_exec_slot(x, m.to, op->mb, err, &m.slot));
-    m.from = dt_exec_sent(dt_exec_op_vs(x, send), send->mb, grad);
-    if (!m.from)
+    DT_TRY(dt_exec_slot(x, to, op->mb, err, &slot));
+    if (!m)
         return dt_error_set(err, DT_ERR_INTERNAL, "a message comes from a microbatch that is gone");
-    m.data = m.from->data.p;
-    where = grad ? &m.slot->dout : &m.slot->in;
-    whose = grad ? &m.slot->dout_from : &m.slot->in_from;
-    for (int k = 0; (op->flags & DT_OPF_BOUNDARY) && k < DT_EDGES; k++)
-        if ((grad ? x->edge[k].src : x->edge[k].dst) == op->module)
-            e = &x->edge[k];
-    if (e) {
-        m.a = &x->p->assignment->m[op->module];
-        m.mb = &m.a->mb[dt_exec_global_mb(x, op)];
-        m.rows = e->rows;
-        m.from_at = grad ? e->dst_at : e->src_at;
-        m.to_at = grad ? e->src_at : e->dst_at;
-        m.from_mb = grad ? e->dst_mb : e->src_mb;
-        m.from_global = dt_exec_global_mb(x, send);
-        m.own = grad ? &m.slot->dout_own : &m.slot->in_own;
-        m.bytes = grad ? dt_stage_out_bytes(m.to->stage, m.slot->batch)
-                       : dt_stage_in_bytes(m.to->stage, m.slot->batch);
-        if (!same_rows(&m)) {
-            enum dt_status st = copy_rows(x, &m, err);
-
-            *where = m.own->p;
-            dt_exec_release(m.from);
-            return st;
-        }
+    dt_exec_link(x, op, &l);
+    if (!l.edge || (l.n == l.to_rows && l.from_first == 0 && l.from_runs && l.to_runs)) {
+        /* handed on as it is, and kept until the receiver is done with it */
+        *(grad ? &slot->dout : &slot->in) = m->data.p;
+        *(grad ? &slot->dout_from : &slot->in_from) = m;
+        return DT_OK;
     }
-    *where = m.data; /* handed on as it is, and kept until the receiver is done with it */
-    *whose = m.from;
+    if (l.n > 0) {
+        DT_TRY(dt_exec_inbox(x, to, op->mb, grad, l.to_bytes, err, &inbox));
+        copy_rows(x, x->q, &l, m->data.p, false, inbox->data.p, false);
+    }
+    dt_exec_release(x, m, 1);
     return DT_OK;
 }
 
@@ -181,6 +218,38 @@ static void sum_floats(struct dt_exec *x, const struct dt_group *g, size_t at, s
     }
 }
 
+void dt_exec_sum_here(struct dt_exec *x, struct dt_queue *q, const struct dt_op *op, size_t at,
+                      size_t n)
+{
+    int v = op->chunk * x->pp[op->module] + op->stage;
+    int leader = x->peers[op->module][op->stage].leader;
+    float *sum = dt_stage_grads(dt_exec_vs(x, op->module, leader, v)->stage) + at;
+
+    for (int r = leader + 1; r < x->dp[op->module]; r++) {
+        struct dt_stage *s = dt_exec_vs(x, op->module, r, v)->stage;
+
+        if (s)
+            x->k->add(q, DT_F32, (int64_t)n, sum, dt_stage_grads(s) + at, sum);
+    }
+}
+
+void dt_exec_copy_here(struct dt_exec *x, struct dt_queue *q, const struct dt_op *op, bool grads,
+                       size_t at, size_t n)
+{
+    int v = op->chunk * x->pp[op->module] + op->stage;
+    int leader = x->peers[op->module][op->stage].leader;
+    struct dt_stage *from = dt_exec_vs(x, op->module, leader, v)->stage;
+
+    for (int r = leader + 1; r < x->dp[op->module]; r++) {
+        struct dt_stage *s = dt_exec_vs(x, op->module, r, v)->stage;
+
+        if (s)
+            x->dev->copy(q, (grads ? dt_stage_grads(s) : dt_stage_master(s)) + at,
+                         (grads ? dt_stage_grads(from) : dt_stage_master(from)) + at,
+                         n * sizeof(float), DT_COPY_ON_DEVICE);
+    }
+}
+
 void dt_exec_finish_grads(struct dt_exec *x, struct dt_exec_vstage *vs, int first, int last)
 {
     for (int b = first; b < last; b++)
@@ -190,15 +259,19 @@ void dt_exec_finish_grads(struct dt_exec *x, struct dt_exec_vstage *vs, int firs
         }
 }
 
-/* The table of the first stage and the head's copy of it. */
-static const struct dt_param *shared_table(const struct dt_exec *x, const struct dt_op *op)
+const struct dt_param *dt_exec_shared_table(const struct dt_exec *x,
+                                            const struct dt_exec_vstage *vs)
 {
+    const struct dt_module *mod = &x->o.model->modules[vs->module];
+    const struct dt_block *head = &mod->blocks[mod->n_blocks - 1];
     int n;
-    const struct dt_param *p = dt_stage_params(dt_exec_op_vs(x, op)->stage, &n);
+    const struct dt_param *p = dt_stage_params(vs->stage, &n);
     const struct dt_param *table = NULL;
 
+    if (head->kind != DT_BLOCK_LM_HEAD || !head->tied)
+        return NULL;
     for (int i = 0; i < n; i++) {
-        const struct dt_block *b = &x->o.model->modules[op->module].blocks[p[i].block];
+        const struct dt_block *b = &mod->blocks[p[i].block];
 
         if (p[i].tied || (!table && b->kind == DT_BLOCK_EMBEDDING && p[i].n_dims == 2 &&
                           p[i].shape[0] == b->vocab))
@@ -207,22 +280,28 @@ static const struct dt_param *shared_table(const struct dt_exec *x, const struct
     return table;
 }
 
+void dt_exec_bucket(const struct dt_exec *x, const struct dt_op *op, int *first, int *last)
+{
+    const struct dt_exec_vstage *vs = dt_exec_op_vs(x, op);
+    int n = vs->last - vs->first;
+    int k = op->kind == DT_OP_GRAD_SYNC ? op->parts - 1 - op->part : op->part;
+
+    *first = vs->first + n * k / op->parts;
+    *last = vs->first + n * (k + 1) / op->parts;
+}
+
 void dt_exec_sync(struct dt_exec *x, const struct dt_group *g)
 {
     const struct dt_op *first = &x->p->ops[x->p->group_ops[g->first]];
     struct dt_exec_vstage *vs = dt_exec_op_vs(x, first);
-    int n = vs->last - vs->first, bucket = first->parts - 1 - first->part;
-    int lo = vs->first + n * bucket / first->parts,
-        hi = vs->first + n * (bucket + 1) / first->parts;
+    int lo, hi;
 
     if (first->flags & DT_OPF_TIED) {
         const struct dt_param *p[2];
 
         for (uint32_t k = 0; k < 2; k++) {
-            const struct dt_op *op = &x->p->ops[x->p->group_ops[g->first + k]];
-
-            vs = dt_exec_op_vs(x, op);
-            p[k] = shared_table(x, op);
+            vs = dt_exec_op_vs(x, &x->p->ops[x->p->group_ops[g->first + k]]);
+            p[k] = dt_exec_shared_table(x, vs);
             if (!p[k])
                 return;
             dt_exec_finish_grads(x, vs, p[k]->block, p[k]->block + 1);
@@ -230,6 +309,7 @@ void dt_exec_sync(struct dt_exec *x, const struct dt_group *g)
         sum_floats(x, g, p[0]->at, p[1]->at, p[0]->n);
         return;
     }
+    dt_exec_bucket(x, first, &lo, &hi);
     for (int b = lo; b < hi; b++) {
         struct dt_param_range r = dt_stage_range(vs->stage, b);
 

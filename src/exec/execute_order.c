@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * One order for all ops of a process.
+ * One order for all ops of a process; of it those whose lanes are here.
  *
  * Compute ops and collectives follow the program's topological order.  Messages and fetches are
  * pulled in by whoever needs them, right before it, so that data waits in memory no longer than it
@@ -10,6 +10,13 @@
 #include <string.h>
 
 static void place(struct dt_exec *x, uint32_t i);
+
+static void put(struct dt_exec *x, uint32_t i)
+{
+    x->placed[i] = 1;
+    if (dt_exec_here(x, &x->p->ops[i]))
+        x->order[x->n_order++] = i;
+}
 
 static void place_deps(struct dt_exec *x, uint32_t i)
 {
@@ -33,20 +40,15 @@ static void place(struct dt_exec *x, uint32_t i)
         return;
     if (dt_op_resource(op->kind) != DT_RES_COLL) {
         place_deps(x, i);
-        x->placed[i] = 1;
-        x->order[x->n_order++] = i;
+        put(x, i);
         return;
     }
     /* all members together, after what any of them waits for */
     const struct dt_group *g = &x->p->groups[op->peer];
     for (uint32_t k = 0; k < g->n; k++)
         place_deps(x, x->p->group_ops[g->first + k]);
-    for (uint32_t k = 0; k < g->n; k++) {
-        uint32_t m = x->p->group_ops[g->first + k];
-
-        x->placed[m] = 1;
-        x->order[x->n_order++] = m;
-    }
+    for (uint32_t k = 0; k < g->n; k++)
+        put(x, x->p->group_ops[g->first + k]);
 }
 
 enum dt_status dt_exec_make_order(struct dt_exec *x, struct dt_error *err)

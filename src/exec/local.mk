@@ -51,11 +51,17 @@ libdtexec_a_SOURCES = \
 	src/exec/device.h \
 	src/exec/execute.c \
 	src/exec/execute.h \
+	src/exec/execute_comm.c \
+	src/exec/execute_graph.c \
 	src/exec/execute_impl.h \
 	src/exec/execute_lane.c \
 	src/exec/execute_loss.c \
+	src/exec/execute_message.c \
 	src/exec/execute_move.c \
 	src/exec/execute_order.c \
+	src/exec/execute_post.c \
+	src/exec/execute_ranks.c \
+	src/exec/execute_time.c \
 	src/exec/feed.c \
 	src/exec/feed.h \
 	src/exec/infer.c \
@@ -82,6 +88,8 @@ libdtexec_a_SOURCES = \
 	src/exec/modules/stage.c \
 	src/exec/optimizer.c \
 	src/exec/optimizer.h \
+	src/exec/placement.c \
+	src/exec/placement.h \
 	src/exec/png.c \
 	src/exec/png.h \
 	src/exec/safetensors.c \

@@ -44,54 +44,99 @@ static int by_place(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-static void find_segments(struct dt_optimizer *o, const struct dt_module *module)
+/* The owned parts of what is trained, in the order of places; neighbours become one. */
+static void add_segment(struct dt_optimizer *o, struct dt_segment s)
 {
+    struct dt_segment *last = o->n_segments > 0 ? &o->segments[o->n_segments - 1] : NULL;
+
+    if (last && last->at + last->n == s.at && last->decay == s.decay && last->tied == s.tied &&
+        last->counted == s.counted)
+        last->n += s.n;
+    else
+        o->segments[o->n_segments++] = s;
+}
+
+static void cut_segment(struct dt_optimizer *o, struct dt_segment s, const struct dt_owned *owned,
+                        int n)
+{
+    for (int k = 0; k < n; k++) {
+        size_t lo = s.at > owned[k].at ? s.at : owned[k].at;
+        size_t end = s.at + s.n, hi = owned[k].at + owned[k].n;
+        struct dt_segment piece = s;
+
+        hi = hi < end ? hi : end;
+        if (lo >= hi)
+            continue;
+        piece.at = lo;
+        piece.n = hi - lo;
+        piece.counted = s.counted && owned[k].counted;
+        add_segment(o, piece);
+    }
+}
+
+static enum dt_status find_segments(struct dt_optimizer *o, const struct dt_module *module,
+                                    const struct dt_owned *owned, int n_owned, struct dt_error *err)
+{
+    struct dt_segment *all;
     const struct dt_param *p;
     int n, k = 0;
 
     p = dt_stage_params(o->stage, &n);
+    o->trained = dt_calloc((size_t)n + 1, 1);
+    o->segments = dt_malloc(((size_t)n * (size_t)(owned ? n_owned : 1) + 1) * sizeof(*all));
+    all = dt_malloc(((size_t)n + 1) * sizeof(*all));
+    if (!o->trained || !o->segments || !all) {
+        dt_free(all);
+        return dt_error_nomem(err, "an optimizer");
+    }
     for (int i = 0; i < n; i++) {
         bool table = module->blocks[p[i].block].kind == DT_BLOCK_EMBEDDING || p[i].tied;
 
         o->trained[i] = dt_stage_trained(o->stage, p[i].block);
         if (o->trained[i])
-            o->segments[o->n_segments++] =
-                (struct dt_segment){p[i].at, p[i].n, p[i].decay && !table, p[i].tied};
+            all[k++] = (struct dt_segment){.at = p[i].at,
+                                           .n = p[i].n,
+                                           .decay = p[i].decay && !table,
+                                           .tied = p[i].tied,
+                                           .counted = true};
     }
-    qsort(o->segments, (size_t)o->n_segments, sizeof(*o->segments), by_place);
-    for (int i = 1; i < o->n_segments; i++) { /* neighbours become one */
-        struct dt_segment *a = &o->segments[k], *b = &o->segments[i];
-
-        if (a->at + a->n == b->at && a->decay == b->decay && a->tied == b->tied)
-            a->n += b->n;
+    qsort(all, (size_t)k, sizeof(*all), by_place);
+    for (int i = 0; i < k; i++)
+        if (owned)
+            cut_segment(o, all[i], owned, n_owned);
         else
-            o->segments[++k] = *b;
+            add_segment(o, all[i]);
+    dt_free(all);
+    return DT_OK;
+}
+
+static void place_moments(struct dt_optimizer *o)
+{
+    size_t at = 0;
+
+    for (int i = 0; i < o->n_segments; i++) {
+        o->segments[i].moment = o->sharded ? at : o->segments[i].at;
+        at += o->segments[i].n;
     }
-    o->n_segments = o->n_segments > 0 ? k + 1 : 0;
+    o->moments = o->sharded ? at : dt_stage_param_floats(o->stage);
 }
 
 enum dt_status dt_optimizer_init(struct dt_optimizer *o, const struct dt_device *dev,
                                  const struct dt_module *module, struct dt_stage *stage,
-                                 struct dt_error *err)
+                                 const struct dt_owned *owned, int n_owned, struct dt_error *err)
 {
-    size_t bytes = dt_stage_param_floats(stage) * sizeof(float);
     struct dt_queue *q;
-    int n;
 
-    *o = (struct dt_optimizer){.dev = dev, .stage = stage};
-    dt_stage_params(stage, &n);
-    o->segments = dt_malloc(((size_t)n + 1) * sizeof(*o->segments));
-    o->trained = dt_calloc((size_t)n + 1, 1);
-    if (!o->segments || !o->trained)
-        return dt_error_nomem(err, "an optimizer");
-    find_segments(o, module);
+    *o = (struct dt_optimizer){.dev = dev, .stage = stage, .sharded = owned != NULL};
+    DT_TRY(find_segments(o, module, owned, n_owned, err));
     if (o->n_segments == 0)
         return DT_OK;
-    DT_TRY(dev->alloc(dev, bytes, err, (void **)&o->exp_avg));
-    DT_TRY(dev->alloc(dev, bytes, err, (void **)&o->exp_avg_sq));
+    place_moments(o);
+    DT_TRY(dev->alloc(dev, o->moments * sizeof(float), err, (void **)&o->exp_avg));
+    DT_TRY(dev->alloc(dev, o->moments * sizeof(float), err, (void **)&o->exp_avg_sq));
     DT_TRY(dev->queue_new(dev, false, err, &q));
-    dev->zero(q, o->exp_avg, bytes);
-    dev->zero(q, o->exp_avg_sq, bytes);
+    dev->zero(q, o->exp_avg, o->moments * sizeof(float));
+    dev->zero(q, o->exp_avg_sq, o->moments * sizeof(float));
     enum dt_status st = dev->queue_sync(q, err);
     dev->queue_free(q);
     return st;
@@ -113,7 +158,7 @@ void dt_optimizer_sum_sq(struct dt_queue *q, const struct dt_optimizer *o, doubl
     const float *g = dt_stage_grads(o->stage);
 
     for (int i = 0; i < o->n_segments; i++)
-        if (!o->segments[i].tied)
+        if (!o->segments[i].tied && o->segments[i].counted)
             o->dev->k->sum_sq(q, (int64_t)o->segments[i].n, g + o->segments[i].at, sq, true);
 }
 
@@ -130,11 +175,11 @@ void dt_optimizer_step(struct dt_queue *q, struct dt_optimizer *o,
                          .step = step};
 
     for (int i = 0; i < o->n_segments; i++) {
-        size_t at = o->segments[i].at;
+        size_t at = o->segments[i].at, m = o->segments[i].moment;
 
         h.weight_decay = o->segments[i].decay ? (float)opt->weight_decay : 0;
-        o->dev->k->adamw(q, &h, (int64_t)o->segments[i].n, p + at, g + at, o->exp_avg + at,
-                         o->exp_avg_sq + at, coef);
+        o->dev->k->adamw(q, &h, (int64_t)o->segments[i].n, p + at, g + at, o->exp_avg + m,
+                         o->exp_avg_sq + m, coef);
     }
     if (o->n_segments > 0)
         dt_stage_changed(q, o->stage, first_block, last_block);

@@ -27,20 +27,29 @@ double dt_optimizer_lr(const struct dt_optimizer_options *o, int64_t step);
 
 struct dt_segment { /* consecutive floats that are treated alike */
     size_t at, n;
+    size_t moment; /* where its moments begin */
     bool decay, tied;
+    bool counted; /* in the gradient norm, on this rank */
+};
+/* Floats of the flat buffers that a rank steps. */
+struct dt_owned {
+    size_t at, n;
+    bool counted; /* no other rank counts them in the gradient norm */
 };
 struct dt_optimizer {
     const struct dt_device *dev;
     struct dt_stage *stage;
-    float *exp_avg, *exp_avg_sq; /* device memory, laid out like the stage's parameters; NULL when
-                                    nothing in it is trained */
+    float *exp_avg, *exp_avg_sq; /* device memory, `moments` floats; NULL when nothing is stepped */
+    size_t moments;              /* of all: laid out like the stage's parameters */
+    bool sharded;                /* only of what is owned, segment after segment */
     struct dt_segment *segments;
     int n_segments;
     unsigned char *trained; /* per parameter of the stage */
 };
+/* owned NULL: all.  Else moments are kept of these floats only, which ascend. */
 enum dt_status dt_optimizer_init(struct dt_optimizer *o, const struct dt_device *dev,
                                  const struct dt_module *module, struct dt_stage *stage,
-                                 struct dt_error *err);
+                                 const struct dt_owned *owned, int n_owned, struct dt_error *err);
 void dt_optimizer_free(struct dt_optimizer *o);
 /* *sq (device memory) += squares of the gradients; copies of shared tables are left out. */
 void dt_optimizer_sum_sq(struct dt_queue *q, const struct dt_optimizer *o, double *sq);
