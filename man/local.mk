@@ -8,6 +8,7 @@ dist_man_MANS += \
 	man/disttrain-job.5 \
 	man/disttrain-json.5 \
 	man/disttrain-plan.1 \
+	man/disttrain-profile.1 \
 	man/disttrain-reproduce.1 \
 	man/disttrain-sample.1 \
 	man/disttrain-simulate.1 \

@@ -41,6 +41,7 @@ check_PROGRAMS += \
 	tests/test_png \
 	tests/test_profile \
 	tests/test_profile_fit \
+	tests/test_profiler \
 	tests/test_program \
 	tests/test_report \
 	tests/test_safetensors \
@@ -60,6 +61,7 @@ tests_test_transport_SOURCES = \
 	tests/transport_suite.c \
 	tests/transport_suite.h
 tests_test_infer_SOURCES = tests/test_infer.c tests/exec_fixture.h
+tests_test_profiler_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_infer_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_train_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_execute_SOURCES = tests/test_execute.c tests/exec_fixture.h
@@ -96,6 +98,7 @@ SHELL_TESTS = \
 	tests/test_lists.sh \
 	tests/test_measured.sh \
 	tests/test_modules_torch.sh \
+	tests/test_profile_job.sh \
 	tests/test_python.sh \
 	tests/test_train_cli.sh
 

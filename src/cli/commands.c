@@ -28,6 +28,8 @@ const struct dt_command dt_commands[] = {
      dt_data_options, 1, -1, dt_cmd_data},
     {"accuracy", "", "predict measured training runs and print the errors", dt_accuracy_options, 0,
      0, dt_cmd_accuracy},
+    {"profile", "JOB [KEY=VALUE...]", "measure this machine for the blocks of a job",
+     dt_profile_options, 1, -1, dt_cmd_profile},
     {"db", "ACTION [FILE...]", "import, fit, show and export kernel profiles", dt_db_options, 1, -1,
      dt_cmd_db},
     {"completion", "", "print the bash completion script", NULL, 0, 0, dt_cmd_completion},

@@ -8,6 +8,8 @@ disttrain_SOURCES = \
 	src/cli/cmd_db.c \
 	src/cli/cmd_eval.c \
 	src/cli/cmd_plan.c \
+	src/cli/cmd_profile.c \
+	src/cli/cmd_profile_job.c \
 	src/cli/cmd_reproduce.c \
 	src/cli/cmd_sample.c \
 	src/cli/cmd_simulate.c \
@@ -16,6 +18,7 @@ disttrain_SOURCES = \
 	src/cli/help.c \
 	src/cli/main.c \
 	src/cli/options.c \
+	src/cli/profile.h \
 	src/cli/reproduce.h \
 	src/cli/reproduce_cases.c \
 	src/cli/session.c \

@@ -23,7 +23,9 @@ enum dt_status dt_session_open(const char *path, const char *const *overrides, i
     enum dt_status st = dt_cost_new(s->job->model, &s->job->cluster, s->job->profile,
                                     &s->job->cost_opt, err, &s->cost);
     if (st == DT_OK) {
-        mask = s->job->search.tp_mask;
+        /* a stated plan is all that there is to cost */
+        mask = s->job->has_plan && s->job->strategy == DT_STRATEGY_MANUAL ? 0
+                                                                          : s->job->search.tp_mask;
         for (int m = 0; s->job->has_plan && m < s->job->plan.n_modules; m++)
             mask |= (unsigned)s->job->plan.modules[m].layout.tp;
         st = dt_cost_survey(s->cost, mask, err);

@@ -17,6 +17,7 @@ const char *const dt_op_family_names[DT_OP_FAMILY_N] = {
     "gemm",      "attn_causal", "attn_full",  "attn_cross",     "conv2d",     "norm",
     "groupnorm", "act",         "add",        "rope",           "embed",      "xent",
     "adamw",     "all_reduce",  "all_gather", "reduce_scatter", "all_to_all", "send_recv",
+    "block",
 };
 
 void dt_share_init(struct dt_share *w, const struct dt_block *b, const struct dt_shard *s,

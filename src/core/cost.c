@@ -108,7 +108,7 @@ static void survey_blocks(struct dt_cost *c, int module, int tp, struct need *ne
     for (int b = 0; b < mod->n_blocks; b++) {
         int n;
 
-        if (c->class_of[module][b] != b)
+        if (c->class_of[module][b] != b || cost_block_measured(c, &mod->blocks[b], &shard))
             continue;
         n = dt_block_kops(&mod->blocks[b], &shard, &work, k);
         for (int i = 0; i < n; i++) {

@@ -368,11 +368,13 @@ void cost_block(struct dt_cost *c, int module, int class_, const struct dt_shard
         return;
     }
     memset(out, 0, sizeof(*out));
-    block_kernels(c, module, class_, shard, work, &b);
-    for (int i = 0; i < b.n; i++)
-        add_kernel(&b, i, out);
-    if (c->opt.recompute == DT_RECOMPUTE_FULL) /* collectives run again too */
-        out->recompute = out->fwd;
+    if (!cost_whole_block(c, &c->model->modules[module].blocks[class_], shard, work, out)) {
+        block_kernels(c, module, class_, shard, work, &b);
+        for (int i = 0; i < b.n; i++)
+            add_kernel(&b, i, out);
+        if (c->opt.recompute == DT_RECOMPUTE_FULL) /* collectives run again too */
+            out->recompute = out->fwd;
+    }
     e->hash = h;
     e->module = module;
     e->class_ = class_;

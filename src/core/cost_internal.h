@@ -182,6 +182,11 @@ double cost_host_wait(const struct dt_cost *c, const struct block_times *t, bool
                       double *fwd_ns);
 struct shard_key cost_shard_key(const struct dt_shard *s);
 
+/* cost_whole.c: the same from rows of the block as a whole, into zeros; false without such rows. */
+bool cost_whole_block(struct dt_cost *c, const struct dt_block *b, const struct dt_shard *shard,
+                      const struct dt_work *work, struct block_times *out);
+bool cost_block_measured(struct dt_cost *c, const struct dt_block *b, const struct dt_shard *s);
+
 static inline uint64_t cost_mix(uint64_t h, uint64_t v)
 {
     /* multiply-xorshift, the finaliser constants of MurmurHash3 (Appleby, public domain) */

@@ -40,6 +40,7 @@ static const struct family_model models[DT_OP_FAMILY_N] = {
     [DT_OP_EMBED] = {0, 0, 2.5, 0, -1},
     [DT_OP_XENT] = {0, 1.0, 0, 0, DT_OP_ACT},
     [DT_OP_ADAMW] = {0, 0, 0, 0, -1},
+    [DT_OP_BLOCK] = {0, 0, 0, 0, -1}, /* measured or not asked for */
 };
 /* HBM share of the roofline estimate: assumed (STREAM-like kernels reach 80-90 % of peak). */
 #define HBM_EFFICIENCY 0.80
@@ -78,6 +79,7 @@ double cost_units(int family, const int64_t *d)
     case DT_OP_ADD:
         return 6 * a * b;
     case DT_OP_ADAMW:
+    case DT_OP_BLOCK:
         return a;
     case DT_OP_SEND_RECV:
         return b;

@@ -32,6 +32,7 @@ const struct family_desc cost_family[DT_OP_FAMILY_N] = {
     [DT_OP_REDUCE_SCATTER] = {{S, N, F}, 1, false},
     [DT_OP_ALL_TO_ALL] = {{S, N, F}, 1, false},
     [DT_OP_SEND_RECV] = {{C, F}, 1, false},
+    [DT_OP_BLOCK] = {{F, C}, 1, false},
 };
 #undef N
 #undef F

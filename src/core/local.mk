@@ -16,6 +16,8 @@ libdtcore_a_SOURCES = \
 	src/core/block.c \
 	src/core/block_act.c \
 	src/core/block_flops.c \
+	src/core/block_key.c \
+	src/core/block_key.h \
 	src/core/block_ops.h \
 	src/core/block_unet.c \
 	src/core/block_unfused.c \
@@ -32,6 +34,7 @@ libdtcore_a_SOURCES = \
 	src/core/cost_kernel.c \
 	src/core/cost_rows.c \
 	src/core/cost_stage.c \
+	src/core/cost_whole.c \
 	src/core/cost_tuning.c \
 	src/core/doc.c \
 	src/core/doc.h \

@@ -121,6 +121,8 @@ enum dt_op_family {
     DT_OP_REDUCE_SCATTER,
     DT_OP_ALL_TO_ALL,
     DT_OP_SEND_RECV,  /* d: gpus_per_node (1 = between nodes, 2 = inside) bytes */
+    DT_OP_BLOCK,      /* a block as a whole, measured where it runs; d: tokens key (core/block_key.h).  Goes
+                       * before its kernels */
     DT_OP_FAMILY_N
 };
 enum dt_phase { DT_PHASE_FWD, DT_PHASE_DGRAD, DT_PHASE_WGRAD, DT_PHASE_N };

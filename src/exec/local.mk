@@ -92,6 +92,8 @@ libdtexec_a_SOURCES = \
 	src/exec/placement.h \
 	src/exec/png.c \
 	src/exec/png.h \
+	src/exec/profiler.c \
+	src/exec/profiler.h \
 	src/exec/safetensors.c \
 	src/exec/safetensors.h \
 	src/exec/safetensors_data.c \

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * disttrain profile: measured times, from this machine. */
+#include "cli/profile.h"
+
+const struct dt_option dt_profile_options[] = {
+    {"output", 'o', DT_OPT_STRING, "FILE", "the profile, .sql text or SQLite (default local.sql)"},
+    {"device", 0, DT_OPT_STRING, "NAME", "device name in it (default: the cluster's device)"},
+    {"sequences", 0, DT_OPT_INT, "N", "largest microbatch measured (default: the global batch)"},
+    {"repeats", 0, DT_OPT_INT, "N", "of each measurement, at least (default 15)"},
+    {"seconds", 0, DT_OPT_DOUBLE, "S",
+     "longer for each module and size if time is left (default 1)"},
+    {NULL, 0, DT_OPT_FLAG, NULL, NULL},
+};
+
+enum dt_status dt_cmd_profile(struct dt_cli *cli, struct dt_error *err)
+{
+    return dt_profile_job(cli, err);
+}

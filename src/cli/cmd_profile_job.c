@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * disttrain profile JOB: measure this machine for the blocks of a job. */
+#include "cli/profile.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "core/mem.h"
+#include "exec/profiler.h"
+
+#include <string.h>
+#include <unistd.h>
+
+struct profiling {
+    const struct dt_cli *cli;
+    struct dt_setup setup;
+    struct dt_sequence **seqs;
+    int64_t n, repeats, largest;
+    double seconds;
+    const char *device, *output;
+    bool drawn;
+};
+
+static void on_progress(void *ctx, const struct dt_profiler_progress *p)
+{
+    struct profiling *s = ctx;
+
+    if (!isatty(STDERR_FILENO))
+        return;
+    fprintf(stderr, "\r\033[K%s, %d sequence%s (%d of %d)", p->module, p->sequences,
+            p->sequences == 1 ? "" : "s", p->done + 1, p->all);
+    fflush(stderr);
+    s->drawn = true;
+}
+
+/* The first sequences of the job's data, in the order in which training takes them. */
+static enum dt_status read_sequences(struct profiling *s, struct dt_error *err)
+{
+    struct dt_loader *l;
+    enum dt_status st;
+
+    s->seqs = dt_calloc((size_t)s->n, sizeof(*s->seqs));
+    if (!s->seqs)
+        return dt_error_nomem(err, "sequences");
+    DT_TRY(dt_loader_open(&s->setup.loader, err, &l));
+    st = DT_OK;
+    for (int64_t i = 0; i < s->n && st == DT_OK; i++) {
+        st = dt_loader_next(l, err, &s->seqs[i]);
+        if (st == DT_OK && !s->seqs[i])
+            st =
+                dt_error_set(err, DT_ERR_INPUT, "the data ends after %lld sequences", (long long)i);
+    }
+    dt_loader_close(l);
+    return st;
+}
+
+static enum dt_status print_json(const struct profiling *s, const struct dt_ptable *t,
+                                 struct dt_error *err)
+{
+    struct dt_json j;
+    char *text;
+
+    dt_json_init(&j, true);
+    dt_json_begin_object(&j);
+    dt_json_kv_string(&j, "output", s->output);
+    dt_json_kv_string(&j, "device", s->device);
+    dt_json_kv_string(&j, "origin", t->sources[t->n_sources - 1].origin);
+    dt_json_kv_string(&j, "note", t->sources[t->n_sources - 1].note);
+    dt_json_kv_int(&j, "rows", (int64_t)t->n_rows);
+    dt_json_end_object(&j);
+    DT_TRY(dt_json_finish(&j, err, &text));
+    puts(text);
+    dt_free(text);
+    return DT_OK;
+}
+
+/* A profile that is there already is added to; rows measured anew take the place of old ones. */
+static enum dt_status measure(struct profiling *s, struct dt_error *err)
+{
+    struct dt_profiler_options o = {.setup = &s->setup,
+                                    .n_seqs = (int)s->n,
+                                    .sequences_max = (int)s->largest,
+                                    .repeats = (int)s->repeats,
+                                    .seconds = s->seconds,
+                                    .device = s->device,
+                                    .progress = on_progress,
+                                    .ctx = s};
+    struct dt_ptable t = {0};
+    enum dt_status st;
+
+    DT_TRY(read_sequences(s, err));
+    o.seqs = (const struct dt_sequence *const *)s->seqs;
+    st = dt_profiler_blocks(&o, err, &t);
+    if (s->drawn)
+        fputs("\r\033[K", stderr);
+    if (st == DT_OK)
+        st = dt_ptable_write(&t, s->output, err);
+    if (st == DT_OK && s->cli->json)
+        st = print_json(s, &t, err);
+    else if (st == DT_OK && strcmp(s->output, "-") != 0)
+        printf("%s: %zu rows of device %s\n%s\n%s\n", s->output, t.n_rows, s->device,
+               t.sources[t.n_sources - 1].origin, t.sources[t.n_sources - 1].note);
+    dt_ptable_free(&t);
+    return st;
+}
+
+static enum dt_status read_options(struct profiling *s, const struct dt_job *job,
+                                   struct dt_error *err)
+{
+    const struct dt_cli *cli = s->cli;
+
+    s->output = dt_cli_string(cli, "output", "local.sql");
+    s->device = dt_cli_string(cli, "device", job->cluster.device);
+    if (cli->json && strcmp(s->output, "-") == 0)
+        return dt_error_set(err, DT_ERR_USAGE, "--json and --output - cannot share stdout");
+    s->n = s->setup.plan.policy.global_batch;
+    DT_TRY(dt_cli_int(cli, "sequences", 1, s->n, s->n, &s->largest, err));
+    DT_TRY(dt_cli_int(cli, "repeats", 1, 400, 15, &s->repeats, err));
+    return dt_cli_double(cli, "seconds", 0, 3600, 1, &s->seconds, err);
+}
+
+static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *job,
+                               struct dt_error *err)
+{
+    struct profiling s = {.cli = cli};
+    struct dt_device_options opt;
+    struct dt_device *device;
+    enum dt_status st;
+
+    if (!job->run.stated)
+        return dt_error_at(err, DT_ERR_INPUT, job->name, 0, 0,
+                           "the job has no run: map, which says what data to measure with; see "
+                           "disttrain-job(5)");
+    dt_setup_device(job, &opt);
+    DT_TRY(dt_device_open_cpu(&opt, err, &device));
+    st = dt_setup_open(job, device, true, err, &s.setup);
+    if (st == DT_OK) {
+        st = read_options(&s, job, err);
+        if (st == DT_OK)
+            st = measure(&s, err);
+        for (int64_t i = 0; s.seqs && i < s.n; i++)
+            dt_sequence_free(s.seqs[i]);
+        dt_free(s.seqs);
+        dt_setup_close(&s.setup);
+    }
+    device->close(device);
+    return st;
+}
+
+enum dt_status dt_profile_job(struct dt_cli *cli, struct dt_error *err)
+{
+    const char *path = cli->args[0];
+    char found[4096];
+    struct dt_job *job;
+    enum dt_status st;
+
+    dt_calm_threads();
+    if (strcmp(path, "-") != 0) {
+        DT_TRY(dt_file_find("jobs", path, ".yaml", err, found, sizeof(found)));
+        path = found;
+    }
+    DT_TRY(dt_job_read(path, cli->args + 1, cli->n_args - 1, err, &job));
+    st = with_job(cli, job, err);
+    dt_job_free(job);
+    return st;
+}

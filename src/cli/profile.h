@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The parts of `disttrain profile`; cmd_profile.c chooses. */
+#ifndef DT_CLI_PROFILE_H
+#define DT_CLI_PROFILE_H
+
+#include "cli/cli.h"
+
+/* profile JOB [KEY=VALUE...]: args[0] is the job. */
+enum dt_status dt_profile_job(struct dt_cli *cli, struct dt_error *err);
+
+#endif

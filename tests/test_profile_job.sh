@@ -1,0 +1,70 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+# disttrain profile JOB: what is measured here is enough to simulate the job without estimates.
+# Environment: DISTTRAIN (the program), srcdir (the source directory).
+set -u
+LC_ALL=C; export LC_ALL
+: "${DISTTRAIN:=./disttrain}" "${srcdir:=.}"
+case $DISTTRAIN in /*) ;; *) DISTTRAIN=$PWD/$DISTTRAIN ;; esac
+DISTTRAIN_TRACES=$(cd "$srcdir" && pwd)/traces; export DISTTRAIN_TRACES
+tmp=$(mktemp -d) || exit 99
+trap 'rm -rf "$tmp"' EXIT
+cd "$tmp" || exit 99
+passed=0 failed=0
+
+ok() { passed=$((passed + 1)); }
+bad() { failed=$((failed + 1)); echo "FAIL: $1"; sed 's/^/    /' out err 2>/dev/null | head -20; }
+check() { if eval "$2"; then ok; else bad "$1"; fi; }
+expect() { # CODE TEXT COMMAND...
+    code=$1 text=$2; shift 2
+    "$@" >out 2>err </dev/null
+    got=$?
+    if [ $got -ne "$code" ]; then bad "'$*' exits $got, not $code"; return; fi
+    if [ -n "$text" ] && ! cat out err | grep -q -- "$text"; then bad "'$*' does not say '$text'"; return; fi
+    ok
+}
+
+# --- data: 40 pictures of 8 x 8 ---
+{ printf '\000\000\010\003\000\000\000\050\000\000\000\010\000\000\000\010'
+  i=0; while [ $i -lt 40 ]; do
+      j=0; while [ $j -lt 64 ]; do printf "\\$(printf %03o $(((i * 7 + j * 3) % 256)))"; j=$((j + 1)); done
+      i=$((i + 1))
+  done; } >images
+{ printf '\000\000\010\001\000\000\000\050'
+  i=0; while [ $i -lt 40 ]; do printf "\\00$((i % 2))"; i=$((i + 1)); done; } >labels
+expect 0 "40 samples" "$DISTTRAIN" data pack --idx images --labels labels --label-names dark,light -o two
+
+cat >job.yaml <<'END'
+model:
+  modules:
+    encoder: {kind: encoder, layers: 2, hidden: 16, ffn: 32, heads: 2, patch: 4, channels: 1, positions: 4}
+    llm: {kind: llm, layers: 2, hidden: 16, ffn: 32, heads: 2, vocab: 264}
+    generator: {kind: unet, channels: [8, 8], head_dim: 8, res_blocks: 1, in_channels: 1, out_channels: 1,
+      context_dim: 8, context_len: 2, latent_scale: 1, resize: 8}
+cluster: local
+samples: {csv: sizes.csv}
+train: {global_batch: 4, microbatch: 2, seq_len: 64, recompute: none}
+search: {strategy: manual, allow_analytical: true}
+plan: {colocated: true}
+run: {data: two-000000.tar, steps: 4, threads: 1}
+END
+expect 0 "" "$DISTTRAIN" data scan two-000000.tar --seq-len 64 -o sizes.csv
+expect 2 "no run: map" "$DISTTRAIN" profile mllm-nano-local
+expect 0 "rows of device cpu" "$DISTTRAIN" profile job.yaml -o here.sql --repeats 3 --seconds 0
+check "silent in a pipe" '[ ! -s err ]'
+expect 0 "measured on" "$DISTTRAIN" profile job.yaml -o here.db --repeats 3 --seconds 0 --json run.precision=fp32
+check "json" 'grep -q "\"rows\": [1-9]" out && grep -q "fp32" out'
+expect 0 "block" "$DISTTRAIN" db show here.sql
+for phase in fwd dgrad wgrad; do
+    check "rows of $phase" "grep -q \"'block','$phase','measured'\" here.sql"
+done
+# Nothing is estimated any more, although the job says nothing about kernels.
+for file in here.sql here.db; do
+    expect 0 "" "$DISTTRAIN" simulate job.yaml profile=$PWD/$file search.allow_analytical=false --json --no-runs
+    check "nearly all measured or interpolated ($file): the gradient norm is not" 'awk -F"[:,]" "/\"measured\"/ {m=\$2} /\"interpolated\"/ {i=\$2}
+        /\"extrapolated\"/ {x=\$2} END {exit !(m + i + x > 0.8)}" out'
+done
+# Rows measured without recomputation say nothing about a job with it.
+expect 2 "has no rows" "$DISTTRAIN" simulate job.yaml profile=$PWD/here.sql search.allow_analytical=false train.recompute=full --no-runs
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]

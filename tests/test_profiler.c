@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Rows of whole blocks: what the cost model makes of them; keys; statistics.  Measuring itself is
+ * run by tests/test_profile_job.sh. */
+#include "core/block_key.h"
+#include "cost_fixture.h"
+#include "exec/profiler.h"
+#include "test_util.h"
+
+#include <stddef.h>
+#include <stdio.h>
+
+enum { HIDDEN = 64, BLOCKS = 3 };
+
+static const struct dt_shard alone = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
+
+/* Two equal transformer blocks and a third one, of a module of their own. */
+static void make_model(struct fixture *f, struct dt_block *b)
+{
+    struct dt_module *m = &f->model.modules[0];
+
+    memset(b, 0, BLOCKS * sizeof(*b));
+    for (int i = 0; i < BLOCKS; i++) {
+        b[i].kind = DT_BLOCK_TRANSFORMER;
+        b[i].hidden = HIDDEN;
+        b[i].ffn = i < 2 ? 4 * HIDDEN : 3 * HIDDEN;
+        b[i].heads = b[i].kv_heads = 4;
+        b[i].head_dim = 16;
+        b[i].causal = true;
+    }
+    memset(&f->model, 0, sizeof(f->model));
+    snprintf(m->name, sizeof(m->name), "llm");
+    m->role = DT_ROLE_LLM;
+    m->n_blocks = BLOCKS;
+    m->blocks = b;
+    f->model.n_modules = 1;
+}
+
+static double time_of(int kind, int phase, int64_t tokens)
+{
+    return 1000.0 * (kind + 1) * (phase + 2) + (double)tokens * 37 * (kind + 2) * (phase + 1);
+}
+
+static void add_rows(struct fixture *f, const struct dt_block *b, enum dt_recompute r)
+{
+    for (int kind = 0; kind < 2; kind++)
+        for (int phase = 0; phase < DT_PHASE_N; phase++)
+            for (int64_t tokens = 64; tokens <= 1024; tokens *= 4) {
+                int64_t d[] = {tokens, dt_block_key(&b[kind ? 2 : 0], &alone, r)};
+
+                fx_row(f, DT_OP_BLOCK, phase, DT_ROW_MEASURED, d, 2, time_of(kind, phase, tokens));
+            }
+    fx_index(f);
+}
+
+static struct dt_stage_cost cost_of(struct fixture *f, enum dt_recompute r,
+                                    const struct dt_shard *s, int64_t tokens, bool upstream)
+{
+    const struct dt_cost_options o = {.recompute = r, .allow_analytical = true};
+    struct dt_work w = {1, tokens, tokens * tokens, tokens};
+    struct dt_stage_cost out;
+    struct dt_error err;
+    struct dt_cost *c;
+
+    dt_assert_ok(dt_cost_new(&f->model, &f->cluster, &f->profile, &o, &err, &c), err);
+    dt_cost_stage(c, 0, 0, BLOCKS, s, &w, NULL, upstream, &out);
+    dt_assert_ok(dt_cost_survey(c, 1, &err), err);
+    dt_cost_free(c);
+    return out;
+}
+
+START_TEST(blocks_cost_what_was_measured)
+{
+    struct dt_block b[BLOCKS];
+    struct dt_stage_cost got;
+    struct fixture f;
+
+    fx_init(&f);
+    make_model(&f, b);
+    add_rows(&f, b, DT_RECOMPUTE_FULL);
+    for (int64_t tokens = 64; tokens <= 1024; tokens *= 4) {
+        got = cost_of(&f, DT_RECOMPUTE_FULL, &alone, tokens, true);
+        ck_assert_double_eq_tol(got.fwd.ns, 2 * time_of(0, 0, tokens) + time_of(1, 0, tokens),
+                                1e-6 * got.fwd.ns);
+        /* what is computed again is inside the measured backward */
+        ck_assert_double_eq_tol(got.dgrad.ns, 2 * time_of(0, 1, tokens) + time_of(1, 1, tokens),
+                                1e-6 * got.dgrad.ns);
+        ck_assert_double_eq_tol(got.wgrad.ns, 2 * time_of(0, 2, tokens) + time_of(1, 2, tokens),
+                                1e-6 * got.wgrad.ns);
+        ck_assert_double_eq_tol(got.fwd.prov[DT_PROV_MEASURED], got.fwd.ns, 1e-6 * got.fwd.ns);
+    }
+    /* between rows: between their times, and called interpolated */
+    got = cost_of(&f, DT_RECOMPUTE_FULL, &alone, 512, true);
+    ck_assert_double_gt(got.fwd.ns, 2 * time_of(0, 0, 256) + time_of(1, 0, 256));
+    ck_assert_double_lt(got.fwd.ns, 2 * time_of(0, 0, 1024) + time_of(1, 0, 1024));
+    ck_assert_double_eq_tol(got.fwd.prov[DT_PROV_INTERPOLATED], got.fwd.ns, 1e-6 * got.fwd.ns);
+    /* nothing trained upstream: the first block owes no input gradient */
+    got = cost_of(&f, DT_RECOMPUTE_FULL, &alone, 256, false);
+    ck_assert_double_eq_tol(got.dgrad.ns, time_of(0, 1, 256) + time_of(1, 1, 256),
+                            1e-6 * got.dgrad.ns);
+    free(f.profile.rows);
+}
+END_TEST
+
+/* Rows of another split, or of another kind of recomputation, are rows of another block. */
+START_TEST(other_blocks_are_not_taken)
+{
+    const struct dt_shard half = {.tp = 2, .cp = 1, .ep = 1, .ip = 1, .seqpar = true};
+    struct dt_block b[BLOCKS];
+    struct dt_stage_cost got;
+    struct fixture f;
+
+    fx_init(&f);
+    make_model(&f, b);
+    add_rows(&f, b, DT_RECOMPUTE_FULL);
+    got = cost_of(&f, DT_RECOMPUTE_NONE, &alone, 256, true);
+    ck_assert_double_eq_tol(got.fwd.prov[DT_PROV_MEASURED], 0, 1e-9);
+    got = cost_of(&f, DT_RECOMPUTE_FULL, &half, 256, true);
+    ck_assert_double_eq_tol(got.fwd.prov[DT_PROV_MEASURED], 0, 1e-9);
+    free(f.profile.rows);
+}
+END_TEST
+
+START_TEST(keys_tell_blocks_apart)
+{
+    struct dt_block b[BLOCKS], c;
+    struct dt_shard s = alone;
+    struct fixture f;
+    int64_t key;
+
+    fx_init(&f);
+    make_model(&f, b);
+    key = dt_block_key(&b[0], &s, DT_RECOMPUTE_NONE);
+    ck_assert_int_gt(key, 0);
+    ck_assert_int_le(key, INT64_C(1) << 48);
+    ck_assert_int_eq(key, dt_block_key(&b[1], &s, DT_RECOMPUTE_NONE));
+    ck_assert_int_ne(key, dt_block_key(&b[2], &s, DT_RECOMPUTE_NONE));
+    ck_assert_int_ne(key, dt_block_key(&b[0], &s, DT_RECOMPUTE_FULL));
+    /* every byte that is set in a block counts */
+    for (size_t at = 0; at < sizeof(c); at += sizeof(int)) {
+        int one = 1;
+
+        memset(&c, 0, sizeof(c));
+        key = dt_block_key(&c, &s, DT_RECOMPUTE_NONE);
+        memcpy((char *)&c + at, &one, sizeof(one));
+        ck_assert_msg(key != dt_block_key(&c, &s, DT_RECOMPUTE_NONE) ||
+                          at == offsetof(struct dt_block, class_tokens),
+                      "byte %zu of struct dt_block does not matter to its key", at);
+    }
+    s.tp = 2;
+    ck_assert_int_ne(dt_block_key(&b[0], &alone, DT_RECOMPUTE_NONE),
+                     dt_block_key(&b[0], &s, DT_RECOMPUTE_NONE));
+    free(f.profile.rows);
+}
+END_TEST
+
+START_TEST(statistics_are_order_statistics)
+{
+    double ns[] = {50, 10, 1e9, 30, 20, 40, 0.1, 60, 70, 80, 90};
+    struct dt_profile_row row = {0};
+
+    dt_profiler_statistics(ns, 11, &row);
+    ck_assert_int_eq(row.n, 11);
+    ck_assert_double_eq_tol(row.median_ns, 50, 1e-9); /* the outlier moves nothing */
+    ck_assert_double_eq_tol(row.p10_ns, 10, 1e-9);
+    ck_assert_double_eq_tol(row.p90_ns, 90, 1e-9);
+    ns[0] = 0.25;
+    dt_profiler_statistics(ns, 1, &row);
+    ck_assert(row.p10_ns >= 1 && row.p10_ns <= row.median_ns && row.median_ns <= row.p90_ns);
+    ns[0] = 4;
+    ns[1] = 2;
+    dt_profiler_statistics(ns, 2, &row);
+    ck_assert_double_eq_tol(row.median_ns, 3, 1e-9);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("profiler");
+    TCase *c = tcase_create("profiler");
+    SRunner *r;
+    int failed;
+
+    tcase_add_test(c, blocks_cost_what_was_measured);
+    tcase_add_test(c, other_blocks_are_not_taken);
+    tcase_add_test(c, keys_tell_blocks_apart);
+    tcase_add_test(c, statistics_are_order_statistics);
+    suite_add_tcase(s, c);
+    r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
