@@ -80,6 +80,13 @@ expect 0 '"damaged_shards": 0' "$DISTTRAIN" data scan --json --seq-len 64 -o s.c
 head -c 3000 x-000000.tar >cut.tar
 expect 0 "shards truncated or damaged" "$DISTTRAIN" data scan --seq-len 64 -o s.csv cut.tar x-000001.tar
 expect 2 "cut.tar: damaged" "$DISTTRAIN" data scan --seq-len 64 -o s.csv cut.tar x-000001.tar --on-bad fail
+printf 'no tar at all\n' >text.tar
+expect 2 "no samples in the shard: text.tar: not a tar archive" "$DISTTRAIN" data scan text.tar
+: >empty.tar
+expect 2 "no samples in the shard: empty.tar: not a tar archive" "$DISTTRAIN" data scan empty.tar
+expect 2 "no samples in any of the shards: text.tar: not a tar" "$DISTTRAIN" data scan text.tar empty.tar
+mkdir -p hidden && tar cf nothing.tar hidden
+expect 2 "nothing.tar: this tar archive holds no samples" "$DISTTRAIN" data scan nothing.tar
 gzip -k x-000000.tar
 expect 2 "decompress it first" "$DISTTRAIN" data scan x-000000.tar.gz
 

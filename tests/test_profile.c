@@ -247,6 +247,37 @@ START_TEST(untrusted_sql)
 }
 END_TEST
 
+START_TEST(damage_has_a_place)
+{
+    static const struct {
+        const char *rest, *part;
+        int line, col;
+    } bad[] = {
+        {"\nINSERT INTO meta VALUES('a','b');\n  INSERT INTO mata VALUES('c','d');\n", "mata", 2, 3},
+        {"\nINSERT INTO meta VALUES('a','b');\n\nINSERT INTO meta VALUES('c", "", 3, 0},
+        {"\nBEGIN;\nINSERT INTO meta VALUES('a','b');\n", "COMMIT", 3, 1},
+        {"\nINSERT INTO source VALUES(1,'s','o','l','d','n');\n\n"
+         "INSERT INTO source VALUES(1,'s','o','l','d','n');", "UNIQUE", 3, 1},
+    };
+    int first = 1;
+
+    for (const char *c = dt_profile_schema_sql; *c; c++)
+        first += *c == '\n';
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct dt_ptable t = {0};
+        char *s = with_schema(bad[i].rest);
+
+        ck_assert(dt_ptable_parse_sql("file.sql", s, &err, &t) != DT_OK);
+        ck_assert_str_eq(err.file, "file.sql");
+        ck_assert_msg(strstr(err.message, bad[i].part), "%s", err.message);
+        ck_assert_int_eq(err.line - first, bad[i].line);
+        if (bad[i].col)
+            ck_assert_int_eq(err.col, bad[i].col);
+        dt_free(s);
+    }
+}
+END_TEST
+
 /* Every truncation and many garblings of a database and of a text give an error or the rows, never
  * a crash. */
 START_TEST(truncated_and_garbled)
@@ -626,6 +657,7 @@ int main(void)
     tcase_add_test(file, sql_round_trip);
     tcase_add_test(file, database_round_trip);
     tcase_add_test(file, untrusted_sql);
+    tcase_add_test(file, damage_has_a_place);
     tcase_add_test(file, truncated_and_garbled);
     tcase_add_test(file, allocation_failures);
     tcase_set_timeout(file, 120);

@@ -368,6 +368,41 @@ static enum dt_status read_tables(sqlite3 *db, const char *name, struct dt_error
     return DT_OK;
 }
 
+static enum dt_status sql_error(const char *name, const char *text, const char *at,
+                                const char *what, struct dt_error *err)
+{
+    int line = 1, column = 1;
+
+    for (const char *c = text; c < at; c++) {
+        column = *c == '\n' ? 1 : column + 1;
+        line += *c == '\n';
+    }
+    return dt_error_at(err, DT_ERR_INPUT, name, line, column, "not a valid profile: %s", what);
+}
+
+/* Statement by statement, so that an error has a place. */
+static enum dt_status run_sql(sqlite3 *db, const char *name, const char *text, struct dt_error *err)
+{
+    for (const char *at = text, *next; *at; at = next) {
+        sqlite3_stmt *st = NULL;
+        at += strspn(at, " \t\r\n");
+        int rc = sqlite3_prepare_v2(db, at, -1, &st, &next);
+        if (rc != SQLITE_OK) {
+            int offset = sqlite3_error_offset(db);
+            return sql_error(name, text, at + (offset > 0 ? offset : 0), sqlite3_errmsg(db), err);
+        }
+        while (st && (rc = sqlite3_step(st)) == SQLITE_ROW)
+            ;
+        sqlite3_finalize(st); /* its code is that of the step */
+        if (st && rc != SQLITE_DONE)
+            return sql_error(name, text, at, sqlite3_errmsg(db), err);
+    }
+    if (!sqlite3_get_autocommit(db))
+        return sql_error(name, text, text + strlen(text),
+                         "it is truncated: its transaction has no COMMIT", err);
+    return DT_OK;
+}
+
 enum dt_status dt_ptable_parse_sql(const char *name, const char *text, struct dt_error *err,
                                    struct dt_ptable *out)
 {
@@ -384,11 +419,7 @@ enum dt_status dt_ptable_parse_sql(const char *name, const char *text, struct dt
     sqlite3_exec(db, "PRAGMA max_page_count=262144", NULL, NULL, NULL);
     set_limits(db, &steps);
     sqlite3_set_authorizer(db, allow_load, NULL);
-    if (sqlite3_exec(db, text, NULL, NULL, NULL) != SQLITE_OK)
-        status = db_error(db, name, err);
-    else if (!sqlite3_get_autocommit(db))
-        status = dt_error_at(err, DT_ERR_INPUT, name, 0, 0,
-                             "profile is truncated: its transaction has no COMMIT");
+    status = run_sql(db, name, text, err);
     if (status == DT_OK) {
         sqlite3_set_authorizer(db, allow_read, NULL);
         status = read_tables(db, name, err, out);

@@ -310,6 +310,26 @@ static enum dt_status check(struct dt_loader_options *o, struct dt_error *err)
     return DT_OK;
 }
 
+/* Why there is nothing to load. */
+static enum dt_status too_few(const struct dt_loader *l, struct dt_error *err)
+{
+    const struct dt_data_report *r = &l->report;
+    int n_shards = l->ix->n_shards;
+
+    if (l->ix->n > 0)
+        return dt_error_set(err, DT_ERR_INPUT, "%lld samples are too few for %d parts",
+                            (long long)l->ix->n, l->o.parts);
+    if (n_shards < 1)
+        return dt_error_set(err, DT_ERR_INPUT, "no shards, so no samples");
+    if (r->bad[DT_BAD_SHARD] > 0)
+        return dt_error_set(err, DT_ERR_INPUT, "no samples in %s: %s",
+                            n_shards > 1 ? "any of the shards" : "the shard",
+                            r->example[DT_BAD_SHARD]);
+    return dt_error_at(err, DT_ERR_INPUT, l->ix->paths[0], 0, 0,
+                       "this tar archive holds no samples%s",
+                       n_shards > 1 ? ", nor do the other shards" : "");
+}
+
 /* Sets where the order begins and ends. */
 static enum dt_status place_cursor(struct dt_loader *l, struct dt_error *err)
 {
@@ -318,8 +338,7 @@ static enum dt_status place_cursor(struct dt_loader *l, struct dt_error *err)
     l->per_epoch = n / l->o.parts + (l->o.part < n % l->o.parts);
     l->fingerprint = fingerprint(&l->o, l->ix->fingerprint);
     if (l->per_epoch < 1)
-        return dt_error_set(err, DT_ERR_INPUT, "the shards have too few samples (%lld)",
-                            (long long)n);
+        return too_few(l, err);
     if (c->fingerprint) {
         if (c->fingerprint != l->fingerprint)
             return dt_error_set(err, DT_ERR_INPUT,

@@ -71,8 +71,12 @@ static enum dt_status damage(struct dt_data_report *r, const char *path, uint64_
                              const char *what, struct dt_error *err)
 {
     struct dt_error why;
-    dt_error_at(&why, DT_ERR_INPUT, path, 0, 0, "damaged behind byte %llu: %s",
-                (unsigned long long)at, what ? what : "not a tar file");
+    if (at == 0) /* not even a first member */
+        dt_error_at(&why, DT_ERR_INPUT, path, 0, 0, "not a tar archive: %s",
+                    what ? what : "unknown format");
+    else
+        dt_error_at(&why, DT_ERR_INPUT, path, 0, 0, "damaged behind byte %llu: %s",
+                    (unsigned long long)at, what ? what : "unknown format");
     if (dt_data_bad(r, DT_BAD_SHARD, &why) == DT_OK)
         return DT_OK;
     if (err)
