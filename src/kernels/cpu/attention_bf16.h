@@ -75,12 +75,20 @@ DT_INLINE void dt_bf16_transposed(const uint16_t *x, int64_t stride, int64_t row
             to[i * rooms + r] = x[r * stride + i];
 }
 
-/* `product` of the device; called by attention_fwd and attention_bwd of the same instruction set
+/* Fetches rows that will be wanted soon: they lie far apart, which no hardware foresees. */
+DT_INLINE void dt_bf16_soon(const uint16_t *x, int64_t stride, int64_t rows, int64_t width)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < width; i += 32) /* a cache line */
+            __builtin_prefetch(x + r * stride + i);
+}
+
+/* `ops` of the device; called by attention_fwd and attention_bwd of the same instruction set
  * after they have checked the arguments. */
-void DT_SIMD(dt_cpu_attention_bf16_fwd)(struct dt_queue *q, dt_bf16_product_fn *product,
+void DT_SIMD(dt_cpu_attention_bf16_fwd)(struct dt_queue *q, const struct dt_bf16_ops *ops,
                                         const struct dt_attention *p, const void *query,
                                         const void *key, const void *value, void *o, float *lse);
-void DT_SIMD(dt_cpu_attention_bf16_bwd)(struct dt_queue *q, dt_bf16_product_fn *product,
+void DT_SIMD(dt_cpu_attention_bf16_bwd)(struct dt_queue *q, const struct dt_bf16_ops *ops,
                                         const struct dt_attention *p, const void *query,
                                         const void *key, const void *value, const void *o,
                                         const float *lse, const void *d_o, void *dq, void *dk,

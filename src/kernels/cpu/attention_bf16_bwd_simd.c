@@ -14,7 +14,7 @@ enum { ROWS = 64, KEYS = 64 };
 
 struct attn {
     struct dt_attention a;
-    dt_bf16_product_fn *product;
+    const struct dt_bf16_ops *ops;
     const uint16_t *q, *k, *v, *o, *d_o;
     const float *lse;
     uint16_t *dq, *dk, *dv;
@@ -25,15 +25,16 @@ struct attn {
 };
 
 struct work {
-    float *dq;               /* room x rooms_q: transposed */
-    float *dk, *dv;          /* rooms_k x room */
-    float *s, *dp;           /* KEYS x ROWS */
-    float *dot, *lse;        /* rooms_q: D, and the log-sum-exp, +inf where p is 0 */
-    uint16_t *qt, *dot_t;    /* room x rooms_q: qᵀ, doᵀ in pairs */
-    uint16_t *q, *d_o;       /* rooms_q x room in pairs */
-    uint16_t *k, *v;         /* KEYS x room, rows */
-    uint16_t *kt;            /* room x KEYS, rows */
-    uint16_t *p, *ds, *ds_2; /* KEYS x ROWS: rows, rows, pairs */
+    float *dq;            /* room x rooms_q: transposed */
+    float *dk, *dv;       /* rooms_k x room */
+    float *s, *dp;        /* KEYS x ROWS */
+    float *dot, *lse;     /* rooms_q: D, and the log-sum-exp, +inf where p is 0 */
+    uint16_t *qt, *dot_t; /* room x rooms_q: qᵀ, doᵀ in pairs */
+    uint16_t *q, *d_o;    /* rooms_q x room in pairs */
+    uint16_t *k, *v;      /* KEYS x room, rows */
+    uint16_t *kt;         /* room x KEYS, rows */
+    uint16_t *p, *ds;     /* KEYS x ROWS */
+    uint32_t *ds_2;       /* the same in pairs */
 };
 
 static int64_t carve(const struct attn *a, int thread, struct work *w)
@@ -53,6 +54,7 @@ static int64_t carve(const struct attn *a, int thread, struct work *w)
     w->dp = f, f += block;
     w->dot = f, f += a->rooms_q;
     w->lse = f, f += a->rooms_q;
+    w->ds_2 = (uint32_t *)(void *)f, f += block / 2;
     h = (uint16_t *)f;
     w->qt = h, h += q;
     w->dot_t = h, h += q;
@@ -62,8 +64,7 @@ static int64_t carve(const struct attn *a, int thread, struct work *w)
     w->v = h, h += KEYS * a->room;
     w->kt = h, h += KEYS * a->room;
     w->p = h, h += block;
-    w->ds = h, h += block;
-    w->ds_2 = h;
+    w->ds = h;
     return 0;
 }
 
@@ -71,43 +72,13 @@ struct span { /* of one sequence */
     int64_t first_q, lq, first_k, lk;
 };
 
-/* Scores of two keys for the queries r .. r + ROWS, of which those before from[] see nothing. */
-DT_INLINE void two_keys(const struct attn *a, const struct work *w, int64_t j, int64_t r,
-                        const int64_t from[2])
-{
-    const float *lse = w->lse + r, *dot = w->dot + r, scale = a->a.scale;
-    uint16_t *pairs = w->ds_2 + j * ROWS;
-
-    for (int h = 0; h < 2; h++) {
-        const float *s = w->s + (j + h) * ROWS, *dp = w->dp + (j + h) * ROWS;
-        uint16_t *p = w->p + (j + h) * ROWS, *ds = w->ds + (j + h) * ROWS;
-        int64_t begin = dt_min64(ROWS, dt_max64(0, from[h]));
-
-        memset(p, 0, sizeof(*p) * (size_t)begin);
-        memset(ds, 0, sizeof(*ds) * (size_t)begin);
-        DT_SIMD_LOOP
-        for (int64_t i = begin; i < ROWS; i++) {
-            float e = dt_exp(scale * s[i] - lse[i]);
-
-            p[i] = dt_to_bf16(e);
-            ds[i] = dt_to_bf16(e * (dp[i] - dot[i]));
-        }
-    }
-    DT_SIMD_LOOP
-    for (int64_t i = 0; i < ROWS; i++) {
-        uint32_t pair = (uint32_t)w->ds[j * ROWS + i] | (uint32_t)w->ds[(j + 1) * ROWS + i] << 16;
-
-        memcpy(pairs + 2 * i, &pair, sizeof(pair));
-    }
-}
-
 static void block_pair(const struct attn *a, const struct work *w, const struct span *s, int64_t r,
                        int64_t k0, int64_t nk)
 {
     int64_t room = a->room, keys = dt_up_to(nk, DT_BF16_K), shift = s->lk - s->lq;
 
-    a->product(keys, ROWS, room, w->k, room, w->qt + 2 * r, a->rooms_q, w->s, ROWS, false);
-    a->product(keys, ROWS, room, w->v, room, w->dot_t + 2 * r, a->rooms_q, w->dp, ROWS, false);
+    a->ops->product(keys, ROWS, room, w->k, room, w->qt + 2 * r, a->rooms_q, w->s, ROWS, false);
+    a->ops->product(keys, ROWS, room, w->v, room, w->dot_t + 2 * r, a->rooms_q, w->dp, ROWS, false);
     for (int64_t j = 0; j < keys; j += 2) {
         int64_t from[2];
 
@@ -116,12 +87,16 @@ static void block_pair(const struct attn *a, const struct work *w, const struct 
             if (j + h >= nk)
                 from[h] = ROWS;
         }
-        two_keys(a, w, j, r, from);
+        a->ops->gradients(ROWS, w->s + j * ROWS, w->dp + j * ROWS, w->lse + r, w->dot + r,
+                          a->a.scale, from, w->p + j * ROWS, w->ds + j * ROWS,
+                          w->ds_2 + j / 2 * ROWS);
     }
-    a->product(keys, room, ROWS, w->p, ROWS, w->d_o + r * room, room, w->dv + k0 * room, room,
-               true);
-    a->product(keys, room, ROWS, w->ds, ROWS, w->q + r * room, room, w->dk + k0 * room, room, true);
-    a->product(room, ROWS, keys, w->kt, KEYS, w->ds_2, ROWS, w->dq + r, a->rooms_q, true);
+    a->ops->product(keys, room, ROWS, w->p, ROWS, w->d_o + r * room, room, w->dv + k0 * room, room,
+                    true);
+    a->ops->product(keys, room, ROWS, w->ds, ROWS, w->q + r * room, room, w->dk + k0 * room, room,
+                    true);
+    a->ops->product(room, ROWS, keys, w->kt, KEYS, (const uint16_t *)w->ds_2, ROWS, w->dq + r,
+                    a->rooms_q, true);
 }
 
 static float bf16_float(uint16_t h)
@@ -211,14 +186,14 @@ static void task(void *arg, int64_t block, int thread)
     store(w.dv, a->room, s.lk, d, 1.0f, a->dv + s.first_k * p->stride_v + kv * d, p->stride_v);
 }
 
-void DT_SIMD(dt_cpu_attention_bf16_bwd)(struct dt_queue *q, dt_bf16_product_fn *product,
+void DT_SIMD(dt_cpu_attention_bf16_bwd)(struct dt_queue *q, const struct dt_bf16_ops *ops,
                                         const struct dt_attention *p, const void *query,
                                         const void *key, const void *value, const void *o,
                                         const float *lse, const void *d_o, void *dq, void *dk,
                                         void *dv)
 {
     struct attn a = {.a = *p,
-                     .product = product,
+                     .ops = ops,
                      .q = query,
                      .k = key,
                      .v = value,

@@ -12,7 +12,7 @@ enum { SLAB = 384, ROWS = 48, KEYS = 64 };
 
 struct attn {
     struct dt_attention a;
-    dt_bf16_product_fn *product;
+    const struct dt_bf16_ops *ops;
     const uint16_t *q, *k, *v;
     uint16_t *o;
     float *lse;
@@ -34,51 +34,19 @@ static int64_t carve(const struct attn *a, int thread, struct work *w)
     uint16_t *h;
 
     if (!w)
-        return 4 * (SLAB * room + ROWS * KEYS + 2 * SLAB) +
+        return 4 * (SLAB * room + ROWS * KEYS + (DT_BF16_LANES + 1) * SLAB) +
                2 * (SLAB * room + 2 * KEYS * room + ROWS * KEYS);
     f = (float *)(void *)(a->scratch + thread * a->each);
     w->o = f, f += SLAB * room;
     w->s = f, f += ROWS * KEYS;
     w->max = f, f += SLAB;
-    w->sum = f, f += SLAB;
+    w->sum = f, f += DT_BF16_LANES * SLAB;
     h = (uint16_t *)f;
     w->q = h, h += SLAB * room;
     w->kt = h, h += KEYS * room;
     w->v = h, h += KEYS * room;
     w->p = h;
     return 0;
-}
-
-/* Scores of one query to its probabilities, zeros behind the `seen` keys. */
-DT_INLINE void softmax_row(float *s, uint16_t *p, int64_t seen, float scale, float *max, float *sum,
-                           float *o, int64_t room)
-{
-    float m, l, f;
-
-    memset(p, 0, sizeof(*p) * KEYS);
-    if (seen <= 0)
-        return;
-    DT_MAXIMUM(m, 0, seen, scale * s[i]);
-    m = dt_max(*max, m);
-    if (m == -INFINITY)
-        return;
-    DT_SIMD_LOOP
-    for (int64_t j = 0; j < seen; j++)
-        s[j] = dt_exp(scale * s[j] - m);
-    DT_SUM(l, 0, seen, s[i]);
-    DT_SIMD_LOOP
-    for (int64_t j = 0; j < seen; j++)
-        p[j] = dt_to_bf16(s[j]);
-    if (m == *max) {
-        *sum += l;
-        return;
-    }
-    f = *max == -INFINITY ? 0.0f : dt_exp(*max - m);
-    *sum = *sum * f + l;
-    *max = m;
-    DT_SIMD_LOOP
-    for (int64_t i = 0; i < room; i++)
-        o[i] *= f;
 }
 
 /* One block of keys against the slab.  `shift` = lk - lq: causal query i sees keys j <= i + shift.
@@ -93,29 +61,34 @@ static void key_block(const struct attn *a, const struct work *w, int64_t q0, in
     for (int64_t r = skip; r < nq; r += ROWS) {
         int64_t n = dt_min64(ROWS, nq - r), rows = dt_up_to(n, DT_BF16_MN);
 
-        a->product(rows, keys, room, w->q + r * room, room, w->kt, KEYS, w->s, KEYS, false);
+        a->ops->product(rows, keys, room, w->q + r * room, room, w->kt, KEYS, w->s, KEYS, false);
         for (int64_t i = 0; i < n; i++) {
             int64_t seen = a->a.causal ? dt_min64(nk, q0 + r + i + shift + 1 - k0) : nk;
 
-            softmax_row(w->s + i * KEYS, w->p + i * KEYS, seen, a->a.scale, &w->max[r + i],
-                        &w->sum[r + i], w->o + (r + i) * room, room);
+            a->ops->probabilities(w->s + i * KEYS, keys, dt_max64(0, seen), a->a.scale,
+                                  &w->max[r + i], w->sum + (r + i) * DT_BF16_LANES,
+                                  w->o + (r + i) * room, room, w->p + i * KEYS);
         }
         memset(w->p + n * KEYS, 0, sizeof(*w->p) * (size_t)((rows - n) * KEYS));
-        a->product(rows, room, keys, w->p, KEYS, w->v, room, w->o + r * room, room, true);
+        a->ops->product(rows, room, keys, w->p, KEYS, w->v, room, w->o + r * room, room, true);
     }
 }
 
 static void store(const struct attn *a, const struct work *w, int64_t nq, uint16_t *o, float *lse)
 {
     for (int64_t i = 0; i < nq; i++) {
-        float inv = w->sum[i] > 0 ? 1.0f / w->sum[i] : 0;
+        float sum, inv;
         const float *from = w->o + i * a->room;
         uint16_t *to = o + i * a->a.stride_o;
 
+        for (int l = 1; l < DT_BF16_LANES; l++)
+            w->sum[i * DT_BF16_LANES] += w->sum[i * DT_BF16_LANES + l];
+        sum = w->sum[i * DT_BF16_LANES];
+        inv = w->max[i] > -INFINITY ? 1.0f / sum : 0;
         DT_SIMD_LOOP
         for (int64_t c = 0; c < a->a.head_dim; c++)
             to[c] = dt_to_bf16(inv * from[c]);
-        lse[i] = w->sum[i] > 0 ? w->max[i] + logf(w->sum[i]) : -INFINITY;
+        lse[i] = w->max[i] > -INFINITY ? w->max[i] + logf(sum) : -INFINITY;
     }
 }
 
@@ -136,16 +109,19 @@ static void slab(const struct attn *a, const struct work *w, int64_t seq, int64_
     dt_bf16_rows(a->q + (first_q + q0) * p->stride_q + head * d, p->stride_q, nq, d,
                  dt_up_to(nq, DT_BF16_MN), room, w->q);
     memset(w->o, 0, sizeof(float) * (size_t)(dt_up_to(nq, DT_BF16_MN) * room));
-    for (int64_t i = 0; i < nq; i++) {
+    memset(w->sum, 0, sizeof(float) * (size_t)(nq * DT_BF16_LANES));
+    for (int64_t i = 0; i < nq; i++)
         w->max[i] = -INFINITY;
-        w->sum[i] = 0;
-    }
     for (int64_t k0 = 0; k0 < end; k0 += KEYS) {
         int64_t nk = dt_min64(KEYS, end - k0);
 
         dt_bf16_transposed_pairs(k + k0 * p->stride_k, p->stride_k, nk, d, KEYS, room, w->kt);
         dt_bf16_pairs(v + k0 * p->stride_v, p->stride_v, nk, d, dt_up_to(nk, DT_BF16_K), room,
                       w->v);
+        nk = dt_min64(KEYS, end - k0 - KEYS);
+        dt_bf16_soon(k + (k0 + KEYS) * p->stride_k, p->stride_k, nk, d);
+        dt_bf16_soon(v + (k0 + KEYS) * p->stride_v, p->stride_v, nk, d);
+        nk = dt_min64(KEYS, end - k0);
         key_block(a, w, q0, nq, k0, nk, shift);
     }
     store(a, w, nq, a->o + (first_q + q0) * p->stride_o + head * d,
@@ -162,12 +138,12 @@ static void task(void *arg, int64_t block, int thread)
     slab(a, &w, block / a->slabs / a->a.heads, head, s * SLAB);
 }
 
-void DT_SIMD(dt_cpu_attention_bf16_fwd)(struct dt_queue *q, dt_bf16_product_fn *product,
+void DT_SIMD(dt_cpu_attention_bf16_fwd)(struct dt_queue *q, const struct dt_bf16_ops *ops,
                                         const struct dt_attention *p, const void *query,
                                         const void *key, const void *value, void *o, float *lse)
 {
     struct attn a = {.a = *p,
-                     .product = product,
+                     .ops = ops,
                      .q = query,
                      .k = key,
                      .v = value,

@@ -156,9 +156,9 @@ static void attention_fwd(struct dt_queue *q, const struct dt_attention *p, cons
     assert(p->heads > 0 && p->kv_heads > 0 && p->heads % p->kv_heads == 0 && p->head_dim > 0);
     if (q->status != DT_OK || p->n_seq == 0 || p->rows_q == 0)
         return;
-    if (p->dtype == DT_BF16 && dt_cpu_of(q)->bf16_product) {
+    if (p->dtype == DT_BF16 && dt_cpu_of(q)->bf16) {
         DT_SIMD(dt_cpu_attention_bf16_fwd)
-        (q, dt_cpu_of(q)->bf16_product, p, query, key, value, o, lse);
+        (q, dt_cpu_of(q)->bf16, p, query, key, value, o, lse);
         return;
     }
     a.slabs = dt_max64(1, dt_blocks(p->max_q, SLAB));

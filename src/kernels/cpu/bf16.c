@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "kernels/cpu/bf16.h"
 
+#include <math.h>
 #include <stddef.h>
 
 #ifdef DT_CPU_X86
@@ -15,7 +16,7 @@
 #define WITH_BF16 __attribute__((target("avx512f,avx512bf16")))
 #define INLINE_BF16 static inline __attribute__((always_inline, target("avx512f,avx512bf16")))
 
-enum { LANES = 16, MR = 6, NV = 4 };
+enum { LANES = DT_BF16_LANES, MR = 6, NV = 4 };
 
 INLINE_BF16 void tile(const int mr, const int nv, int64_t k, const uint16_t *a, int64_t lda,
                       const uint16_t *b, int64_t ldb, float *c, int64_t ldc, bool add)
@@ -77,6 +78,100 @@ WITH_BF16 static void product_avx512(int64_t m, int64_t n, int64_t k, const uint
         column(1, m, k, a, lda, b + 2 * j, ldb, c + j, ldc, add);
 }
 
+/* ---- between products ---- */
+
+/* e^x for x <= 0, to 3e-6, which is more than bf16 keeps: Taylor of degree 5 on [-ln 2 / 2, ln 2 /
+ * 2]. */
+INLINE_BF16 __m512 exp_bf16(__m512 x)
+{
+    __m512 c = _mm512_max_ps(_mm512_set1_ps(-110.0f), x); /* below: 0; a NaN stays one */
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(c, _mm512_set1_ps(0x1.715476p+0f)),
+                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0x1.62e4p-1f), c);
+    __m512 p = _mm512_set1_ps(0x1.111112p-7f);
+
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0x1.7f7d1cp-20f), r);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.555556p-5f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.555556p-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.5f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(p, n);
+}
+
+/* Lanes of the 16 from `at` on that lie in [begin, end). */
+INLINE_BF16 __mmask16 lanes(int64_t at, int64_t begin, int64_t end)
+{
+    int64_t lo = begin - at, hi = end - at;
+
+    lo = lo < 0 ? 0 : lo > LANES ? LANES : lo;
+    hi = hi < 0 ? 0 : hi > LANES ? LANES : hi;
+    return (__mmask16)(((1u << hi) - 1u) & ~((1u << lo) - 1u));
+}
+
+WITH_BF16 static void probabilities(float *s, int64_t keys, int64_t seen, float scale, float *max,
+                                    float *sum, float *o, int64_t room, uint16_t *p)
+{
+    __m512 f = _mm512_set1_ps(scale), top = _mm512_set1_ps(-INFINITY), total;
+    float m;
+
+    for (int64_t j = 0; j < seen; j += LANES) {
+        __m512 x = _mm512_mul_ps(f, _mm512_loadu_ps(s + j));
+
+        _mm512_storeu_ps(s + j, x);
+        top = _mm512_mask_max_ps(top, lanes(j, 0, seen), top, x);
+    }
+    m = _mm512_reduce_max_ps(top);
+    if (m > *max) {
+        f = *max == -INFINITY ? _mm512_setzero_ps() : exp_bf16(_mm512_set1_ps(*max - m));
+        _mm512_storeu_ps(sum, _mm512_mul_ps(f, _mm512_loadu_ps(sum)));
+        for (int64_t i = 0; i < room; i += LANES)
+            _mm512_storeu_ps(o + i, _mm512_mul_ps(f, _mm512_loadu_ps(o + i)));
+        *max = m;
+    }
+    if (*max == -INFINITY) /* it has seen nothing so far */
+        seen = 0;
+    f = _mm512_set1_ps(*max);
+    total = _mm512_loadu_ps(sum);
+    for (int64_t j = 0; j < keys; j += LANES) {
+        __mmask16 in = lanes(j, 0, seen);
+        __m512 e = _mm512_setzero_ps();
+
+        if (in)
+            e = _mm512_maskz_mov_ps(in, exp_bf16(_mm512_sub_ps(_mm512_loadu_ps(s + j), f)));
+        total = _mm512_add_ps(total, e);
+        _mm256_storeu_si256((__m256i *)(void *)(p + j), (__m256i)_mm512_cvtneps_pbh(e));
+    }
+    _mm512_storeu_ps(sum, total);
+}
+
+WITH_BF16 static void gradients(int64_t n, const float *s, const float *dp, const float *lse,
+                                const float *dot, float scale, const int64_t from[2], uint16_t *p,
+                                uint16_t *ds, uint32_t *pairs)
+{
+    __m512 f = _mm512_set1_ps(scale);
+
+    for (int64_t i = 0; i < n; i += LANES) {
+        __m512 l = _mm512_loadu_ps(lse + i), d = _mm512_loadu_ps(dot + i);
+        __m256i g[2];
+
+        for (int h = 0; h < 2; h++) {
+            __mmask16 in = lanes(i, from[h], n);
+            __m512 x = _mm512_fmsub_ps(f, _mm512_loadu_ps(s + h * n + i), l);
+            __m512 e = _mm512_maskz_mov_ps(in, exp_bf16(x));
+            __m512 y = _mm512_sub_ps(_mm512_loadu_ps(dp + h * n + i), d);
+
+            y = _mm512_maskz_mul_ps(in, e, y);
+            g[h] = (__m256i)_mm512_cvtneps_pbh(y);
+            _mm256_storeu_si256((__m256i *)(void *)(p + h * n + i), (__m256i)_mm512_cvtneps_pbh(e));
+            _mm256_storeu_si256((__m256i *)(void *)(ds + h * n + i), g[h]);
+        }
+        _mm512_storeu_si512(pairs + i,
+                            _mm512_or_si512(_mm512_cvtepu16_epi32(g[0]),
+                                            _mm512_slli_epi32(_mm512_cvtepu16_epi32(g[1]), 16)));
+    }
+}
+
 /* ---- AMX ---- */
 
 #define DT_AMX_TARGET __attribute__((target("amx-tile,amx-bf16")))
@@ -103,15 +198,18 @@ static bool amx_there(void)
     return (edx >> 22 & 1u) && (edx >> 24 & 1u);
 }
 
-dt_bf16_product_fn *dt_bf16_product(bool amx)
+const struct dt_bf16_ops *dt_bf16_ops(bool amx)
 {
+    static const struct dt_bf16_ops avx512 = {product_avx512, probabilities, gradients};
+    static const struct dt_bf16_ops tiles = {product_amx, probabilities, gradients};
+
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx512bf16"))
         return NULL;
-    return amx && amx_there() && amx_granted() ? product_amx : product_avx512;
+    return amx && amx_there() && amx_granted() ? &tiles : &avx512;
 }
 #else
-dt_bf16_product_fn *dt_bf16_product(bool amx)
+const struct dt_bf16_ops *dt_bf16_ops(bool amx)
 {
     (void)amx;
     return NULL;

@@ -21,7 +21,25 @@ enum { DT_BF16_MN = 16, DT_BF16_K = 32 };
 typedef void dt_bf16_product_fn(int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda,
                                 const uint16_t *b, int64_t ldb, float *c, int64_t ldc, bool add);
 
+/* What attention does between its products, with AVX-512's own conversions. */
+enum { DT_BF16_LANES = 16 };
+struct dt_bf16_ops {
+    dt_bf16_product_fn *product;
+    /* Scores s of one query and `keys` keys (a multiple of 16), of which the first `seen` count, to
+     * p = exp(scale s - m), 0 behind them; m is the largest so far.  The query's state moves on:
+     * *max = m, sum[16] takes the p of each lane, and when m grows sum and o[room] (room a multiple
+     * of 16) are scaled to it. */
+    void (*probabilities)(float *s, int64_t keys, int64_t seen, float scale, float *max, float *sum,
+                          float *o, int64_t room, uint16_t *p);
+    /* Scores s and products dp of two keys, rows of n queries (a multiple of 16), of which those
+     * before from[] do not see the key: p = exp(scale s - lse) and ds = p (dp - dot), rows of n,
+     * and ds of both keys in pairs. */
+    void (*gradients)(int64_t n, const float *s, const float *dp, const float *lse,
+                      const float *dot, float scale, const int64_t from[2], uint16_t *p,
+                      uint16_t *ds, uint32_t *pairs);
+};
+
 /* What this CPU has: NULL = none.  `amx` false leaves AMX out. */
-dt_bf16_product_fn *dt_bf16_product(bool amx);
+const struct dt_bf16_ops *dt_bf16_ops(bool amx);
 
 #endif

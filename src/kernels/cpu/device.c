@@ -300,7 +300,7 @@ static const char *fill_kernels(struct dt_cpu *cpu, struct dt_kernels *k)
 {
     const char *isa = "generic";
 
-    cpu->bf16_product = NULL;
+    cpu->bf16 = NULL;
     dt_cpu_simd_base(k);
 #ifdef DT_CPU_X86
     int level = level_cap();
@@ -314,7 +314,7 @@ static const char *fill_kernels(struct dt_cpu *cpu, struct dt_kernels *k)
             __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
             __builtin_cpu_supports("avx512vl")) {
             dt_cpu_simd_v4(k);
-            cpu->bf16_product = level >= BF16 ? dt_bf16_product(level > BF16) : NULL;
+            cpu->bf16 = level >= BF16 ? dt_bf16_ops(level > BF16) : NULL;
             isa = "AVX-512";
         }
     }
