@@ -17,7 +17,7 @@ AC_DEFUN([DT_TRISTATE], [
 # DT_TRISTATE_RESULT(NAME, LABEL, WORKS, WHAT): error if demanded and absent; config.h; summary.
 AC_DEFUN([DT_TRISTATE_RESULT], [
     AS_IF([test "$with_$1" = no], [dt_$1_found="not looked for (--without-$1)"],
-          [test "$3" = yes], [dt_$1_found="found, $4; not used by this release"
+          [test "$3" = yes], [dt_$1_found="found, $4"
                               AC_DEFINE([HAVE_]m4_toupper([$1]), [1], [$2 works here])],
           [test "$with_$1" = yes], [AC_MSG_ERROR([--with-$1 was given, but $2 does not work here; see config.log])],
           [dt_$1_found="not found"])
@@ -65,22 +65,43 @@ AC_DEFUN([DT_ARG_NCCL], [
     DT_TRISTATE_RESULT([nccl], [NCCL], [$dt_nccl_works], [nccl.h and -lnccl])
 ])
 
-# MPI: Open MPI through pkg-config, else whatever mpicc is.
+# MPI: Open MPI through pkg-config, else what the compiler wrapper says that it adds (Open MPI:
+# --showme; MPICH: -show, whose first word is the compiler).  Compiled with $CC either way.
+AC_DEFUN([DT_TRY_MPI], [
+    dt_save_CPPFLAGS=$CPPFLAGS dt_save_LIBS=$LIBS
+    CPPFLAGS="$CPPFLAGS $1"
+    LIBS="$2 $LIBS"
+    AC_LINK_IFELSE([AC_LANG_PROGRAM([[#include <mpi.h>]],
+                                    [[int n; MPI_Comm_size(MPI_COMM_WORLD, &n);]])],
+                   [dt_mpi_works=yes dt_mpi_how="$3" MPI_CFLAGS="$1" MPI_LIBS="$2"])
+    CPPFLAGS=$dt_save_CPPFLAGS LIBS=$dt_save_LIBS
+])
 AC_DEFUN([DT_ARG_MPI], [
     DT_TRISTATE([mpi], [MPI])
-    AC_ARG_VAR([MPICC], [MPI C compiler])
-    dt_mpi_works=no dt_mpi_how=
+    AC_ARG_VAR([MPICC], [MPI C compiler, asked for its flags where pkg-config does not know Open MPI])
+    dt_mpi_works=no dt_mpi_how= MPI_CFLAGS= MPI_LIBS=
     AS_IF([test "$with_mpi" != no],
           [AC_PATH_PROG([MPICC], [mpicc], [], [${dt_mpi_dir:+$dt_mpi_dir/bin:}$PATH])
            AC_MSG_CHECKING([for MPI])
-           AC_LANG_CONFTEST([AC_LANG_PROGRAM([[#include <mpi.h>]],
-                                             [[int n; MPI_Comm_size(MPI_COMM_WORLD, &n);]])])
-           AS_IF([test -z "$dt_mpi_dir" && $PKG_CONFIG --exists ompi-c 2>/dev/null &&
-                  $CC $CFLAGS conftest.c -o conftest$EXEEXT `$PKG_CONFIG --cflags --libs ompi-c` >&AS_MESSAGE_LOG_FD 2>&1],
-                 [dt_mpi_works=yes dt_mpi_how="pkg-config ompi-c"],
-                 [test -n "$MPICC" && $MPICC conftest.c -o conftest$EXEEXT >&AS_MESSAGE_LOG_FD 2>&1],
-                 [dt_mpi_works=yes dt_mpi_how=$MPICC])
-           rm -f conftest.c conftest$EXEEXT
+           AS_IF([test -z "$dt_mpi_dir" && $PKG_CONFIG --exists ompi-c 2>/dev/null],
+                 [dt_flags=`$PKG_CONFIG --cflags ompi-c` dt_libs=`$PKG_CONFIG --libs ompi-c`
+                  DT_TRY_MPI([$dt_flags], [$dt_libs], [pkg-config ompi-c])])
+           AS_IF([test "$dt_mpi_works" = no && test -n "$MPICC"],
+                 [dt_flags=`$MPICC --showme:compile 2>/dev/null` && dt_libs=`$MPICC --showme:link` || {
+                      dt_flags=`$MPICC -show -c 2>/dev/null | sed 's/^[[^ ]]* *//; s/ -c *$//'`
+                      dt_libs=`$MPICC -show 2>/dev/null | sed 's/^[[^ ]]* *//'`
+                  }
+                  DT_TRY_MPI([$dt_flags], [$dt_libs], [$MPICC])])
            AC_MSG_RESULT([$dt_mpi_works])])
+    # Only what calls MPI loads it.
+    AS_IF([test "$dt_mpi_works" = yes],
+          [dt_save_LDFLAGS=$LDFLAGS
+           LDFLAGS="$LDFLAGS -Wl,--push-state,--as-needed -Wl,--pop-state"
+           AC_LINK_IFELSE([AC_LANG_PROGRAM([], [])],
+                          [MPI_LIBS="-Wl,--push-state,--as-needed $MPI_LIBS -Wl,--pop-state"])
+           LDFLAGS=$dt_save_LDFLAGS])
+    AC_SUBST([MPI_CFLAGS])
+    AC_SUBST([MPI_LIBS])
+    AC_SUBST([HAVE_MPI], [$dt_mpi_works])
     DT_TRISTATE_RESULT([mpi], [MPI], [$dt_mpi_works], [$dt_mpi_how])
 ])

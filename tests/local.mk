@@ -98,6 +98,7 @@ SHELL_TESTS = \
 	tests/test_lists.sh \
 	tests/test_measured.sh \
 	tests/test_modules_torch.sh \
+	tests/test_mpi.sh \
 	tests/test_profile_job.sh \
 	tests/test_python.sh \
 	tests/test_train_cli.sh
@@ -112,6 +113,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/data_tokens_compare.py \
 	tests/hf_compare.py \
 	tests/modules_compare.py \
+	tests/mpirun.sh \
 	tests/cost_fixture.h \
 	tests/sched_fixture.h \
 	tests/small_world.h \
@@ -120,7 +122,8 @@ AM_TESTS_ENVIRONMENT = \
 	LC_ALL=C; export LC_ALL; \
 	GOMP_SPINCOUNT=1000; export GOMP_SPINCOUNT; \
 	srcdir='$(abs_srcdir)'; export srcdir; \
-	DISTTRAIN='$(abs_builddir)/disttrain$(EXEEXT)'; export DISTTRAIN;
+	DISTTRAIN='$(abs_builddir)/disttrain$(EXEEXT)'; export DISTTRAIN; \
+	HAVE_MPI='$(HAVE_MPI)'; export HAVE_MPI;
 
 # ---- fuzzing ----
 # tests/fuzz/fuzz_X.c defines LLVMFuzzerTestOneInput; tests/fuzz/corpus/X/ are its seeds.  Add X to

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * The suite over ranks that are threads. */
+ * The suite over ranks that are threads; started by an MPI launcher, the suite over MPI. */
 #include "test_util.h"
 #include "transport_suite.h"
 
 #include "core/mem.h"
+#include "exec/transport_impl.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -105,7 +106,7 @@ START_TEST(limit_of_the_environment)
 }
 END_TEST
 
-int main(void)
+static int under_check(void)
 {
     Suite *s = suite_create("transport");
     TCase *c = tcase_create("threads");
@@ -123,4 +124,36 @@ int main(void)
     failed = srunner_ntests_failed(sr);
     srunner_free(sr);
     return failed ? 1 : 0;
+}
+
+/* As one rank of several: no Check, which forks. */
+static int over_mpi(void)
+{
+    const char *s = getenv("SUITE_ROUNDS"), *piece = getenv("SUITE_PIECE_BYTES");
+    struct dt_error err = {0};
+    struct dt_transport *t;
+    struct verdict v;
+
+    if (piece) /* long messages in short pieces */
+        dt_transport_mpi_piece_bytes = strtoull(piece, NULL, 10);
+    if (dt_transport_open_mpi(&err, &t) != DT_OK) {
+        fprintf(stderr, "test_transport: %s\n", err.message);
+        return 1;
+    }
+    if (!transport_suite(t, dt_test_seed(), s ? atoi(s) : 6, &v)) {
+        fprintf(stderr, "test_transport: %s (DT_TEST_SEED=%" PRIu64 ")\n", v.text, dt_test_seed());
+        t->abort(t, 1);
+    }
+    if (t->rank == 0)
+        printf("%d checks over MPI, %d ranks, %d of them on %s\n", transport_checks_n, t->size,
+               t->local_size, t->host);
+    t->close(t);
+    return 0;
+}
+
+int main(void)
+{
+    if (dt_transport_mpi_launched(NULL))
+        return over_mpi();
+    return under_check();
 }

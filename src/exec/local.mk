@@ -117,4 +117,9 @@ libdtexec_a_SOURCES = \
 	src/exec/transport_sum.c \
 	src/exec/transport_threads.c \
 	src/exec/transport_tp.c
+if HAVE_MPI
+libdtexec_a_SOURCES += src/exec/transport_mpi.c
+else
+libdtexec_a_SOURCES += src/exec/transport_nompi.c
+endif
 EXTRA_DIST += src/exec/data/unicode.py

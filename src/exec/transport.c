@@ -6,11 +6,15 @@
 #include "exec/clock.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+/* MPI counts in int: a longer message goes in pieces, one after another under the same tag. */
+size_t dt_transport_mpi_piece_bytes = (size_t)1 << 30;
 
 int dt_comm_size(const struct dt_comm *c)
 {
@@ -52,6 +56,32 @@ enum dt_status dt_transport_limit_from_environment(struct dt_error *err, double 
     return DT_OK;
 }
 
+/* Launchers tell each process the number of ranks: Open MPI's mpirun; MPICH's and Intel's (Hydra);
+ * srun, by the task's rank in its step and the number of tasks of that step (a batch script alone
+ * is not launched: it has no PMI of its own, or one task). */
+bool dt_transport_mpi_launched(int *ranks)
+{
+    static const struct {
+        const char *size, *rank;
+    } by[] = {
+        {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+        {"PMI_SIZE", "PMI_RANK"},
+        {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
+    };
+
+    for (size_t k = 0; k < sizeof(by) / sizeof(by[0]); k++) {
+        const char *size = getenv(by[k].size), *rank = getenv(by[k].rank);
+        long n = size && rank ? strtol(size, NULL, 10) : 0;
+
+        if (n < 1 || n > INT_MAX || (k == 2 && n == 1))
+            continue;
+        if (ranks)
+            *ranks = (int)n;
+        return true;
+    }
+    return false;
+}
+
 enum dt_status dt_transport_size_error(struct dt_error *err, int from, int to, uint64_t key,
                                        size_t sent, size_t expected)
 {
@@ -63,6 +93,8 @@ enum dt_status dt_transport_size_error(struct dt_error *err, int from, int to, u
                         "rank %d sent %zu bytes with tag %llu, but rank %d expects %zu bytes", from,
                         sent, (unsigned long long)key, to, expected);
 }
+
+enum { FEW_TESTS = 100 };
 
 /* A thirty-second of the time waited so far, so that a wait lasts at most so much longer than it
  * had to. */
@@ -79,22 +111,24 @@ static void pause_after(uint64_t waited_ns)
 enum dt_status dt_transport_wait(struct dt_transport *t, struct dt_req *r, double limit_s,
                                  const char *what, struct dt_error *err)
 {
-    uint64_t begin = 0, eager = 0;
+    uint64_t begin, now, eager;
+    bool done = false;
 
+    /* most answers come within a few microseconds: no look at the clock until then */
+    for (int k = 0; k < FEW_TESTS; k++) {
+        DT_TRY(t->test(t, r, &done, err));
+        if (done)
+            return DT_OK;
+    }
     if (!(limit_s > 0))
         limit_s = t->limit_s;
+    begin = dt_clock_ns();
+    eager = t->eager_ns(t, r);
     for (;;) {
-        bool done;
-        uint64_t now;
-
         DT_TRY(t->test(t, r, &done, err));
         if (done)
             return DT_OK;
         now = dt_clock_ns();
-        if (begin == 0) {
-            begin = now;
-            eager = t->eager_ns(t, r);
-        }
         if ((double)(now - begin) > limit_s * 1e9)
             return dt_error_set(err, DT_ERR_TIMEOUT, "rank %d waited %g s for %s", t->rank, limit_s,
                                 what ? what : "another rank");

@@ -162,4 +162,7 @@ size_t dt_reduce_bytes(enum dt_reduce_type type);
 void dt_reduce_parts(enum dt_reduce_type type, void *x, const void *const *others, int members,
                      int me, size_t n);
 
+/* MPI: longest message in one piece; tests set it. */
+extern size_t dt_transport_mpi_piece_bytes;
+
 #endif
