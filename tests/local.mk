@@ -21,6 +21,7 @@ check_PROGRAMS += \
 	tests/test_engine \
 	tests/test_execute \
 	tests/test_execute_ranks \
+	tests/test_explain \
 	tests/test_infer \
 	tests/test_job \
 	tests/test_kernels_attention \

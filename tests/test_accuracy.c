@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Measured tables: reading, jobs, errors, intervals; and the kernels of unfused blocks. */
+ * Measured tables: reading, jobs, errors; and the kernels of unfused blocks. */
 #include "core/accuracy.h"
 #include "core/cost.h"
 #include "core/job.h"
@@ -153,25 +153,6 @@ START_TEST(test_summary)
 }
 END_TEST
 
-/* One family alone: the quantiles of a log-normal; independent families: root of the sum of
- * squares. */
-START_TEST(test_interval)
-{
-    double one[DT_ERRF_N] = {[DT_ERRF_GEMM] = 1}, two[DT_ERRF_N] = {0}, p10, p90, s, z = 1.2815516;
-    struct dt_error err = {0};
-
-    ck_assert_int_eq(dt_accuracy_interval(3.7, one, 11, 40000, &err, &p10, &p90), DT_OK);
-    s = dt_error_sigma[DT_ERRF_GEMM];
-    ck_assert_double_eq_tol(log(p90 / 3.7), z * s, 0.05 * s);
-    ck_assert_double_eq_tol(log(p10 / 3.7), -z * s, 0.05 * s);
-    two[DT_ERRF_HOST] = 0.5;
-    two[DT_ERRF_COLLECTIVE] = 0.4;
-    ck_assert_int_eq(dt_accuracy_interval(3.7, two, 12, 40000, &err, &p10, &p90), DT_OK);
-    s = hypot(0.5 * dt_error_sigma[DT_ERRF_HOST], 0.4 * dt_error_sigma[DT_ERRF_COLLECTIVE]);
-    ck_assert_double_eq_tol(log(p90 / p10), 2 * z * s, 0.1 * s);
-}
-END_TEST
-
 /* An unfused causal block has the model FLOPs of a fused one, and its kernels the masked half
  * besides. */
 START_TEST(test_unfused_flops)
@@ -226,7 +207,6 @@ int main(void)
     tcase_add_test(t, test_job);
     tcase_add_test(t, test_unknown_gpu);
     tcase_add_test(t, test_summary);
-    tcase_add_test(t, test_interval);
     tcase_add_test(t, test_unfused_flops);
     suite_add_tcase(s, t);
     r = srunner_create(s);

@@ -95,6 +95,13 @@ for k in iteration_s iteration_s_p10 iteration_s_p90 mfu hfu tokens_per_s sample
     measured interpolated extrapolated computed assumed ops wall_s; do
     if grep -q "\"$k\":" "$tmp/out"; then ok; else bad "simulate --json lacks $k"; fi
 done
+expect 0 "critical \[s\].*rests on" "$DISTTRAIN" simulate --no-runs --explain mllm-nano-local
+[ "$(sed -n '/^contribution/,/^the rest/p' "$tmp/out" | wc -l)" -eq 22 ] || bad "--explain does not list twenty"
+expect 0 "" "$DISTTRAIN" simulate --no-runs --explain --json mllm-nano-local
+for k in samples_s_p10 samples_s_p90 explain contributions what critical_s critical_s_p10 critical_s_p90 \
+    critical_share gpu_share family rests_on source families sigma; do
+    if grep -q "\"$k\":" "$tmp/out"; then ok; else bad "simulate --explain --json lacks $k"; fi
+done
 expect 0 " F" "$DISTTRAIN" simulate --no-runs --print-program mllm-nano-local
 expect 2 "not a whole number" "$DISTTRAIN" simulate --no-runs --print-program --lane 99999 mllm-nano-local
 

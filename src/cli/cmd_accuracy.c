@@ -3,9 +3,7 @@
  * disttrain accuracy: measured training runs, predicted as jobs, and the errors.
  *
  * Each row goes the way of `simulate`: job, manual plan, assignment, program, durations, event
- * engine. Its interval comes from how far the predicted time moves when the kernels of a family
- * take longer: one more simulation per family, then seeded Monte Carlo over independent families.
- */
+ * engine, interval. */
 #include "cli/session.h"
 #include "cli/table.h"
 #include "core/accuracy.h"
@@ -15,8 +13,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { WORST = 5, PROFILES = 8, DRAWS = 2000, SEED = 20240804 };
-#define PROBE 1.1 /* a family's times, this much longer, show its share of the iteration */
+enum { WORST = 5, PROFILES = 8 };
 
 const struct dt_option dt_accuracy_options[] = {
     {"table", 't', DT_OPT_LIST, "FILE.csv", "a table of measured runs (may be repeated)"},
@@ -55,40 +52,25 @@ static enum dt_status profile_of(struct profiles *p, const char *name, const cha
     return DT_OK;
 }
 
-static enum dt_status once(struct dt_job *job, const struct dt_plan *plan, struct dt_error *err,
-                           double *time_s)
+static enum dt_status predict(struct dt_job *job, struct dt_error *err, struct dt_accuracy_row *out)
 {
+    struct dt_plan plan = job->plan;
     struct dt_sim_result res;
     struct dt_cost *cost;
     enum dt_status st;
 
+    DT_TRY(dt_plan_place(&plan, &job->cluster, err));
+    DT_TRY(dt_plan_validate(&plan, job->model, &job->cluster, err));
     DT_TRY(dt_cost_new(job->model, &job->cluster, job->profile, &job->cost_opt, err, &cost));
-    st = dt_simulate(job, plan, cost, NULL, NULL, err, &res);
+    st = dt_simulate(job, &plan, cost, NULL, NULL, err, &res);
     if (st == DT_OK) {
-        *time_s = res.report.iteration_s;
+        out->predicted_s = res.report.iteration_s;
+        out->p10_s = res.report.iteration_s_p10;
+        out->p90_s = res.report.iteration_s_p90;
         dt_sim_result_free(&res);
     }
     dt_cost_free(cost);
     return st;
-}
-
-static enum dt_status predict(struct dt_job *job, struct dt_error *err, struct dt_accuracy_row *out)
-{
-    struct dt_plan plan = job->plan;
-    double elasticity[DT_ERRF_N], dispatch = job->cost_opt.dispatch_ns, t;
-
-    DT_TRY(dt_plan_place(&plan, &job->cluster, err));
-    DT_TRY(dt_plan_validate(&plan, job->model, &job->cluster, err));
-    DT_TRY(once(job, &plan, err, &out->predicted_s));
-    for (int f = 0; f < DT_ERRF_N; f++) {
-        for (int op = 0; op < DT_OP_FAMILY_N; op++)
-            job->cost_opt.scale[op] = (int)dt_error_family_of(op) == f ? PROBE : 1;
-        job->cost_opt.dispatch_ns = dispatch * (f == DT_ERRF_HOST ? PROBE : 1);
-        DT_TRY(once(job, &plan, err, &t));
-        elasticity[f] = log(t / out->predicted_s) / log(PROBE);
-    }
-    return dt_accuracy_interval(out->predicted_s, elasticity, SEED, DRAWS, err, &out->p10_s,
-                                &out->p90_s);
 }
 
 static enum dt_status predict_row(const struct dt_measured_row *r, struct profiles *p,

@@ -23,6 +23,8 @@ const struct dt_option dt_simulate_options_table[] = {
      "iterations, each on its own global batch (overrides the job)"},
     {"seed", 0, DT_OPT_INT, "N",
      "seed of samples order, jitter, slow GPUs and failures (overrides the job)"},
+    {"explain", 'e', DT_OPT_FLAG, NULL,
+     "the twenty largest contributions to the iteration, their sources and intervals"},
     {"print-program", 0, DT_OPT_FLAG, NULL, "list the ops of a lane as text instead of the report"},
     {"lane", 0, DT_OPT_INT, "N", "the lane that --print-program lists (default 0; -1 = all)"},
     {"runs", 0, DT_OPT_STRING, "FILE",
@@ -60,9 +62,12 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
     printf("%s on %s, %s, %lld samples of %d tokens per iteration\n\n", p->model, p->cluster,
            dt_strategy_names[p->strategy], (long long)p->policy.global_batch, p->policy.seq_len);
     print_modules(p, r);
-    printf("\niteration        %10.3f s   (p10 %.3f s, p90 %.3f s over %d iteration%s)\n",
-           r->iteration_s, r->iteration_s_p10, r->iteration_s_p90, res->iterations,
-           res->iterations == 1 ? "" : "s");
+    printf("\niteration        %10.3f s   (80 %% interval %.3f to %.3f s)\n", r->iteration_s,
+           r->iteration_s_p10, r->iteration_s_p90);
+    if (res->iterations > 1 || s->job->sim.jitter > 0)
+        printf("  of it samples, jitter         p10 %.3f s, p90 %.3f s over %d iteration%s\n",
+               r->samples_s_p10, r->samples_s_p90, res->iterations,
+               res->iterations == 1 ? "" : "s");
     printf("MFU              %10.2f %%   of %d GPUs used (%.2f %% of the cluster's %d)\n",
            100 * r->mfu, r->gpus_used, 100 * r->mfu_cluster, r->gpus);
     printf("HFU              %10.2f %%\n", 100 * r->hfu);
@@ -85,12 +90,14 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
 }
 
 static enum dt_status report_json(const struct dt_session *s, const struct dt_sim_result *r,
-                                  double wall_s, struct dt_error *err, char **out)
+                                  bool explain, double wall_s, struct dt_error *err, char **out)
 {
     struct dt_json j;
     dt_json_init(&j, true);
     dt_json_begin_object(&j);
     dt_json_report(&j, s, &s->search.plans[0], r);
+    if (explain)
+        dt_json_explanation(&j, &r->explanation, s->job->model);
     dt_json_kv_double(&j, "wall_s", wall_s);
     dt_json_end_object(&j);
     return dt_json_finish(&j, err, out);
@@ -163,12 +170,14 @@ static enum dt_status show(struct dt_cli *cli, const struct dt_session *s,
         return print_program(cli, r, err);
     if (dt_cli_string(cli, "svg", NULL))
         DT_TRY(write_svg(dt_cli_string(cli, "svg", NULL), s, r, err));
-    DT_TRY(report_json(s, r, wall_s, err, &json));
+    DT_TRY(report_json(s, r, dt_cli_flag(cli, "explain"), wall_s, err, &json));
     enum dt_status st = keep_run(cli, s, r, json, err);
     if (st == DT_OK && cli->json)
         puts(json);
     else if (st == DT_OK)
         print_report(s, r, wall_s);
+    if (st == DT_OK && !cli->json && dt_cli_flag(cli, "explain"))
+        dt_print_explanation(&r->explanation, s->job->model);
     dt_free(json);
     return st;
 }

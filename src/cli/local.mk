@@ -15,6 +15,7 @@ disttrain_SOURCES = \
 	src/cli/cmd_simulate.c \
 	src/cli/cmd_train.c \
 	src/cli/commands.c \
+	src/cli/explain.c \
 	src/cli/help.c \
 	src/cli/main.c \
 	src/cli/options.c \

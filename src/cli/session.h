@@ -40,6 +40,10 @@ void dt_json_modules(struct dt_json *j, const struct dt_plan *p, const struct dt
 /* What an import took for granted ("llm: rope_theta: 10000"), one indented line each; nothing when
  * nothing was. */
 void dt_print_assumed(const struct dt_model *m);
+/* The largest contributions to the first iteration: a table; the member "explain". */
+void dt_print_explanation(const struct dt_explanation *e, const struct dt_model *m);
+void dt_json_explanation(struct dt_json *j, const struct dt_explanation *e,
+                         const struct dt_model *m);
 /* Prints finished JSON on stdout and frees it. */
 enum dt_status dt_json_emit(struct dt_json *j, struct dt_error *err);
 

@@ -44,6 +44,8 @@ void dt_json_report(struct dt_json *j, const struct dt_session *s, const struct 
     dt_json_kv_double(j, "iteration_s", rep->iteration_s);
     dt_json_kv_double(j, "iteration_s_p10", rep->iteration_s_p10);
     dt_json_kv_double(j, "iteration_s_p90", rep->iteration_s_p90);
+    dt_json_kv_double(j, "samples_s_p10", rep->samples_s_p10);
+    dt_json_kv_double(j, "samples_s_p90", rep->samples_s_p90);
     dt_json_kv_int(j, "iterations", r->iterations);
     dt_json_kv_double(j, "mfu", rep->mfu);
     dt_json_kv_double(j, "hfu", rep->hfu);

@@ -65,27 +65,4 @@ struct dt_accuracy {
 enum dt_status dt_accuracy_summary(const struct dt_accuracy_row *rows, int n, struct dt_error *err,
                                    struct dt_accuracy *out);
 
-/* ---- intervals ---- */
-
-/* Families whose errors are taken as one: everything of a family is too fast or too slow together.
- */
-enum dt_error_family {
-    DT_ERRF_GEMM,
-    DT_ERRF_ATTENTION,
-    DT_ERRF_MEMORY_BOUND,
-    DT_ERRF_COLLECTIVE,
-    DT_ERRF_P2P,
-    DT_ERRF_HOST,
-    DT_ERRF_N
-};
-extern const char *const dt_error_family_names[DT_ERRF_N + 1];
-/* Standard deviation of the logarithm of a family's time. */
-extern const double dt_error_sigma[DT_ERRF_N];
-enum dt_error_family dt_error_family_of(int op_family);
-/* 10th and 90th percentile of a time whose logarithm moves by elasticity[f] per unit of the
- * logarithm of family f, families independent and log-normal: Monte Carlo (GSL), `draws` of them.
- */
-enum dt_status dt_accuracy_interval(double time_s, const double *elasticity, uint64_t seed,
-                                    int draws, struct dt_error *err, double *p10_s, double *p90_s);
-
 #endif

@@ -88,6 +88,22 @@ struct dt_stage_cost {
 void dt_cost_stage(struct dt_cost *c, int module, int first, int n, const struct dt_shard *shard,
                    const struct dt_work *work, const unsigned char *trainable, bool upstream,
                    struct dt_stage_cost *out);
+/* The same dealt to kernels (cost_parts.c): `fn` hears of every kernel and direction, k NULL = waiting for the host.
+ * The times of all parts sum to fwd + dgrad + wgrad of dt_cost_stage. */
+enum dt_direction { DT_DIR_FWD, DT_DIR_DGRAD, DT_DIR_WGRAD, DT_DIR_RECOMPUTE, DT_DIR_N };
+extern const char *const dt_direction_names[DT_DIR_N + 1];
+typedef void dt_cost_part_fn(void *ctx, const struct dt_kop *k, enum dt_direction dir, const struct dt_time *t);
+void dt_cost_stage_parts(struct dt_cost *c, int module, int first, int n, const struct dt_shard *shard,
+                         const struct dt_work *work, const unsigned char *trainable, bool upstream,
+                         dt_cost_part_fn *fn, void *ctx);
+/* What a kernel's time stands on: the profile row nearest to it. */
+struct dt_cost_origin {
+    const char *source; /* its source's name, or "roofline"; lives as long as the profile */
+    int kind;           /* enum dt_row_kind; -1 = no row */
+    double sigma;       /* standard deviation of the logarithm, from the row's p10 and p90; 0 = none stated */
+};
+void dt_cost_origin(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase, struct dt_cost_origin *out);
+
 /* Fast path for the same: totals only, memoised on (module, range, shard, work, flags). */
 struct dt_stage_ns { double fwd, bwd; }; /* bwd = dgrad + wgrad */
 struct dt_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int first, int n,

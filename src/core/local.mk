@@ -32,21 +32,26 @@ libdtcore_a_SOURCES = \
 	src/core/cost_internal.h \
 	src/core/cost_interp.c \
 	src/core/cost_kernel.c \
+	src/core/cost_parts.c \
 	src/core/cost_rows.c \
 	src/core/cost_stage.c \
 	src/core/cost_whole.c \
 	src/core/cost_tuning.c \
+	src/core/critical.c \
 	src/core/doc.c \
 	src/core/doc.h \
 	src/core/docedit.c \
 	src/core/docget.c \
 	src/core/docimpl.h \
 	src/core/durations.c \
+	src/core/explain.c \
+	src/core/explain.h \
 	src/core/file.c \
 	src/core/file.h \
 	src/core/hf.c \
 	src/core/hf.h \
 	src/core/hf_unet.c \
+	src/core/interval.c \
 	src/core/job.c \
 	src/core/job.h \
 	src/core/job_internal.h \

@@ -101,6 +101,7 @@ enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_mod
                             "report: the timeline is not one of this program");
     dt_timeline_summarise(prog, t, &r.timeline);
     r.iteration_s = r.iteration_s_p10 = r.iteration_s_p90 = r.timeline.iteration_s;
+    r.samples_s_p10 = r.samples_s_p90 = r.iteration_s;
     r.bubble_fraction = r.timeline.bubble_fraction;
     r.exposed_comm_s = r.timeline.exposed_comm_s;
     r.gpus = dt_cluster_gpus(c);

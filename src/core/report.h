@@ -7,7 +7,8 @@
 #include "core/timeline.h"
 
 struct dt_report {
-    double iteration_s, iteration_s_p10, iteration_s_p90;
+    double iteration_s, iteration_s_p10, iteration_s_p90; /* with the errors of the times, and other samples */
+    double samples_s_p10, samples_s_p90; /* over the simulated iterations and noise draws alone */
     double mfu, hfu;                 /* of gpus_used * peak */
     double mfu_cluster;              /* of all the cluster's GPUs */
     double tokens_per_s, samples_per_s;

@@ -203,9 +203,76 @@ static enum dt_status report_median(struct sim *s, const struct batch *first,
             batch_close(&b);
         DT_TRY(st);
     }
-    out->iteration_s_p10 = percentile_s(s->times, n, 0.1);
-    out->iteration_s_p90 = percentile_s(s->times, n, 0.9);
+    out->samples_s_p10 = percentile_s(s->times, n, 0.1);
+    out->samples_s_p90 = percentile_s(s->times, n, 0.9);
     return DT_OK;
+}
+
+/* ---- interval ---- */
+
+enum { SAMPLED_OPS_MAX = 1 << 20 }; /* beyond, one batch stands for all: its replicas are many */
+
+static enum dt_status quiet_ns(const struct batch *b, struct dt_timeline *t, struct dt_error *err,
+                               double *out)
+{
+    struct dt_topo topo = {0};
+
+    DT_TRY(dt_topo_build(b->program, err, &topo));
+    enum dt_status st = dt_timeline_eval(b->program, &topo, b->durations.ns, err, t);
+    dt_topo_free(&topo);
+    if (st == DT_OK)
+        *out = (double)t->makespan_ns;
+    return st;
+}
+
+/* Times of further batches, as the first one's time in proportion to the evaluation without
+ * contention; none when the next batch takes as long, as batches of equal samples do. */
+static enum dt_status further_batches(struct sim *s, const struct batch *first, double first_s,
+                                      double *times_s, int *n, struct dt_error *err)
+{
+    struct dt_timeline t = {0};
+    double base, ns;
+    enum dt_status st = quiet_ns(first, &t, err, &base);
+
+    for (int i = s->iterations; st == DT_OK && i < DT_SIM_BATCHES; i++) {
+        struct batch b;
+
+        st = batch_open(s, i, err, &b);
+        if (st != DT_OK)
+            break;
+        st = quiet_ns(&b, &t, err, &ns);
+        batch_close(&b);
+        if (st == DT_OK && ns == base)
+            break;
+        if (st == DT_OK)
+            times_s[(*n)++] = first_s * ns / base;
+    }
+    dt_timeline_free(&t);
+    return st;
+}
+
+static enum dt_status interval(struct sim *s, const struct batch *first,
+                               const struct dt_timeline *t, struct dt_error *err,
+                               struct dt_sim_result *r)
+{
+    int n = s->iterations * s->draws;
+    double *times_s;
+
+    DT_TRY(dt_explain(first->program, s->job->model, s->cost, t, err, &r->explanation));
+    times_s = dt_malloc(((size_t)n + DT_SIM_BATCHES) * sizeof *times_s);
+    if (!times_s)
+        return dt_error_nomem(err, "iteration times");
+    for (int i = 0; i < n; i++)
+        times_s[i] = (double)s->times[i].makespan_ns * 1e-9;
+    enum dt_status st = DT_OK;
+    if (first->program->n_ops <= SAMPLED_OPS_MAX)
+        st = further_batches(s, first, (double)t->makespan_ns * 1e-9, times_s, &n, err);
+    if (st == DT_OK)
+        st = dt_error_interval(times_s, n, r->explanation.share, r->explanation.sigma,
+                               s->job->sim.seed, DT_SIM_DRAWS, err, &r->report.iteration_s_p10,
+                               &r->report.iteration_s_p90);
+    dt_free(times_s);
+    return st;
 }
 
 static enum dt_status goodput(const struct dt_job *job, const struct dt_plan *plan,
@@ -252,6 +319,7 @@ static enum dt_status simulate(struct sim *s, dt_progress_fn *progress, void *ct
         r->iteration_s[i] = (double)s->times[i * s->draws].makespan_ns * 1e-9;
     r->iterations = s->iterations;
     DT_TRY(report_median(s, &first, &r->timeline, err, &r->report));
+    DT_TRY(interval(s, &first, &r->timeline, err, r));
     r->events = s->events;
     return DT_OK;
 }
@@ -279,6 +347,7 @@ void dt_sim_result_free(struct dt_sim_result *r)
 
     batch_close(&b);
     dt_timeline_free(&r->timeline);
+    dt_explanation_free(&r->explanation);
     dt_free(r->iteration_s);
     memset(r, 0, sizeof *r);
 }

@@ -4,6 +4,7 @@
 #ifndef DT_SIM_SIMULATE_H
 #define DT_SIM_SIMULATE_H
 
+#include "core/explain.h"
 #include "core/job.h"
 #include "core/report.h"
 
@@ -16,9 +17,13 @@ struct dt_sim_result {
     struct dt_program *program;       /* of the first iteration, owned */
     struct dt_durations durations;    /* of the first iteration, owned */
     struct dt_timeline timeline;      /* of the first iteration, owned */
+    struct dt_explanation explanation; /* of the first iteration's timeline, owned */
     uint64_t events;                 /* events processed in all */
 };
+enum { DT_SIM_BATCHES = 5, DT_SIM_DRAWS = 4000 }; /* global batches and draws behind an interval, at least */
 typedef void dt_progress_fn(void *ctx, int done, int total);
+/* Where fewer than DT_SIM_BATCHES iterations are simulated, further global batches are evaluated without contention for
+ * the interval of the report (programs of up to a million ops). */
 /* Simulates `plan` on the job's samples: assign -> compile -> durations -> event engine, per iteration. */
 enum dt_status dt_simulate(const struct dt_job *job, const struct dt_plan *plan,
                            struct dt_cost *cost, dt_progress_fn *progress, void *ctx,

@@ -1,0 +1,1 @@
+simulate --no-runs --explain mllm-72b-1296
