@@ -10,6 +10,7 @@ check_PROGRAMS += \
 	tests/test_boundary \
 	tests/test_checkpoint \
 	tests/test_colocate \
+	tests/test_cores \
 	tests/test_cost \
 	tests/test_cost_comm \
 	tests/test_cost_stage \
@@ -54,6 +55,7 @@ check_PROGRAMS += \
 	tests/test_timeline \
 	tests/test_train \
 	tests/test_transport
+tests_test_cores_SOURCES = tests/test_cores.c tests/synth.c tests/synth.h
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
 tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h
 tests_test_timeline_SOURCES = tests/test_timeline.c tests/synth.c tests/synth.h

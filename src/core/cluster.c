@@ -17,6 +17,7 @@ static const char *const keys[] = {"preset",
                                    "nodes",
                                    "gpus",
                                    "gpus_per_node",
+                                   "cores_per_node",
                                    "peak_flops",
                                    "memory",
                                    "memory_reserve",
@@ -60,6 +61,7 @@ static enum dt_status read_values(struct dt_node n, struct dt_cluster *c, struct
     DT_TRY(dt_get_string(n, "device", c->device, sizeof(c->device), err));
     DT_TRY(dt_get_i32(n, "nodes", 1, NODES_MAX, &c->nodes, err));
     DT_TRY(dt_get_i32(n, "gpus_per_node", 1, 1024, &c->gpus_per_node, err));
+    DT_TRY(dt_get_i32(n, "cores_per_node", 0, 1024, &c->cores_per_node, err));
     DT_TRY(read_gpus(n, c, err));
     DT_TRY(dt_get_quantity(n, "peak_flops", "flop/s", 1e6, 1e18, &c->peak_flops, err));
     DT_TRY(dt_get_quantity(n, "memory", "bytes", 1e6, 1e15, &c->mem_bytes, err));

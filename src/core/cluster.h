@@ -12,6 +12,7 @@ struct dt_cluster {
     char name[DT_NAME_MAX];
     char device[DT_NAME_MAX];       /* GPU name, key into the profile ("A800-SXM4-80GB") */
     int nodes, gpus_per_node;
+    int cores_per_node;             /* CPUs as devices: cores that the ranks of a node share; 0 = one each */
     double peak_flops;              /* dense bf16, flop/s */
     double mem_bytes;               /* HBM per GPU */
     double mem_reserve_bytes;       /* CUDA context, NCCL buffers, fragmentation */

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 noinst_LIBRARIES += libdtsim.a
 libdtsim_a_SOURCES = \
+	src/sim/cores.c \
+	src/sim/cores.h \
 	src/sim/engine.c \
 	src/sim/engine.h \
 	src/sim/engine_internal.h \

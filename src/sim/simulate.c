@@ -11,6 +11,7 @@
 #include "sim/simulate.h"
 
 #include "core/mem.h"
+#include "sim/cores.h"
 #include "sim/engine.h"
 
 #include <math.h>
@@ -99,6 +100,9 @@ static enum dt_status run(struct sim *s, const struct batch *b, int number, stru
     DT_TRY(pick_slow_lanes(s, b->program->n_lanes, err));
     noise.n_lanes = s->n_slow;
     noise.slowdown = s->slow;
+    if (dt_cores_shared(s->plan, &s->job->cluster))
+        return dt_cores_run(b->program, b->durations.ns, s->job->cluster.gpus_per_node,
+                            s->job->cluster.cores_per_node, err, t);
     DT_TRY(dt_engine_run(s->engine, b->program, &b->durations, s->network, &noise, err, t));
     s->events += dt_engine_events(s->engine);
     return DT_OK;

@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Every host has a clock that runs at its rate: an op that begins when it shows v is over when it
+ * shows v + its duration, however often the rate changes meanwhile.  Whole nanoseconds stay whole
+ * as long as the rate is 1. */
+#include "sim/cores.h"
+
+#include "core/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+struct host {
+    double shown;  /* by its clock */
+    uint32_t *op;  /* compute ops under way */
+    double *until; /* when its clock shows this they are over */
+    int n;
+};
+struct event { /* the end of anything that needs no core */
+    double ns;
+    uint32_t op; /* of a collective: its first member */
+};
+struct cores {
+    const struct dt_program *p;
+    const int64_t *ns;
+    int gpus_per_node, cores, n_hosts;
+    struct host *host;
+    uint32_t *left;              /* [n_ops] dependencies still to end */
+    uint32_t *next_first, *next; /* who waits for op i: next[next_first[i] .. next_first[i+1]) */
+    uint32_t *met;               /* [n_groups] members that are ready */
+    struct event *heap;
+    uint32_t n_heap;
+    uint32_t *ready, n_ready; /* stack of ops to begin now */
+    double now;
+    uint32_t done;
+    int64_t *begin, *end;
+    struct dt_arena arena;
+};
+
+/* ---- who waits for whom; a RECV waits for its SEND too ---- */
+
+static uint32_t deps_of(const struct dt_program *p, uint32_t i, uint32_t k)
+{
+    const struct dt_op *op = &p->ops[i];
+
+    if (k < 3)
+        return op->dep[k];
+    if (k < 3u + op->more_n)
+        return p->deps[op->more_first + k - 3];
+    return op->kind == DT_OP_RECV ? op->peer : DT_NONE;
+}
+
+static uint32_t deps_count(const struct dt_program *p, uint32_t i)
+{
+    return 4u + p->ops[i].more_n;
+}
+
+static int link_ops(struct cores *c)
+{
+    const struct dt_program *p = c->p;
+    uint32_t n = p->n_ops, all = 0, *at;
+
+    c->left = DT_ARENA_NEW(&c->arena, uint32_t, n + 1);
+    c->next_first = DT_ARENA_NEW(&c->arena, uint32_t, n + 2);
+    at = DT_ARENA_NEW(&c->arena, uint32_t, n + 1);
+    if (!c->left || !c->next_first || !at)
+        return -1;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < deps_count(p, i); k++) {
+            uint32_t d = deps_of(p, i, k);
+
+            if (d == DT_NONE)
+                continue;
+            c->left[i]++;
+            c->next_first[d + 1]++;
+            all++;
+        }
+    for (uint32_t i = 0; i < n; i++)
+        c->next_first[i + 1] += c->next_first[i];
+    c->next = DT_ARENA_NEW(&c->arena, uint32_t, all + 1);
+    if (!c->next)
+        return -1;
+    memcpy(at, c->next_first, n * sizeof(*at));
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < deps_count(p, i); k++) {
+            uint32_t d = deps_of(p, i, k);
+
+            if (d != DT_NONE)
+                c->next[at[d]++] = i;
+        }
+    return 0;
+}
+
+static int prepare(struct cores *c)
+{
+    const struct dt_program *p = c->p;
+    uint32_t n = p->n_ops;
+
+    for (int l = 0; l < p->n_lanes; l++) {
+        int h = (int)(p->lanes[l].first_gpu / (uint32_t)c->gpus_per_node);
+
+        c->n_hosts = h + 1 > c->n_hosts ? h + 1 : c->n_hosts;
+    }
+    c->host = DT_ARENA_NEW(&c->arena, struct host, c->n_hosts + 1);
+    c->met = DT_ARENA_NEW(&c->arena, uint32_t, p->n_groups + 1);
+    c->heap = DT_ARENA_NEW(&c->arena, struct event, n + 1);
+    c->ready = DT_ARENA_NEW(&c->arena, uint32_t, n + 1);
+    if (!c->host || !c->met || !c->heap || !c->ready)
+        return -1;
+    for (int h = 0; h < c->n_hosts; h++) { /* a lane computes one op at a time */
+        c->host[h].op = DT_ARENA_NEW(&c->arena, uint32_t, p->n_lanes);
+        c->host[h].until = DT_ARENA_NEW(&c->arena, double, p->n_lanes);
+        if (!c->host[h].op || !c->host[h].until)
+            return -1;
+    }
+    return link_ops(c);
+}
+
+/* ---- events ---- */
+
+static bool before(const struct event *a, const struct event *b)
+{
+    return a->ns != b->ns ? a->ns < b->ns : a->op < b->op;
+}
+
+static void push(struct cores *c, double ns, uint32_t op)
+{
+    uint32_t i = c->n_heap++;
+    struct event e = {ns, op};
+
+    for (; i > 0 && before(&e, &c->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        c->heap[i] = c->heap[(i - 1) / 2];
+    c->heap[i] = e;
+}
+
+static struct event pop(struct cores *c)
+{
+    struct event top = c->heap[0], e = c->heap[--c->n_heap];
+    uint32_t i = 0;
+
+    for (uint32_t k; (k = 2 * i + 1) < c->n_heap; i = k) {
+        if (k + 1 < c->n_heap && before(&c->heap[k + 1], &c->heap[k]))
+            k++;
+        if (!before(&c->heap[k], &e))
+            break;
+        c->heap[i] = c->heap[k];
+    }
+    c->heap[i] = e;
+    return top;
+}
+
+static double rate(const struct cores *c, const struct host *h)
+{
+    return h->n > c->cores ? (double)c->cores / h->n : 1;
+}
+
+/* ---- beginnings and ends ---- */
+
+static void begin_collective(struct cores *c, uint32_t i)
+{
+    const struct dt_group *g = &c->p->groups[c->p->ops[i].peer];
+    const uint32_t *member = &c->p->group_ops[g->first];
+    int64_t longest = 0;
+
+    if (++c->met[c->p->ops[i].peer] < g->n)
+        return;
+    for (uint32_t k = 0; k < g->n; k++) {
+        c->begin[member[k]] = llround(c->now);
+        longest = c->ns[member[k]] > longest ? c->ns[member[k]] : longest;
+    }
+    push(c, c->now + (double)longest, member[0]);
+}
+
+static void begin_op(struct cores *c, uint32_t i)
+{
+    const struct dt_op *op = &c->p->ops[i];
+
+    switch (dt_op_resource((enum dt_op_kind)op->kind)) {
+    case DT_RES_COMPUTE: {
+        struct host *h = &c->host[c->p->lanes[op->lane].first_gpu / (uint32_t)c->gpus_per_node];
+
+        c->begin[i] = llround(c->now);
+        h->op[h->n] = i;
+        h->until[h->n++] = h->shown + (double)c->ns[i];
+        break;
+    }
+    case DT_RES_COLL:
+        begin_collective(c, i);
+        break;
+    default:
+        c->begin[i] = llround(c->now);
+        push(c, c->now + (op->kind == DT_OP_RECV ? 0 : (double)c->ns[i]), i);
+    }
+}
+
+/* A RECV has begun when the resource was free and the SEND under way, not only when it ended. */
+static int64_t recv_begin(const struct cores *c, uint32_t i)
+{
+    int64_t t = c->begin[c->p->ops[i].peer];
+
+    for (uint32_t k = 0; k < 3u + c->p->ops[i].more_n; k++) {
+        uint32_t d = deps_of(c->p, i, k);
+
+        if (d != DT_NONE && c->end[d] > t)
+            t = c->end[d];
+    }
+    return t;
+}
+
+static void end_op(struct cores *c, uint32_t i)
+{
+    c->end[i] = llround(c->now);
+    if (c->p->ops[i].kind == DT_OP_RECV)
+        c->begin[i] = recv_begin(c, i);
+    c->done++;
+    for (uint32_t k = c->next_first[i]; k < c->next_first[i + 1]; k++)
+        if (--c->left[c->next[k]] == 0)
+            c->ready[c->n_ready++] = c->next[k];
+}
+
+static void end_event(struct cores *c, uint32_t i)
+{
+    const struct dt_op *op = &c->p->ops[i];
+
+    if (dt_op_resource((enum dt_op_kind)op->kind) != DT_RES_COLL) {
+        end_op(c, i);
+        return;
+    }
+    for (uint32_t k = 0; k < c->p->groups[op->peer].n; k++)
+        end_op(c, c->p->group_ops[c->p->groups[op->peer].first + k]);
+}
+
+/* When the next op of a host is over, at its rate of now; INFINITY when it has none. */
+static double next_of(const struct cores *c, const struct host *h)
+{
+    double least = INFINITY;
+
+    for (int k = 0; k < h->n; k++)
+        least = h->until[k] < least ? h->until[k] : least;
+    return h->n > 0 ? c->now + (least - h->shown) / rate(c, h) : INFINITY;
+}
+
+/* Time goes on to `to`; `due`: this host's earliest op ends then, which its clock shows exactly. */
+static void advance(struct cores *c, double to, const bool *due)
+{
+    for (int k = 0; k < c->n_hosts; k++) {
+        struct host *h = &c->host[k];
+        double least = INFINITY;
+
+        for (int i = 0; i < h->n; i++)
+            least = h->until[i] < least ? h->until[i] : least;
+        h->shown = due[k] ? least : h->shown + (to - c->now) * rate(c, h);
+    }
+    c->now = to;
+}
+
+static void end_computes(struct cores *c, struct host *h)
+{
+    for (int k = 0; k < h->n;) {
+        uint32_t i = h->op[k];
+
+        if (h->until[k] > h->shown) {
+            k++;
+            continue;
+        }
+        h->op[k] = h->op[--h->n];
+        h->until[k] = h->until[h->n];
+        end_op(c, i);
+    }
+}
+
+static void begin_ready(struct cores *c)
+{
+    while (c->n_ready > 0)
+        begin_op(c, c->ready[--c->n_ready]);
+}
+
+static enum dt_status walk(struct cores *c, struct dt_error *err)
+{
+    bool *due = DT_ARENA_NEW(&c->arena, bool, c->n_hosts + 1);
+
+    if (!due)
+        return dt_error_nomem(err, "hosts");
+    for (uint32_t i = 0; i < c->p->n_ops; i++)
+        if (c->left[i] == 0)
+            c->ready[c->n_ready++] = i;
+    begin_ready(c);
+    while (c->done < c->p->n_ops) {
+        double to = c->n_heap > 0 ? c->heap[0].ns : INFINITY;
+
+        for (int h = 0; h < c->n_hosts; h++) {
+            double t = next_of(c, &c->host[h]);
+
+            to = t < to ? t : to;
+        }
+        if (isinf(to))
+            return dt_error_set(err, DT_ERR_INTERNAL, "the program waits for itself");
+        for (int h = 0; h < c->n_hosts; h++)
+            due[h] = next_of(c, &c->host[h]) <= to;
+        advance(c, to, due);
+        while (c->n_heap > 0 && c->heap[0].ns <= to)
+            end_event(c, pop(c).op);
+        for (int h = 0; h < c->n_hosts; h++)
+            if (due[h])
+                end_computes(c, &c->host[h]);
+        begin_ready(c);
+    }
+    return DT_OK;
+}
+
+enum dt_status dt_cores_run(const struct dt_program *p, const int64_t *ns, int gpus_per_node,
+                            int cores_per_node, struct dt_error *err, struct dt_timeline *out)
+{
+    struct cores c = {.p = p, .ns = ns, .gpus_per_node = gpus_per_node, .cores = cores_per_node};
+    enum dt_status st;
+
+    DT_TRY(dt_timeline_reserve(out, p->n_ops, err));
+    c.begin = out->begin_ns;
+    c.end = out->end_ns;
+    st = prepare(&c) != 0 ? dt_error_nomem(err, "a program on shared cores") : walk(&c, err);
+    dt_arena_free(&c.arena);
+    DT_TRY(st);
+    out->makespan_ns = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (out->end_ns[i] > out->makespan_ns)
+            out->makespan_ns = out->end_ns[i];
+    return DT_OK;
+}
+
+bool dt_cores_shared(const struct dt_plan *p, const struct dt_cluster *c)
+{
+    int gpus = dt_plan_gpus(p);
+
+    return c->cores_per_node > 0 &&
+           (gpus < c->gpus_per_node ? gpus : c->gpus_per_node) > c->cores_per_node;
+}
