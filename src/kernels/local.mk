@@ -14,8 +14,8 @@ libdtkernels_a_SOURCES = \
 	src/kernels/cpu/cpu.h \
 	src/kernels/cpu/device.c \
 	src/kernels/cpu/dnnl.c \
-	src/kernels/cpu/dnnl_impl.h \
-	src/kernels/cpu/dnnl_weight.c \
+	src/kernels/cpu/dnnl.h \
+	src/kernels/cpu/pieces.c \
 	src/kernels/cpu/products.c \
 	src/kernels/cpu/products.h \
 	src/kernels/kernels.h

@@ -76,7 +76,7 @@ static inline int64_t dt_max64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* ---- products (dnnl.c) ---- */
+/* ---- products (pieces.c, dnnl.c) ---- */
 
 /* c[m,n] = a[m,k] b[k,n] + bias + (add ? c : 0); element (i, j) of a at a + i*ra + j*ca, and so on.
  */

@@ -1,58 +1,44 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Products over oneDNN 2.6 (C API).
- *
- * A product is cut into pieces by a rule that knows only its shape; each piece is a primitive for
- * one thread, and dt_cpu_for deals pieces to threads.  So sums are the same for any number of
- * threads on every instruction set, and a core that is busy elsewhere delays one piece.  What is
- * too small to cut runs on oneDNN's own threads where its code divides only outputs among them
- * ("brg…" matmuls, convolutions forward and backward by data); convolutions backward by weights
- * divide the sum and are not used (products.c).
+ * Everything that is oneDNN's (2.6, C API): primitives of products and convolutions, and weights in
+ * its packed layouts.  No other file includes its header.
  *
  * A queue keeps its primitives by shape, with memory objects per thread: a call looks them up, sets
  * the pointers and runs. */
-#include "kernels/cpu/dnnl_impl.h"
+#include "kernels/cpu/dnnl.h"
 
 #include "core/mem.h"
 
+#include <oneapi/dnnl/dnnl.h>
+#include <pthread.h>
 #include <string.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
-enum { CACHE_SLOTS = 2048, CACHE_MAX = 1200, CALL_MAX = 4, KEY_WORDS = 16 };
+enum { CACHE_SLOTS = 2048, CACHE_MAX = 1200, KEY_WORDS = 16 };
 enum { KEY_PRODUCT = 1, KEY_CONV_FWD, KEY_CONV_BWD };
-enum { ARG_A, ARG_B, ARG_C, ARG_BIAS, ARG_SCRATCH, ARG_N };
 
-struct entry { /* one primitive */
+struct dt_primitive { /* one primitive */
     int64_t key[KEY_WORDS];
     dnnl_primitive_t prim;
     dnnl_memory_desc_t weights; /* what it wants of its weight */
-    dnnl_memory_desc_t md[ARG_N];
-    int arg[ARG_N];       /* DNNL_ARG_…; 0 = not an argument */
-    dnnl_memory_t *mem;   /* threads x ARG_N */
+    dnnl_memory_desc_t md[DT_ARG_N];
+    int arg[DT_ARG_N];    /* DNNL_ARG_…; 0 = not an argument */
+    dnnl_memory_t *mem;   /* threads x DT_ARG_N */
     size_t scratch_bytes; /* of one thread */
     bool only_outputs;    /* its own threads divide no sum */
 };
 
 struct dt_products {
-    struct entry *slot[CACHE_SLOTS]; /* open addressing */
+    struct dt_primitive *slot[CACHE_SLOTS]; /* open addressing */
     int used;
     int threads; /* of the queue */
     dnnl_engine_t engine;
     dnnl_stream_t stream;
 };
 
-dnnl_engine_t dt_dnnl_engine(const struct dt_queue *q)
-{
-    return q->products->engine;
-}
-dnnl_stream_t dt_dnnl_stream(const struct dt_queue *q)
-{
-    return q->products->stream;
-}
-
-bool dt_dnnl_fail(struct dt_queue *q, dnnl_status_t st, const char *what)
+static bool fail(struct dt_queue *q, dnnl_status_t st, const char *what)
 {
     dt_queue_fail(q, st == dnnl_out_of_memory ? DT_ERR_NOMEM : DT_ERR_INTERNAL,
                   "oneDNN: %s failed (status %d)", what, (int)st);
@@ -124,11 +110,11 @@ enum dt_status dt_products_new(struct dt_queue *q, struct dt_error *err)
     return DT_OK;
 }
 
-static void entry_free(struct entry *e, int threads)
+static void entry_free(struct dt_primitive *e, int threads)
 {
     if (!e)
         return;
-    for (int i = 0; e->mem && i < threads * ARG_N; i++)
+    for (int i = 0; e->mem && i < threads * DT_ARG_N; i++)
         if (e->mem[i])
             dnnl_memory_destroy(e->mem[i]);
     if (e->prim)
@@ -146,11 +132,10 @@ static void cache_clear(struct dt_products *p)
     p->used = 0;
 }
 
-/* Before a call looks up its (at most CALL_MAX) primitives: with endless new shapes, start over. */
-static void cache_room(struct dt_products *p)
+void dt_dnnl_room(struct dt_queue *q, int primitives)
 {
-    if (p->used > CACHE_MAX - CALL_MAX)
-        cache_clear(p);
+    if (q->products->used > CACHE_MAX - primitives)
+        cache_clear(q->products);
 }
 
 void dt_products_free(struct dt_queue *q)
@@ -165,7 +150,7 @@ void dt_products_free(struct dt_queue *q)
 /* ---- the cache ---- */
 
 /* The slot that holds the key, or the free one where it belongs. */
-static struct entry **cache_slot(struct dt_products *p, const int64_t key[KEY_WORDS])
+static struct dt_primitive **cache_slot(struct dt_products *p, const int64_t key[KEY_WORDS])
 {
     uint64_t h = UINT64_C(0x9e3779b97f4a7c15);
 
@@ -176,14 +161,15 @@ static struct entry **cache_slot(struct dt_products *p, const int64_t key[KEY_WO
             return &p->slot[i];
 }
 
-static void entry_arg(struct entry *e, int slot, int arg, const dnnl_memory_desc_t *md)
+static void entry_arg(struct dt_primitive *e, int slot, int arg, const dnnl_memory_desc_t *md)
 {
     e->arg[slot] = arg;
     e->md[slot] = *md;
 }
 
 /* From an operation descriptor to a ready primitive.  `sum`: c is added to. */
-static bool entry_build(struct dt_queue *q, struct entry *e, const_dnnl_op_desc_t desc, bool sum)
+static bool entry_build(struct dt_queue *q, struct dt_primitive *e, const_dnnl_op_desc_t desc,
+                        bool sum)
 {
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t pd = NULL;
@@ -195,7 +181,7 @@ static bool entry_build(struct dt_queue *q, struct entry *e, const_dnnl_op_desc_
 
     st = dnnl_primitive_attr_create(&attr);
     if (st != dnnl_success)
-        return dt_dnnl_fail(q, st, "attributes");
+        return fail(q, st, "attributes");
     dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
     if (sum && dnnl_post_ops_create(&post) == dnnl_success) {
         dnnl_post_ops_append_sum(post, 1.0f);
@@ -203,18 +189,18 @@ static bool entry_build(struct dt_queue *q, struct entry *e, const_dnnl_op_desc_
     }
     st = dnnl_primitive_desc_create(&pd, desc, attr, q->products->engine, NULL);
     if (st != dnnl_success) {
-        dt_dnnl_fail(q, st, "no implementation for this product");
+        fail(q, st, "no implementation for this product");
         goto out_attr;
     }
     st = dnnl_primitive_create(&e->prim, pd);
     if (st != dnnl_success) {
-        dt_dnnl_fail(q, st, "creating a primitive");
+        fail(q, st, "creating a primitive");
         goto out_desc;
     }
     md = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
     e->scratch_bytes = md ? dnnl_memory_desc_get_size(md) : 0;
     if (e->scratch_bytes > 0)
-        entry_arg(e, ARG_SCRATCH, DNNL_ARG_SCRATCHPAD, md);
+        entry_arg(e, DT_ARG_SCRATCH, DNNL_ARG_SCRATCHPAD, md);
     ok = dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &impl) == dnnl_success;
     e->only_outputs = ok && strncmp(impl, "brg", 3) == 0;
     md = dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
@@ -228,32 +214,32 @@ out_attr:
     return ok;
 }
 
-typedef bool build_fn(struct dt_queue *q, struct entry *e, const void *arg);
+typedef bool build_fn(struct dt_queue *q, struct dt_primitive *e, const void *arg);
 
-static bool entry_memory(struct dt_queue *q, struct entry *e)
+static bool entry_memory(struct dt_queue *q, struct dt_primitive *e)
 {
     int threads = q->products->threads;
     dnnl_status_t st;
 
-    e->mem = dt_calloc((size_t)threads * ARG_N, sizeof(*e->mem));
+    e->mem = dt_calloc((size_t)threads * DT_ARG_N, sizeof(*e->mem));
     if (!e->mem)
-        return dt_dnnl_fail(q, dnnl_out_of_memory, "a memory object");
-    for (int i = 0; i < threads * ARG_N; i++) {
-        if (!e->arg[i % ARG_N])
+        return fail(q, dnnl_out_of_memory, "a memory object");
+    for (int i = 0; i < threads * DT_ARG_N; i++) {
+        if (!e->arg[i % DT_ARG_N])
             continue;
-        st = dnnl_memory_create(&e->mem[i], &e->md[i % ARG_N], q->products->engine,
+        st = dnnl_memory_create(&e->mem[i], &e->md[i % DT_ARG_N], q->products->engine,
                                 DNNL_MEMORY_NONE);
         if (st != dnnl_success)
-            return dt_dnnl_fail(q, st, "a memory object");
+            return fail(q, st, "a memory object");
     }
     return true;
 }
 
 /* The primitive of the key, made if new; `threads` is part of the key: what it may run on. */
-static struct entry *entry_get(struct dt_queue *q, int64_t key[KEY_WORDS], int threads,
-                               build_fn *build, const void *arg)
+static struct dt_primitive *entry_get(struct dt_queue *q, int64_t key[KEY_WORDS], int threads,
+                                      build_fn *build, const void *arg)
 {
-    struct entry **slot, *e;
+    struct dt_primitive **slot, *e;
 
     key[KEY_WORDS - 1] = threads;
     slot = cache_slot(q->products, key);
@@ -275,24 +261,22 @@ static struct entry *entry_get(struct dt_queue *q, int64_t key[KEY_WORDS], int t
     return e;
 }
 
-/* Runs a primitive on a thread's memory objects: `ptr` in ARG_ order, `packed` the weight if it is
- * one. `scratch` is room for e->scratch_bytes. */
-static dnnl_status_t entry_run(struct dt_queue *q, const struct entry *e, int thread,
-                               void *const ptr[ARG_N], dnnl_memory_t packed, void *scratch)
+int dt_dnnl_run(struct dt_queue *q, const struct dt_primitive *e, int thread,
+                void *const ptr[DT_ARG_N], struct dnnl_memory *packed, void *scratch)
 {
-    dnnl_memory_t *mem = e->mem + (ptrdiff_t)thread * ARG_N;
-    dnnl_exec_arg_t args[ARG_N];
+    dnnl_memory_t *mem = e->mem + (ptrdiff_t)thread * DT_ARG_N;
+    dnnl_exec_arg_t args[DT_ARG_N];
     dnnl_status_t st;
     int n = 0;
 
-    for (int i = 0; i < ARG_N; i++) {
-        if (i == ARG_B && packed) {
+    for (int i = 0; i < DT_ARG_N; i++) {
+        if (i == DT_ARG_B && packed) {
             args[n++] = (dnnl_exec_arg_t){DNNL_ARG_WEIGHTS, packed};
             continue;
         }
         if (!mem[i])
             continue;
-        st = dnnl_memory_set_data_handle(mem[i], i == ARG_SCRATCH ? scratch : ptr[i]);
+        st = dnnl_memory_set_data_handle(mem[i], i == DT_ARG_SCRATCH ? scratch : ptr[i]);
         if (st != dnnl_success)
             return st;
         args[n++] = (dnnl_exec_arg_t){e->arg[i], mem[i]};
@@ -301,66 +285,19 @@ static dnnl_status_t entry_run(struct dt_queue *q, const struct entry *e, int th
     return st == dnnl_success ? dnnl_stream_wait(q->products->stream) : st;
 }
 
-/* ---- pieces ---- */
-
-/* A grid of pieces, `full` in size but for the last row and column of the grid: four primitives. */
-struct pieces {
-    struct dt_queue *q;
-    int64_t rows, cols;        /* of the grid */
-    struct entry *entry[2][2]; /* [last row][last column] */
-    dnnl_memory_t packed[2][2];
-    const char *a, *b, *bias;
-    char *c;
-    int64_t a_row, b_col, c_row, c_col, bias_col; /* bytes from one piece to the next */
-    char *scratch;
-    size_t scratch_each;
-    _Atomic int status;
-};
-
-static void piece(void *arg, int64_t block, int thread)
+bool dt_dnnl_fail(struct dt_queue *q, int status, const char *what)
 {
-    struct pieces *p = arg;
-    int64_t i = block / p->cols, j = block % p->cols;
-    int last_i = i == p->rows - 1, last_j = j == p->cols - 1;
-    void *const ptr[ARG_N] = {
-        (void *)(uintptr_t)(p->a + i * p->a_row),
-        p->b ? (void *)(uintptr_t)(p->b + j * p->b_col) : NULL,
-        p->c + i * p->c_row + j * p->c_col,
-        p->bias ? (void *)(uintptr_t)(p->bias + j * p->bias_col) : NULL,
-        NULL,
-    };
-    dnnl_status_t st =
-        entry_run(p->q, p->entry[last_i][last_j], thread, ptr, p->packed[last_i][last_j],
-                  p->scratch + (size_t)thread * p->scratch_each);
-
-    if (st != dnnl_success)
-        atomic_store(&p->status, (int)st);
+    return fail(q, (dnnl_status_t)status, what);
 }
 
-/* The primitives are there: packs the weight for them, then runs all pieces.  `threads`: of a
- * single piece, oneDNN's own. */
-static void pieces_run(struct pieces *p, const struct dt_weight *w, enum dt_view view, int threads)
+size_t dt_dnnl_scratch_bytes(const struct dt_primitive *e)
 {
-    struct dt_queue *q = p->q;
-    size_t each = 0;
+    return e->scratch_bytes;
+}
 
-    for (int i = 0; i < CALL_MAX; i++) {
-        struct entry *e = p->entry[i / 2][i % 2];
-
-        if (!e)
-            continue;
-        each = e->scratch_bytes > each ? e->scratch_bytes : each;
-        if (w && !(p->packed[i / 2][i % 2] = dt_dnnl_packed(q, w, view, &e->weights)))
-            return;
-    }
-    p->scratch_each = (each + 63) / 64 * 64;
-    p->scratch = dt_cpu_scratch(q, DT_SCRATCH_PRODUCT, p->scratch_each * (size_t)q->threads + 64);
-    if (!p->scratch)
-        return;
-    dt_dnnl_threads(threads);
-    dt_cpu_for(q, p->rows * p->cols, piece, p);
-    if (p->status != 0)
-        dt_dnnl_fail(q, (dnnl_status_t)p->status, "running a primitive");
+bool dt_dnnl_only_outputs(const struct dt_primitive *e)
+{
+    return e->only_outputs;
 }
 
 /* ---- matmul ---- */
@@ -370,7 +307,7 @@ struct product_build {
     bool weight;
 };
 
-static bool product_build(struct dt_queue *q, struct entry *e, const void *arg)
+static bool product_build(struct dt_queue *q, struct dt_primitive *e, const void *arg)
 {
     const struct product_build *pb = arg;
     const struct dt_product *p = pb->p;
@@ -389,18 +326,18 @@ static bool product_build(struct dt_queue *q, struct entry *e, const void *arg)
     dnnl_memory_desc_init_by_tag(&bias, 2, dbias, dnnl_f32, dnnl_ab);
     st = dnnl_matmul_desc_init(&desc, &a, &b, p->bias ? &bias : NULL, &c);
     if (st != dnnl_success)
-        return dt_dnnl_fail(q, st, "describing a matmul");
-    entry_arg(e, ARG_A, DNNL_ARG_SRC, &a);
-    entry_arg(e, ARG_C, DNNL_ARG_DST, &c);
+        return fail(q, st, "describing a matmul");
+    entry_arg(e, DT_ARG_A, DNNL_ARG_SRC, &a);
+    entry_arg(e, DT_ARG_C, DNNL_ARG_DST, &c);
     if (!pb->weight)
-        entry_arg(e, ARG_B, DNNL_ARG_WEIGHTS, &b);
+        entry_arg(e, DT_ARG_B, DNNL_ARG_WEIGHTS, &b);
     if (p->bias)
-        entry_arg(e, ARG_BIAS, DNNL_ARG_BIAS, &bias);
+        entry_arg(e, DT_ARG_BIAS, DNNL_ARG_BIAS, &bias);
     return entry_build(q, e, &desc, p->add);
 }
 
-static struct entry *product_entry(struct dt_queue *q, const struct dt_product *p, bool weight,
-                                   int threads)
+struct dt_primitive *dt_dnnl_product(struct dt_queue *q, const struct dt_product *p, bool weight,
+                                     int threads)
 {
     const struct product_build pb = {p, weight};
     int64_t key[KEY_WORDS] = {
@@ -410,93 +347,11 @@ static struct entry *product_entry(struct dt_queue *q, const struct dt_product *
     return entry_get(q, key, threads, product_build, &pb);
 }
 
-enum {
-    PIECE_ROWS = 256,     /* at most: enough for a packed b to pay for its way through the cache */
-    PIECE_COLS = 512,     /* at most, of a plain b, which every piece copies into its own order */
-    PIECE_MACS = 1 << 24, /* at least, when cutting finer for the sake of balance */
-    PIECES = 8            /* enough of them for balance on a few cores */
-};
-
-static int64_t round_up(int64_t x, int64_t to)
-{
-    return (x + to - 1) / to * to;
-}
-
-/* Rows and columns of a piece. */
-static void product_cut(const struct dt_product *p, bool weight, int64_t *mb, int64_t *nb)
-{
-    int64_t rows = dt_blocks(p->m, PIECE_ROWS), cols = weight ? 1 : dt_blocks(p->n, PIECE_COLS);
-    double macs = (double)p->m * (double)p->n * (double)p->k;
-
-    while (rows * cols < PIECES && macs / (double)(rows * cols) > PIECE_MACS) {
-        if (!weight && p->n / cols > p->m / rows)
-            cols++;
-        else if (p->m / rows > 32)
-            rows++;
-        else
-            break;
-    }
-    *mb = round_up(dt_blocks(p->m, rows), 16);
-    *nb = cols == 1 ? p->n : round_up(dt_blocks(p->n, cols), 64);
-}
-
-void dt_cpu_product(struct dt_queue *q, const struct dt_product *p, const void *a, const void *b,
-                    const struct dt_weight *w, const float *bias, void *c)
-{
-    int64_t elem = (int64_t)dt_dtype_bytes((enum dt_dtype)p->type), mb, nb;
-    int64_t c_elem = (int64_t)dt_dtype_bytes((enum dt_dtype)p->c_type);
-    /* of a weight, b's strides say only which way round it is read */
-    enum dt_view view = p->rb == 1 && p->cb != 1 ? DT_VIEW_FORWARD : DT_VIEW_BACKWARD;
-    struct pieces g = {.q = q, .a = a, .b = b, .bias = (const char *)bias, .c = c};
-    int threads = 1;
-
-    if (q->status != DT_OK || p->m == 0 || p->n == 0)
-        return;
-    cache_room(q->products);
-    product_cut(p, w != NULL, &mb, &nb);
-    g.rows = dt_blocks(p->m, mb);
-    g.cols = dt_blocks(p->n, nb);
-    if (g.rows * g.cols == 1 && (double)p->n * (double)p->k * (double)p->m > PIECE_MACS &&
-        q->threads > 1) {
-        struct entry *e = product_entry(q, p, w != NULL, q->threads);
-
-        if (!e)
-            return;
-        if (e->only_outputs) {
-            g.entry[1][1] = e;
-            threads = q->threads;
-        }
-    }
-    for (int i = 0; i < CALL_MAX && threads == 1; i++) {
-        struct dt_product s = *p;
-        bool last_i = i / 2, last_j = i % 2;
-
-        if ((!last_i && g.rows == 1) || (!last_j && g.cols == 1))
-            continue;
-        s.m = last_i ? p->m - (g.rows - 1) * mb : mb;
-        s.n = last_j ? p->n - (g.cols - 1) * nb : nb;
-        g.entry[last_i][last_j] = product_entry(q, &s, w != NULL, 1);
-        if (!g.entry[last_i][last_j])
-            return;
-    }
-    g.a_row = mb * p->ra * elem;
-    g.b_col = nb * p->cb * elem;
-    g.c_row = mb * p->rc * c_elem;
-    g.c_col = nb * c_elem;
-    g.bias_col = nb * (int64_t)sizeof(float);
-    pieces_run(&g, w, view, threads);
-}
-
 /* ---- convolution ---- */
 
-struct conv_build {
-    const struct dt_conv *c;
-    bool backward, bias, add;
-};
-
-static bool conv_build(struct dt_queue *q, struct entry *e, const void *arg)
+static bool conv_build(struct dt_queue *q, struct dt_primitive *e, const void *arg)
 {
-    const struct conv_build *cb = arg;
+    const struct dt_conv_build *cb = arg;
     const struct dt_conv *c = cb->c;
     int64_t oh = dt_conv_out(c->h, c), ow = dt_conv_out(c->w, c);
     dnnl_dims_t dx = {c->n, c->c_in, c->h, c->w}, dy = {c->n, c->c_out, oh, ow};
@@ -520,19 +375,19 @@ static bool conv_build(struct dt_queue *q, struct entry *e, const void *arg)
                                                 dnnl_convolution_direct, &x, &w,
                                                 cb->bias ? &b : NULL, &y, strides, pad, pad_r);
     if (st != dnnl_success)
-        return dt_dnnl_fail(q, st, "describing a convolution");
-    entry_arg(e, ARG_A, cb->backward ? DNNL_ARG_DIFF_DST : DNNL_ARG_SRC, cb->backward ? &y : &x);
-    entry_arg(e, ARG_C, cb->backward ? DNNL_ARG_DIFF_SRC : DNNL_ARG_DST, cb->backward ? &x : &y);
+        return fail(q, st, "describing a convolution");
+    entry_arg(e, DT_ARG_A, cb->backward ? DNNL_ARG_DIFF_DST : DNNL_ARG_SRC, cb->backward ? &y : &x);
+    entry_arg(e, DT_ARG_C, cb->backward ? DNNL_ARG_DIFF_SRC : DNNL_ARG_DST, cb->backward ? &x : &y);
     if (cb->bias)
-        entry_arg(e, ARG_BIAS, DNNL_ARG_BIAS, &b);
+        entry_arg(e, DT_ARG_BIAS, DNNL_ARG_BIAS, &b);
     return entry_build(q, e, &desc, cb->add);
 }
 
-static struct entry *conv_entry(struct dt_queue *q, const struct conv_build *cb, int64_t images,
-                                int threads)
+struct dt_primitive *dt_dnnl_conv(struct dt_queue *q, const struct dt_conv_build *cb,
+                                  int64_t images, int threads)
 {
     struct dt_conv c = *cb->c;
-    struct conv_build piece = *cb;
+    struct dt_conv_build piece = *cb;
     int64_t key[KEY_WORDS] = {cb->backward ? KEY_CONV_BWD : KEY_CONV_FWD,
                               c.dtype,
                               images,
@@ -551,30 +406,177 @@ static struct entry *conv_entry(struct dt_queue *q, const struct conv_build *cb,
     return entry_get(q, key, threads, conv_build, &piece);
 }
 
-/* A piece is as many images as make it worth while. */
-void dt_cpu_conv(struct dt_queue *q, const struct dt_conv *c, bool backward, const void *a,
-                 const struct dt_weight *w, const float *bias, bool add, void *out)
-{
-    const struct conv_build cb = {c, backward, bias != NULL, add};
-    int64_t elem = (int64_t)dt_dtype_bytes(c->dtype), x = c->h * c->w * c->c_in;
-    int64_t y = dt_conv_out(c->h, c) * dt_conv_out(c->w, c) * c->c_out;
-    double macs = (double)y * (double)c->kernel * (double)c->kernel * (double)c->c_in;
-    int64_t images = dt_max64(1, dt_min64(c->n, (int64_t)(PIECE_MACS / (macs + 1))));
-    struct pieces g = {.q = q, .cols = 1, .a = a, .bias = (const char *)bias, .c = out};
-    int threads;
+/* ---- weights: one copy per layout that some primitive asked for ----
+ *
+ * Packed from the fp32 master when it is older than the master. */
 
-    assert(!(backward && (add || bias)));
-    if (q->status != DT_OK || c->n == 0)
+enum { VARIANTS = 12 };
+
+struct variant {
+    dnnl_memory_desc_t md;
+    enum dt_view view;
+    dnnl_memory_t mem, from;
+    dnnl_primitive_t reorder;
+    void *data;
+    uint64_t version; /* of the master that it holds; 0 = none */
+};
+
+struct dt_weight {
+    struct dt_cpu *cpu;
+    struct dt_weight_shape shape;
+    const float *master;
+    uint64_t version;
+    pthread_mutex_t lock; /* queues of two threads may share a frozen weight */
+    struct variant variants[VARIANTS];
+    int n_variants;
+};
+
+static void view_desc(const struct dt_weight *w, enum dt_view view, dnnl_memory_desc_t *md)
+{
+    const struct dt_weight_shape *s = &w->shape;
+    dnnl_dims_t dims = {s->in, s->out}, strides = {1, s->in};
+
+    if (view == DT_VIEW_FORWARD) {
+        dnnl_memory_desc_init_by_strides(md, 2, dims, dnnl_f32, strides);
+    } else if (view == DT_VIEW_BACKWARD) {
+        dnnl_dims_t bdims = {s->out, s->in};
+
+        dnnl_memory_desc_init_by_tag(md, 2, bdims, dnnl_f32, dnnl_ab);
+    } else {
+        dnnl_dims_t fdims = {s->out, s->in, s->kernel, s->kernel};
+
+        dnnl_memory_desc_init_by_tag(md, 4, fdims, dnnl_f32, dnnl_oihw);
+    }
+}
+
+static bool variant_build(struct dt_queue *q, struct dt_weight *w, struct variant *v)
+{
+    dnnl_engine_t engine = q->products->engine;
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_memory_desc_t from;
+    dnnl_status_t st;
+
+    view_desc(w, v->view, &from);
+    v->data = dt_cpu_alloc(w->cpu, dnnl_memory_desc_get_size(&v->md));
+    if (!v->data) {
+        dt_queue_fail(q, DT_ERR_NOMEM, "out of memory: %zu bytes for a packed weight",
+                      dnnl_memory_desc_get_size(&v->md));
+        return false;
+    }
+    /* oneDNN fills the padding of blocked layouts with zeros when a pointer is set: give it last */
+    if ((st = dnnl_memory_create(&v->mem, &v->md, engine, v->data)) != dnnl_success ||
+        (st = dnnl_memory_create(&v->from, &from, engine, (void *)(uintptr_t)w->master)) !=
+            dnnl_success ||
+        (st = dnnl_reorder_primitive_desc_create(&pd, &from, engine, &v->md, engine, NULL)) !=
+            dnnl_success)
+        return fail(q, st, "packing a weight");
+    st = dnnl_primitive_create(&v->reorder, pd);
+    dnnl_primitive_desc_destroy(pd);
+    return st == dnnl_success || fail(q, st, "packing a weight");
+}
+
+static void variant_free(struct dt_weight *w, struct variant *v)
+{
+    if (v->mem)
+        dnnl_memory_destroy(v->mem);
+    if (v->from)
+        dnnl_memory_destroy(v->from);
+    if (v->reorder)
+        dnnl_primitive_destroy(v->reorder);
+    dt_cpu_free(w->cpu, v->data);
+    memset(v, 0, sizeof(*v));
+}
+
+static dnnl_memory_t packed_locked(struct dt_queue *q, struct dt_weight *w, enum dt_view view,
+                                   const dnnl_memory_desc_t *want)
+{
+    struct variant *v = NULL;
+    dnnl_exec_arg_t args[2];
+    dnnl_status_t st;
+
+    for (int i = 0; i < w->n_variants && !v; i++)
+        if (w->variants[i].view == view && dnnl_memory_desc_equal(&w->variants[i].md, want))
+            v = &w->variants[i];
+    if (!v) {
+        if (w->n_variants == VARIANTS) /* more layouts than kinds of use: forget the oldest */
+            variant_free(w, v = &w->variants[0]);
+        else
+            v = &w->variants[w->n_variants];
+        v->md = *want;
+        v->view = view;
+        if (!variant_build(q, w, v)) {
+            variant_free(w, v);
+            return NULL;
+        }
+        if (v == &w->variants[w->n_variants])
+            w->n_variants++;
+    }
+    if (v->version == w->version)
+        return v->mem;
+    args[0] = (dnnl_exec_arg_t){DNNL_ARG_FROM, v->from};
+    args[1] = (dnnl_exec_arg_t){DNNL_ARG_TO, v->mem};
+    st = dnnl_primitive_execute(v->reorder, q->products->stream, 2, args);
+    if (st == dnnl_success)
+        st = dnnl_stream_wait(q->products->stream);
+    if (st != dnnl_success)
+        return fail(q, st, "packing a weight"), NULL;
+    v->version = w->version;
+    return v->mem;
+}
+
+struct dnnl_memory *dt_dnnl_packed(struct dt_queue *q, const struct dt_weight *cw,
+                                   enum dt_view view, const struct dt_primitive *e)
+{
+    struct dt_weight *w = (struct dt_weight *)(uintptr_t)cw; /* packing is a cache */
+    dnnl_memory_t m;
+
+    dt_dnnl_threads(q->threads); /* packing divides its output */
+    pthread_mutex_lock(&w->lock);
+    m = packed_locked(q, w, view, &e->weights);
+    pthread_mutex_unlock(&w->lock);
+    return m;
+}
+
+enum dt_status dt_cpu_weight_new(const struct dt_device *dev, const struct dt_weight_shape *shape,
+                                 const float *master, struct dt_error *err, struct dt_weight **out)
+{
+    struct dt_weight *w;
+
+    assert(shape->out > 0 && shape->in > 0 && shape->kernel >= 0 && master);
+    if (shape->dtype == DT_BF16 && !dev->info.bf16)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "this CPU has no bf16 products (AVX-512 is needed): use fp32");
+    w = dt_calloc(1, sizeof(*w));
+    if (!w)
+        return dt_error_nomem(err, "a weight");
+    w->cpu = dev->impl;
+    w->shape = *shape;
+    w->master = master;
+    w->version = 1;
+    pthread_mutex_init(&w->lock, NULL);
+    *out = w;
+    return DT_OK;
+}
+
+void dt_cpu_weight_free(struct dt_weight *w)
+{
+    if (!w)
         return;
-    cache_room(q->products);
-    g.rows = dt_blocks(c->n, images);
-    threads = g.rows == 1 ? q->threads : 1;
-    g.entry[1][1] = conv_entry(q, &cb, c->n - (g.rows - 1) * images, threads);
-    if (g.rows > 1)
-        g.entry[0][1] = conv_entry(q, &cb, images, threads);
-    if (!g.entry[1][1] || (g.rows > 1 && !g.entry[0][1]))
-        return;
-    g.a_row = images * (backward ? y : x) * elem;
-    g.c_row = images * (backward ? x : y) * elem;
-    pieces_run(&g, w, DT_VIEW_FILTER, threads);
+    for (int i = 0; i < VARIANTS; i++)
+        variant_free(w, &w->variants[i]);
+    pthread_mutex_destroy(&w->lock);
+    dt_free(w);
+}
+
+void dt_cpu_weight_changed(struct dt_queue *q, struct dt_weight *w)
+{
+    (void)q;
+    pthread_mutex_lock(&w->lock);
+    w->version++;
+    pthread_mutex_unlock(&w->lock);
+}
+
+const struct dt_weight_shape *dt_cpu_weight_shape(const struct dt_weight *w)
+{
+    return &w->shape;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Between dnnl.c (which knows the product library) and products.c (which knows the kernels'
- * contracts). */
+ * Between pieces.c (which cuts products and hands them to the library) and products.c (which knows
+ * the kernels' contracts). */
 #ifndef DT_KERNELS_CPU_PRODUCTS_H
 #define DT_KERNELS_CPU_PRODUCTS_H
 
