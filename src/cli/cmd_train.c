@@ -3,12 +3,14 @@
  * disttrain train: execute the job's program on this machine. */
 #include "config.h"
 
+#include "cli/launch.h"
 #include "cli/session.h"
 #include "cli/table.h"
 #include "core/file.h"
 #include "core/mem.h"
 #include "core/runs.h"
 #include "exec/clock.h"
+#include "exec/cores.h"
 #include "exec/train.h"
 
 #include <signal.h>
@@ -18,6 +20,9 @@
 
 const struct dt_option dt_train_options_table[] = {
     {"from-scratch", 0, DT_OPT_FLAG, NULL, "begin anew although there is a checkpoint"},
+    {"ranks", 0, DT_OPT_INT, "N", "start N ranks under mpirun"},
+    {"max-restarts", 0, DT_OPT_INT, "N",
+     "with --ranks: when the job fails, go on from its last checkpoint, at most N times"},
     {"runs", 0, DT_OPT_STRING, "FILE",
      "keep the run in this SQLite file (default $DISTTRAIN_RUNS or ./disttrain-runs.db)"},
     {"no-runs", 0, DT_OPT_FLAG, NULL, "keep nothing there"},
@@ -40,6 +45,7 @@ static void catch_signals(void)
     sigemptyset(&a.sa_mask);
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
+    sigaction(SIGUSR1, &a, NULL); /* what launchers pass on */
 }
 
 /* One line, redrawn; nothing unless stderr is a terminal. */
@@ -89,6 +95,8 @@ static enum dt_status summary_json(const struct dt_setup *setup, const struct dt
     dt_json_kv_double(&j, "mfu", s->mfu);
     dt_json_kv_double(&j, "gemm_peak_flops", s->gemm_peak_flops);
     dt_json_kv_double(&j, "share_outside_compute", s->share_outside);
+    dt_json_kv_double(&j, "share_waited", s->share_waited);
+    dt_json_kv_int(&j, "ranks", s->ranks);
     dt_json_kv_int(&j, "memory_max_bytes", s->memory_max_bytes);
     dt_json_kv_double(&j, "train_s", s->train_s);
     dt_json_kv_int(&j, "tokens", s->tokens);
@@ -112,8 +120,9 @@ static void print_summary(const struct dt_setup *setup, const struct dt_train_su
     const struct dt_train_step *last = &s->last;
     char a[32], b[32];
 
-    printf("%s on %s (%s, %d thread%s, %s), %lld samples of %d tokens per step\n",
-           setup->plan.model, setup->device->info.name, setup->device->info.isa,
+    snprintf(a, sizeof a, s->ranks > 1 ? "%d ranks of " : "", s->ranks);
+    printf("%s on %s (%s, %s%d thread%s, %s), %lld samples of %d tokens per step\n",
+           setup->plan.model, setup->device->info.name, setup->device->info.isa, a,
            setup->device->info.threads, setup->device->info.threads == 1 ? "" : "s",
            setup->dtype == DT_BF16 ? "bf16" : "fp32", (long long)setup->plan.policy.global_batch,
            setup->plan.policy.seq_len);
@@ -132,9 +141,14 @@ static void print_summary(const struct dt_setup *setup, const struct dt_train_su
            dt_format_seconds(s->mean_step_s, a, sizeof a), last->tokens_per_s, last->samples_per_s);
     printf("MFU              %10.1f %%   of the %.1f GFLOP/s that a product reaches here\n",
            100 * s->mfu, s->gemm_peak_flops * 1e-9);
-    printf("outside compute  %10.1f %%   of the iterations\n", 100 * s->share_outside);
-    printf("memory           %10s   at most on the device\n",
-           dt_format_bytes((double)s->memory_max_bytes, b, sizeof b));
+    printf("outside compute  %10.1f %%   of the iterations%s\n", 100 * s->share_outside,
+           s->ranks > 1 ? " of rank 0" : "");
+    if (s->ranks > 1)
+        printf("waiting          %10.1f %%   of the iterations, for other ranks\n",
+               100 * s->share_waited);
+    printf("memory           %10s   at most on %s\n",
+           dt_format_bytes((double)s->memory_max_bytes, b, sizeof b),
+           s->ranks > 1 ? "one rank" : "the device");
     if (dt_data_bad_total(&s->data) > 0)
         printf("bad data         %10lld samples passed over\n",
                (long long)dt_data_bad_total(&s->data));
@@ -174,10 +188,11 @@ static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *
 /* ---- running ---- */
 
 static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *setup,
-                            struct dt_error *err)
+                            struct dt_transport *transport, struct dt_error *err)
 {
-    bool drawn = false;
+    bool drawn = false, first = !transport || transport->rank == 0;
     struct dt_train_options o = {.setup = setup,
+                                 .transport = transport,
                                  .from_scratch = dt_cli_flag(cli, "from-scratch"),
                                  .stop = &stop,
                                  .on_step = on_step,
@@ -192,12 +207,13 @@ static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *set
     if (drawn)
         fputc('\n', stderr);
     DT_TRY(st);
-    st = summary_json(setup, &s, err, &report);
-    if (st == DT_OK)
+    if (first)
+        st = summary_json(setup, &s, err, &report);
+    if (st == DT_OK && first)
         st = keep_run(cli, setup, &s, started, report, err);
-    if (st == DT_OK && cli->json)
+    if (st == DT_OK && first && cli->json)
         printf("%s\n", report);
-    else if (st == DT_OK)
+    else if (st == DT_OK && first)
         print_summary(setup, &s);
     dt_free(report);
     dt_train_summary_free(&s);
@@ -205,42 +221,109 @@ static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *set
 }
 
 static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *job,
-                               struct dt_error *err)
+                               struct dt_transport *transport, struct dt_error *err)
 {
     struct dt_device_options opt;
     struct dt_device *device;
     struct dt_setup setup;
     enum dt_status st;
+    int threads = 0;
 
     if (!job->run.stated)
         return dt_error_at(err, DT_ERR_INPUT, job->name, 0, 0,
                            "the job has no run: map, which says what to train on; see "
                            "disttrain-job(5)");
     dt_setup_device(job, &opt);
+    if (transport)
+        DT_TRY(dt_cores_take(transport, err, &threads));
+    opt.threads = opt.threads > 0 ? opt.threads : threads;
     DT_TRY(dt_device_open_cpu(&opt, err, &device));
     st = dt_setup_open(job, device, true, err, &setup);
     if (st == DT_OK) {
-        st = train(cli, &setup, err);
+        st = train(cli, &setup, transport, err);
         dt_setup_close(&setup);
     }
     device->close(device);
     return st;
 }
 
+/* One message for the whole job: what all ranks would say (a refused job, say) is said by rank 0;
+ * whoever speaks ends all. */
+static void end_all(struct dt_transport *t, enum dt_status st, const struct dt_error *err)
+{
+    char text[sizeof(err->message) + sizeof(err->file) + 64];
+
+    if (t->rank != 0) {
+        signal(SIGTERM, SIG_DFL);
+        usleep(st == DT_ERR_INPUT || st == DT_ERR_INFEASIBLE ? 2000000 : 100000);
+    }
+    dt_error_format(err, text, sizeof text);
+    fprintf(stderr, "disttrain: %s\n", text);
+    fflush(NULL);
+    t->abort(t, dt_status_exit_code(st));
+}
+
+static enum dt_status on_ranks(const struct dt_cli *cli, const struct dt_job *job, int64_t ranks,
+                               struct dt_error *err)
+{
+    struct dt_transport *t;
+    enum dt_status st;
+
+    DT_TRY(dt_transport_open_mpi(err, &t));
+    if (ranks > 0 && ranks != t->size)
+        st = dt_error_set(err, DT_ERR_USAGE, "--ranks %lld, but the launcher started %d",
+                          (long long)ranks, t->size);
+    else
+        st = with_job(cli, job, t->size > 1 ? t : NULL, err);
+    if (st != DT_OK && t->size > 1)
+        end_all(t, st, err);
+    t->close(t);
+    return st;
+}
+
+static enum dt_status launch(const struct dt_job *job, int64_t ranks, int64_t restarts,
+                             struct dt_error *err)
+{
+    struct dt_launch l = {.ranks = (int)ranks, .max_restarts = restarts, .stop = &stop};
+    int status = 0;
+
+    if (restarts > 0 && !job->run.checkpoint_dir[0])
+        return dt_error_set(err, DT_ERR_USAGE,
+                            "--max-restarts goes on from checkpoints: the job needs "
+                            "run.checkpoint, such as {dir: DIR, interval: 100}");
+    catch_signals();
+    DT_TRY(dt_launch(&l, err, &status));
+    if (status != 0)
+        exit(status); /* the job has said why */
+    return DT_OK;
+}
+
 enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
 {
     const char *path = cli->args[0];
     char found[4096];
+    int64_t ranks, restarts;
     struct dt_job *job;
     enum dt_status st;
+    bool launched;
 
     dt_calm_threads();
+    DT_TRY(dt_cli_int(cli, "ranks", 1, 1 << 20, 0, &ranks, err));
+    DT_TRY(dt_cli_int(cli, "max-restarts", 0, 1 << 20, 0, &restarts, err));
+    launched = dt_transport_mpi_launched(NULL);
+    if (restarts > 0 && (ranks == 0 || launched))
+        return dt_error_set(err, DT_ERR_USAGE, "--max-restarts needs --ranks N without mpirun");
     if (strcmp(path, "-") != 0) {
         DT_TRY(dt_file_find("jobs", path, ".yaml", err, found, sizeof found));
         path = found;
     }
     DT_TRY(dt_job_read(path, cli->args + 1, cli->n_args - 1, err, &job));
-    st = with_job(cli, job, err);
+    if (launched)
+        st = on_ranks(cli, job, ranks, err);
+    else if (ranks > 1)
+        st = launch(job, ranks, restarts, err);
+    else
+        st = with_job(cli, job, NULL, err);
     dt_job_free(job);
     return st;
 }

@@ -17,6 +17,8 @@ disttrain_SOURCES = \
 	src/cli/commands.c \
 	src/cli/explain.c \
 	src/cli/help.c \
+	src/cli/launch.c \
+	src/cli/launch.h \
 	src/cli/main.c \
 	src/cli/options.c \
 	src/cli/profile.h \

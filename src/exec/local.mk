@@ -10,6 +10,8 @@ libdtexec_a_SOURCES = \
 	src/exec/checkpoint_save.c \
 	src/exec/clock.c \
 	src/exec/clock.h \
+	src/exec/cores.c \
+	src/exec/cores.h \
 	src/exec/data/bpe.c \
 	src/exec/data/caption.c \
 	src/exec/data/caption.h \
@@ -62,6 +64,7 @@ libdtexec_a_SOURCES = \
 	src/exec/execute_post.c \
 	src/exec/execute_ranks.c \
 	src/exec/execute_time.c \
+	src/exec/execute_whole.c \
 	src/exec/feed.c \
 	src/exec/feed.h \
 	src/exec/infer.c \

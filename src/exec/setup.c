@@ -46,10 +46,23 @@ static enum dt_status choose_plan(struct dt_setup *s, struct dt_error *err)
             s->plan.modules[m].frozen = j->frozen[m];
         s->plan.colocated = true;
     }
-    /* Orders by cost need a profile of this machine, and one device gains nothing from them. */
-    s->plan.policy.intra_reorder = s->plan.policy.inter_reorder = false;
     DT_TRY(dt_plan_place(&s->plan, &j->cluster, err));
     return dt_plan_validate(&s->plan, j->model, &j->cluster, err);
+}
+
+/* Sizes in order of cost need one: the job's profile, or FLOPs over the cluster's rates where it
+ * has no rows.  One GPU gains nothing from order. */
+static enum dt_status choose_cost(struct dt_setup *s, struct dt_error *err)
+{
+    const struct dt_job *j = s->job;
+    struct dt_cost_options o = j->cost_opt;
+
+    if (dt_plan_gpus(&s->plan) == 1) {
+        s->plan.policy.intra_reorder = s->plan.policy.inter_reorder = false;
+        return DT_OK;
+    }
+    o.allow_analytical = true;
+    return dt_cost_new(j->model, &j->cluster, j->profile, &o, err, &s->cost);
 }
 
 /* ---- data ---- */
@@ -119,6 +132,7 @@ static enum dt_status open_all(struct dt_setup *s, bool need_data, struct dt_err
     }
     DT_TRY(choose_type(s, err));
     DT_TRY(choose_plan(s, err));
+    DT_TRY(choose_cost(s, err));
     if (s->generator >= 0)
         DT_TRY(dt_diffusion_init(&s->diffusion, (enum dt_noise_schedule)s->job->run.noise,
                                  s->job->run.noise_steps, err));
@@ -144,6 +158,7 @@ void dt_setup_close(struct dt_setup *s)
     if (s->diffusion.alpha_bar)
         dt_diffusion_free(&s->diffusion);
     dt_free(s->shards);
+    dt_cost_free(s->cost);
     memset(s, 0, sizeof(*s));
 }
 
@@ -175,33 +190,25 @@ void dt_setup_exec_options(const struct dt_setup *s, struct dt_exec_options *out
 
 /* ---- checkpoints ---- */
 
-enum dt_status dt_setup_parts(const struct dt_setup *s, const struct dt_exec *x,
-                              struct dt_error *err, struct dt_checkpoint_part **parts, int *n)
+enum dt_status dt_setup_parts(const struct dt_setup *s, const struct dt_exec_whole *w,
+                              struct dt_error *err, struct dt_checkpoint_part **parts)
 {
-    struct dt_checkpoint_part *p;
-    int k = 0, all = 0;
+    struct dt_checkpoint_part *p = dt_calloc((size_t)w->n + 1, sizeof(*p));
 
-    for (int m = 0; m < s->plan.n_modules; m++)
-        all += s->plan.modules[m].layout.pp * s->plan.modules[m].layout.vpp;
-    p = dt_calloc((size_t)all, sizeof(*p));
     if (!p)
         return dt_error_nomem(err, "parts of a checkpoint");
-    for (int m = 0; m < s->plan.n_modules; m++)
-        for (int v = 0; v < s->plan.modules[m].layout.pp * s->plan.modules[m].layout.vpp; v++) {
-            struct dt_stage *stage = dt_exec_stage(x, m, 0, v);
-            struct dt_optimizer *o = dt_exec_optimizer(x, m, 0, v);
+    for (int k = 0; k < w->n; k++) {
+        const struct dt_exec_part *from = &w->part[k];
 
-            p[k] = (struct dt_checkpoint_part){.device = s->device,
-                                               .module = s->plan.module_names[m],
-                                               .master = dt_stage_master(stage),
-                                               .exp_avg = o->exp_avg,
-                                               .exp_avg_sq = o->exp_avg_sq,
-                                               .trained = o->trained};
-            p[k].params = dt_stage_params(stage, &p[k].n_params);
-            k++;
-        }
+        p[k] = (struct dt_checkpoint_part){.device = s->device,
+                                           .module = s->plan.module_names[from->module],
+                                           .master = dt_stage_master(from->stage),
+                                           .exp_avg = from->exp_avg,
+                                           .exp_avg_sq = from->exp_avg_sq,
+                                           .trained = from->trained};
+        p[k].params = dt_stage_params(from->stage, &p[k].n_params);
+    }
     *parts = p;
-    *n = k;
     return DT_OK;
 }
 

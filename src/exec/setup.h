@@ -21,6 +21,7 @@ struct dt_setup {
     int n_shards;
     struct dt_loader_options loader; /* with shards and tokenizer; the caller may change it */
     int encoder, generator;          /* modules; -1 = none */
+    struct dt_cost *cost; /* what reordering goes by, the same on every rank; NULL: one GPU */
 };
 /* `need_data`: without shards it is an error.  Device options of the job: dt_setup_device. */
 enum dt_status dt_setup_open(const struct dt_job *job, const struct dt_device *device,
@@ -30,9 +31,9 @@ void dt_setup_close(struct dt_setup *s);
 void dt_setup_device(const struct dt_job *job, struct dt_device_options *out);
 void dt_setup_exec_options(const struct dt_setup *s, struct dt_exec_options *out);
 
-/* Parameters and moments of all modules for checkpoints; *parts is one block (dt_free). */
-enum dt_status dt_setup_parts(const struct dt_setup *s, const struct dt_exec *x,
-                              struct dt_error *err, struct dt_checkpoint_part **parts, int *n);
+/* Parameters and moments of all modules for checkpoints; *parts is one block of w->n (dt_free). */
+enum dt_status dt_setup_parts(const struct dt_setup *s, const struct dt_exec_whole *w,
+                              struct dt_error *err, struct dt_checkpoint_part **parts);
 /* Digest of what a checkpoint and the job that goes on from it must share. */
 void dt_setup_digest(const struct dt_setup *s, char *buf, size_t size);
 

@@ -16,48 +16,66 @@ struct train {
     const struct dt_run_options *run;
     struct dt_exec *x;
     struct dt_loader *loader;
-    struct dt_checkpoint_part *parts;
     struct dt_train_log *log;
     struct dt_checkpoint_state state;
     struct dt_sequence **seqs;
     int64_t n; /* samples of a global batch */
     int64_t saved_step;
-    double compute_ns, span_ns, step_s, model_flops;
+    bool first; /* rank 0 prints and writes */
+    bool stop;  /* some rank was told to */
+    double compute_s, waited_s, step_s, model_flops;
     struct dt_train_summary sum;
 };
 
 /* ---- opening ---- */
 
+static enum dt_status read_weights(struct train *t, const struct dt_exec_whole *w, bool found,
+                                   const char *path, const char *digest, struct dt_error *err)
+{
+    struct dt_checkpoint_part *parts;
+    enum dt_status st;
+
+    DT_TRY(dt_setup_parts(t->s, w, err, &parts));
+    if (found)
+        st = dt_checkpoint_load(path, parts, w->n, true, err, &t->state);
+    else
+        st = dt_checkpoint_init_from(t->run->init_from, parts, w->n, true, err, &t->sum.init);
+    dt_free(parts);
+    DT_TRY(st);
+    if (found && strcmp(t->state.job_digest, digest) != 0)
+        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
+                           "this checkpoint is of another model, batch, sequence length, seed or "
+                           "tokenizer; name another checkpoint.dir, or use --from-scratch");
+    return dt_exec_spread(t->x, w, err);
+}
+
+/* Every rank reads all of it and keeps what is its own. */
 static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
 {
     const struct dt_run_options *r = t->run;
     char path[sizeof(t->sum.checkpoint)], digest[sizeof(t->state.job_digest)];
+    struct dt_exec_whole w;
     bool found = false;
-    int n;
+    enum dt_status st;
 
     dt_setup_digest(t->s, digest, sizeof(digest));
-    dt_free(t->parts);
-    t->parts = NULL;
-    DT_TRY(dt_setup_parts(t->s, t->x, err, &t->parts, &n));
     if (r->checkpoint_dir[0] && !t->o->from_scratch)
         DT_TRY(dt_checkpoint_find(r->checkpoint_dir, err, &found, path, sizeof(path)));
+    if (found || r->init_from[0]) {
+        DT_TRY(dt_exec_whole_new(t->x, err, &w));
+        st = read_weights(t, &w, found, path, digest, err);
+        dt_exec_whole_free(&w);
+        DT_TRY(st);
+    }
     if (found) {
-        DT_TRY(dt_checkpoint_load(path, t->parts, n, true, err, &t->state));
-        if (strcmp(t->state.job_digest, digest) != 0)
-            return dt_error_at(
-                err, DT_ERR_INPUT, path, 0, 0,
-                "this checkpoint is of another model, batch, sequence length, seed or "
-                "tokenizer; name another checkpoint.dir, or use --from-scratch");
         snprintf(t->sum.checkpoint, sizeof(t->sum.checkpoint), "%s", path);
         t->sum.resumed = true;
-    } else if (r->init_from[0]) {
-        DT_TRY(dt_checkpoint_init_from(r->init_from, t->parts, n, true, err, &t->sum.init));
     }
     memcpy(t->state.job_digest, digest, sizeof(digest));
     t->state.seed = r->seed;
     t->saved_step = found ? t->state.step : -1;
     t->sum.first_step = t->state.step;
-    return found || r->init_from[0] ? dt_exec_changed(t->x, err) : DT_OK;
+    return DT_OK;
 }
 
 static enum dt_status open_all(struct train *t, struct dt_error *err)
@@ -71,13 +89,16 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
         return dt_error_nomem(err, "a global batch");
     DT_TRY(dt_setup_gemm_peak(t->s, err, &t->sum.gemm_peak_flops));
     dt_setup_exec_options(t->s, &x);
+    x.transport = t->o->transport;
+    x.clock_ahead_ns = t->o->clock_ahead_ns;
     DT_TRY(dt_exec_new(&x, err, &t->x));
+    DT_TRY(dt_exec_sum(t->x, &t->sum.gemm_peak_flops, 1, err));
     DT_TRY(init_or_resume(t, err));
     l.cursor = t->state.cursor;
     /* A shard that is not there or broken is a matter of the job's run.data. */
     DT_TRY(dt_error_place(dt_map_get(dt_map_get(dt_doc_root(t->s->job->doc), "run"), "data"),
                           dt_loader_open(&l, err, &t->loader), err));
-    return dt_train_log_open(t->run->log_dir, err, &t->log);
+    return t->first ? dt_train_log_open(t->run->log_dir, err, &t->log) : DT_OK;
 }
 
 static void free_batch(struct train *t)
@@ -102,7 +123,6 @@ static void close_all(struct train *t)
     dt_loader_close(t->loader);
     dt_exec_free(t->x);
     dt_train_log_close(t->log, NULL);
-    dt_free(t->parts);
     dt_free(t->seqs);
 }
 
@@ -122,6 +142,22 @@ static enum dt_status take_batch(struct train *t, struct dt_error *err)
     return DT_OK;
 }
 
+/* Ranks that would walk different programs wait for each other for ever. */
+static enum dt_status same_program(struct train *t, struct dt_error *err)
+{
+    uint64_t digest = dt_program_digest(t->sum.program);
+    double half[2] = {(double)(digest >> 32), (double)(digest & UINT32_MAX)}, sum[2];
+    double ranks = t->sum.ranks;
+
+    memcpy(sum, half, sizeof(sum));
+    DT_TRY(dt_exec_sum(t->x, sum, 2, err));
+    if (sum[0] != ranks * half[0] || sum[1] != ranks * half[1])
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "ranks have different programs: they read different jobs, data or "
+                            "profiles, or run different versions");
+    return DT_OK;
+}
+
 static enum dt_status make_program(struct train *t, struct dt_error *err)
 {
     const struct dt_model *m = t->s->job->model;
@@ -130,29 +166,28 @@ static enum dt_status make_program(struct train *t, struct dt_error *err)
 
     drop_program(t);
     DT_TRY(dt_feed_samples((const struct dt_sequence *const *)t->seqs, t->n, err, &samples));
-    st = dt_assign(&t->s->plan, m, NULL, samples, 0, err, &t->sum.assignment);
+    st = dt_assign(&t->s->plan, m, t->s->cost, samples, 0, err, &t->sum.assignment);
     if (st == DT_OK)
-        st = dt_compile(&t->s->plan, m, &t->s->job->cluster, t->sum.assignment, NULL, err,
+        st = dt_compile(&t->s->plan, m, &t->s->job->cluster, t->sum.assignment, t->s->cost, err,
                         &t->sum.program);
     if (st == DT_OK && t->state.step == t->sum.first_step)
         st = dt_program_check(t->sum.program, m, err);
+    if (st == DT_OK && t->state.step == t->sum.first_step)
+        st = same_program(t, err);
     dt_samples_free(samples);
     return st;
 }
 
 static void account(struct train *t, struct dt_train_step *s)
 {
-    const struct dt_timeline *line = &t->sum.timeline;
     double flops[DT_MAX_MODULES], hardware, sum = 0, both = s->step_s + s->data_s;
     struct dt_data_report report;
 
     dt_report_flops(&t->s->plan, t->s->job->model, t->sum.assignment, flops, &hardware);
     for (int m = 0; m < t->s->plan.n_modules; m++)
         sum += flops[m];
-    for (uint32_t i = 0; i < line->n_ops; i++)
-        if (dt_op_resource(t->sum.program->ops[i].kind) == DT_RES_COMPUTE)
-            t->compute_ns += (double)(line->end_ns[i] - line->begin_ns[i]);
-    t->span_ns += (double)line->makespan_ns;
+    t->compute_s += s->r.compute_s;
+    t->waited_s += s->r.waited_s;
     t->step_s += s->step_s;
     t->model_flops += sum;
     s->mfu = sum / s->step_s / t->sum.gemm_peak_flops;
@@ -172,15 +207,17 @@ static void account(struct train *t, struct dt_train_step *s)
 
 static enum dt_status one_step(struct train *t, struct dt_error *err)
 {
-    struct dt_exec_input in = {
-        .seqs = (const struct dt_sequence *const *)t->seqs, .n = t->n, .step = t->state.step + 1};
+    struct dt_exec_input in = {.seqs = (const struct dt_sequence *const *)t->seqs,
+                               .n = t->n,
+                               .step = t->state.step + 1,
+                               .signal = t->o->stop && *t->o->stop};
     struct dt_train_step s = {.step = t->state.step + 1, .steps = t->run->steps};
     uint64_t t0 = dt_clock_ns(), t1;
 
     DT_TRY(take_batch(t, err));
     DT_TRY(make_program(t, err));
     t1 = dt_clock_ns();
-    DT_TRY(dt_exec_run(t->x, t->sum.program, &in, err, &t->sum.timeline, &s.r));
+    DT_TRY(dt_exec_run(t->x, t->sum.program, &in, err, NULL, &s.r));
     s.data_s = (double)(t1 - t0) * 1e-9;
     s.step_s = (double)(dt_clock_ns() - t1) * 1e-9;
     dt_loader_cursor(t->loader, &t->state.cursor);
@@ -188,27 +225,47 @@ static enum dt_status one_step(struct train *t, struct dt_error *err)
     account(t, &s);
     free_batch(t);
     t->sum.last = s;
-    if (s.step % t->run->log_interval == 0 || s.step == s.steps)
+    t->stop = s.r.signal > 0;
+    if (t->first && (s.step % t->run->log_interval == 0 || s.step == s.steps))
         DT_TRY(dt_train_log_step(t->log, &s, err));
-    if (t->o->on_step)
+    if (t->o->on_step && t->first)
         t->o->on_step(t->o->ctx, &s);
     return DT_OK;
 }
 
 /* ---- saving ---- */
 
-static enum dt_status save(struct train *t, struct dt_error *err)
+/* Rank 0 collects what the others hold, and writes. */
+static enum dt_status write_whole(struct train *t, struct dt_exec_whole *w, struct dt_error *err)
 {
     struct dt_checkpoint_options o = {.keep = t->run->checkpoint_keep};
-    int n;
+    struct dt_checkpoint_part *parts;
+    enum dt_status st;
+
+    DT_TRY(dt_exec_collect(t->x, w, err));
+    DT_TRY(dt_setup_parts(t->s, w, err, &parts));
+    st = dt_checkpoint_save(t->run->checkpoint_dir, parts, w->n, &t->state, &o, err,
+                            t->sum.checkpoint, sizeof(t->sum.checkpoint));
+    dt_free(parts);
+    return st;
+}
+
+static enum dt_status save(struct train *t, struct dt_error *err)
+{
+    struct dt_exec_whole w;
+    enum dt_status st;
 
     if (!t->run->checkpoint_dir[0] || t->saved_step == t->state.step)
         return DT_OK;
-    dt_free(t->parts); /* stages that grew have moved */
-    t->parts = NULL;
-    DT_TRY(dt_setup_parts(t->s, t->x, err, &t->parts, &n));
-    DT_TRY(dt_checkpoint_save(t->run->checkpoint_dir, t->parts, n, &t->state, &o, err,
-                              t->sum.checkpoint, sizeof(t->sum.checkpoint)));
+    DT_TRY(dt_exec_gather(t->x, err));
+    if (t->first) {
+        DT_TRY(dt_exec_whole_new(t->x, err, &w));
+        st = write_whole(t, &w, err);
+        dt_exec_whole_free(&w);
+    } else {
+        st = dt_exec_collect(t->x, NULL, err);
+    }
+    DT_TRY(st);
     t->saved_step = t->state.step;
     return DT_OK;
 }
@@ -218,7 +275,7 @@ static enum dt_status loop(struct train *t, struct dt_error *err)
     int64_t every = t->run->checkpoint_interval;
 
     while (t->state.step < t->run->steps) {
-        if (t->o->stop && *t->o->stop) {
+        if (t->stop || (!t->o->transport && t->o->stop && *t->o->stop)) {
             t->sum.stopped = true;
             break;
         }
@@ -229,7 +286,23 @@ static enum dt_status loop(struct train *t, struct dt_error *err)
     return save(t, err);
 }
 
-static void finish(struct train *t)
+/* The largest of what ranks have, each in its own place of a sum. */
+static enum dt_status largest(struct train *t, int64_t *v, struct dt_error *err)
+{
+    double *of = dt_calloc((size_t)t->sum.ranks, sizeof(*of));
+    enum dt_status st;
+
+    if (!of)
+        return dt_error_nomem(err, "ranks");
+    of[t->o->transport ? t->o->transport->rank : 0] = (double)*v;
+    st = dt_exec_sum(t->x, of, (size_t)t->sum.ranks, err);
+    for (int r = 0; st == DT_OK && r < t->sum.ranks; r++)
+        *v = (int64_t)of[r] > *v ? (int64_t)of[r] : *v;
+    dt_free(of);
+    return st;
+}
+
+static enum dt_status finish(struct train *t, struct dt_error *err)
 {
     double steps = (double)(t->state.step - t->sum.first_step);
     int64_t now;
@@ -240,21 +313,27 @@ static void finish(struct train *t)
     t->sum.samples = t->state.samples;
     t->sum.mean_step_s = steps > 0 ? t->step_s / steps : 0;
     t->sum.mfu = t->step_s > 0 ? t->model_flops / t->step_s / t->sum.gemm_peak_flops : 0;
-    t->sum.share_outside = t->step_s > 0 ? 1 - t->compute_ns * 1e-9 / t->step_s : 0;
+    t->sum.share_outside = t->step_s > 0 ? 1 - t->compute_s / t->step_s : 0;
+    t->sum.share_waited = t->step_s > 0 ? t->waited_s / t->step_s : 0;
     dt_exec_memory(t->x, &now, &t->sum.memory_max_bytes);
     dt_loader_report(t->loader, &t->sum.data);
+    DT_TRY(largest(t, &t->sum.memory_max_bytes, err));
+    return t->sum.program ? dt_exec_timeline(t->x, t->sum.program, err, &t->sum.timeline) : DT_OK;
 }
 
 enum dt_status dt_train(const struct dt_train_options *o, struct dt_error *err,
                         struct dt_train_summary *out)
 {
     struct train t = {.o = o, .s = o->setup, .run = &o->setup->job->run};
-    enum dt_status st = open_all(&t, err);
+    enum dt_status st;
 
+    t.first = !o->transport || o->transport->rank == 0;
+    t.sum.ranks = o->transport ? o->transport->size : 1;
+    st = open_all(&t, err);
     if (st == DT_OK)
         st = loop(&t, err);
     if (st == DT_OK)
-        finish(&t);
+        st = finish(&t, err);
     if (st == DT_OK) {
         st = dt_train_log_close(t.log, err);
         t.log = NULL;

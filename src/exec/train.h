@@ -22,9 +22,12 @@ typedef void dt_train_fn(void *ctx, const struct dt_train_step *s);
 
 struct dt_train_options {
     const struct dt_setup *setup;
+    struct dt_transport *transport;    /* NULL = alone; else every rank calls with an equal setup */
+    int64_t clock_ahead_ns;            /* of this rank's clock before rank 0's */
     bool from_scratch;                 /* do not go on from a checkpoint */
-    const volatile sig_atomic_t *stop; /* not 0: save and stop after this step; NULL = never */
-    dt_train_fn *on_step;              /* NULL = none */
+    const volatile sig_atomic_t *stop; /* not 0 on some rank: all save and stop after the same step;
+                                          NULL = never */
+    dt_train_fn *on_step;              /* on rank 0; NULL = none */
     void *ctx;
 };
 
@@ -37,10 +40,13 @@ struct dt_train_summary {
     double mfu, gemm_peak_flops;            /* mean */
     int64_t tokens, samples;                /* of all processes together */
     double share_outside; /* of the time of this process's iterations between compute ops */
-    int64_t memory_max_bytes;
+    double share_waited;  /* of the same: waiting for other ranks */
+    int ranks;
+    int64_t memory_max_bytes;   /* of the rank that took most */
     struct dt_init_report init; /* when weights were read */
     struct dt_data_report data;
-    /* The last iteration, for the runs file; dt_train_summary_free. */
+    /* The last iteration, for the runs file (the timeline on rank 0 only); dt_train_summary_free.
+     */
     struct dt_program *program;
     struct dt_assignment *assignment;
     struct dt_timeline timeline;
