@@ -496,6 +496,16 @@ enum dt_status dt_exec_changed(struct dt_exec *x, struct dt_error *err)
     return x->dev->queue_sync(x->q, err);
 }
 
+enum dt_status dt_exec_sum(struct dt_exec *x, double *v, size_t n, struct dt_error *err)
+{
+    struct dt_req *req;
+
+    if (!x->world)
+        return DT_OK;
+    DT_TRY(x->t->post_all_reduce(x->world, DT_REDUCE_F64, v, n, err, &req));
+    return dt_transport_wait(x->t, req, x->o.limit_s, "all ranks", err);
+}
+
 void dt_exec_memory(const struct dt_exec *x, int64_t *now_bytes, int64_t *max_bytes)
 {
     x->dev->memory_used(x->dev, now_bytes, max_bytes);

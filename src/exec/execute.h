@@ -90,6 +90,32 @@ struct dt_stage *dt_exec_stage(const struct dt_exec *x, int module, int replica,
 struct dt_optimizer *dt_exec_optimizer(const struct dt_exec *x, int module, int replica, int v);
 /* Masters were written from outside: copies what replica 0 holds to the others and tells all. */
 enum dt_status dt_exec_changed(struct dt_exec *x, struct dt_error *err);
+
+/* All parameters and moments of the model in one place, whole, for checkpoints.  What this rank
+ * holds whole is the real thing; the rest is memory of its own. */
+struct dt_exec_part {
+    int module, v;
+    struct dt_stage *stage;
+    float *exp_avg, *exp_avg_sq;  /* laid out like the stage's parameters; NULL = none */
+    const unsigned char *trained; /* per parameter */
+};
+struct dt_exec_whole {
+    struct dt_exec_part *part; /* virtual stages in the order of modules */
+    int n;
+    void *impl;
+};
+enum dt_status dt_exec_whole_new(struct dt_exec *x, struct dt_error *err,
+                                 struct dt_exec_whole *out);
+void dt_exec_whole_free(struct dt_exec_whole *w);
+/* Rank 0's `w` gets what the ranks hold; the others pass NULL.  Collective, after dt_exec_gather.
+ */
+enum dt_status dt_exec_collect(struct dt_exec *x, struct dt_exec_whole *w, struct dt_error *err);
+/* `w` was written (on every rank): each takes what is its own. */
+enum dt_status dt_exec_spread(struct dt_exec *x, const struct dt_exec_whole *w,
+                              struct dt_error *err);
+
+/* v[n] becomes the sum over ranks.  Collective; alone it does nothing. */
+enum dt_status dt_exec_sum(struct dt_exec *x, double *v, size_t n, struct dt_error *err);
 /* Bytes in use on the device, now and at most. */
 void dt_exec_memory(const struct dt_exec *x, int64_t *now_bytes, int64_t *max_bytes);
 /* Slots of a virtual stage in use at once, at most so far: its microbatches in flight. */

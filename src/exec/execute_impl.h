@@ -266,9 +266,13 @@ enum dt_status dt_exec_place(struct dt_exec *x, struct dt_error *err);
 void dt_exec_unplace(struct dt_exec *x);
 enum dt_status dt_exec_make_units(struct dt_exec *x, struct dt_exec_vstage *vs,
                                   struct dt_error *err);
-/* What this rank steps of a virtual stage; *out = NULL: all of it. */
-enum dt_status dt_exec_owned(const struct dt_exec *x, const struct dt_exec_vstage *vs,
-                             struct dt_error *err, struct dt_owned **out, int *n);
+/* What a rank (member `me` of the peers, with replica `leader`) steps of a virtual stage; *out =
+ * NULL: all of it. */
+enum dt_status dt_exec_owned(const struct dt_exec *x, const struct dt_exec_vstage *vs, int me,
+                             bool leads, struct dt_error *err, struct dt_owned **out, int *n);
+/* A stage like that one, of the smallest size. */
+enum dt_status dt_exec_shell(const struct dt_exec *x, int module, int v, struct dt_error *err,
+                             struct dt_stage **out);
 /* First float and number of a member's piece of a unit. */
 void dt_exec_piece(const struct dt_exec_unit *u, int members, int member, size_t *at, size_t *n);
 /* The member of the sending lane that feeds member `t` of the receiving one, and both ranks. */

@@ -36,18 +36,35 @@ static enum dt_status make_stage(const struct dt_exec *x, const struct dt_exec_v
     return st;
 }
 
+static struct dt_batch_limits smallest(const struct dt_exec *x, int module)
+{
+    bool llm = x->o.model->modules[module].role == DT_ROLE_LLM;
+
+    return (struct dt_batch_limits){
+        .rows = 64, .seqs = 1, .in = llm ? 64 : 0, .cond = llm ? 64 : 0};
+}
+
+enum dt_status dt_exec_shell(const struct dt_exec *x, int module, int v, struct dt_error *err,
+                             struct dt_stage **out)
+{
+    const struct dt_module_plan *mp = &x->o.plan->modules[module];
+    struct dt_batch_limits max = smallest(x, module);
+    struct dt_exec_vstage vs = {
+        .module = module, .v = v, .first = mp->split[v], .last = mp->split[v + 1]};
+
+    return make_stage(x, &vs, &max, err, out);
+}
+
 static enum dt_status build_vstage(struct dt_exec *x, struct dt_exec_vstage *vs,
                                    struct dt_error *err)
 {
-    const struct dt_batch_limits one = {.rows = 64, .seqs = 1, .in = 64, .cond = 64};
+    const struct dt_exec_peers *peers = &x->peers[vs->module][vs->v % x->pp[vs->module]];
     size_t blocks = (size_t)(vs->last - vs->first) + 1;
     struct dt_owned *owned;
     enum dt_status st;
     int n;
 
-    vs->max = one;
-    if (x->o.model->modules[vs->module].role != DT_ROLE_LLM)
-        vs->max.in = vs->max.cond = 0;
+    vs->max = smallest(x, vs->module);
     vs->finished = dt_calloc(blocks, sizeof(*vs->finished));
     vs->fresh = dt_calloc(blocks, sizeof(*vs->fresh));
     if (!vs->finished || !vs->fresh)
@@ -55,7 +72,7 @@ static enum dt_status build_vstage(struct dt_exec *x, struct dt_exec_vstage *vs,
     DT_TRY(make_stage(x, vs, &vs->max, err, &vs->stage));
     DT_TRY(dt_exec_make_units(x, vs, err));
     dt_stage_init(x->q, vs->stage, x->o.seed);
-    DT_TRY(dt_exec_owned(x, vs, err, &owned, &n));
+    DT_TRY(dt_exec_owned(x, vs, peers->me, vs->replica == peers->leader, err, &owned, &n));
     st = dt_optimizer_init(&vs->opt, x->dev, &x->o.model->modules[vs->module], vs->stage, owned, n,
                            err);
     dt_free(owned);

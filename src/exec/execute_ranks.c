@@ -86,6 +86,9 @@ static enum dt_status join_peers(struct dt_exec *x, int m, bool *in, struct dt_e
             clear(x, in);
             for (int r = 0; r < x->dp[m]; r++)
                 in[dt_placement_rank(&x->place, m, r, s, t)] = true;
+            p->n = 0;
+            for (int r = 0; r < x->ranks; r++)
+                p->n += in[r];
             DT_TRY(comm_of(x, in, err, &c));
             if (!c)
                 continue;
@@ -95,7 +98,6 @@ static enum dt_status join_peers(struct dt_exec *x, int m, bool *in, struct dt_e
                                     "replicas; start a rank for each GPU",
                                     x->o.plan->module_names[m], x->rank);
             p->comm = c;
-            p->n = dt_comm_size(c);
             p->me = dt_comm_member(c);
         }
     }
@@ -308,15 +310,15 @@ void dt_exec_piece(const struct dt_exec_unit *u, int members, int member, size_t
     *n = count < u->n - first ? count : u->n - first;
 }
 
-enum dt_status dt_exec_owned(const struct dt_exec *x, const struct dt_exec_vstage *vs,
-                             struct dt_error *err, struct dt_owned **out, int *n)
+enum dt_status dt_exec_owned(const struct dt_exec *x, const struct dt_exec_vstage *vs, int me,
+                             bool leads, struct dt_error *err, struct dt_owned **out, int *n)
 {
-    const struct dt_exec_peers *p = &x->peers[vs->module][vs->v % x->pp[vs->module]];
+    int members = x->peers[vs->module][vs->v % x->pp[vs->module]].n;
     struct dt_owned *o;
 
     *out = NULL;
     *n = 0;
-    if (p->n == 1 || x->o.plan->policy.zero != 1)
+    if (members == 1 || x->o.plan->policy.zero != 1)
         return DT_OK;
     o = dt_malloc(((size_t)vs->n_units + 1) * sizeof(*o));
     if (!o)
@@ -325,11 +327,11 @@ enum dt_status dt_exec_owned(const struct dt_exec *x, const struct dt_exec_vstag
         const struct dt_exec_unit *u = &vs->units[k];
         struct dt_owned *w = &o[*n];
 
-        *w = (struct dt_owned){u->at, u->n, p->me == 0};
-        if (!u->whole) { /* the leader steps for the other replicas here */
-            if (vs->replica != p->leader)
+        *w = (struct dt_owned){u->at, u->n, me == 0};
+        if (!u->whole) { /* one replica steps for the others of its rank */
+            if (!leads)
                 continue;
-            dt_exec_piece(u, p->n, p->me, &w->at, &w->n);
+            dt_exec_piece(u, members, me, &w->at, &w->n);
             w->counted = true;
         }
         *n += w->n > 0;
