@@ -22,6 +22,8 @@ const struct dt_command dt_commands[] = {
      -1, dt_cmd_eval},
     {"sample", "JOB [KEY=VALUE...]", "caption images and draw captions with a trained model",
      dt_sample_options, 1, -1, dt_cmd_sample},
+    {"loop", "JOB [KEY=VALUE...]", "profile, predict, train and compare many small layouts",
+     dt_loop_options, 1, -1, dt_cmd_loop},
     {"reproduce", "", "run the published DistTrain evaluation: published, recalled, ours",
      dt_reproduce_options, 0, 0, dt_cmd_reproduce},
     {"data", "ACTION [FILE...]", "pack training data into shards, scan shards, show token ids",

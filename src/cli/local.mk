@@ -7,6 +7,7 @@ disttrain_SOURCES = \
 	src/cli/cmd_data.c \
 	src/cli/cmd_db.c \
 	src/cli/cmd_eval.c \
+	src/cli/cmd_loop.c \
 	src/cli/cmd_plan.c \
 	src/cli/cmd_profile.c \
 	src/cli/cmd_profile_job.c \
@@ -19,6 +20,9 @@ disttrain_SOURCES = \
 	src/cli/help.c \
 	src/cli/launch.c \
 	src/cli/launch.h \
+	src/cli/loop.h \
+	src/cli/loop_layouts.c \
+	src/cli/loop_run.c \
 	src/cli/main.c \
 	src/cli/options.c \
 	src/cli/profile.h \

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * disttrain loop: profile, predict, train, compare, for many layouts of one job on this machine. */
+#include "cli/loop.h"
+#include "cli/table.h"
+#include "core/file.h"
+#include "core/mem.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const struct dt_option dt_loop_options[] = {
+    {"steps", 0, DT_OPT_INT, "N", "steps measured with each layout (default 8)"},
+    {"warm-up", 0, DT_OPT_INT, "N", "steps before these (default 3)"},
+    {"ranks", 0, DT_OPT_INT, "N", "ranks of a layout at most (default 4)"},
+    {NULL, 0, DT_OPT_FLAG, NULL, NULL},
+};
+
+/* The sizes of what steps after the warm-up train on, in the loader's order. */
+static enum dt_status read_seen(struct loop *l, const struct dt_setup *s, struct dt_error *err)
+{
+    int64_t batch = s->plan.policy.global_batch, skip = l->warm_up * batch,
+            n = (l->warm_up + l->steps) * batch;
+    struct dt_loader_options o = s->loader;
+    struct dt_sequence **seqs = dt_calloc((size_t)n, sizeof(*seqs));
+    struct dt_loader *loader = NULL;
+    enum dt_status st = DT_OK;
+
+    if (!seqs)
+        return dt_error_nomem(err, "sequences");
+    o.sizes_only = true;
+    st = dt_loader_open(&o, err, &loader);
+    for (int64_t i = 0; i < n && st == DT_OK; i++) {
+        st = dt_loader_next(loader, err, &seqs[i]);
+        if (st == DT_OK && !seqs[i])
+            st =
+                dt_error_set(err, DT_ERR_INPUT, "the data ends after %lld sequences", (long long)i);
+    }
+    dt_loader_close(loader);
+    if (st == DT_OK)
+        st = dt_feed_samples((const struct dt_sequence *const *)seqs + skip, n - skip, err,
+                             &l->seen);
+    for (int64_t i = 0; i < n; i++)
+        dt_sequence_free(seqs[i]);
+    dt_free(seqs);
+    return st;
+}
+
+static enum dt_status look_at_job(struct loop *l, struct dt_error *err)
+{
+    struct dt_device_options opt;
+    struct dt_device *device;
+    char found[4096];
+    const char *path = l->job;
+    struct dt_setup setup;
+    struct dt_job *job;
+    enum dt_status st;
+
+    DT_TRY(dt_file_find("jobs", path, ".yaml", err, found, sizeof(found)));
+    DT_TRY(dt_job_read(found, l->cli->args + 1, l->cli->n_args - 1, err, &job));
+    dt_setup_device(job, &opt);
+    st = job->run.stated ? dt_device_open_cpu(&opt, err, &device)
+                         : dt_error_at(err, DT_ERR_INPUT, job->name, 0, 0,
+                                       "the job has no run: map, which says what to train on; see "
+                                       "disttrain-job(5)");
+    if (st == DT_OK) {
+        st = dt_setup_open(job, device, true, err, &setup);
+        if (st == DT_OK) {
+            st = read_seen(l, &setup, err);
+            if (st == DT_OK)
+                st = loop_layouts(l, job, err);
+            dt_setup_close(&setup);
+        }
+        device->close(device);
+    }
+    dt_job_free(job);
+    if (st == DT_OK && l->n == 0)
+        st = dt_error_set(err, DT_ERR_INPUT,
+                          "no layout of up to %d ranks divides the global batch of this job",
+                          (int)l->ranks_max);
+    return st;
+}
+
+static enum dt_status run_all(struct loop *l, struct dt_error *err)
+{
+    bool have[257] = {false};
+
+    for (int i = 0; i < l->n; i++) {
+        int t = l->layout[i].threads;
+
+        if (t > 256 || have[t])
+            continue;
+        dt_progress("measuring blocks", i, l->n);
+        DT_TRY(loop_profile(l, t, err));
+        have[t] = true;
+    }
+    for (int i = 0; i < l->n; i++) {
+        DT_TRY(loop_predict(l, &l->layout[i], err));
+        dt_progress(l->layout[i].name, i + 1, l->n);
+        DT_TRY(loop_measure(l, &l->layout[i], err));
+    }
+    dt_progress_end();
+    return DT_OK;
+}
+
+/* ---- results ---- */
+
+struct outcome {
+    double median_abs_error, bias, chosen_over_best;
+    int chosen, best; /* least predicted, least measured */
+};
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static enum dt_status judge(const struct loop *l, struct outcome *o, struct dt_error *err)
+{
+    double *e = dt_malloc((size_t)l->n * sizeof(*e));
+
+    if (!e)
+        return dt_error_nomem(err, "errors");
+    *o = (struct outcome){0};
+    for (int i = 0; i < l->n; i++) {
+        const struct loop_layout *x = &l->layout[i];
+        double error = x->predicted_s / x->measured_s - 1;
+
+        e[i] = fabs(error);
+        o->bias += error / l->n;
+        if (x->predicted_s < l->layout[o->chosen].predicted_s)
+            o->chosen = i;
+        if (x->measured_s < l->layout[o->best].measured_s)
+            o->best = i;
+    }
+    qsort(e, (size_t)l->n, sizeof(*e), by_size);
+    o->median_abs_error = l->n % 2 ? e[l->n / 2] : (e[l->n / 2 - 1] + e[l->n / 2]) / 2;
+    o->chosen_over_best = l->layout[o->chosen].measured_s / l->layout[o->best].measured_s;
+    dt_free(e);
+    return DT_OK;
+}
+
+static void print_table(const struct loop *l, const struct outcome *o)
+{
+    static const char *const heads[] = {"layout (pp x dp of each module)",
+                                        "ranks",
+                                        "threads each",
+                                        "predicted [ms]",
+                                        "measured [ms]",
+                                        "error [%]"};
+    struct dt_table t;
+
+    dt_table_init(&t, 6, heads);
+    for (int i = 0; i < l->n; i++) {
+        const struct loop_layout *x = &l->layout[i];
+
+        dt_table_cell(&t, "%s", x->name);
+        dt_table_cell(&t, "%d", x->ranks);
+        dt_table_cell(&t, "%d", x->threads);
+        dt_table_cell(&t, "%.1f", 1e3 * x->predicted_s);
+        dt_table_cell(&t, "%.1f", 1e3 * x->measured_s);
+        dt_table_cell(&t, "%+.1f", 100 * (x->predicted_s / x->measured_s - 1));
+    }
+    dt_table_print(&t, stdout);
+    printf("\n%d layouts on %d cores: median |error| %.1f %%, bias %+.1f %%\n", l->n, l->cores,
+           100 * o->median_abs_error, 100 * o->bias);
+    printf("predicted best: %s, %.1f %% slower than the measured best (%s)\n",
+           l->layout[o->chosen].name, 100 * (o->chosen_over_best - 1), l->layout[o->best].name);
+}
+
+static enum dt_status print_json(const struct loop *l, const struct outcome *o,
+                                 struct dt_error *err)
+{
+    struct dt_json j;
+
+    dt_json_init(&j, true);
+    dt_json_begin_object(&j);
+    dt_json_kv_int(&j, "cores", l->cores);
+    dt_json_kv_double(&j, "median_abs_error", o->median_abs_error);
+    dt_json_kv_double(&j, "bias", o->bias);
+    dt_json_kv_string(&j, "chosen", l->layout[o->chosen].name);
+    dt_json_kv_string(&j, "best", l->layout[o->best].name);
+    dt_json_kv_double(&j, "chosen_over_best", o->chosen_over_best);
+    dt_json_key(&j, "layouts");
+    dt_json_begin_array(&j);
+    for (int i = 0; i < l->n; i++) {
+        const struct loop_layout *x = &l->layout[i];
+
+        dt_json_begin_object(&j);
+        dt_json_kv_string(&j, "layout", x->name);
+        dt_json_kv_int(&j, "ranks", x->ranks);
+        dt_json_kv_int(&j, "threads", x->threads);
+        dt_json_kv_double(&j, "predicted_s", x->predicted_s);
+        dt_json_kv_double(&j, "measured_s", x->measured_s);
+        dt_json_kv_double(&j, "error", x->predicted_s / x->measured_s - 1);
+        dt_json_end_object(&j);
+    }
+    dt_json_end_array(&j);
+    dt_json_end_object(&j);
+    return dt_json_emit(&j, err);
+}
+
+/* ---- the temporary folder ---- */
+
+static void remove_tree(const char *path)
+{
+    DIR *d = opendir(path);
+    struct dirent *e;
+
+    while (d && (e = readdir(d))) {
+        char at[4096];
+
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        snprintf(at, sizeof(at), "%s/%s", path, e->d_name);
+        if (unlink(at) != 0)
+            remove_tree(at);
+    }
+    if (d)
+        closedir(d);
+    rmdir(path);
+}
+
+enum dt_status dt_cmd_loop(struct dt_cli *cli, struct dt_error *err)
+{
+    struct loop l = {.cli = cli, .job = cli->args[0], .dir = "/tmp/disttrain-loop-XXXXXX"};
+    struct outcome o = {0};
+    enum dt_status st;
+
+    dt_calm_threads();
+    DT_TRY(dt_cli_int(cli, "steps", 1, 10000, 8, &l.steps, err));
+    DT_TRY(dt_cli_int(cli, "warm-up", 0, 10000, 3, &l.warm_up, err));
+    DT_TRY(dt_cli_int(cli, "ranks", 1, 64, 4, &l.ranks_max, err));
+    l.cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    if (!mkdtemp(l.dir))
+        return dt_error_set(err, DT_ERR_IO, "cannot make a folder in /tmp");
+    st = look_at_job(&l, err);
+    if (st == DT_OK)
+        st = run_all(&l, err);
+    if (st == DT_OK)
+        st = judge(&l, &o, err);
+    if (st == DT_OK && cli->json)
+        st = print_json(&l, &o, err);
+    else if (st == DT_OK)
+        print_table(&l, &o);
+    remove_tree(l.dir);
+    dt_samples_free(l.seen);
+    dt_free(l.layout);
+    return st;
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Small layouts of one machine: encoder and generator with 1 or 2 replicas, the LLM with 1 or 2
+ * stages or replicas, all modules on the same ranks or each on its own. */
+#include "cli/loop.h"
+#include "core/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct shape {
+    bool colocated;
+    int pp[DT_MAX_MODULES], dp[DT_MAX_MODULES];
+};
+
+static int ranks_of(const struct dt_model *m, const struct shape *s)
+{
+    int most = 0, sum = 0;
+
+    for (int i = 0; i < m->n_modules; i++) {
+        int n = s->pp[i] * s->dp[i];
+
+        most = n > most ? n : most;
+        sum += n;
+    }
+    return s->colocated ? most : sum;
+}
+
+/* Every replica of every module gets samples of every slot. */
+static bool fits(const struct dt_job *job, const struct shape *s)
+{
+    const struct dt_model *m = job->model;
+    int64_t slot = (int64_t)s->dp[m->llm] * job->policy.microbatch;
+
+    if (job->policy.global_batch % slot != 0)
+        return false;
+    for (int i = 0; i < m->n_modules; i++)
+        if (s->dp[i] > slot || slot % s->dp[i] != 0 || s->pp[i] > m->modules[i].n_blocks)
+            return false;
+    return true;
+}
+
+static enum dt_status add(struct loop *l, const struct dt_job *job, const struct shape *s,
+                          struct dt_error *err)
+{
+    const struct dt_model *m = job->model;
+    int ranks = ranks_of(m, s);
+    struct loop_layout *x;
+    size_t at, name;
+
+    if (ranks > l->ranks_max || !fits(job, s))
+        return DT_OK;
+    if (dt_grow((void **)&l->layout, &l->cap, (size_t)l->n + 1, sizeof(*l->layout)))
+        return dt_error_nomem(err, "layouts");
+    x = &l->layout[l->n];
+    memset(x, 0, sizeof(*x));
+    x->ranks = ranks;
+    x->threads = l->cores > ranks ? l->cores / ranks : 1;
+    at = (size_t)snprintf(x->plan, sizeof(x->plan), "plan={colocated: %s",
+                          s->colocated ? "true" : "false");
+    name =
+        (size_t)snprintf(x->name, sizeof(x->name), "%s", s->colocated ? "colocated" : "disjoint");
+    for (int i = 0; i < m->n_modules; i++) {
+        at += (size_t)snprintf(x->plan + at, sizeof(x->plan) - at, ", %s: {pp: %d, dp: %d}",
+                               m->modules[i].name, s->pp[i], s->dp[i]);
+        name +=
+            (size_t)snprintf(x->name + name, sizeof(x->name) - name, " %dx%d", s->pp[i], s->dp[i]);
+        if (at >= sizeof(x->plan) - 2 || name >= sizeof(x->name))
+            return DT_OK; /* more modules than fit into a line: no layout to try */
+    }
+    strcat(x->plan, "}");
+    l->n++;
+    return DT_OK;
+}
+
+enum dt_status loop_layouts(struct loop *l, const struct dt_job *job, struct dt_error *err)
+{
+    static const int llm[][2] = {{1, 1}, {2, 1}, {1, 2}};
+    const struct dt_model *m = job->model;
+    int others = 1 << (m->n_modules - 1); /* each other module has 1 or 2 replicas */
+
+    for (int colocated = 1; colocated >= (m->n_modules > 1 ? 0 : 1); colocated--)
+        for (size_t k = 0; k < sizeof(llm) / sizeof(llm[0]); k++)
+            for (int o = 0; o < others; o++) {
+                struct shape s = {.colocated = colocated};
+                int bit = 0;
+
+                for (int i = 0; i < m->n_modules; i++) {
+                    s.pp[i] = i == m->llm ? llm[k][0] : 1;
+                    s.dp[i] = i == m->llm ? llm[k][1] : 1 + (o >> bit++ & 1);
+                }
+                DT_TRY(add(l, job, &s, err));
+            }
+    return DT_OK;
+}

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Measuring and predicting one layout.  Programs of its own measure, started as a user would. */
+#include "cli/loop.h"
+#include "core/doc.h"
+#include "core/file.h"
+#include "core/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { ARGS_MAX = DT_CLI_MAX_ARGS + 32, METRICS_MAX = 1 << 26 };
+
+/* ---- children ---- */
+
+struct command {
+    char *argv[ARGS_MAX + 1];
+    char text[ARGS_MAX][LOOP_TEXT_MAX + 64];
+    int n;
+};
+
+static void word(struct command *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void word(struct command *c, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (c->n == ARGS_MAX)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(c->text[c->n], sizeof(c->text[c->n]), fmt, ap);
+    va_end(ap);
+    c->argv[c->n] = c->text[c->n];
+    c->argv[++c->n] = NULL;
+}
+
+static void job_words(struct command *c, const struct loop *l)
+{
+    word(c, "%s", l->job);
+    for (int i = 1; i < l->cli->n_args; i++)
+        word(c, "%s", l->cli->args[i]);
+}
+
+/* Output goes to FOLDER/child.log, which the message of a failure ends with. */
+static pid_t start(const struct loop *l, struct command *c)
+{
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        char path[128];
+        int fd;
+
+        snprintf(path, sizeof(path), "%s/child.log", l->dir);
+        fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
+        if (fd >= 0) {
+            dup2(fd, STDOUT_FILENO);
+            dup2(fd, STDERR_FILENO);
+        }
+        execv("/proc/self/exe", c->argv);
+        _exit(127);
+    }
+    return pid;
+}
+
+static enum dt_status finish(const struct loop *l, pid_t pid, const char *what,
+                             struct dt_error *err)
+{
+    char path[128], *text = NULL;
+    const char *tail;
+    int status;
+    size_t len = 0;
+    enum dt_status st;
+
+    while (waitpid(pid, &status, 0) < 0)
+        if (errno != EINTR)
+            return dt_error_set(err, DT_ERR_IO, "cannot wait for %s: %s", what, strerror(errno));
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        return DT_OK;
+    snprintf(path, sizeof(path), "%s/child.log", l->dir);
+    tail = dt_file_read(path, METRICS_MAX, NULL, &text, &len) == DT_OK && len > 1500
+               ? text + len - 1500
+           : text ? text
+                  : "";
+    st = dt_error_set(err, DT_ERR_PEER, "%s failed; it said last:\n%s", what, tail);
+    dt_free(text);
+    return st;
+}
+
+/* ---- profiles ---- */
+
+void loop_profile_path(const struct loop *l, int threads, char *buf, size_t size)
+{
+    snprintf(buf, size, "%s/profile-%d.sql", l->dir, threads);
+}
+
+/* As many at once as fill the cores: caches and memory are shared in training too. */
+enum dt_status loop_profile(struct loop *l, int threads, struct dt_error *err)
+{
+    int copies = l->cores / threads > 0 ? l->cores / threads : 1;
+    pid_t pid[256];
+    enum dt_status st = DT_OK;
+
+    copies = copies > 256 ? 256 : copies;
+    for (int k = 0; k < copies; k++) {
+        struct command *c = dt_calloc(1, sizeof(*c));
+        char path[128];
+
+        if (!c)
+            return dt_error_nomem(err, "a command");
+        loop_profile_path(l, threads, path, sizeof(path));
+        word(c, "disttrain");
+        word(c, "profile");
+        job_words(c, l);
+        word(c, "run.threads=%d", threads);
+        word(c, "--output");
+        if (k == 0)
+            word(c, "%s", path);
+        else
+            word(c, "%s/other-%d.sql", l->dir, k);
+        pid[k] = start(l, c);
+        dt_free(c);
+    }
+    for (int k = 0; k < copies; k++) {
+        enum dt_status one = finish(l, pid[k], "disttrain profile", st == DT_OK ? err : NULL);
+
+        st = st == DT_OK ? one : st;
+    }
+    return st;
+}
+
+/* ---- one layout ---- */
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double median(double *v, int64_t n)
+{
+    qsort(v, (size_t)n, sizeof(*v), by_size);
+    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+/* step_s of every line of metrics.jsonl after the warm-up. */
+static enum dt_status read_steps(struct loop *l, const char *path, double *out,
+                                 struct dt_error *err)
+{
+    double *v = dt_malloc((size_t)l->steps * sizeof(*v));
+    char *text = NULL;
+    size_t len;
+    int64_t n = 0, line = 0;
+    enum dt_status st =
+        v ? dt_file_read(path, METRICS_MAX, err, &text, &len) : dt_error_nomem(err, "steps");
+
+    for (char *p = text; st == DT_OK && p && *p && n < l->steps;
+         p = strchr(p, '\n'), p += p != NULL) {
+        const char *at = strstr(p, "\"step_s\":");
+
+        if (line++ >= l->warm_up && at)
+            v[n++] = strtod(at + 9, NULL);
+    }
+    if (st == DT_OK && n == 0)
+        st = dt_error_at(err, DT_ERR_IO, path, 0, 0, "training left no steps");
+    if (st == DT_OK)
+        *out = median(v, n);
+    dt_free(v);
+    dt_free(text);
+    return st;
+}
+
+enum dt_status loop_measure(struct loop *l, struct loop_layout *x, struct dt_error *err)
+{
+    struct command *c = dt_calloc(1, sizeof(*c));
+    char path[128];
+    enum dt_status st;
+
+    if (!c)
+        return dt_error_nomem(err, "a command");
+    snprintf(path, sizeof(path), "%s/log-%d", l->dir, (int)(x - l->layout));
+    word(c, "disttrain");
+    word(c, "train");
+    word(c, "--ranks");
+    word(c, "%d", x->ranks);
+    word(c, "--from-scratch");
+    word(c, "--no-runs");
+    job_words(c, l);
+    word(c, "search.strategy=manual");
+    word(c, "search.allow_analytical=true");
+    word(c, "cluster={preset: local, gpus_per_node: %d}", x->ranks > 4 ? x->ranks : 4);
+    word(c, "%s", x->plan);
+    word(c, "run.steps=%d", (int)(l->warm_up + l->steps));
+    word(c, "run.log_dir=%s", path);
+    word(c, "run.log_interval=1");
+    word(c, "run.checkpoint={dir: %s/saved-%d, interval: 0}", l->dir, (int)(x - l->layout));
+    st = finish(l, start(l, c), x->name, err);
+    dt_free(c);
+    strncat(path, "/metrics.jsonl", sizeof(path) - strlen(path) - 1);
+    return st == DT_OK ? read_steps(l, path, &x->measured_s, err) : st;
+}
+
+enum dt_status loop_predict(struct loop *l, struct loop_layout *x, struct dt_error *err)
+{
+    const char *over[DT_CLI_MAX_ARGS + LOOP_OVERRIDES_MAX];
+    char profile[160], path[128], cluster[128], steps[64];
+    struct dt_sim_result r;
+    struct dt_session s;
+    enum dt_status st;
+    int n = 0;
+
+    loop_profile_path(l, x->threads, path, sizeof(path));
+    snprintf(profile, sizeof(profile), "profile=%s", path);
+    snprintf(cluster, sizeof(cluster),
+             "cluster={preset: local, gpus_per_node: %d, cores_per_node: %d}",
+             x->ranks > 4 ? x->ranks : 4, l->cores);
+    snprintf(steps, sizeof(steps), "simulate.iterations=%d", (int)l->steps);
+    for (int i = 1; i < l->cli->n_args; i++)
+        over[n++] = l->cli->args[i];
+    over[n++] = "search.strategy=manual";
+    over[n++] = "search.allow_analytical=true";
+    over[n++] = cluster;
+    over[n++] = x->plan;
+    over[n++] = profile;
+    over[n++] = steps;
+    DT_TRY(dt_session_open(l->job, over, n, err, &s));
+    dt_samples_free(s.job->samples); /* those of training instead */
+    s.job->samples = l->seen;
+    st = dt_session_plan(&s, NULL, err);
+    if (st == DT_OK)
+        st = dt_session_simulate(&s, x->name, err, &r);
+    if (st == DT_OK) {
+        x->predicted_s = median(r.iteration_s, r.iterations);
+        dt_sim_result_free(&r);
+    }
+    s.job->samples = NULL;
+    dt_session_close(&s);
+    return st;
+}
