@@ -208,6 +208,9 @@ BENCHES = \
 	tests/bench/bench_search \
 	tests/bench/bench_step \
 	tests/bench/bench_timeline
+if HAVE_MPI
+BENCHES += tests/bench/bench_transport
+endif
 EXTRA_PROGRAMS += $(BENCHES)
 tests_bench_bench_kernels_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_bench_bench_step_SOURCES = \

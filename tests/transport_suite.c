@@ -318,8 +318,8 @@ static void sums(struct dt_transport *t, uint64_t seed, int rounds, struct verdi
         for (int k = 0; k < 64; k++) /* as many draws whether in the group or not */
             counts[k] = dt_rng_below(&g, 4) ? (size_t)dt_rng_below(&g, len + 1) : 0;
         if (round == 1) {
-            counts[0] = 400001; /* longer than all chunks under way */
-            len = 1200007;
+            counts[0] = 1400001; /* longer than all chunks under way */
+            len = 2200007;
         }
         if (!members)
             continue;

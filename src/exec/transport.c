@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * What does not depend on who carries the messages: waiting, groups, the environment. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* sched_getaffinity */
+#endif
 #include "exec/transport_impl.h"
 
 #include "exec/clock.h"
@@ -12,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* MPI counts in int: a longer message goes in pieces, one after another under the same tag. */
 size_t dt_transport_mpi_piece_bytes = (size_t)1 << 30;
@@ -54,6 +58,18 @@ enum dt_status dt_transport_limit_from_environment(struct dt_error *err, double 
             "DISTTRAIN_OP_TIMEOUT_S is \"%s\"; it takes a number of seconds above 0", s);
     *out_s = v;
     return DT_OK;
+}
+
+bool dt_transport_crowded(int local_size)
+{
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    cpu_set_t set;
+    int mine = online > 0 ? (int)online : 1;
+
+    if (sched_getaffinity(0, sizeof(set), &set) == 0)
+        mine = CPU_COUNT(&set);
+    /* bound to some of the cores: the launcher gave the others to the others */
+    return mine < online ? false : local_size > mine;
 }
 
 /* Launchers tell each process the number of ranks: Open MPI's mpirun; MPICH's and Intel's (Hydra);
@@ -132,9 +148,9 @@ enum dt_status dt_transport_wait(struct dt_transport *t, struct dt_req *r, doubl
         if ((double)(now - begin) > limit_s * 1e9)
             return dt_error_set(err, DT_ERR_TIMEOUT, "rank %d waited %g s for %s", t->rank, limit_s,
                                 what ? what : "another rank");
-        if (now - begin < eager)
-            sched_yield(); /* leaves the core to a rank that shares it */
-        else
+        if (now - begin >= eager)
             pause_after(now - begin);
+        else if (t->crowded)
+            sched_yield(); /* to the rank that is waited for, maybe */
     }
 }

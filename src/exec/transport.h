@@ -94,6 +94,7 @@ struct dt_transport {
 
     /* For waiting: the default limit, and for how long it pays to test `r` without pauses. */
     double limit_s;
+    bool crowded; /* ranks of this host share cores */
     uint64_t (*eager_ns)(const struct dt_transport *t, const struct dt_req *r);
 };
 

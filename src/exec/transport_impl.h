@@ -112,6 +112,8 @@ enum dt_status dt_transport_base_init(struct dt_transport *t, const struct dt_wi
                                       struct dt_error *err);
 /* Drops what is still under way and frees the requests.  t itself is the caller's. */
 void dt_transport_base_free(struct dt_transport *t);
+/* More than one rank to a core that this process may use? */
+bool dt_transport_crowded(int local_size);
 /* DISTTRAIN_OP_TIMEOUT_S, or 300. */
 enum dt_status dt_transport_limit_from_environment(struct dt_error *err, double *out_s);
 

@@ -435,6 +435,7 @@ enum dt_status dt_transport_base_init(struct dt_transport *t, const struct dt_wi
     t->post_all_to_all = dt_coll_all_to_all;
     t->test = test;
     t->eager_ns = eager_ns;
+    t->crowded = dt_transport_crowded(t->local_size);
     return dt_transport_limit_from_environment(err, &t->limit_s);
 }
 

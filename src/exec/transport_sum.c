@@ -7,7 +7,10 @@
 
 #include <string.h>
 
-enum { BLOCK = 1024 }; /* elements summed at a time: stays in the first-level cache */
+enum {
+    BLOCK = 1024, /* elements summed at a time: stays in the first-level cache */
+    STEP = 16,
+};
 
 size_t dt_reduce_bytes(enum dt_reduce_type type)
 {
@@ -33,29 +36,35 @@ static inline uint64_t max_u64(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+/* x = x OP y.  In steps of a length that the compiler knows, which it makes into vectors at -O2. */
+#define PAIR(T, name, OP)                                                                          \
+    static void name(T *restrict x, const T *restrict y, size_t n)                                 \
+    {                                                                                              \
+        size_t i = 0;                                                                              \
+                                                                                                   \
+        for (; i + STEP <= n; i += STEP)                                                           \
+            for (size_t j = 0; j < STEP; j++)                                                      \
+                x[i + j] = OP(x[i + j], y[i + j]);                                                 \
+        for (; i < n; i++)                                                                         \
+            x[i] = OP(x[i], y[i]);                                                                 \
+    }
 /* Two parts commute; more are summed from the first member on. */
 #define PARTS(T, name, OP)                                                                         \
-    static void name(T *restrict x, const void *const *others, int members, int me, size_t n)      \
+    PAIR(T, name##_pair, OP)                                                                       \
+    static void name(T *x, const void *const *others, int members, int me, size_t n)               \
     {                                                                                              \
         T sum[BLOCK];                                                                              \
                                                                                                    \
         if (members == 2) {                                                                        \
-            const T *restrict y = others[1 - me];                                                  \
-                                                                                                   \
-            for (size_t i = 0; i < n; i++)                                                         \
-                x[i] = OP(x[i], y[i]);                                                             \
+            name##_pair(x, others[1 - me], n);                                                     \
             return;                                                                                \
         }                                                                                          \
         for (size_t at = 0; at < n; at += BLOCK) {                                                 \
             size_t m = n - at < BLOCK ? n - at : BLOCK;                                            \
                                                                                                    \
             memcpy(sum, (me == 0 ? x : (const T *)others[0]) + at, m * sizeof(T));                 \
-            for (int k = 1; k < members; k++) {                                                    \
-                const T *y = (k == me ? x : (const T *)others[k]) + at;                            \
-                                                                                                   \
-                for (size_t i = 0; i < m; i++)                                                     \
-                    sum[i] = OP(sum[i], y[i]);                                                     \
-            }                                                                                      \
+            for (int k = 1; k < members; k++)                                                      \
+                name##_pair(sum, (k == me ? x : (const T *)others[k]) + at, m);                    \
             memcpy(x + at, sum, m * sizeof(T));                                                    \
         }                                                                                          \
     }
@@ -65,6 +74,39 @@ PARTS(double, parts_f64, ADD)
 PARTS(float, parts_f32_max, max_f32)
 PARTS(uint64_t, parts_u64_max, max_u64)
 
+static void add_bf16(float *restrict sum, const uint16_t *restrict y, size_t n)
+{
+    size_t i = 0;
+
+    for (; i + STEP <= n; i += STEP)
+        for (size_t j = 0; j < STEP; j++)
+            sum[i + j] += dt_bf16_to_f32(y[i + j]);
+    for (; i < n; i++)
+        sum[i] += dt_bf16_to_f32(y[i]);
+}
+
+/* dt_f32_to_bf16 without a branch. */
+static inline uint16_t round_bf16(float v)
+{
+    uint32_t u, near, nan;
+
+    memcpy(&u, &v, sizeof(u));
+    near = (u + 0x7FFFu + (u >> 16 & 1u)) >> 16;
+    nan = u >> 16 | 0x40u;
+    return (uint16_t)((u & 0x7FFFFFFFu) > 0x7F800000u ? nan : near);
+}
+
+static void round_all(uint16_t *restrict x, const float *restrict sum, size_t n)
+{
+    size_t i = 0;
+
+    for (; i + STEP <= n; i += STEP)
+        for (size_t j = 0; j < STEP; j++)
+            x[i + j] = round_bf16(sum[i + j]);
+    for (; i < n; i++)
+        x[i] = round_bf16(sum[i]);
+}
+
 static void parts_bf16(uint16_t *x, const void *const *others, int members, int me, size_t n)
 {
     float sum[BLOCK];
@@ -72,14 +114,11 @@ static void parts_bf16(uint16_t *x, const void *const *others, int members, int 
     for (size_t at = 0; at < n; at += BLOCK) {
         size_t m = n - at < BLOCK ? n - at : BLOCK;
 
-        for (int k = 0; k < members; k++) {
-            const uint16_t *y = (k == me ? x : (const uint16_t *)others[k]) + at;
-
-            for (size_t i = 0; i < m; i++)
-                sum[i] = k ? sum[i] + dt_bf16_to_f32(y[i]) : dt_bf16_to_f32(y[i]);
-        }
         for (size_t i = 0; i < m; i++)
-            x[at + i] = dt_f32_to_bf16(sum[i]);
+            sum[i] = -0.0f; /* what leaves every first part as it is */
+        for (int k = 0; k < members; k++)
+            add_bf16(sum, (k == me ? x : (const uint16_t *)others[k]) + at, m);
+        round_all(x + at, sum, m);
     }
 }
 
