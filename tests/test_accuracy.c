@@ -5,6 +5,8 @@
 #include "core/cost.h"
 #include "core/job.h"
 
+#include "test_util.h"
+
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -41,6 +43,13 @@ START_TEST(test_headers)
     ck_assert(!t.rows[0].fp16);
     dt_measured_free(&t);
 
+    t = parse("source,layers,hidden,heads,gpus,micro_batch,global_batch\n"
+              "recalled,30,3072,24,1,2,64\n,30,3072,24,1,2,64\n");
+    ck_assert_str_eq(t.rows[0].source, "recalled");
+    ck_assert_str_eq(t.rows[1].source, "");
+    ck_assert(t.peers == NULL);
+    dt_measured_free(&t);
+
     t = parse(
         "# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence length,"
         "tensor parallelism,data parallelism,pipeline parallelism,iteration time (ms)\n"
@@ -50,6 +59,7 @@ START_TEST(test_headers)
     ck_assert_int_eq(t.rows[0].gpus, 8);
     ck_assert_double_eq_tol(t.rows[0].measured_s, 0.1235, 1e-12);
     ck_assert(t.rows[0].fp16 && t.rows[0].unfused && !t.rows[0].seqpar);
+    dt_assert_has(t.peers, "8.37");
     dt_measured_free(&t);
 
     t = parse("model,hidden,heads,layers,seq,gpus,tp,pp,dp,batch,microbatch,interleave,recompute,"
@@ -195,6 +205,48 @@ START_TEST(test_unfused_flops)
 }
 END_TEST
 
+/* Every constant has a line, is positive, and is the one that the cost model uses. */
+START_TEST(test_constants)
+{
+    static const char row[] = "layers,hidden,heads,gpus,tp,pp,micro_batch,global_batch,vocab\n"
+                              "8,2048,16,8,4,2,2,16,50257\n";
+    struct dt_measured_table t = parse(row);
+    struct dt_work w = {2, 4096, 4096 * 2048, 2048};
+    struct dt_shard shard = {4, 1, 1, 1, false};
+    struct dt_cost_tuning tune;
+    struct dt_stage_cost base, moved;
+    char text[DT_MEASURED_JOB_MAX];
+    struct dt_error err = {0};
+    const char *profile;
+    struct dt_cost *c;
+    struct dt_job *j;
+
+    ck_assert_int_eq(dt_measured_job(&t.rows[0], &err, text, sizeof text, &profile), DT_OK);
+    dt_assert_ok(dt_job_parse("row", text, strlen(text), NULL, 0, false, &err, &j), err);
+    for (int i = -1; i < DT_COST_CONSTANTS; i++) {
+        tune = dt_cost_tuning_default;
+        if (i >= 0) {
+            ck_assert(dt_cost_constants[i].name && dt_cost_constants[i].unit &&
+                      dt_cost_constants[i].source && dt_cost_constants[i].meaning);
+            ck_assert_double_gt(*dt_cost_tuning_at(&tune, i), 0);
+            *dt_cost_tuning_at(&tune, i) *= 1.1;
+        }
+        j->cost_opt.tuning = i >= 0 ? &tune : NULL;
+        dt_assert_ok(dt_cost_new(j->model, &j->cluster, j->profile, &j->cost_opt, &err, &c), err);
+        dt_cost_stage(c, 0, 0, j->model->modules[0].n_blocks, &shard, &w, NULL, true,
+                      i < 0 ? &base : &moved);
+        if (i >= 0 && strcmp(dt_cost_constants[i].name, "host_norm") == 0)
+            ck_assert_double_lt(moved.fwd.ns, base.fwd.ns); /* nearer to the maximum of the two */
+        else if (i >= 0)
+            ck_assert_msg(moved.fwd.ns + moved.dgrad.ns > base.fwd.ns + base.dgrad.ns, "%s",
+                          dt_cost_constants[i].name);
+        dt_cost_free(c);
+    }
+    dt_job_free(j);
+    dt_measured_free(&t);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("accuracy");
@@ -207,6 +259,7 @@ int main(void)
     tcase_add_test(t, test_job);
     tcase_add_test(t, test_unknown_gpu);
     tcase_add_test(t, test_summary);
+    tcase_add_test(t, test_constants);
     tcase_add_test(t, test_unfused_flops);
     suite_add_tcase(s, t);
     r = srunner_create(s);

@@ -105,6 +105,21 @@ done
 expect 0 " F" "$DISTTRAIN" simulate --no-runs --print-program mllm-nano-local
 expect 2 "not a whole number" "$DISTTRAIN" simulate --no-runs --print-program --lane 99999 mllm-nano-local
 
+# --- accuracy: sources apart, constants, hold-out ---
+expect 0 "accuracy: megatron/published n=4" "$DISTTRAIN" accuracy
+expect 0 "accuracy: megatron/recalled n=4" "$DISTTRAIN" accuracy
+if grep -q "accuracy: megatron n=" "$tmp/out"; then bad "recalled rows are counted with published ones"; else ok; fi
+expect 0 "" "$DISTTRAIN" accuracy --json --sensitivity --every 4
+for k in tables sources source all sensitivity constant mape_less mape_more time_less time_more; do
+    if grep -q "\"$k\":" "$tmp/out"; then ok; else bad "accuracy --json lacks $k"; fi
+done
+printf 'op,phase,dtype,d0,d1,d2,d3,d4,d5,n,median_ns,p10_ns,p90_ns\ngemm,fwd,bf16,64,64,64,0,0,0,1,5000,5000,5000\n' >"$tmp/g.csv"
+expect 0 "" "$DISTTRAIN" db import generic "$tmp/g.csv" -o "$tmp/g.db" --device OneOff --source test
+expect 2 "no rows of a device that can be fitted" "$DISTTRAIN" accuracy --holdout "$tmp/g.db"
+rm -f "$tmp/g.db"
+expect 0 "" "$DISTTRAIN" db import generic "$tmp/g.csv" -o "$tmp/g.db" --device A100-SXM4-80GB --source test
+expect 2 "the fit of A100-SXM4-80GB needs" "$DISTTRAIN" accuracy --holdout "$tmp/g.db"
+
 # --- a written plan gives the same run; the same run gives the same bytes ---
 strip() { sed '/"wall_s"/d; /ops simulated in/d'; }
 "$DISTTRAIN" simulate --no-runs --json mllm-nano-local | strip >"$tmp/a"

@@ -276,6 +276,11 @@ START_TEST(planted)
 
     /* Noise of 1 % was planted; the fits must not add much. */
     ck_assert_int_ge(report.n, 12);
+    size_t large = 0; /* 4 collectives, 3 GPU counts, 8 to 512 MiB */
+    for (int i = 0; i < report.n; i++)
+        if (strncmp(report.score[i].what, "collectives on", 14) == 0)
+            large = report.score[i].s.n;
+    ck_assert_uint_eq(large, 4 * 3 * 7);
     for (int i = 0; i < report.n; i++)
         if (strstr(report.score[i].what, "folds") && !strstr(report.score[i].what, "fp32"))
             ck_assert_msg(report.score[i].s.mean < 0.05, "%s: %g, seed %" PRIu64,

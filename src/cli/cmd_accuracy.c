@@ -1,160 +1,29 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * disttrain accuracy: measured training runs, predicted as jobs, and the errors.
- *
- * Each row goes the way of `simulate`: job, manual plan, assignment, program, durations, event
- * engine, interval. */
-#include "cli/session.h"
+ * disttrain accuracy: measured training runs, predicted as jobs, and the errors; hold-out errors of
+ * kernels; what each constant does. */
+#include "cli/accuracy.h"
 #include "cli/table.h"
-#include "core/accuracy.h"
 #include "core/file.h"
 #include "core/mem.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { WORST = 5, PROFILES = 8 };
+enum { WORST = 5, SOURCES = 8 };
 
 const struct dt_option dt_accuracy_options[] = {
     {"table", 't', DT_OPT_LIST, "FILE.csv", "a table of measured runs (may be repeated)"},
     {"rows", 'r', DT_OPT_FLAG, NULL, "print every row, not only the worst five of a table"},
     {"every", 0, DT_OPT_INT, "N", "only every N-th row of a table"},
+    {"holdout", 0, DT_OPT_STRING, "FILE",
+     "hold-out errors per kernel family of these measured rows (db import)"},
+    {"sensitivity", 0, DT_OPT_FLAG, NULL,
+     "what 10 % less and more of each constant does to the tables"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
-struct profiles { /* read once, shared by all rows */
-    int n;
-    const char *name[PROFILES];
-    char device[PROFILES][DT_NAME_MAX];
-    struct dt_profile *profile[PROFILES];
-};
-
-static void profiles_free(struct profiles *p)
-{
-    for (int i = 0; i < p->n; i++)
-        dt_profile_free(p->profile[i]);
-}
-
-static enum dt_status profile_of(struct profiles *p, const char *name, const char *device,
-                                 struct dt_error *err, struct dt_profile **out)
-{
-    for (int i = 0; i < p->n; i++)
-        if (strcmp(p->name[i], name) == 0 && strcmp(p->device[i], device) == 0) {
-            *out = p->profile[i];
-            return DT_OK;
-        }
-    if (p->n == PROFILES)
-        return dt_error_set(err, DT_ERR_INPUT, "more than %d profiles", PROFILES);
-    DT_TRY(dt_profile_load(name, device, "bf16", err, &p->profile[p->n]));
-    p->name[p->n] = name;
-    snprintf(p->device[p->n], sizeof p->device[0], "%s", device);
-    *out = p->profile[p->n++];
-    return DT_OK;
-}
-
-static enum dt_status predict(struct dt_job *job, struct dt_error *err, struct dt_accuracy_row *out)
-{
-    struct dt_plan plan = job->plan;
-    struct dt_sim_result res;
-    struct dt_cost *cost;
-    enum dt_status st;
-
-    DT_TRY(dt_plan_place(&plan, &job->cluster, err));
-    DT_TRY(dt_plan_validate(&plan, job->model, &job->cluster, err));
-    DT_TRY(dt_cost_new(job->model, &job->cluster, job->profile, &job->cost_opt, err, &cost));
-    st = dt_simulate(job, &plan, cost, NULL, NULL, err, &res);
-    if (st == DT_OK) {
-        out->predicted_s = res.report.iteration_s;
-        out->p10_s = res.report.iteration_s_p10;
-        out->p90_s = res.report.iteration_s_p90;
-        dt_sim_result_free(&res);
-    }
-    dt_cost_free(cost);
-    return st;
-}
-
-static enum dt_status predict_row(const struct dt_measured_row *r, struct profiles *p,
-                                  struct dt_error *err, struct dt_accuracy_row *out)
-{
-    char text[DT_MEASURED_JOB_MAX], name[96];
-    const char *profile;
-    struct dt_job *job;
-    enum dt_status st;
-
-    DT_TRY(dt_measured_job(r, err, text, sizeof text, &profile));
-    snprintf(name, sizeof name, "row at line %d (%s)", r->line, r->label);
-    DT_TRY(dt_job_parse(name, text, strlen(text), NULL, 0, true, err, &job));
-    st = profile_of(p, profile, job->cluster.device, err, &job->profile);
-    if (st == DT_OK)
-        st = dt_samples_read(dt_map_get(dt_doc_root(job->doc), "samples"), r->seq, r->global_batch,
-                             1, err, &job->samples);
-    out->measured_s = r->measured_s;
-    if (st == DT_OK)
-        st = predict(job, err, out);
-    job->profile = NULL; /* borrowed */
-    dt_job_free(job);
-    return st;
-}
-
-struct run {
-    struct dt_measured_table table;
-    struct dt_accuracy_row *rows;
-    int *order; /* worst first */
-    struct dt_accuracy a;
-};
-
-static void run_free(struct run *r)
-{
-    dt_measured_free(&r->table);
-    dt_free(r->rows);
-    dt_free(r->order);
-}
-
-static double error_of(const struct dt_accuracy_row *r)
-{
-    return r->measured_s > 0 ? r->predicted_s / r->measured_s - 1 : 0;
-}
-
-static void sort_worst(struct run *r)
-{
-    for (int i = 0; i < r->table.n; i++) {
-        int j = i;
-
-        for (; j > 0 && fabs(error_of(&r->rows[r->order[j - 1]])) < fabs(error_of(&r->rows[i]));
-             j--)
-            r->order[j] = r->order[j - 1];
-        r->order[j] = i;
-    }
-}
-
-static enum dt_status run_table(const char *path, int every, struct profiles *p,
-                                struct dt_error *err, struct run *r)
-{
-    int n = 0;
-
-    DT_TRY(dt_measured_read(path, err, &r->table));
-    for (int i = 0; i < r->table.n; i += every)
-        r->table.rows[n++] = r->table.rows[i];
-    r->table.n = n;
-    r->rows = dt_calloc((size_t)n, sizeof *r->rows);
-    r->order = dt_calloc((size_t)n, sizeof *r->order);
-    if (!r->rows || !r->order)
-        return dt_error_nomem(err, "rows of a table");
-    for (int i = 0; i < n; i++) {
-        enum dt_status st = predict_row(&r->table.rows[i], p, err, &r->rows[i]);
-
-        dt_progress(r->table.name, i + 1, n);
-        if (st != DT_OK) {
-            dt_progress_end();
-            return st;
-        }
-    }
-    dt_progress_end();
-    sort_worst(r);
-    return dt_accuracy_summary(r->rows, n, err, &r->a);
-}
-
-static void print_rows(const struct run *r, bool all)
+static void print_rows(const struct dt_acc_run *r, bool all)
 {
     static const char *const heads[] = {"row",     "measured [s]", "predicted [s]",
                                         "p10 [s]", "p90 [s]",      "error [%]"};
@@ -166,7 +35,10 @@ static void print_rows(const struct run *r, bool all)
         int i = all ? k : r->order[k];
         const struct dt_accuracy_row *a = &r->rows[i];
 
-        dt_table_cell(&t, "%s", r->table.rows[i].label);
+        if (r->table.rows[i].source[0])
+            dt_table_cell(&t, "%s (%s)", r->table.rows[i].label, r->table.rows[i].source);
+        else
+            dt_table_cell(&t, "%s", r->table.rows[i].label);
         if (a->measured_s > 0)
             dt_table_cell(&t, "%.4f", a->measured_s);
         else
@@ -175,33 +47,78 @@ static void print_rows(const struct run *r, bool all)
         dt_table_cell(&t, "%.4f", a->p10_s);
         dt_table_cell(&t, "%.4f", a->p90_s);
         if (a->measured_s > 0)
-            dt_table_cell(&t, "%+.1f", 100 * error_of(a));
+            dt_table_cell(&t, "%+.1f", 100 * dt_acc_error(a));
         else
             dt_table_cell(&t, "-");
     }
     dt_table_print(&t, stdout);
 }
 
-static void print_run(const struct run *r, bool all)
+static void print_line(const char *name, const char *source, const struct dt_accuracy *a)
 {
-    const struct dt_accuracy *a = &r->a;
-
-    printf("accuracy: %s n=%d mape=%.2f%% median=%.2f%% p90=%.2f%% max=%.2f%% bias=%+.2f%% "
+    printf("accuracy: %s%s%s n=%d mape=%.2f%% median=%.2f%% p90=%.2f%% max=%.2f%% bias=%+.2f%% "
            "cover80=%.1f%%\n",
-           r->table.name, a->n, 100 * a->mape, 100 * a->median, 100 * a->p90, 100 * a->max,
-           100 * a->bias, 100 * a->cover80);
-    printf("assumed: %s\n", r->table.assumed);
-    print_rows(r, all);
-    printf("\n");
+           name, source[0] ? "/" : "", source, a->n, 100 * a->mape, 100 * a->median, 100 * a->p90,
+           100 * a->max, 100 * a->bias, 100 * a->cover80);
 }
 
-static void json_run(struct dt_json *j, const struct run *r)
-{
-    const struct dt_accuracy *a = &r->a;
+struct source { /* rows that rest on one word */
+    const char *name;
+    struct dt_accuracy a;
+};
 
-    dt_json_begin_object(j);
-    dt_json_kv_string(j, "table", r->table.name);
-    dt_json_kv_string(j, "assumed", r->table.assumed);
+/* Errors per source, in order of appearance; none when the table names no source. */
+static enum dt_status by_source(const struct dt_acc_run *r, struct dt_error *err,
+                                struct source *out, int *n)
+{
+    struct dt_accuracy_row *rows = dt_calloc((size_t)r->table.n, sizeof *rows);
+    enum dt_status st = rows ? DT_OK : dt_error_nomem(err, "rows of a source");
+    bool named = false;
+
+    *n = 0;
+    for (int i = 0; i < r->table.n && rows; i++) {
+        int k = 0;
+
+        named |= r->table.rows[i].source[0] != '\0';
+        while (k < *n && strcmp(out[k].name, r->table.rows[i].source) != 0)
+            k++;
+        if (k == *n && *n < SOURCES)
+            out[(*n)++].name = r->table.rows[i].source;
+    }
+    for (int k = 0; k < *n && st == DT_OK; k++) {
+        int found = 0;
+
+        for (int i = 0; i < r->table.n; i++)
+            if (strcmp(r->table.rows[i].source, out[k].name) == 0)
+                rows[found++] = r->rows[i];
+        st = dt_accuracy_summary(rows, found, err, &out[k].a);
+    }
+    if (!named)
+        *n = 0;
+    dt_free(rows);
+    return st;
+}
+
+static enum dt_status print_run(const struct dt_acc_run *r, bool all, struct dt_error *err)
+{
+    struct source s[SOURCES];
+    int n;
+
+    DT_TRY(by_source(r, err, s, &n));
+    if (n == 0)
+        print_line(r->table.name, "", &r->a);
+    for (int k = 0; k < n; k++)
+        print_line(r->table.name, s[k].name[0] ? s[k].name : "unnamed", &s[k].a);
+    printf("assumed: %s\n", r->table.assumed);
+    if (r->table.peers)
+        printf("peers: %s\n", r->table.peers);
+    print_rows(r, all);
+    printf("\n");
+    return DT_OK;
+}
+
+static void json_errors(struct dt_json *j, const struct dt_accuracy *a)
+{
     dt_json_kv_int(j, "n", a->n);
     dt_json_kv_double(j, "mape", a->mape);
     dt_json_kv_double(j, "median", a->median);
@@ -209,12 +126,18 @@ static void json_run(struct dt_json *j, const struct run *r)
     dt_json_kv_double(j, "max", a->max);
     dt_json_kv_double(j, "bias", a->bias);
     dt_json_kv_double(j, "cover80", a->cover80);
+}
+
+static void json_rows(struct dt_json *j, const struct dt_acc_run *r)
+{
     dt_json_key(j, "rows");
     dt_json_begin_array(j);
     for (int i = 0; i < r->table.n; i++) {
         dt_json_begin_object(j);
         dt_json_kv_int(j, "line", r->table.rows[i].line);
         dt_json_kv_string(j, "row", r->table.rows[i].label);
+        if (r->table.rows[i].source[0])
+            dt_json_kv_string(j, "source", r->table.rows[i].source);
         if (r->rows[i].measured_s > 0)
             dt_json_kv_double(j, "measured_s", r->rows[i].measured_s);
         dt_json_kv_double(j, "predicted_s", r->rows[i].predicted_s);
@@ -223,58 +146,126 @@ static void json_run(struct dt_json *j, const struct run *r)
         dt_json_end_object(j);
     }
     dt_json_end_array(j);
-    dt_json_end_object(j);
 }
 
-static enum dt_status run_all(struct dt_cli *cli, const char *const *paths, int n,
-                              struct profiles *p, struct dt_json *j, struct dt_error *err)
+static enum dt_status json_run(struct dt_json *j, const struct dt_acc_run *r, struct dt_error *err)
 {
-    int64_t every;
+    struct source s[SOURCES];
+    int n;
 
-    DT_TRY(dt_cli_int(cli, "every", 1, 1 << 20, 1, &every, err));
+    DT_TRY(by_source(r, err, s, &n));
+    dt_json_begin_object(j);
+    dt_json_kv_string(j, "table", r->table.name);
+    dt_json_kv_string(j, "assumed", r->table.assumed);
+    if (r->table.peers)
+        dt_json_kv_string(j, "peers", r->table.peers);
+    json_errors(j, &r->a);
+    dt_json_key(j, "sources");
+    dt_json_begin_array(j);
+    for (int k = 0; k < n; k++) {
+        dt_json_begin_object(j);
+        dt_json_kv_string(j, "source", s[k].name);
+        json_errors(j, &s[k].a);
+        dt_json_end_object(j);
+    }
+    dt_json_end_array(j);
+    json_rows(j, r);
+    dt_json_end_object(j);
+    return DT_OK;
+}
+
+/* Several tables together, whatever their sources. */
+struct all {
+    struct dt_accuracy_row *rows;
+    int n;
+};
+
+static enum dt_status append(struct all *all, const struct dt_acc_run *r, struct dt_error *err)
+{
+    struct dt_accuracy_row *more =
+        dt_realloc(all->rows, (size_t)(all->n + r->table.n) * sizeof *more);
+
+    if (!more)
+        return dt_error_nomem(err, "rows of all tables");
+    memcpy(more + all->n, r->rows, (size_t)r->table.n * sizeof *more);
+    all->rows = more;
+    all->n += r->table.n;
+    return DT_OK;
+}
+
+static enum dt_status run_all(struct dt_cli *cli, const char *const *paths, int n, int every,
+                              struct dt_acc_profiles *p, struct dt_json *j, struct all *all,
+                              struct dt_error *err)
+{
+    dt_json_key(j, "tables");
+    dt_json_begin_array(j);
     for (int i = 0; i < n; i++) {
-        struct run r = {.rows = NULL};
-        enum dt_status st = run_table(paths[i], (int)every, p, err, &r);
+        struct dt_acc_run r = {.rows = NULL};
+        enum dt_status st = dt_acc_run_table(paths[i], every, NULL, p, err, &r);
 
-        if (st == DT_OK && cli->json)
-            json_run(j, &r);
-        else if (st == DT_OK)
-            print_run(&r, dt_cli_flag(cli, "rows"));
-        run_free(&r);
+        if (st == DT_OK)
+            st = append(all, &r, err);
+        if (st == DT_OK)
+            st = cli->json ? json_run(j, &r, err) : print_run(&r, dt_cli_flag(cli, "rows"), err);
+        dt_acc_run_free(&r);
         DT_TRY(st);
     }
+    dt_json_end_array(j);
     return DT_OK;
+}
+
+static enum dt_status tables(struct dt_cli *cli, const char *const *paths, int n,
+                             struct dt_acc_profiles *p, struct dt_json *j, struct dt_error *err)
+{
+    struct all all = {.n = 0};
+    struct dt_accuracy a;
+    int64_t every;
+    enum dt_status st;
+
+    DT_TRY(dt_cli_int(cli, "every", 1, 1 << 20, 1, &every, err));
+    st = run_all(cli, paths, n, (int)every, p, j, &all, err);
+    if (st == DT_OK)
+        st = dt_accuracy_summary(all.rows, all.n, err, &a);
+    if (st == DT_OK && cli->json) {
+        dt_json_key(j, "all");
+        dt_json_begin_object(j);
+        json_errors(j, &a);
+        dt_json_end_object(j);
+    } else if (st == DT_OK && n > 1) {
+        print_line("all tables together", "", &a);
+        printf("\n");
+    }
+    dt_free(all.rows);
+    if (st == DT_OK && dt_cli_flag(cli, "sensitivity"))
+        st = dt_acc_sensitivity(paths, n, (int)every, p, cli->json ? j : NULL, err);
+    return st;
 }
 
 enum dt_status dt_cmd_accuracy(struct dt_cli *cli, struct dt_error *err)
 {
-    struct profiles p = {.n = 0};
-    const char *paths[DT_CLI_MAX_ARGS];
+    const char *paths[DT_CLI_MAX_ARGS], *holdout = dt_cli_string(cli, "holdout", NULL);
+    struct dt_acc_profiles p = {.n = 0};
+    enum dt_status st = DT_OK;
     char shipped[4096];
-    int n = 0;
     struct dt_json j;
-    enum dt_status st;
+    int n = 0;
 
     for (int i = 0; i < cli->n_list; i++)
         paths[n++] = cli->list[i];
-    if (n == 0) { /* the published figures that come with the program */
+    if (n == 0 && !holdout) { /* the published figures that come with the program */
         DT_TRY(dt_file_find("measured", "megatron", ".csv", err, shipped, sizeof shipped));
         paths[n++] = shipped;
     }
     dt_json_init(&j, true);
-    if (cli->json) {
-        dt_json_begin_object(&j);
-        dt_json_key(&j, "tables");
-        dt_json_begin_array(&j);
-    }
-    st = run_all(cli, paths, n, &p, &j, err);
-    profiles_free(&p);
-    if (cli->json) {
-        dt_json_end_array(&j);
-        dt_json_end_object(&j);
-        if (st == DT_OK)
-            return dt_json_emit(&j, err);
-    }
+    dt_json_begin_object(&j);
+    if (holdout)
+        st = dt_acc_holdout(holdout, cli->json ? &j : NULL, err);
+    if (st == DT_OK && n > 0)
+        st = tables(cli, paths, n, &p, &j, err);
+    dt_acc_profiles_free(&p);
+    dt_json_end_object(&j);
+    if (st == DT_OK && cli->json)
+        return dt_json_emit(&j, err);
     dt_json_discard(&j);
     return st;
 }

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 bin_PROGRAMS += disttrain
 disttrain_SOURCES = \
+	src/cli/accuracy.h \
+	src/cli/accuracy_checks.c \
+	src/cli/accuracy_run.c \
 	src/cli/calm.c \
 	src/cli/cli.h \
 	src/cli/cmd_accuracy.c \

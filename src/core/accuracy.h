@@ -11,6 +11,7 @@
 
 struct dt_measured_row {
     char label[64]; /* what the table calls it, or a short form of shape and layout */
+    char source[16]; /* whose word the time is: "published", "recalled", ...; "" = not said */
     char gpu_type[DT_NAME_MAX];
     int layers, hidden, ffn, heads, kv_groups, vocab, seq;
     int gpus, tp, pp, dp, vpp, cp;
@@ -35,6 +36,7 @@ struct dt_measured_table {
     char name[64];                  /* file name without folder and .csv */
     enum dt_measured_format format; /* told apart by the header */
     const char *assumed;            /* what was assumed for every row, one line */
+    const char *peers;              /* what others are said to reach on the whole table; NULL = nothing known */
     int n;
     struct dt_measured_row *rows;
 };
@@ -46,6 +48,9 @@ enum dt_status dt_measured_parse(const char *name, const char *text, size_t len,
                                  struct dt_error *err, struct dt_measured_table *out);
 void dt_measured_free(struct dt_measured_table *t);
 
+/* Host time per kernel of a training step in eager PyTorch, us: fitted with the constants of cost_tuning.c; with flash
+ * attention assumed. */
+enum { DT_DISPATCH_UNFUSED_US = 115, DT_DISPATCH_FUSED_US = 12 };
 /* The row as a job (YAML), strategy manual; `profile` preset name in *profile (static text). */
 enum { DT_MEASURED_JOB_MAX = 4096 };
 enum dt_status dt_measured_job(const struct dt_measured_row *r, struct dt_error *err, char *text,

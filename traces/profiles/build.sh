@@ -5,6 +5,7 @@
 #   build.sh DISTTRAIN DATA OUTDIR
 # DATA holds the tables as folders (aiconfigurator, vidur, simumax, neusight, triosim); the same
 # tables always give the same bytes.
+# With ONLY=import OUTDIR gets the imported rows, measured.db, and nothing is fitted.
 set -eu
 LC_ALL=C
 export LC_ALL
@@ -55,6 +56,10 @@ import neusight-conv neusight/a100pcie80_conv2d_fwd_fp32_dev.csv $PCIE "neusight
 origin="https://github.com/sarchlab/triosim@3fb3c060b359" licence=MIT
 import triosim-conv triosim/h100_vgg13_bs128_ops_us.csv $H100 "triosim vgg13"
 
+if [ "${ONLY:-}" = import ]; then
+    mv "$db" "$out/measured.db"
+    exit
+fi
 for p in a100:$A100 a800:A800-SXM4-80GB h100:$H100; do
     "$disttrain" db fit "$db" --device "${p#*:}" -o "$out/${p%%:*}.sql"
 done

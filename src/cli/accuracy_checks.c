@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Hold-out errors of the kernels' fit, and the sensitivity of the tables to each constant. */
+#include "cli/accuracy.h"
+#include "cli/table.h"
+#include "core/profile_fit.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- hold-out ---- */
+
+struct target { /* what a family's held-out mean error should stay under */
+    const char *prefix;
+    double most;
+};
+static const struct target targets[] = {
+    {"gemm fwd (5 folds", 0.06},
+    {"attn ", 0.08},
+    {"collectives on", 0.08},
+    {"send_recv", 0.10},
+};
+
+static double target_of(const char *what)
+{
+    for (size_t i = 0; i < sizeof targets / sizeof targets[0]; i++)
+        if (strncmp(what, targets[i].prefix, strlen(targets[i].prefix)) == 0)
+            return targets[i].most;
+    return 0;
+}
+
+static void print_scores(const char *device, const struct dt_fit_report *r)
+{
+    for (int i = 0; i < r->n; i++) {
+        const struct dt_local_score *s = &r->score[i].s;
+        double most = target_of(r->score[i].what);
+
+        printf("holdout: %s %s n=%zu mean=%.1f%% median=%.1f%% p90=%.1f%%", device,
+               r->score[i].what, s->n, 100 * s->mean, 100 * s->median, 100 * s->p90);
+        if (most > 0)
+            printf(" target=%.0f%% %s", 100 * most, s->mean <= most ? "met" : "MISSED");
+        printf("\n");
+    }
+}
+
+static void json_scores(struct dt_json *j, const char *device, const struct dt_fit_report *r)
+{
+    for (int i = 0; i < r->n; i++) {
+        double most = target_of(r->score[i].what);
+
+        dt_json_begin_object(j);
+        dt_json_kv_string(j, "device", device);
+        dt_json_kv_string(j, "what", r->score[i].what);
+        dt_json_kv_int(j, "points", (int64_t)r->score[i].s.n);
+        dt_json_kv_double(j, "mape", r->score[i].s.mean);
+        dt_json_kv_double(j, "median", r->score[i].s.median);
+        dt_json_kv_double(j, "p90", r->score[i].s.p90);
+        if (most > 0) {
+            dt_json_kv_double(j, "target", most);
+            dt_json_kv_bool(j, "met", r->score[i].s.mean <= most);
+        }
+        dt_json_end_object(j);
+    }
+}
+
+static bool measured(const struct dt_ptable *t, const char *device)
+{
+    for (int i = 0; i < t->n_devices; i++)
+        if (strcmp(t->devices[i], device) == 0)
+            return true;
+    return false;
+}
+
+/* A device without measurements of its own (the A800, fitted on the A100's) is left out. */
+enum dt_status dt_acc_holdout(const char *path, struct dt_json *j, struct dt_error *err)
+{
+    struct dt_ptable in = {0};
+    enum dt_status st = dt_ptable_read(path, err, &in);
+    int fitted = 0;
+
+    if (j) {
+        dt_json_key(j, "holdout");
+        dt_json_begin_array(j);
+    }
+    for (int d = 0; st == DT_OK && dt_fit_device(d); d++) {
+        struct dt_ptable out = {0};
+        struct dt_fit_report report;
+
+        if (!measured(&in, dt_fit_device(d)))
+            continue;
+        st = dt_profile_fit(&in, dt_fit_device(d), err, &out, &report);
+        dt_ptable_free(&out);
+        if (st != DT_OK)
+            break;
+        fitted++;
+        if (j)
+            json_scores(j, dt_fit_device(d), &report);
+        else
+            print_scores(dt_fit_device(d), &report);
+    }
+    if (j)
+        dt_json_end_array(j);
+    else if (st == DT_OK)
+        printf("\n");
+    dt_ptable_free(&in);
+    if (st == DT_OK && fitted == 0)
+        st = dt_error_set(err, DT_ERR_INPUT, "%s: no rows of a device that can be fitted (%s, %s)",
+                          path, dt_fit_device(0), dt_fit_device(2));
+    return st;
+}
+
+/* ---- sensitivity ---- */
+
+#define STEP 0.1
+
+struct effect {        /* over the rows of all tables */
+    double mape, time; /* mean error; mean of log predicted */
+};
+
+static enum dt_status effect_of(const char *const *paths, int n, int every,
+                                const struct dt_acc_variant *v, struct dt_acc_profiles *p,
+                                struct dt_error *err, struct effect *out)
+{
+    struct effect e = {0};
+    int rows = 0;
+
+    for (int i = 0; i < n; i++) {
+        struct dt_acc_run r = {.rows = NULL};
+        enum dt_status st = dt_acc_run_table(paths[i], every, v, p, err, &r);
+
+        for (int k = 0; st == DT_OK && k < r.table.n; k++, rows++) {
+            e.mape += fabs(dt_acc_error(&r.rows[k]));
+            e.time += log(r.rows[k].predicted_s);
+        }
+        dt_acc_run_free(&r);
+        DT_TRY(st);
+    }
+    out->mape = rows > 0 ? e.mape / rows : 0;
+    out->time = rows > 0 ? e.time / rows : 0;
+    return DT_OK;
+}
+
+struct line {
+    const struct dt_cost_constant *c;
+    double value;
+    struct effect less, more;
+};
+
+static void print_lines(const struct line *l, int n, const struct effect *base)
+{
+    static const char *const heads[] = {"constant",       "value",          "unit",
+                                        "MAPE -10 % [%]", "MAPE +10 % [%]", "time -10 % [%]",
+                                        "time +10 % [%]", "source",         "meaning"};
+    struct dt_table t;
+
+    printf("sensitivity: mean error of all rows %.2f %% as shipped; with 10 %% less and more of "
+           "each constant, and how the predicted time moves\n",
+           100 * base->mape);
+    dt_table_init(&t, 9, heads);
+    for (int i = 0; i < n; i++) {
+        dt_table_cell(&t, "%s", l[i].c->name);
+        dt_table_cell(&t, "%.6g", l[i].value);
+        dt_table_cell(&t, "%s", l[i].c->unit);
+        dt_table_cell(&t, "%.2f", 100 * l[i].less.mape);
+        dt_table_cell(&t, "%.2f", 100 * l[i].more.mape);
+        dt_table_cell(&t, "%+.2f", 100 * (exp(l[i].less.time - base->time) - 1));
+        dt_table_cell(&t, "%+.2f", 100 * (exp(l[i].more.time - base->time) - 1));
+        dt_table_cell(&t, "%s", l[i].c->source);
+        dt_table_cell(&t, "%s", l[i].c->meaning);
+    }
+    dt_table_print(&t, stdout);
+}
+
+static void json_lines(struct dt_json *j, const struct line *l, int n, const struct effect *base)
+{
+    dt_json_key(j, "sensitivity");
+    dt_json_begin_array(j);
+    for (int i = 0; i < n; i++) {
+        dt_json_begin_object(j);
+        dt_json_kv_string(j, "constant", l[i].c->name);
+        dt_json_kv_double(j, "value", l[i].value);
+        dt_json_kv_string(j, "unit", l[i].c->unit);
+        dt_json_kv_string(j, "source", l[i].c->source);
+        dt_json_kv_string(j, "meaning", l[i].c->meaning);
+        dt_json_kv_double(j, "mape", base->mape);
+        dt_json_kv_double(j, "mape_less", l[i].less.mape);
+        dt_json_kv_double(j, "mape_more", l[i].more.mape);
+        dt_json_kv_double(j, "time_less", exp(l[i].less.time - base->time) - 1);
+        dt_json_kv_double(j, "time_more", exp(l[i].more.time - base->time) - 1);
+        dt_json_end_object(j);
+    }
+    dt_json_end_array(j);
+}
+
+enum dt_status dt_acc_sensitivity(const char *const *paths, int n, int every,
+                                  struct dt_acc_profiles *p, struct dt_json *j,
+                                  struct dt_error *err)
+{
+    static const struct dt_cost_constant host = {"dispatch", "us", "fitted, even rows; flash 12",
+                                                 "host time per forward kernel, unfused rows"};
+    struct line l[DT_COST_CONSTANTS + 1];
+    struct effect base;
+
+    DT_TRY(effect_of(paths, n, every, NULL, p, err, &base));
+    for (int i = 0; i <= DT_COST_CONSTANTS; i++) {
+        struct dt_cost_tuning less = dt_cost_tuning_default, more = less;
+        struct dt_acc_variant a = {.tuning = &less}, b = {.tuning = &more};
+
+        if (i < DT_COST_CONSTANTS) {
+            l[i].c = &dt_cost_constants[i];
+            l[i].value = *dt_cost_tuning_at(&less, i);
+            *dt_cost_tuning_at(&less, i) *= 1 - STEP;
+            *dt_cost_tuning_at(&more, i) *= 1 + STEP;
+        } else {
+            l[i].c = &host;
+            l[i].value = DT_DISPATCH_UNFUSED_US;
+            a.dispatch = 1 - STEP;
+            b.dispatch = 1 + STEP;
+        }
+        DT_TRY(effect_of(paths, n, every, &a, p, err, &l[i].less));
+        DT_TRY(effect_of(paths, n, every, &b, p, err, &l[i].more));
+    }
+    if (j)
+        json_lines(j, l, DT_COST_CONSTANTS + 1, &base);
+    else
+        print_lines(l, DT_COST_CONSTANTS + 1, &base);
+    return DT_OK;
+}
