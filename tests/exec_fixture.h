@@ -27,6 +27,8 @@ struct exec_fixture {
     int n_seqs;
     struct dt_exec *x;
     struct dt_transport *transport; /* NULL = alone */
+    struct dt_profile profile;      /* empty */
+    struct dt_cost *cost;           /* NULL: the order of samples stays */
     struct dt_exec_options opt;
     struct dt_timeline timeline;
     struct dt_error err;
@@ -56,7 +58,18 @@ static inline void ef_init(struct exec_fixture *f, const char *modules, int thre
 
     memset(f, 0, sizeof(*f));
     ef_model(f, modules);
-    f->cluster = (struct dt_cluster){.nodes = 1, .gpus_per_node = 64, .mem_bytes = 1e12};
+    f->cluster = (struct dt_cluster){.nodes = 1,
+                                     .gpus_per_node = 64,
+                                     .peak_flops = 1e11,
+                                     .mem_bytes = 1e12,
+                                     .hbm_bytes_per_s = 1e10,
+                                     .nvlink_bytes_per_s = 1e9,
+                                     .nvlink_latency_s = 1e-6,
+                                     .nics_per_node = 1,
+                                     .nic_bytes_per_s = 1e9,
+                                     .nic_efficiency = 1,
+                                     .nic_latency_s = 1e-6,
+                                     .fabric_oversubscription = 1};
     snprintf(f->cluster.name, sizeof(f->cluster.name), "here");
     dt_assert_ok(dt_device_open_cpu(&o, &f->err, &f->dev), f->err);
     dt_assert_ok(dt_diffusion_init(&f->diffusion, DT_NOISE_COSINE, 1000, &f->err), f->err);
@@ -164,6 +177,15 @@ static inline void ef_plan(struct exec_fixture *f, int microbatch, const struct 
     dt_assert_ok(dt_plan_validate(&f->plan, f->model, &f->cluster, &f->err), f->err);
 }
 
+/* Orders by cost, which FLOPs tell. */
+static inline void ef_reorder(struct exec_fixture *f)
+{
+    struct dt_cost_options o = {.allow_analytical = true};
+
+    f->plan.policy.intra_reorder = f->plan.policy.inter_reorder = true;
+    dt_assert_ok(dt_cost_new(f->model, &f->cluster, &f->profile, &o, &f->err, &f->cost), f->err);
+}
+
 static inline void ef_open(struct exec_fixture *f)
 {
     f->opt = (struct dt_exec_options){.device = f->dev,
@@ -193,8 +215,8 @@ static inline struct dt_exec_result ef_step(struct exec_fixture *f, int64_t step
     for (int i = 0; i < f->n_seqs; i++)
         seqs[i] = f->seqs[i];
     dt_assert_ok(dt_feed_samples(seqs, f->n_seqs, &f->err, &samples), f->err);
-    dt_assert_ok(dt_assign(&f->plan, f->model, NULL, samples, 0, &f->err, &a), f->err);
-    dt_assert_ok(dt_compile(&f->plan, f->model, &f->cluster, a, NULL, &f->err, &p), f->err);
+    dt_assert_ok(dt_assign(&f->plan, f->model, f->cost, samples, 0, &f->err, &a), f->err);
+    dt_assert_ok(dt_compile(&f->plan, f->model, &f->cluster, a, f->cost, &f->err, &p), f->err);
     dt_assert_ok(dt_program_check(p, f->model, &f->err), f->err);
     dt_assert_ok(dt_exec_run(f->x, p, &in, &f->err, &f->timeline, &r), f->err);
     r.compute_s = r.waited_s = 0; /* the rest is equal from run to run */
@@ -236,6 +258,7 @@ static inline void ef_free(struct exec_fixture *f)
         dt_sequence_free(f->seqs[i]);
     dt_timeline_free(&f->timeline);
     dt_diffusion_free(&f->diffusion);
+    dt_cost_free(f->cost);
     dt_model_free(f->model);
     dt_doc_free(f->doc);
     f->dev->close(f->dev);

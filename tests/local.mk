@@ -104,7 +104,8 @@ SHELL_TESTS = \
 	tests/test_mpi.sh \
 	tests/test_profile_job.sh \
 	tests/test_python.sh \
-	tests/test_train_cli.sh
+	tests/test_train_cli.sh \
+	tests/test_train_mpi.sh
 
 TESTS += $(check_PROGRAMS) $(SHELL_TESTS)
 TEST_EXTENSIONS = .sh
@@ -189,6 +190,11 @@ tests_fuzz_fuzz_tar_SOURCES = tests/fuzz/fuzz_tar.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_tar_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_tokenizer_SOURCES = tests/fuzz/fuzz_tokenizer.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_tokenizer_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+
+# ---- every layout over ranks ----
+check-full: tests/test_execute_ranks$(EXEEXT)
+	@$(AM_TESTS_ENVIRONMENT) DT_TEST_FULL=1 ./tests/test_execute_ranks$(EXEEXT)
+.PHONY: check-full
 
 # ---- predicted against measured runs ----
 accuracy: all

@@ -25,6 +25,7 @@ struct ranks_case {
     enum dt_recompute recompute;
     const char *frozen; /* NULL = "ttt" */
     bool zero0, apart;  /* apart: no overlap with compute */
+    bool reorder;
     const char *model;  /* NULL = CHAIN */
     bool full;          /* only with DT_TEST_FULL */
 };
@@ -70,6 +71,15 @@ static const struct ranks_case cases[] = {
      .l = {{1, 6, 1}, {1, 4, 1}, {1, 3, 1}},
      .microbatch = 1,
      .ranks = 5},
+    {.name = "reordered, dp 2/2/1",
+     .l = {{1, 2, 1}, {2, 2, 1}, {1, 1, 1}},
+     .microbatch = 1,
+     .reorder = true},
+    {.name = "reordered, dp 4/2/2",
+     .l = {{1, 4, 1}, {1, 2, 1}, {1, 2, 1}},
+     .microbatch = 2,
+     .reorder = true,
+     .full = true},
     {.name = "dp 2, zero 0",
      .l = {{1, 2, 1}, {1, 2, 1}, {1, 2, 1}},
      .microbatch = 1,
@@ -188,6 +198,8 @@ static void open_case(struct exec_fixture *f, const struct ranks_case *c)
     f->plan.policy.overlap_grad = f->plan.policy.overlap_param = !c->apart;
     for (int m = 0; m < f->model->n_modules; m++)
         f->plan.modules[m].frozen = frozen[m] == 'f';
+    if (c->reorder)
+        ef_reorder(f);
 }
 
 static const struct dt_param *param_named(struct dt_stage *s, const char *name)
@@ -324,6 +336,7 @@ static void run_alone(struct exec_fixture *f, const struct ranks_case *c, int st
     one.colocated = true;
     one.schedule = DT_SCHED_1F1B;
     one.recompute = DT_RECOMPUTE_NONE;
+    one.reorder = false;
     open_case(f, &one);
     ef_open(f);
     for (int i = 0; i < steps; i++) {

@@ -1,0 +1,103 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+# disttrain train under mpirun: ranks train as one process does, checkpoints go from layout to
+# layout, signals and wrong numbers of ranks.
+# Environment: DISTTRAIN (the program), srcdir (the source directory).
+set -u
+LC_ALL=C; export LC_ALL
+: "${DISTTRAIN:=./disttrain}" "${srcdir:=.}"
+case $DISTTRAIN in /*) ;; *) DISTTRAIN=$PWD/$DISTTRAIN ;; esac
+srcdir=$(cd "$srcdir" && pwd)
+. "$srcdir/tests/mpirun.sh"
+DISTTRAIN_TRACES=$srcdir/traces; export DISTTRAIN_TRACES
+tmp=$(mktemp -d) || exit 99
+trap 'rm -rf "$tmp"' EXIT
+cd "$tmp" || exit 99
+passed=0 failed=0
+
+ok() { passed=$((passed + 1)); }
+bad() { failed=$((failed + 1)); echo "FAIL: $1"; sed 's/^/    /' out err 2>/dev/null | head -30; }
+check() { if eval "$2"; then ok; else bad "$1"; fi; }
+# expect CODE TEXT COMMAND...
+expect() {
+    code=$1 text=$2; shift 2
+    timeout -k 5 120 "$@" >out 2>err </dev/null
+    got=$?
+    if [ $got -ne "$code" ]; then bad "'$*' exits $got, not $code"; return; fi
+    if [ -n "$text" ] && ! cat out err | grep -q -- "$text"; then bad "'$*' does not say '$text'"; return; fi
+    ok
+}
+field() { sed -n "s/.*\"$1\": \([^,]*\).*/\1/p" out; }
+
+# --- data: 40 pictures of 8 x 8, labels 0 and 1 ---
+i=0
+{ printf '\000\000\010\003\000\000\000\050\000\000\000\010\000\000\000\010'
+  while [ $i -lt 40 ]; do
+      c=$([ $((i % 2)) -eq 0 ] && echo '\050' || echo '\310')
+      j=0; while [ $j -lt 64 ]; do printf "$c"; j=$((j + 1)); done
+      i=$((i + 1))
+  done; } >images
+i=0
+{ printf '\000\000\010\001\000\000\000\050'
+  while [ $i -lt 40 ]; do printf "\\00$((i % 2))"; i=$((i + 1)); done; } >labels
+expect 0 "40 samples" "$DISTTRAIN" data pack --idx images --labels labels --label-names dark,light -o two
+
+cat >job.yaml <<'END'
+model:
+  modules:
+    encoder: {kind: encoder, layers: 1, hidden: 16, ffn: 32, heads: 2, patch: 4, channels: 1, positions: 4}
+    llm: {kind: llm, layers: 2, hidden: 16, ffn: 32, heads: 2, vocab: 264}
+    generator: {kind: unet, channels: [8, 8], head_dim: 8, res_blocks: 1, in_channels: 1, out_channels: 1,
+      context_dim: 8, context_len: 2, latent_scale: 1, resize: 8}
+cluster: local
+samples: text
+train: {global_batch: 4, microbatch: 1, seq_len: 64}
+search: {allow_analytical: true, strategy: manual}
+plan: {encoder: {}, llm: {pp: 2}, generator: {}}
+run: {data: two-000000.tar, steps: 4, precision: fp32, threads: 1, log_dir: log, checkpoint: {dir: one}}
+END
+colocated='plan={colocated: true, encoder: {dp: 2}, llm: {dp: 2}, generator: {dp: 2}}'
+
+# --- the same training, whoever does it ---
+expect 0 "" "$DISTTRAIN" train --no-runs --json job.yaml
+loss=$(field loss)
+expect 0 "" "$MPIRUN" -np 2 "$DISTTRAIN" train --no-runs --json job.yaml run.checkpoint.dir=two
+check "two ranks, same loss" '[ "$(field loss)" = "$loss" ] && [ "$(field ranks)" = 2 ]'
+check "and the same parameters" 'cmp -s one/step-00000004/model.safetensors two/step-00000004/model.safetensors'
+expect 0 "" "$DISTTRAIN" train --ranks 4 --json job.yaml run.checkpoint.dir=four
+check "four ranks, same loss" '[ "$(field loss)" = "$loss" ] && [ "$(field ranks)" = 4 ]'
+check "the run is kept" '[ -s disttrain-runs.db ]'
+expect 0 "" "$DISTTRAIN" train --ranks 2 --no-runs --json job.yaml run.checkpoint.dir=dp "$colocated"
+check "replicas, about the same loss" \
+    'awk -v a="$(field loss)" -v b="$loss" "BEGIN { exit !(a - b < 1e-3 * b && b - a < 1e-3 * b) }"'
+
+# --- on from one layout's checkpoint on another ---
+expect 0 '"resumed": true' "$DISTTRAIN" train --no-runs --json job.yaml run.steps=6 run.checkpoint.dir=dp
+loss=$(field loss)
+rm -rf dp/step-00000006; printf 'step-00000004\n' >dp/latest
+expect 0 '"resumed": true' "$DISTTRAIN" train --ranks 2 --no-runs --json job.yaml run.steps=6 \
+    run.checkpoint.dir=dp "$colocated"
+check "it goes on alike" \
+    'awk -v a="$(field loss)" -v b="$loss" "BEGIN { exit !(a - b < 1e-3 * b && b - a < 1e-3 * b) }"'
+
+# --- what is refused ---
+expect 2 "5 ranks for a plan of 4 GPUs" "$DISTTRAIN" train --ranks 5 --no-runs job.yaml
+check "by one message" '[ $(grep -c "5 ranks for a plan" err) -eq 1 ]'
+expect 2 "tp 2 members" "$DISTTRAIN" train --ranks 2 --no-runs job.yaml 'plan={encoder: {}, llm: {tp: 2}, generator: {}}'
+expect 2 "run.checkpoint" "$DISTTRAIN" train --ranks 2 --max-restarts 1 job.yaml 'run={data: two-000000.tar, steps: 1}'
+expect 2 "needs --ranks" "$DISTTRAIN" train --max-restarts 1 job.yaml
+
+# --- a signal stops all ranks after the same step ---
+rm -rf log
+"$DISTTRAIN" train --ranks 2 --no-runs --json job.yaml run.steps=1000000 run.checkpoint.dir=stop >out 2>err &
+pid=$!
+n=0
+while [ $n -lt 300 ] && [ "$(cat log/metrics.jsonl 2>/dev/null | grep -c .)" -lt 12 ]; do sleep 0.1; n=$((n + 1)); done
+kill -TERM $pid
+wait $pid
+check "a stopped job exits with 0" "[ $? -eq 0 ]"
+check "it says so" 'grep -q "\"stopped\": true" out'
+check "it saved where it stopped" '[ -d "stop/step-$(printf %08d "$(field last_step)")" ]'
+
+echo "$passed checks passed, $failed failed"
+[ $failed -eq 0 ]
