@@ -99,6 +99,7 @@ SHELL_TESTS = \
 	tests/test_golden.sh \
 	tests/test_hf.sh \
 	tests/test_lists.sh \
+	tests/test_loop.sh \
 	tests/test_measured.sh \
 	tests/test_modules_torch.sh \
 	tests/test_mpi.sh \

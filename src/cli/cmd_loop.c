@@ -16,6 +16,7 @@ const struct dt_option dt_loop_options[] = {
     {"steps", 0, DT_OPT_INT, "N", "steps measured with each layout (default 8)"},
     {"warm-up", 0, DT_OPT_INT, "N", "steps before these (default 3)"},
     {"ranks", 0, DT_OPT_INT, "N", "ranks of a layout at most (default 4)"},
+    {"seconds", 0, DT_OPT_DOUBLE, "S", "as of disttrain profile (default 1)"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
@@ -236,6 +237,7 @@ enum dt_status dt_cmd_loop(struct dt_cli *cli, struct dt_error *err)
     DT_TRY(dt_cli_int(cli, "steps", 1, 10000, 8, &l.steps, err));
     DT_TRY(dt_cli_int(cli, "warm-up", 0, 10000, 3, &l.warm_up, err));
     DT_TRY(dt_cli_int(cli, "ranks", 1, 64, 4, &l.ranks_max, err));
+    DT_TRY(dt_cli_double(cli, "seconds", 0, 3600, 1, &l.seconds, err));
     l.cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
     if (!mkdtemp(l.dir))
         return dt_error_set(err, DT_ERR_IO, "cannot make a folder in /tmp");

@@ -20,6 +20,7 @@ struct loop {
     const struct dt_cli *cli;
     const char *job; /* path or name */
     int64_t steps, warm_up, ranks_max;
+    double seconds; /* of each measurement of blocks */
     int cores;
     char dir[64];            /* temporary folder */
     struct dt_samples *seen; /* sizes of what the measured steps train on */

@@ -117,6 +117,8 @@ enum dt_status loop_profile(struct loop *l, int threads, struct dt_error *err)
         word(c, "profile");
         job_words(c, l);
         word(c, "run.threads=%d", threads);
+        word(c, "--seconds");
+        word(c, "%g", l->seconds);
         word(c, "--output");
         if (k == 0)
             word(c, "%s", path);
