@@ -386,6 +386,69 @@ START_TEST(narrow_lanes_share_the_nics_of_their_node)
 }
 END_TEST
 
+/* One port stands for a lane's GPUs: the rates are those of all ports. */
+START_TEST(even_lanes_need_two_links)
+{
+    const struct dt_lane lanes[] = {lane(0, 4), lane(4, 2),  lane(6, 1),  lane(7, 1),
+                                    lane(8, 8), lane(16, 4), lane(20, 4), lane(20, 4)};
+    enum { N = sizeof lanes / sizeof lanes[0], FLOWS = 40 };
+    const struct dt_lane astride = lane(4, 8), three = lane(0, 3),
+                         nested[2] = {lane(0, 4), lane(0, 2)};
+    uint32_t scratch[48], a[FLOWS], b[FLOWS];
+    struct dt_network *all = network(1), *pair = network(1);
+    struct dt_rng r;
+
+    ck_assert_uint_eq(dt_network_gpus(all), 48);
+    ck_assert(dt_network_even(pair, lanes, N, scratch));
+    ck_assert(!dt_network_even(pair, &astride, 1, scratch));
+    ck_assert(!dt_network_even(pair, &three, 1, scratch));
+    ck_assert(!dt_network_even(pair, nested, 2, scratch));
+    dt_rng_init(&r, synth_seed(53), 1);
+    for (uint32_t i = 0; i < FLOWS; i++) {
+        uint32_t s, d, link[2];
+        uint16_t share[2];
+        do {
+            s = (uint32_t)dt_rng_below(&r, N);
+            d = (uint32_t)dt_rng_below(&r, N);
+        } while (lanes[s].first_gpu == lanes[d].first_gpu);
+        double cap = 1e9 * (20 + 300 * dt_rng_uniform(&r));
+        a[i] = dt_network_start(all, &lanes[s], &lanes[d], 1e6, cap, 0, i);
+        ck_assert(dt_network_pair(pair, &lanes[s], &lanes[d], link, share));
+        const double weight[2] = {1.0 / share[0], 1.0 / share[1]};
+        b[i] = dt_network_start_path(pair, link, weight, 2, 1e6, cap, 0, i);
+        for (uint32_t k = 0; k <= i; k++)
+            rate_is(pair, b[k], dt_network_rate(all, a[k]));
+    }
+    dt_network_free(all);
+    dt_network_free(pair);
+}
+END_TEST
+
+/* The hint about what finishes next is the order in which flows then finish. */
+START_TEST(what_finishes_next_is_known_ahead)
+{
+    double capacity[1] = {1e9};
+    struct dt_network *n = links(capacity, 1);
+    uint32_t id, tag, next;
+    struct dt_rng r;
+    int64_t t;
+
+    dt_rng_init(&r, synth_seed(54), 1);
+    for (uint32_t i = 0; i < 200; i++)
+        ck_assert_uint_ne(over(n, 0, DT_NONE, 1 + (double)dt_rng_below(&r, 5000), 1e6, 0, i),
+                          DT_NONE);
+    for (uint32_t i = 0; i < 200; i++) {
+        ck_assert(dt_network_next(n, &t, &id, &tag));
+        ck_assert_uint_eq(dt_network_ahead(n, 0), tag);
+        next = dt_network_ahead(n, 1);
+        dt_network_end(n, id, t);
+        ck_assert(dt_network_next(n, &t, &id, &tag) == (i < 199));
+        ck_assert_uint_eq(next, i < 199 ? tag : DT_NONE);
+    }
+    dt_network_free(n);
+}
+END_TEST
+
 START_TEST(ports_bind_inside_a_node)
 {
     struct dt_network *n = network(1);
@@ -537,6 +600,8 @@ int main(void)
     suite_add_tcase(suite, tc);
     tc = tcase_create("cluster");
     tcase_add_test(tc, narrow_lanes_share_the_nics_of_their_node);
+    tcase_add_test(tc, even_lanes_need_two_links);
+    tcase_add_test(tc, what_finishes_next_is_known_ahead);
     tcase_add_test(tc, ports_bind_inside_a_node);
     tcase_add_test(tc, wide_lanes_use_the_nics_of_all_their_nodes);
     tcase_add_test(tc, fabric_binds_only_when_oversubscribed);

@@ -25,6 +25,7 @@ struct run { /* one dt_engine_run */
     const struct dt_program *p;
     struct dt_network *net;
     const struct dt_noise *noise;
+    const int64_t *alpha_ns; /* per op */
     struct dt_queue queue;
     struct engine_node *node;
     int64_t last; /* latest end so far */
@@ -55,6 +56,7 @@ void dt_engine_free(struct dt_engine *e)
     dt_free(e->members);
     dt_free(e->events);
     dt_free(e->ended);
+    dt_free(e->gpu_lane);
     dt_free(e);
 }
 
@@ -132,6 +134,11 @@ static void group_begin(struct run *r, uint32_t g)
         end_at(r, ops[i], at + ns);
 }
 
+INLINE int64_t alpha_of(const struct run *r, uint32_t i)
+{
+    return r->node[i].alpha < ENGINE_ALPHAS - 1 ? r->e->alpha_ns[r->node[i].alpha] : r->alpha_ns[i];
+}
+
 static void flow_start(struct run *r, uint32_t i, int64_t now)
 {
     if (r->node[i].class == ENGINE_GROUP) {
@@ -140,23 +147,28 @@ static void flow_start(struct run *r, uint32_t i, int64_t now)
     }
     const struct engine_send *send = &r->e->sends[r->node[i].peer];
     /* Alone, the flow takes exactly what the duration has beyond its latency. */
-    double s = (double)(r->node[i].end_ns - send->alpha_ns) * 1e-9;
+    double s = (double)(r->node[i].end_ns - alpha_of(r, i)) * 1e-9, cap = send->bytes / s;
+    uint32_t id;
 
-    if (dt_network_start(r->net, &r->p->lanes[send->src], &r->p->lanes[send->dst], send->bytes,
-                         send->bytes / s, now, i) == DT_NONE)
+    if (send->pair) {
+        const double weight[2] = {1.0 / send->share[0], 1.0 / send->share[1]};
+        id = dt_network_start_path(r->net, send->link, weight, 2, send->bytes, cap, now, i);
+    } else {
+        id = dt_network_start(r->net, &r->p->lanes[send->src], &r->p->lanes[send->dst], send->bytes,
+                              cap, now, i);
+    }
+    if (id == DT_NONE)
         r->nomem = true;
 }
 
 INLINE void send_begin(struct run *r, uint32_t i, bool with_net)
 {
     const struct engine_node *n = &r->node[i];
-    const struct engine_send *send = with_net ? &r->e->sends[n->peer] : NULL;
-
-    if (!with_net || n->end_ns <= send->alpha_ns || send->dst == DT_NONE)
+    if (!with_net || n->alpha == 0) {
         end_at(r, i, n->begin_ns + n->end_ns);
-    else
-        dt_queue_put(&r->queue,
-                     dt_event_make(n->begin_ns + send->alpha_ns, DT_EVENT_FLOW_START, i));
+        return;
+    }
+    dt_queue_put(&r->queue, dt_event_make(n->begin_ns + alpha_of(r, i), DT_EVENT_FLOW_START, i));
 }
 
 INLINE int64_t noisy(const struct run *r, uint32_t i)
@@ -225,8 +237,9 @@ INLINE void finish(struct run *r, uint32_t i, int64_t now)
         end_at(r, r->p->group_ops[gr->first + k], now);
 }
 
-/* Lanes in lockstep end their transfers together, each in a part of memory of its own: what the ops
- * behind ops[j] need is on its way before their turn comes. */
+enum { AHEAD = 6 };
+/* Transfers that end together or soon after one another each wake a lane in a part of memory of its
+ * own: what the ops behind ops[j] need is on its way before their turn comes. */
 INLINE void fetch_ahead(const struct run *r, const uint32_t *ops, uint32_t n, uint32_t j)
 {
     if (j + 6 < n)
@@ -248,7 +261,7 @@ INLINE void fetch_ahead(const struct run *r, const uint32_t *ops, uint32_t n, ui
 /* Transfers that end no later than until_ns, all of one instant; false when there are none. */
 INLINE bool transfers_end(struct run *r, int64_t until_ns, bool with_noise)
 {
-    uint32_t ops[256], n = 0, flow;
+    uint32_t ops[256 + AHEAD], n = 0, ahead = 0, flow;
     int64_t t;
 
     while (n < 256 && dt_network_due(r->net, until_ns, &t, &flow, &ops[n])) {
@@ -256,13 +269,29 @@ INLINE bool transfers_end(struct run *r, int64_t until_ns, bool with_noise)
         until_ns = t;
         n++;
     }
+    while (ahead < AHEAD && (ops[n + ahead] = dt_network_ahead(r->net, ahead)) != DT_NONE)
+        ahead++;
     for (uint32_t j = 0; j < n; j++) {
-        fetch_ahead(r, ops, n, j);
+        fetch_ahead(r, ops, n + ahead, j);
         finish(r, ops[j], until_ns);
         propagate(r, true, with_noise);
     }
     r->events += n;
     return n > 0;
+}
+
+/* A SEND is queued when the op before it begins, long before it starts itself: its memory is cold
+ * again.  The next start is among the children of the heap's root. */
+INLINE void fetch_starts(struct run *r)
+{
+    const struct dt_event *h = r->queue.heap;
+
+    for (uint32_t k = 1; k < 5 && k < r->queue.n; k++)
+        __builtin_prefetch(&r->node[dt_event_sequence(h[k])]);
+    if (!dt_queue_empty(&r->queue)) {
+        const struct engine_node *next = &r->node[dt_event_sequence(dt_queue_first(&r->queue))];
+        __builtin_prefetch(&r->e->sends[next->class == ENGINE_SEND ? next->peer : 0]);
+    }
 }
 
 /* Transfers that start at the instant of the first one queued. */
@@ -282,6 +311,7 @@ INLINE void flows_start(struct run *r)
                                                                       : 0]);
         flow_start(r, ops[j], now);
     }
+    fetch_starts(r);
     r->events += n;
 }
 
@@ -352,6 +382,49 @@ static enum dt_status reserve_network(struct dt_engine *e, const struct dt_progr
     return dt_network_reserve(net, (size_t)p->n_lanes + p->n_groups, hops, path, err);
 }
 
+/* Where the latency stands in e->alpha_ns[1 .. ENGINE_ALPHAS-2]; the last index when there is no
+ * room. */
+static uint32_t alpha_index(struct dt_engine *e, int64_t alpha_ns)
+{
+    enum { FIRST = 1, N = ENGINE_ALPHAS - 2 };
+    uint32_t at = (uint32_t)(((uint64_t)alpha_ns * 0x9e3779b97f4a7c15u) >> 32) % N;
+
+    for (int probe = 0; probe < 8; probe++, at = (at + 1) % N) {
+        if (e->alpha_ns[FIRST + at] < 0)
+            e->alpha_ns[FIRST + at] = alpha_ns;
+        if (e->alpha_ns[FIRST + at] == alpha_ns)
+            return FIRST + at;
+    }
+    return ENGINE_ALPHAS - 1;
+}
+
+/* What this run's network and latencies mean for the SENDs. */
+static enum dt_status route(struct dt_engine *e, const struct dt_program *p,
+                            const struct dt_durations *dur, const struct dt_network *net,
+                            struct dt_error *err)
+{
+    uint32_t n_gpus = dt_network_gpus(net);
+
+    if (dt_grow((void **)&e->gpu_lane, &e->gpu_lane_cap, n_gpus + 1u, sizeof *e->gpu_lane))
+        return dt_error_nomem(err, "event engine");
+    bool even = dt_network_even(net, p->lanes, (uint32_t)p->n_lanes, e->gpu_lane);
+    for (int k = 0; k < ENGINE_ALPHAS; k++)
+        e->alpha_ns[k] = -1;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        struct engine_node *n = &e->node[i];
+        if (n->class != ENGINE_SEND)
+            continue;
+        struct engine_send *s = &e->sends[n->peer];
+        n->alpha = 0;
+        if (s->dst == DT_NONE || dur->ns[i] <= dur->alpha_ns[i])
+            continue;
+        n->alpha = alpha_index(e, dur->alpha_ns[i]);
+        s->pair =
+            even && dt_network_pair(net, &p->lanes[s->src], &p->lanes[s->dst], s->link, s->share);
+    }
+    return DT_OK;
+}
+
 static enum dt_status reset(struct dt_engine *e, const struct dt_program *p,
                             const struct dt_durations *dur, struct dt_error *err)
 {
@@ -363,8 +436,6 @@ static enum dt_status reset(struct dt_engine *e, const struct dt_program *p,
         n->end_ns = dur->ns[i];
         n->need = n->need_all;
         sign |= dur->ns[i];
-        if (n->class == ENGINE_SEND && dur->alpha_ns)
-            e->sends[n->peer].alpha_ns = dur->alpha_ns[i];
     }
     for (uint32_t g = 0; g < p->n_groups; g++)
         e->group_left[g] = p->groups[g].n;
@@ -405,12 +476,15 @@ enum dt_status dt_engine_run(struct dt_engine *e, const struct dt_program *p,
     DT_TRY(dt_engine_prepare(e, p, err));
     DT_TRY(dt_timeline_reserve(out, p->n_ops, err));
     DT_TRY(reset(e, p, dur, err));
-    if (network)
+    if (network) {
         DT_TRY(reserve_network(e, p, network, err));
+        DT_TRY(route(e, p, dur, network, err));
+    }
     if (noise && !(noise->jitter > 0) && !noise->slowdown)
         noise = NULL;
 
-    struct run r = {.e = e, .p = p, .net = network, .noise = noise, .node = e->node};
+    struct run r = {
+        .e = e, .p = p, .net = network, .noise = noise, .alpha_ns = dur->alpha_ns, .node = e->node};
     dt_queue_init(&r.queue, e->events);
     int64_t makespan = network ? noise ? loop_both(&r) : loop_net(&r)
                        : noise ? loop_noise(&r)

@@ -20,14 +20,19 @@ struct engine_node {     /* 32 bytes: all that the loop touches of an op, two to
     int64_t end_ns;      /* its duration; once it has ended, its end */
     uint32_t succ_first; /* successors: succ[succ_first .. next node's succ_first) */
     uint32_t need;       /* dependencies that have not ended */
-    uint32_t need_all : 30, class : 2;
+    uint32_t need_all : 18, class : 2;
+    uint32_t alpha : 12; /* SEND: index into alpha_ns[]; 0 = it takes its duration and nothing else */
     uint32_t peer; /* RECV: its SEND; SEND: index into sends[]; group: the group's index */
 };
 
-struct engine_send { /* 24 bytes: what the network asks of a SEND */
+enum { ENGINE_ALPHAS = 4096 }; /* the last one: more are distinct, ask the durations */
+
+struct engine_send { /* 32 bytes: what the network asks of a SEND */
     double bytes;
-    int64_t alpha_ns;
     uint32_t src, dst; /* lanes; dst DT_NONE when nobody receives */
+    uint32_t link[2];  /* its path when `pair`, ... */
+    uint16_t share[2]; /* ... of weights 1/share */
+    bool pair;
 };
 
 struct dt_engine {
@@ -37,6 +42,9 @@ struct dt_engine {
     size_t node_cap;
     struct engine_send *sends; /* in program order */
     size_t sends_cap;
+    uint32_t *gpu_lane; /* scratch of dt_network_even */
+    size_t gpu_lane_cap;
+    int64_t alpha_ns[ENGINE_ALPHAS]; /* distinct latencies of SENDs, hashed; -1 = free */
     uint32_t *succ;
     size_t succ_cap;
     uint32_t *group_left; /* members of each group that are not ready */

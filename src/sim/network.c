@@ -109,7 +109,7 @@ void dt_network_reset(struct dt_network *n)
     }
     for (int k = 0; k < NET_CLASSES; k++)
         n->free_head[k] = DT_NONE;
-    n->n_slots = n->n_hops = n->heap_n = n->n_dirty = n->stamp = 0;
+    n->n_slots = n->n_hops = n->heap_n = n->soon_n = n->soon_from = n->n_dirty = n->stamp = 0;
     n->solves = n->flows_solved = 0;
 }
 
@@ -255,7 +255,7 @@ uint32_t dt_network_start_path(struct dt_network *n, const uint32_t *link, const
         f->rate = f->cap;
         for (uint32_t i = 0; i < n_hops; i++)
             n->links[link[i]].load += n->hops[f->first_hop + i].weight * f->cap;
-        dt_net_heap_update(n, id, now_ns + llround(bytes / f->cap * 1e9));
+        dt_net_finish_set(n, id, now_ns + llround(bytes / f->cap * 1e9));
     }
     return id;
 }
@@ -272,8 +272,7 @@ void dt_network_end(struct dt_network *n, uint32_t flow, int64_t now_ns)
         if (bound && n->links[h->link].count > 0)
             mark_dirty(n, h->link);
     }
-    if (f->heap_at != DT_NONE)
-        dt_net_heap_remove(n, flow);
+    dt_net_finish_remove(n, flow);
     f->tag = n->free_head[f->size_class];
     n->free_head[f->size_class] = flow;
 }
@@ -281,16 +280,19 @@ void dt_network_end(struct dt_network *n, uint32_t flow, int64_t now_ns)
 bool dt_network_due(struct dt_network *n, int64_t until_ns, int64_t *finish_ns, uint32_t *flow,
                     uint32_t *tag)
 {
+    const struct dt_net_finish *first = dt_net_finish_first(n);
+
     /* What changed at this instant changes nobody's bytes before the next one: flows that finish
      * now do so. */
-    if (n->n_dirty > 0 && until_ns > n->dirty_ns &&
-        !(n->heap_n > 0 && n->heap[0].ns <= n->dirty_ns))
+    if (n->n_dirty > 0 && until_ns > n->dirty_ns && !(first && first->ns <= n->dirty_ns)) {
         dt_net_solve(n);
-    if (n->heap_n == 0 || n->heap[0].ns > until_ns)
+        first = dt_net_finish_first(n);
+    }
+    if (!first || first->ns > until_ns)
         return false;
-    *flow = n->heap[0].flow;
-    *finish_ns = n->heap[0].ns;
-    *tag = n->heap[0].tag;
+    *flow = first->flow;
+    *finish_ns = first->ns;
+    *tag = first->tag;
     return true;
 }
 

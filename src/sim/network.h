@@ -39,8 +39,21 @@ void dt_network_link(const struct dt_network *n, int link, double *load, double 
 bool dt_network_due(struct dt_network *n, int64_t until_ns, int64_t *finish_ns, uint32_t *flow,
                     uint32_t *tag);
 
+/* The tag of the flow that finishes k-th from now (0 = next) as the rates are; DT_NONE when that is not
+ * known.  A hint about what memory is needed soon, at no cost: it may change. */
+uint32_t dt_network_ahead(const struct dt_network *n, uint32_t k);
+
 /* ---- beyond transfers between two lanes ---- */
 
+/* When no lane crosses a node's border, all widths are powers of two and lanes that share a GPU share
+ * all of theirs (dt_network_even), then the GPUs of a lane always carry equal loads and one port
+ * stands for all: a transfer crosses two links, each with 1/share of its rate.  False for a
+ * transfer that crosses others nevertheless.  The two kinds of path must not be mixed in one network. */
+uint32_t dt_network_gpus(const struct dt_network *n);
+bool dt_network_even(const struct dt_network *n, const struct dt_lane *lanes, uint32_t n_lanes,
+                     uint32_t *gpu_lane /* scratch, one per GPU of the cluster */);
+bool dt_network_pair(const struct dt_network *n, const struct dt_lane *src,
+                     const struct dt_lane *dst, uint32_t link[2], uint16_t share[2]);
 /* The most links that a flow between two lanes of up to this width can cross. */
 uint32_t dt_network_path_max(const struct dt_network *n, uint32_t lane_gpus_max);
 /* Storage for `flows` flows in flight that cross `hops` links in all and `path` links at most each,

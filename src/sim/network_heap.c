@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * The order in which flows finish: a 4-ary min-heap whose entries carry their keys, so that a
- * comparison looks at no flow. */
+ * comparison looks at no flow, and before it a short sorted list of the flows that finish next.
+ * Whoever follows them through memory learns from that list what to fetch ahead. */
 #include "sim/network_internal.h"
+
+#include <string.h>
+
+#define IN_SOON 0xfffffffeu /* .heap_at of a flow in the list */
+enum { SOON_FEW = 8, SOON_FILL = 24, SOON_MOST = 32 };
 
 static inline bool before(struct dt_net_finish a, struct dt_net_finish b)
 {
@@ -39,20 +45,101 @@ static void place(struct dt_network *n, uint32_t at, struct dt_net_finish e)
     set(n, at, e);
 }
 
-void dt_net_heap_update(struct dt_network *n, uint32_t flow, int64_t finish_ns)
+static void push(struct dt_network *n, struct dt_net_finish e)
+{
+    place(n, n->heap_n++, e);
+}
+
+static void heap_remove(struct dt_network *n, uint32_t at)
+{
+    struct dt_net_finish last = n->heap[--n->heap_n];
+
+    if (at < n->heap_n)
+        place(n, at, last);
+}
+
+/* ---- the list: soon[soon_from .. +soon_n), no later than anything in the heap ---- */
+
+static void soon_insert(struct dt_network *n, struct dt_net_finish e)
+{
+    if (n->soon_from + n->soon_n == NET_SOON) {
+        memmove(n->soon, n->soon + n->soon_from, n->soon_n * sizeof *n->soon);
+        n->soon_from = 0;
+    }
+    struct dt_net_finish *v = n->soon + n->soon_from;
+    uint32_t at = n->soon_n++;
+    for (; at > 0 && before(e, v[at - 1]); at--)
+        v[at] = v[at - 1];
+    v[at] = e;
+    n->flows[e.flow].heap_at = IN_SOON;
+    if (n->soon_n > SOON_MOST)
+        push(n, v[--n->soon_n]);
+}
+
+static void soon_remove(struct dt_network *n, uint32_t flow)
+{
+    struct dt_net_finish *v = n->soon + n->soon_from;
+    uint32_t at = 0;
+
+    n->soon_n--;
+    if (v[0].flow == flow) {
+        n->soon_from++;
+        return;
+    }
+    while (v[at].flow != flow)
+        at++;
+    memmove(v + at, v + at + 1, (n->soon_n - at) * sizeof *v);
+}
+
+static void put(struct dt_network *n, struct dt_net_finish e)
+{
+    if (n->soon_n > 0 && before(e, n->soon[n->soon_from + n->soon_n - 1]))
+        soon_insert(n, e);
+    else
+        push(n, e);
+}
+
+static void refill(struct dt_network *n)
+{
+    while (n->soon_n < SOON_FILL && n->heap_n > 0) {
+        struct dt_net_finish e = n->heap[0];
+        heap_remove(n, 0);
+        soon_insert(n, e);
+    }
+}
+
+void dt_net_finish_set(struct dt_network *n, uint32_t flow, int64_t finish_ns)
 {
     uint32_t at = n->flows[flow].heap_at;
     struct dt_net_finish e = {finish_ns, n->flows[flow].tag, flow};
 
-    place(n, at == DT_NONE ? n->heap_n++ : at, e);
+    if (at < n->heap_n && !(n->soon_n > 0 && before(e, n->soon[n->soon_from + n->soon_n - 1]))) {
+        place(n, at, e);
+        return;
+    }
+    dt_net_finish_remove(n, flow);
+    put(n, e);
 }
 
-void dt_net_heap_remove(struct dt_network *n, uint32_t flow)
+void dt_net_finish_remove(struct dt_network *n, uint32_t flow)
 {
     uint32_t at = n->flows[flow].heap_at;
-    struct dt_net_finish last = n->heap[--n->heap_n];
 
+    if (at == IN_SOON)
+        soon_remove(n, flow);
+    else if (at != DT_NONE)
+        heap_remove(n, at);
     n->flows[flow].heap_at = DT_NONE;
-    if (last.flow != flow)
-        place(n, at, last);
+}
+
+const struct dt_net_finish *dt_net_finish_first(struct dt_network *n)
+{
+    if (n->soon_n < SOON_FEW)
+        refill(n);
+    return n->soon_n > 0 ? &n->soon[n->soon_from] : NULL;
+}
+
+uint32_t dt_network_ahead(const struct dt_network *n, uint32_t k)
+{
+    return k < n->soon_n ? n->soon[n->soon_from + k].tag : DT_NONE;
 }

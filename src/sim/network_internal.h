@@ -56,6 +56,7 @@ enum { NET_CLASSES = 28, NET_HOPS_MIN = 4 }; /* size class k holds up to 4 << k 
 /* A flow over more links than this (a ring over many nodes) has its rate recomputed only when what
  * holds it back changes, not whenever something moves on one of its links. */
 enum { NET_WIDE_HOPS = 64 };
+enum { NET_SOON = 64 };
 
 struct dt_network {
     struct dt_cluster cluster;
@@ -69,9 +70,11 @@ struct dt_network {
     size_t hops_cap;
     uint32_t n_hops;
     uint32_t free_head[NET_CLASSES]; /* lists of free slots through .tag */
-    struct dt_net_finish *heap;      /* of flows with a rate */
+    struct dt_net_finish *heap;      /* of flows with a rate, but for those in soon[] */
     size_t heap_cap;
     uint32_t heap_n;
+    uint32_t soon_from, soon_n;
+    struct dt_net_finish soon[NET_SOON]; /* sorted: those that finish before all in the heap */
     uint32_t *dirty; /* links whose flows need new rates as of dirty_ns */
     size_t dirty_cap;
     uint32_t n_dirty;
@@ -108,9 +111,10 @@ static inline bool dt_net_short(const struct dt_net_link *l, double more)
     return l->load + more > l->capacity * (1 + 1e-9);
 }
 
-/* Finish-time heap. */
-void dt_net_heap_update(struct dt_network *n, uint32_t flow, int64_t finish_ns);
-void dt_net_heap_remove(struct dt_network *n, uint32_t flow);
+/* When flows finish: sets or changes it, forgets it, and the first of all (NULL: none). */
+void dt_net_finish_set(struct dt_network *n, uint32_t flow, int64_t finish_ns);
+void dt_net_finish_remove(struct dt_network *n, uint32_t flow);
+const struct dt_net_finish *dt_net_finish_first(struct dt_network *n);
 /* Gives every flow that touches a dirty link, and all that these affect, its max-min rate. */
 void dt_net_solve(struct dt_network *n);
 

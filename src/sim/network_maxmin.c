@@ -173,7 +173,7 @@ static void set_rate(struct dt_network *n, uint32_t flow, double rate)
     }
     f->rate = rate;
     double ns = f->remaining / rate * 1e9;
-    dt_net_heap_update(n, flow, n->dirty_ns + (ns < 4e18 ? llround(ns) : INT64_MAX / 2));
+    dt_net_finish_set(n, flow, n->dirty_ns + (ns < 4e18 ? llround(ns) : INT64_MAX / 2));
 }
 
 static void freeze(struct dt_network *n, uint32_t flow, double rate, uint32_t bottleneck)

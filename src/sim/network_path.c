@@ -87,6 +87,53 @@ uint32_t dt_network_start(struct dt_network *n, const struct dt_lane *src,
                                  cap_bytes_per_s, now_ns, tag);
 }
 
+uint32_t dt_network_gpus(const struct dt_network *n)
+{
+    return n->port_in - n->port_out;
+}
+
+bool dt_network_even(const struct dt_network *n, const struct dt_lane *lanes, uint32_t n_lanes,
+                     uint32_t *gpu_lane)
+{
+    uint32_t gpus = n->port_in - n->port_out;
+
+    for (uint32_t i = 0; i < gpus; i++)
+        gpu_lane[i] = DT_NONE;
+    for (uint32_t i = 0; i < n_lanes; i++) {
+        const struct dt_lane *l = &lanes[i];
+        if (l->gpus == 0 || (l->gpus & (l->gpus - 1)) != 0 || l->first_gpu + l->gpus > gpus ||
+            node_of(n, l->first_gpu) != node_of(n, l->first_gpu + l->gpus - 1))
+            return false;
+        for (uint32_t g = l->first_gpu; g < l->first_gpu + l->gpus; g++) {
+            if (gpu_lane[g] == DT_NONE)
+                gpu_lane[g] = i;
+            const struct dt_lane *other = &lanes[gpu_lane[g]];
+            if (other->first_gpu != l->first_gpu || other->gpus != l->gpus)
+                return false;
+        }
+    }
+    return true;
+}
+
+bool dt_network_pair(const struct dt_network *n, const struct dt_lane *src,
+                     const struct dt_lane *dst, uint32_t link[2], uint16_t share[2])
+{
+    uint32_t sn = node_of(n, src->first_gpu), dn = node_of(n, dst->first_gpu);
+
+    if (sn != dn) {
+        link[0] = n->nic_out + sn;
+        link[1] = n->nic_in + dn;
+        share[0] = share[1] = 1;
+        return !n->fabric_binds;
+    }
+    /* max(widths) pairs with equal parts of the bytes; every GPU is in as many as the others. */
+    link[0] = n->port_out + src->first_gpu;
+    link[1] = n->port_in + dst->first_gpu;
+    share[0] = src->gpus;
+    share[1] = dst->gpus;
+    return src->first_gpu != dst->first_gpu;
+}
+
 bool dt_network_ring_crosses(const struct dt_network *n, const struct dt_lane *lanes,
                              const uint32_t *members, uint32_t n_members)
 {
