@@ -27,6 +27,8 @@ struct exec_fixture {
     int n_seqs;
     struct dt_exec *x;
     struct dt_transport *transport; /* NULL = alone */
+    double limit_s;
+    enum dt_status expected;        /* of a step; not DT_OK: its result is empty */
     struct dt_profile profile;      /* empty */
     struct dt_cost *cost;           /* NULL: the order of samples stays */
     struct dt_exec_options opt;
@@ -192,6 +194,7 @@ static inline void ef_open(struct exec_fixture *f)
                                       .model = f->model,
                                       .plan = &f->plan,
                                       .transport = f->transport,
+                                      .limit_s = f->limit_s,
                                       .diffusion = &f->diffusion,
                                       .text_weight = 1,
                                       .image_weight = 1,
@@ -207,8 +210,9 @@ static inline struct dt_exec_result ef_step(struct exec_fixture *f, int64_t step
 {
     const struct dt_sequence *seqs[EF_SEQS_MAX];
     struct dt_exec_input in = {.seqs = seqs, .n = f->n_seqs, .step = step};
-    struct dt_exec_result r;
+    struct dt_exec_result r = {0};
     struct dt_samples *samples;
+    enum dt_status st;
     struct dt_assignment *a;
     struct dt_program *p;
 
@@ -218,9 +222,10 @@ static inline struct dt_exec_result ef_step(struct exec_fixture *f, int64_t step
     dt_assert_ok(dt_assign(&f->plan, f->model, f->cost, samples, 0, &f->err, &a), f->err);
     dt_assert_ok(dt_compile(&f->plan, f->model, &f->cluster, a, f->cost, &f->err, &p), f->err);
     dt_assert_ok(dt_program_check(p, f->model, &f->err), f->err);
-    dt_assert_ok(dt_exec_run(f->x, p, &in, &f->err, &f->timeline, &r), f->err);
+    st = dt_exec_run(f->x, p, &in, &f->err, &f->timeline, &r);
+    ck_assert_msg(st == f->expected, "step %d: %s", (int)step, f->err.message);
     r.compute_s = r.waited_s = 0; /* the rest is equal from run to run */
-    for (uint32_t i = 0; !f->transport && i < p->n_ops; i++) { /* it follows the program */
+    for (uint32_t i = 0; !f->transport && st == DT_OK && i < p->n_ops; i++) { /* it follows the program */
         const struct dt_op *op = &p->ops[i];
 
         ck_assert_int_le(f->timeline.begin_ns[i], f->timeline.end_ns[i]);

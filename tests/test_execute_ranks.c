@@ -421,6 +421,59 @@ START_TEST(ranks_train_as_one_process)
 }
 END_TEST
 
+/* ---- failures ---- */
+
+static void *wait_for_nothing(void *arg)
+{
+    struct rank *r = arg;
+    struct exec_fixture *f = calloc(1, sizeof(*f));
+    struct dt_error err;
+    struct dt_comm *both;
+    struct dt_req *req;
+    double x = 0;
+
+    ck_assert_ptr_nonnull(f);
+    open_case(f, r->w->c);
+    f->transport = r->t;
+    f->limit_s = 0.3;
+    ef_open(f);
+    dt_assert_ok(r->t->comm_new(r->t, (int[]){0, 1}, 2, &err, &both), err);
+    if (r->t->rank == 0) { /* the other rank never begins the step */
+        f->expected = DT_ERR_TIMEOUT;
+        ef_step(f, 1);
+        dt_assert_has(f->err.message, "rank 0 on ");
+        dt_assert_has(f->err.message, "llm/0.0 ");
+        dt_assert_has(f->err.message, "of microbatch 0");
+    }
+    dt_assert_ok(r->t->post_all_reduce(both, DT_REDUCE_F64, &x, 1, &err, &req), err);
+    dt_assert_ok(dt_transport_wait(r->t, req, 30, NULL, &err), err);
+    r->t->comm_free(both);
+    ef_free(f);
+    free(f);
+    r->t->close(r->t);
+    return NULL;
+}
+
+/* A step that another rank does not take part in ends in time and names what it waits for. */
+START_TEST(a_missing_rank_is_named)
+{
+    static const struct ranks_case two = {
+        .name = "two ranks", .l = {{2, 1, 1}}, .microbatch = 1, .model = EF_LLM};
+    struct rank ranks[2];
+    struct world w = {.c = &two, .ranks = 2};
+    struct dt_transport *t[2];
+    struct dt_error err;
+
+    dt_assert_ok(dt_transport_open_threads(2, &err, t), err);
+    for (int i = 0; i < 2; i++) {
+        ranks[i] = (struct rank){.w = &w, .t = t[i]};
+        ck_assert_int_eq(pthread_create(&ranks[i].thread, NULL, wait_for_nothing, &ranks[i]), 0);
+    }
+    for (int i = 0; i < 2; i++)
+        pthread_join(ranks[i].thread, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("ranks");
@@ -429,6 +482,7 @@ int main(void)
     int failed;
 
     tcase_set_timeout(t, 120);
+    tcase_add_test(t, a_missing_rank_is_named);
     tcase_add_loop_test(t, ranks_train_as_one_process, 0, N_CASES);
     suite_add_tcase(s, t);
     r = srunner_create(s);

@@ -43,6 +43,11 @@ static enum dt_status check_layout(const struct dt_exec_options *o, struct dt_er
                                 "module %s: cp %d, ep %d and ip %d are planned and simulated; "
                                 "training takes 1 of each",
                                 o->plan->module_names[m], l->cp, l->ep, l->ip);
+        if (l->tp > 1 && o->transport && o->transport->size > 1)
+            return dt_error_set(err, DT_ERR_INPUT,
+                                "module %s: tp %d: tensor parallelism is planned "
+                                "and simulated, not yet trained",
+                                o->plan->module_names[m], l->tp);
         if (l->pp == 1 && l->vpp > 1)
             return dt_error_set(err, DT_ERR_INPUT, "module %s: vpp %d needs more than one stage",
                                 o->plan->module_names[m], l->vpp);
@@ -71,11 +76,11 @@ enum dt_status dt_exec_new(const struct dt_exec_options *opt, struct dt_error *e
     x->k = opt->device->k;
     st = find_edges(x, err);
     if (st == DT_OK)
-        st = check_layout(opt, err);
-    if (st == DT_OK)
         st = open_device(x, err);
     if (st == DT_OK)
         st = dt_exec_place(x, err);
+    if (st == DT_OK)
+        st = check_layout(opt, err);
     if (st == DT_OK)
         st = dt_exec_build(x, err);
     if (st == DT_OK)

@@ -36,7 +36,7 @@ struct dt_exec_options {
     const struct dt_plan *plan;     /* layouts without cp, ep, ip */
     struct dt_transport *transport; /* NULL = this process alone; else every rank calls with equal
                                        options */
-    double limit_s;                 /* of a message or collective; 0 = 300 */
+    double limit_s;                 /* of a message or collective; 0 = the transport's */
     int64_t clock_ahead_ns;         /* of this rank's dt_clock_ns before rank 0's */
     enum dt_dtype dtype;
     struct dt_optimizer_options optimizer;

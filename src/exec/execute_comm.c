@@ -17,7 +17,6 @@
 /* Pauses, ns.  Waking up costs about 5 us of a core (measured with this loop on a 2-core virtual
  * machine), so a core that computes loses at most 1 % to it. */
 enum { PAUSE_MIN_NS = 20000, PAUSE_WAITING_NS = 100000, PAUSE_COMPUTING_NS = 500000 };
-enum { LIMIT_S = 300 };
 
 /* ---- locked ---- */
 
@@ -118,11 +117,11 @@ static enum dt_status begin(struct dt_exec *x, uint32_t i, struct dt_error *err)
 static enum dt_status too_late(const struct dt_exec *x, const struct dt_exec_flight *f,
                                struct dt_error *err)
 {
-    double limit = x->o.limit_s > 0 ? x->o.limit_s : LIMIT_S;
+    double limit = x->o.limit_s > 0 ? x->o.limit_s : x->t->limit_s;
 
     if ((double)(dt_clock_ns() - f->since_ns) * 1e-9 < limit)
         return DT_OK;
-    return dt_error_set(err, DT_ERR_TIMEOUT, "not over after %.0f s", limit);
+    return dt_error_set(err, DT_ERR_TIMEOUT, "not over after %g s", limit);
 }
 
 static enum dt_status test_all(struct dt_exec *x, bool *progress, struct dt_error *err)
