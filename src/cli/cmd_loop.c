@@ -16,6 +16,8 @@ const struct dt_option dt_loop_options[] = {
     {"steps", 0, DT_OPT_INT, "N", "steps measured with each layout (default 8)"},
     {"warm-up", 0, DT_OPT_INT, "N", "steps before these (default 3)"},
     {"ranks", 0, DT_OPT_INT, "N", "ranks of a layout at most (default 4)"},
+    {"orders", 0, DT_OPT_FLAG, NULL,
+     "the job's own plan with each way of reordering samples, instead of layouts"},
     {"seconds", 0, DT_OPT_DOUBLE, "S", "as of disttrain profile (default 1)"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
@@ -72,7 +74,8 @@ static enum dt_status look_at_job(struct loop *l, struct dt_error *err)
         if (st == DT_OK) {
             st = read_seen(l, &setup, err);
             if (st == DT_OK)
-                st = loop_layouts(l, job, err);
+                st = dt_cli_flag(l->cli, "orders") ? loop_orders(l, &setup.plan, err)
+                                                   : loop_layouts(l, job, err);
             dt_setup_close(&setup);
         }
         device->close(device);
@@ -148,7 +151,7 @@ static enum dt_status judge(const struct loop *l, struct outcome *o, struct dt_e
 
 static void print_table(const struct loop *l, const struct outcome *o)
 {
-    static const char *const heads[] = {"layout (pp x dp of each module)",
+    static const char *const heads[] = {"layout (pp x dp of each module) or order",
                                         "ranks",
                                         "threads each",
                                         "predicted [ms]",
@@ -170,6 +173,13 @@ static void print_table(const struct loop *l, const struct outcome *o)
     dt_table_print(&t, stdout);
     printf("\n%d layouts on %d cores: median |error| %.1f %%, bias %+.1f %%\n", l->n, l->cores,
            100 * o->median_abs_error, 100 * o->bias);
+    if (dt_cli_flag(l->cli, "orders")) {
+        const struct loop_layout *given = &l->layout[0], *both = &l->layout[l->n - 1];
+
+        printf("both reorderings: %.3fx predicted, %.3fx measured\n",
+               given->predicted_s / both->predicted_s, given->measured_s / both->measured_s);
+        return;
+    }
     printf("predicted best: %s, %.1f %% slower than the measured best (%s)\n",
            l->layout[o->chosen].name, 100 * (o->chosen_over_best - 1), l->layout[o->best].name);
 }

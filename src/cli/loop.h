@@ -10,8 +10,8 @@
 enum { LOOP_OVERRIDES_MAX = 16, LOOP_TEXT_MAX = 512 };
 
 struct loop_layout {
-    char name[64];            /* "colocated 1 2x1 1": encoder, LLM pp x dp, generator */
-    char plan[LOOP_TEXT_MAX]; /* the override that states it: "plan={...}" */
+    char name[64];            /* "colocated 1x1 2x1 1x2": pp x dp of each module */
+    char over[LOOP_TEXT_MAX]; /* the override that states it: "plan={...}" */
     int ranks, threads;       /* threads of a rank */
     double predicted_s, measured_s;
 };
@@ -32,6 +32,8 @@ struct loop {
 
 /* Layouts of up to ranks_max ranks that the job's batch allows (loop_layouts.c). */
 enum dt_status loop_layouts(struct loop *l, const struct dt_job *job, struct dt_error *err);
+/* Instead: the job's own plan with each way of reordering samples. */
+enum dt_status loop_orders(struct loop *l, const struct dt_plan *plan, struct dt_error *err);
 
 /* "FOLDER/profile-N.sql": blocks timed with N threads while all cores are busy (loop_run.c). */
 enum dt_status loop_profile(struct loop *l, int threads, struct dt_error *err);

@@ -56,19 +56,19 @@ static enum dt_status add(struct loop *l, const struct dt_job *job, const struct
     memset(x, 0, sizeof(*x));
     x->ranks = ranks;
     x->threads = l->cores > ranks ? l->cores / ranks : 1;
-    at = (size_t)snprintf(x->plan, sizeof(x->plan), "plan={colocated: %s",
+    at = (size_t)snprintf(x->over, sizeof(x->over), "plan={colocated: %s",
                           s->colocated ? "true" : "false");
     name =
         (size_t)snprintf(x->name, sizeof(x->name), "%s", s->colocated ? "colocated" : "disjoint");
     for (int i = 0; i < m->n_modules; i++) {
-        at += (size_t)snprintf(x->plan + at, sizeof(x->plan) - at, ", %s: {pp: %d, dp: %d}",
+        at += (size_t)snprintf(x->over + at, sizeof(x->over) - at, ", %s: {pp: %d, dp: %d}",
                                m->modules[i].name, s->pp[i], s->dp[i]);
         name +=
             (size_t)snprintf(x->name + name, sizeof(x->name) - name, " %dx%d", s->pp[i], s->dp[i]);
-        if (at >= sizeof(x->plan) - 2 || name >= sizeof(x->name))
+        if (at >= sizeof(x->over) - 2 || name >= sizeof(x->name))
             return DT_OK; /* more modules than fit into a line: no layout to try */
     }
-    strcat(x->plan, "}");
+    strcat(x->over, "}");
     l->n++;
     return DT_OK;
 }
@@ -91,5 +91,26 @@ enum dt_status loop_layouts(struct loop *l, const struct dt_job *job, struct dt_
                 }
                 DT_TRY(add(l, job, &s, err));
             }
+    return DT_OK;
+}
+
+enum dt_status loop_orders(struct loop *l, const struct dt_plan *plan, struct dt_error *err)
+{
+    static const char *const names[] = {"as they come", "intra", "inter", "intra and inter"};
+    int ranks = dt_plan_gpus(plan);
+
+    l->n = 4;
+    if (dt_grow((void **)&l->layout, &l->cap, (size_t)l->n, sizeof(*l->layout)))
+        return dt_error_nomem(err, "layouts");
+    for (int k = 0; k < l->n; k++) {
+        struct loop_layout *x = &l->layout[k];
+
+        memset(x, 0, sizeof(*x));
+        x->ranks = ranks;
+        x->threads = l->cores > ranks ? l->cores / ranks : 1;
+        snprintf(x->name, sizeof(x->name), "%s", names[k]);
+        snprintf(x->over, sizeof(x->over), "train.reorder={intra: %s, inter: %s}",
+                 k & 1 ? "true" : "false", k & 2 ? "true" : "false");
+    }
     return DT_OK;
 }

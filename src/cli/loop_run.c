@@ -180,11 +180,12 @@ static enum dt_status read_steps(struct loop *l, const char *path, double *out,
 enum dt_status loop_measure(struct loop *l, struct loop_layout *x, struct dt_error *err)
 {
     struct command *c = dt_calloc(1, sizeof(*c));
-    char path[128];
+    char path[128], profile[128];
     enum dt_status st;
 
     if (!c)
         return dt_error_nomem(err, "a command");
+    loop_profile_path(l, x->threads, profile, sizeof(profile));
     snprintf(path, sizeof(path), "%s/log-%d", l->dir, (int)(x - l->layout));
     word(c, "disttrain");
     word(c, "train");
@@ -196,7 +197,8 @@ enum dt_status loop_measure(struct loop *l, struct loop_layout *x, struct dt_err
     word(c, "search.strategy=manual");
     word(c, "search.allow_analytical=true");
     word(c, "cluster={preset: local, gpus_per_node: %d}", x->ranks > 4 ? x->ranks : 4);
-    word(c, "%s", x->plan);
+    word(c, "%s", x->over);
+    word(c, "profile=%s", profile); /* what reordering goes by */
     word(c, "run.steps=%d", (int)(l->warm_up + l->steps));
     word(c, "run.log_dir=%s", path);
     word(c, "run.log_interval=1");
@@ -227,7 +229,7 @@ enum dt_status loop_predict(struct loop *l, struct loop_layout *x, struct dt_err
     over[n++] = "search.strategy=manual";
     over[n++] = "search.allow_analytical=true";
     over[n++] = cluster;
-    over[n++] = x->plan;
+    over[n++] = x->over;
     over[n++] = profile;
     over[n++] = steps;
     DT_TRY(dt_session_open(l->job, over, n, err, &s));
