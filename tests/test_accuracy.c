@@ -43,6 +43,14 @@ START_TEST(test_headers)
     ck_assert(!t.rows[0].fp16);
     dt_measured_free(&t);
 
+    /* a Llama on an A100 ran with flash attention, a GPT there did not */
+    t = parse("layers,hidden,ffn,heads,kv_groups,gpus,micro_batch,global_batch\n"
+              "32,4096,11008,32,32,8,1,64\n32,4096,,32,32,8,1,64\n32,4096,,32,8,8,1,64\n");
+    ck_assert(!t.rows[0].unfused && t.rows[0].distributed && t.rows[0].seqpar);
+    ck_assert(t.rows[1].unfused && !t.rows[1].distributed && !t.rows[1].seqpar);
+    ck_assert(!t.rows[2].unfused);
+    dt_measured_free(&t);
+
     t = parse("source,layers,hidden,heads,gpus,micro_batch,global_batch\n"
               "recalled,30,3072,24,1,2,64\n,30,3072,24,1,2,64\n");
     ck_assert_str_eq(t.rows[0].source, "recalled");

@@ -216,14 +216,15 @@ static enum dt_status get_word(const struct reader *r, int f, const char *const 
 }
 
 /* What no column says.  A100 runs of the GPT tables predate flash attention and the distributed
- * optimizer; Hopper runs have both. */
+ * optimizer; Hopper runs have both, and so have Llamas, which came after them. */
 static void assume(const struct reader *r, struct dt_measured_row *m)
 {
-    bool hopper = strncasecmp(m->gpu_type, "H", 1) == 0;
+    bool gpt = m->ffn == 4 * m->hidden && m->kv_groups == m->heads;
+    bool modern = strncasecmp(m->gpu_type, "H", 1) == 0 || !gpt;
 
-    m->unfused = !hopper;
-    m->distributed = hopper;
-    m->seqpar = hopper || m->recompute == DT_RECOMPUTE_SELECTIVE;
+    m->unfused = !modern;
+    m->distributed = modern;
+    m->seqpar = modern || m->recompute == DT_RECOMPUTE_SELECTIVE;
     m->nics = r->format == DT_MEASURED_VTRAIN_MULTI ? 4 : 0;
 }
 

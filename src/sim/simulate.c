@@ -214,7 +214,7 @@ static enum dt_status report_median(struct sim *s, const struct batch *first,
 
 /* ---- interval ---- */
 
-enum { SAMPLED_OPS_MAX = 1 << 20 }; /* beyond, one batch stands for all: its replicas are many */
+enum { SAMPLED_OPS_MAX = 1 << 18 }; /* beyond, one batch stands for all: its replicas are many */
 
 static enum dt_status quiet_ns(const struct batch *b, struct dt_timeline *t, struct dt_error *err,
                                double *out)
