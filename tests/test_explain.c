@@ -124,6 +124,37 @@ START_TEST(parts_sum_to_the_stage)
 }
 END_TEST
 
+/* The row nearest to a kernel, with the spread that it states; none where no family has rows. */
+START_TEST(origin_is_the_nearest_row)
+{
+    struct dt_kop gemm = {.family = DT_OP_GEMM},
+                  none = {.family = DT_OP_CONV2D, .d = {64, 64, 64, 3, 1}};
+    const struct dt_profile_row *row;
+    struct dt_cost_origin o;
+    struct setup s;
+    struct dt_rng rng;
+
+    dt_rng_init(&rng, dt_test_seed(), 99);
+    open_job(&s, GPT, trains[0], "{seed: 1}");
+    int64_t first = s.job->profile->first[DT_OP_GEMM][0];
+    int64_t n = s.job->profile->first[DT_OP_GEMM][1] - first;
+    ck_assert_int_gt(n, 0);
+    for (int k = 0; k < 50; k++) {
+        row = &s.job->profile->rows[first + (int64_t)(dt_rng_uniform(&rng) * (double)n)];
+        memcpy(gemm.d, row->d, sizeof gemm.d);
+        dt_cost_origin(s.cost, &gemm, DT_PHASE_FWD, &o);
+        ck_assert_str_eq(o.source, s.job->profile->sources[row->source].name);
+        ck_assert_int_eq(o.kind, row->kind);
+        ck_assert_double_eq_tol(o.sigma, log(row->p90_ns / row->p10_ns) / (2 * 1.2815516), 1e-4);
+    }
+    memset(s.job->profile->first[DT_OP_CONV2D], 0, sizeof s.job->profile->first[DT_OP_CONV2D]);
+    dt_cost_origin(s.cost, &none, DT_PHASE_FWD, &o);
+    ck_assert_int_eq(o.kind, -1);
+    ck_assert(o.sigma == 0);
+    close_job(&s);
+}
+END_TEST
+
 /* ---- contributions ---- */
 
 static double critical_sum(const struct dt_explanation *e)
@@ -288,6 +319,7 @@ int main(void)
 
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, parts_sum_to_the_stage, 0, 3);
+    tcase_add_test(t, origin_is_the_nearest_row);
     tcase_add_loop_test(t, contributions_sum_to_the_iteration, 0, 6);
     tcase_add_test(t, shares_are_derivatives);
     tcase_add_test(t, path_of_one_stage_is_its_ops);
