@@ -4,6 +4,8 @@
 #include "kernel_util.h"
 #include "ref_kernels.h"
 
+#include <pthread.h>
+
 struct xent_case {
     int64_t rows, vocab, width;
     double *x, *w, scale;
@@ -42,7 +44,7 @@ static void check_xent(struct kt *k, int64_t rows, int64_t vocab, int64_t width,
 
         buf_reset(&dw);
         dt_assert_ok(k->dev[th]->weight_new(k->dev[th], &s, w.p, &err, &wd), err);
-        struct dt_xent head = {k->t, rows, wd, (float)c.scale};
+        struct dt_xent head = {k->t, rows, wd, (float)c.scale, NULL};
 
         k->k->xent(k->q[th], &head, x.p, target, nll.p, best, dx.p, dw.p, add);
         k->k->xent(k->q[th], &head, x.p, target, alone.p, NULL, NULL, NULL, false);
@@ -89,6 +91,139 @@ START_TEST(test_xent)
 }
 END_TEST
 
+/* ---- the vocabulary in two parts, each a thread's ---- */
+
+enum { PARTS_ROWS = 1100, PARTS_VOCAB = 61, PARTS_WIDTH = 8, PARTS_FIRST = 31 };
+
+struct meeting {
+    pthread_barrier_t gate;
+    void *x[2];
+};
+
+struct member {
+    struct kt *k;
+    struct meeting *meeting;
+    int me;
+    const struct buf *x, *w;
+    const int32_t *target;
+    float nll[PARTS_ROWS], dx[PARTS_ROWS * PARTS_WIDTH], dw[PARTS_VOCAB * PARTS_WIDTH];
+    int32_t best[PARTS_ROWS];
+};
+
+/* Both write their sums apart, so that neither reads what the other has replaced. */
+static void meet_sum(struct dt_queue *q, void *arg, int64_t n, double *x)
+{
+    struct member *m = arg;
+    double *sum = malloc((size_t)n * sizeof(*sum));
+
+    (void)q;
+    m->meeting->x[m->me] = x;
+    pthread_barrier_wait(&m->meeting->gate);
+    for (int64_t i = 0; i < n; i++)
+        sum[i] = ((double *)m->meeting->x[0])[i] + ((double *)m->meeting->x[1])[i];
+    pthread_barrier_wait(&m->meeting->gate);
+    memcpy(x, sum, (size_t)n * sizeof(*sum));
+    free(sum);
+}
+
+static void meet_max(struct dt_queue *q, void *arg, int64_t n, float *x)
+{
+    struct member *m = arg;
+    float *max = malloc((size_t)n * sizeof(*max));
+
+    (void)q;
+    m->meeting->x[m->me] = x;
+    pthread_barrier_wait(&m->meeting->gate);
+    for (int64_t i = 0; i < n; i++)
+        max[i] = fmaxf(((float *)m->meeting->x[0])[i], ((float *)m->meeting->x[1])[i]);
+    pthread_barrier_wait(&m->meeting->gate);
+    memcpy(x, max, (size_t)n * sizeof(*max));
+    free(max);
+}
+
+static void *member_runs(void *arg)
+{
+    struct member *m = arg;
+    int64_t first = m->me * PARTS_FIRST, rows = m->me ? PARTS_VOCAB - PARTS_FIRST : PARTS_FIRST;
+    struct dt_weight_shape s = {DT_F32, rows, PARTS_WIDTH, 0};
+    struct dt_xent_parts parts = {PARTS_VOCAB, first, PARTS_FIRST, meet_max, meet_sum, m};
+    struct dt_device *dev = m->k->dev[m->me];
+    struct dt_weight *w = NULL;
+    struct dt_error err;
+    struct dt_xent head = {DT_F32, PARTS_ROWS, NULL, 0.37f, &parts};
+
+    dev->weight_new(dev, &s, (const float *)m->w->p + first * PARTS_WIDTH, &err, &w);
+    head.w = w;
+    m->k->k->xent(m->k->q[m->me], &head, m->x->p, m->target, m->nll, m->best, m->dx,
+                  m->dw + first * PARTS_WIDTH, false);
+    dev->weight_free(w);
+    return NULL;
+}
+
+START_TEST(test_xent_in_parts)
+{
+    struct dt_weight_shape s = {DT_F32, PARTS_VOCAB, PARTS_WIDTH, 0};
+    struct dt_weight *w = NULL;
+    struct dt_error err;
+    struct meeting meeting;
+    struct member *m = calloc(3, sizeof(*m)); /* the two, and one alone */
+    int32_t target[PARTS_ROWS];
+    pthread_t other;
+    struct kt k;
+
+    kt_open(&k, 2 * _i);
+    struct buf x = buf_new(&k, PARTS_ROWS * PARTS_WIDTH, DT_F32, 1.2, 0);
+    struct buf wb = buf_new(&k, PARTS_VOCAB * PARTS_WIDTH, DT_F32, 0.8, 0);
+
+    for (int r = 0; r < PARTS_ROWS; r++)
+        target[r] = r % 5 == 3 ? -1 : (int32_t)dt_rng_below(&k.rng, PARTS_VOCAB);
+    /* two equal rows of the table, one in each part: the lower token is the best of the two */
+    memcpy((float *)wb.p + 40 * PARTS_WIDTH, (float *)wb.p + 7 * PARTS_WIDTH,
+           PARTS_WIDTH * sizeof(float));
+    dt_assert_ok(k.dev[0]->weight_new(k.dev[0], &s, wb.p, &err, &w), err);
+    struct dt_xent head = {DT_F32, PARTS_ROWS, w, 0.37f, NULL};
+
+    k.k->xent(k.q[0], &head, x.p, target, m[2].nll, m[2].best, m[2].dx, m[2].dw, false);
+    ck_assert_int_eq(pthread_barrier_init(&meeting.gate, NULL, 2), 0);
+    for (int i = 0; i < 2; i++) {
+        m[i].k = &k, m[i].meeting = &meeting, m[i].me = i;
+        m[i].x = &x, m[i].w = &wb, m[i].target = target;
+    }
+    ck_assert_int_eq(pthread_create(&other, NULL, member_runs, &m[1]), 0);
+    member_runs(&m[0]);
+    pthread_join(other, NULL);
+    for (int i = 0; i < 2; i++)
+        dt_assert_ok(k.dev[i]->queue_sync(k.q[i], &err), err);
+    for (int r = 0; r < PARTS_ROWS; r++)
+        for (int i = 0; i < 2; i++) {
+            ck_assert_float_eq_tol(m[i].nll[r], m[2].nll[r], 1e-5f * (1 + m[2].nll[r]));
+            ck_assert_int_eq(m[i].best[r], m[2].best[r]);
+        }
+    for (int i = 0; i < PARTS_ROWS * PARTS_WIDTH; i++)
+        ck_assert_float_eq_tol(m[0].dx[i] + m[1].dx[i], m[2].dx[i], 1e-5f);
+    for (int i = 0; i < PARTS_VOCAB * PARTS_WIDTH; i++)
+        ck_assert_float_eq_tol(m[i >= PARTS_FIRST * PARTS_WIDTH].dw[i], m[2].dw[i], 1e-3f);
+    pthread_barrier_destroy(&meeting.gate);
+    k.dev[0]->weight_free(w);
+    buf_free(&x), buf_free(&wb);
+    free(m);
+    kt_close(&k);
+}
+END_TEST
+
+START_TEST(test_ids_part)
+{
+    const int32_t id[7] = {-1, 0, 9, 10, 14, 15, INT32_MAX}, want[7] = {-1, -1, -1, 0, 4, -1, -1};
+    int32_t got[7];
+    struct kt k;
+
+    kt_open(&k, 0);
+    k.k->ids_part(k.q[0], 7, id, 10, 5, got);
+    ck_assert_int_eq(memcmp(got, want, sizeof(got)), 0);
+    kt_close(&k);
+}
+END_TEST
+
 /* A target outside the vocabulary is reported by the queue, once; afterwards it works again. */
 START_TEST(test_bad_target)
 {
@@ -101,7 +236,7 @@ START_TEST(test_bad_target)
 
     kt_open(&k, 0);
     dt_assert_ok(k.dev[0]->weight_new(k.dev[0], &s, master, &err, &w), err);
-    struct dt_xent head = {DT_F32, 1, w, 1};
+    struct dt_xent head = {DT_F32, 1, w, 1, NULL};
 
     k.k->xent(k.q[0], &head, x, &target, &nll, NULL, NULL, NULL, false);
     k.k->scale(k.q[0], DT_F32, 4, 2, x, x); /* not run */
@@ -266,6 +401,8 @@ int main(void)
     int failed;
 
     tcase_add_loop_test(t, test_xent, 0, KT_CASES);
+    tcase_add_loop_test(t, test_xent_in_parts, 0, KT_ISAS);
+    tcase_add_test(t, test_ids_part);
     tcase_add_test(t, test_bad_target);
     tcase_add_loop_test(t, test_mse, 0, KT_CASES);
     tcase_add_loop_test(t, test_softmax, 0, KT_CASES);

@@ -87,6 +87,19 @@ struct dt_xent {
     const struct dt_weight *w; /* vocab x width */
     float scale; /* gradients are of scale * sum of the rows' losses; usually 1 / (targets in the
                     batch) */
+    const struct dt_xent_parts *parts; /* NULL: w has the whole vocabulary */
+};
+
+/* The vocabulary dealt to several members: w has its rows first .. first + (rows of w).  Per chunk
+ * of rows the members meet three times: largest logits, sums, best tokens; every member ends with
+ * the whole vocabulary's nll and best, its own part of dw, and a dx that is one summand of the
+ * whole. */
+struct dt_xent_parts {
+    int64_t vocab, first;
+    int64_t most; /* rows of the largest part: chunks are cut for it, so at all members alike */
+    void (*max)(struct dt_queue *q, void *arg, int64_t n, float *x); /* over members, in place */
+    void (*sum)(struct dt_queue *q, void *arg, int64_t n, double *x);
+    void *arg;
 };
 
 struct dt_adamw {
@@ -177,6 +190,9 @@ struct dt_kernels {
     /* dtable[id[r]] += dy[r], in row order for every table row.  Always adds. */
     void (*embedding_bwd)(struct dt_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
                           int64_t vocab, const int32_t *id, const void *dy, float *dtable);
+    /* out[i] = id[i] - first where that lies in [0, count), else -1 */
+    void (*ids_part)(struct dt_queue *q, int64_t n, const int32_t *id, int64_t first, int64_t count,
+                     int32_t *out);
     /* dst[dst_row[i]] (+)= src[src_row[i]]; NULL = i.  dst rows are distinct. */
     void (*rows_copy)(struct dt_queue *q, enum dt_dtype dtype, int64_t n, int64_t width,
                       const void *src, const int32_t *src_row, void *dst, const int32_t *dst_row,

@@ -96,7 +96,7 @@ static void up_dw(struct bench *b)
 static void head_loss(struct bench *b)
 {
     static int32_t target[ROWS];
-    struct dt_xent x = {b->t, 1024, b->weight, 1e-3f};
+    struct dt_xent x = {b->t, 1024, b->weight, 1e-3f, NULL};
 
     for (int i = 0; i < ROWS; i++)
         target[i] = i * 37 % VOCAB;

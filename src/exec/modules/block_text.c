@@ -232,7 +232,7 @@ static void loss(struct dt_call *c, const char *n, bool gradient)
 {
     const struct dt_batch *m = c->batch;
     const struct dt_slot *w = dt_slot_of(c, HEAD_W);
-    struct dt_xent x = {c->dtype, m->rows, w->w, m->loss_scale};
+    struct dt_xent x = {c->dtype, m->rows, w->w, m->loss_scale, NULL};
     float *dw = gradient && c->n->trained ? dt_grad_of(c, HEAD_W) : NULL;
 
     c->k->xent(c->q, &x, n, m->dev.target, m->dev.nll, m->dev.best,

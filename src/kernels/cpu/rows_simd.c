@@ -232,10 +232,23 @@ static void rope(struct dt_queue *q, enum dt_dtype dtype, int64_t rows, int head
         dt_cpu_for(q, dt_blocks(rows, a.per), rope_block, &a);
 }
 
+static void ids_part(struct dt_queue *q, int64_t n, const int32_t *id, int64_t first,
+                     int64_t count, int32_t *out)
+{
+    if (q->status != DT_OK)
+        return;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = id[i] - first;
+
+        out[i] = at >= 0 && at < count ? (int32_t)at : -1;
+    }
+}
+
 void DT_SIMD(dt_cpu_rows)(struct dt_kernels *k)
 {
     k->embedding_fwd = embedding_fwd;
     k->embedding_bwd = embedding_bwd;
+    k->ids_part = ids_part;
     k->rows_copy = rows_copy;
     k->copy2d = copy2d;
     k->rope = rope;

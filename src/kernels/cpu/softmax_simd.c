@@ -89,6 +89,10 @@ struct xent_rows { /* a chunk of rows */
     float *nll;
     int32_t *best; /* NULL = not wanted */
     void *d;       /* gradient of the logits; NULL = not wanted */
+    /* vocabulary in parts: by row, and where this part begins */
+    int64_t first;
+    float *max, *token; /* largest logit; -(the best token), -inf where another part has it */
+    double *sum;        /* of exponentials, and the target's logit */
 };
 
 static void xent_row(void *arg, int64_t r, int thread)
@@ -121,9 +125,82 @@ static void xent_row(void *arg, int64_t r, int thread)
     dt_st(d, target, a->scale * (dt_exp(z[target] - lse) - 1.0f), a->t);
 }
 
+/* ---- the same with the vocabulary in parts: three steps between which the members meet ---- */
+
+static void part_max(void *arg, int64_t r, int thread)
+{
+    const struct xent_rows *a = arg;
+
+    (void)thread;
+    a->max[r] = row_max(a->logits + r * a->stride, a->vocab);
+}
+
+/* The target in this part; -1 when it is another's or none. */
+static int64_t part_target(const struct xent_rows *a, int64_t r)
+{
+    int64_t i = a->target[r] < 0 ? -1 : a->target[r] - a->first;
+
+    return i < a->vocab ? i : -1;
+}
+
+static void part_sum(void *arg, int64_t r, int thread)
+{
+    const struct xent_rows *a = arg;
+    const float *z = a->logits + r * a->stride;
+    int64_t target = part_target(a, r), i = 0;
+
+    (void)thread;
+    a->sum[2 * r] = a->target[r] < 0 ? 0 : row_sum(z, a->vocab, a->max[r]);
+    a->sum[2 * r + 1] = target < 0 ? 0 : (double)z[target];
+    if (!a->best)
+        return;
+    while (i < a->vocab && z[i] != a->max[r])
+        i++;
+    a->token[r] = i < a->vocab ? -(float)(a->first + i) : -INFINITY;
+}
+
+static void part_end(void *arg, int64_t r, int thread)
+{
+    const struct xent_rows *a = arg;
+    const float *z = a->logits + r * a->stride;
+    void *d = a->d ? dt_at_w(a->d, r * a->stride_d, a->t) : NULL;
+    int64_t target = part_target(a, r);
+    float lse;
+
+    (void)thread;
+    if (a->best) /* no part has it: NaN */
+        a->best[r] = a->token[r] > -INFINITY ? (int32_t)-a->token[r] : 0;
+    if (a->target[r] < 0) {
+        a->nll[r] = 0;
+        if (d)
+            memset(d, 0, (size_t)a->vocab * dt_dtype_bytes(a->t));
+        return;
+    }
+    lse = (float)((double)a->max[r] + log(a->sum[2 * r]));
+    a->nll[r] = lse - (float)a->sum[2 * r + 1];
+    if (!d)
+        return;
+    DT_BY_TYPE(a->t, row_grad, z, a->vocab, lse, a->scale, d);
+    if (target >= 0)
+        dt_st(d, target, a->scale * (dt_exp(z[target] - lse) - 1.0f), a->t);
+}
+
+static void rows_in_parts(struct dt_queue *q, const struct dt_xent_parts *p, struct xent_rows *a,
+                          int64_t m)
+{
+    dt_cpu_for(q, m, part_max, a);
+    p->max(q, p->arg, m, a->max);
+    dt_cpu_for(q, m, part_sum, a);
+    p->sum(q, p->arg, 2 * m, a->sum);
+    if (a->best)
+        p->max(q, p->arg, m, a->token);
+    dt_cpu_for(q, m, part_end, a);
+}
+
 /* Rows of a chunk: many, because every chunk reads the whole weight and updates its whole gradient,
  * and few enough that fp32 logits and their gradient stay within SCRATCH_BYTES. */
 enum { SCRATCH_BYTES = 192 << 20, CHUNK_MAX = 1024, CHUNK_MIN = 16 };
+enum { PART_ROW_BYTES = 2 * sizeof(double) + 2 * sizeof(float) }; /* sum, max, token */
 
 static int64_t chunk_rows(int64_t rows, int64_t vocab, size_t elem)
 {
@@ -138,9 +215,12 @@ static void xent(struct dt_queue *q, const struct dt_xent *c, const void *x, con
     const struct dt_weight_shape *s = dt_cpu_weight_shape(c->w);
     size_t elem = dt_dtype_bytes(c->dtype);
     bool grad = dx || dw;
-    int64_t width = s->in, chunk = chunk_rows(c->rows, s->out, elem);
+    const struct dt_xent_parts *parts = c->parts;
+    int64_t vocab = parts ? parts->vocab : s->out;
+    int64_t width = s->in, chunk = chunk_rows(c->rows, parts ? parts->most : s->out, elem);
     int64_t stride = (s->out + 31) / 32 * 32; /* rows begin on cache lines */
     size_t bytes = sizeof(float) * (size_t)(chunk * stride);
+    size_t d_bytes = grad ? (elem * (size_t)(chunk * stride) + 63) / 64 * 64 : 0;
     struct xent_rows a = {
         .t = c->dtype, .vocab = s->out, .stride = stride, .stride_d = stride, .scale = c->scale};
     struct dt_product logits = {.n = s->out,
@@ -176,22 +256,28 @@ static void xent(struct dt_queue *q, const struct dt_xent *c, const void *x, con
     if (q->status != DT_OK)
         return;
     for (int64_t r = 0; r < c->rows; r++)
-        if (target[r] >= s->out) {
+        if (target[r] >= vocab) {
             dt_queue_fail(q, DT_ERR_INPUT,
                           "target %d of row %lld is outside the vocabulary of %lld", (int)target[r],
-                          (long long)r, (long long)s->out);
+                          (long long)r, (long long)vocab);
             return;
         }
     if (c->rows == 0 && dw && !add_dw)
         memset(dw, 0, sizeof(float) * (size_t)(s->out * width));
     if (c->rows == 0)
         return;
-    room =
-        dt_cpu_scratch(q, DT_SCRATCH_OUTER, bytes + (grad ? elem * (size_t)(chunk * stride) : 0));
+    room = dt_cpu_scratch(q, DT_SCRATCH_OUTER,
+                          bytes + d_bytes + (parts ? (size_t)chunk * PART_ROW_BYTES : 0));
     if (!room)
         return;
     a.logits = (const float *)(void *)room;
     a.d = grad ? room + bytes : NULL;
+    if (parts) {
+        a.first = parts->first;
+        a.sum = (double *)(void *)(room + bytes + d_bytes);
+        a.max = (float *)(a.sum + 2 * chunk);
+        a.token = a.max + chunk;
+    }
     for (int64_t r = 0; r < c->rows && q->status == DT_OK; r += chunk) {
         int64_t m = dt_min64(chunk, c->rows - r);
         const void *xr = (const char *)x + (size_t)(r * width) * elem;
@@ -204,7 +290,10 @@ static void xent(struct dt_queue *q, const struct dt_xent *c, const void *x, con
         dt_cpu_product(q, &logits, xr, NULL, c->w, NULL, room);
         if (q->status != DT_OK)
             return;
-        dt_cpu_for(q, m, xent_row, &a);
+        if (parts)
+            rows_in_parts(q, parts, &a, m);
+        else
+            dt_cpu_for(q, m, xent_row, &a);
         if (dx)
             dt_cpu_product(q, &to_x, a.d, NULL, c->w, NULL,
                            (char *)dx + (size_t)(r * width) * elem);
