@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Whole jobs: one iteration simulated (assign, compile, durations, event engine with contention),
- * phase by phase and as dt_simulate does it, from a thousand to 131,072 GPUs.  Medians of CPU time
+ * Whole jobs: one iteration simulated (assign, compile, durations, event engine with contention)
+ * phase by phase, and dt_simulate as a whole (up to a million ops it samples further global batches
+ * for its interval), from a thousand to 131,072 GPUs.  Medians of CPU time
  * of one core; peak memory of a process that does nothing else. */
 #define _GNU_SOURCE
 #include "core/mem.h"
@@ -26,7 +27,7 @@ struct job_case {
     bool search; /* time the search too */
 };
 struct figures { /* what a case's process tells its parent */
-    double total_s, ops, gpus, rss_mib;
+    double total_s, iteration_s, ops, gpus, rss_mib;
 };
 
 static double now_s(void)
@@ -140,7 +141,7 @@ static void open_job(const struct job_case *c, struct dt_job **j, struct dt_cost
 
 static void run_case(const struct job_case *c, struct figures *f)
 {
-    double total[RUNS_MAX], part[PHASES][RUNS_MAX], s[PHASES];
+    double total[RUNS_MAX], whole[RUNS_MAX], part[PHASES][RUNS_MAX], s[PHASES];
     struct dt_search_result search = {0};
     struct dt_sim_result r;
     struct dt_cost *cost;
@@ -166,12 +167,16 @@ static void run_case(const struct job_case *c, struct figures *f)
     n_phases = c->runs > 3 ? c->runs : 1; /* the long ones once */
     for (int i = 0; i < n_phases; i++) {
         phases(j, &search.plans[0], cost, s, &solves, &flows);
+        whole[i] = 0;
         for (int k = 0; k < PHASES; k++)
-            part[k][i] = s[k];
+            whole[i] += part[k][i] = s[k];
     }
     f->total_s = median(total, c->runs);
-    printf("bench: simulate_%s %.2f ms ratio %.2f of the %.0f ms target\n", c->name,
-           1e3 * f->total_s, f->total_s / c->target_s, 1e3 * c->target_s);
+    f->iteration_s = median(whole, n_phases);
+    printf("bench: simulate_%s %.2f ms (with its report and interval)\n", c->name,
+           1e3 * f->total_s);
+    printf("bench: simulate_%s_iteration %.2f ms ratio %.2f of the %.0f ms target\n", c->name,
+           1e3 * f->iteration_s, f->iteration_s / c->target_s, 1e3 * c->target_s);
     printf("bench: simulate_%s_ops %.0f ops (%.0f GPUs used)\n", c->name, f->ops, f->gpus);
     for (int k = 0; k < PHASES; k++)
         printf("bench: simulate_%s_%s %.2f ms\n", c->name, phase_names[k],
@@ -191,7 +196,7 @@ static void run_case(const struct job_case *c, struct figures *f)
 /* A process of its own, so that its peak memory is this case's. */
 static struct figures in_child(const struct job_case *c)
 {
-    struct figures f = {0, 0, 0, 0};
+    struct figures f = {0, 0, 0, 0, 0};
     int fd[2], status;
     pid_t pid;
 
@@ -213,11 +218,11 @@ static struct figures in_child(const struct job_case *c)
     return f;
 }
 
-/* Time grows as ops to this power between two cases. */
+/* Time of one iteration grows as ops to this power between two cases. */
 static void growth(const char *name, const struct figures *a, const struct figures *b)
 {
     printf("bench: simulate_growth_%s %.3f exponent (%.0f -> %.0f ops; 1 = linear)\n", name,
-           log(b->total_s / a->total_s) / log(b->ops / a->ops), a->ops, b->ops);
+           log(b->iteration_s / a->iteration_s) / log(b->ops / a->ops), a->ops, b->ops);
 }
 
 int main(void)
@@ -275,7 +280,7 @@ int main(void)
         printf(
             "bench: gpt3_175b_1024_against_%s %.4f s ratio %.5f of the recalled %.2f s (measured "
             "elsewhere)\n",
-            peers[i].name, f[3].total_s, f[3].total_s / peers[i].s, peers[i].s);
+            peers[i].name, f[3].iteration_s, f[3].iteration_s / peers[i].s, peers[i].s);
     printf("bench: gpt3_175b_1024_memory_against_astra_sim %.0f MiB ratio %.5f of the recalled "
            "18.7 GB (measured elsewhere)\n",
            f[3].rss_mib, f[3].rss_mib * 1048576 / 18.7e9);
