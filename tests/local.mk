@@ -91,6 +91,11 @@ tests_test_modules_noise_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_modules_stage_SOURCES = tests/test_modules_stage.c $(MODULE_TEST_SOURCES)
 tests_test_modules_stage_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 
+# started by shell tests under mpirun
+if HAVE_MPI
+noinst_PROGRAMS = tests/world_ranks
+endif
+
 SHELL_TESTS = \
 	tests/test_cli.sh \
 	tests/test_data_cli.sh \
@@ -106,6 +111,7 @@ SHELL_TESTS = \
 	tests/test_profile_job.sh \
 	tests/test_python.sh \
 	tests/test_train_cli.sh \
+	tests/test_world.sh \
 	tests/test_train_mpi.sh
 
 TESTS += $(check_PROGRAMS) $(SHELL_TESTS)

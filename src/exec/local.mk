@@ -119,7 +119,12 @@ libdtexec_a_SOURCES = \
 	src/exec/transport_request.c \
 	src/exec/transport_sum.c \
 	src/exec/transport_threads.c \
-	src/exec/transport_tp.c
+	src/exec/transport_tp.c \
+	src/exec/world.c \
+	src/exec/world.h \
+	src/exec/world_impl.h \
+	src/exec/world_page.c \
+	src/exec/world_watch.c
 if HAVE_MPI
 libdtexec_a_SOURCES += src/exec/transport_mpi.c
 else

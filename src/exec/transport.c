@@ -40,22 +40,22 @@ struct dt_transport *dt_comm_transport(const struct dt_comm *c)
     return c->t;
 }
 
-enum dt_status dt_transport_limit_from_environment(struct dt_error *err, double *out_s)
+enum dt_status dt_transport_seconds(const char *name, double otherwise_s, struct dt_error *err,
+                                    double *out_s)
 {
-    const char *s = getenv("DISTTRAIN_OP_TIMEOUT_S");
+    const char *s = getenv(name);
     char *end;
     double v;
 
     if (!s || !*s) {
-        *out_s = 300;
+        *out_s = otherwise_s;
         return DT_OK;
     }
     errno = 0;
     v = strtod(s, &end);
     if (*end || errno || !(v > 0) || isinf(v))
-        return dt_error_set(
-            err, DT_ERR_USAGE,
-            "DISTTRAIN_OP_TIMEOUT_S is \"%s\"; it takes a number of seconds above 0", s);
+        return dt_error_set(err, DT_ERR_USAGE, "%s is \"%s\"; it takes a number of seconds above 0",
+                            name, s);
     *out_s = v;
     return DT_OK;
 }

@@ -114,9 +114,9 @@ enum dt_status dt_transport_base_init(struct dt_transport *t, const struct dt_wi
 void dt_transport_base_free(struct dt_transport *t);
 /* More than one rank to a core that this process may use? */
 bool dt_transport_crowded(int local_size);
-/* DISTTRAIN_OP_TIMEOUT_S, or 300. */
-enum dt_status dt_transport_limit_from_environment(struct dt_error *err, double *out_s);
-
+/* Seconds of a variable of the environment, or `otherwise_s`. */
+enum dt_status dt_transport_seconds(const char *name, double otherwise_s, struct dt_error *err,
+                                    double *out_s);
 /* A message and its receive differ in size.  DT_ERR_PEER. */
 enum dt_status dt_transport_size_error(struct dt_error *err, int from, int to, uint64_t key,
                                        size_t sent, size_t expected);

@@ -436,7 +436,7 @@ enum dt_status dt_transport_base_init(struct dt_transport *t, const struct dt_wi
     t->test = test;
     t->eager_ns = eager_ns;
     t->crowded = dt_transport_crowded(t->local_size);
-    return dt_transport_limit_from_environment(err, &t->limit_s);
+    return dt_transport_seconds("DISTTRAIN_OP_TIMEOUT_S", 300, err, &t->limit_s);
 }
 
 void dt_transport_base_free(struct dt_transport *t)

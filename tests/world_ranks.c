@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * A job of several ranks in which something happens to one of them; test_world.sh starts it under
+ * mpirun.
+ *
+ *   world_ranks end                  nothing happens: every rank agrees, does 20 ops, ends
+ *   world_ranks facts RANK           rank RANK has another job than the others
+ *   world_ranks kill|stop|exit|hang|error RANK   at its 7th op
+ *
+ * Ops are sums over all ranks, so that the others wait for the one. */
+#include "exec/clock.h"
+#include "exec/world.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static void describe(void *ctx, int module, int op, int64_t mb, char *buf, size_t size)
+{
+    (void)ctx;
+    snprintf(buf, size, "module %s, op %s, microbatch %" PRId64, module ? "llm" : "vit",
+             op ? "backward" : "forward", mb);
+}
+
+static void report(void *ctx, const char *message)
+{
+    (void)ctx;
+    fprintf(stderr, "job: %s\n", message);
+    fflush(stderr);
+}
+
+static void happen(const char *what, struct dt_world *w, struct dt_transport *t)
+{
+    if (strcmp(what, "kill") == 0)
+        raise(SIGKILL);
+    else if (strcmp(what, "stop") == 0)
+        raise(SIGSTOP);
+    else if (strcmp(what, "exit") == 0)
+        _exit(0);
+    else if (strcmp(what, "hang") == 0)
+        for (;;)
+            pause();
+    else if (strcmp(what, "error") == 0 && dt_world_speak(w)) {
+        fprintf(stderr, "job: rank %d found an error\n", t->rank);
+        t->abort(t, 5);
+    }
+}
+
+static void must(struct dt_transport *t, struct dt_world *w, enum dt_status st,
+                 const struct dt_error *err)
+{
+    if (st == DT_OK)
+        return;
+    if (st == DT_ERR_INPUT ? t->rank == 0 : dt_world_speak(w))
+        fprintf(stderr, "job: %s\n", err->message);
+    else
+        sleep(2);
+    t->abort(t, dt_status_exit_code(st));
+}
+
+int main(int argc, char **argv)
+{
+    struct dt_world_watch opt = {.describe = describe, .report = report};
+    struct dt_error err = {0};
+    struct dt_transport *t;
+    struct dt_world *w = NULL;
+    const char *what = argc > 1 ? argv[1] : "end";
+    int whom = argc > 2 ? atoi(argv[2]) : -1, ranks[64];
+    struct dt_world_fact facts[] = {{"binary", "1"}, {"job", "0123456789abcdef"}};
+    struct dt_comm *all;
+    int64_t ahead, bound;
+
+    signal(SIGTERM, SIG_IGN); /* as a trainer that ends after its step */
+    if (dt_transport_open_mpi(&err, &t) != DT_OK || t->size > 64) {
+        fprintf(stderr, "world_ranks: %s\n", err.message);
+        return 1;
+    }
+    if (strcmp(what, "facts") == 0 && t->rank == whom)
+        facts[1].value = "fedcba9876543210";
+    must(t, w, dt_world_open(t, facts, 2, &err, &w), &err);
+    must(t, w, dt_world_watch(w, &opt, &err), &err);
+    for (int k = 0; k < t->size; k++)
+        ranks[k] = k;
+    must(t, w, t->comm_new(t, ranks, t->size, &err, &all), &err);
+    for (int k = 0; k < 20; k++) {
+        double x = 1;
+        struct dt_req *r;
+
+        dt_world_doing(w, k % 2, k / 2 % 2, k);
+        if (k == 7 && t->rank == whom)
+            happen(what, w, t);
+        must(t, w, t->post_all_reduce(all, DT_REDUCE_F64, &x, 1, &err, &r), &err);
+        dt_world_waiting(w, true);
+        must(t, w, dt_transport_wait(t, r, 60, "the others", &err), &err);
+        dt_world_waiting(w, false);
+        if (x != t->size)
+            return 1;
+    }
+    dt_world_doing(w, -1, 0, 0);
+    ahead = dt_world_clock(w, &bound);
+    if (llabs(ahead) > bound && t->local_size == t->size) {
+        fprintf(stderr, "the clock of this host differs from itself by %" PRId64 " ns\n", ahead);
+        return 1;
+    }
+    must(t, w, dt_world_measure_clock(w, &err), &err);
+    t->comm_free(all);
+    dt_world_close(w);
+    if (t->rank == 0)
+        printf("%d ranks ended; clocks within %" PRId64 " ns\n", t->size, bound);
+    t->close(t);
+    return 0;
+}
