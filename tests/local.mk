@@ -111,8 +111,8 @@ SHELL_TESTS = \
 	tests/test_profile_job.sh \
 	tests/test_python.sh \
 	tests/test_train_cli.sh \
-	tests/test_world.sh \
-	tests/test_train_mpi.sh
+	tests/test_train_mpi.sh \
+	tests/test_world.sh
 
 TESTS += $(check_PROGRAMS) $(SHELL_TESTS)
 TEST_EXTENSIONS = .sh
