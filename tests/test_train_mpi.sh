@@ -99,5 +99,24 @@ check "a stopped job exits with 0" "[ $? -eq 0 ]"
 check "it says so" 'grep -q "\"stopped\": true" out'
 check "it saved where it stopped" '[ -d "stop/step-$(printf %08d "$(field last_step)")" ]'
 
+# --- a rank that is killed: the job says so and goes on from its last checkpoint ---
+rm -rf log
+"$DISTTRAIN" train --ranks 2 --max-restarts 2 --no-runs --json job.yaml run.steps=300 \
+    'run.checkpoint={dir: again, interval: 10}' >out 2>err &
+pid=$!
+n=0
+while [ $n -lt 300 ] && [ "$(cat log/metrics.jsonl 2>/dev/null | grep -c .)" -lt 30 ]; do sleep 0.05; n=$((n + 1)); done
+parent() { sed 's/.*) [A-Z] \([0-9]*\) .*/\1/' "/proc/$1/stat" 2>/dev/null; }
+victim=$(for p in /proc/[0-9]*; do
+    p=${p#/proc/} up=$(parent "${p#/proc/}")
+    [ -n "$up" ] && [ "$(parent "$up")" = "$pid" ] && grep -q disttrain "/proc/$p/cmdline" && echo "$p"
+done 2>/dev/null | sort -n | tail -1)
+kill -9 "$victim"
+wait $pid
+check "a restarted job exits with 0" "[ $? -eq 0 ]"
+check "it says who died" 'grep -q "rank 1 on .*process $victim.* has died" err'
+check "it was restarted once" '[ $(grep -c "restart [0-9] of 2" err) -eq 1 ]'
+check "it went on" 'grep -q "\"resumed\": true" out && [ "$(field last_step)" = 300 ]'
+
 echo "$passed checks passed, $failed failed"
 [ $failed -eq 0 ]

@@ -12,10 +12,12 @@
 #include "exec/clock.h"
 #include "exec/cores.h"
 #include "exec/train.h"
+#include "exec/world.h"
 
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 const struct dt_option dt_train_options_table[] = {
@@ -187,12 +189,20 @@ static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *
 
 /* ---- running ---- */
 
+/* The ranks of a job; alone: NULL and NULL. */
+struct ranks {
+    struct dt_transport *transport;
+    struct dt_world *world;
+    int cores; /* for this rank */
+};
+
 static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *setup,
-                            struct dt_transport *transport, struct dt_error *err)
+                            const struct ranks *ranks, struct dt_error *err)
 {
-    bool drawn = false, first = !transport || transport->rank == 0;
+    bool drawn = false, first = !ranks->transport || ranks->transport->rank == 0;
     struct dt_train_options o = {.setup = setup,
-                                 .transport = transport,
+                                 .transport = ranks->transport,
+                                 .world = ranks->world,
                                  .from_scratch = dt_cli_flag(cli, "from-scratch"),
                                  .stop = &stop,
                                  .on_step = on_step,
@@ -220,64 +230,125 @@ static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *set
     return st;
 }
 
+/* Names and sizes of the shards. */
+static enum dt_status agree_on_data(const struct dt_setup *setup, struct dt_world *world,
+                                    struct dt_error *err)
+{
+    struct dt_world_fact fact = {.what = "data"};
+    char digest[40] = "", line[128];
+    struct stat file;
+
+    for (int i = 0; i < setup->n_shards; i++) {
+        const char *slash = strrchr(setup->shards[i], '/');
+        long long bytes = stat(setup->shards[i], &file) == 0 ? (long long)file.st_size : -1;
+
+        snprintf(line, sizeof line, "%s %.60s %lld", digest, slash ? slash + 1 : setup->shards[i],
+                 bytes);
+        dt_checkpoint_digest(line, strlen(line), digest, sizeof digest);
+    }
+    fact.value = digest;
+    return dt_world_agree(world, &fact, 1, err);
+}
+
 static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *job,
-                               struct dt_transport *transport, struct dt_error *err)
+                               const struct ranks *ranks, struct dt_error *err)
 {
     struct dt_device_options opt;
     struct dt_device *device;
     struct dt_setup setup;
     enum dt_status st;
-    int threads = 0;
 
     if (!job->run.stated)
         return dt_error_at(err, DT_ERR_INPUT, job->name, 0, 0,
                            "the job has no run: map, which says what to train on; see "
                            "disttrain-job(5)");
     dt_setup_device(job, &opt);
-    if (transport)
-        DT_TRY(dt_cores_take(transport, err, &threads));
-    opt.threads = opt.threads > 0 ? opt.threads : threads;
+    opt.threads = opt.threads > 0 ? opt.threads : ranks->cores;
     DT_TRY(dt_device_open_cpu(&opt, err, &device));
     st = dt_setup_open(job, device, true, err, &setup);
     if (st == DT_OK) {
-        st = train(cli, &setup, transport, err);
+        if (ranks->world)
+            st = agree_on_data(&setup, ranks->world, err);
+        if (st == DT_OK)
+            st = train(cli, &setup, ranks, err);
         dt_setup_close(&setup);
     }
     device->close(device);
     return st;
 }
 
+/* ---- ranks ---- */
+
+static void describe(void *ctx, int module, int op, int64_t microbatch, char *buf, size_t size)
+{
+    const struct dt_job *job = ctx;
+
+    dt_exec_describe(job->model, module, op, microbatch, buf, size);
+}
+
+static void report(void *ctx, const char *message)
+{
+    (void)ctx;
+    fprintf(stderr, "disttrain: %s\n", message);
+    fflush(NULL);
+}
+
 /* One message for the whole job: what all ranks would say (a refused job, say) is said by rank 0;
  * whoever speaks ends all. */
-static void end_all(struct dt_transport *t, enum dt_status st, const struct dt_error *err)
+static void end_all(const struct ranks *r, enum dt_status st, const struct dt_error *err)
 {
+    bool alike = st == DT_ERR_INPUT || st == DT_ERR_INFEASIBLE || st == DT_ERR_USAGE;
     char text[sizeof(err->message) + sizeof(err->file) + 64];
 
-    if (t->rank != 0) {
+    if (r->transport->rank != 0 && alike) {
         signal(SIGTERM, SIG_DFL);
-        usleep(st == DT_ERR_INPUT || st == DT_ERR_INFEASIBLE ? 2000000 : 100000);
+        usleep(2000000);
     }
-    dt_error_format(err, text, sizeof text);
-    fprintf(stderr, "disttrain: %s\n", text);
-    fflush(NULL);
-    t->abort(t, dt_status_exit_code(st));
+    if (!r->world || dt_world_speak(r->world)) {
+        dt_error_format(err, text, sizeof text);
+        report(NULL, text);
+    }
+    r->transport->abort(r->transport, dt_status_exit_code(st));
+}
+
+static enum dt_status meet(const struct dt_job *job, struct ranks *r, struct dt_error *err)
+{
+    union {
+        const struct dt_job *in;
+        void *out;
+    } ctx = {job};
+    struct dt_world_watch watch = {.describe = describe, .report = report, .ctx = ctx.out};
+    char binary[64], digest[40], *text;
+    struct dt_world_fact facts[] = {{"binary", binary}, {"job", digest}};
+
+    DT_TRY(dt_cores_take(r->transport, err, &r->cores));
+    dt_world_binary_digest(binary, sizeof binary);
+    DT_TRY(dt_doc_to_json(job->doc, err, &text));
+    dt_checkpoint_digest(text, strlen(text), digest, sizeof digest);
+    dt_free(text);
+    DT_TRY(dt_world_open(r->transport, facts, 2, err, &r->world));
+    return dt_world_watch(r->world, &watch, err);
 }
 
 static enum dt_status on_ranks(const struct dt_cli *cli, const struct dt_job *job, int64_t ranks,
                                struct dt_error *err)
 {
-    struct dt_transport *t;
-    enum dt_status st;
+    struct ranks alone = {0}, r = {0};
+    enum dt_status st = DT_OK;
 
-    DT_TRY(dt_transport_open_mpi(err, &t));
-    if (ranks > 0 && ranks != t->size)
+    DT_TRY(dt_transport_open_mpi(err, &r.transport));
+    if (ranks > 0 && ranks != r.transport->size)
         st = dt_error_set(err, DT_ERR_USAGE, "--ranks %lld, but the launcher started %d",
-                          (long long)ranks, t->size);
-    else
-        st = with_job(cli, job, t->size > 1 ? t : NULL, err);
-    if (st != DT_OK && t->size > 1)
-        end_all(t, st, err);
-    t->close(t);
+                          (long long)ranks, r.transport->size);
+    else if (r.transport->size > 1)
+        st = meet(job, &r, err);
+    if (st == DT_OK)
+        st = with_job(cli, job, r.transport->size > 1 ? &r : &alone, err);
+    if (st != DT_OK && r.transport->size > 1)
+        end_all(&r, st, err);
+    if (r.world)
+        dt_world_close(r.world);
+    r.transport->close(r.transport);
     return st;
 }
 
@@ -303,6 +374,7 @@ enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
     const char *path = cli->args[0];
     char found[4096];
     int64_t ranks, restarts;
+    struct ranks alone = {0};
     struct dt_job *job;
     enum dt_status st;
     bool launched;
@@ -323,7 +395,7 @@ enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
     else if (ranks > 1)
         st = launch(job, ranks, restarts, err);
     else
-        st = with_job(cli, job, NULL, err);
+        st = with_job(cli, job, &alone, err);
     dt_job_free(job);
     return st;
 }

@@ -3,6 +3,7 @@
  * The walk: one op after the other, each between two events. */
 #include "exec/execute_impl.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- opening ---- */
@@ -374,10 +375,37 @@ static void begin_iteration(struct dt_exec *x)
                 last_backward(x, &x->vs[m][i], x->vs[m][i].first, x->vs[m][i].last);
 }
 
+/* Kind, stage and replica in one number, for dt_world_doing. */
+enum { OP_STAGE = 4, OP_REPLICA = 16 };
+
+static void tell(const struct dt_exec *x, uint32_t i)
+{
+    const struct dt_op *op = &x->p->ops[i];
+
+    if (x->o.world)
+        dt_world_doing(x->o.world, op->module,
+                       op->kind | op->stage << OP_STAGE | op->replica << OP_REPLICA,
+                       op->mb == DT_NONE ? -1 : (int64_t)op->mb);
+}
+
+void dt_exec_describe(const struct dt_model *m, int module, int op, int64_t microbatch, char *buf,
+                      size_t size)
+{
+    int kind = op & ((1 << OP_STAGE) - 1);
+    int n = snprintf(buf, size, "%s/%d.%d %s",
+                     module >= 0 && module < m->n_modules ? m->modules[module].name : "?",
+                     op >> OP_REPLICA, (op >> OP_STAGE) & ((1 << (OP_REPLICA - OP_STAGE)) - 1),
+                     kind < DT_OP_KIND_N ? dt_op_kind_names[kind] : "?");
+
+    if (microbatch >= 0 && n > 0 && (size_t)n < size)
+        snprintf(buf + n, size - (size_t)n, " of microbatch %lld", (long long)microbatch);
+}
+
 static enum dt_status walk_op(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     enum dt_status st;
 
+    tell(x, i);
     DT_TRY(dt_exec_comm_wait(x, i, err));
     x->dev->event_record(x->q, x->begin[i]);
     st = execute(x, i, err);
@@ -400,7 +428,10 @@ static enum dt_status walk(struct dt_exec *x, struct dt_error *err)
     for (uint32_t k = 0; k < x->n_order; k++)
         if (!dt_exec_is_comm(x, x->order[k]))
             DT_TRY(walk_op(x, x->order[k], err));
-    return dt_exec_comm_end(x, err);
+    DT_TRY(dt_exec_comm_end(x, err));
+    if (x->o.world)
+        dt_world_doing(x->o.world, -1, 0, -1);
+    return DT_OK;
 }
 
 static void count_compute(struct dt_exec *x, struct dt_exec_result *r)

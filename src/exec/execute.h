@@ -30,12 +30,15 @@
 #include "exec/optimizer.h"
 #include "exec/transport.h"
 
+struct dt_world;
+
 struct dt_exec_options {
     const struct dt_device *device;
     const struct dt_model *model;   /* one encoder, one LLM, one generator at most; images */
     const struct dt_plan *plan;     /* layouts without cp, ep, ip */
     struct dt_transport *transport; /* NULL = this process alone; else every rank calls with equal
                                        options */
+    struct dt_world *world;         /* is told what this rank does; NULL = nobody */
     double limit_s;                 /* of a message or collective; 0 = the transport's */
     int64_t clock_ahead_ns;         /* of this rank's dt_clock_ns before rank 0's */
     enum dt_dtype dtype;
@@ -63,6 +66,10 @@ struct dt_exec_result {
     double signal;              /* of the inputs of all ranks, added up */
     double compute_s, waited_s; /* of this rank: in compute ops; until others had done something */
 };
+
+/* What dt_world_doing was told, in words: "llm/0.1 F of microbatch 3". */
+void dt_exec_describe(const struct dt_model *m, int module, int op, int64_t microbatch, char *buf,
+                      size_t size);
 
 struct dt_exec;
 /* Builds stages and optimizers of every lane and initialises the parameters by name from the seed,

@@ -15,8 +15,6 @@
 
 #include <string.h>
 
-enum { TOKEN_TAG = 1 << 21, TAG_MASK = TOKEN_TAG - 1 };
-
 /* ---- which thread ---- */
 
 int dt_exec_send_users(const struct dt_exec *x, uint32_t send)
@@ -150,7 +148,7 @@ static enum dt_status add_token(struct dt_exec *x, struct dt_exec_token t, struc
 static enum dt_status tokens_of(struct dt_exec *x, uint32_t i, uint32_t d, struct dt_error *err)
 {
     const struct dt_op *to = &x->p->ops[i], *from = &x->p->ops[d];
-    int tag = TOKEN_TAG | (int)(i & TAG_MASK);
+    int tag = DT_EXEC_TAG_TOKEN + (int)(i % (DT_EXEC_TAG_OWN - DT_EXEC_TAG_TOKEN));
 
     if (lanes_meet(x->p, to->lane, from->lane))
         return DT_OK;

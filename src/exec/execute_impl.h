@@ -7,9 +7,20 @@
 #include "core/mem.h"
 #include "exec/execute.h"
 #include "exec/placement.h"
+#include "exec/world.h"
 #include "kernels/kernels.h"
 
 #include <pthread.h>
+
+/* Tags: messages have that of their RECV, tokens that of the op that waits. */
+enum {
+    DT_EXEC_TAG_TOKEN = 1 << 21,
+    DT_EXEC_TAG_OWN = DT_WORLD_TAG - 16,
+    DT_EXEC_TAG_TIMES = DT_EXEC_TAG_OWN,
+    DT_EXEC_TAG_MASTER,
+    DT_EXEC_TAG_AVG,
+    DT_EXEC_TAG_AVG_SQ
+};
 
 struct dt_buffer { /* device memory that grows */
     void *p;

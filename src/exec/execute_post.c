@@ -13,8 +13,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TAG_MASK = (1 << 21) - 1 };
-
 static enum dt_status pool_take(struct dt_exec *x, size_t bytes, struct dt_error *err,
                                 struct dt_buffer **out)
 {
@@ -44,7 +42,7 @@ static enum dt_status pool_take(struct dt_exec *x, size_t bytes, struct dt_error
 
 static int tag_of(uint32_t recv)
 {
-    return (int)(recv & TAG_MASK);
+    return (int)(recv % DT_EXEC_TAG_TOKEN);
 }
 
 static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *err)

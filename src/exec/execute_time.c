@@ -10,7 +10,6 @@
 
 #include <string.h>
 
-enum { TAG_TIMES = (1 << 22) - 1 };
 
 enum dt_status dt_exec_event_room(struct dt_exec *x, struct dt_error *err)
 {
@@ -68,13 +67,13 @@ static enum dt_status exchange(struct dt_exec *x, int64_t *buf, struct dt_error 
         for (uint32_t i = 0; i < p->n_ops; i++)
             if (dt_exec_here(x, &p->ops[i]))
                 times_of(x, i, &buf[2 * n++]);
-        DT_TRY(x->t->post_send(x->t, 0, TAG_TIMES, buf, 2 * n * sizeof(*buf), err, &req));
+        DT_TRY(x->t->post_send(x->t, 0, DT_EXEC_TAG_TIMES, buf, 2 * n * sizeof(*buf), err, &req));
         return dt_transport_wait(x->t, req, x->o.limit_s, "times of ops", err);
     }
     for (int r = 1; r < x->ranks; r++) {
         for (uint32_t i = n = 0; i < p->n_ops; i++)
             n += on_rank(x, &p->ops[i], r);
-        DT_TRY(x->t->post_recv(x->t, r, TAG_TIMES, buf, 2 * n * sizeof(*buf), err, &req));
+        DT_TRY(x->t->post_recv(x->t, r, DT_EXEC_TAG_TIMES, buf, 2 * n * sizeof(*buf), err, &req));
         DT_TRY(dt_transport_wait(x->t, req, x->o.limit_s, "times of ops", err));
         for (uint32_t i = n = 0; i < p->n_ops; i++)
             if (on_rank(x, &p->ops[i], r))

@@ -9,8 +9,6 @@
 
 #include <string.h>
 
-enum { TAG_MASTER = (1 << 22) - 2, TAG_AVG = (1 << 22) - 3, TAG_AVG_SQ = (1 << 22) - 4 };
-
 struct own { /* of a part: memory that the executor does not have */
     bool stage, moments;
     struct dt_optimizer opt; /* all of it, when `moments` */
@@ -166,12 +164,12 @@ static enum dt_status give_part(struct dt_exec *x, int m, int v, struct dt_error
     if (!vs)
         return DT_OK;
     if (p->me == 0)
-        DT_TRY(send_now(x, TAG_MASTER, dt_stage_master(vs->stage), dt_stage_param_floats(vs->stage),
+        DT_TRY(send_now(x, DT_EXEC_TAG_MASTER, dt_stage_master(vs->stage), dt_stage_param_floats(vs->stage),
                         err));
     if (p->me > 0 && !vs->opt.sharded)
         return DT_OK;
-    DT_TRY(send_now(x, TAG_AVG, vs->opt.exp_avg, vs->opt.moments, err));
-    return send_now(x, TAG_AVG_SQ, vs->opt.exp_avg_sq, vs->opt.moments, err);
+    DT_TRY(send_now(x, DT_EXEC_TAG_AVG, vs->opt.exp_avg, vs->opt.moments, err));
+    return send_now(x, DT_EXEC_TAG_AVG_SQ, vs->opt.exp_avg_sq, vs->opt.moments, err);
 }
 
 /* Moments that member k of the peers keeps, as it keeps them. */
@@ -206,9 +204,9 @@ static enum dt_status take_moments(struct dt_exec *x, const struct dt_exec_part 
     enum dt_status st = like_peer(x, p, k, err, &o);
 
     if (st == DT_OK)
-        st = recv_now(x, from, TAG_AVG, o.exp_avg, o.moments, err);
+        st = recv_now(x, from, DT_EXEC_TAG_AVG, o.exp_avg, o.moments, err);
     if (st == DT_OK)
-        st = recv_now(x, from, TAG_AVG_SQ, o.exp_avg_sq, o.moments, err);
+        st = recv_now(x, from, DT_EXEC_TAG_AVG_SQ, o.exp_avg_sq, o.moments, err);
     if (st == DT_OK) {
         copy_segments(x, &o, o.exp_avg, p->exp_avg, true);
         copy_segments(x, &o, o.exp_avg_sq, p->exp_avg_sq, true);
@@ -227,7 +225,7 @@ static enum dt_status take_part(struct dt_exec *x, const struct dt_exec_part *p,
 
     for (int k = 0; (from = peer_rank(x, p->module, stage, k)) >= 0; k++) {
         if (from != x->rank && k == 0)
-            DT_TRY(recv_now(x, from, TAG_MASTER, dt_stage_master(p->stage),
+            DT_TRY(recv_now(x, from, DT_EXEC_TAG_MASTER, dt_stage_master(p->stage),
                             dt_stage_param_floats(p->stage), err));
         if (from != x->rank && (k == 0 || sharded))
             DT_TRY(take_moments(x, p, k, from, err));

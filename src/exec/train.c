@@ -6,6 +6,7 @@
 #include "core/shape.h"
 #include "exec/clock.h"
 #include "exec/train_log.h"
+#include "exec/world.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -90,7 +91,8 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     DT_TRY(dt_setup_gemm_peak(t->s, err, &t->sum.gemm_peak_flops));
     dt_setup_exec_options(t->s, &x);
     x.transport = t->o->transport;
-    x.clock_ahead_ns = t->o->clock_ahead_ns;
+    x.world = t->o->world;
+    x.clock_ahead_ns = t->o->world ? dt_world_clock(t->o->world, NULL) : 0;
     DT_TRY(dt_exec_new(&x, err, &t->x));
     DT_TRY(dt_exec_sum(t->x, &t->sum.gemm_peak_flops, 1, err));
     DT_TRY(init_or_resume(t, err));
@@ -145,17 +147,14 @@ static enum dt_status take_batch(struct train *t, struct dt_error *err)
 /* Ranks that would walk different programs wait for each other for ever. */
 static enum dt_status same_program(struct train *t, struct dt_error *err)
 {
-    uint64_t digest = dt_program_digest(t->sum.program);
-    double half[2] = {(double)(digest >> 32), (double)(digest & UINT32_MAX)}, sum[2];
-    double ranks = t->sum.ranks;
+    char digest[24];
+    struct dt_world_fact fact = {"program", digest};
 
-    memcpy(sum, half, sizeof(sum));
-    DT_TRY(dt_exec_sum(t->x, sum, 2, err));
-    if (sum[0] != ranks * half[0] || sum[1] != ranks * half[1])
-        return dt_error_set(err, DT_ERR_INPUT,
-                            "ranks have different programs: they read different jobs, data or "
-                            "profiles, or run different versions");
-    return DT_OK;
+    if (!t->o->world)
+        return DT_OK;
+    snprintf(digest, sizeof(digest), "%016llx",
+             (unsigned long long)dt_program_digest(t->sum.program));
+    return dt_world_agree(t->o->world, &fact, 1, err);
 }
 
 static enum dt_status make_program(struct train *t, struct dt_error *err)

@@ -20,10 +20,12 @@ struct dt_train_step { /* what is known after a step */
 };
 typedef void dt_train_fn(void *ctx, const struct dt_train_step *s);
 
+struct dt_world;
+
 struct dt_train_options {
     const struct dt_setup *setup;
     struct dt_transport *transport;    /* NULL = alone; else every rank calls with an equal setup */
-    int64_t clock_ahead_ns;            /* of this rank's clock before rank 0's */
+    struct dt_world *world;            /* of its ranks; NULL = nobody watches */
     bool from_scratch;                 /* do not go on from a checkpoint */
     const volatile sig_atomic_t *stop; /* not 0 on some rank: all save and stop after the same step;
                                           NULL = never */
