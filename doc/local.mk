@@ -2,6 +2,7 @@
 dist_doc_DATA += \
 	doc/calibration.md \
 	doc/checkpoints.md \
+	doc/cluster.md \
 	doc/data.md \
 	doc/dependencies.md \
 	doc/design.md \

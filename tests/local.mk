@@ -103,6 +103,7 @@ SHELL_TESTS = \
 	tests/test_eval.sh \
 	tests/test_golden.sh \
 	tests/test_hf.sh \
+	tests/test_hosts.sh \
 	tests/test_lists.sh \
 	tests/test_loop.sh \
 	tests/test_measured.sh \

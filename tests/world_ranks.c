@@ -6,6 +6,7 @@
  *   world_ranks end                  nothing happens: every rank agrees, does 20 ops, ends
  *   world_ranks facts RANK           rank RANK has another job than the others
  *   world_ranks kill|stop|exit|hang|error RANK   at its 7th op
+ *   world_ranks link                 times messages between rank 0 and the last
  *
  * Ops are sums over all ranks, so that the others wait for the one. */
 #include "exec/clock.h"
@@ -62,6 +63,40 @@ static void must(struct dt_transport *t, struct dt_world *w, enum dt_status st,
     t->abort(t, dt_status_exit_code(st));
 }
 
+/* Round trips of 8 bytes, the shortest; and 4 MiB there, a byte back. */
+static int time_link(struct dt_transport *t)
+{
+    enum { TRIPS = 20, LONG = 4 << 20 };
+    static char buf[LONG];
+    int last = t->size - 1, peer = t->rank == 0 ? last : 0;
+    double trip_s = 1e9, long_s = 0;
+    struct dt_error err = {0};
+    struct dt_req *r;
+
+    for (int k = 0; k <= TRIPS && (t->rank == 0 || t->rank == last); k++) {
+        size_t n = k < TRIPS ? 8 : LONG;
+        uint64_t begin = dt_clock_ns();
+
+        for (int turn = 0; turn < 2; turn++) {
+            bool send = (turn == 0) == (t->rank == 0);
+            size_t bytes = turn ? 1 : n;
+
+            must(t, NULL,
+                 send ? t->post_send(t, peer, k, buf, bytes, &err, &r)
+                      : t->post_recv(t, peer, k, buf, bytes, &err, &r),
+                 &err);
+            must(t, NULL, dt_transport_wait(t, r, 60, "the other host", &err), &err);
+        }
+        long_s = (double)(dt_clock_ns() - begin) * 1e-9;
+        if (k < TRIPS && long_s < trip_s)
+            trip_s = long_s;
+    }
+    if (t->rank == 0)
+        printf("link: round trip %.0f us, %.1f Mbit/s\n", trip_s * 1e6, LONG * 8e-6 / long_s);
+    t->close(t);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     struct dt_world_watch opt = {.describe = describe, .report = report};
@@ -79,6 +114,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "world_ranks: %s\n", err.message);
         return 1;
     }
+    if (strcmp(what, "link") == 0)
+        return time_link(t);
     if (strcmp(what, "facts") == 0 && t->rank == whom)
         facts[1].value = "fedcba9876543210";
     must(t, w, dt_world_open(t, facts, 2, &err, &w), &err);

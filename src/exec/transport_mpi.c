@@ -221,10 +221,20 @@ static enum dt_status said(int code, const char *call, struct dt_error *err)
     return dt_error_set(err, DT_ERR_PEER, "%s: %s", call, text);
 }
 
+/* Open MPI sends the go-ahead for one direction's bulk behind the bulk of the other when both share
+ * a TCP connection, so that an exchange runs one way at a time.  Measured with 4.1 on a link of 200
+ * Mbit/s each way: an all-reduce of 4 MiB among two takes 300 ms, with a second connection 178 ms
+ * (168 ms is what the link allows).  Other libraries do not know the variable. */
+static void two_connections(void)
+{
+    setenv("OMPI_MCA_btl_tcp_links", "2", 0);
+}
+
 static enum dt_status initialise(struct mpi *m, struct dt_error *err)
 {
     int already = 0, level = MPI_THREAD_SINGLE;
 
+    two_connections();
     MPI_Initialized(&already);
     if (already)
         MPI_Query_thread(&level);
