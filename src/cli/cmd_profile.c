@@ -3,6 +3,8 @@
  * disttrain profile: measured times, from this machine. */
 #include "cli/profile.h"
 
+#include <string.h>
+
 const struct dt_option dt_profile_options[] = {
     {"output", 'o', DT_OPT_STRING, "FILE", "the profile, .sql text or SQLite (default local.sql)"},
     {"device", 0, DT_OPT_STRING, "NAME", "device name in it (default: the cluster's device)"},
@@ -10,10 +12,13 @@ const struct dt_option dt_profile_options[] = {
     {"repeats", 0, DT_OPT_INT, "N", "of each measurement, at least (default 15)"},
     {"seconds", 0, DT_OPT_DOUBLE, "S",
      "longer for each module and size if time is left (default 1)"},
+    {"svg", 0, DT_OPT_STRING, "DIR", "fit: draw the residuals of every curve into this folder"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
 enum dt_status dt_cmd_profile(struct dt_cli *cli, struct dt_error *err)
 {
+    if (strcmp(cli->args[0], "fit") == 0)
+        return dt_profile_fit_command(cli, err);
     return dt_profile_job(cli, err);
 }

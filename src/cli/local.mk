@@ -13,6 +13,7 @@ disttrain_SOURCES = \
 	src/cli/cmd_loop.c \
 	src/cli/cmd_plan.c \
 	src/cli/cmd_profile.c \
+	src/cli/cmd_profile_fit.c \
 	src/cli/cmd_profile_job.c \
 	src/cli/cmd_reproduce.c \
 	src/cli/cmd_sample.c \

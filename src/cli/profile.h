@@ -9,4 +9,7 @@
 /* profile JOB [KEY=VALUE...]: args[0] is the job. */
 enum dt_status dt_profile_job(struct dt_cli *cli, struct dt_error *err);
 
+/* profile fit PROFILE: args[0] is "fit". */
+enum dt_status dt_profile_fit_command(struct dt_cli *cli, struct dt_error *err);
+
 #endif

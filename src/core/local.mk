@@ -29,6 +29,9 @@ libdtcore_a_SOURCES = \
 	src/core/cost.h \
 	src/core/cost_block.c \
 	src/core/cost_collective.c \
+	src/core/cost_curve.c \
+	src/core/cost_curve.h \
+	src/core/cost_curve_svg.c \
 	src/core/cost_internal.h \
 	src/core/cost_interp.c \
 	src/core/cost_kernel.c \
@@ -104,6 +107,8 @@ libdtcore_a_SOURCES = \
 	src/core/profile_local.c \
 	src/core/profile_local.h \
 	src/core/profile_schema.c \
+	src/core/profile_nccl_text.c \
+	src/core/profile_nccl_text.h \
 	src/core/profile_schema.h \
 	src/core/profile_table.c \
 	src/core/program.c \
@@ -146,6 +151,8 @@ libdtcore_a_SOURCES = \
 	src/core/status.h \
 	src/core/suggest.c \
 	src/core/timeline.c \
+	src/core/text.c \
+	src/core/text.h \
 	src/core/timeline.h \
 	src/core/timeline_summary.c \
 	src/core/timeline_svg.c \

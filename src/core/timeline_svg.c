@@ -1,36 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "core/timeline_svg.h"
 
-#include "core/mem.h"
+#include "core/text.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { MAX_LANES = 64, LEFT = 130, WIDTH = 1200, ROW = 18, GAP = 4, TOP = 46 };
-
-struct text {
-    char *s;
-    size_t len, cap;
-    bool failed;
-};
-
-static void put(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void put(struct text *t, const char *fmt, ...)
-{
-    char line[512];
-    va_list ap;
-    va_start(ap, fmt);
-    int n = vsnprintf(line, sizeof line, fmt, ap);
-    va_end(ap);
-    if (t->failed || n < 0 || (size_t)n >= sizeof line ||
-        dt_grow((void **)&t->s, &t->cap, t->len + (size_t)n + 1, 1) != 0) {
-        t->failed = true;
-        return;
-    }
-    memcpy(t->s + t->len, line, (size_t)n + 1);
-    t->len += (size_t)n;
-}
 
 /* Colour-blind safe (Okabe and Ito 2008). */
 static const char *colour(const struct dt_op *o)
@@ -53,16 +28,16 @@ static const char *colour(const struct dt_op *o)
     }
 }
 
-static void draw_lane(struct text *t, const struct dt_program *p, const struct dt_model *m,
+static void draw_lane(struct dt_text *t, const struct dt_program *p, const struct dt_model *m,
                       const struct dt_timeline *tl, int lane, int row)
 {
     const struct dt_lane *l = &p->lanes[lane];
     double scale = tl->makespan_ns > 0 ? (double)WIDTH / (double)tl->makespan_ns : 0;
     int y = TOP + row * (ROW + GAP);
-    put(t, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s stage %d</text>\n", LEFT - 8, y + 13,
-        m->modules[l->module].name, l->stage);
-    put(t, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"#f2f2f2\"/>\n", LEFT, y,
-        WIDTH, ROW);
+    dt_text_add(t, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s stage %d</text>\n", LEFT - 8,
+                y + 13, m->modules[l->module].name, l->stage);
+    dt_text_add(t, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"#f2f2f2\"/>\n", LEFT,
+                y, WIDTH, ROW);
     for (uint32_t i = l->first; i < l->first + l->n; i++) {
         const struct dt_op *o = &p->ops[i];
         const char *fill = colour(o);
@@ -71,17 +46,18 @@ static void draw_lane(struct text *t, const struct dt_program *p, const struct d
         bool coll = dt_op_resource((enum dt_op_kind)o->kind) == DT_RES_COLL;
         if (!fill || w < 0.02)
             continue;
-        put(t, "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\">", LEFT + x,
-            coll ? y + ROW - 4 : y, w, coll ? 4 : ROW, fill);
-        put(t, "<title>%s", dt_op_kind_names[o->kind]);
+        dt_text_add(t, "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\">",
+                    LEFT + x, coll ? y + ROW - 4 : y, w, coll ? 4 : ROW, fill);
+        dt_text_add(t, "<title>%s", dt_op_kind_names[o->kind]);
         if (o->mb != DT_NONE)
-            put(t, " microbatch %u", o->mb);
-        put(t, ", %.3f ms from %.3f ms</title></rect>\n",
-            (double)(tl->end_ns[i] - tl->begin_ns[i]) * 1e-6, (double)tl->begin_ns[i] * 1e-6);
+            dt_text_add(t, " microbatch %u", o->mb);
+        dt_text_add(t, ", %.3f ms from %.3f ms</title></rect>\n",
+                    (double)(tl->end_ns[i] - tl->begin_ns[i]) * 1e-6,
+                    (double)tl->begin_ns[i] * 1e-6);
     }
 }
 
-static void draw_axis(struct text *t, const struct dt_timeline *tl, int rows)
+static void draw_axis(struct dt_text *t, const struct dt_timeline *tl, int rows)
 {
     static const struct {
         const char *fill, *name;
@@ -93,35 +69,32 @@ static void draw_axis(struct text *t, const struct dt_timeline *tl, int rows)
     int bottom = TOP + rows * (ROW + GAP);
     int x = LEFT;
     for (int k = 0; k < 5; k++) {
-        put(t, "<rect x=\"%d\" y=\"14\" width=\"12\" height=\"12\" fill=\"%s\"/>", x, key[k].fill);
-        put(t, "<text x=\"%d\" y=\"24\">%s</text>\n", x + 17, key[k].name);
+        dt_text_add(t, "<rect x=\"%d\" y=\"14\" width=\"12\" height=\"12\" fill=\"%s\"/>", x,
+                    key[k].fill);
+        dt_text_add(t, "<text x=\"%d\" y=\"24\">%s</text>\n", x + 17, key[k].name);
         x += 40 + 7 * (int)strlen(key[k].name);
     }
     for (int k = 0; k <= 10; k++)
-        put(t, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%.4g s</text>\n",
-            LEFT + k * WIDTH / 10, bottom + 14, (double)tl->makespan_ns * 1e-9 * k / 10);
+        dt_text_add(t, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%.4g s</text>\n",
+                    LEFT + k * WIDTH / 10, bottom + 14, (double)tl->makespan_ns * 1e-9 * k / 10);
 }
 
 enum dt_status dt_timeline_svg(const struct dt_program *p, const struct dt_model *m,
                                const struct dt_timeline *t, struct dt_error *err, char **out)
 {
-    struct text s = {0};
+    struct dt_text s = {0};
     int lanes[MAX_LANES], n = 0;
     for (int k = 0; k < p->n_lanes && n < MAX_LANES; k++)
         if (p->lanes[k].replica == 0)
             lanes[n++] = k;
-    put(&s,
+    dt_text_add(
+        &s,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\""
         " font-size=\"11\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
         LEFT + WIDTH + 40, TOP + n * (ROW + GAP) + 24);
     for (int k = 0; k < n; k++)
         draw_lane(&s, p, m, t, lanes[k], k);
     draw_axis(&s, t, n);
-    put(&s, "</svg>\n");
-    if (s.failed) {
-        dt_free(s.s);
-        return dt_error_nomem(err, "timeline picture");
-    }
-    *out = s.s;
-    return DT_OK;
+    dt_text_add(&s, "</svg>\n");
+    return dt_text_finish(&s, err, out);
 }

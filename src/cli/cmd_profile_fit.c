@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * disttrain profile fit: two constants per curve of a profile, and pictures of what they miss. */
+#include "cli/profile.h"
+#include "cli/session.h"
+#include "cli/table.h"
+#include "core/cost_curve.h"
+#include "core/file.h"
+#include "core/mem.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* "all_reduce 8 GPUs, 8 in a node" */
+static char *curve_name(const struct dt_curve *c, char *buf, size_t size)
+{
+    if (c->family == DT_OP_SEND_RECV)
+        snprintf(buf, size, "%s %s", dt_op_family_names[c->family],
+                 c->gpus_per_node > 1 ? "inside a node" : "between nodes");
+    else if (c->gpus > 0)
+        snprintf(buf, size, "%s %lld GPUs, %lld a node", dt_op_family_names[c->family],
+                 (long long)c->gpus, (long long)c->gpus_per_node);
+    else
+        snprintf(buf, size, "%s %s", dt_op_family_names[c->family],
+                 dt_ptable_phase_names[c->phase]);
+    return buf;
+}
+
+/* rate is per ns: 1 = 1 G/s */
+static const char *rate_unit(const struct dt_curve *c)
+{
+    return c->flops                   ? "GFLOP/s"
+           : c->family == DT_OP_ADAMW ? "Gparameters/s"
+           : c->family == DT_OP_BLOCK ? "Gtokens/s"
+                                      : "GB/s";
+}
+
+static enum dt_status write_pictures(const struct dt_ptable *t, const struct dt_curves *c,
+                                     const char *dir, struct dt_error *err)
+{
+    if (mkdir(dir, 0777) != 0 && errno != EEXIST)
+        return dt_error_at(err, DT_ERR_IO, dir, 0, 0, "cannot make the folder: %s",
+                           strerror(errno));
+    for (int i = 0; i < c->n; i++) {
+        const struct dt_curve *k = &c->curve[i];
+        char path[4096], *text;
+        enum dt_status st;
+
+        snprintf(path, sizeof(path), "%s/%03d-%s-%s-%s.svg", dir, i + 1, t->devices[k->device],
+                 dt_op_family_names[k->family], dt_ptable_phase_names[k->phase]);
+        DT_TRY(dt_curve_svg(t, k, err, &text));
+        st = dt_file_write(path, text, strlen(text), err);
+        dt_free(text);
+        DT_TRY(st);
+    }
+    return DT_OK;
+}
+
+static void print_table(const struct dt_ptable *t, const struct dt_curves *c)
+{
+    static const char *const heads[] = {"device",  "type", "curve", "sizes",
+                                        "t0 [us]", "rate", "unit",  "median |error| [%]",
+                                        "p90 [%]"};
+    struct dt_table out;
+
+    dt_table_init(&out, 9, heads);
+    for (int i = 0; i < c->n; i++) {
+        const struct dt_curve *k = &c->curve[i];
+        char name[96];
+
+        dt_table_cell(&out, "%s", t->devices[k->device]);
+        dt_table_cell(&out, "%s", t->dtypes[k->dtype]);
+        dt_table_cell(&out, "%s", curve_name(k, name, sizeof(name)));
+        dt_table_cell(&out, "%d", k->n);
+        dt_table_cell(&out, "%.2f", k->t0_ns * 1e-3);
+        dt_table_cell(&out, isfinite(k->rate) ? "%.4g" : "-", k->rate);
+        dt_table_cell(&out, "%s", rate_unit(k));
+        dt_table_cell(&out, "%.1f", 100 * k->median_error);
+        dt_table_cell(&out, "%.1f", 100 * k->p90_error);
+    }
+    dt_table_print(&out, stdout);
+    printf("\ntime = t0 + x / rate; x: bytes on the bus, flop, bytes moved, by the unit of the "
+           "rate\n");
+}
+
+static enum dt_status print_json(const struct dt_ptable *t, const struct dt_curves *c,
+                                 struct dt_error *err)
+{
+    struct dt_json j;
+
+    dt_json_init(&j, true);
+    dt_json_begin_object(&j);
+    dt_json_key(&j, "curves");
+    dt_json_begin_array(&j);
+    for (int i = 0; i < c->n; i++) {
+        const struct dt_curve *k = &c->curve[i];
+
+        dt_json_begin_object(&j);
+        dt_json_kv_string(&j, "device", t->devices[k->device]);
+        dt_json_kv_string(&j, "dtype", t->dtypes[k->dtype]);
+        dt_json_kv_string(&j, "op", dt_op_family_names[k->family]);
+        dt_json_kv_string(&j, "phase", dt_ptable_phase_names[k->phase]);
+        dt_json_kv_int(&j, "gpus", k->gpus);
+        dt_json_kv_int(&j, "gpus_per_node", k->gpus_per_node);
+        dt_json_kv_int(&j, "sizes", k->n);
+        dt_json_kv_double(&j, "t0_s", k->t0_ns * 1e-9);
+        dt_json_kv_double(&j, "rate_per_s", isfinite(k->rate) ? k->rate * 1e9 : 0);
+        dt_json_kv_string(&j, "unit", rate_unit(k) + 1);
+        dt_json_kv_double(&j, "median_error", k->median_error);
+        dt_json_kv_double(&j, "p90_error", k->p90_error);
+        dt_json_end_object(&j);
+    }
+    dt_json_end_array(&j);
+    dt_json_end_object(&j);
+    return dt_json_emit(&j, err);
+}
+
+enum dt_status dt_profile_fit_command(struct dt_cli *cli, struct dt_error *err)
+{
+    const char *dir = dt_cli_string(cli, "svg", NULL);
+    char found[4096];
+    const char *path;
+    struct dt_ptable t = {0};
+    struct dt_curves c = {0};
+    enum dt_status st;
+
+    if (cli->n_args != 2)
+        return dt_error_set(err, DT_ERR_USAGE,
+                            "profile fit takes one profile: a name of a shipped "
+                            "one (a100), or a .sql or .db file");
+    path = cli->args[1];
+    DT_TRY(dt_file_find("profiles", path, ".sql", err, found, sizeof(found)));
+    DT_TRY(dt_ptable_read(found, err, &t));
+    st = dt_curves_fit(&t, err, &c);
+    if (st == DT_OK && c.n == 0)
+        st = dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
+                         "no op has %d sizes, the least that a curve is fitted to",
+                         DT_CURVE_POINTS_MIN);
+    if (st == DT_OK && dir)
+        st = write_pictures(&t, &c, dir, err);
+    if (st == DT_OK && cli->json)
+        st = print_json(&t, &c, err);
+    else if (st == DT_OK)
+        print_table(&t, &c);
+    dt_curves_free(&c);
+    dt_ptable_free(&t);
+    return st;
+}
