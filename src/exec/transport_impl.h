@@ -103,7 +103,8 @@ struct dt_transport_base {
     pthread_mutex_t lock; /* the lists below, and the pairs */
     struct dt_req *colls; /* under way */
     struct dt_req *free, *all;
-    uint64_t *pairs; /* [size] comms made so far that this rank and rank k share */
+    _Atomic(struct dt_req *) spare; /* a free one that costs no lock */
+    uint64_t *pairs;                /* [size] comms made so far that this rank and rank k share */
     atomic_int n_colls;
 };
 

@@ -123,13 +123,12 @@ static enum dt_status test_piece(struct dt_transport *t, struct dt_xfer *x, int 
     size_t at = (size_t)x->next * x->piece, left = x->bytes - at;
     size_t expected = left < x->piece ? left : x->piece;
     MPI_Status status;
-    MPI_Count got = -1;
-    int code;
+    int code, got = -1;
 
     pthread_mutex_lock(&m->lock);
     code = MPI_Test(&x->req[x->next], flag, &status);
     if (!x->send && (code != MPI_SUCCESS || *flag))
-        MPI_Get_elements_x(&status, MPI_BYTE, &got);
+        MPI_Get_count(&status, MPI_BYTE, &got);
     pthread_mutex_unlock(&m->lock);
     if (code == MPI_SUCCESS && (!*flag || x->send || (size_t)got == expected))
         return DT_OK;

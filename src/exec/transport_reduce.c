@@ -12,9 +12,12 @@
 #include "exec/transport_impl.h"
 
 enum {
-    /* All-reduce, bytes.  Below, one round of the whole vector: measured on shared memory, the
+    /* All-reduce, bytes.  Up to here one round of the whole vector: measured on shared memory, the
      * second round of messages costs more than the other half of the bytes. */
     SHORT = 16 << 10,
+    /* Except where halves (of two members) go at once and the whole does not: Open MPI's shared
+     * memory sends up to 4,096 bytes with its header without asking the receiver first. */
+    AT_ONCE = 4000,
     /* A chunk, per member: long enough that waiting for one another at its end does not count.
      * Measured on 2 ranks with busy neighbours, 16 to 64 MiB: 256 KiB take twice as long. */
     CHUNK_MAX = 1 << 20,
@@ -25,6 +28,11 @@ enum {
 static size_t lesser(size_t a, size_t b)
 {
     return a < b ? a : b;
+}
+
+static bool in_one_round(size_t bytes, int members)
+{
+    return bytes <= AT_ONCE || (bytes <= SHORT && bytes / (size_t)members > AT_ONCE);
 }
 
 static size_t chunk_bytes(int members)
@@ -229,7 +237,7 @@ enum dt_status dt_coll_all_reduce(struct dt_comm *c, enum dt_reduce_type type, v
                                   struct dt_error *err, struct dt_req **out)
 {
     size_t e = dt_reduce_bytes(type);
-    bool brief = n * e <= SHORT;
+    bool brief = in_one_round(n * e, c->n);
     struct dt_req *r;
     int strands;
 

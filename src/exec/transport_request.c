@@ -19,16 +19,37 @@ static struct dt_xfer *xfer_of(const struct dt_req *r, int strand, int i)
 
 /* ---- from the pool and back ---- */
 
-enum dt_status dt_req_new(struct dt_transport *t, struct dt_error *err, struct dt_req **out)
+/* The one at hand, or one of the list. */
+static struct dt_req *take_free(struct dt_transport_base *b)
 {
-    struct dt_transport_base *b = dt_transport_base(t);
-    struct dt_req *r;
+    struct dt_req *r = atomic_exchange_explicit(&b->spare, NULL, memory_order_acquire);
 
+    if (r)
+        return r;
     pthread_mutex_lock(&b->lock);
     r = b->free;
     if (r)
         b->free = r->next;
     pthread_mutex_unlock(&b->lock);
+    return r;
+}
+
+static void put_free(struct dt_transport_base *b, struct dt_req *r)
+{
+    r = atomic_exchange_explicit(&b->spare, r, memory_order_acq_rel);
+    if (!r)
+        return;
+    pthread_mutex_lock(&b->lock);
+    r->next = b->free;
+    b->free = r;
+    pthread_mutex_unlock(&b->lock);
+}
+
+enum dt_status dt_req_new(struct dt_transport *t, struct dt_error *err, struct dt_req **out)
+{
+    struct dt_transport_base *b = dt_transport_base(t);
+    struct dt_req *r = take_free(b);
+
     if (!r) {
         r = dt_calloc(1, sizeof(*r));
         if (!r)
@@ -40,8 +61,6 @@ enum dt_status dt_req_new(struct dt_transport *t, struct dt_error *err, struct d
         b->all = r;
         pthread_mutex_unlock(&b->lock);
     }
-    /* busy until it is given out */
-    atomic_flag_test_and_set_explicit(&r->busy, memory_order_acquire);
     r->next = r->prev = NULL;
     r->live = true;
     r->failed = DT_OK;
@@ -80,19 +99,14 @@ static void unlink_coll(struct dt_transport_base *b, struct dt_req *r)
     pthread_mutex_unlock(&b->lock);
 }
 
-/* `busy` is held: nobody else looks at it once it is out of the list. */
+/* `busy` is held where it is a collective: nobody else looks at it once it is out of the list. */
 void dt_req_release(struct dt_req *r)
 {
-    struct dt_transport_base *b = dt_transport_base(r->t);
-
-    unlink_coll(b, r);
+    unlink_coll(dt_transport_base(r->t), r);
     drop_transfers(r);
     r->live = false;
     atomic_flag_clear_explicit(&r->busy, memory_order_release);
-    pthread_mutex_lock(&b->lock);
-    r->next = b->free;
-    b->free = r;
-    pthread_mutex_unlock(&b->lock);
+    put_free(dt_transport_base(r->t), r);
 }
 
 enum dt_status dt_req_room(struct dt_req *r, int n_strands, int max_xfers, size_t scratch_strand,
@@ -170,10 +184,6 @@ static void step_strand(struct dt_req *r, int i)
                 return;
         }
         s->first = s->n = 0;
-        if (!r->coll) {
-            s->over = true;
-            return;
-        }
         if (s->round >= 0)
             r->coll->end(r, s, i);
         s->round++;
@@ -197,7 +207,7 @@ static void step_another(struct dt_transport_base *b, const struct dt_req *but)
 {
     struct dt_req *r, *last;
 
-    if (atomic_load_explicit(&b->n_colls, memory_order_relaxed) < (but->coll ? 2 : 1))
+    if (atomic_load_explicit(&b->n_colls, memory_order_relaxed) < (but ? 2 : 1))
         return;
     pthread_mutex_lock(&b->lock);
     r = b->colls;
@@ -220,29 +230,50 @@ static void step_another(struct dt_transport_base *b, const struct dt_req *but)
     }
 }
 
+/* One transfer: nobody but its owner steps it. */
+static enum dt_status test_transfer(struct dt_transport *t, struct dt_req *r, bool *done,
+                                    struct dt_error *err)
+{
+    struct dt_strand *s = &r->strand[0];
+    enum dt_status st = dt_transport_base(t)->wire->step(t, xfer_of(r, 0, 0), done, err);
+
+    if (st || *done) {
+        s->first = s->n; /* nothing to drop */
+        dt_req_release(r);
+    }
+    return st;
+}
+
+static enum dt_status test_coll(struct dt_req *r, bool *done, struct dt_error *err)
+{
+    bool over;
+    enum dt_status st;
+
+    if (atomic_flag_test_and_set_explicit(&r->busy, memory_order_acquire))
+        return DT_OK; /* somebody else is at it */
+    over = !r->failed && step(r);
+    st = r->failed;
+    if (st && err)
+        *err = r->error;
+    if (st || over)
+        dt_req_release(r);
+    else
+        atomic_flag_clear_explicit(&r->busy, memory_order_release);
+    *done = !st && over;
+    return st;
+}
+
 static enum dt_status test(struct dt_transport *t, struct dt_req *r, bool *done,
                            struct dt_error *err)
 {
-    struct dt_transport_base *b = dt_transport_base(t);
-    bool over = false;
+    const struct dt_req *but = r->coll ? r : NULL;
+    enum dt_status st;
 
     *done = false;
-    if (!atomic_flag_test_and_set_explicit(&r->busy, memory_order_acquire)) {
-        enum dt_status st;
-
-        over = !r->failed && step(r);
-        st = r->failed;
-        if (st && err)
-            *err = r->error;
-        if (st || over) {
-            dt_req_release(r);
-            *done = st == DT_OK;
-            return st;
-        }
-        atomic_flag_clear_explicit(&r->busy, memory_order_release);
-    }
-    step_another(b, r);
-    return DT_OK;
+    st = r->coll ? test_coll(r, done, err) : test_transfer(t, r, done, err);
+    if (st == DT_OK && !*done)
+        step_another(dt_transport_base(t), but);
+    return st;
 }
 
 enum dt_status dt_req_start(struct dt_req *r, struct dt_error *err, struct dt_req **out)
@@ -250,6 +281,7 @@ enum dt_status dt_req_start(struct dt_req *r, struct dt_error *err, struct dt_re
     struct dt_transport_base *b = dt_transport_base(r->t);
     enum dt_status st;
 
+    atomic_flag_test_and_set_explicit(&r->busy, memory_order_acquire);
     for (int i = 0; i < r->n_strands; i++)
         r->strand[i].round = -1;
     step(r); /* begins the first rounds */
@@ -300,7 +332,6 @@ static enum dt_status post(struct dt_transport *t, bool send, int peer, int tag,
         return st;
     }
     r->strand[0].n = 1;
-    atomic_flag_clear_explicit(&r->busy, memory_order_release);
     *out = r;
     return DT_OK;
 }

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { TURNS = 15 };
+enum { TURNS = 25 };
 
 static struct dt_transport *t;
 static struct dt_comm *comm;
