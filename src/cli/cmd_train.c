@@ -100,6 +100,16 @@ static enum dt_status summary_json(const struct dt_setup *setup, const struct dt
     dt_json_kv_double(&j, "share_waited", s->share_waited);
     dt_json_kv_int(&j, "ranks", s->ranks);
     dt_json_kv_int(&j, "memory_max_bytes", s->memory_max_bytes);
+    dt_json_key(&j, "memory");
+    dt_json_begin_array(&j);
+    for (int r = 0; s->memory && r < s->ranks; r++) {
+        dt_json_begin_object(&j);
+        dt_json_kv_int(&j, "rank", r);
+        dt_json_kv_int(&j, "allocated_bytes", s->memory[r].allocated_bytes);
+        dt_json_kv_int(&j, "predicted_bytes", s->memory[r].predicted_bytes);
+        dt_json_end_object(&j);
+    }
+    dt_json_end_array(&j);
     dt_json_kv_double(&j, "train_s", s->train_s);
     dt_json_kv_int(&j, "tokens", s->tokens);
     dt_json_kv_int(&j, "samples", s->samples);
@@ -120,7 +130,7 @@ static enum dt_status summary_json(const struct dt_setup *setup, const struct dt
 static void print_summary(const struct dt_setup *setup, const struct dt_train_summary *s)
 {
     const struct dt_train_step *last = &s->last;
-    char a[32], b[32];
+    char a[32], b[32], name[32];
 
     snprintf(a, sizeof a, s->ranks > 1 ? "%d ranks of " : "", s->ranks);
     printf("%s on %s (%s, %s%d thread%s, %s), %lld samples of %d tokens per step\n",
@@ -148,9 +158,12 @@ static void print_summary(const struct dt_setup *setup, const struct dt_train_su
     if (s->ranks > 1)
         printf("waiting          %10.1f %%   of the iterations, for other ranks\n",
                100 * s->share_waited);
-    printf("memory           %10s   at most on %s\n",
-           dt_format_bytes((double)s->memory_max_bytes, b, sizeof b),
-           s->ranks > 1 ? "one rank" : "the device");
+    for (int r = 0; s->memory && r < s->ranks; r++) {
+        snprintf(name, sizeof name, s->ranks > 1 ? "memory of rank %d" : "memory", r);
+        printf("%-16s %10s   at most (predicted %s)\n", name,
+               dt_format_bytes((double)s->memory[r].allocated_bytes, a, sizeof a),
+               dt_format_bytes((double)s->memory[r].predicted_bytes, b, sizeof b));
+    }
     if (dt_data_bad_total(&s->data) > 0)
         printf("bad data         %10lld samples passed over\n",
                (long long)dt_data_bad_total(&s->data));

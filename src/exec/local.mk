@@ -111,6 +111,8 @@ libdtexec_a_SOURCES = \
 	src/exec/train.h \
 	src/exec/train_log.c \
 	src/exec/train_log.h \
+	src/exec/train_memory.c \
+	src/exec/train_memory.h \
 	src/exec/transport.c \
 	src/exec/transport.h \
 	src/exec/transport_coll.c \

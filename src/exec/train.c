@@ -6,6 +6,7 @@
 #include "core/shape.h"
 #include "exec/clock.h"
 #include "exec/train_log.h"
+#include "exec/train_memory.h"
 #include "exec/world.h"
 
 #include <stdio.h>
@@ -25,6 +26,8 @@ struct train {
     bool first; /* rank 0 prints and writes */
     bool stop;  /* some rank was told to */
     double compute_s, waited_s, step_s, model_flops;
+    int64_t memory_bytes; /* at most after a step: what a step makes it keeps, and what came before
+                             training (the measurement of the peak) is gone */
     struct dt_train_summary sum;
 };
 
@@ -181,7 +184,10 @@ static void account(struct train *t, struct dt_train_step *s)
 {
     double flops[DT_MAX_MODULES], hardware, sum = 0, both = s->step_s + s->data_s;
     struct dt_data_report report;
+    int64_t now, max;
 
+    dt_exec_memory(t->x, &now, &max);
+    t->memory_bytes = now > t->memory_bytes ? now : t->memory_bytes;
     dt_report_flops(&t->s->plan, t->s->job->model, t->sum.assignment, flops, &hardware);
     for (int m = 0; m < t->s->plan.n_modules; m++)
         sum += flops[m];
@@ -285,18 +291,29 @@ static enum dt_status loop(struct train *t, struct dt_error *err)
     return save(t, err);
 }
 
-/* The largest of what ranks have, each in its own place of a sum. */
-static enum dt_status largest(struct train *t, int64_t *v, struct dt_error *err)
+/* What each rank has, each in its own place of a sum. */
+static enum dt_status read_memory(struct train *t, struct dt_error *err)
 {
-    double *of = dt_calloc((size_t)t->sum.ranks, sizeof(*of));
+    size_t n = (size_t)t->sum.ranks;
+    double *of = dt_calloc(n, sizeof(*of));
     enum dt_status st;
 
     if (!of)
         return dt_error_nomem(err, "ranks");
-    of[t->o->transport ? t->o->transport->rank : 0] = (double)*v;
-    st = dt_exec_sum(t->x, of, (size_t)t->sum.ranks, err);
-    for (int r = 0; st == DT_OK && r < t->sum.ranks; r++)
-        *v = (int64_t)of[r] > *v ? (int64_t)of[r] : *v;
+    of[t->o->transport ? t->o->transport->rank : 0] = (double)t->memory_bytes;
+    st = dt_exec_sum(t->x, of, n, err);
+    for (size_t r = 0; r < n; r++)
+        t->sum.memory_max_bytes =
+            (int64_t)of[r] > t->sum.memory_max_bytes ? (int64_t)of[r] : t->sum.memory_max_bytes;
+    if (st == DT_OK && t->sum.program) {
+        t->sum.memory = dt_calloc(n, sizeof(*t->sum.memory));
+        st = t->sum.memory
+                 ? dt_train_predict_memory(t->sum.program, t->s->job->model, &t->s->job->cluster,
+                                           t->sum.ranks, err, t->sum.memory)
+                 : dt_error_nomem(err, "ranks");
+    }
+    for (size_t r = 0; st == DT_OK && t->sum.memory && r < n; r++)
+        t->sum.memory[r].allocated_bytes = (int64_t)of[r];
     dt_free(of);
     return st;
 }
@@ -304,7 +321,6 @@ static enum dt_status largest(struct train *t, int64_t *v, struct dt_error *err)
 static enum dt_status finish(struct train *t, struct dt_error *err)
 {
     double steps = (double)(t->state.step - t->sum.first_step);
-    int64_t now;
 
     t->sum.last_step = t->state.step;
     t->sum.train_s = t->state.train_s;
@@ -314,9 +330,8 @@ static enum dt_status finish(struct train *t, struct dt_error *err)
     t->sum.mfu = t->step_s > 0 ? t->model_flops / t->step_s / t->sum.gemm_peak_flops : 0;
     t->sum.share_outside = t->step_s > 0 ? 1 - t->compute_s / t->step_s : 0;
     t->sum.share_waited = t->step_s > 0 ? t->waited_s / t->step_s : 0;
-    dt_exec_memory(t->x, &now, &t->sum.memory_max_bytes);
     dt_loader_report(t->loader, &t->sum.data);
-    DT_TRY(largest(t, &t->sum.memory_max_bytes, err));
+    DT_TRY(read_memory(t, err));
     return t->sum.program ? dt_exec_timeline(t->x, t->sum.program, err, &t->sum.timeline) : DT_OK;
 }
 
@@ -350,6 +365,8 @@ void dt_train_summary_free(struct dt_train_summary *s)
     dt_program_free(s->program);
     dt_assign_free(s->assignment);
     dt_timeline_free(&s->timeline);
+    dt_free(s->memory);
+    s->memory = NULL;
     s->program = NULL;
     s->assignment = NULL;
 }

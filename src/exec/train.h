@@ -33,6 +33,11 @@ struct dt_train_options {
     void *ctx;
 };
 
+struct dt_rank_memory {
+    int64_t allocated_bytes; /* at most, on its device */
+    int64_t predicted_bytes; /* by the memory model, of its lanes */
+};
+
 struct dt_train_summary {
     int64_t first_step, last_step; /* done by this process: first_step + 1 .. last_step */
     bool resumed, stopped;
@@ -44,8 +49,9 @@ struct dt_train_summary {
     double share_outside; /* of the time of this process's iterations between compute ops */
     double share_waited;  /* of the same: waiting for other ranks */
     int ranks;
-    int64_t memory_max_bytes;   /* of the rank that took most */
-    struct dt_init_report init; /* when weights were read */
+    int64_t memory_max_bytes;      /* of the rank that took most */
+    struct dt_rank_memory *memory; /* [ranks]; NULL when no step was done */
+    struct dt_init_report init;    /* when weights were read */
     struct dt_data_report data;
     /* The last iteration, for the runs file (the timeline on rank 0 only); dt_train_summary_free.
      */
