@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 dist_man_MANS += \
 	man/disttrain-accuracy.1 \
+	man/disttrain-compare.1 \
 	man/disttrain-completion.1 \
 	man/disttrain-data.1 \
 	man/disttrain-db.1 \

@@ -107,6 +107,7 @@ SHELL_TESTS = \
 	tests/test_hosts.sh \
 	tests/test_lists.sh \
 	tests/test_loop.sh \
+	tests/test_compare.sh \
 	tests/test_measured.sh \
 	tests/test_modules_torch.sh \
 	tests/test_mpi.sh \

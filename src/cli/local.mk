@@ -7,6 +7,7 @@ disttrain_SOURCES = \
 	src/cli/calm.c \
 	src/cli/cli.h \
 	src/cli/cmd_accuracy.c \
+	src/cli/cmd_compare.c \
 	src/cli/cmd_data.c \
 	src/cli/cmd_db.c \
 	src/cli/cmd_eval.c \

@@ -25,6 +25,8 @@ libdtcore_a_SOURCES = \
 	src/core/boundary.h \
 	src/core/cluster.c \
 	src/core/cluster.h \
+	src/core/compare.c \
+	src/core/compare.h \
 	src/core/cost.c \
 	src/core/cost.h \
 	src/core/cost_block.c \

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * disttrain compare: two runs side by side, worst differences first. */
+#include "cli/session.h"
+#include "cli/table.h"
+#include "core/compare.h"
+#include "core/mem.h"
+#include "core/number.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct dt_option dt_compare_options[] = {
+    {"tolerance", 't', DT_OPT_LIST, "NAME=PERCENT",
+     "fail (exit status 4) when a line differs by more, such as iteration_s=5%"},
+    {"top", 0, DT_OPT_INT, "N", "lines to print (default 20; 0 = all)"},
+    {"runs", 0, DT_OPT_STRING, "FILE",
+     "where runs without a file name are (default $DISTTRAIN_RUNS or ./disttrain-runs.db)"},
+    {NULL, 0, DT_OPT_FLAG, NULL, NULL},
+};
+
+static double relative(const struct dt_compare_line *l)
+{
+    return l->a_s > 0 ? l->b_s / l->a_s - 1 : l->b_s > 0 ? INFINITY : 0;
+}
+
+/* ---- tolerances ---- */
+
+static enum dt_status check(const struct dt_compare *c, const char *text, struct dt_error *err)
+{
+    const char *eq = strrchr(text, '=');
+    const struct dt_compare_line *l;
+    char name[96], number[32];
+    double percent;
+    size_t n;
+
+    if (!eq || (size_t)(eq - text) >= sizeof(name) || strlen(eq + 1) >= sizeof(number))
+        return dt_error_set(err, DT_ERR_USAGE,
+                            "--tolerance: '%s' is not NAME=PERCENT, such as iteration_s=5%%", text);
+    snprintf(name, sizeof(name), "%.*s", (int)(eq - text), text);
+    snprintf(number, sizeof(number), "%s", eq + 1);
+    n = strlen(number);
+    if (n > 0 && number[n - 1] == '%')
+        number[n - 1] = '\0';
+    if (!dt_number_double(number, &percent) || !(percent >= 0))
+        return dt_error_set(err, DT_ERR_USAGE, "--tolerance: '%s' is not a percentage of 0 or more",
+                            eq + 1);
+    l = dt_compare_find(c, name);
+    if (!l)
+        return dt_error_set(err, DT_ERR_USAGE,
+                            "--tolerance: these runs have no line '%s'; see the first column",
+                            name);
+    if (fabs(relative(l)) <= percent / 100)
+        return DT_OK;
+    return dt_error_set(err, DT_ERR_TOLERANCE, "%s differs by %+.2f %%, more than %g %%", name,
+                        100 * relative(l), percent);
+}
+
+/* ---- results ---- */
+
+static int worst_first(const void *a, const void *b)
+{
+    const struct dt_compare_line *x = a, *y = b;
+    double dx = fabs(x->b_s - x->a_s), dy = fabs(y->b_s - y->a_s);
+
+    return dx != dy ? (dx < dy ? 1 : -1) : strcmp(x->name, y->name);
+}
+
+static void print_head(const char *what, const struct dt_run_head *h)
+{
+    printf("%s  run %lld, %s %s, %s, %lld ops\n", what, (long long)h->id, h->kind, h->started,
+           h->job, (long long)h->n_ops);
+}
+
+static void print_table(const struct dt_compare *c, int top)
+{
+    static const char *const heads[] = {"what",       "ops", "a [ms]",           "b [ms]",
+                                        "b - a [ms]", "[%]", "median of ops [%]"};
+    struct dt_table t;
+
+    print_head("a", &c->a);
+    print_head("b", &c->b);
+    printf("%lld ops joined, %lld only in a, %lld only in b\n\n", (long long)c->joined,
+           (long long)c->only_a, (long long)c->only_b);
+    dt_table_init(&t, 7, heads);
+    for (int i = 0; i < c->n && (top == 0 || i <= top); i++) {
+        const struct dt_compare_line *l = &c->line[i];
+
+        dt_table_cell(&t, "%s", l->name);
+        dt_table_cell(&t, "%lld", (long long)l->n);
+        dt_table_cell(&t, "%.3f", 1e3 * l->a_s);
+        dt_table_cell(&t, "%.3f", 1e3 * l->b_s);
+        dt_table_cell(&t, "%+.3f", 1e3 * (l->b_s - l->a_s));
+        dt_table_cell(&t, isfinite(relative(l)) ? "%+.1f" : "-", 100 * relative(l));
+        dt_table_cell(&t, "%+.1f", 100 * l->median);
+    }
+    dt_table_print(&t, stdout);
+    printf("\ncompute ops: median |error| %.1f %%, bias %+.1f %%\n", 100 * c->median_abs_error,
+           100 * c->bias);
+}
+
+static void json_head(struct dt_json *j, const char *key, const struct dt_run_head *h)
+{
+    dt_json_key(j, key);
+    dt_json_begin_object(j);
+    dt_json_kv_int(j, "run", h->id);
+    dt_json_kv_string(j, "kind", h->kind);
+    dt_json_kv_string(j, "job", h->job);
+    dt_json_kv_string(j, "started", h->started);
+    dt_json_kv_string(j, "version", h->version);
+    dt_json_kv_int(j, "ops", h->n_ops);
+    dt_json_end_object(j);
+}
+
+static enum dt_status print_json(const struct dt_compare *c, struct dt_error *err)
+{
+    struct dt_json j;
+
+    dt_json_init(&j, true);
+    dt_json_begin_object(&j);
+    json_head(&j, "a", &c->a);
+    json_head(&j, "b", &c->b);
+    dt_json_kv_int(&j, "joined", c->joined);
+    dt_json_kv_int(&j, "only_a", c->only_a);
+    dt_json_kv_int(&j, "only_b", c->only_b);
+    dt_json_kv_double(&j, "median_abs_error", c->median_abs_error);
+    dt_json_kv_double(&j, "bias", c->bias);
+    dt_json_key(&j, "lines");
+    dt_json_begin_array(&j);
+    for (int i = 0; i < c->n; i++) {
+        const struct dt_compare_line *l = &c->line[i];
+
+        dt_json_begin_object(&j);
+        dt_json_kv_string(&j, "name", l->name);
+        dt_json_kv_int(&j, "ops", l->n);
+        dt_json_kv_double(&j, "a_s", l->a_s);
+        dt_json_kv_double(&j, "b_s", l->b_s);
+        dt_json_kv_double(&j, "difference_s", l->b_s - l->a_s);
+        dt_json_kv_double(&j, "relative", isfinite(relative(l)) ? relative(l) : 0);
+        dt_json_kv_double(&j, "median", l->median);
+        dt_json_end_object(&j);
+    }
+    dt_json_end_array(&j);
+    dt_json_end_object(&j);
+    return dt_json_emit(&j, err);
+}
+
+enum dt_status dt_cmd_compare(struct dt_cli *cli, struct dt_error *err)
+{
+    const char *file = dt_cli_string(cli, "runs", getenv("DISTTRAIN_RUNS"));
+    struct dt_run_ref a, b;
+    struct dt_compare c;
+    enum dt_status st = DT_OK;
+    int64_t top;
+
+    file = file && *file ? file : "disttrain-runs.db";
+    DT_TRY(dt_cli_int(cli, "top", 0, 1 << 20, 20, &top, err));
+    DT_TRY(dt_run_find(cli->args[0], file, err, &a));
+    DT_TRY(dt_run_find(cli->args[1], file, err, &b));
+    DT_TRY(dt_compare_runs(&a, &b, err, &c));
+    if (c.n > 1)
+        qsort(c.line + 1, (size_t)c.n - 1, sizeof(*c.line), worst_first);
+    if (cli->json)
+        st = print_json(&c, err);
+    else
+        print_table(&c, (int)top);
+    for (int i = 0; i < cli->n_list && st == DT_OK; i++)
+        st = check(&c, cli->list[i], err);
+    dt_compare_free(&c);
+    return st;
+}

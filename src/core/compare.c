@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "core/compare.h"
+
+#include "core/mem.h"
+#include "core/number.h"
+
+#include <math.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct compare {
+    sqlite3 *db; /* a's file; b's is attached as "other" */
+    const char *path;
+    struct dt_compare *out;
+    double *ratio;
+    size_t n_ratio, cap_ratio;
+};
+
+static enum dt_status failed(const struct compare *c, struct dt_error *err)
+{
+    return dt_error_at(err, DT_ERR_DB, c->path, 0, 0, "runs file: %s",
+                       c->db ? sqlite3_errmsg(c->db) : "out of memory");
+}
+
+/* ---- which run ---- */
+
+static enum dt_status open_file(const char *path, struct dt_error *err, sqlite3 **out)
+{
+    struct compare c = {.path = path};
+    enum dt_status st;
+
+    if (sqlite3_open_v2(path, &c.db, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK &&
+        sqlite3_exec(c.db, "SELECT id, kind, makespan_ns FROM run LIMIT 1", NULL, NULL, NULL) ==
+            SQLITE_OK) {
+        *out = c.db;
+        return DT_OK;
+    }
+    st = failed(&c, err);
+    sqlite3_close(c.db);
+    return st;
+}
+
+static enum dt_status last_run(const char *path, int64_t back, struct dt_error *err, int64_t *id)
+{
+    sqlite3_stmt *s = NULL;
+    sqlite3 *db;
+    int rc;
+
+    DT_TRY(open_file(path, err, &db));
+    rc = sqlite3_prepare_v2(db, "SELECT id FROM run ORDER BY id DESC LIMIT 1 OFFSET ?", -1, &s,
+                            NULL);
+    if (rc == SQLITE_OK) {
+        sqlite3_bind_int64(s, 1, back);
+        rc = sqlite3_step(s);
+        *id = sqlite3_column_int64(s, 0);
+    }
+    sqlite3_finalize(s);
+    sqlite3_close(db);
+    if (rc != SQLITE_ROW)
+        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "has no %lld runs", (long long)back + 1);
+    return DT_OK;
+}
+
+enum dt_status dt_run_find(const char *text, const char *file, struct dt_error *err,
+                           struct dt_run_ref *out)
+{
+    const char *colon = strrchr(text, ':'), *id = colon ? colon + 1 : text;
+    int64_t back = 0;
+
+    if (snprintf(out->file, sizeof(out->file), "%.*s", (int)(colon ? colon - text : 1000),
+                 colon ? text : file) >= (int)sizeof(out->file))
+        return dt_error_set(err, DT_ERR_USAGE, "file name too long: %s", text);
+    if (strncmp(id, "last", 4) == 0 &&
+        (id[4] == '\0' || (id[4] == '-' && dt_number_int(id + 5, &back) && back >= 0)))
+        return last_run(out->file, back, err, &out->id);
+    if (!dt_number_int(id, &out->id) || out->id < 1)
+        return dt_error_set(
+            err, DT_ERR_USAGE,
+            "'%s' is no run: a number, last or last-1, with FILE: before it if it is "
+            "in another file",
+            text);
+    return DT_OK;
+}
+
+/* ---- reading ---- */
+
+static enum dt_status head(struct compare *c, const char *where, int64_t id, struct dt_error *err,
+                           struct dt_run_head *out, double *makespan_s)
+{
+    sqlite3_stmt *s = NULL;
+    char sql[256];
+    enum dt_status st = DT_OK;
+
+    snprintf(sql, sizeof(sql),
+             "SELECT kind, job_name, started, version, makespan_ns, "
+             "(SELECT count(*) FROM %s.op WHERE run = ?1) FROM %s.run WHERE id = ?1",
+             where, where);
+    if (sqlite3_prepare_v2(c->db, sql, -1, &s, NULL) != SQLITE_OK)
+        return failed(c, err);
+    sqlite3_bind_int64(s, 1, id);
+    if (sqlite3_step(s) != SQLITE_ROW) {
+        st = dt_error_at(err, DT_ERR_INPUT, c->path, 0, 0, "has no run %lld", (long long)id);
+    } else {
+        out->id = id;
+        snprintf(out->kind, sizeof(out->kind), "%s", (const char *)sqlite3_column_text(s, 0));
+        snprintf(out->job, sizeof(out->job), "%s", (const char *)sqlite3_column_text(s, 1));
+        snprintf(out->started, sizeof(out->started), "%s", (const char *)sqlite3_column_text(s, 2));
+        snprintf(out->version, sizeof(out->version), "%s", (const char *)sqlite3_column_text(s, 3));
+        *makespan_s = 1e-9 * sqlite3_column_double(s, 4);
+        out->n_ops = sqlite3_column_int64(s, 5);
+        if (out->n_ops == 0)
+            st = dt_error_at(err, DT_ERR_INPUT, c->path, 0, 0,
+                             "run %lld has kept no ops; simulate again with --timeline all", (long long)id);
+    }
+    sqlite3_finalize(s);
+    return st;
+}
+
+/* Ops with their keys; `nth` tells apart those whose keys are equal. */
+static enum dt_status make_keys(struct compare *c, const char *table, const char *where, int64_t id,
+                                struct dt_error *err)
+{
+    char sql[1024];
+
+    snprintf(sql, sizeof(sql),
+             "CREATE TEMP TABLE %s AS SELECT l.module m, l.replica r, l.stage s, o.kind k, "
+             "o.chunk c, o.part p, coalesce(o.microbatch, -1) mb, "
+             "coalesce(q.module || q.replica || '.' || q.stage, '') peer, "
+             "row_number() OVER (PARTITION BY o.lane, o.kind, o.chunk, o.part, o.microbatch, "
+             "o.peer_lane ORDER BY o.op) nth, (o.end_ns - o.begin_ns) * 1e-9 t "
+             "FROM %s.op o JOIN %s.lane l ON l.run = o.run AND l.lane = o.lane "
+             "LEFT JOIN %s.lane q ON q.run = o.run AND q.lane = o.peer_lane WHERE o.run = %lld;"
+             "CREATE INDEX %s_key ON %s(m, k, r, s, c, p, mb, peer, nth)",
+             table, where, where, where, (long long)id, table, table);
+    return sqlite3_exec(c->db, sql, NULL, NULL, NULL) == SQLITE_OK ? DT_OK : failed(c, err);
+}
+
+/* ---- lines ---- */
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double median(double *v, size_t n)
+{
+    qsort(v, n, sizeof(*v), by_size);
+    return n == 0 ? 0 : n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+static struct dt_compare_line *new_line(struct compare *c, const char *name)
+{
+    struct dt_compare *o = c->out;
+    struct dt_compare_line *l;
+
+    if (dt_grow((void **)&o->line, &o->cap, (size_t)o->n + 1, sizeof(*o->line)))
+        return NULL;
+    l = &o->line[o->n++];
+    memset(l, 0, sizeof(*l));
+    snprintf(l->name, sizeof(l->name), "%s", name);
+    c->n_ratio = 0;
+    return l;
+}
+
+static enum dt_status add(struct compare *c, struct dt_compare_line *l, double a, double b,
+                          struct dt_error *err)
+{
+    l->n++;
+    l->a_s += a;
+    l->b_s += b;
+    if (!(a > 0))
+        return DT_OK;
+    if (dt_grow((void **)&c->ratio, &c->cap_ratio, c->n_ratio + 1, sizeof(*c->ratio)))
+        return dt_error_nomem(err, "ops");
+    c->ratio[c->n_ratio++] = b / a - 1;
+    return DT_OK;
+}
+
+/* Rows (name, a, b) in the order of names become lines. */
+static enum dt_status lines(struct compare *c, const char *sql, struct dt_error *err)
+{
+    struct dt_compare_line *l = NULL;
+    sqlite3_stmt *s = NULL;
+    enum dt_status st = DT_OK;
+    int rc;
+
+    if (sqlite3_prepare_v2(c->db, sql, -1, &s, NULL) != SQLITE_OK)
+        return failed(c, err);
+    while (st == DT_OK && (rc = sqlite3_step(s)) == SQLITE_ROW) {
+        const char *name = (const char *)sqlite3_column_text(s, 0);
+
+        if (!l || strcmp(l->name, name) != 0) {
+            if (l)
+                l->median = median(c->ratio, c->n_ratio);
+            l = new_line(c, name);
+        }
+        st = l ? add(c, l, sqlite3_column_double(s, 1), sqlite3_column_double(s, 2), err)
+               : dt_error_nomem(err, "lines");
+    }
+    if (st == DT_OK && rc != SQLITE_DONE)
+        st = failed(c, err);
+    if (l && st == DT_OK)
+        l->median = median(c->ratio, c->n_ratio);
+    sqlite3_finalize(s);
+    return st;
+}
+
+#define JOIN " FROM a JOIN b USING(m, k, r, s, c, p, mb, peer, nth) "
+#define COMPUTE " k IN ('forward', 'backward', 'weight_grad', 'step') "
+
+static enum dt_status count(struct compare *c, struct dt_error *err)
+{
+    sqlite3_stmt *s = NULL;
+
+    if (sqlite3_prepare_v2(c->db, "SELECT count(*)" JOIN, -1, &s, NULL) != SQLITE_OK)
+        return failed(c, err);
+    if (sqlite3_step(s) == SQLITE_ROW)
+        c->out->joined = sqlite3_column_int64(s, 0);
+    sqlite3_finalize(s);
+    c->out->only_a = c->out->a.n_ops - c->out->joined;
+    c->out->only_b = c->out->b.n_ops - c->out->joined;
+    return DT_OK;
+}
+
+/* Over compute ops: the median of absolute errors, the mean of errors. */
+static enum dt_status errors(struct compare *c, struct dt_error *err)
+{
+    struct dt_compare_line *l;
+
+    DT_TRY(lines(c, "SELECT 'all', a.t, b.t" JOIN "WHERE" COMPUTE, err));
+    for (size_t i = 0; i < c->n_ratio; i++) {
+        c->out->bias += c->ratio[i] / (double)c->n_ratio;
+        c->ratio[i] = fabs(c->ratio[i]);
+    }
+    l = c->out->n > 0 ? &c->out->line[c->out->n - 1] : NULL;
+    if (l && strcmp(l->name, "all") == 0) {
+        c->out->median_abs_error = median(c->ratio, c->n_ratio);
+        c->out->n--;
+    }
+    return DT_OK;
+}
+
+static enum dt_status run(struct compare *c, const struct dt_run_ref *a, const struct dt_run_ref *b,
+                          struct dt_error *err)
+{
+    struct dt_compare_line *l = new_line(c, "iteration_s");
+
+    if (!l)
+        return dt_error_nomem(err, "lines");
+    DT_TRY(head(c, "main", a->id, err, &c->out->a, &l->a_s));
+    c->path = b->file;
+    DT_TRY(head(c, "other", b->id, err, &c->out->b, &l->b_s));
+    l->median = l->a_s > 0 ? l->b_s / l->a_s - 1 : 0;
+    l->n = 1;
+    DT_TRY(make_keys(c, "a", "main", a->id, err));
+    DT_TRY(make_keys(c, "b", "other", b->id, err));
+    DT_TRY(count(c, err));
+    DT_TRY(errors(c, err));
+    DT_TRY(lines(c, "SELECT m || '.' || k || '_s' name, a.t, b.t" JOIN "ORDER BY name", err));
+    return lines(c,
+                 "SELECT 'lane ' || m || '/' || r || '.' || s || ' compute_s' name, a.t, b.t" JOIN
+                 "WHERE" COMPUTE "ORDER BY name",
+                 err);
+}
+
+enum dt_status dt_compare_runs(const struct dt_run_ref *a, const struct dt_run_ref *b,
+                               struct dt_error *err, struct dt_compare *out)
+{
+    struct dt_compare result = {0};
+    struct compare c = {.path = a->file, .out = &result};
+    sqlite3_stmt *s = NULL;
+    sqlite3 *probe;
+    enum dt_status st;
+
+    DT_TRY(open_file(b->file, err, &probe)); /* ATTACH would make a file that is not there */
+    sqlite3_close(probe);
+    DT_TRY(open_file(a->file, err, &c.db));
+    st = sqlite3_prepare_v2(c.db, "ATTACH ? AS other", -1, &s, NULL) == SQLITE_OK ? DT_OK
+                                                                                  : failed(&c, err);
+    if (st == DT_OK) {
+        sqlite3_bind_text(s, 1, b->file, -1, SQLITE_STATIC);
+        st = sqlite3_step(s) == SQLITE_DONE ? DT_OK : failed(&c, err);
+    }
+    sqlite3_finalize(s);
+    if (st == DT_OK)
+        st = run(&c, a, b, err);
+    sqlite3_close(c.db);
+    dt_free(c.ratio);
+    if (st == DT_OK)
+        *out = result;
+    else
+        dt_compare_free(&result);
+    return st;
+}
+
+void dt_compare_free(struct dt_compare *c)
+{
+    dt_free(c->line);
+    memset(c, 0, sizeof(*c));
+}
+
+const struct dt_compare_line *dt_compare_find(const struct dt_compare *c, const char *name)
+{
+    for (int i = 0; i < c->n; i++)
+        if (strcmp(c->line[i].name, name) == 0)
+            return &c->line[i];
+    return NULL;
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Two runs of the runs file side by side, simulated or executed, joined op by op.
+ *
+ * The key of an op is what it is about: module, replica, stage, kind, chunk, part, microbatch, peer
+ * lane.  Ops of only one run are counted and left out of the sums. */
+#ifndef DT_CORE_COMPARE_H
+#define DT_CORE_COMPARE_H
+
+#include "core/status.h"
+#include <stddef.h>
+#include <stdint.h>
+
+struct dt_run_ref {
+    char file[1024];
+    int64_t id;
+};
+/* "FILE:ID", "ID" or "last" (of `file`); "last-1" is the one before. */
+enum dt_status dt_run_find(const char *text, const char *file, struct dt_error *err,
+                           struct dt_run_ref *out);
+
+struct dt_run_head {
+    int64_t id, n_ops;
+    char kind[16], job[256], started[40], version[40];
+};
+struct dt_compare_line {
+    char name[96];   /* "iteration_s", "llm.forward_s", "lane llm/0.1 compute_s" */
+    int64_t n;       /* ops that were joined */
+    double a_s, b_s; /* sums; of iteration_s the makespans */
+    double median;   /* of the ops' (b - a) / a, where a > 0 */
+};
+struct dt_compare {
+    struct dt_run_head a, b;
+    int64_t joined, only_a, only_b;
+    double median_abs_error, bias; /* of the compute ops' (b - a) / a */
+    struct dt_compare_line *line;  /* [0] is the iteration; then modules' kinds, then lanes */
+    int n;
+    size_t cap;
+};
+/* Both runs must have kept their ops. */
+enum dt_status dt_compare_runs(const struct dt_run_ref *a, const struct dt_run_ref *b,
+                               struct dt_error *err, struct dt_compare *out);
+void dt_compare_free(struct dt_compare *c);
+/* The line of this name; NULL. */
+const struct dt_compare_line *dt_compare_find(const struct dt_compare *c, const char *name);
+
+#endif

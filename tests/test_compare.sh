@@ -1,0 +1,58 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+# disttrain compare: a run against itself, against one with jitter, against another layout.
+# Environment: DISTTRAIN (the program), srcdir (the source directory).
+set -u
+LC_ALL=C; export LC_ALL
+: "${DISTTRAIN:=./disttrain}" "${srcdir:=.}"
+case $DISTTRAIN in /*) ;; *) DISTTRAIN=$PWD/$DISTTRAIN ;; esac
+DISTTRAIN_TRACES=$(cd "$srcdir" && pwd)/traces; export DISTTRAIN_TRACES
+unset DISTTRAIN_RUNS
+tmp=$(mktemp -d) || exit 99
+trap 'rm -rf "$tmp"' EXIT
+cd "$tmp" || exit 99
+passed=0 failed=0
+
+ok() { passed=$((passed + 1)); }
+bad() { failed=$((failed + 1)); echo "FAIL: $1"; sed 's/^/    /' out err 2>/dev/null | head -20; }
+check() { if eval "$2"; then ok; else bad "$1"; fi; }
+expect() { # CODE TEXT COMMAND...
+    code=$1 text=$2; shift 2
+    "$@" >out 2>err </dev/null
+    got=$?
+    if [ $got -ne "$code" ]; then bad "'$*' exits $got, not $code"; return; fi
+    if [ -n "$text" ] && ! cat out err | grep -q -- "$text"; then bad "'$*' does not say '$text'"; return; fi
+    ok
+}
+number() { sed -n "s/^ *\"$1\": \([-0-9.e]*\),*$/\1/p" out | head -n 1; }
+
+expect 0 "" "$DISTTRAIN" simulate mllm-nano-local
+expect 0 "" "$DISTTRAIN" simulate mllm-nano-local simulate.jitter=0.1
+expect 0 "" "$DISTTRAIN" simulate mllm-nano-local --runs other.db --timeline all
+expect 0 "" "$DISTTRAIN" simulate mllm-nano-local --runs other.db --timeline none
+expect 0 "" "$DISTTRAIN" simulate mllm-nano-local --runs other.db train.recompute=full
+
+# itself, in one file and across files
+expect 0 "median |error| 0.0 %, bias +0.0 %" "$DISTTRAIN" compare 1 1 --tolerance iteration_s=0
+expect 0 ", 0 only in a, 0 only in b" "$DISTTRAIN" compare 1 other.db:1 -t iteration_s=0% -t llm.forward_s=0
+# jitter: every op is there, times differ, the largest difference comes first
+expect 0 "" "$DISTTRAIN" compare last-1 last --json
+check "joined" '[ "$(number joined)" -gt 100 ] && [ "$(number only_a)" = 0 ] && [ "$(number only_b)" = 0 ]'
+check "errors" 'awk "BEGIN {exit !($(number median_abs_error) > 0.005)}"'
+check "worst first" 'sed -n "s/^ *\"difference_s\": \([-0-9.e]*\),*$/\1/p" out | tail -n +2 |
+    awk "{d = \$1 < 0 ? -\$1 : \$1; if (NR > 1 && d > last * 1.000001) exit 1; last = d} END {exit NR < 10}"'
+expect 4 "iteration_s differs by" "$DISTTRAIN" compare 1 2 -t iteration_s=0.001%
+# recomputation: backwards are longer, forwards are not
+expect 4 "backward_s differs by +" "$DISTTRAIN" compare 1 other.db:3 -t llm.forward_s=0.1 -t llm.backward_s=1
+# what cannot be compared
+expect 2 "kept no ops" "$DISTTRAIN" compare 1 other.db:2
+expect 2 "has no run 7" "$DISTTRAIN" compare 1 7
+expect 1 "unable to open" "$DISTTRAIN" compare 1 none.db:1
+check "no file is made" '[ ! -e none.db ]'
+expect 2 "is no run" "$DISTTRAIN" compare one 1
+expect 2 "has no 9 runs" "$DISTTRAIN" compare last-8 1
+expect 2 "no line 'speed'" "$DISTTRAIN" compare 1 2 -t speed=3%
+expect 2 "not NAME=PERCENT" "$DISTTRAIN" compare 1 2 -t iteration_s
+expect 2 "not a percentage" "$DISTTRAIN" compare 1 2 -t iteration_s=much
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
