@@ -14,6 +14,7 @@ check_PROGRAMS += \
 	tests/test_cost \
 	tests/test_cost_comm \
 	tests/test_cost_curve \
+	tests/test_cost_many \
 	tests/test_cost_stage \
 	tests/test_data_image \
 	tests/test_data_loader \

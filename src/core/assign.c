@@ -62,15 +62,18 @@ static enum dt_status measure(struct dt_assign_job *j, const struct dt_plan *p,
 
 /* Forward and backward FLOPs where no cost is at hand: one forward; one more for the gradients of
  * inputs and one for those of weights where they are computed. */
-static struct dt_stage_ns flops_of(const struct dt_assign_job *j, int m, const struct dt_work *w)
+static void flops_of(const struct dt_assign_job *j, int m, const unsigned char *trained, bool above,
+                     struct dt_stage_ns *out)
 {
     const struct dt_module *mod = &j->model->modules[m];
-    bool trained = false;
-    for (int b = 0; b < mod->n_blocks && !trained; b++)
-        trained = dt_plan_trained(j->plan, j->model, m, b);
-    bool above = dt_plan_upstream_trained(j->plan, j->model, m, 0);
-    double f = w->n > 0 ? dt_module_flops(mod, w) : 0;
-    return (struct dt_stage_ns){f, f * ((trained || above) + trained)};
+    bool any = false;
+    for (int b = 0; b < mod->n_blocks && !any; b++)
+        any = trained[b];
+    for (int i = 0; i < j->batch; i++) {
+        const struct dt_work *w = &j->m[m].work[i];
+        double f = w->n > 0 ? dt_module_flops(mod, w) : 0;
+        out[i] = (struct dt_stage_ns){f, f * ((any || above) + any)};
+    }
 }
 
 static enum dt_status read_samples(struct dt_assign_job *j, const struct dt_samples *s,
@@ -91,6 +94,9 @@ static enum dt_status read_samples(struct dt_assign_job *j, const struct dt_samp
 
 static enum dt_status cost_samples(struct dt_assign_job *j, struct dt_error *err)
 {
+    struct dt_stage_ns *t = DT_ARENA_NEW(j->scratch, struct dt_stage_ns, j->batch);
+    if (!t)
+        return dt_error_nomem(err, "assignment");
     for (int m = 0; m < j->model->n_modules; m++) {
         struct dt_assign_module *am = &j->m[m];
         const struct dt_module *mod = &j->model->modules[m];
@@ -102,14 +108,14 @@ static enum dt_status cost_samples(struct dt_assign_job *j, struct dt_error *err
         if (!trained || !am->fwd || !am->bwd)
             return dt_error_nomem(err, "assignment");
         dt_plan_trainable(j->plan, j->model, m, trained);
+        if (j->cost)
+            dt_cost_stages_ns(j->cost, m, 0, mod->n_blocks, &shard, am->work, (size_t)j->batch,
+                              trained, above, t);
+        else
+            flops_of(j, m, trained, above, t);
         for (int i = 0; i < j->batch; i++) {
-            struct dt_stage_ns t = {0, 0};
-            if (am->work[i].n > 0)
-                t = j->cost ? dt_cost_stage_ns(j->cost, m, 0, mod->n_blocks, &shard, &am->work[i],
-                                               trained, above)
-                            : flops_of(j, m, &am->work[i]);
-            am->fwd[i] = t.fwd;
-            am->bwd[i] = t.bwd;
+            am->fwd[i] = t[i].fwd;
+            am->bwd[i] = t[i].bwd;
         }
     }
     return DT_OK;

@@ -52,8 +52,17 @@ static struct dt_kop *push(struct dt_kops *o, enum dt_op_family f, double count)
         sink; /* never reached: every block's list is far below DT_MAX_KOPS (tested) */
     struct dt_kop *k = o->n < DT_MAX_KOPS ? &o->k[o->n++] : &sink;
 
-    *k = (struct dt_kop){.family = f, .count = count};
+    *k = (struct dt_kop){.family = f, .count = count, .by_sq = o->by_sq};
     return k;
+}
+
+/* The kernel that would come next is in the list already. */
+static bool stays(struct dt_kops *o)
+{
+    if (!o->again || o->by_sq)
+        return false;
+    o->n += o->n < DT_MAX_KOPS;
+    return true;
 }
 
 static int64_t dim(double v)
@@ -65,8 +74,11 @@ static int64_t dim(double v)
 
 void dt_emit_gemm(struct dt_kops *o, double m, double n, double k, double count)
 {
-    struct dt_kop *op = push(o, DT_OP_GEMM, count);
+    struct dt_kop *op;
 
+    if (stays(o))
+        return;
+    op = push(o, DT_OP_GEMM, count);
     op->d[0] = dim(m);
     op->d[1] = dim(n);
     op->d[2] = dim(k);
@@ -78,8 +90,11 @@ void dt_emit_gemm(struct dt_kops *o, double m, double n, double k, double count)
 void dt_emit_pointwise(struct dt_kops *o, enum dt_op_family f, double tokens, double width,
                        int64_t extra, double passes, bool has_weight, double count)
 {
-    struct dt_kop *op = push(o, f, count);
+    struct dt_kop *op;
 
+    if (stays(o))
+        return;
+    op = push(o, f, count);
     op->d[0] = dim(tokens);
     op->d[1] = dim(width);
     op->d[2] = extra;
@@ -91,7 +106,7 @@ void dt_emit_coll(struct dt_kops *o, enum dt_op_family f, double gpus, double by
 {
     struct dt_kop *op;
 
-    if (gpus <= 1)
+    if (gpus <= 1 || stays(o))
         return;
     op = push(o, f, count);
     op->d[0] = (int64_t)gpus;
@@ -107,8 +122,11 @@ void dt_emit_attention(struct dt_kops *o, bool causal, double seq, double tokens
     int64_t s = dim(seq);
     int64_t batch = dim(tokens_sq / ((double)s * (double)s));
     double pairs = (double)batch * (double)s * (double)s;
-    struct dt_kop *op = push(o, causal ? DT_OP_ATTN_CAUSAL : DT_OP_ATTN_FULL, 0);
+    struct dt_kop *op;
 
+    o->by_sq = true;
+    op = push(o, causal ? DT_OP_ATTN_CAUSAL : DT_OP_ATTN_FULL, 0);
+    o->by_sq = false;
     op->d[0] = batch;
     op->d[1] = s;
     op->d[2] = (int64_t)heads;
@@ -124,8 +142,11 @@ void dt_emit_attention(struct dt_kops *o, bool causal, double seq, double tokens
 void dt_emit_cross(struct dt_kops *o, double items, double tokens, double heads, double kv_len,
                    double head_dim, double count)
 {
-    struct dt_kop *op = push(o, DT_OP_ATTN_CROSS, count);
+    struct dt_kop *op;
 
+    if (stays(o))
+        return;
+    op = push(o, DT_OP_ATTN_CROSS, count);
     op->d[0] = dim(items);
     op->d[1] = dim(tokens / (double)op->d[0]);
     op->d[2] = (int64_t)heads;
@@ -138,9 +159,12 @@ void dt_emit_cross(struct dt_kops *o, double items, double tokens, double heads,
 void dt_emit_conv(struct dt_kops *o, double pixels, double c_in, double c_out, int kernel,
                   int stride)
 {
-    struct dt_kop *op = push(o, DT_OP_CONV2D, 1);
+    struct dt_kop *op;
     double taps = (double)kernel * kernel;
 
+    if (stays(o))
+        return;
+    op = push(o, DT_OP_CONV2D, 1);
     op->d[0] = dim(pixels);
     op->d[1] = (int64_t)c_in;
     op->d[2] = (int64_t)c_out;
@@ -264,10 +288,27 @@ static void projector(const struct dt_block *b, struct dt_kops *o)
     dt_emit_coll(o, DT_OP_ALL_GATHER, w->tp, DT_ELEM_BYTES * w->tokens * b->out_dim, 1);
 }
 
-int dt_block_kops(const struct dt_block *b, const struct dt_shard *s, const struct dt_work *work,
-                  struct dt_kop *out)
+bool dt_block_by_items(const struct dt_block *b)
 {
-    struct dt_kops o = {.k = out};
+    switch (b->kind) {
+    case DT_BLOCK_EMBEDDING:
+    case DT_BLOCK_PATCH_EMBED:
+    case DT_BLOCK_TRANSFORMER:
+    case DT_BLOCK_LM_HEAD:
+    case DT_BLOCK_NORM:
+    case DT_BLOCK_CONV:
+        return false;
+    case DT_BLOCK_PROJECTOR:
+        return b->context_len > 0;
+    default:
+        return true;
+    }
+}
+
+static int kops(const struct dt_block *b, const struct dt_shard *s, const struct dt_work *work,
+                bool again, struct dt_kop *out)
+{
+    struct dt_kops o = {.k = out, .again = again};
 
     if (work->n <= 0 || work->tokens <= 0)
         return 0;
@@ -306,4 +347,16 @@ int dt_block_kops(const struct dt_block *b, const struct dt_shard *s, const stru
         dt_unet_kops(b, &o);
     }
     return o.n;
+}
+
+int dt_block_kops(const struct dt_block *b, const struct dt_shard *s, const struct dt_work *work,
+                  struct dt_kop *out)
+{
+    return kops(b, s, work, false, out);
+}
+
+int dt_block_kops_again(const struct dt_block *b, const struct dt_shard *s,
+                        const struct dt_work *work, struct dt_kop *list)
+{
+    return kops(b, s, work, true, list);
 }

@@ -23,6 +23,8 @@ struct dt_share {      /* what one rank of the lane processes, before tensor par
 struct dt_kops {
     struct dt_kop *k;
     int n;
+    bool again; /* k is the list for other tokens_sq: what does not vary with them stays */
+    bool by_sq; /* what is being written does */
     struct dt_share w;
 };
 

@@ -63,10 +63,12 @@ static void core(const struct dt_block *b, struct dt_kops *o, double heads)
     double s = w->seq > 1 ? w->seq : 1, rows = heads * w->tokens;
     double batch = heads * w->tokens / s;
 
+    o->by_sq = true;
     batched(o, batch, s, s, b->head_dim, 1);
     passes(o, rows, s, 2, 3, 1, 1)->core = true;               /* scale, mask, softmax */
     passes(o, rows, s, 2 + MASK, 2 + MASK, 1, 1)->core = true; /* dropout */
     batched(o, batch, s, b->head_dim, s, 1);
+    o->by_sq = false;
     passes(o, w->tokens, heads * b->head_dim, 2, 2, 1, 1); /* permute to tokens x width */
 }
 

@@ -109,6 +109,11 @@ struct dt_stage_ns { double fwd, bwd; }; /* bwd = dgrad + wgrad */
 struct dt_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int first, int n,
                                     const struct dt_shard *shard, const struct dt_work *work,
                                     const unsigned char *trainable, bool upstream);
+/* The same for many works, out[i] that of work[i] to the last bit: what works of equal tokens share is computed
+ * once (cost_sheet.c). */
+void dt_cost_stages_ns(struct dt_cost *c, int module, int first, int n, const struct dt_shard *shard,
+                       const struct dt_work *work, size_t n_works, const unsigned char *trainable, bool upstream,
+                       struct dt_stage_ns *out);
 
 /* Collective over `gpus` ranks, `per_node` of them in each node, `share` = how many such collectives use the
  * node's NICs at once; bytes as in nccl-tests (full buffer).  family: one of the collective families. */

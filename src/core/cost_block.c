@@ -30,15 +30,6 @@
     65536 /* below: scalars of the loss, one after another on ranks in step                        \
            */
 
-struct kernels { /* a block's kernels and their times, count included */
-    struct dt_cost *c;
-    const struct dt_block *block;
-    int n;
-    struct dt_kop k[DT_MAX_KOPS];
-    struct surface *s[DT_MAX_KOPS][DT_PHASE_N];
-    struct dt_time t[DT_MAX_KOPS][DT_PHASE_N];
-};
-
 struct shard_key cost_shard_key(const struct dt_shard *s)
 {
     struct shard_key k;
@@ -54,7 +45,7 @@ struct shard_key cost_shard_key(const struct dt_shard *s)
 
 /* Surfaces of the block's kernels: the same from one microbatch to the next, as only fast dims
  * change. */
-static void find_surfaces(struct kernels *b, int module, int class_, const struct shard_key *shard)
+static void find_surfaces(struct block_kernels *b, int module, int class_, const struct shard_key *shard)
 {
     struct dt_cost *c = b->c;
     uint64_t h = cost_mix((uint64_t)module << 32 | (uint64_t)class_, 0x2545f4914f6cdd1dULL);
@@ -98,7 +89,7 @@ static double gemm_as_trained(const struct dt_cost_tuning *t, const struct dt_ko
     return k->core ? 1 : t->gemm * (aligned ? 1 : t->misaligned);
 }
 
-static void as_trained(const struct kernels *b, int i, struct dt_time *t)
+static void as_trained(const struct block_kernels *b, int i, struct dt_time *t)
 {
     const struct dt_kop *k = &b->k[i];
     const struct dt_cost_tuning *tune = &b->c->tuning;
@@ -122,28 +113,26 @@ static void as_trained(const struct kernels *b, int i, struct dt_time *t)
     }
 }
 
-static void kernel_times(struct kernels *b)
+void cost_kernel_times(struct block_kernels *b, int i)
 {
-    for (int i = 0; i < b->n; i++) {
-        int phases = cost_is_collective((int)b->k[i].family) ? 1 : DT_PHASE_N;
+    int phases = cost_is_collective((int)b->k[i].family) ? 1 : DT_PHASE_N;
 
-        for (int p = 0; p < DT_PHASE_N; p++) {
-            struct dt_time one;
+    for (int p = 0; p < DT_PHASE_N; p++) {
+        struct dt_time one;
 
-            b->t[i][p] = (struct dt_time){0};
-            if (p >= phases)
-                continue;
-            cost_kernel_one(b->c, &b->k[i], (enum dt_phase)p, b->s[i][p], &one);
-            as_trained(b, i, &one);
-            dt_time_add(&b->t[i][p], &one,
-                        p != DT_PHASE_FWD && b->k[i].own_back ? b->k[i].back : b->k[i].count);
-        }
+        b->t[i][p] = (struct dt_time){0};
+        if (p >= phases)
+            continue;
+        cost_kernel_one(b->c, &b->k[i], (enum dt_phase)p, b->s[i][p], &one);
+        as_trained(b, i, &one);
+        dt_time_add(&b->t[i][p], &one,
+                    p != DT_PHASE_FWD && b->k[i].own_back ? b->k[i].back : b->k[i].count);
     }
 }
 
 /* The GEMMs that run right after an all-gather, or the one right before a reduce-scatter: [first,
  * last). */
-static bool partner(const struct kernels *b, int i, int *first, int *last)
+bool cost_partner(const struct block_kernels *b, int i, int *first, int *last)
 {
     *first = *last = i;
     if (b->k[i].family == DT_OP_ALL_GATHER) {
@@ -168,7 +157,7 @@ static int mirror(int family)
 /* Bytes that a layout remap of the pair moves, bf16, read and written: either side of the GEMMs can
  * be put in order, the gathered one (whole width, once) or the sharded one (of every GEMM); the
  * smaller is taken. */
-static double remap_bytes(const struct kernels *b, int coll, int first, int last)
+static double remap_bytes(const struct block_kernels *b, int coll, int first, int last)
 {
     double whole = b->k[coll].bytes / 2, sharded = 0;
 
@@ -179,7 +168,7 @@ static double remap_bytes(const struct kernels *b, int coll, int first, int last
 }
 
 /* Time of the partner GEMMs on m/c rows. */
-static double chunk_gemm_ns(struct kernels *b, int first, int last, enum dt_phase phase, int chunks)
+static double chunk_gemm_ns(struct block_kernels *b, int first, int last, enum dt_phase phase, int chunks)
 {
     double sum = 0;
 
@@ -199,7 +188,7 @@ static double chunk_gemm_ns(struct kernels *b, int first, int last, enum dt_phas
 
 /* What is left of collective i in the phase when it is pipelined with its GEMMs; its full time if
  * it has none. */
-static double exposed_ns(struct kernels *b, int i, enum dt_phase phase, const struct dt_time *full,
+static double exposed_ns(struct block_kernels *b, int i, enum dt_phase phase, const struct dt_time *full,
                          bool remap_hidden)
 {
     struct dt_cost *c = b->c;
@@ -207,7 +196,7 @@ static double exposed_ns(struct kernels *b, int i, enum dt_phase phase, const st
     double best = full->ns, count = b->k[i].count, gemm = 0, comm, alpha, remap;
     int first, last;
 
-    if (!c->opt.stepccl || full->ns <= 0 || !partner(b, i, &first, &last))
+    if (!c->opt.stepccl || full->ns <= 0 || !cost_partner(b, i, &first, &last))
         return best;
     comm = full->ns / count;
     alpha = cost_collective_alpha_ns(c, family, (int)b->k[i].d[0]);
@@ -235,14 +224,14 @@ static void add_part(struct dt_time *sum, const struct dt_time *t, double ns)
         dt_time_add(sum, t, ns / t->ns);
 }
 
-static void forward_collective(struct kernels *b, int i, struct block_times *out)
+static void forward_collective(struct block_kernels *b, int i, struct block_times *out)
 {
     const struct dt_time *t = &b->t[i][DT_PHASE_FWD];
 
     add_part(&out->fwd, t, exposed_ns(b, i, DT_PHASE_FWD, t, false));
 }
 
-static void backward_collective(struct kernels *b, int i, struct block_times *out)
+static void backward_collective(struct block_kernels *b, int i, struct block_times *out)
 {
     const struct dt_kop *k = &b->k[i];
     struct dt_kop rev = *k;
@@ -262,7 +251,7 @@ static void backward_collective(struct kernels *b, int i, struct block_times *ou
     if (k->family ==
         DT_OP_REDUCE_SCATTER) /* the weight gradient needs the gathered output gradient */
         dt_time_add(&out->wgrad_only, &t, 1);
-    if (k->family != DT_OP_ALL_GATHER || !partner(b, i, &first, &last))
+    if (k->family != DT_OP_ALL_GATHER || !cost_partner(b, i, &first, &last))
         return;
     for (int g = first; g < last; g++)
         gemm += b->t[g][DT_PHASE_DGRAD].ns;
@@ -273,7 +262,7 @@ static void backward_collective(struct kernels *b, int i, struct block_times *ou
 }
 
 /* Kernels that the host issues: one per phase that there is, unless the list says more. */
-static void count_calls(const struct kernels *b, int i, struct block_times *out)
+static void count_calls(const struct block_kernels *b, int i, struct block_times *out)
 {
     const struct dt_kop *k = &b->k[i];
     double n = k->count > 1 ? k->count : 1, fwd = n, dgrad, wgrad = 0;
@@ -300,7 +289,7 @@ static void count_calls(const struct kernels *b, int i, struct block_times *out)
 }
 
 /* What kernel i adds to each time of its block. */
-static void add_kernel(struct kernels *b, int i, struct block_times *out)
+void cost_kernel_add(struct block_kernels *b, int i, struct block_times *out)
 {
     const struct dt_kop *k = &b->k[i];
     enum dt_recompute r = b->c->opt.recompute;
@@ -318,8 +307,8 @@ static void add_kernel(struct kernels *b, int i, struct block_times *out)
     }
 }
 
-static void block_kernels(struct dt_cost *c, int module, int class_, const struct dt_shard *shard,
-                          const struct dt_work *work, struct kernels *b)
+void cost_block_kernels(struct dt_cost *c, int module, int class_, const struct dt_shard *shard,
+                        const struct dt_work *work, struct block_kernels *b)
 {
     struct shard_key key = cost_shard_key(shard);
 
@@ -328,19 +317,20 @@ static void block_kernels(struct dt_cost *c, int module, int class_, const struc
     b->n = dt_block_kops(b->block, shard, work, b->k);
     memset(b->s, 0, sizeof(b->s[0]) * (size_t)b->n);
     find_surfaces(b, module, class_, &key);
-    kernel_times(b);
+    for (int i = 0; i < b->n; i++)
+        cost_kernel_times(b, i);
 }
 
 int cost_block_parts(struct dt_cost *c, int module, int class_, const struct dt_shard *shard,
                      const struct dt_work *work, struct dt_kop *kop, struct block_times *part)
 {
-    struct kernels b;
+    struct block_kernels b;
 
-    block_kernels(c, module, class_, shard, work, &b);
+    cost_block_kernels(c, module, class_, shard, work, &b);
     for (int i = 0; i < b.n; i++) {
         kop[i] = b.k[i];
         memset(&part[i], 0, sizeof(part[i]));
-        add_kernel(&b, i, &part[i]);
+        cost_kernel_add(&b, i, &part[i]);
         if (c->opt.recompute == DT_RECOMPUTE_FULL)
             part[i].recompute = part[i].fwd;
     }
@@ -353,7 +343,7 @@ void cost_block(struct dt_cost *c, int module, int class_, const struct dt_shard
     struct shard_key key = cost_shard_key(shard);
     uint64_t h = cost_mix((uint64_t)module << 32 | (uint64_t)class_, 0x9e3779b97f4a7c15ULL);
     struct block_entry *e;
-    struct kernels b;
+    struct block_kernels b;
 
     h = cost_mix(h,
                  (uint64_t)key.tp << 48 | (uint64_t)key.cp << 32 | (uint64_t)key.ep << 16 | key.ip);
@@ -369,9 +359,9 @@ void cost_block(struct dt_cost *c, int module, int class_, const struct dt_shard
     }
     memset(out, 0, sizeof(*out));
     if (!cost_whole_block(c, &c->model->modules[module].blocks[class_], shard, work, out)) {
-        block_kernels(c, module, class_, shard, work, &b);
+        cost_block_kernels(c, module, class_, shard, work, &b);
         for (int i = 0; i < b.n; i++)
-            add_kernel(&b, i, out);
+            cost_kernel_add(&b, i, out);
         if (c->opt.recompute == DT_RECOMPUTE_FULL) /* collectives run again too */
             out->recompute = out->fwd;
     }

@@ -13,6 +13,7 @@
 #include <gsl/gsl_interp.h>
 #include <gsl/gsl_interp2d.h>
 #include <math.h>
+#include <string.h>
 
 /* ---- how the dims of a family are treated ---- */
 enum dim_role {
@@ -172,6 +173,22 @@ enum dt_status cost_nic_table_new(struct dt_cost *c, struct dt_error *err);
 void cost_nic_table_free(struct dt_cost *c);
 
 /* cost_block.c */
+struct block_kernels { /* a block's kernels and their times, count included */
+    struct dt_cost *c;
+    const struct dt_block *block;
+    int n;
+    struct dt_kop k[DT_MAX_KOPS];
+    struct surface *s[DT_MAX_KOPS][DT_PHASE_N];
+    struct dt_time t[DT_MAX_KOPS][DT_PHASE_N];
+};
+void cost_block_kernels(struct dt_cost *c, int module, int class_, const struct dt_shard *shard,
+                        const struct dt_work *work, struct block_kernels *b);
+/* Fills t[i]. */
+void cost_kernel_times(struct block_kernels *b, int i);
+/* The GEMMs [first, last) that collective i is pipelined with. */
+bool cost_partner(const struct block_kernels *b, int i, int *first, int *last);
+/* Adds kernel i to each time of its block: one term at most to each. */
+void cost_kernel_add(struct block_kernels *b, int i, struct block_times *out);
 void cost_block(struct dt_cost *c, int module, int class_, const struct dt_shard *shard,
                 const struct dt_work *work, struct block_times *out);
 /* The kernels of a block and what each adds to its times; arrays of DT_MAX_KOPS; returns how many. */
@@ -181,6 +198,23 @@ int cost_block_parts(struct dt_cost *c, int module, int class_, const struct dt_
 double cost_host_wait(const struct dt_cost *c, const struct block_times *t, bool above, bool trained,
                       double *fwd_ns);
 struct shard_key cost_shard_key(const struct dt_shard *s);
+struct stage_run { /* identical blocks in the same state */
+    int class_, n;
+    bool above, trained; /* something before them, or they themselves, are trained */
+};
+/* The run at block *at of a stage that ends before `end`; moves *at and *above on.  False at the end. */
+bool cost_stage_run(const struct dt_cost *c, int module, int end, const unsigned char *trainable, int *at,
+                    bool *above, struct stage_run *run);
+void cost_stage_add(const struct dt_cost *c, const struct stage_run *run, const struct block_times *t,
+                    struct dt_stage_cost *out);
+void cost_stage_key(struct stage_key *key, int module, int first, int n, const struct dt_shard *shard,
+                    const unsigned char *trainable, bool upstream); /* all but the work */
+/* The place of the answer in the memo. */
+struct stage_entry *cost_stage_slot(struct dt_cost *c, const struct stage_key *key, uint64_t *hash);
+static inline bool cost_stage_known(const struct stage_entry *e, const struct stage_key *key, uint64_t hash)
+{
+    return e->hash == hash && !memcmp(&e->key, key, sizeof(*key));
+}
 
 /* cost_whole.c: the same from rows of the block as a whole, into zeros; false without such rows. */
 bool cost_whole_block(struct dt_cost *c, const struct dt_block *b, const struct dt_shard *shard,

@@ -43,43 +43,61 @@ static void add_wait(struct dt_time *t, double ns)
     t->prov[DT_PROV_ASSUMED] += ns;
 }
 
+bool cost_stage_run(const struct dt_cost *c, int module, int end, const unsigned char *trainable,
+                    int *at, bool *above, struct stage_run *run)
+{
+    const uint16_t *class_of = c->class_of[module];
+    int b = *at, to = b + 1;
+    bool trained;
+
+    if (b >= end)
+        return false;
+    trained = !trainable || trainable[b];
+    while (to < end && class_of[to] == class_of[b] && (!trainable || !!trainable[to] == trained) &&
+           (*above || !trained))
+        to++;
+    *run = (struct stage_run){class_of[b], to - b, *above, trained};
+    *above |= trained;
+    *at = to;
+    return true;
+}
+
+void cost_stage_add(const struct dt_cost *c, const struct stage_run *run,
+                    const struct block_times *t, struct dt_stage_cost *out)
+{
+    bool above = run->above, trained = run->trained;
+    double k = run->n, wait, wait_fwd;
+
+    dt_time_add(&out->fwd, &t->fwd, k);
+    if (above || trained)
+        dt_time_add(&out->dgrad, &t->recompute, k);
+    if (above)
+        dt_time_add(&out->dgrad, &t->dgrad, k);
+    if (trained)
+        dt_time_add(&out->wgrad, &t->wgrad, k);
+    if (trained && !above)
+        dt_time_add(&out->wgrad, &t->wgrad_only, k);
+    if (c->opt.dispatch_ns > 0) {
+        wait = cost_host_wait(c, t, above, trained, &wait_fwd);
+        add_wait(&out->fwd, k * wait_fwd);
+        add_wait(above ? &out->dgrad : &out->wgrad, k * (wait - wait_fwd));
+    }
+}
+
 void dt_cost_stage(struct dt_cost *c, int module, int first, int n, const struct dt_shard *shard,
                    const struct dt_work *work, const unsigned char *trainable, bool upstream,
                    struct dt_stage_cost *out)
 {
-    const uint16_t *class_of = c->class_of[module];
     struct block_times t;
+    struct stage_run run;
     bool above = upstream;
+    int b = first;
 
     memset(out, 0, sizeof(*out));
     memset(&t, 0, sizeof(t));
-    for (int b = first; b < first + n;) {
-        bool trained = !trainable || trainable[b];
-        int end = b + 1;
-        double k, wait, wait_fwd;
-
-        /* a run of identical blocks in the same state is costed once */
-        while (end < first + n && class_of[end] == class_of[b] &&
-               (!trainable || !!trainable[end] == trained) && (above || !trained))
-            end++;
-        k = end - b;
-        cost_block(c, module, class_of[b], shard, work, &t);
-        dt_time_add(&out->fwd, &t.fwd, k);
-        if (above || trained)
-            dt_time_add(&out->dgrad, &t.recompute, k);
-        if (above)
-            dt_time_add(&out->dgrad, &t.dgrad, k);
-        if (trained)
-            dt_time_add(&out->wgrad, &t.wgrad, k);
-        if (trained && !above)
-            dt_time_add(&out->wgrad, &t.wgrad_only, k);
-        if (c->opt.dispatch_ns > 0) {
-            wait = cost_host_wait(c, &t, above, trained, &wait_fwd);
-            add_wait(&out->fwd, k * wait_fwd);
-            add_wait(above ? &out->dgrad : &out->wgrad, k * (wait - wait_fwd));
-        }
-        above |= trained;
-        b = end;
+    while (cost_stage_run(c, module, first + n, trainable, &b, &above, &run)) {
+        cost_block(c, module, run.class_, shard, work, &t);
+        cost_stage_add(c, &run, &t, out);
     }
 }
 
@@ -105,6 +123,34 @@ static uint64_t pattern(const unsigned char *trainable, int first, int n)
     return every ? 0 : h | 1;
 }
 
+void cost_stage_key(struct stage_key *key, int module, int first, int n,
+                    const struct dt_shard *shard, const unsigned char *trainable, bool upstream)
+{
+    key->flags = trainable ? pattern(trainable, first, n) : 0;
+    key->shard = cost_shard_key(shard);
+    key->module = module;
+    key->first = first;
+    key->n = n;
+    key->upstream = upstream;
+}
+
+struct stage_entry *cost_stage_slot(struct dt_cost *c, const struct stage_key *key, uint64_t *hash)
+{
+    const struct dt_work *work = &key->work;
+    uint64_t h;
+
+    h = cost_mix(key->flags, (uint64_t)key->module << 48 | (uint64_t)key->first << 24 |
+                                 (uint64_t)key->n << 1 | (uint64_t)key->upstream);
+    h = cost_mix(h, (uint64_t)work->tokens);
+    h = cost_mix(h, (uint64_t)work->tokens_sq ^ (uint64_t)work->n << 44 ^
+                        (uint64_t)work->tokens_max << 20);
+    h = cost_mix(h, (uint64_t)key->shard.tp << 48 | (uint64_t)key->shard.cp << 32 |
+                        (uint64_t)key->shard.ep << 16 | (uint64_t)key->shard.ip << 1 |
+                        key->shard.seqpar);
+    *hash = h |= 1;
+    return &c->stages[(h >> 11) & (STAGE_SLOTS - 1)];
+}
+
 struct dt_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int first, int n,
                                     const struct dt_shard *shard, const struct dt_work *work,
                                     const unsigned char *trainable, bool upstream)
@@ -116,29 +162,12 @@ struct dt_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int first, in
 
     if (work->n <= 0 || work->tokens <= 0 || n <= 0)
         return (struct dt_stage_ns){0, 0};
-    key.flags = trainable ? pattern(trainable, first, n) : 0;
+    cost_stage_key(&key, module, first, n, shard, trainable, upstream);
     key.work = *work;
-    key.shard = cost_shard_key(shard);
-    key.module = module;
-    key.first = first;
-    key.n = n;
-    key.upstream = upstream;
-    h = cost_mix(key.flags,
-                 (uint64_t)module << 48 | (uint64_t)first << 24 | (uint64_t)n << 1 | upstream);
-    h = cost_mix(h, (uint64_t)work->tokens);
-    h = cost_mix(h, (uint64_t)work->tokens_sq ^ (uint64_t)work->n << 44 ^
-                        (uint64_t)work->tokens_max << 20);
-    h = cost_mix(h, (uint64_t)key.shard.tp << 48 | (uint64_t)key.shard.cp << 32 |
-                        (uint64_t)key.shard.ep << 16 | (uint64_t)key.shard.ip << 1 |
-                        key.shard.seqpar);
-    h |= 1;
-    e = &c->stages[(h >> 11) & (STAGE_SLOTS - 1)];
-    if (e->hash == h && !memcmp(&e->key, &key, sizeof(key)))
+    e = cost_stage_slot(c, &key, &h);
+    if (cost_stage_known(e, &key, h))
         return e->ns;
     dt_cost_stage(c, module, first, n, shard, work, trainable, upstream, &full);
-    e->hash = h;
-    e->key = key;
-    e->ns.fwd = full.fwd.ns;
-    e->ns.bwd = full.dgrad.ns + full.wgrad.ns;
+    *e = (struct stage_entry){h, key, {full.fwd.ns, full.dgrad.ns + full.wgrad.ns}};
     return e->ns;
 }

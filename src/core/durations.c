@@ -23,10 +23,10 @@ struct module_times {
     unsigned char *trainable;
     uint32_t *work_id; /* [mb]: microbatches of equal work share an id */
     uint32_t n_ids;
-    const struct dt_work **work; /* [n_ids] */
-    double *ns;                  /* [(2 * v + backward) * n_ids + id], negative: not asked yet */
-    double *total;               /* [2 * v + backward] */
-    int64_t *step_ns;            /* [pp], negative: not asked yet */
+    struct dt_work *work;    /* [n_ids] */
+    struct dt_stage_ns **ns; /* [v][n_ids]; NULL: not asked yet */
+    double *total;           /* [2 * v + backward] */
+    int64_t *step_ns;        /* [pp], negative: not asked yet */
     struct dt_time *step;
 };
 struct times {
@@ -62,7 +62,7 @@ static int number_works(struct times *t, int module)
         size *= 2;
     slot = DT_ARENA_NEW(&t->arena, uint32_t, size);
     m->work_id = DT_ARENA_NEW(&t->arena, uint32_t, n + 1);
-    m->work = DT_ARENA_NEW(&t->arena, const struct dt_work *, n + 1);
+    m->work = DT_ARENA_NEW(&t->arena, struct dt_work, n + 1);
     if (!slot || !m->work_id || !m->work)
         return -1;
     for (uint32_t i = 0; i < n; i++) {
@@ -72,10 +72,10 @@ static int number_works(struct times *t, int module)
                 (uint64_t)w->tokens_max);
         uint32_t at = (uint32_t)(h >> 16) & (size - 1);
 
-        while (slot[at] != 0 && memcmp(m->work[slot[at] - 1], w, sizeof(*w)) != 0)
+        while (slot[at] != 0 && memcmp(&m->work[slot[at] - 1], w, sizeof(*w)) != 0)
             at = (at + 1) & (size - 1);
         if (slot[at] == 0) {
-            m->work[m->n_ids++] = w;
+            m->work[m->n_ids++] = *w;
             slot[at] = m->n_ids;
         }
         m->work_id[i] = slot[at] - 1;
@@ -94,14 +94,12 @@ static int init_module(struct times *t, int i)
     if (!m->trainable || number_works(t, i) != 0)
         return -1;
     dt_plan_trainable(t->p->plan, t->model, i, m->trainable);
-    m->ns = DT_ARENA_NEW(&t->arena, double, 2 * v * m->n_ids + 1);
+    m->ns = DT_ARENA_NEW(&t->arena, struct dt_stage_ns *, v);
     m->total = DT_ARENA_NEW(&t->arena, double, 2 * v);
     m->step_ns = DT_ARENA_NEW(&t->arena, int64_t, l->pp);
     m->step = DT_ARENA_NEW(&t->arena, struct dt_time, l->pp);
     if (!m->ns || !m->total || !m->step_ns || !m->step)
         return -1;
-    for (size_t k = 0; k < 2 * v * m->n_ids; k++)
-        m->ns[k] = -1;
     for (int s = 0; s < l->pp; s++)
         m->step_ns[s] = -1;
     return 0;
@@ -118,6 +116,24 @@ static struct dt_stage_ns blocks_ns(struct times *t, int module, int first, int 
                             dt_plan_upstream_trained(t->p->plan, t->model, module, first));
 }
 
+/* The stage's times for all works of its module: each comes to each stage. */
+static const struct dt_stage_ns *stage_ns(struct times *t, int module, int v)
+{
+    const uint16_t *split = &t->p->plan->modules[module].split[v];
+    struct module_times *m = &t->m[module];
+    struct dt_stage_ns *ns = m->ns[v];
+
+    if (ns)
+        return ns;
+    ns = DT_ARENA_NEW(&t->arena, struct dt_stage_ns, m->n_ids);
+    if (!ns)
+        return NULL;
+    dt_cost_stages_ns(t->cost, module, split[0], split[1] - split[0], &m->shard, m->work, m->n_ids,
+                      m->trainable,
+                      dt_plan_upstream_trained(t->p->plan, t->model, module, split[0]), ns);
+    return m->ns[v] = ns;
+}
+
 static int64_t compute_ns(struct times *t, const struct dt_op *op)
 {
     const struct dt_module_plan *mp = &t->p->plan->modules[op->module];
@@ -126,23 +142,16 @@ static int64_t compute_ns(struct times *t, const struct dt_op *op)
     int v = op->chunk * mp->layout.pp + op->stage, backward = op->kind == DT_OP_BACKWARD;
     uint32_t id = m->work_id[a->mb_first[op->replica] + op->mb];
     int first = mp->split[v], n = mp->split[v + 1] - first;
-    double *ns = &m->ns[(size_t)(2 * v) * m->n_ids + id], now;
+    const struct dt_stage_ns *all = NULL;
+    struct dt_stage_ns s;
+    double now;
 
-    if (op->parts > 1) { /* one microbatch per chunk: buckets of blocks, backwards from the end */
-        struct dt_stage_ns s;
-
+    if (op->parts > 1) /* one microbatch per chunk: buckets of blocks, backwards from the end */
         dt_vstage_bucket(backward ? op->parts - 1 - op->part : op->part, op->parts, &first, &n);
-        s = blocks_ns(t, op->module, first, n, m->work[id]);
-        now = backward ? s.bwd : s.fwd;
-    } else {
-        if (ns[0] < 0) {
-            struct dt_stage_ns s = blocks_ns(t, op->module, first, n, m->work[id]);
-
-            ns[0] = s.fwd;
-            ns[m->n_ids] = s.bwd;
-        }
-        now = backward ? ns[m->n_ids] : ns[0];
-    }
+    else
+        all = stage_ns(t, op->module, v);
+    s = all ? all[id] : blocks_ns(t, op->module, first, n, &m->work[id]);
+    now = backward ? s.bwd : s.fwd;
     m->total[2 * v + backward] += now;
     return whole_ns(now);
 }

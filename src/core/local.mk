@@ -39,6 +39,7 @@ libdtcore_a_SOURCES = \
 	src/core/cost_kernel.c \
 	src/core/cost_parts.c \
 	src/core/cost_rows.c \
+	src/core/cost_sheet.c \
 	src/core/cost_stage.c \
 	src/core/cost_whole.c \
 	src/core/cost_tuning.c \

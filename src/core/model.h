@@ -142,6 +142,7 @@ struct dt_kop { /* one kernel (or TP collective) of one block for one work size 
     bool wgrad_only;   /* the backward is for the weights alone (gradient accumulation) */
     bool own_calls;    /* `calls`, `calls_back` say what the host issues; else a kernel per phase and count */
     float calls, calls_back;
+    bool by_sq;        /* varies with tokens_sq where all else of the work stays */
 };
 enum { DT_MAX_KOPS = 64 };
 
@@ -157,6 +158,12 @@ struct dt_shard {
  * transformer block with tp > 1 lists 2 all-gathers and 2 reduce-scatters. */
 int dt_block_kops(const struct dt_block *b, const struct dt_shard *s, const struct dt_work *w,
                   struct dt_kop *out);
+/* Makes the list of a work that of `w`, which differs from it in tokens_sq and in what the block does not look at
+ * (dt_block_by_items; tokens_max without image parallelism): writes the kernels that are by_sq. */
+int dt_block_kops_again(const struct dt_block *b, const struct dt_shard *s, const struct dt_work *w,
+                        struct dt_kop *list);
+/* Kernels vary with the number of items, not with their tokens alone. */
+bool dt_block_by_items(const struct dt_block *b);
 
 /* Totals at tp = 1 (model FLOPs, per-sample shapes; recompute not counted). */
 double dt_block_flops(const struct dt_block *b, const struct dt_work *w);  /* forward */
