@@ -38,6 +38,7 @@ check_PROGRAMS += \
 	tests/test_modules_grad \
 	tests/test_modules_noise \
 	tests/test_modules_stage \
+	tests/test_modules_tp \
 	tests/test_network \
 	tests/test_orchestrate \
 	tests/test_placement \
@@ -92,6 +93,8 @@ tests_test_modules_noise_SOURCES = tests/test_modules_noise.c $(MODULE_TEST_SOUR
 tests_test_modules_noise_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_modules_stage_SOURCES = tests/test_modules_stage.c $(MODULE_TEST_SOURCES)
 tests_test_modules_stage_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_modules_tp_SOURCES = tests/test_modules_tp.c $(MODULE_TEST_SOURCES)
+tests_test_modules_tp_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 
 # started by shell tests under mpirun
 if HAVE_MPI

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "module_util.h"
 
+#include "exec/transport.h"
+
+#include <pthread.h>
+
 const char *const mu_names[MU_N] = {"llama",    "qwen", "gpt2",     "vit",
                                     "vit-bare", "unet", "unet-self"};
 
@@ -235,6 +239,11 @@ static void take_names(struct mu *u)
 
 void mu_open(struct mu *u, enum mu_kind kind, uint64_t seed)
 {
+    mu_open_heads(u, kind, seed, 0, 0);
+}
+
+void mu_open_heads(struct mu *u, enum mu_kind kind, uint64_t seed, int heads, int kv_heads)
+{
     struct dt_shape shape;
     struct dt_error err;
     int llm_hidden;
@@ -243,6 +252,10 @@ void mu_open(struct mu *u, enum mu_kind kind, uint64_t seed)
     u->kind = kind;
     u->seed = seed;
     shape_of(kind, &shape, &llm_hidden);
+    if (heads > 0) {
+        shape.heads = shape.unet.heads[0] = shape.unet.heads[1] = heads;
+        shape.kv_heads = kv_heads;
+    }
     dt_assert_ok(dt_shape_build(&shape, llm_hidden, &u->arena, &err, &u->m), err);
     snprintf(u->m.name, sizeof(u->m.name), "%s", mu_names[kind]);
     u->ref.m = &u->m;
@@ -310,6 +323,8 @@ struct exec {
     struct dt_stage *stage[8];
     struct dt_run r[8];
     void *flow[9], *grad[9];
+    struct dt_transport *transport; /* of this member; NULL = there are no others */
+    struct dt_tp tp;
 };
 
 static void *device_alloc(struct exec *e, size_t bytes)
@@ -399,9 +414,10 @@ static struct mu_tensor *find(struct mu *u, const char *name, int *at)
     return NULL;
 }
 
-static int64_t lies_at(const struct mu_tensor *t, int64_t i)
+/* Hugging Face's index of what lies at i of the whole tensor. */
+static int64_t index_of(const struct mu_tensor *t, int64_t i)
 {
-    return t->transpose ? i % t->rows * t->cols + i / t->rows : i;
+    return t->transpose ? i % t->cols * t->rows + i / t->cols : i;
 }
 
 static void load(struct exec *e, struct dt_stage *s)
@@ -414,8 +430,13 @@ static void load(struct exec *e, struct dt_stage *s)
     for (int i = 0; i < n; i++) {
         struct mu_tensor *t = find(e->u, p[i].name, &at);
 
-        for (int64_t k = 0; k < t->n; k++)
-            dt_stage_master(s)[p[i].at + (size_t)lies_at(t, k)] = (float)t->v[k];
+        for (int64_t r = 0; r < dt_param_runs(&p[i]); r++) {
+            struct dt_param_run run = dt_param_run(&p[i], r);
+
+            for (size_t k = 0; k < run.n; k++)
+                dt_stage_master(s)[p[i].at + run.at + k] =
+                    (float)t->v[index_of(t, (int64_t)(run.whole + k))];
+        }
     }
     dt_stage_changed(e->q, s, 0, e->u->m.n_blocks);
 }
@@ -440,7 +461,8 @@ static void make_stages(struct exec *e)
                                      .trained = trained,
                                      .upstream_trained = above,
                                      .split_backward = run->split_backward,
-                                     .max = u->max};
+                                     .max = u->max,
+                                     .tp = e->transport ? &e->tp : NULL};
         struct dt_run *r = &e->r[i];
 
         for (int k = spec.first; k < spec.last; k++)
@@ -509,6 +531,22 @@ static void pass(struct exec *e)
     }
 }
 
+/* A tied table's copies add up. */
+static void collect_gradient(const struct exec *e, struct dt_stage *s, const struct dt_param *p,
+                             int tensor, struct mu_result *out)
+{
+    for (int64_t r = 0; r < dt_param_runs(p); r++) {
+        struct dt_param_run run = dt_param_run(p, r);
+
+        for (size_t k = 0; k < run.n; k++) {
+            int64_t i = index_of(&e->u->t[tensor], (int64_t)(run.whole + k));
+
+            out->g[tensor][i] += (double)dt_stage_grads(s)[p->at + run.at + k];
+            out->copies[tensor][i]++;
+        }
+    }
+}
+
 static void collect(struct exec *e, struct mu_result *out)
 {
     struct mu *u = e->u;
@@ -520,27 +558,25 @@ static void collect(struct exec *e, struct mu_result *out)
     out->d_in = NEW(u, double, u->n_in);
     out->g = NEW(u, double *, u->n);
     out->has = NEW(u, bool, u->n);
+    out->copies = NEW(u, int *, u->n);
     for (int64_t i = 0; i < u->n_out; i++)
         out->out[i] = number(e->flow[e->n], i, e->run->dtype);
     for (int64_t i = 0; e->r[0].din && i < u->n_in; i++)
         out->d_in[i] = number(e->grad[0], i, e->run->dtype);
     for (int i = 0; i < u->n; i++)
-        out->g[i] = NEW(u, double, u->t[i].n);
+        out->g[i] = NEW(u, double, u->t[i].n), out->copies[i] = NEW(u, int, u->t[i].n);
     for (int i = 0; i < e->n; i++) {
         struct dt_stage *s = e->stage[i];
         const struct dt_param *p;
         int n;
 
         p = dt_stage_params(s, &n);
-        dt_stage_grads_finish(e->q, s, 0, u->m.n_blocks);
         for (int k = 0; k < n; k++) {
-            struct mu_tensor *t = find(u, p[k].name, &at);
-
+            find(u, p[k].name, &at);
             if (!dt_stage_trained(s, p[k].block))
                 continue;
             out->has[at] = true;
-            for (int64_t j = 0; j < t->n; j++) /* a tied table's copies add up */
-                out->g[at][j] += (double)dt_stage_grads(s)[p[k].at + (size_t)lies_at(t, j)];
+            collect_gradient(e, s, &p[k], at, out);
         }
     }
     if (u->m.role == DT_ROLE_LLM) {
@@ -560,39 +596,144 @@ static void collect(struct exec *e, struct mu_result *out)
     }
 }
 
+static void execute(struct exec *e)
+{
+    const struct mu_run *run = e->run;
+    struct dt_device_options opt = {.threads = run->threads > 0 ? run->threads : 1};
+    struct dt_error err;
+
+    dt_assert_ok(dt_device_open_cpu(&opt, &err, &e->dev), err);
+    dt_assert_ok(e->dev->queue_new(e->dev, false, &err, &e->q), err);
+    e->tp.device = e->dev;
+    fill_batch(e);
+    make_stages(e);
+    for (int64_t i = 0; i < e->u->n_in; i++)
+        set_number(e->flow[0], i, run->dtype, e->u->in[i]);
+    for (int i = 0; i < (run->microbatches > 0 ? run->microbatches : 1); i++) {
+        if (!e->transport)
+            dt_mem_fail_at(0); /* counts anew */
+        pass(e);
+        if (i > 1 && !e->transport) /* the first sized workspaces and made products, the second
+                                       those that add */
+            ck_assert_uint_eq(dt_mem_count(), 0);
+    }
+    for (int i = 0; i < e->n; i++) {
+        dt_stage_grads_finish(e->q, e->stage[i], 0, e->u->m.n_blocks);
+        dt_stage_grads_reduce(e->q, e->stage[i], 0, e->u->m.n_blocks);
+    }
+    dt_assert_ok(e->dev->queue_sync(e->q, &err), err);
+    dt_assert_ok(dt_tp_state(&e->tp, &err), err);
+}
+
+static void finish(struct exec *e)
+{
+    int64_t now, max;
+
+    for (int i = 0; i <= e->n; i++) {
+        e->dev->free(e->dev, e->flow[i]);
+        e->dev->free(e->dev, e->grad[i]);
+    }
+    for (int i = 0; i < e->n; i++) {
+        e->dev->free(e->dev, e->r[i].saved);
+        e->dev->free(e->dev, e->r[i].stash);
+        dt_stage_free(e->stage[i]);
+    }
+    dt_batch_free(e->batch);
+    e->dev->queue_free(e->q);
+    e->dev->memory_used(e->dev, &now, &max);
+    ck_assert_int_eq(now, 0);
+    e->dev->close(e->dev);
+}
+
+static void *member_runs(void *arg)
+{
+    struct exec *e = arg;
+    struct dt_error err;
+    int ranks[16];
+
+    for (int i = 0; i < e->transport->size; i++)
+        ranks[i] = i;
+    dt_assert_ok(e->transport->comm_new(e->transport, ranks, e->transport->size, &err, &e->tp.comm),
+                 err);
+    e->tp.rank = dt_comm_member(e->tp.comm);
+    e->tp.size = e->transport->size;
+    e->tp.limit_s = 60;
+    execute(e);
+    e->transport->comm_free(e->tp.comm);
+    e->transport->close(e->transport);
+    return NULL;
+}
+
+static void agree(const struct mu *u, const char *what, int member, double a, double b)
+{
+    ck_assert_msg(memcmp(&a, &b, sizeof(a)) == 0, "%s: member %d has %.17g as %s, member 0 %.17g",
+                  mu_names[u->kind], member, b, what, a);
+}
+
+/* What member k brings to the whole. */
+static void merge(const struct mu *u, struct mu_result *out, const struct mu_result *m, int k,
+                  const struct dt_batch *b)
+{
+    agree(u, "loss", k, out->loss, m->loss);
+    for (int64_t i = 0; i < u->n_out; i++)
+        agree(u, "output", k, out->out[i], m->out[i]);
+    for (int64_t i = 0; i < u->n_in; i++)
+        agree(u, "gradient of the input", k, out->d_in[i], m->d_in[i]);
+    for (int64_t i = 0; out->nll && i < b->rows; i++) {
+        agree(u, "loss of a row", k, out->nll[i], m->nll[i]);
+        ck_assert_int_eq(out->best[i], m->best[i]);
+    }
+    for (int64_t i = 0; out->pred && i < b->rows * 3; i++)
+        agree(u, "prediction", k, out->pred[i], m->pred[i]);
+    for (int i = 0; i < u->n; i++)
+        for (int64_t j = 0; j < u->t[i].n; j++) {
+            if (out->copies[i][j] > 0 && m->copies[i][j] > 0)
+                agree(u, u->t[i].name, k, out->g[i][j], m->g[i][j]);
+            else if (m->copies[i][j] > 0)
+                out->g[i][j] = m->g[i][j], out->copies[i][j] = m->copies[i][j];
+        }
+}
+
+static void execute_members(struct mu *u, const struct mu_run *run, struct mu_result *out)
+{
+    struct dt_transport *transport[16];
+    struct exec e[16] = {{0}};
+    pthread_t thread[16];
+    struct dt_error err;
+
+    dt_assert_ok(dt_transport_open_threads(run->tp, &err, transport), err);
+    for (int k = 0; k < run->tp; k++) {
+        e[k].u = u;
+        e[k].run = run;
+        e[k].transport = transport[k];
+        ck_assert_int_eq(pthread_create(&thread[k], NULL, member_runs, &e[k]), 0);
+    }
+    for (int k = 0; k < run->tp; k++)
+        pthread_join(thread[k], NULL);
+    collect(&e[0], out);
+    for (int k = 1; k < run->tp; k++) {
+        struct mu_result m;
+
+        collect(&e[k], &m);
+        merge(u, out, &m, k, e[k].batch);
+    }
+    for (int i = 0; i < u->n; i++)
+        for (int64_t j = 0; out->has[i] && j < u->t[i].n; j++)
+            ck_assert_msg(out->copies[i][j] > 0, "%s: nobody has %s[%lld]", mu_names[u->kind],
+                          u->t[i].name, (long long)j);
+    for (int k = 0; k < run->tp; k++)
+        finish(&e[k]);
+}
+
 void mu_execute(struct mu *u, const struct mu_run *run, struct mu_result *out)
 {
     struct exec e = {.u = u, .run = run};
-    struct dt_device_options opt = {.threads = run->threads > 0 ? run->threads : 1};
-    struct dt_error err;
-    int64_t now, max;
 
-    dt_assert_ok(dt_device_open_cpu(&opt, &err, &e.dev), err);
-    dt_assert_ok(e.dev->queue_new(e.dev, false, &err, &e.q), err);
-    fill_batch(&e);
-    make_stages(&e);
-    for (int64_t i = 0; i < u->n_in; i++)
-        set_number(e.flow[0], i, run->dtype, u->in[i]);
-    for (int i = 0; i < (run->microbatches > 0 ? run->microbatches : 1); i++) {
-        dt_mem_fail_at(0); /* counts anew */
-        pass(&e);
-        if (i > 1) /* the first sized workspaces and made products, the second those that add */
-            ck_assert_uint_eq(dt_mem_count(), 0);
+    if (run->tp > 1) {
+        execute_members(u, run, out);
+        return;
     }
-    dt_assert_ok(e.dev->queue_sync(e.q, &err), err);
+    execute(&e);
     collect(&e, out);
-    for (int i = 0; i <= e.n; i++) {
-        e.dev->free(e.dev, e.flow[i]);
-        e.dev->free(e.dev, e.grad[i]);
-    }
-    for (int i = 0; i < e.n; i++) {
-        e.dev->free(e.dev, e.r[i].saved);
-        e.dev->free(e.dev, e.r[i].stash);
-        dt_stage_free(e.stage[i]);
-    }
-    dt_batch_free(e.batch);
-    e.dev->queue_free(e.q);
-    e.dev->memory_used(e.dev, &now, &max);
-    ck_assert_int_eq(now, 0);
-    e.dev->close(e.dev);
+    finish(&e);
 }

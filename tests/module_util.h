@@ -65,12 +65,14 @@ struct mu_run {
     int freeze_from, freeze_to; /* blocks frozen if `frozen` */
     bool upstream;              /* ask for the gradient of the flow in */
     int microbatches;           /* the same one several times; 0 = 1 */
+    int tp;                     /* members, threads of this process; 0 = 1 */
 };
 
 struct mu_result {
     double loss; /* without the objective's linear part */
     double *out, *d_in;
-    double **g; /* by tensor of struct mu */
+    double **g;   /* by tensor of struct mu */
+    int **copies; /* how many parameters brought g's element (a tied table may be two) */
     bool *has;
     double *nll;
     int *best;
@@ -78,10 +80,14 @@ struct mu_result {
 };
 
 void mu_open(struct mu *u, enum mu_kind kind, uint64_t seed);
+/* With other numbers of heads (of a U-Net: on both levels). */
+void mu_open_heads(struct mu *u, enum mu_kind kind, uint64_t seed, int heads, int kv_heads);
 void mu_close(struct mu *u);
 /* Objective in double precision, with the tensors and `in` as they are now. */
 double mu_reference(struct mu *u);
-/* The same on the device; gradients too.  Results live in u's arena. */
+/* The same on the device; gradients too.  Results live in u's arena.  With members: their slices
+ * put together, after a check that they agree to the last bit on all that each of them has whole.
+ */
 void mu_execute(struct mu *u, const struct mu_run *run, struct mu_result *out);
 /* Everything about one kind in text, on standard output (modules_dump.c); 0 = done. */
 int mu_dump(const char *name);

@@ -4,7 +4,7 @@
  * (table 2), with these differences: flash attention keeps no s x s scores, only its output and one
  * fp32 log-sum-exp per head; no dropout masks; gated MLPs and grouped keys/values by their real
  * widths; statistics of norms are counted.  The executor's blocks (exec/modules) allocate exactly
- * this at tp = cp = 1 (tests/test_modules_stage.c).
+ * this at cp = 1 (tests/test_modules_stage.c, and of the widest member of tp test_modules_tp.c).
  *
  *   transformer layer, bytes per token (e bytes an element, 2 in bf16; q = heads*head_dim, k =
  * kv_heads*head_dim):
@@ -62,15 +62,16 @@ static double transformer(const struct dt_block *b, const struct dt_share *w, bo
     return sum;
 }
 
-/* GroupNorm and SiLU are one kernel: it keeps its input and its output, the convolution's input. */
+/* GroupNorm and SiLU are one kernel: it keeps its input and its output, the convolution's input.
+ * Channels are split in whole groups of the second norm. */
 static double resnet(const struct dt_block *b, const struct dt_share *w, double tokens,
                      bool keep_cheap, double e)
 {
-    double sum = e * tokens * (keep_cheap ? 2 : 1) * (b->c_in + dt_ceil_div(b->c_out, w->tp));
+    double all = dt_block_groups(b->c_out), groups = dt_ceil_div(all, w->tp);
+    double sum = e * tokens * (keep_cheap ? 2 : 1) * (b->c_in + groups * (b->c_out / all));
 
     if (keep_cheap)
-        sum += stat_bytes(true) * w->n *
-               (dt_block_groups(b->c_in) + dt_ceil_div(dt_block_groups(b->c_out), w->tp));
+        sum += stat_bytes(true) * w->n * (dt_block_groups(b->c_in) + groups);
     return sum;
 }
 
@@ -97,18 +98,24 @@ static double spatial(const struct dt_block *b, const struct dt_share *w, double
 static double conv(const struct dt_block *b, const struct dt_share *w, double tokens,
                    bool keep_cheap, double e)
 {
-    double c_in = b->c_out >= b->c_in ? b->c_in : dt_ceil_div(b->c_in, w->tp);
-
     if (!b->layernorm || !keep_cheap)
-        return e * tokens * c_in;
-    return 2 * e * tokens * c_in + stat_bytes(true) * w->n * dt_block_groups(b->c_in);
+        return e * tokens * b->c_in;
+    return 2 * e * tokens * b->c_in + stat_bytes(true) * w->n * dt_block_groups(b->c_in);
+}
+
+/* Tokens of a projector's input on one rank: conditioning states come whole. */
+static double projector_tokens(const struct dt_block *b, const struct dt_share *w)
+{
+    if (b->context_len > 0)
+        return w->n * b->context_len / w->cp;
+    return w->tokens / (w->seqpar ? w->tp : 1);
 }
 
 static double projector(const struct dt_block *b, const struct dt_share *w, bool keep_cheap,
                         double e)
 {
     double tokens = b->context_len > 0 ? w->n * b->context_len / w->cp : w->tokens;
-    double in = e * tokens / (w->seqpar ? w->tp : 1) * b->in_dim;
+    double in = e * projector_tokens(b, w) * b->in_dim;
     double mid = e * tokens * dt_ceil_div(b->mid_dim, w->tp);
 
     return in + mid * (keep_cheap ? 2 : 1);
@@ -124,8 +131,7 @@ static double block_input(const struct dt_block *b, const struct dt_share *w, do
     case DT_BLOCK_LM_HEAD:
         return e * w->norm_tokens * b->hidden;
     case DT_BLOCK_PROJECTOR:
-        return e * (b->context_len > 0 ? w->n * b->context_len / w->cp : w->tokens) /
-               (w->seqpar ? w->tp : 1) * b->in_dim;
+        return e * projector_tokens(b, w) * b->in_dim;
     case DT_BLOCK_SPATIAL_TRANSFORMER:
         return e * tokens * b->hidden;
     case DT_BLOCK_CONV:

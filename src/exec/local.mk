@@ -89,6 +89,7 @@ libdtexec_a_SOURCES = \
 	src/exec/modules/params.c \
 	src/exec/modules/run.c \
 	src/exec/modules/stage.c \
+	src/exec/modules/tp.c \
 	src/exec/optimizer.c \
 	src/exec/optimizer.h \
 	src/exec/placement.c \

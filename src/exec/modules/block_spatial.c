@@ -6,7 +6,11 @@
  *   layer: x1 -> LN -> self-attention -> x2 -> LN -> cross-attention to the conditioning states
  *          -> x3 -> LN -> GEGLU -> next
  *
- * Without conditioning states (context_len 0) the second attention is a self-attention too. */
+ * Without conditioning states (context_len 0) the second attention is a self-attention too.
+ *
+ * Tensor parallelism: heads and GEGLU's width are dealt; x, x2, x3, the norms and t are whole at
+ * every member, each product by inputs ends in a sum.  proj_in's outputs and proj_out's inputs are
+ * dealt by channels. */
 #include "exec/modules/impl.h"
 
 #include <math.h>
@@ -14,16 +18,18 @@
 #define SP_GN_EPS 1e-6f /* Transformer2DModel's GroupNorm */
 #define SP_LN_EPS 1e-5f /* BasicTransformerBlock's LayerNorms */
 
-struct dims {
-    int64_t rows, c, w, f, ctx_rows;
+struct dims { /* widths of this member, but for c */
+    int64_t rows, c, heads, w, f, ctx_rows;
 };
 
 static struct dims dims_of(const struct dt_call *c)
 {
     const struct dt_block *b = c->b;
-    struct dims d = {.rows = dt_level_rows(c->batch, b->level), .c = b->hidden, .f = b->ffn};
+    struct dims d = {.rows = dt_level_rows(c->batch, b->level), .c = b->hidden};
 
-    d.w = (int64_t)b->heads * b->head_dim;
+    d.heads = dt_mine(c->s, b->heads);
+    d.w = d.heads * b->head_dim;
+    d.f = dt_mine(c->s, b->ffn);
     d.ctx_rows = b->context_len > 0 ? c->batch->n_seq * b->context_len : d.rows;
     return d;
 }
@@ -53,8 +59,8 @@ static void layout(struct dt_call *c)
             l->mean[j] = dt_keep_f32(c, d.rows, true);
             l->rstd[j] = dt_keep_f32(c, d.rows, true);
         }
-        l->lse1 = dt_keep_f32(c, d.rows * b->heads, false);
-        l->lse2 = dt_keep_f32(c, d.rows * b->heads, false);
+        l->lse1 = dt_keep_f32(c, d.rows * d.heads, false);
+        l->lse2 = dt_keep_f32(c, d.rows * d.heads, false);
     }
     c->act.sp.n = dt_keep_rows(c, d.rows, d.c, true);
     c->act.sp.t = dt_keep_rows(c, d.rows, d.c, false);
@@ -84,8 +90,8 @@ static struct dt_attention self_of(const struct dt_call *c, const struct dims *d
     int64_t longest = dt_level_longest(m, b->level);
 
     return (struct dt_attention){.dtype = c->dtype,
-                                 .heads = b->heads,
-                                 .kv_heads = b->heads,
+                                 .heads = (int)d->heads,
+                                 .kv_heads = (int)d->heads,
                                  .head_dim = b->head_dim,
                                  .n_seq = m->n_seq,
                                  .cu_q = m->dev.cu_level[b->level],
@@ -126,26 +132,39 @@ static void layer_norm(struct dt_call *c, const struct dims *d, int i, int which
             l->rstd[which]);
 }
 
-static void layer_forward(struct dt_call *c, const struct dims *d, int i, char *next)
+static void attend(struct dt_call *c, const struct dt_attention *a, const char *q, const char *k,
+                   const char *v, char *o, float *lse)
+{
+    if (a->heads > 0) /* else other members have them all */
+        c->k->attention_fwd(c->q, a, q, k, v, o, lse);
+}
+
+static void geglu(struct dt_call *c, const struct dims *d, struct dt_sp_layer *l)
+{
+    if (d->f > 0)
+        c->k->glu_fwd(c->q, DT_ACT_GELU_ERF, c->dtype, d->rows, d->f, true, l->h, l->a);
+}
+
+static void layer_forward(struct dt_call *c, const struct dims *d, int i, char *next, char *room)
 {
     struct dt_sp_layer *l = &c->act.sp.layer[i];
     struct dt_attention a = self_of(c, d), x = cross_of(c, d);
 
     layer_norm(c, d, i, 0, l->x, l->n1);
     dt_linear(c, d->rows, l->n1, role(i, SPL_QKV), -1, NULL, l->qkv);
-    c->k->attention_fwd(c->q, &a, l->qkv, dt_off(l->qkv, d->w, c->es),
-                        dt_off(l->qkv, 2 * d->w, c->es), l->o, l->lse1);
-    dt_linear(c, d->rows, l->o, role(i, SPL_O), role(i, SPL_OB), l->x, l->x2);
+    attend(c, &a, l->qkv, dt_off(l->qkv, d->w, c->es), dt_off(l->qkv, 2 * d->w, c->es), l->o,
+           l->lse1);
+    dt_linear_row(c, d->rows, l->o, role(i, SPL_O), role(i, SPL_OB), l->x, l->x2, room);
     layer_norm(c, d, i, 1, l->x2, l->n2);
     dt_linear(c, d->rows, l->n2, role(i, SPL_Q), -1, NULL, l->q);
     dt_linear(c, d->ctx_rows, c->b->context_len > 0 ? c->context : l->n2, role(i, SPL_KV), -1, NULL,
               l->kv);
-    c->k->attention_fwd(c->q, &x, l->q, l->kv, dt_off(l->kv, d->w, c->es), l->o2, l->lse2);
-    dt_linear(c, d->rows, l->o2, role(i, SPL_O2), role(i, SPL_O2B), l->x2, l->x3);
+    attend(c, &x, l->q, l->kv, dt_off(l->kv, d->w, c->es), l->o2, l->lse2);
+    dt_linear_row(c, d->rows, l->o2, role(i, SPL_O2), role(i, SPL_O2B), l->x2, l->x3, room);
     layer_norm(c, d, i, 2, l->x3, l->n3);
     dt_linear(c, d->rows, l->n3, role(i, SPL_UP), role(i, SPL_UPB), NULL, l->h);
-    c->k->glu_fwd(c->q, DT_ACT_GELU_ERF, c->dtype, d->rows, d->f, true, l->h, l->a);
-    dt_linear(c, d->rows, l->a, role(i, SPL_DOWN), role(i, SPL_DOWNB), l->x3, next);
+    geglu(c, d, l);
+    dt_linear_row(c, d->rows, l->a, role(i, SPL_DOWN), role(i, SPL_DOWNB), l->x3, next, room);
 }
 
 static char *next_of(struct dt_call *c, int i)
@@ -153,40 +172,65 @@ static char *next_of(struct dt_call *c, int i)
     return i + 1 < c->b->depth ? c->act.sp.layer[i + 1].x : c->act.sp.t;
 }
 
+static void first_norm(struct dt_call *c)
+{
+    struct dt_norm_at at = dt_norm_whole(c->b->level, c->b->hidden, SP_GN_EPS, false);
+
+    dt_groupnorm(c, &at, c->x, SP_G, SP_GB, c->act.sp.n, c->act.sp.mean, c->act.sp.rstd);
+}
+
+/* To all channels from a product whose outputs are dealt. */
+static void project_in(struct dt_call *c, const struct dims *d, char *room)
+{
+    char *x = c->act.sp.layer[0].x;
+
+    if (!c->s->tp) {
+        dt_linear(c, d->rows, c->act.sp.n, SP_IN, SP_INB, NULL, x);
+        return;
+    }
+    dt_linear(c, d->rows, c->act.sp.n, SP_IN, SP_INB, NULL,
+              dt_channels_mine(c, d->rows, d->c, 1, room));
+    dt_channels_join(c, d->rows, d->c, 1, room, x);
+}
+
 static void forward(struct dt_call *c, bool again)
 {
     const struct dt_block *b = c->b;
     struct dims d = dims_of(c);
+    char *room = dt_tp_room(c, d.rows, d.c), *cut = dt_tp_room(c, d.rows, dt_mine(c->s, d.c));
 
     if (dt_counting(c))
         return;
-    dt_groupnorm(c, b->level, b->hidden, SP_GN_EPS, false, c->x, SP_G, SP_GB, c->act.sp.n,
-                 c->act.sp.mean, c->act.sp.rstd);
-    dt_linear(c, d.rows, c->act.sp.n, SP_IN, SP_INB, NULL, c->act.sp.layer[0].x);
+    first_norm(c);
+    project_in(c, &d, room);
     for (int i = 0; i < b->depth; i++)
-        layer_forward(c, &d, i, next_of(c, i));
+        layer_forward(c, &d, i, next_of(c, i), room);
     if (!again)
-        dt_linear(c, d.rows, c->act.sp.t, SP_OUT, SP_OUTB, c->x, c->y);
+        dt_linear_row(c, d.rows, dt_channels_cut(c, d.rows, d.c, 1, c->act.sp.t, cut), SP_OUT,
+                      SP_OUTB, c->x, c->y, room);
 }
 
 static void cheap_again(struct dt_call *c, const struct dims *d)
 {
     const struct dt_block *b = c->b;
 
-    dt_groupnorm(c, b->level, b->hidden, SP_GN_EPS, false, c->x, SP_G, SP_GB, c->act.sp.n,
-                 c->act.sp.mean, c->act.sp.rstd);
+    first_norm(c);
     for (int i = 0; i < b->depth; i++) {
         struct dt_sp_layer *l = &c->act.sp.layer[i];
 
         layer_norm(c, d, i, 0, l->x, l->n1);
         layer_norm(c, d, i, 1, l->x2, l->n2);
         layer_norm(c, d, i, 2, l->x3, l->n3);
-        c->k->glu_fwd(c->q, DT_ACT_GELU_ERF, c->dtype, d->rows, d->f, true, l->h, l->a);
+        geglu(c, d, l);
     }
 }
 
 /* ---- backward: gradients of a layer; `dt` enters as that of its output and leaves as that of its
  * input.  With a split backward every product's dy gets its own place in the stash. ---- */
+
+struct rooms { /* this member's channels, and those of all */
+    char *mine, *all;
+};
 
 struct grads {
     char *dout, *dh, *dn3, *dx3, *dq, *dkv, *dn2, *dx2, *dqkv, *dn1;
@@ -212,6 +256,21 @@ static struct grads grads_of(struct dt_call *c, const struct dims *d)
     return g;
 }
 
+/* The gradient of what all members have whole, from their summands. */
+static void sum_input(struct dt_call *c, int what, const struct dims *d, char *dn)
+{
+    if (what & DT_BACKWARD_INPUT)
+        dt_sum(c, d->rows * d->c, dn);
+}
+
+static void attend_back(struct dt_call *c, const struct dt_attention *a, const char *q,
+                        const char *k, const char *v, const char *o, const float *lse,
+                        const char *d_o, char *dq, char *dk, char *dv)
+{
+    if (a->heads > 0)
+        c->k->attention_bwd(c->q, a, q, k, v, o, lse, d_o, dq, dk, dv);
+}
+
 static void norm_back(struct dt_call *c, int what, const struct dims *d, int i, int which,
                       const char *x, const char *dn, char *dx)
 {
@@ -231,11 +290,13 @@ static void mlp_back(struct dt_call *c, int what, const struct dims *d, int i,
     dt_linear_back(c, what, d->rows, l->a, g->dout, role(i, SPL_DOWN), role(i, SPL_DOWNB), da,
                    false);
     if (what & DT_BACKWARD_INPUT) {
-        c->k->glu_bwd(c->q, DT_ACT_GELU_ERF, c->dtype, d->rows, d->f, true, l->h, da, g->dh);
+        if (d->f > 0)
+            c->k->glu_bwd(c->q, DT_ACT_GELU_ERF, c->dtype, d->rows, d->f, true, l->h, da, g->dh);
         dt_copy(c, g->dx3, g->dout, (size_t)(d->rows * d->c) * c->es);
     }
     dt_linear_back(c, what, d->rows, l->n3, g->dh, role(i, SPL_UP), role(i, SPL_UPB), g->dn3,
                    false);
+    sum_input(c, what, d, g->dn3);
     norm_back(c, what, d, i, 2, l->x3, g->dn3, g->dx3);
 }
 
@@ -248,8 +309,8 @@ static void cross_back(struct dt_call *c, int what, const struct dims *d, int i,
 
     dt_linear_back(c, what, d->rows, l->o2, g->dx3, role(i, SPL_O2), role(i, SPL_O2B), d_o, false);
     if (what & DT_BACKWARD_INPUT) {
-        c->k->attention_bwd(c->q, &a, l->q, l->kv, dt_off(l->kv, d->w, c->es), l->o2, l->lse2, d_o,
-                            g->dq, g->dkv, dt_off(g->dkv, d->w, c->es));
+        attend_back(c, &a, l->q, l->kv, dt_off(l->kv, d->w, c->es), l->o2, l->lse2, d_o, g->dq,
+                    g->dkv, dt_off(g->dkv, d->w, c->es));
         dt_copy(c, g->dx2, g->dx3, (size_t)(d->rows * d->c) * c->es);
     }
     dt_linear_back(c, what, d->rows, l->n2, g->dq, role(i, SPL_Q), -1, g->dn2, false);
@@ -258,6 +319,7 @@ static void cross_back(struct dt_call *c, int what, const struct dims *d, int i,
                        c->n->need ? c->d_context : NULL, true);
     else
         dt_linear_back(c, what, d->rows, l->n2, g->dkv, role(i, SPL_KV), -1, g->dn2, true);
+    sum_input(c, what, d, g->dn2);
     norm_back(c, what, d, i, 1, l->x2, g->dn2, g->dx2);
 }
 
@@ -269,19 +331,43 @@ static void self_back(struct dt_call *c, int what, const struct dims *d, int i,
 
     dt_linear_back(c, what, d->rows, l->o, g->dx2, role(i, SPL_O), role(i, SPL_OB), d_o, false);
     if (what & DT_BACKWARD_INPUT) {
-        c->k->attention_bwd(c->q, &a, l->qkv, dt_off(l->qkv, d->w, c->es),
-                            dt_off(l->qkv, 2 * d->w, c->es), l->o, l->lse1, d_o, g->dqkv,
-                            dt_off(g->dqkv, d->w, c->es), dt_off(g->dqkv, 2 * d->w, c->es));
+        attend_back(c, &a, l->qkv, dt_off(l->qkv, d->w, c->es), dt_off(l->qkv, 2 * d->w, c->es),
+                    l->o, l->lse1, d_o, g->dqkv, dt_off(g->dqkv, d->w, c->es),
+                    dt_off(g->dqkv, 2 * d->w, c->es));
         dt_copy(c, dx, g->dx2, (size_t)(d->rows * d->c) * c->es);
     }
     dt_linear_back(c, what, d->rows, l->n1, g->dqkv, role(i, SPL_QKV), -1, g->dn1, false);
+    sum_input(c, what, d, g->dn1);
     norm_back(c, what, d, i, 0, l->x, g->dn1, dx);
+}
+
+/* proj_out: its inputs are dealt, so a member has the gradient of its own channels of t. */
+static void project_out_back(struct dt_call *c, int what, const struct dims *d, char *dt,
+                             const struct rooms *room)
+{
+    const void *t = dt_channels_cut(c, d->rows, d->c, 1, c->act.sp.t, room->mine);
+    char *to = c->s->tp ? dt_channels_mine(c, d->rows, d->c, 1, room->all) : dt;
+
+    dt_linear_back(c, what, d->rows, t, c->dy, SP_OUT, SP_OUTB, to, false);
+    if (c->s->tp && (what & DT_BACKWARD_INPUT))
+        dt_channels_join(c, d->rows, d->c, 1, room->all, dt);
+}
+
+static void project_in_back(struct dt_call *c, int what, const struct dims *d, const char *dx0,
+                            char *dn, const struct rooms *room)
+{
+    const void *mine = dt_channels_cut(c, d->rows, d->c, 1, dx0, room->mine);
+
+    dt_linear_back(c, what, d->rows, c->act.sp.n, mine, SP_IN, SP_INB, dn, false);
+    sum_input(c, what, d, dn);
 }
 
 static void backward(struct dt_call *c, int what)
 {
     const struct dt_block *b = c->b;
     struct dims d = dims_of(c);
+    struct dt_norm_at norm = dt_norm_whole(b->level, b->hidden, SP_GN_EPS, false);
+    struct rooms room = {dt_tp_room(c, d.rows, dt_mine(c->s, d.c)), dt_tp_room(c, d.rows, d.c)};
     char *da = dt_grad_rows(c, d.rows, d.f, false), *d_o = dt_grad_rows(c, d.rows, d.w, false);
     char *dx0 = dt_grad_rows(c, d.rows, d.c, true), *dn = dt_grad_rows(c, d.rows, d.c, true);
     struct dt_area work = c->work;
@@ -300,7 +386,7 @@ static void backward(struct dt_call *c, int what)
         if (dt_counting(c))
             continue;
         if (i == b->depth - 1)
-            dt_linear_back(c, what, d.rows, c->act.sp.t, c->dy, SP_OUT, SP_OUTB, g.dout, false);
+            project_out_back(c, what, &d, g.dout, &room);
         mlp_back(c, what, &d, i, &g, da);
         cross_back(c, what, &d, i, &g, d_o);
         next = c->s->split ? c->stash : work; /* where the layer below will have its dout */
@@ -309,15 +395,15 @@ static void backward(struct dt_call *c, int what)
     }
     if (dt_counting(c))
         return;
-    dt_linear_back(c, what, d.rows, c->act.sp.n, dx0, SP_IN, SP_INB, dn, false);
+    project_in_back(c, what, &d, dx0, dn, &room);
     if (c->dx && (what & DT_BACKWARD_INPUT)) {
         if (!c->s->split)
             c->dx = c->dy;
         else
             dt_copy(c, c->dx, c->dy, (size_t)(d.rows * d.c) * c->es);
     }
-    dt_groupnorm_back(c, what, b->level, b->hidden, SP_GN_EPS, false, c->x, SP_G, SP_GB,
-                      c->act.sp.mean, c->act.sp.rstd, dn, c->dx, true);
+    dt_groupnorm_back(c, what, &norm, c->x, SP_G, SP_GB, c->act.sp.mean, c->act.sp.rstd, dn, c->dx,
+                      true);
 }
 
 const struct dt_block_ops dt_ops_spatial = {layout, forward, backward};

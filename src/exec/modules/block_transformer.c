@@ -4,22 +4,30 @@
  * GPT-2's or ViT's (LayerNorm, biases, plain MLP) from one list of steps.
  *
  *   x -> n1 -> qkv -(norm of q, k)-(rope)-> attention o -> x2 = x + o Wo
- *   x2 -> n2 -> h = up(n2) -> a = act(h) -> y = x2 + a Wdown */
+ *   x2 -> n2 -> h = up(n2) -> a = act(h) -> y = x2 + a Wdown
+ *
+ * Tensor parallelism: heads and the MLP's width are dealt; x, n1, x2, n2 and y are own rows. */
 #include "exec/modules/impl.h"
 
 #include <math.h>
 
-struct dims {
-    int64_t rows, hidden, q, kv, qkv, ffn, up;
+struct dims {          /* widths of this member */
+    int64_t rows, own; /* all, and those of norms and residuals */
+    int64_t hidden, heads, kv_heads, q, kv, qkv, ffn, up;
 };
 
 static struct dims dims_of(const struct dt_call *c)
 {
     const struct dt_block *b = c->b;
-    struct dims d = {.rows = c->batch->rows, .hidden = b->hidden, .ffn = b->ffn};
+    struct dims d = {.rows = c->batch->rows,
+                     .own = dt_own_rows(c->s, c->batch->rows),
+                     .hidden = b->hidden,
+                     .heads = dt_mine(c->s, b->heads),
+                     .kv_heads = dt_mine(c->s, b->kv_heads),
+                     .ffn = dt_mine(c->s, b->ffn)};
 
-    d.q = (int64_t)b->heads * b->head_dim;
-    d.kv = (int64_t)b->kv_heads * b->head_dim;
+    d.q = d.heads * b->head_dim;
+    d.kv = d.kv_heads * b->head_dim;
     d.qkv = d.q + 2 * d.kv;
     d.up = b->gated ? 2 * d.ffn : d.ffn;
     return d;
@@ -28,7 +36,7 @@ static struct dims dims_of(const struct dt_call *c)
 static struct dt_norm norm_of(const struct dt_call *c)
 {
     return (struct dt_norm){.dtype = c->dtype,
-                            .rows = c->batch->rows,
+                            .rows = dt_own_rows(c->s, c->batch->rows),
                             .width = c->b->hidden,
                             .eps = (float)c->s->numbers.norm_eps};
 }
@@ -40,23 +48,23 @@ static void layout(struct dt_call *c)
     struct dt_tf_act *t = &c->act.tf;
 
     if (b->layernorm) {
-        t->mean1 = dt_keep_f32(c, d.rows, true);
-        t->mean2 = dt_keep_f32(c, d.rows, true);
+        t->mean1 = dt_keep_f32(c, d.own, true);
+        t->mean2 = dt_keep_f32(c, d.own, true);
     }
-    t->rstd1 = dt_keep_f32(c, d.rows, true);
-    t->rstd2 = dt_keep_f32(c, d.rows, true);
+    t->rstd1 = dt_keep_f32(c, d.own, true);
+    t->rstd2 = dt_keep_f32(c, d.own, true);
     if (b->qk_norm) {
-        t->rq = dt_keep_f32(c, d.rows * b->heads, true);
-        t->rk = dt_keep_f32(c, d.rows * b->kv_heads, true);
+        t->rq = dt_keep_f32(c, d.rows * d.heads, true);
+        t->rk = dt_keep_f32(c, d.rows * d.kv_heads, true);
     }
-    t->lse = dt_keep_f32(c, d.rows * b->heads, false);
-    t->n1 = dt_keep_rows(c, d.rows, d.hidden, true);
+    t->lse = dt_keep_f32(c, d.rows * d.heads, false);
+    t->n1 = dt_keep_rows(c, d.own, d.hidden, true);
     t->qkv = dt_keep_rows(c, d.rows, d.qkv, false);
     if (b->qk_norm)
         t->raw = dt_keep_rows(c, d.rows, d.q + d.kv, false);
     t->o = dt_keep_rows(c, d.rows, d.q, false);
-    t->x2 = dt_keep_rows(c, d.rows, d.hidden, false);
-    t->n2 = dt_keep_rows(c, d.rows, d.hidden, true);
+    t->x2 = dt_keep_rows(c, d.own, d.hidden, false);
+    t->n2 = dt_keep_rows(c, d.own, d.hidden, true);
     t->h = dt_keep_rows(c, d.rows, d.up, false);
     t->a = dt_keep_rows(c, d.rows, d.ffn, true);
 }
@@ -68,8 +76,8 @@ static struct dt_attention attention_of(const struct dt_call *c, const struct di
 
     return (struct dt_attention){.dtype = c->dtype,
                                  .causal = b->causal,
-                                 .heads = b->heads,
-                                 .kv_heads = b->kv_heads,
+                                 .heads = (int)d->heads,
+                                 .kv_heads = (int)d->kv_heads,
                                  .head_dim = b->head_dim,
                                  .n_seq = m->n_seq,
                                  .cu_q = m->dev.cu,
@@ -95,12 +103,12 @@ static void rope(struct dt_call *c, const struct dims *d, bool inverse, char *qk
     const struct dt_block *b = c->b;
 
     if (rotary(b)) /* keys follow the queries in a row: one call turns both */
-        c->k->rope(c->q, c->dtype, d->rows, b->heads + b->kv_heads, b->head_dim, b->head_dim,
+        c->k->rope(c->q, c->dtype, d->rows, (int)(d->heads + d->kv_heads), b->head_dim, b->head_dim,
                    d->qkv, c->batch->dev.pos, c->s->rope, inverse, qkv);
 }
 
 /* Rows of heads inside [q | k] matrices. */
-static struct dt_norm head_norm(const struct dt_call *c, const struct dims *d, int heads)
+static struct dt_norm head_norm(const struct dt_call *c, const struct dims *d, int64_t heads)
 {
     return (struct dt_norm){.dtype = c->dtype,
                             .rows = d->rows * heads,
@@ -113,7 +121,7 @@ static struct dt_norm head_norm(const struct dt_call *c, const struct dims *d, i
 static void qk_norm(struct dt_call *c, const struct dims *d, bool again)
 {
     struct dt_tf_act *t = &c->act.tf;
-    struct dt_norm nq = head_norm(c, d, c->b->heads), nk = head_norm(c, d, c->b->kv_heads);
+    struct dt_norm nq = head_norm(c, d, d->heads), nk = head_norm(c, d, d->kv_heads);
     char *out = dt_work_rows(c, d->rows, d->q + d->kv);
 
     if (!again)
@@ -144,6 +152,7 @@ static void forward(struct dt_call *c, bool again)
     struct dt_tf_act *t = &c->act.tf;
     struct dt_norm n = norm_of(c);
     struct dt_attention a = attention_of(c, &d);
+    char *room = dt_tp_room(c, d.rows, d.hidden);
 
     if (dt_counting(c)) { /* the workspace that qk_norm takes */
         if (b->qk_norm)
@@ -151,18 +160,18 @@ static void forward(struct dt_call *c, bool again)
         return;
     }
     dt_norm(c, &n, b->layernorm, c->x, TF_N1, TF_N1B, t->n1, t->mean1, t->rstd1);
-    dt_linear(c, d.rows, t->n1, TF_QKV, TF_QKVB, NULL, t->qkv);
+    dt_linear_col(c, d.rows, t->n1, TF_QKV, TF_QKVB, t->qkv, room);
     if (b->qk_norm)
         qk_norm(c, &d, false);
     rope(c, &d, false, t->qkv);
     c->k->attention_fwd(c->q, &a, t->qkv, dt_off(t->qkv, d.q, c->es),
                         dt_off(t->qkv, d.q + d.kv, c->es), t->o, t->lse);
-    dt_linear(c, d.rows, t->o, TF_O, TF_OB, c->x, t->x2);
+    dt_linear_row(c, d.rows, t->o, TF_O, TF_OB, c->x, t->x2, room);
     dt_norm(c, &n, b->layernorm, t->x2, TF_N2, TF_N2B, t->n2, t->mean2, t->rstd2);
-    dt_linear(c, d.rows, t->n2, TF_UP, TF_UPB, NULL, t->h);
+    dt_linear_col(c, d.rows, t->n2, TF_UP, TF_UPB, t->h, room);
     activate(c, &d);
     if (!again)
-        dt_linear(c, d.rows, t->a, TF_DOWN, TF_DOWNB, t->x2, c->y);
+        dt_linear_row(c, d.rows, t->a, TF_DOWN, TF_DOWNB, t->x2, c->y, room);
 }
 
 /* What `selective` left out. */
@@ -178,8 +187,12 @@ static void cheap_again(struct dt_call *c, const struct dims *d)
     activate(c, d);
 }
 
-static void mlp_back(struct dt_call *c, int what, const struct dims *d, char *dh, char *dn2,
-                     char *dx2)
+struct rooms { /* for all rows, where there are other members */
+    char *a, *b;
+};
+
+static void mlp_back(struct dt_call *c, int what, const struct dims *d, const struct rooms *room,
+                     char *dh, char *dn2, char *dx2)
 {
     struct dt_tf_act *t = &c->act.tf;
     struct dt_norm n = norm_of(c);
@@ -187,16 +200,16 @@ static void mlp_back(struct dt_call *c, int what, const struct dims *d, char *dh
 
     if (dt_counting(c))
         return;
-    dt_linear_back(c, what, d->rows, t->a, c->dy, TF_DOWN, TF_DOWNB, da, false);
+    dt_linear_row_back(c, what, d->rows, t->a, c->dy, TF_DOWN, TF_DOWNB, da, room->a);
     if (what & DT_BACKWARD_INPUT) {
         if (c->b->gated)
             c->k->glu_bwd(c->q, c->n->act, c->dtype, d->rows, d->ffn, false, t->h, da, dh);
         else
             c->k->act_bwd(c->q, c->n->act, c->dtype, d->rows * d->ffn, t->h, da, dh);
         if (dx2 != c->dy)
-            dt_copy(c, dx2, c->dy, (size_t)(d->rows * d->hidden) * c->es);
+            dt_copy(c, dx2, c->dy, (size_t)(d->own * d->hidden) * c->es);
     }
-    dt_linear_back(c, what, d->rows, t->n2, dh, TF_UP, TF_UPB, dn2, false);
+    dt_linear_col_back(c, what, d->rows, t->n2, dh, TF_UP, TF_UPB, dn2, room->a, room->b);
     dt_norm_back(c, what, &n, c->b->layernorm, t->x2, TF_N2, TF_N2B, t->mean2, t->rstd2, dn2, dx2,
                  true);
 }
@@ -207,7 +220,7 @@ static void qk_norm_back(struct dt_call *c, int what, const struct dims *d, char
                          char *dnormed)
 {
     struct dt_tf_act *t = &c->act.tf;
-    struct dt_norm nq = head_norm(c, d, c->b->heads), nk = head_norm(c, d, c->b->kv_heads);
+    struct dt_norm nq = head_norm(c, d, d->heads), nk = head_norm(c, d, d->kv_heads);
     char *raw = dt_grad_rows(c, d->rows, d->q + d->kv, false);
 
     if (dt_counting(c))
@@ -222,8 +235,9 @@ static void qk_norm_back(struct dt_call *c, int what, const struct dims *d, char
         c->k->copy2d(c->q, c->dtype, d->rows, d->q + d->kv, raw, d->q + d->kv, dqkv, d->qkv, false);
 }
 
-static void attention_back(struct dt_call *c, int what, const struct dims *d, char *dqkv, char *dn1,
-                           char *dnormed, char *dx2)
+static void attention_back(struct dt_call *c, int what, const struct dims *d,
+                           const struct rooms *room, char *dqkv, char *dn1, char *dnormed,
+                           char *dx2)
 {
     struct dt_tf_act *t = &c->act.tf;
     struct dt_norm n = norm_of(c);
@@ -231,7 +245,7 @@ static void attention_back(struct dt_call *c, int what, const struct dims *d, ch
     char *d_o = dt_grad_rows(c, d->rows, d->q, false);
 
     if (!dt_counting(c)) {
-        dt_linear_back(c, what, d->rows, t->o, dx2, TF_O, TF_OB, d_o, false);
+        dt_linear_row_back(c, what, d->rows, t->o, dx2, TF_O, TF_OB, d_o, room->a);
         if (what & DT_BACKWARD_INPUT) {
             c->k->attention_bwd(c->q, &a, t->qkv, dt_off(t->qkv, d->q, c->es),
                                 dt_off(t->qkv, d->q + d->kv, c->es), t->o, t->lse, d_o, dqkv,
@@ -243,11 +257,11 @@ static void attention_back(struct dt_call *c, int what, const struct dims *d, ch
         qk_norm_back(c, what, d, dqkv, dnormed);
     if (dt_counting(c))
         return;
-    dt_linear_back(c, what, d->rows, t->n1, dqkv, TF_QKV, TF_QKVB, dn1, false);
+    dt_linear_col_back(c, what, d->rows, t->n1, dqkv, TF_QKV, TF_QKVB, dn1, room->a, room->b);
     if (c->dx && !c->s->split)
         c->dx = dx2; /* the input's gradient grows in place */
     else if (c->dx && (what & DT_BACKWARD_INPUT))
-        dt_copy(c, c->dx, dx2, (size_t)(d->rows * d->hidden) * c->es);
+        dt_copy(c, c->dx, dx2, (size_t)(d->own * d->hidden) * c->es);
     dt_norm_back(c, what, &n, c->b->layernorm, c->x, TF_N1, TF_N1B, t->mean1, t->rstd1, dn1, c->dx,
                  true);
 }
@@ -256,12 +270,13 @@ static void backward(struct dt_call *c, int what)
 {
     struct dims d = dims_of(c);
     char *dh = dt_grad_rows(c, d.rows, d.up, true);
-    char *dn2 = dt_grad_rows(c, d.rows, d.hidden, true);
+    char *dn2 = dt_grad_rows(c, d.own, d.hidden, true);
     char *dqkv = dt_grad_rows(c, d.rows, d.qkv, true);
-    char *dn1 = dt_grad_rows(c, d.rows, d.hidden, true);
+    char *dn1 = dt_grad_rows(c, d.own, d.hidden, true);
     char *dnormed = c->b->qk_norm ? dt_grad_rows(c, d.rows, d.q + d.kv, true) : NULL;
     char *dx2 = c->dy;
     struct dt_area work = c->work;
+    struct rooms room;
 
     if (!dt_counting(c)) {
         if (c->n->mode == DT_LAY_FULL)
@@ -270,10 +285,12 @@ static void backward(struct dt_call *c, int what)
             cheap_again(c, &d);
         c->work = work;
     }
+    room.a = dt_tp_room(c, d.rows, d.hidden);
+    room.b = dt_tp_room(c, d.rows, d.hidden);
     if (c->s->split) /* kept apart from dy and from the input's gradient: Wo's gradient needs it */
-        dx2 = dt_grad_rows(c, d.rows, d.hidden, true);
-    mlp_back(c, what, &d, dh, dn2, dx2);
-    attention_back(c, what, &d, dqkv, dn1, dnormed, dx2);
+        dx2 = dt_grad_rows(c, d.own, d.hidden, true);
+    mlp_back(c, what, &d, &room, dh, dn2, dx2);
+    attention_back(c, what, &d, &room, dqkv, dn1, dnormed, dx2);
 }
 
 const struct dt_block_ops dt_ops_transformer = {layout, forward, backward};

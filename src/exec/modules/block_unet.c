@@ -4,7 +4,12 @@
  * loss), ResBlocks.
  *
  *   ResBlock: [x | skip] -> s1 = silu(norm) -> conv1 -> + time -> h1 -> s2 = silu(norm) -> conv2 ->
- * + x */
+ * + x
+ *
+ * Tensor parallelism: activations between blocks are whole at every member.  In a ResBlock conv1's
+ * outputs are dealt in whole groups of the second norm, conv2's inputs likewise and the shortcut's
+ * inputs by channels; one sum makes the output whole.  A convolution that halves or doubles has its
+ * outputs dealt and joined.  Gradients of the time embedding stay summands until its own block. */
 #include "exec/modules/impl.h"
 
 #define GN_EPS 1e-5f /* UNet2DConditionModel's norm_eps */
@@ -39,6 +44,8 @@ static void time_backward(struct dt_call *c, int what)
     int64_t n = c->batch->n_seq;
     char *dh = dt_grad_rows(c, n, c->b->time_dim, true), *dy = c->d_time;
 
+    if (!dt_counting(c) && (what & DT_BACKWARD_INPUT))
+        dt_sum(c, n * c->b->time_dim, c->d_time);
     if (c->s->split)
         dy = dt_flow_kept(c, what, c->d_time, n * c->b->time_dim);
     if (dt_counting(c))
@@ -54,9 +61,30 @@ const struct dt_block_ops dt_ops_time = {time_layout, time_forward, time_backwar
 
 /* ---- single convolutions ---- */
 
-static struct dt_conv_at conv_at(const struct dt_block *b)
+/* Are its outputs dealt?  Not of the first and the last convolution. */
+static bool dealt(const struct dt_call *c)
 {
-    return (struct dt_conv_at){b->level, b->upsample, b->c_in, b->c_out, b->kernel, b->stride};
+    return c->s->tp && !c->n->own_x && !c->b->layernorm;
+}
+
+static struct dt_conv_at conv_at(const struct dt_call *c)
+{
+    const struct dt_block *b = c->b;
+    int out = dealt(c) ? (int)dt_mine(c->s, b->c_out) : b->c_out;
+
+    return (struct dt_conv_at){b->level, b->upsample, b->c_in, out, b->kernel, b->stride};
+}
+
+static int64_t conv_rows_out(const struct dt_call *c)
+{
+    int64_t rows = dt_level_rows(c->batch, c->b->level);
+
+    return c->b->upsample ? rows * 4 : c->b->stride == 2 ? rows / 4 : rows;
+}
+
+static struct dt_norm_at norm_at(const struct dt_block *b)
+{
+    return dt_norm_whole(b->level, b->c_in, GN_EPS, true);
 }
 
 static void conv_layout(struct dt_call *c)
@@ -130,9 +158,10 @@ static void noise_loss(struct dt_call *c, char *dy)
 static void conv_forward(struct dt_call *c, bool again)
 {
     const struct dt_block *b = c->b;
-    struct dt_conv_at at = conv_at(b);
-    int64_t rows = dt_level_rows(c->batch, b->level);
-    char *in = c->x, *out = c->y;
+    struct dt_conv_at at = conv_at(c);
+    struct dt_norm_at norm = norm_at(b);
+    int64_t rows = dt_level_rows(c->batch, b->level), out_rows = conv_rows_out(c);
+    char *in = c->x, *out = c->y, *room = NULL;
 
     if (c->n->own_x && !again)
         noisy_latents(c);
@@ -140,17 +169,23 @@ static void conv_forward(struct dt_call *c, bool again)
         in = dt_work_rows(c, 4 * rows, b->c_in);
     if (b->layernorm)
         out = dt_work_rows(c, rows, b->c_out);
+    if (dealt(c))
+        room = dt_tp_room(c, out_rows, b->c_out);
     if (dt_counting(c))
         return;
     if (b->upsample)
         upsample(c, false, c->x, in);
     if (b->layernorm) {
         in = c->act.conv.s;
-        dt_groupnorm(c, b->level, b->c_in, GN_EPS, true, c->x, CONV_G, CONV_GB, in,
-                     c->act.conv.mean, c->act.conv.rstd);
+        dt_groupnorm(c, &norm, c->x, CONV_G, CONV_GB, in, c->act.conv.mean, c->act.conv.rstd);
     }
     if (again)
         return;
+    if (room) {
+        dt_conv(c, &at, in, CONV_W, CONV_B, NULL, dt_channels_mine(c, out_rows, b->c_out, 1, room));
+        dt_channels_join(c, out_rows, b->c_out, 1, room, out);
+        return;
+    }
     dt_conv(c, &at, in, CONV_W, CONV_B, NULL, out);
     if (b->layernorm) {
         c->k->cast(c->q, rows * b->c_out, c->dtype, out, DT_F32, c->batch->dev.pred);
@@ -161,13 +196,15 @@ static void conv_forward(struct dt_call *c, bool again)
 static void conv_backward(struct dt_call *c, int what)
 {
     const struct dt_block *b = c->b;
-    struct dt_conv_at at = conv_at(b);
-    int64_t rows = dt_level_rows(c->batch, b->level);
+    struct dt_conv_at at = conv_at(c);
+    struct dt_norm_at norm = norm_at(b);
+    int64_t rows = dt_level_rows(c->batch, b->level), out_rows = conv_rows_out(c);
     char *in = c->x, *din = c->dx;
     char *ds = b->layernorm ? dt_grad_rows(c, rows, b->c_in, true) : NULL;
     char *big = b->upsample ? dt_grad_rows(c, 4 * rows, b->c_in, false) : NULL;
     char *dbig = b->upsample ? dt_grad_rows(c, 4 * rows, b->c_in, false) : NULL;
-    char *dy = b->layernorm ? dt_grad_rows(c, rows, b->c_out, false) : c->dy;
+    const void *dy = b->layernorm ? dt_grad_rows(c, rows, b->c_out, false) : c->dy;
+    char *room = dealt(c) ? dt_tp_room(c, out_rows, at.c_out) : NULL;
 
     if (dt_counting(c)) {
         if (b->layernorm)
@@ -177,10 +214,9 @@ static void conv_backward(struct dt_call *c, int what)
     if (b->layernorm) {
         in = c->act.conv.s;
         din = ds;
-        noise_loss(c, dy);
+        noise_loss(c, (char *)(uintptr_t)dy);
         if (c->n->mode != DT_LAY_NONE)
-            dt_groupnorm(c, b->level, b->c_in, GN_EPS, true, c->x, CONV_G, CONV_GB, in,
-                         c->act.conv.mean, c->act.conv.rstd);
+            dt_groupnorm(c, &norm, c->x, CONV_G, CONV_GB, in, c->act.conv.mean, c->act.conv.rstd);
     } else if (b->upsample) {
         in = big;
         din = c->dx ? dbig : NULL;
@@ -189,17 +225,34 @@ static void conv_backward(struct dt_call *c, int what)
     }
     if (c->n->own_x)
         din = NULL;
+    if (room)
+        dy = dt_channels_cut(c, out_rows, b->c_out, 1, dy, room);
     dt_conv_back(c, what, &at, in, dy, CONV_W, CONV_B, din, false);
     if (b->upsample && c->dx && (what & DT_BACKWARD_INPUT))
         upsample(c, true, dbig, c->dx);
+    if (room && c->dx && (what & DT_BACKWARD_INPUT))
+        dt_sum(c, rows * b->c_in, c->dx);
     if (b->layernorm)
-        dt_groupnorm_back(c, what, b->level, b->c_in, GN_EPS, true, c->x, CONV_G, CONV_GB,
-                          c->act.conv.mean, c->act.conv.rstd, ds, c->dx, false);
+        dt_groupnorm_back(c, what, &norm, c->x, CONV_G, CONV_GB, c->act.conv.mean, c->act.conv.rstd,
+                          ds, c->dx, false);
 }
 
 const struct dt_block_ops dt_ops_conv = {conv_layout, conv_forward, conv_backward};
 
 /* ---- ResBlock ---- */
+
+static struct dt_norm_at norm2_at(const struct dt_call *c)
+{
+    int all = dt_block_groups(c->b->c_out), groups = (int)dt_mine(c->s, all);
+
+    return (struct dt_norm_at){c->b->level, c->b->c_out / all * groups, groups, GN_EPS, true};
+}
+
+/* This member's channels between the convolutions. */
+static int mid(const struct dt_call *c)
+{
+    return norm2_at(c).channels;
+}
 
 static void res_layout(struct dt_call *c)
 {
@@ -208,8 +261,8 @@ static void res_layout(struct dt_call *c)
 
     c->act.res.mean1 = dt_keep_f32(c, n * dt_block_groups(b->c_in), true);
     c->act.res.rstd1 = dt_keep_f32(c, n * dt_block_groups(b->c_in), true);
-    c->act.res.mean2 = dt_keep_f32(c, n * dt_block_groups(b->c_out), true);
-    c->act.res.rstd2 = dt_keep_f32(c, n * dt_block_groups(b->c_out), true);
+    c->act.res.mean2 = dt_keep_f32(c, n * norm2_at(c).groups, true);
+    c->act.res.rstd2 = dt_keep_f32(c, n * norm2_at(c).groups, true);
     if (!c->n->x_elsewhere)
         c->act.res.x = c->x;
     else if (c->n->mode == DT_LAY_FULL) /* the join is this block's input: always kept */
@@ -217,8 +270,8 @@ static void res_layout(struct dt_call *c)
     else
         c->act.res.x = dt_keep_rows(c, rows, b->c_in, false);
     c->act.res.s1 = dt_keep_rows(c, rows, b->c_in, true);
-    c->act.res.h1 = dt_keep_rows(c, rows, b->c_out, false);
-    c->act.res.s2 = dt_keep_rows(c, rows, b->c_out, true);
+    c->act.res.h1 = dt_keep_rows(c, rows, mid(c), false);
+    c->act.res.s2 = dt_keep_rows(c, rows, mid(c), true);
 }
 
 /* silu(time embedding), which every ResBlock's projection takes. */
@@ -236,38 +289,76 @@ static char *time_silu(struct dt_call *c)
 static void add_time(struct dt_call *c)
 {
     const struct dt_block *b = c->b;
-    char *st = time_silu(c), *e = dt_work_rows(c, c->batch->n_seq, b->c_out);
+    int width = mid(c);
+    char *st = time_silu(c), *e = dt_work_rows(c, c->batch->n_seq, width);
     struct dt_images im = {0};
 
     if (dt_counting(c))
         return;
     dt_linear(c, c->batch->n_seq, st, RES_T, RES_TB, NULL, e);
-    while (dt_images_next(c->batch, b->level, &im)) {
-        char *h = dt_off(c->act.res.h1, im.row * b->c_out, c->es);
+    while (width > 0 && dt_images_next(c->batch, b->level, &im)) {
+        char *h = dt_off(c->act.res.h1, im.row * width, c->es);
 
-        c->k->item_add(c->q, c->dtype, im.n, im.h * im.w, b->c_out, h,
-                       dt_off(e, im.first * b->c_out, c->es), h);
+        c->k->item_add(c->q, c->dtype, im.n, im.h * im.w, width, h,
+                       dt_off(e, im.first * width, c->es), h);
     }
 }
 
 static void norm1(struct dt_call *c)
 {
-    dt_groupnorm(c, c->b->level, c->b->c_in, GN_EPS, true, c->act.res.x, RES_N1, RES_N1B,
-                 c->act.res.s1, c->act.res.mean1, c->act.res.rstd1);
+    struct dt_norm_at at = norm_at(c->b);
+
+    dt_groupnorm(c, &at, c->act.res.x, RES_N1, RES_N1B, c->act.res.s1, c->act.res.mean1,
+                 c->act.res.rstd1);
 }
 
 static void norm2(struct dt_call *c)
 {
-    dt_groupnorm(c, c->b->level, c->b->c_out, GN_EPS, true, c->act.res.h1, RES_N2, RES_N2B,
-                 c->act.res.s2, c->act.res.mean2, c->act.res.rstd2);
+    struct dt_norm_at at = norm2_at(c);
+
+    dt_groupnorm(c, &at, c->act.res.h1, RES_N2, RES_N2B, c->act.res.s2, c->act.res.mean2,
+                 c->act.res.rstd2);
+}
+
+/* This member's channels of the input, for its part of the shortcut. */
+static const void *shortcut_in(struct dt_call *c, char *room)
+{
+    return dt_channels_cut(c, dt_level_rows(c->batch, c->b->level), c->b->c_in, 1, c->act.res.x,
+                           room);
+}
+
+static char *shortcut_room(struct dt_call *c)
+{
+    if (!dt_slot_of(c, RES_S))
+        return NULL;
+    return dt_tp_room(c, dt_level_rows(c->batch, c->b->level), dt_mine(c->s, c->b->c_in));
+}
+
+/* y = conv2 + shortcut: one member brings the biases, the identity joins after the sum. */
+static void res_end(struct dt_call *c, char *room)
+{
+    const struct dt_block *b = c->b;
+    struct dt_conv_at c2 = {b->level, false, mid(c), b->c_out, b->kernel, 1};
+    int64_t rows = dt_level_rows(c->batch, b->level);
+    bool first = dt_tp_rank(c->s->tp) == 0, shortcut = dt_slot_of(c, RES_S) != NULL;
+    const char *residual = c->s->tp ? NULL : c->act.res.x;
+
+    if (shortcut) {
+        dt_linear(c, rows, shortcut_in(c, room), RES_S, first ? RES_SB : -1, NULL, c->y);
+        residual = c->y;
+    }
+    dt_conv(c, &c2, c->act.res.s2, RES_C2, first ? RES_C2B : -1, residual, c->y);
+    dt_sum(c, rows * b->c_out, c->y);
+    if (c->s->tp && !shortcut)
+        c->k->add(c->q, c->dtype, rows * b->c_out, c->y, c->act.res.x, c->y);
 }
 
 static void res_forward(struct dt_call *c, bool again)
 {
     const struct dt_block *b = c->b;
-    struct dt_conv_at c1 = {b->level, false, b->c_in, b->c_out, b->kernel, 1};
-    struct dt_conv_at c2 = {b->level, false, b->c_out, b->c_out, b->kernel, 1};
+    struct dt_conv_at c1 = {b->level, false, b->c_in, mid(c), b->kernel, 1};
     int64_t rows = dt_level_rows(c->batch, b->level), w = c->n->x_width;
+    char *room = shortcut_room(c);
 
     if (dt_counting(c)) {
         add_time(c);
@@ -284,28 +375,22 @@ static void res_forward(struct dt_call *c, bool again)
     norm2(c);
     if (again)
         return;
-    if (dt_slot_of(c, RES_S)) {
-        dt_linear(c, rows, c->act.res.x, RES_S, RES_SB, NULL, c->y);
-        dt_conv(c, &c2, c->act.res.s2, RES_C2, RES_C2B, c->y, c->y);
-    } else {
-        dt_conv(c, &c2, c->act.res.s2, RES_C2, RES_C2B, c->act.res.x, c->y);
-    }
+    res_end(c, room);
 }
 
 static void time_back(struct dt_call *c, int what, const char *dh1)
 {
     const struct dt_block *b = c->b;
-    int64_t n = c->batch->n_seq, wide = n * b->time_dim;
-    char *de = dt_grad_rows(c, n, b->c_out, true), *dst = dt_grad_rows(c, n, b->time_dim, false);
+    int64_t n = c->batch->n_seq, wide = n * b->time_dim, width = mid(c);
+    char *de = dt_grad_rows(c, n, width, true), *dst = dt_grad_rows(c, n, b->time_dim, false);
     char *st = time_silu(c);
     struct dt_images im = {0};
 
     if (dt_counting(c))
         return;
-    while ((what & DT_BACKWARD_INPUT) && dt_images_next(c->batch, b->level, &im))
-        c->k->item_sum(c->q, c->dtype, im.n, im.h * im.w, b->c_out,
-                       dt_off(dh1, im.row * b->c_out, c->es),
-                       dt_off(de, im.first * b->c_out, c->es), false);
+    while ((what & DT_BACKWARD_INPUT) && width > 0 && dt_images_next(c->batch, b->level, &im))
+        c->k->item_sum(c->q, c->dtype, im.n, im.h * im.w, width, dt_off(dh1, im.row * width, c->es),
+                       dt_off(de, im.first * width, c->es), false);
     dt_linear_back(c, what, n, st, de, RES_T, RES_TB, c->n->need ? dst : NULL, false);
     if ((what & DT_BACKWARD_INPUT) && c->n->need) {
         c->k->act_bwd(c->q, DT_ACT_SILU, c->dtype, wide, c->time, dst, dst);
@@ -313,20 +398,39 @@ static void time_back(struct dt_call *c, int what, const char *dh1)
     }
 }
 
+struct rooms { /* the shortcut's own channels, and those of all members */
+    char *mine, *all;
+};
+
+/* A member has the gradient of its own channels; all are joined. */
+static void shortcut_back(struct dt_call *c, int what, char *to, const struct rooms *room)
+{
+    int64_t rows = dt_level_rows(c->batch, c->b->level), channels = c->b->c_in;
+    char *dx = to;
+
+    if (c->s->tp && to)
+        dx = dt_channels_mine(c, rows, channels, 1, room->all);
+    dt_linear_back(c, what, rows, shortcut_in(c, room->mine), c->dy, RES_S, RES_SB, dx, false);
+    if (c->s->tp && to && (what & DT_BACKWARD_INPUT))
+        dt_channels_join(c, rows, channels, 1, room->all, to);
+}
+
 /* Gradient of the block's input [x | skip] from the first norm and the shortcut. */
-static void input_back(struct dt_call *c, int what, const char *ds1, char *joined)
+static void input_back(struct dt_call *c, int what, const char *ds1, char *joined,
+                       const struct rooms *room)
 {
     const struct dt_block *b = c->b;
+    struct dt_norm_at at = norm_at(b);
     int64_t rows = dt_level_rows(c->batch, b->level), w = c->n->x_width;
     bool shortcut = dt_slot_of(c, RES_S) != NULL, want = c->dx != NULL;
     char *to = c->n->x_elsewhere ? joined : c->dx;
 
     if (shortcut)
-        dt_linear_back(c, what, rows, c->act.res.x, c->dy, RES_S, RES_SB, want ? to : NULL, false);
+        shortcut_back(c, what, want ? to : NULL, room);
     else if (want && (what & DT_BACKWARD_INPUT))
         dt_copy(c, to, c->dy, (size_t)(rows * b->c_out) * c->es);
-    dt_groupnorm_back(c, what, b->level, b->c_in, GN_EPS, true, c->act.res.x, RES_N1, RES_N1B,
-                      c->act.res.mean1, c->act.res.rstd1, ds1, want ? to : NULL, true);
+    dt_groupnorm_back(c, what, &at, c->act.res.x, RES_N1, RES_N1B, c->act.res.mean1,
+                      c->act.res.rstd1, ds1, want ? to : NULL, true);
     if (!c->n->x_elsewhere || !want || !(what & DT_BACKWARD_INPUT))
         return;
     c->k->copy2d(c->q, c->dtype, rows, w, joined, b->c_in, c->dx, w, false);
@@ -337,17 +441,23 @@ static void input_back(struct dt_call *c, int what, const char *ds1, char *joine
 static void res_backward(struct dt_call *c, int what)
 {
     const struct dt_block *b = c->b;
-    struct dt_conv_at c1 = {b->level, false, b->c_in, b->c_out, b->kernel, 1};
-    struct dt_conv_at c2 = {b->level, false, b->c_out, b->c_out, b->kernel, 1};
+    struct dt_conv_at c1 = {b->level, false, b->c_in, mid(c), b->kernel, 1};
+    struct dt_conv_at c2 = {b->level, false, mid(c), b->c_out, b->kernel, 1};
+    struct dt_norm_at norm = norm2_at(c);
     int64_t rows = dt_level_rows(c->batch, b->level);
-    char *ds2 = dt_grad_rows(c, rows, b->c_out, true), *dh1 = ds2;
+    char *ds2 = dt_grad_rows(c, rows, mid(c), true), *dh1 = ds2;
     char *ds1 = dt_grad_rows(c, rows, b->c_in, true), *joined = NULL;
+    struct rooms room = {0};
     struct dt_area work;
 
     if (c->s->split) /* else in place */
-        dh1 = dt_grad_rows(c, rows, b->c_out, true);
+        dh1 = dt_grad_rows(c, rows, mid(c), true);
     if (c->n->x_elsewhere)
         joined = dt_grad_rows(c, rows, b->c_in, false);
+    if (dt_slot_of(c, RES_S)) {
+        room.mine = shortcut_room(c);
+        room.all = dt_tp_room(c, rows, b->c_in);
+    }
     work = c->work;
     if (dt_counting(c)) {
         time_back(c, what, dh1);
@@ -361,11 +471,13 @@ static void res_backward(struct dt_call *c, int what)
     }
     c->work = work;
     dt_conv_back(c, what, &c2, c->act.res.s2, c->dy, RES_C2, RES_C2B, ds2, false);
-    dt_groupnorm_back(c, what, b->level, b->c_out, GN_EPS, true, c->act.res.h1, RES_N2, RES_N2B,
-                      c->act.res.mean2, c->act.res.rstd2, ds2, dh1, false);
+    dt_groupnorm_back(c, what, &norm, c->act.res.h1, RES_N2, RES_N2B, c->act.res.mean2,
+                      c->act.res.rstd2, ds2, dh1, false);
     time_back(c, what, dh1);
     dt_conv_back(c, what, &c1, c->act.res.s1, dh1, RES_C1, RES_C1B, ds1, false);
-    input_back(c, what, ds1, joined);
+    if (what & DT_BACKWARD_INPUT)
+        dt_sum(c, rows * b->c_in, ds1);
+    input_back(c, what, ds1, joined, &room);
 }
 
 const struct dt_block_ops dt_ops_resnet = {res_layout, res_forward, res_backward};

@@ -64,9 +64,25 @@ static void wrote(struct dt_call *c, int role)
         s->written = true;
 }
 
+/* Of fewer heads or groups than members some members have none: a product without outputs is not
+ * made, one without inputs is zero. */
+static void nothing(struct dt_call *c, int64_t n, const void *residual, void *y)
+{
+    if (residual)
+        dt_copy(c, y, residual, (size_t)n * c->es);
+    else if (n > 0)
+        c->s->dev->zero(c->q, y, (size_t)n * c->es);
+}
+
 void dt_linear(struct dt_call *c, int64_t rows, const void *x, int w, int b, const void *residual,
                void *y)
 {
+    const struct dt_slot *s = dt_slot_of(c, w);
+
+    if (s->n == 0) {
+        nothing(c, rows * s->out, residual, y);
+        return;
+    }
     c->k->linear_fwd(c->q, rows, x, dt_slot_of(c, w)->w, b < 0 ? NULL : dt_master_of(c, b),
                      residual, y);
 }
@@ -76,11 +92,16 @@ void dt_linear_back(struct dt_call *c, int what, int64_t rows, const void *x, co
 {
     const struct dt_slot *s = dt_slot_of(c, w);
 
-    if ((what & DT_BACKWARD_INPUT) && dx)
+    if ((what & DT_BACKWARD_INPUT) && dx && s->n > 0)
         c->k->linear_bwd_input(c->q, rows, dy, s->w, dx, add);
+    else if ((what & DT_BACKWARD_INPUT) && dx && !add)
+        nothing(c, rows * s->in, NULL, dx);
     if ((what & DT_BACKWARD_WEIGHT) && c->n->trained) {
-        c->k->linear_bwd_weight(c->q, c->dtype, rows, s->out, s->in, x, dy, dt_grad_of(c, w),
-                                b < 0 ? NULL : dt_grad_of(c, b), s->written);
+        if (s->n > 0)
+            c->k->linear_bwd_weight(c->q, c->dtype, rows, s->out, s->in, x, dy, dt_grad_of(c, w),
+                                    b < 0 ? NULL : dt_grad_of(c, b), s->written);
+        else if (s->out > 0 && b >= 0)
+            c->k->bias_bwd(c->q, c->dtype, rows, s->out, dy, dt_grad_of(c, b), s->written);
         wrote(c, w);
         if (b >= 0)
             wrote(c, b);
@@ -163,43 +184,51 @@ int64_t dt_level_longest(const struct dt_batch *b, int level)
     return b->max_len >> (2 * level);
 }
 
-void dt_groupnorm(struct dt_call *c, int level, int channels, float eps, bool silu, const void *x,
-                  int g, int b, void *y, float *mean, float *rstd)
+static struct dt_groupnorm groupnorm_of(const struct dt_call *c, const struct dt_norm_at *a,
+                                        const struct dt_images *im)
+{
+    return (struct dt_groupnorm){.dtype = c->dtype,
+                                 .items = im->n,
+                                 .pixels = im->h * im->w,
+                                 .channels = a->channels,
+                                 .groups = a->groups,
+                                 .eps = a->eps,
+                                 .silu = a->silu};
+}
+
+void dt_groupnorm(struct dt_call *c, const struct dt_norm_at *a, const void *x, int g, int b,
+                  void *y, float *mean, float *rstd)
 {
     struct dt_images im = {0};
-    int groups = dt_block_groups(channels);
 
-    while (dt_images_next(c->batch, level, &im)) {
-        struct dt_groupnorm n = {c->dtype, im.n, im.h * im.w, channels, groups, eps, silu};
-        int64_t at = im.row * channels;
+    while (a->groups > 0 && dt_images_next(c->batch, a->level, &im)) {
+        struct dt_groupnorm n = groupnorm_of(c, a, &im);
+        int64_t at = im.row * a->channels, stat = im.first * a->groups;
 
         c->k->groupnorm_fwd(c->q, &n, dt_off(x, at, c->es), dt_master_of(c, g), dt_master_of(c, b),
-                            dt_off(y, at, c->es), mean + im.first * groups,
-                            rstd + im.first * groups);
+                            dt_off(y, at, c->es), mean + stat, rstd + stat);
     }
 }
 
-void dt_groupnorm_back(struct dt_call *c, int what, int level, int channels, float eps, bool silu,
-                       const void *x, int g, int b, const float *mean, const float *rstd,
-                       const void *dy, void *dx, bool add)
+void dt_groupnorm_back(struct dt_call *c, int what, const struct dt_norm_at *a, const void *x,
+                       int g, int b, const float *mean, const float *rstd, const void *dy, void *dx,
+                       bool add)
 {
     bool weight = (what & DT_BACKWARD_WEIGHT) && c->n->trained;
     struct dt_images im = {0};
-    int groups = dt_block_groups(channels);
 
     if (!(what & DT_BACKWARD_INPUT))
         dx = NULL;
     if (!dx && !weight)
         return;
-    while (dt_images_next(c->batch, level, &im)) {
-        struct dt_groupnorm n = {c->dtype, im.n, im.h * im.w, channels, groups, eps, silu};
-        int64_t at = im.row * channels;
+    while (a->groups > 0 && dt_images_next(c->batch, a->level, &im)) {
+        struct dt_groupnorm n = groupnorm_of(c, a, &im);
+        int64_t at = im.row * a->channels, stat = im.first * a->groups;
 
-        c->k->groupnorm_bwd(c->q, &n, dt_off(x, at, c->es), dt_master_of(c, g), dt_master_of(c, b),
-                            mean + im.first * groups, rstd + im.first * groups,
-                            dt_off(dy, at, c->es), dx ? dt_off(dx, at, c->es) : NULL, add,
-                            weight ? dt_grad_of(c, g) : NULL, weight ? dt_grad_of(c, b) : NULL,
-                            has_gradient(c, g));
+        c->k->groupnorm_bwd(
+            c->q, &n, dt_off(x, at, c->es), dt_master_of(c, g), dt_master_of(c, b), mean + stat,
+            rstd + stat, dt_off(dy, at, c->es), dx ? dt_off(dx, at, c->es) : NULL, add,
+            weight ? dt_grad_of(c, g) : NULL, weight ? dt_grad_of(c, b) : NULL, has_gradient(c, g));
         if (weight) {
             wrote(c, g);
             wrote(c, b);
@@ -234,6 +263,13 @@ static int64_t out_row(const struct dt_conv_at *a, const struct dt_images *im)
     return a->doubled ? im->row * 4 : a->stride == 2 ? im->row / 4 : im->row;
 }
 
+static int64_t out_rows(const struct dt_conv_at *a, const struct dt_images *im)
+{
+    int64_t rows = im->n * im->h * im->w;
+
+    return a->doubled ? rows * 4 : a->stride == 2 ? rows / 4 : rows;
+}
+
 void dt_conv(struct dt_call *c, const struct dt_conv_at *a, const void *x, int w, int b,
              const void *residual, void *y)
 {
@@ -242,9 +278,13 @@ void dt_conv(struct dt_call *c, const struct dt_conv_at *a, const void *x, int w
     while (dt_images_next(c->batch, a->level, &im)) {
         struct dt_conv v = conv_of(c, a, &im);
         int64_t in = in_row(a, &im) * a->c_in, out = out_row(a, &im) * a->c_out;
+        const void *add = residual ? dt_off(residual, out, c->es) : NULL;
 
-        c->k->conv_fwd(c->q, &v, dt_off(x, in, c->es), dt_slot_of(c, w)->w, dt_master_of(c, b),
-                       residual ? dt_off(residual, out, c->es) : NULL, dt_off(y, out, c->es));
+        if (a->c_in > 0 && a->c_out > 0)
+            c->k->conv_fwd(c->q, &v, dt_off(x, in, c->es), dt_slot_of(c, w)->w,
+                           b < 0 ? NULL : dt_master_of(c, b), add, dt_off(y, out, c->es));
+        else
+            nothing(c, out_rows(a, &im) * a->c_out, add, dt_off(y, out, c->es));
     }
 }
 
@@ -257,13 +297,20 @@ void dt_conv_back(struct dt_call *c, int what, const struct dt_conv_at *a, const
     while (dt_images_next(c->batch, a->level, &im)) {
         struct dt_conv v = conv_of(c, a, &im);
         int64_t in = in_row(a, &im) * a->c_in, out = out_row(a, &im) * a->c_out;
+        bool some = a->c_in > 0 && a->c_out > 0;
 
-        if ((what & DT_BACKWARD_INPUT) && dx)
+        if ((what & DT_BACKWARD_INPUT) && dx && some)
             c->k->conv_bwd_input(c->q, &v, dt_off(dy, out, c->es), dt_slot_of(c, w)->w,
                                  dt_off(dx, in, c->es), add);
+        else if ((what & DT_BACKWARD_INPUT) && dx && !add)
+            nothing(c, v.n * v.h * v.w * a->c_in, NULL, dt_off(dx, in, c->es));
         if (weight) {
-            c->k->conv_bwd_weight(c->q, &v, dt_off(x, in, c->es), dt_off(dy, out, c->es),
-                                  dt_grad_of(c, w), dt_grad_of(c, b), has_gradient(c, w));
+            if (some)
+                c->k->conv_bwd_weight(c->q, &v, dt_off(x, in, c->es), dt_off(dy, out, c->es),
+                                      dt_grad_of(c, w), dt_grad_of(c, b), has_gradient(c, w));
+            else if (a->c_out > 0)
+                c->k->bias_bwd(c->q, c->dtype, out_rows(a, &im), a->c_out, dt_off(dy, out, c->es),
+                               dt_grad_of(c, b), has_gradient(c, w));
             wrote(c, w);
             wrote(c, b);
         }

@@ -181,10 +181,9 @@ enum dt_status dt_shape_facts(const struct dt_module *m, struct dt_error *err,
 /* Rows of the activation that a block takes. */
 int64_t dt_unit_rows(const struct dt_stage *s, const struct dt_unit *n, const struct dt_batch *b)
 {
-    (void)s;
     if (n->b->kind == DT_BLOCK_PROJECTOR && n->b->context_len > 0)
         return b->n_seq * n->b->context_len;
-    return dt_level_rows(b, n->b->level);
+    return dt_own_rows(s, dt_level_rows(b, n->b->level));
 }
 
 size_t dt_unit_x_bytes(const struct dt_stage *s, const struct dt_unit *n, const struct dt_batch *b)
@@ -194,11 +193,12 @@ size_t dt_unit_x_bytes(const struct dt_stage *s, const struct dt_unit *n, const 
     return (size_t)(dt_unit_rows(s, n, b) * n->x_width) * dt_dtype_bytes(s->dtype);
 }
 
-/* Width and rows of what block i - 1 leaves and block i takes; 0 = no running activation there. */
-static size_t running_bytes(const struct dt_stage *s, const struct dt_batch *b, int at)
+/* Of what block i - 1 leaves and block i takes, `all` rows or own ones; 0 = no running activation
+ * there. */
+static size_t running_bytes(const struct dt_stage *s, const struct dt_batch *b, int at, bool all)
 {
     const struct dt_block *p;
-    int64_t rows = b->rows, width = 0;
+    int64_t rows = all ? b->rows : dt_own_rows(s, b->rows), width = 0;
 
     if (at <= 0 || at > s->module->n_blocks)
         return 0;
@@ -225,7 +225,7 @@ static size_t running_bytes(const struct dt_stage *s, const struct dt_batch *b, 
 
 size_t dt_output_bytes(const struct dt_stage *s, const struct dt_unit *n, const struct dt_batch *b)
 {
-    return n->has_y ? running_bytes(s, b, n->index + 1) : 0;
+    return n->has_y ? running_bytes(s, b, n->index + 1, false) : 0;
 }
 
 static size_t begin_bytes(const struct dt_stage *s, const struct dt_batch *b)
@@ -251,7 +251,7 @@ static size_t end_bytes(const struct dt_stage *s, const struct dt_batch *b)
         return (size_t)(b->n_cond * p->hidden) * dt_dtype_bytes(s->dtype);
     if (p->kind == DT_BLOCK_CONV)
         return 0;
-    return running_bytes(s, b, s->module->n_blocks);
+    return running_bytes(s, b, s->module->n_blocks, true);
 }
 
 static int add(struct dt_flow *out, int n, enum dt_flow_kind kind, int skip, size_t bytes)
@@ -271,7 +271,7 @@ int dt_flow_list(const struct dt_stage *s, const struct dt_batch *b, int at,
 
     if (at >= s->module->n_blocks)
         return add(out, 0, DT_FLOW_H, -1, end_bytes(s, b));
-    n = add(out, n, DT_FLOW_H, -1, at == 0 ? begin_bytes(s, b) : running_bytes(s, b, at));
+    n = add(out, n, DT_FLOW_H, -1, at == 0 ? begin_bytes(s, b) : running_bytes(s, b, at, false));
     if (f->conv_in < 0)
         return n;
     if (at >= f->time_first && at <= f->time_last)

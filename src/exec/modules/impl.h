@@ -23,6 +23,8 @@ struct dt_slot {
     int block;  /* in the module */
     bool decay;
     bool product;        /* has a device weight */
+    bool dealt;          /* tensor parallelism: a slice; else the members hold the same */
+    bool partial;        /* its gradient is of own rows or heads: a summand */
     struct dt_weight *w; /* NULL for tables and vectors */
     bool written;        /* the gradient holds something of this iteration */
 };
@@ -127,6 +129,7 @@ struct dt_unit {
     enum dt_lay_mode mode;
     int *slot;
     struct dt_param_range range;
+    size_t partial_at, n_partial; /* gradients that dt_stage_grads_reduce sums */
 };
 
 /* Where a node's input and other tensors lie in saved memory. */
@@ -166,6 +169,8 @@ struct dt_stage {
     struct dt_module own_module; /* copy of the caller's, with own blocks */
     int first, last;
     enum dt_dtype dtype;
+    struct dt_tp *tp; /* NULL: one member */
+    bool seqpar;      /* members hold their own rows between blocks */
     bool upstream, split, any_backward;
     struct dt_batch_limits max;
     struct dt_stage_numbers numbers;
@@ -318,6 +323,56 @@ void dt_norm_back(struct dt_call *c, int what, const struct dt_norm *n, bool lay
                   void *dx, bool add);
 void dt_copy(struct dt_call *c, void *dst, const void *src, size_t bytes);
 
+/* ---- tensor parallelism (tp.c) ----
+ *
+ * `own`: this member's rows under sequence parallelism, else all.  Work buffers are made for all
+ * rows, by the block, and only where there are other members (dt_tp_room). */
+
+/* This member's share of n things. */
+static inline int64_t dt_mine(const struct dt_stage *s, int64_t n)
+{
+    return dt_tp_count(s->tp, n, dt_tp_rank(s->tp));
+}
+static inline int64_t dt_mine_first(const struct dt_stage *s, int64_t n)
+{
+    return dt_tp_first(s->tp, n, dt_tp_rank(s->tp));
+}
+static inline int64_t dt_own_rows(const struct dt_stage *s, int64_t rows)
+{
+    return s->seqpar ? dt_mine(s, rows) : rows;
+}
+static inline int64_t dt_own_first(const struct dt_stage *s, int64_t rows)
+{
+    return s->seqpar ? dt_mine_first(s, rows) : 0;
+}
+/* NULL with one member. */
+char *dt_tp_room(struct dt_call *c, int64_t rows, int64_t width);
+/* All rows of what members have in own ones: in `room`, or x itself where it is whole. */
+char *dt_whole_rows(struct dt_call *c, int64_t rows, int64_t width, const void *x, char *room);
+/* own y (+)= own rows of the sum over members of `part`, which is lost. */
+void dt_own_sum(struct dt_call *c, int64_t rows, int64_t width, char *part, void *y, bool add);
+/* In place over members: x becomes the sum. */
+void dt_sum(struct dt_call *c, int64_t n, void *x);
+/* A product whose output (col) or input (row) is dealt, from own rows or to own rows. */
+void dt_linear_col(struct dt_call *c, int64_t rows, const void *x, int w, int b, void *y,
+                   char *room);
+void dt_linear_row(struct dt_call *c, int64_t rows, const void *x, int w, int b,
+                   const void *residual, void *y, char *room);
+/* x and dx own (dx may be NULL), two rooms. */
+void dt_linear_col_back(struct dt_call *c, int what, int64_t rows, const void *x, const void *dy,
+                        int w, int b, void *dx, char *room_x, char *room_dx);
+/* dy own. */
+void dt_linear_row_back(struct dt_call *c, int what, int64_t rows, const void *x, const void *dy,
+                        int w, int b, void *dx, char *room);
+/* Channels: `units` of `unit` channels each are dealt.  A room has place for every member's
+ * columns side by side; `mine` is where this one's go, dense. */
+char *dt_channels_mine(struct dt_call *c, int64_t rows, int64_t units, int64_t unit, char *room);
+void dt_channels_join(struct dt_call *c, int64_t rows, int64_t units, int64_t unit, char *room,
+                      void *y);
+/* This member's columns of x, dense, in `room`; x itself with one member. */
+const void *dt_channels_cut(struct dt_call *c, int64_t rows, int64_t units, int64_t unit,
+                            const void *x, char *room);
+
 /* A flow gradient as backward_weight finds it later: copied into the stash by backward_input. */
 char *dt_flow_kept(struct dt_call *c, int what, const char *gradient, int64_t elems);
 
@@ -331,16 +386,26 @@ bool dt_images_next(const struct dt_batch *b, int level,
 int64_t dt_level_rows(const struct dt_batch *b, int level);
 int64_t dt_level_longest(const struct dt_batch *b, int level);
 /* GroupNorm (+ SiLU) and convolutions over all runs; sizes are those of the input at `level`. */
-void dt_groupnorm(struct dt_call *c, int level, int channels, float eps, bool silu, const void *x,
-                  int g, int b, void *y, float *mean, float *rstd);
-void dt_groupnorm_back(struct dt_call *c, int what, int level, int channels, float eps, bool silu,
-                       const void *x, int g, int b, const float *mean, const float *rstd,
-                       const void *dy, void *dx, bool add);
+struct dt_norm_at {
+    int level, channels, groups;
+    float eps;
+    bool silu;
+};
+static inline struct dt_norm_at dt_norm_whole(int level, int channels, float eps, bool silu)
+{
+    return (struct dt_norm_at){level, channels, dt_block_groups(channels), eps, silu};
+}
+void dt_groupnorm(struct dt_call *c, const struct dt_norm_at *at, const void *x, int g, int b,
+                  void *y, float *mean, float *rstd);
+void dt_groupnorm_back(struct dt_call *c, int what, const struct dt_norm_at *at, const void *x,
+                       int g, int b, const float *mean, const float *rstd, const void *dy, void *dx,
+                       bool add);
 struct dt_conv_at {
     int level;
     bool doubled; /* input at twice the level's size */
     int c_in, c_out, kernel, stride;
 };
+/* b < 0: without bias */
 void dt_conv(struct dt_call *c, const struct dt_conv_at *a, const void *x, int w, int b,
              const void *residual, void *y);
 void dt_conv_back(struct dt_call *c, int what, const struct dt_conv_at *a, const void *x,
@@ -352,9 +417,28 @@ extern const struct dt_block_ops dt_ops_embedding, dt_ops_patch, dt_ops_transfor
 
 /* ---- params.c, names.c ---- */
 
-/* Adds a slot to the node being built; returns its index or -1 when out of memory. */
+/* How a matrix is dealt to the members: its outputs or inputs, which are n parts one after another,
+ * part k of units[k] units of `size`; every part is dealt by units. */
+enum dt_deal_by { DT_DEAL_NONE, DT_DEAL_OUT, DT_DEAL_IN };
+struct dt_deal {
+    enum dt_deal_by by;
+    int n;
+    int64_t units[DT_PIECES_MAX];
+    int64_t size;
+};
+/* Adds a slot to the node being built; out and in are the whole matrix's, deal NULL = none.
+ * Returns its index or -1 when out of memory. */
 int dt_slot_add(struct dt_stage *s, struct dt_unit *n, int role, int64_t out, int64_t in,
-                int kernel, bool product);
+                int kernel, bool product, const struct dt_deal *deal);
+/* Elements of one of a slot's rows. */
+static inline size_t dt_slot_row(const struct dt_slot *p)
+{
+    size_t in = p->decay ? (size_t)p->in : 1;
+
+    return p->kernel > 0 ? in * (size_t)p->kernel * (size_t)p->kernel : in;
+}
+/* Says which slice of the parameter added last is here. */
+void dt_param_deal(struct dt_stage *s, const struct dt_deal *deal);
 /* Names rows [row, row + rows) of a slot.  shape: Hugging Face's. */
 enum dt_status dt_param_add(struct dt_stage *s, int slot, int64_t row, int64_t rows, int n_dims,
                             const int64_t *shape, enum dt_init init, double std, bool transpose,

@@ -23,6 +23,7 @@
 
 #include "core/model.h"
 #include "exec/device.h"
+#include "exec/transport.h"
 
 /* ---- batches --------------------------------------------------------------------------------- */
 
@@ -130,13 +131,27 @@ void dt_ddim_step(const struct dt_diffusion *d, int t, int to, double clip, doub
 
 enum dt_init { DT_INIT_ZERO, DT_INIT_ONE, DT_INIT_NORMAL };
 
+/* Indices first .. first + count of one dimension. */
+struct dt_piece {
+    int64_t first, count;
+};
+enum { DT_PIECES_MAX = 3 };
+
 /* A named tensor in the stage's flat fp32 buffers, `at` counted in floats.  Shape is Hugging
  * Face's. `transpose`: Hugging Face stores [in][out] (GPT-2's Conv1D), here it lies as [out][in].
- */
+ *
+ * Under tensor parallelism `shape` is the whole tensor's and `n` what lies here.  n_pieces > 0:
+ * dimension `split` of `shape` is dealt, and this member holds these indices of it, one piece after
+ * the other (one tensor q|k|v gives some of each); dt_param_run has it by elements.  Else the
+ * member holds all of it, and `replicated` says that the others do too, with equal values.
+ * Whoever writes tensors to files must put the members' slices together. */
 struct dt_param {
     char name[112];
     int n_dims;
     int64_t shape[4];
+    int split, n_pieces;
+    struct dt_piece piece[DT_PIECES_MAX];
+    bool replicated;
     size_t at, n;
     bool transpose;
     bool decay; /* matrices and tables; not norms, not biases */
@@ -147,9 +162,20 @@ struct dt_param {
                   i) */
 };
 
-/* Where a block's parameters lie: decayed ones first, then the others. */
+/* What lies here in runs without a gap: n elements from `at` (counted from the parameter's own
+ * beginning) are the whole tensor's from `whole`, in the order in which it lies ([out][in], also
+ * where `transpose`). */
+struct dt_param_run {
+    size_t whole, at, n;
+};
+int64_t dt_param_runs(const struct dt_param *p);
+struct dt_param_run dt_param_run(const struct dt_param *p, int64_t i);
+
+/* Where a block's parameters lie: decayed ones first, then the others.  Under tensor parallelism
+ * the replicated ones (with their padding) lie side by side across that border. */
 struct dt_param_range {
     size_t at, n_decay, n; /* floats */
+    size_t replicated_at, n_replicated;
 };
 
 struct dt_stage;
@@ -167,6 +193,11 @@ void dt_stage_changed(struct dt_queue *q, struct dt_stage *s, int first, int las
  * the last: zeroes those of blocks [first, last) that no microbatch wrote. */
 void dt_stage_grads_begin(struct dt_stage *s);
 void dt_stage_grads_finish(struct dt_queue *q, struct dt_stage *s, int first, int last);
+/* Tensor parallelism: gradients of some replicated parameters are sums over the member's own rows
+ * or heads.  After grads_finish and before replicas are summed, all members call this once for the
+ * same blocks, in the same order: then every replicated parameter has its whole gradient, equal at
+ * all of them. One all-reduce per block that has such; nothing without tensor parallelism. */
+void dt_stage_grads_reduce(struct dt_queue *q, struct dt_stage *s, int first, int last);
 /* 64-bit FNV-1a; the Philox stream of a tensor. */
 uint64_t dt_name_hash(const char *name);
 
@@ -192,7 +223,22 @@ struct dt_stage_spec {
     bool split_backward;   /* weight gradients come in an op of their own (ZB-H1) */
     struct dt_batch_limits max;
     struct dt_stage_numbers numbers;
+    struct dt_tp *tp; /* the members that share the stage; borrowed; NULL = this one alone */
 };
+
+/* ---- tensor parallelism ----
+ *
+ * All members make the same calls with the same batches.  In a transformer (LLM, encoder) each
+ * holds rows dt_tp_first .. of the flow between blocks; in a U-Net all of them hold the flow whole.
+ *
+ *   inside the module    a member's flow, in dt_stage_in_bytes / out_bytes of it, is for the same
+ *                        member of the next stage (gradients too: those of a U-Net's time embedding
+ *                        and conditioning states are summands there)
+ *   at the module's ends features, conditioning states and their gradients are whole tensors, equal
+ *                        at all members
+ *
+ * Losses, best tokens and predictions are whole and equal at all members.  Failures of collectives
+ * stick to the dt_tp (dt_tp_state). */
 
 enum dt_status dt_stage_new(const struct dt_device *dev, const struct dt_stage_spec *spec,
                             struct dt_error *err, struct dt_stage **out);

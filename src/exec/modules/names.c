@@ -19,78 +19,110 @@ static bool gpt2(const struct dt_block *b)
     return b->causal && b->layernorm && !b->gated && b->max_pos > 0;
 }
 
-enum dt_status dt_name_matrix(struct dt_namer *m, int role, int64_t out, int64_t in, double std,
-                              const char *name)
+/* Rows of a slot; of one that there was no memory for, none. */
+static int64_t rows_of(const struct dt_namer *m, int slot)
 {
-    int slot = dt_slot_add(m->s, m->n, role, out, in, 0, true);
+    return slot < 0 ? 0 : m->s->slots[slot].out;
+}
 
-    return dt_param_add(m->s, slot, 0, out, 2, (int64_t[]){out, in},
+enum dt_status dt_name_matrix(struct dt_namer *m, int role, int64_t out, int64_t in,
+                              const struct dt_deal *deal, double std, const char *name)
+{
+    int slot = dt_slot_add(m->s, m->n, role, out, in, 0, true, deal);
+
+    DT_TRY(dt_param_add(m->s, slot, 0, rows_of(m, slot), 2, (int64_t[]){out, in},
                         std > 0 ? DT_INIT_NORMAL : DT_INIT_ZERO, std, false, m->err, "%s%s.weight",
-                        m->prefix, name);
+                        m->prefix, name));
+    dt_param_deal(m->s, deal);
+    return DT_OK;
 }
 
-enum dt_status dt_name_vector(struct dt_namer *m, int role, int64_t n, bool ones, const char *name)
+enum dt_status dt_name_vector(struct dt_namer *m, int role, int64_t n, const struct dt_deal *deal,
+                              bool ones, const char *name)
 {
-    int slot = dt_slot_add(m->s, m->n, role, n, 0, 0, false);
+    int slot = dt_slot_add(m->s, m->n, role, n, 0, 0, false, deal);
 
-    return dt_param_add(m->s, slot, 0, n, 1, &n, ones ? DT_INIT_ONE : DT_INIT_ZERO, 0, false,
-                        m->err, "%s%s", m->prefix, name);
+    DT_TRY(dt_param_add(m->s, slot, 0, rows_of(m, slot), 1, &n, ones ? DT_INIT_ONE : DT_INIT_ZERO,
+                        0, false, m->err, "%s%s", m->prefix, name));
+    dt_param_deal(m->s, deal);
+    return DT_OK;
 }
 
-enum dt_status dt_name_norm(struct dt_namer *m, int role, int64_t n, bool layernorm,
-                            const char *name)
+enum dt_status dt_name_norm(struct dt_namer *m, int role, int64_t n, const struct dt_deal *deal,
+                            bool layernorm, const char *name)
 {
     char text[64];
 
     snprintf(text, sizeof(text), "%s.weight", name);
-    DT_TRY(dt_name_vector(m, role, n, true, text));
+    DT_TRY(dt_name_vector(m, role, n, deal, true, text));
     if (!layernorm)
         return DT_OK;
     snprintf(text, sizeof(text), "%s.bias", name);
-    return dt_name_vector(m, role + 1, n, false, text);
+    return dt_name_vector(m, role + 1, n, deal, false, text);
 }
 
-enum dt_status dt_name_linear(struct dt_namer *m, int role, int64_t out, int64_t in, bool bias,
-                              double std, const char *name)
+enum dt_status dt_name_bias(struct dt_namer *m, int role, int64_t n, const struct dt_deal *deal,
+                            const char *name)
 {
+    bool inputs = deal && deal->by == DT_DEAL_IN;
     char text[64];
 
-    DT_TRY(dt_name_matrix(m, role, out, in, std, name));
-    if (!bias)
-        return DT_OK;
     snprintf(text, sizeof(text), "%s.bias", name);
-    return dt_name_vector(m, role + 1, out, false, text);
+    DT_TRY(dt_name_vector(m, role, n, inputs ? NULL : deal, false, text));
+    if (inputs)
+        m->s->slots[m->n->slot[role]].partial = false;
+    return DT_OK;
+}
+
+enum dt_status dt_name_linear(struct dt_namer *m, int role, int64_t out, int64_t in,
+                              const struct dt_deal *deal, bool bias, double std, const char *name)
+{
+    DT_TRY(dt_name_matrix(m, role, out, in, deal, std, name));
+    return bias ? dt_name_bias(m, role + 1, out, deal, name) : DT_OK;
 }
 
 /* Several named matrices (and biases) that one product takes together. */
 enum dt_status dt_name_packed(struct dt_namer *m, int role, int bias_role, int n,
-                              const int64_t *outs, int64_t in, double std, const char *const *names)
+                              const int64_t *outs, int64_t in, int64_t unit, double std,
+                              const char *const *names)
 {
+    struct dt_deal all = {.by = DT_DEAL_OUT, .n = n, .size = unit};
     int64_t total = 0, row = 0;
     int slot, bias = -1;
 
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         total += outs[i];
-    slot = dt_slot_add(m->s, m->n, role, total, in, 0, true);
+        all.units[i] = outs[i] / unit;
+    }
+    slot = dt_slot_add(m->s, m->n, role, total, in, 0, true, &all);
     if (bias_role >= 0)
-        bias = dt_slot_add(m->s, m->n, bias_role, total, 0, 0, false);
-    for (int i = 0; i < n; row += outs[i++]) {
-        DT_TRY(dt_param_add(m->s, slot, row, outs[i], 2, (int64_t[]){outs[i], in}, DT_INIT_NORMAL,
-                            std, false, m->err, "%s%s.weight", m->prefix, names[i]));
-        if (bias_role >= 0)
-            DT_TRY(dt_param_add(m->s, bias, row, outs[i], 1, &outs[i], DT_INIT_ZERO, 0, false,
-                                m->err, "%s%s.bias", m->prefix, names[i]));
+        bias = dt_slot_add(m->s, m->n, bias_role, total, 0, 0, false, &all);
+    for (int i = 0; i < n; i++) {
+        struct dt_deal one = {DT_DEAL_OUT, 1, {outs[i] / unit}, unit};
+        int64_t rows = dt_mine(m->s, one.units[0]) * unit;
+
+        DT_TRY(dt_param_add(m->s, slot, row, rows, 2, (int64_t[]){outs[i], in}, DT_INIT_NORMAL, std,
+                            false, m->err, "%s%s.weight", m->prefix, names[i]));
+        dt_param_deal(m->s, &one);
+        if (bias_role >= 0) {
+            DT_TRY(dt_param_add(m->s, bias, row, rows, 1, &outs[i], DT_INIT_ZERO, 0, false, m->err,
+                                "%s%s.bias", m->prefix, names[i]));
+            dt_param_deal(m->s, &one);
+        }
+        row += rows;
     }
     return DT_OK;
 }
 
 static enum dt_status table(struct dt_namer *m, int role, int64_t rows, int64_t width,
-                            const char *name)
+                            const struct dt_deal *deal, const char *name)
 {
-    int slot = dt_slot_add(m->s, m->n, role, rows, width, 0, false);
+    int slot = dt_slot_add(m->s, m->n, role, rows, width, 0, false, deal);
 
-    return dt_param_add(m->s, slot, 0, rows, 2, (int64_t[]){rows, width}, DT_INIT_NORMAL, INIT_STD,
-                        false, m->err, "%s%s", m->prefix, name);
+    DT_TRY(dt_param_add(m->s, slot, 0, rows_of(m, slot), 2, (int64_t[]){rows, width},
+                        DT_INIT_NORMAL, INIT_STD, false, m->err, "%s%s", m->prefix, name));
+    dt_param_deal(m->s, deal);
+    return DT_OK;
 }
 
 /* ---- language models ---- */
@@ -108,41 +140,58 @@ static enum dt_status name_embedding(struct dt_namer *m)
     bool g = m->gpt2;
 
     m->prefix[0] = '\0';
-    DT_TRY(table(m, EMB_TOKEN, b->vocab, b->hidden,
+    DT_TRY(table(m, EMB_TOKEN, b->vocab, b->hidden, DT_BY_OUT(b->vocab, 1),
                  g ? "transformer.wte.weight" : "model.embed_tokens.weight"));
     if (m->tied) /* the head multiplies with the same table */
         m->s->slots[m->n->slot[EMB_TOKEN]].product = true;
     if (b->max_pos > 0)
-        DT_TRY(table(m, EMB_POS, b->max_pos, b->hidden,
+        DT_TRY(table(m, EMB_POS, b->max_pos, b->hidden, NULL,
                      g ? "transformer.wpe.weight" : "model.embed_positions.weight"));
     return DT_OK;
 }
 
 /* GPT-2's Conv1D: [in][out] in files, [out][in] here. */
-static enum dt_status conv1d(struct dt_namer *m, int role, int64_t out, int64_t in, double std,
-                             const char *name)
+static enum dt_status conv1d(struct dt_namer *m, int role, int64_t out, int64_t in,
+                             const struct dt_deal *deal, double std, const char *name)
 {
-    int slot = dt_slot_add(m->s, m->n, role, out, in, 0, true);
-    char text[64];
+    int slot = dt_slot_add(m->s, m->n, role, out, in, 0, true, deal);
 
-    DT_TRY(dt_param_add(m->s, slot, 0, out, 2, (int64_t[]){in, out}, DT_INIT_NORMAL, std, true,
-                        m->err, "%s%s.weight", m->prefix, name));
-    snprintf(text, sizeof(text), "%s.bias", name);
-    return dt_name_vector(m, role + 1, out, false, text);
+    DT_TRY(dt_param_add(m->s, slot, 0, rows_of(m, slot), 2, (int64_t[]){in, out}, DT_INIT_NORMAL,
+                        std, true, m->err, "%s%s.weight", m->prefix, name));
+    dt_param_deal(m->s, deal);
+    return dt_name_bias(m, role + 1, out, deal, name);
 }
 
 static enum dt_status name_gpt2_layer(struct dt_namer *m)
 {
     const struct dt_block *b = m->n->b;
     int64_t q = (int64_t)b->heads * b->head_dim, kv = (int64_t)b->kv_heads * b->head_dim;
+    const struct dt_deal heads = {
+        DT_DEAL_OUT, 3, {b->heads, b->kv_heads, b->kv_heads}, b->head_dim};
 
     snprintf(m->prefix, sizeof(m->prefix), "transformer.h.%d.", m->layer);
-    DT_TRY(dt_name_norm(m, TF_N1, b->hidden, true, "ln_1"));
-    DT_TRY(conv1d(m, TF_QKV, q + 2 * kv, b->hidden, INIT_STD, "attn.c_attn"));
-    DT_TRY(conv1d(m, TF_O, b->hidden, q, residual_std(m), "attn.c_proj"));
-    DT_TRY(dt_name_norm(m, TF_N2, b->hidden, true, "ln_2"));
-    DT_TRY(conv1d(m, TF_UP, b->ffn, b->hidden, INIT_STD, "mlp.c_fc"));
-    return conv1d(m, TF_DOWN, b->hidden, b->ffn, residual_std(m), "mlp.c_proj");
+    DT_TRY(dt_name_norm(m, TF_N1, b->hidden, NULL, true, "ln_1"));
+    DT_TRY(conv1d(m, TF_QKV, q + 2 * kv, b->hidden, &heads, INIT_STD, "attn.c_attn"));
+    DT_TRY(conv1d(m, TF_O, b->hidden, q, DT_BY_IN(b->heads, b->head_dim), residual_std(m),
+                  "attn.c_proj"));
+    DT_TRY(dt_name_norm(m, TF_N2, b->hidden, NULL, true, "ln_2"));
+    DT_TRY(conv1d(m, TF_UP, b->ffn, b->hidden, DT_BY_OUT(b->ffn, 1), INIT_STD, "mlp.c_fc"));
+    return conv1d(m, TF_DOWN, b->hidden, b->ffn, DT_BY_IN(b->ffn, 1), residual_std(m),
+                  "mlp.c_proj");
+}
+
+/* Norms of q and k, which every member applies to its own heads. */
+static enum dt_status name_head_norms(struct dt_namer *m, const char *q, const char *k)
+{
+    const struct dt_block *b = m->n->b;
+
+    if (!b->qk_norm)
+        return DT_OK;
+    DT_TRY(dt_name_vector(m, TF_QN, b->head_dim, NULL, true, q));
+    DT_TRY(dt_name_vector(m, TF_KN, b->head_dim, NULL, true, k));
+    m->s->slots[m->n->slot[TF_QN]].partial = m->s->slots[m->n->slot[TF_KN]].partial =
+        m->s->tp != NULL;
+    return DT_OK;
 }
 
 static enum dt_status name_llama_layer(struct dt_namer *m)
@@ -153,21 +202,21 @@ static enum dt_status name_llama_layer(struct dt_namer *m)
     int64_t q = (int64_t)b->heads * b->head_dim, kv = (int64_t)b->kv_heads * b->head_dim;
 
     snprintf(m->prefix, sizeof(m->prefix), "model.layers.%d.", m->layer);
-    DT_TRY(dt_name_norm(m, TF_N1, b->hidden, b->layernorm, "input_layernorm"));
+    DT_TRY(dt_name_norm(m, TF_N1, b->hidden, NULL, b->layernorm, "input_layernorm"));
     DT_TRY(dt_name_packed(m, TF_QKV, b->bias || b->qkv_bias ? TF_QKVB : -1, 3,
-                          (int64_t[]){q, kv, kv}, b->hidden, INIT_STD, qkv));
-    if (b->qk_norm) {
-        DT_TRY(dt_name_vector(m, TF_QN, b->head_dim, true, "self_attn.q_norm.weight"));
-        DT_TRY(dt_name_vector(m, TF_KN, b->head_dim, true, "self_attn.k_norm.weight"));
-    }
-    DT_TRY(dt_name_linear(m, TF_O, b->hidden, q, b->bias, residual_std(m), "self_attn.o_proj"));
-    DT_TRY(dt_name_norm(m, TF_N2, b->hidden, b->layernorm, "post_attention_layernorm"));
+                          (int64_t[]){q, kv, kv}, b->hidden, b->head_dim, INIT_STD, qkv));
+    DT_TRY(name_head_norms(m, "self_attn.q_norm.weight", "self_attn.k_norm.weight"));
+    DT_TRY(dt_name_linear(m, TF_O, b->hidden, q, DT_BY_IN(b->heads, b->head_dim), b->bias,
+                          residual_std(m), "self_attn.o_proj"));
+    DT_TRY(dt_name_norm(m, TF_N2, b->hidden, NULL, b->layernorm, "post_attention_layernorm"));
     if (b->gated)
         DT_TRY(dt_name_packed(m, TF_UP, b->bias ? TF_UPB : -1, 2, (int64_t[]){b->ffn, b->ffn},
-                              b->hidden, INIT_STD, up));
+                              b->hidden, 1, INIT_STD, up));
     else
-        DT_TRY(dt_name_linear(m, TF_UP, b->ffn, b->hidden, b->bias, INIT_STD, "mlp.up_proj"));
-    return dt_name_linear(m, TF_DOWN, b->hidden, b->ffn, b->bias, residual_std(m), "mlp.down_proj");
+        DT_TRY(dt_name_linear(m, TF_UP, b->ffn, b->hidden, DT_BY_OUT(b->ffn, 1), b->bias, INIT_STD,
+                              "mlp.up_proj"));
+    return dt_name_linear(m, TF_DOWN, b->hidden, b->ffn, DT_BY_IN(b->ffn, 1), b->bias,
+                          residual_std(m), "mlp.down_proj");
 }
 
 static enum dt_status name_head(struct dt_namer *m)
@@ -176,15 +225,16 @@ static enum dt_status name_head(struct dt_namer *m)
     struct dt_param *p;
 
     m->prefix[0] = '\0';
-    DT_TRY(dt_name_norm(m, HEAD_G, b->hidden, b->layernorm,
+    DT_TRY(dt_name_norm(m, HEAD_G, b->hidden, NULL, b->layernorm,
                         m->gpt2 ? "transformer.ln_f" : "model.norm"));
     if (!b->tied)
-        return dt_name_matrix(m, HEAD_W, b->vocab, b->hidden, INIT_STD, "lm_head");
+        return dt_name_matrix(m, HEAD_W, b->vocab, b->hidden, DT_BY_OUT(b->vocab, 1), INIT_STD,
+                              "lm_head");
     if (m->s->first == 0) { /* the embedding is here too */
         m->n->slot[HEAD_W] = m->s->nodes[0].slot[EMB_TOKEN];
         return DT_OK;
     }
-    DT_TRY(dt_name_matrix(m, HEAD_W, b->vocab, b->hidden, INIT_STD,
+    DT_TRY(dt_name_matrix(m, HEAD_W, b->vocab, b->hidden, DT_BY_OUT(b->vocab, 1), INIT_STD,
                           m->gpt2 ? "transformer.wte" : "model.embed_tokens"));
     p = &m->s->params[m->s->n_params - 1];
     p->tied = true;
@@ -197,23 +247,23 @@ static enum dt_status name_patch(struct dt_namer *m)
 {
     const struct dt_block *b = m->n->b;
     int64_t in = m->s->facts.patch_width;
-    int slot = dt_slot_add(m->s, m->n, PATCH_W, b->hidden, in, 0, true);
+    int slot = dt_slot_add(m->s, m->n, PATCH_W, b->hidden, in, 0, true, NULL);
 
     m->prefix[0] = '\0';
     DT_TRY(dt_param_add(m->s, slot, 0, b->hidden, 4,
                         (int64_t[]){b->hidden, b->channels, b->patch, b->patch}, DT_INIT_NORMAL,
                         INIT_STD, false, m->err, "embeddings.patch_embeddings.projection.weight"));
     if (b->bias)
-        DT_TRY(dt_name_vector(m, PATCH_B, b->hidden, false,
+        DT_TRY(dt_name_vector(m, PATCH_B, b->hidden, NULL, false,
                               "embeddings.patch_embeddings.projection.bias"));
     if (b->max_pos > 0) {
-        slot = dt_slot_add(m->s, m->n, PATCH_POS, b->max_pos, b->hidden, 0, false);
+        slot = dt_slot_add(m->s, m->n, PATCH_POS, b->max_pos, b->hidden, 0, false, NULL);
         DT_TRY(dt_param_add(m->s, slot, 0, b->max_pos, 3, (int64_t[]){1, b->max_pos, b->hidden},
                             DT_INIT_NORMAL, INIT_STD, false, m->err,
                             "embeddings.position_embeddings"));
     }
     if (b->class_tokens > 0) { /* loaded and kept; patches do not attend to them (doc/modules.md) */
-        slot = dt_slot_add(m->s, m->n, PATCH_CLASS, b->class_tokens, b->hidden, 0, false);
+        slot = dt_slot_add(m->s, m->n, PATCH_CLASS, b->class_tokens, b->hidden, 0, false, NULL);
         DT_TRY(dt_param_add(m->s, slot, 0, b->class_tokens, 3,
                             (int64_t[]){1, b->class_tokens, b->hidden}, DT_INIT_NORMAL, INIT_STD,
                             false, m->err, "embeddings.cls_token"));
@@ -228,20 +278,21 @@ static enum dt_status name_vit_layer(struct dt_namer *m)
     const struct dt_block *b = m->n->b;
     int64_t q = (int64_t)b->heads * b->head_dim, kv = (int64_t)b->kv_heads * b->head_dim;
 
+    const struct dt_deal up = {DT_DEAL_OUT, b->gated ? 2 : 1, {b->ffn, b->ffn}, 1};
+
     snprintf(m->prefix, sizeof(m->prefix), "encoder.layer.%d.", m->layer);
-    DT_TRY(dt_name_norm(m, TF_N1, b->hidden, b->layernorm, "layernorm_before"));
+    DT_TRY(dt_name_norm(m, TF_N1, b->hidden, NULL, b->layernorm, "layernorm_before"));
     DT_TRY(dt_name_packed(m, TF_QKV, b->bias || b->qkv_bias ? TF_QKVB : -1, 3,
-                          (int64_t[]){q, kv, kv}, b->hidden, INIT_STD, qkv));
-    if (b->qk_norm) {
-        DT_TRY(dt_name_vector(m, TF_QN, b->head_dim, true, "attention.attention.q_norm.weight"));
-        DT_TRY(dt_name_vector(m, TF_KN, b->head_dim, true, "attention.attention.k_norm.weight"));
-    }
-    DT_TRY(
-        dt_name_linear(m, TF_O, b->hidden, q, b->bias, residual_std(m), "attention.output.dense"));
-    DT_TRY(dt_name_norm(m, TF_N2, b->hidden, b->layernorm, "layernorm_after"));
-    DT_TRY(dt_name_linear(m, TF_UP, b->gated ? 2 * (int64_t)b->ffn : b->ffn, b->hidden, b->bias,
-                          INIT_STD, "intermediate.dense"));
-    return dt_name_linear(m, TF_DOWN, b->hidden, b->ffn, b->bias, residual_std(m), "output.dense");
+                          (int64_t[]){q, kv, kv}, b->hidden, b->head_dim, INIT_STD, qkv));
+    DT_TRY(name_head_norms(m, "attention.attention.q_norm.weight",
+                           "attention.attention.k_norm.weight"));
+    DT_TRY(dt_name_linear(m, TF_O, b->hidden, q, DT_BY_IN(b->heads, b->head_dim), b->bias,
+                          residual_std(m), "attention.output.dense"));
+    DT_TRY(dt_name_norm(m, TF_N2, b->hidden, NULL, b->layernorm, "layernorm_after"));
+    DT_TRY(dt_name_linear(m, TF_UP, b->gated ? 2 * (int64_t)b->ffn : b->ffn, b->hidden, &up,
+                          b->bias, INIT_STD, "intermediate.dense"));
+    return dt_name_linear(m, TF_DOWN, b->hidden, b->ffn, DT_BY_IN(b->ffn, 1), b->bias,
+                          residual_std(m), "output.dense");
 }
 
 static enum dt_status name_norm(struct dt_namer *m)
@@ -250,7 +301,8 @@ static enum dt_status name_norm(struct dt_namer *m)
     bool before = m->n->index == 1; /* CLIP's norm in front of the layers */
 
     m->prefix[0] = '\0';
-    return dt_name_norm(m, NORM_G, b->hidden, b->layernorm, before ? "pre_layrnorm" : "layernorm");
+    return dt_name_norm(m, NORM_G, b->hidden, NULL, b->layernorm,
+                        before ? "pre_layrnorm" : "layernorm");
 }
 
 static enum dt_status name_projector(struct dt_namer *m)
@@ -260,11 +312,12 @@ static enum dt_status name_projector(struct dt_namer *m)
 
     snprintf(m->prefix, sizeof(m->prefix), "%s",
              b->context_len > 0 ? "context_projector." : "multi_modal_projector.");
-    DT_TRY(dt_name_linear(m, PROJ_W1, mid, b->in_dim, b->bias, dt_fan_in_std(b->in_dim),
-                          b->mid_dim > 0 ? "linear_1" : "linear"));
+    DT_TRY(dt_name_linear(m, PROJ_W1, mid, b->in_dim, DT_BY_OUT(mid, 1), b->bias,
+                          dt_fan_in_std(b->in_dim), b->mid_dim > 0 ? "linear_1" : "linear"));
     if (b->mid_dim == 0)
         return DT_OK;
-    return dt_name_linear(m, PROJ_W2, b->out_dim, mid, b->bias, dt_fan_in_std(mid), "linear_2");
+    return dt_name_linear(m, PROJ_W2, b->out_dim, mid, DT_BY_IN(mid, 1), b->bias,
+                          dt_fan_in_std(mid), "linear_2");
 }
 
 double dt_fan_in_std(int64_t fan_in)

@@ -24,16 +24,27 @@ struct dt_namer {
     struct dt_unet_place unet;
 };
 
-enum dt_status dt_name_matrix(struct dt_namer *m, int role, int64_t out, int64_t in, double std,
-                              const char *name);
-enum dt_status dt_name_vector(struct dt_namer *m, int role, int64_t n, bool ones, const char *name);
+/* Deals of one part: u units of `s`. */
+#define DT_BY_OUT(u, s) (&(struct dt_deal){DT_DEAL_OUT, 1, {u}, s})
+#define DT_BY_IN(u, s) (&(struct dt_deal){DT_DEAL_IN, 1, {u}, s})
+
+/* deal: how tensor parallelism deals the matrix; NULL = not at all.  Sizes are the whole's. */
+enum dt_status dt_name_matrix(struct dt_namer *m, int role, int64_t out, int64_t in,
+                              const struct dt_deal *deal, double std, const char *name);
+enum dt_status dt_name_vector(struct dt_namer *m, int role, int64_t n, const struct dt_deal *deal,
+                              bool ones, const char *name);
 /* Roles `role` and, with a bias, role + 1. */
-enum dt_status dt_name_norm(struct dt_namer *m, int role, int64_t n, bool layernorm,
+enum dt_status dt_name_norm(struct dt_namer *m, int role, int64_t n, const struct dt_deal *deal,
+                            bool layernorm, const char *name);
+enum dt_status dt_name_linear(struct dt_namer *m, int role, int64_t out, int64_t in,
+                              const struct dt_deal *deal, bool bias, double std, const char *name);
+/* The bias of a matrix: dealt with its outputs; where inputs are dealt every member has its whole
+ * gradient. */
+enum dt_status dt_name_bias(struct dt_namer *m, int role, int64_t n, const struct dt_deal *deal,
                             const char *name);
-enum dt_status dt_name_linear(struct dt_namer *m, int role, int64_t out, int64_t in, bool bias,
-                              double std, const char *name);
+/* n matrices that one product takes together, dealt by outputs in units of `unit` rows. */
 enum dt_status dt_name_packed(struct dt_namer *m, int role, int bias_role, int n,
-                              const int64_t *outs, int64_t in, double std,
+                              const int64_t *outs, int64_t in, int64_t unit, double std,
                               const char *const *names);
 /* Deviation of PyTorch's default: uniform within 1/sqrt(fan in) has 1/sqrt(3 fan in). */
 double dt_fan_in_std(int64_t fan_in);

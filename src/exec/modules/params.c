@@ -2,7 +2,10 @@
  *
  * Parameters of a stage: one flat fp32 buffer, block after block.
  *
- *   block 0: | decayed: matrices, tables | not decayed: norms, biases |  block 1: | ... */
+ *   block 0: | decayed: matrices, tables | not decayed: norms, biases |  block 1: | ...
+ *
+ * Tensor parallelism: | dealt, whole, summands | summands, whole, dealt |, so that what members
+ * hold alike, and of that what they sum gradients of, lie together. */
 #include "exec/modules/impl.h"
 
 #include <stdarg.h>
@@ -20,23 +23,34 @@ uint64_t dt_name_hash(const char *name)
     return h;
 }
 
-int dt_slot_add(struct dt_stage *s, struct dt_unit *n, int role, int64_t out, int64_t in,
-                int kernel, bool product)
+/* This member's share of a dealt dimension. */
+static int64_t share(const struct dt_stage *s, const struct dt_deal *d)
 {
+    int64_t sum = 0;
+
+    for (int k = 0; k < d->n; k++)
+        sum += dt_mine(s, d->units[k]) * d->size;
+    return sum;
+}
+
+int dt_slot_add(struct dt_stage *s, struct dt_unit *n, int role, int64_t out, int64_t in,
+                int kernel, bool product, const struct dt_deal *deal)
+{
+    bool dealt = s->tp && deal && deal->by != DT_DEAL_NONE;
     struct dt_slot *p;
 
     if (dt_grow((void **)&s->slots, &s->cap_slots, (size_t)s->n_slots + 1, sizeof(*s->slots)) != 0)
         return -1;
     p = &s->slots[s->n_slots];
-    *p = (struct dt_slot){.out = out,
-                          .in = in,
+    *p = (struct dt_slot){.out = dealt && deal->by == DT_DEAL_OUT ? share(s, deal) : out,
+                          .in = dealt && deal->by == DT_DEAL_IN ? share(s, deal) : in,
                           .kernel = kernel,
                           .block = n->index,
                           .decay = in > 0,
-                          .product = product};
-    p->n = (size_t)out * (size_t)(in > 0 ? in : 1);
-    if (kernel > 0)
-        p->n *= (size_t)kernel * (size_t)kernel;
+                          .product = product,
+                          .dealt = dealt,
+                          .partial = s->seqpar && !dealt};
+    p->n = (size_t)p->out * dt_slot_row(p);
     n->slot[role] = s->n_slots;
     return s->n_slots++;
 }
@@ -62,9 +76,10 @@ enum dt_status dt_param_add(struct dt_stage *s, int slot, int64_t row, int64_t r
                            .init = init,
                            .std = (float)std};
     memcpy(p->shape, shape, (size_t)n_dims * sizeof(*shape));
+    p->replicated = s->tp && !t->dealt;
     /* until dt_params_place: slot number and offset inside it */
-    p->at = (size_t)row * (t->n / (size_t)t->out);
-    p->n = (size_t)rows * (t->n / (size_t)t->out);
+    p->at = (size_t)row * dt_slot_row(t);
+    p->n = (size_t)rows * dt_slot_row(t);
     va_start(ap, fmt);
     len = vsnprintf(p->name, sizeof(p->name), fmt, ap);
     va_end(ap);
@@ -75,23 +90,103 @@ enum dt_status dt_param_add(struct dt_stage *s, int slot, int64_t row, int64_t r
     return DT_OK;
 }
 
-static void place_some(struct dt_stage *s, int block, bool decay)
+void dt_param_deal(struct dt_stage *s, const struct dt_deal *deal)
+{
+    struct dt_param *p = &s->params[s->n_params - 1];
+    int64_t begin = 0;
+
+    if (!s->tp || !deal || deal->by == DT_DEAL_NONE)
+        return;
+    p->split = (deal->by == DT_DEAL_IN) != p->transpose;
+    p->n_pieces = deal->n;
+    for (int k = 0; k < deal->n; k++) {
+        p->piece[k].first = begin + dt_mine_first(s, deal->units[k]) * deal->size;
+        p->piece[k].count = dt_mine(s, deal->units[k]) * deal->size;
+        begin += deal->units[k] * deal->size;
+    }
+}
+
+/* Elements before and behind the dealt dimension as the tensor lies. */
+static void around(const struct dt_param *p, size_t *outer, size_t *inner)
+{
+    int split = p->transpose ? 1 - p->split : p->split;
+
+    *outer = *inner = 1;
+    for (int i = 0; i < p->n_dims; i++) {
+        int lies = p->transpose ? 1 - i : i;
+
+        if (lies < split)
+            *outer *= (size_t)p->shape[i];
+        else if (lies > split)
+            *inner *= (size_t)p->shape[i];
+    }
+}
+
+int64_t dt_param_runs(const struct dt_param *p)
+{
+    size_t outer, inner;
+
+    if (p->n_pieces == 0)
+        return 1;
+    around(p, &outer, &inner);
+    return (int64_t)outer * p->n_pieces;
+}
+
+struct dt_param_run dt_param_run(const struct dt_param *p, int64_t i)
+{
+    size_t outer, inner, row = (size_t)(p->n_pieces ? i / p->n_pieces : 0), held = 0, before = 0;
+    int piece = p->n_pieces ? (int)(i % p->n_pieces) : 0;
+
+    if (p->n_pieces == 0)
+        return (struct dt_param_run){0, 0, p->n};
+    around(p, &outer, &inner);
+    for (int k = 0; k < p->n_pieces; k++) {
+        before += k < piece ? (size_t)p->piece[k].count : 0;
+        held += (size_t)p->piece[k].count;
+    }
+    return (struct dt_param_run){
+        (row * (size_t)p->shape[p->split] + (size_t)p->piece[piece].first) * inner,
+        (row * held + before) * inner, (size_t)p->piece[piece].count * inner};
+}
+
+static void place_some(struct dt_stage *s, int block, bool decay, bool dealt, bool partial)
 {
     for (int i = 0; i < s->n_slots; i++) {
         struct dt_slot *p = &s->slots[i];
 
-        if (p->block != block || p->decay != decay)
+        if (p->block != block || p->decay != decay || p->dealt != dealt || p->partial != partial)
             continue;
         p->at = s->floats;
         s->floats += (p->n + ALIGN_FLOATS - 1) / ALIGN_FLOATS * ALIGN_FLOATS;
     }
 }
 
+static void place_block(struct dt_stage *s, struct dt_unit *n)
+{
+    struct dt_param_range *r = &n->range;
+    size_t end;
+
+    r->at = s->floats;
+    place_some(s, n->index, true, true, false);
+    r->replicated_at = s->floats;
+    place_some(s, n->index, true, false, false);
+    n->partial_at = s->floats;
+    place_some(s, n->index, true, false, true);
+    r->n_decay = s->floats - r->at;
+    place_some(s, n->index, false, false, true);
+    n->n_partial = s->floats - n->partial_at;
+    place_some(s, n->index, false, false, false);
+    end = s->floats;
+    place_some(s, n->index, false, true, false);
+    r->n = s->floats - r->at;
+    r->n_replicated = s->tp ? end - r->replicated_at : 0;
+}
+
 static enum dt_status make_weight(struct dt_stage *s, struct dt_slot *p, struct dt_error *err)
 {
     struct dt_weight_shape shape = {s->dtype, p->out, p->in, p->kernel};
 
-    if (!p->product)
+    if (!p->product || p->n == 0) /* fewer heads or groups than members */
         return DT_OK;
     return s->dev->weight_new(s->dev, &shape, s->master + p->at, err, &p->w);
 }
@@ -103,13 +198,7 @@ enum dt_status dt_params_place(struct dt_stage *s, struct dt_error *err)
     void *p = NULL;
 
     for (int i = s->first; i < s->last; i++) {
-        struct dt_param_range *r = &s->nodes[i - s->first].range;
-
-        r->at = s->floats;
-        place_some(s, i, true);
-        r->n_decay = s->floats - r->at;
-        place_some(s, i, false);
-        r->n = s->floats - r->at;
+        place_block(s, &s->nodes[i - s->first]);
         trained |= s->nodes[i - s->first].trained;
     }
     for (int i = 0; i < s->n_params; i++) {
@@ -189,6 +278,19 @@ void dt_stage_changed(struct dt_queue *q, struct dt_stage *s, int first, int las
     }
 }
 
+/* A slice has the values that it has in the whole tensor. */
+static void init_normal(struct dt_queue *q, struct dt_stage *s, const struct dt_param *p,
+                        uint64_t seed, uint64_t stream)
+{
+    for (int64_t i = 0; i < dt_param_runs(p); i++) {
+        struct dt_param_run r = dt_param_run(p, i);
+
+        if (r.n > 0)
+            s->dev->k->normal(q, DT_F32, (int64_t)r.n, seed, stream, r.whole, p->std,
+                              s->master + p->at + r.at);
+    }
+}
+
 void dt_stage_init(struct dt_queue *q, struct dt_stage *s, uint64_t seed)
 {
     const struct dt_device *dev = s->dev;
@@ -202,8 +304,7 @@ void dt_stage_init(struct dt_queue *q, struct dt_stage *s, uint64_t seed)
         if (p->init == DT_INIT_ONE)
             dev->copy(q, s->master + p->at, s->ones, p->n * sizeof(float), DT_COPY_TO_DEVICE);
         else if (p->init == DT_INIT_NORMAL)
-            dev->k->normal(q, DT_F32, (int64_t)p->n, seed, dt_name_hash(name), 0, p->std,
-                           s->master + p->at);
+            init_normal(q, s, p, seed, dt_name_hash(name));
     }
     dt_stage_changed(q, s, s->first, s->last);
 }
@@ -226,5 +327,15 @@ void dt_stage_grads_finish(struct dt_queue *q, struct dt_stage *s, int first, in
             s->dev->zero(q, s->grads + p->at, p->n * sizeof(float));
         s->dev->zero(q, s->grads + p->at + p->n, (padded - p->n) * sizeof(float));
         p->written = true;
+    }
+}
+
+void dt_stage_grads_reduce(struct dt_queue *q, struct dt_stage *s, int first, int last)
+{
+    for (int i = first > s->first ? first : s->first; i < last && i < s->last; i++) {
+        const struct dt_unit *n = &s->nodes[i - s->first];
+
+        if (s->tp && n->trained && n->n_partial > 0)
+            dt_tp_all_reduce(q, s->tp, DT_F32, (int64_t)n->n_partial, s->grads + n->partial_at);
     }
 }

@@ -97,6 +97,29 @@ static bool ends_in_head(const struct dt_stage *s)
     return s->module->blocks[s->last - 1].kind == DT_BLOCK_LM_HEAD;
 }
 
+static bool ends_module(const struct dt_stage *s)
+{
+    return s->last == s->module->n_blocks;
+}
+
+/* Of an activation that leaves the module. */
+static int64_t out_width(const struct dt_stage *s)
+{
+    const struct dt_block *b = &s->module->blocks[s->last - 1];
+
+    return b->kind == DT_BLOCK_PROJECTOR ? b->out_dim : b->hidden;
+}
+
+/* Where own rows begin in an activation at the stage's end. */
+static size_t own_at_end(const struct pass *p)
+{
+    const struct dt_stage *s = p->s;
+
+    if (!ends_module(s) || !s->seqpar)
+        return 0;
+    return (size_t)(dt_own_first(s, p->r->batch->rows) * out_width(s)) * dt_dtype_bytes(s->dtype);
+}
+
 static void flow_in(struct pass *p)
 {
     struct dt_stage *s = p->s;
@@ -134,6 +157,8 @@ static void flow_out(struct pass *p)
 
     if (ends_in_head(s) || !to)
         return;
+    if (ends_module(s) && s->seqpar) /* its own rows are there: whole features leave a module */
+        dt_tp_all_gather(p->q, s->tp, s->dtype, p->r->batch->rows, out_width(s), to);
     for (int i = 0; i < n; to += list[i++].bytes) {
         if (list[i].kind == DT_FLOW_TIME)
             copy(p, to, saved_at(p, p->carry.time), list[i].bytes);
@@ -157,7 +182,7 @@ void dt_stage_forward(struct dt_queue *q, struct dt_stage *s, const struct dt_ru
         struct dt_call c = call_of(&p, i);
 
         if (c.n->has_y)
-            c.y = i + 1 < s->last ? input_of(&p, i + 1) : r->out;
+            c.y = i + 1 < s->last ? input_of(&p, i + 1) : (char *)r->out + own_at_end(&p);
         c.in_rows = r->in;
         c.out_rows = r->out;
         c.n->ops->forward(&c, false);
@@ -183,6 +208,7 @@ static void gradients_in(struct pass *p)
     int n = dt_flow_list(s, b, s->last, list);
     const char *from = p->r->dout;
     size_t es = dt_dtype_bytes(s->dtype);
+    size_t h_bytes = dt_output_bytes(s, node(p, s->last - 1), b);
 
     s->grad_y = s->temp[0];
     if (f->conv_in >= 0) {
@@ -194,7 +220,7 @@ static void gradients_in(struct pass *p)
     for (int i = 0; i < n; from += list[i++].bytes) {
         switch (list[i].kind) {
         case DT_FLOW_H:
-            copy(p, s->grad_y, from, list[i].bytes);
+            copy(p, s->grad_y, from + own_at_end(p), h_bytes);
             break;
         case DT_FLOW_TIME:
             copy(p, s->g_time, from, list[i].bytes);
@@ -209,6 +235,17 @@ static void gradients_in(struct pass *p)
     }
 }
 
+/* The heads of each member have added to their own. */
+static void sum_context(struct pass *p)
+{
+    struct dt_stage *s = p->s;
+    const struct dt_shape_facts *f = &s->facts;
+
+    if (f->context_first == 0 && f->context_last >= 0)
+        dt_tp_all_reduce(p->q, s->tp, s->dtype,
+                         p->r->batch->n_seq * f->context_len * f->context_dim, s->g_context);
+}
+
 static void gradients_out(struct pass *p)
 {
     struct dt_stage *s = p->s;
@@ -218,6 +255,8 @@ static void gradients_out(struct pass *p)
 
     if (begins_module(s) || !to || !dt_stage_sends_gradient(s))
         return;
+    if (s->first == 0 && s->facts.conv_in >= 0) /* no projector: the conditioning states' end */
+        sum_context(p);
     for (int i = 0; i < n; to += list[i++].bytes) {
         switch (list[i].kind) {
         case DT_FLOW_H:

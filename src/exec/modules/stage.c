@@ -4,6 +4,7 @@
  *
  *   workspace: | temp 0 | temp 1 | a block's | gradients of the flow | saved (no backward only) |
  */
+#include "core/plan.h"
 #include "exec/modules/impl.h"
 
 #include <math.h>
@@ -399,12 +400,41 @@ static enum dt_status copy_module(struct dt_stage *s, const struct dt_module *m,
     return DT_OK;
 }
 
+static bool sequence_parallel(const struct dt_stage *s)
+{
+    for (int i = 0; i < s->module->n_blocks; i++)
+        if (s->module->blocks[i].no_seqpar)
+            return false;
+    return s->tp && s->facts.conv_in < 0;
+}
+
+static enum dt_status check_members(const struct dt_stage *s, struct dt_error *err)
+{
+    int n = dt_tp_size(s->tp);
+
+    for (int i = 0; i < s->module->n_blocks; i++) {
+        const struct dt_block *b = &s->module->blocks[i];
+
+        if (!dt_block_allows_tp(b, n))
+            return dt_error_set(err, DT_ERR_INPUT,
+                                "module \"%s\": tp %d does not divide the %d heads (%d key/value "
+                                "heads) of block %d",
+                                s->module->name, n, b->heads, b->kv_heads, i);
+        if ((b->kind == DT_BLOCK_EMBEDDING || b->kind == DT_BLOCK_LM_HEAD) && b->vocab < n)
+            return dt_error_set(err, DT_ERR_INPUT, "module \"%s\": tp %d of a vocabulary of %d",
+                                s->module->name, n, b->vocab);
+    }
+    return DT_OK;
+}
+
 static enum dt_status build(struct dt_stage *s, const struct dt_stage_spec *spec,
                             struct dt_error *err)
 {
     DT_TRY(copy_module(s, spec->module, err));
     numbers(s, &spec->numbers);
     DT_TRY(dt_shape_facts(s->module, err, &s->facts));
+    DT_TRY(check_members(s, err));
+    s->seqpar = sequence_parallel(s);
     DT_TRY(make_nodes(s, spec, err));
     DT_TRY(dt_names(s, err));
     DT_TRY(dt_params_place(s, err));
@@ -432,6 +462,7 @@ enum dt_status dt_stage_new(const struct dt_device *dev, const struct dt_stage_s
     s->first = spec->first;
     s->last = spec->last;
     s->dtype = spec->dtype;
+    s->tp = dt_tp_size(spec->tp) > 1 ? spec->tp : NULL;
     s->upstream = spec->upstream_trained;
     s->split = spec->split_backward;
     s->max = spec->max;
