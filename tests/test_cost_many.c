@@ -170,6 +170,48 @@ START_TEST(test_many_as_one_by_one)
 }
 END_TEST
 
+/* More works than the memo holds. */
+START_TEST(test_large_batch)
+{
+    enum { MANY = 40000 };
+    struct dt_cost_options o = {.stepccl = true, .recompute = DT_RECOMPUTE_SELECTIVE};
+    struct dt_work *work = calloc(MANY, sizeof(*work));
+    struct dt_stage_ns *many = calloc(MANY, sizeof(*many));
+    struct dt_shard shard = fx_shard(2);
+    struct dt_error err = {0};
+    struct dt_cost *c;
+    struct dt_rng rng;
+    struct fixture f;
+    uint64_t seed = dt_test_seed();
+    int vit;
+
+    ck_assert(work && many);
+    dt_rng_init(&rng, seed, 7);
+    fx_init(&f);
+    vit = fx_vit(&f, 4, 1280, 5120, 16, 8192);
+    fx_profile(&f, true);
+    dt_assert_ok(dt_cost_new(&f.model, &f.cluster, &f.profile, &o, &err, &c), err);
+    for (int i = 0; i < MANY; i++) {
+        int64_t a = 1 + (int64_t)dt_rng_below(&rng, 1999), sum = 2000 + i % 7;
+
+        work[i] = fx_text(1, a);
+        if (i % 5)
+            dt_work_add(&work[i], &(struct dt_work){1, sum - a, (sum - a) * (sum - a), sum - a});
+    }
+    dt_cost_stages_ns(c, vit, 0, 5, &shard, work, MANY, NULL, false, many);
+    for (int i = 0; i < MANY; i += 3) {
+        struct dt_stage_ns one = dt_cost_stage_ns(c, vit, 0, 5, &shard, &work[i], NULL, false);
+
+        ck_assert_msg(many[i].fwd == one.fwd && many[i].bwd == one.bwd, "seed %" PRIu64 ", work %d",
+                      seed, i);
+    }
+    dt_cost_free(c);
+    fx_free(&f);
+    free(work);
+    free(many);
+}
+END_TEST
+
 /* A list written again for other lengths is the list of those lengths. */
 START_TEST(test_kernels_again)
 {
@@ -227,6 +269,7 @@ int main(void)
 
     tcase_set_timeout(t, 300);
     tcase_add_test(t, test_many_as_one_by_one);
+    tcase_add_test(t, test_large_batch);
     tcase_add_test(t, test_kernels_again);
     suite_add_tcase(s, t);
     r = srunner_create(s);

@@ -29,8 +29,11 @@ struct sheet { /* a kind of block */
     struct addend part[DT_MAX_KOPS];
     struct block_kernels b;
 };
+enum { AHEAD = 8 }; /* works to fetch ahead: their order is not that of memory */
+
 struct batch { /* a stage, as asked */
     struct dt_cost *c;
+    bool remember; /* the memo holds a batch of this size */
     int module;
     struct dt_shard shard;
     int n_runs, n_sheets;
@@ -266,7 +269,7 @@ static bool group_works(struct batch *q, const struct dt_work *work, uint32_t *a
 }
 
 /* What the memo knows; the rest goes to at[].  The number of those. */
-static uint32_t ask_memo(struct dt_cost *c, struct stage_key *key, const struct dt_work *work,
+static uint32_t ask_memo(const struct batch *q, struct stage_key *key, const struct dt_work *work,
                          size_t n, uint32_t *at, struct dt_stage_ns *out)
 {
     uint32_t left = 0;
@@ -278,33 +281,47 @@ static uint32_t ask_memo(struct dt_cost *c, struct stage_key *key, const struct 
         out[i] = (struct dt_stage_ns){0, 0};
         if (work[i].n <= 0 || work[i].tokens <= 0 || key->n <= 0)
             continue;
-        key->work = work[i];
-        e = cost_stage_slot(c, key, &h);
-        if (cost_stage_known(e, key, h))
-            out[i] = e->ns;
-        else
-            at[left++] = (uint32_t)i;
+        if (q->remember) {
+            key->work = work[i];
+            e = cost_stage_slot(q->c, key, &h);
+            if (cost_stage_known(e, key, h)) {
+                out[i] = e->ns;
+                continue;
+            }
+        }
+        at[left++] = (uint32_t)i;
     }
     return left;
 }
 
-static void answer(struct batch *q, struct stage_key *key, const struct dt_work *work,
-                   const uint32_t *at, uint32_t n, struct dt_stage_ns *out)
+static struct dt_stage_ns answer(struct batch *q, struct stage_key *key, const struct dt_work *w)
+{
+    struct stage_entry *e;
+    uint64_t h;
+
+    if (!q->remember)
+        return stage_of(q, w);
+    key->work = *w;
+    e = cost_stage_slot(q->c, key, &h);
+    if (!cost_stage_known(e, key, h)) /* an equal work may have been here meanwhile */
+        *e = (struct stage_entry){h, *key, stage_of(q, w)};
+    return e->ns;
+}
+
+static void answer_all(struct batch *q, struct stage_key *key, const struct dt_work *work,
+                       const uint32_t *at, uint32_t n, struct dt_stage_ns *out)
 {
     for (uint32_t i = 0; i < n; i++) {
         const struct dt_work *w = &work[at[i]];
-        struct stage_entry *e;
-        uint64_t h;
 
-        if (i > 0 && !memcmp(w, &work[at[i - 1]], sizeof(*w))) {
-            out[at[i]] = out[at[i - 1]];
-            continue;
+        if (i + AHEAD < n) {
+            __builtin_prefetch(&work[at[i + AHEAD]]);
+            __builtin_prefetch(&out[at[i + AHEAD]], 1);
         }
-        key->work = *w;
-        e = cost_stage_slot(q->c, key, &h);
-        if (!cost_stage_known(e, key, h))
-            *e = (struct stage_entry){h, *key, stage_of(q, w)};
-        out[at[i]] = e->ns;
+        if (i > 0 && !memcmp(w, &work[at[i - 1]], sizeof(*w)))
+            out[at[i]] = out[at[i - 1]];
+        else
+            out[at[i]] = answer(q, key, w);
     }
 }
 
@@ -312,18 +329,19 @@ void dt_cost_stages_ns(struct dt_cost *c, int module, int first, int n,
                        const struct dt_shard *shard, const struct dt_work *work, size_t n_works,
                        const unsigned char *trainable, bool upstream, struct dt_stage_ns *out)
 {
-    struct batch q = {.c = c, .module = module, .shard = *shard};
+    struct batch q = {
+        .c = c, .module = module, .shard = *shard, .remember = n_works <= STAGE_SLOTS};
     uint32_t *at = n_works < UINT32_MAX / 4 ? dt_malloc((n_works + 1) * sizeof(*at)) : NULL;
     struct stage_key key;
     uint32_t left;
 
     if (at) {
         cost_stage_key(&key, module, first, n, shard, trainable, upstream);
-        left = ask_memo(c, &key, work, n_works, at, out);
+        left = ask_memo(&q, &key, work, n_works, at, out);
         if (left == 0)
             goto done;
         if (find_runs(&q, first, n, trainable, upstream) && group_works(&q, work, at, left)) {
-            answer(&q, &key, work, at, left, out);
+            answer_all(&q, &key, work, at, left, out);
             goto done;
         }
     }
