@@ -147,17 +147,23 @@ static void remove_left_behind(const char *dir)
     closedir(d);
 }
 
-enum dt_status dt_ckpt_begin(const char *dir, int64_t step, struct dt_error *err, char *temp,
-                             size_t size)
+enum dt_status dt_ckpt_temp(const char *dir, int64_t step, long pid, struct dt_error *err,
+                            char *temp, size_t size)
 {
     char name[64], step_text[32];
 
+    step_name(step_text, sizeof(step_text), step);
+    snprintf(name, sizeof(name), TEMP "%s.%ld", step_text, pid);
+    return dt_ckpt_path(temp, size, dir, name, err);
+}
+
+enum dt_status dt_ckpt_begin(const char *dir, int64_t step, struct dt_error *err, char *temp,
+                             size_t size)
+{
     if (mkdir(dir, 0777) != 0 && errno != EEXIST)
         return dt_error_at(err, DT_ERR_IO, dir, 0, 0, "cannot create: %s", strerror(errno));
     remove_left_behind(dir);
-    step_name(step_text, sizeof(step_text), step);
-    snprintf(name, sizeof(name), TEMP "%s.%ld", step_text, (long)getpid());
-    DT_TRY(dt_ckpt_path(temp, size, dir, name, err));
+    DT_TRY(dt_ckpt_temp(dir, step, (long)getpid(), err, temp, size));
     if (mkdir(temp, 0777) != 0)
         return dt_error_at(err, DT_ERR_IO, temp, 0, 0, "cannot create: %s", strerror(errno));
     return DT_OK;

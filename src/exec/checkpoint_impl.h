@@ -39,10 +39,15 @@ enum dt_status dt_manifest_add_tensor(struct dt_manifest *m, const char *name, u
 /* Adds DIR/name, a file without tensors that is written already. */
 enum dt_status dt_manifest_add_json(struct dt_manifest *m, const char *dir, const char *name,
                                     struct dt_error *err);
-enum dt_status dt_manifest_write(const char *dir, const struct dt_manifest *m,
+/* Appends all of `more`, and sorts. */
+enum dt_status dt_manifest_merge(struct dt_manifest *m, const struct dt_manifest *more,
+                                 struct dt_error *err);
+/* DIR/name; name is "manifest.json", or that of a rank's share of it. */
+enum dt_status dt_manifest_write(const char *dir, const char *name, const struct dt_manifest *m,
                                  struct dt_error *err);
 /* Reads it and checks every file's size, and the sums of files that hold no tensors. */
-enum dt_status dt_manifest_read(const char *dir, struct dt_error *err, struct dt_manifest *m);
+enum dt_status dt_manifest_read(const char *dir, const char *name, struct dt_error *err,
+                                struct dt_manifest *m);
 /* O(log n) after dt_manifest_read; NULL if there is none. */
 const struct dt_manifest_tensor *dt_manifest_find(const struct dt_manifest *m, const char *name);
 /* Opens DIR/name and checks its headers and its tensors' names. */
@@ -54,10 +59,40 @@ enum dt_status dt_state_write(const char *dir, const struct dt_checkpoint_state 
                               struct dt_manifest *m, struct dt_error *err);
 enum dt_status dt_state_read(const char *dir, struct dt_error *err, struct dt_checkpoint_state *s);
 
+/* ---- files (checkpoint_save.c) ---- */
+
+#define DT_CKPT_SHARD_BYTES_MAX INT64_C(5000000000) /* Hugging Face's max_shard_size */
+
+/* What is written by one process or by one rank.  Model files are numbers first .. first + n of
+ * total; with total 1 there is one file without a number. */
+struct dt_ckpt_files {
+    int n, first, total;
+};
+struct dt_ckpt_share {
+    const struct dt_checkpoint_part *parts;
+    int n_parts;
+    bool copies; /* of tables whose originals are not here are written too */
+    int64_t step, shard_bytes_max;
+    struct dt_ckpt_files model, optimizer;
+};
+/* Sets model.n, and optimizer.n (0 without moments). */
+enum dt_status dt_ckpt_count(struct dt_ckpt_share *s, struct dt_error *err);
+/* Writes and syncs the files into DIR and adds them to the manifest. */
+enum dt_status dt_ckpt_write(const char *dir, const struct dt_ckpt_share *s, struct dt_manifest *m,
+                             struct dt_error *err);
+/* "model" or "optimizer"; k counts from 0. */
+void dt_ckpt_file_name(const char *kind, int k, int total, char *buf, size_t size);
+/* DIR/KIND.safetensors.index.json of `total` > 1 files, which the manifest has. */
+enum dt_status dt_ckpt_index(const char *dir, const char *kind, int total, struct dt_manifest *m,
+                             struct dt_error *err);
+
 /* ---- folders (checkpoint_dir.c) ---- */
 
 enum dt_status dt_ckpt_path(char *out, size_t size, const char *dir, const char *name,
                             struct dt_error *err);
+/* The temporary folder that process `pid` makes. */
+enum dt_status dt_ckpt_temp(const char *dir, int64_t step, long pid, struct dt_error *err,
+                            char *temp, size_t size);
 /* Makes DIR and the temporary folder; removes those of processes that are gone. */
 enum dt_status dt_ckpt_begin(const char *dir, int64_t step, struct dt_error *err, char *temp,
                              size_t size);
@@ -68,7 +103,8 @@ void dt_ckpt_remove(const char *path);
 
 /* ---- tensors (checkpoint_io.c) ---- */
 
-/* Carries parameters between a device's flat buffers and host memory in Hugging Face's order. */
+/* Carries parameters between flat buffers (a device's, or host memory without one) and host memory
+ * in Hugging Face's order. */
 struct dt_ckpt_io {
     const struct dt_device *dev;
     struct dt_queue *q;

@@ -23,7 +23,7 @@ enum dt_status dt_ckpt_io_open(struct dt_ckpt_io *io, const struct dt_checkpoint
     io->host = dt_malloc(most * sizeof(float));
     io->turned = dt_malloc(most * sizeof(float));
     st = io->host && io->turned ? DT_OK : dt_error_nomem(err, "a tensor's values");
-    if (st == DT_OK)
+    if (st == DT_OK && io->dev)
         st = io->dev->queue_new(io->dev, false, err, &io->q);
     if (st != DT_OK)
         dt_ckpt_io_close(io);
@@ -50,11 +50,16 @@ static void transpose(const float *from, size_t rows, size_t cols, float *to)
 enum dt_status dt_ckpt_get(struct dt_ckpt_io *io, const struct dt_param *p, const float *flat,
                            struct dt_error *err, const float **out)
 {
-    io->dev->copy(io->q, io->host, flat + p->at, p->n * sizeof(float), DT_COPY_TO_HOST);
-    DT_TRY(io->dev->queue_sync(io->q, err));
-    *out = io->host;
+    const float *lies = flat + p->at;
+
+    if (io->dev) {
+        io->dev->copy(io->q, io->host, lies, p->n * sizeof(float), DT_COPY_TO_HOST);
+        DT_TRY(io->dev->queue_sync(io->q, err));
+        lies = io->host;
+    }
+    *out = lies;
     if (p->transpose) { /* [out][in] here, shape says [in][out] */
-        transpose(io->host, (size_t)p->shape[1], (size_t)p->shape[0], io->turned);
+        transpose(lies, (size_t)p->shape[1], (size_t)p->shape[0], io->turned);
         *out = io->turned;
     }
     return DT_OK;

@@ -140,6 +140,12 @@ static bool lists(const struct dt_manifest *m, const char *name)
     return false;
 }
 
+/* What says that the file is not there names the file of a small model. */
+static const char *one_or_index(const struct dt_manifest *m, const char *one, const char *index)
+{
+    return !lists(m, one) && lists(m, index) ? index : one;
+}
+
 static enum dt_status read_state(const char *path, const struct dt_manifest *m,
                                  struct dt_error *err, struct dt_checkpoint_state *out)
 {
@@ -160,7 +166,7 @@ enum dt_status dt_checkpoint_read_state(const char *path, struct dt_error *err,
     struct dt_manifest m;
     enum dt_status st;
 
-    DT_TRY(dt_manifest_read(path, err, &m));
+    DT_TRY(dt_manifest_read(path, "manifest.json", err, &m));
     st = read_state(path, &m, err, &state);
     dt_manifest_free(&m);
     if (st == DT_OK)
@@ -175,16 +181,16 @@ enum dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_p
     struct dt_checkpoint_state state;
     struct dt_manifest m;
     enum dt_status st;
-    bool one;
 
-    DT_TRY(dt_manifest_read(path, err, &m));
+    DT_TRY(dt_manifest_read(path, "manifest.json", err, &m));
     st = read_state(path, &m, err, &state);
-    one = lists(&m, "model.safetensors");
     if (st == DT_OK)
-        st = load_file(path, one ? "model.safetensors" : "model.safetensors.index.json", &m, parts,
-                       n_parts, false, err);
+        st = load_file(path, one_or_index(&m, "model.safetensors", "model.safetensors.index.json"),
+                       &m, parts, n_parts, false, err);
     if (st == DT_OK && moments)
-        st = load_file(path, "optimizer.safetensors", &m, parts, n_parts, true, err);
+        st = load_file(
+            path, one_or_index(&m, "optimizer.safetensors", "optimizer.safetensors.index.json"), &m,
+            parts, n_parts, true, err);
     dt_manifest_free(&m);
     if (st == DT_OK && out)
         *out = state;
@@ -286,7 +292,7 @@ static enum dt_status open_source(const char *path, struct dt_error *err, struct
         DT_TRY(dt_checkpoint_find(path, err, &ours, found, sizeof(found)));
     if (!ours)
         return dt_tensors_open(path, err, t);
-    DT_TRY(dt_manifest_read(found, err, m));
+    DT_TRY(dt_manifest_read(found, "manifest.json", err, m));
     *checked = true;
     return dt_manifest_open_tensors(
         found, lists(m, "model.safetensors") ? "model.safetensors" : "model.safetensors.index.json",

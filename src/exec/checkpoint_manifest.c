@@ -118,13 +118,40 @@ enum dt_status dt_manifest_add_json(struct dt_manifest *m, const char *dir, cons
     return dt_manifest_add_file(m, name, (int64_t)len, crc, false, err);
 }
 
-enum dt_status dt_manifest_write(const char *dir, const struct dt_manifest *m, struct dt_error *err)
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct dt_manifest_tensor *)a)->name,
+                  ((const struct dt_manifest_tensor *)b)->name);
+}
+
+static void sort(struct dt_manifest *m)
+{
+    if (m->n_tensors > 1)
+        qsort(m->tensors, m->n_tensors, sizeof(*m->tensors), by_name);
+}
+
+enum dt_status dt_manifest_merge(struct dt_manifest *m, const struct dt_manifest *more,
+                                 struct dt_error *err)
+{
+    for (size_t i = 0; i < more->n_files; i++) {
+        const struct dt_manifest_file *f = &more->files[i];
+
+        DT_TRY(dt_manifest_add_file(m, f->name, f->bytes, f->crc, f->tensors, err));
+    }
+    for (size_t i = 0; i < more->n_tensors; i++)
+        DT_TRY(dt_manifest_add_tensor(m, more->tensors[i].name, more->tensors[i].crc, err));
+    sort(m);
+    return DT_OK;
+}
+
+enum dt_status dt_manifest_write(const char *dir, const char *name, const struct dt_manifest *m,
+                                 struct dt_error *err)
 {
     char path[PATH_MAX], *text;
     enum dt_status st;
     struct dt_json j;
 
-    DT_TRY(dt_ckpt_path(path, sizeof(path), dir, "manifest.json", err));
+    DT_TRY(dt_ckpt_path(path, sizeof(path), dir, name, err));
     dt_json_init(&j, true);
     dt_json_begin_object(&j);
     dt_json_kv_string(&j, "format", FORMAT);
@@ -193,12 +220,6 @@ static enum dt_status read_file_entry(struct dt_manifest *m, struct dt_node node
     return dt_manifest_add_file(m, name, bytes, (uint32_t)crc, tensors, err);
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(((const struct dt_manifest_tensor *)a)->name,
-                  ((const struct dt_manifest_tensor *)b)->name);
-}
-
 static enum dt_status parse(struct dt_manifest *m, struct dt_node root, struct dt_error *err)
 {
     static const char *const keys[] = {"format", "version", "step", "files", "tensors_crc32", NULL};
@@ -228,8 +249,7 @@ static enum dt_status parse(struct dt_manifest *m, struct dt_node root, struct d
         DT_TRY(hex_value(v, name, 8, err, &crc));
         DT_TRY(dt_manifest_add_tensor(m, name, (uint32_t)crc, err));
     }
-    if (m->n_tensors > 1)
-        qsort(m->tensors, m->n_tensors, sizeof(*m->tensors), by_name);
+    sort(m);
     return DT_OK;
 }
 
@@ -259,13 +279,14 @@ static enum dt_status check_file(const char *dir, const struct dt_manifest_file 
     return DT_OK;
 }
 
-enum dt_status dt_manifest_read(const char *dir, struct dt_error *err, struct dt_manifest *m)
+enum dt_status dt_manifest_read(const char *dir, const char *name, struct dt_error *err,
+                                struct dt_manifest *m)
 {
     struct dt_doc *doc;
     enum dt_status st;
 
     memset(m, 0, sizeof(*m));
-    DT_TRY(read_doc(dir, "manifest.json", err, &doc, NULL));
+    DT_TRY(read_doc(dir, name, err, &doc, NULL));
     st = parse(m, dt_doc_root(doc), err);
     dt_doc_free(doc);
     for (size_t i = 0; i < m->n_files && st == DT_OK; i++)

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHARD_BYTES_MAX INT64_C(5000000000) /* max_shard_size of Hugging Face's save_pretrained */
-
 enum what { WHAT_MASTER, WHAT_EXP_AVG, WHAT_EXP_AVG_SQ, WHAT_N };
 static const char *const what_prefix[WHAT_N] = {"", "exp_avg/", "exp_avg_sq/"};
 
@@ -26,6 +24,7 @@ struct entry {
 struct saver {
     const struct dt_checkpoint_part *parts;
     int n_parts;
+    bool copies;
     struct dt_manifest *manifest;
     const char *dir;
     struct dt_tensor_meta meta[2];
@@ -89,7 +88,8 @@ static enum dt_status make_list(const struct saver *s, enum what from, enum what
     for (int p = 0; p < s->n_parts; p++)
         for (int i = 0; i < s->parts[p].n_params; i++)
             for (int w = (int)from; w <= (int)to; w++)
-                if (w == WHAT_MASTER || dt_ckpt_has_moments(&s->parts[p], i))
+                if ((w == WHAT_MASTER || dt_ckpt_has_moments(&s->parts[p], i)) &&
+                    (s->copies || !s->parts[p].params[i].tied))
                     add(l, &s->parts[p], p, i, (enum what)w);
     if (l->n > 1)
         qsort(l->e, l->n, sizeof(*l->e), by_name);
@@ -182,69 +182,190 @@ static int cut(const struct saver *s, struct list *l, int64_t bytes_max)
     return file + 1;
 }
 
-static enum dt_status add_index(struct saver *s, const struct list *l, char (*names)[48],
-                                int n_files, struct dt_error *err)
+void dt_ckpt_file_name(const char *kind, int k, int total, char *buf, size_t size)
 {
-    static const char index[] = "model.safetensors.index.json";
-    const char **pointers = dt_calloc((size_t)n_files, sizeof(*pointers));
-    char path[PATH_MAX];
-    enum dt_status st;
-
-    if (!pointers)
-        return dt_error_nomem(err, "names of files");
-    for (int i = 0; i < n_files; i++)
-        pointers[i] = names[i];
-    st = dt_ckpt_path(path, sizeof(path), s->dir, index, err);
-    if (st == DT_OK)
-        st = dt_tensor_index_write(path, l->x, l->n, pointers, n_files, err);
-    dt_free(pointers);
-    return st == DT_OK ? dt_manifest_add_json(s->manifest, s->dir, index, err) : st;
+    if (total == 1)
+        snprintf(buf, size, "%s.safetensors", kind);
+    else
+        snprintf(buf, size, "%s-%05d-of-%05d.safetensors", kind, k + 1, total);
 }
 
-static enum dt_status write_model(struct saver *s, int64_t shard_bytes_max, struct dt_error *err)
+static int by_tensor_name(const void *a, const void *b)
 {
-    char(*names)[48];
+    return strcmp(((const struct dt_tensor *)a)->name, ((const struct dt_tensor *)b)->name);
+}
+
+/* What the files have, as their headers say. */
+static enum dt_status list_files(struct dt_tensors *const *t, int n_files, struct dt_error *err,
+                                 struct dt_tensor **out, size_t *n_out)
+{
+    struct dt_tensor *x;
+    size_t n = 0;
+
+    for (int k = 0; k < n_files; k++)
+        n += dt_tensors_count(t[k]);
+    x = dt_calloc(n ? n : 1, sizeof(*x));
+    if (!x)
+        return dt_error_nomem(err, "a list of tensors");
+    *n_out = n;
+    n = 0;
+    for (int k = 0; k < n_files; k++)
+        for (size_t i = 0; i < dt_tensors_count(t[k]); i++) {
+            x[n] = *dt_tensors_at(t[k], i);
+            x[n++].file = k;
+        }
+    if (n > 1)
+        qsort(x, n, sizeof(*x), by_tensor_name);
+    *out = x;
+    return DT_OK;
+}
+
+struct index {
+    struct dt_tensors **t;
+    char (*names)[64];
+    const char **pointers;
+};
+
+static enum dt_status write_index(const char *dir, const char *kind, int total, struct index *x,
+                                  struct dt_manifest *m, struct dt_error *err)
+{
+    struct dt_tensor *list = NULL;
+    char name[64], path[PATH_MAX];
+    enum dt_status st = DT_OK;
+    size_t n = 0;
+
+    for (int k = 0; k < total && st == DT_OK; k++) {
+        dt_ckpt_file_name(kind, k, total, x->names[k], sizeof(x->names[k]));
+        x->pointers[k] = x->names[k];
+        st = dt_manifest_open_tensors(dir, x->names[k], m, err, &x->t[k]);
+    }
+    if (st == DT_OK)
+        st = list_files(x->t, total, err, &list, &n);
+    snprintf(name, sizeof(name), "%s.safetensors.index.json", kind);
+    if (st == DT_OK)
+        st = dt_ckpt_path(path, sizeof(path), dir, name, err);
+    if (st == DT_OK)
+        st = dt_tensor_index_write(path, list, n, x->pointers, total, err);
+    dt_free(list);
+    return st == DT_OK ? dt_manifest_add_json(m, dir, name, err) : st;
+}
+
+enum dt_status dt_ckpt_index(const char *dir, const char *kind, int total, struct dt_manifest *m,
+                             struct dt_error *err)
+{
+    struct index x = {.t = dt_calloc((size_t)total, sizeof(*x.t)),
+                      .names = dt_calloc((size_t)total, sizeof(*x.names)),
+                      .pointers = dt_calloc((size_t)total, sizeof(*x.pointers))};
+    enum dt_status st;
+
+    st = x.t && x.names && x.pointers ? write_index(dir, kind, total, &x, m, err)
+                                      : dt_error_nomem(err, "names of files");
+    for (int k = 0; x.t && k < total; k++)
+        if (x.t[k])
+            dt_tensors_close(x.t[k]);
+    dt_free(x.t);
+    dt_free(x.names);
+    dt_free(x.pointers);
+    return st;
+}
+
+static enum dt_status write_model(struct saver *s, const struct dt_ckpt_share *share,
+                                  struct dt_error *err)
+{
     struct list l;
     enum dt_status st;
     size_t first = 0;
-    int n;
 
     DT_TRY(make_list(s, WHAT_MASTER, WHAT_MASTER, err, &l));
-    n = cut(s, &l, shard_bytes_max);
-    if (n == 1) {
-        st = write_file(s, &l, 0, l.n, "model.safetensors", err);
-        free_list(&l);
-        return st;
-    }
-    names = dt_calloc((size_t)n, sizeof(*names));
-    st = names ? DT_OK : dt_error_nomem(err, "names of files");
-    if (st == DT_OK && n > DT_TENSOR_FILES_MAX)
-        st = dt_error_set(err, DT_ERR_INPUT, "a checkpoint of %d files; at most %d", n,
-                          DT_TENSOR_FILES_MAX);
-    for (int i = 0; i < n && st == DT_OK; i++) {
+    cut(s, &l, share->shard_bytes_max);
+    st = DT_OK;
+    for (int i = 0; i < share->model.n && st == DT_OK; i++) {
         size_t last = first;
+        char name[64];
 
         while (last < l.n && l.x[last].file == i)
             last++;
-        snprintf(names[i], sizeof(names[i]), "model-%05d-of-%05d.safetensors", i + 1, n);
-        st = write_file(s, &l, first, last, names[i], err);
+        dt_ckpt_file_name("model", share->model.first + i, share->model.total, name, sizeof(name));
+        st = write_file(s, &l, first, last, name, err);
         first = last;
     }
-    if (st == DT_OK)
-        st = add_index(s, &l, names, n, err);
-    dt_free(names);
     free_list(&l);
     return st;
 }
 
-static enum dt_status write_optimizer(struct saver *s, struct dt_error *err)
+static enum dt_status write_optimizer(struct saver *s, const struct dt_ckpt_share *share,
+                                      struct dt_error *err)
 {
+    char name[64];
     struct list l;
     enum dt_status st;
 
+    if (share->optimizer.n == 0)
+        return DT_OK;
+    dt_ckpt_file_name("optimizer", share->optimizer.first, share->optimizer.total, name,
+                      sizeof(name));
     DT_TRY(make_list(s, WHAT_EXP_AVG, WHAT_EXP_AVG_SQ, err, &l));
-    st = write_file(s, &l, 0, l.n, "optimizer.safetensors", err);
+    st = write_file(s, &l, 0, l.n, name, err);
     free_list(&l);
+    return st;
+}
+
+enum dt_status dt_ckpt_count(struct dt_ckpt_share *share, struct dt_error *err)
+{
+    struct saver s = {.parts = share->parts, .n_parts = share->n_parts, .copies = share->copies};
+    struct list l;
+
+    DT_TRY(make_list(&s, WHAT_MASTER, WHAT_MASTER, err, &l));
+    share->model.n = l.n ? cut(&s, &l, share->shard_bytes_max) : 0;
+    free_list(&l);
+    DT_TRY(make_list(&s, WHAT_EXP_AVG, WHAT_EXP_AVG_SQ, err, &l));
+    share->optimizer.n = l.n > 0;
+    free_list(&l);
+    return DT_OK;
+}
+
+enum dt_status dt_ckpt_write(const char *dir, const struct dt_ckpt_share *share,
+                             struct dt_manifest *m, struct dt_error *err)
+{
+    struct saver s = {.parts = share->parts,
+                      .n_parts = share->n_parts,
+                      .copies = share->copies,
+                      .manifest = m,
+                      .dir = dir};
+
+    snprintf(s.step, sizeof(s.step), "%" PRId64, share->step);
+    /* "pt" is what Hugging Face's loaders want to see: rows first, as PyTorch has them */
+    s.meta[0] = (struct dt_tensor_meta){"format", "pt"};
+    s.meta[1] = (struct dt_tensor_meta){"disttrain_step", s.step};
+    DT_TRY(write_model(&s, share, err));
+    return write_optimizer(&s, share, err);
+}
+
+/* ---- one process alone ---- */
+
+static enum dt_status write_all(const char *temp, struct dt_ckpt_share *s,
+                                const struct dt_checkpoint_state *state, struct dt_error *err)
+{
+    struct dt_manifest own = {.step = state->step}, m = {.step = state->step};
+    enum dt_status st = dt_ckpt_count(s, err);
+
+    s->model.n = s->model.total = s->model.n ? s->model.n : 1;
+    s->optimizer.n = s->optimizer.total = 1; /* also of no tensors */
+    if (st == DT_OK && s->model.n > DT_TENSOR_FILES_MAX)
+        st = dt_error_set(err, DT_ERR_INPUT, "a checkpoint of %d files; at most %d", s->model.n,
+                          DT_TENSOR_FILES_MAX);
+    if (st == DT_OK)
+        st = dt_ckpt_write(temp, s, &own, err);
+    if (st == DT_OK)
+        st = dt_manifest_merge(&m, &own, err);
+    if (st == DT_OK && s->model.total > 1)
+        st = dt_ckpt_index(temp, "model", s->model.total, &m, err);
+    if (st == DT_OK)
+        st = dt_state_write(temp, state, &m, err);
+    if (st == DT_OK)
+        st = dt_manifest_write(temp, "manifest.json", &m, err);
+    dt_manifest_free(&own);
+    dt_manifest_free(&m);
     return st;
 }
 
@@ -253,26 +374,20 @@ enum dt_status dt_checkpoint_save(const char *dir, const struct dt_checkpoint_pa
                                   const struct dt_checkpoint_options *opt, struct dt_error *err,
                                   char *path, size_t path_size)
 {
-    struct dt_manifest manifest = {.step = state->step};
+    struct dt_ckpt_share s = {.parts = parts,
+                              .n_parts = n_parts,
+                              .copies = true,
+                              .step = state->step,
+                              .shard_bytes_max = opt->shard_bytes_max > 0
+                                                     ? opt->shard_bytes_max
+                                                     : DT_CKPT_SHARD_BYTES_MAX};
     char temp[PATH_MAX], final[PATH_MAX];
-    struct saver s = {.parts = parts, .n_parts = n_parts, .manifest = &manifest, .dir = temp};
     enum dt_status st;
 
-    snprintf(s.step, sizeof(s.step), "%" PRId64, state->step);
-    /* "pt" is what Hugging Face's loaders want to see: rows first, as PyTorch has them */
-    s.meta[0] = (struct dt_tensor_meta){"format", "pt"};
-    s.meta[1] = (struct dt_tensor_meta){"disttrain_step", s.step};
     DT_TRY(dt_ckpt_begin(dir, state->step, err, temp, sizeof(temp)));
-    st = write_model(&s, opt->shard_bytes_max > 0 ? opt->shard_bytes_max : SHARD_BYTES_MAX, err);
-    if (st == DT_OK)
-        st = write_optimizer(&s, err);
-    if (st == DT_OK)
-        st = dt_state_write(temp, state, &manifest, err);
-    if (st == DT_OK)
-        st = dt_manifest_write(temp, &manifest, err);
+    st = write_all(temp, &s, state, err);
     if (st == DT_OK)
         st = dt_ckpt_commit(dir, temp, state->step, opt->keep, err, final, sizeof(final));
-    dt_manifest_free(&manifest);
     if (st != DT_OK) {
         dt_ckpt_remove(temp);
         return st;

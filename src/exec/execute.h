@@ -98,8 +98,9 @@ struct dt_optimizer *dt_exec_optimizer(const struct dt_exec *x, int module, int 
 /* Masters were written from outside: copies what replica 0 holds to the others and tells all. */
 enum dt_status dt_exec_changed(struct dt_exec *x, struct dt_error *err);
 
-/* All parameters and moments of the model in one place, whole, for checkpoints.  What this rank
- * holds whole is the real thing; the rest is memory of its own. */
+/* Parameters and moments of the model, whole, for checkpoints: all of them to read into, or this
+ * rank's share to write (every part is one rank's).  What this rank holds whole is the real thing;
+ * the rest is memory of its own. */
 struct dt_exec_part {
     int module, v;
     struct dt_stage *stage;
@@ -113,8 +114,10 @@ struct dt_exec_whole {
 };
 enum dt_status dt_exec_whole_new(struct dt_exec *x, struct dt_error *err,
                                  struct dt_exec_whole *out);
+enum dt_status dt_exec_share_new(struct dt_exec *x, struct dt_error *err,
+                                 struct dt_exec_whole *out);
 void dt_exec_whole_free(struct dt_exec_whole *w);
-/* Rank 0's `w` gets what the ranks hold; the others pass NULL.  Collective, after dt_exec_gather.
+/* `w` is this rank's share, and gets what the ranks hold of it.  Collective, after dt_exec_gather.
  */
 enum dt_status dt_exec_collect(struct dt_exec *x, struct dt_exec_whole *w, struct dt_error *err);
 /* `w` was written (on every rank): each takes what is its own. */

@@ -3,8 +3,9 @@
  * All of the model in one place: what checkpoints are written from and read into.
  *
  * What a rank holds whole is handed out as it is.  For the rest it has stages of its own, of the
- * smallest size, and moments laid out like parameters; rank 0 collects into them what others own,
- * and after a load every rank takes its own pieces out of them. */
+ * smallest size, and moments laid out like parameters.  For a save every part has one writer, the
+ * lowest of the ranks that hold it, who collects into them what the others own; after a load every
+ * rank takes its own pieces out of all parts. */
 #include "exec/execute_impl.h"
 
 #include <string.h>
@@ -54,7 +55,22 @@ static enum dt_status open_part(struct dt_exec *x, struct dt_exec_part *p, struc
     return DT_OK;
 }
 
-enum dt_status dt_exec_whole_new(struct dt_exec *x, struct dt_error *err, struct dt_exec_whole *out)
+/* The lowest rank that holds a piece of the virtual stage. */
+static int writer_of(const struct dt_exec *x, int m, int v)
+{
+    int lowest = -1;
+
+    for (int r = 0; r < x->dp[m]; r++)
+        for (int t = 0; t < x->o.plan->modules[m].layout.tp; t++) {
+            int rank = dt_placement_rank(&x->place, m, r, v % x->pp[m], t);
+
+            lowest = lowest < 0 || rank < lowest ? rank : lowest;
+        }
+    return lowest;
+}
+
+static enum dt_status open_parts(struct dt_exec *x, bool mine, struct dt_error *err,
+                                 struct dt_exec_whole *out)
 {
     struct dt_exec_whole w = {0};
     struct whole *impl = dt_calloc(1, sizeof(*impl));
@@ -74,10 +90,13 @@ enum dt_status dt_exec_whole_new(struct dt_exec *x, struct dt_error *err, struct
     }
     impl->x = x;
     for (int m = 0; m < x->o.model->n_modules; m++)
-        for (int v = 0; v < x->n_v[m] && st == DT_OK; v++, w.n++) {
+        for (int v = 0; v < x->n_v[m] && st == DT_OK; v++) {
+            if (mine && x->t && writer_of(x, m, v) != x->rank)
+                continue;
             w.part[w.n].module = m;
             w.part[w.n].v = v;
             st = open_part(x, &w.part[w.n], &impl->own[w.n], err);
+            w.n++;
         }
     if (st != DT_OK) {
         dt_exec_whole_free(&w);
@@ -85,6 +104,16 @@ enum dt_status dt_exec_whole_new(struct dt_exec *x, struct dt_error *err, struct
     }
     *out = w;
     return DT_OK;
+}
+
+enum dt_status dt_exec_whole_new(struct dt_exec *x, struct dt_error *err, struct dt_exec_whole *out)
+{
+    return open_parts(x, false, err, out);
+}
+
+enum dt_status dt_exec_share_new(struct dt_exec *x, struct dt_error *err, struct dt_exec_whole *out)
+{
+    return open_parts(x, true, err, out);
 }
 
 void dt_exec_whole_free(struct dt_exec_whole *w)
@@ -119,14 +148,14 @@ static void copy_segments(struct dt_exec *x, const struct dt_optimizer *o, float
     }
 }
 
-static enum dt_status send_now(struct dt_exec *x, int tag, const float *p, size_t n,
+static enum dt_status send_now(struct dt_exec *x, int to, int tag, const float *p, size_t n,
                                struct dt_error *err)
 {
     struct dt_req *req;
 
     if (n == 0)
         return DT_OK;
-    DT_TRY(x->t->post_send(x->t, 0, tag, p, n * sizeof(float), err, &req));
+    DT_TRY(x->t->post_send(x->t, to, tag, p, n * sizeof(float), err, &req));
     return dt_transport_wait(x->t, req, x->o.limit_s, "parameters", err);
 }
 
@@ -156,7 +185,7 @@ static int peer_rank(const struct dt_exec *x, int m, int stage, int k)
     return -1;
 }
 
-static enum dt_status give_part(struct dt_exec *x, int m, int v, struct dt_error *err)
+static enum dt_status give_part(struct dt_exec *x, int m, int v, int to, struct dt_error *err)
 {
     const struct dt_exec_peers *p = &x->peers[m][v % x->pp[m]];
     struct dt_exec_vstage *vs = held(x, m, v);
@@ -164,12 +193,12 @@ static enum dt_status give_part(struct dt_exec *x, int m, int v, struct dt_error
     if (!vs)
         return DT_OK;
     if (p->me == 0)
-        DT_TRY(send_now(x, DT_EXEC_TAG_MASTER, dt_stage_master(vs->stage), dt_stage_param_floats(vs->stage),
+        DT_TRY(send_now(x, to, DT_EXEC_TAG_MASTER, dt_stage_master(vs->stage), dt_stage_param_floats(vs->stage),
                         err));
     if (p->me > 0 && !vs->opt.sharded)
         return DT_OK;
-    DT_TRY(send_now(x, DT_EXEC_TAG_AVG, vs->opt.exp_avg, vs->opt.moments, err));
-    return send_now(x, DT_EXEC_TAG_AVG_SQ, vs->opt.exp_avg_sq, vs->opt.moments, err);
+    DT_TRY(send_now(x, to, DT_EXEC_TAG_AVG, vs->opt.exp_avg, vs->opt.moments, err));
+    return send_now(x, to, DT_EXEC_TAG_AVG_SQ, vs->opt.exp_avg_sq, vs->opt.moments, err);
 }
 
 /* Moments that member k of the peers keeps, as it keeps them. */
@@ -250,15 +279,19 @@ static enum dt_status check_tp(const struct dt_exec *x, struct dt_error *err)
 
 enum dt_status dt_exec_collect(struct dt_exec *x, struct dt_exec_whole *w, struct dt_error *err)
 {
-    struct whole *impl = w ? w->impl : NULL;
+    const struct whole *impl = w->impl;
 
     DT_TRY(check_tp(x, err));
     for (int m = 0, k = 0; x->t && m < x->o.model->n_modules; m++)
-        for (int v = 0; v < x->n_v[m]; v++, k++) {
-            if (x->rank == 0)
+        for (int v = 0; v < x->n_v[m]; v++) {
+            int writer = writer_of(x, m, v);
+
+            if (writer != x->rank) {
+                DT_TRY(give_part(x, m, v, writer, err));
+            } else {
                 DT_TRY(take_part(x, &w->part[k], &impl->own[k], err));
-            else
-                DT_TRY(give_part(x, m, v, err));
+                k++;
+            }
         }
     return DT_OK;
 }

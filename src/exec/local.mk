@@ -8,6 +8,8 @@ libdtexec_a_SOURCES = \
 	src/exec/checkpoint_load.c \
 	src/exec/checkpoint_manifest.c \
 	src/exec/checkpoint_save.c \
+	src/exec/checkpoint_share.c \
+	src/exec/checkpoint_share.h \
 	src/exec/clock.c \
 	src/exec/clock.h \
 	src/exec/cores.c \
@@ -114,6 +116,8 @@ libdtexec_a_SOURCES = \
 	src/exec/train_log.h \
 	src/exec/train_memory.c \
 	src/exec/train_memory.h \
+	src/exec/train_save.c \
+	src/exec/train_save.h \
 	src/exec/transport.c \
 	src/exec/transport.h \
 	src/exec/transport_coll.c \

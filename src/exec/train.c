@@ -7,6 +7,7 @@
 #include "exec/clock.h"
 #include "exec/train_log.h"
 #include "exec/train_memory.h"
+#include "exec/train_save.h"
 #include "exec/world.h"
 
 #include <stdio.h>
@@ -20,6 +21,7 @@ struct train {
     struct dt_loader *loader;
     struct dt_train_log *log;
     struct dt_checkpoint_state state;
+    struct dt_train_save save;
     struct dt_sequence **seqs;
     int64_t n; /* samples of a global batch */
     int64_t saved_step;
@@ -97,6 +99,7 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     x.world = t->o->world;
     x.clock_ahead_ns = t->o->world ? dt_world_clock(t->o->world, NULL) : 0;
     DT_TRY(dt_exec_new(&x, err, &t->x));
+    t->save.x = t->x;
     DT_TRY(dt_exec_sum(t->x, &t->sum.gemm_peak_flops, 1, err));
     DT_TRY(init_or_resume(t, err));
     l.cursor = t->state.cursor;
@@ -125,6 +128,7 @@ static void drop_program(struct train *t)
 static void close_all(struct train *t)
 {
     free_batch(t);
+    dt_train_save_close(&t->save);
     dt_loader_close(t->loader);
     dt_exec_free(t->x);
     dt_train_log_close(t->log, NULL);
@@ -240,38 +244,22 @@ static enum dt_status one_step(struct train *t, struct dt_error *err)
 
 /* ---- saving ---- */
 
-/* Rank 0 collects what the others hold, and writes. */
-static enum dt_status write_whole(struct train *t, struct dt_exec_whole *w, struct dt_error *err)
-{
-    struct dt_checkpoint_options o = {.keep = t->run->checkpoint_keep};
-    struct dt_checkpoint_part *parts;
-    enum dt_status st;
-
-    DT_TRY(dt_exec_collect(t->x, w, err));
-    DT_TRY(dt_setup_parts(t->s, w, err, &parts));
-    st = dt_checkpoint_save(t->run->checkpoint_dir, parts, w->n, &t->state, &o, err,
-                            t->sum.checkpoint, sizeof(t->sum.checkpoint));
-    dt_free(parts);
-    return st;
-}
-
 static enum dt_status save(struct train *t, struct dt_error *err)
 {
-    struct dt_exec_whole w;
-    enum dt_status st;
-
     if (!t->run->checkpoint_dir[0] || t->saved_step == t->state.step)
         return DT_OK;
-    DT_TRY(dt_exec_gather(t->x, err));
-    if (t->first) {
-        DT_TRY(dt_exec_whole_new(t->x, err, &w));
-        st = write_whole(t, &w, err);
-        dt_exec_whole_free(&w);
-    } else {
-        st = dt_exec_collect(t->x, NULL, err);
-    }
-    DT_TRY(st);
+    DT_TRY(dt_train_save_begin(&t->save, &t->state, err));
     t->saved_step = t->state.step;
+    return DT_OK;
+}
+
+/* The last one is there before training ends. */
+static enum dt_status save_last(struct train *t, struct dt_error *err)
+{
+    DT_TRY(save(t, err));
+    DT_TRY(dt_train_save_poll(&t->save, true, err));
+    if (t->save.path[0])
+        snprintf(t->sum.checkpoint, sizeof(t->sum.checkpoint), "%s", t->save.path);
     return DT_OK;
 }
 
@@ -285,10 +273,11 @@ static enum dt_status loop(struct train *t, struct dt_error *err)
             break;
         }
         DT_TRY(one_step(t, err));
+        DT_TRY(dt_train_save_poll(&t->save, false, err));
         if (every > 0 && t->state.step % every == 0)
             DT_TRY(save(t, err));
     }
-    return save(t, err);
+    return save_last(t, err);
 }
 
 /* What each rank has, each in its own place of a sum. */
@@ -343,6 +332,9 @@ enum dt_status dt_train(const struct dt_train_options *o, struct dt_error *err,
 
     t.first = !o->transport || o->transport->rank == 0;
     t.sum.ranks = o->transport ? o->transport->size : 1;
+    t.save.setup = o->setup;
+    t.save.ranks = t.sum.ranks;
+    t.save.rank = o->transport ? o->transport->rank : 0;
     st = open_all(&t, err);
     if (st == DT_OK)
         st = loop(&t, err);

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "exec/train_save.h"
+
+#include "core/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- one outcome for all ranks ---- */
+
+enum { SHOWN = 1024 }; /* characters of a message that others get to see */
+
+struct outcome { /* as numbers, to be added up: all but one rank's are zero */
+    double status, file[sizeof(((struct dt_error *)0)->file)], message[SHOWN];
+};
+
+static void tell(const struct dt_error *e, struct outcome *o)
+{
+    o->status = e->status;
+    for (size_t i = 0; i + 1 < sizeof(e->file) && e->file[i]; i++)
+        o->file[i] = (unsigned char)e->file[i];
+    for (size_t i = 0; i + 1 < SHOWN && e->message[i]; i++)
+        o->message[i] = (unsigned char)e->message[i];
+}
+
+static enum dt_status hear(const struct outcome *o, struct dt_error *e)
+{
+    char file[sizeof(o->file) / sizeof(o->file[0])], message[SHOWN];
+
+    for (size_t i = 0; i < sizeof(file); i++)
+        file[i] = (char)(unsigned char)o->file[i];
+    for (size_t i = 0; i < SHOWN; i++)
+        message[i] = (char)(unsigned char)o->message[i];
+    if (!file[0])
+        return dt_error_set(e, (enum dt_status)o->status, "%s", message);
+    return dt_error_at(e, (enum dt_status)o->status, file, 0, 0, "%s", message);
+}
+
+/* The lowest rank's failure becomes everybody's. */
+static enum dt_status agree(struct dt_train_save *s, enum dt_status st, const struct dt_error *mine,
+                            struct dt_error *err)
+{
+    double *failed = dt_calloc((size_t)s->ranks, sizeof(*failed));
+    struct outcome *o = dt_calloc(1, sizeof(*o));
+    enum dt_status sum = DT_OK;
+    int r = 0;
+
+    if (!failed || !o) {
+        sum = dt_error_nomem(err, "the outcome of a save");
+    } else {
+        failed[s->rank] = st != DT_OK;
+        sum = dt_exec_sum(s->x, failed, (size_t)s->ranks, err);
+    }
+    while (sum == DT_OK && r < s->ranks && failed[r] == 0)
+        r++;
+    if (sum == DT_OK && r < s->ranks) {
+        if (r == s->rank)
+            tell(mine, o);
+        sum = dt_exec_sum(s->x, (double *)o, sizeof(*o) / sizeof(double), err);
+        if (sum == DT_OK)
+            sum = hear(o, err);
+    }
+    dt_free(failed);
+    dt_free(o);
+    return sum;
+}
+
+/* ---- beginning ---- */
+
+static enum dt_status copy_share(struct dt_train_save *s, const struct dt_exec_whole *w,
+                                 struct dt_error *err)
+{
+    struct dt_checkpoint_part *parts;
+    enum dt_status st;
+
+    DT_TRY(dt_setup_parts(s->setup, w, err, &parts));
+    st = dt_share_new(parts, w->n, s->state.step, 0, err, &s->share, &s->files[s->rank]);
+    dt_free(parts);
+    return st;
+}
+
+static enum dt_status collect(struct dt_train_save *s, struct dt_error *err)
+{
+    struct dt_exec_whole w;
+    enum dt_status st;
+
+    DT_TRY(dt_exec_gather(s->x, err));
+    DT_TRY(dt_exec_share_new(s->x, err, &w));
+    st = dt_exec_collect(s->x, &w, err);
+    if (st == DT_OK) {
+        struct dt_error mine = {.status = DT_OK};
+
+        st = copy_share(s, &w, &mine);
+        if (st == DT_OK && s->rank == 0)
+            st = dt_share_folder(s->setup->job->run.checkpoint_dir, s->state.step, &mine);
+        st = agree(s, st, &mine, err);
+    }
+    dt_exec_whole_free(&w);
+    return st;
+}
+
+/* Everybody's numbers of files, and the process that made the folder. */
+static enum dt_status exchange(struct dt_train_save *s, long *pid, struct dt_error *err)
+{
+    size_t n = 2 * (size_t)s->ranks + 1;
+    double *v = dt_calloc(n, sizeof(*v));
+    enum dt_status st;
+
+    if (!v)
+        return dt_error_nomem(err, "numbers of files");
+    v[2 * s->rank] = s->files[s->rank].model;
+    v[2 * s->rank + 1] = s->files[s->rank].optimizer;
+    v[n - 1] = s->rank == 0 ? (double)getpid() : 0;
+    st = dt_exec_sum(s->x, v, n, err);
+    for (int r = 0; st == DT_OK && r < s->ranks; r++)
+        s->files[r] = (struct dt_share_files){(int)v[2 * r], (int)v[2 * r + 1]};
+    *pid = (long)v[n - 1];
+    dt_free(v);
+    return st;
+}
+
+enum dt_status dt_train_save_begin(struct dt_train_save *s, const struct dt_checkpoint_state *state,
+                                   struct dt_error *err)
+{
+    enum dt_status st;
+    long pid = 0;
+
+    DT_TRY(dt_train_save_poll(s, true, err));
+    if (!s->files)
+        s->files = dt_calloc((size_t)s->ranks, sizeof(*s->files));
+    if (!s->files)
+        return dt_error_nomem(err, "numbers of files");
+    s->state = *state;
+    st = collect(s, err);
+    if (st == DT_OK)
+        st = exchange(s, &pid, err);
+    if (st == DT_OK)
+        st = dt_share_start(s->share, s->setup->job->run.checkpoint_dir, pid, s->rank, s->files,
+                            s->ranks, err);
+    if (st != DT_OK)
+        dt_train_save_close(s);
+    return st;
+}
+
+/* ---- ending ---- */
+
+static enum dt_status all_done(struct dt_train_save *s, struct dt_error *err, bool *out)
+{
+    double n = dt_share_done(s->share);
+
+    DT_TRY(dt_exec_sum(s->x, &n, 1, err));
+    *out = n >= s->ranks;
+    return DT_OK;
+}
+
+static enum dt_status commit(struct dt_train_save *s, struct dt_error *err)
+{
+    const struct dt_run_options *r = &s->setup->job->run;
+
+    return dt_share_commit(r->checkpoint_dir, &s->state, r->checkpoint_keep, s->files, s->ranks,
+                           err, s->path, sizeof(s->path));
+}
+
+enum dt_status dt_train_save_poll(struct dt_train_save *s, bool wait, struct dt_error *err)
+{
+    const struct timespec pause = {.tv_nsec = 2000000};
+    struct dt_error mine = {.status = DT_OK};
+    enum dt_status st;
+    bool done = false;
+
+    if (!s->share)
+        return DT_OK;
+    while (!done) {
+        DT_TRY(all_done(s, err, &done));
+        if (!done && !wait)
+            return DT_OK;
+        if (!done)
+            nanosleep(&pause, NULL);
+    }
+    st = dt_share_end(s->share, &mine);
+    s->share = NULL;
+    st = agree(s, st, &mine, err);
+    if (st != DT_OK) {
+        if (s->rank == 0)
+            dt_share_abandon(s->setup->job->run.checkpoint_dir, s->state.step);
+        return st;
+    }
+    if (s->rank == 0)
+        st = commit(s, &mine);
+    return agree(s, st, &mine, err);
+}
+
+void dt_train_save_close(struct dt_train_save *s)
+{
+    if (s->share) {
+        dt_share_end(s->share, NULL);
+        s->share = NULL;
+        if (s->rank == 0)
+            dt_share_abandon(s->setup->job->run.checkpoint_dir, s->state.step);
+    }
+    dt_free(s->files);
+    s->files = NULL;
+}
