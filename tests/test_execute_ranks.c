@@ -2,33 +2,13 @@
  *
  * The executor over several ranks (threads of this process): every layout trains as one process
  * does.  A few layouts, or all of them with DT_TEST_FULL=1. */
-#include "exec_fixture.h"
-#include "exec/transport.h"
-
-#include <math.h>
-#include <pthread.h>
+#include "execute_ranks.h"
 
 #define CHAIN EF_ENCODER ", " EF_LLM ", " EF_UNET
 #define GPT                                                                                        \
     "llm: {kind: llm, layers: 3, hidden: 32, ffn: 64, heads: 4, vocab: 61, tied: true, "           \
     "positions: 48, norm: layernorm, gated: false, bias: true}"
 
-enum { RANKS_MAX = 16, STEPS_MAX = 20, MODULES = 3 };
-
-struct ranks_case {
-    const char *name;
-    struct ef_layout l[MODULES];
-    int microbatch;
-    bool colocated;
-    int ranks; /* 0 = one per GPU */
-    enum dt_schedule schedule;
-    enum dt_recompute recompute;
-    const char *frozen; /* NULL = "ttt" */
-    bool zero0, apart;  /* apart: no overlap with compute */
-    bool reorder;
-    const char *model;  /* NULL = CHAIN */
-    bool full;          /* only with DT_TEST_FULL */
-};
 static const struct ranks_case cases[] = {
     {.name = "disjoint", .l = {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}}, .microbatch = 1},
     {.name = "two ranks for three GPUs",
@@ -144,6 +124,55 @@ static const struct ranks_case cases[] = {
      .microbatch = 1,
      .frozen = "tff",
      .full = true},
+    {.name = "tp 2", .l = {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}}, .tp = {2, 2, 2}, .microbatch = 1},
+    {.name = "tp 2, colocated",
+     .l = {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}},
+     .tp = {2, 2, 2},
+     .microbatch = 2,
+     .colocated = true,
+     .full = true},
+    {.name = "tp 1/2/1, dp 2/1/1",
+     .l = {{1, 2, 1}, {1, 1, 1}, {1, 1, 1}},
+     .tp = {1, 2, 1},
+     .microbatch = 2},
+    {.name = "tp 2/1/2, pp 1/2/1",
+     .l = {{1, 1, 1}, {2, 1, 1}, {1, 1, 1}},
+     .tp = {2, 1, 2},
+     .microbatch = 1,
+     .full = true},
+    {.name = "tp 2, pp 2, dp 2 of the LLM",
+     .l = {{1, 2, 1}, {2, 2, 1}, {1, 1, 1}},
+     .tp = {1, 2, 1},
+     .microbatch = 1,
+     .full = true},
+    {.name = "tp 2, pp 2 everywhere",
+     .l = {{2, 1, 1}, {2, 1, 1}, {2, 1, 1}},
+     .tp = {2, 2, 2},
+     .microbatch = 1,
+     .full = true},
+    {.name = "tp 2, full recompute",
+     .l = {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}},
+     .tp = {2, 2, 2},
+     .microbatch = 1,
+     .recompute = DT_RECOMPUTE_FULL,
+     .full = true},
+    {.name = "tp 2, selective",
+     .l = {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}},
+     .tp = {2, 2, 2},
+     .microbatch = 1,
+     .recompute = DT_RECOMPUTE_SELECTIVE,
+     .full = true},
+    {.name = "tp 2, frozen LLM",
+     .l = {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}},
+     .tp = {2, 2, 2},
+     .microbatch = 1,
+     .frozen = "tft",
+     .full = true},
+    {.name = "shared table, tp 2 pp 2 dp 2",
+     .l = {{2, 2, 1}},
+     .tp = {2},
+     .microbatch = 1,
+     .model = GPT},
     {.name = "shared table, pp 3 dp 2", .l = {{3, 2, 1}}, .microbatch = 1, .model = GPT},
     {.name = "shared table, pp 2 dp 4 on 3 ranks",
      .l = {{2, 4, 1}},
@@ -172,13 +201,6 @@ static bool all_of_them(void)
 struct curve {
     struct dt_exec_result r[STEPS_MAX];
 };
-struct world {
-    const struct ranks_case *c;
-    int steps, ranks;
-    struct exec_fixture *one; /* what it is compared with; owns the layout of `grads` */
-    float *grads[MODULES];    /* of step 1, as one stage holds them */
-    pthread_mutex_t lock;
-};
 struct rank {
     struct world *w;
     struct dt_transport *t;
@@ -193,6 +215,10 @@ static void open_case(struct exec_fixture *f, const struct ranks_case *c)
     ef_init(f, c->model ? c->model : CHAIN, 1);
     ef_seqs(f, 12, 9);
     ef_plan(f, c->microbatch, c->l, c->colocated, c->schedule);
+    for (int m = 0; m < f->model->n_modules; m++)
+        f->plan.modules[m].layout.tp = c->tp[m] > 0 ? c->tp[m] : 1;
+    dt_assert_ok(dt_plan_place(&f->plan, &f->cluster, &f->err), f->err);
+    dt_assert_ok(dt_plan_validate(&f->plan, f->model, &f->cluster, &f->err), f->err);
     f->plan.policy.recompute = c->recompute;
     f->plan.policy.zero = !c->zero0;
     f->plan.policy.overlap_grad = f->plan.policy.overlap_param = !c->apart;
@@ -202,15 +228,17 @@ static void open_case(struct exec_fixture *f, const struct ranks_case *c)
         ef_reorder(f);
 }
 
-static const struct dt_param *param_named(struct dt_stage *s, const char *name)
+/* What the rank owns of n floats from `at`. */
+static void keep_owned(const struct dt_optimizer *o, size_t at, size_t n, const float *g, float *to)
 {
-    int n;
-    const struct dt_param *p = dt_stage_params(s, &n);
+    for (int k = 0; k < o->n_segments; k++) {
+        const struct dt_segment *x = &o->segments[k];
+        size_t lo = x->at > at ? x->at : at;
+        size_t hi = x->at + x->n < at + n ? x->at + x->n : at + n;
 
-    for (int i = 0; i < n; i++)
-        if (strcmp(p[i].name, name) == 0 && !p[i].tied)
-            return &p[i];
-    return NULL;
+        if (lo < hi)
+            memcpy(to + (lo - at), g + lo, (hi - lo) * sizeof(float));
+    }
 }
 
 /* What this rank owns of the gradients of a virtual stage. */
@@ -227,13 +255,10 @@ static void keep_stage(struct world *w, int m, struct dt_stage *s, const struct 
         if (p[i].tied)
             continue;
         ck_assert_ptr_nonnull(to);
-        for (int k = 0; k < o->n_segments; k++) {
-            const struct dt_segment *x = &o->segments[k];
-            size_t lo = x->at > p[i].at ? x->at : p[i].at;
-            size_t hi = x->at + x->n < p[i].at + p[i].n ? x->at + x->n : p[i].at + p[i].n;
+        for (int64_t k = 0; k < dt_param_runs(&p[i]); k++) {
+            struct dt_param_run run = dt_param_run(&p[i], k);
 
-            if (lo < hi)
-                memcpy(w->grads[m] + to->at + (lo - p[i].at), g + lo, (hi - lo) * sizeof(float));
+            keep_owned(o, p[i].at + run.at, run.n, g, w->grads[m] + to->at + run.whole);
         }
     }
 }
@@ -255,6 +280,8 @@ static void keep_grads(struct world *w, struct exec_fixture *f)
     pthread_mutex_unlock(&w->lock);
 }
 
+/* ---- the life of a rank ---- */
+
 static void *run_rank(void *arg)
 {
     struct rank *r = arg;
@@ -269,7 +296,7 @@ static void *run_rank(void *arg)
         if (i == 0)
             keep_grads(r->w, f);
     }
-    dt_assert_ok(dt_exec_gather(f->x, &f->err), f->err);
+    check_whole(r->w, f);
     ef_free(f);
     free(f);
     r->t->close(r->t);
@@ -331,8 +358,10 @@ static void run_alone(struct exec_fixture *f, const struct ranks_case *c, int st
 {
     struct ranks_case one = *c;
 
-    for (int m = 0; m < MODULES; m++)
+    for (int m = 0; m < MODULES; m++) {
         one.l[m] = (struct ef_layout){1, 1, 1};
+        one.tp[m] = 1;
+    }
     one.colocated = true;
     one.schedule = DT_SCHED_1F1B;
     one.recompute = DT_RECOMPUTE_NONE;
@@ -371,7 +400,7 @@ static int gpus_of(const struct ranks_case *c, const struct exec_fixture *f)
     int sum = 0, max = 0;
 
     for (int m = 0; m < f->model->n_modules; m++) {
-        int n = c->l[m].pp * c->l[m].dp;
+        int n = c->l[m].pp * c->l[m].dp * (c->tp[m] > 0 ? c->tp[m] : 1);
 
         sum += n;
         max = n > max ? n : max;

@@ -75,8 +75,13 @@ expect 0 "" "$DISTTRAIN" train --ranks 2 --no-runs --json job.yaml run.checkpoin
 check "replicas, about the same loss" \
     'awk -v a="$(field loss)" -v b="$loss" "BEGIN { exit !(a - b < 1e-3 * b && b - a < 1e-3 * b) }"'
 
+expect 0 "" "$DISTTRAIN" train --ranks 4 --no-runs --json job.yaml run.checkpoint.dir=tp \
+    'plan={encoder: {}, llm: {tp: 2}, generator: {}}'
+check "tensor-parallel members, about the same loss" \
+    'awk -v a="$(field loss)" -v b="$loss" "BEGIN { exit !(a - b < 1e-3 * b && b - a < 1e-3 * b) }"'
+
 # --- on from one layout's checkpoint on another ---
-expect 0 '"resumed": true' "$DISTTRAIN" train --no-runs --json job.yaml run.steps=6 run.checkpoint.dir=dp
+expect 0 '"resumed": true' "$DISTTRAIN" train --no-runs --json job.yaml run.steps=6 run.checkpoint.dir=tp
 loss=$(field loss)
 rm -rf dp/step-00000006; printf 'step-00000004\n' >dp/latest
 expect 0 '"resumed": true' "$DISTTRAIN" train --ranks 2 --no-runs --json job.yaml run.steps=6 \

@@ -44,11 +44,6 @@ static enum dt_status check_layout(const struct dt_exec_options *o, struct dt_er
                                 "module %s: cp %d, ep %d and ip %d are planned and simulated; "
                                 "training takes 1 of each",
                                 o->plan->module_names[m], l->cp, l->ep, l->ip);
-        if (l->tp > 1 && o->transport && o->transport->size > 1)
-            return dt_error_set(err, DT_ERR_INPUT,
-                                "module %s: tp %d: tensor parallelism is planned "
-                                "and simulated, not yet trained",
-                                o->plan->module_names[m], l->tp);
         if (l->pp == 1 && l->vpp > 1)
             return dt_error_set(err, DT_ERR_INPUT, "module %s: vpp %d needs more than one stage",
                                 o->plan->module_names[m], l->vpp);
@@ -204,6 +199,7 @@ static void last_backward(struct dt_exec *x, struct dt_exec_vstage *vs, int lo, 
     if (vs->backwards > 1 || !dt_stage_grads(vs->stage))
         return;
     dt_exec_finish_grads(x, vs, lo, hi);
+    dt_stage_grads_reduce(x->q, vs->stage, lo, hi);
 }
 
 /* Parameters that others have stepped have come since they were last used. */
@@ -413,6 +409,9 @@ static enum dt_status walk_op(struct dt_exec *x, uint32_t i, struct dt_error *er
     /* what others take must be there */
     if (st == DT_OK && x->t)
         st = x->dev->event_sync(x->end[i], err);
+    if (st == DT_OK)
+        st = dt_tp_state(
+            dt_exec_tp(x, x->p->ops[i].module, x->p->ops[i].replica, x->p->ops[i].stage), err);
     if (st != DT_OK)
         return dt_exec_blame(x, i, st, err);
     dt_exec_comm_ended(x, i);

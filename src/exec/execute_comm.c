@@ -13,10 +13,19 @@
 
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
-/* Pauses, ns.  Waking up costs about 5 us of a core (measured with this loop on a 2-core virtual
- * machine), so a core that computes loses at most 1 % to it. */
-enum { PAUSE_MIN_NS = 20000, PAUSE_WAITING_NS = 100000, PAUSE_COMPUTING_NS = 500000 };
+/* Pauses, ns: each twice the one before, from the shortest since something happened.  To wake up and
+ * test costs about 15 us of a core (measured under Open MPI on a busy 2-core virtual machine), so
+ * the longest one costs a computing core less than 1 %.  Messages move while they are young, as
+ * whoever waits for one tests often; where ranks share cores every test costs others. */
+enum {
+    WAITING_MIN_NS = 20000,
+    WAITING_MAX_NS = 100000,
+    CROWDED_MAX_NS = 300000,
+    COMPUTING_MIN_NS = 100000,
+    COMPUTING_MAX_NS = 2000000
+};
 
 /* ---- locked ---- */
 
@@ -165,24 +174,26 @@ static bool next_ready(struct dt_exec_comm *c, uint32_t *i)
 }
 
 /* Until there is something to begin, or it is time to test again. */
-static bool pause_or_stop(struct dt_exec_comm *c, int64_t *pause_ns)
+static bool pause_or_stop(struct dt_exec *x, int64_t *pause_ns)
 {
+    struct dt_exec_comm *c = &x->c;
     struct timespec until;
-    int64_t max;
+    int64_t min, max;
     bool stop;
 
     pthread_mutex_lock(&c->lock);
     while (!c->stop && c->ready_first == c->ready_end && c->n_flights == 0)
         pthread_cond_wait(&c->work, &c->lock);
     if (!c->stop && c->ready_first == c->ready_end) {
-        max = c->main_waits ? PAUSE_WAITING_NS : PAUSE_COMPUTING_NS;
-        *pause_ns = *pause_ns < max ? *pause_ns : max;
+        min = c->main_waits ? WAITING_MIN_NS : COMPUTING_MIN_NS;
+        max = !c->main_waits ? COMPUTING_MAX_NS : x->crowded ? CROWDED_MAX_NS : WAITING_MAX_NS;
+        *pause_ns = *pause_ns < min ? min : *pause_ns < max ? *pause_ns : max;
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_nsec += *pause_ns;
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
         pthread_cond_timedwait(&c->work, &c->lock, &until);
-        *pause_ns += *pause_ns / 2;
+        *pause_ns *= 2;
     }
     stop = c->stop;
     pthread_mutex_unlock(&c->lock);
@@ -191,7 +202,7 @@ static bool pause_or_stop(struct dt_exec_comm *c, int64_t *pause_ns)
 
 static enum dt_status serve(struct dt_exec *x, struct dt_error *err)
 {
-    int64_t pause_ns = PAUSE_MIN_NS;
+    int64_t pause_ns = 0;
     bool progress;
     uint32_t i;
 
@@ -203,10 +214,10 @@ static enum dt_status serve(struct dt_exec *x, struct dt_error *err)
         }
         DT_TRY(test_all(x, &progress, err));
         if (progress) {
-            pause_ns = PAUSE_MIN_NS;
+            pause_ns = 0;
             continue;
         }
-    } while (progress || !pause_or_stop(&x->c, &pause_ns));
+    } while (progress || !pause_or_stop(x, &pause_ns));
     return DT_OK;
 }
 
@@ -234,6 +245,7 @@ enum dt_status dt_exec_comm_init(struct dt_exec *x, struct dt_error *err)
 
     if (!x->t)
         return DT_OK;
+    x->crowded = x->t->local_size > sysconf(_SC_NPROCESSORS_ONLN);
     DT_TRY(x->dev->queue_new(x->dev, true, err, &c->q));
     pthread_mutex_init(&c->lock, NULL);
     pthread_condattr_init(&a);

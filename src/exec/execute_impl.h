@@ -149,6 +149,7 @@ struct dt_exec {
     struct dt_comm *world, *training;            /* NULL = alone, or nothing is trained here */
     struct dt_tp *tp[DT_MAX_MODULES];            /* [replica * pp + stage] */
     struct dt_exec_comm c;
+    bool crowded; /* more ranks on this host than cores */
     struct dt_batch_limits *lim[DT_MAX_MODULES]; /* per microbatch over all replicas */
     size_t cap_lim[DT_MAX_MODULES];
     double *losses;          /* per sample: text, image; then the sum of `signal` */
@@ -202,6 +203,14 @@ static inline uint32_t dt_exec_global_mb(const struct dt_exec *x, const struct d
 static inline bool dt_exec_here(const struct dt_exec *x, const struct dt_op *op)
 {
     return x->member[op->module][op->replica * x->pp[op->module] + op->stage] >= 0;
+}
+
+/* The ranks of a lane; NULL: it is one. */
+static inline struct dt_tp *dt_exec_tp(const struct dt_exec *x, int module, int replica, int stage)
+{
+    struct dt_tp *tp = &x->tp[module][replica * x->pp[module] + stage];
+
+    return tp->comm ? tp : NULL;
 }
 
 /* execute_lane.c */
@@ -281,9 +290,9 @@ enum dt_status dt_exec_make_units(struct dt_exec *x, struct dt_exec_vstage *vs,
  * NULL: all of it. */
 enum dt_status dt_exec_owned(const struct dt_exec *x, const struct dt_exec_vstage *vs, int me,
                              bool leads, struct dt_error *err, struct dt_owned **out, int *n);
-/* A stage like that one, of the smallest size. */
-enum dt_status dt_exec_shell(const struct dt_exec *x, int module, int v, struct dt_error *err,
-                             struct dt_stage **out);
+/* A stage like that one, of the smallest size; of one tensor-parallel member, or NULL: whole. */
+enum dt_status dt_exec_shell(const struct dt_exec *x, int module, int v, struct dt_tp *tp,
+                             struct dt_error *err, struct dt_stage **out);
 /* First float and number of a member's piece of a unit. */
 void dt_exec_piece(const struct dt_exec_unit *u, int members, int member, size_t *at, size_t *n);
 /* The member of the sending lane that feeds member `t` of the receiving one, and both ranks. */

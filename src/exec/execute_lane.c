@@ -10,8 +10,8 @@ enum { SLACK = 4 }; /* limits grow by a quarter more than what asked for it */
 /* ---- stages ---- */
 
 static enum dt_status make_stage(const struct dt_exec *x, const struct dt_exec_vstage *vs,
-                                 const struct dt_batch_limits *max, struct dt_error *err,
-                                 struct dt_stage **out)
+                                 const struct dt_batch_limits *max, struct dt_tp *tp,
+                                 struct dt_error *err, struct dt_stage **out)
 {
     const struct dt_module *mod = &x->o.model->modules[vs->module];
     unsigned char *trained = dt_malloc((size_t)mod->n_blocks + 1);
@@ -25,6 +25,7 @@ static enum dt_status make_stage(const struct dt_exec *x, const struct dt_exec_v
         .trained = trained,
         .upstream_trained = dt_plan_upstream_trained(x->o.plan, x->o.model, vs->module, vs->first),
         .max = *max,
+        .tp = tp,
     };
     enum dt_status st;
 
@@ -44,21 +45,22 @@ static struct dt_batch_limits smallest(const struct dt_exec *x, int module)
         .rows = 64, .seqs = 1, .in = llm ? 64 : 0, .cond = llm ? 64 : 0};
 }
 
-enum dt_status dt_exec_shell(const struct dt_exec *x, int module, int v, struct dt_error *err,
-                             struct dt_stage **out)
+enum dt_status dt_exec_shell(const struct dt_exec *x, int module, int v, struct dt_tp *tp,
+                             struct dt_error *err, struct dt_stage **out)
 {
     const struct dt_module_plan *mp = &x->o.plan->modules[module];
     struct dt_batch_limits max = smallest(x, module);
     struct dt_exec_vstage vs = {
         .module = module, .v = v, .first = mp->split[v], .last = mp->split[v + 1]};
 
-    return make_stage(x, &vs, &max, err, out);
+    return make_stage(x, &vs, &max, tp, err, out);
 }
 
 static enum dt_status build_vstage(struct dt_exec *x, struct dt_exec_vstage *vs,
                                    struct dt_error *err)
 {
     const struct dt_exec_peers *peers = &x->peers[vs->module][vs->v % x->pp[vs->module]];
+    struct dt_tp *tp = dt_exec_tp(x, vs->module, vs->replica, vs->v % x->pp[vs->module]);
     size_t blocks = (size_t)(vs->last - vs->first) + 1;
     struct dt_owned *owned;
     enum dt_status st;
@@ -69,12 +71,12 @@ static enum dt_status build_vstage(struct dt_exec *x, struct dt_exec_vstage *vs,
     vs->fresh = dt_calloc(blocks, sizeof(*vs->fresh));
     if (!vs->finished || !vs->fresh)
         return dt_error_nomem(err, "a stage");
-    DT_TRY(make_stage(x, vs, &vs->max, err, &vs->stage));
+    DT_TRY(make_stage(x, vs, &vs->max, tp, err, &vs->stage));
     DT_TRY(dt_exec_make_units(x, vs, err));
     dt_stage_init(x->q, vs->stage, x->o.seed);
     DT_TRY(dt_exec_owned(x, vs, peers->me, vs->replica == peers->leader, err, &owned, &n));
-    st = dt_optimizer_init(&vs->opt, x->dev, &x->o.model->modules[vs->module], vs->stage, owned, n,
-                           err);
+    st = dt_optimizer_init(&vs->opt, x->dev, &x->o.model->modules[vs->module], vs->stage,
+                           dt_tp_rank(tp), owned, n, err);
     dt_free(owned);
     return st;
 }
@@ -162,7 +164,8 @@ static enum dt_status replace_stage(struct dt_exec *x, struct dt_exec_vstage *vs
     struct dt_stage *larger;
 
     free_slots(x, vs);
-    DT_TRY(make_stage(x, vs, max, err, &larger));
+    DT_TRY(make_stage(x, vs, max, dt_exec_tp(x, vs->module, vs->replica, vs->v % x->pp[vs->module]),
+                      err, &larger));
     x->dev->copy(x->q, dt_stage_master(larger), dt_stage_master(vs->stage),
                  dt_stage_param_floats(larger) * sizeof(float), DT_COPY_ON_DEVICE);
     dt_stage_changed(x->q, larger, vs->first, vs->last);

@@ -10,7 +10,6 @@
 
 #include <string.h>
 
-
 enum dt_status dt_exec_event_room(struct dt_exec *x, struct dt_error *err)
 {
     size_t n = x->p->n_ops;
@@ -30,6 +29,7 @@ enum dt_status dt_exec_event_room(struct dt_exec *x, struct dt_error *err)
 
 /* ---- one rank ---- */
 
+/* One member of a group acts for all of this rank. */
 static void times_of(const struct dt_exec *x, uint32_t i, int64_t t[2])
 {
     uint32_t k = dt_exec_leader(x, i);
@@ -38,22 +38,21 @@ static void times_of(const struct dt_exec *x, uint32_t i, int64_t t[2])
         t[0] = (int64_t)x->c.begin_ns[k] - x->o.clock_ahead_ns;
         t[1] = (int64_t)x->c.end_ns[k] - x->o.clock_ahead_ns;
     } else {
-        t[0] = (int64_t)x->dev->event_ns(x->begin[i]) - x->o.clock_ahead_ns;
-        t[1] = (int64_t)x->dev->event_ns(x->end[i]) - x->o.clock_ahead_ns;
+        t[0] = (int64_t)x->dev->event_ns(x->begin[k]) - x->o.clock_ahead_ns;
+        t[1] = (int64_t)x->dev->event_ns(x->end[k]) - x->o.clock_ahead_ns;
     }
 }
 
-/* Is some member of the op's lane on that rank? */
+/* Members of a lane act in lockstep: the first one's times are the lane's. */
 static bool on_rank(const struct dt_exec *x, const struct dt_op *op, int rank)
 {
-    return dt_placement_member(&x->place, op->module, op->replica, op->stage, rank) >= 0;
+    return dt_placement_rank(&x->place, op->module, op->replica, op->stage, 0) == rank;
 }
 
-/* Lanes of several ranks: from the first beginning to the last end. */
 static void put(struct dt_timeline *t, uint32_t i, const int64_t v[2])
 {
-    t->begin_ns[i] = v[0] < t->begin_ns[i] ? v[0] : t->begin_ns[i];
-    t->end_ns[i] = v[1] > t->end_ns[i] ? v[1] : t->end_ns[i];
+    t->begin_ns[i] = v[0];
+    t->end_ns[i] = v[1];
 }
 
 static enum dt_status exchange(struct dt_exec *x, int64_t *buf, struct dt_error *err,
@@ -65,7 +64,7 @@ static enum dt_status exchange(struct dt_exec *x, int64_t *buf, struct dt_error 
 
     if (x->rank != 0) {
         for (uint32_t i = 0; i < p->n_ops; i++)
-            if (dt_exec_here(x, &p->ops[i]))
+            if (on_rank(x, &p->ops[i], x->rank))
                 times_of(x, i, &buf[2 * n++]);
         DT_TRY(x->t->post_send(x->t, 0, DT_EXEC_TAG_TIMES, buf, 2 * n * sizeof(*buf), err, &req));
         return dt_transport_wait(x->t, req, x->o.limit_s, "times of ops", err);
@@ -84,27 +83,30 @@ static enum dt_status exchange(struct dt_exec *x, int64_t *buf, struct dt_error 
 
 /* ---- all of them ---- */
 
-/* Members of a group begin and end together. */
+static int64_t later(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Members of a group begin together, when the last one is ready, and end together: when the first
+ * one has got what it wanted, since that took all of them, and the others have it as soon as they
+ * look.
+ */
 static void join_groups(const struct dt_program *p, struct dt_timeline *t)
 {
     for (uint32_t g = 0; g < p->n_groups; g++) {
         const uint32_t *op = &p->group_ops[p->groups[g].first];
-        int64_t begin = INT64_MAX, end = 0;
+        int64_t begin = INT64_MIN, end = INT64_MAX;
 
         for (uint32_t k = 0; k < p->groups[g].n; k++) {
-            begin = t->begin_ns[op[k]] < begin ? t->begin_ns[op[k]] : begin;
-            end = t->end_ns[op[k]] > end ? t->end_ns[op[k]] : end;
+            begin = later(begin, t->begin_ns[op[k]]);
+            end = t->end_ns[op[k]] < end ? t->end_ns[op[k]] : end;
         }
         for (uint32_t k = 0; k < p->groups[g].n; k++) {
-            t->begin_ns[op[k]] = begin;
+            t->begin_ns[op[k]] = begin < end ? begin : end;
             t->end_ns[op[k]] = end;
         }
     }
-}
-
-static int64_t later(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
 }
 
 /* Ops of a resource one after the other. */
@@ -121,6 +123,18 @@ static void queue_up(const struct dt_program *p, struct dt_timeline *t, enum dt_
     }
 }
 
+/* A SEND was over when it had arrived. */
+static void end_sends(const struct dt_program *p, struct dt_timeline *t)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == DT_OP_SEND) {
+            int64_t arrived = later(t->end_ns[p->ops[i].peer], t->begin_ns[i]);
+
+            t->end_ns[i] = t->end_ns[i] < arrived ? t->end_ns[i] : arrived;
+        }
+}
+
+/* A RECV that waited for its SEND began with it. */
 static void follow_sends(const struct dt_program *p, struct dt_timeline *t)
 {
     for (uint32_t i = 0; i < p->n_ops; i++)
@@ -129,10 +143,6 @@ static void follow_sends(const struct dt_program *p, struct dt_timeline *t)
 
             sent = sent < t->end_ns[i] ? sent : t->end_ns[i];
             t->begin_ns[i] = later(t->begin_ns[i], sent);
-        } else if (p->ops[i].kind == DT_OP_SEND) { /* it was over when it had arrived */
-            int64_t arrived = later(t->end_ns[p->ops[i].peer], t->begin_ns[i]);
-
-            t->end_ns[i] = t->end_ns[i] < arrived ? t->end_ns[i] : arrived;
         }
 }
 
@@ -157,9 +167,7 @@ enum dt_status dt_exec_read_timeline(struct dt_exec *x, struct dt_error *err, st
 
     DT_TRY(dt_timeline_reserve(t, p->n_ops, err));
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        t->begin_ns[i] = INT64_MAX;
-        t->end_ns[i] = INT64_MIN;
-        if (dt_exec_here(x, &p->ops[i])) {
+        if (on_rank(x, &p->ops[i], x->rank)) {
             int64_t v[2];
 
             times_of(x, i, v);
@@ -176,8 +184,9 @@ enum dt_status dt_exec_read_timeline(struct dt_exec *x, struct dt_error *err, st
     }
     count_from_zero(p, t);
     if (x->t) {
-        follow_sends(p, t);
+        end_sends(p, t);
         queue_up(p, t, DT_OP_SEND);
+        follow_sends(p, t);
         queue_up(p, t, DT_OP_FETCH);
         queue_up(p, t, DT_OP_RECV);
     }

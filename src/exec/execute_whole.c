@@ -38,15 +38,15 @@ static enum dt_status open_part(struct dt_exec *x, struct dt_exec_part *p, struc
     if (vs && x->o.plan->modules[p->module].layout.tp == 1) {
         p->stage = vs->stage;
     } else {
-        DT_TRY(dt_exec_shell(x, p->module, p->v, err, &p->stage));
+        DT_TRY(dt_exec_shell(x, p->module, p->v, NULL, err, &p->stage));
         own->stage = true;
     }
     if (!own->stage && !vs->opt.sharded) {
         o = &vs->opt;
     } else {
         own->moments = true;
-        DT_TRY(dt_optimizer_init(&own->opt, x->dev, &x->o.model->modules[p->module], p->stage, NULL,
-                                 0, err));
+        DT_TRY(dt_optimizer_init(&own->opt, x->dev, &x->o.model->modules[p->module], p->stage, 0,
+                                 NULL, 0, err));
         o = &own->opt;
     }
     p->exp_avg = o->exp_avg;
@@ -133,20 +133,38 @@ void dt_exec_whole_free(struct dt_exec_whole *w)
     memset(w, 0, sizeof(*w));
 }
 
-/* ---- collecting ---- */
+/* ---- between layouts ---- */
 
 /* Between what an optimizer keeps of its segments and moments laid out like parameters. */
-static void copy_segments(struct dt_exec *x, const struct dt_optimizer *o, float *own, float *whole,
-                          bool to_whole)
+static void copy_segments(struct dt_exec *x, const struct dt_optimizer *o, float *own, float *all,
+                          bool to_all)
 {
     for (int i = 0; i < o->n_segments; i++) {
         const struct dt_segment *s = &o->segments[i];
-        float *a = own + s->moment, *b = whole + s->at;
+        float *a = own + s->moment, *b = all + s->at;
 
-        x->dev->copy(x->q, to_whole ? b : a, to_whole ? a : b, s->n * sizeof(float),
-                     DT_COPY_ON_DEVICE);
+        x->dev->copy(x->q, to_all ? b : a, to_all ? a : b, s->n * sizeof(float), DT_COPY_ON_DEVICE);
     }
 }
+
+/* Between a tensor-parallel member's floats and those of the whole stage, tensor by tensor. */
+static void copy_slices(struct dt_exec *x, const struct dt_stage *member, float *own,
+                        const struct dt_stage *whole, float *all, bool to_all)
+{
+    int n, n_all;
+    const struct dt_param *p = dt_stage_params(member, &n), *q = dt_stage_params(whole, &n_all);
+
+    for (int i = 0; own && all && i < n && i < n_all; i++)
+        for (int64_t k = 0; k < dt_param_runs(&p[i]); k++) {
+            struct dt_param_run r = dt_param_run(&p[i], k);
+            float *a = own + p[i].at + r.at, *b = all + q[i].at + r.whole;
+
+            x->dev->copy(x->q, to_all ? b : a, to_all ? a : b, r.n * sizeof(float),
+                         DT_COPY_ON_DEVICE);
+        }
+}
+
+/* ---- collecting ---- */
 
 static enum dt_status send_now(struct dt_exec *x, int to, int tag, const float *p, size_t n,
                                struct dt_error *err)
@@ -170,13 +188,13 @@ static enum dt_status recv_now(struct dt_exec *x, int from, int tag, float *p, s
     return dt_transport_wait(x->t, req, x->o.limit_s, "parameters", err);
 }
 
-/* The k-th rank of those that hold replicas of the stage, ascending; -1 = no more. */
-static int peer_rank(const struct dt_exec *x, int m, int stage, int k)
+/* The k-th rank of those that hold replicas of a member of the stage, ascending; -1 = no more. */
+static int peer_rank(const struct dt_exec *x, int m, int stage, int t, int k)
 {
     int last = -1;
 
     for (int r = 0; r < x->dp[m]; r++) { /* replicas lie side by side, so their ranks ascend */
-        int rank = dt_placement_rank(&x->place, m, r, stage, 0);
+        int rank = dt_placement_rank(&x->place, m, r, stage, t);
 
         if (rank != last && k-- == 0)
             return rank;
@@ -193,24 +211,65 @@ static enum dt_status give_part(struct dt_exec *x, int m, int v, int to, struct 
     if (!vs)
         return DT_OK;
     if (p->me == 0)
-        DT_TRY(send_now(x, to, DT_EXEC_TAG_MASTER, dt_stage_master(vs->stage), dt_stage_param_floats(vs->stage),
-                        err));
+        DT_TRY(send_now(x, to, DT_EXEC_TAG_MASTER, dt_stage_master(vs->stage),
+                        dt_stage_param_floats(vs->stage), err));
     if (p->me > 0 && !vs->opt.sharded)
         return DT_OK;
     DT_TRY(send_now(x, to, DT_EXEC_TAG_AVG, vs->opt.exp_avg, vs->opt.moments, err));
     return send_now(x, to, DT_EXEC_TAG_AVG_SQ, vs->opt.exp_avg_sq, vs->opt.moments, err);
 }
 
-/* Moments that member k of the peers keeps, as it keeps them. */
-static enum dt_status like_peer(struct dt_exec *x, const struct dt_exec_part *p, int k,
+/* One tensor-parallel member of a virtual stage on its way into the whole. */
+struct member {
+    int module, v, t;
+    bool apart; /* stage and moments are not the whole's own */
+    struct dt_stage *stage;
+    float *exp_avg, *exp_avg_sq; /* laid out like its parameters */
+    struct dt_optimizer all;
+};
+
+static enum dt_status open_member(struct dt_exec *x, const struct dt_exec_part *p, int t,
+                                  struct dt_error *err, struct member *m)
+{
+    struct dt_tp tp = {.rank = t, .size = x->o.plan->modules[p->module].layout.tp};
+
+    *m = (struct member){.module = p->module,
+                         .v = p->v,
+                         .t = t,
+                         .apart = tp.size > 1,
+                         .stage = p->stage,
+                         .exp_avg = p->exp_avg,
+                         .exp_avg_sq = p->exp_avg_sq};
+    if (!m->apart)
+        return DT_OK;
+    m->stage = NULL;
+    DT_TRY(dt_exec_shell(x, p->module, p->v, &tp, err, &m->stage));
+    DT_TRY(dt_optimizer_init(&m->all, x->dev, &x->o.model->modules[p->module], m->stage, t, NULL, 0,
+                             err));
+    m->exp_avg = m->all.exp_avg;
+    m->exp_avg_sq = m->all.exp_avg_sq;
+    return DT_OK;
+}
+
+static void close_member(struct member *m)
+{
+    if (!m->apart)
+        return;
+    dt_optimizer_free(&m->all);
+    if (m->stage)
+        dt_stage_free(m->stage);
+}
+
+/* Moments that rank k of the replicas keeps, as it keeps them. */
+static enum dt_status like_peer(struct dt_exec *x, const struct member *m, int k,
                                 struct dt_error *err, struct dt_optimizer *out)
 {
-    const struct dt_module_plan *mp = &x->o.plan->modules[p->module];
-    struct dt_exec_vstage vs = {.module = p->module,
-                                .v = p->v,
-                                .stage = p->stage,
-                                .first = mp->split[p->v],
-                                .last = mp->split[p->v + 1]};
+    const struct dt_module_plan *mp = &x->o.plan->modules[m->module];
+    struct dt_exec_vstage vs = {.module = m->module,
+                                .v = m->v,
+                                .stage = m->stage,
+                                .first = mp->split[m->v],
+                                .last = mp->split[m->v + 1]};
     struct dt_owned *owned = NULL;
     enum dt_status st;
     int n = 0;
@@ -219,69 +278,94 @@ static enum dt_status like_peer(struct dt_exec *x, const struct dt_exec_part *p,
     if (st == DT_OK)
         st = dt_exec_owned(x, &vs, k, true, err, &owned, &n);
     if (st == DT_OK)
-        st = dt_optimizer_init(out, x->dev, &x->o.model->modules[p->module], p->stage, owned, n,
-                               err);
+        st = dt_optimizer_init(out, x->dev, &x->o.model->modules[m->module], m->stage, m->t, owned,
+                               n, err);
     dt_free(owned);
     dt_free(vs.units);
     return st;
 }
 
-static enum dt_status take_moments(struct dt_exec *x, const struct dt_exec_part *p, int k, int from,
+static enum dt_status take_moments(struct dt_exec *x, const struct member *m, int k, int from,
                                    struct dt_error *err)
 {
     struct dt_optimizer o = {0};
-    enum dt_status st = like_peer(x, p, k, err, &o);
+    enum dt_status st = like_peer(x, m, k, err, &o);
 
     if (st == DT_OK)
         st = recv_now(x, from, DT_EXEC_TAG_AVG, o.exp_avg, o.moments, err);
     if (st == DT_OK)
         st = recv_now(x, from, DT_EXEC_TAG_AVG_SQ, o.exp_avg_sq, o.moments, err);
     if (st == DT_OK) {
-        copy_segments(x, &o, o.exp_avg, p->exp_avg, true);
-        copy_segments(x, &o, o.exp_avg_sq, p->exp_avg_sq, true);
+        copy_segments(x, &o, o.exp_avg, m->exp_avg, true);
+        copy_segments(x, &o, o.exp_avg_sq, m->exp_avg_sq, true);
         st = x->dev->queue_sync(x->q, err);
     }
     dt_optimizer_free(&o);
     return st;
 }
 
+/* From this rank itself; what the whole shares with the executor is there already. */
+static void take_here(struct dt_exec *x, const struct member *m, bool moments)
+{
+    struct dt_exec_vstage *vs = held(x, m->module, m->v);
+
+    if (m->stage != vs->stage)
+        x->dev->copy(x->q, dt_stage_master(m->stage), dt_stage_master(vs->stage),
+                     dt_stage_param_floats(vs->stage) * sizeof(float), DT_COPY_ON_DEVICE);
+    if (!moments || !vs->opt.exp_avg)
+        return;
+    copy_segments(x, &vs->opt, vs->opt.exp_avg, m->exp_avg, true);
+    copy_segments(x, &vs->opt, vs->opt.exp_avg_sq, m->exp_avg_sq, true);
+}
+
+static enum dt_status take_member(struct dt_exec *x, const struct member *m, bool moments,
+                                  struct dt_error *err)
+{
+    int from, stage = m->v % x->pp[m->module];
+    bool sharded = x->peers[m->module][stage].n > 1 && x->o.plan->policy.zero == 1;
+
+    for (int k = 0; (from = peer_rank(x, m->module, stage, m->t, k)) >= 0; k++) {
+        if (from == x->rank) {
+            take_here(x, m, moments);
+            continue;
+        }
+        if (k == 0)
+            DT_TRY(recv_now(x, from, DT_EXEC_TAG_MASTER, dt_stage_master(m->stage),
+                            dt_stage_param_floats(m->stage), err));
+        if (k == 0 || sharded)
+            DT_TRY(take_moments(x, m, k, from, err));
+    }
+    return DT_OK;
+}
+
 static enum dt_status take_part(struct dt_exec *x, const struct dt_exec_part *p,
                                 const struct own *own, struct dt_error *err)
 {
-    struct dt_exec_vstage *vs = held(x, p->module, p->v);
-    int from, stage = p->v % x->pp[p->module];
-    bool sharded = x->peers[p->module][stage].n > 1 && x->o.plan->policy.zero == 1;
+    enum dt_status st = DT_OK;
 
-    for (int k = 0; (from = peer_rank(x, p->module, stage, k)) >= 0; k++) {
-        if (from != x->rank && k == 0)
-            DT_TRY(recv_now(x, from, DT_EXEC_TAG_MASTER, dt_stage_master(p->stage),
-                            dt_stage_param_floats(p->stage), err));
-        if (from != x->rank && (k == 0 || sharded))
-            DT_TRY(take_moments(x, p, k, from, err));
-        if (from == x->rank && own->moments) {
-            copy_segments(x, &vs->opt, vs->opt.exp_avg, p->exp_avg, true);
-            copy_segments(x, &vs->opt, vs->opt.exp_avg_sq, p->exp_avg_sq, true);
+    for (int t = 0; st == DT_OK && t < x->o.plan->modules[p->module].layout.tp; t++) {
+        struct member m;
+
+        st = open_member(x, p, t, err, &m);
+        if (st == DT_OK)
+            st = take_member(x, &m, own->moments, err);
+        if (st == DT_OK && m.apart) {
+            copy_slices(x, m.stage, dt_stage_master(m.stage), p->stage, dt_stage_master(p->stage),
+                        true);
+            copy_slices(x, m.stage, m.exp_avg, p->stage, p->exp_avg, true);
+            copy_slices(x, m.stage, m.exp_avg_sq, p->stage, p->exp_avg_sq, true);
         }
+        if (st == DT_OK)
+            st = x->dev->queue_sync(x->q, err);
+        close_member(&m);
     }
-    return x->dev->queue_sync(x->q, err);
-}
-
-static enum dt_status check_tp(const struct dt_exec *x, struct dt_error *err)
-{
-    for (int m = 0; m < x->o.model->n_modules; m++)
-        if (x->o.plan->modules[m].layout.tp > 1)
-            return dt_error_set(err, DT_ERR_INPUT,
-                                "module %s: checkpoints of tensor-parallel layouts are not written "
-                                "or read yet",
-                                x->o.plan->module_names[m]);
-    return DT_OK;
+    return st;
 }
 
 enum dt_status dt_exec_collect(struct dt_exec *x, struct dt_exec_whole *w, struct dt_error *err)
 {
     const struct whole *impl = w->impl;
 
-    DT_TRY(check_tp(x, err));
     for (int m = 0, k = 0; x->t && m < x->o.model->n_modules; m++)
         for (int v = 0; v < x->n_v[m]; v++) {
             int writer = writer_of(x, m, v);
@@ -296,24 +380,54 @@ enum dt_status dt_exec_collect(struct dt_exec *x, struct dt_exec_whole *w, struc
     return DT_OK;
 }
 
+/* ---- spreading ---- */
+
+/* A tensor-parallel member takes its slices, then of the moments what it owns. */
+static enum dt_status spread_slices(struct dt_exec *x, const struct dt_exec_part *p,
+                                    struct dt_exec_vstage *vs, struct dt_error *err)
+{
+    struct dt_optimizer all = {0};
+
+    copy_slices(x, vs->stage, dt_stage_master(vs->stage), p->stage, dt_stage_master(p->stage),
+                false);
+    if (!vs->opt.exp_avg)
+        return DT_OK;
+    DT_TRY(dt_optimizer_init(&all, x->dev, &x->o.model->modules[p->module], vs->stage, 0, NULL, 0,
+                             err));
+    copy_slices(x, vs->stage, all.exp_avg, p->stage, p->exp_avg, false);
+    copy_slices(x, vs->stage, all.exp_avg_sq, p->stage, p->exp_avg_sq, false);
+    copy_segments(x, &vs->opt, vs->opt.exp_avg, all.exp_avg, false);
+    copy_segments(x, &vs->opt, vs->opt.exp_avg_sq, all.exp_avg_sq, false);
+    DT_TRY(x->dev->queue_sync(x->q, err));
+    dt_optimizer_free(&all);
+    return DT_OK;
+}
+
+static enum dt_status spread_part(struct dt_exec *x, const struct dt_exec_part *p,
+                                  const struct own *own, struct dt_error *err)
+{
+    for (int r = 0; r < x->dp[p->module]; r++) {
+        struct dt_exec_vstage *vs = dt_exec_vs(x, p->module, r, p->v);
+
+        if (!vs->stage)
+            continue;
+        if (x->o.plan->modules[p->module].layout.tp > 1) {
+            DT_TRY(spread_slices(x, p, vs, err));
+        } else if (own->moments && vs->opt.exp_avg) {
+            copy_segments(x, &vs->opt, vs->opt.exp_avg, p->exp_avg, false);
+            copy_segments(x, &vs->opt, vs->opt.exp_avg_sq, p->exp_avg_sq, false);
+        }
+    }
+    return DT_OK;
+}
+
 enum dt_status dt_exec_spread(struct dt_exec *x, const struct dt_exec_whole *w,
                               struct dt_error *err)
 {
     const struct whole *impl = w->impl;
 
-    DT_TRY(check_tp(x, err));
-    for (int k = 0; k < w->n; k++) {
-        const struct dt_exec_part *p = &w->part[k];
-
-        for (int r = 0; impl->own[k].moments && r < x->dp[p->module]; r++) {
-            struct dt_exec_vstage *vs = dt_exec_vs(x, p->module, r, p->v);
-
-            if (!vs->stage || !vs->opt.exp_avg)
-                continue;
-            copy_segments(x, &vs->opt, vs->opt.exp_avg, p->exp_avg, false);
-            copy_segments(x, &vs->opt, vs->opt.exp_avg_sq, p->exp_avg_sq, false);
-        }
-    }
+    for (int k = 0; k < w->n; k++)
+        DT_TRY(spread_part(x, &w->part[k], &impl->own[k], err));
     DT_TRY(x->dev->queue_sync(x->q, err));
     return dt_exec_changed(x, err);
 }

@@ -75,7 +75,8 @@ static void cut_segment(struct dt_optimizer *o, struct dt_segment s, const struc
 }
 
 static enum dt_status find_segments(struct dt_optimizer *o, const struct dt_module *module,
-                                    const struct dt_owned *owned, int n_owned, struct dt_error *err)
+                                    int member, const struct dt_owned *owned, int n_owned,
+                                    struct dt_error *err)
 {
     struct dt_segment *all;
     const struct dt_param *p;
@@ -98,7 +99,7 @@ static enum dt_status find_segments(struct dt_optimizer *o, const struct dt_modu
                                            .n = p[i].n,
                                            .decay = p[i].decay && !table,
                                            .tied = p[i].tied,
-                                           .counted = true};
+                                           .counted = member == 0 || !p[i].replicated};
     }
     qsort(all, (size_t)k, sizeof(*all), by_place);
     for (int i = 0; i < k; i++)
@@ -122,13 +123,13 @@ static void place_moments(struct dt_optimizer *o)
 }
 
 enum dt_status dt_optimizer_init(struct dt_optimizer *o, const struct dt_device *dev,
-                                 const struct dt_module *module, struct dt_stage *stage,
+                                 const struct dt_module *module, struct dt_stage *stage, int member,
                                  const struct dt_owned *owned, int n_owned, struct dt_error *err)
 {
     struct dt_queue *q;
 
     *o = (struct dt_optimizer){.dev = dev, .stage = stage, .sharded = owned != NULL};
-    DT_TRY(find_segments(o, module, owned, n_owned, err));
+    DT_TRY(find_segments(o, module, member, owned, n_owned, err));
     if (o->n_segments == 0)
         return DT_OK;
     place_moments(o);

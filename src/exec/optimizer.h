@@ -46,9 +46,10 @@ struct dt_optimizer {
     int n_segments;
     unsigned char *trained; /* per parameter of the stage */
 };
-/* owned NULL: all.  Else moments are kept of these floats only, which ascend. */
+/* owned NULL: all.  Else moments are kept of these floats only, which ascend.  member: of the
+ * tensor- parallel ranks of the stage; what they all hold is counted by the first. */
 enum dt_status dt_optimizer_init(struct dt_optimizer *o, const struct dt_device *dev,
-                                 const struct dt_module *module, struct dt_stage *stage,
+                                 const struct dt_module *module, struct dt_stage *stage, int member,
                                  const struct dt_owned *owned, int n_owned, struct dt_error *err);
 void dt_optimizer_free(struct dt_optimizer *o);
 /* *sq (device memory) += squares of the gradients; copies of shared tables are left out. */

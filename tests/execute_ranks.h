@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * What the files of test_execute_ranks share. */
+#ifndef DT_TESTS_EXECUTE_RANKS_H
+#define DT_TESTS_EXECUTE_RANKS_H
+
+#include "exec_fixture.h"
+#include "exec/transport.h"
+
+#include <math.h>
+#include <pthread.h>
+
+enum { RANKS_MAX = 16, STEPS_MAX = 20, MODULES = 3 };
+
+struct ranks_case {
+    const char *name;
+    struct ef_layout l[MODULES];
+    int tp[MODULES]; /* 0 = 1 */
+    int microbatch;
+    bool colocated;
+    int ranks; /* 0 = one per GPU */
+    enum dt_schedule schedule;
+    enum dt_recompute recompute;
+    const char *frozen; /* NULL = "ttt" */
+    bool zero0, apart;  /* apart: no overlap with compute */
+    bool reorder;
+    const char *model; /* NULL = CHAIN */
+    bool full;         /* only with DT_TEST_FULL */
+};
+struct world {
+    const struct ranks_case *c;
+    int steps, ranks;
+    struct exec_fixture *one; /* what it is compared with; owns the layout of `grads` */
+    float *grads[MODULES];    /* of step 1, as one stage holds them */
+    pthread_mutex_t lock;
+};
+/* The parameter of that name, no copy of a shared table; NULL. */
+static inline const struct dt_param *param_named(struct dt_stage *s, const char *name)
+{
+    int n;
+    const struct dt_param *p = dt_stage_params(s, &n);
+
+    for (int i = 0; i < n; i++)
+        if (strcmp(p[i].name, name) == 0 && !p[i].tied)
+            return &p[i];
+    return NULL;
+}
+
+/* What the ranks collect of a model is what one process has; what is written in one place comes to
+ * where it belongs.  Collective; the executor's parameters are other ones afterwards. */
+void check_whole(const struct world *w, struct exec_fixture *f);
+
+#endif

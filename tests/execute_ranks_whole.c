@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * All of the model in one place, collected from ranks and spread over them. */
+#include "execute_ranks.h"
+
+static double distance(const float *a, const float *b, size_t n, double *norm)
+{
+    double off = 0, all = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        off += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        all += (double)b[i] * (double)b[i];
+    }
+    *norm = sqrt(all);
+    return sqrt(off);
+}
+
+static void about_equal(const struct world *w, const struct dt_param *p, const char *what,
+                        const float *is, const float *should, double tol)
+{
+    double norm, off = distance(is, should, p->n, &norm);
+
+    ck_assert_msg(off <= 1e-2 * norm + tol, "%s: %s of %s is %.3g off, its norm is %.3g",
+                  w->c->name, what, p->name, off, norm);
+}
+
+/* What a rank has collected is what one process has. */
+static void check_collected(const struct world *w, const struct dt_exec_whole *all)
+{
+    for (int k = 0; k < all->n; k++) {
+        const struct dt_exec_part *part = &all->part[k];
+        struct dt_stage *one = dt_exec_stage(w->one->x, part->module, 0, 0);
+        const struct dt_optimizer *o = dt_exec_optimizer(w->one->x, part->module, 0, 0);
+        int n;
+        const struct dt_param *p = dt_stage_params(part->stage, &n);
+
+        for (int i = 0; i < n; i++) {
+            const struct dt_param *q = param_named(one, p[i].name);
+
+            if (p[i].tied)
+                continue;
+            ck_assert_ptr_nonnull(q);
+            ck_assert_uint_eq(p[i].n, q->n);
+            about_equal(w, &p[i], "value", dt_stage_master(part->stage) + p[i].at,
+                        dt_stage_master(one) + q->at, 1e-5);
+            if (!part->trained[i])
+                continue;
+            about_equal(w, &p[i], "first moment", part->exp_avg + p[i].at, o->exp_avg + q->at,
+                        1e-6);
+            about_equal(w, &p[i], "second moment", part->exp_avg_sq + p[i].at,
+                        o->exp_avg_sq + q->at, 1e-9);
+        }
+    }
+}
+
+/* Every virtual stage is in one rank's share. */
+static void check_shares(const struct world *w, struct exec_fixture *f,
+                         const struct dt_exec_whole *all)
+{
+    double n[64] = {0};
+    int at = 0;
+
+    for (int m = 0; m < f->model->n_modules; m++)
+        for (int v = 0; v < f->plan.modules[m].layout.pp * f->plan.modules[m].layout.vpp; v++) {
+            ck_assert_int_lt(at, 64);
+            for (int k = 0; k < all->n; k++)
+                n[at] += all->part[k].module == m && all->part[k].v == v;
+            at++;
+        }
+    dt_assert_ok(dt_exec_sum(f->x, n, (size_t)at, &f->err), f->err);
+    for (int i = 0; i < at; i++)
+        ck_assert_msg(n[i] == 1, "%s: part %d has %g writers", w->c->name, i, n[i]);
+}
+
+/* A number that tells where it belongs. */
+static float mark(int module, const char *name, size_t i, int what)
+{
+    return (float)((dt_name_hash(name) + 31 * (uint64_t)module + 7 * i + (uint64_t)what) % 65521);
+}
+
+static void write_marks(struct dt_exec_whole *all)
+{
+    for (int k = 0; k < all->n; k++) {
+        struct dt_exec_part *part = &all->part[k];
+        int n;
+        const struct dt_param *p = dt_stage_params(part->stage, &n);
+
+        for (int i = 0; i < n; i++)
+            for (size_t j = 0; j < p[i].n; j++) {
+                dt_stage_master(part->stage)[p[i].at + j] = mark(part->module, p[i].name, j, 0);
+                if (!part->trained[i])
+                    continue;
+                part->exp_avg[p[i].at + j] = mark(part->module, p[i].name, j, 1);
+                part->exp_avg_sq[p[i].at + j] = mark(part->module, p[i].name, j, 2);
+            }
+    }
+}
+
+static void check_marks(const struct world *w, struct exec_fixture *f, int m, int r, int v)
+{
+    struct dt_stage *s = dt_exec_stage(f->x, m, r, v);
+    const struct dt_optimizer *o = dt_exec_optimizer(f->x, m, r, v);
+    int n;
+    const struct dt_param *p = dt_stage_params(s, &n);
+
+    for (int i = 0; i < n; i++)
+        for (int64_t k = 0; k < dt_param_runs(&p[i]); k++) {
+            struct dt_param_run run = dt_param_run(&p[i], k);
+
+            for (size_t j = 0; j < run.n; j++) {
+                size_t at = p[i].at + run.at + j;
+
+                ck_assert_msg(dt_stage_master(s)[at] == mark(m, p[i].name, run.whole + j, 0),
+                              "%s: %s[%zu] is another element", w->c->name, p[i].name, j);
+                for (int g = 0; g < o->n_segments; g++) {
+                    const struct dt_segment *x = &o->segments[g];
+
+                    if (at < x->at || at >= x->at + x->n)
+                        continue;
+                    ck_assert(o->exp_avg[x->moment + at - x->at] ==
+                              mark(m, p[i].name, run.whole + j, 1));
+                    ck_assert(o->exp_avg_sq[x->moment + at - x->at] ==
+                              mark(m, p[i].name, run.whole + j, 2));
+                }
+            }
+        }
+}
+
+/* What was written in one place comes to where it belongs. */
+static void check_spread(const struct world *w, struct exec_fixture *f)
+{
+    struct dt_exec_whole all;
+
+    dt_assert_ok(dt_exec_whole_new(f->x, &f->err, &all), f->err);
+    write_marks(&all);
+    dt_assert_ok(dt_exec_spread(f->x, &all, &f->err), f->err);
+    dt_exec_whole_free(&all);
+    for (int m = 0; m < f->model->n_modules; m++) {
+        const struct dt_layout *l = &f->plan.modules[m].layout;
+
+        for (int r = 0; r < l->dp; r++)
+            for (int v = 0; v < l->pp * l->vpp; v++)
+                if (dt_exec_stage(f->x, m, r, v))
+                    check_marks(w, f, m, r, v);
+    }
+}
+
+void check_whole(const struct world *w, struct exec_fixture *f)
+{
+    struct dt_exec_whole all;
+
+    dt_assert_ok(dt_exec_gather(f->x, &f->err), f->err);
+    dt_assert_ok(dt_exec_share_new(f->x, &f->err, &all), f->err);
+    dt_assert_ok(dt_exec_collect(f->x, &all, &f->err), f->err);
+    check_collected(w, &all);
+    check_shares(w, f, &all);
+    dt_exec_whole_free(&all);
+    check_spread(w, f);
+}
