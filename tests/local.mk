@@ -72,7 +72,11 @@ tests_test_infer_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_train_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_execute_SOURCES = tests/test_execute.c tests/exec_fixture.h
 tests_test_execute_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
-tests_test_execute_ranks_SOURCES = tests/test_execute_ranks.c tests/exec_fixture.h
+tests_test_execute_ranks_SOURCES = \
+	tests/exec_fixture.h \
+	tests/execute_ranks.h \
+	tests/execute_ranks_whole.c \
+	tests/test_execute_ranks.c
 tests_test_execute_ranks_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 KERNEL_TEST_SOURCES = tests/kernel_util.h tests/ref_kernels.c tests/ref_kernels.h
 tests_test_kernels_attention_SOURCES = tests/test_kernels_attention.c $(KERNEL_TEST_SOURCES)
