@@ -14,5 +14,6 @@ dist_man_MANS += \
 	man/disttrain-reproduce.1 \
 	man/disttrain-sample.1 \
 	man/disttrain-simulate.1 \
+	man/disttrain-trace.1 \
 	man/disttrain-train.1 \
 	man/disttrain.1

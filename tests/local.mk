@@ -122,6 +122,7 @@ SHELL_TESTS = \
 	tests/test_profile_job.sh \
 	tests/test_python.sh \
 	tests/test_reproduction.sh \
+	tests/test_trace.sh \
 	tests/test_train_cli.sh \
 	tests/test_train_mpi.sh \
 	tests/test_world.sh

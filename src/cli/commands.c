@@ -26,6 +26,8 @@ const struct dt_command dt_commands[] = {
      dt_loop_options, 1, -1, dt_cmd_loop},
     {"compare", "RUN RUN", "two runs side by side, simulated or executed", dt_compare_options, 2, 2,
      dt_cmd_compare},
+    {"trace", "export RUN", "write a run as a trace for Perfetto and Chrome", dt_trace_options, 2, 2,
+     dt_cmd_trace},
     {"reproduce", "", "run the published DistTrain evaluation: published, recalled, ours",
      dt_reproduce_options, 0, 0, dt_cmd_reproduce},
     {"data", "ACTION [FILE...]", "pack training data into shards, scan shards, show token ids",

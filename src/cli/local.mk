@@ -19,6 +19,7 @@ disttrain_SOURCES = \
 	src/cli/cmd_reproduce.c \
 	src/cli/cmd_sample.c \
 	src/cli/cmd_simulate.c \
+	src/cli/cmd_trace.c \
 	src/cli/cmd_train.c \
 	src/cli/commands.c \
 	src/cli/explain.c \

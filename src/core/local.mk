@@ -160,5 +160,7 @@ libdtcore_a_SOURCES = \
 	src/core/timeline_summary.c \
 	src/core/timeline_svg.c \
 	src/core/timeline_svg.h \
+	src/core/trace_export.c \
+	src/core/trace_export.h \
 	src/core/utf8.c \
 	src/core/utf8.h

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * disttrain trace export: a run for trace viewers. */
+#include "cli/cli.h"
+#include "core/file.h"
+#include "core/mem.h"
+#include "core/trace_export.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+const struct dt_option dt_trace_options[] = {
+    {"output", 'o', DT_OPT_STRING, "FILE", "where to (default trace.json; - = stdout)"},
+    {"per-lane", 0, DT_OPT_STRING, "DIR",
+     "instead a file per lane, lane-N.json, as ranks write them"},
+    {"runs", 0, DT_OPT_STRING, "FILE",
+     "where the run is (default $DISTTRAIN_RUNS or ./disttrain-runs.db)"},
+    {NULL, 0, DT_OPT_FLAG, NULL, NULL},
+};
+
+static enum dt_status write_one(const struct dt_run_ref *run, int lane, const char *path,
+                                struct dt_error *err)
+{
+    char *text;
+    enum dt_status st;
+
+    DT_TRY(dt_trace_chrome(run, lane, err, &text));
+    if (strcmp(path, "-") == 0) {
+        st = fputs(text, stdout) < 0 ? dt_error_set(err, DT_ERR_IO, "cannot write to stdout")
+                                     : DT_OK;
+    } else {
+        st = dt_file_write(path, text, strlen(text), err);
+    }
+    dt_free(text);
+    return st;
+}
+
+enum dt_status dt_cmd_trace(struct dt_cli *cli, struct dt_error *err)
+{
+    const char *file = dt_cli_string(cli, "runs", getenv("DISTTRAIN_RUNS"));
+    const char *dir = dt_cli_string(cli, "per-lane", NULL);
+    struct dt_run_ref run;
+    int n;
+
+    if (strcmp(cli->args[0], "export") != 0)
+        return dt_error_set(err, DT_ERR_USAGE, "'%s' is no action of trace; it has export",
+                            cli->args[0]);
+    DT_TRY(dt_run_find(cli->args[1], file && *file ? file : "disttrain-runs.db", err, &run));
+    if (!dir)
+        return write_one(&run, -1, dt_cli_string(cli, "output", "trace.json"), err);
+    DT_TRY(dt_trace_lanes(&run, err, &n));
+    if (mkdir(dir, 0777) != 0 && errno != EEXIST)
+        return dt_error_at(err, DT_ERR_IO, dir, 0, 0, "cannot make the folder: %s",
+                           strerror(errno));
+    for (int k = 0; k < n; k++) {
+        char path[4096];
+
+        snprintf(path, sizeof(path), "%s/lane-%d.json", dir, k);
+        DT_TRY(write_one(&run, k, path, err));
+    }
+    return DT_OK;
+}

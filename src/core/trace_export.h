@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * A run of the runs file as a Chrome trace (JSON), which Perfetto and chrome://tracing open and
+ * trace analyses for PyTorch's profiler read. */
+#ifndef DT_CORE_TRACE_EXPORT_H
+#define DT_CORE_TRACE_EXPORT_H
+
+#include "core/compare.h"
+
+/* One process per lane, one thread per resource, an arrow from every SEND to its RECV.  lane -1:
+ * all; else only this one, as `distributedInfo` says.  *out is the caller's (dt_free). */
+enum dt_status dt_trace_chrome(const struct dt_run_ref *run, int lane, struct dt_error *err,
+                               char **out);
+/* Lanes of the run. */
+enum dt_status dt_trace_lanes(const struct dt_run_ref *run, struct dt_error *err, int *n);
+
+#endif
