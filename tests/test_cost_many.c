@@ -143,7 +143,7 @@ static void one_case(uint64_t seed, int nr)
         for (int b = 0; b < BLOCKS; b++)
             trained[b] = dt_rng_below(&rng, 4) != 0;
         any_works(&rng, work);
-        dt_cost_stages_ns(fast, 0, first, n, &shard, work, WORKS, t, upstream, many);
+        ck_assert(dt_cost_stages_ns(fast, 0, first, n, &shard, work, WORKS, t, upstream, many));
         for (int i = 0; i < WORKS; i++) {
             struct dt_stage_cost s = {0};
 
@@ -198,7 +198,7 @@ START_TEST(test_large_batch)
         if (i % 5)
             dt_work_add(&work[i], &(struct dt_work){1, sum - a, (sum - a) * (sum - a), sum - a});
     }
-    dt_cost_stages_ns(c, vit, 0, 5, &shard, work, MANY, NULL, false, many);
+    ck_assert(dt_cost_stages_ns(c, vit, 0, 5, &shard, work, MANY, NULL, false, many));
     for (int i = 0; i < MANY; i += 3) {
         struct dt_stage_ns one = dt_cost_stage_ns(c, vit, 0, 5, &shard, &work[i], NULL, false);
 

@@ -108,11 +108,11 @@ static enum dt_status cost_samples(struct dt_assign_job *j, struct dt_error *err
         if (!trained || !am->fwd || !am->bwd)
             return dt_error_nomem(err, "assignment");
         dt_plan_trainable(j->plan, j->model, m, trained);
-        if (j->cost)
-            dt_cost_stages_ns(j->cost, m, 0, mod->n_blocks, &shard, am->work, (size_t)j->batch,
-                              trained, above, t);
-        else
+        if (!j->cost)
             flops_of(j, m, trained, above, t);
+        else if (!dt_cost_stages_ns(j->cost, m, 0, mod->n_blocks, &shard, am->work,
+                                    (size_t)j->batch, trained, above, t))
+            return dt_error_nomem(err, "assignment");
         for (int i = 0; i < j->batch; i++) {
             am->fwd[i] = t[i].fwd;
             am->bwd[i] = t[i].bwd;

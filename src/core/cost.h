@@ -110,8 +110,8 @@ struct dt_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int first, in
                                     const struct dt_shard *shard, const struct dt_work *work,
                                     const unsigned char *trainable, bool upstream);
 /* The same for many works, out[i] that of work[i] to the last bit: what works of equal tokens share is computed
- * once (cost_sheet.c). */
-void dt_cost_stages_ns(struct dt_cost *c, int module, int first, int n, const struct dt_shard *shard,
+ * once (cost_sheet.c).  False when out of memory. */
+bool dt_cost_stages_ns(struct dt_cost *c, int module, int first, int n, const struct dt_shard *shard,
                        const struct dt_work *work, size_t n_works, const unsigned char *trainable, bool upstream,
                        struct dt_stage_ns *out);
 

@@ -325,7 +325,7 @@ static void answer_all(struct batch *q, struct stage_key *key, const struct dt_w
     }
 }
 
-void dt_cost_stages_ns(struct dt_cost *c, int module, int first, int n,
+bool dt_cost_stages_ns(struct dt_cost *c, int module, int first, int n,
                        const struct dt_shard *shard, const struct dt_work *work, size_t n_works,
                        const unsigned char *trainable, bool upstream, struct dt_stage_ns *out)
 {
@@ -334,20 +334,17 @@ void dt_cost_stages_ns(struct dt_cost *c, int module, int first, int n,
     uint32_t *at = n_works < UINT32_MAX / 4 ? dt_malloc((n_works + 1) * sizeof(*at)) : NULL;
     struct stage_key key;
     uint32_t left;
+    bool ok;
 
-    if (at) {
-        cost_stage_key(&key, module, first, n, shard, trainable, upstream);
-        left = ask_memo(&q, &key, work, n_works, at, out);
-        if (left == 0)
-            goto done;
-        if (find_runs(&q, first, n, trainable, upstream) && group_works(&q, work, at, left)) {
-            answer_all(&q, &key, work, at, left, out);
-            goto done;
-        }
-    }
-    for (size_t i = 0; i < n_works; i++) /* no memory for more than one at a time */
-        out[i] = dt_cost_stage_ns(c, module, first, n, shard, &work[i], trainable, upstream);
-done:
+    if (!at)
+        return false;
+    cost_stage_key(&key, module, first, n, shard, trainable, upstream);
+    left = ask_memo(&q, &key, work, n_works, at, out);
+    ok = left == 0 ||
+         (find_runs(&q, first, n, trainable, upstream) && group_works(&q, work, at, left));
+    if (ok)
+        answer_all(&q, &key, work, at, left, out);
     dt_arena_free(&q.arena);
     dt_free(at);
+    return ok;
 }

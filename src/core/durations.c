@@ -36,6 +36,7 @@ struct times {
     struct dt_cost *cost;
     struct module_times m[DT_MAX_MODULES];
     struct send_cost *sends;
+    bool oom;
     int64_t *ns, *alpha_ns;
     struct dt_time prov;
     struct dt_arena arena;
@@ -116,22 +117,23 @@ static struct dt_stage_ns blocks_ns(struct times *t, int module, int first, int 
                             dt_plan_upstream_trained(t->p->plan, t->model, module, first));
 }
 
-/* The stage's times for all works of its module: each comes to each stage. */
+/* The stage's times for all works of its module: each comes to each stage.  NULL: out of memory. */
 static const struct dt_stage_ns *stage_ns(struct times *t, int module, int v)
 {
     const uint16_t *split = &t->p->plan->modules[module].split[v];
     struct module_times *m = &t->m[module];
-    struct dt_stage_ns *ns = m->ns[v];
+    bool above;
 
-    if (ns)
-        return ns;
-    ns = DT_ARENA_NEW(&t->arena, struct dt_stage_ns, m->n_ids);
-    if (!ns)
-        return NULL;
-    dt_cost_stages_ns(t->cost, module, split[0], split[1] - split[0], &m->shard, m->work, m->n_ids,
-                      m->trainable,
-                      dt_plan_upstream_trained(t->p->plan, t->model, module, split[0]), ns);
-    return m->ns[v] = ns;
+    if (m->ns[v] || t->oom)
+        return m->ns[v];
+    above = dt_plan_upstream_trained(t->p->plan, t->model, module, split[0]);
+    m->ns[v] = DT_ARENA_NEW(&t->arena, struct dt_stage_ns, m->n_ids);
+    if (!m->ns[v] || !dt_cost_stages_ns(t->cost, module, split[0], split[1] - split[0], &m->shard,
+                                        m->work, m->n_ids, m->trainable, above, m->ns[v])) {
+        t->oom = true;
+        m->ns[v] = NULL;
+    }
+    return m->ns[v];
 }
 
 static int64_t compute_ns(struct times *t, const struct dt_op *op)
@@ -142,15 +144,18 @@ static int64_t compute_ns(struct times *t, const struct dt_op *op)
     int v = op->chunk * mp->layout.pp + op->stage, backward = op->kind == DT_OP_BACKWARD;
     uint32_t id = m->work_id[a->mb_first[op->replica] + op->mb];
     int first = mp->split[v], n = mp->split[v + 1] - first;
-    const struct dt_stage_ns *all = NULL;
-    struct dt_stage_ns s;
+    struct dt_stage_ns s = {0, 0};
     double now;
 
-    if (op->parts > 1) /* one microbatch per chunk: buckets of blocks, backwards from the end */
+    if (op->parts > 1) { /* one microbatch per chunk: buckets of blocks, backwards from the end */
         dt_vstage_bucket(backward ? op->parts - 1 - op->part : op->part, op->parts, &first, &n);
-    else
-        all = stage_ns(t, op->module, v);
-    s = all ? all[id] : blocks_ns(t, op->module, first, n, &m->work[id]);
+        s = blocks_ns(t, op->module, first, n, &m->work[id]);
+    } else {
+        const struct dt_stage_ns *all = stage_ns(t, op->module, v);
+
+        if (all)
+            s = all[id];
+    }
     now = backward ? s.bwd : s.fwd;
     m->total[2 * v + backward] += now;
     return whole_ns(now);
@@ -311,13 +316,15 @@ enum dt_status dt_durations_compute(const struct dt_program *p, const struct dt_
     t.sends = ok ? DT_ARENA_NEW(&t.arena, struct send_cost, SENDS) : NULL;
     t.ns = dt_calloc((size_t)p->n_ops + 1, sizeof(*t.ns));
     t.alpha_ns = want_alpha ? dt_calloc((size_t)p->n_ops + 1, sizeof(*t.alpha_ns)) : NULL;
-    if (!t.sends || !t.ns || (want_alpha && !t.alpha_ns)) {
+    t.oom = !t.sends || !t.ns || (want_alpha && !t.alpha_ns);
+    if (!t.oom)
+        all_ops(&t);
+    if (t.oom) {
         dt_free(t.ns);
         dt_free(t.alpha_ns);
         dt_arena_free(&t.arena);
         return dt_error_nomem(err, "durations of a program");
     }
-    all_ops(&t);
     dt_arena_free(&t.arena);
     *out = (struct dt_durations){.ns = t.ns, .alpha_ns = t.alpha_ns, .prov = t.prov};
     return DT_OK;
