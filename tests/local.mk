@@ -106,6 +106,7 @@ noinst_PROGRAMS = tests/world_ranks
 endif
 
 SHELL_TESTS = \
+	tests/test_checkpoint_ranks.sh \
 	tests/test_cli.sh \
 	tests/test_data_cli.sh \
 	tests/test_data_tokens.sh \
@@ -214,6 +215,7 @@ tests_fuzz_fuzz_tokenizer_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 # ---- every layout over ranks ----
 check-full: tests/test_execute_ranks$(EXEEXT)
 	@$(AM_TESTS_ENVIRONMENT) DT_TEST_FULL=1 ./tests/test_execute_ranks$(EXEEXT)
+	@$(AM_TESTS_ENVIRONMENT) KILLS=50 $(SHELL) $(srcdir)/tests/test_checkpoint_ranks.sh || test $$? -eq 77
 .PHONY: check-full
 
 # ---- predicted against measured runs ----
