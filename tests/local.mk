@@ -108,6 +108,7 @@ endif
 SHELL_TESTS = \
 	tests/test_checkpoint_ranks.sh \
 	tests/test_cli.sh \
+	tests/test_compare.sh \
 	tests/test_data_cli.sh \
 	tests/test_data_tokens.sh \
 	tests/test_eval.sh \
@@ -116,7 +117,6 @@ SHELL_TESTS = \
 	tests/test_hosts.sh \
 	tests/test_lists.sh \
 	tests/test_loop.sh \
-	tests/test_compare.sh \
 	tests/test_measured.sh \
 	tests/test_modules_torch.sh \
 	tests/test_mpi.sh \

@@ -109,9 +109,9 @@ libdtcore_a_SOURCES = \
 	src/core/profile_import_tables.c \
 	src/core/profile_local.c \
 	src/core/profile_local.h \
-	src/core/profile_schema.c \
 	src/core/profile_nccl_text.c \
 	src/core/profile_nccl_text.h \
+	src/core/profile_schema.c \
 	src/core/profile_schema.h \
 	src/core/profile_table.c \
 	src/core/program.c \
@@ -153,9 +153,9 @@ libdtcore_a_SOURCES = \
 	src/core/status.c \
 	src/core/status.h \
 	src/core/suggest.c \
-	src/core/timeline.c \
 	src/core/text.c \
 	src/core/text.h \
+	src/core/timeline.c \
 	src/core/timeline.h \
 	src/core/timeline_summary.c \
 	src/core/timeline_svg.c \
