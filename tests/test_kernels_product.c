@@ -2,6 +2,7 @@
  *
  * Linear layers and convolutions, their gradients, and weights that change. */
 #include "kernel_util.h"
+#include "kernels/cpu/products.h"
 #include "ref_kernels.h"
 
 /* A product of rounded inputs is exact in double; fp32 sums of `terms` terms stay near it, and a
@@ -112,6 +113,7 @@ START_TEST(test_linear)
         check_linear(&k, 200, 33, 17, true, 0, true);
         check_linear(&k, 0, 5, 6, true, 0, false);
         check_linear(&k, 130, 200, 96, false, 1, false);
+        check_linear(&k, 767, 24, 40, true, 1, true);
     }
     kt_close(&k);
 }
@@ -149,6 +151,38 @@ START_TEST(test_weight_changes)
         free(want);
         k.dev[0]->weight_free(wd);
         buf_free(&x), buf_free(&y), buf_free(&w);
+    }
+    kt_close(&k);
+}
+END_TEST
+
+/* Microbatches differ in rows: batches of every size share a few shapes of pieces, which are slow
+ * to make.  A piece has one of about 2 log2(256) heights, a sum one of about 4 log2(1,100) lengths.
+ */
+START_TEST(test_few_shapes)
+{
+    enum { OUT = 48, IN = 40, M0 = 700, M = 1100, HEIGHTS = 18, LENGTHS = 40 };
+    struct kt k;
+
+    kt_open(&k, _i);
+    if (!kt_no_bf16(&k)) {
+        struct buf x = buf_new(&k, M * IN, k.t, 1, 0), y = buf_new(&k, M * OUT, k.t, 1, 0);
+        struct buf w = buf_new(&k, OUT * IN, DT_F32, 1, 0),
+                   dw = buf_new(&k, OUT * IN, DT_F32, 1, 0);
+        struct dt_weight *wd = weight(&k, 0, OUT, IN, 0, &w);
+        int before = dt_cpu_primitives(k.q[0]), made;
+
+        for (int64_t m = M0; m < M; m++) {
+            k.k->linear_fwd(k.q[0], m, x.p, wd, NULL, NULL, y.p);
+            k.k->linear_bwd_input(k.q[0], m, y.p, wd, x.p, false);
+            k.k->linear_bwd_weight(k.q[0], k.t, m, OUT, IN, x.p, y.p, dw.p, NULL, true);
+        }
+        made = dt_cpu_primitives(k.q[0]) - before;
+        ck_assert_int_ge(made, 3);
+        ck_assert_msg(made <= 2 * HEIGHTS + LENGTHS, "%d shapes of pieces for %d batches", made,
+                      M - M0);
+        k.dev[0]->weight_free(wd);
+        buf_free(&x), buf_free(&y), buf_free(&w), buf_free(&dw);
     }
     kt_close(&k);
 }
@@ -290,6 +324,7 @@ int main(void)
 
     tcase_add_loop_test(t, test_linear, 0, 2);
     tcase_add_loop_test(t, test_weight_changes, 0, 2);
+    tcase_add_loop_test(t, test_few_shapes, 0, 2);
     tcase_add_loop_test(t, test_conv, 0, 2);
     tcase_add_test(t, test_bf16_refused);
     tcase_set_timeout(t, 900);

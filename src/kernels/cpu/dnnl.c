@@ -16,7 +16,7 @@
 #include <omp.h>
 #endif
 
-enum { CACHE_SLOTS = 2048, CACHE_MAX = 1200, KEY_WORDS = 16 };
+enum { CACHE_SLOTS = 1 << 13, CACHE_MAX = 1 << 12, KEY_WORDS = 16 };
 enum { KEY_PRODUCT = 1, KEY_CONV_FWD, KEY_CONV_BWD };
 
 struct dt_primitive { /* one primitive */
@@ -136,6 +136,11 @@ void dt_dnnl_room(struct dt_queue *q, int primitives)
 {
     if (q->products->used > CACHE_MAX - primitives)
         cache_clear(q->products);
+}
+
+int dt_cpu_primitives(const struct dt_queue *q)
+{
+    return q->products->used;
 }
 
 void dt_products_free(struct dt_queue *q)

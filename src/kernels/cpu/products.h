@@ -11,5 +11,7 @@
  * is dx; neither bias nor add. */
 void dt_cpu_conv(struct dt_queue *q, const struct dt_conv *c, bool backward, const void *a,
                  const struct dt_weight *w, const float *bias, bool add, void *out);
+/* Primitives that the queue holds: shapes of pieces that it has met. */
+int dt_cpu_primitives(const struct dt_queue *q);
 
 #endif
