@@ -52,11 +52,14 @@ END
 command -v mpirun >/dev/null || { echo 'no mpirun: skipped'; exit 77; }
 expect 2 "no run: map" "$DISTTRAIN" loop mllm-nano-local
 expect 2 "whole number" "$DISTTRAIN" loop job.yaml --ranks 0
-expect 0 "" "$DISTTRAIN" loop job.yaml --ranks 2 --steps 2 --warm-up 1 --seconds 0 --json
+expect 0 "" "$DISTTRAIN" loop job.yaml --ranks 2 --steps 2 --warm-up 1 --seconds 0 --json --runs runs.db
 check "silent in a pipe" '[ ! -s err ]'
 check "layouts" '[ "$(grep -c "\"predicted_s\": [0-9.e-]*," out)" -ge 10 ]'
 check "all measured" '! grep -q "\"measured_s\": 0[,e]" out && grep -q "\"median_abs_error\"" out'
 check "several ranks" 'grep -q "\"ranks\": 2" out && grep -q "\"ranks\": 1" out'
+# both runs of a layout are of the same step and join on every op
+expect 0 "ops joined, 0 only in a, 0 only in b" "$DISTTRAIN" compare --runs runs.db 1 2
+check "predicted, then measured" 'grep -q "run 1, simulated" out && grep -q "run 2, executed" out'
 expect 0 "median |error|" "$DISTTRAIN" loop job.yaml --ranks 1 --steps 1 --warm-up 0 --seconds 0
 expect 5 "failed; it said last" env PATH=/none "$DISTTRAIN" loop job.yaml --ranks 2 --steps 1 --warm-up 0 --seconds 0
 check "nothing is left in /tmp" '[ -z "$(find /tmp -maxdepth 1 -name "disttrain-loop-*" -newer job.yaml 2>/dev/null)" ]'

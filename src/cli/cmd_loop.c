@@ -18,6 +18,8 @@ const struct dt_option dt_loop_options[] = {
     {"ranks", 0, DT_OPT_INT, "N", "ranks of a layout at most (default 4)"},
     {"orders", 0, DT_OPT_FLAG, NULL,
      "the job's own plan with each way of reordering samples, instead of layouts"},
+    {"runs", 0, DT_OPT_STRING, "FILE",
+     "keep the last step of each layout, predicted and measured, in this SQLite file"},
     {"seconds", 0, DT_OPT_DOUBLE, "S", "as of disttrain profile (default 1)"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
@@ -46,6 +48,9 @@ static enum dt_status read_seen(struct loop *l, const struct dt_setup *s, struct
     if (st == DT_OK)
         st = dt_feed_samples((const struct dt_sequence *const *)seqs + skip, n - skip, err,
                              &l->seen);
+    if (st == DT_OK)
+        st = dt_feed_samples((const struct dt_sequence *const *)seqs + n - batch, batch, err,
+                             &l->last);
     for (int64_t i = 0; i < n; i++)
         dt_sequence_free(seqs[i]);
     dt_free(seqs);
@@ -239,7 +244,10 @@ static void remove_tree(const char *path)
 
 enum dt_status dt_cmd_loop(struct dt_cli *cli, struct dt_error *err)
 {
-    struct loop l = {.cli = cli, .job = cli->args[0], .dir = "/tmp/disttrain-loop-XXXXXX"};
+    struct loop l = {.cli = cli,
+                     .job = cli->args[0],
+                     .dir = "/tmp/disttrain-loop-XXXXXX",
+                     .runs = dt_cli_string(cli, "runs", NULL)};
     struct outcome o = {0};
     enum dt_status st;
 
@@ -262,6 +270,7 @@ enum dt_status dt_cmd_loop(struct dt_cli *cli, struct dt_error *err)
         print_table(&l, &o);
     remove_tree(l.dir);
     dt_samples_free(l.seen);
+    dt_samples_free(l.last);
     dt_free(l.layout);
     return st;
 }

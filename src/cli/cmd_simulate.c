@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * disttrain simulate: plan (or take a plan), simulate, print, keep the run. */
-#include "config.h"
 
 #include "cli/session.h"
 #include "cli/table.h"
 #include "core/doc.h"
 #include "core/file.h"
 #include "core/mem.h"
-#include "core/runs.h"
 #include "core/timeline_svg.h"
 #include "exec/clock.h"
 
@@ -89,20 +87,6 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
     printf("%llu ops simulated in %.3f s\n", (unsigned long long)r->ops, wall_s);
 }
 
-static enum dt_status report_json(const struct dt_session *s, const struct dt_sim_result *r,
-                                  bool explain, double wall_s, struct dt_error *err, char **out)
-{
-    struct dt_json j;
-    dt_json_init(&j, true);
-    dt_json_begin_object(&j);
-    dt_json_report(&j, s, &s->search.plans[0], r);
-    if (explain)
-        dt_json_explanation(&j, &r->explanation, s->job->model);
-    dt_json_kv_double(&j, "wall_s", wall_s);
-    dt_json_end_object(&j);
-    return dt_json_finish(&j, err, out);
-}
-
 static enum dt_status keep_run(struct dt_cli *cli, const struct dt_session *s,
                                const struct dt_sim_result *res, const char *report,
                                struct dt_error *err)
@@ -110,34 +94,16 @@ static enum dt_status keep_run(struct dt_cli *cli, const struct dt_session *s,
     static const char *const words[] = {"auto", "all", "none", NULL};
     const char *what = dt_cli_string(cli, "timeline", "auto");
     const char *file = dt_cli_string(cli, "runs", getenv("DISTTRAIN_RUNS"));
-    char started[32], *job = NULL;
-    int64_t id;
+
     if (dt_cli_flag(cli, "no-runs"))
         return DT_OK;
     if (strcmp(what, "auto") && strcmp(what, "all") && strcmp(what, "none"))
         return dt_error_set(err, DT_ERR_USAGE, "--timeline: '%s' is not auto, all or none%s%s",
                             what, dt_suggest(what, words) ? "; did you mean " : "",
                             dt_suggest(what, words) ? dt_suggest(what, words) : "");
-    dt_clock_utc(started, sizeof started);
-    DT_TRY(dt_doc_to_json(s->job->doc, err, &job));
-    struct dt_run_record run = {
-        .kind = DT_RUN_SIMULATED,
-        .job_name = s->job->name,
-        .job_json = job,
-        .started = started,
-        .version = PACKAGE_VERSION,
-        .report_json = report,
-        .seed = s->job->sim.seed,
-        .plan = &s->search.plans[0],
-        .model = s->job->model,
-        .program = res->program,
-        .timeline = &res->timeline,
-        .ops = strcmp(what, "all") == 0 ||
-               (strcmp(what, "auto") == 0 && res->program->n_ops <= 400000),
-    };
-    enum dt_status st = dt_runs_add(file ? file : "disttrain-runs.db", &run, err, &id);
-    dt_free(job);
-    return st;
+    bool ops =
+        strcmp(what, "all") == 0 || (strcmp(what, "auto") == 0 && res->program->n_ops <= 400000);
+    return dt_session_keep_run(s, res, report, file ? file : "disttrain-runs.db", ops, err);
 }
 
 static enum dt_status print_program(struct dt_cli *cli, const struct dt_sim_result *r,
@@ -170,7 +136,7 @@ static enum dt_status show(struct dt_cli *cli, const struct dt_session *s,
         return print_program(cli, r, err);
     if (dt_cli_string(cli, "svg", NULL))
         DT_TRY(write_svg(dt_cli_string(cli, "svg", NULL), s, r, err));
-    DT_TRY(report_json(s, r, dt_cli_flag(cli, "explain"), wall_s, err, &json));
+    DT_TRY(dt_session_report_json(s, r, dt_cli_flag(cli, "explain"), wall_s, err, &json));
     enum dt_status st = keep_run(cli, s, r, json, err);
     if (st == DT_OK && cli->json)
         puts(json);

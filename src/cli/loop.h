@@ -24,7 +24,8 @@ struct loop {
     int cores;
     char dir[64];            /* temporary folder */
     struct dt_samples *seen; /* sizes of what the measured steps train on */
-    int64_t n_seen;
+    struct dt_samples *last; /* of the last of these steps */
+    const char *runs;        /* the file that keeps its runs, predicted and measured, or NULL */
     struct loop_layout *layout;
     int n;
     size_t cap;

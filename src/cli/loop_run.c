@@ -192,7 +192,12 @@ enum dt_status loop_measure(struct loop *l, struct loop_layout *x, struct dt_err
     word(c, "--ranks");
     word(c, "%d", x->ranks);
     word(c, "--from-scratch");
-    word(c, "--no-runs");
+    if (l->runs) {
+        word(c, "--runs");
+        word(c, "%s", l->runs);
+    } else {
+        word(c, "--no-runs");
+    }
     job_words(c, l);
     word(c, "search.strategy=manual");
     word(c, "search.allow_analytical=true");
@@ -209,40 +214,73 @@ enum dt_status loop_measure(struct loop *l, struct loop_layout *x, struct dt_err
     return st == DT_OK ? read_steps(l, path, &x->measured_s, err) : st;
 }
 
-enum dt_status loop_predict(struct loop *l, struct loop_layout *x, struct dt_error *err)
+/* Simulates `n` iterations of the layout on these samples, which stay the caller's. */
+static enum dt_status simulate(const struct loop *l, const struct loop_layout *x,
+                               struct dt_samples *samples, int n, struct dt_error *err,
+                               struct dt_session *s, struct dt_sim_result *r)
 {
     const char *over[DT_CLI_MAX_ARGS + LOOP_OVERRIDES_MAX];
     char profile[160], path[128], cluster[128], steps[64];
-    struct dt_sim_result r;
-    struct dt_session s;
     enum dt_status st;
-    int n = 0;
+    int k = 0;
 
     loop_profile_path(l, x->threads, path, sizeof(path));
     snprintf(profile, sizeof(profile), "profile=%s", path);
     snprintf(cluster, sizeof(cluster),
              "cluster={preset: local, gpus_per_node: %d, cores_per_node: %d}",
              x->ranks > 4 ? x->ranks : 4, l->cores);
-    snprintf(steps, sizeof(steps), "simulate.iterations=%d", (int)l->steps);
+    snprintf(steps, sizeof(steps), "simulate.iterations=%d", n);
     for (int i = 1; i < l->cli->n_args; i++)
-        over[n++] = l->cli->args[i];
-    over[n++] = "search.strategy=manual";
-    over[n++] = "search.allow_analytical=true";
-    over[n++] = cluster;
-    over[n++] = x->over;
-    over[n++] = profile;
-    over[n++] = steps;
-    DT_TRY(dt_session_open(l->job, over, n, err, &s));
-    dt_samples_free(s.job->samples); /* those of training instead */
-    s.job->samples = l->seen;
-    st = dt_session_plan(&s, NULL, err);
+        over[k++] = l->cli->args[i];
+    over[k++] = "search.strategy=manual";
+    over[k++] = "search.allow_analytical=true";
+    over[k++] = cluster;
+    over[k++] = x->over;
+    over[k++] = profile;
+    over[k++] = steps;
+    DT_TRY(dt_session_open(l->job, over, k, err, s));
+    dt_samples_free(s->job->samples); /* those of training instead */
+    s->job->samples = samples;
+    st = dt_session_plan(s, NULL, err);
     if (st == DT_OK)
-        st = dt_session_simulate(&s, x->name, err, &r);
-    if (st == DT_OK) {
-        x->predicted_s = median(r.iteration_s, r.iterations);
-        dt_sim_result_free(&r);
+        st = dt_session_simulate(s, x->name, err, r);
+    if (st != DT_OK) {
+        s->job->samples = NULL;
+        dt_session_close(s);
     }
+    return st;
+}
+
+/* The run of the last measured step, which is the one that training keeps. */
+static enum dt_status keep_last(const struct loop *l, const struct loop_layout *x,
+                                struct dt_error *err)
+{
+    struct dt_sim_result r;
+    struct dt_session s;
+    char *report;
+    enum dt_status st;
+
+    DT_TRY(simulate(l, x, l->last, 1, err, &s, &r));
+    st = dt_session_report_json(&s, &r, false, 0, err, &report);
+    if (st == DT_OK) {
+        st = dt_session_keep_run(&s, &r, report, l->runs, true, err);
+        dt_free(report);
+    }
+    dt_sim_result_free(&r);
     s.job->samples = NULL;
     dt_session_close(&s);
     return st;
+}
+
+enum dt_status loop_predict(struct loop *l, struct loop_layout *x, struct dt_error *err)
+{
+    struct dt_sim_result r;
+    struct dt_session s;
+
+    DT_TRY(simulate(l, x, l->seen, (int)l->steps, err, &s, &r));
+    x->predicted_s = median(r.iteration_s, r.iterations);
+    dt_sim_result_free(&r);
+    s.job->samples = NULL;
+    dt_session_close(&s);
+    return l->runs ? keep_last(l, x, err) : DT_OK;
 }

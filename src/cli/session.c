@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "config.h"
+
 #include "cli/session.h"
 
 #include "cli/table.h"
 #include "core/doc.h"
 #include "core/file.h"
+#include "core/mem.h"
+#include "core/runs.h"
 #include "core/shape.h"
 #include "exec/clock.h"
 
@@ -24,8 +28,8 @@ enum dt_status dt_session_open(const char *path, const char *const *overrides, i
                                     &s->job->cost_opt, err, &s->cost);
     if (st == DT_OK) {
         /* a stated plan is all that there is to cost */
-        mask = s->job->has_plan && s->job->strategy == DT_STRATEGY_MANUAL ? 0
-                                                                          : s->job->search.tp_mask;
+        mask =
+            s->job->has_plan && s->job->strategy == DT_STRATEGY_MANUAL ? 0 : s->job->search.tp_mask;
         for (int m = 0; s->job->has_plan && m < s->job->plan.n_modules; m++)
             mask |= (unsigned)s->job->plan.modules[m].layout.tp;
         st = dt_cost_survey(s->cost, mask, err);
@@ -97,6 +101,48 @@ enum dt_status dt_session_simulate(struct dt_session *s, const char *label, stru
     enum dt_status st =
         dt_simulate(s->job, &s->search.plans[0], s->cost, report_progress, what.out, err, out);
     dt_progress_end();
+    return st;
+}
+
+enum dt_status dt_session_report_json(const struct dt_session *s, const struct dt_sim_result *r,
+                                      bool explain, double wall_s, struct dt_error *err, char **out)
+{
+    struct dt_json j;
+    dt_json_init(&j, true);
+    dt_json_begin_object(&j);
+    dt_json_report(&j, s, &s->search.plans[0], r);
+    if (explain)
+        dt_json_explanation(&j, &r->explanation, s->job->model);
+    dt_json_kv_double(&j, "wall_s", wall_s);
+    dt_json_end_object(&j);
+    return dt_json_finish(&j, err, out);
+}
+
+enum dt_status dt_session_keep_run(const struct dt_session *s, const struct dt_sim_result *res,
+                                   const char *report, const char *file, bool ops,
+                                   struct dt_error *err)
+{
+    char started[32], *job = NULL;
+    int64_t id;
+
+    dt_clock_utc(started, sizeof started);
+    DT_TRY(dt_doc_to_json(s->job->doc, err, &job));
+    struct dt_run_record run = {
+        .kind = DT_RUN_SIMULATED,
+        .job_name = s->job->name,
+        .job_json = job,
+        .started = started,
+        .version = PACKAGE_VERSION,
+        .report_json = report,
+        .seed = s->job->sim.seed,
+        .plan = &s->search.plans[0],
+        .model = s->job->model,
+        .program = res->program,
+        .timeline = &res->timeline,
+        .ops = ops,
+    };
+    enum dt_status st = dt_runs_add(file, &run, err, &id);
+    dt_free(job);
     return st;
 }
 

@@ -26,6 +26,14 @@ enum dt_status dt_session_open(const char *path, const char *const *overrides, i
 enum dt_status dt_session_plan(struct dt_session *s, const char *plan_file, struct dt_error *err);
 enum dt_status dt_session_simulate(struct dt_session *s, const char *label, struct dt_error *err,
                                    struct dt_sim_result *out);
+/* The JSON object of `simulate --json`, the caller's. */
+enum dt_status dt_session_report_json(const struct dt_session *s, const struct dt_sim_result *r,
+                                      bool explain, double wall_s, struct dt_error *err,
+                                      char **out);
+/* Adds the run (of the first iteration) to the runs file; `ops`: each op, too. */
+enum dt_status dt_session_keep_run(const struct dt_session *s, const struct dt_sim_result *res,
+                                   const char *report, const char *file, bool ops,
+                                   struct dt_error *err);
 void dt_session_close(struct dt_session *s);
 
 /* The search's input for this job, as the planners see it. */
