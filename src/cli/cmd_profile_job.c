@@ -26,7 +26,7 @@ static void on_progress(void *ctx, const struct dt_profiler_progress *p)
 
     if (!isatty(STDERR_FILENO))
         return;
-    fprintf(stderr, "\r\033[K%s, %d sequence%s (%d of %d)", p->module, p->sequences,
+    fprintf(stderr, "\r\033[Kmicrobatches of %d sequence%s (%d of %d)", p->sequences,
             p->sequences == 1 ? "" : "s", p->done + 1, p->all);
     fflush(stderr);
     s->drawn = true;

@@ -42,6 +42,7 @@ struct bench {
     struct dt_batch *batch;
     struct dt_run run;
     void *saved[2], *in, *out, *dout, *din;
+    double forward_ns;            /* of all blocks, the last time */
     struct series *t[DT_PHASE_N]; /* [n_blocks]; DGRAD: backward without, WGRAD: with weights */
 };
 
@@ -175,28 +176,33 @@ static void bench_close(struct bench *b)
 
 /* ---- measuring ---- */
 
-/* All blocks forwards, then backwards; times are kept from the warm-up on. */
-static enum dt_status once(struct bench *b, int which, bool keep, double *forward_ns,
-                           struct dt_error *err)
+static enum dt_status forward(struct bench *b, int which, bool keep, struct dt_error *err)
 {
-    struct dt_stage *s = b->stage[which];
     const struct dt_device *dev = b->p->dev;
-    uint64_t t0, t1;
 
     b->run.saved = b->saved[which];
-    *forward_ns = 0;
+    b->forward_ns = 0;
     for (int i = 0; i < b->n_blocks; i++) {
-        t0 = dt_clock_ns();
-        dt_stage_forward(b->p->q, s, &b->run, i, i + 1);
+        uint64_t t0 = dt_clock_ns(), t1;
+
+        dt_stage_forward(b->p->q, b->stage[which], &b->run, i, i + 1);
         DT_TRY(dev->queue_sync(b->p->q, err));
         t1 = dt_clock_ns();
-        *forward_ns += (double)(t1 - t0);
+        b->forward_ns += (double)(t1 - t0);
         if (keep && which == 0)
             DT_TRY(note(&b->t[DT_PHASE_FWD][i], t1 - t0, err));
     }
+    return DT_OK;
+}
+
+static enum dt_status backward(struct bench *b, int which, bool keep, struct dt_error *err)
+{
+    const struct dt_device *dev = b->p->dev;
+
     for (int i = b->n_blocks - 1; i >= 0; i--) {
-        t0 = dt_clock_ns();
-        dt_stage_backward(b->p->q, s, &b->run, i, i + 1, DT_BACKWARD_BOTH);
+        uint64_t t0 = dt_clock_ns(), t1;
+
+        dt_stage_backward(b->p->q, b->stage[which], &b->run, i, i + 1, DT_BACKWARD_BOTH);
         DT_TRY(dev->queue_sync(b->p->q, err));
         t1 = dt_clock_ns();
         if (keep)
@@ -205,38 +211,56 @@ static enum dt_status once(struct bench *b, int which, bool keep, double *forwar
     return DT_OK;
 }
 
-/* What packing weights anew costs the first forward after a step. */
-static enum dt_status repack(struct bench *b, struct dt_error *err)
+/* A microbatch as training runs it: every module forwards, then backwards from the last, so that
+ * what a block finds in the caches is what the others left there. */
+static enum dt_status once(struct bench *b, int n, int which, bool keep, struct dt_error *err)
 {
-    double fresh, again, best = -1;
-
-    for (int k = 0; k < 3; k++) {
-        dt_stage_changed(b->p->q, b->stage[0], 0, b->n_blocks);
-        DT_TRY(once(b, 0, false, &fresh, err));
-        DT_TRY(once(b, 0, false, &again, err));
-        if (best < 0 || fresh - again < best)
-            best = fresh - again;
-    }
-    b->p->repack_ns += best > 0 ? best : 0;
-    b->p->repacked += (double)dt_stage_param_floats(b->stage[0]);
+    for (int m = 0; m < n; m++)
+        DT_TRY(forward(&b[m], which, keep, err));
+    for (int m = n - 1; m >= 0; m--)
+        DT_TRY(backward(&b[m], which, keep, err));
     return DT_OK;
 }
 
-static enum dt_status measure(struct bench *b, struct dt_error *err)
+/* What packing weights anew costs the first forward after a step. */
+static enum dt_status repack(struct bench *b, int n, struct dt_error *err)
+{
+    double best[DT_MAX_MODULES], fresh[DT_MAX_MODULES];
+
+    for (int k = 0; k < 3; k++) {
+        for (int m = 0; m < n; m++)
+            dt_stage_changed(b[m].p->q, b[m].stage[0], 0, b[m].n_blocks);
+        DT_TRY(once(b, n, 0, false, err));
+        for (int m = 0; m < n; m++)
+            fresh[m] = b[m].forward_ns;
+        DT_TRY(once(b, n, 0, false, err));
+        for (int m = 0; m < n; m++)
+            if (k == 0 || fresh[m] - b[m].forward_ns < best[m])
+                best[m] = fresh[m] - b[m].forward_ns;
+    }
+    for (int m = 0; m < n; m++) {
+        b->p->repack_ns += best[m] > 0 ? best[m] : 0;
+        b->p->repacked += (double)dt_stage_param_floats(b[m].stage[0]);
+    }
+    return DT_OK;
+}
+
+static enum dt_status measure(struct bench *b, int n, struct dt_error *err)
 {
     int least = b->p->o->repeats > 0 ? b->p->o->repeats : REPEATS;
-    double seconds = b->p->o->seconds > 0 ? b->p->o->seconds : 1, ns;
+    double seconds = n * (b->p->o->seconds > 0 ? b->p->o->seconds : 1);
 
     for (int which = 0; which < 2; which++) {
         uint64_t begin = dt_clock_ns();
 
-        dt_stage_grads_begin(b->stage[which]);
+        for (int m = 0; m < n; m++)
+            dt_stage_grads_begin(b[m].stage[which]);
         for (int i = 0; i < WARM_UP; i++)
-            DT_TRY(once(b, which, false, &ns, err));
+            DT_TRY(once(b, n, which, false, err));
         for (int i = 0; i < REPEATS_MAX; i++) {
             if (i >= least && (double)(dt_clock_ns() - begin) * 1e-9 > seconds / 2)
                 break;
-            DT_TRY(once(b, which, true, &ns, err));
+            DT_TRY(once(b, n, which, true, err));
         }
     }
     return DT_OK;
@@ -314,27 +338,37 @@ static enum dt_status all_rows(struct bench *b, struct dt_error *err)
     return DT_OK;
 }
 
-static enum dt_status one_size(struct profiler *p, int module, int n, bool last,
-                               struct dt_error *err)
+/* Microbatches of n sequences, all modules that have anything in them. */
+static enum dt_status one_size(struct profiler *p, int n, bool last, struct dt_error *err)
 {
-    const struct dt_module *mod = &p->s->job->model->modules[module];
-    struct bench b = {.p = p, .module = module, .mod = mod, .n_blocks = mod->n_blocks};
-    enum dt_status st;
+    const struct dt_model *model = p->s->job->model;
+    struct bench bench[DT_MAX_MODULES];
+    enum dt_status st = DT_OK;
+    int open = 0;
 
     if (p->o->progress)
-        p->o->progress(p->o->ctx, &(struct dt_profiler_progress){mod->name, n, p->done, p->all});
+        p->o->progress(p->o->ctx, &(struct dt_profiler_progress){n, p->done, p->all});
     p->done++;
-    dt_feed_limits(p->s->job->model, module, p->o->seqs, n, &b.max);
-    if (b.max.rows == 0)
-        return DT_OK; /* no image among these */
-    st = bench_open(&b, n, err);
+    for (int m = 0; m < model->n_modules && st == DT_OK; m++) {
+        struct bench *b = &bench[open];
+
+        *b = (struct bench){
+            .p = p, .module = m, .mod = &model->modules[m], .n_blocks = model->modules[m].n_blocks};
+        dt_feed_limits(model, m, p->o->seqs, n, &b->max);
+        if (b->max.rows == 0)
+            continue; /* no image among these */
+        open++;
+        st = bench_open(b, n, err);
+    }
     if (st == DT_OK)
-        st = measure(&b, err);
+        st = measure(bench, open, err);
     if (st == DT_OK && last)
-        st = repack(&b, err);
-    if (st == DT_OK)
-        st = all_rows(&b, err);
-    bench_close(&b);
+        st = repack(bench, open, err);
+    for (int k = 0; k < open; k++) {
+        if (st == DT_OK)
+            st = all_rows(&bench[k], err);
+        bench_close(&bench[k]);
+    }
     return st;
 }
 
@@ -428,10 +462,9 @@ static enum dt_status all(struct profiler *p, struct dt_error *err)
     most = most < p->o->n_seqs ? most : p->o->n_seqs;
     for (int n = 1; n <= most; n *= 2)
         sizes++;
-    p->all = sizes * p->s->job->model->n_modules;
-    for (int m = 0; m < p->s->job->model->n_modules; m++)
-        for (int n = 1; n <= most; n *= 2)
-            DT_TRY(one_size(p, m, n, 2 * n > most, err));
+    p->all = sizes;
+    for (int n = 1; n <= most; n *= 2)
+        DT_TRY(one_size(p, n, 2 * n > most, err));
     for (int64_t n = PARAMS_MIN; n <= PARAMS_MAX; n *= PARAMS_STEP)
         DT_TRY(adamw(p, n, err));
     return DT_OK;

@@ -2,10 +2,11 @@
  *
  * Measuring this machine: every block of a job's model, as the executor runs it.
  *
- * A module is built whole, fed real sequences and run forwards and backwards block by block, so
- * each block finds the caches as its neighbours leave them.  Once all of it is trained, once
- * nothing is: the backward of the second is the input gradient, the rest of the first's the weight
- * gradient. Rows are of op "block" (core/block_key.h) and "adamw", of kind measured. */
+ * All modules are built whole, fed real sequences and run block by block: forwards in the model's
+ * order, backwards in the other, so each block finds the caches as training leaves them.  Once all
+ * of it is trained, once nothing is: the backward of the second is the input gradient, the rest of
+ * the first's the weight gradient. Rows are of op "block" (core/block_key.h) and "adamw", of kind
+ * measured. */
 #ifndef DT_EXEC_PROFILER_H
 #define DT_EXEC_PROFILER_H
 
@@ -13,9 +14,8 @@
 #include "exec/setup.h"
 
 struct dt_profiler_progress {
-    const char *module;
     int sequences; /* in the microbatch being measured */
-    int done, all; /* of these pairs */
+    int done, all; /* of these sizes */
 };
 typedef void dt_profiler_fn(void *ctx, const struct dt_profiler_progress *p);
 
@@ -25,7 +25,8 @@ struct dt_profiler_options {
     int n_seqs;
     int sequences_max; /* microbatches of 1, 2, 4, ... sequences up to this many; 0 = n_seqs */
     int repeats;       /* of each, at least; 0 = 15 */
-    double seconds; /* and at most so long for each module and size, if repeats are done; 0 = 1 */
+    double
+        seconds; /* and at most so long times modules for each size, if repeats are done; 0 = 1 */
     const char *device;       /* name of the device in the rows */
     dt_profiler_fn *progress; /* NULL = none */
     void *ctx;
