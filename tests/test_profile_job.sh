@@ -64,6 +64,15 @@ for file in here.sql here.db; do
     check "nearly all measured or interpolated ($file): the gradient norm is not" 'awk -F"[:,]" "/\"measured\"/ {m=\$2} /\"interpolated\"/ {i=\$2}
         /\"extrapolated\"/ {x=\$2} END {exit !(m + i + x > 0.8)}" out'
 done
+# Two ranks: the messages between them too, and all blocks.
+if command -v mpirun >/dev/null; then
+    expect 0 "rows of device cpu" "$DISTTRAIN" profile --ranks 2 job.yaml -o two.sql --repeats 3 --seconds 0
+    check "once" '[ "$(grep -c "rows of device" out)" -eq 1 ]'
+    for op in send_recv all_reduce reduce_scatter all_gather block; do
+        check "rows of $op" "grep -q \"'$op','fwd','measured'\" two.sql"
+    done
+    expect 2 "no run: map" "$DISTTRAIN" profile --ranks 2 mllm-nano-local
+fi
 # Rows measured without recomputation say nothing about a job with it.
 expect 2 "has no rows" "$DISTTRAIN" simulate job.yaml profile=$PWD/here.sql search.allow_analytical=false train.recompute=full --no-runs
 echo "$passed passed, $failed failed"

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Rows of whole blocks: what the cost model makes of them; keys; statistics.  Measuring itself is
- * run by tests/test_profile_job.sh. */
+ * Rows of whole blocks: what the cost model makes of them; keys; statistics; messages between ranks
+ * that are threads.  Measuring blocks is run by tests/test_profile_job.sh. */
 #include "core/block_key.h"
 #include "cost_fixture.h"
 #include "exec/profiler.h"
+#include "exec/profiler_comm.h"
 #include "test_util.h"
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 
@@ -174,6 +176,84 @@ START_TEST(statistics_are_order_statistics)
 }
 END_TEST
 
+/* ---- messages ---- */
+
+enum { RANKS = 3, MESSAGES_MAX = 16384 };
+
+struct rank {
+    struct dt_transport *t;
+    struct dt_ptable *out;
+    struct dt_error err;
+    enum dt_status st;
+};
+
+static void *measure_messages(void *arg)
+{
+    struct rank *r = arg;
+    struct dt_profiler_comm_options o = {
+        .transport = r->t, .bytes_max = MESSAGES_MAX, .repeats = 3};
+
+    r->st = dt_profiler_comm(&o, 0, 0, 0, &r->err, r->out);
+    return NULL;
+}
+
+/* Sizes 4 and 16 KiB of every op, among 2 and among all ranks. */
+START_TEST(messages_between_ranks_are_measured)
+{
+    struct dt_transport *t[RANKS];
+    struct dt_profile_source from = {.name = "test", .origin = "here"};
+    struct rank r[RANKS];
+    pthread_t id[RANKS];
+    struct dt_ptable out = {0};
+    struct dt_error err;
+    int seen[DT_OP_FAMILY_N] = {0}, number;
+
+    dt_assert_ok(dt_ptable_device(&out, "cpu", &err, &number), err);
+    dt_assert_ok(dt_ptable_dtype(&out, "any", &err, &number), err);
+    dt_assert_ok(dt_ptable_source(&out, &from, &err, &number), err);
+    dt_assert_ok(dt_transport_open_threads(RANKS, &err, t), err);
+    for (int k = 0; k < RANKS; k++) {
+        r[k] = (struct rank){.t = t[k], .out = k == 0 ? &out : NULL};
+        ck_assert_int_eq(pthread_create(&id[k], NULL, measure_messages, &r[k]), 0);
+    }
+    for (int k = 0; k < RANKS; k++) {
+        pthread_join(id[k], NULL);
+        dt_assert_ok(r[k].st, r[k].err);
+    }
+    for (int k = 0; k < RANKS; k++)
+        t[k]->close(t[k]);
+    for (size_t i = 0; i < out.n_rows; i++) {
+        const struct dt_profile_row *row = &out.rows[i].r;
+        bool p2p = row->family == DT_OP_SEND_RECV;
+
+        seen[row->family]++;
+        ck_assert_int_eq(row->n, 3);
+        ck_assert_double_gt(row->p10_ns, 0);
+        ck_assert_int_ge(row->d[p2p ? 1 : 2], 4096 - 4096 % (3 * 4));
+        ck_assert_int_le(row->d[p2p ? 1 : 2], MESSAGES_MAX);
+        ck_assert(p2p ? row->d[0] == 2 : row->d[0] == row->d[1]);
+    }
+    ck_assert_int_eq(seen[DT_OP_SEND_RECV], 2);
+    ck_assert_int_eq(seen[DT_OP_ALL_REDUCE], 4);
+    ck_assert_int_eq(seen[DT_OP_REDUCE_SCATTER], 4);
+    ck_assert_int_eq(seen[DT_OP_ALL_GATHER], 4);
+    ck_assert_uint_eq(out.n_rows, 14);
+    dt_ptable_free(&out);
+}
+END_TEST
+
+START_TEST(one_rank_has_no_messages)
+{
+    struct dt_profiler_comm_options o = {.bytes_max = MESSAGES_MAX};
+    struct dt_ptable out = {0};
+    struct dt_error err;
+
+    dt_assert_ok(dt_transport_open_self(&err, &o.transport), err);
+    ck_assert_int_eq(dt_profiler_comm(&o, 0, 0, 0, &err, &out), DT_ERR_INPUT);
+    o.transport->close(o.transport);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("profiler");
@@ -185,6 +265,8 @@ int main(void)
     tcase_add_test(c, other_blocks_are_not_taken);
     tcase_add_test(c, keys_tell_blocks_apart);
     tcase_add_test(c, statistics_are_order_statistics);
+    tcase_add_test(c, messages_between_ranks_are_measured);
+    tcase_add_test(c, one_rank_has_no_messages);
     suite_add_tcase(s, c);
     r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);

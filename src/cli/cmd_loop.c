@@ -14,7 +14,7 @@
 
 const struct dt_option dt_loop_options[] = {
     {"steps", 0, DT_OPT_INT, "N", "steps measured with each layout (default 8)"},
-    {"warm-up", 0, DT_OPT_INT, "N", "steps before these (default 3)"},
+    {"warm-up", 0, DT_OPT_INT, "N", "steps before these (default 10)"},
     {"ranks", 0, DT_OPT_INT, "N", "ranks of a layout at most (default 4)"},
     {"orders", 0, DT_OPT_FLAG, NULL,
      "the job's own plan with each way of reordering samples, instead of layouts"},
@@ -253,7 +253,7 @@ enum dt_status dt_cmd_loop(struct dt_cli *cli, struct dt_error *err)
 
     dt_calm_threads();
     DT_TRY(dt_cli_int(cli, "steps", 1, 10000, 8, &l.steps, err));
-    DT_TRY(dt_cli_int(cli, "warm-up", 0, 10000, 3, &l.warm_up, err));
+    DT_TRY(dt_cli_int(cli, "warm-up", 0, 10000, 10, &l.warm_up, err));
     DT_TRY(dt_cli_int(cli, "ranks", 1, 64, 4, &l.ranks_max, err));
     DT_TRY(dt_cli_double(cli, "seconds", 0, 3600, 1, &l.seconds, err));
     l.cores = (int)sysconf(_SC_NPROCESSORS_ONLN);

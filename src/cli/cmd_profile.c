@@ -8,6 +8,7 @@
 const struct dt_option dt_profile_options[] = {
     {"output", 'o', DT_OPT_STRING, "FILE", "the profile, .sql text or SQLite (default local.sql)"},
     {"device", 0, DT_OPT_STRING, "NAME", "device name in it (default: the cluster's device)"},
+    {"ranks", 0, DT_OPT_INT, "N", "start N ranks under mpirun, and measure messages between them"},
     {"sequences", 0, DT_OPT_INT, "N", "largest microbatch measured (default: the global batch)"},
     {"repeats", 0, DT_OPT_INT, "N", "of each measurement, at least (default 15)"},
     {"seconds", 0, DT_OPT_DOUBLE, "S",

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * disttrain profile JOB: measure this machine for the blocks of a job. */
+ * disttrain profile JOB: measure this machine for the blocks and messages of a job. */
+#include "cli/launch.h"
 #include "cli/profile.h"
+#include "cli/ranks.h"
 #include "core/file.h"
 #include "core/json.h"
 #include "core/mem.h"
 #include "exec/profiler.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 struct profiling {
     const struct dt_cli *cli;
+    const struct dt_ranks *ranks;
     struct dt_setup setup;
     struct dt_sequence **seqs;
     int64_t n, repeats, largest;
@@ -76,13 +80,15 @@ static enum dt_status print_json(const struct profiling *s, const struct dt_ptab
 /* A profile that is there already is added to; rows measured anew take the place of old ones. */
 static enum dt_status measure(struct profiling *s, struct dt_error *err)
 {
+    bool first = !s->ranks->transport || s->ranks->transport->rank == 0;
     struct dt_profiler_options o = {.setup = &s->setup,
                                     .n_seqs = (int)s->n,
                                     .sequences_max = (int)s->largest,
                                     .repeats = (int)s->repeats,
                                     .seconds = s->seconds,
+                                    .transport = s->ranks->transport,
                                     .device = s->device,
-                                    .progress = on_progress,
+                                    .progress = first ? on_progress : NULL,
                                     .ctx = s};
     struct dt_ptable t = {0};
     enum dt_status st;
@@ -92,11 +98,11 @@ static enum dt_status measure(struct profiling *s, struct dt_error *err)
     st = dt_profiler_blocks(&o, err, &t);
     if (s->drawn)
         fputs("\r\033[K", stderr);
-    if (st == DT_OK)
+    if (st == DT_OK && first)
         st = dt_ptable_write(&t, s->output, err);
-    if (st == DT_OK && s->cli->json)
+    if (st == DT_OK && first && s->cli->json)
         st = print_json(s, &t, err);
-    else if (st == DT_OK && strcmp(s->output, "-") != 0)
+    else if (st == DT_OK && first && strcmp(s->output, "-") != 0)
         printf("%s: %zu rows of device %s\n%s\n%s\n", s->output, t.n_rows, s->device,
                t.sources[t.n_sources - 1].origin, t.sources[t.n_sources - 1].note);
     dt_ptable_free(&t);
@@ -119,9 +125,9 @@ static enum dt_status read_options(struct profiling *s, const struct dt_job *job
 }
 
 static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *job,
-                               struct dt_error *err)
+                               const struct dt_ranks *ranks, struct dt_error *err)
 {
-    struct profiling s = {.cli = cli};
+    struct profiling s = {.cli = cli, .ranks = ranks};
     struct dt_device_options opt;
     struct dt_device *device;
     enum dt_status st;
@@ -131,6 +137,7 @@ static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *jo
                            "the job has no run: map, which says what data to measure with; see "
                            "disttrain-job(5)");
     dt_setup_device(job, &opt);
+    opt.threads = opt.threads > 0 ? opt.threads : ranks->cores;
     DT_TRY(dt_device_open_cpu(&opt, err, &device));
     st = dt_setup_open(job, device, true, err, &s.setup);
     if (st == DT_OK) {
@@ -146,20 +153,54 @@ static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *jo
     return st;
 }
 
+struct task {
+    const struct dt_cli *cli;
+    const struct dt_job *job;
+};
+
+static enum dt_status on_ranks(void *ctx, const struct dt_ranks *r, struct dt_error *err)
+{
+    const struct task *t = ctx;
+
+    return with_job(t->cli, t->job, r, err);
+}
+
+static enum dt_status launch(int64_t ranks, struct dt_error *err)
+{
+    static const volatile sig_atomic_t never;
+    struct dt_launch l = {.ranks = (int)ranks, .stop = &never};
+    int status = 0;
+
+    DT_TRY(dt_launch(&l, err, &status));
+    if (status != 0)
+        exit(status); /* the ranks have said why */
+    return DT_OK;
+}
+
 enum dt_status dt_profile_job(struct dt_cli *cli, struct dt_error *err)
 {
     const char *path = cli->args[0];
+    struct dt_ranks alone = {0};
+    struct task task = {.cli = cli};
     char found[4096];
+    int64_t ranks;
     struct dt_job *job;
     enum dt_status st;
 
     dt_calm_threads();
+    DT_TRY(dt_cli_int(cli, "ranks", 1, 1 << 20, 0, &ranks, err));
     if (strcmp(path, "-") != 0) {
         DT_TRY(dt_file_find("jobs", path, ".yaml", err, found, sizeof(found)));
         path = found;
     }
     DT_TRY(dt_job_read(path, cli->args + 1, cli->n_args - 1, err, &job));
-    st = with_job(cli, job, err);
+    task.job = job;
+    if (dt_transport_mpi_launched(NULL))
+        st = dt_on_ranks(job, ranks, on_ranks, &task, err);
+    else if (ranks > 1)
+        st = launch(ranks, err);
+    else
+        st = with_job(cli, job, &alone, err);
     dt_job_free(job);
     return st;
 }

@@ -4,15 +4,14 @@
 #include "config.h"
 
 #include "cli/launch.h"
+#include "cli/ranks.h"
 #include "cli/session.h"
 #include "cli/table.h"
 #include "core/file.h"
 #include "core/mem.h"
 #include "core/runs.h"
 #include "exec/clock.h"
-#include "exec/cores.h"
 #include "exec/train.h"
-#include "exec/world.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -202,15 +201,8 @@ static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *
 
 /* ---- running ---- */
 
-/* The ranks of a job; alone: NULL and NULL. */
-struct ranks {
-    struct dt_transport *transport;
-    struct dt_world *world;
-    int cores; /* for this rank */
-};
-
 static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *setup,
-                            const struct ranks *ranks, struct dt_error *err)
+                            const struct dt_ranks *ranks, struct dt_error *err)
 {
     bool drawn = false, first = !ranks->transport || ranks->transport->rank == 0;
     struct dt_train_options o = {.setup = setup,
@@ -264,7 +256,7 @@ static enum dt_status agree_on_data(const struct dt_setup *setup, struct dt_worl
 }
 
 static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *job,
-                               const struct ranks *ranks, struct dt_error *err)
+                               const struct dt_ranks *ranks, struct dt_error *err)
 {
     struct dt_device_options opt;
     struct dt_device *device;
@@ -292,77 +284,16 @@ static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *jo
 
 /* ---- ranks ---- */
 
-static void describe(void *ctx, int module, int op, int64_t microbatch, char *buf, size_t size)
+struct task {
+    const struct dt_cli *cli;
+    const struct dt_job *job;
+};
+
+static enum dt_status on_ranks(void *ctx, const struct dt_ranks *r, struct dt_error *err)
 {
-    const struct dt_job *job = ctx;
+    const struct task *t = ctx;
 
-    dt_exec_describe(job->model, module, op, microbatch, buf, size);
-}
-
-static void report(void *ctx, const char *message)
-{
-    (void)ctx;
-    fprintf(stderr, "disttrain: %s\n", message);
-    fflush(NULL);
-}
-
-/* One message for the whole job: what all ranks would say (a refused job, say) is said by rank 0;
- * whoever speaks ends all. */
-static void end_all(const struct ranks *r, enum dt_status st, const struct dt_error *err)
-{
-    bool alike = st == DT_ERR_INPUT || st == DT_ERR_INFEASIBLE || st == DT_ERR_USAGE;
-    char text[sizeof(err->message) + sizeof(err->file) + 64];
-
-    if (r->transport->rank != 0 && alike) {
-        signal(SIGTERM, SIG_DFL);
-        usleep(2000000);
-    }
-    if (!r->world || dt_world_speak(r->world)) {
-        dt_error_format(err, text, sizeof text);
-        report(NULL, text);
-    }
-    r->transport->abort(r->transport, dt_status_exit_code(st));
-}
-
-static enum dt_status meet(const struct dt_job *job, struct ranks *r, struct dt_error *err)
-{
-    union {
-        const struct dt_job *in;
-        void *out;
-    } ctx = {job};
-    struct dt_world_watch watch = {.describe = describe, .report = report, .ctx = ctx.out};
-    char binary[64], digest[40], *text;
-    struct dt_world_fact facts[] = {{"binary", binary}, {"job", digest}};
-
-    DT_TRY(dt_cores_take(r->transport, err, &r->cores));
-    dt_world_binary_digest(binary, sizeof binary);
-    DT_TRY(dt_doc_to_json(job->doc, err, &text));
-    dt_checkpoint_digest(text, strlen(text), digest, sizeof digest);
-    dt_free(text);
-    DT_TRY(dt_world_open(r->transport, facts, 2, err, &r->world));
-    return dt_world_watch(r->world, &watch, err);
-}
-
-static enum dt_status on_ranks(const struct dt_cli *cli, const struct dt_job *job, int64_t ranks,
-                               struct dt_error *err)
-{
-    struct ranks alone = {0}, r = {0};
-    enum dt_status st = DT_OK;
-
-    DT_TRY(dt_transport_open_mpi(err, &r.transport));
-    if (ranks > 0 && ranks != r.transport->size)
-        st = dt_error_set(err, DT_ERR_USAGE, "--ranks %lld, but the launcher started %d",
-                          (long long)ranks, r.transport->size);
-    else if (r.transport->size > 1)
-        st = meet(job, &r, err);
-    if (st == DT_OK)
-        st = with_job(cli, job, r.transport->size > 1 ? &r : &alone, err);
-    if (st != DT_OK && r.transport->size > 1)
-        end_all(&r, st, err);
-    if (r.world)
-        dt_world_close(r.world);
-    r.transport->close(r.transport);
-    return st;
+    return with_job(t->cli, t->job, r, err);
 }
 
 static enum dt_status launch(const struct dt_job *job, int64_t ranks, int64_t restarts,
@@ -387,7 +318,8 @@ enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
     const char *path = cli->args[0];
     char found[4096];
     int64_t ranks, restarts;
-    struct ranks alone = {0};
+    struct dt_ranks alone = {0};
+    struct task task = {.cli = cli};
     struct dt_job *job;
     enum dt_status st;
     bool launched;
@@ -403,8 +335,9 @@ enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
         path = found;
     }
     DT_TRY(dt_job_read(path, cli->args + 1, cli->n_args - 1, err, &job));
+    task.job = job;
     if (launched)
-        st = on_ranks(cli, job, ranks, err);
+        st = dt_on_ranks(job, ranks, on_ranks, &task, err);
     else if (ranks > 1)
         st = launch(job, ranks, restarts, err);
     else

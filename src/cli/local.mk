@@ -32,6 +32,8 @@ disttrain_SOURCES = \
 	src/cli/main.c \
 	src/cli/options.c \
 	src/cli/profile.h \
+	src/cli/ranks.c \
+	src/cli/ranks.h \
 	src/cli/reproduce.h \
 	src/cli/reproduce_cases.c \
 	src/cli/session.c \

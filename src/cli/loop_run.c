@@ -98,40 +98,28 @@ void loop_profile_path(const struct loop *l, int threads, char *buf, size_t size
     snprintf(buf, size, "%s/profile-%d.sql", l->dir, threads);
 }
 
-/* As many at once as fill the cores: caches and memory are shared in training too. */
+/* As many ranks at once as fill the cores: caches and memory are shared in training too. */
 enum dt_status loop_profile(struct loop *l, int threads, struct dt_error *err)
 {
-    int copies = l->cores / threads > 0 ? l->cores / threads : 1;
-    pid_t pid[256];
-    enum dt_status st = DT_OK;
+    struct command *c = dt_calloc(1, sizeof(*c));
+    char path[128];
+    enum dt_status st;
 
-    copies = copies > 256 ? 256 : copies;
-    for (int k = 0; k < copies; k++) {
-        struct command *c = dt_calloc(1, sizeof(*c));
-        char path[128];
-
-        if (!c)
-            return dt_error_nomem(err, "a command");
-        loop_profile_path(l, threads, path, sizeof(path));
-        word(c, "disttrain");
-        word(c, "profile");
-        job_words(c, l);
-        word(c, "run.threads=%d", threads);
-        word(c, "--seconds");
-        word(c, "%g", l->seconds);
-        word(c, "--output");
-        if (k == 0)
-            word(c, "%s", path);
-        else
-            word(c, "%s/other-%d.sql", l->dir, k);
-        pid[k] = start(l, c);
-        dt_free(c);
-    }
-    for (int k = 0; k < copies; k++) {
-        enum dt_status one = finish(l, pid[k], "disttrain profile", st == DT_OK ? err : NULL);
-
-        st = st == DT_OK ? one : st;
-    }
+    if (!c)
+        return dt_error_nomem(err, "a command");
+    loop_profile_path(l, threads, path, sizeof(path));
+    word(c, "disttrain");
+    word(c, "profile");
+    word(c, "--ranks");
+    word(c, "%d", l->cores / threads > 0 ? l->cores / threads : 1);
+    job_words(c, l);
+    word(c, "run.threads=%d", threads);
+    word(c, "--seconds");
+    word(c, "%g", l->seconds);
+    word(c, "--output");
+    word(c, "%s", path);
+    st = finish(l, start(l, c), "disttrain profile", err);
+    dt_free(c);
     return st;
 }
 
@@ -228,7 +216,7 @@ static enum dt_status simulate(const struct loop *l, const struct loop_layout *x
     snprintf(profile, sizeof(profile), "profile=%s", path);
     snprintf(cluster, sizeof(cluster),
              "cluster={preset: local, gpus_per_node: %d, cores_per_node: %d}",
-             x->ranks > 4 ? x->ranks : 4, l->cores);
+             x->ranks > 4 ? x->ranks : 4, l->cores / x->threads);
     snprintf(steps, sizeof(steps), "simulate.iterations=%d", n);
     for (int i = 1; i < l->cli->n_args; i++)
         over[k++] = l->cli->args[i];

@@ -119,6 +119,8 @@ bool dt_cost_stages_ns(struct dt_cost *c, int module, int first, int n, const st
  * node's NICs at once; bytes as in nccl-tests (full buffer).  family: one of the collective families. */
 void dt_cost_collective(struct dt_cost *c, enum dt_op_family family, int gpus, int per_node,
                         int share, double bytes, struct dt_time *out);
+/* What a collective inside a node takes however few its bytes. */
+double dt_cost_collective_alpha_ns(struct dt_cost *c, int family, int gpus);
 /* Point-to-point between two lanes of `width` GPU pairs each moving bytes/width; inside a node or between.
  * alpha_ns and the transfer rate are also given apart for the network engine. */
 void dt_cost_p2p(struct dt_cost *c, bool same_node, int width, double bytes, struct dt_time *out,

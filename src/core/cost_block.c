@@ -199,7 +199,7 @@ static double exposed_ns(struct block_kernels *b, int i, enum dt_phase phase, co
     if (!c->opt.stepccl || full->ns <= 0 || !cost_partner(b, i, &first, &last))
         return best;
     comm = full->ns / count;
-    alpha = cost_collective_alpha_ns(c, family, (int)b->k[i].d[0]);
+    alpha = dt_cost_collective_alpha_ns(c, family, (int)b->k[i].d[0]);
     if (alpha > comm)
         alpha = comm;
     for (int k = first; k < last; k++)

@@ -131,7 +131,7 @@ static void intra(struct dt_cost *c, int family, int gpus, double bytes, struct 
     cost_time_set(out, bus / exp(z), prov);
 }
 
-double cost_collective_alpha_ns(struct dt_cost *c, int family, int gpus)
+double dt_cost_collective_alpha_ns(struct dt_cost *c, int family, int gpus)
 {
     struct dt_time t;
 

@@ -168,7 +168,6 @@ static inline void cost_time_set(struct dt_time *t, double ns, enum dt_prov p)
 /* cost_collective.c */
 double cost_bus_factor(int family, int gpus);
 /* Latency part of a collective inside a node: time of the smallest measured buffer. */
-double cost_collective_alpha_ns(struct dt_cost *c, int family, int gpus);
 enum dt_status cost_nic_table_new(struct dt_cost *c, struct dt_error *err);
 void cost_nic_table_free(struct dt_cost *c);
 

@@ -255,7 +255,7 @@ static void group_time(struct times *t, const struct dt_group *g)
     int64_t gpus = (int64_t)g->n * dt_sync_ranks(l);
     enum dt_op_family family = DT_OP_ALL_REDUCE;
     struct dt_time cost;
-    int64_t ns;
+    int64_t ns, alpha;
 
     if (g->kind == DT_OP_PARAM_GATHER)
         family = DT_OP_ALL_GATHER;
@@ -269,8 +269,14 @@ static void group_time(struct times *t, const struct dt_group *g)
     dt_cost_collective(t->cost, family, (int)gpus, g->per_node, g->share, (double)op->bytes, &cost);
     dt_time_add(&t->prov, &cost, g->n);
     ns = whole_ns(cost.ns);
-    for (uint32_t k = 0; k < g->n; k++)
+    alpha = t->alpha_ns && t->cluster->cores_per_node > 0
+                ? whole_ns(dt_cost_collective_alpha_ns(t->cost, family, (int)gpus))
+                : 0;
+    for (uint32_t k = 0; k < g->n; k++) {
         t->ns[p->group_ops[g->first + k]] = ns;
+        if (t->alpha_ns)
+            t->alpha_ns[p->group_ops[g->first + k]] = alpha < ns ? alpha : ns;
+    }
 }
 
 static void all_ops(struct times *t)

@@ -15,7 +15,7 @@ enum dt_status dt_compile(const struct dt_plan *plan, const struct dt_model *mod
 
 struct dt_durations {
     int64_t *ns;      /* [n_ops]; SEND: alpha + bytes/bw without contention; RECV: 0; collectives: their time */
-    int64_t *alpha_ns; /* NULL unless asked for: [n_ops] latency part of SENDs (network engine) */
+    int64_t *alpha_ns; /* NULL unless asked for: [n_ops] latency part of SENDs; where ranks share cores, of collectives too */
     struct dt_time prov; /* sum over compute + communication ops of provenance */
 };
 /* Durations of every op; rounded to ns once per op. */

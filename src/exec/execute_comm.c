@@ -6,26 +6,16 @@
  *   main thread   compute ... ended(i) --> pending of successors falls --> ready[] --+
  *                 wait(j) <-- pending of j is 0 <-- ended <-- test <-- post <--------+  this thread
  *
- * It shares its core with compute: after a test that found nothing it pauses, each time longer, and
- * shorter while the main thread has nothing to do but wait.  A new op to begin wakes it at once. */
+ * It shares its core with compute: after a test that found nothing it pauses (exec/pace.h), each
+ * time longer, and shorter while the main thread has nothing to do but wait.  A new op to begin
+ * wakes it at once. */
 #include "exec/clock.h"
 #include "exec/execute_impl.h"
+#include "exec/pace.h"
 
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-/* Pauses, ns: each twice the one before, from the shortest since something happened.  To wake up and
- * test costs about 15 us of a core (measured under Open MPI on a busy 2-core virtual machine), so
- * the longest one costs a computing core less than 1 %.  Messages move while they are young, as
- * whoever waits for one tests often; where ranks share cores every test costs others. */
-enum {
-    WAITING_MIN_NS = 20000,
-    WAITING_MAX_NS = 100000,
-    CROWDED_MAX_NS = 300000,
-    COMPUTING_MIN_NS = 100000,
-    COMPUTING_MAX_NS = 2000000
-};
 
 /* ---- locked ---- */
 
@@ -178,22 +168,17 @@ static bool pause_or_stop(struct dt_exec *x, int64_t *pause_ns)
 {
     struct dt_exec_comm *c = &x->c;
     struct timespec until;
-    int64_t min, max;
     bool stop;
 
     pthread_mutex_lock(&c->lock);
     while (!c->stop && c->ready_first == c->ready_end && c->n_flights == 0)
         pthread_cond_wait(&c->work, &c->lock);
     if (!c->stop && c->ready_first == c->ready_end) {
-        min = c->main_waits ? WAITING_MIN_NS : COMPUTING_MIN_NS;
-        max = !c->main_waits ? COMPUTING_MAX_NS : x->crowded ? CROWDED_MAX_NS : WAITING_MAX_NS;
-        *pause_ns = *pause_ns < min ? min : *pause_ns < max ? *pause_ns : max;
         clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += *pause_ns;
+        until.tv_nsec += dt_pace_ns(c->main_waits, x->crowded, pause_ns);
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
         pthread_cond_timedwait(&c->work, &c->lock, &until);
-        *pause_ns *= 2;
     }
     stop = c->stop;
     pthread_mutex_unlock(&c->lock);

@@ -94,12 +94,15 @@ libdtexec_a_SOURCES = \
 	src/exec/modules/tp.c \
 	src/exec/optimizer.c \
 	src/exec/optimizer.h \
+	src/exec/pace.h \
 	src/exec/placement.c \
 	src/exec/placement.h \
 	src/exec/png.c \
 	src/exec/png.h \
 	src/exec/profiler.c \
 	src/exec/profiler.h \
+	src/exec/profiler_comm.c \
+	src/exec/profiler_comm.h \
 	src/exec/safetensors.c \
 	src/exec/safetensors.h \
 	src/exec/safetensors_data.c \

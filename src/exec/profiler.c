@@ -4,6 +4,7 @@
 #include "core/block_key.h"
 #include "core/mem.h"
 #include "exec/clock.h"
+#include "exec/profiler_comm.h"
 #include "kernels/kernels.h"
 
 #include <stdio.h>
@@ -13,6 +14,7 @@
 
 enum { REPEATS = 15, REPEATS_MAX = 400, WARM_UP = 2 };
 enum { PARAMS_MIN = 1 << 12, PARAMS_MAX = 1 << 22, PARAMS_STEP = 8 };
+enum { MESSAGE_MIN = 1 << 20, MESSAGE_MAX = 1 << 26 };
 
 struct series { /* times of one block and phase */
     double *ns;
@@ -28,6 +30,7 @@ struct profiler {
     struct dt_ptable *out;
     int device, dtype, source;
     double repack_ns, repacked; /* of all weights after a step; floats of these */
+    int64_t floats_max;         /* of one module's parameters */
     int done, all;
 };
 
@@ -241,6 +244,8 @@ static enum dt_status repack(struct bench *b, int n, struct dt_error *err)
     for (int m = 0; m < n; m++) {
         b->p->repack_ns += best[m] > 0 ? best[m] : 0;
         b->p->repacked += (double)dt_stage_param_floats(b[m].stage[0]);
+        if ((int64_t)dt_stage_param_floats(b[m].stage[0]) > b->p->floats_max)
+            b->p->floats_max = (int64_t)dt_stage_param_floats(b[m].stage[0]);
     }
     return DT_OK;
 }
@@ -470,6 +475,18 @@ static enum dt_status all(struct profiler *p, struct dt_error *err)
     return DT_OK;
 }
 
+/* Up to the gradients of the largest module, the longest thing that is sent. */
+static enum dt_status messages(struct profiler *p, struct dt_error *err)
+{
+    struct dt_profiler_comm_options o = {.transport = p->o->transport, .bytes_max = MESSAGE_MIN};
+
+    if (!o.transport || o.transport->size < 2)
+        return DT_OK;
+    while (o.bytes_max < MESSAGE_MAX && o.bytes_max < p->floats_max * (int64_t)sizeof(float))
+        o.bytes_max *= 4;
+    return dt_profiler_comm(&o, p->device, p->dtype, p->source, err, p->out);
+}
+
 enum dt_status dt_profiler_blocks(const struct dt_profiler_options *o, struct dt_error *err,
                                   struct dt_ptable *out)
 {
@@ -481,6 +498,8 @@ enum dt_status dt_profiler_blocks(const struct dt_profiler_options *o, struct dt
     DT_TRY(name_source(&p, err));
     DT_TRY(p.dev->queue_new(p.dev, false, err, &p.q));
     st = all(&p, err);
+    if (st == DT_OK)
+        st = messages(&p, err);
     p.dev->queue_free(p.q);
     return st;
 }

@@ -27,11 +27,14 @@ struct dt_profiler_options {
     int repeats;       /* of each, at least; 0 = 15 */
     double
         seconds; /* and at most so long times modules for each size, if repeats are done; 0 = 1 */
-    const char *device;       /* name of the device in the rows */
-    dt_profiler_fn *progress; /* NULL = none */
+    struct dt_transport *transport; /* of several ranks, which measure at once; NULL = alone */
+    const char *device;             /* name of the device in the rows */
+    dt_profiler_fn *progress;       /* NULL = none */
     void *ctx;
 };
-/* Adds the rows to `out`, whose source names this host, its CPU, the precision and the time. */
+/* Collective.  With several ranks also messages and collectives between them
+ * (exec/profiler_comm.h); rank 0 has all rows.  Adds the rows to `out`, whose source names this
+ * host, its CPU, the precision and the time. */
 enum dt_status dt_profiler_blocks(const struct dt_profiler_options *o, struct dt_error *err,
                                   struct dt_ptable *out);
 

@@ -12,22 +12,22 @@
 
 struct host {
     double shown;  /* by its clock */
-    uint32_t *op;  /* compute ops under way */
+    uint32_t *op;  /* that need a core and are under way */
     double *until; /* when its clock shows this they are over */
     int n;
 };
-struct event { /* the end of anything that needs no core */
+struct event { /* the end of anything that needs no core, the latency of messages included */
     double ns;
     uint32_t op; /* of a collective: its first member */
 };
 struct cores {
     const struct dt_program *p;
-    const int64_t *ns;
+    const int64_t *ns, *alpha_ns;
     int gpus_per_node, cores, n_hosts;
     struct host *host;
     uint32_t *left;              /* [n_ops] dependencies still to end */
     uint32_t *next_first, *next; /* who waits for op i: next[next_first[i] .. next_first[i+1]) */
-    uint32_t *met;               /* [n_groups] members that are ready */
+    uint32_t *met;               /* [n_groups] members that are ready, then those still at work */
     struct event *heap;
     uint32_t n_heap;
     uint32_t *ready, n_ready; /* stack of ops to begin now */
@@ -91,25 +91,33 @@ static int link_ops(struct cores *c)
     return 0;
 }
 
+static int host_number(const struct cores *c, uint32_t lane)
+{
+    return (int)(c->p->lanes[lane].first_gpu / (uint32_t)c->gpus_per_node);
+}
+
 static int prepare(struct cores *c)
 {
     const struct dt_program *p = c->p;
-    uint32_t n = p->n_ops;
+    uint32_t n = p->n_ops, *ops;
 
     for (int l = 0; l < p->n_lanes; l++) {
-        int h = (int)(p->lanes[l].first_gpu / (uint32_t)c->gpus_per_node);
+        int h = host_number(c, (uint32_t)l);
 
         c->n_hosts = h + 1 > c->n_hosts ? h + 1 : c->n_hosts;
     }
     c->host = DT_ARENA_NEW(&c->arena, struct host, c->n_hosts + 1);
     c->met = DT_ARENA_NEW(&c->arena, uint32_t, p->n_groups + 1);
+    ops = DT_ARENA_NEW(&c->arena, uint32_t, c->n_hosts + 1);
     c->heap = DT_ARENA_NEW(&c->arena, struct event, n + 1);
     c->ready = DT_ARENA_NEW(&c->arena, uint32_t, n + 1);
-    if (!c->host || !c->met || !c->heap || !c->ready)
+    if (!c->host || !c->met || !c->heap || !c->ready || !ops)
         return -1;
-    for (int h = 0; h < c->n_hosts; h++) { /* a lane computes one op at a time */
-        c->host[h].op = DT_ARENA_NEW(&c->arena, uint32_t, p->n_lanes);
-        c->host[h].until = DT_ARENA_NEW(&c->arena, double, p->n_lanes);
+    for (int l = 0; l < p->n_lanes; l++)
+        ops[host_number(c, (uint32_t)l)] += p->lanes[l].n;
+    for (int h = 0; h < c->n_hosts; h++) {
+        c->host[h].op = DT_ARENA_NEW(&c->arena, uint32_t, ops[h] + 1);
+        c->host[h].until = DT_ARENA_NEW(&c->arena, double, ops[h] + 1);
         if (!c->host[h].op || !c->host[h].until)
             return -1;
     }
@@ -156,19 +164,61 @@ static double rate(const struct cores *c, const struct host *h)
 
 /* ---- beginnings and ends ---- */
 
+static void work(struct cores *c, uint32_t i, int64_t ns)
+{
+    struct host *h = &c->host[host_number(c, c->p->ops[i].lane)];
+
+    h->op[h->n] = i;
+    h->until[h->n++] = h->shown + (double)ns;
+}
+
+/* A collective takes as long as the slowest of its members. */
+static int64_t takes(const struct cores *c, uint32_t i)
+{
+    const struct dt_op *op = &c->p->ops[i];
+    int64_t ns = c->ns[i];
+
+    if (op->kind == DT_OP_RECV)
+        return 0; /* ends with its SEND */
+    if (dt_op_resource((enum dt_op_kind)op->kind) == DT_RES_COLL)
+        for (uint32_t k = 0; k < c->p->groups[op->peer].n; k++) {
+            int64_t one = c->ns[c->p->group_ops[c->p->groups[op->peer].first + k]];
+
+            ns = one > ns ? one : ns;
+        }
+    return ns;
+}
+
+/* Of a message or collective: what a core has to do for it at each end, after its latency.  Between
+ * hosts it is the network that takes the time. */
+static int64_t work_of(const struct cores *c, uint32_t i)
+{
+    const struct dt_program *p = c->p;
+    const struct dt_op *op = &p->ops[i];
+    const struct dt_group *g;
+    int home = host_number(c, op->lane);
+
+    if (op->kind == DT_OP_RECV || op->kind == DT_OP_FETCH)
+        return 0;
+    if (op->kind == DT_OP_SEND)
+        return host_number(c, p->ops[op->peer].lane) == home ? c->ns[i] - c->alpha_ns[i] : 0;
+    g = &p->groups[op->peer];
+    for (uint32_t k = 0; k < g->n; k++)
+        if (host_number(c, p->ops[p->group_ops[g->first + k]].lane) != home)
+            return 0;
+    return takes(c, i) - c->alpha_ns[i];
+}
+
 static void begin_collective(struct cores *c, uint32_t i)
 {
     const struct dt_group *g = &c->p->groups[c->p->ops[i].peer];
     const uint32_t *member = &c->p->group_ops[g->first];
-    int64_t longest = 0;
 
     if (++c->met[c->p->ops[i].peer] < g->n)
         return;
-    for (uint32_t k = 0; k < g->n; k++) {
+    for (uint32_t k = 0; k < g->n; k++)
         c->begin[member[k]] = llround(c->now);
-        longest = c->ns[member[k]] > longest ? c->ns[member[k]] : longest;
-    }
-    push(c, c->now + (double)longest, member[0]);
+    push(c, c->now + (double)(takes(c, member[0]) - work_of(c, member[0])), member[0]);
 }
 
 static void begin_op(struct cores *c, uint32_t i)
@@ -176,20 +226,16 @@ static void begin_op(struct cores *c, uint32_t i)
     const struct dt_op *op = &c->p->ops[i];
 
     switch (dt_op_resource((enum dt_op_kind)op->kind)) {
-    case DT_RES_COMPUTE: {
-        struct host *h = &c->host[c->p->lanes[op->lane].first_gpu / (uint32_t)c->gpus_per_node];
-
+    case DT_RES_COMPUTE:
         c->begin[i] = llround(c->now);
-        h->op[h->n] = i;
-        h->until[h->n++] = h->shown + (double)c->ns[i];
+        work(c, i, c->ns[i]);
         break;
-    }
     case DT_RES_COLL:
         begin_collective(c, i);
         break;
     default:
         c->begin[i] = llround(c->now);
-        push(c, c->now + (op->kind == DT_OP_RECV ? 0 : (double)c->ns[i]), i);
+        push(c, c->now + (double)(takes(c, i) - work_of(c, i)), i);
     }
 }
 
@@ -218,16 +264,30 @@ static void end_op(struct cores *c, uint32_t i)
             c->ready[c->n_ready++] = c->next[k];
 }
 
+static void end_group(struct cores *c, uint32_t i)
+{
+    const struct dt_group *g = &c->p->groups[c->p->ops[i].peer];
+
+    for (uint32_t k = 0; k < g->n; k++)
+        end_op(c, c->p->group_ops[g->first + k]);
+}
+
+/* The end of a latency is the beginning of work. */
 static void end_event(struct cores *c, uint32_t i)
 {
     const struct dt_op *op = &c->p->ops[i];
+    bool group = dt_op_resource((enum dt_op_kind)op->kind) == DT_RES_COLL;
+    const struct dt_group *g = group ? &c->p->groups[op->peer] : NULL;
+    int64_t ns = work_of(c, i);
 
-    if (dt_op_resource((enum dt_op_kind)op->kind) != DT_RES_COLL) {
-        end_op(c, i);
+    if (ns <= 0) {
+        group ? end_group(c, i) : end_op(c, i);
         return;
     }
-    for (uint32_t k = 0; k < c->p->groups[op->peer].n; k++)
-        end_op(c, c->p->group_ops[c->p->groups[op->peer].first + k]);
+    for (uint32_t k = 0; group && k < g->n; k++)
+        work(c, c->p->group_ops[g->first + k], ns);
+    if (!group)
+        work(c, i, ns);
 }
 
 /* When the next op of a host is over, at its rate of now; INFINITY when it has none. */
@@ -254,7 +314,7 @@ static void advance(struct cores *c, double to, const bool *due)
     c->now = to;
 }
 
-static void end_computes(struct cores *c, struct host *h)
+static void end_works(struct cores *c, struct host *h)
 {
     for (int k = 0; k < h->n;) {
         uint32_t i = h->op[k];
@@ -265,7 +325,10 @@ static void end_computes(struct cores *c, struct host *h)
         }
         h->op[k] = h->op[--h->n];
         h->until[k] = h->until[h->n];
-        end_op(c, i);
+        if (dt_op_resource((enum dt_op_kind)c->p->ops[i].kind) != DT_RES_COLL)
+            end_op(c, i);
+        else if (--c->met[c->p->ops[i].peer] == 0)
+            end_group(c, i);
     }
 }
 
@@ -302,16 +365,21 @@ static enum dt_status walk(struct cores *c, struct dt_error *err)
             end_event(c, pop(c).op);
         for (int h = 0; h < c->n_hosts; h++)
             if (due[h])
-                end_computes(c, &c->host[h]);
+                end_works(c, &c->host[h]);
         begin_ready(c);
     }
     return DT_OK;
 }
 
-enum dt_status dt_cores_run(const struct dt_program *p, const int64_t *ns, int gpus_per_node,
-                            int cores_per_node, struct dt_error *err, struct dt_timeline *out)
+enum dt_status dt_cores_run(const struct dt_program *p, const struct dt_durations *d,
+                            int gpus_per_node, int cores_per_node, struct dt_error *err,
+                            struct dt_timeline *out)
 {
-    struct cores c = {.p = p, .ns = ns, .gpus_per_node = gpus_per_node, .cores = cores_per_node};
+    struct cores c = {.p = p,
+                      .ns = d->ns,
+                      .alpha_ns = d->alpha_ns,
+                      .gpus_per_node = gpus_per_node,
+                      .cores = cores_per_node};
     enum dt_status st;
 
     DT_TRY(dt_timeline_reserve(out, p->n_ops, err));
@@ -329,8 +397,8 @@ enum dt_status dt_cores_run(const struct dt_program *p, const int64_t *ns, int g
 
 bool dt_cores_shared(const struct dt_plan *p, const struct dt_cluster *c)
 {
-    int gpus = dt_plan_gpus(p);
+    int ranks = dt_plan_gpus(p);
 
-    return c->cores_per_node > 0 &&
-           (gpus < c->gpus_per_node ? gpus : c->gpus_per_node) > c->cores_per_node;
+    ranks = ranks < c->gpus_per_node ? ranks : c->gpus_per_node;
+    return c->cores_per_node > 0 && ranks > 1 && 2 * ranks > c->cores_per_node;
 }

@@ -69,7 +69,8 @@ static enum dt_status batch_open(struct sim *s, int iteration, struct dt_error *
     if (st == DT_OK)
         st = dt_compile(s->plan, j->model, &j->cluster, b->assignment, s->cost, err, &b->program);
     if (st == DT_OK)
-        st = dt_durations_compute(b->program, j->model, &j->cluster, s->cost, s->network != NULL,
+        st = dt_durations_compute(b->program, j->model, &j->cluster, s->cost,
+                                  s->network != NULL || dt_cores_shared(s->plan, &j->cluster),
                                   err, &b->durations);
     if (st != DT_OK)
         batch_close(b);
@@ -101,7 +102,7 @@ static enum dt_status run(struct sim *s, const struct batch *b, int number, stru
     noise.n_lanes = s->n_slow;
     noise.slowdown = s->slow;
     if (dt_cores_shared(s->plan, &s->job->cluster))
-        return dt_cores_run(b->program, b->durations.ns, s->job->cluster.gpus_per_node,
+        return dt_cores_run(b->program, &b->durations, s->job->cluster.gpus_per_node,
                             s->job->cluster.cores_per_node, err, t);
     DT_TRY(dt_engine_run(s->engine, b->program, &b->durations, s->network, &noise, err, t));
     s->events += dt_engine_events(s->engine);

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "cli/ranks.h"
+
+#include "core/doc.h"
+#include "core/mem.h"
+#include "exec/checkpoint.h"
+#include "exec/cores.h"
+#include "exec/execute.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static void describe(void *ctx, int module, int op, int64_t microbatch, char *buf, size_t size)
+{
+    const struct dt_job *job = ctx;
+
+    dt_exec_describe(job->model, module, op, microbatch, buf, size);
+}
+
+static void report(void *ctx, const char *message)
+{
+    (void)ctx;
+    fprintf(stderr, "disttrain: %s\n", message);
+    fflush(NULL);
+}
+
+/* One message for the whole job: what all ranks would say (a refused job, say) is said by rank 0;
+ * whoever speaks ends all. */
+static void end_all(const struct dt_ranks *r, enum dt_status st, const struct dt_error *err)
+{
+    bool alike = st == DT_ERR_INPUT || st == DT_ERR_INFEASIBLE || st == DT_ERR_USAGE;
+    char text[sizeof(err->message) + sizeof(err->file) + 64];
+
+    if (r->transport->rank != 0 && alike) {
+        signal(SIGTERM, SIG_DFL);
+        usleep(2000000);
+    }
+    if (!r->world || dt_world_speak(r->world)) {
+        dt_error_format(err, text, sizeof text);
+        report(NULL, text);
+    }
+    r->transport->abort(r->transport, dt_status_exit_code(st));
+}
+
+static enum dt_status meet(const struct dt_job *job, struct dt_ranks *r, struct dt_error *err)
+{
+    union {
+        const struct dt_job *in;
+        void *out;
+    } ctx = {job};
+    struct dt_world_watch watch = {.describe = describe, .report = report, .ctx = ctx.out};
+    char binary[64], digest[40], *text;
+    struct dt_world_fact facts[] = {{"binary", binary}, {"job", digest}};
+
+    DT_TRY(dt_cores_take(r->transport, err, &r->cores));
+    dt_world_binary_digest(binary, sizeof binary);
+    DT_TRY(dt_doc_to_json(job->doc, err, &text));
+    dt_checkpoint_digest(text, strlen(text), digest, sizeof digest);
+    dt_free(text);
+    DT_TRY(dt_world_open(r->transport, facts, 2, err, &r->world));
+    return dt_world_watch(r->world, &watch, err);
+}
+
+enum dt_status dt_on_ranks(const struct dt_job *job, int64_t ranks, dt_ranks_fn *fn, void *ctx,
+                           struct dt_error *err)
+{
+    struct dt_ranks alone = {0}, r = {0};
+    enum dt_status st = DT_OK;
+
+    DT_TRY(dt_transport_open_mpi(err, &r.transport));
+    if (ranks > 0 && ranks != r.transport->size)
+        st = dt_error_set(err, DT_ERR_USAGE, "--ranks %lld, but the launcher started %d",
+                          (long long)ranks, r.transport->size);
+    else if (r.transport->size > 1)
+        st = meet(job, &r, err);
+    if (st == DT_OK)
+        st = fn(ctx, r.transport->size > 1 ? &r : &alone, err);
+    if (st != DT_OK && r.transport->size > 1)
+        end_all(&r, st, err);
+    if (r.world)
+        dt_world_close(r.world);
+    r.transport->close(r.transport);
+    return st;
+}

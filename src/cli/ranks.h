@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * A command on the ranks that an MPI launcher started: they meet, agree that they are of one binary
+ * and one job, watch each other, and end together. */
+#ifndef DT_CLI_RANKS_H
+#define DT_CLI_RANKS_H
+
+#include "core/job.h"
+#include "exec/world.h"
+
+/* Alone: NULL and NULL. */
+struct dt_ranks {
+    struct dt_transport *transport;
+    struct dt_world *world;
+    int cores; /* for this rank */
+};
+typedef enum dt_status dt_ranks_fn(void *ctx, const struct dt_ranks *r, struct dt_error *err);
+
+/* Runs fn on every rank.  `ranks`: as many as the user said, 0 = any number.  When it fails on one,
+ * the job ends with one message. */
+enum dt_status dt_on_ranks(const struct dt_job *job, int64_t ranks, dt_ranks_fn *fn, void *ctx,
+                           struct dt_error *err);
+
+#endif
