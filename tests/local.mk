@@ -46,6 +46,7 @@ check_PROGRAMS += \
 	tests/test_png \
 	tests/test_profile \
 	tests/test_profile_fit \
+	tests/test_profile_import \
 	tests/test_profiler \
 	tests/test_program \
 	tests/test_report \
@@ -67,6 +68,10 @@ tests_test_transport_SOURCES = \
 	tests/transport_suite.c \
 	tests/transport_suite.h
 tests_test_infer_SOURCES = tests/test_infer.c tests/exec_fixture.h
+tests_test_profile_import_SOURCES = \
+	tests/kernel_traces.c \
+	tests/kernel_traces.h \
+	tests/test_profile_import.c
 tests_test_profiler_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_infer_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_train_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
@@ -120,6 +125,7 @@ SHELL_TESTS = \
 	tests/test_measured.sh \
 	tests/test_modules_torch.sh \
 	tests/test_mpi.sh \
+	tests/test_profile_import.sh \
 	tests/test_profile_job.sh \
 	tests/test_python.sh \
 	tests/test_reproduction.sh \

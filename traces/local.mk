@@ -39,6 +39,7 @@ nobase_dist_pkgdata_DATA += \
 	traces/profiles/a100.sql \
 	traces/profiles/a800.sql \
 	traces/profiles/h100.sql \
+	traces/rules/default.yaml \
 	traces/samples/audio.yaml \
 	traces/samples/interleaved-8k.yaml \
 	traces/samples/laion-8k.yaml \

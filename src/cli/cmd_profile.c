@@ -14,6 +14,10 @@ const struct dt_option dt_profile_options[] = {
     {"seconds", 0, DT_OPT_DOUBLE, "S",
      "longer for each module and size if time is left (default 1)"},
     {"svg", 0, DT_OPT_STRING, "DIR", "fit: draw the residuals of every curve into this folder"},
+    {"rules", 0, DT_OPT_STRING, "FILE", "import: which op a kernel is (default: default)"},
+    {"dtype", 0, DT_OPT_STRING, "TYPE",
+     "import: element type where rule and trace name none (default bf16)"},
+    {"strict", 0, DT_OPT_FLAG, NULL, "import: fail if any kernel is not mapped"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
@@ -21,5 +25,7 @@ enum dt_status dt_cmd_profile(struct dt_cli *cli, struct dt_error *err)
 {
     if (strcmp(cli->args[0], "fit") == 0)
         return dt_profile_fit_command(cli, err);
+    if (strcmp(cli->args[0], "import") == 0)
+        return dt_profile_import_command(cli, err);
     return dt_profile_job(cli, err);
 }

@@ -15,6 +15,7 @@ disttrain_SOURCES = \
 	src/cli/cmd_plan.c \
 	src/cli/cmd_profile.c \
 	src/cli/cmd_profile_fit.c \
+	src/cli/cmd_profile_import.c \
 	src/cli/cmd_profile_job.c \
 	src/cli/cmd_reproduce.c \
 	src/cli/cmd_sample.c \
@@ -32,6 +33,8 @@ disttrain_SOURCES = \
 	src/cli/main.c \
 	src/cli/options.c \
 	src/cli/profile.h \
+	src/cli/profile_import.h \
+	src/cli/profile_import_report.c \
 	src/cli/ranks.c \
 	src/cli/ranks.h \
 	src/cli/reproduce.h \

@@ -12,4 +12,7 @@ enum dt_status dt_profile_job(struct dt_cli *cli, struct dt_error *err);
 /* profile fit PROFILE: args[0] is "fit". */
 enum dt_status dt_profile_fit_command(struct dt_cli *cli, struct dt_error *err);
 
+/* profile import -o OUT FILE...: args[0] is "import". */
+enum dt_status dt_profile_import_command(struct dt_cli *cli, struct dt_error *err);
+
 #endif

@@ -65,6 +65,14 @@ libdtcore_a_SOURCES = \
 	src/core/job_run.c \
 	src/core/json.c \
 	src/core/json.h \
+	src/core/kernel_import.c \
+	src/core/kernel_import.h \
+	src/core/kernel_rules.c \
+	src/core/kernel_rules.h \
+	src/core/kernel_trace.c \
+	src/core/kernel_trace.h \
+	src/core/kernel_trace_kineto.c \
+	src/core/kernel_trace_nsys.c \
 	src/core/mem.c \
 	src/core/mem.h \
 	src/core/memory.c \

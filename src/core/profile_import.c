@@ -62,14 +62,26 @@ static void group(struct dt_ptable *t)
     t->n_rows = w;
 }
 
-static enum dt_status merge(struct dt_ptable *t, const struct dt_import *im, struct dt_error *err)
+void dt_ptable_share_names(struct dt_ptable *add, const struct dt_ptable *t)
+{
+    memcpy(add->devices, t->devices, sizeof t->devices);
+    memcpy(add->dtypes, t->dtypes, sizeof t->dtypes);
+    add->n_devices = t->n_devices;
+    add->n_dtypes = t->n_dtypes;
+    add->n_sources = t->n_sources; /* only its count is looked at while rows are added */
+}
+
+enum dt_status dt_ptable_merge(struct dt_ptable *t, struct dt_ptable *add, struct dt_error *err)
 {
     size_t old = t->n_rows, w = 0;
-    struct dt_ptable *add = im->t;
 
     /* Reserve first: after this nothing fails. */
     if (dt_grow((void **)&t->rows, &t->cap_rows, old + add->n_rows, sizeof *t->rows))
         return dt_error_nomem(err, "profile rows");
+    memcpy(t->dtypes, add->dtypes, sizeof t->dtypes);
+    t->n_dtypes = add->n_dtypes;
+    if (add->n_rows == 0)
+        return DT_OK;
     qsort(add->rows, add->n_rows, sizeof *add->rows, compare_key);
     for (size_t i = 0; i < old; i++)
         if (!bsearch(&t->rows[i], add->rows, add->n_rows, sizeof *add->rows, compare_key))
@@ -79,8 +91,6 @@ static enum dt_status merge(struct dt_ptable *t, const struct dt_import *im, str
     return DT_OK;
 }
 
-/* The new table shares the target's name indices: take the target's names, then hand back what was
- * added. */
 static enum dt_status prepare(struct dt_import *im, struct dt_ptable *t,
                               const struct dt_importer *who, const struct dt_import_options *opt)
 {
@@ -88,11 +98,7 @@ static enum dt_status prepare(struct dt_import *im, struct dt_ptable *t,
     DT_TRY(dt_ptable_dtype(t, opt->dtype ? opt->dtype : who->dtype, im->err, &im->proto.dtype));
     DT_TRY(dt_ptable_source(t, &opt->source, im->err, &im->proto.r.source));
     im->proto.r.kind = DT_ROW_MEASURED;
-    memcpy(im->t->devices, t->devices, sizeof t->devices);
-    memcpy(im->t->dtypes, t->dtypes, sizeof t->dtypes);
-    im->t->n_devices = t->n_devices;
-    im->t->n_dtypes = t->n_dtypes;
-    im->t->n_sources = t->n_sources; /* only its count is looked at while rows are added */
+    dt_ptable_share_names(im->t, t);
     return DT_OK;
 }
 
@@ -155,11 +161,8 @@ enum dt_status dt_profile_import(const char *family, const char *name, const cha
         status = read_rows(&im, who, &lines);
     if (status == DT_OK && !who->has_stats)
         group(&add);
-    if (status == DT_OK) { /* the generic table may have brought dtypes of its own */
-        memcpy(t->dtypes, add.dtypes, sizeof t->dtypes);
-        t->n_dtypes = add.n_dtypes;
-        status = merge(t, &im, err);
-    }
+    if (status == DT_OK)
+        status = dt_ptable_merge(t, &add, err);
     if (status == DT_OK)
         *result = (struct dt_import_result){
             .rows = add.n_rows, .measurements = lines, .skipped = im.skipped};

@@ -28,4 +28,11 @@ enum dt_status dt_profile_import(const char *family, const char *name, const cha
                                  const struct dt_import_options *opt, struct dt_error *err,
                                  struct dt_ptable *t, struct dt_import_result *result);
 
+/* For who makes rows in a table of their own first: `add` takes the names of `t`, whose indices its
+ * rows use (and t's count of sources: set it to 0 before dt_ptable_free); then its rows replace those
+ * of `t` with the same key, and the rest is added.  `add` may have brought dtypes of its own.  On
+ * failure `t` keeps its rows. */
+void dt_ptable_share_names(struct dt_ptable *add, const struct dt_ptable *t);
+enum dt_status dt_ptable_merge(struct dt_ptable *t, struct dt_ptable *add, struct dt_error *err);
+
 #endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * disttrain profile import: what is read, and how it is reported. */
+#ifndef DT_CLI_PROFILE_IMPORT_H
+#define DT_CLI_PROFILE_IMPORT_H
+
+#include "core/kernel_import.h"
+
+#include <stdio.h>
+
+enum dt_import_kind {
+    DT_IMPORT_NSYS,
+    DT_IMPORT_KINETO,
+    DT_IMPORT_NCCL,
+    DT_IMPORT_CSV,
+    DT_IMPORT_KINDS
+};
+extern const char *const dt_import_kind_names[];
+
+struct dt_import_file {
+    const char *path;
+    int kind;
+    char device[48]; /* as the file says; "" = it does not */
+    bool by_time;
+    struct dt_kimport_sums sums;
+};
+struct dt_import_run {
+    const char *output, *device, *rules_name;
+    int n_files, source[DT_IMPORT_KINDS];
+    struct dt_import_file *file;
+    struct dt_krules *rules;
+    struct dt_kimport *kernels;
+    struct dt_ptable table;
+    struct dt_kimport_sums sums; /* of all files */
+    size_t rows;
+    bool written;
+    int n_top;
+    struct dt_kimport_name top[DT_KIMPORT_TOP];
+};
+
+void dt_import_print(const struct dt_import_run *run, FILE *f);
+enum dt_status dt_import_print_json(const struct dt_import_run *run, struct dt_error *err);
+
+#endif

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * From the kernels of traces to rows of a profile. */
+#include "core/kernel_import.h"
+
+#include "core/profile_import.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct observation {
+    int source, family, phase;
+    char dtype[16];
+    int64_t d[6];
+    size_t instance; /* range or operator whose kernels are one observation; 0 = each is one */
+    double ns;
+};
+struct dt_kimport {
+    struct dt_arena arena;
+    char dtype[16];
+    struct observation *obs;
+    struct dt_kimport_name *names;
+    size_t n_obs, cap_obs, n_names, cap_names;
+};
+
+enum dt_status dt_kimport_new(const char *dtype, struct dt_error *err, struct dt_kimport **out)
+{
+    struct dt_kimport *k;
+
+    if (!dtype[0] || strlen(dtype) >= sizeof(k->dtype))
+        return dt_error_set(err, DT_ERR_USAGE, "a dtype has 1 to %zu characters",
+                            sizeof(k->dtype) - 1);
+    k = dt_calloc(1, sizeof(*k));
+    if (!k)
+        return dt_error_nomem(err, "an import");
+    memcpy(k->dtype, dtype, strlen(dtype) + 1);
+    *out = k;
+    return DT_OK;
+}
+
+void dt_kimport_free(struct dt_kimport *k)
+{
+    if (!k)
+        return;
+    dt_free(k->obs);
+    dt_free(k->names);
+    dt_arena_free(&k->arena);
+    dt_free(k);
+}
+
+#define ORDER(a, b)                                                                                \
+    do {                                                                                           \
+        if ((a) != (b))                                                                            \
+            return (a) < (b) ? -1 : 1;                                                             \
+    } while (0)
+
+/* ---- rules ---- */
+
+static int text_order(const char *a, const char *b)
+{
+    if (!a || !b)
+        return (a != NULL) - (b != NULL);
+    return a == b ? 0 : strcmp(a, b);
+}
+
+struct sorted { /* a kernel with the text of its operator */
+    const struct dt_ktrace_kernel *k;
+    const char *cpu_op;
+};
+
+static int by_names(const void *x, const void *y)
+{
+    const struct sorted *a = x, *b = y;
+    int c = text_order(a->k->name, b->k->name);
+
+    c = c ? c : text_order(a->cpu_op, b->cpu_op);
+    if (c)
+        return c;
+    ORDER(a->k, b->k);
+    return 0;
+}
+
+static void what_of(const struct dt_ktrace *t, const struct sorted *s, struct dt_ktrace_what *w,
+                    size_t range_of[DT_KTRACE_DEPTH])
+{
+    *w = (struct dt_ktrace_what){.kernel = s->k->name, .cpu_op = s->cpu_op};
+    if (s->k->op)
+        w->inputs = t->ranges[s->k->op - 1].inputs;
+    for (size_t r = s->k->range; r && w->n_ranges < DT_KTRACE_DEPTH; r = t->ranges[r - 1].parent) {
+        if (t->ranges[r - 1].end_ns < s->k->at_ns)
+            continue;
+        range_of[w->n_ranges] = r;
+        w->range[w->n_ranges++] = t->ranges[r - 1].text;
+    }
+}
+
+/* What Kineto calls float is TF32 where the kernel says so ("tf32", or the s1688 tensor-core
+ * instruction in names of CUTLASS; recalled). */
+static const char *dtype_of(const struct dt_kimport *k, const struct dt_khit *hit,
+                            const struct dt_ktrace_what *w)
+{
+    if (hit->dtype)
+        return hit->dtype;
+    if (hit->family >= DT_OP_ALL_REDUCE && hit->family <= DT_OP_SEND_RECV)
+        return "any";
+    if (!w->inputs || !w->inputs->dtype[0])
+        return k->dtype;
+    if (strcmp(w->inputs->dtype, "fp32") == 0 &&
+        (strstr(w->kernel, "tf32") || strstr(w->kernel, "s1688gemm")))
+        return "tf32";
+    return w->inputs->dtype;
+}
+
+static enum dt_status push(struct dt_kimport *k, const struct observation *o, struct dt_error *err)
+{
+    if (dt_grow((void **)&k->obs, &k->cap_obs, k->n_obs + 1, sizeof(*o)))
+        return dt_error_nomem(err, "kernels of a trace");
+    k->obs[k->n_obs++] = *o;
+    return DT_OK;
+}
+
+static enum dt_status map_kernel(struct dt_kimport *k, const struct sorted *s,
+                                 const struct dt_khit *hit, const struct dt_ktrace_what *w,
+                                 const size_t *range_of, int source, struct dt_error *err)
+{
+    struct observation o = {.source = source,
+                            .family = (int)hit->family,
+                            .phase = (int)hit->phase,
+                            .ns = (double)s->k->duration_ns};
+
+    snprintf(o.dtype, sizeof(o.dtype), "%s", dtype_of(k, hit, w));
+    memcpy(o.d, hit->d, sizeof(o.d));
+    if (hit->sum)
+        o.instance = hit->range >= 0 ? range_of[hit->range] : s->k->op ? s->k->op : s->k->range;
+    return push(k, &o, err);
+}
+
+static enum dt_status unmapped(struct dt_kimport *k, const struct sorted *s, struct dt_error *err)
+{
+    struct dt_kimport_name *n = k->n_names ? &k->names[k->n_names - 1] : NULL;
+
+    if (!n || strcmp(n->name, s->k->name) != 0) { /* kernels come sorted by name */
+        const char *name = dt_arena_strdup(&k->arena, s->k->name);
+
+        if (!name || dt_grow((void **)&k->names, &k->cap_names, k->n_names + 1, sizeof(*n)))
+            return dt_error_nomem(err, "names of kernels");
+        n = &k->names[k->n_names++];
+        *n = (struct dt_kimport_name){.name = name};
+    }
+    n->kernels++;
+    n->ns += (double)s->k->duration_ns;
+    return DT_OK;
+}
+
+static enum dt_status apply(struct dt_kimport *k, const struct dt_ktrace *t,
+                            const struct sorted *sorted, const struct dt_krules *rules, bool *may,
+                            int source, struct dt_error *err, struct dt_kimport_sums *sum)
+{
+    for (size_t i = 0; i < t->n_kernels; i++) {
+        const struct sorted *s = &sorted[i];
+        double ns = (double)s->k->duration_ns;
+        size_t range_of[DT_KTRACE_DEPTH];
+        struct dt_ktrace_what w;
+        struct dt_khit hit;
+
+        if (i == 0 || text_order(s->k->name, s[-1].k->name) || text_order(s->cpu_op, s[-1].cpu_op))
+            dt_krules_select(rules, s->k->name, s->cpu_op, may);
+        what_of(t, s, &w, range_of);
+        sum->kernels++;
+        sum->ns += ns;
+        if (!dt_krules_match(rules, may, &w, &hit) || hit.unmapped ||
+            (!hit.ignore && s->k->duration_ns == 0)) {
+            DT_TRY(unmapped(k, s, err)); /* no time is no observation either */
+            sum->unmapped++;
+            sum->unmapped_ns += ns;
+        } else if (hit.ignore) {
+            sum->ignored++;
+            sum->ignored_ns += ns;
+        } else {
+            DT_TRY(map_kernel(k, s, &hit, &w, range_of, source, err));
+            sum->mapped++;
+            sum->mapped_ns += ns;
+        }
+    }
+    return DT_OK;
+}
+
+static int op_order(const struct observation *a, const struct observation *b)
+{
+    int c;
+
+    ORDER(a->source, b->source);
+    ORDER(a->family, b->family);
+    ORDER(a->phase, b->phase);
+    c = strcmp(a->dtype, b->dtype);
+    if (c)
+        return c;
+    for (int i = 0; i < 6; i++)
+        ORDER(a->d[i], b->d[i]);
+    return 0;
+}
+
+static int by_instance(const void *x, const void *y)
+{
+    const struct observation *a = x, *b = y;
+    int c = op_order(a, b);
+
+    if (c)
+        return c;
+    ORDER(a->instance, b->instance);
+    ORDER(a->ns, b->ns);
+    return 0;
+}
+
+static int by_time(const void *x, const void *y)
+{
+    const struct observation *a = x, *b = y;
+    int c = op_order(a, b);
+
+    if (c)
+        return c;
+    ORDER(a->ns, b->ns);
+    return 0;
+}
+
+/* The observations of one trace, from the first-th on: instances count within it. */
+static void sum_instances(struct dt_kimport *k, size_t first)
+{
+    size_t w = first;
+
+    if (k->n_obs - first > 1)
+        qsort(k->obs + first, k->n_obs - first, sizeof(*k->obs), by_instance);
+    for (size_t i = first; i < k->n_obs; i++) {
+        struct observation *o = &k->obs[i];
+
+        if (w > first && o->instance && k->obs[w - 1].instance == o->instance &&
+            op_order(&k->obs[w - 1], o) == 0)
+            k->obs[w - 1].ns += o->ns;
+        else
+            k->obs[w++] = *o;
+    }
+    k->n_obs = w;
+}
+
+enum dt_status dt_kimport_trace(struct dt_kimport *k, struct dt_ktrace *t,
+                                const struct dt_krules *rules, int source, struct dt_error *err,
+                                struct dt_kimport_sums *sums)
+{
+    struct dt_kimport_sums s = *sums;
+    size_t first = k->n_obs;
+    struct sorted *sorted;
+    enum dt_status st;
+    bool *may;
+
+    DT_TRY(dt_ktrace_attach(t, err));
+    sorted = dt_calloc(t->n_kernels + 1, sizeof(*sorted));
+    may = dt_calloc(dt_krules_count(rules), sizeof(*may));
+    if (!sorted || !may) {
+        st = dt_error_nomem(err, "kernels of a trace");
+    } else {
+        for (size_t i = 0; i < t->n_kernels; i++) {
+            sorted[i].k = &t->kernels[i];
+            sorted[i].cpu_op = t->kernels[i].op ? t->ranges[t->kernels[i].op - 1].text : NULL;
+        }
+        if (t->n_kernels)
+            qsort(sorted, t->n_kernels, sizeof(*sorted), by_names);
+        st = apply(k, t, sorted, rules, may, source, err, &s);
+    }
+    dt_free(sorted);
+    dt_free(may);
+    sum_instances(k, first);
+    s.observations += (int64_t)(k->n_obs - first);
+    if (st == DT_OK)
+        *sums = s;
+    return st;
+}
+
+enum dt_status dt_kimport_observe(struct dt_kimport *k, const struct dt_profile_row *row, double ns,
+                                  struct dt_error *err)
+{
+    struct observation o = {
+        .source = row->source, .family = row->family, .phase = row->phase, .dtype = "any"};
+
+    o.ns = ns;
+    memcpy(o.d, row->d, sizeof(o.d));
+    return push(k, &o, err);
+}
+
+/* ---- unmapped names ---- */
+
+static int by_name(const void *x, const void *y)
+{
+    return strcmp(((const struct dt_kimport_name *)x)->name,
+                  ((const struct dt_kimport_name *)y)->name);
+}
+
+static int by_share(const void *x, const void *y)
+{
+    const struct dt_kimport_name *a = x, *b = y;
+
+    ORDER(b->ns, a->ns);
+    return strcmp(a->name, b->name);
+}
+
+int dt_kimport_top(struct dt_kimport *k, struct dt_kimport_name *top)
+{
+    size_t w = 0, n;
+
+    if (k->n_names)
+        qsort(k->names, k->n_names, sizeof(*k->names), by_name);
+    for (size_t i = 0; i < k->n_names; i++) {
+        if (w > 0 && strcmp(k->names[w - 1].name, k->names[i].name) == 0) {
+            k->names[w - 1].kernels += k->names[i].kernels;
+            k->names[w - 1].ns += k->names[i].ns;
+        } else {
+            k->names[w++] = k->names[i];
+        }
+    }
+    k->n_names = w;
+    if (w)
+        qsort(k->names, w, sizeof(*k->names), by_share);
+    n = w < DT_KIMPORT_TOP ? w : DT_KIMPORT_TOP;
+    if (n)
+        memcpy(top, k->names, n * sizeof(*top));
+    return (int)n;
+}
+
+/* ---- rows ---- */
+
+/* Quantile of sorted times, linear between order statistics. */
+static double quantile(const struct observation *o, size_t n, double q)
+{
+    double at = q * (double)(n - 1), lo = floor(at);
+    double a = o[(size_t)lo].ns, b = o[(size_t)lo + (at > lo)].ns;
+
+    return a + (at - lo) * (b - a);
+}
+
+static enum dt_status add_row(const struct observation *o, size_t n, int device,
+                              struct dt_ptable *add, struct dt_error *err)
+{
+    struct dt_ptable_row row = {.device = device};
+
+    DT_TRY(dt_ptable_dtype(add, o->dtype, err, &row.dtype));
+    row.r.source = o->source;
+    row.r.family = o->family;
+    row.r.phase = o->phase;
+    row.r.kind = DT_ROW_MEASURED;
+    memcpy(row.r.d, o->d, sizeof(row.r.d));
+    row.r.n = (int64_t)n;
+    row.r.median_ns = quantile(o, n, 0.5);
+    row.r.p10_ns = quantile(o, n, 0.1);
+    row.r.p90_ns = quantile(o, n, 0.9);
+    return dt_ptable_add(add, &row, err);
+}
+
+enum dt_status dt_kimport_finish(struct dt_kimport *k, int device, struct dt_error *err,
+                                 struct dt_ptable *t, size_t *rows)
+{
+    struct dt_ptable add = {0};
+    enum dt_status st = DT_OK;
+    size_t n = k->n_obs;
+
+    dt_ptable_share_names(&add, t);
+    if (n)
+        qsort(k->obs, n, sizeof(*k->obs), by_time);
+    for (size_t i = 0, j; i < n && st == DT_OK; i = j) {
+        for (j = i + 1; j < n && op_order(&k->obs[i], &k->obs[j]) == 0; j++)
+            ;
+        st = add_row(&k->obs[i], j - i, device, &add, err);
+    }
+    if (st == DT_OK)
+        st = dt_ptable_merge(t, &add, err);
+    if (st == DT_OK)
+        *rows = add.n_rows;
+    add.n_sources = 0; /* t's */
+    dt_ptable_free(&add);
+    return st;
+}
