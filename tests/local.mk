@@ -138,6 +138,7 @@ TESTS += $(check_PROGRAMS) $(SHELL_TESTS)
 TEST_EXTENSIONS = .sh
 EXTRA_DIST += $(SHELL_TESTS) \
 	tests/bench/peers.sh \
+	tests/bench/ranks.sh \
 	tests/bench/torch_step.py \
 	tests/data/hf \
 	tests/golden \
@@ -258,6 +259,7 @@ tests_bench_bench_step_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_bench_bench_engine_SOURCES = tests/bench/bench_engine.c tests/synth.c tests/synth.h
 bench: all $(BENCHES)
 	@for b in $(BENCHES); do $(AM_TESTS_ENVIRONMENT) ./$$b || exit 1; done
+	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/ranks.sh
 	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/peers.sh
 
 # ---- the tests under valgrind, and line coverage of src/core ----
