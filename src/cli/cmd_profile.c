@@ -12,7 +12,7 @@ const struct dt_option dt_profile_options[] = {
     {"sequences", 0, DT_OPT_INT, "N", "largest microbatch measured (default: the global batch)"},
     {"repeats", 0, DT_OPT_INT, "N", "of each measurement, at least (default 15)"},
     {"seconds", 0, DT_OPT_DOUBLE, "S",
-     "longer for each module and size if time is left (default 1)"},
+     "longer for each size, per module, if time is left (default 1)"},
     {"svg", 0, DT_OPT_STRING, "DIR", "fit: draw the residuals of every curve into this folder"},
     {"rules", 0, DT_OPT_STRING, "FILE", "import: which op a kernel is (default: default)"},
     {"dtype", 0, DT_OPT_STRING, "TYPE",
