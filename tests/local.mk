@@ -27,6 +27,7 @@ check_PROGRAMS += \
 	tests/test_explain \
 	tests/test_infer \
 	tests/test_job \
+	tests/test_kernel_rules \
 	tests/test_kernels_attention \
 	tests/test_kernels_basic \
 	tests/test_kernels_bf16 \
@@ -169,7 +170,10 @@ FUZZ_TARGETS = \
 	tests/fuzz/fuzz_idx \
 	tests/fuzz/fuzz_image \
 	tests/fuzz/fuzz_job \
+	tests/fuzz/fuzz_kineto \
+	tests/fuzz/fuzz_nccl \
 	tests/fuzz/fuzz_plan \
+	tests/fuzz/fuzz_rules \
 	tests/fuzz/fuzz_safetensors \
 	tests/fuzz/fuzz_samples_csv \
 	tests/fuzz/fuzz_tar \
@@ -204,6 +208,12 @@ tests_fuzz_fuzz_hf_SOURCES = tests/fuzz/fuzz_hf.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_hf_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_job_SOURCES = tests/fuzz/fuzz_job.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_job_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_kineto_SOURCES = tests/fuzz/fuzz_kineto.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_kineto_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_nccl_SOURCES = tests/fuzz/fuzz_nccl.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_nccl_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_rules_SOURCES = tests/fuzz/fuzz_rules.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_rules_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_plan_SOURCES = tests/fuzz/fuzz_plan.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_plan_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_safetensors_SOURCES = tests/fuzz/fuzz_safetensors.c $(FUZZ_DRIVER)

@@ -173,7 +173,7 @@ static int write_output(const struct output *o, char *buf, size_t size)
                       o->root ? "-1" : "");
         for (int k = 0; k < 2; k++)
             n += snprintf(buf + n, size - n, " %9.3f %7.2f %7.2f %s", 10 + b / 1000.0 - 2 * k, 0.1,
-                          0.2, k ? "N/A" : "0");
+                          0.2, k ? "N/A" : o->root ? "0" : "2e-07");
         n += snprintf(buf + n, size - n, "\n");
     }
     return n + snprintf(buf + n, size - n, "# Out of bounds values : 0 OK\n");
@@ -237,6 +237,8 @@ START_TEST(damaged_nccl_output_is_refused_with_its_line)
         {"# nGpus 2 all_reduce_perf\nhello world this is a line of text here ok\n",
          "no line of nccl-tests", 2},
         {"# nGpus 2 all_reduce_perf\n1024 256 float sum -1 1 1 1 7 1 1 1 0\n", "wrong results", 2},
+        {"# nGpus 2 all_reduce_perf\n1024 256 float sum 1 1 1 1e+00 1 1 1 0e+00\n",
+         "wrong results", 2},
         {"# nGpus 2 all_reduce_perf\n1024 256 float sum -1 0 1 1 0 1 1 1 0\n", "not above 0", 2},
         {"# Rank 0 on a device 0\n# Rank 1 on a device 1\n# Rank 2 on b device 0\n# "
          "all_reduce_perf\n"

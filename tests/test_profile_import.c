@@ -321,123 +321,6 @@ START_TEST(shipped_rules_know_operators_and_types)
 }
 END_TEST
 
-/* A range "disttrain OP PHASE DIM..." is known for every op and every phase that the cost model
- * asks for. */
-START_TEST(shipped_rules_know_every_annotation)
-{
-    static const int n_dims[] = {
-        [DT_OP_GEMM] = 3,           [DT_OP_ATTN_CAUSAL] = 5, [DT_OP_ATTN_FULL] = 5,
-        [DT_OP_ATTN_CROSS] = 5,     [DT_OP_CONV2D] = 5,      [DT_OP_NORM] = 2,
-        [DT_OP_GROUPNORM] = 2,      [DT_OP_ACT] = 3,         [DT_OP_ADD] = 2,
-        [DT_OP_ROPE] = 2,           [DT_OP_EMBED] = 2,       [DT_OP_XENT] = 2,
-        [DT_OP_ADAMW] = 1,          [DT_OP_ALL_REDUCE] = 3,  [DT_OP_ALL_GATHER] = 3,
-        [DT_OP_REDUCE_SCATTER] = 3, [DT_OP_ALL_TO_ALL] = 3,  [DT_OP_SEND_RECV] = 2};
-    struct dt_krules *rules = shipped_rules();
-    bool *may = dt_calloc(dt_krules_count(rules), sizeof(*may));
-
-    ck_assert(may != NULL);
-    dt_krules_select(rules, "any_kernel", NULL, may);
-    for (int f = 0; f < DT_OP_BLOCK; f++)
-        for (int p = 0; p < DT_PHASE_N; p++) {
-            struct dt_ktrace_what w = {.kernel = "any_kernel", .n_ranges = 1};
-            struct dt_khit hit;
-            char text[256];
-            bool weights = f == DT_OP_GEMM || f == DT_OP_CONV2D || f == DT_OP_NORM ||
-                           f == DT_OP_GROUPNORM || f == DT_OP_EMBED;
-            bool has = p == DT_PHASE_FWD || (p == DT_PHASE_WGRAD && weights) ||
-                       (p == DT_PHASE_DGRAD && f < DT_OP_ADAMW && f != DT_OP_EMBED);
-
-            snprintf(text, sizeof(text), "disttrain %s %s", dt_op_family_names[f],
-                     dt_ptable_phase_names[p]);
-            for (int i = 0; i < n_dims[f]; i++)
-                snprintf(text + strlen(text), sizeof(text) - strlen(text), " %d",
-                         f == DT_OP_ACT && i == 2 ? 1 : i + 11);
-            w.range[0] = text;
-            ck_assert_msg(dt_krules_match(rules, may, &w, &hit) == has, "%s", text);
-            if (!has)
-                continue;
-            ck_assert_int_eq((int)hit.family, f);
-            ck_assert_int_eq((int)hit.phase, p);
-            ck_assert(hit.sum);
-            for (int i = 0; i < n_dims[f]; i++)
-                ck_assert_int_eq(hit.d[i], f == DT_OP_ACT && i == 2 ? 1 : i + 11);
-        }
-    dt_free(may);
-    dt_krules_free(rules);
-}
-END_TEST
-
-START_TEST(bad_rules_are_refused_where_they_stand)
-{
-    static const struct {
-        const char *text, *says;
-        int line;
-    } cases[] = {
-        {"rule: []", "unknown", 1},
-        {"rules: []", "1 to 1000", 1},
-        {"rules:\n  - {op: gemm, dims: [1, 2, 3]}", "needs kernel:", 2},
-        {"rules:\n  - {kernel: x}", "op", 2},
-        {"rules:\n  - {kernel: x, op: gem, dims: [1, 2, 3]}", "gemm", 2},
-        {"rules:\n  - {kernel: x, op: block, dims: [1, 2]}", "op", 2},
-        {"rules:\n  - {kernel: x, op: gemm, dims: [1, 2]}", "list of 3", 2},
-        {"rules:\n  - {kernel: x, op: gemm, dims: [1, 2, $1]}", "0 captures", 2},
-        {"rules:\n  - {kernel: '(x)', op: gemm, dims: [1, 2, $2]}", "1 capture", 2},
-        {"rules:\n  - {kernel: x, op: gemm, dims: [1, 2, width]}", "a dim is", 2},
-        {"rules:\n  - {kernel: x, op: gemm, dims: [1, 2, 3*]}", "a dim is", 2},
-        {"rules:\n  - {kernel: x, op: gemm, dims: [1, 2, input9.1]}", "a dim is", 2},
-        {"rules:\n  - {kernel: '(', op: gemm, dims: [1, 2, 3]}", "regular expression", 2},
-        {"rules:\n  - {kernel: 'a{9}', op: gemm, dims: [1, 2, 3]}", "counts", 2},
-        {"rules:\n  - {kernel: '(a)\\1', op: gemm, dims: [1, 2, 3]}", "back-references", 2},
-        {"rules:\n  - {kernel: x, ignore: true, op: gemm, dims: [1, 2, 3]}", "one of", 2},
-        {"rules:\n  - {kernel: x, ignore: true, unmapped: true}", "one of", 2},
-        {"rules:\n  - {kernel: x, op: gemm, dims: [1, 2, 3],\n     equal: [1]}", "pairs", 3},
-        {"rules:\n  - {kernel: x, op: gemm, dims: [1, 2, 3], phase: back}", "dgrad", 2},
-        {"rules:\n  - {kernel: x, op: gemm, dims: [1, 2, 3], kernal: x}", "kernel", 2},
-    };
-
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct dt_krules *r;
-
-        ck_assert_int_eq(dt_krules_parse("r.yaml", cases[i].text, strlen(cases[i].text), &err, &r),
-                         DT_ERR_INPUT);
-        ck_assert_msg(strstr(err.message, cases[i].says), "case %zu: %s", i, err.message);
-        ck_assert_msg(err.line == cases[i].line, "case %zu: line %d: %s", i, err.line, err.message);
-    }
-}
-END_TEST
-
-START_TEST(ranges_are_tried_from_the_inside)
-{
-    struct dt_krules *rules = rules_of("rules:\n"
-                                       "  - {nvtx: '^b ([0-9]+)$', op: adamw, dims: [$1]}\n"
-                                       "  - {nvtx: '^c', kernel: k, op: adamw, dims: [2*3]}\n"
-                                       "  - {kernel: '^big_([0-9]+)$', op: adamw, dims: [$1]}\n");
-    bool may[3];
-    struct dt_ktrace_what w = {.kernel = "k", .n_ranges = 3, .range = {"b x", "b 7", "b 8"}};
-    struct dt_khit hit;
-
-    dt_krules_select(rules, "k", NULL, may);
-    ck_assert(dt_krules_match(rules, may, &w, &hit));
-    ck_assert_int_eq(hit.d[0], 7);
-    ck_assert_int_eq(hit.range, 1);
-    ck_assert(hit.sum); /* the range as a whole */
-    w.range[1] = w.range[2] = "cc";
-    ck_assert(dt_krules_match(rules, may, &w, &hit));
-    ck_assert_int_eq(hit.d[0], 6);
-    ck_assert(!hit.sum); /* single kernels of a range */
-    w.n_ranges = 0;
-    ck_assert(!dt_krules_match(rules, may, &w, &hit));
-    w.kernel = "big_999999999999999999999999"; /* more than a dim can be */
-    dt_krules_select(rules, w.kernel, NULL, may);
-    ck_assert(!dt_krules_match(rules, may, &w, &hit));
-    w.kernel = "big_0"; /* no such op */
-    ck_assert(!dt_krules_match(rules, may, &w, &hit));
-    w.kernel = "big_42";
-    ck_assert(dt_krules_match(rules, may, &w, &hit));
-    dt_krules_free(rules);
-}
-END_TEST
-
 static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -637,9 +520,6 @@ static Suite *suite(void)
     tcase_add_test(c, every_version_of_nsys_gives_the_same_rows);
     tcase_add_test(c, kineto_links_kernels_to_shapes);
     tcase_add_test(c, shipped_rules_know_operators_and_types);
-    tcase_add_test(c, shipped_rules_know_every_annotation);
-    tcase_add_test(c, bad_rules_are_refused_where_they_stand);
-    tcase_add_test(c, ranges_are_tried_from_the_inside);
     tcase_add_test(c, random_traces_agree_with_a_plain_search);
     tcase_add_test(c, bad_kineto_is_refused_where_it_stands);
     tcase_add_test(c, damaged_exports_are_refused);

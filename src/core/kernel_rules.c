@@ -73,11 +73,34 @@ static int family_dims(int family)
     }
 }
 
+/* Past a bracket expression that begins at p, where ] may be the first character and [:alpha:] hold
+ * one; to the end of the text if it has no end. */
+static const char *skip_bracket(const char *p)
+{
+    p += p[1] == '^' ? 2 : 1;
+    p += *p == ']';
+    while (*p && *p != ']') {
+        if (*p == '[' && p[1] && strchr(":.=", p[1])) {
+            const char kind = p[1];
+
+            for (p += 2; *p && !(*p == kind && p[1] == ']'); p++)
+                ;
+            p += *p != '\0';
+        }
+        p += *p != '\0';
+    }
+    return p;
+}
+
 /* Intervals and back-references are what makes POSIX matchers take exponential space or time. */
 static bool pattern_safe(const char *p)
 {
     for (; *p; p++) {
-        if (*p == '\\' && p[1]) {
+        if (*p == '[') {
+            p = skip_bracket(p);
+            if (!*p)
+                break;
+        } else if (*p == '\\' && p[1]) {
             p++;
             if (isdigit((unsigned char)*p))
                 return false;
