@@ -15,7 +15,7 @@
 
 enum {
     HEAD_BYTES = 4096,            /* that a file's kind is told by */
-    JSON_LIMIT_BYTES = 64 << 20,  /* of core/doc.h */
+    JSON_LIMIT_BYTES = 512 << 20, /* it is held in memory */
     TEXT_LIMIT_BYTES = 256 << 20, /* tables, as in disttrain db import */
 };
 

@@ -327,21 +327,181 @@ static void read_device(struct reading *rd, struct dt_node root)
         dt_ktrace_set_device(rd->t, text_of(dt_seq_at(list, 0), "name"));
 }
 
-static enum dt_status read_events(struct reading *rd, struct dt_node root)
-{
-    struct dt_node list = dt_node_is_map(root) ? dt_map_get(root, "traceEvents") : root;
+/* ---- the list of events, piece by piece: whole, it is more than a document may hold ---- */
 
-    if (!dt_node_is_seq(list))
-        return dt_node_error(root, rd->err,
-                             "no list traceEvents: not a Kineto trace (torch.profiler, "
-                             "export_chrome_trace)");
-    for (size_t i = 0; i < dt_seq_size(list); i++)
-        DT_TRY(read_event(rd, dt_seq_at(list, i)));
+#define PIECE_BYTES ((size_t)1 << 20)
+
+struct scan { /* over JSON text */
+    const char *name, *text;
+    size_t len, at;
+    int line;
+    size_t line_start;
+};
+
+static void step(struct scan *s)
+{
+    if (s->text[s->at++] == '\n') {
+        s->line++;
+        s->line_start = s->at;
+    }
+}
+
+/* Past a string that begins here; to the end of the text if it has no end. */
+static void skip_string(struct scan *s)
+{
+    for (step(s); s->at < s->len && s->text[s->at] != '"'; step(s))
+        if (s->text[s->at] == '\\' && s->at + 1 < s->len)
+            step(s);
+    if (s->at < s->len)
+        step(s);
+}
+
+static void skip_space(struct scan *s)
+{
+    while (s->at < s->len && strchr(" \t\r\n", s->text[s->at]) && s->text[s->at])
+        step(s);
+}
+
+/* To the [ of the events: that of the whole text, or of the root's key traceEvents. */
+static bool find_events(struct scan *s)
+{
+    static const char key[] = "\"traceEvents\"";
+    int depth = 0;
+
+    for (skip_space(s); s->at < s->len;) {
+        char c = s->text[s->at];
+        size_t from = s->at;
+
+        if (c == '[' && depth == 0)
+            return true;
+        if (c != '"') {
+            depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+            step(s);
+            continue;
+        }
+        skip_string(s);
+        if (depth != 1 || s->at - from != sizeof(key) - 1 ||
+            memcmp(s->text + from, key, sizeof(key) - 1) != 0)
+            continue;
+        skip_space(s);
+        if (s->at < s->len && s->text[s->at] == ':') {
+            step(s);
+            skip_space(s);
+            return s->at < s->len && s->text[s->at] == '[';
+        }
+    }
+    return false;
+}
+
+/* An error's place in a piece that begins at `from` is that in the file. */
+static enum dt_status moved(struct dt_error *err, const struct scan *from, enum dt_status st)
+{
+    if (st != DT_OK && err && err->line > 0) {
+        if (err->line == 1)
+            err->col += (int)(from->at - from->line_start);
+        err->line += from->line;
+    }
+    return st;
+}
+
+/* The events between from->at, a [ or comma, and `end`, a comma, ] or the end of the text. */
+static enum dt_status read_piece(struct reading *rd, const struct scan *from, size_t end)
+{
+    size_t n = end - from->at;
+    char *text = dt_malloc(n + 2);
+    struct dt_doc *doc;
+    enum dt_status st;
+
+    if (!text)
+        return dt_error_nomem(rd->err, "a piece of a trace");
+    memcpy(text, from->text + from->at, n);
+    text[0] = '[';
+    if (end < from->len)
+        text[n++] = ']';
+    st = moved(rd->err, from, dt_doc_parse(from->name, text, n, rd->err, &doc));
+    dt_free(text);
+    if (st != DT_OK)
+        return st;
+    for (size_t i = 0; i < dt_seq_size(dt_doc_root(doc)) && st == DT_OK; i++)
+        st = moved(rd->err, from, read_event(rd, dt_seq_at(dt_doc_root(doc), i)));
+    dt_doc_free(doc);
+    return st;
+}
+
+static enum dt_status read_pieces(struct reading *rd, struct scan *s)
+{
+    struct scan from = *s;
+    int depth = 0;
+
+    for (step(s); s->at < s->len;) {
+        char c = s->text[s->at];
+
+        if (depth == 0 && (c == ']' || (c == ',' && s->at - from.at >= PIECE_BYTES))) {
+            DT_TRY(read_piece(rd, &from, s->at));
+            if (c == ']')
+                return DT_OK;
+            from = *s;
+        }
+        if (c == '"') {
+            skip_string(s);
+            continue;
+        }
+        depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+        step(s);
+    }
+    DT_TRY(read_piece(rd, &from, s->len)); /* says where the text breaks off */
+    return dt_error_at(rd->err, DT_ERR_INPUT, s->name, s->line + 1, 0,
+                       "the list of events has no end");
+}
+
+/* What is around the events. */
+static enum dt_status read_rest(struct reading *rd, const struct scan *open, const struct scan *end)
+{
+    size_t head = open->at + 1, tail = end->len - end->at;
+    char *text = dt_malloc(head + tail + 1);
+    struct dt_doc *doc;
+    enum dt_status st;
+
+    if (!text)
+        return dt_error_nomem(rd->err, "a piece of a trace");
+    memcpy(text, open->text, head);
+    memcpy(text + head, end->text + end->at, tail);
+    st = dt_doc_parse(open->name, text, head + tail, rd->err, &doc);
+    dt_free(text);
+    if (st != DT_OK) {
+        if (rd->err && rd->err->line > open->line + 1)
+            rd->err->line += end->line - open->line;
+        return st;
+    }
+    read_device(rd, dt_doc_root(doc));
+    dt_doc_free(doc);
+    return DT_OK;
+}
+
+static enum dt_status no_events(struct reading *rd, const char *name, const char *text, size_t len)
+{
+    struct dt_doc *doc;
+
+    DT_TRY(dt_doc_parse(name, text, len, rd->err, &doc)); /* no JSON at all: where it breaks off */
+    dt_doc_free(doc);
+    return dt_error_at(rd->err, DT_ERR_INPUT, name, 1, 1,
+                       "no list traceEvents: not a Kineto trace (torch.profiler, "
+                       "export_chrome_trace)");
+}
+
+static enum dt_status read_all(struct reading *rd, const char *name, const char *text, size_t len)
+{
+    struct scan s = {.name = name, .text = text, .len = len}, open;
+
+    if (!find_events(&s))
+        return no_events(rd, name, text, len);
+    open = s;
+    DT_TRY(read_pieces(rd, &s));
+    DT_TRY(read_rest(rd, &open, &s));
     if (rd->t->n_kernels == 0)
-        return dt_node_error(list, rd->err,
-                             "the trace holds no kernel (was ProfilerActivity.CUDA on?)");
+        return dt_error_at(rd->err, DT_ERR_INPUT, name, open.line + 1, 0,
+                           "the trace holds no kernel (was ProfilerActivity.CUDA on?)");
     join(rd);
-    read_device(rd, root);
     return DT_OK;
 }
 
@@ -350,12 +510,8 @@ enum dt_status dt_ktrace_parse_kineto(const char *name, const char *text, size_t
 {
     struct dt_ktrace t = {0};
     struct reading rd = {.t = &t, .err = err};
-    struct dt_doc *doc;
-    enum dt_status st;
+    enum dt_status st = read_all(&rd, name, text, len);
 
-    DT_TRY(dt_doc_parse(name, text, len, err, &doc));
-    st = read_events(&rd, dt_doc_root(doc));
-    dt_doc_free(doc);
     dt_free(rd.ops.at);
     dt_free(rd.calls.at);
     dt_free(rd.pending);
