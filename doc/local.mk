@@ -9,6 +9,7 @@ dist_doc_DATA += \
 	doc/executor.md \
 	doc/formats.md \
 	doc/kernels.md \
+	doc/loop.md \
 	doc/modules.md \
 	doc/nano-grid.png \
 	doc/performance.md \

@@ -19,6 +19,7 @@ nobase_dist_pkgdata_DATA += \
 	traces/jobs/mllm-nano-local.yaml \
 	traces/jobs/mllm-nano-train.yaml \
 	traces/jobs/mllm-tiny-local.yaml \
+	traces/jobs/mllm-tiny-train.yaml \
 	traces/measured/megatron.csv \
 	traces/models/audioldm-unet.yaml \
 	traces/models/beats.yaml \
