@@ -97,6 +97,34 @@ for from in 1 2 3; do
 done
 expect 0 "" "$DISTTRAIN" eval job.yaml --data two-000000.tar --checkpoint through1
 
+# --- tensor parallelism: slices are joined when they are written and cut when they are read ---
+tp='plan={colocated: true, encoder: {}, llm: {tp: 2}, generator: {}}'
+expect 0 "" ./train 2 $constant "$tp" run.checkpoint.dir=sliced
+cp -r sliced on
+expect 0 '"resumed": true' ./train 1 $constant run.steps=6 "$pp" run.checkpoint.dir=on
+check "from tp 2 to one process" 'near "$(field loss)" "$loss"'
+rm -rf on; cp -r through1 on
+expect 0 '"resumed": true' ./train 2 $constant run.steps=6 "$tp" run.checkpoint.dir=on
+check "from pp 2 to tp 2" 'near "$(field loss)" "$loss"'
+rm -rf on
+
+# --- a full disk: one message, and what was committed before is whole ---
+mkdir disk
+cat >full <<'END'
+#!/bin/sh
+mount -t tmpfs -o size=1500k none disk || exit 77
+"$DISTTRAIN" train --ranks 2 --no-runs job.yaml run.steps=40 'run.checkpoint={dir: disk/ck, interval: 1, keep: 40}' && exit 1
+[ -f disk/ck/latest ] && ! ls -a disk/ck disk/ck/* | grep -q 'share-\|tmp' || { ls -a disk/ck; exit 1; }
+exec "$DISTTRAIN" eval job.yaml --data two-000000.tar --checkpoint disk/ck
+END
+chmod +x full
+if unshare -m mount -t tmpfs none disk 2>/dev/null; then
+    expect 0 "model after [1-9]" unshare -m ./full
+    check "said once" '[ "$(grep -c "No space left on device" err)" -eq 1 ]'
+else
+    echo "a full disk: not tested, as nothing may be mounted here"
+fi
+
 # --- the newest ones are kept ---
 expect 0 "" ./train 2 $constant "$mixed" run.steps=9 'run.checkpoint={dir: few, interval: 1, keep: 3}'
 check "three of nine are there" '[ "$(echo few/step-*)" = "few/step-00000007 few/step-00000008 few/step-00000009" ]'
