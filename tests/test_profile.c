@@ -10,6 +10,7 @@
 #include "test_util.h"
 
 #include <math.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -258,6 +259,19 @@ START_TEST(damage_has_a_place)
         {"\nBEGIN;\nINSERT INTO meta VALUES('a','b');\n", "COMMIT", 3, 1},
         {"\nINSERT INTO source VALUES(1,'s','o','l','d','n');\n\n"
          "INSERT INTO source VALUES(1,'s','o','l','d','n');", "UNIQUE", 3, 1},
+        {"\n" META ROWS "\nINSERT INTO point VALUES\n(1,8,8,8,0,0,0,1,10,9,11),\n"
+         "  (1,8,8,9,0,0,0,1,-10,9,11);", "times must satisfy", 4, 3},
+        /* neither a text nor a comment counts as a row, or as VALUES */
+        {"\n" META "INSERT INTO source(note,name,origin,licence,date,id) VALUES\n"
+         "('(VALUES (','it''s; (','o','l','d',1), -- (1,\n /* ( */ ('n','(','o','l','d',2);"
+         "INSERT INTO series VALUES\n(1,'dev','bf16','gemm','fwd','measured',1),\n"
+         "(3,'dev','bf16','gemm','fwd','measured',2), (2,'d','bf16','gemn','fwd','derived',2);",
+         "did you mean 'gemm'", 5, 45},
+        {"\n" META ROWS "\n\nINSERT INTO series SELECT 2,'d','bf16','gemm','fwd','measured',3;",
+         "source 3 does not exist", 3, 1},
+        {"\n" META ROWS "\nINSERT INTO point VALUES(1,8,8,8,0,0,0,1,10,9,11);\n\n"
+         "INSERT INTO point VALUES(1,8,8,8,0,0,0,1,10,9,11),(9,1,1,1,0,0,0,1,1,1,1);",
+         "series 9", 4, 51},
     };
     int first = 1;
 
@@ -275,6 +289,31 @@ START_TEST(damage_has_a_place)
             ck_assert_int_eq(err.col, bad[i].col);
         dt_free(s);
     }
+}
+END_TEST
+
+/* A row of a database has no line: the message names its table and its number. */
+START_TEST(database_row_has_a_name)
+{
+    char path[] = "/tmp/dt_profileXXXXXX";
+    char *s = with_schema(META ROWS "INSERT INTO point VALUES(1,8,8,8,0,0,0,1,10,9,11),"
+                                    "(1,8,8,9,0,0,0,0,10,9,11);");
+    struct dt_ptable t = {0};
+    sqlite3 *db;
+    int fd = mkstemp(path);
+
+    ck_assert_int_ge(fd, 0);
+    close(fd);
+    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_exec(db, s, NULL, NULL, NULL), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
+    dt_free(s);
+    memset(&err, 0, sizeof err);
+    ck_assert(dt_ptable_read(path, &err, &t) == DT_ERR_INPUT);
+    ck_assert_str_eq(err.file, path);
+    dt_assert_has(err.message, "d0 and n must be at least 1");
+    dt_assert_has(err.message, "row 2 of table point");
+    unlink(path);
 }
 END_TEST
 
@@ -658,6 +697,7 @@ int main(void)
     tcase_add_test(file, database_round_trip);
     tcase_add_test(file, untrusted_sql);
     tcase_add_test(file, damage_has_a_place);
+    tcase_add_test(file, database_row_has_a_name);
     tcase_add_test(file, truncated_and_garbled);
     tcase_add_test(file, allocation_failures);
     tcase_set_timeout(file, 120);

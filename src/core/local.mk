@@ -123,6 +123,8 @@ libdtcore_a_SOURCES = \
 	src/core/profile_schema.h \
 	src/core/profile_table.c \
 	src/core/program.c \
+	src/core/profile_sql.c \
+	src/core/profile_sql.h \
 	src/core/program.h \
 	src/core/program_check.c \
 	src/core/program_check_data.c \
