@@ -42,6 +42,7 @@ check_PROGRAMS += \
 	tests/test_modules_tp \
 	tests/test_network \
 	tests/test_orchestrate \
+	tests/test_outliers \
 	tests/test_placement \
 	tests/test_plan \
 	tests/test_png \
@@ -63,6 +64,7 @@ check_PROGRAMS += \
 tests_test_cores_SOURCES = tests/test_cores.c tests/synth.c tests/synth.h
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
 tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h
+tests_test_outliers_SOURCES = tests/test_outliers.c tests/synth.c tests/synth.h
 tests_test_timeline_SOURCES = tests/test_timeline.c tests/synth.c tests/synth.h
 tests_test_transport_SOURCES = \
 	tests/test_transport.c \

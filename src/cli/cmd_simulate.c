@@ -128,6 +128,17 @@ static enum dt_status write_svg(const char *path, const struct dt_session *s,
     return st;
 }
 
+/* Slow GPUs, where the job has some, as they would stand out in a run. */
+static enum dt_status print_outliers(const struct dt_session *s, const struct dt_sim_result *r,
+                                     struct dt_error *err)
+{
+    struct dt_outliers o;
+
+    DT_TRY(dt_outliers_find(r->program, &r->timeline, err, &o));
+    dt_print_outliers("stands out", r->program, s->job->model, &o, NULL);
+    return DT_OK;
+}
+
 static enum dt_status show(struct dt_cli *cli, const struct dt_session *s,
                            const struct dt_sim_result *r, double wall_s, struct dt_error *err)
 {
@@ -142,6 +153,8 @@ static enum dt_status show(struct dt_cli *cli, const struct dt_session *s,
         puts(json);
     else if (st == DT_OK)
         print_report(s, r, wall_s);
+    if (st == DT_OK && !cli->json && s->job->sim.slow_gpu_fraction > 0)
+        st = print_outliers(s, r, err);
     if (st == DT_OK && !cli->json && dt_cli_flag(cli, "explain"))
         dt_print_explanation(&r->explanation, s->job->model);
     dt_free(json);

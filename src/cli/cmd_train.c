@@ -9,8 +9,10 @@
 #include "cli/table.h"
 #include "core/file.h"
 #include "core/mem.h"
+#include "core/outliers.h"
 #include "core/runs.h"
 #include "exec/clock.h"
+#include "exec/placement.h"
 #include "exec/train.h"
 
 #include <signal.h>
@@ -71,8 +73,36 @@ static void on_step(void *ctx, const struct dt_train_step *s)
 
 /* ---- results ---- */
 
+/* What stands out in the last iteration, and whose lanes are whose. */
+struct findings {
+    struct dt_outliers o;
+    int *rank; /* [n_lanes], of a lane's first member */
+};
+
+static enum dt_status find_outliers(const struct dt_train_summary *s, struct dt_error *err,
+                                    struct findings *f)
+{
+    struct dt_placement place;
+
+    *f = (struct findings){0};
+    if (!s->program)
+        return DT_OK;
+    DT_TRY(dt_outliers_find(s->program, &s->timeline, err, &f->o));
+    f->rank = dt_malloc((size_t)s->program->n_lanes * sizeof(*f->rank));
+    if (!f->rank)
+        return dt_error_nomem(err, "lanes");
+    DT_TRY(dt_placement_init(&place, s->program->plan, s->ranks, err));
+    for (int i = 0; i < s->program->n_lanes; i++) {
+        const struct dt_lane *l = &s->program->lanes[i];
+
+        f->rank[i] = dt_placement_rank(&place, l->module, l->replica, l->stage, 0);
+    }
+    dt_placement_free(&place);
+    return DT_OK;
+}
+
 static enum dt_status summary_json(const struct dt_setup *setup, const struct dt_train_summary *s,
-                                   struct dt_error *err, char **out)
+                                   const struct findings *f, struct dt_error *err, char **out)
 {
     const struct dt_train_step *last = &s->last;
     struct dt_json j;
@@ -109,6 +139,8 @@ static enum dt_status summary_json(const struct dt_setup *setup, const struct dt
         dt_json_end_object(&j);
     }
     dt_json_end_array(&j);
+    dt_json_key(&j, "stand_out");
+    dt_json_outliers(&j, s->program, setup->job->model, &f->o, f->rank);
     dt_json_kv_double(&j, "train_s", s->train_s);
     dt_json_kv_int(&j, "tokens", s->tokens);
     dt_json_kv_int(&j, "samples", s->samples);
@@ -126,7 +158,8 @@ static enum dt_status summary_json(const struct dt_setup *setup, const struct dt
     return dt_json_finish(&j, err, out);
 }
 
-static void print_summary(const struct dt_setup *setup, const struct dt_train_summary *s)
+static void print_summary(const struct dt_setup *setup, const struct dt_train_summary *s,
+                          const struct findings *f)
 {
     const struct dt_train_step *last = &s->last;
     char a[32], b[32], name[32];
@@ -163,6 +196,7 @@ static void print_summary(const struct dt_setup *setup, const struct dt_train_su
                dt_format_bytes((double)s->memory[r].allocated_bytes, a, sizeof a),
                dt_format_bytes((double)s->memory[r].predicted_bytes, b, sizeof b));
     }
+    dt_print_outliers("last step", s->program, setup->job->model, &f->o, f->rank);
     if (dt_data_bad_total(&s->data) > 0)
         printf("bad data         %10lld samples passed over\n",
                (long long)dt_data_bad_total(&s->data));
@@ -213,6 +247,7 @@ static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *set
                                  .on_step = on_step,
                                  .ctx = &drawn};
     struct dt_train_summary s;
+    struct findings f = {0};
     char started[32], *report = NULL;
     enum dt_status st;
 
@@ -223,36 +258,31 @@ static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *set
         fputc('\n', stderr);
     DT_TRY(st);
     if (first)
-        st = summary_json(setup, &s, err, &report);
+        st = find_outliers(&s, err, &f);
+    if (st == DT_OK && first)
+        st = summary_json(setup, &s, &f, err, &report);
     if (st == DT_OK && first)
         st = keep_run(cli, setup, &s, started, report, err);
     if (st == DT_OK && first && cli->json)
         printf("%s\n", report);
     else if (st == DT_OK && first)
-        print_summary(setup, &s);
+        print_summary(setup, &s, &f);
+    dt_free(f.rank);
     dt_free(report);
     dt_train_summary_free(&s);
     return st;
 }
 
-/* Names and sizes of the shards. */
+/* What the job names, as this rank sees it. */
 static enum dt_status agree_on_data(const struct dt_setup *setup, struct dt_world *world,
                                     struct dt_error *err)
 {
-    struct dt_world_fact fact = {.what = "data"};
-    char digest[40] = "", line[128];
-    struct stat file;
+    char data[40], model[40];
+    struct dt_world_fact facts[] = {{"data", data}, {"model and tokenizer", model}};
 
-    for (int i = 0; i < setup->n_shards; i++) {
-        const char *slash = strrchr(setup->shards[i], '/');
-        long long bytes = stat(setup->shards[i], &file) == 0 ? (long long)file.st_size : -1;
-
-        snprintf(line, sizeof line, "%s %.60s %lld", digest, slash ? slash + 1 : setup->shards[i],
-                 bytes);
-        dt_checkpoint_digest(line, strlen(line), digest, sizeof digest);
-    }
-    fact.value = digest;
-    return dt_world_agree(world, &fact, 1, err);
+    DT_TRY(dt_setup_data_digest(setup, err, data, sizeof data));
+    dt_setup_digest(setup, model, sizeof model);
+    return dt_world_agree(world, facts, 2, err);
 }
 
 static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *job,

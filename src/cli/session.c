@@ -107,12 +107,18 @@ enum dt_status dt_session_simulate(struct dt_session *s, const char *label, stru
 enum dt_status dt_session_report_json(const struct dt_session *s, const struct dt_sim_result *r,
                                       bool explain, double wall_s, struct dt_error *err, char **out)
 {
+    struct dt_outliers o;
     struct dt_json j;
     dt_json_init(&j, true);
     dt_json_begin_object(&j);
     dt_json_report(&j, s, &s->search.plans[0], r);
     if (explain)
         dt_json_explanation(&j, &r->explanation, s->job->model);
+    if (s->job->sim.slow_gpu_fraction > 0) {
+        DT_TRY(dt_outliers_find(r->program, &r->timeline, err, &o));
+        dt_json_key(&j, "stand_out");
+        dt_json_outliers(&j, r->program, s->job->model, &o, NULL);
+    }
     dt_json_kv_double(&j, "wall_s", wall_s);
     dt_json_end_object(&j);
     return dt_json_finish(&j, err, out);

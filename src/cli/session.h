@@ -8,6 +8,7 @@
 #include "cli/cli.h"
 #include "core/job.h"
 #include "core/json.h"
+#include "core/outliers.h"
 #include "sim/simulate.h"
 
 struct dt_session {
@@ -52,6 +53,12 @@ void dt_print_assumed(const struct dt_model *m);
 void dt_print_explanation(const struct dt_explanation *e, const struct dt_model *m);
 void dt_json_explanation(struct dt_json *j, const struct dt_explanation *e,
                          const struct dt_model *m);
+/* What stands out in a run: lines under one heading, if there are any; an array.  `rank` of each
+ * lane, NULL = not told. */
+void dt_print_outliers(const char *heading, const struct dt_program *p, const struct dt_model *m,
+                       const struct dt_outliers *o, const int *rank);
+void dt_json_outliers(struct dt_json *j, const struct dt_program *p, const struct dt_model *m,
+                      const struct dt_outliers *o, const int *rank);
 /* Prints finished JSON on stdout and frees it. */
 enum dt_status dt_json_emit(struct dt_json *j, struct dt_error *err);
 

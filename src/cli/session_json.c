@@ -67,6 +67,54 @@ void dt_json_report(struct dt_json *j, const struct dt_session *s, const struct 
     dt_json_kv_int(j, "seed", (int64_t)s->job->sim.seed);
 }
 
+/* ---- what stands out ---- */
+
+static const struct dt_outlier *outlier(const struct dt_outliers *o, int i)
+{
+    return i < o->n_lanes ? &o->lane[i] : &o->op[i - o->n_lanes];
+}
+
+void dt_print_outliers(const char *heading, const struct dt_program *p, const struct dt_model *m,
+                       const struct dt_outliers *o, const int *rank)
+{
+    for (int i = 0; i < o->n_lanes + o->n_ops; i++) {
+        const struct dt_outlier *x = outlier(o, i);
+        char place[32], text[256];
+
+        if (rank)
+            snprintf(place, sizeof place, "rank %d", rank[x->lane]);
+        dt_outlier_text(p, m, x, rank ? place : NULL, text, sizeof text);
+        printf("%-16s %s\n", i == 0 ? heading : "", text);
+    }
+}
+
+void dt_json_outliers(struct dt_json *j, const struct dt_program *p, const struct dt_model *m,
+                      const struct dt_outliers *o, const int *rank)
+{
+    dt_json_begin_array(j);
+    for (int i = 0; i < o->n_lanes + o->n_ops; i++) {
+        const struct dt_outlier *x = outlier(o, i);
+        const struct dt_lane *l = &p->lanes[x->lane];
+        const struct dt_op *op = x->op == DT_NONE ? NULL : &p->ops[x->op];
+
+        dt_json_begin_object(j);
+        dt_json_kv_string(j, "module", m->modules[l->module].name);
+        dt_json_kv_int(j, "replica", l->replica);
+        dt_json_kv_int(j, "stage", l->stage);
+        if (rank)
+            dt_json_kv_int(j, "rank", rank[x->lane]);
+        dt_json_kv_string(j, "op", op ? dt_op_kind_names[op->kind] : NULL);
+        if (op) {
+            dt_json_kv_int(j, "chunk", op->chunk);
+            dt_json_kv_int(j, "microbatch", op->mb);
+        }
+        dt_json_kv_double(j, "took_s", x->ns * 1e-9);
+        dt_json_kv_double(j, "usual_s", x->usual * 1e-9);
+        dt_json_end_object(j);
+    }
+    dt_json_end_array(j);
+}
+
 enum dt_status dt_json_emit(struct dt_json *j, struct dt_error *err)
 {
     char *text;

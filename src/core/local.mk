@@ -94,6 +94,8 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate_search.c \
 	src/core/orchestrate_search.h \
 	src/core/orchestrate_table.c \
+	src/core/outliers.c \
+	src/core/outliers.h \
 	src/core/plan.c \
 	src/core/plan.h \
 	src/core/plan_json.c \
