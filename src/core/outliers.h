@@ -4,8 +4,8 @@
  *
  * Times are compared per token of their microbatches, as samples differ in size.
  *
- * A straggler is a lane whose median pass (forward, backward, weight gradient), as a multiple of the
- * median of its like, is over 1.08 times that of the other replicas of its module and stage (at
+ * A straggler is a lane whose median pass (forward, backward, weight gradient), as a multiple of
+ * the median of its like, is over 1.08 times that of the other replicas of its module and stage (at
  * least one other), and beyond it by 6 normalised median absolute deviations (MAD x 1.4826, for
  * normal noise a standard deviation).
  *
