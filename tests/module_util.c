@@ -284,8 +284,8 @@ void mu_open_heads(struct mu *u, enum mu_kind kind, uint64_t seed, int heads, in
             int n = 3 * u->sizes[i][0] * u->sizes[i][1];
 
             for (int k = 0; k < n; k++)
-                noise[at++] =
-                    (double)(float)dt_rng_normal_at(u->seed, (uint64_t)(500 + i), (uint64_t)k);
+                noise[at++] = (double)(float)dt_rng_normal_at(u->seed, (uint64_t)(MU_STREAM + i),
+                                                              (uint64_t)k);
         }
         u->gen.noise = noise;
     }
@@ -378,6 +378,8 @@ static void fill_batch(struct exec *e)
         b->host.alpha[i] = (float)u->gen.alpha[i];
         b->host.sigma[i] = (float)u->gen.sigma[i];
     }
+    for (int64_t i = 0; i < b->n_seq; i++)
+        b->noise_stream[i] = (uint64_t)(MU_STREAM + i);
     dt_assert_ok(dt_batch_upload(e->q, b, &err), err);
 }
 
@@ -462,6 +464,7 @@ static void make_stages(struct exec *e)
                                      .upstream_trained = above,
                                      .split_backward = run->split_backward,
                                      .max = u->max,
+                                     .dropout = run->dropout,
                                      .tp = e->transport ? &e->tp : NULL};
         struct dt_run *r = &e->r[i];
 

@@ -65,7 +65,8 @@ struct mu_run {
     int freeze_from, freeze_to; /* blocks frozen if `frozen` */
     bool upstream;              /* ask for the gradient of the flow in */
     int microbatches;           /* the same one several times; 0 = 1 */
-    int tp;                     /* members, threads of this process; 0 = 1 */
+    float dropout;
+    int tp; /* members, threads of this process; 0 = 1 */
 };
 
 struct mu_result {
@@ -83,6 +84,8 @@ void mu_open(struct mu *u, enum mu_kind kind, uint64_t seed);
 /* With other numbers of heads (of a U-Net: on both levels). */
 void mu_open_heads(struct mu *u, enum mu_kind kind, uint64_t seed, int heads, int kv_heads);
 void mu_close(struct mu *u);
+/* Stream of document or image 0; the others follow. */
+enum { MU_STREAM = 500 };
 /* Objective in double precision, with the tensors and `in` as they are now. */
 double mu_reference(struct mu *u);
 /* The same on the device; gradients too.  Results live in u's arena.  With members: their slices

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "ref_modules.h"
 
+#include "core/rng.h"
+#include "exec/modules/module.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -173,6 +176,38 @@ static void rotate(int rows, int heads, int dim, double theta, const int *pos, d
 
 /* ---- transformer layers ---- */
 
+/* In place: element k of a document's row p is number p * width + k of its mask. */
+static double *drop(struct ref_module *r, const struct dt_block *b, int which, int rows,
+                    const int *doc, double *x)
+{
+    double p = (double)(float)r->dropout;
+    char name[160];
+    uint64_t key, stream = r->first_stream;
+    int row = 0;
+
+    if (p <= 0)
+        return x;
+    snprintf(name, sizeof(name), "%s/dropout/%d/%d", r->m->name, (int)(b - r->m->blocks), which);
+    key = r->seed ^ dt_name_hash(name);
+    for (int i = 0; i < rows; i++) {
+        bool same = i > 0 && doc[i] == doc[i - 1];
+
+        row = same ? row + 1 : 0;
+        stream += i > 0 && !same;
+        for (int k = 0; k < b->hidden; k++) {
+            uint64_t at = (uint64_t)row * (uint64_t)b->hidden + (uint64_t)k;
+            const uint32_t ctr[4] = {(uint32_t)(at / 4), (uint32_t)(at / 4 >> 32), (uint32_t)stream,
+                                     (uint32_t)(stream >> 32)};
+            const uint32_t k2[2] = {(uint32_t)key, (uint32_t)(key >> 32)};
+            uint32_t word[4];
+
+            dt_philox4x32(ctr, k2, word);
+            x[i * b->hidden + k] *= word[at % 4] < (uint32_t)ldexp(p, 32) ? 0 : 1 / (1 - p);
+        }
+    }
+    return x;
+}
+
 struct names {
     const char *norm1, *q, *k, *v, *o, *norm2, *up, *gate, *down;
 };
@@ -209,7 +244,7 @@ static double *llama_or_vit(struct ref_module *r, const struct dt_block *b, cons
     }
     t = attention(r, rows, rows, doc, doc, b->heads, b->kv_heads, b->head_dim, b->causal, qs, ks,
                   vs);
-    t = plus(r, rows * h, x, named(r, p, n->o, rows, q, h, t));
+    t = plus(r, rows * h, x, drop(r, b, 0, rows, doc, named(r, p, n->o, rows, q, h, t)));
     u = norm(r, p, n->norm2, rows, h, r->norm_eps, t);
     if (b->gated) {
         g = map(r, rows * b->ffn, named(r, p, n->gate, rows, h, b->ffn, u), silu);
@@ -219,7 +254,7 @@ static double *llama_or_vit(struct ref_module *r, const struct dt_block *b, cons
     } else {
         u = map(r, rows * b->ffn, named(r, p, n->up, rows, h, b->ffn, u), gelu);
     }
-    return plus(r, rows * h, t, named(r, p, n->down, rows, b->ffn, h, u));
+    return plus(r, rows * h, t, drop(r, b, 1, rows, doc, named(r, p, n->down, rows, b->ffn, h, u)));
 }
 
 static double *gpt2_layer(struct ref_module *r, const struct dt_block *b, const char *p, int rows,
@@ -239,14 +274,14 @@ static double *gpt2_layer(struct ref_module *r, const struct dt_block *b, const 
                   part[2]);
     t = linear(r, rows, h, h, t, must(r, p, "attn.c_proj.weight"), must(r, p, "attn.c_proj.bias"),
                true);
-    x = plus(r, rows * h, x, t);
+    x = plus(r, rows * h, x, drop(r, b, 0, rows, doc, t));
     t = norm(r, p, "ln_2", rows, h, r->norm_eps, x);
     t = linear(r, rows, h, b->ffn, t, must(r, p, "mlp.c_fc.weight"), must(r, p, "mlp.c_fc.bias"),
                true);
     t = map(r, rows * b->ffn, t, gelu_tanh);
     t = linear(r, rows, b->ffn, h, t, must(r, p, "mlp.c_proj.weight"),
                must(r, p, "mlp.c_proj.bias"), true);
-    return plus(r, rows * h, x, t);
+    return plus(r, rows * h, x, drop(r, b, 1, rows, doc, t));
 }
 
 /* ---- language model ---- */

@@ -21,6 +21,10 @@ struct ref_module {
     int last_used;
     double norm_eps, rope_theta;
     bool gpt2;
+    /* Dropout behind attention and MLP of transformer layers: the d-th document or image draws from
+     * the stream first_stream + d. */
+    double dropout;
+    uint64_t seed, first_stream;
     struct dt_arena arena; /* of one evaluation */
 };
 

@@ -116,6 +116,44 @@ START_TEST(gradients_are_central_differences)
 }
 END_TEST
 
+/* With dropout the reference draws the same masks from their documented counters.  In a U-Net
+ * nothing is dropped. */
+START_TEST(dropout_is_the_references)
+{
+    struct mu u;
+    struct mu_run run = {.upstream = true, .dropout = 0.3f};
+    struct mu_result got, kept;
+    double linear = 0, want;
+    struct dt_rng r;
+
+    open_case(&u, _i);
+    mu_execute(&u, &run, &got);
+    run.dropout = 0;
+    mu_execute(&u, &run, &kept);
+    u.ref.dropout = 0.3;
+    u.ref.seed = u.seed;
+    u.ref.first_stream = MU_STREAM;
+    want = mu_reference(&u);
+    for (int64_t i = 0; i < u.n_out; i++) {
+        near(&u, "an output", got.out[i], u.out[i], 1 + fabs(u.out[i]), 2e-5);
+        linear += u.out[i] * u.weights[i];
+    }
+    near(&u, "the loss", got.loss, want - linear, 1 + fabs(want), 2e-5);
+    if (u.m.role == DT_ROLE_GENERATOR)
+        ck_assert_double_eq(got.loss, kept.loss);
+    else
+        ck_assert_msg(u.n_out > 0 ? memcmp(got.out, kept.out, (size_t)u.n_out * sizeof(double)) != 0
+                                  : got.loss != kept.loss,
+                      "%s: dropout changes nothing", mu_names[u.kind]);
+    dt_rng_init(&r, u.seed, 4712);
+    for (int i = 0; i < u.n; i++)
+        check_gradient(&u, u.t[i].name, u.t[i].v, u.t[i].n, got.g[i], &r);
+    if (u.n_in > 0)
+        check_gradient(&u, "the flow in", u.in, u.n_in, got.d_in, &r);
+    mu_close(&u);
+}
+END_TEST
+
 /* A gradient that is zero everywhere would pass the tests above unnoticed only if the reference's
  * were zero too: every tensor but a class token must matter. */
 START_TEST(every_tensor_matters)
@@ -155,6 +193,7 @@ int main(int argc, char **argv)
     tcase_set_timeout(c, 240);
     tcase_add_loop_test(c, values_are_the_references, 0, CASES);
     tcase_add_loop_test(c, gradients_are_central_differences, 0, CASES);
+    tcase_add_loop_test(c, dropout_is_the_references, 0, MU_N);
     tcase_add_loop_test(c, every_tensor_matters, 0, MU_N);
     suite_add_tcase(s, c);
     r = srunner_create(s);

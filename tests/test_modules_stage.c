@@ -139,6 +139,41 @@ START_TEST(weight_gradients_may_come_later)
 }
 END_TEST
 
+/* Masks are drawn again where they are needed: no layout, recomputation or thread changes them. */
+START_TEST(dropout_depends_on_no_layout)
+{
+    struct mu u;
+    struct mu_run run = {.upstream = true, .dropout = 0.25f};
+    struct mu_result whole, other;
+
+    open_case(&u, _i);
+    mu_execute(&u, &run, &whole);
+    run.threads = 2;
+    for (int r = DT_RECOMPUTE_NONE; r <= DT_RECOMPUTE_FULL; r++) {
+        run.recompute = (enum dt_recompute)r;
+        mu_execute(&u, &run, &other);
+        same(&u, dt_recompute_names[r], &other, &whole);
+    }
+    run.n_cuts = 1;
+    run.cuts[0] = u.m.n_blocks / 2;
+    for (int split = 0; split < 2; split++) {
+        run.split_backward = split;
+        mu_execute(&u, &run, &other);
+        ck_assert_msg(distance(&u, &other, &whole) < 1e-6, "%s: %g", mu_names[u.kind],
+                      distance(&u, &other, &whole));
+    }
+    /* a module that is not trained drops nothing */
+    run = (struct mu_run){.frozen = true, .freeze_to = u.m.n_blocks};
+    mu_execute(&u, &run, &whole);
+    run.dropout = 0.25f;
+    mu_execute(&u, &run, &other);
+    ck_assert_double_eq(other.loss, whole.loss);
+    for (int64_t i = 0; i < u.n_out; i++)
+        ck_assert(other.out[i] == whole.out[i]);
+    mu_close(&u);
+}
+END_TEST
+
 START_TEST(microbatches_add_up)
 {
     struct mu u;
@@ -482,6 +517,7 @@ int main(void)
     tcase_set_timeout(c, 240);
     tcase_add_loop_test(c, a_boundary_anywhere_changes_nothing, 0, MU_N);
     tcase_add_loop_test(c, recompute_changes_nothing, 0, 2 * MU_N);
+    tcase_add_loop_test(c, dropout_depends_on_no_layout, 0, MU_N);
     tcase_add_loop_test(c, threads_and_parts_change_nothing, 0, MU_N);
     tcase_add_loop_test(c, weight_gradients_may_come_later, 0, MU_N);
     tcase_add_loop_test(c, microbatches_add_up, 0, MU_N);

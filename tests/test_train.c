@@ -9,6 +9,7 @@
 #include "exec/train.h"
 #include "test_util.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -155,22 +156,22 @@ static void same_file(const char *a, const char *b, const char *name)
 START_TEST(goes_on_exactly)
 {
     char whole[160], parts[160];
-    const char *one[] = {whole}, *two[] = {parts};
+    const char *one[] = {whole, "run.dropout=0.2"}, *two[] = {parts, one[1]};
     struct dt_train_summary a, b;
     double direct[7];
 
     make_shard();
     snprintf(whole, sizeof(whole), "run.checkpoint={dir: %s/whole}", dir);
     snprintf(parts, sizeof(parts), "run.checkpoint={dir: %s/parts, interval: 2}", dir);
-    a = run(one, 1, 0);
+    a = run(one, 2, 0);
     ck_assert_int_eq(a.last_step, 6);
     ck_assert(!a.stopped && !a.resumed);
     ck_assert_double_gt(losses[1], losses[6]);
     memcpy(direct, losses, sizeof(direct));
-    b = run(two, 1, 3);
+    b = run(two, 2, 3);
     ck_assert_int_eq(b.last_step, 3);
     ck_assert(b.stopped);
-    b = run(two, 1, 0);
+    b = run(two, 2, 0);
     ck_assert(b.resumed && !b.stopped);
     ck_assert_int_eq(b.first_step, 3);
     ck_assert_int_eq(b.last_step, 6);
@@ -181,26 +182,29 @@ START_TEST(goes_on_exactly)
     same_file(a.checkpoint, b.checkpoint, "model.safetensors");
     same_file(a.checkpoint, b.checkpoint, "optimizer.safetensors");
     /* nothing is left to do */
-    b = run(two, 1, 0);
+    b = run(two, 2, 0);
     ck_assert_int_eq(b.first_step, 6);
     ck_assert_int_eq(b.last_step, 6);
     remove_all();
 }
 END_TEST
 
-/* Stages and replicas change neither data nor noise: one lane per module, or three replicas and
- * two stages of the LLM. */
+/* Stages and replicas change neither data nor noise nor what is dropped: one lane per module, or
+ * three replicas and two stages of the LLM. */
 START_TEST(plans_train_alike)
 {
     static const char *const over[] = {
-        "search.strategy=manual", "train.microbatch=1",
+        "run.dropout=0.2", "search.strategy=manual", "train.microbatch=1",
         "plan={encoder: {dp: 2}, llm: {pp: 2, dp: 2}, generator: {dp: 4}}"};
-    double direct[7];
+    double direct[7], kept;
 
     make_shard();
     run(NULL, 0, 0);
+    kept = losses[1];
+    run(over, 1, 0);
     memcpy(direct, losses, sizeof(direct));
-    run(over, 3, 0);
+    ck_assert_double_gt(fabs(direct[1] - kept), 1e-4 * kept);
+    run(over, 4, 0);
     ck_assert_double_eq_tol(losses[1], direct[1], 1e-5 * direct[1]);
     for (int i = 2; i <= 6; i++)
         ck_assert_double_eq_tol(losses[i], direct[i], 1e-3 * direct[i]);
@@ -274,6 +278,7 @@ START_TEST(run_map_errors_have_places)
         {"run.checkpoint={interval: 4}", "dir"},
         {"run.data=[]", "data"},
         {"run.generate=1.5", "generate"},
+        {"run.dropout=1", "dropout"},
     };
     struct dt_job *j;
 

@@ -35,7 +35,7 @@ struct dt_run_options {
     int64_t steps, warmup_steps;
     double lr, min_lr, weight_decay, beta1, beta2, eps, clip;
     int decay;                       /* index of dt_run_decay_names */
-    double text_weight, image_weight;
+    double text_weight, image_weight, dropout;
     int noise, noise_steps;          /* index of dt_run_noise_names */
     uint64_t seed;
     int threads;                     /* 0 = one per core */

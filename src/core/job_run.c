@@ -158,12 +158,12 @@ static enum dt_status read_checkpoint(struct dt_node map, struct dt_run_options 
 enum dt_status dt_job_run(struct dt_node map, bool shallow, struct dt_job *j, struct dt_error *err)
 {
     static const char *const keys[] = {
-        "data",        "eval_data",    "tokenizer",   "generate",  "caption_drop", "fit",
-        "packed",      "text_only",    "shuffle",     "bad_data",  "data_threads", "steps",
-        "lr",          "warmup_steps", "min_lr",      "decay",     "weight_decay", "beta1",
-        "beta2",       "eps",          "clip",        "text_weight", "image_weight", "noise",
-        "noise_steps", "seed",         "threads",     "precision", "log_dir",      "log_interval",
-        "checkpoint",  "init_from",    NULL};
+        "data",         "eval_data",    "tokenizer", "generate",    "caption_drop", "fit",
+        "packed",       "text_only",    "shuffle",   "bad_data",    "data_threads", "steps",
+        "lr",           "warmup_steps", "min_lr",    "decay",       "weight_decay", "beta1",
+        "beta2",        "eps",          "clip",      "text_weight", "image_weight", "dropout",
+        "noise",        "noise_steps",  "seed",      "threads",     "precision",    "log_dir",
+        "log_interval", "checkpoint",   "init_from", NULL};
     static const char *const bad[] = {"skip", "fatal", NULL};
     struct dt_run_options *r = &j->run;
     int64_t seed = (int64_t)r->seed;
@@ -186,6 +186,7 @@ enum dt_status dt_job_run(struct dt_node map, bool shallow, struct dt_job *j, st
     DT_TRY(read_optimizer(map, r, err));
     DT_TRY(dt_get_double(map, "text_weight", 0, 1e6, &r->text_weight, err));
     DT_TRY(dt_get_double(map, "image_weight", 0, 1e6, &r->image_weight, err));
+    DT_TRY(dt_get_double(map, "dropout", 0, 0.99, &r->dropout, err));
     DT_TRY(dt_get_enum(map, "noise", dt_run_noise_names, &r->noise, err));
     DT_TRY(dt_get_i32(map, "noise_steps", 2, 1 << 20, &r->noise_steps, err));
     DT_TRY(dt_get_int(map, "seed", 0, INT64_MAX, &seed, err));

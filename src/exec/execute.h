@@ -45,7 +45,8 @@ struct dt_exec_options {
     struct dt_optimizer_options optimizer;
     const struct dt_diffusion *diffusion; /* NULL without a generator */
     double text_weight, image_weight;     /* of the two losses in the sum */
-    uint64_t seed;                        /* of parameters, timesteps and noise */
+    double dropout;                       /* of transformer layers; modules/module.h */
+    uint64_t seed;                        /* of parameters, timesteps, noise and dropout */
 };
 
 /* The samples of one iteration: what the program's assignment counts. */

@@ -25,6 +25,7 @@ static enum dt_status make_stage(const struct dt_exec *x, const struct dt_exec_v
         .trained = trained,
         .upstream_trained = dt_plan_upstream_trained(x->o.plan, x->o.model, vs->module, vs->first),
         .max = *max,
+        .dropout = (float)x->o.dropout,
         .tp = tp,
     };
     enum dt_status st;

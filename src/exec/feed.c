@@ -70,6 +70,22 @@ void dt_feed_cond_rows(const struct dt_seq_doc *d, int context_len, int32_t firs
     }
 }
 
+/* What is drawn for a document: by its sequence and its number there. */
+static void draw_by_document(const struct dt_sequence *const *seqs, struct dt_batch *b)
+{
+    int64_t begin = 0, end = seqs[0]->n_tokens, in = 0;
+    int k = 0;
+
+    for (int64_t i = 0; i < b->n_seq; i++) {
+        while (b->host.cu[i] >= end) {
+            begin = end;
+            end += seqs[++k]->n_tokens;
+        }
+        in = b->host.cu[i] == begin ? 0 : in + 1;
+        b->noise_stream[i] = (uint64_t)seqs[k]->index << 16 | (uint64_t)in;
+    }
+}
+
 static enum dt_status feed_llm(const struct dt_model *m, const struct dt_sequence *const *seqs,
                                int n, struct dt_batch *b, struct dt_error *err)
 {
@@ -108,6 +124,8 @@ static enum dt_status feed_llm(const struct dt_model *m, const struct dt_sequenc
         row += s->n_tokens;
     }
     st = dt_batch_documents(b, doc_of, row, err);
+    if (st == DT_OK && n > 0)
+        draw_by_document(seqs, b);
     dt_free(doc_of);
     return st;
 }
@@ -215,6 +233,7 @@ static enum dt_status feed_encoder(const struct dt_sequence *const *seqs, int n,
             if (!(it->flags & DT_ITEM_ENCODE))
                 continue;
             DT_TRY(dt_batch_patches(b, it->px, it->w, it->h, err));
+            b->noise_stream[b->n_seq - 1] = dt_feed_noise_stream(seqs[k], i);
             if (b->rows - before != it->n)
                 return dt_error_set(err, DT_ERR_INTERNAL,
                                     "an image of %d x %d pixels makes %lld patches, the sequence "

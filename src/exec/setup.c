@@ -184,6 +184,7 @@ void dt_setup_exec_options(const struct dt_setup *s, struct dt_exec_options *out
         .diffusion = &s->diffusion,
         .text_weight = r->text_weight,
         .image_weight = r->image_weight,
+        .dropout = r->dropout,
         .seed = r->seed,
     };
 }

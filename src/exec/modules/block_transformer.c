@@ -3,8 +3,8 @@
  * Transformer layer, pre-norm: Llama's (RMSNorm, rotary positions, grouped keys, SwiGLU) and
  * GPT-2's or ViT's (LayerNorm, biases, plain MLP) from one list of steps.
  *
- *   x -> n1 -> qkv -(norm of q, k)-(rope)-> attention o -> x2 = x + o Wo
- *   x2 -> n2 -> h = up(n2) -> a = act(h) -> y = x2 + a Wdown
+ *   x -> n1 -> qkv -(norm of q, k)-(rope)-> attention o -> x2 = x + drop(o Wo)
+ *   x2 -> n2 -> h = up(n2) -> a = act(h) -> y = x2 + drop(a Wdown)
  *
  * Tensor parallelism: heads and the MLP's width are dealt; x, n1, x2, n2 and y are own rows. */
 #include "exec/modules/impl.h"
@@ -145,6 +145,19 @@ static void activate(struct dt_call *c, const struct dims *d)
         c->k->act_fwd(c->q, c->n->act, c->dtype, d->rows * d->ffn, t->h, t->a);
 }
 
+/* y = residual + drop(x W + b) */
+static void join(struct dt_call *c, const struct dims *d, const char *x, int w, int b, int drop,
+                 const char *residual, char *y, char *room)
+{
+    if (!dt_drops(c)) {
+        dt_linear_row(c, d->rows, x, w, b, residual, y, room);
+        return;
+    }
+    dt_linear_row(c, d->rows, x, w, b, NULL, y, room);
+    dt_drop(c, drop, d->hidden, y, y);
+    c->k->add(c->q, c->dtype, d->own * d->hidden, y, residual, y);
+}
+
 static void forward(struct dt_call *c, bool again)
 {
     const struct dt_block *b = c->b;
@@ -166,12 +179,12 @@ static void forward(struct dt_call *c, bool again)
     rope(c, &d, false, t->qkv);
     c->k->attention_fwd(c->q, &a, t->qkv, dt_off(t->qkv, d.q, c->es),
                         dt_off(t->qkv, d.q + d.kv, c->es), t->o, t->lse);
-    dt_linear_row(c, d.rows, t->o, TF_O, TF_OB, c->x, t->x2, room);
+    join(c, &d, t->o, TF_O, TF_OB, DT_DROP_ATTENTION, c->x, t->x2, room);
     dt_norm(c, &n, b->layernorm, t->x2, TF_N2, TF_N2B, t->n2, t->mean2, t->rstd2);
     dt_linear_col(c, d.rows, t->n2, TF_UP, TF_UPB, t->h, room);
     activate(c, &d);
     if (!again)
-        dt_linear_row(c, d.rows, t->a, TF_DOWN, TF_DOWNB, t->x2, c->y, room);
+        join(c, &d, t->a, TF_DOWN, TF_DOWNB, DT_DROP_MLP, t->x2, c->y, room);
 }
 
 /* What `selective` left out. */
@@ -187,9 +200,20 @@ static void cheap_again(struct dt_call *c, const struct dims *d)
     activate(c, d);
 }
 
-struct rooms { /* for all rows, where there are other members */
-    char *a, *b;
+struct rooms { /* for all rows, where there are other members; own rows, where there is dropout */
+    char *a, *b, *drop;
 };
+
+/* The gradient of what joined the residual stream with gradient dy: drawn anew where the weight's
+ * gradient comes later. */
+static const char *branch_grad(struct dt_call *c, const struct dims *d, int drop, const char *dy,
+                               const struct rooms *room)
+{
+    if (!dt_drops(c))
+        return dy;
+    dt_drop(c, drop, d->hidden, dy, room->drop);
+    return room->drop;
+}
 
 static void mlp_back(struct dt_call *c, int what, const struct dims *d, const struct rooms *room,
                      char *dh, char *dn2, char *dx2)
@@ -200,7 +224,8 @@ static void mlp_back(struct dt_call *c, int what, const struct dims *d, const st
 
     if (dt_counting(c))
         return;
-    dt_linear_row_back(c, what, d->rows, t->a, c->dy, TF_DOWN, TF_DOWNB, da, room->a);
+    dt_linear_row_back(c, what, d->rows, t->a, branch_grad(c, d, DT_DROP_MLP, c->dy, room), TF_DOWN,
+                       TF_DOWNB, da, room->a);
     if (what & DT_BACKWARD_INPUT) {
         if (c->b->gated)
             c->k->glu_bwd(c->q, c->n->act, c->dtype, d->rows, d->ffn, false, t->h, da, dh);
@@ -245,7 +270,8 @@ static void attention_back(struct dt_call *c, int what, const struct dims *d,
     char *d_o = dt_grad_rows(c, d->rows, d->q, false);
 
     if (!dt_counting(c)) {
-        dt_linear_row_back(c, what, d->rows, t->o, dx2, TF_O, TF_OB, d_o, room->a);
+        dt_linear_row_back(c, what, d->rows, t->o, branch_grad(c, d, DT_DROP_ATTENTION, dx2, room),
+                           TF_O, TF_OB, d_o, room->a);
         if (what & DT_BACKWARD_INPUT) {
             c->k->attention_bwd(c->q, &a, t->qkv, dt_off(t->qkv, d->q, c->es),
                                 dt_off(t->qkv, d->q + d->kv, c->es), t->o, t->lse, d_o, dqkv,
@@ -287,6 +313,7 @@ static void backward(struct dt_call *c, int what)
     }
     room.a = dt_tp_room(c, d.rows, d.hidden);
     room.b = dt_tp_room(c, d.rows, d.hidden);
+    room.drop = dt_drop_room(c, d.own, d.hidden);
     if (c->s->split) /* kept apart from dy and from the input's gradient: Wo's gradient needs it */
         dx2 = dt_grad_rows(c, d.own, d.hidden, true);
     mlp_back(c, what, &d, &room, dh, dn2, dx2);

@@ -146,6 +146,29 @@ void dt_copy(struct dt_call *c, void *dst, const void *src, size_t bytes)
         c->s->dev->copy(c->q, dst, src, bytes, DT_COPY_ON_DEVICE);
 }
 
+char *dt_drop_room(struct dt_call *c, int64_t rows, int64_t width)
+{
+    return c->s->dropout > 0 && c->n->keep ? dt_work_rows(c, rows, width) : NULL;
+}
+
+/* Document by document: a mask belongs to the document, wherever it lies. */
+void dt_drop(struct dt_call *c, int which, int64_t width, const void *x, void *y)
+{
+    const struct dt_batch *b = c->batch;
+    int64_t first = dt_own_first(c->s, b->rows), end = first + dt_own_rows(c->s, b->rows);
+
+    for (int64_t i = 0; i < b->n_seq; i++) {
+        int64_t from = b->host.cu[i] > first ? b->host.cu[i] : first;
+        int64_t to = b->host.cu[i + 1] < end ? b->host.cu[i + 1] : end;
+
+        if (from < to)
+            c->k->dropout(
+                c->q, c->dtype, (to - from) * width, b->noise_seed ^ c->n->drop_key[which],
+                b->noise_stream[i], (uint64_t)((from - b->host.cu[i]) * width), c->s->dropout,
+                dt_off(x, (from - first) * width, c->es), dt_off(y, (from - first) * width, c->es));
+    }
+}
+
 char *dt_flow_kept(struct dt_call *c, int what, const char *gradient, int64_t elems)
 {
     char *kept = dt_grad_rows(c, elems, 1, true);

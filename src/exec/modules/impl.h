@@ -127,6 +127,7 @@ struct dt_unit {
     int64_t x_width;
     enum dt_act act;
     enum dt_lay_mode mode;
+    uint64_t drop_key[2]; /* of attention's and of the MLP's mask */
     int *slot;
     struct dt_param_range range;
     size_t partial_at, n_partial; /* gradients that dt_stage_grads_reduce sums */
@@ -172,6 +173,7 @@ struct dt_stage {
     struct dt_tp *tp; /* NULL: one member */
     bool seqpar;      /* members hold their own rows between blocks */
     bool upstream, split, any_backward;
+    float dropout;
     struct dt_batch_limits max;
     struct dt_stage_numbers numbers;
     struct dt_shape_facts facts;
@@ -322,6 +324,15 @@ void dt_norm_back(struct dt_call *c, int what, const struct dt_norm *n, bool lay
                   const void *x, int g, int b, const float *mean, const float *rstd, const void *dy,
                   void *dx, bool add);
 void dt_copy(struct dt_call *c, void *dst, const void *src, size_t bytes);
+/* y = x with some elements dropped and the others scaled, own rows; y may be x. */
+enum { DT_DROP_ATTENTION, DT_DROP_MLP };
+void dt_drop(struct dt_call *c, int which, int64_t width, const void *x, void *y);
+static inline bool dt_drops(const struct dt_call *c)
+{
+    return c->s->dropout > 0 && c->n->keep && c->batch->train;
+}
+/* Room for a gradient behind a mask: own rows. */
+char *dt_drop_room(struct dt_call *c, int64_t rows, int64_t width);
 
 /* ---- tensor parallelism (tp.c) ----
  *

@@ -70,11 +70,12 @@ struct dt_batch {
     bool given_noise; /* generator: x_t is given in x0, nothing is mixed in; no loss (sampling) */
     float loss_scale; /* gradients are of loss_scale * sum over targets (LLM) or images (generator,
                        * each image's mean squared error) */
-    uint64_t noise_seed;
+    uint64_t noise_seed; /* of noise and dropout */
     int64_t rows, n_seq, n_in, n_cond;
     int64_t max_len;        /* longest sequence present */
     int (*hw)[2];           /* host, [seqs] */
-    uint64_t *noise_stream; /* host, [seqs]: stream of an image's noise, e.g. its sample number */
+    uint64_t *noise_stream; /* host, [seqs]: stream of what is drawn for an image or document, e.g.
+                             * its sample number: noise of a generator, dropout elsewhere */
     struct dt_batch_arrays host, dev;
     void *host_memory, *dev_memory; /* what the arrays lie in */
     size_t ints_bytes;
@@ -223,6 +224,12 @@ struct dt_stage_spec {
     bool split_backward;   /* weight gradients come in an op of their own (ZB-H1) */
     struct dt_batch_limits max;
     struct dt_stage_numbers numbers;
+    /* Share of what attention and MLP of every transformer layer add to the residual stream that is
+     * dropped in batches to train, in layers that run a backward; 0 <= dropout < 1.  An element is
+     * drawn by (noise_seed, module, layer, attention or MLP; noise_stream; its place in its
+     * document or image), so masks depend on no layout, and the backward and recomputation draw
+     * them again instead of keeping them. */
+    float dropout;
     struct dt_tp *tp; /* the members that share the stage; borrowed; NULL = this one alone */
 };
 

@@ -8,6 +8,7 @@
 #include "exec/modules/impl.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- nodes ---- */
@@ -105,6 +106,7 @@ static enum dt_status make_nodes(struct dt_stage *s, const struct dt_stage_spec 
 {
     bool above = spec->upstream_trained;
     int n = s->last - s->first;
+    char name[sizeof(s->module->name) + 48];
 
     s->nodes = DT_ARENA_NEW(&s->arena, struct dt_unit, n);
     s->place = DT_ARENA_NEW(&s->arena, struct dt_place, n);
@@ -125,6 +127,10 @@ static enum dt_status make_nodes(struct dt_stage *s, const struct dt_stage_spec 
         s->any_backward |= p->keep;
         p->act = activation(s, p->b);
         p->mode = mode_of(p, spec->recompute);
+        for (int j = 0; j < 2; j++) {
+            snprintf(name, sizeof(name), "%s/dropout/%d/%d", s->module->name, p->index, j);
+            p->drop_key[j] = dt_name_hash(name);
+        }
         if (p->b->kind == DT_BLOCK_SPATIAL_TRANSFORMER)
             slots = SP_N + SPL_N * p->b->depth;
         p->slot = DT_ARENA_NEW(&s->arena, int, slots);
@@ -427,6 +433,21 @@ static enum dt_status check_members(const struct dt_stage *s, struct dt_error *e
     return DT_OK;
 }
 
+/* Masks are drawn four elements at a time (kernels.h), so a member's rows must begin at such. */
+static enum dt_status check_dropout(const struct dt_stage *s, struct dt_error *err)
+{
+    if (!(s->dropout >= 0 && s->dropout < 1))
+        return dt_error_set(err, DT_ERR_INPUT, "dropout: expected 0 or more and less than 1");
+    for (int i = 0; i < s->module->n_blocks && s->dropout > 0 && s->seqpar; i++)
+        if (s->module->blocks[i].hidden % 4 != 0)
+            return dt_error_set(
+                err, DT_ERR_INPUT,
+                "module \"%s\": dropout with tp needs a hidden size that 4 divides, "
+                "not %d",
+                s->module->name, s->module->blocks[i].hidden);
+    return DT_OK;
+}
+
 static enum dt_status build(struct dt_stage *s, const struct dt_stage_spec *spec,
                             struct dt_error *err)
 {
@@ -435,6 +456,7 @@ static enum dt_status build(struct dt_stage *s, const struct dt_stage_spec *spec
     DT_TRY(dt_shape_facts(s->module, err, &s->facts));
     DT_TRY(check_members(s, err));
     s->seqpar = sequence_parallel(s);
+    DT_TRY(check_dropout(s, err));
     DT_TRY(make_nodes(s, spec, err));
     DT_TRY(dt_names(s, err));
     DT_TRY(dt_params_place(s, err));
@@ -465,6 +487,7 @@ enum dt_status dt_stage_new(const struct dt_device *dev, const struct dt_stage_s
     s->tp = dt_tp_size(spec->tp) > 1 ? spec->tp : NULL;
     s->upstream = spec->upstream_trained;
     s->split = spec->split_backward;
+    s->dropout = spec->dropout;
     s->max = spec->max;
     if (s->max.max_len <= 0)
         s->max.max_len = s->max.rows;
