@@ -10,16 +10,25 @@ struct rig {
     int vit, llm;
 };
 
-static void rig_open(struct rig *r, bool stepccl, enum dt_recompute rc)
+static void rig_open_with(struct rig *r, const struct dt_cost_options *o)
 {
-    struct dt_cost_options o = {.stepccl = stepccl, .recompute = rc};
     struct dt_error err = {0};
 
     fx_init(&r->f);
     r->vit = fx_vit(&r->f, 8, 1280, 5120, 16, 8192);
     r->llm = fx_llm(&r->f, 16, 8192, 28672, 64, 8, 32000);
     fx_profile(&r->f, true);
-    dt_assert_ok(dt_cost_new(&r->f.model, &r->f.cluster, &r->f.profile, &o, &err, &r->c), err);
+    dt_assert_ok(dt_cost_new(&r->f.model, &r->f.cluster, &r->f.profile, o, &err, &r->c), err);
+}
+
+static void rig_open(struct rig *r, bool stepccl, enum dt_recompute rc)
+{
+    rig_open_with(r, &(struct dt_cost_options){.stepccl = stepccl, .recompute = rc});
+}
+
+static void rig_open_fp32(struct rig *r)
+{
+    rig_open_with(r, &(struct dt_cost_options){.fp32 = true});
 }
 
 static void rig_close(struct rig *r)
@@ -81,6 +90,38 @@ START_TEST(test_forward_is_the_sum)
         ck_assert(one.dgrad.ns + one.wgrad.ns < 2.5 * one.fwd.ns);
     }
     rig_close(&r);
+}
+END_TEST
+
+/* The same by hand, of collectives of twice the bytes. */
+START_TEST(test_fp32_collectives_are_twice_as_long)
+{
+    struct rig r, bf16;
+    struct dt_shard shard = fx_shard(4);
+    struct dt_work w = fx_text(1, 8192);
+    struct dt_kop k[DT_MAX_KOPS];
+    struct dt_stage_cost one;
+    double sum = 0;
+    int n;
+
+    rig_open(&bf16, false, DT_RECOMPUTE_NONE);
+    rig_open_fp32(&r);
+    n = dt_block_kops(&r.f.model.modules[r.llm].blocks[1], &shard, &w, k);
+    for (int i = 0; i < n; i++) {
+        struct dt_time t;
+
+        if (k[i].family >= DT_OP_ALL_REDUCE) {
+            k[i].d[2] *= 2;
+            k[i].bytes *= 2;
+        }
+        dt_cost_kernel(r.c, &k[i], DT_PHASE_FWD, &t);
+        sum += t.ns;
+    }
+    one = layers(&r, 1, 4);
+    assert_near(one.fwd.ns, sum, 1e-12, "a layer in fp32");
+    ck_assert_double_gt(one.fwd.ns, layers(&bf16, 1, 4).fwd.ns);
+    rig_close(&r);
+    rig_close(&bf16);
 }
 END_TEST
 
@@ -270,6 +311,7 @@ int main(void)
 
     tcase_set_timeout(t, 60);
     tcase_add_test(t, test_forward_is_the_sum);
+    tcase_add_test(t, test_fp32_collectives_are_twice_as_long);
     tcase_add_test(t, test_stepccl_bounds);
     tcase_add_test(t, test_freezing);
     tcase_add_test(t, test_recompute);

@@ -108,6 +108,23 @@ START_TEST(every_key_is_read)
 }
 END_TEST
 
+/* What training computes in decides how long its messages are. */
+START_TEST(precision_of_the_run_is_a_policy)
+{
+    static const char *const over[] = {"run.precision=auto", "run.precision=bf16",
+                                       "run.precision=fp32"};
+
+    for (int i = 0; i < 3; i++) {
+        struct dt_job *j = must_parse(BASE "run: {data: x.tar, steps: 1}\n", over[i]);
+
+        ck_assert_int_eq(j->policy.fp32, i == 2);
+        ck_assert_int_eq(j->cost_opt.fp32, i == 2);
+        ck_assert_int_eq(dt_policy_elem_bytes(&j->policy), i == 2 ? 4 : 2);
+        dt_job_free(j);
+    }
+}
+END_TEST
+
 /* ---- overrides ---- */
 
 START_TEST(overrides_reach_into_presets)
@@ -418,6 +435,7 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, defaults_are_as_documented);
     tcase_add_test(t, every_key_is_read);
+    tcase_add_test(t, precision_of_the_run_is_a_policy);
     tcase_add_test(t, overrides_reach_into_presets);
     tcase_add_loop_test(t, bad_jobs_are_explained, 0, COUNT(bad));
     tcase_add_test(t, manual_plan_takes_the_jobs_policies);

@@ -356,11 +356,13 @@ START_TEST(messages_are_the_programs_figure)
             struct dt_batch b = {.module = &u.m, .rows = 64 * k, .n_seq = k};
             struct dt_work w = {.n = k, .tokens = b.rows};
 
-            ck_assert_msg(
-                dt_stage_out_bytes(s, &b) == 2 * dt_block_boundary_bytes(&u.m, cut, &w),
-                "%s, before block %d, %d rows: %zu bytes in the executor, 2 x %llu in core",
-                mu_names[u.kind], cut, 64 * k, dt_stage_out_bytes(s, &b),
-                (unsigned long long)dt_block_boundary_bytes(&u.m, cut, &w));
+            struct dt_boundary wire;
+
+            dt_block_boundary(&u.m, cut, 4, &wire);
+            ck_assert_msg(dt_stage_out_bytes(s, &b) == dt_boundary_bytes(&wire, w.tokens, w.n),
+                          "%s, before block %d, %d rows: %zu bytes in the executor, %llu in core",
+                          mu_names[u.kind], cut, 64 * k, dt_stage_out_bytes(s, &b),
+                          (unsigned long long)dt_boundary_bytes(&wire, w.tokens, w.n));
         }
         dt_stage_free(s);
     }

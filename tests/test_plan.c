@@ -324,7 +324,9 @@ START_TEST(json_round_trip)
     plan.strategy = DT_STRATEGY_DISTMM;
     plan.modules[2].frozen = true;
     plan.policy.schedule = DT_SCHED_INTERLEAVED;
+    plan.policy.fp32 = true;
     dt_assert_ok(dt_plan_to_json(&plan, &err, &text), err);
+    ck_assert_ptr_nonnull(strstr(text, "\"fp32\": true"));
     dt_assert_ok(dt_plan_parse("plan.json", text, strlen(text), &err, &back), err);
     dt_assert_ok(dt_plan_to_json(&back, &err, &again), err);
     ck_assert_str_eq(text, again);

@@ -578,6 +578,43 @@ START_TEST(overlap_and_zero_decide_the_collectives)
 }
 END_TEST
 
+static uint64_t bytes_of(enum dt_op_kind kind)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < s.p->n_ops; i++)
+        sum += s.p->ops[i].kind == kind ? s.p->ops[i].bytes : 0;
+    return sum;
+}
+
+/* fp32 training sends twice the bytes of bf16, but gradients over replicas: these are fp32 anyway.
+ */
+START_TEST(fp32_training_sends_four_bytes)
+{
+    static const enum dt_op_kind kinds[] = {DT_OP_SEND, DT_OP_RECV, DT_OP_PARAM_GATHER,
+                                            DT_OP_GRAD_SYNC};
+    uint64_t bytes[4][2];
+
+    for (int fp32 = 0; fp32 < 2; fp32++) {
+        sf_init(&s);
+        sf_chain(&s, 4);
+        sf_plan(&s, 12, 1, DT_SCHED_1F1B);
+        s.plan.policy.fp32 = fp32;
+        for (int m = 0; m < 3; m++)
+            sf_layout(&s, m, 1, 2, 1, m + 1);
+        sf_samples(&s, 12, 2, 0, true, 16);
+        sf_compile(&s);
+        for (int k = 0; k < 4; k++)
+            bytes[k][fp32] = bytes_of(kinds[k]);
+        sf_free(&s);
+    }
+    for (int k = 0; k < 4; k++) {
+        ck_assert_uint_gt(bytes[k][0], 0);
+        ck_assert_uint_eq(bytes[k][1], (k < 3 ? 2 : 1) * bytes[k][0]);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *u = suite_create("schedule");
@@ -606,6 +643,7 @@ int main(void)
     tcase_add_test(c, modules_around_an_interleaved_one);
     tcase_add_test(c, tied_embeddings_meet_across_stages);
     tcase_add_test(c, overlap_and_zero_decide_the_collectives);
+    tcase_add_test(c, fp32_training_sends_four_bytes);
     suite_add_tcase(u, c);
     srunner_run_all(r, CK_NORMAL);
     failed = srunner_ntests_failed(r);

@@ -36,6 +36,7 @@ static enum dt_status read_seen(struct loop *l, const struct dt_setup *s, struct
 
     if (!seqs)
         return dt_error_nomem(err, "sequences");
+    l->fp32 = s->dtype == DT_F32;
     o.sizes_only = true;
     st = dt_loader_open(&o, err, &loader);
     for (int64_t i = 0; i < n && st == DT_OK; i++) {

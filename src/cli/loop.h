@@ -22,6 +22,7 @@ struct loop {
     int64_t steps, warm_up, ranks_max;
     double seconds; /* of each measurement of blocks */
     int cores;
+    bool fp32; /* what training computes in */
     char dir[64];            /* temporary folder */
     struct dt_samples *seen; /* sizes of what the measured steps train on */
     struct dt_samples *last; /* of the last of these steps */

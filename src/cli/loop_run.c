@@ -226,6 +226,8 @@ static enum dt_status simulate(const struct loop *l, const struct loop_layout *x
     over[k++] = x->over;
     over[k++] = profile;
     over[k++] = steps;
+    if (l->fp32) /* `auto` may have come to it */
+        over[k++] = "run.precision=fp32";
     DT_TRY(dt_session_open(l->job, over, k, err, s));
     dt_samples_free(s->job->samples); /* those of training instead */
     s->job->samples = samples;

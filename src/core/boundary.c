@@ -157,14 +157,14 @@ int dt_boundary_tensors(const struct dt_module *m, int end, struct dt_tensor out
     return n + add_aside(m, end, out + n);
 }
 
-void dt_block_boundary(const struct dt_module *m, int end, struct dt_boundary *out)
+void dt_block_boundary(const struct dt_module *m, int end, int elem_bytes, struct dt_boundary *out)
 {
     struct dt_tensor t[DT_BOUNDARY_MAX];
     int n = dt_boundary_tensors(m, end, t);
 
     memset(out, 0, sizeof(*out));
     for (int i = 0; i < n; i++) {
-        uint64_t bytes = 2 * (uint64_t)t[i].width;
+        uint64_t bytes = (uint64_t)elem_bytes * (uint64_t)t[i].width;
         int level = t[i].level < DT_LEVEL_MAX ? t[i].level : DT_LEVEL_MAX - 1;
 
         if (t[i].per_item) {
@@ -180,6 +180,6 @@ uint64_t dt_block_boundary_bytes(const struct dt_module *m, int end, const struc
 {
     struct dt_boundary b;
 
-    dt_block_boundary(m, end, &b);
+    dt_block_boundary(m, end, 2, &b);
     return dt_boundary_bytes(&b, w->tokens, w->n);
 }

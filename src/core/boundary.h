@@ -27,14 +27,14 @@ enum { DT_BOUNDARY_MAX = 288, DT_LEVEL_MAX = 16 };
  * the main one. */
 int dt_boundary_tensors(const struct dt_module *m, int end, struct dt_tensor out[DT_BOUNDARY_MAX]);
 
-/* The same, summed: bytes (bf16) per token of each level and per item.  Gradients have the same
- * size. */
+/* The same, summed: bytes per token of each level and per item, `elem_bytes` an element.  Gradients
+ * have the same size. */
 struct dt_boundary {
     int n_levels;
     uint64_t token_bytes[DT_LEVEL_MAX];
     uint64_t item_bytes;
 };
-void dt_block_boundary(const struct dt_module *m, int end, struct dt_boundary *out);
+void dt_block_boundary(const struct dt_module *m, int end, int elem_bytes, struct dt_boundary *out);
 static inline uint64_t dt_boundary_bytes(const struct dt_boundary *b, int64_t tokens, int64_t items)
 {
     uint64_t sum = (uint64_t)items * b->item_bytes;
@@ -43,7 +43,7 @@ static inline uint64_t dt_boundary_bytes(const struct dt_boundary *b, int64_t to
         sum += ((uint64_t)tokens >> 2 * l) * b->token_bytes[l];
     return sum;
 }
-/* Bytes of the message for a microbatch. */
+/* Bytes of the message for a microbatch, in bf16. */
 uint64_t dt_block_boundary_bytes(const struct dt_module *m, int end, const struct dt_work *w);
 
 #endif

@@ -50,6 +50,7 @@ double *dt_cost_tuning_at(struct dt_cost_tuning *t, int i);
 struct dt_cost_options {
     bool stepccl;            /* chunked overlap of TP collectives with their GEMMs on copy engines */
     bool allow_analytical;   /* missing op families fall back to the roofline ("computed") */
+    bool fp32;               /* collectives of tensor parallelism carry 4 bytes an element, else 2 */
     enum dt_recompute recompute;
     double dispatch_ns;      /* host time per kernel: no stage is faster than the host issues it; 0 = never the
                               * bottleneck (CUDA graphs, or kernels long enough) */

@@ -154,17 +154,17 @@ static int mirror(int family)
                                             : family;
 }
 
-/* Bytes that a layout remap of the pair moves, bf16, read and written: either side of the GEMMs can
+/* Bytes that a layout remap of the pair moves, read and written: either side of the GEMMs can
  * be put in order, the gathered one (whole width, once) or the sharded one (of every GEMM); the
  * smaller is taken. */
 static double remap_bytes(const struct block_kernels *b, int coll, int first, int last)
 {
-    double whole = b->k[coll].bytes / 2, sharded = 0;
+    double elem = b->c->opt.fp32 ? 4 : 2, whole = b->k[coll].bytes / elem, sharded = 0;
 
     for (int i = first; i < last; i++)
         sharded += (double)b->k[i].d[0] *
                    (double)(b->k[coll].family == DT_OP_ALL_GATHER ? b->k[i].d[1] : b->k[i].d[2]);
-    return 2 * 2.0 * (whole < sharded ? whole : sharded);
+    return 2 * elem * (whole < sharded ? whole : sharded);
 }
 
 /* Time of the partner GEMMs on m/c rows. */
@@ -307,6 +307,16 @@ void cost_kernel_add(struct block_kernels *b, int i, struct block_times *out)
     }
 }
 
+/* Blocks count messages in bf16. */
+static void widen_collectives(struct block_kernels *b)
+{
+    for (int i = 0; i < b->n; i++)
+        if (cost_is_collective((int)b->k[i].family)) {
+            b->k[i].d[2] *= 2;
+            b->k[i].bytes *= 2;
+        }
+}
+
 void cost_block_kernels(struct dt_cost *c, int module, int class_, const struct dt_shard *shard,
                         const struct dt_work *work, struct block_kernels *b)
 {
@@ -315,6 +325,8 @@ void cost_block_kernels(struct dt_cost *c, int module, int class_, const struct 
     b->c = c;
     b->block = &c->model->modules[module].blocks[class_];
     b->n = dt_block_kops(b->block, shard, work, b->k);
+    if (c->opt.fp32)
+        widen_collectives(b);
     memset(b->s, 0, sizeof(b->s[0]) * (size_t)b->n);
     find_surfaces(b, module, class_, &key);
     for (int i = 0; i < b->n; i++)

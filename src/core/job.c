@@ -205,6 +205,9 @@ static enum dt_status read_root(struct dt_node root, bool shallow, struct dt_job
     DT_TRY(dt_job_simulate(dt_map_get(root, "simulate"), j, err));
     DT_TRY(dt_job_run(dt_map_get(root, "run"), shallow, j, err));
     dt_strategy_policy(j->strategy, &j->policy);
+    if (j->run.precision != 0) /* auto leaves it to the device, and to a plan file */
+        j->policy.fp32 = strcmp(dt_run_precision_names[j->run.precision], "fp32") == 0;
+    j->cost_opt.fp32 = j->policy.fp32;
     j->cost_opt.stepccl = j->policy.stepccl;
     j->cost_opt.recompute = j->policy.recompute;
     if (!plan_is_file(plan) || !shallow)

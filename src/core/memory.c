@@ -15,7 +15,7 @@
 enum { PARAM_BYTES = 2, GRAD_BYTES = 4, OPTIMIZER_BYTES = 12 };
 /* bf16 logits and their fp32 softmax, which becomes the gradient in place. */
 enum { LOGIT_BYTES = 2 + 4 };
-enum { ELEM_BYTES = 2, BUFFERS = 2 /* one in use, one in transfer */ };
+enum { BUFFERS = 2 /* one in use, one in transfer */ };
 #define GIB 1073741824.0
 
 /* ---- microbatches in flight ---- */
@@ -167,9 +167,8 @@ int dt_memory_queue(const struct dt_plan *p, const struct dt_model *m, int modul
 
 /* ---- bytes of a stage ---- */
 
-/* Parameters of a block on one rank.  Norm tables, patch and time embeddings are whole on every
- * rank. */
-static double local_params(const struct dt_block *b, const struct dt_layout *l)
+/* Norm tables, patch and time embeddings are whole on every rank. */
+double dt_memory_params(const struct dt_block *b, const struct dt_layout *l)
 {
     double all = (double)dt_block_params(b), experts = 0;
 
@@ -210,7 +209,7 @@ static void look_at(struct stage *s, const struct dt_block *b)
     if (s->seen && memcmp(s->seen, b, sizeof(*b)) == 0)
         return;
     s->seen = b;
-    s->params = local_params(b, l);
+    s->params = dt_memory_params(b, l);
     if (b->kind == DT_BLOCK_LM_HEAD && b->tied && l->pp * l->vpp > 1)
         /* the head's stage holds its own copy of the embedding table */
         s->params += (double)b->vocab * b->hidden / (l->tp > 1 ? l->tp : 1);
@@ -244,7 +243,7 @@ static double inner_bytes(const struct stage *s, int end)
     struct dt_boundary wire;
     double items = (double)s->work->n / (s->shard.ip > 1 ? s->shard.ip : 1), sum;
 
-    dt_block_boundary(s->mod, end, &wire);
+    dt_block_boundary(s->mod, end, dt_policy_elem_bytes(&s->p->policy), &wire);
     sum = (double)wire.item_bytes * ceil(items);
     for (int l = 0; l < wire.n_levels; l++)
         sum += ldexp(s->tokens, -2 * l) * (double)wire.token_bytes[l];
@@ -255,10 +254,11 @@ static double inner_bytes(const struct stage *s, int end)
 static double input_bytes(const struct stage *s)
 {
     const struct dt_block *b = &s->mod->blocks[0];
+    double elem = dt_policy_elem_bytes(&s->p->policy);
 
     if (b->kind == DT_BLOCK_PROJECTOR && b->context_len > 0)
-        return ELEM_BYTES * (double)b->in_dim * b->context_len * (double)s->work->n;
-    return ELEM_BYTES * s->tokens * (b->kind == DT_BLOCK_PROJECTOR ? b->out_dim : b->hidden) /
+        return elem * (double)b->in_dim * b->context_len * (double)s->work->n;
+    return elem * s->tokens * (b->kind == DT_BLOCK_PROJECTOR ? b->out_dim : b->hidden) /
            (s->shard.seqpar ? s->shard.tp : 1);
 }
 
@@ -266,14 +266,14 @@ static double input_bytes(const struct stage *s)
 static double broker_bytes(const struct stage *s, int first, int last, int queue)
 {
     double in = first > 0 ? inner_bytes(s, first) : input_bytes(s), out;
+    double elem = dt_policy_elem_bytes(&s->p->policy);
 
     if (last < s->mod->n_blocks)
         out = inner_bytes(s, last);
     else if (s->mod->out_tokens_per_item > 0)
-        out = ELEM_BYTES * (double)s->mod->out_width * s->mod->out_tokens_per_item *
-              (double)s->work->n;
+        out = elem * (double)s->mod->out_width * s->mod->out_tokens_per_item * (double)s->work->n;
     else
-        out = ELEM_BYTES * (double)s->mod->out_width * s->tokens;
+        out = elem * (double)s->mod->out_width * s->tokens;
     return queue * in + BUFFERS * out;
 }
 

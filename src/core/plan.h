@@ -44,8 +44,15 @@ struct dt_policy { /* what the job states about the run; copied into every plan 
     bool intra_reorder, inter_reorder;
     bool stepccl;
     bool half_grads;      /* fp16 training: gradients are reduced in 2 bytes, else in 4 */
+    bool fp32;            /* fp32 training: activations and parameters travel in 4 bytes, else in 2 */
     bool overlap_grad, overlap_param; /* gradient reduce-scatter / parameter all-gather overlapped with compute */
 };
+
+/* Of an activation or a parameter in a message. */
+static inline int dt_policy_elem_bytes(const struct dt_policy *y)
+{
+    return y->fp32 ? 4 : 2;
+}
 
 struct dt_plan_prediction { /* the formula's view (DistTrain section 4), filled by planners; seconds */
     double warmup_s, steady_s, total_s;

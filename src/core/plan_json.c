@@ -61,6 +61,8 @@ static void put_policy(struct dt_json *j, const struct dt_policy *y)
     dt_json_kv_bool(j, "overlap_param", y->overlap_param);
     if (y->half_grads)
         dt_json_kv_bool(j, "half_grads", true);
+    if (y->fp32)
+        dt_json_kv_bool(j, "fp32", true);
     dt_json_end_object(j);
 }
 
@@ -125,13 +127,14 @@ static enum dt_status get_policy(struct dt_node n, struct dt_error *err, struct 
     static const char *const keys[] = {
         "global_batch",  "microbatch",    "seq_len", "schedule",     "recompute",     "zero",
         "intra_reorder", "inter_reorder", "stepccl", "overlap_grad", "overlap_param", "half_grads",
-        NULL};
+        "fp32",          NULL};
     int schedule = 0, recompute = 0;
 
     DT_TRY(dt_map_check(n, "policy", keys, err));
-    for (int i = 0; keys[i + 1]; i++) /* the last one came later: absent means false */
+    for (int i = 0; keys[i + 2]; i++) /* the last two came later: absent means false */
         DT_TRY(dt_map_require(n, "policy", keys[i], err));
     DT_TRY(dt_get_bool(n, "half_grads", &y->half_grads, err));
+    DT_TRY(dt_get_bool(n, "fp32", &y->fp32, err));
     DT_TRY(dt_get_int(n, "global_batch", 1, INT64_C(1) << 40, &y->global_batch, err));
     DT_TRY(dt_get_i32(n, "microbatch", 1, DEGREE_MAX, &y->microbatch, err));
     DT_TRY(dt_get_i32(n, "seq_len", 1, 1 << 28, &y->seq_len, err));

@@ -42,7 +42,8 @@ static int init_module(struct dt_sched *s, int i)
         v->backward = dt_plan_upstream_trained(s->plan, s->model, i, v->first);
         for (int b = v->first; b < v->first + v->n; b++)
             v->backward |= dt_plan_trained(s->plan, s->model, i, b);
-        dt_block_boundary(m->mod, v->first + v->n, &v->wire);
+        dt_block_boundary(m->mod, v->first + v->n, dt_policy_elem_bytes(&s->plan->policy),
+                          &v->wire);
     }
     m->mirrored_out = m->v[m->n_v - 1].backward;
     return 0;

@@ -24,7 +24,8 @@ static struct edge_bytes edge_bytes(const struct dt_sched *s, const struct dt_ed
 {
     const struct dt_module *u = &s->model->modules[e->src], *d = &s->model->modules[e->dst];
     int per_item = d->out_tokens_per_item ? d->out_tokens_per_item : u->out_tokens_per_item;
-    struct edge_bytes b = {&s->a->m[e->src], 2 * (uint64_t)u->out_width, false};
+    uint64_t elem = (uint64_t)dt_policy_elem_bytes(&s->plan->policy);
+    struct edge_bytes b = {&s->a->m[e->src], elem * (uint64_t)u->out_width, false};
 
     /* A generator is conditioned on a fixed number of LLM states for each item that it generates.
      */

@@ -70,13 +70,13 @@ static void module_groups(struct dt_sched *s, struct dt_sched_module *m)
         }
         for (int k = 0; k < DT_PARTS_MAX; k++)
             v->sync_group[k] = v->gather_group[k] = DT_NONE;
-        /* fp32 gradients (2 bytes in fp16 training), 2-byte parameters. */
+        /* fp32 gradients (2 bytes in fp16 training), 2-byte parameters (4 in fp32 training). */
         for (int k = 0; sync && k < v->b_parts; k++) {
             v->sync_bytes[k] = (policy->half_grads ? 2 : 4) * bucket_params(s, m, v, k, v->b_parts);
             v->sync_group[k] = v->sync_bytes[k] > 0 ? s->n_groups++ : DT_NONE;
         }
         for (int k = 0; gather && k < v->f_parts; k++) {
-            v->gather_bytes[k] = 2 * bucket_params(s, m, v, k, v->f_parts);
+            v->gather_bytes[k] = (uint64_t)dt_policy_elem_bytes(policy) * bucket_params(s, m, v, k, v->f_parts);
             v->gather_group[k] = v->gather_bytes[k] > 0 ? s->n_groups++ : DT_NONE;
         }
     }

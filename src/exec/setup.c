@@ -46,6 +46,7 @@ static enum dt_status choose_plan(struct dt_setup *s, struct dt_error *err)
             s->plan.modules[m].frozen = j->frozen[m];
         s->plan.colocated = true;
     }
+    s->plan.policy.fp32 = s->dtype == DT_F32; /* what `auto` has come to */
     DT_TRY(dt_plan_place(&s->plan, &j->cluster, err));
     return dt_plan_validate(&s->plan, j->model, &j->cluster, err);
 }
@@ -62,6 +63,7 @@ static enum dt_status choose_cost(struct dt_setup *s, struct dt_error *err)
         return DT_OK;
     }
     o.allow_analytical = true;
+    o.fp32 = s->plan.policy.fp32;
     return dt_cost_new(j->model, &j->cluster, j->profile, &o, err, &s->cost);
 }
 
