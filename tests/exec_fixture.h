@@ -33,6 +33,7 @@ struct exec_fixture {
     struct dt_cost *cost;           /* NULL: the order of samples stays */
     struct dt_exec_options opt;
     struct dt_timeline timeline;
+    uint64_t sends_bytes, gathers_bytes; /* of the last program, all lanes */
     struct dt_error err;
 };
 
@@ -114,12 +115,28 @@ static inline void ef_doc(struct dt_sequence *s, struct dt_rng *r, enum dt_task 
     s->n_docs++;
 }
 
-/* Sequences of random documents; every third one is text only. */
-static inline void ef_seqs(struct exec_fixture *f, int n, uint64_t seed)
+/* What sequences hold: all kinds; text; no picture to draw; none to see; pictures in one only. */
+enum ef_data { EF_MIXED, EF_TEXT, EF_CAPTIONS, EF_DRAWINGS, EF_ONE };
+
+static inline enum dt_task ef_task(const struct exec_fixture *f, struct dt_rng *r,
+                                   enum ef_data data, int k)
+{
+    bool encodes = f->model->llm > 0 && data != EF_TEXT && data != EF_DRAWINGS;
+    bool draws = f->model->llm + 1 < f->model->n_modules && data != EF_TEXT && data != EF_CAPTIONS;
+    enum dt_task task = DT_TASK_TEXT;
+
+    if (data == EF_ONE ? k == 4 : k % 3 != 2 && dt_rng_below(r, 4) > 0)
+        task = dt_rng_below(r, 2) ? DT_TASK_CAPTION : DT_TASK_GENERATE;
+    if ((task == DT_TASK_CAPTION && !encodes) || (task == DT_TASK_GENERATE && !draws))
+        task = DT_TASK_TEXT;
+    return task;
+}
+
+/* Sequences of random documents; of EF_MIXED every third one is text only. */
+static inline void ef_seqs_of(struct exec_fixture *f, int n, uint64_t seed, enum ef_data data)
 {
     struct dt_rng r;
     int vocab = f->model->modules[f->model->llm].blocks[0].vocab;
-    bool encodes = f->model->llm > 0, draws = f->model->llm + 1 < f->model->n_modules;
 
     dt_rng_init(&r, seed, 3);
     for (int k = 0; k < n; k++) {
@@ -135,18 +152,19 @@ static inline void ef_seqs(struct exec_fixture *f, int n, uint64_t seed)
         s->docs = dt_calloc(8, sizeof(*s->docs));
         s->items = dt_calloc(8, sizeof(*s->items));
         for (int d = 0, docs = 1 + (int)dt_rng_below(&r, 3); d < docs; d++) {
-            enum dt_task task = DT_TASK_TEXT;
+            enum dt_task task = ef_task(f, &r, data, k);
 
-            if (k % 3 != 2 && dt_rng_below(&r, 4) > 0)
-                task = dt_rng_below(&r, 2) ? DT_TASK_CAPTION : DT_TASK_GENERATE;
-            if ((task == DT_TASK_CAPTION && !encodes) || (task == DT_TASK_GENERATE && !draws))
-                task = DT_TASK_TEXT;
             ef_doc(s, &r, task, 1 + (int)dt_rng_below(&r, 9), vocab);
         }
         s->text_tokens = s->n_tokens;
         f->seqs[k] = s;
     }
     f->n_seqs = n;
+}
+
+static inline void ef_seqs(struct exec_fixture *f, int n, uint64_t seed)
+{
+    ef_seqs_of(f, n, seed, EF_MIXED);
 }
 
 struct ef_layout {
@@ -161,7 +179,8 @@ static inline void ef_plan(struct exec_fixture *f, int microbatch, const struct 
                           .schedule = schedule,
                           .zero = 1,
                           .overlap_grad = true,
-                          .overlap_param = true};
+                          .overlap_param = true,
+                          .fp32 = true};
     double cost[64];
 
     for (int i = 0; i < 64; i++)
@@ -222,6 +241,11 @@ static inline struct dt_exec_result ef_step(struct exec_fixture *f, int64_t step
     dt_assert_ok(dt_assign(&f->plan, f->model, f->cost, samples, 0, &f->err, &a), f->err);
     dt_assert_ok(dt_compile(&f->plan, f->model, &f->cluster, a, f->cost, &f->err, &p), f->err);
     dt_assert_ok(dt_program_check(p, f->model, &f->err), f->err);
+    f->sends_bytes = f->gathers_bytes = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        f->sends_bytes += p->ops[i].kind == DT_OP_SEND ? p->ops[i].bytes : 0;
+        f->gathers_bytes += p->ops[i].kind == DT_OP_PARAM_GATHER ? p->ops[i].bytes : 0;
+    }
     st = dt_exec_run(f->x, p, &in, &f->err, &f->timeline, &r);
     ck_assert_msg(st == f->expected, "step %d: %s", (int)step, f->err.message);
     r.compute_s = r.waited_s = 0; /* the rest is equal from run to run */

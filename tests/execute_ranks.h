@@ -13,20 +13,25 @@
 enum { RANKS_MAX = 16, STEPS_MAX = 20, MODULES = 3 };
 
 struct ranks_case {
-    const char *name;
+    const char *name, *layout;
     struct ef_layout l[MODULES];
-    int tp[MODULES]; /* 0 = 1 */
+    int tp[MODULES];
     int microbatch;
     bool colocated;
     int ranks; /* 0 = one per GPU */
     enum dt_schedule schedule;
     enum dt_recompute recompute;
-    const char *frozen; /* NULL = "ttt" */
-    bool zero0, apart;  /* apart: no overlap with compute */
+    char frozen[MODULES + 1]; /* 't' trained, 'f' frozen */
+    bool zero0, apart;        /* apart: no overlap with compute */
     bool reorder;
-    const char *model; /* NULL = CHAIN */
-    bool full;         /* only with DT_TEST_FULL */
+    enum ef_data data;
+    const char *model;
+    bool full, mpi; /* only with DT_CHECK_FULL; over MPI without it, too */
 };
+/* execute_layouts.c: the table. */
+int n_layouts(void);
+void read_layout(int i, struct ranks_case *c);
+
 struct world {
     const struct ranks_case *c;
     int steps, ranks;

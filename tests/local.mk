@@ -84,6 +84,7 @@ tests_test_execute_ranks_SOURCES = \
 	tests/exec_fixture.h \
 	tests/execute_ranks.h \
 	tests/execute_ranks_whole.c \
+	tests/execute_layouts.c \
 	tests/test_execute_ranks.c
 tests_test_execute_ranks_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 KERNEL_TEST_SOURCES = tests/kernel_util.h tests/ref_kernels.c tests/ref_kernels.h
@@ -122,6 +123,7 @@ SHELL_TESTS = \
 	tests/test_eval.sh \
 	tests/test_golden.sh \
 	tests/test_hf.sh \
+	tests/test_execute_mpi.sh \
 	tests/test_hosts.sh \
 	tests/test_lists.sh \
 	tests/test_loop.sh \
@@ -232,8 +234,9 @@ tests_fuzz_fuzz_tokenizer_SOURCES = tests/fuzz/fuzz_tokenizer.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_tokenizer_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 
 # ---- every layout over ranks ----
-check-full: tests/test_execute_ranks$(EXEEXT)
-	@$(AM_TESTS_ENVIRONMENT) DT_TEST_FULL=1 ./tests/test_execute_ranks$(EXEEXT)
+check-full: all tests/test_execute_ranks$(EXEEXT)
+	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 ./tests/test_execute_ranks$(EXEEXT)
+	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 $(SHELL) $(srcdir)/tests/test_execute_mpi.sh || test $$? -eq 77
 	@$(AM_TESTS_ENVIRONMENT) KILLS=50 $(SHELL) $(srcdir)/tests/test_checkpoint_ranks.sh || test $$? -eq 77
 .PHONY: check-full
 

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The layouts that must train as one process does, and the reader of this table.
+ *
+ * A layout is tp/pp/dp, or tp/pp/dp/vpp, of encoder, LLM and generator; the microbatch is the
+ * LLM's; one rank per GPU unless `ranks=` says otherwise.  Options: see `read_option`. */
+#include "execute_ranks.h"
+
+#define CHAIN EF_ENCODER ", " EF_LLM ", " EF_UNET
+#define GPT                                                                                        \
+    "llm: {kind: llm, layers: 3, hidden: 32, ffn: 64, heads: 4, vocab: 61, tied: true, "           \
+    "positions: 48, norm: layernorm, gated: false, bias: true}"
+
+static const struct {
+    const char *name, *layout, *options;
+} rows[] = {
+    /* modules together and apart */
+    {"colocated", "1/1/1 1/1/1 1/1/1", "colocated ranks=1"},
+    {"colocated, microbatch 3", "1/1/1 1/1/1 1/1/1", "colocated ranks=1 mb=3 full"},
+    {"disjoint", "1/1/1 1/1/1 1/1/1", "mpi"},
+    {"two ranks for three GPUs", "1/1/1 1/1/1 1/1/1", "ranks=2"},
+    {"colocated, dp 2", "1/1/2 1/1/2 1/1/2", "colocated"},
+    {"colocated, pp 2/2/1 dp 1/1/2", "1/2/1 1/2/1 1/1/2", "colocated full"},
+    {"generator dp 2", "1/1/1 1/1/1 1/1/2", ""},
+    /* pipelines */
+    {"pp 3", "1/3/1 1/3/1 1/3/1", "full"},
+    {"pp 1/3/1", "1/1/1 1/3/1 1/1/1", ""},
+    {"gpipe", "1/2/1 1/2/1 1/2/1", "gpipe mb=2"},
+    {"gpipe, dp 2/2/1", "1/1/2 1/2/2 1/1/1", "gpipe full"},
+    {"vpp 2", "1/1/1 1/2/1/2 1/1/1", "interleaved"},
+    {"vpp 2 everywhere", "1/2/1/2 1/2/1/2 1/2/1/2", "interleaved full"},
+    {"vpp 1/2/2, dp 2", "1/1/2 1/2/2/2 1/2/1/2", "interleaved full"},
+    {"vpp 2, tp 2", "1/1/1 2/2/1/2 1/1/1", "interleaved full"},
+    {"vpp 2, fan-in dp 4", "1/1/4 1/2/1/2 1/1/2", "interleaved mb=4 full"},
+    {"vpp 2, fan-out dp 4", "1/1/1 1/2/1/2 1/1/4", "interleaved mb=4 full"},
+    /* replicas: gcd brokers */
+    {"fan-in 4/2/1", "1/1/4 1/2/2 1/1/1", "mb=2"},
+    {"fan-in 4/1/2", "1/1/4 1/1/1 1/1/2", "mb=4 full"},
+    {"fan-out 1/4/4", "1/1/1 1/1/4 1/1/4", "full"},
+    {"dp 6/4/3", "1/1/6 1/1/4 1/1/3", ""},
+    {"dp 6/4/3 on 5 ranks", "1/1/6 1/1/4 1/1/3", "ranks=5"},
+    {"dp 3/4/6", "1/1/3 1/1/4 1/1/6", "full"},
+    {"dp 3/2/4, gpipe", "1/1/3 1/2/2 1/1/4", "gpipe mb=3 full"},
+    /* tensor parallelism */
+    {"tp 2", "2/1/1 2/1/1 2/1/1", "mpi"},
+    {"tp 2, colocated", "2/1/1 2/1/1 2/1/1", "colocated mb=2 full"},
+    {"tp 2, dp 2, colocated", "2/1/2 2/1/2 2/1/2", "colocated full"},
+    {"tp 1/2/1, dp 2/1/1", "1/1/2 2/1/1 1/1/1", "mb=2"},
+    {"tp 2/1/2, pp 1/2/1", "2/1/1 1/2/1 2/1/1", "full"},
+    {"tp 2, pp 2, dp 2 of the LLM", "1/1/2 2/2/2 1/1/1", "full"},
+    {"tp 2, pp 2 everywhere", "2/2/1 2/2/1 2/2/1", "full"},
+    {"tp 2, pp 2 everywhere, gpipe", "2/2/1 2/2/1 2/2/1", "gpipe mb=2 full"},
+    {"tp 2 and dp 2 everywhere", "2/1/2 2/1/2 2/1/2", "full"},
+    {"fan-in, dp 4 to tp 2 pp 2", "1/1/4 2/2/1 1/1/1", "mb=4"},
+    {"fan-out, tp 2 pp 2 to dp 4", "1/1/1 2/2/1 1/1/4", "mb=4"},
+    {"encoder tp 2 pp 2 to LLM dp 4", "2/2/1 1/1/4 1/1/1", "full"},
+    {"LLM dp 4 to generator tp 2 pp 2", "1/1/1 1/1/4 2/2/1", "full"},
+    {"both fans", "1/1/4 2/2/1 1/1/4", "mb=4 full"},
+    /* gradients and parameters */
+    {"dp 2, zero 0", "1/1/2 1/1/2 1/1/2", "zero0"},
+    {"dp 4 on 2 ranks, zero 0", "1/1/4 1/1/4 1/1/4", "colocated ranks=2 zero0 full"},
+    {"dp 4 on 2 ranks", "1/1/4 1/1/4 1/1/4", "colocated ranks=2"},
+    {"dp 2, no overlap", "1/1/2 1/1/2 1/1/2", "apart full"},
+    {"tp 2 dp 2 of the LLM, zero 0", "1/1/1 2/1/2 1/1/1", "zero0 full"},
+    /* order of samples */
+    {"reordered, dp 2/2/1", "1/1/2 1/2/2 1/1/1", "reorder mpi"},
+    {"the same order, dp 2/2/1", "1/1/2 1/2/2 1/1/1", "full"},
+    {"reordered, dp 4/2/2", "1/1/4 1/1/2 1/1/2", "mb=2 reorder full"},
+    {"reordered, dp 6/4/3", "1/1/6 1/1/4 1/1/3", "reorder full"},
+    {"reordered, vpp 2", "1/1/2 1/2/2/2 1/1/1", "interleaved reorder full"},
+    {"reordered, tp 2 pp 2", "1/1/2 2/2/1 1/1/1", "mb=2 reorder full"},
+    /* recomputation */
+    {"selective", "1/1/1 1/2/1 1/1/1", "recompute=selective full"},
+    {"full recompute", "1/1/2 1/2/1 1/1/1", "recompute=full"},
+    {"selective, vpp 2", "1/1/1 1/2/1/2 1/1/1", "interleaved recompute=selective full"},
+    {"full recompute, vpp 2", "1/1/1 1/2/1/2 1/1/1", "interleaved recompute=full full"},
+    {"full recompute, gpipe", "1/2/1 1/2/1 1/2/1", "gpipe recompute=full full"},
+    {"tp 2, selective", "2/1/1 2/1/1 2/1/1", "recompute=selective full"},
+    {"tp 2, full recompute", "2/1/1 2/1/1 2/1/1", "recompute=full full"},
+    /* what is trained */
+    {"frozen encoder", "1/1/2 1/2/1 1/1/1", "frozen=ftt"},
+    {"frozen LLM", "1/1/2 1/2/2 1/1/1", "frozen=tft"},
+    {"frozen generator", "1/1/1 1/2/2 1/1/2", "frozen=ttf full"},
+    {"generator only", "1/1/1 1/2/1 1/1/2", "frozen=fft full"},
+    {"LLM only", "1/1/2 1/2/1 1/1/1", "frozen=ftf full"},
+    {"encoder only", "1/1/2 1/1/1 1/1/1", "frozen=tff full"},
+    {"projectors only", "1/1/2 1/2/1 1/1/1", "frozen=fff full"},
+    {"frozen LLM, vpp 2", "1/1/1 1/2/1/2 1/1/2", "interleaved frozen=tft full"},
+    {"frozen encoder, dp 4 to tp 2 pp 2", "1/1/4 2/2/1 1/1/1", "mb=4 frozen=ftt full"},
+    {"generator only, gpipe, dp 4", "1/1/1 1/2/1 1/1/4", "gpipe mb=4 frozen=fft full"},
+    {"tp 2, frozen LLM", "2/1/1 2/1/1 2/1/1", "frozen=tft full"},
+    {"tp 2, generator only", "2/1/1 2/1/1 2/1/1", "frozen=fft full"},
+    {"colocated, frozen LLM, full recompute", "1/1/2 1/1/2 1/1/2",
+     "colocated frozen=tft recompute=full full"},
+    /* what the samples hold (elsewhere: every third has no picture, others one or several) */
+    {"text only", "1/1/2 1/2/1 1/1/2", "data=text"},
+    {"text only, vpp 2", "1/1/1 1/2/1/2 1/1/1", "data=text interleaved full"},
+    {"text only, dp 4 to tp 2 pp 2", "1/1/4 2/2/1 1/1/1", "data=text mb=4 full"},
+    {"no picture to draw", "1/1/2 1/2/1 1/1/2", "data=captions"},
+    {"no picture to draw, tp 2", "2/1/1 2/1/1 2/1/1", "data=captions full"},
+    {"no picture to see", "1/1/2 1/2/1 1/1/2", "data=drawings full"},
+    {"no picture to see, dp 6/4/3", "1/1/6 1/1/4 1/1/3", "data=drawings reorder full"},
+    {"one sample with pictures", "1/1/4 1/2/2 1/1/2", "data=one full"},
+    {"one sample with pictures, reordered", "1/1/2 1/2/2/2 1/1/2",
+     "data=one interleaved reorder full"},
+    /* a table that the first and the last stage share */
+    {"shared table, tp 2 pp 2 dp 2", "2/2/2", "gpt"},
+    {"shared table, pp 3 dp 2", "1/3/2", "gpt"},
+    {"shared table, pp 2 dp 4 on 3 ranks", "1/2/4", "gpt ranks=3 full"},
+    {"shared table, zero 0", "1/2/2", "gpt zero0 full"},
+    {"shared table, tp 4 pp 2", "4/2/1", "gpt full"},
+    {"shared table, vpp 2, tp 2", "2/2/1/2", "gpt interleaved full"},
+};
+
+int n_layouts(void)
+{
+    return (int)(sizeof(rows) / sizeof(rows[0]));
+}
+
+static bool word_is(const char *s, const char *word, const char **value)
+{
+    size_t n = strlen(word);
+
+    if (strncmp(s, word, n) != 0)
+        return false;
+    *value = s + n;
+    return word[n - 1] == '=' || s[n] == '\0';
+}
+
+/* Not an assertion of a test: `--list` reads the table, too. */
+static void must(bool ok, const char *s)
+{
+    if (ok)
+        return;
+    fprintf(stderr, "\"%s\" in the table of layouts\n", s);
+    exit(99);
+}
+
+static int one_of(const char *s, const char *const *names)
+{
+    int i = 0;
+
+    while (names[i] && strcmp(s, names[i]) != 0)
+        i++;
+    must(names[i] != NULL, s);
+    return i;
+}
+
+static void read_option(const char *s, struct ranks_case *c)
+{
+    static const char *const data[] = {"mixed", "text", "captions", "drawings", "one", NULL};
+    const char *v;
+
+    if (word_is(s, "mb=", &v))
+        c->microbatch = atoi(v);
+    else if (word_is(s, "ranks=", &v))
+        c->ranks = atoi(v);
+    else if (word_is(s, "recompute=", &v))
+        c->recompute = (enum dt_recompute)one_of(v, dt_recompute_names);
+    else if (word_is(s, "frozen=", &v))
+        memcpy(c->frozen, v, MODULES); /* t: trained, f: frozen */
+    else if (word_is(s, "data=", &v))
+        c->data = (enum ef_data)one_of(v, data);
+    else if (word_is(s, "gpt", &v))
+        c->model = GPT;
+    else if (word_is(s, "colocated", &v))
+        c->colocated = true;
+    else if (word_is(s, "zero0", &v))
+        c->zero0 = true;
+    else if (word_is(s, "apart", &v)) /* gradients and parameters not under compute */
+        c->apart = true;
+    else if (word_is(s, "reorder", &v))
+        c->reorder = true;
+    else if (word_is(s, "full", &v)) /* with DT_CHECK_FULL only */
+        c->full = true;
+    else if (word_is(s, "mpi", &v)) /* over MPI without it, too */
+        c->mpi = true;
+    else
+        c->schedule = (enum dt_schedule)one_of(s, dt_schedule_names);
+}
+
+void read_layout(int i, struct ranks_case *c)
+{
+    char text[128], *rest = text, *s;
+    int m = 0;
+
+    *c = (struct ranks_case){
+        .name = rows[i].name, .layout = rows[i].layout, .model = CHAIN, .microbatch = 1};
+    memset(c->frozen, 't', MODULES);
+    snprintf(text, sizeof(text), "%s", rows[i].layout);
+    while ((s = strtok_r(rest, " ", &rest))) {
+        must(m < MODULES, s);
+        c->l[m].vpp = 1;
+        must(sscanf(s, "%d/%d/%d/%d", &c->tp[m], &c->l[m].pp, &c->l[m].dp, &c->l[m].vpp) >= 3, s);
+        m++;
+    }
+    snprintf(text, sizeof(text), "%s", rows[i].options);
+    rest = text;
+    while ((s = strtok_r(rest, " ", &rest)))
+        read_option(s, c);
+}
