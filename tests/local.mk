@@ -59,6 +59,7 @@ check_PROGRAMS += \
 	tests/test_simulate \
 	tests/test_tensorboard \
 	tests/test_timeline \
+	tests/test_trace_perfetto \
 	tests/test_train \
 	tests/test_transport
 tests_test_cores_SOURCES = tests/test_cores.c tests/synth.c tests/synth.h
@@ -66,6 +67,7 @@ tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
 tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h
 tests_test_outliers_SOURCES = tests/test_outliers.c tests/synth.c tests/synth.h
 tests_test_timeline_SOURCES = tests/test_timeline.c tests/synth.c tests/synth.h
+tests_test_trace_perfetto_SOURCES = tests/test_trace_perfetto.c tests/synth.c tests/synth.h
 tests_test_transport_SOURCES = \
 	tests/test_transport.c \
 	tests/transport_suite.c \

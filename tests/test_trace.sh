@@ -32,6 +32,10 @@ check "well-formed" '"$DISTTRAIN" simulate trace.json 2>err; grep -q "schemaVers
 for p in "${PYTHON:-python3}"; do
     command -v "$p" >/dev/null && check "JSON for Python" '"$p" -m json.tool trace.json >/dev/null'
 done
+check "perfetto" '"$DISTTRAIN" trace export 1 --format perfetto && [ -s trace.pftrace ] &&
+    "$DISTTRAIN" trace export 1 -f perfetto -o - | cmp -s - trace.pftrace && [ $(wc -c <trace.pftrace) -lt $(wc -c <trace.json) ]'
+check "perfetto per lane" '"$DISTTRAIN" trace export 1 -f perfetto --per-lane lanes && [ -s lanes/lane-2.pftrace ]'
+check "no such format" '! "$DISTTRAIN" trace export 1 -f svg 2>err && grep -q "not chrome or perfetto" err'
 check "no such run" '! "$DISTTRAIN" trace export 5 2>err && grep -q "has no run 5" err'
 check "no ops" '"$DISTTRAIN" simulate --timeline none mllm-nano-local >/dev/null && ! "$DISTTRAIN" trace export last 2>err && grep -q "kept no ops" err'
 check "no such action" '! "$DISTTRAIN" trace import 1 2>err && grep -q "has export" err'

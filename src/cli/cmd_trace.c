@@ -12,29 +12,43 @@
 #include <sys/stat.h>
 
 const struct dt_option dt_trace_options[] = {
-    {"output", 'o', DT_OPT_STRING, "FILE", "where to (default trace.json; - = stdout)"},
+    {"format", 'f', DT_OPT_STRING, "FORMAT",
+     "chrome (JSON, the default) or perfetto (protobuf, smaller and faster to open)"},
+    {"output", 'o', DT_OPT_STRING, "FILE",
+     "where to (default trace.json or trace.pftrace; - = stdout)"},
     {"per-lane", 0, DT_OPT_STRING, "DIR",
-     "instead a file per lane, lane-N.json, as ranks write them"},
+     "instead a file per lane, lane-N.json or .pftrace, as ranks write them"},
     {"runs", 0, DT_OPT_STRING, "FILE",
      "where the run is (default $DISTTRAIN_RUNS or ./disttrain-runs.db)"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
-static enum dt_status write_one(const struct dt_run_ref *run, int lane, const char *path,
-                                struct dt_error *err)
+static enum dt_status write_one(const struct dt_run_ref *run, int lane, bool perfetto,
+                                const char *path, struct dt_error *err)
 {
     char *text;
+    size_t size;
     enum dt_status st;
 
-    DT_TRY(dt_trace_chrome(run, lane, err, &text));
-    if (strcmp(path, "-") == 0) {
-        st = fputs(text, stdout) < 0 ? dt_error_set(err, DT_ERR_IO, "cannot write to stdout")
-                                     : DT_OK;
+    if (perfetto) {
+        DT_TRY(dt_trace_perfetto(run, lane, err, &text, &size));
     } else {
-        st = dt_file_write(path, text, strlen(text), err);
+        DT_TRY(dt_trace_chrome(run, lane, err, &text));
+        size = strlen(text);
     }
+    st = dt_file_write(path, text, size, err);
     dt_free(text);
     return st;
+}
+
+static enum dt_status format_of(struct dt_cli *cli, bool *perfetto, struct dt_error *err)
+{
+    const char *name = dt_cli_string(cli, "format", "chrome");
+
+    *perfetto = strcmp(name, "perfetto") == 0;
+    if (*perfetto || strcmp(name, "chrome") == 0)
+        return DT_OK;
+    return dt_error_set(err, DT_ERR_USAGE, "--format: '%s' is not chrome or perfetto", name);
 }
 
 enum dt_status dt_cmd_trace(struct dt_cli *cli, struct dt_error *err)
@@ -42,14 +56,18 @@ enum dt_status dt_cmd_trace(struct dt_cli *cli, struct dt_error *err)
     const char *file = dt_cli_string(cli, "runs", getenv("DISTTRAIN_RUNS"));
     const char *dir = dt_cli_string(cli, "per-lane", NULL);
     struct dt_run_ref run;
+    bool perfetto;
     int n;
 
     if (strcmp(cli->args[0], "export") != 0)
         return dt_error_set(err, DT_ERR_USAGE, "'%s' is no action of trace; it has export",
                             cli->args[0]);
+    DT_TRY(format_of(cli, &perfetto, err));
     DT_TRY(dt_run_find(cli->args[1], file && *file ? file : "disttrain-runs.db", err, &run));
     if (!dir)
-        return write_one(&run, -1, dt_cli_string(cli, "output", "trace.json"), err);
+        return write_one(&run, -1, perfetto,
+                         dt_cli_string(cli, "output", perfetto ? "trace.pftrace" : "trace.json"),
+                         err);
     DT_TRY(dt_trace_lanes(&run, err, &n));
     if (mkdir(dir, 0777) != 0 && errno != EEXIST)
         return dt_error_at(err, DT_ERR_IO, dir, 0, 0, "cannot make the folder: %s",
@@ -57,8 +75,8 @@ enum dt_status dt_cmd_trace(struct dt_cli *cli, struct dt_error *err)
     for (int k = 0; k < n; k++) {
         char path[4096];
 
-        snprintf(path, sizeof(path), "%s/lane-%d.json", dir, k);
-        DT_TRY(write_one(&run, k, path, err));
+        snprintf(path, sizeof(path), "%s/lane-%d.%s", dir, k, perfetto ? "pftrace" : "json");
+        DT_TRY(write_one(&run, k, perfetto, path, err));
     }
     return DT_OK;
 }

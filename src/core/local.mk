@@ -176,3 +176,6 @@ libdtcore_a_SOURCES = \
 	src/core/trace_export.h \
 	src/core/utf8.c \
 	src/core/utf8.h
+	src/core/trace_perfetto.c \
+	src/core/trace_read.c \
+	src/core/trace_read.h \

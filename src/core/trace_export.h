@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * A run of the runs file as a Chrome trace (JSON), which Perfetto and chrome://tracing open and
- * trace analyses for PyTorch's profiler read. */
+ * A run of the runs file as a trace: Chrome's (JSON), which Perfetto and chrome://tracing open and
+ * trace analyses for PyTorch's profiler read, or Perfetto's own (protobuf). */
 #ifndef DT_CORE_TRACE_EXPORT_H
 #define DT_CORE_TRACE_EXPORT_H
 
@@ -11,6 +11,10 @@
  * all; else only this one, as `distributedInfo` says.  *out is the caller's (dt_free). */
 enum dt_status dt_trace_chrome(const struct dt_run_ref *run, int lane, struct dt_error *err,
                                char **out);
+/* The same in protobuf, for traces too large for JSON; ops of a resource that overlap get tracks of
+ * their own, as slices of a track must nest. */
+enum dt_status dt_trace_perfetto(const struct dt_run_ref *run, int lane, struct dt_error *err,
+                                 char **out, size_t *size);
 /* Lanes of the run. */
 enum dt_status dt_trace_lanes(const struct dt_run_ref *run, struct dt_error *err, int *n);
 
