@@ -70,6 +70,15 @@ expect 0 '"resumed": true' "$DISTTRAIN" train --json --no-runs job.yaml run.step
 check "it went on" 'grep -q "\"first_step\": 4" out && grep -q "\"last_step\": 6" out'
 expect 2 "from-scratch" "$DISTTRAIN" train --no-runs job.yaml run.seed=3
 
+# --- weights of another run, and of nowhere ---
+expect 0 "weights read  *[1-9]" "$DISTTRAIN" train --no-runs --init-from saved job.yaml run.steps=6 run.checkpoint.dir=other run.lr=0
+cp saved/step-00000006/model.safetensors 'of: "all" {5}.safetensors'
+"$DISTTRAIN" train --no-runs --json --init-from 'of: "all" {5}.safetensors' job.yaml run.steps=6 run.checkpoint.dir=third run.lr=0 >out 2>err
+a=$(ls other/step-00000006/model.safetensors) b=third/step-00000006/model.safetensors
+check "the same weights by either name" 'cmp -s "$a" "$b" && cmp -s "$a" saved/step-00000006/model.safetensors'
+expect 2 "nowhere" "$DISTTRAIN" train --no-runs --init-from nowhere job.yaml run.steps=1 run.checkpoint.dir=fourth
+expect 0 "resumed" "$DISTTRAIN" train --no-runs --init-from saved job.yaml run.steps=6 run.checkpoint.dir=third
+
 # --- a signal ends it in order ---
 "$DISTTRAIN" train --no-runs --json job.yaml run.steps=1000000 >out 2>err &
 pid=$!

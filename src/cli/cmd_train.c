@@ -23,6 +23,8 @@
 
 const struct dt_option dt_train_options_table[] = {
     {"from-scratch", 0, DT_OPT_FLAG, NULL, "begin anew although there is a checkpoint"},
+    {"init-from", 0, DT_OPT_STRING, "PATH",
+     "begin with these weights: safetensors, a folder of them, or a checkpoint"},
     {"ranks", 0, DT_OPT_INT, "N", "start N ranks under mpirun"},
     {"max-restarts", 0, DT_OPT_INT, "N",
      "with --ranks: when the job fails, go on from its last checkpoint, at most N times"},
@@ -343,11 +345,30 @@ static enum dt_status launch(const struct dt_job *job, int64_t ranks, int64_t re
     return DT_OK;
 }
 
+/* --init-from as an override, quoted: a path may hold what YAML gives a meaning. */
+static enum dt_status init_from(const char *path, struct dt_error *err, char out[4096])
+{
+    size_t n = (size_t)snprintf(out, 4096, "run.init_from=\"");
+
+    for (; *path; path++) {
+        if (n + 4 > 4096 || (unsigned char)*path < 0x20)
+            return dt_error_set(err, DT_ERR_USAGE, "--init-from: not a path that a job can name");
+        if (*path == '"' || *path == '\\')
+            out[n++] = '\\';
+        out[n++] = *path;
+    }
+    out[n++] = '"';
+    out[n] = '\0';
+    return DT_OK;
+}
+
 enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
 {
-    const char *path = cli->args[0];
-    char found[4096];
+    const char *path = cli->args[0], *weights = dt_cli_string(cli, "init-from", NULL);
+    const char *overrides[DT_CLI_MAX_ARGS + 1];
+    char found[4096], text[4096];
     int64_t ranks, restarts;
+    int n = 0;
     struct dt_ranks alone = {0};
     struct task task = {.cli = cli};
     struct dt_job *job;
@@ -364,7 +385,13 @@ enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
         DT_TRY(dt_file_find("jobs", path, ".yaml", err, found, sizeof found));
         path = found;
     }
-    DT_TRY(dt_job_read(path, cli->args + 1, cli->n_args - 1, err, &job));
+    for (int i = 1; i < cli->n_args; i++)
+        overrides[n++] = cli->args[i];
+    if (weights) {
+        DT_TRY(init_from(weights, err, text));
+        overrides[n++] = text;
+    }
+    DT_TRY(dt_job_read(path, overrides, n, err, &job));
     task.job = job;
     if (launched)
         st = dt_on_ranks(job, ranks, on_ranks, &task, err);
