@@ -33,7 +33,11 @@ struct exec_fixture {
     struct dt_cost *cost;           /* NULL: the order of samples stays */
     struct dt_exec_options opt;
     struct dt_timeline timeline;
+    double dropout;
     uint64_t sends_bytes, gathers_bytes; /* of the last program, all lanes */
+    /* Of its reductions of gradients, those that began before their lane's last backward had ended;
+     * of its gathers of parameters, those that ended after its first forward had begun. */
+    int syncs, syncs_under, gathers, gathers_under;
     struct dt_error err;
 };
 
@@ -217,11 +221,35 @@ static inline void ef_open(struct exec_fixture *f)
                                       .diffusion = &f->diffusion,
                                       .text_weight = 1,
                                       .image_weight = 1,
+                                      .dropout = f->dropout,
                                       .seed = 42};
     dt_optimizer_defaults(&f->opt.optimizer);
     f->opt.optimizer.decay = DT_LR_CONSTANT;
     f->opt.optimizer.lr = 3e-3;
     dt_assert_ok(dt_exec_new(&f->opt, &f->err, &f->x), f->err);
+}
+
+static inline void ef_count_overlap(struct exec_fixture *f, const struct dt_program *p)
+{
+    const struct dt_timeline *t = &f->timeline;
+
+    for (int l = 0; l < p->n_lanes; l++) {
+        uint32_t first = p->lanes[l].first, end = first + p->lanes[l].n;
+        int64_t forward = INT64_MAX, backward = 0;
+
+        for (uint32_t i = first; i < end; i++) {
+            if (p->ops[i].kind == DT_OP_FORWARD && t->begin_ns[i] < forward)
+                forward = t->begin_ns[i];
+            if (p->ops[i].kind == DT_OP_BACKWARD && t->end_ns[i] > backward)
+                backward = t->end_ns[i];
+        }
+        for (uint32_t i = first; i < end; i++) {
+            f->syncs += p->ops[i].kind == DT_OP_GRAD_SYNC;
+            f->syncs_under += p->ops[i].kind == DT_OP_GRAD_SYNC && t->begin_ns[i] < backward;
+            f->gathers += p->ops[i].kind == DT_OP_PARAM_GATHER;
+            f->gathers_under += p->ops[i].kind == DT_OP_PARAM_GATHER && t->end_ns[i] > forward;
+        }
+    }
 }
 
 /* Assigns, compiles, checks and runs one iteration over all sequences. */
@@ -248,6 +276,8 @@ static inline struct dt_exec_result ef_step(struct exec_fixture *f, int64_t step
     }
     st = dt_exec_run(f->x, p, &in, &f->err, &f->timeline, &r);
     ck_assert_msg(st == f->expected, "step %d: %s", (int)step, f->err.message);
+    if (st == DT_OK && (!f->transport || f->transport->rank == 0))
+        ef_count_overlap(f, p);
     r.compute_s = r.waited_s = 0; /* the rest is equal from run to run */
     /* what was measured, on all ranks together, follows the program */
     for (uint32_t i = 0; st == DT_OK && (!f->transport || f->transport->rank == 0) && i < p->n_ops;

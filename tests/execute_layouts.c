@@ -77,6 +77,11 @@ static const struct {
     {"full recompute, gpipe", "1/2/1 1/2/1 1/2/1", "gpipe recompute=full full"},
     {"tp 2, selective", "2/1/1 2/1/1 2/1/1", "recompute=selective full"},
     {"tp 2, full recompute", "2/1/1 2/1/1 2/1/1", "recompute=full full"},
+    /* masks of dropout */
+    {"dropout", "1/1/2 1/2/2 1/1/1", "dropout=0.1 reorder full"},
+    {"dropout, tp 2, full recompute", "2/1/1 2/1/1 2/1/1", "dropout=0.1 recompute=full"},
+    {"dropout, vpp 2, selective", "1/1/4 1/2/1/2 1/1/2",
+     "dropout=0.1 interleaved mb=4 recompute=selective full"},
     /* what is trained */
     {"frozen encoder", "1/1/2 1/2/1 1/1/1", "frozen=ftt"},
     {"frozen LLM", "1/1/2 1/2/2 1/1/1", "frozen=tft"},
@@ -159,6 +164,8 @@ static void read_option(const char *s, struct ranks_case *c)
         c->recompute = (enum dt_recompute)one_of(v, dt_recompute_names);
     else if (word_is(s, "frozen=", &v))
         memcpy(c->frozen, v, MODULES); /* t: trained, f: frozen */
+    else if (word_is(s, "dropout=", &v))
+        c->dropout = atof(v);
     else if (word_is(s, "data=", &v))
         c->data = (enum ef_data)one_of(v, data);
     else if (word_is(s, "gpt", &v))

@@ -7,6 +7,7 @@
 #include "exec_fixture.h"
 #include "exec/transport.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
 
@@ -25,6 +26,7 @@ struct ranks_case {
     bool zero0, apart;        /* apart: no overlap with compute */
     bool reorder;
     enum ef_data data;
+    double dropout;
     const char *model;
     bool full, mpi; /* only with DT_CHECK_FULL; over MPI without it, too */
 };
@@ -39,6 +41,32 @@ struct world {
     float *grads[MODULES];    /* of step 1, as one stage holds them */
     pthread_mutex_t lock;
 };
+struct curve {
+    struct dt_exec_result r[STEPS_MAX];
+};
+struct rank {
+    struct world *w;
+    struct dt_transport *t;
+    struct curve curve;
+    uint64_t sends_bytes, gathers_bytes; /* of the program */
+    pthread_t thread;
+};
+
+/* execute_ranks_life.c */
+void open_case(struct exec_fixture *f, const struct ranks_case *c);
+/* All steps; gradients of the first go to the world; then check_whole. */
+void walk(struct rank *r, struct exec_fixture *f);
+void *run_rank(void *rank);
+/* One process, everything on one device; its gradients of step 1. */
+void run_alone(struct exec_fixture *f, const struct ranks_case *c, int steps, struct curve *out,
+               float *grads[MODULES]);
+/* Ranks that are threads. */
+void run_ranks(struct world *w, struct rank *ranks, void *(*life)(void *));
+int ranks_of(const struct ranks_case *c);
+
+/* execute_ranks_comm.c */
+void add_comm_tests(TCase *t);
+
 /* The parameter of that name, no copy of a shared table; NULL. */
 static inline const struct dt_param *param_named(struct dt_stage *s, const char *name)
 {

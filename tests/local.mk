@@ -84,9 +84,11 @@ tests_test_execute_SOURCES = tests/test_execute.c tests/exec_fixture.h
 tests_test_execute_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_execute_ranks_SOURCES = \
 	tests/exec_fixture.h \
-	tests/execute_ranks.h \
-	tests/execute_ranks_whole.c \
 	tests/execute_layouts.c \
+	tests/execute_ranks.h \
+	tests/execute_ranks_comm.c \
+	tests/execute_ranks_life.c \
+	tests/execute_ranks_whole.c \
 	tests/test_execute_ranks.c
 tests_test_execute_ranks_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 KERNEL_TEST_SOURCES = tests/kernel_util.h tests/ref_kernels.c tests/ref_kernels.h

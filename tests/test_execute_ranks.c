@@ -9,9 +9,6 @@
  * Each layout's differences from one process are printed. */
 #include "execute_ranks.h"
 
-#include "exec/world.h"
-
-#include <inttypes.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -29,117 +26,6 @@ struct seen {
     double first, later, grad; /* loss of step 1, of any later step, gradient of step 1 */
 };
 static struct seen *seen; /* [n_layouts()] */
-
-/* ---- one rank ---- */
-
-struct curve {
-    struct dt_exec_result r[STEPS_MAX];
-};
-struct rank {
-    struct world *w;
-    struct dt_transport *t;
-    struct curve curve;
-    uint64_t sends_bytes, gathers_bytes; /* of the program */
-    pthread_t thread;
-};
-
-static void open_case(struct exec_fixture *f, const struct ranks_case *c)
-{
-    ef_init(f, c->model, 1);
-    ef_seqs_of(f, 12, 9, c->data);
-    ef_plan(f, c->microbatch, c->l, c->colocated, c->schedule);
-    for (int m = 0; m < f->model->n_modules; m++)
-        f->plan.modules[m].layout.tp = c->tp[m];
-    dt_assert_ok(dt_plan_place(&f->plan, &f->cluster, &f->err), f->err);
-    dt_assert_ok(dt_plan_validate(&f->plan, f->model, &f->cluster, &f->err), f->err);
-    f->plan.policy.recompute = c->recompute;
-    f->plan.policy.zero = !c->zero0;
-    f->plan.policy.overlap_grad = f->plan.policy.overlap_param = !c->apart;
-    for (int m = 0; m < f->model->n_modules; m++)
-        f->plan.modules[m].frozen = c->frozen[m] == 'f';
-    if (c->reorder)
-        ef_reorder(f);
-}
-
-/* What the rank owns of n floats from `at`. */
-static void keep_owned(const struct dt_optimizer *o, size_t at, size_t n, const float *g, float *to)
-{
-    for (int k = 0; k < o->n_segments; k++) {
-        const struct dt_segment *x = &o->segments[k];
-        size_t lo = x->at > at ? x->at : at;
-        size_t hi = x->at + x->n < at + n ? x->at + x->n : at + n;
-
-        if (lo < hi)
-            memcpy(to + (lo - at), g + lo, (hi - lo) * sizeof(float));
-    }
-}
-
-/* What this rank owns of the gradients of a virtual stage. */
-static void keep_stage(struct world *w, int m, struct dt_stage *s, const struct dt_optimizer *o)
-{
-    struct dt_stage *whole = dt_exec_stage(w->one->x, m, 0, 0);
-    const float *g = dt_stage_grads(s);
-    int n;
-    const struct dt_param *p = dt_stage_params(s, &n);
-
-    for (int i = 0; i < n; i++) {
-        const struct dt_param *to = p[i].tied ? NULL : param_named(whole, p[i].name);
-
-        if (p[i].tied)
-            continue;
-        ck_assert_ptr_nonnull(to);
-        for (int64_t k = 0; k < dt_param_runs(&p[i]); k++) {
-            struct dt_param_run run = dt_param_run(&p[i], k);
-
-            keep_owned(o, p[i].at + run.at, run.n, g, w->grads[m] + to->at + run.whole);
-        }
-    }
-}
-
-static void keep_grads(struct world *w, struct exec_fixture *f)
-{
-    pthread_mutex_lock(&w->lock);
-    for (int m = 0; m < f->model->n_modules; m++) {
-        const struct dt_layout *l = &f->plan.modules[m].layout;
-
-        for (int r = 0; r < l->dp; r++)
-            for (int v = 0; v < l->pp * l->vpp; v++) {
-                struct dt_stage *s = dt_exec_stage(f->x, m, r, v);
-
-                if (s && dt_stage_grads(s))
-                    keep_stage(w, m, s, dt_exec_optimizer(f->x, m, r, v));
-            }
-    }
-    pthread_mutex_unlock(&w->lock);
-}
-
-/* ---- the life of a rank ---- */
-
-static void walk(struct rank *r, struct exec_fixture *f)
-{
-    open_case(f, r->w->c);
-    f->transport = r->t;
-    ef_open(f);
-    for (int i = 0; i < r->w->steps; i++) {
-        r->curve.r[i] = ef_step(f, i + 1);
-        if (i == 0)
-            keep_grads(r->w, f);
-    }
-    check_whole(r->w, f);
-}
-
-static void *run_rank(void *arg)
-{
-    struct rank *r = arg;
-    struct exec_fixture *f = calloc(1, sizeof(*f));
-
-    ck_assert_ptr_nonnull(f);
-    walk(r, f);
-    ef_free(f);
-    free(f);
-    r->t->close(r->t);
-    return NULL;
-}
 
 /* ---- comparisons ---- */
 
@@ -200,68 +86,6 @@ static void same_grads(const struct world *w, float *const *should, struct seen 
                           w->c->name, p[i].name, off, sqrt(all));
         }
     }
-}
-
-/* One process, everything on one device; its gradients of step 1. */
-static void run_alone(struct exec_fixture *f, const struct ranks_case *c, int steps,
-                      struct curve *out, float *grads[MODULES])
-{
-    struct ranks_case one = *c;
-
-    for (int m = 0; m < MODULES; m++) {
-        one.l[m] = (struct ef_layout){1, 1, 1};
-        one.tp[m] = 1;
-    }
-    one.microbatch = 1;
-    one.colocated = true;
-    one.schedule = DT_SCHED_1F1B;
-    one.recompute = DT_RECOMPUTE_NONE;
-    one.reorder = false;
-    open_case(f, &one);
-    ef_open(f);
-    for (int i = 0; i < steps; i++) {
-        out->r[i] = ef_step(f, i + 1);
-        for (int m = 0; i == 0 && m < f->model->n_modules; m++) {
-            struct dt_stage *s = dt_exec_stage(f->x, m, 0, 0);
-            size_t bytes = dt_stage_param_floats(s) * sizeof(float);
-
-            grads[m] = dt_stage_grads(s) ? malloc(bytes) : NULL;
-            if (grads[m])
-                memcpy(grads[m], dt_stage_grads(s), bytes);
-        }
-    }
-}
-
-static void run_ranks(struct world *w, struct rank *ranks, void *(*life)(void *))
-{
-    struct dt_transport *t[RANKS_MAX];
-    struct dt_error err;
-
-    dt_assert_ok(dt_transport_open_threads(w->ranks, &err, t), err);
-    for (int i = 0; i < w->ranks; i++) {
-        ranks[i] = (struct rank){.w = w, .t = t[i]};
-        ck_assert_int_eq(pthread_create(&ranks[i].thread, NULL, life, &ranks[i]), 0);
-    }
-    for (int i = 0; i < w->ranks; i++)
-        pthread_join(ranks[i].thread, NULL);
-}
-
-static int gpus_of(const struct ranks_case *c)
-{
-    int sum = 0, max = 0;
-
-    for (int m = 0; m < MODULES; m++) {
-        int n = c->l[m].pp * c->l[m].dp * c->tp[m];
-
-        sum += n;
-        max = n > max ? n : max;
-    }
-    return c->colocated ? max : sum;
-}
-
-static int ranks_of(const struct ranks_case *c)
-{
-    return c->ranks > 0 ? c->ranks : gpus_of(c);
 }
 
 static int steps_of(void)
@@ -330,80 +154,6 @@ START_TEST(ranks_train_as_one_process)
     if (only && *only ? strcmp(only, c.name) != 0 : c.full && !all_of_them())
         return;
     check_case(&c, &seen[_i]);
-}
-END_TEST
-
-/* ---- lengths of messages ---- */
-
-/* The transport of a rank, but it counts. */
-struct counting {
-    struct dt_transport t, *real;
-    uint64_t sent_bytes, gathered_bytes;
-};
-static struct counting counting[RANKS_MAX];
-
-static enum dt_status count_send(struct dt_transport *t, int to, int tag, const void *buf,
-                                 size_t bytes, struct dt_error *err, struct dt_req **out)
-{
-    struct counting *c = &counting[t->rank];
-
-    c->sent_bytes += tag < DT_WORLD_TAG / 2 ? bytes : 0; /* no tokens */
-    return c->real->post_send(c->real, to, tag, buf, bytes, err, out);
-}
-
-static enum dt_status count_gather(struct dt_comm *comm, void *buf, const size_t *bytes,
-                                   struct dt_error *err, struct dt_req **out)
-{
-    struct counting *c = &counting[dt_comm_rank(comm, dt_comm_member(comm))];
-
-    for (int k = 0; k < dt_comm_size(comm); k++)
-        c->gathered_bytes += bytes[k];
-    return c->real->post_all_gather(comm, buf, bytes, err, out);
-}
-
-static void *run_counted(void *arg)
-{
-    struct rank *r = arg;
-    struct counting *c = &counting[r->t->rank];
-    struct exec_fixture *f = calloc(1, sizeof(*f));
-
-    ck_assert_ptr_nonnull(f);
-    *c = (struct counting){.t = *r->t, .real = r->t};
-    c->t.post_send = count_send;
-    c->t.post_all_gather = count_gather;
-    open_case(f, r->w->c);
-    f->transport = &c->t;
-    ef_open(f);
-    ef_step(f, 1);
-    r->sends_bytes = f->sends_bytes;
-    r->gathers_bytes = f->gathers_bytes;
-    c->t.post_send = r->t->post_send;
-    ef_free(f);
-    free(f);
-    r->t->close(r->t);
-    return NULL;
-}
-
-/* What goes between ranks is as long as the program, which the simulator walks too, says. */
-START_TEST(messages_have_their_planned_length)
-{
-    struct ranks_case c;
-    struct rank ranks[RANKS_MAX];
-    uint64_t sent = 0, gathered = 0;
-    int i = 0;
-
-    for (read_layout(0, &c); strcmp(c.name, "fan-in 4/2/1") != 0; read_layout(++i, &c))
-        ck_assert_int_lt(i, n_layouts());
-    run_ranks(&(struct world){.c = &c, .ranks = ranks_of(&c)}, ranks, run_counted);
-    for (int k = 0; k < ranks_of(&c); k++) {
-        sent += counting[k].sent_bytes;
-        gathered += counting[k].gathered_bytes;
-    }
-    ck_assert_uint_gt(sent, 0);
-    ck_assert_uint_eq(sent, ranks[0].sends_bytes);
-    /* whole tensors are aligned in memory, and the gaps between them travel */
-    ck_assert_uint_ge(gathered, ranks[0].gathers_bytes);
-    ck_assert_double_lt((double)gathered, 1.02 * (double)ranks[0].gathers_bytes);
 }
 END_TEST
 
@@ -481,63 +231,6 @@ START_TEST(mpi_ranks_train_as_one_process)
 }
 END_TEST
 
-/* ---- failures ---- */
-
-static void *wait_for_nothing(void *arg)
-{
-    struct rank *r = arg;
-    struct exec_fixture *f = calloc(1, sizeof(*f));
-    struct dt_error err;
-    struct dt_comm *both;
-    struct dt_req *req;
-    double x = 0;
-
-    ck_assert_ptr_nonnull(f);
-    open_case(f, r->w->c);
-    f->transport = r->t;
-    f->limit_s = 0.3;
-    ef_open(f);
-    dt_assert_ok(r->t->comm_new(r->t, (int[]){0, 1}, 2, &err, &both), err);
-    if (r->t->rank == 0) { /* the other rank never begins the step */
-        f->expected = DT_ERR_TIMEOUT;
-        ef_step(f, 1);
-        dt_assert_has(f->err.message, "rank 0 on ");
-        dt_assert_has(f->err.message, "llm/0.0 ");
-        dt_assert_has(f->err.message, "of microbatch 0");
-    }
-    dt_assert_ok(r->t->post_all_reduce(both, DT_REDUCE_F64, &x, 1, &err, &req), err);
-    dt_assert_ok(dt_transport_wait(r->t, req, 30, NULL, &err), err);
-    r->t->comm_free(both);
-    ef_free(f);
-    free(f);
-    r->t->close(r->t);
-    return NULL;
-}
-
-/* A step that another rank does not take part in ends in time and names what it waits for. */
-START_TEST(a_missing_rank_is_named)
-{
-    static const struct ranks_case two = {.name = "two ranks",
-                                          .l = {{2, 1, 1}},
-                                          .tp = {1, 1, 1},
-                                          .frozen = "ttt",
-                                          .microbatch = 1,
-                                          .model = EF_LLM};
-    struct rank ranks[2];
-    struct world w = {.c = &two, .ranks = 2};
-    struct dt_transport *t[2];
-    struct dt_error err;
-
-    dt_assert_ok(dt_transport_open_threads(2, &err, t), err);
-    for (int i = 0; i < 2; i++) {
-        ranks[i] = (struct rank){.w = &w, .t = t[i]};
-        ck_assert_int_eq(pthread_create(&ranks[i].thread, NULL, wait_for_nothing, &ranks[i]), 0);
-    }
-    for (int i = 0; i < 2; i++)
-        pthread_join(ranks[i].thread, NULL);
-}
-END_TEST
-
 /* ---- which ---- */
 
 static void list(void)
@@ -607,8 +300,7 @@ int main(int argc, char **argv)
                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (seen == MAP_FAILED)
         return EXIT_FAILURE;
-    tcase_add_test(t, a_missing_rank_is_named);
-    tcase_add_test(t, messages_have_their_planned_length);
+    add_comm_tests(t);
     tcase_add_loop_test(t, ranks_train_as_one_process, 0, n_layouts());
     failed = run(t, true);
     sum_up();

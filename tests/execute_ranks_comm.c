@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * What goes between ranks: lengths, order, and a rank that does not come. */
+#include "execute_ranks.h"
+#include "exec/world.h"
+
+#include <stdio.h>
+
+/* ---- lengths of messages ---- */
+
+/* The transport of a rank, but it counts. */
+struct counting {
+    struct dt_transport t, *real;
+    uint64_t sent_bytes, gathered_bytes;
+};
+static struct counting counting[RANKS_MAX];
+
+static enum dt_status count_send(struct dt_transport *t, int to, int tag, const void *buf,
+                                 size_t bytes, struct dt_error *err, struct dt_req **out)
+{
+    struct counting *c = &counting[t->rank];
+
+    c->sent_bytes += tag < DT_WORLD_TAG / 2 ? bytes : 0; /* no tokens */
+    return c->real->post_send(c->real, to, tag, buf, bytes, err, out);
+}
+
+static enum dt_status count_gather(struct dt_comm *comm, void *buf, const size_t *bytes,
+                                   struct dt_error *err, struct dt_req **out)
+{
+    struct counting *c = &counting[dt_comm_rank(comm, dt_comm_member(comm))];
+
+    for (int k = 0; k < dt_comm_size(comm); k++)
+        c->gathered_bytes += bytes[k];
+    return c->real->post_all_gather(comm, buf, bytes, err, out);
+}
+
+static void *run_counted(void *arg)
+{
+    struct rank *r = arg;
+    struct counting *c = &counting[r->t->rank];
+    struct exec_fixture *f = calloc(1, sizeof(*f));
+
+    ck_assert_ptr_nonnull(f);
+    *c = (struct counting){.t = *r->t, .real = r->t};
+    c->t.post_send = count_send;
+    c->t.post_all_gather = count_gather;
+    open_case(f, r->w->c);
+    f->transport = &c->t;
+    ef_open(f);
+    ef_step(f, 1);
+    r->sends_bytes = f->sends_bytes;
+    r->gathers_bytes = f->gathers_bytes;
+    c->t.post_send = r->t->post_send;
+    ef_free(f);
+    free(f);
+    r->t->close(r->t);
+    return NULL;
+}
+
+/* What goes between ranks is as long as the program, which the simulator walks too, says. */
+START_TEST(messages_have_their_planned_length)
+{
+    struct ranks_case c;
+    struct rank ranks[RANKS_MAX];
+    uint64_t sent = 0, gathered = 0;
+    int i = 0;
+
+    for (read_layout(0, &c); strcmp(c.name, "fan-in 4/2/1") != 0; read_layout(++i, &c))
+        ck_assert_int_lt(i, n_layouts());
+    run_ranks(&(struct world){.c = &c, .ranks = ranks_of(&c)}, ranks, run_counted);
+    for (int k = 0; k < ranks_of(&c); k++) {
+        sent += counting[k].sent_bytes;
+        gathered += counting[k].gathered_bytes;
+    }
+    ck_assert_uint_gt(sent, 0);
+    ck_assert_uint_eq(sent, ranks[0].sends_bytes);
+    /* whole tensors are aligned in memory, and the gaps between them travel */
+    ck_assert_uint_ge(gathered, ranks[0].gathers_bytes);
+    ck_assert_double_lt((double)gathered, 1.02 * (double)ranks[0].gathers_bytes);
+}
+END_TEST
+
+/* ---- under compute ---- */
+
+static void *run_until_overlapped(void *arg)
+{
+    struct rank *r = arg;
+    struct exec_fixture *f = calloc(1, sizeof(*f));
+    double seen_both = 0;
+
+    ck_assert_ptr_nonnull(f);
+    open_case(f, r->w->c);
+    f->transport = r->t;
+    ef_open(f);
+    for (int i = 0; i < STEPS_MAX && seen_both == 0; i++) {
+        ef_step(f, i + 1);
+        seen_both = f->syncs_under > 0 && f->gathers_under > 0; /* rank 0 knows */
+        dt_assert_ok(dt_exec_sum(f->x, &seen_both, 1, &f->err), f->err);
+    }
+    if (r->t->rank == 0) {
+        printf("under compute: %d of %d reductions, %d of %d gathers\n", f->syncs_under, f->syncs,
+               f->gathers_under, f->gathers);
+        ck_assert_int_gt(f->syncs_under, 0);
+        ck_assert_int_gt(f->gathers_under, 0);
+    }
+    ef_free(f);
+    free(f);
+    r->t->close(r->t);
+    return NULL;
+}
+
+/* Gradients are reduced while the backward goes on, parameters gathered while the forward does:
+ * seen at least once in the order of what was measured. */
+START_TEST(collectives_run_under_compute)
+{
+    static const struct ranks_case c = {
+        .name = "dp 2",
+        .l = {{1, 2, 1}},
+        .tp = {1, 1, 1},
+        .frozen = "ttt",
+        .microbatch = 2,
+        .model = "llm: {kind: llm, layers: 8, hidden: 192, ffn: 512, heads: 4, vocab: 61}"};
+    struct rank ranks[2];
+
+    run_ranks(&(struct world){.c = &c, .ranks = 2}, ranks, run_until_overlapped);
+}
+END_TEST
+
+/* ---- failures ---- */
+
+static void *wait_for_nothing(void *arg)
+{
+    struct rank *r = arg;
+    struct exec_fixture *f = calloc(1, sizeof(*f));
+    struct dt_error err;
+    struct dt_comm *both;
+    struct dt_req *req;
+    double x = 0;
+
+    ck_assert_ptr_nonnull(f);
+    open_case(f, r->w->c);
+    f->transport = r->t;
+    f->limit_s = 0.3;
+    ef_open(f);
+    dt_assert_ok(r->t->comm_new(r->t, (int[]){0, 1}, 2, &err, &both), err);
+    if (r->t->rank == 0) { /* the other rank never begins the step */
+        f->expected = DT_ERR_TIMEOUT;
+        ef_step(f, 1);
+        dt_assert_has(f->err.message, "rank 0 on ");
+        dt_assert_has(f->err.message, "llm/0.0 ");
+        dt_assert_has(f->err.message, "of microbatch 0");
+    }
+    dt_assert_ok(r->t->post_all_reduce(both, DT_REDUCE_F64, &x, 1, &err, &req), err);
+    dt_assert_ok(dt_transport_wait(r->t, req, 30, NULL, &err), err);
+    r->t->comm_free(both);
+    ef_free(f);
+    free(f);
+    r->t->close(r->t);
+    return NULL;
+}
+
+/* A step that another rank does not take part in ends in time and names what it waits for. */
+START_TEST(a_missing_rank_is_named)
+{
+    static const struct ranks_case two = {.name = "two ranks",
+                                          .l = {{2, 1, 1}},
+                                          .tp = {1, 1, 1},
+                                          .frozen = "ttt",
+                                          .microbatch = 1,
+                                          .model = EF_LLM};
+    struct rank ranks[2];
+    struct world w = {.c = &two, .ranks = 2};
+    struct dt_transport *t[2];
+    struct dt_error err;
+
+    dt_assert_ok(dt_transport_open_threads(2, &err, t), err);
+    for (int i = 0; i < 2; i++) {
+        ranks[i] = (struct rank){.w = &w, .t = t[i]};
+        ck_assert_int_eq(pthread_create(&ranks[i].thread, NULL, wait_for_nothing, &ranks[i]), 0);
+    }
+    for (int i = 0; i < 2; i++)
+        pthread_join(ranks[i].thread, NULL);
+}
+END_TEST
+
+void add_comm_tests(TCase *t)
+{
+    tcase_add_test(t, a_missing_rank_is_named);
+    tcase_add_test(t, messages_have_their_planned_length);
+    tcase_add_test(t, collectives_run_under_compute);
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The life of a rank of a layout, and of the one process that it is compared with. */
+#include "execute_ranks.h"
+
+void open_case(struct exec_fixture *f, const struct ranks_case *c)
+{
+    ef_init(f, c->model, 1);
+    ef_seqs_of(f, 12, 9, c->data);
+    ef_plan(f, c->microbatch, c->l, c->colocated, c->schedule);
+    for (int m = 0; m < f->model->n_modules; m++)
+        f->plan.modules[m].layout.tp = c->tp[m];
+    dt_assert_ok(dt_plan_place(&f->plan, &f->cluster, &f->err), f->err);
+    dt_assert_ok(dt_plan_validate(&f->plan, f->model, &f->cluster, &f->err), f->err);
+    f->plan.policy.recompute = c->recompute;
+    f->dropout = c->dropout;
+    f->plan.policy.zero = !c->zero0;
+    f->plan.policy.overlap_grad = f->plan.policy.overlap_param = !c->apart;
+    for (int m = 0; m < f->model->n_modules; m++)
+        f->plan.modules[m].frozen = c->frozen[m] == 'f';
+    if (c->reorder)
+        ef_reorder(f);
+}
+
+/* What the rank owns of n floats from `at`. */
+static void keep_owned(const struct dt_optimizer *o, size_t at, size_t n, const float *g, float *to)
+{
+    for (int k = 0; k < o->n_segments; k++) {
+        const struct dt_segment *x = &o->segments[k];
+        size_t lo = x->at > at ? x->at : at;
+        size_t hi = x->at + x->n < at + n ? x->at + x->n : at + n;
+
+        if (lo < hi)
+            memcpy(to + (lo - at), g + lo, (hi - lo) * sizeof(float));
+    }
+}
+
+/* What this rank owns of the gradients of a virtual stage. */
+static void keep_stage(struct world *w, int m, struct dt_stage *s, const struct dt_optimizer *o)
+{
+    struct dt_stage *whole = dt_exec_stage(w->one->x, m, 0, 0);
+    const float *g = dt_stage_grads(s);
+    int n;
+    const struct dt_param *p = dt_stage_params(s, &n);
+
+    for (int i = 0; i < n; i++) {
+        const struct dt_param *to = p[i].tied ? NULL : param_named(whole, p[i].name);
+
+        if (p[i].tied)
+            continue;
+        ck_assert_ptr_nonnull(to);
+        for (int64_t k = 0; k < dt_param_runs(&p[i]); k++) {
+            struct dt_param_run run = dt_param_run(&p[i], k);
+
+            keep_owned(o, p[i].at + run.at, run.n, g, w->grads[m] + to->at + run.whole);
+        }
+    }
+}
+
+static void keep_grads(struct world *w, struct exec_fixture *f)
+{
+    pthread_mutex_lock(&w->lock);
+    for (int m = 0; m < f->model->n_modules; m++) {
+        const struct dt_layout *l = &f->plan.modules[m].layout;
+
+        for (int r = 0; r < l->dp; r++)
+            for (int v = 0; v < l->pp * l->vpp; v++) {
+                struct dt_stage *s = dt_exec_stage(f->x, m, r, v);
+
+                if (s && dt_stage_grads(s))
+                    keep_stage(w, m, s, dt_exec_optimizer(f->x, m, r, v));
+            }
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* ---- the life of a rank ---- */
+
+void walk(struct rank *r, struct exec_fixture *f)
+{
+    open_case(f, r->w->c);
+    f->transport = r->t;
+    ef_open(f);
+    for (int i = 0; i < r->w->steps; i++) {
+        r->curve.r[i] = ef_step(f, i + 1);
+        if (i == 0)
+            keep_grads(r->w, f);
+    }
+    check_whole(r->w, f);
+}
+
+void *run_rank(void *arg)
+{
+    struct rank *r = arg;
+    struct exec_fixture *f = calloc(1, sizeof(*f));
+
+    ck_assert_ptr_nonnull(f);
+    walk(r, f);
+    ef_free(f);
+    free(f);
+    r->t->close(r->t);
+    return NULL;
+}
+
+/* One process, everything on one device; its gradients of step 1. */
+void run_alone(struct exec_fixture *f, const struct ranks_case *c, int steps, struct curve *out,
+               float *grads[MODULES])
+{
+    struct ranks_case one = *c;
+
+    for (int m = 0; m < MODULES; m++) {
+        one.l[m] = (struct ef_layout){1, 1, 1};
+        one.tp[m] = 1;
+    }
+    one.microbatch = 1;
+    one.colocated = true;
+    one.schedule = DT_SCHED_1F1B;
+    one.recompute = DT_RECOMPUTE_NONE;
+    one.reorder = false;
+    open_case(f, &one);
+    ef_open(f);
+    for (int i = 0; i < steps; i++) {
+        out->r[i] = ef_step(f, i + 1);
+        for (int m = 0; i == 0 && m < f->model->n_modules; m++) {
+            struct dt_stage *s = dt_exec_stage(f->x, m, 0, 0);
+            size_t bytes = dt_stage_param_floats(s) * sizeof(float);
+
+            grads[m] = dt_stage_grads(s) ? malloc(bytes) : NULL;
+            if (grads[m])
+                memcpy(grads[m], dt_stage_grads(s), bytes);
+        }
+    }
+}
+
+void run_ranks(struct world *w, struct rank *ranks, void *(*life)(void *))
+{
+    struct dt_transport *t[RANKS_MAX];
+    struct dt_error err;
+
+    dt_assert_ok(dt_transport_open_threads(w->ranks, &err, t), err);
+    for (int i = 0; i < w->ranks; i++) {
+        ranks[i] = (struct rank){.w = w, .t = t[i]};
+        ck_assert_int_eq(pthread_create(&ranks[i].thread, NULL, life, &ranks[i]), 0);
+    }
+    for (int i = 0; i < w->ranks; i++)
+        pthread_join(ranks[i].thread, NULL);
+}
+
+static int gpus_of(const struct ranks_case *c)
+{
+    int sum = 0, max = 0;
+
+    for (int m = 0; m < MODULES; m++) {
+        int n = c->l[m].pp * c->l[m].dp * c->tp[m];
+
+        sum += n;
+        max = n > max ? n : max;
+    }
+    return c->colocated ? max : sum;
+}
+
+int ranks_of(const struct ranks_case *c)
+{
+    return c->ranks > 0 ? c->ranks : gpus_of(c);
+}
