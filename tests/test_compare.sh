@@ -44,6 +44,19 @@ check "worst first" 'sed -n "s/^ *\"difference_s\": \([-0-9.e]*\),*$/\1/p" out |
 expect 4 "iteration_s differs by" "$DISTTRAIN" compare 1 2 -t iteration_s=0.001%
 # recomputation: backwards are longer, forwards are not
 expect 4 "backward_s differs by +" "$DISTTRAIN" compare 1 other.db:3 -t llm.forward_s=0.1 -t llm.backward_s=1
+# metrics of whole runs: the same of one run; recomputation takes time and saves memory
+expect 0 "" "$DISTTRAIN" compare 1 1 -t mfu=0 -t tokens_per_s=0 -t samples_per_s=0 -t bubble_share=0 \
+    -t exposed_comm_share=0 -t memory_bytes_max=0
+expect 4 "mfu differs by -" "$DISTTRAIN" compare 1 other.db:3 -t mfu=0.01
+expect 4 "tokens_per_s differs by -" "$DISTTRAIN" compare 1 other.db:3 -t tokens_per_s=0.01
+expect 4 "memory_bytes_max differs by -" "$DISTTRAIN" compare 1 other.db:3 -t memory_bytes_max=0.01
+expect 0 "" "$DISTTRAIN" compare --json 1 2
+check "metrics" '[ "$(sed -n "/\"metrics\"/,\$p" out | grep -c "\"relative\"")" = 6 ]'
+bubble() { sed -n "/\"bubble_share\"/,/\"b\"/s/^ *\"$1\": \([-0-9.e]*\),*$/\1/p" out; }
+a=$(bubble a) b=$(bubble b)
+expect 0 "" "$DISTTRAIN" simulate mllm-nano-local --json --timeline none
+check "the bubble of the lanes is that of the report" 'awk "BEGIN {d = $(number bubble_fraction) - $a; exit !(d < 1e-6 && d > -1e-6)}"'
+check "jitter moves it" '[ "$a" != "$b" ]'
 # what cannot be compared
 expect 2 "kept no ops" "$DISTTRAIN" compare 1 other.db:2
 expect 2 "has no run 7" "$DISTTRAIN" compare 1 7

@@ -22,7 +22,7 @@ const struct dt_option dt_compare_options[] = {
 
 static double relative(const struct dt_compare_line *l)
 {
-    return l->a_s > 0 ? l->b_s / l->a_s - 1 : l->b_s > 0 ? INFINITY : 0;
+    return dt_compare_relative(l->a_s, l->b_s);
 }
 
 /* ---- tolerances ---- */
@@ -31,6 +31,8 @@ static enum dt_status check(const struct dt_compare *c, const char *text, struct
 {
     const char *eq = strrchr(text, '=');
     const struct dt_compare_line *l;
+    const struct dt_compare_metric *m;
+    double differs;
     char name[96], number[32];
     double percent;
     size_t n;
@@ -47,14 +49,16 @@ static enum dt_status check(const struct dt_compare *c, const char *text, struct
         return dt_error_set(err, DT_ERR_USAGE, "--tolerance: '%s' is not a percentage of 0 or more",
                             eq + 1);
     l = dt_compare_find(c, name);
-    if (!l)
+    m = dt_compare_find_metric(c, name);
+    if (!l && !m)
         return dt_error_set(err, DT_ERR_USAGE,
                             "--tolerance: these runs have no line '%s'; see the first column",
                             name);
-    if (fabs(relative(l)) <= percent / 100)
+    differs = l ? relative(l) : dt_compare_relative(m->a, m->b);
+    if (fabs(differs) <= percent / 100)
         return DT_OK;
     return dt_error_set(err, DT_ERR_TOLERANCE, "%s differs by %+.2f %%, more than %g %%", name,
-                        100 * relative(l), percent);
+                        100 * differs, percent);
 }
 
 /* ---- results ---- */
@@ -71,6 +75,34 @@ static void print_head(const char *what, const struct dt_run_head *h)
 {
     printf("%s  run %lld, %s %s, %s, %lld ops\n", what, (long long)h->id, h->kind, h->started,
            h->job, (long long)h->n_ops);
+}
+
+static int worst_metric_first(const void *a, const void *b)
+{
+    const struct dt_compare_metric *x = a, *y = b;
+    double dx = fabs(dt_compare_relative(x->a, x->b)), dy = fabs(dt_compare_relative(y->a, y->b));
+
+    return dx != dy ? (dx < dy ? 1 : -1) : strcmp(x->name, y->name);
+}
+
+static void print_metrics(const struct dt_compare *c)
+{
+    static const char *const heads[] = {"of the run", "a", "b", "b - a", "[%]"};
+    struct dt_table t;
+
+    dt_table_init(&t, 5, heads);
+    for (int i = 0; i < c->n_metrics; i++) {
+        const struct dt_compare_metric *m = &c->metric[i];
+        double r = dt_compare_relative(m->a, m->b);
+
+        dt_table_cell(&t, "%s", m->name);
+        dt_table_cell(&t, "%.6g", m->a);
+        dt_table_cell(&t, "%.6g", m->b);
+        dt_table_cell(&t, "%+.6g", m->b - m->a);
+        dt_table_cell(&t, isfinite(r) ? "%+.1f" : "-", 100 * r);
+    }
+    printf("\n");
+    dt_table_print(&t, stdout);
 }
 
 static void print_table(const struct dt_compare *c, int top)
@@ -96,6 +128,8 @@ static void print_table(const struct dt_compare *c, int top)
         dt_table_cell(&t, "%+.1f", 100 * l->median);
     }
     dt_table_print(&t, stdout);
+    if (c->n_metrics > 0)
+        print_metrics(c);
     printf("\ncompute ops: median |error| %.1f %%, bias %+.1f %%\n", 100 * c->median_abs_error,
            100 * c->bias);
 }
@@ -142,6 +176,21 @@ static enum dt_status print_json(const struct dt_compare *c, struct dt_error *er
         dt_json_end_object(&j);
     }
     dt_json_end_array(&j);
+    dt_json_key(&j, "metrics");
+    dt_json_begin_array(&j);
+    for (int i = 0; i < c->n_metrics; i++) {
+        const struct dt_compare_metric *m = &c->metric[i];
+        double r = dt_compare_relative(m->a, m->b);
+
+        dt_json_begin_object(&j);
+        dt_json_kv_string(&j, "name", m->name);
+        dt_json_kv_double(&j, "a", m->a);
+        dt_json_kv_double(&j, "b", m->b);
+        dt_json_kv_double(&j, "difference", m->b - m->a);
+        dt_json_kv_double(&j, "relative", isfinite(r) ? r : 0);
+        dt_json_end_object(&j);
+    }
+    dt_json_end_array(&j);
     dt_json_end_object(&j);
     return dt_json_emit(&j, err);
 }
@@ -161,6 +210,7 @@ enum dt_status dt_cmd_compare(struct dt_cli *cli, struct dt_error *err)
     DT_TRY(dt_compare_runs(&a, &b, err, &c));
     if (c.n > 1)
         qsort(c.line + 1, (size_t)c.n - 1, sizeof(*c.line), worst_first);
+    qsort(c.metric, (size_t)c.n_metrics, sizeof(*c.metric), worst_metric_first);
     if (cli->json)
         st = print_json(&c, err);
     else

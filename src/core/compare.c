@@ -244,6 +244,77 @@ static enum dt_status errors(struct compare *c, struct dt_error *err)
     return DT_OK;
 }
 
+/* ---- metrics of whole runs ---- */
+
+#define REPORT(path) "json_extract(r.report, '$." path "')"
+/* Busy shares come from the lanes, which every run has; the rest from reports.  Memory is that of a
+ * GPU in simulated runs, of a process in executed ones: runs of one kind have the same. */
+static const struct {
+    const char *name, *sql;
+    bool same_kind;
+} metrics[] = {
+    {"mfu", REPORT("mfu"), false},
+    {"tokens_per_s", REPORT("tokens_per_s"), false},
+    {"samples_per_s", REPORT("samples_per_s"), false},
+    {"bubble_share",
+     "(SELECT 1.0 - sum(1.0 * l.busy_ns * l.gpus) / ((max(l.first_gpu + l.gpus) - "
+     "min(l.first_gpu)) * r.makespan_ns) FROM %s.lane l WHERE l.run = r.id AND r.makespan_ns > 0)",
+     false},
+    {"exposed_comm_share", REPORT("exposed_comm_s") " / " REPORT("iteration_s"), false},
+    {"memory_bytes_max",
+     "coalesce((SELECT max(json_extract(value, '$.allocated_bytes')) FROM json_each(r.report, "
+     "'$.memory')), (SELECT max(json_extract(value, '$.memory_bytes_max')) FROM json_each(r.report,"
+     " '$.modules')))",
+     true},
+};
+
+/* *found = false where the run does not say. */
+static enum dt_status metric(struct compare *c, const char *where, int64_t id, int k,
+                             struct dt_error *err, double *out, bool *found)
+{
+    sqlite3_stmt *s = NULL;
+    char value[512], sql[768];
+    enum dt_status st = DT_OK;
+    int rc;
+
+    snprintf(value, sizeof(value), metrics[k].sql, where);
+    /* a run without a report, or with one that is no JSON, has lanes all the same */
+    snprintf(sql, sizeof(sql),
+             "SELECT %s FROM (SELECT id, makespan_ns, CASE WHEN json_valid(report) THEN report END "
+             "report FROM %s.run WHERE id = %lld) r",
+             value, where, (long long)id);
+    if (sqlite3_prepare_v2(c->db, sql, -1, &s, NULL) != SQLITE_OK)
+        return failed(c, err);
+    rc = sqlite3_step(s);
+    if (rc != SQLITE_ROW) {
+        st = failed(c, err);
+    } else {
+        *found = sqlite3_column_type(s, 0) != SQLITE_NULL;
+        *out = sqlite3_column_double(s, 0);
+    }
+    sqlite3_finalize(s);
+    return st;
+}
+
+static enum dt_status add_metrics(struct compare *c, struct dt_error *err)
+{
+    struct dt_compare *o = c->out;
+    bool same = strcmp(o->a.kind, o->b.kind) == 0;
+
+    for (int k = 0; k < (int)(sizeof(metrics) / sizeof(metrics[0])); k++) {
+        struct dt_compare_metric m = {.name = metrics[k].name};
+        bool in_a = false, in_b = false;
+
+        if (metrics[k].same_kind && !same)
+            continue;
+        DT_TRY(metric(c, "main", o->a.id, k, err, &m.a, &in_a));
+        DT_TRY(metric(c, "other", o->b.id, k, err, &m.b, &in_b));
+        if (in_a && in_b)
+            o->metric[o->n_metrics++] = m;
+    }
+    return DT_OK;
+}
+
 static enum dt_status run(struct compare *c, const struct dt_run_ref *a, const struct dt_run_ref *b,
                           struct dt_error *err)
 {
@@ -256,6 +327,7 @@ static enum dt_status run(struct compare *c, const struct dt_run_ref *a, const s
     DT_TRY(head(c, "other", b->id, err, &c->out->b, &l->b_s));
     l->median = l->a_s > 0 ? l->b_s / l->a_s - 1 : 0;
     l->n = 1;
+    DT_TRY(add_metrics(c, err));
     DT_TRY(make_keys(c, "a", "main", a->id, err));
     DT_TRY(make_keys(c, "b", "other", b->id, err));
     DT_TRY(count(c, err));
@@ -309,4 +381,17 @@ const struct dt_compare_line *dt_compare_find(const struct dt_compare *c, const 
         if (strcmp(c->line[i].name, name) == 0)
             return &c->line[i];
     return NULL;
+}
+
+const struct dt_compare_metric *dt_compare_find_metric(const struct dt_compare *c, const char *name)
+{
+    for (int i = 0; i < c->n_metrics; i++)
+        if (strcmp(c->metric[i].name, name) == 0)
+            return &c->metric[i];
+    return NULL;
+}
+
+double dt_compare_relative(double a, double b)
+{
+    return a != 0 ? (b - a) / fabs(a) : b != 0 ? INFINITY : 0;
 }

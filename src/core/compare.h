@@ -29,6 +29,11 @@ struct dt_compare_line {
     double a_s, b_s; /* sums; of iteration_s the makespans */
     double median;   /* of the ops' (b - a) / a, where a > 0 */
 };
+struct dt_compare_metric { /* of a whole run */
+    const char *name;      /* "mfu" */
+    double a, b;
+};
+enum { DT_COMPARE_METRICS_MAX = 8 };
 struct dt_compare {
     struct dt_run_head a, b;
     int64_t joined, only_a, only_b;
@@ -36,12 +41,18 @@ struct dt_compare {
     struct dt_compare_line *line;  /* [0] is the iteration; then modules' kinds, then lanes */
     int n;
     size_t cap;
+    struct dt_compare_metric metric[DT_COMPARE_METRICS_MAX]; /* those that both runs have */
+    int n_metrics;
 };
 /* Both runs must have kept their ops. */
 enum dt_status dt_compare_runs(const struct dt_run_ref *a, const struct dt_run_ref *b,
                                struct dt_error *err, struct dt_compare *out);
 void dt_compare_free(struct dt_compare *c);
+/* (b - a) / a; infinite when only a is 0. */
+double dt_compare_relative(double a, double b);
 /* The line of this name; NULL. */
 const struct dt_compare_line *dt_compare_find(const struct dt_compare *c, const char *name);
+const struct dt_compare_metric *dt_compare_find_metric(const struct dt_compare *c,
+                                                       const char *name);
 
 #endif
