@@ -77,6 +77,8 @@ libdtcore_a_SOURCES = \
 	src/core/mem.h \
 	src/core/memory.c \
 	src/core/memory.h \
+	src/core/memory_cpu.c \
+	src/core/memory_cpu.h \
 	src/core/model.c \
 	src/core/model.h \
 	src/core/number.c \

@@ -21,6 +21,8 @@ int dt_memory_queue(const struct dt_plan *p, const struct dt_model *m, int modul
                     int64_t n_microbatches);
 /* Does (module, stage) run no backward at all: nothing trained in it nor upstream of it. */
 bool dt_memory_forward_only(const struct dt_plan *p, const struct dt_model *m, int module, int stage);
+/* Parameters of a block on one rank. */
+double dt_memory_params(const struct dt_block *b, const struct dt_layout *l);
 /* Stages after (module, stage) on the longest path to the end of the graph. */
 int dt_plan_stages_after(const struct dt_plan *p, const struct dt_model *m, int module, int stage);
 /* `work`: the largest microbatch of the module (mean + spread is the caller's choice). */

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { SLACK = 4 }; /* limits grow by a quarter more than what asked for it */
+enum { SLACK = 16 }; /* limits grow by that share more than what asked for it */
 
 /* ---- stages ---- */
 
@@ -158,21 +158,13 @@ static bool grow_limit(int64_t *max, int64_t need)
     return true;
 }
 
-/* A stage's memory is sized by its limits: a larger one takes over the parameters. */
-static enum dt_status replace_stage(struct dt_exec *x, struct dt_exec_vstage *vs,
-                                    const struct dt_batch_limits *max, struct dt_error *err)
+/* Microbatches and the workspace are sized by the limits. */
+static enum dt_status resize_stage(struct dt_exec *x, struct dt_exec_vstage *vs,
+                                   const struct dt_batch_limits *max, struct dt_error *err)
 {
-    struct dt_stage *larger;
-
+    DT_TRY(x->dev->queue_sync(x->q, err)); /* nothing uses what goes */
     free_slots(x, vs);
-    DT_TRY(make_stage(x, vs, max, dt_exec_tp(x, vs->module, vs->replica, vs->v % x->pp[vs->module]),
-                      err, &larger));
-    x->dev->copy(x->q, dt_stage_master(larger), dt_stage_master(vs->stage),
-                 dt_stage_param_floats(larger) * sizeof(float), DT_COPY_ON_DEVICE);
-    dt_stage_changed(x->q, larger, vs->first, vs->last);
-    DT_TRY(x->dev->queue_sync(x->q, err));
-    dt_stage_free(vs->stage);
-    vs->stage = vs->opt.stage = larger;
+    DT_TRY(dt_stage_resize(vs->stage, max, err));
     vs->max = *max;
     return DT_OK;
 }
@@ -241,7 +233,7 @@ enum dt_status dt_exec_reserve(struct dt_exec *x, struct dt_error *err)
                 grown |= grow_limit(&max.cond, need->cond);
             }
             if (grown)
-                DT_TRY(replace_stage(x, vs, &max, err));
+                DT_TRY(resize_stage(x, vs, &max, err));
         }
     }
     return DT_OK;

@@ -31,6 +31,7 @@ struct train {
     int64_t memory_bytes; /* at most after a step: what a step makes it keeps, and what came before
                              training (the measurement of the peak) is gone */
     struct dt_train_summary sum;
+    struct dt_memory_seen seen;
 };
 
 /* ---- opening ---- */
@@ -198,6 +199,8 @@ static void account(struct train *t, struct dt_train_step *s)
     t->compute_s += s->r.compute_s;
     t->waited_s += s->r.waited_s;
     t->step_s += s->step_s;
+    if (st == DT_OK)
+        dt_memory_see(&t->seen, t->sum.program);
     t->model_flops += sum;
     s->mfu = sum / s->step_s / t->sum.gemm_peak_flops;
     s->tokens_per_s = (double)s->r.tokens / both;
@@ -297,8 +300,7 @@ static enum dt_status read_memory(struct train *t, struct dt_error *err)
     if (st == DT_OK && t->sum.program) {
         t->sum.memory = dt_calloc(n, sizeof(*t->sum.memory));
         st = t->sum.memory
-                 ? dt_train_predict_memory(t->sum.program, t->s->job->model, &t->s->job->cluster,
-                                           t->sum.ranks, err, t->sum.memory)
+                 ? dt_train_predict_memory(t->s, &t->seen, t->sum.ranks, err, t->sum.memory)
                  : dt_error_nomem(err, "ranks");
     }
     for (size_t r = 0; st == DT_OK && t->sum.memory && r < n; r++)

@@ -249,6 +249,10 @@ struct dt_stage_spec {
 
 enum dt_status dt_stage_new(const struct dt_device *dev, const struct dt_stage_spec *spec,
                             struct dt_error *err, struct dt_stage **out);
+/* For larger microbatches or smaller ones; parameters, gradients and weights stay.  Nothing of the stage may be in use.
+ * After a failure the stage can only be freed. */
+enum dt_status dt_stage_resize(struct dt_stage *s, const struct dt_batch_limits *max,
+                               struct dt_error *err);
 void dt_stage_free(struct dt_stage *s);
 
 /* Has the stage a backward at all; does it send gradients upstream. */

@@ -303,6 +303,8 @@ static enum dt_status make_workspace(struct dt_stage *s, struct dt_error *err)
     size_t es = dt_dtype_bytes(s->dtype), at = 0, where[DT_MAX_SKIPS], g_time, g_context, saved;
     void *p = NULL;
 
+    s->temp_bytes = s->block_bytes = 0;
+
     for (int i = 0; i < s->last - s->first; i++) {
         struct dt_unit *n = &s->nodes[i];
         size_t rest, work, stash, x = dt_unit_x_bytes(s, n, &full),
@@ -464,6 +466,13 @@ static enum dt_status build(struct dt_stage *s, const struct dt_stage_spec *spec
     return make_workspace(s, err);
 }
 
+static void set_limits(struct dt_stage *s, const struct dt_batch_limits *max)
+{
+    s->max = *max;
+    if (s->max.max_len <= 0)
+        s->max.max_len = s->max.rows;
+}
+
 enum dt_status dt_stage_new(const struct dt_device *dev, const struct dt_stage_spec *spec,
                             struct dt_error *err, struct dt_stage **out)
 {
@@ -488,9 +497,7 @@ enum dt_status dt_stage_new(const struct dt_device *dev, const struct dt_stage_s
     s->upstream = spec->upstream_trained;
     s->split = spec->split_backward;
     s->dropout = spec->dropout;
-    s->max = spec->max;
-    if (s->max.max_len <= 0)
-        s->max.max_len = s->max.rows;
+    set_limits(s, &spec->max);
     st = build(s, spec, err);
     if (st != DT_OK) {
         dt_stage_free(s);
@@ -500,13 +507,29 @@ enum dt_status dt_stage_new(const struct dt_device *dev, const struct dt_stage_s
     return DT_OK;
 }
 
+static void drop_rooms(struct dt_stage *s)
+{
+    s->dev->free(s->dev, s->rope);
+    s->dev->free(s->dev, s->work);
+    s->rope = NULL;
+    s->work = NULL;
+}
+
+enum dt_status dt_stage_resize(struct dt_stage *s, const struct dt_batch_limits *max,
+                               struct dt_error *err)
+{
+    drop_rooms(s);
+    set_limits(s, max);
+    DT_TRY(make_rope(s, err));
+    return make_workspace(s, err);
+}
+
 void dt_stage_free(struct dt_stage *s)
 {
     if (!s)
         return;
     dt_params_free(s);
-    s->dev->free(s->dev, s->rope);
-    s->dev->free(s->dev, s->work);
+    drop_rooms(s);
     dt_arena_free(&s->arena);
     dt_free(s);
 }

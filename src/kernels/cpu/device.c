@@ -105,12 +105,14 @@ void *dt_cpu_scratch(struct dt_queue *q, int region, size_t bytes)
     assert(region >= 0 && region < DT_SCRATCH_N);
     if (q->scratch[region].p && q->scratch[region].bytes >= bytes)
         return q->scratch[region].p;
+    dt_cpu_free(cpu, q->scratch[region].p); /* first: both at once would be a peak */
+    q->scratch[region].p = NULL;
+    q->scratch[region].bytes = 0;
     p = dt_cpu_alloc(cpu, bytes);
     if (!p) {
         dt_queue_fail(q, DT_ERR_NOMEM, "out of memory: %zu bytes of workspace", bytes);
         return NULL;
     }
-    dt_cpu_free(cpu, q->scratch[region].p);
     q->scratch[region].p = p;
     q->scratch[region].bytes = bytes;
     return p;
