@@ -125,10 +125,10 @@ libdtcore_a_SOURCES = \
 	src/core/profile_nccl_text.h \
 	src/core/profile_schema.c \
 	src/core/profile_schema.h \
-	src/core/profile_table.c \
-	src/core/program.c \
 	src/core/profile_sql.c \
 	src/core/profile_sql.h \
+	src/core/profile_table.c \
+	src/core/program.c \
 	src/core/program.h \
 	src/core/program_check.c \
 	src/core/program_check_data.c \
@@ -176,8 +176,8 @@ libdtcore_a_SOURCES = \
 	src/core/timeline_svg.h \
 	src/core/trace_export.c \
 	src/core/trace_export.h \
-	src/core/utf8.c \
-	src/core/utf8.h
 	src/core/trace_perfetto.c \
 	src/core/trace_read.c \
 	src/core/trace_read.h \
+	src/core/utf8.c \
+	src/core/utf8.h
