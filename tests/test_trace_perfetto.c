@@ -8,6 +8,7 @@
 #include "synth.h"
 #include "test_util.h"
 
+#include <sqlite3.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -227,6 +228,8 @@ static void evaluate(void)
 
 static void keep(uint64_t seed)
 {
+    static const char *const hosts[] = {"north", "south"};
+    int *rank = dt_calloc((size_t)x.p.n_lanes, sizeof(*rank));
     struct dt_error err;
     struct dt_run_record run = {.kind = DT_RUN_EXECUTED,
                                 .job_name = "job",
@@ -236,6 +239,8 @@ static void keep(uint64_t seed)
                                 .model = &model,
                                 .program = &x.p,
                                 .timeline = &timeline,
+                                .lane_rank = rank,
+                                .rank_host = hosts,
                                 .ops = true};
 
     model.n_modules = 1;
@@ -243,7 +248,10 @@ static void keep(uint64_t seed)
         snprintf(model.modules[m].name, sizeof(model.modules[m].name), "module%d", m);
     snprintf(ref.file, sizeof(ref.file), "test_trace_perfetto.%ld.db", (long)getpid());
     unlink(ref.file);
+    for (int k = 0; k < x.p.n_lanes; k++)
+        rank[k] = k % 2;
     dt_assert_ok(dt_runs_add(ref.file, &run, &err, &ref.id), err);
+    dt_free(rank);
 }
 
 static void get(int lane, struct trace *t)
@@ -311,6 +319,27 @@ static void check_flows(const struct trace *t)
 
 static struct trace t; /* large */
 
+/* Ranks and hosts of lanes are kept. */
+static void check_places(void)
+{
+    sqlite3_stmt *s = NULL;
+    sqlite3 *db;
+    int n = 0;
+
+    ck_assert_int_eq(sqlite3_open_v2(ref.file, &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
+    ck_assert_int_eq(
+        sqlite3_prepare_v2(db, "SELECT lane, rank, host FROM place ORDER BY lane", -1, &s, NULL),
+        SQLITE_OK);
+    for (; sqlite3_step(s) == SQLITE_ROW; n++) {
+        ck_assert_int_eq(sqlite3_column_int(s, 0), n);
+        ck_assert_int_eq(sqlite3_column_int(s, 1), n % 2);
+        ck_assert_str_eq((const char *)sqlite3_column_text(s, 2), n % 2 ? "south" : "north");
+    }
+    ck_assert_int_eq(n, x.p.n_lanes);
+    sqlite3_finalize(s);
+    sqlite3_close(db);
+}
+
 START_TEST(a_pipeline_comes_back)
 {
     const struct synth_pipeline c = {.stages = 4,
@@ -335,6 +364,7 @@ START_TEST(a_pipeline_comes_back)
     check_ops(&t, -1, c.seed);
     check_flows(&t);
     dt_free(t.slice);
+    check_places();
     get(5, &t);
     ck_assert_int_eq(t.n_processes, 1);
     check_ops(&t, 5, c.seed);

@@ -207,11 +207,30 @@ static void print_summary(const struct dt_setup *setup, const struct dt_train_su
 }
 
 static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *setup,
-                               const struct dt_train_summary *s, const char *started,
-                               const char *report, struct dt_error *err)
+/* Names of the ranks' hosts; NULL = not known. */
+static enum dt_status host_names(const struct dt_ranks *ranks, int n, struct dt_error *err,
+                                 const char ***out)
+{
+    const char **host = NULL;
+
+    if (ranks->world) {
+        host = dt_malloc((size_t)n * sizeof(*host));
+        if (!host)
+            return dt_error_nomem(err, "hosts");
+        for (int r = 0; r < n; r++)
+            host[r] = dt_world_rank(ranks->world, r)->host;
+    }
+    *out = host;
+    return DT_OK;
+}
+
+                               const struct dt_ranks *ranks, const struct dt_train_summary *s,
+                               const int *lane_rank, const char *started, const char *report,
+                               struct dt_error *err)
 {
     const char *file = dt_cli_string(cli, "runs", getenv("DISTTRAIN_RUNS"));
     char *job = NULL;
+    const char **host = NULL;
     int64_t id;
     enum dt_status st;
 
@@ -230,7 +249,13 @@ static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *
                                 .program = s->program,
                                 .timeline = &s->timeline,
                                 .ops = true};
-    st = dt_runs_add(file && *file ? file : "disttrain-runs.db", &run, err, &id);
+                                .lane_rank = lane_rank,
+    st = host_names(ranks, s->ranks, err, &host);
+    if (st == DT_OK) {
+        run.rank_host = host;
+        st = dt_runs_add(file && *file ? file : "disttrain-runs.db", &run, err, &id);
+        dt_free(host);
+    }
     dt_free(job);
     return st;
 }
@@ -264,7 +289,7 @@ static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *set
     if (st == DT_OK && first)
         st = summary_json(setup, &s, &f, err, &report);
     if (st == DT_OK && first)
-        st = keep_run(cli, setup, &s, started, report, err);
+        st = keep_run(cli, setup, ranks, &s, f.rank, started, report, err);
     if (st == DT_OK && first && cli->json)
         printf("%s\n", report);
     else if (st == DT_OK && first)

@@ -22,6 +22,9 @@ static const char schema[] =
     " gpus INTEGER NOT NULL, n_ops INTEGER NOT NULL, busy_ns INTEGER NOT NULL, PRIMARY KEY(run, "
     "lane))"
     " WITHOUT ROWID;"
+    "CREATE TABLE IF NOT EXISTS place(run INTEGER NOT NULL REFERENCES run(id), lane INTEGER NOT "
+    "NULL,"
+    " rank INTEGER NOT NULL, host TEXT, PRIMARY KEY(run, lane)) WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS op(run INTEGER NOT NULL REFERENCES run(id), op INTEGER NOT NULL,"
     " lane INTEGER NOT NULL, kind TEXT NOT NULL, chunk INTEGER NOT NULL, part INTEGER NOT NULL,"
     " microbatch INTEGER, peer_lane INTEGER, bytes INTEGER NOT NULL, begin_ns INTEGER NOT NULL,"
@@ -136,6 +139,28 @@ static enum dt_status add_lanes(sqlite3 *db, const char *path, const struct dt_r
     return st;
 }
 
+/* Where lanes were executed. */
+static enum dt_status add_places(sqlite3 *db, const char *path, const struct dt_run_record *r,
+                                 int64_t id, struct dt_error *err)
+{
+    enum dt_status st = DT_OK;
+    sqlite3_stmt *s;
+
+    DT_TRY(prepare(db, path, "INSERT INTO place VALUES(?,?,?,?)", err, &s));
+    for (int k = 0; k < r->program->n_lanes && st == DT_OK; k++) {
+        sqlite3_bind_int64(s, 1, id);
+        sqlite3_bind_int(s, 2, k);
+        sqlite3_bind_int(s, 3, r->lane_rank[k]);
+        sqlite3_bind_text(s, 4, r->rank_host ? r->rank_host[r->lane_rank[k]] : NULL, -1,
+                          SQLITE_STATIC);
+        if (sqlite3_step(s) != SQLITE_DONE)
+            st = db_error(db, path, err);
+        sqlite3_reset(s);
+    }
+    sqlite3_finalize(s);
+    return st;
+}
+
 static void bind_op(sqlite3_stmt *s, const struct dt_run_record *r, int64_t id, uint32_t i)
 {
     const struct dt_op *o = &r->program->ops[i];
@@ -183,6 +208,8 @@ static enum dt_status add_all(sqlite3 *db, const char *path, const struct dt_run
     DT_TRY(add_run(db, path, r, err, id));
     if (r->program && r->timeline && r->model)
         DT_TRY(add_lanes(db, path, r, *id, err));
+    if (r->program && r->lane_rank)
+        DT_TRY(add_places(db, path, r, *id, err));
     if (r->program && r->timeline && r->ops)
         DT_TRY(add_ops(db, path, r, *id, err));
     return DT_OK;

@@ -26,7 +26,9 @@ struct dt_run_record { /* what is kept; everything borrowed; NULL parts are left
     const struct dt_model *model;
     const struct dt_program *program;
     const struct dt_timeline *timeline;
-    bool ops; /* keep a row per op (else lanes only) */
+    const int *lane_rank;         /* [n_lanes] who executed it: its first member; NULL = nobody */
+    const char *const *rank_host; /* [ranks]; NULL = not known */
+    bool ops;                     /* keep a row per op (else lanes only) */
 };
 /* Creates the file when absent; refuses a foreign or newer file.  *run_id is the new run's number.
  */
