@@ -206,7 +206,6 @@ static void print_summary(const struct dt_setup *setup, const struct dt_train_su
         printf("checkpoint       %s\n", s->checkpoint);
 }
 
-static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *setup,
 /* Names of the ranks' hosts; NULL = not known. */
 static enum dt_status host_names(const struct dt_ranks *ranks, int n, struct dt_error *err,
                                  const char ***out)
@@ -224,13 +223,14 @@ static enum dt_status host_names(const struct dt_ranks *ranks, int n, struct dt_
     return DT_OK;
 }
 
+static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *setup,
                                const struct dt_ranks *ranks, const struct dt_train_summary *s,
                                const int *lane_rank, const char *started, const char *report,
                                struct dt_error *err)
 {
     const char *file = dt_cli_string(cli, "runs", getenv("DISTTRAIN_RUNS"));
-    char *job = NULL;
     const char **host = NULL;
+    char *job = NULL;
     int64_t id;
     enum dt_status st;
 
@@ -248,8 +248,8 @@ static enum dt_status host_names(const struct dt_ranks *ranks, int n, struct dt_
                                 .model = setup->job->model,
                                 .program = s->program,
                                 .timeline = &s->timeline,
-                                .ops = true};
                                 .lane_rank = lane_rank,
+                                .ops = true};
     st = host_names(ranks, s->ranks, err, &host);
     if (st == DT_OK) {
         run.rank_host = host;
