@@ -111,6 +111,7 @@ libdtexec_a_SOURCES = \
 	src/exec/safetensors_write.c \
 	src/exec/setup.c \
 	src/exec/setup.h \
+	src/exec/setup_data.c \
 	src/exec/tensorboard.c \
 	src/exec/tensorboard.h \
 	src/exec/train.c \

@@ -36,6 +36,9 @@ enum dt_status dt_setup_parts(const struct dt_setup *s, const struct dt_exec_who
                               struct dt_error *err, struct dt_checkpoint_part **parts);
 /* Digest of what a checkpoint and the job that goes on from it must share. */
 void dt_setup_digest(const struct dt_setup *s, char *buf, size_t size);
+/* Digest of the shards' names, sizes and some of what is in them. */
+enum dt_status dt_setup_data_digest(const struct dt_setup *s, struct dt_error *err, char *buf,
+                                    size_t size);
 
 /* FLOP/s of the best of several square products in the setup's type: what MFU is measured against.
  */
