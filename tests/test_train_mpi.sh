@@ -80,6 +80,32 @@ expect 0 "" "$DISTTRAIN" train --ranks 4 --no-runs --json job.yaml run.checkpoin
 check "tensor-parallel members, about the same loss" \
     'awk -v a="$(field loss)" -v b="$loss" "BEGIN { exit !(a - b < 1e-3 * b && b - a < 1e-3 * b) }"'
 
+# --- memory: what a rank allocates is what the model predicts, within 10 % (modules large enough for
+# what no model counts, single numbers and rounding up to 64 bytes, not to matter) ---
+wide='model.modules.encoder={kind: encoder, layers: 2, hidden: 128, ffn: 384, heads: 4, patch: 4, channels: 1, positions: 4}'
+llm='model.modules.llm={kind: llm, layers: 4, hidden: 192, ffn: 512, heads: 4, vocab: 264}'
+unet='model.modules.generator={kind: unet, channels: [32, 64], head_dim: 16, res_blocks: 1, in_channels: 1,
+    out_channels: 1, context_dim: 64, context_len: 8, latent_scale: 1, resize: 16}'
+near() { # N RANKS: as many ranks are told, each is within 10 %
+    awk -v n="$1" '/"allocated_bytes"/ { a = $2 + 0 }
+        /"predicted_bytes"/ { k++; p = $2 + 0; if (a < 1e6 || p < 0.9 * a || p > 1.1 * a) { print p, a; bad = 1 } }
+        END { exit bad || k != n }' out
+}
+for precision in fp32 auto; do
+    set -- train --no-runs --json job.yaml run.steps=2 train.microbatch=2 run.precision=$precision \
+        "$wide" "$llm" "$unet"
+    expect 0 "" "$DISTTRAIN" "$@" run.checkpoint.dir=$precision-1 \
+        'plan={colocated: true}'
+    check "memory of one rank, $precision" 'near 1'
+    expect 0 "" "$DISTTRAIN" "$@" --ranks 2 run.checkpoint.dir=$precision-2 "$colocated"
+    check "memory of two replicas, $precision" 'near 2'
+    expect 0 "" "$DISTTRAIN" "$@" --ranks 4 run.checkpoint.dir=$precision-4
+    check "memory of four stages, $precision" 'near 4'
+    expect 0 "" "$DISTTRAIN" "$@" --ranks 4 run.checkpoint.dir=$precision-tp \
+        'plan={encoder: {}, llm: {tp: 2}, generator: {}}'
+    check "memory of tensor-parallel members, $precision" 'near 4'
+done
+
 # --- on from one layout's checkpoint on another ---
 expect 0 '"resumed": true' "$DISTTRAIN" train --no-runs --json job.yaml run.steps=6 run.checkpoint.dir=tp
 loss=$(field loss)

@@ -4,7 +4,7 @@
  * program walked by the executor.  Each is held against the time of the step's own products run
  * alone through oneDNN, measured in turns with the steps, so that a busy machine slows both. */
 #include "core/job.h"
-#include "core/memory.h"
+#include "core/memory_cpu.h"
 #include "core/rng.h"
 #include "core/schedule.h"
 #include "exec/clock.h"
@@ -236,23 +236,25 @@ static struct gemm_time one_step(struct bench *b, int64_t step)
     return (struct gemm_time){end.wall - t.wall, end.cpu - t.cpu};
 }
 
-/* What the planner's memory model says of the same plan on one device. */
+/* What the memory model says of the same plan on one CPU. */
 static double estimate_bytes(const struct bench *b)
 {
-    double sum = 0;
+    double sum = 0, scratch = 0;
 
     for (int m = 0; m < b->model->n_modules; m++) {
         const struct dt_module_assignment *a = &b->assignment->m[m];
         struct dt_work most = {0};
-        struct dt_memory mem;
+        struct dt_memory_cpu mem;
 
         for (uint32_t i = 0; i < a->mb_first[1]; i++)
             if (a->work[i].tokens > most.tokens)
                 most = a->work[i];
-        dt_memory_stage(&b->plan, b->model, &b->cluster, m, 0, &most, a->mb_first[1], &mem);
+        dt_memory_cpu_stage(&b->plan, b->model, &b->cluster, m, 0, &most, a->mb_first[1],
+                            (int)dt_dtype_bytes(b->type), &mem);
         sum += mem.total;
+        scratch = mem.scratch > scratch ? mem.scratch : scratch;
     }
-    return sum;
+    return sum + scratch;
 }
 
 static int by_value(const void *a, const void *b)
