@@ -177,6 +177,8 @@ static enum dt_status make_program(struct train *t, struct dt_error *err)
     if (st == DT_OK)
         st = dt_compile(&t->s->plan, m, &t->s->job->cluster, t->sum.assignment, t->s->cost, err,
                         &t->sum.program);
+    if (st == DT_OK)
+        dt_memory_see(&t->seen, t->sum.program);
     if (st == DT_OK && t->state.step == t->sum.first_step)
         st = dt_program_check(t->sum.program, m, err);
     if (st == DT_OK && t->state.step == t->sum.first_step)
@@ -199,8 +201,6 @@ static void account(struct train *t, struct dt_train_step *s)
     t->compute_s += s->r.compute_s;
     t->waited_s += s->r.waited_s;
     t->step_s += s->step_s;
-    if (st == DT_OK)
-        dt_memory_see(&t->seen, t->sum.program);
     t->model_flops += sum;
     s->mfu = sum / s->step_s / t->sum.gemm_peak_flops;
     s->tokens_per_s = (double)s->r.tokens / both;
