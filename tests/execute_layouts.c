@@ -55,6 +55,7 @@ static const struct {
     {"fan-out, tp 2 pp 2 to dp 4", "1/1/1 2/2/1 1/1/4", "mb=4"},
     {"encoder tp 2 pp 2 to LLM dp 4", "2/2/1 1/1/4 1/1/1", "full"},
     {"LLM dp 4 to generator tp 2 pp 2", "1/1/1 1/1/4 2/2/1", "full"},
+    {"tp 2, vpp 2 of the LLM, dp 2 around", "1/1/2 2/2/1/2 1/1/2", "interleaved mb=2 full"},
     {"both fans", "1/1/4 2/2/1 1/1/4", "mb=4 full"},
     /* gradients and parameters */
     {"dp 2, zero 0", "1/1/2 1/1/2 1/1/2", "zero0"},
@@ -68,6 +69,10 @@ static const struct {
     {"reordered, dp 4/2/2", "1/1/4 1/1/2 1/1/2", "mb=2 reorder full"},
     {"reordered, dp 6/4/3", "1/1/6 1/1/4 1/1/3", "reorder full"},
     {"reordered, vpp 2", "1/1/2 1/2/2/2 1/1/1", "interleaved reorder full"},
+    {"reordered, dp 3/2/3, microbatch 6", "1/1/3 1/1/2 1/1/3", "mb=6 reorder full"},
+    {"reordered, dp 2/3/1, microbatch 4", "1/1/2 1/1/3 1/1/1", "mb=4 reorder"},
+    {"reordered, dp 3/1/2, microbatch 6", "1/1/3 1/1/1 1/1/2", "mb=6 reorder full"},
+    {"reordered, gpipe, microbatch 3", "1/1/2 1/1/4 1/2/2", "gpipe mb=3 reorder full"},
     {"reordered, tp 2 pp 2", "1/1/2 2/2/1 1/1/1", "mb=2 reorder full"},
     /* recomputation */
     {"selective", "1/1/1 1/2/1 1/1/1", "recompute=selective full"},
@@ -113,7 +118,7 @@ static const struct {
     {"shared table, pp 3 dp 2", "1/3/2", "gpt"},
     {"shared table, pp 2 dp 4 on 3 ranks", "1/2/4", "gpt ranks=3 full"},
     {"shared table, zero 0", "1/2/2", "gpt zero0 full"},
-    {"shared table, tp 4 pp 2", "4/2/1", "gpt full"},
+    {"shared table, tp 4 pp 2", "4/2/1", "gpt"},
     {"shared table, vpp 2, tp 2", "2/2/1/2", "gpt interleaved full"},
 };
 

@@ -55,11 +55,14 @@ static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *
     const char *data;
     size_t bytes;
 
+    dt_exec_link(x, recv, &l);
+    bytes = l.edge ? (size_t)l.n * l.width : l.to_bytes;
+    if (!m && bytes == 0) /* a member of a lane without rows of this microbatch */
+        return DT_OK;
     if (!m)
         return dt_error_set(err, DT_ERR_INTERNAL, "a message comes from a microbatch that is gone");
     dt_exec_link(x, recv, &l);
     data = m->data.p;
-    bytes = l.edge ? (size_t)l.n * l.width : l.to_bytes;
     if (l.edge && l.from_runs) {
         data += (size_t)l.from_first * l.width;
     } else if (l.edge && bytes > 0) {
