@@ -119,15 +119,17 @@ noinst_PROGRAMS = tests/world_ranks
 endif
 
 SHELL_TESTS = \
+	tests/test_checkpoint_kills.sh \
 	tests/test_checkpoint_ranks.sh \
 	tests/test_cli.sh \
 	tests/test_compare.sh \
 	tests/test_data_cli.sh \
 	tests/test_data_tokens.sh \
 	tests/test_eval.sh \
+	tests/test_execute_mpi.sh \
+	tests/test_faults.sh \
 	tests/test_golden.sh \
 	tests/test_hf.sh \
-	tests/test_execute_mpi.sh \
 	tests/test_hosts.sh \
 	tests/test_lists.sh \
 	tests/test_loop.sh \
@@ -159,6 +161,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/mpirun.sh \
 	tests/cost_fixture.h \
 	tests/sched_fixture.h \
+	tests/small_job.sh \
 	tests/small_world.h \
 	tests/test_util.h
 AM_TESTS_ENVIRONMENT = \
@@ -241,7 +244,10 @@ tests_fuzz_fuzz_tokenizer_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 check-full: all tests/test_execute_ranks$(EXEEXT)
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 ./tests/test_execute_ranks$(EXEEXT)
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 $(SHELL) $(srcdir)/tests/test_execute_mpi.sh || test $$? -eq 77
-	@$(AM_TESTS_ENVIRONMENT) KILLS=50 $(SHELL) $(srcdir)/tests/test_checkpoint_ranks.sh || test $$? -eq 77
+	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1; export DT_CHECK_FULL; \
+	    for t in checkpoint_kills checkpoint_ranks faults; do \
+	        $(SHELL) $(srcdir)/tests/test_$$t.sh || test $$? -eq 77 || exit 1; \
+	    done
 .PHONY: check-full
 
 # ---- predicted against measured runs ----

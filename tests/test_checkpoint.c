@@ -280,7 +280,46 @@ START_TEST(keeps_the_last_k)
     dt_assert_ok(save(&a, &opt, &err, path), err);
     dt_assert_ok(load(path, &b, &err), err);
     world_equal(&a, &b);
+    world_fill(&a, 30); /* what went further is not counted: 20 and 30 stay, then 30 and 31 */
+    dt_assert_ok(save(&a, &opt, &err, path), err);
+    ck_assert_int_eq(count_entries(dir, "step-00000020"), 1);
+    world_fill(&a, 31);
+    dt_assert_ok(save(&a, &opt, &err, path), err);
+    ck_assert_int_eq(count_entries(dir, "step-00000020"), 0);
+    ck_assert_int_eq(count_entries(dir, "step-0000003"), 2);
+    ck_assert_int_eq(count_entries(dir, "step-"), 4); /* 40 and 50 */
     ck_assert_int_eq(count_entries(dir, "."), 0);
+}
+END_TEST
+
+START_TEST(leaves_nothing_of_the_dead)
+{
+    pid_t dead = fork();
+    char path[400];
+    FILE *f;
+
+    if (dead == 0)
+        _exit(0);
+    ck_assert_int_eq(waitpid(dead, NULL, 0), dead);
+    for (int i = 0; i < 3; i++) { /* of a dead process, of this one, of a living one */
+        long pid = i == 0 ? (long)dead : i == 1 ? (long)getpid() : (long)getppid();
+
+        snprintf(path, sizeof(path), "%s/.tmp-step-00000007.%ld", dir, pid);
+        ck_assert_int_eq(mkdir(path, 0777), 0);
+        snprintf(path, sizeof(path), "%s/.tmp-step-00000007.%ld/model.safetensors", dir, pid);
+        f = fopen(path, "w");
+        ck_assert_ptr_nonnull(f);
+        fclose(f);
+        snprintf(path, sizeof(path), "%s/latest.tmp.%ld", dir, pid);
+        f = fopen(path, "w");
+        ck_assert_ptr_nonnull(f);
+        fclose(f);
+    }
+    dt_checkpoint_tidy(dir);
+    ck_assert_int_eq(count_entries(dir, ".tmp-"), 1);
+    ck_assert_int_eq(count_entries(dir, "latest"), 1);
+    snprintf(path, sizeof(path), "%s/none", dir);
+    dt_checkpoint_tidy(path);
 }
 END_TEST
 
@@ -658,6 +697,7 @@ int main(void)
     tcase_add_test(c, files_hold_hugging_faces_order);
     tcase_add_test(c, large_models_are_cut);
     tcase_add_test(c, keeps_the_last_k);
+    tcase_add_test(c, leaves_nothing_of_the_dead);
     tcase_add_test(c, finds_without_a_pointer);
     tcase_add_loop_test(c, every_changed_byte_is_refused, 0, 4);
     tcase_add_loop_test(c, cut_or_missing_files_are_refused, 0, 4);

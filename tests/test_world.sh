@@ -24,7 +24,7 @@ case_is() {
     case $want in
     bad) test "$got" -ne 0 && test "$got" -ne 124 ;;
     *) test "$got" -eq "$want" ;;
-    esac && test "$said" -eq "$messages" && grep -q "$pattern" "$dir/out" && test "$took" -le 25 || {
+    esac && test "$said" -eq "$messages" && grep -q "$pattern" "$dir/out" && test "$took" -le 15 || {
         echo "FAIL $name: status $got, $said messages, $took s:"
         cat "$dir/out"
         fails=$((fails + 1))
@@ -42,6 +42,12 @@ for r in 0 2; do
 done
 case_is 'rank 1 exits' bad "^job: rank 1 on .* has died; it was last seen in $at" 1 exit 1
 case_is 'rank 1 hangs' 5 "^job: rank 1 on .* not ended an op for 4 s.* $at" 1 hang 1
+for r in 0 1; do
+    case_is "rank $r hangs, the others wait as long as that may last" 5 \
+        "^job: rank $r on .* not ended an op for 4 s.* $at" 1 late $r
+    case_is "rank $r hangs between ops" 5 \
+        "^job: rank $r on .* not begun an op for 4 s.*last seen after ${at#in }" 1 idle $r
+done
 case_is 'rank 1 says itself what is wrong' 5 '^job: rank 1 found an error' 1 error 1
 
 test "$fails" -eq 0 || { echo "$fails checks failed"; exit 1; }

@@ -6,6 +6,8 @@
  *   world_ranks end                  nothing happens: every rank agrees, does 20 ops, ends
  *   world_ranks facts RANK           rank RANK has another job than the others
  *   world_ranks kill|stop|exit|hang|error RANK   at its 7th op
+ *   world_ranks idle RANK            hangs after its 7th op, as one that reads data
+ *   world_ranks late RANK            hangs, and the others give up as soon as the watch may
  *   world_ranks link                 times messages between rank 0 and the last
  *
  * Ops are sums over all ranks, so that the others wait for the one. */
@@ -20,11 +22,16 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { BACKWARD = 7 << 16 | 3 << 4 | 1 }; /* as numbers of ops are: with replica and stage */
+
 static void describe(void *ctx, int module, int op, int64_t mb, char *buf, size_t size)
 {
     (void)ctx;
     snprintf(buf, size, "module %s, op %s, microbatch %" PRId64, module ? "llm" : "vit",
-             op ? "backward" : "forward", mb);
+             op == BACKWARD ? "backward"
+             : op == 0      ? "forward"
+                            : "?",
+             mb);
 }
 
 static void report(void *ctx, const char *message)
@@ -42,10 +49,11 @@ static void happen(const char *what, struct dt_world *w, struct dt_transport *t)
         raise(SIGSTOP);
     else if (strcmp(what, "exit") == 0)
         _exit(0);
-    else if (strcmp(what, "hang") == 0)
-        for (;;)
-            pause();
-    else if (strcmp(what, "error") == 0 && dt_world_speak(w)) {
+    else if (strcmp(what, "idle") == 0)
+        dt_world_doing(w, -1, 0, -1);
+    while (strcmp(what, "hang") == 0 || strcmp(what, "late") == 0 || strcmp(what, "idle") == 0)
+        pause();
+    if (strcmp(what, "error") == 0 && dt_world_speak(w, DT_ERR_PEER)) {
         fprintf(stderr, "job: rank %d found an error\n", t->rank);
         t->abort(t, 5);
     }
@@ -56,7 +64,7 @@ static void must(struct dt_transport *t, struct dt_world *w, enum dt_status st,
 {
     if (st == DT_OK)
         return;
-    if (st == DT_ERR_INPUT ? t->rank == 0 : dt_world_speak(w))
+    if (st == DT_ERR_INPUT ? t->rank == 0 : dt_world_speak(w, st))
         fprintf(stderr, "job: %s\n", err->message);
     else
         sleep(2);
@@ -127,13 +135,12 @@ int main(int argc, char **argv)
         double x = 1;
         struct dt_req *r;
 
-        dt_world_doing(w, k % 2, k / 2 % 2, k);
+        dt_world_doing(w, k % 2, k / 2 % 2 ? BACKWARD : 0, k);
         if (k == 7 && t->rank == whom)
             happen(what, w, t);
         must(t, w, t->post_all_reduce(all, DT_REDUCE_F64, &x, 1, &err, &r), &err);
-        dt_world_waiting(w, true);
-        must(t, w, dt_transport_wait(t, r, 60, "the others", &err), &err);
-        dt_world_waiting(w, false);
+        must(t, w, dt_transport_wait(t, r, strcmp(what, "late") ? 60 : 0, "the others", &err),
+             &err);
         if (x != t->size)
             return 1;
     }

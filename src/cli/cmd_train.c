@@ -51,6 +51,7 @@ static void catch_signals(void)
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
     sigaction(SIGUSR1, &a, NULL); /* what launchers pass on */
+    signal(SIGXFSZ, SIG_IGN);     /* a file that may not grow is an error of writing it */
 }
 
 /* One line, redrawn; nothing unless stderr is a terminal. */

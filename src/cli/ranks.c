@@ -37,9 +37,11 @@ static void end_all(const struct dt_ranks *r, enum dt_status st, const struct dt
         signal(SIGTERM, SIG_DFL);
         usleep(2000000);
     }
-    if (!r->world || dt_world_speak(r->world)) {
+    if (!r->world || dt_world_speak(r->world, st)) {
         dt_error_format(err, text, sizeof text);
         report(NULL, text);
+    } else {
+        usleep(2000000); /* for the speaker to end us */
     }
     r->transport->abort(r->transport, dt_status_exit_code(st));
 }

@@ -42,7 +42,7 @@ struct dt_checkpoint_state {
 };
 
 struct dt_checkpoint_options {
-    int keep;                /* newest ones kept; 0 = all */
+    int keep;                /* newest ones kept, of this step and before; 0 = all */
     int64_t shard_bytes_max; /* of a model file; 0 = 5 GB, as Hugging Face cuts */
 };
 
@@ -52,6 +52,9 @@ enum dt_status dt_checkpoint_save(const char *dir, const struct dt_checkpoint_pa
                                   int n_parts, const struct dt_checkpoint_state *state,
                                   const struct dt_checkpoint_options *opt, struct dt_error *err,
                                   char *path, size_t path_size);
+/* Removes what killed saves left behind: folders and files with temporary names of processes that
+ * are gone.  What it cannot remove stays; a DIR that is not there is fine. */
+void dt_checkpoint_tidy(const char *dir);
 /* The folder to go on from: `path` itself if it is a checkpoint, else what its `latest` names, else
  * its newest complete one.  *found is false (and DT_OK) where there is none. */
 enum dt_status dt_checkpoint_find(const char *path, struct dt_error *err, bool *found, char *out,
@@ -59,6 +62,9 @@ enum dt_status dt_checkpoint_find(const char *path, struct dt_error *err, bool *
 /* Only state.json, checked against the manifest. */
 enum dt_status dt_checkpoint_read_state(const char *path, struct dt_error *err,
                                         struct dt_checkpoint_state *out);
+/* Digest of its manifest, and so of all that is in it. */
+enum dt_status dt_checkpoint_identity(const char *path, struct dt_error *err, char *buf,
+                                      size_t size);
 /* Everything, checksums included; `moments` false leaves the optimizer alone (eval, sample).
  * DT_ERR_INPUT names the damaged file or tensor, or lists what is missing, unexpected or of another
  * shape; then buffers hold no useful state. */

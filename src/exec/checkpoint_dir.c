@@ -23,6 +23,7 @@
 #define STEP "step-"
 #define TEMP ".tmp-"
 #define OLD ".old-"
+#define POINTER "latest"
 
 enum dt_status dt_ckpt_path(char *out, size_t size, const char *dir, const char *name,
                             struct dt_error *err)
@@ -122,8 +123,13 @@ static void step_name(char *buf, size_t size, int64_t step)
 
 /* ---- saving ---- */
 
-/* Folders that a killed process left behind: "<prefix>...PID". */
-static void remove_left_behind(const char *dir)
+static bool starts(const char *name, const char *with)
+{
+    return strncmp(name, with, strlen(with)) == 0;
+}
+
+/* Folders "<prefix>...PID", and the pointer before it was renamed. */
+void dt_checkpoint_tidy(const char *dir)
 {
     char path[PATH_MAX];
     struct dirent *e;
@@ -133,16 +139,21 @@ static void remove_left_behind(const char *dir)
         return;
     while ((e = readdir(d))) {
         const char *dot = strrchr(e->d_name, '.');
+        bool pointer = starts(e->d_name, POINTER ".tmp.");
         long pid;
 
-        if ((strncmp(e->d_name, TEMP, strlen(TEMP)) != 0 &&
-             strncmp(e->d_name, OLD, strlen(OLD)) != 0) ||
-            !dot || dot == e->d_name)
+        if (!(pointer || starts(e->d_name, TEMP) || starts(e->d_name, OLD)) || !dot ||
+            dot == e->d_name)
             continue;
         pid = strtol(dot + 1, NULL, 10);
-        if (pid <= 0 || pid == (long)getpid() || (kill((pid_t)pid, 0) != 0 && errno == ESRCH))
-            if (dt_ckpt_path(path, sizeof(path), dir, e->d_name, NULL) == DT_OK)
-                dt_ckpt_remove(path);
+        if (pid > 0 && pid != (long)getpid() && (kill((pid_t)pid, 0) == 0 || errno != ESRCH))
+            continue;
+        if (dt_ckpt_path(path, sizeof(path), dir, e->d_name, NULL) != DT_OK)
+            continue;
+        if (pointer)
+            unlink(path);
+        else
+            dt_ckpt_remove(path);
     }
     closedir(d);
 }
@@ -162,7 +173,7 @@ enum dt_status dt_ckpt_begin(const char *dir, int64_t step, struct dt_error *err
 {
     if (mkdir(dir, 0777) != 0 && errno != EEXIST)
         return dt_error_at(err, DT_ERR_IO, dir, 0, 0, "cannot create: %s", strerror(errno));
-    remove_left_behind(dir);
+    dt_checkpoint_tidy(dir);
     DT_TRY(dt_ckpt_temp(dir, step, (long)getpid(), err, temp, size));
     if (mkdir(temp, 0777) != 0)
         return dt_error_at(err, DT_ERR_IO, temp, 0, 0, "cannot create: %s", strerror(errno));
@@ -230,7 +241,7 @@ enum dt_status dt_ckpt_commit(const char *dir, const char *temp, int64_t step, i
     snprintf(old, sizeof(old), OLD "%s.%ld", name, (long)getpid());
     DT_TRY(dt_ckpt_path(final, size, dir, name, err));
     DT_TRY(dt_ckpt_path(aside, sizeof(aside), dir, old, err));
-    DT_TRY(dt_ckpt_path(pointer, sizeof(pointer), dir, "latest", err));
+    DT_TRY(dt_ckpt_path(pointer, sizeof(pointer), dir, POINTER, err));
     DT_TRY(sync_folder(temp, err));
     DT_TRY(put_in_place(temp, final, aside, err));
     DT_TRY(sync_folder(dir, err));
@@ -239,9 +250,11 @@ enum dt_status dt_ckpt_commit(const char *dir, const char *temp, int64_t step, i
     if (keep <= 0)
         return DT_OK;
     DT_TRY(list_steps(dir, err, &steps, &n));
+    while (n > 0 &&
+           steps[n - 1] > step) /* of a run that went further: not the older ones of ours */
+        n--;
     for (size_t i = 0; i + (size_t)keep < n; i++)
-        if (steps[i] != step)
-            remove_step(dir, steps[i]);
+        remove_step(dir, steps[i]);
     dt_free(steps);
     return DT_OK;
 }
@@ -254,7 +267,7 @@ static bool follow_pointer(const char *dir, char *name, size_t size)
     char path[PATH_MAX], *text;
     bool good;
 
-    if (dt_ckpt_path(path, sizeof(path), dir, "latest", NULL) != DT_OK ||
+    if (dt_ckpt_path(path, sizeof(path), dir, POINTER, NULL) != DT_OK ||
         dt_file_read(path, 4096, NULL, &text, NULL) != DT_OK)
         return false;
     text[strcspn(text, "\r\n")] = '\0';

@@ -63,6 +63,19 @@ static enum dt_status get_hex(struct dt_node map, const char *key, int digits, s
     return hex_value(dt_map_get(map, key), key, digits, err, out);
 }
 
+enum dt_status dt_checkpoint_identity(const char *path, struct dt_error *err, char *buf,
+                                      size_t size)
+{
+    char file[PATH_MAX], *text;
+    size_t len;
+
+    DT_TRY(dt_ckpt_path(file, sizeof(file), path, "manifest.json", err));
+    DT_TRY(dt_file_read(file, JSON_BYTES_MAX, err, &text, &len));
+    dt_checkpoint_digest(text, len, buf, size);
+    dt_free(text);
+    return DT_OK;
+}
+
 /* ---- building a manifest ---- */
 
 void dt_manifest_free(struct dt_manifest *m)

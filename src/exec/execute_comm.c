@@ -323,7 +323,7 @@ static enum dt_status wait_for(struct dt_exec *x, const uint32_t *n, struct dt_e
         pthread_cond_wait(&c->done, &c->lock);
     }
     c->main_waits = false;
-    if (t0 && x->o.world)
+    if (t0 && x->o.world && *n == 0) /* what failed is still waited for, as the watch must know */
         dt_world_waiting(x->o.world, false);
     if (t0)
         x->waited_ns += (int64_t)(dt_clock_ns() - t0);

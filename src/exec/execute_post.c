@@ -61,7 +61,6 @@ static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *
         return DT_OK;
     if (!m)
         return dt_error_set(err, DT_ERR_INTERNAL, "a message comes from a microbatch that is gone");
-    dt_exec_link(x, recv, &l);
     data = m->data.p;
     if (l.edge && l.from_runs) {
         data += (size_t)l.from_first * l.width;
@@ -354,10 +353,10 @@ enum dt_status dt_exec_blame(const struct dt_exec *x, uint32_t i, enum dt_status
 {
     char what[160], text[sizeof(err->message)];
     const struct dt_op *op = i < x->p->n_ops ? &x->p->ops[i] : NULL;
-    int n;
+    int n, rank, end = 0;
 
-    if (!err || !x->t || strncmp(err->message, "rank ", 5) == 0)
-        return st;
+    if (!err || !x->t || (sscanf(err->message, "rank %d on %n", &rank, &end) == 1 && end > 0))
+        return st; /* it says already who and where */
     if (op) {
         n = snprintf(what, sizeof(what), "%s/%d.%d %s", x->o.model->modules[op->module].name,
                      op->replica, op->stage, dt_op_kind_names[op->kind]);

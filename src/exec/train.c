@@ -56,6 +56,25 @@ static enum dt_status read_weights(struct train *t, const struct dt_exec_whole *
     return dt_exec_spread(t->x, w, err);
 }
 
+/* Ranks that went on from different checkpoints (folders that are not shared) would train on as if
+ * nothing were wrong. */
+static enum dt_status same_checkpoint(const struct train *t, bool found, const char *path,
+                                      struct dt_error *err)
+{
+    const char *slash = found ? strrchr(path, '/') : NULL;
+    struct dt_world_fact fact = {"checkpoint", "none"};
+    char digest[40], value[80];
+
+    if (!t->o->world)
+        return DT_OK;
+    if (found) {
+        DT_TRY(dt_checkpoint_identity(path, err, digest, sizeof(digest)));
+        snprintf(value, sizeof(value), "%.30s (%s)", slash ? slash + 1 : path, digest);
+        fact.value = value;
+    }
+    return dt_world_agree(t->o->world, &fact, 1, err);
+}
+
 /* Every rank reads all of it and keeps what is its own. */
 static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
 {
@@ -65,9 +84,12 @@ static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
     bool found = false;
     enum dt_status st;
 
+    if (t->first && r->checkpoint_dir[0])
+        dt_checkpoint_tidy(r->checkpoint_dir);
     dt_setup_digest(t->s, digest, sizeof(digest));
     if (r->checkpoint_dir[0] && !t->o->from_scratch)
         DT_TRY(dt_checkpoint_find(r->checkpoint_dir, err, &found, path, sizeof(path)));
+    DT_TRY(same_checkpoint(t, found, path, err));
     if (found || r->init_from[0]) {
         DT_TRY(dt_exec_whole_new(t->x, err, &w));
         st = read_weights(t, &w, found, path, digest, err);

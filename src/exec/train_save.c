@@ -183,8 +183,11 @@ enum dt_status dt_train_save_poll(struct dt_train_save *s, bool wait, struct dt_
     s->share = NULL;
     st = agree(s, st, &mine, err);
     if (st != DT_OK) {
+        double all = 0;
+
         if (s->rank == 0)
             dt_share_abandon(s->setup->job->run.checkpoint_dir, s->state.step);
+        dt_exec_sum(s->x, &all, 1, NULL); /* nobody ends the job while files are left to remove */
         return st;
     }
     if (s->rank == 0)

@@ -140,10 +140,15 @@ enum dt_status dt_transport_wait(struct dt_transport *t, struct dt_req *r, doubl
         limit_s = t->limit_s;
     begin = dt_clock_ns();
     eager = t->eager_ns(t, r);
+    if (t->waiting)
+        t->waiting(t->waiting_ctx, true);
     for (;;) {
         DT_TRY(t->test(t, r, &done, err));
-        if (done)
+        if (done) {
+            if (t->waiting)
+                t->waiting(t->waiting_ctx, false);
             return DT_OK;
+        }
         now = dt_clock_ns();
         if ((double)(now - begin) > limit_s * 1e9)
             return dt_error_set(err, DT_ERR_TIMEOUT, "rank %d waited %g s for %s", t->rank, limit_s,

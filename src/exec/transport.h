@@ -96,6 +96,10 @@ struct dt_transport {
     double limit_s;
     bool crowded; /* ranks of this host share cores */
     uint64_t (*eager_ns)(const struct dt_transport *t, const struct dt_req *r);
+    /* Told when dt_transport_wait begins to wait, and when what it waited for has come; may be
+     * NULL.  (A wait that fails is not over: others are still waited for.) */
+    void (*waiting)(void *ctx, bool waits);
+    void *waiting_ctx;
 };
 
 int dt_comm_size(const struct dt_comm *c);

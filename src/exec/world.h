@@ -65,13 +65,15 @@ struct dt_world_watch {
 };
 enum dt_status dt_world_watch(struct dt_world *w, const struct dt_world_watch *opt,
                               struct dt_error *err);
-/* module < 0: nothing in particular, for which there is no limit. */
+/* module < 0: nothing in particular, for which there is no limit as long as nobody waits. */
 void dt_world_doing(struct dt_world *w, int module, int op, int64_t microbatch);
-/* The main thread does nothing but wait for other ranks: if an op takes too long, it is theirs. */
+/* The main thread does nothing but wait for other ranks: if an op takes too long, it is theirs.
+ * Calls are counted; waits by dt_transport_wait need none. */
 void dt_world_waiting(struct dt_world *w, bool waits);
-/* This rank is about to say why it ends the job: nobody else need say that it ended.  False:
- * another rank of this host has spoken already, so say nothing. */
-bool dt_world_speak(struct dt_world *w);
+/* This rank is about to say why it ends the job: nobody else need say that it ended.  False: this
+ * rank's watch or another rank of this host has spoken already, so say nothing and let it end the
+ * job.  With DT_ERR_TIMEOUT the watch has the first word, as it knows who was waited for. */
+bool dt_world_speak(struct dt_world *w, enum dt_status why);
 /* Ends the watch.  Collective: returns when all have called it. */
 void dt_world_close(struct dt_world *w);
 

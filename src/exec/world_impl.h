@@ -18,15 +18,17 @@ enum { /* after DT_WORLD_TAG */
 struct dt_world_page {
     uint64_t nonce; /* of the rank that owns it */
     int32_t rank;
-    _Atomic uint64_t doing; /* module + 1, op + 1, microbatch + 1: 16, 16, 32 bits; 0 = nothing */
-    _Atomic uint64_t since_ns; /* of the owner's clock */
+    _Atomic uint64_t doing; /* module + 1, op + 1, microbatch + 1: 8, 32, 24 bits; 0 = nothing */
+    _Atomic uint64_t last;  /* what it did before that */
+    _Atomic uint64_t since_ns;      /* of the owner's clock */
+    _Atomic uint64_t wait_since_ns; /* the same, of the first of `waits` */
     atomic_int waits;
     atomic_int spoke; /* it has told, or tells, why the job ends */
     atomic_int left;  /* it ends as it should */
 };
 
 struct dt_beat {
-    uint64_t doing, age_ns;
+    uint64_t doing, last, age_ns, wait_age_ns;
     uint32_t waits, bye;
 };
 

@@ -87,19 +87,26 @@ void dt_world_page_unmap(const struct dt_world_page *p)
 
 void dt_world_doing(struct dt_world *w, int module, int op, int64_t microbatch)
 {
-    uint64_t doing = 0;
+    uint64_t doing = 0, before;
 
     if (!w)
         return;
     if (module >= 0)
-        doing = (uint64_t)(module + 1) << 48 | (uint64_t)(uint16_t)(op + 1) << 32 |
-                (uint32_t)(microbatch + 1);
+        doing = (uint64_t)(module + 1) << 56 | (uint64_t)((uint32_t)op + 1) << 24 |
+                (((uint64_t)microbatch + 1) & 0xffffff);
+    before = atomic_load_explicit(&w->page->doing, memory_order_relaxed);
+    if (before)
+        atomic_store_explicit(&w->page->last, before, memory_order_relaxed);
     atomic_store_explicit(&w->page->since_ns, dt_clock_ns(), memory_order_relaxed);
     atomic_store_explicit(&w->page->doing, doing, memory_order_relaxed);
 }
 
 void dt_world_waiting(struct dt_world *w, bool waits)
 {
-    if (w)
-        atomic_store_explicit(&w->page->waits, waits, memory_order_relaxed);
+    if (!w)
+        return;
+    if (!waits)
+        atomic_fetch_sub_explicit(&w->page->waits, 1, memory_order_relaxed);
+    else if (atomic_fetch_add_explicit(&w->page->waits, 1, memory_order_relaxed) == 0)
+        atomic_store_explicit(&w->page->wait_since_ns, dt_clock_ns(), memory_order_relaxed);
 }

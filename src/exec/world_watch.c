@@ -32,8 +32,9 @@ enum {
     POLL_MAX_MS = 100,
     TURN_LOCAL_MS = 150, /* between speakers that see each other's pages */
     TURN_MS = 300,       /* between speakers that do not */
-    TURNS = 10,          /* so that the last one still speaks within 15 s of the default limit */
-    EXIT = 5,            /* of a job that lost a rank: DT_ERR_PEER's */
+    LATE_MS = 1000, /* whoever has waited too long leaves the word to rank 0, who sees for whom */
+    TURNS = 10,     /* so that the last one still speaks within 15 s of the default limit */
+    EXIT = 5,       /* of a job that lost a rank: DT_ERR_PEER's */
 };
 
 struct view { /* of the thread */
@@ -47,28 +48,34 @@ static struct dt_beat seen(const struct dt_world *w, int rank, uint64_t now)
 {
     const struct dt_world_page *p = rank == w->t->rank ? w->page : w->peers[rank].page;
     struct dt_beat b = w->peers[rank].said;
-    uint64_t since;
+    uint64_t since, wait_since;
 
     if (!p)
         return b;
     b.doing = atomic_load_explicit(&p->doing, memory_order_relaxed);
+    b.last = atomic_load_explicit(&p->last, memory_order_relaxed);
     b.waits = (uint32_t)atomic_load_explicit(&p->waits, memory_order_relaxed);
     since = atomic_load_explicit(&p->since_ns, memory_order_relaxed);
+    wait_since = atomic_load_explicit(&p->wait_since_ns, memory_order_relaxed);
     b.age_ns = now > since ? now - since : 0;
+    b.wait_age_ns = b.waits && now > wait_since ? now - wait_since : 0;
     return b;
 }
 
-static void describe(const struct dt_world *w, uint64_t doing, char *buf, size_t size)
+static void describe(const struct dt_world *w, const struct dt_beat *b, char *buf, size_t size)
 {
-    int module = (int)(doing >> 48) - 1, op = (int)(uint16_t)(doing >> 32) - 1;
-    int64_t mb = (int64_t)(uint32_t)doing - 1;
+    uint64_t doing = b->doing ? b->doing : b->last;
+    int module = (int)(doing >> 56) - 1, op = (int)((uint32_t)(doing >> 24) - 1);
+    int64_t mb = (int64_t)(doing & 0xffffff) - 1;
+    int n = snprintf(buf, size, "it was last seen %s ", b->doing ? "in" : "after");
 
     if (doing == 0)
-        snprintf(buf, size, "no op");
+        snprintf(buf, size, "it had not begun its first op");
     else if (w->watch.describe)
-        w->watch.describe(w->watch.ctx, module, op, mb, buf, size);
+        w->watch.describe(w->watch.ctx, module, op, mb, buf + n, size - (size_t)n);
     else
-        snprintf(buf, size, "module %d, op %d, microbatch %" PRId64, module, op, mb);
+        snprintf(buf + n, size - (size_t)n, "module %d, op %d, microbatch %" PRId64, module, op,
+                 mb);
 }
 
 /* Has a rank of this host told already why the job ends?  `below`: those below this rank only. */
@@ -81,24 +88,25 @@ static bool spoken(const struct dt_world *w, bool below)
     return false;
 }
 
-bool dt_world_speak(struct dt_world *w)
-{
-    if (!w)
-        return true;
-    if (spoken(w, false))
-        return false;
-    atomic_store(&w->page->spoke, 1);
-    return !spoken(w, true); /* of two at once, the lower one */
-}
-
-/* ---- the end ---- */
-
 static void pause_ms(int ms)
 {
     struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
 
     nanosleep(&t, NULL);
 }
+
+bool dt_world_speak(struct dt_world *w, enum dt_status why)
+{
+    if (!w)
+        return true;
+    if (why == DT_ERR_TIMEOUT && w->watching)
+        pause_ms(LATE_MS);
+    if (spoken(w, false) || atomic_exchange(&w->page->spoke, 1))
+        return false;
+    return !spoken(w, true); /* of two at once, the lower one */
+}
+
+/* ---- the end ---- */
 
 /* Says why and ends the job; does not return.  What has been said already is not said again. */
 static void end_job(struct dt_world *w, int turn_ms, int turn, const char *why, int rank)
@@ -107,12 +115,13 @@ static void end_job(struct dt_world *w, int turn_ms, int turn, const char *why, 
     uint64_t now = dt_clock_ns();
 
     pause_ms(turn_ms * (turn < TURNS ? turn : TURNS));
-    if (atomic_load(&w->page->spoke) || !dt_world_speak(w)) {
+    if (!dt_world_speak(w, DT_ERR_PEER)) {
         pause_ms(3000); /* for the speaker to end us */
     } else {
-        describe(w, seen(w, rank, now).doing, op, sizeof op);
-        snprintf(text, sizeof text,
-                 "rank %d on %s (process %" PRId64 ") %s; it was last seen in %s", rank,
+        struct dt_beat b = seen(w, rank, now);
+
+        describe(w, &b, op, sizeof op);
+        snprintf(text, sizeof text, "rank %d on %s (process %" PRId64 ") %s; %s", rank,
                  w->ranks[rank].host, w->ranks[rank].pid, why, op);
         w->watch.report(w->watch.ctx, text);
     }
@@ -224,6 +233,24 @@ static void check_silence(struct dt_world *w, uint64_t now)
     }
 }
 
+/* What has passed since a rank said it. */
+static double since_said(const struct dt_world *w, int r, uint64_t now)
+{
+    return r != 0 && !w->peers[r].page ? (double)(now - w->peers[r].heard_ns) : 0;
+}
+
+/* Between ops (reading data, say) there is no limit but the others' patience. */
+static bool patience_is_over(const struct dt_world *w, double limit_ns, uint64_t now)
+{
+    for (int r = 0; r < w->t->size; r++) {
+        struct dt_beat b = seen(w, r, now);
+
+        if (b.waits && !b.bye && (double)b.wait_age_ns + since_said(w, r, now) >= limit_ns)
+            return true;
+    }
+    return false;
+}
+
 /* Rank 0: the op that takes too long is that of a rank which does not itself wait for others. */
 static void check_ops(struct dt_world *w, uint64_t now)
 {
@@ -231,14 +258,14 @@ static void check_ops(struct dt_world *w, uint64_t now)
 
     for (int r = 0; w->t->rank == 0 && r < w->t->size; r++) {
         struct dt_beat b = seen(w, r, now);
-        double age_ns = (double)b.age_ns;
+        double age_ns = (double)b.age_ns + since_said(w, r, now);
         char why[96];
 
-        if (r != 0 && !w->peers[r].page)
-            age_ns += (double)(now - w->peers[r].heard_ns);
-        if (b.doing == 0 || b.waits || b.bye || age_ns < limit_ns)
+        if (b.waits || b.bye || age_ns < limit_ns ||
+            (b.doing == 0 && !patience_is_over(w, limit_ns, now)))
             continue;
-        snprintf(why, sizeof why, "has not ended an op for %.0f s", age_ns * 1e-9);
+        snprintf(why, sizeof why, "has not %s an op for %.0f s", b.doing ? "ended" : "begun",
+                 age_ns * 1e-9);
         end_job(w, TURN_MS, 0, why, r);
     }
 }
@@ -336,6 +363,11 @@ static void see_processes(struct dt_world *w)
     }
 }
 
+static void on_waiting(void *ctx, bool waits)
+{
+    dt_world_waiting(ctx, waits);
+}
+
 enum dt_status dt_world_watch(struct dt_world *w, const struct dt_world_watch *opt,
                               struct dt_error *err)
 {
@@ -357,6 +389,9 @@ enum dt_status dt_world_watch(struct dt_world *w, const struct dt_world_watch *o
         return dt_error_nomem(err, "the watch over the ranks");
     }
     see_processes(w);
+    dt_world_doing(w, -1, 0, -1); /* from now on */
+    w->t->waiting = on_waiting;
+    w->t->waiting_ctx = w;
     for (int r = first_heard(w); r < end_heard(w); r++)
         if (!post(w, r, false))
             return dt_error_set(err, DT_ERR_PEER, "rank %d cannot hear rank %d", w->t->rank, r);
@@ -379,6 +414,7 @@ void dt_world_watch_stop(struct dt_world *w)
         pthread_join(w->thread, NULL);
         w->watching = false;
     }
+    w->t->waiting = NULL;
     atomic_store(&w->page->left, 1);
     for (int r = 0; w->peers && r < w->t->size; r++) {
         dt_world_page_unmap(w->peers[r].page);
