@@ -57,6 +57,7 @@ check_PROGRAMS += \
 	tests/test_schedule \
 	tests/test_search \
 	tests/test_simulate \
+	tests/test_step_memory \
 	tests/test_tensorboard \
 	tests/test_timeline \
 	tests/test_trace_perfetto \
@@ -91,6 +92,8 @@ tests_test_execute_ranks_SOURCES = \
 	tests/execute_ranks_whole.c \
 	tests/test_execute_ranks.c
 tests_test_execute_ranks_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_step_memory_SOURCES = tests/test_step_memory.c tests/exec_fixture.h
+tests_test_step_memory_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 KERNEL_TEST_SOURCES = tests/kernel_util.h tests/ref_kernels.c tests/ref_kernels.h
 tests_test_kernels_attention_SOURCES = tests/test_kernels_attention.c $(KERNEL_TEST_SOURCES)
 tests_test_kernels_attention_LDADD = $(DT_KERNEL_LIBS) $(LDADD)

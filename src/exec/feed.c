@@ -90,13 +90,9 @@ static enum dt_status feed_llm(const struct dt_model *m, const struct dt_sequenc
                                int n, struct dt_batch *b, struct dt_error *err)
 {
     int context_len = dt_feed_context_len(m);
-    int32_t *doc_of, docs = 0;
+    int32_t *doc_of = b->doc_of, docs = 0;
     int64_t row = 0;
-    enum dt_status st;
 
-    doc_of = dt_malloc(((size_t)b->max.rows + 1) * sizeof(*doc_of));
-    if (!doc_of)
-        return dt_error_nomem(err, "documents of a batch");
     b->n_in = b->n_cond = 0;
     for (int k = 0; k < n; k++) {
         const struct dt_sequence *s = seqs[k];
@@ -123,11 +119,10 @@ static enum dt_status feed_llm(const struct dt_model *m, const struct dt_sequenc
         docs += s->n_docs;
         row += s->n_tokens;
     }
-    st = dt_batch_documents(b, doc_of, row, err);
-    if (st == DT_OK && n > 0)
+    DT_TRY(dt_batch_documents(b, doc_of, row, err));
+    if (n > 0)
         draw_by_document(seqs, b);
-    dt_free(doc_of);
-    return st;
+    return DT_OK;
 }
 
 /* ---- generator ---- */
@@ -195,28 +190,23 @@ static enum dt_status feed_generator(const struct dt_module *mod,
                                      const struct dt_sequence *const *seqs, int n,
                                      struct dt_batch *b, struct dt_error *err)
 {
-    float *x = NULL;
-    size_t cap = 0;
-    enum dt_status st = DT_OK;
+    int channels = dt_feed_channels(mod);
 
     b->rows = b->n_seq = 0;
-    for (int k = 0; k < n && st == DT_OK; k++)
-        for (int i = 0; i < seqs[k]->n_items && st == DT_OK; i++) {
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < seqs[k]->n_items; i++) {
             const struct dt_seq_item *it = &seqs[k]->items[i];
+            float *x = b->host.pixels + b->rows * channels;
             int lw, lh;
 
             if (!(it->flags & DT_ITEM_GENERATE))
                 continue;
             dt_feed_latent_size(mod, it->w, it->h, &lw, &lh);
-            if (dt_grow((void **)&x, &cap, (size_t)lw * lh * dt_feed_channels(mod), sizeof(*x)))
-                st = dt_error_nomem(err, "latents");
-            if (st != DT_OK)
-                break;
-            dt_feed_latents(mod, it->px, it->w, it->h, x);
-            st = dt_batch_latents(b, x, lw, lh, dt_feed_noise_stream(seqs[k], i), err);
+            if (b->rows + (int64_t)lw * lh <= b->max.rows) /* else the next line says so */
+                dt_feed_latents(mod, it->px, it->w, it->h, x);
+            DT_TRY(dt_batch_latents(b, x, lw, lh, dt_feed_noise_stream(seqs[k], i), err));
         }
-    dt_free(x);
-    return st;
+    return DT_OK;
 }
 
 /* ---- all ---- */

@@ -74,7 +74,8 @@ static enum dt_status allocate(struct dt_batch *b, const struct dt_shape_facts *
     arrays(&b->dev, &b->max, f, true, &c);
     b->hw = dt_calloc((size_t)b->max.seqs + 1, sizeof(*b->hw));
     b->noise_stream = dt_calloc((size_t)b->max.seqs + 1, sizeof(*b->noise_stream));
-    return b->hw && b->noise_stream ? DT_OK : dt_error_nomem(err, "a batch");
+    b->doc_of = dt_calloc((size_t)b->max.rows + 1, sizeof(*b->doc_of));
+    return b->hw && b->noise_stream && b->doc_of ? DT_OK : dt_error_nomem(err, "a batch");
 }
 
 enum dt_status dt_batch_new(const struct dt_device *dev, const struct dt_module *m,
@@ -115,6 +116,7 @@ void dt_batch_free(struct dt_batch *b)
     b->device->free(b->device, b->dev_memory);
     dt_free(b->hw);
     dt_free(b->noise_stream);
+    dt_free(b->doc_of);
     dt_free(b);
 }
 
@@ -231,8 +233,9 @@ enum dt_status dt_batch_latents(struct dt_batch *b, const float *x0, int w, int 
         return too_many(err, b, "latent pixels", b->rows + n, b->max.rows);
     if (b->n_seq == b->max.seqs)
         return too_many(err, b, "images", b->n_seq + 1, b->max.seqs);
-    memcpy(b->host.pixels + b->rows * f.in_channels, x0,
-           (size_t)(n * f.in_channels) * sizeof(float));
+    if (x0 != b->host.pixels + b->rows * f.in_channels)
+        memcpy(b->host.pixels + b->rows * f.in_channels, x0,
+               (size_t)(n * f.in_channels) * sizeof(float));
     b->hw[b->n_seq][0] = h;
     b->hw[b->n_seq][1] = w;
     b->noise_stream[b->n_seq++] = stream;

@@ -76,6 +76,7 @@ struct dt_batch {
     int (*hw)[2];           /* host, [seqs] */
     uint64_t *noise_stream; /* host, [seqs]: stream of what is drawn for an image or document, e.g.
                              * its sample number: noise of a generator, dropout elsewhere */
+    int32_t *doc_of; /* host, [rows]: room for the caller, e.g. for dt_batch_documents */
     struct dt_batch_arrays host, dev;
     void *host_memory, *dev_memory; /* what the arrays lie in */
     size_t ints_bytes;
@@ -101,7 +102,8 @@ enum dt_status dt_batch_documents(struct dt_batch *b, const int32_t *doc_of, int
  * anew. */
 enum dt_status dt_batch_patches(struct dt_batch *b, const uint8_t *px, int w, int h,
                                 struct dt_error *err);
-/* Generator: appends latents [h][w][in_channels] of one image with its noise stream. */
+/* Generator: appends latents [h][w][in_channels] of one image with its noise stream; x0 may be where
+ * they will lie, host.pixels + rows * in_channels. */
 enum dt_status dt_batch_latents(struct dt_batch *b, const float *x0, int w, int h, uint64_t stream,
                                 struct dt_error *err);
 

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * A training step allocates nothing once its shapes have been seen: batches, activations, messages,
+ * workspaces, primitives and moments are those of the step before.
+ *
+ * Counted is what the project asks for (core/mem.h; device memory too).  Not counted: what
+ * libraries take and give back inside a call, such as the packing buffer of oneDNN's small fp32
+ * products. */
+#include "core/mem.h"
+#include "exec_fixture.h"
+
+static struct exec_fixture f;
+
+struct step {
+    struct dt_samples *samples;
+    struct dt_assignment *assignment;
+    struct dt_program *program;
+    const struct dt_sequence *seqs[EF_SEQS_MAX];
+};
+
+static void compile(struct step *s)
+{
+    for (int i = 0; i < f.n_seqs; i++)
+        s->seqs[i] = f.seqs[i];
+    dt_assert_ok(dt_feed_samples(s->seqs, f.n_seqs, &f.err, &s->samples), f.err);
+    dt_assert_ok(dt_assign(&f.plan, f.model, f.cost, s->samples, 0, &f.err, &s->assignment), f.err);
+    dt_assert_ok(
+        dt_compile(&f.plan, f.model, &f.cluster, s->assignment, f.cost, &f.err, &s->program),
+        f.err);
+}
+
+static void free_step(struct step *s)
+{
+    dt_program_free(s->program);
+    dt_assign_free(s->assignment);
+    dt_samples_free(s->samples);
+}
+
+struct layout_case {
+    const char *name;
+    struct ef_layout l[3];
+    bool colocated;
+    enum dt_recompute recompute;
+    double dropout;
+};
+static const struct layout_case layouts[] = {
+    {"colocated", {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}}, true, DT_RECOMPUTE_NONE, 0},
+    {"dropout, full recompute", {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}}, true, DT_RECOMPUTE_FULL, 0.1},
+    {"pp 2/3/2", {{2, 1, 1}, {3, 1, 1}, {2, 1, 1}}, false, DT_RECOMPUTE_SELECTIVE, 0},
+    {"dp 2/2/3", {{1, 2, 1}, {1, 2, 1}, {1, 3, 1}}, false, DT_RECOMPUTE_NONE, 0},
+};
+enum { N_LAYOUTS = sizeof(layouts) / sizeof(layouts[0]) };
+
+START_TEST(a_step_allocates_nothing)
+{
+    const struct layout_case *c = &layouts[_i];
+    struct dt_exec_result r;
+    struct step s;
+    struct dt_topo topo;
+    uint64_t order; /* a program may be new at every step: its order is made anew */
+
+    ef_init(&f, EF_ENCODER ", " EF_LLM ", " EF_UNET, 2);
+    ef_seqs(&f, 12, 9);
+    ef_plan(&f, 1, c->l, c->colocated, DT_SCHED_1F1B);
+    f.plan.policy.recompute = c->recompute;
+    ef_open(&f);
+    if (c->dropout > 0) {
+        ef_close(&f);
+        f.opt.dropout = c->dropout;
+        dt_assert_ok(dt_exec_new(&f.opt, &f.err, &f.x), f.err);
+    }
+    compile(&s);
+    dt_mem_fail_at(0); /* counts anew */
+    dt_assert_ok(dt_topo_build(s.program, &f.err, &topo), f.err);
+    order = dt_mem_count();
+    dt_topo_free(&topo);
+    for (int64_t step = 1; step <= 4; step++) {
+        struct dt_exec_input in = {.seqs = s.seqs, .n = f.n_seqs, .step = step};
+        int64_t before, after, most;
+
+        dt_exec_memory(f.x, &before, &most);
+        dt_mem_fail_at(0);
+        dt_assert_ok(dt_exec_run(f.x, s.program, &in, &f.err, NULL, &r), f.err);
+        dt_exec_memory(f.x, &after, &most);
+        if (step == 1) {
+            ck_assert_uint_gt(dt_mem_count(), order);
+            ck_assert_int_gt(after, before);
+        } else if (step > 2) { /* the second makes what adds to gradients and to full buffers */
+            ck_assert_msg(dt_mem_count() == order, "%s: step %d allocates %d times, its order %d",
+                          c->name, (int)step, (int)dt_mem_count(), (int)order);
+            ck_assert_int_eq(after, before);
+        }
+    }
+    free_step(&s);
+    ef_free(&f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("step_memory");
+    TCase *tc = tcase_create("step");
+    SRunner *sr;
+    int failed;
+
+    tcase_set_timeout(tc, 300);
+    tcase_add_loop_test(tc, a_step_allocates_nothing, 0, N_LAYOUTS);
+    suite_add_tcase(suite, tc);
+    sr = srunner_create(suite);
+    srunner_run_all(sr, CK_ENV);
+    failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed != 0;
+}
