@@ -60,6 +60,54 @@ START_TEST(gpt2_published)
 }
 END_TEST
 
+/* Published: the strings and ids with which llama.cpp tests its vocabulary of Llama 3
+ * (ggml-vocab-llama-bpe). */
+START_TEST(llama3_published)
+{
+    static const struct {
+        const char *text, *ids;
+    } published[] = {
+        {"", ""},
+        {" ", "220"},
+        {"  ", "256"},
+        {"   ", "262"},
+        {"\t", "197"},
+        {"\n", "198"},
+        {"\n\n", "271"},
+        {"\n\n\n", "1432"},
+        {"\t\n", "1602"},
+        {"Hello world", "9906 1917"},
+        {" Hello world", "22691 1917"},
+        {"Hello World", "9906 4435"},
+        {" Hello World!", "22691 4435 0"},
+        {"Hello, world!", "9906 11 1917 0"},
+        {"ied 4 \xc2\xbd months", "1142 220 19 220 27154 4038"},
+        {"F\xc3\xbchrer", "37 51853 261"},
+        {" this is \xf0\x9f\xa6\x99.cpp", "420 374 11410 99 247 13 11055"},
+        {"w048 7tuijk dsdfhu", "86 23904 220 22 83 2005 42908 11729 3013 17156"},
+        {"    Hello\n    Hello", "262 22691 198 262 22691"},
+        {" (", "320"},
+        {"\n =", "198 284"},
+        {"' era", "6 11639"},
+        {"333", "8765"},
+        {"3333", "8765 18"},
+        {"333333333", "8765 8765 8765"},
+        {"\xe1\x9e\x80\xe1\x9e\xb6\xe1\x9e\x93\xe1\x9f\x8b\xe1\x9e\x8f\xe1\x9f\x82\xe1\x9e\x96\xe1"
+         "\x9e\xb7\xe1\x9e\x9f\xe1\x9f\x81\xe1\x9e\x9f\xe1\x9e\xa2\xe1\x9e\xb6\xe1\x9e\x85\xe1\x9e"
+         "\x81\xe1\x9e\x9b\xe1\x9e\x85\xe1\x9f\x81\xe1\x9e\x89",
+         "21549 222 98629 241 45358 233 21549 237 45358 224 21549 244 21549 115 21549 253 45358 "
+         "223 21549 253 21549 95 98629 227 21549 223 21549 249 21549 227 45358 223 21549 231"},
+    };
+    struct dt_tokenizer *t = open_fixture("llama3-subset.json");
+
+    for (size_t i = 0; i < sizeof(published) / sizeof(published[0]); i++)
+        assert_ids(t, published[i].text, published[i].ids);
+    ck_assert_int_eq(dt_tokenizer_special(t).bos, 128000);
+    ck_assert_int_eq(dt_tokenizer_special(t).eos, 128001);
+    dt_tokenizer_free(t);
+}
+END_TEST
+
 /* The ids that the Python package tokenizers 0.23 gives with these files. */
 START_TEST(splits)
 {
@@ -322,6 +370,7 @@ int main(void)
     tcase_set_timeout(c, 120);
     suite_add_tcase(s, c);
     tcase_add_test(c, gpt2_published);
+    tcase_add_test(c, llama3_published);
     tcase_add_test(c, splits);
     tcase_add_test(c, specials_in_text);
     tcase_add_test(c, bytes);
