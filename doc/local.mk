@@ -11,6 +11,7 @@ dist_doc_DATA += \
 	doc/kernels.md \
 	doc/loop.md \
 	doc/modules.md \
+	doc/nano-boot.png \
 	doc/nano-grid.png \
 	doc/performance.md \
 	doc/planner.md \
