@@ -686,6 +686,15 @@ START_TEST(allocation_failures)
 }
 END_TEST
 
+/* Readers that suggest a word go through these lists to their end. */
+START_TEST(lists_of_words_end)
+{
+    ck_assert_ptr_null(dt_op_family_names[DT_OP_FAMILY_N]);
+    ck_assert_ptr_null(dt_row_kind_names[DT_ROW_KIND_N]);
+    ck_assert_ptr_null(dt_ptable_phase_names[DT_PTABLE_PHASE_N]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("profile");
@@ -693,6 +702,7 @@ int main(void)
     SRunner *r = srunner_create(s);
     int failed;
 
+    tcase_add_test(file, lists_of_words_end);
     tcase_add_test(file, sql_round_trip);
     tcase_add_test(file, database_round_trip);
     tcase_add_test(file, untrusted_sql);

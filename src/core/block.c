@@ -13,7 +13,7 @@
 
 #include <math.h>
 
-const char *const dt_op_family_names[DT_OP_FAMILY_N] = {
+const char *const dt_op_family_names[DT_OP_FAMILY_N + 1] = {
     "gemm",      "attn_causal", "attn_full",  "attn_cross",     "conv2d",     "norm",
     "groupnorm", "act",         "add",        "rope",           "embed",      "xent",
     "adamw",     "all_reduce",  "all_gather", "reduce_scatter", "all_to_all", "send_recv",

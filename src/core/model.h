@@ -126,7 +126,7 @@ enum dt_op_family {
     DT_OP_FAMILY_N
 };
 enum dt_phase { DT_PHASE_FWD, DT_PHASE_DGRAD, DT_PHASE_WGRAD, DT_PHASE_N };
-extern const char *const dt_op_family_names[DT_OP_FAMILY_N]; /* "gemm", "attn_causal", … (DB op names) */
+extern const char *const dt_op_family_names[DT_OP_FAMILY_N + 1]; /* "gemm", "attn_causal", … (DB op names) */
 
 struct dt_kop { /* one kernel (or TP collective) of one block for one work size */
     enum dt_op_family family;
