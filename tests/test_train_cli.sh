@@ -70,6 +70,14 @@ expect 0 '"resumed": true' "$DISTTRAIN" train --json --no-runs job.yaml run.step
 check "it went on" 'grep -q "\"first_step\": 4" out && grep -q "\"last_step\": 6" out'
 expect 2 "from-scratch" "$DISTTRAIN" train --no-runs job.yaml run.seed=3
 
+# --- the line on a terminal ---
+if script -qec true /dev/null </dev/null >/dev/null 2>&1; then # util-linux's script is one
+    script -qec "'$DISTTRAIN' train --no-runs job.yaml run.steps=3 run.checkpoint.dir=seen" /dev/null </dev/null >out 2>err
+    number='[0-9.]*[0-9]'
+    check "loss, rates, MFU and time left" 'tr "\r" "\n" <out | grep -q "step 3/3  text $number  image $number  $number tokens/s  $number samples/s  MFU $number %  ETA "'
+    check "a line per step" '[ $(tr "\r" "\n" <out | grep -c "MFU $number %  ETA") -eq 3 ]'
+fi
+
 # --- weights of another run, and of nowhere ---
 expect 0 "weights read  *[1-9]" "$DISTTRAIN" train --no-runs --init-from saved job.yaml run.steps=6 run.checkpoint.dir=other run.lr=0
 cp saved/step-00000006/model.safetensors 'of: "all" {5}.safetensors'
