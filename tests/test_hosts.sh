@@ -105,7 +105,7 @@ for what in kill stop; do
     # of a killed process on another host mpirun may be the first to know; what a stopped one did is as
     # old as its last heartbeat, on a busy machine from before its first op
     if test $got -ne 0 && test $got -ne 124 &&
-        { grep -q '^job: rank 1 on host-b .* last seen in ' "$dir/out" ||
+        { grep -q '^job: rank 1 on host-b .*\( last seen in \|it had not begun its first op\)' "$dir/out" ||
             { test $what = kill && grep -q 'on node 10.213.7.2\|on node host-b' "$dir/out"; }; }; then
         ok "rank 1 on the other host: $what: $(grep '^job: ' "$dir/out" || grep 'on node' "$dir/out")"
     else

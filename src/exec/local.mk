@@ -126,6 +126,7 @@ libdtexec_a_SOURCES = \
 	src/exec/transport.h \
 	src/exec/transport_coll.c \
 	src/exec/transport_impl.h \
+	src/exec/transport_launcher.c \
 	src/exec/transport_reduce.c \
 	src/exec/transport_request.c \
 	src/exec/transport_sum.c \

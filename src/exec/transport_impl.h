@@ -168,4 +168,7 @@ void dt_reduce_parts(enum dt_reduce_type type, void *x, const void *const *other
 /* MPI: longest message in one piece; tests set it. */
 extern size_t dt_transport_mpi_piece_bytes;
 
+/* Before an abort: leaves a process behind that ends the launcher if it does not do so by itself. */
+void dt_transport_hurry_launcher(void);
+
 #endif

@@ -206,6 +206,7 @@ static void abort_mpi(struct dt_transport *t, int exit_status)
     clock_gettime(CLOCK_REALTIME, &limit);
     limit.tv_sec++;
     (void)!pthread_mutex_timedlock(&mpi_of(t)->lock, &limit);
+    dt_transport_hurry_launcher();
     MPI_Abort(MPI_COMM_WORLD, exit_status);
     _exit(exit_status);
 }
