@@ -31,15 +31,18 @@ void dt_rejects_text(const struct dt_table *t, char *out, size_t size)
     struct text x = {out, size, 0};
 
     out[0] = '\0';
-    if (r->memory > 0)
-        add(&x, "memory: %lld layouts, the closest over by %.2f GiB: %s (%.1f GiB per GPU)",
-            (long long)r->memory, r->memory_least_over_bytes / (1024.0 * 1024 * 1024),
-            r->memory_least, t->in->cluster->mem_bytes / (1024.0 * 1024 * 1024));
+    if (r->memory > 0) {
+        double over_mib = r->memory_least_over_bytes / (1024.0 * 1024);
+        bool little = over_mib < 100; /* 0.00 GiB would say nothing */
+        add(&x, "memory: %lld layouts, the closest over by %.*f %s: %s (%.1f GiB per GPU)",
+            (long long)r->memory, little ? 1 : 2, little ? over_mib : over_mib / 1024,
+            little ? "MiB" : "GiB", r->memory_least,
+            t->in->cluster->mem_bytes / (1024.0 * 1024 * 1024));
+    }
     if (r->gpus > 0)
         add(&x,
             "gpus: %lld (TP, DP) choices need more than %d GPUs for one lane of every module or "
-            "for "
-            "the parameters alone (the least of them %lld)",
+            "for the parameters alone (the least of them %lld)",
             (long long)r->gpus, t->gpus, (long long)r->gpus_least);
     if (r->heads > 0)
         add(&x, "tp: %lld (module, TP) choices do not divide the attention heads",
