@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "core/mem.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #define ALIGNMENT 16
@@ -31,15 +32,15 @@ static struct dt_arena_block *block_new(size_t size)
     return b;
 }
 
-static void *take(struct dt_arena_block *b, size_t bytes)
+static void *take(struct dt_arena_block *b, size_t bytes, bool zero)
 {
     void *p = b->data + b->used;
 
     b->used += bytes;
-    return memset(p, 0, bytes);
+    return zero ? memset(p, 0, bytes) : p;
 }
 
-void *dt_arena_alloc(struct dt_arena *a, size_t n, size_t size)
+static void *alloc(struct dt_arena *a, size_t n, size_t size, bool zero)
 {
     struct dt_arena_block *b = a->head;
     size_t bytes, block;
@@ -48,7 +49,7 @@ void *dt_arena_alloc(struct dt_arena *a, size_t n, size_t size)
         return NULL;
     bytes = bytes ? (bytes + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1) : ALIGNMENT;
     if (b && b->size - b->used >= bytes)
-        return take(b, bytes);
+        return take(b, bytes, zero);
 
     block = b ? b->size * 2 : BLOCK_MIN;
     if (block > BLOCK_MAX)
@@ -71,7 +72,17 @@ void *dt_arena_alloc(struct dt_arena *a, size_t n, size_t size)
         }
     }
     a->total_bytes += b->size + sizeof(*b);
-    return take(b, bytes);
+    return take(b, bytes, zero);
+}
+
+void *dt_arena_alloc(struct dt_arena *a, size_t n, size_t size)
+{
+    return alloc(a, n, size, true);
+}
+
+void *dt_arena_alloc_raw(struct dt_arena *a, size_t n, size_t size)
+{
+    return alloc(a, n, size, false);
 }
 
 char *dt_arena_strdup(struct dt_arena *a, const char *s)

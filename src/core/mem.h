@@ -35,6 +35,8 @@ struct dt_arena {
 };
 /* Zeroed memory, 16-byte aligned; NULL when out of memory or on overflow of n*size. */
 void *dt_arena_alloc(struct dt_arena *a, size_t n, size_t size);
+/* The same, but not zeroed: for large arrays of which the caller writes every byte. */
+void *dt_arena_alloc_raw(struct dt_arena *a, size_t n, size_t size);
 char *dt_arena_strdup(struct dt_arena *a, const char *s);
 void dt_arena_free(struct dt_arena *a);
 #define DT_ARENA_NEW(a, type, n) ((type *)dt_arena_alloc((a), (size_t)(n), sizeof(type)))

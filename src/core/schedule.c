@@ -180,7 +180,8 @@ static enum dt_status compile(struct dt_sched *s, struct dt_program *p, struct d
     DT_TRY(count_all(s, p, &c, err));
     p->n_ops = (uint32_t)c.at;
     p->n_groups = s->n_groups;
-    p->ops = DT_ARENA_NEW(&p->arena, struct dt_op, c.at + 1);
+    /* dt_sched_fill writes every op; the one behind the last is never read */
+    p->ops = dt_arena_alloc_raw(&p->arena, (size_t)c.at + 1, sizeof *p->ops);
     p->deps = DT_ARENA_NEW(&p->arena, uint32_t, c.deps + 1);
     p->groups = DT_ARENA_NEW(&p->arena, struct dt_group, s->n_groups + 1);
     p->group_ops = DT_ARENA_NEW(&p->arena, uint32_t, p->n_group_ops + 1);

@@ -398,35 +398,39 @@ static uint32_t alpha_index(struct dt_engine *e, int64_t alpha_ns)
     return ENGINE_ALPHAS - 1;
 }
 
-/* What this run's network and latencies mean for the SENDs. */
-static enum dt_status route(struct dt_engine *e, const struct dt_program *p,
-                            const struct dt_durations *dur, const struct dt_network *net,
-                            struct dt_error *err)
+/* What holds for all SENDs of a run with this network. */
+static enum dt_status prepare_routes(struct dt_engine *e, const struct dt_program *p,
+                                     const struct dt_network *net, struct dt_error *err, bool *even)
 {
     uint32_t n_gpus = dt_network_gpus(net);
 
     if (dt_grow((void **)&e->gpu_lane, &e->gpu_lane_cap, n_gpus + 1u, sizeof *e->gpu_lane))
         return dt_error_nomem(err, "event engine");
-    bool even = dt_network_even(net, p->lanes, (uint32_t)p->n_lanes, e->gpu_lane);
+    *even = dt_network_even(net, p->lanes, (uint32_t)p->n_lanes, e->gpu_lane);
     for (int k = 0; k < ENGINE_ALPHAS; k++)
         e->alpha_ns[k] = -1;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        struct engine_node *n = &e->node[i];
-        if (n->class != ENGINE_SEND)
-            continue;
-        struct engine_send *s = &e->sends[n->peer];
-        n->alpha = 0;
-        if (s->dst == DT_NONE || dur->ns[i] <= dur->alpha_ns[i])
-            continue;
-        n->alpha = alpha_index(e, dur->alpha_ns[i]);
-        s->pair =
-            even && dt_network_pair(net, &p->lanes[s->src], &p->lanes[s->dst], s->link, s->share);
-    }
     return DT_OK;
 }
 
+static inline void route_send(struct dt_engine *e, const struct dt_program *p,
+                              const struct dt_durations *dur, const struct dt_network *net,
+                              bool even, uint32_t i)
+{
+    struct engine_node *n = &e->node[i];
+    struct engine_send *s = &e->sends[n->peer];
+
+    n->alpha = 0;
+    if (s->dst == DT_NONE || dur->ns[i] <= dur->alpha_ns[i])
+        return;
+    n->alpha = alpha_index(e, dur->alpha_ns[i]);
+    s->pair = even && dt_network_pair(net, &p->lanes[s->src], &p->lanes[s->dst], s->link, s->share);
+}
+
+/* Everything as before the first op, and what this run's network (NULL: none) and latencies mean
+ * for the SENDs: one walk over the ops, which do not fit into any cache. */
 static enum dt_status reset(struct dt_engine *e, const struct dt_program *p,
-                            const struct dt_durations *dur, struct dt_error *err)
+                            const struct dt_durations *dur, const struct dt_network *net, bool even,
+                            struct dt_error *err)
 {
     int64_t sign = 0;
 
@@ -436,6 +440,8 @@ static enum dt_status reset(struct dt_engine *e, const struct dt_program *p,
         n->end_ns = dur->ns[i];
         n->need = n->need_all;
         sign |= dur->ns[i];
+        if (net && n->class == ENGINE_SEND)
+            route_send(e, p, dur, net, even, i);
     }
     for (uint32_t g = 0; g < p->n_groups; g++)
         e->group_left[g] = p->groups[g].n;
@@ -471,15 +477,17 @@ enum dt_status dt_engine_run(struct dt_engine *e, const struct dt_program *p,
                              const struct dt_noise *noise, struct dt_error *err,
                              struct dt_timeline *out)
 {
+    bool even = false;
+
     if (network && !dur->alpha_ns)
         return dt_error_set(err, DT_ERR_INTERNAL, "engine: a network needs the latency of SENDs");
     DT_TRY(dt_engine_prepare(e, p, err));
     DT_TRY(dt_timeline_reserve(out, p->n_ops, err));
-    DT_TRY(reset(e, p, dur, err));
     if (network) {
         DT_TRY(reserve_network(e, p, network, err));
-        DT_TRY(route(e, p, dur, network, err));
+        DT_TRY(prepare_routes(e, p, network, err, &even));
     }
+    DT_TRY(reset(e, p, dur, network, even, err));
     if (noise && !(noise->jitter > 0) && !noise->slowdown)
         noise = NULL;
 
