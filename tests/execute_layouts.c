@@ -9,7 +9,7 @@
 #define CHAIN EF_ENCODER ", " EF_LLM ", " EF_UNET
 #define GPT                                                                                        \
     "llm: {kind: llm, layers: 3, hidden: 32, ffn: 64, heads: 4, vocab: 61, tied: true, "           \
-    "positions: 48, norm: layernorm, gated: false, bias: true}"
+    "positions: 48, norm: layernorm, gated: false, bias: true"
 
 static const struct {
     const char *name, *layout, *options;
@@ -119,6 +119,7 @@ static const struct {
     {"shared table, pp 2 dp 4 on 3 ranks", "1/2/4", "gpt ranks=3 full"},
     {"shared table, zero 0", "1/2/2", "gpt zero0 full"},
     {"shared table, tp 4 pp 2", "4/2/1", "gpt"},
+    {"shared table, tp 2 pp 2 dp 2, whole rows", "2/2/2", "rows full"},
     {"shared table, vpp 2, tp 2", "2/2/1/2", "gpt interleaved full"},
 };
 
@@ -174,7 +175,9 @@ static void read_option(const char *s, struct ranks_case *c)
     else if (word_is(s, "data=", &v))
         c->data = (enum ef_data)one_of(v, data);
     else if (word_is(s, "gpt", &v))
-        c->model = GPT;
+        c->model = GPT "}";
+    else if (word_is(s, "rows", &v)) /* of which members hold all: no sequence parallelism */
+        c->model = GPT ", sequence_parallel: false}";
     else if (word_is(s, "colocated", &v))
         c->colocated = true;
     else if (word_is(s, "zero0", &v))
