@@ -25,6 +25,7 @@ fault() {
     victim=$job
     [ "$rank" = launcher ] || victim=$(cat ranks/"$rank")
     begin=$(date +%s)
+    [ -z "$stop_first" ] || kill -STOP $job
     kill -"$2" "$victim"
     finished $job 20
     took=$(($(date +%s) - begin))
@@ -38,6 +39,7 @@ fault() {
     check "$name: by at most one message" '[ "$(grep -c "^disttrain: " err)" -le 1 ]'
     grep '^disttrain: ' err
 }
+stop_first=
 plan='{encoder: {}, llm: {pp: 2}, generator: {}}'
 fault 'rank 1 dies' KILL 1 'has died'
 fault 'rank 1 stalls' STOP 1 'has been silent for'
@@ -46,6 +48,10 @@ fault 'rank 0 dies' KILL 0 'has died'
 plan='{colocated: true, encoder: {dp: 2}, llm: {dp: 2}, generator: {dp: 2}}'
 fault 'rank 0 stalls' STOP 0 'has been silent for'
 fault 'the launcher dies' KILL launcher ''
+# nothing that ranks say gets through; they end it
+stop_first=yes
+fault 'rank 1 dies, and the launcher does not answer' KILL 1 ''
+stop_first=
 
 # --- refused at the start ---
 # refused NAME FACT COMMAND0 -- COMMAND1: rank 0 and rank 1 differ

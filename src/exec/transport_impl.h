@@ -168,7 +168,8 @@ void dt_reduce_parts(enum dt_reduce_type type, void *x, const void *const *other
 /* MPI: longest message in one piece; tests set it. */
 extern size_t dt_transport_mpi_piece_bytes;
 
-/* Before an abort: leaves a process behind that ends the launcher if it does not do so by itself. */
+/* Before an abort: leaves a process behind that kills this rank's launcher, if that is one of Open
+ * MPI's and does not end within 4 s. */
 void dt_transport_hurry_launcher(void);
 
 #endif

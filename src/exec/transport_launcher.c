@@ -1,81 +1,120 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * A launcher that does not end with its job.  Open MPI's mpirun passes an abort on to its daemons
- * and waits for them, for ever when their host cannot be reached any more (seen with 4.1.4 on two
- * hosts whose link was cut).  Told twice to end, it ends. */
+ * and waits for them, and they for it, for ever when the hosts cannot reach each other any more
+ * (seen with 4.1.4 on two hosts whose link was cut).  Told to end, that mpirun crashes, with pages
+ * of messages; so it is killed.
+ *
+ * The process that sees to it is forked from one with threads, some of which may hold locks for
+ * ever: it does nothing but what a signal handler may do.  It holds the launcher by a file
+ * descriptor (Linux 5.3): a number may have become another process' by then. */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* syscall */
+#define _GNU_SOURCE /* syscall, _Fork */
 #endif
 #include "exec/transport_impl.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
+
+#if defined(SYS_pidfd_open) && defined(SYS_pidfd_send_signal)
 
 enum {
     PATIENCE_MS = 4000, /* 10 s of silence and these are within the 15 s that a job may take */
-    STEP_MS = 100,
     FILES_MAX = 4096
 };
 
-/* Our parent, if it is Open MPI's: mpirun and its daemons, up to 4 and from 5. */
-static pid_t launcher(void)
+/* Open MPI's, of which each has one job, and ends with it when all is well.  Not Slurm's and
+ * PRRTE's daemons, which may have others; "mpirun.openmpi" is mpirun, too. */
+static bool ends_with_job(const char *name)
 {
-    static const char *const names[] = {"mpirun",  "mpiexec", "orterun", "orted",
-                                        "prterun", "prte",    "prted"};
+    static const char *const names[] = {"mpirun", "mpiexec", "orterun", "prterun", "orted"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        size_t n = strlen(names[i]);
+
+        if (strncmp(name, names[i], n) == 0 && (name[n] == '\0' || name[n] == '.'))
+            return true;
+    }
+    return false;
+}
+
+/* Our parent, if it is a launcher; -1 = it is not. */
+static int launcher(void)
+{
     pid_t parent = getppid();
+    int fd = (int)syscall(SYS_pidfd_open, parent, 0);
     char path[64], name[32] = "";
     FILE *f;
 
     snprintf(path, sizeof(path), "/proc/%ld/comm", (long)parent);
-    f = fopen(path, "r");
-    if (!f)
-        return 0;
-    if (!fgets(name, sizeof(name), f))
-        name[0] = '\0';
-    fclose(f);
+    f = fd >= 0 ? fopen(path, "r") : NULL;
+    if (f) {
+        if (!fgets(name, sizeof(name), f))
+            name[0] = '\0';
+        fclose(f);
+    }
     name[strcspn(name, "\n")] = '\0';
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (strcmp(name, names[i]) == 0)
-            return parent;
-    return 0;
+    /* still our parent: so it was all the time */
+    if (ends_with_job(name) && getppid() == parent)
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -1;
 }
 
-/* Of a process with threads: nothing here but what a signal handler may do. */
-static void wait_and_end(pid_t pid)
+static void close_all_but(int keep)
 {
-    const struct timespec step = {.tv_nsec = STEP_MS * 1000000L};
-
-    setsid(); /* the launcher ends its ranks by process groups */
 #ifdef SYS_close_range
-    if (syscall(SYS_close_range, 0U, ~0U, 0U) != 0)
+    if ((keep == 0 || syscall(SYS_close_range, 0U, (unsigned)keep - 1, 0U) == 0) &&
+        syscall(SYS_close_range, (unsigned)keep + 1, ~0U, 0U) == 0)
+        return;
 #endif
-        for (int fd = 0; fd < FILES_MAX; fd++)
+    for (int fd = 0; fd < FILES_MAX; fd++)
+        if (fd != keep)
             close(fd);
-    signal(SIGTERM, SIG_DFL);
-    for (int ms = 0; ms < PATIENCE_MS; ms += STEP_MS) {
-        nanosleep(&step, NULL);
-        if (kill(pid, 0) != 0)
-            _exit(0);
-    }
-    for (int k = 0; k < 2; k++) {
-        kill(pid, SIGTERM);
-        nanosleep(&step, NULL);
-        nanosleep(&step, NULL);
-    }
-    for (int ms = 0; ms < PATIENCE_MS / 8 && kill(pid, 0) == 0; ms += STEP_MS)
-        nanosleep(&step, NULL);
-    kill(pid, SIGKILL);
+}
+
+static void wait_and_end(int fd)
+{
+    struct pollfd end = {.fd = fd, .events = POLLIN};
+    sigset_t all;
+
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
+    setsid(); /* the launcher ends its ranks by process groups */
+    close_all_but(fd);
+    if (poll(&end, 1, PATIENCE_MS) == 0)
+        syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
     _exit(0);
+}
+
+/* Without what libraries registered to be done around a fork, which waits for locks. */
+static pid_t fork_alone(void)
+{
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 34)
+    return _Fork();
+#else
+    return fork();
+#endif
 }
 
 void dt_transport_hurry_launcher(void)
 {
-    pid_t pid = launcher();
+    int fd = launcher();
 
-    if (pid > 1 && fork() == 0)
-        wait_and_end(pid);
+    if (fd < 0)
+        return;
+    if (fork_alone() == 0)
+        wait_and_end(fd);
+    close(fd);
 }
+
+#else
+
+void dt_transport_hurry_launcher(void) {}
+
+#endif

@@ -9,11 +9,14 @@
 
 #include <limits.h>
 #include <mpi.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { ABORT_S = 5 }; /* the launcher has 4 s to end by itself */
 
 struct dt_xfer {
     MPI_Request one, *req; /* req: of all pieces, or &one */
@@ -198,6 +201,18 @@ static void close_mpi(struct dt_transport *t)
         MPI_Finalize();
 }
 
+/* MPI_Abort asks the launcher to end this rank, and waits for an answer. */
+static void limit_abort(void)
+{
+    sigset_t set;
+
+    signal(SIGALRM, SIG_DFL);
+    sigemptyset(&set);
+    sigaddset(&set, SIGALRM);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    alarm(ABORT_S);
+}
+
 static void abort_mpi(struct dt_transport *t, int exit_status)
 {
     struct timespec limit;
@@ -207,6 +222,7 @@ static void abort_mpi(struct dt_transport *t, int exit_status)
     limit.tv_sec++;
     (void)!pthread_mutex_timedlock(&mpi_of(t)->lock, &limit);
     dt_transport_hurry_launcher();
+    limit_abort();
     MPI_Abort(MPI_COMM_WORLD, exit_status);
     _exit(exit_status);
 }
