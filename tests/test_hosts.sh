@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 #
 # Two hosts on this machine: network namespaces with addresses and names of their own, joined by a
-# link whose rate (and delay, where the kernel has netem) is shaped.  mpirun starts its daemon on the
-# other one through an agent in place of ssh.  Needs root.
+# link whose rate (and delay, where the kernel has netem) is shaped, and which is cut in the end.
+# mpirun starts its daemon on the other one through an agent in place of ssh.  Needs root.
+# With DT_CHECK_FULL the cut is noticed after the default 10 s of silence, else after 3 s.
 : "${DISTTRAIN:=./disttrain}" "${srcdir:=.}"
 . "$srcdir/tests/mpirun.sh"
 dir=$(mktemp -d) || exit 1
@@ -11,8 +12,10 @@ a=dta$$ b=dtb$$
 fails=0
 
 clean() {
-    ip netns del $a 2>/dev/null
-    ip netns del $b 2>/dev/null
+    for ns in $a $b; do
+        ip netns pids $ns 2>/dev/null | xargs -r kill -9
+        ip netns del $ns 2>/dev/null
+    done
     rm -rf "$dir"
 }
 trap clean EXIT
@@ -167,6 +170,36 @@ if awk -v m="$measured" -v p="$predicted" -v a="$(field iteration_s alone.json)"
     ok 'simulate predicts what the slow link costs'
 else
     bad 'simulate does not predict what the slow link costs'
+fi
+
+# ---- the link is cut: all ends on both hosts, mpirun included, with one message ----
+DISTTRAIN_HEARTBEAT_S=${DT_CHECK_FULL:+10}
+: "${DISTTRAIN_HEARTBEAT_S:=3}"
+steps() { cat log/metrics.jsonl 2>/dev/null | grep -c .; }
+running() { ip netns pids $1 | grep -q .; }
+# a plan and a batch with which a rank is nearly always in an op of a microbatch
+on_hosts 1 "$DISTTRAIN" train --no-runs job.yaml run.steps=1000000 run.log_dir=log train.global_batch=16 \
+    'plan={encoder: {}, llm: {pp: 2}, generator: {}}' >"$dir/out" 2>&1 &
+job=$!
+n=0
+while test "$(steps)" -lt 3 && kill -0 $job 2>/dev/null && test $n -lt 600; do sleep 0.05; n=$((n + 1)); done
+sleep 1.5 # the other host's ops are as old as its last sign of life: let there be some
+ip -n $a link set eth0 down
+begin=$(date +%s)
+n=0
+while { running $a || running $b; } && test $n -lt 600; do sleep 0.05; n=$((n + 1)); done
+took=$(($(date +%s) - begin))
+left=$(for ns in $a $b; do for p in $(ip netns pids $ns); do tr '\0' ' ' <"/proc/$p/cmdline"; echo; done; done)
+test -z "$left" || ip netns pids $a | xargs -r kill -9
+wait $job
+got=$?
+if test -z "$left" && test $took -le 15 && test $got -ne 0 && test $got -ne 124 &&
+    test "$(grep -c '^disttrain: ' "$dir/out")" -eq 1 &&
+    grep -q '^disttrain: rank 1 on host-b (process [0-9]*) has been silent for .* last seen \(in\|after\) \(llm\|generator\)/0\.[01] \([a-z]* of microbatch [0-9]\|grad_\|step\|param_\)' "$dir/out"; then
+    ok "the link is cut: status $got after $took s; $(grep '^disttrain: ' "$dir/out")"
+else
+    echo "$left" | sed 's/^/left: /'
+    bad "the link is cut: status $got after $took s"
 fi
 
 test "$fails" -eq 0 || { echo "$fails checks failed"; exit 1; }
