@@ -153,5 +153,21 @@ check "it says who died" 'grep -q "rank 1 on .*process $victim.* has died" err'
 check "it was restarted once" '[ $(grep -c "restart [0-9] of 2" err) -eq 1 ]'
 check "it went on" 'grep -q "\"resumed\": true" out && [ "$(field last_step)" = 300 ]'
 
+# --- how often: at most as often as asked, and never what would be refused again ---
+# restarts STATUS STARTS ARGUMENT...: of a launcher that always ends with this status
+restarts() {
+    want=$1 starts=$2; shift 2
+    printf '#!/bin/sh\necho "$*" >>starts\nexit %d\n' "$want" >launcher
+    chmod +x launcher; rm -f starts
+    expect "$want" "" env DISTTRAIN_MPIRUN=./launcher "$DISTTRAIN" train --ranks 2 "$@" --no-runs job.yaml \
+        run.checkpoint.dir=again
+    check "status $want, $*: $starts starts" '[ $(grep -c "^-np 2 " starts) -eq $starts ]'
+}
+restarts 5 3 --max-restarts 2
+restarts 137 3 --max-restarts=2 --from-scratch
+check "only the first one from scratch" '[ $(grep -c "from-scratch" starts) -eq 1 ]'
+restarts 5 1
+restarts 2 1 --max-restarts 2
+
 echo "$passed checks passed, $failed failed"
 [ $failed -eq 0 ]
