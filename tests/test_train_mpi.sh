@@ -157,7 +157,7 @@ check "it went on" 'grep -q "\"resumed\": true" out && [ "$(field last_step)" = 
 # restarts STATUS STARTS ARGUMENT...: of a launcher that always ends with this status
 restarts() {
     want=$1 starts=$2; shift 2
-    printf '#!/bin/sh\necho "$*" >>starts\nexit %d\n' "$want" >launcher
+    printf '#!/bin/sh\necho "$* gds $PMIX_MCA_gds" >>starts\nexit %d\n' "$want" >launcher
     chmod +x launcher; rm -f starts
     expect "$want" "" env DISTTRAIN_MPIRUN=./launcher "$DISTTRAIN" train --ranks 2 "$@" --no-runs job.yaml \
         run.checkpoint.dir=again
@@ -168,6 +168,12 @@ restarts 137 3 --max-restarts=2 --from-scratch
 check "only the first one from scratch" '[ $(grep -c "from-scratch" starts) -eq 1 ]'
 restarts 5 1
 restarts 2 1 --max-restarts 2
+
+# --- what the launcher is given, unless the user has set it ---
+PMIX_MCA_gds=mine; restarts 5 1
+check "what is set stays" 'grep -q " gds mine$" starts'
+unset PMIX_MCA_gds; restarts 5 1
+check "a store without locks" 'grep -q " gds hash$" starts'
 
 echo "$passed checks passed, $failed failed"
 [ $failed -eq 0 ]
