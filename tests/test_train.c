@@ -6,6 +6,7 @@
 #include "core/rng.h"
 #include "exec/data/image.h"
 #include "exec/data/shard.h"
+#include "exec/feed.h"
 #include "exec/train.h"
 #include "test_util.h"
 
@@ -165,6 +166,8 @@ START_TEST(goes_on_exactly)
     snprintf(parts, sizeof(parts), "run.checkpoint={dir: %s/parts, interval: 2}", dir);
     a = run(one, 2, 0);
     ck_assert_int_eq(a.last_step, 6);
+    ck_assert_int_eq(a.loading.batches, 6);
+    ck_assert_int_le(a.loading.waits, 5);
     ck_assert(!a.stopped && !a.resumed);
     ck_assert_double_gt(losses[1], losses[6]);
     memcpy(direct, losses, sizeof(direct));
@@ -184,6 +187,7 @@ START_TEST(goes_on_exactly)
     /* nothing is left to do */
     b = run(two, 2, 0);
     ck_assert_int_eq(b.first_step, 6);
+    ck_assert_int_eq(b.loading.batches, 0);
     ck_assert_int_eq(b.last_step, 6);
     remove_all();
 }
@@ -293,6 +297,129 @@ START_TEST(run_map_errors_have_places)
 }
 END_TEST
 
+static const char *const replicas[] = {
+    "search.strategy=manual", "train.microbatch=1",
+    "plan={encoder: {dp: 2}, llm: {pp: 2, dp: 2}, generator: {dp: 4}}"};
+
+static void open_ahead(struct world *w, int64_t epochs, int64_t count, struct dt_loader **loader,
+                       struct dt_ahead **ahead)
+{
+    struct dt_loader_options l;
+
+    dt_assert_ok(open_world(w, replicas, 3), err);
+    l = w->setup.loader;
+    l.epochs = epochs;
+    dt_assert_ok(dt_loader_open(&l, &err, loader), err);
+    dt_assert_ok(dt_ahead_open(&w->setup, *loader, count, &err, ahead), err);
+}
+
+/* A step that lasts until `made` batches are there, which nothing here makes; the limit is for a
+ * thread that does not. */
+static void step_until(struct dt_ahead *a, int64_t made)
+{
+    for (int i = 0; i < 60000 && dt_ahead_made(a) < made; i++)
+        usleep(1000);
+    ck_assert_int_eq(dt_ahead_made(a), made);
+}
+
+/* Of the batch that comes next, made here: its program. */
+static uint64_t digest_here(const struct dt_setup *s, struct dt_loader *l, struct dt_cursor *behind)
+{
+    const struct dt_model *m = s->job->model;
+    struct dt_sequence *seqs[4];
+    struct dt_assignment *assignment;
+    struct dt_samples *samples;
+    struct dt_program *p;
+    uint64_t digest;
+
+    for (int i = 0; i < 4; i++)
+        dt_assert_ok(dt_loader_next(l, &err, &seqs[i]), err);
+    dt_loader_cursor(l, behind);
+    dt_assert_ok(dt_feed_samples((const struct dt_sequence *const *)seqs, 4, &err, &samples), err);
+    dt_assert_ok(dt_assign(&s->plan, m, s->cost, samples, 0, &err, &assignment), err);
+    dt_assert_ok(
+        dt_compile(&s->plan, m, &s->job->cluster, assignment, s->cost, &err, &p), err);
+    digest = dt_program_digest(p);
+    dt_program_free(p);
+    dt_assign_free(assignment);
+    dt_samples_free(samples);
+    for (int i = 0; i < 4; i++)
+        dt_sequence_free(seqs[i]);
+    return digest;
+}
+
+/* While a step runs the next batches are loaded, put in order and compiled, two of them and no
+ * more; they are what the same thread would have made. */
+START_TEST(batches_are_made_beside_the_steps)
+{
+    enum { STEPS = 8 };
+    struct dt_ahead_report r;
+    struct world w, here;
+    struct dt_loader *loader, *own;
+    struct dt_ahead *a;
+
+    make_shard();
+    open_ahead(&w, 0, STEPS, &loader, &a);
+    ck_assert(w.setup.plan.policy.intra_reorder && w.setup.cost);
+    dt_assert_ok(open_world(&here, replicas, 3), err);
+    dt_assert_ok(dt_loader_open(&here.setup.loader, &err, &own), err);
+    for (int64_t k = 1; k <= STEPS; k++) {
+        struct dt_ahead_batch *b;
+        struct dt_cursor behind;
+
+        dt_assert_ok(dt_ahead_take(a, &err, &b), err);
+        ck_assert_uint_eq(dt_program_digest(b->program), digest_here(&here.setup, own, &behind));
+        ck_assert_mem_eq(&b->cursor, &behind, sizeof(behind));
+        step_until(a, k + DT_AHEAD < STEPS ? k + DT_AHEAD : STEPS);
+        dt_ahead_batch_free(b);
+    }
+    dt_ahead_report(a, &r);
+    ck_assert_int_eq(r.batches, STEPS);
+    ck_assert_int_eq(r.waits, 0);
+    ck_assert(r.load_s > 0 && r.order_s > 0);
+    ck_assert_int_eq(dt_ahead_take(a, &err, &(struct dt_ahead_batch *){NULL}), DT_ERR_INTERNAL);
+    dt_ahead_close(a);
+    dt_loader_close(loader);
+    dt_loader_close(own);
+    close_world(&w);
+    close_world(&here);
+    remove_all();
+}
+END_TEST
+
+/* What is wrong with a batch is said when it is asked for, not while an earlier one trains; batches
+ * that nobody takes are no loss. */
+START_TEST(errors_come_with_their_batch)
+{
+    struct dt_ahead_batch *b;
+    struct dt_loader *loader;
+    struct dt_ahead *a;
+    struct world w;
+    enum dt_status st;
+    int64_t n = 0;
+
+    make_shard();
+    open_ahead(&w, 1, INT64_MAX, &loader, &a);
+    while ((st = dt_ahead_take(a, &err, &b)) == DT_OK) {
+        dt_ahead_batch_free(b);
+        n++;
+    }
+    ck_assert_int_eq(st, DT_ERR_INPUT);
+    dt_assert_has(err.message, "the data ends after");
+    ck_assert_int_ge(n, 1);
+    ck_assert_int_eq(dt_ahead_made(a), n);
+    dt_ahead_close(a);
+    dt_loader_close(loader);
+    close_world(&w);
+    open_ahead(&w, 0, INT64_MAX, &loader, &a);
+    step_until(a, DT_AHEAD);
+    dt_ahead_close(a);
+    dt_loader_close(loader);
+    close_world(&w);
+    remove_all();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("train");
@@ -306,6 +433,8 @@ int main(void)
     tcase_add_test(tc, learns_and_logs);
     tcase_add_test(tc, refuses);
     tcase_add_test(tc, run_map_errors_have_places);
+    tcase_add_test(tc, batches_are_made_beside_the_steps);
+    tcase_add_test(tc, errors_come_with_their_batch);
     suite_add_tcase(suite, tc);
     sr = srunner_create(suite);
     srunner_run_all(sr, CK_NORMAL);

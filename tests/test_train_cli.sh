@@ -61,12 +61,14 @@ expect 2 "tp" "$DISTTRAIN" train job.yaml search.strategy=manual 'plan={encoder:
 
 # --- a run, silent but for its summary ---
 expect 0 "image loss" "$DISTTRAIN" train job.yaml
+check "data and order" 'grep -q "data and order .* per batch (order .*exposed" out'
 check "nothing on stderr" '[ ! -s err ]'
 check "metrics of every step" '[ $(grep -c loss_text log/metrics.jsonl) -eq 4 ]'
 check "an event file" 'ls log/*tfevents* >/dev/null 2>&1'
 check "a checkpoint" '[ -f saved/step-00000004/model.safetensors ]'
 check "the run is kept" '[ -s disttrain-runs.db ]'
 expect 0 '"resumed": true' "$DISTTRAIN" train --json --no-runs job.yaml run.steps=6
+check "what was made beside the steps" 'grep -A 7 "\"loading\"" out | grep -q "\"batches\": 2" && grep -q "\"exposed_s\"" out'
 check "it went on" 'grep -q "\"first_step\": 4" out && grep -q "\"last_step\": 6" out'
 expect 2 "from-scratch" "$DISTTRAIN" train --no-runs job.yaml run.seed=3
 

@@ -104,6 +104,33 @@ static enum dt_status find_outliers(const struct dt_train_summary *s, struct dt_
     return DT_OK;
 }
 
+static void loading_json(const struct dt_ahead_report *l, struct dt_json *j)
+{
+    dt_json_begin_object(j);
+    dt_json_kv_int(j, "batches", l->batches);
+    dt_json_kv_int(j, "waits", l->waits);
+    dt_json_kv_double(j, "total_s", l->load_s + l->order_s);
+    dt_json_kv_double(j, "load_s", l->load_s);
+    dt_json_kv_double(j, "order_s", l->order_s);
+    dt_json_kv_double(j, "exposed_s", l->exposed_s);
+    dt_json_kv_double(j, "first_s", l->first_s);
+    dt_json_end_object(j);
+}
+
+/* Means per batch; nothing runs beside the first. */
+static void print_loading(const struct dt_ahead_report *l)
+{
+    double n = (double)l->batches;
+    char a[32], b[32], c[32];
+
+    if (l->batches == 0)
+        return;
+    dt_format_seconds((l->load_s + l->order_s) / n, a, sizeof a);
+    dt_format_seconds(l->order_s / n, b, sizeof b);
+    dt_format_seconds(l->batches > 1 ? l->exposed_s / (n - 1) : 0, c, sizeof c);
+    printf("data and order   %10s   per batch (order %s), beside the steps; exposed %s\n", a, b, c);
+}
+
 static enum dt_status summary_json(const struct dt_setup *setup, const struct dt_train_summary *s,
                                    const struct findings *f, struct dt_error *err, char **out)
 {
@@ -130,6 +157,8 @@ static enum dt_status summary_json(const struct dt_setup *setup, const struct dt
     dt_json_kv_double(&j, "gemm_peak_flops", s->gemm_peak_flops);
     dt_json_kv_double(&j, "share_outside_compute", s->share_outside);
     dt_json_kv_double(&j, "share_waited", s->share_waited);
+    dt_json_key(&j, "loading");
+    loading_json(&s->loading, &j);
     dt_json_kv_int(&j, "ranks", s->ranks);
     dt_json_kv_int(&j, "memory_max_bytes", s->memory_max_bytes);
     dt_json_key(&j, "memory");
@@ -193,6 +222,7 @@ static void print_summary(const struct dt_setup *setup, const struct dt_train_su
     if (s->ranks > 1)
         printf("waiting          %10.1f %%   of the iterations, for other ranks\n",
                100 * s->share_waited);
+    print_loading(&s->loading);
     for (int r = 0; s->memory && r < s->ranks; r++) {
         snprintf(name, sizeof name, s->ranks > 1 ? "memory of rank %d" : "memory", r);
         printf("%-16s %10s   at most (predicted %s)\n", name,

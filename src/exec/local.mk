@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 noinst_LIBRARIES += libdtexec.a
 libdtexec_a_SOURCES = \
+	src/exec/ahead.c \
+	src/exec/ahead.h \
 	src/exec/checkpoint.h \
 	src/exec/checkpoint_dir.c \
 	src/exec/checkpoint_impl.h \

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "exec/train.h"
 
-#include "core/report.h"
 #include "core/mem.h"
 #include "core/shape.h"
 #include "exec/clock.h"
@@ -19,11 +18,10 @@ struct train {
     const struct dt_run_options *run;
     struct dt_exec *x;
     struct dt_loader *loader;
+    struct dt_ahead *ahead; /* batches of the loader */
     struct dt_train_log *log;
     struct dt_checkpoint_state state;
     struct dt_train_save save;
-    struct dt_sequence **seqs;
-    int64_t n; /* samples of a global batch */
     int64_t saved_step;
     bool first; /* rank 0 prints and writes */
     bool stop;  /* some rank was told to */
@@ -112,10 +110,6 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     struct dt_exec_options x;
     struct dt_loader_options l = t->s->loader;
 
-    t->n = t->s->plan.policy.global_batch;
-    t->seqs = dt_calloc((size_t)t->n, sizeof(*t->seqs));
-    if (!t->seqs)
-        return dt_error_nomem(err, "a global batch");
     DT_TRY(dt_setup_gemm_peak(t->s, err, &t->sum.gemm_peak_flops));
     dt_setup_exec_options(t->s, &x);
     x.transport = t->o->transport;
@@ -129,15 +123,9 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     /* A shard that is not there or broken is a matter of the job's run.data. */
     DT_TRY(dt_error_place(dt_map_get(dt_map_get(dt_doc_root(t->s->job->doc), "run"), "data"),
                           dt_loader_open(&l, err, &t->loader), err));
+    dt_loader_report(t->loader, &t->sum.data);
+    DT_TRY(dt_ahead_open(t->s, t->loader, t->run->steps - t->state.step, err, &t->ahead));
     return t->first ? dt_train_log_open(t->run->log_dir, err, &t->log) : DT_OK;
-}
-
-static void free_batch(struct train *t)
-{
-    for (int64_t i = 0; t->seqs && i < t->n; i++) {
-        dt_sequence_free(t->seqs[i]);
-        t->seqs[i] = NULL;
-    }
 }
 
 static void drop_program(struct train *t)
@@ -150,29 +138,14 @@ static void drop_program(struct train *t)
 
 static void close_all(struct train *t)
 {
-    free_batch(t);
     dt_train_save_close(&t->save);
+    dt_ahead_close(t->ahead);
     dt_loader_close(t->loader);
     dt_exec_free(t->x);
     dt_train_log_close(t->log, NULL);
-    dt_free(t->seqs);
 }
 
 /* ---- one step ---- */
-
-static enum dt_status take_batch(struct train *t, struct dt_error *err)
-{
-    for (int64_t i = 0; i < t->n; i++) {
-        DT_TRY(dt_loader_next(t->loader, err, &t->seqs[i]));
-        if (!t->seqs[i])
-            return dt_error_set(err, DT_ERR_INPUT, "the data ends after %lld sequences",
-                                (long long)i);
-        if (t->s->encoder < 0 && dt_feed_images(t->seqs[i], DT_ITEM_ENCODE) > 0)
-            return dt_error_set(err, DT_ERR_INPUT,
-                                "the data has images to read, the model has no encoder");
-    }
-    return DT_OK;
-}
 
 /* Ranks that would walk different programs wait for each other for ever. */
 static enum dt_status same_program(struct train *t, struct dt_error *err)
@@ -187,51 +160,48 @@ static enum dt_status same_program(struct train *t, struct dt_error *err)
     return dt_world_agree(t->o->world, &fact, 1, err);
 }
 
-static enum dt_status make_program(struct train *t, struct dt_error *err)
+/* The program stays until the next: the runs file keeps the last one. */
+static enum dt_status take_batch(struct train *t, struct dt_error *err, struct dt_ahead_batch **out)
 {
-    const struct dt_model *m = t->s->job->model;
-    struct dt_samples *samples;
-    enum dt_status st;
+    struct dt_ahead_batch *b;
+    enum dt_status st = DT_OK;
 
+    DT_TRY(dt_ahead_take(t->ahead, err, &b));
     drop_program(t);
-    DT_TRY(dt_feed_samples((const struct dt_sequence *const *)t->seqs, t->n, err, &samples));
-    st = dt_assign(&t->s->plan, m, t->s->cost, samples, 0, err, &t->sum.assignment);
-    if (st == DT_OK)
-        st = dt_compile(&t->s->plan, m, &t->s->job->cluster, t->sum.assignment, t->s->cost, err,
-                        &t->sum.program);
-    if (st == DT_OK)
-        dt_memory_see(&t->seen, t->sum.program);
-    if (st == DT_OK && t->state.step == t->sum.first_step)
-        st = dt_program_check(t->sum.program, m, err);
-    if (st == DT_OK && t->state.step == t->sum.first_step)
+    t->sum.program = b->program;
+    t->sum.assignment = b->assignment;
+    b->program = NULL;
+    b->assignment = NULL;
+    dt_memory_see(&t->seen, t->sum.program);
+    if (t->state.step == t->sum.first_step)
         st = same_program(t, err);
-    dt_samples_free(samples);
+    if (st == DT_OK)
+        *out = b;
+    else
+        dt_ahead_batch_free(b);
     return st;
 }
 
-static void account(struct train *t, struct dt_train_step *s)
+static void account(struct train *t, const struct dt_ahead_batch *b, struct dt_train_step *s)
 {
-    double flops[DT_MAX_MODULES], hardware, sum = 0, both = s->step_s + s->data_s;
-    struct dt_data_report report;
+    double both = s->step_s + s->data_s;
     int64_t now, max;
 
     dt_exec_memory(t->x, &now, &max);
     t->memory_bytes = now > t->memory_bytes ? now : t->memory_bytes;
-    dt_report_flops(&t->s->plan, t->s->job->model, t->sum.assignment, flops, &hardware);
-    for (int m = 0; m < t->s->plan.n_modules; m++)
-        sum += flops[m];
     t->compute_s += s->r.compute_s;
     t->waited_s += s->r.waited_s;
     t->step_s += s->step_s;
-    t->model_flops += sum;
-    s->mfu = sum / s->step_s / t->sum.gemm_peak_flops;
+    t->model_flops += b->model_flops;
+    s->mfu = b->model_flops / s->step_s / t->sum.gemm_peak_flops;
     s->tokens_per_s = (double)s->r.tokens / both;
-    s->samples_per_s = (double)t->n / both;
-    dt_loader_report(t->loader, &report);
-    s->documents = report.documents;
-    s->bad_documents = dt_data_bad_total(&report);
+    s->samples_per_s = (double)b->n / both;
+    t->state.cursor = b->cursor;
+    t->sum.data = b->data;
+    s->documents = b->data.documents;
+    s->bad_documents = dt_data_bad_total(&b->data);
     t->state.tokens += s->r.tokens;
-    t->state.samples += t->n;
+    t->state.samples += b->n;
     t->state.train_s += both;
     if (t->sum.best_loss == 0 || s->r.loss < t->sum.best_loss)
         t->sum.best_loss = s->r.loss;
@@ -239,25 +209,34 @@ static void account(struct train *t, struct dt_train_step *s)
         t->step_s / (double)(t->state.step - t->sum.first_step) * (double)(s->steps - s->step);
 }
 
+static enum dt_status execute(struct train *t, const struct dt_ahead_batch *b,
+                              struct dt_train_step *s, struct dt_error *err)
+{
+    struct dt_exec_input in = {.seqs = (const struct dt_sequence *const *)b->seqs,
+                               .n = b->n,
+                               .step = s->step,
+                               .signal = t->o->stop && *t->o->stop};
+    uint64_t t0 = dt_clock_ns();
+
+    DT_TRY(dt_exec_run(t->x, t->sum.program, &in, err, NULL, &s->r));
+    s->step_s = (double)(dt_clock_ns() - t0) * 1e-9;
+    t->state.step = t->state.draws = s->step;
+    account(t, b, s);
+    return DT_OK;
+}
+
 static enum dt_status one_step(struct train *t, struct dt_error *err)
 {
-    struct dt_exec_input in = {.seqs = (const struct dt_sequence *const *)t->seqs,
-                               .n = t->n,
-                               .step = t->state.step + 1,
-                               .signal = t->o->stop && *t->o->stop};
     struct dt_train_step s = {.step = t->state.step + 1, .steps = t->run->steps};
-    uint64_t t0 = dt_clock_ns(), t1;
+    uint64_t t0 = dt_clock_ns();
+    struct dt_ahead_batch *b;
+    enum dt_status st;
 
-    DT_TRY(take_batch(t, err));
-    DT_TRY(make_program(t, err));
-    t1 = dt_clock_ns();
-    DT_TRY(dt_exec_run(t->x, t->sum.program, &in, err, NULL, &s.r));
-    s.data_s = (double)(t1 - t0) * 1e-9;
-    s.step_s = (double)(dt_clock_ns() - t1) * 1e-9;
-    dt_loader_cursor(t->loader, &t->state.cursor);
-    t->state.step = t->state.draws = s.step;
-    account(t, &s);
-    free_batch(t);
+    DT_TRY(take_batch(t, err, &b));
+    s.data_s = (double)(dt_clock_ns() - t0) * 1e-9;
+    st = execute(t, b, &s, err);
+    dt_ahead_batch_free(b);
+    DT_TRY(st);
     t->sum.last = s;
     t->stop = s.r.signal > 0;
     if (t->first && (s.step % t->run->log_interval == 0 || s.step == s.steps))
@@ -343,7 +322,7 @@ static enum dt_status finish(struct train *t, struct dt_error *err)
     t->sum.mfu = t->step_s > 0 ? t->model_flops / t->step_s / t->sum.gemm_peak_flops : 0;
     t->sum.share_outside = t->step_s > 0 ? 1 - t->compute_s / t->step_s : 0;
     t->sum.share_waited = t->step_s > 0 ? t->waited_s / t->step_s : 0;
-    dt_loader_report(t->loader, &t->sum.data);
+    dt_ahead_report(t->ahead, &t->sum.loading);
     DT_TRY(read_memory(t, err));
     return t->sum.program ? dt_exec_timeline(t->x, t->sum.program, err, &t->sum.timeline) : DT_OK;
 }

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Training: take the sequences of a global batch, assign them, compile the program, execute it;
- * log, save, go on.  There is no other training loop. */
+ * Training: take a global batch and its program, made while the step before ran; execute it; log,
+ * save, go on.  There is no other training loop. */
 #ifndef DT_EXEC_TRAIN_H
 #define DT_EXEC_TRAIN_H
 
-#include "exec/setup.h"
+#include "exec/ahead.h"
 #include <signal.h>
 
 struct dt_train_step { /* what is known after a step */
     int64_t step, steps;
     struct dt_exec_result r;
     double step_s;                      /* the executed iteration */
-    double data_s;                      /* waiting for data, assigning and compiling before it */
+    double data_s;                      /* waiting for its batch before it */
     double tokens_per_s, samples_per_s; /* of both together */
     double mfu;                         /* model FLOPs over step_s and the measured GEMM peak */
     double eta_s;
@@ -53,6 +53,7 @@ struct dt_train_summary {
     struct dt_rank_memory *memory; /* [ranks]; NULL when no step was done */
     struct dt_init_report init;    /* when weights were read */
     struct dt_data_report data;
+    struct dt_ahead_report loading; /* of this rank */
     /* The last iteration, for the runs file (the timeline on rank 0 only); dt_train_summary_free.
      */
     struct dt_program *program;
