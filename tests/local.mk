@@ -248,7 +248,7 @@ check-full: all tests/test_execute_ranks$(EXEEXT)
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 ./tests/test_execute_ranks$(EXEEXT)
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 $(SHELL) $(srcdir)/tests/test_execute_mpi.sh || test $$? -eq 77
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1; export DT_CHECK_FULL; \
-	    for t in checkpoint_kills checkpoint_ranks faults; do \
+	    for t in checkpoint_kills checkpoint_ranks faults hosts; do \
 	        $(SHELL) $(srcdir)/tests/test_$$t.sh || test $$? -eq 77 || exit 1; \
 	    done
 .PHONY: check-full
