@@ -388,6 +388,94 @@ START_TEST(contention_only_delays)
 }
 END_TEST
 
+/* Parts run by themselves between collectives: what comes out is the same, to the nanosecond. */
+START_TEST(windows_change_nothing)
+{
+    struct dt_engine *e = engine();
+    struct dt_timeline whole = {0}, parts = {0};
+    uint64_t base = synth_seed(35), windows = 0, delayed = 0;
+
+    for (uint64_t k = 0; k < 60; k++) {
+        struct dt_network *net;
+        struct dt_rng r;
+        struct synth s;
+        dt_rng_init(&r, base + k, 1);
+        struct synth_pipeline c = {.stages = 2 + (int)dt_rng_below(&r, 3),
+                                   .replicas = 8 << dt_rng_below(&r, 3),
+                                   .microbatches = 4 + (int)dt_rng_below(&r, 12),
+                                   .lane_gpus = 1 << dt_rng_below(&r, 4),
+                                   .fwd_ns = 1000000,
+                                   .bwd_ns = 2000000,
+                                   .alpha_ns = 5000,
+                                   .transfer_ns = 800000,
+                                   .sync_ns = 3000000,
+                                   .bytes = 20000000,
+                                   .sync_bytes = 100000000,
+                                   .spread = dt_rng_below(&r, 2) ? 0.4 : 0, /* 0: many ties */
+                                   .seed = base + k};
+        struct dt_noise noise = {.seed = base, .jitter = k % 3 == 0 ? 0.1 : 0};
+        synth_1f1b(&c, &s);
+        net = network(c.stages * c.replicas * c.lane_gpus / 8 + 1);
+        dt_engine_set_windows(e, false);
+        run(e, &s, net, &noise, &whole);
+        ck_assert_uint_eq(dt_engine_windows(e), 0);
+        dt_engine_set_windows(e, true);
+        run(e, &s, net, &noise, &parts);
+        windows += dt_engine_windows(e);
+        for (uint32_t i = 0; i < s.p.n_ops; i++) {
+            ck_assert_msg(whole.begin_ns[i] == parts.begin_ns[i] &&
+                              whole.end_ns[i] == parts.end_ns[i],
+                          "DT_TEST_SEED=%llu program %llu op %u (%s)", (unsigned long long)base,
+                          (unsigned long long)k, i, dt_op_kind_names[s.p.ops[i].kind]);
+            delayed += s.p.ops[i].kind == DT_OP_SEND &&
+                       parts.end_ns[i] - parts.begin_ns[i] > s.dur.ns[i];
+        }
+        dt_network_free(net);
+        synth_free(&s);
+    }
+    ck_assert_uint_ge(windows, 40);
+    ck_assert_uint_gt(delayed, 1000);
+    dt_timeline_free(&whole);
+    dt_timeline_free(&parts);
+    dt_engine_free(e);
+}
+END_TEST
+
+/* Nodes that share a fabric with too little room are not apart. */
+START_TEST(a_narrow_fabric_has_no_windows)
+{
+    struct synth_pipeline c = {.stages = 2,
+                               .replicas = 16,
+                               .microbatches = 4,
+                               .lane_gpus = 2,
+                               .fwd_ns = 1000,
+                               .bwd_ns = 2000,
+                               .alpha_ns = 5,
+                               .transfer_ns = 800,
+                               .sync_ns = 300,
+                               .bytes = 20000,
+                               .sync_bytes = 100};
+    struct dt_cluster narrow = cluster(8);
+    struct dt_engine *e = engine();
+    struct dt_network *wide_net = network(8), *narrow_net;
+    struct dt_timeline t = {0};
+    struct synth s;
+
+    narrow.fabric_oversubscription = 2;
+    ck_assert_int_eq(dt_network_new(&narrow, NULL, &narrow_net), DT_OK);
+    synth_1f1b(&c, &s);
+    run(e, &s, wide_net, NULL, &t);
+    ck_assert_uint_eq(dt_engine_windows(e), 1);
+    run(e, &s, narrow_net, NULL, &t);
+    ck_assert_uint_eq(dt_engine_windows(e), 0);
+    synth_free(&s);
+    dt_timeline_free(&t);
+    dt_network_free(wide_net);
+    dt_network_free(narrow_net);
+    dt_engine_free(e);
+}
+END_TEST
+
 /* ---- noise ---- */
 
 START_TEST(noise_repeats_by_seed)
@@ -585,6 +673,8 @@ int main(void)
     tcase_add_test(tc, two_senders_on_one_nic_take_turns_fairly);
     tcase_add_test(tc, collectives_load_nics);
     tcase_add_test(tc, contention_only_delays);
+    tcase_add_test(tc, windows_change_nothing);
+    tcase_add_test(tc, a_narrow_fabric_has_no_windows);
     suite_add_tcase(suite, tc);
     tc = tcase_create("noise");
     tcase_add_test(tc, noise_repeats_by_seed);

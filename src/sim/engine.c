@@ -10,7 +10,7 @@
  * events, taken in the order of virtual time; the ends of all other ops are told to their
  * successors as soon as they are known, which keeps to a lane and its memory.  A transfer never
  * begins before the event that made it ready, so the order of events is the same as if every op
- * were one.
+ * were one.  Between collectives this order is kept within parts only (engine_window.c).
  *
  * The timing rules are core/program.h's.  Nothing in the loop allocates.  The loop is compiled once
  * per combination of options, so that a run without network and noise pays for neither. */
@@ -20,19 +20,6 @@
 
 #include <string.h>
 
-struct run { /* one dt_engine_run */
-    struct dt_engine *e;
-    const struct dt_program *p;
-    struct dt_network *net;
-    const struct dt_noise *noise;
-    const int64_t *alpha_ns; /* per op */
-    struct dt_queue queue;
-    struct engine_node *node;
-    int64_t last; /* latest end so far */
-    uint64_t events;
-    uint32_t n_ended, done;
-    bool nomem;
-};
 #define INLINE static inline __attribute__((always_inline))
 
 enum dt_status dt_engine_new(struct dt_error *err, struct dt_engine **out)
@@ -41,6 +28,7 @@ enum dt_status dt_engine_new(struct dt_error *err, struct dt_engine **out)
 
     if (!e)
         return dt_error_nomem(err, "event engine");
+    e->in_windows = true;
     *out = e;
     return DT_OK;
 }
@@ -57,6 +45,10 @@ void dt_engine_free(struct dt_engine *e)
     dt_free(e->events);
     dt_free(e->ended);
     dt_free(e->gpu_lane);
+    dt_free(e->parked);
+    dt_free(e->flows[0]);
+    dt_free(e->flows[1]);
+    dt_engine_parts_free(&e->parts);
     dt_free(e);
 }
 
@@ -65,56 +57,35 @@ uint64_t dt_engine_events(const struct dt_engine *e)
     return e->n_events;
 }
 
-INLINE void ended(struct run *r, uint32_t op)
+uint32_t dt_engine_windows(const struct dt_engine *e)
+{
+    return e->n_windows;
+}
+
+void dt_engine_set_windows(struct dt_engine *e, bool on)
+{
+    e->in_windows = on;
+}
+
+INLINE void ended(struct engine_run *r, uint32_t op)
 {
     r->e->ended[r->n_ended++] = op;
 }
 
-INLINE void end_at(struct run *r, uint32_t op, int64_t at)
+INLINE void end_at(struct engine_run *r, uint32_t op, int64_t at)
 {
     r->node[op].end_ns = at;
     r->last = at > r->last ? at : r->last;
     ended(r, op);
 }
 
-/* Does the group move bytes between nodes? */
-static bool group_flows(const struct run *r, uint32_t g, int64_t ns)
+static bool is_wide(const struct engine_run *r, uint32_t g)
 {
-    const struct dt_group *gr = &r->p->groups[g];
-    const uint32_t *ops = &r->p->group_ops[gr->first];
-    const struct dt_op *op = &r->p->ops[ops[0]];
-    /* A norm is a scalar: latency only. */
-    bool moves = op->kind == DT_OP_GRAD_SYNC || op->kind == DT_OP_PARAM_GATHER;
-
-    if (!moves || ns <= 0 || op->bytes == 0 || gr->n < 2 || gr->n > (uint32_t)r->p->n_lanes)
-        return false;
-    for (uint32_t i = 0; i < gr->n; i++)
-        r->e->members[i] = r->p->ops[ops[i]].lane;
-    return dt_network_ring_crosses(r->net, r->p->lanes, r->e->members, gr->n);
-}
-
-static void ring_start(struct run *r, uint32_t g, int64_t now)
-{
-    const struct dt_group *gr = &r->p->groups[g];
-    const uint32_t *ops = &r->p->group_ops[gr->first];
-    const struct dt_op *op = &r->p->ops[ops[0]];
-    int64_t ns = 0;
-
-    for (uint32_t i = 0; i < gr->n; i++) {
-        r->e->members[i] = r->p->ops[ops[i]].lane;
-        ns = r->node[ops[i]].end_ns > ns ? r->node[ops[i]].end_ns : ns;
-    }
-    /* Ring: reduce-scatter or all-gather pass (n-1)/n of the buffer, all-reduce does both. */
-    bool tied = op->flags & DT_OPF_TIED, zero = !r->p->plan || r->p->plan->policy.zero > 0;
-    bool all_reduce = op->kind == DT_OP_GRAD_SYNC && (tied || !zero);
-    double bytes = (double)op->bytes * (gr->n - 1) / gr->n * (all_reduce ? 2 : 1);
-    if (dt_network_start_ring(r->net, r->p->lanes, r->e->members, gr->n, bytes, ns, now, ops[0]) ==
-        DT_NONE)
-        r->nomem = true;
+    return r->e->parts.n > 0 && r->e->parts.wide_of[g] != DT_NONE;
 }
 
 /* All members are ready: each one's begin is when it was. */
-static void group_begin(struct run *r, uint32_t g)
+static void group_begin(struct engine_run *r, uint32_t g)
 {
     const struct dt_group *gr = &r->p->groups[g];
     const uint32_t *ops = &r->p->group_ops[gr->first];
@@ -126,7 +97,10 @@ static void group_begin(struct run *r, uint32_t g)
     }
     for (uint32_t i = 0; i < gr->n; i++)
         r->node[ops[i]].begin_ns = at;
-    if (r->net && group_flows(r, g, ns)) { /* its first member speaks for the group */
+    if (r->until_ns < INT64_MAX && at < r->until_ns && is_wide(r, g))
+        r->early = true;
+    if (r->net && dt_engine_group_flows(r, g, ns)) { /* its first member speaks for the group */
+        r->wide_open += is_wide(r, g);
         dt_queue_put(&r->queue, dt_event_make(at, DT_EVENT_FLOW_START, ops[0]));
         return;
     }
@@ -134,15 +108,15 @@ static void group_begin(struct run *r, uint32_t g)
         end_at(r, ops[i], at + ns);
 }
 
-INLINE int64_t alpha_of(const struct run *r, uint32_t i)
+INLINE int64_t alpha_of(const struct engine_run *r, uint32_t i)
 {
     return r->node[i].alpha < ENGINE_ALPHAS - 1 ? r->e->alpha_ns[r->node[i].alpha] : r->alpha_ns[i];
 }
 
-static void flow_start(struct run *r, uint32_t i, int64_t now)
+static void flow_start(struct engine_run *r, uint32_t i, int64_t now)
 {
     if (r->node[i].class == ENGINE_GROUP) {
-        ring_start(r, r->node[i].peer, now);
+        dt_engine_ring_start(r, r->node[i].peer, now);
         return;
     }
     const struct engine_send *send = &r->e->sends[r->node[i].peer];
@@ -161,7 +135,7 @@ static void flow_start(struct run *r, uint32_t i, int64_t now)
         r->nomem = true;
 }
 
-INLINE void send_begin(struct run *r, uint32_t i, bool with_net)
+INLINE void send_begin(struct engine_run *r, uint32_t i, bool with_net)
 {
     const struct engine_node *n = &r->node[i];
     if (!with_net || n->alpha == 0) {
@@ -171,7 +145,18 @@ INLINE void send_begin(struct run *r, uint32_t i, bool with_net)
     dt_queue_put(&r->queue, dt_event_make(n->begin_ns + alpha_of(r, i), DT_EVENT_FLOW_START, i));
 }
 
-INLINE int64_t noisy(const struct run *r, uint32_t i)
+/* The group begins no earlier than this member is ready. */
+static void group_alone(struct engine_run *r, uint32_t i)
+{
+    struct engine_parts *s = &r->e->parts;
+    uint32_t w = s->wide_of[r->node[i].peer];
+
+    if (w != DT_NONE && r->node[i].begin_ns > s->wide_at[w])
+        s->wide_at[w] = r->node[i].begin_ns;
+    end_at(r, i, r->node[i].begin_ns + r->node[i].end_ns);
+}
+
+INLINE int64_t noisy(const struct engine_run *r, uint32_t i)
 {
     const struct dt_op *op = &r->p->ops[i];
 
@@ -181,14 +166,15 @@ INLINE int64_t noisy(const struct run *r, uint32_t i)
 }
 
 /* Everything the op waits for has ended, at the latest when its begin says. */
-INLINE void ready(struct run *r, uint32_t i, bool with_net, bool with_noise)
+enum loop_mode { LOOP_PLAIN, LOOP_NET, LOOP_BOUND }; /* BOUND: plain, collectives wait for nobody */
+INLINE void ready(struct engine_run *r, uint32_t i, enum loop_mode mode, bool with_noise)
 {
     switch ((enum engine_class)r->node[i].class) {
     case ENGINE_PLAIN:
         end_at(r, i, r->node[i].begin_ns + (with_noise ? noisy(r, i) : r->node[i].end_ns));
         break;
     case ENGINE_SEND:
-        send_begin(r, i, with_net);
+        send_begin(r, i, mode == LOOP_NET);
         break;
     case ENGINE_RECV: {
         /* It occupies its resource from when it is next there and the SEND has begun. */
@@ -201,14 +187,16 @@ INLINE void ready(struct run *r, uint32_t i, bool with_net, bool with_noise)
         break;
     }
     case ENGINE_GROUP:
-        if (--r->e->group_left[r->node[i].peer] == 0)
+        if (mode == LOOP_BOUND)
+            group_alone(r, i);
+        else if (--r->e->group_left[r->node[i].peer] == 0)
             group_begin(r, r->node[i].peer);
         break;
     }
 }
 
 /* Tell the successors of everything whose end is known; what that settles is told in turn. */
-INLINE void propagate(struct run *r, bool with_net, bool with_noise)
+INLINE void propagate(struct engine_run *r, enum loop_mode mode, bool with_noise)
 {
     while (r->n_ended > 0) {
         uint32_t i = r->e->ended[--r->n_ended];
@@ -221,12 +209,12 @@ INLINE void propagate(struct run *r, bool with_net, bool with_noise)
             if (end > n->begin_ns && (n->class != ENGINE_RECV || n->peer != i))
                 n->begin_ns = end;
             if (--n->need == 0)
-                ready(r, *s, with_net, with_noise);
+                ready(r, *s, mode, with_noise);
         }
     }
 }
 
-INLINE void finish(struct run *r, uint32_t i, int64_t now)
+INLINE void finish(struct engine_run *r, uint32_t i, int64_t now)
 {
     if (r->node[i].class != ENGINE_GROUP) {
         end_at(r, i, now);
@@ -235,12 +223,13 @@ INLINE void finish(struct run *r, uint32_t i, int64_t now)
     const struct dt_group *gr = &r->p->groups[r->node[i].peer];
     for (uint32_t k = 0; k < gr->n; k++)
         end_at(r, r->p->group_ops[gr->first + k], now);
+    r->wide_open -= is_wide(r, r->node[i].peer);
 }
 
 enum { AHEAD = 6 };
 /* Transfers that end together or soon after one another each wake a lane in a part of memory of its
  * own: what the ops behind ops[j] need is on its way before their turn comes. */
-INLINE void fetch_ahead(const struct run *r, const uint32_t *ops, uint32_t n, uint32_t j)
+INLINE void fetch_ahead(const struct engine_run *r, const uint32_t *ops, uint32_t n, uint32_t j)
 {
     if (j + 6 < n)
         __builtin_prefetch(&r->node[ops[j + 6]]);
@@ -259,7 +248,7 @@ INLINE void fetch_ahead(const struct run *r, const uint32_t *ops, uint32_t n, ui
 }
 
 /* Transfers that end no later than until_ns, all of one instant; false when there are none. */
-INLINE bool transfers_end(struct run *r, int64_t until_ns, bool with_noise)
+INLINE bool transfers_end(struct engine_run *r, int64_t until_ns, bool with_noise)
 {
     uint32_t ops[256 + AHEAD], n = 0, ahead = 0, flow;
     int64_t t;
@@ -274,15 +263,16 @@ INLINE bool transfers_end(struct run *r, int64_t until_ns, bool with_noise)
     for (uint32_t j = 0; j < n; j++) {
         fetch_ahead(r, ops, n + ahead, j);
         finish(r, ops[j], until_ns);
-        propagate(r, true, with_noise);
+        propagate(r, LOOP_NET, with_noise);
     }
     r->events += n;
+    r->now_ns = n > 0 ? until_ns : r->now_ns;
     return n > 0;
 }
 
 /* A SEND is queued when the op before it begins, long before it starts itself: its memory is cold
  * again.  The next start is among the children of the heap's root. */
-INLINE void fetch_starts(struct run *r)
+INLINE void fetch_starts(struct engine_run *r)
 {
     const struct dt_event *h = r->queue.heap;
 
@@ -295,7 +285,7 @@ INLINE void fetch_starts(struct run *r)
 }
 
 /* Transfers that start at the instant of the first one queued. */
-INLINE void flows_start(struct run *r)
+INLINE void flows_start(struct engine_run *r)
 {
     int64_t now = dt_queue_first(&r->queue).time_ns;
     uint32_t ops[64], n = 0;
@@ -313,144 +303,117 @@ INLINE void flows_start(struct run *r)
     }
     fetch_starts(r);
     r->events += n;
+    r->now_ns = now;
 }
 
-/* The next thing that happens: transfers' ends before starts at the same instant. */
-INLINE bool step(struct run *r, bool with_noise)
+/* The next thing that happens before r->until_ns: transfers' ends before starts at one instant. */
+INLINE bool step(struct engine_run *r, bool with_noise)
 {
-    bool queued = !dt_queue_empty(&r->queue);
+    int64_t start = dt_queue_empty(&r->queue) ? INT64_MAX : dt_queue_first(&r->queue).time_ns;
 
-    if (transfers_end(r, queued ? dt_queue_first(&r->queue).time_ns : INT64_MAX, with_noise))
+    if (transfers_end(r, start < r->until_ns ? start : r->until_ns - 1, with_noise))
         return true;
-    if (!queued)
+    if (start >= r->until_ns)
         return false;
     flows_start(r);
     return true;
 }
 
-INLINE int64_t loop(struct run *r, bool with_net, bool with_noise)
+INLINE void begin(struct engine_run *r, enum loop_mode mode, bool with_noise)
 {
     for (uint32_t i = 0; i < r->p->n_ops; i++)
         if (r->node[i].need_all == 0) {
-            ready(r, i, with_net, with_noise);
-            propagate(r, with_net, with_noise);
+            ready(r, i, mode, with_noise);
+            propagate(r, mode, with_noise);
         }
-    while (with_net && step(r, with_noise))
+}
+
+static void advance_exact(struct engine_run *r)
+{
+    while (step(r, false))
         ;
-    r->e->n_events = r->events + r->done;
-    return r->last;
 }
-static __attribute__((noinline)) int64_t loop_plain(struct run *r)
+static void advance_noisy(struct engine_run *r)
 {
-    return loop(r, false, false);
-}
-static __attribute__((noinline)) int64_t loop_noise(struct run *r)
-{
-    return loop(r, false, true);
-}
-static __attribute__((noinline)) int64_t loop_net(struct run *r)
-{
-    return loop(r, true, false);
-}
-static __attribute__((noinline)) int64_t loop_both(struct run *r)
-{
-    return loop(r, true, true);
+    while (step(r, true))
+        ;
 }
 
-/* Room for a flow per lane and per group: then no flow start allocates. */
-static enum dt_status reserve_network(struct dt_engine *e, const struct dt_program *p,
-                                      struct dt_network *net, struct dt_error *err)
+/* With a network: whenever no wide group moves bytes, parts may run by themselves for a while. */
+INLINE void loop_net(struct engine_run *r, bool with_noise)
 {
-    uint32_t wide = 1;
-    size_t hops = 0, path;
+    bool tied = true;
 
-    for (int l = 0; l < p->n_lanes; l++)
-        wide = p->lanes[l].gpus > wide ? p->lanes[l].gpus : wide;
-    path = dt_network_path_max(net, wide);
-    hops = (size_t)p->n_lanes * path;
-    for (uint32_t g = 0; g < p->n_groups; g++) {
-        const struct dt_group *gr = &p->groups[g];
-        if (gr->n > (uint32_t)p->n_lanes)
+    begin(r, LOOP_NET, with_noise);
+    do {
+        if (tied && r->wide_open == 0 && r->e->parts.n > 1)
+            dt_engine_window(r, with_noise ? advance_noisy : advance_exact);
+        tied = r->wide_open > 0;
+    } while (step(r, with_noise));
+}
+
+static __attribute__((noinline)) void run_plain(struct engine_run *r)
+{
+    begin(r, LOOP_PLAIN, false);
+}
+static __attribute__((noinline)) void run_noise(struct engine_run *r)
+{
+    begin(r, LOOP_PLAIN, true);
+}
+static __attribute__((noinline)) void run_net(struct engine_run *r)
+{
+    loop_net(r, false);
+}
+static __attribute__((noinline)) void run_both(struct engine_run *r)
+{
+    loop_net(r, true);
+}
+
+INLINE void bound_part(struct engine_run *r, uint32_t part, bool with_noise)
+{
+    const struct engine_parts *s = &r->e->parts;
+
+    for (uint32_t k = s->first[part]; k < s->first[part + 1]; k++) {
+        const struct dt_lane *l = &r->p->lanes[s->lanes[k]];
+        for (uint32_t i = l->first; i < l->first + l->n; i++)
+            if (r->node[i].need_all == 0) {
+                ready(r, i, LOOP_BOUND, with_noise);
+                propagate(r, LOOP_BOUND, with_noise);
+            }
+    }
+}
+
+enum { BOUNDED_MOST = 8 };
+/* How early wide groups can begin.  Sharing bandwidth and waiting for others only delay, so the
+ * times of one part without either are a lower bound; most often a part has a member of every
+ * group. */
+static void bound(struct engine_run *r, const struct dt_durations *dur)
+{
+    struct engine_parts *s = &r->e->parts;
+    uint32_t tries = 0;
+
+    for (uint32_t w = 0; w < s->n_wide && tries < BOUNDED_MOST; w++) {
+        if (s->wide_at[w] >= 0)
             continue;
-        for (uint32_t i = 0; i < gr->n; i++)
-            e->members[i] = p->ops[p->group_ops[gr->first + i]].lane;
-        uint32_t h = dt_network_ring_hops(net, p->lanes, e->members, gr->n);
-        path = h > path ? h : path;
-        hops += h;
+        uint32_t op = r->p->group_ops[r->p->groups[s->wide[w]].first];
+        uint32_t part = s->of_lane[r->p->ops[op].lane];
+        if (r->noise)
+            bound_part(r, part, true);
+        else
+            bound_part(r, part, false);
+        for (uint32_t k = s->first[part]; k < s->first[part + 1]; k++) {
+            const struct dt_lane *l = &r->p->lanes[s->lanes[k]];
+            for (uint32_t i = l->first; i < l->first + l->n; i++)
+                dt_engine_reset_op(r->e, dur, i);
+        }
+        s->makespan_ns = r->last > s->makespan_ns ? r->last : s->makespan_ns;
+        r->last = 0;
+        r->done = 0;
+        tries++;
     }
-    dt_network_reset(net);
-    return dt_network_reserve(net, (size_t)p->n_lanes + p->n_groups, hops, path, err);
 }
 
-/* Where the latency stands in e->alpha_ns[1 .. ENGINE_ALPHAS-2]; the last index when there is no
- * room. */
-static uint32_t alpha_index(struct dt_engine *e, int64_t alpha_ns)
-{
-    enum { FIRST = 1, N = ENGINE_ALPHAS - 2 };
-    uint32_t at = (uint32_t)(((uint64_t)alpha_ns * 0x9e3779b97f4a7c15u) >> 32) % N;
-
-    for (int probe = 0; probe < 8; probe++, at = (at + 1) % N) {
-        if (e->alpha_ns[FIRST + at] < 0)
-            e->alpha_ns[FIRST + at] = alpha_ns;
-        if (e->alpha_ns[FIRST + at] == alpha_ns)
-            return FIRST + at;
-    }
-    return ENGINE_ALPHAS - 1;
-}
-
-/* What holds for all SENDs of a run with this network. */
-static enum dt_status prepare_routes(struct dt_engine *e, const struct dt_program *p,
-                                     const struct dt_network *net, struct dt_error *err, bool *even)
-{
-    uint32_t n_gpus = dt_network_gpus(net);
-
-    if (dt_grow((void **)&e->gpu_lane, &e->gpu_lane_cap, n_gpus + 1u, sizeof *e->gpu_lane))
-        return dt_error_nomem(err, "event engine");
-    *even = dt_network_even(net, p->lanes, (uint32_t)p->n_lanes, e->gpu_lane);
-    for (int k = 0; k < ENGINE_ALPHAS; k++)
-        e->alpha_ns[k] = -1;
-    return DT_OK;
-}
-
-static inline void route_send(struct dt_engine *e, const struct dt_program *p,
-                              const struct dt_durations *dur, const struct dt_network *net,
-                              bool even, uint32_t i)
-{
-    struct engine_node *n = &e->node[i];
-    struct engine_send *s = &e->sends[n->peer];
-
-    n->alpha = 0;
-    if (s->dst == DT_NONE || dur->ns[i] <= dur->alpha_ns[i])
-        return;
-    n->alpha = alpha_index(e, dur->alpha_ns[i]);
-    s->pair = even && dt_network_pair(net, &p->lanes[s->src], &p->lanes[s->dst], s->link, s->share);
-}
-
-/* Everything as before the first op, and what this run's network (NULL: none) and latencies mean
- * for the SENDs: one walk over the ops, which do not fit into any cache. */
-static enum dt_status reset(struct dt_engine *e, const struct dt_program *p,
-                            const struct dt_durations *dur, const struct dt_network *net, bool even,
-                            struct dt_error *err)
-{
-    int64_t sign = 0;
-
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        struct engine_node *n = &e->node[i];
-        n->begin_ns = 0;
-        n->end_ns = dur->ns[i];
-        n->need = n->need_all;
-        sign |= dur->ns[i];
-        if (net && n->class == ENGINE_SEND)
-            route_send(e, p, dur, net, even, i);
-    }
-    for (uint32_t g = 0; g < p->n_groups; g++)
-        e->group_left[g] = p->groups[g].n;
-    if (sign < 0)
-        return dt_error_set(err, DT_ERR_INTERNAL, "engine: negative duration");
-    return DT_OK;
-}
-
-static void write_out(const struct run *r, int64_t makespan, struct dt_timeline *out)
+static void write_out(const struct engine_run *r, int64_t makespan, struct dt_timeline *out)
 {
     out->n_ops = r->p->n_ops;
     out->makespan_ns = makespan;
@@ -460,7 +423,7 @@ static void write_out(const struct run *r, int64_t makespan, struct dt_timeline 
     }
 }
 
-static enum dt_status stuck(const struct run *r, struct dt_error *err)
+static enum dt_status stuck(const struct engine_run *r, struct dt_error *err)
 {
     uint32_t i = 0;
 
@@ -477,30 +440,41 @@ enum dt_status dt_engine_run(struct dt_engine *e, const struct dt_program *p,
                              const struct dt_noise *noise, struct dt_error *err,
                              struct dt_timeline *out)
 {
-    bool even = false;
-
     if (network && !dur->alpha_ns)
         return dt_error_set(err, DT_ERR_INTERNAL, "engine: a network needs the latency of SENDs");
     DT_TRY(dt_engine_prepare(e, p, err));
     DT_TRY(dt_timeline_reserve(out, p->n_ops, err));
+    e->parts.n = e->n_windows = 0;
     if (network) {
-        DT_TRY(reserve_network(e, p, network, err));
-        DT_TRY(prepare_routes(e, p, network, err, &even));
+        DT_TRY(dt_engine_reserve_network(e, p, network, err));
+        if (e->in_windows)
+            DT_TRY(dt_engine_part(e, p, network, err));
     }
-    DT_TRY(reset(e, p, dur, network, even, err));
+    DT_TRY(dt_engine_reset(e, p, dur, network, err));
     if (noise && !(noise->jitter > 0) && !noise->slowdown)
         noise = NULL;
 
-    struct run r = {
-        .e = e, .p = p, .net = network, .noise = noise, .alpha_ns = dur->alpha_ns, .node = e->node};
+    struct engine_run r = {.e = e,
+                           .p = p,
+                           .net = network,
+                           .noise = noise,
+                           .alpha_ns = dur->alpha_ns,
+                           .node = e->node,
+                           .until_ns = INT64_MAX};
     dt_queue_init(&r.queue, e->events);
-    int64_t makespan = network ? noise ? loop_both(&r) : loop_net(&r)
-                       : noise ? loop_noise(&r)
-                               : loop_plain(&r);
+    if (e->parts.n > 1)
+        bound(&r, dur);
+    if (network)
+        (noise ? run_both : run_net)(&r);
+    else
+        (noise ? run_noise : run_plain)(&r);
+    e->n_events = r.events + r.done;
     if (r.nomem)
         return dt_error_nomem(err, "network flows");
+    if (r.early)
+        return dt_error_set(err, DT_ERR_INTERNAL, "engine: a collective began before its bound");
     if (r.done != p->n_ops)
         return stuck(&r, err);
-    write_out(&r, makespan, out);
+    write_out(&r, r.last, out);
     return DT_OK;
 }

@@ -20,5 +20,9 @@ enum dt_status dt_engine_run(struct dt_engine *e, const struct dt_program *p,
                              const struct dt_noise *noise, struct dt_error *err,
                              struct dt_timeline *out);
 uint64_t dt_engine_events(const struct dt_engine *e);
+/* Windows: while no collective of many lanes is under way, lanes that share neither transfers nor links
+ * are simulated one part after the other, each in its caches.  On from the start; off is for tests. */
+void dt_engine_set_windows(struct dt_engine *e, bool on);
+uint32_t dt_engine_windows(const struct dt_engine *e); /* of the last run */
 
 #endif

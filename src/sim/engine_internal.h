@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * The engine's view of a program: dependency counters and successor lists, built once per program.
- */
+ * The engine's view of a program (dependency counters and successor lists, built once per program)
+ * and the state of a run. */
 #ifndef DT_SIM_ENGINE_INTERNAL_H
 #define DT_SIM_ENGINE_INTERNAL_H
 
@@ -35,12 +35,30 @@ struct engine_send { /* 32 bytes: what the network asks of a SEND */
     bool pair;
 };
 
+/* Lanes that nothing ties together but collectives (engine_parts.c): neither transfers nor a node's
+ * ports and NICs. */
+struct engine_parts {
+    uint32_t n;           /* 0: not known to come apart */
+    uint32_t *first;      /* [n + 1] */
+    uint32_t *lanes;      /* part k: lanes[first[k] .. first[k + 1]) */
+    uint32_t *of_lane;    /* [n_lanes] */
+    uint32_t *wide;       /* groups with members in several parts ... */
+    int64_t *wide_at;     /* ... each one's begin, at the earliest; -1: not known */
+    uint32_t *wide_of;    /* [n_groups] index into wide[]; DT_NONE: all members in one part */
+    uint32_t n_wide;
+    int64_t makespan_ns;  /* a lower bound */
+    uint32_t *at[2];      /* window: where each part's events and flows begin */
+    size_t at_cap[2];
+    size_t first_cap, lanes_cap, of_lane_cap, wide_cap, wide_at_cap, wide_of_cap;
+};
+
 struct dt_engine {
     uint64_t fingerprint; /* of the program that the arrays below were built from; 0 = none */
     uint32_t n_ops, n_groups;
     struct engine_node *node; /* [n_ops + 1] */
     size_t node_cap;
-    struct engine_send *sends; /* in program order */
+    struct engine_send *sends; /* [n_sends] in program order */
+    uint32_t n_sends;
     size_t sends_cap;
     uint32_t *gpu_lane; /* scratch of dt_network_even */
     size_t gpu_lane_cap;
@@ -55,11 +73,66 @@ struct dt_engine {
     size_t events_cap;
     uint32_t *ended; /* ops that ended at this instant and whose successors are not told yet */
     size_t ended_cap;
+    struct engine_parts parts;
+    struct dt_event *parked; /* window: events of all parts, by part */
+    size_t parked_cap;
+    struct dt_net_finish *flows[2]; /* window: flows in flight, by part; those that outlast it */
+    size_t flows_cap[2];
+    bool tangled;    /* ops wait for ops of other lanes that are no SENDs */
+    bool in_windows; /* wanted */
     uint64_t n_events;
+    uint32_t n_windows; /* of the last run */
+};
+
+struct engine_run { /* one dt_engine_run */
+    struct dt_engine *e;
+    const struct dt_program *p;
+    struct dt_network *net;
+    const struct dt_noise *noise;
+    const int64_t *alpha_ns; /* per op */
+    struct dt_queue queue;
+    struct engine_node *node;
+    int64_t last;     /* latest end so far */
+    int64_t now_ns;   /* of the last event */
+    int64_t until_ns; /* events before this one are taken */
+    uint64_t events;
+    uint32_t n_ended, done;
+    uint32_t wide_open; /* wide groups that move bytes now */
+    bool nomem, early;  /* early: a wide group began before its bound */
 };
 
 /* Makes the arrays fit the program; does nothing when they already do. */
 enum dt_status dt_engine_prepare(struct dt_engine *e, const struct dt_program *p,
                                  struct dt_error *err);
+/* Room for flows, so that none allocates, and the routes that hold for every transfer. */
+enum dt_status dt_engine_reserve_network(struct dt_engine *e, const struct dt_program *p,
+                                         struct dt_network *net, struct dt_error *err);
+/* Everything as before the first op, and what this run's network (NULL: none) and latencies mean for
+ * the SENDs. */
+enum dt_status dt_engine_reset(struct dt_engine *e, const struct dt_program *p,
+                               const struct dt_durations *dur, const struct dt_network *net,
+                               struct dt_error *err);
+static inline void dt_engine_reset_op(struct dt_engine *e, const struct dt_durations *dur,
+                                      uint32_t i)
+{
+    struct engine_node *n = &e->node[i];
+
+    n->begin_ns = 0;
+    n->end_ns = dur->ns[i];
+    n->need = n->need_all;
+}
+
+/* Does the group move bytes between nodes? */
+bool dt_engine_group_flows(const struct engine_run *r, uint32_t g, int64_t ns);
+void dt_engine_ring_start(struct engine_run *r, uint32_t g, int64_t now);
+
+/* Finds the program's parts, and the groups that span several. */
+enum dt_status dt_engine_part(struct dt_engine *e, const struct dt_program *p,
+                              const struct dt_network *net, struct dt_error *err);
+void dt_engine_parts_free(struct engine_parts *s);
+
+/* engine_window.c: runs each part by itself up to the earliest instant at which a wide group can
+ * begin, if that is some way off. */
+void dt_engine_window(struct engine_run *r, void (*advance)(struct engine_run *));
 
 #endif

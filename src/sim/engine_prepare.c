@@ -138,6 +138,7 @@ static enum dt_status list_sends(struct dt_engine *e, const struct dt_program *p
         };
         e->node[i].peer = n++;
     }
+    e->n_sends = n;
     return DT_OK;
 }
 
@@ -156,6 +157,7 @@ static int grow(struct dt_engine *e, const struct dt_program *p)
 static enum dt_status count(struct dt_engine *e, const struct dt_program *p, struct dt_error *err)
 {
     memset(e->node, 0, (p->n_ops + (size_t)1) * sizeof *e->node);
+    e->tangled = false;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const struct dt_op *op = &p->ops[i];
         FETCH_AHEAD(p, i, p->ops);
@@ -163,7 +165,10 @@ static enum dt_status count(struct dt_engine *e, const struct dt_program *p, str
         DT_TRY(check_op(p, i, err));
         enum engine_class c = class_of(op);
         uint32_t need = 0;
-#define COUNT(d) (e->node[d].succ_first++, need++)
+        const struct dt_lane *l = &p->lanes[op->lane];
+#define COUNT(d)                                                                                   \
+    (e->node[d].succ_first++, need++,                                                              \
+     e->tangled |= (d)-l->first >= l->n && !(c == ENGINE_RECV && (d) == op->peer))
         FOR_DEPENDENCIES(p, op, c == ENGINE_RECV, COUNT);
 #undef COUNT
         e->node[i].need_all = need;

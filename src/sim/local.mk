@@ -6,7 +6,11 @@ libdtsim_a_SOURCES = \
 	src/sim/engine.c \
 	src/sim/engine.h \
 	src/sim/engine_internal.h \
+	src/sim/engine_parts.c \
 	src/sim/engine_prepare.c \
+	src/sim/engine_reset.c \
+	src/sim/engine_ring.c \
+	src/sim/engine_window.c \
 	src/sim/goodput.c \
 	src/sim/network.c \
 	src/sim/network.h \

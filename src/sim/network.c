@@ -301,11 +301,16 @@ bool dt_network_next(struct dt_network *n, int64_t *finish_ns, uint32_t *flow, u
     return dt_network_due(n, INT64_MAX, finish_ns, flow, tag);
 }
 
+void dt_network_settle(struct dt_network *n)
+{
+    if (n->n_dirty > 0)
+        dt_net_solve(n);
+}
+
 /* Rates are a cache of the flows in flight: filling it does not change the network's meaning. */
 static void settle(const struct dt_network *n)
 {
-    if (n->n_dirty > 0)
-        dt_net_solve((struct dt_network *)(uintptr_t)n);
+    dt_network_settle((struct dt_network *)(uintptr_t)n);
 }
 
 double dt_network_rate(const struct dt_network *n, uint32_t flow)

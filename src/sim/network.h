@@ -43,6 +43,17 @@ bool dt_network_due(struct dt_network *n, int64_t until_ns, int64_t *finish_ns, 
  * known.  A hint about what memory is needed soon, at no cost: it may change. */
 uint32_t dt_network_ahead(const struct dt_network *n, uint32_t k);
 
+/* Flows in flight can be put aside, all at once, and taken up again one by one: then those whose links
+ * the others do not touch finish by themselves.  Settle first. */
+struct dt_net_finish { /* when a flow ends, as the rates are; ordered by all three */
+    int64_t ns;
+    uint32_t tag, flow;
+};
+void dt_network_settle(struct dt_network *n); /* rates that are due, now */
+uint32_t dt_network_in_flight(const struct dt_network *n);
+uint32_t dt_network_park(struct dt_network *n, struct dt_net_finish *out /* [in flight] */);
+void dt_network_unpark(struct dt_network *n, const struct dt_net_finish *f);
+
 /* ---- beyond transfers between two lanes ---- */
 
 /* When no lane crosses a node's border, all widths are powers of two and lanes that share a GPU share
@@ -50,6 +61,8 @@ uint32_t dt_network_ahead(const struct dt_network *n, uint32_t k);
  * stands for all: a transfer crosses two links, each with 1/share of its rate.  False for a
  * transfer that crosses others nevertheless.  The two kinds of path must not be mixed in one network. */
 uint32_t dt_network_gpus(const struct dt_network *n);
+/* 0 when transfers between different nodes share links nevertheless (an oversubscribed fabric). */
+uint32_t dt_network_gpus_per_node(const struct dt_network *n);
 bool dt_network_even(const struct dt_network *n, const struct dt_lane *lanes, uint32_t n_lanes,
                      uint32_t *gpu_lane /* scratch, one per GPU of the cluster */);
 bool dt_network_pair(const struct dt_network *n, const struct dt_lane *src,

@@ -143,3 +143,25 @@ uint32_t dt_network_ahead(const struct dt_network *n, uint32_t k)
 {
     return k < n->soon_n ? n->soon[n->soon_from + k].tag : DT_NONE;
 }
+
+uint32_t dt_network_in_flight(const struct dt_network *n)
+{
+    return n->soon_n + n->heap_n;
+}
+
+uint32_t dt_network_park(struct dt_network *n, struct dt_net_finish *out)
+{
+    uint32_t count = dt_network_in_flight(n);
+
+    memcpy(out, n->soon + n->soon_from, n->soon_n * sizeof *out);
+    memcpy(out + n->soon_n, n->heap, n->heap_n * sizeof *out);
+    for (uint32_t i = 0; i < count; i++)
+        n->flows[out[i].flow].heap_at = DT_NONE;
+    n->soon_n = n->heap_n = 0;
+    return count;
+}
+
+void dt_network_unpark(struct dt_network *n, const struct dt_net_finish *f)
+{
+    put(n, *f);
+}

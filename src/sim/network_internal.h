@@ -42,11 +42,6 @@ struct dt_net_flow {
     uint8_t size_class, frozen;
 };
 
-struct dt_net_finish { /* when a flow ends, as the rates are; ordered by all three */
-    int64_t ns;
-    uint32_t tag, flow;
-};
-
 struct dt_net_level { /* recomputation: a link or a flow's own cap that may bind at this rate */
     double rate;
     uint32_t id; /* links as they are, flows with NET_FLOW set */

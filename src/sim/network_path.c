@@ -92,6 +92,11 @@ uint32_t dt_network_gpus(const struct dt_network *n)
     return n->port_in - n->port_out;
 }
 
+uint32_t dt_network_gpus_per_node(const struct dt_network *n)
+{
+    return n->has_cluster && !n->fabric_binds ? (uint32_t)n->cluster.gpus_per_node : 0;
+}
+
 bool dt_network_even(const struct dt_network *n, const struct dt_lane *lanes, uint32_t n_lanes,
                      uint32_t *gpu_lane)
 {

@@ -13,8 +13,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What happens first at one instant.  Transfers end (rank 0) outside this queue, in the network, and
- * ops whose end is known beforehand (rank 1) do without an event. */
+/* What happens first at one instant.  Transfers end (rank 0) outside this queue, in the network,
+ * and ops whose end is known beforehand (rank 1) do without an event. */
 enum dt_event_priority {
     DT_EVENT_TRANSFER_END, /* bandwidth is given back ... */
     DT_EVENT_OP_END,       /* ... then ops end and their successors begin ... */
@@ -67,10 +67,10 @@ static inline bool dt_queue_empty(const struct dt_queue *q)
     return q->n == (uint32_t)q->hole;
 }
 
-static inline void dt_queue_sift_down(struct dt_queue *q, struct dt_event e)
+static inline void dt_queue_sift_down(struct dt_queue *q, uint32_t i, struct dt_event e)
 {
     struct dt_event *h = q->heap;
-    uint32_t n = q->n, i = 0;
+    uint32_t n = q->n;
 
     for (;;) {
         uint32_t c = 4 * i + 1, best = c;
@@ -91,7 +91,7 @@ static inline void dt_queue_put(struct dt_queue *q, struct dt_event e)
 {
     if (q->hole) {
         q->hole = false;
-        dt_queue_sift_down(q, e);
+        dt_queue_sift_down(q, 0, e);
         return;
     }
     uint32_t i = q->n++;
@@ -112,7 +112,14 @@ static inline void dt_queue_fill_hole(struct dt_queue *q)
     q->hole = false;
     struct dt_event last = q->heap[--q->n];
     if (q->n > 0)
-        dt_queue_sift_down(q, last);
+        dt_queue_sift_down(q, 0, last);
+}
+
+/* Makes a heap of the events that stand in heap[0 .. n) in any order. */
+static inline void dt_queue_order(struct dt_queue *q)
+{
+    for (uint32_t i = (q->n + 2) / 4; i-- > 0;)
+        dt_queue_sift_down(q, i, q->heap[i]);
 }
 
 /* The earliest event; the queue must not be empty. */

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Collectives over several nodes: one flow around the ring of a group's members. */
+#include "sim/engine_internal.h"
+
+bool dt_engine_group_flows(const struct engine_run *r, uint32_t g, int64_t ns)
+{
+    const struct dt_group *gr = &r->p->groups[g];
+    const uint32_t *ops = &r->p->group_ops[gr->first];
+    const struct dt_op *op = &r->p->ops[ops[0]];
+    /* A norm is a scalar: latency only. */
+    bool moves = op->kind == DT_OP_GRAD_SYNC || op->kind == DT_OP_PARAM_GATHER;
+
+    if (!moves || ns <= 0 || op->bytes == 0 || gr->n < 2 || gr->n > (uint32_t)r->p->n_lanes)
+        return false;
+    for (uint32_t i = 0; i < gr->n; i++)
+        r->e->members[i] = r->p->ops[ops[i]].lane;
+    return dt_network_ring_crosses(r->net, r->p->lanes, r->e->members, gr->n);
+}
+
+void dt_engine_ring_start(struct engine_run *r, uint32_t g, int64_t now)
+{
+    const struct dt_group *gr = &r->p->groups[g];
+    const uint32_t *ops = &r->p->group_ops[gr->first];
+    const struct dt_op *op = &r->p->ops[ops[0]];
+    int64_t ns = 0;
+
+    for (uint32_t i = 0; i < gr->n; i++) {
+        r->e->members[i] = r->p->ops[ops[i]].lane;
+        ns = r->node[ops[i]].end_ns > ns ? r->node[ops[i]].end_ns : ns;
+    }
+    /* Ring: reduce-scatter or all-gather pass (n-1)/n of the buffer, all-reduce does both. */
+    bool tied = op->flags & DT_OPF_TIED, zero = !r->p->plan || r->p->plan->policy.zero > 0;
+    bool all_reduce = op->kind == DT_OP_GRAD_SYNC && (tied || !zero);
+    double bytes = (double)op->bytes * (gr->n - 1) / gr->n * (all_reduce ? 2 : 1);
+    if (dt_network_start_ring(r->net, r->p->lanes, r->e->members, gr->n, bytes, ns, now, ops[0]) ==
+        DT_NONE)
+        r->nomem = true;
+}
