@@ -34,6 +34,8 @@ struct exec_fixture {
     struct dt_exec_options opt;
     struct dt_timeline timeline;
     double dropout;
+    enum dt_dtype dtype;
+    bool no_clip; /* of gradients */
     uint64_t sends_bytes, gathers_bytes; /* of the last program, all lanes */
     /* Of its reductions of gradients, those that began before their lane's last backward had ended;
      * of its gathers of parameters, those that ended after its first forward had begun. */
@@ -218,6 +220,7 @@ static inline void ef_open(struct exec_fixture *f)
                                       .plan = &f->plan,
                                       .transport = f->transport,
                                       .limit_s = f->limit_s,
+                                      .dtype = f->dtype,
                                       .diffusion = &f->diffusion,
                                       .text_weight = 1,
                                       .image_weight = 1,
@@ -226,6 +229,8 @@ static inline void ef_open(struct exec_fixture *f)
     dt_optimizer_defaults(&f->opt.optimizer);
     f->opt.optimizer.decay = DT_LR_CONSTANT;
     f->opt.optimizer.lr = 3e-3;
+    if (f->no_clip)
+        f->opt.optimizer.clip = 0;
     dt_assert_ok(dt_exec_new(&f->opt, &f->err, &f->x), f->err);
 }
 

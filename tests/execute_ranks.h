@@ -27,6 +27,7 @@ struct ranks_case {
     bool reorder;
     enum ef_data data;
     double dropout;
+    bool bf16;
     const char *model;
     bool full, mpi; /* only with DT_CHECK_FULL; over MPI without it, too */
 };
@@ -64,7 +65,10 @@ void run_alone(struct exec_fixture *f, const struct ranks_case *c, int steps, st
 void run_ranks(struct world *w, struct rank *ranks, void *(*life)(void *));
 int ranks_of(const struct ranks_case *c);
 
-/* execute_ranks_comm.c */
+/* execute_ranks_bf16.c: can this machine train in bf16? */
+bool bf16_here(void);
+/* execute_ranks_bf16.c, execute_ranks_comm.c */
+void add_bf16_tests(TCase *t);
 void add_comm_tests(TCase *t);
 
 /* The parameter of that name, no copy of a shared table; NULL. */

@@ -14,6 +14,9 @@ void open_case(struct exec_fixture *f, const struct ranks_case *c)
     dt_assert_ok(dt_plan_validate(&f->plan, f->model, &f->cluster, &f->err), f->err);
     f->plan.policy.recompute = c->recompute;
     f->dropout = c->dropout;
+    f->dtype = c->bf16 ? DT_BF16 : DT_F32;
+    f->plan.policy.fp32 = !c->bf16;
+    f->plan.policy.exact_vectors = true;
     f->plan.policy.zero = !c->zero0;
     f->plan.policy.overlap_grad = f->plan.policy.overlap_param = !c->apart;
     for (int m = 0; m < f->model->n_modules; m++)

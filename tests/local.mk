@@ -87,6 +87,7 @@ tests_test_execute_ranks_SOURCES = \
 	tests/exec_fixture.h \
 	tests/execute_layouts.c \
 	tests/execute_ranks.h \
+	tests/execute_ranks_bf16.c \
 	tests/execute_ranks_comm.c \
 	tests/execute_ranks_life.c \
 	tests/execute_ranks_whole.c \

@@ -300,6 +300,7 @@ int main(int argc, char **argv)
                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (seen == MAP_FAILED)
         return EXIT_FAILURE;
+    add_bf16_tests(t);
     add_comm_tests(t);
     tcase_add_loop_test(t, ranks_train_as_one_process, 0, n_layouts());
     failed = run(t, true);

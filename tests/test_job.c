@@ -125,6 +125,29 @@ START_TEST(precision_of_the_run_is_a_policy)
 }
 END_TEST
 
+/* Parameters are gathered as what trains on the cluster does it: our executor on CPUs, else Megatron.
+ */
+START_TEST(clusters_of_cpus_gather_vectors_exactly)
+{
+    static const struct {
+        const char *over;
+        bool exact;
+    } cases[] = {{"simulate.seed=1", false},
+                 {"cluster=a800-1296", false},
+                 {"cluster=local", true},
+                 {"cluster={preset: local, device: CPU-EPYC}", true},
+                 {"cluster={preset: local, device: mine}", false},
+                 {"cluster={preset: local, device: mine, cores_per_node: 4}", true}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct dt_job *j = must_parse(BASE, cases[i].over);
+
+        ck_assert_msg(j->policy.exact_vectors == cases[i].exact, "%s", cases[i].over);
+        dt_job_free(j);
+    }
+}
+END_TEST
+
 /* ---- overrides ---- */
 
 START_TEST(overrides_reach_into_presets)
@@ -436,6 +459,7 @@ int main(void)
     tcase_add_test(t, defaults_are_as_documented);
     tcase_add_test(t, every_key_is_read);
     tcase_add_test(t, precision_of_the_run_is_a_policy);
+    tcase_add_test(t, clusters_of_cpus_gather_vectors_exactly);
     tcase_add_test(t, overrides_reach_into_presets);
     tcase_add_loop_test(t, bad_jobs_are_explained, 0, COUNT(bad));
     tcase_add_test(t, manual_plan_takes_the_jobs_policies);

@@ -385,7 +385,8 @@ START_TEST(counts_are_the_models)
     p = dt_stage_params(r.stage, &n);
     for (int k = 0; k < u.m.n_blocks; k++) {
         struct dt_param_range range = dt_stage_range(r.stage, k);
-        int64_t sum = 0;
+        struct dt_param_count count = dt_block_param_count(&u.m.blocks[k]);
+        int64_t sum = 0, rounded = 0;
 
         for (int i = 0; i < n; i++) {
             int64_t shape = 1;
@@ -399,7 +400,10 @@ START_TEST(counts_are_the_models)
             ck_assert_uint_le(p[i].at + p[i].n, range.at + (p[i].decay ? range.n_decay : range.n));
             ck_assert_int_eq(p[i].decay, p[i].n_dims > 1);
             sum += (int64_t)p[i].n;
+            rounded += p[i].rounded ? (int64_t)p[i].n : 0;
         }
+        ck_assert_int_eq(rounded, count.matrices);
+        ck_assert_int_eq(sum, count.matrices + count.vectors);
         ck_assert_msg(sum == dt_block_params(&u.m.blocks[k]), "%s, block %d: %lld, model %lld",
                       mu_names[u.kind], k, (long long)sum,
                       (long long)dt_block_params(&u.m.blocks[k]));

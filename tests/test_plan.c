@@ -324,9 +324,10 @@ START_TEST(json_round_trip)
     plan.strategy = DT_STRATEGY_DISTMM;
     plan.modules[2].frozen = true;
     plan.policy.schedule = DT_SCHED_INTERLEAVED;
-    plan.policy.fp32 = true;
+    plan.policy.fp32 = plan.policy.exact_vectors = true;
     dt_assert_ok(dt_plan_to_json(&plan, &err, &text), err);
     ck_assert_ptr_nonnull(strstr(text, "\"fp32\": true"));
+    ck_assert_ptr_nonnull(strstr(text, "\"exact_vectors\": true"));
     dt_assert_ok(dt_plan_parse("plan.json", text, strlen(text), &err, &back), err);
     dt_assert_ok(dt_plan_to_json(&back, &err, &again), err);
     ck_assert_str_eq(text, again);

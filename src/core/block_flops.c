@@ -31,92 +31,127 @@ double dt_block_flops(const struct dt_block *b, const struct dt_work *w)
     return sum;
 }
 
-static int64_t linear(int64_t in, int64_t out, bool bias)
+/* `times` linear layers, or convolutions of taps in one. */
+static void linear(struct dt_param_count *p, int64_t times, int64_t in, int64_t out, bool bias)
 {
-    return in * out + (bias ? out : 0);
+    p->matrices += times * in * out;
+    p->vectors += bias ? times * out : 0;
 }
 
-static int64_t norm(int64_t width, bool layernorm)
+static void norm(struct dt_param_count *p, int64_t times, int64_t width, bool layernorm)
 {
-    return layernorm ? 2 * width : width;
+    p->vectors += times * (layernorm ? 2 * width : width);
 }
 
-static int64_t transformer_params(const struct dt_block *b)
+static void transformer_params(const struct dt_block *b, struct dt_param_count *p)
 {
     int64_t h = b->hidden, q = (int64_t)b->heads * b->head_dim;
     int64_t kv = (int64_t)b->kv_heads * b->head_dim, experts = b->n_experts > 0 ? b->n_experts : 1;
     bool qkv_bias = b->bias || b->qkv_bias;
-    int64_t mlp =
-        linear(h, b->gated ? 2 * (int64_t)b->ffn : b->ffn, b->bias) + linear(b->ffn, h, b->bias);
-    int64_t total = linear(h, q, qkv_bias) + 2 * linear(h, kv, qkv_bias) + linear(q, h, b->bias);
 
-    total += experts * mlp + 2 * norm(h, b->layernorm);
+    linear(p, 1, h, q, qkv_bias);
+    linear(p, 2, h, kv, qkv_bias);
+    linear(p, 1, q, h, b->bias);
+    linear(p, experts, h, b->gated ? 2 * (int64_t)b->ffn : b->ffn, b->bias);
+    linear(p, experts, b->ffn, h, b->bias);
+    norm(p, 2, h, b->layernorm);
     if (b->n_experts > 0)
-        total += h * b->n_experts; /* router */
+        linear(p, 1, h, b->n_experts, false); /* router */
     if (b->qk_norm)
-        total += 2 * norm(b->head_dim, b->layernorm);
-    return total;
+        norm(p, 2, b->head_dim, b->layernorm);
 }
 
-static int64_t spatial_params(const struct dt_block *b)
+static void spatial_params(const struct dt_block *b, struct dt_param_count *p)
 {
-    int64_t c = b->hidden, w = (int64_t)b->heads * b->head_dim, f = b->ffn;
+    int64_t c = b->hidden, w = (int64_t)b->heads * b->head_dim, f = b->ffn, d = b->depth;
     int64_t ctx = b->context_len > 0 ? b->context_dim : c;
-    int64_t self = 3 * linear(c, w, false) + linear(w, c, true);
-    int64_t cross = linear(c, w, false) + 2 * linear(ctx, w, false) + linear(w, c, true);
-    int64_t geglu = linear(c, 2 * f, true) + linear(f, c, true);
 
-    return norm(c, true) + 2 * linear(c, c, true) +
-           b->depth * (3 * norm(c, true) + self + cross + geglu);
+    norm(p, 1, c, true);
+    linear(p, 2, c, c, true);
+    norm(p, 3 * d, c, true);
+    linear(p, 3 * d, c, w, false); /* self-attention */
+    linear(p, d, w, c, true);
+    linear(p, d, c, w, false); /* cross-attention */
+    linear(p, 2 * d, ctx, w, false);
+    linear(p, d, w, c, true);
+    linear(p, d, c, 2 * f, true); /* GEGLU */
+    linear(p, d, f, c, true);
 }
 
-static int64_t resnet_params(const struct dt_block *b)
+static void resnet_params(const struct dt_block *b, struct dt_param_count *p)
 {
     int64_t i = b->c_in, o = b->c_out, taps = (int64_t)b->kernel * b->kernel;
-    int64_t sum = norm(i, true) + linear(i * taps, o, true) + linear(b->time_dim, o, true) +
-                  norm(o, true) + linear(o * taps, o, true);
 
-    return i == o ? sum : sum + linear(i, o, true);
+    norm(p, 1, i, true);
+    linear(p, 1, i * taps, o, true);
+    linear(p, 1, b->time_dim, o, true);
+    norm(p, 1, o, true);
+    linear(p, 1, o * taps, o, true);
+    if (i != o)
+        linear(p, 1, i, o, true);
 }
 
-static int64_t projector_params(const struct dt_block *b)
+static void projector_params(const struct dt_block *b, struct dt_param_count *p)
 {
-    if (b->mid_dim == 0)
-        return linear(b->in_dim, b->out_dim, b->bias);
-    return linear(b->in_dim, b->mid_dim, b->bias) + linear(b->mid_dim, b->out_dim, b->bias);
+    linear(p, 1, b->in_dim, b->mid_dim > 0 ? b->mid_dim : b->out_dim, b->bias);
+    if (b->mid_dim > 0)
+        linear(p, 1, b->mid_dim, b->out_dim, b->bias);
+}
+
+struct dt_param_count dt_block_param_count(const struct dt_block *b)
+{
+    int64_t h = b->hidden, taps = (int64_t)b->kernel * b->kernel;
+    struct dt_param_count p = {0};
+
+    switch (b->kind) {
+    case DT_BLOCK_EMBEDDING:
+        p.matrices = (int64_t)b->vocab * h;
+        p.vectors = (int64_t)b->max_pos * h;
+        break;
+    case DT_BLOCK_PATCH_EMBED:
+        linear(&p, 1, (int64_t)b->patch * b->patch * b->channels, h, b->bias);
+        p.vectors += ((int64_t)b->max_pos + b->class_tokens) * h;
+        break;
+    case DT_BLOCK_TRANSFORMER:
+        transformer_params(b, &p);
+        break;
+    case DT_BLOCK_PROJECTOR:
+        projector_params(b, &p);
+        break;
+    case DT_BLOCK_LM_HEAD:
+        norm(&p, 1, h, b->layernorm);
+        p.matrices = b->tied ? 0 : (int64_t)b->vocab * h;
+        break;
+    case DT_BLOCK_NORM:
+        norm(&p, 1, h, b->layernorm);
+        break;
+    case DT_BLOCK_CONV:
+        if (b->layernorm)
+            norm(&p, 1, b->c_in, true);
+        linear(&p, 1, b->c_in * taps, b->c_out, true);
+        break;
+    case DT_BLOCK_RESNET:
+        resnet_params(b, &p);
+        break;
+    case DT_BLOCK_SPATIAL_TRANSFORMER:
+        spatial_params(b, &p);
+        break;
+    case DT_BLOCK_TIME_EMBED:
+        linear(&p, 1, h, b->time_dim, b->bias);
+        if (b->depth > 1)
+            linear(&p, 1, b->time_dim, b->time_dim, b->bias);
+        break;
+    case DT_BLOCK_KIND_N:
+        break;
+    }
+    return p;
 }
 
 int64_t dt_block_params(const struct dt_block *b)
 {
-    int64_t h = b->hidden, taps = (int64_t)b->kernel * b->kernel;
+    struct dt_param_count p = dt_block_param_count(b);
 
-    switch (b->kind) {
-    case DT_BLOCK_EMBEDDING:
-        return (int64_t)b->vocab * h + (int64_t)b->max_pos * h;
-    case DT_BLOCK_PATCH_EMBED:
-        return linear((int64_t)b->patch * b->patch * b->channels, h, b->bias) +
-               ((int64_t)b->max_pos + b->class_tokens) * h;
-    case DT_BLOCK_TRANSFORMER:
-        return transformer_params(b);
-    case DT_BLOCK_PROJECTOR:
-        return projector_params(b);
-    case DT_BLOCK_LM_HEAD:
-        return norm(h, b->layernorm) + (b->tied ? 0 : (int64_t)b->vocab * h);
-    case DT_BLOCK_NORM:
-        return norm(h, b->layernorm);
-    case DT_BLOCK_CONV:
-        return (b->layernorm ? norm(b->c_in, true) : 0) + linear(b->c_in * taps, b->c_out, true);
-    case DT_BLOCK_RESNET:
-        return resnet_params(b);
-    case DT_BLOCK_SPATIAL_TRANSFORMER:
-        return spatial_params(b);
-    case DT_BLOCK_TIME_EMBED:
-        return linear(h, b->time_dim, b->bias) +
-               (b->depth > 1 ? linear(b->time_dim, b->time_dim, b->bias) : 0);
-    case DT_BLOCK_KIND_N:
-        break;
-    }
-    return 0;
+    return p.matrices + p.vectors;
 }
 
 double dt_module_flops(const struct dt_module *m, const struct dt_work *w)

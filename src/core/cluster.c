@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 enum { PATH_SIZE = 4096, PRESET_DEPTH_MAX = 8, NODES_MAX = 1 << 20, GPUS_MAX = 1 << 21 };
 
@@ -144,6 +145,11 @@ static enum dt_status check(struct dt_node node, struct dt_cluster *c, struct dt
                              "memory_reserve: %.1f GB of %.1f GB leave nothing to train in",
                              c->mem_reserve_bytes / 1e9, c->mem_bytes / 1e9);
     return DT_OK;
+}
+
+bool dt_cluster_is_cpu(const struct dt_cluster *c)
+{
+    return c->cores_per_node > 0 || strncasecmp(c->device, "cpu", 3) == 0;
 }
 
 enum dt_status dt_cluster_read(struct dt_node node, struct dt_error *err, struct dt_cluster *out)

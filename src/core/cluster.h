@@ -27,6 +27,9 @@ struct dt_cluster {
     double mtbf_gpu_hours;          /* 0 = failures not modelled */
 };
 static inline int dt_cluster_gpus(const struct dt_cluster *c) { return c->nodes * c->gpus_per_node; }
+/* Devices are CPUs, and so what trains there is our executor: the device's name begins with "cpu", or the cores are
+ * stated. */
+bool dt_cluster_is_cpu(const struct dt_cluster *c);
 
 /* preset name, path or inline map; `nodes`/`gpus` may override a preset: {preset: a800-1296, nodes: 12}. */
 enum dt_status dt_cluster_read(struct dt_node node, struct dt_error *err, struct dt_cluster *out);

@@ -207,6 +207,7 @@ static enum dt_status read_root(struct dt_node root, bool shallow, struct dt_job
     dt_strategy_policy(j->strategy, &j->policy);
     if (j->run.precision != 0) /* auto leaves it to the device, and to a plan file */
         j->policy.fp32 = strcmp(dt_run_precision_names[j->run.precision], "fp32") == 0;
+    j->policy.exact_vectors = dt_cluster_is_cpu(&j->cluster); /* a plan file may be of another */
     j->cost_opt.fp32 = j->policy.fp32;
     j->cost_opt.stepccl = j->policy.stepccl;
     j->cost_opt.recompute = j->policy.recompute;

@@ -190,6 +190,21 @@ static double states_bytes(const struct lane *s, int first, int last)
     return s->e * (double)s->work->n * most;
 }
 
+/* Of a trained block, as its replicas gather it.  (A table that two stages share is stepped by all.)
+ */
+static double wire_bytes(const struct lane *s, const struct dt_block *b)
+{
+    const struct dt_block *head = &s->mod->blocks[s->mod->n_blocks - 1];
+    bool shared = head->kind == DT_BLOCK_LM_HEAD && head->tied && s->l->pp * s->l->vpp > 1;
+    struct dt_param_count p = dt_block_param_count(b);
+    double all = (double)(p.matrices + p.vectors), bytes;
+
+    if (shared && b->kind == DT_BLOCK_EMBEDDING)
+        p.matrices = 0;
+    bytes = s->e * (double)p.matrices + MASTER_BYTES * (double)p.vectors;
+    return all > 0 ? bytes * dt_memory_params(b, s->l) / all : 0;
+}
+
 /* One virtual stage has memory of its own. */
 static void charge_chunk(const struct lane *s, int module, const struct dt_model *m, int first,
                          int last, double *kept, struct dt_memory_cpu *out)
@@ -209,6 +224,7 @@ static void charge_chunk(const struct lane *s, int module, const struct dt_model
         any |= trained;
         params += n;
         out->moments += trained ? MOMENT_BYTES * n / replicas : 0;
+        out->wire += trained && replicas > 1 && s->e < MASTER_BYTES ? wire_bytes(s, b) : 0;
         out->packed +=
             s->e * packed_elems(s, b) * (above && b->kind != DT_BLOCK_PATCH_EMBED ? 2 : 1);
         whole = dt_block_act_bytes_of(b, &s->shard, s->work, DT_RECOMPUTE_NONE, (int)s->e);
@@ -257,6 +273,6 @@ void dt_memory_cpu_stage(const struct dt_plan *p, const struct dt_model *m,
     out->activations = most * gpu.in_flight;
     out->messages = 2 * gpu.broker; /* and their gradients */
     out->batches = batch_bytes(&s) * gpu.in_flight;
-    out->total = out->master + out->grads + out->moments + out->packed + out->activations +
-                 out->workspace + out->messages + out->batches;
+    out->total = out->master + out->grads + out->moments + out->wire + out->packed +
+                 out->activations + out->workspace + out->messages + out->batches;
 }

@@ -6,6 +6,8 @@
  *
  *   master     4 B of every parameter; `grads` as many of all in a stage that trains any
  *   moments    8 B of trained parameters, over the replicas under ZeRO-1
+ *   wire       what replicas gather of parameters under ZeRO-1, in a job's bf16: 2 B of matrices, 4 B
+ *              of the rest; in fp32 they are gathered where they lie
  *   packed     weights of products in the job's precision, once as the forward reads them and once
  *              as the gradient of the input does (oneDNN's layouts); no tables
  *   activations  kept by microbatches in flight, as in memory.h but in the job's precision
@@ -22,7 +24,7 @@
 #include "core/plan.h"
 
 struct dt_memory_cpu { /* bytes */
-    double master, grads, moments, packed, activations, workspace, messages, batches, total;
+    double master, grads, moments, wire, packed, activations, workspace, messages, batches, total;
     double scratch;
 };
 

@@ -168,6 +168,10 @@ bool dt_block_by_items(const struct dt_block *b);
 /* Totals at tp = 1 (model FLOPs, per-sample shapes; recompute not counted). */
 double dt_block_flops(const struct dt_block *b, const struct dt_work *w);  /* forward */
 int64_t dt_block_params(const struct dt_block *b);
+/* The same in two.  `matrices`: of products and filters, and the token table; in mixed precision they are read
+ * rounded.  `vectors`: gains and shifts of norms, biases, learned positions, class tokens. */
+struct dt_param_count { int64_t matrices, vectors; };
+struct dt_param_count dt_block_param_count(const struct dt_block *b);
 /* Bytes of activations kept for backward by one lane rank, for the given recompute mode
  * (Korthikanti et al. 2022 accounting, per kept tensor, documented in block.c). */
 enum dt_recompute { DT_RECOMPUTE_NONE, DT_RECOMPUTE_SELECTIVE, DT_RECOMPUTE_FULL };

@@ -45,6 +45,10 @@ struct dt_policy { /* what the job states about the run; copied into every plan 
     bool stepccl;
     bool half_grads;      /* fp16 training: gradients are reduced in 2 bytes, else in 4 */
     bool fp32;            /* fp32 training: activations and parameters travel in 4 bytes, else in 2 */
+    bool exact_vectors;   /* of parameters gathered in 2 bytes, those that are no matrices (struct dt_param_count)
+                           * travel in 4: so does the executor, whose kernels read them in fp32, and so count
+                           * clusters of CPUs.  GPUs: false, Megatron-LM's distributed optimizer gathers all of
+                           * a bf16 model in 2 (recalled) */
     bool overlap_grad, overlap_param; /* gradient reduce-scatter / parameter all-gather overlapped with compute */
 };
 

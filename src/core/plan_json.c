@@ -63,6 +63,8 @@ static void put_policy(struct dt_json *j, const struct dt_policy *y)
         dt_json_kv_bool(j, "half_grads", true);
     if (y->fp32)
         dt_json_kv_bool(j, "fp32", true);
+    if (y->exact_vectors)
+        dt_json_kv_bool(j, "exact_vectors", true);
     dt_json_end_object(j);
 }
 
@@ -127,14 +129,15 @@ static enum dt_status get_policy(struct dt_node n, struct dt_error *err, struct 
     static const char *const keys[] = {
         "global_batch",  "microbatch",    "seq_len", "schedule",     "recompute",     "zero",
         "intra_reorder", "inter_reorder", "stepccl", "overlap_grad", "overlap_param", "half_grads",
-        "fp32",          NULL};
+        "fp32",          "exact_vectors", NULL};
     int schedule = 0, recompute = 0;
 
     DT_TRY(dt_map_check(n, "policy", keys, err));
-    for (int i = 0; keys[i + 2]; i++) /* the last two came later: absent means false */
+    for (int i = 0; keys[i + 3]; i++) /* the last three came later: absent means false */
         DT_TRY(dt_map_require(n, "policy", keys[i], err));
     DT_TRY(dt_get_bool(n, "half_grads", &y->half_grads, err));
     DT_TRY(dt_get_bool(n, "fp32", &y->fp32, err));
+    DT_TRY(dt_get_bool(n, "exact_vectors", &y->exact_vectors, err));
     DT_TRY(dt_get_int(n, "global_batch", 1, INT64_C(1) << 40, &y->global_batch, err));
     DT_TRY(dt_get_i32(n, "microbatch", 1, DEGREE_MAX, &y->microbatch, err));
     DT_TRY(dt_get_i32(n, "seq_len", 1, 1 << 28, &y->seq_len, err));

@@ -89,7 +89,8 @@ enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
 /* Of the last iteration, as above. */
 enum dt_status dt_exec_timeline(struct dt_exec *x, const struct dt_program *p, struct dt_error *err,
                                 struct dt_timeline *out);
-/* After the last iteration, before parameters are read: what others have stepped.  Collective. */
+/* After the last iteration, before parameters are read: what others have stepped, exactly (training
+ * in bf16 itself makes do with less, execute_gather.c).  Collective. */
 enum dt_status dt_exec_gather(struct dt_exec *x, struct dt_error *err);
 
 /* The stage that holds virtual stage v of a replica, and its optimizer (checkpoints, tests).

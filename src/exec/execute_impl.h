@@ -55,6 +55,7 @@ struct dt_exec_unit {
     int first, last; /* blocks */
     size_t at, n;
     bool whole; /* every rank steps all of it (a table that two stages share) */
+    size_t wire_at; /* where it lies in the stage's `wire` */
 };
 enum { DT_EXEC_PARTS = 4 /* buckets of a virtual stage at most (core/schedule_impl.h) */ };
 
@@ -71,6 +72,7 @@ struct dt_exec_vstage {
     uint32_t backwards; /* that are still to come in this iteration */
     struct dt_exec_unit *units;
     int n_units;
+    char *wire; /* units as they are gathered (execute_gather.c); NULL: as they lie */
 };
 
 /* Replicas of a stage, seen from this rank: the ranks that hold some. */
@@ -327,7 +329,19 @@ uint32_t dt_exec_leader(const struct dt_exec *x, uint32_t i);
 /* Users of what an op hands on: SENDs of it to this rank, and to others. */
 int dt_exec_send_users(const struct dt_exec *x, uint32_t send);
 
-/* execute_post.c: begins an op of the communication thread; ends it when its operations are over.
+/* execute_gather.c: parameters that others have stepped. */
+/* Memory for it, where what travels is not what lies in the masters. */
+enum dt_status dt_exec_gather_room(struct dt_exec *x, struct dt_exec_vstage *vs,
+                                   struct dt_error *err);
+enum dt_status dt_exec_post_gather(struct dt_exec *x, uint32_t i, struct dt_error *err);
+enum dt_status dt_exec_end_gather(struct dt_exec *x, uint32_t i, struct dt_error *err);
+
+/* execute_post.c: this rank's lowest replica of an op's stage. */
+struct dt_exec_vstage *dt_exec_leader_stage(const struct dt_exec *x, const struct dt_op *op);
+/* Does the bucket of the op hold the unit? */
+bool dt_exec_in_bucket(const struct dt_exec *x, const struct dt_op *op,
+                       const struct dt_exec_unit *u);
+/* Begins an op of the communication thread; ends it when its operations are over.
  */
 enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err);
 enum dt_status dt_exec_posted_end(struct dt_exec *x, uint32_t i, const struct dt_buffer *packed,

@@ -79,7 +79,7 @@ static enum dt_status build_vstage(struct dt_exec *x, struct dt_exec_vstage *vs,
     st = dt_optimizer_init(&vs->opt, x->dev, &x->o.model->modules[vs->module], vs->stage,
                            dt_tp_rank(tp), owned, n, err);
     dt_free(owned);
-    return st;
+    return st == DT_OK ? dt_exec_gather_room(x, vs, err) : st;
 }
 
 enum dt_status dt_exec_build(struct dt_exec *x, struct dt_error *err)
@@ -143,6 +143,7 @@ void dt_exec_drop(struct dt_exec *x)
             dt_free(vs->finished);
             dt_free(vs->fresh);
             dt_free(vs->units);
+            x->dev->free(x->dev, vs->wire);
         }
         dt_free(x->vs[m]);
     }

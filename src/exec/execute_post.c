@@ -148,14 +148,15 @@ static enum dt_status post_token(struct dt_exec *x, uint32_t i, struct dt_error 
 
 /* ---- collectives ---- */
 
-static struct dt_exec_vstage *leader_stage(const struct dt_exec *x, const struct dt_op *op)
+struct dt_exec_vstage *dt_exec_leader_stage(const struct dt_exec *x, const struct dt_op *op)
 {
     return dt_exec_vs(x, op->module, x->peers[op->module][op->stage].leader,
                       op->chunk * x->pp[op->module] + op->stage);
 }
 
 /* Does the bucket of the op hold the unit?  Both are cut from the same partition. */
-static bool in_bucket(const struct dt_exec *x, const struct dt_op *op, const struct dt_exec_unit *u)
+bool dt_exec_in_bucket(const struct dt_exec *x, const struct dt_op *op,
+                       const struct dt_exec_unit *u)
 {
     int first, last;
 
@@ -163,17 +164,16 @@ static bool in_bucket(const struct dt_exec *x, const struct dt_op *op, const str
     return u->first >= first && u->last <= last;
 }
 
-static enum dt_status pieces(const struct dt_exec_unit *u, int n, size_t unit_bytes,
-                             struct dt_error *err, size_t **out)
+/* Floats of each member's piece. */
+static enum dt_status pieces(const struct dt_exec_unit *u, int n, struct dt_error *err,
+                             size_t **out)
 {
     size_t *count = dt_malloc((size_t)n * sizeof(*count)), at;
 
     if (!count)
         return dt_error_nomem(err, "pieces of a stage");
-    for (int k = 0; k < n; k++) {
+    for (int k = 0; k < n; k++)
         dt_exec_piece(u, n, k, &at, &count[k]);
-        count[k] *= unit_bytes;
-    }
     *out = count;
     return DT_OK;
 }
@@ -183,7 +183,7 @@ static enum dt_status sync_unit(struct dt_exec *x, uint32_t i, const struct dt_e
 {
     const struct dt_op *op = &x->p->ops[i];
     const struct dt_exec_peers *p = &x->peers[op->module][op->stage];
-    size_t *count;
+    size_t *count = NULL;
     struct dt_req *req;
     enum dt_status st;
 
@@ -193,7 +193,7 @@ static enum dt_status sync_unit(struct dt_exec *x, uint32_t i, const struct dt_e
         DT_TRY(x->t->post_all_reduce(p->comm, DT_REDUCE_F32, grads + u->at, u->n, err, &req));
         return dt_exec_fly(x, i, req, NULL, err);
     }
-    DT_TRY(pieces(u, p->n, 1, err, &count));
+    DT_TRY(pieces(u, p->n, err, &count));
     st = x->t->post_reduce_scatter(p->comm, DT_REDUCE_F32, grads + u->at, count, err, &req);
     dt_free(count);
     return st == DT_OK ? dt_exec_fly(x, i, req, NULL, err) : st;
@@ -214,9 +214,9 @@ static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *
                                      dt_stage_grads(vs->stage) + table->at, table->n, err, &req));
         return dt_exec_fly(x, i, req, NULL, err);
     }
-    vs = leader_stage(x, op);
+    vs = dt_exec_leader_stage(x, op);
     for (int k = 0; k < vs->n_units; k++)
-        if (in_bucket(x, op, &vs->units[k]))
+        if (dt_exec_in_bucket(x, op, &vs->units[k]))
             DT_TRY(sync_unit(x, i, &vs->units[k], dt_stage_grads(vs->stage), err));
     return DT_OK;
 }
@@ -224,53 +224,13 @@ static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *
 /* Other replicas of this rank step what is whole themselves. */
 static enum dt_status end_sync(struct dt_exec *x, const struct dt_op *op, struct dt_error *err)
 {
-    struct dt_exec_vstage *vs = leader_stage(x, op);
+    struct dt_exec_vstage *vs = dt_exec_leader_stage(x, op);
 
     if (op->flags & DT_OPF_TIED)
         return DT_OK;
     for (int k = 0; k < vs->n_units; k++)
-        if (in_bucket(x, op, &vs->units[k]) && (vs->units[k].whole || x->o.plan->policy.zero != 1))
+        if (dt_exec_in_bucket(x, op, &vs->units[k]) && (vs->units[k].whole || x->o.plan->policy.zero != 1))
             dt_exec_copy_here(x, x->c.q, op, true, vs->units[k].at, vs->units[k].n);
-    return x->dev->queue_sync(x->c.q, err);
-}
-
-static enum dt_status gather_unit(struct dt_exec *x, const struct dt_exec_vstage *vs,
-                                  const struct dt_exec_unit *u, struct dt_error *err,
-                                  struct dt_req **req)
-{
-    const struct dt_exec_peers *p = &x->peers[vs->module][vs->v % x->pp[vs->module]];
-    size_t *bytes;
-    enum dt_status st;
-
-    DT_TRY(pieces(u, p->n, sizeof(float), err, &bytes));
-    st = x->t->post_all_gather(p->comm, dt_stage_master(vs->stage) + u->at, bytes, err, req);
-    dt_free(bytes);
-    return st;
-}
-
-static enum dt_status post_gather(struct dt_exec *x, uint32_t i, struct dt_error *err)
-{
-    const struct dt_op *op = &x->p->ops[i];
-    struct dt_exec_vstage *vs = leader_stage(x, op);
-
-    for (int k = 0; k < vs->n_units; k++) {
-        struct dt_req *req;
-
-        if (vs->units[k].whole || !in_bucket(x, op, &vs->units[k]))
-            continue;
-        DT_TRY(gather_unit(x, vs, &vs->units[k], err, &req));
-        DT_TRY(dt_exec_fly(x, i, req, NULL, err));
-    }
-    return DT_OK;
-}
-
-static enum dt_status end_gather(struct dt_exec *x, const struct dt_op *op, struct dt_error *err)
-{
-    struct dt_exec_vstage *vs = leader_stage(x, op);
-
-    for (int k = 0; k < vs->n_units; k++)
-        if (!vs->units[k].whole && in_bucket(x, op, &vs->units[k]))
-            dt_exec_copy_here(x, x->c.q, op, false, vs->units[k].at, vs->units[k].n);
     return x->dev->queue_sync(x->c.q, err);
 }
 
@@ -299,7 +259,7 @@ enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err)
     case DT_OP_GRAD_SYNC:
         return post_sync(x, i, err);
     default:
-        return post_gather(x, i, err);
+        return dt_exec_post_gather(x, i, err);
     }
 }
 
@@ -316,36 +276,8 @@ enum dt_status dt_exec_posted_end(struct dt_exec *x, uint32_t i, const struct dt
     case DT_OP_GRAD_SYNC:
         return end_sync(x, &x->p->ops[i], err);
     default:
-        return end_gather(x, &x->p->ops[i], err);
+        return dt_exec_end_gather(x, i, err);
     }
-}
-
-enum dt_status dt_exec_gather(struct dt_exec *x, struct dt_error *err)
-{
-    for (int m = 0; x->t && x->o.plan->policy.zero == 1 && m < x->o.model->n_modules; m++)
-        for (int v = 0; v < x->n_v[m]; v++) {
-            const struct dt_exec_peers *p = &x->peers[m][v % x->pp[m]];
-            struct dt_exec_vstage *vs = p->leader >= 0 ? dt_exec_vs(x, m, p->leader, v) : NULL;
-            struct dt_op like = {.module = (uint8_t)m,
-                                 .chunk = (uint8_t)(v / x->pp[m]),
-                                 .stage = (uint16_t)(v % x->pp[m])};
-
-            if (!vs || !p->comm)
-                continue;
-            for (int k = 0; k < vs->n_units; k++) {
-                struct dt_req *req;
-
-                if (vs->units[k].whole)
-                    continue;
-                DT_TRY(gather_unit(x, vs, &vs->units[k], err, &req));
-                DT_TRY(dt_transport_wait(x->t, req, x->o.limit_s, "parameters", err));
-                dt_exec_copy_here(x, x->q, &like, false, vs->units[k].at, vs->units[k].n);
-            }
-            for (int r = 0; r < x->dp[m]; r++)
-                if (dt_exec_vs(x, m, r, v)->stage)
-                    dt_stage_changed(x->q, dt_exec_vs(x, m, r, v)->stage, vs->first, vs->last);
-        }
-    return x->dev->queue_sync(x->q, err);
 }
 
 enum dt_status dt_exec_blame(const struct dt_exec *x, uint32_t i, enum dt_status st,

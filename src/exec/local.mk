@@ -58,6 +58,7 @@ libdtexec_a_SOURCES = \
 	src/exec/execute.c \
 	src/exec/execute.h \
 	src/exec/execute_comm.c \
+	src/exec/execute_gather.c \
 	src/exec/execute_graph.c \
 	src/exec/execute_impl.h \
 	src/exec/execute_lane.c \

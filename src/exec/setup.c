@@ -47,6 +47,7 @@ static enum dt_status choose_plan(struct dt_setup *s, struct dt_error *err)
         s->plan.colocated = true;
     }
     s->plan.policy.fp32 = s->dtype == DT_F32; /* what `auto` has come to */
+    s->plan.policy.exact_vectors = true;      /* whatever the job's cluster */
     DT_TRY(dt_plan_place(&s->plan, &j->cluster, err));
     return dt_plan_validate(&s->plan, j->model, &j->cluster, err);
 }

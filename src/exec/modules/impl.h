@@ -23,6 +23,7 @@ struct dt_slot {
     int block;  /* in the module */
     bool decay;
     bool product;        /* has a device weight */
+    bool rounded;        /* dt_param's */
     bool dealt;          /* tensor parallelism: a slice; else the members hold the same */
     bool partial;        /* its gradient is of own rows or heads: a summand */
     struct dt_weight *w; /* NULL for tables and vectors */

@@ -158,6 +158,8 @@ struct dt_param {
     size_t at, n;
     bool transpose;
     bool decay; /* matrices and tables; not norms, not biases */
+    bool rounded; /* kernels read it rounded to the stage's type alone: matrices and filters of
+                     products, the token table.  Rounding it beforehand changes nothing */
     bool tied;  /* the LM head's copy of the embedding, in a stage without the embedding */
     int block;  /* index in the module */
     enum dt_init init;

@@ -142,6 +142,7 @@ static enum dt_status name_embedding(struct dt_namer *m)
     m->prefix[0] = '\0';
     DT_TRY(table(m, EMB_TOKEN, b->vocab, b->hidden, DT_BY_OUT(b->vocab, 1),
                  g ? "transformer.wte.weight" : "model.embed_tokens.weight"));
+    m->s->slots[m->n->slot[EMB_TOKEN]].rounded = true; /* a look-up rounds, once */
     if (m->tied) /* the head multiplies with the same table */
         m->s->slots[m->n->slot[EMB_TOKEN]].product = true;
     if (b->max_pos > 0)

@@ -48,6 +48,7 @@ int dt_slot_add(struct dt_stage *s, struct dt_unit *n, int role, int64_t out, in
                           .block = n->index,
                           .decay = in > 0,
                           .product = product,
+                          .rounded = product,
                           .dealt = dealt,
                           .partial = s->seqpar && !dealt};
     p->n = (size_t)p->out * dt_slot_row(p);
@@ -205,6 +206,7 @@ enum dt_status dt_params_place(struct dt_stage *s, struct dt_error *err)
         const struct dt_slot *t = &s->slots[s->params[i].block];
 
         s->params[i].at += t->at;
+        s->params[i].rounded = t->rounded;
         s->params[i].block = t->block;
         if (s->params[i].init == DT_INIT_ONE && s->params[i].n > ones)
             ones = s->params[i].n;

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * ZeRO-1 in bf16: matrices travel rounded, and it makes no difference.
+ *
+ * Without ZeRO every rank steps, and so knows, all parameters in fp32.  With it a rank knows its
+ * own and what it is sent.  Gradients are the same sums of the same parts, in the same order; so
+ * unless something else than a product reads what has been rounded, both train alike to the bit. */
+#include "execute_ranks.h"
+
+enum { STEPS = 3 };
+
+bool bf16_here(void)
+{
+    struct dt_device_options o = {.threads = 1};
+    struct dt_device *dev;
+    struct dt_error err;
+    bool has;
+
+    dt_assert_ok(dt_device_open_cpu(&o, &err, &dev), err);
+    has = dev->info.bf16;
+    dev->close(dev);
+    return has;
+}
+
+static struct outcome {
+    double text[STEPS], image[STEPS];
+    uint64_t parameters;   /* of all stages here, a hash of their bits */
+    size_t rounded, exact; /* floats of others' matrices, and of others' other parameters */
+} outcomes[2][RANKS_MAX];
+
+static uint32_t bits_of(float x)
+{
+    uint32_t u;
+
+    memcpy(&u, &x, sizeof(u));
+    return u;
+}
+
+static bool owns(const struct dt_optimizer *o, size_t at)
+{
+    for (int i = 0; i < o->n_segments; i++)
+        if (at >= o->segments[i].at && at < o->segments[i].at + o->segments[i].n)
+            return true;
+    return false;
+}
+
+/* What others have stepped came rounded where products read it, and only there. */
+static void look_at_stage(struct dt_stage *s, const struct dt_optimizer *opt, struct outcome *o)
+{
+    const float *w = dt_stage_master(s);
+    int n;
+    const struct dt_param *p = dt_stage_params(s, &n);
+
+    for (int i = 0; i < n; i++)
+        for (size_t k = p[i].at; opt->sharded && k < p[i].at + p[i].n; k++) {
+            if (!dt_stage_trained(s, p[i].block) || owns(opt, k))
+                continue;
+            o->rounded += p[i].rounded;
+            o->exact += !p[i].rounded && bits_of(w[k]) & 0xffff;
+            ck_assert_msg(!p[i].rounded || p[i].tied || (bits_of(w[k]) & 0xffff) == 0,
+                          "%s[%zu] is %a", p[i].name, k - p[i].at, (double)w[k]);
+        }
+}
+
+static void hash_stage(struct dt_stage *s, struct outcome *o)
+{
+    const float *w = dt_stage_master(s);
+    int n;
+    const struct dt_param *p = dt_stage_params(s, &n);
+
+    for (int i = 0; i < n; i++)
+        for (size_t k = p[i].at; k < p[i].at + p[i].n; k++)
+            o->parameters = (o->parameters ^ bits_of(w[k])) * UINT64_C(0x100000001b3);
+}
+
+/* Replicas here share what the first of them owns. */
+static void each_stage(struct exec_fixture *f, bool hash, struct outcome *o)
+{
+    for (int m = 0; m < f->model->n_modules; m++) {
+        const struct dt_layout *l = &f->plan.modules[m].layout;
+
+        for (int v = 0; v < l->pp * l->vpp; v++) {
+            const struct dt_optimizer *leads = NULL;
+
+            for (int r = 0; r < l->dp; r++) {
+                struct dt_stage *s = dt_exec_stage(f->x, m, r, v);
+
+                if (!s)
+                    continue;
+                leads = leads ? leads : dt_exec_optimizer(f->x, m, r, v);
+                if (hash)
+                    hash_stage(s, o);
+                else
+                    look_at_stage(s, leads, o);
+            }
+        }
+    }
+}
+
+static void *train_in_bf16(void *arg)
+{
+    struct rank *r = arg;
+    struct exec_fixture *f = calloc(1, sizeof(*f));
+    struct outcome *o = &outcomes[r->w->c->zero0][r->t->rank];
+
+    ck_assert_ptr_nonnull(f);
+    *o = (struct outcome){0};
+    open_case(f, r->w->c);
+    f->transport = r->t;
+    f->no_clip = true; /* the norm is a sum over owners, in another order */
+    ef_open(f);
+    for (int i = 0; i < STEPS; i++) {
+        struct dt_exec_result x = ef_step(f, i + 1);
+
+        o->text[i] = x.loss_text;
+        o->image[i] = x.loss_image;
+    }
+    each_stage(f, false, o);
+    dt_assert_ok(dt_exec_gather(f->x, &f->err), f->err);
+    each_stage(f, true, o);
+    ef_free(f);
+    free(f);
+    r->t->close(r->t);
+    return NULL;
+}
+
+static bool gathers(const struct ranks_case *c)
+{
+    for (int m = 0; m < MODULES; m++)
+        if (c->l[m].dp > 1 && !c->zero0)
+            return true;
+    return false;
+}
+
+START_TEST(rounding_what_is_gathered_changes_nothing)
+{
+    const char *full = getenv("DT_CHECK_FULL");
+    struct rank *ranks = calloc(RANKS_MAX, sizeof(*ranks));
+    size_t rounded = 0, exact = 0;
+    struct ranks_case c;
+
+    ck_assert_ptr_nonnull(ranks);
+    read_layout(_i, &c);
+    if (gathers(&c) && (!c.full || (full && *full && *full != '0')) && bf16_here()) {
+        c.bf16 = true;
+        for (int zero0 = 0; zero0 < 2; zero0++) {
+            c.zero0 = zero0;
+            run_ranks(&(struct world){.c = &c, .ranks = ranks_of(&c)}, ranks, train_in_bf16);
+        }
+        for (int k = 0; k < ranks_of(&c); k++) {
+            const struct outcome *a = &outcomes[0][k], *b = &outcomes[1][k];
+
+            for (int i = 0; i < STEPS; i++)
+                ck_assert_msg(a->text[i] == b->text[i] && a->image[i] == b->image[i],
+                              "%s: step %d on rank %d: losses %.17g and %.17g, not %.17g and %.17g",
+                              c.name, i + 1, k, a->text[i], a->image[i], b->text[i], b->image[i]);
+            ck_assert_msg(a->parameters == b->parameters, "%s: parameters on rank %d differ",
+                          c.name, k);
+            rounded += a->rounded;
+            exact += a->exact;
+        }
+        ck_assert_msg(rounded > 1000, "%s: nothing was gathered", c.name);
+        ck_assert_msg(exact > 10, "%s: nothing was gathered exactly", c.name);
+    }
+    free(ranks);
+}
+END_TEST
+
+void add_bf16_tests(TCase *t)
+{
+    tcase_add_loop_test(t, rounding_what_is_gathered_changes_nothing, 0, n_layouts());
+}
