@@ -165,6 +165,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/mpirun.sh \
 	tests/cost_fixture.h \
 	tests/sched_fixture.h \
+	tests/shell.sh \
 	tests/small_job.sh \
 	tests/small_world.h \
 	tests/test_util.h

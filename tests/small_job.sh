@@ -1,34 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 #
-# For shell tests that train: sets DISTTRAIN and DISTTRAIN_TRACES, goes to a folder of its own (removed at
-# the end), makes data and job.yaml there: a model of a few thousand parameters, 40 pictures of 8 x 8.
-LC_ALL=C; export LC_ALL
-: "${DISTTRAIN:=./disttrain}" "${srcdir:=.}"
-case $DISTTRAIN in /*) ;; *) DISTTRAIN=$PWD/$DISTTRAIN ;; esac
-srcdir=$(cd "$srcdir" && pwd)
+# For shell tests that train, on top of tests/shell.sh: data and job.yaml, a model of a few thousand parameters
+# and 40 pictures of 8 x 8.
+limit_s=120
+. "${srcdir:=.}/tests/shell.sh"
 . "$srcdir/tests/mpirun.sh"
-DISTTRAIN_TRACES=$srcdir/traces; export DISTTRAIN DISTTRAIN_TRACES
-tmp=$(mktemp -d) || exit 99
-trap 'rm -rf "$tmp"' EXIT
-trap 'exit 1' INT TERM
-cd "$tmp" || exit 99
 # what MPI leaves behind when it is killed goes with the folder
 OMPI_MCA_orte_tmpdir_base=$tmp OMPI_MCA_btl_vader_backing_directory=$tmp
 export OMPI_MCA_orte_tmpdir_base OMPI_MCA_btl_vader_backing_directory
-passed=0 failed=0
-
-ok() { passed=$((passed + 1)); }
-bad() { failed=$((failed + 1)); echo "FAIL: $1"; sed 's/^/    /' out err 2>/dev/null | head -30; }
-check() { if eval "$2"; then ok; else bad "$1"; fi; }
-# expect CODE TEXT COMMAND...
-expect() {
-    code=$1 text=$2; shift 2
-    timeout -k 5 120 "$@" >out 2>err </dev/null
-    got=$?
-    if [ $got -ne "$code" ]; then bad "'$*' exits $got, not $code"; return; fi
-    if [ -n "$text" ] && ! cat out err | grep -q -- "$text"; then bad "'$*' does not say '$text'"; return; fi
-    ok
-}
 # checksums of all tensors of a checkpoint: files are cut by ranks
 sums() { grep -o '^ *"[a-z].*\..*": "[0-9a-f]\{8\}"' "$1/manifest.json" | sort; }
 
@@ -51,17 +30,8 @@ finished() {
     if kill -0 "$1" 2>/dev/null; then status=124; else wait "$1"; status=$?; fi
 }
 
-i=0
-{ printf '\000\000\010\003\000\000\000\050\000\000\000\010\000\000\000\010'
-  while [ $i -lt 40 ]; do
-      c=$([ $((i % 2)) -eq 0 ] && echo '\050' || echo '\310')
-      j=0; while [ $j -lt 64 ]; do printf "$c"; j=$((j + 1)); done
-      i=$((i + 1))
-  done; } >images
-i=0
-{ printf '\000\000\010\001\000\000\000\050'
-  while [ $i -lt 40 ]; do printf "\\00$((i % 2))"; i=$((i + 1)); done; } >labels
-"$DISTTRAIN" data pack --idx images --labels labels --label-names dark,light -o two >/dev/null || exit 99
+pack_two_tones
+[ $failed -eq 0 ] || exit 99
 cat >job.yaml <<'END'
 model:
   modules:

@@ -3,27 +3,7 @@
 # disttrain compare: a run against itself, against one with jitter, against another layout.
 # Environment: DISTTRAIN (the program), srcdir (the source directory).
 set -u
-LC_ALL=C; export LC_ALL
-: "${DISTTRAIN:=./disttrain}" "${srcdir:=.}"
-case $DISTTRAIN in /*) ;; *) DISTTRAIN=$PWD/$DISTTRAIN ;; esac
-DISTTRAIN_TRACES=$(cd "$srcdir" && pwd)/traces; export DISTTRAIN_TRACES
-unset DISTTRAIN_RUNS
-tmp=$(mktemp -d) || exit 99
-trap 'rm -rf "$tmp"' EXIT
-cd "$tmp" || exit 99
-passed=0 failed=0
-
-ok() { passed=$((passed + 1)); }
-bad() { failed=$((failed + 1)); echo "FAIL: $1"; sed 's/^/    /' out err 2>/dev/null | head -20; }
-check() { if eval "$2"; then ok; else bad "$1"; fi; }
-expect() { # CODE TEXT COMMAND...
-    code=$1 text=$2; shift 2
-    "$@" >out 2>err </dev/null
-    got=$?
-    if [ $got -ne "$code" ]; then bad "'$*' exits $got, not $code"; return; fi
-    if [ -n "$text" ] && ! cat out err | grep -q -- "$text"; then bad "'$*' does not say '$text'"; return; fi
-    ok
-}
+. "${srcdir:=.}/tests/shell.sh"
 number() { sed -n "s/^ *\"$1\": \([-0-9.e]*\),*$/\1/p" out | head -n 1; }
 
 expect 0 "" "$DISTTRAIN" simulate mllm-nano-local
@@ -67,5 +47,4 @@ expect 2 "has no 9 runs" "$DISTTRAIN" compare last-8 1
 expect 2 "no line 'speed'" "$DISTTRAIN" compare 1 2 -t speed=3%
 expect 2 "not NAME=PERCENT" "$DISTTRAIN" compare 1 2 -t iteration_s
 expect 2 "not a percentage" "$DISTTRAIN" compare 1 2 -t iteration_s=much
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+totals

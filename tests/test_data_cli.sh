@@ -3,27 +3,8 @@
 # disttrain data: pack, scan, tokens, and the CSV in the planner's hands.
 # Environment: DISTTRAIN (the program), srcdir (the source directory).
 set -u
-LC_ALL=C; export LC_ALL
-: "${DISTTRAIN:=./disttrain}" "${srcdir:=.}"
-case $DISTTRAIN in /*) ;; *) DISTTRAIN=$PWD/$DISTTRAIN ;; esac
-srcdir=$(cd "$srcdir" && pwd)
-tmp=$(mktemp -d) || exit 99
-trap 'rm -rf "$tmp"' EXIT
-cd "$tmp" || exit 99
-passed=0 failed=0 skipped=0
-
-ok() { passed=$((passed + 1)); }
-bad() { failed=$((failed + 1)); echo "FAIL: $1"; sed 's/^/    /' out err 2>/dev/null | head -20; }
-check() { if eval "$2"; then ok; else bad "$1"; fi; }
-# expect CODE TEXT COMMAND...
-expect() {
-    code=$1 text=$2; shift 2
-    "$@" >out 2>err </dev/null
-    got=$?
-    if [ $got -ne "$code" ]; then bad "'$*' exits $got, not $code"; return; fi
-    if [ -n "$text" ] && ! cat out err | grep -q -- "$text"; then bad "'$*' does not say '$text'"; return; fi
-    ok
-}
+. "${srcdir:=.}/tests/shell.sh"
+skipped=0
 
 # --- usage ---
 expect 2 "pack, scan or tokens" "$DISTTRAIN" data frob

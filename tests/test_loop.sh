@@ -4,36 +4,9 @@
 # no test's matter on a machine that does other things too.
 # Environment: DISTTRAIN (the program), srcdir (the source directory).
 set -u
-LC_ALL=C; export LC_ALL
-: "${DISTTRAIN:=./disttrain}" "${srcdir:=.}"
-case $DISTTRAIN in /*) ;; *) DISTTRAIN=$PWD/$DISTTRAIN ;; esac
-DISTTRAIN_TRACES=$(cd "$srcdir" && pwd)/traces; export DISTTRAIN_TRACES
-tmp=$(mktemp -d) || exit 99
-trap 'rm -rf "$tmp"' EXIT
-cd "$tmp" || exit 99
-passed=0 failed=0
+. "${srcdir:=.}/tests/shell.sh"
 
-ok() { passed=$((passed + 1)); }
-bad() { failed=$((failed + 1)); echo "FAIL: $1"; sed 's/^/    /' out err 2>/dev/null | head -20; }
-check() { if eval "$2"; then ok; else bad "$1"; fi; }
-expect() { # CODE TEXT COMMAND...
-    code=$1 text=$2; shift 2
-    "$@" >out 2>err </dev/null
-    got=$?
-    if [ $got -ne "$code" ]; then bad "'$*' exits $got, not $code"; return; fi
-    if [ -n "$text" ] && ! cat out err | grep -q -- "$text"; then bad "'$*' does not say '$text'"; return; fi
-    ok
-}
-
-# --- data: 40 pictures of 8 x 8 ---
-{ printf '\000\000\010\003\000\000\000\050\000\000\000\010\000\000\000\010'
-  i=0; while [ $i -lt 40 ]; do
-      j=0; while [ $j -lt 64 ]; do printf "\\$(printf %03o $(((i * 7 + j * 3) % 256)))"; j=$((j + 1)); done
-      i=$((i + 1))
-  done; } >images
-{ printf '\000\000\010\001\000\000\000\050'
-  i=0; while [ $i -lt 40 ]; do printf "\\00$((i % 2))"; i=$((i + 1)); done; } >labels
-expect 0 "40 samples" "$DISTTRAIN" data pack --idx images --labels labels --label-names dark,light -o two
+pack_two_tones
 
 cat >job.yaml <<'END'
 model:
@@ -63,5 +36,4 @@ check "predicted, then measured" 'grep -q "run 1, simulated" out && grep -q "run
 expect 0 "median |error|" "$DISTTRAIN" loop job.yaml --ranks 1 --steps 1 --warm-up 0 --seconds 0
 expect 5 "failed; it said last" env PATH=/none "$DISTTRAIN" loop job.yaml --ranks 2 --steps 1 --warm-up 0 --seconds 0
 check "nothing is left in /tmp" '[ -z "$(find /tmp -maxdepth 1 -name "disttrain-loop-*" -newer job.yaml 2>/dev/null)" ]'
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+totals

@@ -4,28 +4,9 @@
 # Environment: DISTTRAIN (the program), srcdir (the source directory).  The traces are made by
 # tests/test_profile_import --make (tests/kernel_traces.h says what is in them).
 set -u
-LC_ALL=C; export LC_ALL
-: "${DISTTRAIN:=./disttrain}" "${srcdir:=.}"
-case $DISTTRAIN in /*) ;; *) DISTTRAIN=$PWD/$DISTTRAIN ;; esac
-DISTTRAIN_TRACES=$(cd "$srcdir" && pwd)/traces; export DISTTRAIN_TRACES
+. "${srcdir:=.}/tests/shell.sh"
 maker=${DISTTRAIN%/*}/tests/test_profile_import
 [ -x "$maker" ] || { echo "skipped: $maker is not built"; exit 77; }
-tmp=$(mktemp -d) || exit 99
-trap 'rm -rf "$tmp"' EXIT
-cd "$tmp" || exit 99
-passed=0 failed=0
-
-ok() { passed=$((passed + 1)); }
-bad() { failed=$((failed + 1)); echo "FAIL: $1"; sed 's/^/    /' out err 2>/dev/null | head -20; }
-check() { if eval "$2"; then ok; else bad "$1"; fi; }
-expect() { # CODE TEXT COMMAND...
-    code=$1 text=$2; shift 2
-    "$@" >out 2>err </dev/null
-    got=$?
-    if [ $got -ne "$code" ]; then bad "'$*' exits $got, not $code"; return; fi
-    if [ -n "$text" ] && ! cat out err | grep -q -- "$text"; then bad "'$*' does not say '$text'"; return; fi
-    ok
-}
 refused() { # TEXT ARGUMENT...: exit 2, one line of message, nothing written
     text=$1; shift
     rm -f no.db
@@ -124,5 +105,4 @@ expect 2 "cut.json" "$DISTTRAIN" profile import -o a.sql --device x a100.sqlite 
 check "the old profile is as it was" 'cmp -s a.sql before.sql'
 expect 2 "import.*-o OUT" "$DISTTRAIN" profile import a100.sqlite
 expect 2 "both want stdout" "$DISTTRAIN" profile import --json -o - a100.sqlite
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+totals

@@ -3,41 +3,9 @@
 # disttrain train: from IDX files to a trained checkpoint, stopping by signal, plans of few GPUs.
 # Environment: DISTTRAIN (the program), srcdir (the source directory).
 set -u
-LC_ALL=C; export LC_ALL
-: "${DISTTRAIN:=./disttrain}" "${srcdir:=.}"
-case $DISTTRAIN in /*) ;; *) DISTTRAIN=$PWD/$DISTTRAIN ;; esac
-DISTTRAIN_TRACES=$(cd "$srcdir" && pwd)/traces; export DISTTRAIN_TRACES
-tmp=$(mktemp -d) || exit 99
-trap 'rm -rf "$tmp"' EXIT
-cd "$tmp" || exit 99
-passed=0 failed=0
+. "${srcdir:=.}/tests/shell.sh"
 
-ok() { passed=$((passed + 1)); }
-bad() { failed=$((failed + 1)); echo "FAIL: $1"; sed 's/^/    /' out err 2>/dev/null | head -20; }
-check() { if eval "$2"; then ok; else bad "$1"; fi; }
-# expect CODE TEXT COMMAND...
-expect() {
-    code=$1 text=$2; shift 2
-    "$@" >out 2>err </dev/null
-    got=$?
-    if [ $got -ne "$code" ]; then bad "'$*' exits $got, not $code"; return; fi
-    if [ -n "$text" ] && ! cat out err | grep -q -- "$text"; then bad "'$*' does not say '$text'"; return; fi
-    ok
-}
-
-# --- data: 40 pictures of 8 x 8, labels 0 and 1 ---
-mkdir pictures
-i=0
-{ printf '\000\000\010\003\000\000\000\050\000\000\000\010\000\000\000\010'
-  while [ $i -lt 40 ]; do
-      c=$([ $((i % 2)) -eq 0 ] && echo '\050' || echo '\310')
-      j=0; while [ $j -lt 64 ]; do printf "$c"; j=$((j + 1)); done
-      i=$((i + 1))
-  done; } >images
-i=0
-{ printf '\000\000\010\001\000\000\000\050'
-  while [ $i -lt 40 ]; do printf "\\00$((i % 2))"; i=$((i + 1)); done; } >labels
-expect 0 "40 samples" "$DISTTRAIN" data pack --idx images --labels labels --label-names dark,light -o two
+pack_two_tones
 
 cat >job.yaml <<'END'
 model:
@@ -107,5 +75,4 @@ check "it saved where it stopped" '[ -d "saved/step-$(printf %08d "$last")" ]'
 expect 0 '"colocated": true' "$DISTTRAIN" plan -o - mllm-nano-local cluster.gpus_per_node=1
 expect 0 "1 GPUs used" "$DISTTRAIN" simulate --no-runs mllm-nano-train
 
-echo "$passed checks passed, $failed failed"
-[ $failed -eq 0 ]
+totals

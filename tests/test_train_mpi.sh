@@ -4,43 +4,12 @@
 # layout, signals and wrong numbers of ranks.
 # Environment: DISTTRAIN (the program), srcdir (the source directory).
 set -u
-LC_ALL=C; export LC_ALL
-: "${DISTTRAIN:=./disttrain}" "${srcdir:=.}"
-case $DISTTRAIN in /*) ;; *) DISTTRAIN=$PWD/$DISTTRAIN ;; esac
-srcdir=$(cd "$srcdir" && pwd)
+limit_s=120
+. "${srcdir:=.}/tests/shell.sh"
 . "$srcdir/tests/mpirun.sh"
-DISTTRAIN_TRACES=$srcdir/traces; export DISTTRAIN_TRACES
-tmp=$(mktemp -d) || exit 99
-trap 'rm -rf "$tmp"' EXIT
-cd "$tmp" || exit 99
-passed=0 failed=0
-
-ok() { passed=$((passed + 1)); }
-bad() { failed=$((failed + 1)); echo "FAIL: $1"; sed 's/^/    /' out err 2>/dev/null | head -30; }
-check() { if eval "$2"; then ok; else bad "$1"; fi; }
-# expect CODE TEXT COMMAND...
-expect() {
-    code=$1 text=$2; shift 2
-    timeout -k 5 120 "$@" >out 2>err </dev/null
-    got=$?
-    if [ $got -ne "$code" ]; then bad "'$*' exits $got, not $code"; return; fi
-    if [ -n "$text" ] && ! cat out err | grep -q -- "$text"; then bad "'$*' does not say '$text'"; return; fi
-    ok
-}
 field() { sed -n "s/.*\"$1\": \([^,]*\).*/\1/p" out; }
 
-# --- data: 40 pictures of 8 x 8, labels 0 and 1 ---
-i=0
-{ printf '\000\000\010\003\000\000\000\050\000\000\000\010\000\000\000\010'
-  while [ $i -lt 40 ]; do
-      c=$([ $((i % 2)) -eq 0 ] && echo '\050' || echo '\310')
-      j=0; while [ $j -lt 64 ]; do printf "$c"; j=$((j + 1)); done
-      i=$((i + 1))
-  done; } >images
-i=0
-{ printf '\000\000\010\001\000\000\000\050'
-  while [ $i -lt 40 ]; do printf "\\00$((i % 2))"; i=$((i + 1)); done; } >labels
-expect 0 "40 samples" "$DISTTRAIN" data pack --idx images --labels labels --label-names dark,light -o two
+pack_two_tones
 
 cat >job.yaml <<'END'
 model:
@@ -175,5 +144,4 @@ check "what is set stays" 'grep -q " gds mine$" starts'
 unset PMIX_MCA_gds; restarts 5 1
 check "a store without locks" 'grep -q " gds hash$" starts'
 
-echo "$passed checks passed, $failed failed"
-[ $failed -eq 0 ]
+totals

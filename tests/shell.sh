@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+#
+# For shell tests: makes DISTTRAIN, srcdir and DISTTRAIN_TRACES absolute, goes to a folder of its own (removed at
+# the end), counts what holds.  Source it, test, end with `totals`.
+LC_ALL=C; export LC_ALL
+: "${DISTTRAIN:=./disttrain}" "${srcdir:=.}"
+case $DISTTRAIN in /*) ;; *) DISTTRAIN=$PWD/$DISTTRAIN ;; esac
+srcdir=$(cd "$srcdir" && pwd)
+DISTTRAIN_TRACES=$srcdir/traces; export DISTTRAIN DISTTRAIN_TRACES
+unset DISTTRAIN_RUNS
+tmp=$(mktemp -d) || exit 99
+trap 'rm -rf "$tmp"' EXIT
+trap 'exit 1' INT TERM
+cd "$tmp" || exit 99
+passed=0 failed=0
+
+ok() { passed=$((passed + 1)); }
+bad() { failed=$((failed + 1)); echo "FAIL: $1"; sed 's/^/    /' out err 2>/dev/null | head -30; }
+check() { if eval "$2"; then ok; else bad "$1"; fi; } # WHAT CONDITION
+# expect CODE TEXT COMMAND...: it exits so and says that; what it says is in out and err
+expect() {
+    code=$1 text=$2; shift 2
+    timeout -k 5 "${limit_s:-300}" "$@" >out 2>err </dev/null
+    got=$?
+    if [ $got -ne "$code" ]; then bad "'$*' exits $got, not $code"; return; fi
+    if [ -n "$text" ] && ! cat out err | grep -q -- "$text"; then bad "'$*' does not say '$text'"; return; fi
+    ok
+}
+totals() { echo "$passed passed, $failed failed"; [ $failed -eq 0 ] && [ $passed -gt 0 ]; }
+
+# two-000000.tar: 40 pictures of 8 x 8, dark ones of label 0 and light ones of label 1 in turn
+pack_two_tones() {
+    { printf '\000\000\010\003\000\000\000\050\000\000\000\010\000\000\000\010'
+      for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+          printf '%064d' 0 | tr 0 '\050'
+          printf '%064d' 0 | tr 0 '\310'
+      done; } >images
+    { printf '\000\000\010\001\000\000\000\050'
+      for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do printf '\000\001'; done; } >labels
+    expect 0 "40 samples" "$DISTTRAIN" data pack --idx images --labels labels \
+        --label-names dark,light -o two
+}
