@@ -31,9 +31,19 @@ expect 4 "mfu differs by -" "$DISTTRAIN" compare 1 other.db:3 -t mfu=0.01
 expect 4 "tokens_per_s differs by -" "$DISTTRAIN" compare 1 other.db:3 -t tokens_per_s=0.01
 expect 4 "memory_bytes_max differs by -" "$DISTTRAIN" compare 1 other.db:3 -t memory_bytes_max=0.01
 expect 0 "" "$DISTTRAIN" compare --json 1 2
-check "metrics" '[ "$(sed -n "/\"metrics\"/,\$p" out | grep -c "\"relative\"")" = 6 ]'
+check "metrics" '[ "$(sed -n "/\"metrics\"/,/^  \]/p" out | grep -c "\"relative\"")" = 6 ]'
 bubble() { sed -n "/\"bubble_share\"/,/\"b\"/s/^ *\"$1\": \([-0-9.e]*\),*$/\1/p" out; }
 a=$(bubble a) b=$(bubble b)
+# memory of lanes: recomputation saves most where most is kept; the worst comes first
+expect 4 "lane llm/0.0 memory_bytes differs by -" "$DISTTRAIN" compare 1 other.db:3 -t 'lane llm/0.0 memory_bytes=0.01'
+check "a table of lanes" 'grep -q "memory of lanes .*a predicted .*b predicted" out && ! grep -q allocated out'
+expect 0 "" "$DISTTRAIN" compare --json 1 other.db:3
+lanes=$(grep -c '"lane [^ ]* compute_s"' out)
+sed -n '/"memory": \[/,$p' out >memory
+check "every lane" '[ "$lanes" -gt 1 ] && [ "$(grep -c "\"lane\"" memory)" = "$lanes" ]'
+check "nothing was allocated" '[ "$(grep -c "allocated_bytes\": null" memory)" = $((2 * lanes)) ]'
+check "worst first" 'sed -n "s/^ *\"relative\": \([-0-9.e]*\),*$/\1/p" memory |
+    awk "{d = \$1 < 0 ? -\$1 : \$1; if (NR > 1 && d > last * 1.000001) exit 1; last = d} END {exit NR < 2}"'
 expect 0 "" "$DISTTRAIN" simulate mllm-nano-local --json --timeline none
 check "the bubble of the lanes is that of the report" 'awk "BEGIN {d = $(number bubble_fraction) - $a; exit !(d < 1e-6 && d > -1e-6)}"'
 check "jitter moves it" '[ "$a" != "$b" ]'

@@ -407,8 +407,9 @@ START_TEST(test_device)
     void (*const *entry)(void);
     struct dt_event *a = NULL, *b = NULL;
     int64_t now, max;
+    struct dt_memory_owner mine = {0};
     struct dt_error err;
-    void *p = NULL;
+    void *p = NULL, *other = NULL;
     int calls = 0;
     struct kt k;
 
@@ -432,6 +433,14 @@ START_TEST(test_device)
     dev->free(dev, NULL);
     dev->memory_used(dev, &now, &max);
     ck_assert(now == 0 && max == 1000);
+    ck_assert_ptr_null(dev->memory_for(dev, &mine));
+    dt_assert_ok(dev->alloc(dev, 500, &err, &p), err);
+    ck_assert_ptr_eq(dev->memory_for(dev, NULL), &mine);
+    dt_assert_ok(dev->alloc(dev, 70, &err, &other), err);
+    ck_assert_int_eq(mine.now_bytes, 500);
+    dev->free(dev, p);
+    dev->free(dev, other);
+    ck_assert_int_eq(mine.now_bytes, 0);
     dt_assert_ok(dev->event_new(dev, &err, &a), err);
     dt_assert_ok(dev->event_new(dev, &err, &b), err);
     dev->event_record(k.q[0], a);

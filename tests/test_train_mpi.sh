@@ -56,9 +56,9 @@ llm='model.modules.llm={kind: llm, layers: 4, hidden: 192, ffn: 512, heads: 4, v
 unet='model.modules.generator={kind: unet, channels: [32, 64], head_dim: 16, res_blocks: 1, in_channels: 1,
     out_channels: 1, context_dim: 64, context_len: 8, latent_scale: 1, resize: 16}'
 near() { # N RANKS: as many ranks are told, each is within 10 %
-    awk -v n="$1" '/"allocated_bytes"/ { a = $2 + 0 }
+    sed -n "/\"${2:-memory}\": \[/,/\]/p" out | awk -v n="$1" '/"allocated_bytes"/ { a = $2 + 0 }
         /"predicted_bytes"/ { k++; p = $2 + 0; if (a < 1e6 || p < 0.9 * a || p > 1.1 * a) { print p, a; bad = 1 } }
-        END { exit bad || k != n }' out
+        END { exit bad || k != n }'
 }
 for precision in fp32 auto; do
     set -- train --no-runs --json job.yaml run.steps=2 train.microbatch=2 run.precision=$precision \
@@ -66,14 +66,32 @@ for precision in fp32 auto; do
     expect 0 "" "$DISTTRAIN" "$@" run.checkpoint.dir=$precision-1 \
         'plan={colocated: true}'
     check "memory of one rank, $precision" 'near 1'
+    check "memory of its lanes, $precision" 'near 3 lanes'
     expect 0 "" "$DISTTRAIN" "$@" --ranks 2 run.checkpoint.dir=$precision-2 "$colocated"
     check "memory of two replicas, $precision" 'near 2'
+    check "memory of their lanes, $precision" 'near 6 lanes'
     expect 0 "" "$DISTTRAIN" "$@" --ranks 4 run.checkpoint.dir=$precision-4
     check "memory of four stages, $precision" 'near 4'
+    check "memory of their lanes, $precision" 'near 4 lanes'
     expect 0 "" "$DISTTRAIN" "$@" --ranks 4 run.checkpoint.dir=$precision-tp \
         'plan={encoder: {}, llm: {tp: 2}, generator: {}}'
     check "memory of tensor-parallel members, $precision" 'near 4'
+    check "memory of their lanes, $precision" 'near 3 lanes'
 done
+
+# --- replicas that share a rank: ZeRO's pieces are of ranks ---
+set -- "$@" run.precision=fp32
+expect 0 "" "$DISTTRAIN" "$@" train.microbatch=1 run.checkpoint.dir=shared "$colocated"
+check "memory of two replicas on one rank" 'near 1 && near 6 lanes'
+
+# --- whose lanes are whose, and where: a rank whose products go without AVX is slower than the other ---
+where() { sed -n "/\"$1\": \[/,/^  \]/p" out | grep -c "\"$2\""; }
+"$MPIRUN" -np 1 "$DISTTRAIN" "$@" run.checkpoint.dir=slow run.steps=4 train.microbatch=1 "$colocated" : \
+    -np 1 env DNNL_MAX_CPU_ISA=SSE41 "$DISTTRAIN" "$@" run.checkpoint.dir=slow run.steps=4 train.microbatch=1 \
+    "$colocated" >out 2>err </dev/null
+check "lanes have ranks and hosts" '[ "$(where lanes rank)" = 6 ] && [ "$(where lanes host)" = 6 ]'
+check "what stands out has, too" '[ "$(where stand_out rank)" = "$(where stand_out host)" ]'
+check "a slow rank stands out" '! grep -q "\"isa\": \"AVX" out || [ "$(where stand_out host)" -gt 0 ]'
 
 # --- on from one layout's checkpoint on another ---
 expect 0 '"resumed": true' "$DISTTRAIN" train --no-runs --json job.yaml run.steps=6 run.checkpoint.dir=tp

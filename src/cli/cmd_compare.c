@@ -25,13 +25,32 @@ static double relative(const struct dt_compare_line *l)
     return dt_compare_relative(l->a_s, l->b_s);
 }
 
+static double memory_relative(const struct dt_compare_memory *m)
+{
+    return dt_compare_relative((double)dt_compare_memory_a(m), (double)dt_compare_memory_b(m));
+}
+
 /* ---- tolerances ---- */
+
+/* "lane llm/0.1 memory_bytes"; NULL. */
+static const struct dt_compare_memory *find_memory(const struct dt_compare *c, const char *name)
+{
+    char text[96];
+
+    for (int i = 0; i < c->n_memory; i++) {
+        snprintf(text, sizeof(text), "lane %s memory_bytes", c->memory[i].name);
+        if (strcmp(text, name) == 0)
+            return &c->memory[i];
+    }
+    return NULL;
+}
 
 static enum dt_status check(const struct dt_compare *c, const char *text, struct dt_error *err)
 {
     const char *eq = strrchr(text, '=');
     const struct dt_compare_line *l;
     const struct dt_compare_metric *m;
+    const struct dt_compare_memory *k;
     double differs;
     char name[96], number[32];
     double percent;
@@ -50,11 +69,12 @@ static enum dt_status check(const struct dt_compare *c, const char *text, struct
                             eq + 1);
     l = dt_compare_find(c, name);
     m = dt_compare_find_metric(c, name);
-    if (!l && !m)
+    k = find_memory(c, name);
+    if (!l && !m && !k)
         return dt_error_set(err, DT_ERR_USAGE,
                             "--tolerance: these runs have no line '%s'; see the first column",
                             name);
-    differs = l ? relative(l) : dt_compare_relative(m->a, m->b);
+    differs = l ? relative(l) : m ? dt_compare_relative(m->a, m->b) : memory_relative(k);
     if (fabs(differs) <= percent / 100)
         return DT_OK;
     return dt_error_set(err, DT_ERR_TOLERANCE, "%s differs by %+.2f %%, more than %g %%", name,
@@ -105,6 +125,61 @@ static void print_metrics(const struct dt_compare *c)
     dt_table_print(&t, stdout);
 }
 
+static int worst_memory_first(const void *a, const void *b)
+{
+    const struct dt_compare_memory *x = a, *y = b;
+    double dx = fabs(memory_relative(x)), dy = fabs(memory_relative(y));
+
+    return dx != dy ? (dx < dy ? 1 : -1) : strcmp(x->name, y->name);
+}
+
+static void memory_cell(struct dt_table *t, int64_t bytes)
+{
+    if (bytes >= 0)
+        dt_table_cell(t, "%.2f", (double)bytes / 1048576);
+    else
+        dt_table_cell(t, "-");
+}
+
+/* Lanes that were not executed have nothing allocated: no column of dashes for them. */
+static void print_memory(const struct dt_compare *c, int top)
+{
+    const char *heads[8] = {"memory of lanes", "rank", "a predicted [MiB]"};
+    bool a = false, b = false;
+    struct dt_table t;
+    int n = 3;
+
+    for (int i = 0; i < c->n_memory; i++) {
+        a |= c->memory[i].a_allocated >= 0;
+        b |= c->memory[i].b_allocated >= 0;
+    }
+    if (a)
+        heads[n++] = "a allocated";
+    heads[n++] = "b predicted";
+    if (b)
+        heads[n++] = "b allocated";
+    heads[n++] = "b - a [%]";
+    dt_table_init(&t, n, heads);
+    for (int i = 0; i < c->n_memory && (top == 0 || i < top); i++) {
+        const struct dt_compare_memory *m = &c->memory[i];
+
+        dt_table_cell(&t, "%s", m->name);
+        if (m->rank >= 0)
+            dt_table_cell(&t, "%d%s%s", m->rank, m->host[0] ? " on " : "", m->host);
+        else
+            dt_table_cell(&t, "-");
+        memory_cell(&t, m->a_predicted);
+        if (a)
+            memory_cell(&t, m->a_allocated);
+        memory_cell(&t, m->b_predicted);
+        if (b)
+            memory_cell(&t, m->b_allocated);
+        dt_table_cell(&t, "%+.1f", 100 * memory_relative(m));
+    }
+    printf("\n");
+    dt_table_print(&t, stdout);
+}
+
 static void print_table(const struct dt_compare *c, int top)
 {
     static const char *const heads[] = {"what",       "ops", "a [ms]",           "b [ms]",
@@ -130,6 +205,8 @@ static void print_table(const struct dt_compare *c, int top)
     dt_table_print(&t, stdout);
     if (c->n_metrics > 0)
         print_metrics(c);
+    if (c->n_memory > 0)
+        print_memory(c, top);
     printf("\ncompute ops: median |error| %.1f %%, bias %+.1f %%\n", 100 * c->median_abs_error,
            100 * c->bias);
 }
@@ -145,6 +222,36 @@ static void json_head(struct dt_json *j, const char *key, const struct dt_run_he
     dt_json_kv_string(j, "version", h->version);
     dt_json_kv_int(j, "ops", h->n_ops);
     dt_json_end_object(j);
+}
+
+static void json_bytes(struct dt_json *j, const char *key, int64_t bytes)
+{
+    dt_json_key(j, key);
+    if (bytes >= 0)
+        dt_json_int(j, bytes);
+    else
+        dt_json_null(j);
+}
+
+static void json_memory(const struct dt_compare *c, struct dt_json *j)
+{
+    dt_json_begin_array(j);
+    for (int i = 0; i < c->n_memory; i++) {
+        const struct dt_compare_memory *m = &c->memory[i];
+
+        dt_json_begin_object(j);
+        dt_json_kv_string(j, "lane", m->name);
+        json_bytes(j, "rank", m->rank);
+        dt_json_kv_string(j, "host", m->host[0] ? m->host : NULL);
+        json_bytes(j, "a_predicted_bytes", m->a_predicted);
+        json_bytes(j, "a_allocated_bytes", m->a_allocated);
+        json_bytes(j, "b_predicted_bytes", m->b_predicted);
+        json_bytes(j, "b_allocated_bytes", m->b_allocated);
+        dt_json_kv_int(j, "difference_bytes", dt_compare_memory_b(m) - dt_compare_memory_a(m));
+        dt_json_kv_double(j, "relative", isfinite(memory_relative(m)) ? memory_relative(m) : 0);
+        dt_json_end_object(j);
+    }
+    dt_json_end_array(j);
 }
 
 static enum dt_status print_json(const struct dt_compare *c, struct dt_error *err)
@@ -191,6 +298,8 @@ static enum dt_status print_json(const struct dt_compare *c, struct dt_error *er
         dt_json_end_object(&j);
     }
     dt_json_end_array(&j);
+    dt_json_key(&j, "memory");
+    json_memory(c, &j);
     dt_json_end_object(&j);
     return dt_json_emit(&j, err);
 }
@@ -211,6 +320,8 @@ enum dt_status dt_cmd_compare(struct dt_cli *cli, struct dt_error *err)
     if (c.n > 1)
         qsort(c.line + 1, (size_t)c.n - 1, sizeof(*c.line), worst_first);
     qsort(c.metric, (size_t)c.n_metrics, sizeof(*c.metric), worst_metric_first);
+    if (c.n_memory > 0)
+        qsort(c.memory, (size_t)c.n_memory, sizeof(*c.memory), worst_memory_first);
     if (cli->json)
         st = print_json(&c, err);
     else

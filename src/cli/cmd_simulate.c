@@ -135,7 +135,7 @@ static enum dt_status print_outliers(const struct dt_session *s, const struct dt
     struct dt_outliers o;
 
     DT_TRY(dt_outliers_find(r->program, &r->timeline, err, &o));
-    dt_print_outliers("stands out", r->program, s->job->model, &o, NULL);
+    dt_print_outliers("stands out", r->program, s->job->model, &o, NULL, NULL);
     return DT_OK;
 }
 

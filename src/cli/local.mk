@@ -44,6 +44,8 @@ disttrain_SOURCES = \
 	src/cli/session_json.c \
 	src/cli/table.c \
 	src/cli/table.h \
+	src/cli/train_summary.c \
+	src/cli/train_summary.h \
 	src/cli/trained.c \
 	src/cli/trained.h
 disttrain_LDADD = $(DT_KERNEL_LIBS) $(DT_LIBS)

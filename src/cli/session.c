@@ -117,19 +117,42 @@ enum dt_status dt_session_report_json(const struct dt_session *s, const struct d
     if (s->job->sim.slow_gpu_fraction > 0) {
         DT_TRY(dt_outliers_find(r->program, &r->timeline, err, &o));
         dt_json_key(&j, "stand_out");
-        dt_json_outliers(&j, r->program, s->job->model, &o, NULL);
+        dt_json_outliers(&j, r->program, s->job->model, &o, NULL, NULL);
     }
     dt_json_kv_double(&j, "wall_s", wall_s);
     dt_json_end_object(&j);
     return dt_json_finish(&j, err, out);
 }
 
+static enum dt_status lane_memory(const struct dt_session *s, const struct dt_program *p,
+                                  struct dt_error *err, struct dt_run_memory **out)
+{
+    struct dt_run_memory *memory = dt_malloc((size_t)p->n_lanes * sizeof(*memory));
+    double *bytes = dt_malloc((size_t)p->n_lanes * sizeof(*bytes));
+    enum dt_status st = DT_OK;
+
+    if (!memory || !bytes)
+        st = dt_error_nomem(err, "lanes");
+    if (st == DT_OK)
+        st = dt_report_lane_memory(p, s->job->model, &s->job->cluster, err, bytes);
+    for (int i = 0; st == DT_OK && i < p->n_lanes; i++)
+        memory[i] = (struct dt_run_memory){(int64_t)bytes[i], -1};
+    dt_free(bytes);
+    if (st == DT_OK)
+        *out = memory;
+    else
+        dt_free(memory);
+    return st;
+}
+
 enum dt_status dt_session_keep_run(const struct dt_session *s, const struct dt_sim_result *res,
                                    const char *report, const char *file, bool ops,
                                    struct dt_error *err)
 {
+    struct dt_run_memory *memory = NULL;
     char started[32], *job = NULL;
     int64_t id;
+    enum dt_status st;
 
     dt_clock_utc(started, sizeof started);
     DT_TRY(dt_doc_to_json(s->job->doc, err, &job));
@@ -145,9 +168,14 @@ enum dt_status dt_session_keep_run(const struct dt_session *s, const struct dt_s
         .model = s->job->model,
         .program = res->program,
         .timeline = &res->timeline,
+        .memory_of = "gpu",
         .ops = ops,
     };
-    enum dt_status st = dt_runs_add(file, &run, err, &id);
+    st = lane_memory(s, res->program, err, &memory);
+    run.lane_memory = memory;
+    if (st == DT_OK)
+        st = dt_runs_add(file, &run, err, &id);
+    dt_free(memory);
     dt_free(job);
     return st;
 }

@@ -54,11 +54,11 @@ void dt_print_explanation(const struct dt_explanation *e, const struct dt_model 
 void dt_json_explanation(struct dt_json *j, const struct dt_explanation *e,
                          const struct dt_model *m);
 /* What stands out in a run: lines under one heading, if there are any; an array.  `rank` of each
- * lane, NULL = not told. */
+ * lane, NULL = not told; `host` of each rank, NULL = not known. */
 void dt_print_outliers(const char *heading, const struct dt_program *p, const struct dt_model *m,
-                       const struct dt_outliers *o, const int *rank);
+                       const struct dt_outliers *o, const int *rank, const char *const *host);
 void dt_json_outliers(struct dt_json *j, const struct dt_program *p, const struct dt_model *m,
-                      const struct dt_outliers *o, const int *rank);
+                      const struct dt_outliers *o, const int *rank, const char *const *host);
 /* Prints finished JSON on stdout and frees it. */
 enum dt_status dt_json_emit(struct dt_json *j, struct dt_error *err);
 

@@ -75,21 +75,22 @@ static const struct dt_outlier *outlier(const struct dt_outliers *o, int i)
 }
 
 void dt_print_outliers(const char *heading, const struct dt_program *p, const struct dt_model *m,
-                       const struct dt_outliers *o, const int *rank)
+                       const struct dt_outliers *o, const int *rank, const char *const *host)
 {
     for (int i = 0; i < o->n_lanes + o->n_ops; i++) {
         const struct dt_outlier *x = outlier(o, i);
-        char place[32], text[256];
+        char place[96], text[320];
 
         if (rank)
-            snprintf(place, sizeof place, "rank %d", rank[x->lane]);
+            snprintf(place, sizeof place, "rank %d%s%s", rank[x->lane], host ? " on " : "",
+                     host ? host[rank[x->lane]] : "");
         dt_outlier_text(p, m, x, rank ? place : NULL, text, sizeof text);
         printf("%-16s %s\n", i == 0 ? heading : "", text);
     }
 }
 
 void dt_json_outliers(struct dt_json *j, const struct dt_program *p, const struct dt_model *m,
-                      const struct dt_outliers *o, const int *rank)
+                      const struct dt_outliers *o, const int *rank, const char *const *host)
 {
     dt_json_begin_array(j);
     for (int i = 0; i < o->n_lanes + o->n_ops; i++) {
@@ -103,6 +104,8 @@ void dt_json_outliers(struct dt_json *j, const struct dt_program *p, const struc
         dt_json_kv_int(j, "stage", l->stage);
         if (rank)
             dt_json_kv_int(j, "rank", rank[x->lane]);
+        if (rank && host)
+            dt_json_kv_string(j, "host", host[rank[x->lane]]);
         dt_json_kv_string(j, "op", op ? dt_op_kind_names[op->kind] : NULL);
         if (op) {
             dt_json_kv_int(j, "chunk", op->chunk);

@@ -315,6 +315,88 @@ static enum dt_status add_metrics(struct compare *c, struct dt_error *err)
     return DT_OK;
 }
 
+/* ---- memory of lanes ---- */
+
+/* Files of before it was kept have no such table. */
+static bool has_table(struct compare *c, const char *where, const char *table)
+{
+    sqlite3_stmt *s = NULL;
+    char sql[160];
+    bool found = false;
+
+    snprintf(sql, sizeof(sql), "SELECT 1 FROM %s.sqlite_master WHERE type = 'table' AND name = ?",
+             where);
+    if (sqlite3_prepare_v2(c->db, sql, -1, &s, NULL) == SQLITE_OK) {
+        sqlite3_bind_text(s, 1, table, -1, SQLITE_STATIC);
+        found = sqlite3_step(s) == SQLITE_ROW;
+    }
+    sqlite3_finalize(s);
+    return found;
+}
+
+static int64_t bytes_at(sqlite3_stmt *s, int column)
+{
+    return sqlite3_column_type(s, column) == SQLITE_NULL ? -1 : sqlite3_column_int64(s, column);
+}
+
+static enum dt_status add_lane(struct compare *c, sqlite3_stmt *s, struct dt_error *err)
+{
+    struct dt_compare *o = c->out;
+    struct dt_compare_memory *m;
+    const char *host = (const char *)sqlite3_column_text(s, 6);
+
+    if (dt_grow((void **)&o->memory, &o->cap_memory, (size_t)o->n_memory + 1, sizeof(*o->memory)))
+        return dt_error_nomem(err, "lanes");
+    m = &o->memory[o->n_memory++];
+    *m = (struct dt_compare_memory){.a_predicted = bytes_at(s, 1),
+                                    .a_allocated = bytes_at(s, 2),
+                                    .b_predicted = bytes_at(s, 3),
+                                    .b_allocated = bytes_at(s, 4),
+                                    .rank = (int)bytes_at(s, 5)};
+    snprintf(m->name, sizeof(m->name), "%s", (const char *)sqlite3_column_text(s, 0));
+    snprintf(m->host, sizeof(m->host), "%s", host ? host : "");
+    return DT_OK;
+}
+
+/* A place in b comes before one in a. */
+static enum dt_status memory_of_lanes(struct compare *c, int64_t a, int64_t b, struct dt_error *err)
+{
+    sqlite3_stmt *s = NULL;
+    char sql[1024];
+    enum dt_status st = DT_OK;
+    int rc;
+
+    if (!has_table(c, "main", "memory") || !has_table(c, "other", "memory"))
+        return DT_OK;
+    snprintf(sql, sizeof(sql),
+             "SELECT l.module || '/' || l.replica || '.' || l.stage, x.predicted_bytes, "
+             "x.allocated_bytes, y.predicted_bytes, y.allocated_bytes, coalesce(q.rank, p.rank), "
+             "coalesce(q.host, p.host) FROM main.lane l JOIN other.lane k USING(module, replica, "
+             "stage) JOIN main.memory x ON x.run = l.run AND x.lane = l.lane JOIN other.memory y ON "
+             "y.run = k.run AND y.lane = k.lane AND y.model = x.model LEFT JOIN main.place p ON "
+             "p.run = l.run AND p.lane = l.lane LEFT JOIN other.place q ON q.run = k.run AND q.lane "
+             "= k.lane WHERE l.run = %lld AND k.run = %lld ORDER BY l.lane",
+             (long long)a, (long long)b);
+    if (sqlite3_prepare_v2(c->db, sql, -1, &s, NULL) != SQLITE_OK)
+        return failed(c, err);
+    while (st == DT_OK && (rc = sqlite3_step(s)) == SQLITE_ROW)
+        st = add_lane(c, s, err);
+    if (st == DT_OK && rc != SQLITE_DONE)
+        st = failed(c, err);
+    sqlite3_finalize(s);
+    return st;
+}
+
+int64_t dt_compare_memory_a(const struct dt_compare_memory *m)
+{
+    return m->a_allocated >= 0 ? m->a_allocated : m->a_predicted;
+}
+
+int64_t dt_compare_memory_b(const struct dt_compare_memory *m)
+{
+    return m->b_allocated >= 0 ? m->b_allocated : m->b_predicted;
+}
+
 static enum dt_status run(struct compare *c, const struct dt_run_ref *a, const struct dt_run_ref *b,
                           struct dt_error *err)
 {
@@ -328,6 +410,7 @@ static enum dt_status run(struct compare *c, const struct dt_run_ref *a, const s
     l->median = l->a_s > 0 ? l->b_s / l->a_s - 1 : 0;
     l->n = 1;
     DT_TRY(add_metrics(c, err));
+    DT_TRY(memory_of_lanes(c, a->id, b->id, err));
     DT_TRY(make_keys(c, "a", "main", a->id, err));
     DT_TRY(make_keys(c, "b", "other", b->id, err));
     DT_TRY(count(c, err));
@@ -372,6 +455,7 @@ enum dt_status dt_compare_runs(const struct dt_run_ref *a, const struct dt_run_r
 void dt_compare_free(struct dt_compare *c)
 {
     dt_free(c->line);
+    dt_free(c->memory);
     memset(c, 0, sizeof(*c));
 }
 

@@ -34,6 +34,13 @@ struct dt_compare_metric { /* of a whole run */
     double a, b;
 };
 enum { DT_COMPARE_METRICS_MAX = 8 };
+/* Memory of a lane (per GPU or process), in bytes; -1 = not known. */
+struct dt_compare_memory {
+    char name[64]; /* "llm/0.1" */
+    char host[64]; /* of b, or else of a; "" = not known */
+    int rank;      /* likewise; -1 */
+    int64_t a_predicted, a_allocated, b_predicted, b_allocated;
+};
 struct dt_compare {
     struct dt_run_head a, b;
     int64_t joined, only_a, only_b;
@@ -43,7 +50,13 @@ struct dt_compare {
     size_t cap;
     struct dt_compare_metric metric[DT_COMPARE_METRICS_MAX]; /* those that both runs have */
     int n_metrics;
+    struct dt_compare_memory *memory; /* of lanes that both runs have, predicted by one memory model */
+    int n_memory;
+    size_t cap_memory;
 };
+/* What a lane took, or else what it was predicted to. */
+int64_t dt_compare_memory_a(const struct dt_compare_memory *m);
+int64_t dt_compare_memory_b(const struct dt_compare_memory *m);
 /* Both runs must have kept their ops. */
 enum dt_status dt_compare_runs(const struct dt_run_ref *a, const struct dt_run_ref *b,
                                struct dt_error *err, struct dt_compare *out);

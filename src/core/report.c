@@ -4,6 +4,7 @@
  * (half of the square), real sizes of every sample, recompute left out of the model's FLOPs and
  * counted in the hardware's; peak is the dense bf16 rate of the GPUs that the plan uses. */
 #include "core/report.h"
+#include "core/mem.h"
 #include "core/memory.h"
 
 #include <string.h>
@@ -63,27 +64,58 @@ void dt_report_flops(const struct dt_plan *p, const struct dt_model *m,
     *hardware_flops = hardware;
 }
 
-static double memory_max(const struct dt_program *prog, const struct dt_model *m,
-                         const struct dt_cluster *c, int module)
+/* The largest microbatch of a module, and the most that a replica has. */
+static int64_t largest(const struct dt_module_assignment *a, struct dt_work *most)
 {
-    const struct dt_module_assignment *a = &prog->assignment->m[module];
-    struct dt_work most = {0};
-    double max = 0;
     int64_t n = 0;
 
+    *most = (struct dt_work){0};
     for (uint32_t i = 0; i < a->mb_first[a->n_replicas]; i++)
-        if (a->work[i].tokens > most.tokens)
-            most = a->work[i];
+        if (a->work[i].tokens > most->tokens)
+            *most = a->work[i];
     for (int r = 0; r < a->n_replicas; r++)
         if (a->mb_first[r + 1] - a->mb_first[r] > n)
             n = a->mb_first[r + 1] - a->mb_first[r];
+    return n;
+}
+
+/* Returns the most; of_stage[pp], or NULL. */
+static double memory_of_stages(const struct dt_program *prog, const struct dt_model *m,
+                               const struct dt_cluster *c, int module, double *of_stage)
+{
+    struct dt_work most;
+    int64_t n = largest(&prog->assignment->m[module], &most);
+    double max = 0;
+
     for (int s = 0; s < prog->plan->modules[module].layout.pp; s++) {
         struct dt_memory mem;
 
         dt_memory_stage(prog->plan, m, c, module, s, &most, n, &mem);
         max = mem.total > max ? mem.total : max;
+        if (of_stage)
+            of_stage[s] = mem.total;
     }
     return max;
+}
+
+enum dt_status dt_report_lane_memory(const struct dt_program *prog, const struct dt_model *m,
+                                     const struct dt_cluster *c, struct dt_error *err, double *out)
+{
+    double *stage[DT_MAX_MODULES] = {NULL};
+    enum dt_status st = DT_OK;
+
+    for (int i = 0; st == DT_OK && i < m->n_modules; i++) {
+        stage[i] = dt_calloc((size_t)prog->plan->modules[i].layout.pp, sizeof(*stage[i]));
+        if (stage[i])
+            memory_of_stages(prog, m, c, i, stage[i]);
+        else
+            st = dt_error_nomem(err, "stages");
+    }
+    for (int k = 0; st == DT_OK && k < prog->n_lanes; k++)
+        out[k] = stage[prog->lanes[k].module][prog->lanes[k].stage];
+    for (int i = 0; i < m->n_modules; i++)
+        dt_free(stage[i]);
+    return st;
 }
 
 enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_model *m,
@@ -110,7 +142,7 @@ enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_mod
     dt_report_flops(prog->plan, m, a, r.model_flops, &r.hardware_flops);
     for (int i = 0; i < m->n_modules; i++) {
         model += r.model_flops[i];
-        r.mem_bytes_max[i] = memory_max(prog, m, c, i);
+        r.mem_bytes_max[i] = memory_of_stages(prog, m, c, i, NULL);
     }
     peak = r.gpus_used * c->peak_flops * r.iteration_s;
     if (peak > 0) {

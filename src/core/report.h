@@ -30,5 +30,9 @@ enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_mod
                               const struct dt_cluster *c, const struct dt_durations *dur,
                               const struct dt_timeline *t, struct dt_error *err,
                               struct dt_report *out);
+/* out[n_lanes]: bytes per GPU that the memory model charges each lane, for the largest microbatch of
+ * its module. */
+enum dt_status dt_report_lane_memory(const struct dt_program *prog, const struct dt_model *m,
+                                     const struct dt_cluster *c, struct dt_error *err, double *out);
 
 #endif

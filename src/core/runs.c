@@ -25,6 +25,11 @@ static const char schema[] =
     "CREATE TABLE IF NOT EXISTS place(run INTEGER NOT NULL REFERENCES run(id), lane INTEGER NOT "
     "NULL,"
     " rank INTEGER NOT NULL, host TEXT, PRIMARY KEY(run, lane)) WITHOUT ROWID;"
+    "CREATE TABLE IF NOT EXISTS memory(run INTEGER NOT NULL REFERENCES run(id), lane INTEGER NOT "
+    "NULL,"
+    " model TEXT NOT NULL, predicted_bytes INTEGER NOT NULL, allocated_bytes INTEGER, PRIMARY "
+    "KEY(run, lane))"
+    " WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS op(run INTEGER NOT NULL REFERENCES run(id), op INTEGER NOT NULL,"
     " lane INTEGER NOT NULL, kind TEXT NOT NULL, chunk INTEGER NOT NULL, part INTEGER NOT NULL,"
     " microbatch INTEGER, peer_lane INTEGER, bytes INTEGER NOT NULL, begin_ns INTEGER NOT NULL,"
@@ -161,6 +166,31 @@ static enum dt_status add_places(sqlite3 *db, const char *path, const struct dt_
     return st;
 }
 
+/* What lanes take. */
+static enum dt_status add_memory(sqlite3 *db, const char *path, const struct dt_run_record *r,
+                                 int64_t id, struct dt_error *err)
+{
+    enum dt_status st = DT_OK;
+    sqlite3_stmt *s;
+
+    DT_TRY(prepare(db, path, "INSERT INTO memory VALUES(?,?,?,?,?)", err, &s));
+    for (int k = 0; k < r->program->n_lanes && st == DT_OK; k++) {
+        sqlite3_bind_int64(s, 1, id);
+        sqlite3_bind_int(s, 2, k);
+        sqlite3_bind_text(s, 3, r->memory_of, -1, SQLITE_STATIC);
+        sqlite3_bind_int64(s, 4, r->lane_memory[k].predicted_bytes);
+        if (r->lane_memory[k].allocated_bytes < 0)
+            sqlite3_bind_null(s, 5);
+        else
+            sqlite3_bind_int64(s, 5, r->lane_memory[k].allocated_bytes);
+        if (sqlite3_step(s) != SQLITE_DONE)
+            st = db_error(db, path, err);
+        sqlite3_reset(s);
+    }
+    sqlite3_finalize(s);
+    return st;
+}
+
 static void bind_op(sqlite3_stmt *s, const struct dt_run_record *r, int64_t id, uint32_t i)
 {
     const struct dt_op *o = &r->program->ops[i];
@@ -210,6 +240,8 @@ static enum dt_status add_all(sqlite3 *db, const char *path, const struct dt_run
         DT_TRY(add_lanes(db, path, r, *id, err));
     if (r->program && r->lane_rank)
         DT_TRY(add_places(db, path, r, *id, err));
+    if (r->program && r->lane_memory)
+        DT_TRY(add_memory(db, path, r, *id, err));
     if (r->program && r->timeline && r->ops)
         DT_TRY(add_ops(db, path, r, *id, err));
     return DT_OK;

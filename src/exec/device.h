@@ -25,7 +25,7 @@
 #include <stdint.h>
 
 /* Grows whenever this file or kernels/kernels.h changes meaning or layout. */
-#define DT_DEVICE_ABI 2u
+#define DT_DEVICE_ABI 3u
 
 enum dt_dtype { DT_F32, DT_BF16, DT_DTYPE_N };
 static inline size_t dt_dtype_bytes(enum dt_dtype t)
@@ -65,6 +65,10 @@ struct dt_weight_shape {
     int kernel; /* 0 = linear; else a kernel x kernel filter */
 };
 
+struct dt_memory_owner { /* whose memory something is; outlives it */
+    int64_t now_bytes;
+};
+
 struct dt_device {
     uint32_t abi; /* DT_DEVICE_ABI */
     struct dt_device_info info;
@@ -84,6 +88,11 @@ struct dt_device {
     void (*host_free)(const struct dt_device *dev, void *p);
     /* Bytes now and at most so far in alloc, in weights, and in the queues' workspaces together. */
     void (*memory_used)(const struct dt_device *dev, int64_t *now_bytes, int64_t *max_bytes);
+    /* What the calling thread has allocated from now on, in alloc and in weights, is counted for
+     * `owner` too, until it is freed by whomever; queues' workspaces are nobody's.  NULL, as at
+     * first: nobody.  Returns the one before. */
+    struct dt_memory_owner *(*memory_for)(const struct dt_device *dev,
+                                          struct dt_memory_owner *owner);
 
     /* ---- queues ---- */
     enum dt_status (*queue_new)(const struct dt_device *dev, bool high_priority,

@@ -399,19 +399,22 @@ void dt_exec_describe(const struct dt_model *m, int module, int op, int64_t micr
 
 static enum dt_status walk_op(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
+    const struct dt_op *op = &x->p->ops[i];
+    struct dt_memory_owner *before;
     enum dt_status st;
 
     tell(x, i);
     DT_TRY(dt_exec_comm_wait(x, i, err));
     x->dev->event_record(x->q, x->begin[i]);
+    before = dt_exec_for(x, op->module, op->replica, op->stage);
     st = execute(x, i, err);
+    x->dev->memory_for(x->dev, before);
     x->dev->event_record(x->q, x->end[i]);
     /* what others take must be there */
     if (st == DT_OK && x->t)
         st = x->dev->event_sync(x->end[i], err);
     if (st == DT_OK)
-        st = dt_tp_state(
-            dt_exec_tp(x, x->p->ops[i].module, x->p->ops[i].replica, x->p->ops[i].stage), err);
+        st = dt_tp_state(dt_exec_tp(x, op->module, op->replica, op->stage), err);
     if (st != DT_OK)
         return dt_exec_blame(x, i, st, err);
     dt_exec_comm_ended(x, i);
@@ -544,6 +547,12 @@ enum dt_status dt_exec_sum(struct dt_exec *x, double *v, size_t n, struct dt_err
 void dt_exec_memory(const struct dt_exec *x, int64_t *now_bytes, int64_t *max_bytes)
 {
     x->dev->memory_used(x->dev, now_bytes, max_bytes);
+}
+
+int64_t dt_exec_lane_memory(const struct dt_exec *x, int module, int replica, int stage)
+{
+    return __atomic_load_n(&x->lane[module][replica * x->pp[module] + stage].now_bytes,
+                           __ATOMIC_RELAXED);
 }
 
 int dt_exec_in_flight(const struct dt_exec *x, int module, int replica, int v)

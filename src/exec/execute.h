@@ -130,6 +130,9 @@ enum dt_status dt_exec_spread(struct dt_exec *x, const struct dt_exec_whole *w,
 enum dt_status dt_exec_sum(struct dt_exec *x, double *v, size_t n, struct dt_error *err);
 /* Bytes in use on the device, now and at most. */
 void dt_exec_memory(const struct dt_exec *x, int64_t *now_bytes, int64_t *max_bytes);
+/* Of them, those of a lane (of this rank's member) now: all but the workspaces of kernels and buffers
+ * that are between two messages.  0 when it is elsewhere. */
+int64_t dt_exec_lane_memory(const struct dt_exec *x, int module, int replica, int stage);
 /* Slots of a virtual stage in use at once, at most so far: its microbatches in flight. */
 int dt_exec_in_flight(const struct dt_exec *x, int module, int replica, int v);
 

@@ -162,6 +162,7 @@ struct dt_exec {
     const struct dt_kernels *k;
     struct dt_queue *q;
     struct dt_exec_vstage *vs[DT_MAX_MODULES]; /* [replica * n_v + v] */
+    struct dt_memory_owner *lane[DT_MAX_MODULES]; /* [replica * pp + stage]: what is theirs */
     int n_v[DT_MAX_MODULES], pp[DT_MAX_MODULES], dp[DT_MAX_MODULES];
     struct dt_exec_edge edge[DT_EDGES];
     int64_t edge_cap;
@@ -213,6 +214,18 @@ static inline struct dt_tp *dt_exec_tp(const struct dt_exec *x, int module, int 
     struct dt_tp *tp = &x->tp[module][replica * x->pp[module] + stage];
 
     return tp->comm ? tp : NULL;
+}
+
+/* What this thread allocates from now on is for the lane; give dev->memory_for what comes back. */
+static inline struct dt_memory_owner *dt_exec_for(const struct dt_exec *x, int module, int replica,
+                                                  int stage)
+{
+    return x->dev->memory_for(x->dev, &x->lane[module][replica * x->pp[module] + stage]);
+}
+static inline struct dt_memory_owner *dt_exec_for_vs(const struct dt_exec *x,
+                                                     const struct dt_exec_vstage *vs)
+{
+    return dt_exec_for(x, vs->module, vs->replica, vs->v % x->pp[vs->module]);
 }
 
 /* execute_lane.c */

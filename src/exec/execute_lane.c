@@ -82,13 +82,24 @@ static enum dt_status build_vstage(struct dt_exec *x, struct dt_exec_vstage *vs,
     return st == DT_OK ? dt_exec_gather_room(x, vs, err) : st;
 }
 
+static enum dt_status build_for_lane(struct dt_exec *x, struct dt_exec_vstage *vs,
+                                     struct dt_error *err)
+{
+    struct dt_memory_owner *before = dt_exec_for_vs(x, vs);
+    enum dt_status st = build_vstage(x, vs, err);
+
+    x->dev->memory_for(x->dev, before);
+    return st;
+}
+
 enum dt_status dt_exec_build(struct dt_exec *x, struct dt_error *err)
 {
     for (int m = 0; m < x->o.model->n_modules; m++) {
         const struct dt_module_plan *mp = &x->o.plan->modules[m];
 
         x->vs[m] = dt_calloc((size_t)x->dp[m] * (size_t)x->n_v[m], sizeof(*x->vs[m]));
-        if (!x->vs[m])
+        x->lane[m] = dt_calloc((size_t)x->dp[m] * (size_t)x->pp[m], sizeof(*x->lane[m]));
+        if (!x->vs[m] || !x->lane[m])
             return dt_error_nomem(err, "stages");
         for (int r = 0; r < x->dp[m]; r++)
             for (int v = 0; v < x->n_v[m]; v++) {
@@ -98,7 +109,7 @@ enum dt_status dt_exec_build(struct dt_exec *x, struct dt_error *err)
                 vs->first = mp->split[v];
                 vs->last = mp->split[v + 1];
                 if (x->member[m][r * x->pp[m] + v % x->pp[m]] >= 0)
-                    DT_TRY(build_vstage(x, vs, err));
+                    DT_TRY(build_for_lane(x, vs, err));
             }
     }
     return x->dev->queue_sync(x->q, err);
@@ -146,6 +157,7 @@ void dt_exec_drop(struct dt_exec *x)
             x->dev->free(x->dev, vs->wire);
         }
         dt_free(x->vs[m]);
+        dt_free(x->lane[m]);
     }
 }
 
@@ -163,9 +175,15 @@ static bool grow_limit(int64_t *max, int64_t need)
 static enum dt_status resize_stage(struct dt_exec *x, struct dt_exec_vstage *vs,
                                    const struct dt_batch_limits *max, struct dt_error *err)
 {
+    struct dt_memory_owner *before;
+    enum dt_status st;
+
     DT_TRY(x->dev->queue_sync(x->q, err)); /* nothing uses what goes */
     free_slots(x, vs);
-    DT_TRY(dt_stage_resize(vs->stage, max, err));
+    before = dt_exec_for_vs(x, vs);
+    st = dt_stage_resize(vs->stage, max, err);
+    x->dev->memory_for(x->dev, before);
+    DT_TRY(st);
     vs->max = *max;
     return DT_OK;
 }

@@ -27,6 +27,8 @@ static enum dt_status take(struct dt_exec *x, struct dt_exec_vstage *vs, bool gr
                            size_t bytes, struct dt_error *err, struct dt_message **out)
 {
     struct dt_message *m = vs->messages;
+    struct dt_memory_owner *before;
+    enum dt_status st;
 
     while (m && (m->users > 0 || m->grad != grad || m->inbox != inbox)) /* their sizes differ */
         m = m->next;
@@ -39,7 +41,10 @@ static enum dt_status take(struct dt_exec *x, struct dt_exec_vstage *vs, bool gr
     }
     m->grad = grad;
     m->inbox = inbox;
-    DT_TRY(dt_exec_room(x, &m->data, bytes, err));
+    before = dt_exec_for_vs(x, vs); /* whichever thread this is */
+    st = dt_exec_room(x, &m->data, bytes, err);
+    x->dev->memory_for(x->dev, before);
+    DT_TRY(st);
     *out = m;
     return DT_OK;
 }

@@ -26,6 +26,7 @@ struct train {
     bool first; /* rank 0 prints and writes */
     bool stop;  /* some rank was told to */
     double compute_s, waited_s, step_s, model_flops;
+    int64_t *lane_bytes;  /* per lane of the program: this rank's of the following */
     int64_t memory_bytes; /* at most after a step: what a step makes it keeps, and what came before
                              training (the measurement of the peak) is gone */
     struct dt_train_summary sum;
@@ -143,6 +144,7 @@ static void close_all(struct train *t)
     dt_loader_close(t->loader);
     dt_exec_free(t->x);
     dt_train_log_close(t->log, NULL);
+    dt_free(t->lane_bytes);
 }
 
 /* ---- one step ---- */
@@ -173,7 +175,11 @@ static enum dt_status take_batch(struct train *t, struct dt_error *err, struct d
     b->program = NULL;
     b->assignment = NULL;
     dt_memory_see(&t->seen, t->sum.program);
-    if (t->state.step == t->sum.first_step)
+    if (!t->lane_bytes) {
+        t->lane_bytes = dt_calloc((size_t)t->sum.program->n_lanes, sizeof(*t->lane_bytes));
+        st = t->lane_bytes ? DT_OK : dt_error_nomem(err, "lanes");
+    }
+    if (st == DT_OK && t->state.step == t->sum.first_step)
         st = same_program(t, err);
     if (st == DT_OK)
         *out = b;
@@ -189,6 +195,7 @@ static void account(struct train *t, const struct dt_ahead_batch *b, struct dt_t
 
     dt_exec_memory(t->x, &now, &max);
     t->memory_bytes = now > t->memory_bytes ? now : t->memory_bytes;
+    dt_memory_note(t->x, t->sum.program, t->lane_bytes);
     t->compute_s += s->r.compute_s;
     t->waited_s += s->r.waited_s;
     t->step_s += s->step_s;
@@ -284,28 +291,40 @@ static enum dt_status loop(struct train *t, struct dt_error *err)
     return save_last(t, err);
 }
 
-/* What each rank has, each in its own place of a sum. */
+/* What each rank has, and the first member of each lane, each in its own place of a sum. */
 static enum dt_status read_memory(struct train *t, struct dt_error *err)
 {
-    size_t n = (size_t)t->sum.ranks;
+    int ranks = t->sum.ranks, lanes = t->sum.program ? t->sum.program->n_lanes : 0;
+    int own = t->o->transport ? t->o->transport->rank : 0;
+    size_t n = (size_t)ranks + (size_t)lanes;
     double *of = dt_calloc(n, sizeof(*of));
-    enum dt_status st;
+    enum dt_status st = DT_OK;
 
-    if (!of)
-        return dt_error_nomem(err, "ranks");
-    of[t->o->transport ? t->o->transport->rank : 0] = (double)t->memory_bytes;
-    st = dt_exec_sum(t->x, of, n, err);
-    for (size_t r = 0; r < n; r++)
-        t->sum.memory_max_bytes =
-            (int64_t)of[r] > t->sum.memory_max_bytes ? (int64_t)of[r] : t->sum.memory_max_bytes;
-    if (st == DT_OK && t->sum.program) {
-        t->sum.memory = dt_calloc(n, sizeof(*t->sum.memory));
-        st = t->sum.memory
-                 ? dt_train_predict_memory(t->s, &t->seen, t->sum.ranks, err, t->sum.memory)
+    if (lanes > 0) {
+        t->sum.memory = dt_calloc((size_t)ranks, sizeof(*t->sum.memory));
+        t->sum.lanes = dt_calloc((size_t)lanes, sizeof(*t->sum.lanes));
+        st = t->sum.memory && t->sum.lanes
+                 ? dt_train_predict_memory(t->s, &t->seen, t->sum.program, ranks, err,
+                                           t->sum.memory, t->sum.lanes)
                  : dt_error_nomem(err, "ranks");
     }
-    for (size_t r = 0; st == DT_OK && t->sum.memory && r < n; r++)
-        t->sum.memory[r].allocated_bytes = (int64_t)of[r];
+    if (st == DT_OK && !of)
+        st = dt_error_nomem(err, "ranks");
+    if (st == DT_OK) {
+        of[own] = (double)t->memory_bytes;
+        for (int i = 0; i < lanes; i++)
+            if (t->sum.lanes[i].rank == own)
+                of[ranks + i] = (double)t->lane_bytes[i];
+        st = dt_exec_sum(t->x, of, n, err);
+    }
+    for (int r = 0; st == DT_OK && r < ranks; r++) {
+        if ((int64_t)of[r] > t->sum.memory_max_bytes)
+            t->sum.memory_max_bytes = (int64_t)of[r];
+        if (lanes > 0)
+            t->sum.memory[r].allocated_bytes = (int64_t)of[r];
+    }
+    for (int i = 0; st == DT_OK && i < lanes; i++)
+        t->sum.lanes[i].allocated_bytes = (int64_t)of[ranks + i];
     dt_free(of);
     return st;
 }
@@ -361,7 +380,9 @@ void dt_train_summary_free(struct dt_train_summary *s)
     dt_assign_free(s->assignment);
     dt_timeline_free(&s->timeline);
     dt_free(s->memory);
+    dt_free(s->lanes);
     s->memory = NULL;
+    s->lanes = NULL;
     s->program = NULL;
     s->assignment = NULL;
 }

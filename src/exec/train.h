@@ -38,6 +38,12 @@ struct dt_rank_memory {
     int64_t predicted_bytes; /* by the memory model, of its lanes */
 };
 
+/* Of a lane's first member: without the workspace of kernels, which lanes of a rank share. */
+struct dt_lane_memory {
+    int rank;
+    int64_t allocated_bytes, predicted_bytes;
+};
+
 struct dt_train_summary {
     int64_t first_step, last_step; /* done by this process: first_step + 1 .. last_step */
     bool resumed, stopped;
@@ -51,6 +57,7 @@ struct dt_train_summary {
     int ranks;
     int64_t memory_max_bytes;      /* of the rank that took most */
     struct dt_rank_memory *memory; /* [ranks]; NULL when no step was done */
+    struct dt_lane_memory *lanes;  /* [n_lanes of the program]; likewise */
     struct dt_init_report init;    /* when weights were read */
     struct dt_data_report data;
     struct dt_ahead_report loading; /* of this rank */

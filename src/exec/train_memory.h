@@ -13,9 +13,14 @@ struct dt_memory_seen {
 };
 void dt_memory_see(struct dt_memory_seen *seen, const struct dt_program *p);
 
-/* Fills predicted_bytes of out[ranks]: the sum over the lanes of a rank of what the memory model
- * charges a CPU (core/memory_cpu.h), and the scratch of the lane that needs most. */
+/* Fills the predictions of ranks[n_ranks], and those and the ranks of lanes[p->n_lanes]: what the
+ * memory model charges the lanes of a CPU (core/memory_cpu.h), of a rank their sum and the scratch of
+ * the one that needs most. */
 enum dt_status dt_train_predict_memory(const struct dt_setup *s, const struct dt_memory_seen *seen,
-                                       int ranks, struct dt_error *err, struct dt_rank_memory *out);
+                                       const struct dt_program *p, int n_ranks,
+                                       struct dt_error *err, struct dt_rank_memory *ranks,
+                                       struct dt_lane_memory *lanes);
+/* of_lane[p->n_lanes]: what the lanes of this rank have now, if that is more. */
+void dt_memory_note(const struct dt_exec *x, const struct dt_program *p, int64_t *of_lane);
 
 #endif

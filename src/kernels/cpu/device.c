@@ -42,8 +42,25 @@ static void account(struct dt_cpu *cpu, int64_t bytes)
         ;
 }
 
-/* The size lies in front, for the accounting; dt_malloc keeps the fault hook of tests in the path.
- */
+static _Thread_local struct dt_memory_owner *owner; /* of what this thread allocates */
+
+static struct dt_memory_owner *memory_for(const struct dt_device *dev, struct dt_memory_owner *o)
+{
+    struct dt_memory_owner *before = owner;
+
+    (void)dev;
+    owner = o;
+    return before;
+}
+
+static void account_for(struct dt_memory_owner *o, int64_t bytes)
+{
+    if (o)
+        __atomic_fetch_add(&o->now_bytes, bytes, __ATOMIC_RELAXED);
+}
+
+/* The size and the owner lie in front, for the accounting; dt_malloc keeps the fault hook of tests
+ * in the path. */
 void *dt_cpu_alloc(struct dt_cpu *cpu, size_t bytes)
 {
     size_t whole;
@@ -58,12 +75,15 @@ void *dt_cpu_alloc(struct dt_cpu *cpu, size_t bytes)
     p = raw + HEADER + (ALIGN - (uintptr_t)raw % ALIGN) % ALIGN;
     memcpy(p - 8, &raw, sizeof(raw));
     memcpy(p - 16, &bytes, sizeof(bytes));
+    memcpy(p - 24, &owner, sizeof(owner));
     account(cpu, (int64_t)bytes);
+    account_for(owner, (int64_t)bytes);
     return p;
 }
 
 void dt_cpu_free(struct dt_cpu *cpu, void *p)
 {
+    struct dt_memory_owner *o;
     size_t bytes;
     char *raw;
 
@@ -71,7 +91,9 @@ void dt_cpu_free(struct dt_cpu *cpu, void *p)
         return;
     memcpy(&raw, (char *)p - 8, sizeof(raw));
     memcpy(&bytes, (char *)p - 16, sizeof(bytes));
+    memcpy(&o, (char *)p - 24, sizeof(o));
     account(cpu, -(int64_t)bytes);
+    account_for(o, -(int64_t)bytes);
     dt_free(raw);
 }
 
@@ -100,6 +122,7 @@ static void memory_used(const struct dt_device *dev, int64_t *now_bytes, int64_t
 void *dt_cpu_scratch(struct dt_queue *q, int region, size_t bytes)
 {
     struct dt_cpu *cpu = cpu_of(q->dev);
+    struct dt_memory_owner *o;
     void *p;
 
     assert(region >= 0 && region < DT_SCRATCH_N);
@@ -108,7 +131,9 @@ void *dt_cpu_scratch(struct dt_queue *q, int region, size_t bytes)
     dt_cpu_free(cpu, q->scratch[region].p); /* first: both at once would be a peak */
     q->scratch[region].p = NULL;
     q->scratch[region].bytes = 0;
+    o = memory_for(q->dev, NULL);
     p = dt_cpu_alloc(cpu, bytes);
+    memory_for(q->dev, o);
     if (!p) {
         dt_queue_fail(q, DT_ERR_NOMEM, "out of memory: %zu bytes of workspace", bytes);
         return NULL;
@@ -359,6 +384,7 @@ enum dt_status dt_device_open_cpu(const struct dt_device_options *opt, struct dt
         .host_alloc = dev_alloc,
         .host_free = dev_free,
         .memory_used = memory_used,
+        .memory_for = memory_for,
         .queue_new = queue_new,
         .queue_free = queue_free,
         .queue_sync = queue_sync,

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "cli/train_summary.h"
+
+#include "cli/session.h"
+#include "cli/table.h"
+#include "core/mem.h"
+#include "exec/placement.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- findings ---- */
+
+static enum dt_status host_names(const struct dt_world *world, int n, struct dt_error *err,
+                                 const char ***out)
+{
+    const char **host = NULL;
+
+    if (world) {
+        host = dt_malloc((size_t)n * sizeof(*host));
+        if (!host)
+            return dt_error_nomem(err, "hosts");
+        for (int r = 0; r < n; r++)
+            host[r] = dt_world_rank(world, r)->host;
+    }
+    *out = host;
+    return DT_OK;
+}
+
+static enum dt_status find(const struct dt_train_summary *s, const struct dt_world *world,
+                           struct dt_error *err, struct dt_train_findings *f)
+{
+    size_t n = (size_t)s->program->n_lanes;
+
+    DT_TRY(dt_outliers_find(s->program, &s->timeline, err, &f->o));
+    DT_TRY(host_names(world, s->ranks, err, &f->host));
+    f->rank = dt_malloc(n * sizeof(*f->rank));
+    f->memory = dt_malloc(n * sizeof(*f->memory));
+    if (!f->rank || !f->memory)
+        return dt_error_nomem(err, "lanes");
+    for (size_t i = 0; i < n; i++) {
+        f->rank[i] = s->lanes[i].rank;
+        f->memory[i] =
+            (struct dt_run_memory){s->lanes[i].predicted_bytes, s->lanes[i].allocated_bytes};
+    }
+    return DT_OK;
+}
+
+enum dt_status dt_train_findings(const struct dt_train_summary *s, const struct dt_world *world,
+                                 struct dt_error *err, struct dt_train_findings *out)
+{
+    struct dt_train_findings f = {0};
+    enum dt_status st = s->program ? find(s, world, err, &f) : DT_OK;
+
+    if (st == DT_OK)
+        *out = f;
+    else
+        dt_train_findings_free(&f);
+    return st;
+}
+
+void dt_train_findings_free(struct dt_train_findings *f)
+{
+    dt_free(f->rank);
+    dt_free(f->host);
+    dt_free(f->memory);
+    memset(f, 0, sizeof(*f));
+}
+
+/* ---- parts ---- */
+
+static void loading_json(const struct dt_ahead_report *l, struct dt_json *j)
+{
+    dt_json_begin_object(j);
+    dt_json_kv_int(j, "batches", l->batches);
+    dt_json_kv_int(j, "waits", l->waits);
+    dt_json_kv_double(j, "total_s", l->load_s + l->order_s);
+    dt_json_kv_double(j, "load_s", l->load_s);
+    dt_json_kv_double(j, "order_s", l->order_s);
+    dt_json_kv_double(j, "exposed_s", l->exposed_s);
+    dt_json_kv_double(j, "first_s", l->first_s);
+    dt_json_end_object(j);
+}
+
+/* Means per batch; nothing runs beside the first. */
+static void print_loading(const struct dt_ahead_report *l)
+{
+    double n = (double)l->batches;
+    char a[32], b[32], c[32];
+
+    if (l->batches == 0)
+        return;
+    dt_format_seconds((l->load_s + l->order_s) / n, a, sizeof a);
+    dt_format_seconds(l->order_s / n, b, sizeof b);
+    dt_format_seconds(l->batches > 1 ? l->exposed_s / (n - 1) : 0, c, sizeof c);
+    printf("data and order   %10s   per batch (order %s), beside the steps; exposed %s\n", a, b, c);
+}
+
+static void lanes_json(const struct dt_train_summary *s, const struct dt_model *m,
+                       const struct dt_train_findings *f, struct dt_json *j)
+{
+    dt_json_begin_array(j);
+    for (int i = 0; s->program && i < s->program->n_lanes; i++) {
+        const struct dt_lane *l = &s->program->lanes[i];
+
+        dt_json_begin_object(j);
+        dt_json_kv_string(j, "module", m->modules[l->module].name);
+        dt_json_kv_int(j, "replica", l->replica);
+        dt_json_kv_int(j, "stage", l->stage);
+        dt_json_kv_int(j, "rank", f->rank[i]);
+        if (f->host)
+            dt_json_kv_string(j, "host", f->host[f->rank[i]]);
+        dt_json_kv_int(j, "allocated_bytes", s->lanes[i].allocated_bytes);
+        dt_json_kv_int(j, "predicted_bytes", s->lanes[i].predicted_bytes);
+        dt_json_end_object(j);
+    }
+    dt_json_end_array(j);
+}
+
+/* Lanes whose first member is on the rank, a few of them by name. */
+static void lanes_of(const struct dt_train_summary *s, const struct dt_model *m,
+                     const struct dt_train_findings *f, int rank, char *buf, size_t size)
+{
+    enum { NAMED = 4 };
+    size_t at = 0;
+    int n = 0;
+
+    buf[0] = '\0';
+    for (int i = 0; i < s->program->n_lanes; i++) {
+        const struct dt_lane *l = &s->program->lanes[i];
+
+        if (f->rank[i] == rank && n++ < NAMED && at < size)
+            at += (size_t)snprintf(buf + at, size - at, " %s/%u.%u", m->modules[l->module].name,
+                                   l->replica, l->stage);
+    }
+    if (n > NAMED && at < size)
+        snprintf(buf + at, size - at, " and %d more", n - NAMED);
+}
+
+/* Of each rank, with its host and lanes. */
+static void print_memory(const struct dt_train_summary *s, const struct dt_model *m,
+                         const struct dt_train_findings *f)
+{
+    char a[32], b[32], name[32], lanes[400];
+
+    for (int r = 0; s->memory && r < s->ranks; r++) {
+        snprintf(name, sizeof name, s->ranks > 1 ? "memory of rank %d" : "memory", r);
+        lanes_of(s, m, f, r, lanes, sizeof lanes);
+        printf("%-16s %10s   at most (predicted %s)%s%s%s%s\n", name,
+               dt_format_bytes((double)s->memory[r].allocated_bytes, a, sizeof a),
+               dt_format_bytes((double)s->memory[r].predicted_bytes, b, sizeof b),
+               f->host ? " on " : "", f->host ? f->host[r] : "", lanes[0] ? ":" : "", lanes);
+    }
+}
+
+/* ---- all of it ---- */
+
+enum dt_status dt_train_json(const struct dt_setup *setup, const struct dt_train_summary *s,
+                             const struct dt_train_findings *f, struct dt_error *err, char **out)
+{
+    const struct dt_train_step *last = &s->last;
+    struct dt_json j;
+
+    dt_json_init(&j, true);
+    dt_json_begin_object(&j);
+    dt_json_kv_string(&j, "model", setup->plan.model);
+    dt_json_kv_int(&j, "first_step", s->first_step);
+    dt_json_kv_int(&j, "last_step", s->last_step);
+    dt_json_kv_int(&j, "steps", setup->job->run.steps);
+    dt_json_kv_bool(&j, "resumed", s->resumed);
+    dt_json_kv_bool(&j, "stopped", s->stopped);
+    dt_json_kv_double(&j, "loss", last->r.loss);
+    dt_json_kv_double(&j, "loss_text", last->r.loss_text);
+    dt_json_kv_double(&j, "loss_image", last->r.loss_image);
+    dt_json_kv_double(&j, "best_loss", s->best_loss);
+    dt_json_kv_double(&j, "grad_norm", last->r.grad_norm);
+    dt_json_kv_double(&j, "iteration_s", s->mean_step_s);
+    dt_json_kv_double(&j, "tokens_per_s", last->tokens_per_s);
+    dt_json_kv_double(&j, "samples_per_s", last->samples_per_s);
+    dt_json_kv_double(&j, "mfu", s->mfu);
+    dt_json_kv_double(&j, "gemm_peak_flops", s->gemm_peak_flops);
+    dt_json_kv_double(&j, "share_outside_compute", s->share_outside);
+    dt_json_kv_double(&j, "share_waited", s->share_waited);
+    dt_json_key(&j, "loading");
+    loading_json(&s->loading, &j);
+    dt_json_kv_int(&j, "ranks", s->ranks);
+    dt_json_kv_int(&j, "memory_max_bytes", s->memory_max_bytes);
+    dt_json_key(&j, "memory");
+    dt_json_begin_array(&j);
+    for (int r = 0; s->memory && r < s->ranks; r++) {
+        dt_json_begin_object(&j);
+        dt_json_kv_int(&j, "rank", r);
+        if (f->host)
+            dt_json_kv_string(&j, "host", f->host[r]);
+        dt_json_kv_int(&j, "allocated_bytes", s->memory[r].allocated_bytes);
+        dt_json_kv_int(&j, "predicted_bytes", s->memory[r].predicted_bytes);
+        dt_json_end_object(&j);
+    }
+    dt_json_end_array(&j);
+    dt_json_key(&j, "lanes");
+    lanes_json(s, setup->job->model, f, &j);
+    dt_json_key(&j, "stand_out");
+    dt_json_outliers(&j, s->program, setup->job->model, &f->o, f->rank, f->host);
+    dt_json_kv_double(&j, "train_s", s->train_s);
+    dt_json_kv_int(&j, "tokens", s->tokens);
+    dt_json_kv_int(&j, "samples", s->samples);
+    dt_json_kv_string(&j, "precision", setup->dtype == DT_BF16 ? "bf16" : "fp32");
+    dt_json_kv_string(&j, "device", setup->device->info.name);
+    dt_json_kv_string(&j, "isa", setup->device->info.isa);
+    dt_json_kv_int(&j, "threads", setup->device->info.threads);
+    dt_json_kv_bool(&j, "colocated", setup->plan.colocated);
+    dt_json_kv_string(&j, "checkpoint", s->checkpoint[0] ? s->checkpoint : NULL);
+    dt_json_key(&j, "data");
+    dt_json_begin_object(&j);
+    dt_data_report_json(&s->data, &j);
+    dt_json_end_object(&j);
+    dt_json_end_object(&j);
+    return dt_json_finish(&j, err, out);
+}
+
+void dt_train_print(const struct dt_setup *setup, const struct dt_train_summary *s,
+                    const struct dt_train_findings *f)
+{
+    const struct dt_train_step *last = &s->last;
+    char a[32];
+
+    snprintf(a, sizeof a, s->ranks > 1 ? "%d ranks of " : "", s->ranks);
+    printf("%s on %s (%s, %s%d thread%s, %s), %lld samples of %d tokens per step\n",
+           setup->plan.model, setup->device->info.name, setup->device->info.isa, a,
+           setup->device->info.threads, setup->device->info.threads == 1 ? "" : "s",
+           setup->dtype == DT_BF16 ? "bf16" : "fp32", (long long)setup->plan.policy.global_batch,
+           setup->plan.policy.seq_len);
+    if (s->init.loaded > 0)
+        printf("weights read       %lld tensors (%lld not there, %lld of the file unused)\n",
+               (long long)s->init.loaded, (long long)s->init.missing,
+               (long long)s->init.unexpected);
+    printf("steps            %10lld to %lld of %lld%s%s\n", (long long)s->first_step + 1,
+           (long long)s->last_step, (long long)setup->job->run.steps, s->resumed ? ", resumed" : "",
+           s->stopped ? ", stopped on request" : "");
+    if (last->r.targets > 0)
+        printf("text loss        %10.4f nats per token\n", last->r.loss_text);
+    if (last->r.images > 0)
+        printf("image loss       %10.4f mean squared error of the noise\n", last->r.loss_image);
+    printf("iteration        %10s   (%.0f tokens/s, %.1f samples/s at the end)\n",
+           dt_format_seconds(s->mean_step_s, a, sizeof a), last->tokens_per_s, last->samples_per_s);
+    printf("MFU              %10.1f %%   of the %.1f GFLOP/s that a product reaches here\n",
+           100 * s->mfu, s->gemm_peak_flops * 1e-9);
+    printf("outside compute  %10.1f %%   of the iterations%s\n", 100 * s->share_outside,
+           s->ranks > 1 ? " of rank 0" : "");
+    if (s->ranks > 1)
+        printf("waiting          %10.1f %%   of the iterations, for other ranks\n",
+               100 * s->share_waited);
+    print_loading(&s->loading);
+    print_memory(s, setup->job->model, f);
+    dt_print_outliers("last step", s->program, setup->job->model, &f->o, f->rank, f->host);
+    if (dt_data_bad_total(&s->data) > 0)
+        printf("bad data         %10lld samples passed over\n",
+               (long long)dt_data_bad_total(&s->data));
+    if (s->checkpoint[0])
+        printf("checkpoint       %s\n", s->checkpoint);
+}
