@@ -136,8 +136,9 @@ static void check_case(const struct ranks_case *c, struct seen *s)
     same_curve(c->name, &alone, &ranks[0].curve, w.steps, s);
     for (int i = 1; i < w.ranks; i++) /* all ranks know the same */
         for (int k = 0; k < w.steps; k++)
-            ck_assert_msg(ranks[i].curve.r[k].loss == ranks[0].curve.r[k].loss,
-                          "%s: rank %d has another loss", c->name, i);
+            ck_assert_msg(ranks[i].curve.r[k].loss == ranks[0].curve.r[k].loss &&
+                              ranks[i].curve.r[k].grad_norm == ranks[0].curve.r[k].grad_norm,
+                          "%s: rank %d has another loss or norm", c->name, i);
     same_grads(&w, should, s);
     s->run = true;
     print_seen(c, s, "threads");

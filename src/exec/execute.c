@@ -262,7 +262,7 @@ static enum dt_status compute(struct dt_exec *x, uint32_t i, struct dt_error *er
 }
 
 /* Squares of all that is trained here and counted nowhere else, then those of the other ranks, then
- * the factor that clips. */
+ * the factor that clips.  Ranks that train nothing take part: all know the same. */
 static enum dt_status grad_norm(struct dt_exec *x, struct dt_error *err)
 {
     x->dev->zero(x->q, x->sq, sizeof(double));
@@ -469,6 +469,8 @@ enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
     begin_iteration(x);
     DT_TRY(dt_exec_comm_begin(x, err));
     st = walk(x, err);
+    if (st == DT_OK && x->training && !x->has_norm) /* nothing is trained here */
+        st = grad_norm(x, err);
     if (st == DT_OK)
         st = x->dev->queue_sync(x->q, err);
     else

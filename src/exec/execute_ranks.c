@@ -4,7 +4,7 @@
  *
  *   peers     ranks that hold replicas of a stage (of the same tp member): gradients, parameters
  *   tied      the two stages that share a table, per replica
- *   training  ranks that train something: the norm
+ *   training  all, where anything is trained: the norm
  *   world     all: losses
  *   tp        members of a lane */
 #include "exec/execute_impl.h"
@@ -146,12 +146,10 @@ static enum dt_status join_tied(struct dt_exec *x, bool *in, struct dt_error *er
     return DT_OK;
 }
 
-static bool stage_trains(const struct dt_exec *x, int m, int s)
+static bool anything_trains(const struct dt_exec *x)
 {
-    const struct dt_module_plan *mp = &x->o.plan->modules[m];
-
-    for (int v = s; v < x->n_v[m]; v += x->pp[m])
-        for (int b = mp->split[v]; b < mp->split[v + 1]; b++)
+    for (int m = 0; m < x->o.model->n_modules; m++)
+        for (int b = 0; b < x->o.model->modules[m].n_blocks; b++)
             if (dt_plan_trained(x->o.plan, x->o.model, m, b))
                 return true;
     return false;
@@ -166,15 +164,10 @@ static enum dt_status join_all(struct dt_exec *x, bool *in, struct dt_error *err
     DT_TRY(join_tied(x, in, err));
     if (!x->t)
         return DT_OK;
-    clear(x, in);
-    for (int m = 0; m < x->o.model->n_modules; m++)
-        for (int lane = 0; lane < x->dp[m] * x->pp[m]; lane++)
-            for (int t = 0; t < x->o.plan->modules[m].layout.tp; t++)
-                if (stage_trains(x, m, lane % x->pp[m]))
-                    in[dt_placement_rank(&x->place, m, lane / x->pp[m], lane % x->pp[m], t)] = true;
-    DT_TRY(comm_of(x, in, err, &x->training));
     for (int r = 0; r < x->ranks; r++)
         in[r] = true;
+    if (anything_trains(x))
+        DT_TRY(comm_of(x, in, err, &x->training));
     return comm_of(x, in, err, &x->world);
 }
 
