@@ -9,8 +9,8 @@
 
 /* derived: the limits of kernels/cpu/products.c and softmax_simd.c */
 #define SLAB_BYTES 8388608.0
-#define LOGITS_BYTES 201326592.0
-enum { SLAB_ROWS = 256, CHUNK_MAX = 1024, CHUNK_MIN = 16 };
+#define LOGITS_BYTES 335544320.0
+enum { SLAB_ROWS = 256, CHUNK_MAX = 1024, CHUNK_MIN = 16, LOGITS_WIDE = 1024 };
 enum { MASTER_BYTES = 4, MOMENT_BYTES = 8 };
 /* derived from what a batch holds: ids, targets, positions, rows, loss; on host and device */
 enum { BATCH_TOKEN_BYTES = 64, PIXEL_BYTES = 2 * 4, NOISE_BYTES = 2 * 4 };
@@ -145,15 +145,23 @@ static double packed_elems(const struct lane *s, const struct dt_block *b)
     }
 }
 
+/* A chunk of logits and, where it does not take their place, their gradient. */
+static double logits_bytes(const struct lane *s, double vocab)
+{
+    double block = vocab < LOGITS_WIDE ? 32 : 64, each = s->e < 4 ? 4 + s->e : 4, rows, even;
+
+    each *= ceil(vocab / block) * block;
+    rows = fmax(CHUNK_MIN, fmin(CHUNK_MAX, floor(LOGITS_BYTES / each / CHUNK_MIN) * CHUNK_MIN));
+    even = ceil(s->tokens / fmax(1, ceil(s->tokens / rows))); /* chunks of equal length */
+    return fmin(s->tokens, ceil(even / CHUNK_MIN) * CHUNK_MIN) * each;
+}
+
 static double scratch_bytes(const struct lane *s, const struct dt_block *b)
 {
-    double vocab = ceil(b->vocab / s->tp), rows, width = 9.0 * b->c_in;
+    double rows, width;
 
-    if (b->kind == DT_BLOCK_LM_HEAD) {
-        rows = floor(LOGITS_BYTES / (vocab * (4 + s->e)) / 16) * 16;
-        rows = fmin(s->tokens, fmax(CHUNK_MIN, fmin(CHUNK_MAX, rows)));
-        return rows * (4 + s->e) * vocab;
-    }
+    if (b->kind == DT_BLOCK_LM_HEAD)
+        return logits_bytes(s, ceil(b->vocab / s->tp));
     if ((b->kind != DT_BLOCK_CONV && b->kind != DT_BLOCK_RESNET) || b->kernel < 2)
         return 0;
     width = (double)b->kernel * b->kernel *

@@ -89,7 +89,7 @@ struct dt_product {
     int32_t add, bias;
 };
 /* b: plain memory, or NULL and `w` (transposed: b is the master's transpose, as the forward wants
- * it). */
+ * it).  With `w`, n or k may be larger than the weight's `out`: what is behind it counts as zeros. */
 void dt_cpu_product(struct dt_queue *q, const struct dt_product *p, const void *a, const void *b,
                     const struct dt_weight *w, const float *bias, void *c);
 

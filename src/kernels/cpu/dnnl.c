@@ -420,7 +420,7 @@ enum { VARIANTS = 12 };
 struct variant {
     dnnl_memory_desc_t md;
     enum dt_view view;
-    dnnl_memory_t mem, from;
+    dnnl_memory_t mem, to, from; /* as the primitive sees it; its packing */
     dnnl_primitive_t reorder;
     void *data;
     uint64_t version; /* of the master that it holds; 0 = none */
@@ -454,25 +454,48 @@ static void view_desc(const struct dt_weight *w, enum dt_view view, dnnl_memory_
     }
 }
 
+/* The part of `whole` that the weight fills when a product is wider than it (dt_product's room):
+ * the same blocks at the same places, as many as hold the weight. */
+static void filled_desc(const dnnl_memory_desc_t *weight, const dnnl_memory_desc_t *whole,
+                        dnnl_memory_desc_t *md)
+{
+    const dnnl_blocking_desc_t *b = &whole->format_desc.blocking;
+
+    *md = *whole;
+    for (int d = 0; d < whole->ndims; d++) {
+        int64_t block = 1;
+
+        if (weight->dims[d] == whole->dims[d])
+            continue;
+        for (int i = 0; i < b->inner_nblks; i++)
+            block *= b->inner_idxs[i] == d ? b->inner_blks[i] : 1;
+        md->dims[d] = weight->dims[d];
+        md->padded_dims[d] = (weight->dims[d] + block - 1) / block * block;
+    }
+}
+
 static bool variant_build(struct dt_queue *q, struct dt_weight *w, struct variant *v)
 {
     dnnl_engine_t engine = q->products->engine;
+    size_t bytes = dnnl_memory_desc_get_size(&v->md);
     dnnl_primitive_desc_t pd = NULL;
-    dnnl_memory_desc_t from;
+    dnnl_memory_desc_t from, to;
     dnnl_status_t st;
 
     view_desc(w, v->view, &from);
-    v->data = dt_cpu_alloc(w->cpu, dnnl_memory_desc_get_size(&v->md));
+    filled_desc(&from, &v->md, &to);
+    v->data = dt_cpu_alloc(w->cpu, bytes);
     if (!v->data) {
-        dt_queue_fail(q, DT_ERR_NOMEM, "out of memory: %zu bytes for a packed weight",
-                      dnnl_memory_desc_get_size(&v->md));
+        dt_queue_fail(q, DT_ERR_NOMEM, "out of memory: %zu bytes for a packed weight", bytes);
         return false;
     }
+    memset(v->data, 0, bytes); /* what lies behind the weight stays so */
     /* oneDNN fills the padding of blocked layouts with zeros when a pointer is set: give it last */
     if ((st = dnnl_memory_create(&v->mem, &v->md, engine, v->data)) != dnnl_success ||
+        (st = dnnl_memory_create(&v->to, &to, engine, v->data)) != dnnl_success ||
         (st = dnnl_memory_create(&v->from, &from, engine, (void *)(uintptr_t)w->master)) !=
             dnnl_success ||
-        (st = dnnl_reorder_primitive_desc_create(&pd, &from, engine, &v->md, engine, NULL)) !=
+        (st = dnnl_reorder_primitive_desc_create(&pd, &from, engine, &to, engine, NULL)) !=
             dnnl_success)
         return fail(q, st, "packing a weight");
     st = dnnl_primitive_create(&v->reorder, pd);
@@ -484,6 +507,8 @@ static void variant_free(struct dt_weight *w, struct variant *v)
 {
     if (v->mem)
         dnnl_memory_destroy(v->mem);
+    if (v->to)
+        dnnl_memory_destroy(v->to);
     if (v->from)
         dnnl_memory_destroy(v->from);
     if (v->reorder)
@@ -519,7 +544,7 @@ static dnnl_memory_t packed_locked(struct dt_queue *q, struct dt_weight *w, enum
     if (v->version == w->version)
         return v->mem;
     args[0] = (dnnl_exec_arg_t){DNNL_ARG_FROM, v->from};
-    args[1] = (dnnl_exec_arg_t){DNNL_ARG_TO, v->mem};
+    args[1] = (dnnl_exec_arg_t){DNNL_ARG_TO, v->to};
     st = dnnl_primitive_execute(v->reorder, q->products->stream, 2, args);
     if (st == dnnl_success)
         st = dnnl_stream_wait(q->products->stream);

@@ -59,7 +59,8 @@ static float row_max(const float *z, int64_t n)
     return max;
 }
 
-static double row_sum(const float *z, int64_t n, float max)
+/* Sum of e^(z - max); with `keep` they take the logits' place. */
+DT_INLINE double row_sum(float *z, int64_t n, float max, bool keep)
 {
     double total = 0;
 
@@ -67,41 +68,68 @@ static double row_sum(const float *z, int64_t n, float max)
         int64_t end = dt_min64(begin + STRETCH, n);
         float s;
 
-        DT_SUM(s, begin, end, dt_exp(z[i] - max));
+        if (keep) {
+            DT_SIMD_LOOP
+            for (int64_t i = begin; i < end; i++)
+                z[i] = dt_exp(z[i] - max);
+            DT_SUM(s, begin, end, z[i]);
+        } else {
+            DT_SUM(s, begin, end, dt_exp(z[i] - max));
+        }
         total += (double)s;
     }
     return total;
 }
 
-DT_INLINE void row_grad(const float *z, int64_t n, float lse, float f, void *d, enum dt_dtype t)
+static double row_exp(float *z, int64_t n, float max, bool keep)
+{
+    return keep ? row_sum(z, n, max, true) : row_sum(z, n, max, false);
+}
+
+DT_INLINE void row_scaled(const float *e, int64_t n, float f, void *d, enum dt_dtype t)
 {
     DT_SIMD_LOOP
     for (int64_t i = 0; i < n; i++)
-        dt_st(d, i, f * dt_exp(z[i] - lse), t);
+        dt_st(d, i, f * e[i], t);
 }
 
 struct xent_rows { /* a chunk of rows */
     enum dt_dtype t;
-    int64_t vocab, stride, stride_d; /* elements between rows of logits and of d */
-    const float *logits;
+    int64_t vocab, stride; /* elements between rows of logits and of d */
+    float *logits;         /* with d: exponentials in the end */
     const int32_t *target;
     float scale;
     float *nll;
     int32_t *best; /* NULL = not wanted */
-    void *d;       /* gradient of the logits; NULL = not wanted */
+    void *d;       /* gradient of the logits (fp32: in their place); NULL = not wanted */
     /* vocabulary in parts: by row, and where this part begins */
     int64_t first;
     float *max, *token; /* largest logit; -(the best token), -inf where another part has it */
     double *sum;        /* of exponentials, and the target's logit */
 };
 
+/* The gradient of row r from its exponentials and their sum; 0 behind the vocabulary and, of an
+ * ignored row, everywhere.  `target` < 0: in another part. */
+static void xent_grad(const struct xent_rows *a, int64_t r, int64_t target, double sum)
+{
+    const float *e = a->logits + r * a->stride;
+    void *d = dt_at_w(a->d, r * a->stride, a->t);
+    int64_t n = a->target[r] < 0 ? 0 : a->vocab;
+    float hit = n > 0 && target >= 0 ? a->scale * (float)((double)e[target] / sum - 1.0) : 0;
+
+    DT_BY_TYPE(a->t, row_scaled, e, n, (float)((double)a->scale / sum), d);
+    memset(dt_at_w(d, n, a->t), 0, (size_t)(a->stride - n) * dt_dtype_bytes(a->t));
+    if (n > 0 && target >= 0)
+        dt_st(d, target, hit, a->t);
+}
+
 static void xent_row(void *arg, int64_t r, int thread)
 {
     const struct xent_rows *a = arg;
-    const float *z = a->logits + r * a->stride;
-    void *d = a->d ? dt_at_w(a->d, r * a->stride_d, a->t) : NULL;
+    float *z = a->logits + r * a->stride;
     int32_t target = a->target[r];
-    float max = row_max(z, a->vocab), lse;
+    float max = row_max(z, a->vocab), hit = target < 0 ? 0 : z[target];
+    double sum = 1;
 
     (void)thread;
     if (a->best) {
@@ -111,18 +139,13 @@ static void xent_row(void *arg, int64_t r, int thread)
             i++;
         a->best[r] = (int32_t)i;
     }
-    if (target < 0) {
-        a->nll[r] = 0;
-        if (d)
-            memset(d, 0, (size_t)a->vocab * dt_dtype_bytes(a->t));
-        return;
+    a->nll[r] = 0;
+    if (target >= 0) {
+        sum = row_exp(z, a->vocab, max, a->d != NULL);
+        a->nll[r] = (float)((double)max + log(sum)) - hit;
     }
-    lse = (float)((double)max + log(row_sum(z, a->vocab, max)));
-    a->nll[r] = lse - z[target];
-    if (!d)
-        return;
-    DT_BY_TYPE(a->t, row_grad, z, a->vocab, lse, a->scale, d);
-    dt_st(d, target, a->scale * (dt_exp(z[target] - lse) - 1.0f), a->t);
+    if (a->d)
+        xent_grad(a, r, target, sum);
 }
 
 /* ---- the same with the vocabulary in parts: three steps between which the members meet ---- */
@@ -146,43 +169,32 @@ static int64_t part_target(const struct xent_rows *a, int64_t r)
 static void part_sum(void *arg, int64_t r, int thread)
 {
     const struct xent_rows *a = arg;
-    const float *z = a->logits + r * a->stride;
+    float *z = a->logits + r * a->stride;
     int64_t target = part_target(a, r), i = 0;
 
     (void)thread;
-    a->sum[2 * r] = a->target[r] < 0 ? 0 : row_sum(z, a->vocab, a->max[r]);
+    if (a->best) {
+        while (i < a->vocab && z[i] != a->max[r])
+            i++;
+        a->token[r] = i < a->vocab ? -(float)(a->first + i) : -INFINITY;
+    }
     a->sum[2 * r + 1] = target < 0 ? 0 : (double)z[target];
-    if (!a->best)
-        return;
-    while (i < a->vocab && z[i] != a->max[r])
-        i++;
-    a->token[r] = i < a->vocab ? -(float)(a->first + i) : -INFINITY;
+    a->sum[2 * r] = a->target[r] < 0 ? 0 : row_exp(z, a->vocab, a->max[r], a->d != NULL);
 }
 
 static void part_end(void *arg, int64_t r, int thread)
 {
     const struct xent_rows *a = arg;
-    const float *z = a->logits + r * a->stride;
-    void *d = a->d ? dt_at_w(a->d, r * a->stride_d, a->t) : NULL;
-    int64_t target = part_target(a, r);
-    float lse;
+    double sum = a->sum[2 * r];
 
     (void)thread;
     if (a->best) /* no part has it: NaN */
         a->best[r] = a->token[r] > -INFINITY ? (int32_t)-a->token[r] : 0;
-    if (a->target[r] < 0) {
-        a->nll[r] = 0;
-        if (d)
-            memset(d, 0, (size_t)a->vocab * dt_dtype_bytes(a->t));
-        return;
-    }
-    lse = (float)((double)a->max[r] + log(a->sum[2 * r]));
-    a->nll[r] = lse - (float)a->sum[2 * r + 1];
-    if (!d)
-        return;
-    DT_BY_TYPE(a->t, row_grad, z, a->vocab, lse, a->scale, d);
-    if (target >= 0)
-        dt_st(d, target, a->scale * (dt_exp(z[target] - lse) - 1.0f), a->t);
+    a->nll[r] = 0;
+    if (a->target[r] >= 0)
+        a->nll[r] = (float)((double)a->max[r] + log(sum)) - (float)a->sum[2 * r + 1];
+    if (a->d)
+        xent_grad(a, r, part_target(a, r), sum);
 }
 
 static void rows_in_parts(struct dt_queue *q, const struct dt_xent_parts *p, struct xent_rows *a,
@@ -198,15 +210,29 @@ static void rows_in_parts(struct dt_queue *q, const struct dt_xent_parts *p, str
 }
 
 /* Rows of a chunk: many, because every chunk reads the whole weight and updates its whole gradient,
- * and few enough that fp32 logits and their gradient stay within SCRATCH_BYTES. */
-enum { SCRATCH_BYTES = 192 << 20, CHUNK_MAX = 1024, CHUNK_MIN = 16 };
+ * and few enough that fp32 logits and their gradient stay within SCRATCH_BYTES; chunks are of equal
+ * length, in 16s (core/memory_cpu.c follows this). */
+enum { SCRATCH_BYTES = 320 << 20, CHUNK_MAX = 1024, CHUNK_MIN = 16 };
 enum { PART_ROW_BYTES = 2 * sizeof(double) + 2 * sizeof(float) }; /* sum, max, token */
 
-static int64_t chunk_rows(int64_t rows, int64_t vocab, size_t elem)
+static int64_t chunk_rows(int64_t rows, int64_t vocab, size_t each)
 {
-    int64_t fit = SCRATCH_BYTES / (vocab * (int64_t)(sizeof(float) + elem));
+    int64_t fit = SCRATCH_BYTES / (vocab * (int64_t)each) / CHUNK_MIN * CHUNK_MIN;
+    int64_t most = dt_max64(CHUNK_MIN, dt_min64(CHUNK_MAX, fit));
+    int64_t even = dt_blocks(rows, dt_max64(1, dt_blocks(rows, most)));
 
-    return dt_min64(rows, dt_max64(CHUNK_MIN, dt_min64(CHUNK_MAX, fit / 16 * 16)));
+    return dt_min64(rows, dt_blocks(even, CHUNK_MIN) * CHUNK_MIN);
+}
+
+/* Rows of logits begin on cache lines.  A wide product is as wide as they are, since oneDNN's best
+ * matmuls want dense rows and whole blocks of 64 columns. */
+enum { WIDE = 1024 };
+
+static int64_t row_stride(int64_t vocab)
+{
+    int64_t to = vocab < WIDE ? 32 : 64;
+
+    return dt_blocks(vocab, to) * to;
 }
 
 static void xent(struct dt_queue *q, const struct dt_xent *c, const void *x, const int32_t *target,
@@ -217,13 +243,15 @@ static void xent(struct dt_queue *q, const struct dt_xent *c, const void *x, con
     bool grad = dx || dw;
     const struct dt_xent_parts *parts = c->parts;
     int64_t vocab = parts ? parts->vocab : s->out;
-    int64_t width = s->in, chunk = chunk_rows(c->rows, parts ? parts->most : s->out, elem);
-    int64_t stride = (s->out + 31) / 32 * 32; /* rows begin on cache lines */
+    /* an fp32 gradient takes its logit's place */
+    size_t d_elem = c->dtype == DT_F32 ? 0 : elem;
+    int64_t width = s->in, stride = row_stride(s->out);
+    int64_t chunk =
+        chunk_rows(c->rows, row_stride(parts ? parts->most : s->out), sizeof(float) + d_elem);
     size_t bytes = sizeof(float) * (size_t)(chunk * stride);
-    size_t d_bytes = grad ? (elem * (size_t)(chunk * stride) + 63) / 64 * 64 : 0;
-    struct xent_rows a = {
-        .t = c->dtype, .vocab = s->out, .stride = stride, .stride_d = stride, .scale = c->scale};
-    struct dt_product logits = {.n = s->out,
+    size_t d_bytes = grad ? d_elem * (size_t)(chunk * stride) : 0;
+    struct xent_rows a = {.t = c->dtype, .vocab = s->out, .stride = stride, .scale = c->scale};
+    struct dt_product logits = {.n = stride,
                                 .k = width,
                                 .ra = width,
                                 .ca = 1,
@@ -233,7 +261,7 @@ static void xent(struct dt_queue *q, const struct dt_xent *c, const void *x, con
                                 .type = (int32_t)c->dtype,
                                 .c_type = DT_F32};
     struct dt_product to_x = {.n = width,
-                              .k = s->out,
+                              .k = stride,
                               .ra = stride,
                               .ca = 1,
                               .rb = width,
@@ -270,8 +298,8 @@ static void xent(struct dt_queue *q, const struct dt_xent *c, const void *x, con
                           bytes + d_bytes + (parts ? (size_t)chunk * PART_ROW_BYTES : 0));
     if (!room)
         return;
-    a.logits = (const float *)(void *)room;
-    a.d = grad ? room + bytes : NULL;
+    a.logits = (float *)(void *)room;
+    a.d = !grad ? NULL : room + (d_elem ? bytes : 0);
     if (parts) {
         a.first = parts->first;
         a.sum = (double *)(void *)(room + bytes + d_bytes);
