@@ -10,7 +10,6 @@
 
 #include <pthread.h>
 #include <sys/resource.h>
-#include <time.h>
 
 enum { PAUSE_NS = 2000000 };
 enum { NICE = 10 }; /* a tenth of a core that others want, by the kernel's table of weights */
@@ -132,12 +131,8 @@ static bool wait_for_room(struct dt_ahead *a)
 
     pthread_mutex_lock(&a->lock);
     while (!a->stop && a->made - a->taken >= DT_AHEAD) {
-        struct timespec until;
+        struct timespec until = dt_clock_in(PAUSE_NS);
 
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += PAUSE_NS;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
         pthread_cond_timedwait(&a->can_make, &a->lock, &until);
     }
     stop = a->stop;

@@ -14,7 +14,6 @@
 #include "exec/pace.h"
 
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* ---- locked ---- */
@@ -174,10 +173,7 @@ static bool pause_or_stop(struct dt_exec *x, int64_t *pause_ns)
     while (!c->stop && c->ready_first == c->ready_end && c->n_flights == 0)
         pthread_cond_wait(&c->work, &c->lock);
     if (!c->stop && c->ready_first == c->ready_end) {
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += dt_pace_ns(c->main_waits, x->crowded, pause_ns);
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
+        until = dt_clock_in(dt_pace_ns(c->main_waits, x->crowded, pause_ns));
         pthread_cond_timedwait(&c->work, &c->lock, &until);
     }
     stop = c->stop;

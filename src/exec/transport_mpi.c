@@ -3,6 +3,7 @@
  * Messages over MPI: Isend, Irecv and Test, nothing that blocks once the transport is open, so that
  * every wait has a deadline.  One lock around every call: libraries that allow several threads at
  * once (MPI_THREAD_MULTIPLE) pay for it in each, and not all of them are right. */
+#include "exec/clock.h"
 #include "exec/transport_impl.h"
 
 #include "core/mem.h"
@@ -13,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { ABORT_S = 5 }; /* the launcher has 4 s to end by itself */
@@ -215,11 +215,9 @@ static void limit_abort(void)
 
 static void abort_mpi(struct dt_transport *t, int exit_status)
 {
-    struct timespec limit;
+    struct timespec limit = dt_clock_wall_in(1000000000);
 
     /* whoever holds the lock may never give it back */
-    clock_gettime(CLOCK_REALTIME, &limit);
-    limit.tv_sec++;
     (void)!pthread_mutex_timedlock(&mpi_of(t)->lock, &limit);
     dt_transport_hurry_launcher();
     limit_abort();
