@@ -32,6 +32,7 @@ check "all measured" '! grep -q "\"measured_s\": 0[,e]" out && grep -q "\"median
 check "several ranks" 'grep -q "\"ranks\": 2" out && grep -q "\"ranks\": 1" out'
 # both runs of a layout are of the same step and join on every op
 expect 0 "ops joined, 0 only in a, 0 only in b" "$DISTTRAIN" compare --runs runs.db 1 2
+check "memory of lanes, predicted by one model" 'grep -A 3 "memory of lanes" out | grep -q "llm/0.0.*[0-9]"'
 check "predicted, then measured" 'grep -q "run 1, simulated" out && grep -q "run 2, executed" out'
 expect 0 "median |error|" "$DISTTRAIN" loop job.yaml --ranks 1 --steps 1 --warm-up 0 --seconds 0
 expect 5 "failed; it said last" env PATH=/none "$DISTTRAIN" loop job.yaml --ranks 2 --steps 1 --warm-up 0 --seconds 0

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "core/memory.h"
+#include "core/memory_cpu.h"
 #include "core/rng.h"
 #include "cost_fixture.h"
 #include "test_util.h"
+
+#include <stdio.h>
 
 #define GIB 1073741824.0
 
@@ -55,6 +58,45 @@ static void assert_near(double a, double b, double rel, const char *what)
 {
     ck_assert_msg(fabs(a - b) <= rel * fabs(b), "%s: %.9g is not %.9g within %g", what, a, b, rel);
 }
+
+/* A process is charged as the executor fills it, and may take what its reserve leaves; the search and
+ * the check ask for the same. */
+START_TEST(test_processes)
+{
+    struct dt_memory gpu, mem;
+    struct dt_memory_cpu cpu;
+    struct dt_error err;
+    double most;
+    struct rig r;
+
+    rig_open(&r, 1, 2, 1);
+    dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 1, &r.work[r.llm], 8, &gpu);
+    snprintf(r.f.cluster.device, sizeof(r.f.cluster.device), "cpu");
+    for (int fp32 = 0; fp32 < 2; fp32++) {
+        r.p.policy.fp32 = fp32;
+        dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 1, &r.work[r.llm], 8, &mem);
+        dt_memory_cpu_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 1, &r.work[r.llm], 8,
+                            fp32 ? 4 : 2, &cpu);
+        ck_assert_double_eq(mem.total, cpu.total + cpu.scratch);
+        assert_near(mem.params + mem.grads + mem.optimizer + mem.activations +
+                        mem.logits_workspace + mem.broker + mem.reserve,
+                    mem.total, 1e-12, "sum of the parts");
+        ck_assert_int_eq(mem.in_flight, gpu.in_flight);
+        ck_assert_double_gt(fabs(mem.total - gpu.total), 1e-3 * gpu.total);
+    }
+    r.f.cluster.mem_bytes = 4000 * GIB;
+    r.f.cluster.mem_reserve_bytes = 1 * GIB;
+    dt_assert_ok(dt_memory_check(&r.p, &r.f.model, &r.f.cluster, r.work, &most, &err), err);
+    r.f.cluster.mem_bytes = most + 1 * GIB; /* just enough */
+    ck_assert_double_eq(dt_memory_limit(&r.f.cluster), most);
+    dt_assert_ok(dt_memory_check(&r.p, &r.f.model, &r.f.cluster, r.work, NULL, &err), err);
+    r.f.cluster.mem_bytes -= 4096;
+    ck_assert_int_eq(dt_memory_check(&r.p, &r.f.model, &r.f.cluster, r.work, NULL, &err),
+                     DT_ERR_INFEASIBLE);
+    dt_assert_has(err.message, "of a process");
+    fx_free(&r.f);
+}
+END_TEST
 
 START_TEST(test_in_flight)
 {
@@ -299,6 +341,7 @@ int main(void)
     int failed;
 
     tcase_add_test(t, test_in_flight);
+    tcase_add_test(t, test_processes);
     tcase_add_test(t, test_longest_path);
     tcase_add_test(t, test_interleaved);
     tcase_add_test(t, test_interleaved_property);

@@ -3,6 +3,7 @@
  * Training from a job: going on exactly where it stopped, logs, and what is refused. */
 #include "core/file.h"
 #include "core/mem.h"
+#include "core/report.h"
 #include "core/rng.h"
 #include "exec/data/image.h"
 #include "exec/data/shard.h"
@@ -337,8 +338,7 @@ static uint64_t digest_here(const struct dt_setup *s, struct dt_loader *l, struc
     dt_loader_cursor(l, behind);
     dt_assert_ok(dt_feed_samples((const struct dt_sequence *const *)seqs, 4, &err, &samples), err);
     dt_assert_ok(dt_assign(&s->plan, m, s->cost, samples, 0, &err, &assignment), err);
-    dt_assert_ok(
-        dt_compile(&s->plan, m, &s->job->cluster, assignment, s->cost, &err, &p), err);
+    dt_assert_ok(dt_compile(&s->plan, m, &s->job->cluster, assignment, s->cost, &err, &p), err);
     digest = dt_program_digest(p);
     dt_program_free(p);
     dt_assign_free(assignment);
@@ -420,6 +420,36 @@ START_TEST(errors_come_with_their_batch)
 }
 END_TEST
 
+/* What training predicts of a lane is what a simulation of the same program says. */
+START_TEST(predicts_memory_as_a_simulation_does)
+{
+    static const char *const over[] = {
+        "search.strategy=manual", "train.microbatch=1",
+        "plan={encoder: {dp: 2}, llm: {pp: 2, dp: 2}, generator: {dp: 4}}", "train.zero=0",
+        "run.steps=1"};
+    struct dt_train_options o = {0};
+    struct dt_train_summary s;
+    double bytes[16];
+    struct world w;
+
+    make_shard();
+    dt_assert_ok(open_world(&w, over, 5), err);
+    ck_assert(dt_cluster_is_cpu(&w.job->cluster));
+    o.setup = &w.setup;
+    dt_assert_ok(dt_train(&o, &err, &s), err);
+    ck_assert_int_eq(s.program->n_lanes, 10);
+    dt_assert_ok(dt_report_lane_memory(s.program, w.job->model, &w.job->cluster, &err, bytes), err);
+    for (int i = 0; i < s.program->n_lanes; i++) {
+        ck_assert_int_gt(s.lanes[i].predicted_bytes, 1000);
+        ck_assert_int_gt(s.lanes[i].allocated_bytes, 1000);
+        ck_assert_int_eq(s.lanes[i].predicted_bytes, (int64_t)bytes[i]);
+    }
+    dt_train_summary_free(&s);
+    close_world(&w);
+    remove_all();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("train");
@@ -435,6 +465,7 @@ int main(void)
     tcase_add_test(tc, run_map_errors_have_places);
     tcase_add_test(tc, batches_are_made_beside_the_steps);
     tcase_add_test(tc, errors_come_with_their_batch);
+    tcase_add_test(tc, predicts_memory_as_a_simulation_does);
     suite_add_tcase(suite, tc);
     sr = srunner_create(suite);
     srunner_run_all(sr, CK_NORMAL);

@@ -57,12 +57,17 @@ static void print_plans(const struct dt_session *s)
 static void explain_memory(const struct dt_session *s, const struct dt_plan *p,
                            const struct dt_work *work)
 {
-    static const char *const heads[] = {
+    static const char *const gpu[] = {
         "module",      "stage",        "blocks",      "params [GiB]", "grads [GiB]",
         "optim [GiB]", "activ. [GiB]", "x in flight", "other [GiB]",  "total [GiB]"};
-    const double gib = 1024.0 * 1024 * 1024;
+    static const char *const process[] = {
+        "module",      "stage",        "blocks",      "params [MiB]", "grads [MiB]",
+        "optim [MiB]", "activ. [MiB]", "x in flight", "other [MiB]",  "total [MiB]"};
+    bool cpu = dt_cluster_is_cpu(&s->job->cluster);
+    const double unit = cpu ? 1048576.0 : 1073741824.0;
     struct dt_table t;
-    dt_table_init(&t, 10, heads);
+
+    dt_table_init(&t, 10, cpu ? process : gpu);
     for (int m = 0; m < p->n_modules; m++) {
         const struct dt_layout *l = &p->modules[m].layout;
         int64_t n_mb = p->policy.global_batch /
@@ -74,13 +79,13 @@ static void explain_memory(const struct dt_session *s, const struct dt_plan *p,
             dt_table_cell(&t, "%s", p->module_names[m]);
             dt_table_cell(&t, "%d", stage);
             dt_table_cell(&t, "%d", split[stage + 1] - split[stage]);
-            dt_table_cell(&t, "%.2f", mem.params / gib);
-            dt_table_cell(&t, "%.2f", mem.grads / gib);
-            dt_table_cell(&t, "%.2f", mem.optimizer / gib);
-            dt_table_cell(&t, "%.2f", mem.activations / gib);
+            dt_table_cell(&t, "%.2f", mem.params / unit);
+            dt_table_cell(&t, "%.2f", mem.grads / unit);
+            dt_table_cell(&t, "%.2f", mem.optimizer / unit);
+            dt_table_cell(&t, "%.2f", mem.activations / unit);
             dt_table_cell(&t, "%d", mem.in_flight);
-            dt_table_cell(&t, "%.2f", (mem.logits_workspace + mem.broker + mem.reserve) / gib);
-            dt_table_cell(&t, "%.2f", mem.total / gib);
+            dt_table_cell(&t, "%.2f", (mem.logits_workspace + mem.broker + mem.reserve) / unit);
+            dt_table_cell(&t, "%.2f", mem.total / unit);
         }
     }
     dt_table_print(&t, stdout);
@@ -135,13 +140,12 @@ static enum dt_status explain(const struct dt_session *s, struct dt_error *err)
     printf("GPUs: %d of %d used\n", dt_plan_gpus(p), dt_cluster_gpus(&s->job->cluster));
     if (s->search.stats.infeasible[0])
         printf("rejected: %s\n", s->search.stats.infeasible);
-    printf("\nmemory per GPU, largest microbatch (limit %.2f GiB):\n",
-           s->job->cluster.mem_bytes / (1024.0 * 1024 * 1024));
+    printf("\nmemory per %s, largest microbatch (limit %.2f GiB):\n",
+           dt_cluster_is_cpu(&s->job->cluster) ? "process" : "GPU",
+           dt_memory_limit(&s->job->cluster) / (1024.0 * 1024 * 1024));
     DT_TRY(dt_assign(p, s->job->model, s->cost, s->job->samples, 0, err, &a));
     for (int m = 0; m < a->n_modules; m++)
-        for (uint32_t i = 0; i < a->m[m].mb_first[a->m[m].n_replicas]; i++)
-            if (a->m[m].work[i].tokens > work[m].tokens)
-                work[m] = a->m[m].work[i];
+        dt_report_largest(&s->job->cluster, &a->m[m], &work[m]);
     dt_assign_free(a);
     explain_memory(s, p, work);
     return DT_OK;

@@ -35,10 +35,10 @@ const struct dt_option dt_simulate_options_table[] = {
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
-static void print_modules(const struct dt_plan *p, const struct dt_report *r)
+static void print_modules(const struct dt_plan *p, const struct dt_report *r, bool cpu)
 {
-    static const char *const heads[] = {"module", "layout = GPUs", "model FLOPs [PFLOP]",
-                                        "busy [%]", "memory max [GiB]"};
+    const char *heads[] = {"module", "layout = GPUs", "model FLOPs [PFLOP]", "busy [%]",
+                           cpu ? "memory max [MiB]" : "memory max [GiB]"};
     struct dt_table t;
     char layout[96];
     dt_table_init(&t, 5, heads);
@@ -48,7 +48,7 @@ static void print_modules(const struct dt_plan *p, const struct dt_report *r)
         dt_table_cell(&t, "%s", layout);
         dt_table_cell(&t, "%.3f", r->model_flops[m] * 1e-15);
         dt_table_cell(&t, "%.1f", 100 * r->timeline.utilisation[m]);
-        dt_table_cell(&t, "%.2f", r->mem_bytes_max[m] / (1024.0 * 1024 * 1024));
+        dt_table_cell(&t, "%.2f", r->mem_bytes_max[m] / (cpu ? 1048576.0 : 1073741824.0));
     }
     dt_table_print(&t, stdout);
 }
@@ -59,7 +59,7 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
     const struct dt_plan *p = &s->search.plans[0];
     printf("%s on %s, %s, %lld samples of %d tokens per iteration\n\n", p->model, p->cluster,
            dt_strategy_names[p->strategy], (long long)p->policy.global_batch, p->policy.seq_len);
-    print_modules(p, r);
+    print_modules(p, r, dt_cluster_is_cpu(&s->job->cluster));
     printf("\niteration        %10.3f s   (80 %% interval %.3f to %.3f s)\n", r->iteration_s,
            r->iteration_s_p10, r->iteration_s_p90);
     if (res->iterations > 1 || s->job->sim.jitter > 0)

@@ -168,7 +168,7 @@ enum dt_status dt_session_keep_run(const struct dt_session *s, const struct dt_s
         .model = s->job->model,
         .program = res->program,
         .timeline = &res->timeline,
-        .memory_of = "gpu",
+        .memory_of = dt_cluster_is_cpu(&s->job->cluster) ? "cpu" : "gpu",
         .ops = ops,
     };
     st = lane_memory(s, res->program, err, &memory);

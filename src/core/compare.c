@@ -112,7 +112,8 @@ static enum dt_status head(struct compare *c, const char *where, int64_t id, str
         out->n_ops = sqlite3_column_int64(s, 5);
         if (out->n_ops == 0)
             st = dt_error_at(err, DT_ERR_INPUT, c->path, 0, 0,
-                             "run %lld has kept no ops; simulate again with --timeline all", (long long)id);
+                             "run %lld has kept no ops; simulate again with --timeline all",
+                             (long long)id);
     }
     sqlite3_finalize(s);
     return st;
@@ -368,15 +369,16 @@ static enum dt_status memory_of_lanes(struct compare *c, int64_t a, int64_t b, s
 
     if (!has_table(c, "main", "memory") || !has_table(c, "other", "memory"))
         return DT_OK;
-    snprintf(sql, sizeof(sql),
-             "SELECT l.module || '/' || l.replica || '.' || l.stage, x.predicted_bytes, "
-             "x.allocated_bytes, y.predicted_bytes, y.allocated_bytes, coalesce(q.rank, p.rank), "
-             "coalesce(q.host, p.host) FROM main.lane l JOIN other.lane k USING(module, replica, "
-             "stage) JOIN main.memory x ON x.run = l.run AND x.lane = l.lane JOIN other.memory y ON "
-             "y.run = k.run AND y.lane = k.lane AND y.model = x.model LEFT JOIN main.place p ON "
-             "p.run = l.run AND p.lane = l.lane LEFT JOIN other.place q ON q.run = k.run AND q.lane "
-             "= k.lane WHERE l.run = %lld AND k.run = %lld ORDER BY l.lane",
-             (long long)a, (long long)b);
+    snprintf(
+        sql, sizeof(sql),
+        "SELECT l.module || '/' || l.replica || '.' || l.stage, x.predicted_bytes, "
+        "x.allocated_bytes, y.predicted_bytes, y.allocated_bytes, coalesce(q.rank, p.rank), "
+        "coalesce(q.host, p.host) FROM main.lane l JOIN other.lane k USING(module, replica, "
+        "stage) JOIN main.memory x ON x.run = l.run AND x.lane = l.lane JOIN other.memory y ON "
+        "y.run = k.run AND y.lane = k.lane AND y.model = x.model LEFT JOIN main.place p ON "
+        "p.run = l.run AND p.lane = l.lane LEFT JOIN other.place q ON q.run = k.run AND q.lane "
+        "= k.lane WHERE l.run = %lld AND k.run = %lld ORDER BY l.lane",
+        (long long)a, (long long)b);
     if (sqlite3_prepare_v2(c->db, sql, -1, &s, NULL) != SQLITE_OK)
         return failed(c, err);
     while (st == DT_OK && (rc = sqlite3_step(s)) == SQLITE_ROW)

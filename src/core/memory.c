@@ -7,6 +7,7 @@
  * boundary buffers | reserve */
 #include "core/memory.h"
 #include "core/boundary.h"
+#include "core/memory_cpu.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -277,9 +278,9 @@ static double broker_bytes(const struct stage *s, int first, int last, int queue
     return queue * in + BUFFERS * out;
 }
 
-void dt_memory_stage(const struct dt_plan *p, const struct dt_model *m, const struct dt_cluster *c,
-                     int module, int stage, const struct dt_work *work, int64_t n_microbatches,
-                     struct dt_memory *out)
+void dt_memory_gpu_stage(const struct dt_plan *p, const struct dt_model *m,
+                         const struct dt_cluster *c, int module, int stage,
+                         const struct dt_work *work, int64_t n_microbatches, struct dt_memory *out)
 {
     const struct dt_module_plan *mp = &p->modules[module];
     const struct dt_layout *l = &mp->layout;
@@ -317,6 +318,42 @@ void dt_memory_stage(const struct dt_plan *p, const struct dt_model *m, const st
     out->activations = most * out->in_flight + (s.backward ? s.working_set : s.largest);
     out->total = out->params + out->grads + out->optimizer + out->activations +
                  out->logits_workspace + out->broker + out->reserve;
+}
+
+/* ---- either ---- */
+
+static void process_stage(const struct dt_plan *p, const struct dt_model *m,
+                          const struct dt_cluster *c, int module, int stage,
+                          const struct dt_work *work, int64_t n_microbatches, struct dt_memory *out)
+{
+    struct dt_memory_cpu s;
+
+    dt_memory_cpu_stage(p, m, c, module, stage, work, n_microbatches,
+                        dt_policy_elem_bytes(&p->policy), &s);
+    *out =
+        (struct dt_memory){.params = s.master + s.packed + s.wire,
+                           .grads = s.grads,
+                           .optimizer = s.moments,
+                           .activations = s.activations + s.workspace,
+                           .logits_workspace = s.scratch,
+                           .broker = s.messages + s.batches,
+                           .total = s.total + s.scratch,
+                           .in_flight = dt_memory_in_flight(p, m, module, stage, n_microbatches)};
+}
+
+void dt_memory_stage(const struct dt_plan *p, const struct dt_model *m, const struct dt_cluster *c,
+                     int module, int stage, const struct dt_work *work, int64_t n_microbatches,
+                     struct dt_memory *out)
+{
+    if (dt_cluster_is_cpu(c))
+        process_stage(p, m, c, module, stage, work, n_microbatches, out);
+    else
+        dt_memory_gpu_stage(p, m, c, module, stage, work, n_microbatches, out);
+}
+
+double dt_memory_limit(const struct dt_cluster *c)
+{
+    return dt_cluster_is_cpu(c) ? c->mem_bytes - c->mem_reserve_bytes : c->mem_bytes;
 }
 
 /* ---- the check ---- */
@@ -387,6 +424,16 @@ static enum dt_status too_large(const struct dt_plan *p, const struct dt_model *
     if (!err)
         return DT_ERR_INFEASIBLE;
     remedies(p, m, c, at, help, sizeof(help));
+    if (dt_cluster_is_cpu(c))
+        return dt_error_set(
+            err, DT_ERR_INFEASIBLE,
+            "%s stage %d needs %.3f GiB of a process, which has %.3f GiB besides its reserve: "
+            "parameters and their packed copies %.3f, gradients %.3f, moments %.3f, activations "
+            "%.3f "
+            "(%d in flight), scratch %.3f, messages and batches %.3f; %s",
+            m->modules[at->module].name, at->stage, gib(mem->total), gib(dt_memory_limit(c)),
+            gib(mem->params), gib(mem->grads), gib(mem->optimizer), gib(mem->activations),
+            mem->in_flight, gib(mem->logits_workspace), gib(mem->broker), help);
     return dt_error_set(
         err, DT_ERR_INFEASIBLE,
         "%s stage %d needs %.1f GiB per GPU, the GPU has %.1f GiB: parameters %.1f, gradients "
@@ -398,29 +445,36 @@ static enum dt_status too_large(const struct dt_plan *p, const struct dt_model *
         mem->in_flight, gib(mem->logits_workspace), gib(mem->broker), gib(mem->reserve), help);
 }
 
-/* Colocated modules: the stages that share a GPU add up; the reserve counts once. */
+/* Colocated modules: the stages that share a GPU add up; the reserve counts once, and so does the
+ * scratch of kernels in a process. */
 static enum dt_status check_shared(const struct dt_plan *p, const struct dt_model *m,
                                    const struct dt_cluster *c, const struct dt_work *work,
                                    int64_t n, double *most, struct dt_error *err)
 {
+    bool cpu = dt_cluster_is_cpu(c);
+
     for (int gpu = 0; gpu < dt_plan_gpus(p); gpu++) {
-        double sum = 0;
+        double sum = 0, shared = 0;
 
         for (int module = 0; module < p->n_modules; module++) {
             const struct dt_layout *l = &p->modules[module].layout;
             int stage = gpu / dt_layout_lane_gpus(l) / l->dp;
             struct dt_memory mem;
+            double once;
 
             if (stage >= l->pp)
                 continue;
             dt_memory_stage(p, m, c, module, stage, &work[module], n, &mem);
-            sum += mem.total - (sum > 0 ? mem.reserve : 0);
+            once = cpu ? mem.logits_workspace : mem.reserve;
+            sum += mem.total - fmin(once, shared);
+            shared = fmax(once, shared);
         }
-        if (sum > c->mem_bytes)
+        if (sum > dt_memory_limit(c))
             return dt_error_set(err, DT_ERR_INFEASIBLE,
-                                "colocated modules need %.2f GiB of GPU %d, cluster %s has %.2f "
-                                "GiB; more GPUs, a smaller microbatch or recomputation would help",
-                                sum / GIB, gpu, c->name, c->mem_bytes / GIB);
+                                "colocated modules need %.2f GiB of %s %d, cluster %s has %.2f "
+                                "GiB; more %ss, a smaller microbatch or recomputation would help",
+                                sum / GIB, cpu ? "process" : "GPU", gpu, c->name,
+                                dt_memory_limit(c) / GIB, cpu ? "processe" : "GPU");
         *most = sum > *most ? sum : *most;
     }
     return DT_OK;
@@ -439,7 +493,7 @@ enum dt_status dt_memory_check(const struct dt_plan *p, const struct dt_model *m
             struct dt_memory mem;
 
             dt_memory_stage(p, m, c, module, stage, at.work, at.n, &mem);
-            if (mem.total > c->mem_bytes)
+            if (mem.total > dt_memory_limit(c))
                 return too_large(p, m, c, &at, &mem, err);
             most = mem.total > most ? mem.total : most;
         }

@@ -267,9 +267,9 @@ void dt_memory_cpu_stage(const struct dt_plan *p, const struct dt_model *m,
     s.e = elem_bytes;
     s.tp = l->tp > 1 ? l->tp : 1;
     s.shard = (struct dt_shard){l->tp, l->cp, l->ep, l->ip, l->tp > 1};
-    s.tokens = (double)work->tokens;
+    s.tokens = (double)work->tokens / (l->ip > 1 ? l->ip : 1) / (l->cp > 1 ? l->cp : 1);
     s.own = ceil(s.tokens / s.tp);
-    dt_memory_stage(p, m, c, module, stage, work, n_microbatches, &gpu);
+    dt_memory_gpu_stage(p, m, c, module, stage, work, n_microbatches, &gpu);
     for (int chunk = 0; chunk < l->vpp; chunk++) {
         int v = chunk * l->pp + stage;
         double kept = 0;

@@ -99,6 +99,13 @@ static inline void dt_work_add(struct dt_work *a, const struct dt_work *b)
     if (b->tokens_max > a->tokens_max)
         a->tokens_max = b->tokens_max;
 }
+static inline void dt_work_most(struct dt_work *a, const struct dt_work *b) /* of each, the larger */
+{
+    a->n = b->n > a->n ? b->n : a->n;
+    a->tokens = b->tokens > a->tokens ? b->tokens : a->tokens;
+    a->tokens_sq = b->tokens_sq > a->tokens_sq ? b->tokens_sq : a->tokens_sq;
+    a->tokens_max = b->tokens_max > a->tokens_max ? b->tokens_max : a->tokens_max;
+}
 
 /* ---- kernels of a block: the single list that FLOPs, times and activation bytes come from ---- */
 

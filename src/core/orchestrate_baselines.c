@@ -106,7 +106,7 @@ static bool megatron_fits(struct dt_table *t, const struct dt_plan *p)
             struct dt_memory mem;
 
             dt_memory_stage(p, model, t->in->cluster, m, s, &work, slots, &mem);
-            fits = mem.total <= t->in->cluster->mem_bytes;
+            fits = mem.total <= dt_memory_limit(t->in->cluster);
             if (!fits)
                 dt_note_reject(t, p, m, s, &mem);
         }

@@ -40,20 +40,22 @@ void dt_search_largest_work(const struct dt_search_input *in, const struct dt_pl
 }
 
 /* Bytes per parameter that no split avoids: bf16 weights; where trained, fp32 gradients and the
- * fp32 master copy and two Adam moments, those over dp under ZeRO-1. */
+ * fp32 master copy and two Adam moments, those over dp under ZeRO-1.  On CPUs the master copy is
+ * the weights. */
 void dt_table_static_bytes(struct dt_table *t, int m)
 {
     const struct dt_model *model = t->in->model;
+    bool cpu = dt_cluster_is_cpu(t->in->cluster);
 
     for (int b = 0; b < model->modules[m].n_blocks; b++) {
         double params = (double)dt_block_params(&model->modules[m].blocks[b]);
 
         if (model->modules[m].blocks[b].n_experts > 0)
             continue; /* experts may lie elsewhere (ep) */
-        t->static_bytes[m] += params * 2;
+        t->static_bytes[m] += params * (cpu ? 4 : 2);
         if (dt_plan_trained(&t->scratch, model, m, b)) {
             t->static_bytes[m] += params * 4;
-            t->optimizer_bytes[m] += params * 12;
+            t->optimizer_bytes[m] += params * (cpu ? 8 : 12);
         }
     }
 }
@@ -107,7 +109,7 @@ void dt_note_reject(struct dt_table *t, const struct dt_plan *p, int m, int stag
 {
     struct dt_rejects *r = &t->rejects;
     const struct dt_layout *l = &p->modules[m].layout;
-    double over = mem->total - t->in->cluster->mem_bytes;
+    double over = mem->total - dt_memory_limit(t->in->cluster);
     const double gib = 1024.0 * 1024 * 1024;
 
     if (r->memory++ > 0 && over >= r->memory_least_over_bytes)
@@ -125,7 +127,7 @@ void dt_note_reject(struct dt_table *t, const struct dt_plan *p, int m, int stag
 static double stages_over(struct dt_table *t, int m, int64_t slots, int64_t slot_samples)
 {
     const struct dt_layout *l = &t->scratch.modules[m].layout;
-    double limit = t->in->cluster->mem_bytes, worst = -HUGE_VAL;
+    double limit = dt_memory_limit(t->in->cluster), worst = -HUGE_VAL;
     struct dt_work work;
 
     dt_largest_work(&t->work[m], (double)dt_samples_per_replica(slot_samples, l->dp), t->sigmas,

@@ -64,15 +64,19 @@ void dt_report_flops(const struct dt_plan *p, const struct dt_model *m,
     *hardware_flops = hardware;
 }
 
-/* The largest microbatch of a module, and the most that a replica has. */
-static int64_t largest(const struct dt_module_assignment *a, struct dt_work *most)
+int64_t dt_report_largest(const struct dt_cluster *c, const struct dt_module_assignment *a,
+                          struct dt_work *most)
 {
+    bool each = dt_cluster_is_cpu(c);
     int64_t n = 0;
 
     *most = (struct dt_work){0};
-    for (uint32_t i = 0; i < a->mb_first[a->n_replicas]; i++)
-        if (a->work[i].tokens > most->tokens)
+    for (uint32_t i = 0; i < a->mb_first[a->n_replicas]; i++) {
+        if (each)
+            dt_work_most(most, &a->work[i]);
+        else if (a->work[i].tokens > most->tokens)
             *most = a->work[i];
+    }
     for (int r = 0; r < a->n_replicas; r++)
         if (a->mb_first[r + 1] - a->mb_first[r] > n)
             n = a->mb_first[r + 1] - a->mb_first[r];
@@ -84,7 +88,7 @@ static double memory_of_stages(const struct dt_program *prog, const struct dt_mo
                                const struct dt_cluster *c, int module, double *of_stage)
 {
     struct dt_work most;
-    int64_t n = largest(&prog->assignment->m[module], &most);
+    int64_t n = dt_report_largest(c, &prog->assignment->m[module], &most);
     double max = 0;
 
     for (int s = 0; s < prog->plan->modules[module].layout.pp; s++) {
@@ -92,8 +96,8 @@ static double memory_of_stages(const struct dt_program *prog, const struct dt_mo
 
         dt_memory_stage(prog->plan, m, c, module, s, &most, n, &mem);
         max = mem.total > max ? mem.total : max;
-        if (of_stage)
-            of_stage[s] = mem.total;
+        if (of_stage) /* lanes of a process share one scratch */
+            of_stage[s] = mem.total - (dt_cluster_is_cpu(c) ? mem.logits_workspace : 0);
     }
     return max;
 }

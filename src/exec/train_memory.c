@@ -16,14 +16,9 @@ void dt_memory_see(struct dt_memory_seen *seen, const struct dt_program *p)
 {
     for (int m = 0; m < p->plan->n_modules; m++) {
         const struct dt_module_assignment *a = &p->assignment->m[m];
-        struct dt_work *most = &seen->most[m];
 
-        for (uint32_t i = 0; i < a->mb_first[a->n_replicas]; i++) {
-            most->n = larger(most->n, a->work[i].n);
-            most->tokens = larger(most->tokens, a->work[i].tokens);
-            most->tokens_sq = larger(most->tokens_sq, a->work[i].tokens_sq);
-            most->tokens_max = larger(most->tokens_max, a->work[i].tokens_max);
-        }
+        for (uint32_t i = 0; i < a->mb_first[a->n_replicas]; i++)
+            dt_work_most(&seen->most[m], &a->work[i]);
         for (int r = 0; r < a->n_replicas; r++)
             seen->n[m] = larger(seen->n[m], a->mb_first[r + 1] - a->mb_first[r]);
     }
