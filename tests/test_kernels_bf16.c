@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Small products of bf16: those of this CPU, and the AMX one on imitated tiles, which need no CPU
- * that has them. */
+ * that has them; and what brings their operands into order. */
 #include "core/rng.h"
 #include "kernels/cpu/bf16.h"
 #include "test_util.h"
@@ -26,6 +26,7 @@ static void tile_load(int t, const void *from, size_t stride)
 
 static void tile_store(int t, void *to, size_t stride)
 {
+    ck_assert(configured);
     for (size_t r = 0; r < 16; r++)
         memcpy((char *)to + r * stride, tiles[t].byte[r], 64);
 }
@@ -130,18 +131,79 @@ static void check_all(dt_bf16_product_fn *product)
     }
 }
 
+/* ---- transposes ---- */
+
+/* rows x width of x, whose rows are `stride` apart, or 0 outside. */
+static uint16_t at(const uint16_t *x, int64_t stride, int64_t rows, int64_t width, int64_t r,
+                   int64_t c)
+{
+    return r < rows && c < width ? x[r * stride + c] : 0;
+}
+
+static void check_turns(const struct dt_bf16_ops *ops, struct dt_rng *g, int64_t rows,
+                        int64_t width)
+{
+    int64_t stride = width + 3, rooms = (rows + 31) / 32 * 32, room = (width + 31) / 32 * 32;
+    /* x ends with its last row: nothing behind it may be read */
+    uint16_t *x = malloc((size_t)(rows * stride) * 2), *y = malloc((size_t)(rooms * room) * 2);
+    float *f = malloc((size_t)(rooms * room) * 4);
+
+    for (int64_t i = 0; i < rows * stride; i++)
+        x[i] = (uint16_t)dt_rng_below(g, 0x10000);
+    ops->turn(x, stride, rows, width, rooms, room, y);
+    for (int64_t c = 0; c < room; c++)
+        for (int64_t r = 0; r < rooms; r++)
+            ck_assert_int_eq(y[c * rooms + r], at(x, stride, rows, width, r, c));
+    ops->turn_pairs(x, stride, rows, width, rooms, room, y);
+    for (int64_t c = 0; c < room; c++)
+        for (int64_t r = 0; r < rooms; r++)
+            ck_assert_int_eq(y[c / 2 * 2 * rooms + 2 * r + c % 2],
+                             at(x, stride, rows, width, r, c));
+    for (int64_t i = 0; i < rooms * room; i++)
+        f[i] = (float)(int)dt_rng_below(g, 256); /* times 0.5 bf16 keeps all of it */
+    memset(x, 0x7f, (size_t)(rows * stride) * 2);
+    ops->store_turned(f, rooms, rows, width, 0.5f, x, stride);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < stride; c++) {
+            const unsigned char *p = (const unsigned char *)&x[r * stride + c];
+
+            if (c < width)
+                ck_assert(wide(p, 0) == 0.5f * f[c * rooms + r]);
+            else
+                ck_assert_int_eq(x[r * stride + c], 0x7f7f);
+        }
+    free(x), free(y), free(f);
+}
+
+START_TEST(test_turns)
+{
+    static const int sizes[][2] = {{1, 1}, {16, 32}, {64, 64}, {33, 17}, {5, 80}, {31, 47}};
+    const struct dt_bf16_ops *ops = dt_bf16_ops(false);
+    struct dt_rng g;
+
+    dt_rng_init(&g, dt_test_seed(), 78);
+    for (size_t i = 0; ops && i < sizeof(sizes) / sizeof(sizes[0]); i++)
+        check_turns(ops, &g, sizes[i][0], sizes[i][1]);
+}
+END_TEST
+
 START_TEST(test_this_cpu)
 {
     const struct dt_bf16_ops *ops = dt_bf16_ops(_i > 0);
 
-    if (ops)
-        check_all(ops->product);
+    if (!ops)
+        return;
+    ops->begin();
+    check_all(ops->product);
+    ops->end();
 }
 END_TEST
 
 START_TEST(test_imitated_amx)
 {
+    begin_amx();
     check_all(product_amx);
+    end_amx();
     ck_assert(!configured);
 }
 END_TEST
@@ -156,6 +218,7 @@ int main(void)
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, test_this_cpu, 0, 2);
     tcase_add_test(t, test_imitated_amx);
+    tcase_add_test(t, test_turns);
     suite_add_tcase(s, t);
     r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);

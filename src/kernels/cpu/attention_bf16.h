@@ -50,31 +50,6 @@ DT_INLINE void dt_bf16_pairs(const uint16_t *x, int64_t stride, int64_t rows, in
     }
 }
 
-/* The transpose as a `b`: pairs of columns, ldb = `rooms`; room (even) x rooms. */
-DT_INLINE void dt_bf16_transposed_pairs(const uint16_t *x, int64_t stride, int64_t rows,
-                                        int64_t width, int64_t rooms, int64_t room, uint16_t *to)
-{
-    memset(to, 0, (size_t)(rooms * room) * 2);
-    for (int64_t r = 0; r < rows; r++) {
-        const uint16_t *from = x + r * stride;
-
-        for (int64_t i = 0; i + 1 < width; i += 2)
-            memcpy(to + i * rooms + 2 * r, from + i, 4);
-        if (width % 2)
-            to[(width - 1) * rooms + 2 * r] = from[width - 1];
-    }
-}
-
-/* The transpose as an `a`: room rows of `rooms`. */
-DT_INLINE void dt_bf16_transposed(const uint16_t *x, int64_t stride, int64_t rows, int64_t width,
-                                  int64_t rooms, int64_t room, uint16_t *to)
-{
-    memset(to, 0, (size_t)(rooms * room) * 2);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < width; i++)
-            to[i * rooms + r] = x[r * stride + i];
-}
-
 /* Fetches rows that will be wanted soon: they lie far apart, which no hardware foresees. */
 DT_INLINE void dt_bf16_soon(const uint16_t *x, int64_t stride, int64_t rows, int64_t width)
 {

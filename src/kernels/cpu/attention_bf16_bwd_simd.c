@@ -25,11 +25,11 @@ struct attn {
 };
 
 struct work {
-    float *dq;            /* room x rooms_q: transposed */
+    float *dq;            /* per ROWS queries room x ROWS: transposed */
     float *dk, *dv;       /* rooms_k x room */
     float *s, *dp;        /* KEYS x ROWS */
     float *dot, *lse;     /* rooms_q: D, and the log-sum-exp, +inf where p is 0 */
-    uint16_t *qt, *dot_t; /* room x rooms_q: qᵀ, doᵀ in pairs */
+    uint16_t *qt, *dot_t; /* per ROWS queries room x ROWS: qᵀ, doᵀ in pairs */
     uint16_t *q, *d_o;    /* rooms_q x room in pairs */
     uint16_t *k, *v;      /* KEYS x room, rows */
     uint16_t *kt;         /* room x KEYS, rows */
@@ -72,31 +72,31 @@ struct span { /* of one sequence */
     int64_t first_q, lq, first_k, lk;
 };
 
+/* `rows` queries: ROWS, or at the end as many as whole tiles hold. */
 static void block_pair(const struct attn *a, const struct work *w, const struct span *s, int64_t r,
                        int64_t k0, int64_t nk)
 {
     int64_t room = a->room, keys = dt_up_to(nk, DT_BF16_K), shift = s->lk - s->lq;
+    int64_t rows = dt_up_to(dt_min64(ROWS, s->lq - r), DT_BF16_K), at = r * room;
+    dt_bf16_product_fn *product = a->ops->product;
 
-    a->ops->product(keys, ROWS, room, w->k, room, w->qt + 2 * r, a->rooms_q, w->s, ROWS, false);
-    a->ops->product(keys, ROWS, room, w->v, room, w->dot_t + 2 * r, a->rooms_q, w->dp, ROWS, false);
+    product(keys, rows, room, w->k, room, w->qt + at, ROWS, w->s, rows, false);
+    product(keys, rows, room, w->v, room, w->dot_t + at, ROWS, w->dp, rows, false);
     for (int64_t j = 0; j < keys; j += 2) {
         int64_t from[2];
 
         for (int h = 0; h < 2; h++) {
             from[h] = a->a.causal ? k0 + j + h - shift - r : 0;
             if (j + h >= nk)
-                from[h] = ROWS;
+                from[h] = rows;
         }
-        a->ops->gradients(ROWS, w->s + j * ROWS, w->dp + j * ROWS, w->lse + r, w->dot + r,
-                          a->a.scale, from, w->p + j * ROWS, w->ds + j * ROWS,
-                          w->ds_2 + j / 2 * ROWS);
+        a->ops->gradients(rows, w->s + j * rows, w->dp + j * rows, w->lse + r, w->dot + r,
+                          a->a.scale, from, w->p + j * rows, w->ds + j * rows,
+                          w->ds_2 + j / 2 * rows);
     }
-    a->ops->product(keys, room, ROWS, w->p, ROWS, w->d_o + r * room, room, w->dv + k0 * room, room,
-                    true);
-    a->ops->product(keys, room, ROWS, w->ds, ROWS, w->q + r * room, room, w->dk + k0 * room, room,
-                    true);
-    a->ops->product(room, ROWS, keys, w->kt, KEYS, (const uint16_t *)w->ds_2, ROWS, w->dq + r,
-                    a->rooms_q, true);
+    product(keys, room, rows, w->p, rows, w->d_o + at, room, w->dv + k0 * room, room, true);
+    product(keys, room, rows, w->ds, rows, w->q + at, room, w->dk + k0 * room, room, true);
+    product(room, rows, keys, w->kt, KEYS, (const uint16_t *)w->ds_2, rows, w->dq + at, ROWS, true);
 }
 
 static float bf16_float(uint16_t h)
@@ -115,8 +115,12 @@ static void load_head(const struct attn *a, const struct work *w, const struct s
     const uint16_t *o = a->o + s->first_q * p->stride_o + head * d;
     const float *lse = a->lse + head * p->rows_q + s->first_q;
 
-    dt_bf16_transposed_pairs(q, p->stride_q, s->lq, d, a->rooms_q, room, w->qt);
-    dt_bf16_transposed_pairs(g, p->stride_o, s->lq, d, a->rooms_q, room, w->dot_t);
+    for (int64_t r = 0; r < s->lq; r += ROWS) {
+        int64_t n = dt_min64(ROWS, s->lq - r);
+
+        a->ops->turn_pairs(q + r * p->stride_q, p->stride_q, n, d, ROWS, room, w->qt + r * room);
+        a->ops->turn_pairs(g + r * p->stride_o, p->stride_o, n, d, ROWS, room, w->dot_t + r * room);
+    }
     dt_bf16_pairs(q, p->stride_q, s->lq, d, rooms, room, w->q);
     dt_bf16_pairs(g, p->stride_o, s->lq, d, rooms, room, w->d_o);
     for (int64_t r = 0; r < rooms; r++) {
@@ -136,7 +140,7 @@ static void head_pass(const struct attn *a, const struct work *w, const struct s
     uint16_t *dq = a->dq + s->first_q * p->stride_q + head * d;
 
     load_head(a, w, s, head, rooms);
-    memset(w->dq, 0, sizeof(float) * (size_t)(room * a->rooms_q));
+    memset(w->dq, 0, sizeof(float) * (size_t)(room * rooms));
     for (int64_t k0 = 0; k0 < s->lk; k0 += KEYS) {
         int64_t nk = dt_min64(KEYS, s->lk - k0), from = 0;
         const uint16_t *k = a->k + (s->first_k + k0) * p->stride_k + kv * d;
@@ -146,13 +150,13 @@ static void head_pass(const struct attn *a, const struct work *w, const struct s
             from = dt_max64(0, k0 - shift) / ROWS * ROWS;
         dt_bf16_rows(k, p->stride_k, nk, d, KEYS, room, w->k);
         dt_bf16_rows(v, p->stride_v, nk, d, KEYS, room, w->v);
-        dt_bf16_transposed(k, p->stride_k, nk, d, KEYS, room, w->kt);
+        a->ops->turn(k, p->stride_k, nk, d, KEYS, room, w->kt);
         for (int64_t r = from; r < s->lq; r += ROWS)
             block_pair(a, w, s, r, k0, nk);
     }
-    for (int64_t r = 0; r < s->lq; r++)
-        for (int64_t c = 0; c < d; c++)
-            dq[r * p->stride_q + c] = dt_to_bf16(p->scale * w->dq[c * a->rooms_q + r]);
+    for (int64_t r = 0; r < s->lq; r += ROWS)
+        a->ops->store_turned(w->dq + r * room, ROWS, dt_min64(ROWS, s->lq - r), d, p->scale,
+                             dq + r * p->stride_q, p->stride_q);
 }
 
 static void store(const float *from, int64_t room, int64_t rows, int64_t width, float f,
@@ -178,12 +182,14 @@ static void task(void *arg, int64_t block, int thread)
 
     assert(s.lq <= p->max_q && s.lk <= p->max_k);
     carve(a, thread, &w);
+    a->ops->begin();
     memset(w.dk, 0, bytes);
     memset(w.dv, 0, bytes);
     for (int64_t h = kv * group; h < (kv + 1) * group; h++)
         head_pass(a, &w, &s, h, kv);
     store(w.dk, a->room, s.lk, d, p->scale, a->dk + s.first_k * p->stride_k + kv * d, p->stride_k);
     store(w.dv, a->room, s.lk, d, 1.0f, a->dv + s.first_k * p->stride_v + kv * d, p->stride_v);
+    a->ops->end();
 }
 
 void DT_SIMD(dt_cpu_attention_bf16_bwd)(struct dt_queue *q, const struct dt_bf16_ops *ops,

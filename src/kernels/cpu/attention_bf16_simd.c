@@ -115,7 +115,7 @@ static void slab(const struct attn *a, const struct work *w, int64_t seq, int64_
     for (int64_t k0 = 0; k0 < end; k0 += KEYS) {
         int64_t nk = dt_min64(KEYS, end - k0);
 
-        dt_bf16_transposed_pairs(k + k0 * p->stride_k, p->stride_k, nk, d, KEYS, room, w->kt);
+        a->ops->turn_pairs(k + k0 * p->stride_k, p->stride_k, nk, d, KEYS, room, w->kt);
         dt_bf16_pairs(v + k0 * p->stride_v, p->stride_v, nk, d, dt_up_to(nk, DT_BF16_K), room,
                       w->v);
         nk = dt_min64(KEYS, end - k0 - KEYS);
@@ -135,7 +135,9 @@ static void task(void *arg, int64_t block, int thread)
     struct work w;
 
     carve(a, thread, &w);
+    a->ops->begin();
     slab(a, &w, block / a->slabs / a->a.heads, head, s * SLAB);
+    a->ops->end();
 }
 
 void DT_SIMD(dt_cpu_attention_bf16_fwd)(struct dt_queue *q, const struct dt_bf16_ops *ops,

@@ -13,8 +13,9 @@
 
 /* ---- AVX512-BF16: 6 x 4 vectors of sums in registers, 24 of 32 ---- */
 
-#define WITH_BF16 __attribute__((target("avx512f,avx512bf16")))
-#define INLINE_BF16 static inline __attribute__((always_inline, target("avx512f,avx512bf16")))
+#define WITH_BF16 __attribute__((target("avx512f,avx512bw,avx512bf16")))
+#define INLINE_BF16                                                                                \
+    static inline __attribute__((always_inline, target("avx512f,avx512bw,avx512bf16")))
 
 enum { LANES = DT_BF16_LANES, MR = 6, NV = 4 };
 
@@ -172,7 +173,118 @@ WITH_BF16 static void gradients(int64_t n, const float *s, const float *dp, cons
     }
 }
 
+/* ---- transposes: 16 x 16 elements of 32 bits in registers ---- */
+
+/* Rows to columns of four by four elements, then of four by four such blocks. */
+INLINE_BF16 void turn_16(__m512i r[LANES])
+{
+    __m512i t[LANES];
+
+#pragma GCC unroll 8
+    for (int i = 0; i < LANES; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < LANES; i += 4) {
+        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0x88); /* blocks 0 and 2 of each */
+        t[4 + i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0xdd);
+        t[8 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0x88);
+        t[12 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0xdd);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88);
+        r[4 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0x88);
+        r[8 + i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0xdd);
+        r[12 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0xdd);
+    }
+}
+
+/* Elements c .. c + n of a row of `width`, zeros behind it; of no row all zeros. */
+INLINE_BF16 __mmask32 within(int64_t c, int64_t width, int n)
+{
+    int64_t left = width - c;
+
+    return left >= n ? UINT32_MAX >> (32 - n) : left <= 0 ? 0 : (1u << left) - 1u;
+}
+
+WITH_BF16 static void turn_pairs(const uint16_t *x, int64_t stride, int64_t rows, int64_t width,
+                                 int64_t rooms, int64_t room, uint16_t *to)
+{
+    for (int64_t r = 0; r < rooms; r += LANES)
+        for (int64_t c = 0; c < room; c += 2 * LANES) {
+            __mmask32 in = within(c, width, 2 * LANES);
+            __m512i v[LANES];
+
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++)
+                v[i] = r + i < rows ? _mm512_maskz_loadu_epi16(in, x + (r + i) * stride + c)
+                                    : _mm512_setzero_si512();
+            turn_16(v);
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++)
+                _mm512_storeu_si512(to + (c + 2 * i) * rooms + 2 * r, v[i]);
+        }
+}
+
+WITH_BF16 static void turn(const uint16_t *x, int64_t stride, int64_t rows, int64_t width,
+                           int64_t rooms, int64_t room, uint16_t *to)
+{
+    for (int64_t r = 0; r < rooms; r += 2 * LANES)
+        for (int64_t c = 0; c < room; c += LANES) {
+            __mmask32 in = within(c, width, LANES);
+            __m512i v[LANES];
+
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++) { /* two rows in pairs */
+                const uint16_t *at = x + (r + 2 * i) * stride + c;
+                __mmask32 lo = r + 2 * i < rows ? in : 0, hi = r + 2 * i + 1 < rows ? in : 0;
+
+                v[i] = _mm512_or_si512(
+                    _mm512_cvtepu16_epi32(_mm512_castsi512_si256(_mm512_maskz_loadu_epi16(lo, at))),
+                    _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(
+                                          _mm512_maskz_loadu_epi16(hi, at + stride))),
+                                      16));
+            }
+            turn_16(v);
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++)
+                _mm512_storeu_si512(to + (c + i) * rooms + r, v[i]);
+        }
+}
+
+WITH_BF16 static void store_turned(const float *x, int64_t ldx, int64_t rows, int64_t width,
+                                   float f, uint16_t *to, int64_t stride)
+{
+    for (int64_t r = 0; r < rows; r += LANES)
+        for (int64_t c = 0; c < width; c += LANES) {
+            __mmask32 in = within(c, width, LANES);
+            __m512i v[LANES];
+
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++)
+                v[i] = _mm512_loadu_si512(x + (c + i) * ldx + r);
+            turn_16(v);
+            for (int i = 0; i < LANES && r + i < rows; i++) {
+                __m512 y = _mm512_mul_ps(_mm512_set1_ps(f), _mm512_castsi512_ps(v[i]));
+
+                _mm512_mask_storeu_epi16(to + (r + i) * stride + c, in,
+                                         _mm512_castsi256_si512((__m256i)_mm512_cvtneps_pbh(y)));
+            }
+        }
+}
+
 /* ---- AMX ---- */
+
+static void nothing(void) {}
 
 #define DT_AMX_TARGET __attribute__((target("amx-tile,amx-bf16")))
 #include "kernels/cpu/bf16_amx.h"
@@ -200,8 +312,10 @@ static bool amx_there(void)
 
 const struct dt_bf16_ops *dt_bf16_ops(bool amx)
 {
-    static const struct dt_bf16_ops avx512 = {product_avx512, probabilities, gradients};
-    static const struct dt_bf16_ops tiles = {product_amx, probabilities, gradients};
+    static const struct dt_bf16_ops avx512 = {nothing,   nothing,    product_avx512, probabilities,
+                                              gradients, turn_pairs, turn,           store_turned};
+    static const struct dt_bf16_ops tiles = {begin_amx, end_amx,    product_amx, probabilities,
+                                             gradients, turn_pairs, turn,        store_turned};
 
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx512bf16"))

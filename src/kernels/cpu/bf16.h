@@ -24,6 +24,8 @@ typedef void dt_bf16_product_fn(int64_t m, int64_t n, int64_t k, const uint16_t 
 /* What attention does between its products, with AVX-512's own conversions. */
 enum { DT_BF16_LANES = 16 };
 struct dt_bf16_ops {
+    void (*begin)(void); /* before a thread's products, */
+    void (*end)(void);   /* and after them: in between it runs no other code that has tiles */
     dt_bf16_product_fn *product;
     /* Scores s of one query and `keys` keys (a multiple of 16), of which the first `seen` count, to
      * p = exp(scale s - m), 0 behind them; m is the largest so far.  The query's state moves on:
@@ -37,6 +39,16 @@ struct dt_bf16_ops {
     void (*gradients)(int64_t n, const float *s, const float *dp, const float *lse,
                       const float *dot, float scale, const int64_t from[2], uint16_t *p,
                       uint16_t *ds, uint32_t *pairs);
+    /* The transpose of rows x width as a `b`: pairs of columns, ldb = rooms; zeros up to rooms (a
+     * multiple of 16) and room (of 32). */
+    void (*turn_pairs)(const uint16_t *x, int64_t stride, int64_t rows, int64_t width,
+                       int64_t rooms, int64_t room, uint16_t *to);
+    /* The transpose as an `a`: `room` rows of `rooms`, of 32 both. */
+    void (*turn)(const uint16_t *x, int64_t stride, int64_t rows, int64_t width, int64_t rooms,
+                 int64_t room, uint16_t *to);
+    /* to[r][c] = f x[c][r], rounded; x has whole vectors of rows and columns. */
+    void (*store_turned)(const float *x, int64_t ldx, int64_t rows, int64_t width, float f,
+                         uint16_t *to, int64_t stride);
 };
 
 /* What this CPU has: NULL = none.  `amx` false leaves AMX out. */

@@ -69,10 +69,9 @@ DT_AMX_TARGET static inline void amx_sums(int64_t k, const uint16_t *a, int64_t 
         _tile_stored(3, below + 16, sc);
 }
 
-/* The configuration is set and given back here: the product library sets its own. */
-DT_AMX_TARGET static void product_amx(int64_t m, int64_t n, int64_t k, const uint16_t *a,
-                                      int64_t lda, const uint16_t *b, int64_t ldb, float *c,
-                                      int64_t ldc, bool add)
+/* The product library sets a configuration of its own in every call, so this one lasts from begin
+ * to end. */
+DT_AMX_TARGET static void begin_amx(void)
 {
     struct amx_config config;
 
@@ -83,11 +82,21 @@ DT_AMX_TARGET static void product_amx(int64_t m, int64_t n, int64_t k, const uin
         config.row_bytes[i] = 64;
     }
     _tile_loadconfig(&config);
+}
+
+DT_AMX_TARGET static void end_amx(void)
+{
+    _tile_release();
+}
+
+DT_AMX_TARGET static void product_amx(int64_t m, int64_t n, int64_t k, const uint16_t *a,
+                                      int64_t lda, const uint16_t *b, int64_t ldb, float *c,
+                                      int64_t ldc, bool add)
+{
     for (int64_t j = 0; j < n; j += 32)
         for (int64_t i = 0; i < m; i += 32)
             amx_sums(k, a + i * lda, lda, b + 2 * j, ldb, c + i * ldc + j, ldc, i + 16 < m,
                      j + 16 < n, add);
-    _tile_release();
 }
 
 #endif
