@@ -282,14 +282,15 @@ static int run(TCase *t, bool fork)
 
 int main(int argc, char **argv)
 {
-    TCase *t = tcase_create("ranks");
+    TCase *t;
     int failed;
 
-    tcase_set_timeout(t, 120);
     if (argc > 1 && strcmp(argv[1], "--list") == 0) {
         list();
         return EXIT_SUCCESS;
     }
+    t = tcase_create("ranks");
+    tcase_set_timeout(t, 120);
     if (argc > 2 && strcmp(argv[1], "--mpi") == 0) {
         mpi_layout = atoi(argv[2]);
         tcase_add_test(t, mpi_ranks_train_as_one_process);
