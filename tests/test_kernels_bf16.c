@@ -3,7 +3,7 @@
  * Small products of bf16: those of this CPU, and the AMX one on imitated tiles, which need no CPU
  * that has them; and what brings their operands into order. */
 #include "core/rng.h"
-#include "kernels/cpu/bf16.h"
+#include "kernels/cpu/pack.h"
 #include "test_util.h"
 
 #include <math.h>
@@ -187,6 +187,50 @@ START_TEST(test_turns)
 }
 END_TEST
 
+/* ---- packing ---- */
+
+/* Blocks of 32 x nb one after another along k, as oneDNN wants a linear weight. */
+static void check_packing(struct dt_queue *q, struct dt_rng *g, bool turned, int64_t k, int64_t n,
+                          int64_t nb)
+{
+    int64_t kr = (k + 31) / 32 * 32, nr = (n + nb - 1) / nb * nb, size = kr * nr;
+    float *x = malloc((size_t)(k * n) * 4);
+    uint16_t *y = calloc((size_t)size, 2);
+    struct dt_pack p = {x, y, turned, k, n, turned ? k : n, 32, nb, 32 * nb, kr * nb};
+
+    for (int64_t i = 0; i < k * n; i++)
+        x[i] = (float)(int)dt_rng_below(g, 256) - 128; /* bf16 keeps all of it */
+    if (dt_pack(q, &p))
+        for (int64_t i = 0; i < kr; i++)
+            for (int64_t j = 0; j < nr; j++) {
+                int64_t at = i / 32 * p.tk + j / nb * p.tn + i % 32 / 2 * 2 * nb + j % nb * 2;
+                float want = i >= k || j >= n ? 0 : turned ? x[j * k + i] : x[i * n + j];
+
+                ck_assert(wide((const unsigned char *)&y[at + i % 2], 0) == want);
+            }
+    free(x), free(y);
+}
+
+START_TEST(test_packing)
+{
+    static const int sizes[][3] = {{1, 1, 64},   {32, 64, 64}, {33, 65, 64},
+                                   {70, 17, 48}, {7, 130, 16}, {95, 63, 32}};
+    struct dt_device *dev;
+    struct dt_queue *q;
+    struct dt_error err;
+    struct dt_rng g;
+
+    dt_rng_init(&g, dt_test_seed(), 79);
+    dt_assert_ok(dt_device_open_cpu(NULL, &err, &dev), err);
+    dt_assert_ok(dev->queue_new(dev, false, &err, &q), err);
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+        for (int turned = 0; turned < 2; turned++)
+            check_packing(q, &g, turned, sizes[i][0], sizes[i][1], sizes[i][2]);
+    dev->queue_free(q);
+    dev->close(dev);
+}
+END_TEST
+
 START_TEST(test_this_cpu)
 {
     const struct dt_bf16_ops *ops = dt_bf16_ops(_i > 0);
@@ -219,6 +263,7 @@ int main(void)
     tcase_add_loop_test(t, test_this_cpu, 0, 2);
     tcase_add_test(t, test_imitated_amx);
     tcase_add_test(t, test_turns);
+    tcase_add_test(t, test_packing);
     suite_add_tcase(s, t);
     r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);

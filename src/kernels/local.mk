@@ -15,6 +15,8 @@ libdtkernels_a_SOURCES = \
 	src/kernels/cpu/device.c \
 	src/kernels/cpu/dnnl.c \
 	src/kernels/cpu/dnnl.h \
+	src/kernels/cpu/pack.c \
+	src/kernels/cpu/pack.h \
 	src/kernels/cpu/pieces.c \
 	src/kernels/cpu/products.c \
 	src/kernels/cpu/products.h \

@@ -21,7 +21,8 @@ enum { DT_BF16_MN = 16, DT_BF16_K = 32 };
 typedef void dt_bf16_product_fn(int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda,
                                 const uint16_t *b, int64_t ldb, float *c, int64_t ldc, bool add);
 
-/* What attention does between its products, with AVX-512's own conversions. */
+/* What attention does between its products, and the packing of weights, with AVX-512's own
+ * conversions. */
 enum { DT_BF16_LANES = 16 };
 struct dt_bf16_ops {
     void (*begin)(void); /* before a thread's products, */
@@ -49,6 +50,13 @@ struct dt_bf16_ops {
     /* to[r][c] = f x[c][r], rounded; x has whole vectors of rows and columns. */
     void (*store_turned)(const float *x, int64_t ldx, int64_t rows, int64_t width, float f,
                          uint16_t *to, int64_t stride);
+    /* A pair of rows (or one, and zeros) of fp32 to a line of blocks of nb columns, tn apart. */
+    void (*pack)(const float *x, int64_t stride, int64_t rows, int64_t cols, int64_t nb, int64_t tn,
+                 uint16_t *to);
+    /* The transpose of up to 16 rows of up to 32: pairs of its rows 2i and 2i+1, 32 elements, to
+     * line[i].  Zeros in an odd last pair and for missing columns; lines of no row stay. */
+    void (*pack_turned)(const float *x, int64_t stride, int64_t rows, int64_t cols,
+                        uint16_t *const line[16]);
 };
 
 /* What this CPU has: NULL = none.  `amx` false leaves AMX out. */

@@ -8,6 +8,7 @@
 #include "kernels/cpu/dnnl.h"
 
 #include "core/mem.h"
+#include "kernels/cpu/pack.h"
 
 #include <oneapi/dnnl/dnnl.h>
 #include <pthread.h>
@@ -517,10 +518,35 @@ static void variant_free(struct dt_weight *w, struct variant *v)
     memset(v, 0, sizeof(*v));
 }
 
+/* Whether the variant's layout is one that dt_pack makes. */
+static bool own_packing(const struct dt_weight *w, const struct variant *v, struct dt_pack *p)
+{
+    const struct dt_weight_shape *s = &w->shape;
+    const dnnl_blocking_desc_t *b = &v->md.format_desc.blocking;
+    bool forward = v->view == DT_VIEW_FORWARD;
+
+    if (s->dtype != DT_BF16 || v->view == DT_VIEW_FILTER || v->md.format_kind != dnnl_blocked ||
+        v->md.extra.flags != 0 || b->inner_nblks != 3 || b->inner_idxs[0] != 0 ||
+        b->inner_idxs[1] != 1 || b->inner_idxs[2] != 0 || b->inner_blks[2] != 2)
+        return false;
+    *p = (struct dt_pack){.x = w->master,
+                          .to = v->data,
+                          .turned = forward,
+                          .k = forward ? s->in : s->out,
+                          .n = forward ? s->out : s->in,
+                          .ldx = s->in,
+                          .kb = 2 * b->inner_blks[0],
+                          .nb = b->inner_blks[1],
+                          .tk = b->strides[0],
+                          .tn = b->strides[1]};
+    return true;
+}
+
 static dnnl_memory_t packed_locked(struct dt_queue *q, struct dt_weight *w, enum dt_view view,
                                    const dnnl_memory_desc_t *want)
 {
     struct variant *v = NULL;
+    struct dt_pack pack;
     dnnl_exec_arg_t args[2];
     dnnl_status_t st;
 
@@ -543,6 +569,10 @@ static dnnl_memory_t packed_locked(struct dt_queue *q, struct dt_weight *w, enum
     }
     if (v->version == w->version)
         return v->mem;
+    if (own_packing(w, v, &pack) && dt_pack(q, &pack)) {
+        v->version = w->version;
+        return v->mem;
+    }
     args[0] = (dnnl_exec_arg_t){DNNL_ARG_FROM, v->from};
     args[1] = (dnnl_exec_arg_t){DNNL_ARG_TO, v->to};
     st = dnnl_primitive_execute(v->reorder, q->products->stream, 2, args);

@@ -148,6 +148,15 @@ struct scatter {
     bool add;
 };
 
+/* Constant taps: the compiler unrolls them. */
+static inline __attribute__((always_inline)) void scatter_row(const float *from, float *to,
+                                                              int64_t c_in, int64_t taps, bool add)
+{
+    for (int64_t i = 0; i < c_in; i++)
+        for (int64_t t = 0; t < taps; t++)
+            to[i * taps + t] = from[t * c_in + i] + (add ? to[i * taps + t] : 0.0f);
+}
+
 static void scatter_block(void *arg, int64_t o, int thread)
 {
     const struct scatter *s = arg;
@@ -155,9 +164,12 @@ static void scatter_block(void *arg, int64_t o, int thread)
     float *to = s->to + o * s->taps * s->c_in;
 
     (void)thread;
-    for (int64_t i = 0; i < s->c_in; i++)
-        for (int64_t t = 0; t < s->taps; t++)
-            to[i * s->taps + t] = from[t * s->c_in + i] + (s->add ? to[i * s->taps + t] : 0.0f);
+    if (s->taps == 9 && s->add)
+        scatter_row(from, to, s->c_in, 9, true);
+    else if (s->taps == 9)
+        scatter_row(from, to, s->c_in, 9, false);
+    else
+        scatter_row(from, to, s->c_in, s->taps, s->add);
 }
 
 static void conv_bwd_weight(struct dt_queue *q, const struct dt_conv *c, const void *x,
