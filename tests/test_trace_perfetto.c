@@ -226,6 +226,13 @@ static void evaluate(void)
     dt_topo_free(&topo);
 }
 
+/* Of rank 0, which has lane 0, one that began before the iteration; of rank 2, which has no lane. */
+static const struct dt_run_data beside[] = {{0, 8, DT_DATA_LOAD, -500, 1000},
+                                            {0, 8, DT_DATA_ORDER, 1001, 1200},
+                                            {2, 8, DT_DATA_LOAD, 30, 4001},
+                                            {2, 8, DT_DATA_ORDER, 4001, 4001}};
+enum { BESIDE = 4 };
+
 static void keep(uint64_t seed)
 {
     static const char *const hosts[] = {"north", "south"};
@@ -241,6 +248,8 @@ static void keep(uint64_t seed)
                                 .timeline = &timeline,
                                 .lane_rank = rank,
                                 .rank_host = hosts,
+                                .data = beside,
+                                .n_data = BESIDE,
                                 .ops = true};
 
     model.n_modules = 1;
@@ -252,6 +261,15 @@ static void keep(uint64_t seed)
         rank[k] = k % 2;
     dt_assert_ok(dt_runs_add(ref.file, &run, &err, &ref.id), err);
     dt_free(rank);
+}
+
+static void sql(const char *text)
+{
+    sqlite3 *db;
+
+    ck_assert_int_eq(sqlite3_open(ref.file, &db), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_exec(db, text, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
 }
 
 static void get(int lane, struct trace *t)
@@ -271,6 +289,32 @@ static void end(struct trace *t)
     dt_timeline_free(&timeline);
     synth_free(&x);
     unlink(ref.file);
+}
+
+/* Behind the ops: what rank k did is on its one thread, and in the trace of its first lane only. */
+static int check_data(struct trace *t, int lane, int n)
+{
+    static const char *const names[BESIDE] = {"load batch 8", "order batch 8", "load batch 8",
+                                              "order batch 8"};
+    int found = 0;
+
+    for (int i = 0; i < BESIDE; i++) {
+        const struct dt_run_data *d = &beside[i];
+
+        if (lane > 0 || (lane == 0 && d->rank != 0))
+            continue;
+        ck_assert_int_lt(n + found, t->n_slices);
+        const struct slice *s = &t->slice[n + found++];
+        const struct track *k = find_track(t, s->track);
+
+        ck_assert_str_eq(s->name, names[i]);
+        ck_assert_str_eq(s->category, "data");
+        ck_assert_str_eq(k->name, "data");
+        ck_assert_str_eq(find_track(t, k->parent)->name, d->rank ? "rank 2" : "rank 0");
+        ck_assert_int_eq(s->begin_ns, d->begin_ns > 0 ? d->begin_ns : 0);
+        ck_assert_int_eq(s->end_ns, d->end_ns);
+    }
+    return found;
 }
 
 /* The slices are the timeline's ops, in its order, of the lane's process. */
@@ -298,6 +342,7 @@ static void check_ops(struct trace *t, int lane, uint64_t seed)
         ck_assert(s->sends == (lane < 0 && op->kind == DT_OP_SEND));
         ck_assert(s->receives == (lane < 0 && op->kind == DT_OP_RECV));
     }
+    n += check_data(t, lane, n);
     ck_assert_int_eq(n, t->n_slices);
 }
 
@@ -340,6 +385,33 @@ static void check_places(void)
     sqlite3_close(db);
 }
 
+/* So is what they did meanwhile. */
+static void check_beside(void)
+{
+    static const char *const work[DT_DATA_WORK_N] = {"load", "order"};
+    sqlite3_stmt *s = NULL;
+    sqlite3 *db;
+    int n = 0;
+
+    ck_assert_int_eq(sqlite3_open_v2(ref.file, &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_prepare_v2(db,
+                                        "SELECT rank, batch, work, begin_ns, end_ns FROM data "
+                                        "WHERE run = 1 ORDER BY rank, batch, work",
+                                        -1, &s, NULL),
+                     SQLITE_OK);
+    for (; sqlite3_step(s) == SQLITE_ROW; n++) {
+        ck_assert_int_lt(n, BESIDE);
+        ck_assert_int_eq(sqlite3_column_int(s, 0), beside[n].rank);
+        ck_assert_int_eq(sqlite3_column_int64(s, 1), beside[n].batch);
+        ck_assert_str_eq((const char *)sqlite3_column_text(s, 2), work[beside[n].work]);
+        ck_assert_int_eq(sqlite3_column_int64(s, 3), beside[n].begin_ns);
+        ck_assert_int_eq(sqlite3_column_int64(s, 4), beside[n].end_ns);
+    }
+    ck_assert_int_eq(n, BESIDE);
+    sqlite3_finalize(s);
+    sqlite3_close(db);
+}
+
 START_TEST(a_pipeline_comes_back)
 {
     const struct synth_pipeline c = {.stages = 4,
@@ -360,14 +432,39 @@ START_TEST(a_pipeline_comes_back)
     evaluate();
     keep(c.seed);
     get(-1, &t);
-    ck_assert_int_eq(t.n_processes, 8);
+    ck_assert_int_eq(t.n_processes, 8 + 2);
     check_ops(&t, -1, c.seed);
     check_flows(&t);
     dt_free(t.slice);
     check_places();
+    check_beside();
     get(5, &t);
     ck_assert_int_eq(t.n_processes, 1);
     check_ops(&t, 5, c.seed);
+    dt_free(t.slice);
+    get(0, &t);
+    ck_assert_int_eq(t.n_processes, 2);
+    check_ops(&t, 0, c.seed);
+    end(&t);
+}
+END_TEST
+
+/* Runs files of before have fewer tables. */
+START_TEST(older_files_come_back)
+{
+    static const char *const drop[] = {"DROP TABLE data", "DROP TABLE place"};
+
+    synth_random(1, 16, &x);
+    evaluate();
+    keep(1);
+    for (int i = 0; i < 2; i++) {
+        sql(drop[i]);
+        get(-1, &t);
+        ck_assert_int_eq(t.n_processes, x.p.n_lanes);
+        ck_assert_int_eq(t.n_slices, x.p.n_ops);
+        dt_free(t.slice);
+        t.slice = NULL;
+    }
     end(&t);
 }
 END_TEST
@@ -381,7 +478,7 @@ START_TEST(random_programs_come_back)
         evaluate();
         keep(seed + round);
         get(-1, &t);
-        ck_assert_int_eq(t.n_processes, x.p.n_lanes);
+        ck_assert_int_eq(t.n_processes, x.p.n_lanes + 2);
         check_ops(&t, -1, seed + round);
         end(&t);
     }
@@ -436,6 +533,7 @@ int main(void)
     tcase_set_timeout(c, 60);
     tcase_add_test(c, a_pipeline_comes_back);
     tcase_add_test(c, random_programs_come_back);
+    tcase_add_test(c, older_files_come_back);
     tcase_add_test(c, overlapping_ops_get_tracks_of_their_own);
     suite_add_tcase(u, c);
     srunner_run_all(r, CK_NORMAL);

@@ -348,6 +348,21 @@ static uint64_t digest_here(const struct dt_setup *s, struct dt_loader *l, struc
     return digest;
 }
 
+/* What the thread did last, one after the other: of each batch its load, then its order. */
+static void check_spans(const struct dt_ahead *a, int64_t made)
+{
+    struct dt_ahead_span s[DT_AHEAD_SPANS];
+    int n = dt_ahead_spans(a, s);
+
+    ck_assert_int_eq(n, DT_AHEAD_SPANS);
+    for (int i = 0; i < n; i++) {
+        ck_assert_int_eq(s[i].batch, made - DT_AHEAD - 1 + i / DT_DATA_WORK_N);
+        ck_assert_int_eq(s[i].work, i % DT_DATA_WORK_N ? DT_DATA_ORDER : DT_DATA_LOAD);
+        ck_assert_uint_le(s[i].begin_ns, s[i].end_ns);
+        ck_assert_uint_le(i > 0 ? s[i - 1].end_ns : 1, s[i].begin_ns);
+    }
+}
+
 /* While a step runs the next batches are loaded, put in order and compiled, two of them and no
  * more; they are what the same thread would have made. */
 START_TEST(batches_are_made_beside_the_steps)
@@ -378,6 +393,8 @@ START_TEST(batches_are_made_beside_the_steps)
     ck_assert_int_eq(r.waits, 0);
     ck_assert(r.load_s > 0 && r.order_s > 0);
     ck_assert_int_eq(dt_ahead_take(a, &err, &(struct dt_ahead_batch *){NULL}), DT_ERR_INTERNAL);
+    dt_ahead_stop(a);
+    check_spans(a, STEPS);
     dt_ahead_close(a);
     dt_loader_close(loader);
     dt_loader_close(own);
@@ -415,6 +432,37 @@ START_TEST(errors_come_with_their_batch)
     step_until(a, DT_AHEAD);
     dt_ahead_close(a);
     dt_loader_close(loader);
+    close_world(&w);
+    remove_all();
+}
+END_TEST
+
+/* What is kept of a run was done for batches behind those waiting at its last iteration, while that
+ * ran. */
+START_TEST(keeps_what_ran_beside_the_last_step)
+{
+    static const char *const over[] = {"run.steps=3"};
+    struct dt_train_options o = {0};
+    struct dt_train_summary s;
+    struct world w;
+
+    make_shard();
+    dt_assert_ok(open_world(&w, over, 1), err);
+    o.setup = &w.setup;
+    dt_assert_ok(dt_train(&o, &err, &s), err);
+    ck_assert_int_eq(s.last_step, 3);
+    ck_assert_int_eq(s.loading.batches, 3);
+    ck_assert_int_gt(s.timeline.origin_ns, 0);
+    for (int64_t i = 0; i < s.n_beside; i++) {
+        const struct dt_run_data *d = &s.beside[i];
+
+        ck_assert_int_eq(d->rank, 0);
+        ck_assert(d->batch > s.last_step && d->batch <= s.last_step + DT_AHEAD);
+        ck_assert_int_le(d->begin_ns, d->end_ns);
+        ck_assert_int_lt(d->begin_ns, s.timeline.makespan_ns);
+        ck_assert_int_gt(d->end_ns, 0);
+    }
+    dt_train_summary_free(&s);
     close_world(&w);
     remove_all();
 }
@@ -465,6 +513,7 @@ int main(void)
     tcase_add_test(tc, run_map_errors_have_places);
     tcase_add_test(tc, batches_are_made_beside_the_steps);
     tcase_add_test(tc, errors_come_with_their_batch);
+    tcase_add_test(tc, keeps_what_ran_beside_the_last_step);
     tcase_add_test(tc, predicts_memory_as_a_simulation_does);
     suite_add_tcase(suite, tc);
     sr = srunner_create(suite);

@@ -40,6 +40,28 @@ check "what was made beside the steps" 'grep -A 7 "\"loading\"" out | grep -q "\
 check "it went on" 'grep -q "\"first_step\": 4" out && grep -q "\"last_step\": 6" out'
 expect 2 "from-scratch" "$DISTTRAIN" train --no-runs job.yaml run.seed=3
 
+# --- what was made beside the last step is in the trace: steps of 0.2 s, so that the thread has its turn in them ---
+expect 0 "" "$DISTTRAIN" train --runs beside.db job.yaml run.steps=2 run.checkpoint.dir=beside train.global_batch=64 \
+    model.modules.llm.layers=4 model.modules.llm.hidden=128 model.modules.llm.ffn=512
+expect 0 "" "$DISTTRAIN" trace export last --runs beside.db
+# slices of a category: pid, begin, end, name
+slices() {
+    sed -n 's/^{"ph": "X", "cat": "'"$1"'", "name": "\([^"]*\)", "pid": \([0-9]*\), .*"ts": \([0-9.]*\), "dur": \([0-9.]*\),.*/\2 \3 \4 \1/p' trace.json |
+        awk '{ printf "%s %s %.3f", $1, $2, $2 + $3; for (i = 4; i <= NF; i++) printf " %s", $i; print "" }'
+}
+slices compute >compute; slices data >data
+cp data out; cp compute err
+check "loading and ordering of batches to come" '[ -s data ] && ! grep -vq " load batch [34]$\| order batch [34]$" data &&
+    grep -q load data && grep -q order data'
+check "on a thread of rank 0" 'pid=$(sed -n "s/.*process_name\", \"pid\": \([0-9]*\), .*rank 0.*/\1/p" trace.json) &&
+    grep -q "thread_name\", \"pid\": $pid, \"tid\": 0, .*\"data\"" trace.json && ! grep -vq "^$pid " data &&
+    ! grep -q "^$pid " compute'
+check "while the step computes" 'awk "NR == FNR { if (\$3 > end) end = \$3; b[NR] = \$2; e[NR] = \$3; n = NR; next }
+    { if (\$2 >= end || \$3 <= 0) exit bad = 1; for (i = 1; i <= n; i++) if (\$2 < e[i] && \$3 > b[i]) { found++; break } }
+    END { exit bad || !found }" compute data'
+check "one after the other, order after load" 'sort -k 2,2n data | awk "\$2 < end { exit 1 } { end = \$3 }" &&
+    awk "{ if (\$4 == \"load\") e[\$6] = \$3; else if (\$6 in e && \$2 < e[\$6]) exit 1 }" data'
+
 # --- the line on a terminal ---
 if script -qec true /dev/null </dev/null >/dev/null 2>&1; then # util-linux's script is one
     script -qec "'$DISTTRAIN' train --no-runs job.yaml run.steps=3 run.checkpoint.dir=seen" /dev/null </dev/null >out 2>err

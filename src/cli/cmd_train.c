@@ -103,6 +103,8 @@ static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *
                                 .rank_host = f->host,
                                 .memory_of = "cpu",
                                 .lane_memory = f->memory,
+                                .data = s->beside,
+                                .n_data = s->n_beside,
                                 .ops = true};
     st = dt_runs_add(file && *file ? file : "disttrain-runs.db", &run, err, &id);
     dt_free(job);

@@ -30,6 +30,11 @@ static const char schema[] =
     " model TEXT NOT NULL, predicted_bytes INTEGER NOT NULL, allocated_bytes INTEGER, PRIMARY "
     "KEY(run, lane))"
     " WITHOUT ROWID;"
+    "CREATE TABLE IF NOT EXISTS data(run INTEGER NOT NULL REFERENCES run(id), rank INTEGER NOT "
+    "NULL,"
+    " batch INTEGER NOT NULL, work TEXT NOT NULL, begin_ns INTEGER NOT NULL, end_ns INTEGER NOT "
+    "NULL,"
+    " PRIMARY KEY(run, rank, batch, work)) WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS op(run INTEGER NOT NULL REFERENCES run(id), op INTEGER NOT NULL,"
     " lane INTEGER NOT NULL, kind TEXT NOT NULL, chunk INTEGER NOT NULL, part INTEGER NOT NULL,"
     " microbatch INTEGER, peer_lane INTEGER, bytes INTEGER NOT NULL, begin_ns INTEGER NOT NULL,"
@@ -191,6 +196,30 @@ static enum dt_status add_memory(sqlite3 *db, const char *path, const struct dt_
     return st;
 }
 
+/* What ranks did beside the iteration. */
+static enum dt_status add_data(sqlite3 *db, const char *path, const struct dt_run_record *r,
+                               int64_t id, struct dt_error *err)
+{
+    static const char *const names[DT_DATA_WORK_N] = {"load", "order"};
+    enum dt_status st = DT_OK;
+    sqlite3_stmt *s;
+
+    DT_TRY(prepare(db, path, "INSERT INTO data VALUES(?,?,?,?,?,?)", err, &s));
+    for (int64_t k = 0; k < r->n_data && st == DT_OK; k++) {
+        sqlite3_bind_int64(s, 1, id);
+        sqlite3_bind_int(s, 2, r->data[k].rank);
+        sqlite3_bind_int64(s, 3, r->data[k].batch);
+        sqlite3_bind_text(s, 4, names[r->data[k].work], -1, SQLITE_STATIC);
+        sqlite3_bind_int64(s, 5, r->data[k].begin_ns);
+        sqlite3_bind_int64(s, 6, r->data[k].end_ns);
+        if (sqlite3_step(s) != SQLITE_DONE)
+            st = db_error(db, path, err);
+        sqlite3_reset(s);
+    }
+    sqlite3_finalize(s);
+    return st;
+}
+
 static void bind_op(sqlite3_stmt *s, const struct dt_run_record *r, int64_t id, uint32_t i)
 {
     const struct dt_op *o = &r->program->ops[i];
@@ -242,6 +271,8 @@ static enum dt_status add_all(sqlite3 *db, const char *path, const struct dt_run
         DT_TRY(add_places(db, path, r, *id, err));
     if (r->program && r->lane_memory)
         DT_TRY(add_memory(db, path, r, *id, err));
+    if (r->n_data > 0)
+        DT_TRY(add_data(db, path, r, *id, err));
     if (r->program && r->timeline && r->ops)
         DT_TRY(add_ops(db, path, r, *id, err));
     return DT_OK;

@@ -19,6 +19,16 @@ struct dt_run_memory { /* of a lane, per GPU or process */
     int64_t predicted_bytes, allocated_bytes; /* allocated: -1 = not known */
 };
 
+/* What a rank did for a batch beside an executed iteration: took its samples and packed them; put
+ * them in order and compiled the program. */
+enum dt_data_work { DT_DATA_LOAD, DT_DATA_ORDER, DT_DATA_WORK_N };
+struct dt_run_data {
+    int rank;
+    int64_t batch; /* of the step of that number, counted from 1 */
+    enum dt_data_work work;
+    int64_t begin_ns, end_ns; /* like the timeline's; before its begin or behind its end, too */
+};
+
 struct dt_run_record { /* what is kept; everything borrowed; NULL parts are left out */
     enum dt_run_kind kind;
     const char *job_name, *job_json; /* the job as read, overrides applied */
@@ -34,6 +44,8 @@ struct dt_run_record { /* what is kept; everything borrowed; NULL parts are left
     const char *const *rank_host; /* [ranks]; NULL = not known */
     const char *memory_of; /* devices whose memory model predicted it: "cpu" or "gpu" */
     const struct dt_run_memory *lane_memory; /* [n_lanes] */
+    const struct dt_run_data *data; /* [n_data] */
+    int64_t n_data;
     bool ops;                     /* keep a row per op (else lanes only) */
 };
 /* Creates the file when absent; refuses a foreign or newer file.  *run_id is the new run's number.

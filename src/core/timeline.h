@@ -13,6 +13,7 @@ struct dt_timeline {
     uint32_t n_ops;
     int64_t *begin_ns, *end_ns; /* [n_ops] */
     int64_t makespan_ns;        /* end of the last op */
+    int64_t origin_ns;          /* of an executed one: what all count from, on rank 0's clock */
     uint32_t cap;               /* ops that the arrays have room for */
 };
 /* Caller-owned storage is reused when large enough: start from a zeroed struct. */

@@ -6,7 +6,7 @@
 #include "core/trace_read.h"
 
 struct chrome {
-    int lane;
+    int lane, n_lanes, rank; /* rank: the last that was named; -1 = none */
     struct dt_text text;
     bool first;
 };
@@ -27,6 +27,7 @@ static enum dt_status begin(void *ctx, const struct dt_trace_run *run, struct dt
                 "{\"backend\": \"%s\", \"rank\": %d, \"world_size\": %d},\n\"traceEvents\": [",
                 run->executed ? "mpi" : "simulated", t->lane >= 0 ? t->lane : 0, run->n_lanes);
     t->first = true;
+    t->n_lanes = run->n_lanes;
     return DT_OK;
 }
 
@@ -85,11 +86,43 @@ static void add_op(void *ctx, const struct dt_trace_op *op)
         arrow(t, op);
 }
 
+/* Ranks are processes of their own, behind the lanes. */
+static void name_rank(struct chrome *t, int rank)
+{
+    begin_event(t);
+    dt_text_add(&t->text,
+                "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %d, \"args\": {\"name\": "
+                "\"rank %d\"}}",
+                t->n_lanes + rank, rank);
+    begin_event(t);
+    dt_text_add(&t->text,
+                "{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": %d, \"tid\": 0, \"args\": "
+                "{\"name\": \"data\"}}",
+                t->n_lanes + rank);
+    t->rank = rank;
+}
+
+static void add_data(void *ctx, const struct dt_trace_data *d)
+{
+    struct chrome *t = ctx;
+
+    if (t->lane >= 0 && t->lane != d->lane)
+        return;
+    if (t->rank != d->rank)
+        name_rank(t, d->rank);
+    begin_event(t);
+    dt_text_add(&t->text,
+                "{\"ph\": \"X\", \"cat\": \"data\", \"name\": \"%.40s batch %lld\", \"pid\": %d, "
+                "\"tid\": 0, \"ts\": %.3f, \"dur\": %.3f, \"args\": {\"all_ns\": %lld}}",
+                d->work, (long long)d->batch, t->n_lanes + d->rank, 1e-3 * (double)d->shown_ns,
+                1e-3 * (double)(d->end_ns - d->shown_ns), (long long)(d->end_ns - d->begin_ns));
+}
+
 enum dt_status dt_trace_chrome(const struct dt_run_ref *run, int lane, struct dt_error *err,
                                char **out)
 {
-    struct chrome t = {.lane = lane};
-    struct dt_trace_sink sink = {&t, begin, name_lane, add_op};
+    struct chrome t = {.lane = lane, .rank = -1};
+    struct dt_trace_sink sink = {&t, begin, name_lane, add_op, add_data};
     enum dt_status st = dt_trace_read(run, &sink, err, NULL);
 
     if (st == DT_OK) {

@@ -7,8 +7,9 @@
 
 #include "core/compare.h"
 
-/* One process per lane, one thread per resource, an arrow from every SEND to its RECV.  lane -1:
- * all; else only this one, as `distributedInfo` says.  *out is the caller's (dt_free). */
+/* One process per lane, one thread per resource, an arrow from every SEND to its RECV; one process
+ * per rank that made batches meanwhile.  lane -1: all; else only this one, as `distributedInfo`
+ * says, and its rank if it is the rank's first.  *out is the caller's (dt_free). */
 enum dt_status dt_trace_chrome(const struct dt_run_ref *run, int lane, struct dt_error *err,
                                char **out);
 /* The same in protobuf, for traces too large for JSON; ops of a resource that overlap get tracks of

@@ -37,7 +37,7 @@ struct small { /* a message that goes into another; names are at most 96 bytes *
     size_t n;
 };
 struct perfetto {
-    int lane, n_lanes;
+    int lane, n_lanes, rank; /* rank: the last that was named; -1 = none */
     struct bytes out;
     int64_t
         *free_ns; /* [n_lanes][DT_RES_N][SUB_MAX]: end of the track's last slice, -1 = no slice */
@@ -116,36 +116,65 @@ static void put_track(struct perfetto *t, const struct small *descriptor)
     put_packet(t, &packet);
 }
 
+/* Its pid is its uuid. */
+static void put_process(struct perfetto *t, uint64_t uuid, const char *name)
+{
+    struct small process = {.n = 0}, track = {.n = 0};
+
+    put_int(&process, 1, uuid);
+    put_text(&process, 6, name);
+    put_int(&track, 1, uuid);
+    put_bytes(&track, 3, process.p, process.n);
+    put_track(t, &track);
+}
+
+/* Its tid is its uuid: one that equals a pid would be that process's main thread. */
+static void put_thread(struct perfetto *t, uint64_t process, uint64_t uuid, const char *name)
+{
+    struct small thread = {.n = 0}, track = {.n = 0};
+
+    put_int(&thread, 1, process);
+    put_int(&thread, 2, uuid);
+    put_text(&thread, 5, name);
+    put_int(&track, 1, uuid);
+    put_bytes(&track, 4, thread.p, thread.n);
+    put_int(&track, 5, process);
+    put_track(t, &track);
+}
+
 static void name_lane(void *ctx, int lane, const char *module, int replica, int stage)
 {
     struct perfetto *t = ctx;
-    struct small process = {.n = 0}, track = {.n = 0};
     char name[96];
 
     if (t->lane >= 0 && lane != t->lane)
         return;
     snprintf(name, sizeof(name), "%.60s/%d.%d", module, replica, stage);
-    put_int(&process, 1, (uint64_t)lane + 1);
-    put_text(&process, 6, name);
-    put_int(&track, 1, process_uuid(lane));
-    put_bytes(&track, 3, process.p, process.n);
-    put_track(t, &track);
+    put_process(t, process_uuid(lane), name);
 }
 
 static void name_thread(struct perfetto *t, int lane, enum dt_resource r, int sub, size_t index)
 {
-    struct small thread = {.n = 0}, track = {.n = 0};
     char name[32];
 
     snprintf(name, sizeof(name), sub > 0 ? "%s %d" : "%s", dt_trace_threads[r], sub + 1);
-    put_int(&thread, 1, (uint64_t)lane + 1);
-    put_int(&thread, 2,
-            thread_uuid(t, index)); /* a tid that equals a pid would be its main thread */
-    put_text(&thread, 5, name);
-    put_int(&track, 1, thread_uuid(t, index));
-    put_bytes(&track, 4, thread.p, thread.n);
-    put_int(&track, 5, process_uuid(lane));
-    put_track(t, &track);
+    put_thread(t, process_uuid(lane), thread_uuid(t, index), name);
+}
+
+/* Behind all that lanes may have; its one thread has the next. */
+static uint64_t rank_uuid(const struct perfetto *t, int rank)
+{
+    return thread_uuid(t, (size_t)t->n_lanes * DT_RES_N * SUB_MAX) + 2 * (uint64_t)rank;
+}
+
+static void name_rank(struct perfetto *t, int rank)
+{
+    char name[32];
+
+    snprintf(name, sizeof(name), "rank %d", rank);
+    put_process(t, rank_uuid(t, rank), name);
+    put_thread(t, rank_uuid(t, rank), rank_uuid(t, rank) + 1, "data");
+    t->rank = rank;
 }
 
 /* The first track of the op's resource that is free at its begin; introduced at its first use. */
@@ -221,6 +250,29 @@ static void add_op(void *ctx, const struct dt_trace_op *op)
     put_event(t, op->end_ns, &end);
 }
 
+static void add_data(void *ctx, const struct dt_trace_data *d)
+{
+    struct perfetto *t = ctx;
+    struct small begin = {.n = 0}, end = {.n = 0};
+    uint64_t track = rank_uuid(t, d->rank) + 1;
+    char name[64];
+
+    if (t->lane >= 0 && t->lane != d->lane)
+        return;
+    if (t->rank != d->rank)
+        name_rank(t, d->rank);
+    snprintf(name, sizeof(name), "%.30s batch %lld", d->work, (long long)d->batch);
+    put_int(&begin, 9, SLICE_BEGIN);
+    put_int(&begin, 11, track);
+    put_text(&begin, 22, "data");
+    put_text(&begin, 23, name);
+    annotate(&begin, "all_ns", d->end_ns - d->begin_ns);
+    put_event(t, d->shown_ns, &begin);
+    put_int(&end, 9, SLICE_END);
+    put_int(&end, 11, track);
+    put_event(t, d->end_ns, &end);
+}
+
 static enum dt_status begin_trace(void *ctx, const struct dt_trace_run *run, struct dt_error *err)
 {
     struct perfetto *t = ctx;
@@ -238,8 +290,8 @@ static enum dt_status begin_trace(void *ctx, const struct dt_trace_run *run, str
 enum dt_status dt_trace_perfetto(const struct dt_run_ref *run, int lane, struct dt_error *err,
                                  char **out, size_t *size)
 {
-    struct perfetto t = {.lane = lane};
-    struct dt_trace_sink sink = {&t, begin_trace, name_lane, add_op};
+    struct perfetto t = {.lane = lane, .rank = -1};
+    struct dt_trace_sink sink = {&t, begin_trace, name_lane, add_op, add_data};
     enum dt_status st = dt_trace_read(run, &sink, err, NULL);
 
     dt_free(t.free_ns);

@@ -156,6 +156,43 @@ static enum dt_status read_ops(struct reader *t, struct dt_error *err)
     return st != DT_OK || rc == SQLITE_DONE ? st : failed(t, err);
 }
 
+/* Runs files of before have no such table, nor have simulated runs such rows. */
+static enum dt_status read_data(struct reader *t, struct dt_error *err)
+{
+    sqlite3_stmt *s = NULL;
+    int64_t tables = 0;
+    int rc;
+
+    DT_TRY(number(t,
+                  "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN ('data', "
+                  "'place')",
+                  err, &tables));
+    if (tables < 2)
+        return DT_OK;
+    if (sqlite3_prepare_v2(t->db,
+                           "SELECT work, rank, batch, begin_ns, end_ns, (SELECT min(lane) FROM "
+                           "place p WHERE p.run = d.run AND p.rank = d.rank) FROM data d WHERE "
+                           "run = ? AND rank >= 0 AND begin_ns <= end_ns AND end_ns >= 0 ORDER BY "
+                           "rank, begin_ns, end_ns",
+                           -1, &s, NULL) != SQLITE_OK)
+        return failed(t, err);
+    sqlite3_bind_int64(s, 1, t->run->id);
+    while ((rc = sqlite3_step(s)) == SQLITE_ROW) {
+        bool hosts = sqlite3_column_type(s, 5) != SQLITE_NULL;
+        struct dt_trace_data d = {.work = (const char *)sqlite3_column_text(s, 0),
+                                  .rank = sqlite3_column_int(s, 1),
+                                  .batch = sqlite3_column_int64(s, 2),
+                                  .begin_ns = sqlite3_column_int64(s, 3),
+                                  .end_ns = sqlite3_column_int64(s, 4),
+                                  .lane = hosts ? sqlite3_column_int(s, 5) : -1};
+
+        d.shown_ns = d.begin_ns > 0 ? d.begin_ns : 0;
+        t->sink->data(t->sink->ctx, &d);
+    }
+    sqlite3_finalize(s);
+    return rc == SQLITE_DONE ? DT_OK : failed(t, err);
+}
+
 static enum dt_status read_all(struct reader *t, struct dt_error *err)
 {
     DT_TRY(open_run(t, err));
@@ -163,7 +200,8 @@ static enum dt_status read_all(struct reader *t, struct dt_error *err)
         return DT_OK;
     DT_TRY(t->sink->begin(t->sink->ctx, &t->info, err));
     DT_TRY(read_lanes(t, err));
-    return read_ops(t, err);
+    DT_TRY(read_ops(t, err));
+    return read_data(t, err);
 }
 
 enum dt_status dt_trace_read(const struct dt_run_ref *run, const struct dt_trace_sink *sink,

@@ -21,6 +21,9 @@ struct dt_ahead {
     pthread_t thread;
     bool has_thread;
     struct dt_ahead_report report; /* the caller's */
+    struct dt_ahead_span
+        span[DT_AHEAD_SPANS]; /* the thread's; a ring, its work of a batch in turn */
+    int64_t begun;            /* batches; likewise */
     /* shared */
     pthread_mutex_t lock;
     pthread_cond_t can_make, can_take;
@@ -58,8 +61,6 @@ static bool stopped(struct dt_ahead *a)
 /* Nobody waits for what is made when told to stop: leaving early is no failure. */
 static enum dt_status load(struct dt_ahead *a, struct dt_ahead_batch *b, struct dt_error *err)
 {
-    uint64_t t0 = dt_clock_ns();
-
     for (int64_t i = 0; i < b->n && !stopped(a); i++) {
         DT_TRY(dt_loader_next(a->loader, err, &b->seqs[i]));
         if (!b->seqs[i])
@@ -71,7 +72,6 @@ static enum dt_status load(struct dt_ahead *a, struct dt_ahead_batch *b, struct 
     }
     dt_loader_cursor(a->loader, &b->cursor);
     dt_loader_report(a->loader, &b->data);
-    b->load_s = (double)(dt_clock_ns() - t0) * 1e-9;
     return DT_OK;
 }
 
@@ -81,7 +81,6 @@ static enum dt_status order(struct dt_ahead *a, struct dt_ahead_batch *b, bool f
     const struct dt_setup *s = a->s;
     const struct dt_model *m = s->job->model;
     double flops[DT_MAX_MODULES], hardware;
-    uint64_t t0 = dt_clock_ns();
     struct dt_samples *samples;
     enum dt_status st;
 
@@ -96,14 +95,32 @@ static enum dt_status order(struct dt_ahead *a, struct dt_ahead_batch *b, bool f
     dt_report_flops(&s->plan, m, b->assignment, flops, &hardware);
     for (int i = 0; i < s->plan.n_modules; i++)
         b->model_flops += flops[i];
-    b->order_s = (double)(dt_clock_ns() - t0) * 1e-9;
     return DT_OK;
 }
 
-static enum dt_status make(struct dt_ahead *a, bool first, struct dt_error *err,
+static struct dt_ahead_span *begin(struct dt_ahead *a, int64_t k, enum dt_data_work work)
+{
+    struct dt_ahead_span *s = &a->span[(k * DT_DATA_WORK_N + work) % DT_AHEAD_SPANS];
+
+    a->begun = k + 1;
+    s->batch = k;
+    s->work = work;
+    s->begin_ns = s->end_ns = dt_clock_ns();
+    return s;
+}
+
+/* How long it was. */
+static double end(struct dt_ahead_span *s)
+{
+    s->end_ns = dt_clock_ns();
+    return (double)(s->end_ns - s->begin_ns) * 1e-9;
+}
+
+static enum dt_status make(struct dt_ahead *a, int64_t k, struct dt_error *err,
                            struct dt_ahead_batch **out)
 {
     struct dt_ahead_batch *b = dt_calloc(1, sizeof(*b));
+    struct dt_ahead_span *s;
     enum dt_status st = DT_OK;
 
     if (b) {
@@ -112,10 +129,16 @@ static enum dt_status make(struct dt_ahead *a, bool first, struct dt_error *err,
     }
     if (!b || !b->seqs)
         st = dt_error_nomem(err, "a global batch");
-    if (st == DT_OK)
+    if (st == DT_OK) {
+        s = begin(a, k, DT_DATA_LOAD);
         st = load(a, b, err);
-    if (st == DT_OK && !stopped(a))
-        st = order(a, b, first, err);
+        b->load_s = end(s);
+    }
+    if (st == DT_OK && !stopped(a)) {
+        s = begin(a, k, DT_DATA_ORDER);
+        st = order(a, b, k == 0, err);
+        b->order_s = end(s);
+    }
     if (st == DT_OK)
         *out = b;
     else
@@ -158,7 +181,7 @@ static void *worker(void *arg)
         struct dt_ahead_batch *b = NULL;
         struct dt_error err;
 
-        st = make(a, k == 0, &err, &b);
+        st = make(a, k, &err, &b);
         pthread_mutex_lock(&a->lock);
         if (st == DT_OK) {
             a->ring[a->made++ % DT_AHEAD] = b;
@@ -254,16 +277,37 @@ void dt_ahead_report(const struct dt_ahead *a, struct dt_ahead_report *out)
     *out = a->report;
 }
 
-void dt_ahead_close(struct dt_ahead *a)
+void dt_ahead_stop(struct dt_ahead *a)
 {
-    if (!a)
-        return;
     pthread_mutex_lock(&a->lock);
     a->stop = true;
     pthread_cond_signal(&a->can_make);
     pthread_mutex_unlock(&a->lock);
     if (a->has_thread)
         pthread_join(a->thread, NULL);
+    a->has_thread = false;
+}
+
+int dt_ahead_spans(const struct dt_ahead *a, struct dt_ahead_span out[DT_AHEAD_SPANS])
+{
+    int n = 0;
+
+    for (int64_t k = a->begun - DT_AHEAD - 1; k < a->begun; k++) {
+        for (int w = 0; k >= 0 && w < DT_DATA_WORK_N; w++) {
+            const struct dt_ahead_span *s = &a->span[(k * DT_DATA_WORK_N + w) % DT_AHEAD_SPANS];
+
+            if (s->batch == k && s->begin_ns > 0) /* not one that was left early */
+                out[n++] = *s;
+        }
+    }
+    return n;
+}
+
+void dt_ahead_close(struct dt_ahead *a)
+{
+    if (!a)
+        return;
+    dt_ahead_stop(a);
     for (int64_t k = a->taken; k < a->made; k++)
         dt_ahead_batch_free(a->ring[k % DT_AHEAD]);
     pthread_mutex_destroy(&a->lock);

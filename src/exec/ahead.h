@@ -15,6 +15,7 @@
 #ifndef DT_EXEC_AHEAD_H
 #define DT_EXEC_AHEAD_H
 
+#include "core/runs.h"
 #include "exec/setup.h"
 
 enum { DT_AHEAD = 2 };
@@ -39,6 +40,15 @@ struct dt_ahead_report { /* of the batches taken so far */
     double exposed_s;       /* what the others were waited for */
 };
 
+/* When the thread was at work on a batch, on this rank's dt_clock_ns. */
+struct dt_ahead_span {
+    int64_t batch; /* counted from 0 */
+    enum dt_data_work work;
+    uint64_t begin_ns, end_ns;
+};
+/* Of the last batches: those that wait, the one before them. */
+enum { DT_AHEAD_SPANS = DT_DATA_WORK_N * (DT_AHEAD + 1) };
+
 struct dt_ahead;
 /* Makes `count` batches at most, the program of the first one checked.  Until dt_ahead_close the
  * loader and the setup's cost model are the thread's alone. */
@@ -48,6 +58,10 @@ enum dt_status dt_ahead_open(const struct dt_setup *s, struct dt_loader *loader,
 enum dt_status dt_ahead_take(struct dt_ahead *a, struct dt_error *err, struct dt_ahead_batch **out);
 /* Batches made so far, taken ones included. */
 int64_t dt_ahead_made(struct dt_ahead *a);
+/* Ends the thread, soon; what it was at is dropped.  Nothing may be taken afterwards. */
+void dt_ahead_stop(struct dt_ahead *a);
+/* After dt_ahead_stop: what it did last, in order; returns how much. */
+int dt_ahead_spans(const struct dt_ahead *a, struct dt_ahead_span out[DT_AHEAD_SPANS]);
 void dt_ahead_report(const struct dt_ahead *a, struct dt_ahead_report *out);
 void dt_ahead_close(struct dt_ahead *a);
 

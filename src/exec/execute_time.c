@@ -153,6 +153,7 @@ static void count_from_zero(const struct dt_program *p, struct dt_timeline *t)
     for (uint32_t i = 0; i < p->n_ops; i++)
         zero = t->begin_ns[i] < zero ? t->begin_ns[i] : zero;
     t->makespan_ns = 0;
+    t->origin_ns += zero;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         t->begin_ns[i] -= zero;
         t->end_ns[i] -= zero;
@@ -166,6 +167,7 @@ enum dt_status dt_exec_read_timeline(struct dt_exec *x, struct dt_error *err, st
     enum dt_status st = DT_OK;
 
     DT_TRY(dt_timeline_reserve(t, p->n_ops, err));
+    t->origin_ns = 0;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         if (on_rank(x, &p->ops[i], x->rank)) {
             int64_t v[2];

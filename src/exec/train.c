@@ -110,6 +110,7 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
 {
     struct dt_exec_options x;
     struct dt_loader_options l = t->s->loader;
+    int64_t ahead;
 
     DT_TRY(dt_setup_gemm_peak(t->s, err, &t->sum.gemm_peak_flops));
     dt_setup_exec_options(t->s, &x);
@@ -125,7 +126,10 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     DT_TRY(dt_error_place(dt_map_get(dt_map_get(dt_doc_root(t->s->job->doc), "run"), "data"),
                           dt_loader_open(&l, err, &t->loader), err));
     dt_loader_report(t->loader, &t->sum.data);
-    DT_TRY(dt_ahead_open(t->s, t->loader, t->run->steps - t->state.step, err, &t->ahead));
+    /* Two batches that nobody takes: beside the last steps, of which the last is kept, runs what
+     * runs beside all others. */
+    ahead = t->run->steps > t->state.step ? t->run->steps - t->state.step + DT_AHEAD : 0;
+    DT_TRY(dt_ahead_open(t->s, t->loader, ahead, err, &t->ahead));
     return t->first ? dt_train_log_open(t->run->log_dir, err, &t->log) : DT_OK;
 }
 
@@ -329,6 +333,57 @@ static enum dt_status read_memory(struct train *t, struct dt_error *err)
     return st;
 }
 
+/* On rank 0: what the ranks did for batches while the last iteration ran. */
+static enum dt_status keep_data(struct train *t, const double (*v)[4], struct dt_error *err)
+{
+    const struct dt_timeline *tl = &t->sum.timeline;
+    int64_t n = (int64_t)t->sum.ranks * DT_AHEAD_SPANS;
+
+    t->sum.beside = dt_calloc((size_t)n, sizeof(*t->sum.beside));
+    if (!t->sum.beside)
+        return dt_error_nomem(err, "batches");
+    for (int64_t i = 0; i < n; i++) {
+        int64_t begin = (int64_t)v[i][2] - tl->origin_ns, end = (int64_t)v[i][3] - tl->origin_ns;
+
+        if (v[i][0] > 0 && begin < tl->makespan_ns && end > 0)
+            t->sum.beside[t->sum.n_beside++] =
+                (struct dt_run_data){(int)(i / DT_AHEAD_SPANS), (int64_t)v[i][0],
+                                     (enum dt_data_work)v[i][1], begin, end};
+    }
+    return DT_OK;
+}
+
+/* Each rank's in its own places of a sum, on the clock of rank 0: nanoseconds of 100 days are whole
+ * numbers of doubles. */
+static enum dt_status read_data(struct train *t, struct dt_error *err)
+{
+    int own = t->o->transport ? t->o->transport->rank : 0;
+    int64_t ahead_ns = t->o->world ? dt_world_clock(t->o->world, NULL) : 0;
+    size_t n = (size_t)t->sum.ranks * DT_AHEAD_SPANS;
+    struct dt_ahead_span s[DT_AHEAD_SPANS];
+    double(*v)[4] = dt_calloc(n, sizeof(*v)); /* batch, work, begin, end */
+    enum dt_status st;
+    int k;
+
+    if (!v)
+        return dt_error_nomem(err, "batches");
+    dt_ahead_stop(t->ahead);
+    k = dt_ahead_spans(t->ahead, s);
+    for (int i = 0; i < k; i++) {
+        double *to = v[own * DT_AHEAD_SPANS + i];
+
+        to[0] = (double)(t->sum.first_step + s[i].batch + 1);
+        to[1] = s[i].work;
+        to[2] = (double)((int64_t)s[i].begin_ns - ahead_ns);
+        to[3] = (double)((int64_t)s[i].end_ns - ahead_ns);
+    }
+    st = dt_exec_sum(t->x, v[0], 4 * n, err);
+    if (st == DT_OK && own == 0)
+        st = keep_data(t, (const double(*)[4])v, err);
+    dt_free(v);
+    return st;
+}
+
 static enum dt_status finish(struct train *t, struct dt_error *err)
 {
     double steps = (double)(t->state.step - t->sum.first_step);
@@ -343,7 +398,10 @@ static enum dt_status finish(struct train *t, struct dt_error *err)
     t->sum.share_waited = t->step_s > 0 ? t->waited_s / t->step_s : 0;
     dt_ahead_report(t->ahead, &t->sum.loading);
     DT_TRY(read_memory(t, err));
-    return t->sum.program ? dt_exec_timeline(t->x, t->sum.program, err, &t->sum.timeline) : DT_OK;
+    if (!t->sum.program)
+        return DT_OK;
+    DT_TRY(dt_exec_timeline(t->x, t->sum.program, err, &t->sum.timeline));
+    return read_data(t, err);
 }
 
 enum dt_status dt_train(const struct dt_train_options *o, struct dt_error *err,
@@ -381,6 +439,8 @@ void dt_train_summary_free(struct dt_train_summary *s)
     dt_timeline_free(&s->timeline);
     dt_free(s->memory);
     dt_free(s->lanes);
+    dt_free(s->beside);
+    s->beside = NULL;
     s->memory = NULL;
     s->lanes = NULL;
     s->program = NULL;

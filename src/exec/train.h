@@ -61,11 +61,12 @@ struct dt_train_summary {
     struct dt_init_report init;    /* when weights were read */
     struct dt_data_report data;
     struct dt_ahead_report loading; /* of this rank */
-    /* The last iteration, for the runs file (the timeline on rank 0 only); dt_train_summary_free.
-     */
+    /* The last iteration, for the runs file; dt_train_summary_free. */
     struct dt_program *program;
     struct dt_assignment *assignment;
-    struct dt_timeline timeline;
+    struct dt_timeline timeline; /* this and the next on rank 0 only */
+    struct dt_run_data *beside;  /* [n_beside] made of other batches meanwhile, by all ranks */
+    int64_t n_beside;
 };
 /* On failure of a save the error is returned after the loop has stopped; what was saved before
  * stays. */
