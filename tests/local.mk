@@ -52,6 +52,7 @@ check_PROGRAMS += \
 	tests/test_profiler \
 	tests/test_program \
 	tests/test_report \
+	tests/test_runs \
 	tests/test_safetensors \
 	tests/test_samples \
 	tests/test_schedule \
