@@ -180,7 +180,7 @@ START_TEST(the_document_has_every_table_and_column)
         snprintf(question, sizeof(question), "SELECT name FROM pragma_table_info('%s')", t);
         ask(question, ", ", line + n, sizeof(line) - (size_t)n - 1);
         strcat(line, ")");
-        dt_assert_has(part, line);
+        ck_assert_msg(strstr(part, line) != NULL, "doc/formats.md has no line%s", line);
     }
     close_db();
     unlink(path);
