@@ -183,7 +183,7 @@ START_TEST(every_pop_finds_a_skip_of_its_width)
 
         for (int i = 1; i < n; i++)
             last_skip = t[i].kind == DT_TENSOR_SKIP ? i : last_skip;
-        if (t[0].kind != DT_TENSOR_MAIN) {
+        if (n == 0 || t[0].kind != DT_TENSOR_MAIN) {
             ck_assert_int_le(end, 3); /* projector, time embedding, class embedding */
         } else if (b->kind == DT_BLOCK_RESNET && b->c_in != t[0].width) {
             ck_assert_int_gt(last_skip, 0);
