@@ -7,6 +7,8 @@ set -u
 . "${srcdir:=.}/tests/shell.sh"
 ASAN_OPTIONS=detect_leaks=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}; export ASAN_OPTIONS # as in tests/mpirun.sh
 
+mkdir "$tmp/made"
+TMPDIR=$tmp/made; export TMPDIR # others may run loops, too
 pack_two_tones
 
 cat >job.yaml <<'END'
@@ -37,5 +39,6 @@ check "memory of lanes, predicted by one model" 'grep -A 3 "memory of lanes" out
 check "predicted, then measured" 'grep -q "run 1, simulated" out && grep -q "run 2, executed" out'
 expect 0 "median |error|" "$DISTTRAIN" loop job.yaml --ranks 1 --steps 1 --warm-up 0 --seconds 0
 expect 5 "failed; it said last" env PATH=/none "$DISTTRAIN" loop job.yaml --ranks 2 --steps 1 --warm-up 0 --seconds 0
-check "nothing is left in /tmp" '[ -z "$(find /tmp -maxdepth 1 -name "disttrain-loop-*" -newer job.yaml 2>/dev/null)" ]'
+check "nothing is left" '[ -z "$(find made -name "disttrain-loop-*")" ]'
+expect 1 "made/none: cannot make a folder" env TMPDIR="$tmp/made/none" "$DISTTRAIN" loop job.yaml --ranks 1
 totals

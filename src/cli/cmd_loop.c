@@ -7,6 +7,7 @@
 #include "core/mem.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -243,12 +244,23 @@ static void remove_tree(const char *path)
     rmdir(path);
 }
 
+static enum dt_status make_folder(struct loop *l, struct dt_error *err)
+{
+    const char *in = getenv("TMPDIR");
+
+    in = in && *in ? in : "/tmp";
+    if (snprintf(l->dir, sizeof(l->dir), "%s/disttrain-loop-XXXXXX", in) >= (int)sizeof(l->dir))
+        return dt_error_set(err, DT_ERR_IO, "TMPDIR: the path is longer than %d bytes",
+                            LOOP_DIR_MAX - 32);
+    if (!mkdtemp(l->dir))
+        return dt_error_set(err, DT_ERR_IO, "%s: cannot make a folder there: %s", in,
+                            strerror(errno));
+    return DT_OK;
+}
+
 enum dt_status dt_cmd_loop(struct dt_cli *cli, struct dt_error *err)
 {
-    struct loop l = {.cli = cli,
-                     .job = cli->args[0],
-                     .dir = "/tmp/disttrain-loop-XXXXXX",
-                     .runs = dt_cli_string(cli, "runs", NULL)};
+    struct loop l = {.cli = cli, .job = cli->args[0], .runs = dt_cli_string(cli, "runs", NULL)};
     struct outcome o = {0};
     enum dt_status st;
 
@@ -258,8 +270,7 @@ enum dt_status dt_cmd_loop(struct dt_cli *cli, struct dt_error *err)
     DT_TRY(dt_cli_int(cli, "ranks", 1, 64, 4, &l.ranks_max, err));
     DT_TRY(dt_cli_double(cli, "seconds", 0, 3600, 1, &l.seconds, err));
     l.cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    if (!mkdtemp(l.dir))
-        return dt_error_set(err, DT_ERR_IO, "cannot make a folder in /tmp");
+    DT_TRY(make_folder(&l, err));
     st = look_at_job(&l, err);
     if (st == DT_OK)
         st = run_all(&l, err);

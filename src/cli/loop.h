@@ -7,7 +7,7 @@
 #include "cli/session.h"
 #include "exec/setup.h"
 
-enum { LOOP_OVERRIDES_MAX = 16, LOOP_TEXT_MAX = 512 };
+enum { LOOP_OVERRIDES_MAX = 16, LOOP_TEXT_MAX = 512, LOOP_DIR_MAX = 512, LOOP_PATH_MAX = 640 };
 
 struct loop_layout {
     char name[64];            /* "colocated 1x1 2x1 1x2": pp x dp of each module */
@@ -23,7 +23,7 @@ struct loop {
     double seconds; /* of each measurement of blocks */
     int cores;
     bool fp32; /* what training computes in */
-    char dir[64];            /* temporary folder */
+    char dir[LOOP_DIR_MAX];  /* temporary folder */
     struct dt_samples *seen; /* sizes of what the measured steps train on */
     struct dt_samples *last; /* of the last of these steps */
     const char *runs;        /* the file that keeps its runs, predicted and measured, or NULL */

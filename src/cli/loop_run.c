@@ -15,14 +15,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { ARGS_MAX = DT_CLI_MAX_ARGS + 32, METRICS_MAX = 1 << 26 };
+enum { ARGS_MAX = DT_CLI_MAX_ARGS + 32, WORD_MAX = 4096, METRICS_MAX = 1 << 26 };
 
 /* ---- children ---- */
 
 struct command {
     char *argv[ARGS_MAX + 1];
-    char text[ARGS_MAX][LOOP_TEXT_MAX + 64];
+    char text[ARGS_MAX][WORD_MAX];
     int n;
+    bool cut; /* a word was longer */
 };
 
 static void word(struct command *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -33,7 +34,7 @@ static void word(struct command *c, const char *fmt, ...)
     if (c->n == ARGS_MAX)
         return;
     va_start(ap, fmt);
-    vsnprintf(c->text[c->n], sizeof(c->text[c->n]), fmt, ap);
+    c->cut |= vsnprintf(c->text[c->n], sizeof(c->text[c->n]), fmt, ap) >= WORD_MAX;
     va_end(ap);
     c->argv[c->n] = c->text[c->n];
     c->argv[++c->n] = NULL;
@@ -52,7 +53,7 @@ static pid_t start(const struct loop *l, struct command *c)
     pid_t pid = fork();
 
     if (pid == 0) {
-        char path[128];
+        char path[LOOP_PATH_MAX];
         int fd;
 
         snprintf(path, sizeof(path), "%s/child.log", l->dir);
@@ -67,15 +68,19 @@ static pid_t start(const struct loop *l, struct command *c)
     return pid;
 }
 
-static enum dt_status finish(const struct loop *l, pid_t pid, const char *what,
-                             struct dt_error *err)
+static enum dt_status run(const struct loop *l, struct command *c, const char *what,
+                          struct dt_error *err)
 {
-    char path[128], *text = NULL;
+    char path[LOOP_PATH_MAX], *text = NULL;
     const char *tail;
     int status;
     size_t len = 0;
     enum dt_status st;
+    pid_t pid;
 
+    if (c->cut)
+        return dt_error_set(err, DT_ERR_INPUT, "an argument is longer than %d bytes", WORD_MAX - 1);
+    pid = start(l, c);
     while (waitpid(pid, &status, 0) < 0)
         if (errno != EINTR)
             return dt_error_set(err, DT_ERR_IO, "cannot wait for %s: %s", what, strerror(errno));
@@ -102,7 +107,7 @@ void loop_profile_path(const struct loop *l, int threads, char *buf, size_t size
 enum dt_status loop_profile(struct loop *l, int threads, struct dt_error *err)
 {
     struct command *c = dt_calloc(1, sizeof(*c));
-    char path[128];
+    char path[LOOP_PATH_MAX];
     enum dt_status st;
 
     if (!c)
@@ -118,7 +123,7 @@ enum dt_status loop_profile(struct loop *l, int threads, struct dt_error *err)
     word(c, "%g", l->seconds);
     word(c, "--output");
     word(c, "%s", path);
-    st = finish(l, start(l, c), "disttrain profile", err);
+    st = run(l, c, "disttrain profile", err);
     dt_free(c);
     return st;
 }
@@ -168,7 +173,7 @@ static enum dt_status read_steps(struct loop *l, const char *path, double *out,
 enum dt_status loop_measure(struct loop *l, struct loop_layout *x, struct dt_error *err)
 {
     struct command *c = dt_calloc(1, sizeof(*c));
-    char path[128], profile[128];
+    char path[LOOP_PATH_MAX], profile[LOOP_PATH_MAX];
     enum dt_status st;
 
     if (!c)
@@ -195,8 +200,8 @@ enum dt_status loop_measure(struct loop *l, struct loop_layout *x, struct dt_err
     word(c, "run.steps=%d", (int)(l->warm_up + l->steps));
     word(c, "run.log_dir=%s", path);
     word(c, "run.log_interval=1");
-    word(c, "run.checkpoint={dir: %s/saved-%d, interval: 0}", l->dir, (int)(x - l->layout));
-    st = finish(l, start(l, c), x->name, err);
+    word(c, "run.checkpoint={dir: \"%s/saved-%d\", interval: 0}", l->dir, (int)(x - l->layout));
+    st = run(l, c, x->name, err);
     dt_free(c);
     strncat(path, "/metrics.jsonl", sizeof(path) - strlen(path) - 1);
     return st == DT_OK ? read_steps(l, path, &x->measured_s, err) : st;
@@ -208,7 +213,7 @@ static enum dt_status simulate(const struct loop *l, const struct loop_layout *x
                                struct dt_session *s, struct dt_sim_result *r)
 {
     const char *over[DT_CLI_MAX_ARGS + LOOP_OVERRIDES_MAX];
-    char profile[160], path[128], cluster[128], steps[64];
+    char profile[LOOP_PATH_MAX + 16], path[LOOP_PATH_MAX], cluster[128], steps[64];
     enum dt_status st;
     int k = 0;
 
