@@ -428,9 +428,8 @@ static enum dt_status too_large(const struct dt_plan *p, const struct dt_model *
         return dt_error_set(
             err, DT_ERR_INFEASIBLE,
             "%s stage %d needs %.3f GiB of a process, which has %.3f GiB besides its reserve: "
-            "parameters and their packed copies %.3f, gradients %.3f, moments %.3f, activations "
-            "%.3f "
-            "(%d in flight), scratch %.3f, messages and batches %.3f; %s",
+            "parameters and their packed copies %.3f, gradients %.3f, moments %.3f, "
+            "activations %.3f (%d in flight), scratch %.3f, messages and batches %.3f; %s",
             m->modules[at->module].name, at->stage, gib(mem->total), gib(dt_memory_limit(c)),
             gib(mem->params), gib(mem->grads), gib(mem->optimizer), gib(mem->activations),
             mem->in_flight, gib(mem->logits_workspace), gib(mem->broker), help);
@@ -472,9 +471,9 @@ static enum dt_status check_shared(const struct dt_plan *p, const struct dt_mode
         if (sum > dt_memory_limit(c))
             return dt_error_set(err, DT_ERR_INFEASIBLE,
                                 "colocated modules need %.2f GiB of %s %d, cluster %s has %.2f "
-                                "GiB; more %ss, a smaller microbatch or recomputation would help",
+                                "GiB; more %s, a smaller microbatch or recomputation would help",
                                 sum / GIB, cpu ? "process" : "GPU", gpu, c->name,
-                                dt_memory_limit(c) / GIB, cpu ? "processe" : "GPU");
+                                dt_memory_limit(c) / GIB, cpu ? "processes" : "GPUs");
         *most = sum > *most ? sum : *most;
     }
     return DT_OK;
