@@ -25,6 +25,7 @@ check_PROGRAMS += \
 	tests/test_execute \
 	tests/test_execute_ranks \
 	tests/test_explain \
+	tests/test_finite \
 	tests/test_infer \
 	tests/test_job \
 	tests/test_kernel_rules \
@@ -80,6 +81,7 @@ tests_test_profile_import_SOURCES = \
 	tests/kernel_traces.h \
 	tests/test_profile_import.c
 tests_test_profiler_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_finite_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_infer_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_train_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_execute_SOURCES = tests/test_execute.c tests/exec_fixture.h

@@ -25,6 +25,8 @@ START_TEST(status_codes)
     ck_assert_int_eq(dt_status_exit_code(DT_ERR_MISSING_PROFILE), 2);
     ck_assert_int_eq(dt_status_exit_code(DT_ERR_INFEASIBLE), 3);
     ck_assert_int_eq(dt_status_exit_code(DT_ERR_TOLERANCE), 4);
+    ck_assert_int_eq(dt_status_exit_code(DT_ERR_PEER), 5);
+    ck_assert_int_eq(dt_status_exit_code(DT_ERR_DIVERGED), 6);
     ck_assert_int_eq(dt_status_exit_code((enum dt_status)9999), 1);
     ck_assert_str_eq(dt_status_text(DT_ERR_INFEASIBLE), "no plan fits");
     ck_assert_str_eq(dt_status_text((enum dt_status) - 1), "unknown status");

@@ -117,9 +117,11 @@ static int watch(const struct dt_launch *l, pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+/* What diverges does so again from the same checkpoint. */
 static bool worth_another_try(int exit_status)
 {
-    return exit_status != 0 && exit_status != 127 && (exit_status < 2 || exit_status > 4);
+    return exit_status != 0 && exit_status != 127 && (exit_status < 2 || exit_status > 4) &&
+           exit_status != dt_status_exit_code(DT_ERR_DIVERGED);
 }
 
 enum dt_status dt_launch(const struct dt_launch *l, struct dt_error *err, int *exit_status)

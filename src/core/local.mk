@@ -54,6 +54,8 @@ libdtcore_a_SOURCES = \
 	src/core/explain.h \
 	src/core/file.c \
 	src/core/file.h \
+	src/core/finite.c \
+	src/core/finite.h \
 	src/core/hf.c \
 	src/core/hf.h \
 	src/core/hf_unet.c \

@@ -23,7 +23,8 @@
     X(ERR_INFEASIBLE, 3, "no plan fits")                                                           \
     X(ERR_TOLERANCE, 4, "comparison out of tolerance")                                             \
     X(ERR_TIMEOUT, 5, "another rank did not answer in time")                                       \
-    X(ERR_PEER, 5, "another rank failed")
+    X(ERR_PEER, 5, "another rank failed")                                                          \
+    X(ERR_DIVERGED, 6, "not a finite number")
 
 enum dt_status {
 #define X(name, code, text) DT_##name,

@@ -47,7 +47,8 @@ struct dt_checkpoint_options {
 };
 
 /* Queues are idle.  `path` (may be NULL) gets the new folder.  A checkpoint of the same step is
- * replaced. */
+ * replaced.  Values that are not finite are refused, here and in a share of a rank: DT_ERR_DIVERGED,
+ * and nothing is written. */
 enum dt_status dt_checkpoint_save(const char *dir, const struct dt_checkpoint_part *parts,
                                   int n_parts, const struct dt_checkpoint_state *state,
                                   const struct dt_checkpoint_options *opt, struct dt_error *err,
@@ -66,8 +67,8 @@ enum dt_status dt_checkpoint_read_state(const char *path, struct dt_error *err,
 enum dt_status dt_checkpoint_identity(const char *path, struct dt_error *err, char *buf,
                                       size_t size);
 /* Everything, checksums included; `moments` false leaves the optimizer alone (eval, sample).
- * DT_ERR_INPUT names the damaged file or tensor, or lists what is missing, unexpected or of another
- * shape; then buffers hold no useful state. */
+ * DT_ERR_INPUT names the file or tensor that is damaged or has values that are not finite, or lists
+ * what is missing, unexpected or of another shape; then buffers hold no useful state. */
 enum dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_part *parts,
                                   int n_parts, bool moments, struct dt_error *err,
                                   struct dt_checkpoint_state *out);
@@ -75,8 +76,9 @@ enum dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_p
 /* Weights of others: any safetensors file, index or folder of them, or a checkpoint of ours.  A
  * parameter is looked for as "module.NAME", NAME, and NAME with the base model's prefix put before
  * it or taken away ("model.", "transformer.", "vit.", ...).  With `partial` parameters that the
- * file lacks keep their values; shapes must always agree, and at least one must be there.  Tensors
- * of the file that nothing asked for are counted, and named in `unexpected`. */
+ * file lacks keep their values; shapes must always agree, at least one must be there, and all
+ * values must be finite.  Tensors of the file that nothing asked for are counted, and named in
+ * `unexpected`. */
 struct dt_init_report {
     int64_t loaded, missing, unexpected;
     char missing_names[1024], unexpected_names[1024]; /* "a, b, ... and 7 more" */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Loading: our own checkpoints, all or nothing and checked; and weights of others, by name. */
+#include "core/finite.h"
 #include "core/mem.h"
 #include "exec/checkpoint_impl.h"
 
@@ -25,6 +26,22 @@ static size_t index_of(const struct dt_tensors *t, const struct dt_tensor *x)
     return (size_t)(x - dt_tensors_at(t, 0));
 }
 
+/* A model with such a value computes nothing else from then on. */
+static enum dt_status all_finite(struct loader *l, const struct dt_tensor *x, struct dt_error *err)
+{
+    struct dt_nonfinite bad = {.nan = 0};
+    char text[128];
+
+    dt_nonfinite_count(dt_ckpt_buffer(&l->io), (size_t)x->n, &bad);
+    if (dt_nonfinite_all(&bad) == 0)
+        return DT_OK;
+    return dt_error_at(err, DT_ERR_INPUT, dt_tensors_file_name(l->t, x->file), 0, 0,
+                       "tensor \"%s\": %s; take %s", x->name,
+                       dt_nonfinite_text(&bad, x->n, text, sizeof(text)),
+                       l->manifest ? "an older checkpoint, or begin anew"
+                                   : "weights from before that happened, or repair the file");
+}
+
 /* One tensor of the file into one parameter's place. */
 static enum dt_status take(struct loader *l, const struct dt_param *p, const struct dt_tensor *x,
                            float *flat, struct dt_error *err)
@@ -43,6 +60,7 @@ static enum dt_status take(struct loader *l, const struct dt_param *p, const str
     if (l->manifest && dt_manifest_find(l->manifest, x->name)->crc != crc)
         return dt_error_at(err, DT_ERR_INPUT, dt_tensors_file_name(l->t, x->file), 0, 0,
                            "damaged: the checksum of tensor \"%s\" is wrong", x->name);
+    DT_TRY(all_finite(l, x, err));
     return dt_ckpt_put(&l->io, p, flat, err);
 }
 

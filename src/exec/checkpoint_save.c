@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Saving: which tensors go to which file, then one after the other through host memory. */
+#include "core/finite.h"
 #include "core/mem.h"
 #include "exec/checkpoint_impl.h"
 
@@ -114,6 +115,21 @@ static const float *flat_of(const struct dt_checkpoint_part *p, enum what what)
     return what == WHAT_MASTER ? p->master : what == WHAT_EXP_AVG ? p->exp_avg : p->exp_avg_sq;
 }
 
+/* What a run that is lost would leave behind must not take the place of a checkpoint. */
+static enum dt_status all_finite(const struct entry *e, const float *v, size_t n,
+                                 struct dt_error *err)
+{
+    struct dt_nonfinite bad = {.nan = 0};
+    char text[128];
+
+    dt_nonfinite_count(v, n, &bad);
+    if (dt_nonfinite_all(&bad) == 0)
+        return DT_OK;
+    return dt_error_set(err, DT_ERR_DIVERGED,
+                        "no checkpoint is written, since it would be of no use: tensor \"%s\": %s",
+                        e->name, dt_nonfinite_text(&bad, n, text, sizeof(text)));
+}
+
 /* Tensors [first, last) of the list into one file. */
 static enum dt_status write_file(struct saver *s, const struct list *l, size_t first, size_t last,
                                  const char *name, struct dt_error *err)
@@ -141,6 +157,8 @@ static enum dt_status write_file(struct saver *s, const struct list *l, size_t f
         }
         if (st == DT_OK)
             st = dt_ckpt_get(&io, &part->params[e->param], flat_of(part, e->what), err, &v);
+        if (st == DT_OK)
+            st = all_finite(e, v, part->params[e->param].n, err);
         if (st == DT_OK)
             st = dt_tensor_writer_put_f32(w, v, err, &e->crc);
         if (st == DT_OK)
