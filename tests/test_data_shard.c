@@ -68,6 +68,16 @@ static size_t make_tar(char *buf, size_t size, const char *const *names)
     return used;
 }
 
+static void fix_checksum(char *head)
+{
+    unsigned sum = 0;
+
+    memset(head + 148, ' ', 8);
+    for (int i = 0; i < 512; i++)
+        sum += (unsigned char)head[i];
+    snprintf(head + 148, 8, "%06o", sum);
+}
+
 static enum dt_status collect(void *arg, const struct dt_shard_sample *s, struct dt_error *e)
 {
     char *out = arg;
@@ -119,6 +129,58 @@ START_TEST(members)
 }
 END_TEST
 
+/* Names that are too long for us, and too long for libarchive, cost no sample but their own. */
+START_TEST(long_names)
+{
+    static char name[2][4096], tar[65536];
+    const char *const names[] = {"a.jpg", "a.txt", name[0], name[1], "b.jpg", "b.txt", NULL};
+    char out[4096] = "", path[600];
+    const char *paths[1] = {path};
+    size_t n;
+
+    for (int i = 0; i < 2; i++) {
+        memset(name[i], 'x', 3000);
+        strcpy(name[i] + 3000, i ? ".txt" : ".jpg");
+        for (int k = 100; k < 3000; k += 100)
+            name[i][k] = '/';
+    }
+    n = make_tar(tar, sizeof tar, names);
+    snprintf(path, sizeof path, "%s", in_dir("long.tar"));
+    dt_assert_ok(dt_shard_parse((uint8_t *)tar, n, collect, out, &err), err);
+    ck_assert_str_eq(out, "[a jpg txt][b jpg txt]");
+    for (int huge = 0; huge < 2; huge++) {
+        struct dt_data_report r = {0}, fatal = {.fatal = true};
+        struct dt_shard_sample s = {0};
+        struct dt_shard_index *ix;
+
+        if (huge) { /* the header before the first long name says that it has 2 MiB */
+            char *pax = tar;
+
+            while (pax[156] != 'x' && pax[156] != 'L')
+                pax += 512;
+            memcpy(pax + 124, "00010000000", 12);
+            fix_checksum(pax);
+        }
+        fixture_write(path, tar, n);
+        dt_assert_ok(dt_shard_index_open(paths, 1, &r, &err, &ix), err);
+        ck_assert_uint_eq(ix->n, huge ? 1 : 2);
+        ck_assert_int_eq(r.bad[DT_BAD_SAMPLE], !huge);
+        ck_assert_int_eq(r.bad[DT_BAD_SHARD], huge);
+        if (!huge)
+            dt_assert_has(r.example[DT_BAD_SAMPLE], "a name of 3000 bytes; the limit is 1023");
+        out[0] = '\0';
+        for (size_t i = 0; i < ix->n; i++) {
+            dt_assert_ok(dt_shard_read(ix, i, 1 << 20, &err, &s), err);
+            collect(out, &s, &err);
+        }
+        ck_assert_str_eq(out, huge ? "[a jpg txt]" : "[a jpg txt][b jpg txt]");
+        dt_shard_sample_free(&s);
+        dt_shard_index_close(ix);
+        ck_assert_int_eq(dt_shard_index_open(paths, 1, &fatal, &err, &ix), DT_ERR_INPUT);
+    }
+}
+END_TEST
+
 /* Cut at any length: what is whole is there, the rest is counted, and fatal when that is asked. */
 START_TEST(truncation)
 {
@@ -159,7 +221,8 @@ END_TEST
 
 START_TEST(refused)
 {
-    const char *gz = in_dir("x.tar.gz"), *none = in_dir("none.tar"), *folder = dir;
+    const char *gz = in_dir("x.tar.gz"), *none = in_dir("none.tar"), *pipe = in_dir("p"),
+               *folder = dir;
     struct dt_data_report r = {0};
     struct dt_shard_index *ix;
 
@@ -169,6 +232,10 @@ START_TEST(refused)
     ck_assert_int_eq(dt_shard_index_open(&none, 1, &r, &err, &ix), DT_ERR_INPUT);
     dt_assert_has(err.file, "none.tar");
     ck_assert_int_eq(dt_shard_index_open(&folder, 1, &r, &err, &ix), DT_ERR_INPUT);
+    dt_assert_has(err.message, "a directory");
+    ck_assert_int_eq(mkfifo(pipe, 0600), 0); /* nobody writes: it is not waited for */
+    ck_assert_int_eq(dt_shard_index_open(&pipe, 1, &r, &err, &ix), DT_ERR_INPUT);
+    dt_assert_has(err.message, "a pipe");
 }
 END_TEST
 
@@ -396,6 +463,7 @@ int main(void)
     tcase_add_checked_fixture(c, begin, end);
     suite_add_tcase(s, c);
     tcase_add_test(c, members);
+    tcase_add_test(c, long_names);
     tcase_add_test(c, truncation);
     tcase_add_test(c, refused);
     tcase_add_test(c, writing);

@@ -43,11 +43,16 @@ static enum dt_status kind_of(const char *path, struct dt_error *err, int *kind)
 {
     char head[HEAD_BYTES + 1], c;
     bool comma = false;
-    FILE *f = fopen(path, "rb");
     size_t n;
+    FILE *f;
+    int fd;
 
-    if (!f)
-        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "cannot open: %s", strerror(errno));
+    DT_TRY(dt_file_open(path, false, err, &fd)); /* read twice, so no stream */
+    f = fdopen(fd, "rb");
+    if (!f) {
+        close(fd);
+        return dt_error_nomem(err, "a file's buffer");
+    }
     n = fread(head, 1, HEAD_BYTES, f);
     head[n] = '\0';
     if (ferror(f)) {

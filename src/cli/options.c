@@ -45,9 +45,22 @@ static enum dt_status unknown_option(const struct dt_command *cmd, const char *n
                         cmd->name);
 }
 
+/* A path may not be empty: a variable of a script that was not set is no wish for the default. */
+static bool is_path(const struct dt_option *o)
+{
+    return strncmp(o->arg, "FILE", 4) == 0 || strcmp(o->arg, "PATH") == 0 ||
+           strcmp(o->arg, "DIR") == 0;
+}
+
 static enum dt_status record(struct dt_cli *out, int option, const char *value,
                              struct dt_error *err)
 {
+    const struct dt_option *o = &out->command->options[option];
+
+    if (!*value && is_path(o))
+        return dt_error_set(err, DT_ERR_USAGE,
+                            "option --%s needs the name of a %s; it was given an empty one",
+                            o->name, strcmp(o->arg, "DIR") == 0 ? "folder" : "file");
     out->values[option] = value;
     if (out->command->options[option].kind != DT_OPT_LIST)
         return DT_OK;

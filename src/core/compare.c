@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "core/compare.h"
 
+#include "core/file.h"
 #include "core/mem.h"
 #include "core/number.h"
 
@@ -31,6 +32,7 @@ static enum dt_status open_file(const char *path, struct dt_error *err, sqlite3 
     struct compare c = {.path = path};
     enum dt_status st;
 
+    DT_TRY(dt_file_check(path, err));
     if (sqlite3_open_v2(path, &c.db, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK &&
         sqlite3_exec(c.db, "SELECT id, kind, makespan_ns FROM run LIMIT 1", NULL, NULL, NULL) ==
             SQLITE_OK) {

@@ -63,6 +63,66 @@ static enum dt_status read_all(int fd, const char *path, size_t limit, struct dt
     return DT_OK;
 }
 
+/* ---- which files are read ---- */
+
+/* Names by which this process has files open already. */
+static bool is_own_descriptor(const char *path)
+{
+    return strcmp(path, "/dev/stdin") == 0 || strncmp(path, "/dev/fd/", 8) == 0 ||
+           strncmp(path, "/proc/self/fd/", 14) == 0;
+}
+
+static enum dt_status refuse_mode(const char *path, mode_t mode, struct dt_error *err)
+{
+    const char *kind = S_ISDIR(mode)    ? "a directory"
+                       : S_ISFIFO(mode) ? "a pipe"
+                       : S_ISSOCK(mode) ? "a socket"
+                                        : "a device";
+
+    return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "this is %s, not a regular file", kind);
+}
+
+enum dt_status dt_file_check(const char *path, struct dt_error *err)
+{
+    struct stat sb;
+
+    if (stat(path, &sb) == 0 && !S_ISREG(sb.st_mode))
+        return refuse_mode(path, sb.st_mode, err);
+    return DT_OK;
+}
+
+enum dt_status dt_file_open(const char *path, bool stream, struct dt_error *err, int *out)
+{
+    bool own = stream && is_own_descriptor(path);
+    struct stat sb;
+    int fd;
+
+    /* before it is opened, which does something to a pipe's writer and to some devices ... */
+    if (stat(path, &sb) != 0)
+        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "cannot open: %s", strerror(errno));
+    if (!S_ISREG(sb.st_mode) && !(own && (S_ISFIFO(sb.st_mode) || S_ISCHR(sb.st_mode))))
+        return refuse_mode(path, sb.st_mode, err);
+    fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &sb) != 0) {
+        int saved = errno;
+
+        if (fd >= 0)
+            close(fd);
+        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "cannot open: %s", strerror(saved));
+    }
+    if (S_ISREG(sb.st_mode)) {
+        *out = fd;
+        return DT_OK;
+    }
+    if (!own) { /* ... and after, since it may have changed */
+        close(fd);
+        return refuse_mode(path, sb.st_mode, err);
+    }
+    (void)!fcntl(fd, F_SETFL, 0); /* its data may take its time */
+    *out = fd;
+    return DT_OK;
+}
+
 enum dt_status dt_file_read(const char *path, size_t limit, struct dt_error *err, char **out,
                             size_t *len)
 {
@@ -71,9 +131,7 @@ enum dt_status dt_file_read(const char *path, size_t limit, struct dt_error *err
 
     if (strcmp(path, "-") == 0)
         return read_all(STDIN_FILENO, "standard input", limit, err, out, len);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "cannot open: %s", strerror(errno));
+    DT_TRY(dt_file_open(path, true, err, &fd));
     st = read_all(fd, path, limit, err, out, len);
     close(fd);
     return st;
@@ -226,6 +284,13 @@ static void list_presets(const char *dir, const char *kind, const char *ext,
     closedir(d);
 }
 
+static bool is_directory(const char *path)
+{
+    struct stat sb;
+
+    return stat(path, &sb) == 0 && S_ISDIR(sb.st_mode);
+}
+
 static enum dt_status not_found(const char *kind, const char *name, const char *ext,
                                 const char *const *dirs, size_t n_dirs, struct dt_error *err)
 {
@@ -235,6 +300,10 @@ static enum dt_status not_found(const char *kind, const char *name, const char *
     const char *near;
     enum dt_status st;
 
+    if (!*name)
+        return dt_error_set(err, DT_ERR_INPUT, "an empty name where one of the %s is needed", kind);
+    if (is_directory(name))
+        return dt_file_check(name, err);
     for (size_t i = 0; i < n_dirs; i++)
         list_presets(dirs[i], kind, ext, &list);
     qsort(list.name, list.n, sizeof(list.name[0]), by_name);

@@ -5,10 +5,18 @@
 #define DT_CORE_FILE_H
 
 #include "core/status.h"
+#include <stdbool.h>
 #include <stddef.h>
 
-/* Reads the file ("-" = stdin) into a NUL-terminated buffer (dt_free).  DT_ERR_INPUT when it cannot be
- * opened or is larger than `limit` bytes. */
+/* Opens a file for reading, a regular one only: a named pipe could be waited for for ever, and a
+ * device never end.  With `stream` also what the user has opened for us, by the names /dev/stdin
+ * and /dev/fd/N (which the shell's <(...) gives), be it a pipe or a device.  Never waits. */
+enum dt_status dt_file_open(const char *path, bool stream, struct dt_error *err, int *fd);
+/* For a library that opens the file itself: DT_ERR_INPUT if there is something else than a regular
+ * file; nothing at all is left to the library. */
+enum dt_status dt_file_check(const char *path, struct dt_error *err);
+/* Reads the file ("-" = stdin; /dev/stdin and /dev/fd/N as they are) into a NUL-terminated buffer
+ * (dt_free).  DT_ERR_INPUT when it cannot be opened or is larger than `limit` bytes. */
 enum dt_status dt_file_read(const char *path, size_t limit, struct dt_error *err, char **out,
                             size_t *len);
 /* Writes all or nothing; path "-" = stdout. */

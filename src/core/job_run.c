@@ -102,6 +102,18 @@ static enum dt_status read_data(struct dt_node map, const char *key, bool shallo
     return DT_OK;
 }
 
+/* An empty path is a script's variable that was not set, not the wish to do without. */
+static enum dt_status get_path(struct dt_node map, const char *key, char *buf, size_t size,
+                               struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(map, key);
+
+    DT_TRY(dt_get_string(map, key, buf, size, err));
+    if (dt_node_present(n) && !buf[0])
+        return dt_node_error(n, err, "%s: an empty path; leave the key out to do without", key);
+    return DT_OK;
+}
+
 static enum dt_status read_files(struct dt_node map, bool shallow, struct dt_run_options *r,
                                  struct dt_error *err)
 {
@@ -110,13 +122,13 @@ static enum dt_status read_files(struct dt_node map, bool shallow, struct dt_run
 
     DT_TRY(read_data(map, "data", shallow, &r->data, &r->n_data, err));
     DT_TRY(read_data(map, "eval_data", shallow, &r->eval_data, &r->n_eval_data, err));
-    DT_TRY(dt_get_string(map, "tokenizer", r->tokenizer, sizeof(r->tokenizer), err));
+    DT_TRY(get_path(map, "tokenizer", r->tokenizer, sizeof(r->tokenizer), err));
     if (!shallow && strcmp(r->tokenizer, "bytes") != 0) {
         DT_TRY(dt_doc_relative(n, r->tokenizer, err, path, sizeof(path)));
         memcpy(r->tokenizer, path, sizeof(path));
     }
-    DT_TRY(dt_get_string(map, "log_dir", r->log_dir, sizeof(r->log_dir), err));
-    DT_TRY(dt_get_string(map, "init_from", r->init_from, sizeof(r->init_from), err));
+    DT_TRY(get_path(map, "log_dir", r->log_dir, sizeof(r->log_dir), err));
+    DT_TRY(get_path(map, "init_from", r->init_from, sizeof(r->init_from), err));
     if (!shallow && r->init_from[0]) {
         DT_TRY(
             dt_doc_relative(dt_map_get(map, "init_from"), r->init_from, err, path, sizeof(path)));
@@ -150,7 +162,7 @@ static enum dt_status read_checkpoint(struct dt_node map, struct dt_run_options 
     DT_TRY(dt_map_check(map, "checkpoint", keys, err));
     if (dt_node_present(map))
         DT_TRY(dt_map_require(map, "checkpoint", "dir", err));
-    DT_TRY(dt_get_string(map, "dir", r->checkpoint_dir, sizeof(r->checkpoint_dir), err));
+    DT_TRY(get_path(map, "dir", r->checkpoint_dir, sizeof(r->checkpoint_dir), err));
     DT_TRY(dt_get_int(map, "interval", 0, STEPS_MAX, &r->checkpoint_interval, err));
     return dt_get_i32(map, "keep", 0, STEPS_MAX, &r->checkpoint_keep, err);
 }

@@ -5,12 +5,15 @@
  * lets nothing but reading run. */
 #include "core/kernel_trace.h"
 
+#include "core/file.h"
+
 #include <errno.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { FILE_LIMIT_BYTES = 512 << 20 };
 
@@ -390,18 +393,18 @@ static enum dt_status check_size(const char *path, struct dt_error *err)
 {
     unsigned char head[18];
     struct stat sb;
-    FILE *f = fopen(path, "rb");
-    size_t got, page;
+    ssize_t got;
+    size_t page;
+    int fd;
 
-    if (!f)
-        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "cannot open: %s", strerror(errno));
-    got = fread(head, 1, sizeof(head), f);
-    if (fstat(fileno(f), &sb) != 0)
+    DT_TRY(dt_file_open(path, false, err, &fd));
+    got = pread(fd, head, sizeof(head), 0);
+    if (fstat(fd, &sb) != 0)
         sb.st_size = 0;
-    fclose(f);
+    close(fd);
     page = (size_t)head[16] << 8 | head[17]; /* of the header; 1 stands for 65536 */
     page = page == 1 ? 65536 : page;
-    if (got < sizeof(head) || page == 0 || (size_t)sb.st_size % page != 0)
+    if (got < (ssize_t)sizeof(head) || page == 0 || (size_t)sb.st_size % page != 0)
         return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
                            "not a whole SQLite database: truncated or damaged");
     if (sb.st_size > FILE_LIMIT_BYTES)

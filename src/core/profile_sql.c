@@ -6,6 +6,8 @@
  * sizes and statement steps are bounded. */
 #include "core/profile_sql.h"
 
+#include "core/file.h"
+
 #include <ctype.h>
 #include <sqlite3.h>
 #include <stdbool.h>
@@ -180,6 +182,7 @@ enum dt_status dt_profile_sql_run(struct dt_profile_sql *p, const char *name, co
 
 enum dt_status dt_profile_sql_open(struct dt_profile_sql *p, const char *path, struct dt_error *err)
 {
+    DT_TRY(dt_file_check(path, err));
     p->name = path;
     p->text = NULL;
     p->steps = 0;

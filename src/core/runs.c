@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "core/runs.h"
 
+#include "core/file.h"
 #include "core/mem.h"
 
 #include <sqlite3.h>
@@ -284,6 +285,7 @@ enum dt_status dt_runs_add(const char *path, const struct dt_run_record *run, st
     sqlite3 *db = NULL;
     int64_t id = 0;
     enum dt_status st;
+    DT_TRY(dt_file_check(path, err));
     if (sqlite3_open(path, &db) != SQLITE_OK) {
         st = db_error(db, path, err);
         sqlite3_close(db);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "core/trace_read.h"
 
+#include "core/file.h"
 #include "core/mem.h"
 
 #include <sqlite3.h>
@@ -43,6 +44,7 @@ static enum dt_status open_run(struct reader *t, struct dt_error *err)
 {
     int64_t runs = 0, ops = 0, lanes = 0, executed = 0;
 
+    DT_TRY(dt_file_check(t->run->file, err));
     if (sqlite3_open_v2(t->run->file, &t->db, SQLITE_OPEN_READONLY, NULL) != SQLITE_OK)
         return failed(t, err);
     DT_TRY(number(t, "SELECT count(*) FROM run WHERE id = ?", err, &runs));

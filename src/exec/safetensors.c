@@ -81,11 +81,9 @@ static enum dt_status open_file(struct dt_tensors *t, const char *path, struct d
 
     DT_TRY(add_file(t, path, err));
     f = &t->files[t->n_files - 1];
-    f->fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe is refused below */
-    if (f->fd < 0 || fstat(f->fd, &sb) != 0)
-        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "cannot open: %s", strerror(errno));
-    if (!S_ISREG(sb.st_mode))
-        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "not a regular file");
+    DT_TRY(dt_file_open(path, false, err, &f->fd));
+    if (fstat(f->fd, &sb) != 0)
+        return dt_error_at(err, DT_ERR_IO, path, 0, 0, "cannot read: %s", strerror(errno));
     f->bytes = (uint64_t)sb.st_size;
     return dt_tensors_add_header(t, (int)t->n_files - 1, err);
 }

@@ -3,6 +3,7 @@
  * What the data of two ranks is compared by. */
 #include "exec/setup.h"
 
+#include "core/file.h"
 #include "core/mem.h"
 
 #include <fcntl.h>
@@ -17,17 +18,19 @@ enum { LOOKED_INTO = 64, BLOCKS = 16, BLOCK = 4096 };
 
 static size_t look_into(const char *path, int64_t bytes, char *to)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = -1;
     size_t n = 0;
 
-    for (int64_t k = 0; fd >= 0 && k < BLOCKS; k++) {
+    if (dt_file_open(path, false, NULL, &fd) != DT_OK)
+        return 0;
+
+    for (int64_t k = 0; k < BLOCKS; k++) {
         int64_t at = bytes <= BLOCKS * BLOCK ? k * BLOCK : (bytes - BLOCK) / (BLOCKS - 1) * k;
         ssize_t got = pread(fd, to + n, BLOCK, (off_t)at);
 
         n += got > 0 ? (size_t)got : 0;
     }
-    if (fd >= 0)
-        close(fd);
+    close(fd);
     return n;
 }
 

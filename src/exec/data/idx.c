@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "exec/data/idx.h"
 
+#include "core/file.h"
 #include "core/mem.h"
 
-#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #define BYTES_MAX ((size_t)1 << 30)
@@ -100,11 +101,15 @@ enum dt_status dt_idx_parse(const char *name, const uint8_t *bytes, size_t len, 
 enum dt_status dt_idx_read(const char *path, size_t bytes_max, struct dt_error *err,
                            struct dt_idx *out)
 {
-    struct source s = {gzopen(path, "rbe"), NULL, 0};
+    struct source s = {0};
     enum dt_status st;
-    if (!s.file)
-        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "cannot open: %s",
-                           errno ? strerror(errno) : "out of memory");
+    int fd;
+    DT_TRY(dt_file_open(path, true, err, &fd));
+    s.file = gzdopen(fd, "rb");
+    if (!s.file) {
+        close(fd);
+        return dt_error_nomem(err, "a reader of an IDX file");
+    }
     gzbuffer(s.file, 1 << 17);
     st = read_idx(&s, path, bytes_max, err, out);
     gzclose(s.file);

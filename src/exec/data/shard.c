@@ -5,6 +5,7 @@
  * libarchive reads the tar format (ustar, pax, GNU); it sees memory of known size only. */
 #include "exec/data/shard_impl.h"
 
+#include "core/file.h"
 #include "core/mem.h"
 
 #include <ctype.h>
@@ -111,9 +112,12 @@ static enum dt_status members(const struct tar *t, struct dt_shard_sample *s, dt
         const uint8_t *data;
         if (n == 0)
             continue;
-        if (n >= DT_SHARD_NAME_MAX)
-            return dt_error_set(err, DT_ERR_INPUT, "tar: a name of more than %d characters",
-                                (int)DT_SHARD_NAME_MAX - 1);
+        if (n >= DT_SHARD_NAME_MAX) { /* no sample, as in the index */
+            if (open)
+                DT_TRY(fn(arg, s, err));
+            open = false;
+            continue;
+        }
         if (open && (strlen(s->key) != n || memcmp(s->key, path, n) != 0)) {
             DT_TRY(fn(arg, s, err));
             open = false;
@@ -176,9 +180,7 @@ static enum dt_status read_at(const struct dt_shard_index *ix, const struct dt_s
     int fd = ix->fds[p->shard], failed = 0;
     size_t got = 0;
     if (fd < 0) /* too many shards to keep them open */
-        fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return dt_error_at(err, DT_ERR_IO, path, 0, 0, "cannot open: %s", strerror(errno));
+        DT_TRY(dt_file_open(path, false, err, &fd));
     while (got < p->bytes) {
         ssize_t k = pread(fd, buf + got, (size_t)p->bytes - got, (off_t)(p->offset + got));
         if (k < 0 && errno == EINTR)

@@ -3,6 +3,7 @@
  * Where the samples of a list of shards lie: one pass over the headers, data skipped. */
 #include "exec/data/shard_impl.h"
 
+#include "core/file.h"
 #include "core/mem.h"
 
 #include <errno.h>
@@ -84,21 +85,61 @@ static enum dt_status damage(struct dt_data_report *r, const char *path, uint64_
     return why.status;
 }
 
+/* A sample of too long a name is counted and skipped; those around it are whole. */
+static enum dt_status long_name(struct dt_data_report *r, const char *path, uint64_t at, size_t n,
+                                struct dt_error *err)
+{
+    struct dt_error why;
+
+    dt_error_at(&why, DT_ERR_INPUT, path, 0, 0,
+                "the sample at byte %llu has a name of %zu bytes; the limit is %d",
+                (unsigned long long)at, n, (int)DT_SHARD_NAME_MAX - 1);
+    if (dt_data_bad(r, DT_BAD_SAMPLE, &why) == DT_OK)
+        return DT_OK;
+    if (err)
+        *err = why;
+    return why.status;
+}
+
+/* Is what libarchive would not read the header of a long name?  It ends at a MiB. */
+static bool is_name_header(const struct stream *s, uint64_t at)
+{
+    char head[512];
+
+    return pread(s->fd, head, sizeof(head), (off_t)at) == (ssize_t)sizeof(head) &&
+           memcmp(head + 257, "ustar", 5) == 0 && (head[156] == 'L' || head[156] == 'x');
+}
+
 static enum dt_status walk(struct dt_shard_index *ix, uint32_t shard, struct archive *a,
                            struct stream *s, struct dt_data_report *r, struct dt_error *err)
 {
     const char *path = ix->paths[shard];
     char key[DT_SHARD_NAME_MAX] = "";
     struct archive_entry *e;
-    uint64_t begin = 0, at = 0;
+    uint64_t begin = 0, at = 0, next = 0, skipped = 0; /* skipped: digest of a name */
     bool open = false;
     int rc;
     while ((rc = archive_read_next_header(a, &e)) == ARCHIVE_OK || rc == ARCHIVE_WARN) {
         const char *name = dt_shard_member_path(e);
         size_t n = name ? dt_shard_key_length(name) : 0;
         at = (uint64_t)archive_read_header_position(a);
-        if (n == 0 || n >= sizeof key)
+        next = (uint64_t)archive_filter_bytes(a, 0) +
+               ((uint64_t)archive_entry_size(e) + 511) / 512 * 512;
+        if (n == 0)
             continue;
+        if (n >= sizeof key) {
+            uint64_t digest = n;
+
+            mix(&digest, name, n);
+            if (open)
+                DT_TRY(end_sample(ix, shard, begin, at, err));
+            open = false;
+            if (digest != skipped)
+                DT_TRY(long_name(r, path, at, n, err));
+            skipped = digest;
+            continue;
+        }
+        skipped = 0;
         if (open && strlen(key) == n && memcmp(key, name, n) == 0)
             continue;
         if (open)
@@ -108,8 +149,11 @@ static enum dt_status walk(struct dt_shard_index *ix, uint32_t shard, struct arc
         begin = at;
         open = true;
     }
-    if (rc != ARCHIVE_EOF) /* the last sample may be without its end */
+    if (rc != ARCHIVE_EOF) { /* the last sample may be without its end */
+        if (open && is_name_header(s, next))
+            DT_TRY(end_sample(ix, shard, begin, next, err));
         return damage(r, path, at, archive_error_string(a), err);
+    }
     at = (uint64_t)archive_read_header_position(a);
     if (open)
         DT_TRY(end_sample(ix, shard, begin, at, err));
@@ -147,10 +191,9 @@ static enum dt_status index_shard(struct dt_shard_index *ix, uint32_t shard, str
     struct stat sb;
     struct archive *a;
     enum dt_status st;
-    s->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (s->fd < 0 || fstat(s->fd, &sb) != 0 || !S_ISREG(sb.st_mode)) {
-        st = dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "cannot open: %s",
-                         s->fd < 0 ? strerror(errno) : "not a regular file");
+    DT_TRY(dt_file_open(path, false, err, &s->fd));
+    if (fstat(s->fd, &sb) != 0) {
+        st = dt_error_at(err, DT_ERR_IO, path, 0, 0, "cannot read: %s", strerror(errno));
         goto close_file;
     }
     s->at = 0;
@@ -176,8 +219,7 @@ static enum dt_status index_shard(struct dt_shard_index *ix, uint32_t shard, str
         return DT_OK;
     }
 close_file:
-    if (s->fd >= 0)
-        close(s->fd);
+    close(s->fd);
     return st;
 }
 
