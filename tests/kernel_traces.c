@@ -10,6 +10,8 @@
 #define REDUCE "void cublasLt::splitKreduce_kernel<32, 16>(float*)"
 #define FLASH                                                                                      \
     "void flash_fwd_kernel<Flash_fwd_kernel_traits<32, 64, 64, 4>, false, true, false>(Args)"
+#define TF32 "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_64x64_16x6_nt_align4>(Params)"
+#define COUNT "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<long>>(int)"
 #define MYSTERY "void mystery_kernel<float>(int)"
 
 static const struct launch {
@@ -162,30 +164,50 @@ static void event(FILE *f, const struct event *e)
             e->cat, e->name, e->tid, e->ts + INT64_C(1700000000000000), e->dur, e->args);
 }
 
-static void host(FILE *f, const char *cat, const char *name, long long ts, long long dur, int ext,
-                 const char *more)
+struct kineto {
+    FILE *f;
+    const struct kt_kineto *how;
+};
+
+static void host(const struct kineto *w, const char *cat, const char *name, long long ts,
+                 long long dur, int ext, const char *more)
 {
     char args[512];
 
+    if (w->how->first_names && strcmp(cat, "cpu_op") == 0)
+        cat = "Operator";
     snprintf(args, sizeof(args), "\"External id\": %d%s", ext, more);
-    event(f, &(struct event){cat, name, "7", ts, dur, args});
+    event(w->f, &(struct event){cat, name, "7", ts, dur, args});
 }
 
-static void gpu(FILE *f, const char *name, long long launch, long long dur, int ext, int corr)
+static void gpu(const struct kineto *w, const char *name, long long launch, long long dur, int ext,
+                int corr)
 {
+    bool first = w->how->first_names;
     char args[128];
 
-    snprintf(args, sizeof(args), "\"External id\": %d, \"correlation\": %d", ext, corr);
-    event(f, &(struct event){"cuda_runtime", "cudaLaunchKernel", "7", launch, 4, args});
-    event(f, &(struct event){"kernel", name, "\"stream 7\"", launch + LAG_US, dur, args});
+    snprintf(args, sizeof(args), "\"%cxternal id\": %d, \"correlation\": %d", first ? 'e' : 'E',
+             w->how->ids_are_correlations ? corr : ext, corr);
+    event(w->f, &(struct event){first ? "Runtime" : "cuda_runtime", "cudaLaunchKernel", "7", launch,
+                                4, args});
+    event(w->f, &(struct event){first ? "Kernel" : "kernel", name, "\"stream 7\"", launch + LAG_US,
+                                dur, args});
 }
 
-void kt_write_kineto(FILE *f, const char *device)
+/* Ids of operators and correlations run through the same numbers, so that one taken for the other
+ * is some other operator. */
+void kt_write_kineto(FILE *f, const char *device, const struct kt_kineto *how)
 {
     static const char shapes[] = ", \"Input Dims\": [[256], [512, 128], [128, 256], [], []], "
-                                 "\"Input type\": [\"c10::BFloat16\", \"c10::BFloat16\", "
-                                 "\"c10::BFloat16\", \"Scalar\", \"Scalar\"]";
+                                 "\"Input type\": [\"%s\", \"%s\", \"%s\", \"Scalar\", "
+                                 "\"Scalar\"]";
+    static const char integers[] = ", \"Input Dims\": [[4, 8], [4, 8], []], \"Input type\": "
+                                   "[\"long\", \"long\", \"Scalar\"]";
+    const char *type = how->tf32 ? "float" : "c10::BFloat16";
+    const struct kineto w = {f, how};
+    char product[256];
 
+    snprintf(product, sizeof(product), shapes, type, type, type);
     fprintf(f,
             "{\"schemaVersion\": 1, \"deviceProperties\": [{\"id\": 0, \"name\": \"%s\"}],\n"
             " \"traceEvents\": [\n  {\"ph\": \"M\", \"name\": \"process_name\", \"pid\": 42, "
@@ -193,23 +215,27 @@ void kt_write_kineto(FILE *f, const char *device)
             device);
     for (int i = 0; i < KT_STEPS; i++) {
         long long t = (long long)(i + 1) * STEP_US;
-        int ext = 100 * (i + 1), corr = 1000 * (i + 1);
+        int ext = 100 * (i + 1), corr = ext + 2;
 
         event(f, &(struct event){"user_annotation", "ProfilerStep", "7", t, 500, ""});
-        host(f, "cpu_op", "aten::linear", t + 10, 50, ext, "");
-        host(f, "cpu_op", "aten::addmm", t + 15, 40, ext + 1, shapes);
-        gpu(f, GEMM, t + 20, 100 + i, ext + 1, corr);
-        gpu(f, REDUCE, t + 30, 20, ext + 1, corr + 1);
+        host(&w, "cpu_op", "aten::linear", t + 10, 50, ext, "");
+        host(&w, "cpu_op", "aten::addmm", t + 15, 40, ext + 1, product);
+        gpu(&w, how->tf32 ? TF32 : GEMM, t + 20, 100 + i, ext + 1, corr);
+        gpu(&w, REDUCE, t + 30, 20, ext + 1, corr + 1);
         event(f, &(struct event){"user_annotation", "disttrain attn_causal fwd 2 64 4 4 32", "7",
                                  t + 110, 40, ""});
-        gpu(f, FLASH, t + 120, 50 + i, 0, corr + 2);
-        gpu(f, MYSTERY, t + 200, 30, 0, corr + 3);
-        host(f, "cpu_op", "autograd::engine::evaluate_function: MmBackward0", t + 300, 50, ext + 2,
+        gpu(&w, FLASH, t + 120, 50 + i, 0, corr + 2);
+        gpu(&w, MYSTERY, t + 200, 30, 0, corr + 3);
+        host(&w, "cpu_op", "autograd::engine::evaluate_function: MmBackward0", t + 300, 50, ext + 2,
              "");
-        host(f, "cpu_op", "aten::mm", t + 310, 20, ext + 3, ", \"Input Dims\": [[8, 8], [8, 8]]");
-        gpu(f, GEMM, t + 315, 70, ext + 3, corr + 4);
-        event(f, &(struct event){"gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", "\"stream 7\"", t,
-                                 5, ""});
+        host(&w, "cpu_op", "aten::mm", t + 310, 20, ext + 3,
+             ", \"Input Dims\": [[8, 8], [8, 8]], \"Input type\": [\"c10::BFloat16\", "
+             "\"c10::BFloat16\"]");
+        gpu(&w, GEMM, t + 315, 70, ext + 3, corr + 4);
+        host(&w, "cpu_op", "aten::add", t + 400, 20, ext + 5, integers);
+        gpu(&w, COUNT, t + 405, 3, ext + 5, corr + 5);
+        event(f, &(struct event){how->first_names ? "Memcpy" : "gpu_memcpy",
+                                 "Memcpy HtoD (Pinned -> Device)", "\"stream 7\"", t, 5, ""});
     }
     fprintf(f, "\n]}\n");
 }

@@ -30,8 +30,14 @@ struct kt_nsys {        /* how Nsight Systems versions differ */
 /* Makes the file anew; false if SQLite refuses. */
 bool kt_write_nsys(const char *path, const struct kt_nsys *how);
 
+struct kt_kineto {             /* how versions of PyTorch differ */
+    bool first_names;          /* categories and keys of 2021: Operator, Runtime, external id */
+    bool ids_are_correlations; /* the External id of kernels and calls is their correlation */
+    bool tf32;                 /* the product is of fp32 operands, in TF32 */
+};
 /* The same story from torch.profiler: the ranges are record_function()s, the gemm is an aten::addmm
- * with its shapes; a backward pass of one more gemm of 70 is there too. */
-void kt_write_kineto(FILE *f, const char *device);
+ * with its shapes; a backward pass of one more gemm of 70 and an addition of integers of 3 are
+ * there too. */
+void kt_write_kineto(FILE *f, const char *device, const struct kt_kineto *how);
 
 #endif

@@ -50,6 +50,7 @@ check_PROGRAMS += \
 	tests/test_profile \
 	tests/test_profile_fit \
 	tests/test_profile_import \
+	tests/test_profile_kineto \
 	tests/test_profiler \
 	tests/test_program \
 	tests/test_report \
@@ -77,9 +78,15 @@ tests_test_transport_SOURCES = \
 	tests/transport_suite.h
 tests_test_infer_SOURCES = tests/test_infer.c tests/exec_fixture.h
 tests_test_profile_import_SOURCES = \
+	tests/import_fixture.h \
 	tests/kernel_traces.c \
 	tests/kernel_traces.h \
 	tests/test_profile_import.c
+tests_test_profile_kineto_SOURCES = \
+	tests/import_fixture.h \
+	tests/kernel_traces.c \
+	tests/kernel_traces.h \
+	tests/test_profile_kineto.c
 tests_test_profiler_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_finite_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_infer_LDADD = $(DT_KERNEL_LIBS) $(LDADD)

@@ -39,6 +39,8 @@ cp a.sql before.sql
 expect 0 "2 rows in all" "$DISTTRAIN" profile import -o a.sql a100.sqlite
 check "importing twice changes nothing" 'cmp -s a.sql before.sql'
 expect 0 "h.db: 2 rows of H100 80GB HBM3" "$DISTTRAIN" profile import -o h.db h100.json
+check "integers are counted" 'grep -q "5 of them are of operators on integers" out'
+check "so is what --dtype says" 'grep -q "5 mapped kernels are taken for --dtype" out'
 expect 0 "attn_causal" "$DISTTRAIN" db show h.db
 expect 0 "2 rows of card from 4 observations" "$DISTTRAIN" profile import -o n.sql --device card nccl.txt
 check "collectives" 'grep -q "4,4,1048576,0,0,0,2,41000,40200,41800" n.sql'
@@ -54,7 +56,7 @@ check "the report goes beside it" 'grep -q "unmapped: 5 of 25" err'
 # --- JSON ---
 expect 0 "" "$DISTTRAIN" profile import --json -o j.db a100.sqlite
 for k in output written device rules rows kernels unmapped kernel_s mapped_s ignored_s unmapped_s observations \
-    unmapped_share files file kind ranges_by_time top_unmapped kernel share; do
+    mixed_dtype unknown_math denied_dtype assumed_dtype unmapped_share files file kind ranges_by_time top_unmapped kernel share; do
     check "--json has $k" "grep -q '\"$k\":' out"
 done
 check "written" 'grep -q "\"written\": true" out'

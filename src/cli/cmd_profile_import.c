@@ -260,6 +260,10 @@ static enum dt_status finish(struct dt_import_run *run, struct dt_error *err)
         run->sums.ignored_ns += s->ignored_ns;
         run->sums.unmapped_ns += s->unmapped_ns;
         run->sums.observations += s->observations;
+        run->sums.assumed_dtype += s->assumed_dtype;
+        run->sums.mixed_dtype += s->mixed_dtype;
+        run->sums.unknown_math += s->unknown_math;
+        run->sums.denied_dtype += s->denied_dtype;
     }
     return DT_OK;
 }

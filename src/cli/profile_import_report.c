@@ -67,6 +67,31 @@ static void print_unmapped(const struct dt_import_run *run, FILE *f)
     dt_table_print(&t, f);
 }
 
+/* Kernels that a rule knows, but not of what element type. */
+static void print_dtypes(const struct dt_import_run *run, FILE *f)
+{
+    const struct dt_kimport_sums *s = &run->sums;
+
+    if (s->mixed_dtype)
+        fprintf(f,
+                "%lld of them are of operators on integers, on several element types or on one "
+                "that no profile has\n",
+                (long long)s->mixed_dtype);
+    if (s->unknown_math)
+        fprintf(f,
+                "%lld of them are of products in fp32 or TF32: their names do not say which (a "
+                "rule with dtype: does)\n",
+                (long long)s->unknown_math);
+    if (s->denied_dtype)
+        fprintf(f,
+                "%lld of them are of products whose element type the trace does not say, and "
+                "their names deny --dtype\n",
+                (long long)s->denied_dtype);
+    if (s->assumed_dtype)
+        fprintf(f, "%lld mapped kernels are taken for --dtype: the trace does not say theirs\n",
+                (long long)s->assumed_dtype);
+}
+
 void dt_import_print(const struct dt_import_run *run, FILE *f)
 {
     char name[120];
@@ -78,8 +103,10 @@ void dt_import_print(const struct dt_import_run *run, FILE *f)
                     "%s holds no launches (CUPTI_ACTIVITY_KIND_RUNTIME): its kernels are in the "
                     "NVTX ranges open when they ran\n",
                     plain(run->file[i].path, name, sizeof(name)));
-    if (run->sums.kernels > 0)
+    if (run->sums.kernels > 0) {
         print_unmapped(run, f);
+        print_dtypes(run, f);
+    }
     if (run->written)
         fprintf(f, "\n%s: %zu rows of %s from %lld observations, %zu rows in all\n", run->output,
                 run->rows, run->device, (long long)run->sums.observations, run->table.n_rows);
@@ -94,6 +121,10 @@ static void json_sums(struct dt_json *j, const struct dt_kimport_sums *s)
     dt_json_kv_double(j, "ignored_s", s->ignored_ns * 1e-9);
     dt_json_kv_double(j, "unmapped_s", s->unmapped_ns * 1e-9);
     dt_json_kv_int(j, "observations", s->observations);
+    dt_json_kv_int(j, "mixed_dtype", s->mixed_dtype);
+    dt_json_kv_int(j, "unknown_math", s->unknown_math);
+    dt_json_kv_int(j, "denied_dtype", s->denied_dtype);
+    dt_json_kv_int(j, "assumed_dtype", s->assumed_dtype);
 }
 
 enum dt_status dt_import_print_json(const struct dt_import_run *run, struct dt_error *err)

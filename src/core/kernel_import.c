@@ -3,6 +3,7 @@
  * From the kernels of traces to rows of a profile. */
 #include "core/kernel_import.h"
 
+#include "core/kernel_dtype.h"
 #include "core/profile_import.h"
 
 #include <math.h>
@@ -12,10 +13,13 @@
 
 struct observation {
     int source, family, phase;
-    char dtype[16];
+    char dtype[16]; /* "" until all kernels of the op are known */
     int64_t d[6];
     size_t instance; /* range or operator whose kernels are one observation; 0 = each is one */
     double ns;
+    bool annotated; /* a range names the op */
+    struct dt_ktypes types;
+    const char *name; /* of the kernel */
 };
 struct dt_kimport {
     struct dt_arena arena;
@@ -96,23 +100,6 @@ static void what_of(const struct dt_ktrace *t, const struct sorted *s, struct dt
     }
 }
 
-/* What Kineto calls float is TF32 where the kernel says so ("tf32", or the s1688 tensor-core
- * instruction in names of CUTLASS; recalled). */
-static const char *dtype_of(const struct dt_kimport *k, const struct dt_khit *hit,
-                            const struct dt_ktrace_what *w)
-{
-    if (hit->dtype)
-        return hit->dtype;
-    if (hit->family >= DT_OP_ALL_REDUCE && hit->family <= DT_OP_SEND_RECV)
-        return "any";
-    if (!w->inputs || !w->inputs->dtype[0])
-        return k->dtype;
-    if (strcmp(w->inputs->dtype, "fp32") == 0 &&
-        (strstr(w->kernel, "tf32") || strstr(w->kernel, "s1688gemm")))
-        return "tf32";
-    return w->inputs->dtype;
-}
-
 static enum dt_status push(struct dt_kimport *k, const struct observation *o, struct dt_error *err)
 {
     if (dt_grow((void **)&k->obs, &k->cap_obs, k->n_obs + 1, sizeof(*o)))
@@ -121,43 +108,68 @@ static enum dt_status push(struct dt_kimport *k, const struct observation *o, st
     return DT_OK;
 }
 
-static enum dt_status map_kernel(struct dt_kimport *k, const struct sorted *s,
+/* One run of the rules over a trace. */
+struct run {
+    struct dt_kimport *k;
+    const struct dt_ktrace *t;
+    const struct dt_krules *rules;
+    bool *may;
+    unsigned *says; /* of each range that is an operator: what the names of its kernels tell */
+    int source;
+    struct dt_error *err;
+    struct dt_kimport_sums *sum;
+};
+
+static enum dt_status map_kernel(const struct run *run, const struct sorted *s,
                                  const struct dt_khit *hit, const struct dt_ktrace_what *w,
-                                 const size_t *range_of, int source, struct dt_error *err)
+                                 const size_t *range_of)
 {
-    struct observation o = {.source = source,
+    struct observation o = {.source = run->source,
                             .family = (int)hit->family,
                             .phase = (int)hit->phase,
+                            .annotated = hit->range >= 0,
+                            .name = s->k->name,
                             .ns = (double)s->k->duration_ns};
 
-    snprintf(o.dtype, sizeof(o.dtype), "%s", dtype_of(k, hit, w));
+    if (hit->dtype)
+        snprintf(o.dtype, sizeof(o.dtype), "%s", hit->dtype);
+    else if (hit->family >= DT_OP_ALL_REDUCE && hit->family <= DT_OP_SEND_RECV)
+        memcpy(o.dtype, "any", sizeof("any"));
     memcpy(o.d, hit->d, sizeof(o.d));
+    dt_ktypes_inputs(&o.types, hit->family, w->inputs);
+    if (s->k->op)
+        o.types.names = run->says[s->k->op - 1];
+    else
+        dt_ktypes_kernel(&o.types, s->k->name);
     if (hit->sum)
         o.instance = hit->range >= 0 ? range_of[hit->range] : s->k->op ? s->k->op : s->k->range;
-    return push(k, &o, err);
+    return push(run->k, &o, run->err);
 }
 
-static enum dt_status unmapped(struct dt_kimport *k, const struct sorted *s, struct dt_error *err)
+static enum dt_status unmapped(const struct run *run, const char *name, double ns)
 {
+    struct dt_kimport *k = run->k;
     struct dt_kimport_name *n = k->n_names ? &k->names[k->n_names - 1] : NULL;
 
-    if (!n || strcmp(n->name, s->k->name) != 0) { /* kernels come sorted by name */
-        const char *name = dt_arena_strdup(&k->arena, s->k->name);
+    if (!n || strcmp(n->name, name) != 0) { /* kernels mostly come sorted by name */
+        const char *copy = dt_arena_strdup(&k->arena, name);
 
-        if (!name || dt_grow((void **)&k->names, &k->cap_names, k->n_names + 1, sizeof(*n)))
-            return dt_error_nomem(err, "names of kernels");
+        if (!copy || dt_grow((void **)&k->names, &k->cap_names, k->n_names + 1, sizeof(*n)))
+            return dt_error_nomem(run->err, "names of kernels");
         n = &k->names[k->n_names++];
-        *n = (struct dt_kimport_name){.name = name};
+        *n = (struct dt_kimport_name){.name = copy};
     }
     n->kernels++;
-    n->ns += (double)s->k->duration_ns;
+    n->ns += ns;
+    run->sum->unmapped++;
+    run->sum->unmapped_ns += ns;
     return DT_OK;
 }
 
-static enum dt_status apply(struct dt_kimport *k, const struct dt_ktrace *t,
-                            const struct sorted *sorted, const struct dt_krules *rules, bool *may,
-                            int source, struct dt_error *err, struct dt_kimport_sums *sum)
+static enum dt_status apply(const struct run *run, const struct sorted *sorted)
 {
+    const struct dt_ktrace *t = run->t;
+
     for (size_t i = 0; i < t->n_kernels; i++) {
         const struct sorted *s = &sorted[i];
         double ns = (double)s->k->duration_ns;
@@ -166,22 +178,18 @@ static enum dt_status apply(struct dt_kimport *k, const struct dt_ktrace *t,
         struct dt_khit hit;
 
         if (i == 0 || text_order(s->k->name, s[-1].k->name) || text_order(s->cpu_op, s[-1].cpu_op))
-            dt_krules_select(rules, s->k->name, s->cpu_op, may);
+            dt_krules_select(run->rules, s->k->name, s->cpu_op, run->may);
         what_of(t, s, &w, range_of);
-        sum->kernels++;
-        sum->ns += ns;
-        if (!dt_krules_match(rules, may, &w, &hit) || hit.unmapped ||
+        run->sum->kernels++;
+        run->sum->ns += ns;
+        if (!dt_krules_match(run->rules, run->may, &w, &hit) || hit.unmapped ||
             (!hit.ignore && s->k->duration_ns == 0)) {
-            DT_TRY(unmapped(k, s, err)); /* no time is no observation either */
-            sum->unmapped++;
-            sum->unmapped_ns += ns;
+            DT_TRY(unmapped(run, s->k->name, ns)); /* no time is no observation either */
         } else if (hit.ignore) {
-            sum->ignored++;
-            sum->ignored_ns += ns;
+            run->sum->ignored++;
+            run->sum->ignored_ns += ns;
         } else {
-            DT_TRY(map_kernel(k, s, &hit, &w, range_of, source, err));
-            sum->mapped++;
-            sum->mapped_ns += ns;
+            DT_TRY(map_kernel(run, s, &hit, &w, range_of));
         }
     }
     return DT_OK;
@@ -225,23 +233,91 @@ static int by_time(const void *x, const void *y)
     return 0;
 }
 
-/* The observations of one trace, from the first-th on: instances count within it. */
-static void sum_instances(struct dt_kimport *k, size_t first)
+/* The kernels of one op, [from, to): its type, or they are unmapped.  *dtype: NULL = unmapped. */
+static enum dt_status settle(const struct run *run, size_t from, size_t to, const char **dtype)
 {
+    const struct observation *o = run->k->obs;
+    struct dt_ktypes all = {0};
+    enum dt_kdtype_why why = DT_KDTYPE_OK;
+
+    for (size_t i = from; i < to; i++) {
+        all.operands |= o[i].types.operands;
+        all.names |= o[i].types.names;
+    }
+    *dtype = o[from].dtype;
+    if (!o[from].dtype[0])
+        why = dt_ktypes_decide(&all, (enum dt_op_family)o[from].family, o[from].annotated,
+                               run->k->dtype, dtype);
+    if (why == DT_KDTYPE_OK || why == DT_KDTYPE_ASSUMED) {
+        run->sum->assumed_dtype += why == DT_KDTYPE_ASSUMED ? (int64_t)(to - from) : 0;
+        return DT_OK;
+    }
+    *dtype = NULL;
+    *(why == DT_KDTYPE_MIXED  ? &run->sum->mixed_dtype
+      : why == DT_KDTYPE_MATH ? &run->sum->unknown_math
+                              : &run->sum->denied_dtype) += (int64_t)(to - from);
+    for (size_t i = from; i < to; i++)
+        DT_TRY(unmapped(run, o[i].name, o[i].ns));
+    return DT_OK;
+}
+
+/* The observations of one trace, from the first-th on: instances count within it. */
+static enum dt_status settle_all(const struct run *run, size_t first)
+{
+    struct dt_kimport *k = run->k;
     size_t w = first;
 
     if (k->n_obs - first > 1)
         qsort(k->obs + first, k->n_obs - first, sizeof(*k->obs), by_instance);
-    for (size_t i = first; i < k->n_obs; i++) {
-        struct observation *o = &k->obs[i];
+    for (size_t i = first, j; i < k->n_obs; i = j) {
+        struct observation *o = &k->obs[w];
+        const char *dtype;
 
-        if (w > first && o->instance && k->obs[w - 1].instance == o->instance &&
-            op_order(&k->obs[w - 1], o) == 0)
-            k->obs[w - 1].ns += o->ns;
-        else
-            k->obs[w++] = *o;
+        for (j = i + 1;
+             j < k->n_obs && k->obs[i].instance && k->obs[i].instance == k->obs[j].instance &&
+             op_order(&k->obs[i], &k->obs[j]) == 0;
+             j++)
+            ;
+        DT_TRY(settle(run, i, j, &dtype));
+        if (!dtype)
+            continue;
+        *o = k->obs[i];
+        memmove(o->dtype, dtype, strlen(dtype) + 1);
+        o->name = NULL; /* of the trace */
+        run->sum->mapped += (int64_t)(j - i);
+        run->sum->mapped_ns += k->obs[i].ns;
+        for (size_t m = i + 1; m < j; m++) {
+            o->ns += k->obs[m].ns;
+            run->sum->mapped_ns += k->obs[m].ns;
+        }
+        w++;
     }
     k->n_obs = w;
+    return DT_OK;
+}
+
+static enum dt_status run_rules(const struct run *run, struct sorted *sorted)
+{
+    const struct dt_ktrace *t = run->t;
+    size_t first = run->k->n_obs;
+
+    for (size_t i = 0; i < t->n_kernels; i++) {
+        size_t op = t->kernels[i].op;
+        struct dt_ktypes says = {0};
+
+        sorted[i].k = &t->kernels[i];
+        sorted[i].cpu_op = op ? t->ranges[op - 1].text : NULL;
+        if (!op)
+            continue;
+        dt_ktypes_kernel(&says, t->kernels[i].name);
+        run->says[op - 1] |= says.names;
+    }
+    if (t->n_kernels)
+        qsort(sorted, t->n_kernels, sizeof(*sorted), by_names);
+    DT_TRY(apply(run, sorted));
+    DT_TRY(settle_all(run, first));
+    run->sum->observations += (int64_t)(run->k->n_obs - first);
+    return DT_OK;
 }
 
 enum dt_status dt_kimport_trace(struct dt_kimport *k, struct dt_ktrace *t,
@@ -249,31 +325,26 @@ enum dt_status dt_kimport_trace(struct dt_kimport *k, struct dt_ktrace *t,
                                 struct dt_kimport_sums *sums)
 {
     struct dt_kimport_sums s = *sums;
+    struct run run = {.k = k, .t = t, .rules = rules, .source = source, .err = err, .sum = &s};
     size_t first = k->n_obs;
     struct sorted *sorted;
     enum dt_status st;
-    bool *may;
 
     DT_TRY(dt_ktrace_attach(t, err));
     sorted = dt_calloc(t->n_kernels + 1, sizeof(*sorted));
-    may = dt_calloc(dt_krules_count(rules), sizeof(*may));
-    if (!sorted || !may) {
+    run.may = dt_calloc(dt_krules_count(rules), sizeof(*run.may));
+    run.says = dt_calloc(t->n_ranges + 1, sizeof(*run.says));
+    if (!sorted || !run.may || !run.says)
         st = dt_error_nomem(err, "kernels of a trace");
-    } else {
-        for (size_t i = 0; i < t->n_kernels; i++) {
-            sorted[i].k = &t->kernels[i];
-            sorted[i].cpu_op = t->kernels[i].op ? t->ranges[t->kernels[i].op - 1].text : NULL;
-        }
-        if (t->n_kernels)
-            qsort(sorted, t->n_kernels, sizeof(*sorted), by_names);
-        st = apply(k, t, sorted, rules, may, source, err, &s);
-    }
+    else
+        st = run_rules(&run, sorted);
     dt_free(sorted);
-    dt_free(may);
-    sum_instances(k, first);
-    s.observations += (int64_t)(k->n_obs - first);
+    dt_free(run.may);
+    dt_free(run.says);
     if (st == DT_OK)
         *sums = s;
+    else
+        k->n_obs = first; /* what is there names kernels of the trace, which the caller frees */
     return st;
 }
 

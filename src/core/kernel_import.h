@@ -14,6 +14,10 @@ struct dt_kimport_sums { /* times are sums over kernels, which may have run side
     int64_t kernels, mapped, ignored, unmapped;
     double ns, mapped_ns, ignored_ns, unmapped_ns;
     int64_t observations;
+    int64_t assumed_dtype; /* of mapped: nobody says the element type of their op */
+    /* of unmapped: a rule fits, but the op has no or several element types; may be fp32 or TF32;
+     * or nobody says its type and the kernel's name denies the one assumed */
+    int64_t mixed_dtype, unknown_math, denied_dtype;
 };
 struct dt_kimport_name { /* time of a kernel that no rule maps */
     const char *name;

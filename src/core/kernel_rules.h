@@ -13,10 +13,20 @@ enum {
     DT_KTRACE_DEPTH = 32, /* ranges around a launch that are looked at, innermost first */
 };
 
+enum dt_ktype { /* of elements; OTHER: integers, and what no profile has */
+                DT_KTYPE_NONE,
+                DT_KTYPE_BF16,
+                DT_KTYPE_FP16,
+                DT_KTYPE_FP32,
+                DT_KTYPE_FP64,
+                DT_KTYPE_TF32, /* never of an input */
+                DT_KTYPE_OTHER,
+                DT_KTYPE_N
+};
 struct dt_ktrace_inputs { /* of the operator that launched a kernel */
     int n, axes[DT_KTRACE_OPERANDS];
     int64_t size[DT_KTRACE_OPERANDS][DT_KTRACE_AXES];
-    char dtype[8]; /* "bf16", "fp16", "fp32", "fp64" of the first input that has one; "" = none */
+    enum dt_ktype type[DT_KTRACE_OPERANDS]; /* NONE: not a tensor, or not said */
 };
 struct dt_ktrace_what { /* what a trace says about a kernel; NULL = nothing */
     const char *kernel, *cpu_op;

@@ -113,10 +113,10 @@ static void open_until(struct sweep *s, int64_t lane, int64_t at_ns)
     close_until(s, at_ns);
 }
 
-/* The operator that the trace names, else the innermost one. */
+/* The operator that the trace names, else the innermost one; none if the one it names is not around
+ * the launch. */
 static size_t find_op(const struct dt_ktrace *t, const struct dt_ktrace_kernel *k)
 {
-    size_t innermost = 0;
     int depth = 0;
 
     for (size_t r = k->range; r && depth < DT_KTRACE_DEPTH; r = t->ranges[r - 1].parent, depth++) {
@@ -124,9 +124,8 @@ static size_t find_op(const struct dt_ktrace *t, const struct dt_ktrace_kernel *
             continue;
         if (!k->has_op || t->ranges[r - 1].id == k->op_id)
             return r;
-        innermost = innermost ? innermost : r;
     }
-    return innermost;
+    return 0;
 }
 
 enum dt_status dt_ktrace_attach(struct dt_ktrace *t, struct dt_error *err)

@@ -2,8 +2,10 @@
  *
  * PyTorch Kineto traces: kernels, the operators that launched them with the shapes and types of
  * their inputs, and the annotations around those.  Names of keys and categories as in libkineto's
- * output_json.cpp (recalled; those of other versions are left out, not an error). */
+ * output_json.cpp, from the first ("Operator", "Runtime", "Kernel", "external id") to today's
+ * ("cpu_op", "cuda_runtime", "kernel", "External id"); events of others are left out. */
 #include "core/doc.h"
+#include "core/kernel_dtype.h"
 #include "core/kernel_trace.h"
 #include "core/number.h"
 
@@ -91,9 +93,18 @@ static bool id_of(struct dt_node args, const char *key, int64_t *out)
     return text && dt_number_int(text, out);
 }
 
+/* The operator of a kernel or call.  Versions of 2022 and 2023 write the correlation there, and 0
+ * stands for none: neither is the id of an operator. */
 static bool external_of(struct dt_node args, int64_t *out)
 {
-    return id_of(args, "External id", out) || id_of(args, "external id", out);
+    int64_t id, correlation;
+
+    if (!id_of(args, "External id", &id) && !id_of(args, "external id", &id))
+        return false;
+    if (id == 0 || (id_of(args, "correlation", &correlation) && id == correlation))
+        return false;
+    *out = id;
+    return true;
 }
 
 /* pid and tid are numbers or words ("stream 7"). */
@@ -130,21 +141,13 @@ static void read_sizes(struct dt_node dims, struct dt_ktrace_inputs *in)
 }
 
 /* Names of tensors' element types, as Kineto writes them: "c10::BFloat16". */
-static void read_dtype(struct dt_node types, struct dt_ktrace_inputs *in)
+static void read_types(struct dt_node types, struct dt_ktrace_inputs *in)
 {
-    static const struct {
-        const char *name, *dtype;
-    } known[] = {
-        {"c10::BFloat16", "bf16"}, {"c10::Half", "fp16"}, {"float", "fp32"}, {"double", "fp64"}};
-
-    for (size_t i = 0; dt_node_is_seq(types) && i < dt_seq_size(types); i++) {
+    for (size_t i = 0; dt_node_is_seq(types) && i < dt_seq_size(types) && i < (size_t)in->n; i++) {
         const char *s = dt_node_text(dt_seq_at(types, i));
 
-        for (size_t k = 0; s && k < sizeof(known) / sizeof(known[0]); k++)
-            if (strcmp(s, known[k].name) == 0) {
-                snprintf(in->dtype, sizeof(in->dtype), "%s", known[k].dtype);
-                return;
-            }
+        if (s)
+            in->type[i] = dt_ktype_of(s);
     }
 }
 
@@ -160,7 +163,7 @@ static enum dt_status read_inputs(struct reading *rd, struct dt_node args,
     if (!in)
         return dt_error_nomem(rd->err, "shapes of a trace");
     read_sizes(dims, in);
-    read_dtype(dt_map_get(args, "Input type"), in);
+    read_types(dt_map_get(args, "Input type"), in);
     *out = in;
     return DT_OK;
 }
@@ -243,8 +246,12 @@ static bool is_one_of(const char *s, const char *const *words)
 
 static enum dt_status read_event(struct reading *rd, struct dt_node event)
 {
-    static const char *const gpu[] = {"kernel", "Kernel", "gpu_memcpy", "gpu_memset", NULL};
-    static const char *const calls[] = {"cuda_runtime", "cuda_driver", "hip_runtime", NULL};
+    static const char *const gpu[] = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel",
+                                      "Memcpy", "Memset",     NULL};
+    static const char *const calls[] = {
+        "cuda_runtime",        "cuda_driver", "hip_runtime", "xpu_runtime",
+        "privateuse1_runtime", "Runtime",     NULL};
+    static const char *const ops[] = {"cpu_op", "Operator", NULL};
     const char *ph, *cat;
     struct dt_node args;
 
@@ -257,7 +264,7 @@ static enum dt_status read_event(struct reading *rd, struct dt_node event)
         return DT_OK;
     if (is_one_of(cat, gpu))
         return read_kernel(rd, event, args);
-    if (strcmp(cat, "cpu_op") == 0)
+    if (is_one_of(cat, ops))
         return read_range(rd, event, args, true);
     if (is_one_of(cat, calls))
         return read_call(rd, event, args);
@@ -277,7 +284,7 @@ static int by_id(const void *x, const void *y)
     return (a->lane > b->lane) - (a->lane < b->lane);
 }
 
-/* The first with this id. */
+/* The first with this id; NULL if several threads have one, as in traces of ranks put together. */
 static const struct host *find(const struct hosts *h, bool has, int64_t id)
 {
     size_t lo = 0, hi = has ? h->n : 0;
@@ -290,7 +297,12 @@ static const struct host *find(const struct hosts *h, bool has, int64_t id)
         else
             hi = mid;
     }
-    return has && lo < h->n && h->at[lo].id == id ? &h->at[lo] : NULL;
+    if (!has || lo >= h->n || h->at[lo].id != id)
+        return NULL;
+    for (size_t i = lo + 1; i < h->n && h->at[i].id == id; i++)
+        if (h->at[i].lane != h->at[lo].lane)
+            return NULL;
+    return &h->at[lo];
 }
 
 /* A kernel was launched by its runtime call, or if that is not there in its operator. */

@@ -67,6 +67,8 @@ libdtcore_a_SOURCES = \
 	src/core/job_run.c \
 	src/core/json.c \
 	src/core/json.h \
+	src/core/kernel_dtype.c \
+	src/core/kernel_dtype.h \
 	src/core/kernel_import.c \
 	src/core/kernel_import.h \
 	src/core/kernel_rules.c \

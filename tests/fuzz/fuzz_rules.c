@@ -35,7 +35,7 @@ static void ask(const struct dt_krules *rules, const struct dt_ktrace_what *w, b
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const struct dt_ktrace_inputs in = {
-        .n = 3, .axes = {2, 3, 0}, .size = {{64, 128}, {2, 0, INT64_MAX}}, .dtype = "bf16"};
+        .n = 3, .axes = {2, 3, 0}, .size = {{64, 128}, {2, 0, INT64_MAX}}, .type = {DT_KTYPE_BF16}};
     static const struct dt_ktrace_what asked[] = {
         {.kernel = "void k<64, 128>(float*)"},
         {.kernel = "k", .cpu_op = "aten::mm", .inputs = &in},
