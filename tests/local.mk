@@ -143,6 +143,7 @@ SHELL_TESTS = \
 	tests/test_execute_mpi.sh \
 	tests/test_faults.sh \
 	tests/test_golden.sh \
+	tests/test_hardening.sh \
 	tests/test_hf.sh \
 	tests/test_hosts.sh \
 	tests/test_inputs.sh \
@@ -185,7 +186,8 @@ AM_TESTS_ENVIRONMENT = \
 	GOMP_SPINCOUNT=1000; export GOMP_SPINCOUNT; \
 	srcdir='$(abs_srcdir)'; export srcdir; \
 	DISTTRAIN='$(abs_builddir)/disttrain$(EXEEXT)'; export DISTTRAIN; \
-	HAVE_MPI='$(HAVE_MPI)'; export HAVE_MPI;
+	HAVE_MPI='$(HAVE_MPI)'; export HAVE_MPI; \
+	HARDENING='$(DT_HARDENING)'; export HARDENING;
 
 # ---- fuzzing ----
 # tests/fuzz/fuzz_X.c defines LLVMFuzzerTestOneInput; tests/fuzz/corpus/X/ are its seeds.  Add X to
