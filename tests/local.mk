@@ -147,6 +147,7 @@ SHELL_TESTS = \
 	tests/test_hf.sh \
 	tests/test_hosts.sh \
 	tests/test_inputs.sh \
+	tests/test_licences.sh \
 	tests/test_lists.sh \
 	tests/test_loop.sh \
 	tests/test_measured.sh \

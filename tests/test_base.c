@@ -9,6 +9,7 @@
 #include "exec/clock.h"
 #include "test_util.h"
 
+#include <gsl/gsl_cdf.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -266,6 +267,33 @@ START_TEST(uniform_and_normal_moments)
 }
 END_TEST
 
+/* Against GSL: in the middle, in the tails down to 1e-300, and on both sides of where the formula
+ * changes. */
+START_TEST(normal_quantile_is_gsls)
+{
+    enum { N = 100000 };
+    uint64_t seed = dt_test_seed();
+    double worst = 0;
+    struct dt_rng r;
+
+    dt_rng_init(&r, seed, 8);
+    for (int i = 0; i < N; i++) {
+        double u = dt_rng_uniform(&r), tail = pow(10.0, -300.0 * u), p[] = {u, tail, 1.0 - 0.1 * u};
+
+        for (size_t k = 0; k < sizeof(p) / sizeof(p[0]); k++) {
+            double want = gsl_cdf_ugaussian_Pinv(p[k]), got = dt_normal_quantile(p[k]);
+
+            worst = fmax(worst, fabs(got - want) / fmax(fabs(want), 1e-3));
+        }
+    }
+    ck_assert_msg(worst < 1e-14, "off by %g, seed %" PRIu64, worst, seed);
+    ck_assert(dt_normal_quantile(0.5) == 0.0);
+    for (double edge = 0.075; edge < 1.0; edge += 0.85)
+        ck_assert_double_eq_tol(dt_normal_quantile(nextafter(edge, 0.0)),
+                                dt_normal_quantile(nextafter(edge, 1.0)), 1e-14);
+}
+END_TEST
+
 START_TEST(below_is_uniform)
 {
     enum { N = 70000, K = 7 };
@@ -485,6 +513,7 @@ int main(void)
     tcase_add_loop_test(rng, philox_known_answers, 0, 3);
     tcase_add_test(rng, streams_are_pinned_and_independent);
     tcase_add_test(rng, uniform_and_normal_moments);
+    tcase_add_test(rng, normal_quantile_is_gsls);
     tcase_add_test(rng, below_is_uniform);
     tcase_add_test(rng, clock_moves_forward);
     tcase_set_timeout(rng, 60);

@@ -85,6 +85,7 @@ libdtcore_a_SOURCES = \
 	src/core/memory_cpu.h \
 	src/core/model.c \
 	src/core/model.h \
+	src/core/normal.c \
 	src/core/number.c \
 	src/core/number.h \
 	src/core/orchestrate.c \

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "core/rng.h"
 
-#include <gsl/gsl_cdf.h>
-
 /* Philox4x32 multipliers and Weyl constants: Salmon, Moraes, Dror, Shaw, "Parallel random numbers:
  * as easy as 1, 2, 3", SC'11, section 3.3 and table 2. */
 #define PHILOX_M0 0xD2511F53u
@@ -99,7 +97,7 @@ uint64_t dt_rng_below(struct dt_rng *r, uint64_t n)
 
 double dt_rng_normal(struct dt_rng *r)
 {
-    return gsl_cdf_ugaussian_Pinv(dt_rng_uniform(r));
+    return dt_normal_quantile(dt_rng_uniform(r));
 }
 
 /* Block 2^63 + index: away from the blocks that a dt_rng of the same seed and stream draws. */
@@ -110,5 +108,5 @@ double dt_rng_normal_at(uint64_t seed, uint64_t stream, uint64_t index)
 
     counter_set(ctr, stream, index ^ (UINT64_C(1) << 63));
     dt_philox4x32(ctr, key, out);
-    return gsl_cdf_ugaussian_Pinv(open_unit((uint64_t)out[1] << 32 | out[0]));
+    return dt_normal_quantile(open_unit((uint64_t)out[1] << 32 | out[0]));
 }
