@@ -111,6 +111,41 @@ static bool pattern_safe(const char *p)
     return true;
 }
 
+/* POSIX compilers write x+ as xx*: groups repeated within repeated groups double at each level, and
+ * so do signs in a row. */
+static bool pattern_small(const char *p)
+{
+    enum { LEVELS = 32, NODES = 4096 };
+    int64_t before[LEVELS] = {0}, atom[LEVELS] = {0}; /* nodes of each open group */
+    int level = 0;
+
+    for (; *p; p++) {
+        if (*p == '(') {
+            before[level] += atom[level];
+            if (++level == LEVELS)
+                return false;
+            before[level] = atom[level] = 0;
+        } else if (*p == ')' && level > 0) {
+            level--;
+            atom[level] = before[level + 1] + atom[level + 1];
+        } else if (*p == '+') {
+            atom[level] *= 2;
+        } else if (!strchr("*?|^$", *p)) {
+            if (*p == '[')
+                p = skip_bracket(p);
+            else if (*p == '\\' && p[1])
+                p++;
+            before[level] += atom[level];
+            atom[level] = 1;
+            if (!*p)
+                break;
+        }
+        if (before[level] + atom[level] > NODES)
+            return false;
+    }
+    return true;
+}
+
 /* "^aten::mm, " begins with itself; the character before a repetition or an alternative is in
  * doubt. */
 static void find_prefix(const char *p, struct pattern *out)
@@ -143,6 +178,10 @@ static enum dt_status read_pattern(struct dt_node map, int i, struct rule *r, st
         return dt_node_error(n, err,
                              "%s: {counts} and back-references are not taken; a literal brace is "
                              "[{] or \\{",
+                             subject_keys[i]);
+    if (!pattern_small(text))
+        return dt_node_error(n, err,
+                             "%s: repetitions within repetitions make this pattern too large",
                              subject_keys[i]);
     rc = regcomp(&r->on[i].re, text, REG_EXTENDED);
     if (rc) {

@@ -198,7 +198,7 @@ static enum dt_status add_entries(struct dt_tensors *t, int file, struct dt_erro
         t->x = p;
         t->x[t->n++] = x;
     }
-    return check_places(f, t->x + first, t->n - first, err);
+    return check_places(f, t->x ? t->x + first : NULL, t->n - first, err);
 }
 
 enum dt_status dt_tensors_add_header(struct dt_tensors *t, int file, struct dt_error *err)
