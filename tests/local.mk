@@ -51,6 +51,7 @@ check_PROGRAMS += \
 	tests/test_profile_fit \
 	tests/test_profile_import \
 	tests/test_profile_kineto \
+	tests/test_profile_nccl \
 	tests/test_profiler \
 	tests/test_program \
 	tests/test_report \

@@ -43,6 +43,24 @@ check "integers are counted" 'grep -q "5 of them are of operators on integers" o
 check "so is what --dtype says" 'grep -q "5 mapped kernels are taken for --dtype" out'
 expect 0 "attn_causal" "$DISTTRAIN" db show h.db
 expect 0 "2 rows of card from 4 observations" "$DISTTRAIN" profile import -o n.sql --device card nccl.txt
+cp n.sql n3.sql
+cat >tagged.log <<'END'
+[1,0]<stdout>:+ mpirun --tag-output -np 4 -H hosta:2,hostb:2 ./build/all_reduce_perf -b 1M -e 2M -f 2 -K 0
+[1,0]<stdout>:# nThread 1 nGpus 1 minBytes 1048576 maxBytes 2097152 step: 2(factor) warmup iters: 1 iters: 20 agg iters: 1
+[1,0]<stdout>:#  Rank  0 Group  0 Pid     11 on      hosta device  0 [0000:07:00] NVIDIA A100-SXM4-80GB
+[1,0]<stdout>:#  Rank  1 Group  0 Pid     12 on      hosta device  1 [0000:0f:00] NVIDIA A100-SXM4-80GB
+[1,0]<stdout>:#  Rank  2 Group  0 Pid     13 on      hostb device  0 [0000:07:00] NVIDIA A100-SXM4-80GB
+[1,0]<stdout>:#  Rank  3 Group  0 Pid     14 on      hostb device  1 [0000:0f:00] NVIDIA A100-SXM4-80GB
+[1,0]<stdout>:hosta:11:11 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.5<0>
+[1,2]<stdout>:hostb:13:31 [0] NCCL INFO comm 0x55 rank 2 nranks 4 cudaDev 0 busId 7000 - Init COMPLETE
+[1,0]<stdout>:#       size         count      type   redop    root     time   algbw   busbw  #wrong    i_min    i_max    i_p99    i_cv%     time   algbw   busbw  #wrong    i_min    i_max    i_p99    i_cv%
+[1,0]<stdout>:     1048576        262144     float     sum      -1    80.00   13.11   19.66       0    78.10    85.20    85.20     2.10    82.00   12.79   19.18       0    79.90    88.00    88.00     2.40
+[1,0]<stdout>:     2097152        524288     float     sum      -1   120.00   17.48   26.21       0   118.10   125.20   125.20     2.10   120.00   17.48   26.21       0   119.90   128.00   128.00     2.40
+[1,0]<stdout>:# Out of bounds values : 0 OK
+END
+expect 0 "2 rows of card from 4 observations" "$DISTTRAIN" profile import -o n3.sql --device card tagged.log
+check "lines of others are counted" 'grep -q "tagged.log: lines left out that nccl-tests did not print: 3" out'
+check "two GPUs a node" 'grep -q "4,2,1048576,0,0,0,2,81000,80200,81800" n3.sql'
 check "collectives" 'grep -q "4,4,1048576,0,0,0,2,41000,40200,41800" n.sql'
 expect 0 "1 rows of card" "$DISTTRAIN" profile import -o c.sql --device card table.csv
 check "csv" 'grep -q "4096,4096,4096,0,0,0,50,575120.5,571000,590000" c.sql'
@@ -52,6 +70,13 @@ expect 0 "" "$DISTTRAIN" db show all.sql --json --op gemm
 check "two exports make one row" 'grep -q "\[512,256,128,0,0,0,10,122000" out'
 expect 0 "INSERT" "$DISTTRAIN" profile import -o - a100.sqlite
 check "the report goes beside it" 'grep -q "unmapped: 5 of 25" err'
+
+# --- --limit counts the rows, however they are shown ---
+expect 0 "and 3 more rows" "$DISTTRAIN" db show n3.sql --op all_reduce --limit 1
+expect 0 '"left_out":3' "$DISTTRAIN" db show n3.sql --op all_reduce --limit 1 --json
+check "one row" '[ "$(grep -o "\[4,4,[0-9]*,0,0,0," out | wc -l)" -eq 1 ]'
+expect 0 '"left_out":0' "$DISTTRAIN" db show n3.sql --op all_reduce --json
+check "all rows" '[ "$(grep -o "\[4,[0-9]*,[0-9]*,0,0,0," out | wc -l)" -eq 4 ]'
 
 # --- JSON ---
 expect 0 "" "$DISTTRAIN" profile import --json -o j.db a100.sqlite
@@ -87,6 +112,10 @@ refused "cut4.sqlite" --device x cut4.sqlite
 refused "cut.json:[0-9]*:[0-9]*:" cut.json
 refused "cut.txt:5:" --device x cut.txt
 refused "gunzip it first" t.json.gz
+sed 's/time   algbw/cputime algbw/' nccl.txt >cpu.txt
+refused "cpu.txt:3: cputime is how long the calls took" --device x cpu.txt
+sed 's/nGpus 4/nGpus 8/' nccl.txt >eight.txt
+refused "eight.txt:4: busbw / algbw is that of another operation or number of GPUs" --device x eight.txt
 refused "neither an Nsight" empty
 refused "neither an Nsight" words
 refused "no table CUPTI_ACTIVITY_KIND_KERNEL" j.db

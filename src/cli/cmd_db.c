@@ -30,7 +30,7 @@ const struct dt_option dt_db_options[] = {
     {"note", 0, DT_OPT_STRING, "TEXT", "import: a remark kept with the source"},
     {"op", 0, DT_OPT_STRING, "OP",
      "show: only rows of this op (gemm, attn_causal, all_reduce, ...)"},
-    {"limit", 0, DT_OPT_INT, "N", "show: at most N rows of --op (default 40, 0 = all)"},
+    {"limit", 0, DT_OPT_INT, "N", "show: at most N rows of --op (default 40, all with --json; 0 = all)"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
@@ -238,9 +238,35 @@ static void json_series(struct dt_json *j, const struct dt_ptable *t, const stru
     dt_json_kv_string(j, "note", s->note);
 }
 
-static enum dt_status show_json(const struct dt_ptable *t, const char *device, const char *dtype,
-                                int op, struct dt_error *err)
+/* The rows [from, to) of a series, as many as *limit allows; *limit: what is left of it. */
+static void json_rows(struct dt_json *j, const struct dt_ptable *t, size_t from, size_t to,
+                      int64_t *limit, int64_t *left_out)
 {
+    dt_json_key(j, "rows");
+    dt_json_begin_array(j);
+    for (size_t p = from; p < to; p++) {
+        if (*limit == 0) {
+            *left_out += (int64_t)(to - p);
+            break;
+        }
+        --*limit;
+        dt_json_begin_array(j);
+        for (int d = 0; d < 6; d++)
+            dt_json_int(j, t->rows[p].r.d[d]);
+        dt_json_int(j, t->rows[p].r.n);
+        dt_json_double(j, t->rows[p].r.median_ns);
+        dt_json_double(j, t->rows[p].r.p10_ns);
+        dt_json_double(j, t->rows[p].r.p90_ns);
+        dt_json_end_array(j);
+    }
+    dt_json_end_array(j);
+}
+
+/* limit: of rows in all, 0 = none */
+static enum dt_status show_json(const struct dt_ptable *t, const char *device, const char *dtype,
+                                int op, int64_t limit, struct dt_error *err)
+{
+    int64_t left = limit ? limit : INT64_MAX, left_out = 0;
     struct dt_json j;
     char *text;
 
@@ -258,24 +284,13 @@ static enum dt_status show_json(const struct dt_ptable *t, const char *device, c
         dt_json_begin_object(&j);
         json_series(&j, t, r);
         dt_json_kv_int(&j, "points", (int64_t)(k - i));
-        if (op >= 0) {
-            dt_json_key(&j, "rows");
-            dt_json_begin_array(&j);
-            for (size_t p = i; p < k; p++) {
-                dt_json_begin_array(&j);
-                for (int d = 0; d < 6; d++)
-                    dt_json_int(&j, t->rows[p].r.d[d]);
-                dt_json_int(&j, t->rows[p].r.n);
-                dt_json_double(&j, t->rows[p].r.median_ns);
-                dt_json_double(&j, t->rows[p].r.p10_ns);
-                dt_json_double(&j, t->rows[p].r.p90_ns);
-                dt_json_end_array(&j);
-            }
-            dt_json_end_array(&j);
-        }
+        if (op >= 0)
+            json_rows(&j, t, i, k, &left, &left_out);
         dt_json_end_object(&j);
     }
     dt_json_end_array(&j);
+    if (op >= 0)
+        dt_json_kv_int(&j, "left_out", left_out);
     dt_json_end_object(&j);
     DT_TRY(dt_json_finish(&j, err, &text));
     puts(text);
@@ -379,12 +394,12 @@ static enum dt_status db_show(struct dt_cli *cli, struct dt_error *err)
         return dt_error_set(err, DT_ERR_USAGE,
                             "db show PROFILE [--op OP] [--device NAME] [--json]");
     DT_TRY(find_op(dt_cli_string(cli, "op", NULL), err, &op));
-    DT_TRY(dt_cli_int(cli, "limit", 0, INT64_C(1) << 40, 40, &limit, err));
+    DT_TRY(dt_cli_int(cli, "limit", 0, INT64_C(1) << 40, cli->json ? 0 : 40, &limit, err));
     DT_TRY(dt_file_find("profiles", cli->args[1], ".sql", err, path, sizeof path));
     DT_TRY(dt_ptable_read(path, err, &t));
     dt_ptable_sort(&t);
     if (cli->json)
-        status = show_json(&t, device, dtype, op, err);
+        status = show_json(&t, device, dtype, op, limit, err);
     else if (op >= 0)
         show_rows(&t, device, dtype, op, limit);
     else

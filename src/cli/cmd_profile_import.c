@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 enum {
-    HEAD_BYTES = 4096,            /* that a file's kind is told by */
+    HEAD_BYTES = 256 << 10, /* that a file's kind is told by: NCCL's messages may come first */
     JSON_LIMIT_BYTES = 512 << 20, /* it is held in memory */
     TEXT_LIMIT_BYTES = 256 << 20, /* tables, as in disttrain db import */
 };
@@ -39,41 +39,69 @@ static char first_of_data(const char *s, bool *comma)
     return '\0';
 }
 
+/* Behind a command line, a launcher's notes or NCCL's messages there is the head of a run, or the
+ * line above the times. */
+static bool is_nccl(const char *head)
+{
+    return strstr(head, "# nThread ") || strstr(head, "# Using devices") ||
+           strstr(head, "out-of-place") || strstr(head, " algbw ");
+}
+
+/* A launcher's tag ("[1,0]<stdout>:") begins as a list does. */
+static bool is_json(const char *head)
+{
+    const char *p = head + strspn(head, " \t\r\n");
+
+    if (*p != '[')
+        return *p == '{';
+    p += 1 + strspn(p + 1, " \t\r\n");
+    return *p == '{' || !is_nccl(head);
+}
+
+static int kind_of_text(const char *head)
+{
+    bool comma = false;
+    char c = first_of_data(head, &comma);
+
+    if (is_json(head))
+        return DT_IMPORT_KINETO;
+    if (is_nccl(head))
+        return DT_IMPORT_NCCL;
+    if (comma)
+        return DT_IMPORT_CSV;
+    return c >= '0' && c <= '9' ? DT_IMPORT_NCCL : -1;
+}
+
 static enum dt_status kind_of(const char *path, struct dt_error *err, int *kind)
 {
-    char head[HEAD_BYTES + 1], c;
-    bool comma = false;
+    FILE *f = fopen(path, "rb");
+    int failed;
+    char *head;
     size_t n;
-    FILE *f;
-    int fd;
 
-    DT_TRY(dt_file_open(path, false, err, &fd)); /* read twice, so no stream */
-    f = fdopen(fd, "rb");
-    if (!f) {
-        close(fd);
-        return dt_error_nomem(err, "a file's buffer");
+    if (!f)
+        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "cannot open: %s", strerror(errno));
+    head = dt_malloc(HEAD_BYTES + 1);
+    if (!head) {
+        fclose(f);
+        return dt_error_nomem(err, "the head of a file");
     }
     n = fread(head, 1, HEAD_BYTES, f);
-    head[n] = '\0';
-    if (ferror(f)) {
-        int saved = errno;
-
-        fclose(f);
-        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "cannot read: %s", strerror(saved));
-    }
+    failed = ferror(f) ? errno : 0;
     fclose(f);
-    c = first_of_data(head, &comma);
+    head[n] = '\0';
     if (n >= 16 && memcmp(head, "SQLite format 3", 16) == 0)
         *kind = DT_IMPORT_NSYS;
     else if (n >= 2 && memcmp(head, "\x1f\x8b", 2) == 0)
-        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "compressed: gunzip it first");
-    else if (c == '{' || c == '[')
-        *kind = DT_IMPORT_KINETO;
-    else if (comma)
-        *kind = DT_IMPORT_CSV;
-    else if ((c >= '0' && c <= '9') || strstr(head, "# nThread") || strstr(head, "# Rank"))
-        *kind = DT_IMPORT_NCCL;
+        *kind = -2;
     else
+        *kind = kind_of_text(head);
+    dt_free(head);
+    if (failed)
+        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "cannot read: %s", strerror(failed));
+    if (*kind == -2)
+        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "compressed: gunzip it first");
+    if (*kind < 0)
         return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
                            "neither an Nsight Systems export (SQLite), nor a Kineto trace (JSON), "
                            "nor what nccl-tests prints, nor the generic CSV of doc/formats.md");
@@ -114,7 +142,8 @@ static enum dt_status read_nccl(struct dt_import_run *run, struct dt_import_file
     struct dt_profile_source any = {.name = "nccl-tests"};
     struct dt_ptable t = {0};
     int device, dtype, source;
-    size_t len, rows = 0;
+    struct dt_nccl_counts n = {0};
+    size_t len;
     enum dt_status st;
     char *text;
 
@@ -125,8 +154,8 @@ static enum dt_status read_nccl(struct dt_import_run *run, struct dt_import_file
     if (st == DT_OK)
         st = dt_ptable_source(&t, &any, err, &source);
     if (st == DT_OK)
-        st = dt_nccl_text_import(f->path, text, len, &t, device, dtype, source, err, &rows);
-    for (size_t i = 0; i < rows && st == DT_OK; i++) {
+        st = dt_nccl_text_import(f->path, text, len, &t, device, dtype, source, err, &n);
+    for (size_t i = 0; i < n.rows && st == DT_OK; i++) {
         struct dt_profile_row row = t.rows[i].r;
 
         row.source = run->source[f->kind];
@@ -135,6 +164,7 @@ static enum dt_status read_nccl(struct dt_import_run *run, struct dt_import_file
             st = dt_kimport_observe(run->kernels, &row, row.p90_ns, err);
         f->sums.observations += 2;
     }
+    f->lines_left_out = (int64_t)n.left_out;
     dt_free(text);
     dt_ptable_free(&t);
     return st;

@@ -22,6 +22,7 @@ struct dt_import_file {
     int kind;
     char device[48]; /* as the file says; "" = it does not */
     bool by_time;
+    int64_t lines_left_out; /* of nccl-tests: what is not theirs */
     struct dt_kimport_sums sums;
 };
 struct dt_import_run {

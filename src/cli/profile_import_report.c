@@ -98,6 +98,11 @@ void dt_import_print(const struct dt_import_run *run, FILE *f)
 
     print_files(run, f);
     for (int i = 0; i < run->n_files; i++)
+        if (run->file[i].lines_left_out)
+            fprintf(f, "%s: lines left out that nccl-tests did not print: %lld\n",
+                    plain(run->file[i].path, name, sizeof(name)),
+                    (long long)run->file[i].lines_left_out);
+    for (int i = 0; i < run->n_files; i++)
         if (run->file[i].by_time)
             fprintf(f,
                     "%s holds no launches (CUPTI_ACTIVITY_KIND_RUNTIME): its kernels are in the "
@@ -147,6 +152,7 @@ enum dt_status dt_import_print_json(const struct dt_import_run *run, struct dt_e
         dt_json_kv_string(&j, "file", run->file[i].path);
         dt_json_kv_string(&j, "kind", dt_import_kind_names[run->file[i].kind]);
         dt_json_kv_bool(&j, "ranges_by_time", run->file[i].by_time);
+        dt_json_kv_int(&j, "lines_left_out", run->file[i].lines_left_out);
         json_sums(&j, &run->file[i].sums);
         dt_json_end_object(&j);
     }

@@ -22,17 +22,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct dt_error err = {0};
     struct dt_ptable t = {0};
     int device, dtype, source;
-    size_t rows = 0;
+    struct dt_nccl_counts n = {0};
 
     REQUIRE(dt_ptable_device(&t, "d", &err, &device) == DT_OK);
     REQUIRE(dt_ptable_dtype(&t, "any", &err, &dtype) == DT_OK);
     REQUIRE(dt_ptable_source(&t, &s, &err, &source) == DT_OK);
     if (dt_nccl_text_import("fuzz.txt", (const char *)data, size, &t, device, dtype, source, &err,
-                            &rows) != DT_OK) {
+                            &n) != DT_OK) {
         REQUIRE(err.message[0] != '\0');
     } else {
-        REQUIRE(rows > 0 && rows == t.n_rows);
-        for (size_t i = 0; i < rows; i++) {
+        REQUIRE(n.rows > 0 && n.rows == t.n_rows);
+        for (size_t i = 0; i < n.rows; i++) {
             const struct dt_profile_row *r = &t.rows[i].r;
 
             REQUIRE(r->family >= DT_OP_ALL_REDUCE && r->family <= DT_OP_SEND_RECV);
