@@ -55,6 +55,7 @@ check_PROGRAMS += \
 	tests/test_profiler \
 	tests/test_program \
 	tests/test_report \
+	tests/test_run_facts \
 	tests/test_runs \
 	tests/test_safetensors \
 	tests/test_samples \

@@ -14,6 +14,7 @@
 const struct dt_option dt_compare_options[] = {
     {"tolerance", 't', DT_OPT_LIST, "NAME=PERCENT",
      "fail (exit status 4) when a line differs by more, such as iteration_s=5%"},
+    {"anyway", 0, DT_OPT_FLAG, NULL, "compare runs of different jobs, too"},
     {"top", 0, DT_OPT_INT, "N", "lines to print (default 20; 0 = all)"},
     {"runs", 0, DT_OPT_STRING, "FILE",
      "where runs without a file name are (default $DISTTRAIN_RUNS or ./disttrain-runs.db)"},
@@ -28,6 +29,32 @@ static double relative(const struct dt_compare_line *l)
 static double memory_relative(const struct dt_compare_memory *m)
 {
     return dt_compare_relative((double)dt_compare_memory_a(m), (double)dt_compare_memory_b(m));
+}
+
+/* ---- one job? ---- */
+
+/* "samples (a: text, 1f...; b: x.tar, step 22, 3e...), precision (a: bf16; b: fp32)" */
+static void name_differences(const struct dt_compare *c, char *buf, size_t size)
+{
+    size_t n = 0;
+
+    buf[0] = '\0';
+    for (int i = 0; i < c->n_differ && n < size; i++)
+        n += (size_t)snprintf(buf + n, size - n, "%s%s (a: %s; b: %s)", i ? ", " : "",
+                              c->differ[i].name, c->differ[i].a, c->differ[i].b);
+}
+
+static enum dt_status one_job(const struct dt_compare *c, struct dt_error *err)
+{
+    char text[3000];
+
+    if (c->n_differ == 0)
+        return DT_OK;
+    name_differences(c, text, sizeof(text));
+    return dt_error_set(err, DT_ERR_INPUT,
+                        "not the same job: %s; --anyway compares them all the same, but neither "
+                        "is a prediction of the other",
+                        text);
 }
 
 /* ---- tolerances ---- */
@@ -123,6 +150,12 @@ static void print_metrics(const struct dt_compare *c)
     }
     printf("\n");
     dt_table_print(&t, stdout);
+    if (c->peak_flops > 0 && dt_compare_find_metric(c, "mfu"))
+        printf("mfu: of %.4g GFLOP/s per GPU or process on both sides, %s by %s\n",
+               1e-9 * c->peak_flops,
+               strcmp(c->peak_of_b ? c->b.kind : c->a.kind, "executed") == 0 ? "measured"
+                                                                             : "stated",
+               c->peak_of_b ? "b" : "a");
 }
 
 static int worst_memory_first(const void *a, const void *b)
@@ -188,6 +221,15 @@ static void print_table(const struct dt_compare *c, int top)
 
     print_head("a", &c->a);
     print_head("b", &c->b);
+    if (c->n_differ > 0) {
+        char text[3000];
+
+        name_differences(c, text, sizeof(text));
+        printf("not the same job: %s\n", text);
+    } else if (c->facts_a.n == 0 || c->facts_b.n == 0) {
+        printf("whether they are of the same job is not known: %s says nothing about it\n",
+               c->facts_a.n == 0 ? "a" : "b");
+    }
     printf("%lld ops joined, %lld only in a, %lld only in b\n\n", (long long)c->joined,
            (long long)c->only_a, (long long)c->only_b);
     dt_table_init(&t, 7, heads);
@@ -207,8 +249,9 @@ static void print_table(const struct dt_compare *c, int top)
         print_metrics(c);
     if (c->n_memory > 0)
         print_memory(c, top);
-    printf("\ncompute ops: median |error| %.1f %%, bias %+.1f %%\n", 100 * c->median_abs_error,
-           100 * c->bias);
+    printf(c->n_differ == 0 ? "\ncompute ops: median |error| %.1f %%, bias %+.1f %%\n"
+                            : "\ncompute ops: median |difference| %.1f %%, mean %+.1f %%\n",
+           100 * c->median_abs_error, 100 * c->bias);
 }
 
 static void json_head(struct dt_json *j, const char *key, const struct dt_run_head *h)
@@ -254,6 +297,36 @@ static void json_memory(const struct dt_compare *c, struct dt_json *j)
     dt_json_end_array(j);
 }
 
+/* same_job: null where it is not known. */
+static void json_job(const struct dt_compare *c, struct dt_json *j)
+{
+    dt_json_key(j, "same_job");
+    if (c->facts_a.n == 0 || c->facts_b.n == 0)
+        dt_json_null(j);
+    else
+        dt_json_bool(j, c->n_differ == 0);
+    dt_json_key(j, "differs");
+    dt_json_begin_array(j);
+    for (int i = 0; i < c->n_differ; i++) {
+        dt_json_begin_object(j);
+        dt_json_kv_string(j, "name", c->differ[i].name);
+        dt_json_kv_string(j, "a", c->differ[i].a);
+        dt_json_kv_string(j, "b", c->differ[i].b);
+        dt_json_end_object(j);
+    }
+    dt_json_end_array(j);
+}
+
+/* Runs of two jobs differ; that is no error of a prediction. */
+static void json_error(struct dt_json *j, const char *key, const struct dt_compare *c, double v)
+{
+    dt_json_key(j, key);
+    if (c->n_differ == 0)
+        dt_json_double(j, v);
+    else
+        dt_json_null(j);
+}
+
 static enum dt_status print_json(const struct dt_compare *c, struct dt_error *err)
 {
     struct dt_json j;
@@ -265,8 +338,12 @@ static enum dt_status print_json(const struct dt_compare *c, struct dt_error *er
     dt_json_kv_int(&j, "joined", c->joined);
     dt_json_kv_int(&j, "only_a", c->only_a);
     dt_json_kv_int(&j, "only_b", c->only_b);
-    dt_json_kv_double(&j, "median_abs_error", c->median_abs_error);
-    dt_json_kv_double(&j, "bias", c->bias);
+    json_job(c, &j);
+    dt_json_kv_double(&j, "median_abs_difference", c->median_abs_error);
+    dt_json_kv_double(&j, "mean_difference", c->bias);
+    json_error(&j, "median_abs_error", c, c->median_abs_error);
+    json_error(&j, "bias", c, c->bias);
+    dt_json_kv_double(&j, "peak_flops", c->peak_flops);
     dt_json_key(&j, "lines");
     dt_json_begin_array(&j);
     for (int i = 0; i < c->n; i++) {
@@ -317,6 +394,12 @@ enum dt_status dt_cmd_compare(struct dt_cli *cli, struct dt_error *err)
     DT_TRY(dt_run_find(cli->args[0], file, err, &a));
     DT_TRY(dt_run_find(cli->args[1], file, err, &b));
     DT_TRY(dt_compare_runs(&a, &b, err, &c));
+    if (!dt_cli_flag(cli, "anyway"))
+        st = one_job(&c, err);
+    if (st != DT_OK) {
+        dt_compare_free(&c);
+        return st;
+    }
     if (c.n > 1)
         qsort(c.line + 1, (size_t)c.n - 1, sizeof(*c.line), worst_first);
     qsort(c.metric, (size_t)c.n_metrics, sizeof(*c.metric), worst_metric_first);

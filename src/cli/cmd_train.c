@@ -76,18 +76,22 @@ static void on_step(void *ctx, const struct dt_train_step *s)
 /* ---- results ---- */
 
 static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *setup,
-                               const struct dt_train_summary *s,
-                               const struct dt_train_findings *f, const char *started,
-                               const char *report, struct dt_error *err)
+                               const struct dt_train_summary *s, const struct dt_train_findings *f,
+                               const char *started, const char *report, struct dt_error *err)
 {
     const char *file = dt_cli_string(cli, "runs", getenv("DISTTRAIN_RUNS"));
-    char *job = NULL;
+    struct dt_run_facts facts;
+    char source[256], *job = NULL;
     int64_t id;
     enum dt_status st;
 
     if (dt_cli_flag(cli, "no-runs") || !s->program)
         return DT_OK;
     DT_TRY(dt_doc_to_json(setup->job->doc, err, &job));
+    snprintf(source, sizeof(source), "%s, step %lld",
+             setup->job->run.n_data > 0 ? setup->job->run.data[0] : "-", (long long)s->last_step);
+    dt_run_facts_of(setup->job->model, &setup->plan, source, s->samples_digest,
+                    s->gemm_peak_flops / s->ranks, &facts);
     struct dt_run_record run = {.kind = DT_RUN_EXECUTED,
                                 .job_name = setup->job->name,
                                 .job_json = job,
@@ -105,6 +109,7 @@ static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *
                                 .lane_memory = f->memory,
                                 .data = s->beside,
                                 .n_data = s->n_beside,
+                                .facts = &facts,
                                 .ops = true};
     st = dt_runs_add(file && *file ? file : "disttrain-runs.db", &run, err, &id);
     dt_free(job);

@@ -150,12 +150,16 @@ enum dt_status dt_session_keep_run(const struct dt_session *s, const struct dt_s
                                    struct dt_error *err)
 {
     struct dt_run_memory *memory = NULL;
+    struct dt_run_facts facts;
     char started[32], *job = NULL;
     int64_t id;
     enum dt_status st;
 
     dt_clock_utc(started, sizeof started);
     DT_TRY(dt_doc_to_json(s->job->doc, err, &job));
+    dt_run_facts_of(s->job->model, &s->search.plans[0], s->job->samples->source,
+                    dt_samples_digest(s->job->samples, 0, s->search.plans[0].policy.global_batch),
+                    s->job->cluster.peak_flops, &facts);
     struct dt_run_record run = {
         .kind = DT_RUN_SIMULATED,
         .job_name = s->job->name,
@@ -169,6 +173,7 @@ enum dt_status dt_session_keep_run(const struct dt_session *s, const struct dt_s
         .program = res->program,
         .timeline = &res->timeline,
         .memory_of = dt_cluster_is_cpu(&s->job->cluster) ? "cpu" : "gpu",
+        .facts = &facts,
         .ops = ops,
     };
     st = lane_memory(s, res->program, err, &memory);

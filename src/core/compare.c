@@ -247,6 +247,74 @@ static enum dt_status errors(struct compare *c, struct dt_error *err)
     return DT_OK;
 }
 
+/* ---- tables of later ---- */
+
+/* Files of before it was kept have no such table. */
+static bool has_table(struct compare *c, const char *where, const char *table)
+{
+    sqlite3_stmt *s = NULL;
+    char sql[160];
+    bool found = false;
+
+    snprintf(sql, sizeof(sql), "SELECT 1 FROM %s.sqlite_master WHERE type = 'table' AND name = ?",
+             where);
+    if (sqlite3_prepare_v2(c->db, sql, -1, &s, NULL) == SQLITE_OK) {
+        sqlite3_bind_text(s, 1, table, -1, SQLITE_STATIC);
+        found = sqlite3_step(s) == SQLITE_ROW;
+    }
+    sqlite3_finalize(s);
+    return found;
+}
+
+static enum dt_status read_facts(struct compare *c, const char *where, int64_t id,
+                                 struct dt_error *err, struct dt_run_facts *out)
+{
+    sqlite3_stmt *s = NULL;
+    char sql[128];
+    int rc;
+
+    if (!has_table(c, where, "fact"))
+        return DT_OK;
+    snprintf(sql, sizeof(sql), "SELECT name, value FROM %s.fact WHERE run = %lld", where,
+             (long long)id);
+    if (sqlite3_prepare_v2(c->db, sql, -1, &s, NULL) != SQLITE_OK)
+        return failed(c, err);
+    while ((rc = sqlite3_step(s)) == SQLITE_ROW) {
+        const char *name = (const char *)sqlite3_column_text(s, 0),
+                   *value = (const char *)sqlite3_column_text(s, 1);
+
+        if (name && value)
+            dt_run_facts_add(out, name, value);
+    }
+    sqlite3_finalize(s);
+    return rc == SQLITE_DONE ? DT_OK : failed(c, err);
+}
+
+static double peak_of(const struct dt_run_facts *f)
+{
+    const char *text = dt_run_facts_find(f, "peak_flops");
+    double v = 0;
+
+    return text && dt_number_double(text, &v) && v > 0 ? v : 0;
+}
+
+/* A cluster's data sheet and a product measured here are not the same 100 %: both MFUs become
+ * shares of what was measured, if one of them is, or else of b's. */
+static void one_peak(struct dt_compare *o)
+{
+    double a = peak_of(&o->facts_a), b = peak_of(&o->facts_b);
+
+    if (!(a > 0 && b > 0))
+        return;
+    o->peak_of_b = strcmp(o->b.kind, "executed") == 0 || strcmp(o->a.kind, "executed") != 0;
+    o->peak_flops = o->peak_of_b ? b : a;
+    for (int k = 0; k < o->n_metrics; k++)
+        if (strcmp(o->metric[k].name, "mfu") == 0) {
+            o->metric[k].a *= a / o->peak_flops;
+            o->metric[k].b *= b / o->peak_flops;
+        }
+}
+
 /* ---- metrics of whole runs ---- */
 
 #define REPORT(path) "json_extract(r.report, '$." path "')"
@@ -319,23 +387,6 @@ static enum dt_status add_metrics(struct compare *c, struct dt_error *err)
 }
 
 /* ---- memory of lanes ---- */
-
-/* Files of before it was kept have no such table. */
-static bool has_table(struct compare *c, const char *where, const char *table)
-{
-    sqlite3_stmt *s = NULL;
-    char sql[160];
-    bool found = false;
-
-    snprintf(sql, sizeof(sql), "SELECT 1 FROM %s.sqlite_master WHERE type = 'table' AND name = ?",
-             where);
-    if (sqlite3_prepare_v2(c->db, sql, -1, &s, NULL) == SQLITE_OK) {
-        sqlite3_bind_text(s, 1, table, -1, SQLITE_STATIC);
-        found = sqlite3_step(s) == SQLITE_ROW;
-    }
-    sqlite3_finalize(s);
-    return found;
-}
 
 static int64_t bytes_at(sqlite3_stmt *s, int column)
 {
@@ -413,7 +464,10 @@ static enum dt_status run(struct compare *c, const struct dt_run_ref *a, const s
     DT_TRY(head(c, "other", b->id, err, &c->out->b, &l->b_s));
     l->median = l->a_s > 0 ? l->b_s / l->a_s - 1 : 0;
     l->n = 1;
+    DT_TRY(read_facts(c, "main", a->id, err, &c->out->facts_a));
+    DT_TRY(read_facts(c, "other", b->id, err, &c->out->facts_b));
     DT_TRY(add_metrics(c, err));
+    one_peak(c->out);
     DT_TRY(memory_of_lanes(c, a->id, b->id, err));
     DT_TRY(make_keys(c, "a", "main", a->id, err));
     DT_TRY(make_keys(c, "b", "other", b->id, err));
@@ -449,10 +503,12 @@ enum dt_status dt_compare_runs(const struct dt_run_ref *a, const struct dt_run_r
         st = run(&c, a, b, err);
     sqlite3_close(c.db);
     dt_free(c.ratio);
-    if (st == DT_OK)
+    if (st == DT_OK) {
         *out = result;
-    else
+        out->n_differ = dt_run_facts_differ(&out->facts_a, &out->facts_b, out->differ);
+    } else {
         dt_compare_free(&result);
+    }
     return st;
 }
 

@@ -7,6 +7,7 @@
 #ifndef DT_CORE_COMPARE_H
 #define DT_CORE_COMPARE_H
 
+#include "core/run_facts.h"
 #include "core/status.h"
 #include <stddef.h>
 #include <stdint.h>
@@ -43,14 +44,20 @@ struct dt_compare_memory {
 };
 struct dt_compare {
     struct dt_run_head a, b;
+    struct dt_run_facts facts_a, facts_b; /* what they were of */
+    struct dt_run_difference differ[DT_RUN_FACTS_MAX];
+    int n_differ;      /* 0: of one job, as far as is known */
+    double peak_flops; /* of a GPU or process: what both MFUs are a share of; 0 = each of its own */
+    bool peak_of_b;    /* it is b's, else a's */
     int64_t joined, only_a, only_b;
-    double median_abs_error, bias; /* of the compute ops' (b - a) / a */
+    double median_abs_error, bias; /* of the compute ops' (b - a) / a; between runs of two jobs no
+                                      error, only a difference */
     struct dt_compare_line *line;  /* [0] is the iteration; then modules' kinds, then lanes */
     int n;
     size_t cap;
     struct dt_compare_metric metric[DT_COMPARE_METRICS_MAX]; /* those that both runs have */
     int n_metrics;
-    struct dt_compare_memory *memory; /* of lanes that both runs have, predicted by one memory model */
+    struct dt_compare_memory *memory; /* of lanes of both runs, predicted by one memory model */
     int n_memory;
     size_t cap_memory;
 };

@@ -143,6 +143,8 @@ libdtcore_a_SOURCES = \
 	src/core/report.h \
 	src/core/rng.c \
 	src/core/rng.h \
+	src/core/run_facts.c \
+	src/core/run_facts.h \
 	src/core/runs.c \
 	src/core/runs.h \
 	src/core/samples.c \

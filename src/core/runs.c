@@ -36,6 +36,8 @@ static const char schema[] =
     " batch INTEGER NOT NULL, work TEXT NOT NULL, begin_ns INTEGER NOT NULL, end_ns INTEGER NOT "
     "NULL,"
     " PRIMARY KEY(run, rank, batch, work)) WITHOUT ROWID;"
+    "CREATE TABLE IF NOT EXISTS fact(run INTEGER NOT NULL REFERENCES run(id), name TEXT NOT NULL,"
+    " value TEXT NOT NULL, PRIMARY KEY(run, name)) WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS op(run INTEGER NOT NULL REFERENCES run(id), op INTEGER NOT NULL,"
     " lane INTEGER NOT NULL, kind TEXT NOT NULL, chunk INTEGER NOT NULL, part INTEGER NOT NULL,"
     " microbatch INTEGER, peer_lane INTEGER, bytes INTEGER NOT NULL, begin_ns INTEGER NOT NULL,"
@@ -221,6 +223,26 @@ static enum dt_status add_data(sqlite3 *db, const char *path, const struct dt_ru
     return st;
 }
 
+/* What the run was of. */
+static enum dt_status add_facts(sqlite3 *db, const char *path, const struct dt_run_facts *f,
+                                int64_t id, struct dt_error *err)
+{
+    enum dt_status st = DT_OK;
+    sqlite3_stmt *s;
+
+    DT_TRY(prepare(db, path, "INSERT INTO fact VALUES(?,?,?)", err, &s));
+    for (int k = 0; k < f->n && st == DT_OK; k++) {
+        sqlite3_bind_int64(s, 1, id);
+        sqlite3_bind_text(s, 2, f->fact[k].name, -1, SQLITE_STATIC);
+        sqlite3_bind_text(s, 3, f->fact[k].value, -1, SQLITE_STATIC);
+        if (sqlite3_step(s) != SQLITE_DONE)
+            st = db_error(db, path, err);
+        sqlite3_reset(s);
+    }
+    sqlite3_finalize(s);
+    return st;
+}
+
 static void bind_op(sqlite3_stmt *s, const struct dt_run_record *r, int64_t id, uint32_t i)
 {
     const struct dt_op *o = &r->program->ops[i];
@@ -274,6 +296,8 @@ static enum dt_status add_all(sqlite3 *db, const char *path, const struct dt_run
         DT_TRY(add_memory(db, path, r, *id, err));
     if (r->n_data > 0)
         DT_TRY(add_data(db, path, r, *id, err));
+    if (r->facts)
+        DT_TRY(add_facts(db, path, r->facts, *id, err));
     if (r->program && r->timeline && r->ops)
         DT_TRY(add_ops(db, path, r, *id, err));
     return DT_OK;

@@ -10,6 +10,7 @@
 
 #include "core/plan.h"
 #include "core/report.h"
+#include "core/run_facts.h"
 #include "core/timeline.h"
 
 enum { DT_RUNS_SCHEMA = 1 };
@@ -46,6 +47,7 @@ struct dt_run_record { /* what is kept; everything borrowed; NULL parts are left
     const struct dt_run_memory *lane_memory; /* [n_lanes] */
     const struct dt_run_data *data; /* [n_data] */
     int64_t n_data;
+    const struct dt_run_facts *facts; /* what it was of; NULL = not known */
     bool ops;                     /* keep a row per op (else lanes only) */
 };
 /* Creates the file when absent; refuses a foreign or newer file.  *run_id is the new run's number.

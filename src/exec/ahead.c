@@ -90,6 +90,7 @@ static enum dt_status order(struct dt_ahead *a, struct dt_ahead_batch *b, bool f
         st = dt_compile(&s->plan, m, &s->job->cluster, b->assignment, s->cost, err, &b->program);
     if (st == DT_OK && first)
         st = dt_program_check(b->program, m, err);
+    b->samples_digest = dt_samples_digest(samples, 0, b->n);
     dt_samples_free(samples);
     DT_TRY(st);
     dt_report_flops(&s->plan, m, b->assignment, flops, &hardware);

@@ -26,6 +26,7 @@ struct dt_ahead_batch {
     struct dt_assignment *assignment;
     struct dt_program *program;
     double model_flops;         /* of one iteration */
+    uint64_t samples_digest;    /* core/run_facts.h */
     struct dt_cursor cursor;    /* of the loader behind this batch */
     struct dt_data_report data; /* of the loader then */
     double load_s, order_s;     /* taking and packing the data; costing, assigning and compiling */

@@ -64,6 +64,7 @@ struct dt_train_summary {
     /* The last iteration, for the runs file; dt_train_summary_free. */
     struct dt_program *program;
     struct dt_assignment *assignment;
+    uint64_t samples_digest;
     struct dt_timeline timeline; /* this and the next on rank 0 only */
     struct dt_run_data *beside;  /* [n_beside] made of other batches meanwhile, by all ranks */
     int64_t n_beside;
