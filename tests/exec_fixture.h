@@ -36,6 +36,7 @@ struct exec_fixture {
     double dropout;
     enum dt_dtype dtype;
     bool no_clip; /* of gradients */
+    dt_exec_accept_fn *accept;
     uint64_t sends_bytes, gathers_bytes; /* of the last program, all lanes */
     /* Of its reductions of gradients, those that began before their lane's last backward had ended;
      * of its gathers of parameters, those that ended after its first forward had begun. */
@@ -261,7 +262,7 @@ static inline void ef_count_overlap(struct exec_fixture *f, const struct dt_prog
 static inline struct dt_exec_result ef_step(struct exec_fixture *f, int64_t step)
 {
     const struct dt_sequence *seqs[EF_SEQS_MAX];
-    struct dt_exec_input in = {.seqs = seqs, .n = f->n_seqs, .step = step};
+    struct dt_exec_input in = {.seqs = seqs, .n = f->n_seqs, .step = step, .accept = f->accept};
     struct dt_exec_result r = {0};
     struct dt_samples *samples;
     enum dt_status st;

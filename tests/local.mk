@@ -26,6 +26,7 @@ check_PROGRAMS += \
 	tests/test_execute_ranks \
 	tests/test_explain \
 	tests/test_finite \
+	tests/test_guard \
 	tests/test_infer \
 	tests/test_job \
 	tests/test_kernel_rules \
@@ -102,6 +103,7 @@ tests_test_execute_ranks_SOURCES = \
 	tests/execute_ranks_bf16.c \
 	tests/execute_ranks_comm.c \
 	tests/execute_ranks_life.c \
+	tests/execute_ranks_nonfinite.c \
 	tests/execute_ranks_whole.c \
 	tests/test_execute_ranks.c
 tests_test_execute_ranks_LDADD = $(DT_KERNEL_LIBS) $(LDADD)

@@ -61,9 +61,11 @@ static void on_step(void *ctx, const struct dt_train_step *s)
 
     if (!isatty(STDERR_FILENO))
         return;
-    if (s->r.targets > 0)
+    if (!s->r.applied)
+        snprintf(text, sizeof text, "  not made");
+    else if (s->r.targets > 0)
         snprintf(text, sizeof text, "  text %.4f", s->r.loss_text);
-    if (s->r.images > 0)
+    if (s->r.applied && s->r.images > 0)
         snprintf(image, sizeof image, "  image %.4f", s->r.loss_image);
     fprintf(stderr,
             "\r\033[Kstep %lld/%lld%s%s  %.0f tokens/s  %.1f samples/s  MFU %.1f %%  ETA %s%s",
@@ -71,6 +73,18 @@ static void on_step(void *ctx, const struct dt_train_step *s)
             100 * s->mfu, dt_format_seconds(s->eta_s, eta, sizeof eta), stop ? "  stopping" : "");
     fflush(stderr);
     *drawn = true;
+}
+
+/* A line that stays, above the one that is redrawn. */
+static void on_event(void *ctx, const struct dt_train_event *e)
+{
+    bool *drawn = ctx;
+    char text[2048];
+
+    dt_trouble_text(e, text, sizeof text);
+    fprintf(stderr, "%sdisttrain: warning: %s\n", *drawn ? "\r\033[K" : "", text);
+    fflush(stderr);
+    *drawn = false;
 }
 
 /* ---- results ---- */
@@ -128,6 +142,7 @@ static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *set
                                  .from_scratch = dt_cli_flag(cli, "from-scratch"),
                                  .stop = &stop,
                                  .on_step = on_step,
+                                 .on_event = on_event,
                                  .ctx = &drawn};
     struct dt_train_summary s;
     struct dt_train_findings f = {0};

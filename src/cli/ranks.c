@@ -30,7 +30,8 @@ static void report(void *ctx, const char *message)
  * whoever speaks ends all. */
 static void end_all(const struct dt_ranks *r, enum dt_status st, const struct dt_error *err)
 {
-    bool alike = st == DT_ERR_INPUT || st == DT_ERR_INFEASIBLE || st == DT_ERR_USAGE;
+    bool alike = st == DT_ERR_INPUT || st == DT_ERR_INFEASIBLE || st == DT_ERR_USAGE ||
+                 st == DT_ERR_DIVERGED;
     char text[sizeof(err->message) + sizeof(err->file) + 64];
 
     if (r->transport->rank != 0 && alike) {

@@ -153,6 +153,18 @@ static void print_memory(const struct dt_train_summary *s, const struct dt_model
     }
 }
 
+static void print_trouble(const struct dt_train_trouble *c)
+{
+    if (c->nonfinite > 0)
+        printf("not finite       %10lld   losses or gradient norms\n", (long long)c->nonfinite);
+    if (c->spikes > 0)
+        printf("loss spikes      %10lld\n", (long long)c->spikes);
+    if (c->skipped > 0)
+        printf("skipped          %10lld   steps\n", (long long)c->skipped);
+    if (c->rollbacks > 0)
+        printf("rolled back      %10lld   times\n", (long long)c->rollbacks);
+}
+
 /* ---- all of it ---- */
 
 enum dt_status dt_train_json(const struct dt_setup *setup, const struct dt_train_summary *s,
@@ -174,6 +186,10 @@ enum dt_status dt_train_json(const struct dt_setup *setup, const struct dt_train
     dt_json_kv_double(&j, "loss_image", last->r.loss_image);
     dt_json_kv_double(&j, "best_loss", s->best_loss);
     dt_json_kv_double(&j, "grad_norm", last->r.grad_norm);
+    dt_json_kv_int(&j, "nonfinite_steps", s->trouble.nonfinite);
+    dt_json_kv_int(&j, "spikes", s->trouble.spikes);
+    dt_json_kv_int(&j, "skipped_steps", s->trouble.skipped);
+    dt_json_kv_int(&j, "rollbacks", s->trouble.rollbacks);
     dt_json_kv_double(&j, "iteration_s", s->mean_step_s);
     dt_json_kv_double(&j, "tokens_per_s", last->tokens_per_s);
     dt_json_kv_double(&j, "samples_per_s", last->samples_per_s);
@@ -237,6 +253,7 @@ void dt_train_print(const struct dt_setup *setup, const struct dt_train_summary 
     printf("steps            %10lld to %lld of %lld%s%s\n", (long long)s->first_step + 1,
            (long long)s->last_step, (long long)setup->job->run.steps, s->resumed ? ", resumed" : "",
            s->stopped ? ", stopped on request" : "");
+    print_trouble(&s->trouble);
     if (last->r.targets > 0)
         printf("text loss        %10.4f nats per token\n", last->r.loss_text);
     if (last->r.images > 0)

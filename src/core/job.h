@@ -5,6 +5,7 @@
 #define DT_CORE_JOB_H
 
 #include "core/cost.h"
+#include "core/guard.h"
 #include "core/orchestrate.h"
 #include "core/plan.h"
 #include "core/samples.h"
@@ -45,6 +46,7 @@ struct dt_run_options {
     char checkpoint_dir[1024];       /* "" = no checkpoints */
     int64_t checkpoint_interval;     /* steps; 0 = only at the end */
     int checkpoint_keep;
+    struct dt_guard_options guard;   /* `nonfinite` and `spike` */
     char init_from[1024];            /* weights to begin with; "" = random */
 };
 extern const char *const dt_run_fit_names[];       /* as dt_image_fit_names: "none", "max", "crop", "stretch" */

@@ -41,6 +41,7 @@ void dt_job_run_defaults(struct dt_run_options *r)
         .log_interval = 1,
         .checkpoint_keep = 2,
     };
+    dt_guard_defaults(&r->guard);
     snprintf(r->tokenizer, sizeof(r->tokenizer), "bytes");
 }
 
@@ -167,6 +168,56 @@ static enum dt_status read_checkpoint(struct dt_node map, struct dt_run_options 
     return dt_get_i32(map, "keep", 0, STEPS_MAX, &r->checkpoint_keep, err);
 }
 
+/* A word, or {skip: 3}. */
+static enum dt_status read_nonfinite(struct dt_node run, struct dt_guard_options *g,
+                                     struct dt_error *err)
+{
+    /* in the order of enum dt_guard_action, from stop on */
+    static const char *const words[] = {"stop", "skip", "rollback", NULL};
+    struct dt_node n = dt_map_get(run, "nonfinite");
+    int action = g->nonfinite - DT_GUARD_STOP;
+
+    if (!dt_node_is_map(n)) {
+        DT_TRY(dt_get_enum(run, "nonfinite", words, &action, err));
+    } else {
+        DT_TRY(dt_map_check(n, "nonfinite", words + 1, err));
+        if (dt_map_size(n) != 1)
+            return dt_node_error(n, err, "nonfinite: expected {skip: N} or {rollback: N}");
+        action = dt_node_present(dt_map_get(n, "skip")) ? 1 : 2;
+        DT_TRY(dt_get_i32(n, words[action], 1, STEPS_MAX, &g->nonfinite_most, err));
+    }
+    g->nonfinite = action + DT_GUARD_STOP;
+    return DT_OK;
+}
+
+/* A word, or {action: skip, most: 3, deviations: 10, window: 64}. */
+static enum dt_status read_spike(struct dt_node run, struct dt_guard_options *g,
+                                 struct dt_error *err)
+{
+    static const char *const keys[] = {"action", "most", "deviations", "window", NULL};
+    struct dt_node n = dt_map_get(run, "spike");
+
+    if (!dt_node_is_map(n))
+        return dt_get_enum(run, "spike", dt_guard_action_names, &g->spike, err);
+    DT_TRY(dt_map_check(n, "spike", keys, err));
+    DT_TRY(dt_get_enum(n, "action", dt_guard_action_names, &g->spike, err));
+    DT_TRY(dt_get_i32(n, "most", 1, STEPS_MAX, &g->spike_most, err));
+    DT_TRY(dt_get_double(n, "deviations", 1, 1e6, &g->deviations, err));
+    return dt_get_i32(n, "window", DT_GUARD_WINDOW_MIN, DT_GUARD_WINDOW_MAX, &g->window, err);
+}
+
+static enum dt_status read_guard(struct dt_node run, struct dt_run_options *r, struct dt_error *err)
+{
+    DT_TRY(read_nonfinite(run, &r->guard, err));
+    DT_TRY(read_spike(run, &r->guard, err));
+    if (!dt_guard_rolls_back(&r->guard) || r->checkpoint_dir[0])
+        return DT_OK;
+    return dt_node_error(
+        dt_map_get(run, r->guard.nonfinite == DT_GUARD_ROLLBACK ? "nonfinite" : "spike"), err,
+        "rollback goes back to a checkpoint: the job needs run.checkpoint, such as "
+        "{dir: DIR, interval: 100}");
+}
+
 enum dt_status dt_job_run(struct dt_node map, bool shallow, struct dt_job *j, struct dt_error *err)
 {
     static const char *const keys[] = {
@@ -175,7 +226,7 @@ enum dt_status dt_job_run(struct dt_node map, bool shallow, struct dt_job *j, st
         "lr",           "warmup_steps", "min_lr",    "decay",       "weight_decay", "beta1",
         "beta2",        "eps",          "clip",      "text_weight", "image_weight", "dropout",
         "noise",        "noise_steps",  "seed",      "threads",     "precision",    "log_dir",
-        "log_interval", "checkpoint",   "init_from", NULL};
+        "log_interval", "checkpoint",   "init_from", "nonfinite",   "spike",        NULL};
     static const char *const bad[] = {"skip", "fatal", NULL};
     struct dt_run_options *r = &j->run;
     int64_t seed = (int64_t)r->seed;
@@ -206,5 +257,6 @@ enum dt_status dt_job_run(struct dt_node map, bool shallow, struct dt_job *j, st
     DT_TRY(dt_get_i32(map, "threads", 0, THREADS_MAX, &r->threads, err));
     DT_TRY(dt_get_enum(map, "precision", dt_run_precision_names, &r->precision, err));
     DT_TRY(dt_get_i32(map, "log_interval", 1, STEPS_MAX, &r->log_interval, err));
-    return read_checkpoint(dt_map_get(map, "checkpoint"), r, err);
+    DT_TRY(read_checkpoint(dt_map_get(map, "checkpoint"), r, err));
+    return read_guard(map, r, err);
 }

@@ -56,6 +56,8 @@ libdtcore_a_SOURCES = \
 	src/core/file.h \
 	src/core/finite.c \
 	src/core/finite.h \
+	src/core/guard.c \
+	src/core/guard.h \
 	src/core/hf.c \
 	src/core/hf.h \
 	src/core/hf_unet.c \

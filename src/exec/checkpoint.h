@@ -60,6 +60,11 @@ void dt_checkpoint_tidy(const char *dir);
  * its newest complete one.  *found is false (and DT_OK) where there is none. */
 enum dt_status dt_checkpoint_find(const char *path, struct dt_error *err, bool *found, char *out,
                                   size_t size);
+/* The folder of a step in DIR, there or not. */
+enum dt_status dt_checkpoint_of_step(const char *dir, int64_t step, struct dt_error *err, char *out,
+                                     size_t size);
+/* A checkpoint that no later save removes to make room; state.json and all else stays as it is. */
+enum dt_status dt_checkpoint_keep(const char *path, struct dt_error *err);
 /* Only state.json, checked against the manifest. */
 enum dt_status dt_checkpoint_read_state(const char *path, struct dt_error *err,
                                         struct dt_checkpoint_state *out);

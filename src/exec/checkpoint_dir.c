@@ -24,6 +24,7 @@
 #define TEMP ".tmp-"
 #define OLD ".old-"
 #define POINTER "latest"
+#define KEPT "kept"
 
 enum dt_status dt_ckpt_path(char *out, size_t size, const char *dir, const char *name,
                             struct dt_error *err)
@@ -119,6 +120,35 @@ static enum dt_status list_steps(const char *dir, struct dt_error *err, int64_t 
 static void step_name(char *buf, size_t size, int64_t step)
 {
     snprintf(buf, size, STEP "%08" PRId64, step);
+}
+
+enum dt_status dt_checkpoint_of_step(const char *dir, int64_t step, struct dt_error *err, char *out,
+                                     size_t size)
+{
+    char name[32];
+
+    step_name(name, sizeof(name), step);
+    return dt_ckpt_path(out, size, dir, name, err);
+}
+
+/* ---- keeping ---- */
+
+enum dt_status dt_checkpoint_keep(const char *path, struct dt_error *err)
+{
+    static const char text[] = "Training stopped after this checkpoint; remove this file to let "
+                               "later ones take its place.\n";
+    char mark[PATH_MAX];
+
+    DT_TRY(dt_ckpt_path(mark, sizeof(mark), path, KEPT, err));
+    return dt_file_write(mark, text, strlen(text), err);
+}
+
+static bool kept(const char *dir, int64_t step)
+{
+    char path[PATH_MAX], mark[PATH_MAX];
+
+    return dt_checkpoint_of_step(dir, step, NULL, path, sizeof(path)) == DT_OK &&
+           dt_ckpt_path(mark, sizeof(mark), path, KEPT, NULL) == DT_OK && access(mark, F_OK) == 0;
 }
 
 /* ---- saving ---- */
@@ -235,7 +265,7 @@ enum dt_status dt_ckpt_commit(const char *dir, const char *temp, int64_t step, i
 {
     char name[32], old[64], aside[PATH_MAX], pointer[PATH_MAX], line[40];
     int64_t *steps;
-    size_t n;
+    size_t n, others = 0;
 
     step_name(name, sizeof(name), step);
     snprintf(old, sizeof(old), OLD "%s.%ld", name, (long)getpid());
@@ -253,6 +283,10 @@ enum dt_status dt_ckpt_commit(const char *dir, const char *temp, int64_t step, i
     while (n > 0 &&
            steps[n - 1] > step) /* of a run that went further: not the older ones of ours */
         n--;
+    for (size_t i = 0; i < n; i++)
+        if (!kept(dir, steps[i]))
+            steps[others++] = steps[i];
+    n = others;
     for (size_t i = 0; i + (size_t)keep < n; i++)
         remove_step(dir, steps[i]);
     dt_free(steps);

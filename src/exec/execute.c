@@ -3,6 +3,7 @@
  * The walk: one op after the other, each between two events. */
 #include "exec/execute_impl.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -293,14 +294,35 @@ static enum dt_status grad_norm(struct dt_exec *x, struct dt_error *err)
     return DT_OK;
 }
 
-static void step(struct dt_exec *x, const struct dt_op *op)
+/* Once, when norm and losses are known and before anything is stepped.  Every rank has the sums of
+ * the same numbers in the same order, so all decide alike. */
+static enum dt_status decide(struct dt_exec *x, struct dt_error *err)
 {
-    for (int v = op->stage; v < x->n_v[op->module]; v += x->pp[op->module]) {
+    struct dt_exec_result *r = &x->result;
+
+    if (x->decided)
+        return DT_OK;
+    DT_TRY(x->dev->queue_sync(x->q, err));
+    *r = (struct dt_exec_result){.grad_norm = x->has_norm ? (double)x->host_norm : 0,
+                                 .lr = dt_optimizer_lr(&x->o.optimizer, x->in->step)};
+    dt_exec_loss_end(x, r);
+    r->applied = x->in->accept ? x->in->accept(x->in->accept_ctx, r)
+                               : isfinite(r->loss) && isfinite(r->grad_norm);
+    x->decided = true;
+    return DT_OK;
+}
+
+static enum dt_status step(struct dt_exec *x, const struct dt_op *op, struct dt_error *err)
+{
+    DT_TRY(decide(x, err));
+    for (int v = op->stage; x->result.applied && v < x->n_v[op->module];
+         v += x->pp[op->module]) {
         struct dt_exec_vstage *vs = dt_exec_vs(x, op->module, op->replica, v);
 
         dt_optimizer_step(x->q, &vs->opt, &x->o.optimizer, x->in->step, x->coef, vs->first,
                           vs->last);
     }
+    return DT_OK;
 }
 
 static enum dt_status execute(struct dt_exec *x, uint32_t i, struct dt_error *err)
@@ -324,8 +346,7 @@ static enum dt_status execute(struct dt_exec *x, uint32_t i, struct dt_error *er
     case DT_OP_GRAD_NORM:
         return leads ? grad_norm(x, err) : DT_OK;
     case DT_OP_STEP:
-        step(x, op);
-        return DT_OK;
+        return x->late_steps ? DT_OK : step(x, op, err);
     case DT_OP_SEND:         /* the receiver takes it */
     case DT_OP_PARAM_GATHER: /* every replica has stepped all of its parameters */
         return DT_OK;
@@ -339,7 +360,7 @@ static enum dt_status execute(struct dt_exec *x, uint32_t i, struct dt_error *er
 
 static void begin_iteration(struct dt_exec *x)
 {
-    x->has_norm = false;
+    x->has_norm = x->decided = false;
     x->waited_ns = 0;
     for (int m = 0; m < x->o.model->n_modules; m++)
         for (int i = 0; i < x->dp[m] * x->n_v[m]; i++) {
@@ -436,6 +457,14 @@ static enum dt_status walk(struct dt_exec *x, struct dt_error *err)
     return DT_OK;
 }
 
+static enum dt_status step_late(struct dt_exec *x, struct dt_error *err)
+{
+    for (uint32_t k = 0; x->late_steps && k < x->n_order; k++)
+        if (x->p->ops[x->order[k]].kind == DT_OP_STEP)
+            DT_TRY(step(x, &x->p->ops[x->order[k]], err));
+    return DT_OK;
+}
+
 static void count_compute(struct dt_exec *x, struct dt_exec_result *r)
 {
     int64_t ns = 0;
@@ -454,7 +483,6 @@ enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
                            const struct dt_exec_input *in, struct dt_error *err,
                            struct dt_timeline *timeline, struct dt_exec_result *out)
 {
-    struct dt_exec_result r = {0};
     enum dt_status st;
 
     if (p->assignment->n_samples != in->n || p->assignment->first_sample != 0)
@@ -472,17 +500,18 @@ enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
     if (st == DT_OK && x->training && !x->has_norm) /* nothing is trained here */
         st = grad_norm(x, err);
     if (st == DT_OK)
+        st = decide(x, err);
+    if (st == DT_OK)
+        st = step_late(x, err);
+    if (st == DT_OK)
         st = x->dev->queue_sync(x->q, err);
     else
         x->dev->queue_sync(x->q, NULL);
     DT_TRY(st);
     if (timeline)
         DT_TRY(dt_exec_read_timeline(x, err, timeline));
-    count_compute(x, &r);
-    dt_exec_loss_end(x, &r);
-    r.grad_norm = x->has_norm ? (double)x->host_norm : 0;
-    r.lr = dt_optimizer_lr(&x->o.optimizer, in->step);
-    *out = r;
+    count_compute(x, &x->result);
+    *out = x->result;
     return DT_OK;
 }
 

@@ -12,7 +12,7 @@
  *                of both sides differ.  Between ranks: a message of the rows that are wanted
  *   GRAD_SYNC    the sum over replicas: ZeRO-1 leaves each rank its piece, ZeRO-0 all of it
  *   GRAD_NORM    the norm over everything that is trained, each parameter once
- *   STEP         AdamW over what the rank owns
+ *   STEP         AdamW over what the rank owns, unless the caller declines
  *   PARAM_GATHER every rank gets the pieces that others stepped
  *
  * Messages and collectives between ranks are begun by a communication thread as soon as what they
@@ -24,6 +24,7 @@
 #ifndef DT_EXEC_EXECUTE_H
 #define DT_EXEC_EXECUTE_H
 
+#include "core/finite.h"
 #include "core/timeline.h"
 #include "exec/feed.h"
 #include "exec/modules/module.h"
@@ -49,14 +50,6 @@ struct dt_exec_options {
     uint64_t seed;                        /* of parameters, timesteps, noise and dropout */
 };
 
-/* The samples of one iteration: what the program's assignment counts. */
-struct dt_exec_input {
-    const struct dt_sequence *const *seqs;
-    int64_t n;
-    int64_t step;  /* counted from 1 */
-    double signal; /* whatever; see the result */
-};
-
 struct dt_exec_result {
     double loss;       /* weighted sum of the two below */
     double loss_text;  /* nats per target token, mean over all targets of the global batch */
@@ -64,8 +57,24 @@ struct dt_exec_result {
     int64_t targets, images, tokens, encoded;
     double grad_norm; /* before clipping; 0 when nothing is trained */
     double lr;
+    bool applied;               /* false: no parameter and no moment has changed */
     double signal;              /* of the inputs of all ranks, added up */
     double compute_s, waited_s; /* of this rank: in compute ops; until others had done something */
+};
+
+/* Says whether the step is made, knowing what the iteration has come to: all of the result but its
+ * last four members.  Every rank is asked once, with the same numbers to the bit, and must say the
+ * same. */
+typedef bool dt_exec_accept_fn(void *ctx, const struct dt_exec_result *r);
+
+/* The samples of one iteration: what the program's assignment counts. */
+struct dt_exec_input {
+    const struct dt_sequence *const *seqs;
+    int64_t n;
+    int64_t step;              /* counted from 1 */
+    double signal;             /* whatever; see the result */
+    dt_exec_accept_fn *accept; /* NULL: whatever is finite */
+    void *accept_ctx;
 };
 
 /* What dt_world_doing was told, in words: "llm/0.1 F of microbatch 3". */
@@ -85,6 +94,21 @@ void dt_exec_free(struct dt_exec *x);
 enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
                            const struct dt_exec_input *in, struct dt_error *err,
                            struct dt_timeline *timeline, struct dt_exec_result *out);
+
+/* Of the last iteration, on every rank: of each of its n samples the sum of the losses of its
+ * targets, then likewise those of its images, each unweighted. */
+const double *dt_exec_losses(const struct dt_exec *x);
+
+/* The first tensor, in the order of modules and of their parameters, with values that are not
+ * finite. */
+struct dt_exec_culprit {
+    char name[160]; /* "llm.model.layers.0.mlp.up_proj.weight"; "" = there is none */
+    struct dt_nonfinite bad;
+    uint64_t values; /* of the tensor */
+};
+/* Of the parameters, and of the gradients of the last iteration.  Collective. */
+enum dt_status dt_exec_find_nonfinite(struct dt_exec *x, struct dt_error *err,
+                                      struct dt_exec_culprit *param, struct dt_exec_culprit *grad);
 
 /* Of the last iteration, as above. */
 enum dt_status dt_exec_timeline(struct dt_exec *x, const struct dt_program *p, struct dt_error *err,

@@ -209,6 +209,10 @@ static void link_all(struct dt_exec *x, bool count)
                 link(c, d, dt_exec_leader(x, i), count);
         }
     }
+    /* a step is made or not, by the losses of all */
+    for (uint32_t i = 0; !x->late_steps && i < p->n_ops; i++)
+        if (p->ops[i].kind == DT_OP_STEP && c->kind[i] == DT_EXEC_MAIN)
+            link(c, dt_exec_loss_number(x), i, count);
     for (uint32_t k = 0; k < c->n_tokens; k++) {
         if (c->tokens[k].hears)
             link(c, p->n_ops + k, c->tokens[k].op, count);

@@ -174,7 +174,9 @@ struct dt_exec {
     const struct dt_exec_input *in;
     struct dt_error *err;
     double text_scale, image_scale;
-    bool has_norm;
+    bool has_norm, decided;
+    bool late_steps; /* forwards come after a STEP here: steps are made at the end */
+    struct dt_exec_result result; /* when decided; times excepted */
     uint32_t losses_left;     /* microbatches here whose losses are to come */
     float *nll, *sse;         /* host memory of the device: per row, per image to draw */
     int64_t *row_at, *img_at; /* per sample: its first row and image there */
@@ -255,7 +257,7 @@ struct dt_message *dt_exec_received(struct dt_exec *x, const struct dt_exec_vsta
                                     bool grad);
 void dt_exec_release(struct dt_exec *x, struct dt_message *m, int users);
 
-/* execute_order.c: x->order of this program, of lanes that are here. */
+/* execute_order.c: x->order of this program, of lanes that are here, and late_steps. */
 enum dt_status dt_exec_make_order(struct dt_exec *x, struct dt_error *err);
 
 /* execute_move.c */

@@ -51,6 +51,22 @@ static void place(struct dt_exec *x, uint32_t i)
         put(x, x->p->group_ops[g->first + k]);
 }
 
+/* A step is made when the losses of all samples are known.  Where modules share GPUs a frozen one may
+ * have forwards left when another steps: whoever waited for losses there would wait for itself. */
+static bool forward_after_step(const struct dt_exec *x)
+{
+    bool step = false;
+
+    for (uint32_t k = 0; k < x->n_order; k++) {
+        enum dt_op_kind kind = x->p->ops[x->order[k]].kind;
+
+        if (kind == DT_OP_FORWARD && step)
+            return true;
+        step |= kind == DT_OP_STEP;
+    }
+    return false;
+}
+
 enum dt_status dt_exec_make_order(struct dt_exec *x, struct dt_error *err)
 {
     const struct dt_program *p = x->p;
@@ -71,5 +87,6 @@ enum dt_status dt_exec_make_order(struct dt_exec *x, struct dt_error *err)
     for (uint32_t k = 0; k < topo.n; k++)
         place(x, topo.order[k]);
     dt_topo_free(&topo);
+    x->late_steps = forward_after_step(x);
     return DT_OK;
 }

@@ -65,6 +65,7 @@ libdtexec_a_SOURCES = \
 	src/exec/execute_loss.c \
 	src/exec/execute_message.c \
 	src/exec/execute_move.c \
+	src/exec/execute_nonfinite.c \
 	src/exec/execute_order.c \
 	src/exec/execute_post.c \
 	src/exec/execute_ranks.c \
@@ -125,6 +126,8 @@ libdtexec_a_SOURCES = \
 	src/exec/train_memory.h \
 	src/exec/train_save.c \
 	src/exec/train_save.h \
+	src/exec/train_trouble.c \
+	src/exec/train_trouble.h \
 	src/exec/transport.c \
 	src/exec/transport.h \
 	src/exec/transport_coll.c \

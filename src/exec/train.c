@@ -9,6 +9,7 @@
 #include "exec/train_save.h"
 #include "exec/world.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -23,8 +24,14 @@ struct train {
     struct dt_checkpoint_state state;
     struct dt_train_save save;
     int64_t saved_step;
-    bool first; /* rank 0 prints and writes */
-    bool stop;  /* some rank was told to */
+    struct dt_guard guard;
+    struct dt_guard_verdict verdict; /* of the iteration under way */
+    char good[1200];                 /* the last complete checkpoint of this run; "" = none */
+    int64_t good_step;
+    bool lost;        /* what was to be saved last is not finite */
+    int64_t executed; /* iterations, by this process */
+    bool first;       /* rank 0 prints and writes */
+    bool stop;        /* some rank was told to */
     double compute_s, waited_s, step_s, model_flops;
     int64_t *lane_bytes;  /* per lane of the program: this rank's of the following */
     int64_t memory_bytes; /* at most after a step: what a step makes it keeps, and what came before
@@ -97,6 +104,8 @@ static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
     }
     if (found) {
         snprintf(t->sum.checkpoint, sizeof(t->sum.checkpoint), "%s", path);
+        snprintf(t->good, sizeof(t->good), "%s", path);
+        t->good_step = t->state.step;
         t->sum.resumed = true;
     }
     memcpy(t->state.job_digest, digest, sizeof(digest));
@@ -129,6 +138,8 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     /* Two batches that nobody takes: beside the last steps, of which the last is kept, runs what
      * runs beside all others. */
     ahead = t->run->steps > t->state.step ? t->run->steps - t->state.step + DT_AHEAD : 0;
+    if (ahead > 0 && dt_guard_rolls_back(&t->run->guard))
+        ahead = INT64_MAX; /* steps are made again, of other batches */
     DT_TRY(dt_ahead_open(t->s, t->loader, ahead, err, &t->ahead));
     return t->first ? dt_train_log_open(t->run->log_dir, err, &t->log) : DT_OK;
 }
@@ -215,10 +226,18 @@ static void account(struct train *t, const struct dt_ahead_batch *b, struct dt_t
     t->state.tokens += s->r.tokens;
     t->state.samples += b->n;
     t->state.train_s += both;
-    if (t->sum.best_loss == 0 || s->r.loss < t->sum.best_loss)
+    if (s->r.applied && (t->sum.best_loss == 0 || s->r.loss < t->sum.best_loss))
         t->sum.best_loss = s->r.loss;
-    s->eta_s =
-        t->step_s / (double)(t->state.step - t->sum.first_step) * (double)(s->steps - s->step);
+    s->eta_s = t->step_s / (double)++t->executed * (double)(s->steps - s->step);
+}
+
+/* Before anything is stepped, with the same numbers on every rank. */
+static bool accept(void *ctx, const struct dt_exec_result *r)
+{
+    struct train *t = ctx;
+
+    t->verdict = dt_guard_judge(&t->guard, t->state.step + 1, r->loss, r->grad_norm);
+    return dt_guard_applies(&t->verdict);
 }
 
 static enum dt_status execute(struct train *t, const struct dt_ahead_batch *b,
@@ -227,7 +246,9 @@ static enum dt_status execute(struct train *t, const struct dt_ahead_batch *b,
     struct dt_exec_input in = {.seqs = (const struct dt_sequence *const *)b->seqs,
                                .n = b->n,
                                .step = s->step,
-                               .signal = t->o->stop && *t->o->stop};
+                               .signal = t->o->stop && *t->o->stop,
+                               .accept = accept,
+                               .accept_ctx = t};
     uint64_t t0 = dt_clock_ns();
 
     DT_TRY(dt_exec_run(t->x, t->sum.program, &in, err, NULL, &s->r));
@@ -235,6 +256,110 @@ static enum dt_status execute(struct train *t, const struct dt_ahead_batch *b,
     t->state.step = t->state.draws = s->step;
     account(t, b, s);
     return DT_OK;
+}
+
+/* ---- trouble ---- */
+
+/* A save that has ended is what can be gone back to; every rank knows its name. */
+static enum dt_status poll_save(struct train *t, bool wait, struct dt_error *err)
+{
+    bool pending = t->save.share != NULL;
+    enum dt_status st = dt_train_save_poll(&t->save, wait, err);
+
+    t->lost = st == DT_ERR_DIVERGED;
+    DT_TRY(st);
+    if (!pending || t->save.share)
+        return DT_OK;
+    t->good_step = t->save.state.step;
+    return dt_checkpoint_of_step(t->run->checkpoint_dir, t->good_step, err, t->good,
+                                 sizeof(t->good));
+}
+
+/* Parameters, moments and the number of the step; data goes on behind the last batch, and what was
+ * seen of it stays counted. */
+static enum dt_status roll_back(struct train *t, struct dt_error *err)
+{
+    struct dt_checkpoint_state now = t->state;
+    struct dt_exec_whole w;
+    enum dt_status st;
+
+    DT_TRY(dt_exec_whole_new(t->x, err, &w));
+    st = read_weights(t, &w, true, t->good, now.job_digest, err);
+    dt_exec_whole_free(&w);
+    DT_TRY(st);
+    now.step = now.draws = t->saved_step = t->state.step;
+    t->state = now;
+    return DT_OK;
+}
+
+static enum dt_status give_up(struct train *t, const struct dt_train_event *e, struct dt_error *err)
+{
+    struct dt_error why = {.status = DT_OK};
+    char text[2048];
+
+    dt_trouble_text(e, text, sizeof(text));
+    if (!t->good[0])
+        return dt_error_set(err, DT_ERR_DIVERGED, "%s; there is no checkpoint to go on from", text);
+    if (t->first && dt_checkpoint_keep(t->good, &why) != DT_OK)
+        return dt_error_set(err, DT_ERR_DIVERGED, "%s; the last good checkpoint is %s (%s)", text,
+                            t->good, why.message);
+    return dt_error_set(err, DT_ERR_DIVERGED,
+                        "%s; the last good checkpoint is %s, which is not removed", text, t->good);
+}
+
+static void count_trouble(struct train *t, const struct dt_guard_verdict *v)
+{
+    struct dt_train_trouble *c = &t->sum.trouble;
+
+    c->nonfinite += v->cause == DT_GUARD_NONFINITE;
+    c->spikes += v->cause == DT_GUARD_SPIKE;
+    c->skipped += v->action == DT_GUARD_SKIP;
+    c->rollbacks += v->action == DT_GUARD_ROLLBACK;
+}
+
+/* All ranks alike. */
+static enum dt_status act(struct train *t, struct dt_train_event *e, struct dt_error *err)
+{
+    enum dt_guard_action *action = &e->verdict.action;
+
+    if (*action == DT_GUARD_ROLLBACK || *action == DT_GUARD_STOP) {
+        enum dt_status st = poll_save(t, true, err);
+
+        if (st != DT_OK && !t->lost)
+            return st;
+        t->lost = false;
+    }
+    if (*action == DT_GUARD_ROLLBACK && !t->good[0])
+        *action = DT_GUARD_STOP;
+    e->to_step = *action == DT_GUARD_ROLLBACK ? t->good_step : -1;
+    count_trouble(t, &e->verdict);
+    if (t->first)
+        DT_TRY(dt_train_log_event(t->log, e, err));
+    if (*action == DT_GUARD_STOP)
+        return give_up(t, e, err);
+    if (t->first && t->o->on_event)
+        t->o->on_event(t->o->ctx, e);
+    return *action == DT_GUARD_ROLLBACK ? roll_back(t, err) : DT_OK;
+}
+
+/* The guard has said something about the step. */
+static enum dt_status object(struct train *t, const struct dt_ahead_batch *b,
+                             const struct dt_train_step *s, struct dt_error *err)
+{
+    struct dt_train_event e = {.step = s->step, .verdict = t->verdict};
+
+    DT_TRY(dt_trouble_find(t->s, t->x, t->loader, b, &s->r, t->first, err, &e));
+    return act(t, &e, err);
+}
+
+/* A copy that was to become a checkpoint has values that are not finite, as *err says. */
+static enum dt_status lost(struct train *t, struct dt_error *err)
+{
+    struct dt_train_event e = {.step = t->save.state.step, .loss = NAN, .grad_norm = NAN};
+
+    e.verdict = dt_guard_lost(&t->guard, e.step);
+    snprintf(e.note, sizeof(e.note), "%.255s", err ? err->message : "");
+    return act(t, &e, err);
 }
 
 static enum dt_status one_step(struct train *t, struct dt_error *err)
@@ -247,9 +372,13 @@ static enum dt_status one_step(struct train *t, struct dt_error *err)
     DT_TRY(take_batch(t, err, &b));
     s.data_s = (double)(dt_clock_ns() - t0) * 1e-9;
     st = execute(t, b, &s, err);
+    if (st == DT_OK && t->verdict.cause != DT_GUARD_NONE)
+        st = object(t, b, &s, err);
     dt_ahead_batch_free(b);
     DT_TRY(st);
-    t->sum.last = s;
+    s.trouble = t->sum.trouble;
+    if (s.r.applied)
+        t->sum.last = s;
     t->stop = s.r.signal > 0;
     if (t->first && (s.step % t->run->log_interval == 0 || s.step == s.steps))
         DT_TRY(dt_train_log_step(t->log, &s, err));
@@ -258,12 +387,11 @@ static enum dt_status one_step(struct train *t, struct dt_error *err)
     return DT_OK;
 }
 
-/* ---- saving ---- */
-
 static enum dt_status save(struct train *t, struct dt_error *err)
 {
     if (!t->run->checkpoint_dir[0] || t->saved_step == t->state.step)
         return DT_OK;
+    DT_TRY(poll_save(t, true, err));
     DT_TRY(dt_train_save_begin(&t->save, &t->state, err));
     t->saved_step = t->state.step;
     return DT_OK;
@@ -273,27 +401,48 @@ static enum dt_status save(struct train *t, struct dt_error *err)
 static enum dt_status save_last(struct train *t, struct dt_error *err)
 {
     DT_TRY(save(t, err));
-    DT_TRY(dt_train_save_poll(&t->save, true, err));
+    DT_TRY(poll_save(t, true, err));
     if (t->save.path[0])
         snprintf(t->sum.checkpoint, sizeof(t->sum.checkpoint), "%s", t->save.path);
     return DT_OK;
 }
 
-static enum dt_status loop(struct train *t, struct dt_error *err)
+static enum dt_status save_now_and_then(struct train *t, struct dt_error *err)
 {
     int64_t every = t->run->checkpoint_interval;
 
+    DT_TRY(poll_save(t, false, err));
+    return every > 0 && t->state.step % every == 0 ? save(t, err) : DT_OK;
+}
+
+static enum dt_status steps(struct train *t, struct dt_error *err)
+{
     while (t->state.step < t->run->steps) {
         if (t->stop || (!t->o->transport && t->o->stop && *t->o->stop)) {
             t->sum.stopped = true;
             break;
         }
         DT_TRY(one_step(t, err));
-        DT_TRY(dt_train_save_poll(&t->save, false, err));
-        if (every > 0 && t->state.step % every == 0)
-            DT_TRY(save(t, err));
+        DT_TRY(save_now_and_then(t, err));
     }
     return save_last(t, err);
+}
+
+static enum dt_status loop(struct train *t, struct dt_error *err)
+{
+    enum dt_status st = DT_OK;
+
+    /* There is always something to roll back to. */
+    if (dt_guard_rolls_back(&t->run->guard) && !t->good[0] && t->state.step < t->run->steps)
+        st = save(t, err);
+    if (st == DT_OK)
+        st = steps(t, err);
+    while (st == DT_ERR_DIVERGED && t->lost) {
+        t->lost = false;
+        DT_TRY(lost(t, err));
+        st = steps(t, err);
+    }
+    return st;
 }
 
 /* What each rank has, and the first member of each lane, each in its own place of a sum. */
@@ -373,7 +522,7 @@ static enum dt_status read_data(struct train *t, struct dt_error *err)
     for (int i = 0; i < k; i++) {
         double *to = v[own * DT_AHEAD_SPANS + i];
 
-        to[0] = (double)(t->sum.first_step + s[i].batch + 1);
+        to[0] = (double)(t->state.step - t->executed + s[i].batch + 1);
         to[1] = s[i].work;
         to[2] = (double)((int64_t)s[i].begin_ns - ahead_ns);
         to[3] = (double)((int64_t)s[i].end_ns - ahead_ns);
@@ -387,7 +536,7 @@ static enum dt_status read_data(struct train *t, struct dt_error *err)
 
 static enum dt_status finish(struct train *t, struct dt_error *err)
 {
-    double steps = (double)(t->state.step - t->sum.first_step);
+    double steps = (double)t->executed;
 
     t->sum.last_step = t->state.step;
     t->sum.train_s = t->state.train_s;
@@ -413,6 +562,7 @@ enum dt_status dt_train(const struct dt_train_options *o, struct dt_error *err,
 
     t.first = !o->transport || o->transport->rank == 0;
     t.sum.ranks = o->transport ? o->transport->size : 1;
+    dt_guard_init(&t.guard, &t.run->guard);
     t.save.setup = o->setup;
     t.save.ranks = t.sum.ranks;
     t.save.rank = o->transport ? o->transport->rank : 0;

@@ -6,7 +6,15 @@
 #define DT_EXEC_TRAIN_H
 
 #include "exec/ahead.h"
+#include "exec/train_trouble.h"
 #include <signal.h>
+
+struct dt_train_trouble { /* counts since this process began */
+    int64_t nonfinite;    /* iterations whose loss or gradient norm was not finite */
+    int64_t spikes;       /* whose loss was beyond the limit */
+    int64_t skipped;      /* steps not made, of either; those that were rolled back excepted */
+    int64_t rollbacks;
+};
 
 struct dt_train_step { /* what is known after a step */
     int64_t step, steps;
@@ -17,8 +25,10 @@ struct dt_train_step { /* what is known after a step */
     double mfu;                         /* model FLOPs over step_s and the measured GEMM peak */
     double eta_s;
     int64_t documents, bad_documents; /* since this process began */
+    struct dt_train_trouble trouble;  /* this one included */
 };
 typedef void dt_train_fn(void *ctx, const struct dt_train_step *s);
+typedef void dt_train_event_fn(void *ctx, const struct dt_train_event *e);
 
 struct dt_world;
 
@@ -30,6 +40,8 @@ struct dt_train_options {
     const volatile sig_atomic_t *stop; /* not 0 on some rank: all save and stop after the same step;
                                           NULL = never */
     dt_train_fn *on_step;              /* on rank 0; NULL = none */
+    dt_train_event_fn *on_event;       /* likewise, of a step that was not like others, before on_step;
+                                          not of the one that ends training, which is an error */
     void *ctx;
 };
 
@@ -48,7 +60,8 @@ struct dt_train_summary {
     int64_t first_step, last_step; /* done by this process: first_step + 1 .. last_step */
     bool resumed, stopped;
     char checkpoint[1200]; /* the last one written or found; "" = none */
-    struct dt_train_step last;
+    struct dt_train_step last; /* that was made */
+    struct dt_train_trouble trouble;
     double best_loss, mean_step_s, train_s; /* train_s: of all processes together */
     double mfu, gemm_peak_flops;            /* mean */
     int64_t tokens, samples;                /* of all processes together */
@@ -69,7 +82,8 @@ struct dt_train_summary {
     struct dt_run_data *beside;  /* [n_beside] made of other batches meanwhile, by all ranks */
     int64_t n_beside;
 };
-/* On failure of a save the error is returned after the loop has stopped; what was saved before
+/* What the guard stops is DT_ERR_DIVERGED: the message says what and where, and names the last good
+ * checkpoint, which is kept.  On failure of a save the error is returned after the loop has stopped; what was saved before
  * stays. */
 enum dt_status dt_train(const struct dt_train_options *o, struct dt_error *err,
                         struct dt_train_summary *out);

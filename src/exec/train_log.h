@@ -12,6 +12,9 @@ struct dt_train_log;
 enum dt_status dt_train_log_open(const char *dir, struct dt_error *err, struct dt_train_log **out);
 enum dt_status dt_train_log_step(struct dt_train_log *l, const struct dt_train_step *s,
                                  struct dt_error *err);
+/* A line of its own, whatever log_interval is. */
+enum dt_status dt_train_log_event(struct dt_train_log *l, const struct dt_train_event *e,
+                                  struct dt_error *err);
 enum dt_status dt_train_log_close(struct dt_train_log *l, struct dt_error *err);
 
 #endif

@@ -11,6 +11,7 @@
 #include "exec/data/document.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 enum {
@@ -238,6 +239,21 @@ void dt_loader_cursor(const struct dt_loader *l, struct dt_cursor *out)
     /* only this thread changes `taken`, so it may read it unlocked */
     int64_t at = l->start + (l->has_pending ? l->pending.place : l->taken);
     *out = (struct dt_cursor){l->fingerprint, at / l->per_epoch, at % l->per_epoch, l->sequences};
+}
+
+void dt_loader_sample_name(const struct dt_loader *l, uint64_t sample, char *buf, size_t size)
+{
+    struct dt_shard_sample *s = sample < l->ix->n ? dt_calloc(1, sizeof(*s)) : NULL;
+    const char *path = s ? l->ix->paths[l->ix->samples[sample].shard] : "", *slash;
+
+    slash = strrchr(path, '/');
+    if (s && dt_shard_read(l->ix, sample, (size_t)l->o.sample_bytes_max, NULL, s) == DT_OK)
+        snprintf(buf, size, "%s:%s", slash ? slash + 1 : path, s->key);
+    else
+        snprintf(buf, size, "number %llu", (unsigned long long)sample);
+    if (s)
+        dt_shard_sample_free(s);
+    dt_free(s);
 }
 
 int64_t dt_loader_samples(const struct dt_loader *l)

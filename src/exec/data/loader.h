@@ -57,6 +57,8 @@ enum dt_status dt_loader_open(const struct dt_loader_options *o, struct dt_error
 enum dt_status dt_loader_next(struct dt_loader *l, struct dt_error *err, struct dt_sequence **out);
 /* Where the next call continues. */
 void dt_loader_cursor(const struct dt_loader *l, struct dt_cursor *out);
+/* "SHARD.tar:KEY" of a sample of the data set; its number where it cannot be read.  Thread-safe. */
+void dt_loader_sample_name(const struct dt_loader *l, uint64_t sample, char *buf, size_t size);
 /* Samples in the data set, and what was wrong so far (documents delivered or passed over). */
 int64_t dt_loader_samples(const struct dt_loader *l);
 void dt_loader_report(const struct dt_loader *l, struct dt_data_report *out);
