@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Values that are not finite: counting them, and refusing them in files and checkpoints. */
+#include "core/bf16.h"
 #include "core/file.h"
 #include "core/finite.h"
 #include "core/mem.h"

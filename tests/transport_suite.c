@@ -3,9 +3,9 @@
  * Every rank draws the same random numbers, so that all know what everybody posts. */
 #include "transport_suite.h"
 
+#include "core/bf16.h"
 #include "core/mem.h"
 #include "core/rng.h"
-#include "exec/safetensors.h"
 #include "exec/transport_impl.h"
 
 #include <pthread.h>

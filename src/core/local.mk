@@ -13,6 +13,7 @@ libdtcore_a_SOURCES = \
 	src/core/assign_lpt.c \
 	src/core/assign_order.c \
 	src/core/assign_slots.c \
+	src/core/bf16.h \
 	src/core/block.c \
 	src/core/block_act.c \
 	src/core/block_flops.c \

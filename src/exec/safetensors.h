@@ -116,19 +116,9 @@ void dt_tensor_writer_abort(struct dt_tensor_writer *w);
 enum dt_status dt_tensor_index_write(const char *path, const struct dt_tensor *x, size_t n,
                                      const char *const *files, int n_files, struct dt_error *err);
 
-/* ---- conversions ---- */
+/* ---- conversions; bf16: core/bf16.h ---- */
 
-uint16_t dt_f32_to_bf16(float v); /* ties to even; NaN stays NaN */
 uint16_t dt_f32_to_f16(float v);  /* ties to even; overflow gives infinity */
 float dt_f16_to_f32(uint16_t v);
-static inline float dt_bf16_to_f32(uint16_t v)
-{
-    union {
-        uint32_t u;
-        float f;
-    } x = {(uint32_t)v << 16};
-
-    return x.f;
-}
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * The values of tensors: reading them as floats, and the 16-bit formats. */
+#include "core/bf16.h"
 #include "exec/safetensors_impl.h"
 
 #include <endian.h>
@@ -26,15 +27,6 @@ static float float_of(uint32_t u)
 
     memcpy(&v, &u, sizeof(v));
     return v;
-}
-
-uint16_t dt_f32_to_bf16(float v)
-{
-    uint32_t u = bits_of(v);
-
-    if ((u & 0x7FFFFFFFu) > 0x7F800000u)
-        return (uint16_t)(u >> 16 | 0x40u); /* a quiet NaN: the upper half alone may be infinity */
-    return (uint16_t)((u + 0x7FFFu + (u >> 16 & 1u)) >> 16);
 }
 
 uint16_t dt_f32_to_f16(float v)

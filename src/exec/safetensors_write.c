@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Writing tensor files: the header first, then one tensor after the other. */
+#include "core/bf16.h"
 #include "core/file.h"
 #include "core/json.h"
 #include "core/mem.h"

@@ -2,7 +2,7 @@
  *
  * Sums of the members' parts, always in the order of members, so that a result depends neither on
  * how the vector was cut nor on who arrived first. */
-#include "exec/safetensors.h"
+#include "core/bf16.h"
 #include "exec/transport_impl.h"
 
 #include <string.h>
@@ -85,26 +85,15 @@ static void add_bf16(float *restrict sum, const uint16_t *restrict y, size_t n)
         sum[i] += dt_bf16_to_f32(y[i]);
 }
 
-/* dt_f32_to_bf16 without a branch. */
-static inline uint16_t round_bf16(float v)
-{
-    uint32_t u, near, nan;
-
-    memcpy(&u, &v, sizeof(u));
-    near = (u + 0x7FFFu + (u >> 16 & 1u)) >> 16;
-    nan = u >> 16 | 0x40u;
-    return (uint16_t)((u & 0x7FFFFFFFu) > 0x7F800000u ? nan : near);
-}
-
 static void round_all(uint16_t *restrict x, const float *restrict sum, size_t n)
 {
     size_t i = 0;
 
     for (; i + STEP <= n; i += STEP)
         for (size_t j = 0; j < STEP; j++)
-            x[i + j] = round_bf16(sum[i + j]);
+            x[i + j] = dt_f32_to_bf16(sum[i + j]);
     for (; i < n; i++)
-        x[i] = round_bf16(sum[i]);
+        x[i] = dt_f32_to_bf16(sum[i]);
 }
 
 static void parts_bf16(uint16_t *x, const void *const *others, int members, int me, size_t n)

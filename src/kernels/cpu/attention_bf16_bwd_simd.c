@@ -165,7 +165,7 @@ static void store(const float *from, int64_t room, int64_t rows, int64_t width, 
     for (int64_t r = 0; r < rows; r++) {
         DT_SIMD_LOOP
         for (int64_t i = 0; i < width; i++)
-            to[r * stride + i] = dt_to_bf16(f * from[r * room + i]);
+            to[r * stride + i] = dt_f32_to_bf16(f * from[r * room + i]);
     }
 }
 

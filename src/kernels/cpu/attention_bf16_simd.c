@@ -87,7 +87,7 @@ static void store(const struct attn *a, const struct work *w, int64_t nq, uint16
         inv = w->max[i] > -INFINITY ? 1.0f / sum : 0;
         DT_SIMD_LOOP
         for (int64_t c = 0; c < a->a.head_dim; c++)
-            to[c] = dt_to_bf16(inv * from[c]);
+            to[c] = dt_f32_to_bf16(inv * from[c]);
         lse[i] = w->max[i] > -INFINITY ? w->max[i] + logf(sum) : -INFINITY;
     }
 }

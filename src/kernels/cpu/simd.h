@@ -8,6 +8,7 @@
 #ifndef DT_KERNELS_CPU_SIMD_H
 #define DT_KERNELS_CPU_SIMD_H
 
+#include "core/bf16.h"
 #include "kernels/cpu/cpu.h"
 
 #include <math.h>
@@ -59,23 +60,14 @@ DT_INLINE uint32_t dt_float_bits(float f)
     memcpy(&u, &f, sizeof(u));
     return u;
 }
-/* Round to nearest even; NaN stays NaN. */
-DT_INLINE uint16_t dt_to_bf16(float f)
-{
-    uint32_t u = dt_float_bits(f);
-    uint32_t r = u + 0x7fffu + (u >> 16 & 1u);
-
-    return (uint16_t)(((u & 0x7fffffffu) > 0x7f800000u ? u | 0x400000u : r) >> 16);
-}
 DT_INLINE float dt_ld(const void *p, int64_t i, enum dt_dtype t)
 {
-    return t == DT_BF16 ? dt_bits_float((uint32_t)((const uint16_t *)p)[i] << 16)
-                        : ((const float *)p)[i];
+    return t == DT_BF16 ? dt_bf16_to_f32(((const uint16_t *)p)[i]) : ((const float *)p)[i];
 }
 DT_INLINE void dt_st(void *p, int64_t i, float x, enum dt_dtype t)
 {
     if (t == DT_BF16)
-        ((uint16_t *)p)[i] = dt_to_bf16(x);
+        ((uint16_t *)p)[i] = dt_f32_to_bf16(x);
     else
         ((float *)p)[i] = x;
 }
