@@ -27,6 +27,7 @@ check_PROGRAMS += \
 	tests/test_explain \
 	tests/test_finite \
 	tests/test_guard \
+	tests/test_hf_keys \
 	tests/test_infer \
 	tests/test_job \
 	tests/test_kernel_rules \

@@ -5,8 +5,27 @@
 
 #include <pthread.h>
 
-const char *const mu_names[MU_N] = {"llama",    "qwen", "gpt2",     "vit",
-                                    "vit-bare", "unet", "unet-self"};
+const char *const mu_names[MU_N] = {"llama",    "qwen",      "gpt2",      "vit",
+                                    "vit-bare", "unet",      "unet-self", "llama3",
+                                    "linear",   "gpt2-idle", "clip",      "unet-sine"};
+
+enum mu_kind mu_base(enum mu_kind kind)
+{
+    switch (kind) {
+    case MU_LLAMA3:
+        return MU_LLAMA;
+    case MU_LINEAR:
+        return MU_QWEN;
+    case MU_GPT2_IDLE:
+        return MU_GPT2;
+    case MU_CLIP:
+        return MU_VIT_BARE;
+    case MU_UNET_SINE:
+        return MU_UNET;
+    default:
+        return kind;
+    }
+}
 
 #define NEW(u, type, n) DT_ARENA_NEW(&(u)->arena, type, (n) + 1)
 
@@ -68,6 +87,39 @@ static void shape_of(enum mu_kind kind, struct dt_shape *s, int *llm_hidden)
         s->unet.context_dim = 7;
         s->unet.context_len = 3;
         *llm_hidden = kind == MU_UNET ? 13 : 0;
+    }
+}
+
+/* Far from the habits, so that whoever forgot to look fails. */
+static void arithmetic_of(enum mu_kind kind, struct dt_shape *s)
+{
+    struct dt_arithmetic *a = &s->arith;
+
+    switch (kind) {
+    case MU_LLAMA3: /* of three frequencies one stays, one is blended, one is stretched */
+        *a = (struct dt_arithmetic){.norm_eps = 0.03,
+                                    .activation = DT_ACTIVATION_QUICK_GELU,
+                                    .rope = {500000, DT_ROPE_LLAMA3, 8, 0.01, 4, 40}};
+        break;
+    case MU_LINEAR:
+        *a = (struct dt_arithmetic){.norm_eps = 1e-3, .rope = {700, DT_ROPE_LINEAR, 3, 0, 0, 0}};
+        break;
+    case MU_GPT2_IDLE:
+        *a = (struct dt_arithmetic){.norm_eps = 0.02,
+                                    .activation = DT_ACTIVATION_GELU,
+                                    .attention_scale = 1,
+                                    .scale_by_layer = true};
+        break;
+    case MU_CLIP:
+        *a = (struct dt_arithmetic){.norm_eps = 1e-3, .activation = DT_ACTIVATION_QUICK_GELU};
+        s->clip_names = true;
+        break;
+    case MU_UNET_SINE:
+        *a = (struct dt_arithmetic){.norm_eps = 0.01, .sine_first = true, .freq_shift = 1};
+        s->unet.norm_groups = 2;
+        break;
+    default:
+        break;
     }
 }
 
@@ -138,13 +190,13 @@ static void fill_encoder(struct mu *u)
     }
     u->max = (struct dt_batch_limits){.rows = rows + 3, .seqs = 4};
     u->enc.rows = rows;
-    u->n_out = (int64_t)rows * (u->kind == MU_VIT ? 14 : 15);
+    u->n_out = (int64_t)rows * (mu_base(u->kind) == MU_VIT ? 14 : 15);
 }
 
 /* The grid, stated anew: patch rows by (channel, y, x), edges repeated. */
 static void reference_patches(struct mu *u)
 {
-    int side = u->kind == MU_VIT ? 4 : 2, cls = u->kind == MU_VIT, at = 0;
+    int side = mu_base(u->kind) == MU_VIT ? 4 : 2, cls = mu_base(u->kind) == MU_VIT, at = 0;
     int *image = NEW(u, int, u->enc.rows), *pos = NEW(u, int, u->enc.rows);
     double *px = NEW(u, double, u->enc.rows * 27);
 
@@ -174,7 +226,7 @@ static void fill_unet(struct mu *u)
     static const int sizes[4][2] = {{4, 6}, {4, 6}, {2, 2}, {6, 4}}; /* h, w */
     static const double t[4] = {3, 517, 999, 0}, alpha[4] = {0.93, 0.51, 0.11, 0.998};
     double *sigma = NEW(u, double, 4), *ab = NEW(u, double, 4);
-    int rows = 0, width = u->kind == MU_UNET ? 13 : 7;
+    int rows = 0, width = mu_base(u->kind) == MU_UNET ? 13 : 7;
 
     for (int i = 0; i < 4; i++) {
         memcpy(u->sizes[i], sizes[i], sizeof(sizes[i]));
@@ -251,7 +303,8 @@ void mu_open_heads(struct mu *u, enum mu_kind kind, uint64_t seed, int heads, in
     memset(u, 0, sizeof(*u));
     u->kind = kind;
     u->seed = seed;
-    shape_of(kind, &shape, &llm_hidden);
+    shape_of(mu_base(kind), &shape, &llm_hidden);
+    arithmetic_of(kind, &shape);
     if (heads > 0) {
         shape.heads = shape.unet.heads[0] = shape.unet.heads[1] = heads;
         shape.kv_heads = kv_heads;
@@ -259,9 +312,8 @@ void mu_open_heads(struct mu *u, enum mu_kind kind, uint64_t seed, int heads, in
     dt_assert_ok(dt_shape_build(&shape, llm_hidden, &u->arena, &err, &u->m), err);
     snprintf(u->m.name, sizeof(u->m.name), "%s", mu_names[kind]);
     u->ref.m = &u->m;
-    u->ref.gpt2 = kind == MU_GPT2;
-    u->ref.rope_theta = 10000;
-    u->ref.norm_eps = u->m.role == DT_ROLE_ENCODER ? 1e-12 : 1e-5;
+    u->ref.gpt2 = mu_base(kind) == MU_GPT2;
+    ref_arithmetic(&u->ref);
     if (u->m.role == DT_ROLE_LLM) {
         fill_llm(u);
     } else if (u->m.role == DT_ROLE_ENCODER) {

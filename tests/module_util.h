@@ -23,8 +23,16 @@ enum mu_kind {
     MU_VIT_BARE,  /* CLIP's norm in front, no projector, grid smaller than the images */
     MU_UNET,      /* with a projector, two levels, transformers of depth 2 on one */
     MU_UNET_SELF, /* no projector; odd channel counts */
+    /* the same with other arithmetic: */
+    MU_LLAMA3,    /* Llama with llama3's rotary positions, another theta, epsilon and activation */
+    MU_LINEAR,    /* Qwen with linear scaling of positions */
+    MU_GPT2_IDLE, /* GPT-2 with unscaled scores, divided by the layer's number, and exact GELU */
+    MU_CLIP,      /* CLIP's vision tower: its names, quick GELU, epsilon 1e-3 */
+    MU_UNET_SINE, /* U-Net with 2 groups, sines first, shifted frequencies, epsilon 1e-2 */
     MU_N
 };
+/* The one whose widths it has. */
+enum mu_kind mu_base(enum mu_kind kind);
 extern const char *const mu_names[MU_N];
 
 struct mu_tensor {

@@ -104,6 +104,30 @@ static double silu(double x)
     return x / (1 + exp(-x));
 }
 
+static double quick_gelu(double x)
+{
+    return x / (1 + exp(-1.702 * x));
+}
+static double relu(double x)
+{
+    return x > 0 ? x : 0;
+}
+
+void ref_arithmetic(struct ref_module *r)
+{
+    static double (*const named_acts[])(double) = {NULL, gelu, gelu_tanh, quick_gelu, silu, relu};
+    const struct dt_arithmetic *a = &r->m->arith;
+    const struct dt_block *b = r->m->blocks;
+
+    while (b < r->m->blocks + r->m->n_blocks - 1 && b->kind != DT_BLOCK_TRANSFORMER)
+        b++;
+    r->norm_eps = a->norm_eps > 0 ? a->norm_eps : r->m->role == DT_ROLE_ENCODER ? 1e-12 : 1e-5;
+    r->act = a->activation ? named_acts[a->activation]
+             : b->gated    ? silu
+             : r->gpt2     ? gelu_tanh
+                           : gelu;
+}
+
 static double *map(struct ref_module *r, int n, const double *x, double (*f)(double))
 {
     double *y = NEW(r, n);
@@ -124,8 +148,8 @@ static double *plus(struct ref_module *r, int n, const double *a, const double *
 
 /* Rows of q see rows of k that belong to the same number; causal: not later ones. */
 static double *attention(struct ref_module *r, int nq, int nk, const int *of_q, const int *of_k,
-                         int heads, int kv_heads, int dim, bool causal, const double *q,
-                         const double *k, const double *v)
+                         int heads, int kv_heads, int dim, bool causal, double scale,
+                         const double *q, const double *k, const double *v)
 {
     double *o = NEW(r, (size_t)nq * (size_t)(heads * dim)), *p = NEW(r, nk);
 
@@ -147,7 +171,7 @@ static double *attention(struct ref_module *r, int nq, int nk, const int *of_q, 
                     }
                     for (int d = 0; d < dim; d++)
                         s += q[(i * heads + h) * dim + d] * k[(j * kv_heads + g) * dim + d];
-                    p[j] = s / sqrt((double)dim);
+                    p[j] = s * scale;
                     most = p[j] > most ? p[j] : most;
                 }
             for (int j = 0; j < nk; j++) {
@@ -160,12 +184,31 @@ static double *attention(struct ref_module *r, int nq, int nk, const int *of_q, 
     return o;
 }
 
-static void rotate(int rows, int heads, int dim, double theta, const int *pos, double *x)
+/* Inverse frequency of pair d, as transformers' modeling_rope_utils.py has it. */
+static double inv_freq(const struct dt_rope *r, int d, int dim)
+{
+    const double pi = acos(-1.0);
+    double inv = 1 / pow(r->theta > 0 ? r->theta : 10000, 2.0 * d / dim), length, smooth;
+
+    if (r->scaling == DT_ROPE_LINEAR)
+        return inv / r->factor;
+    if (r->scaling != DT_ROPE_LLAMA3)
+        return inv;
+    length = 2 * pi / inv;
+    if (length < r->original / r->high_freq)
+        return inv;
+    if (length > r->original / r->low_freq)
+        return inv / r->factor;
+    smooth = (r->original / length - r->low_freq) / (r->high_freq - r->low_freq);
+    return (1 - smooth) * inv / r->factor + smooth * inv;
+}
+
+static void rotate(int rows, int heads, int dim, const struct dt_rope *r, const int *pos, double *x)
 {
     for (int i = 0; i < rows; i++)
         for (int h = 0; h < heads; h++)
             for (int d = 0; d < dim / 2; d++) {
-                double a = pos[i] * pow(theta, -2.0 * d / dim);
+                double a = pos[i] * inv_freq(r, d, dim);
                 double *u = &x[(i * heads + h) * dim + d], *v = u + dim / 2;
                 double s = *u * cos(a) - *v * sin(a), t = *v * cos(a) + *u * sin(a);
 
@@ -225,6 +268,28 @@ static const struct names vit_names = {"layernorm_before",
                                        NULL,
                                        "output.dense"};
 
+static const struct names clip_names = {"layer_norm1",
+                                        "self_attn.q_proj",
+                                        "self_attn.k_proj",
+                                        "self_attn.v_proj",
+                                        "self_attn.out_proj",
+                                        "layer_norm2",
+                                        "mlp.fc1",
+                                        NULL,
+                                        "mlp.fc2"};
+
+/* GPT2Config: scale_attn_weights, scale_attn_by_inverse_layer_idx */
+static double score_scale(const struct ref_module *r, const struct dt_block *b)
+{
+    double scale = r->m->arith.attention_scale > 0 ? r->m->arith.attention_scale
+                                                   : 1 / sqrt((double)b->head_dim);
+    int layer = 0;
+
+    for (const struct dt_block *p = r->m->blocks; p <= b; p++)
+        layer += p->kind == DT_BLOCK_TRANSFORMER;
+    return r->m->arith.scale_by_layer ? scale / layer : scale;
+}
+
 static double *llama_or_vit(struct ref_module *r, const struct dt_block *b, const char *p,
                             const struct names *n, int rows, const int *doc, const int *pos,
                             const double *x)
@@ -239,20 +304,20 @@ static double *llama_or_vit(struct ref_module *r, const struct dt_block *b, cons
         ks = norm(r, p, "self_attn.k_norm", rows * b->kv_heads, b->head_dim, r->norm_eps, ks);
     }
     if (b->causal && b->max_pos == 0) {
-        rotate(rows, b->heads, b->head_dim, r->rope_theta, pos, qs);
-        rotate(rows, b->kv_heads, b->head_dim, r->rope_theta, pos, ks);
+        rotate(rows, b->heads, b->head_dim, &r->m->arith.rope, pos, qs);
+        rotate(rows, b->kv_heads, b->head_dim, &r->m->arith.rope, pos, ks);
     }
-    t = attention(r, rows, rows, doc, doc, b->heads, b->kv_heads, b->head_dim, b->causal, qs, ks,
-                  vs);
+    t = attention(r, rows, rows, doc, doc, b->heads, b->kv_heads, b->head_dim, b->causal,
+                  score_scale(r, b), qs, ks, vs);
     t = plus(r, rows * h, x, drop(r, b, 0, rows, doc, named(r, p, n->o, rows, q, h, t)));
     u = norm(r, p, n->norm2, rows, h, r->norm_eps, t);
     if (b->gated) {
-        g = map(r, rows * b->ffn, named(r, p, n->gate, rows, h, b->ffn, u), silu);
+        g = map(r, rows * b->ffn, named(r, p, n->gate, rows, h, b->ffn, u), r->act);
         u = named(r, p, n->up, rows, h, b->ffn, u);
         for (int i = 0; i < rows * b->ffn; i++)
             u[i] *= g[i];
     } else {
-        u = map(r, rows * b->ffn, named(r, p, n->up, rows, h, b->ffn, u), gelu);
+        u = map(r, rows * b->ffn, named(r, p, n->up, rows, h, b->ffn, u), r->act);
     }
     return plus(r, rows * h, t, drop(r, b, 1, rows, doc, named(r, p, n->down, rows, b->ffn, h, u)));
 }
@@ -270,15 +335,15 @@ static double *gpt2_layer(struct ref_module *r, const struct dt_block *b, const 
         for (int i = 0; i < rows; i++)
             memcpy(part[j] + i * h, qkv + i * 3 * h + j * h, (size_t)h * sizeof(double));
     }
-    t = attention(r, rows, rows, doc, doc, b->heads, b->heads, b->head_dim, true, part[0], part[1],
-                  part[2]);
+    t = attention(r, rows, rows, doc, doc, b->heads, b->heads, b->head_dim, true, score_scale(r, b),
+                  part[0], part[1], part[2]);
     t = linear(r, rows, h, h, t, must(r, p, "attn.c_proj.weight"), must(r, p, "attn.c_proj.bias"),
                true);
     x = plus(r, rows * h, x, drop(r, b, 0, rows, doc, t));
     t = norm(r, p, "ln_2", rows, h, r->norm_eps, x);
     t = linear(r, rows, h, b->ffn, t, must(r, p, "mlp.c_fc.weight"), must(r, p, "mlp.c_fc.bias"),
                true);
-    t = map(r, rows * b->ffn, t, gelu_tanh);
+    t = map(r, rows * b->ffn, t, r->act);
     t = linear(r, rows, b->ffn, h, t, must(r, p, "mlp.c_proj.weight"),
                must(r, p, "mlp.c_proj.bias"), true);
     return plus(r, rows * h, x, drop(r, b, 1, rows, doc, t));
@@ -374,9 +439,13 @@ void ref_encoder(struct ref_module *r, const struct ref_encoder_in *in, double *
     const struct dt_module *m = r->m;
     const struct dt_block *p = &m->blocks[0];
     int width = p->patch * p->patch * p->channels, h = p->hidden, layer = 0;
-    double *x =
-        named(r, "", "embeddings.patch_embeddings.projection", in->rows, width, h, in->pixels);
-    const double *pos = ref_get(r, "embeddings.position_embeddings");
+    bool clip = m->clip_names;
+    const char *top = clip ? "vision_model." : "";
+    double *x = named(
+        r, top, clip ? "embeddings.patch_embedding" : "embeddings.patch_embeddings.projection",
+        in->rows, width, h, in->pixels);
+    const double *pos = ref_get(r, clip ? "vision_model.embeddings.position_embedding.weight"
+                                        : "embeddings.position_embeddings");
     char prefix[64];
 
     for (int i = 0; pos && i < in->rows * h; i++)
@@ -385,10 +454,16 @@ void ref_encoder(struct ref_module *r, const struct ref_encoder_in *in, double *
         const struct dt_block *b = &m->blocks[i];
 
         if (b->kind == DT_BLOCK_TRANSFORMER) {
-            snprintf(prefix, sizeof(prefix), "encoder.layer.%d.", layer++);
-            x = llama_or_vit(r, b, prefix, &vit_names, in->rows, in->image, NULL, x);
+            snprintf(prefix, sizeof(prefix),
+                     clip ? "vision_model.encoder.layers.%d." : "encoder.layer.%d.", layer++);
+            x = llama_or_vit(r, b, prefix, clip ? &clip_names : &vit_names, in->rows, in->image,
+                             NULL, x);
         } else if (b->kind == DT_BLOCK_NORM) {
-            x = norm(r, "", i == 1 ? "pre_layrnorm" : "layernorm", in->rows, h, r->norm_eps, x);
+            x = norm(r, top,
+                     i == 1 ? "pre_layrnorm"
+                     : clip ? "post_layernorm"
+                            : "layernorm",
+                     in->rows, h, r->norm_eps, x);
         } else {
             x = project(r, b, "multi_modal_projector.", in->rows, x);
             h = b->out_dim;
@@ -438,12 +513,12 @@ static struct act conv(struct ref_module *r, const char *prefix, const char *nam
     return y;
 }
 
-static struct act group_norm(struct ref_module *r, const char *prefix, const char *name,
-                             struct act x, double eps, bool with_silu)
+static struct act group_norm(struct ref_module *r, const struct dt_block *block, const char *prefix,
+                             const char *name, struct act x, double eps, bool with_silu)
 {
     const double *g = ref_get(r, "%s%s.weight", prefix, name),
                  *b = ref_get(r, "%s%s.bias", prefix, name);
-    int groups = dt_block_groups(x.c), each = x.c / groups, px = x.h * x.w;
+    int groups = dt_block_groups(block, x.c), each = x.c / groups, px = x.h * x.w;
     struct act y = x;
 
     y.v = NEW(r, (size_t)px * (size_t)x.c);
@@ -469,13 +544,14 @@ static struct act group_norm(struct ref_module *r, const char *prefix, const cha
 static struct act res_block(struct ref_module *r, const struct dt_block *b, const char *p,
                             struct act x, const double *time)
 {
-    struct act h = conv(r, p, "conv1", group_norm(r, p, "norm1", x, 1e-5, true), b->c_out, 3, 1);
+    struct act h =
+        conv(r, p, "conv1", group_norm(r, b, p, "norm1", x, r->norm_eps, true), b->c_out, 3, 1);
     double *e =
         named(r, p, "time_emb_proj", 1, b->time_dim, b->c_out, map(r, b->time_dim, time, silu));
 
     for (int i = 0; i < h.h * h.w * h.c; i++)
         h.v[i] += e[i % h.c];
-    h = conv(r, p, "conv2", group_norm(r, p, "norm2", h, 1e-5, true), b->c_out, 3, 1);
+    h = conv(r, p, "conv2", group_norm(r, b, p, "norm2", h, r->norm_eps, true), b->c_out, 3, 1);
     if (b->c_in != b->c_out)
         x = conv(r, p, "conv_shortcut", x, b->c_out, 1, 1);
     h.v = plus(r, h.h * h.w * h.c, h.v, x.v);
@@ -494,14 +570,16 @@ static double *basic_block(struct ref_module *r, const struct dt_block *b, const
     q = named(r, p, "attn1.to_q", rows, c, w, n);
     k = named(r, p, "attn1.to_k", rows, c, w, n);
     v = named(r, p, "attn1.to_v", rows, c, w, n);
-    h = attention(r, rows, rows, zero, zero, b->heads, b->heads, b->head_dim, false, q, k, v);
+    h = attention(r, rows, rows, zero, zero, b->heads, b->heads, b->head_dim, false,
+                  1 / sqrt(b->head_dim), q, k, v);
     x = plus(r, rows * c, x, named(r, p, "attn1.to_out.0", rows, w, c, h));
     n = norm(r, p, "norm2", rows, c, 1e-5, x);
     s = s ? s : n;
     q = named(r, p, "attn2.to_q", rows, c, w, n);
     k = named(r, p, "attn2.to_k", len, cw, w, s);
     v = named(r, p, "attn2.to_v", len, cw, w, s);
-    h = attention(r, rows, len, zero, zero, b->heads, b->heads, b->head_dim, false, q, k, v);
+    h = attention(r, rows, len, zero, zero, b->heads, b->heads, b->head_dim, false,
+                  1 / sqrt(b->head_dim), q, k, v);
     x = plus(r, rows * c, x, named(r, p, "attn2.to_out.0", rows, w, c, h));
     n = norm(r, p, "norm3", rows, c, 1e-5, x);
     h = named(r, p, "ff.net.0.proj", rows, c, 2 * f, n);
@@ -515,7 +593,7 @@ static struct act spatial(struct ref_module *r, const struct dt_block *b, const 
                           struct act x, const double *states)
 {
     int rows = x.h * x.w;
-    struct act y = group_norm(r, p, "norm", x, 1e-6, false);
+    struct act y = group_norm(r, b, p, "norm", x, 1e-6, false);
     char q[128];
 
     y.v = named(r, p, "proj_in", rows, x.c, x.c, y.v);
@@ -580,6 +658,7 @@ static struct act pair(struct unet *u, const char *where, int i, struct act x)
 
 static struct act unet(struct unet *u, struct act x, int out_channels)
 {
+    const struct dt_block *last = &u->r->m->blocks[u->r->m->n_blocks - 1];
     struct act skip[64];
     char where[64], p[96];
     int n = 0, c0 = u->block->c_out;
@@ -605,7 +684,7 @@ static struct act unet(struct unet *u, struct act x, int out_channels)
         if (ref_get(u->r, "%supsamplers.0.conv.weight", where))
             x = conv(u->r, where, "upsamplers.0.conv", twice(u->r, x), x.c, 3, 1);
     }
-    x = group_norm(u->r, "", "conv_norm_out", x, 1e-5, true);
+    x = group_norm(u->r, last, "", "conv_norm_out", x, u->r->norm_eps, true);
     return conv(u->r, "", "conv_out", x, out_channels, 3, 1);
 }
 
@@ -615,10 +694,11 @@ static double *time_embedding(struct ref_module *r, const struct dt_block *b, do
     int half = b->hidden / 2;
 
     for (int i = 0; i < half; i++) {
-        double a = t * exp(-log(10000.0) * i / half);
+        double a = t * exp(-log(10000.0) * i / (half - r->m->arith.freq_shift));
+        bool sine_first = r->m->arith.sine_first;
 
-        sin_cos[i] = cos(a);
-        sin_cos[half + i] = sin(a);
+        sin_cos[i] = sine_first ? sin(a) : cos(a);
+        sin_cos[half + i] = sine_first ? cos(a) : sin(a);
     }
     return named(r, "time_embedding.", "linear_2", 1, b->time_dim, b->time_dim,
                  map(r, b->time_dim,

@@ -19,7 +19,8 @@ struct ref_module {
     int n_tensors;
     struct ref_tensor *tensors;
     int last_used;
-    double norm_eps, rope_theta;
+    double norm_eps; /* and this is the module's arithmetic, spelt out */
+    double (*act)(double);
     bool gpt2;
     /* Dropout behind attention and MLP of transformer layers: the d-th document or image draws from
      * the stream first_stream + d. */
@@ -28,6 +29,8 @@ struct ref_module {
     struct dt_arena arena; /* of one evaluation */
 };
 
+/* Fills norm_eps and act from m->arith and the habits of m's kind. */
+void ref_arithmetic(struct ref_module *r);
 const double *ref_get(struct ref_module *r, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 

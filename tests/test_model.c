@@ -448,7 +448,7 @@ static const struct {
     {"gpt2", 124439808, "n_inner: 3072"},
     {"vit-base-patch16-224", 85798656, "pooler: left out"},
     {"vit-huge-patch14-224", 630764800, NULL},
-    {"clip-vit-large-patch14", 303179776, "num_channels: 3"},
+    {"clip-vit-large-patch14", 303177728, "num_channels: 3"}, /* 303,179,776 with post_layernorm */
     {"siglip-base-patch16-224", 85797120,
      "attention pooling head: left out"}, /* 92,884,224 with it */
     {"sd-2-1-unet", 865910724, "context_len: 77"},

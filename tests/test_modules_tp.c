@@ -17,7 +17,8 @@ static const struct tp_case {
     {MU_VIT, 3, 3, 3, false},       {MU_VIT_BARE, 4, 4, 2, false}, {MU_UNET, 2, 2, 2, false},
     {MU_UNET, 5, 5, 3, false},      {MU_UNET, 2, 2, 4, false},     {MU_UNET_SELF, 3, 3, 2, false},
     {MU_UNET_SELF, 2, 2, 3, false}, {MU_QWEN, 4, 2, 2, true},      {MU_GPT2, 3, 3, 3, true},
-    {MU_VIT, 4, 4, 2, true},
+    {MU_VIT, 4, 4, 2, true},        {MU_LLAMA3, 4, 2, 2, false},   {MU_LINEAR, 4, 4, 4, false},
+    {MU_GPT2_IDLE, 4, 4, 2, false}, {MU_CLIP, 4, 4, 2, false},     {MU_UNET_SINE, 2, 2, 2, false},
 };
 #define FP32_BOUND 1e-4 /* sums in another order; doc/modules.md has what is seen */
 enum { CASES = sizeof(cases) / sizeof(cases[0]) };

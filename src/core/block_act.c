@@ -67,11 +67,11 @@ static double transformer(const struct dt_block *b, const struct dt_share *w, bo
 static double resnet(const struct dt_block *b, const struct dt_share *w, double tokens,
                      bool keep_cheap, double e)
 {
-    double all = dt_block_groups(b->c_out), groups = dt_ceil_div(all, w->tp);
+    double all = dt_block_groups(b, b->c_out), groups = dt_ceil_div(all, w->tp);
     double sum = e * tokens * (keep_cheap ? 2 : 1) * (b->c_in + groups * (b->c_out / all));
 
     if (keep_cheap)
-        sum += stat_bytes(true) * w->n * (dt_block_groups(b->c_in) + groups);
+        sum += stat_bytes(true) * w->n * (dt_block_groups(b, b->c_in) + groups);
     return sum;
 }
 
@@ -90,7 +90,7 @@ static double spatial(const struct dt_block *b, const struct dt_share *w, double
 
     double stats = keep_cheap ? stat_bytes(true) : 0;
 
-    return e * tokens * outer + stats * w->n * dt_block_groups(b->hidden) +
+    return e * tokens * outer + stats * w->n * dt_block_groups(b, b->hidden) +
            b->depth *
                (e * (tokens * (streams + self + cross + mlp) + kv) + lse + 3 * stats * tokens);
 }
@@ -100,7 +100,7 @@ static double conv(const struct dt_block *b, const struct dt_share *w, double to
 {
     if (!b->layernorm || !keep_cheap)
         return e * tokens * b->c_in;
-    return 2 * e * tokens * b->c_in + stat_bytes(true) * w->n * dt_block_groups(b->c_in);
+    return 2 * e * tokens * b->c_in + stat_bytes(true) * w->n * dt_block_groups(b, b->c_in);
 }
 
 /* Tokens of a projector's input on one rank: conditioning states come whole. */

@@ -82,7 +82,7 @@ static enum dt_status attention_levels(const struct dt_hf *hf, struct dt_unet_sh
             return dt_node_error(dt_map_get(hf->map, "up_block_types"), hf->err,
                                  "up_block_types: must mirror down_block_types (level %d differs)",
                                  l);
-    if (dt_hf_has(hf->map, "mid_block_type") &&
+    if (dt_hf_has(hf, "mid_block_type") &&
         (!dt_node_text(mid) || strcmp(dt_node_text(mid), "UNetMidBlock2DCrossAttn") != 0))
         return dt_node_error(mid, hf->err,
                              "mid_block_type: only UNetMidBlock2DCrossAttn is supported");
@@ -91,13 +91,13 @@ static enum dt_status attention_levels(const struct dt_hf *hf, struct dt_unet_sh
 
 static enum dt_status heads(const struct dt_hf *hf, struct dt_unet_shape *u)
 {
-    if (dt_hf_has(hf->map, "num_attention_heads"))
+    if (dt_hf_has(hf, "num_attention_heads"))
         return levels(hf, "num_attention_heads", u->n_levels, DT_LIM_HEADS, u->heads);
-    if (dt_hf_has(hf->map, "attention_head_dim"))
+    if (dt_hf_has(hf, "attention_head_dim"))
         return levels(hf, "attention_head_dim", u->n_levels, DT_LIM_HEADS, u->heads);
     for (int l = 0; l < u->n_levels; l++)
         u->heads[l] = 8;
-    dt_hf_assume(hf->assumed, hf->size, "attention_head_dim: 8");
+    dt_hf_assume(hf, "attention_head_dim: 8");
     return DT_OK;
 }
 
@@ -108,7 +108,7 @@ static enum dt_status class_embedding(const struct dt_hf *hf, struct dt_unet_sha
     struct dt_node cls = dt_map_get(hf->map, "class_embed_type");
     const char *words;
 
-    if (dt_hf_has(hf->map, "addition_embed_type")) {
+    if (dt_hf_has(hf, "addition_embed_type")) {
         words = dt_node_text(extra);
         if (!words || strcmp(words, "text_time") != 0)
             return dt_node_error(extra, hf->err,
@@ -117,7 +117,7 @@ static enum dt_status class_embedding(const struct dt_hf *hf, struct dt_unet_sha
         return dt_hf_need(hf, "projection_class_embeddings_input_dim", DT_LIM_HIDDEN,
                           &u->class_dim);
     }
-    if (!dt_hf_has(hf->map, "class_embed_type"))
+    if (!dt_hf_has(hf, "class_embed_type"))
         return DT_OK;
     words = dt_node_text(cls);
     if (!words || strcmp(words, "simple_projection") != 0)
@@ -130,6 +130,7 @@ static enum dt_status class_embedding(const struct dt_hf *hf, struct dt_unet_sha
 enum dt_status dt_hf_unet(const struct dt_hf *hf, struct dt_shape *s)
 {
     struct dt_unet_shape *u = &s->unet;
+    bool cosine_first = true;
 
     dt_shape_init(s, DT_SHAPE_UNET);
     DT_TRY(dt_hf_only(hf, "only_cross_attention", false, "layers have self- and cross-attention"));
@@ -141,14 +142,19 @@ enum dt_status dt_hf_unet(const struct dt_hf *hf, struct dt_shape *s)
     DT_TRY(dt_hf_int(hf, "in_channels", DT_LIM_CHANNELS, 4, &u->in_channels));
     DT_TRY(dt_hf_int(hf, "out_channels", DT_LIM_CHANNELS, 4, &u->out_channels));
     DT_TRY(dt_hf_int(hf, "cross_attention_dim", DT_LIM_HIDDEN, 1280, &u->context_dim));
-    if (dt_hf_has(hf->map, "transformer_layers_per_block"))
+    DT_TRY(dt_hf_int(hf, "norm_num_groups", DT_LIM_CHANNELS, 32, &u->norm_groups));
+    DT_TRY(dt_hf_double(hf, "norm_eps", DT_NORM_EPS_MIN, 1, 1e-5, &s->arith.norm_eps));
+    DT_TRY(dt_hf_bool(hf, "flip_sin_to_cos", true, &cosine_first));
+    s->arith.sine_first = !cosine_first;
+    DT_TRY(dt_hf_double(hf, "freq_shift", 0, 1, 0, &s->arith.freq_shift));
+    if (dt_hf_has(hf, "transformer_layers_per_block"))
         DT_TRY(levels(hf, "transformer_layers_per_block", u->n_levels, 64, u->depth));
-    if (dt_hf_has(hf->map, "time_embedding_dim"))
+    if (dt_hf_has(hf, "time_embedding_dim"))
         DT_TRY(dt_hf_need(hf, "time_embedding_dim", DT_LIM_HIDDEN, &u->time_dim));
     /* not in the config: CLIP's text length, and the VAE's factor (both Stable Diffusion's,
      * published) */
     u->context_len = 77;
-    dt_hf_assume(hf->assumed, hf->size, "context_len: 77");
-    dt_hf_assume(hf->assumed, hf->size, "latent_scale: 8");
+    dt_hf_assume(hf, "context_len: 77");
+    dt_hf_assume(hf, "latent_scale: 8");
     return class_embedding(hf, u);
 }

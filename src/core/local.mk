@@ -6,6 +6,7 @@ libdtcore_a_SOURCES = \
 	src/core/accuracy_job.c \
 	src/core/accuracy_stats.c \
 	src/core/arena.c \
+	src/core/arithmetic.c \
 	src/core/assign.c \
 	src/core/assign.h \
 	src/core/assign_build.h \
@@ -61,7 +62,11 @@ libdtcore_a_SOURCES = \
 	src/core/guard.h \
 	src/core/hf.c \
 	src/core/hf.h \
+	src/core/hf_keys.c \
+	src/core/hf_rope.c \
+	src/core/hf_text.c \
 	src/core/hf_unet.c \
+	src/core/hf_vision.c \
 	src/core/interval.c \
 	src/core/job.c \
 	src/core/job.h \
@@ -170,6 +175,7 @@ libdtcore_a_SOURCES = \
 	src/core/schedule_sync.c \
 	src/core/shape.c \
 	src/core/shape.h \
+	src/core/shape_arith.c \
 	src/core/shape_build.h \
 	src/core/shape_check.c \
 	src/core/shape_read.c \

@@ -34,6 +34,41 @@ enum dt_block_kind {
     DT_BLOCK_KIND_N
 };
 
+/* How a module computes, beyond its widths: no cost depends on it.  Zero = the habit of the module's kind
+ * (doc/modules.md has them). */
+enum dt_activation { /* of MLPs */
+    DT_ACTIVATION_HABIT, /* gated: silu; else gelu-tanh in an LLM, gelu elsewhere */
+    DT_ACTIVATION_GELU,  /* by the error function */
+    DT_ACTIVATION_GELU_TANH,
+    DT_ACTIVATION_QUICK_GELU,
+    DT_ACTIVATION_SILU,
+    DT_ACTIVATION_RELU,
+    DT_ACTIVATION_N
+};
+extern const char *const dt_activation_names[DT_ACTIVATION_N + 1]; /* "habit", "gelu", ...; NULL-terminated */
+
+enum dt_rope_scaling { DT_ROPE_PLAIN, DT_ROPE_LINEAR, DT_ROPE_LLAMA3 };
+extern const char *const dt_rope_scaling_names[]; /* "none", "linear", "llama3", NULL */
+struct dt_rope {
+    double theta; /* 0 = 10000 */
+    enum dt_rope_scaling scaling;
+    double factor;              /* of linear and llama3 */
+    double low_freq, high_freq; /* llama3: wavelengths longer than original/low_freq are stretched by the */
+    int original;               /* factor, those shorter than original/high_freq stay, a blend lies between */
+};
+/* Angle per position of pair i (0 <= i < dim/2) of a head's `dim` rotated elements. */
+double dt_rope_frequency(const struct dt_rope *r, int i, int dim);
+
+struct dt_arithmetic {
+    double norm_eps;        /* 0: LLM and U-Net 1e-5, encoder 1e-12 */
+    enum dt_activation activation;
+    struct dt_rope rope;
+    double attention_scale; /* factor of q·k; 0 = 1/sqrt(head_dim) */
+    bool scale_by_layer;    /* that, divided by the number of the layer, from 1 */
+    bool sine_first;        /* U-Net: sines before cosines of the timestep */
+    double freq_shift;      /* U-Net: frequency i is 10000^(-i/(half the width - freq_shift)) */
+};
+
 struct dt_block {
     enum dt_block_kind kind;
     int hidden, ffn, heads, kv_heads, head_dim;
@@ -53,6 +88,7 @@ struct dt_block {
     bool upsample;
     int level;                    /* U-Net: tokens at this block = input latents / 4^level */
     int time_dim, context_dim, context_len;
+    int groups;                   /* U-Net: groups of every GroupNorm; 0 = by habit (dt_block_groups) */
     int depth;                    /* spatial transformer: number of transformer layers inside */
     int in_dim, out_dim, mid_dim; /* projector; mid_dim 0 = one layer.  context_len > 0: applied to that
                                    * many tokens per item instead of to every token */
@@ -67,6 +103,8 @@ struct dt_module {
     int patch;               /* image encoder: pixels per patch side; tokens = ceil(w/p)*ceil(h/p) */
     int latent_scale;        /* image generator: pixels per latent side (8) */
     int resize;              /* 0 = native size; else every image becomes resize x resize pixels */
+    bool clip_names;         /* encoder: tensors are named as CLIP's and SigLIP's vision towers, not as ViT's */
+    struct dt_arithmetic arith;
     double frames_per_s;     /* audio: tokens per second; for generators latent pixels per second */
     int out_width;           /* elements per token handed downstream (LLM hidden for encoders, context width for LLM) */
     int out_tokens_per_item; /* 0 = one per token; else fixed per image (77 conditioning states per generated image) */
@@ -203,13 +241,15 @@ double dt_block_act_bytes(const struct dt_block *b, const struct dt_shard *s,
 /* The same at another width of an element: 2 = bf16 (above), 4 = fp32. */
 double dt_block_act_bytes_of(const struct dt_block *b, const struct dt_shard *s,
                              const struct dt_work *w, enum dt_recompute r, int elem_bytes);
-/* Groups of a GroupNorm: 32 (diffusers' norm_num_groups) for 128 channels and more; fewer where 32 does not
- * divide them or a group would have less than 4, since what a ResBlock adds per channel and image (the time
- * embedding) vanishes in a group of one. */
-static inline int dt_block_groups(int channels)
+/* Groups of a GroupNorm over `channels`: what the block states, else 32 (diffusers' norm_num_groups) for 128
+ * channels and more; fewer where 32 does not divide them or a group would have less than 4, since what a
+ * ResBlock adds per channel and image (the time embedding) vanishes in a group of one. */
+static inline int dt_block_groups(const struct dt_block *b, int channels)
 {
     int groups = 32;
 
+    if (b->groups > 0)
+        return b->groups;
     while (groups > 1 && (channels % groups != 0 || channels / groups < 4))
         groups /= 2;
     return groups;

@@ -174,6 +174,8 @@ enum dt_status dt_shape_build(const struct dt_shape *s, int llm_hidden, struct d
     out->patch = s->kind == DT_SHAPE_ENCODER ? s->patch : 0;
     out->latent_scale = s->kind == DT_SHAPE_UNET ? s->latent_scale : 0;
     out->resize = s->resize;
+    out->clip_names = s->clip_names;
+    out->arith = s->arith;
     out->frames_per_s = s->frames_per_s;
     out->out_tokens_per_item = 0;
     switch (s->role) {

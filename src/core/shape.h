@@ -24,6 +24,12 @@ enum {
     DT_LIM_CHANNELS = 1 << 14,
 };
 
+/* Bounds of numbers that arithmetic takes. */
+#define DT_NORM_EPS_MIN 1e-15
+#define DT_ROPE_THETA_MIN 1.0
+#define DT_ROPE_THETA_MAX 1e15
+#define DT_ROPE_FACTOR_MAX 1e6
+
 struct dt_unet_shape {
     int n_levels, res_blocks, in_channels, out_channels;
     int channels[DT_MAX_LEVELS]; /* per level, from the input resolution down */
@@ -37,6 +43,7 @@ struct dt_unet_shape {
     int class_dim,
         class_layers; /* pooled condition added to or concatenated with the time embedding */
     bool class_concat;
+    int norm_groups; /* 0 = dt_block_groups' habit */
 };
 
 struct dt_shape {
@@ -47,7 +54,8 @@ struct dt_shape {
     int vocab, positions, n_experts, top_k;
     bool gated, bias, qkv_bias, qk_norm, layernorm, tied, unfused, no_seqpar;
     int patch, channels, class_tokens;
-    bool patch_bias, pre_norm, final_norm;
+    bool patch_bias, pre_norm, final_norm, clip_names;
+    struct dt_arithmetic arith;
     struct dt_unet_shape unet;
     int resize, latent_scale;
     double frames_per_s;
@@ -79,9 +87,13 @@ enum dt_status dt_error_place(struct dt_node node, enum dt_status st, struct dt_
 enum dt_status dt_preset_open(struct dt_node node, const char *kind, const char *name,
                               struct dt_error *err, struct dt_doc **out);
 
-/* hf.c; appends one line per assumed default to `assumed` (may be NULL with size 0) */
-enum dt_status dt_hf_shape(const char *path, struct dt_shape *s, char *assumed, size_t size,
-                           struct dt_error *err);
+enum dt_status dt_rope_check(struct dt_node node, const struct dt_rope *r, struct dt_error *err);
+/* The keys of a module map that change no width (shape_arith.c). */
+enum dt_status dt_shape_read_arith(struct dt_node node, struct dt_shape *s, struct dt_error *err);
+/* hf.c; appends one line per assumed default to `assumed` (may be NULL with size 0).  `ignore`: a
+ * list of keys to take as if the config did not have them, or an absent node. */
+enum dt_status dt_hf_shape(const char *path, struct dt_node ignore, struct dt_shape *s,
+                           char *assumed, size_t size, struct dt_error *err);
 enum dt_status dt_hf_parse(const char *name, const char *text, size_t len, struct dt_shape *s,
                            char *assumed, size_t size, struct dt_error *err);
 

@@ -69,6 +69,10 @@ static enum dt_status check_level(struct dt_node node, struct dt_unet_shape *u, 
 {
     int c = u->channels[l];
 
+    if (u->norm_groups > 0 && c % u->norm_groups != 0)
+        return dt_node_error(node, err,
+                             "unet: %d channels at level %d are no multiple of %d groups of a norm",
+                             c, l, u->norm_groups);
     if (u->depth[l] == 0)
         u->depth[l] = 1;
     if (u->heads[l] == 0) {

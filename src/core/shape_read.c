@@ -19,23 +19,25 @@ static const char *const attention_words[] = {"flash", "unfused", NULL};
 static const char *const projector_words[] = {"none", "linear", "mlp", NULL};
 
 #define COMMON_KEYS "name", "kind", "preset", "hf", "modality"
+#define ARITH_KEYS "norm_eps", "activation", "attention_scale", "attention_scale_by_layer"
 static const char *const any_keys[] = {COMMON_KEYS, NULL};
 static const char *const llm_keys[] = {COMMON_KEYS, "layers",   "hidden", "ffn",       "heads",
                                        "kv_heads",  "head_dim", "vocab",  "positions", "experts",
                                        "top_k",     "gated",    "bias",   "qkv_bias",  "qk_norm",
-                                       "norm",      "tied",     "attention", "sequence_parallel", NULL};
+                                       "norm",      "tied",     "attention", "sequence_parallel",
+                                       ARITH_KEYS,  "rope",     NULL};
 static const char *const encoder_keys[] = {
     COMMON_KEYS,    "layers",       "hidden",     "ffn",      "heads",      "kv_heads",
     "head_dim",     "positions",    "gated",      "bias",     "qkv_bias",   "qk_norm",
     "norm",         "patch",        "channels",   "resize",   "projector",  "projector_hidden",
     "frames_per_s", "class_tokens", "patch_bias", "pre_norm", "final_norm", "attention",
-    "sequence_parallel", NULL};
+    "sequence_parallel", ARITH_KEYS, "names", NULL};
 static const char *const unet_keys[] = {
     COMMON_KEYS,   "channels",     "attention",    "depth",        "heads",
     "head_dim",    "res_blocks",   "in_channels",  "out_channels", "time_dim",
     "context_dim", "context_len",  "class_dim",    "class_layers", "class_concat",
     "resize",      "latent_scale", "frames_per_s", "projector",    "projector_hidden",
-    NULL};
+    "norm_eps",    "norm_groups",  "freq_shift",   "sine_first",   NULL};
 
 /* ---- files ---- */
 
@@ -277,12 +279,32 @@ static enum dt_status read_preset(struct dt_node node, int depth, struct dt_shap
     return st;
 }
 
+/* hf: config.json, or {config: config.json, ignore: [key, ...]}. */
+static enum dt_status read_hf(struct dt_node hf, struct dt_node module, struct dt_shape *s,
+                              char *assumed, size_t size, struct dt_error *err)
+{
+    static const char *const keys[] = {"config", "ignore", NULL};
+    char name[PATH_SIZE] = "", path[PATH_SIZE];
+    struct dt_node ignore = {0}, at = hf;
+
+    if (dt_node_is_map(hf)) {
+        DT_TRY(dt_map_check(hf, "hf", keys, err));
+        DT_TRY(dt_map_require(hf, "hf", "config", err));
+        DT_TRY(dt_get_string(hf, "config", name, sizeof(name), err));
+        at = dt_map_get(hf, "config");
+        ignore = dt_map_get(hf, "ignore");
+    } else {
+        DT_TRY(dt_get_string(module, "hf", name, sizeof(name), err));
+    }
+    DT_TRY(dt_doc_relative(at, name, err, path, sizeof(path)));
+    return dt_hf_shape(path, ignore, s, assumed, size, err);
+}
+
 static enum dt_status read_base(struct dt_node node, int depth, struct dt_shape *s, char *assumed,
                                 size_t size, struct dt_error *err)
 {
     bool preset = dt_node_present(dt_map_get(node, "preset"));
     bool hf = dt_node_present(dt_map_get(node, "hf"));
-    char name[PATH_SIZE] = "", path[PATH_SIZE];
 
     if (preset && hf)
         return dt_node_error(dt_map_get(node, "hf"), err,
@@ -292,9 +314,7 @@ static enum dt_status read_base(struct dt_node node, int depth, struct dt_shape 
     memset(s, 0, sizeof(*s)); /* a new base replaces whatever was stated before */
     if (preset)
         return read_preset(node, depth, s, assumed, size, err);
-    DT_TRY(dt_get_string(node, "hf", name, sizeof(name), err));
-    DT_TRY(dt_doc_relative(dt_map_get(node, "hf"), name, err, path, sizeof(path)));
-    return dt_hf_shape(path, s, assumed, size, err);
+    return read_hf(dt_map_get(node, "hf"), node, s, assumed, size, err);
 }
 
 static enum dt_status read_depth(struct dt_node node, int depth, struct dt_shape *s, char *assumed,
@@ -326,14 +346,17 @@ static enum dt_status read_depth(struct dt_node node, int depth, struct dt_shape
     switch (s->kind) {
     case DT_SHAPE_LLM:
         DT_TRY(dt_map_check(node, "an LLM module", llm_keys, err));
-        return read_llm(node, s, err);
+        DT_TRY(read_llm(node, s, err));
+        break;
     case DT_SHAPE_ENCODER:
         DT_TRY(dt_map_check(node, "an encoder module", encoder_keys, err));
-        return read_encoder(node, s, err);
+        DT_TRY(read_encoder(node, s, err));
+        break;
     default:
         DT_TRY(dt_map_check(node, "a unet module", unet_keys, err));
-        return read_unet(node, s, err);
+        DT_TRY(read_unet(node, s, err));
     }
+    return dt_shape_read_arith(node, s, err);
 }
 
 enum dt_status dt_shape_read(struct dt_node node, struct dt_shape *s, char *assumed, size_t size,

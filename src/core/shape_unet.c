@@ -44,6 +44,7 @@ static void conv(struct walk *w, int level, int c_in, int c_out, int stride, boo
     p->stride = stride;
     p->upsample = upsample;
     p->layernorm = norm;
+    p->groups = norm ? w->u->norm_groups : 0;
     w->channels = c_out;
 }
 
@@ -58,6 +59,7 @@ static void resnet(struct walk *w, int level, int skip)
     p->kernel = 3;
     p->stride = 1;
     p->time_dim = u->class_concat ? 2 * u->time_dim : u->time_dim;
+    p->groups = u->norm_groups;
     w->channels = p->c_out;
 }
 
@@ -73,6 +75,7 @@ static void attend(struct walk *w, int level)
     p->heads = p->kv_heads = u->heads[level];
     p->head_dim = u->channels[level] / u->heads[level];
     p->depth = u->depth[level];
+    p->groups = u->norm_groups;
     p->context_dim = u->context_dim;
     p->context_len = u->context_len;
 }

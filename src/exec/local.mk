@@ -92,6 +92,7 @@ libdtexec_a_SOURCES = \
 	src/exec/modules/names.c \
 	src/exec/modules/names.h \
 	src/exec/modules/names_unet.c \
+	src/exec/modules/names_vision.c \
 	src/exec/modules/params.c \
 	src/exec/modules/run.c \
 	src/exec/modules/stage.c \

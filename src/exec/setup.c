@@ -216,18 +216,43 @@ enum dt_status dt_setup_parts(const struct dt_setup *s, const struct dt_exec_who
     return DT_OK;
 }
 
+static void arithmetic_text(const struct dt_arithmetic *a, int groups, char *text, size_t size)
+{
+    snprintf(text, size, " eps %g act %d rope %g %d %g %g %g %d scale %g %d time %d %g groups %d;",
+             a->norm_eps, (int)a->activation, a->rope.theta, (int)a->rope.scaling, a->rope.factor,
+             a->rope.low_freq, a->rope.high_freq, a->rope.original, a->attention_scale,
+             a->scale_by_layer, a->sine_first, a->freq_shift, groups);
+}
+
+/* Arithmetic away from the habits of the module's kind, else nothing: weights belong to theirs. */
+static void own_arithmetic(const struct dt_module *m, char *text, size_t size)
+{
+    static const struct dt_arithmetic habits;
+    char habit[256];
+    int groups = 0;
+
+    for (int i = 0; i < m->n_blocks; i++)
+        groups = m->blocks[i].groups > groups ? m->blocks[i].groups : groups;
+    arithmetic_text(&m->arith, groups, text, size);
+    arithmetic_text(&habits, 0, habit, sizeof(habit));
+    if (strcmp(text, habit) == 0)
+        text[0] = '\0';
+}
+
 void dt_setup_digest(const struct dt_setup *s, char *buf, size_t size)
 {
     const struct dt_model *m = s->job->model;
     const struct dt_run_options *r = &s->job->run;
-    char text[4096];
+    char text[4096], own[256];
     int at = 0;
 
-    for (int i = 0; i < m->n_modules; i++)
-        at += snprintf(text + at, sizeof(text) - (size_t)at, "%s %d blocks %lld parameters%s;",
+    for (int i = 0; i < m->n_modules; i++) {
+        own_arithmetic(&m->modules[i], own, sizeof(own));
+        at += snprintf(text + at, sizeof(text) - (size_t)at, "%s %d blocks %lld parameters%s;%s",
                        m->modules[i].name, m->modules[i].n_blocks,
                        (long long)dt_module_params(&m->modules[i]),
-                       s->plan.modules[i].frozen ? " frozen" : "");
+                       s->plan.modules[i].frozen ? " frozen" : "", own);
+    }
     at += snprintf(text + at, sizeof(text) - (size_t)at, "batch %lld seq %d seed %llu tokenizer %s",
                    (long long)s->plan.policy.global_batch, s->plan.policy.seq_len,
                    (unsigned long long)r->seed, r->tokenizer);

@@ -48,7 +48,7 @@ static void layout(struct dt_call *c)
 {
     const struct dt_block *b = c->b;
     struct dims d = dims_of(c);
-    int64_t stats = c->batch->n_seq * dt_block_groups(b->hidden);
+    int64_t stats = c->batch->n_seq * dt_block_groups(b, b->hidden);
 
     c->act.sp.mean = dt_keep_f32(c, stats, true);
     c->act.sp.rstd = dt_keep_f32(c, stats, true);
@@ -174,7 +174,7 @@ static char *next_of(struct dt_call *c, int i)
 
 static void first_norm(struct dt_call *c)
 {
-    struct dt_norm_at at = dt_norm_whole(c->b->level, c->b->hidden, SP_GN_EPS, false);
+    struct dt_norm_at at = dt_norm_whole(c->b, c->b->hidden, SP_GN_EPS, false);
 
     dt_groupnorm(c, &at, c->x, SP_G, SP_GB, c->act.sp.n, c->act.sp.mean, c->act.sp.rstd);
 }
@@ -366,7 +366,7 @@ static void backward(struct dt_call *c, int what)
 {
     const struct dt_block *b = c->b;
     struct dims d = dims_of(c);
-    struct dt_norm_at norm = dt_norm_whole(b->level, b->hidden, SP_GN_EPS, false);
+    struct dt_norm_at norm = dt_norm_whole(b, b->hidden, SP_GN_EPS, false);
     struct rooms room = {dt_tp_room(c, d.rows, dt_mine(c->s, d.c)), dt_tp_room(c, d.rows, d.c)};
     char *da = dt_grad_rows(c, d.rows, d.f, false), *d_o = dt_grad_rows(c, d.rows, d.w, false);
     char *dx0 = dt_grad_rows(c, d.rows, d.c, true), *dn = dt_grad_rows(c, d.rows, d.c, true);

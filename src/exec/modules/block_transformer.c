@@ -90,7 +90,7 @@ static struct dt_attention attention_of(const struct dt_call *c, const struct di
                                  .stride_k = d->qkv,
                                  .stride_v = d->qkv,
                                  .stride_o = d->q,
-                                 .scale = (float)(1 / sqrt((double)b->head_dim))};
+                                 .scale = c->n->scale};
 }
 
 static bool rotary(const struct dt_block *b)

@@ -12,7 +12,10 @@
  * outputs dealt and joined.  Gradients of the time embedding stay summands until its own block. */
 #include "exec/modules/impl.h"
 
-#define GN_EPS 1e-5f /* UNet2DConditionModel's norm_eps */
+static float eps_of(const struct dt_call *c)
+{
+    return (float)c->s->numbers.norm_eps;
+}
 
 /* ---- time embedding: sinusoids, two linear layers ---- */
 
@@ -31,9 +34,8 @@ static void time_forward(struct dt_call *c, bool again)
 
     if (dt_counting(c) || again)
         return;
-    /* diffusers: flip_sin_to_cos, freq_shift 0 */
-    c->k->timestep(c->q, c->dtype, n, c->b->hidden, c->batch->dev.t, 10000.0f, 0.0f, true,
-                   c->act.time.sin);
+    c->k->timestep(c->q, c->dtype, n, c->b->hidden, c->batch->dev.t, 10000.0f,
+                   (float)c->s->numbers.freq_shift, !c->s->numbers.sine_first, c->act.time.sin);
     dt_linear(c, n, c->act.time.sin, TIME_W1, TIME_B1, NULL, c->act.time.h);
     c->k->act_fwd(c->q, DT_ACT_SILU, c->dtype, n * c->b->time_dim, c->act.time.h, c->act.time.a);
     dt_linear(c, n, c->act.time.a, TIME_W2, TIME_B2, NULL, c->time);
@@ -82,9 +84,9 @@ static int64_t conv_rows_out(const struct dt_call *c)
     return c->b->upsample ? rows * 4 : c->b->stride == 2 ? rows / 4 : rows;
 }
 
-static struct dt_norm_at norm_at(const struct dt_block *b)
+static struct dt_norm_at norm_at(const struct dt_call *c)
 {
-    return dt_norm_whole(b->level, b->c_in, GN_EPS, true);
+    return dt_norm_whole(c->b, c->b->c_in, eps_of(c), true);
 }
 
 static void conv_layout(struct dt_call *c)
@@ -93,8 +95,8 @@ static void conv_layout(struct dt_call *c)
 
     if (!b->layernorm)
         return;
-    c->act.conv.mean = dt_keep_f32(c, c->batch->n_seq * dt_block_groups(b->c_in), true);
-    c->act.conv.rstd = dt_keep_f32(c, c->batch->n_seq * dt_block_groups(b->c_in), true);
+    c->act.conv.mean = dt_keep_f32(c, c->batch->n_seq * dt_block_groups(b, b->c_in), true);
+    c->act.conv.rstd = dt_keep_f32(c, c->batch->n_seq * dt_block_groups(b, b->c_in), true);
     c->act.conv.s = dt_keep_rows(c, dt_level_rows(c->batch, b->level), b->c_in, true);
 }
 
@@ -159,7 +161,7 @@ static void conv_forward(struct dt_call *c, bool again)
 {
     const struct dt_block *b = c->b;
     struct dt_conv_at at = conv_at(c);
-    struct dt_norm_at norm = norm_at(b);
+    struct dt_norm_at norm = norm_at(c);
     int64_t rows = dt_level_rows(c->batch, b->level), out_rows = conv_rows_out(c);
     char *in = c->x, *out = c->y, *room = NULL;
 
@@ -197,7 +199,7 @@ static void conv_backward(struct dt_call *c, int what)
 {
     const struct dt_block *b = c->b;
     struct dt_conv_at at = conv_at(c);
-    struct dt_norm_at norm = norm_at(b);
+    struct dt_norm_at norm = norm_at(c);
     int64_t rows = dt_level_rows(c->batch, b->level), out_rows = conv_rows_out(c);
     char *in = c->x, *din = c->dx;
     char *ds = b->layernorm ? dt_grad_rows(c, rows, b->c_in, true) : NULL;
@@ -243,9 +245,9 @@ const struct dt_block_ops dt_ops_conv = {conv_layout, conv_forward, conv_backwar
 
 static struct dt_norm_at norm2_at(const struct dt_call *c)
 {
-    int all = dt_block_groups(c->b->c_out), groups = (int)dt_mine(c->s, all);
+    int all = dt_block_groups(c->b, c->b->c_out), groups = (int)dt_mine(c->s, all);
 
-    return (struct dt_norm_at){c->b->level, c->b->c_out / all * groups, groups, GN_EPS, true};
+    return (struct dt_norm_at){c->b->level, c->b->c_out / all * groups, groups, eps_of(c), true};
 }
 
 /* This member's channels between the convolutions. */
@@ -259,8 +261,8 @@ static void res_layout(struct dt_call *c)
     const struct dt_block *b = c->b;
     int64_t rows = dt_level_rows(c->batch, b->level), n = c->batch->n_seq;
 
-    c->act.res.mean1 = dt_keep_f32(c, n * dt_block_groups(b->c_in), true);
-    c->act.res.rstd1 = dt_keep_f32(c, n * dt_block_groups(b->c_in), true);
+    c->act.res.mean1 = dt_keep_f32(c, n * dt_block_groups(b, b->c_in), true);
+    c->act.res.rstd1 = dt_keep_f32(c, n * dt_block_groups(b, b->c_in), true);
     c->act.res.mean2 = dt_keep_f32(c, n * norm2_at(c).groups, true);
     c->act.res.rstd2 = dt_keep_f32(c, n * norm2_at(c).groups, true);
     if (!c->n->x_elsewhere)
@@ -306,7 +308,7 @@ static void add_time(struct dt_call *c)
 
 static void norm1(struct dt_call *c)
 {
-    struct dt_norm_at at = norm_at(c->b);
+    struct dt_norm_at at = norm_at(c);
 
     dt_groupnorm(c, &at, c->act.res.x, RES_N1, RES_N1B, c->act.res.s1, c->act.res.mean1,
                  c->act.res.rstd1);
@@ -420,7 +422,7 @@ static void input_back(struct dt_call *c, int what, const char *ds1, char *joine
                        const struct rooms *room)
 {
     const struct dt_block *b = c->b;
-    struct dt_norm_at at = norm_at(b);
+    struct dt_norm_at at = norm_at(c);
     int64_t rows = dt_level_rows(c->batch, b->level), w = c->n->x_width;
     bool shortcut = dt_slot_of(c, RES_S) != NULL, want = c->dx != NULL;
     char *to = c->n->x_elsewhere ? joined : c->dx;

@@ -127,6 +127,7 @@ struct dt_unit {
     int source;       /* skip that its input is (pushed by its predecessor); -1 */
     int64_t x_width;
     enum dt_act act;
+    float scale; /* of q·k, in a transformer layer */
     enum dt_lay_mode mode;
     uint64_t drop_key[2]; /* of attention's and of the MLP's mask */
     int *slot;
@@ -176,7 +177,7 @@ struct dt_stage {
     bool upstream, split, any_backward;
     float dropout;
     struct dt_batch_limits max;
-    struct dt_stage_numbers numbers;
+    struct dt_arithmetic numbers; /* the module's; norm_eps is never 0 */
     struct dt_shape_facts facts;
     struct dt_unit *nodes;  /* [last - first] */
     struct dt_place *place; /* [last - first], of the call under way */
@@ -403,9 +404,10 @@ struct dt_norm_at {
     float eps;
     bool silu;
 };
-static inline struct dt_norm_at dt_norm_whole(int level, int channels, float eps, bool silu)
+static inline struct dt_norm_at dt_norm_whole(const struct dt_block *b, int channels, float eps,
+                                              bool silu)
 {
-    return (struct dt_norm_at){level, channels, dt_block_groups(channels), eps, silu};
+    return (struct dt_norm_at){b->level, channels, dt_block_groups(b, channels), eps, silu};
 }
 void dt_groupnorm(struct dt_call *c, const struct dt_norm_at *at, const void *x, int g, int b,
                   void *y, float *mean, float *rstd);

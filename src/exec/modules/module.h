@@ -209,14 +209,6 @@ uint64_t dt_name_hash(const char *name);
 /* ---- stages ------------------------------------------------------------------------------------
  */
 
-/* What configurations say beyond the core's shapes.  0 = the default of the architecture. */
-struct dt_stage_numbers {
-    double rope_theta; /* 10000 */
-    double norm_eps;   /* RMSNorm and GPT-2 1e-5, ViT 1e-12, U-Net 1e-5 (its transformers' GroupNorm
-                          1e-6) */
-    int activation;    /* 1 + enum dt_act of plain MLPs; 0: LLM GELU tanh, encoder GELU erf */
-};
-
 struct dt_stage_spec {
     const struct dt_model *model; /* NULL: the module stands alone */
     const struct dt_module *module;
@@ -227,7 +219,6 @@ struct dt_stage_spec {
     bool upstream_trained; /* something before `first` (in the module or upstream) is trained */
     bool split_backward;   /* weight gradients come in an op of their own (ZB-H1) */
     struct dt_batch_limits max;
-    struct dt_stage_numbers numbers;
     /* Share of what attention and MLP of every transformer layer add to the residual stream that is
      * dropped in batches to train, in layers that run a backward; 0 <= dropout < 1.  An element is
      * drawn by (noise_seed, module, layer, attention or MLP; noise_stream; its place in its

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Slots and Hugging Face names of text and vision blocks: LlamaForCausalLM (also Qwen2, Qwen3),
- * GPT2LMHeadModel, ViTModel.  names_unet.c: UNet2DConditionModel.  Projectors, which no published
- * architecture prescribes, take LLaVA's names on the encoder's side.
+ * Slots and Hugging Face names of text blocks: LlamaForCausalLM (also Qwen2, Qwen3),
+ * GPT2LMHeadModel.  names_vision.c: vision towers; names_unet.c: UNet2DConditionModel.  Projectors,
+ * which no published architecture prescribes, take LLaVA's names on the encoder's side.
  *
  * Initialisation: matrices and tables normal with deviation 0.02 (initializer_range of all three),
  * those that write into the residual stream divided by sqrt(2 layers) (GPT-2); norms 1, biases 0.
@@ -11,8 +11,6 @@
 
 #include <math.h>
 #include <stdio.h>
-
-#define INIT_STD 0.02
 
 static bool gpt2(const struct dt_block *b)
 {
@@ -120,18 +118,18 @@ static enum dt_status table(struct dt_namer *m, int role, int64_t rows, int64_t 
     int slot = dt_slot_add(m->s, m->n, role, rows, width, 0, false, deal);
 
     DT_TRY(dt_param_add(m->s, slot, 0, rows_of(m, slot), 2, (int64_t[]){rows, width},
-                        DT_INIT_NORMAL, INIT_STD, false, m->err, "%s%s", m->prefix, name));
+                        DT_INIT_NORMAL, DT_INIT_STD, false, m->err, "%s%s", m->prefix, name));
     dt_param_deal(m->s, deal);
     return DT_OK;
 }
 
 /* ---- language models ---- */
 
-static double residual_std(const struct dt_namer *m)
+double dt_residual_std(const struct dt_namer *m)
 {
     int n = m->s->facts.n_transformers;
 
-    return INIT_STD / sqrt(2.0 * (n > 0 ? n : 1));
+    return DT_INIT_STD / sqrt(2.0 * (n > 0 ? n : 1));
 }
 
 static enum dt_status name_embedding(struct dt_namer *m)
@@ -143,7 +141,7 @@ static enum dt_status name_embedding(struct dt_namer *m)
     DT_TRY(table(m, EMB_TOKEN, b->vocab, b->hidden, DT_BY_OUT(b->vocab, 1),
                  g ? "transformer.wte.weight" : "model.embed_tokens.weight"));
     m->s->slots[m->n->slot[EMB_TOKEN]].rounded = true; /* a look-up rounds, once */
-    if (m->tied) /* the head multiplies with the same table */
+    if (m->tied)                                       /* the head multiplies with the same table */
         m->s->slots[m->n->slot[EMB_TOKEN]].product = true;
     if (b->max_pos > 0)
         DT_TRY(table(m, EMB_POS, b->max_pos, b->hidden, NULL,
@@ -172,17 +170,17 @@ static enum dt_status name_gpt2_layer(struct dt_namer *m)
 
     snprintf(m->prefix, sizeof(m->prefix), "transformer.h.%d.", m->layer);
     DT_TRY(dt_name_norm(m, TF_N1, b->hidden, NULL, true, "ln_1"));
-    DT_TRY(conv1d(m, TF_QKV, q + 2 * kv, b->hidden, &heads, INIT_STD, "attn.c_attn"));
-    DT_TRY(conv1d(m, TF_O, b->hidden, q, DT_BY_IN(b->heads, b->head_dim), residual_std(m),
+    DT_TRY(conv1d(m, TF_QKV, q + 2 * kv, b->hidden, &heads, DT_INIT_STD, "attn.c_attn"));
+    DT_TRY(conv1d(m, TF_O, b->hidden, q, DT_BY_IN(b->heads, b->head_dim), dt_residual_std(m),
                   "attn.c_proj"));
     DT_TRY(dt_name_norm(m, TF_N2, b->hidden, NULL, true, "ln_2"));
-    DT_TRY(conv1d(m, TF_UP, b->ffn, b->hidden, DT_BY_OUT(b->ffn, 1), INIT_STD, "mlp.c_fc"));
-    return conv1d(m, TF_DOWN, b->hidden, b->ffn, DT_BY_IN(b->ffn, 1), residual_std(m),
+    DT_TRY(conv1d(m, TF_UP, b->ffn, b->hidden, DT_BY_OUT(b->ffn, 1), DT_INIT_STD, "mlp.c_fc"));
+    return conv1d(m, TF_DOWN, b->hidden, b->ffn, DT_BY_IN(b->ffn, 1), dt_residual_std(m),
                   "mlp.c_proj");
 }
 
 /* Norms of q and k, which every member applies to its own heads. */
-static enum dt_status name_head_norms(struct dt_namer *m, const char *q, const char *k)
+enum dt_status dt_name_head_norms(struct dt_namer *m, const char *q, const char *k)
 {
     const struct dt_block *b = m->n->b;
 
@@ -205,19 +203,19 @@ static enum dt_status name_llama_layer(struct dt_namer *m)
     snprintf(m->prefix, sizeof(m->prefix), "model.layers.%d.", m->layer);
     DT_TRY(dt_name_norm(m, TF_N1, b->hidden, NULL, b->layernorm, "input_layernorm"));
     DT_TRY(dt_name_packed(m, TF_QKV, b->bias || b->qkv_bias ? TF_QKVB : -1, 3,
-                          (int64_t[]){q, kv, kv}, b->hidden, b->head_dim, INIT_STD, qkv));
-    DT_TRY(name_head_norms(m, "self_attn.q_norm.weight", "self_attn.k_norm.weight"));
+                          (int64_t[]){q, kv, kv}, b->hidden, b->head_dim, DT_INIT_STD, qkv));
+    DT_TRY(dt_name_head_norms(m, "self_attn.q_norm.weight", "self_attn.k_norm.weight"));
     DT_TRY(dt_name_linear(m, TF_O, b->hidden, q, DT_BY_IN(b->heads, b->head_dim), b->bias,
-                          residual_std(m), "self_attn.o_proj"));
+                          dt_residual_std(m), "self_attn.o_proj"));
     DT_TRY(dt_name_norm(m, TF_N2, b->hidden, NULL, b->layernorm, "post_attention_layernorm"));
     if (b->gated)
         DT_TRY(dt_name_packed(m, TF_UP, b->bias ? TF_UPB : -1, 2, (int64_t[]){b->ffn, b->ffn},
-                              b->hidden, 1, INIT_STD, up));
+                              b->hidden, 1, DT_INIT_STD, up));
     else
-        DT_TRY(dt_name_linear(m, TF_UP, b->ffn, b->hidden, DT_BY_OUT(b->ffn, 1), b->bias, INIT_STD,
-                              "mlp.up_proj"));
+        DT_TRY(dt_name_linear(m, TF_UP, b->ffn, b->hidden, DT_BY_OUT(b->ffn, 1), b->bias,
+                              DT_INIT_STD, "mlp.up_proj"));
     return dt_name_linear(m, TF_DOWN, b->hidden, b->ffn, DT_BY_IN(b->ffn, 1), b->bias,
-                          residual_std(m), "mlp.down_proj");
+                          dt_residual_std(m), "mlp.down_proj");
 }
 
 static enum dt_status name_head(struct dt_namer *m)
@@ -229,81 +227,17 @@ static enum dt_status name_head(struct dt_namer *m)
     DT_TRY(dt_name_norm(m, HEAD_G, b->hidden, NULL, b->layernorm,
                         m->gpt2 ? "transformer.ln_f" : "model.norm"));
     if (!b->tied)
-        return dt_name_matrix(m, HEAD_W, b->vocab, b->hidden, DT_BY_OUT(b->vocab, 1), INIT_STD,
+        return dt_name_matrix(m, HEAD_W, b->vocab, b->hidden, DT_BY_OUT(b->vocab, 1), DT_INIT_STD,
                               "lm_head");
     if (m->s->first == 0) { /* the embedding is here too */
         m->n->slot[HEAD_W] = m->s->nodes[0].slot[EMB_TOKEN];
         return DT_OK;
     }
-    DT_TRY(dt_name_matrix(m, HEAD_W, b->vocab, b->hidden, DT_BY_OUT(b->vocab, 1), INIT_STD,
+    DT_TRY(dt_name_matrix(m, HEAD_W, b->vocab, b->hidden, DT_BY_OUT(b->vocab, 1), DT_INIT_STD,
                           m->gpt2 ? "transformer.wte" : "model.embed_tokens"));
     p = &m->s->params[m->s->n_params - 1];
     p->tied = true;
     return DT_OK;
-}
-
-/* ---- vision ---- */
-
-static enum dt_status name_patch(struct dt_namer *m)
-{
-    const struct dt_block *b = m->n->b;
-    int64_t in = m->s->facts.patch_width;
-    int slot = dt_slot_add(m->s, m->n, PATCH_W, b->hidden, in, 0, true, NULL);
-
-    m->prefix[0] = '\0';
-    DT_TRY(dt_param_add(m->s, slot, 0, b->hidden, 4,
-                        (int64_t[]){b->hidden, b->channels, b->patch, b->patch}, DT_INIT_NORMAL,
-                        INIT_STD, false, m->err, "embeddings.patch_embeddings.projection.weight"));
-    if (b->bias)
-        DT_TRY(dt_name_vector(m, PATCH_B, b->hidden, NULL, false,
-                              "embeddings.patch_embeddings.projection.bias"));
-    if (b->max_pos > 0) {
-        slot = dt_slot_add(m->s, m->n, PATCH_POS, b->max_pos, b->hidden, 0, false, NULL);
-        DT_TRY(dt_param_add(m->s, slot, 0, b->max_pos, 3, (int64_t[]){1, b->max_pos, b->hidden},
-                            DT_INIT_NORMAL, INIT_STD, false, m->err,
-                            "embeddings.position_embeddings"));
-    }
-    if (b->class_tokens > 0) { /* loaded and kept; patches do not attend to them (doc/modules.md) */
-        slot = dt_slot_add(m->s, m->n, PATCH_CLASS, b->class_tokens, b->hidden, 0, false, NULL);
-        DT_TRY(dt_param_add(m->s, slot, 0, b->class_tokens, 3,
-                            (int64_t[]){1, b->class_tokens, b->hidden}, DT_INIT_NORMAL, INIT_STD,
-                            false, m->err, "embeddings.cls_token"));
-    }
-    return DT_OK;
-}
-
-static enum dt_status name_vit_layer(struct dt_namer *m)
-{
-    static const char *const qkv[] = {"attention.attention.query", "attention.attention.key",
-                                      "attention.attention.value"};
-    const struct dt_block *b = m->n->b;
-    int64_t q = (int64_t)b->heads * b->head_dim, kv = (int64_t)b->kv_heads * b->head_dim;
-
-    const struct dt_deal up = {DT_DEAL_OUT, b->gated ? 2 : 1, {b->ffn, b->ffn}, 1};
-
-    snprintf(m->prefix, sizeof(m->prefix), "encoder.layer.%d.", m->layer);
-    DT_TRY(dt_name_norm(m, TF_N1, b->hidden, NULL, b->layernorm, "layernorm_before"));
-    DT_TRY(dt_name_packed(m, TF_QKV, b->bias || b->qkv_bias ? TF_QKVB : -1, 3,
-                          (int64_t[]){q, kv, kv}, b->hidden, b->head_dim, INIT_STD, qkv));
-    DT_TRY(name_head_norms(m, "attention.attention.q_norm.weight",
-                           "attention.attention.k_norm.weight"));
-    DT_TRY(dt_name_linear(m, TF_O, b->hidden, q, DT_BY_IN(b->heads, b->head_dim), b->bias,
-                          residual_std(m), "attention.output.dense"));
-    DT_TRY(dt_name_norm(m, TF_N2, b->hidden, NULL, b->layernorm, "layernorm_after"));
-    DT_TRY(dt_name_linear(m, TF_UP, b->gated ? 2 * (int64_t)b->ffn : b->ffn, b->hidden, &up,
-                          b->bias, INIT_STD, "intermediate.dense"));
-    return dt_name_linear(m, TF_DOWN, b->hidden, b->ffn, DT_BY_IN(b->ffn, 1), b->bias,
-                          residual_std(m), "output.dense");
-}
-
-static enum dt_status name_norm(struct dt_namer *m)
-{
-    const struct dt_block *b = m->n->b;
-    bool before = m->n->index == 1; /* CLIP's norm in front of the layers */
-
-    m->prefix[0] = '\0';
-    return dt_name_norm(m, NORM_G, b->hidden, NULL, b->layernorm,
-                        before ? "pre_layrnorm" : "layernorm");
 }
 
 static enum dt_status name_projector(struct dt_namer *m)
@@ -336,15 +270,17 @@ static enum dt_status name_one(struct dt_namer *m)
     case DT_BLOCK_EMBEDDING:
         return name_embedding(m);
     case DT_BLOCK_PATCH_EMBED:
-        return name_patch(m);
+        return dt_name_patch(m);
     case DT_BLOCK_TRANSFORMER:
-        return !b->causal ? name_vit_layer(m) : m->gpt2 ? name_gpt2_layer(m) : name_llama_layer(m);
+        return !b->causal ? dt_name_tower_layer(m)
+               : m->gpt2  ? name_gpt2_layer(m)
+                          : name_llama_layer(m);
     case DT_BLOCK_PROJECTOR:
         return name_projector(m);
     case DT_BLOCK_LM_HEAD:
         return name_head(m);
     case DT_BLOCK_NORM:
-        return name_norm(m);
+        return dt_name_tower_norm(m);
     default:
         return dt_names_unet(m);
     }

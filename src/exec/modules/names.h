@@ -49,6 +49,18 @@ enum dt_status dt_name_packed(struct dt_namer *m, int role, int bias_role, int n
 /* Deviation of PyTorch's default: uniform within 1/sqrt(fan in) has 1/sqrt(3 fan in). */
 double dt_fan_in_std(int64_t fan_in);
 
+/* initializer_range of Llama, GPT-2 and ViT; of what writes into the residual stream, that divided
+ * by sqrt(2 layers). */
+#define DT_INIT_STD 0.02
+double dt_residual_std(const struct dt_namer *m);
+/* Norms of q and k, where there are. */
+enum dt_status dt_name_head_norms(struct dt_namer *m, const char *q, const char *k);
+
+/* names_vision.c: of the block in m->n */
+enum dt_status dt_name_patch(struct dt_namer *m);
+enum dt_status dt_name_tower_layer(struct dt_namer *m);
+enum dt_status dt_name_tower_norm(struct dt_namer *m);
+
 void dt_unet_place(struct dt_unet_place *p, const struct dt_module *m, int block);
 enum dt_status dt_names_unet(struct dt_namer *m);
 

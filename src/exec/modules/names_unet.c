@@ -119,7 +119,7 @@ static enum dt_status name_conv(struct dt_namer *m)
 static enum dt_status name_resnet(struct dt_namer *m)
 {
     const struct dt_block *b = m->n->b;
-    int groups = dt_block_groups(b->c_out), each = b->c_out / groups, slot;
+    int groups = dt_block_groups(b, b->c_out), each = b->c_out / groups, slot;
     const struct dt_deal *by_out = DT_BY_OUT(groups, each), *by_in = DT_BY_IN(b->c_in, 1);
 
     snprintf(m->prefix, sizeof(m->prefix), "%sresnets.%d.", m->unet.prefix, m->unet.resnet);

@@ -54,11 +54,37 @@ static int64_t input_width(const struct dt_block *b)
 
 static enum dt_act activation(const struct dt_stage *s, const struct dt_block *b)
 {
-    if (s->numbers.activation > 0)
-        return (enum dt_act)(s->numbers.activation - 1);
+    switch (s->numbers.activation) {
+    case DT_ACTIVATION_GELU:
+        return DT_ACT_GELU_ERF;
+    case DT_ACTIVATION_GELU_TANH:
+        return DT_ACT_GELU_TANH;
+    case DT_ACTIVATION_QUICK_GELU:
+        return DT_ACT_QUICK_GELU;
+    case DT_ACTIVATION_SILU:
+        return DT_ACT_SILU;
+    case DT_ACTIVATION_RELU:
+        return DT_ACT_RELU;
+    default:
+        break;
+    }
     if (b->gated)
         return DT_ACT_SILU;
     return b->causal ? DT_ACT_GELU_TANH : DT_ACT_GELU_ERF;
+}
+
+static float attention_scale(const struct dt_stage *s, const struct dt_unit *n)
+{
+    double scale = s->numbers.attention_scale;
+    int layer = 1;
+
+    if (n->b->kind != DT_BLOCK_TRANSFORMER)
+        return 0;
+    if (scale <= 0)
+        scale = 1 / sqrt((double)n->b->head_dim);
+    for (int i = 0; i < n->index && s->numbers.scale_by_layer; i++)
+        layer += s->module->blocks[i].kind == DT_BLOCK_TRANSFORMER;
+    return (float)(scale / layer);
 }
 
 static enum dt_lay_mode mode_of(const struct dt_unit *n, enum dt_recompute r)
@@ -126,6 +152,7 @@ static enum dt_status make_nodes(struct dt_stage *s, const struct dt_stage_spec 
         p->keep = above;
         s->any_backward |= p->keep;
         p->act = activation(s, p->b);
+        p->scale = attention_scale(s, p);
         p->mode = mode_of(p, spec->recompute);
         for (int j = 0; j < 2; j++) {
             snprintf(name, sizeof(name), "%s/dropout/%d/%d", s->module->name, p->index, j);
@@ -369,7 +396,7 @@ static enum dt_status make_rope(struct dt_stage *s, struct dt_error *err)
     t = host;
     for (int64_t pos = 0; pos < s->max.max_len; pos++)
         for (int i = 0; i < dim / 2; i++) {
-            double angle = (double)pos * pow(s->numbers.rope_theta, -2.0 * i / dim);
+            double angle = (double)pos * dt_rope_frequency(&s->numbers.rope, i, dim);
 
             t[pos * dim + i] = (float)cos(angle);
             t[pos * dim + dim / 2 + i] = (float)sin(angle);
@@ -387,11 +414,9 @@ static enum dt_status make_rope(struct dt_stage *s, struct dt_error *err)
 
 /* ---- new and free ---- */
 
-static void numbers(struct dt_stage *s, const struct dt_stage_numbers *n)
+static void numbers(struct dt_stage *s)
 {
-    s->numbers = *n;
-    if (s->numbers.rope_theta <= 0)
-        s->numbers.rope_theta = 10000;
+    s->numbers = s->module->arith;
     if (s->numbers.norm_eps <= 0)
         s->numbers.norm_eps = s->module->role == DT_ROLE_ENCODER ? 1e-12 : 1e-5;
 }
@@ -454,7 +479,7 @@ static enum dt_status build(struct dt_stage *s, const struct dt_stage_spec *spec
                             struct dt_error *err)
 {
     DT_TRY(copy_module(s, spec->module, err));
-    numbers(s, &spec->numbers);
+    numbers(s);
     DT_TRY(dt_shape_facts(s->module, err, &s->facts));
     DT_TRY(check_members(s, err));
     s->seqpar = sequence_parallel(s);
