@@ -59,6 +59,7 @@ check_PROGRAMS += \
 	tests/test_report \
 	tests/test_run_facts \
 	tests/test_runs \
+	tests/test_runs_hostile \
 	tests/test_safetensors \
 	tests/test_samples \
 	tests/test_schedule \
@@ -74,6 +75,7 @@ tests_test_cores_SOURCES = tests/test_cores.c tests/synth.c tests/synth.h
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
 tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h
 tests_test_outliers_SOURCES = tests/test_outliers.c tests/synth.c tests/synth.h
+tests_test_runs_hostile_SOURCES = tests/test_runs_hostile.c tests/synth.c tests/synth.h
 tests_test_timeline_SOURCES = tests/test_timeline.c tests/synth.c tests/synth.h
 tests_test_trace_perfetto_SOURCES = tests/test_trace_perfetto.c tests/synth.c tests/synth.h
 tests_test_transport_SOURCES = \
@@ -162,6 +164,7 @@ SHELL_TESTS = \
 	tests/test_profile_job.sh \
 	tests/test_python.sh \
 	tests/test_reproduction.sh \
+	tests/test_runs_cli.sh \
 	tests/test_trace.sh \
 	tests/test_train_cli.sh \
 	tests/test_train_mpi.sh \

@@ -78,7 +78,8 @@ check "jitter moves it" '[ "$a" != "$b" ]'
 # what cannot be compared
 expect 2 "kept no ops" "$DISTTRAIN" compare 1 other.db:2
 expect 2 "has no run 7" "$DISTTRAIN" compare 1 7
-expect 1 "unable to open" "$DISTTRAIN" compare 1 none.db:1
+expect 2 "none.db: .*No such file" "$DISTTRAIN" compare 1 none.db:1
+expect 2 "none.db: .*No such file" "$DISTTRAIN" compare --runs none.db 1 2
 check "no file is made" '[ ! -e none.db ]'
 expect 2 "is no run" "$DISTTRAIN" compare one 1
 expect 2 "has no 9 runs" "$DISTTRAIN" compare last-8 1

@@ -120,7 +120,7 @@ START_TEST(other_versions_are_refused)
     sql("UPDATE meta SET value = '2'");
     close_db();
     id = 77;
-    ck_assert_int_eq(dt_runs_add(path, &empty, &err, &id), DT_ERR_DB);
+    ck_assert_int_eq(dt_runs_add(path, &empty, &err, &id), DT_ERR_INPUT);
     dt_assert_has(err.message, "has schema 2");
     ck_assert_int_eq(id, 77);
     open_db();
@@ -142,7 +142,7 @@ START_TEST(older_files_are_added_to)
     begin();
     dt_assert_ok(dt_runs_add(path, &run, &err, &id), err);
     open_db();
-    sql("DROP TABLE data; DROP TABLE memory; DROP TABLE place");
+    sql("DROP TABLE data; DROP TABLE memory; DROP TABLE place; PRAGMA application_id = 0");
     close_db();
     run.data = &d;
     run.n_data = 1;

@@ -383,13 +383,12 @@ static enum dt_status print_json(const struct dt_compare *c, struct dt_error *er
 
 enum dt_status dt_cmd_compare(struct dt_cli *cli, struct dt_error *err)
 {
-    const char *file = dt_cli_string(cli, "runs", getenv("DISTTRAIN_RUNS"));
+    const char *file = dt_runs_file(cli);
     struct dt_run_ref a, b;
     struct dt_compare c;
     enum dt_status st = DT_OK;
     int64_t top;
 
-    file = file && *file ? file : "disttrain-runs.db";
     DT_TRY(dt_cli_int(cli, "top", 0, 1 << 20, 20, &top, err));
     DT_TRY(dt_run_find(cli->args[0], file, err, &a));
     DT_TRY(dt_run_find(cli->args[1], file, err, &b));

@@ -10,7 +10,6 @@
 #include "core/timeline_svg.h"
 #include "exec/clock.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 const struct dt_option dt_simulate_options_table[] = {
@@ -87,23 +86,32 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
     printf("%llu ops simulated in %.3f s\n", (unsigned long long)r->ops, wall_s);
 }
 
-static enum dt_status keep_run(struct dt_cli *cli, const struct dt_session *s,
-                               const struct dt_sim_result *res, const char *report,
-                               struct dt_error *err)
+/* --timeline, before anything is worked out. */
+static enum dt_status check_timeline(const struct dt_cli *cli, struct dt_error *err)
 {
     static const char *const words[] = {"auto", "all", "none", NULL};
-    const char *what = dt_cli_string(cli, "timeline", "auto");
-    const char *file = dt_cli_string(cli, "runs", getenv("DISTTRAIN_RUNS"));
+    const char *what = dt_cli_string(cli, "timeline", "auto"), *near;
 
-    if (dt_cli_flag(cli, "no-runs"))
-        return DT_OK;
-    if (strcmp(what, "auto") && strcmp(what, "all") && strcmp(what, "none"))
-        return dt_error_set(err, DT_ERR_USAGE, "--timeline: '%s' is not auto, all or none%s%s",
-                            what, dt_suggest(what, words) ? "; did you mean " : "",
-                            dt_suggest(what, words) ? dt_suggest(what, words) : "");
+    for (int i = 0; words[i]; i++)
+        if (strcmp(what, words[i]) == 0)
+            return DT_OK;
+    near = dt_suggest(what, words);
+    return dt_error_set(err, DT_ERR_USAGE, "--timeline: '%s' is not auto, all or none%s%s", what,
+                        near ? "; did you mean " : "", near ? near : "");
+}
+
+/* Whatever becomes of the runs file, the result stands. */
+static void keep_run(const struct dt_cli *cli, const struct dt_session *s,
+                     const struct dt_sim_result *res, const char *report)
+{
+    const char *what = dt_cli_string(cli, "timeline", "auto");
     bool ops =
         strcmp(what, "all") == 0 || (strcmp(what, "auto") == 0 && res->program->n_ops <= 400000);
-    return dt_session_keep_run(s, res, report, file ? file : "disttrain-runs.db", ops, err);
+    struct dt_error err = {0};
+
+    if (!dt_cli_flag(cli, "no-runs") &&
+        dt_session_keep_run(s, res, report, dt_runs_file(cli), ops, &err) != DT_OK)
+        dt_warn_not_kept(&err);
 }
 
 static enum dt_status print_program(struct dt_cli *cli, const struct dt_sim_result *r,
@@ -148,15 +156,17 @@ static enum dt_status show(struct dt_cli *cli, const struct dt_session *s,
     if (dt_cli_string(cli, "svg", NULL))
         DT_TRY(write_svg(dt_cli_string(cli, "svg", NULL), s, r, err));
     DT_TRY(dt_session_report_json(s, r, dt_cli_flag(cli, "explain"), wall_s, err, &json));
-    enum dt_status st = keep_run(cli, s, r, json, err);
-    if (st == DT_OK && cli->json)
+    enum dt_status st = DT_OK;
+    if (cli->json)
         puts(json);
-    else if (st == DT_OK)
+    else
         print_report(s, r, wall_s);
-    if (st == DT_OK && !cli->json && s->job->sim.slow_gpu_fraction > 0)
+    if (!cli->json && s->job->sim.slow_gpu_fraction > 0)
         st = print_outliers(s, r, err);
     if (st == DT_OK && !cli->json && dt_cli_flag(cli, "explain"))
         dt_print_explanation(&r->explanation, s->job->model);
+    if (st == DT_OK)
+        keep_run(cli, s, r, json);
     dt_free(json);
     return st;
 }
@@ -180,6 +190,9 @@ enum dt_status dt_cmd_simulate(struct dt_cli *cli, struct dt_error *err)
     static const char *const option[3] = {"strategy", "iterations", "seed"};
     static const char *const key[3] = {"search.strategy", "simulate.iterations", "simulate.seed"};
     int n = 0;
+    DT_TRY(check_timeline(cli, err));
+    if (!dt_cli_flag(cli, "no-runs"))
+        DT_TRY(dt_file_check(dt_runs_file(cli), err));
     for (int i = 1; i < cli->n_args; i++)
         overrides[n++] = cli->args[i];
     for (int i = 0; i < 3; i++) {

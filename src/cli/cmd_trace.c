@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * disttrain trace export: a run for trace viewers. */
-#include "cli/cli.h"
+#include "cli/session.h"
 #include "core/file.h"
 #include "core/mem.h"
 #include "core/trace_export.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -53,7 +52,6 @@ static enum dt_status format_of(struct dt_cli *cli, bool *perfetto, struct dt_er
 
 enum dt_status dt_cmd_trace(struct dt_cli *cli, struct dt_error *err)
 {
-    const char *file = dt_cli_string(cli, "runs", getenv("DISTTRAIN_RUNS"));
     const char *dir = dt_cli_string(cli, "per-lane", NULL);
     struct dt_run_ref run;
     bool perfetto;
@@ -63,7 +61,7 @@ enum dt_status dt_cmd_trace(struct dt_cli *cli, struct dt_error *err)
         return dt_error_set(err, DT_ERR_USAGE, "'%s' is no action of trace; it has export",
                             cli->args[0]);
     DT_TRY(format_of(cli, &perfetto, err));
-    DT_TRY(dt_run_find(cli->args[1], file && *file ? file : "disttrain-runs.db", err, &run));
+    DT_TRY(dt_run_find(cli->args[1], dt_runs_file(cli), err, &run));
     if (!dir)
         return write_one(&run, -1, perfetto,
                          dt_cli_string(cli, "output", perfetto ? "trace.pftrace" : "trace.json"),

@@ -50,7 +50,6 @@ static void catch_signals(void)
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
     sigaction(SIGUSR1, &a, NULL); /* what launchers pass on */
-    signal(SIGXFSZ, SIG_IGN);     /* a file that may not grow is an error of writing it */
 }
 
 /* One line, redrawn; nothing unless stderr is a terminal. */
@@ -93,7 +92,6 @@ static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *
                                const struct dt_train_summary *s, const struct dt_train_findings *f,
                                const char *started, const char *report, struct dt_error *err)
 {
-    const char *file = dt_cli_string(cli, "runs", getenv("DISTTRAIN_RUNS"));
     struct dt_run_facts facts;
     char source[256], *job = NULL;
     int64_t id;
@@ -125,7 +123,7 @@ static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *
                                 .n_data = s->n_beside,
                                 .facts = &facts,
                                 .ops = true};
-    st = dt_runs_add(file && *file ? file : "disttrain-runs.db", &run, err, &id);
+    st = dt_runs_add(dt_runs_file(cli), &run, err, &id);
     dt_free(job);
     return st;
 }
@@ -146,6 +144,7 @@ static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *set
                                  .ctx = &drawn};
     struct dt_train_summary s;
     struct dt_train_findings f = {0};
+    struct dt_error not_kept = {0};
     char started[32], *report = NULL;
     enum dt_status st;
 
@@ -159,12 +158,12 @@ static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *set
         st = dt_train_findings(&s, ranks->world, err, &f);
     if (st == DT_OK && first)
         st = dt_train_json(setup, &s, &f, err, &report);
-    if (st == DT_OK && first)
-        st = keep_run(cli, setup, &s, &f, started, report, err);
     if (st == DT_OK && first && cli->json)
         printf("%s\n", report);
     else if (st == DT_OK && first)
         dt_train_print(setup, &s, &f);
+    if (st == DT_OK && first && keep_run(cli, setup, &s, &f, started, report, &not_kept) != DT_OK)
+        dt_warn_not_kept(&not_kept);
     dt_train_findings_free(&f);
     dt_free(report);
     dt_train_summary_free(&s);
@@ -274,6 +273,8 @@ enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
     dt_calm_threads();
     DT_TRY(dt_cli_int(cli, "ranks", 1, 1 << 20, 0, &ranks, err));
     DT_TRY(dt_cli_int(cli, "max-restarts", 0, 1 << 20, 0, &restarts, err));
+    if (!dt_cli_flag(cli, "no-runs"))
+        DT_TRY(dt_file_check(dt_runs_file(cli), err));
     launched = dt_transport_mpi_launched(NULL);
     if (restarts > 0 && (ranks == 0 || launched))
         return dt_error_set(err, DT_ERR_USAGE, "--max-restarts needs --ranks N without mpirun");

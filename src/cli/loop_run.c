@@ -269,6 +269,7 @@ static enum dt_status keep_last(const struct loop *l, const struct loop_layout *
 
 enum dt_status loop_predict(struct loop *l, struct loop_layout *x, struct dt_error *err)
 {
+    struct dt_error not_kept = {0};
     struct dt_sim_result r;
     struct dt_session s;
 
@@ -277,5 +278,9 @@ enum dt_status loop_predict(struct loop *l, struct loop_layout *x, struct dt_err
     dt_sim_result_free(&r);
     s.job->samples = NULL;
     dt_session_close(&s);
-    return l->runs ? keep_last(l, x, err) : DT_OK;
+    if (l->runs && keep_last(l, x, &not_kept) != DT_OK) {
+        dt_warn_not_kept(&not_kept);
+        l->runs = NULL; /* said once */
+    }
+    return DT_OK;
 }

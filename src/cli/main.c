@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <locale.h>
+#include <signal.h>
 #include <string.h>
 
 static const struct dt_command *find_command(const char *name, struct dt_error *err)
@@ -53,7 +54,8 @@ int main(int argc, char **argv)
     bool help;
 
     dt_mem_keep();
-    setlocale(LC_ALL, "C"); /* numbers and sort order do not depend on who runs us */
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of writing it */
+    setlocale(LC_ALL, "C");   /* numbers and sort order do not depend on who runs us */
     if (argc < 2) {
         dt_cli_print_usage(stderr);
         return 2;

@@ -11,6 +11,7 @@
 #include "core/shape.h"
 #include "exec/clock.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum dt_status dt_session_open(const char *path, const char *const *overrides, int n_overrides,
@@ -183,6 +184,25 @@ enum dt_status dt_session_keep_run(const struct dt_session *s, const struct dt_s
     dt_free(memory);
     dt_free(job);
     return st;
+}
+
+const char *dt_runs_file(const struct dt_cli *cli)
+{
+    const char *file = dt_cli_string(cli, "runs", getenv("DISTTRAIN_RUNS"));
+
+    return file && *file ? file : "disttrain-runs.db";
+}
+
+void dt_warn_not_kept(const struct dt_error *err)
+{
+    char text[sizeof err->message + sizeof err->file + 64];
+
+    fflush(stdout);
+    dt_error_format(err, text, sizeof text);
+    fprintf(stderr,
+            "disttrain: warning: the result is complete, but its run is not kept: %s (--runs FILE "
+            "names another file, --no-runs keeps none)\n",
+            text);
 }
 
 void dt_layout_text(const struct dt_plan *p, int module, char *buf, size_t size)

@@ -35,6 +35,11 @@ enum dt_status dt_session_report_json(const struct dt_session *s, const struct d
 enum dt_status dt_session_keep_run(const struct dt_session *s, const struct dt_sim_result *res,
                                    const char *report, const char *file, bool ops,
                                    struct dt_error *err);
+/* Where runs are kept: --runs, or $DISTTRAIN_RUNS, or disttrain-runs.db here. */
+const char *dt_runs_file(const struct dt_cli *cli);
+/* A result is there although its run could not be kept: flushes the result and says so on stderr.
+ */
+void dt_warn_not_kept(const struct dt_error *err);
 void dt_session_close(struct dt_session *s);
 
 /* The search's input for this job, as the planners see it. */

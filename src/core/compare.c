@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "core/compare.h"
 
-#include "core/file.h"
 #include "core/mem.h"
 #include "core/number.h"
+#include "core/runs_open.h"
+#include "core/utf8.h"
 
 #include <math.h>
 #include <sqlite3.h>
@@ -12,7 +13,8 @@
 #include <string.h>
 
 struct compare {
-    sqlite3 *db; /* a's file; b's is attached as "other" */
+    struct dt_runs_db file; /* a's; b's is attached as "other" */
+    sqlite3 *db;            /* of it */
     const char *path;
     struct dt_compare *out;
     double *ratio;
@@ -21,48 +23,41 @@ struct compare {
 
 static enum dt_status failed(const struct compare *c, struct dt_error *err)
 {
-    return dt_error_at(err, DT_ERR_DB, c->path, 0, 0, "runs file: %s",
-                       c->db ? sqlite3_errmsg(c->db) : "out of memory");
+    struct dt_runs_db named = c->file;
+
+    named.path = c->path;
+    return dt_runs_error(&named, err);
 }
 
 /* ---- which run ---- */
 
-static enum dt_status open_file(const char *path, struct dt_error *err, sqlite3 **out)
-{
-    struct compare c = {.path = path};
-    enum dt_status st;
-
-    DT_TRY(dt_file_check(path, err));
-    if (sqlite3_open_v2(path, &c.db, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK &&
-        sqlite3_exec(c.db, "SELECT id, kind, makespan_ns FROM run LIMIT 1", NULL, NULL, NULL) ==
-            SQLITE_OK) {
-        *out = c.db;
-        return DT_OK;
-    }
-    st = failed(&c, err);
-    sqlite3_close(c.db);
-    return st;
-}
-
 static enum dt_status last_run(const char *path, int64_t back, struct dt_error *err, int64_t *id)
 {
+    struct dt_runs_db file;
     sqlite3_stmt *s = NULL;
-    sqlite3 *db;
+    enum dt_status st = DT_OK;
     int rc;
 
-    DT_TRY(open_file(path, err, &db));
-    rc = sqlite3_prepare_v2(db, "SELECT id FROM run ORDER BY id DESC LIMIT 1 OFFSET ?", -1, &s,
+    DT_TRY(dt_runs_open(&file, path, err));
+    rc = sqlite3_prepare_v2(file.db, "SELECT id FROM run ORDER BY id DESC LIMIT 1 OFFSET ?", -1, &s,
                             NULL);
     if (rc == SQLITE_OK) {
         sqlite3_bind_int64(s, 1, back);
         rc = sqlite3_step(s);
-        *id = sqlite3_column_int64(s, 0);
     }
+    if (rc == SQLITE_ROW && sqlite3_column_type(s, 0) == SQLITE_INTEGER &&
+        sqlite3_column_int64(s, 0) > 0)
+        *id = sqlite3_column_int64(s, 0);
+    else if (rc == SQLITE_DONE)
+        st = dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "has no %lld runs", (long long)back + 1);
+    else if (rc == SQLITE_ROW)
+        st = dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
+                         "runs file: damaged: a run has no number from 1 on");
+    else
+        st = dt_runs_error(&file, err);
     sqlite3_finalize(s);
-    sqlite3_close(db);
-    if (rc != SQLITE_ROW)
-        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "has no %lld runs", (long long)back + 1);
-    return DT_OK;
+    dt_runs_close(&file);
+    return st;
 }
 
 enum dt_status dt_run_find(const char *text, const char *file, struct dt_error *err,
@@ -88,6 +83,28 @@ enum dt_status dt_run_find(const char *text, const char *file, struct dt_error *
 
 /* ---- reading ---- */
 
+/* Text of a file goes to terminals: what is no well-formed UTF-8 or controls them does not. */
+static void copy_text(sqlite3_stmt *s, int column, char *out, size_t size)
+{
+    const char *text = (const char *)sqlite3_column_text(s, column);
+    size_t left = text ? strlen(text) : 0, n = 0;
+
+    while (left > 0) {
+        size_t k = dt_utf8_length(text, left), used = k ? k : 1;
+
+        if (n + used >= size)
+            break;
+        if (k == 0 || (unsigned char)*text < 0x20 || *text == 0x7f)
+            out[n] = '?';
+        else
+            memcpy(out + n, text, used);
+        n += used;
+        text += used;
+        left -= used;
+    }
+    out[n] = '\0';
+}
+
 static enum dt_status head(struct compare *c, const char *where, int64_t id, struct dt_error *err,
                            struct dt_run_head *out, double *makespan_s)
 {
@@ -106,10 +123,10 @@ static enum dt_status head(struct compare *c, const char *where, int64_t id, str
         st = dt_error_at(err, DT_ERR_INPUT, c->path, 0, 0, "has no run %lld", (long long)id);
     } else {
         out->id = id;
-        snprintf(out->kind, sizeof(out->kind), "%s", (const char *)sqlite3_column_text(s, 0));
-        snprintf(out->job, sizeof(out->job), "%s", (const char *)sqlite3_column_text(s, 1));
-        snprintf(out->started, sizeof(out->started), "%s", (const char *)sqlite3_column_text(s, 2));
-        snprintf(out->version, sizeof(out->version), "%s", (const char *)sqlite3_column_text(s, 3));
+        copy_text(s, 0, out->kind, sizeof(out->kind));
+        copy_text(s, 1, out->job, sizeof(out->job));
+        copy_text(s, 2, out->started, sizeof(out->started));
+        copy_text(s, 3, out->version, sizeof(out->version));
         *makespan_s = 1e-9 * sqlite3_column_double(s, 4);
         out->n_ops = sqlite3_column_int64(s, 5);
         if (out->n_ops == 0)
@@ -196,7 +213,7 @@ static enum dt_status lines(struct compare *c, const char *sql, struct dt_error 
     while (st == DT_OK && (rc = sqlite3_step(s)) == SQLITE_ROW) {
         const char *name = (const char *)sqlite3_column_text(s, 0);
 
-        if (!l || strcmp(l->name, name) != 0) {
+        if (!l || strncmp(l->name, name, sizeof(l->name) - 1) != 0) {
             if (l)
                 l->median = median(c->ratio, c->n_ratio);
             l = new_line(c, name);
@@ -249,23 +266,6 @@ static enum dt_status errors(struct compare *c, struct dt_error *err)
 
 /* ---- tables of later ---- */
 
-/* Files of before it was kept have no such table. */
-static bool has_table(struct compare *c, const char *where, const char *table)
-{
-    sqlite3_stmt *s = NULL;
-    char sql[160];
-    bool found = false;
-
-    snprintf(sql, sizeof(sql), "SELECT 1 FROM %s.sqlite_master WHERE type = 'table' AND name = ?",
-             where);
-    if (sqlite3_prepare_v2(c->db, sql, -1, &s, NULL) == SQLITE_OK) {
-        sqlite3_bind_text(s, 1, table, -1, SQLITE_STATIC);
-        found = sqlite3_step(s) == SQLITE_ROW;
-    }
-    sqlite3_finalize(s);
-    return found;
-}
-
 static enum dt_status read_facts(struct compare *c, const char *where, int64_t id,
                                  struct dt_error *err, struct dt_run_facts *out)
 {
@@ -273,18 +273,18 @@ static enum dt_status read_facts(struct compare *c, const char *where, int64_t i
     char sql[128];
     int rc;
 
-    if (!has_table(c, where, "fact"))
+    if (!dt_runs_has_table(&c->file, where, "fact"))
         return DT_OK;
     snprintf(sql, sizeof(sql), "SELECT name, value FROM %s.fact WHERE run = %lld", where,
              (long long)id);
     if (sqlite3_prepare_v2(c->db, sql, -1, &s, NULL) != SQLITE_OK)
         return failed(c, err);
     while ((rc = sqlite3_step(s)) == SQLITE_ROW) {
-        const char *name = (const char *)sqlite3_column_text(s, 0),
-                   *value = (const char *)sqlite3_column_text(s, 1);
+        struct dt_run_fact fact;
 
-        if (name && value)
-            dt_run_facts_add(out, name, value);
+        copy_text(s, 0, fact.name, sizeof(fact.name));
+        copy_text(s, 1, fact.value, sizeof(fact.value));
+        dt_run_facts_add(out, fact.name, fact.value);
     }
     sqlite3_finalize(s);
     return rc == SQLITE_DONE ? DT_OK : failed(c, err);
@@ -360,8 +360,10 @@ static enum dt_status metric(struct compare *c, const char *where, int64_t id, i
     if (rc != SQLITE_ROW) {
         st = failed(c, err);
     } else {
-        *found = sqlite3_column_type(s, 0) != SQLITE_NULL;
+        int type = sqlite3_column_type(s, 0);
+
         *out = sqlite3_column_double(s, 0);
+        *found = (type == SQLITE_INTEGER || type == SQLITE_FLOAT) && isfinite(*out);
     }
     sqlite3_finalize(s);
     return st;
@@ -397,7 +399,6 @@ static enum dt_status add_lane(struct compare *c, sqlite3_stmt *s, struct dt_err
 {
     struct dt_compare *o = c->out;
     struct dt_compare_memory *m;
-    const char *host = (const char *)sqlite3_column_text(s, 6);
 
     if (dt_grow((void **)&o->memory, &o->cap_memory, (size_t)o->n_memory + 1, sizeof(*o->memory)))
         return dt_error_nomem(err, "lanes");
@@ -407,8 +408,8 @@ static enum dt_status add_lane(struct compare *c, sqlite3_stmt *s, struct dt_err
                                     .b_predicted = bytes_at(s, 3),
                                     .b_allocated = bytes_at(s, 4),
                                     .rank = (int)bytes_at(s, 5)};
-    snprintf(m->name, sizeof(m->name), "%s", (const char *)sqlite3_column_text(s, 0));
-    snprintf(m->host, sizeof(m->host), "%s", host ? host : "");
+    copy_text(s, 0, m->name, sizeof(m->name));
+    copy_text(s, 6, m->host, sizeof(m->host));
     return DT_OK;
 }
 
@@ -420,8 +421,9 @@ static enum dt_status memory_of_lanes(struct compare *c, int64_t a, int64_t b, s
     enum dt_status st = DT_OK;
     int rc;
 
-    if (!has_table(c, "main", "memory") || !has_table(c, "other", "memory"))
-        return DT_OK;
+    for (int k = 0; k < 4; k++) /* files of before lack them */
+        if (!dt_runs_has_table(&c->file, k % 2 ? "main" : "other", k < 2 ? "memory" : "place"))
+            return DT_OK;
     snprintf(
         sql, sizeof(sql),
         "SELECT l.module || '/' || l.replica || '.' || l.stage, x.predicted_bytes, "
@@ -485,23 +487,18 @@ enum dt_status dt_compare_runs(const struct dt_run_ref *a, const struct dt_run_r
 {
     struct dt_compare result = {0};
     struct compare c = {.path = a->file, .out = &result};
-    sqlite3_stmt *s = NULL;
-    sqlite3 *probe;
+    struct dt_runs_db other;
     enum dt_status st;
 
-    DT_TRY(open_file(b->file, err, &probe)); /* ATTACH would make a file that is not there */
-    sqlite3_close(probe);
-    DT_TRY(open_file(a->file, err, &c.db));
-    st = sqlite3_prepare_v2(c.db, "ATTACH ? AS other", -1, &s, NULL) == SQLITE_OK ? DT_OK
-                                                                                  : failed(&c, err);
-    if (st == DT_OK) {
-        sqlite3_bind_text(s, 1, b->file, -1, SQLITE_STATIC);
-        st = sqlite3_step(s) == SQLITE_DONE ? DT_OK : failed(&c, err);
-    }
-    sqlite3_finalize(s);
+    DT_TRY(dt_runs_open_two(&c.file, a->file, &other, b->file, err));
+    c.db = c.file.db;
+    st = dt_runs_check(&c.file, "main", a->file, a->id, err, NULL, NULL);
+    if (st == DT_OK)
+        st = dt_runs_check(&c.file, "other", b->file, b->id, err, NULL, NULL);
     if (st == DT_OK)
         st = run(&c, a, b, err);
-    sqlite3_close(c.db);
+    dt_runs_close(&c.file);
+    dt_runs_close(&other);
     dt_free(c.ratio);
     if (st == DT_OK) {
         *out = result;

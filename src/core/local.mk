@@ -155,6 +155,9 @@ libdtcore_a_SOURCES = \
 	src/core/run_facts.h \
 	src/core/runs.c \
 	src/core/runs.h \
+	src/core/runs_check.c \
+	src/core/runs_open.c \
+	src/core/runs_open.h \
 	src/core/samples.c \
 	src/core/samples.h \
 	src/core/samples_build.h \
@@ -180,6 +183,8 @@ libdtcore_a_SOURCES = \
 	src/core/shape_check.c \
 	src/core/shape_read.c \
 	src/core/shape_unet.c \
+	src/core/sqlite_guard.c \
+	src/core/sqlite_guard.h \
 	src/core/status.c \
 	src/core/status.h \
 	src/core/suggest.c \

@@ -7,6 +7,7 @@
 #include "core/profile_sql.h"
 
 #include "core/file.h"
+#include "core/sqlite_guard.h"
 
 #include <ctype.h>
 #include <sqlite3.h>
@@ -68,28 +69,16 @@ static int allow_read(void *unused, int action, const char *a, const char *b, co
     return action == SQLITE_FUNCTION && b && strcmp(b, "count") == 0 ? SQLITE_OK : SQLITE_DENY;
 }
 
-static int bounded(void *steps)
+static void set_limits(sqlite3 *db, int64_t *steps)
 {
-    return ++*(int *)steps > STEP_LIMIT;
-}
-
-static void set_limits(sqlite3 *db, int *steps)
-{
-    int was;
-
+    *steps = STEP_LIMIT;
     sqlite3_limit(db, SQLITE_LIMIT_LENGTH, DT_PROFILE_FILE_MAX_BYTES);
     sqlite3_limit(db, SQLITE_LIMIT_SQL_LENGTH, DT_PROFILE_FILE_MAX_BYTES);
     sqlite3_limit(db, SQLITE_LIMIT_COLUMN, 32);
     sqlite3_limit(db, SQLITE_LIMIT_EXPR_DEPTH, 16);
     sqlite3_limit(db, SQLITE_LIMIT_COMPOUND_SELECT, 2);
     sqlite3_limit(db, SQLITE_LIMIT_ATTACHED, 0);
-    sqlite3_limit(db, SQLITE_LIMIT_TRIGGER_DEPTH, 0);
-    sqlite3_limit(db, SQLITE_LIMIT_WORKER_THREADS, 0);
-    sqlite3_db_config(db, SQLITE_DBCONFIG_DEFENSIVE, 1, &was);
-    sqlite3_db_config(db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, &was);
-    sqlite3_db_config(db, SQLITE_DBCONFIG_ENABLE_TRIGGER, 0, &was);
-    sqlite3_db_config(db, SQLITE_DBCONFIG_ENABLE_VIEW, 0, &was);
-    sqlite3_progress_handler(db, 100000, bounded, steps);
+    dt_sqlite_guard(db, steps);
 }
 
 enum dt_status dt_profile_sql_error(const struct dt_profile_sql *p, struct dt_error *err)
@@ -142,7 +131,7 @@ static enum dt_status run_sql(sqlite3 *db, const char *name, const char *text, s
 }
 
 /* A fresh in-memory database that obeys the limits. */
-static enum dt_status open_memory(int *steps, struct dt_error *err, sqlite3 **out)
+static enum dt_status open_memory(int64_t *steps, struct dt_error *err, sqlite3 **out)
 {
     sqlite3 *db = NULL;
 
@@ -166,7 +155,6 @@ enum dt_status dt_profile_sql_run(struct dt_profile_sql *p, const char *name, co
     sqlite3 *db;
     enum dt_status status;
 
-    p->steps = 0;
     DT_TRY(open_memory(&p->steps, err, &db));
     status = run_sql(db, name, text, err, &running);
     if (status != DT_OK) {
@@ -185,7 +173,6 @@ enum dt_status dt_profile_sql_open(struct dt_profile_sql *p, const char *path, s
     DT_TRY(dt_file_check(path, err));
     p->name = path;
     p->text = NULL;
-    p->steps = 0;
     if (sqlite3_open_v2(path, &p->db, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX, NULL) !=
         SQLITE_OK) {
         enum dt_status status = dt_profile_sql_error(p, err);
@@ -279,7 +266,7 @@ void dt_profile_sql_place(const struct dt_profile_sql *p, const char *table, int
     struct search s = {.table = table, .row = row};
     struct dt_error unused;
     sqlite3 *db;
-    int steps = 0;
+    int64_t steps;
 
     snprintf(err->file, sizeof err->file, "%s", p->name);
     /* The statements ran once without fault; they run again, watched. */

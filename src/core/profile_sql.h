@@ -14,7 +14,7 @@ enum { DT_PROFILE_FILE_MAX_BYTES = 512 << 20 };
 struct dt_profile_sql {
     struct sqlite3 *db;
     const char *name, *text; /* the caller's; text is NULL for a database file */
-    int steps;               /* counted by the limit on work, so the struct must not move */
+    int64_t steps;           /* counted by the limit on work, so the struct must not move */
 };
 
 /* Runs the text of a .sql file in a database in memory, or opens a database file read-only. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "core/runs.h"
 
-#include "core/file.h"
 #include "core/mem.h"
+#include "core/runs_open.h"
 
 #include <sqlite3.h>
 #include <stdio.h>
@@ -43,44 +43,34 @@ static const char schema[] =
     " microbatch INTEGER, peer_lane INTEGER, bytes INTEGER NOT NULL, begin_ns INTEGER NOT NULL,"
     " end_ns INTEGER NOT NULL, PRIMARY KEY(run, op)) WITHOUT ROWID;";
 
-static enum dt_status db_error(sqlite3 *db, const char *path, struct dt_error *err)
-{
-    return dt_error_at(err, DT_ERR_DB, path, 0, 0, "runs file: %s",
-                       db ? sqlite3_errmsg(db) : "out of memory");
-}
-
-static enum dt_status exec(sqlite3 *db, const char *path, const char *sql, struct dt_error *err)
-{
-    return sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK ? DT_OK : db_error(db, path, err);
-}
-
-static enum dt_status prepare(sqlite3 *db, const char *path, const char *sql, struct dt_error *err,
+static enum dt_status prepare(const struct dt_runs_db *r, const char *sql, struct dt_error *err,
                               sqlite3_stmt **out)
 {
-    return sqlite3_prepare_v2(db, sql, -1, out, NULL) == SQLITE_OK ? DT_OK
-                                                                   : db_error(db, path, err);
+    return sqlite3_prepare_v2(r->db, sql, -1, out, NULL) == SQLITE_OK ? DT_OK
+                                                                      : dt_runs_error(r, err);
 }
 
-/* The schema row tells our files from others' and old from new. */
-static enum dt_status check_schema(sqlite3 *db, const char *path, struct dt_error *err)
+static enum dt_status exec(const struct dt_runs_db *r, const char *sql, struct dt_error *err)
+{
+    return sqlite3_exec(r->db, sql, NULL, NULL, NULL) == SQLITE_OK ? DT_OK : dt_runs_error(r, err);
+}
+
+/* Only a file that is empty or ours is written to.  Ours gets the tables that it lacks. */
+static enum dt_status make_tables(const struct dt_runs_db *r, struct dt_error *err)
 {
     char sql[160];
-    sqlite3_stmt *s;
-    snprintf(sql, sizeof sql, "INSERT OR IGNORE INTO meta VALUES('disttrain_runs_schema', '%d')",
-             DT_RUNS_SCHEMA);
-    DT_TRY(exec(db, path, sql, err));
-    DT_TRY(prepare(db, path, "SELECT value FROM meta WHERE key='disttrain_runs_schema'", err, &s));
-    int version = sqlite3_step(s) == SQLITE_ROW ? sqlite3_column_int(s, 0) : 0;
-    sqlite3_finalize(s);
-    if (version != DT_RUNS_SCHEMA)
-        return dt_error_at(
-            err, DT_ERR_DB, path, 0, 0,
-            "runs file has schema %d, this program writes %d; name another file with --runs",
-            version, DT_RUNS_SCHEMA);
-    return DT_OK;
+    bool empty;
+
+    DT_TRY(dt_runs_identify(r, "main", r->path, err, &empty));
+    DT_TRY(exec(r, schema, err));
+    snprintf(sql, sizeof sql,
+             "PRAGMA application_id = %d;"
+             "INSERT OR IGNORE INTO meta(key, value) VALUES('disttrain_runs_schema', '%d')",
+             DT_RUNS_APPLICATION_ID, DT_RUNS_SCHEMA);
+    return exec(r, sql, err);
 }
 
-static enum dt_status add_run(sqlite3 *db, const char *path, const struct dt_run_record *r,
+static enum dt_status add_run(const struct dt_runs_db *d, const struct dt_run_record *r,
                               struct dt_error *err, int64_t *id)
 {
     char digest[24], *plan = NULL;
@@ -88,7 +78,7 @@ static enum dt_status add_run(sqlite3 *db, const char *path, const struct dt_run
     if (r->plan)
         DT_TRY(dt_plan_to_json(r->plan, err, &plan));
     enum dt_status st =
-        prepare(db, path,
+        prepare(d,
                 "INSERT INTO run(kind,job_name,job,plan,report,started,version,seed,program_digest,"
                 "n_ops,makespan_ns) VALUES(?,?,?,?,?,?,?,?,?,?,?)",
                 err, &s);
@@ -111,10 +101,10 @@ static enum dt_status add_run(sqlite3 *db, const char *path, const struct dt_run
     sqlite3_bind_int64(s, 10, r->program ? r->program->n_ops : 0);
     sqlite3_bind_int64(s, 11, r->timeline ? r->timeline->makespan_ns : 0);
     if (sqlite3_step(s) != SQLITE_DONE)
-        st = db_error(db, path, err);
+        st = dt_runs_error(d, err);
     sqlite3_finalize(s);
     dt_free(plan);
-    *id = sqlite3_last_insert_rowid(db);
+    *id = sqlite3_last_insert_rowid(d->db);
     return st;
 }
 
@@ -127,11 +117,14 @@ static int64_t lane_busy_ns(const struct dt_run_record *r, const struct dt_lane 
     return busy;
 }
 
-static enum dt_status add_lanes(sqlite3 *db, const char *path, const struct dt_run_record *r,
+static enum dt_status add_lanes(const struct dt_runs_db *d, const struct dt_run_record *r,
                                 int64_t id, struct dt_error *err)
 {
     sqlite3_stmt *s;
-    DT_TRY(prepare(db, path, "INSERT INTO lane VALUES(?,?,?,?,?,?,?,?,?)", err, &s));
+    DT_TRY(prepare(d,
+                   "INSERT INTO lane(run,lane,module,replica,stage,first_gpu,gpus,n_ops,busy_ns) "
+                   "VALUES(?,?,?,?,?,?,?,?,?)",
+                   err, &s));
     enum dt_status st = DT_OK;
     for (int k = 0; k < r->program->n_lanes && st == DT_OK; k++) {
         const struct dt_lane *l = &r->program->lanes[k];
@@ -145,7 +138,7 @@ static enum dt_status add_lanes(sqlite3 *db, const char *path, const struct dt_r
         sqlite3_bind_int64(s, 8, l->n);
         sqlite3_bind_int64(s, 9, lane_busy_ns(r, l));
         if (sqlite3_step(s) != SQLITE_DONE)
-            st = db_error(db, path, err);
+            st = dt_runs_error(d, err);
         sqlite3_reset(s);
     }
     sqlite3_finalize(s);
@@ -153,13 +146,13 @@ static enum dt_status add_lanes(sqlite3 *db, const char *path, const struct dt_r
 }
 
 /* Where lanes were executed. */
-static enum dt_status add_places(sqlite3 *db, const char *path, const struct dt_run_record *r,
+static enum dt_status add_places(const struct dt_runs_db *d, const struct dt_run_record *r,
                                  int64_t id, struct dt_error *err)
 {
     enum dt_status st = DT_OK;
     sqlite3_stmt *s;
 
-    DT_TRY(prepare(db, path, "INSERT INTO place VALUES(?,?,?,?)", err, &s));
+    DT_TRY(prepare(d, "INSERT INTO place(run,lane,rank,host) VALUES(?,?,?,?)", err, &s));
     for (int k = 0; k < r->program->n_lanes && st == DT_OK; k++) {
         sqlite3_bind_int64(s, 1, id);
         sqlite3_bind_int(s, 2, k);
@@ -167,7 +160,7 @@ static enum dt_status add_places(sqlite3 *db, const char *path, const struct dt_
         sqlite3_bind_text(s, 4, r->rank_host ? r->rank_host[r->lane_rank[k]] : NULL, -1,
                           SQLITE_STATIC);
         if (sqlite3_step(s) != SQLITE_DONE)
-            st = db_error(db, path, err);
+            st = dt_runs_error(d, err);
         sqlite3_reset(s);
     }
     sqlite3_finalize(s);
@@ -175,13 +168,15 @@ static enum dt_status add_places(sqlite3 *db, const char *path, const struct dt_
 }
 
 /* What lanes take. */
-static enum dt_status add_memory(sqlite3 *db, const char *path, const struct dt_run_record *r,
+static enum dt_status add_memory(const struct dt_runs_db *d, const struct dt_run_record *r,
                                  int64_t id, struct dt_error *err)
 {
     enum dt_status st = DT_OK;
     sqlite3_stmt *s;
 
-    DT_TRY(prepare(db, path, "INSERT INTO memory VALUES(?,?,?,?,?)", err, &s));
+    DT_TRY(prepare(
+        d, "INSERT INTO memory(run,lane,model,predicted_bytes,allocated_bytes) VALUES(?,?,?,?,?)",
+        err, &s));
     for (int k = 0; k < r->program->n_lanes && st == DT_OK; k++) {
         sqlite3_bind_int64(s, 1, id);
         sqlite3_bind_int(s, 2, k);
@@ -192,7 +187,7 @@ static enum dt_status add_memory(sqlite3 *db, const char *path, const struct dt_
         else
             sqlite3_bind_int64(s, 5, r->lane_memory[k].allocated_bytes);
         if (sqlite3_step(s) != SQLITE_DONE)
-            st = db_error(db, path, err);
+            st = dt_runs_error(d, err);
         sqlite3_reset(s);
     }
     sqlite3_finalize(s);
@@ -200,14 +195,15 @@ static enum dt_status add_memory(sqlite3 *db, const char *path, const struct dt_
 }
 
 /* What ranks did beside the iteration. */
-static enum dt_status add_data(sqlite3 *db, const char *path, const struct dt_run_record *r,
+static enum dt_status add_data(const struct dt_runs_db *d, const struct dt_run_record *r,
                                int64_t id, struct dt_error *err)
 {
     static const char *const names[DT_DATA_WORK_N] = {"load", "order"};
     enum dt_status st = DT_OK;
     sqlite3_stmt *s;
 
-    DT_TRY(prepare(db, path, "INSERT INTO data VALUES(?,?,?,?,?,?)", err, &s));
+    DT_TRY(prepare(d, "INSERT INTO data(run,rank,batch,work,begin_ns,end_ns) VALUES(?,?,?,?,?,?)",
+                   err, &s));
     for (int64_t k = 0; k < r->n_data && st == DT_OK; k++) {
         sqlite3_bind_int64(s, 1, id);
         sqlite3_bind_int(s, 2, r->data[k].rank);
@@ -216,7 +212,7 @@ static enum dt_status add_data(sqlite3 *db, const char *path, const struct dt_ru
         sqlite3_bind_int64(s, 5, r->data[k].begin_ns);
         sqlite3_bind_int64(s, 6, r->data[k].end_ns);
         if (sqlite3_step(s) != SQLITE_DONE)
-            st = db_error(db, path, err);
+            st = dt_runs_error(d, err);
         sqlite3_reset(s);
     }
     sqlite3_finalize(s);
@@ -224,19 +220,19 @@ static enum dt_status add_data(sqlite3 *db, const char *path, const struct dt_ru
 }
 
 /* What the run was of. */
-static enum dt_status add_facts(sqlite3 *db, const char *path, const struct dt_run_facts *f,
+static enum dt_status add_facts(const struct dt_runs_db *d, const struct dt_run_facts *f,
                                 int64_t id, struct dt_error *err)
 {
     enum dt_status st = DT_OK;
     sqlite3_stmt *s;
 
-    DT_TRY(prepare(db, path, "INSERT INTO fact VALUES(?,?,?)", err, &s));
+    DT_TRY(prepare(d, "INSERT INTO fact(run,name,value) VALUES(?,?,?)", err, &s));
     for (int k = 0; k < f->n && st == DT_OK; k++) {
         sqlite3_bind_int64(s, 1, id);
         sqlite3_bind_text(s, 2, f->fact[k].name, -1, SQLITE_STATIC);
         sqlite3_bind_text(s, 3, f->fact[k].value, -1, SQLITE_STATIC);
         if (sqlite3_step(s) != SQLITE_DONE)
-            st = db_error(db, path, err);
+            st = dt_runs_error(d, err);
         sqlite3_reset(s);
     }
     sqlite3_finalize(s);
@@ -266,65 +262,58 @@ static void bind_op(sqlite3_stmt *s, const struct dt_run_record *r, int64_t id, 
     sqlite3_bind_int64(s, 11, r->timeline->end_ns[i]);
 }
 
-static enum dt_status add_ops(sqlite3 *db, const char *path, const struct dt_run_record *r,
-                              int64_t id, struct dt_error *err)
+static enum dt_status add_ops(const struct dt_runs_db *d, const struct dt_run_record *r, int64_t id,
+                              struct dt_error *err)
 {
     sqlite3_stmt *s;
-    DT_TRY(prepare(db, path, "INSERT INTO op VALUES(?,?,?,?,?,?,?,?,?,?,?)", err, &s));
+    DT_TRY(prepare(
+        d,
+        "INSERT INTO op(run,op,lane,kind,chunk,part,microbatch,peer_lane,bytes,begin_ns,end_ns) "
+        "VALUES(?,?,?,?,?,?,?,?,?,?,?)",
+        err, &s));
     enum dt_status st = DT_OK;
     for (uint32_t i = 0; i < r->program->n_ops && st == DT_OK; i++) {
         bind_op(s, r, id, i);
         if (sqlite3_step(s) != SQLITE_DONE)
-            st = db_error(db, path, err);
+            st = dt_runs_error(d, err);
         sqlite3_reset(s);
     }
     sqlite3_finalize(s);
     return st;
 }
 
-static enum dt_status add_all(sqlite3 *db, const char *path, const struct dt_run_record *r,
+static enum dt_status add_all(const struct dt_runs_db *d, const struct dt_run_record *r,
                               struct dt_error *err, int64_t *id)
 {
-    DT_TRY(exec(db, path, schema, err));
-    DT_TRY(check_schema(db, path, err));
-    DT_TRY(add_run(db, path, r, err, id));
+    DT_TRY(make_tables(d, err));
+    DT_TRY(add_run(d, r, err, id));
     if (r->program && r->timeline && r->model)
-        DT_TRY(add_lanes(db, path, r, *id, err));
+        DT_TRY(add_lanes(d, r, *id, err));
     if (r->program && r->lane_rank)
-        DT_TRY(add_places(db, path, r, *id, err));
+        DT_TRY(add_places(d, r, *id, err));
     if (r->program && r->lane_memory)
-        DT_TRY(add_memory(db, path, r, *id, err));
+        DT_TRY(add_memory(d, r, *id, err));
     if (r->n_data > 0)
-        DT_TRY(add_data(db, path, r, *id, err));
+        DT_TRY(add_data(d, r, *id, err));
     if (r->facts)
-        DT_TRY(add_facts(db, path, r->facts, *id, err));
+        DT_TRY(add_facts(d, r->facts, *id, err));
     if (r->program && r->timeline && r->ops)
-        DT_TRY(add_ops(db, path, r, *id, err));
-    return DT_OK;
+        DT_TRY(add_ops(d, r, *id, err));
+    return exec(d, "COMMIT", err);
 }
 
 enum dt_status dt_runs_add(const char *path, const struct dt_run_record *run, struct dt_error *err,
                            int64_t *run_id)
 {
-    sqlite3 *db = NULL;
+    struct dt_runs_db d;
     int64_t id = 0;
     enum dt_status st;
-    DT_TRY(dt_file_check(path, err));
-    if (sqlite3_open(path, &db) != SQLITE_OK) {
-        st = db_error(db, path, err);
-        sqlite3_close(db);
-        return st;
-    }
-    sqlite3_busy_timeout(db, 10000); /* another run may be writing: wait for it, at most 10 s */
-    st = exec(db, path, "BEGIN IMMEDIATE", err);
-    if (st == DT_OK) {
-        st = add_all(db, path, run, err, &id);
-        if (st == DT_OK)
-            st = exec(db, path, "COMMIT", err);
-        if (st != DT_OK)
-            sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL);
-    }
-    sqlite3_close(db);
+
+    DT_TRY(dt_runs_open_write(&d, path, err));
+    st = add_all(&d, run, err, &id);
+    if (st != DT_OK)
+        sqlite3_exec(d.db, "ROLLBACK", NULL, NULL, NULL);
+    dt_runs_close(&d);
     if (st == DT_OK)
         *run_id = id;
     return st;

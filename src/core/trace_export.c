@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "core/trace_export.h"
 
+#include "core/json.h"
 #include "core/mem.h"
 #include "core/text.h"
 #include "core/trace_read.h"
+
+#include <stdio.h>
 
 struct chrome {
     int lane, n_lanes, rank; /* rank: the last that was named; -1 = none */
@@ -31,17 +34,36 @@ static enum dt_status begin(void *ctx, const struct dt_trace_run *run, struct dt
     return DT_OK;
 }
 
+/* A JSON string: names come from a file that may hold anything. */
+static void add_string(struct chrome *t, const char *text)
+{
+    struct dt_json j;
+    char *quoted;
+
+    dt_json_init(&j, false);
+    dt_json_string(&j, text);
+    if (dt_json_finish(&j, NULL, &quoted) != DT_OK) {
+        t->text.failed = true;
+        return;
+    }
+    dt_text_add(&t->text, "%s", quoted);
+    dt_free(quoted);
+}
+
 static void name_lane(void *ctx, int lane, const char *module, int replica, int stage)
 {
     struct chrome *t = ctx;
+    char name[96];
 
     if (t->lane >= 0 && lane != t->lane)
         return;
+    snprintf(name, sizeof(name), "%.60s/%d.%d", module, replica, stage);
     begin_event(t);
-    dt_text_add(&t->text,
-                "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %d, \"args\": {\"name\": "
-                "\"%.60s/%d.%d\"}}",
-                lane, module, replica, stage);
+    dt_text_add(
+        &t->text,
+        "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %d, \"args\": {\"name\": ", lane);
+    add_string(t, name);
+    dt_text_add(&t->text, "}}");
     for (int r = 0; r < DT_RES_N; r++) {
         begin_event(t);
         dt_text_add(&t->text,
@@ -105,16 +127,20 @@ static void name_rank(struct chrome *t, int rank)
 static void add_data(void *ctx, const struct dt_trace_data *d)
 {
     struct chrome *t = ctx;
+    char name[64];
 
     if (t->lane >= 0 && t->lane != d->lane)
         return;
     if (t->rank != d->rank)
         name_rank(t, d->rank);
+    snprintf(name, sizeof(name), "%.31s batch %lld", d->work, (long long)d->batch);
     begin_event(t);
+    dt_text_add(&t->text, "{\"ph\": \"X\", \"cat\": \"data\", \"name\": ");
+    add_string(t, name);
     dt_text_add(&t->text,
-                "{\"ph\": \"X\", \"cat\": \"data\", \"name\": \"%.40s batch %lld\", \"pid\": %d, "
-                "\"tid\": 0, \"ts\": %.3f, \"dur\": %.3f, \"args\": {\"all_ns\": %lld}}",
-                d->work, (long long)d->batch, t->n_lanes + d->rank, 1e-3 * (double)d->shown_ns,
+                ", \"pid\": %d, \"tid\": 0, \"ts\": %.3f, \"dur\": %.3f, \"args\": "
+                "{\"all_ns\": %lld}}",
+                t->n_lanes + d->rank, 1e-3 * (double)d->shown_ns,
                 1e-3 * (double)(d->end_ns - d->shown_ns), (long long)(d->end_ns - d->begin_ns));
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "core/trace_read.h"
 
-#include "core/file.h"
 #include "core/mem.h"
+#include "core/runs_open.h"
 
 #include <sqlite3.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 const char *const dt_trace_threads[DT_RES_N] = {"compute", "send", "receive", "collective"};
 
 struct reader {
-    sqlite3 *db;
+    struct dt_runs_db file;
     const struct dt_run_ref *run;
     const struct dt_trace_sink *sink;
     struct dt_trace_run info;
@@ -19,49 +19,43 @@ struct reader {
 
 static enum dt_status failed(const struct reader *t, struct dt_error *err)
 {
-    return dt_error_at(err, DT_ERR_DB, t->run->file, 0, 0, "runs file: %s",
-                       t->db ? sqlite3_errmsg(t->db) : "out of memory");
+    return dt_runs_error(&t->file, err);
 }
 
-static enum dt_status number(const struct reader *t, const char *sql, struct dt_error *err,
-                             int64_t *out)
+static enum dt_status prepare(const struct reader *t, const char *sql, struct dt_error *err,
+                              sqlite3_stmt **out)
+{
+    if (sqlite3_prepare_v2(t->file.db, sql, -1, out, NULL) != SQLITE_OK)
+        return failed(t, err);
+    sqlite3_bind_int64(*out, 1, t->run->id);
+    return DT_OK;
+}
+
+static enum dt_status is_executed(const struct reader *t, struct dt_error *err, bool *out)
 {
     sqlite3_stmt *s = NULL;
-    enum dt_status st = DT_OK;
+    int rc;
 
-    if (sqlite3_prepare_v2(t->db, sql, -1, &s, NULL) != SQLITE_OK)
-        return failed(t, err);
-    sqlite3_bind_int64(s, 1, t->run->id);
-    if (sqlite3_step(s) == SQLITE_ROW)
-        *out = sqlite3_column_int64(s, 0);
-    else
-        st = failed(t, err);
+    DT_TRY(prepare(t, "SELECT kind = 'executed' FROM run WHERE id = ?", err, &s));
+    rc = sqlite3_step(s);
+    *out = rc == SQLITE_ROW && sqlite3_column_int(s, 0) != 0;
     sqlite3_finalize(s);
-    return st;
+    return rc == SQLITE_ROW ? DT_OK : failed(t, err);
 }
 
+/* After this every value of the run is what the schema says. */
 static enum dt_status open_run(struct reader *t, struct dt_error *err)
 {
-    int64_t runs = 0, ops = 0, lanes = 0, executed = 0;
+    int64_t ops = 0, lanes = 0;
 
-    DT_TRY(dt_file_check(t->run->file, err));
-    if (sqlite3_open_v2(t->run->file, &t->db, SQLITE_OPEN_READONLY, NULL) != SQLITE_OK)
-        return failed(t, err);
-    DT_TRY(number(t, "SELECT count(*) FROM run WHERE id = ?", err, &runs));
-    DT_TRY(number(t, "SELECT count(*) FROM op WHERE run = ?", err, &ops));
-    DT_TRY(number(t, "SELECT count(*) FROM lane WHERE run = ?", err, &lanes));
-    DT_TRY(
-        number(t, "SELECT count(*) FROM run WHERE id = ? AND kind = 'executed'", err, &executed));
-    if (runs == 0)
-        return dt_error_at(err, DT_ERR_INPUT, t->run->file, 0, 0, "has no run %lld",
-                           (long long)t->run->id);
+    DT_TRY(dt_runs_open(&t->file, t->run->file, err));
+    DT_TRY(dt_runs_check(&t->file, "main", t->run->file, t->run->id, err, &lanes, &ops));
     if (ops == 0)
         return dt_error_at(err, DT_ERR_INPUT, t->run->file, 0, 0,
                            "run %lld has kept no ops; simulate again with --timeline all",
                            (long long)t->run->id);
     t->info.n_lanes = (int)lanes;
-    t->info.executed = executed > 0;
-    return DT_OK;
+    return is_executed(t, err, &t->info.executed);
 }
 
 static enum dt_status read_lanes(struct reader *t, struct dt_error *err)
@@ -69,11 +63,8 @@ static enum dt_status read_lanes(struct reader *t, struct dt_error *err)
     sqlite3_stmt *s = NULL;
     int rc;
 
-    if (sqlite3_prepare_v2(
-            t->db, "SELECT lane, module, replica, stage FROM lane WHERE run = ? ORDER BY lane", -1,
-            &s, NULL) != SQLITE_OK)
-        return failed(t, err);
-    sqlite3_bind_int64(s, 1, t->run->id);
+    DT_TRY(prepare(t, "SELECT lane, module, replica, stage FROM lane WHERE run = ? ORDER BY lane",
+                   err, &s));
     while ((rc = sqlite3_step(s)) == SQLITE_ROW)
         t->sink->lane(t->sink->ctx, sqlite3_column_int(s, 0),
                       (const char *)sqlite3_column_text(s, 1), sqlite3_column_int(s, 2),
@@ -102,14 +93,7 @@ static void number_message(struct reader *t, int peer, struct dt_trace_op *op)
     op->nth = t->messages[2 * pair + (send ? 0 : 1)]++;
 }
 
-static enum dt_status damaged(const struct reader *t, int lane, struct dt_error *err)
-{
-    return dt_error_at(err, DT_ERR_INPUT, t->run->file, 0, 0,
-                       "run %lld has an op of lane %d, of %d lanes", (long long)t->run->id, lane,
-                       t->info.n_lanes);
-}
-
-static enum dt_status read_op(struct reader *t, sqlite3_stmt *s, struct dt_error *err)
+static void read_op(struct reader *t, sqlite3_stmt *s)
 {
     bool mb = sqlite3_column_type(s, 4) != SQLITE_NULL;
     bool message = sqlite3_column_type(s, 8) != SQLITE_NULL;
@@ -125,60 +109,45 @@ static enum dt_status read_op(struct reader *t, sqlite3_stmt *s, struct dt_error
                              .from = -1,
                              .to = -1};
 
-    if (op.lane < 0 || op.lane >= t->info.n_lanes)
-        return damaged(t, op.lane, err);
-    if (message && (peer < 0 || peer >= t->info.n_lanes))
-        return damaged(t, peer, err);
     op.kind = kind_of(op.name);
     if (message)
         number_message(t, peer, &op);
     t->sink->op(t->sink->ctx, &op);
-    return DT_OK;
 }
 
 static enum dt_status read_ops(struct reader *t, struct dt_error *err)
 {
     size_t n = (size_t)t->info.n_lanes;
     sqlite3_stmt *s = NULL;
-    enum dt_status st = DT_OK;
-    int rc = SQLITE_DONE;
+    int rc;
 
     t->messages = dt_calloc(2 * n * n + 1, sizeof(*t->messages));
     if (!t->messages)
         return dt_error_nomem(err, "messages");
-    if (sqlite3_prepare_v2(t->db,
-                           "SELECT lane, kind, chunk, part, microbatch, bytes, begin_ns, end_ns, "
-                           "peer_lane FROM op WHERE run = ? ORDER BY op",
-                           -1, &s, NULL) != SQLITE_OK)
-        return failed(t, err);
-    sqlite3_bind_int64(s, 1, t->run->id);
-    while (st == DT_OK && (rc = sqlite3_step(s)) == SQLITE_ROW)
-        st = read_op(t, s, err);
+    DT_TRY(prepare(t,
+                   "SELECT lane, kind, chunk, part, microbatch, bytes, begin_ns, end_ns, peer_lane "
+                   "FROM op WHERE run = ? ORDER BY op",
+                   err, &s));
+    while ((rc = sqlite3_step(s)) == SQLITE_ROW)
+        read_op(t, s);
     sqlite3_finalize(s);
-    return st != DT_OK || rc == SQLITE_DONE ? st : failed(t, err);
+    return rc == SQLITE_DONE ? DT_OK : failed(t, err);
 }
 
 /* Runs files of before have no such table, nor have simulated runs such rows. */
 static enum dt_status read_data(struct reader *t, struct dt_error *err)
 {
     sqlite3_stmt *s = NULL;
-    int64_t tables = 0;
     int rc;
 
-    DT_TRY(number(t,
-                  "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN ('data', "
-                  "'place')",
-                  err, &tables));
-    if (tables < 2)
+    if (!dt_runs_has_table(&t->file, "main", "data") ||
+        !dt_runs_has_table(&t->file, "main", "place"))
         return DT_OK;
-    if (sqlite3_prepare_v2(t->db,
-                           "SELECT work, rank, batch, begin_ns, end_ns, (SELECT min(lane) FROM "
-                           "place p WHERE p.run = d.run AND p.rank = d.rank) FROM data d WHERE "
-                           "run = ? AND rank >= 0 AND begin_ns <= end_ns AND end_ns >= 0 ORDER BY "
-                           "rank, begin_ns, end_ns",
-                           -1, &s, NULL) != SQLITE_OK)
-        return failed(t, err);
-    sqlite3_bind_int64(s, 1, t->run->id);
+    DT_TRY(prepare(t,
+                   "SELECT work, rank, batch, begin_ns, end_ns, (SELECT min(lane) FROM place p "
+                   "WHERE p.run = d.run AND p.rank = d.rank) FROM data d WHERE run = ? AND "
+                   "begin_ns <= end_ns AND end_ns >= 0 ORDER BY rank, begin_ns, end_ns",
+                   err, &s));
     while ((rc = sqlite3_step(s)) == SQLITE_ROW) {
         bool hosts = sqlite3_column_type(s, 5) != SQLITE_NULL;
         struct dt_trace_data d = {.work = (const char *)sqlite3_column_text(s, 0),
@@ -212,7 +181,7 @@ enum dt_status dt_trace_read(const struct dt_run_ref *run, const struct dt_trace
     struct reader t = {.run = run, .sink = sink};
     enum dt_status st = read_all(&t, err);
 
-    sqlite3_close(t.db);
+    dt_runs_close(&t.file);
     dt_free(t.messages);
     if (st == DT_OK && out)
         *out = t.info;
