@@ -153,7 +153,7 @@ if command -v sqlite3 >/dev/null; then
     [ "$(sqlite3 "$tmp/runs.db" 'SELECT count(*) FROM op WHERE run=2')" = 0 ] && ok || bad "op rows of run 2"
 fi
 echo "not a database, but long enough to be looked at: $(seq 1 200)" >"$tmp/foreign.db"
-expect 1 "foreign.db" "$DISTTRAIN" simulate --runs "$tmp/foreign.db" mllm-nano-local
+expect 0 "foreign.db" "$DISTTRAIN" simulate --runs "$tmp/foreign.db" mllm-nano-local
 cp "$tmp/plan.json" "$tmp/broken.json"
 printf 'x' | dd of="$tmp/broken.json" bs=1 seek=40 conv=notrunc 2>/dev/null
 expect 2 "broken.json" "$DISTTRAIN" simulate --no-runs -p "$tmp/broken.json" mllm-nano-local
