@@ -4,10 +4,12 @@
 #include "core/doc.h"
 #include "core/json.h"
 #include "core/mem.h"
+#include "core/rng.h"
 #include "test_util.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 static struct dt_error err;
@@ -500,6 +502,38 @@ START_TEST(json_text)
 }
 END_TEST
 
+static void as_json(double v, char *buf, size_t size)
+{
+    struct dt_json j;
+    char *text;
+
+    dt_json_init(&j, false);
+    dt_json_double(&j, v);
+    text = finish(&j);
+    snprintf(buf, size, "%s", text);
+    dt_free(text);
+}
+
+/* What was read from a file and is written again is the same text. */
+START_TEST(json_numbers_are_stable)
+{
+    static const double fixed[] = {1495942065.25, 999999999.4, 999999999.5, 999999999.9, 99999999.99};
+    uint64_t seed = dt_test_seed();
+    char once[64], twice[64];
+    struct dt_rng r;
+
+    dt_rng_init(&r, seed, 1);
+    for (int i = 0; i < 20000; i++) {
+        double v = i < 5 ? fixed[i] : ldexp(dt_rng_uniform(&r) - 0.5, (int)dt_rng_below(&r, 140) - 60);
+
+        as_json(v, once, sizeof(once));
+        as_json(strtod(once, NULL), twice, sizeof(twice));
+        ck_assert_msg(strcmp(once, twice) == 0, "%.17g: %s, then %s (seed %" PRIu64 ")", v, once,
+                      twice, seed);
+    }
+}
+END_TEST
+
 START_TEST(json_misuse)
 {
     struct dt_json j;
@@ -553,6 +587,7 @@ int main(void)
     tcase_add_test(override, overrides);
     tcase_add_test(override, bad_overrides_change_nothing);
     tcase_add_test(json, json_text);
+    tcase_add_test(json, json_numbers_are_stable);
     tcase_add_test(json, json_misuse);
     suite_add_tcase(s, read);
     suite_add_tcase(s, get);

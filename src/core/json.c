@@ -17,6 +17,7 @@
 
 /* Above this, doubles do not hold every integer and "%.17g" is what reads back exactly. */
 #define INT_EXACT_MAX 9007199254740992.0 /* 2^53 */
+#define NINE_DIGITS 999999999.5          /* above, %.9g rounds to 1e+09 */
 
 static void put(struct dt_json *j, const char *s, size_t n)
 {
@@ -183,7 +184,9 @@ void dt_json_double(struct dt_json *j, double v)
         dt_json_int(j, (int64_t)v);
         return;
     }
-    snprintf(text, sizeof(text), fabs(v) < INT_EXACT_MAX ? "%.9g" : "%.17g", v);
+    /* nine digits, but never fewer than a whole number of that size gets: read and written again it
+     * stays the same text */
+    snprintf(text, sizeof(text), fabs(v) < NINE_DIGITS ? "%.9g" : "%.17g", v);
     /* Whatever the locale's decimal point is, write '.'. */
     for (p = q = text; *p; p++) {
         if (strchr("+-0123456789e", *p))
