@@ -9,6 +9,7 @@ check_PROGRAMS += \
 	tests/test_base \
 	tests/test_boundary \
 	tests/test_checkpoint \
+	tests/test_checkpoint_dir \
 	tests/test_colocate \
 	tests/test_cores \
 	tests/test_cost \

@@ -431,6 +431,26 @@ START_TEST(write_replaces_whole_files)
 }
 END_TEST
 
+/* What lies where a temporary file would go stays as it is, and nothing is written through it. */
+START_TEST(write_goes_around_what_is_planted)
+{
+    struct dt_error err;
+    char temp[64];
+
+    dt_assert_ok(dt_file_write("victim", "precious", 8, &err), err);
+    snprintf(temp, sizeof(temp), "plan.json.tmp.%ld", (long)getpid());
+    ck_assert_int_eq(symlink("victim", temp), 0);
+    snprintf(temp, sizeof(temp), "plan.json.tmp.%ld.1", (long)getpid());
+    ck_assert_int_eq(mkfifo(temp, 0600), 0);
+    snprintf(temp, sizeof(temp), "plan.json.tmp.%ld.2", (long)getpid());
+    ck_assert_int_eq(link("victim", temp), 0);
+    dt_assert_ok(dt_file_write("plan.json", "new", 3, &err), err);
+    assert_holds("plan.json", "new");
+    assert_holds("victim", "precious");
+    ck_assert_int_eq(system("test $(ls | wc -l) -eq 5"), 0);
+}
+END_TEST
+
 START_TEST(write_fails_without_harm)
 {
     struct dt_error err;
@@ -521,6 +541,7 @@ int main(void)
     tcase_add_test(text, utf8);
     tcase_add_checked_fixture(file, enter_dir, leave_dir);
     tcase_add_test(file, write_replaces_whole_files);
+    tcase_add_test(file, write_goes_around_what_is_planted);
     tcase_add_test(file, write_fails_without_harm);
     tcase_add_test(file, read_limits_and_errors);
     tcase_add_test(file, find_presets);

@@ -134,6 +134,8 @@ mount -t tmpfs -o size=1500k none disk || exit 77
 "$DISTTRAIN" eval job.yaml --data two-000000.tar --checkpoint disk/ck || exit 1
 # what a killed save had left is room for the next
 mkdir disk/ck/.tmp-step-00000099.999999
+printf 'disttrain-checkpoint 1\nrun some\nprocess host boot/space 999999 1\n' \
+    >disk/ck/.tmp-step-00000099.999999/.disttrain
 dd if=/dev/zero of=disk/ck/.tmp-step-00000099.999999/model.safetensors bs=4k 2>/dev/null
 step=$(sed 's/step-0*//' disk/ck/latest)
 rm -rf disk/ck/step-00000001

@@ -157,6 +157,7 @@ static enum dt_status write_example(const char *path, struct dt_error *err, uint
     struct dt_tensor_writer *w;
     enum dt_status st;
 
+    unlink(path);
     DT_TRY(dt_tensor_writer_new(path, example, 5, meta, 2, err, &w));
     st = dt_tensor_writer_put_f32(w, example_f32, err, &crc[0]);
     if (st == DT_OK)
@@ -286,6 +287,7 @@ START_TEST(random_files_read_back)
                                                        : f;
             }
         }
+        unlink(in_dir("r"));
         dt_assert_ok(dt_tensor_writer_new(in_dir("r"), x, n, NULL, 0, &err, &w), err);
         for (size_t i = 0; i < n; i++)
             dt_assert_ok(dt_tensor_writer_put_f32(w, v[i], &err, NULL), err);
@@ -440,6 +442,7 @@ static void write_shards(void)
     for (int i = 0; i < 2; i++) {
         struct dt_tensor_writer *w;
 
+        unlink(in_dir(files[i]));
         dt_assert_ok(dt_tensor_writer_new(in_dir(files[i]), &x[i], 1, NULL, 0, &err, &w), err);
         dt_assert_ok(dt_tensor_writer_put_f32(w, example_f32 + 3 * i, &err, NULL), err);
         dt_assert_ok(dt_tensor_writer_finish(w, &err, NULL, NULL), err);

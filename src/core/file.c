@@ -186,6 +186,29 @@ static void sync_directory_of(const char *path)
     }
 }
 
+enum dt_status dt_file_temp(const char *target, struct dt_error *err, char *temp, size_t size,
+                            int *fd)
+{
+    enum { TRIES = 1000 };
+    int got = -1;
+
+    for (int k = 0; k < TRIES && got < 0; k++) {
+        char number[16] = "";
+
+        if (k > 0)
+            snprintf(number, sizeof(number), ".%d", k);
+        if ((size_t)snprintf(temp, size, "%s.tmp.%ld%s", target, (long)getpid(), number) >= size)
+            return dt_error_at(err, DT_ERR_INPUT, target, 0, 0, "file name too long");
+        got = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        if (got < 0 && errno != EEXIST)
+            break;
+    }
+    if (got < 0)
+        return dt_error_at(err, DT_ERR_IO, target, 0, 0, "cannot create: %s", strerror(errno));
+    *fd = got;
+    return DT_OK;
+}
+
 enum dt_status dt_file_write(const char *path, const char *text, size_t len, struct dt_error *err)
 {
     char target[PATH_MAX], temp[PATH_MAX];
@@ -213,12 +236,7 @@ enum dt_status dt_file_write(const char *path, const char *text, size_t len, str
         }
         mode = sb.st_mode & 07777;
     }
-    if (snprintf(temp, sizeof(temp), "%s.tmp.%ld", target, (long)getpid()) >= (int)sizeof(temp))
-        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "file name too long");
-
-    fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return dt_error_at(err, DT_ERR_IO, path, 0, 0, "cannot create: %s", strerror(errno));
+    DT_TRY(dt_file_temp(target, err, temp, sizeof(temp), &fd));
     if (write_all(fd, text, len) != 0 || (mode && fchmod(fd, mode) != 0) || fsync(fd) != 0) {
         saved = errno;
         close(fd);

@@ -19,6 +19,11 @@ enum dt_status dt_file_check(const char *path, struct dt_error *err);
  * (dt_free).  DT_ERR_INPUT when it cannot be opened or is larger than `limit` bytes. */
 enum dt_status dt_file_read(const char *path, size_t limit, struct dt_error *err, char **out,
                             size_t *len);
+/* Makes a new, empty file beside `target`, "TARGET.tmp.PID" or, where that name is taken,
+ * "TARGET.tmp.PID.N", and opens it for writing: never one that is there already, nor what a link or
+ * a pipe of that name leads to.  `temp` gets its name; the caller renames or removes it. */
+enum dt_status dt_file_temp(const char *target, struct dt_error *err, char *temp, size_t size,
+                            int *fd);
 /* Writes all or nothing; path "-" = stdout. */
 enum dt_status dt_file_write(const char *path, const char *text, size_t len, struct dt_error *err);
 /* Finds a shipped file: NAME as given if it exists (and contains '/' or '.'), else

@@ -101,12 +101,11 @@ static enum dt_status write_database(const char *path, const char *sql, struct d
     enum dt_status status = DT_OK;
     char tmp[4096];
     sqlite3 *db = NULL;
-    int n = snprintf(tmp, sizeof tmp, "%s.tmp%ld", path, (long)getpid());
+    int fd;
 
-    if (n < 0 || (size_t)n >= sizeof tmp)
-        return dt_error_set(err, DT_ERR_INPUT, "path '%.80s...' is too long", path);
-    unlink(tmp);
-    if (sqlite3_open_v2(tmp, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL) != SQLITE_OK ||
+    DT_TRY(dt_file_temp(path, err, tmp, sizeof tmp, &fd));
+    close(fd); /* an empty file is an empty database */
+    if (sqlite3_open_v2(tmp, &db, SQLITE_OPEN_READWRITE, NULL) != SQLITE_OK ||
         sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK)
         status = dt_error_at(err, DT_ERR_IO, path, 0, 0, "cannot write the database: %s",
                              db ? sqlite3_errmsg(db) : "out of memory");

@@ -55,6 +55,19 @@ enum dt_status dt_error_nomem(struct dt_error *err, const char *what)
     return dt_error_set(err, DT_ERR_NOMEM, "out of memory while allocating %s", what);
 }
 
+void dt_warn(const struct dt_warn *w, const char *fmt, ...)
+{
+    char line[4096];
+    va_list ap;
+
+    if (!w || !w->say)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof(line), fmt, ap);
+    va_end(ap);
+    w->say(w->ctx, line);
+}
+
 int dt_status_exit_code(enum dt_status status)
 {
     if ((int)status < 0 || (int)status >= STATUS_COUNT)

@@ -54,6 +54,15 @@ const char *dt_status_text(enum dt_status status);
 /* Writes "file:line:col: message" (or just the message) into buf; always terminated. */
 void dt_error_format(const struct dt_error *err, char *buf, unsigned long size);
 
+/* What a person should hear of although the work goes on, one line at a time; zero-initialised =
+ * nobody listens. */
+struct dt_warn {
+    void (*say)(void *ctx, const char *line);
+    void *ctx;
+};
+/* `w` may be NULL. */
+void dt_warn(const struct dt_warn *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
 /* Propagate: `DT_TRY(call);` inside a function returning enum dt_status that needs no cleanup. */
 #define DT_TRY(call)                                                                               \
     do {                                                                                           \

@@ -5,11 +5,12 @@
  *   DIR/step-00001200/model.safetensors       parameters, Hugging Face names behind "MODULE."
  *                     optimizer.safetensors   "exp_avg/NAME", "exp_avg_sq/NAME" of what is trained
  *                     state.json              step, seed, counters, data cursor, job digest
- *                     manifest.json           sizes and CRC-32 of every header, tensor and file
- *   DIR/latest                                the name of the newest
+ *                     manifest.json           the run; sizes and CRC-32 of every header, tensor,
+ * file .disttrain              that this program made the folder DIR/latest the name of the newest
  *
- * A save writes everything into DIR/.tmp-STEP.PID, syncs it, renames it, then moves the pointer,
- * then removes what is too old: whenever it is killed, `latest` names a complete checkpoint.  Large
+ * A save writes everything into DIR/.tmp-STEP.TAG, syncs it, renames it, then moves the pointer,
+ * then removes what is too old: whenever it is killed, `latest` names a complete checkpoint.  Only
+ * what this program made is ever removed, and of a run by that run only.  Large
  * models are cut into model-00001-of-0000N.safetensors with an index.  Masters are fp32, so the
  * model's file is both the weights to hand on and the state to go on from. */
 #ifndef DT_EXEC_CHECKPOINT_H
@@ -17,6 +18,11 @@
 
 #include "exec/data/loader.h"
 #include "exec/modules/module.h"
+
+/* A run is one training from its first step on, however often it is stopped and goes on.  Its id
+ * tells it from another one in the same folder. */
+#define DT_RUN_ID_SIZE 65
+#define DT_RUN_UNNAMED "unnamed" /* of checkpoints that say nothing */
 
 /* Parameters in flat buffers, as a stage has them.  After a load or init the caller tells the stage
  * (dt_stage_changed). */
@@ -38,13 +44,24 @@ struct dt_checkpoint_state {
     int64_t tokens;
     double train_s; /* time spent training, all runs together */
     struct dt_cursor cursor;
-    char job_digest[40]; /* dt_checkpoint_digest of what must not change */
+    char job_digest[40];         /* dt_checkpoint_digest of what must not change */
+    char run_id[DT_RUN_ID_SIZE]; /* whose it is; "" = DT_RUN_UNNAMED */
 };
 
 struct dt_checkpoint_options {
-    int keep;                /* newest ones kept, of this step and before; 0 = all */
-    int64_t shard_bytes_max; /* of a model file; 0 = 5 GB, as Hugging Face cuts */
+    int keep;                   /* newest ones kept, of this run, this step and before; 0 = all */
+    int64_t shard_bytes_max;    /* of a model file; 0 = 5 GB, as Hugging Face cuts */
+    const struct dt_warn *warn; /* of what stays although it would go; NULL = nobody listens */
 };
+
+/* ---- runs ---- */
+
+/* 128 random bits, as text. */
+void dt_run_id_new(char out[DT_RUN_ID_SIZE]);
+/* 1 to 64 letters, digits, ".", "_" and "-". */
+bool dt_run_id_valid(const char *text);
+
+/* ---- saving and loading ---- */
 
 /* Queues are idle.  `path` (may be NULL) gets the new folder.  A checkpoint of the same step is
  * replaced.  Values that are not finite are refused, here and in a share of a rank: DT_ERR_DIVERGED,
@@ -53,11 +70,13 @@ enum dt_status dt_checkpoint_save(const char *dir, const struct dt_checkpoint_pa
                                   int n_parts, const struct dt_checkpoint_state *state,
                                   const struct dt_checkpoint_options *opt, struct dt_error *err,
                                   char *path, size_t path_size);
-/* Removes what killed saves left behind: folders and files with temporary names of processes that
- * are gone.  What it cannot remove stays; a DIR that is not there is fine. */
-void dt_checkpoint_tidy(const char *dir);
+/* Removes what killed saves left behind: folders of ours with temporary names, and files, of
+ * processes that are gone.  What it cannot remove stays, and what is not ours, which `warn` hears
+ * of; a DIR that is not there is fine. */
+void dt_checkpoint_tidy(const char *dir, const struct dt_warn *warn);
 /* The folder to go on from: `path` itself if it is a checkpoint, else what its `latest` names, else
- * its newest complete one.  *found is false (and DT_OK) where there is none. */
+ * its newest complete one.  *found is false (and DT_OK) where there never was one; DT_ERR_INPUT
+ * where there was and none is complete. */
 enum dt_status dt_checkpoint_find(const char *path, struct dt_error *err, bool *found, char *out,
                                   size_t size);
 /* The folder of a step in DIR, there or not. */
@@ -65,6 +84,11 @@ enum dt_status dt_checkpoint_of_step(const char *dir, int64_t step, struct dt_er
                                      size_t size);
 /* A checkpoint that no later save removes to make room; state.json and all else stays as it is. */
 enum dt_status dt_checkpoint_keep(const char *path, struct dt_error *err);
+/* The same, of run `run_id` only (NULL = any), whose newest is taken if `latest` is not its; tells
+ * `warn` when that is not what `latest` names.  `found_id` gets the run that made it. */
+enum dt_status dt_checkpoint_find_run(const char *path, const char *run_id,
+                                      const struct dt_warn *warn, struct dt_error *err, bool *found,
+                                      char *out, size_t size, char found_id[DT_RUN_ID_SIZE]);
 /* Only state.json, checked against the manifest. */
 enum dt_status dt_checkpoint_read_state(const char *path, struct dt_error *err,
                                         struct dt_checkpoint_state *out);

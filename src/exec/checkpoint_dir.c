@@ -4,9 +4,11 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* renameat2 */
 #endif
+#include "exec/checkpoint_dir.h"
+
 #include "core/file.h"
 #include "core/mem.h"
-#include "exec/checkpoint_impl.h"
+#include "exec/checkpoint_own.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -20,11 +22,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define STEP "step-"
 #define TEMP ".tmp-"
 #define OLD ".old-"
-#define POINTER "latest"
-#define KEPT "kept"
 
 enum dt_status dt_ckpt_path(char *out, size_t size, const char *dir, const char *name,
                             struct dt_error *err)
@@ -36,90 +35,19 @@ enum dt_status dt_ckpt_path(char *out, size_t size, const char *dir, const char 
     return DT_OK;
 }
 
-/* A folder without folders in it, as all of ours are; what cannot be removed stays. */
-void dt_ckpt_remove(const char *path)
+static int open_dir(const char *dir)
 {
-    char file[PATH_MAX];
-    struct dirent *e;
-    DIR *d = opendir(path);
-
-    if (!d)
-        return;
-    while ((e = readdir(d)))
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 &&
-            dt_ckpt_path(file, sizeof(file), path, e->d_name, NULL) == DT_OK)
-            unlink(file);
-    closedir(d);
-    rmdir(path);
+    return open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
-/* Step of a folder's name, or -1. */
-static int64_t step_of(const char *name)
+static bool starts(const char *name, const char *with)
 {
-    size_t digits;
-
-    if (strncmp(name, STEP, strlen(STEP)) != 0)
-        return -1;
-    name += strlen(STEP);
-    digits = strspn(name, "0123456789");
-    if (digits < 8 || digits > 18 || name[digits] != '\0')
-        return -1;
-    return strtoll(name, NULL, 10);
+    return strncmp(name, with, strlen(with)) == 0;
 }
 
-static bool complete(const char *dir, const char *name)
+static const char *run_of(const struct dt_checkpoint_state *s)
 {
-    char path[PATH_MAX];
-    int n = snprintf(path, sizeof(path), "%s/%s/manifest.json", dir, name);
-
-    return n > 0 && n < (int)sizeof(path) && access(path, R_OK) == 0;
-}
-
-static int by_step(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-
-    return (x > y) - (x < y);
-}
-
-/* Steps of the checkpoints in DIR, rising; *n = 0 if there is no such folder. */
-static enum dt_status list_steps(const char *dir, struct dt_error *err, int64_t **out, size_t *n)
-{
-    enum dt_status st = DT_OK;
-    struct dirent *e;
-    size_t cap = 0;
-    void *steps = NULL;
-    DIR *d = opendir(dir);
-
-    *n = 0;
-    *out = NULL;
-    if (!d)
-        return DT_OK;
-    while ((e = readdir(d))) {
-        int64_t step = step_of(e->d_name);
-
-        if (step < 0 || !complete(dir, e->d_name))
-            continue;
-        if (dt_grow(&steps, &cap, *n + 1, sizeof(step))) {
-            st = dt_error_nomem(err, "a list of checkpoints");
-            break;
-        }
-        ((int64_t *)steps)[(*n)++] = step;
-    }
-    closedir(d);
-    if (st != DT_OK) {
-        dt_free(steps);
-        return st;
-    }
-    if (*n > 1)
-        qsort(steps, *n, sizeof(int64_t), by_step);
-    *out = steps;
-    return DT_OK;
-}
-
-static void step_name(char *buf, size_t size, int64_t step)
-{
-    snprintf(buf, size, STEP "%08" PRId64, step);
+    return s->run_id[0] ? s->run_id : DT_RUN_UNNAMED;
 }
 
 enum dt_status dt_checkpoint_of_step(const char *dir, int64_t step, struct dt_error *err, char *out,
@@ -127,7 +55,7 @@ enum dt_status dt_checkpoint_of_step(const char *dir, int64_t step, struct dt_er
 {
     char name[32];
 
-    step_name(name, sizeof(name), step);
+    dt_ckpt_step_name(name, sizeof(name), step);
     return dt_ckpt_path(out, size, dir, name, err);
 }
 
@@ -139,80 +67,211 @@ enum dt_status dt_checkpoint_keep(const char *path, struct dt_error *err)
                                "later ones take its place.\n";
     char mark[PATH_MAX];
 
-    DT_TRY(dt_ckpt_path(mark, sizeof(mark), path, KEPT, err));
+    DT_TRY(dt_ckpt_path(mark, sizeof(mark), path, DT_CKPT_KEPT, err));
     return dt_file_write(mark, text, strlen(text), err);
 }
 
-static bool kept(const char *dir, int64_t step)
+static bool kept(int dir, const char *step)
 {
-    char path[PATH_MAX], mark[PATH_MAX];
+    char mark[128];
+    struct stat sb;
 
-    return dt_checkpoint_of_step(dir, step, NULL, path, sizeof(path)) == DT_OK &&
-           dt_ckpt_path(mark, sizeof(mark), path, KEPT, NULL) == DT_OK && access(mark, F_OK) == 0;
+    snprintf(mark, sizeof(mark), "%s/" DT_CKPT_KEPT, step);
+    return fstatat(dir, mark, &sb, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+/* ---- making way ---- */
+
+/* False where `to` is taken; file systems without renameat2's flags (NFS) have a moment between
+ * looking and renaming. */
+static bool rename_to_new(int dir, const char *from, const char *to)
+{
+    struct stat sb;
+
+#ifdef RENAME_NOREPLACE
+    if (renameat2(dir, from, dir, to, RENAME_NOREPLACE) == 0)
+        return true;
+    if (errno != EINVAL && errno != ENOSYS)
+        return false;
+#endif
+    return fstatat(dir, to, &sb, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT &&
+           renameat(dir, from, dir, to) == 0;
+}
+
+/* To "STEP.of-RUN", for a checkpoint of a run, or "STEP.kept", with a number where that is taken.
+ */
+static bool set_aside(int dir, const char *from, const char *step, const char *run_id, char *to,
+                      size_t size)
+{
+    for (int k = 0; k < 1000; k++) {
+        char number[16] = "";
+
+        if (k > 0)
+            snprintf(number, sizeof(number), ".%d", k);
+        if (run_id)
+            snprintf(to, size, "%s" DT_CKPT_OF "%.8s%s", step, run_id, number);
+        else
+            snprintf(to, size, "%s.kept%s", step, number);
+        if (rename_to_new(dir, from, to))
+            return true;
+        if (errno != EEXIST && errno != ENOTEMPTY)
+            return false;
+    }
+    return false;
+}
+
+/* The step in ".old-STEP.TAG" and ".tmp-STEP.TAG". */
+static bool step_in(const char *hidden, char *step, size_t size)
+{
+    const char *name = hidden + strlen(TEMP), *dot = strchr(name, '.');
+
+    if (!dot || (size_t)(dot - name) >= size)
+        return false;
+    memcpy(step, name, (size_t)(dot - name));
+    step[dot - name] = '\0';
+    return dt_ckpt_step_of(step) >= 0;
+}
+
+/* Removes a folder of ours under a hidden name; what somebody else has put into it gets its old
+ * name back. */
+static void discard(const char *dir, int fd, const char *hidden, const struct dt_warn *warn)
+{
+    char step[64], aside[128];
+
+    if (dt_ckpt_empty(fd, hidden) != DT_CKPT_OTHERS_INSIDE)
+        return;
+    if (!step_in(hidden, step, sizeof(step)))
+        return;
+    if (rename_to_new(fd, hidden, step))
+        snprintf(aside, sizeof(aside), "%s", step);
+    else if (!set_aside(fd, hidden, step, NULL, aside, sizeof(aside)))
+        snprintf(aside, sizeof(aside), "%s", hidden);
+    dt_warn(warn,
+            "%s: of the old checkpoint %s stays what this program did not write; it is in %s/%s",
+            dir, step, dir, aside);
+}
+
+/* ---- tidying ---- */
+
+/* The process that a temporary file is named after ("latest.tmp.PID"). */
+static bool maker_lives(const char *name)
+{
+    const char *at = strstr(name, ".tmp.");
+    long pid = at ? strtol(at + 5, NULL, 10) : 0;
+
+    return pid > 0 && pid != (long)getpid() && (kill((pid_t)pid, 0) == 0 || errno != ESRCH);
+}
+
+/* A step that had to make way for itself without anything there to change places with. */
+static bool bring_back(int fd, const char *hidden)
+{
+    char step[64], run_id[DT_RUN_ID_SIZE];
+
+    return starts(hidden, OLD) && step_in(hidden, step, sizeof(step)) &&
+           dt_ckpt_complete(fd, hidden, run_id) && rename_to_new(fd, hidden, step);
+}
+
+static void tidy_folder(const char *dir, int fd, const char *name, const struct dt_warn *warn,
+                        struct dt_names *others)
+{
+    struct dt_ckpt_owner owner;
+    char step[64];
+
+    if (!dt_ckpt_owned(fd, name, &owner)) {
+        /* killed before the marker was there: an empty folder, of which nothing is lost */
+        if (!step_in(name, step, sizeof(step)) || unlinkat(fd, name, AT_REMOVEDIR) != 0)
+            dt_names_add(others, "%s", name);
+    } else if ((owner.process.pid == (long)getpid() ||
+                dt_ckpt_lives(&owner.process) != DT_CKPT_LIVES) &&
+               !bring_back(fd, name)) {
+        discard(dir, fd, name, warn);
+    }
+}
+
+void dt_checkpoint_tidy(const char *dir, const struct dt_warn *warn)
+{
+    struct dt_names others = {.n = 0};
+    struct dirent *e;
+    struct stat sb;
+    int fd = open_dir(dir);
+    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+
+    if (!d) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    while ((e = readdir(d))) {
+        if (starts(e->d_name, TEMP) || starts(e->d_name, OLD))
+            tidy_folder(dir, fd, e->d_name, warn, &others);
+        else if (dt_ckpt_temp_file(fd, e->d_name) && !maker_lives(e->d_name))
+            unlinkat(fd, e->d_name, 0);
+        else if (dt_ckpt_step_of(e->d_name) >= 0 &&
+                 fstatat(fd, e->d_name, &sb, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(sb.st_mode))
+            dt_names_add(&others, "%s (a symbolic link)", e->d_name);
+    }
+    closedir(d);
+    if (others.n > 0)
+        dt_warn(warn, "%s: left alone, as this program did not make it: %s", dir,
+                dt_names_end(&others));
 }
 
 /* ---- saving ---- */
 
-static bool starts(const char *name, const char *with)
+static void hidden_name(char *buf, size_t size, const char *prefix, int64_t step, uint64_t tag)
 {
-    return strncmp(name, with, strlen(with)) == 0;
+    char name[32];
+
+    dt_ckpt_step_name(name, sizeof(name), step);
+    snprintf(buf, size, "%s%s.%013" PRIx64, prefix, name, tag);
 }
 
-/* Folders "<prefix>...PID", and the pointer before it was renamed. */
-void dt_checkpoint_tidy(const char *dir)
-{
-    char path[PATH_MAX];
-    struct dirent *e;
-    DIR *d = opendir(dir);
-
-    if (!d)
-        return;
-    while ((e = readdir(d))) {
-        const char *dot = strrchr(e->d_name, '.');
-        bool pointer = starts(e->d_name, POINTER ".tmp.");
-        long pid;
-
-        if (!(pointer || starts(e->d_name, TEMP) || starts(e->d_name, OLD)) || !dot ||
-            dot == e->d_name)
-            continue;
-        pid = strtol(dot + 1, NULL, 10);
-        if (pid > 0 && pid != (long)getpid() && (kill((pid_t)pid, 0) == 0 || errno != ESRCH))
-            continue;
-        if (dt_ckpt_path(path, sizeof(path), dir, e->d_name, NULL) != DT_OK)
-            continue;
-        if (pointer)
-            unlink(path);
-        else
-            dt_ckpt_remove(path);
-    }
-    closedir(d);
-}
-
-enum dt_status dt_ckpt_temp(const char *dir, int64_t step, long pid, struct dt_error *err,
+enum dt_status dt_ckpt_temp(const char *dir, int64_t step, uint64_t tag, struct dt_error *err,
                             char *temp, size_t size)
 {
-    char name[64], step_text[32];
+    char name[64];
 
-    step_name(step_text, sizeof(step_text), step);
-    snprintf(name, sizeof(name), TEMP "%s.%ld", step_text, pid);
+    hidden_name(name, sizeof(name), TEMP, step, tag);
     return dt_ckpt_path(temp, size, dir, name, err);
 }
 
-enum dt_status dt_ckpt_begin(const char *dir, int64_t step, struct dt_error *err, char *temp,
-                             size_t size)
+enum dt_status dt_ckpt_begin(const char *dir, int64_t step, const char *run_id,
+                             struct dt_error *err, uint64_t *tag, char *temp, size_t size)
 {
+    enum dt_status st;
+
     if (mkdir(dir, 0777) != 0 && errno != EEXIST)
         return dt_error_at(err, DT_ERR_IO, dir, 0, 0, "cannot create: %s", strerror(errno));
-    dt_checkpoint_tidy(dir);
-    DT_TRY(dt_ckpt_temp(dir, step, (long)getpid(), err, temp, size));
+    dt_checkpoint_tidy(dir, NULL);
+    *tag = dt_ckpt_random() >> 12; /* a double holds it, in which ranks tell each other */
+    DT_TRY(dt_ckpt_temp(dir, step, *tag, err, temp, size));
     if (mkdir(temp, 0777) != 0)
         return dt_error_at(err, DT_ERR_IO, temp, 0, 0, "cannot create: %s", strerror(errno));
-    return DT_OK;
+    st = dt_ckpt_mark(temp, run_id[0] ? run_id : DT_RUN_UNNAMED, err);
+    if (st != DT_OK)
+        dt_ckpt_drop(temp);
+    return st;
+}
+
+void dt_ckpt_drop(const char *temp)
+{
+    const char *slash = strrchr(temp, '/');
+    char dir[PATH_MAX];
+    int fd;
+
+    if (!slash || snprintf(dir, sizeof(dir), "%.*s", (int)(slash - temp), temp) >= PATH_MAX)
+        return;
+    fd = open_dir(dir);
+    if (fd < 0)
+        return;
+    if (unlinkat(fd, slash + 1, AT_REMOVEDIR) != 0)
+        discard(dir, fd, slash + 1, NULL);
+    close(fd);
 }
 
 static enum dt_status sync_folder(const char *path, struct dt_error *err)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = open_dir(path);
     bool failed;
 
     if (fd < 0)
@@ -225,115 +284,125 @@ static enum dt_status sync_folder(const char *path, struct dt_error *err)
     return failed ? DT_ERR_IO : DT_OK;
 }
 
-/* A checkpoint of this step that is there already changes places with the new one at once, where
- * the file system can do that; elsewhere it steps aside first. */
-static enum dt_status put_in_place(const char *temp, const char *final, const char *aside,
-                                   struct dt_error *err)
+struct commit {
+    const char *dir, *temp; /* temp: its name in dir */
+    char name[32], old[64];
+    const struct dt_checkpoint_state *state;
+    const struct dt_warn *warn;
+    int fd;
+};
+
+static enum dt_status cannot_rename(const struct commit *c, struct dt_error *err)
 {
-    if (rename(temp, final) == 0)
+    int saved = errno;
+    char path[PATH_MAX];
+
+    if (dt_ckpt_path(path, sizeof(path), c->dir, c->name, err) != DT_OK)
+        return DT_ERR_INPUT;
+    return dt_error_at(err, DT_ERR_IO, path, 0, 0, "cannot rename into place: %s", strerror(saved));
+}
+
+/* What is there already is no checkpoint of this run: it steps aside and stays. */
+static enum dt_status past_others(const struct commit *c, const char *run_id, struct dt_error *err)
+{
+    char aside[128];
+
+    if (!set_aside(c->fd, c->name, c->name, run_id, aside, sizeof(aside)))
+        return cannot_rename(c, err);
+    dt_warn(c->warn, "%s: %s of %s%s is now %s", c->dir, c->name,
+            run_id ? "run " : "another maker than this program", run_id ? run_id : "", aside);
+    return renameat(c->fd, c->temp, c->fd, c->name) == 0 ? DT_OK : cannot_rename(c, err);
+}
+
+/* This run's own checkpoint of this step changes places with the new one at once, where the file
+ * system can do that; elsewhere it steps aside first. */
+static enum dt_status put_in_place(const struct commit *c, struct dt_error *err)
+{
+    struct dt_ckpt_owner owner;
+
+    if (renameat(c->fd, c->temp, c->fd, c->name) == 0)
         return DT_OK;
-    if (errno != EEXIST && errno != ENOTEMPTY)
-        return dt_error_at(err, DT_ERR_IO, final, 0, 0, "cannot rename into place: %s",
-                           strerror(errno));
+    if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR)
+        return cannot_rename(c, err);
+    if (!dt_ckpt_owned(c->fd, c->name, &owner))
+        return past_others(c, NULL, err);
+    if (strcmp(owner.run_id, run_of(c->state)) != 0)
+        return past_others(c, owner.run_id, err);
 #ifdef RENAME_EXCHANGE
-    if (renameat2(AT_FDCWD, temp, AT_FDCWD, final, RENAME_EXCHANGE) == 0) {
-        dt_ckpt_remove(temp);
+    if (renameat2(c->fd, c->temp, c->fd, c->name, RENAME_EXCHANGE) == 0) {
+        discard(c->dir, c->fd, c->temp, c->warn);
         return DT_OK;
     }
 #endif
-    if (rename(final, aside) != 0 || rename(temp, final) != 0)
-        return dt_error_at(err, DT_ERR_IO, final, 0, 0, "cannot rename into place: %s",
-                           strerror(errno));
-    dt_ckpt_remove(aside);
+    if (renameat(c->fd, c->name, c->fd, c->old) != 0 ||
+        renameat(c->fd, c->temp, c->fd, c->name) != 0)
+        return cannot_rename(c, err);
+    discard(c->dir, c->fd, c->old, c->warn);
     return DT_OK;
 }
 
 /* Under another name first: half a removed checkpoint must not look like one. */
-static void remove_step(const char *dir, int64_t step)
+static void remove_step(const struct commit *c, int64_t step, const char *name)
 {
-    char name[32], old[64], path[PATH_MAX], aside[PATH_MAX];
+    char old[64];
 
-    step_name(name, sizeof(name), step);
-    snprintf(old, sizeof(old), OLD "%s.%ld", name, (long)getpid());
-    if (dt_ckpt_path(path, sizeof(path), dir, name, NULL) == DT_OK &&
-        dt_ckpt_path(aside, sizeof(aside), dir, old, NULL) == DT_OK && rename(path, aside) == 0)
-        dt_ckpt_remove(aside);
+    hidden_name(old, sizeof(old), OLD, step, dt_ckpt_random() >> 12);
+    if (rename_to_new(c->fd, name, old))
+        discard(c->dir, c->fd, old, c->warn);
 }
 
-enum dt_status dt_ckpt_commit(const char *dir, const char *temp, int64_t step, int keep,
-                              struct dt_error *err, char *final, size_t size)
+/* Of this run and before this step; what went further is not counted. */
+static enum dt_status remove_old(const struct commit *c, int keep, struct dt_error *err)
 {
-    char name[32], old[64], aside[PATH_MAX], pointer[PATH_MAX], line[40];
-    int64_t *steps;
-    size_t n, others = 0;
+    struct dt_ckpt_step *steps;
+    size_t n;
 
-    step_name(name, sizeof(name), step);
-    snprintf(old, sizeof(old), OLD "%s.%ld", name, (long)getpid());
-    DT_TRY(dt_ckpt_path(final, size, dir, name, err));
-    DT_TRY(dt_ckpt_path(aside, sizeof(aside), dir, old, err));
-    DT_TRY(dt_ckpt_path(pointer, sizeof(pointer), dir, POINTER, err));
-    DT_TRY(sync_folder(temp, err));
-    DT_TRY(put_in_place(temp, final, aside, err));
-    DT_TRY(sync_folder(dir, err));
-    snprintf(line, sizeof(line), "%s\n", name);
-    DT_TRY(dt_file_write(pointer, line, strlen(line), err));
-    if (keep <= 0)
-        return DT_OK;
-    DT_TRY(list_steps(dir, err, &steps, &n));
-    while (n > 0 &&
-           steps[n - 1] > step) /* of a run that went further: not the older ones of ours */
-        n--;
-    for (size_t i = 0; i < n; i++)
-        if (!kept(dir, steps[i]))
-            steps[others++] = steps[i];
-    n = others;
-    for (size_t i = 0; i + (size_t)keep < n; i++)
-        remove_step(dir, steps[i]);
+    DT_TRY(dt_ckpt_list(c->dir, run_of(c->state), err, &steps, &n));
+    for (size_t i = 0, k = 0; i < n; i++) { /* newest first */
+        struct dt_ckpt_step *s = &steps[n - 1 - i];
+        struct dt_ckpt_owner owner;
+
+        if (s->step > c->state->step || s->aside || kept(c->fd, s->name) ||
+            !dt_ckpt_owned(c->fd, s->name, &owner))
+            continue;
+        if (k++ >= (size_t)keep)
+            remove_step(c, s->step, s->name);
+    }
     dt_free(steps);
     return DT_OK;
 }
 
-/* ---- finding ---- */
-
-/* What `latest` says, if it names a complete checkpoint. */
-static bool follow_pointer(const char *dir, char *name, size_t size)
+static enum dt_status commit(struct commit *c, const struct dt_checkpoint_options *opt,
+                             struct dt_error *err)
 {
-    char path[PATH_MAX], *text;
-    bool good;
+    char pointer[PATH_MAX], line[40];
 
-    if (dt_ckpt_path(path, sizeof(path), dir, POINTER, NULL) != DT_OK ||
-        dt_file_read(path, 4096, NULL, &text, NULL) != DT_OK)
-        return false;
-    text[strcspn(text, "\r\n")] = '\0';
-    good = step_of(text) >= 0 && strlen(text) < size && complete(dir, text);
-    if (good)
-        memcpy(name, text, strlen(text) + 1);
-    dt_free(text);
-    return good;
+    DT_TRY(dt_ckpt_path(pointer, sizeof(pointer), c->dir, DT_CKPT_POINTER, err));
+    DT_TRY(put_in_place(c, err));
+    DT_TRY(sync_folder(c->dir, err));
+    snprintf(line, sizeof(line), "%s\n", c->name);
+    DT_TRY(dt_file_write(pointer, line, strlen(line), err));
+    return opt->keep > 0 ? remove_old(c, opt->keep, err) : DT_OK;
 }
 
-enum dt_status dt_checkpoint_find(const char *path, struct dt_error *err, bool *found, char *out,
-                                  size_t size)
+enum dt_status dt_ckpt_commit(const char *dir, const char *temp,
+                              const struct dt_checkpoint_state *state,
+                              const struct dt_checkpoint_options *opt, struct dt_error *err,
+                              char *final, size_t size)
 {
-    int64_t *steps;
-    char name[64];
-    size_t n;
+    const char *slash = strrchr(temp, '/');
+    struct commit c = {
+        .dir = dir, .temp = slash ? slash + 1 : temp, .state = state, .warn = opt->warn};
+    enum dt_status st;
 
-    *found = false;
-    if (complete(path, ".")) {
-        if ((size_t)snprintf(out, size, "%s", path) >= size)
-            return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "file name too long");
-        *found = true;
-        return DT_OK;
-    }
-    if (!follow_pointer(path, name, sizeof(name))) {
-        DT_TRY(list_steps(path, err, &steps, &n));
-        if (n == 0)
-            return DT_OK;
-        step_name(name, sizeof(name), steps[n - 1]);
-        dt_free(steps);
-    }
-    DT_TRY(dt_ckpt_path(out, size, path, name, err));
-    *found = true;
-    return DT_OK;
+    dt_ckpt_step_name(c.name, sizeof(c.name), state->step);
+    hidden_name(c.old, sizeof(c.old), OLD, state->step, dt_ckpt_random() >> 12);
+    DT_TRY(dt_ckpt_path(final, size, dir, c.name, err));
+    DT_TRY(sync_folder(temp, err));
+    c.fd = open_dir(dir);
+    if (c.fd < 0)
+        return dt_error_at(err, DT_ERR_IO, dir, 0, 0, "cannot open: %s", strerror(errno));
+    st = commit(&c, opt, err);
+    close(c.fd);
+    return st;
 }

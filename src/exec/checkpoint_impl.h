@@ -8,9 +8,16 @@
 #include "exec/safetensors.h"
 
 enum {
-    DT_CKPT_NAME_MAX = 160, /* "exp_avg_sq/" + module + "." + struct dt_param's name */
-    DT_CKPT_VERSION = 1
+    DT_CKPT_NAME_MAX = 160,      /* "exp_avg_sq/" + module + "." + struct dt_param's name */
+    DT_CKPT_JSON_MAX = 64 << 20, /* bytes of a manifest */
+    DT_CKPT_VERSION = 2          /* 1: without run_id and data.json */
 };
+/* Beside the checkpoints. */
+#define DT_CKPT_POINTER "latest"
+#define DT_CKPT_RUN "run.json"
+#define DT_CKPT_LOCK "lock"
+/* In a checkpoint that stays. */
+#define DT_CKPT_KEPT "kept"
 
 /* ---- manifest (checkpoint_manifest.c) ---- */
 
@@ -26,6 +33,8 @@ struct dt_manifest_tensor {
 };
 struct dt_manifest { /* zero-initialised is valid */
     int64_t step;
+    int version; /* as read */
+    char run_id[DT_RUN_ID_SIZE];
     struct dt_manifest_file *files;
     size_t n_files, cap_files;
     struct dt_manifest_tensor *tensors;
@@ -48,6 +57,9 @@ enum dt_status dt_manifest_write(const char *dir, const char *name, const struct
 /* Reads it and checks every file's size, and the sums of files that hold no tensors. */
 enum dt_status dt_manifest_read(const char *dir, const char *name, struct dt_error *err,
                                 struct dt_manifest *m);
+/* Only whose it is, of a manifest's text. */
+enum dt_status dt_manifest_run_id(const char *name, const char *text, size_t len,
+                                  struct dt_error *err, char out[DT_RUN_ID_SIZE]);
 /* O(log n) after dt_manifest_read; NULL if there is none. */
 const struct dt_manifest_tensor *dt_manifest_find(const struct dt_manifest *m, const char *name);
 /* Opens DIR/name and checks its headers and its tensors' names. */
@@ -90,16 +102,20 @@ enum dt_status dt_ckpt_index(const char *dir, const char *kind, int total, struc
 
 enum dt_status dt_ckpt_path(char *out, size_t size, const char *dir, const char *name,
                             struct dt_error *err);
-/* The temporary folder that process `pid` makes. */
-enum dt_status dt_ckpt_temp(const char *dir, int64_t step, long pid, struct dt_error *err,
+/* The temporary folder of a save that goes by `tag`. */
+enum dt_status dt_ckpt_temp(const char *dir, int64_t step, uint64_t tag, struct dt_error *err,
                             char *temp, size_t size);
-/* Makes DIR and the temporary folder; removes those of processes that are gone. */
-enum dt_status dt_ckpt_begin(const char *dir, int64_t step, struct dt_error *err, char *temp,
-                             size_t size);
+/* Makes DIR and the temporary folder, and marks it; removes those of processes that are gone.
+ * *tag < 2^53. */
+enum dt_status dt_ckpt_begin(const char *dir, int64_t step, const char *run_id,
+                             struct dt_error *err, uint64_t *tag, char *temp, size_t size);
 /* Renames, moves the pointer, removes what is too old. */
-enum dt_status dt_ckpt_commit(const char *dir, const char *temp, int64_t step, int keep,
-                              struct dt_error *err, char *final, size_t size);
-void dt_ckpt_remove(const char *path);
+enum dt_status dt_ckpt_commit(const char *dir, const char *temp,
+                              const struct dt_checkpoint_state *state,
+                              const struct dt_checkpoint_options *opt, struct dt_error *err,
+                              char *final, size_t size);
+/* A folder that dt_ckpt_begin has made. */
+void dt_ckpt_drop(const char *temp);
 
 /* ---- tensors (checkpoint_io.c) ---- */
 

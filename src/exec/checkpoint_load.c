@@ -174,6 +174,7 @@ static enum dt_status read_state(const char *path, const struct dt_manifest *m,
         return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
                            "state.json is of step %" PRId64 ", the manifest of step %" PRId64,
                            out->step, m->step);
+    memcpy(out->run_id, m->run_id, sizeof(out->run_id));
     return DT_OK;
 }
 

@@ -17,7 +17,6 @@
 #include <zlib.h>
 
 #define FORMAT "disttrain-checkpoint"
-#define JSON_BYTES_MAX ((size_t)64 << 20)
 
 static uint32_t crc_of(const char *text, size_t len)
 {
@@ -70,7 +69,7 @@ enum dt_status dt_checkpoint_identity(const char *path, struct dt_error *err, ch
     size_t len;
 
     DT_TRY(dt_ckpt_path(file, sizeof(file), path, "manifest.json", err));
-    DT_TRY(dt_file_read(file, JSON_BYTES_MAX, err, &text, &len));
+    DT_TRY(dt_file_read(file, DT_CKPT_JSON_MAX, err, &text, &len));
     dt_checkpoint_digest(text, len, buf, size);
     dt_free(text);
     return DT_OK;
@@ -125,7 +124,7 @@ enum dt_status dt_manifest_add_json(struct dt_manifest *m, const char *dir, cons
     size_t len;
 
     DT_TRY(dt_ckpt_path(path, sizeof(path), dir, name, err));
-    DT_TRY(dt_file_read(path, JSON_BYTES_MAX, err, &text, &len));
+    DT_TRY(dt_file_read(path, DT_CKPT_JSON_MAX, err, &text, &len));
     crc = crc_of(text, len);
     dt_free(text);
     return dt_manifest_add_file(m, name, (int64_t)len, crc, false, err);
@@ -169,6 +168,7 @@ enum dt_status dt_manifest_write(const char *dir, const char *name, const struct
     dt_json_begin_object(&j);
     dt_json_kv_string(&j, "format", FORMAT);
     dt_json_kv_int(&j, "version", DT_CKPT_VERSION);
+    dt_json_kv_string(&j, "run_id", m->run_id[0] ? m->run_id : DT_RUN_UNNAMED);
     dt_json_kv_int(&j, "step", m->step);
     dt_json_key(&j, "files");
     dt_json_begin_array(&j);
@@ -202,7 +202,7 @@ static enum dt_status read_doc(const char *dir, const char *name, struct dt_erro
     size_t len;
 
     DT_TRY(dt_ckpt_path(path, sizeof(path), dir, name, err));
-    DT_TRY(dt_file_read(path, JSON_BYTES_MAX, err, &text, &len));
+    DT_TRY(dt_file_read(path, DT_CKPT_JSON_MAX, err, &text, &len));
     if (crc)
         *crc = crc_of(text, len);
     st = dt_doc_parse(path, text, len, err, out);
@@ -233,19 +233,54 @@ static enum dt_status read_file_entry(struct dt_manifest *m, struct dt_node node
     return dt_manifest_add_file(m, name, bytes, (uint32_t)crc, tensors, err);
 }
 
-static enum dt_status parse(struct dt_manifest *m, struct dt_node root, struct dt_error *err)
+/* What of it is the same in all versions, of which the first knew no runs. */
+static enum dt_status parse_head(struct dt_node root, struct dt_error *err, int *version,
+                                 char run_id[DT_RUN_ID_SIZE])
 {
-    static const char *const keys[] = {"format", "version", "step", "files", "tensors_crc32", NULL};
     const char *format = dt_node_text(dt_map_get(root, "format"));
-    struct dt_node files = dt_map_get(root, "files"), sums = dt_map_get(root, "tensors_crc32");
-    int64_t version = 0;
 
     if (!format || strcmp(format, FORMAT) != 0)
         return dt_node_error(root, err, "not a checkpoint's manifest");
+    DT_TRY(dt_map_require(root, "manifest", "version", err));
+    DT_TRY(dt_get_i32(root, "version", 1, DT_CKPT_VERSION, version, err));
+    snprintf(run_id, DT_RUN_ID_SIZE, "%s", DT_RUN_UNNAMED);
+    if (*version == 1)
+        return DT_OK;
+    DT_TRY(dt_map_require(root, "manifest", "run_id", err));
+    DT_TRY(dt_get_string(root, "run_id", run_id, DT_RUN_ID_SIZE, err));
+    if (!dt_run_id_valid(run_id))
+        return dt_node_error(dt_map_get(root, "run_id"), err,
+                             "run_id must be 1 to 64 letters, digits, \".\", \"_\" or \"-\"");
+    return DT_OK;
+}
+
+enum dt_status dt_manifest_run_id(const char *name, const char *text, size_t len,
+                                  struct dt_error *err, char out[DT_RUN_ID_SIZE])
+{
+    char run_id[DT_RUN_ID_SIZE];
+    struct dt_doc *doc;
+    enum dt_status st;
+    int version = 0;
+
+    DT_TRY(dt_doc_parse(name, text, len, err, &doc));
+    st = parse_head(dt_doc_root(doc), err, &version, run_id);
+    dt_doc_free(doc);
+    if (st == DT_OK)
+        memcpy(out, run_id, sizeof(run_id));
+    return st;
+}
+
+static enum dt_status parse(struct dt_manifest *m, struct dt_node root, struct dt_error *err)
+{
+    static const char *const keys[] = {
+        "format",        "version", "step", "files",
+        "tensors_crc32", "run_id",  NULL}; /* the last not in version 1 */
+    struct dt_node files = dt_map_get(root, "files"), sums = dt_map_get(root, "tensors_crc32");
+
+    DT_TRY(parse_head(root, err, &m->version, m->run_id));
     DT_TRY(dt_map_check(root, "manifest", keys, err));
-    for (int i = 0; keys[i]; i++)
+    for (int i = 0; i < 5; i++)
         DT_TRY(dt_map_require(root, "manifest", keys[i], err));
-    DT_TRY(dt_get_int(root, "version", 1, DT_CKPT_VERSION, &version, err));
     DT_TRY(dt_get_int(root, "step", 0, INT64_MAX, &m->step, err));
     if (!dt_node_is_seq(files) || !dt_node_is_map(sums))
         return dt_node_error(root, err, "files must be a list, tensors_crc32 a map");
@@ -284,7 +319,7 @@ static enum dt_status check_file(const char *dir, const struct dt_manifest_file 
                            (int64_t)sb.st_size, f->bytes);
     if (f->tensors)
         return DT_OK;
-    DT_TRY(dt_file_read(path, JSON_BYTES_MAX, err, &text, &len));
+    DT_TRY(dt_file_read(path, DT_CKPT_JSON_MAX, err, &text, &len));
     crc = crc_of(text, len);
     dt_free(text);
     if (crc != f->crc)

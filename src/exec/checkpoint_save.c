@@ -367,6 +367,7 @@ static enum dt_status write_all(const char *temp, struct dt_ckpt_share *s,
     struct dt_manifest own = {.step = state->step}, m = {.step = state->step};
     enum dt_status st = dt_ckpt_count(s, err);
 
+    memcpy(m.run_id, state->run_id, sizeof(m.run_id));
     s->model.n = s->model.total = s->model.n ? s->model.n : 1;
     s->optimizer.n = s->optimizer.total = 1; /* also of no tensors */
     if (st == DT_OK && s->model.n > DT_TENSOR_FILES_MAX)
@@ -401,13 +402,14 @@ enum dt_status dt_checkpoint_save(const char *dir, const struct dt_checkpoint_pa
                                                      : DT_CKPT_SHARD_BYTES_MAX};
     char temp[PATH_MAX], final[PATH_MAX];
     enum dt_status st;
+    uint64_t tag;
 
-    DT_TRY(dt_ckpt_begin(dir, state->step, err, temp, sizeof(temp)));
+    DT_TRY(dt_ckpt_begin(dir, state->step, state->run_id, err, &tag, temp, sizeof(temp)));
     st = write_all(temp, &s, state, err);
     if (st == DT_OK)
-        st = dt_ckpt_commit(dir, temp, state->step, opt->keep, err, final, sizeof(final));
+        st = dt_ckpt_commit(dir, temp, state, opt, err, final, sizeof(final));
     if (st != DT_OK) {
-        dt_ckpt_remove(temp);
+        dt_ckpt_drop(temp);
         return st;
     }
     if (path && snprintf(path, path_size, "%s", final) >= (int)path_size)

@@ -175,14 +175,15 @@ static void *writer(void *arg)
     return NULL;
 }
 
-enum dt_status dt_share_folder(const char *dir, int64_t step, struct dt_error *err)
+enum dt_status dt_share_folder(const char *dir, int64_t step, const char *run_id,
+                               struct dt_error *err, uint64_t *tag)
 {
     char temp[PATH_MAX];
 
-    return dt_ckpt_begin(dir, step, err, temp, sizeof(temp));
+    return dt_ckpt_begin(dir, step, run_id, err, tag, temp, sizeof(temp));
 }
 
-enum dt_status dt_share_start(struct dt_share *s, const char *dir, long pid, int rank,
+enum dt_status dt_share_start(struct dt_share *s, const char *dir, uint64_t tag, int rank,
                               const struct dt_share_files *files, int n_ranks, struct dt_error *err)
 {
     sigset_t all, was;
@@ -191,7 +192,7 @@ enum dt_status dt_share_start(struct dt_share *s, const char *dir, long pid, int
     if (s->files.model.total > DT_TENSOR_FILES_MAX)
         return dt_error_at(err, DT_ERR_INPUT, dir, 0, 0, "a checkpoint of %d files; at most %d",
                            s->files.model.total, DT_TENSOR_FILES_MAX);
-    DT_TRY(dt_ckpt_temp(dir, s->files.step, pid, err, s->temp, sizeof(s->temp)));
+    DT_TRY(dt_ckpt_temp(dir, s->files.step, tag, err, s->temp, sizeof(s->temp)));
     share_name(rank, s->manifest, sizeof(s->manifest));
     if (s->files.model.n + s->files.optimizer.n == 0) {
         atomic_store(&s->done, true);
@@ -267,7 +268,9 @@ static enum dt_status write_rest(const char *temp, const struct dt_checkpoint_st
     return dt_manifest_write(temp, "manifest.json", m, err);
 }
 
-enum dt_status dt_share_commit(const char *dir, const struct dt_checkpoint_state *state, int keep,
+enum dt_status dt_share_commit(const char *dir, uint64_t tag,
+                               const struct dt_checkpoint_state *state,
+                               const struct dt_checkpoint_options *opt,
                                const struct dt_share_files *files, int n_ranks,
                                struct dt_error *err, char *path, size_t path_size)
 {
@@ -275,20 +278,21 @@ enum dt_status dt_share_commit(const char *dir, const struct dt_checkpoint_state
     char temp[PATH_MAX];
     enum dt_status st;
 
-    DT_TRY(dt_ckpt_temp(dir, state->step, (long)getpid(), err, temp, sizeof(temp)));
+    memcpy(m.run_id, state->run_id, sizeof(m.run_id));
+    DT_TRY(dt_ckpt_temp(dir, state->step, tag, err, temp, sizeof(temp)));
     st = write_rest(temp, state, files, n_ranks, &m, err);
     dt_manifest_free(&m);
     if (st == DT_OK)
-        st = dt_ckpt_commit(dir, temp, state->step, keep, err, path, path_size);
+        st = dt_ckpt_commit(dir, temp, state, opt, err, path, path_size);
     if (st != DT_OK)
-        dt_ckpt_remove(temp);
+        dt_ckpt_drop(temp);
     return st;
 }
 
-void dt_share_abandon(const char *dir, int64_t step)
+void dt_share_abandon(const char *dir, int64_t step, uint64_t tag)
 {
     char temp[PATH_MAX];
 
-    if (dt_ckpt_temp(dir, step, (long)getpid(), NULL, temp, sizeof(temp)) == DT_OK)
-        dt_ckpt_remove(temp);
+    if (dt_ckpt_temp(dir, step, tag, NULL, temp, sizeof(temp)) == DT_OK)
+        dt_ckpt_drop(temp);
 }

@@ -5,10 +5,17 @@ libdtexec_a_SOURCES = \
 	src/exec/ahead.h \
 	src/exec/checkpoint.h \
 	src/exec/checkpoint_dir.c \
+	src/exec/checkpoint_dir.h \
+	src/exec/checkpoint_find.c \
+	src/exec/checkpoint_host.c \
+	src/exec/checkpoint_host.h \
 	src/exec/checkpoint_impl.h \
 	src/exec/checkpoint_io.c \
 	src/exec/checkpoint_load.c \
 	src/exec/checkpoint_manifest.c \
+	src/exec/checkpoint_own.c \
+	src/exec/checkpoint_own.h \
+	src/exec/checkpoint_run.c \
 	src/exec/checkpoint_save.c \
 	src/exec/checkpoint_share.c \
 	src/exec/checkpoint_share.h \

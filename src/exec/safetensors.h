@@ -96,7 +96,7 @@ struct dt_tensor_meta {
     const char *key, *text;
 };
 struct dt_tensor_writer;
-/* Creates the file and writes the header.  Of `x` name, type, n_dims and shape are used; tensors
+/* Creates the file, which must not be there, and writes the header.  Of `x` name, type, n_dims and shape are used; tensors
  * lie in the given order.  DT_ERR_INPUT for a name used twice or too long. */
 enum dt_status dt_tensor_writer_new(const char *path, const struct dt_tensor *x, size_t n,
                                     const struct dt_tensor_meta *meta, size_t n_meta,

@@ -204,7 +204,7 @@ enum dt_status dt_tensor_writer_new(const char *path, const struct dt_tensor *x,
     DT_TRY(header_json(path, x, n, meta, n_meta, err, &json));
     st = new_writer(path, x, n, err, &w);
     if (st == DT_OK) {
-        w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        w->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
         st = w->fd < 0
                  ? dt_error_at(err, DT_ERR_IO, path, 0, 0, "cannot create: %s", strerror(errno))
                  : write_header(w, json, err);

@@ -91,7 +91,7 @@ static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
     enum dt_status st;
 
     if (t->first && r->checkpoint_dir[0])
-        dt_checkpoint_tidy(r->checkpoint_dir);
+        dt_checkpoint_tidy(r->checkpoint_dir, NULL);
     dt_setup_digest(t->s, digest, sizeof(digest));
     if (r->checkpoint_dir[0] && !t->o->from_scratch)
         DT_TRY(dt_checkpoint_find(r->checkpoint_dir, err, &found, path, sizeof(path)));

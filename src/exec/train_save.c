@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 /* ---- one outcome for all ranks ---- */
 
@@ -94,15 +93,16 @@ static enum dt_status collect(struct dt_train_save *s, struct dt_error *err)
 
         st = copy_share(s, &w, &mine);
         if (st == DT_OK && s->rank == 0)
-            st = dt_share_folder(s->setup->job->run.checkpoint_dir, s->state.step, &mine);
+            st = dt_share_folder(s->setup->job->run.checkpoint_dir, s->state.step, s->state.run_id,
+                                 &mine, &s->tag);
         st = agree(s, st, &mine, err);
     }
     dt_exec_whole_free(&w);
     return st;
 }
 
-/* Everybody's numbers of files, and the process that made the folder. */
-static enum dt_status exchange(struct dt_train_save *s, long *pid, struct dt_error *err)
+/* Everybody's numbers of files, and what the folder goes by. */
+static enum dt_status exchange(struct dt_train_save *s, struct dt_error *err)
 {
     size_t n = 2 * (size_t)s->ranks + 1;
     double *v = dt_calloc(n, sizeof(*v));
@@ -112,11 +112,11 @@ static enum dt_status exchange(struct dt_train_save *s, long *pid, struct dt_err
         return dt_error_nomem(err, "numbers of files");
     v[2 * s->rank] = s->files[s->rank].model;
     v[2 * s->rank + 1] = s->files[s->rank].optimizer;
-    v[n - 1] = s->rank == 0 ? (double)getpid() : 0;
+    v[n - 1] = s->rank == 0 ? (double)s->tag : 0;
     st = dt_exec_sum(s->x, v, n, err);
     for (int r = 0; st == DT_OK && r < s->ranks; r++)
         s->files[r] = (struct dt_share_files){(int)v[2 * r], (int)v[2 * r + 1]};
-    *pid = (long)v[n - 1];
+    s->tag = (uint64_t)v[n - 1];
     dt_free(v);
     return st;
 }
@@ -125,7 +125,6 @@ enum dt_status dt_train_save_begin(struct dt_train_save *s, const struct dt_chec
                                    struct dt_error *err)
 {
     enum dt_status st;
-    long pid = 0;
 
     DT_TRY(dt_train_save_poll(s, true, err));
     if (!s->files)
@@ -135,9 +134,9 @@ enum dt_status dt_train_save_begin(struct dt_train_save *s, const struct dt_chec
     s->state = *state;
     st = collect(s, err);
     if (st == DT_OK)
-        st = exchange(s, &pid, err);
+        st = exchange(s, err);
     if (st == DT_OK)
-        st = dt_share_start(s->share, s->setup->job->run.checkpoint_dir, pid, s->rank, s->files,
+        st = dt_share_start(s->share, s->setup->job->run.checkpoint_dir, s->tag, s->rank, s->files,
                             s->ranks, err);
     if (st != DT_OK)
         dt_train_save_close(s);
@@ -158,9 +157,10 @@ static enum dt_status all_done(struct dt_train_save *s, struct dt_error *err, bo
 static enum dt_status commit(struct dt_train_save *s, struct dt_error *err)
 {
     const struct dt_run_options *r = &s->setup->job->run;
+    const struct dt_checkpoint_options opt = {.keep = r->checkpoint_keep, .warn = s->warn};
 
-    return dt_share_commit(r->checkpoint_dir, &s->state, r->checkpoint_keep, s->files, s->ranks,
-                           err, s->path, sizeof(s->path));
+    return dt_share_commit(r->checkpoint_dir, s->tag, &s->state, &opt, s->files, s->ranks, err,
+                           s->path, sizeof(s->path));
 }
 
 enum dt_status dt_train_save_poll(struct dt_train_save *s, bool wait, struct dt_error *err)
@@ -186,7 +186,7 @@ enum dt_status dt_train_save_poll(struct dt_train_save *s, bool wait, struct dt_
         double all = 0;
 
         if (s->rank == 0)
-            dt_share_abandon(s->setup->job->run.checkpoint_dir, s->state.step);
+            dt_share_abandon(s->setup->job->run.checkpoint_dir, s->state.step, s->tag);
         dt_exec_sum(s->x, &all, 1, NULL); /* nobody ends the job while files are left to remove */
         return st;
     }
@@ -201,7 +201,7 @@ void dt_train_save_close(struct dt_train_save *s)
         dt_share_end(s->share, NULL);
         s->share = NULL;
         if (s->rank == 0)
-            dt_share_abandon(s->setup->job->run.checkpoint_dir, s->state.step);
+            dt_share_abandon(s->setup->job->run.checkpoint_dir, s->state.step, s->tag);
     }
     dt_free(s->files);
     s->files = NULL;

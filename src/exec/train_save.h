@@ -11,10 +11,12 @@
 struct dt_train_save {
     const struct dt_setup *setup;
     struct dt_exec *x;
+    const struct dt_warn *warn; /* rank 0; NULL = nobody listens */
     int rank, ranks;
     struct dt_share *share;           /* NULL = none under way */
     struct dt_share_files *files;     /* of all ranks */
     struct dt_checkpoint_state state; /* what is under way */
+    uint64_t tag;                     /* what its folder goes by */
     char path[1200];                  /* the last that was committed; rank 0 */
 };
 

@@ -3,6 +3,7 @@
  * Writing shards.  A shard is written under a temporary name, synced and renamed. */
 #include "exec/data/shard_impl.h"
 
+#include "core/file.h"
 #include "core/mem.h"
 
 #include <errno.h>
@@ -17,14 +18,14 @@ struct dt_shard_writer {
     int64_t samples_max, bytes_max;
     struct archive *a; /* NULL = no shard open */
     int fd;
+    char temp[PATH_MAX]; /* its name until it is complete */
     int64_t samples, bytes; /* in this shard */
     int shards;
 };
 
-static void names(const struct dt_shard_writer *w, char *temp, char *final)
+static void final_name(const struct dt_shard_writer *w, char *final)
 {
     snprintf(final, PATH_MAX, "%s-%06d.tar", w->prefix, w->shards);
-    snprintf(temp, PATH_MAX, "%s-%06d.tar.tmp", w->prefix, w->shards);
 }
 
 enum dt_status dt_shard_writer_open(const char *prefix, int64_t samples_max, int64_t bytes_max,
@@ -46,34 +47,30 @@ enum dt_status dt_shard_writer_open(const char *prefix, int64_t samples_max, int
 
 static enum dt_status failed(struct dt_shard_writer *w, struct dt_error *err)
 {
-    char temp[PATH_MAX], final[PATH_MAX];
+    char final[PATH_MAX];
     const char *why = w->a ? archive_error_string(w->a) : NULL;
-    names(w, temp, final);
+    final_name(w, final);
     return dt_error_at(err, DT_ERR_IO, final, 0, 0, "cannot write: %s",
                        why ? why : strerror(errno));
 }
 
 static void drop(struct dt_shard_writer *w)
 {
-    char temp[PATH_MAX], final[PATH_MAX];
     if (w->a)
         archive_write_free(w->a);
     w->a = NULL;
     if (w->fd >= 0) {
         close(w->fd);
-        names(w, temp, final);
-        unlink(temp);
+        unlink(w->temp);
     }
     w->fd = -1;
 }
 
 static enum dt_status begin(struct dt_shard_writer *w, struct dt_error *err)
 {
-    char temp[PATH_MAX], final[PATH_MAX];
-    names(w, temp, final);
-    w->fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (w->fd < 0)
-        return failed(w, err);
+    char final[PATH_MAX];
+    final_name(w, final);
+    DT_TRY(dt_file_temp(final, err, w->temp, sizeof w->temp, &w->fd));
     w->a = archive_write_new();
     if (!w->a)
         return dt_error_nomem(err, "a tar writer");
@@ -86,13 +83,13 @@ static enum dt_status begin(struct dt_shard_writer *w, struct dt_error *err)
 
 static enum dt_status finish(struct dt_shard_writer *w, struct dt_error *err)
 {
-    char temp[PATH_MAX], final[PATH_MAX];
-    names(w, temp, final);
+    char final[PATH_MAX];
+    final_name(w, final);
     if (archive_write_close(w->a) != ARCHIVE_OK)
         return failed(w, err);
     archive_write_free(w->a);
     w->a = NULL;
-    if (fsync(w->fd) != 0 || rename(temp, final) != 0)
+    if (fsync(w->fd) != 0 || rename(w->temp, final) != 0)
         return failed(w, err);
     close(w->fd);
     w->fd = -1;
