@@ -10,6 +10,7 @@ check_PROGRAMS += \
 	tests/test_boundary \
 	tests/test_checkpoint \
 	tests/test_checkpoint_dir \
+	tests/test_checkpoint_lock \
 	tests/test_colocate \
 	tests/test_cores \
 	tests/test_cost \
@@ -65,6 +66,7 @@ check_PROGRAMS += \
 	tests/test_samples \
 	tests/test_schedule \
 	tests/test_search \
+	tests/test_shard_print \
 	tests/test_simulate \
 	tests/test_step_memory \
 	tests/test_tensorboard \
@@ -141,6 +143,7 @@ noinst_PROGRAMS = tests/world_ranks
 endif
 
 SHELL_TESTS = \
+	tests/test_checkpoint_folder.sh \
 	tests/test_checkpoint_kills.sh \
 	tests/test_checkpoint_ranks.sh \
 	tests/test_cli.sh \

@@ -158,7 +158,8 @@ restarts() {
 }
 restarts 5 3 --max-restarts 2
 restarts 137 3 --max-restarts=2 --from-scratch
-check "only the first one from scratch" '[ $(grep -c "from-scratch" starts) -eq 1 ]'
+check "all of one run" '[ $(sed "s/.*--run-id=\\([0-9a-f]*\\) .*/\\1/" starts | sort -u | wc -l) -eq 1 ] &&
+    grep -q -- "train --run-id=[0-9a-f]\\{32\\} " starts'
 restarts 5 1
 restarts 2 1 --max-restarts 2
 

@@ -22,6 +22,10 @@
 
 const struct dt_option dt_train_options_table[] = {
     {"from-scratch", 0, DT_OPT_FLAG, NULL, "begin anew although there is a checkpoint"},
+    {"run-id", 0, DT_OPT_STRING, "ID",
+     "go on from the newest checkpoint of this run only, or begin it"},
+    {"changed-data", 0, DT_OPT_FLAG, NULL,
+     "go on although the data is not what the checkpoint was trained on"},
     {"init-from", 0, DT_OPT_STRING, "PATH",
      "begin with these weights: safetensors, a folder of them, or a checkpoint"},
     {"ranks", 0, DT_OPT_INT, "N", "start N ranks under mpirun"},
@@ -75,15 +79,21 @@ static void on_step(void *ctx, const struct dt_train_step *s)
 }
 
 /* A line that stays, above the one that is redrawn. */
-static void on_event(void *ctx, const struct dt_train_event *e)
+static void on_warning(void *ctx, const char *line)
 {
     bool *drawn = ctx;
+
+    fprintf(stderr, "%sdisttrain: warning: %s\n", *drawn ? "\r\033[K" : "", line);
+    fflush(stderr);
+    *drawn = false;
+}
+
+static void on_event(void *ctx, const struct dt_train_event *e)
+{
     char text[2048];
 
     dt_trouble_text(e, text, sizeof text);
-    fprintf(stderr, "%sdisttrain: warning: %s\n", *drawn ? "\r\033[K" : "", text);
-    fflush(stderr);
-    *drawn = false;
+    on_warning(ctx, text);
 }
 
 /* ---- results ---- */
@@ -134,10 +144,14 @@ static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *set
                             const struct dt_ranks *ranks, struct dt_error *err)
 {
     bool drawn = false, first = !ranks->transport || ranks->transport->rank == 0;
+    const struct dt_warn warn = {on_warning, &drawn};
     struct dt_train_options o = {.setup = setup,
                                  .transport = ranks->transport,
                                  .world = ranks->world,
                                  .from_scratch = dt_cli_flag(cli, "from-scratch"),
+                                 .changed_data = dt_cli_flag(cli, "changed-data"),
+                                 .run_id = dt_cli_string(cli, "run-id", NULL),
+                                 .warn = &warn,
                                  .stop = &stop,
                                  .on_step = on_step,
                                  .on_event = on_event,
@@ -223,9 +237,25 @@ static enum dt_status on_ranks(void *ctx, const struct dt_ranks *r, struct dt_er
     return with_job(t->cli, t->job, r, err);
 }
 
-static enum dt_status launch(const struct dt_job *job, int64_t ranks, int64_t restarts,
-                             struct dt_error *err)
+/* What all restarts go on with: the run of the checkpoint that the first start goes on from, else a
+ * new one. */
+static enum dt_status choose_run(const struct dt_cli *cli, const struct dt_job *job,
+                                 struct dt_error *err, char id[DT_RUN_ID_SIZE])
 {
+    char path[1200];
+    bool found;
+
+    dt_run_id_new(id);
+    if (dt_cli_flag(cli, "from-scratch"))
+        return DT_OK;
+    return dt_checkpoint_find_run(job->run.checkpoint_dir, NULL, NULL, err, &found, path,
+                                  sizeof path, id);
+}
+
+static enum dt_status launch(const struct dt_cli *cli, const struct dt_job *job, int64_t ranks,
+                             int64_t restarts, struct dt_error *err)
+{
+    char id[DT_RUN_ID_SIZE];
     struct dt_launch l = {.ranks = (int)ranks, .max_restarts = restarts, .stop = &stop};
     int status = 0;
 
@@ -233,6 +263,10 @@ static enum dt_status launch(const struct dt_job *job, int64_t ranks, int64_t re
         return dt_error_set(err, DT_ERR_USAGE,
                             "--max-restarts goes on from checkpoints: the job needs "
                             "run.checkpoint, such as {dir: DIR, interval: 100}");
+    if (restarts > 0 && !dt_cli_string(cli, "run-id", NULL)) {
+        DT_TRY(choose_run(cli, job, err, id));
+        l.run_id = id;
+    }
     catch_signals();
     DT_TRY(dt_launch(&l, err, &status));
     if (status != 0)
@@ -260,6 +294,7 @@ static enum dt_status init_from(const char *path, struct dt_error *err, char out
 enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
 {
     const char *path = cli->args[0], *weights = dt_cli_string(cli, "init-from", NULL);
+    const char *run_id = dt_cli_string(cli, "run-id", NULL);
     const char *overrides[DT_CLI_MAX_ARGS + 1];
     char found[4096], text[4096];
     int64_t ranks, restarts;
@@ -276,6 +311,10 @@ enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
     if (!dt_cli_flag(cli, "no-runs"))
         DT_TRY(dt_file_check(dt_runs_file(cli), err));
     launched = dt_transport_mpi_launched(NULL);
+    if (run_id && !dt_run_id_valid(run_id))
+        return dt_error_set(err, DT_ERR_USAGE,
+                            "--run-id: '%s' is not 1 to 64 letters, digits, '.', '_' or '-'",
+                            run_id);
     if (restarts > 0 && (ranks == 0 || launched))
         return dt_error_set(err, DT_ERR_USAGE, "--max-restarts needs --ranks N without mpirun");
     if (strcmp(path, "-") != 0) {
@@ -293,7 +332,7 @@ enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
     if (launched)
         st = dt_on_ranks(job, ranks, on_ranks, &task, err);
     else if (ranks > 1)
-        st = launch(job, ranks, restarts, err);
+        st = launch(cli, job, ranks, restarts, err);
     else
         st = with_job(cli, job, &alone, err);
     dt_job_free(job);

@@ -35,8 +35,9 @@ static bool is_option(const char *arg, const char *name, bool *separate)
     return *separate || arg[n] == '=';
 }
 
-void dt_launch_args(char *text, size_t len, bool again, char **args, int max, int *n)
+void dt_launch_args(char *text, size_t len, const char *run_id, char **args, int max, int *n)
 {
+    static char option[128];
     bool skip = false, separate, open = true;
 
     *n = 0;
@@ -53,9 +54,11 @@ void dt_launch_args(char *text, size_t len, bool again, char **args, int max, in
             skip = separate;
             continue;
         }
-        if (open && again && strcmp(arg, "--from-scratch") == 0)
-            continue;
         args[(*n)++] = arg;
+        if (*n == 2 && run_id && *n < max) { /* behind the command */
+            snprintf(option, sizeof(option), "--run-id=%s", run_id);
+            args[(*n)++] = option;
+        }
     }
 }
 
@@ -134,7 +137,7 @@ enum dt_status dt_launch(const struct dt_launch *l, struct dt_error *err, int *e
         int n;
 
         DT_TRY(own_command_line(text, &len, err));
-        dt_launch_args(text, len, k > 0, args, ARGS_MAX, &n);
+        dt_launch_args(text, len, l->run_id, args, ARGS_MAX, &n);
         if (k > 0)
             fprintf(stderr, "disttrain: the job ended with status %d; restart %lld of %lld\n",
                     *exit_status, (long long)k, (long long)l->max_restarts);

@@ -3,7 +3,9 @@
 
 #include "core/file.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static enum dt_status read_job(const struct dt_cli *cli, struct dt_error *err, struct dt_job **out)
 {
@@ -24,6 +26,40 @@ static enum dt_status read_job(const struct dt_cli *cli, struct dt_error *err, s
     return DT_ERR_INPUT;
 }
 
+static void on_warning(void *ctx, const char *line)
+{
+    (void)ctx;
+    fprintf(stderr, "disttrain: warning: %s\n", line);
+}
+
+static bool is_gone(const char *checkpoint)
+{
+    char path[1300];
+
+    snprintf(path, sizeof(path), "%s/manifest.json", checkpoint);
+    return access(path, F_OK) != 0;
+}
+
+/* A training that goes on meanwhile removes what is too old; then its newest is read instead. */
+static enum dt_status load_newest(const char *path, struct dt_error *err, struct dt_trained *t)
+{
+    const struct dt_warn warn = {.say = on_warning};
+    enum dt_status st = DT_OK;
+    bool found;
+
+    for (int tries = 0; tries < 10; tries++) {
+        DT_TRY(dt_checkpoint_find_run(path, NULL, &warn, err, &found, t->checkpoint,
+                                      sizeof(t->checkpoint), NULL));
+        if (!found)
+            return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
+                               "there is no checkpoint; \"disttrain train\" makes them");
+        st = dt_infer_load(t->infer, t->checkpoint, err, &t->state);
+        if (st == DT_OK || !is_gone(t->checkpoint))
+            break;
+    }
+    return st;
+}
+
 static enum dt_status load(const struct dt_cli *cli, int batch, struct dt_error *err,
                            struct dt_trained *t)
 {
@@ -34,17 +70,12 @@ static enum dt_status load(const struct dt_cli *cli, int batch, struct dt_error 
                                  .diffusion = t->setup.generator >= 0 ? &t->setup.diffusion : NULL,
                                  .dtype = t->setup.dtype,
                                  .batch = batch};
-    bool found;
 
     if (!*path)
         return dt_error_at(err, DT_ERR_INPUT, t->job->name, 0, 0,
                            "the job names no run.checkpoint.dir; say --checkpoint DIR");
-    DT_TRY(dt_checkpoint_find(path, err, &found, t->checkpoint, sizeof(t->checkpoint)));
-    if (!found)
-        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
-                           "there is no checkpoint; \"disttrain train\" makes them");
     DT_TRY(dt_infer_new(&o, err, &t->infer));
-    return dt_infer_load(t->infer, t->checkpoint, err, &t->state);
+    return load_newest(path, err, t);
 }
 
 enum dt_status dt_trained_open(const struct dt_cli *cli, int batch, struct dt_error *err,

@@ -2,21 +2,25 @@
  *
  * Checkpoints: a folder per step, complete or not there.
  *
- *   DIR/step-00001200/model.safetensors       parameters, Hugging Face names behind "MODULE."
- *                     optimizer.safetensors   "exp_avg/NAME", "exp_avg_sq/NAME" of what is trained
- *                     state.json              step, seed, counters, data cursor, job digest
- *                     manifest.json           the run; sizes and CRC-32 of every header, tensor,
- * file .disttrain              that this program made the folder DIR/latest the name of the newest
+ *   DIR/step-00001200/model.safetensors      parameters, Hugging Face names behind "MODULE."
+ *                     optimizer.safetensors  "exp_avg/NAME", "exp_avg_sq/NAME" of what is trained
+ *                     state.json             step, seed, counters, data cursor, job digest
+ *                     data.json              fingerprints of the shards
+ *                     manifest.json          the run; sizes and CRC-32 of all headers and tensors
+ *                     .disttrain             that this program made the folder
+ *   DIR/latest                               the name of the newest
+ *   DIR/run.json, DIR/lock                   the run that began last; the training at work
  *
  * A save writes everything into DIR/.tmp-STEP.TAG, syncs it, renames it, then moves the pointer,
  * then removes what is too old: whenever it is killed, `latest` names a complete checkpoint.  Only
- * what this program made is ever removed, and of a run by that run only.  Large
- * models are cut into model-00001-of-0000N.safetensors with an index.  Masters are fp32, so the
- * model's file is both the weights to hand on and the state to go on from. */
+ * what this program made is ever removed, and of a run by that run only.  Large models are cut into
+ * model-00001-of-0000N.safetensors with an index.  Masters are fp32, so the model's file is both
+ * the weights to hand on and the state to go on from. */
 #ifndef DT_EXEC_CHECKPOINT_H
 #define DT_EXEC_CHECKPOINT_H
 
 #include "exec/data/loader.h"
+#include "exec/data/shard_print.h"
 #include "exec/modules/module.h"
 
 /* A run is one training from its first step on, however often it is stopped and goes on.  Its id
@@ -44,8 +48,9 @@ struct dt_checkpoint_state {
     int64_t tokens;
     double train_s; /* time spent training, all runs together */
     struct dt_cursor cursor;
-    char job_digest[40];         /* dt_checkpoint_digest of what must not change */
-    char run_id[DT_RUN_ID_SIZE]; /* whose it is; "" = DT_RUN_UNNAMED */
+    char job_digest[40];                /* dt_checkpoint_digest of what must not change */
+    char run_id[DT_RUN_ID_SIZE];        /* whose it is; "" = DT_RUN_UNNAMED */
+    const struct dt_shard_prints *data; /* to save; NULL = none, as after reading */
 };
 
 struct dt_checkpoint_options {
@@ -60,12 +65,14 @@ struct dt_checkpoint_options {
 void dt_run_id_new(char out[DT_RUN_ID_SIZE]);
 /* 1 to 64 letters, digits, ".", "_" and "-". */
 bool dt_run_id_valid(const char *text);
+/* The run that began in DIR last, and when; false if nothing says so. */
+bool dt_checkpoint_last_run(const char *dir, char run_id[DT_RUN_ID_SIZE], char since[32]);
 
 /* ---- saving and loading ---- */
 
 /* Queues are idle.  `path` (may be NULL) gets the new folder.  A checkpoint of the same step is
- * replaced.  Values that are not finite are refused, here and in a share of a rank: DT_ERR_DIVERGED,
- * and nothing is written. */
+ * replaced.  Values that are not finite are refused, here and in a share of a rank:
+ * DT_ERR_DIVERGED, and nothing is written. */
 enum dt_status dt_checkpoint_save(const char *dir, const struct dt_checkpoint_part *parts,
                                   int n_parts, const struct dt_checkpoint_state *state,
                                   const struct dt_checkpoint_options *opt, struct dt_error *err,
@@ -92,6 +99,10 @@ enum dt_status dt_checkpoint_find_run(const char *path, const char *run_id,
 /* Only state.json, checked against the manifest. */
 enum dt_status dt_checkpoint_read_state(const char *path, struct dt_error *err,
                                         struct dt_checkpoint_state *out);
+/* What data it was trained on (dt_shard_prints_free); none, and a warning, for a checkpoint from
+ * before that was kept.  Without it, and without the cursor's fingerprint, DT_ERR_INPUT. */
+enum dt_status dt_checkpoint_read_data(const char *path, const struct dt_warn *warn,
+                                       struct dt_error *err, struct dt_shard_prints *out);
 /* Digest of its manifest, and so of all that is in it. */
 enum dt_status dt_checkpoint_identity(const char *path, struct dt_error *err, char *buf,
                                       size_t size);

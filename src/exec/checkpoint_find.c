@@ -160,6 +160,22 @@ static enum dt_status readable(struct find *f, const char *name, struct dt_error
     return DT_OK;
 }
 
+/* A training may move it, and remove what it named, while somebody looks. */
+static enum dt_status follow_pointer(struct find *f, struct dt_error *err, bool *good,
+                                     char id[DT_RUN_ID_SIZE])
+{
+    char before[sizeof(f->pointed)];
+
+    do {
+        memcpy(before, f->pointed, sizeof(before));
+        f->pointed[0] = f->why_not[0] = '\0';
+        read_pointer(f);
+        if (f->pointed[0])
+            DT_TRY(readable(f, f->pointed, err, good, id));
+    } while (!*good && strcmp(before, f->pointed) != 0);
+    return DT_OK;
+}
+
 static bool fits(const struct find *f, const char *id)
 {
     return !f->run_id || strcmp(id, f->run_id) == 0;
@@ -195,9 +211,7 @@ static enum dt_status find_in(struct find *f, struct dt_error *err, bool *found,
 {
     bool good = false;
 
-    read_pointer(f);
-    if (f->pointed[0])
-        DT_TRY(readable(f, f->pointed, err, &good, id));
+    DT_TRY(follow_pointer(f, err, &good, id));
     if (good && fits(f, id)) {
         *found = true;
         memcpy(name, f->pointed, sizeof(f->pointed));

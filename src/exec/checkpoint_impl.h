@@ -4,6 +4,8 @@
 #ifndef DT_EXEC_CHECKPOINT_IMPL_H
 #define DT_EXEC_CHECKPOINT_IMPL_H
 
+#include "core/doc.h"
+#include "core/json.h"
 #include "exec/checkpoint.h"
 #include "exec/safetensors.h"
 
@@ -48,6 +50,9 @@ enum dt_status dt_manifest_add_tensor(struct dt_manifest *m, const char *name, u
 /* Adds DIR/name, a file without tensors that is written already. */
 enum dt_status dt_manifest_add_json(struct dt_manifest *m, const char *dir, const char *name,
                                     struct dt_error *err);
+/* Writes `text`, which it frees, into DIR/name and adds it. */
+enum dt_status dt_manifest_add_text(struct dt_manifest *m, const char *dir, const char *name,
+                                    char *text, struct dt_error *err);
 /* Appends all of `more`, and sorts. */
 enum dt_status dt_manifest_merge(struct dt_manifest *m, const struct dt_manifest *more,
                                  struct dt_error *err);
@@ -67,8 +72,24 @@ enum dt_status dt_manifest_open_tensors(const char *dir, const char *name,
                                         const struct dt_manifest *m, struct dt_error *err,
                                         struct dt_tensors **out);
 
+/* ---- texts in a checkpoint ---- */
+
+uint32_t dt_ckpt_crc(const char *text, size_t len);
+/* Hexadecimal: JSON's numbers have only 53 bits everywhere. */
+void dt_ckpt_put_hex(struct dt_json *j, const char *key, uint64_t v, int digits);
+enum dt_status dt_ckpt_get_hex(struct dt_node map, const char *key, int digits,
+                               struct dt_error *err, uint64_t *out);
+enum dt_status dt_ckpt_read_doc(const char *dir, const char *name, struct dt_error *err,
+                                struct dt_doc **out);
+
+/* ---- state and data (checkpoint_state.c) ---- */
+
 enum dt_status dt_state_write(const char *dir, const struct dt_checkpoint_state *s,
                               struct dt_manifest *m, struct dt_error *err);
+/* data.json; nothing without state->data. */
+enum dt_status dt_data_write(const char *dir, const struct dt_checkpoint_state *s,
+                             struct dt_manifest *m, struct dt_error *err);
+enum dt_status dt_data_read(const char *dir, struct dt_error *err, struct dt_shard_prints *out);
 enum dt_status dt_state_read(const char *dir, struct dt_error *err, struct dt_checkpoint_state *s);
 
 /* ---- files (checkpoint_save.c) ---- */

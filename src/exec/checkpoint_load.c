@@ -193,6 +193,34 @@ enum dt_status dt_checkpoint_read_state(const char *path, struct dt_error *err,
     return st;
 }
 
+enum dt_status dt_checkpoint_read_data(const char *path, const struct dt_warn *warn,
+                                       struct dt_error *err, struct dt_shard_prints *out)
+{
+    struct dt_manifest m;
+    enum dt_status st = DT_OK;
+    int version;
+    bool there;
+
+    memset(out, 0, sizeof(*out));
+    DT_TRY(dt_manifest_read(path, "manifest.json", err, &m));
+    there = lists(&m, "data.json");
+    version = m.version;
+    dt_manifest_free(&m);
+    if (there)
+        st = dt_data_read(path, err, out);
+    else if (version >= 2)
+        st =
+            dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
+                        "this checkpoint has no data.json, which says what data it was trained on; "
+                        "--changed-data goes on with the data as it is");
+    else
+        dt_warn(warn,
+                "%s is from before checkpoints kept what is in the data: that the shards have the "
+                "same names and sizes is all that is known",
+                path);
+    return st;
+}
+
 enum dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_part *parts,
                                   int n_parts, bool moments, struct dt_error *err,
                                   struct dt_checkpoint_state *out)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * manifest.json and state.json. */
+ * manifest.json. */
 #include "core/doc.h"
 #include "core/file.h"
 #include "core/json.h"
@@ -18,7 +18,7 @@
 
 #define FORMAT "disttrain-checkpoint"
 
-static uint32_t crc_of(const char *text, size_t len)
+uint32_t dt_ckpt_crc(const char *text, size_t len)
 {
     return (uint32_t)crc32(0, (const unsigned char *)text, (uInt)len);
 }
@@ -35,7 +35,7 @@ void dt_checkpoint_digest(const char *text, size_t len, char *buf, size_t size)
 
 /* ---- hexadecimal numbers: JSON's have only 53 bits everywhere ---- */
 
-static void put_hex(struct dt_json *j, const char *key, uint64_t v, int digits)
+void dt_ckpt_put_hex(struct dt_json *j, const char *key, uint64_t v, int digits)
 {
     char text[20];
 
@@ -55,8 +55,8 @@ static enum dt_status hex_value(struct dt_node n, const char *what, int digits,
     return DT_OK;
 }
 
-static enum dt_status get_hex(struct dt_node map, const char *key, int digits, struct dt_error *err,
-                              uint64_t *out)
+enum dt_status dt_ckpt_get_hex(struct dt_node map, const char *key, int digits,
+                               struct dt_error *err, uint64_t *out)
 {
     DT_TRY(dt_map_require(map, key, key, err));
     return hex_value(dt_map_get(map, key), key, digits, err, out);
@@ -116,6 +116,21 @@ enum dt_status dt_manifest_add_tensor(struct dt_manifest *m, const char *name, u
     return DT_OK;
 }
 
+enum dt_status dt_manifest_add_text(struct dt_manifest *m, const char *dir, const char *name,
+                                    char *text, struct dt_error *err)
+{
+    size_t len = strlen(text);
+    char path[PATH_MAX];
+    enum dt_status st = dt_ckpt_path(path, sizeof(path), dir, name, err);
+
+    if (st == DT_OK)
+        st = dt_file_write(path, text, len, err);
+    if (st == DT_OK)
+        st = dt_manifest_add_file(m, name, (int64_t)len, dt_ckpt_crc(text, len), false, err);
+    dt_free(text);
+    return st;
+}
+
 enum dt_status dt_manifest_add_json(struct dt_manifest *m, const char *dir, const char *name,
                                     struct dt_error *err)
 {
@@ -125,7 +140,7 @@ enum dt_status dt_manifest_add_json(struct dt_manifest *m, const char *dir, cons
 
     DT_TRY(dt_ckpt_path(path, sizeof(path), dir, name, err));
     DT_TRY(dt_file_read(path, DT_CKPT_JSON_MAX, err, &text, &len));
-    crc = crc_of(text, len);
+    crc = dt_ckpt_crc(text, len);
     dt_free(text);
     return dt_manifest_add_file(m, name, (int64_t)len, crc, false, err);
 }
@@ -176,14 +191,14 @@ enum dt_status dt_manifest_write(const char *dir, const char *name, const struct
         dt_json_begin_object(&j);
         dt_json_kv_string(&j, "name", m->files[i].name);
         dt_json_kv_int(&j, "bytes", m->files[i].bytes);
-        put_hex(&j, m->files[i].tensors ? "header_crc32" : "crc32", m->files[i].crc, 8);
+        dt_ckpt_put_hex(&j, m->files[i].tensors ? "header_crc32" : "crc32", m->files[i].crc, 8);
         dt_json_end_object(&j);
     }
     dt_json_end_array(&j);
     dt_json_key(&j, "tensors_crc32");
     dt_json_begin_object(&j);
     for (size_t i = 0; i < m->n_tensors; i++)
-        put_hex(&j, m->tensors[i].name, m->tensors[i].crc, 8);
+        dt_ckpt_put_hex(&j, m->tensors[i].name, m->tensors[i].crc, 8);
     dt_json_end_object(&j);
     dt_json_end_object(&j);
     DT_TRY(dt_json_finish(&j, err, &text));
@@ -194,8 +209,8 @@ enum dt_status dt_manifest_write(const char *dir, const char *name, const struct
 
 /* ---- reading one ---- */
 
-static enum dt_status read_doc(const char *dir, const char *name, struct dt_error *err,
-                               struct dt_doc **out, uint32_t *crc)
+enum dt_status dt_ckpt_read_doc(const char *dir, const char *name, struct dt_error *err,
+                                struct dt_doc **out)
 {
     char path[PATH_MAX], *text;
     enum dt_status st;
@@ -203,8 +218,6 @@ static enum dt_status read_doc(const char *dir, const char *name, struct dt_erro
 
     DT_TRY(dt_ckpt_path(path, sizeof(path), dir, name, err));
     DT_TRY(dt_file_read(path, DT_CKPT_JSON_MAX, err, &text, &len));
-    if (crc)
-        *crc = crc_of(text, len);
     st = dt_doc_parse(path, text, len, err, out);
     dt_free(text);
     return st;
@@ -229,7 +242,7 @@ static enum dt_status read_file_entry(struct dt_manifest *m, struct dt_node node
     if (!*name || *name == '.' || strchr(name, '/'))
         return dt_node_error(node, err, "\"%s\" is not the name of a file in this folder", name);
     tensors = dt_node_present(dt_map_get(node, "header_crc32"));
-    DT_TRY(get_hex(node, tensors ? "header_crc32" : "crc32", 8, err, &crc));
+    DT_TRY(dt_ckpt_get_hex(node, tensors ? "header_crc32" : "crc32", 8, err, &crc));
     return dt_manifest_add_file(m, name, bytes, (uint32_t)crc, tensors, err);
 }
 
@@ -320,7 +333,7 @@ static enum dt_status check_file(const char *dir, const struct dt_manifest_file 
     if (f->tensors)
         return DT_OK;
     DT_TRY(dt_file_read(path, DT_CKPT_JSON_MAX, err, &text, &len));
-    crc = crc_of(text, len);
+    crc = dt_ckpt_crc(text, len);
     dt_free(text);
     if (crc != f->crc)
         return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "damaged: its checksum is wrong");
@@ -334,7 +347,7 @@ enum dt_status dt_manifest_read(const char *dir, const char *name, struct dt_err
     enum dt_status st;
 
     memset(m, 0, sizeof(*m));
-    DT_TRY(read_doc(dir, name, err, &doc, NULL));
+    DT_TRY(dt_ckpt_read_doc(dir, name, err, &doc));
     st = parse(m, dt_doc_root(doc), err);
     dt_doc_free(doc);
     for (size_t i = 0; i < m->n_files && st == DT_OK; i++)
@@ -393,83 +406,4 @@ enum dt_status dt_manifest_open_tensors(const char *dir, const char *name,
     }
     *out = t;
     return DT_OK;
-}
-
-/* ---- state ---- */
-
-enum dt_status dt_state_write(const char *dir, const struct dt_checkpoint_state *s,
-                              struct dt_manifest *m, struct dt_error *err)
-{
-    char path[PATH_MAX], *text;
-    enum dt_status st;
-    struct dt_json j;
-    size_t len;
-
-    DT_TRY(dt_ckpt_path(path, sizeof(path), dir, "state.json", err));
-    dt_json_init(&j, true);
-    dt_json_begin_object(&j);
-    dt_json_kv_int(&j, "step", s->step);
-    put_hex(&j, "seed", s->seed, 16);
-    put_hex(&j, "draws", s->draws, 16);
-    dt_json_kv_int(&j, "samples", s->samples);
-    dt_json_kv_int(&j, "tokens", s->tokens);
-    dt_json_kv_double(&j, "train_s", s->train_s);
-    dt_json_kv_string(&j, "job_digest", s->job_digest);
-    dt_json_key(&j, "cursor");
-    dt_json_begin_object(&j);
-    put_hex(&j, "fingerprint", s->cursor.fingerprint, 16);
-    dt_json_kv_int(&j, "epoch", s->cursor.epoch);
-    dt_json_kv_int(&j, "position", s->cursor.position);
-    dt_json_kv_int(&j, "sequences", s->cursor.sequences);
-    dt_json_end_object(&j);
-    dt_json_end_object(&j);
-    DT_TRY(dt_json_finish(&j, err, &text));
-    len = strlen(text);
-    st = dt_file_write(path, text, len, err);
-    if (st == DT_OK)
-        st = dt_manifest_add_file(m, "state.json", (int64_t)len, crc_of(text, len), false, err);
-    dt_free(text);
-    return st;
-}
-
-static enum dt_status parse_state(struct dt_node root, struct dt_error *err,
-                                  struct dt_checkpoint_state *s)
-{
-    static const char *const keys[] = {"step",    "seed",       "draws",  "samples", "tokens",
-                                       "train_s", "job_digest", "cursor", NULL};
-    static const char *const cursor_keys[] = {"fingerprint", "epoch", "position", "sequences",
-                                              NULL};
-    struct dt_node c = dt_map_get(root, "cursor");
-
-    DT_TRY(dt_map_check(root, "state", keys, err));
-    for (int i = 0; keys[i]; i++)
-        DT_TRY(dt_map_require(root, "state", keys[i], err));
-    DT_TRY(dt_map_check(c, "cursor", cursor_keys, err));
-    for (int i = 0; cursor_keys[i]; i++)
-        DT_TRY(dt_map_require(c, "cursor", cursor_keys[i], err));
-    DT_TRY(dt_get_int(root, "step", 0, INT64_MAX, &s->step, err));
-    DT_TRY(get_hex(root, "seed", 16, err, &s->seed));
-    DT_TRY(get_hex(root, "draws", 16, err, &s->draws));
-    DT_TRY(dt_get_int(root, "samples", 0, INT64_MAX, &s->samples, err));
-    DT_TRY(dt_get_int(root, "tokens", 0, INT64_MAX, &s->tokens, err));
-    DT_TRY(dt_get_double(root, "train_s", 0, 1e12, &s->train_s, err));
-    DT_TRY(dt_get_string(root, "job_digest", s->job_digest, sizeof(s->job_digest), err));
-    DT_TRY(get_hex(c, "fingerprint", 16, err, &s->cursor.fingerprint));
-    DT_TRY(dt_get_int(c, "epoch", 0, INT64_MAX, &s->cursor.epoch, err));
-    DT_TRY(dt_get_int(c, "position", 0, INT64_MAX, &s->cursor.position, err));
-    return dt_get_int(c, "sequences", 0, INT64_MAX, &s->cursor.sequences, err);
-}
-
-enum dt_status dt_state_read(const char *dir, struct dt_error *err, struct dt_checkpoint_state *s)
-{
-    struct dt_checkpoint_state got = {0};
-    struct dt_doc *doc;
-    enum dt_status st;
-
-    DT_TRY(read_doc(dir, "state.json", err, &doc, NULL));
-    st = parse_state(dt_doc_root(doc), err, &got);
-    dt_doc_free(doc);
-    if (st == DT_OK)
-        *s = got;
-    return st;
 }

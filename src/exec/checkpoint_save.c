@@ -382,6 +382,8 @@ static enum dt_status write_all(const char *temp, struct dt_ckpt_share *s,
     if (st == DT_OK)
         st = dt_state_write(temp, state, &m, err);
     if (st == DT_OK)
+        st = dt_data_write(temp, state, &m, err);
+    if (st == DT_OK)
         st = dt_manifest_write(temp, "manifest.json", &m, err);
     dt_manifest_free(&own);
     dt_manifest_free(&m);

@@ -265,6 +265,7 @@ static enum dt_status write_rest(const char *temp, const struct dt_checkpoint_st
     if (optimizer.total > 1)
         DT_TRY(dt_ckpt_index(temp, "optimizer", optimizer.total, m, err));
     DT_TRY(dt_state_write(temp, state, m, err));
+    DT_TRY(dt_data_write(temp, state, m, err));
     return dt_manifest_write(temp, "manifest.json", m, err);
 }
 

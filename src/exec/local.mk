@@ -12,6 +12,8 @@ libdtexec_a_SOURCES = \
 	src/exec/checkpoint_impl.h \
 	src/exec/checkpoint_io.c \
 	src/exec/checkpoint_load.c \
+	src/exec/checkpoint_lock.c \
+	src/exec/checkpoint_lock.h \
 	src/exec/checkpoint_manifest.c \
 	src/exec/checkpoint_own.c \
 	src/exec/checkpoint_own.h \
@@ -19,6 +21,7 @@ libdtexec_a_SOURCES = \
 	src/exec/checkpoint_save.c \
 	src/exec/checkpoint_share.c \
 	src/exec/checkpoint_share.h \
+	src/exec/checkpoint_state.c \
 	src/exec/clock.c \
 	src/exec/clock.h \
 	src/exec/cores.c \
@@ -50,6 +53,8 @@ libdtexec_a_SOURCES = \
 	src/exec/data/shard_impl.h \
 	src/exec/data/shard_index.c \
 	src/exec/data/shard_list.c \
+	src/exec/data/shard_print.c \
+	src/exec/data/shard_print.h \
 	src/exec/data/shard_write.c \
 	src/exec/data/tokenizer.c \
 	src/exec/data/tokenizer.h \
@@ -128,6 +133,10 @@ libdtexec_a_SOURCES = \
 	src/exec/tensorboard.h \
 	src/exec/train.c \
 	src/exec/train.h \
+	src/exec/train_agree.c \
+	src/exec/train_agree.h \
+	src/exec/train_folder.c \
+	src/exec/train_folder.h \
 	src/exec/train_log.c \
 	src/exec/train_log.h \
 	src/exec/train_memory.c \

@@ -4,6 +4,7 @@
 #include "core/mem.h"
 #include "core/shape.h"
 #include "exec/clock.h"
+#include "exec/train_folder.h"
 #include "exec/train_log.h"
 #include "exec/train_memory.h"
 #include "exec/train_save.h"
@@ -22,6 +23,7 @@ struct train {
     struct dt_ahead *ahead; /* batches of the loader */
     struct dt_train_log *log;
     struct dt_checkpoint_state state;
+    struct dt_train_folder folder;
     struct dt_train_save save;
     int64_t saved_step;
     struct dt_guard guard;
@@ -62,40 +64,20 @@ static enum dt_status read_weights(struct train *t, const struct dt_exec_whole *
     return dt_exec_spread(t->x, w, err);
 }
 
-/* Ranks that went on from different checkpoints (folders that are not shared) would train on as if
- * nothing were wrong. */
-static enum dt_status same_checkpoint(const struct train *t, bool found, const char *path,
-                                      struct dt_error *err)
-{
-    const char *slash = found ? strrchr(path, '/') : NULL;
-    struct dt_world_fact fact = {"checkpoint", "none"};
-    char digest[40], value[80];
-
-    if (!t->o->world)
-        return DT_OK;
-    if (found) {
-        DT_TRY(dt_checkpoint_identity(path, err, digest, sizeof(digest)));
-        snprintf(value, sizeof(value), "%.30s (%s)", slash ? slash + 1 : path, digest);
-        fact.value = value;
-    }
-    return dt_world_agree(t->o->world, &fact, 1, err);
-}
-
 /* Every rank reads all of it and keeps what is its own. */
 static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
 {
     const struct dt_run_options *r = t->run;
-    char path[sizeof(t->sum.checkpoint)], digest[sizeof(t->state.job_digest)];
+    const char *path = t->folder.path;
+    char digest[sizeof(t->state.job_digest)];
     struct dt_exec_whole w;
-    bool found = false;
     enum dt_status st;
+    bool found;
 
-    if (t->first && r->checkpoint_dir[0])
-        dt_checkpoint_tidy(r->checkpoint_dir, NULL);
+    DT_TRY(dt_train_folder_open(&t->folder, t->o, t->x, err));
+    t->save.lock = t->folder.lock;
+    found = t->folder.found;
     dt_setup_digest(t->s, digest, sizeof(digest));
-    if (r->checkpoint_dir[0] && !t->o->from_scratch)
-        DT_TRY(dt_checkpoint_find(r->checkpoint_dir, err, &found, path, sizeof(path)));
-    DT_TRY(same_checkpoint(t, found, path, err));
     if (found || r->init_from[0]) {
         DT_TRY(dt_exec_whole_new(t->x, err, &w));
         st = read_weights(t, &w, found, path, digest, err);
@@ -108,7 +90,9 @@ static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
         t->good_step = t->state.step;
         t->sum.resumed = true;
     }
+    DT_TRY(dt_train_folder_data(&t->folder, t->o, t->x, &t->state, err));
     memcpy(t->state.job_digest, digest, sizeof(digest));
+    memcpy(t->state.run_id, t->folder.run_id, sizeof(t->state.run_id));
     t->state.seed = r->seed;
     t->saved_step = found ? t->state.step : -1;
     t->sum.first_step = t->state.step;
@@ -131,6 +115,7 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     DT_TRY(dt_exec_sum(t->x, &t->sum.gemm_peak_flops, 1, err));
     DT_TRY(init_or_resume(t, err));
     l.cursor = t->state.cursor;
+    l.changed = t->o->changed_data;
     /* A shard that is not there or broken is a matter of the job's run.data. */
     DT_TRY(dt_error_place(dt_map_get(dt_map_get(dt_doc_root(t->s->job->doc), "run"), "data"),
                           dt_loader_open(&l, err, &t->loader), err));
@@ -155,6 +140,7 @@ static void drop_program(struct train *t)
 static void close_all(struct train *t)
 {
     dt_train_save_close(&t->save);
+    dt_train_folder_close(&t->folder);
     dt_ahead_close(t->ahead);
     dt_loader_close(t->loader);
     dt_exec_free(t->x);
@@ -564,6 +550,7 @@ enum dt_status dt_train(const struct dt_train_options *o, struct dt_error *err,
     t.sum.ranks = o->transport ? o->transport->size : 1;
     dt_guard_init(&t.guard, &t.run->guard);
     t.save.setup = o->setup;
+    t.save.warn = o->warn;
     t.save.ranks = t.sum.ranks;
     t.save.rank = o->transport ? o->transport->rank : 0;
     st = open_all(&t, err);

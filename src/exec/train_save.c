@@ -2,69 +2,11 @@
 #include "exec/train_save.h"
 
 #include "core/mem.h"
+#include "exec/train_agree.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-
-/* ---- one outcome for all ranks ---- */
-
-enum { SHOWN = 1024 }; /* characters of a message that others get to see */
-
-struct outcome { /* as numbers, to be added up: all but one rank's are zero */
-    double status, file[sizeof(((struct dt_error *)0)->file)], message[SHOWN];
-};
-
-static void tell(const struct dt_error *e, struct outcome *o)
-{
-    o->status = e->status;
-    for (size_t i = 0; i + 1 < sizeof(e->file) && e->file[i]; i++)
-        o->file[i] = (unsigned char)e->file[i];
-    for (size_t i = 0; i + 1 < SHOWN && e->message[i]; i++)
-        o->message[i] = (unsigned char)e->message[i];
-}
-
-static enum dt_status hear(const struct outcome *o, struct dt_error *e)
-{
-    char file[sizeof(o->file) / sizeof(o->file[0])], message[SHOWN];
-
-    for (size_t i = 0; i < sizeof(file); i++)
-        file[i] = (char)(unsigned char)o->file[i];
-    for (size_t i = 0; i < SHOWN; i++)
-        message[i] = (char)(unsigned char)o->message[i];
-    if (!file[0])
-        return dt_error_set(e, (enum dt_status)o->status, "%s", message);
-    return dt_error_at(e, (enum dt_status)o->status, file, 0, 0, "%s", message);
-}
-
-/* The lowest rank's failure becomes everybody's. */
-static enum dt_status agree(struct dt_train_save *s, enum dt_status st, const struct dt_error *mine,
-                            struct dt_error *err)
-{
-    double *failed = dt_calloc((size_t)s->ranks, sizeof(*failed));
-    struct outcome *o = dt_calloc(1, sizeof(*o));
-    enum dt_status sum = DT_OK;
-    int r = 0;
-
-    if (!failed || !o) {
-        sum = dt_error_nomem(err, "the outcome of a save");
-    } else {
-        failed[s->rank] = st != DT_OK;
-        sum = dt_exec_sum(s->x, failed, (size_t)s->ranks, err);
-    }
-    while (sum == DT_OK && r < s->ranks && failed[r] == 0)
-        r++;
-    if (sum == DT_OK && r < s->ranks) {
-        if (r == s->rank)
-            tell(mine, o);
-        sum = dt_exec_sum(s->x, (double *)o, sizeof(*o) / sizeof(double), err);
-        if (sum == DT_OK)
-            sum = hear(o, err);
-    }
-    dt_free(failed);
-    dt_free(o);
-    return sum;
-}
 
 /* ---- beginning ---- */
 
@@ -95,7 +37,7 @@ static enum dt_status collect(struct dt_train_save *s, struct dt_error *err)
         if (st == DT_OK && s->rank == 0)
             st = dt_share_folder(s->setup->job->run.checkpoint_dir, s->state.step, s->state.run_id,
                                  &mine, &s->tag);
-        st = agree(s, st, &mine, err);
+        st = dt_train_agree(s->x, s->rank, s->ranks, st, &mine, err);
     }
     dt_exec_whole_free(&w);
     return st;
@@ -159,6 +101,7 @@ static enum dt_status commit(struct dt_train_save *s, struct dt_error *err)
     const struct dt_run_options *r = &s->setup->job->run;
     const struct dt_checkpoint_options opt = {.keep = r->checkpoint_keep, .warn = s->warn};
 
+    DT_TRY(dt_checkpoint_lock_check(s->lock, err));
     return dt_share_commit(r->checkpoint_dir, s->tag, &s->state, &opt, s->files, s->ranks, err,
                            s->path, sizeof(s->path));
 }
@@ -181,7 +124,7 @@ enum dt_status dt_train_save_poll(struct dt_train_save *s, bool wait, struct dt_
     }
     st = dt_share_end(s->share, &mine);
     s->share = NULL;
-    st = agree(s, st, &mine, err);
+    st = dt_train_agree(s->x, s->rank, s->ranks, st, &mine, err);
     if (st != DT_OK) {
         double all = 0;
 
@@ -192,7 +135,7 @@ enum dt_status dt_train_save_poll(struct dt_train_save *s, bool wait, struct dt_
     }
     if (s->rank == 0)
         st = commit(s, &mine);
-    return agree(s, st, &mine, err);
+    return dt_train_agree(s->x, s->rank, s->ranks, st, &mine, err);
 }
 
 void dt_train_save_close(struct dt_train_save *s)

@@ -5,13 +5,15 @@
 #ifndef DT_EXEC_TRAIN_SAVE_H
 #define DT_EXEC_TRAIN_SAVE_H
 
+#include "exec/checkpoint_lock.h"
 #include "exec/checkpoint_share.h"
 #include "exec/setup.h"
 
 struct dt_train_save {
     const struct dt_setup *setup;
     struct dt_exec *x;
-    const struct dt_warn *warn; /* rank 0; NULL = nobody listens */
+    const struct dt_warn *warn;      /* rank 0; NULL = nobody listens */
+    struct dt_checkpoint_lock *lock; /* of the folder; rank 0 */
     int rank, ranks;
     struct dt_share *share;           /* NULL = none under way */
     struct dt_share_files *files;     /* of all ranks */

@@ -47,6 +47,7 @@ struct dt_loader_options {
     int queue;       /* documents in flight; 0 = 16 + 8 per thread */
     bool fatal;      /* bad data is an error, not counted and skipped */
     struct dt_cursor cursor; /* zero = from the beginning */
+    bool changed;            /* a cursor of other data or options begins at the beginning */
 };
 
 struct dt_loader;

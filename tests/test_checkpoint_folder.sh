@@ -1,0 +1,123 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+#
+# A checkpoint folder with other things in it, with two trainings, of two runs, with changed data: what is
+# not ours stays, nobody trains where somebody else does, and nothing wrong is gone on from.
+# (Single functions: test_checkpoint_dir.c, test_checkpoint_lock.c, test_shard_print.c.)
+# Environment: DISTTRAIN (the program), srcdir (the source directory).
+set -u
+. "${srcdir:=.}/tests/small_job.sh"
+train() { expect "$1" "$2" "$DISTTRAIN" train --no-runs --json job.yaml "run.steps=$3" "$4"; }
+field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p" out | head -1; }
+
+# --- links and what others have put there ---
+mkdir c v; echo precious >v/a
+ln -s ../v c/.tmp-x.999999; ln -s ../v c/.old-step-00000001.999999
+train 0 "left alone, as this program did not make it" 1 'run.checkpoint={dir: c, keep: 1}'
+check "what a link leads to stays" '[ "$(ls -A v)" = a ] && [ -L c/.tmp-x.999999 ]'
+mkdir archive; mv c/step-00000001 archive; ln -s ../archive/step-00000001 c
+train 0 '"resumed": true' 2 'run.checkpoint={dir: c, keep: 1}'
+train 0 '"resumed": true' 3 'run.checkpoint={dir: c, keep: 1}'
+check "an archived step stays" '[ -f archive/step-00000001/model.safetensors ] && [ -L c/step-00000001 ] &&
+    [ ! -e c/step-00000002 ]'
+echo mine >c/step-00000003/notes.txt
+train 0 "what this program did not write" 4 'run.checkpoint={dir: c, keep: 1}'
+check "notes stay" '[ "$(ls -A c/step-00000003)" = notes.txt ]'
+rm -r c; mkdir c; echo precious >victim
+# the process that trains knows what its temporary files are called, and so does whoever plants them
+expect 0 "" sh -c 'ln -s ../victim c/latest.tmp.$$; mkfifo c/run.json.tmp.$$; ln -s ../victim c/lock.tmp.$$
+    exec "$@"' - "$DISTTRAIN" train --no-runs job.yaml run.steps=1 run.checkpoint.dir=c
+check "nothing goes through a planted name" '[ "$(cat victim)" = precious ] && [ "$(cat c/latest)" = step-00000001 ]'
+
+# --- two trainings ---
+"$DISTTRAIN" train --no-runs job.yaml 'run.checkpoint={dir: two, interval: 1, keep: 1}' run.log_dir=log >first 2>&1 &
+first=$!
+n=0; while [ ! -f two/latest ] && [ $n -lt 600 ]; do sleep 0.05; n=$((n + 1)); done
+train 2 "another training has this folder: process $first on $(uname -n), run [0-9a-f]\{32\}, since 20" 5 run.checkpoint.dir=two
+check "it says how to get past it" 'grep -q "remove two/lock" err && [ "$(grep -c "^disttrain: " err)" -eq 1 ]'
+expect 2 "another training has this folder" "$DISTTRAIN" train --ranks 2 --no-runs job.yaml run.checkpoint.dir=two
+check "ranks say it once" '[ "$(grep -c "another training" err)" -eq 1 ]'
+# readers need no lock, and what keep takes away from them is not the end
+for k in 1 2 3; do
+    expect 0 "" "$DISTTRAIN" eval job.yaml --data two-000000.tar --checkpoint two
+done
+check "the first one trains on" 'kill -0 $first'
+kill -KILL $first; wait $first 2>/dev/null
+check "a killed one leaves its lock" '[ -f two/lock ]'
+last=$(sed 's/step-0*//' two/latest)
+train 0 '"resumed": true' $((last + 1)) run.checkpoint.dir=two
+check "which is stale at once, and goes at the end" '[ ! -e two/lock ] && [ -f two/run.json ]'
+check "one run from first to last" \
+    '[ "$(sed -n "s/.*\"run_id\": //p" two/run.json two/step-*/manifest.json | sort -u | wc -l)" -eq 1 ]'
+
+# --- runs ---
+old=$(cat two/latest)
+sums two/$old >sums.old
+# a run from scratch that is killed before it saves starts from scratch again, not from what was there
+rm -rf log
+"$DISTTRAIN" train --ranks 2 --max-restarts 2 --from-scratch --no-runs --json job.yaml run.steps=150 \
+    'run.checkpoint={dir: two, keep: 1}' run.log_dir=log >out 2>err </dev/null &
+job=$!
+n=0
+while [ $n -lt 600 ] && [ "$(cat log/metrics.jsonl 2>/dev/null | grep -c .)" -lt 5 ]; do sleep 0.05; n=$((n + 1)); done
+parent() { sed 's/.*) [A-Z] \([0-9]*\) .*/\1/' "/proc/$1/stat" 2>/dev/null; }
+victim=$(for p in /proc/[0-9]*; do
+    p=${p#/proc/} up=$(parent "${p#/proc/}")
+    [ -n "$up" ] && [ "$(parent "$up")" = "$job" ] && grep -q disttrain "/proc/$p/cmdline" && echo "$p"
+done 2>/dev/null | sort -n | tail -1)
+kill -9 "$victim"
+finished $job 120
+check "the restarted job ends well ($status)" '[ $status -eq 0 ] && [ $(grep -c "restart [0-9] of 2" err) -eq 1 ]'
+check "it began anew" '[ "$(field first_step)" = 0 ] && [ "$(field resumed)" = false ]'
+check "the other run's checkpoint stays" 'sums two/$old | cmp -s - sums.old'
+run=$(sed -n 's/.*"run_id": "\(.*\)",/\1/p' two/step-00000150/manifest.json)
+# each goes on from its own
+expect 0 '"first_step": 150' "$DISTTRAIN" train --no-runs --json --run-id "$run" job.yaml run.steps=151 run.checkpoint.dir=two
+other=$(sed -n 's/.*"run_id": "\(.*\)",/\1/p' two/$old/manifest.json)
+expect 0 "\"first_step\": $(echo $old | sed 's/step-0*//')" "$DISTTRAIN" train --no-runs --json --run-id "$other" job.yaml \
+    run.steps=160 run.checkpoint.dir=two
+expect 0 '"first_step": 0' "$DISTTRAIN" train --no-runs --json --run-id job-17 job.yaml run.steps=1 run.checkpoint.dir=two
+expect 2 "1 to 64 letters" "$DISTTRAIN" train --no-runs --run-id 'a/b' job.yaml run.steps=1 run.checkpoint.dir=two
+# stopped before anything is saved: what goes on without a word is the older one, and it says so
+rm -rf log
+"$DISTTRAIN" train --from-scratch --no-runs job.yaml run.checkpoint.dir=two run.log_dir=log >/dev/null 2>&1 &
+first=$!
+n=0; while [ $n -lt 600 ] && [ "$(cat log/metrics.jsonl 2>/dev/null | grep -c .)" -lt 1 ]; do sleep 0.05; n=$((n + 1)); done
+kill -KILL $first; wait $first 2>/dev/null
+train 0 "which began here at .*, has no checkpoint; going on from two/step-00000001 of run job-17" 2 run.checkpoint.dir=two
+
+# --- what is not complete ---
+rm -rf part; cp -r two part
+rm part/$(cat part/latest)/manifest.json
+train 0 "^disttrain: warning: part: latest, $(cat part/latest) cannot be gone on from .*; taking step-" 200 run.checkpoint.dir=part
+rm -f part/step-*/manifest.json
+train 2 "none of them is complete any more" 200 run.checkpoint.dir=part
+expect 2 "none of them is complete any more" "$DISTTRAIN" eval job.yaml --data two-000000.tar --checkpoint part
+
+# --- data ---
+cp two-000000.tar data.tar
+data() { expect "$1" "$2" "$DISTTRAIN" train --no-runs --json job.yaml "run.steps=$3" run.checkpoint.dir=d run.data=data.tar $4; }
+data 0 "" 2 ""
+data 0 '"resumed": true' 3 ""
+sleep 2.2; touch -r data.tar when
+data 0 '"resumed": true' 4 "" # its times are old enough to go by from here on
+at=$(LC_ALL=C grep -abo light data.tar | tail -1 | cut -d: -f1)
+printf 'night' | dd of=data.tar bs=1 seek="$at" conv=notrunc 2>/dev/null
+touch -r when data.tar
+data 2 "data.tar: this shard has changed: the CRC-32 of its contents is " 5 ""
+check "it says what to do" 'grep -q -- "--changed-data" err'
+expect 2 "data.tar: this shard has changed" "$DISTTRAIN" train --ranks 2 --no-runs job.yaml run.steps=5 run.checkpoint.dir=d run.data=data.tar
+check "ranks say it once" '[ "$(grep -c "has changed" err)" -eq 1 ]'
+data 0 '"first_step": 4' 5 --changed-data
+data 0 '"first_step": 5' 6 "" # that is its data now
+cp data.tar copy.tar; mv copy.tar data.tar # another inode, the same bytes
+data 0 '"first_step": 6' 7 ""
+# no fingerprint is none that fits
+step=d/$(cat d/latest)
+sed -i 's/"fingerprint": "[0-9a-f]*"/"fingerprint": "0000000000000000"/' $step/state.json
+crc=$(gzip -c <$step/state.json | tail -c 8 | od -An -tu1 -N4 | awk '{ printf "%02x%02x%02x%02x", $4, $3, $2, $1 }')
+sed -i "/\"state.json\"/,/crc32/s/\"crc32\": \"[0-9a-f]*\"/\"crc32\": \"$crc\"/" $step/manifest.json
+data 2 "does not say which data" 8 ""
+data 0 '"first_step": 7' 8 --changed-data
+
+totals
