@@ -71,6 +71,7 @@ check "the restarted job ends well ($status)" '[ $status -eq 0 ] && [ $(grep -c 
 check "it began anew" '[ "$(field first_step)" = 0 ] && [ "$(field resumed)" = false ]'
 check "the other run's checkpoint stays" 'sums two/$old | cmp -s - sums.old'
 run=$(sed -n 's/.*"run_id": "\(.*\)",/\1/p' two/step-00000150/manifest.json)
+check "the summary names the run" '[ -n "$run" ] && [ "$(field run_id)" = "$run" ]'
 # each goes on from its own
 expect 0 '"first_step": 150' "$DISTTRAIN" train --no-runs --json --run-id "$run" job.yaml run.steps=151 run.checkpoint.dir=two
 other=$(sed -n 's/.*"run_id": "\(.*\)",/\1/p' two/$old/manifest.json)

@@ -250,21 +250,26 @@ START_TEST(only_one_of_many)
     struct dt_ckpt_process p = elsewhere();
 
     for (int round = 0; round < ROUNDS; round++) {
-        pid_t pid[MANY];
-        int got = 0, status;
+        int got = 0, status, stay[2];
+        char c;
 
         plant(&p, "r", 500);
+        ck_assert_int_eq(pipe(stay), 0);
         for (int i = 0; i < MANY; i++) {
-            pid[i] = fork();
-            if (pid[i] == 0) {
-                if (dt_checkpoint_lock(dir, &plain, NULL, &held) != DT_OK)
-                    _exit(1);
-                usleep(300000); /* longer than the others need to come */
-                _exit(dt_checkpoint_lock_check(held, NULL) == DT_OK ? 0 : 2);
-            }
+            if (fork() != 0)
+                continue;
+            close(stay[1]);
+            if (dt_checkpoint_lock(dir, &plain, NULL, &held) != DT_OK)
+                _exit(1);
+            while (read(stay[0], &c, 1) > 0) /* until all others have tried */
+                ;
+            _exit(dt_checkpoint_lock_check(held, NULL) == DT_OK ? 0 : 2);
         }
+        close(stay[0]);
         for (int i = 0; i < MANY; i++) {
-            ck_assert_int_eq(waitpid(pid[i], &status, 0), pid[i]);
+            if (i == MANY - 1)
+                close(stay[1]);
+            ck_assert_int_gt(wait(&status), 0);
             ck_assert(WIFEXITED(status) && WEXITSTATUS(status) < 2);
             got += WEXITSTATUS(status) == 0;
         }

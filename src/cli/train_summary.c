@@ -180,6 +180,7 @@ enum dt_status dt_train_json(const struct dt_setup *setup, const struct dt_train
     dt_json_kv_int(&j, "last_step", s->last_step);
     dt_json_kv_int(&j, "steps", setup->job->run.steps);
     dt_json_kv_bool(&j, "resumed", s->resumed);
+    dt_json_kv_string(&j, "run_id", s->run_id);
     dt_json_kv_bool(&j, "stopped", s->stopped);
     dt_json_kv_double(&j, "loss", last->r.loss);
     dt_json_kv_double(&j, "loss_text", last->r.loss_text);

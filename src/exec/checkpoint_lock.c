@@ -24,7 +24,8 @@
 
 #define FORMAT "disttrain-lock"
 #define RUN_FORMAT "disttrain-run"
-enum { TEXT_MAX = 4096, STALE_S = 120, RENEWALS = 12, ORPHAN_WAIT_S = 20 };
+#define GUARD DT_CKPT_LOCK ".break"
+enum { TEXT_MAX = 4096, STALE_S = 120, RENEWALS = 12, ORPHAN_WAIT_S = 20, GUARD_S = 10 };
 
 struct holder { /* what a lock says */
     struct dt_ckpt_process process;
@@ -133,25 +134,6 @@ static bool same(const struct seen *a, const struct seen *b)
     return a->sb.st_ino == b->sb.st_ino && strcmp(a->h.nonce, b->h.nonce) == 0;
 }
 
-/* Only if it is still the one that was judged: who came first may have taken it meanwhile. */
-static void break_lock(const char *dir, int fd, const struct seen *judged)
-{
-    struct seen now = {.there = false};
-    char name[64], text[TEXT_MAX + 1];
-    long n;
-
-    snprintf(name, sizeof(name), DT_CKPT_LOCK ".tmp.%ld.%" PRIu64, (long)getpid(),
-             dt_ckpt_random() >> 16);
-    if (look(dir, fd, NULL, &now) != DT_OK || !now.there || !same(&now, judged) ||
-        renameat(fd, DT_CKPT_LOCK, fd, name) != 0)
-        return;
-    n = dt_ckpt_slurp(fd, name, text, TEXT_MAX);
-    now.ours_to_read = n > 0 && parse(text, (size_t)n, FORMAT, &now.h);
-    if (fstatat(fd, name, &now.sb, AT_SYMLINK_NOFOLLOW) == 0 && !same(&now, judged))
-        (void)!linkat(fd, name, fd, DT_CKPT_LOCK, 0); /* give it back */
-    unlinkat(fd, name, 0);
-}
-
 /* ---- taking it ---- */
 
 struct take {
@@ -159,27 +141,28 @@ struct take {
     const struct dt_checkpoint_lock_options *o;
     int fd, file;       /* the folder, and our own lock under another name */
     char own[PATH_MAX]; /* that name */
+    char *text;         /* what it says */
     struct seen first;  /* a lock of another host, as it was when we began to wait */
     uint64_t began_ns;
 };
 
 static enum dt_status make_own(struct take *t, struct dt_error *err)
 {
-    char path[PATH_MAX], *text;
+    char path[PATH_MAX];
     enum dt_status st;
     size_t n;
 
     DT_TRY(dt_ckpt_path(path, sizeof(path), t->l->dir, DT_CKPT_LOCK, err));
-    DT_TRY(write_text(&t->l->own, FORMAT, err, &text));
+    if (!t->text)
+        DT_TRY(write_text(&t->l->own, FORMAT, err, &t->text));
     st = dt_file_temp(path, err, t->own, sizeof(t->own), &t->file);
-    n = strlen(text);
-    if (st == DT_OK && (write(t->file, text, n) != (ssize_t)n || fsync(t->file) != 0)) {
+    n = strlen(t->text);
+    if (st == DT_OK && (write(t->file, t->text, n) != (ssize_t)n || fsync(t->file) != 0)) {
         st = dt_error_at(err, DT_ERR_IO, path, 0, 0, "cannot write: %s", strerror(errno));
         close(t->file);
         t->file = -1;
         unlink(t->own);
     }
-    dt_free(text);
     return st;
 }
 
@@ -197,19 +180,17 @@ static bool create_in_place(struct take *t)
 {
     int file =
         openat(t->fd, DT_CKPT_LOCK, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    char *text;
     bool good;
+    int why;
 
     if (file < 0)
         return false;
-    good = write_text(&t->l->own, FORMAT, NULL, &text) == DT_OK;
-    if (good) {
-        good = write(file, text, strlen(text)) == (ssize_t)strlen(text) && fsync(file) == 0;
-        dt_free(text);
-    }
+    good = write(file, t->text, strlen(t->text)) == (ssize_t)strlen(t->text) && fsync(file) == 0;
+    why = errno;
     close(file);
     if (!good)
         unlinkat(t->fd, DT_CKPT_LOCK, 0);
+    errno = why;
     return good;
 }
 
@@ -246,6 +227,73 @@ static double age_s(const struct take *t, const struct seen *s)
     return seconds(&sb.st_mtim) - seconds(&s->sb.st_mtim);
 }
 
+static void pause_s(double s)
+{
+    struct timespec t = {.tv_sec = (time_t)s, .tv_nsec = (long)(1e9 * (s - floor(s)))};
+
+    nanosleep(&t, NULL);
+}
+
+/* ---- breaking a stale one ---- */
+
+/* One process breaks at a time; a guard of one that died while it did is soon passed over. */
+static bool guard(const struct take *t)
+{
+    int file = openat(t->fd, GUARD, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    struct seen s = {.there = true};
+
+    if (file >= 0) {
+        close(file);
+        return true;
+    }
+    if (fstatat(t->fd, GUARD, &s.sb, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(s.sb.st_mode) &&
+        s.sb.st_size == 0 && age_s(t, &s) > GUARD_S)
+        unlinkat(t->fd, GUARD, 0);
+    pause_s(0.01);
+    return false;
+}
+
+static void give_back(int fd, const char *name)
+{
+    struct stat sb;
+
+    if (linkat(fd, name, fd, DT_CKPT_LOCK, 0) == 0 || errno == EEXIST)
+        unlinkat(fd, name, 0);
+    else if (fstatat(fd, DT_CKPT_LOCK, &sb, AT_SYMLINK_NOFOLLOW) != 0) /* without hard links */
+        (void)!renameat(fd, name, fd, DT_CKPT_LOCK);
+}
+
+/* Renamed first and looked at again: what comes away is the one that was judged, or goes back. */
+static void move_away(const struct take *t, const struct seen *judged)
+{
+    char name[64], text[TEXT_MAX + 1];
+    struct seen now;
+    long n;
+
+    snprintf(name, sizeof(name), DT_CKPT_LOCK ".tmp.%ld.%" PRIu64, (long)getpid(),
+             dt_ckpt_random() >> 16);
+    if (look(t->l->dir, t->fd, NULL, &now) != DT_OK || !now.there || !same(&now, judged) ||
+        renameat(t->fd, DT_CKPT_LOCK, t->fd, name) != 0)
+        return;
+    memset(&now, 0, sizeof(now));
+    n = dt_ckpt_slurp(t->fd, name, text, TEXT_MAX);
+    now.ours_to_read = n > 0 && parse(text, (size_t)n, FORMAT, &now.h);
+    if (fstatat(t->fd, name, &now.sb, AT_SYMLINK_NOFOLLOW) == 0 && !same(&now, judged))
+        give_back(t->fd, name);
+    else
+        unlinkat(t->fd, name, 0);
+}
+
+static void break_lock(const struct take *t, const struct seen *judged)
+{
+    if (!guard(t))
+        return;
+    move_away(t, judged);
+    unlinkat(t->fd, GUARD, 0);
+}
+
+/* ---- who has it ---- */
+
 static enum dt_status refuse(const struct take *t, const struct seen *s, struct dt_error *err)
 {
     const struct holder *h = &s->h;
@@ -267,13 +315,6 @@ static enum dt_status refuse(const struct take *t, const struct seen *s, struct 
         fmax(0, age_s(t, s)), dir);
 }
 
-static void pause_s(double s)
-{
-    struct timespec t = {.tv_sec = (time_t)s, .tv_nsec = (long)(1e9 * (s - floor(s)))};
-
-    nanosleep(&t, NULL);
-}
-
 /* Somebody has it.  DT_OK: try again. */
 static enum dt_status judge(struct take *t, const struct seen *s, struct dt_error *err)
 {
@@ -282,7 +323,7 @@ static enum dt_status judge(struct take *t, const struct seen *s, struct dt_erro
     bool own_run = t->o->run_id && strcmp(t->o->run_id, s->h.run_id) == 0;
 
     if (life == DT_CKPT_DEAD || (life == DT_CKPT_ELSEWHERE && age_s(t, s) >= t->l->stale_s)) {
-        break_lock(t->l->dir, t->fd, s);
+        break_lock(t, s);
         return DT_OK;
     }
     if (t->o->stop && *t->o->stop)
@@ -292,7 +333,9 @@ static enum dt_status judge(struct take *t, const struct seen *s, struct dt_erro
             return refuse(t, s, err);
     } else if (!t->first.there || !same(&t->first, s)) {
         t->first = *s;
-        dt_warn(t->o->warn,
+        if (s->ours_to_read)
+            dt_warn(
+                t->o->warn,
                 "%s: process %ld on %s has this folder; waiting to see whether it is still there, "
                 "at most %.0f s",
                 t->l->dir, s->h.process.pid, s->h.process.host[0] ? s->h.process.host : "?",
@@ -339,6 +382,7 @@ static enum dt_status take_folder(struct dt_checkpoint_lock *l,
     if (st == DT_OK)
         st = take(&t, err);
     drop_own(&t);
+    dt_free(t.text);
     close(t.fd);
     return st;
 }

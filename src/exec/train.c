@@ -93,6 +93,7 @@ static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
     DT_TRY(dt_train_folder_data(&t->folder, t->o, t->x, &t->state, err));
     memcpy(t->state.job_digest, digest, sizeof(digest));
     memcpy(t->state.run_id, t->folder.run_id, sizeof(t->state.run_id));
+    memcpy(t->sum.run_id, t->folder.run_id, sizeof(t->sum.run_id));
     t->state.seed = r->seed;
     t->saved_step = found ? t->state.step : -1;
     t->sum.first_step = t->state.step;

@@ -64,6 +64,7 @@ struct dt_train_summary {
     int64_t first_step, last_step; /* done by this process: first_step + 1 .. last_step */
     bool resumed, stopped;
     char checkpoint[1200]; /* the last one written or found; "" = none */
+    char run_id[DT_RUN_ID_SIZE];
     struct dt_train_step last; /* that was made */
     struct dt_train_trouble trouble;
     double best_loss, mean_step_s, train_s; /* train_s: of all processes together */
