@@ -21,7 +21,7 @@ struct dt_option {
     const char *help;
 };
 
-enum { DT_CLI_MAX_OPTIONS = 32, DT_CLI_MAX_ARGS = 256 };
+enum { DT_CLI_MAX_OPTIONS = 32, DT_CLI_MAX_ARGS = 4096 };
 
 struct dt_cli;
 struct dt_command {
@@ -43,6 +43,7 @@ struct dt_cli { /* a parsed command line */
     const char *args[DT_CLI_MAX_ARGS];
     int n_args;
     bool json;
+    char **argv; /* all of it, from the program's name to NULL, as it came */
 };
 
 /* The table, ended by a NULL name. */
@@ -64,7 +65,7 @@ void dt_cli_print_usage(FILE *f);
 void dt_cli_print_completion(FILE *f);
 
 /* For commands that compute, before anything else: may start the program again (calm.c). */
-void dt_calm_threads(void);
+void dt_calm_threads(const struct dt_cli *cli);
 
 /* Commands. */
 enum dt_status dt_cmd_plan(struct dt_cli *cli, struct dt_error *err);

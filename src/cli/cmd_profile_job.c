@@ -165,10 +165,9 @@ static enum dt_status on_ranks(void *ctx, const struct dt_ranks *r, struct dt_er
     return with_job(t->cli, t->job, r, err);
 }
 
-static enum dt_status launch(int64_t ranks, struct dt_error *err)
+static enum dt_status launch(const struct dt_cli *cli, int64_t ranks, struct dt_error *err)
 {
-    static const volatile sig_atomic_t never;
-    struct dt_launch l = {.ranks = (int)ranks, .stop = &never};
+    struct dt_launch l = {.argv = cli->argv, .ranks = (int)ranks};
     int status = 0;
 
     DT_TRY(dt_launch(&l, err, &status));
@@ -186,19 +185,21 @@ enum dt_status dt_profile_job(struct dt_cli *cli, struct dt_error *err)
     int64_t ranks;
     struct dt_job *job;
     enum dt_status st;
+    bool launched;
 
-    dt_calm_threads();
+    dt_calm_threads(cli);
     DT_TRY(dt_cli_int(cli, "ranks", 1, 1 << 20, 0, &ranks, err));
+    DT_TRY(dt_ranks_begin(path, ranks, err, &launched));
     if (strcmp(path, "-") != 0) {
         DT_TRY(dt_file_find("jobs", path, ".yaml", err, found, sizeof(found)));
         path = found;
     }
     DT_TRY(dt_job_read(path, cli->args + 1, cli->n_args - 1, err, &job));
     task.job = job;
-    if (dt_transport_mpi_launched(NULL))
+    if (launched)
         st = dt_on_ranks(job, ranks, on_ranks, &task, err);
     else if (ranks > 1)
-        st = launch(ranks, err);
+        st = launch(cli, ranks, err);
     else
         st = with_job(cli, job, &alone, err);
     dt_job_free(job);

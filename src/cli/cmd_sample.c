@@ -198,7 +198,7 @@ enum dt_status dt_cmd_sample(struct dt_cli *cli, struct dt_error *err)
     struct sample s = {.cli = cli};
     enum dt_status st;
 
-    dt_calm_threads();
+    dt_calm_threads(cli);
     DT_TRY(read_options(&s, err));
     DT_TRY(dt_trained_open(cli, 0, err, &s.t));
     st = run(&s, err);

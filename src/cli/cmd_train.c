@@ -48,12 +48,14 @@ static void on_signal(int sig)
 
 static void catch_signals(void)
 {
-    struct sigaction a = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    struct sigaction a = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, before;
 
     sigemptyset(&a.sa_mask);
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
     sigaction(SIGUSR1, &a, NULL); /* what launchers pass on */
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* no nohup */
+        sigaction(SIGHUP, &a, NULL);
 }
 
 /* One line, redrawn; nothing unless stderr is a terminal. */
@@ -252,22 +254,22 @@ static enum dt_status choose_run(const struct dt_cli *cli, const struct dt_job *
                                   sizeof path, id);
 }
 
-static enum dt_status launch(const struct dt_cli *cli, const struct dt_job *job, int64_t ranks,
-                             int64_t restarts, struct dt_error *err)
+static enum dt_status launch(const struct task *t, int64_t ranks, int64_t restarts,
+                             struct dt_error *err)
 {
     char id[DT_RUN_ID_SIZE];
-    struct dt_launch l = {.ranks = (int)ranks, .max_restarts = restarts, .stop = &stop};
+    struct dt_launch l = {
+        .argv = t->cli->argv, .ranks = (int)ranks, .max_restarts = restarts, .orderly = true};
     int status = 0;
 
-    if (restarts > 0 && !job->run.checkpoint_dir[0])
+    if (restarts > 0 && !t->job->run.checkpoint_dir[0])
         return dt_error_set(err, DT_ERR_USAGE,
                             "--max-restarts goes on from checkpoints: the job needs "
                             "run.checkpoint, such as {dir: DIR, interval: 100}");
-    if (restarts > 0 && !dt_cli_string(cli, "run-id", NULL)) {
-        DT_TRY(choose_run(cli, job, err, id));
+    if (restarts > 0 && !dt_cli_string(t->cli, "run-id", NULL)) {
+        DT_TRY(choose_run(t->cli, t->job, err, id));
         l.run_id = id;
     }
-    catch_signals();
     DT_TRY(dt_launch(&l, err, &status));
     if (status != 0)
         exit(status); /* the job has said why */
@@ -305,12 +307,12 @@ enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
     enum dt_status st;
     bool launched;
 
-    dt_calm_threads();
+    dt_calm_threads(cli);
     DT_TRY(dt_cli_int(cli, "ranks", 1, 1 << 20, 0, &ranks, err));
     DT_TRY(dt_cli_int(cli, "max-restarts", 0, 1 << 20, 0, &restarts, err));
     if (!dt_cli_flag(cli, "no-runs"))
         DT_TRY(dt_file_check(dt_runs_file(cli), err));
-    launched = dt_transport_mpi_launched(NULL);
+    DT_TRY(dt_ranks_begin(path, ranks, err, &launched));
     if (run_id && !dt_run_id_valid(run_id))
         return dt_error_set(err, DT_ERR_USAGE,
                             "--run-id: '%s' is not 1 to 64 letters, digits, '.', '_' or '-'",
@@ -332,7 +334,7 @@ enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
     if (launched)
         st = dt_on_ranks(job, ranks, on_ranks, &task, err);
     else if (ranks > 1)
-        st = launch(cli, job, ranks, restarts, err);
+        st = launch(&task, ranks, restarts, err);
     else
         st = with_job(cli, job, &alone, err);
     dt_job_free(job);

@@ -5,9 +5,11 @@
 #include "core/doc.h"
 #include "core/file.h"
 #include "core/mem.h"
+#include "exec/lifeline.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,29 +17,42 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { ARGS_MAX = DT_CLI_MAX_ARGS + 32, WORD_MAX = 4096, METRICS_MAX = 1 << 26 };
+enum { ARGS_MAX = DT_CLI_MAX_ARGS + 64, METRICS_MAX = 1 << 26 };
 
 /* ---- children ---- */
 
 struct command {
-    char *argv[ARGS_MAX + 1];
-    char text[ARGS_MAX][WORD_MAX];
+    char *argv[ARGS_MAX + 1]; /* all that a command line can name, and what is added here */
     int n;
-    bool cut; /* a word was longer */
+    bool short_of; /* memory */
 };
 
 static void word(struct command *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void word(struct command *c, const char *fmt, ...)
 {
     va_list ap;
+    int len;
+    char *text;
 
-    if (c->n == ARGS_MAX)
-        return;
     va_start(ap, fmt);
-    c->cut |= vsnprintf(c->text[c->n], sizeof(c->text[c->n]), fmt, ap) >= WORD_MAX;
+    len = vsnprintf(NULL, 0, fmt, ap);
     va_end(ap);
-    c->argv[c->n] = c->text[c->n];
-    c->argv[++c->n] = NULL;
+    text = len < 0 || c->n == ARGS_MAX ? NULL : dt_malloc((size_t)len + 1);
+    if (!text) {
+        c->short_of = true;
+        return;
+    }
+    va_start(ap, fmt);
+    vsnprintf(text, (size_t)len + 1, fmt, ap);
+    va_end(ap);
+    c->argv[c->n++] = text;
+}
+
+static void command_free(struct command *c)
+{
+    for (int i = 0; i < c->n; i++)
+        dt_free(c->argv[i]);
+    dt_free(c);
 }
 
 static void job_words(struct command *c, const struct loop *l)
@@ -50,7 +65,7 @@ static void job_words(struct command *c, const struct loop *l)
 /* Output goes to FOLDER/child.log, which the message of a failure ends with. */
 static pid_t start(const struct loop *l, struct command *c)
 {
-    pid_t pid = fork();
+    pid_t parent = getpid(), pid = fork();
 
     if (pid == 0) {
         char path[LOOP_PATH_MAX];
@@ -62,6 +77,7 @@ static pid_t start(const struct loop *l, struct command *c)
             dup2(fd, STDOUT_FILENO);
             dup2(fd, STDERR_FILENO);
         }
+        dt_lifeline_follow(parent, SIGTERM);
         execv("/proc/self/exe", c->argv);
         _exit(127);
     }
@@ -78,8 +94,8 @@ static enum dt_status run(const struct loop *l, struct command *c, const char *w
     enum dt_status st;
     pid_t pid;
 
-    if (c->cut)
-        return dt_error_set(err, DT_ERR_INPUT, "an argument is longer than %d bytes", WORD_MAX - 1);
+    if (c->short_of)
+        return dt_error_nomem(err, "a command line");
     pid = start(l, c);
     while (waitpid(pid, &status, 0) < 0)
         if (errno != EINTR)
@@ -124,7 +140,7 @@ enum dt_status loop_profile(struct loop *l, int threads, struct dt_error *err)
     word(c, "--output");
     word(c, "%s", path);
     st = run(l, c, "disttrain profile", err);
-    dt_free(c);
+    command_free(c);
     return st;
 }
 
@@ -202,7 +218,7 @@ enum dt_status loop_measure(struct loop *l, struct loop_layout *x, struct dt_err
     word(c, "run.log_interval=1");
     word(c, "run.checkpoint={dir: \"%s/saved-%d\", interval: 0}", l->dir, (int)(x - l->layout));
     st = run(l, c, x->name, err);
-    dt_free(c);
+    command_free(c);
     strncat(path, "/metrics.jsonl", sizeof(path) - strlen(path) - 1);
     return st == DT_OK ? read_steps(l, path, &x->measured_s, err) : st;
 }

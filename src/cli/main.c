@@ -5,6 +5,7 @@
 #include "config.h"
 
 #include "cli/cli.h"
+#include "cli/launch.h"
 #include "core/doc.h"
 #include "core/mem.h"
 
@@ -56,6 +57,8 @@ int main(int argc, char **argv)
     dt_mem_keep();
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of writing it */
     setlocale(LC_ALL, "C");   /* numbers and sort order do not depend on who runs us */
+    if (dt_launch_unpack(&argc, &argv, &err) != DT_OK)
+        return fail(&err);
     if (argc < 2) {
         dt_cli_print_usage(stderr);
         return 2;
@@ -78,6 +81,7 @@ int main(int argc, char **argv)
     const struct dt_command *cmd = find_command(argv[1], &err);
     if (!cmd || dt_cli_parse(argc - 1, argv + 1, cmd, &cli, &help, &err) != DT_OK)
         return fail(&err);
+    cli.argv = argv;
     if (help) {
         dt_cli_print_help(stdout, cmd);
         return finish(0);

@@ -2,10 +2,12 @@
 #include "cli/ranks.h"
 
 #include "core/doc.h"
+#include "core/file.h"
 #include "core/mem.h"
 #include "exec/checkpoint.h"
 #include "exec/cores.h"
 #include "exec/execute.h"
+#include "exec/lifeline.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -66,6 +68,19 @@ static enum dt_status meet(const struct dt_job *job, struct dt_ranks *r, struct 
     return dt_world_watch(r->world, &watch, err);
 }
 
+enum dt_status dt_ranks_begin(const char *job, int64_t ranks, struct dt_error *err, bool *launched)
+{
+    *launched = dt_transport_mpi_launched(NULL);
+    if (*launched)
+        return dt_lifeline_hold(err);
+    if (ranks != 1)
+        DT_TRY(dt_transport_check_tasks(1, err));
+    if (ranks > 1 && dt_file_is_stream(job))
+        return dt_error_set(err, DT_ERR_USAGE,
+                            "%s: --ranks needs the job in a file, since every rank reads it", job);
+    return DT_OK;
+}
+
 enum dt_status dt_on_ranks(const struct dt_job *job, int64_t ranks, dt_ranks_fn *fn, void *ctx,
                            struct dt_error *err)
 {
@@ -73,10 +88,12 @@ enum dt_status dt_on_ranks(const struct dt_job *job, int64_t ranks, dt_ranks_fn 
     enum dt_status st = DT_OK;
 
     DT_TRY(dt_transport_open_mpi(err, &r.transport));
-    if (ranks > 0 && ranks != r.transport->size)
+    if (ranks != 1)
+        st = dt_transport_check_tasks(r.transport->size, err);
+    if (st == DT_OK && ranks > 0 && ranks != r.transport->size)
         st = dt_error_set(err, DT_ERR_USAGE, "--ranks %lld, but the launcher started %d",
                           (long long)ranks, r.transport->size);
-    else if (r.transport->size > 1)
+    if (st == DT_OK && r.transport->size > 1)
         st = meet(job, &r, err);
     if (st == DT_OK)
         st = fn(ctx, r.transport->size > 1 ? &r : &alone, err);

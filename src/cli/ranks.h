@@ -16,6 +16,10 @@ struct dt_ranks {
 };
 typedef enum dt_status dt_ranks_fn(void *ctx, const struct dt_ranks *r, struct dt_error *err);
 
+/* First of all in a command that may run on ranks: *launched tells whether a launcher started this
+ * process, which then ends with it.  Refuses what would run several times, each alone, and a `job`
+ * that the `ranks` to be started could not read. */
+enum dt_status dt_ranks_begin(const char *job, int64_t ranks, struct dt_error *err, bool *launched);
 /* Runs fn on every rank.  `ranks`: as many as the user said, 0 = any number.  When it fails on one,
  * the job ends with one message. */
 enum dt_status dt_on_ranks(const struct dt_job *job, int64_t ranks, dt_ranks_fn *fn, void *ctx,

@@ -72,6 +72,11 @@ static bool is_own_descriptor(const char *path)
            strncmp(path, "/proc/self/fd/", 14) == 0;
 }
 
+bool dt_file_is_stream(const char *path)
+{
+    return strcmp(path, "-") == 0 || is_own_descriptor(path);
+}
+
 static enum dt_status refuse_mode(const char *path, mode_t mode, struct dt_error *err)
 {
     const char *kind = S_ISDIR(mode)    ? "a directory"

@@ -15,6 +15,8 @@ enum dt_status dt_file_open(const char *path, bool stream, struct dt_error *err,
 /* For a library that opens the file itself: DT_ERR_INPUT if there is something else than a regular
  * file; nothing at all is left to the library. */
 enum dt_status dt_file_check(const char *path, struct dt_error *err);
+/* Is it "-", /dev/stdin or the like, which only this process can read, and once? */
+bool dt_file_is_stream(const char *path);
 /* Reads the file ("-" = stdin; /dev/stdin and /dev/fd/N as they are) into a NUL-terminated buffer
  * (dt_free).  DT_ERR_INPUT when it cannot be opened or is larger than `limit` bytes. */
 enum dt_status dt_file_read(const char *path, size_t limit, struct dt_error *err, char **out,

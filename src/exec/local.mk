@@ -109,6 +109,8 @@ libdtexec_a_SOURCES = \
 	src/exec/modules/run.c \
 	src/exec/modules/stage.c \
 	src/exec/modules/tp.c \
+	src/exec/lifeline.c \
+	src/exec/lifeline.h \
 	src/exec/optimizer.c \
 	src/exec/optimizer.h \
 	src/exec/pace.h \
@@ -153,6 +155,7 @@ libdtexec_a_SOURCES = \
 	src/exec/transport_reduce.c \
 	src/exec/transport_request.c \
 	src/exec/transport_sum.c \
+	src/exec/transport_tasks.c \
 	src/exec/transport_threads.c \
 	src/exec/transport_tp.c \
 	src/exec/world.c \

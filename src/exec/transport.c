@@ -72,32 +72,6 @@ bool dt_transport_crowded(int local_size)
     return mine < online ? false : local_size > mine;
 }
 
-/* Launchers tell each process the number of ranks: Open MPI's mpirun; MPICH's and Intel's (Hydra);
- * srun, by the task's rank in its step and the number of tasks of that step (a batch script alone
- * is not launched: it has no PMI of its own, or one task). */
-bool dt_transport_mpi_launched(int *ranks)
-{
-    static const struct {
-        const char *size, *rank;
-    } by[] = {
-        {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
-        {"PMI_SIZE", "PMI_RANK"},
-        {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
-    };
-
-    for (size_t k = 0; k < sizeof(by) / sizeof(by[0]); k++) {
-        const char *size = getenv(by[k].size), *rank = getenv(by[k].rank);
-        long n = size && rank ? strtol(size, NULL, 10) : 0;
-
-        if (n < 1 || n > INT_MAX || (k == 2 && n == 1))
-            continue;
-        if (ranks)
-            *ranks = (int)n;
-        return true;
-    }
-    return false;
-}
-
 enum dt_status dt_transport_size_error(struct dt_error *err, int from, int to, uint64_t key,
                                        size_t sent, size_t expected)
 {

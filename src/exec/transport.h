@@ -119,8 +119,13 @@ enum dt_status dt_transport_wait(struct dt_transport *t, struct dt_req *r, doubl
 /* MPI (built when configure finds it).  Initialises MPI if need be; reads DISTTRAIN_OP_TIMEOUT_S
  * (default 300) for the default limit. */
 enum dt_status dt_transport_open_mpi(struct dt_error *err, struct dt_transport **out);
-/* Was this process started by an MPI launcher (mpirun, srun)?  Looks at the environment only. */
+/* Was this process started by an MPI launcher (mpirun, srun)?  Looks at the environment only, which
+ * may not tell how many ranks there are (1 then). */
 bool dt_transport_mpi_launched(int *ranks);
+/* DT_ERR_USAGE if the environment says that this process is one of several tasks, but there is no
+ * MPI between them: each would run the whole job by itself.  `size` is that of MPI's world, 1 where
+ * MPI is not asked. */
+enum dt_status dt_transport_check_tasks(int size, struct dt_error *err);
 /* `n` ranks that are threads of this process: one table per rank in out[], each to be used by the
  * threads of that rank.  For tests, and where there is no MPI. */
 enum dt_status dt_transport_open_threads(int n, struct dt_error *err, struct dt_transport **out);

@@ -16,6 +16,7 @@
 #include "exec/transport.h"
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/types.h>
 
 enum {
     DT_TAG_BITS = 22,   /* of the caller's tags */
@@ -171,5 +172,7 @@ extern size_t dt_transport_mpi_piece_bytes;
 /* Before an abort: leaves a process behind that kills this rank's launcher, if that is one of Open
  * MPI's and does not end within 4 s. */
 void dt_transport_hurry_launcher(void);
+/* Is this the process of a launcher that ends with its ranks, or of its daemon on this host? */
+bool dt_transport_is_launcher(pid_t pid);
 
 #endif

@@ -20,6 +20,49 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* Open MPI's, of which each has one job, and ends with it when all is well; "mpirun.openmpi" is
+ * mpirun, too. */
+static const char *const own[] = {"mpirun", "mpiexec", "orterun", "prterun", "orted", NULL};
+/* Those of PRRTE, Hydra and Slurm, which may have other jobs, and are not ours to end. */
+static const char *const others[] = {
+    "prted", "mpiexec.hydra", "hydra_pmi_proxy", "pmi_proxy", "slurmstepd", NULL,
+};
+
+static bool is_named(const char *name, const char *const *names)
+{
+    for (; *names; names++) {
+        size_t n = strlen(*names);
+
+        if (strncmp(name, *names, n) == 0 && (name[n] == '\0' || name[n] == '.'))
+            return true;
+    }
+    return false;
+}
+
+static void name_of(pid_t pid, char *name, int size)
+{
+    char path[64];
+    FILE *f;
+
+    snprintf(path, sizeof(path), "/proc/%ld/comm", (long)pid);
+    f = fopen(path, "r");
+    name[0] = '\0';
+    if (!f)
+        return;
+    if (!fgets(name, size, f))
+        name[0] = '\0';
+    fclose(f);
+    name[strcspn(name, "\n")] = '\0';
+}
+
+bool dt_transport_is_launcher(pid_t pid)
+{
+    char name[32];
+
+    name_of(pid, name, sizeof(name));
+    return is_named(name, own) || is_named(name, others);
+}
+
 #if defined(SYS_pidfd_open) && defined(SYS_pidfd_send_signal)
 
 enum {
@@ -27,42 +70,20 @@ enum {
     FILES_MAX = 4096
 };
 
-/* Open MPI's, of which each has one job, and ends with it when all is well.  Not Slurm's and
- * PRRTE's daemons, which may have others; "mpirun.openmpi" is mpirun, too. */
-static bool ends_with_job(const char *name)
-{
-    static const char *const names[] = {"mpirun", "mpiexec", "orterun", "prterun", "orted"};
-
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        size_t n = strlen(names[i]);
-
-        if (strncmp(name, names[i], n) == 0 && (name[n] == '\0' || name[n] == '.'))
-            return true;
-    }
-    return false;
-}
-
 /* Our parent, if it is a launcher; -1 = it is not. */
 static int launcher(void)
 {
     pid_t parent = getppid();
     int fd = (int)syscall(SYS_pidfd_open, parent, 0);
-    char path[64], name[32] = "";
-    FILE *f;
+    char name[32];
 
-    snprintf(path, sizeof(path), "/proc/%ld/comm", (long)parent);
-    f = fd >= 0 ? fopen(path, "r") : NULL;
-    if (f) {
-        if (!fgets(name, sizeof(name), f))
-            name[0] = '\0';
-        fclose(f);
-    }
-    name[strcspn(name, "\n")] = '\0';
+    if (fd < 0)
+        return -1;
+    name_of(parent, name, sizeof(name));
     /* still our parent: so it was all the time */
-    if (ends_with_job(name) && getppid() == parent)
+    if (is_named(name, own) && getppid() == parent)
         return fd;
-    if (fd >= 0)
-        close(fd);
+    close(fd);
     return -1;
 }
 

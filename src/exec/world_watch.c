@@ -16,6 +16,7 @@
 
 #include "core/mem.h"
 #include "exec/clock.h"
+#include "exec/lifeline.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -358,6 +359,7 @@ static void see_processes(struct dt_world *w)
 #ifdef SYS_pidfd_open
         p->pidfd = (int)syscall(SYS_pidfd_open, (pid_t)w->ranks[r].pid, 0);
 #endif
+        dt_lifeline_share(p->pidfd);
         if (p->pidfd >= 0)
             w->fds[w->n_fds++] = (struct pollfd){.fd = p->pidfd, .events = POLLIN};
     }
