@@ -3,6 +3,7 @@
 #
 # What is not a regular file is refused as an input, and not waited for: a named pipe that nobody
 # writes to, a folder, a device that never ends.  Pipes that the user opened are read by their names.
+# And a limited address space ends in one message.
 # Environment: DISTTRAIN (the program), srcdir (the source directory).
 set -u
 . "${srcdir:=.}/tests/shell.sh"
@@ -76,6 +77,8 @@ expect 2 "manifest.json: this is a pipe" "$DISTTRAIN" train --no-runs job.yaml r
 mkdir pictures; mkfifo pictures/a.jpg
 expect 2 "a.jpg: this is a pipe" "$DISTTRAIN" data pack -o packed pictures
 
+expect 0 "" "$DISTTRAIN" train --no-runs job.yaml run.checkpoint.dir=made
+
 # --- what the user opened for us ---
 cat job.yaml | timeout -k 5 60 "$DISTTRAIN" plan - >out 2>err; check "standard input" '[ $? -eq 0 ]'
 cat job.yaml | timeout -k 5 60 "$DISTTRAIN" plan /dev/stdin >out 2>err
@@ -97,4 +100,43 @@ for key in init_from log_dir tokenizer checkpoint.dir; do
     expect 2 "command line:1:.*: ${key#*.}: an empty path" "$DISTTRAIN" train --no-runs job.yaml "run.$key=''"
 done
 expect 2 "an empty name" "$DISTTRAIN" train --no-runs ''
+# --- a limited address space ends in success or in one message ---
+# limited KIB COMMAND...: in libraries of the system's loader (127) nothing of ours runs yet
+limited() {
+    kib=$1; shift
+    timeout -k 5 60 sh -c 'ulimit -v "$0" && exec "$@"' "$kib" "$@" >out 2>err </dev/null
+    got=$?
+    case $got in
+    0) check "$kib KiB, $*: quiet" '[ "$(wc -l <err)" -eq 0 ]' ;;
+    1) check "$kib KiB, $*: one message" '[ "$(wc -l <err)" -eq 1 ] && grep -q "^disttrain: .*\(out of memory\|ulimit -v\|limit\)" err' ;;
+    *) bad "$kib KiB, $*: status $got" ;;
+    esac
+}
+least=16000 # KiB with which the program can be loaded
+while ! sh -c 'ulimit -v "$0" && exec "$@"' $least "$DISTTRAIN" --version >/dev/null 2>&1 && [ $least -lt 2000000 ]; do
+    least=$((least * 9 / 8))
+done
+if [ $least -lt 400000 ]; then # not where a sanitizer wants terabytes
+    for more in 0 4000 16000 64000 128000 256000 512000; do
+        for command in train 'profile -o p.sql --seconds 0 --repeats 1' 'simulate --no-runs' plan; do
+            case $command in train) no=--no-runs ;; *) no= ;; esac
+            limited $((least + more)) "$DISTTRAIN" $command $no job.yaml
+        done
+        limited $((least + more)) "$DISTTRAIN" sample -t dark job.yaml run.checkpoint.dir=made
+    done
+    expect 1 "limited to .* MiB (ulimit -v); this command needs .* MiB" \
+        sh -c 'ulimit -v "$0" && exec "$@"' $((least + 64000)) "$DISTTRAIN" train --no-runs job.yaml
+    expect 1 "for each rank" sh -c 'ulimit -v "$0" && exec "$@"' $((least + 512000)) "$DISTTRAIN" train --ranks 2 --no-runs job.yaml
+    # a crash: near the limit it says so, without one it is what it was
+    crashed() { # KIB
+        (ulimit -c 0; ulimit -v "$1"; exec "$DISTTRAIN" plan - <slow >out 2>err) & pid=$!
+        exec 3>slow; sleep 1
+        kill -SEGV $pid; exec 3>&-; wait $pid; got=$?
+    }
+    mkfifo slow
+    crashed $((least + 16000))
+    check "a crash near the limit: status $got" '[ $got -eq 1 ] && grep -q "out of memory: a library crashed near the limit" err'
+    crashed unlimited
+    check "a crash elsewhere: status $got" '[ $got -eq 139 ]'
+fi
 totals

@@ -12,11 +12,14 @@ steps() { cat log/metrics.jsonl 2>/dev/null | grep -c .; }
 children() { for children_of; do cat /proc/"$children_of"/task/*/children 2>/dev/null; done; }
 living() { for living_pid; do [ ! -d /proc/"$living_pid" ] || grep -q '^State:[[:space:]]*Z' /proc/"$living_pid"/status 2>/dev/null || echo "$living_pid"; done; }
 
+# the tests may run under nohup
+defaults='env --default-signal=HUP'
+$defaults true 2>/dev/null || defaults=
 # begin N OPTION...: a job of N ranks, past its first steps; $job, $launcher and $ranks are processes
 begin() {
     rm -rf log
     begin_n=$1; shift
-    "$DISTTRAIN" $train --ranks "$begin_n" run.log_dir=log "$@" >out 2>err </dev/null &
+    $defaults "$DISTTRAIN" $train --ranks "$begin_n" run.log_dir=log "$@" >out 2>err </dev/null &
     job=$!
     n=0
     while [ "$(steps)" -lt 3 ] && kill -0 $job 2>/dev/null && [ $n -lt 1200 ]; do sleep 0.05; n=$((n + 1)); done

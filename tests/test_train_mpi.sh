@@ -147,11 +147,13 @@ check "it was restarted once" '[ $(grep -c "restart [0-9] of 2" err) -eq 1 ]'
 check "it went on" 'grep -q "\"resumed\": true" out && [ "$(field last_step)" = 300 ]'
 
 # --- how often: at most as often as asked, and never what would be refused again ---
-# restarts STATUS STARTS ARGUMENT...: of a launcher that always ends with this status
+# restarts STATUS STARTS ARGUMENT...: of a launcher that always ends with this status; what is none of ours
+# (137: mpirun saw a rank killed) becomes 5
 restarts() {
     want=$1 starts=$2; shift 2
     printf '#!/bin/sh\necho "$* gds $PMIX_MCA_gds" >>starts\nexit %d\n' "$want" >launcher
     chmod +x launcher; rm -f starts
+    [ "$want" -le 6 ] || want=5
     expect "$want" "" env DISTTRAIN_MPIRUN=./launcher "$DISTTRAIN" train --ranks 2 "$@" --no-runs job.yaml \
         run.checkpoint.dir=again
     check "status $want, $*: $starts starts" '[ $(grep -c "^-np 2 " starts) -eq $starts ]'

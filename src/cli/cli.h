@@ -67,6 +67,11 @@ void dt_cli_print_completion(FILE *f);
 /* For commands that compute, before anything else: may start the program again (calm.c). */
 void dt_calm_threads(const struct dt_cli *cli);
 
+/* Under a limit of the address space: a crash says so (limits.c).  Before anything else. */
+void dt_limits_watch(void);
+/* DT_ERR_NOMEM if the limit is too low for the libraries of training, on ranks or alone. */
+enum dt_status dt_limits_check(bool ranks, struct dt_error *err);
+
 /* Commands. */
 enum dt_status dt_cmd_plan(struct dt_cli *cli, struct dt_error *err);
 enum dt_status dt_cmd_simulate(struct dt_cli *cli, struct dt_error *err);

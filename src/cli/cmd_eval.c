@@ -301,6 +301,7 @@ enum dt_status dt_cmd_eval(struct dt_cli *cli, struct dt_error *err)
     enum dt_status st;
 
     dt_calm_threads(cli);
+    DT_TRY(dt_limits_check(false, err));
     DT_TRY(dt_cli_int(cli, "samples", 1, 1 << 30, SAMPLES, &e.samples, err));
     DT_TRY(dt_cli_int(cli, "draws", 1, 1 << 16, DRAWS, &e.draws, err));
     DT_TRY(dt_cli_int(cli, "max-tokens", 1, 1 << 16, TOKENS, &e.max_tokens, err));

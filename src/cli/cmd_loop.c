@@ -265,6 +265,7 @@ enum dt_status dt_cmd_loop(struct dt_cli *cli, struct dt_error *err)
     enum dt_status st;
 
     dt_calm_threads(cli);
+    DT_TRY(dt_limits_check(true, err));
     DT_TRY(dt_cli_int(cli, "steps", 1, 10000, 8, &l.steps, err));
     DT_TRY(dt_cli_int(cli, "warm-up", 0, 10000, 10, &l.warm_up, err));
     DT_TRY(dt_cli_int(cli, "ranks", 1, 64, 4, &l.ranks_max, err));

@@ -74,16 +74,19 @@ static int kind_of_text(const char *head)
 
 static enum dt_status kind_of(const char *path, struct dt_error *err, int *kind)
 {
-    FILE *f = fopen(path, "rb");
-    int failed;
+    int fd, failed;
     char *head;
     size_t n;
+    FILE *f;
 
-    if (!f)
-        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "cannot open: %s", strerror(errno));
-    head = dt_malloc(HEAD_BYTES + 1);
+    DT_TRY(dt_file_open(path, false, err, &fd)); /* read twice, so no stream */
+    f = fdopen(fd, "rb");
+    head = f ? dt_malloc(HEAD_BYTES + 1) : NULL;
     if (!head) {
-        fclose(f);
+        if (f)
+            fclose(f);
+        else
+            close(fd);
         return dt_error_nomem(err, "the head of a file");
     }
     n = fread(head, 1, HEAD_BYTES, f);

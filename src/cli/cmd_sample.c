@@ -199,6 +199,7 @@ enum dt_status dt_cmd_sample(struct dt_cli *cli, struct dt_error *err)
     enum dt_status st;
 
     dt_calm_threads(cli);
+    DT_TRY(dt_limits_check(false, err));
     DT_TRY(read_options(&s, err));
     DT_TRY(dt_trained_open(cli, 0, err, &s.t));
     st = run(&s, err);

@@ -28,6 +28,7 @@ disttrain_SOURCES = \
 	src/cli/launch.c \
 	src/cli/launch.h \
 	src/cli/launch_args.c \
+	src/cli/limits.c \
 	src/cli/loop.h \
 	src/cli/loop_layouts.c \
 	src/cli/loop_run.c \

@@ -55,6 +55,7 @@ int main(int argc, char **argv)
     bool help;
 
     dt_mem_keep();
+    dt_limits_watch();
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of writing it */
     setlocale(LC_ALL, "C");   /* numbers and sort order do not depend on who runs us */
     if (dt_launch_unpack(&argc, &argv, &err) != DT_OK)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "cli/ranks.h"
 
+#include "cli/cli.h"
 #include "core/doc.h"
 #include "core/file.h"
 #include "core/mem.h"
@@ -71,6 +72,7 @@ static enum dt_status meet(const struct dt_job *job, struct dt_ranks *r, struct 
 enum dt_status dt_ranks_begin(const char *job, int64_t ranks, struct dt_error *err, bool *launched)
 {
     *launched = dt_transport_mpi_launched(NULL);
+    DT_TRY(dt_limits_check(*launched || ranks > 1, err));
     if (*launched)
         return dt_lifeline_hold(err);
     if (ranks != 1)
