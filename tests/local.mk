@@ -4,6 +4,7 @@
 # (of more than one source file: set tests_test_X_SOURCES too; headers go to EXTRA_DIST).
 # Shell tests go to SHELL_TESTS.  A program that cannot run here exits 77 (skipped).
 check_PROGRAMS += \
+	tests/mutate \
 	tests/test_accuracy \
 	tests/test_assign \
 	tests/test_base \
@@ -74,6 +75,7 @@ check_PROGRAMS += \
 	tests/test_trace_perfetto \
 	tests/test_train \
 	tests/test_transport
+tests_mutate_SOURCES = tests/mutate.c tests/mutate.h tests/mutate_bytes.c
 tests_test_cores_SOURCES = tests/test_cores.c tests/synth.c tests/synth.h
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
 tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h
@@ -165,6 +167,7 @@ SHELL_TESTS = \
 	tests/test_measured.sh \
 	tests/test_modules_torch.sh \
 	tests/test_mpi.sh \
+	tests/test_mutants.sh \
 	tests/test_profile_import.sh \
 	tests/test_profile_job.sh \
 	tests/test_python.sh \
@@ -273,11 +276,12 @@ tests_fuzz_fuzz_tokenizer_SOURCES = tests/fuzz/fuzz_tokenizer.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_tokenizer_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 
 # ---- every layout over ranks ----
-check-full: all tests/test_execute_ranks$(EXEEXT)
+check-full: all tests/test_execute_ranks$(EXEEXT) tests/mutate$(EXEEXT) tests/test_profile_import$(EXEEXT)
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 ./tests/test_execute_ranks$(EXEEXT)
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 $(SHELL) $(srcdir)/tests/test_execute_mpi.sh || test $$? -eq 77
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1; export DT_CHECK_FULL; \
-	    for t in checkpoint_kills checkpoint_ranks faults hosts; do \
+	    DT_MUTATIONS=$${DT_MUTATIONS:-3200}; export DT_MUTATIONS; \
+	    for t in checkpoint_kills checkpoint_ranks faults hosts mutants; do \
 	        $(SHELL) $(srcdir)/tests/test_$$t.sh || test $$? -eq 77 || exit 1; \
 	    done
 .PHONY: check-full

@@ -128,7 +128,7 @@ refused "own.yaml:6:14: kernel: not a POSIX" --rules own.yaml a100.sqlite
 refused "one of the rules presets (presets: default)" --rules nowhere a100.sqlite
 printf 'rules: [{kernel: "^zzz$", op: adamw, dims: [1]}]\n' >none.yaml
 rm -f no.db
-expect 2 "rules none.yaml map no kernel to an op: nothing written" \
+expect 2 "a100.sqlite: rules none.yaml map no kernel to an op: nothing written" \
     "$DISTTRAIN" profile import --rules none.yaml -o no.db a100.sqlite
 check "all of it is reported" 'grep -q "unmapped: 25 of 25" out && [ ! -e no.db ]'
 cp a.sql before.sql

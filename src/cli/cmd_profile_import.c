@@ -315,8 +315,9 @@ static enum dt_status write_and_report(struct dt_import_run *run, bool json, boo
     else
         dt_import_print(run, strcmp(run->output, "-") == 0 ? stderr : stdout);
     if (run->rows == 0)
-        return dt_error_set(err, DT_ERR_INPUT, "rules %s map no kernel to an op: nothing written",
-                            run->rules_name);
+        return dt_error_at(err, DT_ERR_INPUT, run->file[0].path, 0, 0,
+                           "rules %s map no kernel %sto an op: nothing written", run->rules_name,
+                           run->n_files > 1 ? "of this file or the others " : "");
     if (!write)
         return dt_error_set(err, DT_ERR_TOLERANCE,
                             "%lld of %lld kernels are not mapped: nothing written (--strict)",

@@ -131,19 +131,22 @@ static enum dt_status check(struct dt_node node, struct dt_cluster *c, struct dt
         {"nics_per_node", c->nics_per_node > 0, "4"},
         {"nic_bandwidth", c->nic_bytes_per_s > 0, "200 Gb/s"},
     };
+    const char *file = dt_node_is_scalar(node) ? dt_node_text(node) : NULL;
+    char what[PATH_SIZE + 16]; /* the node only names the file that is wrong */
 
+    snprintf(what, sizeof(what), "cluster%s%s", file ? " " : "", file ? file : "");
     for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++)
         if (!needed[i].given)
-            return dt_node_error(node, err, "cluster: key \"%s\" is missing (such as %s)",
+            return dt_node_error(node, err, "%s: key \"%s\" is missing (such as %s)", what,
                                  needed[i].key, needed[i].example);
     if ((int64_t)c->nodes * c->gpus_per_node > GPUS_MAX)
         return dt_node_error(node, err,
-                             "cluster: %d nodes of %d GPUs are more than the limit of %d GPUs",
+                             "%s: %d nodes of %d GPUs are more than the limit of %d GPUs", what,
                              c->nodes, c->gpus_per_node, GPUS_MAX);
     if (c->mem_reserve_bytes >= c->mem_bytes)
         return dt_node_error(node, err,
-                             "memory_reserve: %.1f GB of %.1f GB leave nothing to train in",
-                             c->mem_reserve_bytes / 1e9, c->mem_bytes / 1e9);
+                             "%s: memory_reserve: %.1f GB of %.1f GB leave nothing to train in",
+                             what, c->mem_reserve_bytes / 1e9, c->mem_bytes / 1e9);
     return DT_OK;
 }
 

@@ -164,6 +164,7 @@ static enum dt_status read_node(struct draft *d, struct dt_node node, int depth)
 /* One LLM; encoders feed it, generators take from it. */
 static enum dt_status assemble(const struct draft *d, struct dt_node node, struct dt_model *m)
 {
+    const char *file = dt_node_is_scalar(node) ? dt_node_text(node) : NULL; /* what is wrong */
     int llm = -1, context = 0;
 
     for (int i = 0; i < d->n; i++) {
@@ -171,13 +172,14 @@ static enum dt_status assemble(const struct draft *d, struct dt_node node, struc
             continue;
         if (llm >= 0)
             return dt_node_error(node, d->err,
-                                 "model: \"%s\" and \"%s\" are both LLMs; a model has one",
-                                 d->name[llm], d->name[i]);
+                                 "model%s%s: \"%s\" and \"%s\" are both LLMs; a model has one",
+                                 file ? " " : "", file ? file : "", d->name[llm], d->name[i]);
         llm = i;
     }
     if (llm < 0)
         return dt_node_error(node, d->err,
-                             "model: has no LLM; a model is encoders, one LLM, generators");
+                             "model%s%s: has no LLM; a model is encoders, one LLM, generators",
+                             file ? " " : "", file ? file : "");
     for (int role = DT_ROLE_ENCODER; role <= DT_ROLE_GENERATOR; role++) {
         for (int i = 0; i < d->n; i++) {
             struct dt_module *out = &m->modules[m->n_modules];

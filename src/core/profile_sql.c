@@ -99,10 +99,16 @@ static void place_of(const char *text, const char *at, int *line, int *column)
 static enum dt_status sql_error(const char *name, const char *text, const char *at,
                                 const char *what, struct dt_error *err)
 {
+    char brief[160]; /* SQLite quotes all of the text that it could make nothing of */
     int line, column;
 
     place_of(text, at, &line, &column);
-    return dt_error_at(err, DT_ERR_INPUT, name, line, column, "not a valid profile: %s", what);
+    snprintf(brief, sizeof(brief), "%s", what);
+    if (strlen(what) >= sizeof(brief))
+        memcpy(brief + sizeof(brief) - 4, "...", 4);
+    for (char *c = brief; *c; c++)
+        *c = *c == '\n' ? ' ' : *c;
+    return dt_error_at(err, DT_ERR_INPUT, name, line, column, "not a valid profile: %s", brief);
 }
 
 /* Statement by statement, so that an error has a place; *running is the one at work. */

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "core/status.h"
 
+#include "core/utf8.h"
+
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +19,39 @@ static const struct {
 
 #define STATUS_COUNT ((int)(sizeof(status_table) / sizeof(status_table[0])))
 
+/* Would it change what a terminal does, or what is seen to stand where?  Control characters but
+ * line ends and tabs, line separators, marks of writing direction. */
+static bool misleads(const unsigned char *s, size_t len)
+{
+    if (len == 1)
+        return (s[0] < ' ' && s[0] != '\n' && s[0] != '\t') || s[0] == 127;
+    if (len == 2)
+        return s[0] == 0xc2 && s[1] < 0xa0;
+    return len == 3 && s[0] == 0xe2 &&
+           ((s[1] == 0x80 && (s[2] == 0x8e || s[2] == 0x8f || (s[2] >= 0xa8 && s[2] <= 0xae))) ||
+            (s[1] == 0x81 && s[2] >= 0xa6 && s[2] <= 0xa9));
+}
+
+/* Messages quote what files hold, and are cut off at the end of their buffer: what is no plain
+ * UTF-8 text becomes '?'. */
+static void make_plain(char *s)
+{
+    size_t left = strlen(s), to = 0, len;
+
+    for (size_t i = 0; left > 0; i += len, left -= len) {
+        size_t ok = dt_utf8_length(s + i, left);
+
+        len = ok ? ok : 1;
+        if (ok && !misleads((const unsigned char *)s + i, ok)) {
+            memmove(s + to, s + i, len);
+            to += len;
+        } else {
+            s[to++] = '?';
+        }
+    }
+    s[to] = '\0';
+}
+
 static enum dt_status fill(struct dt_error *err, enum dt_status status, const char *file, int line,
                            int col, const char *fmt, va_list ap)
 {
@@ -26,6 +62,7 @@ static enum dt_status fill(struct dt_error *err, enum dt_status status, const ch
     err->col = col;
     snprintf(err->file, sizeof(err->file), "%s", file ? file : "");
     vsnprintf(err->message, sizeof(err->message), fmt, ap);
+    make_plain(err->message);
     return status;
 }
 
@@ -92,4 +129,5 @@ void dt_error_format(const struct dt_error *err, char *buf, unsigned long size)
         snprintf(buf, size, "%s: %s", err->file, err->message);
     else
         snprintf(buf, size, "%s:%d:%d: %s", err->file, err->line, err->col, err->message);
+    make_plain(buf); /* the file's name may be anything */
 }
