@@ -327,6 +327,47 @@ END_TEST
 
 /* ---- the trivial predictor ---- */
 
+/* Finite weights, so large that what a module gives is no number. */
+START_TEST(what_is_not_finite_is_an_error)
+{
+    static const char *const told_by[] = {"module llm", "module llm", "module generator"};
+
+    for (int m = 0; m < 3; m++) {
+        struct dt_draw_options o = {.w = SIDE, .h = SIDE, .steps = 2, .seed = 5, .clip = 1};
+        struct dt_infer_losses sum = {0};
+        struct dt_image image = picture(0), drawn;
+        struct exec_fixture f;
+        struct dt_infer *x;
+        struct dt_stage *s;
+        struct dt_queue *q;
+        char *text;
+
+        setup(&f);
+        x = infer(&f, 4);
+        dt_assert_ok(dt_infer_init(x, 42, &f.err), f.err);
+        s = dt_infer_stage(x, m);
+        for (size_t k = 0; k < dt_stage_param_floats(s); k++)
+            dt_stage_master(s)[k] = k % 2 ? 2e38f : 3e38f;
+        dt_assert_ok(f.dev->queue_new(f.dev, false, &f.err, &q), f.err);
+        dt_stage_changed(q, s, 0, f.model->modules[m].n_blocks);
+        f.dev->queue_free(q);
+        ck_assert_int_eq(dt_infer_add_losses(x, (const struct dt_sequence *const *)f.seqs, 4, 9, 0,
+                                             &f.err, &sum),
+                         DT_ERR_DIVERGED);
+        dt_assert_has(f.err.message, told_by[m]);
+        dt_assert_has(f.err.message, "not finite");
+        if (m < 2)
+            ck_assert_int_eq(dt_infer_caption(x, &image, 1, 4, &f.err, &text), DT_ERR_DIVERGED);
+        if (m == 2)
+            ck_assert_int_eq(dt_infer_draw(x, truth, 1, &o, &f.err, &drawn), DT_ERR_DIVERGED);
+        dt_infer_losses_free(&sum);
+        dt_image_free(&image);
+        dt_infer_free(x);
+        done(&f);
+    }
+}
+END_TEST
+
 START_TEST(trivial_predictor_by_chance)
 {
     enum { IMAGES = 60, PIXELS = 50 };
@@ -381,6 +422,7 @@ int main(void)
     tcase_add_test(c, drawing_does_not_depend_on_the_batch);
     tcase_add_test(c, guidance);
     tcase_add_test(c, refuses_what_the_model_cannot);
+    tcase_add_test(c, what_is_not_finite_is_an_error);
     tcase_add_test(c, trivial_predictor_by_chance);
     suite_add_tcase(s, c);
     sr = srunner_create(s);

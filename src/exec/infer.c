@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Stages for inference, and running sequences through them. */
+#include "core/finite.h"
 #include "core/mem.h"
 #include "exec/data/document.h"
 #include "exec/infer_impl.h"
@@ -289,6 +290,23 @@ enum dt_status dt_infer_encode(struct dt_infer *x, const struct dt_sequence *con
     return dt_infer_forward(x, u, NULL, err);
 }
 
+enum dt_status dt_infer_check(const struct dt_infer *x, const struct dt_infer_unit *u,
+                              const float *v, size_t n, struct dt_error *err)
+{
+    struct dt_nonfinite bad = {.nan = 0};
+    char text[128];
+
+    dt_nonfinite_count(v, n, &bad);
+    if (dt_nonfinite_all(&bad) == 0)
+        return DT_OK;
+    return dt_error_set(err, DT_ERR_DIVERGED,
+                        "module %s: %s among what it gives; its weights are too large for this "
+                        "input%s, so take an older checkpoint",
+                        module_of(x, u)->name, dt_nonfinite_text(&bad, n, text, sizeof(text)),
+                        x->o.dtype == DT_BF16 ? " or this precision" : "");
+}
+
+/* Rows without a target have a loss of 0. */
 enum dt_status dt_infer_read(struct dt_infer *x, const struct dt_sequence *const *seqs, int n,
                              struct dt_error *err)
 {
@@ -306,5 +324,6 @@ enum dt_status dt_infer_read(struct dt_infer *x, const struct dt_sequence *const
     DT_TRY(dt_infer_forward(x, u, u->batch->n_in > 0 ? x->encoder.out : NULL, err));
     x->o.device->copy(x->q, x->best, u->batch->dev.best, rows * sizeof(*x->best), DT_COPY_TO_HOST);
     x->o.device->copy(x->q, x->nll, u->batch->dev.nll, rows * sizeof(*x->nll), DT_COPY_TO_HOST);
-    return x->o.device->queue_sync(x->q, err);
+    DT_TRY(x->o.device->queue_sync(x->q, err));
+    return dt_infer_check(x, u, x->nll, rows, err);
 }

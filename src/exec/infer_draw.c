@@ -78,6 +78,7 @@ static enum dt_status predict(struct drawing *d, int n, int t, struct dt_error *
     d->x->o.device->copy(d->x->q, d->eps, u->batch->dev.pred,
                          (size_t)(n * d->copies) * d->values * sizeof(float), DT_COPY_TO_HOST);
     DT_TRY(d->x->o.device->queue_sync(d->x->q, err));
+    DT_TRY(dt_infer_check(d->x, u, d->eps, (size_t)(n * d->copies) * d->values, err));
     if (d->copies == 2)
         guide(d, n);
     return DT_OK;

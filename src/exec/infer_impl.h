@@ -37,6 +37,10 @@ enum dt_status dt_infer_encode(struct dt_infer *x, const struct dt_sequence *con
 enum dt_status dt_infer_read(struct dt_infer *x, const struct dt_sequence *const *seqs, int n,
                              struct dt_error *err);
 
+/* What a unit gives must be numbers: DT_ERR_DIVERGED names the module. */
+enum dt_status dt_infer_check(const struct dt_infer *x, const struct dt_infer_unit *u,
+                              const float *v, size_t n, struct dt_error *err);
+
 /* A sequence of one document: bos, image_tokens of the image, text, eos; px is copied (NULL: an
  * image to draw).  Room for `room` more tokens. */
 enum dt_status dt_infer_sequence(const struct dt_infer *x, const struct dt_image *image,

@@ -64,6 +64,8 @@ static enum dt_status add_images(struct dt_infer *x, const struct dt_sequence *c
         return dt_error_nomem(err, "losses");
     x->o.device->copy(x->q, sse, b->dev.sse, (size_t)b->n_seq * sizeof(*sse), DT_COPY_TO_HOST);
     st = x->o.device->queue_sync(x->q, err);
+    if (st == DT_OK)
+        st = dt_infer_check(x, u, sse, (size_t)b->n_seq, err);
     v = b->host.pixels;
     for (int64_t i = 0; i < b->n_seq && st == DT_OK; i++) {
         struct dt_drawn *d = &sum->drawn[sum->images++];
