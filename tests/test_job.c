@@ -125,6 +125,66 @@ START_TEST(precision_of_the_run_is_a_policy)
 }
 END_TEST
 
+static void must_fail(const char *text, const char *override, const char *says)
+{
+    struct dt_error err = {0};
+    struct dt_job *j = NULL;
+
+    ck_assert_int_eq(parse(text, override, &err, &j), DT_ERR_INPUT);
+    ck_assert_ptr_null(j);
+    dt_assert_has(err.message, says);
+}
+
+START_TEST(what_becomes_of_a_bad_step)
+{
+    static const struct {
+        const char *over;
+        int nonfinite, nonfinite_most, spike, spike_most, window;
+        double deviations;
+    } good[] = {
+        {"run.seed=2", DT_GUARD_SKIP, 3, DT_GUARD_WARN, 3, 64, 10},
+        {"run.nonfinite=stop", DT_GUARD_STOP, 3, DT_GUARD_WARN, 3, 64, 10},
+        {"run.nonfinite={skip: 7}", DT_GUARD_SKIP, 7, DT_GUARD_WARN, 3, 64, 10},
+        {"run.nonfinite=rollback", DT_GUARD_ROLLBACK, 3, DT_GUARD_WARN, 3, 64, 10},
+        {"run.nonfinite={rollback: 1}", DT_GUARD_ROLLBACK, 1, DT_GUARD_WARN, 3, 64, 10},
+        {"run.spike=off", DT_GUARD_SKIP, 3, DT_GUARD_OFF, 3, 64, 10},
+        {"run.spike={action: skip, most: 2, deviations: 6.5, window: 32}", DT_GUARD_SKIP, 3,
+         DT_GUARD_SKIP, 2, 32, 6.5},
+    };
+    static const struct {
+        const char *over, *says;
+    } bad[] = {
+        {"run.nonfinite=ignore", "stop"},
+        {"run.nonfinite={stop: 1}", "unknown key"},
+        {"run.nonfinite={skip: 0}", "skip"},
+        {"run.nonfinite={skip: 1, rollback: 1}", "expected {skip: N} or {rollback: N}"},
+        {"run.nonfinite={}", "expected {skip: N} or {rollback: N}"},
+        {"run.spike=often", "spike"},
+        {"run.spike={window: 15}", "window"},
+        {"run.spike={window: 1025}", "window"},
+        {"run.spike={threshold: 3}", "unknown key"},
+    };
+
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        struct dt_job *j = must_parse(
+            BASE "run: {data: x.tar, steps: 1, checkpoint: {dir: there}}\n", good[i].over);
+
+        ck_assert_int_eq(j->run.guard.nonfinite, good[i].nonfinite);
+        ck_assert_int_eq(j->run.guard.nonfinite_most, good[i].nonfinite_most);
+        ck_assert_int_eq(j->run.guard.spike, good[i].spike);
+        ck_assert_int_eq(j->run.guard.spike_most, good[i].spike_most);
+        ck_assert_int_eq(j->run.guard.window, good[i].window);
+        ck_assert_double_eq(j->run.guard.deviations, good[i].deviations);
+        dt_job_free(j);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        must_fail(BASE "run: {data: x.tar, steps: 1}\n", bad[i].over, bad[i].says);
+    must_fail(BASE "run: {data: x.tar, steps: 1}\n", "run.nonfinite=rollback",
+              "needs run.checkpoint");
+    must_fail(BASE "run: {data: x.tar, steps: 1}\n", "run.spike=rollback", "needs run.checkpoint");
+}
+END_TEST
+
 /* Parameters are gathered as what trains on the cluster does it: our executor on CPUs, else Megatron.
  */
 START_TEST(clusters_of_cpus_gather_vectors_exactly)
@@ -459,6 +519,7 @@ int main(void)
     tcase_add_test(t, defaults_are_as_documented);
     tcase_add_test(t, every_key_is_read);
     tcase_add_test(t, precision_of_the_run_is_a_policy);
+    tcase_add_test(t, what_becomes_of_a_bad_step);
     tcase_add_test(t, clusters_of_cpus_gather_vectors_exactly);
     tcase_add_test(t, overrides_reach_into_presets);
     tcase_add_loop_test(t, bad_jobs_are_explained, 0, COUNT(bad));
