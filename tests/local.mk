@@ -223,6 +223,7 @@ FUZZ_TARGETS = \
 	tests/fuzz/fuzz_rules \
 	tests/fuzz/fuzz_safetensors \
 	tests/fuzz/fuzz_samples_csv \
+	tests/fuzz/fuzz_sqlite \
 	tests/fuzz/fuzz_tar \
 	tests/fuzz/fuzz_tokenizer
 EXTRA_DIST += tests/fuzz/corpus tests/fuzz/driver.c tests/fuzz/lsan.c
@@ -267,6 +268,8 @@ tests_fuzz_fuzz_safetensors_SOURCES = tests/fuzz/fuzz_safetensors.c $(FUZZ_DRIVE
 tests_fuzz_fuzz_safetensors_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_samples_csv_SOURCES = tests/fuzz/fuzz_samples_csv.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_samples_csv_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_sqlite_SOURCES = tests/fuzz/fuzz_sqlite.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_sqlite_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_idx_SOURCES = tests/fuzz/fuzz_idx.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_idx_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_image_SOURCES = tests/fuzz/fuzz_image.c $(FUZZ_DRIVER)
