@@ -134,8 +134,10 @@ START_TEST(folders_of_others_stay)
        "echo x >ck/.tmp-step-00000007.999999/model.safetensors &&"
        "echo x >ck/step-00000003/manifest.json && echo x >ck/.old-mine/.disttrain");
     save("r", 4, 1);
+    sh("cp -r ck/step-00000004 ck/.tmp-copy"); /* of ours, under a name that is not */
     dt_checkpoint_tidy(ck, &warn);
     save("r", 5, 1);
+    ck_assert(there("ck/.tmp-copy/manifest.json"));
     ck_assert(there("ck/.tmp-step-00000007.999999/model.safetensors"));
     ck_assert(there("ck/.old-mine/.disttrain") && there("ck/step-00000003/manifest.json"));
     ck_assert(!there("ck/step-00000004"));

@@ -177,9 +177,11 @@ static void tidy_folder(const char *dir, int fd, const char *name, const struct 
     struct dt_ckpt_owner owner;
     char step[64];
 
-    if (!dt_ckpt_owned(fd, name, &owner)) {
+    if (!step_in(name, step, sizeof(step))) { /* a copy of ours that somebody named, say */
+        dt_names_add(others, "%s", name);
+    } else if (!dt_ckpt_owned(fd, name, &owner)) {
         /* killed before the marker was there: an empty folder, of which nothing is lost */
-        if (!step_in(name, step, sizeof(step)) || unlinkat(fd, name, AT_REMOVEDIR) != 0)
+        if (unlinkat(fd, name, AT_REMOVEDIR) != 0)
             dt_names_add(others, "%s", name);
     } else if ((owner.process.pid == (long)getpid() ||
                 dt_ckpt_lives(&owner.process) != DT_CKPT_LIVES) &&

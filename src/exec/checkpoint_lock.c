@@ -417,7 +417,7 @@ static void *renewer(void *arg)
 
     pthread_mutex_lock(&l->mutex);
     while (!l->stop) {
-        struct timespec until = dt_clock_wall_in((int64_t)(1e9 * l->stale_s / RENEWALS));
+        struct timespec until = dt_clock_in((int64_t)(1e9 * l->stale_s / RENEWALS));
 
         pthread_cond_timedwait(&l->wake, &l->mutex, &until);
         if (!l->stop)
@@ -457,6 +457,7 @@ enum dt_status dt_checkpoint_lock(const char *dir, const struct dt_checkpoint_lo
                                   struct dt_error *err, struct dt_checkpoint_lock **out)
 {
     struct dt_checkpoint_lock *l;
+    pthread_condattr_t attr;
     enum dt_status st;
 
     if (mkdir(dir, 0777) != 0 && errno != EEXIST)
@@ -467,7 +468,10 @@ enum dt_status dt_checkpoint_lock(const char *dir, const struct dt_checkpoint_lo
         return dt_error_nomem(err, "the lock of a checkpoint folder");
     }
     pthread_mutex_init(&l->mutex, NULL);
-    pthread_cond_init(&l->wake, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* renewed whatever the wall's clock does */
+    pthread_cond_init(&l->wake, &attr);
+    pthread_condattr_destroy(&attr);
     l->stale_s = stale_s();
     dt_ckpt_this_process(&l->own.process);
     dt_clock_utc(l->own.since, sizeof(l->own.since));
