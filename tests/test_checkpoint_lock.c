@@ -230,7 +230,8 @@ END_TEST
 /* What is no lock is neither followed nor removed. */
 START_TEST(planted)
 {
-    static const char *const what[] = {"ln -s victim lock", "mkdir lock", "mkfifo lock"};
+    static const char *const what[] = {"ln -s victim lock", "mkdir lock", "mkfifo lock",
+                                       "cp victim lock && touch -d 2001-01-01 lock"};
     char cmd[256];
 
     snprintf(cmd, sizeof(cmd), "cd '%s' && echo precious >victim && %s", dir, what[_i]);
@@ -240,6 +241,20 @@ START_TEST(planted)
     snprintf(cmd, sizeof(cmd), "cd '%s' && [ \"$(cat victim)\" = precious ]", dir);
     ck_assert_int_eq(system(cmd), 0);
     ck_assert_int_eq(entries(), 2);
+}
+END_TEST
+
+START_TEST(a_run_file_of_others_stays)
+{
+    char path[128];
+
+    snprintf(path, sizeof(path), "%s/run.json", dir);
+    dt_assert_ok(dt_file_write(path, "{\"mine\": 1}\n", 12, &err), err);
+    dt_assert_ok(dt_checkpoint_lock(dir, &plain, &err, &held), err);
+    ck_assert_int_eq(dt_checkpoint_lock_run(held, "r", &err), DT_ERR_INPUT);
+    dt_assert_has(err.message, "move it away");
+    dt_checkpoint_unlock(held);
+    ck_assert_int_eq(entries(), 1);
 }
 END_TEST
 
@@ -312,7 +327,8 @@ int main(void)
     tcase_add_test(c, of_another_host);
     tcase_add_test(c, rest_of_itself);
     tcase_add_test(c, lost_and_renewed);
-    tcase_add_loop_test(c, planted, 0, 3);
+    tcase_add_loop_test(c, planted, 0, 4);
+    tcase_add_test(c, a_run_file_of_others_stays);
     tcase_add_test(c, only_one_of_many);
     tcase_add_test(c, every_allocation_may_fail);
     suite_add_tcase(s, c);

@@ -94,6 +94,16 @@ static bool parse(const char *text, size_t len, const char *want, struct holder 
     return good;
 }
 
+/* Begins as what this program writes there, as far as it goes; a file of somebody else's does not.
+ */
+static bool begins_as(const char *text, long n, const char *format)
+{
+    char begin[64];
+    int len = snprintf(begin, sizeof(begin), "{\n  \"format\": \"%s\"", format);
+
+    return n >= 0 && strncmp(text, begin, (size_t)(n < len ? n : len)) == 0;
+}
+
 /* ---- looking at one ---- */
 
 struct seen {
@@ -125,6 +135,11 @@ static enum dt_status look(const char *dir, int fd, struct dt_error *err, struct
     close(file);
     n = dt_ckpt_slurp(fd, DT_CKPT_LOCK, text, TEXT_MAX);
     s->there = n >= 0;
+    if (s->there && !begins_as(text, n, FORMAT))
+        return dt_error_at(err, DT_ERR_INPUT, dir, 0, 0,
+                           "%s/" DT_CKPT_LOCK " should be the lock of a training, and is something "
+                           "else; move it away",
+                           dir);
     s->ours_to_read = n > 0 && parse(text, (size_t)n, FORMAT, &s->h);
     return DT_OK;
 }
@@ -517,9 +532,17 @@ static enum dt_status write_file(const struct dt_checkpoint_lock *l, const char 
 enum dt_status dt_checkpoint_lock_run(struct dt_checkpoint_lock *l, const char *run_id,
                                       struct dt_error *err)
 {
+    char path[PATH_MAX], text[TEXT_MAX + 1];
     enum dt_status st;
+    long n;
 
     DT_TRY(dt_checkpoint_lock_check(l, err));
+    DT_TRY(dt_ckpt_path(path, sizeof(path), l->dir, DT_CKPT_RUN, err));
+    n = dt_ckpt_slurp(AT_FDCWD, path, text, TEXT_MAX);
+    if (n > 0 && !begins_as(text, n, RUN_FORMAT))
+        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
+                           "this program keeps here which run the folder is of, and the file is "
+                           "something else; move it away");
     pthread_mutex_lock(&l->mutex); /* the other thread reads what is replaced */
     snprintf(l->own.run_id, sizeof(l->own.run_id), "%s", run_id);
     st = write_file(l, DT_CKPT_LOCK, FORMAT, err);
