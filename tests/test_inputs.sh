@@ -73,7 +73,7 @@ refused .safetensors "$DISTTRAIN" train --no-runs --init-from ./@ job.yaml
 mkdir saved saved/step-00000001
 mkfifo saved/latest saved/step-00000001/manifest.json
 refused .safetensors "$DISTTRAIN" train --no-runs --init-from ./@ job.yaml
-expect 2 "manifest.json: this is a pipe" "$DISTTRAIN" train --no-runs job.yaml run.checkpoint.dir=saved
+expect 2 "saved/latest: this is a pipe" "$DISTTRAIN" train --no-runs job.yaml run.checkpoint.dir=saved
 mkdir pictures; mkfifo pictures/a.jpg
 expect 2 "a.jpg: this is a pipe" "$DISTTRAIN" data pack -o packed pictures
 

@@ -76,7 +76,7 @@ job=$! ranks= before=0
 for try in 1 2; do
     old=$ranks n=0
     while ranks=$(children $(children $job)); [ $n -lt 1200 ]; do
-        [ "$(steps)" -gt $before ] && [ -n "$ranks" ] && [ "$ranks" != "$old" ] && break
+        [ "$(steps)" -gt $((before + 2)) ] && [ "$(echo $ranks | wc -w)" -eq 2 ] && [ "$ranks" != "$old" ] && break
         sleep 0.05; n=$((n + 1))
     done
     before=$(steps)

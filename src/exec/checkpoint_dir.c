@@ -383,6 +383,7 @@ static enum dt_status commit(struct commit *c, const struct dt_checkpoint_option
     DT_TRY(put_in_place(c, err));
     DT_TRY(sync_folder(c->dir, err));
     snprintf(line, sizeof(line), "%s\n", c->name);
+    DT_TRY(dt_file_check(pointer, err)); /* a pipe would wait for a reader */
     DT_TRY(dt_file_write(pointer, line, strlen(line), err));
     return opt->keep > 0 ? remove_old(c, opt->keep, err) : DT_OK;
 }
