@@ -28,6 +28,7 @@ check_PROGRAMS += \
 	tests/test_execute \
 	tests/test_execute_ranks \
 	tests/test_explain \
+	tests/test_extremes \
 	tests/test_finite \
 	tests/test_guard \
 	tests/test_hf_keys \

@@ -68,6 +68,9 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
     printf("MFU              %10.2f %%   of %d GPUs used (%.2f %% of the cluster's %d)\n",
            100 * r->mfu, r->gpus_used, 100 * r->mfu_cluster, r->gpus);
     printf("HFU              %10.2f %%\n", 100 * r->hfu);
+    if (r->mfu > 1) /* of a CPU: dt_report_check */
+        printf("  above 100 %%: cluster.peak_flops, %.3g FLOP/s, is less than was measured here\n",
+               s->job->cluster.peak_flops);
     printf("throughput       %10.1f samples/s, %.0f tokens/s\n", r->samples_per_s, r->tokens_per_s);
     printf("bubbles          %10.2f %%   of the used GPUs' time without compute\n",
            100 * r->bubble_fraction);

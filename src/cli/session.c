@@ -8,6 +8,7 @@
 #include "core/file.h"
 #include "core/mem.h"
 #include "core/runs.h"
+#include "core/sanity.h"
 #include "core/shape.h"
 #include "exec/clock.h"
 
@@ -84,7 +85,7 @@ enum dt_status dt_session_plan(struct dt_session *s, const char *plan_file, stru
         snprintf(err->file, sizeof err->file, "%s", plan_file);
     else if (in.manual && !plan_file) /* what the planner refuses stands in the job's plan: map */
         st = dt_error_place(dt_map_get(dt_doc_root(s->job->doc), "plan"), st, err);
-    return st;
+    return dt_job_suspect(s->job, st, err);
 }
 
 static void report_progress(void *ctx, int done, int total)

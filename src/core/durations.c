@@ -5,6 +5,7 @@
  *
  * What the predicted time stands on: times are exact sums over the ops; the shares of a virtual
  * stage are those of its mean microbatch, so that they cost one question and not one per op. */
+#include "core/number.h"
 #include "core/schedule_impl.h"
 
 #include <string.h>
@@ -37,14 +38,23 @@ struct times {
     struct module_times m[DT_MAX_MODULES];
     struct send_cost *sends;
     bool oom;
+    uint32_t late;  /* an op whose time is no time; DT_NONE */
+    double late_ns; /* that */
     int64_t *ns, *alpha_ns;
     struct dt_time prov;
     struct dt_arena arena;
 };
 
-static int64_t whole_ns(double ns)
+/* Of op i.  What is no time gives 0, and an error at the end. */
+static int64_t whole_ns(struct times *t, uint32_t i, double ns)
 {
-    return ns > 0 ? (int64_t)(ns + 0.5) : 0;
+    int64_t whole = 0;
+
+    if (!dt_number_ns(ns, &whole) && t->late == DT_NONE) {
+        t->late = i;
+        t->late_ns = ns;
+    }
+    return whole;
 }
 
 static uint64_t mix(uint64_t h, uint64_t x)
@@ -136,8 +146,9 @@ static const struct dt_stage_ns *stage_ns(struct times *t, int module, int v)
     return m->ns[v];
 }
 
-static int64_t compute_ns(struct times *t, const struct dt_op *op)
+static int64_t compute_ns(struct times *t, uint32_t i)
 {
+    const struct dt_op *op = &t->p->ops[i];
     const struct dt_module_plan *mp = &t->p->plan->modules[op->module];
     const struct dt_module_assignment *a = &t->p->assignment->m[op->module];
     struct module_times *m = &t->m[op->module];
@@ -158,11 +169,12 @@ static int64_t compute_ns(struct times *t, const struct dt_op *op)
     }
     now = backward ? s.bwd : s.fwd;
     m->total[2 * v + backward] += now;
-    return whole_ns(now);
+    return whole_ns(t, i, now);
 }
 
-static int64_t step_ns(struct times *t, const struct dt_op *op)
+static int64_t step_ns(struct times *t, uint32_t i)
 {
+    const struct dt_op *op = &t->p->ops[i];
     const struct dt_plan *p = t->p->plan;
     const struct dt_layout *l = &p->modules[op->module].layout;
     struct module_times *m = &t->m[op->module];
@@ -180,7 +192,7 @@ static int64_t step_ns(struct times *t, const struct dt_op *op)
         if (p->policy.zero == 1)
             params /= (double)l->dp * dt_sync_ranks(l);
         dt_cost_optimizer(t->cost, params, &m->step[op->stage]);
-        m->step_ns[op->stage] = whole_ns(m->step[op->stage].ns);
+        m->step_ns[op->stage] = whole_ns(t, i, m->step[op->stage].ns);
     }
     dt_time_add(&t->prov, &m->step[op->stage], 1);
     return m->step_ns[op->stage];
@@ -237,8 +249,9 @@ static void send_time(struct times *t, uint32_t i)
         *s =
             (struct send_cost){.bytes = op->bytes, .width = width, .same_node = same, .used = true};
         dt_cost_p2p(t->cost, same, (int)width, (double)op->bytes, &s->t, &alpha, &rate);
-        s->ns = whole_ns(s->t.ns);
-        s->alpha_ns = whole_ns(alpha) < s->ns ? whole_ns(alpha) : s->ns;
+        s->ns = whole_ns(t, i, s->t.ns);
+        s->alpha_ns = whole_ns(t, i, alpha);
+        s->alpha_ns = s->alpha_ns < s->ns ? s->alpha_ns : s->ns;
     }
     if (!there)
         dt_time_add(&t->prov, &s->t, 1);
@@ -250,7 +263,8 @@ static void send_time(struct times *t, uint32_t i)
 static void group_time(struct times *t, const struct dt_group *g)
 {
     const struct dt_program *p = t->p;
-    const struct dt_op *op = &p->ops[p->group_ops[g->first]];
+    uint32_t first = p->group_ops[g->first];
+    const struct dt_op *op = &p->ops[first];
     const struct dt_layout *l = &p->plan->modules[op->module].layout;
     int64_t gpus = (int64_t)g->n * dt_sync_ranks(l);
     enum dt_op_family family = DT_OP_ALL_REDUCE;
@@ -268,9 +282,9 @@ static void group_time(struct times *t, const struct dt_group *g)
     }
     dt_cost_collective(t->cost, family, (int)gpus, g->per_node, g->share, (double)op->bytes, &cost);
     dt_time_add(&t->prov, &cost, g->n);
-    ns = whole_ns(cost.ns);
+    ns = whole_ns(t, first, cost.ns);
     alpha = t->alpha_ns && t->cluster->cores_per_node > 0
-                ? whole_ns(dt_cost_collective_alpha_ns(t->cost, family, (int)gpus))
+                ? whole_ns(t, first, dt_cost_collective_alpha_ns(t->cost, family, (int)gpus))
                 : 0;
     for (uint32_t k = 0; k < g->n; k++) {
         t->ns[p->group_ops[g->first + k]] = ns;
@@ -291,10 +305,10 @@ static void all_ops(struct times *t)
         switch (p->ops[i].kind) {
         case DT_OP_FORWARD:
         case DT_OP_BACKWARD:
-            t->ns[i] = compute_ns(t, &p->ops[i]);
+            t->ns[i] = compute_ns(t, i);
             break;
         case DT_OP_STEP:
-            t->ns[i] = step_ns(t, &p->ops[i]);
+            t->ns[i] = step_ns(t, i);
             break;
         case DT_OP_SEND:
             send_time(t, i);
@@ -310,11 +324,37 @@ static void all_ops(struct times *t)
         stage_provenance(t, i);
 }
 
+/* No timeline of these durations overflows: none is longer than all of them in a row. */
+static enum dt_status check(const struct times *t, struct dt_error *err)
+{
+    const struct dt_program *p = t->p;
+    uint64_t sum = 0; /* in 2^20 ns, of which 2^41 are far from the end of 64 bits */
+
+    if (t->late != DT_NONE) {
+        const struct dt_op *op = &p->ops[t->late];
+
+        return dt_error_set(err, DT_ERR_RANGE,
+                            "%s of %s, stage %d, would take %.3g s; an iteration longer than 104 "
+                            "days is not simulated",
+                            dt_op_kind_names[op->kind], t->model->modules[op->module].name,
+                            op->stage, 1e-9 * t->late_ns);
+    }
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        sum += (uint64_t)t->ns[i] >> 20;
+    if (sum >> 41)
+        return dt_error_set(err, DT_ERR_RANGE,
+                            "all operations of an iteration together would take %.3g s of "
+                            "processors' time, which is too much to be simulated",
+                            1e-9 * 1048576 * (double)sum);
+    return DT_OK;
+}
+
 enum dt_status dt_durations_compute(const struct dt_program *p, const struct dt_model *model,
                                     const struct dt_cluster *cluster, struct dt_cost *cost,
                                     bool want_alpha, struct dt_error *err, struct dt_durations *out)
 {
-    struct times t = {.p = p, .model = model, .cluster = cluster, .cost = cost};
+    struct times t = {.p = p, .model = model, .cluster = cluster, .cost = cost, .late = DT_NONE};
+    enum dt_status st;
     bool ok = true;
 
     for (int i = 0; i < p->plan->n_modules && ok; i++)
@@ -325,11 +365,12 @@ enum dt_status dt_durations_compute(const struct dt_program *p, const struct dt_
     t.oom = !t.sends || !t.ns || (want_alpha && !t.alpha_ns);
     if (!t.oom)
         all_ops(&t);
-    if (t.oom) {
+    st = t.oom ? dt_error_nomem(err, "durations of a program") : check(&t, err);
+    if (st != DT_OK) {
         dt_free(t.ns);
         dt_free(t.alpha_ns);
         dt_arena_free(&t.arena);
-        return dt_error_nomem(err, "durations of a program");
+        return st;
     }
     dt_arena_free(&t.arena);
     *out = (struct dt_durations){.ns = t.ns, .alpha_ns = t.alpha_ns, .prov = t.prov};

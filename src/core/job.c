@@ -213,8 +213,12 @@ static enum dt_status read_root(struct dt_node root, bool shallow, struct dt_job
     j->cost_opt.recompute = j->policy.recompute;
     if (!plan_is_file(plan) || !shallow)
         DT_TRY(finish_plan(root, frozen_stated, j, err));
-    if (!shallow)
+    if (!shallow) {
         DT_TRY(read_samples(root, j, err));
+        DT_TRY(dt_error_place(
+            dt_map_get(root, "model"),
+            dt_samples_check_work(j->samples, j->model, j->policy.global_batch, err), err));
+    }
     return read_profile(root, shallow, j, err);
 }
 

@@ -8,9 +8,6 @@
 #include <string.h>
 
 enum {
-    BATCH_MAX = 1 << 24,
-    MICROBATCH_MAX = 1 << 12,
-    SEQ_MAX = 1 << 20,
     ITERATIONS_MAX = 1 << 20,
     TP_BITS = 7, /* TP up to 64 */
     TOP_K_MAX = 256,
@@ -117,9 +114,9 @@ enum dt_status dt_job_train(struct dt_node map, struct dt_job *j, bool *frozen_s
         DT_TRY(dt_map_require(map, "train", "global_batch", err));
     if (p->seq_len == 0)
         DT_TRY(dt_map_require(map, "train", "seq_len", err));
-    DT_TRY(dt_get_int(map, "global_batch", 1, BATCH_MAX, &p->global_batch, err));
-    DT_TRY(dt_get_i32(map, "microbatch", 1, MICROBATCH_MAX, &p->microbatch, err));
-    DT_TRY(dt_get_i32(map, "seq_len", 1, SEQ_MAX, &p->seq_len, err));
+    DT_TRY(dt_get_int(map, "global_batch", 1, DT_BATCH_MAX, &p->global_batch, err));
+    DT_TRY(dt_get_i32(map, "microbatch", 1, DT_MICROBATCH_MAX, &p->microbatch, err));
+    DT_TRY(dt_get_i32(map, "seq_len", 1, DT_SEQ_MAX, &p->seq_len, err));
     DT_TRY(dt_get_enum(map, "precision", precisions, &precision, err));
     DT_TRY(dt_get_enum(map, "recompute", dt_recompute_names, &recompute, err));
     DT_TRY(dt_get_enum(map, "schedule", dt_schedule_names, &schedule, err));

@@ -165,6 +165,8 @@ libdtcore_a_SOURCES = \
 	src/core/samples_dist.c \
 	src/core/samples_fit.c \
 	src/core/samples_fit.h \
+	src/core/sanity.c \
+	src/core/sanity.h \
 	src/core/schedule.c \
 	src/core/schedule.h \
 	src/core/schedule_boundary.c \

@@ -96,3 +96,11 @@ bool dt_number_int(const char *s, int64_t *out)
     *out = v;
     return true;
 }
+
+bool dt_number_ns(double ns, int64_t *out)
+{
+    if (!(ns > -0.5 && ns < (double)DT_TIME_MAX_NS))
+        return false;
+    *out = ns > 0 ? (int64_t)(ns + 0.5) : 0;
+    return true;
+}

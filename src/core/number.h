@@ -19,4 +19,11 @@ bool dt_number_double(const char *s, double *out);
 /* The whole text must be a decimal integer in range. */
 bool dt_number_int(const char *s, int64_t *out);
 
+/* Times are whole nanoseconds below this, 104 days: doubles hold them exactly, and a thousand of
+ * them can be added up. */
+#define DT_TIME_MAX_NS (INT64_C(1) << 53)
+/* The nearest whole number; false (and *out untouched) where it is no time: negative, too long or
+ * no number. */
+bool dt_number_ns(double ns, int64_t *out);
+
 #endif

@@ -13,6 +13,8 @@ extern const char *const dt_schedule_names[DT_SCHED_N + 1];
 enum dt_strategy { DT_STRATEGY_DISTTRAIN, DT_STRATEGY_MEGATRON, DT_STRATEGY_DISTMM, DT_STRATEGY_MANUAL, DT_STRATEGY_N };
 extern const char *const dt_strategy_names[DT_STRATEGY_N + 1]; /* "disttrain" "megatron-lm" "distmm" "manual" */
 
+/* Of an iteration, of a microbatch, of a sample in tokens. */
+enum { DT_BATCH_MAX = 1 << 18, DT_MICROBATCH_MAX = 1 << 12, DT_SEQ_MAX = 1 << 20 };
 enum { DT_MAX_VSTAGES = 256,        /* pp * vpp of one module */
        DT_PLAN_GPUS_MAX = 1 << 24 }; /* GPUs of one module: keeps every product inside int */
 

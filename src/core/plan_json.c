@@ -138,9 +138,9 @@ static enum dt_status get_policy(struct dt_node n, struct dt_error *err, struct 
     DT_TRY(dt_get_bool(n, "half_grads", &y->half_grads, err));
     DT_TRY(dt_get_bool(n, "fp32", &y->fp32, err));
     DT_TRY(dt_get_bool(n, "exact_vectors", &y->exact_vectors, err));
-    DT_TRY(dt_get_int(n, "global_batch", 1, INT64_C(1) << 40, &y->global_batch, err));
-    DT_TRY(dt_get_i32(n, "microbatch", 1, DEGREE_MAX, &y->microbatch, err));
-    DT_TRY(dt_get_i32(n, "seq_len", 1, 1 << 28, &y->seq_len, err));
+    DT_TRY(dt_get_int(n, "global_batch", 1, DT_BATCH_MAX, &y->global_batch, err));
+    DT_TRY(dt_get_i32(n, "microbatch", 1, DT_MICROBATCH_MAX, &y->microbatch, err));
+    DT_TRY(dt_get_i32(n, "seq_len", 1, DT_SEQ_MAX, &y->seq_len, err));
     DT_TRY(dt_get_enum(n, "schedule", dt_schedule_names, &schedule, err));
     DT_TRY(dt_get_enum(n, "recompute", dt_recompute_names, &recompute, err));
     y->schedule = (enum dt_schedule)schedule;

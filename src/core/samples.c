@@ -35,6 +35,11 @@ enum dt_status dt_samples_builder_init(struct dt_samples_builder *b, int64_t n,
 enum dt_status dt_samples_builder_item(struct dt_samples_builder *b, struct dt_item item,
                                        struct dt_error *err)
 {
+    if (b->n_items >= DT_SAMPLES_ITEMS_MAX)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "the samples hold more than %d images and clips; take fewer samples "
+                            "(samples.count, train.global_batch) or shorter ones (train.seq_len)",
+                            DT_SAMPLES_ITEMS_MAX);
     if (b->n_items >= b->cap_items &&
         dt_grow((void **)&b->s->items, &b->cap_items, b->n_items + 1, sizeof(struct dt_item)))
         return dt_error_nomem(err, "images of the samples");
@@ -97,9 +102,14 @@ int64_t dt_audio_frames(int cs, double frames_per_s)
 
 static inline void add_sequence(struct dt_work *w, int64_t tokens)
 {
+    int64_t square;
+
     w->n++;
     w->tokens += tokens;
-    w->tokens_sq += tokens * tokens;
+    /* what is too much stays so, and dt_samples_check_work finds it */
+    if (__builtin_mul_overflow(tokens, tokens, &square) ||
+        __builtin_add_overflow(w->tokens_sq, square, &w->tokens_sq))
+        w->tokens_sq = INT64_MAX;
     if (tokens > w->tokens_max)
         w->tokens_max = tokens;
 }
@@ -137,6 +147,25 @@ void dt_sample_work(const struct dt_samples *s, int64_t i, const struct dt_modul
     for (; it < end; it++)
         if ((it->flags & flag) && it->kind == (unsigned)m->modality)
             add_sequence(out, item_tokens(it, m, pixels));
+}
+
+enum dt_status dt_samples_check_work(const struct dt_samples *s, const struct dt_model *m,
+                                     int64_t batch, struct dt_error *err)
+{
+    for (int k = 0; k < m->n_modules; k++)
+        for (int64_t i = 0; i < s->n; i++) {
+            struct dt_work w;
+
+            dt_sample_work(s, i, &m->modules[k], &w);
+            if (w.tokens_sq > (INT64_MAX >> 1) / batch)
+                return dt_error_set(err, DT_ERR_INPUT,
+                                    "%s: sample %lld has a sequence of %lld tokens, too long to "
+                                    "count the work of %lld samples; see patch, resize, "
+                                    "latent_scale or frames_per_s of the module, or train.seq_len",
+                                    m->modules[k].name, (long long)i, (long long)w.tokens_max,
+                                    (long long)batch);
+        }
+    return DT_OK;
 }
 
 /* ---- reading ---- */
@@ -225,7 +254,7 @@ static enum dt_status read_map(struct dt_node node, int seq_len, int64_t count, 
     int64_t seed_i = (int64_t)(seed & INT64_MAX), want = count;
     bool seed_given = dt_node_present(dt_map_get(node, "seed"));
     DT_TRY(dt_get_int(node, "seed", 0, INT64_MAX, &seed_i, err));
-    DT_TRY(dt_get_int(node, "count", 1, (int64_t)1 << 32, &want, err));
+    DT_TRY(dt_get_int(node, "count", 1, DT_SAMPLES_COUNT_MAX, &want, err));
     if (seed_given)
         seed = (uint64_t)seed_i;
     if (csv) {

@@ -47,4 +47,8 @@ void dt_samples_free(struct dt_samples *s);
 void dt_sample_work(const struct dt_samples *s, int64_t i, const struct dt_module *m,
                     struct dt_work *out);
 
+/* DT_ERR_INPUT where an iteration of `batch` samples could hold more work than 64 bits count. */
+enum dt_status dt_samples_check_work(const struct dt_samples *s, const struct dt_model *m,
+                                     int64_t batch, struct dt_error *err);
+
 #endif

@@ -11,6 +11,8 @@ enum {
     DT_SAMPLES_PATCH = 16,           /* pixels per patch side: one LLM token per patch */
     DT_SAMPLES_SIDE_MAX = 16384,     /* pixels; larger images are taken for mistakes */
     DT_SAMPLES_AUDIO_CS_MAX = 65535, /* centiseconds: what dt_item.w can hold, 655.35 s */
+    DT_SAMPLES_ITEMS_MAX = 1 << 26,  /* images and clips in all: 512 MiB */
+    DT_SAMPLES_COUNT_MAX = 1 << 20,  /* drawn: 160 MB and 5 s of them, measured */
     DT_SAMPLES_SEQ_MAX = 1 << 24     /* tokens of a sequence */
 };
 /* LLM tokens per second of audio: BEATs gives 496 tokens per 10 s (published; FACTS: Model shapes).

@@ -18,6 +18,7 @@
     X(ERR_DB, 1, "database error")                                                                 \
     X(ERR_INTERNAL, 1, "internal error")                                                           \
     X(ERR_INPUT, 2, "bad input")                                                                   \
+    X(ERR_RANGE, 2, "inputs give no sensible result")                                              \
     X(ERR_USAGE, 2, "usage error")                                                                 \
     X(ERR_MISSING_PROFILE, 2, "profile lacks rows")                                                \
     X(ERR_INFEASIBLE, 3, "no plan fits")                                                           \

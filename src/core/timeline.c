@@ -7,6 +7,7 @@
  * lane, and no list of successors is needed: every resource waits for at most one op at a time. */
 #include "core/timeline.h"
 #include "core/mem.h"
+#include "core/number.h"
 
 #include <string.h>
 
@@ -250,6 +251,14 @@ void dt_topo_free(struct dt_topo *t)
 
 /* ---- evaluation ---- */
 
+enum dt_status dt_timeline_check(int64_t makespan_ns, struct dt_error *err)
+{
+    if (makespan_ns >= 0 && makespan_ns < DT_TIME_MAX_NS)
+        return DT_OK;
+    return dt_error_set(err, DT_ERR_RANGE,
+                        "the iteration would take longer than 104 days, which is not simulated");
+}
+
 static inline int64_t later(int64_t a, int64_t b)
 {
     return a > b ? a : b;
@@ -328,6 +337,7 @@ enum dt_status dt_timeline_eval(const struct dt_program *p, const struct dt_topo
     }
     for (uint32_t i = 0; i < p->n_ops; i++)
         makespan = later(makespan, end[i]);
+    DT_TRY(dt_timeline_check(makespan, err));
     out->makespan_ns = makespan;
     return DT_OK;
 }

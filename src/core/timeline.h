@@ -37,6 +37,9 @@ void dt_topo_free(struct dt_topo *t);
 enum dt_status dt_timeline_eval(const struct dt_program *p, const struct dt_topo *topo,
                                 const int64_t *dur_ns, struct dt_error *err, struct dt_timeline *out);
 
+/* DT_ERR_RANGE for an iteration of DT_TIME_MAX_NS or longer. */
+enum dt_status dt_timeline_check(int64_t makespan_ns, struct dt_error *err);
+
 struct dt_lane_summary { int64_t busy_ns, first_ns, last_ns, comm_wait_ns, dep_wait_ns; };
 void dt_timeline_lane(const struct dt_program *p, const struct dt_timeline *t, int lane,
                       struct dt_lane_summary *out);

@@ -6,6 +6,7 @@
 #include "sim/cores.h"
 
 #include "core/mem.h"
+#include "core/number.h"
 
 #include <math.h>
 #include <string.h>
@@ -358,6 +359,8 @@ static enum dt_status walk(struct cores *c, struct dt_error *err)
         }
         if (isinf(to))
             return dt_error_set(err, DT_ERR_INTERNAL, "the program waits for itself");
+        if (!(to < (double)DT_TIME_MAX_NS))
+            return dt_timeline_check(DT_TIME_MAX_NS, err);
         for (int h = 0; h < c->n_hosts; h++)
             due[h] = next_of(c, &c->host[h]) <= to;
         advance(c, to, due);

@@ -17,6 +17,7 @@
 #include "sim/engine_internal.h"
 
 #include "core/mem.h"
+#include "core/number.h"
 
 #include <string.h>
 
@@ -72,8 +73,11 @@ INLINE void ended(struct engine_run *r, uint32_t op)
     r->e->ended[r->n_ended++] = op;
 }
 
+/* From the end of time on (DT_TIME_MAX_NS) nothing moves any more, so that nothing overflows; the run
+ * is an error then. */
 INLINE void end_at(struct engine_run *r, uint32_t op, int64_t at)
 {
+    at = at < DT_TIME_MAX_NS ? at : DT_TIME_MAX_NS;
     r->node[op].end_ns = at;
     r->last = at > r->last ? at : r->last;
     ended(r, op);
@@ -311,6 +315,8 @@ INLINE bool step(struct engine_run *r, bool with_noise)
 {
     int64_t start = dt_queue_empty(&r->queue) ? INT64_MAX : dt_queue_first(&r->queue).time_ns;
 
+    if (r->last >= DT_TIME_MAX_NS)
+        return false;
     if (transfers_end(r, start < r->until_ns ? start : r->until_ns - 1, with_noise))
         return true;
     if (start >= r->until_ns)
@@ -471,6 +477,7 @@ enum dt_status dt_engine_run(struct dt_engine *e, const struct dt_program *p,
     e->n_events = r.events + r.done;
     if (r.nomem)
         return dt_error_nomem(err, "network flows");
+    DT_TRY(dt_timeline_check(r.last, err));
     if (r.early)
         return dt_error_set(err, DT_ERR_INTERNAL, "engine: a collective began before its bound");
     if (r.done != p->n_ops)

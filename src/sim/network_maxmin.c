@@ -19,6 +19,8 @@
  * flows, because for each of them the condition above holds. */
 #include "sim/network_internal.h"
 
+#include "core/number.h"
+
 #include <math.h>
 
 static void level_sift(struct dt_net_level *v, uint32_t count, uint32_t i)
@@ -173,7 +175,7 @@ static void set_rate(struct dt_network *n, uint32_t flow, double rate)
     }
     f->rate = rate;
     double ns = f->remaining / rate * 1e9;
-    dt_net_finish_set(n, flow, n->dirty_ns + (ns < 4e18 ? llround(ns) : INT64_MAX / 2));
+    dt_net_finish_set(n, flow, n->dirty_ns + (ns < (double)DT_TIME_MAX_NS ? llround(ns) : DT_TIME_MAX_NS));
 }
 
 static void freeze(struct dt_network *n, uint32_t flow, double rate, uint32_t bottleneck)

@@ -4,6 +4,7 @@
  * which they are asked for. */
 #include "sim/noise.h"
 
+#include "core/number.h"
 #include "core/rng.h"
 
 #include <math.h>
@@ -25,7 +26,7 @@ int64_t dt_noise_apply(const struct dt_noise *n, uint32_t lane, uint32_t index, 
         /* E[exp(s z)] = exp(s^2/2) for a standard normal z: subtracting it makes the mean 1. */
         t *= exp(n->jitter * z - 0.5 * n->jitter * n->jitter);
     }
-    return t < 9e18 ? (int64_t)llround(t) : INT64_MAX / 4;
+    return t < (double)DT_TIME_MAX_NS ? (int64_t)llround(t) : DT_TIME_MAX_NS; /* the end of time */
 }
 
 void dt_noise_slow_lanes(uint64_t seed, double fraction, double factor, int n_lanes, double *out)

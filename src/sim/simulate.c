@@ -11,6 +11,7 @@
 #include "sim/simulate.h"
 
 #include "core/mem.h"
+#include "core/sanity.h"
 #include "sim/cores.h"
 #include "sim/engine.h"
 
@@ -70,8 +71,8 @@ static enum dt_status batch_open(struct sim *s, int iteration, struct dt_error *
         st = dt_compile(s->plan, j->model, &j->cluster, b->assignment, s->cost, err, &b->program);
     if (st == DT_OK)
         st = dt_durations_compute(b->program, j->model, &j->cluster, s->cost,
-                                  s->network != NULL || dt_cores_shared(s->plan, &j->cluster),
-                                  err, &b->durations);
+                                  s->network != NULL || dt_cores_shared(s->plan, &j->cluster), err,
+                                  &b->durations);
     if (st != DT_OK)
         batch_close(b);
     return st;
@@ -325,6 +326,10 @@ static enum dt_status simulate(struct sim *s, dt_progress_fn *progress, void *ct
     r->iterations = s->iterations;
     DT_TRY(report_median(s, &first, &r->timeline, err, &r->report));
     DT_TRY(interval(s, &first, &r->timeline, err, r));
+    DT_TRY(dt_report_check(&r->report, s->plan, &s->job->cluster, err));
+    if (!(r->goodput >= 0 && r->goodput <= 1))
+        return dt_error_set(err, DT_ERR_RANGE,
+                            "the simulation gives no sensible result: goodput %.4g", r->goodput);
     r->events = s->events;
     return DT_OK;
 }
@@ -343,7 +348,7 @@ enum dt_status dt_simulate(const struct dt_job *job, const struct dt_plan *plan,
         *out = r;
     else
         dt_sim_result_free(&r);
-    return st;
+    return dt_job_suspect(job, st, err);
 }
 
 void dt_sim_result_free(struct dt_sim_result *r)
