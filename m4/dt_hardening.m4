@@ -31,9 +31,9 @@ AC_DEFUN([DT_ARG_HARDENING], [
            DT_TRY_HARDEN([noexecstack], [], [-Wl,-z,noexecstack])
            DT_TRY_HARDEN([canary], [-fstack-protector-strong], [])
            DT_TRY_HARDEN([clash], [-fstack-clash-protection], [])
-           AS_CASE([$host_cpu],
-                   [x86_64|i?86], [DT_TRY_HARDEN([cfi], [-fcf-protection=full], [])],
-                   [aarch64], [DT_TRY_HARDEN([cfi], [-mbranch-protection=standard], [])])
+           DT_TRY_HARDEN([cfi], [-fcf-protection=full], [])
+           AS_CASE([$DT_HARDENING], [*cfi*], [],
+                   [DT_TRY_HARDEN([cfi], [-mbranch-protection=standard], [])])
            AS_IF([test -z "$AM_CFLAGS_SAN"],
                  [dt_before=$DT_HARDENING
                   DT_TRY_HARDEN([fortify], [-D_FORTIFY_SOURCE=3], [])
