@@ -24,6 +24,7 @@ check_PROGRAMS += \
 	tests/test_data_shard \
 	tests/test_data_tokenizer \
 	tests/test_doc \
+	tests/test_drift \
 	tests/test_engine \
 	tests/test_execute \
 	tests/test_execute_ranks \

@@ -28,7 +28,7 @@ START_TEST(a_core_each_changes_nothing)
         synth_random(seed + (uint64_t)k, GPUS, &s);
         dt_assert_ok(dt_topo_build(&s.p, &err, &topo), err);
         dt_assert_ok(dt_timeline_eval(&s.p, &topo, s.dur.ns, &err, &want), err);
-        dt_assert_ok(dt_cores_run(&s.p, &s.dur, GPUS, MANY, &err, &got), err);
+        dt_assert_ok(dt_cores_run(&s.p, &s.dur, GPUS, MANY, 0, &err, &got), err);
         ck_assert_msg(got.makespan_ns == want.makespan_ns, "seed %llu: %lld ns, should be %lld",
                       (unsigned long long)seed + (unsigned long long)k, (long long)got.makespan_ns,
                       (long long)want.makespan_ns);
@@ -102,7 +102,8 @@ START_TEST(ops_that_begin_together_end_by_the_closed_form)
         qsort(ns, (size_t)n, sizeof(*ns), by_size);
         lonely_lanes(&l, n);
         dt_assert_ok(
-            dt_cores_run(&l.p, &(struct dt_durations){.ns = ns}, LANES_MAX, cores, &err, &t), err);
+            dt_cores_run(&l.p, &(struct dt_durations){.ns = ns}, LANES_MAX, cores, 0, &err, &t),
+            err);
         for (int i = 0; i < n; i++) {
             double rate = n - i > cores ? (double)cores / (n - i) : 1;
 
@@ -111,6 +112,58 @@ START_TEST(ops_that_begin_together_end_by_the_closed_form)
             ck_assert_int_eq(t.begin_ns[i], 0);
             ck_assert_double_eq_tol((double)t.end_ns[i], now, 1 + 1e-9 * now);
         }
+        dt_timeline_free(&t);
+    }
+}
+END_TEST
+
+/* n lanes of one op of t on n cores, each with b <= t beside it: at half the speed until b is done,
+ * so all end at t + b; with two cores each, at t; with b > t, at 2 t.  A lane without anything to
+ * do leaves its core to the others' batches. */
+START_TEST(batches_are_made_beside_compute)
+{
+    uint64_t seed = synth_seed(5);
+
+    for (int k = 0; k < 200; k++) {
+        struct dt_timeline t = {0};
+        int64_t ns[LANES_MAX], b, most;
+        struct dt_error err;
+        struct lonely l;
+        struct dt_rng r;
+        int n;
+
+        dt_rng_init(&r, seed, (uint64_t)k);
+        n = 1 + (int)dt_rng_below(&r, LANES_MAX);
+        most = 1000 + (int64_t)dt_rng_below(&r, 1000000);
+        b = (int64_t)dt_rng_below(&r, 2 * (uint64_t)most);
+        for (int i = 0; i < n; i++)
+            ns[i] = most;
+        lonely_lanes(&l, n);
+        dt_assert_ok(
+            dt_cores_run(&l.p, &(struct dt_durations){.ns = ns}, LANES_MAX, n, b, &err, &t), err);
+        ck_assert_double_eq_tol((double)t.makespan_ns, (double)(b <= most ? most + b : 2 * most),
+                                2);
+        dt_assert_ok(
+            dt_cores_run(&l.p, &(struct dt_durations){.ns = ns}, LANES_MAX, 2 * n, b, &err, &t),
+            err);
+        ck_assert_int_eq(t.makespan_ns, most);
+        if (n > 1 &&
+            2 * b <= most) { /* n batches and n - 1 ops at (n / (2 n - 1)) until b is done */
+            ns[0] = 0;
+            dt_assert_ok(
+                dt_cores_run(&l.p, &(struct dt_durations){.ns = ns}, LANES_MAX, n, b, &err, &t),
+                err);
+            ck_assert_double_eq_tol((double)t.makespan_ns, (double)most + (double)b * (n - 1.0) / n,
+                                    2);
+        }
+        for (int i = 1; i < n; i++) /* colocated: one rank, one batch */
+            l.lane[i].first_gpu = 0;
+        for (int i = 0; i < n; i++)
+            ns[i] = most;
+        dt_assert_ok(
+            dt_cores_run(&l.p, &(struct dt_durations){.ns = ns}, LANES_MAX, n + 1, b, &err, &t),
+            err);
+        ck_assert_int_eq(t.makespan_ns, most);
         dt_timeline_free(&t);
     }
 }
@@ -148,9 +201,9 @@ START_TEST(work_is_conserved)
         struct synth s;
 
         synth_random(seed + (uint64_t)k, GPUS, &s);
-        dt_assert_ok(dt_cores_run(&s.p, &s.dur, GPUS, 1, &err, &one), err);
-        dt_assert_ok(dt_cores_run(&s.p, &s.dur, GPUS, 2, &err, &two), err);
-        dt_assert_ok(dt_cores_run(&s.p, &s.dur, GPUS, MANY, &err, &all), err);
+        dt_assert_ok(dt_cores_run(&s.p, &s.dur, GPUS, 1, 0, &err, &one), err);
+        dt_assert_ok(dt_cores_run(&s.p, &s.dur, GPUS, 2, 0, &err, &two), err);
+        dt_assert_ok(dt_cores_run(&s.p, &s.dur, GPUS, MANY, 0, &err, &all), err);
         for (uint32_t i = 0; i < s.p.n_ops; i++) {
             work += needs_core(&s, i);
             if (s.p.ops[i].kind != DT_OP_RECV) /* which also waits while it lasts */
@@ -181,6 +234,7 @@ int main(void)
 
     tcase_add_test(c, a_core_each_changes_nothing);
     tcase_add_test(c, ops_that_begin_together_end_by_the_closed_form);
+    tcase_add_test(c, batches_are_made_beside_compute);
     tcase_add_test(c, work_is_conserved);
     suite_add_tcase(s, c);
     r = srunner_create(s);

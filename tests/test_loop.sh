@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
-# disttrain loop: layouts are profiled, predicted, trained and compared.  How near the times come is
-# no test's matter on a machine that does other things too.
+# disttrain loop: layouts are profiled, predicted, trained and compared; on a busy machine cores are
+# left out or nothing is said; what is stopped leaves nothing.  How near the times come is no test's
+# matter on a machine that does other things too (--anyway).
 # Environment: DISTTRAIN (the program), srcdir (the source directory).
 set -u
 . "${srcdir:=.}/tests/shell.sh"
@@ -28,7 +29,7 @@ END
 command -v mpirun >/dev/null || { echo 'no mpirun: skipped'; exit 77; }
 expect 2 "no run: map" "$DISTTRAIN" loop mllm-nano-local
 expect 2 "whole number" "$DISTTRAIN" loop job.yaml --ranks 0
-expect 0 "" "$DISTTRAIN" loop job.yaml --ranks 2 --steps 2 --warm-up 1 --seconds 0 --json --runs runs.db
+expect 0 "" "$DISTTRAIN" loop --anyway job.yaml --ranks 2 --steps 2 --warm-up 1 --seconds 0 --json --runs runs.db
 check "silent in a pipe" '[ ! -s err ]'
 check "layouts" '[ "$(grep -c "\"predicted_s\": [0-9.e-]*," out)" -ge 10 ]'
 check "all measured" '! grep -q "\"measured_s\": 0[,e]" out && grep -q "\"median_abs_error\"" out'
@@ -43,8 +44,33 @@ expect 2 "not the same job: samples (a: sequences of " "$DISTTRAIN" compare text
 check "what was read is named" 'grep -q "; b: two-000000.tar, step 3, " err'
 expect 0 "ops joined, 0 only in a, 0 only in b" "$DISTTRAIN" compare --runs runs.db 1 2
 check "predicted, then measured" 'grep -q "run 1, simulated" out && grep -q "run 2, executed" out'
-expect 0 "median |error|" "$DISTTRAIN" loop job.yaml --ranks 1 --steps 1 --warm-up 0 --seconds 0
-expect 5 "failed; it said last" env PATH=/none "$DISTTRAIN" loop job.yaml --ranks 2 --steps 1 --warm-up 0 --seconds 0
+expect 0 "median |error|" "$DISTTRAIN" loop --anyway job.yaml --ranks 1 --steps 1 --warm-up 0 --seconds 0
+expect 5 "failed; it said last" env PATH=/none "$DISTTRAIN" loop --anyway job.yaml --ranks 2 --steps 1 --warm-up 0 --seconds 0
+# Every core busy: no table.  All but one, or a test beside this one: a table of the others, or none.
+burners=
+burn() { (exec sh -c 'while :; do :; done') & burners="$burners $!"; }
+put_out() { [ -z "$burners" ] || kill $burners; burners=; }
+trap 'put_out; rm -rf "$tmp"' EXIT
+cores=$(nproc)
+k=0; while [ $k -lt $((2 * cores)) ]; do burn; k=$((k + 1)); done
+expect 7 "machine too busy: other work takes" "$DISTTRAIN" loop job.yaml --ranks 1 --steps 1 --warm-up 0 --seconds 0
+check "no table" '[ ! -s out ]'
+put_out
+burn
+"$DISTTRAIN" loop job.yaml --ranks 1 --steps 2 --warm-up 1 --seconds 0 --json >out 2>err
+status=$?
+put_out
+check "a table or none" '[ $status -eq 7 ] && grep -q "machine too busy" err && [ ! -s out ] ||
+    { [ $status -eq 0 ] && grep -q "\"cores\": [0-9]" out && grep -q "\"foreign_max\": " out; }'
+# Stopped by a signal while a child runs: it is told, waited for, and the folder goes.
+"$DISTTRAIN" loop --anyway job.yaml --ranks 1 --steps 9999 --warm-up 0 --seconds 0 >out 2>err &
+loop=$!
+k=0; while [ ! -s "$(echo made/disttrain-loop-*/child.log)" ] && [ $k -lt 600 ]; do sleep 0.1; k=$((k + 1)); done
+check "it runs" '[ $k -lt 600 ]'
+kill -TERM $loop
+wait $loop
+status=$?
+check "ended by the signal" '[ $status -eq 143 ]'
 check "nothing is left" '[ -z "$(find made -name "disttrain-loop-*")" ]'
 expect 1 "made/none: cannot make a folder" env TMPDIR="$tmp/made/none" "$DISTTRAIN" loop job.yaml --ranks 1
 totals

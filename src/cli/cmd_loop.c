@@ -5,6 +5,7 @@
 #include "cli/table.h"
 #include "core/file.h"
 #include "core/mem.h"
+#include "exec/clock.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -15,12 +16,13 @@
 
 const struct dt_option dt_loop_options[] = {
     {"steps", 0, DT_OPT_INT, "N", "steps measured with each layout (default 8)"},
-    {"warm-up", 0, DT_OPT_INT, "N", "steps before these (default 10)"},
+    {"warm-up", 0, DT_OPT_INT, "N", "steps before these (default 20)"},
     {"ranks", 0, DT_OPT_INT, "N", "ranks of a layout at most (default 4)"},
     {"orders", 0, DT_OPT_FLAG, NULL,
      "the job's own plan with each way of reordering samples, instead of layouts"},
     {"runs", 0, DT_OPT_STRING, "FILE",
      "keep the last step of each layout, predicted and measured, in this SQLite file"},
+    {"anyway", 0, DT_OPT_FLAG, NULL, "measure however busy the machine is"},
     {"seconds", 0, DT_OPT_DOUBLE, "S", "as of disttrain profile (default 1)"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
@@ -59,6 +61,33 @@ static enum dt_status read_seen(struct loop *l, const struct dt_setup *s, struct
     return st;
 }
 
+/* Each rank makes whole batches, beside the steps before: samples are read, decoded and packed. */
+static enum dt_status time_batches(struct loop *l, const struct dt_setup *s, struct dt_error *err)
+{
+    enum { WARM_UP = 4, BATCHES = 16 }; /* behind what the loader's threads have made ahead */
+    int64_t batch = s->plan.policy.global_batch;
+    struct dt_loader *loader;
+    uint64_t begin = 0;
+    enum dt_status st = DT_OK;
+
+    DT_TRY(dt_loader_open(&s->loader, err, &loader));
+    for (int64_t i = 0; i < (WARM_UP + BATCHES) * batch && st == DT_OK; i++) {
+        struct dt_sequence *q = NULL;
+
+        if (i == WARM_UP * batch)
+            begin = dt_clock_process_ns();
+        st = dt_loader_next(loader, err, &q);
+        if (st == DT_OK && !q)
+            st =
+                dt_error_set(err, DT_ERR_INPUT, "the data ends after %lld sequences", (long long)i);
+        dt_sequence_free(q);
+    }
+    if (st == DT_OK)
+        l->batch_s = 1e-9 * (double)(dt_clock_process_ns() - begin) / BATCHES;
+    dt_loader_close(loader);
+    return st;
+}
+
 static enum dt_status look_at_job(struct loop *l, struct dt_error *err)
 {
     struct dt_device_options opt;
@@ -81,6 +110,10 @@ static enum dt_status look_at_job(struct loop *l, struct dt_error *err)
         if (st == DT_OK) {
             st = read_seen(l, &setup, err);
             if (st == DT_OK)
+                st = loop_settle(l, err);
+            if (st == DT_OK)
+                st = time_batches(l, &setup, err);
+            if (st == DT_OK)
                 st = dt_cli_flag(l->cli, "orders") ? loop_orders(l, &setup.plan, err)
                                                    : loop_layouts(l, job, err);
             dt_setup_close(&setup);
@@ -95,23 +128,81 @@ static enum dt_status look_at_job(struct loop *l, struct dt_error *err)
     return st;
 }
 
-static enum dt_status run_all(struct loop *l, struct dt_error *err)
+/* ---- taking turns ---- */
+
+struct profiling {
+    int threads;
+};
+
+static enum dt_status profile_once(struct loop *l, void *arg, struct dt_error *err)
 {
-    bool have[257] = {false};
+    return loop_profile(l, ((struct profiling *)arg)->threads, err);
+}
+
+static enum dt_status measure_once(struct loop *l, void *arg, struct dt_error *err)
+{
+    return loop_measure(l, arg, err);
+}
+
+/* Blocks and messages, once for each number of threads that some rank has. */
+static enum dt_status profile_all(struct loop *l, struct dt_error *err)
+{
+    bool have[LOOP_THREADS_MAX + 1] = {false};
 
     for (int i = 0; i < l->n; i++) {
-        int t = l->layout[i].threads;
+        struct profiling p = {l->layout[i].threads};
 
-        if (t > 256 || have[t])
+        if (have[p.threads])
             continue;
         dt_progress("measuring blocks", i, l->n);
-        DT_TRY(loop_profile(l, t, err));
-        have[t] = true;
+        DT_TRY(loop_watched(l, "blocks", profile_once, &p, err, &l->profile[l->passes][p.threads]));
+        have[p.threads] = true;
     }
-    for (int i = 0; i < l->n; i++) {
-        DT_TRY(loop_predict(l, &l->layout[i], err));
-        dt_progress(l->layout[i].name, i + 1, l->n);
-        DT_TRY(loop_measure(l, &l->layout[i], err));
+    l->passes++;
+    return DT_OK;
+}
+
+/* Of layouts [first, last), measured between two profiles. */
+static enum dt_status predict(struct loop *l, int first, int last, struct dt_error *err)
+{
+    for (int i = first; i < last; i++) {
+        struct loop_layout *x = &l->layout[i];
+        struct dt_drift here[2];
+
+        for (int k = 0; k < 2; k++) {
+            here[k] = l->profile[l->passes - 2 + k][x->threads];
+            DT_TRY(loop_predict(l, x, l->passes - 2 + k, err, &x->simulated_s[k]));
+        }
+        x->predicted_s = dt_drift_between(x->simulated_s, here, &x->drift);
+        if (!l->anyway && !dt_drift_agree(x->simulated_s, here, &x->drift))
+            return dt_error_set(
+                err, DT_ERR_BUSY,
+                "machine too busy: with what was measured before and after '%s' its iteration is "
+                "predicted as %.1f and %.1f ms, at one speed of the machine (at most %.0f %% "
+                "apart); measure when other work has ended, or --anyway",
+                x->name, 1e3 * dt_drift_move(x->simulated_s[0], &here[0], &x->drift),
+                1e3 * dt_drift_move(x->simulated_s[1], &here[1], &x->drift),
+                100 * (DT_DRIFT_PAIR_MAX - 1));
+    }
+    return DT_OK;
+}
+
+static enum dt_status run_all(struct loop *l, struct dt_error *err)
+{
+    int groups = l->n < LOOP_GROUPS ? l->n : LOOP_GROUPS;
+
+    DT_TRY(profile_all(l, err));
+    for (int g = 0; g < groups; g++) {
+        int first = l->n * g / groups, last = l->n * (g + 1) / groups;
+
+        for (int i = first; i < last; i++) {
+            struct loop_layout *x = &l->layout[i];
+
+            dt_progress(x->name, i + 1, l->n);
+            DT_TRY(loop_watched(l, x->name, measure_once, x, err, &x->drift));
+        }
+        DT_TRY(profile_all(l, err));
+        DT_TRY(predict(l, first, last, err));
     }
     dt_progress_end();
     return DT_OK;
@@ -156,6 +247,29 @@ static enum dt_status judge(const struct loop *l, struct outcome *o, struct dt_e
     return DT_OK;
 }
 
+static double drift(const struct loop *l)
+{
+    return l->reference_min > 0 ? l->reference_max / l->reference_min - 1 : 0;
+}
+
+/* What else the machine did. */
+static void print_calm(const struct loop *l)
+{
+    if (l->cores < l->cpus_all)
+        printf("%d of %d cores left to other work\n", l->cpus_all - l->cores, l->cpus_all);
+    printf("the machine's speed drifted by %.0f %%, which predictions follow", 100 * drift(l));
+    if (l->foreign_max >= 0)
+        printf("; other work took at most %.0f %% of the cores' time", 100 * l->foreign_max);
+    if (l->again > 0)
+        printf("; %d measurement%s taken again", l->again, l->again == 1 ? " was" : "s were");
+    printf("\n");
+    for (int i = 0; i < l->n; i++)
+        if (!dt_drift_counts(&l->layout[i].drift)) {
+            printf("the machine was too busy for these numbers (--anyway)\n");
+            break;
+        }
+}
+
 static void print_table(const struct loop *l, const struct outcome *o)
 {
     static const char *const heads[] = {"layout (pp x dp of each module) or order",
@@ -178,8 +292,9 @@ static void print_table(const struct loop *l, const struct outcome *o)
         dt_table_cell(&t, "%+.1f", 100 * (x->predicted_s / x->measured_s - 1));
     }
     dt_table_print(&t, stdout);
-    printf("\n%d layouts on %d cores: median |error| %.1f %%, bias %+.1f %%\n", l->n, l->cores,
-           100 * o->median_abs_error, 100 * o->bias);
+    printf("\n%d layouts on %d core%s: median |error| %.1f %%, bias %+.1f %%\n", l->n, l->cores,
+           l->cores == 1 ? "" : "s", 100 * o->median_abs_error, 100 * o->bias);
+    print_calm(l);
     if (dt_cli_flag(l->cli, "orders")) {
         const struct loop_layout *given = &l->layout[0], *both = &l->layout[l->n - 1];
 
@@ -191,6 +306,26 @@ static void print_table(const struct loop *l, const struct outcome *o)
            l->layout[o->chosen].name, 100 * (o->chosen_over_best - 1), l->layout[o->best].name);
 }
 
+static void json_profiles(const struct loop *l, struct dt_json *j)
+{
+    dt_json_key(j, "profiles");
+    dt_json_begin_array(j);
+    for (int p = 0; p < l->passes; p++)
+        for (int t = 1; t <= LOOP_THREADS_MAX; t++) {
+            const struct dt_drift *d = &l->profile[p][t];
+
+            if (!(d->at_s > 0))
+                continue;
+            dt_json_begin_object(j);
+            dt_json_kv_int(j, "pass", p);
+            dt_json_kv_int(j, "threads", t);
+            dt_json_kv_double(j, "reference_s", dt_drift_reference(d));
+            dt_json_kv_double(j, "foreign", d->foreign);
+            dt_json_end_object(j);
+        }
+    dt_json_end_array(j);
+}
+
 static enum dt_status print_json(const struct loop *l, const struct outcome *o,
                                  struct dt_error *err)
 {
@@ -199,11 +334,17 @@ static enum dt_status print_json(const struct loop *l, const struct outcome *o,
     dt_json_init(&j, true);
     dt_json_begin_object(&j);
     dt_json_kv_int(&j, "cores", l->cores);
+    dt_json_kv_int(&j, "cores_left", l->cpus_all - l->cores);
+    dt_json_kv_double(&j, "drift", drift(l));
+    dt_json_kv_double(&j, "foreign_max", l->foreign_max);
+    dt_json_kv_int(&j, "taken_again", l->again);
     dt_json_kv_double(&j, "median_abs_error", o->median_abs_error);
     dt_json_kv_double(&j, "bias", o->bias);
     dt_json_kv_string(&j, "chosen", l->layout[o->chosen].name);
     dt_json_kv_string(&j, "best", l->layout[o->best].name);
     dt_json_kv_double(&j, "chosen_over_best", o->chosen_over_best);
+    dt_json_kv_double(&j, "batch_s", l->batch_s);
+    json_profiles(l, &j);
     dt_json_key(&j, "layouts");
     dt_json_begin_array(&j);
     for (int i = 0; i < l->n; i++) {
@@ -213,6 +354,10 @@ static enum dt_status print_json(const struct loop *l, const struct outcome *o,
         dt_json_kv_string(&j, "layout", x->name);
         dt_json_kv_int(&j, "ranks", x->ranks);
         dt_json_kv_int(&j, "threads", x->threads);
+        dt_json_kv_double(&j, "simulated_before_s", x->simulated_s[0]);
+        dt_json_kv_double(&j, "simulated_after_s", x->simulated_s[1]);
+        dt_json_kv_double(&j, "reference_s", dt_drift_reference(&x->drift));
+        dt_json_kv_double(&j, "foreign", x->drift.foreign);
         dt_json_kv_double(&j, "predicted_s", x->predicted_s);
         dt_json_kv_double(&j, "measured_s", x->measured_s);
         dt_json_kv_double(&j, "error", x->predicted_s / x->measured_s - 1);
@@ -258,19 +403,33 @@ static enum dt_status make_folder(struct loop *l, struct dt_error *err)
     return DT_OK;
 }
 
+/* What started us learns that a signal ended it. */
+static void end_by_signal(void)
+{
+    if (loop_signal() == 0)
+        return;
+    fflush(NULL);
+    signal(loop_signal(), SIG_DFL);
+    raise(loop_signal());
+}
+
 enum dt_status dt_cmd_loop(struct dt_cli *cli, struct dt_error *err)
 {
-    struct loop l = {.cli = cli, .job = cli->args[0], .runs = dt_cli_string(cli, "runs", NULL)};
+    struct loop l = {.cli = cli,
+                     .job = cli->args[0],
+                     .runs = dt_cli_string(cli, "runs", NULL),
+                     .anyway = dt_cli_flag(cli, "anyway"),
+                     .foreign_max = -1};
     struct outcome o = {0};
     enum dt_status st;
 
     dt_calm_threads(cli);
     DT_TRY(dt_limits_check(true, err));
     DT_TRY(dt_cli_int(cli, "steps", 1, 10000, 8, &l.steps, err));
-    DT_TRY(dt_cli_int(cli, "warm-up", 0, 10000, 10, &l.warm_up, err));
+    DT_TRY(dt_cli_int(cli, "warm-up", 0, 10000, 20, &l.warm_up, err));
     DT_TRY(dt_cli_int(cli, "ranks", 1, 64, 4, &l.ranks_max, err));
     DT_TRY(dt_cli_double(cli, "seconds", 0, 3600, 1, &l.seconds, err));
-    l.cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    loop_catch_signals(); /* before there is anything to remove */
     DT_TRY(make_folder(&l, err));
     st = look_at_job(&l, err);
     if (st == DT_OK)
@@ -285,5 +444,6 @@ enum dt_status dt_cmd_loop(struct dt_cli *cli, struct dt_error *err)
     dt_samples_free(l.seen);
     dt_samples_free(l.last);
     dt_free(l.layout);
+    end_by_signal();
     return st;
 }

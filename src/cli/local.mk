@@ -30,6 +30,7 @@ disttrain_SOURCES = \
 	src/cli/launch_args.c \
 	src/cli/limits.c \
 	src/cli/loop.h \
+	src/cli/loop_calm.c \
 	src/cli/loop_layouts.c \
 	src/cli/loop_run.c \
 	src/cli/main.c \

@@ -5,7 +5,11 @@
 #define DT_CLI_LOOP_H
 
 #include "cli/session.h"
+#include "core/drift.h"
+#include "exec/load.h"
 #include "exec/setup.h"
+
+#include <signal.h>
 
 enum { LOOP_OVERRIDES_MAX = 16, LOOP_TEXT_MAX = 512, LOOP_DIR_MAX = 512, LOOP_PATH_MAX = 640 };
 
@@ -13,8 +17,13 @@ struct loop_layout {
     char name[64];            /* "colocated 1x1 2x1 1x2": pp x dp of each module */
     char over[LOOP_TEXT_MAX]; /* the override that states it: "plan={...}" */
     int ranks, threads;       /* threads of a rank */
+    struct dt_drift drift;    /* while it trained */
+    double simulated_s[2];    /* with the profiles before and after */
     double predicted_s, measured_s;
 };
+
+/* Profiles are measured before the first layout, between groups of layouts and after the last. */
+enum { LOOP_GROUPS = 2, LOOP_PASSES_MAX = LOOP_GROUPS + 1, LOOP_THREADS_MAX = 256 };
 
 struct loop {
     const struct dt_cli *cli;
@@ -22,8 +31,17 @@ struct loop {
     int64_t steps, warm_up, ranks_max;
     double seconds; /* of each measurement of blocks */
     int cores;
-    bool fp32; /* what training computes in */
-    char dir[LOOP_DIR_MAX];  /* temporary folder */
+    struct dt_load_cpus cpus; /* these; others have work of their own */
+    int cpus_all;
+    bool anyway;        /* however busy the machine is */
+    double reference_s; /* the reference kernel's last time; 0 = none yet */
+    double reference_min, reference_max, foreign_max; /* over all measurements that count */
+    int again;                                        /* measurements that did not */
+    int passes;                                       /* of profiles, done so far */
+    struct dt_drift profile[LOOP_PASSES_MAX][LOOP_THREADS_MAX + 1]; /* [pass][threads] */
+    double batch_s; /* of a core, to make one global batch */
+    bool fp32;                                                      /* what training computes in */
+    char dir[LOOP_DIR_MAX];                                         /* temporary folder */
     struct dt_samples *seen; /* sizes of what the measured steps train on */
     struct dt_samples *last; /* of the last of these steps */
     const char *runs;        /* the file that keeps its runs, predicted and measured, or NULL */
@@ -37,12 +55,24 @@ enum dt_status loop_layouts(struct loop *l, const struct dt_job *job, struct dt_
 /* Instead: the job's own plan with each way of reordering samples. */
 enum dt_status loop_orders(struct loop *l, const struct dt_plan *plan, struct dt_error *err);
 
-/* "FOLDER/profile-N.sql": blocks timed with N threads while all cores are busy (loop_run.c). */
+/* Keeps to the cores that others leave alone (loop_calm.c). */
+enum dt_status loop_settle(struct loop *l, struct dt_error *err);
+/* One measurement between two runs of the reference kernel; taken again when the machine was busy
+ * meanwhile, and DT_ERR_BUSY when it stays so. */
+typedef enum dt_status loop_fn(struct loop *l, void *arg, struct dt_error *err);
+enum dt_status loop_watched(struct loop *l, const char *what, loop_fn *fn, void *arg,
+                            struct dt_error *err, struct dt_drift *out);
+
+/* "FOLDER/profile-P-N.db": blocks timed with N threads while all cores are busy (loop_run.c). */
 enum dt_status loop_profile(struct loop *l, int threads, struct dt_error *err);
-void loop_profile_path(const struct loop *l, int threads, char *buf, size_t size);
+void loop_profile_path(const struct loop *l, int pass, int threads, char *buf, size_t size);
 /* Trains some steps with the layout; the median iteration. */
 enum dt_status loop_measure(struct loop *l, struct loop_layout *x, struct dt_error *err);
-/* Simulates the same steps. */
-enum dt_status loop_predict(struct loop *l, struct loop_layout *x, struct dt_error *err);
+/* Simulates the same steps with the profile of this pass. */
+enum dt_status loop_predict(struct loop *l, const struct loop_layout *x, int pass,
+                            struct dt_error *err, double *out_s);
+/* SIGINT, SIGTERM and SIGHUP end the child that runs and are remembered; 0 = none came. */
+void loop_catch_signals(void);
+int loop_signal(void);
 
 #endif

@@ -26,6 +26,13 @@ static int ranks_of(const struct dt_model *m, const struct shape *s)
     return s->colocated ? most : sum;
 }
 
+static int threads_each(const struct loop *l, int ranks)
+{
+    int n = l->cores / ranks;
+
+    return n < 1 ? 1 : n > LOOP_THREADS_MAX ? LOOP_THREADS_MAX : n;
+}
+
 /* Every replica of every module gets samples of every slot. */
 static bool fits(const struct dt_job *job, const struct shape *s)
 {
@@ -55,7 +62,7 @@ static enum dt_status add(struct loop *l, const struct dt_job *job, const struct
     x = &l->layout[l->n];
     memset(x, 0, sizeof(*x));
     x->ranks = ranks;
-    x->threads = l->cores > ranks ? l->cores / ranks : 1;
+    x->threads = threads_each(l, ranks);
     at = (size_t)snprintf(x->over, sizeof(x->over), "plan={colocated: %s",
                           s->colocated ? "true" : "false");
     name =
@@ -107,7 +114,7 @@ enum dt_status loop_orders(struct loop *l, const struct dt_plan *plan, struct dt
 
         memset(x, 0, sizeof(*x));
         x->ranks = ranks;
-        x->threads = l->cores > ranks ? l->cores / ranks : 1;
+        x->threads = threads_each(l, ranks);
         snprintf(x->name, sizeof(x->name), "%s", names[k]);
         snprintf(x->over, sizeof(x->over), "train.reorder={intra: %s, inter: %s}",
                  k & 1 ? "true" : "false", k & 2 ? "true" : "false");

@@ -18,8 +18,31 @@
 #include <unistd.h>
 
 enum { ARGS_MAX = DT_CLI_MAX_ARGS + 64, METRICS_MAX = 1 << 26 };
+enum { REPEATS = 5 }; /* of each block in one of the profiles */
 
 /* ---- children ---- */
+
+static volatile sig_atomic_t caught;
+
+static void on_signal(int sig)
+{
+    caught = sig;
+}
+
+void loop_catch_signals(void)
+{
+    struct sigaction a = {.sa_handler = on_signal}; /* no SA_RESTART: waiting ends */
+
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGINT, &a, NULL);
+    sigaction(SIGTERM, &a, NULL);
+    sigaction(SIGHUP, &a, NULL);
+}
+
+int loop_signal(void)
+{
+    return caught;
+}
 
 struct command {
     char *argv[ARGS_MAX + 1]; /* all that a command line can name, and what is added here */
@@ -71,6 +94,9 @@ static pid_t start(const struct loop *l, struct command *c)
         char path[LOOP_PATH_MAX];
         int fd;
 
+        signal(SIGINT, SIG_DFL);
+        signal(SIGTERM, SIG_DFL);
+        signal(SIGHUP, SIG_DFL);
         snprintf(path, sizeof(path), "%s/child.log", l->dir);
         fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
         if (fd >= 0) {
@@ -82,6 +108,29 @@ static pid_t start(const struct loop *l, struct command *c)
         _exit(127);
     }
     return pid;
+}
+
+static enum dt_status not_stopped(struct dt_error *err)
+{
+    return caught ? dt_error_set(err, DT_ERR_PEER, "stopped by signal %d", (int)caught) : DT_OK;
+}
+
+/* Tests and sleeps, rather than a blocked wait, so that no signal comes between look and wait. */
+static enum dt_status wait_for(pid_t pid, const char *what, struct dt_error *err, int *status)
+{
+    bool told = false;
+    pid_t got;
+
+    while ((got = waitpid(pid, status, WNOHANG)) != pid) {
+        if (got < 0 && errno != EINTR)
+            return dt_error_set(err, DT_ERR_IO, "cannot wait for %s: %s", what, strerror(errno));
+        if (caught && !told) {
+            kill(pid, SIGTERM);
+            told = true;
+        }
+        usleep(20000);
+    }
+    return DT_OK;
 }
 
 static enum dt_status run(const struct loop *l, struct command *c, const char *what,
@@ -96,10 +145,10 @@ static enum dt_status run(const struct loop *l, struct command *c, const char *w
 
     if (c->short_of)
         return dt_error_nomem(err, "a command line");
+    DT_TRY(not_stopped(err));
     pid = start(l, c);
-    while (waitpid(pid, &status, 0) < 0)
-        if (errno != EINTR)
-            return dt_error_set(err, DT_ERR_IO, "cannot wait for %s: %s", what, strerror(errno));
+    DT_TRY(wait_for(pid, what, err, &status));
+    DT_TRY(not_stopped(err));
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
         return DT_OK;
     snprintf(path, sizeof(path), "%s/child.log", l->dir);
@@ -114,13 +163,13 @@ static enum dt_status run(const struct loop *l, struct command *c, const char *w
 
 /* ---- profiles ---- */
 
-void loop_profile_path(const struct loop *l, int threads, char *buf, size_t size)
+void loop_profile_path(const struct loop *l, int pass, int threads, char *buf, size_t size)
 {
-    snprintf(buf, size, "%s/profile-%d.sql", l->dir, threads);
+    snprintf(buf, size, "%s/profile-%d-%d.db", l->dir, pass, threads);
 }
 
-/* As many ranks at once as fill the cores: caches and memory are shared in training too. */
-enum dt_status loop_profile(struct loop *l, int threads, struct dt_error *err)
+static enum dt_status profile(struct loop *l, int threads, int ranks, bool messages_only,
+                              struct dt_error *err)
 {
     struct command *c = dt_calloc(1, sizeof(*c));
     char path[LOOP_PATH_MAX];
@@ -128,20 +177,41 @@ enum dt_status loop_profile(struct loop *l, int threads, struct dt_error *err)
 
     if (!c)
         return dt_error_nomem(err, "a command");
-    loop_profile_path(l, threads, path, sizeof(path));
+    loop_profile_path(l, l->passes, threads, path, sizeof(path));
     word(c, "disttrain");
     word(c, "profile");
     word(c, "--ranks");
-    word(c, "%d", l->cores / threads > 0 ? l->cores / threads : 1);
+    word(c, "%d", ranks);
     job_words(c, l);
     word(c, "run.threads=%d", threads);
     word(c, "--seconds");
-    word(c, "%g", l->seconds);
+    word(c, "%g", messages_only ? 0 : l->seconds / LOOP_PASSES_MAX);
+    word(c, "--repeats");
+    word(c, "%d", messages_only ? 1 : REPEATS);
+    if (messages_only) {
+        word(c, "--sequences");
+        word(c, "1");
+    }
     word(c, "--output");
     word(c, "%s", path);
     st = run(l, c, "disttrain profile", err);
     command_free(c);
     return st;
+}
+
+/* As many ranks at once as fill the cores: caches and memory are shared in training too.  Ranks
+ * that share the only core send messages all the same: their times come first, and blocks that one
+ * rank has measured alone take the place of those of two. */
+enum dt_status loop_profile(struct loop *l, int threads, struct dt_error *err)
+{
+    int ranks = l->cores / threads > 0 ? l->cores / threads : 1;
+    char path[LOOP_PATH_MAX];
+
+    loop_profile_path(l, l->passes, threads, path, sizeof(path));
+    unlink(path); /* of a try that did not count */
+    if (ranks == 1 && threads == 1 && l->ranks_max > 1)
+        DT_TRY(profile(l, threads, 2, true, err));
+    return profile(l, threads, ranks, false, err);
 }
 
 /* ---- one layout ---- */
@@ -186,54 +256,17 @@ static enum dt_status read_steps(struct loop *l, const char *path, double *out,
     return st;
 }
 
-enum dt_status loop_measure(struct loop *l, struct loop_layout *x, struct dt_error *err)
-{
-    struct command *c = dt_calloc(1, sizeof(*c));
-    char path[LOOP_PATH_MAX], profile[LOOP_PATH_MAX];
-    enum dt_status st;
-
-    if (!c)
-        return dt_error_nomem(err, "a command");
-    loop_profile_path(l, x->threads, profile, sizeof(profile));
-    snprintf(path, sizeof(path), "%s/log-%d", l->dir, (int)(x - l->layout));
-    word(c, "disttrain");
-    word(c, "train");
-    word(c, "--ranks");
-    word(c, "%d", x->ranks);
-    word(c, "--from-scratch");
-    if (l->runs) {
-        word(c, "--runs");
-        word(c, "%s", l->runs);
-    } else {
-        word(c, "--no-runs");
-    }
-    job_words(c, l);
-    word(c, "search.strategy=manual");
-    word(c, "search.allow_analytical=true");
-    word(c, "cluster={preset: local, gpus_per_node: %d}", x->ranks > 4 ? x->ranks : 4);
-    word(c, "%s", x->over);
-    word(c, "profile=%s", profile); /* what reordering goes by */
-    word(c, "run.steps=%d", (int)(l->warm_up + l->steps));
-    word(c, "run.log_dir=%s", path);
-    word(c, "run.log_interval=1");
-    word(c, "run.checkpoint={dir: \"%s/saved-%d\", interval: 0}", l->dir, (int)(x - l->layout));
-    st = run(l, c, x->name, err);
-    command_free(c);
-    strncat(path, "/metrics.jsonl", sizeof(path) - strlen(path) - 1);
-    return st == DT_OK ? read_steps(l, path, &x->measured_s, err) : st;
-}
-
 /* Simulates `n` iterations of the layout on these samples, which stay the caller's. */
-static enum dt_status simulate(const struct loop *l, const struct loop_layout *x,
+static enum dt_status simulate(const struct loop *l, const struct loop_layout *x, int pass,
                                struct dt_samples *samples, int n, struct dt_error *err,
                                struct dt_session *s, struct dt_sim_result *r)
 {
     const char *over[DT_CLI_MAX_ARGS + LOOP_OVERRIDES_MAX];
-    char profile[LOOP_PATH_MAX + 16], path[LOOP_PATH_MAX], cluster[128], steps[64];
+    char profile[LOOP_PATH_MAX + 16], path[LOOP_PATH_MAX], cluster[128], steps[64], batch[64];
     enum dt_status st;
     int k = 0;
 
-    loop_profile_path(l, x->threads, path, sizeof(path));
+    loop_profile_path(l, pass, x->threads, path, sizeof(path));
     snprintf(profile, sizeof(profile), "profile=%s", path);
     snprintf(cluster, sizeof(cluster),
              "cluster={preset: local, gpus_per_node: %d, cores_per_node: %d}",
@@ -247,6 +280,8 @@ static enum dt_status simulate(const struct loop *l, const struct loop_layout *x
     over[k++] = x->over;
     over[k++] = profile;
     over[k++] = steps;
+    snprintf(batch, sizeof(batch), "simulate.batch_s=%.9f", l->batch_s);
+    over[k++] = batch;
     if (l->fp32) /* `auto` may have come to it */
         over[k++] = "run.precision=fp32";
     DT_TRY(dt_session_open(l->job, over, k, err, s));
@@ -271,7 +306,7 @@ static enum dt_status keep_last(const struct loop *l, const struct loop_layout *
     char *report;
     enum dt_status st;
 
-    DT_TRY(simulate(l, x, l->last, 1, err, &s, &r));
+    DT_TRY(simulate(l, x, l->passes - 1, l->last, 1, err, &s, &r));
     st = dt_session_report_json(&s, &r, false, 0, err, &report);
     if (st == DT_OK) {
         st = dt_session_keep_run(&s, &r, report, l->runs, true, err);
@@ -283,20 +318,61 @@ static enum dt_status keep_last(const struct loop *l, const struct loop_layout *
     return st;
 }
 
-enum dt_status loop_predict(struct loop *l, struct loop_layout *x, struct dt_error *err)
+enum dt_status loop_measure(struct loop *l, struct loop_layout *x, struct dt_error *err)
 {
+    struct command *c = dt_calloc(1, sizeof(*c));
+    char path[LOOP_PATH_MAX], profile[LOOP_PATH_MAX];
     struct dt_error not_kept = {0};
-    struct dt_sim_result r;
-    struct dt_session s;
+    int at = (int)(x - l->layout);
+    enum dt_status st;
 
-    DT_TRY(simulate(l, x, l->seen, (int)l->steps, err, &s, &r));
-    x->predicted_s = median(r.iteration_s, r.iterations);
-    dt_sim_result_free(&r);
-    s.job->samples = NULL;
-    dt_session_close(&s);
+    if (!c)
+        return dt_error_nomem(err, "a command");
+    /* right before the executed one, each time that it is tried */
     if (l->runs && keep_last(l, x, &not_kept) != DT_OK) {
         dt_warn_not_kept(&not_kept);
         l->runs = NULL; /* said once */
     }
+    loop_profile_path(l, l->passes - 1, x->threads, profile, sizeof(profile));
+    /* each try its own: nothing of one that did not count is found */
+    snprintf(path, sizeof(path), "%s/log-%d-%d", l->dir, at, l->again);
+    word(c, "disttrain");
+    word(c, "train");
+    word(c, "--ranks");
+    word(c, "%d", x->ranks);
+    word(c, "--from-scratch");
+    if (l->runs) {
+        word(c, "--runs");
+        word(c, "%s", l->runs);
+    } else {
+        word(c, "--no-runs");
+    }
+    job_words(c, l);
+    word(c, "search.strategy=manual");
+    word(c, "search.allow_analytical=true");
+    word(c, "cluster={preset: local, gpus_per_node: %d}", x->ranks > 4 ? x->ranks : 4);
+    word(c, "%s", x->over);
+    word(c, "profile=%s", profile); /* what reordering goes by */
+    word(c, "run.steps=%d", (int)(l->warm_up + l->steps));
+    word(c, "run.log_dir=%s", path);
+    word(c, "run.log_interval=1");
+    word(c, "run.checkpoint={dir: \"%s/saved-%d-%d\", interval: 0}", l->dir, at, l->again);
+    st = run(l, c, x->name, err);
+    command_free(c);
+    strncat(path, "/metrics.jsonl", sizeof(path) - strlen(path) - 1);
+    return st == DT_OK ? read_steps(l, path, &x->measured_s, err) : st;
+}
+
+enum dt_status loop_predict(struct loop *l, const struct loop_layout *x, int pass,
+                            struct dt_error *err, double *out_s)
+{
+    struct dt_sim_result r;
+    struct dt_session s;
+
+    DT_TRY(simulate(l, x, pass, l->seen, (int)l->steps, err, &s, &r));
+    *out_s = median(r.iteration_s, r.iterations);
+    dt_sim_result_free(&r);
+    s.job->samples = NULL;
+    dt_session_close(&s);
     return DT_OK;
 }

@@ -13,6 +13,7 @@
 struct dt_simulate_options { /* the job's `simulate:` map */
     int iterations;          /* iterations simulated, each on its own global batch; default 1 */
     bool contention;         /* max-min fair link sharing; default true */
+    double batch_s;          /* of a core, that each rank needs for its next batch while it computes; 0 = none */
     double jitter;           /* sigma of log-normal per-op jitter; 0 = off */
     double slow_gpu_fraction, slow_gpu_factor; /* share of lanes slowed, and by how much (1.1 = 10 % slower) */
     bool failures;           /* MTBF failures with checkpoint/restart -> goodput */

@@ -220,7 +220,7 @@ static enum dt_status read_failures(struct dt_node n, struct dt_job *j, struct d
 
 enum dt_status dt_job_simulate(struct dt_node map, struct dt_job *j, struct dt_error *err)
 {
-    static const char *const keys[] = {"iterations", "contention", "jitter", "slow_gpu",
+    static const char *const keys[] = {"iterations", "contention", "batch_s", "jitter", "slow_gpu",
                                        "failures",   "seed",       NULL};
     static const char *const slow_keys[] = {"fraction", "factor", NULL};
     struct dt_simulate_options *s = &j->sim;
@@ -230,6 +230,7 @@ enum dt_status dt_job_simulate(struct dt_node map, struct dt_job *j, struct dt_e
     DT_TRY(dt_map_check(map, "simulate", keys, err));
     DT_TRY(dt_get_i32(map, "iterations", 1, ITERATIONS_MAX, &s->iterations, err));
     DT_TRY(dt_get_bool(map, "contention", &s->contention, err));
+    DT_TRY(dt_get_double(map, "batch_s", 0, 3600, &s->batch_s, err));
     DT_TRY(dt_get_double(map, "jitter", 0, 1, &s->jitter, err));
     DT_TRY(dt_get_int(map, "seed", 0, INT64_MAX, &seed, err));
     s->seed = (uint64_t)seed;

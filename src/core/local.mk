@@ -51,6 +51,8 @@ libdtcore_a_SOURCES = \
 	src/core/docedit.c \
 	src/core/docget.c \
 	src/core/docimpl.h \
+	src/core/drift.c \
+	src/core/drift.h \
 	src/core/durations.c \
 	src/core/explain.c \
 	src/core/explain.h \

@@ -25,7 +25,8 @@
     X(ERR_TOLERANCE, 4, "comparison out of tolerance")                                             \
     X(ERR_TIMEOUT, 5, "another rank did not answer in time")                                       \
     X(ERR_PEER, 5, "another rank failed")                                                          \
-    X(ERR_DIVERGED, 6, "not a finite number")
+    X(ERR_DIVERGED, 6, "not a finite number")                                                      \
+    X(ERR_BUSY, 7, "the machine is too busy to measure on")
 
 enum dt_status {
 #define X(name, code, text) DT_##name,

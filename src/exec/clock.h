@@ -10,6 +10,8 @@
 
 /* Monotonic time in nanoseconds since an unspecified start; never goes back. */
 uint64_t dt_clock_ns(void);
+/* Time that this process has had of cores, all threads together. */
+uint64_t dt_clock_process_ns(void);
 /* The instant `ns` from now, of that clock and, for locks, which know no other, of the wall's. */
 struct timespec dt_clock_in(int64_t ns);
 struct timespec dt_clock_wall_in(int64_t ns);

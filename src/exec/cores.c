@@ -88,6 +88,7 @@ enum dt_status dt_cores_take(struct dt_transport *t, struct dt_error *err, int *
         dt_cores_share(n, ranks, k, &first, &count);
         if (ranks <= n && ranks > 1)
             pin(&mine->cores, first, count);
+        t->crowded |= ranks > n; /* the cores may be few of the host's, which open cannot know */
         *threads = count;
     }
     dt_free(seats);

@@ -226,7 +226,7 @@ enum dt_status dt_exec_comm_init(struct dt_exec *x, struct dt_error *err)
 
     if (!x->t)
         return DT_OK;
-    x->crowded = x->t->local_size > sysconf(_SC_NPROCESSORS_ONLN);
+    x->crowded = x->t->crowded;
     DT_TRY(x->dev->queue_new(x->dev, true, err, &c->q));
     pthread_mutex_init(&c->lock, NULL);
     pthread_condattr_init(&a);

@@ -91,6 +91,8 @@ libdtexec_a_SOURCES = \
 	src/exec/infer_draw.c \
 	src/exec/infer_impl.h \
 	src/exec/infer_loss.c \
+	src/exec/load.c \
+	src/exec/load.h \
 	src/exec/modules/batch.c \
 	src/exec/modules/block_spatial.c \
 	src/exec/modules/block_text.c \

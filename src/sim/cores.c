@@ -25,6 +25,7 @@ struct cores {
     const struct dt_program *p;
     const int64_t *ns, *alpha_ns;
     int gpus_per_node, cores, n_hosts;
+    int64_t batch_ns;
     struct host *host;
     uint32_t *left;              /* [n_ops] dependencies still to end */
     uint32_t *next_first, *next; /* who waits for op i: next[next_first[i] .. next_first[i+1]) */
@@ -97,6 +98,28 @@ static int host_number(const struct cores *c, uint32_t lane)
     return (int)(c->p->lanes[lane].first_gpu / (uint32_t)c->gpus_per_node);
 }
 
+/* A rank is a GPU: colocated lanes begin at the same one. */
+static bool first_of_rank(const struct dt_program *p, int lane)
+{
+    for (int l = 0; l < lane; l++)
+        if (p->lanes[l].first_gpu == p->lanes[lane].first_gpu)
+            return false;
+    return true;
+}
+
+/* What ranks do beside the program is under way from the begin on. */
+static void begin_batches(struct cores *c)
+{
+    for (int l = 0; l < c->p->n_lanes && c->batch_ns > 0; l++) {
+        struct host *h = &c->host[host_number(c, (uint32_t)l)];
+
+        if (!first_of_rank(c->p, l))
+            continue;
+        h->op[h->n] = DT_NONE;
+        h->until[h->n++] = (double)c->batch_ns;
+    }
+}
+
 static int prepare(struct cores *c)
 {
     const struct dt_program *p = c->p;
@@ -115,7 +138,7 @@ static int prepare(struct cores *c)
     if (!c->host || !c->met || !c->heap || !c->ready || !ops)
         return -1;
     for (int l = 0; l < p->n_lanes; l++)
-        ops[host_number(c, (uint32_t)l)] += p->lanes[l].n;
+        ops[host_number(c, (uint32_t)l)] += p->lanes[l].n + (c->batch_ns > 0);
     for (int h = 0; h < c->n_hosts; h++) {
         c->host[h].op = DT_ARENA_NEW(&c->arena, uint32_t, ops[h] + 1);
         c->host[h].until = DT_ARENA_NEW(&c->arena, double, ops[h] + 1);
@@ -326,6 +349,8 @@ static void end_works(struct cores *c, struct host *h)
         }
         h->op[k] = h->op[--h->n];
         h->until[k] = h->until[h->n];
+        if (i == DT_NONE)
+            continue;
         if (dt_op_resource((enum dt_op_kind)c->p->ops[i].kind) != DT_RES_COLL)
             end_op(c, i);
         else if (--c->met[c->p->ops[i].peer] == 0)
@@ -345,6 +370,7 @@ static enum dt_status walk(struct cores *c, struct dt_error *err)
 
     if (!due)
         return dt_error_nomem(err, "hosts");
+    begin_batches(c);
     for (uint32_t i = 0; i < c->p->n_ops; i++)
         if (c->left[i] == 0)
             c->ready[c->n_ready++] = i;
@@ -375,14 +401,15 @@ static enum dt_status walk(struct cores *c, struct dt_error *err)
 }
 
 enum dt_status dt_cores_run(const struct dt_program *p, const struct dt_durations *d,
-                            int gpus_per_node, int cores_per_node, struct dt_error *err,
-                            struct dt_timeline *out)
+                            int gpus_per_node, int cores_per_node, int64_t batch_ns,
+                            struct dt_error *err, struct dt_timeline *out)
 {
     struct cores c = {.p = p,
                       .ns = d->ns,
                       .alpha_ns = d->alpha_ns,
                       .gpus_per_node = gpus_per_node,
-                      .cores = cores_per_node};
+                      .cores = cores_per_node,
+                      .batch_ns = batch_ns};
     enum dt_status st;
 
     DT_TRY(dt_timeline_reserve(out, p->n_ops, err));

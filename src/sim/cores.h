@@ -9,6 +9,9 @@
  *
  *     rate of each = min(1, cores / ops that need a core under way on the host)
  *
+ * Beside its program each rank may have other work from the begin on, such as making its next batch:
+ * a thread that needs a core, too, until that work is done.  Nothing waits for it.
+ *
  * Latencies, and messages between hosts, take their time whatever the cores do.  With cores enough
  * the result is the topological evaluation's, to the nanosecond. */
 #ifndef DT_SIM_CORES_H
@@ -18,10 +21,10 @@
 #include "core/timeline.h"
 
 /* Lanes on one host share its cores: host of a GPU = GPU / gpus_per_node.  Durations on a core of
- * one's own, with latencies (alpha_ns).  O(ops x ops under way on a host). */
+ * one's own, with latencies (alpha_ns).  batch_ns: what each rank does beside it.  O(ops x ops under way on a host). */
 enum dt_status dt_cores_run(const struct dt_program *p, const struct dt_durations *d,
-                            int gpus_per_node, int cores_per_node, struct dt_error *err,
-                            struct dt_timeline *out);
+                            int gpus_per_node, int cores_per_node, int64_t batch_ns,
+                            struct dt_error *err, struct dt_timeline *out);
 /* Do ranks of this plan, with a thread for compute and one for messages each, share cores at all?
  */
 bool dt_cores_shared(const struct dt_plan *p, const struct dt_cluster *c);

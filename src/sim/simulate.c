@@ -47,6 +47,14 @@ struct batch { /* one iteration, ready to run */
     struct dt_durations durations;
 };
 
+/* Do ranks share cores with each other, or with what makes their batches? */
+static bool on_cores(const struct sim *s)
+{
+    const struct dt_cluster *c = &s->job->cluster;
+
+    return dt_cores_shared(s->plan, c) || (c->cores_per_node > 0 && s->job->sim.batch_s > 0);
+}
+
 static void batch_close(struct batch *b)
 {
     dt_durations_free(&b->durations);
@@ -71,8 +79,7 @@ static enum dt_status batch_open(struct sim *s, int iteration, struct dt_error *
         st = dt_compile(s->plan, j->model, &j->cluster, b->assignment, s->cost, err, &b->program);
     if (st == DT_OK)
         st = dt_durations_compute(b->program, j->model, &j->cluster, s->cost,
-                                  s->network != NULL || dt_cores_shared(s->plan, &j->cluster), err,
-                                  &b->durations);
+                                  s->network != NULL || on_cores(s), err, &b->durations);
     if (st != DT_OK)
         batch_close(b);
     return st;
@@ -102,9 +109,10 @@ static enum dt_status run(struct sim *s, const struct batch *b, int number, stru
     DT_TRY(pick_slow_lanes(s, b->program->n_lanes, err));
     noise.n_lanes = s->n_slow;
     noise.slowdown = s->slow;
-    if (dt_cores_shared(s->plan, &s->job->cluster))
+    if (on_cores(s))
         return dt_cores_run(b->program, &b->durations, s->job->cluster.gpus_per_node,
-                            s->job->cluster.cores_per_node, err, t);
+                            s->job->cluster.cores_per_node, llround(1e9 * s->job->sim.batch_s), err,
+                            t);
     DT_TRY(dt_engine_run(s->engine, b->program, &b->durations, s->network, &noise, err, t));
     s->events += dt_engine_events(s->engine);
     return DT_OK;

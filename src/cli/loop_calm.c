@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * A quiet place to measure, and watching that it stays quiet. */
+#include "cli/loop.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { TRIES = 3, LOOK_US = 1000000 };
+enum { REFERENCES = 3 };
+#define REFERENCE_S 0.15
+
+/* Others' work keeps cores to itself if we leave it some: the scheduler moves it there. */
+enum dt_status loop_settle(struct loop *l, struct dt_error *err)
+{
+    static struct dt_load a, b;
+    struct dt_load_cpus all;
+    double busy;
+    int free_cores;
+
+    dt_load_cpus(&all);
+    l->cpus = all;
+    l->cpus_all = l->cores = all.n;
+    if (l->anyway)
+        return DT_OK;
+    dt_load_read(&a);
+    usleep(LOOK_US);
+    dt_load_read(&b);
+    busy = dt_load_foreign(&a, &b, &all);
+    free_cores = dt_drift_free_cores(all.n, busy > 0 ? busy : 0);
+    if (free_cores == 0)
+        return dt_error_set(err, DT_ERR_BUSY,
+                            "machine too busy: other work takes %.1f of %d cores; measure when it "
+                            "has ended, or --anyway",
+                            busy, all.n);
+    if (free_cores < all.n) {
+        dt_load_calmest(&a, &b, &all, free_cores, &l->cpus);
+        dt_load_keep_to(&l->cpus);
+        l->cores = free_cores;
+    }
+    return DT_OK;
+}
+
+static void note(struct loop *l, const struct dt_drift *d)
+{
+    double r = dt_drift_reference(d);
+
+    if (l->reference_min <= 0 || r < l->reference_min)
+        l->reference_min = r;
+    if (r > l->reference_max)
+        l->reference_max = r;
+    if (d->foreign > l->foreign_max)
+        l->foreign_max = d->foreign;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* The median of some: a virtual machine may stand still for a tenth of a second. */
+static enum dt_status reference(struct loop *l, struct dt_error *err)
+{
+    double s[REFERENCES];
+
+    for (int k = 0; k < REFERENCES; k++)
+        DT_TRY(dt_load_reference(&l->cpus, REFERENCE_S, err, &s[k]));
+    qsort(s, REFERENCES, sizeof(s[0]), by_size);
+    l->reference_s = s[REFERENCES / 2];
+    return DT_OK;
+}
+
+static enum dt_status once(struct loop *l, loop_fn *fn, void *arg, struct dt_error *err,
+                           struct dt_drift *out)
+{
+    static struct dt_load a, b;
+    double foreign;
+
+    if (l->reference_s <= 0)
+        DT_TRY(reference(l, err));
+    out->before_s = l->reference_s;
+    dt_load_read(&a);
+    DT_TRY(fn(l, arg, err));
+    dt_load_read(&b);
+    DT_TRY(reference(l, err));
+    out->after_s = l->reference_s;
+    foreign = dt_load_foreign(&a, &b, &l->cpus);
+    out->foreign = foreign < 0 ? -1 : foreign / l->cores;
+    out->at_s = (a.at_s + b.at_s) / 2;
+    return DT_OK;
+}
+
+enum dt_status loop_watched(struct loop *l, const char *what, loop_fn *fn, void *arg,
+                            struct dt_error *err, struct dt_drift *out)
+{
+    char reason[160];
+
+    for (int k = 0; k < TRIES; k++) {
+        DT_TRY(once(l, fn, arg, err, out));
+        if (dt_drift_counts(out) || l->anyway) {
+            note(l, out);
+            return DT_OK;
+        }
+        l->again++;
+    }
+    dt_drift_reason(out, reason, sizeof(reason));
+    return dt_error_set(err, DT_ERR_BUSY,
+                        "machine too busy: while %s was measured, %d times, %s; measure when other "
+                        "work has ended, or --anyway",
+                        what, TRIES, reason);
+}
