@@ -28,6 +28,7 @@ const struct dt_option dt_train_options_table[] = {
      "go on although the data is not what the checkpoint was trained on"},
     {"init-from", 0, DT_OPT_STRING, "PATH",
      "begin with these weights: safetensors, a folder of them, or a checkpoint"},
+    {"init-partial", 0, DT_OPT_FLAG, NULL, "even where they have nothing of a module"},
     {"ranks", 0, DT_OPT_INT, "N", "start N ranks under mpirun"},
     {"max-restarts", 0, DT_OPT_INT, "N",
      "with --ranks: when the job fails, go on from its last checkpoint, at most N times"},
@@ -297,7 +298,7 @@ enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
 {
     const char *path = cli->args[0], *weights = dt_cli_string(cli, "init-from", NULL);
     const char *run_id = dt_cli_string(cli, "run-id", NULL);
-    const char *overrides[DT_CLI_MAX_ARGS + 1];
+    const char *overrides[DT_CLI_MAX_ARGS + 2];
     char found[4096], text[4096];
     int64_t ranks, restarts;
     int n = 0;
@@ -328,6 +329,9 @@ enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
     if (weights) {
         DT_TRY(init_from(weights, err, text));
         overrides[n++] = text;
+    }
+    if (dt_cli_flag(cli, "init-partial")) {
+        overrides[n++] = "run.init_partial=true";
     }
     DT_TRY(dt_job_read(path, overrides, n, err, &job));
     task.job = job;

@@ -165,6 +165,47 @@ static void print_trouble(const struct dt_train_trouble *c)
         printf("rolled back      %10lld   times\n", (long long)c->rollbacks);
 }
 
+/* ---- weights to begin with ---- */
+
+static void print_init(const struct dt_init_report *r)
+{
+    if (r->loaded == 0)
+        return;
+    printf("weights read       %lld tensors (%lld not there, %lld of the file unused)\n",
+           (long long)r->loaded, (long long)r->missing, (long long)r->unexpected);
+    for (int k = 0; k < r->n_modules; k++)
+        printf("  %-16s %lld of %lld%s%s%s\n", r->modules[k].name, (long long)r->modules[k].found,
+               (long long)r->modules[k].asked, r->modules[k].missing ? "; not there: " : "",
+               r->modules[k].expected, r->modules[k].missing > 3 ? ", ..." : "");
+    if (r->unexpected > 0)
+        printf("  %-16s %s\n", "unused", r->unexpected_names);
+}
+
+static void init_json(const struct dt_init_report *r, struct dt_json *j)
+{
+    if (r->loaded == 0) {
+        dt_json_null(j);
+        return;
+    }
+    dt_json_begin_object(j);
+    dt_json_kv_int(j, "found", r->loaded);
+    dt_json_kv_int(j, "missing", r->missing);
+    dt_json_kv_int(j, "unused", r->unexpected);
+    dt_json_key(j, "modules");
+    dt_json_begin_array(j);
+    for (int k = 0; k < r->n_modules; k++) {
+        dt_json_begin_object(j);
+        dt_json_kv_string(j, "module", r->modules[k].name);
+        dt_json_kv_int(j, "asked", r->modules[k].asked);
+        dt_json_kv_int(j, "found", r->modules[k].found);
+        dt_json_kv_int(j, "missing", r->modules[k].missing);
+        dt_json_kv_int(j, "unused", r->modules[k].unused);
+        dt_json_end_object(j);
+    }
+    dt_json_end_array(j);
+    dt_json_end_object(j);
+}
+
 /* ---- all of it ---- */
 
 enum dt_status dt_train_json(const struct dt_setup *setup, const struct dt_train_summary *s,
@@ -227,6 +268,8 @@ enum dt_status dt_train_json(const struct dt_setup *setup, const struct dt_train
     dt_json_kv_int(&j, "threads", setup->device->info.threads);
     dt_json_kv_bool(&j, "colocated", setup->plan.colocated);
     dt_json_kv_string(&j, "checkpoint", s->checkpoint[0] ? s->checkpoint : NULL);
+    dt_json_key(&j, "init");
+    init_json(&s->init, &j);
     dt_json_key(&j, "data");
     dt_json_begin_object(&j);
     dt_data_report_json(&s->data, &j);
@@ -247,10 +290,7 @@ void dt_train_print(const struct dt_setup *setup, const struct dt_train_summary 
            setup->device->info.threads, setup->device->info.threads == 1 ? "" : "s",
            setup->dtype == DT_BF16 ? "bf16" : "fp32", (long long)setup->plan.policy.global_batch,
            setup->plan.policy.seq_len);
-    if (s->init.loaded > 0)
-        printf("weights read       %lld tensors (%lld not there, %lld of the file unused)\n",
-               (long long)s->init.loaded, (long long)s->init.missing,
-               (long long)s->init.unexpected);
+    print_init(&s->init);
     printf("steps            %10lld to %lld of %lld%s%s\n", (long long)s->first_step + 1,
            (long long)s->last_step, (long long)setup->job->run.steps, s->resumed ? ", resumed" : "",
            s->stopped ? ", stopped on request" : "");

@@ -49,6 +49,7 @@ struct dt_run_options {
     int checkpoint_keep;
     struct dt_guard_options guard;   /* `nonfinite` and `spike` */
     char init_from[1024];            /* weights to begin with; "" = random */
+    bool init_partial;               /* they may lack whole modules */
 };
 extern const char *const dt_run_fit_names[];       /* as dt_image_fit_names: "none", "max", "crop", "stretch" */
 extern const char *const dt_run_decay_names[];     /* as dt_lr_decay_names: "constant", "cosine" */

@@ -130,6 +130,7 @@ static enum dt_status read_files(struct dt_node map, bool shallow, struct dt_run
     }
     DT_TRY(get_path(map, "log_dir", r->log_dir, sizeof(r->log_dir), err));
     DT_TRY(get_path(map, "init_from", r->init_from, sizeof(r->init_from), err));
+    DT_TRY(dt_get_bool(map, "init_partial", &r->init_partial, err));
     if (!shallow && r->init_from[0]) {
         DT_TRY(
             dt_doc_relative(dt_map_get(map, "init_from"), r->init_from, err, path, sizeof(path)));
@@ -226,7 +227,8 @@ enum dt_status dt_job_run(struct dt_node map, bool shallow, struct dt_job *j, st
         "lr",           "warmup_steps", "min_lr",    "decay",       "weight_decay", "beta1",
         "beta2",        "eps",          "clip",      "text_weight", "image_weight", "dropout",
         "noise",        "noise_steps",  "seed",      "threads",     "precision",    "log_dir",
-        "log_interval", "checkpoint",   "init_from", "nonfinite",   "spike",        NULL};
+        "log_interval", "checkpoint",   "init_from", "init_partial", "nonfinite",   "spike",
+        NULL};
     static const char *const bad[] = {"skip", "fatal", NULL};
     struct dt_run_options *r = &j->run;
     int64_t seed = (int64_t)r->seed;

@@ -119,10 +119,22 @@ enum dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_p
  * file lacks keep their values; shapes must always agree, at least one must be there, and all
  * values must be finite.  Tensors of the file that nothing asked for are counted, and named in
  * `unexpected`. */
+struct dt_init_module { /* in parameters; a tied table counts where it is used, too */
+    char name[DT_NAME_MAX];
+    int64_t asked, found, missing;
+    int64_t unused;     /* tensors of the file behind "NAME." that nothing asked for */
+    char expected[256]; /* the first names that were missing */
+};
 struct dt_init_report {
     int64_t loaded, missing, unexpected;
     char missing_names[1024], unexpected_names[1024]; /* "a, b, ... and 7 more" */
+    int n_modules;
+    struct dt_init_module modules[DT_MAX_MODULES];
 };
+/* A module none of whose parameters was found would begin at random as if nothing were wrong:
+ * DT_ERR_INPUT says what was looked for and what the file has. */
+enum dt_status dt_init_check_modules(const struct dt_init_report *r, const char *path,
+                                     struct dt_error *err);
 enum dt_status dt_checkpoint_init_from(const char *path, const struct dt_checkpoint_part *parts,
                                        int n_parts, bool partial, struct dt_error *err,
                                        struct dt_init_report *out);

@@ -271,19 +271,72 @@ static const struct dt_tensor *find_foreign(const struct dt_tensors *t, const ch
     return x;
 }
 
+static struct dt_init_module *module_of(struct dt_init_report *r, const char *name)
+{
+    int i = 0;
+
+    while (i < r->n_modules && strcmp(r->modules[i].name, name) != 0)
+        i++;
+    if (i == r->n_modules && i < DT_MAX_MODULES)
+        snprintf(r->modules[r->n_modules++].name, sizeof(r->modules[i].name), "%s", name);
+    return &r->modules[i < DT_MAX_MODULES ? i : 0];
+}
+
+static void note_missing(struct dt_init_module *m, const char *name)
+{
+    enum { FIRST_FEW = 3 };
+    size_t used = strlen(m->expected);
+
+    if (m->missing++ < FIRST_FEW)
+        snprintf(m->expected + used, sizeof(m->expected) - used, "%s%s", used ? ", " : "", name);
+}
+
 static enum dt_status init_part(struct loader *l, struct dt_init_report *r, struct dt_error *err)
 {
+    struct dt_init_module *m = module_of(r, l->part->module);
+
+    m->asked += l->part->n_params;
     for (int i = 0; i < l->part->n_params; i++) {
         const struct dt_param *p = &l->part->params[i];
         const struct dt_tensor *x = find_foreign(l->t, l->part->module, p->name);
 
         if (!x) {
+            note_missing(m, p->name);
             dt_names_add(&l->missing, "%s.%s", l->part->module, p->name);
             continue;
         }
         DT_TRY(take(l, p, x, l->part->master, err));
+        m->found++;
         r->loaded++;
     }
+    return DT_OK;
+}
+
+static void count_unused(const struct loader *l, struct dt_init_report *r)
+{
+    for (size_t i = 0; i < dt_tensors_count(l->t); i++)
+        for (int k = 0; k < r->n_modules && !l->used[i]; k++) {
+            const char *name = dt_tensors_at(l->t, i)->name;
+            size_t n = strlen(r->modules[k].name);
+
+            r->modules[k].unused += strncmp(name, r->modules[k].name, n) == 0 && name[n] == '.';
+        }
+}
+
+enum dt_status dt_init_check_modules(const struct dt_init_report *r, const char *path,
+                                     struct dt_error *err)
+{
+    for (int k = 0; k < r->n_modules; k++)
+        if (r->modules[k].found == 0 && r->modules[k].asked > 0)
+            return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
+                               "none of the %" PRId64
+                               " parameters of module \"%s\" is there, which "
+                               "would begin at random; looked for %s%s; the file also has %.300s; "
+                               "to begin so all the same, use --init-partial "
+                               "(run.init_partial: true)",
+                               r->modules[k].asked, r->modules[k].name, r->modules[k].expected,
+                               r->modules[k].missing > 3 ? " and others" : "",
+                               r->unexpected ? r->unexpected_names : "nothing else");
     return DT_OK;
 }
 
@@ -295,6 +348,7 @@ static enum dt_status init_verdict(struct loader *l, bool partial, const char *p
     for (size_t i = 0; i < dt_tensors_count(l->t); i++)
         if (!l->used[i])
             dt_names_add(&unexpected, "%s", dt_tensors_at(l->t, i)->name);
+    count_unused(l, r);
     r->missing = l->missing.n;
     r->unexpected = unexpected.n;
     snprintf(r->missing_names, sizeof(r->missing_names), "%s", dt_names_end(&l->missing));

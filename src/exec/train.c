@@ -57,6 +57,8 @@ static enum dt_status read_weights(struct train *t, const struct dt_exec_whole *
         st = dt_checkpoint_init_from(t->run->init_from, parts, w->n, true, err, &t->sum.init);
     dt_free(parts);
     DT_TRY(st);
+    if (!found && !t->run->init_partial)
+        DT_TRY(dt_init_check_modules(&t->sum.init, t->run->init_from, err));
     if (found && strcmp(t->state.job_digest, digest) != 0)
         return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
                            "this checkpoint is of another model, batch, sequence length, seed or "
