@@ -131,8 +131,13 @@ def round_trip(name, key, module, model, config, extra, ignore):
     os.makedirs(d)
     with open(os.path.join(d, "config.json"), "w") as f:
         f.write(config)
-    state = {k: v for k, v in model.state_dict().items() if not ignore(k)}
-    save(os.path.join(d, "w.safetensors"), {f"{key}.{k}": v for k, v in state.items()})
+    # names are those of files: transformers 5 has others in memory
+    model.save_pretrained(os.path.join(d, "hf"), safe_serialization=True)
+    name_of = "diffusion_pytorch_model" if key == "generator" else "model"
+    state = tensors(os.path.join(d, "hf", name_of + ".safetensors"))
+    state = {k: v for k, v in state.items() if not ignore(k)}
+    prefix = f"{key}." if key == "generator" else ""
+    save(os.path.join(d, "w.safetensors"), {prefix + k: v for k, v in state.items()})
     shard(os.path.join(d, "d.tar"), TEXTS, picture(32))
     job = os.path.join(d, "job.yaml")
     with open(job, "w") as f:
@@ -143,11 +148,12 @@ samples: text
 train: {{global_batch: 2, microbatch: 2, seq_len: 64, recompute: none, zero: 1}}
 plan: {{colocated: true}}
 search: {{strategy: manual, allow_analytical: true}}
-run: {{data: {d}/d.tar, precision: fp32, init_from: {d}/w.safetensors, lr: 0, weight_decay: 0,
+run: {{data: {d}/d.tar, precision: fp32, init_from: {d}/w.safetensors, init_partial: true, lr: 0, weight_decay: 0,
   warmup_steps: 0, steps: 1, checkpoint: {{dir: {d}/ck}}{extra}}}
 """)
     back = tensors(os.path.join(run(job)["checkpoint"], "model.safetensors"))
-    back = {k.removeprefix(key + "."): v for k, v in back.items() if k.startswith(key + ".")}
+    back = {k.removeprefix(key + ".").removeprefix("vision_model."): v
+            for k, v in back.items() if k.startswith(key + ".")}
     own = [k for k in back if k not in state]
     bad = [k for k, v in state.items() if k not in back or not torch.equal(back[k].reshape(v.shape), v)]
     check(f"{name}: {len(state)} parameters come back, {len(own)} of our own", not bad, " ".join(bad[:5]))
@@ -157,17 +163,33 @@ def main():
     import transformers as hf
     small = dict(vocab_size=VOCAB, hidden_size=48, intermediate_size=80, num_hidden_layers=2,
                  num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128)
-    language("llama", hf.LlamaForCausalLM,
-             hf.LlamaConfig(**small, rms_norm_eps=1e-5, tie_word_embeddings=False))
+    def llama(theta, scaling=None, **more):  # transformers 5 has one key for both
+        rope = dict(rope_theta=theta, rope_scaling=scaling)
+        if int(hf.__version__.split(".")[0]) >= 5:
+            rope = dict(rope_parameters=dict(scaling or dict(rope_type="default"), rope_theta=theta))
+        return hf.LlamaConfig(**small, **rope, **more)
+    llama3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                  original_max_position_embeddings=64)
+    language("llama", hf.LlamaForCausalLM, llama(10000.0))
+    language("llama-theta", hf.LlamaForCausalLM, llama(500000.0, rms_norm_eps=1e-3, hidden_act="gelu"))
+    language("llama-llama3", hf.LlamaForCausalLM, llama(500000.0, llama3, tie_word_embeddings=True))
+    language("llama-linear", hf.LlamaForCausalLM, llama(10000.0, dict(rope_type="linear", factor=4.0)))
+    language("gpt2-scaled", hf.GPT2LMHeadModel,
+             hf.GPT2Config(vocab_size=VOCAB, n_positions=128, n_embd=48, n_layer=3, n_head=3,
+                           scale_attn_weights=False, scale_attn_by_inverse_layer_idx=True,
+                           layer_norm_epsilon=1e-3, activation_function="relu"))
     language("gpt2", hf.GPT2LMHeadModel,
              hf.GPT2Config(vocab_size=VOCAB, n_positions=128, n_embd=48, n_layer=2, n_head=3))
     if hasattr(hf, "Qwen2ForCausalLM"):
-        language("qwen2", hf.Qwen2ForCausalLM, hf.Qwen2Config(**small, rms_norm_eps=1e-5,
-                                                              tie_word_embeddings=True))
-    vit = hf.ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-                       image_size=32, patch_size=8)
-    round_trip("vit", "encoder", "encoder: {{hf: {config}}}", hf.ViTModel(vit, add_pooling_layer=False),
-               vit.to_json_string(), ", generate: 0", lambda k: False)
+        language("qwen2", hf.Qwen2ForCausalLM, hf.Qwen2Config(**small, tie_word_embeddings=True))
+    tower = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+                 image_size=32, patch_size=8)
+    for name, make, config, left in (
+            ("vit", lambda c: hf.ViTModel(c, add_pooling_layer=False), hf.ViTConfig(**tower), "pooler"),
+            ("clip", hf.CLIPVisionModel, hf.CLIPVisionConfig(**tower), "post_layernorm"),
+            ("siglip", hf.SiglipVisionModel, hf.SiglipVisionConfig(**tower), "head")):
+        round_trip(name, "encoder", "encoder: {{hf: {config}, class_attention: false}}", make(config),
+                   config.to_json_string(), ", generate: 0", lambda k: left in k)
     try:
         from diffusers import UNet2DConditionModel
     except ImportError:

@@ -33,6 +33,7 @@ check_PROGRAMS += \
 	tests/test_finite \
 	tests/test_guard \
 	tests/test_hf_keys \
+	tests/test_hf_numbers \
 	tests/test_infer \
 	tests/test_job \
 	tests/test_kernel_rules \
@@ -139,6 +140,8 @@ tests_test_modules_noise_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_modules_stage_SOURCES = tests/test_modules_stage.c $(MODULE_TEST_SOURCES)
 tests_test_modules_stage_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_modules_tp_SOURCES = tests/test_modules_tp.c $(MODULE_TEST_SOURCES)
+tests_test_hf_numbers_SOURCES = tests/test_hf_numbers.c tests/hf_numbers.h
+tests_test_hf_numbers_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_modules_tp_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 
 # started by shell tests under mpirun
@@ -193,6 +196,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/data_fixture.h \
 	tests/data_tokens_compare.py \
 	tests/hf_compare.py \
+	tests/hf_numbers.py \
 	tests/modules_compare.py \
 	tests/mpirun.sh \
 	tests/cost_fixture.h \

@@ -16,3 +16,5 @@ done
 tmp=$(mktemp -d) || exit 99
 trap 'rm -rf "$tmp"' EXIT
 "$python" "${srcdir:-.}/tests/hf_compare.py" "$disttrain" "$tmp" || exit 1
+mkdir "$tmp/numbers"
+"$python" "${srcdir:-.}/tests/hf_numbers.py" tests/test_hf_numbers "$tmp/numbers" || exit 1

@@ -206,10 +206,13 @@ START_TEST(defaults_are_the_librarys)
     dt_assert_ok(parse("vit", "", &s, &err), err);
     ck_assert_double_eq(s.arith.norm_eps, 1e-12);
     ck_assert_int_eq(s.arith.activation, DT_ACTIVATION_GELU);
+    ck_assert(s.class_attends);
     dt_assert_ok(parse("clip", "", &s, &err), err);
+    ck_assert(s.class_attends);
     ck_assert_double_eq(s.arith.norm_eps, 1e-5);
     ck_assert_int_eq(s.arith.activation, DT_ACTIVATION_QUICK_GELU);
     dt_assert_ok(parse("siglip", "", &s, &err), err);
+    ck_assert(!s.class_attends);
     ck_assert_double_eq(s.arith.norm_eps, 1e-6);
     ck_assert_int_eq(s.arith.activation, DT_ACTIVATION_GELU_TANH);
     dt_assert_ok(parse("unet", "", &s, &err), err);

@@ -39,6 +39,7 @@ enum dt_status dt_hf_vit(const struct dt_hf *hf, struct dt_shape *s)
     DT_TRY(dt_hf_only(hf, "qkv_bias", true, "ViT layers are taken with biases"));
     DT_TRY(vision_like(hf, &(struct defaults){224, 16, 1e-12, "gelu"}, s));
     s->class_tokens = 1;
+    s->class_attends = true;
     s->positions += 1;
     dt_hf_assume(hf, "pooler: left out");
     return DT_OK;
@@ -50,6 +51,7 @@ enum dt_status dt_hf_clip(const struct dt_hf *hf, struct dt_shape *s)
 {
     DT_TRY(vision_like(hf, &(struct defaults){224, 32, 1e-5, "quick_gelu"}, s));
     s->class_tokens = 1;
+    s->class_attends = true;
     s->positions += 1;
     s->pre_norm = s->clip_names = true;
     s->patch_bias = s->final_norm = false;

@@ -84,6 +84,7 @@ struct dt_block {
                                    * all-gather + reduce-scatter) */
     int patch, channels;          /* patch embed */
     int class_tokens;             /* patch embed: learned extra tokens (parameters only, no work) */
+    bool class_attends;           /* patch embed: patches attend to them, as ViT's do; planned, not run */
     int c_in, c_out, kernel, stride; /* convolutions; stride 2 = down-sample; upsample = true doubles */
     bool upsample;
     int level;                    /* U-Net: tokens at this block = input latents / 4^level */

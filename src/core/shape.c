@@ -110,6 +110,7 @@ static void build_encoder(const struct dt_shape *s, struct dt_builder *b)
     p->channels = s->channels;
     p->max_pos = s->positions;
     p->class_tokens = s->class_tokens;
+    p->class_attends = s->class_attends && s->class_tokens > 0;
     p->bias = s->patch_bias;
     if (s->pre_norm)
         add_norm(s, b);

@@ -54,7 +54,7 @@ struct dt_shape {
     int vocab, positions, n_experts, top_k;
     bool gated, bias, qkv_bias, qk_norm, layernorm, tied, unfused, no_seqpar;
     int patch, channels, class_tokens;
-    bool patch_bias, pre_norm, final_norm, clip_names;
+    bool patch_bias, pre_norm, final_norm, clip_names, class_attends;
     struct dt_arithmetic arith;
     struct dt_unet_shape unet;
     int resize, latent_scale;

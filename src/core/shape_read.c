@@ -31,7 +31,7 @@ static const char *const encoder_keys[] = {
     "head_dim",     "positions",    "gated",      "bias",     "qkv_bias",   "qk_norm",
     "norm",         "patch",        "channels",   "resize",   "projector",  "projector_hidden",
     "frames_per_s", "class_tokens", "patch_bias", "pre_norm", "final_norm", "attention",
-    "sequence_parallel", ARITH_KEYS, "names", NULL};
+    "sequence_parallel", ARITH_KEYS, "names", "class_attention", NULL};
 static const char *const unet_keys[] = {
     COMMON_KEYS,   "channels",     "attention",    "depth",        "heads",
     "head_dim",    "res_blocks",   "in_channels",  "out_channels", "time_dim",
@@ -202,6 +202,7 @@ static enum dt_status read_encoder(struct dt_node n, struct dt_shape *s, struct 
     DT_TRY(dt_get_i32(n, "patch", 1, DT_LIM_PATCH, &s->patch, err));
     DT_TRY(dt_get_i32(n, "channels", 1, DT_LIM_PATCH, &s->channels, err));
     DT_TRY(dt_get_i32(n, "class_tokens", 0, DT_LIM_PATCH, &s->class_tokens, err));
+    DT_TRY(dt_get_bool(n, "class_attention", &s->class_attends, err));
     DT_TRY(dt_get_bool(n, "patch_bias", &s->patch_bias, err));
     DT_TRY(dt_get_bool(n, "pre_norm", &s->pre_norm, err));
     return dt_get_bool(n, "final_norm", &s->final_norm, err);

@@ -24,6 +24,10 @@ static enum dt_status check_block(const struct dt_module *m, const struct dt_blo
 {
     if (b->n_experts > 0)
         return unsupported(err, m, "a mixture of experts");
+    if (b->class_attends)
+        return unsupported(err, m,
+                           "attention to a class token (class_attention: false leaves the token "
+                           "out, which computes other features than the model was trained for)");
     if (b->kind == DT_BLOCK_TIME_EMBED && b->depth < 2)
         return unsupported(err, m, "a class embedding");
     if (b->kind == DT_BLOCK_SPATIAL_TRANSFORMER && b->depth > DT_SP_DEPTH_MAX)
