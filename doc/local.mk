@@ -20,5 +20,6 @@ dist_doc_DATA += \
 	doc/mllm-72b-1296.svg \
 	doc/program.md \
 	doc/reproduction.md \
+	doc/robustness.md \
 	doc/samples.md \
 	doc/simulator.md
