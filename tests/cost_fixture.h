@@ -6,8 +6,8 @@
 #ifndef DT_TESTS_COST_FIXTURE_H
 #define DT_TESTS_COST_FIXTURE_H
 
-#include "core/cost.h"
-#include "core/plan.h"
+#include "core/cost/cost.h"
+#include "core/model/plan.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #ifndef DT_TESTS_DATA_FIXTURE_H
 #define DT_TESTS_DATA_FIXTURE_H
 
-#include "core/mem.h"
+#include "base/mem.h"
 #include "exec/data/image.h"
 #include "exec/data/shard.h"
 #include "test_util.h"

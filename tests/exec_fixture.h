@@ -5,11 +5,11 @@
 #ifndef DT_TESTS_EXEC_FIXTURE_H
 #define DT_TESTS_EXEC_FIXTURE_H
 
-#include "core/mem.h"
-#include "core/memory.h"
-#include "core/rng.h"
-#include "core/schedule.h"
-#include "exec/execute.h"
+#include "base/mem.h"
+#include "core/cost/memory.h"
+#include "base/rng.h"
+#include "core/schedule/schedule.h"
+#include "exec/program/execute.h"
 #include "test_util.h"
 
 #include <stdio.h>

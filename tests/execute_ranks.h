@@ -5,7 +5,7 @@
 #define DT_TESTS_EXECUTE_RANKS_H
 
 #include "exec_fixture.h"
-#include "exec/transport.h"
+#include "comm/transport.h"
 
 #include <inttypes.h>
 #include <math.h>

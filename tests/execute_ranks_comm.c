@@ -2,7 +2,7 @@
  *
  * What goes between ranks: lengths, order, and a rank that does not come. */
 #include "execute_ranks.h"
-#include "exec/world.h"
+#include "comm/world.h"
 
 #include <stdio.h>
 

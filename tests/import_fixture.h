@@ -7,7 +7,7 @@
 #include "kernel_traces.h"
 #include "test_util.h"
 
-#include "core/kernel_import.h"
+#include "fit/kernel_import.h"
 
 #include <stdio.h>
 

@@ -5,8 +5,8 @@
 #ifndef DT_TESTS_KERNEL_UTIL_H
 #define DT_TESTS_KERNEL_UTIL_H
 
-#include "core/mem.h"
-#include "core/rng.h"
+#include "base/mem.h"
+#include "base/rng.h"
 #include "kernels/kernels.h"
 #include "test_util.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "module_util.h"
 
-#include "exec/transport.h"
+#include "comm/transport.h"
 
 #include <pthread.h>
 

@@ -5,8 +5,8 @@
 #ifndef DT_TESTS_MODULE_UTIL_H
 #define DT_TESTS_MODULE_UTIL_H
 
-#include "core/rng.h"
-#include "core/shape.h"
+#include "base/rng.h"
+#include "core/model/shape.h"
 #include "exec/modules/module.h"
 #include "kernels/kernels.h"
 #include "ref_modules.h"

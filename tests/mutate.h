@@ -4,7 +4,7 @@
 #ifndef DT_TESTS_MUTATE_H
 #define DT_TESTS_MUTATE_H
 
-#include "core/rng.h"
+#include "base/rng.h"
 
 #include <stdbool.h>
 #include <stddef.h>

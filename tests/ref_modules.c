@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "ref_modules.h"
 
-#include "core/rng.h"
+#include "base/rng.h"
 #include "exec/modules/module.h"
 
 #include <math.h>

@@ -6,7 +6,7 @@
 #ifndef DT_TESTS_REF_MODULES_H
 #define DT_TESTS_REF_MODULES_H
 
-#include "core/model.h"
+#include "core/model/model.h"
 
 struct ref_tensor {
     const char *name;

@@ -6,11 +6,11 @@
 
 #include "cost_fixture.h"
 
-#include "core/mem.h"
-#include "core/memory.h"
-#include "core/report.h"
-#include "core/rng.h"
-#include "core/schedule.h"
+#include "base/mem.h"
+#include "core/cost/memory.h"
+#include "report/report.h"
+#include "base/rng.h"
+#include "core/schedule/schedule.h"
 #include "test_util.h"
 
 enum { SF_SAMPLES_MAX = 4096, SF_ITEMS_MAX = 4 * SF_SAMPLES_MAX, SF_SEQ = 256 };

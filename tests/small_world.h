@@ -5,9 +5,9 @@
 #define DT_TESTS_SMALL_WORLD_H
 
 #include "cost_fixture.h"
-#include "core/memory.h"
-#include "core/orchestrate_internal.h"
-#include "core/rng.h"
+#include "core/cost/memory.h"
+#include "core/orchestrate/orchestrate_internal.h"
+#include "base/rng.h"
 #include "test_util.h"
 
 #include <stdio.h>

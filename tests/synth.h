@@ -4,7 +4,7 @@
 #ifndef DT_TESTS_SYNTH_H
 #define DT_TESTS_SYNTH_H
 
-#include "core/timeline.h"
+#include "core/schedule/timeline.h"
 
 struct synth {
     struct dt_program p;
@@ -31,7 +31,7 @@ void synth_1f1b(const struct synth_pipeline *c, struct synth *out);
  * many ties and zero durations. */
 void synth_random(uint64_t seed, int gpus, struct synth *out);
 
-/* The timing rules of core/program.h written down a second time, as plainly as possible. */
+/* The timing rules of core/schedule/program.h written down a second time, as plainly as possible. */
 void synth_reference(const struct synth *s, int64_t *begin_ns, int64_t *end_ns);
 /* Seed of property tests: DT_TEST_SEED or the given one. */
 uint64_t synth_seed(uint64_t standard);

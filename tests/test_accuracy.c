@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Measured tables: reading, jobs, errors; and the kernels of unfused blocks. */
-#include "core/accuracy.h"
-#include "core/cost.h"
-#include "core/job.h"
+#include "fit/accuracy.h"
+#include "core/cost/cost.h"
+#include "core/job/job.h"
 
 #include "test_util.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Assignment: LPT, the order of microbatches, and who gets which sample. */
-#include "core/assign.h"
-#include "core/doc.h"
-#include "core/mem.h"
-#include "core/rng.h"
+#include "core/schedule/assign.h"
+#include "base/doc.h"
+#include "base/mem.h"
+#include "base/rng.h"
 #include "test_util.h"
 
 #include <math.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * The ground floor: status and errors, memory, arenas, random numbers, files, UTF-8, numbers. */
-#include "core/file.h"
-#include "core/mem.h"
-#include "core/number.h"
-#include "core/rng.h"
-#include "core/utf8.h"
-#include "exec/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/number.h"
+#include "base/rng.h"
+#include "base/utf8.h"
+#include "base/clock.h"
 #include "test_util.h"
 
 #include <gsl/gsl_cdf.h>

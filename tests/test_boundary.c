@@ -2,7 +2,7 @@
  *
  * Boundaries inside modules: what a split U-Net sends, against the layout written down by hand; and
  * what image-parallel ranks hold and sync. */
-#include "core/boundary.h"
+#include "core/model/boundary.h"
 #include "sched_fixture.h"
 
 #include <stdio.h>

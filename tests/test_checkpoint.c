@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Checkpoints: exact, whole or absent, refused by name when damaged. */
-#include "core/file.h"
-#include "core/mem.h"
-#include "core/rng.h"
-#include "exec/checkpoint.h"
-#include "exec/clock.h"
-#include "exec/safetensors.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "exec/checkpoint/checkpoint.h"
+#include "base/clock.h"
+#include "exec/checkpoint/safetensors.h"
 #include "test_util.h"
 
 #include <dirent.h>

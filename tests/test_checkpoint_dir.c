@@ -2,10 +2,10 @@
  *
  * Checkpoint folders: what is not ours stays, runs leave each other's checkpoints alone, and what
  * is gone on from is said. */
-#include "core/file.h"
-#include "core/mem.h"
-#include "exec/checkpoint.h"
-#include "exec/checkpoint_own.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "exec/checkpoint/checkpoint.h"
+#include "exec/checkpoint/checkpoint_own.h"
 #include "test_util.h"
 
 #include <dirent.h>

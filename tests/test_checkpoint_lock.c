@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * One training at a time in a checkpoint folder: who is refused, who waits, what is stale. */
-#include "core/file.h"
-#include "core/mem.h"
-#include "exec/checkpoint_host.h"
-#include "exec/checkpoint_impl.h"
-#include "exec/checkpoint_lock.h"
-#include "exec/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "exec/checkpoint/checkpoint_host.h"
+#include "exec/checkpoint/checkpoint_impl.h"
+#include "exec/checkpoint/checkpoint_lock.h"
+#include "base/clock.h"
 #include "test_util.h"
 
 #include <fcntl.h>

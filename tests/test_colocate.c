@@ -3,7 +3,7 @@
  * Colocated modules: lanes that share GPUs take turns, whatever the durations are. */
 #include "sched_fixture.h"
 
-#include "core/timeline.h"
+#include "core/schedule/timeline.h"
 
 #include <stdio.h>
 

@@ -3,7 +3,7 @@
  * Lanes that share cores: equal to the topological evaluation where cores are enough for compute
  * and messages, to the closed forms of processor sharing where all are shared; work is conserved.
  */
-#include "core/rng.h"
+#include "base/rng.h"
 #include "sim/cores.h"
 
 #include "synth.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
-#include "core/cost.h"
-#include "core/mem.h"
-#include "core/rng.h"
+#include "core/cost/cost.h"
+#include "base/mem.h"
+#include "base/rng.h"
 #include "cost_fixture.h"
 #include "test_util.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Collectives, transfers and the optimizer step. */
-#include "core/cost.h"
+#include "core/cost/cost.h"
 #include "cost_fixture.h"
 #include "test_util.h"
 

@@ -2,9 +2,9 @@
  *
  * Fitted curves against the constants that made the data, with noise and outliers; nccl-tests
  * output, made by a generator here in the layouts of several versions. */
-#include "core/cost_curve.h"
-#include "core/mem.h"
-#include "core/rng.h"
+#include "fit/cost_curve.h"
+#include "base/mem.h"
+#include "base/rng.h"
 #include "test_util.h"
 
 #include <math.h>

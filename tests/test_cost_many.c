@@ -2,9 +2,9 @@
  *
  * Many works at once are answered to the last bit as one by one, whatever the blocks, the shard,
  * the options and the state of training. */
-#include "core/block_key.h"
-#include "core/cost.h"
-#include "core/rng.h"
+#include "core/model/block_key.h"
+#include "core/cost/cost.h"
+#include "base/rng.h"
 #include "cost_fixture.h"
 #include "test_util.h"
 

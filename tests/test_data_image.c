@@ -2,7 +2,7 @@
  *
  * Images: each format there and back, limits, truncation at every length, resizing against plain
  * sums. */
-#include "core/rng.h"
+#include "base/rng.h"
 #include "data_fixture.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  *
  * The loader: order, packing, threads, exact resume, parts, bad data, agreement with core/samples.
  */
-#include "core/samples.h"
+#include "core/model/samples.h"
 #include "data_fixture.h"
 #include "exec/data/loader.h"
 #include "exec/data/pack.h"
@@ -396,7 +396,7 @@ START_TEST(sizes)
 }
 END_TEST
 
-/* What the planner would count for the same sequences (core/samples.h): image tokens per 16-pixel
+/* What the planner would count for the same sequences (core/model/samples.h): image tokens per 16-pixel
  * patch. */
 START_TEST(agrees_with_planner)
 {

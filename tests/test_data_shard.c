@@ -2,7 +2,7 @@
  *
  * Shards, IDX files, captions, packing: there and back, keys, damage at every length, byte-stable
  * output. */
-#include "core/file.h"
+#include "base/file.h"
 #include "data_fixture.h"
 #include "exec/data/caption.h"
 #include "exec/data/idx.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Tokenizers: published ids, splitting, NFC, refusals, round trips, out of memory. */
-#include "core/mem.h"
-#include "core/rng.h"
+#include "base/mem.h"
+#include "base/rng.h"
 #include "exec/data/tokenizer.h"
 #include "exec/data/unicode.h"
 #include "test_util.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Documents and JSON: values, positions, messages, limits, overrides, out of memory. */
-#include "core/doc.h"
-#include "core/json.h"
-#include "core/mem.h"
-#include "core/rng.h"
+#include "base/doc.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/rng.h"
 #include "test_util.h"
 
 #include <math.h>

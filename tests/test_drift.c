@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Correcting for a machine that drifts, and calling it too busy: synthetic times, no clock. */
-#include "core/drift.h"
-#include "exec/load.h"
+#include "fit/drift.h"
+#include "comm/load.h"
 #include "test_util.h"
 
 #include <math.h>

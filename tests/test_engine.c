@@ -2,8 +2,8 @@
  *
  * The event engine: order of events, the timing rules, equality with the topological evaluation,
  * noise. */
-#include "core/mem.h"
-#include "core/rng.h"
+#include "base/mem.h"
+#include "base/rng.h"
 #include "sim/engine.h"
 #include "sim/queue.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Parts of a stage, the critical path, contributions, and intervals. */
-#include "core/explain.h"
-#include "core/job.h"
-#include "core/rng.h"
+#include "report/explain.h"
+#include "core/job/job.h"
+#include "base/rng.h"
 #include "sim/simulate.h"
 
 #include "test_util.h"

@@ -3,9 +3,9 @@
  * Jobs at the ends of what their keys take: each numeric key in turn, and random ones together, at
  * its least, its most and at powers of ten between.  A job is refused with words, or its report is
  * one: shares within 0..100 %, times that are times. */
-#include "core/doc.h"
-#include "core/rng.h"
-#include "core/sanity.h"
+#include "base/doc.h"
+#include "base/rng.h"
+#include "report/sanity.h"
 #include "sim/simulate.h"
 #include "test_util.h"
 

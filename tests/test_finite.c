@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Values that are not finite: counting them, and refusing them in files and checkpoints. */
-#include "core/bf16.h"
-#include "core/file.h"
-#include "core/finite.h"
-#include "core/mem.h"
-#include "core/rng.h"
-#include "exec/checkpoint.h"
-#include "exec/device.h"
-#include "exec/safetensors.h"
+#include "base/bf16.h"
+#include "base/file.h"
+#include "base/finite.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "exec/checkpoint/checkpoint.h"
+#include "kernels/device.h"
+#include "exec/checkpoint/safetensors.h"
 #include "test_util.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * What becomes of a step: numbers that are none, losses that stand out, and when it is enough. */
-#include "core/guard.h"
-#include "core/rng.h"
+#include "core/job/guard.h"
+#include "base/rng.h"
 #include "test_util.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Keys of Hugging Face configs: none goes unnoticed. */
-#include "core/hf.h"
+#include "core/model/hf.h"
 #include "test_util.h"
 
 #include <math.h>

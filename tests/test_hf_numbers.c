@@ -4,8 +4,8 @@
  * configs, weights and inputs by formula, so that nothing but the results had to be written down.
  * tests/hf_numbers.py states the formulas anew, prints the table (--table) and, where the packages
  * are installed, compares many more configs (tests/test_hf.sh). */
-#include "core/file.h"
-#include "core/shape.h"
+#include "base/file.h"
+#include "core/model/shape.h"
 #include "exec/modules/module.h"
 #include "test_util.h"
 

@@ -3,7 +3,7 @@
  * A model at work: what was learnt by heart is said again, through a checkpoint; losses are the
  * executor's; drawing follows the sampler whatever the batch. */
 #include "exec/data/document.h"
-#include "exec/infer.h"
+#include "exec/infer/infer.h"
 #include "exec_fixture.h"
 
 #include <math.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Jobs: defaults, overrides, what each wrong value is told, shipped jobs, plans inside jobs. */
-#include "core/file.h"
-#include "core/job.h"
-#include "core/mem.h"
+#include "base/file.h"
+#include "core/job/job.h"
+#include "base/mem.h"
 #include "test_util.h"
 
 #include <dirent.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Rules that map kernels to ops: what they take, what they refuse, what the shipped ones know. */
-#include "core/kernel_rules.h"
-#include "core/mem.h"
-#include "core/profile_schema.h"
+#include "fit/kernel_rules.h"
+#include "base/mem.h"
+#include "core/profile/profile_schema.h"
 #include "test_util.h"
 
 #include <stdio.h>

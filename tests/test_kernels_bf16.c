@@ -2,7 +2,7 @@
  *
  * Small products of bf16: those of this CPU, and the AMX one on imitated tiles, which need no CPU
  * that has them; and what brings their operands into order. */
-#include "core/rng.h"
+#include "base/rng.h"
 #include "kernels/cpu/pack.h"
 #include "test_util.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
-#include "core/memory.h"
-#include "core/memory_cpu.h"
-#include "core/rng.h"
+#include "core/cost/memory.h"
+#include "core/cost/memory_cpu.h"
+#include "base/rng.h"
 #include "cost_fixture.h"
 #include "test_util.h"
 

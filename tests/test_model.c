@@ -2,10 +2,10 @@
  *
  * Models, blocks, Hugging Face imports and clusters: totals against published ones, kernels against
  * closed forms, messages against what they should say. */
-#include "core/cluster.h"
-#include "core/mem.h"
-#include "core/model.h"
-#include "core/rng.h"
+#include "core/model/cluster.h"
+#include "base/mem.h"
+#include "core/model/model.h"
+#include "base/rng.h"
 #include "test_util.h"
 
 #include <math.h>

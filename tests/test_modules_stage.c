@@ -3,7 +3,7 @@
  * What must not change results: stage boundaries, recompute, threads, parts, split backwards.  What
  * must: precision within bounds.  And: memory is what the model says, names and counts are whole.
  */
-#include "core/boundary.h"
+#include "core/model/boundary.h"
 #include "module_util.h"
 
 static void open_case(struct mu *u, int i)

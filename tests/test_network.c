@@ -2,8 +2,8 @@
  *
  * The network: max-min fairness on known and random cases, conservation of bytes, paths through a
  * cluster. */
-#include "core/mem.h"
-#include "core/rng.h"
+#include "base/mem.h"
+#include "base/rng.h"
 #include "sim/network.h"
 
 #include "synth.h"

@@ -2,7 +2,7 @@
  *
  * Orchestration: the convex problem, the formula, ranking, baselines, refusals.  (The search
  * itself: test_search.c.) */
-#include "core/assign.h"
+#include "core/schedule/assign.h"
 #include "small_world.h"
 
 /* ---- the convex problem ---- */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Stragglers and slow ops: what was made slow is found, and nothing else is. */
-#include "core/mem.h"
-#include "core/model.h"
-#include "core/outliers.h"
-#include "core/rng.h"
+#include "base/mem.h"
+#include "core/model/model.h"
+#include "report/outliers.h"
+#include "base/rng.h"
 
 #include "synth.h"
 #include "test_util.h"

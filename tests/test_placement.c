@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Which rank stands for which GPU. */
-#include "exec/placement.h"
+#include "exec/program/placement.h"
 #include "test_util.h"
 
 #include <string.h>

@@ -2,7 +2,7 @@
  *
  * Plans: splits, placement, validity, freezing, plan.json. */
 #include "cost_fixture.h"
-#include "core/rng.h"
+#include "base/rng.h"
 #include "test_util.h"
 
 #include <stdio.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Image grids: every pixel is where it should be, in memory and in the file. */
-#include "core/file.h"
-#include "core/mem.h"
-#include "core/rng.h"
-#include "exec/png.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "exec/infer/png.h"
 #include "test_util.h"
 
 #include <unistd.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Profiles: the schema's reader and writer, the importers, local regression and the fit. */
-#include "core/file.h"
-#include "core/mem.h"
-#include "core/profile_csv.h"
-#include "core/profile_fit.h"
-#include "core/profile_import.h"
-#include "core/rng.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "core/profile/profile_csv.h"
+#include "fit/profile_fit.h"
+#include "fit/profile_import.h"
+#include "base/rng.h"
 #include "test_util.h"
 
 #include <math.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * The fit on planted tables: what went in must come out, on our grids, with the right kind. */
-#include "core/mem.h"
-#include "core/profile_fit.h"
-#include "core/rng.h"
+#include "base/mem.h"
+#include "fit/profile_fit.h"
+#include "base/rng.h"
 #include "test_util.h"
 
 #include <math.h>

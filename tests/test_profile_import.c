@@ -6,10 +6,10 @@
  *   test_profile_import --make DIR     writes the traces for test_profile_import.sh */
 #include "import_fixture.h"
 
-#include "core/file.h"
-#include "core/mem.h"
-#include "core/number.h"
-#include "core/rng.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/number.h"
+#include "base/rng.h"
 
 #include <math.h>
 #include <stdio.h>

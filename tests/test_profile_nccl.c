@@ -4,8 +4,8 @@
  * it, and what is refused. */
 #include "test_util.h"
 
-#include "core/mem.h"
-#include "core/profile_nccl_text.h"
+#include "base/mem.h"
+#include "fit/profile_nccl_text.h"
 
 #include <stdio.h>
 

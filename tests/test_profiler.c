@@ -2,10 +2,10 @@
  *
  * Rows of whole blocks: what the cost model makes of them; keys; statistics; messages between ranks
  * that are threads.  Measuring blocks is run by tests/test_profile_job.sh. */
-#include "core/block_key.h"
+#include "core/model/block_key.h"
 #include "cost_fixture.h"
-#include "exec/profiler.h"
-#include "exec/profiler_comm.h"
+#include "exec/train/profiler.h"
+#include "exec/train/profiler_comm.h"
 #include "test_util.h"
 
 #include <pthread.h>

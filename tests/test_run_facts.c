@@ -2,7 +2,7 @@
  *
  * What makes two runs runs of one job: sizes of samples in any order, not where they come from;
  * every policy, not the layout. */
-#include "core/run_facts.h"
+#include "report/run_facts.h"
 #include "test_util.h"
 
 #include <stdio.h>

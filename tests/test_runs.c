@@ -2,9 +2,9 @@
  *
  * The runs file: what is added is there, what is refused changes nothing, and doc/formats.md has
  * its tables and columns.  (Ops, lanes, places and data come back in test_trace_perfetto.c.) */
-#include "core/file.h"
-#include "core/mem.h"
-#include "core/runs.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "report/runs.h"
 #include "test_util.h"
 
 #include <sqlite3.h>

@@ -2,12 +2,12 @@
  *
  * Runs files that somebody else made, or broke: readers refuse them in words, writers leave them as
  * they are, and a writer that was killed in the middle of a commit blocks nobody. */
-#include "core/compare.h"
-#include "core/file.h"
-#include "core/mem.h"
-#include "core/rng.h"
-#include "core/runs.h"
-#include "core/trace_export.h"
+#include "report/compare.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "report/runs.h"
+#include "report/trace_export.h"
 #include "synth.h"
 #include "test_util.h"
 

@@ -3,10 +3,10 @@
  * Tensor files: what is written is read back to the bit; what is wrong is refused by name.
  *
  * "test_safetensors --example FILE" writes a file for test_python.sh. */
-#include "core/bf16.h"
-#include "core/mem.h"
-#include "core/rng.h"
-#include "exec/safetensors.h"
+#include "base/bf16.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "exec/checkpoint/safetensors.h"
 #include "test_util.h"
 
 #include <math.h>

@@ -3,12 +3,12 @@
  * Samples: CSV reader, distributions, packing, the fit behind the shipped presets, work per module.
  */
 #define _GNU_SOURCE /* mkstemps */
-#include "core/doc.h"
-#include "core/file.h"
-#include "core/mem.h"
-#include "core/samples.h"
-#include "core/samples_build.h"
-#include "core/samples_fit.h"
+#include "base/doc.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "core/model/samples.h"
+#include "core/model/samples_build.h"
+#include "core/model/samples_fit.h"
 #include "test_util.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  *
  * Fingerprints of shards: a changed byte is noticed, by name, and what was not touched is not read.
  */
-#include "core/mem.h"
+#include "base/mem.h"
 #include "exec/data/shard_print.h"
 #include "test_util.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Noise, goodput, and the simulate driver on a compiled plan. */
-#include "core/mem.h"
-#include "core/schedule.h"
+#include "base/mem.h"
+#include "core/schedule/schedule.h"
 #include "sim/engine.h"
 #include "sim/simulate.h"
 

@@ -3,10 +3,10 @@
  * A training step allocates nothing once its shapes have been seen: batches, activations, messages,
  * workspaces, primitives and moments are those of the step before.
  *
- * Counted is what the project asks for (core/mem.h; device memory too).  Not counted: what
+ * Counted is what the project asks for (base/mem.h; device memory too).  Not counted: what
  * libraries take and give back inside a call, such as the packing buffer of oneDNN's small fp32
  * products. */
-#include "core/mem.h"
+#include "base/mem.h"
 #include "exec_fixture.h"
 
 static struct exec_fixture f;

@@ -3,8 +3,8 @@
  * TensorBoard event files against bytes that TensorBoard's own writer made.
  *
  * "test_tensorboard --example DIR" writes a file for test_python.sh and prints its name. */
-#include "core/mem.h"
-#include "exec/tensorboard.h"
+#include "base/mem.h"
+#include "exec/train/tensorboard.h"
 #include "test_util.h"
 
 #include <signal.h>

@@ -2,9 +2,9 @@
  *
  * Perfetto's format, read back by a decoder of its own: slices nest, bear the timeline's times, are
  * as many as its ops, and flows join every SEND to its RECV. */
-#include "core/mem.h"
-#include "core/runs.h"
-#include "core/trace_export.h"
+#include "base/mem.h"
+#include "report/runs.h"
+#include "report/trace_export.h"
 #include "synth.h"
 #include "test_util.h"
 

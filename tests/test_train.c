@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Training from a job: going on exactly where it stopped, logs, and what is refused. */
-#include "core/file.h"
-#include "core/mem.h"
-#include "core/report.h"
-#include "core/rng.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "report/report.h"
+#include "base/rng.h"
 #include "exec/data/image.h"
 #include "exec/data/shard.h"
-#include "exec/feed.h"
-#include "exec/train.h"
+#include "exec/program/feed.h"
+#include "exec/train/train.h"
 #include "test_util.h"
 
 #include <math.h>

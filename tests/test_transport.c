@@ -4,8 +4,8 @@
 #include "test_util.h"
 #include "transport_suite.h"
 
-#include "core/mem.h"
-#include "exec/transport_impl.h"
+#include "base/mem.h"
+#include "comm/transport_impl.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #ifndef DT_TESTS_TEST_UTIL_H
 #define DT_TESTS_TEST_UTIL_H
 
-#include "core/status.h"
+#include "base/status.h"
 
 #include <check.h>
 #include <inttypes.h>

@@ -3,10 +3,10 @@
  * Every rank draws the same random numbers, so that all know what everybody posts. */
 #include "transport_suite.h"
 
-#include "core/bf16.h"
-#include "core/mem.h"
-#include "core/rng.h"
-#include "exec/transport_impl.h"
+#include "base/bf16.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "comm/transport_impl.h"
 
 #include <pthread.h>
 #include <stdio.h>

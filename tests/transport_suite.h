@@ -4,7 +4,7 @@
 #ifndef DT_TESTS_TRANSPORT_SUITE_H
 #define DT_TESTS_TRANSPORT_SUITE_H
 
-#include "exec/transport.h"
+#include "comm/transport.h"
 
 /* What went wrong, if anything; the first failure stays. */
 struct verdict {

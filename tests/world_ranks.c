@@ -11,8 +11,8 @@
  *   world_ranks link                 times messages between rank 0 and the last
  *
  * Ops are sums over all ranks, so that the others wait for the one. */
-#include "exec/clock.h"
-#include "exec/world.h"
+#include "base/clock.h"
+#include "comm/world.h"
 
 #include <inttypes.h>
 #include <signal.h>

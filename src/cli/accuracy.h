@@ -5,7 +5,7 @@
 #define DT_CLI_ACCURACY_H
 
 #include "cli/session.h"
-#include "core/accuracy.h"
+#include "fit/accuracy.h"
 
 enum { DT_ACC_PROFILES = 8 };
 struct dt_acc_profiles { /* read once, shared by all rows */

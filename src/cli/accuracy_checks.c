@@ -3,7 +3,7 @@
  * Hold-out errors of the kernels' fit, and the sensitivity of the tables to each constant. */
 #include "cli/accuracy.h"
 #include "cli/table.h"
-#include "core/profile_fit.h"
+#include "fit/profile_fit.h"
 
 #include <math.h>
 #include <string.h>

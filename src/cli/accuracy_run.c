@@ -6,7 +6,7 @@
  * engine, interval. */
 #include "cli/accuracy.h"
 #include "cli/table.h"
-#include "core/mem.h"
+#include "base/mem.h"
 
 #include <math.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #ifndef DT_CLI_CLI_H
 #define DT_CLI_CLI_H
 
-#include "core/status.h"
+#include "base/status.h"
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>

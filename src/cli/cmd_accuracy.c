@@ -4,8 +4,8 @@
  * kernels; what each constant does. */
 #include "cli/accuracy.h"
 #include "cli/table.h"
-#include "core/file.h"
-#include "core/mem.h"
+#include "base/file.h"
+#include "base/mem.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,9 +3,9 @@
  * disttrain compare: two runs side by side, worst differences first. */
 #include "cli/session.h"
 #include "cli/table.h"
-#include "core/compare.h"
-#include "core/mem.h"
-#include "core/number.h"
+#include "report/compare.h"
+#include "base/mem.h"
+#include "base/number.h"
 
 #include <math.h>
 #include <stdlib.h>

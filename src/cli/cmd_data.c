@@ -3,9 +3,9 @@
  * disttrain data: pack shards, scan them for the planner, show token ids. */
 #include "cli/cli.h"
 #include "cli/table.h"
-#include "core/file.h"
-#include "core/json.h"
-#include "core/mem.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
 #include "exec/data/caption.h"
 #include "exec/data/loader.h"
 #include "exec/data/pack.h"

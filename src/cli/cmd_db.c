@@ -3,12 +3,12 @@
  * disttrain db: import published tables, fit profiles from them, show and export. */
 #include "cli/cli.h"
 #include "cli/table.h"
-#include "core/doc.h"
-#include "core/file.h"
-#include "core/json.h"
-#include "core/mem.h"
-#include "core/profile_fit.h"
-#include "core/profile_import.h"
+#include "base/doc.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "fit/profile_fit.h"
+#include "fit/profile_import.h"
 
 #include <string.h>
 #include <unistd.h>

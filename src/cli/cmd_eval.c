@@ -3,9 +3,9 @@
  * disttrain eval: what a trained model can do on data that it has not seen. */
 #include "cli/table.h"
 #include "cli/trained.h"
-#include "core/json.h"
-#include "core/mem.h"
-#include "exec/clock.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/clock.h"
 #include "exec/data/caption.h"
 #include "exec/data/pack.h"
 

@@ -3,9 +3,9 @@
  * disttrain loop: profile, predict, train, compare, for many layouts of one job on this machine. */
 #include "cli/loop.h"
 #include "cli/table.h"
-#include "core/file.h"
-#include "core/mem.h"
-#include "exec/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/clock.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -3,9 +3,9 @@
  * disttrain plan: search layouts, print the best, explain, write plan.json. */
 #include "cli/session.h"
 #include "cli/table.h"
-#include "core/file.h"
-#include "core/mem.h"
-#include "core/memory.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "core/cost/memory.h"
 
 #include <string.h>
 

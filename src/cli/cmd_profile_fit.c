@@ -4,9 +4,9 @@
 #include "cli/profile.h"
 #include "cli/session.h"
 #include "cli/table.h"
-#include "core/cost_curve.h"
-#include "core/file.h"
-#include "core/mem.h"
+#include "fit/cost_curve.h"
+#include "base/file.h"
+#include "base/mem.h"
 
 #include <errno.h>
 #include <math.h>

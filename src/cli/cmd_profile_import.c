@@ -4,10 +4,10 @@
 #include "cli/profile_import.h"
 
 #include "cli/profile.h"
-#include "core/file.h"
-#include "core/mem.h"
-#include "core/profile_import.h"
-#include "core/profile_nccl_text.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "fit/profile_import.h"
+#include "fit/profile_nccl_text.h"
 
 #include <errno.h>
 #include <string.h>

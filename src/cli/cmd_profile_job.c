@@ -4,10 +4,10 @@
 #include "cli/launch.h"
 #include "cli/profile.h"
 #include "cli/ranks.h"
-#include "core/file.h"
-#include "core/json.h"
-#include "core/mem.h"
-#include "exec/profiler.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "exec/train/profiler.h"
 
 #include <stdlib.h>
 #include <string.h>

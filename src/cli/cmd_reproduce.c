@@ -4,7 +4,7 @@
  * side. */
 #include "cli/reproduce.h"
 #include "cli/table.h"
-#include "core/mem.h"
+#include "base/mem.h"
 
 #include <string.h>
 

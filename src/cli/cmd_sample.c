@@ -2,10 +2,10 @@
  *
  * disttrain sample: let a trained model caption images and draw captions. */
 #include "cli/trained.h"
-#include "core/file.h"
-#include "core/json.h"
-#include "core/mem.h"
-#include "exec/png.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "exec/infer/png.h"
 
 #include <string.h>
 

@@ -4,11 +4,11 @@
 
 #include "cli/session.h"
 #include "cli/table.h"
-#include "core/doc.h"
-#include "core/file.h"
-#include "core/mem.h"
-#include "core/timeline_svg.h"
-#include "exec/clock.h"
+#include "base/doc.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "report/timeline_svg.h"
+#include "base/clock.h"
 
 #include <string.h>
 

@@ -2,9 +2,9 @@
  *
  * disttrain trace export: a run for trace viewers. */
 #include "cli/session.h"
-#include "core/file.h"
-#include "core/mem.h"
-#include "core/trace_export.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "report/trace_export.h"
 
 #include <errno.h>
 #include <string.h>

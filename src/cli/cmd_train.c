@@ -8,11 +8,11 @@
 #include "cli/session.h"
 #include "cli/table.h"
 #include "cli/train_summary.h"
-#include "core/file.h"
-#include "core/mem.h"
-#include "core/runs.h"
-#include "exec/clock.h"
-#include "exec/train.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "report/runs.h"
+#include "base/clock.h"
+#include "exec/train/train.h"
 
 #include <signal.h>
 #include <stdlib.h>

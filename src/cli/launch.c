@@ -4,9 +4,9 @@
 #endif
 #include "cli/launch.h"
 
-#include "core/mem.h"
-#include "exec/clock.h"
-#include "exec/lifeline.h"
+#include "base/mem.h"
+#include "base/clock.h"
+#include "comm/lifeline.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +28,7 @@ static const char *const launcher_environment[][2] = {
     /* PMIx' shared memory keeps the lock of a rank that was killed, and mpirun waits for it for
      * ever (4.2.2, Open MPI 4.1.4: 2 of 60 jobs killed while they started; with this 0 of 120) */
     {"PMIX_MCA_gds", "hash"},
-    /* ranks follow the thread that forks them (exec/lifeline.c): the main one, not one of those
+    /* ranks follow the thread that forks them (comm/lifeline.c): the main one, not one of those
      * that Open MPI takes for 32 ranks and more of a host, and ends when all are started */
     {"OMPI_MCA_odls_base_num_threads", "0"},
     {"PRTE_MCA_odls_base_num_threads", "0"},

@@ -5,7 +5,7 @@
 #ifndef DT_CLI_LAUNCH_H
 #define DT_CLI_LAUNCH_H
 
-#include "core/status.h"
+#include "base/status.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

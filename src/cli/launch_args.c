@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "cli/launch.h"
 
-#include "core/mem.h"
-#include "core/number.h"
+#include "base/mem.h"
+#include "base/number.h"
 
 #include <stdio.h>
 #include <stdlib.h>

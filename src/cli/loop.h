@@ -5,9 +5,9 @@
 #define DT_CLI_LOOP_H
 
 #include "cli/session.h"
-#include "core/drift.h"
-#include "exec/load.h"
-#include "exec/setup.h"
+#include "fit/drift.h"
+#include "comm/load.h"
+#include "exec/train/setup.h"
 
 #include <signal.h>
 

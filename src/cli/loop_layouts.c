@@ -3,7 +3,7 @@
  * Small layouts of one machine: encoder and generator with 1 or 2 replicas, the LLM with 1 or 2
  * stages or replicas, all modules on the same ranks or each on its own. */
 #include "cli/loop.h"
-#include "core/mem.h"
+#include "base/mem.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,10 +2,10 @@
  *
  * Measuring and predicting one layout.  Programs of its own measure, started as a user would. */
 #include "cli/loop.h"
-#include "core/doc.h"
-#include "core/file.h"
-#include "core/mem.h"
-#include "exec/lifeline.h"
+#include "base/doc.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "comm/lifeline.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -6,8 +6,8 @@
 
 #include "cli/cli.h"
 #include "cli/launch.h"
-#include "core/doc.h"
-#include "core/mem.h"
+#include "base/doc.h"
+#include "base/mem.h"
 
 #include <errno.h>
 #include <locale.h>

@@ -2,7 +2,7 @@
  *
  * Parsing a command line against a command's option table. */
 #include "cli/cli.h"
-#include "core/doc.h"
+#include "base/doc.h"
 
 #include <errno.h>
 #include <math.h>

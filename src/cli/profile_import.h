@@ -4,7 +4,7 @@
 #ifndef DT_CLI_PROFILE_IMPORT_H
 #define DT_CLI_PROFILE_IMPORT_H
 
-#include "core/kernel_import.h"
+#include "fit/kernel_import.h"
 
 #include <stdio.h>
 

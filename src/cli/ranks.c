@@ -2,13 +2,13 @@
 #include "cli/ranks.h"
 
 #include "cli/cli.h"
-#include "core/doc.h"
-#include "core/file.h"
-#include "core/mem.h"
-#include "exec/checkpoint.h"
-#include "exec/cores.h"
-#include "exec/execute.h"
-#include "exec/lifeline.h"
+#include "base/doc.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "exec/checkpoint/checkpoint.h"
+#include "comm/cores.h"
+#include "exec/program/execute.h"
+#include "comm/lifeline.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -5,8 +5,8 @@
 #ifndef DT_CLI_RANKS_H
 #define DT_CLI_RANKS_H
 
-#include "core/job.h"
-#include "exec/world.h"
+#include "core/job/job.h"
+#include "comm/world.h"
 
 /* Alone: NULL and NULL. */
 struct dt_ranks {

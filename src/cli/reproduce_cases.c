@@ -6,7 +6,7 @@
 #include "cli/reproduce.h"
 
 #include "cli/table.h"
-#include "core/mem.h"
+#include "base/mem.h"
 
 #include <string.h>
 

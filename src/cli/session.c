@@ -4,13 +4,13 @@
 #include "cli/session.h"
 
 #include "cli/table.h"
-#include "core/doc.h"
-#include "core/file.h"
-#include "core/mem.h"
-#include "core/runs.h"
-#include "core/sanity.h"
-#include "core/shape.h"
-#include "exec/clock.h"
+#include "base/doc.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "report/runs.h"
+#include "report/sanity.h"
+#include "core/model/shape.h"
+#include "base/clock.h"
 
 #include <stdlib.h>
 #include <string.h>

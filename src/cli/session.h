@@ -6,9 +6,9 @@
 #define DT_CLI_SESSION_H
 
 #include "cli/cli.h"
-#include "core/job.h"
-#include "core/json.h"
-#include "core/outliers.h"
+#include "core/job/job.h"
+#include "base/json.h"
+#include "report/outliers.h"
 #include "sim/simulate.h"
 
 struct dt_session {

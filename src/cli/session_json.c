@@ -3,7 +3,7 @@
  * JSON members shared by the commands; the schema is documented in disttrain-json(5). */
 #include "cli/session.h"
 
-#include "core/mem.h"
+#include "base/mem.h"
 
 void dt_json_modules(struct dt_json *j, const struct dt_plan *p, const struct dt_report *r)
 {

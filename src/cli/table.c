@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "cli/table.h"
 
-#include "core/mem.h"
+#include "base/mem.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -3,8 +3,8 @@
 
 #include "cli/session.h"
 #include "cli/table.h"
-#include "core/mem.h"
-#include "exec/placement.h"
+#include "base/mem.h"
+#include "exec/program/placement.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,10 +4,10 @@
 #ifndef DT_CLI_TRAIN_SUMMARY_H
 #define DT_CLI_TRAIN_SUMMARY_H
 
-#include "core/outliers.h"
-#include "core/runs.h"
-#include "exec/train.h"
-#include "exec/world.h"
+#include "report/outliers.h"
+#include "report/runs.h"
+#include "exec/train/train.h"
+#include "comm/world.h"
 
 /* What stands out in the last iteration, whose lanes are whose, and what they take; nothing when no
  * step was done. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "cli/trained.h"
 
-#include "core/file.h"
+#include "base/file.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -5,8 +5,8 @@
 #define DT_CLI_TRAINED_H
 
 #include "cli/cli.h"
-#include "exec/infer.h"
-#include "exec/setup.h"
+#include "exec/infer/infer.h"
+#include "exec/train/setup.h"
 
 struct dt_trained {
     struct dt_job *job;

@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 noinst_LIBRARIES += libdtexec.a
 libdtexec_a_SOURCES = \
-	src/exec/ahead.c \
-	src/exec/ahead.h \
-	src/exec/checkpoint.h \
-	src/exec/checkpoint_dir.c \
-	src/exec/checkpoint_dir.h \
-	src/exec/checkpoint_find.c \
-	src/exec/checkpoint_host.c \
-	src/exec/checkpoint_host.h \
-	src/exec/checkpoint_impl.h \
-	src/exec/checkpoint_io.c \
-	src/exec/checkpoint_load.c \
-	src/exec/checkpoint_lock.c \
-	src/exec/checkpoint_lock.h \
-	src/exec/checkpoint_manifest.c \
-	src/exec/checkpoint_own.c \
-	src/exec/checkpoint_own.h \
-	src/exec/checkpoint_run.c \
-	src/exec/checkpoint_save.c \
-	src/exec/checkpoint_share.c \
-	src/exec/checkpoint_share.h \
-	src/exec/checkpoint_state.c \
-	src/exec/clock.c \
-	src/exec/clock.h \
-	src/exec/cores.c \
-	src/exec/cores.h \
+	src/exec/checkpoint/checkpoint.h \
+	src/exec/checkpoint/checkpoint_dir.c \
+	src/exec/checkpoint/checkpoint_dir.h \
+	src/exec/checkpoint/checkpoint_find.c \
+	src/exec/checkpoint/checkpoint_host.c \
+	src/exec/checkpoint/checkpoint_host.h \
+	src/exec/checkpoint/checkpoint_impl.h \
+	src/exec/checkpoint/checkpoint_io.c \
+	src/exec/checkpoint/checkpoint_load.c \
+	src/exec/checkpoint/checkpoint_lock.c \
+	src/exec/checkpoint/checkpoint_lock.h \
+	src/exec/checkpoint/checkpoint_manifest.c \
+	src/exec/checkpoint/checkpoint_own.c \
+	src/exec/checkpoint/checkpoint_own.h \
+	src/exec/checkpoint/checkpoint_run.c \
+	src/exec/checkpoint/checkpoint_save.c \
+	src/exec/checkpoint/checkpoint_share.c \
+	src/exec/checkpoint/checkpoint_share.h \
+	src/exec/checkpoint/checkpoint_state.c \
+	src/exec/checkpoint/safetensors.c \
+	src/exec/checkpoint/safetensors.h \
+	src/exec/checkpoint/safetensors_data.c \
+	src/exec/checkpoint/safetensors_header.c \
+	src/exec/checkpoint/safetensors_impl.h \
+	src/exec/checkpoint/safetensors_write.c \
 	src/exec/data/bpe.c \
 	src/exec/data/caption.c \
 	src/exec/data/caption.h \
@@ -66,33 +66,14 @@ libdtexec_a_SOURCES = \
 	src/exec/data/unicode_comp.c \
 	src/exec/data/unicode_decomp.c \
 	src/exec/data/unicode_table.h \
-	src/exec/device.h \
-	src/exec/execute.c \
-	src/exec/execute.h \
-	src/exec/execute_comm.c \
-	src/exec/execute_gather.c \
-	src/exec/execute_graph.c \
-	src/exec/execute_impl.h \
-	src/exec/execute_lane.c \
-	src/exec/execute_loss.c \
-	src/exec/execute_message.c \
-	src/exec/execute_move.c \
-	src/exec/execute_nonfinite.c \
-	src/exec/execute_order.c \
-	src/exec/execute_post.c \
-	src/exec/execute_ranks.c \
-	src/exec/execute_time.c \
-	src/exec/execute_whole.c \
-	src/exec/feed.c \
-	src/exec/feed.h \
-	src/exec/infer.c \
-	src/exec/infer.h \
-	src/exec/infer_caption.c \
-	src/exec/infer_draw.c \
-	src/exec/infer_impl.h \
-	src/exec/infer_loss.c \
-	src/exec/load.c \
-	src/exec/load.h \
+	src/exec/infer/infer.c \
+	src/exec/infer/infer.h \
+	src/exec/infer/infer_caption.c \
+	src/exec/infer/infer_draw.c \
+	src/exec/infer/infer_impl.h \
+	src/exec/infer/infer_loss.c \
+	src/exec/infer/png.c \
+	src/exec/infer/png.h \
 	src/exec/modules/batch.c \
 	src/exec/modules/block_spatial.c \
 	src/exec/modules/block_text.c \
@@ -111,63 +92,51 @@ libdtexec_a_SOURCES = \
 	src/exec/modules/run.c \
 	src/exec/modules/stage.c \
 	src/exec/modules/tp.c \
-	src/exec/lifeline.c \
-	src/exec/lifeline.h \
-	src/exec/optimizer.c \
-	src/exec/optimizer.h \
-	src/exec/pace.h \
-	src/exec/placement.c \
-	src/exec/placement.h \
-	src/exec/png.c \
-	src/exec/png.h \
-	src/exec/profiler.c \
-	src/exec/profiler.h \
-	src/exec/profiler_comm.c \
-	src/exec/profiler_comm.h \
-	src/exec/safetensors.c \
-	src/exec/safetensors.h \
-	src/exec/safetensors_data.c \
-	src/exec/safetensors_header.c \
-	src/exec/safetensors_impl.h \
-	src/exec/safetensors_write.c \
-	src/exec/setup.c \
-	src/exec/setup.h \
-	src/exec/setup_data.c \
-	src/exec/tensorboard.c \
-	src/exec/tensorboard.h \
-	src/exec/train.c \
-	src/exec/train.h \
-	src/exec/train_agree.c \
-	src/exec/train_agree.h \
-	src/exec/train_folder.c \
-	src/exec/train_folder.h \
-	src/exec/train_log.c \
-	src/exec/train_log.h \
-	src/exec/train_memory.c \
-	src/exec/train_memory.h \
-	src/exec/train_save.c \
-	src/exec/train_save.h \
-	src/exec/train_trouble.c \
-	src/exec/train_trouble.h \
-	src/exec/transport.c \
-	src/exec/transport.h \
-	src/exec/transport_coll.c \
-	src/exec/transport_impl.h \
-	src/exec/transport_launcher.c \
-	src/exec/transport_reduce.c \
-	src/exec/transport_request.c \
-	src/exec/transport_sum.c \
-	src/exec/transport_tasks.c \
-	src/exec/transport_threads.c \
-	src/exec/transport_tp.c \
-	src/exec/world.c \
-	src/exec/world.h \
-	src/exec/world_impl.h \
-	src/exec/world_page.c \
-	src/exec/world_watch.c
-if HAVE_MPI
-libdtexec_a_SOURCES += src/exec/transport_mpi.c
-else
-libdtexec_a_SOURCES += src/exec/transport_nompi.c
-endif
+	src/exec/program/execute.c \
+	src/exec/program/execute.h \
+	src/exec/program/execute_comm.c \
+	src/exec/program/execute_gather.c \
+	src/exec/program/execute_graph.c \
+	src/exec/program/execute_impl.h \
+	src/exec/program/execute_lane.c \
+	src/exec/program/execute_loss.c \
+	src/exec/program/execute_message.c \
+	src/exec/program/execute_move.c \
+	src/exec/program/execute_nonfinite.c \
+	src/exec/program/execute_order.c \
+	src/exec/program/execute_post.c \
+	src/exec/program/execute_ranks.c \
+	src/exec/program/execute_time.c \
+	src/exec/program/execute_whole.c \
+	src/exec/program/feed.c \
+	src/exec/program/feed.h \
+	src/exec/program/optimizer.c \
+	src/exec/program/optimizer.h \
+	src/exec/program/placement.c \
+	src/exec/program/placement.h \
+	src/exec/train/ahead.c \
+	src/exec/train/ahead.h \
+	src/exec/train/profiler.c \
+	src/exec/train/profiler.h \
+	src/exec/train/profiler_comm.c \
+	src/exec/train/profiler_comm.h \
+	src/exec/train/setup.c \
+	src/exec/train/setup.h \
+	src/exec/train/setup_data.c \
+	src/exec/train/tensorboard.c \
+	src/exec/train/tensorboard.h \
+	src/exec/train/train.c \
+	src/exec/train/train.h \
+	src/exec/train/train_agree.c \
+	src/exec/train/train_agree.h \
+	src/exec/train/train_folder.c \
+	src/exec/train/train_folder.h \
+	src/exec/train/train_log.c \
+	src/exec/train/train_log.h \
+	src/exec/train/train_memory.c \
+	src/exec/train/train_memory.h \
+	src/exec/train/train_save.c \
+	src/exec/train/train_save.h \
+	src/exec/train/train_trouble.c \
+	src/exec/train/train_trouble.h
 EXTRA_DIST += src/exec/data/unicode.py

@@ -19,11 +19,11 @@
  * blocks in a fixed tree.  Kernels with atomics in their natural form (embedding) are ordered
  * instead.
  * - Wrong arguments (not data) are programming errors and assert; data outside its range is handled
- * as stated.  Failures stick to the queue (exec/device.h). */
+ * as stated.  Failures stick to the queue (kernels/device.h). */
 #ifndef DT_KERNELS_KERNELS_H
 #define DT_KERNELS_KERNELS_H
 
-#include "exec/device.h"
+#include "kernels/device.h"
 
 enum dt_act {
     DT_ACT_GELU_TANH,
@@ -269,7 +269,7 @@ struct dt_kernels {
     /* ---- random
      * ---------------------------------------------------------------------------------- Element i
      * uses counter first + i of (seed, stream): independent of layout and threads. */
-    /* y[i] = scale * dt_rng_normal_at(seed, stream, first + i) (core/rng.h) */
+    /* y[i] = scale * dt_rng_normal_at(seed, stream, first + i) (base/rng.h) */
     void (*normal)(struct dt_queue *q, enum dt_dtype dtype, int64_t n, uint64_t seed,
                    uint64_t stream, uint64_t first, float scale, void *y);
     /* y = keep ? x / (1 - p) : 0; element i is dropped when word i%4 of Philox block first/4 + i/4

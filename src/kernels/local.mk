@@ -7,7 +7,7 @@ KERNELS_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS) $(KERNELS_CFLAGS_FP) -fno-math-er
 noinst_LIBRARIES += libdtkernels.a libdtkernels_base.a
 libdtkernels_a_CFLAGS = $(KERNELS_CFLAGS)
 libdtkernels_a_SOURCES = \
-	src/exec/device.h \
+	src/kernels/device.h \
 	src/kernels/cpu/bf16.c \
 	src/kernels/cpu/bf16.h \
 	src/kernels/cpu/bf16_amx.h \

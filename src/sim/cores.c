@@ -5,8 +5,8 @@
  * as long as the rate is 1. */
 #include "sim/cores.h"
 
-#include "core/mem.h"
-#include "core/number.h"
+#include "base/mem.h"
+#include "base/number.h"
 
 #include <math.h>
 #include <string.h>

@@ -17,8 +17,8 @@
 #ifndef DT_SIM_CORES_H
 #define DT_SIM_CORES_H
 
-#include "core/schedule.h"
-#include "core/timeline.h"
+#include "core/schedule/schedule.h"
+#include "core/schedule/timeline.h"
 
 /* Lanes on one host share its cores: host of a GPU = GPU / gpus_per_node.  Durations on a core of
  * one's own, with latencies (alpha_ns).  batch_ns: what each rank does beside it.  O(ops x ops under way on a host). */

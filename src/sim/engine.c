@@ -12,12 +12,12 @@
  * begins before the event that made it ready, so the order of events is the same as if every op
  * were one.  Between collectives this order is kept within parts only (engine_window.c).
  *
- * The timing rules are core/program.h's.  Nothing in the loop allocates.  The loop is compiled once
+ * The timing rules are core/schedule/program.h's.  Nothing in the loop allocates.  The loop is compiled once
  * per combination of options, so that a run without network and noise pays for neither. */
 #include "sim/engine_internal.h"
 
-#include "core/mem.h"
-#include "core/number.h"
+#include "base/mem.h"
+#include "base/number.h"
 
 #include <string.h>
 

@@ -7,7 +7,7 @@
 #ifndef DT_SIM_ENGINE_H
 #define DT_SIM_ENGINE_H
 
-#include "core/timeline.h"
+#include "core/schedule/timeline.h"
 #include "sim/network.h"
 #include "sim/noise.h"
 

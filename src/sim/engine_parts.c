@@ -6,7 +6,7 @@
  * these.  Nothing but collectives connects parts, as long as the fabric has room for all NICs. */
 #include "sim/engine_internal.h"
 
-#include "core/mem.h"
+#include "base/mem.h"
 
 void dt_engine_parts_free(struct engine_parts *s)
 {

@@ -4,7 +4,7 @@
  * + dependencies). */
 #include "sim/engine_internal.h"
 
-#include "core/mem.h"
+#include "base/mem.h"
 
 #include <string.h>
 

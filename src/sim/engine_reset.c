@@ -3,7 +3,7 @@
  * Before a run: room in the network, ops as before the first, the routes of transfers. */
 #include "sim/engine_internal.h"
 
-#include "core/mem.h"
+#include "base/mem.h"
 
 /* Room for a flow per lane and per group: then no flow start allocates. */
 enum dt_status dt_engine_reserve_network(struct dt_engine *e, const struct dt_program *p,

@@ -11,7 +11,7 @@
  * itself: its ops fit into a core's cache, its events into a short queue. */
 #include "sim/engine_internal.h"
 
-#include "core/mem.h"
+#include "base/mem.h"
 
 #include <string.h>
 

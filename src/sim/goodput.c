@@ -10,7 +10,7 @@
  * cost is O(failures), not O(segments). */
 #include "sim/noise.h"
 
-#include "core/rng.h"
+#include "base/rng.h"
 
 #include <math.h>
 

@@ -8,7 +8,7 @@
  * start and end in it. */
 #include "sim/network_internal.h"
 
-#include "core/mem.h"
+#include "base/mem.h"
 
 #include <math.h>
 #include <string.h>

@@ -9,8 +9,8 @@
 #ifndef DT_SIM_NETWORK_H
 #define DT_SIM_NETWORK_H
 
-#include "core/cluster.h"
-#include "core/program.h"
+#include "core/model/cluster.h"
+#include "core/schedule/program.h"
 
 struct dt_network;
 /* Builds links for the cluster: per GPU NVLink out/in, per node NIC out/in (all its NICs), one

@@ -19,7 +19,7 @@
  * flows, because for each of them the condition above holds. */
 #include "sim/network_internal.h"
 
-#include "core/number.h"
+#include "base/number.h"
 
 #include <math.h>
 

@@ -8,7 +8,7 @@
  */
 #include "sim/network_internal.h"
 
-#include "core/mem.h"
+#include "base/mem.h"
 
 static uint32_t node_of(const struct dt_network *n, uint32_t gpu)
 {

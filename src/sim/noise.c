@@ -4,8 +4,8 @@
  * which they are asked for. */
 #include "sim/noise.h"
 
-#include "core/number.h"
-#include "core/rng.h"
+#include "base/number.h"
+#include "base/rng.h"
 
 #include <math.h>
 

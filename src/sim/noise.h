@@ -4,7 +4,7 @@
 #ifndef DT_SIM_NOISE_H
 #define DT_SIM_NOISE_H
 
-#include "core/job.h"
+#include "core/job/job.h"
 
 struct dt_noise {
     uint64_t seed;

@@ -10,8 +10,8 @@
  * the median one is simply run again for the report. */
 #include "sim/simulate.h"
 
-#include "core/mem.h"
-#include "core/sanity.h"
+#include "base/mem.h"
+#include "report/sanity.h"
 #include "sim/cores.h"
 #include "sim/engine.h"
 

@@ -4,9 +4,9 @@
 #ifndef DT_SIM_SIMULATE_H
 #define DT_SIM_SIMULATE_H
 
-#include "core/explain.h"
-#include "core/job.h"
-#include "core/report.h"
+#include "report/explain.h"
+#include "core/job/job.h"
+#include "report/report.h"
 
 struct dt_sim_result {
     struct dt_report report;         /* of the median iteration, percentiles over iterations */

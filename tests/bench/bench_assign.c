@@ -3,9 +3,9 @@
  * Benchmark: assignment of the main job's global batch (1,920 samples of MLLM-72B) with and without
  * reordering, costs by the roofline (no profile), and the order of one pipeline. */
 #define _GNU_SOURCE
-#include "core/assign.h"
-#include "core/doc.h"
-#include "core/rng.h"
+#include "core/schedule/assign.h"
+#include "base/doc.h"
+#include "base/rng.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * The speed of the questions the search and the compiler ask most. */
-#include "core/cost.h"
+#include "core/cost/cost.h"
 #include "../cost_fixture.h"
 
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Training data: decoding, resizing, tokens, and the loader from shards to sequences. */
-#include "core/mem.h"
-#include "exec/clock.h"
+#include "base/mem.h"
+#include "base/clock.h"
 #include "exec/data/loader.h"
 #include "exec/data/pack.h"
 #include "exec/data/shard.h"

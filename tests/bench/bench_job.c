@@ -5,7 +5,7 @@
  * for its interval), from a thousand to 131,072 GPUs.  Medians of CPU time
  * of one core; peak memory of a process that does nothing else. */
 #define _GNU_SOURCE
-#include "core/mem.h"
+#include "base/mem.h"
 #include "sim/engine.h"
 #include "sim/simulate.h"
 

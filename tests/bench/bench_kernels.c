@@ -2,8 +2,8 @@
  *
  * The kernels at GPT-2 124M and U-Net shapes, beside this machine's own peaks: the largest square
  * product for what is bound by arithmetic, a copy through memory for what is bound by bandwidth. */
-#include "core/mem.h"
-#include "exec/clock.h"
+#include "base/mem.h"
+#include "base/clock.h"
 #include "kernels/kernels.h"
 
 #include <stdio.h>

@@ -2,8 +2,8 @@
  *
  * Benchmark: drawing and packing samples (linear in their number), asking for their work, CSV. */
 #define _GNU_SOURCE
-#include "core/doc.h"
-#include "core/samples.h"
+#include "base/doc.h"
+#include "core/model/samples.h"
 
 #include <stdio.h>
 #include <stdlib.h>

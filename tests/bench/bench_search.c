@@ -4,8 +4,8 @@
  * search with ranking by timeline, the search alone, and layouts costed per second.  Every run
  * starts with a fresh cost model, so nothing is remembered from the one before. */
 #define _GNU_SOURCE
-#include "core/job.h"
-#include "core/orchestrate.h"
+#include "core/job/job.h"
+#include "core/orchestrate/orchestrate.h"
 
 #include <stdio.h>
 #include <stdlib.h>

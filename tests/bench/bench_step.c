@@ -3,12 +3,12 @@
  * Whole training steps (forward, backward, clipping, AdamW) as `disttrain train` makes them: a
  * program walked by the executor.  Each is held against the time of the step's own products run
  * alone through oneDNN, measured in turns with the steps, so that a busy machine slows both. */
-#include "core/job.h"
-#include "core/memory_cpu.h"
-#include "core/rng.h"
-#include "core/schedule.h"
-#include "exec/clock.h"
-#include "exec/execute.h"
+#include "core/job/job.h"
+#include "core/cost/memory_cpu.h"
+#include "base/rng.h"
+#include "core/schedule/schedule.h"
+#include "base/clock.h"
+#include "exec/program/execute.h"
 #include "gemm.h"
 
 #include <stdio.h>

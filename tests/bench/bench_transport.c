@@ -2,8 +2,8 @@
  *
  * The MPI transport against the MPI library's own blocking calls, on the same ranks in the same
  * run, turn by turn.  Without a launcher it starts itself as 2 ranks. */
-#include "exec/clock.h"
-#include "exec/transport.h"
+#include "base/clock.h"
+#include "comm/transport.h"
 
 #include <mpi.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "gemm.h"
 
-#include "exec/clock.h"
+#include "base/clock.h"
 
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
  * DT_FUZZ_ROUNDS change it).  Each input lies in memory of exactly its size, so that a sanitizer
  * sees an overrun. Prints "N passed, N failed"; a failure of the target is an abort, and the input
  * is then kept. */
-#include "core/rng.h"
+#include "base/rng.h"
 
 #include <dirent.h>
 #include <limits.h>

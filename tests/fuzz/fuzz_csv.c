@@ -3,8 +3,8 @@
  * Fuzz target: the profile importers.  The first byte picks the table family, the rest is its CSV;
  * what is accepted must survive a trip through SQL text, and the text reader itself gets the input
  * too. */
-#include "core/mem.h"
-#include "core/profile_import.h"
+#include "base/mem.h"
+#include "fit/profile_import.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
  *
  * Documents: any text is either refused with a message or becomes a tree that can be walked,
  * changed and written as JSON, which reads back as the same JSON. */
-#include "core/doc.h"
-#include "core/mem.h"
+#include "base/doc.h"
+#include "base/mem.h"
 
 #include <stdlib.h>
 #include <string.h>

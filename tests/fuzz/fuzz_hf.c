@@ -2,8 +2,8 @@
  *
  * Hugging Face configs: any text is refused with a message, or becomes blocks that can be counted.
  */
-#include "core/mem.h"
-#include "core/shape.h"
+#include "base/mem.h"
+#include "core/model/shape.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  *
  * Jobs: any text is refused with one message about a place, or becomes values within their limits.
  */
-#include "core/job.h"
+#include "core/job/job.h"
 
 #include <stdlib.h>
 #include <string.h>

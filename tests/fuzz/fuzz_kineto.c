@@ -2,7 +2,7 @@
  *
  * Kineto traces: any text is refused with a message, or every nanosecond of its kernels is mapped,
  * ignored or reported. */
-#include "core/kernel_import.h"
+#include "fit/kernel_import.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
  *
  * Output of nccl-tests: any text is refused with a message, or all its rows are of collectives with
  * times in order. */
-#include "core/mem.h"
-#include "core/profile_nccl_text.h"
+#include "base/mem.h"
+#include "fit/profile_nccl_text.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,8 +2,8 @@
  *
  * plan.json: any text is either refused with a message or becomes a plan whose text reads back to
  * the same text; whatever is read can be placed, validated and asked for its lanes without harm. */
-#include "core/mem.h"
-#include "core/plan.h"
+#include "base/mem.h"
+#include "core/model/plan.h"
 
 #include <stdlib.h>
 #include <string.h>

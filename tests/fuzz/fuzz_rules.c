@@ -2,8 +2,8 @@
  *
  * Rules of trace imports: any text is refused with a message, or its rules can be asked, and what
  * they answer fits a profile. */
-#include "core/kernel_rules.h"
-#include "core/mem.h"
+#include "fit/kernel_rules.h"
+#include "base/mem.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,8 +2,8 @@
  *
  * Tensor files: any bytes are refused with a message, or give tensors that lie inside them, side by
  * side, and can all be read. */
-#include "core/mem.h"
-#include "exec/safetensors.h"
+#include "base/mem.h"
+#include "exec/checkpoint/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>

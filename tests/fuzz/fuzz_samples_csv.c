@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Fuzz target: the samples CSV reader, and the work of every sample that it accepts. */
-#include "core/samples.h"
+#include "core/model/samples.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -3,9 +3,9 @@
  * Databases: any bytes are refused with a message by the readers of profiles and of Nsight Systems
  * exports, or give a profile that survives a trip through SQL text, and a trace that can be
  * attached. */
-#include "core/kernel_trace.h"
-#include "core/mem.h"
-#include "core/profile_schema.h"
+#include "fit/kernel_trace.h"
+#include "base/mem.h"
+#include "core/profile/profile_schema.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  *
  * Fuzz target: tokenizer.json.  A file that begins with 'T' is text for the shipped byte tokenizer
  * and the pre-split; any other is a tokenizer, which must encode every byte and give it back. */
-#include "core/mem.h"
+#include "base/mem.h"
 #include "exec/data/tokenizer.h"
 #include "exec/data/tokenizer_impl.h"
 #include "exec/data/unicode.h"

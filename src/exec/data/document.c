@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "exec/data/document.h"
 
-#include "core/doc.h"
-#include "core/mem.h"
-#include "core/number.h"
-#include "core/rng.h"
-#include "core/samples_build.h"
-#include "core/utf8.h"
+#include "base/doc.h"
+#include "base/mem.h"
+#include "base/number.h"
+#include "base/rng.h"
+#include "core/model/samples_build.h"
+#include "base/utf8.h"
 
 #include <ctype.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "exec/data/idx.h"
 
-#include "core/file.h"
-#include "core/mem.h"
+#include "base/file.h"
+#include "base/mem.h"
 
 #include <string.h>
 #include <unistd.h>

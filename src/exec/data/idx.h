@@ -5,7 +5,7 @@
 #ifndef DT_EXEC_DATA_IDX_H
 #define DT_EXEC_DATA_IDX_H
 
-#include "core/status.h"
+#include "base/status.h"
 #include <stddef.h>
 #include <stdint.h>
 

@@ -4,7 +4,7 @@
  * image_jpeg.c, WebP in image_webp.c, resizing in resize.c. */
 #include "exec/data/image.h"
 
-#include "core/mem.h"
+#include "base/mem.h"
 #include "exec/data/image_impl.h"
 
 #include <png.h>

@@ -8,7 +8,7 @@
 #ifndef DT_EXEC_DATA_IMAGE_H
 #define DT_EXEC_DATA_IMAGE_H
 
-#include "core/status.h"
+#include "base/status.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -25,7 +25,7 @@ struct dt_image_limits {
     int64_t pixels_max; /* 0 = DT_IMAGE_PIXELS_MAX */
 };
 enum {
-    DT_IMAGE_SIDE_MAX = 16384,    /* what the sample-size CSV can hold (core/samples.h) */
+    DT_IMAGE_SIDE_MAX = 16384,    /* what the sample-size CSV can hold (core/model/samples.h) */
     DT_IMAGE_PIXELS_MAX = 1 << 26 /* 64 Mi pixels, 192 MiB decoded */
 };
 

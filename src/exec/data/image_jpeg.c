@@ -3,7 +3,7 @@
  * JPEG through libjpeg(-turbo).  The library reports errors by a call that must not return; a long
  * jump brings them back here.  Data that is cut off or does not decode is only a warning to the
  * library, which fills in grey; here it is an error. */
-#include "core/mem.h"
+#include "base/mem.h"
 #include "exec/data/image_impl.h"
 
 #include <setjmp.h>

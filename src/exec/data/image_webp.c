@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * WebP through libwebp.  Animations are refused. */
-#include "core/mem.h"
+#include "base/mem.h"
 #include "exec/data/image_impl.h"
 
 #include <webp/decode.h>

@@ -6,8 +6,8 @@
  */
 #include "exec/data/loader.h"
 
-#include "core/mem.h"
-#include "core/rng.h"
+#include "base/mem.h"
+#include "base/rng.h"
 #include "exec/data/document.h"
 
 #include <pthread.h>

@@ -28,7 +28,7 @@ struct dt_loader_options {
     int n_shards;
     const struct dt_tokenizer *tokenizer; /* must outlive the loader */
     int seq_len;
-    int patch;       /* pixels per patch side; 0 = 16, as core/samples.h counts */
+    int patch;       /* pixels per patch side; 0 = 16, as core/model/samples.h counts */
     double generate; /* share of documents whose image is a target, 0 to 1 */
     double caption_drop; /* share of these without their text, so that the generator also learns to
                           * draw from nothing (classifier-free guidance, Ho & Salimans 2022) */

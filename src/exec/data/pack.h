@@ -4,7 +4,7 @@
 #ifndef DT_EXEC_DATA_PACK_H
 #define DT_EXEC_DATA_PACK_H
 
-#include "core/status.h"
+#include "base/status.h"
 #include "exec/data/report.h"
 #include <stdint.h>
 

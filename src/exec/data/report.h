@@ -4,8 +4,8 @@
 #ifndef DT_EXEC_DATA_REPORT_H
 #define DT_EXEC_DATA_REPORT_H
 
-#include "core/json.h"
-#include "core/status.h"
+#include "base/json.h"
+#include "base/status.h"
 #include <stdbool.h>
 #include <stdint.h>
 

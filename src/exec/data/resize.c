@@ -3,7 +3,7 @@
  * Resizing: per axis a table of weights (area: how much of each source pixel an output pixel
  * covers; bilinear: a triangle as wide as two source or two output pixels, whichever are larger),
  * rows first across, then down over a ring of resized rows. */
-#include "core/mem.h"
+#include "base/mem.h"
 #include "exec/data/image_impl.h"
 
 #include <math.h>

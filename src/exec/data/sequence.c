@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "exec/data/sequence.h"
 
-#include "core/mem.h"
+#include "base/mem.h"
 #include "exec/data/document.h"
 
 void dt_sequence_free(struct dt_sequence *s)

@@ -7,12 +7,12 @@
  *
  * A document is made of one sample: CAPTION (image, then its text), GENERATE (text; the image is a
  * target of the generator and takes no LLM tokens) or TEXT.  An encoded image takes ceil(w/patch) x
- * ceil(h/patch) tokens, as core/samples.h counts.  Documents are appended until the next does not
+ * ceil(h/patch) tokens, as core/model/samples.h counts.  Documents are appended until the next does not
  * fit; that one opens the next sequence. */
 #ifndef DT_EXEC_DATA_SEQUENCE_H
 #define DT_EXEC_DATA_SEQUENCE_H
 
-#include "core/samples.h"
+#include "core/model/samples.h"
 #include "exec/data/image.h"
 #include <stdint.h>
 
@@ -28,7 +28,7 @@ struct dt_seq_doc {
 
 struct dt_seq_item { /* an image */
     int w, h;
-    uint32_t flags;    /* DT_ITEM_ENCODE or DT_ITEM_GENERATE (core/samples.h) */
+    uint32_t flags;    /* DT_ITEM_ENCODE or DT_ITEM_GENERATE (core/model/samples.h) */
     uint32_t first, n; /* encoded: its tokens; target: 0, 0 */
     uint32_t doc;
     uint8_t *px; /* [h][w][3]; NULL when only sizes are read */

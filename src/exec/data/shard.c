@@ -5,8 +5,8 @@
  * libarchive reads the tar format (ustar, pax, GNU); it sees memory of known size only. */
 #include "exec/data/shard_impl.h"
 
-#include "core/file.h"
-#include "core/mem.h"
+#include "base/file.h"
+#include "base/mem.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -8,7 +8,7 @@
 #ifndef DT_EXEC_DATA_SHARD_H
 #define DT_EXEC_DATA_SHARD_H
 
-#include "core/status.h"
+#include "base/status.h"
 #include "exec/data/report.h"
 #include <stddef.h>
 #include <stdint.h>

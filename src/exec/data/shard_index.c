@@ -3,8 +3,8 @@
  * Where the samples of a list of shards lie: one pass over the headers, data skipped. */
 #include "exec/data/shard_impl.h"
 
-#include "core/file.h"
-#include "core/mem.h"
+#include "base/file.h"
+#include "base/mem.h"
 
 #include <errno.h>
 #include <fcntl.h>

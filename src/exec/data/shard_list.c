@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
-#include "core/mem.h"
-#include "core/number.h"
+#include "base/mem.h"
+#include "base/number.h"
 #include "exec/data/pack.h"
 
 #include <dirent.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "exec/data/shard_print.h"
 
-#include "core/mem.h"
-#include "exec/clock.h"
+#include "base/mem.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <fcntl.h>

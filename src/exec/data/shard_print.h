@@ -10,9 +10,9 @@
 #ifndef DT_EXEC_DATA_SHARD_PRINT_H
 #define DT_EXEC_DATA_SHARD_PRINT_H
 
-#include "core/doc.h"
-#include "core/json.h"
-#include "core/status.h"
+#include "base/doc.h"
+#include "base/json.h"
+#include "base/status.h"
 
 #define DT_PRINT_WHOLE_MAX (INT64_C(2) << 30)
 enum { DT_PRINT_BLOCKS = 64, DT_PRINT_BLOCK = 1 << 16 };

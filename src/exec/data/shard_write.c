@@ -3,8 +3,8 @@
  * Writing shards.  A shard is written under a temporary name, synced and renamed. */
 #include "exec/data/shard_impl.h"
 
-#include "core/file.h"
-#include "core/mem.h"
+#include "base/file.h"
+#include "base/mem.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,7 +3,7 @@
  * Encoding and decoding.  Reading tokenizer.json is in tokenizer_read.c. */
 #include "exec/data/tokenizer.h"
 
-#include "core/file.h"
+#include "base/file.h"
 #include "exec/data/tokenizer_impl.h"
 #include "exec/data/unicode.h"
 

@@ -6,7 +6,7 @@
 #ifndef DT_EXEC_DATA_TOKENIZER_H
 #define DT_EXEC_DATA_TOKENIZER_H
 
-#include "core/status.h"
+#include "base/status.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -4,7 +4,7 @@
 #ifndef DT_EXEC_DATA_TOKENIZER_IMPL_H
 #define DT_EXEC_DATA_TOKENIZER_IMPL_H
 
-#include "core/mem.h"
+#include "base/mem.h"
 #include "exec/data/tokenizer.h"
 
 enum dt_split {                  /* how text is cut into words before merging */

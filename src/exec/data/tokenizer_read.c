@@ -5,7 +5,7 @@
  * (always byte-level). */
 #include "exec/data/tokenizer_impl.h"
 
-#include "core/doc.h"
+#include "base/doc.h"
 #include "exec/data/unicode.h"
 
 #include <stdio.h>

@@ -4,8 +4,8 @@
  * arithmetic, Unicode Standard section 3.12). */
 #include "exec/data/unicode.h"
 
-#include "core/mem.h"
-#include "core/utf8.h"
+#include "base/mem.h"
+#include "base/utf8.h"
 #include "exec/data/unicode_table.h"
 
 #include <string.h>

@@ -4,7 +4,7 @@
 #ifndef DT_EXEC_DATA_UNICODE_H
 #define DT_EXEC_DATA_UNICODE_H
 
-#include "core/status.h"
+#include "base/status.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -9,7 +9,7 @@
  * 1,000 steps and are scaled by 1000/steps, so that a shorter chain ends as noisy.  cosine:
  * abar_t = f(t+1)/f(0), f(t) = cos^2((t/T + 0.008)/1.008 pi/2), beta <= 0.999 (Nichol & Dhariwal
  * 2021).  Figures as published. */
-#include "core/rng.h"
+#include "base/rng.h"
 #include "exec/modules/impl.h"
 
 #include <math.h>

@@ -9,7 +9,7 @@
 #ifndef DT_EXEC_MODULES_IMPL_H
 #define DT_EXEC_MODULES_IMPL_H
 
-#include "core/mem.h"
+#include "base/mem.h"
 #include "exec/modules/module.h"
 #include "kernels/kernels.h"
 

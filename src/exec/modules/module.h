@@ -14,16 +14,16 @@
  *
  * Who owns what: the stage owns parameters, gradients, weights and one workspace, all sized by
  * dt_stage_new; the caller owns batches, flow buffers and saved memory.  Nothing is allocated after
- * that.  Calls put kernels on a queue and return; failures stick to the queue (exec/device.h).
+ * that.  Calls put kernels on a queue and return; failures stick to the queue (kernels/device.h).
  *
  * A microbatch's life:  forward -> (other microbatches) -> backward, or input-gradients and later
  * weight-gradients.  At most one forward and one backward of a stage are under way at a time. */
 #ifndef DT_EXEC_MODULES_MODULE_H
 #define DT_EXEC_MODULES_MODULE_H
 
-#include "core/model.h"
-#include "exec/device.h"
-#include "exec/transport.h"
+#include "core/model/model.h"
+#include "kernels/device.h"
+#include "comm/transport.h"
 
 /* ---- batches --------------------------------------------------------------------------------- */
 

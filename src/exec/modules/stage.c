@@ -4,7 +4,7 @@
  *
  *   workspace: | temp 0 | temp 1 | a block's | gradients of the flow | saved (no backward only) |
  */
-#include "core/plan.h"
+#include "core/model/plan.h"
 #include "exec/modules/impl.h"
 
 #include <math.h>

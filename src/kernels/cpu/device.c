@@ -7,8 +7,8 @@
 #endif
 #include "kernels/cpu/cpu.h"
 
-#include "core/mem.h"
-#include "exec/clock.h"
+#include "base/mem.h"
+#include "base/clock.h"
 
 #include <sched.h>
 #include <stdarg.h>

@@ -7,7 +7,7 @@
  * the pointers and runs. */
 #include "kernels/cpu/dnnl.h"
 
-#include "core/mem.h"
+#include "base/mem.h"
 #include "kernels/cpu/pack.h"
 
 #include <oneapi/dnnl/dnnl.h>

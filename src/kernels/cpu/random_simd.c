@@ -3,7 +3,7 @@
  * Noise and dropout, by counters. */
 #include "kernels/cpu/simd.h"
 
-#include "core/rng.h"
+#include "base/rng.h"
 
 enum { BLOCK = 4096 }; /* a multiple of a Philox block */
 

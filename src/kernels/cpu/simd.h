@@ -8,7 +8,7 @@
 #ifndef DT_KERNELS_CPU_SIMD_H
 #define DT_KERNELS_CPU_SIMD_H
 
-#include "core/bf16.h"
+#include "base/bf16.h"
 #include "kernels/cpu/cpu.h"
 
 #include <math.h>

@@ -211,7 +211,7 @@ static void rows_in_parts(struct dt_queue *q, const struct dt_xent_parts *p, str
 
 /* Rows of a chunk: many, because every chunk reads the whole weight and updates its whole gradient,
  * and few enough that fp32 logits and their gradient stay within SCRATCH_BYTES; chunks are of equal
- * length, in 16s (core/memory_cpu.c follows this). */
+ * length, in 16s (core/cost/memory_cpu.c follows this). */
 enum { SCRATCH_BYTES = 320 << 20, CHUNK_MAX = 1024, CHUNK_MIN = 16 };
 enum { PART_ROW_BYTES = 2 * sizeof(double) + 2 * sizeof(float) }; /* sum, max, token */
 

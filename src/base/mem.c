@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "base/mem.h"
+
+#include <limits.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The fault hook is for single-threaded tests.  Threaded callers only pass by: relaxed loads and
+ * stores keep that free of a data race and cost nothing; a lost count does no harm. */
+static _Atomic uint64_t mem_tried;
+static _Atomic uint64_t mem_fail_at;
+
+static bool fault(void)
+{
+    uint64_t tried = atomic_load_explicit(&mem_tried, memory_order_relaxed) + 1;
+    uint64_t fail_at = atomic_load_explicit(&mem_fail_at, memory_order_relaxed);
+
+    atomic_store_explicit(&mem_tried, tried, memory_order_relaxed);
+    return fail_at != 0 && tried == fail_at;
+}
+
+void dt_mem_fail_at(uint64_t k)
+{
+    mem_fail_at = k;
+    mem_tried = 0;
+}
+
+uint64_t dt_mem_count(void)
+{
+    return mem_tried;
+}
+
+void dt_mem_keep(void)
+{
+#ifdef __GLIBC__
+    /* Everything below 1 GiB from the heap, and the heap never given back. */
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    mallopt(M_TRIM_THRESHOLD, INT_MAX);
+    mallopt(M_TOP_PAD, 1 << 20);
+#endif
+}
+
+/* malloc(0) may return NULL, which our callers take for a failure: ask for one byte instead. */
+void *dt_malloc(size_t size)
+{
+    return fault() ? NULL : malloc(size ? size : 1);
+}
+
+void *dt_calloc(size_t n, size_t size)
+{
+    size_t bytes;
+
+    if (fault() || __builtin_mul_overflow(n, size, &bytes))
+        return NULL;
+    return calloc(1, bytes ? bytes : 1);
+}
+
+void *dt_realloc(void *p, size_t size)
+{
+    return fault() ? NULL : realloc(p, size ? size : 1);
+}
+
+char *dt_strdup(const char *s)
+{
+    size_t n = strlen(s) + 1;
+    char *copy = dt_malloc(n);
+
+    if (copy)
+        memcpy(copy, s, n);
+    return copy;
+}
+
+void dt_free(void *p)
+{
+    free(p);
+}
+
+int dt_grow(void **p, size_t *cap, size_t need, size_t elem)
+{
+    size_t want = *cap, bytes;
+    void *q;
+
+    if (need <= *cap)
+        return 0;
+    if (want < 8)
+        want = 8;
+    while (want < need) {
+        if (want > SIZE_MAX / 2) {
+            want = need;
+            break;
+        }
+        want *= 2;
+    }
+    if (__builtin_mul_overflow(want, elem, &bytes))
+        return -1;
+    q = dt_realloc(*p, bytes);
+    if (!q)
+        return -1;
+    *p = q;
+    *cap = want;
+    return 0;
+}

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+noinst_LIBRARIES += libdtcomm.a
+libdtcomm_a_SOURCES = \
+	src/comm/cores.c \
+	src/comm/cores.h \
+	src/comm/lifeline.c \
+	src/comm/lifeline.h \
+	src/comm/load.c \
+	src/comm/load.h \
+	src/comm/pace.h \
+	src/comm/transport.c \
+	src/comm/transport.h \
+	src/comm/transport_coll.c \
+	src/comm/transport_impl.h \
+	src/comm/transport_launcher.c \
+	src/comm/transport_reduce.c \
+	src/comm/transport_request.c \
+	src/comm/transport_sum.c \
+	src/comm/transport_tasks.c \
+	src/comm/transport_threads.c \
+	src/comm/transport_tp.c \
+	src/comm/world.c \
+	src/comm/world.h \
+	src/comm/world_impl.h \
+	src/comm/world_page.c \
+	src/comm/world_watch.c
+if HAVE_MPI
+libdtcomm_a_SOURCES += src/comm/transport_mpi.c
+else
+libdtcomm_a_SOURCES += src/comm/transport_nompi.c
+endif

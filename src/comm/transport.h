@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The transport table: how ranks of a job reach each other.
+ *
+ *   rank   one process (MPI) or one thread of a test (threads), with one device
+ *   comm   an ordered set of ranks that act together; made once, before training
+ *   req    an operation under way: begun by post_*, over when `test` says so
+ *
+ * Every implementation fills every entry; callers never ask which one it is.  Buffers are host
+ * memory, or device memory where the device's info.host_memory says the host may touch it.  Nothing
+ * blocks: whoever needs a result tests and decides how long to wait (dt_transport_wait).
+ *
+ * Order.  Between two ranks, messages of one tag meet in the order of their posts; on one comm all
+ * members post the same operations in the same order.  A caller that posts in the program's order
+ * therefore needs no further agreement, and dt_program_check's proof that the program has no cycle
+ * is the proof that nothing waits for ever.  Sizes are agreed on beforehand: a message of another
+ * size than its receive is an error that names both.
+ *
+ * Threads: entries may be called by any thread of the rank at any time; one req is tested by one
+ * thread.  The main thread uses comms for tensor parallelism, the communication thread the rest. */
+#ifndef DT_COMM_TRANSPORT_H
+#define DT_COMM_TRANSPORT_H
+
+#include "base/status.h"
+#include "kernels/device.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define DT_TRANSPORT_ABI 1u
+
+struct dt_transport;
+struct dt_comm; /* belongs to one transport */
+struct dt_req;  /* belongs to one transport; ends with the `test` that reports it done or failed */
+
+/* Types of reductions.  BF16 sums are formed in fp32 and rounded once per member at most. */
+enum dt_reduce_type {
+    DT_REDUCE_F32,
+    DT_REDUCE_F64,
+    DT_REDUCE_BF16,
+    DT_REDUCE_U64_MAX,
+    DT_REDUCE_F32_MAX /* a NaN stays one */
+};
+
+struct dt_transport {
+    uint32_t abi; /* DT_TRANSPORT_ABI */
+    int rank, size;
+    int local_rank, local_size; /* among the ranks of this host */
+    char name[16];              /* "mpi", "threads", "self" */
+    char host[64];
+    void *impl;
+
+    /* All comms are gone.  Collective. */
+    void (*close)(struct dt_transport *t);
+    /* Ends the whole job now, without waiting for anybody; does not return. */
+    void (*abort)(struct dt_transport *t, int exit_status);
+
+    /* Collective over the named ranks (ascending or not; their order is the order of members), in
+     * the same order at all of them; this rank is one of them. */
+    enum dt_status (*comm_new)(struct dt_transport *t, const int *ranks, int n,
+                               struct dt_error *err, struct dt_comm **out);
+    void (*comm_free)(struct dt_comm *c);
+
+    /* ---- between two ranks ---- tag: 0 .. 2^22 - 1.  To oneself is allowed. */
+    enum dt_status (*post_send)(struct dt_transport *t, int to, int tag, const void *buf,
+                                size_t bytes, struct dt_error *err, struct dt_req **out);
+    enum dt_status (*post_recv)(struct dt_transport *t, int from, int tag, void *buf, size_t bytes,
+                                struct dt_error *err, struct dt_req **out);
+
+    /* ---- collectives; every member has the same arguments ----
+     * counts are elements; pieces lie side by side in the order of members, pieces may be empty. */
+    enum dt_status (*post_broadcast)(struct dt_comm *c, int root_member, void *buf, size_t bytes,
+                                     struct dt_error *err, struct dt_req **out);
+    /* In place. */
+    enum dt_status (*post_all_reduce)(struct dt_comm *c, enum dt_reduce_type type, void *buf,
+                                      size_t n, struct dt_error *err, struct dt_req **out);
+    /* `buf` holds all pieces; afterwards this member's piece in it is the sum, the others are
+     * undefined. */
+    enum dt_status (*post_reduce_scatter)(struct dt_comm *c, enum dt_reduce_type type, void *buf,
+                                          const size_t *counts, struct dt_error *err,
+                                          struct dt_req **out);
+    /* `buf` holds this member's piece in its place; afterwards all pieces.  bytes[]: per member. */
+    enum dt_status (*post_all_gather)(struct dt_comm *c, void *buf, const size_t *bytes,
+                                      struct dt_error *err, struct dt_req **out);
+    /* send_bytes[k] go to member k; recv_bytes[k] come from it. */
+    enum dt_status (*post_all_to_all)(struct dt_comm *c, const void *send, const size_t *send_bytes,
+                                      void *recv, const size_t *recv_bytes, struct dt_error *err,
+                                      struct dt_req **out);
+
+    /* One step of everything under way.  *done: over, and `r` is gone.  An error is reported once
+     * and ends `r` too. */
+    enum dt_status (*test)(struct dt_transport *t, struct dt_req *r, bool *done,
+                           struct dt_error *err);
+
+    /* For waiting: the default limit, and for how long it pays to test `r` without pauses. */
+    double limit_s;
+    bool crowded; /* ranks of this host share cores */
+    uint64_t (*eager_ns)(const struct dt_transport *t, const struct dt_req *r);
+    /* Told when dt_transport_wait begins to wait, and when what it waited for has come; may be
+     * NULL.  (A wait that fails is not over: others are still waited for.) */
+    void (*waiting)(void *ctx, bool waits);
+    void *waiting_ctx;
+};
+
+int dt_comm_size(const struct dt_comm *c);
+int dt_comm_member(const struct dt_comm *c);           /* this rank's number in it */
+int dt_comm_rank(const struct dt_comm *c, int member); /* its rank in the transport */
+struct dt_transport *dt_comm_transport(const struct dt_comm *c);
+
+/* Tests until it is done, first eagerly, then with growing pauses that leave the core to others.
+ * After `limit_s` seconds (0 = the transport's default, see below) DT_ERR_TIMEOUT that says `what`
+ * was waited for; `r` then stays under way and its memory in use until close.  `what` may be
+ * NULL. */
+enum dt_status dt_transport_wait(struct dt_transport *t, struct dt_req *r, double limit_s,
+                                 const char *what, struct dt_error *err);
+
+/* ---- implementations ---- */
+
+/* MPI (built when configure finds it).  Initialises MPI if need be; reads DISTTRAIN_OP_TIMEOUT_S
+ * (default 300) for the default limit. */
+enum dt_status dt_transport_open_mpi(struct dt_error *err, struct dt_transport **out);
+/* Was this process started by an MPI launcher (mpirun, srun)?  Looks at the environment only, which
+ * may not tell how many ranks there are (1 then). */
+bool dt_transport_mpi_launched(int *ranks);
+/* DT_ERR_USAGE if the environment says that this process is one of several tasks, but there is no
+ * MPI between them: each would run the whole job by itself.  `size` is that of MPI's world, 1 where
+ * MPI is not asked. */
+enum dt_status dt_transport_check_tasks(int size, struct dt_error *err);
+/* `n` ranks that are threads of this process: one table per rank in out[], each to be used by the
+ * threads of that rank.  For tests, and where there is no MPI. */
+enum dt_status dt_transport_open_threads(int n, struct dt_error *err, struct dt_transport **out);
+/* One rank alone. */
+enum dt_status dt_transport_open_self(struct dt_error *err, struct dt_transport **out);
+
+/* ---- tensor parallelism: collectives inside an op, in queue order ----
+ *
+ * On a device whose queues run at once (CPU) these have happened when they return; on a card they
+ * are put on the queue.  Failures stick to the dt_tp: later calls do nothing, and dt_tp_state
+ * tells. A NULL dt_tp is one rank alone: calls do nothing. */
+struct dt_tp {
+    struct dt_comm *comm;
+    int rank, size; /* members of comm */
+    const struct dt_device *device;
+    double limit_s;
+    struct dt_error error; /* the first failure */
+};
+static inline int dt_tp_size(const struct dt_tp *tp)
+{
+    return tp ? tp->size : 1;
+}
+static inline int dt_tp_rank(const struct dt_tp *tp)
+{
+    return tp ? tp->rank : 0;
+}
+/* Pieces of n things over the members: the first n % size have one more. */
+static inline int64_t dt_tp_first(const struct dt_tp *tp, int64_t n, int member)
+{
+    int64_t q = n / dt_tp_size(tp), r = n % dt_tp_size(tp);
+
+    return member * q + (member < r ? member : r);
+}
+static inline int64_t dt_tp_count(const struct dt_tp *tp, int64_t n, int member)
+{
+    return dt_tp_first(tp, n, member + 1) - dt_tp_first(tp, n, member);
+}
+enum dt_status dt_tp_state(const struct dt_tp *tp, struct dt_error *err);
+/* x[n] becomes the sum over members. */
+void dt_tp_all_reduce(struct dt_queue *q, struct dt_tp *tp, enum dt_dtype type, int64_t n, void *x);
+/* The same of doubles, and the maximum of floats (vocabulary-parallel softmax). */
+void dt_tp_all_reduce_f64(struct dt_queue *q, struct dt_tp *tp, int64_t n, double *x);
+void dt_tp_all_reduce_max(struct dt_queue *q, struct dt_tp *tp, int64_t n, float *x);
+/* all[rows][width]: every member holds its dt_tp_first/count rows in their place; then all do. */
+void dt_tp_all_gather(struct dt_queue *q, struct dt_tp *tp, enum dt_dtype type, int64_t rows,
+                      int64_t width, void *all);
+/* all[rows][width] are partial sums; this member's rows become the sums, the others undefined. */
+void dt_tp_reduce_scatter(struct dt_queue *q, struct dt_tp *tp, enum dt_dtype type, int64_t rows,
+                          int64_t width, void *all);
+
+#endif

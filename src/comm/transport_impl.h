@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * What transports over host memory share.  An implementation brings a wire (messages between two
+ * ranks); requests and all collectives are made of those here, so that every transport forms sums
+ * in the same order.
+ *
+ *   request     p2p: one transfer.  Collective: strands, each of which goes through rounds
+ *   round       transfers that are under way together, then a local step (a sum, nothing)
+ *   strand      every n-th chunk of a long collective; strands overlap one another
+ *
+ * A request is stepped by its tester, and a collective also by whoever tests anything else of this
+ * rank: two ranks that wait for the same two collectives in different order both get on. */
+#ifndef DT_COMM_TRANSPORT_IMPL_H
+#define DT_COMM_TRANSPORT_IMPL_H
+
+#include "comm/transport.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+enum {
+    DT_TAG_BITS = 22,   /* of the caller's tags */
+    DT_STRANDS = 4,     /* at most, of a collective; a power of two */
+    DT_STRAND_BITS = 2, /* of it */
+    DT_SEQ_BITS = 10,   /* collectives of a comm that may be told apart; further ones queue */
+};
+
+/* A message is matched by its sender, its receiver, and a key: the caller's tag, or of a
+ * collective DT_KEY_COLL | id of the comm between the two ranks, sequence, strand. */
+#define DT_KEY_COLL (UINT64_C(1) << 63)
+
+struct dt_xfer; /* the implementation's: one message under way, xfer_bytes long, zeroed at first */
+
+struct dt_wire {
+    size_t xfer_bytes;
+    uint64_t key_max; /* of a collective's key without DT_KEY_COLL */
+    /* Begin.  The bytes may be none. */
+    enum dt_status (*send)(struct dt_transport *t, struct dt_xfer *x, int to, uint64_t key,
+                           const void *buf, size_t bytes, struct dt_error *err);
+    enum dt_status (*recv)(struct dt_transport *t, struct dt_xfer *x, int from, uint64_t key,
+                           void *buf, size_t bytes, struct dt_error *err);
+    /* Is it over?  Not asked again once done or failed. */
+    enum dt_status (*step)(struct dt_transport *t, struct dt_xfer *x, bool *done,
+                           struct dt_error *err);
+    /* The request was given up (the job ends): takes the transfer back if it is still there. */
+    void (*drop)(struct dt_transport *t, struct dt_xfer *x);
+};
+
+struct dt_comm {
+    struct dt_transport *t;
+    int n, me;
+    int *ranks;
+    uint64_t *pair; /* [n] number of this comm among those that this rank and member k share */
+    atomic_uint seq;
+};
+
+struct dt_strand {
+    long round;
+    int first, n; /* transfers of this round that are not yet over */
+    bool over;
+};
+
+struct dt_req;
+/* A kind of collective: begins round `s->round` of a strand (dt_coll_send, dt_coll_recv), or says
+ * that there is none; what to do when the transfers of that round are over. */
+struct dt_coll {
+    const char *name;
+    bool (*begin)(struct dt_req *r, struct dt_strand *s, int strand, struct dt_error *err);
+    void (*end)(struct dt_req *r, struct dt_strand *s, int strand);
+};
+
+struct dt_req {
+    struct dt_transport *t;
+    struct dt_req *next, *prev; /* in the list of collectives under way, or of free ones */
+    struct dt_req *all;         /* every request of the transport */
+    atomic_flag busy;           /* somebody steps it */
+    bool live;                  /* given out, not yet over */
+    enum dt_status failed;
+    struct dt_error error;
+    size_t bytes; /* this rank's share, for how long to poll */
+
+    const struct dt_coll *coll; /* NULL: one transfer */
+    struct dt_comm *comm;
+    uint64_t seq;
+    enum dt_reduce_type type;
+    char *buf;
+    const char *send; /* all-to-all */
+    int root;
+    size_t n;     /* elements (all-reduce), bytes (broadcast) */
+    size_t chunk; /* elements of a chunk, or bytes */
+    int n_strands, max_xfers;
+    struct dt_strand strand[DT_STRANDS];
+    size_t *at;      /* [members + 1] where pieces begin, elements or bytes */
+    size_t *at_send; /* [members + 1], all-to-all */
+    char *scratch;   /* n_strands x scratch_strand bytes */
+    size_t scratch_strand;
+    char *xfers; /* n_strands x max_xfers x xfer_bytes */
+    size_t at_cap, at_send_cap, scratch_cap, xfers_cap;
+};
+
+/* What every implementation's `impl` begins with. */
+struct dt_transport_base {
+    const struct dt_wire *wire;
+    pthread_mutex_t lock; /* the lists below, and the pairs */
+    struct dt_req *colls; /* under way */
+    struct dt_req *free, *all;
+    _Atomic(struct dt_req *) spare; /* a free one that costs no lock */
+    uint64_t *pairs;                /* [size] comms made so far that this rank and rank k share */
+    atomic_int n_colls;
+};
+
+/* Fills the table's entries above the wire, and the base; t->rank, t->size and t->impl are set. */
+enum dt_status dt_transport_base_init(struct dt_transport *t, const struct dt_wire *wire,
+                                      struct dt_error *err);
+/* Drops what is still under way and frees the requests.  t itself is the caller's. */
+void dt_transport_base_free(struct dt_transport *t);
+/* More than one rank to a core that this process may use? */
+bool dt_transport_crowded(int local_size);
+/* Seconds of a variable of the environment, or `otherwise_s`. */
+enum dt_status dt_transport_seconds(const char *name, double otherwise_s, struct dt_error *err,
+                                    double *out_s);
+/* A message and its receive differ in size.  DT_ERR_PEER. */
+enum dt_status dt_transport_size_error(struct dt_error *err, int from, int to, uint64_t key,
+                                       size_t sent, size_t expected);
+
+static inline struct dt_transport_base *dt_transport_base(const struct dt_transport *t)
+{
+    return t->impl;
+}
+
+/* ---- requests (transport_request.c) ---- */
+enum dt_status dt_req_new(struct dt_transport *t, struct dt_error *err, struct dt_req **out);
+void dt_req_release(struct dt_req *r);
+/* Room for the transfers and the scratch of the strands; `at` (and `at_send`) of the members. */
+enum dt_status dt_req_room(struct dt_req *r, int n_strands, int max_xfers, size_t scratch_strand,
+                           struct dt_error *err);
+/* A collective of `c` with the next sequence number; counts of the members' pieces, or NULL. */
+enum dt_status dt_coll_new(struct dt_comm *c, const struct dt_coll *kind, void *buf,
+                           const size_t *counts, struct dt_error *err, struct dt_req **out);
+/* Gives it room and begins it; a request that cannot is released. */
+enum dt_status dt_coll_go(struct dt_req *r, int n_strands, int max_xfers, size_t scratch_strand,
+                          struct dt_error *err, struct dt_req **out);
+enum dt_status dt_req_start(struct dt_req *r, struct dt_error *err, struct dt_req **out);
+bool dt_coll_send(struct dt_req *r, struct dt_strand *s, int strand, int member, const void *buf,
+                  size_t bytes, struct dt_error *err);
+bool dt_coll_recv(struct dt_req *r, struct dt_strand *s, int strand, int member, void *buf,
+                  size_t bytes, struct dt_error *err);
+
+/* ---- collectives (transport_coll.c, transport_reduce.c): the table's entries ---- */
+enum dt_status dt_coll_broadcast(struct dt_comm *c, int root, void *buf, size_t bytes,
+                                 struct dt_error *err, struct dt_req **out);
+enum dt_status dt_coll_all_gather(struct dt_comm *c, void *buf, const size_t *bytes,
+                                  struct dt_error *err, struct dt_req **out);
+enum dt_status dt_coll_all_to_all(struct dt_comm *c, const void *send, const size_t *send_bytes,
+                                  void *recv, const size_t *recv_bytes, struct dt_error *err,
+                                  struct dt_req **out);
+enum dt_status dt_coll_all_reduce(struct dt_comm *c, enum dt_reduce_type type, void *buf, size_t n,
+                                  struct dt_error *err, struct dt_req **out);
+enum dt_status dt_coll_reduce_scatter(struct dt_comm *c, enum dt_reduce_type type, void *buf,
+                                      const size_t *counts, struct dt_error *err,
+                                      struct dt_req **out);
+
+/* Sums (transport_sum.c): x[n] becomes the sum (maximum) of `members` parts in their order; part
+ * `me` is x itself, part k lies at others[k] (others[me] is not read).  fp32 inside for BF16. */
+size_t dt_reduce_bytes(enum dt_reduce_type type);
+void dt_reduce_parts(enum dt_reduce_type type, void *x, const void *const *others, int members,
+                     int me, size_t n);
+
+/* MPI: longest message in one piece; tests set it. */
+extern size_t dt_transport_mpi_piece_bytes;
+
+/* Before an abort: leaves a process behind that kills this rank's launcher, if that is one of Open
+ * MPI's and does not end within 4 s. */
+void dt_transport_hurry_launcher(void);
+/* Is this the process of a launcher that ends with its ranks, or of its daemon on this host? */
+bool dt_transport_is_launcher(pid_t pid);
+
+#endif

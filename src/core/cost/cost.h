@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Cost: what a block, a stage or an op takes, in ns, from profile x cluster.
+ *
+ * Kernel times are interpolated (GSL) in log space over profile rows, never below the roofline of the device
+ * (DESIGN rule 5: every ns knows where it came from). */
+#ifndef DT_CORE_COST_COST_H
+#define DT_CORE_COST_COST_H
+
+#include "core/model/cluster.h"
+#include "core/model/model.h"
+#include "core/profile/profile.h"
+#include "core/model/samples.h"
+
+enum dt_prov {
+    DT_PROV_MEASURED,
+    DT_PROV_INTERPOLATED,
+    DT_PROV_EXTRAPOLATED,
+    DT_PROV_COMPUTED,
+    DT_PROV_ASSUMED,
+    DT_PROV_N
+};
+extern const char *const dt_prov_names[DT_PROV_N + 1];
+
+struct dt_time {         /* a duration and what it stands on */
+    double ns;
+    double prov[DT_PROV_N]; /* ns per provenance; sums to ns */
+};
+
+/* What the kernels of unfused blocks, and the host that issues kernels, take in a running training step: few
+ * constants for all models and layouts.  Values, meaning, sources: cost_tuning.c and doc/calibration.md. */
+struct dt_cost_tuning {
+    double gemm;            /* time of a GEMM / the profile's */
+    double misaligned;      /* further factor when n or k is no multiple of 8 elements */
+    double core;            /* softmax and dropout of the scores / residual add */
+    double tp_skew_ns;      /* a tensor-parallel collective waits for the slowest rank; an all-gather or a reduce-scatter half */
+    double call_per_rank;   /* host work of a collective: one kernel, and more per rank that has to meet */
+    double backward_call;   /* host time of a backward kernel / of a forward kernel */
+    double host_norm;       /* exponent of the norm that joins host and device time */
+};
+extern const struct dt_cost_tuning dt_cost_tuning_default;
+struct dt_cost_constant { /* one line per member, in order */
+    const char *name, *unit, *source, *meaning;
+};
+enum { DT_COST_CONSTANTS = sizeof(struct dt_cost_tuning) / sizeof(double) };
+extern const struct dt_cost_constant dt_cost_constants[DT_COST_CONSTANTS];
+/* The member that line i describes. */
+double *dt_cost_tuning_at(struct dt_cost_tuning *t, int i);
+
+struct dt_cost_options {
+    bool stepccl;            /* chunked overlap of TP collectives with their GEMMs on copy engines */
+    bool allow_analytical;   /* missing op families fall back to the roofline ("computed") */
+    bool fp32;               /* collectives of tensor parallelism carry 4 bytes an element, else 2 */
+    enum dt_recompute recompute;
+    double dispatch_ns;      /* host time per kernel: no stage is faster than the host issues it; 0 = never the
+                              * bottleneck (CUDA graphs, or kernels long enough) */
+    const struct dt_cost_tuning *tuning; /* NULL = dt_cost_tuning_default; borrowed while the cost model is made */
+    double scale[DT_OP_FAMILY_N]; /* factor on the times of a family; 0 = 1 (intervals, sensitivity) */
+};
+
+struct dt_cost; /* immutable after creation except for its memo tables; one thread */
+
+/* Borrows model, cluster, profile for its lifetime. */
+enum dt_status dt_cost_new(const struct dt_model *model, const struct dt_cluster *cluster,
+                           const struct dt_profile *profile, const struct dt_cost_options *opt,
+                           struct dt_error *err, struct dt_cost **out);
+void dt_cost_free(struct dt_cost *c);
+const struct dt_cost_options *dt_cost_opts(const struct dt_cost *c);
+/* Ask for every op family that the model at the given tensor-parallel degrees (bit t set = tp 2^t) needs; when any
+ * lacks rows and analytical fallback is off: DT_ERR_MISSING_PROFILE listing ALL of them at once. */
+enum dt_status dt_cost_survey(struct dt_cost *c, unsigned tp_mask, struct dt_error *err);
+
+/* DT_ERR_NOMEM once a table built on demand could not be allocated (roofline times were used from then on). */
+enum dt_status dt_cost_status(const struct dt_cost *c, struct dt_error *err);
+
+/* One kernel, one phase (count included).  A family without rows is estimated from the roofline; dt_cost_survey is
+ * what refuses it. */
+void dt_cost_kernel(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
+                    struct dt_time *out);
+
+/* The three times of a range of blocks [first, first+n) of a module for one microbatch on one lane.
+ * fwd: forward.  dgrad: input gradients (recompute of the forward included where the recompute mode asks
+ * for it and a backward runs).  wgrad: weight gradients of trainable blocks.
+ * trainable[b] (may be NULL = all): block b's weights are trained.  upstream: something upstream of `first` is
+ * trainable (else the first trainable block needs no dgrad below it and blocks before it run no backward). */
+struct dt_stage_cost {
+    struct dt_time fwd, dgrad, wgrad;
+};
+void dt_cost_stage(struct dt_cost *c, int module, int first, int n, const struct dt_shard *shard,
+                   const struct dt_work *work, const unsigned char *trainable, bool upstream,
+                   struct dt_stage_cost *out);
+/* The same dealt to kernels (cost_parts.c): `fn` hears of every kernel and direction, k NULL = waiting for the host.
+ * The times of all parts sum to fwd + dgrad + wgrad of dt_cost_stage. */
+enum dt_direction { DT_DIR_FWD, DT_DIR_DGRAD, DT_DIR_WGRAD, DT_DIR_RECOMPUTE, DT_DIR_N };
+extern const char *const dt_direction_names[DT_DIR_N + 1];
+typedef void dt_cost_part_fn(void *ctx, const struct dt_kop *k, enum dt_direction dir, const struct dt_time *t);
+void dt_cost_stage_parts(struct dt_cost *c, int module, int first, int n, const struct dt_shard *shard,
+                         const struct dt_work *work, const unsigned char *trainable, bool upstream,
+                         dt_cost_part_fn *fn, void *ctx);
+/* What a kernel's time stands on: the profile row nearest to it. */
+struct dt_cost_origin {
+    const char *source; /* its source's name, or "roofline"; lives as long as the profile */
+    int kind;           /* enum dt_row_kind; -1 = no row */
+    double sigma;       /* standard deviation of the logarithm, from the row's p10 and p90; 0 = none stated */
+};
+void dt_cost_origin(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase, struct dt_cost_origin *out);
+
+/* Fast path for the same: totals only, memoised on (module, range, shard, work, flags). */
+struct dt_stage_ns { double fwd, bwd; }; /* bwd = dgrad + wgrad */
+struct dt_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int first, int n,
+                                    const struct dt_shard *shard, const struct dt_work *work,
+                                    const unsigned char *trainable, bool upstream);
+/* The same for many works, out[i] that of work[i] to the last bit: what works of equal tokens share is computed
+ * once (cost_sheet.c).  False when out of memory. */
+bool dt_cost_stages_ns(struct dt_cost *c, int module, int first, int n, const struct dt_shard *shard,
+                       const struct dt_work *work, size_t n_works, const unsigned char *trainable, bool upstream,
+                       struct dt_stage_ns *out);
+
+/* Collective over `gpus` ranks, `per_node` of them in each node, `share` = how many such collectives use the
+ * node's NICs at once; bytes as in nccl-tests (full buffer).  family: one of the collective families. */
+void dt_cost_collective(struct dt_cost *c, enum dt_op_family family, int gpus, int per_node,
+                        int share, double bytes, struct dt_time *out);
+/* What a collective inside a node takes however few its bytes. */
+double dt_cost_collective_alpha_ns(struct dt_cost *c, int family, int gpus);
+/* Point-to-point between two lanes of `width` GPU pairs each moving bytes/width; inside a node or between.
+ * alpha_ns and the transfer rate are also given apart for the network engine. */
+void dt_cost_p2p(struct dt_cost *c, bool same_node, int width, double bytes, struct dt_time *out,
+                 double *alpha_ns, double *bytes_per_s);
+/* Optimizer step (AdamW on `params` fp32 master parameters held by one GPU): HBM bound. */
+void dt_cost_optimizer(struct dt_cost *c, double params, struct dt_time *out);
+
+static inline void dt_time_add(struct dt_time *a, const struct dt_time *b, double k)
+{
+    a->ns += k * b->ns;
+    for (int i = 0; i < DT_PROV_N; i++)
+        a->prov[i] += k * b->prov[i];
+}
+
+#endif

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Collectives and point-to-point transfers.
+ *
+ * Inside a node: measured bus bandwidth over bytes.  Across nodes: NCCL's own latency terms for
+ * ring and tree over the cluster's NICs, held to the published drop of ring bandwidth with size and
+ * length.
+ *
+ *   bus bytes = bytes * f,  f = 2(n-1)/n all-reduce, (n-1)/n all-gather, reduce-scatter, all-to-all
+ * (nccl-tests)
+ *
+ * Constants: NCCL src/graph/tuning.cc at 5067397c (published), SimAI nic_ratio.csv (published). */
+#include "core/cost/cost_internal.h"
+
+#include <gsl/gsl_errno.h>
+#include <string.h>
+
+enum proto { PROTO_LL, PROTO_LL128, PROTO_SIMPLE, PROTO_N };
+
+/* NCCL tuning.cc: base and per-step latencies in microseconds, columns LL / LL128 / Simple. */
+static const double tree_base_us[PROTO_N] = {6.8, 14.0, 8.4};
+static const double ring_base_us[PROTO_N] = {6.6, 14.0, 8.4};
+static const double ring_nvlink_us[PROTO_N] = {0.6, 1.9, 3.4};
+static const double tree_nvlink_us[PROTO_N] = {0.6, 1.25, 4.0};
+static const double ring_net_us[PROTO_N] = {2.7, 4.0, 14.0};
+static const double tree_net_us[PROTO_N] = {5.0, 8.5, 14.0};
+static const double proto_bw[PROTO_N] = {0.5, 0.92, 1.0}; /* share of the channel bandwidth */
+#define RING_SIMPLE_MULTINODE 1.4                         /* all-reduce, SM80 and later */
+#define TREE_BW 0.92
+
+/* SimAI nic_ratio.csv: all-reduce bandwidth as a fraction of NIC line rate, by nodes (8 GPUs each)
+ * and bytes. */
+enum { NIC_NODES = 7, NIC_SIZES = 5 };
+static const double nic_log2_nodes[NIC_NODES] = {1, 2, 3, 4, 5, 6, 7};
+static const double nic_log2_mib[NIC_SIZES] = {4, 6, 8, 10, 12};
+static const double nic_ratio[NIC_SIZES * NIC_NODES] = {
+    .32, .24, .13, .05, .044, .021, .009, /* 16 MB */
+    .50, .53, .39, .21, .106, .051, .044, /* 64 MB */
+    .85, .77, .69, .57, .39,  .21,  .10,  /* 256 MB */
+    .92, .93, .90, .76, .74,  .56,  .31,  /* 1 GB */
+    .95, .95, .95, .95, .92,  .76,  .74,  /* 4 GB */
+};
+#define SIMAI_GPUS_PER_NODE 8.0
+
+double cost_bus_factor(int family, int gpus)
+{
+    if (gpus <= 1)
+        return 0;
+    return (family == DT_OP_ALL_REDUCE ? 2.0 : 1.0) * (gpus - 1) / gpus;
+}
+
+enum dt_status cost_nic_table_new(struct dt_cost *c, struct dt_error *err)
+{
+    gsl_error_handler_t *old = gsl_set_error_handler_off();
+    int bad = 1;
+
+    c->nic_table = gsl_interp2d_alloc(gsl_interp2d_bilinear, NIC_NODES, NIC_SIZES);
+    c->nic_ax = gsl_interp_accel_alloc();
+    c->nic_ay = gsl_interp_accel_alloc();
+    if (c->nic_table && c->nic_ax && c->nic_ay)
+        bad = gsl_interp2d_init(c->nic_table, nic_log2_nodes, nic_log2_mib, nic_ratio, NIC_NODES,
+                                NIC_SIZES);
+    gsl_set_error_handler(old);
+    return bad ? dt_error_nomem(err, "network table") : DT_OK;
+}
+
+void cost_nic_table_free(struct dt_cost *c)
+{
+    if (c->nic_table)
+        gsl_interp2d_free(c->nic_table);
+    if (c->nic_ax)
+        gsl_interp_accel_free(c->nic_ax);
+    if (c->nic_ay)
+        gsl_interp_accel_free(c->nic_ay);
+}
+
+static double clamp(double x, double lo, double hi)
+{
+    return x < lo ? lo : x > hi ? hi : x;
+}
+
+/* The table's fall follows the length of its rings (2(n-1) steps of about 4.5 us give its 128-node
+ * column), so a group is looked up by its number of ranks, not of nodes. */
+static double nic_share(struct dt_cost *c, int gpus, double bytes)
+{
+    double nodes =
+        clamp(log2(gpus / SIMAI_GPUS_PER_NODE), nic_log2_nodes[0], nic_log2_nodes[NIC_NODES - 1]);
+    double mib = clamp(log2(bytes / (1 << 20)), nic_log2_mib[0], nic_log2_mib[NIC_SIZES - 1]);
+
+    return gsl_interp2d_eval(c->nic_table, nic_log2_nodes, nic_log2_mib, nic_ratio, nodes, mib,
+                             c->nic_ax, c->nic_ay);
+}
+
+static bool all_reduce(int family)
+{
+    return family == DT_OP_ALL_REDUCE;
+}
+
+/* ---- inside a node ---- */
+
+/* No rows: ring over NVLink, the fastest protocol. */
+static double ring_intra_ns(const struct dt_cost *c, int family, int gpus, double bytes)
+{
+    double steps = (all_reduce(family) ? 2.0 : 1.0) * (gpus - 1), best = INFINITY;
+    double bus = bytes * cost_bus_factor(family, gpus);
+
+    for (int p = 0; p < PROTO_N; p++) {
+        double ns = 1e3 * (ring_base_us[p] + steps * ring_nvlink_us[p]) +
+                    1e9 * bus / (c->cluster->nvlink_bytes_per_s * proto_bw[p]);
+
+        best = ns < best ? ns : best;
+    }
+    return best;
+}
+
+static void intra(struct dt_cost *c, int family, int gpus, double bytes, struct dt_time *out)
+{
+    int64_t d[6] = {gpus, gpus, 1};
+    struct surface *s = cost_surface(c, family, DT_PHASE_FWD, d);
+    double bus = bytes * cost_bus_factor(family, gpus), z;
+    enum dt_prov prov;
+    bool below;
+
+    if (!s) {
+        cost_time_set(out, ring_intra_ns(c, family, gpus, bytes), DT_PROV_COMPUTED);
+        return;
+    }
+    z = cost_surface_eval(s, log(bytes), 0, &prov, &below);
+    if (below) /* latency bound: as long as the smallest measured buffer */
+        bus *= exp(s->lu[0]) / bytes;
+    cost_time_set(out, bus / exp(z), prov);
+}
+
+double dt_cost_collective_alpha_ns(struct dt_cost *c, int family, int gpus)
+{
+    struct dt_time t;
+
+    intra(c, family, gpus, 1, &t); /* one byte: below every table, so its smallest buffer */
+    return t.ns;
+}
+
+/* ---- across nodes ---- */
+
+/* NCCL's correction of tree bandwidth by bytes (Simple): 0.9 below 4 KB, 0.5 from 128 KB to 1 MB,
+ * 0.9 from 128 MB. */
+static double tree_correction(double bytes)
+{
+    double x = log2(bytes > 1 ? bytes : 1);
+
+    if (x <= 12 || x >= 27)
+        return 0.9;
+    if (x < 17)
+        return 0.9 - 0.4 * (x - 12) / 5;
+    if (x <= 20)
+        return 0.5;
+    return 0.5 + 0.4 * (x - 20) / 7;
+}
+
+struct inter {
+    double gpus, nodes, per_node;
+    double line;   /* bytes/s of NIC line rate one such group has in each node */
+    double usable; /* the same, usable, and no more than NVLink carries inside the node */
+};
+
+static double ring_inter_ns(struct dt_cost *c, int family, const struct inter *g, double bytes)
+{
+    double k = all_reduce(family) ? 2 : 1, best = INFINITY, table;
+    double bus = bytes * k * (g->gpus - 1) / g->gpus;
+    double hops = k * (g->nodes - 1), inside = k * (g->gpus - 1) - hops;
+
+    for (int p = 0; p < PROTO_N; p++) {
+        /* a step inside a node is no faster than the network's posting overhead, 1 us, 3 for Simple
+         */
+        double least = p == PROTO_SIMPLE ? 3.0 : 1.0;
+        double step = ring_nvlink_us[p] > least ? ring_nvlink_us[p] : least;
+        double lat = ring_base_us[p] + inside * step + hops * ring_net_us[p];
+
+        if (p == PROTO_SIMPLE && all_reduce(family))
+            lat *= RING_SIMPLE_MULTINODE;
+        lat = 1e3 * lat + 1e9 * bus / (g->usable * proto_bw[p]);
+        best = lat < best ? lat : best;
+    }
+    /* the published table contains the latency, so the slower of the two views holds, not their
+     * sum; it starts at 16 MB, below which its ratio would be a guess */
+    if (bytes < 16.0 * (1 << 20))
+        return best;
+    table = 1e9 * bus / (g->line * nic_share(c, (int)g->gpus, bytes));
+    return table > best ? table : best;
+}
+
+static double tree_inter_ns(const struct inter *g, double bytes)
+{
+    double best = INFINITY;
+
+    for (int p = 0; p < PROTO_N; p++) {
+        double lat = tree_base_us[p] +
+                     2 * ((g->per_node - 1) * tree_nvlink_us[p] + log2(g->nodes) * tree_net_us[p]);
+        double bw = g->usable * TREE_BW * proto_bw[p];
+
+        if (p == PROTO_SIMPLE)
+            bw *= tree_correction(bytes);
+        lat = 1e3 * lat + 1e9 * 2 * bytes / bw; /* up and down: each byte crosses every NIC twice */
+        best = lat < best ? lat : best;
+    }
+    return best;
+}
+
+/* Each GPU sends bytes/n to every other one; what leaves the node shares its NICs. */
+static double all_to_all_ns(const struct dt_cost *c, const struct inter *g, double bytes)
+{
+    double out = g->per_node * bytes * (g->gpus - g->per_node) / g->gpus / g->usable;
+    double in = bytes * (g->per_node - 1) / g->gpus / c->cluster->nvlink_bytes_per_s;
+
+    return 1e3 * (ring_base_us[PROTO_SIMPLE] + ring_net_us[PROTO_SIMPLE]) +
+           1e9 * (out > in ? out : in);
+}
+
+static void collective(struct dt_cost *c, enum dt_op_family family, int gpus, int per_node,
+                       int share, double bytes, struct dt_time *out)
+{
+    const struct dt_cluster *cl = c->cluster;
+    struct inter g = {.gpus = gpus};
+    double one_nic_each, all_nics, ring, tree;
+
+    *out = (struct dt_time){0};
+    if (gpus <= 1 || bytes <= 0)
+        return;
+    per_node = per_node < 1 ? 1 : per_node;
+    if (per_node > cl->gpus_per_node)
+        per_node = cl->gpus_per_node;
+    if (gpus <= per_node) {
+        intra(c, (int)family, gpus, bytes, out);
+        return;
+    }
+    g.per_node = per_node;
+    g.nodes = ceil((double)gpus / per_node);
+    all_nics = cl->nics_per_node * cl->nic_bytes_per_s / (share > 1 ? share : 1);
+    one_nic_each = per_node * cl->nic_bytes_per_s;
+    g.line = all_nics < one_nic_each ? all_nics : one_nic_each;
+    if (cl->fabric_oversubscription > 1)
+        g.line /= cl->fabric_oversubscription;
+    g.usable = g.line * (cl->nic_efficiency > 0 ? cl->nic_efficiency : 1);
+    if (per_node > 1 && g.usable > cl->nvlink_bytes_per_s)
+        g.usable = cl->nvlink_bytes_per_s;
+    if (family == DT_OP_ALL_TO_ALL) {
+        cost_time_set(out, all_to_all_ns(c, &g, bytes), DT_PROV_COMPUTED);
+        return;
+    }
+    ring = ring_inter_ns(c, (int)family, &g, bytes);
+    tree = all_reduce((int)family) ? tree_inter_ns(&g, bytes) : INFINITY;
+    cost_time_set(out, ring < tree ? ring : tree, DT_PROV_COMPUTED);
+}
+
+void dt_cost_collective(struct dt_cost *c, enum dt_op_family family, int gpus, int per_node,
+                        int share, double bytes, struct dt_time *out)
+{
+    collective(c, family, gpus, per_node, share, bytes, out);
+    cost_scale(c, (int)family, out);
+}
+
+/* ---- point to point ---- */
+
+/* Time of one pair moving `bytes`, from rows of the class (1 = between nodes, 2 = inside); NULL
+ * surface when the profile has none of that class. */
+static struct surface *pair_surface(struct dt_cost *c, bool same_node)
+{
+    int64_t d[6] = {same_node ? 2 : 1};
+    struct surface *s = cost_surface(c, DT_OP_SEND_RECV, DT_PHASE_FWD, d);
+
+    return s && s->slow_inside && s->slow_exact ? s : NULL;
+}
+
+void dt_cost_p2p(struct dt_cost *c, bool same_node, int width, double bytes, struct dt_time *out,
+                 double *alpha_ns, double *bytes_per_s)
+{
+    const struct dt_cluster *cl = c->cluster;
+    struct surface *s = pair_surface(c, same_node);
+    double w = width > 1 ? width : 1, part = bytes / w, alpha, rate, ns, z;
+    enum dt_prov prov = DT_PROV_COMPUTED;
+    bool below = true;
+
+    if (s) {
+        z = cost_surface_eval(s, -1, 0, &prov, &below);
+        alpha = exp(s->lu[0] - z); /* the smallest measured message */
+    } else {
+        alpha = 1e9 * (same_node ? cl->nvlink_latency_s : cl->nic_latency_s);
+    }
+    if (same_node) {
+        rate = cl->nvlink_bytes_per_s;
+        if (s && part > 0) {
+            z = cost_surface_eval(s, log(part), 0, &prov, &below);
+            ns = part / exp(z);
+            /* the rate beside alpha, so that alpha + bytes/rate is the measured time */
+            if (ns > alpha * 1.001 && 1e9 * part / (ns - alpha) < rate)
+                rate = 1e9 * part / (ns - alpha);
+        }
+    } else { /* measured NICs are another machine's: only their latency is taken */
+        rate = cl->nics_per_node * cl->nic_bytes_per_s / cl->gpus_per_node;
+        rate *= cl->nic_efficiency > 0 ? cl->nic_efficiency : 1;
+        prov = DT_PROV_COMPUTED;
+    }
+    rate *= w;
+    if (c->opt.scale[DT_OP_SEND_RECV] > 0) {
+        alpha *= c->opt.scale[DT_OP_SEND_RECV];
+        rate /= c->opt.scale[DT_OP_SEND_RECV];
+    }
+    *out = (struct dt_time){0};
+    if (bytes > 0)
+        cost_time_set(out, alpha + 1e9 * bytes / rate, prov);
+    if (alpha_ns)
+        *alpha_ns = alpha;
+    if (bytes_per_s)
+        *bytes_per_s = rate;
+}

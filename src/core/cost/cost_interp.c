@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * From scattered profile rows to smooth curves: efficiency in log-log space.
+ *
+ * Rows that share the dims which model and shard fix (n and k of a GEMM, heads of an attention)
+ * form a group: a curve over tokens, or over (batch, seq) for attention.  A query between groups
+ * blends them (cost_rows.c).  The result is a GSL interpolant over the union of the knots, so a
+ * query at a row's own dims returns that row. */
+#include "core/cost/cost_internal.h"
+
+#include <gsl/gsl_errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- knots ---- */
+
+static int fast_dim(int family, int which)
+{
+    for (int i = 0; i < 6; i++) {
+        if (cost_family[family].role[i] == DIM_FAST && which-- == 0)
+            return i;
+    }
+    return -1;
+}
+
+static double row_log_eff(const struct dt_profile_row *r)
+{
+    return log(cost_units(r->family, r->d) / r->median_ns);
+}
+
+/* Log efficiency of a group at (u, v): its row there, else linear in log between its neighbours
+ * (one axis) or inverse distance over its nearest rows (two axes). */
+static double group_eval(const struct group_table *t, const struct group *g, int fu, int fv,
+                         double lu, double lv, unsigned char *kind)
+{
+    double dist[COST_NEAREST], z[COST_NEAREST], total = 0, sum = 0;
+    unsigned char kinds[COST_NEAREST];
+    bool above = false, under = false; /* rows at least / at most as large on both axes */
+    const struct dt_profile_row *const *r = t->sorted + g->first;
+    int n = 0;
+
+    if (fv < 0) {
+        int i = 0;
+
+        while (i < g->n - 1 && cost_log_dim(r[i + 1]->d[fu]) <= lu + 1e-12)
+            i++;
+        *kind = (unsigned char)r[i]->kind;
+        if (fabs(cost_log_dim(r[i]->d[fu]) - lu) < 1e-12)
+            return row_log_eff(r[i]);
+        if (i == g->n - 1 || lu < cost_log_dim(r[i]->d[fu])) {
+            *kind |= ROW_BEYOND;
+            return row_log_eff(r[i]);
+        }
+        *kind |= ROW_FILLED;
+        double a = cost_log_dim(r[i]->d[fu]), b = cost_log_dim(r[i + 1]->d[fu]),
+               f = (lu - a) / (b - a);
+
+        return (1 - f) * row_log_eff(r[i]) + f * row_log_eff(r[i + 1]);
+    }
+    for (int i = 0; i < g->n; i++) {
+        double du = cost_log_dim(r[i]->d[fu]) - lu, dv = cost_log_dim(r[i]->d[fv]) - lv;
+        double d = du * du + dv * dv;
+        int at = n < COST_NEAREST ? n++ : COST_NEAREST;
+
+        if (d < 1e-18) {
+            *kind = (unsigned char)r[i]->kind;
+            return row_log_eff(r[i]);
+        }
+        above |= du > -1e-12 && dv > -1e-12;
+        under |= du < 1e-12 && dv < 1e-12;
+        while (at > 0 && dist[at - 1] > d) {
+            if (at < COST_NEAREST) {
+                dist[at] = dist[at - 1];
+                z[at] = z[at - 1];
+                kinds[at] = kinds[at - 1];
+            }
+            at--;
+        }
+        if (at < COST_NEAREST) {
+            dist[at] = d;
+            z[at] = row_log_eff(r[i]);
+            kinds[at] = (unsigned char)r[i]->kind;
+        }
+    }
+    *kind = 0;
+    for (int i = 0; i < n; i++) {
+        total += 1 / dist[i];
+        sum += z[i] / dist[i];
+        if (kinds[i] > *kind)
+            *kind = kinds[i];
+    }
+    *kind |= above && under ? ROW_FILLED : ROW_BEYOND;
+    return sum / total;
+}
+
+static int cmp_i64(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* Distinct values of dim `dim` over the rows of the corners, as logs. */
+static int axis(struct dt_cost *c, const struct group_table *t, const struct corner *k, int n,
+                int dim, double **out)
+{
+    int rows = 0, m = 0;
+    int64_t *v;
+
+    for (int i = 0; i < n; i++)
+        rows += k[i].g->n;
+    v = dt_malloc((size_t)rows * sizeof(*v));
+    if (!v)
+        return 0;
+    rows = 0;
+    for (int i = 0; i < n; i++) {
+        for (int r = 0; r < k[i].g->n; r++)
+            v[rows++] = t->sorted[k[i].g->first + r]->d[dim];
+    }
+    qsort(v, (size_t)rows, sizeof(*v), cmp_i64);
+    for (int i = 0; i < rows; i++) {
+        if (i == 0 || v[i] != v[m - 1])
+            v[m++] = v[i];
+    }
+    *out = DT_ARENA_NEW(&c->arena, double, m);
+    for (int i = 0; *out && i < m; i++)
+        (*out)[i] = cost_log_dim(v[i]);
+    dt_free(v);
+    return *out ? m : 0;
+}
+
+static bool fill_knots(struct dt_cost *c, const struct group_table *t, const struct corner *k,
+                       int n, struct surface *s)
+{
+    int fu = fast_dim(s->family, 0), fv = fast_dim(s->family, 1);
+
+    s->nu = axis(c, t, k, n, fu, &s->lu);
+    s->nv = 1;
+    if (s->nu && fv >= 0)
+        s->nv = axis(c, t, k, n, fv, &s->lv);
+    if (s->nu == 0 || s->nv == 0)
+        return false;
+    s->z = DT_ARENA_NEW(&c->arena, double, (size_t)s->nu *(size_t)s->nv);
+    s->kind = DT_ARENA_NEW(&c->arena, unsigned char, (size_t)s->nu *(size_t)s->nv);
+    if (!s->z || !s->kind)
+        return false;
+    for (int iv = 0; iv < s->nv; iv++) {
+        for (int iu = 0; iu < s->nu; iu++) {
+            unsigned char worst = 0, flags = 0;
+            double z = 0;
+
+            for (int i = 0; i < n; i++) {
+                unsigned char kind;
+
+                z +=
+                    k[i].w * group_eval(t, k[i].g, fu, fv, s->lu[iu], s->lv ? s->lv[iv] : 0, &kind);
+                flags |= kind & ROW_FLAGS;
+                kind &= (unsigned char)~ROW_FLAGS;
+                worst = kind > worst ? kind : worst;
+            }
+            s->z[iv * s->nu + iu] = z;
+            s->kind[iv * s->nu + iu] = worst | flags;
+        }
+    }
+    return true;
+}
+
+/* GSL interpolants: Steffen (monotone between knots, exact on them) for curves, bilinear for two
+ * axes. */
+static bool make_interpolant(struct surface *s)
+{
+    gsl_error_handler_t *old = gsl_set_error_handler_off();
+    bool ok = true;
+
+    if (s->nu == 1 && s->nv > 1) { /* one axis after all: the second */
+        s->on_v = true;
+        s->lu = s->lv;
+        s->nu = s->nv;
+        s->nv = 1;
+    }
+    if (s->nu > 1 && s->nv > 1) {
+        s->i2 = gsl_interp2d_alloc(gsl_interp2d_bilinear, (size_t)s->nu, (size_t)s->nv);
+        s->au = gsl_interp_accel_alloc();
+        s->av = gsl_interp_accel_alloc();
+        ok = s->i2 && s->au && s->av &&
+             !gsl_interp2d_init(s->i2, s->lu, s->lv, s->z, (size_t)s->nu, (size_t)s->nv);
+    } else if (s->nu > 1) {
+        s->i1 =
+            gsl_interp_alloc(s->nu >= 3 ? gsl_interp_steffen : gsl_interp_linear, (size_t)s->nu);
+        s->au = gsl_interp_accel_alloc();
+        ok = s->i1 && s->au && !gsl_interp_init(s->i1, s->lu, s->z, (size_t)s->nu);
+    }
+    gsl_set_error_handler(old);
+    return ok;
+}
+
+static struct surface *surface_new(struct dt_cost *c, int family, int phase, const int64_t *slow)
+{
+    const struct group_table *t = cost_groups(c, family, phase);
+    struct corner corners[COST_MAX_CORNERS];
+    struct surface *s;
+    int n;
+
+    if (t->n_groups == 0)
+        return NULL;
+    s = DT_ARENA_NEW(&c->arena, struct surface, 1);
+    if (!s) {
+        c->oom = true;
+        return NULL;
+    }
+    s->next = c->surfaces;
+    c->surfaces = s;
+    s->family = family;
+    s->phase = phase;
+    s->min_ns = t->min_ns;
+    memcpy(s->slow, slow, sizeof(s->slow));
+    n = cost_corners(c, t, s, corners);
+    if (n == 0 || !fill_knots(c, t, corners, n, s) || !make_interpolant(s)) {
+        c->oom = true;
+        return NULL;
+    }
+    return s;
+}
+
+struct surface *cost_surface(struct dt_cost *c, int family, int phase, const int64_t *d)
+{
+    int64_t slow[6];
+    uint64_t h = cost_mix((uint64_t)family << 8 | (uint64_t)phase, 0x9e3779b97f4a7c15ULL);
+    struct surface *s;
+    int at;
+
+    for (int i = 0; i < 6; i++) {
+        slow[i] = cost_is_slow(family, i) ? d[i] : 0;
+        h = cost_mix(h, (uint64_t)slow[i]);
+    }
+    for (at = (int)(h & (SURFACE_SLOTS - 1)); (s = c->surface[at]);
+         at = (at + 1) & (SURFACE_SLOTS - 1)) {
+        if (s->hash == h && s->family == family && s->phase == phase &&
+            !memcmp(s->slow, slow, sizeof(slow)))
+            return s;
+    }
+    if (c->n_surfaces >= SURFACE_SLOTS / 2) /* no program asks for thousands of shapes */
+        return NULL;
+    s = surface_new(c, family, phase, slow);
+    if (s) {
+        s->hash = h;
+        c->surface[at] = s;
+        c->n_surfaces++;
+    }
+    return s;
+}
+
+/* ---- evaluation ---- */
+
+static double clamp_axis(const double *x, int n, double q, bool *below, bool *outside)
+{
+    if (q < x[0]) {
+        *below |= q < x[0] - 1e-9;
+        *outside |= q < x[0] - 1e-9;
+        return x[0];
+    }
+    if (q > x[n - 1]) {
+        *outside |= q > x[n - 1] + 1e-9;
+        return x[n - 1];
+    }
+    return q;
+}
+
+static enum dt_prov prov_of(const struct surface *s, unsigned char kind, bool exact, bool outside)
+{
+    unsigned char row = kind & (unsigned char)~ROW_FLAGS;
+
+    if (row == DT_ROW_ASSUMED)
+        return DT_PROV_ASSUMED;
+    if (outside || !s->slow_inside || (kind & ROW_BEYOND))
+        return DT_PROV_EXTRAPOLATED;
+    if (row == DT_ROW_DERIVED)
+        return DT_PROV_COMPUTED;
+    return exact && s->slow_exact && kind == DT_ROW_MEASURED ? DT_PROV_MEASURED
+                                                             : DT_PROV_INTERPOLATED;
+}
+
+static unsigned char worse(unsigned char a, unsigned char b)
+{
+    unsigned char ra = a & (unsigned char)~ROW_FLAGS, rb = b & (unsigned char)~ROW_FLAGS;
+
+    return (ra > rb ? ra : rb) | ((a | b) & ROW_FLAGS);
+}
+
+double cost_surface_eval(struct surface *s, double lu, double lv, enum dt_prov *prov, bool *below)
+{
+    bool outside = false, exact;
+    unsigned char kind;
+    double z;
+
+    *below = false;
+    if (s->on_v)
+        lu = lv;
+    lu = clamp_axis(s->lu, s->nu, lu, below, &outside);
+    if (s->nu == 1) {
+        *prov = prov_of(s, s->kind[0], true, outside);
+        return s->z[0];
+    }
+    size_t i = gsl_interp_accel_find(s->au, s->lu, (size_t)s->nu, lu);
+
+    if (s->nv == 1) {
+        z = gsl_interp_eval(s->i1, s->lu, s->z, lu, s->au);
+        exact = lu - s->lu[i] < 1e-12 || s->lu[i + 1] - lu < 1e-12;
+        if (exact)
+            kind = s->kind[i + (lu - s->lu[i] >= 1e-12)];
+        else
+            kind = worse(s->kind[i], s->kind[i + 1]);
+    } else {
+        lv = clamp_axis(s->lv, s->nv, lv, below, &outside);
+        size_t j = gsl_interp_accel_find(s->av, s->lv, (size_t)s->nv, lv), nu = (size_t)s->nu;
+        bool iu = lu - s->lu[i] >= 1e-12, iv = lv - s->lv[j] >= 1e-12;
+
+        z = gsl_interp2d_eval(s->i2, s->lu, s->lv, s->z, lu, lv, s->au, s->av);
+        exact = (!iu || s->lu[i + 1] - lu < 1e-12) && (!iv || s->lv[j + 1] - lv < 1e-12);
+        if (exact)
+            kind = s->kind[(j + iv) * nu + i + iu];
+        else
+            kind = worse(worse(s->kind[j * nu + i], s->kind[j * nu + i + 1]),
+                         worse(s->kind[(j + 1) * nu + i], s->kind[(j + 1) * nu + i + 1]));
+    }
+    *prov = prov_of(s, kind, exact, outside);
+    return z;
+}
+
+void cost_surfaces_free(struct dt_cost *c)
+{
+    for (struct surface *s = c->surfaces; s; s = s->next) {
+        if (s->i1)
+            gsl_interp_free(s->i1);
+        if (s->i2)
+            gsl_interp2d_free(s->i2);
+        if (s->au)
+            gsl_interp_accel_free(s->au);
+        if (s->av)
+            gsl_interp_accel_free(s->av);
+    }
+}

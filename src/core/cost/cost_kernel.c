@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The time of one kernel: units of work / efficiency from the profile, never below the device's
+ * roofline. Constants: doc/calibration.md. */
+#include "core/cost/cost_internal.h"
+
+const char *const dt_prov_names[DT_PROV_N + 1] = {"measured", "interpolated", "extrapolated",
+                                                  "computed", "assumed",      NULL};
+
+struct family_model {
+    double eff; /* flat efficiency of the roofline estimate: of peak flop/s, for flop families */
+    double
+        dgrad; /* time of the input gradient / forward, when the profile has no row of that phase */
+    double wgrad;       /* the same for the weight gradient */
+    double dgrad_flops; /* floor: flops of the input gradient / forward */
+    int stand_in;       /* family whose efficiency is taken when this one has no rows; -1 = none */
+};
+
+/* eff: GEMM 0.75 = middle of 73-82 % of peak for large GEMMs (aiconfigurator A100 SGLang 0.5.10,
+ * published table); causal attention 0.44 (the same tables, seq 8192, 32 heads); full attention
+ * 0.42 (H100 ViT-like, seq 4096); cross attention and convolution: assumed, no bf16 source at hand.
+ * GEMM dgrad, wgrad: mean efficiencies .718 / .716 / .681 of SimuMax's A100 PCIe table (published;
+ * ratio derived). Attention dgrad: 5 matrix products instead of 2, times the forward/backward
+ * efficiency ratio 1.15 of SimuMax's flash-attention table at head size 128, seq 4096 (published;
+ * ratio derived). Convolution: backward/forward 3.7 in TrioSim's H100 VGG-13 step, halved (TF32,
+ * NCHW: an upper bound). Norms: 1.7 in NeuSight's per-op table (fp32): input gradient 1.5 (three
+ * passes instead of two), rest 0.2. Activations 1.4-1.7: NeuSight gelu 1.4, gated by bytes
+ * 5/3: 1.5.  Others by bytes moved. */
+static const struct family_model models[DT_OP_FAMILY_N] = {
+    [DT_OP_GEMM] = {0.75, 1.003, 1.054, 1, -1},
+    [DT_OP_ATTN_CAUSAL] = {0.44, 2.88, 0, 2.5, -1},
+    [DT_OP_ATTN_FULL] = {0.42, 2.88, 0, 2.5, -1},
+    [DT_OP_ATTN_CROSS] = {0.30, 2.88, 0, 2.5, DT_OP_ATTN_FULL},
+    [DT_OP_CONV2D] = {0.50, 1.85, 1.85, 1, -1},
+    [DT_OP_NORM] = {0, 1.5, 0.2, 0, -1},
+    [DT_OP_GROUPNORM] = {0, 1.5, 0.2, 0, DT_OP_NORM},
+    [DT_OP_ACT] = {0, 1.5, 0, 0, -1},
+    [DT_OP_ADD] = {0, 1.0, 0, 0, -1},
+    [DT_OP_ROPE] = {0, 1.0, 0, 0, -1},
+    [DT_OP_EMBED] = {0, 0, 2.5, 0, -1},
+    [DT_OP_XENT] = {0, 1.0, 0, 0, DT_OP_ACT},
+    [DT_OP_ADAMW] = {0, 0, 0, 0, -1},
+    [DT_OP_BLOCK] = {0, 0, 0, 0, -1}, /* measured or not asked for */
+};
+/* HBM share of the roofline estimate: assumed (STREAM-like kernels reach 80-90 % of peak). */
+#define HBM_EFFICIENCY 0.80
+/* Fastest kernel of the A100 GEMM table (m 1, n 32, k 32): 2.48 us; the launch floor of estimates.
+ */
+#define LAUNCH_FLOOR_NS 2480.0
+
+bool cost_is_collective(int family)
+{
+    return family >= DT_OP_ALL_REDUCE && family <= DT_OP_SEND_RECV;
+}
+
+double cost_units(int family, const int64_t *d)
+{
+    double a = (double)d[0], b = (double)d[1], x = (double)d[2], y = (double)d[3], z = (double)d[4];
+
+    switch (family) {
+    case DT_OP_GEMM:
+        return 2 * a * b * x;
+    case DT_OP_ATTN_CAUSAL: /* batch seq heads kv_heads head_dim; half of the square counted */
+        return 2 * a * b * b * x * z;
+    case DT_OP_ATTN_FULL:
+        return 4 * a * b * b * x * z;
+    case DT_OP_ATTN_CROSS: /* batch seq heads kv_len head_dim */
+        return 4 * a * b * y * x * z;
+    case DT_OP_CONV2D:
+        return 2 * a * b * x * y * y;
+    case DT_OP_NORM: /* bytes at 2 per element: read and write */
+    case DT_OP_GROUPNORM:
+    case DT_OP_ROPE:
+    case DT_OP_EMBED:
+    case DT_OP_XENT:
+        return 4 * a * b;
+    case DT_OP_ACT: /* a gated activation reads two inputs */
+        return a * b * (x > 0 ? 6 : 4);
+    case DT_OP_ADD:
+        return 6 * a * b;
+    case DT_OP_ADAMW:
+    case DT_OP_BLOCK:
+        return a;
+    case DT_OP_SEND_RECV:
+        return b;
+    default: /* collectives: gpus gpus_per_node bytes */
+        return x * cost_bus_factor(family, (int)d[0]);
+    }
+}
+
+/* d of a kernel as the stand-in family counts its dims. */
+static void stand_in_dims(const struct dt_kop *op, int64_t *d)
+{
+    for (int i = 0; i < 6; i++)
+        d[i] = op->d[i];
+    if (op->family == DT_OP_ATTN_CROSS)
+        d[3] = op->d[2]; /* kv_len -> kv_heads = heads */
+    if (op->family == DT_OP_XENT)
+        d[2] = 0; /* not gated */
+}
+
+int cost_family_source(struct dt_cost *c, int family)
+{
+    int other = cost_is_collective(family) ? -1 : models[family].stand_in;
+
+    if (cost_groups(c, family, DT_PHASE_FWD)->n_groups > 0)
+        return family;
+    if (other >= 0 && cost_groups(c, other, DT_PHASE_FWD)->n_groups > 0)
+        return other;
+    return -1;
+}
+
+struct surface *cost_kernel_surface(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase)
+{
+    int64_t d[6];
+    int src;
+
+    if (cost_groups(c, (int)op->family, phase)->n_groups > 0)
+        return cost_surface(c, (int)op->family, phase, op->d);
+    src = cost_family_source(c, (int)op->family);
+    if (src < 0)
+        return NULL;
+    stand_in_dims(op, d);
+    if (src == (int)op->family)
+        return cost_surface(c, src, DT_PHASE_FWD, op->d);
+    if (cost_groups(c, src, phase)->n_groups > 0)
+        return cost_surface(c, src, phase, d);
+    return cost_surface(c, src, DT_PHASE_FWD, d);
+}
+
+/* What of the phase this kernel has at all. */
+static double phase_ratio(const struct dt_kop *op, enum dt_phase phase)
+{
+    const struct family_model *m = &models[op->family];
+
+    if (phase == DT_PHASE_FWD)
+        return 1;
+    if (phase == DT_PHASE_WGRAD)
+        return op->has_weight ? m->wgrad : 0;
+    /* a GEMM of two activations has two input gradients */
+    return op->family == DT_OP_GEMM && !op->has_weight ? 2 * m->dgrad : m->dgrad;
+}
+
+static double roofline_ns(const struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
+                          double eff_flops, double eff_bytes)
+{
+    const struct dt_cluster *cl = c->cluster;
+    double flops = op->flops, bytes = op->bytes, t, u;
+
+    if (phase == DT_PHASE_DGRAD && models[op->family].dgrad_flops > 0)
+        flops *= models[op->family].dgrad_flops;
+    /* the weight gradient of a norm rides on the pass of its input gradient */
+    if (phase == DT_PHASE_WGRAD && (op->family == DT_OP_NORM || op->family == DT_OP_GROUPNORM))
+        bytes = 0;
+    t = flops > 0 ? flops / (cl->peak_flops * eff_flops) : 0;
+    u = bytes > 0 ? bytes / (cl->hbm_bytes_per_s * eff_bytes) : 0;
+    return (t > u ? t : u) * 1e9;
+}
+
+static void analytical(const struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
+                       struct dt_time *out)
+{
+    double eff = models[op->family].eff > 0 ? models[op->family].eff : 1;
+    double ns = roofline_ns(c, op, DT_PHASE_FWD, eff, HBM_EFFICIENCY);
+
+    if (ns < LAUNCH_FLOOR_NS)
+        ns = LAUNCH_FLOOR_NS;
+    cost_time_set(out, ns * phase_ratio(op, phase), DT_PROV_COMPUTED);
+}
+
+static double from_surface(const struct dt_kop *op, struct surface *s, double units,
+                           enum dt_prov *prov)
+{
+    bool attention = op->family >= DT_OP_ATTN_CAUSAL && op->family <= DT_OP_ATTN_CROSS;
+    double z, ns;
+    bool below;
+
+    z = cost_surface_eval(s, cost_log_dim(op->d[0]), attention ? cost_log_dim(op->d[1]) : 0, prov,
+                          &below);
+    /* the dims of a mean sequence are rounded, its flops are not */
+    if (cost_family[op->family].flops && op->flops > 0)
+        units = op->flops;
+    ns = units / exp(z);
+    return below && ns < s->min_ns ? s->min_ns : ns;
+}
+
+static void kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
+                     struct surface *s, struct dt_time *out)
+{
+    double ratio, ns, floor_ns, units;
+    enum dt_prov prov;
+
+    if (cost_is_collective((int)op->family)) {
+        if (op->family == DT_OP_SEND_RECV)
+            dt_cost_p2p(c, op->d[0] > 1, 1, (double)op->d[1], out, NULL, NULL);
+        else
+            dt_cost_collective(c, op->family, (int)op->d[0], (int)op->d[1], 1, (double)op->d[2],
+                               out);
+        return;
+    }
+    ratio = phase_ratio(op, phase);
+    units = cost_units((int)op->family, op->d);
+    if (ratio <= 0 || units <= 0) {
+        *out = (struct dt_time){0};
+        return;
+    }
+    if (!s)
+        s = cost_kernel_surface(c, op, phase);
+    if (!s) {
+        analytical(c, op, phase, out);
+        return;
+    }
+    ns = from_surface(op, s, units, &prov);
+    if (s->phase != (int)phase) {
+        ns *= ratio;
+        prov = DT_PROV_ASSUMED;
+    } else if (phase == DT_PHASE_DGRAD && op->family == DT_OP_GEMM && !op->has_weight) {
+        ns *= 2;
+    }
+    if (s->family != (int)op->family)
+        prov = DT_PROV_ASSUMED;
+    floor_ns = roofline_ns(c, op, phase, 1, 1);
+    if (ns < floor_ns) {
+        ns = floor_ns;
+        prov = DT_PROV_COMPUTED;
+    }
+    cost_time_set(out, ns, prov);
+}
+
+void cost_scale(const struct dt_cost *c, int family, struct dt_time *t)
+{
+    double k = c->opt.scale[family];
+
+    if (k <= 0 || k == 1)
+        return;
+    t->ns *= k;
+    for (int i = 0; i < DT_PROV_N; i++)
+        t->prov[i] *= k;
+}
+
+void cost_kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
+                     struct surface *s, struct dt_time *out)
+{
+    kernel_one(c, op, phase, s, out);
+    if (!cost_is_collective((int)op->family)) /* those are scaled where they are computed */
+        cost_scale(c, (int)op->family, out);
+}
+
+void dt_cost_kernel(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
+                    struct dt_time *out)
+{
+    struct dt_time one;
+
+    cost_kernel_one(c, op, phase, NULL, &one);
+    *out = (struct dt_time){0};
+    dt_time_add(out, &one, op->count);
+}
+
+void dt_cost_optimizer(struct dt_cost *c, double params, struct dt_time *out)
+{
+    /* AdamW, mixed precision: read fp32 gradient 4, read and write fp32 master, m, v 24, write
+     * bf16 2. */
+    const double bytes_per_param = 30;
+    struct dt_kop op = {.family = DT_OP_ADAMW, .count = 1};
+    double ns;
+
+    *out = (struct dt_time){0};
+    if (params <= 0)
+        return;
+    op.d[0] = (int64_t)ceil(params);
+    op.bytes = bytes_per_param * params;
+    if (cost_groups(c, DT_OP_ADAMW, DT_PHASE_FWD)->n_groups > 0) {
+        cost_kernel_one(c, &op, DT_PHASE_FWD, NULL, out);
+        return;
+    }
+    ns = op.bytes / (c->cluster->hbm_bytes_per_s * HBM_EFFICIENCY) * 1e9;
+    cost_time_set(out, ns > LAUNCH_FLOOR_NS ? ns : LAUNCH_FLOOR_NS, DT_PROV_COMPUTED);
+    cost_scale(c, DT_OP_ADAMW, out);
+}

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * A stage's time for many works.  Samples of a large batch are all different, but most of what they
+ * ask for is not: of a transformer block only attention looks at the lengths of the sequences, all
+ * other kernels at the sum of tokens.
+ *
+ *   works not in the memo --by tokens--> groups
+ *   group: a sheet for each kind of block: its kernels, and what each adds to the block's times
+ *   work:  the kernels that vary with tokens_sq once more; the sums over blocks and stage
+ *
+ * Sums are taken in the order of cost_block and by dt_cost_stage's own function, so the results are
+ * the same to the last bit. */
+#include "core/cost/cost_internal.h"
+
+#include "base/mem.h"
+
+struct addend { /* what a kernel adds to its block's times, or the sum of several */
+    double fwd, dgrad, wgrad, wgrad_only, recompute;
+    double calls, calls_dgrad, calls_wgrad, calls_again;
+};
+struct sheet { /* a kind of block */
+    int class_;
+    bool made, whole; /* whole: measured as one, so there are no kernels */
+    bool by_items;
+    int n_live, live[DT_MAX_KOPS]; /* kernels that vary with tokens_sq, and what depends on them */
+    struct dt_work work;           /* that t is for */
+    struct block_times t;          /* durations alone: nobody asks what they stand on */
+    struct addend before;          /* sum of the kernels in front of the first that varies */
+    struct addend part[DT_MAX_KOPS];
+    struct block_kernels b;
+};
+enum { AHEAD = 8 }; /* works to fetch ahead: their order is not that of memory */
+
+struct batch { /* a stage, as asked */
+    struct dt_cost *c;
+    bool remember; /* the memo holds a batch of this size */
+    int module;
+    struct dt_shard shard;
+    int n_runs, n_sheets;
+    struct stage_run *run;
+    struct sheet **of_run, *sheet;
+    bool by_items; /* of any block */
+    struct dt_arena arena;
+};
+
+static void add(struct addend *a, const struct addend *b)
+{
+    a->fwd += b->fwd;
+    a->dgrad += b->dgrad;
+    a->wgrad += b->wgrad;
+    a->wgrad_only += b->wgrad_only;
+    a->recompute += b->recompute;
+    a->calls += b->calls;
+    a->calls_dgrad += b->calls_dgrad;
+    a->calls_wgrad += b->calls_wgrad;
+    a->calls_again += b->calls_again;
+}
+
+static void make_part(struct sheet *s, int i)
+{
+    struct block_times t;
+
+    memset(&t, 0, sizeof(t));
+    cost_kernel_add(&s->b, i, &t);
+    s->part[i] =
+        (struct addend){t.fwd.ns, t.dgrad.ns,    t.wgrad.ns,    t.wgrad_only.ns, t.recompute.ns,
+                        t.calls,  t.calls_dgrad, t.calls_wgrad, t.calls_again};
+}
+
+static void sum_up(struct sheet *s)
+{
+    struct addend a = s->before;
+
+    for (int i = s->n_live ? s->live[0] : s->b.n; i < s->b.n; i++)
+        add(&a, &s->part[i]);
+    s->t.fwd.ns = a.fwd;
+    s->t.dgrad.ns = a.dgrad;
+    s->t.wgrad.ns = a.wgrad;
+    s->t.wgrad_only.ns = a.wgrad_only;
+    s->t.recompute.ns = s->b.c->opt.recompute == DT_RECOMPUTE_FULL ? a.fwd : a.recompute;
+    s->t.calls = a.calls;
+    s->t.calls_dgrad = a.calls_dgrad;
+    s->t.calls_wgrad = a.calls_wgrad;
+    s->t.calls_again = a.calls_again;
+}
+
+/* A collective that is pipelined with a varying kernel varies too. */
+static bool varies(const struct block_kernels *b, int i)
+{
+    int first, last;
+
+    if (b->k[i].by_sq)
+        return true;
+    if (!cost_is_collective((int)b->k[i].family) || !cost_partner(b, i, &first, &last))
+        return false;
+    for (int k = first; k < last; k++)
+        if (b->k[k].by_sq)
+            return true;
+    return false;
+}
+
+static void make_sheet(const struct batch *q, struct sheet *s, const struct dt_work *work)
+{
+    const struct dt_block *block = &q->c->model->modules[q->module].blocks[s->class_];
+
+    s->made = true;
+    s->n_live = 0;
+    memset(&s->t, 0, sizeof(s->t));
+    s->whole = cost_whole_block(q->c, block, &q->shard, work, &s->t);
+    if (s->whole)
+        return;
+    cost_block_kernels(q->c, q->module, s->class_, &q->shard, work, &s->b);
+    memset(&s->before, 0, sizeof(s->before));
+    for (int i = 0; i < s->b.n; i++) {
+        make_part(s, i);
+        if (varies(&s->b, i))
+            s->live[s->n_live++] = i;
+        if (s->n_live == 0)
+            add(&s->before, &s->part[i]);
+    }
+    sum_up(s);
+}
+
+/* The kernel's surfaces: those it had, unless a dim that fixes them has changed. */
+static void find_surfaces(struct sheet *s, int i, const int64_t *before)
+{
+    const struct dt_kop *k = &s->b.k[i];
+
+    for (int d = 0; d < 6; d++) {
+        if (k->d[d] == before[d] || !cost_is_slow((int)k->family, d))
+            continue;
+        for (int p = 0; p < DT_PHASE_N; p++)
+            s->b.s[i][p] = cost_kernel_surface(s->b.c, k, (enum dt_phase)p);
+        return;
+    }
+}
+
+static void change_sheet(const struct batch *q, struct sheet *s, const struct dt_work *work)
+{
+    int64_t d[DT_MAX_KOPS][6];
+
+    for (int l = 0; l < s->n_live; l++)
+        memcpy(d[l], s->b.k[s->live[l]].d, sizeof(d[l]));
+    dt_block_kops_again(s->b.block, &q->shard, work, s->b.k);
+    for (int l = 0; l < s->n_live; l++) {
+        if (!s->b.k[s->live[l]].by_sq)
+            continue;
+        find_surfaces(s, s->live[l], d[l]);
+        cost_kernel_times(&s->b, s->live[l]);
+    }
+    for (int l = 0; l < s->n_live; l++)
+        make_part(s, s->live[l]);
+    sum_up(s);
+}
+
+static const struct block_times *block_of(const struct batch *q, struct sheet *s,
+                                          const struct dt_work *work)
+{
+    bool same = s->made && s->work.tokens == work->tokens &&
+                (!s->by_items || s->work.n == work->n) &&
+                (q->shard.ip <= 1 || s->work.tokens_max == work->tokens_max);
+
+    if (!same)
+        make_sheet(q, s, work);
+    else if (s->n_live > 0 && s->work.tokens_sq != work->tokens_sq)
+        change_sheet(q, s, work);
+    s->work = *work;
+    return &s->t;
+}
+
+static struct dt_stage_ns stage_of(const struct batch *q, const struct dt_work *work)
+{
+    struct dt_stage_cost sum;
+
+    memset(&sum, 0, sizeof(sum));
+    for (int r = 0; r < q->n_runs; r++)
+        cost_stage_add(q->c, &q->run[r], block_of(q, q->of_run[r], work), &sum);
+    return (struct dt_stage_ns){sum.fwd.ns, sum.dgrad.ns + sum.wgrad.ns};
+}
+
+/* ---- the stage as runs of blocks ---- */
+
+static bool find_runs(struct batch *q, int first, int n, const unsigned char *trainable,
+                      bool upstream)
+{
+    int at = first, *class_;
+
+    q->run = DT_ARENA_NEW(&q->arena, struct stage_run, n);
+    q->of_run = DT_ARENA_NEW(&q->arena, struct sheet *, n);
+    class_ = DT_ARENA_NEW(&q->arena, int, n);
+    if (!q->run || !q->of_run || !class_)
+        return false;
+    while (
+        cost_stage_run(q->c, q->module, first + n, trainable, &at, &upstream, &q->run[q->n_runs])) {
+        int k = 0, of = q->run[q->n_runs++].class_;
+
+        while (k < q->n_sheets && class_[k] != of)
+            k++;
+        if (k == q->n_sheets)
+            class_[q->n_sheets++] = of;
+    }
+    q->sheet = DT_ARENA_NEW(&q->arena, struct sheet, q->n_sheets);
+    if (!q->sheet)
+        return false;
+    for (int k = 0; k < q->n_sheets; k++) {
+        q->sheet[k].class_ = class_[k];
+        q->sheet[k].by_items =
+            dt_block_by_items(&q->c->model->modules[q->module].blocks[class_[k]]);
+        q->by_items |= q->sheet[k].by_items;
+    }
+    for (int r = 0; r < q->n_runs; r++)
+        for (int k = 0; k < q->n_sheets; k++)
+            if (class_[k] == q->run[r].class_)
+                q->of_run[r] = &q->sheet[k];
+    return true;
+}
+
+/* ---- works in an order in which sheets last ---- */
+
+static bool share_sheets(const struct batch *q, const struct dt_work *a, const struct dt_work *b)
+{
+    return a->tokens == b->tokens && (!q->by_items || a->n == b->n) &&
+           (q->shard.ip <= 1 || a->tokens_max == b->tokens_max);
+}
+
+/* at[n], numbers of works, by group; groups and their members in the order of first sight. */
+static bool group_works(struct batch *q, const struct dt_work *work, uint32_t *at, uint32_t n)
+{
+    uint32_t size = 16, n_groups = 0, sum = 0, *slot, *group, *fill, *sorted;
+
+    while (size < 2 * n)
+        size *= 2;
+    slot = DT_ARENA_NEW(&q->arena, uint32_t, size); /* a group's first work + 1 */
+    group = DT_ARENA_NEW(&q->arena, uint32_t, n);
+    fill = DT_ARENA_NEW(&q->arena, uint32_t, n);
+    sorted = DT_ARENA_NEW(&q->arena, uint32_t, n);
+    if (!slot || !group || !fill || !sorted)
+        return false;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct dt_work *w = &work[at[i]];
+        uint64_t h = cost_mix((uint64_t)w->tokens, 0x9e3779b97f4a7c15ULL);
+        uint32_t k;
+
+        if (q->by_items)
+            h = cost_mix(h, (uint64_t)w->n);
+        if (q->shard.ip > 1)
+            h = cost_mix(h, (uint64_t)w->tokens_max);
+        k = (uint32_t)(h >> 9) & (size - 1);
+        while (slot[k] && !share_sheets(q, &work[at[slot[k] - 1]], w))
+            k = (k + 1) & (size - 1);
+        if (!slot[k]) {
+            slot[k] = i + 1;
+            group[i] = n_groups++;
+        } else {
+            group[i] = group[slot[k] - 1];
+        }
+        fill[group[i]]++;
+    }
+    for (uint32_t g = 0; g < n_groups; g++) {
+        uint32_t members = fill[g];
+
+        fill[g] = sum;
+        sum += members;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        sorted[fill[group[i]]++] = at[i];
+    memcpy(at, sorted, n * sizeof(*at));
+    return true;
+}
+
+/* What the memo knows; the rest goes to at[].  The number of those. */
+static uint32_t ask_memo(const struct batch *q, struct stage_key *key, const struct dt_work *work,
+                         size_t n, uint32_t *at, struct dt_stage_ns *out)
+{
+    uint32_t left = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        struct stage_entry *e;
+        uint64_t h;
+
+        out[i] = (struct dt_stage_ns){0, 0};
+        if (work[i].n <= 0 || work[i].tokens <= 0 || key->n <= 0)
+            continue;
+        if (q->remember) {
+            key->work = work[i];
+            e = cost_stage_slot(q->c, key, &h);
+            if (cost_stage_known(e, key, h)) {
+                out[i] = e->ns;
+                continue;
+            }
+        }
+        at[left++] = (uint32_t)i;
+    }
+    return left;
+}
+
+static struct dt_stage_ns answer(struct batch *q, struct stage_key *key, const struct dt_work *w)
+{
+    struct stage_entry *e;
+    uint64_t h;
+
+    if (!q->remember)
+        return stage_of(q, w);
+    key->work = *w;
+    e = cost_stage_slot(q->c, key, &h);
+    if (!cost_stage_known(e, key, h)) /* an equal work may have been here meanwhile */
+        *e = (struct stage_entry){h, *key, stage_of(q, w)};
+    return e->ns;
+}
+
+static void answer_all(struct batch *q, struct stage_key *key, const struct dt_work *work,
+                       const uint32_t *at, uint32_t n, struct dt_stage_ns *out)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const struct dt_work *w = &work[at[i]];
+
+        if (i + AHEAD < n) {
+            __builtin_prefetch(&work[at[i + AHEAD]]);
+            __builtin_prefetch(&out[at[i + AHEAD]], 1);
+        }
+        if (i > 0 && !memcmp(w, &work[at[i - 1]], sizeof(*w)))
+            out[at[i]] = out[at[i - 1]];
+        else
+            out[at[i]] = answer(q, key, w);
+    }
+}
+
+bool dt_cost_stages_ns(struct dt_cost *c, int module, int first, int n,
+                       const struct dt_shard *shard, const struct dt_work *work, size_t n_works,
+                       const unsigned char *trainable, bool upstream, struct dt_stage_ns *out)
+{
+    struct batch q = {
+        .c = c, .module = module, .shard = *shard, .remember = n_works <= STAGE_SLOTS};
+    uint32_t *at = n_works < UINT32_MAX / 4 ? dt_malloc((n_works + 1) * sizeof(*at)) : NULL;
+    struct stage_key key;
+    uint32_t left;
+    bool ok;
+
+    if (!at)
+        return false;
+    cost_stage_key(&key, module, first, n, shard, trainable, upstream);
+    left = ask_memo(&q, &key, work, n_works, at, out);
+    ok = left == 0 ||
+         (find_runs(&q, first, n, trainable, upstream) && group_works(&q, work, at, left));
+    if (ok)
+        answer_all(&q, &key, work, at, left, out);
+    dt_arena_free(&q.arena);
+    dt_free(at);
+    return ok;
+}

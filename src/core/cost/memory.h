@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Memory model: bytes per GPU of a lane, by cause, for a stage under a schedule.
+ *
+ * Where devices are CPUs a lane is a process (memory_cpu.h): params are the master copy, packed weights and what
+ * replicas gather, the workspace is with the activations, logits_workspace is the scratch of kernels, broker also holds
+ * batches, and the reserve is left out of what a stage takes and into what it may not (dt_memory_limit). */
+#ifndef DT_CORE_COST_MEMORY_H
+#define DT_CORE_COST_MEMORY_H
+
+#include "core/model/plan.h"
+
+struct dt_memory {
+    double params, grads, optimizer, activations, logits_workspace, broker, reserve, total; /* bytes */
+    int in_flight;     /* microbatches whose activations are held at once (per chunk sum for vpp) */
+};
+/* In-flight microbatches of (module, stage) under the plan's schedule for n microbatches per replica:
+ * 1F1B: min(n, stages after this one on the longest path + 1); GPipe: n; interleaved: Megatron's warm-up count + 1
+ * chunk-microbatches.  The schedule compiler keeps the same bound and dt_program_check proves it. */
+int dt_memory_in_flight(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
+                        int64_t n_microbatches);
+/* Microbatches whose input may have reached (module, stage) without being in flight there yet: what its receive
+ * buffers are charged for, at least 2 (one in use, one in transfer).  See memory.c; dt_program_check proves it. */
+int dt_memory_queue(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
+                    int64_t n_microbatches);
+/* Does (module, stage) run no backward at all: nothing trained in it nor upstream of it. */
+bool dt_memory_forward_only(const struct dt_plan *p, const struct dt_model *m, int module, int stage);
+/* Parameters of a block on one rank. */
+double dt_memory_params(const struct dt_block *b, const struct dt_layout *l);
+/* Stages after (module, stage) on the longest path to the end of the graph. */
+int dt_plan_stages_after(const struct dt_plan *p, const struct dt_model *m, int module, int stage);
+/* What the stages of a GPU, or process, may take in all. */
+double dt_memory_limit(const struct dt_cluster *c);
+/* `work`: the largest microbatch of the module (mean + spread is the caller's choice). */
+void dt_memory_stage(const struct dt_plan *p, const struct dt_model *m, const struct dt_cluster *c,
+                     int module, int stage, const struct dt_work *work, int64_t n_microbatches,
+                     struct dt_memory *out);
+/* The same as a GPU, whatever the cluster. */
+void dt_memory_gpu_stage(const struct dt_plan *p, const struct dt_model *m, const struct dt_cluster *c,
+                         int module, int stage, const struct dt_work *work, int64_t n_microbatches,
+                         struct dt_memory *out);
+/* Checks every stage; DT_ERR_INFEASIBLE with module, stage, breakdown and what would help. */
+enum dt_status dt_memory_check(const struct dt_plan *p, const struct dt_model *m,
+                               const struct dt_cluster *c, const struct dt_work *work /*[modules]*/,
+                               double *max_bytes, struct dt_error *err);
+
+#endif

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Reading jobs: overrides, then everything the job names, in the order in which one needs the
+ * other: model, cluster, plan file, policies, plan map, samples, profile. */
+#include "core/job/job_internal.h"
+
+#include "base/file.h"
+#include "core/profile/profile.h"
+#include "core/model/shape.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { PATH_SIZE = 4096, JOB_MAX = 64 << 20, SAMPLES_MAX = 1 << 20 };
+
+/* ---- overrides ---- */
+
+enum dt_status dt_job_widen(struct dt_doc *doc, const char *override, struct dt_error *err)
+{
+    static const char *const keys[] = {"model", "cluster", "samples"};
+    static const char *const kinds[] = {"models", "clusters", "samples"};
+    char text[PATH_SIZE + 64], *p;
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        size_t len = strlen(keys[i]);
+        struct dt_node n = dt_map_get(dt_doc_root(doc), keys[i]);
+        const char *name = dt_node_text(n), *dot = name ? strrchr(name, '.') : NULL;
+        bool csv = dot && strcmp(dot, ".csv") == 0;
+
+        if (strncmp(override, keys[i], len) != 0 || override[len] != '.')
+            continue;
+        if (!name || dt_node_is_null(n) || strlen(name) + 64 > PATH_SIZE / 2)
+            return DT_OK; /* a map already, or wrong in a way that its reader explains */
+        if (!csv) { /* a wrong name is better reported where it stands than on the command line */
+            struct dt_doc *preset = NULL;
+
+            DT_TRY(dt_preset_open(n, kinds[i], name, err, &preset));
+            dt_doc_free(preset);
+        }
+        p = text + snprintf(text, sizeof(text), "%s={%s: \"", keys[i], csv ? "csv" : "preset");
+        for (; *name; name++) {
+            if (*name == '"' || *name == '\\')
+                *p++ = '\\';
+            *p++ = *name;
+        }
+        memcpy(p, "\"}", 3);
+        return dt_doc_override(doc, text, err);
+    }
+    return DT_OK;
+}
+
+static enum dt_status apply_overrides(struct dt_doc *doc, const char *const *overrides, int n,
+                                      struct dt_error *err)
+{
+    for (int i = 0; i < n; i++) {
+        DT_TRY(dt_job_widen(doc, overrides[i], err));
+        DT_TRY(dt_doc_override(doc, overrides[i], err));
+    }
+    return DT_OK;
+}
+
+/* ---- the plan ---- */
+
+static bool plan_is_file(struct dt_node n)
+{
+    return dt_node_is_scalar(n) && !dt_node_is_null(n);
+}
+
+/* A plan file brings its policies along; what the job states in `train` goes before them. */
+static enum dt_status read_plan_file(struct dt_node n, struct dt_job *j, struct dt_error *err)
+{
+    const struct dt_model *m = j->model;
+    char path[PATH_SIZE];
+    bool same;
+
+    DT_TRY(dt_doc_relative(n, dt_node_text(n), err, path, sizeof(path)));
+    DT_TRY(dt_plan_read(path, err, &j->plan));
+    same = j->plan.n_modules == m->n_modules;
+    for (int i = 0; same && i < m->n_modules; i++)
+        same = strcmp(j->plan.module_names[i], m->modules[i].name) == 0;
+    if (!same)
+        return dt_node_error(n, err,
+                             "plan: \"%s\" is for model \"%s\", whose modules are not those of "
+                             "this job's model \"%s\"",
+                             path, j->plan.model, m->name);
+    for (int i = 0; i < m->n_modules; i++)
+        j->frozen[i] = j->plan.modules[i].frozen;
+    j->policy = j->plan.policy;
+    j->has_plan = true;
+    return DT_OK;
+}
+
+static enum dt_status finish_plan(struct dt_node root, bool frozen_stated, struct dt_job *j,
+                                  struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(root, "plan");
+    bool present = dt_node_present(n) && !dt_node_is_null(n);
+
+    if (j->strategy == DT_STRATEGY_MANUAL && !present)
+        return dt_node_error(
+            dt_map_get(dt_map_get(root, "search"), "strategy"), err,
+            "strategy: manual needs \"plan\", a map such as {%s: {tp: 8, pp: 1, dp: 1}} "
+            "or the path of a plan.json",
+            j->model->modules[j->model->llm].name);
+    if (!present)
+        return DT_OK;
+    if (!j->has_plan) {
+        DT_TRY(dt_plan_from_node(n, j->model, &j->policy, err, &j->plan));
+        for (int i = 0; i < j->model->n_modules; i++)
+            j->frozen[i] = frozen_stated ? j->frozen[i] : j->plan.modules[i].frozen;
+        j->has_plan = true;
+    }
+    for (int i = 0; i < j->model->n_modules; i++)
+        j->plan.modules[i].frozen = j->frozen[i];
+    j->plan.policy = j->policy;
+    memcpy(j->plan.model, j->model->name, sizeof(j->plan.model));
+    memcpy(j->plan.cluster, j->cluster.name, sizeof(j->plan.cluster));
+    return DT_OK;
+}
+
+/* ---- samples and profile ---- */
+
+/* A CSV path is relative to the job; everything else goes to the samples' own reader. */
+static enum dt_status read_samples(struct dt_node root, struct dt_job *j, struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(root, "samples");
+    struct dt_node csv = dt_node_is_map(n) && dt_map_size(n) == 1 ? dt_map_get(n, "csv") : n;
+    const char *text = dt_node_text(csv), *dot = text ? strrchr(text, '.') : NULL;
+    int64_t count = j->policy.global_batch * j->sim.iterations;
+    char path[PATH_SIZE];
+
+    if (dot && strcmp(dot, ".csv") == 0) {
+        DT_TRY(dt_doc_relative(csv, text, err, path, sizeof(path)));
+        return dt_samples_read_csv(path, j->policy.seq_len, err, &j->samples);
+    }
+    if (count >
+        SAMPLES_MAX) /* samples repeat after this many; at least one batch is all different */
+        count = j->policy.global_batch > SAMPLES_MAX ? j->policy.global_batch : SAMPLES_MAX;
+    return dt_error_place(
+        n, dt_samples_read(n, j->policy.seq_len, count, j->sim.seed, err, &j->samples), err);
+}
+
+/* Without a profile every time comes from the roofline: an empty table of the cluster's device. */
+static enum dt_status empty_profile(struct dt_job *j, struct dt_error *err)
+{
+    j->profile = dt_calloc(1, sizeof(*j->profile));
+    if (!j->profile)
+        return dt_error_nomem(err, "a profile");
+    memcpy(j->profile->device, j->cluster.device, sizeof(j->profile->device));
+    snprintf(j->profile->dtype, sizeof(j->profile->dtype), "bf16");
+    return DT_OK;
+}
+
+static enum dt_status read_profile(struct dt_node root, bool shallow, struct dt_job *j,
+                                   struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(root, "profile");
+    char name[PATH_SIZE] = "", path[PATH_SIZE];
+
+    if (!dt_node_present(n) || dt_node_is_null(n)) {
+        if (!j->cost_opt.allow_analytical)
+            return dt_node_error(
+                dt_node_present(n) ? n : root, err,
+                "job: key \"profile\" is missing (a preset such as a800, or a .sql or .db "
+                "file); without one, search.allow_analytical: true estimates every time "
+                "from the roofline");
+        return shallow ? DT_OK : empty_profile(j, err);
+    }
+    DT_TRY(dt_get_string(root, "profile", name, sizeof(name), err));
+    if (shallow)
+        return DT_OK;
+    if (strpbrk(name, "/."))
+        DT_TRY(dt_doc_relative(n, name, err, path, sizeof(path)));
+    else
+        memcpy(path, name, sizeof(path)); /* a preset */
+    return dt_error_place(n, dt_profile_load(path, j->cluster.device, "bf16", err, &j->profile),
+                          err);
+}
+
+/* ---- the whole ---- */
+
+static enum dt_status read_root(struct dt_node root, bool shallow, struct dt_job *j,
+                                struct dt_error *err)
+{
+    static const char *const keys[] = {"model",  "cluster", "samples",  "profile", "train",
+                                       "search", "plan",    "simulate", "run",     NULL};
+    struct dt_node plan = dt_map_get(root, "plan"), train = dt_map_get(root, "train");
+    bool frozen_stated = false;
+
+    if (!dt_node_is_map(root))
+        return dt_node_error(root, err,
+                             "a job is a map with model, cluster, samples, profile and train");
+    DT_TRY(dt_map_check(root, "job", keys, err));
+    DT_TRY(dt_map_require(root, "job", "model", err));
+    DT_TRY(dt_map_require(root, "job", "cluster", err));
+    DT_TRY(dt_map_require(root, "job", "samples", err));
+    DT_TRY(dt_model_read(dt_map_get(root, "model"), err, &j->model));
+    DT_TRY(dt_cluster_read(dt_map_get(root, "cluster"), err, &j->cluster));
+    if (plan_is_file(plan) && !shallow)
+        DT_TRY(read_plan_file(plan, j, err));
+    if (!j->has_plan)
+        DT_TRY(dt_map_require(root, "job", "train", err));
+    DT_TRY(dt_job_train(train, j, &frozen_stated, err));
+    DT_TRY(dt_job_search(dt_map_get(root, "search"), j, err));
+    DT_TRY(dt_job_simulate(dt_map_get(root, "simulate"), j, err));
+    DT_TRY(dt_job_run(dt_map_get(root, "run"), shallow, j, err));
+    dt_strategy_policy(j->strategy, &j->policy);
+    if (j->run.precision != 0) /* auto leaves it to the device, and to a plan file */
+        j->policy.fp32 = strcmp(dt_run_precision_names[j->run.precision], "fp32") == 0;
+    j->policy.exact_vectors = dt_cluster_is_cpu(&j->cluster); /* a plan file may be of another */
+    j->cost_opt.fp32 = j->policy.fp32;
+    j->cost_opt.stepccl = j->policy.stepccl;
+    j->cost_opt.recompute = j->policy.recompute;
+    if (!plan_is_file(plan) || !shallow)
+        DT_TRY(finish_plan(root, frozen_stated, j, err));
+    if (!shallow) {
+        DT_TRY(read_samples(root, j, err));
+        DT_TRY(dt_error_place(
+            dt_map_get(root, "model"),
+            dt_samples_check_work(j->samples, j->model, j->policy.global_batch, err), err));
+    }
+    return read_profile(root, shallow, j, err);
+}
+
+enum dt_status dt_job_parse(const char *name, const char *text, size_t len,
+                            const char *const *overrides, int n_overrides, bool shallow,
+                            struct dt_error *err, struct dt_job **out)
+{
+    struct dt_job *j = dt_calloc(1, sizeof(*j));
+    enum dt_status st;
+
+    if (!j)
+        return dt_error_nomem(err, "a job");
+    snprintf(j->name, sizeof(j->name), "%s", name);
+    dt_job_defaults(j);
+    dt_job_run_defaults(&j->run);
+    st = dt_doc_parse(name, text, len, err, &j->doc);
+    if (st == DT_OK)
+        st = apply_overrides(j->doc, overrides, n_overrides, err);
+    if (st == DT_OK)
+        st = read_root(dt_doc_root(j->doc), shallow, j, err);
+    if (st != DT_OK) {
+        dt_job_free(j);
+        return st;
+    }
+    *out = j;
+    return DT_OK;
+}
+
+enum dt_status dt_job_read(const char *path, const char *const *overrides, int n_overrides,
+                           struct dt_error *err, struct dt_job **out)
+{
+    char *text = NULL;
+    size_t len = 0;
+    enum dt_status st;
+
+    DT_TRY(dt_file_read(path, JOB_MAX, err, &text, &len));
+    st = dt_job_parse(strcmp(path, "-") == 0 ? "standard input" : path, text, len, overrides,
+                      n_overrides, false, err, out);
+    dt_free(text);
+    return st;
+}
+
+void dt_job_free(struct dt_job *j)
+{
+    if (!j)
+        return;
+    dt_model_free(j->model);
+    dt_samples_free(j->samples);
+    dt_profile_free(j->profile);
+    dt_job_run_free(&j->run);
+    dt_doc_free(j->doc);
+    dt_free(j);
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Inside job*.c only: readers of a job's maps. */
+#ifndef DT_CORE_JOB_JOB_INTERNAL_H
+#define DT_CORE_JOB_JOB_INTERNAL_H
+
+#include "core/job/job.h"
+
+void dt_job_defaults(struct dt_job *j);
+/* Each takes the map (may be absent) and needs what stands before it: model and cluster, then
+ * policy. frozen_stated: train.frozen was given. */
+enum dt_status dt_job_train(struct dt_node map, struct dt_job *j, bool *frozen_stated,
+                            struct dt_error *err);
+enum dt_status dt_job_search(struct dt_node map, struct dt_job *j, struct dt_error *err);
+/* `run` (job_run.c).  `shallow`: paths are not looked for. */
+enum dt_status dt_job_run(struct dt_node map, bool shallow, struct dt_job *j, struct dt_error *err);
+void dt_job_run_defaults(struct dt_run_options *r);
+void dt_job_run_free(struct dt_run_options *r);
+enum dt_status dt_job_simulate(struct dt_node map, struct dt_job *j, struct dt_error *err);
+/* Makes room for an override "model.…", "cluster.…" or "samples.…" where the job names a preset
+ * only: `model: mllm-72b` becomes `model: {preset: mllm-72b}`. */
+enum dt_status dt_job_widen(struct dt_doc *doc, const char *override, struct dt_error *err);
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "core/model/block_key.h"
+
+static void mix(uint64_t *h, int64_t v)
+{
+    for (int i = 0; i < 64; i += 8) /* FNV-1a 64 */
+        *h = (*h ^ ((uint64_t)v >> i & 255)) * UINT64_C(0x100000001b3);
+}
+
+int64_t dt_block_key(const struct dt_block *b, const struct dt_shard *s, enum dt_recompute r)
+{
+    /* Names beside numbers would be kinder, but a profile's dims are numbers. */
+    const int64_t v[] = {b->kind,
+                         b->hidden,
+                         b->ffn,
+                         b->heads,
+                         b->kv_heads,
+                         b->head_dim,
+                         b->vocab,
+                         b->max_pos,
+                         b->n_experts,
+                         b->top_k,
+                         b->causal,
+                         b->gated,
+                         b->bias,
+                         b->tied,
+                         b->layernorm,
+                         b->qkv_bias,
+                         b->qk_norm,
+                         b->unfused,
+                         b->no_seqpar,
+                         b->patch,
+                         b->channels,
+                         b->c_in,
+                         b->c_out,
+                         b->kernel,
+                         b->stride,
+                         b->upsample,
+                         b->level,
+                         b->time_dim,
+                         b->context_dim,
+                         b->context_len,
+                         b->depth,
+                         b->in_dim,
+                         b->out_dim,
+                         b->mid_dim,
+                         s->tp,
+                         s->tp > 1 ? s->seqpar : 0,
+                         r};
+    uint64_t h = UINT64_C(0xcbf29ce484222325);
+
+    for (unsigned i = 0; i < sizeof(v) / sizeof(v[0]); i++)
+        mix(&h, v[i]);
+    return (int64_t)(h >> 17) + 1; /* dims of a profile are below 2^48 */
+}

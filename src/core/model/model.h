@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Models: a graph of modules (encoders -> one LLM -> generators), each a stack of blocks.
+ *
+ * A *block* is the unit that stage boundaries fall between.  A module's *work* for a sample or a microbatch
+ * is summarised by struct dt_work, additive over samples, so that every cost is a function of
+ * (block, work).  What a "token" is depends on the module: text token (LLM), patch (ViT), latent pixel (U-Net at
+ * the resolution of its input), audio frame (audio encoder). */
+#ifndef DT_CORE_MODEL_MODEL_H
+#define DT_CORE_MODEL_MODEL_H
+
+#include "base/doc.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { DT_MAX_MODULES = 8, DT_NAME_MAX = 48 };
+
+enum dt_role { DT_ROLE_ENCODER, DT_ROLE_LLM, DT_ROLE_GENERATOR };
+enum dt_modality { DT_MODALITY_TEXT, DT_MODALITY_IMAGE, DT_MODALITY_AUDIO };
+
+enum dt_block_kind {
+    DT_BLOCK_EMBEDDING,   /* token table: vocab x hidden (+ learned positions) */
+    DT_BLOCK_PATCH_EMBED, /* patch*patch*channels -> hidden (+ class token table, positions) */
+    DT_BLOCK_TRANSFORMER, /* attention + MLP (dense or MoE) */
+    DT_BLOCK_PROJECTOR,   /* 1- or 2-layer MLP between modules; always trained */
+    DT_BLOCK_LM_HEAD,     /* final norm + logits + loss */
+    DT_BLOCK_NORM,        /* final norm of an encoder */
+    DT_BLOCK_CONV,        /* U-Net: single convolution (conv_in, downsample, upsample, conv_out) */
+    DT_BLOCK_RESNET,      /* U-Net: ResBlock (2 convs, optional 1x1 shortcut, time-embedding projection) */
+    DT_BLOCK_SPATIAL_TRANSFORMER, /* U-Net: proj_in, self-attention, cross-attention, GEGLU MLP, proj_out */
+    DT_BLOCK_TIME_EMBED,  /* U-Net: time-embedding MLP (per image, not per token) */
+    DT_BLOCK_KIND_N
+};
+
+/* How a module computes, beyond its widths: no cost depends on it.  Zero = the habit of the module's kind
+ * (doc/modules.md has them). */
+enum dt_activation { /* of MLPs */
+    DT_ACTIVATION_HABIT, /* gated: silu; else gelu-tanh in an LLM, gelu elsewhere */
+    DT_ACTIVATION_GELU,  /* by the error function */
+    DT_ACTIVATION_GELU_TANH,
+    DT_ACTIVATION_QUICK_GELU,
+    DT_ACTIVATION_SILU,
+    DT_ACTIVATION_RELU,
+    DT_ACTIVATION_N
+};
+extern const char *const dt_activation_names[DT_ACTIVATION_N + 1]; /* "habit", "gelu", ...; NULL-terminated */
+
+enum dt_rope_scaling { DT_ROPE_PLAIN, DT_ROPE_LINEAR, DT_ROPE_LLAMA3 };
+extern const char *const dt_rope_scaling_names[]; /* "none", "linear", "llama3", NULL */
+struct dt_rope {
+    double theta; /* 0 = 10000 */
+    enum dt_rope_scaling scaling;
+    double factor;              /* of linear and llama3 */
+    double low_freq, high_freq; /* llama3: wavelengths longer than original/low_freq are stretched by the */
+    int original;               /* factor, those shorter than original/high_freq stay, a blend lies between */
+};
+/* Angle per position of pair i (0 <= i < dim/2) of a head's `dim` rotated elements. */
+double dt_rope_frequency(const struct dt_rope *r, int i, int dim);
+
+struct dt_arithmetic {
+    double norm_eps;        /* 0: LLM and U-Net 1e-5, encoder 1e-12 */
+    enum dt_activation activation;
+    struct dt_rope rope;
+    double attention_scale; /* factor of q·k; 0 = 1/sqrt(head_dim) */
+    bool scale_by_layer;    /* that, divided by the number of the layer, from 1 */
+    bool sine_first;        /* U-Net: sines before cosines of the timestep */
+    double freq_shift;      /* U-Net: frequency i is 10000^(-i/(half the width - freq_shift)) */
+};
+
+struct dt_block {
+    enum dt_block_kind kind;
+    int hidden, ffn, heads, kv_heads, head_dim;
+    int vocab, max_pos;           /* embedding / head; max_pos > 0 = learned positions */
+    int n_experts, top_k;         /* n_experts 0 = dense */
+    bool causal, gated, bias, tied; /* tied: LM head shares the embedding table (adds no parameters) */
+    bool layernorm;               /* LayerNorm (scale+bias) instead of RMSNorm */
+    bool qkv_bias;                /* bias on q,k,v only (Qwen2) */
+    bool qk_norm;                 /* per-head RMSNorm of q and k (Qwen3) */
+    bool unfused;                 /* attention with its score matrix in HBM, dropout, unfused loss: GPT as
+                                   * Megatron-LM ran it before flash attention */
+    bool no_seqpar;               /* norms and residuals whole on every tp rank (all-reduce instead of
+                                   * all-gather + reduce-scatter) */
+    int patch, channels;          /* patch embed */
+    int class_tokens;             /* patch embed: learned extra tokens (parameters only, no work) */
+    bool class_attends;           /* patch embed: patches attend to them, as ViT's do; planned, not run */
+    int c_in, c_out, kernel, stride; /* convolutions; stride 2 = down-sample; upsample = true doubles */
+    bool upsample;
+    int level;                    /* U-Net: tokens at this block = input latents / 4^level */
+    int time_dim, context_dim, context_len;
+    int groups;                   /* U-Net: groups of every GroupNorm; 0 = by habit (dt_block_groups) */
+    int depth;                    /* spatial transformer: number of transformer layers inside */
+    int in_dim, out_dim, mid_dim; /* projector; mid_dim 0 = one layer.  context_len > 0: applied to that
+                                   * many tokens per item instead of to every token */
+};
+
+struct dt_module {
+    char name[DT_NAME_MAX];
+    enum dt_role role;
+    enum dt_modality modality;
+    int n_blocks;
+    struct dt_block *blocks;
+    int patch;               /* image encoder: pixels per patch side; tokens = ceil(w/p)*ceil(h/p) */
+    int latent_scale;        /* image generator: pixels per latent side (8) */
+    int resize;              /* 0 = native size; else every image becomes resize x resize pixels */
+    bool clip_names;         /* encoder: tensors are named as CLIP's and SigLIP's vision towers, not as ViT's */
+    struct dt_arithmetic arith;
+    double frames_per_s;     /* audio: tokens per second; for generators latent pixels per second */
+    int out_width;           /* elements per token handed downstream (LLM hidden for encoders, context width for LLM) */
+    int out_tokens_per_item; /* 0 = one per token; else fixed per image (77 conditioning states per generated image) */
+};
+
+struct dt_edge { int src, dst; }; /* module indices, src upstream */
+
+struct dt_model {
+    char name[DT_NAME_MAX];
+    int n_modules, n_edges;
+    struct dt_module modules[DT_MAX_MODULES]; /* topological order: encoders, LLM, generators */
+    struct dt_edge edges[DT_MAX_MODULES * 2];
+    int llm; /* index of the LLM */
+    struct dt_arena arena;
+    char assumed[2048]; /* "key: default" lines assumed by an HF import; "" when none */
+};
+
+/* Additive description of what a module has to process. */
+struct dt_work {
+    int64_t n;         /* sequences / images / clips */
+    int64_t tokens;    /* sum of their lengths */
+    int64_t tokens_sq; /* sum of squares of their lengths (attention work) */
+    int64_t tokens_max; /* longest one (combined by max) */
+};
+static inline void dt_work_add(struct dt_work *a, const struct dt_work *b)
+{
+    a->n += b->n;
+    a->tokens += b->tokens;
+    a->tokens_sq += b->tokens_sq;
+    if (b->tokens_max > a->tokens_max)
+        a->tokens_max = b->tokens_max;
+}
+static inline void dt_work_most(struct dt_work *a, const struct dt_work *b) /* of each, the larger */
+{
+    a->n = b->n > a->n ? b->n : a->n;
+    a->tokens = b->tokens > a->tokens ? b->tokens : a->tokens;
+    a->tokens_sq = b->tokens_sq > a->tokens_sq ? b->tokens_sq : a->tokens_sq;
+    a->tokens_max = b->tokens_max > a->tokens_max ? b->tokens_max : a->tokens_max;
+}
+
+/* ---- kernels of a block: the single list that FLOPs, times and activation bytes come from ---- */
+
+enum dt_op_family {
+    DT_OP_GEMM,       /* d: m n k (y[m,n] = x[m,k] w[k,n]) */
+    DT_OP_ATTN_CAUSAL, /* d: batch seq q_heads kv_heads head_dim */
+    DT_OP_ATTN_FULL,  /* d: batch seq heads kv_heads head_dim; kv_len = seq */
+    DT_OP_ATTN_CROSS, /* d: batch seq heads kv_len head_dim */
+    DT_OP_CONV2D,     /* d: pixels(out, over the batch) c_in c_out kernel stride */
+    DT_OP_NORM,       /* d: tokens width */
+    DT_OP_GROUPNORM,  /* d: tokens width */
+    DT_OP_ACT,        /* d: tokens width (width of the output; gated reads 2x) gated(0/1) */
+    DT_OP_ADD,        /* d: tokens width (residual) */
+    DT_OP_ROPE,       /* d: tokens width */
+    DT_OP_EMBED,      /* d: tokens width */
+    DT_OP_XENT,       /* d: tokens vocab */
+    DT_OP_ADAMW,      /* d: parameters; not part of a block, used by the optimizer step */
+    DT_OP_ALL_REDUCE, /* collectives d: gpus gpus_per_node bytes */
+    DT_OP_ALL_GATHER, /* bytes = full gathered buffer */
+    DT_OP_REDUCE_SCATTER,
+    DT_OP_ALL_TO_ALL,
+    DT_OP_SEND_RECV,  /* d: gpus_per_node (1 = between nodes, 2 = inside) bytes */
+    DT_OP_BLOCK,      /* a block as a whole, measured where it runs; d: tokens key (core/model/block_key.h).  Goes
+                       * before its kernels */
+    DT_OP_FAMILY_N
+};
+enum dt_phase { DT_PHASE_FWD, DT_PHASE_DGRAD, DT_PHASE_WGRAD, DT_PHASE_N };
+extern const char *const dt_op_family_names[DT_OP_FAMILY_N + 1]; /* "gemm", "attn_causal", … (DB op names) */
+
+struct dt_kop { /* one kernel (or TP collective) of one block for one work size */
+    enum dt_op_family family;
+    int64_t d[6];
+    double flops;      /* forward floating-point operations (2 per multiply-add) of GEMMs, convolutions and
+                        * attention; causal counted half; 0 for element-wise kernels, which are HBM bound */
+    double bytes;      /* forward HBM traffic, bytes, at 2 bytes per element: reads + writes */
+    double count;      /* multiplicity (e.g. depth) */
+    bool has_weight;   /* has a weight gradient (GEMM with parameters, conv, norm); attention: dgrad only */
+    bool core;         /* between the two projections of an unfused attention: what `selective` runs again */
+    bool own_back;     /* the backward has its own multiplicity: `back`; else `count` */
+    double back;
+    bool wgrad_only;   /* the backward is for the weights alone (gradient accumulation) */
+    bool own_calls;    /* `calls`, `calls_back` say what the host issues; else a kernel per phase and count */
+    float calls, calls_back;
+    bool by_sq;        /* varies with tokens_sq where all else of the work stays */
+};
+enum { DT_MAX_KOPS = 64 };
+
+/* How a lane splits a block. */
+struct dt_shard {
+    int tp, cp, ep;
+    int ip;        /* image parallelism: whole images dealt to ip ranks of the lane (Megatron baseline) */
+    bool seqpar;   /* sequence parallelism of norms/residuals with tp (on whenever tp > 1) */
+};
+
+/* Expand a block's forward into kernels for one lane shard; returns the number written (<= DT_MAX_KOPS).
+ * TP collectives are included as ops of the collective families (bytes = full buffer, bf16), so that a
+ * transformer block with tp > 1 lists 2 all-gathers and 2 reduce-scatters. */
+int dt_block_kops(const struct dt_block *b, const struct dt_shard *s, const struct dt_work *w,
+                  struct dt_kop *out);
+/* Makes the list of a work that of `w`, which differs from it in tokens_sq and in what the block does not look at
+ * (dt_block_by_items; tokens_max without image parallelism): writes the kernels that are by_sq. */
+int dt_block_kops_again(const struct dt_block *b, const struct dt_shard *s, const struct dt_work *w,
+                        struct dt_kop *list);
+/* Kernels vary with the number of items, not with their tokens alone. */
+bool dt_block_by_items(const struct dt_block *b);
+
+/* Totals at tp = 1 (model FLOPs, per-sample shapes; recompute not counted). */
+double dt_block_flops(const struct dt_block *b, const struct dt_work *w);  /* forward */
+int64_t dt_block_params(const struct dt_block *b);
+/* The same in two.  `matrices`: of products and filters, and the token table; in mixed precision they are read
+ * rounded.  `vectors`: gains and shifts of norms, biases, learned positions, class tokens. */
+struct dt_param_count { int64_t matrices, vectors; };
+struct dt_param_count dt_block_param_count(const struct dt_block *b);
+/* Bytes of activations kept for backward by one lane rank, for the given recompute mode
+ * (Korthikanti et al. 2022 accounting, per kept tensor, documented in block.c). */
+enum dt_recompute { DT_RECOMPUTE_NONE, DT_RECOMPUTE_SELECTIVE, DT_RECOMPUTE_FULL };
+extern const char *const dt_recompute_names[]; /* NULL-terminated */
+/* Which forward kernels run again in the backward: full = all of the block; selective = the cheap element-wise
+ * ones (norms, activations).  The attention core needs no line here: flash attention keeps only its output
+ * and log-sum-exp and rebuilds the scores inside its own backward kernel. */
+static inline bool dt_recomputed(enum dt_recompute r, enum dt_op_family f)
+{
+    if (r == DT_RECOMPUTE_SELECTIVE)
+        return f == DT_OP_NORM || f == DT_OP_GROUPNORM || f == DT_OP_ACT;
+    return r == DT_RECOMPUTE_FULL;
+}
+/* The same of a kernel of a block: with unfused attention `selective` is Korthikanti et al.'s, the attention core
+ * (scores, softmax, dropout, weighted sum) and nothing else. */
+static inline bool dt_kop_recomputed(enum dt_recompute r, const struct dt_block *b, const struct dt_kop *k)
+{
+    return r == DT_RECOMPUTE_SELECTIVE && b->unfused ? k->core : dt_recomputed(r, k->family);
+}
+double dt_block_act_bytes(const struct dt_block *b, const struct dt_shard *s,
+                          const struct dt_work *w, enum dt_recompute r);
+/* The same at another width of an element: 2 = bf16 (above), 4 = fp32. */
+double dt_block_act_bytes_of(const struct dt_block *b, const struct dt_shard *s,
+                             const struct dt_work *w, enum dt_recompute r, int elem_bytes);
+/* Groups of a GroupNorm over `channels`: what the block states, else 32 (diffusers' norm_num_groups) for 128
+ * channels and more; fewer where 32 does not divide them or a group would have less than 4, since what a
+ * ResBlock adds per channel and image (the time embedding) vanishes in a group of one. */
+static inline int dt_block_groups(const struct dt_block *b, int channels)
+{
+    int groups = 32;
+
+    if (b->groups > 0)
+        return b->groups;
+    while (groups > 1 && (channels % groups != 0 || channels / groups < 4))
+        groups /= 2;
+    return groups;
+}
+const char *dt_block_kind_name(enum dt_block_kind k);
+double dt_module_flops(const struct dt_module *m, const struct dt_work *w);
+int64_t dt_module_params(const struct dt_module *m);
+
+/* ---- reading ---- */
+/* `node`: a preset name, a path, or an inline map; each module is a shape, a preset of known families,
+ * or `hf: config.json`.  Format: disttrain-job(5). */
+enum dt_status dt_model_read(struct dt_node node, struct dt_error *err, struct dt_model **out);
+void dt_model_free(struct dt_model *m);
+int dt_model_find(const struct dt_model *m, const char *module); /* index or -1 */
+/* Hugging Face config.json -> module (blocks allocated in `arena`); appends to `assumed` (size bytes).
+ * Llama, Qwen2, Qwen3, GPT-2, Mixtral, ViT, CLIP (vision), SigLIP (vision), diffusers UNet2DConditionModel. */
+enum dt_status dt_hf_module(const char *path, struct dt_arena *arena, struct dt_error *err,
+                            struct dt_module *out, char *assumed, size_t size);
+
+#endif

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Plans: per module its layout and stage split, plus the run's policies.  plan.json round-trips. */
+#ifndef DT_CORE_MODEL_PLAN_H
+#define DT_CORE_MODEL_PLAN_H
+
+#include "core/model/cluster.h"
+#include "core/model/model.h"
+#include "base/status.h"
+
+enum dt_schedule { DT_SCHED_1F1B, DT_SCHED_INTERLEAVED, DT_SCHED_GPIPE, DT_SCHED_N };
+extern const char *const dt_schedule_names[DT_SCHED_N + 1];
+enum dt_strategy { DT_STRATEGY_DISTTRAIN, DT_STRATEGY_MEGATRON, DT_STRATEGY_DISTMM, DT_STRATEGY_MANUAL, DT_STRATEGY_N };
+extern const char *const dt_strategy_names[DT_STRATEGY_N + 1]; /* "disttrain" "megatron-lm" "distmm" "manual" */
+
+/* Of an iteration, of a microbatch, of a sample in tokens. */
+enum { DT_BATCH_MAX = 1 << 18, DT_MICROBATCH_MAX = 1 << 12, DT_SEQ_MAX = 1 << 20 };
+enum { DT_MAX_VSTAGES = 256,        /* pp * vpp of one module */
+       DT_PLAN_GPUS_MAX = 1 << 24 }; /* GPUs of one module: keeps every product inside int */
+
+struct dt_layout {
+    int tp, cp, ep, pp, vpp, dp;
+    int ip;        /* image parallelism inside a lane (whole images dealt to ip ranks); lane GPUs = tp*cp*ip */
+    int first_gpu; /* GPUs [first_gpu, first_gpu + gpus) */
+};
+static inline int dt_layout_lane_gpus(const struct dt_layout *l) { return l->tp * l->cp * l->ip; }
+static inline int dt_layout_gpus(const struct dt_layout *l)
+{
+    return dt_layout_lane_gpus(l) * l->pp * l->dp;
+}
+
+struct dt_module_plan {
+    struct dt_layout layout;
+    bool frozen;                         /* body frozen; projector blocks stay trained */
+    /* virtual stage v (= chunk*pp + stage) holds blocks [split[v], split[v+1]) ; split[pp*vpp] = n_blocks */
+    uint16_t split[DT_MAX_VSTAGES + 1];
+};
+
+struct dt_policy { /* what the job states about the run; copied into every plan */
+    int64_t global_batch; /* samples per iteration */
+    int microbatch;       /* M: samples per LLM microbatch */
+    int seq_len;
+    enum dt_schedule schedule;
+    enum dt_recompute recompute;
+    int zero;             /* 0 or 1 */
+    bool intra_reorder, inter_reorder;
+    bool stepccl;
+    bool half_grads;      /* fp16 training: gradients are reduced in 2 bytes, else in 4 */
+    bool fp32;            /* fp32 training: activations and parameters travel in 4 bytes, else in 2 */
+    bool exact_vectors;   /* of parameters gathered in 2 bytes, those that are no matrices (struct dt_param_count)
+                           * travel in 4: so does the executor, whose kernels read them in fp32, and so count
+                           * clusters of CPUs.  GPUs: false, Megatron-LM's distributed optimizer gathers all of
+                           * a bf16 model in 2 (recalled) */
+    bool overlap_grad, overlap_param; /* gradient reduce-scatter / parameter all-gather overlapped with compute */
+};
+
+/* Of an activation or a parameter in a message. */
+static inline int dt_policy_elem_bytes(const struct dt_policy *y)
+{
+    return y->fp32 ? 4 : 2;
+}
+
+struct dt_plan_prediction { /* the formula's view (DistTrain section 4), filled by planners; seconds */
+    double warmup_s, steady_s, total_s;
+    double lower_bound_s; /* convex bound for this (TP, DP_lm) */
+    double staged_s;      /* the formula with every module's slowest real stage and whole samples per
+                           * replica (>= total_s): what the search minimises */
+    double timeline_s;    /* simulated ranking on real samples; 0 = not ranked */
+    double mem_bytes_max;
+};
+
+struct dt_plan {
+    char model[DT_NAME_MAX];
+    char cluster[DT_NAME_MAX];
+    enum dt_strategy strategy;
+    bool colocated; /* all modules share the same GPUs and take turns on them */
+    int n_modules;
+    char module_names[DT_MAX_MODULES][DT_NAME_MAX];
+    struct dt_module_plan modules[DT_MAX_MODULES];
+    struct dt_policy policy;
+    struct dt_plan_prediction predicted;
+};
+
+int dt_plan_gpus(const struct dt_plan *p); /* GPUs used by all modules; colocated: by the widest */
+/* Samples of one aligned slot (DP_lm * M) and slots per iteration. */
+int64_t dt_plan_slot_samples(const struct dt_plan *p, int llm);
+int64_t dt_plan_slots(const struct dt_plan *p, int llm);
+/* A plan for the model with every layout 1x1, empty splits and no frozen module: what callers fill in. */
+void dt_plan_init(struct dt_plan *p, const struct dt_model *m, const struct dt_policy *policy);
+/* Split n_blocks over v virtual stages so that the largest sum of cost[] is least (exact, binary search on the
+ * bottleneck; ties put more blocks late).  cost[] >= 0. */
+void dt_plan_split_blocks(const double *cost, int n_blocks, int v, uint16_t *split);
+/* Give every module its GPU range: wider lanes first, so that TP groups never straddle nodes; checks capacity.
+ * Colocated: every module begins at GPU 0. */
+enum dt_status dt_plan_place(struct dt_plan *p, const struct dt_cluster *c, struct dt_error *err);
+/* Global GPU index of the first GPU of a lane (order inside a module: tp fastest, then dp, then pp). */
+int dt_plan_lane_gpu(const struct dt_plan *p, int module, int replica, int stage);
+/* Can the block be split over tp ranks: heads and key/value heads of a transformer block must divide, as
+ * Megatron-LM asks; a U-Net's heads (5 at the first level of SD 2.1) are dealt unevenly and costed so. */
+bool dt_block_allows_tp(const struct dt_block *b, int tp);
+/* Structural validity against a model and cluster: divisibility, splits complete, heads % tp, GPUs fit. */
+enum dt_status dt_plan_validate(const struct dt_plan *p, const struct dt_model *m,
+                                const struct dt_cluster *c, struct dt_error *err);
+/* Is block b of module m trained under this plan; is anything upstream of it trained. */
+bool dt_plan_trained(const struct dt_plan *p, const struct dt_model *m, int module, int block);
+bool dt_plan_upstream_trained(const struct dt_plan *p, const struct dt_model *m, int module, int block);
+/* trainable flag per block of a module, for dt_cost_stage (array of n_blocks bytes). */
+void dt_plan_trainable(const struct dt_plan *p, const struct dt_model *m, int module,
+                       unsigned char *out);
+
+enum dt_status dt_plan_to_json(const struct dt_plan *p, struct dt_error *err, char **out);
+enum dt_status dt_plan_parse(const char *name, const char *text, size_t len, struct dt_error *err,
+                             struct dt_plan *out);
+enum dt_status dt_plan_read(const char *path, struct dt_error *err, struct dt_plan *out);
+/* The same from a node: the `plan:` map of a job for strategy manual (module name -> {tp, cp, ep, ip, pp, vpp, dp,
+ * first_gpu, frozen, split}); every module of the model must be named.  Without `split` the blocks are divided by
+ * forward FLOPs of a nominal sample. */
+enum dt_status dt_plan_from_node(struct dt_node node, const struct dt_model *m,
+                                 const struct dt_policy *policy, struct dt_error *err,
+                                 struct dt_plan *out);
+
+#endif

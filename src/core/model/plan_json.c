@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * plan.json: written with the keys in a fixed order, read back through the document layer, so that
+ * every unknown key, wrong type and impossible value is reported at its line and column.  Writing
+ * what was read gives the same bytes. */
+#include "base/json.h"
+#include "base/mem.h"
+#include "core/model/plan.h"
+
+#include <string.h>
+
+#define PLAN_FORMAT "disttrain-plan"
+enum { PLAN_VERSION = 1 };
+
+/* Widest degrees a plan may state; dt_plan_validate() then holds them against model and cluster. */
+enum { DEGREE_MAX = 1 << 20 };
+
+static const char *const module_keys[] = {"name", "tp", "cp",        "ep",     "ip",    "pp",
+                                          "vpp",  "dp", "first_gpu", "frozen", "split", NULL};
+/* A job's `plan:` map names the module by its key. */
+static const char *const *const layout_keys = module_keys + 1;
+
+/* ---- writing ---- */
+
+static void put_module(struct dt_json *j, const char *name, const struct dt_module_plan *mp)
+{
+    const struct dt_layout *l = &mp->layout;
+
+    dt_json_begin_object(j);
+    dt_json_kv_string(j, "name", name);
+    dt_json_kv_int(j, "tp", l->tp);
+    dt_json_kv_int(j, "cp", l->cp);
+    dt_json_kv_int(j, "ep", l->ep);
+    dt_json_kv_int(j, "ip", l->ip);
+    dt_json_kv_int(j, "pp", l->pp);
+    dt_json_kv_int(j, "vpp", l->vpp);
+    dt_json_kv_int(j, "dp", l->dp);
+    dt_json_kv_int(j, "first_gpu", l->first_gpu);
+    dt_json_kv_bool(j, "frozen", mp->frozen);
+    dt_json_key(j, "split");
+    dt_json_begin_array(j);
+    for (int v = 0; v <= l->pp * l->vpp; v++)
+        dt_json_int(j, mp->split[v]);
+    dt_json_end_array(j);
+    dt_json_end_object(j);
+}
+
+static void put_policy(struct dt_json *j, const struct dt_policy *y)
+{
+    dt_json_begin_object(j);
+    dt_json_kv_int(j, "global_batch", y->global_batch);
+    dt_json_kv_int(j, "microbatch", y->microbatch);
+    dt_json_kv_int(j, "seq_len", y->seq_len);
+    dt_json_kv_string(j, "schedule", dt_schedule_names[y->schedule]);
+    dt_json_kv_string(j, "recompute", dt_recompute_names[y->recompute]);
+    dt_json_kv_int(j, "zero", y->zero);
+    dt_json_kv_bool(j, "intra_reorder", y->intra_reorder);
+    dt_json_kv_bool(j, "inter_reorder", y->inter_reorder);
+    dt_json_kv_bool(j, "stepccl", y->stepccl);
+    dt_json_kv_bool(j, "overlap_grad", y->overlap_grad);
+    dt_json_kv_bool(j, "overlap_param", y->overlap_param);
+    if (y->half_grads)
+        dt_json_kv_bool(j, "half_grads", true);
+    if (y->fp32)
+        dt_json_kv_bool(j, "fp32", true);
+    if (y->exact_vectors)
+        dt_json_kv_bool(j, "exact_vectors", true);
+    dt_json_end_object(j);
+}
+
+static void put_predicted(struct dt_json *j, const struct dt_plan_prediction *q)
+{
+    dt_json_begin_object(j);
+    dt_json_kv_double(j, "warmup_s", q->warmup_s);
+    dt_json_kv_double(j, "steady_s", q->steady_s);
+    dt_json_kv_double(j, "total_s", q->total_s);
+    dt_json_kv_double(j, "staged_s", q->staged_s);
+    dt_json_kv_double(j, "lower_bound_s", q->lower_bound_s);
+    dt_json_kv_double(j, "timeline_s", q->timeline_s);
+    dt_json_kv_double(j, "mem_bytes_max", q->mem_bytes_max);
+    dt_json_end_object(j);
+}
+
+enum dt_status dt_plan_to_json(const struct dt_plan *p, struct dt_error *err, char **out)
+{
+    struct dt_json j;
+
+    dt_json_init(&j, true);
+    dt_json_begin_object(&j);
+    dt_json_kv_string(&j, "format", PLAN_FORMAT);
+    dt_json_kv_int(&j, "version", PLAN_VERSION);
+    dt_json_kv_string(&j, "model", p->model);
+    dt_json_kv_string(&j, "cluster", p->cluster);
+    dt_json_kv_string(&j, "strategy", dt_strategy_names[p->strategy]);
+    if (p->colocated)
+        dt_json_kv_bool(&j, "colocated", true);
+    dt_json_key(&j, "policy");
+    put_policy(&j, &p->policy);
+    dt_json_key(&j, "modules");
+    dt_json_begin_array(&j);
+    for (int m = 0; m < p->n_modules; m++)
+        put_module(&j, p->module_names[m], &p->modules[m]);
+    dt_json_end_array(&j);
+    dt_json_key(&j, "predicted");
+    put_predicted(&j, &p->predicted);
+    dt_json_end_object(&j);
+    return dt_json_finish(&j, err, out);
+}
+
+/* ---- reading ---- */
+
+static enum dt_status require_all_of(struct dt_node map, const char *what, const char *const *keys,
+                                     struct dt_error *err)
+{
+    for (; *keys; keys++)
+        DT_TRY(dt_map_require(map, what, *keys, err));
+    return DT_OK;
+}
+
+static enum dt_status require_all(struct dt_node map, const char *what, const char *const *keys,
+                                  struct dt_error *err)
+{
+    DT_TRY(dt_map_check(map, what, keys, err));
+    return require_all_of(map, what, keys, err);
+}
+
+static enum dt_status get_policy(struct dt_node n, struct dt_error *err, struct dt_policy *y)
+{
+    static const char *const keys[] = {
+        "global_batch",  "microbatch",    "seq_len", "schedule",     "recompute",     "zero",
+        "intra_reorder", "inter_reorder", "stepccl", "overlap_grad", "overlap_param", "half_grads",
+        "fp32",          "exact_vectors", NULL};
+    int schedule = 0, recompute = 0;
+
+    DT_TRY(dt_map_check(n, "policy", keys, err));
+    for (int i = 0; keys[i + 3]; i++) /* the last three came later: absent means false */
+        DT_TRY(dt_map_require(n, "policy", keys[i], err));
+    DT_TRY(dt_get_bool(n, "half_grads", &y->half_grads, err));
+    DT_TRY(dt_get_bool(n, "fp32", &y->fp32, err));
+    DT_TRY(dt_get_bool(n, "exact_vectors", &y->exact_vectors, err));
+    DT_TRY(dt_get_int(n, "global_batch", 1, DT_BATCH_MAX, &y->global_batch, err));
+    DT_TRY(dt_get_i32(n, "microbatch", 1, DT_MICROBATCH_MAX, &y->microbatch, err));
+    DT_TRY(dt_get_i32(n, "seq_len", 1, DT_SEQ_MAX, &y->seq_len, err));
+    DT_TRY(dt_get_enum(n, "schedule", dt_schedule_names, &schedule, err));
+    DT_TRY(dt_get_enum(n, "recompute", dt_recompute_names, &recompute, err));
+    y->schedule = (enum dt_schedule)schedule;
+    y->recompute = (enum dt_recompute)recompute;
+    DT_TRY(dt_get_i32(n, "zero", 0, 1, &y->zero, err));
+    DT_TRY(dt_get_bool(n, "intra_reorder", &y->intra_reorder, err));
+    DT_TRY(dt_get_bool(n, "inter_reorder", &y->inter_reorder, err));
+    DT_TRY(dt_get_bool(n, "stepccl", &y->stepccl, err));
+    DT_TRY(dt_get_bool(n, "overlap_grad", &y->overlap_grad, err));
+    return dt_get_bool(n, "overlap_param", &y->overlap_param, err);
+}
+
+static enum dt_status get_predicted(struct dt_node n, struct dt_error *err,
+                                    struct dt_plan_prediction *q)
+{
+    static const char *const keys[] = {"warmup_s",      "steady_s",   "total_s",       "staged_s",
+                                       "lower_bound_s", "timeline_s", "mem_bytes_max", NULL};
+    double *const out[] = {&q->warmup_s,      &q->steady_s,   &q->total_s,      &q->staged_s,
+                           &q->lower_bound_s, &q->timeline_s, &q->mem_bytes_max};
+
+    DT_TRY(dt_map_check(n, "predicted", keys, err));
+    for (int i = 0; keys[i]; i++)
+        DT_TRY(dt_get_double(n, keys[i], 0, 1e18, out[i], err));
+    return DT_OK;
+}
+
+/* A scalar list element as an integer in [min, max]. */
+static enum dt_status seq_int(struct dt_node seq, size_t i, long min, long max, long *out,
+                              struct dt_error *err)
+{
+    struct dt_node n = dt_seq_at(seq, i);
+    const char *text = dt_node_text(n);
+    long v = 0;
+    size_t digits = 0;
+
+    for (; text && text[digits] >= '0' && text[digits] <= '9' && digits < 7; digits++)
+        v = v * 10 + (text[digits] - '0');
+    if (!text || digits == 0 || text[digits] || v < min || v > max)
+        return dt_node_error(n, err, "split: expected an integer from %ld to %ld", min, max);
+    *out = v;
+    return DT_OK;
+}
+
+static enum dt_status get_split(struct dt_node map, struct dt_error *err, struct dt_module_plan *mp)
+{
+    struct dt_node seq = dt_map_get(map, "split");
+    int v = mp->layout.pp * mp->layout.vpp;
+    long last = -1;
+
+    if (!dt_node_is_seq(seq) || dt_seq_size(seq) != (size_t)v + 1)
+        return dt_node_error(dt_node_present(seq) ? seq : map, err,
+                             "split must list the %d block boundaries of %d virtual stages", v + 1,
+                             v);
+    for (int i = 0; i <= v; i++) {
+        long min = i == 0 ? 0 : last + 1, max = i == 0 ? 0 : UINT16_MAX;
+
+        DT_TRY(seq_int(seq, (size_t)i, min, max, &last, err));
+        mp->split[i] = (uint16_t)last;
+    }
+    return DT_OK;
+}
+
+static enum dt_status get_layout(struct dt_node n, struct dt_error *err, struct dt_module_plan *mp)
+{
+    static const char *const degrees[] = {"tp", "cp", "ep", "ip", "pp", "vpp", "dp"};
+    struct dt_layout *l = &mp->layout;
+    int *const out[] = {&l->tp, &l->cp, &l->ep, &l->ip, &l->pp, &l->vpp, &l->dp};
+    int64_t gpus = 1;
+
+    for (size_t i = 0; i < sizeof(out) / sizeof(out[0]); i++) {
+        bool stages = out[i] == &l->pp || out[i] == &l->vpp;
+
+        DT_TRY(dt_get_i32(n, degrees[i], 1, stages ? DT_MAX_VSTAGES : DEGREE_MAX, out[i], err));
+        if (out[i] != &l->ep && out[i] != &l->vpp)
+            gpus *= *out[i];
+        if (gpus > DT_PLAN_GPUS_MAX)
+            return dt_node_error(n, err, "tp*cp*ip*pp*dp asks for more than %d GPUs",
+                                 DT_PLAN_GPUS_MAX);
+    }
+    if (l->pp * l->vpp > DT_MAX_VSTAGES)
+        return dt_node_error(n, err, "pp*vpp = %d, at most %d", l->pp * l->vpp, DT_MAX_VSTAGES);
+    DT_TRY(dt_get_i32(n, "first_gpu", 0, DT_PLAN_GPUS_MAX, &l->first_gpu, err));
+    return dt_get_bool(n, "frozen", &mp->frozen, err);
+}
+
+static enum dt_status get_module(struct dt_node n, int m, struct dt_error *err, struct dt_plan *p)
+{
+    DT_TRY(require_all(n, "module", module_keys, err));
+    DT_TRY(dt_get_string(n, "name", p->module_names[m], sizeof(p->module_names[m]), err));
+    for (int o = 0; o < m; o++)
+        if (strcmp(p->module_names[o], p->module_names[m]) == 0)
+            return dt_node_error(dt_map_get(n, "name"), err, "module %s is listed twice",
+                                 p->module_names[m]);
+    DT_TRY(get_layout(n, err, &p->modules[m]));
+    return get_split(n, err, &p->modules[m]);
+}
+
+static enum dt_status get_modules(struct dt_node seq, struct dt_error *err, struct dt_plan *p)
+{
+    size_t n = dt_node_is_seq(seq) ? dt_seq_size(seq) : 0;
+
+    if (n < 1 || n > DT_MAX_MODULES)
+        return dt_node_error(seq, err, "modules must be a list of 1 to %d modules", DT_MAX_MODULES);
+    p->n_modules = (int)n;
+    for (int m = 0; m < p->n_modules; m++)
+        DT_TRY(get_module(dt_seq_at(seq, (size_t)m), m, err, p));
+    return DT_OK;
+}
+
+static enum dt_status get_plan(struct dt_node root, struct dt_error *err, struct dt_plan *p)
+{
+    static const char *const keys[] = {"format",    "version", "model",   "cluster",   "strategy",
+                                       "colocated", "policy",  "modules", "predicted", NULL};
+    static const char *const required[] = {"format",   "version", "model",   "cluster",
+                                           "strategy", "policy",  "modules", NULL};
+    char format[32] = "";
+    int64_t version = 0;
+    int strategy = 0;
+
+    DT_TRY(dt_map_check(root, "plan", keys, err));
+    for (int i = 0; required[i]; i++)
+        DT_TRY(dt_map_require(root, "plan", required[i], err));
+    DT_TRY(dt_get_string(root, "format", format, sizeof(format), err));
+    if (strcmp(format, PLAN_FORMAT) != 0)
+        return dt_node_error(dt_map_get(root, "format"), err, "format is '%s', expected '%s'",
+                             format, PLAN_FORMAT);
+    DT_TRY(dt_get_int(root, "version", 0, INT32_MAX, &version, err));
+    if (version != PLAN_VERSION)
+        return dt_node_error(dt_map_get(root, "version"), err,
+                             "plan version %lld, this program reads version %d", (long long)version,
+                             PLAN_VERSION);
+    DT_TRY(dt_get_string(root, "model", p->model, sizeof(p->model), err));
+    DT_TRY(dt_get_string(root, "cluster", p->cluster, sizeof(p->cluster), err));
+    DT_TRY(dt_get_enum(root, "strategy", dt_strategy_names, &strategy, err));
+    p->strategy = (enum dt_strategy)strategy;
+    DT_TRY(dt_get_bool(root, "colocated", &p->colocated, err));
+    DT_TRY(get_policy(dt_map_get(root, "policy"), err, &p->policy));
+    DT_TRY(get_modules(dt_map_get(root, "modules"), err, p));
+    if (dt_node_present(dt_map_get(root, "predicted")))
+        DT_TRY(get_predicted(dt_map_get(root, "predicted"), err, &p->predicted));
+    return DT_OK;
+}
+
+static enum dt_status from_doc(struct dt_doc *doc, struct dt_error *err, struct dt_plan *out)
+{
+    struct dt_plan p;
+    enum dt_status st;
+
+    memset(&p, 0, sizeof(p));
+    st = get_plan(dt_doc_root(doc), err, &p);
+    dt_doc_free(doc);
+    if (st == DT_OK)
+        *out = p;
+    return st;
+}
+
+enum dt_status dt_plan_parse(const char *name, const char *text, size_t len, struct dt_error *err,
+                             struct dt_plan *out)
+{
+    struct dt_doc *doc;
+
+    DT_TRY(dt_doc_parse(name, text, len, err, &doc));
+    return from_doc(doc, err, out);
+}
+
+enum dt_status dt_plan_read(const char *path, struct dt_error *err, struct dt_plan *out)
+{
+    struct dt_doc *doc;
+
+    DT_TRY(dt_doc_read(path, err, &doc));
+    return from_doc(doc, err, out);
+}
+
+/* ---- the `plan:` map of a job ---- */
+
+/* Blocks divided by forward FLOPs of a nominal sample: seq_len tokens for the LLM; for the others
+ * one item of 1,024 tokens (a 512 x 512 image in 16-pixel patches), since shares, not sizes, matter
+ * here. */
+static enum dt_status flop_split(const struct dt_module *mod, int seq_len, struct dt_error *err,
+                                 struct dt_module_plan *mp)
+{
+    int64_t tokens = mod->role == DT_ROLE_LLM ? seq_len : 1024;
+    const struct dt_work w = {1, tokens, tokens * tokens, tokens};
+    double *cost = dt_malloc((size_t)mod->n_blocks * sizeof(*cost));
+
+    if (!cost)
+        return dt_error_nomem(err, "block costs");
+    for (int b = 0; b < mod->n_blocks; b++)
+        cost[b] = dt_block_flops(&mod->blocks[b], &w);
+    dt_plan_split_blocks(cost, mod->n_blocks, mp->layout.pp * mp->layout.vpp, mp->split);
+    dt_free(cost);
+    return DT_OK;
+}
+
+static enum dt_status node_module(struct dt_node n, const struct dt_module *mod, int seq_len,
+                                  struct dt_error *err, struct dt_module_plan *mp)
+{
+    int v;
+
+    DT_TRY(dt_map_check(n, mod->name, layout_keys, err));
+    DT_TRY(get_layout(n, err, mp));
+    v = mp->layout.pp * mp->layout.vpp;
+    if (v > mod->n_blocks)
+        return dt_node_error(n, err, "pp*vpp = %d stages but module %s has %d blocks", v, mod->name,
+                             mod->n_blocks);
+    if (!dt_node_present(dt_map_get(n, "split")))
+        return flop_split(mod, seq_len, err, mp);
+    DT_TRY(get_split(n, err, mp));
+    if (mp->split[v] != mod->n_blocks)
+        return dt_node_error(dt_map_get(n, "split"), err,
+                             "split ends at block %d, module %s has %d", mp->split[v], mod->name,
+                             mod->n_blocks);
+    return DT_OK;
+}
+
+enum dt_status dt_plan_from_node(struct dt_node node, const struct dt_model *m,
+                                 const struct dt_policy *policy, struct dt_error *err,
+                                 struct dt_plan *out)
+{
+    const char *names[DT_MAX_MODULES + 2] = {NULL};
+    struct dt_plan p;
+
+    dt_plan_init(&p, m, policy);
+    for (int i = 0; i < m->n_modules; i++)
+        names[i] = m->modules[i].name;
+    names[m->n_modules] = "colocated";
+    DT_TRY(dt_map_check(node, "plan", names, err));
+    DT_TRY(dt_get_bool(node, "colocated", &p.colocated, err));
+    names[m->n_modules] = NULL;
+    if (!p.colocated) /* a colocated module that is not named has one lane */
+        DT_TRY(require_all_of(node, "plan", names, err));
+    for (int i = 0; i < m->n_modules; i++)
+        if (dt_node_present(dt_map_get(node, names[i])))
+            DT_TRY(node_module(dt_map_get(node, names[i]), &m->modules[i], policy->seq_len, err,
+                           &p.modules[i]));
+    *out = p;
+    return DT_OK;
+}

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Samples: finding the set that a job names, and what each sample means for a module. */
+#include "core/model/samples.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "core/model/samples_build.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- building ---- */
+
+enum dt_status dt_samples_builder_init(struct dt_samples_builder *b, int64_t n,
+                                       struct dt_error *err)
+{
+    memset(b, 0, sizeof(*b));
+    b->s = dt_calloc(1, sizeof(*b->s));
+    if (!b->s)
+        return dt_error_nomem(err, "samples");
+    size_t need = n > 0 ? (size_t)n : 1;
+    if (dt_grow((void **)&b->s->text_tokens, &b->cap_text, need, sizeof(uint32_t)) ||
+        dt_grow((void **)&b->s->seq_tokens, &b->cap_seq, need, sizeof(uint32_t)) ||
+        dt_grow((void **)&b->s->item_first, &b->cap_first, need + 1, sizeof(uint64_t)) ||
+        dt_grow((void **)&b->s->items, &b->cap_items, need, sizeof(struct dt_item))) {
+        dt_samples_builder_drop(b);
+        return dt_error_nomem(err, "samples");
+    }
+    b->s->item_first[0] = 0;
+    return DT_OK;
+}
+
+enum dt_status dt_samples_builder_item(struct dt_samples_builder *b, struct dt_item item,
+                                       struct dt_error *err)
+{
+    if (b->n_items >= DT_SAMPLES_ITEMS_MAX)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "the samples hold more than %d images and clips; take fewer samples "
+                            "(samples.count, train.global_batch) or shorter ones (train.seq_len)",
+                            DT_SAMPLES_ITEMS_MAX);
+    if (b->n_items >= b->cap_items &&
+        dt_grow((void **)&b->s->items, &b->cap_items, b->n_items + 1, sizeof(struct dt_item)))
+        return dt_error_nomem(err, "images of the samples");
+    b->s->items[b->n_items++] = item;
+    return DT_OK;
+}
+
+enum dt_status dt_samples_builder_end(struct dt_samples_builder *b, uint32_t text_tokens,
+                                      uint32_t seq_tokens, struct dt_error *err)
+{
+    size_t n = (size_t)b->s->n;
+    if (dt_grow((void **)&b->s->text_tokens, &b->cap_text, n + 1, sizeof(uint32_t)) ||
+        dt_grow((void **)&b->s->seq_tokens, &b->cap_seq, n + 1, sizeof(uint32_t)) ||
+        dt_grow((void **)&b->s->item_first, &b->cap_first, n + 2, sizeof(uint64_t)))
+        return dt_error_nomem(err, "samples");
+    b->s->text_tokens[n] = text_tokens;
+    b->s->seq_tokens[n] = seq_tokens;
+    b->s->item_first[n + 1] = b->n_items;
+    b->s->n++;
+    return DT_OK;
+}
+
+struct dt_samples *dt_samples_builder_take(struct dt_samples_builder *b)
+{
+    struct dt_samples *s = b->s;
+    /* Geometric growth may have left half of the items unused; a failed shrink changes nothing. */
+    if (b->n_items > 0 && b->n_items < b->cap_items) {
+        void *p = dt_realloc(s->items, (size_t)b->n_items * sizeof(struct dt_item));
+        if (p)
+            s->items = p;
+    }
+    memset(b, 0, sizeof(*b));
+    return s;
+}
+
+void dt_samples_builder_drop(struct dt_samples_builder *b)
+{
+    dt_samples_free(b->s);
+    memset(b, 0, sizeof(*b));
+}
+
+void dt_samples_free(struct dt_samples *s)
+{
+    if (!s)
+        return;
+    dt_free(s->text_tokens);
+    dt_free(s->seq_tokens);
+    dt_free(s->item_first);
+    dt_free(s->items);
+    dt_free(s);
+}
+
+/* ---- work ---- */
+
+int64_t dt_audio_frames(int cs, double frames_per_s)
+{
+    double f = rint((double)cs * frames_per_s / 100.0);
+    return f < 1.0 ? 1 : (int64_t)f;
+}
+
+static inline void add_sequence(struct dt_work *w, int64_t tokens)
+{
+    int64_t square;
+
+    w->n++;
+    w->tokens += tokens;
+    /* what is too much stays so, and dt_samples_check_work finds it */
+    if (__builtin_mul_overflow(tokens, tokens, &square) ||
+        __builtin_add_overflow(w->tokens_sq, square, &w->tokens_sq))
+        w->tokens_sq = INT64_MAX;
+    if (tokens > w->tokens_max)
+        w->tokens_max = tokens;
+}
+
+/* Tokens of one item in a module: patches, latent pixels or frames. */
+static inline int64_t item_tokens(const struct dt_item *it, const struct dt_module *m, int pixels)
+{
+    if (it->kind == DT_MODALITY_AUDIO)
+        return dt_audio_frames(it->w, m->frames_per_s);
+    int w = m->resize ? m->resize : it->w, h = m->resize ? m->resize : it->h;
+    return dt_image_tokens(w, h, pixels);
+}
+
+void dt_sample_work(const struct dt_samples *s, int64_t i, const struct dt_module *m,
+                    struct dt_work *out)
+{
+    memset(out, 0, sizeof(*out));
+    if (i >= s->n)
+        i %= s->n;
+    if (m->role == DT_ROLE_LLM) {
+        add_sequence(out, s->seq_tokens[i]);
+        return;
+    }
+    if (m->modality == DT_MODALITY_TEXT) {
+        if (s->text_tokens[i])
+            add_sequence(out, s->text_tokens[i]);
+        return;
+    }
+    bool encoder = m->role == DT_ROLE_ENCODER;
+    unsigned flag = encoder ? DT_ITEM_ENCODE : DT_ITEM_GENERATE;
+    int pixels = encoder ? m->patch : m->latent_scale;
+    if (pixels < 1)
+        pixels = 1;
+    const struct dt_item *it = s->items + s->item_first[i], *end = s->items + s->item_first[i + 1];
+    for (; it < end; it++)
+        if ((it->flags & flag) && it->kind == (unsigned)m->modality)
+            add_sequence(out, item_tokens(it, m, pixels));
+}
+
+enum dt_status dt_samples_check_work(const struct dt_samples *s, const struct dt_model *m,
+                                     int64_t batch, struct dt_error *err)
+{
+    for (int k = 0; k < m->n_modules; k++)
+        for (int64_t i = 0; i < s->n; i++) {
+            struct dt_work w;
+
+            dt_sample_work(s, i, &m->modules[k], &w);
+            if (w.tokens_sq > (INT64_MAX >> 1) / batch)
+                return dt_error_set(err, DT_ERR_INPUT,
+                                    "%s: sample %lld has a sequence of %lld tokens, too long to "
+                                    "count the work of %lld samples; see patch, resize, "
+                                    "latent_scale or frames_per_s of the module, or train.seq_len",
+                                    m->modules[k].name, (long long)i, (long long)w.tokens_max,
+                                    (long long)batch);
+        }
+    return DT_OK;
+}
+
+/* ---- reading ---- */
+
+static bool ends_with(const char *s, const char *tail)
+{
+    size_t n = strlen(s), k = strlen(tail);
+    return n >= k && strcmp(s + n - k, tail) == 0;
+}
+
+enum dt_status dt_samples_read_csv(const char *path, int seq_len, struct dt_error *err,
+                                   struct dt_samples **out)
+{
+    char *text = NULL;
+    size_t len = 0;
+    DT_TRY(dt_file_read(path, (size_t)4 << 30, err, &text, &len));
+    enum dt_status st = dt_samples_parse_csv(path, text, len, seq_len, err, out);
+    dt_free(text);
+    return st;
+}
+
+/* A preset file: {name, source, licence, seed, distribution}. */
+static enum dt_status read_preset(struct dt_node at, const char *name, struct dt_node over,
+                                  int seq_len, int64_t count, uint64_t seed, bool seed_given,
+                                  struct dt_error *err, struct dt_samples **out)
+{
+    static const char *const keys[] = {"name", "source", "licence", "seed", "distribution", NULL};
+    char path[4096];
+    struct dt_error why;
+    if (dt_file_find("samples", name, ".yaml", &why, path, sizeof(path)) != DT_OK)
+        return dt_node_error(at, err, "%s", why.message);
+    struct dt_doc *doc = NULL;
+    DT_TRY(dt_doc_read(path, err, &doc));
+    struct dt_node root = dt_doc_root(doc);
+    struct dt_samples *s = NULL;
+    char title[DT_NAME_MAX] = "", source[sizeof(s->source)] = "";
+    int64_t file_seed = (int64_t)(seed & INT64_MAX);
+    enum dt_status st = dt_map_check(root, "samples", keys, err);
+    if (st == DT_OK)
+        st = dt_map_require(root, "samples", "distribution", err);
+    if (st == DT_OK)
+        st = dt_get_string(root, "name", title, sizeof(title), err);
+    if (st == DT_OK)
+        st = dt_get_string(root, "source", source, sizeof(source), err);
+    if (st == DT_OK)
+        st = dt_get_int(root, "seed", 0, INT64_MAX, &file_seed, err);
+    if (st == DT_OK)
+        st = dt_samples_generate(dt_map_get(root, "distribution"), over, seq_len, count,
+                                 seed_given ? seed : (uint64_t)file_seed, err, &s);
+    if (st == DT_OK) {
+        memcpy(s->name, title, sizeof(title));
+        memcpy(s->source, source, sizeof(source));
+        *out = s;
+    }
+    dt_doc_free(doc);
+    return st;
+}
+
+/* A CSV file that a job names: one that cannot be opened is the job's mistake. */
+static enum dt_status read_named_csv(struct dt_node at, const char *path, int seq_len,
+                                     struct dt_error *err, struct dt_samples **out)
+{
+    struct dt_error why;
+    memset(&why, 0, sizeof(why));
+    enum dt_status st = dt_samples_read_csv(path, seq_len, &why, out);
+    if (st == DT_ERR_INPUT && why.line == 0)
+        return dt_node_error(at, err, "%s: %s", path, why.message);
+    if (st != DT_OK && err)
+        *err = why;
+    return st;
+}
+
+static enum dt_status read_map(struct dt_node node, int seq_len, int64_t count, uint64_t seed,
+                               struct dt_error *err, struct dt_samples **out)
+{
+    static const char *const keys[] = {"preset",   "csv",      "distribution", "seed", "count",
+                                       "min_side", "max_side", "generate",     NULL};
+    DT_TRY(dt_map_check(node, "samples", keys, err));
+    bool preset = dt_node_present(dt_map_get(node, "preset"));
+    bool csv = dt_node_present(dt_map_get(node, "csv"));
+    bool dist = dt_node_present(dt_map_get(node, "distribution"));
+    if (preset + csv + dist != 1)
+        return dt_node_error(node, err,
+                             "samples needs exactly one of 'preset', 'csv' and 'distribution'");
+    char name[4096] = "";
+    int64_t seed_i = (int64_t)(seed & INT64_MAX), want = count;
+    bool seed_given = dt_node_present(dt_map_get(node, "seed"));
+    DT_TRY(dt_get_int(node, "seed", 0, INT64_MAX, &seed_i, err));
+    DT_TRY(dt_get_int(node, "count", 1, DT_SAMPLES_COUNT_MAX, &want, err));
+    if (seed_given)
+        seed = (uint64_t)seed_i;
+    if (csv) {
+        static const char *const not_csv[] = {"seed", "count", "min_side", "max_side", "generate"};
+        for (size_t i = 0; i < sizeof(not_csv) / sizeof(*not_csv); i++)
+            if (dt_node_present(dt_map_get(node, not_csv[i])))
+                return dt_node_error(dt_map_get(node, not_csv[i]), err,
+                                     "'%s' does not apply to samples read from a CSV file",
+                                     not_csv[i]);
+        DT_TRY(dt_get_string(node, "csv", name, sizeof(name), err));
+        return read_named_csv(dt_map_get(node, "csv"), name, seq_len, err, out);
+    }
+    if (preset) {
+        DT_TRY(dt_get_string(node, "preset", name, sizeof(name), err));
+        return read_preset(dt_map_get(node, "preset"), name, node, seq_len, want, seed, seed_given,
+                           err, out);
+    }
+    struct dt_samples *s = NULL;
+    DT_TRY(
+        dt_samples_generate(dt_map_get(node, "distribution"), node, seq_len, want, seed, err, &s));
+    snprintf(s->name, sizeof(s->name), "distribution");
+    snprintf(s->source, sizeof(s->source), "distribution stated in the job");
+    *out = s;
+    return DT_OK;
+}
+
+enum dt_status dt_samples_read(struct dt_node node, int seq_len, int64_t count, uint64_t seed,
+                               struct dt_error *err, struct dt_samples **out)
+{
+    if (seq_len < 1 || seq_len > DT_SAMPLES_SEQ_MAX || count < 1)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "samples: seq_len must be 1 to %d and count positive",
+                            (int)DT_SAMPLES_SEQ_MAX);
+    if (dt_node_is_map(node))
+        return read_map(node, seq_len, count, seed, err, out);
+    const char *text = dt_node_is_scalar(node) ? dt_node_text(node) : NULL;
+    if (!text || !*text || dt_node_is_null(node))
+        return dt_node_error(node, err,
+                             "samples must be a preset name, a .csv path or a map with 'preset', "
+                             "'csv' or 'distribution'");
+    if (ends_with(text, ".csv"))
+        return read_named_csv(node, text, seq_len, err, out);
+    struct dt_node none = {NULL, NULL};
+    return read_preset(node, text, none, seq_len, count, seed, false, err, out);
+}

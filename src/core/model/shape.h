@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Shapes: what the numbers of a model file or of a Hugging Face config say, before they become
+ * blocks. Inside model*.c, shape*.c and hf*.c only. */
+#ifndef DT_CORE_MODEL_SHAPE_H
+#define DT_CORE_MODEL_SHAPE_H
+
+#include "core/model/model.h"
+
+enum { DT_MAX_LEVELS = 8 };
+enum dt_shape_kind { DT_SHAPE_NONE, DT_SHAPE_LLM, DT_SHAPE_ENCODER, DT_SHAPE_UNET };
+enum dt_projector { DT_PROJ_NONE, DT_PROJ_LINEAR, DT_PROJ_MLP };
+
+/* Bounds that keep every product of shape numbers inside int64. */
+enum {
+    DT_LIM_LAYERS = 1024,
+    DT_LIM_HIDDEN = 1 << 17,
+    DT_LIM_FFN = 1 << 20,
+    DT_LIM_HEADS = 1 << 12,
+    DT_LIM_VOCAB = 1 << 24,
+    DT_LIM_POSITIONS = 1 << 24,
+    DT_LIM_EXPERTS = 1 << 10,
+    DT_LIM_PATCH = 1 << 10,
+    DT_LIM_CHANNELS = 1 << 14,
+};
+
+/* Bounds of numbers that arithmetic takes. */
+#define DT_NORM_EPS_MIN 1e-15
+#define DT_ROPE_THETA_MIN 1.0
+#define DT_ROPE_THETA_MAX 1e15
+#define DT_ROPE_FACTOR_MAX 1e6
+
+struct dt_unet_shape {
+    int n_levels, res_blocks, in_channels, out_channels;
+    int channels[DT_MAX_LEVELS]; /* per level, from the input resolution down */
+    int attention[DT_MAX_LEVELS];
+    int depth[DT_MAX_LEVELS]; /* transformer layers of each spatial transformer; 0 = default 1 */
+    int heads[DT_MAX_LEVELS]; /* 0 = from head_dim */
+    int head_dim;
+    int time_dim; /* 0 = 4 x first channel count */
+    int context_dim,
+        context_len; /* cross-attention states; length 0 = second self-attention instead */
+    int class_dim,
+        class_layers; /* pooled condition added to or concatenated with the time embedding */
+    bool class_concat;
+    int norm_groups; /* 0 = dt_block_groups' habit */
+};
+
+struct dt_shape {
+    enum dt_shape_kind kind;
+    enum dt_role role;
+    enum dt_modality modality;
+    int layers, hidden, ffn, heads, kv_heads, head_dim; /* kv_heads, head_dim 0 = derived */
+    int vocab, positions, n_experts, top_k;
+    bool gated, bias, qkv_bias, qk_norm, layernorm, tied, unfused, no_seqpar;
+    int patch, channels, class_tokens;
+    bool patch_bias, pre_norm, final_norm, clip_names, class_attends;
+    struct dt_arithmetic arith;
+    struct dt_unet_shape unet;
+    int resize, latent_scale;
+    double frames_per_s;
+    enum dt_projector projector;
+    int projector_hidden; /* 0 = the projector's output width */
+};
+
+/* Defaults of a kind: LLM = Llama habits, encoder = ViT habits, U-Net = Stable Diffusion habits. */
+void dt_shape_init(struct dt_shape *s, enum dt_shape_kind kind);
+/* Applies the keys of a module map (preset or hf first, then everything else). */
+enum dt_status dt_shape_read(struct dt_node node, struct dt_shape *s, char *assumed, size_t size,
+                             struct dt_error *err);
+/* Fills derived fields and checks consistency; errors are placed at `node`. */
+enum dt_status dt_shape_check(struct dt_node node, struct dt_shape *s, struct dt_error *err);
+/* Expands a checked shape.  llm_hidden 0 = no projector. */
+enum dt_status dt_shape_build(const struct dt_shape *s, int llm_hidden, struct dt_arena *arena,
+                              struct dt_error *err, struct dt_module *out);
+/* Conditioning tokens per generated item and their width. */
+int dt_shape_context_tokens(const struct dt_shape *s);
+int dt_shape_context_width(const struct dt_shape *s);
+
+/* A file named in `node`'s document: as is when absolute, else beside that document, else from the
+ * working directory.  It must exist. */
+enum dt_status dt_doc_relative(struct dt_node node, const char *path, struct dt_error *err,
+                               char *out, size_t size);
+/* Gives a bad-input error that names no place the place of `node`; passes everything else. */
+enum dt_status dt_error_place(struct dt_node node, enum dt_status st, struct dt_error *err);
+/* Finds and reads traces/KIND/NAME.yaml or a path; errors are placed at `node`. */
+enum dt_status dt_preset_open(struct dt_node node, const char *kind, const char *name,
+                              struct dt_error *err, struct dt_doc **out);
+
+enum dt_status dt_rope_check(struct dt_node node, const struct dt_rope *r, struct dt_error *err);
+/* The keys of a module map that change no width (shape_arith.c). */
+enum dt_status dt_shape_read_arith(struct dt_node node, struct dt_shape *s, struct dt_error *err);
+/* hf.c; appends one line per assumed default to `assumed` (may be NULL with size 0).  `ignore`: a
+ * list of keys to take as if the config did not have them, or an absent node. */
+enum dt_status dt_hf_shape(const char *path, struct dt_node ignore, struct dt_shape *s,
+                           char *assumed, size_t size, struct dt_error *err);
+enum dt_status dt_hf_parse(const char *name, const char *text, size_t len, struct dt_shape *s,
+                           char *assumed, size_t size, struct dt_error *err);
+
+#endif

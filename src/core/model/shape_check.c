@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Shapes: derived numbers and consistency. */
+#include "core/model/shape.h"
+
+#include <string.h>
+
+static enum dt_status need(struct dt_node node, const char *what, const char *key, int value,
+                           struct dt_error *err)
+{
+    if (value > 0)
+        return DT_OK;
+    return dt_node_error(node, err, "%s: key \"%s\" is missing (a positive integer)", what, key);
+}
+
+static enum dt_status check_transformer(struct dt_node node, const char *what, struct dt_shape *s,
+                                        struct dt_error *err)
+{
+    DT_TRY(need(node, what, "layers", s->layers, err));
+    DT_TRY(need(node, what, "hidden", s->hidden, err));
+    DT_TRY(need(node, what, "ffn", s->ffn, err));
+    DT_TRY(need(node, what, "heads", s->heads, err));
+    if (s->kv_heads == 0)
+        s->kv_heads = s->heads;
+    if (s->head_dim == 0 && s->hidden % s->heads != 0)
+        return dt_node_error(node, err,
+                             "%s: hidden %d is no multiple of heads %d; state head_dim or "
+                             "change one of them",
+                             what, s->hidden, s->heads);
+    if (s->head_dim == 0)
+        s->head_dim = s->hidden / s->heads;
+    if (s->kv_heads > s->heads || s->heads % s->kv_heads != 0)
+        return dt_node_error(node, err,
+                             "%s: heads %d is no multiple of kv_heads %d; grouped "
+                             "attention gives every key/value head equally many query heads",
+                             what, s->heads, s->kv_heads);
+    return DT_OK;
+}
+
+static enum dt_status check_llm(struct dt_node node, struct dt_shape *s, struct dt_error *err)
+{
+    DT_TRY(check_transformer(node, "llm", s, err));
+    DT_TRY(need(node, "llm", "vocab", s->vocab, err));
+    if (s->modality != DT_MODALITY_TEXT)
+        return dt_node_error(node, err,
+                             "modality: an LLM works on text tokens; use text or leave it "
+                             "out");
+    if (s->n_experts > 0 && (s->top_k < 1 || s->top_k > s->n_experts))
+        return dt_node_error(node, err, "top_k: %d of %d experts per token; use 1 to %d", s->top_k,
+                             s->n_experts, s->n_experts);
+    if (s->n_experts == 0)
+        s->top_k = 0;
+    return DT_OK;
+}
+
+static enum dt_status check_encoder(struct dt_node node, struct dt_shape *s, struct dt_error *err)
+{
+    DT_TRY(check_transformer(node, "encoder", s, err));
+    DT_TRY(need(node, "encoder", "patch", s->patch, err));
+    if (s->modality == DT_MODALITY_AUDIO && s->frames_per_s <= 0)
+        return dt_node_error(node, err,
+                             "encoder: audio needs frames_per_s, the tokens per second "
+                             "of sound (BEATs: 49.6)");
+    return DT_OK;
+}
+
+static enum dt_status check_level(struct dt_node node, struct dt_unet_shape *u, int l,
+                                  struct dt_error *err)
+{
+    int c = u->channels[l];
+
+    if (u->norm_groups > 0 && c % u->norm_groups != 0)
+        return dt_node_error(node, err,
+                             "unet: %d channels at level %d are no multiple of %d groups of a norm",
+                             c, l, u->norm_groups);
+    if (u->depth[l] == 0)
+        u->depth[l] = 1;
+    if (u->heads[l] == 0) {
+        int d = u->head_dim > 0 ? u->head_dim : 64; /* Stable Diffusion 2.1's (FACTS, derived) */
+
+        if (c % d != 0 && u->attention[l])
+            return dt_node_error(node, err,
+                                 "unet: %d channels at level %d are no multiple of "
+                                 "head_dim %d; state heads",
+                                 c, l, d);
+        u->heads[l] = c >= d ? c / d : 1;
+    }
+    if (c % u->heads[l] != 0)
+        return dt_node_error(node, err, "unet: %d channels at level %d are no multiple of heads %d",
+                             c, l, u->heads[l]);
+    return DT_OK;
+}
+
+static enum dt_status check_unet(struct dt_node node, struct dt_shape *s, struct dt_error *err)
+{
+    struct dt_unet_shape *u = &s->unet;
+
+    if (u->n_levels == 0)
+        return dt_node_error(node, err,
+                             "unet: key \"channels\" is missing (a list, one count per "
+                             "level)");
+    for (int l = 0; l < u->n_levels; l++)
+        DT_TRY(check_level(node, u, l, err));
+    if (u->time_dim == 0)
+        u->time_dim = 4 * u->channels[0];
+    if (u->context_len > 0)
+        DT_TRY(need(node, "unet", "context_dim", u->context_dim, err));
+    if (u->class_concat && u->class_dim == 0)
+        return dt_node_error(node, err, "unet: class_concat needs class_dim");
+    if (s->modality == DT_MODALITY_TEXT)
+        return dt_node_error(node, err, "modality: a U-Net generates image or audio");
+    if (s->modality == DT_MODALITY_AUDIO && s->frames_per_s <= 0)
+        return dt_node_error(node, err,
+                             "unet: audio needs frames_per_s, the latent pixels per "
+                             "second of sound (AudioLDM: 400)");
+    if (s->modality == DT_MODALITY_IMAGE && s->resize % s->latent_scale != 0)
+        return dt_node_error(node, err, "resize: %d pixels are no multiple of latent_scale %d",
+                             s->resize, s->latent_scale);
+    if (dt_shape_context_tokens(s) == 0 && s->projector != DT_PROJ_NONE)
+        return dt_node_error(node, err,
+                             "unet: nothing takes in the LLM's conditioning; state "
+                             "context_len and context_dim, or class_dim");
+    return DT_OK;
+}
+
+enum dt_status dt_shape_check(struct dt_node node, struct dt_shape *s, struct dt_error *err)
+{
+    switch (s->kind) {
+    case DT_SHAPE_LLM:
+        return check_llm(node, s, err);
+    case DT_SHAPE_ENCODER:
+        return check_encoder(node, s, err);
+    case DT_SHAPE_UNET:
+        return check_unet(node, s, err);
+    case DT_SHAPE_NONE:
+        break;
+    }
+    return dt_node_error(node, err,
+                         "a module needs \"preset\", \"hf\" or \"kind\" (llm, encoder, unet)");
+}

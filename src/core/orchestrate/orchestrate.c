@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Orchestration: the formula of a plan, and the strategies behind one door. */
+#include "core/orchestrate/orchestrate.h"
+#include "base/mem.h"
+#include "core/orchestrate/orchestrate_internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+void dt_strategy_policy(enum dt_strategy strategy, struct dt_policy *policy)
+{
+    if (strategy != DT_STRATEGY_MEGATRON && strategy != DT_STRATEGY_DISTMM)
+        return;
+    policy->intra_reorder = policy->inter_reorder = false;
+    policy->stepccl = false;
+    if (strategy == DT_STRATEGY_MEGATRON)
+        policy->overlap_grad = policy->overlap_param = true;
+}
+
+double dt_module_sample_s(const struct dt_search_input *in, int module, int tp)
+{
+    const struct dt_shard shard = {tp, 1, 1, 1, tp > 1};
+    struct dt_block_timer timer;
+    struct dt_work_stats stats;
+    struct dt_plan p;
+    double sum = 0;
+
+    dt_plan_init(&p, in->model, &in->policy);
+    for (int m = 0; m < in->model->n_modules; m++)
+        p.modules[m].frozen = in->frozen[m];
+    dt_work_stats(in, module, &stats);
+    dt_block_timer_init(&timer, in, &p, module, &shard, &stats);
+    for (int b = 0; b < in->model->modules[module].n_blocks; b++)
+        sum += dt_block_timer_s(&timer, b);
+    return sum;
+}
+
+/* ---- the formula ---- */
+
+struct module_times {
+    double sample_s; /* C_m on a lane of this layout */
+    double slowest_s;
+    int slowest;
+};
+
+static void module_times(const struct dt_search_input *in, const struct dt_plan *p, int m,
+                         const struct dt_work_stats *stats, struct module_times *out)
+{
+    const struct dt_module_plan *mp = &p->modules[m];
+    const struct dt_layout *l = &mp->layout;
+    const struct dt_shard shard = {l->tp, l->cp, l->ep, l->ip, l->tp > 1};
+    struct dt_block_timer timer;
+
+    memset(out, 0, sizeof(*out));
+    dt_block_timer_init(&timer, in, p, m, &shard, stats);
+    for (int b = 0; b < in->model->modules[m].n_blocks; b++)
+        out->sample_s += dt_block_timer_s(&timer, b);
+    for (int s = 0; s < l->pp; s++) {
+        double sum = 0;
+
+        for (int v = s; v < l->pp * l->vpp; v += l->pp)
+            for (int b = mp->split[v]; b < mp->split[v + 1]; b++)
+                sum += dt_block_timer_s(&timer, b);
+        if (sum > out->slowest_s) {
+            out->slowest_s = sum;
+            out->slowest = s;
+        }
+    }
+}
+
+/* Samples per slot of the fullest replica; a module with more replicas than samples of a slot sees
+ * one sample every dp/slot slots. */
+static double replica_share(int64_t slot, int dp, bool whole)
+{
+    if (whole && dp <= slot)
+        return (double)dt_samples_per_replica(slot, dp);
+    return (double)slot / dp;
+}
+
+void dt_formula(const struct dt_search_input *in, const struct dt_plan *p,
+                struct dt_plan_prediction *out)
+{
+    struct dt_work_stats stats[DT_MAX_MODULES];
+
+    for (int m = 0; m < p->n_modules; m++)
+        dt_work_stats(in, m, &stats[m]);
+    dt_formula_stats(in, p, stats, out);
+}
+
+void dt_formula_stats(const struct dt_search_input *in, const struct dt_plan *p,
+                      const struct dt_work_stats *stats, struct dt_plan_prediction *out)
+{
+    const int llm = in->model->llm;
+    int64_t slot = dt_plan_slot_samples(p, llm), slots = dt_plan_slots(p, llm);
+    double interval = 0, staged_lm = 0, staged = 0, staged_warm = 0, pass = 0;
+
+    memset(out, 0, sizeof(*out));
+    for (int m = 0; m < p->n_modules; m++) {
+        const struct dt_layout *l = &p->modules[m].layout;
+        struct module_times t;
+
+        module_times(in, p, m, &stats[m], &t);
+        if (m == llm) {
+            double w = dt_llm_warmup_s(p->policy.microbatch * t.sample_s, l->pp, l->vpp);
+
+            out->warmup_s += w;
+            staged_warm += w;
+            pass = l->vpp > 1 ? p->policy.microbatch * t.sample_s - w : 0;
+            staged_lm = p->policy.microbatch * t.slowest_s;
+        } else {
+            out->warmup_s += replica_share(slot, l->dp, false) * t.sample_s;
+            staged_warm += (double)dt_samples_per_replica(slot, l->dp) * t.sample_s;
+            staged = fmax(staged, replica_share(slot, l->dp, true) * t.slowest_s);
+        }
+        interval = fmax(interval, replica_share(slot, l->dp, false) * t.sample_s / l->pp);
+    }
+    out->steady_s = (double)(slots - 1) * interval;
+    out->total_s = out->warmup_s + out->steady_s;
+    out->staged_s = dt_staged_s(staged_warm, (double)(slots - 1), staged_lm, staged, pass);
+}
+
+/* ---- what binds a plan ---- */
+
+static void binding_text(const struct dt_search_input *in, const struct dt_plan *p,
+                         struct dt_binding *b, double mean_ratio);
+
+enum dt_status dt_plan_binding(const struct dt_search_input *in, const struct dt_plan *p,
+                               struct dt_error *err, struct dt_binding *out)
+{
+    int64_t slot = dt_plan_slot_samples(p, in->model->llm);
+    double ratio = 1;
+    struct dt_binding b;
+
+    if (p->n_modules != in->model->n_modules)
+        return dt_error_set(err, DT_ERR_INPUT, "plan has %d modules, model %s has %d", p->n_modules,
+                            in->model->name, in->model->n_modules);
+    memset(&b, 0, sizeof(b));
+    for (int m = 0; m < p->n_modules; m++) {
+        const struct dt_layout *l = &p->modules[m].layout;
+        struct dt_work_stats stats;
+        struct module_times t;
+
+        dt_work_stats(in, m, &stats);
+        module_times(in, p, m, &stats, &t);
+        b.interval_s[m] = replica_share(slot, l->dp, true) * t.slowest_s;
+        b.ideal_s[m] = replica_share(slot, l->dp, false) * t.sample_s / l->pp;
+        b.stage_of[m] = t.slowest;
+        if (m == 0 || b.interval_s[m] > b.interval_s[b.module]) {
+            b.module = m;
+            b.stage = t.slowest;
+            ratio = t.sample_s > 0 ? t.slowest_s * l->pp / t.sample_s : 1;
+        }
+    }
+    binding_text(in, p, &b, ratio);
+    *out = b;
+    return DT_OK;
+}
+
+static void binding_text(const struct dt_search_input *in, const struct dt_plan *p,
+                         struct dt_binding *b, double mean_ratio)
+{
+    const struct dt_layout *l = &p->modules[b->module].layout;
+    const char *name = p->module_names[b->module];
+    int free_gpus =
+        (in->opt.gpus > 0 ? in->opt.gpus : dt_cluster_gpus(in->cluster)) - dt_plan_gpus(p);
+    int64_t slot = dt_plan_slot_samples(p, in->model->llm);
+    int64_t k = dt_samples_per_replica(slot, l->dp), more = 0;
+    int n;
+
+    n = snprintf(b->why, sizeof(b->why),
+                 "%s bounds the steady interval with %.4f s per slot of %lld samples (stage %d of "
+                 "%d, %.1f %% above the mean stage); ",
+                 name, b->interval_s[b->module], (long long)slot, b->stage, l->pp,
+                 100 * (mean_ratio - 1));
+    if (n < 0 || (size_t)n >= sizeof(b->why))
+        return;
+    if (b->module != in->model->llm && k > 1) {
+        more = ((slot + k - 2) / (k - 1) - l->dp) * (int64_t)dt_layout_lane_gpus(l) * l->pp;
+        snprintf(b->why + n, sizeof(b->why) - (size_t)n,
+                 "one sample less per replica (%lld now) takes %lld more GPUs, %d are unused",
+                 (long long)k, (long long)more, free_gpus);
+    } else {
+        snprintf(b->why + n, sizeof(b->why) - (size_t)n,
+                 "one more stage takes %d more GPUs, %d are unused", dt_layout_lane_gpus(l) * l->dp,
+                 free_gpus);
+    }
+}
+
+/* ---- strategies ---- */
+
+static enum dt_status manual(struct dt_table *t, struct dt_error *err, struct dt_search_result *out)
+{
+    const struct dt_search_input *in = t->in;
+    struct dt_plan *p;
+    int n = 1;
+    enum dt_status st;
+
+    if (!in->manual)
+        return dt_error_set(err, DT_ERR_INPUT, "strategy manual needs a plan");
+    p = dt_malloc(sizeof(*p));
+    if (!p)
+        return dt_error_nomem(err, "plan");
+    *p = *in->manual;
+    p->strategy = DT_STRATEGY_MANUAL;
+    st = dt_plan_place(p, in->cluster, err);
+    if (st == DT_OK)
+        st = dt_plan_validate(p, in->model, in->cluster, err);
+    if (st == DT_OK)
+        st = dt_rank(t, p, &n, false, err);
+    if (st == DT_OK && n == 0)
+        st = DT_ERR_INFEASIBLE; /* the memory check has said why */
+    if (st != DT_OK) {
+        dt_free(p);
+        return st;
+    }
+    out->plans = p;
+    out->n = 1;
+    return DT_OK;
+}
+
+/* Fewer GPUs than modules: all of them share the GPUs and take turns, each with as many replicas as
+ * divide the batch. */
+static enum dt_status colocated(struct dt_table *t, struct dt_error *err,
+                                struct dt_search_result *out)
+{
+    const struct dt_search_input *stated = t->in;
+    struct dt_search_input in = *stated;
+    struct dt_plan p;
+    int dp = t->gpus;
+    enum dt_status st;
+
+    dt_plan_init(&p, in.model, &in.policy);
+    p.colocated = true;
+    while (dp > 1 && in.policy.global_batch % ((int64_t)dp * in.policy.microbatch) != 0)
+        dp--;
+    for (int m = 0; m < p.n_modules; m++) {
+        p.modules[m].layout.dp = dp;
+        p.modules[m].frozen = in.frozen[m];
+    }
+    in.manual = &p;
+    t->in = &in;
+    st = manual(t, err, out);
+    t->in = stated;
+    if (st == DT_OK)
+        out->plans[0].strategy = DT_STRATEGY_DISTTRAIN;
+    return st;
+}
+
+static enum dt_status check_input(const struct dt_search_input *in, struct dt_error *err)
+{
+    const struct dt_policy *y = &in->policy;
+
+    if (y->global_batch < 1 || y->microbatch < 1 || y->global_batch % y->microbatch != 0)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "global batch %lld is no multiple of the microbatch %d",
+                            (long long)y->global_batch, y->microbatch);
+    if (in->samples->n < 1)
+        return dt_error_set(err, DT_ERR_INPUT, "the sample set is empty");
+    if (in->opt.gpus > dt_cluster_gpus(in->cluster))
+        return dt_error_set(err, DT_ERR_INPUT, "asked for %d GPUs, cluster %s has %d", in->opt.gpus,
+                            in->cluster->name, dt_cluster_gpus(in->cluster));
+    return DT_OK;
+}
+
+enum dt_status dt_orchestrate(enum dt_strategy strategy, const struct dt_search_input *in,
+                              struct dt_error *err, struct dt_search_result *out)
+{
+    struct dt_search_input own = *in;
+    struct dt_search_result r;
+    struct dt_table *t;
+    enum dt_status st;
+
+    DT_TRY(check_input(in, err));
+    dt_strategy_policy(strategy, &own.policy);
+    DT_TRY(dt_table_new(&own, err, &t));
+    memset(&r, 0, sizeof(r));
+    switch (strategy) {
+    case DT_STRATEGY_DISTTRAIN:
+        st = t->gpus < in->model->n_modules ? colocated(t, err, &r)
+                                            : dt_search_plans(t, NULL, strategy, err, &r);
+        break;
+    case DT_STRATEGY_MEGATRON:
+        st = dt_orchestrate_megatron(t, err, &r);
+        break;
+    case DT_STRATEGY_DISTMM:
+        st = dt_orchestrate_distmm(t, err, &r);
+        break;
+    case DT_STRATEGY_MANUAL:
+        st = manual(t, err, &r);
+        break;
+    default:
+        st = dt_error_set(err, DT_ERR_INTERNAL, "unknown strategy %d", (int)strategy);
+    }
+    if (st == DT_OK) {
+        dt_rejects_text(t, r.stats.infeasible, sizeof(r.stats.infeasible));
+        *out = r;
+    }
+    dt_table_free(t);
+    return st;
+}
+
+void dt_search_result_free(struct dt_search_result *r)
+{
+    if (!r)
+        return;
+    dt_free(r->plans);
+    r->plans = NULL;
+    r->n = 0;
+}

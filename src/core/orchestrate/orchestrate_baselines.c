@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The baselines of the evaluation, as planners in the same table.  Both are as recalled from the
+ * paper's body, not re-checked against it. */
+#include "base/mem.h"
+#include "core/orchestrate/orchestrate_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- Megatron-LM ----
+ *
+ * The encoder and the generator are one extra pipeline stage each, as wide as the LLM's lanes and
+ * with its DP; they are replicated over the TP ranks, which work on different images (ip = the
+ * LLM's tp).  Recalled: TP 8 and PP_lm 1 / 2 / 10 for the 7B / 13B / 70B LLM; other sizes take the
+ * shallowest pipeline that fits. */
+
+static int recalled_pp(double llm_params)
+{
+    static const struct {
+        double params_min, params_max;
+        int pp;
+    } recalled[] = {{6e9, 9e9, 1}, {12e9, 16e9, 2}, {65e9, 75e9, 10}};
+
+    for (size_t i = 0; i < sizeof(recalled) / sizeof(recalled[0]); i++)
+        if (llm_params >= recalled[i].params_min && llm_params < recalled[i].params_max)
+            return recalled[i].pp;
+    return 0;
+}
+
+static int layers_of(const struct dt_module *mod)
+{
+    int n = 0;
+
+    for (int b = 0; b < mod->n_blocks; b++)
+        n += mod->blocks[b].kind == DT_BLOCK_TRANSFORMER;
+    return n;
+}
+
+/* Megatron-LM deals transformer layers evenly; the embedding joins the first stage and the head the
+ * last. */
+static void even_layers(const struct dt_module *mod, int layers, int pp, uint16_t *split)
+{
+    int stage = 1, seen = 0;
+
+    split[0] = 0;
+    for (int b = 0; b < mod->n_blocks && stage < pp; b++) {
+        seen += mod->blocks[b].kind == DT_BLOCK_TRANSFORMER;
+        if (seen == layers / pp * stage)
+            split[stage++] = (uint16_t)(b + 1);
+    }
+    split[pp] = (uint16_t)mod->n_blocks;
+}
+
+/* TP 8, or the widest allowed below it. */
+static int megatron_tp(const struct dt_table *t)
+{
+    for (int tpi = 3; tpi >= 0; tpi--)
+        if (t->cost[t->in->model->llm][tpi].legal)
+            return 1 << tpi;
+    return 0;
+}
+
+static enum dt_status megatron_plan(struct dt_table *t, int tp, int pp, struct dt_error *err,
+                                    struct dt_plan *out)
+{
+    const struct dt_search_input *in = t->in;
+    const struct dt_model *model = in->model;
+    const struct dt_module *llm = &model->modules[model->llm];
+    int64_t slots = in->policy.global_batch / in->policy.microbatch;
+    int replica = tp * (pp + model->n_modules - 1), dp = t->gpus / replica;
+
+    while (dp > 1 && slots % dp != 0)
+        dp--;
+    if (dp < 1) {
+        t->rejects.gpus++;
+        if (t->rejects.gpus_least == 0 || replica < t->rejects.gpus_least)
+            t->rejects.gpus_least = replica;
+        return DT_ERR_INFEASIBLE;
+    }
+    dt_plan_init(out, model, &in->policy);
+    out->strategy = DT_STRATEGY_MEGATRON;
+    for (int m = 0; m < model->n_modules; m++) {
+        out->modules[m].frozen = in->frozen[m];
+        out->modules[m].layout = m == model->llm ? (struct dt_layout){tp, 1, 1, pp, 1, dp, 1, 0}
+                                                 : (struct dt_layout){1, 1, 1, 1, 1, dp, tp, 0};
+    }
+    even_layers(llm, layers_of(llm), pp, out->modules[model->llm].split);
+    DT_TRY(dt_plan_place(out, in->cluster, err));
+    return dt_plan_validate(out, model, in->cluster, err);
+}
+
+/* Does it fit; notes the reason if not. */
+static bool megatron_fits(struct dt_table *t, const struct dt_plan *p)
+{
+    const struct dt_model *model = t->in->model;
+    int64_t slot = dt_plan_slot_samples(p, model->llm), slots = dt_plan_slots(p, model->llm);
+    bool fits = true;
+
+    for (int m = 0; m < p->n_modules && fits; m++) {
+        struct dt_work work;
+
+        dt_largest_work(&t->work[m], (double)dt_samples_per_replica(slot, p->modules[m].layout.dp),
+                        t->sigmas, &work);
+        for (int s = 0; s < p->modules[m].layout.pp && fits; s++) {
+            struct dt_memory mem;
+
+            dt_memory_stage(p, model, t->in->cluster, m, s, &work, slots, &mem);
+            fits = mem.total <= dt_memory_limit(t->in->cluster);
+            if (!fits)
+                dt_note_reject(t, p, m, s, &mem);
+        }
+    }
+    return fits;
+}
+
+/* The plan with this pp if it can be built and fits. */
+static enum dt_status try_pp(struct dt_table *t, int tp, int pp, struct dt_error *err,
+                             struct dt_plan *out, bool *ok)
+{
+    enum dt_status st = megatron_plan(t, tp, pp, err, out);
+
+    *ok = st == DT_OK && megatron_fits(t, out);
+    return st == DT_ERR_INFEASIBLE ? DT_OK : st;
+}
+
+enum dt_status dt_orchestrate_megatron(struct dt_table *t, struct dt_error *err,
+                                       struct dt_search_result *out)
+{
+    const struct dt_module *llm = &t->in->model->modules[t->in->model->llm];
+    int layers = layers_of(llm), tp = megatron_tp(t), stated = t->in->opt.megatron_pp, n = 0;
+    struct dt_plan *plans = dt_malloc(2 * sizeof(*plans));
+    enum dt_status st = DT_OK;
+    bool ok = false;
+
+    if (!plans)
+        return dt_error_nomem(err, "plans");
+    if (stated == 0)
+        stated = recalled_pp((double)dt_module_params(llm));
+    if (tp > 0 && stated > 0 && layers % stated == 0 && stated <= DT_MAX_VSTAGES) {
+        out->stats.candidates++;
+        st = try_pp(t, tp, stated, err, &plans[0], &ok);
+        n += ok;
+    }
+    ok = false;
+    for (int pp = 1; st == DT_OK && tp > 0 && !ok && pp <= layers && pp <= DT_MAX_VSTAGES; pp++) {
+        if (layers % pp != 0 || (n > 0 && pp == stated))
+            continue;
+        out->stats.candidates++;
+        st = try_pp(t, tp, pp, err, &plans[n], &ok);
+    }
+    n += ok;
+    if (st == DT_OK)
+        st = dt_rank(t, plans, &n, false, err);
+    if (st == DT_OK && n == 0)
+        st = dt_infeasible(t, err);
+    if (st != DT_OK) {
+        dt_free(plans);
+        return st;
+    }
+    out->plans = plans;
+    out->n = n;
+    return DT_OK;
+}
+
+/* ---- DistMM* ----
+ *
+ * GPUs proportional to module FLOPs on the samples (training FLOPs: a frozen module counts what it
+ * still computes); inside its share every module takes the layouts that the same search finds best.
+ */
+
+static double training_flops(const struct dt_table *t, int m)
+{
+    const struct dt_model *model = t->in->model;
+    struct dt_work w;
+    double sum = 0;
+
+    dt_search_mean_work(t->in, m, &w);
+    for (int b = 0; b < model->modules[m].n_blocks; b++) {
+        int passes = dt_plan_trained(&t->scratch, model, m, b)            ? 3
+                     : dt_plan_upstream_trained(&t->scratch, model, m, b) ? 2
+                                                                          : 1;
+
+        sum += passes * dt_block_flops(&model->modules[m].blocks[b], &w);
+    }
+    return sum;
+}
+
+enum dt_status dt_orchestrate_distmm(struct dt_table *t, struct dt_error *err,
+                                     struct dt_search_result *out)
+{
+    double flops[DT_MAX_MODULES], cap[DT_MAX_MODULES], sum = 0;
+
+    for (int m = 0; m < t->in->model->n_modules; m++) {
+        flops[m] = training_flops(t, m);
+        sum += flops[m];
+    }
+    for (int m = 0; m < t->in->model->n_modules; m++)
+        cap[m] = fmax(1, floor(t->gpus * flops[m] / sum));
+    return dt_search_plans(t, cap, DT_STRATEGY_DISTMM, err, out);
+}

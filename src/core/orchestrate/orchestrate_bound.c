@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * What keeps the cost of ranking down: a bound that tells which programs need not be built at all,
+ * and a share of the replicas that stands for all of them where a program would be long.
+ *
+ * The bound: what the timeline of a plan cannot be shorter than, from block times of the mean
+ * sample.
+ *
+ *   every module    its slowest stage does all slots of a mean replica, one after the other
+ *   LLM, stage s    before its first forward and after its last backward the stages above it work
+ *   generator       before and after, one microbatch passes the whole LLM
+ *   LLM, 1F1B       stage 0 keeps w microbatches in flight; each comes back only after all stages,
+ *                   all transfers between them, there and back, and the generator behind them */
+#include "core/orchestrate/orchestrate_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+static double stage_s(const struct dt_tp_costs *c, const struct dt_module_plan *mp, int stage)
+{
+    const struct dt_layout *l = &mp->layout;
+    double sum = 0;
+
+    for (int v = stage; v < l->pp * l->vpp; v += l->pp)
+        for (int b = mp->split[v]; b < mp->split[v + 1]; b++)
+            sum += c->block_s[b];
+    return sum;
+}
+
+/* Activations of one microbatch from stage 0 to the last and their gradients back. */
+static double round_trip_s(const struct dt_table *t, const struct dt_plan *p, int m)
+{
+    const struct dt_layout *l = &p->modules[m].layout;
+    const struct dt_module *mod = &t->in->model->modules[m];
+    int gpn = t->in->cluster->gpus_per_node, width = 0;
+    double bytes, sum = 0;
+
+    for (int b = 0; b < mod->n_blocks; b++)
+        if (mod->blocks[b].kind == DT_BLOCK_TRANSFORMER)
+            width = mod->blocks[b].hidden;
+    bytes = 2 * t->work[m].tokens * p->policy.microbatch * width;
+    for (int s = 0; s + 1 < l->pp && bytes > 0; s++) {
+        bool same = dt_plan_lane_gpu(p, m, 0, s) / gpn == dt_plan_lane_gpu(p, m, 0, s + 1) / gpn;
+        struct dt_time one;
+        double alpha, rate;
+
+        dt_cost_p2p(t->in->cost, same, dt_layout_lane_gpus(l), bytes, &one, &alpha, &rate);
+        sum += 2e-9 * one.ns;
+    }
+    return sum;
+}
+
+/* What the gradients of the LLM's outputs wait for: the generator that takes longest over the mean
+ * microbatch. */
+static double beyond_s(const struct dt_table *t, const struct dt_plan *p, double slot)
+{
+    double most = 0;
+
+    for (int m = 0; m < p->n_modules; m++) {
+        const struct dt_layout *l = &p->modules[m].layout;
+        const struct dt_tp_costs *c = &t->cost[m][__builtin_ctz((unsigned)l->tp)];
+
+        if (t->in->model->modules[m].role == DT_ROLE_GENERATOR && l->dp <= slot)
+            most = fmax(most, fmin(1, t->work[m].n) * slot / l->dp * c->sample_s);
+    }
+    return most;
+}
+
+static double llm_least_s(const struct dt_table *t, const struct dt_plan *p, int m,
+                          const struct dt_tp_costs *c, double slot, double slots)
+{
+    const struct dt_layout *l = &p->modules[m].layout;
+    double above = 0, least = 0, all = 0;
+
+    for (int s = 0; s < l->pp; s++) {
+        double x = p->policy.microbatch * stage_s(c, &p->modules[m], s);
+
+        least = fmax(least, above + slots * x);
+        above += l->vpp == 1 ? x : 0;
+        all += x;
+    }
+    if (p->policy.schedule == DT_SCHED_1F1B && l->vpp == 1 &&
+        dt_plan_upstream_trained(p, t->in->model, m, p->modules[m].split[1])) {
+        int w = dt_memory_in_flight(p, t->in->model, m, 0, (int64_t)slots);
+
+        least = fmax(least, (all + round_trip_s(t, p, m) + beyond_s(t, p, slot)) *
+                                (1 + floor((slots - 1) / w)));
+    }
+    return least;
+}
+
+double dt_plan_least_s(const struct dt_table *t, const struct dt_plan *p)
+{
+    const int llm = t->in->model->llm;
+    double slot = (double)dt_plan_slot_samples(p, llm), slots = (double)dt_plan_slots(p, llm);
+    double least = 0;
+
+    for (int m = 0; m < p->n_modules; m++) {
+        const struct dt_layout *l = &p->modules[m].layout;
+        const struct dt_tp_costs *c = &t->cost[m][__builtin_ctz((unsigned)l->tp)];
+        double slowest = 0, around = 0;
+
+        if (!c->block_s)
+            return 0;
+        if (m == llm) {
+            least = fmax(least, llm_least_s(t, p, m, c, slot, slots));
+            continue;
+        }
+        for (int s = 0; s < l->pp; s++)
+            slowest = fmax(slowest, stage_s(c, &p->modules[m], s));
+        if (t->in->model->modules[m].role == DT_ROLE_GENERATOR) {
+            const struct dt_tp_costs *lc =
+                &t->cost[llm][__builtin_ctz((unsigned)p->modules[llm].layout.tp)];
+            around = lc->block_s ? p->policy.microbatch * lc->sample_s : 0;
+        }
+        least = fmax(least, around + slots * slot / l->dp * slowest);
+    }
+    return least;
+}
+
+/* ---- a share of the replicas ---- */
+
+/* Ops of the program, near enough. */
+static double ops_of(const struct dt_plan *p, int llm)
+{
+    double slots = (double)dt_plan_slots(p, llm), ops = 0;
+
+    for (int m = 0; m < p->n_modules; m++) {
+        const struct dt_layout *l = &p->modules[m].layout;
+        double stages = (double)l->pp * l->vpp;
+
+        /* forward and backward of every virtual stage; SEND and RECV between them and, in both
+         * directions, between modules */
+        ops += slots * l->dp * (2 * stages + 4 * (stages - 1) + (m == llm ? 0 : 5));
+    }
+    return ops;
+}
+
+static int gcd(int a, int b)
+{
+    while (b) {
+        int t = a % b;
+        a = b;
+        b = t;
+    }
+    return a;
+}
+
+bool dt_plan_share(const struct dt_plan *p, int llm, double ops_max, struct dt_plan *out)
+{
+    double ops = ops_of(p, llm);
+    int groups = 0, keep = 1;
+
+    if (ops <= ops_max)
+        return false;
+    for (int m = 0; m < p->n_modules; m++)
+        groups = gcd(p->modules[m].layout.dp, groups);
+    for (int k = 1; k <= groups; k++)
+        if (groups % k == 0 && ops * k / groups <= ops_max)
+            keep = k;
+    if (keep == groups)
+        return false;
+    *out = *p;
+    for (int m = 0; m < p->n_modules; m++)
+        out->modules[m].layout.dp = p->modules[m].layout.dp / groups * keep;
+    out->policy.global_batch = p->policy.global_batch / groups * keep;
+    return true;
+}

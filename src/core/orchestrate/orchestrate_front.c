@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The inner part of the search: a module's layouts, their Pareto front, and all combinations of
+ * fronts. */
+#include "base/mem.h"
+#include "core/orchestrate/orchestrate_search.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- fronts ---- */
+
+static int by_gpus(const void *pa, const void *pb)
+{
+    const struct dt_option *a = pa, *b = pb;
+
+    if (a->gpus != b->gpus)
+        return a->gpus < b->gpus ? -1 : 1;
+    if (a->interval != b->interval)
+        return a->interval < b->interval ? -1 : 1;
+    if (a->warm != b->warm)
+        return a->warm < b->warm ? -1 : 1;
+    return a->pp - b->pp;
+}
+
+static void cost_option(const struct dt_search_state *s, int m, int pp, int dp, double stage_s,
+                        struct dt_option *o)
+{
+    double c = s->sample_s[m];
+
+    o->pp = pp;
+    o->dp = dp;
+    o->gpus = (1 << s->c->tpi[m]) * pp * dp;
+    if (s->t->in->opt.uniform) { /* the published formula: uniform stages, fractional samples */
+        o->warm = (double)s->slot * c / dp;
+        o->interval = o->warm / pp;
+    } else {
+        double k = (double)dt_samples_per_replica(s->slot, dp);
+
+        o->warm = k * c;
+        o->interval = k * stage_s;
+    }
+}
+
+static bool push(struct dt_search_state *s, const struct dt_option *o)
+{
+    void *p = s->raw.o;
+
+    if (dt_grow(&p, &s->raw.cap, s->raw.n + 1, sizeof(*o)) != 0) {
+        s->t->nomem = true;
+        return false;
+    }
+    s->raw.o = p;
+    s->raw.o[s->raw.n++] = *o;
+    return true;
+}
+
+/* Layouts of module m with dp replicas, worth their GPUs: from the shallowest pipeline that may
+ * meet interval_max to the first that is as fast as anything else can be (interval_min) and fits;
+ * deeper ones only cost more. */
+static bool list_depths(struct dt_search_state *s, int m, int dp, const struct dt_limits *lim)
+{
+    const int tpi = s->c->tpi[m], tp = 1 << tpi;
+    double fullest =
+        s->t->in->opt.uniform ? (double)s->slot / dp : (double)dt_samples_per_replica(s->slot, dp);
+    double least = fullest * s->sample_s[m] / lim->interval_max; /* no stage beats the mean stage */
+    int pp = least > 1 ? (least < lim->pp_max ? (int)least : lim->pp_max) : 1;
+
+    for (; pp <= lim->pp_max && (int64_t)tp * pp * dp <= lim->gpus_max; pp++) {
+        const struct dt_stage_entry *e = dt_table_stage(s->t, m, tpi, pp, 1);
+        struct dt_option o;
+
+        if (!e)
+            return false;
+        s->stats->candidates++;
+        cost_option(s, m, pp, dp, e->max_s, &o);
+        if (o.interval > lim->interval_max * (1 + 1e-12))
+            continue;
+        if (!dt_table_fits(s->t, m, tpi, pp, dp, s->c->dp_lm, s->pp_lm, s->c->vpp, s->gen_pp))
+            continue;
+        if (!push(s, &o))
+            return false;
+        if (o.interval <= lim->interval_min)
+            break;
+    }
+    return true;
+}
+
+/* Unless `uniform`, only the least dp of each number of samples per replica is worth its GPUs:
+ * about 2*sqrt(slot) of them. */
+static bool list_options(struct dt_search_state *s, int m, const struct dt_limits *lim)
+{
+    int64_t dp_max = lim->gpus_max >> s->c->tpi[m];
+
+    s->raw.n = 0;
+    if (dp_max > s->slot)
+        dp_max = s->slot;
+    for (int64_t dp = 1; dp <= dp_max;) {
+        int64_t k = dt_samples_per_replica(s->slot, (int)dp);
+
+        if (!list_depths(s, m, (int)dp, lim))
+            return false;
+        if (s->t->in->opt.uniform)
+            dp++;
+        else
+            dp = k > 1 ? (s->slot + k - 2) / (k - 1) : dp_max + 1;
+    }
+    return !s->t->nomem;
+}
+
+/* Deeper generators raise what everything upstream holds, so among generators a deeper one never
+ * beats a shallower. */
+static bool dominated(const struct dt_front *f, const struct dt_option *o, bool depth_matters)
+{
+    for (size_t i = f->l.n; i-- > 0;) {
+        const struct dt_option *x = &f->l.o[i];
+
+        if (x->warm <= o->warm && x->interval <= o->interval && (!depth_matters || x->pp <= o->pp))
+            return true;
+    }
+    return false;
+}
+
+static bool front_reserve(struct dt_search_state *s, struct dt_front *f, size_t n)
+{
+    void *p = f->l.o;
+
+    if (dt_grow(&p, &f->l.cap, n + 1, sizeof(*f->l.o)) != 0) {
+        s->t->nomem = true;
+        return false;
+    }
+    f->l.o = p;
+    f->l.n = 0;
+    f->warm_min = f->interval_min = HUGE_VAL;
+    return true;
+}
+
+static void front_add(struct dt_front *f, const struct dt_option *o)
+{
+    f->l.o[f->l.n++] = *o;
+    f->warm_min = fmin(f->warm_min, o->warm);
+    f->interval_min = fmin(f->interval_min, o->interval);
+}
+
+/* Sorted by GPUs, an option is dominated exactly if an earlier one has neither more warm-up nor a
+ * longer interval. */
+bool dt_front_build(struct dt_search_state *s, int m, const struct dt_limits *lim,
+                    struct dt_front *f)
+{
+    bool generator = s->t->in->model->modules[m].role == DT_ROLE_GENERATOR;
+
+    if (!list_options(s, m, lim) || !front_reserve(s, f, s->raw.n))
+        return false;
+    if (s->raw.n > 1)
+        qsort(s->raw.o, s->raw.n, sizeof(*s->raw.o), by_gpus);
+    for (size_t i = 0; i < s->raw.n; i++)
+        if (!dominated(f, &s->raw.o[i], generator))
+            front_add(f, &s->raw.o[i]);
+    return f->l.n > 0;
+}
+
+bool dt_front_shallow(struct dt_search_state *s, const struct dt_front *all, int pp_max,
+                      struct dt_front *f)
+{
+    if (!front_reserve(s, f, all->l.n))
+        return false;
+    for (size_t i = 0; i < all->l.n; i++)
+        if (all->l.o[i].pp <= pp_max)
+            front_add(f, &all->l.o[i]);
+    return f->l.n > 0;
+}
+
+/* ---- combinations ---- */
+
+static void take_leaf(struct dt_search_state *s, int gpus, double total)
+{
+    struct dt_cand c;
+
+    memset(&c, 0, sizeof(c));
+    c.total_s = total;
+    c.score = s->lean ? gpus : total;
+    c.gpus = gpus;
+    c.vpp = s->c->vpp;
+    c.lower_bound_s = s->cell_bound;
+    memcpy(c.tpi, s->c->tpi, sizeof(c.tpi));
+    c.pp[s->llm] = (int16_t)s->pp_lm;
+    c.dp[s->llm] = s->c->dp_lm;
+    for (int i = 0; i < s->n_others; i++) {
+        c.pp[s->others[i]] = (int16_t)s->pick[i]->pp;
+        c.dp[s->others[i]] = s->pick[i]->dp;
+    }
+    if (s->found && !dt_cand_better(&c, &s->best))
+        return;
+    s->best = c;
+    s->found = true;
+    if (!s->lean)
+        s->threshold = total;
+}
+
+/* Is the deepest generator exactly gen_pp deep?  If not, a smaller depth has seen this combination
+ * already. */
+static bool depth_reached(const struct dt_search_state *s)
+{
+    int deepest = s->n_gens ? 0 : s->gen_pp;
+
+    for (int i = 0; i < s->n_gens; i++)
+        if (s->pick[i]->pp > deepest)
+            deepest = s->pick[i]->pp;
+    return deepest == s->gen_pp;
+}
+
+/* Warm-up and longest interval of the modules around the LLM. */
+static double total_s(const struct dt_search_state *s, double warm, double interval)
+{
+    return dt_staged_s(s->base + warm, s->steps, s->interval_lm, interval, s->pass);
+}
+
+/* Modules others[i..] remain; `left` GPUs, warm-up and longest interval so far, GPUs used so far.
+ */
+static void combine(struct dt_search_state *s, int i, int left, double warm, double interval,
+                    int used)
+{
+    double rest_warm = 0, rest_interval = 0;
+    int rest_gpus = 0;
+    const struct dt_front *f;
+
+    if (i == s->n_others) {
+        s->stats->candidates++;
+        if (depth_reached(s))
+            take_leaf(s, used, total_s(s, warm, interval));
+        return;
+    }
+    for (int j = i + 1; j < s->n_others; j++) {
+        const struct dt_front *g = &s->front[s->others[j]];
+
+        rest_warm += g->warm_min;
+        rest_interval = fmax(rest_interval, g->interval_min);
+        rest_gpus += g->l.o[0].gpus;
+    }
+    f = &s->front[s->others[i]];
+    for (size_t a = f->l.n; a-- > 0;) { /* most GPUs first: a good incumbent early */
+        const struct dt_option *o = &f->l.o[a];
+        double longest = fmax(interval, o->interval);
+        double bound = total_s(s, warm + o->warm + rest_warm, fmax(longest, rest_interval));
+
+        if (o->gpus + rest_gpus > left || bound > s->threshold * (1 + 1e-15))
+            continue;
+        if (s->lean && s->found && used + o->gpus + rest_gpus >= s->best.gpus)
+            continue;
+        s->pick[i] = o;
+        combine(s, i + 1, left - o->gpus, warm + o->warm, longest, used + o->gpus);
+    }
+}
+
+void dt_front_combine(struct dt_search_state *s, int left, int used)
+{
+    combine(s, 0, left, 0, 0, used);
+}

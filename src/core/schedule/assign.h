@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Assignment: which samples form which microbatch of which replica of which module, in which order
+ * (DESIGN section 4a), with intra- and inter-microbatch reordering. */
+#ifndef DT_CORE_SCHEDULE_ASSIGN_H
+#define DT_CORE_SCHEDULE_ASSIGN_H
+
+#include "core/cost/cost.h"
+#include "core/model/plan.h"
+#include "core/model/samples.h"
+
+struct dt_microbatch {
+    uint32_t first, n; /* samples[first .. first+n) of the module's list; n may be 0 (no work in this slot) */
+    uint32_t slot;
+};
+struct dt_module_assignment {
+    int n_replicas;
+    uint32_t *mb_first;              /* [n_replicas+1] offsets into mb */
+    struct dt_microbatch *mb;        /* replica-major, in execution order */
+    struct dt_work *work;            /* [number of microbatches]: sum over its samples */
+    int64_t *samples;                /* global sample indices */
+    struct dt_work *sample_work;     /* parallel to samples: this module's work of each (sizes of boundary
+                                      * transfers); NULL = a microbatch's work split evenly over its samples */
+};
+struct dt_assignment {
+    int n_modules;
+    int64_t first_sample, n_samples; /* the global batch: samples [first, first+n) of the set */
+    int n_slots;                     /* BS / (DP_lm * M) */
+    struct dt_module_assignment m[DT_MAX_MODULES];
+    struct dt_arena arena;
+};
+
+/* Builds the assignment of the global batch that starts at `first_sample`.
+ * intra: samples sorted by encoder+generator cost descending, each to the least-loaded DP replica (LPT), equal
+ * cardinality; inter: order of microbatches of each replica.  cost may be NULL when both are off. */
+enum dt_status dt_assign(const struct dt_plan *p, const struct dt_model *m, struct dt_cost *cost,
+                         const struct dt_samples *s, int64_t first_sample, struct dt_error *err,
+                         struct dt_assignment **out);
+void dt_assign_free(struct dt_assignment *a);
+/* Each sample exactly once per module; counts per replica; DT_ERR_INTERNAL with the first violation. */
+enum dt_status dt_assign_check(const struct dt_assignment *a, struct dt_error *err);
+
+/* LPT: n costs onto k bins, each with at most ceil(n/k) items (equal cardinality) when `equal`; bin[i] = bin of item i.
+ * Ties to the lowest bin.  O(n log n).  Returns the largest bin's load.  Graham bound: <= (4/3 - 1/(3k)) OPT
+ * without the cardinality constraint. */
+enum dt_status dt_lpt(const double *cost, int n, int k, bool equal, int *bin, double *max_load);
+
+/* Inter-microbatch order for one pipeline: n microbatches, each with an extra stage time that varies
+ * (encoder/generator), p stages of the whole path.  order[] is a permutation of 0..n-1.  Uses the algorithm of
+ * DistTrain section 5 and falls back to the given order when its own model (dt_chain_makespan) says it is no better. */
+struct dt_chain { /* a linear pipeline: per-stage forward/backward ns of each microbatch */
+    int p, n;
+    const double *fwd, *bwd; /* [p * n], stage-major */
+};
+double dt_chain_makespan(const struct dt_chain *c, const int *order); /* 1F1B, no communication */
+enum dt_status dt_inter_order(const struct dt_chain *c, int *order, double *before, double *after);
+
+#endif

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Assignment, the inside: shared by assign*.c only. */
+#ifndef DT_CORE_SCHEDULE_ASSIGN_BUILD_H
+#define DT_CORE_SCHEDULE_ASSIGN_BUILD_H
+
+#include "core/schedule/assign.h"
+
+struct dt_keyed {
+    double cost;
+    int index;
+};
+/* Falling cost, ties by rising index: a total order. */
+void dt_keyed_sort(struct dt_keyed *items, int n);
+
+/* LPT of items already in falling order onto k bins that start with load[]; at most `cap` items a
+ * bin (the caller sees to cap * k >= n).  heap[k] and fill[k] are workspace; fill[b] ends as the
+ * number of items in bin b.  bin[i] belongs to items[i]. */
+void dt_lpt_sorted(const struct dt_keyed *items, int n, int k, int cap, double *load, int *heap,
+                   int *fill, int *bin);
+
+/* ---- what an assignment is built from (assign.c fills it, assign_slots.c deals samples) ---- */
+
+struct dt_assign_module {
+    int dp, share;        /* replicas; replicas of one broker group = dp / groups */
+    bool spread;          /* dp > samples of a slot: a sample goes to replica (k*S + j) mod dp */
+    struct dt_work *work; /* [batch] */
+    double *fwd, *bwd;    /* [batch] ns (or FLOPs); NULL when no order is asked for */
+};
+
+struct dt_assign_job {
+    const struct dt_plan *plan;
+    const struct dt_model *model;
+    struct dt_cost *cost;        /* NULL: FLOPs */
+    int batch, slots, slot_size; /* BS, n, S = DP_lm * M */
+    int groups;                  /* broker groups: gcd of all DP */
+    int group_size;              /* samples of a slot in one group: S / groups */
+    struct dt_assign_module m[DT_MAX_MODULES];
+    int *at; /* [batch] slot-major: sample (0 .. batch-1) at position j of slot k: at[k*S + j] */
+    int *replica; /* [n_modules][batch] by position: replica of the sample at that position */
+    struct dt_arena *scratch;
+};
+
+struct dt_shard dt_assign_shard(const struct dt_layout *l);
+/* Deals samples to slots and positions (at[]): as given, or by LPT when the plan says so. */
+enum dt_status dt_assign_deal(struct dt_assign_job *j, struct dt_error *err);
+/* Deals every slot's samples to each module's replicas (replica[]). */
+enum dt_status dt_assign_share(struct dt_assign_job *j, struct dt_error *err);
+/* Permutes the slots of every broker group by dt_inter_order. */
+enum dt_status dt_assign_order(struct dt_assign_job *j, struct dt_error *err);
+
+#endif

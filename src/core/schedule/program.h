@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Program: THE SCHEDULE.  Lanes of ops with explicit dependencies; what sim/ and exec/ walk.
+ *
+ *  lane = one pipeline stage of one replica of one module: the tp*cp*ip GPUs that act in lockstep.
+ *  Each lane has four in-order resources:
+ *     compute    | FORWARD, BACKWARD, WEIGHT_GRAD, STEP
+ *     p2p out    | SEND
+ *     p2p in     | RECV, FETCH
+ *     collective | GRAD_SYNC, PARAM_GATHER, GRAD_NORM
+ *  Ops of one lane are contiguous in ops[]; ops of one resource run in array order.
+ *
+ *  producer op -> SEND (p2p out) ....link.... RECV (p2p in) -> consumer op
+ *
+ * Timing rules (both evaluators and the executor's recorder):
+ *  - an op begins when all its dependencies have ended (dep[0] is the previous op on its resource);
+ *  - SEND is buffered: it does not wait for the receiver; it lasts alpha + bytes/bandwidth;
+ *  - RECV depends on its SEND; begin = max(previous on p2p in, SEND.begin), end = max(begin, SEND.end);
+ *  - a collective op belongs to a group: it begins when every member is ready and lasts as long as its longest
+ *    member; all members begin together and end together.
+ */
+#ifndef DT_CORE_SCHEDULE_PROGRAM_H
+#define DT_CORE_SCHEDULE_PROGRAM_H
+
+#include "core/schedule/assign.h"
+#include "core/model/plan.h"
+
+enum dt_op_kind {
+    DT_OP_FORWARD,
+    DT_OP_BACKWARD,     /* input and weight gradients together */
+    DT_OP_WEIGHT_GRAD,  /* weight gradient alone (schedules that split the backward) */
+    DT_OP_SEND,
+    DT_OP_RECV,
+    DT_OP_GRAD_SYNC,    /* ZeRO-1: reduce-scatter; ZeRO-0: all-reduce; over the DP group of a stage */
+    DT_OP_GRAD_NORM,    /* scalar all-reduce over every lane that trains something */
+    DT_OP_STEP,
+    DT_OP_PARAM_GATHER, /* ZeRO-1 all-gather of parameters; before the first use of the iteration */
+    DT_OP_FETCH,        /* wait for this microbatch's input data (CPU side; zero cost unless modelled) */
+    DT_OP_KIND_N
+};
+extern const char *const dt_op_kind_names[DT_OP_KIND_N + 1];
+enum dt_resource { DT_RES_COMPUTE, DT_RES_P2P_OUT, DT_RES_P2P_IN, DT_RES_COLL, DT_RES_N };
+enum dt_resource dt_op_resource(enum dt_op_kind k);
+
+#define DT_NONE UINT32_MAX
+enum {
+    DT_OPF_GRAD = 1,     /* SEND/RECV carries gradients (backward direction) */
+    DT_OPF_BOUNDARY = 2, /* SEND/RECV between modules (through a broker) */
+    DT_OPF_TIED = 4      /* GRAD_SYNC of an embedding shared by the first and last stage of one replica: an
+                          * all-reduce over those two lanes, after their data-parallel syncs */
+};
+
+struct dt_op {           /* 48 bytes */
+    uint8_t kind;        /* enum dt_op_kind */
+    uint8_t module;
+    uint8_t chunk;       /* vpp chunk */
+    uint8_t flags;       /* DT_OPF_* */
+    uint8_t part, parts; /* bucket part of the first forward / last backward, GRAD_SYNC, PARAM_GATHER; 0 of 1 else */
+    uint16_t more_n;     /* further dependencies: deps[more_first .. +more_n) */
+    uint16_t stage, replica;
+    uint32_t mb;         /* microbatch index within the replica of this module; DT_NONE for sync/step/gather */
+    uint32_t lane;
+    uint32_t peer;       /* SEND/RECV: the peer op's index (a RECV's SEND is named here, not in dep[]);
+                          * collectives: group index; else DT_NONE */
+    uint64_t bytes;      /* SEND/RECV payload; collectives: full buffer per lane GPU (nccl-tests convention) */
+    uint32_t dep[3];     /* op indices or DT_NONE; dep[0] = previous on the same resource */
+    uint32_t more_first;
+};
+
+struct dt_lane {
+    uint32_t first, n;       /* ops */
+    uint16_t module, stage, replica, gpus;
+    uint32_t first_gpu;
+    uint32_t in_flight_max;  /* the bound charged by the memory model (chunk-microbatches) */
+};
+struct dt_group {            /* members of one collective: group_ops[first .. first+n) are op indices */
+    uint32_t first, n;
+    uint8_t kind;            /* enum dt_op_kind */
+    uint16_t per_node;       /* lanes' GPUs of this group that share a node (for the cost model) */
+    uint16_t share;          /* such groups that use the node's NICs at the same time */
+};
+
+struct dt_program {
+    int n_lanes;
+    uint32_t n_ops, n_deps, n_groups, n_group_ops;
+    struct dt_lane *lanes;
+    struct dt_op *ops;
+    uint32_t *deps;
+    struct dt_group *groups;
+    uint32_t *group_ops;
+    const struct dt_plan *plan;             /* borrowed */
+    const struct dt_assignment *assignment; /* borrowed */
+    struct dt_arena arena;
+};
+void dt_program_free(struct dt_program *p);
+
+/* Proves: dependencies acyclic (groups and SEND/RECV included); every (module, microbatch) forward exactly once per
+ * virtual stage, backward exactly once or none; sends meet receives in matching order and size per ordered lane
+ * pair; a forward follows the forward of the previous virtual stage and all boundary RECVs; in-flight <= bound;
+ * SYNC after all gradients of its part; NORM after all SYNCs; STEP after NORM.  DT_ERR_INTERNAL on the first violation. */
+enum dt_status dt_program_check(const struct dt_program *p, const struct dt_model *m,
+                                struct dt_error *err);
+/* One line per op: "llm/3.2 F mb=5 chunk=0 deps=..." into a growing buffer; lane -1 = all.  Caller dt_free()s. */
+enum dt_status dt_program_print(const struct dt_program *p, int lane, struct dt_error *err,
+                                char **out);
+/* 64-bit digest of everything above (for runs, equality of ranks, determinism tests). */
+uint64_t dt_program_digest(const struct dt_program *p);
+
+#endif

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The compiler: two passes over the lanes.  The first counts ops and fixes where every forward and
+ * backward will be, so that the second (schedule_fill.c) can name any op of any lane by arithmetic,
+ * without a table. */
+#include "core/schedule/schedule_fill.h"
+
+#include <string.h>
+
+static int init_module(struct dt_sched *s, int i)
+{
+    struct dt_sched_module *m = &s->m[i];
+    const struct dt_module_plan *mp = &s->plan->modules[i];
+
+    m->mod = &s->model->modules[i];
+    m->layout = &mp->layout;
+    m->index = i;
+    m->pp = mp->layout.pp;
+    m->vpp = mp->layout.vpp;
+    m->dp = mp->layout.dp;
+    m->n_v = m->pp * m->vpp;
+    m->lane_gpus = dt_layout_lane_gpus(&mp->layout);
+    m->lane_base = s->n_lanes;
+    s->n_lanes += (uint32_t)(m->dp * m->pp);
+    m->mb_first = s->a->m[i].mb_first;
+    m->n_mb = m->mb_first[m->dp];
+    m->v = DT_ARENA_NEW(&s->arena, struct dt_vstage, m->n_v);
+    m->lane_trains = DT_ARENA_NEW(&s->arena, bool, m->pp);
+    m->f_idx = DT_ARENA_NEW(&s->arena, uint32_t, (size_t)m->n_mb * m->n_v + 1);
+    m->b_idx = DT_ARENA_NEW(&s->arena, uint32_t, (size_t)m->n_mb * m->n_v + 1);
+    m->replica_of = DT_ARENA_NEW(&s->arena, uint16_t, m->n_mb + 1);
+    if (!m->v || !m->replica_of || !m->lane_trains || !m->f_idx || !m->b_idx)
+        return -1;
+    for (int r = 0; r < m->dp; r++)
+        for (uint32_t k = m->mb_first[r]; k < m->mb_first[r + 1]; k++)
+            m->replica_of[k] = (uint16_t)r;
+    for (int k = 0; k < m->n_v; k++) {
+        struct dt_vstage *v = &m->v[k];
+
+        v->first = mp->split[k];
+        v->n = (uint16_t)(mp->split[k + 1] - mp->split[k]);
+        v->backward = dt_plan_upstream_trained(s->plan, s->model, i, v->first);
+        for (int b = v->first; b < v->first + v->n; b++)
+            v->backward |= dt_plan_trained(s->plan, s->model, i, b);
+        dt_block_boundary(m->mod, v->first + v->n, dt_policy_elem_bytes(&s->plan->policy),
+                          &v->wire);
+    }
+    m->mirrored_out = m->v[m->n_v - 1].backward;
+    return 0;
+}
+
+enum dt_status dt_sched_init(struct dt_sched *s, const struct dt_plan *plan,
+                             const struct dt_model *model, const struct dt_cluster *cluster,
+                             const struct dt_assignment *a, struct dt_error *err)
+{
+    memset(s, 0, sizeof(*s));
+    s->plan = plan;
+    s->model = model;
+    s->cluster = cluster;
+    s->a = a;
+    s->n_modules = model->n_modules;
+    if (plan->n_modules != model->n_modules || a->n_modules != model->n_modules)
+        return dt_error_set(err, DT_ERR_INTERNAL, "plan, model and assignment differ in modules");
+    for (int i = 0; i < s->n_modules; i++) {
+        if (a->m[i].n_replicas != plan->modules[i].layout.dp)
+            return dt_error_set(
+                err, DT_ERR_INTERNAL, "assignment has %d replicas of module %s, the plan %d",
+                a->m[i].n_replicas, model->modules[i].name, plan->modules[i].layout.dp);
+        if (init_module(s, i) != 0)
+            return dt_error_nomem(err, "modules of a schedule");
+    }
+    dt_sched_sync_init(s);
+    return dt_sched_transfers(s, err);
+}
+
+void dt_sched_fini(struct dt_sched *s)
+{
+    dt_arena_free(&s->arena);
+}
+
+/* ---- first pass ---- */
+
+struct counter {
+    uint64_t at;   /* next op */
+    uint64_t deps; /* entries of deps[], at most */
+};
+
+static void count_forward(const struct dt_sched *s, struct dt_sched_module *m, int replica, int v,
+                          uint32_t k, bool first, struct counter *c)
+{
+    uint32_t mb = m->mb_first[replica] + k;
+    const struct dt_module_assignment *a = &s->a->m[m->index];
+    uint32_t in = dt_fill_forward_inputs(m, a, v, mb);
+
+    c->at += in;
+    c->deps += in + 2 + dt_fill_forward_outputs(m, a, v, mb); /* gathers; credits of a later one */
+    m->f_idx[dt_sched_at(m, replica, v, k)] = (uint32_t)c->at;
+    c->at += first ? m->v[v].f_parts : 1;
+    c->at += dt_fill_forward_outputs(m, a, v, mb);
+}
+
+static void count_backward(const struct dt_sched *s, struct dt_sched_module *m, int replica, int v,
+                           uint32_t k, bool last, struct counter *c)
+{
+    uint32_t mb = m->mb_first[replica] + k;
+    const struct dt_module_assignment *a = &s->a->m[m->index];
+    uint32_t in = dt_fill_backward_inputs(m, a, v, mb);
+
+    c->at += in;
+    c->deps += in;
+    m->b_idx[dt_sched_at(m, replica, v, k)] = (uint32_t)c->at;
+    c->at += last ? m->v[v].b_parts : 1;
+    c->at += dt_fill_backward_outputs(m, a, v, mb);
+}
+
+static void count_lane(const struct dt_sched *s, struct dt_sched_module *m, int replica, int stage,
+                       struct counter *c)
+{
+    const struct dt_lane_order *o = dt_sched_order(s, m, replica, stage);
+
+    c->at += dt_fill_head(m, stage);
+    for (uint32_t i = 0; i < o->n; i++) {
+        uint32_t k = DT_CODE_MB(o->code[i]), chunk = DT_CODE_CHUNK(o->code[i]);
+        int v = (int)chunk * m->pp + stage;
+
+        if (DT_CODE_BACKWARD(o->code[i]))
+            count_backward(s, m, replica, v, k, k == o->last_b[chunk], c);
+        else
+            count_forward(s, m, replica, v, k, k == o->first_f[chunk], c);
+    }
+    c->at += dt_fill_tail(s, m, stage);
+}
+
+static enum dt_status count_all(struct dt_sched *s, struct dt_program *p, struct counter *c,
+                                struct dt_error *err)
+{
+    uint64_t group_ops = 0;
+
+    memset(c, 0, sizeof(*c));
+    for (int i = 0; i < s->n_modules; i++) {
+        struct dt_sched_module *m = &s->m[i];
+
+        for (int r = 0; r < m->dp; r++)
+            for (int st = 0; st < m->pp; st++) {
+                struct dt_lane *l = &p->lanes[m->lane_base + (uint32_t)(r * m->pp + st)];
+                uint32_t n = m->mb_first[r + 1] - m->mb_first[r];
+                uint64_t first = c->at;
+
+                count_lane(s, m, r, st, c);
+                if (c->at >= DT_NONE / 8)
+                    return dt_error_set(err, DT_ERR_INPUT,
+                                        "the program would have more than %u ops", DT_NONE / 8);
+                *l = (struct dt_lane){.first = (uint32_t)first,
+                                      .n = (uint32_t)(c->at - first),
+                                      .module = (uint16_t)i,
+                                      .stage = (uint16_t)st,
+                                      .replica = (uint16_t)r,
+                                      .gpus = (uint16_t)m->lane_gpus,
+                                      .first_gpu = (uint32_t)dt_plan_lane_gpu(s->plan, i, r, st),
+                                      .in_flight_max = (uint32_t)dt_memory_in_flight(
+                                          s->plan, s->model, i, st, (int64_t)n)};
+                group_ops += dt_fill_group_ops(s, m, st);
+            }
+    }
+    p->n_group_ops = (uint32_t)group_ops;
+    return DT_OK;
+}
+
+static enum dt_status compile(struct dt_sched *s, struct dt_program *p, struct dt_error *err)
+{
+    struct counter c;
+
+    DT_TRY(dt_sched_orders(s, err));
+    p->plan = s->plan;
+    p->assignment = s->a;
+    p->n_lanes = (int)s->n_lanes;
+    p->lanes = DT_ARENA_NEW(&p->arena, struct dt_lane, s->n_lanes + 1);
+    if (!p->lanes)
+        return dt_error_nomem(err, "lanes of a program");
+    DT_TRY(count_all(s, p, &c, err));
+    p->n_ops = (uint32_t)c.at;
+    p->n_groups = s->n_groups;
+    /* dt_sched_fill writes every op; the one behind the last is never read */
+    p->ops = dt_arena_alloc_raw(&p->arena, (size_t)c.at + 1, sizeof *p->ops);
+    p->deps = DT_ARENA_NEW(&p->arena, uint32_t, c.deps + 1);
+    p->groups = DT_ARENA_NEW(&p->arena, struct dt_group, s->n_groups + 1);
+    p->group_ops = DT_ARENA_NEW(&p->arena, uint32_t, p->n_group_ops + 1);
+    if (!p->ops || !p->deps || !p->groups || !p->group_ops)
+        return dt_error_nomem(err, "ops of a program");
+    DT_TRY(dt_sched_fill(s, p, err));
+    DT_TRY(dt_sched_match(s, p, err));
+    return dt_sched_colocate(s, p, err);
+}
+
+enum dt_status dt_compile(const struct dt_plan *plan, const struct dt_model *model,
+                          const struct dt_cluster *cluster, const struct dt_assignment *a,
+                          struct dt_cost *cost, struct dt_error *err, struct dt_program **out)
+{
+    struct dt_program *p = dt_calloc(1, sizeof(*p));
+    struct dt_sched s;
+    enum dt_status st;
+
+    if (!p)
+        return dt_error_nomem(err, "a program");
+    st = dt_sched_init(&s, plan, model, cluster, a, err);
+    s.cost = cost;
+    if (st == DT_OK)
+        st = compile(&s, p, err);
+    dt_sched_fini(&s);
+    if (st != DT_OK) {
+        dt_program_free(p);
+        return st;
+    }
+    *out = p;
+    return DT_OK;
+}

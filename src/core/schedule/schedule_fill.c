@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Second pass of the compiler: writes every op with its dependencies and peers. */
+#include "core/schedule/schedule_fill.h"
+
+#include <assert.h>
+
+struct fill {
+    struct dt_sched *s;
+    struct dt_program *p;
+    const struct dt_sched_module *m; /* of the lane being filled */
+    const struct dt_module_assignment *a;
+    const struct dt_lane_order *o;
+    uint32_t lane, at, last[DT_RES_N];
+    uint16_t replica, stage;
+    bool overflow;
+};
+
+static struct dt_op *new_op(struct fill *f, enum dt_op_kind kind, int v, uint32_t mb)
+{
+    struct dt_op *op = &f->p->ops[f->at];
+    enum dt_resource res = dt_op_resource(kind);
+
+    *op = (struct dt_op){.kind = (uint8_t)kind,
+                         .module = (uint8_t)f->m->index,
+                         .chunk = (uint8_t)(v / f->m->pp),
+                         .parts = 1,
+                         .stage = f->stage,
+                         .replica = f->replica,
+                         .mb = mb,
+                         .lane = f->lane,
+                         .peer = DT_NONE,
+                         .dep = {f->last[res], DT_NONE, DT_NONE}};
+    f->last[res] = f->at++;
+    return op;
+}
+
+static void add_dep(struct fill *f, struct dt_op *op, uint32_t dep)
+{
+    if (dep == DT_NONE)
+        return;
+    if (op->dep[1] == DT_NONE) {
+        op->dep[1] = dep;
+    } else if (op->dep[2] == DT_NONE) {
+        op->dep[2] = dep;
+    } else {
+        if (op->more_n == 0)
+            op->more_first = f->p->n_deps;
+        f->overflow |= op->more_n == UINT16_MAX;
+        op->more_n++;
+        f->p->deps[f->p->n_deps++] = dep;
+    }
+}
+
+/* The op behind the last part of a forward or backward of any lane. */
+static uint32_t forward_end(const struct fill *f, const struct dt_sched_module *m, int r, int v,
+                            uint32_t k)
+{
+    const struct dt_lane_order *o = dt_sched_order(f->s, m, r, v % m->pp);
+
+    return m->f_idx[dt_sched_at(m, r, v, k)] + (k == o->first_f[v / m->pp] ? m->v[v].f_parts : 1u);
+}
+
+static uint32_t backward_end(const struct fill *f, const struct dt_sched_module *m, int r, int v,
+                             uint32_t k)
+{
+    const struct dt_lane_order *o = dt_sched_order(f->s, m, r, v % m->pp);
+
+    return m->b_idx[dt_sched_at(m, r, v, k)] + (k == o->last_b[v / m->pp] ? m->v[v].b_parts : 1u);
+}
+
+static void transfer_op(struct fill *f, enum dt_op_kind kind, int v, uint32_t k, unsigned flags,
+                        uint64_t bytes, uint32_t peer, uint32_t producer)
+{
+    struct dt_op *op = new_op(f, kind, v, k);
+
+    op->flags = (uint8_t)flags;
+    op->bytes = bytes;
+    op->peer = peer;
+    op->dep[1] = producer;
+}
+
+/* ---- forward ---- */
+
+static void forward_inputs(struct fill *f, int v, uint32_t k, uint32_t mb)
+{
+    const struct dt_sched_module *m = f->m;
+
+    if (v > 0) {
+        if (dt_fill_crosses(m, f->a, v - 1, mb))
+            transfer_op(f, DT_OP_RECV, v, k, 0, dt_vstage_bytes(&m->v[v - 1], &f->a->work[mb]),
+                        forward_end(f, m, f->replica, v - 1, k), DT_NONE);
+        return;
+    }
+    if (f->a->mb[mb].n > 0)
+        new_op(f, DT_OP_FETCH, v, k);
+    for (uint32_t i = m->in_first[mb]; i < m->in_first[mb + 1]; i++) {
+        const struct dt_transfer *t = &f->s->transfers[m->in[i]];
+        const struct dt_sched_module *u = &f->s->m[t->u];
+        int r = u->replica_of[t->u_mb];
+
+        transfer_op(f, DT_OP_RECV, v, k, DT_OPF_BOUNDARY, t->bytes,
+                    forward_end(f, u, r, u->n_v - 1, t->u_mb - u->mb_first[r]) + t->out_rank,
+                    DT_NONE);
+    }
+}
+
+static void forward_outputs(struct fill *f, int v, uint32_t k, uint32_t mb)
+{
+    const struct dt_sched_module *m = f->m;
+    uint32_t producer = f->at - 1;
+
+    if (v < m->n_v - 1) {
+        if (dt_fill_crosses(m, f->a, v, mb))
+            transfer_op(f, DT_OP_SEND, v, k, 0, dt_vstage_bytes(&m->v[v], &f->a->work[mb]),
+                        m->f_idx[dt_sched_at(m, f->replica, v + 1, k)] - 1, producer);
+        return;
+    }
+    for (uint32_t i = m->out_first[mb]; i < m->out_first[mb + 1]; i++) {
+        const struct dt_transfer *t = &f->s->transfers[m->out[i]];
+        const struct dt_sched_module *d = &f->s->m[t->d];
+        int r = d->replica_of[t->d_mb];
+        uint32_t at = d->f_idx[dt_sched_at(d, r, 0, t->d_mb - d->mb_first[r])];
+
+        transfer_op(f, DT_OP_SEND, v, k, DT_OPF_BOUNDARY, t->bytes,
+                    at - dt_fill_in_n(d, t->d_mb) + t->in_rank, producer);
+    }
+}
+
+/* The gather that part `i` of the first forward of a chunk waits for, counted from the lane's first
+ * op. */
+static uint32_t gather_of(const struct fill *f, int v, int part)
+{
+    uint32_t at = f->p->lanes[f->lane].first;
+
+    if (f->m->v[v].gather_group[part] == DT_NONE)
+        return DT_NONE;
+    for (int x = f->stage; x <= v; x += f->m->pp)
+        for (int k = 0; k < (x == v ? part : f->m->v[x].f_parts); k++)
+            at += f->m->v[x].gather_group[k] != DT_NONE;
+    return at;
+}
+
+/* Credit: a lane without backwards runs its i-th forward when what it sent after forward i - bound
+ * has been consumed. */
+static void add_credit(struct fill *f, struct dt_op *op, uint32_t code)
+{
+    const struct dt_sched_module *m = f->m;
+    uint32_t k = DT_CODE_MB(code), mb = m->mb_first[f->replica] + k;
+    int v = (int)DT_CODE_CHUNK(code) * m->pp + f->stage;
+
+    if (v < m->n_v - 1) {
+        if (dt_fill_crosses(m, f->a, v, mb))
+            add_dep(f, op, forward_end(f, m, f->replica, v + 1, k) - 1);
+        return;
+    }
+    for (uint32_t i = m->out_first[mb]; i < m->out_first[mb + 1]; i++) {
+        const struct dt_transfer *t = &f->s->transfers[m->out[i]];
+        const struct dt_sched_module *d = &f->s->m[t->d];
+        int r = d->replica_of[t->d_mb];
+
+        add_dep(f, op, forward_end(f, d, r, 0, t->d_mb - d->mb_first[r]) - 1);
+    }
+}
+
+static void forward(struct fill *f, int v, uint32_t k, uint32_t ordinal, bool forward_only)
+{
+    const struct dt_sched_module *m = f->m;
+    uint32_t mb = m->mb_first[f->replica] + k, in = f->at;
+    uint32_t cap = f->p->lanes[f->lane].in_flight_max;
+    bool first = k == f->o->first_f[v / m->pp];
+    int parts = first ? m->v[v].f_parts : 1;
+
+    forward_inputs(f, v, k, mb);
+    assert(f->at == m->f_idx[dt_sched_at(m, f->replica, v, k)]);
+    for (int i = 0; i < parts; i++) {
+        struct dt_op *op = new_op(f, DT_OP_FORWARD, v, k);
+
+        op->part = (uint8_t)i;
+        op->parts = (uint8_t)parts;
+        for (uint32_t d = in; i == 0 && d < m->f_idx[dt_sched_at(m, f->replica, v, k)]; d++)
+            add_dep(f, op, d);
+        if (first)
+            add_dep(f, op, gather_of(f, v, i));
+        /* Without overlap all gathers stand before the first compute op. */
+        if (i == 0 && ordinal == 0 && !f->s->plan->policy.overlap_param &&
+            f->last[DT_RES_COLL] != DT_NONE && f->last[DT_RES_COLL] != gather_of(f, v, 0))
+            add_dep(f, op, f->last[DT_RES_COLL]);
+        if (i == 0 && forward_only && cap > 0 && ordinal >= cap)
+            add_credit(f, op, f->o->code[ordinal - cap]);
+    }
+    forward_outputs(f, v, k, mb);
+}
+
+/* ---- backward ---- */
+
+static void backward_inputs(struct fill *f, int v, uint32_t k, uint32_t mb)
+{
+    const struct dt_sched_module *m = f->m;
+
+    if (v < m->n_v - 1) {
+        if (dt_fill_crosses(m, f->a, v, mb))
+            transfer_op(f, DT_OP_RECV, v, k, DT_OPF_GRAD,
+                        dt_vstage_bytes(&m->v[v], &f->a->work[mb]),
+                        backward_end(f, m, f->replica, v + 1, k), DT_NONE);
+        return;
+    }
+    for (uint32_t i = m->out_first[mb]; i < m->out_first[mb + 1]; i++) {
+        const struct dt_transfer *t = &f->s->transfers[m->out[i]];
+        const struct dt_sched_module *d = &f->s->m[t->d];
+        int r = d->replica_of[t->d_mb];
+
+        transfer_op(f, DT_OP_RECV, v, k, DT_OPF_GRAD | DT_OPF_BOUNDARY, t->bytes,
+                    backward_end(f, d, r, 0, t->d_mb - d->mb_first[r]) + t->gin_rank, DT_NONE);
+    }
+}
+
+static void backward_outputs(struct fill *f, int v, uint32_t k, uint32_t mb)
+{
+    const struct dt_sched_module *m = f->m;
+    uint32_t producer = f->at - 1;
+
+    if (v > 0) {
+        if (m->v[v - 1].backward && dt_fill_crosses(m, f->a, v - 1, mb))
+            transfer_op(f, DT_OP_SEND, v, k, DT_OPF_GRAD,
+                        dt_vstage_bytes(&m->v[v - 1], &f->a->work[mb]),
+                        m->b_idx[dt_sched_at(m, f->replica, v - 1, k)] - 1, producer);
+        return;
+    }
+    for (uint32_t i = m->in_first[mb]; i < m->in_first[mb + 1]; i++) {
+        const struct dt_transfer *t = &f->s->transfers[m->in[i]];
+        const struct dt_sched_module *u = &f->s->m[t->u];
+        int r = u->replica_of[t->u_mb];
+        uint32_t at;
+
+        if (!t->grad)
+            continue;
+        at = u->b_idx[dt_sched_at(u, r, u->n_v - 1, t->u_mb - u->mb_first[r])];
+        transfer_op(f, DT_OP_SEND, v, k, DT_OPF_GRAD | DT_OPF_BOUNDARY, t->bytes,
+                    at - dt_fill_out_n(u, t->u_mb) + t->out_rank, producer);
+    }
+}
+
+static void backward(struct fill *f, int v, uint32_t k)
+{
+    const struct dt_sched_module *m = f->m;
+    uint32_t mb = m->mb_first[f->replica] + k, in = f->at, at;
+    int parts = k == f->o->last_b[v / m->pp] ? m->v[v].b_parts : 1;
+
+    backward_inputs(f, v, k, mb);
+    at = f->at;
+    assert(at == m->b_idx[dt_sched_at(m, f->replica, v, k)]);
+    for (int i = 0; i < parts; i++) {
+        struct dt_op *op = new_op(f, DT_OP_BACKWARD, v, k);
+
+        op->part = (uint8_t)i;
+        op->parts = (uint8_t)parts;
+        for (uint32_t d = in; i == 0 && d < at; d++)
+            add_dep(f, op, d);
+    }
+    backward_outputs(f, v, k, mb);
+}
+
+/* ---- collectives ---- */
+
+static struct dt_op *collective(struct fill *f, enum dt_op_kind kind, int v, uint32_t group,
+                                uint32_t member, uint64_t bytes)
+{
+    uint32_t at = f->at;
+    struct dt_op *op = new_op(f, kind, v, DT_NONE);
+
+    op->peer = group;
+    op->bytes = bytes;
+    f->p->group_ops[f->p->groups[group].first + member] = at;
+    return op;
+}
+
+static void head(struct fill *f)
+{
+    const struct dt_sched_module *m = f->m;
+
+    for (int v = f->stage; v < m->n_v; v += m->pp)
+        for (int k = 0; k < m->v[v].f_parts; k++) {
+            struct dt_op *op;
+
+            if (m->v[v].gather_group[k] == DT_NONE)
+                continue;
+            op = collective(f, DT_OP_PARAM_GATHER, v, m->v[v].gather_group[k], f->replica,
+                            m->v[v].gather_bytes[k]);
+            op->part = (uint8_t)k;
+            op->parts = m->v[v].f_parts;
+        }
+}
+
+static void syncs(struct fill *f)
+{
+    const struct dt_sched_module *m = f->m;
+
+    /* The last chunk ends its backwards first, and its last blocks first. */
+    for (int v = f->stage + (m->vpp - 1) * m->pp; v >= 0; v -= m->pp)
+        for (int i = 0; i < m->v[v].b_parts; i++) {
+            int bucket = m->v[v].b_parts - 1 - i;
+            uint32_t k = f->o->last_b[v / m->pp];
+            struct dt_op *op;
+
+            if (m->v[v].sync_group[bucket] == DT_NONE)
+                continue;
+            op = collective(f, DT_OP_GRAD_SYNC, v, m->v[v].sync_group[bucket], f->replica,
+                            m->v[v].sync_bytes[bucket]);
+            op->part = (uint8_t)i;
+            op->parts = m->v[v].b_parts;
+            if (!f->s->plan->policy.overlap_grad)
+                op->dep[1] = f->last[DT_RES_COMPUTE];
+            else if (k != DT_NONE)
+                op->dep[1] = m->b_idx[dt_sched_at(m, f->replica, v, k)] + (uint32_t)i;
+        }
+}
+
+static void tail(struct fill *f, uint32_t *norm_member)
+{
+    const struct dt_sched_module *m = f->m;
+    const struct dt_block *table = &m->mod->blocks[0];
+    int last_v = f->stage + (m->vpp - 1) * m->pp;
+    struct dt_op *op;
+
+    syncs(f);
+    if (dt_fill_tied(f->s, m, f->stage)) {
+        op = collective(f, DT_OP_GRAD_SYNC, f->stage == 0 ? 0 : last_v,
+                        f->s->tied_group + f->replica, f->stage != 0,
+                        (f->s->plan->policy.half_grads ? 2 : 4) * (uint64_t)table->vocab * (uint64_t)table->hidden /
+                            (uint64_t)m->layout->tp);
+        op->flags = DT_OPF_TIED;
+        op->dep[1] = f->last[DT_RES_COMPUTE];
+    }
+    if (!m->lane_trains[f->stage])
+        return;
+    op = collective(f, DT_OP_GRAD_NORM, 0, f->s->norm_group, (*norm_member)++, 4);
+    op->dep[1] = f->last[DT_RES_COMPUTE];
+    op = new_op(f, DT_OP_STEP, 0, DT_NONE);
+    op->dep[1] = f->last[DT_RES_COLL];
+}
+
+/* ---- groups ---- */
+
+static void set_group(const struct dt_sched *s, struct dt_program *p, uint32_t g,
+                      enum dt_op_kind kind, const struct dt_sched_module *m, uint32_t n,
+                      uint32_t *next)
+{
+    int gpn = s->cluster->gpus_per_node, copies = m ? dt_sync_ranks(m->layout) : 1;
+    int64_t ranks = (int64_t)n * copies, near;
+
+    p->groups[g] = (struct dt_group){.first = *next, .n = n, .kind = (uint8_t)kind, .share = 1};
+    *next += n;
+    if (!m) { /* the norm: every GPU that trains */
+        p->groups[g].per_node = (uint16_t)gpn;
+        return;
+    }
+    /* Lanes of consecutive replicas lie side by side: gpn / lane GPUs of them in a node, each with
+     * `copies` ranks of this group; each of the tp ranks has a group of its own, and they use the
+     * NICs together. */
+    near = m->lane_gpus <= gpn ? (int64_t)(gpn / m->lane_gpus) * copies : gpn / m->layout->tp;
+    near = near < 1 ? 1 : near;
+    p->groups[g].per_node = (uint16_t)(near < ranks ? near : ranks);
+    p->groups[g].share = (uint16_t)(m->layout->tp < gpn ? m->layout->tp : gpn);
+}
+
+static void set_groups(const struct dt_sched *s, struct dt_program *p)
+{
+    uint32_t next = 0, trains = 0;
+
+    for (int i = 0; i < s->n_modules; i++) {
+        const struct dt_sched_module *m = &s->m[i];
+
+        for (int v = 0; v < m->n_v; v++) {
+            for (int k = 0; k < m->v[v].b_parts; k++)
+                if (m->v[v].sync_group[k] != DT_NONE)
+                    set_group(s, p, m->v[v].sync_group[k], DT_OP_GRAD_SYNC, m, (uint32_t)m->dp,
+                              &next);
+            for (int k = 0; k < m->v[v].f_parts; k++)
+                if (m->v[v].gather_group[k] != DT_NONE)
+                    set_group(s, p, m->v[v].gather_group[k], DT_OP_PARAM_GATHER, m, (uint32_t)m->dp,
+                              &next);
+        }
+        for (int st = 0; st < m->pp; st++)
+            trains += m->lane_trains[st] ? (uint32_t)m->dp : 0;
+    }
+    for (int r = 0; s->tied_group != DT_NONE && r < s->m[s->model->llm].dp; r++) {
+        const struct dt_sched_module *m = &s->m[s->model->llm];
+
+        set_group(s, p, s->tied_group + (uint32_t)r, DT_OP_GRAD_SYNC, m, 2, &next);
+        /* Two lanes of different stages: one node holds both only when it holds the whole replica's
+         * span. */
+        if (dt_plan_lane_gpu(s->plan, m->index, r, 0) / s->cluster->gpus_per_node !=
+            dt_plan_lane_gpu(s->plan, m->index, r, m->pp - 1) / s->cluster->gpus_per_node)
+            p->groups[s->tied_group + (uint32_t)r].per_node = (uint16_t)dt_sync_ranks(m->layout);
+    }
+    if (s->norm_group != DT_NONE)
+        set_group(s, p, s->norm_group, DT_OP_GRAD_NORM, NULL, trains, &next);
+}
+
+/* ---- lanes ---- */
+
+static void fill_lane(struct fill *f, uint32_t *norm_member)
+{
+    const struct dt_lane *l = &f->p->lanes[f->lane];
+    bool forward_only = true;
+    uint32_t ordinal = 0;
+
+    f->m = &f->s->m[l->module];
+    f->a = &f->s->a->m[l->module];
+    f->o = dt_sched_order(f->s, f->m, l->replica, l->stage);
+    f->replica = l->replica;
+    f->stage = l->stage;
+    f->at = l->first;
+    for (int r = 0; r < DT_RES_N; r++)
+        f->last[r] = DT_NONE;
+    for (int v = l->stage; v < f->m->n_v; v += f->m->pp)
+        forward_only &= !f->m->v[v].backward;
+    head(f);
+    for (uint32_t i = 0; i < f->o->n; i++) {
+        uint32_t k = DT_CODE_MB(f->o->code[i]);
+        int v = (int)DT_CODE_CHUNK(f->o->code[i]) * f->m->pp + l->stage;
+
+        if (DT_CODE_BACKWARD(f->o->code[i]))
+            backward(f, v, k);
+        else
+            forward(f, v, k, ordinal++, forward_only);
+    }
+    tail(f, norm_member);
+    assert(f->at == l->first + l->n);
+}
+
+enum dt_status dt_sched_fill(struct dt_sched *s, struct dt_program *p, struct dt_error *err)
+{
+    struct fill f = {.s = s, .p = p};
+    uint32_t norm_member = 0;
+
+    set_groups(s, p);
+    for (f.lane = 0; f.lane < s->n_lanes; f.lane++)
+        fill_lane(&f, &norm_member);
+    if (f.overflow)
+        return dt_error_set(err, DT_ERR_INPUT, "a microbatch has more than %d transfers",
+                            UINT16_MAX);
+    return DT_OK;
+}

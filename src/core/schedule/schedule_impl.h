@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * What the files of the schedule compiler share; nothing outside schedule*.c and program_check.c
+ * includes it. */
+#ifndef DT_CORE_SCHEDULE_SCHEDULE_IMPL_H
+#define DT_CORE_SCHEDULE_SCHEDULE_IMPL_H
+
+#include "core/model/boundary.h"
+#include "core/cost/memory.h"
+#include "core/schedule/schedule.h"
+
+enum {
+    DT_PARTS_MAX = 4
+}; /* buckets of one virtual stage when its collectives overlap with compute */
+
+/* One virtual stage (chunk * pp + stage) of a module: what every replica of it has in common. */
+struct dt_vstage {
+    uint16_t first, n; /* blocks */
+    bool backward; /* runs BACKWARD ops: trains something or something upstream of it is trained */
+    uint8_t f_parts, b_parts; /* ops of the first forward and of the last backward */
+    struct dt_boundary wire;  /* what leaves the stage for the next one */
+    /* By bucket in forward order (f_parts or b_parts of them): group or DT_NONE, and bytes per GPU.
+     */
+    uint32_t sync_group[DT_PARTS_MAX], gather_group[DT_PARTS_MAX];
+    uint64_t sync_bytes[DT_PARTS_MAX], gather_bytes[DT_PARTS_MAX];
+};
+
+/* Samples in common between an upstream and a downstream microbatch, as one transfer. */
+struct dt_transfer {
+    uint32_t u_mb, d_mb; /* microbatches counted over all replicas of their module */
+    uint8_t u, d;        /* modules */
+    bool grad;           /* mirrored for gradients */
+    uint32_t in_rank;    /* position among the transfers into d_mb */
+    uint32_t gin_rank;   /* position among the mirrored transfers into d_mb */
+    uint32_t out_rank;   /* position among the transfers out of u_mb */
+    uint64_t bytes;
+};
+
+/* Compute order of a lane: codes of forwards and backwards. */
+#define DT_CODE(mb, chunk, backward) ((uint32_t)(mb) << 9 | (uint32_t)(chunk) << 1 | (backward))
+#define DT_CODE_MB(code) ((code) >> 9)
+#define DT_CODE_CHUNK(code) ((code) >> 1 & 0xff)
+#define DT_CODE_BACKWARD(code) ((code)&1)
+enum { DT_MB_MAX = 1 << 23 };
+
+struct dt_lane_order {
+    uint32_t n;
+    uint32_t *code;
+    uint32_t *first_f,
+        *last_b; /* [vpp] microbatch of the chunk's first forward and last backward, or DT_NONE */
+};
+
+struct dt_sched_module {
+    const struct dt_module *mod;
+    const struct dt_layout *layout;
+    int index, pp, vpp, dp, n_v, lane_gpus;
+    bool trains;              /* some block of it is trained */
+    uint32_t lane_base;       /* lanes of (replica, stage) = lane_base + replica * pp + stage */
+    const uint32_t *mb_first; /* [dp + 1] */
+    uint32_t n_mb;            /* over all replicas */
+    uint16_t *replica_of;     /* [n_mb] */
+    struct dt_vstage *v;      /* [n_v] */
+    bool *lane_trains;        /* [pp] */
+    uint32_t *in_first,
+        *in;         /* transfers into each microbatch: in[in_first[mb] .. in_first[mb + 1]) */
+    uint32_t *gin_n; /* mirrored ones among them */
+    uint32_t *out_first, *out; /* transfers out of each microbatch */
+    bool mirrored_out; /* the last virtual stage runs a backward: every transfer out is mirrored */
+    struct dt_lane_order *order; /* [pp] when shared by all replicas, else [dp * pp] */
+    uint32_t *f_idx, *b_idx;     /* op of the first part of F/B, see dt_sched_at */
+    /* When the list schedule ended virtual stage v of microbatch mb (of replica 0 for all when
+     * aligned): when[(mb * n_v + v) * 2 + backward]; NULL without a list schedule. */
+    int64_t *when;
+};
+
+struct dt_sched {
+    const struct dt_plan *plan;
+    const struct dt_model *model;
+    const struct dt_cluster *cluster;
+    const struct dt_assignment *a;
+    struct dt_cost *cost;
+    int n_modules;
+    bool aligned; /* microbatch k of every replica of every module is slot k */
+    struct dt_sched_module m[DT_MAX_MODULES];
+    uint32_t n_transfers;
+    struct dt_transfer *transfers;
+    uint32_t n_lanes, n_groups;
+    uint32_t tied_group; /* first of dp groups, DT_NONE when the model ties nothing across stages */
+    uint32_t norm_group; /* DT_NONE when nothing is trained */
+    struct dt_arena arena; /* scratch of one compilation */
+};
+
+/* Where f_idx/b_idx keep virtual stage v of microbatch k of a replica: consecutive in k for one
+ * lane. */
+static inline size_t dt_sched_at(const struct dt_sched_module *m, int replica, int v, uint32_t k)
+{
+    uint32_t first = m->mb_first[replica], n = m->mb_first[replica + 1] - first;
+    int slot = v % m->pp * m->vpp + v / m->pp;
+
+    return (size_t)first * m->n_v + (size_t)slot * n + k;
+}
+static inline const struct dt_lane_order *
+dt_sched_order(const struct dt_sched *s, const struct dt_sched_module *m, int replica, int stage)
+{
+    return &m->order[s->aligned ? stage : replica * m->pp + stage];
+}
+/* Bytes that leave virtual stage v for the next one. */
+static inline uint64_t dt_vstage_bytes(const struct dt_vstage *v, const struct dt_work *w)
+{
+    return dt_boundary_bytes(&v->wire, w->tokens, w->n);
+}
+/* Blocks of bucket `part` of `parts` (in forward order) of a virtual stage of blocks [*first,
+ * *first + *n). */
+static inline void dt_vstage_bucket(int part, int parts, int *first, int *n)
+{
+    int lo = *first + *n * part / parts, hi = *first + *n * (part + 1) / parts;
+
+    *first = lo;
+    *n = hi - lo;
+}
+
+/* Modules, virtual stages, replica counts (schedule.c). */
+enum dt_status dt_sched_init(struct dt_sched *s, const struct dt_plan *plan,
+                             const struct dt_model *model, const struct dt_cluster *cluster,
+                             const struct dt_assignment *a, struct dt_error *err);
+void dt_sched_fini(struct dt_sched *s);
+/* Trained parameters per GPU, parts and groups of every virtual stage (schedule_sync.c). */
+void dt_sched_sync_init(struct dt_sched *s);
+/* Transfers between modules; sets `aligned` (schedule_boundary.c). */
+enum dt_status dt_sched_transfers(struct dt_sched *s, struct dt_error *err);
+/* Compute order of every lane (schedule_order.c). */
+enum dt_status dt_sched_orders(struct dt_sched *s, struct dt_error *err);
+/* The list schedule (schedule_list.c): orders for lanes of modules with list[m]; other lanes keep
+ * the order they have.  Filled like m.order.  `megatron`: lanes of several chunks come with
+ * Megatron-core's order, which is kept if no rule of the list schedule ends earlier. */
+enum dt_status dt_sched_list(struct dt_sched *s, const bool *list, bool megatron,
+                             struct dt_error *err);
+/* RECVs of a lane are in the order of their consumers; where that is not the order in which some
+ * peer sends, the lane takes the order of a common topological level instead (schedule_recv.c). */
+enum dt_status dt_sched_match(struct dt_sched *s, struct dt_program *p, struct dt_error *err);
+
+/* Colocated plans: makes ops of lanes that share a GPU take turns (schedule_colocate.c). */
+enum dt_status dt_sched_colocate(struct dt_sched *s, struct dt_program *p, struct dt_error *err);
+
+/* Trained parameters of blocks [first, first + n) held by one GPU of a lane (schedule_sync.c). */
+uint64_t dt_trained_params(const struct dt_plan *p, const struct dt_model *m, int module, int first,
+                           int n);
+/* GPUs that hold the same parameters and so share one gradient sync per member lane (cp and ip
+ * ranks). */
+static inline int dt_sync_ranks(const struct dt_layout *l)
+{
+    return l->cp * l->ip;
+}
+
+#endif

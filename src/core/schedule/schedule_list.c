@@ -1,0 +1,552 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The list schedule: a simulated execution whose order becomes the fixed order of its lanes.
+ *
+ * A lane that is free takes, of what is ready, the oldest backward, else a forward within its
+ * in-flight bound.  A lane of several chunks has a choice of forwards; two rules are tried, beside
+ * Megatron-core's order where it exists, and the run that ends first gives the order,
+ * Megatron-core's unless another is 5 % faster:
+ *
+ *   deepest    the last chunk that can run: keeps step with modules around that deliver and take
+ *              one microbatch at a time
+ *   groups     pp microbatches chunk by chunk: fills the pipeline fastest when they are all there
+ *
+ * The result is an order that did execute, hence free of deadlock.  When slots are aligned one
+ * replica of each module stands for all; otherwise every lane takes part.  Durations are those of
+ * the mean microbatch of each virtual stage (1 and 2 units a stage without a cost model); transfers
+ * take no time.  Ties fall to the lower lane, so that equal inputs give equal orders.
+ *
+ * Why the bound cannot block the run: let O be the first microbatch of a lane with forwards to run
+ * that are held for a backward.  Any other one may begin a forward only if the slots that O still
+ * needs stay free after it.  When O becomes the lane's oldest unfinished microbatch, the one before
+ * it has given back as many slots as O can need, and none of them went to a younger one; so the
+ * oldest microbatch of all can always go on. */
+#include "core/schedule/schedule_impl.h"
+
+#include <string.h>
+
+enum { CLEARLY = 5 }; /* percent */
+enum { UNIT = 5040 }; /* of time without a cost model; every vpp up to 10 divides it */
+
+struct event {
+    int64_t ns;
+    uint32_t lane;
+};
+struct list_lane {
+    uint8_t module;
+    bool fixed, busy, touched, backward;
+    uint16_t stage;
+    uint32_t n, held, cap, at; /* at: next entry of a fixed order */
+    uint32_t running;          /* code */
+    uint32_t first_mb;
+    uint32_t *next_f;    /* [vpp]: next forward of each chunk */
+    uint32_t *needs;     /* [vpp + 1]: chunks from this one on that run a backward */
+    uint32_t first_open; /* first microbatch with such a chunk to run forward */
+    uint32_t credit_at; /* without backwards: forwards whose outputs have been consumed, in order */
+    uint32_t ready_n, *ready; /* codes of backwards that can run, the oldest last */
+    uint32_t n_code, *code;   /* the order so far */
+    struct dt_lane_order *order;
+};
+struct list {
+    struct dt_sched *s;
+    const bool *is_list;
+    bool groups; /* the rule in force */
+    int replicas[DT_MAX_MODULES];
+    uint32_t lane_base[DT_MAX_MODULES], n_mb[DT_MAX_MODULES];
+    size_t task_base[DT_MAX_MODULES], n_tasks, done;
+    int64_t *ns[DT_MAX_MODULES]; /* [2 * n_v]: forward, backward */
+    uint32_t n_lanes, n_events, n_touched;
+    struct list_lane *lanes;
+    uint32_t *waits, *touched;
+    uint32_t *unread; /* [n_tasks], of forwards: outputs not consumed yet */
+    int64_t *when;    /* [n_tasks]: its end in this run */
+    struct event *heap;
+    int64_t now;
+    struct dt_arena arena;
+};
+
+static size_t task_of(const struct list *l, int module, uint32_t mb, int v, int backward)
+{
+    return l->task_base[module] + ((size_t)mb * l->s->m[module].n_v + v) * 2 + backward;
+}
+
+static bool earlier(const struct event *a, const struct event *b)
+{
+    return a->ns != b->ns ? a->ns < b->ns : a->lane < b->lane;
+}
+
+static void heap_push(struct list *l, struct event e)
+{
+    uint32_t i = l->n_events++;
+
+    for (; i > 0 && earlier(&e, &l->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        l->heap[i] = l->heap[(i - 1) / 2];
+    l->heap[i] = e;
+}
+
+static struct event heap_pop(struct list *l)
+{
+    struct event top = l->heap[0], last = l->heap[--l->n_events];
+    uint32_t i = 0;
+
+    for (uint32_t c = 1; c < l->n_events; c = 2 * i + 1) {
+        if (c + 1 < l->n_events && earlier(&l->heap[c + 1], &l->heap[c]))
+            c++;
+        if (!earlier(&l->heap[c], &last))
+            break;
+        l->heap[i] = l->heap[c];
+        i = c;
+    }
+    l->heap[i] = last;
+    return top;
+}
+
+/* The mean microbatch: an order fitted to single microbatches did worse on the others that share
+ * it. */
+static void mean_work(const struct dt_sched *s, int module, struct dt_work *w)
+{
+    uint32_t n = s->m[module].n_mb;
+
+    memset(w, 0, sizeof(*w));
+    for (uint32_t i = 0; i < n; i++)
+        dt_work_add(w, &s->a->m[module].work[i]);
+    w->n = (w->n + n - 1) / n;
+    w->tokens = (w->tokens + n - 1) / n;
+    w->tokens_sq = (w->tokens_sq + n - 1) / n;
+}
+
+static int stage_times(struct list *l, int module)
+{
+    struct dt_sched *s = l->s;
+    const struct dt_sched_module *m = &s->m[module];
+    const struct dt_layout *y = m->layout;
+    struct dt_shard shard = {y->tp, y->cp, y->ep, y->ip, y->tp > 1};
+    unsigned char *trainable = DT_ARENA_NEW(&l->arena, unsigned char, m->mod->n_blocks + 1);
+    struct dt_work w;
+
+    l->ns[module] = DT_ARENA_NEW(&l->arena, int64_t, 2 * m->n_v);
+    if (!l->ns[module] || !trainable)
+        return -1;
+    if (s->cost && m->n_mb > 0) {
+        mean_work(s, module, &w);
+        dt_plan_trainable(s->plan, s->model, module, trainable);
+    }
+    for (int v = 0; v < m->n_v; v++) {
+        struct dt_stage_ns t = {UNIT / m->vpp, 2 * UNIT / m->vpp};
+
+        if (s->cost && m->n_mb > 0)
+            t = dt_cost_stage_ns(
+                s->cost, module, m->v[v].first, m->v[v].n, &shard, &w, trainable,
+                dt_plan_upstream_trained(s->plan, s->model, module, m->v[v].first));
+        l->ns[module][2 * v] = t.fwd >= 1 ? (int64_t)t.fwd : 1;
+        l->ns[module][2 * v + 1] = t.bwd >= 1 ? (int64_t)t.bwd : 1;
+    }
+    return 0;
+}
+
+/* Unfinished inputs of every task.  Aligned: microbatch k of each module stands for its slot. */
+static void count_inputs(struct list *l)
+{
+    struct dt_sched *s = l->s;
+
+    for (int i = 0; i < s->n_modules; i++) {
+        const struct dt_sched_module *m = &s->m[i];
+
+        for (uint32_t mb = 0; mb < l->n_mb[i]; mb++)
+            for (int v = 0; v < m->n_v; v++) {
+                l->waits[task_of(l, i, mb, v, 0)] = v > 0;
+                l->unread[task_of(l, i, mb, v, 0)] = v < m->n_v - 1;
+                l->waits[task_of(l, i, mb, v, 1)] = 1 + (v < m->n_v - 1);
+            }
+    }
+    for (int e = 0; s->aligned && e < s->model->n_edges; e++) {
+        const struct dt_edge *x = &s->model->edges[e];
+
+        for (uint32_t k = 0; k < l->n_mb[x->src]; k++) {
+            l->waits[task_of(l, x->dst, k, 0, 0)]++;
+            l->unread[task_of(l, x->src, k, s->m[x->src].n_v - 1, 0)]++;
+            l->waits[task_of(l, x->src, k, s->m[x->src].n_v - 1, 1)] += s->m[x->src].mirrored_out;
+        }
+    }
+    for (uint32_t t = 0; !s->aligned && t < s->n_transfers; t++) {
+        const struct dt_transfer *x = &s->transfers[t];
+
+        l->waits[task_of(l, x->d, x->d_mb, 0, 0)]++;
+        l->unread[task_of(l, x->u, x->u_mb, s->m[x->u].n_v - 1, 0)]++;
+        l->waits[task_of(l, x->u, x->u_mb, s->m[x->u].n_v - 1, 1)] += x->grad;
+    }
+}
+
+static int lane_init(struct list *l, struct list_lane *x, int local)
+{
+    const struct dt_sched *s = l->s;
+    const struct dt_sched_module *m = &s->m[x->module];
+    int replica = local / m->pp;
+
+    x->stage = (uint16_t)(local % m->pp);
+    x->order = &m->order[local];
+    x->first_mb = m->mb_first[replica];
+    x->n = m->mb_first[replica + 1] - x->first_mb;
+    x->cap = (uint32_t)dt_memory_in_flight(s->plan, s->model, x->module, x->stage, (int64_t)x->n);
+    x->next_f = DT_ARENA_NEW(&l->arena, uint32_t, m->vpp);
+    x->needs = DT_ARENA_NEW(&l->arena, uint32_t, m->vpp + 1);
+    x->ready = DT_ARENA_NEW(&l->arena, uint32_t, (size_t)x->n * m->vpp + 1);
+    x->code = DT_ARENA_NEW(&l->arena, uint32_t, 2 * (size_t)x->n * m->vpp + 1);
+    if (!x->next_f || !x->needs || !x->ready || !x->code)
+        return -1;
+    for (int c = m->vpp - 1; c >= 0; c--)
+        x->needs[c] = x->needs[c + 1] + m->v[c * m->pp + x->stage].backward;
+    x->backward = x->needs[0] > 0;
+    return 0;
+}
+
+static int list_init(struct list *l)
+{
+    struct dt_sched *s = l->s;
+
+    for (int i = 0; i < s->n_modules; i++) {
+        l->replicas[i] = s->aligned ? 1 : s->m[i].dp;
+        l->lane_base[i] = l->n_lanes;
+        l->n_lanes += (uint32_t)(l->replicas[i] * s->m[i].pp);
+        l->n_mb[i] = s->m[i].mb_first[l->replicas[i]];
+        l->task_base[i] = l->n_tasks;
+        l->n_tasks += (size_t)l->n_mb[i] * s->m[i].n_v * 2;
+        s->m[i].when = DT_ARENA_NEW(&s->arena, int64_t, (size_t)l->n_mb[i] * s->m[i].n_v * 2 + 1);
+        if (!s->m[i].when)
+            return -1;
+    }
+    l->lanes = DT_ARENA_NEW(&l->arena, struct list_lane, l->n_lanes);
+    l->waits = DT_ARENA_NEW(&l->arena, uint32_t, l->n_tasks + 1);
+    l->unread = DT_ARENA_NEW(&l->arena, uint32_t, l->n_tasks + 1);
+    l->when = DT_ARENA_NEW(&l->arena, int64_t, l->n_tasks + 1);
+    l->touched = DT_ARENA_NEW(&l->arena, uint32_t, l->n_lanes);
+    l->heap = DT_ARENA_NEW(&l->arena, struct event, l->n_lanes + 1);
+    if (!l->lanes || !l->waits || !l->when || !l->unread || !l->touched || !l->heap)
+        return -1;
+    for (uint32_t i = 0; i < l->n_lanes; i++) {
+        struct list_lane *x = &l->lanes[i];
+        int module = 0, local;
+
+        while (module + 1 < s->n_modules && i >= l->lane_base[module + 1])
+            module++;
+        local = (int)(i - l->lane_base[module]);
+        x->module = (uint8_t)module;
+        if (lane_init(l, x, local) != 0)
+            return -1;
+    }
+    for (int i = 0; i < s->n_modules; i++)
+        if (stage_times(l, i) != 0)
+            return -1;
+    return 0;
+}
+
+/* Back to the start, with orders of the caller (fixed) or none. */
+static void list_reset(struct list *l, bool fixed, bool groups)
+{
+    l->groups = groups;
+    l->done = 0;
+    l->now = 0;
+    l->n_events = l->n_touched = 0;
+    for (uint32_t i = 0; i < l->n_lanes; i++) {
+        struct list_lane *x = &l->lanes[i];
+        int vpp = l->s->m[x->module].vpp;
+
+        x->fixed = !l->is_list[x->module] || (fixed && vpp > 1);
+        x->busy = x->touched = false;
+        x->held = x->at = x->first_open = x->credit_at = x->ready_n = x->n_code = 0;
+        memset(x->next_f, 0, (size_t)vpp * sizeof(*x->next_f));
+    }
+    count_inputs(l);
+}
+
+static void touch(struct list *l, uint32_t lane)
+{
+    if (l->lanes[lane].touched)
+        return;
+    l->lanes[lane].touched = true;
+    l->touched[l->n_touched++] = lane;
+}
+
+/* One input of (module, mb, v, backward) is there. */
+static void arrive(struct list *l, int module, uint32_t mb, int v, int backward)
+{
+    const struct dt_sched_module *m = &l->s->m[module];
+    uint32_t lane;
+    int replica = l->replicas[module] > 1 ? m->replica_of[mb] : 0;
+
+    if (backward && !m->v[v].backward)
+        return;
+    if (--l->waits[task_of(l, module, mb, v, backward)] > 0)
+        return;
+    lane = l->lane_base[module] + (uint32_t)(replica * m->pp + v % m->pp);
+    if (backward && !l->lanes[lane].fixed) {
+        struct list_lane *x = &l->lanes[lane];
+        uint32_t code = DT_CODE(mb - x->first_mb, v / m->pp, 1), i = x->ready_n++;
+
+        for (; i > 0 && x->ready[i - 1] < code; i--) /* oldest last */
+            x->ready[i] = x->ready[i - 1];
+        x->ready[i] = code;
+    }
+    touch(l, lane);
+}
+
+/* A forward of (module, mb, v) has consumed an output of its producer, which may have waited for
+ * that. */
+static void consumed(struct list *l, int module, uint32_t mb, int v)
+{
+    const struct dt_sched_module *m = &l->s->m[module];
+    int replica = l->replicas[module] > 1 ? m->replica_of[mb] : 0;
+    uint32_t lane = l->lane_base[module] + (uint32_t)(replica * m->pp + v % m->pp);
+
+    l->unread[task_of(l, module, mb, v, 0)]--;
+    if (!l->lanes[lane].backward)
+        touch(l, lane);
+}
+
+static void consume_inputs(struct list *l, int module, uint32_t mb, int v)
+{
+    struct dt_sched *s = l->s;
+    const struct dt_sched_module *m = &s->m[module];
+
+    if (v > 0) {
+        consumed(l, module, mb, v - 1);
+        return;
+    }
+    for (int e = 0; s->aligned && e < s->model->n_edges; e++)
+        if (s->model->edges[e].dst == module)
+            consumed(l, s->model->edges[e].src, mb, s->m[s->model->edges[e].src].n_v - 1);
+    for (uint32_t i = m->in_first[mb]; !s->aligned && i < m->in_first[mb + 1]; i++) {
+        const struct dt_transfer *t = &s->transfers[m->in[i]];
+
+        consumed(l, t->u, t->u_mb, s->m[t->u].n_v - 1);
+    }
+}
+
+static void finish(struct list *l, struct list_lane *x)
+{
+    struct dt_sched *s = l->s;
+    const struct dt_sched_module *m = &s->m[x->module];
+    uint32_t mb = x->first_mb + DT_CODE_MB(x->running);
+    int v = (int)DT_CODE_CHUNK(x->running) * m->pp + x->stage;
+    bool backward = DT_CODE_BACKWARD(x->running);
+
+    x->busy = false;
+    l->done++;
+    l->when[task_of(l, x->module, mb, v, backward)] = l->now;
+    if (!backward) {
+        consume_inputs(l, x->module, mb, v);
+        arrive(l, x->module, mb, v, 1);
+        if (v + 1 < m->n_v)
+            arrive(l, x->module, mb, v + 1, 0);
+    } else if (v > 0) {
+        arrive(l, x->module, mb, v - 1, 1);
+    }
+    for (int e = 0; s->aligned && e < s->model->n_edges; e++) {
+        const struct dt_edge *y = &s->model->edges[e];
+
+        if (!backward && v == m->n_v - 1 && y->src == x->module)
+            arrive(l, y->dst, mb, 0, 0);
+        if (backward && v == 0 && y->dst == x->module && s->m[y->src].mirrored_out)
+            arrive(l, y->src, mb, s->m[y->src].n_v - 1, 1);
+    }
+    if (s->aligned)
+        return;
+    for (uint32_t i = m->out_first[mb]; !backward && v == m->n_v - 1 && i < m->out_first[mb + 1];
+         i++)
+        arrive(l, s->transfers[m->out[i]].d, s->transfers[m->out[i]].d_mb, 0, 0);
+    for (uint32_t i = m->in_first[mb]; backward && v == 0 && i < m->in_first[mb + 1]; i++) {
+        const struct dt_transfer *t = &s->transfers[m->in[i]];
+
+        if (t->grad)
+            arrive(l, t->u, t->u_mb, s->m[t->u].n_v - 1, 1);
+    }
+}
+
+/* Chunks of microbatch mb that are still to be run forward and held for a backward. */
+static uint32_t open_chunks(const struct list_lane *x, int vpp, uint32_t mb)
+{
+    int c = 0;
+
+    while (c < vpp && x->next_f[c] > mb)
+        c++;
+    return x->needs[c];
+}
+
+/* Without backwards: has what the lane sent after forward i - bound been consumed? */
+static bool has_credit(const struct list *l, struct list_lane *x)
+{
+    const struct dt_sched_module *m = &l->s->m[x->module];
+    const uint32_t *code = x->fixed ? x->order->code : x->code;
+    uint32_t done = x->fixed ? x->at : x->n_code;
+
+    while (x->credit_at < done) {
+        uint32_t c = code[x->credit_at];
+
+        if (l->unread[task_of(l, x->module, x->first_mb + DT_CODE_MB(c),
+                              (int)DT_CODE_CHUNK(c) * m->pp + x->stage, 0)] > 0)
+            break;
+        x->credit_at++;
+    }
+    return done < x->cap + x->credit_at;
+}
+
+/* May the lane run the next forward of this chunk as far as memory goes? */
+static bool within_bound(const struct list_lane *x, const struct dt_sched_module *m, int chunk)
+{
+    uint32_t mb = x->next_f[chunk];
+
+    if (!x->backward)
+        return true;
+    if (!m->v[chunk * m->pp + x->stage].backward) /* holds nothing, but must not run away */
+        return mb < x->first_open + x->cap;
+    if (mb == x->first_open)
+        return x->held < x->cap;
+    return x->held + 1 + open_chunks(x, m->vpp, x->first_open) <= x->cap;
+}
+
+static uint32_t choose_forward(struct list *l, struct list_lane *x)
+{
+    const struct dt_sched_module *m = &l->s->m[x->module];
+    uint32_t best = DT_NONE, rank = DT_NONE;
+
+    if (!x->backward && !has_credit(l, x))
+        return DT_NONE;
+    for (int c = m->vpp - 1; c >= 0 && (l->groups || best == DT_NONE); c--) {
+        uint32_t mb = x->next_f[c], pp = (uint32_t)m->pp;
+        uint32_t at = (mb / pp * (uint32_t)m->vpp + (uint32_t)c) * pp + mb % pp;
+
+        if (mb < x->n && at < rank && within_bound(x, m, c) &&
+            l->waits[task_of(l, x->module, x->first_mb + mb, c * m->pp + x->stage, 0)] == 0) {
+            best = DT_CODE(mb, c, 0);
+            rank = at;
+        }
+    }
+    if (best == DT_NONE)
+        return best;
+    x->next_f[DT_CODE_CHUNK(best)]++;
+    x->held += m->v[(int)DT_CODE_CHUNK(best) * m->pp + x->stage].backward;
+    while (x->first_open < x->n && open_chunks(x, m->vpp, x->first_open) == 0)
+        x->first_open++;
+    return best;
+}
+
+/* The code of what a free lane runs next, or DT_NONE. */
+static uint32_t choose(struct list *l, struct list_lane *x)
+{
+    const struct dt_sched_module *m = &l->s->m[x->module];
+
+    if (x->fixed) {
+        uint32_t code = x->at < x->order->n ? x->order->code[x->at] : DT_NONE;
+
+        if (code == DT_NONE || (!x->backward && !has_credit(l, x)) ||
+            l->waits[task_of(l, x->module, x->first_mb + DT_CODE_MB(code),
+                             (int)DT_CODE_CHUNK(code) * m->pp + x->stage, DT_CODE_BACKWARD(code))] >
+                0)
+            return DT_NONE;
+        x->at++;
+        return code;
+    }
+    if (x->ready_n > 0) {
+        x->held--;
+        return x->ready[--x->ready_n];
+    }
+    return choose_forward(l, x);
+}
+
+static void start_touched(struct list *l)
+{
+    /* Lanes in ascending order, whatever woke them. */
+    for (uint32_t i = 0; i < l->n_touched; i++) {
+        struct list_lane *x = &l->lanes[l->touched[i]];
+        uint32_t code;
+        int v;
+
+        x->touched = false;
+        if (x->busy || (code = choose(l, x)) == DT_NONE)
+            continue;
+        if (!x->fixed)
+            x->code[x->n_code++] = code;
+        v = (int)DT_CODE_CHUNK(code) * l->s->m[x->module].pp + x->stage;
+        x->running = code;
+        x->busy = true;
+        heap_push(l, (struct event){l->now + l->ns[x->module][2 * v + DT_CODE_BACKWARD(code)],
+                                    l->touched[i]});
+    }
+    l->n_touched = 0;
+}
+
+static size_t tasks_to_do(const struct list *l)
+{
+    size_t n = 0;
+
+    for (int i = 0; i < l->s->n_modules; i++)
+        for (int v = 0; v < l->s->m[i].n_v; v++)
+            n += (size_t)l->n_mb[i] * (1 + l->s->m[i].v[v].backward);
+    return n;
+}
+
+/* Runs to the end; the time that takes, or INT64_MAX when the lanes block each other. */
+static int64_t list_run(struct list *l, bool fixed, bool groups)
+{
+    list_reset(l, fixed, groups);
+    for (uint32_t i = 0; i < l->n_lanes; i++)
+        touch(l, i);
+    start_touched(l);
+    while (l->n_events > 0) {
+        l->now = l->heap[0].ns;
+        while (l->n_events > 0 && l->heap[0].ns == l->now) {
+            uint32_t lane = heap_pop(l).lane;
+
+            finish(l, &l->lanes[lane]);
+            touch(l, lane);
+        }
+        start_touched(l);
+    }
+    return l->done == tasks_to_do(l) ? l->now : INT64_MAX;
+}
+
+/* Keeps the orders and times of the last run. */
+static void keep_orders(struct list *l)
+{
+    for (uint32_t i = 0; i < l->n_lanes; i++) {
+        struct list_lane *x = &l->lanes[i];
+
+        if (x->fixed)
+            continue;
+        memcpy(x->order->code, x->code, x->n_code * sizeof(*x->code));
+        x->order->n = x->n_code;
+    }
+    for (int i = 0; i < l->s->n_modules; i++)
+        memcpy(l->s->m[i].when, l->when + l->task_base[i],
+               (size_t)l->n_mb[i] * l->s->m[i].n_v * 2 * sizeof(*l->when));
+}
+
+enum dt_status dt_sched_list(struct dt_sched *s, const bool *list, bool megatron,
+                             struct dt_error *err)
+{
+    struct list l = {.s = s, .is_list = list};
+    int64_t best = INT64_MAX;
+    bool chunks = false;
+
+    for (int i = 0; i < s->n_modules; i++)
+        chunks |= list[i] && s->m[i].vpp > 1;
+    if (list_init(&l) != 0) {
+        dt_arena_free(&l.arena);
+        return dt_error_nomem(err, "list schedule");
+    }
+    for (int rule = chunks && megatron ? 0 : 1; rule < (chunks ? 3 : 2); rule++) {
+        int64_t ns = list_run(&l, rule == 0, rule == 2);
+
+        /* Megatron-core's order is regular and bears unequal microbatches best, which means do not
+         * show: another must be clearly faster. */
+        if (ns < best) {
+            best = rule == 0 && ns < INT64_MAX ? ns / 100 * (100 - CLEARLY) : ns;
+            keep_orders(&l);
+        }
+    }
+    dt_arena_free(&l.arena);
+    if (best == INT64_MAX)
+        return dt_error_set(err, DT_ERR_INFEASIBLE,
+                            "no order of the microbatches keeps within the in-flight bounds");
+    return DT_OK;
+}

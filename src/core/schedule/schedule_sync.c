@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Collectives of a program: gradient syncs and parameter gathers of each virtual stage over its
+ * data-parallel group, the shared embedding, the gradient norm.
+ *
+ * A group has one member op per lane; the lanes of a stage hold dp * cp * ip copies of its
+ * parameters.  A stage whose collectives overlap with compute is cut into buckets of consecutive
+ * blocks; a bucket without trained parameters has no sync and no gather.  Experts (ep > 1) travel
+ * with the dense parameters of their bucket. */
+#include "core/schedule/schedule_impl.h"
+
+/* Parameters of a block that one GPU of a lane holds; of them those that are no matrices. */
+static double block_params_per_gpu(const struct dt_block *b, const struct dt_layout *l,
+                                   bool vectors)
+{
+    struct dt_param_count n = dt_block_param_count(b), twice;
+    double all = (double)(vectors ? n.vectors : n.matrices + n.vectors), experts = 0;
+
+    if (b->n_experts > 0) {
+        struct dt_block more = *b; /* parameters are affine in the number of experts */
+
+        more.n_experts *= 2;
+        twice = dt_block_param_count(&more);
+        experts = (double)(vectors ? twice.vectors : twice.matrices + twice.vectors) - all;
+    }
+    /* A head that shares the table of the first stage keeps its own copy when it is on another one.
+     */
+    if (b->kind == DT_BLOCK_LM_HEAD && b->tied && l->pp > 1 && !vectors)
+        all += (double)b->vocab * b->hidden;
+    return (all - experts) / l->tp + experts / (l->tp * l->ep);
+}
+
+static uint64_t trained(const struct dt_plan *p, const struct dt_model *m, int module, int first,
+                        int n, bool vectors)
+{
+    double sum = 0;
+
+    for (int b = first; b < first + n; b++)
+        if (dt_plan_trained(p, m, module, b))
+            sum += block_params_per_gpu(&m->modules[module].blocks[b], &p->modules[module].layout,
+                                        vectors);
+    return (uint64_t)(sum + 0.5);
+}
+
+uint64_t dt_trained_params(const struct dt_plan *p, const struct dt_model *m, int module, int first,
+                           int n)
+{
+    return trained(p, m, module, first, n, false);
+}
+
+static int parts_of(const struct dt_vstage *v, bool overlap)
+{
+    return !overlap ? 1 : v->n < DT_PARTS_MAX ? v->n : DT_PARTS_MAX;
+}
+
+static uint64_t bucket_params(const struct dt_sched *s, const struct dt_sched_module *m,
+                              const struct dt_vstage *v, int bucket, int buckets)
+{
+    int first = v->first, n = v->n;
+
+    dt_vstage_bucket(bucket, buckets, &first, &n);
+    return dt_trained_params(s->plan, s->model, m->index, first, n);
+}
+
+/* What a gather of parameters brings: all of them in the type of the activations, or (see
+ * struct dt_policy) vectors in fp32. */
+static uint64_t gather_bytes(const struct dt_sched *s, const struct dt_sched_module *m,
+                             const struct dt_vstage *v, int bucket)
+{
+    const struct dt_policy *y = &s->plan->policy;
+    uint64_t bytes = (uint64_t)dt_policy_elem_bytes(y) * bucket_params(s, m, v, bucket, v->f_parts);
+    int first = v->first, n = v->n;
+
+    if (y->fp32 || !y->exact_vectors)
+        return bytes;
+    dt_vstage_bucket(bucket, v->f_parts, &first, &n);
+    return bytes + 2 * trained(s->plan, s->model, m->index, first, n, true);
+}
+
+static void module_groups(struct dt_sched *s, struct dt_sched_module *m)
+{
+    const struct dt_policy *policy = &s->plan->policy;
+    bool shared = (int64_t)m->dp * dt_sync_ranks(m->layout) > 1;
+
+    for (int i = 0; i < m->n_v; i++) {
+        struct dt_vstage *v = &m->v[i];
+        uint64_t params = dt_trained_params(s->plan, s->model, m->index, v->first, v->n);
+        bool sync = params > 0 && shared, gather = sync && policy->zero == 1;
+
+        v->b_parts = (uint8_t)parts_of(v, sync && policy->overlap_grad);
+        v->f_parts = (uint8_t)parts_of(v, gather && policy->overlap_param);
+        if (params > 0) {
+            m->lane_trains[i % m->pp] = true;
+            m->trains = true;
+        }
+        for (int k = 0; k < DT_PARTS_MAX; k++)
+            v->sync_group[k] = v->gather_group[k] = DT_NONE;
+        /* fp32 gradients (2 bytes in fp16 training). */
+        for (int k = 0; sync && k < v->b_parts; k++) {
+            v->sync_bytes[k] = (policy->half_grads ? 2 : 4) * bucket_params(s, m, v, k, v->b_parts);
+            v->sync_group[k] = v->sync_bytes[k] > 0 ? s->n_groups++ : DT_NONE;
+        }
+        for (int k = 0; gather && k < v->f_parts; k++) {
+            v->gather_bytes[k] = gather_bytes(s, m, v, k);
+            v->gather_group[k] = v->gather_bytes[k] > 0 ? s->n_groups++ : DT_NONE;
+        }
+    }
+}
+
+/* The first and last stage of a GPT share one table: their gradients are summed over the two lanes.
+ */
+static bool ties_across_stages(const struct dt_sched *s)
+{
+    const struct dt_sched_module *m = &s->m[s->model->llm];
+    const struct dt_module *mod = m->mod;
+    const struct dt_block *last = mod->n_blocks > 0 ? &mod->blocks[mod->n_blocks - 1] : NULL;
+
+    return last && m->pp > 1 && last->kind == DT_BLOCK_LM_HEAD && last->tied &&
+           mod->blocks[0].kind == DT_BLOCK_EMBEDDING &&
+           dt_plan_trained(s->plan, s->model, m->index, 0);
+}
+
+void dt_sched_sync_init(struct dt_sched *s)
+{
+    bool any = false;
+
+    s->n_groups = 0;
+    for (int i = 0; i < s->n_modules; i++) {
+        module_groups(s, &s->m[i]);
+        any |= s->m[i].trains;
+    }
+    s->tied_group = s->norm_group = DT_NONE;
+    if (s->model->llm >= 0 && ties_across_stages(s)) {
+        s->tied_group = s->n_groups;
+        s->n_groups += (uint32_t)s->m[s->model->llm].dp;
+    }
+    if (any)
+        s->norm_group = s->n_groups++;
+}

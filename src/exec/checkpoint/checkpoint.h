@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Checkpoints: a folder per step, complete or not there.
+ *
+ *   DIR/step-00001200/model.safetensors      parameters, Hugging Face names behind "MODULE."
+ *                     optimizer.safetensors  "exp_avg/NAME", "exp_avg_sq/NAME" of what is trained
+ *                     state.json             step, seed, counters, data cursor, job digest
+ *                     data.json              fingerprints of the shards
+ *                     manifest.json          the run; sizes and CRC-32 of all headers and tensors
+ *                     .disttrain             that this program made the folder
+ *   DIR/latest                               the name of the newest
+ *   DIR/run.json, DIR/lock                   the run that began last; the training at work
+ *
+ * A save writes everything into DIR/.tmp-STEP.TAG, syncs it, renames it, then moves the pointer,
+ * then removes what is too old: whenever it is killed, `latest` names a complete checkpoint.  Only
+ * what this program made is ever removed, and of a run by that run only.  Large models are cut into
+ * model-00001-of-0000N.safetensors with an index.  Masters are fp32, so the model's file is both
+ * the weights to hand on and the state to go on from. */
+#ifndef DT_EXEC_CHECKPOINT_CHECKPOINT_H
+#define DT_EXEC_CHECKPOINT_CHECKPOINT_H
+
+#include "exec/data/loader.h"
+#include "exec/data/shard_print.h"
+#include "exec/modules/module.h"
+
+/* A run is one training from its first step on, however often it is stopped and goes on.  Its id
+ * tells it from another one in the same folder. */
+#define DT_RUN_ID_SIZE 65
+#define DT_RUN_UNNAMED "unnamed" /* of checkpoints that say nothing */
+
+/* Parameters in flat buffers, as a stage has them.  After a load or init the caller tells the stage
+ * (dt_stage_changed). */
+struct dt_checkpoint_part {
+    const struct dt_device *device;
+    const char *module; /* name; its parameters are "module.NAME" in our files */
+    const struct dt_param *params;
+    int n_params;
+    float *master;                /* device memory, dt_param's layout */
+    float *exp_avg, *exp_avg_sq;  /* the same layout; NULL = nothing is trained */
+    const unsigned char *trained; /* per parameter: it has moments; NULL = all */
+};
+
+struct dt_checkpoint_state {
+    int64_t step;    /* optimizer steps done */
+    uint64_t seed;   /* of the run */
+    uint64_t draws;  /* counter of random draws (timesteps, noise, dropout) */
+    int64_t samples; /* seen so far */
+    int64_t tokens;
+    double train_s; /* time spent training, all runs together */
+    struct dt_cursor cursor;
+    char job_digest[40];                /* dt_checkpoint_digest of what must not change */
+    char run_id[DT_RUN_ID_SIZE];        /* whose it is; "" = DT_RUN_UNNAMED */
+    const struct dt_shard_prints *data; /* to save; NULL = none, as after reading */
+};
+
+struct dt_checkpoint_options {
+    int keep;                   /* newest ones kept, of this run, this step and before; 0 = all */
+    int64_t shard_bytes_max;    /* of a model file; 0 = 5 GB, as Hugging Face cuts */
+    const struct dt_warn *warn; /* of what stays although it would go; NULL = nobody listens */
+};
+
+/* ---- runs ---- */
+
+/* 128 random bits, as text. */
+void dt_run_id_new(char out[DT_RUN_ID_SIZE]);
+/* 1 to 64 letters, digits, ".", "_" and "-". */
+bool dt_run_id_valid(const char *text);
+/* The run that began in DIR last, and when; false if nothing says so. */
+bool dt_checkpoint_last_run(const char *dir, char run_id[DT_RUN_ID_SIZE], char since[32]);
+
+/* ---- saving and loading ---- */
+
+/* Queues are idle.  `path` (may be NULL) gets the new folder.  A checkpoint of the same step is
+ * replaced.  Values that are not finite are refused, here and in a share of a rank:
+ * DT_ERR_DIVERGED, and nothing is written. */
+enum dt_status dt_checkpoint_save(const char *dir, const struct dt_checkpoint_part *parts,
+                                  int n_parts, const struct dt_checkpoint_state *state,
+                                  const struct dt_checkpoint_options *opt, struct dt_error *err,
+                                  char *path, size_t path_size);
+/* Removes what killed saves left behind: folders of ours with temporary names, and files, of
+ * processes that are gone.  What it cannot remove stays, and what is not ours, which `warn` hears
+ * of; a DIR that is not there is fine. */
+void dt_checkpoint_tidy(const char *dir, const struct dt_warn *warn);
+/* The folder to go on from: `path` itself if it is a checkpoint, else what its `latest` names, else
+ * its newest complete one.  *found is false (and DT_OK) where there never was one; DT_ERR_INPUT
+ * where there was and none is complete. */
+enum dt_status dt_checkpoint_find(const char *path, struct dt_error *err, bool *found, char *out,
+                                  size_t size);
+/* The folder of a step in DIR, there or not. */
+enum dt_status dt_checkpoint_of_step(const char *dir, int64_t step, struct dt_error *err, char *out,
+                                     size_t size);
+/* A checkpoint that no later save removes to make room; state.json and all else stays as it is. */
+enum dt_status dt_checkpoint_keep(const char *path, struct dt_error *err);
+/* The same, of run `run_id` only (NULL = any), whose newest is taken if `latest` is not its; tells
+ * `warn` when that is not what `latest` names.  `found_id` gets the run that made it. */
+enum dt_status dt_checkpoint_find_run(const char *path, const char *run_id,
+                                      const struct dt_warn *warn, struct dt_error *err, bool *found,
+                                      char *out, size_t size, char found_id[DT_RUN_ID_SIZE]);
+/* Only state.json, checked against the manifest. */
+enum dt_status dt_checkpoint_read_state(const char *path, struct dt_error *err,
+                                        struct dt_checkpoint_state *out);
+/* What data it was trained on (dt_shard_prints_free); none, and a warning, for a checkpoint from
+ * before that was kept.  Without it, and without the cursor's fingerprint, DT_ERR_INPUT. */
+enum dt_status dt_checkpoint_read_data(const char *path, const struct dt_warn *warn,
+                                       struct dt_error *err, struct dt_shard_prints *out);
+/* Digest of its manifest, and so of all that is in it. */
+enum dt_status dt_checkpoint_identity(const char *path, struct dt_error *err, char *buf,
+                                      size_t size);
+/* Everything, checksums included; `moments` false leaves the optimizer alone (eval, sample).
+ * DT_ERR_INPUT names the file or tensor that is damaged or has values that are not finite, or lists
+ * what is missing, unexpected or of another shape; then buffers hold no useful state. */
+enum dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_part *parts,
+                                  int n_parts, bool moments, struct dt_error *err,
+                                  struct dt_checkpoint_state *out);
+
+/* Weights of others: any safetensors file, index or folder of them, or a checkpoint of ours.  A
+ * parameter is looked for as "module.NAME", NAME, and NAME with the base model's prefix put before
+ * it or taken away ("model.", "transformer.", "vit.", ...).  With `partial` parameters that the
+ * file lacks keep their values; shapes must always agree, at least one must be there, and all
+ * values must be finite.  Tensors of the file that nothing asked for are counted, and named in
+ * `unexpected`. */
+struct dt_init_module { /* in parameters; a tied table counts where it is used, too */
+    char name[DT_NAME_MAX];
+    int64_t asked, found, missing;
+    int64_t unused;     /* tensors of the file behind "NAME." that nothing asked for */
+    char expected[256]; /* the first names that were missing */
+};
+struct dt_init_report {
+    int64_t loaded, missing, unexpected;
+    char missing_names[1024], unexpected_names[1024]; /* "a, b, ... and 7 more" */
+    int n_modules;
+    struct dt_init_module modules[DT_MAX_MODULES];
+};
+/* A module none of whose parameters was found would begin at random as if nothing were wrong:
+ * DT_ERR_INPUT says what was looked for and what the file has. */
+enum dt_status dt_init_check_modules(const struct dt_init_report *r, const char *path,
+                                     struct dt_error *err);
+enum dt_status dt_checkpoint_init_from(const char *path, const struct dt_checkpoint_part *parts,
+                                       int n_parts, bool partial, struct dt_error *err,
+                                       struct dt_init_report *out);
+
+/* "crc32-length" of a text as hexadecimal digits. */
+void dt_checkpoint_digest(const char *text, size_t len, char *buf, size_t size);
+
+#endif

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The executor: walks a program with real modules and records when each op began and ended.
+ *
+ * It decides no order.  Every rank has the whole program and walks the ops of its lanes; a process
+ * alone hosts all of them.  One total order that follows the dependencies is taken from the
+ * program, and every op does what it says:
+ *
+ *   FETCH        samples of the microbatch become the batch of the lane's module
+ *   FORWARD ...  the stage's blocks (of a bucket part) on the lane's device
+ *   SEND, RECV   between lanes of a rank: a hand-off; rows are copied only where the microbatches
+ *                of both sides differ.  Between ranks: a message of the rows that are wanted
+ *   GRAD_SYNC    the sum over replicas: ZeRO-1 leaves each rank its piece, ZeRO-0 all of it
+ *   GRAD_NORM    the norm over everything that is trained, each parameter once
+ *   STEP         AdamW over what the rank owns, unless the caller declines
+ *   PARAM_GATHER every rank gets the pieces that others stepped
+ *
+ * Messages and collectives between ranks are begun by a communication thread as soon as what they
+ * wait for has ended; all else runs on the calling thread.
+ *
+ * Microbatches live in slots: what a lane keeps between the forward and the backward.  Slots,
+ * batches and buffers are made when first needed and used again, so a step allocates nothing of
+ * their size once the largest shapes have been seen. */
+#ifndef DT_EXEC_PROGRAM_EXECUTE_H
+#define DT_EXEC_PROGRAM_EXECUTE_H
+
+#include "base/finite.h"
+#include "core/schedule/timeline.h"
+#include "exec/program/feed.h"
+#include "exec/modules/module.h"
+#include "exec/program/optimizer.h"
+#include "comm/transport.h"
+
+struct dt_world;
+
+struct dt_exec_options {
+    const struct dt_device *device;
+    const struct dt_model *model;   /* one encoder, one LLM, one generator at most; images */
+    const struct dt_plan *plan;     /* layouts without cp, ep, ip */
+    struct dt_transport *transport; /* NULL = this process alone; else every rank calls with equal
+                                       options */
+    struct dt_world *world;         /* is told what this rank does; NULL = nobody */
+    double limit_s;                 /* of a message or collective; 0 = the transport's */
+    int64_t clock_ahead_ns;         /* of this rank's dt_clock_ns before rank 0's */
+    enum dt_dtype dtype;
+    struct dt_optimizer_options optimizer;
+    const struct dt_diffusion *diffusion; /* NULL without a generator */
+    double text_weight, image_weight;     /* of the two losses in the sum */
+    double dropout;                       /* of transformer layers; modules/module.h */
+    uint64_t seed;                        /* of parameters, timesteps, noise and dropout */
+};
+
+struct dt_exec_result {
+    double loss;       /* weighted sum of the two below */
+    double loss_text;  /* nats per target token, mean over all targets of the global batch */
+    double loss_image; /* mean squared error of the noise, mean over the images to draw */
+    int64_t targets, images, tokens, encoded;
+    double grad_norm; /* before clipping; 0 when nothing is trained */
+    double lr;
+    bool applied;               /* false: no parameter and no moment has changed */
+    double signal;              /* of the inputs of all ranks, added up */
+    double compute_s, waited_s; /* of this rank: in compute ops; until others had done something */
+};
+
+/* Says whether the step is made, knowing what the iteration has come to: all of the result but its
+ * last four members.  Every rank is asked once, with the same numbers to the bit, and must say the
+ * same. */
+typedef bool dt_exec_accept_fn(void *ctx, const struct dt_exec_result *r);
+
+/* The samples of one iteration: what the program's assignment counts. */
+struct dt_exec_input {
+    const struct dt_sequence *const *seqs;
+    int64_t n;
+    int64_t step;              /* counted from 1 */
+    double signal;             /* whatever; see the result */
+    dt_exec_accept_fn *accept; /* NULL: whatever is finite */
+    void *accept_ctx;
+};
+
+/* What dt_world_doing was told, in words: "llm/0.1 F of microbatch 3". */
+void dt_exec_describe(const struct dt_model *m, int module, int op, int64_t microbatch, char *buf,
+                      size_t size);
+
+struct dt_exec;
+/* Builds stages and optimizers of every lane and initialises the parameters by name from the seed,
+ * equal for every layout.  Stages grow when larger microbatches come. */
+enum dt_status dt_exec_new(const struct dt_exec_options *opt, struct dt_error *err,
+                           struct dt_exec **out);
+void dt_exec_free(struct dt_exec *x);
+
+/* One iteration.  `p` was compiled for this plan and an assignment whose samples are 0 .. n-1 of
+ * `in`. The timeline may be NULL (at all ranks or none); rank 0 gets that of all of them.
+ * Collective: every rank has the same program and gets the same result. */
+enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
+                           const struct dt_exec_input *in, struct dt_error *err,
+                           struct dt_timeline *timeline, struct dt_exec_result *out);
+
+/* Of the last iteration, on every rank: of each of its n samples the sum of the losses of its
+ * targets, then likewise those of its images, each unweighted. */
+const double *dt_exec_losses(const struct dt_exec *x);
+
+/* The first tensor, in the order of modules and of their parameters, with values that are not
+ * finite. */
+struct dt_exec_culprit {
+    char name[160]; /* "llm.model.layers.0.mlp.up_proj.weight"; "" = there is none */
+    struct dt_nonfinite bad;
+    uint64_t values; /* of the tensor */
+};
+/* Of the parameters, and of the gradients of the last iteration.  Collective. */
+enum dt_status dt_exec_find_nonfinite(struct dt_exec *x, struct dt_error *err,
+                                      struct dt_exec_culprit *param, struct dt_exec_culprit *grad);
+
+/* Of the last iteration, as above. */
+enum dt_status dt_exec_timeline(struct dt_exec *x, const struct dt_program *p, struct dt_error *err,
+                                struct dt_timeline *out);
+/* After the last iteration, before parameters are read: what others have stepped, exactly (training
+ * in bf16 itself makes do with less, execute_gather.c).  Collective. */
+enum dt_status dt_exec_gather(struct dt_exec *x, struct dt_error *err);
+
+/* The stage that holds virtual stage v of a replica, and its optimizer (checkpoints, tests).
+ * Replicas hold equal parameters.  NULL: it is on another rank. */
+struct dt_stage *dt_exec_stage(const struct dt_exec *x, int module, int replica, int v);
+struct dt_optimizer *dt_exec_optimizer(const struct dt_exec *x, int module, int replica, int v);
+/* Masters were written from outside: copies what replica 0 holds to the others and tells all. */
+enum dt_status dt_exec_changed(struct dt_exec *x, struct dt_error *err);
+
+/* Parameters and moments of the model, whole, for checkpoints: all of them to read into, or this
+ * rank's share to write (every part is one rank's).  What this rank holds whole is the real thing;
+ * the rest is memory of its own. */
+struct dt_exec_part {
+    int module, v;
+    struct dt_stage *stage;
+    float *exp_avg, *exp_avg_sq;  /* laid out like the stage's parameters; NULL = none */
+    const unsigned char *trained; /* per parameter */
+};
+struct dt_exec_whole {
+    struct dt_exec_part *part; /* virtual stages in the order of modules */
+    int n;
+    void *impl;
+};
+enum dt_status dt_exec_whole_new(struct dt_exec *x, struct dt_error *err,
+                                 struct dt_exec_whole *out);
+enum dt_status dt_exec_share_new(struct dt_exec *x, struct dt_error *err,
+                                 struct dt_exec_whole *out);
+void dt_exec_whole_free(struct dt_exec_whole *w);
+/* `w` is this rank's share, and gets what the ranks hold of it.  Collective, after dt_exec_gather.
+ */
+enum dt_status dt_exec_collect(struct dt_exec *x, struct dt_exec_whole *w, struct dt_error *err);
+/* `w` was written (on every rank): each takes what is its own. */
+enum dt_status dt_exec_spread(struct dt_exec *x, const struct dt_exec_whole *w,
+                              struct dt_error *err);
+
+/* v[n] becomes the sum over ranks.  Collective; alone it does nothing. */
+enum dt_status dt_exec_sum(struct dt_exec *x, double *v, size_t n, struct dt_error *err);
+/* Bytes in use on the device, now and at most. */
+void dt_exec_memory(const struct dt_exec *x, int64_t *now_bytes, int64_t *max_bytes);
+/* Of them, those of a lane (of this rank's member) now: all but the workspaces of kernels and buffers
+ * that are between two messages.  0 when it is elsewhere. */
+int64_t dt_exec_lane_memory(const struct dt_exec *x, int module, int replica, int stage);
+/* Slots of a virtual stage in use at once, at most so far: its microbatches in flight. */
+int dt_exec_in_flight(const struct dt_exec *x, int module, int replica, int v);
+
+#endif

@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The communication thread: begins what is ready, tests what is under way, and tells the main
+ * thread.
+ *
+ *   main thread   compute ... ended(i) --> pending of successors falls --> ready[] --+
+ *                 wait(j) <-- pending of j is 0 <-- ended <-- test <-- post <--------+  this thread
+ *
+ * It shares its core with compute: after a test that found nothing it pauses (comm/pace.h), each
+ * time longer, and shorter while the main thread has nothing to do but wait.  A new op to begin
+ * wakes it at once. */
+#include "base/clock.h"
+#include "exec/program/execute_impl.h"
+#include "comm/pace.h"
+
+#include <string.h>
+#include <unistd.h>
+
+/* ---- locked ---- */
+
+static void arrive(struct dt_exec_comm *c, uint32_t i)
+{
+    if (--c->pending[i] == 0 && c->kind[i] == DT_EXEC_COMM)
+        c->ready[c->ready_end++] = i;
+}
+
+/* Op i is over: whoever waited for it waits for one less. */
+static void pass_on(struct dt_exec *x, uint32_t i)
+{
+    struct dt_exec_comm *c = &x->c;
+    bool send = i < x->p->n_ops && x->p->ops[i].kind == DT_OP_SEND && c->kind[i] == DT_EXEC_COMM;
+
+    for (uint32_t k = c->succ_first[i]; k < c->succ_first[i + 1]; k++)
+        if (!send) /* those behind a SEND went on when it was posted */
+            arrive(c, c->succ[k]);
+}
+
+static void ended(struct dt_exec *x, uint32_t i)
+{
+    struct dt_exec_comm *c = &x->c;
+    const struct dt_group *g;
+
+    pthread_mutex_lock(&c->lock);
+    if (i < x->p->n_ops && c->kind[i] == DT_EXEC_COMM &&
+        dt_op_resource(x->p->ops[i].kind) == DT_RES_COLL) {
+        g = &x->p->groups[x->p->ops[i].peer];
+        for (uint32_t k = 0; k < g->n; k++)
+            if (c->kind[x->p->group_ops[g->first + k]] == DT_EXEC_COMM)
+                pass_on(x, x->p->group_ops[g->first + k]);
+    } else {
+        pass_on(x, i);
+    }
+    c->left--;
+    pthread_cond_broadcast(&c->done);
+    pthread_mutex_unlock(&c->lock);
+}
+
+static void fail(struct dt_exec *x, enum dt_status st, const struct dt_error *e)
+{
+    pthread_mutex_lock(&x->c.lock);
+    x->c.status = st;
+    x->c.error = *e;
+    pthread_cond_broadcast(&x->c.done);
+    pthread_mutex_unlock(&x->c.lock);
+}
+
+/* ---- operations under way ---- */
+
+enum dt_status dt_exec_fly(struct dt_exec *x, uint32_t i, struct dt_req *req,
+                           struct dt_buffer *packed, struct dt_error *err)
+{
+    struct dt_exec_comm *c = &x->c;
+
+    if (dt_grow((void **)&c->flights, &c->cap_flights, c->n_flights + 1, sizeof(*c->flights)))
+        return dt_error_nomem(err, "operations under way");
+    c->flights[c->n_flights++] = (struct dt_exec_flight){req, i, dt_clock_ns(), packed};
+    c->under_way[i]++;
+    return DT_OK;
+}
+
+static void give_back(struct dt_exec_comm *c, const struct dt_buffer *b)
+{
+    for (size_t k = 0; b && k < c->n_pool; k++)
+        if (c->pool[k] == b)
+            c->pool_used[k] = false;
+}
+
+static enum dt_status finish(struct dt_exec *x, uint32_t i, const struct dt_buffer *packed,
+                             struct dt_error *err)
+{
+    DT_TRY(dt_exec_posted_end(x, i, packed, err));
+    x->c.end_ns[i] = dt_clock_ns();
+    ended(x, i);
+    return DT_OK;
+}
+
+static enum dt_status begin(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    struct dt_exec_comm *c = &x->c;
+    enum dt_status st;
+
+    c->begin_ns[i] = dt_clock_ns();
+    st = dt_exec_post(x, i, err);
+    if (st != DT_OK)
+        return dt_exec_blame(x, i, st, err);
+    if (i < x->p->n_ops && x->p->ops[i].kind == DT_OP_SEND) {
+        pthread_mutex_lock(&c->lock);
+        for (uint32_t k = c->succ_first[i]; k < c->succ_first[i + 1]; k++)
+            arrive(c, c->succ[k]);
+        pthread_mutex_unlock(&c->lock);
+    }
+    return c->under_way[i] == 0 ? finish(x, i, NULL, err) : DT_OK;
+}
+
+static enum dt_status too_late(const struct dt_exec *x, const struct dt_exec_flight *f,
+                               struct dt_error *err)
+{
+    double limit = x->o.limit_s > 0 ? x->o.limit_s : x->t->limit_s;
+
+    if ((double)(dt_clock_ns() - f->since_ns) * 1e-9 < limit)
+        return DT_OK;
+    return dt_error_set(err, DT_ERR_TIMEOUT, "not over after %g s", limit);
+}
+
+static enum dt_status test_all(struct dt_exec *x, bool *progress, struct dt_error *err)
+{
+    struct dt_exec_comm *c = &x->c;
+
+    for (size_t k = 0; k < c->n_flights;) {
+        struct dt_exec_flight f = c->flights[k];
+        bool done = false;
+        enum dt_status st = x->t->test(x->t, f.req, &done, err);
+
+        if (st == DT_OK && !done)
+            st = too_late(x, &f, err);
+        if (st != DT_OK)
+            return dt_exec_blame(x, f.op, st, err);
+        if (!done) {
+            k++;
+            continue;
+        }
+        memmove(&c->flights[k], &c->flights[k + 1], (--c->n_flights - k) * sizeof(f));
+        *progress = true;
+        if (--c->under_way[f.op] == 0)
+            DT_TRY(finish(x, f.op, f.packed, err));
+        give_back(c, f.packed);
+    }
+    return DT_OK;
+}
+
+/* ---- the thread ---- */
+
+static bool next_ready(struct dt_exec_comm *c, uint32_t *i)
+{
+    bool any;
+
+    pthread_mutex_lock(&c->lock);
+    any = c->ready_first < c->ready_end;
+    if (any)
+        *i = c->ready[c->ready_first++];
+    pthread_mutex_unlock(&c->lock);
+    return any;
+}
+
+/* Until there is something to begin, or it is time to test again. */
+static bool pause_or_stop(struct dt_exec *x, int64_t *pause_ns)
+{
+    struct dt_exec_comm *c = &x->c;
+    struct timespec until;
+    bool stop;
+
+    pthread_mutex_lock(&c->lock);
+    while (!c->stop && c->ready_first == c->ready_end && c->n_flights == 0)
+        pthread_cond_wait(&c->work, &c->lock);
+    if (!c->stop && c->ready_first == c->ready_end) {
+        until = dt_clock_in(dt_pace_ns(c->main_waits, x->crowded, pause_ns));
+        pthread_cond_timedwait(&c->work, &c->lock, &until);
+    }
+    stop = c->stop;
+    pthread_mutex_unlock(&c->lock);
+    return stop;
+}
+
+static enum dt_status serve(struct dt_exec *x, struct dt_error *err)
+{
+    int64_t pause_ns = 0;
+    bool progress;
+    uint32_t i;
+
+    do {
+        progress = false;
+        while (next_ready(&x->c, &i)) {
+            DT_TRY(begin(x, i, err));
+            progress = true;
+        }
+        DT_TRY(test_all(x, &progress, err));
+        if (progress) {
+            pause_ns = 0;
+            continue;
+        }
+    } while (progress || !pause_or_stop(x, &pause_ns));
+    return DT_OK;
+}
+
+static void *run(void *arg)
+{
+    struct dt_exec *x = arg;
+    struct dt_exec_comm *c = &x->c;
+    struct dt_error err = {0};
+    enum dt_status st = serve(x, &err);
+
+    if (st != DT_OK)
+        fail(x, st, &err);
+    pthread_mutex_lock(&c->lock); /* after a failure: nothing more until the end */
+    while (!c->stop)
+        pthread_cond_wait(&c->work, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+enum dt_status dt_exec_comm_init(struct dt_exec *x, struct dt_error *err)
+{
+    struct dt_exec_comm *c = &x->c;
+    pthread_condattr_t a;
+    bool ok;
+
+    if (!x->t)
+        return DT_OK;
+    x->crowded = x->t->crowded;
+    DT_TRY(x->dev->queue_new(x->dev, true, err, &c->q));
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_condattr_init(&a);
+    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->work, &a);
+    pthread_condattr_destroy(&a);
+    pthread_cond_init(&c->done, NULL);
+    ok = pthread_create(&c->thread, NULL, run, x) == 0;
+    if (!ok)
+        return dt_error_set(err, DT_ERR_NOMEM, "the communication thread cannot be started");
+    c->started = true;
+    return DT_OK;
+}
+
+void dt_exec_comm_free(struct dt_exec *x)
+{
+    struct dt_exec_comm *c = &x->c;
+
+    if (!c->q)
+        return;
+    if (c->started) {
+        pthread_mutex_lock(&c->lock);
+        c->stop = true;
+        pthread_cond_signal(&c->work);
+        pthread_mutex_unlock(&c->lock);
+        pthread_join(c->thread, NULL);
+    }
+    pthread_mutex_destroy(&c->lock);
+    pthread_cond_destroy(&c->work);
+    pthread_cond_destroy(&c->done);
+    for (size_t k = 0; k < c->n_pool; k++) {
+        x->dev->free(x->dev, c->pool[k]->p);
+        dt_free(c->pool[k]);
+    }
+    x->dev->queue_free(c->q);
+    dt_free((void *)c->pool);
+    dt_free(c->pool_used);
+    dt_free(c->pending);
+    dt_free(c->kind);
+    dt_free(c->succ_first);
+    dt_free(c->succ);
+    dt_free(c->ready);
+    dt_free(c->flights);
+    dt_free(c->under_way);
+    dt_free(c->tokens);
+    dt_free(c->begin_ns);
+    dt_free(c->end_ns);
+}
+
+/* ---- the main thread ---- */
+
+enum dt_status dt_exec_comm_begin(struct dt_exec *x, struct dt_error *err)
+{
+    struct dt_exec_comm *c = &x->c;
+    enum dt_status st;
+
+    if (!x->t)
+        return DT_OK;
+    pthread_mutex_lock(&c->lock);
+    st = c->status != DT_OK ? dt_error_set(err, DT_ERR_INTERNAL, "an iteration has failed before")
+                            : dt_exec_graph(x, err);
+    c->left = 0;
+    c->ready_first = c->ready_end = 0;
+    for (uint32_t i = 0; st == DT_OK && i < c->n; i++)
+        if (c->kind[i] == DT_EXEC_COMM && (i >= x->p->n_ops || dt_exec_leader(x, i) == i)) {
+            c->left++;
+            if (c->pending[i] == 0)
+                c->ready[c->ready_end++] = i;
+        }
+    pthread_cond_signal(&c->work);
+    pthread_mutex_unlock(&c->lock);
+    return st;
+}
+
+/* Locked; until *n is 0. */
+static enum dt_status wait_for(struct dt_exec *x, const uint32_t *n, struct dt_error *err)
+{
+    struct dt_exec_comm *c = &x->c;
+    uint64_t t0 = 0;
+    enum dt_status st;
+
+    while (*n > 0 && c->status == DT_OK) {
+        if (!t0) {
+            t0 = dt_clock_ns();
+            if (x->o.world)
+                dt_world_waiting(x->o.world, true);
+            c->main_waits = true;
+            pthread_cond_signal(&c->work);
+        }
+        pthread_cond_wait(&c->done, &c->lock);
+    }
+    c->main_waits = false;
+    if (t0 && x->o.world && *n == 0) /* what failed is still waited for, as the watch must know */
+        dt_world_waiting(x->o.world, false);
+    if (t0)
+        x->waited_ns += (int64_t)(dt_clock_ns() - t0);
+    st = *n > 0 ? c->status : DT_OK;
+    if (st != DT_OK && err)
+        *err = c->error;
+    return st;
+}
+
+enum dt_status dt_exec_comm_wait(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    enum dt_status st;
+
+    if (!x->t)
+        return DT_OK;
+    pthread_mutex_lock(&x->c.lock);
+    st = wait_for(x, &x->c.pending[i], err);
+    pthread_mutex_unlock(&x->c.lock);
+    return st;
+}
+
+static void more(struct dt_exec *x, uint32_t i, bool losses)
+{
+    struct dt_exec_comm *c = &x->c;
+    uint32_t before;
+
+    pthread_mutex_lock(&c->lock);
+    before = c->ready_end;
+    if (losses)
+        arrive(c, i);
+    else
+        pass_on(x, i);
+    if (c->ready_end != before)
+        pthread_cond_signal(&c->work);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void dt_exec_comm_ended(struct dt_exec *x, uint32_t i)
+{
+    if (x->t)
+        more(x, i, false);
+}
+
+void dt_exec_comm_losses(struct dt_exec *x)
+{
+    if (x->t)
+        more(x, dt_exec_loss_number(x), true);
+}
+
+enum dt_status dt_exec_comm_end(struct dt_exec *x, struct dt_error *err)
+{
+    enum dt_status st;
+
+    if (!x->t)
+        return DT_OK;
+    pthread_mutex_lock(&x->c.lock);
+    st = wait_for(x, &x->c.left, err);
+    pthread_mutex_unlock(&x->c.lock);
+    return st;
+}

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * ZeRO-1's other half: what a rank has stepped goes to the other replicas.
+ *
+ *   masters   [ piece 0 | piece 1, this rank's | piece 2 ]     fp32
+ *                  ^          | pack                 ^
+ *   wire      [ bf16.. | bf16, vectors fp32     | bf16.. ]     all-gather
+ *                  |_________________________________| unpack
+ *
+ * A rank's own piece is the truth, in fp32.  Where a job computes in bf16, matrices travel rounded
+ * to it, since every kernel reads them so: whether they are rounded by their owner or by who uses
+ * them, products are the same to the bit, so replicas still train alike, and as one process does.
+ * What kernels read in fp32 (norms, biases, learned positions) arrives exactly.  Masters of others'
+ * pieces are therefore good to compute with and for nothing else: before parameters are saved,
+ * dt_exec_gather brings the exact ones.
+ *
+ * In fp32 masters are gathered where they lie, and the gaps between tensors with them. */
+#include "exec/program/execute_impl.h"
+
+static const struct dt_exec_peers *peers_of(const struct dt_exec *x,
+                                            const struct dt_exec_vstage *vs)
+{
+    return &x->peers[vs->module][vs->v % x->pp[vs->module]];
+}
+
+/* ---- what travels ---- */
+
+/* The part of a parameter that lies in [at, at + n). */
+static size_t overlap(const struct dt_param *p, size_t at, size_t n, size_t *first)
+{
+    size_t end = p->at + p->n < at + n ? p->at + p->n : at + n;
+
+    *first = p->at > at ? p->at : at;
+    return end > *first ? end - *first : 0;
+}
+
+static size_t elem_bytes(const struct dt_param *p)
+{
+    return dt_dtype_bytes(p->rounded ? DT_BF16 : DT_F32);
+}
+
+static size_t wire_bytes(const struct dt_stage *s, size_t at, size_t n)
+{
+    int n_params;
+    const struct dt_param *p = dt_stage_params(s, &n_params);
+    size_t bytes = 0, first;
+
+    for (int i = 0; i < n_params; i++)
+        bytes += overlap(&p[i], at, n, &first) * elem_bytes(&p[i]);
+    return bytes;
+}
+
+/* Between masters [at, at + n) and what travels of them: its parameters in the stage's order. */
+static void convert(struct dt_exec *x, struct dt_queue *q, struct dt_stage *s, size_t at, size_t n,
+                    char *wire, bool pack)
+{
+    int n_params;
+    const struct dt_param *p = dt_stage_params(s, &n_params);
+
+    for (int i = 0; i < n_params; i++) {
+        size_t first, count = overlap(&p[i], at, n, &first);
+        size_t bytes = count * elem_bytes(&p[i]);
+        float *m = dt_stage_master(s) + first;
+
+        if (count > 0 && !p[i].rounded)
+            x->dev->copy(q, pack ? (void *)wire : (void *)m, pack ? (void *)m : (void *)wire, bytes,
+                         DT_COPY_ON_DEVICE);
+        else if (count > 0 && pack)
+            x->k->cast(q, (int64_t)count, DT_F32, m, DT_BF16, wire);
+        else if (count > 0)
+            x->k->cast(q, (int64_t)count, DT_BF16, wire, DT_F32, m);
+        wire += bytes;
+    }
+}
+
+enum dt_status dt_exec_gather_room(struct dt_exec *x, struct dt_exec_vstage *vs,
+                                   struct dt_error *err)
+{
+    const struct dt_exec_peers *p = peers_of(x, vs);
+    size_t bytes = 0;
+    void *room;
+
+    if (x->o.dtype == DT_F32 || x->o.plan->policy.zero != 1 || !p->comm || vs->replica != p->leader)
+        return DT_OK;
+    for (int k = 0; k < vs->n_units; k++) {
+        struct dt_exec_unit *u = &vs->units[k];
+
+        u->wire_at = bytes;
+        bytes += u->whole ? 0 : wire_bytes(vs->stage, u->at, u->n);
+    }
+    if (bytes == 0)
+        return DT_OK;
+    DT_TRY(x->dev->alloc(x->dev, bytes, err, &room));
+    vs->wire = room;
+    return DT_OK;
+}
+
+/* ---- gathering ---- */
+
+/* Bytes of each member's piece, on the wire or as it lies; where this rank's begins. */
+static enum dt_status pieces(const struct dt_exec *x, const struct dt_exec_vstage *vs,
+                             const struct dt_exec_unit *u, bool wire, struct dt_error *err,
+                             size_t **out)
+{
+    int members = peers_of(x, vs)->n;
+    size_t *bytes = dt_malloc((size_t)members * sizeof(*bytes)), at, n;
+
+    if (!bytes)
+        return dt_error_nomem(err, "pieces of a stage");
+    for (int k = 0; k < members; k++) {
+        dt_exec_piece(u, members, k, &at, &n);
+        bytes[k] = wire ? wire_bytes(vs->stage, at, n) : n * sizeof(float);
+    }
+    *out = bytes;
+    return DT_OK;
+}
+
+/* This rank's piece onto the wire, or the others' off it. */
+static void convert_unit(struct dt_exec *x, struct dt_queue *q, struct dt_exec_vstage *vs,
+                         const struct dt_exec_unit *u, bool pack)
+{
+    const struct dt_exec_peers *p = peers_of(x, vs);
+    char *wire = vs->wire + u->wire_at;
+
+    for (int k = 0; k < p->n; k++) {
+        size_t at, n;
+
+        dt_exec_piece(u, p->n, k, &at, &n);
+        if ((k == p->me) == pack)
+            convert(x, q, vs->stage, at, n, wire, pack);
+        wire += wire_bytes(vs->stage, at, n);
+    }
+}
+
+static enum dt_status gather_unit(struct dt_exec *x, const struct dt_exec_vstage *vs,
+                                  const struct dt_exec_unit *u, bool wire, struct dt_error *err,
+                                  struct dt_req **req)
+{
+    void *buf =
+        wire ? (void *)(vs->wire + u->wire_at) : (void *)(dt_stage_master(vs->stage) + u->at);
+    size_t *bytes = NULL;
+    enum dt_status st;
+
+    DT_TRY(pieces(x, vs, u, wire, err, &bytes));
+    st = x->t->post_all_gather(peers_of(x, vs)->comm, buf, bytes, err, req);
+    dt_free(bytes);
+    return st;
+}
+
+enum dt_status dt_exec_post_gather(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    const struct dt_op *op = &x->p->ops[i];
+    struct dt_exec_vstage *vs = dt_exec_leader_stage(x, op);
+
+    for (int k = 0; k < vs->n_units; k++) {
+        const struct dt_exec_unit *u = &vs->units[k];
+        struct dt_req *req;
+
+        if (u->whole || !dt_exec_in_bucket(x, op, u))
+            continue;
+        if (vs->wire) {
+            convert_unit(x, x->c.q, vs, u, true);
+            DT_TRY(x->dev->queue_sync(x->c.q, err));
+        }
+        DT_TRY(gather_unit(x, vs, u, vs->wire != NULL, err, &req));
+        DT_TRY(dt_exec_fly(x, i, req, NULL, err));
+    }
+    return DT_OK;
+}
+
+enum dt_status dt_exec_end_gather(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    const struct dt_op *op = &x->p->ops[i];
+    struct dt_exec_vstage *vs = dt_exec_leader_stage(x, op);
+
+    for (int k = 0; k < vs->n_units; k++) {
+        const struct dt_exec_unit *u = &vs->units[k];
+
+        if (u->whole || !dt_exec_in_bucket(x, op, u))
+            continue;
+        if (vs->wire)
+            convert_unit(x, x->c.q, vs, u, false);
+        dt_exec_copy_here(x, x->c.q, op, false, u->at, u->n);
+    }
+    return x->dev->queue_sync(x->c.q, err);
+}
+
+enum dt_status dt_exec_gather(struct dt_exec *x, struct dt_error *err)
+{
+    for (int m = 0; x->t && x->o.plan->policy.zero == 1 && m < x->o.model->n_modules; m++)
+        for (int v = 0; v < x->n_v[m]; v++) {
+            const struct dt_exec_peers *p = &x->peers[m][v % x->pp[m]];
+            struct dt_exec_vstage *vs = p->leader >= 0 ? dt_exec_vs(x, m, p->leader, v) : NULL;
+            struct dt_op like = {.module = (uint8_t)m,
+                                 .chunk = (uint8_t)(v / x->pp[m]),
+                                 .stage = (uint16_t)(v % x->pp[m])};
+
+            if (!vs || !p->comm)
+                continue;
+            for (int k = 0; k < vs->n_units; k++) {
+                struct dt_req *req;
+
+                if (vs->units[k].whole)
+                    continue;
+                DT_TRY(gather_unit(x, vs, &vs->units[k], false, err, &req));
+                DT_TRY(dt_transport_wait(x->t, req, x->o.limit_s, "parameters", err));
+                dt_exec_copy_here(x, x->q, &like, false, vs->units[k].at, vs->units[k].n);
+            }
+            for (int r = 0; r < x->dp[m]; r++)
+                if (dt_exec_vs(x, m, r, v)->stage)
+                    dt_stage_changed(x->q, dt_exec_vs(x, m, r, v)->stage, vs->first, vs->last);
+        }
+    return x->dev->queue_sync(x->q, err);
+}

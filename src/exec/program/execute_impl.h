@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The executor, the inside.  Shared by execute*.c only. */
+#ifndef DT_EXEC_PROGRAM_EXECUTE_IMPL_H
+#define DT_EXEC_PROGRAM_EXECUTE_IMPL_H
+
+#include "base/mem.h"
+#include "exec/program/execute.h"
+#include "exec/program/placement.h"
+#include "comm/world.h"
+#include "kernels/kernels.h"
+
+#include <pthread.h>
+
+/* Tags: messages have that of their RECV, tokens that of the op that waits. */
+enum {
+    DT_EXEC_TAG_TOKEN = 1 << 21,
+    DT_EXEC_TAG_OWN = DT_WORLD_TAG - 16,
+    DT_EXEC_TAG_TIMES = DT_EXEC_TAG_OWN,
+    DT_EXEC_TAG_MASTER,
+    DT_EXEC_TAG_AVG,
+    DT_EXEC_TAG_AVG_SQ
+};
+
+struct dt_buffer { /* device memory that grows */
+    void *p;
+    size_t cap;
+};
+
+/* What a stage hands on: outputs of a forward, or gradients of its inputs.  `users`: the stage
+ * while it writes, then every SEND of it that has not been used up.  An inbox is what a stage
+ * takes, gathered from other ranks or from several microbatches; its user is the op that reads it.
+ */
+struct dt_message {
+    struct dt_buffer data;
+    uint32_t mb;
+    bool grad, inbox;
+    int users;
+    struct dt_message *next;
+};
+/* A microbatch in a virtual stage, from its first input to the end of its last compute op. */
+struct dt_slot_mb {
+    uint32_t mb;
+    bool used, empty; /* empty: nothing to compute */
+    struct dt_batch *batch;
+    struct dt_buffer saved;
+    const void *in, *dout;
+    struct dt_message *in_from, *dout_from; /* whose data `in`, `dout` are */
+    struct dt_message *out, *din;           /* while they are written */
+    struct dt_slot_mb *next;                /* all slots of the virtual stage */
+};
+
+/* Floats of a virtual stage that its replicas on different ranks sum and share out together. */
+struct dt_exec_unit {
+    int first, last; /* blocks */
+    size_t at, n;
+    bool whole; /* every rank steps all of it (a table that two stages share) */
+    size_t wire_at; /* where it lies in the stage's `wire` */
+};
+enum { DT_EXEC_PARTS = 4 /* buckets of a virtual stage at most (core/schedule/schedule_impl.h) */ };
+
+struct dt_exec_vstage {
+    int module, replica, v, first, last;
+    struct dt_stage *stage;
+    struct dt_optimizer opt;
+    struct dt_batch_limits max;
+    struct dt_slot_mb *slots;
+    struct dt_message *messages;
+    int in_use, in_use_max;
+    bool *finished;     /* per block of the stage: gradients are complete */
+    bool *fresh;        /* per block: this iteration's parameters are in use */
+    uint32_t backwards; /* that are still to come in this iteration */
+    struct dt_exec_unit *units;
+    int n_units;
+    char *wire; /* units as they are gathered (execute_gather.c); NULL: as they lie */
+};
+
+/* Replicas of a stage, seen from this rank: the ranks that hold some. */
+struct dt_exec_peers {
+    struct dt_comm *comm; /* NULL: all replicas are here */
+    int n, me;            /* ranks, this one among them */
+    int leader;           /* lowest replica here; -1 = none */
+};
+
+/* Rows that cross an edge between modules: per sample, and where they lie on both sides. */
+struct dt_exec_edge {
+    int src, dst; /* modules; src -1 = no such edge */
+    int64_t *rows, *src_at, *dst_at;
+    uint32_t *src_mb, *dst_mb; /* microbatch over all replicas */
+};
+enum { DT_EDGE_IN, DT_EDGE_COND, DT_EDGES };
+
+/* One operation of the transport under way. */
+struct dt_exec_flight {
+    struct dt_req *req;
+    uint32_t op;
+    uint64_t since_ns;
+    struct dt_buffer *packed; /* of the pool; NULL = sent or received in place */
+};
+/* The communication thread, and what both threads know of this iteration's ops.  Numbers: ops of
+ * the program, then `n_tokens` tokens, then the losses.  A token tells another rank that an op that
+ * one of its ops waits for has ended, where no message says so. */
+struct dt_exec_token {
+    int rank; /* to tell, or to hear from */
+    int tag;
+    bool hears;
+    uint32_t op; /* waits for it here (hears), or is told of */
+};
+struct dt_exec_comm {
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock; /* of all below, of messages and their users */
+    pthread_cond_t work, done;
+    bool stop, main_waits;
+    uint32_t n, left;    /* numbers; ops of the thread that have not ended */
+    uint32_t *pending;   /* per number: what it waits for */
+    unsigned char *kind; /* enum dt_exec_where */
+    uint32_t *succ_first, *succ;
+    uint32_t *ready, ready_first, ready_end; /* for the thread */
+    enum dt_status status;
+    struct dt_error error;
+    size_t cap_pending, cap_kind, cap_succ_first, cap_succ, cap_ready;
+    /* the thread's own */
+    struct dt_exec_flight *flights;
+    size_t n_flights, cap_flights;
+    uint32_t *under_way; /* per number: operations of it in flight */
+    size_t cap_under_way;
+    struct dt_queue *q;
+    struct dt_buffer **pool;
+    bool *pool_used;
+    size_t n_pool, cap_pool, cap_pool_used;
+    /* tokens */
+    struct dt_exec_token *tokens;
+    uint32_t n_tokens;
+    size_t cap_tokens;
+    unsigned char byte_out, byte_in;
+    /* measured */
+    uint64_t *begin_ns, *end_ns; /* per op of the thread */
+    size_t cap_begin, cap_end;
+};
+enum dt_exec_where { DT_EXEC_ELSEWHERE, DT_EXEC_MAIN, DT_EXEC_COMM };
+
+struct dt_exec {
+    struct dt_exec_options o;
+    struct dt_transport *t; /* NULL = alone */
+    int rank, ranks;
+    struct dt_placement place;
+    int *member[DT_MAX_MODULES]; /* [replica * pp + stage]: what this rank is in the lane; -1 */
+    struct dt_exec_peers *peers[DT_MAX_MODULES]; /* [stage] */
+    struct dt_comm **tied;                       /* [replica of the LLM]; NULL entries: not here */
+    struct dt_comm *world, *training;            /* NULL = alone, or nothing is trained here */
+    struct dt_tp *tp[DT_MAX_MODULES];            /* [replica * pp + stage] */
+    struct dt_exec_comm c;
+    bool crowded; /* more ranks on this host than cores */
+    struct dt_batch_limits *lim[DT_MAX_MODULES]; /* per microbatch over all replicas */
+    size_t cap_lim[DT_MAX_MODULES];
+    double *losses;          /* per sample: text, image; then the sum of `signal` */
+    unsigned char *has_loss; /* per sample: computed here */
+    size_t cap_losses, cap_has_loss;
+    int64_t compute_ns, waited_ns;
+    const struct dt_device *dev;
+    const struct dt_kernels *k;
+    struct dt_queue *q;
+    struct dt_exec_vstage *vs[DT_MAX_MODULES]; /* [replica * n_v + v] */
+    struct dt_memory_owner *lane[DT_MAX_MODULES]; /* [replica * pp + stage]: what is theirs */
+    int n_v[DT_MAX_MODULES], pp[DT_MAX_MODULES], dp[DT_MAX_MODULES];
+    struct dt_exec_edge edge[DT_EDGES];
+    int64_t edge_cap;
+    double *sq, host_sq; /* device; of all ranks */
+    float *norm, *coef;  /* device */
+    float host_norm;
+    /* this iteration */
+    const struct dt_program *p;
+    const struct dt_exec_input *in;
+    struct dt_error *err;
+    double text_scale, image_scale;
+    bool has_norm, decided;
+    bool late_steps; /* forwards come after a STEP here: steps are made at the end */
+    struct dt_exec_result result; /* when decided; times excepted */
+    uint32_t losses_left;     /* microbatches here whose losses are to come */
+    float *nll, *sse;         /* host memory of the device: per row, per image to draw */
+    int64_t *row_at, *img_at; /* per sample: its first row and image there */
+    size_t cap_nll, cap_sse, cap_samples, cap_images;
+    int64_t *image_values; /* per image to draw: values in it */
+    const struct dt_sequence **mb_seqs;
+    size_t cap_mb_seqs;
+    uint32_t *order, n_order;
+    unsigned char *placed;
+    struct dt_event **begin, **end; /* per op */
+    size_t cap_order, cap_placed, cap_events, cap_ends, n_events;
+};
+
+static inline struct dt_exec_vstage *dt_exec_vs(const struct dt_exec *x, int module, int replica,
+                                                int v)
+{
+    return &x->vs[module][replica * x->n_v[module] + v];
+}
+static inline struct dt_exec_vstage *dt_exec_op_vs(const struct dt_exec *x, const struct dt_op *op)
+{
+    return dt_exec_vs(x, op->module, op->replica, op->chunk * x->pp[op->module] + op->stage);
+}
+static inline uint32_t dt_exec_global_mb(const struct dt_exec *x, const struct dt_op *op)
+{
+    return x->p->assignment->m[op->module].mb_first[op->replica] + op->mb;
+}
+
+/* Is (a member of) the lane here? */
+static inline bool dt_exec_here(const struct dt_exec *x, const struct dt_op *op)
+{
+    return x->member[op->module][op->replica * x->pp[op->module] + op->stage] >= 0;
+}
+
+/* The ranks of a lane; NULL: it is one. */
+static inline struct dt_tp *dt_exec_tp(const struct dt_exec *x, int module, int replica, int stage)
+{
+    struct dt_tp *tp = &x->tp[module][replica * x->pp[module] + stage];
+
+    return tp->comm ? tp : NULL;
+}
+
+/* What this thread allocates from now on is for the lane; give dev->memory_for what comes back. */
+static inline struct dt_memory_owner *dt_exec_for(const struct dt_exec *x, int module, int replica,
+                                                  int stage)
+{
+    return x->dev->memory_for(x->dev, &x->lane[module][replica * x->pp[module] + stage]);
+}
+static inline struct dt_memory_owner *dt_exec_for_vs(const struct dt_exec *x,
+                                                     const struct dt_exec_vstage *vs)
+{
+    return dt_exec_for(x, vs->module, vs->replica, vs->v % x->pp[vs->module]);
+}
+
+/* execute_lane.c */
+enum dt_status dt_exec_build(struct dt_exec *x, struct dt_error *err);
+void dt_exec_drop(struct dt_exec *x);
+/* Makes room for the microbatches of this iteration. */
+enum dt_status dt_exec_reserve(struct dt_exec *x, struct dt_error *err);
+enum dt_status dt_exec_room(struct dt_exec *x, struct dt_buffer *b, size_t bytes,
+                            struct dt_error *err);
+/* The slot of a microbatch; made and filled when it is not there. */
+enum dt_status dt_exec_slot(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
+                            struct dt_error *err, struct dt_slot_mb **out);
+void dt_exec_slot_done(struct dt_exec_vstage *vs, struct dt_slot_mb *s);
+/* A batch of nothing but the counts of a microbatch (over all replicas): enough for sizes. */
+struct dt_batch dt_exec_counts(const struct dt_exec *x, int module, uint32_t mb);
+
+/* execute_message.c.  These lock. */
+/* A message to write, of one user; one that was sent, or NULL; what a microbatch takes, made when
+ * it is not there; the same or NULL; one user less (NULL is ignored). */
+enum dt_status dt_exec_message(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb, bool grad,
+                               size_t bytes, struct dt_error *err, struct dt_message **out);
+struct dt_message *dt_exec_sent(struct dt_exec *x, const struct dt_exec_vstage *vs, uint32_t mb,
+                                bool grad);
+enum dt_status dt_exec_inbox(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb, bool grad,
+                             size_t bytes, struct dt_error *err, struct dt_message **out);
+struct dt_message *dt_exec_received(struct dt_exec *x, const struct dt_exec_vstage *vs, uint32_t mb,
+                                    bool grad);
+void dt_exec_release(struct dt_exec *x, struct dt_message *m, int users);
+
+/* execute_order.c: x->order of this program, of lanes that are here, and late_steps. */
+enum dt_status dt_exec_make_order(struct dt_exec *x, struct dt_error *err);
+
+/* execute_move.c */
+enum dt_status dt_exec_edges(struct dt_exec *x, struct dt_error *err);
+/* What a RECV takes of its SEND's microbatch. */
+struct dt_exec_link {
+    const struct dt_exec_edge *edge; /* NULL: all of the tensor, which both sides hold alike */
+    const int64_t *rows, *from_at, *to_at;
+    const uint32_t *from_mb;
+    const struct dt_module_assignment *to;
+    const struct dt_microbatch *mb; /* the receiver's */
+    uint32_t from_global, to_global;
+    int64_t n, to_rows;           /* rows in common; all rows of the receiver's tensor */
+    int64_t from_first, to_first; /* where the rows in common begin */
+    bool from_runs, to_runs;      /* they lie side by side there */
+    size_t width, to_bytes;       /* of a row; of the receiver's tensor */
+};
+void dt_exec_link(const struct dt_exec *x, const struct dt_op *recv, struct dt_exec_link *out);
+/* Between `tensor` (of the sender, or of the receiver) and `packed` rows. */
+void dt_exec_pack(struct dt_exec *x, struct dt_queue *q, const struct dt_exec_link *l,
+                  const char *tensor, char *packed);
+void dt_exec_unpack(struct dt_exec *x, struct dt_queue *q, const struct dt_exec_link *l,
+                    const char *packed, char *tensor);
+/* A RECV from a lane of this rank. */
+enum dt_status dt_exec_recv(struct dt_exec *x, const struct dt_op *op, struct dt_error *err);
+/* Gradients of blocks [first, last) are complete: those that nothing wrote become zero, once. */
+void dt_exec_finish_grads(struct dt_exec *x, struct dt_exec_vstage *vs, int first, int last);
+/* The sums of a group whose members are all here. */
+void dt_exec_sync(struct dt_exec *x, const struct dt_group *g);
+/* Blocks of the bucket of a GRAD_SYNC or PARAM_GATHER. */
+void dt_exec_bucket(const struct dt_exec *x, const struct dt_op *op, int *first, int *last);
+/* Replicas of this rank: their gradients into the leader's; the leader's floats into theirs. */
+void dt_exec_sum_here(struct dt_exec *x, struct dt_queue *q, const struct dt_op *op, size_t at,
+                      size_t n);
+void dt_exec_copy_here(struct dt_exec *x, struct dt_queue *q, const struct dt_op *op, bool grads,
+                       size_t at, size_t n);
+/* The table of the first stage, or the head's copy of it; NULL. */
+const struct dt_param *dt_exec_shared_table(const struct dt_exec *x,
+                                            const struct dt_exec_vstage *vs);
+
+/* execute_ranks.c */
+enum dt_status dt_exec_place(struct dt_exec *x, struct dt_error *err);
+void dt_exec_unplace(struct dt_exec *x);
+enum dt_status dt_exec_make_units(struct dt_exec *x, struct dt_exec_vstage *vs,
+                                  struct dt_error *err);
+/* What a rank (member `me` of the peers, with replica `leader`) steps of a virtual stage; *out =
+ * NULL: all of it. */
+enum dt_status dt_exec_owned(const struct dt_exec *x, const struct dt_exec_vstage *vs, int me,
+                             bool leads, struct dt_error *err, struct dt_owned **out, int *n);
+/* A stage like that one, of the smallest size; of one tensor-parallel member, or NULL: whole. */
+enum dt_status dt_exec_shell(const struct dt_exec *x, int module, int v, struct dt_tp *tp,
+                             struct dt_error *err, struct dt_stage **out);
+/* First float and number of a member's piece of a unit. */
+void dt_exec_piece(const struct dt_exec_unit *u, int members, int member, size_t *at, size_t *n);
+/* The member of the sending lane that feeds member `t` of the receiving one, and both ranks. */
+void dt_exec_route(const struct dt_exec *x, const struct dt_op *from, const struct dt_op *to, int t,
+                   int *from_rank, int *to_rank);
+
+/* execute_comm.c: the thread.  Alone, all but `init` do nothing. */
+enum dt_status dt_exec_comm_init(struct dt_exec *x, struct dt_error *err);
+void dt_exec_comm_free(struct dt_exec *x);
+/* Of this program: who waits for whom, then off it goes. */
+enum dt_status dt_exec_comm_begin(struct dt_exec *x, struct dt_error *err);
+/* The main thread waits for all that an op waits for; says that it has ended. */
+enum dt_status dt_exec_comm_wait(struct dt_exec *x, uint32_t i, struct dt_error *err);
+void dt_exec_comm_ended(struct dt_exec *x, uint32_t i);
+/* The losses of all microbatches of this rank are there. */
+void dt_exec_comm_losses(struct dt_exec *x);
+/* Waits until nothing is under way. */
+enum dt_status dt_exec_comm_end(struct dt_exec *x, struct dt_error *err);
+static inline bool dt_exec_is_comm(const struct dt_exec *x, uint32_t i)
+{
+    return x->t && x->c.kind[i] == DT_EXEC_COMM;
+}
+static inline uint32_t dt_exec_loss_number(const struct dt_exec *x)
+{
+    return x->p->n_ops + x->c.n_tokens;
+}
+
+/* execute_graph.c: fills pending, kind, succ and tokens of dt_exec_comm. */
+enum dt_status dt_exec_graph(struct dt_exec *x, struct dt_error *err);
+/* The first member here of the op's group, which acts for all of them; the op itself outside. */
+uint32_t dt_exec_leader(const struct dt_exec *x, uint32_t i);
+/* Users of what an op hands on: SENDs of it to this rank, and to others. */
+int dt_exec_send_users(const struct dt_exec *x, uint32_t send);
+
+/* execute_gather.c: parameters that others have stepped. */
+/* Memory for it, where what travels is not what lies in the masters. */
+enum dt_status dt_exec_gather_room(struct dt_exec *x, struct dt_exec_vstage *vs,
+                                   struct dt_error *err);
+enum dt_status dt_exec_post_gather(struct dt_exec *x, uint32_t i, struct dt_error *err);
+enum dt_status dt_exec_end_gather(struct dt_exec *x, uint32_t i, struct dt_error *err);
+
+/* execute_post.c: this rank's lowest replica of an op's stage. */
+struct dt_exec_vstage *dt_exec_leader_stage(const struct dt_exec *x, const struct dt_op *op);
+/* Does the bucket of the op hold the unit? */
+bool dt_exec_in_bucket(const struct dt_exec *x, const struct dt_op *op,
+                       const struct dt_exec_unit *u);
+/* Begins an op of the communication thread; ends it when its operations are over.
+ */
+enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err);
+enum dt_status dt_exec_posted_end(struct dt_exec *x, uint32_t i, const struct dt_buffer *packed,
+                                  struct dt_error *err);
+/* One more operation of number i under way. */
+enum dt_status dt_exec_fly(struct dt_exec *x, uint32_t i, struct dt_req *req,
+                           struct dt_buffer *packed, struct dt_error *err);
+/* "rank 3 on host: llm/0.1 RECV mb=2: " before the message of an error, once. */
+enum dt_status dt_exec_blame(const struct dt_exec *x, uint32_t i, enum dt_status st,
+                             struct dt_error *err);
+
+/* execute_time.c */
+enum dt_status dt_exec_event_room(struct dt_exec *x, struct dt_error *err);
+enum dt_status dt_exec_read_timeline(struct dt_exec *x, struct dt_error *err,
+                                     struct dt_timeline *t);
+
+/* execute_loss.c */
+enum dt_status dt_exec_loss_begin(struct dt_exec *x, struct dt_error *err);
+void dt_exec_loss_take(struct dt_exec *x, const struct dt_op *op, const struct dt_slot_mb *s);
+/* Sums of the samples of this rank; of all ranks after they have been exchanged. */
+void dt_exec_loss_sum(struct dt_exec *x);
+void dt_exec_loss_end(struct dt_exec *x, struct dt_exec_result *out);
+
+#endif

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * What the communication thread does for each op: posts operations, and what remains to be done
+ * when these are over.
+ *
+ *   sender's tensor  [....aaaa..bb....]      in place where the rows lie side by side,
+ *                         \ pack /           else through a buffer
+ *   message               [aaaabb]
+ *                        / unpack \
+ *   inbox            [bb......aaaa....]      of the receiver's microbatch, from all who feed it */
+#include "exec/program/execute_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static enum dt_status pool_take(struct dt_exec *x, size_t bytes, struct dt_error *err,
+                                struct dt_buffer **out)
+{
+    struct dt_exec_comm *c = &x->c;
+    size_t k = 0;
+
+    while (k < c->n_pool && c->pool_used[k])
+        k++;
+    if (k == c->n_pool) {
+        struct dt_buffer *b = dt_calloc(1, sizeof(*b));
+
+        if (!b || dt_grow((void **)&c->pool, &c->cap_pool, k + 1, sizeof(*c->pool)) ||
+            dt_grow((void **)&c->pool_used, &c->cap_pool_used, k + 1, sizeof(*c->pool_used))) {
+            dt_free(b);
+            return dt_error_nomem(err, "a message");
+        }
+        c->pool[c->n_pool++] = b;
+        c->pool_used[k] = false;
+    }
+    DT_TRY(dt_exec_room(x, c->pool[k], bytes, err));
+    c->pool_used[k] = true;
+    *out = c->pool[k];
+    return DT_OK;
+}
+
+/* ---- messages ---- */
+
+static int tag_of(uint32_t recv)
+{
+    return (int)(recv % DT_EXEC_TAG_TOKEN);
+}
+
+static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    const struct dt_op *op = &x->p->ops[i], *recv = &x->p->ops[op->peer];
+    struct dt_message *m =
+        dt_exec_sent(x, dt_exec_op_vs(x, op), op->mb, (op->flags & DT_OPF_GRAD) != 0);
+    struct dt_buffer *packed = NULL;
+    struct dt_exec_link l;
+    const char *data;
+    size_t bytes;
+
+    dt_exec_link(x, recv, &l);
+    bytes = l.edge ? (size_t)l.n * l.width : l.to_bytes;
+    if (!m && bytes == 0) /* a member of a lane without rows of this microbatch */
+        return DT_OK;
+    if (!m)
+        return dt_error_set(err, DT_ERR_INTERNAL, "a message comes from a microbatch that is gone");
+    data = m->data.p;
+    if (l.edge && l.from_runs) {
+        data += (size_t)l.from_first * l.width;
+    } else if (l.edge && bytes > 0) {
+        DT_TRY(pool_take(x, bytes, err, &packed));
+        dt_exec_pack(x, x->c.q, &l, data, packed->p);
+        DT_TRY(x->dev->queue_sync(x->c.q, err));
+        data = packed->p;
+    }
+    for (int t = 0; bytes > 0 && t < x->o.plan->modules[recv->module].layout.tp; t++) {
+        struct dt_req *req;
+        int from, to;
+
+        dt_exec_route(x, op, recv, t, &from, &to);
+        if (from != x->rank || to == x->rank)
+            continue;
+        DT_TRY(x->t->post_send(x->t, to, tag_of(op->peer), data, bytes, err, &req));
+        DT_TRY(dt_exec_fly(x, i, req, packed, err));
+    }
+    return DT_OK;
+}
+
+static enum dt_status end_send(struct dt_exec *x, const struct dt_op *op)
+{
+    struct dt_exec_vstage *vs = dt_exec_op_vs(x, op);
+
+    dt_exec_release(x, dt_exec_sent(x, vs, op->mb, (op->flags & DT_OPF_GRAD) != 0), 1);
+    return DT_OK;
+}
+
+static enum dt_status post_recv(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    const struct dt_op *op = &x->p->ops[i], *send = &x->p->ops[op->peer];
+    int t = x->member[op->module][op->replica * x->pp[op->module] + op->stage], from, to;
+    struct dt_buffer *packed = NULL;
+    struct dt_message *inbox;
+    struct dt_exec_link l;
+    struct dt_req *req;
+    size_t bytes;
+    char *data;
+
+    dt_exec_link(x, op, &l);
+    bytes = l.edge ? (size_t)l.n * l.width : l.to_bytes;
+    if (bytes == 0)
+        return DT_OK;
+    DT_TRY(dt_exec_inbox(x, dt_exec_op_vs(x, op), op->mb, (op->flags & DT_OPF_GRAD) != 0,
+                         l.to_bytes, err, &inbox));
+    data = inbox->data.p;
+    if (l.edge && l.to_runs) {
+        data += (size_t)l.to_first * l.width;
+    } else if (l.edge) {
+        DT_TRY(pool_take(x, bytes, err, &packed));
+        data = packed->p;
+    }
+    dt_exec_route(x, send, op, t, &from, &to);
+    DT_TRY(x->t->post_recv(x->t, from, tag_of(i), data, bytes, err, &req));
+    return dt_exec_fly(x, i, req, packed, err);
+}
+
+static enum dt_status end_recv(struct dt_exec *x, const struct dt_op *op,
+                               const struct dt_buffer *packed, struct dt_error *err)
+{
+    struct dt_message *inbox;
+    struct dt_exec_link l;
+
+    if (!packed)
+        return DT_OK;
+    dt_exec_link(x, op, &l);
+    inbox = dt_exec_received(x, dt_exec_op_vs(x, op), op->mb, (op->flags & DT_OPF_GRAD) != 0);
+    dt_exec_unpack(x, x->c.q, &l, packed->p, inbox->data.p);
+    return x->dev->queue_sync(x->c.q, err);
+}
+
+static enum dt_status post_token(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    struct dt_exec_token *t = &x->c.tokens[i - x->p->n_ops];
+    struct dt_req *req;
+
+    if (t->hears)
+        DT_TRY(x->t->post_recv(x->t, t->rank, t->tag, &x->c.byte_in, 1, err, &req));
+    else
+        DT_TRY(x->t->post_send(x->t, t->rank, t->tag, &x->c.byte_out, 1, err, &req));
+    return dt_exec_fly(x, i, req, NULL, err);
+}
+
+/* ---- collectives ---- */
+
+struct dt_exec_vstage *dt_exec_leader_stage(const struct dt_exec *x, const struct dt_op *op)
+{
+    return dt_exec_vs(x, op->module, x->peers[op->module][op->stage].leader,
+                      op->chunk * x->pp[op->module] + op->stage);
+}
+
+/* Does the bucket of the op hold the unit?  Both are cut from the same partition. */
+bool dt_exec_in_bucket(const struct dt_exec *x, const struct dt_op *op,
+                       const struct dt_exec_unit *u)
+{
+    int first, last;
+
+    dt_exec_bucket(x, op, &first, &last);
+    return u->first >= first && u->last <= last;
+}
+
+/* Floats of each member's piece. */
+static enum dt_status pieces(const struct dt_exec_unit *u, int n, struct dt_error *err,
+                             size_t **out)
+{
+    size_t *count = dt_malloc((size_t)n * sizeof(*count)), at;
+
+    if (!count)
+        return dt_error_nomem(err, "pieces of a stage");
+    for (int k = 0; k < n; k++)
+        dt_exec_piece(u, n, k, &at, &count[k]);
+    *out = count;
+    return DT_OK;
+}
+
+static enum dt_status sync_unit(struct dt_exec *x, uint32_t i, const struct dt_exec_unit *u,
+                                float *grads, struct dt_error *err)
+{
+    const struct dt_op *op = &x->p->ops[i];
+    const struct dt_exec_peers *p = &x->peers[op->module][op->stage];
+    size_t *count = NULL;
+    struct dt_req *req;
+    enum dt_status st;
+
+    dt_exec_sum_here(x, x->c.q, op, u->at, u->n);
+    DT_TRY(x->dev->queue_sync(x->c.q, err));
+    if (u->whole || x->o.plan->policy.zero != 1) {
+        DT_TRY(x->t->post_all_reduce(p->comm, DT_REDUCE_F32, grads + u->at, u->n, err, &req));
+        return dt_exec_fly(x, i, req, NULL, err);
+    }
+    DT_TRY(pieces(u, p->n, err, &count));
+    st = x->t->post_reduce_scatter(p->comm, DT_REDUCE_F32, grads + u->at, count, err, &req);
+    dt_free(count);
+    return st == DT_OK ? dt_exec_fly(x, i, req, NULL, err) : st;
+}
+
+static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    const struct dt_op *op = &x->p->ops[i];
+    struct dt_exec_vstage *vs;
+
+    if (op->flags & DT_OPF_TIED) {
+        const struct dt_param *table;
+        struct dt_req *req;
+
+        vs = dt_exec_op_vs(x, op);
+        table = dt_exec_shared_table(x, vs);
+        DT_TRY(x->t->post_all_reduce(x->tied[op->replica], DT_REDUCE_F32,
+                                     dt_stage_grads(vs->stage) + table->at, table->n, err, &req));
+        return dt_exec_fly(x, i, req, NULL, err);
+    }
+    vs = dt_exec_leader_stage(x, op);
+    for (int k = 0; k < vs->n_units; k++)
+        if (dt_exec_in_bucket(x, op, &vs->units[k]))
+            DT_TRY(sync_unit(x, i, &vs->units[k], dt_stage_grads(vs->stage), err));
+    return DT_OK;
+}
+
+/* Other replicas of this rank step what is whole themselves. */
+static enum dt_status end_sync(struct dt_exec *x, const struct dt_op *op, struct dt_error *err)
+{
+    struct dt_exec_vstage *vs = dt_exec_leader_stage(x, op);
+
+    if (op->flags & DT_OPF_TIED)
+        return DT_OK;
+    for (int k = 0; k < vs->n_units; k++)
+        if (dt_exec_in_bucket(x, op, &vs->units[k]) && (vs->units[k].whole || x->o.plan->policy.zero != 1))
+            dt_exec_copy_here(x, x->c.q, op, true, vs->units[k].at, vs->units[k].n);
+    return x->dev->queue_sync(x->c.q, err);
+}
+
+static enum dt_status post_losses(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    struct dt_req *req;
+
+    DT_TRY(x->t->post_all_reduce(x->world, DT_REDUCE_F64, x->losses, 2 * (size_t)x->in->n + 1, err,
+                                 &req));
+    return dt_exec_fly(x, i, req, NULL, err);
+}
+
+/* ---- all ---- */
+
+enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    if (i == dt_exec_loss_number(x))
+        return post_losses(x, i, err);
+    if (i >= x->p->n_ops)
+        return post_token(x, i, err);
+    switch (x->p->ops[i].kind) {
+    case DT_OP_SEND:
+        return post_send(x, i, err);
+    case DT_OP_RECV:
+        return post_recv(x, i, err);
+    case DT_OP_GRAD_SYNC:
+        return post_sync(x, i, err);
+    default:
+        return dt_exec_post_gather(x, i, err);
+    }
+}
+
+enum dt_status dt_exec_posted_end(struct dt_exec *x, uint32_t i, const struct dt_buffer *packed,
+                                  struct dt_error *err)
+{
+    if (i >= x->p->n_ops)
+        return DT_OK;
+    switch (x->p->ops[i].kind) {
+    case DT_OP_SEND:
+        return end_send(x, &x->p->ops[i]);
+    case DT_OP_RECV:
+        return end_recv(x, &x->p->ops[i], packed, err);
+    case DT_OP_GRAD_SYNC:
+        return end_sync(x, &x->p->ops[i], err);
+    default:
+        return dt_exec_end_gather(x, i, err);
+    }
+}
+
+enum dt_status dt_exec_blame(const struct dt_exec *x, uint32_t i, enum dt_status st,
+                             struct dt_error *err)
+{
+    char what[160], text[sizeof(err->message)];
+    const struct dt_op *op = i < x->p->n_ops ? &x->p->ops[i] : NULL;
+    int n, rank, end = 0;
+
+    if (!err || !x->t || (sscanf(err->message, "rank %d on %n", &rank, &end) == 1 && end > 0))
+        return st; /* it says already who and where */
+    if (op) {
+        n = snprintf(what, sizeof(what), "%s/%d.%d %s", x->o.model->modules[op->module].name,
+                     op->replica, op->stage, dt_op_kind_names[op->kind]);
+        if (op->mb != DT_NONE)
+            snprintf(what + n, sizeof(what) - (size_t)n, " of microbatch %u", op->mb);
+    } else {
+        snprintf(what, sizeof(what), "%s", i == dt_exec_loss_number(x) ? "losses" : "a token");
+    }
+    snprintf(text, sizeof(text), "%s", err->message);
+    snprintf(err->message, sizeof(err->message), "rank %d on %.64s: %s: %.3800s", x->rank,
+             x->t->host, what, text);
+    return st;
+}

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * When ops began and ended: read on each rank, put together on rank 0.
+ *
+ * Every rank's clock is moved by what it is known to be ahead of rank 0's.  What a rank notes about
+ * messages is when it posted them and when a test found them over; the rules of core/schedule/program.h say
+ * what that means: ops of one resource one after the other, a RECV not before its SEND, members of
+ * a group together. */
+#include "exec/program/execute_impl.h"
+
+#include <string.h>
+
+enum dt_status dt_exec_event_room(struct dt_exec *x, struct dt_error *err)
+{
+    size_t n = x->p->n_ops;
+
+    if (dt_grow((void **)&x->begin, &x->cap_events, n + 1, sizeof(*x->begin)) ||
+        dt_grow((void **)&x->end, &x->cap_ends, n + 1, sizeof(*x->end)))
+        return dt_error_nomem(err, "events");
+    for (; x->n_events < n; x->n_events++) {
+        DT_TRY(x->dev->event_new(x->dev, err, &x->begin[x->n_events]));
+        if (x->dev->event_new(x->dev, err, &x->end[x->n_events]) != DT_OK) {
+            x->dev->event_free(x->begin[x->n_events]);
+            return err ? err->status : DT_ERR_NOMEM;
+        }
+    }
+    return DT_OK;
+}
+
+/* ---- one rank ---- */
+
+/* One member of a group acts for all of this rank. */
+static void times_of(const struct dt_exec *x, uint32_t i, int64_t t[2])
+{
+    uint32_t k = dt_exec_leader(x, i);
+
+    if (dt_exec_is_comm(x, i)) {
+        t[0] = (int64_t)x->c.begin_ns[k] - x->o.clock_ahead_ns;
+        t[1] = (int64_t)x->c.end_ns[k] - x->o.clock_ahead_ns;
+    } else {
+        t[0] = (int64_t)x->dev->event_ns(x->begin[k]) - x->o.clock_ahead_ns;
+        t[1] = (int64_t)x->dev->event_ns(x->end[k]) - x->o.clock_ahead_ns;
+    }
+}
+
+/* Members of a lane act in lockstep: the first one's times are the lane's. */
+static bool on_rank(const struct dt_exec *x, const struct dt_op *op, int rank)
+{
+    return dt_placement_rank(&x->place, op->module, op->replica, op->stage, 0) == rank;
+}
+
+static void put(struct dt_timeline *t, uint32_t i, const int64_t v[2])
+{
+    t->begin_ns[i] = v[0];
+    t->end_ns[i] = v[1];
+}
+
+static enum dt_status exchange(struct dt_exec *x, int64_t *buf, struct dt_error *err,
+                               struct dt_timeline *t)
+{
+    const struct dt_program *p = x->p;
+    struct dt_req *req;
+    size_t n = 0;
+
+    if (x->rank != 0) {
+        for (uint32_t i = 0; i < p->n_ops; i++)
+            if (on_rank(x, &p->ops[i], x->rank))
+                times_of(x, i, &buf[2 * n++]);
+        DT_TRY(x->t->post_send(x->t, 0, DT_EXEC_TAG_TIMES, buf, 2 * n * sizeof(*buf), err, &req));
+        return dt_transport_wait(x->t, req, x->o.limit_s, "times of ops", err);
+    }
+    for (int r = 1; r < x->ranks; r++) {
+        for (uint32_t i = n = 0; i < p->n_ops; i++)
+            n += on_rank(x, &p->ops[i], r);
+        DT_TRY(x->t->post_recv(x->t, r, DT_EXEC_TAG_TIMES, buf, 2 * n * sizeof(*buf), err, &req));
+        DT_TRY(dt_transport_wait(x->t, req, x->o.limit_s, "times of ops", err));
+        for (uint32_t i = n = 0; i < p->n_ops; i++)
+            if (on_rank(x, &p->ops[i], r))
+                put(t, i, &buf[2 * n++]);
+    }
+    return DT_OK;
+}
+
+/* ---- all of them ---- */
+
+static int64_t later(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Members of a group begin together, when the last one is ready, and end together: when the first
+ * one has got what it wanted, since that took all of them, and the others have it as soon as they
+ * look.
+ */
+static void join_groups(const struct dt_program *p, struct dt_timeline *t)
+{
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        const uint32_t *op = &p->group_ops[p->groups[g].first];
+        int64_t begin = INT64_MIN, end = INT64_MAX;
+
+        for (uint32_t k = 0; k < p->groups[g].n; k++) {
+            begin = later(begin, t->begin_ns[op[k]]);
+            end = t->end_ns[op[k]] < end ? t->end_ns[op[k]] : end;
+        }
+        for (uint32_t k = 0; k < p->groups[g].n; k++) {
+            t->begin_ns[op[k]] = begin < end ? begin : end;
+            t->end_ns[op[k]] = end;
+        }
+    }
+}
+
+/* Ops of a resource one after the other. */
+static void queue_up(const struct dt_program *p, struct dt_timeline *t, enum dt_op_kind kind)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const struct dt_op *op = &p->ops[i];
+
+        if (op->kind != kind)
+            continue;
+        if (op->dep[0] != DT_NONE)
+            t->begin_ns[i] = later(t->begin_ns[i], t->end_ns[op->dep[0]]);
+        t->end_ns[i] = later(t->end_ns[i], t->begin_ns[i]);
+    }
+}
+
+/* A SEND was over when it had arrived. */
+static void end_sends(const struct dt_program *p, struct dt_timeline *t)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == DT_OP_SEND) {
+            int64_t arrived = later(t->end_ns[p->ops[i].peer], t->begin_ns[i]);
+
+            t->end_ns[i] = t->end_ns[i] < arrived ? t->end_ns[i] : arrived;
+        }
+}
+
+/* A RECV that waited for its SEND began with it. */
+static void follow_sends(const struct dt_program *p, struct dt_timeline *t)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == DT_OP_RECV) {
+            int64_t sent = t->begin_ns[p->ops[i].peer];
+
+            sent = sent < t->end_ns[i] ? sent : t->end_ns[i];
+            t->begin_ns[i] = later(t->begin_ns[i], sent);
+        }
+}
+
+static void count_from_zero(const struct dt_program *p, struct dt_timeline *t)
+{
+    int64_t zero = p->n_ops > 0 ? INT64_MAX : 0;
+
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        zero = t->begin_ns[i] < zero ? t->begin_ns[i] : zero;
+    t->makespan_ns = 0;
+    t->origin_ns += zero;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        t->begin_ns[i] -= zero;
+        t->end_ns[i] -= zero;
+        t->makespan_ns = later(t->makespan_ns, t->end_ns[i]);
+    }
+}
+
+enum dt_status dt_exec_read_timeline(struct dt_exec *x, struct dt_error *err, struct dt_timeline *t)
+{
+    const struct dt_program *p = x->p;
+    enum dt_status st = DT_OK;
+
+    DT_TRY(dt_timeline_reserve(t, p->n_ops, err));
+    t->origin_ns = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (on_rank(x, &p->ops[i], x->rank)) {
+            int64_t v[2];
+
+            times_of(x, i, v);
+            put(t, i, v);
+        }
+    }
+    if (x->t) {
+        int64_t *buf = dt_malloc((2 * (size_t)p->n_ops + 2) * sizeof(*buf));
+
+        st = buf ? exchange(x, buf, err, t) : dt_error_nomem(err, "times of ops");
+        dt_free(buf);
+        if (st != DT_OK || x->rank != 0)
+            return st;
+    }
+    count_from_zero(p, t);
+    if (x->t) {
+        end_sends(p, t);
+        queue_up(p, t, DT_OP_SEND);
+        follow_sends(p, t);
+        queue_up(p, t, DT_OP_FETCH);
+        queue_up(p, t, DT_OP_RECV);
+    }
+    join_groups(p, t);
+    count_from_zero(p, t);
+    return DT_OK;
+}

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "exec/program/feed.h"
+
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- counts ---- */
+
+int64_t dt_feed_in_rows(const struct dt_sequence *s)
+{
+    int64_t rows = 0;
+
+    for (int i = 0; i < s->n_items; i++)
+        if (s->items[i].flags & DT_ITEM_ENCODE)
+            rows += s->items[i].n;
+    return rows;
+}
+
+int64_t dt_feed_images(const struct dt_sequence *s, uint32_t flag)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < s->n_items; i++)
+        n += (s->items[i].flags & flag) != 0;
+    return n;
+}
+
+int64_t dt_feed_targets(const struct dt_sequence *s)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < s->n_tokens; i++)
+        n += s->labels[i] >= 0;
+    return n;
+}
+
+static int generator_of(const struct dt_model *m)
+{
+    for (int i = 0; i < m->n_modules; i++)
+        if (m->modules[i].role == DT_ROLE_GENERATOR)
+            return i;
+    return -1;
+}
+
+int dt_feed_context_len(const struct dt_model *m)
+{
+    int g = generator_of(m);
+
+    for (int b = 0; g >= 0 && b < m->modules[g].n_blocks; b++)
+        if (m->modules[g].blocks[b].context_len > 0)
+            return m->modules[g].blocks[b].context_len;
+    return 0;
+}
+
+int64_t dt_feed_cond_count(const struct dt_model *m, const struct dt_sequence *s)
+{
+    return dt_feed_images(s, DT_ITEM_GENERATE) * dt_feed_context_len(m);
+}
+
+/* ---- LLM ---- */
+
+void dt_feed_cond_rows(const struct dt_seq_doc *d, int context_len, int32_t first_row, int32_t *out)
+{
+    for (int j = 0; j < context_len; j++) {
+        int64_t at = (int64_t)d->n - context_len + j;
+
+        out[j] = first_row + (int32_t)d->first + (int32_t)(at > 0 ? at : 0);
+    }
+}
+
+/* What is drawn for a document: by its sequence and its number there. */
+static void draw_by_document(const struct dt_sequence *const *seqs, struct dt_batch *b)
+{
+    int64_t begin = 0, end = seqs[0]->n_tokens, in = 0;
+    int k = 0;
+
+    for (int64_t i = 0; i < b->n_seq; i++) {
+        while (b->host.cu[i] >= end) {
+            begin = end;
+            end += seqs[++k]->n_tokens;
+        }
+        in = b->host.cu[i] == begin ? 0 : in + 1;
+        b->noise_stream[i] = (uint64_t)seqs[k]->index << 16 | (uint64_t)in;
+    }
+}
+
+static enum dt_status feed_llm(const struct dt_model *m, const struct dt_sequence *const *seqs,
+                               int n, struct dt_batch *b, struct dt_error *err)
+{
+    int context_len = dt_feed_context_len(m);
+    int32_t *doc_of = b->doc_of, docs = 0;
+    int64_t row = 0;
+
+    b->n_in = b->n_cond = 0;
+    for (int k = 0; k < n; k++) {
+        const struct dt_sequence *s = seqs[k];
+
+        for (int i = 0; i < s->n_tokens; i++) {
+            doc_of[row + i] = docs + s->doc_of[i];
+            b->host.ids[row + i] = s->ids[i];
+            b->host.target[row + i] = s->labels[i];
+        }
+        for (int i = 0; i < s->n_items; i++) {
+            const struct dt_seq_item *it = &s->items[i];
+
+            if (it->flags & DT_ITEM_ENCODE)
+                for (uint32_t r = 0; r < it->n; r++) {
+                    b->host.ids[row + it->first + r] = -1;
+                    b->host.in_row[b->n_in++] = (int32_t)(row + it->first + r);
+                }
+            if ((it->flags & DT_ITEM_GENERATE) && context_len > 0) {
+                dt_feed_cond_rows(&s->docs[it->doc], context_len, (int32_t)row,
+                                  b->host.cond_row + b->n_cond);
+                b->n_cond += context_len;
+            }
+        }
+        docs += s->n_docs;
+        row += s->n_tokens;
+    }
+    DT_TRY(dt_batch_documents(b, doc_of, row, err));
+    if (n > 0)
+        draw_by_document(seqs, b);
+    return DT_OK;
+}
+
+/* ---- generator ---- */
+
+void dt_feed_latent_size(const struct dt_module *m, int w, int h, int *lw, int *lh)
+{
+    int f = m->latent_scale > 0 ? m->latent_scale : 1;
+
+    *lw = (w + f - 1) / f;
+    *lh = (h + f - 1) / f;
+}
+
+int dt_feed_channels(const struct dt_module *m)
+{
+    for (int b = 0; b < m->n_blocks; b++)
+        if (m->blocks[b].kind == DT_BLOCK_CONV)
+            return m->blocks[b].c_in;
+    return 0;
+}
+
+void dt_feed_latents(const struct dt_module *m, const uint8_t *px, int w, int h, float *out)
+{
+    int f = m->latent_scale > 0 ? m->latent_scale : 1, lw, lh, channels = dt_feed_channels(m);
+
+    dt_feed_latent_size(m, w, h, &lw, &lh);
+    for (int y = 0; y < lh; y++)
+        for (int x = 0; x < lw; x++) {
+            double sum[3] = {0}, mean;
+            int n = 0;
+
+            for (int v = y * f; v < (y + 1) * f && v < h; v++)
+                for (int u = x * f; u < (x + 1) * f && u < w; u++, n++)
+                    for (int c = 0; c < 3; c++)
+                        sum[c] += px[((size_t)v * w + u) * 3 + c];
+            mean = (sum[0] + sum[1] + sum[2]) / 3;
+            for (int c = 0; c < channels; c++) {
+                double v = channels >= 3 && c < 3 ? sum[c] : mean;
+
+                *out++ = (float)(v / n / 127.5 - 1);
+            }
+        }
+}
+
+static uint8_t to_byte(double v)
+{
+    v = (v + 1) * 127.5 + 0.5;
+    return v < 0 ? 0 : v > 255 ? 255 : (uint8_t)v;
+}
+
+void dt_feed_pixels(const struct dt_module *m, const float *latents, int lw, int lh, uint8_t *px)
+{
+    int channels = dt_feed_channels(m);
+
+    for (size_t i = 0; i < (size_t)lw * lh; i++)
+        for (int c = 0; c < 3; c++)
+            px[3 * i + c] = to_byte(latents[i * channels + (channels >= 3 ? c : 0)]);
+}
+
+uint64_t dt_feed_noise_stream(const struct dt_sequence *s, int item)
+{
+    return (uint64_t)s->index << 16 | (uint64_t)item;
+}
+
+static enum dt_status feed_generator(const struct dt_module *mod,
+                                     const struct dt_sequence *const *seqs, int n,
+                                     struct dt_batch *b, struct dt_error *err)
+{
+    int channels = dt_feed_channels(mod);
+
+    b->rows = b->n_seq = 0;
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < seqs[k]->n_items; i++) {
+            const struct dt_seq_item *it = &seqs[k]->items[i];
+            float *x = b->host.pixels + b->rows * channels;
+            int lw, lh;
+
+            if (!(it->flags & DT_ITEM_GENERATE))
+                continue;
+            dt_feed_latent_size(mod, it->w, it->h, &lw, &lh);
+            if (b->rows + (int64_t)lw * lh <= b->max.rows) /* else the next line says so */
+                dt_feed_latents(mod, it->px, it->w, it->h, x);
+            DT_TRY(dt_batch_latents(b, x, lw, lh, dt_feed_noise_stream(seqs[k], i), err));
+        }
+    return DT_OK;
+}
+
+/* ---- all ---- */
+
+static enum dt_status feed_encoder(const struct dt_sequence *const *seqs, int n, struct dt_batch *b,
+                                   struct dt_error *err)
+{
+    b->rows = b->n_seq = 0;
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < seqs[k]->n_items; i++) {
+            const struct dt_seq_item *it = &seqs[k]->items[i];
+            int64_t before = b->rows;
+
+            if (!(it->flags & DT_ITEM_ENCODE))
+                continue;
+            DT_TRY(dt_batch_patches(b, it->px, it->w, it->h, err));
+            b->noise_stream[b->n_seq - 1] = dt_feed_noise_stream(seqs[k], i);
+            if (b->rows - before != it->n)
+                return dt_error_set(err, DT_ERR_INTERNAL,
+                                    "an image of %d x %d pixels makes %lld patches, the sequence "
+                                    "has %u tokens for it",
+                                    it->w, it->h, (long long)(b->rows - before), it->n);
+        }
+    return DT_OK;
+}
+
+enum dt_status dt_feed_batch(const struct dt_model *m, int module,
+                             const struct dt_sequence *const *seqs, int n, struct dt_batch *b,
+                             struct dt_error *err)
+{
+    switch (m->modules[module].role) {
+    case DT_ROLE_LLM:
+        return feed_llm(m, seqs, n, b, err);
+    case DT_ROLE_ENCODER:
+        return feed_encoder(seqs, n, b, err);
+    default:
+        return feed_generator(&m->modules[module], seqs, n, b, err);
+    }
+}
+
+static void image_limits(const struct dt_module *mod, const struct dt_sequence *s,
+                         struct dt_batch_limits *out)
+{
+    for (int i = 0; i < s->n_items; i++) {
+        const struct dt_seq_item *it = &s->items[i];
+        int64_t rows;
+
+        if (mod->role == DT_ROLE_ENCODER && (it->flags & DT_ITEM_ENCODE)) {
+            rows = it->n;
+        } else if (mod->role == DT_ROLE_GENERATOR && (it->flags & DT_ITEM_GENERATE)) {
+            int lw, lh;
+
+            dt_feed_latent_size(mod, it->w, it->h, &lw, &lh);
+            rows = (int64_t)lw * lh;
+        } else {
+            continue;
+        }
+        out->rows += rows;
+        out->seqs++;
+        out->max_len = rows > out->max_len ? rows : out->max_len;
+    }
+}
+
+void dt_feed_limits(const struct dt_model *m, int module, const struct dt_sequence *const *seqs,
+                    int n, struct dt_batch_limits *out)
+{
+    memset(out, 0, sizeof(*out));
+    for (int k = 0; k < n; k++) {
+        if (m->modules[module].role != DT_ROLE_LLM) {
+            image_limits(&m->modules[module], seqs[k], out);
+            continue;
+        }
+        out->rows += seqs[k]->n_tokens;
+        out->seqs += seqs[k]->n_docs;
+        out->in += dt_feed_in_rows(seqs[k]);
+        out->cond += dt_feed_cond_count(m, seqs[k]);
+        for (int d = 0; d < seqs[k]->n_docs; d++)
+            if (seqs[k]->docs[d].n > out->max_len)
+                out->max_len = seqs[k]->docs[d].n;
+    }
+}
+
+/* ---- samples ---- */
+
+enum dt_status dt_feed_samples(const struct dt_sequence *const *seqs, int64_t n,
+                               struct dt_error *err, struct dt_samples **out)
+{
+    struct dt_samples *s = dt_calloc(1, sizeof(*s));
+    uint64_t items = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        items += (uint64_t)seqs[i]->n_items;
+    if (!s)
+        return dt_error_nomem(err, "samples");
+    s->text_tokens = dt_malloc(((size_t)n + 1) * sizeof(*s->text_tokens));
+    s->seq_tokens = dt_malloc(((size_t)n + 1) * sizeof(*s->seq_tokens));
+    s->item_first = dt_malloc(((size_t)n + 1) * sizeof(*s->item_first));
+    s->items = dt_malloc(((size_t)items + 1) * sizeof(*s->items));
+    if (!s->text_tokens || !s->seq_tokens || !s->item_first || !s->items) {
+        dt_samples_free(s);
+        return dt_error_nomem(err, "samples");
+    }
+    snprintf(s->name, sizeof(s->name), "data");
+    snprintf(s->source, sizeof(s->source), "the sequences of the training data");
+    s->n = n;
+    items = 0;
+    for (int64_t i = 0; i < n; i++) {
+        s->text_tokens[i] = (uint32_t)seqs[i]->text_tokens;
+        s->seq_tokens[i] = (uint32_t)seqs[i]->n_tokens;
+        s->item_first[i] = items;
+        for (int k = 0; k < seqs[i]->n_items; k++)
+            s->items[items++] =
+                (struct dt_item){(uint16_t)seqs[i]->items[k].w, (uint16_t)seqs[i]->items[k].h,
+                                 DT_MODALITY_IMAGE, (uint16_t)seqs[i]->items[k].flags};
+    }
+    s->item_first[n] = items;
+    *out = s;
+    return DT_OK;
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "exec/program/optimizer.h"
+
+#include "base/mem.h"
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const dt_lr_decay_names[] = {"constant", "cosine", NULL};
+
+void dt_optimizer_defaults(struct dt_optimizer_options *o)
+{
+    /* What GPT-3 and Llama were trained with (beta2 0.95, decay 0.1, clip 1), at a rate for small
+     * models. */
+    *o = (struct dt_optimizer_options){.lr = 1e-3,
+                                       .decay = DT_LR_COSINE,
+                                       .steps = 1000,
+                                       .beta1 = 0.9,
+                                       .beta2 = 0.95,
+                                       .eps = 1e-8,
+                                       .weight_decay = 0.1,
+                                       .clip = 1};
+}
+
+double dt_optimizer_lr(const struct dt_optimizer_options *o, int64_t step)
+{
+    double left = (double)(o->steps - o->warmup_steps), t;
+
+    if (step <= o->warmup_steps)
+        return o->lr * (double)step / (double)o->warmup_steps;
+    if (o->decay == DT_LR_CONSTANT || left <= 0)
+        return o->lr;
+    t = (double)(step - o->warmup_steps) / left;
+    t = t > 1 ? 1 : t;
+    return o->min_lr + (o->lr - o->min_lr) * 0.5 * (1 + cos(M_PI * t));
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct dt_segment *x = a, *y = b;
+
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* The owned parts of what is trained, in the order of places; neighbours become one. */
+static void add_segment(struct dt_optimizer *o, struct dt_segment s)
+{
+    struct dt_segment *last = o->n_segments > 0 ? &o->segments[o->n_segments - 1] : NULL;
+
+    if (last && last->at + last->n == s.at && last->decay == s.decay && last->tied == s.tied &&
+        last->counted == s.counted)
+        last->n += s.n;
+    else
+        o->segments[o->n_segments++] = s;
+}
+
+static void cut_segment(struct dt_optimizer *o, struct dt_segment s, const struct dt_owned *owned,
+                        int n)
+{
+    for (int k = 0; k < n; k++) {
+        size_t lo = s.at > owned[k].at ? s.at : owned[k].at;
+        size_t end = s.at + s.n, hi = owned[k].at + owned[k].n;
+        struct dt_segment piece = s;
+
+        hi = hi < end ? hi : end;
+        if (lo >= hi)
+            continue;
+        piece.at = lo;
+        piece.n = hi - lo;
+        piece.counted = s.counted && owned[k].counted;
+        add_segment(o, piece);
+    }
+}
+
+static enum dt_status find_segments(struct dt_optimizer *o, const struct dt_module *module,
+                                    int member, const struct dt_owned *owned, int n_owned,
+                                    struct dt_error *err)
+{
+    struct dt_segment *all;
+    const struct dt_param *p;
+    int n, k = 0;
+
+    p = dt_stage_params(o->stage, &n);
+    o->trained = dt_calloc((size_t)n + 1, 1);
+    o->segments = dt_malloc(((size_t)n * (size_t)(owned ? n_owned : 1) + 1) * sizeof(*all));
+    all = dt_malloc(((size_t)n + 1) * sizeof(*all));
+    if (!o->trained || !o->segments || !all) {
+        dt_free(all);
+        return dt_error_nomem(err, "an optimizer");
+    }
+    for (int i = 0; i < n; i++) {
+        bool table = module->blocks[p[i].block].kind == DT_BLOCK_EMBEDDING || p[i].tied;
+
+        o->trained[i] = dt_stage_trained(o->stage, p[i].block);
+        if (o->trained[i])
+            all[k++] = (struct dt_segment){.at = p[i].at,
+                                           .n = p[i].n,
+                                           .decay = p[i].decay && !table,
+                                           .tied = p[i].tied,
+                                           .counted = member == 0 || !p[i].replicated};
+    }
+    qsort(all, (size_t)k, sizeof(*all), by_place);
+    for (int i = 0; i < k; i++)
+        if (owned)
+            cut_segment(o, all[i], owned, n_owned);
+        else
+            add_segment(o, all[i]);
+    dt_free(all);
+    return DT_OK;
+}
+
+static void place_moments(struct dt_optimizer *o)
+{
+    size_t at = 0;
+
+    for (int i = 0; i < o->n_segments; i++) {
+        o->segments[i].moment = o->sharded ? at : o->segments[i].at;
+        at += o->segments[i].n;
+    }
+    o->moments = o->sharded ? at : dt_stage_param_floats(o->stage);
+}
+
+enum dt_status dt_optimizer_init(struct dt_optimizer *o, const struct dt_device *dev,
+                                 const struct dt_module *module, struct dt_stage *stage, int member,
+                                 const struct dt_owned *owned, int n_owned, struct dt_error *err)
+{
+    struct dt_queue *q;
+
+    *o = (struct dt_optimizer){.dev = dev, .stage = stage, .sharded = owned != NULL};
+    DT_TRY(find_segments(o, module, member, owned, n_owned, err));
+    if (o->n_segments == 0)
+        return DT_OK;
+    place_moments(o);
+    DT_TRY(dev->alloc(dev, o->moments * sizeof(float), err, (void **)&o->exp_avg));
+    DT_TRY(dev->alloc(dev, o->moments * sizeof(float), err, (void **)&o->exp_avg_sq));
+    DT_TRY(dev->queue_new(dev, false, err, &q));
+    dev->zero(q, o->exp_avg, o->moments * sizeof(float));
+    dev->zero(q, o->exp_avg_sq, o->moments * sizeof(float));
+    enum dt_status st = dev->queue_sync(q, err);
+    dev->queue_free(q);
+    return st;
+}
+
+void dt_optimizer_free(struct dt_optimizer *o)
+{
+    if (o->dev) {
+        o->dev->free(o->dev, o->exp_avg);
+        o->dev->free(o->dev, o->exp_avg_sq);
+    }
+    dt_free(o->segments);
+    dt_free(o->trained);
+    memset(o, 0, sizeof(*o));
+}
+
+void dt_optimizer_sum_sq(struct dt_queue *q, const struct dt_optimizer *o, double *sq)
+{
+    const float *g = dt_stage_grads(o->stage);
+
+    for (int i = 0; i < o->n_segments; i++)
+        if (!o->segments[i].tied && o->segments[i].counted)
+            o->dev->k->sum_sq(q, (int64_t)o->segments[i].n, g + o->segments[i].at, sq, true);
+}
+
+void dt_optimizer_step(struct dt_queue *q, struct dt_optimizer *o,
+                       const struct dt_optimizer_options *opt, int64_t step, const float *coef,
+                       int first_block, int last_block)
+{
+    float *p = dt_stage_master(o->stage);
+    const float *g = dt_stage_grads(o->stage);
+    struct dt_adamw h = {.lr = (float)dt_optimizer_lr(opt, step),
+                         .beta1 = (float)opt->beta1,
+                         .beta2 = (float)opt->beta2,
+                         .eps = (float)opt->eps,
+                         .step = step};
+
+    for (int i = 0; i < o->n_segments; i++) {
+        size_t at = o->segments[i].at, m = o->segments[i].moment;
+
+        h.weight_decay = o->segments[i].decay ? (float)opt->weight_decay : 0;
+        o->dev->k->adamw(q, &h, (int64_t)o->segments[i].n, p + at, g + at, o->exp_avg + m,
+                         o->exp_avg_sq + m, coef);
+    }
+    if (o->n_segments > 0)
+        dt_stage_changed(q, o->stage, first_block, last_block);
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * AdamW over the trained parameters of a stage, the learning-rate schedule, and what is decayed.
+ *
+ * Decoupled weight decay (Loshchilov & Hutter 2019) pulls on matrices and filters only: not on
+ * biases, not on norms, not on the token table and learned positions of the LLM (nor on the head's
+ * copy of a shared table, which must stay equal to it). */
+#ifndef DT_EXEC_PROGRAM_OPTIMIZER_H
+#define DT_EXEC_PROGRAM_OPTIMIZER_H
+
+#include "exec/modules/module.h"
+
+enum dt_lr_decay { DT_LR_CONSTANT, DT_LR_COSINE, DT_LR_N };
+extern const char *const dt_lr_decay_names[]; /* "constant", "cosine", NULL */
+
+struct dt_optimizer_options {
+    double lr, min_lr;    /* cosine ends at min_lr */
+    int64_t warmup_steps; /* step 1 has lr / warmup_steps */
+    enum dt_lr_decay decay;
+    int64_t steps; /* the last one of the schedule */
+    double beta1, beta2, eps, weight_decay;
+    double clip; /* of the global gradient norm; 0 = none */
+};
+void dt_optimizer_defaults(struct dt_optimizer_options *o);
+/* Learning rate of a step, counted from 1. */
+double dt_optimizer_lr(const struct dt_optimizer_options *o, int64_t step);
+
+struct dt_segment { /* consecutive floats that are treated alike */
+    size_t at, n;
+    size_t moment; /* where its moments begin */
+    bool decay, tied;
+    bool counted; /* in the gradient norm, on this rank */
+};
+/* Floats of the flat buffers that a rank steps. */
+struct dt_owned {
+    size_t at, n;
+    bool counted; /* no other rank counts them in the gradient norm */
+};
+struct dt_optimizer {
+    const struct dt_device *dev;
+    struct dt_stage *stage;
+    float *exp_avg, *exp_avg_sq; /* device memory, `moments` floats; NULL when nothing is stepped */
+    size_t moments;              /* of all: laid out like the stage's parameters */
+    bool sharded;                /* only of what is owned, segment after segment */
+    struct dt_segment *segments;
+    int n_segments;
+    unsigned char *trained; /* per parameter of the stage */
+};
+/* owned NULL: all.  Else moments are kept of these floats only, which ascend.  member: of the
+ * tensor- parallel ranks of the stage; what they all hold is counted by the first. */
+enum dt_status dt_optimizer_init(struct dt_optimizer *o, const struct dt_device *dev,
+                                 const struct dt_module *module, struct dt_stage *stage, int member,
+                                 const struct dt_owned *owned, int n_owned, struct dt_error *err);
+void dt_optimizer_free(struct dt_optimizer *o);
+/* *sq (device memory) += squares of the gradients; copies of shared tables are left out. */
+void dt_optimizer_sum_sq(struct dt_queue *q, const struct dt_optimizer *o, double *sq);
+/* One step; *coef (device memory) scales the gradients.  The stage's weights are told. */
+void dt_optimizer_step(struct dt_queue *q, struct dt_optimizer *o,
+                       const struct dt_optimizer_options *opt, int64_t step, const float *coef,
+                       int first_block, int last_block);
+
+#endif

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ *   taken <= made <= taken + DT_AHEAD;  batch k waits in place k % DT_AHEAD of the ring */
+#include "exec/train/ahead.h"
+
+#include "base/mem.h"
+#include "report/report.h"
+#include "base/clock.h"
+#include "exec/program/feed.h"
+
+#include <pthread.h>
+#include <sys/resource.h>
+
+enum { PAUSE_NS = 2000000 };
+enum { NICE = 10 }; /* a tenth of a core that others want, by the kernel's table of weights */
+
+struct dt_ahead {
+    const struct dt_setup *s;
+    struct dt_loader *loader; /* the thread's, as is the setup's cost model */
+    int64_t count;
+    pthread_t thread;
+    bool has_thread;
+    struct dt_ahead_report report; /* the caller's */
+    struct dt_ahead_span
+        span[DT_AHEAD_SPANS]; /* the thread's; a ring, its work of a batch in turn */
+    int64_t begun;            /* batches; likewise */
+    /* shared */
+    pthread_mutex_t lock;
+    pthread_cond_t can_make, can_take;
+    struct dt_ahead_batch *ring[DT_AHEAD];
+    int64_t made, taken;
+    bool stop;
+    enum dt_status failed; /* of batch number `made`, the last */
+    struct dt_error err;
+};
+
+void dt_ahead_batch_free(struct dt_ahead_batch *b)
+{
+    if (!b)
+        return;
+    for (int64_t i = 0; b->seqs && i < b->n; i++)
+        dt_sequence_free(b->seqs[i]);
+    dt_free(b->seqs);
+    dt_program_free(b->program);
+    dt_assign_free(b->assignment);
+    dt_free(b);
+}
+
+/* ---- the thread's side ---- */
+
+static bool stopped(struct dt_ahead *a)
+{
+    bool stop;
+
+    pthread_mutex_lock(&a->lock);
+    stop = a->stop;
+    pthread_mutex_unlock(&a->lock);
+    return stop;
+}
+
+/* Nobody waits for what is made when told to stop: leaving early is no failure. */
+static enum dt_status load(struct dt_ahead *a, struct dt_ahead_batch *b, struct dt_error *err)
+{
+    for (int64_t i = 0; i < b->n && !stopped(a); i++) {
+        DT_TRY(dt_loader_next(a->loader, err, &b->seqs[i]));
+        if (!b->seqs[i])
+            return dt_error_set(err, DT_ERR_INPUT, "the data ends after %lld sequences",
+                                (long long)i);
+        if (a->s->encoder < 0 && dt_feed_images(b->seqs[i], DT_ITEM_ENCODE) > 0)
+            return dt_error_set(err, DT_ERR_INPUT,
+                                "the data has images to read, the model has no encoder");
+    }
+    dt_loader_cursor(a->loader, &b->cursor);
+    dt_loader_report(a->loader, &b->data);
+    return DT_OK;
+}
+
+static enum dt_status order(struct dt_ahead *a, struct dt_ahead_batch *b, bool first,
+                            struct dt_error *err)
+{
+    const struct dt_setup *s = a->s;
+    const struct dt_model *m = s->job->model;
+    double flops[DT_MAX_MODULES], hardware;
+    struct dt_samples *samples;
+    enum dt_status st;
+
+    DT_TRY(dt_feed_samples((const struct dt_sequence *const *)b->seqs, b->n, err, &samples));
+    st = dt_assign(&s->plan, m, s->cost, samples, 0, err, &b->assignment);
+    if (st == DT_OK)
+        st = dt_compile(&s->plan, m, &s->job->cluster, b->assignment, s->cost, err, &b->program);
+    if (st == DT_OK && first)
+        st = dt_program_check(b->program, m, err);
+    b->samples_digest = dt_samples_digest(samples, 0, b->n);
+    dt_samples_free(samples);
+    DT_TRY(st);
+    dt_report_flops(&s->plan, m, b->assignment, flops, &hardware);
+    for (int i = 0; i < s->plan.n_modules; i++)
+        b->model_flops += flops[i];
+    return DT_OK;
+}
+
+static struct dt_ahead_span *begin(struct dt_ahead *a, int64_t k, enum dt_data_work work)
+{
+    struct dt_ahead_span *s = &a->span[(k * DT_DATA_WORK_N + work) % DT_AHEAD_SPANS];
+
+    a->begun = k + 1;
+    s->batch = k;
+    s->work = work;
+    s->begin_ns = s->end_ns = dt_clock_ns();
+    return s;
+}
+
+/* How long it was. */
+static double end(struct dt_ahead_span *s)
+{
+    s->end_ns = dt_clock_ns();
+    return (double)(s->end_ns - s->begin_ns) * 1e-9;
+}
+
+static enum dt_status make(struct dt_ahead *a, int64_t k, struct dt_error *err,
+                           struct dt_ahead_batch **out)
+{
+    struct dt_ahead_batch *b = dt_calloc(1, sizeof(*b));
+    struct dt_ahead_span *s;
+    enum dt_status st = DT_OK;
+
+    if (b) {
+        b->n = a->s->plan.policy.global_batch;
+        b->seqs = dt_calloc((size_t)b->n, sizeof(*b->seqs));
+    }
+    if (!b || !b->seqs)
+        st = dt_error_nomem(err, "a global batch");
+    if (st == DT_OK) {
+        s = begin(a, k, DT_DATA_LOAD);
+        st = load(a, b, err);
+        b->load_s = end(s);
+    }
+    if (st == DT_OK && !stopped(a)) {
+        s = begin(a, k, DT_DATA_ORDER);
+        st = order(a, b, k == 0, err);
+        b->order_s = end(s);
+    }
+    if (st == DT_OK)
+        *out = b;
+    else
+        dt_ahead_batch_free(b);
+    return st;
+}
+
+/* Looks now and then instead of being woken: on a rank with one core whoever wakes this thread is
+ * put aside for it, and a step begins late. */
+static bool wait_for_room(struct dt_ahead *a)
+{
+    bool stop;
+
+    pthread_mutex_lock(&a->lock);
+    while (!a->stop && a->made - a->taken >= DT_AHEAD) {
+        struct timespec until = dt_clock_in(PAUSE_NS);
+
+        pthread_cond_timedwait(&a->can_make, &a->lock, &until);
+    }
+    stop = a->stop;
+    pthread_mutex_unlock(&a->lock);
+    return !stop;
+}
+
+/* Where threads share a core the step has it, but for what it waits for messages or for this. */
+static void step_back(void)
+{
+#ifdef __linux__
+    setpriority(PRIO_PROCESS, 0, NICE); /* of this thread; only for speed: a refusal does no harm */
+#endif
+}
+
+static void *worker(void *arg)
+{
+    struct dt_ahead *a = arg;
+    enum dt_status st = DT_OK;
+
+    step_back();
+    for (int64_t k = 0; k < a->count && st == DT_OK && wait_for_room(a); k++) {
+        struct dt_ahead_batch *b = NULL;
+        struct dt_error err;
+
+        st = make(a, k, &err, &b);
+        pthread_mutex_lock(&a->lock);
+        if (st == DT_OK) {
+            a->ring[a->made++ % DT_AHEAD] = b;
+        } else {
+            a->failed = st;
+            a->err = err;
+        }
+        pthread_cond_signal(&a->can_take);
+        pthread_mutex_unlock(&a->lock);
+    }
+    return NULL;
+}
+
+/* ---- the caller's side ---- */
+
+enum dt_status dt_ahead_open(const struct dt_setup *s, struct dt_loader *loader, int64_t count,
+                             struct dt_error *err, struct dt_ahead **out)
+{
+    struct dt_ahead *a = dt_calloc(1, sizeof(*a));
+    pthread_condattr_t clock;
+
+    if (!a)
+        return dt_error_nomem(err, "batches");
+    a->s = s;
+    a->loader = loader;
+    a->count = count;
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&a->can_make, &clock);
+    pthread_condattr_destroy(&clock);
+    pthread_cond_init(&a->can_take, NULL);
+    if (count > 0) {
+        if (pthread_create(&a->thread, NULL, worker, a) != 0) {
+            dt_ahead_close(a);
+            return dt_error_set(err, DT_ERR_IO, "cannot start a thread");
+        }
+        a->has_thread = true;
+    }
+    *out = a;
+    return DT_OK;
+}
+
+enum dt_status dt_ahead_take(struct dt_ahead *a, struct dt_error *err, struct dt_ahead_batch **out)
+{
+    uint64_t t0 = dt_clock_ns();
+    struct dt_ahead_report *r = &a->report;
+    struct dt_ahead_batch *b = NULL;
+    enum dt_status st = DT_OK;
+    bool waited = false;
+    double s;
+
+    if (a->taken >= a->count)
+        return dt_error_set(err, DT_ERR_INTERNAL, "more batches than were asked for");
+    pthread_mutex_lock(&a->lock);
+    while (a->made == a->taken && a->failed == DT_OK) {
+        waited = true;
+        pthread_cond_wait(&a->can_take, &a->lock);
+    }
+    if (a->made > a->taken) {
+        b = a->ring[a->taken++ % DT_AHEAD];
+        if (a->made == a->taken) /* short steps: no time to lose */
+            pthread_cond_signal(&a->can_make);
+    } else {
+        st = a->failed;
+        if (err)
+            *err = a->err;
+    }
+    pthread_mutex_unlock(&a->lock);
+    DT_TRY(st);
+    s = (double)(dt_clock_ns() - t0) * 1e-9;
+    *(r->batches == 0 ? &r->first_s : &r->exposed_s) += s;
+    r->waits += waited && r->batches > 0;
+    r->batches++;
+    r->load_s += b->load_s;
+    r->order_s += b->order_s;
+    *out = b;
+    return DT_OK;
+}
+
+int64_t dt_ahead_made(struct dt_ahead *a)
+{
+    int64_t made;
+
+    pthread_mutex_lock(&a->lock);
+    made = a->made;
+    pthread_mutex_unlock(&a->lock);
+    return made;
+}
+
+void dt_ahead_report(const struct dt_ahead *a, struct dt_ahead_report *out)
+{
+    *out = a->report;
+}
+
+void dt_ahead_stop(struct dt_ahead *a)
+{
+    pthread_mutex_lock(&a->lock);
+    a->stop = true;
+    pthread_cond_signal(&a->can_make);
+    pthread_mutex_unlock(&a->lock);
+    if (a->has_thread)
+        pthread_join(a->thread, NULL);
+    a->has_thread = false;
+}
+
+int dt_ahead_spans(const struct dt_ahead *a, struct dt_ahead_span out[DT_AHEAD_SPANS])
+{
+    int n = 0;
+
+    for (int64_t k = a->begun - DT_AHEAD - 1; k < a->begun; k++) {
+        for (int w = 0; k >= 0 && w < DT_DATA_WORK_N; w++) {
+            const struct dt_ahead_span *s = &a->span[(k * DT_DATA_WORK_N + w) % DT_AHEAD_SPANS];
+
+            if (s->batch == k && s->begin_ns > 0) /* not one that was left early */
+                out[n++] = *s;
+        }
+    }
+    return n;
+}
+
+void dt_ahead_close(struct dt_ahead *a)
+{
+    if (!a)
+        return;
+    dt_ahead_stop(a);
+    for (int64_t k = a->taken; k < a->made; k++)
+        dt_ahead_batch_free(a->ring[k % DT_AHEAD]);
+    pthread_mutex_destroy(&a->lock);
+    pthread_cond_destroy(&a->can_make);
+    pthread_cond_destroy(&a->can_take);
+    dt_free(a);
+}

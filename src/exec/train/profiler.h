@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Measuring this machine: every block of a job's model, as the executor runs it.
+ *
+ * All modules are built whole, fed real sequences and run block by block: forwards in the model's
+ * order, backwards in the other, so each block finds the caches as training leaves them.  Once all
+ * of it is trained, once nothing is: the backward of the second is the input gradient, the rest of
+ * the first's the weight gradient. Rows are of op "block" (core/model/block_key.h) and "adamw", of kind
+ * measured. */
+#ifndef DT_EXEC_TRAIN_PROFILER_H
+#define DT_EXEC_TRAIN_PROFILER_H
+
+#include "core/profile/profile_schema.h"
+#include "exec/train/setup.h"
+
+struct dt_profiler_progress {
+    int sequences; /* in the microbatch being measured */
+    int done, all; /* of these sizes */
+};
+typedef void dt_profiler_fn(void *ctx, const struct dt_profiler_progress *p);
+
+struct dt_profiler_options {
+    const struct dt_setup *setup;
+    const struct dt_sequence *const *seqs; /* what microbatches are made of */
+    int n_seqs;
+    int sequences_max; /* microbatches of 1, 2, 4, ... sequences up to this many; 0 = n_seqs */
+    int repeats;       /* of each, at least; 0 = 15 */
+    double
+        seconds; /* and at most so long times modules for each size, if repeats are done; 0 = 1 */
+    struct dt_transport *transport; /* of several ranks, which measure at once; NULL = alone */
+    const char *device;             /* name of the device in the rows */
+    dt_profiler_fn *progress;       /* NULL = none */
+    void *ctx;
+};
+/* Collective.  With several ranks also messages and collectives between them
+ * (exec/train/profiler_comm.h); rank 0 has all rows.  Adds the rows to `out`, whose source names this
+ * host, its CPU, the precision and the time. */
+enum dt_status dt_profiler_blocks(const struct dt_profiler_options *o, struct dt_error *err,
+                                  struct dt_ptable *out);
+
+/* Median, 10th and 90th percentile of n > 0 times (sorted in place), at least 1 ns. */
+void dt_profiler_statistics(double *ns, int n, struct dt_profile_row *row);
+
+#endif

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "exec/train/setup.h"
+
+#include "base/mem.h"
+#include "core/model/shape.h"
+#include "base/clock.h"
+#include "exec/data/pack.h"
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { PRECISION_AUTO, PRECISION_FP32, PRECISION_BF16 };
+
+void dt_setup_device(const struct dt_job *job, struct dt_device_options *out)
+{
+    *out = (struct dt_device_options){.threads = job->run.threads,
+                                      .no_bf16 = job->run.precision == PRECISION_FP32};
+}
+
+static enum dt_status choose_type(struct dt_setup *s, struct dt_error *err)
+{
+    s->dtype = s->job->run.precision == PRECISION_FP32 ? DT_F32 : s->device->info.fast;
+    if (s->job->run.precision == PRECISION_BF16) {
+        if (!s->device->info.bf16)
+            return dt_error_set(err, DT_ERR_INPUT,
+                                "precision: bf16 does not work on %s (%s); use fp32 or auto",
+                                s->device->info.name, s->device->info.isa);
+        s->dtype = DT_BF16;
+    }
+    return DT_OK;
+}
+
+/* ---- plan ---- */
+
+static enum dt_status choose_plan(struct dt_setup *s, struct dt_error *err)
+{
+    const struct dt_job *j = s->job;
+
+    if (j->strategy == DT_STRATEGY_MANUAL && j->has_plan) {
+        s->plan = j->plan;
+    } else {
+        dt_plan_init(&s->plan, j->model, &j->policy);
+        for (int m = 0; m < j->model->n_modules; m++)
+            s->plan.modules[m].frozen = j->frozen[m];
+        s->plan.colocated = true;
+    }
+    s->plan.policy.fp32 = s->dtype == DT_F32; /* what `auto` has come to */
+    s->plan.policy.exact_vectors = true;      /* whatever the job's cluster */
+    DT_TRY(dt_plan_place(&s->plan, &j->cluster, err));
+    return dt_plan_validate(&s->plan, j->model, &j->cluster, err);
+}
+
+/* Sizes in order of cost need one: the job's profile, or FLOPs over the cluster's rates where it
+ * has no rows.  One GPU gains nothing from order. */
+static enum dt_status choose_cost(struct dt_setup *s, struct dt_error *err)
+{
+    const struct dt_job *j = s->job;
+    struct dt_cost_options o = j->cost_opt;
+
+    if (dt_plan_gpus(&s->plan) == 1) {
+        s->plan.policy.intra_reorder = s->plan.policy.inter_reorder = false;
+        return DT_OK;
+    }
+    o.allow_analytical = true;
+    o.fp32 = s->plan.policy.fp32;
+    return dt_cost_new(j->model, &j->cluster, j->profile, &o, err, &s->cost);
+}
+
+/* ---- data ---- */
+
+static struct dt_image_spec spec_of(const struct dt_setup *s, int module)
+{
+    int side = module >= 0 ? s->job->model->modules[module].resize : 0;
+
+    return (struct dt_image_spec){side > 0 ? (enum dt_image_fit)s->job->run.fit : DT_FIT_NONE, side,
+                                  DT_FILTER_AUTO};
+}
+
+static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_error *err)
+{
+    const struct dt_run_options *r = &s->job->run;
+    const struct dt_model *m = s->job->model;
+    int vocab = m->modules[m->llm].blocks[0].vocab;
+
+    DT_TRY(dt_tokenizer_open(r->tokenizer, err, &s->tokenizer));
+    if (dt_tokenizer_vocab(s->tokenizer) > vocab)
+        return dt_error_set(
+            err, DT_ERR_INPUT, "tokenizer %s has %d tokens, module %s a vocabulary of %d",
+            r->tokenizer, dt_tokenizer_vocab(s->tokenizer), m->modules[m->llm].name, vocab);
+    if (r->n_data > 0)
+        DT_TRY(dt_error_place(
+            dt_map_get(dt_map_get(dt_doc_root(s->job->doc), "run"), "data"),
+            dt_shard_list((const char *const *)r->data, r->n_data, err, &s->shards, &s->n_shards),
+            err));
+    else if (need_data)
+        return dt_error_at(err, DT_ERR_INPUT, s->job->name, 0, 0,
+                           "run.data is missing: the shards to train on, such as run: {data: "
+                           "fashion-train-000000.tar}; \"disttrain data pack\" makes them");
+    s->loader = (struct dt_loader_options){
+        .shards = (const char *const *)s->shards,
+        .n_shards = s->n_shards,
+        .tokenizer = s->tokenizer,
+        .seq_len = s->plan.policy.seq_len,
+        .patch = s->encoder >= 0 ? m->modules[s->encoder].patch : 0,
+        .generate = s->generator < 0 ? 0
+                    : s->encoder < 0 ? 1
+                                     : r->generate,
+        .caption_drop = r->caption_drop,
+        .image = spec_of(s, s->encoder),
+        .target = spec_of(s, s->generator),
+        .text_only = r->text_only,
+        .unpacked = !r->packed,
+        .shuffle = r->shuffle,
+        .seed = r->seed,
+        .threads = r->data_threads,
+        .fatal = r->fatal,
+    };
+    return DT_OK;
+}
+
+/* ---- opening ---- */
+
+static enum dt_status open_all(struct dt_setup *s, bool need_data, struct dt_error *err)
+{
+    const struct dt_model *m = s->job->model;
+
+    s->encoder = s->generator = -1;
+    for (int i = 0; i < m->n_modules; i++) {
+        if (m->modules[i].role == DT_ROLE_ENCODER)
+            s->encoder = i;
+        if (m->modules[i].role == DT_ROLE_GENERATOR)
+            s->generator = i;
+    }
+    DT_TRY(choose_type(s, err));
+    DT_TRY(choose_plan(s, err));
+    DT_TRY(choose_cost(s, err));
+    if (s->generator >= 0)
+        DT_TRY(dt_diffusion_init(&s->diffusion, (enum dt_noise_schedule)s->job->run.noise,
+                                 s->job->run.noise_steps, err));
+    return open_data(s, need_data, err);
+}
+
+enum dt_status dt_setup_open(const struct dt_job *job, const struct dt_device *device,
+                             bool need_data, struct dt_error *err, struct dt_setup *out)
+{
+    struct dt_setup s = {.job = job, .device = device};
+    enum dt_status st = open_all(&s, need_data, err);
+
+    if (st != DT_OK)
+        dt_setup_close(&s);
+    else
+        *out = s;
+    return st;
+}
+
+void dt_setup_close(struct dt_setup *s)
+{
+    dt_tokenizer_free(s->tokenizer);
+    if (s->diffusion.alpha_bar)
+        dt_diffusion_free(&s->diffusion);
+    dt_free(s->shards);
+    dt_cost_free(s->cost);
+    memset(s, 0, sizeof(*s));
+}
+
+void dt_setup_exec_options(const struct dt_setup *s, struct dt_exec_options *out)
+{
+    const struct dt_run_options *r = &s->job->run;
+
+    *out = (struct dt_exec_options){
+        .device = s->device,
+        .model = s->job->model,
+        .plan = &s->plan,
+        .dtype = s->dtype,
+        .optimizer = {.lr = r->lr,
+                      .min_lr = r->min_lr,
+                      .warmup_steps = r->warmup_steps,
+                      .decay = (enum dt_lr_decay)r->decay,
+                      .steps = r->steps,
+                      .beta1 = r->beta1,
+                      .beta2 = r->beta2,
+                      .eps = r->eps,
+                      .weight_decay = r->weight_decay,
+                      .clip = r->clip},
+        .diffusion = &s->diffusion,
+        .text_weight = r->text_weight,
+        .image_weight = r->image_weight,
+        .dropout = r->dropout,
+        .seed = r->seed,
+    };
+}
+
+/* ---- checkpoints ---- */
+
+enum dt_status dt_setup_parts(const struct dt_setup *s, const struct dt_exec_whole *w,
+                              struct dt_error *err, struct dt_checkpoint_part **parts)
+{
+    struct dt_checkpoint_part *p = dt_calloc((size_t)w->n + 1, sizeof(*p));
+
+    if (!p)
+        return dt_error_nomem(err, "parts of a checkpoint");
+    for (int k = 0; k < w->n; k++) {
+        const struct dt_exec_part *from = &w->part[k];
+
+        p[k] = (struct dt_checkpoint_part){.device = s->device,
+                                           .module = s->plan.module_names[from->module],
+                                           .master = dt_stage_master(from->stage),
+                                           .exp_avg = from->exp_avg,
+                                           .exp_avg_sq = from->exp_avg_sq,
+                                           .trained = from->trained};
+        p[k].params = dt_stage_params(from->stage, &p[k].n_params);
+    }
+    *parts = p;
+    return DT_OK;
+}
+
+static void arithmetic_text(const struct dt_arithmetic *a, int groups, char *text, size_t size)
+{
+    snprintf(text, size, " eps %g act %d rope %g %d %g %g %g %d scale %g %d time %d %g groups %d;",
+             a->norm_eps, (int)a->activation, a->rope.theta, (int)a->rope.scaling, a->rope.factor,
+             a->rope.low_freq, a->rope.high_freq, a->rope.original, a->attention_scale,
+             a->scale_by_layer, a->sine_first, a->freq_shift, groups);
+}
+
+/* Arithmetic away from the habits of the module's kind, else nothing: weights belong to theirs. */
+static void own_arithmetic(const struct dt_module *m, char *text, size_t size)
+{
+    static const struct dt_arithmetic habits;
+    char habit[256];
+    int groups = 0;
+
+    for (int i = 0; i < m->n_blocks; i++)
+        groups = m->blocks[i].groups > groups ? m->blocks[i].groups : groups;
+    arithmetic_text(&m->arith, groups, text, size);
+    arithmetic_text(&habits, 0, habit, sizeof(habit));
+    if (strcmp(text, habit) == 0)
+        text[0] = '\0';
+}
+
+void dt_setup_digest(const struct dt_setup *s, char *buf, size_t size)
+{
+    const struct dt_model *m = s->job->model;
+    const struct dt_run_options *r = &s->job->run;
+    char text[4096], own[256];
+    int at = 0;
+
+    for (int i = 0; i < m->n_modules; i++) {
+        own_arithmetic(&m->modules[i], own, sizeof(own));
+        at += snprintf(text + at, sizeof(text) - (size_t)at, "%s %d blocks %lld parameters%s;%s",
+                       m->modules[i].name, m->modules[i].n_blocks,
+                       (long long)dt_module_params(&m->modules[i]),
+                       s->plan.modules[i].frozen ? " frozen" : "", own);
+    }
+    at += snprintf(text + at, sizeof(text) - (size_t)at, "batch %lld seq %d seed %llu tokenizer %s",
+                   (long long)s->plan.policy.global_batch, s->plan.policy.seq_len,
+                   (unsigned long long)r->seed, r->tokenizer);
+    dt_checkpoint_digest(text, (size_t)(at < (int)sizeof(text) ? at : (int)sizeof(text) - 1), buf,
+                         size);
+}
+
+/* ---- peak ---- */
+
+enum { PEAK_SIDE = 1024, PEAK_RUNS = 12 };
+
+struct peak {
+    const struct dt_device *dev;
+    struct dt_queue *q;
+    struct dt_weight *w;
+    float *master;
+    void *x, *y;
+};
+
+static enum dt_status peak_open(struct peak *p, enum dt_dtype dtype, struct dt_error *err)
+{
+    size_t n = (size_t)PEAK_SIDE * PEAK_SIDE;
+    struct dt_weight_shape shape = {.dtype = dtype, .out = PEAK_SIDE, .in = PEAK_SIDE};
+
+    DT_TRY(p->dev->queue_new(p->dev, false, err, &p->q));
+    DT_TRY(p->dev->alloc(p->dev, n * sizeof(float), err, (void **)&p->master));
+    DT_TRY(p->dev->alloc(p->dev, n * sizeof(float), err, &p->x));
+    DT_TRY(p->dev->alloc(p->dev, n * sizeof(float), err, &p->y));
+    p->dev->k->normal(p->q, DT_F32, (int64_t)n, 1, 1, 0, 1, p->master);
+    p->dev->k->normal(p->q, dtype, (int64_t)n, 1, 2, 0, 1, p->x);
+    return p->dev->weight_new(p->dev, &shape, p->master, err, &p->w);
+}
+
+enum dt_status dt_setup_gemm_peak(const struct dt_setup *s, struct dt_error *err, double *flops)
+{
+    struct peak p = {.dev = s->device};
+    enum dt_status st = peak_open(&p, s->dtype, err);
+    uint64_t best = UINT64_MAX;
+
+    for (int i = 0; i < PEAK_RUNS && st == DT_OK; i++) {
+        uint64_t t0 = dt_clock_ns(), ns;
+
+        p.dev->k->linear_fwd(p.q, PEAK_SIDE, p.x, p.w, NULL, NULL, p.y);
+        st = p.dev->queue_sync(p.q, err);
+        ns = dt_clock_ns() - t0;
+        if (i > 1 && ns < best) /* the first ones pack the weight and warm up */
+            best = ns;
+    }
+    if (p.w)
+        p.dev->weight_free(p.w);
+    p.dev->free(p.dev, p.master);
+    p.dev->free(p.dev, p.x);
+    p.dev->free(p.dev, p.y);
+    p.dev->queue_free(p.q);
+    if (st == DT_OK)
+        *flops = 2.0 * PEAK_SIDE * PEAK_SIDE * PEAK_SIDE / ((double)best * 1e-9);
+    return st;
+}

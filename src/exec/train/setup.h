@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * What a job's `run:` map stands for: tokenizer, loader options, noise schedule, plan; shared by
+ * train, eval and sample. */
+#ifndef DT_EXEC_TRAIN_SETUP_H
+#define DT_EXEC_TRAIN_SETUP_H
+
+#include "core/job/job.h"
+#include "exec/checkpoint/checkpoint.h"
+#include "exec/data/loader.h"
+#include "exec/program/execute.h"
+
+struct dt_setup {
+    const struct dt_job *job;
+    const struct dt_device *device; /* borrowed */
+    enum dt_dtype dtype;
+    struct dt_plan plan; /* the job's, if it states one; else all modules on this one device */
+    struct dt_tokenizer *tokenizer;
+    struct dt_diffusion diffusion; /* alpha_bar NULL without a generator */
+    char **shards;
+    int n_shards;
+    struct dt_loader_options loader; /* with shards and tokenizer; the caller may change it */
+    int encoder, generator;          /* modules; -1 = none */
+    struct dt_cost *cost; /* what reordering goes by, the same on every rank; NULL: one GPU */
+};
+/* `need_data`: without shards it is an error.  Device options of the job: dt_setup_device. */
+enum dt_status dt_setup_open(const struct dt_job *job, const struct dt_device *device,
+                             bool need_data, struct dt_error *err, struct dt_setup *out);
+void dt_setup_close(struct dt_setup *s);
+/* threads and precision of the job. */
+void dt_setup_device(const struct dt_job *job, struct dt_device_options *out);
+void dt_setup_exec_options(const struct dt_setup *s, struct dt_exec_options *out);
+
+/* Parameters and moments of all modules for checkpoints; *parts is one block of w->n (dt_free). */
+enum dt_status dt_setup_parts(const struct dt_setup *s, const struct dt_exec_whole *w,
+                              struct dt_error *err, struct dt_checkpoint_part **parts);
+/* Digest of what a checkpoint and the job that goes on from it must share. */
+void dt_setup_digest(const struct dt_setup *s, char *buf, size_t size);
+/* Digest of the shards' names, sizes and some of what is in them. */
+enum dt_status dt_setup_data_digest(const struct dt_setup *s, struct dt_error *err, char *buf,
+                                    size_t size);
+
+/* FLOP/s of the best of several square products in the setup's type: what MFU is measured against.
+ */
+enum dt_status dt_setup_gemm_peak(const struct dt_setup *s, struct dt_error *err, double *flops);
+
+#endif

@@ -1,0 +1,589 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "exec/train/train.h"
+
+#include "base/mem.h"
+#include "core/model/shape.h"
+#include "base/clock.h"
+#include "exec/train/train_folder.h"
+#include "exec/train/train_log.h"
+#include "exec/train/train_memory.h"
+#include "exec/train/train_save.h"
+#include "comm/world.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+struct train {
+    const struct dt_train_options *o;
+    const struct dt_setup *s;
+    const struct dt_run_options *run;
+    struct dt_exec *x;
+    struct dt_loader *loader;
+    struct dt_ahead *ahead; /* batches of the loader */
+    struct dt_train_log *log;
+    struct dt_checkpoint_state state;
+    struct dt_train_folder folder;
+    struct dt_train_save save;
+    int64_t saved_step;
+    struct dt_guard guard;
+    struct dt_guard_verdict verdict; /* of the iteration under way */
+    char good[1200];                 /* the last complete checkpoint of this run; "" = none */
+    int64_t good_step;
+    bool lost;        /* what was to be saved last is not finite */
+    int64_t executed; /* iterations, by this process */
+    bool first;       /* rank 0 prints and writes */
+    bool stop;        /* some rank was told to */
+    double compute_s, waited_s, step_s, model_flops;
+    int64_t *lane_bytes;  /* per lane of the program: this rank's of the following */
+    int64_t memory_bytes; /* at most after a step: what a step makes it keeps, and what came before
+                             training (the measurement of the peak) is gone */
+    struct dt_train_summary sum;
+    struct dt_memory_seen seen;
+};
+
+/* ---- opening ---- */
+
+static enum dt_status read_weights(struct train *t, const struct dt_exec_whole *w, bool found,
+                                   const char *path, const char *digest, struct dt_error *err)
+{
+    struct dt_checkpoint_part *parts;
+    enum dt_status st;
+
+    DT_TRY(dt_setup_parts(t->s, w, err, &parts));
+    if (found)
+        st = dt_checkpoint_load(path, parts, w->n, true, err, &t->state);
+    else
+        st = dt_checkpoint_init_from(t->run->init_from, parts, w->n, true, err, &t->sum.init);
+    dt_free(parts);
+    DT_TRY(st);
+    if (!found && !t->run->init_partial)
+        DT_TRY(dt_init_check_modules(&t->sum.init, t->run->init_from, err));
+    if (found && strcmp(t->state.job_digest, digest) != 0)
+        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
+                           "this checkpoint is of another model, batch, sequence length, seed or "
+                           "tokenizer; name another checkpoint.dir, or use --from-scratch");
+    return dt_exec_spread(t->x, w, err);
+}
+
+/* Every rank reads all of it and keeps what is its own. */
+static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
+{
+    const struct dt_run_options *r = t->run;
+    const char *path = t->folder.path;
+    char digest[sizeof(t->state.job_digest)];
+    struct dt_exec_whole w;
+    enum dt_status st;
+    bool found;
+
+    DT_TRY(dt_train_folder_open(&t->folder, t->o, t->x, err));
+    t->save.lock = t->folder.lock;
+    found = t->folder.found;
+    dt_setup_digest(t->s, digest, sizeof(digest));
+    if (found || r->init_from[0]) {
+        DT_TRY(dt_exec_whole_new(t->x, err, &w));
+        st = read_weights(t, &w, found, path, digest, err);
+        dt_exec_whole_free(&w);
+        DT_TRY(st);
+    }
+    if (found) {
+        snprintf(t->sum.checkpoint, sizeof(t->sum.checkpoint), "%s", path);
+        snprintf(t->good, sizeof(t->good), "%s", path);
+        t->good_step = t->state.step;
+        t->sum.resumed = true;
+    }
+    DT_TRY(dt_train_folder_data(&t->folder, t->o, t->x, &t->state, err));
+    memcpy(t->state.job_digest, digest, sizeof(digest));
+    memcpy(t->state.run_id, t->folder.run_id, sizeof(t->state.run_id));
+    memcpy(t->sum.run_id, t->folder.run_id, sizeof(t->sum.run_id));
+    t->state.seed = r->seed;
+    t->saved_step = found ? t->state.step : -1;
+    t->sum.first_step = t->state.step;
+    return DT_OK;
+}
+
+static enum dt_status open_all(struct train *t, struct dt_error *err)
+{
+    struct dt_exec_options x;
+    struct dt_loader_options l = t->s->loader;
+    int64_t ahead;
+
+    DT_TRY(dt_setup_gemm_peak(t->s, err, &t->sum.gemm_peak_flops));
+    dt_setup_exec_options(t->s, &x);
+    x.transport = t->o->transport;
+    x.world = t->o->world;
+    x.clock_ahead_ns = t->o->world ? dt_world_clock(t->o->world, NULL) : 0;
+    DT_TRY(dt_exec_new(&x, err, &t->x));
+    t->save.x = t->x;
+    DT_TRY(dt_exec_sum(t->x, &t->sum.gemm_peak_flops, 1, err));
+    DT_TRY(init_or_resume(t, err));
+    l.cursor = t->state.cursor;
+    l.changed = t->o->changed_data;
+    /* A shard that is not there or broken is a matter of the job's run.data. */
+    DT_TRY(dt_error_place(dt_map_get(dt_map_get(dt_doc_root(t->s->job->doc), "run"), "data"),
+                          dt_loader_open(&l, err, &t->loader), err));
+    dt_loader_report(t->loader, &t->sum.data);
+    /* Two batches that nobody takes: beside the last steps, of which the last is kept, runs what
+     * runs beside all others. */
+    ahead = t->run->steps > t->state.step ? t->run->steps - t->state.step + DT_AHEAD : 0;
+    if (ahead > 0 && dt_guard_rolls_back(&t->run->guard))
+        ahead = INT64_MAX; /* steps are made again, of other batches */
+    DT_TRY(dt_ahead_open(t->s, t->loader, ahead, err, &t->ahead));
+    return t->first ? dt_train_log_open(t->run->log_dir, err, &t->log) : DT_OK;
+}
+
+static void drop_program(struct train *t)
+{
+    dt_program_free(t->sum.program);
+    dt_assign_free(t->sum.assignment);
+    t->sum.program = NULL;
+    t->sum.assignment = NULL;
+}
+
+static void close_all(struct train *t)
+{
+    dt_train_save_close(&t->save);
+    dt_train_folder_close(&t->folder);
+    dt_ahead_close(t->ahead);
+    dt_loader_close(t->loader);
+    dt_exec_free(t->x);
+    dt_train_log_close(t->log, NULL);
+    dt_free(t->lane_bytes);
+}
+
+/* ---- one step ---- */
+
+/* Ranks that would walk different programs wait for each other for ever. */
+static enum dt_status same_program(struct train *t, struct dt_error *err)
+{
+    char digest[24];
+    struct dt_world_fact fact = {"program", digest};
+
+    if (!t->o->world)
+        return DT_OK;
+    snprintf(digest, sizeof(digest), "%016llx",
+             (unsigned long long)dt_program_digest(t->sum.program));
+    return dt_world_agree(t->o->world, &fact, 1, err);
+}
+
+/* The program stays until the next: the runs file keeps the last one. */
+static enum dt_status take_batch(struct train *t, struct dt_error *err, struct dt_ahead_batch **out)
+{
+    struct dt_ahead_batch *b;
+    enum dt_status st = DT_OK;
+
+    DT_TRY(dt_ahead_take(t->ahead, err, &b));
+    drop_program(t);
+    t->sum.program = b->program;
+    t->sum.assignment = b->assignment;
+    b->program = NULL;
+    b->assignment = NULL;
+    t->sum.samples_digest = b->samples_digest;
+    dt_memory_see(&t->seen, t->sum.program);
+    if (!t->lane_bytes) {
+        t->lane_bytes = dt_calloc((size_t)t->sum.program->n_lanes, sizeof(*t->lane_bytes));
+        st = t->lane_bytes ? DT_OK : dt_error_nomem(err, "lanes");
+    }
+    if (st == DT_OK && t->state.step == t->sum.first_step)
+        st = same_program(t, err);
+    if (st == DT_OK)
+        *out = b;
+    else
+        dt_ahead_batch_free(b);
+    return st;
+}
+
+static void account(struct train *t, const struct dt_ahead_batch *b, struct dt_train_step *s)
+{
+    double both = s->step_s + s->data_s;
+    int64_t now, max;
+
+    dt_exec_memory(t->x, &now, &max);
+    t->memory_bytes = now > t->memory_bytes ? now : t->memory_bytes;
+    dt_memory_note(t->x, t->sum.program, t->lane_bytes);
+    t->compute_s += s->r.compute_s;
+    t->waited_s += s->r.waited_s;
+    t->step_s += s->step_s;
+    t->model_flops += b->model_flops;
+    s->mfu = b->model_flops / s->step_s / t->sum.gemm_peak_flops;
+    s->tokens_per_s = (double)s->r.tokens / both;
+    s->samples_per_s = (double)b->n / both;
+    t->state.cursor = b->cursor;
+    t->sum.data = b->data;
+    s->documents = b->data.documents;
+    s->bad_documents = dt_data_bad_total(&b->data);
+    t->state.tokens += s->r.tokens;
+    t->state.samples += b->n;
+    t->state.train_s += both;
+    if (s->r.applied && (t->sum.best_loss == 0 || s->r.loss < t->sum.best_loss))
+        t->sum.best_loss = s->r.loss;
+    s->eta_s = t->step_s / (double)++t->executed * (double)(s->steps - s->step);
+}
+
+/* Before anything is stepped, with the same numbers on every rank. */
+static bool accept(void *ctx, const struct dt_exec_result *r)
+{
+    struct train *t = ctx;
+
+    t->verdict = dt_guard_judge(&t->guard, t->state.step + 1, r->loss, r->grad_norm);
+    return dt_guard_applies(&t->verdict);
+}
+
+static enum dt_status execute(struct train *t, const struct dt_ahead_batch *b,
+                              struct dt_train_step *s, struct dt_error *err)
+{
+    struct dt_exec_input in = {.seqs = (const struct dt_sequence *const *)b->seqs,
+                               .n = b->n,
+                               .step = s->step,
+                               .signal = t->o->stop && *t->o->stop,
+                               .accept = accept,
+                               .accept_ctx = t};
+    uint64_t t0 = dt_clock_ns();
+
+    DT_TRY(dt_exec_run(t->x, t->sum.program, &in, err, NULL, &s->r));
+    s->step_s = (double)(dt_clock_ns() - t0) * 1e-9;
+    t->state.step = t->state.draws = s->step;
+    account(t, b, s);
+    return DT_OK;
+}
+
+/* ---- trouble ---- */
+
+/* A save that has ended is what can be gone back to; every rank knows its name. */
+static enum dt_status poll_save(struct train *t, bool wait, struct dt_error *err)
+{
+    bool pending = t->save.share != NULL;
+    enum dt_status st = dt_train_save_poll(&t->save, wait, err);
+
+    t->lost = st == DT_ERR_DIVERGED;
+    DT_TRY(st);
+    if (!pending || t->save.share)
+        return DT_OK;
+    t->good_step = t->save.state.step;
+    return dt_checkpoint_of_step(t->run->checkpoint_dir, t->good_step, err, t->good,
+                                 sizeof(t->good));
+}
+
+/* Parameters, moments and the number of the step; data goes on behind the last batch, and what was
+ * seen of it stays counted. */
+static enum dt_status roll_back(struct train *t, struct dt_error *err)
+{
+    struct dt_checkpoint_state now = t->state;
+    struct dt_exec_whole w;
+    enum dt_status st;
+
+    DT_TRY(dt_exec_whole_new(t->x, err, &w));
+    st = read_weights(t, &w, true, t->good, now.job_digest, err);
+    dt_exec_whole_free(&w);
+    DT_TRY(st);
+    now.step = now.draws = t->saved_step = t->state.step;
+    t->state = now;
+    return DT_OK;
+}
+
+static enum dt_status give_up(struct train *t, const struct dt_train_event *e, struct dt_error *err)
+{
+    struct dt_error why = {.status = DT_OK};
+    char text[2048];
+
+    dt_trouble_text(e, text, sizeof(text));
+    if (!t->good[0])
+        return dt_error_set(err, DT_ERR_DIVERGED, "%s; there is no checkpoint to go on from", text);
+    if (t->first && dt_checkpoint_keep(t->good, &why) != DT_OK)
+        return dt_error_set(err, DT_ERR_DIVERGED, "%s; the last good checkpoint is %s (%s)", text,
+                            t->good, why.message);
+    return dt_error_set(err, DT_ERR_DIVERGED,
+                        "%s; the last good checkpoint is %s, which is not removed", text, t->good);
+}
+
+static void count_trouble(struct train *t, const struct dt_guard_verdict *v)
+{
+    struct dt_train_trouble *c = &t->sum.trouble;
+
+    c->nonfinite += v->cause == DT_GUARD_NONFINITE;
+    c->spikes += v->cause == DT_GUARD_SPIKE;
+    c->skipped += v->action == DT_GUARD_SKIP;
+    c->rollbacks += v->action == DT_GUARD_ROLLBACK;
+}
+
+/* All ranks alike. */
+static enum dt_status act(struct train *t, struct dt_train_event *e, struct dt_error *err)
+{
+    enum dt_guard_action *action = &e->verdict.action;
+
+    if (*action == DT_GUARD_ROLLBACK || *action == DT_GUARD_STOP) {
+        enum dt_status st = poll_save(t, true, err);
+
+        if (st != DT_OK && !t->lost)
+            return st;
+        t->lost = false;
+    }
+    if (*action == DT_GUARD_ROLLBACK && !t->good[0])
+        *action = DT_GUARD_STOP;
+    e->to_step = *action == DT_GUARD_ROLLBACK ? t->good_step : -1;
+    count_trouble(t, &e->verdict);
+    if (t->first)
+        DT_TRY(dt_train_log_event(t->log, e, err));
+    if (*action == DT_GUARD_STOP)
+        return give_up(t, e, err);
+    if (t->first && t->o->on_event)
+        t->o->on_event(t->o->ctx, e);
+    return *action == DT_GUARD_ROLLBACK ? roll_back(t, err) : DT_OK;
+}
+
+/* The guard has said something about the step. */
+static enum dt_status object(struct train *t, const struct dt_ahead_batch *b,
+                             const struct dt_train_step *s, struct dt_error *err)
+{
+    struct dt_train_event e = {.step = s->step, .verdict = t->verdict};
+
+    DT_TRY(dt_trouble_find(t->s, t->x, t->loader, b, &s->r, t->first, err, &e));
+    return act(t, &e, err);
+}
+
+/* A copy that was to become a checkpoint has values that are not finite, as *err says. */
+static enum dt_status lost(struct train *t, struct dt_error *err)
+{
+    struct dt_train_event e = {.step = t->save.state.step, .loss = NAN, .grad_norm = NAN};
+
+    e.verdict = dt_guard_lost(&t->guard, e.step);
+    snprintf(e.note, sizeof(e.note), "%.255s", err ? err->message : "");
+    return act(t, &e, err);
+}
+
+static enum dt_status one_step(struct train *t, struct dt_error *err)
+{
+    struct dt_train_step s = {.step = t->state.step + 1, .steps = t->run->steps};
+    uint64_t t0 = dt_clock_ns();
+    struct dt_ahead_batch *b;
+    enum dt_status st;
+
+    DT_TRY(take_batch(t, err, &b));
+    s.data_s = (double)(dt_clock_ns() - t0) * 1e-9;
+    st = execute(t, b, &s, err);
+    if (st == DT_OK && t->verdict.cause != DT_GUARD_NONE)
+        st = object(t, b, &s, err);
+    dt_ahead_batch_free(b);
+    DT_TRY(st);
+    s.trouble = t->sum.trouble;
+    if (s.r.applied)
+        t->sum.last = s;
+    t->stop = s.r.signal > 0;
+    if (t->first && (s.step % t->run->log_interval == 0 || s.step == s.steps))
+        DT_TRY(dt_train_log_step(t->log, &s, err));
+    if (t->o->on_step && t->first)
+        t->o->on_step(t->o->ctx, &s);
+    return DT_OK;
+}
+
+static enum dt_status save(struct train *t, struct dt_error *err)
+{
+    if (!t->run->checkpoint_dir[0] || t->saved_step == t->state.step)
+        return DT_OK;
+    DT_TRY(poll_save(t, true, err));
+    DT_TRY(dt_train_save_begin(&t->save, &t->state, err));
+    t->saved_step = t->state.step;
+    return DT_OK;
+}
+
+/* The last one is there before training ends. */
+static enum dt_status save_last(struct train *t, struct dt_error *err)
+{
+    DT_TRY(save(t, err));
+    DT_TRY(poll_save(t, true, err));
+    if (t->save.path[0])
+        snprintf(t->sum.checkpoint, sizeof(t->sum.checkpoint), "%s", t->save.path);
+    return DT_OK;
+}
+
+static enum dt_status save_now_and_then(struct train *t, struct dt_error *err)
+{
+    int64_t every = t->run->checkpoint_interval;
+
+    DT_TRY(poll_save(t, false, err));
+    return every > 0 && t->state.step % every == 0 ? save(t, err) : DT_OK;
+}
+
+static enum dt_status steps(struct train *t, struct dt_error *err)
+{
+    while (t->state.step < t->run->steps) {
+        if (t->stop || (!t->o->transport && t->o->stop && *t->o->stop)) {
+            t->sum.stopped = true;
+            break;
+        }
+        DT_TRY(one_step(t, err));
+        DT_TRY(save_now_and_then(t, err));
+    }
+    return save_last(t, err);
+}
+
+static enum dt_status loop(struct train *t, struct dt_error *err)
+{
+    enum dt_status st = DT_OK;
+
+    /* There is always something to roll back to. */
+    if (dt_guard_rolls_back(&t->run->guard) && !t->good[0] && t->state.step < t->run->steps)
+        st = save(t, err);
+    if (st == DT_OK)
+        st = steps(t, err);
+    while (st == DT_ERR_DIVERGED && t->lost) {
+        t->lost = false;
+        DT_TRY(lost(t, err));
+        st = steps(t, err);
+    }
+    return st;
+}
+
+/* What each rank has, and the first member of each lane, each in its own place of a sum. */
+static enum dt_status read_memory(struct train *t, struct dt_error *err)
+{
+    int ranks = t->sum.ranks, lanes = t->sum.program ? t->sum.program->n_lanes : 0;
+    int own = t->o->transport ? t->o->transport->rank : 0;
+    size_t n = (size_t)ranks + (size_t)lanes;
+    double *of = dt_calloc(n, sizeof(*of));
+    enum dt_status st = DT_OK;
+
+    if (lanes > 0) {
+        t->sum.memory = dt_calloc((size_t)ranks, sizeof(*t->sum.memory));
+        t->sum.lanes = dt_calloc((size_t)lanes, sizeof(*t->sum.lanes));
+        st = t->sum.memory && t->sum.lanes
+                 ? dt_train_predict_memory(t->s, &t->seen, t->sum.program, ranks, err,
+                                           t->sum.memory, t->sum.lanes)
+                 : dt_error_nomem(err, "ranks");
+    }
+    if (st == DT_OK && !of)
+        st = dt_error_nomem(err, "ranks");
+    if (st == DT_OK) {
+        of[own] = (double)t->memory_bytes;
+        for (int i = 0; i < lanes; i++)
+            if (t->sum.lanes[i].rank == own)
+                of[ranks + i] = (double)t->lane_bytes[i];
+        st = dt_exec_sum(t->x, of, n, err);
+    }
+    for (int r = 0; st == DT_OK && r < ranks; r++) {
+        if ((int64_t)of[r] > t->sum.memory_max_bytes)
+            t->sum.memory_max_bytes = (int64_t)of[r];
+        if (lanes > 0)
+            t->sum.memory[r].allocated_bytes = (int64_t)of[r];
+    }
+    for (int i = 0; st == DT_OK && i < lanes; i++)
+        t->sum.lanes[i].allocated_bytes = (int64_t)of[ranks + i];
+    dt_free(of);
+    return st;
+}
+
+/* On rank 0: what the ranks did for batches while the last iteration ran. */
+static enum dt_status keep_data(struct train *t, const double (*v)[4], struct dt_error *err)
+{
+    const struct dt_timeline *tl = &t->sum.timeline;
+    int64_t n = (int64_t)t->sum.ranks * DT_AHEAD_SPANS;
+
+    t->sum.beside = dt_calloc((size_t)n, sizeof(*t->sum.beside));
+    if (!t->sum.beside)
+        return dt_error_nomem(err, "batches");
+    for (int64_t i = 0; i < n; i++) {
+        int64_t begin = (int64_t)v[i][2] - tl->origin_ns, end = (int64_t)v[i][3] - tl->origin_ns;
+
+        if (v[i][0] > 0 && begin < tl->makespan_ns && end > 0)
+            t->sum.beside[t->sum.n_beside++] =
+                (struct dt_run_data){(int)(i / DT_AHEAD_SPANS), (int64_t)v[i][0],
+                                     (enum dt_data_work)v[i][1], begin, end};
+    }
+    return DT_OK;
+}
+
+/* Each rank's in its own places of a sum, on the clock of rank 0: nanoseconds of 100 days are whole
+ * numbers of doubles. */
+static enum dt_status read_data(struct train *t, struct dt_error *err)
+{
+    int own = t->o->transport ? t->o->transport->rank : 0;
+    int64_t ahead_ns = t->o->world ? dt_world_clock(t->o->world, NULL) : 0;
+    size_t n = (size_t)t->sum.ranks * DT_AHEAD_SPANS;
+    struct dt_ahead_span s[DT_AHEAD_SPANS];
+    double(*v)[4] = dt_calloc(n, sizeof(*v)); /* batch, work, begin, end */
+    enum dt_status st;
+    int k;
+
+    if (!v)
+        return dt_error_nomem(err, "batches");
+    dt_ahead_stop(t->ahead);
+    k = dt_ahead_spans(t->ahead, s);
+    for (int i = 0; i < k; i++) {
+        double *to = v[own * DT_AHEAD_SPANS + i];
+
+        to[0] = (double)(t->state.step - t->executed + s[i].batch + 1);
+        to[1] = s[i].work;
+        to[2] = (double)((int64_t)s[i].begin_ns - ahead_ns);
+        to[3] = (double)((int64_t)s[i].end_ns - ahead_ns);
+    }
+    st = dt_exec_sum(t->x, v[0], 4 * n, err);
+    if (st == DT_OK && own == 0)
+        st = keep_data(t, (const double(*)[4])v, err);
+    dt_free(v);
+    return st;
+}
+
+static enum dt_status finish(struct train *t, struct dt_error *err)
+{
+    double steps = (double)t->executed;
+
+    t->sum.last_step = t->state.step;
+    t->sum.train_s = t->state.train_s;
+    t->sum.tokens = t->state.tokens;
+    t->sum.samples = t->state.samples;
+    t->sum.mean_step_s = steps > 0 ? t->step_s / steps : 0;
+    t->sum.mfu = t->step_s > 0 ? t->model_flops / t->step_s / t->sum.gemm_peak_flops : 0;
+    t->sum.share_outside = t->step_s > 0 ? 1 - t->compute_s / t->step_s : 0;
+    t->sum.share_waited = t->step_s > 0 ? t->waited_s / t->step_s : 0;
+    dt_ahead_report(t->ahead, &t->sum.loading);
+    DT_TRY(read_memory(t, err));
+    if (!t->sum.program)
+        return DT_OK;
+    DT_TRY(dt_exec_timeline(t->x, t->sum.program, err, &t->sum.timeline));
+    return read_data(t, err);
+}
+
+enum dt_status dt_train(const struct dt_train_options *o, struct dt_error *err,
+                        struct dt_train_summary *out)
+{
+    struct train t = {.o = o, .s = o->setup, .run = &o->setup->job->run};
+    enum dt_status st;
+
+    t.first = !o->transport || o->transport->rank == 0;
+    t.sum.ranks = o->transport ? o->transport->size : 1;
+    dt_guard_init(&t.guard, &t.run->guard);
+    t.save.setup = o->setup;
+    t.save.warn = o->warn;
+    t.save.ranks = t.sum.ranks;
+    t.save.rank = o->transport ? o->transport->rank : 0;
+    st = open_all(&t, err);
+    if (st == DT_OK)
+        st = loop(&t, err);
+    if (st == DT_OK)
+        st = finish(&t, err);
+    if (st == DT_OK) {
+        st = dt_train_log_close(t.log, err);
+        t.log = NULL;
+    }
+    close_all(&t);
+    if (st != DT_OK)
+        dt_train_summary_free(&t.sum);
+    else
+        *out = t.sum;
+    return st;
+}
+
+void dt_train_summary_free(struct dt_train_summary *s)
+{
+    dt_program_free(s->program);
+    dt_assign_free(s->assignment);
+    dt_timeline_free(&s->timeline);
+    dt_free(s->memory);
+    dt_free(s->lanes);
+    dt_free(s->beside);
+    s->beside = NULL;
+    s->memory = NULL;
+    s->lanes = NULL;
+    s->program = NULL;
+    s->assignment = NULL;
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Training: take a global batch and its program, made while the step before ran; execute it; log,
+ * save, go on.  There is no other training loop. */
+#ifndef DT_EXEC_TRAIN_TRAIN_H
+#define DT_EXEC_TRAIN_TRAIN_H
+
+#include "exec/train/ahead.h"
+#include "exec/train/train_trouble.h"
+#include <signal.h>
+
+struct dt_train_trouble { /* counts since this process began */
+    int64_t nonfinite;    /* iterations whose loss or gradient norm was not finite */
+    int64_t spikes;       /* whose loss was beyond the limit */
+    int64_t skipped;      /* steps not made, of either; those that were rolled back excepted */
+    int64_t rollbacks;
+};
+
+struct dt_train_step { /* what is known after a step */
+    int64_t step, steps;
+    struct dt_exec_result r;
+    double step_s;                      /* the executed iteration */
+    double data_s;                      /* waiting for its batch before it */
+    double tokens_per_s, samples_per_s; /* of both together */
+    double mfu;                         /* model FLOPs over step_s and the measured GEMM peak */
+    double eta_s;
+    int64_t documents, bad_documents; /* since this process began */
+    struct dt_train_trouble trouble;  /* this one included */
+};
+typedef void dt_train_fn(void *ctx, const struct dt_train_step *s);
+typedef void dt_train_event_fn(void *ctx, const struct dt_train_event *e);
+
+struct dt_world;
+
+struct dt_train_options {
+    const struct dt_setup *setup;
+    struct dt_transport *transport;    /* NULL = alone; else every rank calls with an equal setup */
+    struct dt_world *world;            /* of its ranks; NULL = nobody watches */
+    bool from_scratch;                 /* do not go on from a checkpoint */
+    bool changed_data;                 /* go on although the data is not what it was */
+    const char *run_id;                /* go on from this run's checkpoints only, or begin it; NULL =
+                                          from what is there */
+    const struct dt_warn *warn;        /* of rank 0; NULL = nobody listens */
+    const volatile sig_atomic_t *stop; /* not 0 on some rank: all save and stop after the same step;
+                                          NULL = never */
+    dt_train_fn *on_step;              /* on rank 0; NULL = none */
+    dt_train_event_fn *on_event;       /* likewise, of a step that was not like others, before on_step;
+                                          not of the one that ends training, which is an error */
+    void *ctx;
+};
+
+struct dt_rank_memory {
+    int64_t allocated_bytes; /* at most, on its device */
+    int64_t predicted_bytes; /* by the memory model, of its lanes */
+};
+
+/* Of a lane's first member: without the workspace of kernels, which lanes of a rank share. */
+struct dt_lane_memory {
+    int rank;
+    int64_t allocated_bytes, predicted_bytes;
+};
+
+struct dt_train_summary {
+    int64_t first_step, last_step; /* done by this process: first_step + 1 .. last_step */
+    bool resumed, stopped;
+    char checkpoint[1200]; /* the last one written or found; "" = none */
+    char run_id[DT_RUN_ID_SIZE];
+    struct dt_train_step last; /* that was made */
+    struct dt_train_trouble trouble;
+    double best_loss, mean_step_s, train_s; /* train_s: of all processes together */
+    double mfu, gemm_peak_flops;            /* mean */
+    int64_t tokens, samples;                /* of all processes together */
+    double share_outside; /* of the time of this process's iterations between compute ops */
+    double share_waited;  /* of the same: waiting for other ranks */
+    int ranks;
+    int64_t memory_max_bytes;      /* of the rank that took most */
+    struct dt_rank_memory *memory; /* [ranks]; NULL when no step was done */
+    struct dt_lane_memory *lanes;  /* [n_lanes of the program]; likewise */
+    struct dt_init_report init;    /* when weights were read */
+    struct dt_data_report data;
+    struct dt_ahead_report loading; /* of this rank */
+    /* The last iteration, for the runs file; dt_train_summary_free. */
+    struct dt_program *program;
+    struct dt_assignment *assignment;
+    uint64_t samples_digest;
+    struct dt_timeline timeline; /* this and the next on rank 0 only */
+    struct dt_run_data *beside;  /* [n_beside] made of other batches meanwhile, by all ranks */
+    int64_t n_beside;
+};
+/* What the guard stops is DT_ERR_DIVERGED: the message says what and where, and names the last good
+ * checkpoint, which is kept.  On failure of a save the error is returned after the loop has stopped; what was saved before
+ * stays. */
+enum dt_status dt_train(const struct dt_train_options *o, struct dt_error *err,
+                        struct dt_train_summary *out);
+void dt_train_summary_free(struct dt_train_summary *s);
+
+#endif

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * One outcome for all ranks of a training, and what rank 0 knows for all.  Collective. */
+#ifndef DT_EXEC_TRAIN_TRAIN_AGREE_H
+#define DT_EXEC_TRAIN_TRAIN_AGREE_H
+
+#include "exec/program/execute.h"
+
+/* The lowest rank's failure becomes everybody's; `mine` is this rank's where st is not DT_OK. */
+enum dt_status dt_train_agree(struct dt_exec *x, int rank, int ranks, enum dt_status st,
+                              const struct dt_error *mine, struct dt_error *err);
+/* Rank 0's n bytes to all. */
+enum dt_status dt_train_tell(struct dt_exec *x, int rank, void *bytes, size_t n,
+                             struct dt_error *err);
+
+#endif

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Metrics of a training run: metrics.jsonl (one object per line, appended to when a run goes on)
+ * and TensorBoard events beside it. */
+#ifndef DT_EXEC_TRAIN_TRAIN_LOG_H
+#define DT_EXEC_TRAIN_TRAIN_LOG_H
+
+#include "exec/train/train.h"
+
+struct dt_train_log;
+/* dir "" = no files: *out is NULL, which the others accept. */
+enum dt_status dt_train_log_open(const char *dir, struct dt_error *err, struct dt_train_log **out);
+enum dt_status dt_train_log_step(struct dt_train_log *l, const struct dt_train_step *s,
+                                 struct dt_error *err);
+/* A line of its own, whatever log_interval is. */
+enum dt_status dt_train_log_event(struct dt_train_log *l, const struct dt_train_event *e,
+                                  struct dt_error *err);
+enum dt_status dt_train_log_close(struct dt_train_log *l, struct dt_error *err);
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Memory of each rank: what it allocated, beside what the memory model charges its lanes. */
+#include "exec/train/train_memory.h"
+
+#include "base/mem.h"
+#include "core/cost/memory_cpu.h"
+#include "exec/program/placement.h"
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+void dt_memory_see(struct dt_memory_seen *seen, const struct dt_program *p)
+{
+    for (int m = 0; m < p->plan->n_modules; m++) {
+        const struct dt_module_assignment *a = &p->assignment->m[m];
+
+        for (uint32_t i = 0; i < a->mb_first[a->n_replicas]; i++)
+            dt_work_most(&seen->most[m], &a->work[i]);
+        for (int r = 0; r < a->n_replicas; r++)
+            seen->n[m] = larger(seen->n[m], a->mb_first[r + 1] - a->mb_first[r]);
+    }
+}
+
+/* ZeRO's pieces are of ranks, where the model (a GPU per replica) has them of replicas: a rank's
+ * first replica holds its piece, and what it gathers, for the others there; on one rank alone
+ * nothing is cut. */
+static double total(const struct dt_setup *s, const struct dt_placement *place,
+                    const struct dt_lane *l, const struct dt_memory_cpu *c)
+{
+    int dp = s->plan.modules[l->module].layout.dp, ranks = 0, last = -1;
+    int own = dt_placement_rank(place, l->module, l->replica, l->stage, 0);
+    double moments = 0;
+    bool leads = true;
+
+    if (s->plan.policy.zero == 0)
+        return c->total;
+    for (int r = 0; r < dp; r++) { /* replicas of a rank follow each other */
+        int rank = dt_placement_rank(place, l->module, r, l->stage, 0);
+
+        ranks += rank != last;
+        leads &= rank != own || r >= l->replica;
+        last = rank;
+    }
+    if (ranks == 1 || leads)
+        moments = c->moments * dp / ranks;
+    return c->total - c->moments + moments - (ranks == 1 || !leads ? c->wire : 0);
+}
+
+/* Lanes of a rank add up; one scratch serves them all. */
+static void predict(const struct dt_setup *s, const struct dt_memory_seen *seen,
+                    const struct dt_program *p, const struct dt_placement *place, double *scratch,
+                    struct dt_rank_memory *ranks, struct dt_lane_memory *lanes)
+{
+    for (int i = 0; i < p->n_lanes; i++) {
+        const struct dt_lane *l = &p->lanes[i];
+        struct dt_memory_cpu c;
+        int64_t bytes;
+
+        dt_memory_cpu_stage(&s->plan, s->job->model, &s->job->cluster, l->module, l->stage,
+                            &seen->most[l->module], seen->n[l->module],
+                            (int)dt_dtype_bytes(s->dtype), &c);
+        bytes = (int64_t)total(s, place, l, &c);
+        lanes[i].rank = dt_placement_rank(place, l->module, l->replica, l->stage, 0);
+        lanes[i].predicted_bytes = bytes;
+        for (int t = 0; t < s->plan.modules[l->module].layout.tp; t++) {
+            int r = dt_placement_rank(place, l->module, l->replica, l->stage, t);
+
+            ranks[r].predicted_bytes += bytes;
+            scratch[r] = c.scratch > scratch[r] ? c.scratch : scratch[r];
+        }
+    }
+}
+
+enum dt_status dt_train_predict_memory(const struct dt_setup *s, const struct dt_memory_seen *seen,
+                                       const struct dt_program *p, int n_ranks,
+                                       struct dt_error *err, struct dt_rank_memory *ranks,
+                                       struct dt_lane_memory *lanes)
+{
+    double *scratch = dt_calloc((size_t)n_ranks, sizeof(*scratch));
+    struct dt_placement place;
+    enum dt_status st;
+
+    if (!scratch)
+        return dt_error_nomem(err, "ranks");
+    st = dt_placement_init(&place, &s->plan, n_ranks, err);
+    if (st == DT_OK) {
+        for (int r = 0; r < n_ranks; r++)
+            ranks[r].predicted_bytes = 0;
+        predict(s, seen, p, &place, scratch, ranks, lanes);
+        for (int r = 0; r < n_ranks; r++)
+            ranks[r].predicted_bytes += (int64_t)scratch[r];
+        dt_placement_free(&place);
+    }
+    dt_free(scratch);
+    return st;
+}
+
+void dt_memory_note(const struct dt_exec *x, const struct dt_program *p, int64_t *of_lane)
+{
+    for (int i = 0; i < p->n_lanes; i++) {
+        const struct dt_lane *l = &p->lanes[i];
+
+        of_lane[i] = larger(of_lane[i], dt_exec_lane_memory(x, l->module, l->replica, l->stage));
+    }
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ *   thread   |-- ProfilerStep#2 ------------------------|
+ *              |-- aten::linear ------|
+ *                |-- aten::addmm --|                        the launch is in all three
+ *                      ^ cudaLaunchKernel
+ *   stream                   [ ampere_bf16_s16816gemm_... ]
+ */
+#include "fit/kernel_trace.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TRACE_MAX = 50000000 }; /* ranges, kernels: what fits the file limit of the readers */
+
+void dt_ktrace_free(struct dt_ktrace *t)
+{
+    dt_free(t->ranges);
+    dt_free(t->kernels);
+    dt_arena_free(&t->arena);
+    *t = (struct dt_ktrace){0};
+}
+
+enum dt_status dt_ktrace_add_range(struct dt_ktrace *t, const struct dt_ktrace_range *r,
+                                   struct dt_error *err)
+{
+    if (t->n_ranges >= TRACE_MAX ||
+        dt_grow((void **)&t->ranges, &t->cap_ranges, t->n_ranges + 1, sizeof(*r)))
+        return dt_error_nomem(err, "ranges of a trace");
+    t->ranges[t->n_ranges++] = *r;
+    return DT_OK;
+}
+
+enum dt_status dt_ktrace_add_kernel(struct dt_ktrace *t, const struct dt_ktrace_kernel *k,
+                                    struct dt_error *err)
+{
+    if (t->n_kernels >= TRACE_MAX ||
+        dt_grow((void **)&t->kernels, &t->cap_kernels, t->n_kernels + 1, sizeof(*k)))
+        return dt_error_nomem(err, "kernels of a trace");
+    t->kernels[t->n_kernels++] = *k;
+    return DT_OK;
+}
+
+void dt_ktrace_set_device(struct dt_ktrace *t, const char *name)
+{
+    static const char vendor[] = "NVIDIA ";
+    size_t n = 0;
+
+    if (t->device[0] || !name)
+        return;
+    if (strncmp(name, vendor, sizeof(vendor) - 1) == 0)
+        name += sizeof(vendor) - 1;
+    for (; *name && n < sizeof(t->device) - 1; name++)
+        if (*name >= ' ' && *name < 127)
+            t->device[n++] = *name;
+    t->device[n] = '\0';
+}
+
+#define ORDER(a, b)                                                                                \
+    do {                                                                                           \
+        if ((a) != (b))                                                                            \
+            return (a) < (b) ? -1 : 1;                                                             \
+    } while (0)
+
+static int by_start(const void *x, const void *y)
+{
+    const struct dt_ktrace_range *a = x, *b = y;
+
+    ORDER(a->lane, b->lane);
+    ORDER(a->start_ns, b->start_ns);
+    ORDER(b->end_ns, a->end_ns);
+    ORDER(a->id, b->id);
+    return strcmp(a->text, b->text);
+}
+
+static int by_launch(const void *x, const void *y)
+{
+    const struct dt_ktrace_kernel *a = x, *b = y;
+
+    ORDER(a->lane, b->lane);
+    ORDER(a->at_ns, b->at_ns);
+    ORDER(a->duration_ns, b->duration_ns);
+    ORDER(a->op_id, b->op_id);
+    return strcmp(a->name, b->name);
+}
+
+struct sweep { /* the ranges that are open, outermost first */
+    struct dt_ktrace *t;
+    size_t *open, n, next;
+};
+
+/* Ranges may overlap without nesting: one that has ended stays below one that has not, and whoever
+ * walks the parents looks at their ends. */
+static void close_until(struct sweep *s, int64_t at_ns)
+{
+    while (s->n > 0 && s->t->ranges[s->open[s->n - 1]].end_ns < at_ns)
+        s->n--;
+}
+
+static void open_until(struct sweep *s, int64_t lane, int64_t at_ns)
+{
+    for (; s->next < s->t->n_ranges; s->next++) {
+        struct dt_ktrace_range *r = &s->t->ranges[s->next];
+
+        if (r->lane > lane || (r->lane == lane && r->start_ns > at_ns))
+            break;
+        if (r->lane != lane)
+            continue;
+        close_until(s, r->start_ns);
+        r->parent = s->n ? s->open[s->n - 1] + 1 : 0;
+        s->open[s->n++] = s->next;
+    }
+    close_until(s, at_ns);
+}
+
+/* The operator that the trace names, else the innermost one; none if the one it names is not around
+ * the launch. */
+static size_t find_op(const struct dt_ktrace *t, const struct dt_ktrace_kernel *k)
+{
+    int depth = 0;
+
+    for (size_t r = k->range; r && depth < DT_KTRACE_DEPTH; r = t->ranges[r - 1].parent, depth++) {
+        if (!t->ranges[r - 1].op || t->ranges[r - 1].end_ns < k->at_ns)
+            continue;
+        if (!k->has_op || t->ranges[r - 1].id == k->op_id)
+            return r;
+    }
+    return 0;
+}
+
+enum dt_status dt_ktrace_attach(struct dt_ktrace *t, struct dt_error *err)
+{
+    struct sweep s = {.t = t};
+    int64_t lane = 0;
+
+    s.open = dt_calloc(t->n_ranges + 1, sizeof(*s.open));
+    if (!s.open)
+        return dt_error_nomem(err, "ranges of a trace");
+    if (t->n_ranges)
+        qsort(t->ranges, t->n_ranges, sizeof(*t->ranges), by_start);
+    if (t->n_kernels)
+        qsort(t->kernels, t->n_kernels, sizeof(*t->kernels), by_launch);
+    for (size_t i = 0; i < t->n_kernels; i++) {
+        struct dt_ktrace_kernel *k = &t->kernels[i];
+
+        if (i == 0 || k->lane != lane)
+            s.n = 0;
+        lane = k->lane;
+        open_until(&s, lane, k->at_ns);
+        k->range = s.n ? s.open[s.n - 1] + 1 : 0;
+        k->op = find_op(t, k);
+    }
+    dt_free(s.open);
+    return DT_OK;
+}

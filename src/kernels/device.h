@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The device table: memory, queues, events, weights and kernels of one accelerator (or of this
+ * CPU).
+ *
+ * Every implementation fills every entry; callers never ask which device it is.  A queue runs what
+ * is put on it in order; two queues run independently unless an event orders them.  On the CPU a
+ * call has run when it returns, and the same program is correct: only the events order anything.
+ *
+ * Errors stick to the queue.  A kernel, copy or event call returns nothing; when one fails, the
+ * later calls on that queue do nothing and queue_sync reports the first failure, once.  Calls that
+ * create things return a status at once.
+ *
+ *     dev->k->rmsnorm_fwd(q, &norm, x, gamma, y, rstd);
+ *     dev->k->linear_fwd(q, rows, y, wq, NULL, NULL, qkv);
+ *     DT_TRY(dev->queue_sync(q, err));
+ *
+ * One thread at a time uses a queue; different threads may use different queues of a device. */
+#ifndef DT_KERNELS_DEVICE_H
+#define DT_KERNELS_DEVICE_H
+
+#include "base/status.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Grows whenever this file or kernels/kernels.h changes meaning or layout. */
+#define DT_DEVICE_ABI 3u
+
+enum dt_dtype { DT_F32, DT_BF16, DT_DTYPE_N };
+static inline size_t dt_dtype_bytes(enum dt_dtype t)
+{
+    return t == DT_BF16 ? 2 : 4;
+}
+
+struct dt_device;
+struct dt_queue;   /* belongs to one device */
+struct dt_event;   /* a point in a queue */
+struct dt_weight;  /* a weight matrix or filter in the device's own compute layouts */
+struct dt_kernels; /* kernels/kernels.h */
+
+enum dt_copy { DT_COPY_TO_DEVICE, DT_COPY_TO_HOST, DT_COPY_ON_DEVICE };
+
+struct dt_device_options {
+    int index;    /* which device of the module; 0 on the CPU */
+    int threads;  /* CPU: threads of a kernel; 0 = one per core that this process may use */
+    bool no_bf16; /* compute in fp32 even where bf16 is faster ("on request") */
+};
+
+struct dt_device_info {
+    char name[64];        /* "cpu", or the card's name */
+    char isa[64];         /* what the fast paths use: "AVX512-BF16", "AMX-BF16", "sm_90", … */
+    enum dt_dtype fast;   /* compute type to prefer here: DT_BF16 only where it beats fp32 */
+    bool bf16;            /* products of bf16 work at all; else a bf16 weight is refused */
+    int threads;          /* CPU threads; 1 on a card */
+    int64_t memory_bytes; /* installed memory */
+    bool host_memory; /* device pointers may be read and written by the host (after queue_sync) */
+};
+
+/* Shape of a weight.  Master weights and their gradients are fp32 in the Hugging Face order:
+ * linear [out][in], convolution [out][in][kernel][kernel]. */
+struct dt_weight_shape {
+    enum dt_dtype dtype; /* compute type */
+    int64_t out, in;
+    int kernel; /* 0 = linear; else a kernel x kernel filter */
+};
+
+struct dt_memory_owner { /* whose memory something is; outlives it */
+    int64_t now_bytes;
+};
+
+struct dt_device {
+    uint32_t abi; /* DT_DEVICE_ABI */
+    struct dt_device_info info;
+    const struct dt_kernels *k;
+    void *impl; /* the implementation's own */
+
+    void (*close)(
+        struct dt_device *dev); /* everything of the device is freed first by the caller */
+
+    /* ---- memory: 64-byte aligned, contents undefined; NULL is freed silently ---- */
+    enum dt_status (*alloc)(const struct dt_device *dev, size_t bytes, struct dt_error *err,
+                            void **out);
+    void (*free)(const struct dt_device *dev, void *p);
+    /* Host memory that copies fast and asynchronously (page-locked on a card). */
+    enum dt_status (*host_alloc)(const struct dt_device *dev, size_t bytes, struct dt_error *err,
+                                 void **out);
+    void (*host_free)(const struct dt_device *dev, void *p);
+    /* Bytes now and at most so far in alloc, in weights, and in the queues' workspaces together. */
+    void (*memory_used)(const struct dt_device *dev, int64_t *now_bytes, int64_t *max_bytes);
+    /* What the calling thread has allocated from now on, in alloc and in weights, is counted for
+     * `owner` too, until it is freed by whomever; queues' workspaces are nobody's.  NULL, as at
+     * first: nobody.  Returns the one before. */
+    struct dt_memory_owner *(*memory_for)(const struct dt_device *dev,
+                                          struct dt_memory_owner *owner);
+
+    /* ---- queues ---- */
+    enum dt_status (*queue_new)(const struct dt_device *dev, bool high_priority,
+                                struct dt_error *err, struct dt_queue **out);
+    void (*queue_free)(struct dt_queue *q); /* waits for it; NULL is ignored */
+    /* Waits until all is done; reports and clears the first error. */
+    enum dt_status (*queue_sync)(struct dt_queue *q, struct dt_error *err);
+    /* The same without waiting or clearing: DT_OK as far as known. */
+    enum dt_status (*queue_state)(const struct dt_queue *q);
+    /* src and dst do not overlap.  Host memory stays valid until the queue has passed. */
+    void (*copy)(struct dt_queue *q, void *dst, const void *src, size_t bytes, enum dt_copy dir);
+    void (*zero)(struct dt_queue *q, void *p, size_t bytes);
+    /* A host function run in queue order; it may not touch the device. */
+    void (*call)(struct dt_queue *q, void (*fn)(void *), void *arg);
+
+    /* ---- events ---- */
+    enum dt_status (*event_new)(const struct dt_device *dev, struct dt_error *err,
+                                struct dt_event **out);
+    void (*event_free)(struct dt_event *e);
+    void (*event_record)(struct dt_queue *q, struct dt_event *e);
+    void (*event_wait)(struct dt_queue *q, struct dt_event *e);             /* q goes on after e */
+    enum dt_status (*event_sync)(struct dt_event *e, struct dt_error *err); /* the host waits */
+    bool (*event_done)(struct dt_event *e);
+    /* Time of a recorded and done event, ns of dt_clock_ns (on a card: mapped onto it). */
+    uint64_t (*event_ns)(struct dt_event *e);
+
+    /* ---- weights ----
+     * A weight reads the fp32 master (device memory, outlives it) and keeps what the kernels want
+     * of it: rounded, packed, per use.  Packing happens at first use after weight_changed, so a
+     * frozen weight is packed once and a trained one once per optimizer step, for all microbatches.
+     */
+    enum dt_status (*weight_new)(const struct dt_device *dev, const struct dt_weight_shape *shape,
+                                 const float *master, struct dt_error *err, struct dt_weight **out);
+    void (*weight_free)(struct dt_weight *w);
+    /* The master was written (in q's order): what was packed is old. */
+    void (*weight_changed)(struct dt_queue *q, struct dt_weight *w);
+};
+
+/* ---- implementations ---- */
+
+/* The CPU: built in, always there. */
+enum dt_status dt_device_open_cpu(const struct dt_device_options *opt, struct dt_error *err,
+                                  struct dt_device **out);
+
+/* A module loaded at run time exports exactly one symbol, of this type and name; it returns NULL
+ * for an ABI that it does not speak.  The table lives as long as the module. */
+struct dt_device_module {
+    uint32_t abi;
+    const char *name; /* "cuda" */
+    /* Devices that can be opened now; 0 with `err` filled when there is none (no driver, …). */
+    int (*count)(struct dt_error *err);
+    enum dt_status (*open)(const struct dt_device_options *opt, struct dt_error *err,
+                           struct dt_device **out);
+};
+typedef const struct dt_device_module *dt_device_module_fn(uint32_t abi);
+#define DT_DEVICE_MODULE_SYMBOL "dt_device_module"
+
+#endif

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Model FLOPs, MFU and HFU.  Conventions: 2 FLOPs per multiply-add, causal attention counted once
+ * (half of the square), real sizes of every sample, recompute left out of the model's FLOPs and
+ * counted in the hardware's; peak is the dense bf16 rate of the GPUs that the plan uses. */
+#include "report/report.h"
+#include "base/mem.h"
+#include "core/cost/memory.h"
+
+#include <string.h>
+
+static void total_work(const struct dt_assignment *a, int module, struct dt_work *w)
+{
+    const struct dt_module_assignment *m = &a->m[module];
+
+    memset(w, 0, sizeof(*w));
+    for (uint32_t i = 0; i < m->mb_first[m->n_replicas]; i++)
+        dt_work_add(w, &m->work[i]);
+}
+
+/* Forward FLOPs that the backward of a block runs again. */
+static double recomputed_flops(const struct dt_block *b, const struct dt_work *w,
+                               enum dt_recompute mode)
+{
+    static const struct dt_shard whole = {1, 1, 1, 1, false};
+    struct dt_kop ops[DT_MAX_KOPS];
+    double sum = 0;
+    int n;
+
+    if (mode == DT_RECOMPUTE_NONE)
+        return 0;
+    if (mode == DT_RECOMPUTE_FULL)
+        return dt_block_flops(b, w);
+    n = dt_block_kops(b, &whole, w, ops);
+    for (int i = 0; i < n; i++)
+        if (dt_kop_recomputed(mode, b, &ops[i]))
+            sum += ops[i].flops * ops[i].count;
+    return sum;
+}
+
+void dt_report_flops(const struct dt_plan *p, const struct dt_model *m,
+                     const struct dt_assignment *a, double *model_flops, double *hardware_flops)
+{
+    double hardware = 0;
+
+    for (int i = 0; i < m->n_modules; i++) {
+        const struct dt_module *mod = &m->modules[i];
+        struct dt_work w;
+
+        total_work(a, i, &w);
+        model_flops[i] = 0;
+        for (int b = 0; b < mod->n_blocks; b++) {
+            bool wgrad = dt_plan_trained(p, m, i, b), dgrad = dt_plan_upstream_trained(p, m, i, b);
+            double f = dt_block_flops(&mod->blocks[b], &w);
+
+            /* A trained block counts 3, the first of the network too: its input gradient is not
+             * computed, but the convention (forward : backward = 1 : 2) is kept. */
+            model_flops[i] += f * (wgrad ? 3 : dgrad ? 2 : 1);
+            if (wgrad || dgrad)
+                hardware += recomputed_flops(&mod->blocks[b], &w, p->policy.recompute);
+        }
+        hardware += model_flops[i];
+    }
+    *hardware_flops = hardware;
+}
+
+int64_t dt_report_largest(const struct dt_cluster *c, const struct dt_module_assignment *a,
+                          struct dt_work *most)
+{
+    bool each = dt_cluster_is_cpu(c);
+    int64_t n = 0;
+
+    *most = (struct dt_work){0};
+    for (uint32_t i = 0; i < a->mb_first[a->n_replicas]; i++) {
+        if (each)
+            dt_work_most(most, &a->work[i]);
+        else if (a->work[i].tokens > most->tokens)
+            *most = a->work[i];
+    }
+    for (int r = 0; r < a->n_replicas; r++)
+        if (a->mb_first[r + 1] - a->mb_first[r] > n)
+            n = a->mb_first[r + 1] - a->mb_first[r];
+    return n;
+}
+
+/* Returns the most; of_stage[pp], or NULL. */
+static double memory_of_stages(const struct dt_program *prog, const struct dt_model *m,
+                               const struct dt_cluster *c, int module, double *of_stage)
+{
+    struct dt_work most;
+    int64_t n = dt_report_largest(c, &prog->assignment->m[module], &most);
+    double max = 0;
+
+    for (int s = 0; s < prog->plan->modules[module].layout.pp; s++) {
+        struct dt_memory mem;
+
+        dt_memory_stage(prog->plan, m, c, module, s, &most, n, &mem);
+        max = mem.total > max ? mem.total : max;
+        if (of_stage) /* lanes of a process share one scratch */
+            of_stage[s] = mem.total - (dt_cluster_is_cpu(c) ? mem.logits_workspace : 0);
+    }
+    return max;
+}
+
+enum dt_status dt_report_lane_memory(const struct dt_program *prog, const struct dt_model *m,
+                                     const struct dt_cluster *c, struct dt_error *err, double *out)
+{
+    double *stage[DT_MAX_MODULES] = {NULL};
+    enum dt_status st = DT_OK;
+
+    for (int i = 0; st == DT_OK && i < m->n_modules; i++) {
+        stage[i] = dt_calloc((size_t)prog->plan->modules[i].layout.pp, sizeof(*stage[i]));
+        if (stage[i])
+            memory_of_stages(prog, m, c, i, stage[i]);
+        else
+            st = dt_error_nomem(err, "stages");
+    }
+    for (int k = 0; st == DT_OK && k < prog->n_lanes; k++)
+        out[k] = stage[prog->lanes[k].module][prog->lanes[k].stage];
+    for (int i = 0; i < m->n_modules; i++)
+        dt_free(stage[i]);
+    return st;
+}
+
+enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_model *m,
+                              const struct dt_cluster *c, const struct dt_durations *dur,
+                              const struct dt_timeline *t, struct dt_error *err,
+                              struct dt_report *out)
+{
+    const struct dt_assignment *a = prog->assignment;
+    struct dt_report r = {0};
+    double model = 0, tokens = 0, peak;
+    struct dt_work llm = {0};
+
+    if (t->n_ops != prog->n_ops || t->makespan_ns <= 0)
+        return dt_error_set(err, DT_ERR_INTERNAL,
+                            "report: the timeline is not one of this program");
+    dt_timeline_summarise(prog, t, &r.timeline);
+    r.iteration_s = r.iteration_s_p10 = r.iteration_s_p90 = r.timeline.iteration_s;
+    r.samples_s_p10 = r.samples_s_p90 = r.iteration_s;
+    r.bubble_fraction = r.timeline.bubble_fraction;
+    r.exposed_comm_s = r.timeline.exposed_comm_s;
+    r.gpus = dt_cluster_gpus(c);
+    r.gpus_used = dt_plan_gpus(prog->plan);
+    r.ops = prog->n_ops;
+    dt_report_flops(prog->plan, m, a, r.model_flops, &r.hardware_flops);
+    for (int i = 0; i < m->n_modules; i++) {
+        model += r.model_flops[i];
+        r.mem_bytes_max[i] = memory_of_stages(prog, m, c, i, NULL);
+    }
+    peak = r.gpus_used * c->peak_flops * r.iteration_s;
+    if (peak > 0) {
+        r.mfu = model / peak;
+        r.hfu = r.hardware_flops / peak;
+        r.mfu_cluster = r.mfu * r.gpus_used / r.gpus;
+    }
+    if (m->llm >= 0) {
+        total_work(a, m->llm, &llm);
+        tokens = (double)llm.tokens;
+    }
+    r.tokens_per_s = tokens / r.iteration_s;
+    r.samples_per_s = (double)a->n_samples / r.iteration_s;
+    if (dur->prov.ns > 0)
+        for (int k = 0; k < DT_PROV_N; k++)
+            r.prov_share[k] = dur->prov.prov[k] / dur->prov.ns;
+    *out = r;
+    return DT_OK;
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Report: model FLOPs, MFU, HFU, throughput of an iteration. */
+#ifndef DT_REPORT_REPORT_H
+#define DT_REPORT_REPORT_H
+
+#include "core/schedule/timeline.h"
+
+struct dt_report {
+    double iteration_s, iteration_s_p10, iteration_s_p90; /* with the errors of the times, and other samples */
+    double samples_s_p10, samples_s_p90; /* over the simulated iterations and noise draws alone */
+    double mfu, hfu;                 /* of gpus_used * peak */
+    double mfu_cluster;              /* of all the cluster's GPUs */
+    double tokens_per_s, samples_per_s;
+    int gpus, gpus_used;
+    double bubble_fraction, exposed_comm_s;
+    double model_flops[DT_MAX_MODULES]; /* per iteration, training multiplier of freezing applied */
+    double hardware_flops;
+    struct dt_timeline_summary timeline;
+    double mem_bytes_max[DT_MAX_MODULES];
+    double prov_share[DT_PROV_N];    /* sums to 1 */
+    uint64_t ops;
+};
+/* Model FLOPs of module m for the whole assignment: per-sample shapes; fwd x (1 + [dgrad needed] + [wgrad needed]) per
+ * block, i.e. 3x trained, 2x frozen with something trainable upstream, 1x otherwise. */
+void dt_report_flops(const struct dt_plan *p, const struct dt_model *m,
+                     const struct dt_assignment *a, double *model_flops /*[modules]*/,
+                     double *hardware_flops);
+enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_model *m,
+                              const struct dt_cluster *c, const struct dt_durations *dur,
+                              const struct dt_timeline *t, struct dt_error *err,
+                              struct dt_report *out);
+/* The largest microbatch of a module, which its memory is charged for; a process keeps room for the most of each of its
+ * sizes.  Returns the most microbatches that a replica has. */
+int64_t dt_report_largest(const struct dt_cluster *c, const struct dt_module_assignment *a,
+                          struct dt_work *most);
+/* out[n_lanes]: bytes per GPU that the memory model charges each lane, for the largest microbatch of its module; of a
+ * process without the scratch of kernels, which its lanes share. */
+enum dt_status dt_report_lane_memory(const struct dt_program *prog, const struct dt_model *m,
+                                     const struct dt_cluster *c, struct dt_error *err, double *out);
+
+#endif

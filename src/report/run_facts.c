@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "report/run_facts.h"
+
+#include "core/model/block_key.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define FNV_BASIS UINT64_C(0xcbf29ce484222325)
+
+static void mix(uint64_t *h, uint64_t v)
+{
+    for (int i = 0; i < 64; i += 8) /* FNV-1a 64 */
+        *h = (*h ^ (v >> i & 255)) * UINT64_C(0x100000001b3);
+}
+
+/* A sum over samples, so that reordering changes nothing; each is mixed once more, so that equal
+ * ones do not cancel in pairs. */
+uint64_t dt_samples_digest(const struct dt_samples *s, int64_t first, int64_t n)
+{
+    uint64_t sum = 0;
+
+    for (int64_t k = first; k < first + n && s->n > 0; k++) {
+        int64_t i = k % s->n;
+        uint64_t h = FNV_BASIS;
+
+        mix(&h, s->text_tokens[i]);
+        mix(&h, s->seq_tokens[i]);
+        for (uint64_t j = s->item_first[i]; j < s->item_first[i + 1]; j++) {
+            const struct dt_item *x = &s->items[j];
+
+            mix(&h,
+                (uint64_t)x->w << 48 | (uint64_t)x->h << 32 | (uint64_t)x->kind << 16 | x->flags);
+        }
+        sum += h;
+    }
+    return sum;
+}
+
+static uint64_t model_digest(const struct dt_model *m)
+{
+    const struct dt_shard whole = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
+    uint64_t h = FNV_BASIS;
+
+    for (int i = 0; i < m->n_modules; i++) {
+        const struct dt_module *x = &m->modules[i];
+
+        mix(&h, x->role);
+        for (const char *c = x->name; *c; c++)
+            mix(&h, (unsigned char)*c);
+        for (int b = 0; b < x->n_blocks; b++)
+            mix(&h, (uint64_t)dt_block_key(&x->blocks[b], &whole, DT_RECOMPUTE_NONE));
+    }
+    return h;
+}
+
+void dt_run_facts_add(struct dt_run_facts *f, const char *name, const char *value)
+{
+    if (f->n == DT_RUN_FACTS_MAX)
+        return;
+    snprintf(f->fact[f->n].name, sizeof(f->fact[f->n].name), "%s", name);
+    snprintf(f->fact[f->n].value, sizeof(f->fact[f->n].value), "%s", value);
+    f->n++;
+}
+
+static void add_int(struct dt_run_facts *f, const char *name, int64_t value)
+{
+    char text[24];
+
+    snprintf(text, sizeof(text), "%lld", (long long)value);
+    dt_run_facts_add(f, name, text);
+}
+
+void dt_run_facts_of(const struct dt_model *m, const struct dt_plan *p, const char *source,
+                     uint64_t digest, double peak_flops, struct dt_run_facts *out)
+{
+    const struct dt_policy *y = &p->policy;
+    int64_t params = 0;
+    char text[320];
+
+    out->n = 0;
+    for (int i = 0; i < m->n_modules; i++)
+        params += dt_module_params(&m->modules[i]);
+    snprintf(text, sizeof(text), "%lld parameters, %016llx", (long long)params,
+             (unsigned long long)model_digest(m));
+    dt_run_facts_add(out, "model", text);
+    snprintf(text, sizeof(text), "%.280s, %016llx", source, (unsigned long long)digest);
+    dt_run_facts_add(out, "samples", text);
+    add_int(out, "global_batch", y->global_batch);
+    add_int(out, "microbatch", y->microbatch);
+    add_int(out, "seq_len", y->seq_len);
+    dt_run_facts_add(out, "precision", y->fp32 ? "fp32" : y->half_grads ? "fp16" : "bf16");
+    dt_run_facts_add(out, "recompute", dt_recompute_names[y->recompute]);
+    dt_run_facts_add(out, "schedule", dt_schedule_names[y->schedule]);
+    add_int(out, "zero", y->zero);
+    if (dt_plan_gpus(p) > 1) /* one GPU gains nothing from order: it says nothing about the job */
+        dt_run_facts_add(out, "reorder",
+                         y->intra_reorder   ? y->inter_reorder ? "intra and inter" : "intra"
+                         : y->inter_reorder ? "inter"
+                                            : "none");
+    if (peak_flops > 0) {
+        snprintf(text, sizeof(text), "%.17g", peak_flops);
+        dt_run_facts_add(out, "peak_flops", text);
+    }
+}
+
+const char *dt_run_facts_find(const struct dt_run_facts *f, const char *name)
+{
+    for (int i = 0; i < f->n; i++)
+        if (strcmp(f->fact[i].name, name) == 0)
+            return f->fact[i].value;
+    return NULL;
+}
+
+/* Samples are the same when their sizes are, wherever they come from. */
+static bool equal(const char *name, const char *a, const char *b)
+{
+    const char *x = strrchr(a, ','), *y = strrchr(b, ',');
+
+    return strcmp(name, "samples") == 0 && x && y ? strcmp(x, y) == 0 : strcmp(a, b) == 0;
+}
+
+int dt_run_facts_differ(const struct dt_run_facts *a, const struct dt_run_facts *b,
+                        struct dt_run_difference out[DT_RUN_FACTS_MAX])
+{
+    int n = 0;
+
+    for (int i = 0; i < a->n; i++) {
+        const char *name = a->fact[i].name, *other = dt_run_facts_find(b, name);
+
+        if (other && strcmp(name, "peak_flops") != 0 && !equal(name, a->fact[i].value, other))
+            out[n++] = (struct dt_run_difference){name, a->fact[i].value, other};
+    }
+    return n;
+}
