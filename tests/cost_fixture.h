@@ -64,7 +64,7 @@ static inline void fx_index(struct fixture *f)
 
     if (p->n_rows)
         qsort(p->rows, (size_t)p->n_rows, sizeof(*p->rows), fx_cmp);
-    for (int family = 0; family < DT_OP_FAMILY_N; family++) {
+    for (int family = 0; family < DT_KOP_FAMILY_N; family++) {
         for (int phase = 0; phase <= DT_PHASE_N; phase++) {
             p->first[family][phase] = at;
             while (phase < DT_PHASE_N && at < p->n_rows && p->rows[at].family == family &&
@@ -116,7 +116,7 @@ static inline double fx_stream_ns(double bytes)
 /* bus bandwidth 148 GB/s after 19 us */
 static inline double fx_coll_ns(int family, double gpus, double bytes)
 {
-    double factor = (family == DT_OP_ALL_REDUCE ? 2 : 1) * (gpus - 1) / gpus;
+    double factor = (family == DT_KOP_ALL_REDUCE ? 2 : 1) * (gpus - 1) / gpus;
 
     return 3e3 * gpus + bytes * factor / 148e9 * 1e9;
 }
@@ -129,7 +129,7 @@ static inline void fx_attention(struct fixture *f, int family)
                 for (int64_t kv = 1; kv <= h; kv *= 2) {
                     int64_t d[5] = {b, s, h, kv, 128};
                     double flops =
-                        (family == DT_OP_ATTN_CAUSAL ? 2.0 : 4.0) * b * h * 128.0 * s * s;
+                        (family == DT_KOP_ATTN_CAUSAL ? 2.0 : 4.0) * b * h * 128.0 * s * s;
                     double ns = 9171 + flops / 312e12 / 0.47 * 1e9 +
                                 4.0 * b * s * 128 * (h + kv) / 2.039e12 / 0.83 * 1e9;
 
@@ -146,7 +146,7 @@ static inline void fx_attention(struct fixture *f, int family)
 
 static inline void fx_collectives(struct fixture *f)
 {
-    for (int family = DT_OP_ALL_REDUCE; family <= DT_OP_ALL_TO_ALL; family++) {
+    for (int family = DT_KOP_ALL_REDUCE; family <= DT_KOP_ALL_TO_ALL; family++) {
         for (int64_t g = 2; g <= 8; g *= 2) {
             for (int64_t bytes = 1024; bytes <= 1 << 29; bytes *= 4) {
                 int64_t d[3] = {g, g, bytes};
@@ -160,7 +160,7 @@ static inline void fx_collectives(struct fixture *f)
         for (int64_t bytes = 2048; bytes <= 1 << 28; bytes *= 4) {
             int64_t d[2] = {where, bytes};
 
-            fx_row(f, DT_OP_SEND_RECV, DT_PHASE_FWD, DT_ROW_MEASURED, d, 2,
+            fx_row(f, DT_KOP_SEND_RECV, DT_PHASE_FWD, DT_ROW_MEASURED, d, 2,
                    where == 2 ? 7913 + bytes / 151e9 * 1e9 : 23871 + bytes / 7.8e9 * 1e9);
         }
     }
@@ -168,7 +168,7 @@ static inline void fx_collectives(struct fixture *f)
 
 static inline void fx_pointwise(struct fixture *f)
 {
-    static const int families[] = {DT_OP_NORM, DT_OP_ACT, DT_OP_ADD, DT_OP_ROPE, DT_OP_EMBED};
+    static const int families[] = {DT_KOP_NORM, DT_KOP_ACT, DT_KOP_ADD, DT_KOP_ROPE, DT_KOP_EMBED};
 
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
         for (int64_t t = 16; t <= 1 << 16; t *= 2) {
@@ -178,8 +178,8 @@ static inline void fx_pointwise(struct fixture *f)
                 int fam = families[i];
 
                 fx_row(f, fam, DT_PHASE_FWD, DT_ROW_MEASURED, d, 3,
-                       fx_stream_ns((fam == DT_OP_ADD ? 6 : 4) * tw));
-                if (fam == DT_OP_ACT) {
+                       fx_stream_ns((fam == DT_KOP_ADD ? 6 : 4) * tw));
+                if (fam == DT_KOP_ACT) {
                     d[2] = 1;
                     fx_row(f, fam, DT_PHASE_FWD, DT_ROW_MEASURED, d, 3, fx_stream_ns(6 * tw));
                 }
@@ -197,16 +197,16 @@ static inline void fx_profile(struct fixture *f, bool backward)
                 int64_t d[3] = {m, n, k};
                 double ns = fx_gemm_ns((double)m, (double)n, (double)k);
 
-                fx_row(f, DT_OP_GEMM, DT_PHASE_FWD, DT_ROW_MEASURED, d, 3, ns);
+                fx_row(f, DT_KOP_GEMM, DT_PHASE_FWD, DT_ROW_MEASURED, d, 3, ns);
                 if (backward) {
-                    fx_row(f, DT_OP_GEMM, DT_PHASE_DGRAD, DT_ROW_MEASURED, d, 3, ns * 1.031);
-                    fx_row(f, DT_OP_GEMM, DT_PHASE_WGRAD, DT_ROW_MEASURED, d, 3, ns * 1.087);
+                    fx_row(f, DT_KOP_GEMM, DT_PHASE_DGRAD, DT_ROW_MEASURED, d, 3, ns * 1.031);
+                    fx_row(f, DT_KOP_GEMM, DT_PHASE_WGRAD, DT_ROW_MEASURED, d, 3, ns * 1.087);
                 }
             }
         }
     }
-    fx_attention(f, DT_OP_ATTN_CAUSAL);
-    fx_attention(f, DT_OP_ATTN_FULL);
+    fx_attention(f, DT_KOP_ATTN_CAUSAL);
+    fx_attention(f, DT_KOP_ATTN_FULL);
     fx_pointwise(f);
     fx_collectives(f);
     fx_index(f);

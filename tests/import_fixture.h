@@ -76,7 +76,7 @@ static inline const struct dt_ptable_row *row_of(const struct found *f, int fami
         if (f->t.rows[i].r.family == family && f->t.rows[i].r.phase == phase &&
             f->t.rows[i].r.d[0] == d0)
             return &f->t.rows[i];
-    ck_abort_msg("no row of %s %d", dt_op_family_names[family], (int)d0);
+    ck_abort_msg("no row of %s %d", dt_kop_family_names[family], (int)d0);
     return NULL;
 }
 

@@ -128,7 +128,7 @@ static inline void free_world(struct world *w)
 /* Fewest bytes per GPU at which something fits, so that limits can be set where they bind. */
 static inline double set_memory(struct world *w, double fraction)
 {
-    struct dt_table *t;
+    struct dt_orch_table *t;
     struct dt_error err;
     double bytes = 0;
 

@@ -198,9 +198,9 @@ START_TEST(test_unfused_flops)
     n = dt_block_kops(&b, &shard, &w, k);
     ck_assert_int_le(n, DT_MAX_KOPS);
     for (int i = 0; i < n; i++) {
-        core += k[i].core && k[i].family == DT_OP_GEMM ? k[i].flops * k[i].count : 0;
-        reduces += k[i].family == DT_OP_ALL_REDUCE;
-        gathers += k[i].family == DT_OP_ALL_GATHER || k[i].family == DT_OP_REDUCE_SCATTER;
+        core += k[i].core && k[i].family == DT_KOP_GEMM ? k[i].flops * k[i].count : 0;
+        reduces += k[i].family == DT_KOP_ALL_REDUCE;
+        gathers += k[i].family == DT_KOP_ALL_GATHER || k[i].family == DT_KOP_REDUCE_SCATTER;
     }
     ck_assert_double_eq_tol(core, 4.0 * 3 * 896 * 896 * 1536 / 4, 1e3);
     ck_assert_int_eq(reduces, 2);

@@ -143,7 +143,7 @@ START_TEST(the_middle_of_a_unet_is_its_widest_boundary)
 {
     struct dt_model *m = preset("{preset: mllm-9b}");
     const struct dt_module *g = generator(m);
-    struct dt_tensor t[DT_BOUNDARY_MAX];
+    struct dt_boundary_tensor t[DT_BOUNDARY_MAX];
     const struct dt_work w = {1, 4096, 4096LL * 4096, 4096};
     int middle = 2 + 1 + 3 * 5 + 2 + 3, n = dt_boundary_tensors(g, middle, t);
     uint64_t skips =
@@ -177,7 +177,7 @@ START_TEST(every_pop_finds_a_skip_of_its_width)
             g = &m->modules[i];
     ck_assert_ptr_nonnull(g);
     for (int end = 1; end < g->n_blocks; end++) {
-        struct dt_tensor t[DT_BOUNDARY_MAX];
+        struct dt_boundary_tensor t[DT_BOUNDARY_MAX];
         const struct dt_block *b = &g->blocks[end];
         int n = dt_boundary_tensors(g, end, t), last_skip = -1;
 
@@ -329,7 +329,7 @@ START_TEST(image_parallel_ranks_are_copies)
             ck_assert_uint_eq(g->n, (unsigned)dp);
             ck_assert_uint_eq(g->per_node, (unsigned)ranks); /* at most 8: one node */
             ck_assert_uint_eq(g->share, 1);
-            dt_cost_collective(cost, DT_OP_REDUCE_SCATTER, ranks, ranks, 1, (double)bytes, &want);
+            dt_cost_collective(cost, DT_KOP_REDUCE_SCATTER, ranks, ranks, 1, (double)bytes, &want);
             ck_assert_int_eq(d.ns[i], (int64_t)(want.ns + 0.5));
         }
     }

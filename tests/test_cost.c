@@ -34,7 +34,7 @@ static void assert_sums(const struct dt_time *t)
 
 static struct dt_kop gemm(int64_t m, int64_t n, int64_t k)
 {
-    struct dt_kop op = {.family = DT_OP_GEMM, .d = {m, n, k}, .count = 1, .has_weight = true};
+    struct dt_kop op = {.family = DT_KOP_GEMM, .d = {m, n, k}, .count = 1, .has_weight = true};
 
     op.flops = 2.0 * (double)m * (double)n * (double)k;
     op.bytes = 2.0 * ((double)m * (double)n + (double)n * (double)k + (double)m * (double)k);
@@ -58,17 +58,17 @@ START_TEST(test_exact_on_knots)
     c = cost_of(&f, &plain);
     for (int64_t i = 0; i < f.profile.n_rows; i++) {
         const struct dt_profile_row *r = &f.profile.rows[i];
-        struct dt_kop op = {.family = (enum dt_op_family)r->family, .count = 1, .has_weight = true};
+        struct dt_kop op = {.family = (enum dt_kop_family)r->family, .count = 1, .has_weight = true};
         struct dt_time t;
 
-        if (r->family == DT_OP_SEND_RECV)
+        if (r->family == DT_KOP_SEND_RECV)
             continue;
         memcpy(op.d, r->d, sizeof(op.d));
         dt_cost_kernel(c, &op, (enum dt_phase)r->phase, &t);
-        assert_near(t.ns, r->median_ns, 1e-9, dt_op_family_names[r->family]);
+        assert_near(t.ns, r->median_ns, 1e-9, dt_kop_family_names[r->family]);
         assert_sums(&t);
         ck_assert_msg(t.prov[DT_PROV_MEASURED] == t.ns, "row %d of %s is not measured", (int)i,
-                      dt_op_family_names[r->family]);
+                      dt_kop_family_names[r->family]);
     }
     dt_cost_free(c);
     fx_free(&f);
@@ -162,7 +162,7 @@ START_TEST(test_never_below_roofline)
     int64_t d[3] = {4096, 4096, 4096};
 
     fx_init(&f);
-    fx_row(&f, DT_OP_GEMM, DT_PHASE_FWD, DT_ROW_MEASURED, d, 3, 100000); /* 4.4 x the peak */
+    fx_row(&f, DT_KOP_GEMM, DT_PHASE_FWD, DT_ROW_MEASURED, d, 3, 100000); /* 4.4 x the peak */
     fx_index(&f);
     c = cost_of(&f, &plain);
     dt_rng_init(&rng, dt_test_seed(), 2);
@@ -199,13 +199,13 @@ START_TEST(test_scattered_rows)
                         1 + (int64_t)dt_rng_below(&rng, 63), 1, 64};
         double flops = 4.0 * (double)(d[0] * d[1] * d[1] * d[2]) * 64;
 
-        fx_row(&f, DT_OP_ATTN_FULL, DT_PHASE_FWD, DT_ROW_MEASURED, d, 5,
+        fx_row(&f, DT_KOP_ATTN_FULL, DT_PHASE_FWD, DT_ROW_MEASURED, d, 5,
                flops / (0.4 * 312e12) * 1e9);
     }
     fx_index(&f);
     c = cost_of(&f, &plain);
     for (int i = 0; i < 500; i++) {
-        struct dt_kop op = {.family = DT_OP_ATTN_FULL, .count = 1};
+        struct dt_kop op = {.family = DT_KOP_ATTN_FULL, .count = 1};
 
         op.d[0] = 1 + (int64_t)dt_rng_below(&rng, 40);
         op.d[1] = 64 + (int64_t)dt_rng_below(&rng, 5000);
@@ -238,7 +238,7 @@ START_TEST(test_scattered_groups)
 
         for (int k = 0; k < 5; k++) { /* every group has its own token counts */
             d[0] = 1500 + (int64_t)dt_rng_below(&rng, 9000);
-            fx_row(&f, DT_OP_GEMM, DT_PHASE_FWD, DT_ROW_MEASURED, d, 3,
+            fx_row(&f, DT_KOP_GEMM, DT_PHASE_FWD, DT_ROW_MEASURED, d, 3,
                    cost_of_gemm(d) / (0.61 * 312e12) * 1e9);
         }
     }
@@ -273,10 +273,10 @@ START_TEST(test_groups_of_unequal_reach)
     for (int64_t m = 1024; m <= 16384; m *= 2) {
         int64_t a[3] = {m, 2048, 4096}, b[3] = {m + m / 2, 8192, 4096};
 
-        fx_row(&f, DT_OP_GEMM, DT_PHASE_FWD, DT_ROW_MEASURED, a, 3,
+        fx_row(&f, DT_KOP_GEMM, DT_PHASE_FWD, DT_ROW_MEASURED, a, 3,
                cost_of_gemm(a) / (0.5 * 312e12) * 1e9);
         if (m <= 4096)
-            fx_row(&f, DT_OP_GEMM, DT_PHASE_FWD, DT_ROW_MEASURED, b, 3,
+            fx_row(&f, DT_KOP_GEMM, DT_PHASE_FWD, DT_ROW_MEASURED, b, 3,
                    cost_of_gemm(b) / (0.8 * 312e12) * 1e9);
     }
     fx_index(&f);
@@ -295,7 +295,7 @@ END_TEST
 
 static struct dt_kop conv(int64_t pixels, int64_t channels, int kernel)
 {
-    struct dt_kop op = {.family = DT_OP_CONV2D,
+    struct dt_kop op = {.family = DT_KOP_CONV2D,
                         .d = {pixels, channels, channels, kernel, 1},
                         .count = 1,
                         .has_weight = true};
@@ -308,19 +308,19 @@ static struct dt_kop conv(int64_t pixels, int64_t channels, int kernel)
 START_TEST(test_classes_and_stand_ins)
 {
     struct dt_kop same = conv(4096, 320, 3), other = conv(4096, 320, 1);
-    struct dt_kop full = {.family = DT_OP_ATTN_FULL, .d = {2, 1024, 16, 16, 64}, .count = 3};
-    struct dt_kop cross = {.family = DT_OP_ATTN_CROSS, .d = {2, 1024, 16, 77, 64}, .count = 1};
+    struct dt_kop full = {.family = DT_KOP_ATTN_FULL, .d = {2, 1024, 16, 16, 64}, .count = 3};
+    struct dt_kop cross = {.family = DT_KOP_ATTN_CROSS, .d = {2, 1024, 16, 77, 64}, .count = 1};
     struct fixture f;
     struct dt_cost *c;
     struct dt_time t;
 
     fx_init(&f);
-    fx_row(&f, DT_OP_CONV2D, DT_PHASE_FWD, DT_ROW_MEASURED, same.d, 5,
+    fx_row(&f, DT_KOP_CONV2D, DT_PHASE_FWD, DT_ROW_MEASURED, same.d, 5,
            same.flops / (0.4 * 312e12) * 1e9);
     for (int64_t s = 512; s <= 2048; s *= 2) { /* one batch only: a curve over the sequence */
         int64_t d[5] = {2, s, 16, 16, 64};
 
-        fx_row(&f, DT_OP_ATTN_FULL, DT_PHASE_FWD, DT_ROW_MEASURED, d, 5,
+        fx_row(&f, DT_KOP_ATTN_FULL, DT_PHASE_FWD, DT_ROW_MEASURED, d, 5,
                4.0 * 2 * 16 * 64 * (double)(s * s) / (0.3 * 312e12) * 1e9);
     }
     fx_index(&f);
@@ -370,7 +370,7 @@ START_TEST(test_row_kinds)
         for (int64_t m = 256; m <= 1024; m *= 2) {
             int64_t d[3] = {m, 1024, 2048};
 
-            fx_row(&f, DT_OP_GEMM, DT_PHASE_FWD, cases[i].kind, d, 3,
+            fx_row(&f, DT_KOP_GEMM, DT_PHASE_FWD, cases[i].kind, d, 3,
                    fx_gemm_ns((double)m, 1024, 2048));
         }
         fx_index(&f);
@@ -398,8 +398,8 @@ START_TEST(test_better_row_of_two)
     struct dt_time t;
 
     fx_init(&f);
-    fx_row(&f, DT_OP_GEMM, DT_PHASE_FWD, DT_ROW_ASSUMED, d, 3, 91000);
-    fx_row(&f, DT_OP_GEMM, DT_PHASE_FWD, DT_ROW_MEASURED, d, 3, 93000);
+    fx_row(&f, DT_KOP_GEMM, DT_PHASE_FWD, DT_ROW_ASSUMED, d, 3, 91000);
+    fx_row(&f, DT_KOP_GEMM, DT_PHASE_FWD, DT_ROW_MEASURED, d, 3, 93000);
     fx_index(&f);
     c = cost_of(&f, &plain);
     dt_cost_kernel(c, &op, DT_PHASE_FWD, &t);

@@ -33,17 +33,17 @@ START_TEST(test_collectives_in_a_node)
     fx_collectives(&f);
     fx_index(&f);
     c = cost_of(&f, &plain);
-    for (int family = DT_OP_ALL_REDUCE; family <= DT_OP_ALL_TO_ALL; family++) {
-        dt_cost_collective(c, (enum dt_op_family)family, 8, 8, 1, 134217728.0, &t);
+    for (int family = DT_KOP_ALL_REDUCE; family <= DT_KOP_ALL_TO_ALL; family++) {
+        dt_cost_collective(c, (enum dt_kop_family)family, 8, 8, 1, 134217728.0, &t);
         assert_near(t.ns, fx_coll_ns(family, 8, 134217728.0), 0.02, "between rows");
-        dt_cost_collective(c, (enum dt_op_family)family, 8, 8, 1, 1 << 22, &t);
+        dt_cost_collective(c, (enum dt_kop_family)family, 8, 8, 1, 1 << 22, &t);
         assert_near(t.ns, fx_coll_ns(family, 8, 1 << 22), 1e-9, "on a row");
-        dt_cost_collective(c, (enum dt_op_family)family, 4, 8, 1, 3, &t);
+        dt_cost_collective(c, (enum dt_kop_family)family, 4, 8, 1, 3, &t);
         assert_near(t.ns, fx_coll_ns(family, 4, 1024), 1e-9, "below the rows: latency");
         ck_assert(t.prov[DT_PROV_EXTRAPOLATED] == t.ns);
-        dt_cost_collective(c, (enum dt_op_family)family, 1, 1, 1, 1 << 22, &t);
+        dt_cost_collective(c, (enum dt_kop_family)family, 1, 1, 1, 1 << 22, &t);
         ck_assert(t.ns == 0);
-        dt_cost_collective(c, (enum dt_op_family)family, 6, 8, 1, 134217728.0, &t);
+        dt_cost_collective(c, (enum dt_kop_family)family, 6, 8, 1, 134217728.0, &t);
         assert_near(t.ns, fx_coll_ns(family, 6, 134217728.0), 0.1, "between 4 and 8 GPUs");
     }
     dt_cost_free(c);
@@ -64,30 +64,30 @@ START_TEST(test_collectives_across_nodes)
     c = cost_of(&f, &plain);
     /* 12 ranks, one per node, alone: one NIC each; never faster than line rate, published plateau
      * 0.95 */
-    dt_cost_collective(c, DT_OP_REDUCE_SCATTER, 12, 1, 1, bytes, &a);
+    dt_cost_collective(c, DT_KOP_REDUCE_SCATTER, 12, 1, 1, bytes, &a);
     ck_assert(a.ns > 1e9 * bytes * 11 / 12 / line);
     ck_assert(a.ns < 1e9 * bytes * 11 / 12 / line / 0.85);
     ck_assert(a.prov[DT_PROV_COMPUTED] == a.ns);
     /* eight of them share the node's four NICs: half a NIC each */
-    dt_cost_collective(c, DT_OP_REDUCE_SCATTER, 12, 1, 8, bytes, &b);
+    dt_cost_collective(c, DT_KOP_REDUCE_SCATTER, 12, 1, 8, bytes, &b);
     assert_near(b.ns, 2 * a.ns, 0.02, "half the NIC");
-    dt_cost_collective(c, DT_OP_ALL_REDUCE, 12, 1, 8, bytes, &ar);
+    dt_cost_collective(c, DT_KOP_ALL_REDUCE, 12, 1, 8, bytes, &ar);
     ck_assert(ar.ns > 1.8 * b.ns && ar.ns < 2.2 * b.ns);
     /* more ranks are never faster, more bytes neither */
     for (int n = 2; n < 512; n *= 2) {
-        dt_cost_collective(c, DT_OP_ALL_REDUCE, n, 1, 8, 1e8, &a);
-        dt_cost_collective(c, DT_OP_ALL_REDUCE, 2 * n, 1, 8, 1e8, &b);
+        dt_cost_collective(c, DT_KOP_ALL_REDUCE, n, 1, 8, 1e8, &a);
+        dt_cost_collective(c, DT_KOP_ALL_REDUCE, 2 * n, 1, 8, 1e8, &b);
         ck_assert(b.ns >= a.ns);
     }
     for (double x = 1; x < 1e10; x *= 3) {
-        dt_cost_collective(c, DT_OP_ALL_GATHER, 64, 2, 4, x, &a);
-        dt_cost_collective(c, DT_OP_ALL_GATHER, 64, 2, 4, 3 * x, &b);
+        dt_cost_collective(c, DT_KOP_ALL_GATHER, 64, 2, 4, x, &a);
+        dt_cost_collective(c, DT_KOP_ALL_GATHER, 64, 2, 4, 3 * x, &b);
         ck_assert_msg(b.ns >= a.ns, "%g bytes: %g, thrice: %g", x, a.ns, b.ns);
     }
-    dt_cost_collective(c, DT_OP_ALL_TO_ALL, 16, 8, 1, 1e8, &a);
+    dt_cost_collective(c, DT_KOP_ALL_TO_ALL, 16, 8, 1, 1e8, &a);
     ck_assert(a.ns > 1e9 * 8 * 1e8 * 8 / 16 / 100e9);
     /* a scalar over a thousand ranks goes by tree: tens of microseconds, not thousands of steps */
-    dt_cost_collective(c, DT_OP_ALL_REDUCE, 1024, 8, 1, 8, &a);
+    dt_cost_collective(c, DT_KOP_ALL_REDUCE, 1024, 8, 1, 8, &a);
     ck_assert(a.ns > 5e4 && a.ns < 5e5);
     dt_cost_free(c);
     fx_free(&f);
@@ -126,7 +126,7 @@ START_TEST(test_point_to_point)
     c = cost_of(&f, &plain);
     dt_cost_p2p(c, true, 1, 1.6e9, &t, &alpha, &rate);
     assert_near(t.ns, 3100 + 1e7, 1e-9, "NVLink");
-    dt_cost_collective(c, DT_OP_ALL_GATHER, 8, 8, 1, 1e9, &t);
+    dt_cost_collective(c, DT_KOP_ALL_GATHER, 8, 8, 1, 1e9, &t);
     ck_assert(t.ns > 1e9 * 1e9 * 7 / 8 / 160e9 && t.ns < 1.05e9 * 1e9 * 7 / 8 / 160e9);
     dt_cost_free(c);
     fx_free(&f);
@@ -149,7 +149,7 @@ START_TEST(test_optimizer)
     ck_assert(t.ns == 0);
     dt_cost_free(c);
     for (int64_t p = 1 << 20; p <= 1 << 30; p *= 4)
-        fx_row(&f, DT_OP_ADAMW, DT_PHASE_FWD, DT_ROW_MEASURED, &p, 1, 4000 + 0.0201 * (double)p);
+        fx_row(&f, DT_KOP_ADAMW, DT_PHASE_FWD, DT_ROW_MEASURED, &p, 1, 4000 + 0.0201 * (double)p);
     fx_index(&f);
     c = cost_of(&f, &plain);
     dt_cost_optimizer(c, 1 << 24, &t);

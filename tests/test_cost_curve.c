@@ -46,7 +46,7 @@ START_TEST(outliers_do_not_bend_the_curve)
 
     open_table(&t, &row);
     dt_rng_init(&r, dt_test_seed(), 3);
-    row.r.family = DT_OP_ALL_REDUCE;
+    row.r.family = DT_KOP_ALL_REDUCE;
     row.r.d[0] = row.r.d[1] = 8;
     for (int i = 0; i < 45; i++) {
         double bytes = floor(1024 * pow(2, 20.0 * i / 44));
@@ -86,14 +86,14 @@ START_TEST(kinds_have_curves_of_their_own)
     struct dt_curves c;
 
     open_table(&t, &row);
-    row.r.family = DT_OP_GEMM;
+    row.r.family = DT_KOP_GEMM;
     for (int phase = 0; phase < 2; phase++)
         for (int64_t m = 128; m <= 16384; m *= 2) {
             row.r.phase = phase;
             row.r.d[0] = row.r.d[1] = row.r.d[2] = m;
             add(&t, &row, 4000.0 + 2.0 * (double)(m * m * m) / (250e3 / (phase + 1)));
         }
-    row.r.family = DT_OP_NORM;
+    row.r.family = DT_KOP_NORM;
     row.r.phase = 0;
     row.r.d[2] = 0;
     for (int64_t m = 1; m <= 4; m *= 2) { /* too few sizes */
@@ -123,7 +123,7 @@ START_TEST(odd_times_give_odd_curves_no_crash)
         struct dt_curves c;
 
         open_table(&t, &row);
-        row.r.family = DT_OP_ADD;
+        row.r.family = DT_KOP_ADD;
         row.r.d[1] = 64;
         for (int64_t m = 1; m <= 1 << 16; m *= 4) {
             row.r.d[0] = m;

@@ -103,7 +103,7 @@ static void measure_whole(struct fixture *f, const struct dt_block *b, const str
 {
     for (int phase = 0; phase < DT_PHASE_N; phase++)
         for (int64_t t = 128; t <= 4096; t *= 2)
-            fx_row(f, DT_OP_BLOCK, phase, DT_ROW_MEASURED, (int64_t[]){t, dt_block_key(b, s, r)}, 2,
+            fx_row(f, DT_KOP_BLOCK, phase, DT_ROW_MEASURED, (int64_t[]){t, dt_block_key(b, s, r)}, 2,
                    5e3 + 311.7 * (double)t);
 }
 
@@ -124,7 +124,7 @@ static void one_case(uint64_t seed, int nr)
     o.stepccl = coin(&rng);
     o.recompute = (enum dt_recompute)dt_rng_below(&rng, 3);
     o.dispatch_ns = coin(&rng) ? 4000 : 0;
-    o.scale[DT_OP_GEMM] = coin(&rng) ? 1.07 : 0;
+    o.scale[DT_KOP_GEMM] = coin(&rng) ? 1.07 : 0;
     shard = fx_shard(pick(&rng, 1, 2, 8));
     shard.cp = pick(&rng, 1, 1, 2);
     shard.ep = pick(&rng, 1, 1, 4);

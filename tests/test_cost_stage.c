@@ -66,7 +66,7 @@ static void by_hand(struct rig *r, int tp, double *kernels, double *collectives)
         struct dt_time t;
 
         dt_cost_kernel(r->c, &k[i], DT_PHASE_FWD, &t);
-        *(k[i].family >= DT_OP_ALL_REDUCE ? collectives : kernels) += t.ns;
+        *(k[i].family >= DT_KOP_ALL_REDUCE ? collectives : kernels) += t.ns;
     }
 }
 
@@ -110,7 +110,7 @@ START_TEST(test_fp32_collectives_are_twice_as_long)
     for (int i = 0; i < n; i++) {
         struct dt_time t;
 
-        if (k[i].family >= DT_OP_ALL_REDUCE) {
+        if (k[i].family >= DT_KOP_ALL_REDUCE) {
             k[i].d[2] *= 2;
             k[i].bytes *= 2;
         }

@@ -59,7 +59,7 @@ static void run(struct dt_engine *e, const struct synth *s, struct dt_network *n
 
 static int by_fields(const void *a, const void *b)
 {
-    const struct dt_event *x = a, *y = b;
+    const struct dt_sim_event *x = a, *y = b;
 
     if (x->time_ns != y->time_ns)
         return x->time_ns < y->time_ns ? -1 : 1;
@@ -72,7 +72,7 @@ static int by_fields(const void *a, const void *b)
 START_TEST(events_have_a_total_order)
 {
     static const int64_t times[3] = {0, 7, INT64_MAX};
-    struct dt_event all[27];
+    struct dt_sim_event all[27];
     int n = 0;
 
     for (int t = 0; t < 3; t++)
@@ -91,9 +91,9 @@ END_TEST
 START_TEST(queue_takes_in_order_with_ties)
 {
     enum { N = 2000 };
-    static struct dt_event storage[N], want[N];
+    static struct dt_sim_event storage[N], want[N];
     struct dt_rng r;
-    struct dt_queue q;
+    struct dt_sim_queue q;
 
     dt_rng_init(&r, synth_seed(11), 1);
     dt_queue_init(&q, storage);
@@ -105,9 +105,9 @@ START_TEST(queue_takes_in_order_with_ties)
     qsort(want, N, sizeof *want, by_fields);
     for (int i = 0; i < N; i++) {
         ck_assert_int_eq(
-            by_fields(&(struct dt_event){dt_queue_first(&q).time_ns, storage[0].order}, &want[i]),
+            by_fields(&(struct dt_sim_event){dt_queue_first(&q).time_ns, storage[0].order}, &want[i]),
             0);
-        struct dt_event e = dt_queue_take(&q);
+        struct dt_sim_event e = dt_queue_take(&q);
         ck_assert_int_eq(by_fields(&e, &want[i]), 0);
     }
     ck_assert(dt_queue_empty(&q));
@@ -118,9 +118,9 @@ END_TEST
 START_TEST(queue_is_monotone_under_mixed_use)
 {
     enum { N = 64 };
-    struct dt_event storage[N], last = {0, 0};
+    struct dt_sim_event storage[N], last = {0, 0};
     struct dt_rng r;
-    struct dt_queue q;
+    struct dt_sim_queue q;
     uint32_t seq = 0, in = 0;
 
     dt_rng_init(&r, synth_seed(12), 1);
@@ -132,7 +132,7 @@ START_TEST(queue_is_monotone_under_mixed_use)
                                            DT_EVENT_OP_END, ++seq));
             in++;
         } else {
-            struct dt_event e = dt_queue_take(&q);
+            struct dt_sim_event e = dt_queue_take(&q);
             ck_assert_int_ge(e.time_ns, last.time_ns);
             last = e;
             in--;

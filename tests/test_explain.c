@@ -127,8 +127,8 @@ END_TEST
 /* The row nearest to a kernel, with the spread that it states; none where no family has rows. */
 START_TEST(origin_is_the_nearest_row)
 {
-    struct dt_kop gemm = {.family = DT_OP_GEMM},
-                  none = {.family = DT_OP_CONV2D, .d = {64, 64, 64, 3, 1}};
+    struct dt_kop gemm = {.family = DT_KOP_GEMM},
+                  none = {.family = DT_KOP_CONV2D, .d = {64, 64, 64, 3, 1}};
     const struct dt_profile_row *row;
     struct dt_cost_origin o;
     struct setup s;
@@ -136,8 +136,8 @@ START_TEST(origin_is_the_nearest_row)
 
     dt_rng_init(&rng, dt_test_seed(), 99);
     open_job(&s, GPT, trains[0], "{seed: 1}");
-    int64_t first = s.job->profile->first[DT_OP_GEMM][0];
-    int64_t n = s.job->profile->first[DT_OP_GEMM][1] - first;
+    int64_t first = s.job->profile->first[DT_KOP_GEMM][0];
+    int64_t n = s.job->profile->first[DT_KOP_GEMM][1] - first;
     ck_assert_int_gt(n, 0);
     for (int k = 0; k < 50; k++) {
         row = &s.job->profile->rows[first + (int64_t)(dt_rng_uniform(&rng) * (double)n)];
@@ -147,7 +147,7 @@ START_TEST(origin_is_the_nearest_row)
         ck_assert_int_eq(o.kind, row->kind);
         ck_assert_double_eq_tol(o.sigma, log(row->p90_ns / row->p10_ns) / (2 * 1.2815516), 1e-4);
     }
-    memset(s.job->profile->first[DT_OP_CONV2D], 0, sizeof s.job->profile->first[DT_OP_CONV2D]);
+    memset(s.job->profile->first[DT_KOP_CONV2D], 0, sizeof s.job->profile->first[DT_KOP_CONV2D]);
     dt_cost_origin(s.cost, &none, DT_PHASE_FWD, &o);
     ck_assert_int_eq(o.kind, -1);
     ck_assert(o.sigma == 0);
@@ -209,7 +209,7 @@ START_TEST(shares_are_derivatives)
         share = r.explanation.share[families[i]];
         dt_sim_result_free(&r);
         dt_cost_free(s.cost);
-        for (int f = 0; f < DT_OP_FAMILY_N; f++)
+        for (int f = 0; f < DT_KOP_FAMILY_N; f++)
             s.job->cost_opt.scale[f] = dt_error_family_of(f) == families[i] ? 1 + step : 1;
         if (families[i] == DT_ERRF_HOST)
             s.job->cost_opt.dispatch_ns *= 1 + step;

@@ -34,32 +34,32 @@ static struct dt_krules *shipped_rules(void)
 START_TEST(shipped_rules_know_every_annotation)
 {
     static const int n_dims[] = {
-        [DT_OP_GEMM] = 3,           [DT_OP_ATTN_CAUSAL] = 5, [DT_OP_ATTN_FULL] = 5,
-        [DT_OP_ATTN_CROSS] = 5,     [DT_OP_CONV2D] = 5,      [DT_OP_NORM] = 2,
-        [DT_OP_GROUPNORM] = 2,      [DT_OP_ACT] = 3,         [DT_OP_ADD] = 2,
-        [DT_OP_ROPE] = 2,           [DT_OP_EMBED] = 2,       [DT_OP_XENT] = 2,
-        [DT_OP_ADAMW] = 1,          [DT_OP_ALL_REDUCE] = 3,  [DT_OP_ALL_GATHER] = 3,
-        [DT_OP_REDUCE_SCATTER] = 3, [DT_OP_ALL_TO_ALL] = 3,  [DT_OP_SEND_RECV] = 2};
+        [DT_KOP_GEMM] = 3,           [DT_KOP_ATTN_CAUSAL] = 5, [DT_KOP_ATTN_FULL] = 5,
+        [DT_KOP_ATTN_CROSS] = 5,     [DT_KOP_CONV2D] = 5,      [DT_KOP_NORM] = 2,
+        [DT_KOP_GROUPNORM] = 2,      [DT_KOP_ACT] = 3,         [DT_KOP_ADD] = 2,
+        [DT_KOP_ROPE] = 2,           [DT_KOP_EMBED] = 2,       [DT_KOP_XENT] = 2,
+        [DT_KOP_ADAMW] = 1,          [DT_KOP_ALL_REDUCE] = 3,  [DT_KOP_ALL_GATHER] = 3,
+        [DT_KOP_REDUCE_SCATTER] = 3, [DT_KOP_ALL_TO_ALL] = 3,  [DT_KOP_SEND_RECV] = 2};
     struct dt_krules *rules = shipped_rules();
     bool *may = dt_calloc(dt_krules_count(rules), sizeof(*may));
 
     ck_assert(may != NULL);
     dt_krules_select(rules, "any_kernel", NULL, may);
-    for (int f = 0; f < DT_OP_BLOCK; f++)
+    for (int f = 0; f < DT_KOP_BLOCK; f++)
         for (int p = 0; p < DT_PHASE_N; p++) {
             struct dt_ktrace_what w = {.kernel = "any_kernel", .n_ranges = 1};
             struct dt_khit hit;
             char text[256];
-            bool weights = f == DT_OP_GEMM || f == DT_OP_CONV2D || f == DT_OP_NORM ||
-                           f == DT_OP_GROUPNORM || f == DT_OP_EMBED;
+            bool weights = f == DT_KOP_GEMM || f == DT_KOP_CONV2D || f == DT_KOP_NORM ||
+                           f == DT_KOP_GROUPNORM || f == DT_KOP_EMBED;
             bool has = p == DT_PHASE_FWD || (p == DT_PHASE_WGRAD && weights) ||
-                       (p == DT_PHASE_DGRAD && f < DT_OP_ADAMW && f != DT_OP_EMBED);
+                       (p == DT_PHASE_DGRAD && f < DT_KOP_ADAMW && f != DT_KOP_EMBED);
 
-            snprintf(text, sizeof(text), "disttrain %s %s", dt_op_family_names[f],
+            snprintf(text, sizeof(text), "disttrain %s %s", dt_kop_family_names[f],
                      dt_ptable_phase_names[p]);
             for (int i = 0; i < n_dims[f]; i++)
                 snprintf(text + strlen(text), sizeof(text) - strlen(text), " %d",
-                         f == DT_OP_ACT && i == 2 ? 1 : i + 11);
+                         f == DT_KOP_ACT && i == 2 ? 1 : i + 11);
             w.range[0] = text;
             ck_assert_msg(dt_krules_match(rules, may, &w, &hit) == has, "%s", text);
             if (!has)
@@ -68,7 +68,7 @@ START_TEST(shipped_rules_know_every_annotation)
             ck_assert_int_eq((int)hit.phase, p);
             ck_assert(hit.sum);
             for (int i = 0; i < n_dims[f]; i++)
-                ck_assert_int_eq(hit.d[i], f == DT_OP_ACT && i == 2 ? 1 : i + 11);
+                ck_assert_int_eq(hit.d[i], f == DT_KOP_ACT && i == 2 ? 1 : i + 11);
         }
     dt_free(may);
     dt_krules_free(rules);

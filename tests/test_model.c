@@ -229,7 +229,7 @@ START_TEST(transformer_flops_match_the_closed_form)
 }
 END_TEST
 
-static int count_family(const struct dt_kop *ops, int n, enum dt_op_family f, double *bytes)
+static int count_family(const struct dt_kop *ops, int n, enum dt_kop_family f, double *bytes)
 {
     int found = 0;
 
@@ -257,20 +257,20 @@ START_TEST(tensor_parallel_layer_lists_its_collectives)
     double bytes = 0;
     int n = dt_block_kops(&b, &s, &w, ops);
 
-    ck_assert_int_eq(count_family(ops, n, DT_OP_ALL_GATHER, &bytes), 2);
+    ck_assert_int_eq(count_family(ops, n, DT_KOP_ALL_GATHER, &bytes), 2);
     ck_assert_double_eq(bytes, 8192.0 * 8192 * 2);
-    ck_assert_int_eq(count_family(ops, n, DT_OP_REDUCE_SCATTER, &bytes), 2);
+    ck_assert_int_eq(count_family(ops, n, DT_KOP_REDUCE_SCATTER, &bytes), 2);
     ck_assert_double_eq(bytes, 8192.0 * 8192 * 2);
-    ck_assert_int_eq(count_family(ops, n, DT_OP_ALL_REDUCE, &bytes), 0);
-    ck_assert_int_eq(count_family(ops, n, DT_OP_NORM, &bytes), 2);
+    ck_assert_int_eq(count_family(ops, n, DT_KOP_ALL_REDUCE, &bytes), 0);
+    ck_assert_int_eq(count_family(ops, n, DT_KOP_NORM, &bytes), 2);
     ck_assert_double_eq(bytes, 8192.0 / 8 * 8192 * 2 * 2);
     s.seqpar = false;
     n = dt_block_kops(&b, &s, &w, ops);
-    ck_assert_int_eq(count_family(ops, n, DT_OP_ALL_REDUCE, &bytes), 2);
-    ck_assert_int_eq(count_family(ops, n, DT_OP_ALL_GATHER, &bytes), 0);
+    ck_assert_int_eq(count_family(ops, n, DT_KOP_ALL_REDUCE, &bytes), 2);
+    ck_assert_int_eq(count_family(ops, n, DT_KOP_ALL_GATHER, &bytes), 0);
     s.tp = 1;
     n = dt_block_kops(&b, &s, &w, ops);
-    ck_assert_int_eq(count_family(ops, n, DT_OP_ALL_REDUCE, &bytes), 0);
+    ck_assert_int_eq(count_family(ops, n, DT_KOP_ALL_REDUCE, &bytes), 0);
 }
 END_TEST
 
@@ -298,7 +298,7 @@ START_TEST(experts_compute_top_k_and_store_all)
                 "MoE FLOPs");
     ck_assert_int_eq(dt_block_params(&moe) - dt_block_params(&dense), 7 * 3 * 512 * 1408 + 512 * 8);
     n = dt_block_kops(&moe, &s, &w, ops);
-    ck_assert_int_eq(count_family(ops, n, DT_OP_ALL_TO_ALL, &bytes), 1);
+    ck_assert_int_eq(count_family(ops, n, DT_KOP_ALL_TO_ALL, &bytes), 1);
     ck_assert_double_eq(bytes, 1280.0 * 2 * 512 * 2);
     for (int i = 0; i < n; i++)
         sum += ops[i].flops * ops[i].count;

@@ -224,7 +224,7 @@ START_TEST(bound_of_timelines)
         struct dt_search_stats stats = {0};
         struct dt_cand c[8];
         struct dt_error err;
-        struct dt_table *t;
+        struct dt_orch_table *t;
         struct world w;
         int n;
 
@@ -291,7 +291,7 @@ START_TEST(lean_variant)
     struct dt_search_stats stats = {0};
     struct dt_cand c[8], lean;
     struct dt_error err;
-    struct dt_table *t;
+    struct dt_orch_table *t;
     struct world w;
     int n;
 
@@ -317,7 +317,7 @@ END_TEST
 START_TEST(sample_time)
 {
     struct dt_error err;
-    struct dt_table *t;
+    struct dt_orch_table *t;
     struct world w;
     double all, frozen;
 

@@ -44,7 +44,7 @@ static const struct dt_profile_row *find(const struct dt_ptable *t, int family, 
         if (r->family == family && r->phase == phase && r->d[0] == d0 && r->d[1] == d1)
             return r;
     }
-    ck_abort_msg("no row of %s %d (%lld, %lld)", dt_op_family_names[family], phase, (long long)d0,
+    ck_abort_msg("no row of %s %d (%lld, %lld)", dt_kop_family_names[family], phase, (long long)d0,
                  (long long)d1);
     return NULL;
 }
@@ -69,7 +69,7 @@ static void random_table(struct dt_ptable *t, struct dt_rng *rng, int n)
     for (int i = 0; i < n; i++) {
         struct dt_ptable_row r = {.device = dev[dt_rng_below(rng, 2)],
                                   .dtype = dtype[dt_rng_below(rng, 2)]};
-        r.r.family = (int)dt_rng_below(rng, DT_OP_FAMILY_N);
+        r.r.family = (int)dt_rng_below(rng, DT_KOP_FAMILY_N);
         r.r.phase = (int)dt_rng_below(rng, DT_PTABLE_PHASE_N);
         r.r.kind = (int)dt_rng_below(rng, DT_ROW_KIND_N);
         r.r.source = src;
@@ -142,13 +142,13 @@ START_TEST(database_round_trip)
         want +=
             strcmp(a.devices[a.rows[i].device], "zeta") == 0 && a.rows[i].r.phase != DT_PHASE_BWD;
     ck_assert_int_eq(p->n_rows, want);
-    for (int f = 0; f < DT_OP_FAMILY_N; f++)
+    for (int f = 0; f < DT_KOP_FAMILY_N; f++)
         for (int ph = 0; ph < DT_PHASE_N; ph++)
             for (int64_t i = p->first[f][ph]; i < p->first[f][ph + 1]; i++) {
                 ck_assert_int_eq(p->rows[i].family, f);
                 ck_assert_int_eq(p->rows[i].phase, ph);
             }
-    ck_assert_int_eq(p->first[DT_OP_FAMILY_N - 1][DT_PHASE_N], p->n_rows);
+    ck_assert_int_eq(p->first[DT_KOP_FAMILY_N - 1][DT_PHASE_N], p->n_rows);
     dt_profile_free(p);
     ck_assert_int_eq(dt_profile_load(sql, "", "bf16", &err, &p), DT_ERR_INPUT);
     dt_assert_has(err.message, "several devices");
@@ -374,7 +374,7 @@ START_TEST(importers)
                         "m,n,k,latency_ms\n16,32,64,0.003\n16,32,64,0.001\n16,32,64,0.0023\n", &r),
                  err);
     ck_assert_uint_eq(r.rows, 1);
-    x = find(&t, DT_OP_GEMM, DT_PHASE_FWD, 16, 32);
+    x = find(&t, DT_KOP_GEMM, DT_PHASE_FWD, 16, 32);
     ck_assert_int_eq(x->n, 3);
     near(x->median_ns, 2300, 1e-12);
     near(x->p10_ns, 1260, 1e-12);
@@ -383,7 +383,7 @@ START_TEST(importers)
         import(&t, "aic-gemm", "D", "m,n,k,latency_ms\r\n\n# again\n16, 32 ,64,1.5e-3\r\n", &r),
         err);
     ck_assert_uint_eq(t.n_rows, 1);
-    near(find(&t, DT_OP_GEMM, DT_PHASE_FWD, 16, 32)->median_ns, 1500, 1e-12);
+    near(find(&t, DT_KOP_GEMM, DT_PHASE_FWD, 16, 32)->median_ns, 1500, 1e-12);
     dt_ptable_free(&t);
 
     /* Gradients are keyed by their forward: dgrad m,n,k of the table is [m,n']x[n',k'] of y[m,n'] =
@@ -393,11 +393,11 @@ START_TEST(importers)
                         "dgrad,4096,5120,1536,0.25\nwgrad,1536,5120,4096,0.125\n",
                         &r),
                  err);
-    near(find(&t, DT_OP_GEMM, DT_PHASE_FWD, 4096, 1536)->median_ns,
+    near(find(&t, DT_KOP_GEMM, DT_PHASE_FWD, 4096, 1536)->median_ns,
          2.0 * 4096 * 1536 * 5120 / (0.5 * 312e3), 1e-12);
-    near(find(&t, DT_OP_GEMM, DT_PHASE_DGRAD, 4096, 1536)->median_ns,
+    near(find(&t, DT_KOP_GEMM, DT_PHASE_DGRAD, 4096, 1536)->median_ns,
          2.0 * 4096 * 1536 * 5120 / (0.25 * 312e3), 1e-12);
-    near(find(&t, DT_OP_GEMM, DT_PHASE_WGRAD, 4096, 1536)->median_ns,
+    near(find(&t, DT_KOP_GEMM, DT_PHASE_WGRAD, 4096, 1536)->median_ns,
          2.0 * 4096 * 1536 * 5120 / (0.125 * 312e3), 1e-12);
     dt_ptable_free(&t);
 
@@ -409,15 +409,15 @@ START_TEST(importers)
                &r),
         err);
     ck_assert_uint_eq(r.skipped, 1);
-    near(find(&t, DT_OP_ATTN_CAUSAL, DT_PHASE_DGRAD, 1, 4096)->median_ns /
-             find(&t, DT_OP_ATTN_CAUSAL, DT_PHASE_FWD, 1, 4096)->median_ns,
+    near(find(&t, DT_KOP_ATTN_CAUSAL, DT_PHASE_DGRAD, 1, 4096)->median_ns /
+             find(&t, DT_KOP_ATTN_CAUSAL, DT_PHASE_FWD, 1, 4096)->median_ns,
          2.5 * 1.132 / 0.9764, 1e-12);
     dt_ptable_free(&t);
 
     dt_assert_ok(import(&t, "aic-nccl", "D",
                         "collective,num_gpus,bytes,latency_ms\nalltoall,4,1024,0.01\n", &r),
                  err);
-    x = find(&t, DT_OP_ALL_TO_ALL, DT_PHASE_FWD, 4, 4);
+    x = find(&t, DT_KOP_ALL_TO_ALL, DT_PHASE_FWD, 4, 4);
     ck_assert_int_eq(x->d[2], 1024);
     ck_assert_str_eq(t.dtypes[t.rows[0].dtype], "any");
     dt_ptable_free(&t);
@@ -427,8 +427,8 @@ START_TEST(importers)
                         "967\n2,64,64,3,9,2,1,0.1\n",
                         &r),
                  err);
-    ck_assert_int_eq(find(&t, DT_OP_CONV2D, DT_PHASE_FWD, 38 * 25, 893)->d[2], 326);
-    ck_assert_int_eq(find(&t, DT_OP_CONV2D, DT_PHASE_FWD, 50, 64)->d[4], 2);
+    ck_assert_int_eq(find(&t, DT_KOP_CONV2D, DT_PHASE_FWD, 38 * 25, 893)->d[2], 326);
+    ck_assert_int_eq(find(&t, DT_KOP_CONV2D, DT_PHASE_FWD, 50, 64)->d[4], 2);
     dt_ptable_free(&t);
 
     dt_assert_ok(import(&t, "triosim-conv", "D",
@@ -441,9 +441,9 @@ START_TEST(importers)
                         &r),
                  err);
     ck_assert_uint_eq(r.skipped, 1);
-    near(find(&t, DT_OP_CONV2D, DT_PHASE_FWD, 128 * 112 * 112, 64)->median_ns, 2218e3, 1e-12);
-    near(find(&t, DT_OP_CONV2D, DT_PHASE_BWD, 128 * 112 * 112, 64)->median_ns, 4704e3, 1e-12);
-    near(find(&t, DT_OP_CONV2D, DT_PHASE_WGRAD, 128 * 224 * 224, 3)->median_ns, 2123e3, 1e-12);
+    near(find(&t, DT_KOP_CONV2D, DT_PHASE_FWD, 128 * 112 * 112, 64)->median_ns, 2218e3, 1e-12);
+    near(find(&t, DT_KOP_CONV2D, DT_PHASE_BWD, 128 * 112 * 112, 64)->median_ns, 4704e3, 1e-12);
+    near(find(&t, DT_KOP_CONV2D, DT_PHASE_WGRAD, 128 * 224 * 224, 3)->median_ns, 2123e3, 1e-12);
     dt_ptable_free(&t);
 
     dt_assert_ok(import(&t, "generic", "D",
@@ -451,7 +451,7 @@ START_TEST(importers)
                         "fp8,7,9,0,0,0,0,5,20,10.5,30\n",
                         &r),
                  err);
-    x = find(&t, DT_OP_NORM, DT_PHASE_WGRAD, 7, 9);
+    x = find(&t, DT_KOP_NORM, DT_PHASE_WGRAD, 7, 9);
     ck_assert_int_eq(x->n, 5);
     near(x->p10_ns, 10.5, 1e-12);
     ck_assert_str_eq(t.dtypes[t.rows[0].dtype], "fp8");
@@ -474,11 +474,11 @@ START_TEST(layer_shards)
     o.shape = "llama-3-8b";
     dt_assert_ok(dt_profile_import("vidur-layer", "t", csv, strlen(csv), &o, &err, &t, &r), err);
     ck_assert_uint_eq(r.rows, 9); /* both norms are one shape */
-    ck_assert_int_eq(find(&t, DT_OP_GEMM, DT_PHASE_FWD, 512, 1536)->d[2],
+    ck_assert_int_eq(find(&t, DT_KOP_GEMM, DT_PHASE_FWD, 512, 1536)->d[2],
                      4096); /* (32 + 2 * 8) * 128 / 4 */
-    ck_assert_int_eq(find(&t, DT_OP_GEMM, DT_PHASE_FWD, 512, 7168)->d[2], 4096);
-    near(find(&t, DT_OP_ACT, DT_PHASE_FWD, 512, 3584)->median_ns, 7e6, 1e-12);
-    near(find(&t, DT_OP_ROPE, DT_PHASE_FWD, 512, 1280)->median_ns, 4e6, 1e-12);
+    ck_assert_int_eq(find(&t, DT_KOP_GEMM, DT_PHASE_FWD, 512, 7168)->d[2], 4096);
+    near(find(&t, DT_KOP_ACT, DT_PHASE_FWD, 512, 3584)->median_ns, 7e6, 1e-12);
+    near(find(&t, DT_KOP_ROPE, DT_PHASE_FWD, 512, 1280)->median_ns, 4e6, 1e-12);
     dt_ptable_free(&t);
 }
 END_TEST
@@ -579,7 +579,7 @@ static double time_of(const struct dt_profile *p, int family, int phase, const i
     for (int64_t i = p->first[family][phase]; i < p->first[family][phase + 1]; i++)
         if (memcmp(p->rows[i].d, d, sizeof p->rows[i].d) == 0)
             return p->rows[i].median_ns;
-    ck_abort_msg("%s has no such row of %s", p->device, dt_op_family_names[family]);
+    ck_abort_msg("%s has no such row of %s", p->device, dt_kop_family_names[family]);
     return 0;
 }
 
@@ -595,23 +595,23 @@ START_TEST(shipped_under_the_peak)
     for (int64_t i = 0; i < p->n_rows; i++) {
         const struct dt_profile_row *r = &p->rows[i];
         double flops = 0;
-        if (r->family == DT_OP_GEMM)
+        if (r->family == DT_KOP_GEMM)
             flops = 2.0 * (double)r->d[0] * (double)r->d[1] * (double)r->d[2];
-        else if (r->family == DT_OP_ATTN_CAUSAL || r->family == DT_OP_ATTN_FULL)
-            flops = (r->family == DT_OP_ATTN_FULL ? 4.0 : 2.0) * (double)r->d[0] * (double)r->d[1] *
+        else if (r->family == DT_KOP_ATTN_CAUSAL || r->family == DT_KOP_ATTN_FULL)
+            flops = (r->family == DT_KOP_ATTN_FULL ? 4.0 : 2.0) * (double)r->d[0] * (double)r->d[1] *
                     (double)r->d[1] * (double)r->d[2] * (double)r->d[4] * (r->phase ? 2.5 : 1);
-        else if (r->family == DT_OP_CONV2D)
+        else if (r->family == DT_KOP_CONV2D)
             flops = 2.0 * (double)r->d[0] * (double)r->d[1] * (double)r->d[2] * (double)r->d[3] *
                     (double)r->d[3];
         ck_assert_msg(flops <= files[_i].flops_per_ns * r->p10_ns * (1 + 1e-9),
-                      "%s %s %lld %lld %lld", p->device, dt_op_family_names[r->family],
+                      "%s %s %lld %lld %lld", p->device, dt_kop_family_names[r->family],
                       (long long)r->d[0], (long long)r->d[1], (long long)r->d[2]);
         ck_assert(r->source >= 0 && r->source < p->n_sources && p->sources[r->source].origin[0]);
         n += flops > 0;
     }
     ck_assert_int_gt(n, 10000);
-    for (int f = 0; f < DT_OP_FAMILY_N; f++) /* every family has forward rows; blocks are one's own */
-        ck_assert_msg(f == DT_OP_BLOCK ? p->first[f][1] == p->first[f][0] : p->first[f][1] > p->first[f][0], "%s", dt_op_family_names[f]);
+    for (int f = 0; f < DT_KOP_FAMILY_N; f++) /* every family has forward rows; blocks are one's own */
+        ck_assert_msg(f == DT_KOP_BLOCK ? p->first[f][1] == p->first[f][0] : p->first[f][1] > p->first[f][0], "%s", dt_kop_family_names[f]);
     dt_profile_free(p);
 }
 END_TEST
@@ -624,27 +624,27 @@ START_TEST(shipped_matches_public_figures)
                   inter[6] = {1, 64 << 20};
 
     /* The table's own rows nearby: 4096^3 0.54-0.61 ms in four tables, attention 3.0-4.0 ms. */
-    near(time_of(a100, DT_OP_GEMM, DT_PHASE_FWD, gemm), 0.575e6, 0.08);
-    near(time_of(a100, DT_OP_ATTN_CAUSAL, DT_PHASE_FWD, attn), 3.0e6, 0.15);
+    near(time_of(a100, DT_KOP_GEMM, DT_PHASE_FWD, gemm), 0.575e6, 0.08);
+    near(time_of(a100, DT_KOP_ATTN_CAUSAL, DT_PHASE_FWD, attn), 3.0e6, 0.15);
     /* Bus bandwidth of an 8-GPU all-reduce at 512 MiB: 222 GB/s on A100, 2/3 of it on A800; latency
      * alike. */
-    near(2 * 7 / 8.0 * (512 << 20) / time_of(a100, DT_OP_ALL_REDUCE, 0, big), 222, 0.03);
-    near(2 * 7 / 8.0 * (512 << 20) / time_of(a800, DT_OP_ALL_REDUCE, 0, big), 148, 0.03);
-    near(time_of(a800, DT_OP_ALL_REDUCE, 0, small), time_of(a100, DT_OP_ALL_REDUCE, 0, small),
+    near(2 * 7 / 8.0 * (512 << 20) / time_of(a100, DT_KOP_ALL_REDUCE, 0, big), 222, 0.03);
+    near(2 * 7 / 8.0 * (512 << 20) / time_of(a800, DT_KOP_ALL_REDUCE, 0, big), 148, 0.03);
+    near(time_of(a800, DT_KOP_ALL_REDUCE, 0, small), time_of(a100, DT_KOP_ALL_REDUCE, 0, small),
          0.01);
-    near((64 << 20) / time_of(a100, DT_OP_SEND_RECV, 0, p2p), 228, 0.05);
-    near(time_of(a800, DT_OP_SEND_RECV, 0, p2p) / time_of(a100, DT_OP_SEND_RECV, 0, p2p), 1.5,
+    near((64 << 20) / time_of(a100, DT_KOP_SEND_RECV, 0, p2p), 228, 0.05);
+    near(time_of(a800, DT_KOP_SEND_RECV, 0, p2p) / time_of(a100, DT_KOP_SEND_RECV, 0, p2p), 1.5,
          0.03);
-    near(time_of(a800, DT_OP_SEND_RECV, 0, inter), time_of(a100, DT_OP_SEND_RECV, 0, inter), 1e-12);
-    near(time_of(a800, DT_OP_GEMM, DT_PHASE_WGRAD, gemm),
-         time_of(a100, DT_OP_GEMM, DT_PHASE_WGRAD, gemm), 1e-12);
+    near(time_of(a800, DT_KOP_SEND_RECV, 0, inter), time_of(a100, DT_KOP_SEND_RECV, 0, inter), 1e-12);
+    near(time_of(a800, DT_KOP_GEMM, DT_PHASE_WGRAD, gemm),
+         time_of(a100, DT_KOP_GEMM, DT_PHASE_WGRAD, gemm), 1e-12);
     /* The A800's NVLink is arithmetic on the A100's and says so; its kernels are the A100's. */
     ck_assert_int_eq(a800->n_rows, a100->n_rows);
     for (int64_t i = 0; i < a800->n_rows; i++) {
         const struct dt_profile_row *r = &a800->rows[i];
-        bool nvlink = r->family >= DT_OP_ALL_REDUCE && r->family <= DT_OP_ALL_TO_ALL;
+        bool nvlink = r->family >= DT_KOP_ALL_REDUCE && r->family <= DT_KOP_ALL_TO_ALL;
 
-        nvlink = nvlink || (r->family == DT_OP_SEND_RECV && r->d[0] == 2);
+        nvlink = nvlink || (r->family == DT_KOP_SEND_RECV && r->d[0] == 2);
         ck_assert_int_eq(r->kind, nvlink ? DT_ROW_DERIVED : a100->rows[i].kind);
     }
     dt_profile_free(a100);
@@ -689,7 +689,7 @@ END_TEST
 /* Readers that suggest a word go through these lists to their end. */
 START_TEST(lists_of_words_end)
 {
-    ck_assert_ptr_null(dt_op_family_names[DT_OP_FAMILY_N]);
+    ck_assert_ptr_null(dt_kop_family_names[DT_KOP_FAMILY_N]);
     ck_assert_ptr_null(dt_row_kind_names[DT_ROW_KIND_N]);
     ck_assert_ptr_null(dt_ptable_phase_names[DT_PTABLE_PHASE_N]);
 }

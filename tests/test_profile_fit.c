@@ -62,13 +62,13 @@ static void gemms(struct world *w, const char *device)
         for (int n = 32; n <= 65536; n *= 2)
             for (int k = 32; k <= 65536; k *= 2) {
                 const int64_t d[3] = {m, n, k};
-                put(w, device, "bf16", "aiconfigurator", DT_OP_GEMM, DT_PHASE_FWD, d, 3,
+                put(w, device, "bf16", "aiconfigurator", DT_KOP_GEMM, DT_PHASE_FWD, d, 3,
                     gemm_ns(device, m, n, k));
             }
     /* one odd m, which is left out, and a table to check against */
     const int64_t odd[3] = {1025, 1024, 1024}, other[3] = {8192, 4096, 4096};
-    put(w, device, "bf16", "aiconfigurator", DT_OP_GEMM, DT_PHASE_FWD, odd, 3, 1e9);
-    put(w, device, "bf16", "vidur", DT_OP_GEMM, DT_PHASE_FWD, other, 3,
+    put(w, device, "bf16", "aiconfigurator", DT_KOP_GEMM, DT_PHASE_FWD, odd, 3, 1e9);
+    put(w, device, "bf16", "vidur", DT_KOP_GEMM, DT_PHASE_FWD, other, 3,
         1.25 * gemm_ns(device, 8192, 4096, 4096));
 }
 
@@ -78,11 +78,11 @@ static void gradients(struct world *w)
         double m = ldexp(1, 11 + i % 3), n = ldexp(1, 9 + i % 5), k = ldexp(1, 10 + i % 4),
                slow = 1.061; /* the card is slower */
         const int64_t d[3] = {(int64_t)m, (int64_t)n, (int64_t)k};
-        put(w, PCIE, "bf16", "simumax", DT_OP_GEMM, DT_PHASE_FWD, d, 3,
+        put(w, PCIE, "bf16", "simumax", DT_KOP_GEMM, DT_PHASE_FWD, d, 3,
             slow * gemm_ns(A100, m, n, k));
-        put(w, PCIE, "bf16", "simumax", DT_OP_GEMM, DT_PHASE_DGRAD, d, 3,
+        put(w, PCIE, "bf16", "simumax", DT_KOP_GEMM, DT_PHASE_DGRAD, d, 3,
             slow * dgrad_ratio * gemm_ns(A100, m, k, n));
-        put(w, PCIE, "bf16", "simumax", DT_OP_GEMM, DT_PHASE_WGRAD, d, 3,
+        put(w, PCIE, "bf16", "simumax", DT_KOP_GEMM, DT_PHASE_WGRAD, d, 3,
             slow * wgrad_ratio * gemm_ns(A100, n, k, m));
     }
 }
@@ -108,22 +108,22 @@ static void attention(struct world *w)
                 for (int batch = 1; batch <= 64; batch *= 8) {
                     const int64_t d[5] = {batch, seq, heads, heads, tables[i].dim};
                     put(w, tables[i].device, "bf16", "aiconfigurator",
-                        tables[i].causal ? DT_OP_ATTN_CAUSAL : DT_OP_ATTN_FULL, DT_PHASE_FWD, d, 5,
+                        tables[i].causal ? DT_KOP_ATTN_CAUSAL : DT_KOP_ATTN_FULL, DT_PHASE_FWD, d, 5,
                         attn_ns(tables[i].device, tables[i].causal, seq, batch * heads,
                                 tables[i].dim));
                 }
     for (int heads = 4; heads <= 64; heads *= 2) {
         const int64_t d[5] = {1, 4096, heads, heads, 128};
         double ns = attn_ns(A100, true, 4096, heads, 128);
-        put(w, PCIE, "bf16", "simumax", DT_OP_ATTN_CAUSAL, DT_PHASE_FWD, d, 5, ns);
-        put(w, PCIE, "bf16", "simumax", DT_OP_ATTN_CAUSAL, DT_PHASE_DGRAD, d, 5, attn_back * ns);
+        put(w, PCIE, "bf16", "simumax", DT_KOP_ATTN_CAUSAL, DT_PHASE_FWD, d, 5, ns);
+        put(w, PCIE, "bf16", "simumax", DT_KOP_ATTN_CAUSAL, DT_PHASE_DGRAD, d, 5, attn_back * ns);
     }
 }
 
 static void links(struct world *w, const char *device)
 {
-    static const int families[] = {DT_OP_ALL_REDUCE, DT_OP_ALL_GATHER, DT_OP_REDUCE_SCATTER,
-                                   DT_OP_ALL_TO_ALL};
+    static const int families[] = {DT_KOP_ALL_REDUCE, DT_KOP_ALL_GATHER, DT_KOP_REDUCE_SCATTER,
+                                   DT_KOP_ALL_TO_ALL};
 
     for (int f = 0; f < 4; f++)
         for (int gpus = 2; gpus <= 8; gpus *= 2)
@@ -135,12 +135,12 @@ static void links(struct world *w, const char *device)
     for (int64_t per_node = 1; per_node <= 2; per_node++)
         for (int i = 0; i < 400; i++) {
             const int64_t d[2] = {per_node, 2048 + i * INT64_C(163840)};
-            put(w, device, "any", "vidur", DT_OP_SEND_RECV, DT_PHASE_FWD, d, 2,
+            put(w, device, "any", "vidur", DT_KOP_SEND_RECV, DT_PHASE_FWD, d, 2,
                 alpha_ns + beta * (double)d[1]);
         }
 }
 
-static const int pointwise_family[] = {DT_OP_NORM, DT_OP_ACT, DT_OP_ADD, DT_OP_ROPE, DT_OP_EMBED};
+static const int pointwise_family[] = {DT_KOP_NORM, DT_KOP_ACT, DT_KOP_ADD, DT_KOP_ROPE, DT_KOP_EMBED};
 static const double pointwise_passes[] = {2, 3, 3, 2, 2};
 
 static double stream_ns(double bytes)
@@ -152,7 +152,7 @@ static void pointwise(struct world *w, const char *device)
 {
     for (int f = 0; f < 5; f++)
         for (int i = 0; i < 128; i++) {
-            const int64_t d[3] = {1 + i * INT64_C(256), 4096, pointwise_family[f] == DT_OP_ACT};
+            const int64_t d[3] = {1 + i * INT64_C(256), 4096, pointwise_family[f] == DT_KOP_ACT};
             put(w, device, "bf16", "vidur", pointwise_family[f], DT_PHASE_FWD, d, 3,
                 stream_ns(2 * pointwise_passes[f] * (double)d[0] * 4096));
         }
@@ -163,16 +163,16 @@ static void convolutions(struct world *w)
     for (int i = 0; i < 9; i++) {
         const int64_t d[5] = {INT64_C(6272) << (i % 4), 64 << (i % 3), 128 << (i % 2), 3, 1};
         double k = 9.0 * (double)d[1], gemm = gemm_ns(H100, (double)d[0], (double)d[2], k);
-        put(w, H100, "tf32", "triosim", DT_OP_CONV2D, DT_PHASE_FWD, d, 5,
+        put(w, H100, "tf32", "triosim", DT_KOP_CONV2D, DT_PHASE_FWD, d, 5,
             2 * conv_ratio * gemm); /* half the peak */
-        put(w, H100, "tf32", "triosim", DT_OP_CONV2D, DT_PHASE_BWD, d, 5,
+        put(w, H100, "tf32", "triosim", DT_KOP_CONV2D, DT_PHASE_BWD, d, 5,
             3.7 * 2 * conv_ratio * gemm);
     }
     for (int i = 0; i < 500; i++) {
         const int64_t d[5] = {1 + (int64_t)dt_rng_below(&w->rng, 100000),
                               1 + (int64_t)dt_rng_below(&w->rng, 2000),
                               1 + (int64_t)dt_rng_below(&w->rng, 2000), 3, 1};
-        put(w, PCIE, "fp32", "neusight", DT_OP_CONV2D, DT_PHASE_FWD, d, 5,
+        put(w, PCIE, "fp32", "neusight", DT_KOP_CONV2D, DT_PHASE_FWD, d, 5,
             5000 + 18.0 * (double)d[0] * (double)d[1] * (double)d[2] / (0.9 * 19.5e3));
     }
 }
@@ -199,7 +199,7 @@ static const struct dt_profile_row *row_of(const struct dt_ptable *t, int family
         if (r->family == family && r->phase == phase && memcmp(r->d, d, sizeof r->d) == 0)
             return r;
     }
-    ck_abort_msg("no row of %s", dt_op_family_names[family]);
+    ck_abort_msg("no row of %s", dt_kop_family_names[family]);
     return NULL;
 }
 
@@ -210,7 +210,7 @@ static void expect(const struct dt_ptable *t, int family, int phase, const int64
 
     ck_assert_msg(fabs(r->median_ns / ns - 1) < rel,
                   "%s %s %lld %lld %lld: %.1f, planted %.1f, seed %" PRIu64, t->devices[0],
-                  dt_op_family_names[family], (long long)d[0], (long long)d[1], (long long)d[2],
+                  dt_kop_family_names[family], (long long)d[0], (long long)d[1], (long long)d[2],
                   r->median_ns, ns, dt_test_seed());
     ck_assert_int_eq(r->kind, kind);
 }
@@ -222,23 +222,23 @@ static void expect_kernels(const struct dt_ptable *t, const char *device)
                   norm[6] = {4096, 2048, 0};
     const int fitted = DT_ROW_FITTED;
 
-    expect(t, DT_OP_GEMM, DT_PHASE_FWD, gemm, fitted, gemm_ns(device, 4096, 1024, 8192), 0.04);
-    expect(t, DT_OP_GEMM, DT_PHASE_FWD, wide, fitted, gemm_ns(device, 256, 16384, 512), 0.04);
-    expect(t, DT_OP_GEMM, DT_PHASE_DGRAD, gemm, DT_ROW_DERIVED,
+    expect(t, DT_KOP_GEMM, DT_PHASE_FWD, gemm, fitted, gemm_ns(device, 4096, 1024, 8192), 0.04);
+    expect(t, DT_KOP_GEMM, DT_PHASE_FWD, wide, fitted, gemm_ns(device, 256, 16384, 512), 0.04);
+    expect(t, DT_KOP_GEMM, DT_PHASE_DGRAD, gemm, DT_ROW_DERIVED,
            dgrad_ratio * gemm_ns(device, 4096, 8192, 1024), 0.06);
-    expect(t, DT_OP_GEMM, DT_PHASE_WGRAD, gemm, DT_ROW_DERIVED,
+    expect(t, DT_KOP_GEMM, DT_PHASE_WGRAD, gemm, DT_ROW_DERIVED,
            wgrad_ratio * gemm_ns(device, 1024, 8192, 4096), 0.06);
-    expect(t, DT_OP_ATTN_CAUSAL, DT_PHASE_FWD, causal, fitted, attn_ns(device, true, 4096, 32, 128),
+    expect(t, DT_KOP_ATTN_CAUSAL, DT_PHASE_FWD, causal, fitted, attn_ns(device, true, 4096, 32, 128),
            0.04);
-    expect(t, DT_OP_ATTN_CAUSAL, DT_PHASE_DGRAD, causal, DT_ROW_DERIVED,
+    expect(t, DT_KOP_ATTN_CAUSAL, DT_PHASE_DGRAD, causal, DT_ROW_DERIVED,
            attn_back * attn_ns(device, true, 4096, 32, 128), 0.06);
-    expect(t, DT_OP_NORM, DT_PHASE_FWD, norm, fitted, stream_ns(4.0 * 4096 * 2048), 0.04);
-    expect(t, DT_OP_NORM, DT_PHASE_DGRAD, norm, DT_ROW_ASSUMED, stream_ns(6.0 * 4096 * 2048), 0.04);
+    expect(t, DT_KOP_NORM, DT_PHASE_FWD, norm, fitted, stream_ns(4.0 * 4096 * 2048), 0.04);
+    expect(t, DT_KOP_NORM, DT_PHASE_DGRAD, norm, DT_ROW_ASSUMED, stream_ns(6.0 * 4096 * 2048), 0.04);
     if (device[0] == 'H')
-        expect(t, DT_OP_ATTN_FULL, DT_PHASE_FWD, full, DT_ROW_FITTED,
+        expect(t, DT_KOP_ATTN_FULL, DT_PHASE_FWD, full, DT_ROW_FITTED,
                attn_ns(H100, false, 1024, 64, 80), 0.04);
     else /* causal 128 x full 80 / causal 128, all planted */
-        expect(t, DT_OP_ATTN_FULL, DT_PHASE_FWD, full, DT_ROW_DERIVED,
+        expect(t, DT_KOP_ATTN_FULL, DT_PHASE_FWD, full, DT_ROW_DERIVED,
                attn_ns(A100, true, 1024, 64, 128) * attn_ns(H100, false, 1024, 64, 80) /
                    attn_ns(H100, true, 1024, 64, 128),
                0.06);
@@ -261,17 +261,17 @@ START_TEST(planted)
     const int64_t reduce[6] = {4, 4, 1 << 28}, small[6] = {4, 4, 1 << 11},
                   far[6] = {8, 8, INT64_C(1) << 32}, p2p[6] = {2, 1 << 24}, inter[6] = {1, 1 << 24};
     int fitted = _i == 1 ? DT_ROW_DERIVED : DT_ROW_FITTED;
-    expect(&t, DT_OP_ALL_REDUCE, 0, reduce, fitted, alpha_ns + stretch * beta * (1 << 28), 0.04);
-    expect(&t, DT_OP_ALL_GATHER, 0, small, fitted, alpha_ns + stretch * beta * (1 << 11), 0.04);
-    expect(&t, DT_OP_ALL_TO_ALL, 0, far, fitted, alpha_ns + stretch * beta * ldexp(1, 32), 0.05);
-    expect(&t, DT_OP_SEND_RECV, 0, p2p, fitted, alpha_ns + stretch * beta * (1 << 24), 0.04);
-    expect(&t, DT_OP_SEND_RECV, 0, inter, DT_ROW_FITTED, alpha_ns + beta * (1 << 24), 0.04);
+    expect(&t, DT_KOP_ALL_REDUCE, 0, reduce, fitted, alpha_ns + stretch * beta * (1 << 28), 0.04);
+    expect(&t, DT_KOP_ALL_GATHER, 0, small, fitted, alpha_ns + stretch * beta * (1 << 11), 0.04);
+    expect(&t, DT_KOP_ALL_TO_ALL, 0, far, fitted, alpha_ns + stretch * beta * ldexp(1, 32), 0.05);
+    expect(&t, DT_KOP_SEND_RECV, 0, p2p, fitted, alpha_ns + stretch * beta * (1 << 24), 0.04);
+    expect(&t, DT_KOP_SEND_RECV, 0, inter, DT_ROW_FITTED, alpha_ns + beta * (1 << 24), 0.04);
 
     /* 1 x 1 is a GEMM; 3 x 3 takes the planted ratio of shares of peak. */
     const int64_t one[6] = {16384, 640, 320, 1, 1}, three[6] = {16384, 128, 320, 3, 1};
-    expect(&t, DT_OP_CONV2D, DT_PHASE_FWD, one, DT_ROW_DERIVED, gemm_ns(device, 16384, 320, 640),
+    expect(&t, DT_KOP_CONV2D, DT_PHASE_FWD, one, DT_ROW_DERIVED, gemm_ns(device, 16384, 320, 640),
            0.06);
-    expect(&t, DT_OP_CONV2D, DT_PHASE_FWD, three, DT_ROW_DERIVED,
+    expect(&t, DT_KOP_CONV2D, DT_PHASE_FWD, three, DT_ROW_DERIVED,
            conv_ratio * gemm_ns(device, 16384, 320, 1152), 0.06);
 
     /* Noise of 1 % was planted; the fits must not add much. */
@@ -300,15 +300,15 @@ START_TEST(missing_tables)
         int family, phase;
         const char *says;
     } cut[] = {
-        {A100, "bf16", DT_OP_GEMM, DT_PHASE_FWD, "aic-gemm"},
-        {PCIE, "bf16", DT_OP_GEMM, DT_PHASE_WGRAD, "simumax-gemm"},
-        {H100, "bf16", DT_OP_ATTN_CAUSAL, DT_PHASE_FWD, "aic-causal-attn"},
-        {H100, "bf16", DT_OP_ATTN_FULL, DT_PHASE_FWD, "aic-full-attn"},
-        {PCIE, "bf16", DT_OP_ATTN_CAUSAL, DT_PHASE_DGRAD, "simumax-attn"},
-        {A100, "any", DT_OP_ALL_GATHER, DT_PHASE_FWD, "aic-nccl"},
-        {A100, "any", DT_OP_SEND_RECV, DT_PHASE_FWD, "vidur-send-recv"},
-        {A100, "bf16", DT_OP_ROPE, DT_PHASE_FWD, "vidur-layer"},
-        {H100, "tf32", DT_OP_CONV2D, DT_PHASE_FWD, "triosim-conv"},
+        {A100, "bf16", DT_KOP_GEMM, DT_PHASE_FWD, "aic-gemm"},
+        {PCIE, "bf16", DT_KOP_GEMM, DT_PHASE_WGRAD, "simumax-gemm"},
+        {H100, "bf16", DT_KOP_ATTN_CAUSAL, DT_PHASE_FWD, "aic-causal-attn"},
+        {H100, "bf16", DT_KOP_ATTN_FULL, DT_PHASE_FWD, "aic-full-attn"},
+        {PCIE, "bf16", DT_KOP_ATTN_CAUSAL, DT_PHASE_DGRAD, "simumax-attn"},
+        {A100, "any", DT_KOP_ALL_GATHER, DT_PHASE_FWD, "aic-nccl"},
+        {A100, "any", DT_KOP_SEND_RECV, DT_PHASE_FWD, "vidur-send-recv"},
+        {A100, "bf16", DT_KOP_ROPE, DT_PHASE_FWD, "vidur-layer"},
+        {H100, "tf32", DT_KOP_CONV2D, DT_PHASE_FWD, "triosim-conv"},
     };
     struct world w = {0};
     struct dt_ptable out = {0};

@@ -52,10 +52,10 @@ START_TEST(every_version_of_nsys_gives_the_same_rows)
         import(&f, &t, rules);
         finish(&f);
         ck_assert_uint_eq(f.rows, (size_t)processes + 1);
-        check_row(&f, DT_OP_GEMM, 512, 120, KT_STEPS);
+        check_row(&f, DT_KOP_GEMM, 512, 120, KT_STEPS);
         if (how.two_processes)
-            check_row(&f, DT_OP_GEMM, 1024, 120, KT_STEPS);
-        check_row(&f, DT_OP_ATTN_CAUSAL, 2, 50, KT_STEPS * processes);
+            check_row(&f, DT_KOP_GEMM, 1024, 120, KT_STEPS);
+        check_row(&f, DT_KOP_ATTN_CAUSAL, 2, 50, KT_STEPS * processes);
         ck_assert_int_eq(f.sums.kernels, KT_STEPS * processes * (how.no_copies ? 4 : 5));
         ck_assert_int_eq(f.sums.unmapped, KT_STEPS * processes);
         ck_assert_double_eq_tol(f.sums.unmapped_ns, 30e3 * KT_STEPS * processes, 0.5);
@@ -131,7 +131,7 @@ START_TEST(random_traces_agree_with_a_plain_search)
             if (m == 0)
                 continue;
             qsort(times[d], m, sizeof(double), by_value);
-            row = row_of(&f, DT_OP_ADAMW, DT_PHASE_FWD, d);
+            row = row_of(&f, DT_KOP_ADAMW, DT_PHASE_FWD, d);
             ck_assert_uint_eq((size_t)row->r.n, m);
             ck_assert_double_eq_tol(row->r.median_ns, (times[d][(m - 1) / 2] + times[d][m / 2]) / 2,
                                     1e-6);

@@ -21,10 +21,10 @@ START_TEST(kineto_links_kernels_to_shapes)
     import(&f, &t, rules); /* a second rank: its observations join the first's */
     finish(&f);
     ck_assert_uint_eq(f.rows, 2);
-    check_row(&f, DT_OP_GEMM, 512, 120, 2 * KT_STEPS);
-    ck_assert_int_eq(row_of(&f, DT_OP_GEMM, DT_PHASE_FWD, 512)->r.d[1], 256);
-    ck_assert_int_eq(row_of(&f, DT_OP_GEMM, DT_PHASE_FWD, 512)->r.d[2], 128);
-    check_row(&f, DT_OP_ATTN_CAUSAL, 2, 50, 2 * KT_STEPS);
+    check_row(&f, DT_KOP_GEMM, 512, 120, 2 * KT_STEPS);
+    ck_assert_int_eq(row_of(&f, DT_KOP_GEMM, DT_PHASE_FWD, 512)->r.d[1], 256);
+    ck_assert_int_eq(row_of(&f, DT_KOP_GEMM, DT_PHASE_FWD, 512)->r.d[2], 128);
+    check_row(&f, DT_KOP_ATTN_CAUSAL, 2, 50, 2 * KT_STEPS);
     /* the product of the backward pass is named, not guessed at */
     ck_assert_double_eq_tol(f.sums.unmapped_ns, 2 * KT_STEPS * 103e3, 0.5);
     ck_assert_int_eq(dt_kimport_top(f.k, top), 3);
@@ -57,10 +57,10 @@ START_TEST(every_version_of_kineto_gives_the_same_rows)
         import(&f, &t, rules);
         finish(&f);
         ck_assert_msg(f.rows == 2, "version %d: %zu rows", bits, f.rows);
-        check_row(&f, DT_OP_GEMM, 512, 120, KT_STEPS);
-        gemm = row_of(&f, DT_OP_GEMM, DT_PHASE_FWD, 512);
+        check_row(&f, DT_KOP_GEMM, 512, 120, KT_STEPS);
+        gemm = row_of(&f, DT_KOP_GEMM, DT_PHASE_FWD, 512);
         ck_assert_str_eq(f.t.dtypes[gemm->dtype], how.tf32 ? "tf32" : "bf16");
-        check_row(&f, DT_OP_ATTN_CAUSAL, 2, 50, KT_STEPS);
+        check_row(&f, DT_KOP_ATTN_CAUSAL, 2, 50, KT_STEPS);
         ck_assert_int_eq(f.sums.kernels, 7 * KT_STEPS);
         ck_assert_int_eq(f.sums.mapped, 3 * KT_STEPS);
         ck_assert_int_eq(f.sums.mixed_dtype, KT_STEPS);
@@ -209,20 +209,20 @@ START_TEST(shipped_rules_know_operators_and_types)
         int64_t d[6];
         const char *dtype;
     } cases[] = {
-        {"k", "aten::mm", "[[8, 4], [4, 2]]", "c10::Half", DT_OP_GEMM, {8, 2, 4}, "fp16"},
+        {"k", "aten::mm", "[[8, 4], [4, 2]]", "c10::Half", DT_KOP_GEMM, {8, 2, 4}, "fp16"},
         {"k", "aten::mm", "[[8, 4], [4, 2]]", "float", -1, {0}, ""},
         {"volta_sgemm_64x64_nn",
          "aten::mm",
          "[[8, 4], [4, 2]]",
          "float",
-         DT_OP_GEMM,
+         DT_KOP_GEMM,
          {8, 2, 4},
          "fp32"},
         {"cutlass_80_tensorop_s1688gemm_256x128",
          "aten::mm",
          "[[8, 4], [4, 2]]",
          "float",
-         DT_OP_GEMM,
+         DT_KOP_GEMM,
          {8, 2, 4},
          "tf32"},
         {"k", "aten::mm", "[[8, 4]]", "float", -1, {0}, ""},
@@ -232,11 +232,11 @@ START_TEST(shipped_rules_know_operators_and_types)
          "aten::native_layer_norm",
          "[[4, 16, 64]]",
          "c10::BFloat16",
-         DT_OP_NORM,
+         DT_KOP_NORM,
          {64, 64},
          "bf16"},
-        {"k", "aten::gelu", "[[4, 16, 64]]", "", DT_OP_ACT, {64, 64, 0}, "bf16"},
-        {"k", "aten::gelu", "[[4, 16, 64]]", "float", DT_OP_ACT, {64, 64, 0}, "fp32"},
+        {"k", "aten::gelu", "[[4, 16, 64]]", "", DT_KOP_ACT, {64, 64, 0}, "bf16"},
+        {"k", "aten::gelu", "[[4, 16, 64]]", "float", DT_KOP_ACT, {64, 64, 0}, "fp32"},
         {"k", "aten::gelu", "[[4, 16, 64]]", "?", -1, {0}, ""},
         {"k", "aten::add", "[[4, 16, 64], [4, 16, 64], []]", "long\", \"long", -1, {0}, ""},
         {"k", "aten::add", "[[4, 16, 64], [4, 16, 64], []]", "float\", \"long", -1, {0}, ""},
@@ -245,14 +245,14 @@ START_TEST(shipped_rules_know_operators_and_types)
          "aten::embedding",
          "[[1000, 64], [4, 16]]",
          "c10::BFloat16\", \"long",
-         DT_OP_EMBED,
+         DT_KOP_EMBED,
          {64, 64},
          "bf16"},
         {"k",
          "aten::add",
          "[[4, 16, 64], [4, 16, 64], []]",
          "c10::BFloat16",
-         DT_OP_ADD,
+         DT_KOP_ADD,
          {64, 64},
          "bf16"},
         {"k", "aten::add", "[[4, 16, 64], [64], []]", "c10::BFloat16", -1, {0}, ""},
@@ -267,14 +267,14 @@ START_TEST(shipped_rules_know_operators_and_types)
          "aten::_flash_attention_forward",
          "[[2, 64, 8, 128], [2, 64, 2, 128], [2, 64, 2, 128]]",
          "c10::BFloat16",
-         DT_OP_ATTN_CAUSAL,
+         DT_KOP_ATTN_CAUSAL,
          {2, 64, 8, 2, 128},
          "bf16"},
         {"full",
          "aten::_flash_attention_forward",
          "[[2, 64, 8, 128], [2, 64, 8, 128], [2, 64, 8, 128]]",
          "c10::BFloat16",
-         DT_OP_ATTN_FULL,
+         DT_KOP_ATTN_FULL,
          {2, 64, 8, 8, 128},
          "bf16"},
         {"full",

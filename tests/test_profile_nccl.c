@@ -108,7 +108,7 @@ static enum dt_status import(const char *file, const char *text, size_t len, str
 
 static void check_rows(const struct dt_ptable *t, size_t rows, int family, const int64_t *d)
 {
-    int at = family == DT_OP_SEND_RECV ? 1 : 2;
+    int at = family == DT_KOP_SEND_RECV ? 1 : 2;
 
     ck_assert_uint_eq(t->n_rows, rows);
     for (size_t i = 0; i < rows; i++) {
@@ -133,28 +133,28 @@ START_TEST(versions_give_the_same_rows)
         int family;
         int64_t d[3]; /* without bytes */
     } cases[] = {
-        {{"all_reduce", "#   ", "sum", "-1", 1, 8, 1.75, false}, "x.txt", DT_OP_ALL_REDUCE, {8, 8}},
+        {{"all_reduce", "#   ", "sum", "-1", 1, 8, 1.75, false}, "x.txt", DT_KOP_ALL_REDUCE, {8, 8}},
         {{"", NULL, "sum", "", 2, 8, 1.75, false},
          "dir/all_reduce_perf.txt",
-         DT_OP_ALL_REDUCE,
+         DT_KOP_ALL_REDUCE,
          {8, 4}},
-        {{"", NULL, "", "", 1, 4, .75, true}, "dir/all_gather_perf.log", DT_OP_ALL_GATHER, {4, 4}},
+        {{"", NULL, "", "", 1, 4, .75, true}, "dir/all_gather_perf.log", DT_KOP_ALL_GATHER, {4, 4}},
         {{"reduce_scatter", COLLECTIVE, "sum", "-1", 4, 8, .875, false},
          "x",
-         DT_OP_REDUCE_SCATTER,
+         DT_KOP_REDUCE_SCATTER,
          {8, 2}},
-        {{"alltoall", COLLECTIVE, "none", "-1", 1, 2, .5, false}, "x", DT_OP_ALL_TO_ALL, {2, 2}},
-        {{"sendrecv", COLLECTIVE, "sum", "-1", 2, 2, 1, false}, "x", DT_OP_SEND_RECV, {1}},
-        {{"sendrecv", COLLECTIVE, "", "", 1, 2, 1, false}, "x", DT_OP_SEND_RECV, {2}},
+        {{"alltoall", COLLECTIVE, "none", "-1", 1, 2, .5, false}, "x", DT_KOP_ALL_TO_ALL, {2, 2}},
+        {{"sendrecv", COLLECTIVE, "sum", "-1", 2, 2, 1, false}, "x", DT_KOP_SEND_RECV, {1}},
+        {{"sendrecv", COLLECTIVE, "", "", 1, 2, 1, false}, "x", DT_KOP_SEND_RECV, {2}},
         /* what the file says goes before its name */
         {{"all_reduce", COLLECTIVE, "sum", "-1", 1, 8, 1.75, false},
          "sendrecv_perf",
-         DT_OP_ALL_REDUCE,
+         DT_KOP_ALL_REDUCE,
          {8, 8}},
         {{"all_gather", "user@host:~$ mpirun -np 8 -H a,b ./build/", "none", "-1", 2, 8, .875,
           false},
          "x",
-         DT_OP_ALL_GATHER,
+         DT_KOP_ALL_GATHER,
          {8, 4}},
     };
     static const char *const stamps[] = {"", "  2026-07-02 12:34:56"};
@@ -199,9 +199,9 @@ START_TEST(several_runs_in_one_file)
     dt_assert_ok(import("x", two, strlen(two), &t, &n), err);
     ck_assert_uint_eq(n.rows, 2);
     ck_assert_uint_eq(n.left_out, 1);
-    ck_assert_int_eq(t.rows[0].r.family, DT_OP_ALL_REDUCE);
+    ck_assert_int_eq(t.rows[0].r.family, DT_KOP_ALL_REDUCE);
     ck_assert_int_eq(t.rows[0].r.d[0], 2);
-    ck_assert_int_eq(t.rows[1].r.family, DT_OP_ALL_GATHER);
+    ck_assert_int_eq(t.rows[1].r.family, DT_KOP_ALL_GATHER);
     ck_assert_int_eq(t.rows[1].r.d[0], 4);
     dt_ptable_free(&t);
 }

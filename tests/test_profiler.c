@@ -50,7 +50,7 @@ static void add_rows(struct fixture *f, const struct dt_block *b, enum dt_recomp
             for (int64_t tokens = 64; tokens <= 1024; tokens *= 4) {
                 int64_t d[] = {tokens, dt_block_key(&b[kind ? 2 : 0], &alone, r)};
 
-                fx_row(f, DT_OP_BLOCK, phase, DT_ROW_MEASURED, d, 2, time_of(kind, phase, tokens));
+                fx_row(f, DT_KOP_BLOCK, phase, DT_ROW_MEASURED, d, 2, time_of(kind, phase, tokens));
             }
     fx_index(f);
 }
@@ -206,7 +206,7 @@ START_TEST(messages_between_ranks_are_measured)
     pthread_t id[RANKS];
     struct dt_ptable out = {0};
     struct dt_error err;
-    int seen[DT_OP_FAMILY_N] = {0}, number;
+    int seen[DT_KOP_FAMILY_N] = {0}, number;
 
     dt_assert_ok(dt_ptable_device(&out, "cpu", &err, &number), err);
     dt_assert_ok(dt_ptable_dtype(&out, "any", &err, &number), err);
@@ -224,7 +224,7 @@ START_TEST(messages_between_ranks_are_measured)
         t[k]->close(t[k]);
     for (size_t i = 0; i < out.n_rows; i++) {
         const struct dt_profile_row *row = &out.rows[i].r;
-        bool p2p = row->family == DT_OP_SEND_RECV;
+        bool p2p = row->family == DT_KOP_SEND_RECV;
 
         seen[row->family]++;
         ck_assert_int_eq(row->n, 3);
@@ -233,10 +233,10 @@ START_TEST(messages_between_ranks_are_measured)
         ck_assert_int_le(row->d[p2p ? 1 : 2], MESSAGES_MAX);
         ck_assert(p2p ? row->d[0] == 2 : row->d[0] == row->d[1]);
     }
-    ck_assert_int_eq(seen[DT_OP_SEND_RECV], 2);
-    ck_assert_int_eq(seen[DT_OP_ALL_REDUCE], 4);
-    ck_assert_int_eq(seen[DT_OP_REDUCE_SCATTER], 4);
-    ck_assert_int_eq(seen[DT_OP_ALL_GATHER], 4);
+    ck_assert_int_eq(seen[DT_KOP_SEND_RECV], 2);
+    ck_assert_int_eq(seen[DT_KOP_ALL_REDUCE], 4);
+    ck_assert_int_eq(seen[DT_KOP_REDUCE_SCATTER], 4);
+    ck_assert_int_eq(seen[DT_KOP_ALL_GATHER], 4);
     ck_assert_uint_eq(out.n_rows, 14);
     dt_ptable_free(&out);
 }

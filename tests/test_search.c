@@ -7,7 +7,7 @@
 
 struct brute {
     const struct dt_search_input *in;
-    struct dt_table *t;
+    struct dt_orch_table *t;
     struct dt_plan p;
     int gpus;
     int64_t slot;

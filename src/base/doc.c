@@ -42,14 +42,14 @@ struct builder {
     int documents;
 };
 
-static enum dt_status fail(struct builder *b, struct dt_place at, const char *message)
+static enum dt_status fail(struct builder *b, struct dt_doc_place at, const char *message)
 {
     return dt_error_at(b->err, DT_ERR_INPUT, at.file, at.line, at.col, "%s", message);
 }
 
-static struct dt_place place_of(const struct builder *b, const struct fy_mark *mark)
+static struct dt_doc_place place_of(const struct builder *b, const struct fy_mark *mark)
 {
-    struct dt_place at = {b->file, 0, 0};
+    struct dt_doc_place at = {b->file, 0, 0};
 
     if (mark && mark->line >= 0 && mark->column >= 0) {
         at.line = mark->line + 1;
@@ -142,16 +142,16 @@ static enum dt_status add_value(struct builder *b, const struct dt_value *v)
 }
 
 /* Where the key of the next value is, or the map or sequence around it. */
-static struct dt_place enclosing_place(const struct builder *b)
+static struct dt_doc_place enclosing_place(const struct builder *b)
 {
     if (b->depth == 0)
-        return (struct dt_place){b->file, 1, 1 + b->col_offset};
+        return (struct dt_doc_place){b->file, 1, 1 + b->col_offset};
     if (b->frame[b->depth - 1].has_key)
         return b->stack[b->n_stack - 1].at;
     return b->frame[b->depth - 1].v->at;
 }
 
-static enum dt_status new_value(struct builder *b, enum dt_value_kind kind, struct dt_place at,
+static enum dt_status new_value(struct builder *b, enum dt_value_kind kind, struct dt_doc_place at,
                                 struct fy_token *tag, struct dt_value **out)
 {
     struct dt_value *v;
@@ -174,7 +174,7 @@ static enum dt_status new_value(struct builder *b, enum dt_value_kind kind, stru
 }
 
 /* Token text as a string in the arena. */
-static enum dt_status token_text(struct builder *b, struct fy_token *t, struct dt_place at,
+static enum dt_status token_text(struct builder *b, struct fy_token *t, struct dt_doc_place at,
                                  const char **out)
 {
     size_t n = 0;
@@ -194,7 +194,7 @@ static enum dt_status token_text(struct builder *b, struct fy_token *t, struct d
     return DT_OK;
 }
 
-static enum dt_status add_anchor(struct builder *b, struct fy_token *t, struct dt_place at,
+static enum dt_status add_anchor(struct builder *b, struct fy_token *t, struct dt_doc_place at,
                                  const struct dt_value *v, ptrdiff_t *index)
 {
     const char *name;
@@ -212,7 +212,7 @@ static enum dt_status add_anchor(struct builder *b, struct fy_token *t, struct d
 
 /* ---- events ---- */
 
-static enum dt_status on_scalar(struct builder *b, struct fy_event *e, struct dt_place at)
+static enum dt_status on_scalar(struct builder *b, struct fy_event *e, struct dt_doc_place at)
 {
     struct fy_token *token = e->scalar.value;
     struct dt_value *v;
@@ -229,7 +229,7 @@ static enum dt_status on_scalar(struct builder *b, struct fy_event *e, struct dt
     return add_value(b, v);
 }
 
-static enum dt_status on_alias(struct builder *b, struct fy_event *e, struct dt_place at)
+static enum dt_status on_alias(struct builder *b, struct fy_event *e, struct dt_doc_place at)
 {
     const char *name;
 
@@ -251,7 +251,7 @@ static enum dt_status on_alias(struct builder *b, struct fy_event *e, struct dt_
 }
 
 static enum dt_status on_start(struct builder *b, enum dt_value_kind kind, struct fy_token *tag,
-                               struct fy_token *anchor, struct dt_place at)
+                               struct fy_token *anchor, struct dt_doc_place at)
 {
     struct frame *f;
     struct dt_value *v;
@@ -292,7 +292,7 @@ static enum dt_status on_end(struct builder *b)
 
 static enum dt_status on_event(struct builder *b, struct fy_event *e)
 {
-    struct dt_place at = place_of(b, fy_event_start_mark(e));
+    struct dt_doc_place at = place_of(b, fy_event_start_mark(e));
 
     switch (e->type) {
     case FYET_DOCUMENT_START:

@@ -88,7 +88,7 @@ static enum dt_status override_at(const struct override *o, const struct dt_valu
             return dt_error_nomem(o->err, "an override");
         memcpy(key, path, len);
         pairs[index].key = key;
-        pairs[index].at = (struct dt_place){"command line", 1, (int)col};
+        pairs[index].at = (struct dt_doc_place){"command line", 1, (int)col};
     }
     pairs[index].value = child;
     *copy = *v;

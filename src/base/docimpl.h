@@ -12,14 +12,14 @@
 
 enum dt_value_kind { DT_VALUE_SCALAR, DT_VALUE_SEQ, DT_VALUE_MAP };
 
-struct dt_place {
+struct dt_doc_place {
     const char *file;
     int line, col; /* 1-based */
 };
 
 struct dt_pair {
     const char *key; /* NULL in a sequence */
-    struct dt_place at;
+    struct dt_doc_place at;
     const struct dt_value *value;
 };
 
@@ -30,7 +30,7 @@ struct dt_value {
     unsigned char height;
     uint32_t n;      /* children */
     uint64_t weight; /* values in the tree below, itself included, shared ones counted each time */
-    struct dt_place at;
+    struct dt_doc_place at;
     const char *text;            /* scalar */
     const struct dt_pair *child; /* sequence, map */
 };

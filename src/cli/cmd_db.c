@@ -228,7 +228,7 @@ static void json_series(struct dt_json *j, const struct dt_ptable *t, const stru
 
     dt_json_kv_string(j, "device", t->devices[r->device]);
     dt_json_kv_string(j, "dtype", t->dtypes[r->dtype]);
-    dt_json_kv_string(j, "op", dt_op_family_names[r->r.family]);
+    dt_json_kv_string(j, "op", dt_kop_family_names[r->r.family]);
     dt_json_kv_string(j, "phase", dt_ptable_phase_names[r->r.phase]);
     dt_json_kv_string(j, "kind", dt_row_kind_names[r->r.kind]);
     dt_json_kv_string(j, "source", s->name);
@@ -313,7 +313,7 @@ static void show_series(const struct dt_ptable *t, const char *device, const cha
             continue;
         dt_table_cell(&table, "%s", t->devices[r->device]);
         dt_table_cell(&table, "%s", t->dtypes[r->dtype]);
-        dt_table_cell(&table, "%s", dt_op_family_names[r->r.family]);
+        dt_table_cell(&table, "%s", dt_kop_family_names[r->r.family]);
         dt_table_cell(&table, "%s", dt_ptable_phase_names[r->r.phase]);
         dt_table_cell(&table, "%s", dt_row_kind_names[r->r.kind]);
         dt_table_cell(&table, "%zu", k - i);
@@ -362,17 +362,17 @@ static void show_rows(const struct dt_ptable *t, const char *device, const char 
 
 static enum dt_status find_op(const char *name, struct dt_error *err, int *op)
 {
-    const char *names[DT_OP_FAMILY_N + 1], *near;
+    const char *names[DT_KOP_FAMILY_N + 1], *near;
 
     *op = -1;
     if (!name)
         return DT_OK;
-    for (int f = 0; f < DT_OP_FAMILY_N; f++) {
-        names[f] = dt_op_family_names[f];
+    for (int f = 0; f < DT_KOP_FAMILY_N; f++) {
+        names[f] = dt_kop_family_names[f];
         if (strcmp(names[f], name) == 0)
             *op = f;
     }
-    names[DT_OP_FAMILY_N] = NULL;
+    names[DT_KOP_FAMILY_N] = NULL;
     if (*op >= 0)
         return DT_OK;
     near = dt_suggest(name, names);

@@ -16,14 +16,14 @@
 /* "all_reduce 8 GPUs, 8 in a node" */
 static char *curve_name(const struct dt_curve *c, char *buf, size_t size)
 {
-    if (c->family == DT_OP_SEND_RECV)
-        snprintf(buf, size, "%s %s", dt_op_family_names[c->family],
+    if (c->family == DT_KOP_SEND_RECV)
+        snprintf(buf, size, "%s %s", dt_kop_family_names[c->family],
                  c->gpus_per_node > 1 ? "inside a node" : "between nodes");
     else if (c->gpus > 0)
-        snprintf(buf, size, "%s %lld GPUs, %lld a node", dt_op_family_names[c->family],
+        snprintf(buf, size, "%s %lld GPUs, %lld a node", dt_kop_family_names[c->family],
                  (long long)c->gpus, (long long)c->gpus_per_node);
     else
-        snprintf(buf, size, "%s %s", dt_op_family_names[c->family],
+        snprintf(buf, size, "%s %s", dt_kop_family_names[c->family],
                  dt_ptable_phase_names[c->phase]);
     return buf;
 }
@@ -32,8 +32,8 @@ static char *curve_name(const struct dt_curve *c, char *buf, size_t size)
 static const char *rate_unit(const struct dt_curve *c)
 {
     return c->flops                   ? "GFLOP/s"
-           : c->family == DT_OP_ADAMW ? "Gparameters/s"
-           : c->family == DT_OP_BLOCK ? "Gtokens/s"
+           : c->family == DT_KOP_ADAMW ? "Gparameters/s"
+           : c->family == DT_KOP_BLOCK ? "Gtokens/s"
                                       : "GB/s";
 }
 
@@ -49,7 +49,7 @@ static enum dt_status write_pictures(const struct dt_ptable *t, const struct dt_
         enum dt_status st;
 
         snprintf(path, sizeof(path), "%s/%03d-%s-%s-%s.svg", dir, i + 1, t->devices[k->device],
-                 dt_op_family_names[k->family], dt_ptable_phase_names[k->phase]);
+                 dt_kop_family_names[k->family], dt_ptable_phase_names[k->phase]);
         DT_TRY(dt_curve_svg(t, k, err, &text));
         st = dt_file_write(path, text, strlen(text), err);
         dt_free(text);
@@ -100,7 +100,7 @@ static enum dt_status print_json(const struct dt_ptable *t, const struct dt_curv
         dt_json_begin_object(&j);
         dt_json_kv_string(&j, "device", t->devices[k->device]);
         dt_json_kv_string(&j, "dtype", t->dtypes[k->dtype]);
-        dt_json_kv_string(&j, "op", dt_op_family_names[k->family]);
+        dt_json_kv_string(&j, "op", dt_kop_family_names[k->family]);
         dt_json_kv_string(&j, "phase", dt_ptable_phase_names[k->phase]);
         dt_json_kv_int(&j, "gpus", k->gpus);
         dt_json_kv_int(&j, "gpus_per_node", k->gpus_per_node);

@@ -18,9 +18,9 @@ static bool same_curve(const struct dt_ptable_row *a, const struct dt_ptable_row
     if (a->device != b->device || a->dtype != b->dtype || a->r.family != b->r.family ||
         a->r.phase != b->r.phase)
         return false;
-    if (a->r.family == DT_OP_SEND_RECV)
+    if (a->r.family == DT_KOP_SEND_RECV)
         return a->r.d[0] == b->r.d[0];
-    if (a->r.family == DT_OP_BLOCK)
+    if (a->r.family == DT_KOP_BLOCK)
         return a->r.d[1] == b->r.d[1];
     return !collective || (a->r.d[0] == b->r.d[0] && a->r.d[1] == b->r.d[1]);
 }
@@ -171,8 +171,8 @@ static enum dt_status add_curve(const struct dt_ptable *t, int first, unsigned c
     size_t cap = 0;
 
     if (cost_is_collective(c.family)) {
-        c.gpus = c.family == DT_OP_SEND_RECV ? 2 : lead->r.d[0];
-        c.gpus_per_node = c.family == DT_OP_SEND_RECV ? lead->r.d[0] : lead->r.d[1];
+        c.gpus = c.family == DT_KOP_SEND_RECV ? 2 : lead->r.d[0];
+        c.gpus_per_node = c.family == DT_KOP_SEND_RECV ? lead->r.d[0] : lead->r.d[1];
     }
     for (size_t i = (size_t)first; i < t->n_rows && st == DT_OK; i++) {
         const struct dt_ptable_row *r = &t->rows[i];

@@ -29,7 +29,7 @@ enum dt_ktype dt_ktype_of(const char *name)
     return DT_KTYPE_OTHER;
 }
 
-void dt_ktypes_inputs(struct dt_ktypes *t, enum dt_op_family family,
+void dt_ktypes_inputs(struct dt_ktypes *t, enum dt_kop_family family,
                       const struct dt_ktrace_inputs *in)
 {
     bool first = true;
@@ -39,7 +39,7 @@ void dt_ktypes_inputs(struct dt_ktypes *t, enum dt_op_family family,
 
         if (in->axes[i] == 0 || type == DT_KTYPE_NONE) /* a number, a list, no tensor at all */
             continue;
-        if (first || type != DT_KTYPE_OTHER || (family != DT_OP_EMBED && family != DT_OP_XENT))
+        if (first || type != DT_KTYPE_OTHER || (family != DT_KOP_EMBED && family != DT_KOP_XENT))
             t->operands |= 1u << type;
         first = false;
     }
@@ -72,10 +72,10 @@ void dt_ktypes_kernel(struct dt_ktypes *t, const char *name)
         t->names |= 1u << DT_KTYPE_FP32;
 }
 
-static bool is_product(enum dt_op_family family)
+static bool is_product(enum dt_kop_family family)
 {
-    return family == DT_OP_GEMM || family == DT_OP_CONV2D || family == DT_OP_ATTN_CAUSAL ||
-           family == DT_OP_ATTN_FULL || family == DT_OP_ATTN_CROSS;
+    return family == DT_KOP_GEMM || family == DT_KOP_CONV2D || family == DT_KOP_ATTN_CAUSAL ||
+           family == DT_KOP_ATTN_FULL || family == DT_KOP_ATTN_CROSS;
 }
 
 /* Of operands in fp32. */
@@ -90,7 +90,7 @@ static enum dt_kdtype_why decide_math(unsigned names, const char **dtype)
     return DT_KDTYPE_OK;
 }
 
-enum dt_kdtype_why dt_ktypes_decide(const struct dt_ktypes *t, enum dt_op_family family,
+enum dt_kdtype_why dt_ktypes_decide(const struct dt_ktypes *t, enum dt_kop_family family,
                                     bool annotated, const char *fallback, const char **dtype)
 {
     unsigned set = t->operands, other = 1u << DT_KTYPE_OTHER;

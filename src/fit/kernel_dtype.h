@@ -24,13 +24,13 @@ enum dt_kdtype_why { /* why an op has no type */
 /* "c10::BFloat16" -> DT_KTYPE_BF16; also the names of versions before PyTorch 2. */
 enum dt_ktype dt_ktype_of(const char *name);
 /* Adds what an operator's inputs say: all that have sizes, but for the indices of a lookup. */
-void dt_ktypes_inputs(struct dt_ktypes *t, enum dt_op_family family,
+void dt_ktypes_inputs(struct dt_ktypes *t, enum dt_kop_family family,
                       const struct dt_ktrace_inputs *in);
 void dt_ktypes_kernel(struct dt_ktypes *t, const char *name);
 /* The type of an op, of those that all its kernels and their operators say.  `annotated`: a range
  * names the op, so that operators of integers in it are helpers.  `fallback`: where nobody says
  * one.  *dtype is set if OK or ASSUMED. */
-enum dt_kdtype_why dt_ktypes_decide(const struct dt_ktypes *t, enum dt_op_family family,
+enum dt_kdtype_why dt_ktypes_decide(const struct dt_ktypes *t, enum dt_kop_family family,
                                     bool annotated, const char *fallback, const char **dtype);
 
 #endif

@@ -133,7 +133,7 @@ static enum dt_status map_kernel(const struct run *run, const struct sorted *s,
 
     if (hit->dtype)
         snprintf(o.dtype, sizeof(o.dtype), "%s", hit->dtype);
-    else if (hit->family >= DT_OP_ALL_REDUCE && hit->family <= DT_OP_SEND_RECV)
+    else if (hit->family >= DT_KOP_ALL_REDUCE && hit->family <= DT_KOP_SEND_RECV)
         memcpy(o.dtype, "any", sizeof("any"));
     memcpy(o.d, hit->d, sizeof(o.d));
     dt_ktypes_inputs(&o.types, hit->family, w->inputs);
@@ -246,7 +246,7 @@ static enum dt_status settle(const struct run *run, size_t from, size_t to, cons
     }
     *dtype = o[from].dtype;
     if (!o[from].dtype[0])
-        why = dt_ktypes_decide(&all, (enum dt_op_family)o[from].family, o[from].annotated,
+        why = dt_ktypes_decide(&all, (enum dt_kop_family)o[from].family, o[from].annotated,
                                run->k->dtype, dtype);
     if (why == DT_KDTYPE_OK || why == DT_KDTYPE_ASSUMED) {
         run->sum->assumed_dtype += why == DT_KDTYPE_ASSUMED ? (int64_t)(to - from) : 0;

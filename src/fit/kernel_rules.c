@@ -50,23 +50,23 @@ struct dt_krules {
     struct rule *rule;
 };
 
-/* Dims of each family, as documented at enum dt_op_family. */
+/* Dims of each family, as documented at enum dt_kop_family. */
 static int family_dims(int family)
 {
     switch (family) {
-    case DT_OP_GEMM:
-    case DT_OP_ACT:
-    case DT_OP_ALL_REDUCE:
-    case DT_OP_ALL_GATHER:
-    case DT_OP_REDUCE_SCATTER:
-    case DT_OP_ALL_TO_ALL:
+    case DT_KOP_GEMM:
+    case DT_KOP_ACT:
+    case DT_KOP_ALL_REDUCE:
+    case DT_KOP_ALL_GATHER:
+    case DT_KOP_REDUCE_SCATTER:
+    case DT_KOP_ALL_TO_ALL:
         return 3;
-    case DT_OP_ATTN_CAUSAL:
-    case DT_OP_ATTN_FULL:
-    case DT_OP_ATTN_CROSS:
-    case DT_OP_CONV2D:
+    case DT_KOP_ATTN_CAUSAL:
+    case DT_KOP_ATTN_FULL:
+    case DT_KOP_ATTN_CROSS:
+    case DT_KOP_CONV2D:
         return 5;
-    case DT_OP_ADAMW:
+    case DT_KOP_ADAMW:
         return 1;
     default:
         return 2;
@@ -293,12 +293,12 @@ static enum dt_status read_equal(struct dt_node map, struct rule *r, struct dt_e
 static enum dt_status read_op(struct dt_node map, struct rule *r, struct dt_error *err)
 {
     static const char *const phases[] = {"fwd", "dgrad", "wgrad", NULL};
-    const char *ops[DT_OP_FAMILY_N + 1] = {NULL};
+    const char *ops[DT_KOP_FAMILY_N + 1] = {NULL};
     struct dt_node dims = dt_map_get(map, "dims");
     int family = 0, phase = 0;
 
-    for (int f = 0; f < DT_OP_BLOCK; f++)
-        ops[f] = dt_op_family_names[f];
+    for (int f = 0; f < DT_KOP_BLOCK; f++)
+        ops[f] = dt_kop_family_names[f];
     DT_TRY(dt_map_require(map, "a rule", "op", err));
     DT_TRY(dt_map_require(map, "a rule", "dims", err));
     DT_TRY(dt_get_enum(map, "op", ops, &family, err));
@@ -306,7 +306,7 @@ static enum dt_status read_op(struct dt_node map, struct rule *r, struct dt_erro
     r->hit.sum = !r->on[ON_KERNEL].has;
     DT_TRY(dt_get_bool(map, "sum", &r->hit.sum, err));
     DT_TRY(dt_get_string(map, "dtype", r->dtype, sizeof(r->dtype), err));
-    r->hit.family = (enum dt_op_family)family;
+    r->hit.family = (enum dt_kop_family)family;
     r->hit.phase = (enum dt_phase)phase;
     r->n_dims = family_dims(family);
     if (!dt_node_is_seq(dims) || dt_seq_size(dims) != (size_t)r->n_dims)

@@ -39,7 +39,7 @@ struct dt_khit {
     bool sum;              /* the kernels of one range or operator are one observation */
     int range;             /* which of what->range matched; -1: the rule asks for none */
     const char *dtype;     /* the rule's; NULL = not stated */
-    enum dt_op_family family;
+    enum dt_kop_family family;
     enum dt_phase phase;
     int64_t d[6];
 };

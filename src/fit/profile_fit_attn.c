@@ -63,7 +63,7 @@ static void log_shape(double seq, double heads, double group, double *x)
 static enum dt_status load(struct dt_fit *f, const struct dt_fit_device *dev, bool causal, int dim,
                            struct dt_local *l)
 {
-    int family = causal ? DT_OP_ATTN_CAUSAL : DT_OP_ATTN_FULL;
+    int family = causal ? DT_KOP_ATTN_CAUSAL : DT_KOP_ATTN_FULL;
 
     l->dim = causal ? 3 : 2;
     l->near = causal ? 28 : 20;
@@ -135,7 +135,7 @@ static void causal(const struct dt_fit *f, const struct surfaces *s, int dim, do
 static double best_share(const struct dt_fit *f, const struct dt_fit_device *dev, bool causal,
                          int dim)
 {
-    int family = causal ? DT_OP_ATTN_CAUSAL : DT_OP_ATTN_FULL;
+    int family = causal ? DT_KOP_ATTN_CAUSAL : DT_KOP_ATTN_FULL;
     double best = 0;
 
     for (size_t i = 0;
@@ -199,12 +199,12 @@ static enum dt_status fit_backward(struct dt_fit *f, struct surfaces *s)
 
     s->ratio_range[0] = INFINITY;
     s->ratio_range[1] = -INFINITY;
-    for (; n < MAX && (i = dt_fit_next(f, i, DT_FIT_A100_PCIE, "bf16", DT_OP_ATTN_CAUSAL,
+    for (; n < MAX && (i = dt_fit_next(f, i, DT_FIT_A100_PCIE, "bf16", DT_KOP_ATTN_CAUSAL,
                                        DT_PHASE_DGRAD)) < f->in->n_rows;
          i++) {
         const struct dt_profile_row *b = &f->in->rows[i].r;
         size_t j = 0;
-        while ((j = dt_fit_next(f, j, DT_FIT_A100_PCIE, "bf16", DT_OP_ATTN_CAUSAL, DT_PHASE_FWD)) <
+        while ((j = dt_fit_next(f, j, DT_FIT_A100_PCIE, "bf16", DT_KOP_ATTN_CAUSAL, DT_PHASE_FWD)) <
                    f->in->n_rows &&
                memcmp(f->in->rows[j].r.d, b->d, sizeof b->d) != 0)
             j++;
@@ -271,7 +271,7 @@ static enum dt_status resample_causal(struct dt_fit *f, const struct surfaces *s
                         kv = causal_heads[h].kv;
                     double heads = (double)causal_batch[b] * q;
                     bool own = dim == 128 || !on_a100(f);
-                    struct dt_fit_row row = {DT_OP_ATTN_CAUSAL,
+                    struct dt_fit_row row = {DT_KOP_ATTN_CAUSAL,
                                              0,
                                              0,
                                              0,
@@ -298,7 +298,7 @@ static enum dt_status resample_full(struct dt_fit *f, const struct surfaces *s, 
                     double heads = (double)full_batch[b] * q;
                     bool own = !on_a100(f) && dim != 128;
                     struct dt_fit_row row = {
-                        DT_OP_ATTN_FULL, 0, 0, 0, f->out_bf16, {full_batch[b], seq, q, q, dim}, 0};
+                        DT_KOP_ATTN_FULL, 0, 0, 0, f->out_bf16, {full_batch[b], seq, q, q, dim}, 0};
                     const int sources[2] = {own ? source[0] : derived_source, source[1]};
                     struct dt_fit_estimate e;
                     full(f, s, dim, seq, heads, &e);
@@ -316,7 +316,7 @@ static enum dt_status resample_cross(struct dt_fit *f, const struct surfaces *s,
                 for (int k = 0; k < COUNT(cross_kv); k++) {
                     int seq = cross_seq[a], kv = cross_kv[k];
                     double heads = (double)cross_batch[b] * cross_heads[h];
-                    struct dt_fit_row row = {DT_OP_ATTN_CROSS,
+                    struct dt_fit_row row = {DT_KOP_ATTN_CROSS,
                                              0,
                                              0,
                                              0,
@@ -334,10 +334,10 @@ static enum dt_status resample_cross(struct dt_fit *f, const struct surfaces *s,
 static enum dt_status resample(struct dt_fit *f, const struct surfaces *s)
 {
     const char *base = f->dev->base;
-    const struct dt_fit_from own_causal = {base, "bf16", DT_OP_ATTN_CAUSAL, DT_PHASE_FWD};
-    const struct dt_fit_from h_full = {DT_FIT_H100, "bf16", DT_OP_ATTN_FULL, DT_PHASE_FWD};
-    const struct dt_fit_from h_causal = {DT_FIT_H100, "bf16", DT_OP_ATTN_CAUSAL, DT_PHASE_FWD};
-    const struct dt_fit_from back = {DT_FIT_A100_PCIE, "bf16", DT_OP_ATTN_CAUSAL, DT_PHASE_DGRAD};
+    const struct dt_fit_from own_causal = {base, "bf16", DT_KOP_ATTN_CAUSAL, DT_PHASE_FWD};
+    const struct dt_fit_from h_full = {DT_FIT_H100, "bf16", DT_KOP_ATTN_FULL, DT_PHASE_FWD};
+    const struct dt_fit_from h_causal = {DT_FIT_H100, "bf16", DT_KOP_ATTN_CAUSAL, DT_PHASE_FWD};
+    const struct dt_fit_from back = {DT_FIT_A100_PCIE, "bf16", DT_KOP_ATTN_CAUSAL, DT_PHASE_DGRAD};
     const struct dt_fit_from derived[] = {own_causal, h_full, h_causal},
                              grad[] = {own_causal, back};
     int causal_src[2], full_src[2], cross_src[2], width_src, cross_full;

@@ -76,13 +76,13 @@ static enum dt_status load(struct dt_fit *f, int family, const int64_t *d, int n
         const long long key[1] = {r->d[n_dims]};
         if (memcmp(r->d, d, (size_t)n_dims * sizeof *d) != 0)
             continue;
-        if (family != DT_OP_SEND_RECV &&
+        if (family != DT_KOP_SEND_RECV &&
             strstr(origin, "vidur")) /* coarser clock; single source per curve */
             continue;
         DT_TRY(dt_local_add(&c->l, &x, log(r->median_ns / (s.alpha + s.beta * bytes)),
                             dt_local_fold(key, 1), f->err));
     }
-    if (family == DT_OP_SEND_RECV)
+    if (family == DT_KOP_SEND_RECV)
         c->l.near = 24; /* densely and linearly spaced sizes */
     *found = c->l.n >= 8;
     return DT_OK;
@@ -124,7 +124,7 @@ static enum dt_status one(struct dt_fit *f, int family, const int64_t *d, int n_
 
     if (status == DT_OK && *found) {
         int kind = nvlink && f->dev->nvlink_slowdown != 1 ? DT_ROW_DERIVED : DT_ROW_FITTED;
-        snprintf(what, sizeof what, "%s %lld (5 folds by size)", dt_op_family_names[family],
+        snprintf(what, sizeof what, "%s %lld (5 folds by size)", dt_kop_family_names[family],
                  (long long)d[0]);
         status = resample(f, &c, family, d, n_dims, nvlink, kind, source);
         if (status == DT_OK && score)
@@ -139,11 +139,11 @@ static enum dt_status one(struct dt_fit *f, int family, const int64_t *d, int n_
 
 enum dt_status dt_fit_collectives(struct dt_fit *f)
 {
-    static const int families[] = {DT_OP_ALL_REDUCE, DT_OP_ALL_GATHER, DT_OP_REDUCE_SCATTER,
-                                   DT_OP_ALL_TO_ALL};
+    static const int families[] = {DT_KOP_ALL_REDUCE, DT_KOP_ALL_GATHER, DT_KOP_REDUCE_SCATTER,
+                                   DT_KOP_ALL_TO_ALL};
     static const int64_t gpus[] = {2, 4, 8};
-    const struct dt_fit_from nccl = {f->dev->base, "any", DT_OP_ALL_GATHER, DT_PHASE_FWD};
-    const struct dt_fit_from p2p = {f->dev->base, "any", DT_OP_SEND_RECV, DT_PHASE_FWD};
+    const struct dt_fit_from nccl = {f->dev->base, "any", DT_KOP_ALL_GATHER, DT_PHASE_FWD};
+    const struct dt_fit_from p2p = {f->dev->base, "any", DT_KOP_SEND_RECV, DT_PHASE_FWD};
     bool scaled = f->dev->nvlink_slowdown != 1, found;
     int source, p2p_source;
     struct large large = {.n = 0};
@@ -173,7 +173,7 @@ enum dt_status dt_fit_collectives(struct dt_fit *f)
                : "inside a node (2) and between nodes (1, the cloud NIC of the origin)",
         &p2p, 1, &p2p_source));
     for (int64_t per_node = 1; per_node <= 2; per_node++) {
-        DT_TRY(one(f, DT_OP_SEND_RECV, &per_node, 1, per_node == 2, p2p_source, per_node == 2,
+        DT_TRY(one(f, DT_KOP_SEND_RECV, &per_node, 1, per_node == 2, p2p_source, per_node == 2,
                    NULL, &found));
         if (!found && per_node == 2)
             return dt_fit_missing(f, f->dev->base, "send/recv inside a node", "vidur-send-recv");

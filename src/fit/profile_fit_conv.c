@@ -33,7 +33,7 @@ static enum dt_status fit_ratio(struct dt_fit *f, struct ratio *out)
     double y[MAX], fwd = 0, bwd = 0;
     size_t n = 0;
 
-    for (size_t i = 0; n < MAX && (i = dt_fit_next(f, i, DT_FIT_H100, "tf32", DT_OP_CONV2D,
+    for (size_t i = 0; n < MAX && (i = dt_fit_next(f, i, DT_FIT_H100, "tf32", DT_KOP_CONV2D,
                                                    DT_PHASE_FWD)) < f->in->n_rows;
          i++) {
         const struct dt_profile_row *r = &f->in->rows[i].r;
@@ -47,9 +47,9 @@ static enum dt_status fit_ratio(struct dt_fit *f, struct ratio *out)
     if (n < 4)
         return dt_fit_missing(f, DT_FIT_H100, "TF32 convolutions", "triosim-conv");
     for (size_t i = 0;
-         (i = dt_fit_next(f, i, DT_FIT_H100, "tf32", DT_OP_CONV2D, DT_PHASE_BWD)) < f->in->n_rows;
+         (i = dt_fit_next(f, i, DT_FIT_H100, "tf32", DT_KOP_CONV2D, DT_PHASE_BWD)) < f->in->n_rows;
          i++)
-        for (size_t j = 0; (j = dt_fit_next(f, j, DT_FIT_H100, "tf32", DT_OP_CONV2D,
+        for (size_t j = 0; (j = dt_fit_next(f, j, DT_FIT_H100, "tf32", DT_KOP_CONV2D,
                                             DT_PHASE_FWD)) < f->in->n_rows;
              j++)
             if (memcmp(f->in->rows[i].r.d, f->in->rows[j].r.d, sizeof f->in->rows[i].r.d) == 0) {
@@ -84,7 +84,7 @@ static enum dt_status resample_bf16(struct dt_fit *f, const struct ratio *ratio,
                         int kernel = grid_kernel[k].kernel, p = grid_pixels[a],
                             ci = grid_channels[b], co = grid_channels[c];
                         double depth = (double)ci * kernel * kernel;
-                        struct dt_fit_row row = {DT_OP_CONV2D,
+                        struct dt_fit_row row = {DT_KOP_CONV2D,
                                                  phase,
                                                  phase ? DT_ROW_ASSUMED : DT_ROW_DERIVED,
                                                  source[phase != 0],
@@ -114,13 +114,13 @@ static enum dt_status resample_bf16(struct dt_fit *f, const struct ratio *ratio,
 static enum dt_status fp32(struct dt_fit *f)
 {
     static const double peak = 19.5e3;
-    const struct dt_fit_from from = {DT_FIT_A100_PCIE, "fp32", DT_OP_CONV2D, DT_PHASE_FWD};
+    const struct dt_fit_from from = {DT_FIT_A100_PCIE, "fp32", DT_KOP_CONV2D, DT_PHASE_FWD};
     struct dt_local l = {.dim = 3, .near = 32};
     enum dt_status status = DT_OK;
     int source;
 
     for (size_t i = 0;
-         status == DT_OK && (i = dt_fit_next(f, i, DT_FIT_A100_PCIE, "fp32", DT_OP_CONV2D,
+         status == DT_OK && (i = dt_fit_next(f, i, DT_FIT_A100_PCIE, "fp32", DT_KOP_CONV2D,
                                              DT_PHASE_FWD)) < f->in->n_rows;
          i++) {
         const struct dt_profile_row *r = &f->in->rows[i].r;
@@ -144,7 +144,7 @@ static enum dt_status fp32(struct dt_fit *f)
                     int p = grid_fp32_pixels[a], ci = grid_fp32_channels[b],
                         co = grid_fp32_channels[c];
                     double x[3] = {log2(p), log2(ci), log2(co)};
-                    struct dt_fit_row row = {DT_OP_CONV2D,
+                    struct dt_fit_row row = {DT_KOP_CONV2D,
                                              DT_PHASE_FWD,
                                              DT_ROW_DERIVED,
                                              source,
@@ -165,9 +165,9 @@ static enum dt_status fp32(struct dt_fit *f)
 
 enum dt_status dt_fit_conv(struct dt_fit *f)
 {
-    const struct dt_fit_from from[] = {{f->dev->base, "bf16", DT_OP_GEMM, DT_PHASE_FWD},
-                                       {DT_FIT_H100, "tf32", DT_OP_CONV2D, DT_PHASE_FWD},
-                                       {DT_FIT_A100_PCIE, "bf16", DT_OP_GEMM, DT_PHASE_DGRAD}};
+    const struct dt_fit_from from[] = {{f->dev->base, "bf16", DT_KOP_GEMM, DT_PHASE_FWD},
+                                       {DT_FIT_H100, "tf32", DT_KOP_CONV2D, DT_PHASE_FWD},
+                                       {DT_FIT_A100_PCIE, "bf16", DT_KOP_GEMM, DT_PHASE_DGRAD}};
     struct ratio ratio;
     int source[2];
 

@@ -39,7 +39,7 @@ static enum dt_status load(struct dt_fit *f, const struct dt_fit_device *dev, st
     l->dim = 3;
     l->near = 24;
     for (size_t i = 0;
-         (i = dt_fit_next(f, i, dev->name, "bf16", DT_OP_GEMM, DT_PHASE_FWD)) < f->in->n_rows;
+         (i = dt_fit_next(f, i, dev->name, "bf16", DT_KOP_GEMM, DT_PHASE_FWD)) < f->in->n_rows;
          i++) {
         const struct dt_profile_row *r = &f->in->rows[i].r;
         double m = (double)r->d[0], n = (double)r->d[1], k = (double)r->d[2], x[3];
@@ -101,7 +101,7 @@ static enum dt_status fit_ratio(struct dt_fit *f)
     f->gemm_ratio_range[0] = INFINITY;
     f->gemm_ratio_range[1] = -INFINITY;
     for (int phase = 0; phase < DT_PHASE_N; phase++)
-        for (size_t i = 0; n < MAX && (i = dt_fit_next(f, i, DT_FIT_A100_PCIE, "bf16", DT_OP_GEMM,
+        for (size_t i = 0; n < MAX && (i = dt_fit_next(f, i, DT_FIT_A100_PCIE, "bf16", DT_KOP_GEMM,
                                                        phase)) < f->in->n_rows;
              i++, n++) {
             const struct dt_profile_row *r = &f->in->rows[i].r;
@@ -190,7 +190,7 @@ static void check_against(struct dt_fit *f, const char *origin, const char *what
     double err[MAX];
     size_t n = 0;
 
-    for (size_t i = 0; n < MAX && (i = dt_fit_next(f, i, f->dev->base, "bf16", DT_OP_GEMM,
+    for (size_t i = 0; n < MAX && (i = dt_fit_next(f, i, f->dev->base, "bf16", DT_KOP_GEMM,
                                                    DT_PHASE_FWD)) < f->in->n_rows;
          i++) {
         const struct dt_profile_row *r = &f->in->rows[i].r;
@@ -219,7 +219,7 @@ static enum dt_status resample(struct dt_fit *f, int phase, int kind, int source
         for (int b = 0; b < n_nk; b++)
             for (int c = 0; c < n_nk; c++) {
                 struct dt_fit_row row = {
-                    DT_OP_GEMM, phase,       kind,
+                    DT_KOP_GEMM, phase,       kind,
                     source,     f->out_bf16, {grid_m[a], grid_nk[b], grid_nk[c]},
                     0};
                 struct dt_fit_estimate e;
@@ -232,8 +232,8 @@ static enum dt_status resample(struct dt_fit *f, int phase, int kind, int source
 
 enum dt_status dt_fit_gemm(struct dt_fit *f)
 {
-    const struct dt_fit_from fwd = {f->dev->base, "bf16", DT_OP_GEMM, DT_PHASE_FWD};
-    const struct dt_fit_from grad[] = {fwd, {DT_FIT_A100_PCIE, "bf16", DT_OP_GEMM, DT_PHASE_DGRAD}};
+    const struct dt_fit_from fwd = {f->dev->base, "bf16", DT_KOP_GEMM, DT_PHASE_FWD};
+    const struct dt_fit_from grad[] = {fwd, {DT_FIT_A100_PCIE, "bf16", DT_KOP_GEMM, DT_PHASE_DGRAD}};
     int source;
 
     DT_TRY(load(f, dt_fit_find_device(f->dev->base), &f->gemm));

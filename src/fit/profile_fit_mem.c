@@ -23,9 +23,9 @@ struct family_traffic {
  * writes two.  ADD hands the gradient on to both branches and sums; ROPE rotates back; EMBED
  * scatters with a read-modify-write. */
 static const struct family_traffic traffic[] = {
-    {DT_OP_NORM, 2, 3, 0.4, "norm"},      {DT_OP_ACT, 3, 5, 0, "activation"},
-    {DT_OP_ADD, 3, 3, 1, "residual add"}, {DT_OP_ROPE, 2, 2, 0, "rope"},
-    {DT_OP_EMBED, 2, 0, 4, "embedding"},
+    {DT_KOP_NORM, 2, 3, 0.4, "norm"},      {DT_KOP_ACT, 3, 5, 0, "activation"},
+    {DT_KOP_ADD, 3, 3, 1, "residual add"}, {DT_KOP_ROPE, 2, 2, 0, "rope"},
+    {DT_KOP_EMBED, 2, 0, 4, "embedding"},
 };
 
 struct curve {
@@ -48,7 +48,7 @@ static enum dt_status load(struct dt_fit *f, const struct family_traffic *t, str
          (i = dt_fit_next(f, i, c->dev->name, "bf16", t->family, DT_PHASE_FWD)) < f->in->n_rows;
          i++) {
         const struct dt_profile_row *r = &f->in->rows[i].r;
-        double passes = t->family == DT_OP_ACT && !r->d[2] ? 2 : t->fwd;
+        double passes = t->family == DT_KOP_ACT && !r->d[2] ? 2 : t->fwd;
         double bytes = 2 * passes * (double)r->d[0] * (double)r->d[1], x = log2(bytes);
         const long long key[1] = {r->d[0]};
         DT_TRY(dt_local_add(&c->l, &x, log(r->median_ns / model(c->dev, bytes)),
@@ -92,25 +92,25 @@ static enum dt_status one_family(struct dt_fit *f, const struct family_traffic *
                                  const struct curve *c, int fwd, int back)
 {
     DT_TRY(resample(f, c, t->family, DT_PHASE_FWD, DT_ROW_FITTED, fwd, t->fwd,
-                    t->family == DT_OP_ACT));
+                    t->family == DT_KOP_ACT));
     if (t->dgrad > 0)
         DT_TRY(resample(f, c, t->family, DT_PHASE_DGRAD, DT_ROW_ASSUMED, back, t->dgrad,
-                        t->family == DT_OP_ACT));
+                        t->family == DT_KOP_ACT));
     if (t->wgrad > 0)
         DT_TRY(resample(f, c, t->family, DT_PHASE_WGRAD, DT_ROW_ASSUMED, back, t->wgrad, 0));
-    if (t->family != DT_OP_ACT)
+    if (t->family != DT_KOP_ACT)
         return DT_OK;
     /* Plain activation: x -> y; backward reads x and dy and writes dx. */
-    DT_TRY(resample(f, c, DT_OP_ACT, DT_PHASE_FWD, DT_ROW_DERIVED, back, 2, 0));
-    return resample(f, c, DT_OP_ACT, DT_PHASE_DGRAD, DT_ROW_ASSUMED, back, 3, 0);
+    DT_TRY(resample(f, c, DT_KOP_ACT, DT_PHASE_FWD, DT_ROW_DERIVED, back, 2, 0));
+    return resample(f, c, DT_KOP_ACT, DT_PHASE_DGRAD, DT_ROW_ASSUMED, back, 3, 0);
 }
 
 /* Group norm on the norm's curve: reads twice (statistics, then values), writes once. */
 static enum dt_status group_norm(struct dt_fit *f, const struct curve *norm, int source)
 {
-    DT_TRY(resample(f, norm, DT_OP_GROUPNORM, DT_PHASE_FWD, DT_ROW_DERIVED, source, 3, 0));
-    DT_TRY(resample(f, norm, DT_OP_GROUPNORM, DT_PHASE_DGRAD, DT_ROW_ASSUMED, source, 5, 0));
-    return resample(f, norm, DT_OP_GROUPNORM, DT_PHASE_WGRAD, DT_ROW_ASSUMED, source, 0.4, 0);
+    DT_TRY(resample(f, norm, DT_KOP_GROUPNORM, DT_PHASE_FWD, DT_ROW_DERIVED, source, 3, 0));
+    DT_TRY(resample(f, norm, DT_KOP_GROUPNORM, DT_PHASE_DGRAD, DT_ROW_ASSUMED, source, 5, 0));
+    return resample(f, norm, DT_KOP_GROUPNORM, DT_PHASE_WGRAD, DT_ROW_ASSUMED, source, 0.4, 0);
 }
 
 /* Softmax cross-entropy: bf16 logits in, fp32 probabilities kept (6 bytes per element); backward 4
@@ -124,7 +124,7 @@ static enum dt_status loss_and_optimizer(struct dt_fit *f, const struct curve *a
     for (int phase = DT_PHASE_FWD; phase <= DT_PHASE_DGRAD; phase++)
         for (int a = 0; a < COUNT(tokens); a++)
             for (int b = 0; b < COUNT(vocab); b++) {
-                struct dt_fit_row row = {DT_OP_XENT, phase,       DT_ROW_ASSUMED,
+                struct dt_fit_row row = {DT_KOP_XENT, phase,       DT_ROW_ASSUMED,
                                          source,     f->out_bf16, {tokens[a], vocab[b]},
                                          0};
                 struct dt_fit_estimate e;
@@ -134,7 +134,7 @@ static enum dt_status loss_and_optimizer(struct dt_fit *f, const struct curve *a
             }
     for (int k = 10; k <= 34; k += 2) {
         double params = ldexp(1, k);
-        struct dt_fit_row row = {DT_OP_ADAMW,
+        struct dt_fit_row row = {DT_KOP_ADAMW,
                                  DT_PHASE_FWD,
                                  DT_ROW_ASSUMED,
                                  source,
@@ -150,7 +150,7 @@ static enum dt_status loss_and_optimizer(struct dt_fit *f, const struct curve *a
 
 enum dt_status dt_fit_pointwise(struct dt_fit *f)
 {
-    const struct dt_fit_from from = {f->dev->base, "bf16", DT_OP_NORM, DT_PHASE_FWD};
+    const struct dt_fit_from from = {f->dev->base, "bf16", DT_KOP_NORM, DT_PHASE_FWD};
     enum dt_status status;
     int fwd, back;
 
@@ -172,9 +172,9 @@ enum dt_status dt_fit_pointwise(struct dt_fit *f)
         }
         if (status == DT_OK)
             status = one_family(f, &traffic[i], &c, fwd, back);
-        if (status == DT_OK && traffic[i].family == DT_OP_NORM)
+        if (status == DT_OK && traffic[i].family == DT_KOP_NORM)
             status = group_norm(f, &c, back);
-        if (status == DT_OK && traffic[i].family == DT_OP_ADD)
+        if (status == DT_OK && traffic[i].family == DT_KOP_ADD)
             status = loss_and_optimizer(f, &c, back);
         dt_local_free(&c.l);
         DT_TRY(status);

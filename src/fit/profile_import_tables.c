@@ -76,7 +76,7 @@ static enum dt_status aic_gemm(struct dt_import *im)
     double ns;
     DT_TRY(get_dims(im, 0, 3, d));
     DT_TRY(get_time(im, 3, ns_per_ms, &ns));
-    return emit(im, DT_OP_GEMM, DT_PHASE_FWD, d, 3, ns);
+    return emit(im, DT_KOP_GEMM, DT_PHASE_FWD, d, 3, ns);
 }
 
 static enum dt_status aic_causal(struct dt_import *im)
@@ -85,7 +85,7 @@ static enum dt_status aic_causal(struct dt_import *im)
     double ns;
     DT_TRY(get_dims(im, 0, 5, d));
     DT_TRY(get_time(im, 5, ns_per_ms, &ns));
-    return emit(im, DT_OP_ATTN_CAUSAL, DT_PHASE_FWD, d, 5, ns);
+    return emit(im, DT_KOP_ATTN_CAUSAL, DT_PHASE_FWD, d, 5, ns);
 }
 
 static enum dt_status aic_full(struct dt_import *im)
@@ -95,7 +95,7 @@ static enum dt_status aic_full(struct dt_import *im)
     DT_TRY(get_dims(im, 0, 4, v));
     DT_TRY(get_time(im, 4, ns_per_ms, &ns));
     int64_t d[5] = {v[0], v[1], v[2], v[2], v[3]};
-    return emit(im, DT_OP_ATTN_FULL, DT_PHASE_FWD, d, 5, ns);
+    return emit(im, DT_KOP_ATTN_FULL, DT_PHASE_FWD, d, 5, ns);
 }
 
 static enum dt_status aic_nccl(struct dt_import *im)
@@ -104,9 +104,9 @@ static enum dt_status aic_nccl(struct dt_import *im)
         const char *word;
         int family;
     } names[] = {
-        {"all_reduce", DT_OP_ALL_REDUCE},         {"all_gather", DT_OP_ALL_GATHER},
-        {"reduce_scatter", DT_OP_REDUCE_SCATTER}, {"alltoall", DT_OP_ALL_TO_ALL},
-        {"all_to_all", DT_OP_ALL_TO_ALL},
+        {"all_reduce", DT_KOP_ALL_REDUCE},         {"all_gather", DT_KOP_ALL_GATHER},
+        {"reduce_scatter", DT_KOP_REDUCE_SCATTER}, {"alltoall", DT_KOP_ALL_TO_ALL},
+        {"all_to_all", DT_KOP_ALL_TO_ALL},
     };
     int64_t v[2];
     double ns;
@@ -125,7 +125,7 @@ static enum dt_status vidur_all_reduce(struct dt_import *im)
     double ns;
     DT_TRY(get_dims(im, 0, 3, d));
     DT_TRY(get_time(im, 3, ns_per_ms, &ns));
-    return emit(im, DT_OP_ALL_REDUCE, DT_PHASE_FWD, d, 3, ns);
+    return emit(im, DT_KOP_ALL_REDUCE, DT_PHASE_FWD, d, 3, ns);
 }
 
 static enum dt_status vidur_send_recv(struct dt_import *im)
@@ -134,7 +134,7 @@ static enum dt_status vidur_send_recv(struct dt_import *im)
     double ns;
     DT_TRY(get_dims(im, 0, 2, d));
     DT_TRY(get_time(im, 2, ns_per_ms, &ns));
-    return emit(im, DT_OP_SEND_RECV, DT_PHASE_FWD, d, 2, ns);
+    return emit(im, DT_KOP_SEND_RECV, DT_PHASE_FWD, d, 2, ns);
 }
 
 /* One row times every op of one tensor-parallel shard of a layer. */
@@ -152,11 +152,11 @@ static enum dt_status vidur_layer(struct dt_import *im)
         int family, n_dims;
         int64_t d[3];
     } ops[] = {
-        {DT_OP_EMBED, 2, {t, s->hidden, 0}},         {DT_OP_NORM, 2, {t, s->hidden, 0}},
-        {DT_OP_GEMM, 3, {t, q + 2 * kv, s->hidden}}, {DT_OP_ROPE, 2, {t, q + kv, 0}},
-        {DT_OP_GEMM, 3, {t, s->hidden, q}},          {DT_OP_NORM, 2, {t, s->hidden, 0}},
-        {DT_OP_GEMM, 3, {t, 2 * f, s->hidden}},      {DT_OP_ACT, 3, {t, f, 1}},
-        {DT_OP_GEMM, 3, {t, s->hidden, f}},          {DT_OP_ADD, 2, {t, s->hidden, 0}},
+        {DT_KOP_EMBED, 2, {t, s->hidden, 0}},         {DT_KOP_NORM, 2, {t, s->hidden, 0}},
+        {DT_KOP_GEMM, 3, {t, q + 2 * kv, s->hidden}}, {DT_KOP_ROPE, 2, {t, q + kv, 0}},
+        {DT_KOP_GEMM, 3, {t, s->hidden, q}},          {DT_KOP_NORM, 2, {t, s->hidden, 0}},
+        {DT_KOP_GEMM, 3, {t, 2 * f, s->hidden}},      {DT_KOP_ACT, 3, {t, f, 1}},
+        {DT_KOP_GEMM, 3, {t, s->hidden, f}},          {DT_KOP_ADD, 2, {t, s->hidden, 0}},
     };
     for (int i = 0; i < 10; i++) {
         double ns;
@@ -190,7 +190,7 @@ static enum dt_status simumax_gemm(struct dt_import *im)
         d[1] = g[2], d[2] = g[1];
     else if (phase == DT_PHASE_WGRAD)
         d[0] = g[2], d[1] = g[0], d[2] = g[1];
-    return emit(im, DT_OP_GEMM, phase, d, 3, ns);
+    return emit(im, DT_KOP_GEMM, phase, d, 3, ns);
 }
 
 /* With base = b s^2 h (d_qk + d_v) the table's efficiencies count 2 base flops forward and 5 base
@@ -214,7 +214,7 @@ static enum dt_status simumax_attn(struct dt_import *im)
     double base =
         (double)d[0] * (double)d[1] * (double)d[1] * (double)d[2] * (double)(d[4] + v_dim);
     double ns = (bwd ? 5.0 : 2.0) * base / (eff * a100_flops_per_ns);
-    return emit(im, DT_OP_ATTN_CAUSAL, bwd ? DT_PHASE_DGRAD : DT_PHASE_FWD, d, 5, ns);
+    return emit(im, DT_KOP_ATTN_CAUSAL, bwd ? DT_PHASE_DGRAD : DT_PHASE_FWD, d, 5, ns);
 }
 
 /* Output pixels over the batch; 0, which no row may have, when there are absurdly many. */
@@ -238,7 +238,7 @@ static enum dt_status neusight_conv(struct dt_import *im)
                            (long long)size, (long long)kernel, (long long)stride, (long long)pad);
     int64_t out = (size + 2 * pad - kernel) / stride + 1;
     int64_t d[5] = {pixels(v[0], out, out), v[1], v[2], kernel, stride};
-    return emit(im, DT_OP_CONV2D, DT_PHASE_FWD, d, 5, ns);
+    return emit(im, DT_KOP_CONV2D, DT_PHASE_FWD, d, 5, ns);
 }
 
 /* "128x64x224x224|64x3x3x3|64" -> the i-th shape's four numbers; false when it is not there. */
@@ -282,7 +282,7 @@ static enum dt_status triosim_conv(struct dt_import *im)
                            "shapes '%.60s' -> '%.40s' are not of a convolution", in, out);
     DT_TRY(get_time(im, 3, ns_per_us, &ns));
     int64_t d[5] = {pixels(y[0], y[2], y[3]), w[1], w[0], w[2], x[2] / y[2]};
-    return emit(im, DT_OP_CONV2D, phase, d, 5, ns);
+    return emit(im, DT_KOP_CONV2D, phase, d, 5, ns);
 }
 
 static enum dt_status generic(struct dt_import *im)
@@ -290,8 +290,8 @@ static enum dt_status generic(struct dt_import *im)
     struct dt_ptable_row row = im->proto;
     double *const times[] = {&row.r.median_ns, &row.r.p10_ns, &row.r.p90_ns};
     row.r.family = row.r.phase = -1;
-    for (int f = 0; f < DT_OP_FAMILY_N; f++)
-        if (strcmp(dt_op_family_names[f], get_text(im, 0)) == 0)
+    for (int f = 0; f < DT_KOP_FAMILY_N; f++)
+        if (strcmp(dt_kop_family_names[f], get_text(im, 0)) == 0)
             row.r.family = f;
     for (int p = 0; p < DT_PTABLE_PHASE_N; p++)
         if (strcmp(dt_ptable_phase_names[p], get_text(im, 1)) == 0)

@@ -32,11 +32,11 @@ static const struct {
     const char *word;
     int family;
 } programs[] = {
-    {"all_reduce_perf", DT_OP_ALL_REDUCE},
-    {"all_gather_perf", DT_OP_ALL_GATHER},
-    {"reduce_scatter_perf", DT_OP_REDUCE_SCATTER},
-    {"alltoall_perf", DT_OP_ALL_TO_ALL},
-    {"sendrecv_perf", DT_OP_SEND_RECV},
+    {"all_reduce_perf", DT_KOP_ALL_REDUCE},
+    {"all_gather_perf", DT_KOP_ALL_GATHER},
+    {"reduce_scatter_perf", DT_KOP_REDUCE_SCATTER},
+    {"alltoall_perf", DT_KOP_ALL_TO_ALL},
+    {"sendrecv_perf", DT_KOP_SEND_RECV},
 };
 
 struct host {
@@ -203,7 +203,7 @@ static enum dt_status set_dims(struct nccl *n, int64_t bytes, int *gpus)
         if (n->host[i].ranks != n->host[0].ranks)
             return refuse(n, "hosts with different numbers of GPUs");
     memset(d, 0, sizeof(n->row.r.d));
-    if (n->family == DT_OP_SEND_RECV) {
+    if (n->family == DT_KOP_SEND_RECV) {
         d[0] = hosts > 1 ? 1 : 2;
         d[1] = bytes;
     } else {
@@ -219,9 +219,9 @@ static enum dt_status set_dims(struct nccl *n, int64_t bytes, int *gpus)
 static double bus_factor(int family, int gpus)
 {
     switch (family) {
-    case DT_OP_ALL_REDUCE:
+    case DT_KOP_ALL_REDUCE:
         return 2.0 * (gpus - 1) / gpus;
-    case DT_OP_SEND_RECV:
+    case DT_KOP_SEND_RECV:
         return 1;
     default:
         return (double)(gpus - 1) / gpus;

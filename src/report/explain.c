@@ -68,10 +68,10 @@ void dt_contribution_text(const struct dt_contribution *c, char *buf, size_t siz
     if (c->kind != DT_CONTRIB_KERNEL)
         snprintf(buf, size, "%s", names[c->kind]);
     else if (c->n > 0)
-        snprintf(buf, size, "%s %lld x %lld%s", dt_op_family_names[c->family], (long long)c->n,
+        snprintf(buf, size, "%s %lld x %lld%s", dt_kop_family_names[c->family], (long long)c->n,
                  (long long)c->k, c->core ? " (scores)" : "");
     else
-        snprintf(buf, size, "%s%s", dt_op_family_names[c->family], c->core ? " (scores)" : "");
+        snprintf(buf, size, "%s%s", dt_kop_family_names[c->family], c->core ? " (scores)" : "");
 }
 
 /* The row with this key, made when it is new; the last row takes what does not fit. */
@@ -147,8 +147,8 @@ static void part(void *ctx, const struct dt_kop *k, enum dt_direction dir, const
     if (k) {
         key.family = (int)k->family;
         key.core = k->core;
-        key.n = k->family == DT_OP_GEMM ? k->d[1] : 0;
-        key.k = k->family == DT_OP_GEMM ? k->d[2] : 0;
+        key.n = k->family == DT_KOP_GEMM ? k->d[1] : 0;
+        key.k = k->family == DT_KOP_GEMM ? k->d[2] : 0;
         o = origin_of(e, k, phase_of[dir]);
     }
     add(find(e, &key), share * e->now->critical[back], share * e->now->gpu[back], &o);
@@ -237,8 +237,8 @@ static void outside(struct explain *e, const struct dt_op *op, bool waiting, dou
         break;
     case DT_OP_STEP:
         key.kind = DT_CONTRIB_STEP;
-        key.family = DT_OP_ADAMW;
-        o = origin_of(e, &(struct dt_kop){.family = DT_OP_ADAMW, .d = {1 << 30}}, DT_PHASE_FWD);
+        key.family = DT_KOP_ADAMW;
+        o = origin_of(e, &(struct dt_kop){.family = DT_KOP_ADAMW, .d = {1 << 30}}, DT_PHASE_FWD);
         break;
     default:
         break;

@@ -64,7 +64,7 @@ enum dt_contribution_kind { /* a kernel of a block, or what is outside of blocks
 };
 struct dt_contribution {
     enum dt_contribution_kind kind;
-    int module, family; /* enum dt_op_family; -1 = none */
+    int module, family; /* enum dt_kop_family; -1 = none */
     int direction;      /* enum dt_direction; -1 = none */
     bool core;          /* element-wise kernels on the scores of unfused attention */
     int64_t n, k;       /* of a GEMM; else 0 */

@@ -38,19 +38,19 @@ const double dt_error_correlation[DT_ERRF_N][DT_ERRF_N] = {
 enum dt_error_family dt_error_family_of(int op_family)
 {
     switch (op_family) {
-    case DT_OP_GEMM:
-    case DT_OP_CONV2D:
+    case DT_KOP_GEMM:
+    case DT_KOP_CONV2D:
         return DT_ERRF_GEMM;
-    case DT_OP_ATTN_CAUSAL:
-    case DT_OP_ATTN_FULL:
-    case DT_OP_ATTN_CROSS:
+    case DT_KOP_ATTN_CAUSAL:
+    case DT_KOP_ATTN_FULL:
+    case DT_KOP_ATTN_CROSS:
         return DT_ERRF_ATTENTION;
-    case DT_OP_ALL_REDUCE:
-    case DT_OP_ALL_GATHER:
-    case DT_OP_REDUCE_SCATTER:
-    case DT_OP_ALL_TO_ALL:
+    case DT_KOP_ALL_REDUCE:
+    case DT_KOP_ALL_GATHER:
+    case DT_KOP_REDUCE_SCATTER:
+    case DT_KOP_ALL_TO_ALL:
         return DT_ERRF_COLLECTIVE;
-    case DT_OP_SEND_RECV:
+    case DT_KOP_SEND_RECV:
         return DT_ERRF_P2P;
     default:
         return DT_ERRF_MEMORY_BOUND;

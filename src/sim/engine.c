@@ -278,7 +278,7 @@ INLINE bool transfers_end(struct engine_run *r, int64_t until_ns, bool with_nois
  * again.  The next start is among the children of the heap's root. */
 INLINE void fetch_starts(struct engine_run *r)
 {
-    const struct dt_event *h = r->queue.heap;
+    const struct dt_sim_event *h = r->queue.heap;
 
     for (uint32_t k = 1; k < 5 && k < r->queue.n; k++)
         __builtin_prefetch(&r->node[dt_event_sequence(h[k])]);

@@ -69,12 +69,12 @@ struct dt_engine {
     size_t group_cap;
     uint32_t *members; /* lanes of the group whose flow is being started */
     size_t members_cap;
-    struct dt_event *events; /* the queue's storage: an op has at most one event at a time */
+    struct dt_sim_event *events; /* the queue's storage: an op has at most one event at a time */
     size_t events_cap;
     uint32_t *ended; /* ops that ended at this instant and whose successors are not told yet */
     size_t ended_cap;
     struct engine_parts parts;
-    struct dt_event *parked; /* window: events of all parts, by part */
+    struct dt_sim_event *parked; /* window: events of all parts, by part */
     size_t parked_cap;
     struct dt_net_finish *flows[2]; /* window: flows in flight, by part; those that outlast it */
     size_t flows_cap[2];
@@ -90,7 +90,7 @@ struct engine_run { /* one dt_engine_run */
     struct dt_network *net;
     const struct dt_noise *noise;
     const int64_t *alpha_ns; /* per op */
-    struct dt_queue queue;
+    struct dt_sim_queue queue;
     struct engine_node *node;
     int64_t last;     /* latest end so far */
     int64_t now_ns;   /* of the last event */

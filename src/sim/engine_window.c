@@ -45,7 +45,7 @@ static void sum_up(uint32_t *at, uint32_t n)
 /* Empties the queue into e->parked[], by part; event_at[k] is where part k's begin. */
 static void park_events(struct engine_run *r, uint32_t *event_at)
 {
-    const struct dt_event *v = r->queue.heap;
+    const struct dt_sim_event *v = r->queue.heap;
     uint32_t n = r->queue.n, parts = r->e->parts.n;
 
     memset(event_at, 0, (parts + (size_t)1) * sizeof *event_at);

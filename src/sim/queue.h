@@ -21,27 +21,27 @@ enum dt_event_priority {
     DT_EVENT_FLOW_START,   /* ... then new transfers ask for bandwidth */
 };
 
-struct dt_event {
+struct dt_sim_event {
     int64_t time_ns;
     uint64_t order; /* priority << 32 | sequence; the sequence is the op's index in the program */
 };
 
-static inline struct dt_event dt_event_make(int64_t time_ns, enum dt_event_priority priority,
+static inline struct dt_sim_event dt_event_make(int64_t time_ns, enum dt_event_priority priority,
                                             uint32_t sequence)
 {
-    struct dt_event e = {time_ns, (uint64_t)priority << 32 | sequence};
+    struct dt_sim_event e = {time_ns, (uint64_t)priority << 32 | sequence};
     return e;
 }
-static inline uint32_t dt_event_sequence(struct dt_event e)
+static inline uint32_t dt_event_sequence(struct dt_sim_event e)
 {
     return (uint32_t)e.order;
 }
-static inline enum dt_event_priority dt_event_priority(struct dt_event e)
+static inline enum dt_event_priority dt_event_priority(struct dt_sim_event e)
 {
     return (enum dt_event_priority)(e.order >> 32);
 }
 /* THE order of events.  Strict and total as long as no (priority, sequence) is queued twice. */
-static inline bool dt_event_before(struct dt_event a, struct dt_event b)
+static inline bool dt_event_before(struct dt_sim_event a, struct dt_sim_event b)
 {
     /* One wide comparison compiles to cmp/sbb without a branch that depends on the data.  Times are
      * never negative. */
@@ -50,26 +50,26 @@ static inline bool dt_event_before(struct dt_event a, struct dt_event b)
     return x < y;
 }
 
-struct dt_queue {
-    struct dt_event *heap;
+struct dt_sim_queue {
+    struct dt_sim_event *heap;
     uint32_t n; /* events, the hole included */
     bool hole;  /* heap[0] was taken */
 };
 
-static inline void dt_queue_init(struct dt_queue *q, struct dt_event *storage)
+static inline void dt_queue_init(struct dt_sim_queue *q, struct dt_sim_event *storage)
 {
     q->heap = storage;
     q->n = 0;
     q->hole = false;
 }
-static inline bool dt_queue_empty(const struct dt_queue *q)
+static inline bool dt_queue_empty(const struct dt_sim_queue *q)
 {
     return q->n == (uint32_t)q->hole;
 }
 
-static inline void dt_queue_sift_down(struct dt_queue *q, uint32_t i, struct dt_event e)
+static inline void dt_queue_sift_down(struct dt_sim_queue *q, uint32_t i, struct dt_sim_event e)
 {
-    struct dt_event *h = q->heap;
+    struct dt_sim_event *h = q->heap;
     uint32_t n = q->n;
 
     for (;;) {
@@ -87,7 +87,7 @@ static inline void dt_queue_sift_down(struct dt_queue *q, uint32_t i, struct dt_
     h[i] = e;
 }
 
-static inline void dt_queue_put(struct dt_queue *q, struct dt_event e)
+static inline void dt_queue_put(struct dt_sim_queue *q, struct dt_sim_event e)
 {
     if (q->hole) {
         q->hole = false;
@@ -105,30 +105,30 @@ static inline void dt_queue_put(struct dt_queue *q, struct dt_event e)
     q->heap[i] = e;
 }
 
-static inline void dt_queue_fill_hole(struct dt_queue *q)
+static inline void dt_queue_fill_hole(struct dt_sim_queue *q)
 {
     if (!q->hole)
         return;
     q->hole = false;
-    struct dt_event last = q->heap[--q->n];
+    struct dt_sim_event last = q->heap[--q->n];
     if (q->n > 0)
         dt_queue_sift_down(q, 0, last);
 }
 
 /* Makes a heap of the events that stand in heap[0 .. n) in any order. */
-static inline void dt_queue_order(struct dt_queue *q)
+static inline void dt_queue_order(struct dt_sim_queue *q)
 {
     for (uint32_t i = (q->n + 2) / 4; i-- > 0;)
         dt_queue_sift_down(q, i, q->heap[i]);
 }
 
 /* The earliest event; the queue must not be empty. */
-static inline struct dt_event dt_queue_first(struct dt_queue *q)
+static inline struct dt_sim_event dt_queue_first(struct dt_sim_queue *q)
 {
     dt_queue_fill_hole(q);
     return q->heap[0];
 }
-static inline struct dt_event dt_queue_take(struct dt_queue *q)
+static inline struct dt_sim_event dt_queue_take(struct dt_sim_queue *q)
 {
     dt_queue_fill_hole(q);
     q->hole = true;

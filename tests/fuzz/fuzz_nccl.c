@@ -35,9 +35,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         for (size_t i = 0; i < n.rows; i++) {
             const struct dt_profile_row *r = &t.rows[i].r;
 
-            REQUIRE(r->family >= DT_OP_ALL_REDUCE && r->family <= DT_OP_SEND_RECV);
+            REQUIRE(r->family >= DT_KOP_ALL_REDUCE && r->family <= DT_KOP_SEND_RECV);
             REQUIRE(r->p10_ns > 0 && r->p10_ns <= r->median_ns && r->median_ns <= r->p90_ns);
-            REQUIRE(r->family == DT_OP_SEND_RECV || (r->d[0] > 1 && r->d[0] % r->d[1] == 0));
+            REQUIRE(r->family == DT_KOP_SEND_RECV || (r->d[0] > 1 && r->d[0] % r->d[1] == 0));
         }
     }
     dt_ptable_free(&t);

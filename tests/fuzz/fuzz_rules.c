@@ -23,7 +23,7 @@ static void ask(const struct dt_krules *rules, const struct dt_ktrace_what *w, b
     dt_krules_select(rules, w->kernel, w->cpu_op, may);
     if (!dt_krules_match(rules, may, w, &hit) || hit.ignore || hit.unmapped)
         return;
-    REQUIRE(hit.family >= 0 && hit.family < DT_OP_BLOCK);
+    REQUIRE(hit.family >= 0 && hit.family < DT_KOP_BLOCK);
     REQUIRE(hit.phase >= 0 && hit.phase < DT_PHASE_N);
     REQUIRE(hit.range >= -1 && hit.range < w->n_ranges);
     REQUIRE(hit.d[0] >= 1);

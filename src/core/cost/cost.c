@@ -122,7 +122,7 @@ static void survey_blocks(struct dt_cost *c, int module, int tp, struct need *ne
 
 enum dt_status dt_cost_survey(struct dt_cost *c, unsigned tp_mask, struct dt_error *err)
 {
-    struct need need[DT_OP_FAMILY_N] = {{0}};
+    struct need need[DT_KOP_FAMILY_N] = {{0}};
     char list[2048] = "";
     size_t at = 0;
     int missing = 0;
@@ -131,14 +131,14 @@ enum dt_status dt_cost_survey(struct dt_cost *c, unsigned tp_mask, struct dt_err
         for (int m = 0; (tp_mask >> bit & 1) && m < c->model->n_modules; m++)
             survey_blocks(c, m, 1 << bit, need);
     }
-    for (int f = 0; f < DT_OP_FAMILY_N; f++) {
+    for (int f = 0; f < DT_KOP_FAMILY_N; f++) {
         int n;
 
         if (!need[f].asked || cost_family_source(c, f) >= 0)
             continue;
         missing++;
         n = snprintf(list + at, sizeof(list) - at,
-                     "\n  %s: first needed by %s, a %s block at tp %d", dt_op_family_names[f],
+                     "\n  %s: first needed by %s, a %s block at tp %d", dt_kop_family_names[f],
                      need[f].module, dt_block_kind_name((enum dt_block_kind)need[f].block),
                      need[f].tp);
         if (n > 0 && (size_t)n < sizeof(list) - at)

@@ -55,7 +55,7 @@ struct dt_cost_options {
     double dispatch_ns;      /* host time per kernel: no stage is faster than the host issues it; 0 = never the
                               * bottleneck (CUDA graphs, or kernels long enough) */
     const struct dt_cost_tuning *tuning; /* NULL = dt_cost_tuning_default; borrowed while the cost model is made */
-    double scale[DT_OP_FAMILY_N]; /* factor on the times of a family; 0 = 1 (intervals, sensitivity) */
+    double scale[DT_KOP_FAMILY_N]; /* factor on the times of a family; 0 = 1 (intervals, sensitivity) */
 };
 
 struct dt_cost; /* immutable after creation except for its memo tables; one thread */
@@ -118,7 +118,7 @@ bool dt_cost_stages_ns(struct dt_cost *c, int module, int first, int n, const st
 
 /* Collective over `gpus` ranks, `per_node` of them in each node, `share` = how many such collectives use the
  * node's NICs at once; bytes as in nccl-tests (full buffer).  family: one of the collective families. */
-void dt_cost_collective(struct dt_cost *c, enum dt_op_family family, int gpus, int per_node,
+void dt_cost_collective(struct dt_cost *c, enum dt_kop_family family, int gpus, int per_node,
                         int share, double bytes, struct dt_time *out);
 /* What a collective inside a node takes however few its bytes. */
 double dt_cost_collective_alpha_ns(struct dt_cost *c, int family, int gpus);

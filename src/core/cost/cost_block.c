@@ -93,8 +93,8 @@ static void as_trained(const struct block_kernels *b, int i, struct dt_time *t)
 {
     const struct dt_kop *k = &b->k[i];
     const struct dt_cost_tuning *tune = &b->c->tuning;
-    double f = k->family == DT_OP_GEMM  ? gemm_as_trained(tune, k)
-               : k->family == DT_OP_ADD ? (k->core ? tune->core : 1)
+    double f = k->family == DT_KOP_GEMM  ? gemm_as_trained(tune, k)
+               : k->family == DT_KOP_ADD ? (k->core ? tune->core : 1)
                                         : 1;
 
     if (!b->block->unfused)
@@ -102,7 +102,7 @@ static void as_trained(const struct block_kernels *b, int i, struct dt_time *t)
     if (cost_is_collective((int)k->family) && k->d[2] > TP_SKEW_MIN_BYTES) {
         struct dt_time skew;
 
-        cost_time_set(&skew, tune->tp_skew_ns * (k->family == DT_OP_ALL_REDUCE ? 1 : 0.5),
+        cost_time_set(&skew, tune->tp_skew_ns * (k->family == DT_KOP_ALL_REDUCE ? 1 : 0.5),
                       DT_PROV_ASSUMED);
         cost_scale(b->c, (int)k->family, &skew);
         dt_time_add(t, &skew, 1);
@@ -135,13 +135,13 @@ void cost_kernel_times(struct block_kernels *b, int i)
 bool cost_partner(const struct block_kernels *b, int i, int *first, int *last)
 {
     *first = *last = i;
-    if (b->k[i].family == DT_OP_ALL_GATHER) {
+    if (b->k[i].family == DT_KOP_ALL_GATHER) {
         *first = *last = i + 1;
-        while (*last < b->n && b->k[*last].family == DT_OP_GEMM &&
+        while (*last < b->n && b->k[*last].family == DT_KOP_GEMM &&
                b->k[*last].count == b->k[i].count)
             ++*last;
-    } else if (b->k[i].family == DT_OP_REDUCE_SCATTER && i > 0 &&
-               b->k[i - 1].family == DT_OP_GEMM && b->k[i - 1].count == b->k[i].count) {
+    } else if (b->k[i].family == DT_KOP_REDUCE_SCATTER && i > 0 &&
+               b->k[i - 1].family == DT_KOP_GEMM && b->k[i - 1].count == b->k[i].count) {
         *first = i - 1;
     }
     return *last > *first;
@@ -149,8 +149,8 @@ bool cost_partner(const struct block_kernels *b, int i, int *first, int *last)
 
 static int mirror(int family)
 {
-    return family == DT_OP_ALL_GATHER       ? DT_OP_REDUCE_SCATTER
-           : family == DT_OP_REDUCE_SCATTER ? DT_OP_ALL_GATHER
+    return family == DT_KOP_ALL_GATHER       ? DT_KOP_REDUCE_SCATTER
+           : family == DT_KOP_REDUCE_SCATTER ? DT_KOP_ALL_GATHER
                                             : family;
 }
 
@@ -163,7 +163,7 @@ static double remap_bytes(const struct block_kernels *b, int coll, int first, in
 
     for (int i = first; i < last; i++)
         sharded += (double)b->k[i].d[0] *
-                   (double)(b->k[coll].family == DT_OP_ALL_GATHER ? b->k[i].d[1] : b->k[i].d[2]);
+                   (double)(b->k[coll].family == DT_KOP_ALL_GATHER ? b->k[i].d[1] : b->k[i].d[2]);
     return 2 * elem * (whole < sharded ? whole : sharded);
 }
 
@@ -239,9 +239,9 @@ static void backward_collective(struct block_kernels *b, int i, struct block_tim
     double gemm = 0, rest;
     int first, last;
 
-    if (b->block->kind == DT_BLOCK_LM_HEAD && k->family == DT_OP_ALL_REDUCE)
+    if (b->block->kind == DT_BLOCK_LM_HEAD && k->family == DT_KOP_ALL_REDUCE)
         return; /* the loss keeps its sums: nothing to reduce on the way back */
-    rev.family = (enum dt_op_family)mirror((int)k->family);
+    rev.family = (enum dt_kop_family)mirror((int)k->family);
     cost_kernel_one(b->c, &rev, DT_PHASE_FWD, NULL, &one);
     as_trained(b, i, &one);
     dt_time_add(&t, &one, k->count);
@@ -249,9 +249,9 @@ static void backward_collective(struct block_kernels *b, int i, struct block_tim
      */
     add_part(&out->dgrad, &t, exposed_ns(b, i, DT_PHASE_DGRAD, &t, true));
     if (k->family ==
-        DT_OP_REDUCE_SCATTER) /* the weight gradient needs the gathered output gradient */
+        DT_KOP_REDUCE_SCATTER) /* the weight gradient needs the gathered output gradient */
         dt_time_add(&out->wgrad_only, &t, 1);
-    if (k->family != DT_OP_ALL_GATHER || !cost_partner(b, i, &first, &last))
+    if (k->family != DT_KOP_ALL_GATHER || !cost_partner(b, i, &first, &last))
         return;
     for (int g = first; g < last; g++)
         gemm += b->t[g][DT_PHASE_DGRAD].ns;
@@ -274,9 +274,9 @@ static void count_calls(const struct block_kernels *b, int i, struct block_times
         wgrad = k->wgrad_only ? k->calls_back : 0;
     } else if (cost_is_collective((int)k->family)) {
         fwd *= 1 + b->c->tuning.call_per_rank * (double)k->d[0];
-        dgrad = b->block->kind == DT_BLOCK_LM_HEAD && k->family == DT_OP_ALL_REDUCE ? 0 : fwd;
+        dgrad = b->block->kind == DT_BLOCK_LM_HEAD && k->family == DT_KOP_ALL_REDUCE ? 0 : fwd;
     } else {
-        bool two = k->family == DT_OP_GEMM && !k->has_weight; /* a gradient of each operand */
+        bool two = k->family == DT_KOP_GEMM && !k->has_weight; /* a gradient of each operand */
 
         dgrad = b->t[i][DT_PHASE_DGRAD].ns > 0 ? (two ? 2 * n : n) : 0;
         wgrad = b->t[i][DT_PHASE_WGRAD].ns > 0 ? n : 0;

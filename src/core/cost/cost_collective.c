@@ -46,7 +46,7 @@ double cost_bus_factor(int family, int gpus)
 {
     if (gpus <= 1)
         return 0;
-    return (family == DT_OP_ALL_REDUCE ? 2.0 : 1.0) * (gpus - 1) / gpus;
+    return (family == DT_KOP_ALL_REDUCE ? 2.0 : 1.0) * (gpus - 1) / gpus;
 }
 
 enum dt_status cost_nic_table_new(struct dt_cost *c, struct dt_error *err)
@@ -93,7 +93,7 @@ static double nic_share(struct dt_cost *c, int gpus, double bytes)
 
 static bool all_reduce(int family)
 {
-    return family == DT_OP_ALL_REDUCE;
+    return family == DT_KOP_ALL_REDUCE;
 }
 
 /* ---- inside a node ---- */
@@ -215,7 +215,7 @@ static double all_to_all_ns(const struct dt_cost *c, const struct inter *g, doub
            1e9 * (out > in ? out : in);
 }
 
-static void collective(struct dt_cost *c, enum dt_op_family family, int gpus, int per_node,
+static void collective(struct dt_cost *c, enum dt_kop_family family, int gpus, int per_node,
                        int share, double bytes, struct dt_time *out)
 {
     const struct dt_cluster *cl = c->cluster;
@@ -242,7 +242,7 @@ static void collective(struct dt_cost *c, enum dt_op_family family, int gpus, in
     g.usable = g.line * (cl->nic_efficiency > 0 ? cl->nic_efficiency : 1);
     if (per_node > 1 && g.usable > cl->nvlink_bytes_per_s)
         g.usable = cl->nvlink_bytes_per_s;
-    if (family == DT_OP_ALL_TO_ALL) {
+    if (family == DT_KOP_ALL_TO_ALL) {
         cost_time_set(out, all_to_all_ns(c, &g, bytes), DT_PROV_COMPUTED);
         return;
     }
@@ -251,7 +251,7 @@ static void collective(struct dt_cost *c, enum dt_op_family family, int gpus, in
     cost_time_set(out, ring < tree ? ring : tree, DT_PROV_COMPUTED);
 }
 
-void dt_cost_collective(struct dt_cost *c, enum dt_op_family family, int gpus, int per_node,
+void dt_cost_collective(struct dt_cost *c, enum dt_kop_family family, int gpus, int per_node,
                         int share, double bytes, struct dt_time *out)
 {
     collective(c, family, gpus, per_node, share, bytes, out);
@@ -265,7 +265,7 @@ void dt_cost_collective(struct dt_cost *c, enum dt_op_family family, int gpus, i
 static struct surface *pair_surface(struct dt_cost *c, bool same_node)
 {
     int64_t d[6] = {same_node ? 2 : 1};
-    struct surface *s = cost_surface(c, DT_OP_SEND_RECV, DT_PHASE_FWD, d);
+    struct surface *s = cost_surface(c, DT_KOP_SEND_RECV, DT_PHASE_FWD, d);
 
     return s && s->slow_inside && s->slow_exact ? s : NULL;
 }
@@ -300,9 +300,9 @@ void dt_cost_p2p(struct dt_cost *c, bool same_node, int width, double bytes, str
         prov = DT_PROV_COMPUTED;
     }
     rate *= w;
-    if (c->opt.scale[DT_OP_SEND_RECV] > 0) {
-        alpha *= c->opt.scale[DT_OP_SEND_RECV];
-        rate /= c->opt.scale[DT_OP_SEND_RECV];
+    if (c->opt.scale[DT_KOP_SEND_RECV] > 0) {
+        alpha *= c->opt.scale[DT_KOP_SEND_RECV];
+        rate /= c->opt.scale[DT_KOP_SEND_RECV];
     }
     *out = (struct dt_time){0};
     if (bytes > 0)

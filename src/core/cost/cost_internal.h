@@ -27,7 +27,7 @@ struct family_desc {
     unsigned char n_fast;
     bool flops; /* efficiency is flop/s (else bytes/s, or bus bytes/s for collectives) */
 };
-extern const struct family_desc cost_family[DT_OP_FAMILY_N];
+extern const struct family_desc cost_family[DT_KOP_FAMILY_N];
 
 /* ---- surfaces ---- */
 struct group { /* rows that share all slow dims */
@@ -110,7 +110,7 @@ struct dt_cost {
     struct dt_cost_options opt;
     struct dt_cost_tuning tuning;
     bool oom; /* a lazily built table could not be allocated; analytical times were used instead */
-    struct group_table groups[DT_OP_FAMILY_N][DT_PHASE_N];
+    struct group_table groups[DT_KOP_FAMILY_N][DT_PHASE_N];
     struct surface *surface[SURFACE_SLOTS]; /* open addressing, never removed */
     struct surface *surfaces;
     int n_surfaces;

@@ -26,21 +26,21 @@ struct family_model {
  * NCHW: an upper bound). Norms: 1.7 in NeuSight's per-op table (fp32): input gradient 1.5 (three
  * passes instead of two), rest 0.2. Activations 1.4-1.7: NeuSight gelu 1.4, gated by bytes
  * 5/3: 1.5.  Others by bytes moved. */
-static const struct family_model models[DT_OP_FAMILY_N] = {
-    [DT_OP_GEMM] = {0.75, 1.003, 1.054, 1, -1},
-    [DT_OP_ATTN_CAUSAL] = {0.44, 2.88, 0, 2.5, -1},
-    [DT_OP_ATTN_FULL] = {0.42, 2.88, 0, 2.5, -1},
-    [DT_OP_ATTN_CROSS] = {0.30, 2.88, 0, 2.5, DT_OP_ATTN_FULL},
-    [DT_OP_CONV2D] = {0.50, 1.85, 1.85, 1, -1},
-    [DT_OP_NORM] = {0, 1.5, 0.2, 0, -1},
-    [DT_OP_GROUPNORM] = {0, 1.5, 0.2, 0, DT_OP_NORM},
-    [DT_OP_ACT] = {0, 1.5, 0, 0, -1},
-    [DT_OP_ADD] = {0, 1.0, 0, 0, -1},
-    [DT_OP_ROPE] = {0, 1.0, 0, 0, -1},
-    [DT_OP_EMBED] = {0, 0, 2.5, 0, -1},
-    [DT_OP_XENT] = {0, 1.0, 0, 0, DT_OP_ACT},
-    [DT_OP_ADAMW] = {0, 0, 0, 0, -1},
-    [DT_OP_BLOCK] = {0, 0, 0, 0, -1}, /* measured or not asked for */
+static const struct family_model models[DT_KOP_FAMILY_N] = {
+    [DT_KOP_GEMM] = {0.75, 1.003, 1.054, 1, -1},
+    [DT_KOP_ATTN_CAUSAL] = {0.44, 2.88, 0, 2.5, -1},
+    [DT_KOP_ATTN_FULL] = {0.42, 2.88, 0, 2.5, -1},
+    [DT_KOP_ATTN_CROSS] = {0.30, 2.88, 0, 2.5, DT_KOP_ATTN_FULL},
+    [DT_KOP_CONV2D] = {0.50, 1.85, 1.85, 1, -1},
+    [DT_KOP_NORM] = {0, 1.5, 0.2, 0, -1},
+    [DT_KOP_GROUPNORM] = {0, 1.5, 0.2, 0, DT_KOP_NORM},
+    [DT_KOP_ACT] = {0, 1.5, 0, 0, -1},
+    [DT_KOP_ADD] = {0, 1.0, 0, 0, -1},
+    [DT_KOP_ROPE] = {0, 1.0, 0, 0, -1},
+    [DT_KOP_EMBED] = {0, 0, 2.5, 0, -1},
+    [DT_KOP_XENT] = {0, 1.0, 0, 0, DT_KOP_ACT},
+    [DT_KOP_ADAMW] = {0, 0, 0, 0, -1},
+    [DT_KOP_BLOCK] = {0, 0, 0, 0, -1}, /* measured or not asked for */
 };
 /* HBM share of the roofline estimate: assumed (STREAM-like kernels reach 80-90 % of peak). */
 #define HBM_EFFICIENCY 0.80
@@ -50,7 +50,7 @@ static const struct family_model models[DT_OP_FAMILY_N] = {
 
 bool cost_is_collective(int family)
 {
-    return family >= DT_OP_ALL_REDUCE && family <= DT_OP_SEND_RECV;
+    return family >= DT_KOP_ALL_REDUCE && family <= DT_KOP_SEND_RECV;
 }
 
 double cost_units(int family, const int64_t *d)
@@ -58,30 +58,30 @@ double cost_units(int family, const int64_t *d)
     double a = (double)d[0], b = (double)d[1], x = (double)d[2], y = (double)d[3], z = (double)d[4];
 
     switch (family) {
-    case DT_OP_GEMM:
+    case DT_KOP_GEMM:
         return 2 * a * b * x;
-    case DT_OP_ATTN_CAUSAL: /* batch seq heads kv_heads head_dim; half of the square counted */
+    case DT_KOP_ATTN_CAUSAL: /* batch seq heads kv_heads head_dim; half of the square counted */
         return 2 * a * b * b * x * z;
-    case DT_OP_ATTN_FULL:
+    case DT_KOP_ATTN_FULL:
         return 4 * a * b * b * x * z;
-    case DT_OP_ATTN_CROSS: /* batch seq heads kv_len head_dim */
+    case DT_KOP_ATTN_CROSS: /* batch seq heads kv_len head_dim */
         return 4 * a * b * y * x * z;
-    case DT_OP_CONV2D:
+    case DT_KOP_CONV2D:
         return 2 * a * b * x * y * y;
-    case DT_OP_NORM: /* bytes at 2 per element: read and write */
-    case DT_OP_GROUPNORM:
-    case DT_OP_ROPE:
-    case DT_OP_EMBED:
-    case DT_OP_XENT:
+    case DT_KOP_NORM: /* bytes at 2 per element: read and write */
+    case DT_KOP_GROUPNORM:
+    case DT_KOP_ROPE:
+    case DT_KOP_EMBED:
+    case DT_KOP_XENT:
         return 4 * a * b;
-    case DT_OP_ACT: /* a gated activation reads two inputs */
+    case DT_KOP_ACT: /* a gated activation reads two inputs */
         return a * b * (x > 0 ? 6 : 4);
-    case DT_OP_ADD:
+    case DT_KOP_ADD:
         return 6 * a * b;
-    case DT_OP_ADAMW:
-    case DT_OP_BLOCK:
+    case DT_KOP_ADAMW:
+    case DT_KOP_BLOCK:
         return a;
-    case DT_OP_SEND_RECV:
+    case DT_KOP_SEND_RECV:
         return b;
     default: /* collectives: gpus gpus_per_node bytes */
         return x * cost_bus_factor(family, (int)d[0]);
@@ -93,9 +93,9 @@ static void stand_in_dims(const struct dt_kop *op, int64_t *d)
 {
     for (int i = 0; i < 6; i++)
         d[i] = op->d[i];
-    if (op->family == DT_OP_ATTN_CROSS)
+    if (op->family == DT_KOP_ATTN_CROSS)
         d[3] = op->d[2]; /* kv_len -> kv_heads = heads */
-    if (op->family == DT_OP_XENT)
+    if (op->family == DT_KOP_XENT)
         d[2] = 0; /* not gated */
 }
 
@@ -138,7 +138,7 @@ static double phase_ratio(const struct dt_kop *op, enum dt_phase phase)
     if (phase == DT_PHASE_WGRAD)
         return op->has_weight ? m->wgrad : 0;
     /* a GEMM of two activations has two input gradients */
-    return op->family == DT_OP_GEMM && !op->has_weight ? 2 * m->dgrad : m->dgrad;
+    return op->family == DT_KOP_GEMM && !op->has_weight ? 2 * m->dgrad : m->dgrad;
 }
 
 static double roofline_ns(const struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
@@ -150,7 +150,7 @@ static double roofline_ns(const struct dt_cost *c, const struct dt_kop *op, enum
     if (phase == DT_PHASE_DGRAD && models[op->family].dgrad_flops > 0)
         flops *= models[op->family].dgrad_flops;
     /* the weight gradient of a norm rides on the pass of its input gradient */
-    if (phase == DT_PHASE_WGRAD && (op->family == DT_OP_NORM || op->family == DT_OP_GROUPNORM))
+    if (phase == DT_PHASE_WGRAD && (op->family == DT_KOP_NORM || op->family == DT_KOP_GROUPNORM))
         bytes = 0;
     t = flops > 0 ? flops / (cl->peak_flops * eff_flops) : 0;
     u = bytes > 0 ? bytes / (cl->hbm_bytes_per_s * eff_bytes) : 0;
@@ -171,7 +171,7 @@ static void analytical(const struct dt_cost *c, const struct dt_kop *op, enum dt
 static double from_surface(const struct dt_kop *op, struct surface *s, double units,
                            enum dt_prov *prov)
 {
-    bool attention = op->family >= DT_OP_ATTN_CAUSAL && op->family <= DT_OP_ATTN_CROSS;
+    bool attention = op->family >= DT_KOP_ATTN_CAUSAL && op->family <= DT_KOP_ATTN_CROSS;
     double z, ns;
     bool below;
 
@@ -191,7 +191,7 @@ static void kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_phase
     enum dt_prov prov;
 
     if (cost_is_collective((int)op->family)) {
-        if (op->family == DT_OP_SEND_RECV)
+        if (op->family == DT_KOP_SEND_RECV)
             dt_cost_p2p(c, op->d[0] > 1, 1, (double)op->d[1], out, NULL, NULL);
         else
             dt_cost_collective(c, op->family, (int)op->d[0], (int)op->d[1], 1, (double)op->d[2],
@@ -214,7 +214,7 @@ static void kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_phase
     if (s->phase != (int)phase) {
         ns *= ratio;
         prov = DT_PROV_ASSUMED;
-    } else if (phase == DT_PHASE_DGRAD && op->family == DT_OP_GEMM && !op->has_weight) {
+    } else if (phase == DT_PHASE_DGRAD && op->family == DT_KOP_GEMM && !op->has_weight) {
         ns *= 2;
     }
     if (s->family != (int)op->family)
@@ -261,7 +261,7 @@ void dt_cost_optimizer(struct dt_cost *c, double params, struct dt_time *out)
     /* AdamW, mixed precision: read fp32 gradient 4, read and write fp32 master, m, v 24, write
      * bf16 2. */
     const double bytes_per_param = 30;
-    struct dt_kop op = {.family = DT_OP_ADAMW, .count = 1};
+    struct dt_kop op = {.family = DT_KOP_ADAMW, .count = 1};
     double ns;
 
     *out = (struct dt_time){0};
@@ -269,11 +269,11 @@ void dt_cost_optimizer(struct dt_cost *c, double params, struct dt_time *out)
         return;
     op.d[0] = (int64_t)ceil(params);
     op.bytes = bytes_per_param * params;
-    if (cost_groups(c, DT_OP_ADAMW, DT_PHASE_FWD)->n_groups > 0) {
+    if (cost_groups(c, DT_KOP_ADAMW, DT_PHASE_FWD)->n_groups > 0) {
         cost_kernel_one(c, &op, DT_PHASE_FWD, NULL, out);
         return;
     }
     ns = op.bytes / (c->cluster->hbm_bytes_per_s * HBM_EFFICIENCY) * 1e9;
     cost_time_set(out, ns > LAUNCH_FLOOR_NS ? ns : LAUNCH_FLOOR_NS, DT_PROV_COMPUTED);
-    cost_scale(c, DT_OP_ADAMW, out);
+    cost_scale(c, DT_KOP_ADAMW, out);
 }

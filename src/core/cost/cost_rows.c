@@ -13,26 +13,26 @@
 #define F DIM_FAST
 #define S DIM_SCALE
 #define C DIM_CLASS
-const struct family_desc cost_family[DT_OP_FAMILY_N] = {
-    [DT_OP_GEMM] = {{F, S, S}, 1, true},
-    [DT_OP_ATTN_CAUSAL] = {{F, F, S, S, S}, 2, true},
-    [DT_OP_ATTN_FULL] = {{F, F, S, S, S}, 2, true},
-    [DT_OP_ATTN_CROSS] = {{F, F, S, S, S}, 2, true},
-    [DT_OP_CONV2D] = {{F, S, S, C, C}, 1, true},
-    [DT_OP_NORM] = {{F, S}, 1, false},
-    [DT_OP_GROUPNORM] = {{F, S}, 1, false},
-    [DT_OP_ACT] = {{F, S, C}, 1, false},
-    [DT_OP_ADD] = {{F, S}, 1, false},
-    [DT_OP_ROPE] = {{F, S}, 1, false},
-    [DT_OP_EMBED] = {{F, S}, 1, false},
-    [DT_OP_XENT] = {{F, S}, 1, false},
-    [DT_OP_ADAMW] = {{F}, 1, false},
-    [DT_OP_ALL_REDUCE] = {{S, N, F}, 1, false},
-    [DT_OP_ALL_GATHER] = {{S, N, F}, 1, false},
-    [DT_OP_REDUCE_SCATTER] = {{S, N, F}, 1, false},
-    [DT_OP_ALL_TO_ALL] = {{S, N, F}, 1, false},
-    [DT_OP_SEND_RECV] = {{C, F}, 1, false},
-    [DT_OP_BLOCK] = {{F, C}, 1, false},
+const struct family_desc cost_family[DT_KOP_FAMILY_N] = {
+    [DT_KOP_GEMM] = {{F, S, S}, 1, true},
+    [DT_KOP_ATTN_CAUSAL] = {{F, F, S, S, S}, 2, true},
+    [DT_KOP_ATTN_FULL] = {{F, F, S, S, S}, 2, true},
+    [DT_KOP_ATTN_CROSS] = {{F, F, S, S, S}, 2, true},
+    [DT_KOP_CONV2D] = {{F, S, S, C, C}, 1, true},
+    [DT_KOP_NORM] = {{F, S}, 1, false},
+    [DT_KOP_GROUPNORM] = {{F, S}, 1, false},
+    [DT_KOP_ACT] = {{F, S, C}, 1, false},
+    [DT_KOP_ADD] = {{F, S}, 1, false},
+    [DT_KOP_ROPE] = {{F, S}, 1, false},
+    [DT_KOP_EMBED] = {{F, S}, 1, false},
+    [DT_KOP_XENT] = {{F, S}, 1, false},
+    [DT_KOP_ADAMW] = {{F}, 1, false},
+    [DT_KOP_ALL_REDUCE] = {{S, N, F}, 1, false},
+    [DT_KOP_ALL_GATHER] = {{S, N, F}, 1, false},
+    [DT_KOP_REDUCE_SCATTER] = {{S, N, F}, 1, false},
+    [DT_KOP_ALL_TO_ALL] = {{S, N, F}, 1, false},
+    [DT_KOP_SEND_RECV] = {{C, F}, 1, false},
+    [DT_KOP_BLOCK] = {{F, C}, 1, false},
 };
 #undef N
 #undef F
@@ -56,7 +56,7 @@ static bool usable(const struct dt_profile_row *r)
 {
     if (!(r->median_ns > 0) || cost_units(r->family, r->d) <= 0)
         return false;
-    if (cost_is_collective(r->family) && r->family != DT_OP_SEND_RECV)
+    if (cost_is_collective(r->family) && r->family != DT_KOP_SEND_RECV)
         return r->d[1] <= 0 || r->d[0] <= r->d[1];
     return true;
 }

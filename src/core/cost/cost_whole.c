@@ -12,10 +12,10 @@ static struct surface *whole(struct dt_cost *c, const struct dt_block *b,
     int64_t d[6] = {tokens, 0};
     struct surface *s;
 
-    if (cost_groups(c, DT_OP_BLOCK, phase)->n_groups == 0)
+    if (cost_groups(c, DT_KOP_BLOCK, phase)->n_groups == 0)
         return NULL;
     d[1] = dt_block_key(b, shard, c->opt.recompute);
-    s = cost_surface(c, DT_OP_BLOCK, phase, d);
+    s = cost_surface(c, DT_KOP_BLOCK, phase, d);
     return s && s->slow_exact ? s : NULL;
 }
 
@@ -30,7 +30,7 @@ static void whole_time(struct dt_cost *c, struct surface *s, int64_t tokens, str
         return;
     ns = (double)tokens / exp(cost_surface_eval(s, cost_log_dim(tokens), 0, &prov, &below));
     cost_time_set(out, below && ns < s->min_ns ? s->min_ns : ns, prov);
-    cost_scale(c, DT_OP_BLOCK, out);
+    cost_scale(c, DT_KOP_BLOCK, out);
 }
 
 bool cost_block_measured(struct dt_cost *c, const struct dt_block *b, const struct dt_shard *s)

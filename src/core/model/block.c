@@ -13,14 +13,14 @@
 
 #include <math.h>
 
-const char *const dt_op_family_names[DT_OP_FAMILY_N + 1] = {
+const char *const dt_kop_family_names[DT_KOP_FAMILY_N + 1] = {
     "gemm",      "attn_causal", "attn_full",  "attn_cross",     "conv2d",     "norm",
     "groupnorm", "act",         "add",        "rope",           "embed",      "xent",
     "adamw",     "all_reduce",  "all_gather", "reduce_scatter", "all_to_all", "send_recv",
     "block",
 };
 
-void dt_share_init(struct dt_share *w, const struct dt_block *b, const struct dt_shard *s,
+void dt_share_init(struct dt_block_share *w, const struct dt_block *b, const struct dt_shard *s,
                    const struct dt_work *work)
 {
     double part = 1.0;
@@ -46,7 +46,7 @@ void dt_share_init(struct dt_share *w, const struct dt_block *b, const struct dt
     w->norm_tokens = w->seqpar ? w->tokens / w->tp : w->tokens;
 }
 
-static struct dt_kop *push(struct dt_kops *o, enum dt_op_family f, double count)
+static struct dt_kop *push(struct dt_kops *o, enum dt_kop_family f, double count)
 {
     static struct dt_kop
         sink; /* never reached: every block's list is far below DT_MAX_KOPS (tested) */
@@ -78,7 +78,7 @@ void dt_emit_gemm(struct dt_kops *o, double m, double n, double k, double count)
 
     if (stays(o))
         return;
-    op = push(o, DT_OP_GEMM, count);
+    op = push(o, DT_KOP_GEMM, count);
     op->d[0] = dim(m);
     op->d[1] = dim(n);
     op->d[2] = dim(k);
@@ -87,7 +87,7 @@ void dt_emit_gemm(struct dt_kops *o, double m, double n, double k, double count)
     op->has_weight = true;
 }
 
-void dt_emit_pointwise(struct dt_kops *o, enum dt_op_family f, double tokens, double width,
+void dt_emit_pointwise(struct dt_kops *o, enum dt_kop_family f, double tokens, double width,
                        int64_t extra, double passes, bool has_weight, double count)
 {
     struct dt_kop *op;
@@ -102,7 +102,7 @@ void dt_emit_pointwise(struct dt_kops *o, enum dt_op_family f, double tokens, do
     op->has_weight = has_weight;
 }
 
-void dt_emit_coll(struct dt_kops *o, enum dt_op_family f, double gpus, double bytes, double count)
+void dt_emit_coll(struct dt_kops *o, enum dt_kop_family f, double gpus, double bytes, double count)
 {
     struct dt_kop *op;
 
@@ -125,7 +125,7 @@ void dt_emit_attention(struct dt_kops *o, bool causal, double seq, double tokens
     struct dt_kop *op;
 
     o->by_sq = true;
-    op = push(o, causal ? DT_OP_ATTN_CAUSAL : DT_OP_ATTN_FULL, 0);
+    op = push(o, causal ? DT_KOP_ATTN_CAUSAL : DT_KOP_ATTN_FULL, 0);
     o->by_sq = false;
     op->d[0] = batch;
     op->d[1] = s;
@@ -146,7 +146,7 @@ void dt_emit_cross(struct dt_kops *o, double items, double tokens, double heads,
 
     if (stays(o))
         return;
-    op = push(o, DT_OP_ATTN_CROSS, count);
+    op = push(o, DT_KOP_ATTN_CROSS, count);
     op->d[0] = dim(items);
     op->d[1] = dim(tokens / (double)op->d[0]);
     op->d[2] = (int64_t)heads;
@@ -164,7 +164,7 @@ void dt_emit_conv(struct dt_kops *o, double pixels, double c_in, double c_out, i
 
     if (stays(o))
         return;
-    op = push(o, DT_OP_CONV2D, 1);
+    op = push(o, DT_KOP_CONV2D, 1);
     op->d[0] = dim(pixels);
     op->d[1] = (int64_t)c_in;
     op->d[2] = (int64_t)c_out;
@@ -179,42 +179,42 @@ void dt_emit_conv(struct dt_kops *o, double pixels, double c_in, double c_out, i
 void dt_emit_tp_enter(struct dt_kops *o, double tokens, double width)
 {
     if (o->w.seqpar)
-        dt_emit_coll(o, DT_OP_ALL_GATHER, o->w.tp, DT_ELEM_BYTES * tokens * width, 1);
+        dt_emit_coll(o, DT_KOP_ALL_GATHER, o->w.tp, DT_ELEM_BYTES * tokens * width, 1);
 }
 
 void dt_emit_tp_leave(struct dt_kops *o, double tokens, double width)
 {
-    dt_emit_coll(o, o->w.seqpar ? DT_OP_REDUCE_SCATTER : DT_OP_ALL_REDUCE, o->w.tp,
+    dt_emit_coll(o, o->w.seqpar ? DT_KOP_REDUCE_SCATTER : DT_KOP_ALL_REDUCE, o->w.tp,
                  DT_ELEM_BYTES * tokens * width, 1);
 }
 
 static void attention_half(const struct dt_block *b, struct dt_kops *o)
 {
-    const struct dt_share *w = &o->w;
+    const struct dt_block_share *w = &o->w;
     double heads = dt_ceil_div(b->heads, w->tp), kv = dt_ceil_div(b->kv_heads, w->tp);
     double qd = heads * b->head_dim, kvd = kv * b->head_dim;
 
-    dt_emit_pointwise(o, DT_OP_NORM, w->norm_tokens, b->hidden, 0, 2, true, 1);
+    dt_emit_pointwise(o, DT_KOP_NORM, w->norm_tokens, b->hidden, 0, 2, true, 1);
     dt_emit_tp_enter(o, w->tokens, b->hidden);
     dt_emit_gemm(o, w->tokens, qd + 2 * kvd, b->hidden, 1);
     if (b->qk_norm)
-        dt_emit_pointwise(o, DT_OP_NORM, w->tokens * (heads + kv), b->head_dim, 0, 2, true, 1);
+        dt_emit_pointwise(o, DT_KOP_NORM, w->tokens * (heads + kv), b->head_dim, 0, 2, true, 1);
     if (b->causal && b->max_pos == 0) /* rotary positions unless they are learned */
-        dt_emit_pointwise(o, DT_OP_ROPE, w->tokens, qd + kvd, 0, 2, false, 1);
+        dt_emit_pointwise(o, DT_KOP_ROPE, w->tokens, qd + kvd, 0, 2, false, 1);
     /* context parallelism gathers keys and values and deals the causal triangle evenly */
-    dt_emit_coll(o, DT_OP_ALL_GATHER, w->cp, DT_ELEM_BYTES * w->tokens_all * 2 * kvd, 1);
+    dt_emit_coll(o, DT_KOP_ALL_GATHER, w->cp, DT_ELEM_BYTES * w->tokens_all * 2 * kvd, 1);
     dt_emit_attention(o, b->causal, w->seq, w->tokens_sq, heads, kv, b->head_dim, 1 / w->cp);
     dt_emit_gemm(o, w->tokens, b->hidden, qd, 1);
     dt_emit_tp_leave(o, w->tokens, b->hidden);
-    dt_emit_pointwise(o, DT_OP_ADD, w->norm_tokens, b->hidden, 0, 3, false, 1);
+    dt_emit_pointwise(o, DT_KOP_ADD, w->norm_tokens, b->hidden, 0, 3, false, 1);
 }
 
 static void mlp_half(const struct dt_block *b, struct dt_kops *o)
 {
-    const struct dt_share *w = &o->w;
+    const struct dt_block_share *w = &o->w;
     double f = dt_ceil_div(b->ffn, w->tp), rows = w->tokens, experts = 1;
 
-    dt_emit_pointwise(o, DT_OP_NORM, w->norm_tokens, b->hidden, 0, 2, true, 1);
+    dt_emit_pointwise(o, DT_KOP_NORM, w->norm_tokens, b->hidden, 0, 2, true, 1);
     dt_emit_tp_enter(o, w->tokens, b->hidden);
     if (b->n_experts > 0) {
         /* Every expert-parallel rank brings its own tokens and holds n_experts/ep experts: on
@@ -225,22 +225,22 @@ static void mlp_half(const struct dt_block *b, struct dt_kops *o)
         experts = dt_ceil_div(b->n_experts, w->ep);
         rows = w->tokens * b->top_k / experts;
         dt_emit_gemm(o, w->norm_tokens, b->n_experts, b->hidden, 1);
-        dt_emit_coll(o, DT_OP_ALL_TO_ALL, w->ep, bytes, 2); /* dispatch and combine */
+        dt_emit_coll(o, DT_KOP_ALL_TO_ALL, w->ep, bytes, 2); /* dispatch and combine */
     }
     dt_emit_gemm(o, rows, b->gated ? 2 * f : f, b->hidden, experts);
-    dt_emit_pointwise(o, DT_OP_ACT, rows, f, b->gated, b->gated ? 3 : 2, false, experts);
+    dt_emit_pointwise(o, DT_KOP_ACT, rows, f, b->gated, b->gated ? 3 : 2, false, experts);
     dt_emit_gemm(o, rows, b->hidden, f, experts);
     dt_emit_tp_leave(o, w->tokens, b->hidden);
-    dt_emit_pointwise(o, DT_OP_ADD, w->norm_tokens, b->hidden, 0, 3, false, 1);
+    dt_emit_pointwise(o, DT_KOP_ADD, w->norm_tokens, b->hidden, 0, 3, false, 1);
 }
 
 /* Vocabulary-parallel table: every rank looks up its own rows, the partial sums are combined. */
 static void embedding(const struct dt_block *b, struct dt_kops *o)
 {
-    dt_emit_pointwise(o, DT_OP_EMBED, o->w.tokens, b->hidden, 0, 2, true, 1);
+    dt_emit_pointwise(o, DT_KOP_EMBED, o->w.tokens, b->hidden, 0, 2, true, 1);
     dt_emit_tp_leave(o, o->w.tokens, b->hidden);
     if (b->max_pos > 0)
-        dt_emit_pointwise(o, DT_OP_ADD, o->w.norm_tokens, b->hidden, 0, 3, true, 1);
+        dt_emit_pointwise(o, DT_KOP_ADD, o->w.norm_tokens, b->hidden, 0, 3, true, 1);
 }
 
 static void patch_embed(const struct dt_block *b, struct dt_kops *o)
@@ -249,25 +249,25 @@ static void patch_embed(const struct dt_block *b, struct dt_kops *o)
 
     dt_emit_gemm(o, o->w.norm_tokens, b->hidden, in, 1);
     if (b->max_pos > 0)
-        dt_emit_pointwise(o, DT_OP_ADD, o->w.norm_tokens, b->hidden, 0, 3, true, 1);
+        dt_emit_pointwise(o, DT_KOP_ADD, o->w.norm_tokens, b->hidden, 0, 3, true, 1);
 }
 
 static void lm_head(const struct dt_block *b, struct dt_kops *o)
 {
     double v = dt_ceil_div(b->vocab, o->w.tp);
 
-    dt_emit_pointwise(o, DT_OP_NORM, o->w.norm_tokens, b->hidden, 0, 2, true, 1);
+    dt_emit_pointwise(o, DT_KOP_NORM, o->w.norm_tokens, b->hidden, 0, 2, true, 1);
     dt_emit_tp_enter(o, o->w.tokens, b->hidden);
     dt_emit_gemm(o, o->w.tokens, v, b->hidden, 1);
     /* vocabulary-parallel loss: maximum, target logit and sum of exponentials, one fp32 per token
      * each */
-    dt_emit_coll(o, DT_OP_ALL_REDUCE, o->w.tp, 4 * o->w.tokens, 3);
-    dt_emit_pointwise(o, DT_OP_XENT, o->w.tokens, v, 0, 2, false, 1);
+    dt_emit_coll(o, DT_KOP_ALL_REDUCE, o->w.tp, 4 * o->w.tokens, 3);
+    dt_emit_pointwise(o, DT_KOP_XENT, o->w.tokens, v, 0, 2, false, 1);
 }
 
 static void projector(const struct dt_block *b, struct dt_kops *o)
 {
-    struct dt_share *w = &o->w;
+    struct dt_block_share *w = &o->w;
 
     if (b->context_len >
         0) { /* conditioning tokens of generated items, not the item's own pixels */
@@ -279,13 +279,13 @@ static void projector(const struct dt_block *b, struct dt_kops *o)
         double mid = dt_ceil_div(b->mid_dim, w->tp);
 
         dt_emit_gemm(o, w->tokens, mid, b->in_dim, 1);
-        dt_emit_pointwise(o, DT_OP_ACT, w->tokens, mid, 0, 2, false, 1);
+        dt_emit_pointwise(o, DT_KOP_ACT, w->tokens, mid, 0, 2, false, 1);
         dt_emit_gemm(o, w->tokens, b->out_dim, mid, 1);
         dt_emit_tp_leave(o, w->tokens, b->out_dim);
         return;
     }
     dt_emit_gemm(o, w->tokens, dt_ceil_div(b->out_dim, w->tp), b->in_dim, 1);
-    dt_emit_coll(o, DT_OP_ALL_GATHER, w->tp, DT_ELEM_BYTES * w->tokens * b->out_dim, 1);
+    dt_emit_coll(o, DT_KOP_ALL_GATHER, w->tp, DT_ELEM_BYTES * w->tokens * b->out_dim, 1);
 }
 
 bool dt_block_by_items(const struct dt_block *b)
@@ -341,7 +341,7 @@ static int kops(const struct dt_block *b, const struct dt_shard *s, const struct
             lm_head(b, &o);
         break;
     case DT_BLOCK_NORM:
-        dt_emit_pointwise(&o, DT_OP_NORM, o.w.norm_tokens, b->hidden, 0, 2, true, 1);
+        dt_emit_pointwise(&o, DT_KOP_NORM, o.w.norm_tokens, b->hidden, 0, 2, true, 1);
         break;
     default:
         dt_unet_kops(b, &o);

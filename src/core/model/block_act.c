@@ -25,7 +25,7 @@
 /* Unfused attention after the paper as it stands: 34 bytes per token and hidden unit (dropout masks
  * included; 24 of them split by tp) and 5 per score (softmax output, dropout mask and output),
  * which `selective` leaves out. */
-static double unfused(const struct dt_block *b, const struct dt_share *w, bool scores)
+static double unfused(const struct dt_block *b, const struct dt_block_share *w, bool scores)
 {
     double heads = dt_ceil_div(b->heads, w->tp), qd = heads * b->head_dim;
     double kvd = dt_ceil_div(b->kv_heads, w->tp) * b->head_dim, f = dt_ceil_div(b->ffn, w->tp);
@@ -41,7 +41,7 @@ static double stat_bytes(bool mean)
     return mean ? 8 : 4;
 }
 
-static double transformer(const struct dt_block *b, const struct dt_share *w, bool keep_cheap,
+static double transformer(const struct dt_block *b, const struct dt_block_share *w, bool keep_cheap,
                           double e)
 {
     double heads = dt_ceil_div(b->heads, w->tp), kv = dt_ceil_div(b->kv_heads, w->tp);
@@ -64,7 +64,7 @@ static double transformer(const struct dt_block *b, const struct dt_share *w, bo
 
 /* GroupNorm and SiLU are one kernel: it keeps its input and its output, the convolution's input.
  * Channels are split in whole groups of the second norm. */
-static double resnet(const struct dt_block *b, const struct dt_share *w, double tokens,
+static double resnet(const struct dt_block *b, const struct dt_block_share *w, double tokens,
                      bool keep_cheap, double e)
 {
     double all = dt_block_groups(b, b->c_out), groups = dt_ceil_div(all, w->tp);
@@ -75,7 +75,7 @@ static double resnet(const struct dt_block *b, const struct dt_share *w, double 
     return sum;
 }
 
-static double spatial(const struct dt_block *b, const struct dt_share *w, double tokens,
+static double spatial(const struct dt_block *b, const struct dt_block_share *w, double tokens,
                       bool keep_cheap, double e)
 {
     double c = b->hidden, heads = dt_ceil_div(b->heads, w->tp), width = heads * b->head_dim;
@@ -95,7 +95,7 @@ static double spatial(const struct dt_block *b, const struct dt_share *w, double
                (e * (tokens * (streams + self + cross + mlp) + kv) + lse + 3 * stats * tokens);
 }
 
-static double conv(const struct dt_block *b, const struct dt_share *w, double tokens,
+static double conv(const struct dt_block *b, const struct dt_block_share *w, double tokens,
                    bool keep_cheap, double e)
 {
     if (!b->layernorm || !keep_cheap)
@@ -104,14 +104,14 @@ static double conv(const struct dt_block *b, const struct dt_share *w, double to
 }
 
 /* Tokens of a projector's input on one rank: conditioning states come whole. */
-static double projector_tokens(const struct dt_block *b, const struct dt_share *w)
+static double projector_tokens(const struct dt_block *b, const struct dt_block_share *w)
 {
     if (b->context_len > 0)
         return w->n * b->context_len / w->cp;
     return w->tokens / (w->seqpar ? w->tp : 1);
 }
 
-static double projector(const struct dt_block *b, const struct dt_share *w, bool keep_cheap,
+static double projector(const struct dt_block *b, const struct dt_block_share *w, bool keep_cheap,
                         double e)
 {
     double tokens = b->context_len > 0 ? w->n * b->context_len / w->cp : w->tokens;
@@ -122,7 +122,7 @@ static double projector(const struct dt_block *b, const struct dt_share *w, bool
 }
 
 /* What `full` recompute keeps: the block's input. */
-static double block_input(const struct dt_block *b, const struct dt_share *w, double tokens,
+static double block_input(const struct dt_block *b, const struct dt_block_share *w, double tokens,
                           double e)
 {
     switch (b->kind) {
@@ -145,7 +145,7 @@ static double block_input(const struct dt_block *b, const struct dt_share *w, do
 double dt_block_act_bytes_of(const struct dt_block *b, const struct dt_shard *s,
                              const struct dt_work *work, enum dt_recompute r, int elem_bytes)
 {
-    struct dt_share w;
+    struct dt_block_share w;
     bool keep = r == DT_RECOMPUTE_NONE;
     double tokens, e = elem_bytes;
 

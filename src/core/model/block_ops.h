@@ -8,7 +8,7 @@
 
 enum { DT_ELEM_BYTES = 2 }; /* bf16 activations and weights */
 
-struct dt_share {      /* what one rank of the lane processes, before tensor parallelism */
+struct dt_block_share {      /* what one rank of the lane processes, before tensor parallelism */
     double n;          /* items */
     double tokens;     /* tokens of this rank (context parallelism divides them) */
     double tokens_all; /* tokens before context parallelism */
@@ -25,13 +25,13 @@ struct dt_kops {
     int n;
     bool again; /* k is the list for other tokens_sq: what does not vary with them stays */
     bool by_sq; /* what is being written does */
-    struct dt_share w;
+    struct dt_block_share w;
 };
 
 /* Image parallelism: whole items go to ip ranks, so the lane is as slow as the fullest rank.  Its
  * share is at least total/ip and at least the largest item; both as a fraction of the total,
  * applied to every sum. */
-void dt_share_init(struct dt_share *w, const struct dt_block *b, const struct dt_shard *s,
+void dt_share_init(struct dt_block_share *w, const struct dt_block *b, const struct dt_shard *s,
                    const struct dt_work *work);
 
 static inline double dt_ceil_div(double a, double b)
@@ -43,11 +43,11 @@ static inline double dt_ceil_div(double a, double b)
 
 void dt_emit_gemm(struct dt_kops *o, double m, double n, double k, double count);
 /* Element-wise kernels: `passes` = reads + writes of a tokens x width tensor. */
-void dt_emit_pointwise(struct dt_kops *o, enum dt_op_family f, double tokens, double width,
+void dt_emit_pointwise(struct dt_kops *o, enum dt_kop_family f, double tokens, double width,
                        int64_t extra, double passes, bool has_weight, double count);
 /* bytes: full buffer, nccl-tests convention.  Written with gpus_per_node = gpus: the block does not
  * know nodes; the cost model lowers it where a group is wider than a node. */
-void dt_emit_coll(struct dt_kops *o, enum dt_op_family f, double gpus, double bytes, double count);
+void dt_emit_coll(struct dt_kops *o, enum dt_kop_family f, double gpus, double bytes, double count);
 /* Self-attention over sequences of mean length seq with total squared length tokens_sq. */
 void dt_emit_attention(struct dt_kops *o, bool causal, double seq, double tokens_sq, double heads,
                        double kv_heads, double head_dim, double count);

@@ -29,11 +29,11 @@ static void conv(const struct dt_block *b, struct dt_kops *o, double tokens)
     double c_out = split_out ? dt_ceil_div(b->c_out, o->w.tp) : b->c_out;
 
     if (b->layernorm) { /* GroupNorm + SiLU in front of conv_out */
-        dt_emit_pointwise(o, DT_OP_GROUPNORM, tokens, c_in, 0, 3, true, 1);
-        dt_emit_pointwise(o, DT_OP_ACT, tokens, c_in, 0, 2, false, 1);
+        dt_emit_pointwise(o, DT_KOP_GROUPNORM, tokens, c_in, 0, 3, true, 1);
+        dt_emit_pointwise(o, DT_KOP_ACT, tokens, c_in, 0, 2, false, 1);
     }
     dt_emit_conv(o, out, c_in, c_out, b->kernel, b->stride);
-    dt_emit_coll(o, split_out ? DT_OP_ALL_GATHER : DT_OP_ALL_REDUCE, o->w.tp,
+    dt_emit_coll(o, split_out ? DT_KOP_ALL_GATHER : DT_KOP_ALL_REDUCE, o->w.tp,
                  DT_ELEM_BYTES * out * b->c_out, 1);
 }
 
@@ -41,18 +41,18 @@ static void resnet(const struct dt_block *b, struct dt_kops *o, double tokens)
 {
     double mid = dt_ceil_div(b->c_out, o->w.tp);
 
-    dt_emit_pointwise(o, DT_OP_GROUPNORM, tokens, b->c_in, 0, 3, true, 1);
-    dt_emit_pointwise(o, DT_OP_ACT, tokens, b->c_in, 0, 2, false, 1);
+    dt_emit_pointwise(o, DT_KOP_GROUPNORM, tokens, b->c_in, 0, 3, true, 1);
+    dt_emit_pointwise(o, DT_KOP_ACT, tokens, b->c_in, 0, 2, false, 1);
     dt_emit_conv(o, tokens, b->c_in, mid, b->kernel, 1);
     dt_emit_gemm(o, o->w.n, mid, b->time_dim,
                  1); /* time embedding of each item, added to its channels */
-    dt_emit_pointwise(o, DT_OP_GROUPNORM, tokens, mid, 0, 3, true, 1);
-    dt_emit_pointwise(o, DT_OP_ACT, tokens, mid, 0, 2, false, 1);
+    dt_emit_pointwise(o, DT_KOP_GROUPNORM, tokens, mid, 0, 3, true, 1);
+    dt_emit_pointwise(o, DT_KOP_ACT, tokens, mid, 0, 2, false, 1);
     dt_emit_conv(o, tokens, mid, b->c_out, b->kernel, 1);
     if (b->c_in != b->c_out)
         dt_emit_conv(o, tokens, dt_ceil_div(b->c_in, o->w.tp), b->c_out, 1, 1);
-    dt_emit_coll(o, DT_OP_ALL_REDUCE, o->w.tp, DT_ELEM_BYTES * tokens * b->c_out, 1);
-    dt_emit_pointwise(o, DT_OP_ADD, tokens, b->c_out, 0, 3, false, 1);
+    dt_emit_coll(o, DT_KOP_ALL_REDUCE, o->w.tp, DT_ELEM_BYTES * tokens * b->c_out, 1);
+    dt_emit_pointwise(o, DT_KOP_ADD, tokens, b->c_out, 0, 3, false, 1);
 }
 
 static void self_attention(const struct dt_block *b, struct dt_kops *o, double tokens,
@@ -84,10 +84,10 @@ static void spatial_transformer(const struct dt_block *b, struct dt_kops *o, dou
     double bytes = DT_ELEM_BYTES * tokens * c;
 
     split = dt_ceil_div(b->hidden, o->w.tp);
-    dt_emit_pointwise(o, DT_OP_GROUPNORM, tokens, c, 0, 3, true, 1);
+    dt_emit_pointwise(o, DT_KOP_GROUPNORM, tokens, c, 0, 3, true, 1);
     dt_emit_gemm(o, tokens, split, c, 1);
-    dt_emit_coll(o, DT_OP_ALL_GATHER, o->w.tp, bytes, 1);
-    dt_emit_pointwise(o, DT_OP_NORM, tokens, c, 0, 2, true, 3 * d);
+    dt_emit_coll(o, DT_KOP_ALL_GATHER, o->w.tp, bytes, 1);
+    dt_emit_pointwise(o, DT_KOP_NORM, tokens, c, 0, 2, true, 3 * d);
     if (b->context_len > 0) {
         self_attention(b, o, tokens, d);
         cross_attention(b, o, tokens, d);
@@ -96,13 +96,13 @@ static void spatial_transformer(const struct dt_block *b, struct dt_kops *o, dou
         self_attention(b, o, tokens, 2 * d);
     }
     dt_emit_gemm(o, tokens, 2 * f, c, d);
-    dt_emit_pointwise(o, DT_OP_ACT, tokens, f, 1, 3, false, d);
+    dt_emit_pointwise(o, DT_KOP_ACT, tokens, f, 1, 3, false, d);
     dt_emit_gemm(o, tokens, c, f, d);
-    dt_emit_coll(o, DT_OP_ALL_REDUCE, o->w.tp, bytes, 3 * d);
-    dt_emit_pointwise(o, DT_OP_ADD, tokens, c, 0, 3, false, 3 * d);
+    dt_emit_coll(o, DT_KOP_ALL_REDUCE, o->w.tp, bytes, 3 * d);
+    dt_emit_pointwise(o, DT_KOP_ADD, tokens, c, 0, 3, false, 3 * d);
     dt_emit_gemm(o, tokens, c, split, 1);
-    dt_emit_coll(o, DT_OP_ALL_REDUCE, o->w.tp, bytes, 1);
-    dt_emit_pointwise(o, DT_OP_ADD, tokens, c, 0, 3, false, 1);
+    dt_emit_coll(o, DT_KOP_ALL_REDUCE, o->w.tp, bytes, 1);
+    dt_emit_pointwise(o, DT_KOP_ADD, tokens, c, 0, 3, false, 1);
 }
 
 /* Two layers on one vector per item; too small to split, so every rank repeats it. */
@@ -111,7 +111,7 @@ static void time_embed(const struct dt_block *b, struct dt_kops *o)
     dt_emit_gemm(o, o->w.n, b->time_dim, b->hidden, 1);
     if (b->depth < 2)
         return;
-    dt_emit_pointwise(o, DT_OP_ACT, o->w.n, b->time_dim, 0, 2, false, 1);
+    dt_emit_pointwise(o, DT_KOP_ACT, o->w.n, b->time_dim, 0, 2, false, 1);
     dt_emit_gemm(o, o->w.n, b->time_dim, b->time_dim, 1);
 }
 

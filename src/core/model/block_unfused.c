@@ -20,7 +20,7 @@ static struct dt_kop *passes(struct dt_kops *o, double tokens, double width, dou
 {
     struct dt_kop *k;
 
-    dt_emit_pointwise(o, DT_OP_ADD, tokens, width, 0, 3, false, fwd / 3);
+    dt_emit_pointwise(o, DT_KOP_ADD, tokens, width, 0, 3, false, fwd / 3);
     k = &o->k[o->n - 1];
     k->own_back = true;
     k->back = back / 3;
@@ -59,7 +59,7 @@ static void batched(struct dt_kops *o, double batch, double m, double n, double 
  * heads x tokens; key/value heads are expanded to query heads. */
 static void core(const struct dt_block *b, struct dt_kops *o, double heads)
 {
-    const struct dt_share *w = &o->w;
+    const struct dt_block_share *w = &o->w;
     double s = w->seq > 1 ? w->seq : 1, rows = heads * w->tokens;
     double batch = heads * w->tokens / s;
 
@@ -87,7 +87,7 @@ static void norm(struct dt_kops *o, double width)
 
 void dt_unfused_transformer(const struct dt_block *b, struct dt_kops *o)
 {
-    const struct dt_share *w = &o->w;
+    const struct dt_block_share *w = &o->w;
     double heads = dt_ceil_div(b->heads, w->tp), kv = dt_ceil_div(b->kv_heads, w->tp);
     double qd = heads * b->head_dim, kvd = kv * b->head_dim, f = dt_ceil_div(b->ffn, w->tp);
 
@@ -97,7 +97,7 @@ void dt_unfused_transformer(const struct dt_block *b, struct dt_kops *o)
     if (b->bias || b->qkv_bias)
         passes(o, w->tokens, qd + 2 * kvd, 2, 1, 1, 1);
     if (b->causal && b->max_pos == 0)
-        dt_emit_pointwise(o, DT_OP_ROPE, w->tokens, qd + kvd, 0, 2, false, 1);
+        dt_emit_pointwise(o, DT_KOP_ROPE, w->tokens, qd + kvd, 0, 2, false, 1);
     core(b, o, heads);
     linear(o, w->tokens, b->hidden, qd);
     dt_emit_tp_leave(o, w->tokens, b->hidden);
@@ -117,10 +117,10 @@ void dt_unfused_embedding(const struct dt_block *b, struct dt_kops *o)
 {
     double v = dt_ceil_div(b->vocab, o->w.tp);
 
-    dt_emit_pointwise(o, DT_OP_EMBED, o->w.tokens, b->hidden, 0, 2, true, 1);
+    dt_emit_pointwise(o, DT_KOP_EMBED, o->w.tokens, b->hidden, 0, 2, true, 1);
     dt_emit_tp_leave(o, o->w.tokens, b->hidden);
     if (b->max_pos > 0)
-        dt_emit_pointwise(o, DT_OP_ADD, o->w.norm_tokens, b->hidden, 0, 3, true, 1);
+        dt_emit_pointwise(o, DT_KOP_ADD, o->w.norm_tokens, b->hidden, 0, 3, true, 1);
     passes(o, o->w.norm_tokens, b->hidden, 2 + MASK, 2 + MASK, 1, 1); /* dropout */
     /* the table's gradient is dense: zeroed, scattered into, added to the accumulated one */
     passes(o, v, b->hidden, 0, 6, 0, 2)->wgrad_only = true;
@@ -133,7 +133,7 @@ void dt_unfused_head(const struct dt_block *b, struct dt_kops *o)
     norm(o, b->hidden);
     dt_emit_tp_enter(o, o->w.tokens, b->hidden);
     linear(o, o->w.tokens, v, b->hidden);
-    dt_emit_coll(o, DT_OP_ALL_REDUCE, o->w.tp, 4 * o->w.tokens, 3);
+    dt_emit_coll(o, DT_KOP_ALL_REDUCE, o->w.tp, 4 * o->w.tokens, 3);
     /* Vocabulary-parallel loss, bytes per logit: to fp32 2+4, maximum 4, subtract 4+4, exponential
      * 4+4, sum 4, divide 4+4 = 38; backward: scale 4+4, to fp16 4+2 = 14. */
     passes(o, o->w.tokens, v, 19, 7, 12, 4);

@@ -32,10 +32,10 @@ static bool aside(const struct dt_module *m, const struct dt_block *b)
            (b->kind == DT_BLOCK_PROJECTOR && m->role == DT_ROLE_GENERATOR);
 }
 
-static struct dt_tensor output_of(const struct dt_module *m, int i)
+static struct dt_boundary_tensor output_of(const struct dt_module *m, int i)
 {
     const struct dt_block *b = &m->blocks[i];
-    struct dt_tensor t = {DT_TENSOR_MAIN, i, b->level, b->hidden, false};
+    struct dt_boundary_tensor t = {DT_TENSOR_MAIN, i, b->level, b->hidden, false};
 
     if (b->kind == DT_BLOCK_PROJECTOR) {
         t.width = b->out_dim;
@@ -99,10 +99,10 @@ static int pending_skips(const struct dt_module *m, int end, int *block, int max
 }
 
 /* Conditioning and time embeddings that blocks after the boundary use. */
-static int add_aside(const struct dt_module *m, int end, struct dt_tensor *out)
+static int add_aside(const struct dt_module *m, int end, struct dt_boundary_tensor *out)
 {
-    struct dt_tensor context = {.kind = DT_TENSOR_CONTEXT, .block = -1, .per_item = true};
-    struct dt_tensor time = {.kind = DT_TENSOR_TIME, .block = -1, .per_item = true};
+    struct dt_boundary_tensor context = {.kind = DT_TENSOR_CONTEXT, .block = -1, .per_item = true};
+    struct dt_boundary_tensor time = {.kind = DT_TENSOR_TIME, .block = -1, .per_item = true};
     int64_t needed = 0;
     int n = 0;
 
@@ -133,7 +133,7 @@ static int add_aside(const struct dt_module *m, int end, struct dt_tensor *out)
     return n;
 }
 
-int dt_boundary_tensors(const struct dt_module *m, int end, struct dt_tensor out[DT_BOUNDARY_MAX])
+int dt_boundary_tensors(const struct dt_module *m, int end, struct dt_boundary_tensor out[DT_BOUNDARY_MAX])
 {
     int skip[DT_BOUNDARY_MAX / 2], n_skips = 0, n = 0, last = -1;
 
@@ -159,7 +159,7 @@ int dt_boundary_tensors(const struct dt_module *m, int end, struct dt_tensor out
 
 void dt_block_boundary(const struct dt_module *m, int end, int elem_bytes, struct dt_boundary *out)
 {
-    struct dt_tensor t[DT_BOUNDARY_MAX];
+    struct dt_boundary_tensor t[DT_BOUNDARY_MAX];
     int n = dt_boundary_tensors(m, end, t);
 
     memset(out, 0, sizeof(*out));

@@ -148,34 +148,34 @@ static inline void dt_work_most(struct dt_work *a, const struct dt_work *b) /* o
 
 /* ---- kernels of a block: the single list that FLOPs, times and activation bytes come from ---- */
 
-enum dt_op_family {
-    DT_OP_GEMM,       /* d: m n k (y[m,n] = x[m,k] w[k,n]) */
-    DT_OP_ATTN_CAUSAL, /* d: batch seq q_heads kv_heads head_dim */
-    DT_OP_ATTN_FULL,  /* d: batch seq heads kv_heads head_dim; kv_len = seq */
-    DT_OP_ATTN_CROSS, /* d: batch seq heads kv_len head_dim */
-    DT_OP_CONV2D,     /* d: pixels(out, over the batch) c_in c_out kernel stride */
-    DT_OP_NORM,       /* d: tokens width */
-    DT_OP_GROUPNORM,  /* d: tokens width */
-    DT_OP_ACT,        /* d: tokens width (width of the output; gated reads 2x) gated(0/1) */
-    DT_OP_ADD,        /* d: tokens width (residual) */
-    DT_OP_ROPE,       /* d: tokens width */
-    DT_OP_EMBED,      /* d: tokens width */
-    DT_OP_XENT,       /* d: tokens vocab */
-    DT_OP_ADAMW,      /* d: parameters; not part of a block, used by the optimizer step */
-    DT_OP_ALL_REDUCE, /* collectives d: gpus gpus_per_node bytes */
-    DT_OP_ALL_GATHER, /* bytes = full gathered buffer */
-    DT_OP_REDUCE_SCATTER,
-    DT_OP_ALL_TO_ALL,
-    DT_OP_SEND_RECV,  /* d: gpus_per_node (1 = between nodes, 2 = inside) bytes */
-    DT_OP_BLOCK,      /* a block as a whole, measured where it runs; d: tokens key (core/model/block_key.h).  Goes
+enum dt_kop_family {
+    DT_KOP_GEMM,       /* d: m n k (y[m,n] = x[m,k] w[k,n]) */
+    DT_KOP_ATTN_CAUSAL, /* d: batch seq q_heads kv_heads head_dim */
+    DT_KOP_ATTN_FULL,  /* d: batch seq heads kv_heads head_dim; kv_len = seq */
+    DT_KOP_ATTN_CROSS, /* d: batch seq heads kv_len head_dim */
+    DT_KOP_CONV2D,     /* d: pixels(out, over the batch) c_in c_out kernel stride */
+    DT_KOP_NORM,       /* d: tokens width */
+    DT_KOP_GROUPNORM,  /* d: tokens width */
+    DT_KOP_ACT,        /* d: tokens width (width of the output; gated reads 2x) gated(0/1) */
+    DT_KOP_ADD,        /* d: tokens width (residual) */
+    DT_KOP_ROPE,       /* d: tokens width */
+    DT_KOP_EMBED,      /* d: tokens width */
+    DT_KOP_XENT,       /* d: tokens vocab */
+    DT_KOP_ADAMW,      /* d: parameters; not part of a block, used by the optimizer step */
+    DT_KOP_ALL_REDUCE, /* collectives d: gpus gpus_per_node bytes */
+    DT_KOP_ALL_GATHER, /* bytes = full gathered buffer */
+    DT_KOP_REDUCE_SCATTER,
+    DT_KOP_ALL_TO_ALL,
+    DT_KOP_SEND_RECV,  /* d: gpus_per_node (1 = between nodes, 2 = inside) bytes */
+    DT_KOP_BLOCK,      /* a block as a whole, measured where it runs; d: tokens key (core/model/block_key.h).  Goes
                        * before its kernels */
-    DT_OP_FAMILY_N
+    DT_KOP_FAMILY_N
 };
 enum dt_phase { DT_PHASE_FWD, DT_PHASE_DGRAD, DT_PHASE_WGRAD, DT_PHASE_N };
-extern const char *const dt_op_family_names[DT_OP_FAMILY_N + 1]; /* "gemm", "attn_causal", … (DB op names) */
+extern const char *const dt_kop_family_names[DT_KOP_FAMILY_N + 1]; /* "gemm", "attn_causal", … (DB op names) */
 
 struct dt_kop { /* one kernel (or TP collective) of one block for one work size */
-    enum dt_op_family family;
+    enum dt_kop_family family;
     int64_t d[6];
     double flops;      /* forward floating-point operations (2 per multiply-add) of GEMMs, convolutions and
                         * attention; causal counted half; 0 for element-wise kernels, which are HBM bound */
@@ -225,10 +225,10 @@ extern const char *const dt_recompute_names[]; /* NULL-terminated */
 /* Which forward kernels run again in the backward: full = all of the block; selective = the cheap element-wise
  * ones (norms, activations).  The attention core needs no line here: flash attention keeps only its output
  * and log-sum-exp and rebuilds the scores inside its own backward kernel. */
-static inline bool dt_recomputed(enum dt_recompute r, enum dt_op_family f)
+static inline bool dt_recomputed(enum dt_recompute r, enum dt_kop_family f)
 {
     if (r == DT_RECOMPUTE_SELECTIVE)
-        return f == DT_OP_NORM || f == DT_OP_GROUPNORM || f == DT_OP_ACT;
+        return f == DT_KOP_NORM || f == DT_KOP_GROUPNORM || f == DT_KOP_ACT;
     return r == DT_RECOMPUTE_FULL;
 }
 /* The same of a kernel of a block: with unfused attention `selective` is Korthikanti et al.'s, the attention core

@@ -190,7 +190,7 @@ static void binding_text(const struct dt_search_input *in, const struct dt_plan 
 
 /* ---- strategies ---- */
 
-static enum dt_status manual(struct dt_table *t, struct dt_error *err, struct dt_search_result *out)
+static enum dt_status manual(struct dt_orch_table *t, struct dt_error *err, struct dt_search_result *out)
 {
     const struct dt_search_input *in = t->in;
     struct dt_plan *p;
@@ -222,7 +222,7 @@ static enum dt_status manual(struct dt_table *t, struct dt_error *err, struct dt
 
 /* Fewer GPUs than modules: all of them share the GPUs and take turns, each with as many replicas as
  * divide the batch. */
-static enum dt_status colocated(struct dt_table *t, struct dt_error *err,
+static enum dt_status colocated(struct dt_orch_table *t, struct dt_error *err,
                                 struct dt_search_result *out)
 {
     const struct dt_search_input *stated = t->in;
@@ -269,7 +269,7 @@ enum dt_status dt_orchestrate(enum dt_strategy strategy, const struct dt_search_
 {
     struct dt_search_input own = *in;
     struct dt_search_result r;
-    struct dt_table *t;
+    struct dt_orch_table *t;
     enum dt_status st;
 
     DT_TRY(check_input(in, err));

@@ -53,7 +53,7 @@ static void even_layers(const struct dt_module *mod, int layers, int pp, uint16_
 }
 
 /* TP 8, or the widest allowed below it. */
-static int megatron_tp(const struct dt_table *t)
+static int megatron_tp(const struct dt_orch_table *t)
 {
     for (int tpi = 3; tpi >= 0; tpi--)
         if (t->cost[t->in->model->llm][tpi].legal)
@@ -61,7 +61,7 @@ static int megatron_tp(const struct dt_table *t)
     return 0;
 }
 
-static enum dt_status megatron_plan(struct dt_table *t, int tp, int pp, struct dt_error *err,
+static enum dt_status megatron_plan(struct dt_orch_table *t, int tp, int pp, struct dt_error *err,
                                     struct dt_plan *out)
 {
     const struct dt_search_input *in = t->in;
@@ -91,7 +91,7 @@ static enum dt_status megatron_plan(struct dt_table *t, int tp, int pp, struct d
 }
 
 /* Does it fit; notes the reason if not. */
-static bool megatron_fits(struct dt_table *t, const struct dt_plan *p)
+static bool megatron_fits(struct dt_orch_table *t, const struct dt_plan *p)
 {
     const struct dt_model *model = t->in->model;
     int64_t slot = dt_plan_slot_samples(p, model->llm), slots = dt_plan_slots(p, model->llm);
@@ -115,7 +115,7 @@ static bool megatron_fits(struct dt_table *t, const struct dt_plan *p)
 }
 
 /* The plan with this pp if it can be built and fits. */
-static enum dt_status try_pp(struct dt_table *t, int tp, int pp, struct dt_error *err,
+static enum dt_status try_pp(struct dt_orch_table *t, int tp, int pp, struct dt_error *err,
                              struct dt_plan *out, bool *ok)
 {
     enum dt_status st = megatron_plan(t, tp, pp, err, out);
@@ -124,7 +124,7 @@ static enum dt_status try_pp(struct dt_table *t, int tp, int pp, struct dt_error
     return st == DT_ERR_INFEASIBLE ? DT_OK : st;
 }
 
-enum dt_status dt_orchestrate_megatron(struct dt_table *t, struct dt_error *err,
+enum dt_status dt_orchestrate_megatron(struct dt_orch_table *t, struct dt_error *err,
                                        struct dt_search_result *out)
 {
     const struct dt_module *llm = &t->in->model->modules[t->in->model->llm];
@@ -169,7 +169,7 @@ enum dt_status dt_orchestrate_megatron(struct dt_table *t, struct dt_error *err,
  * still computes); inside its share every module takes the layouts that the same search finds best.
  */
 
-static double training_flops(const struct dt_table *t, int m)
+static double training_flops(const struct dt_orch_table *t, int m)
 {
     const struct dt_model *model = t->in->model;
     struct dt_work w;
@@ -186,7 +186,7 @@ static double training_flops(const struct dt_table *t, int m)
     return sum;
 }
 
-enum dt_status dt_orchestrate_distmm(struct dt_table *t, struct dt_error *err,
+enum dt_status dt_orchestrate_distmm(struct dt_orch_table *t, struct dt_error *err,
                                      struct dt_search_result *out)
 {
     double flops[DT_MAX_MODULES], cap[DT_MAX_MODULES], sum = 0;

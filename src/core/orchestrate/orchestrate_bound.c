@@ -28,7 +28,7 @@ static double stage_s(const struct dt_tp_costs *c, const struct dt_module_plan *
 }
 
 /* Activations of one microbatch from stage 0 to the last and their gradients back. */
-static double round_trip_s(const struct dt_table *t, const struct dt_plan *p, int m)
+static double round_trip_s(const struct dt_orch_table *t, const struct dt_plan *p, int m)
 {
     const struct dt_layout *l = &p->modules[m].layout;
     const struct dt_module *mod = &t->in->model->modules[m];
@@ -52,7 +52,7 @@ static double round_trip_s(const struct dt_table *t, const struct dt_plan *p, in
 
 /* What the gradients of the LLM's outputs wait for: the generator that takes longest over the mean
  * microbatch. */
-static double beyond_s(const struct dt_table *t, const struct dt_plan *p, double slot)
+static double beyond_s(const struct dt_orch_table *t, const struct dt_plan *p, double slot)
 {
     double most = 0;
 
@@ -66,7 +66,7 @@ static double beyond_s(const struct dt_table *t, const struct dt_plan *p, double
     return most;
 }
 
-static double llm_least_s(const struct dt_table *t, const struct dt_plan *p, int m,
+static double llm_least_s(const struct dt_orch_table *t, const struct dt_plan *p, int m,
                           const struct dt_tp_costs *c, double slot, double slots)
 {
     const struct dt_layout *l = &p->modules[m].layout;
@@ -89,7 +89,7 @@ static double llm_least_s(const struct dt_table *t, const struct dt_plan *p, int
     return least;
 }
 
-double dt_plan_least_s(const struct dt_table *t, const struct dt_plan *p)
+double dt_plan_least_s(const struct dt_orch_table *t, const struct dt_plan *p)
 {
     const int llm = t->in->model->llm;
     double slot = (double)dt_plan_slot_samples(p, llm), slots = (double)dt_plan_slots(p, llm);

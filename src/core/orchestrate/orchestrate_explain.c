@@ -25,7 +25,7 @@ __attribute__((format(printf, 2, 3))) static void add(struct text *t, const char
         t->n = t->n + (size_t)n < t->size ? t->n + (size_t)n : t->size - 1;
 }
 
-void dt_rejects_text(const struct dt_table *t, char *out, size_t size)
+void dt_rejects_text(const struct dt_orch_table *t, char *out, size_t size)
 {
     const struct dt_rejects *r = &t->rejects;
     struct text x = {out, size, 0};
@@ -56,7 +56,7 @@ void dt_rejects_text(const struct dt_table *t, char *out, size_t size)
             (long long)r->assigned);
 }
 
-enum dt_status dt_infeasible(const struct dt_table *t, struct dt_error *err)
+enum dt_status dt_infeasible(const struct dt_orch_table *t, struct dt_error *err)
 {
     char why[2048];
 

@@ -13,7 +13,7 @@
 
 static int by_gpus(const void *pa, const void *pb)
 {
-    const struct dt_option *a = pa, *b = pb;
+    const struct dt_orch_option *a = pa, *b = pb;
 
     if (a->gpus != b->gpus)
         return a->gpus < b->gpus ? -1 : 1;
@@ -25,7 +25,7 @@ static int by_gpus(const void *pa, const void *pb)
 }
 
 static void cost_option(const struct dt_search_state *s, int m, int pp, int dp, double stage_s,
-                        struct dt_option *o)
+                        struct dt_orch_option *o)
 {
     double c = s->sample_s[m];
 
@@ -43,7 +43,7 @@ static void cost_option(const struct dt_search_state *s, int m, int pp, int dp, 
     }
 }
 
-static bool push(struct dt_search_state *s, const struct dt_option *o)
+static bool push(struct dt_search_state *s, const struct dt_orch_option *o)
 {
     void *p = s->raw.o;
 
@@ -69,7 +69,7 @@ static bool list_depths(struct dt_search_state *s, int m, int dp, const struct d
 
     for (; pp <= lim->pp_max && (int64_t)tp * pp * dp <= lim->gpus_max; pp++) {
         const struct dt_stage_entry *e = dt_table_stage(s->t, m, tpi, pp, 1);
-        struct dt_option o;
+        struct dt_orch_option o;
 
         if (!e)
             return false;
@@ -111,10 +111,10 @@ static bool list_options(struct dt_search_state *s, int m, const struct dt_limit
 
 /* Deeper generators raise what everything upstream holds, so among generators a deeper one never
  * beats a shallower. */
-static bool dominated(const struct dt_front *f, const struct dt_option *o, bool depth_matters)
+static bool dominated(const struct dt_front *f, const struct dt_orch_option *o, bool depth_matters)
 {
     for (size_t i = f->l.n; i-- > 0;) {
-        const struct dt_option *x = &f->l.o[i];
+        const struct dt_orch_option *x = &f->l.o[i];
 
         if (x->warm <= o->warm && x->interval <= o->interval && (!depth_matters || x->pp <= o->pp))
             return true;
@@ -136,7 +136,7 @@ static bool front_reserve(struct dt_search_state *s, struct dt_front *f, size_t 
     return true;
 }
 
-static void front_add(struct dt_front *f, const struct dt_option *o)
+static void front_add(struct dt_front *f, const struct dt_orch_option *o)
 {
     f->l.o[f->l.n++] = *o;
     f->warm_min = fmin(f->warm_min, o->warm);
@@ -240,7 +240,7 @@ static void combine(struct dt_search_state *s, int i, int left, double warm, dou
     }
     f = &s->front[s->others[i]];
     for (size_t a = f->l.n; a-- > 0;) { /* most GPUs first: a good incumbent early */
-        const struct dt_option *o = &f->l.o[a];
+        const struct dt_orch_option *o = &f->l.o[a];
         double longest = fmax(interval, o->interval);
         double bound = total_s(s, warm + o->warm + rest_warm, fmax(longest, rest_interval));
 

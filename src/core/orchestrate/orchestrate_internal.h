@@ -48,7 +48,7 @@ struct dt_mem_entry {
     float over_bytes; /* <= 0: fits; > 0: by how much the worst stage seen is over */
 };
 
-struct dt_table {
+struct dt_orch_table {
     const struct dt_search_input *in;
     struct dt_arena arena;
     struct dt_plan scratch; /* template of every plan; layouts are set before a memory question */
@@ -73,8 +73,8 @@ struct dt_cand { /* a realisable layout vector */
 
 /* orchestrate_table.c */
 enum dt_status dt_table_new(const struct dt_search_input *in, struct dt_error *err,
-                            struct dt_table **out);
-void dt_table_free(struct dt_table *t);
+                            struct dt_orch_table **out);
+void dt_table_free(struct dt_orch_table *t);
 void dt_work_stats(const struct dt_search_input *in, int module, struct dt_work_stats *out);
 /* Times of single blocks for one sample under a plan's freezing and the given shard. */
 struct dt_block_timer {
@@ -91,7 +91,7 @@ void dt_block_timer_init(struct dt_block_timer *b, const struct dt_search_input 
                          const struct dt_work_stats *w);
 double dt_block_timer_s(const struct dt_block_timer *b, int block); /* forward and backward */
 /* Slowest stage of module m at TP index tpi; NULL when out of memory (t->nomem). */
-const struct dt_stage_entry *dt_table_stage(struct dt_table *t, int m, int tpi, int pp, int vpp);
+const struct dt_stage_entry *dt_table_stage(struct dt_orch_table *t, int m, int tpi, int pp, int vpp);
 /* Samples of a slot that the fullest of dp replicas takes. */
 static inline int64_t dt_samples_per_replica(int64_t slot, int dp)
 {
@@ -100,28 +100,28 @@ static inline int64_t dt_samples_per_replica(int64_t slot, int dp)
 
 /* orchestrate_memory.c */
 /* Does every stage of module m fit: LLM pp and vpp, generators at most gen_pp stages deep. */
-bool dt_table_fits(struct dt_table *t, int m, int tpi, int pp, int dp, int dp_lm, int pp_lm,
+bool dt_table_fits(struct dt_orch_table *t, int m, int tpi, int pp, int dp, int dp_lm, int pp_lm,
                    int vpp_lm, int gen_pp);
-void dt_table_static_bytes(struct dt_table *t, int m); /* fills the sums that the next one uses */
+void dt_table_static_bytes(struct dt_orch_table *t, int m); /* fills the sums that the next one uses */
 /* Fewest GPUs on which the parameters of module m can lie at all (real number, >= tp [* DP_lm]). */
-double dt_table_min_gpus(const struct dt_table *t, int m, int tpi, int dp);
+double dt_table_min_gpus(const struct dt_orch_table *t, int m, int tpi, int dp);
 /* Work of the largest of many microbatches of `samples` samples: mean + sigmas, at most all of the
  * largest. */
 void dt_largest_work(const struct dt_work_stats *s, double samples, double sigmas,
                      struct dt_work *out);
 /* Count a stage that does not fit and keep the closest miss. */
-void dt_note_reject(struct dt_table *t, const struct dt_plan *p, int m, int stage,
+void dt_note_reject(struct dt_orch_table *t, const struct dt_plan *p, int m, int stage,
                     const struct dt_memory *mem);
 /* Forget what was asked (after a change of sigmas). */
-void dt_table_forget(struct dt_table *t);
+void dt_table_forget(struct dt_orch_table *t);
 
 /* orchestrate_search.c: the best layouts, best first; cap[m] (may be NULL) limits each module's
  * GPUs. */
-enum dt_status dt_search(struct dt_table *t, const double *cap, int k, struct dt_error *err,
+enum dt_status dt_search(struct dt_orch_table *t, const double *cap, int k, struct dt_error *err,
                          struct dt_cand *out, int *n, struct dt_search_stats *stats);
 /* The layout of c's TP degrees, DP_lm and pp_lm with the fewest GPUs whose score is at most
  * `limit`. */
-enum dt_status dt_search_lean(struct dt_table *t, const struct dt_cand *c, double limit,
+enum dt_status dt_search_lean(struct dt_orch_table *t, const struct dt_cand *c, double limit,
                               struct dt_error *err, struct dt_cand *out);
 
 /* orchestrate.c: dt_formula with the sample statistics at hand */
@@ -130,7 +130,7 @@ void dt_formula_stats(const struct dt_search_input *in, const struct dt_plan *p,
 
 /* orchestrate_bound.c: seconds that no timeline of a plan of this table undercuts, for samples that
  * are all the mean one (0 when the table does not cover the plan). */
-double dt_plan_least_s(const struct dt_table *t, const struct dt_plan *p);
+double dt_plan_least_s(const struct dt_orch_table *t, const struct dt_plan *p);
 /* If p's program has more than ops_max ops and falls into independent broker groups (the gcd of all
  * DP): the plan of some of the groups and their share of the global batch, not yet placed. */
 bool dt_plan_share(const struct dt_plan *p, int llm, double ops_max, struct dt_plan *out);
@@ -151,25 +151,25 @@ static inline double dt_staged_s(double warm, double steps, double llm, double o
 
     return warm + (a > b ? a : b);
 }
-enum dt_status dt_cand_plan(struct dt_table *t, const struct dt_cand *c, enum dt_strategy strategy,
+enum dt_status dt_cand_plan(struct dt_orch_table *t, const struct dt_cand *c, enum dt_strategy strategy,
                             struct dt_error *err, struct dt_plan *out);
 /* Fill predictions of n plans (timeline too when asked for), drop those whose assigned microbatches
  * do not fit and, if `sort`, order them: shortest timeline first, of those within 0.1 % of it the
  * one with the fewest GPUs.  Sorting needs no timeline of a plan that cannot be the shortest: those
  * come last, by staged_s, with timeline_s 0. */
-enum dt_status dt_rank(struct dt_table *t, struct dt_plan *plans, int *n, bool sort,
+enum dt_status dt_rank(struct dt_orch_table *t, struct dt_plan *plans, int *n, bool sort,
                        struct dt_error *err);
 /* dt_search, then plans, then dt_rank, then the leaner variant of the winner. */
-enum dt_status dt_search_plans(struct dt_table *t, const double *cap, enum dt_strategy strategy,
+enum dt_status dt_search_plans(struct dt_orch_table *t, const double *cap, enum dt_strategy strategy,
                                struct dt_error *err, struct dt_search_result *out);
 /* orchestrate_explain.c */
-void dt_rejects_text(const struct dt_table *t, char *out, size_t size);
-enum dt_status dt_infeasible(const struct dt_table *t, struct dt_error *err);
+void dt_rejects_text(const struct dt_orch_table *t, char *out, size_t size);
+enum dt_status dt_infeasible(const struct dt_orch_table *t, struct dt_error *err);
 
 /* orchestrate_baselines.c */
-enum dt_status dt_orchestrate_megatron(struct dt_table *t, struct dt_error *err,
+enum dt_status dt_orchestrate_megatron(struct dt_orch_table *t, struct dt_error *err,
                                        struct dt_search_result *out);
-enum dt_status dt_orchestrate_distmm(struct dt_table *t, struct dt_error *err,
+enum dt_status dt_orchestrate_distmm(struct dt_orch_table *t, struct dt_error *err,
                                      struct dt_search_result *out);
 
 /* orchestrate_convex.c: dt_convex_solve with the constant term given (M*C_lm, divided by vpp). */

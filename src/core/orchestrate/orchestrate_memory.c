@@ -42,7 +42,7 @@ void dt_search_largest_work(const struct dt_search_input *in, const struct dt_pl
 /* Bytes per parameter that no split avoids: bf16 weights; where trained, fp32 gradients and the
  * fp32 master copy and two Adam moments, those over dp under ZeRO-1.  On CPUs the master copy is
  * the weights. */
-void dt_table_static_bytes(struct dt_table *t, int m)
+void dt_table_static_bytes(struct dt_orch_table *t, int m)
 {
     const struct dt_model *model = t->in->model;
     bool cpu = dt_cluster_is_cpu(t->in->cluster);
@@ -60,7 +60,7 @@ void dt_table_static_bytes(struct dt_table *t, int m)
     }
 }
 
-double dt_table_min_gpus(const struct dt_table *t, int m, int tpi, int dp)
+double dt_table_min_gpus(const struct dt_orch_table *t, int m, int tpi, int dp)
 {
     const struct dt_cluster *c = t->in->cluster;
     double bytes = t->static_bytes[m] + t->optimizer_bytes[m] / (t->in->policy.zero ? dp : 1);
@@ -88,7 +88,7 @@ static struct dt_mem_entry *slot_of(struct dt_mem_entry *table, size_t cap, uint
     return &table[i];
 }
 
-static bool grow(struct dt_table *t)
+static bool grow(struct dt_orch_table *t)
 {
     size_t cap = t->mem_cap ? 2 * t->mem_cap : 4096;
     struct dt_mem_entry *bigger = dt_calloc(cap, sizeof(*bigger));
@@ -104,7 +104,7 @@ static bool grow(struct dt_table *t)
     return true;
 }
 
-void dt_note_reject(struct dt_table *t, const struct dt_plan *p, int m, int stage,
+void dt_note_reject(struct dt_orch_table *t, const struct dt_plan *p, int m, int stage,
                     const struct dt_memory *mem)
 {
     struct dt_rejects *r = &t->rejects;
@@ -124,7 +124,7 @@ void dt_note_reject(struct dt_table *t, const struct dt_plan *p, int m, int stag
 
 /* First stage that does not fit decides; stage 0 holds the most microbatches, so it is asked first.
  */
-static double stages_over(struct dt_table *t, int m, int64_t slots, int64_t slot_samples)
+static double stages_over(struct dt_orch_table *t, int m, int64_t slots, int64_t slot_samples)
 {
     const struct dt_layout *l = &t->scratch.modules[m].layout;
     double limit = dt_memory_limit(t->in->cluster), worst = -HUGE_VAL;
@@ -146,7 +146,7 @@ static double stages_over(struct dt_table *t, int m, int64_t slots, int64_t slot
 }
 
 /* Lay the scratch plan out as the question says. */
-static bool set_scratch(struct dt_table *t, int m, int tpi, int pp, int dp, int dp_lm, int pp_lm,
+static bool set_scratch(struct dt_orch_table *t, int m, int tpi, int pp, int dp, int dp_lm, int pp_lm,
                         int vpp_lm, int gen_pp)
 {
     const struct dt_model *model = t->in->model;
@@ -170,7 +170,7 @@ static bool set_scratch(struct dt_table *t, int m, int tpi, int pp, int dp, int 
     return true;
 }
 
-bool dt_table_fits(struct dt_table *t, int m, int tpi, int pp, int dp, int dp_lm, int pp_lm,
+bool dt_table_fits(struct dt_orch_table *t, int m, int tpi, int pp, int dp, int dp_lm, int pp_lm,
                    int vpp_lm, int gen_pp)
 {
     const struct dt_policy *y = &t->in->policy;
@@ -201,7 +201,7 @@ bool dt_table_fits(struct dt_table *t, int m, int tpi, int pp, int dp, int dp_lm
     return e->over_bytes <= 0;
 }
 
-void dt_table_forget(struct dt_table *t)
+void dt_table_forget(struct dt_orch_table *t)
 {
     dt_free(t->mem);
     t->mem = NULL;

@@ -21,7 +21,7 @@
  * asked: the timeline hides warm-up that the formula counts in full. */
 #define LEAN_FORMULA 5e-3
 
-static void set_layout(struct dt_table *t, const struct dt_cand *c, int m, struct dt_plan *p)
+static void set_layout(struct dt_orch_table *t, const struct dt_cand *c, int m, struct dt_plan *p)
 {
     struct dt_module_plan *mp = &p->modules[m];
     int vpp = m == t->in->model->llm ? c->vpp : 1;
@@ -32,7 +32,7 @@ static void set_layout(struct dt_table *t, const struct dt_cand *c, int m, struc
         memcpy(mp->split, e->split, (size_t)(c->pp[m] * vpp + 1) * sizeof(*mp->split));
 }
 
-enum dt_status dt_cand_plan(struct dt_table *t, const struct dt_cand *c, enum dt_strategy strategy,
+enum dt_status dt_cand_plan(struct dt_orch_table *t, const struct dt_cand *c, enum dt_strategy strategy,
                             struct dt_error *err, struct dt_plan *out)
 {
     const struct dt_search_input *in = t->in;
@@ -136,7 +136,7 @@ enum dt_status dt_plan_timeline_s(const struct dt_search_input *in, const struct
 /* ---- ranking ---- */
 
 /* Memory against the microbatches to be expected, where none are assigned. */
-static enum dt_status check_expected(struct dt_table *t, struct dt_plan *p, struct dt_error *err)
+static enum dt_status check_expected(struct dt_orch_table *t, struct dt_plan *p, struct dt_error *err)
 {
     const struct dt_search_input *in = t->in;
     struct dt_work work[DT_MAX_MODULES];
@@ -155,7 +155,7 @@ static enum dt_status check_expected(struct dt_table *t, struct dt_plan *p, stru
 
 /* Broker groups meet only in the gradient sync, so a long program is ranked by some of them. Memory
  * must hold what they were given and what is to be expected of the others. */
-static enum dt_status ranking_timeline(struct dt_table *t, struct dt_plan *p, struct dt_error *err)
+static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *p, struct dt_error *err)
 {
     const struct dt_search_input *in = t->in;
     struct dt_plan_prediction *q = &p->predicted;
@@ -174,7 +174,7 @@ static enum dt_status ranking_timeline(struct dt_table *t, struct dt_plan *p, st
 
 /* Predictions of one plan, with a timeline unless it takes more than `limit` seconds for certain.
  * DT_ERR_INFEASIBLE if its memory does not fit after all. */
-static enum dt_status predict(struct dt_table *t, struct dt_plan *p, double limit,
+static enum dt_status predict(struct dt_orch_table *t, struct dt_plan *p, double limit,
                               struct dt_error *err)
 {
     const struct dt_search_input *in = t->in;
@@ -236,7 +236,7 @@ static enum dt_status sort_plans(struct dt_plan *plans, int n, struct dt_error *
 }
 
 /* Where in `at` the plans stand by their bounds, the least first. */
-static enum dt_status by_bound(const struct dt_table *t, const struct dt_plan *plans, int n,
+static enum dt_status by_bound(const struct dt_orch_table *t, const struct dt_plan *plans, int n,
                                struct dt_error *err, int **at)
 {
     double *least = dt_malloc((size_t)n * sizeof(*least) + 1);
@@ -260,7 +260,7 @@ static enum dt_status by_bound(const struct dt_table *t, const struct dt_plan *p
     return DT_OK;
 }
 
-enum dt_status dt_rank(struct dt_table *t, struct dt_plan *plans, int *n, bool sort,
+enum dt_status dt_rank(struct dt_orch_table *t, struct dt_plan *plans, int *n, bool sort,
                        struct dt_error *err)
 {
     double limit = HUGE_VAL;
@@ -310,7 +310,7 @@ static bool same_layout(const struct dt_plan *p, const struct dt_cand *c)
 
 /* The winner with fewer GPUs, if there is such a layout nearly as fast by the formula and as fast
  * by the timeline. */
-static enum dt_status add_lean(struct dt_table *t, struct round *r, int n_cands,
+static enum dt_status add_lean(struct dt_orch_table *t, struct round *r, int n_cands,
                                enum dt_strategy strategy, struct dt_error *err)
 {
     struct dt_plan *spare = &r->plans[r->n];
@@ -333,7 +333,7 @@ static enum dt_status add_lean(struct dt_table *t, struct round *r, int n_cands,
     return DT_OK;
 }
 
-static enum dt_status one_round(struct dt_table *t, const double *cap, enum dt_strategy strategy,
+static enum dt_status one_round(struct dt_orch_table *t, const double *cap, enum dt_strategy strategy,
                                 struct dt_error *err, struct round *r,
                                 struct dt_search_stats *stats)
 {
@@ -350,7 +350,7 @@ static enum dt_status one_round(struct dt_table *t, const double *cap, enum dt_s
     return DT_OK;
 }
 
-enum dt_status dt_search_plans(struct dt_table *t, const double *cap, enum dt_strategy strategy,
+enum dt_status dt_search_plans(struct dt_orch_table *t, const double *cap, enum dt_strategy strategy,
                                struct dt_error *err, struct dt_search_result *out)
 {
     int k = t->in->opt.k > 0 ? t->in->opt.k : 8;

@@ -446,7 +446,7 @@ static void visit_cells(struct dt_search_state *s, const struct dt_cell *cells, 
         s->stats->lower_bound_s = 0;
 }
 
-static void search_init(struct dt_search_state *s, struct dt_table *t)
+static void search_init(struct dt_search_state *s, struct dt_orch_table *t)
 {
     const struct dt_model *model = t->in->model;
 
@@ -479,7 +479,7 @@ static int by_score(const void *pa, const void *pb)
     return dt_cand_better(a, b) ? -1 : dt_cand_better(b, a) ? 1 : 0;
 }
 
-enum dt_status dt_search(struct dt_table *t, const double *cap, int k, struct dt_error *err,
+enum dt_status dt_search(struct dt_orch_table *t, const double *cap, int k, struct dt_error *err,
                          struct dt_cand *out, int *n, struct dt_search_stats *stats)
 {
     struct dt_cell *cells;
@@ -504,7 +504,7 @@ enum dt_status dt_search(struct dt_table *t, const double *cap, int k, struct dt
     return DT_OK;
 }
 
-enum dt_status dt_search_lean(struct dt_table *t, const struct dt_cand *c, double limit,
+enum dt_status dt_search_lean(struct dt_orch_table *t, const struct dt_cand *c, double limit,
                               struct dt_error *err, struct dt_cand *out)
 {
     struct dt_search_stats stats;

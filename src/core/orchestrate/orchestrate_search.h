@@ -12,13 +12,13 @@ struct dt_cell { /* all TP degrees, DP_lm and the LLM's vpp */
     uint8_t vpp, tpi[DT_MAX_MODULES];
 };
 
-struct dt_option { /* one layout of one module */
+struct dt_orch_option { /* one layout of one module */
     int gpus, dp, pp;
     double warm, interval;
 };
 
 struct dt_options {
-    struct dt_option *o;
+    struct dt_orch_option *o;
     size_t n, cap;
 };
 
@@ -28,7 +28,7 @@ struct dt_front {        /* Pareto-optimal layouts of a module that fit in memor
 };
 
 struct dt_search_state {
-    struct dt_table *t;
+    struct dt_orch_table *t;
     const double *cap;    /* most GPUs per module, or NULL */
     struct dt_cand *pool; /* [k], unordered */
     int k, n_pool;
@@ -51,7 +51,7 @@ struct dt_search_state {
     struct dt_front front[DT_MAX_MODULES];
     struct dt_front any_depth[DT_MAX_MODULES]; /* generators, whatever gen_pp */
     /* the combination at hand */
-    const struct dt_option *pick[DT_MAX_MODULES];
+    const struct dt_orch_option *pick[DT_MAX_MODULES];
     double threshold; /* a combination must not take longer than this */
     struct dt_cand best;
     bool found;

@@ -91,7 +91,7 @@ double dt_block_timer_s(const struct dt_block_timer *b, int block)
     return (ns.fwd + ns.bwd) * 1e-9 / b->k;
 }
 
-static bool tp_legal(const struct dt_table *t, int m, int tp, struct dt_rejects *r)
+static bool tp_legal(const struct dt_orch_table *t, int m, int tp, struct dt_rejects *r)
 {
     const struct dt_module *mod = &t->in->model->modules[m];
 
@@ -107,7 +107,7 @@ static bool tp_legal(const struct dt_table *t, int m, int tp, struct dt_rejects 
     return true;
 }
 
-static enum dt_status build_tp(struct dt_table *t, int m, int tpi, struct dt_error *err)
+static enum dt_status build_tp(struct dt_orch_table *t, int m, int tpi, struct dt_error *err)
 {
     const struct dt_module *mod = &t->in->model->modules[m];
     struct dt_tp_costs *c = &t->cost[m][tpi];
@@ -133,7 +133,7 @@ static enum dt_status build_tp(struct dt_table *t, int m, int tpi, struct dt_err
     return DT_OK;
 }
 
-static enum dt_status build(struct dt_table *t, struct dt_error *err)
+static enum dt_status build(struct dt_orch_table *t, struct dt_error *err)
 {
     const struct dt_search_input *in = t->in;
     unsigned mask = in->opt.tp_mask ? in->opt.tp_mask : 0xfu;
@@ -155,9 +155,9 @@ static enum dt_status build(struct dt_table *t, struct dt_error *err)
 }
 
 enum dt_status dt_table_new(const struct dt_search_input *in, struct dt_error *err,
-                            struct dt_table **out)
+                            struct dt_orch_table **out)
 {
-    struct dt_table *t;
+    struct dt_orch_table *t;
     enum dt_status st;
 
     if (dt_cost_opts(in->cost)->stepccl != in->policy.stepccl)
@@ -184,7 +184,7 @@ enum dt_status dt_table_new(const struct dt_search_input *in, struct dt_error *e
     return st;
 }
 
-void dt_table_free(struct dt_table *t)
+void dt_table_free(struct dt_orch_table *t)
 {
     if (!t)
         return;
@@ -209,7 +209,7 @@ static double slowest_stage(const double *block_s, const uint16_t *split, int pp
     return max;
 }
 
-const struct dt_stage_entry *dt_table_stage(struct dt_table *t, int m, int tpi, int pp, int vpp)
+const struct dt_stage_entry *dt_table_stage(struct dt_orch_table *t, int m, int tpi, int pp, int vpp)
 {
     int n = t->in->model->modules[m].n_blocks;
     struct dt_tp_costs *c = &t->cost[m][tpi];

@@ -89,7 +89,7 @@ static enum dt_status build(const struct dt_ptable *t, const char *path, int dev
         if (!same_point(&p->rows[p->n_rows - 1], &p->rows[i]))
             p->rows[p->n_rows++] = p->rows[i];
     int64_t at = 0;
-    for (int f = 0; f < DT_OP_FAMILY_N; f++)
+    for (int f = 0; f < DT_KOP_FAMILY_N; f++)
         for (int ph = 0; ph <= DT_PHASE_N; ph++) {
             p->first[f][ph] = at;
             while (ph < DT_PHASE_N && at < p->n_rows && p->rows[at].family == f &&

@@ -45,7 +45,7 @@ static void put_series(sqlite3_str *s, const struct dt_ptable *t, int id,
 {
     sqlite3_str_appendf(s, "INSERT INTO series VALUES(%d,%Q,%Q,%Q,%Q,%Q,%d);\n", id,
                         t->devices[row->device], t->dtypes[row->dtype],
-                        dt_op_family_names[row->r.family], dt_ptable_phase_names[row->r.phase],
+                        dt_kop_family_names[row->r.family], dt_ptable_phase_names[row->r.phase],
                         dt_row_kind_names[row->r.kind], row->r.source + 1);
 }
 

@@ -166,7 +166,7 @@ static enum dt_status one_series(struct reading *rd, sqlite3_stmt *st)
         !copy_text(st, 5, kind, sizeof kind))
         return dt_error_set(rd->err, DT_ERR_INPUT, "series %lld: a text is missing or too long",
                             (long long)s.key);
-    DT_TRY(word(rd, s.key, "op", dt_op_family_names, op, &r->family));
+    DT_TRY(word(rd, s.key, "op", dt_kop_family_names, op, &r->family));
     DT_TRY(word(rd, s.key, "phase", dt_ptable_phase_names, phase, &r->phase));
     DT_TRY(word(rd, s.key, "kind", dt_row_kind_names, kind, &r->kind));
     r->source = -1;

@@ -89,7 +89,7 @@ static enum dt_status check_row(const struct dt_ptable *t, const struct dt_ptabl
     const struct dt_profile_row *r = &row->r;
     const double limit_ns = 1e13; /* nearly three hours: no single kernel takes longer */
 
-    if (r->family < 0 || r->family >= DT_OP_FAMILY_N || r->phase < 0 ||
+    if (r->family < 0 || r->family >= DT_KOP_FAMILY_N || r->phase < 0 ||
         r->phase >= DT_PTABLE_PHASE_N || r->kind < 0 || r->kind >= DT_ROW_KIND_N ||
         row->device < 0 || row->device >= t->n_devices || row->dtype < 0 ||
         row->dtype >= t->n_dtypes || r->source < 0 || r->source >= t->n_sources)
@@ -98,17 +98,17 @@ static enum dt_status check_row(const struct dt_ptable *t, const struct dt_ptabl
     for (int i = 0; i < 6; i++)
         if (r->d[i] < 0 || r->d[i] > INT64_C(1) << 48)
             return dt_error_set(err, DT_ERR_INPUT, "profile row of %s: d%d = %lld is out of range",
-                                dt_op_family_names[r->family], i, (long long)r->d[i]);
+                                dt_kop_family_names[r->family], i, (long long)r->d[i]);
     if (r->d[0] < 1 || r->n < 1)
         return dt_error_set(err, DT_ERR_INPUT, "profile row of %s: d0 and n must be at least 1",
-                            dt_op_family_names[r->family]);
+                            dt_kop_family_names[r->family]);
     /* The negated form also rejects NaN. */
     if (!(r->p10_ns > 0 && r->p10_ns <= r->median_ns && r->median_ns <= r->p90_ns &&
           r->p90_ns <= limit_ns))
         return dt_error_set(err, DT_ERR_INPUT,
                             "profile row of %s (%lld,%lld,%lld,...): times must satisfy "
                             "0 < p10_ns <= median_ns <= p90_ns <= 1e13",
-                            dt_op_family_names[r->family], (long long)r->d[0], (long long)r->d[1],
+                            dt_kop_family_names[r->family], (long long)r->d[0], (long long)r->d[1],
                             (long long)r->d[2]);
     return DT_OK;
 }

@@ -267,14 +267,14 @@ static void group_time(struct times *t, const struct dt_group *g)
     const struct dt_op *op = &p->ops[first];
     const struct dt_layout *l = &p->plan->modules[op->module].layout;
     int64_t gpus = (int64_t)g->n * dt_sync_ranks(l);
-    enum dt_op_family family = DT_OP_ALL_REDUCE;
+    enum dt_kop_family family = DT_KOP_ALL_REDUCE;
     struct dt_time cost;
     int64_t ns, alpha;
 
     if (g->kind == DT_OP_PARAM_GATHER)
-        family = DT_OP_ALL_GATHER;
+        family = DT_KOP_ALL_GATHER;
     else if (g->kind == DT_OP_GRAD_SYNC && p->plan->policy.zero == 1 && !(op->flags & DT_OPF_TIED))
-        family = DT_OP_REDUCE_SCATTER;
+        family = DT_KOP_REDUCE_SCATTER;
     if (g->kind == DT_OP_GRAD_NORM) {
         gpus = 0;
         for (uint32_t k = 0; k < g->n; k++)

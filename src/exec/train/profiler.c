@@ -322,7 +322,7 @@ static enum dt_status block_rows(struct bench *b, int i, int64_t key, struct dt_
     less(&row[DT_PHASE_WGRAD], &row[DT_PHASE_DGRAD]);
     for (int k = 0; k < DT_PHASE_N; k++)
         if (row[k].median_ns >= row[k].p10_ns)
-            DT_TRY(add_row(b->p, DT_OP_BLOCK, k, b->work.tokens, key, &row[k], err));
+            DT_TRY(add_row(b->p, DT_KOP_BLOCK, k, b->work.tokens, key, &row[k], err));
     return DT_OK;
 }
 
@@ -417,7 +417,7 @@ static enum dt_status adamw(struct profiler *p, int64_t n, struct dt_error *err)
     for (int i = 0; i < REPEATS && p->repacked > 0; i++)
         ns[i] += p->repack_ns / p->repacked * (double)n;
     dt_profiler_statistics(ns, REPEATS, &row);
-    return add_row(p, DT_OP_ADAMW, DT_PHASE_FWD, n, 0, &row, err);
+    return add_row(p, DT_KOP_ADAMW, DT_PHASE_FWD, n, 0, &row, err);
 }
 
 /* ---- where from ---- */

@@ -29,7 +29,7 @@ struct courier {
     struct dt_error error;
     /* what is asked for */
     struct dt_comm *comm; /* of a collective */
-    int family;           /* enum dt_op_family; of SEND_RECV this end's part: */
+    int family;           /* enum dt_kop_family; of SEND_RECV this end's part: */
     bool sends;
     int peer;
     char *buf;
@@ -44,16 +44,16 @@ static enum dt_status post(struct courier *c, struct dt_req **out)
 
     for (int k = 0; k < n; k++) {
         c->pieces[k] = c->bytes / (size_t)n;
-        if (c->family == DT_OP_REDUCE_SCATTER)
+        if (c->family == DT_KOP_REDUCE_SCATTER)
             c->pieces[k] /= sizeof(float);
     }
     switch (c->family) {
-    case DT_OP_ALL_REDUCE:
+    case DT_KOP_ALL_REDUCE:
         return c->t->post_all_reduce(c->comm, DT_REDUCE_F32, c->buf, c->bytes / sizeof(float),
                                      &c->error, out);
-    case DT_OP_REDUCE_SCATTER:
+    case DT_KOP_REDUCE_SCATTER:
         return c->t->post_reduce_scatter(c->comm, DT_REDUCE_F32, c->buf, c->pieces, &c->error, out);
-    case DT_OP_ALL_GATHER:
+    case DT_KOP_ALL_GATHER:
         return c->t->post_all_gather(c->comm, c->buf, c->pieces, &c->error, out);
     default:
         return c->sends ? c->t->post_send(c->t, c->peer, TAG, c->buf, c->bytes, &c->error, out)
@@ -189,7 +189,7 @@ static enum dt_status one(struct rows *w, struct courier *c, int n, bool in, str
 {
     struct dt_ptable_row row = {.device = w->device, .dtype = w->dtype};
     int repeats = w->o->repeats > 0 ? w->o->repeats : REPEATS;
-    bool p2p = c->family == DT_OP_SEND_RECV;
+    bool p2p = c->family == DT_KOP_SEND_RECV;
     double *ns = dt_malloc((size_t)repeats * sizeof(*ns)), x = 0;
     enum dt_status st = ns ? DT_OK : dt_error_nomem(err, "times");
 
@@ -227,7 +227,7 @@ static enum dt_status sizes(struct rows *w, struct courier *c, int n, bool in, s
 /* The first n ranks. */
 static enum dt_status among(struct rows *w, struct courier *c, int n, struct dt_error *err)
 {
-    static const int families[] = {DT_OP_ALL_REDUCE, DT_OP_REDUCE_SCATTER, DT_OP_ALL_GATHER};
+    static const int families[] = {DT_KOP_ALL_REDUCE, DT_KOP_REDUCE_SCATTER, DT_KOP_ALL_GATHER};
     bool in = c->t->rank < n;
     int *ranks = dt_malloc((size_t)n * sizeof(*ranks));
     enum dt_status st = ranks ? DT_OK : dt_error_nomem(err, "ranks");
@@ -252,7 +252,7 @@ static enum dt_status everything(struct rows *w, struct courier *c, struct dt_er
 {
     int size = c->t->size;
 
-    c->family = DT_OP_SEND_RECV;
+    c->family = DT_KOP_SEND_RECV;
     DT_TRY(sizes(w, c, 2, c->t->rank < 2, err));
     for (int n = 2; n < size; n *= 2)
         DT_TRY(among(w, c, n, err));
