@@ -28,9 +28,9 @@ struct exec_fixture {
     struct dt_exec *x;
     struct dt_transport *transport; /* NULL = alone */
     double limit_s;
-    enum dt_status expected;        /* of a step; not DT_OK: its result is empty */
-    struct dt_profile profile;      /* empty */
-    struct dt_cost *cost;           /* NULL: the order of samples stays */
+    enum dt_status expected;   /* of a step; not DT_OK: its result is empty */
+    struct dt_profile profile; /* empty */
+    struct dt_cost *cost;      /* NULL: the order of samples stays */
     struct dt_exec_options opt;
     struct dt_timeline timeline;
     double dropout;
@@ -292,11 +292,10 @@ static inline struct dt_exec_result ef_step(struct exec_fixture *f, int64_t step
 
         ck_assert_int_le(f->timeline.begin_ns[i], f->timeline.end_ns[i]);
         for (int k = 0; k < 3 && dt_op_resource(op->kind) != DT_RES_COLL; k++)
-            ck_assert_msg(op->dep[k] == DT_NONE ||
-                              f->timeline.end_ns[op->dep[k]] <= f->timeline.begin_ns[i],
-                          "op %u (%s) began before op %u (%s) had ended", i,
-                          dt_op_kind_names[op->kind], op->dep[k],
-                          dt_op_kind_names[p->ops[op->dep[k]].kind]);
+            ck_assert_msg(
+                op->dep[k] == DT_NONE || f->timeline.end_ns[op->dep[k]] <= f->timeline.begin_ns[i],
+                "op %u (%s) began before op %u (%s) had ended", i, dt_op_kind_names[op->kind],
+                op->dep[k], dt_op_kind_names[p->ops[op->dep[k]].kind]);
     }
     for (int l = 0; l < p->n_lanes; l++) { /* chunk-microbatches held at once */
         const struct dt_lane *x = &p->lanes[l];

@@ -150,6 +150,7 @@ noinst_PROGRAMS = tests/world_ranks
 endif
 
 SHELL_TESTS = \
+	tests/lint.sh \
 	tests/test_checkpoint_folder.sh \
 	tests/test_checkpoint_kills.sh \
 	tests/test_checkpoint_ranks.sh \
@@ -333,7 +334,7 @@ bench: all $(BENCHES)
 	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/ranks.sh
 	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/peers.sh
 
-# ---- the tests under valgrind, and line coverage of src/core ----
+# ---- the tests under valgrind, and line coverage of what is pure ----
 check-valgrind:
 	@test -n "$(VALGRIND)" || { echo 'valgrind is not installed' >&2; exit 1; }
 	$(MAKE) check TESTS='$(filter-out $(FUZZ_TARGETS),$(check_PROGRAMS))' \
@@ -345,9 +346,10 @@ coverage:
 	find . -name '*.gcda' -exec rm -f {} +
 	$(MAKE) check
 	$(LCOV) -q --capture --directory . --base-directory $(abs_srcdir) --output-file coverage-all.info
-	$(LCOV) -q --extract coverage-all.info '*/src/core/*' --output-file coverage.info
+	$(LCOV) -q --extract coverage-all.info '*/src/base/*' '*/src/core/*' '*/src/fit/*' '*/src/report/*' \
+	    --output-file coverage.info
 	$(LCOV) --list coverage.info
-	@$(LCOV) --summary coverage.info 2>&1 | sed -n 's/^ *lines[.]*: /src\/core line coverage: /p'
+	@$(LCOV) --summary coverage.info 2>&1 | sed -n 's/^ *lines[.]*: /line coverage of base, core, fit and report: /p'
 CLEANFILES += coverage.info coverage-all.info
 clean-local:
 	find . \( -name '*.gcda' -o -name '*.gcno' \) -exec rm -f {} +

@@ -58,7 +58,8 @@ START_TEST(test_exact_on_knots)
     c = cost_of(&f, &plain);
     for (int64_t i = 0; i < f.profile.n_rows; i++) {
         const struct dt_profile_row *r = &f.profile.rows[i];
-        struct dt_kop op = {.family = (enum dt_kop_family)r->family, .count = 1, .has_weight = true};
+        struct dt_kop op = {
+            .family = (enum dt_kop_family)r->family, .count = 1, .has_weight = true};
         struct dt_time t;
 
         if (r->family == DT_KOP_SEND_RECV)

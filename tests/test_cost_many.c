@@ -103,8 +103,8 @@ static void measure_whole(struct fixture *f, const struct dt_block *b, const str
 {
     for (int phase = 0; phase < DT_PHASE_N; phase++)
         for (int64_t t = 128; t <= 4096; t *= 2)
-            fx_row(f, DT_KOP_BLOCK, phase, DT_ROW_MEASURED, (int64_t[]){t, dt_block_key(b, s, r)}, 2,
-                   5e3 + 311.7 * (double)t);
+            fx_row(f, DT_KOP_BLOCK, phase, DT_ROW_MEASURED, (int64_t[]){t, dt_block_key(b, s, r)},
+                   2, 5e3 + 311.7 * (double)t);
 }
 
 static void one_case(uint64_t seed, int nr)

@@ -517,14 +517,16 @@ static void as_json(double v, char *buf, size_t size)
 /* What was read from a file and is written again is the same text. */
 START_TEST(json_numbers_are_stable)
 {
-    static const double fixed[] = {1495942065.25, 999999999.4, 999999999.5, 999999999.9, 99999999.99};
+    static const double fixed[] = {1495942065.25, 999999999.4, 999999999.5, 999999999.9,
+                                   99999999.99};
     uint64_t seed = dt_test_seed();
     char once[64], twice[64];
     struct dt_rng r;
 
     dt_rng_init(&r, seed, 1);
     for (int i = 0; i < 20000; i++) {
-        double v = i < 5 ? fixed[i] : ldexp(dt_rng_uniform(&r) - 0.5, (int)dt_rng_below(&r, 140) - 60);
+        double v =
+            i < 5 ? fixed[i] : ldexp(dt_rng_uniform(&r) - 0.5, (int)dt_rng_below(&r, 140) - 60);
 
         as_json(v, once, sizeof(once));
         as_json(strtod(once, NULL), twice, sizeof(twice));

@@ -105,7 +105,8 @@ START_TEST(queue_takes_in_order_with_ties)
     qsort(want, N, sizeof *want, by_fields);
     for (int i = 0; i < N; i++) {
         ck_assert_int_eq(
-            by_fields(&(struct dt_sim_event){dt_queue_first(&q).time_ns, storage[0].order}, &want[i]),
+            by_fields(&(struct dt_sim_event){dt_queue_first(&q).time_ns, storage[0].order},
+                      &want[i]),
             0);
         struct dt_sim_event e = dt_queue_take(&q);
         ck_assert_int_eq(by_fields(&e, &want[i]), 0);
@@ -427,8 +428,8 @@ START_TEST(windows_change_nothing)
                               whole.end_ns[i] == parts.end_ns[i],
                           "DT_TEST_SEED=%llu program %llu op %u (%s)", (unsigned long long)base,
                           (unsigned long long)k, i, dt_op_kind_names[s.p.ops[i].kind]);
-            delayed += s.p.ops[i].kind == DT_OP_SEND &&
-                       parts.end_ns[i] - parts.begin_ns[i] > s.dur.ns[i];
+            delayed +=
+                s.p.ops[i].kind == DT_OP_SEND && parts.end_ns[i] - parts.begin_ns[i] > s.dur.ns[i];
         }
         dt_network_free(net);
         synth_free(&s);

@@ -96,8 +96,10 @@ START_TEST(bad_rules_are_refused_where_they_stand)
         {"rules:\n  - {kernel: '(', op: gemm, dims: [1, 2, 3]}", "regular expression", 2},
         {"rules:\n  - {kernel: 'a{9}', op: gemm, dims: [1, 2, 3]}", "counts", 2},
         {"rules:\n  - {kernel: '[{]a{9}', op: gemm, dims: [1, 2, 3]}", "counts", 2},
-        {"rules:\n  - {kernel: 'a++++++++++++++++++++', op: gemm, dims: [1, 2, 3]}", "too large", 2},
-        {"rules:\n  - {kernel: '((((((((((((a+)+)+)+)+)+)+)+)+)+)+)+)+', op: gemm, dims: [1, 2, 3]}",
+        {"rules:\n  - {kernel: 'a++++++++++++++++++++', op: gemm, dims: [1, 2, 3]}", "too large",
+         2},
+        {"rules:\n  - {kernel: '((((((((((((a+)+)+)+)+)+)+)+)+)+)+)+)+', op: gemm, dims: [1, 2, "
+         "3]}",
          "too large", 2},
         {"rules:\n  - {kernel: '(a)\\1', op: gemm, dims: [1, 2, 3]}", "back-references", 2},
         {"rules:\n  - {kernel: x, ignore: true, op: gemm, dims: [1, 2, 3]}", "one of", 2},

@@ -85,7 +85,7 @@ START_TEST(test_xent)
         check_xent(&k, 37, 101, 24, true);
         check_xent(&k, 50, 260, 16, false);
         check_xent(&k, 21, 1100, 24, true); /* padded to whole blocks of 64 */
-        if (_i < 2) /* more than one chunk of rows */
+        if (_i < 2)                         /* more than one chunk of rows */
             check_xent(&k, 1100, 61, 8, true);
     }
     kt_close(&k);

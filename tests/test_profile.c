@@ -254,13 +254,16 @@ START_TEST(damage_has_a_place)
         const char *rest, *part;
         int line, col;
     } bad[] = {
-        {"\nINSERT INTO meta VALUES('a','b');\n  INSERT INTO mata VALUES('c','d');\n", "mata", 2, 3},
+        {"\nINSERT INTO meta VALUES('a','b');\n  INSERT INTO mata VALUES('c','d');\n", "mata", 2,
+         3},
         {"\nINSERT INTO meta VALUES('a','b');\n\nINSERT INTO meta VALUES('c", "", 3, 0},
         {"\nBEGIN;\nINSERT INTO meta VALUES('a','b');\n", "COMMIT", 3, 1},
         {"\nINSERT INTO source VALUES(1,'s','o','l','d','n');\n\n"
-         "INSERT INTO source VALUES(1,'s','o','l','d','n');", "UNIQUE", 3, 1},
+         "INSERT INTO source VALUES(1,'s','o','l','d','n');",
+         "UNIQUE", 3, 1},
         {"\n" META ROWS "\nINSERT INTO point VALUES\n(1,8,8,8,0,0,0,1,10,9,11),\n"
-         "  (1,8,8,9,0,0,0,1,-10,9,11);", "times must satisfy", 4, 3},
+         "  (1,8,8,9,0,0,0,1,-10,9,11);",
+         "times must satisfy", 4, 3},
         /* neither a text nor a comment counts as a row, or as VALUES */
         {"\n" META "INSERT INTO source(note,name,origin,licence,date,id) VALUES\n"
          "('(VALUES (','it''s; (','o','l','d',1), -- (1,\n /* ( */ ('n','(','o','l','d',2);"
@@ -598,8 +601,9 @@ START_TEST(shipped_under_the_peak)
         if (r->family == DT_KOP_GEMM)
             flops = 2.0 * (double)r->d[0] * (double)r->d[1] * (double)r->d[2];
         else if (r->family == DT_KOP_ATTN_CAUSAL || r->family == DT_KOP_ATTN_FULL)
-            flops = (r->family == DT_KOP_ATTN_FULL ? 4.0 : 2.0) * (double)r->d[0] * (double)r->d[1] *
-                    (double)r->d[1] * (double)r->d[2] * (double)r->d[4] * (r->phase ? 2.5 : 1);
+            flops = (r->family == DT_KOP_ATTN_FULL ? 4.0 : 2.0) * (double)r->d[0] *
+                    (double)r->d[1] * (double)r->d[1] * (double)r->d[2] * (double)r->d[4] *
+                    (r->phase ? 2.5 : 1);
         else if (r->family == DT_KOP_CONV2D)
             flops = 2.0 * (double)r->d[0] * (double)r->d[1] * (double)r->d[2] * (double)r->d[3] *
                     (double)r->d[3];
@@ -610,8 +614,11 @@ START_TEST(shipped_under_the_peak)
         n += flops > 0;
     }
     ck_assert_int_gt(n, 10000);
-    for (int f = 0; f < DT_KOP_FAMILY_N; f++) /* every family has forward rows; blocks are one's own */
-        ck_assert_msg(f == DT_KOP_BLOCK ? p->first[f][1] == p->first[f][0] : p->first[f][1] > p->first[f][0], "%s", dt_kop_family_names[f]);
+    for (int f = 0; f < DT_KOP_FAMILY_N;
+         f++) /* every family has forward rows; blocks are one's own */
+        ck_assert_msg(f == DT_KOP_BLOCK ? p->first[f][1] == p->first[f][0]
+                                        : p->first[f][1] > p->first[f][0],
+                      "%s", dt_kop_family_names[f]);
     dt_profile_free(p);
 }
 END_TEST
@@ -635,7 +642,8 @@ START_TEST(shipped_matches_public_figures)
     near((64 << 20) / time_of(a100, DT_KOP_SEND_RECV, 0, p2p), 228, 0.05);
     near(time_of(a800, DT_KOP_SEND_RECV, 0, p2p) / time_of(a100, DT_KOP_SEND_RECV, 0, p2p), 1.5,
          0.03);
-    near(time_of(a800, DT_KOP_SEND_RECV, 0, inter), time_of(a100, DT_KOP_SEND_RECV, 0, inter), 1e-12);
+    near(time_of(a800, DT_KOP_SEND_RECV, 0, inter), time_of(a100, DT_KOP_SEND_RECV, 0, inter),
+         1e-12);
     near(time_of(a800, DT_KOP_GEMM, DT_PHASE_WGRAD, gemm),
          time_of(a100, DT_KOP_GEMM, DT_PHASE_WGRAD, gemm), 1e-12);
     /* The A800's NVLink is arithmetic on the A100's and says so; its kernels are the A100's. */

@@ -108,7 +108,8 @@ static void attention(struct world *w)
                 for (int batch = 1; batch <= 64; batch *= 8) {
                     const int64_t d[5] = {batch, seq, heads, heads, tables[i].dim};
                     put(w, tables[i].device, "bf16", "aiconfigurator",
-                        tables[i].causal ? DT_KOP_ATTN_CAUSAL : DT_KOP_ATTN_FULL, DT_PHASE_FWD, d, 5,
+                        tables[i].causal ? DT_KOP_ATTN_CAUSAL : DT_KOP_ATTN_FULL, DT_PHASE_FWD, d,
+                        5,
                         attn_ns(tables[i].device, tables[i].causal, seq, batch * heads,
                                 tables[i].dim));
                 }
@@ -140,7 +141,8 @@ static void links(struct world *w, const char *device)
         }
 }
 
-static const int pointwise_family[] = {DT_KOP_NORM, DT_KOP_ACT, DT_KOP_ADD, DT_KOP_ROPE, DT_KOP_EMBED};
+static const int pointwise_family[] = {DT_KOP_NORM, DT_KOP_ACT, DT_KOP_ADD, DT_KOP_ROPE,
+                                       DT_KOP_EMBED};
 static const double pointwise_passes[] = {2, 3, 3, 2, 2};
 
 static double stream_ns(double bytes)
@@ -228,12 +230,13 @@ static void expect_kernels(const struct dt_ptable *t, const char *device)
            dgrad_ratio * gemm_ns(device, 4096, 8192, 1024), 0.06);
     expect(t, DT_KOP_GEMM, DT_PHASE_WGRAD, gemm, DT_ROW_DERIVED,
            wgrad_ratio * gemm_ns(device, 1024, 8192, 4096), 0.06);
-    expect(t, DT_KOP_ATTN_CAUSAL, DT_PHASE_FWD, causal, fitted, attn_ns(device, true, 4096, 32, 128),
-           0.04);
+    expect(t, DT_KOP_ATTN_CAUSAL, DT_PHASE_FWD, causal, fitted,
+           attn_ns(device, true, 4096, 32, 128), 0.04);
     expect(t, DT_KOP_ATTN_CAUSAL, DT_PHASE_DGRAD, causal, DT_ROW_DERIVED,
            attn_back * attn_ns(device, true, 4096, 32, 128), 0.06);
     expect(t, DT_KOP_NORM, DT_PHASE_FWD, norm, fitted, stream_ns(4.0 * 4096 * 2048), 0.04);
-    expect(t, DT_KOP_NORM, DT_PHASE_DGRAD, norm, DT_ROW_ASSUMED, stream_ns(6.0 * 4096 * 2048), 0.04);
+    expect(t, DT_KOP_NORM, DT_PHASE_DGRAD, norm, DT_ROW_ASSUMED, stream_ns(6.0 * 4096 * 2048),
+           0.04);
     if (device[0] == 'H')
         expect(t, DT_KOP_ATTN_FULL, DT_PHASE_FWD, full, DT_ROW_FITTED,
                attn_ns(H100, false, 1024, 64, 80), 0.04);

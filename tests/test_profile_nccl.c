@@ -133,7 +133,10 @@ START_TEST(versions_give_the_same_rows)
         int family;
         int64_t d[3]; /* without bytes */
     } cases[] = {
-        {{"all_reduce", "#   ", "sum", "-1", 1, 8, 1.75, false}, "x.txt", DT_KOP_ALL_REDUCE, {8, 8}},
+        {{"all_reduce", "#   ", "sum", "-1", 1, 8, 1.75, false},
+         "x.txt",
+         DT_KOP_ALL_REDUCE,
+         {8, 8}},
         {{"", NULL, "sum", "", 2, 8, 1.75, false},
          "dir/all_reduce_perf.txt",
          DT_KOP_ALL_REDUCE,

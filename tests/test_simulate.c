@@ -209,7 +209,8 @@ START_TEST(one_quiet_iteration)
     ck_assert_double_eq(r.report.iteration_s, r.iteration_s[0]);
     ck_assert_double_eq(r.report.samples_s_p10, r.report.iteration_s);
     ck_assert_double_eq(r.report.samples_s_p90, r.report.iteration_s);
-    ck_assert_double_lt(r.report.iteration_s_p10, r.report.iteration_s); /* kernels' times are uncertain */
+    ck_assert_double_lt(r.report.iteration_s_p10,
+                        r.report.iteration_s); /* kernels' times are uncertain */
     ck_assert_double_gt(r.report.iteration_s_p90, r.report.iteration_s);
     ck_assert_double_eq_tol((double)r.timeline.makespan_ns * 1e-9, r.iteration_s[0], 1e-12);
     ck_assert_double_eq(r.goodput, 1);

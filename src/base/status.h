@@ -36,9 +36,9 @@ enum dt_status {
 
 struct dt_error {
     enum dt_status status;
-    int line, col;       /* 1-based; 0 = not about a place in a file */
-    char file[256];      /* "" = not about a file */
-    char message[4096];  /* one message, no trailing newline; may hold several lines for lists */
+    int line, col;      /* 1-based; 0 = not about a place in a file */
+    char file[256];     /* "" = not about a file */
+    char message[4096]; /* one message, no trailing newline; may hold several lines for lists */
 };
 
 /* Fill *err (if not NULL) and return `status`.  printf-like. */

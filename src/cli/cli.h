@@ -88,7 +88,8 @@ enum dt_status dt_cmd_compare(struct dt_cli *cli, struct dt_error *err);
 enum dt_status dt_cmd_profile(struct dt_cli *cli, struct dt_error *err);
 enum dt_status dt_cmd_completion(struct dt_cli *cli, struct dt_error *err);
 extern const struct dt_option dt_plan_options[], dt_simulate_options_table[],
-    dt_train_options_table[], dt_eval_options[], dt_sample_options[],
-    dt_profile_options[], dt_loop_options[], dt_compare_options[], dt_trace_options[], dt_reproduce_options[], dt_accuracy_options[], dt_db_options[], dt_data_options[];
+    dt_train_options_table[], dt_eval_options[], dt_sample_options[], dt_profile_options[],
+    dt_loop_options[], dt_compare_options[], dt_trace_options[], dt_reproduce_options[],
+    dt_accuracy_options[], dt_db_options[], dt_data_options[];
 
 #endif

@@ -30,7 +30,8 @@ const struct dt_option dt_db_options[] = {
     {"note", 0, DT_OPT_STRING, "TEXT", "import: a remark kept with the source"},
     {"op", 0, DT_OPT_STRING, "OP",
      "show: only rows of this op (gemm, attn_causal, all_reduce, ...)"},
-    {"limit", 0, DT_OPT_INT, "N", "show: at most N rows of --op (default 40, all with --json; 0 = all)"},
+    {"limit", 0, DT_OPT_INT, "N",
+     "show: at most N rows of --op (default 40, all with --json; 0 = all)"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 

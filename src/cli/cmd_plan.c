@@ -57,9 +57,9 @@ static void print_plans(const struct dt_session *s)
 static void explain_memory(const struct dt_session *s, const struct dt_plan *p,
                            const struct dt_work *work)
 {
-    static const char *const gpu[] = {
-        "module",      "stage",        "blocks",      "params [GiB]", "grads [GiB]",
-        "optim [GiB]", "activ. [GiB]", "x in flight", "other [GiB]",  "total [GiB]"};
+    static const char *const gpu[] = {"module",      "stage",       "blocks",       "params [GiB]",
+                                      "grads [GiB]", "optim [GiB]", "activ. [GiB]", "x in flight",
+                                      "other [GiB]", "total [GiB]"};
     static const char *const process[] = {
         "module",      "stage",        "blocks",      "params [MiB]", "grads [MiB]",
         "optim [MiB]", "activ. [MiB]", "x in flight", "other [MiB]",  "total [MiB]"};

@@ -9,7 +9,14 @@
 
 #include <string.h>
 
-enum { TOKENS = 64, EACH = 8, STEPS = 50, FILE_BYTES_MAX = 1 << 28, CELL_PIXELS = 64, GUIDANCE = 4 };
+enum {
+    TOKENS = 64,
+    EACH = 8,
+    STEPS = 50,
+    FILE_BYTES_MAX = 1 << 28,
+    CELL_PIXELS = 64,
+    GUIDANCE = 4
+};
 
 const struct dt_option dt_sample_options[] = {
     {"image", 'i', DT_OPT_LIST, "FILE", "caption this image (JPEG, PNG, WebP)"},

@@ -39,9 +39,9 @@ struct loop {
     int again;                                        /* measurements that did not */
     int passes;                                       /* of profiles, done so far */
     struct dt_drift profile[LOOP_PASSES_MAX][LOOP_THREADS_MAX + 1]; /* [pass][threads] */
-    double batch_s; /* of a core, to make one global batch */
-    bool fp32;                                                      /* what training computes in */
-    char dir[LOOP_DIR_MAX];                                         /* temporary folder */
+    double batch_s;          /* of a core, to make one global batch */
+    bool fp32;               /* what training computes in */
+    char dir[LOOP_DIR_MAX];  /* temporary folder */
     struct dt_samples *seen; /* sizes of what the measured steps train on */
     struct dt_samples *last; /* of the last of these steps */
     const char *runs;        /* the file that keeps its runs, predicted and measured, or NULL */

@@ -18,9 +18,9 @@ enum { /* after DT_WORLD_TAG */
 struct dt_world_page {
     uint64_t nonce; /* of the rank that owns it */
     int32_t rank;
-    _Atomic uint64_t doing; /* module + 1, op + 1, microbatch + 1: 8, 32, 24 bits; 0 = nothing */
-    _Atomic uint64_t last;  /* what it did before that */
-    _Atomic uint64_t since_ns;      /* of the owner's clock */
+    _Atomic uint64_t doing;    /* module + 1, op + 1, microbatch + 1: 8, 32, 24 bits; 0 = nothing */
+    _Atomic uint64_t last;     /* what it did before that */
+    _Atomic uint64_t since_ns; /* of the owner's clock */
     _Atomic uint64_t wait_since_ns; /* the same, of the first of `waits` */
     atomic_int waits;
     atomic_int spoke; /* it has told, or tells, why the job ends */

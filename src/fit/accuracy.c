@@ -44,12 +44,13 @@ struct names {
     const char *of[F_N];
     double unit_s; /* of the time column */
 };
-static const struct names own = {{"layers",    "hidden",      "ffn",          "heads",
-                                  "kv_groups", "vocab",       "seq",          "gpus",
-                                  "tp",        "pp",          "dp",           "vpp",
-                                  "cp",        "micro_batch", "global_batch", "gpu_type",
-                                  "recompute", "precision",   "name",         "source",
-                                  "measured_iter_s"},
+static const struct names own = {{"layers",   "hidden",      "ffn",
+                                  "heads",    "kv_groups",   "vocab",
+                                  "seq",      "gpus",        "tp",
+                                  "pp",       "dp",          "vpp",
+                                  "cp",       "micro_batch", "global_batch",
+                                  "gpu_type", "recompute",   "precision",
+                                  "name",     "source",      "measured_iter_s"},
                                  1};
 static const struct names vtrain = {{"layers",
                                      "hidden size",
@@ -73,12 +74,11 @@ static const struct names vtrain = {{"layers",
                                      NULL,
                                      "iteration time (ms)"},
                                     1e-3};
-static const struct names megatron = {{"layers", "hidden",     NULL,   "heads",      NULL,
-                                       NULL,     "seq",        "gpus", "tp",         "pp",
-                                       "dp",     "interleave", NULL,   "microbatch", "batch",
-                                       NULL,     "recompute",  NULL,   "model",      NULL,
-                                       "iteration_s"},
-                                      1};
+static const struct names megatron = {
+    {"layers", "hidden", NULL,        "heads", NULL,         NULL, "seq",
+     "gpus",   "tp",     "pp",        "dp",    "interleave", NULL, "microbatch",
+     "batch",  NULL,     "recompute", NULL,    "model",      NULL, "iteration_s"},
+    1};
 
 static const char *const assumed_text[] = {
     [DT_MEASURED_CSV] = "what a column leaves out: disttrain-accuracy(1)",

@@ -10,7 +10,7 @@
 #include "base/status.h"
 
 struct dt_measured_row {
-    char label[64]; /* what the table calls it, or a short form of shape and layout */
+    char label[64];  /* what the table calls it, or a short form of shape and layout */
     char source[16]; /* whose word the time is: "published", "recalled", ...; "" = not said */
     char gpu_type[DT_NAME_MAX];
     int layers, hidden, ffn, heads, kv_groups, vocab, seq;
@@ -36,7 +36,7 @@ struct dt_measured_table {
     char name[64];                  /* file name without folder and .csv */
     enum dt_measured_format format; /* told apart by the header */
     const char *assumed;            /* what was assumed for every row, one line */
-    const char *peers;              /* what others are said to reach on the whole table; NULL = nothing known */
+    const char *peers; /* what others are said to reach on the whole table; NULL = nothing known */
     int n;
     struct dt_measured_row *rows;
 };

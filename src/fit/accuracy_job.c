@@ -80,7 +80,8 @@ static void put_train(struct text *t, const struct dt_measured_row *r)
         (long long)r->global_batch, r->micro_batch, r->seq, r->fp16 ? "fp16" : "bf16",
         dt_recompute_names[r->recompute], r->distributed ? 1 : 0,
         r->vpp > 1 ? "interleaved" : "1f1b", r->distributed ? "true" : "false",
-        r->distributed ? "true" : "false", r->unfused ? DT_DISPATCH_UNFUSED_US : DT_DISPATCH_FUSED_US);
+        r->distributed ? "true" : "false",
+        r->unfused ? DT_DISPATCH_UNFUSED_US : DT_DISPATCH_FUSED_US);
 }
 
 enum dt_status dt_measured_job(const struct dt_measured_row *r, struct dt_error *err, char *text,

@@ -45,8 +45,8 @@ enum dt_status dt_curve_svg(const struct dt_ptable *t, const struct dt_curve *c,
         "<rect width=\"640\" height=\"350\" fill=\"white\"/>\n"
         "<text x=\"%d\" y=\"20\">%s %s on %s: t0 %.3g us, %d sizes, |error| median %.1f %%, "
         "p90 %.1f %%</text>\n",
-        LEFT, dt_kop_family_names[c->family], dt_ptable_phase_names[c->phase], t->devices[c->device],
-        c->t0_ns * 1e-3, c->n, 100 * c->median_error, 100 * c->p90_error);
+        LEFT, dt_kop_family_names[c->family], dt_ptable_phase_names[c->phase],
+        t->devices[c->device], c->t0_ns * 1e-3, c->n, 100 * c->median_error, 100 * c->p90_error);
     line(&o, 0, "stroke=\"#444\"");
     line(&o, 0.1, "stroke=\"#bbb\" stroke-dasharray=\"4 3\"");
     line(&o, -0.1, "stroke=\"#bbb\" stroke-dasharray=\"4 3\"");

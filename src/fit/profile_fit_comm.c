@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { FIRST_LOG2 = 10, LAST_LOG2 = 32 }; /* 1 KiB .. 4 GiB */
+enum { FIRST_LOG2 = 10, LAST_LOG2 = 32 };   /* 1 KiB .. 4 GiB */
 enum { LARGE_LOG2 = 23, LARGE_MAX = 1024 }; /* from 8 MiB a collective is bandwidth, not latency */
 
 struct large { /* held-out errors of large buffers, over all collectives and GPU counts */
@@ -130,8 +130,8 @@ static enum dt_status one(struct dt_fit *f, int family, const int64_t *d, int n_
         if (status == DT_OK && score)
             status = dt_fit_score(f, what, &c.l, 1000);
         if (large)
-            large->n += dt_local_errors(&c.l, 1, LARGE_LOG2, large->e + large->n,
-                                        LARGE_MAX - large->n);
+            large->n +=
+                dt_local_errors(&c.l, 1, LARGE_LOG2, large->e + large->n, LARGE_MAX - large->n);
     }
     dt_local_free(&c.l);
     return status;

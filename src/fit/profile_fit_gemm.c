@@ -218,10 +218,13 @@ static enum dt_status resample(struct dt_fit *f, int phase, int kind, int source
     for (int a = 0; a < n_m; a++)
         for (int b = 0; b < n_nk; b++)
             for (int c = 0; c < n_nk; c++) {
-                struct dt_fit_row row = {
-                    DT_KOP_GEMM, phase,       kind,
-                    source,     f->out_bf16, {grid_m[a], grid_nk[b], grid_nk[c]},
-                    0};
+                struct dt_fit_row row = {DT_KOP_GEMM,
+                                         phase,
+                                         kind,
+                                         source,
+                                         f->out_bf16,
+                                         {grid_m[a], grid_nk[b], grid_nk[c]},
+                                         0};
                 struct dt_fit_estimate e;
                 row.floor_ns = 2.0 * grid_m[a] * grid_nk[b] * grid_nk[c] / f->dev->flops_per_ns;
                 dt_fit_gemm_time(f, phase, grid_m[a], grid_nk[b], grid_nk[c], &e);
@@ -233,7 +236,8 @@ static enum dt_status resample(struct dt_fit *f, int phase, int kind, int source
 enum dt_status dt_fit_gemm(struct dt_fit *f)
 {
     const struct dt_fit_from fwd = {f->dev->base, "bf16", DT_KOP_GEMM, DT_PHASE_FWD};
-    const struct dt_fit_from grad[] = {fwd, {DT_FIT_A100_PCIE, "bf16", DT_KOP_GEMM, DT_PHASE_DGRAD}};
+    const struct dt_fit_from grad[] = {fwd,
+                                       {DT_FIT_A100_PCIE, "bf16", DT_KOP_GEMM, DT_PHASE_DGRAD}};
     int source;
 
     DT_TRY(load(f, dt_fit_find_device(f->dev->base), &f->gemm));

@@ -124,9 +124,9 @@ static enum dt_status loss_and_optimizer(struct dt_fit *f, const struct curve *a
     for (int phase = DT_PHASE_FWD; phase <= DT_PHASE_DGRAD; phase++)
         for (int a = 0; a < COUNT(tokens); a++)
             for (int b = 0; b < COUNT(vocab); b++) {
-                struct dt_fit_row row = {DT_KOP_XENT, phase,       DT_ROW_ASSUMED,
-                                         source,     f->out_bf16, {tokens[a], vocab[b]},
-                                         0};
+                struct dt_fit_row row = {
+                    DT_KOP_XENT,           phase, DT_ROW_ASSUMED, source, f->out_bf16,
+                    {tokens[a], vocab[b]}, 0};
                 struct dt_fit_estimate e;
                 time_of(add, 6.0 * tokens[a] * vocab[b], &e);
                 row.floor_ns = 6.0 * tokens[a] * vocab[b] / f->dev->hbm_bytes_per_ns;

@@ -46,21 +46,21 @@ enum dt_status dt_error_interval(const double *times_s, int n, const double *sha
 /* `waiting`: ns between the end of the last thing that the op waited for and its begin. */
 typedef void dt_critical_fn(void *ctx, uint32_t op, int64_t ns, bool waiting);
 /* From the end back to the beginning; the ns sum to the makespan when the first op begins at 0. */
-void dt_critical_path(const struct dt_program *p, const struct dt_timeline *t,
-                      dt_critical_fn *fn, void *ctx);
+void dt_critical_path(const struct dt_program *p, const struct dt_timeline *t, dt_critical_fn *fn,
+                      void *ctx);
 
 /* ---- contributions ---- */
 
 enum dt_contribution_kind { /* a kernel of a block, or what is outside of blocks */
-    DT_CONTRIB_KERNEL,
-    DT_CONTRIB_HOST,
-    DT_CONTRIB_TRANSFER,
-    DT_CONTRIB_GRAD_SYNC,
-    DT_CONTRIB_GRAD_NORM,
-    DT_CONTRIB_PARAM_GATHER,
-    DT_CONTRIB_STEP,
-    DT_CONTRIB_WAIT,
-    DT_CONTRIB_N
+                            DT_CONTRIB_KERNEL,
+                            DT_CONTRIB_HOST,
+                            DT_CONTRIB_TRANSFER,
+                            DT_CONTRIB_GRAD_SYNC,
+                            DT_CONTRIB_GRAD_NORM,
+                            DT_CONTRIB_PARAM_GATHER,
+                            DT_CONTRIB_STEP,
+                            DT_CONTRIB_WAIT,
+                            DT_CONTRIB_N
 };
 struct dt_contribution {
     enum dt_contribution_kind kind;
@@ -70,20 +70,20 @@ struct dt_contribution {
     int64_t n, k;       /* of a GEMM; else 0 */
     double critical_ns; /* on the critical path */
     double gpu_ns;      /* over all GPUs */
-    int rests;          /* enum dt_row_kind of that row; -1 = computed, no row; -2 = assumed, no row */
-    double sigma;       /* standard deviation of the logarithm of its time */
-    char source[64];    /* of the profile row that weighs most */
-    double source_ns;   /* its weight so far */
+    int rests;       /* enum dt_row_kind of that row; -1 = computed, no row; -2 = assumed, no row */
+    double sigma;    /* standard deviation of the logarithm of its time */
+    char source[64]; /* of the profile row that weighs most */
+    double source_ns; /* its weight so far */
 };
 struct dt_explanation {
     int n;
-    struct dt_contribution *at; /* largest critical_ns first */
-    double makespan_ns, gpu_ns; /* totals */
+    struct dt_contribution *at;                /* largest critical_ns first */
+    double makespan_ns, gpu_ns;                /* totals */
     double share[DT_ERRF_N], sigma[DT_ERRF_N]; /* for dt_error_interval */
 };
-enum dt_status dt_explain(const struct dt_program *p, const struct dt_model *m, struct dt_cost *cost,
-                          const struct dt_timeline *t,
-                          struct dt_error *err, struct dt_explanation *out);
+enum dt_status dt_explain(const struct dt_program *p, const struct dt_model *m,
+                          struct dt_cost *cost, const struct dt_timeline *t, struct dt_error *err,
+                          struct dt_explanation *out);
 void dt_explanation_free(struct dt_explanation *e);
 /* "gemm 12288 x 4096", "transfer", ... into buf. */
 void dt_contribution_text(const struct dt_contribution *c, char *buf, size_t size);

@@ -7,10 +7,11 @@
 #include "core/schedule/timeline.h"
 
 struct dt_report {
-    double iteration_s, iteration_s_p10, iteration_s_p90; /* with the errors of the times, and other samples */
+    double iteration_s, iteration_s_p10,
+        iteration_s_p90;                 /* with the errors of the times, and other samples */
     double samples_s_p10, samples_s_p90; /* over the simulated iterations and noise draws alone */
-    double mfu, hfu;                 /* of gpus_used * peak */
-    double mfu_cluster;              /* of all the cluster's GPUs */
+    double mfu, hfu;                     /* of gpus_used * peak */
+    double mfu_cluster;                  /* of all the cluster's GPUs */
     double tokens_per_s, samples_per_s;
     int gpus, gpus_used;
     double bubble_fraction, exposed_comm_s;
@@ -18,7 +19,7 @@ struct dt_report {
     double hardware_flops;
     struct dt_timeline_summary timeline;
     double mem_bytes_max[DT_MAX_MODULES];
-    double prov_share[DT_PROV_N];    /* sums to 1 */
+    double prov_share[DT_PROV_N]; /* sums to 1 */
     uint64_t ops;
 };
 /* Model FLOPs of module m for the whole assignment: per-sample shapes; fwd x (1 + [dgrad needed] + [wgrad needed]) per

@@ -16,7 +16,7 @@
 enum { DT_RUNS_SCHEMA = 1 };
 enum dt_run_kind { DT_RUN_SIMULATED, DT_RUN_EXECUTED };
 
-struct dt_run_memory { /* of a lane, per GPU or process */
+struct dt_run_memory {                        /* of a lane, per GPU or process */
     int64_t predicted_bytes, allocated_bytes; /* allocated: -1 = not known */
 };
 
@@ -43,12 +43,12 @@ struct dt_run_record { /* what is kept; everything borrowed; NULL parts are left
     const struct dt_timeline *timeline;
     const int *lane_rank;         /* [n_lanes] who executed it: its first member; NULL = nobody */
     const char *const *rank_host; /* [ranks]; NULL = not known */
-    const char *memory_of; /* devices whose memory model predicted it: "cpu" or "gpu" */
+    const char *memory_of;        /* devices whose memory model predicted it: "cpu" or "gpu" */
     const struct dt_run_memory *lane_memory; /* [n_lanes] */
-    const struct dt_run_data *data; /* [n_data] */
+    const struct dt_run_data *data;          /* [n_data] */
     int64_t n_data;
     const struct dt_run_facts *facts; /* what it was of; NULL = not known */
-    bool ops;                     /* keep a row per op (else lanes only) */
+    bool ops;                         /* keep a row per op (else lanes only) */
 };
 /* Creates the file when absent; refuses a foreign or newer file.  *run_id is the new run's number.
  */

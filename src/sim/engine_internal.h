@@ -21,8 +21,9 @@ struct engine_node {     /* 32 bytes: all that the loop touches of an op, two to
     uint32_t succ_first; /* successors: succ[succ_first .. next node's succ_first) */
     uint32_t need;       /* dependencies that have not ended */
     uint32_t need_all : 18, class : 2;
-    uint32_t alpha : 12; /* SEND: index into alpha_ns[]; 0 = it takes its duration and nothing else */
-    uint32_t peer; /* RECV: its SEND; SEND: index into sends[]; group: the group's index */
+    uint32_t
+        alpha : 12; /* SEND: index into alpha_ns[]; 0 = it takes its duration and nothing else */
+    uint32_t peer;  /* RECV: its SEND; SEND: index into sends[]; group: the group's index */
 };
 
 enum { ENGINE_ALPHAS = 4096 }; /* the last one: more are distinct, ask the durations */
@@ -38,16 +39,16 @@ struct engine_send { /* 32 bytes: what the network asks of a SEND */
 /* Lanes that nothing ties together but collectives (engine_parts.c): neither transfers nor a node's
  * ports and NICs. */
 struct engine_parts {
-    uint32_t n;           /* 0: not known to come apart */
-    uint32_t *first;      /* [n + 1] */
-    uint32_t *lanes;      /* part k: lanes[first[k] .. first[k + 1]) */
-    uint32_t *of_lane;    /* [n_lanes] */
-    uint32_t *wide;       /* groups with members in several parts ... */
-    int64_t *wide_at;     /* ... each one's begin, at the earliest; -1: not known */
-    uint32_t *wide_of;    /* [n_groups] index into wide[]; DT_NONE: all members in one part */
+    uint32_t n;        /* 0: not known to come apart */
+    uint32_t *first;   /* [n + 1] */
+    uint32_t *lanes;   /* part k: lanes[first[k] .. first[k + 1]) */
+    uint32_t *of_lane; /* [n_lanes] */
+    uint32_t *wide;    /* groups with members in several parts ... */
+    int64_t *wide_at;  /* ... each one's begin, at the earliest; -1: not known */
+    uint32_t *wide_of; /* [n_groups] index into wide[]; DT_NONE: all members in one part */
     uint32_t n_wide;
-    int64_t makespan_ns;  /* a lower bound */
-    uint32_t *at[2];      /* window: where each part's events and flows begin */
+    int64_t makespan_ns; /* a lower bound */
+    uint32_t *at[2];     /* window: where each part's events and flows begin */
     size_t at_cap[2];
     size_t first_cap, lanes_cap, of_lane_cap, wide_cap, wide_at_cap, wide_of_cap;
 };

@@ -70,7 +70,7 @@ struct dt_network {
     uint32_t heap_n;
     uint32_t soon_from, soon_n;
     struct dt_net_finish soon[NET_SOON]; /* sorted: those that finish before all in the heap */
-    uint32_t *dirty; /* links whose flows need new rates as of dirty_ns */
+    uint32_t *dirty;                     /* links whose flows need new rates as of dirty_ns */
     size_t dirty_cap;
     uint32_t n_dirty;
     int64_t dirty_ns;

@@ -175,7 +175,8 @@ static void set_rate(struct dt_network *n, uint32_t flow, double rate)
     }
     f->rate = rate;
     double ns = f->remaining / rate * 1e9;
-    dt_net_finish_set(n, flow, n->dirty_ns + (ns < (double)DT_TIME_MAX_NS ? llround(ns) : DT_TIME_MAX_NS));
+    dt_net_finish_set(n, flow,
+                      n->dirty_ns + (ns < (double)DT_TIME_MAX_NS ? llround(ns) : DT_TIME_MAX_NS));
 }
 
 static void freeze(struct dt_network *n, uint32_t flow, double rate, uint32_t bottleneck)

@@ -9,7 +9,7 @@
 struct dt_noise {
     uint64_t seed;
     uint64_t iteration;
-    double jitter;         /* sigma of log-normal multiplicative jitter of compute ops, mean 1 */
+    double jitter; /* sigma of log-normal multiplicative jitter of compute ops, mean 1 */
     int n_lanes;
     const double *slowdown; /* [n_lanes] factor >= 1 per lane, or NULL */
 };
@@ -19,12 +19,13 @@ int64_t dt_noise_apply(const struct dt_noise *n, uint32_t lane, uint32_t index, 
 void dt_noise_slow_lanes(uint64_t seed, double fraction, double factor, int n_lanes, double *out);
 
 struct dt_goodput {
-    double goodput;            /* useful time / wall time */
+    double goodput; /* useful time / wall time */
     double failures_per_day, lost_s_per_failure, expected_wall_s;
 };
 /* Monte Carlo (seeded) of training for `horizon_s` of useful work with exponential failures of `gpus` GPUs,
  * MTBF per GPU in hours, checkpoint every interval_s costing write_s, restart_s after each failure. */
 void dt_goodput_simulate(uint64_t seed, int gpus, double mtbf_gpu_hours, double interval_s,
-                         double write_s, double restart_s, double horizon_s, struct dt_goodput *out);
+                         double write_s, double restart_s, double horizon_s,
+                         struct dt_goodput *out);
 
 #endif

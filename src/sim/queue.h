@@ -27,7 +27,7 @@ struct dt_sim_event {
 };
 
 static inline struct dt_sim_event dt_event_make(int64_t time_ns, enum dt_event_priority priority,
-                                            uint32_t sequence)
+                                                uint32_t sequence)
 {
     struct dt_sim_event e = {time_ns, (uint64_t)priority << 32 | sequence};
     return e;

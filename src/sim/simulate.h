@@ -9,18 +9,21 @@
 #include "report/report.h"
 
 struct dt_sim_result {
-    struct dt_report report;         /* of the median iteration, percentiles over iterations */
+    struct dt_report report; /* of the median iteration, percentiles over iterations */
     int iterations;
-    double *iteration_s;             /* [iterations] */
-    double goodput;                  /* share of wall time that trains, failures included; 1 when off */
-    struct dt_assignment *assignment; /* of the first iteration, owned */
-    struct dt_program *program;       /* of the first iteration, owned */
-    struct dt_durations durations;    /* of the first iteration, owned */
-    struct dt_timeline timeline;      /* of the first iteration, owned */
+    double *iteration_s; /* [iterations] */
+    double goodput;      /* share of wall time that trains, failures included; 1 when off */
+    struct dt_assignment *assignment;  /* of the first iteration, owned */
+    struct dt_program *program;        /* of the first iteration, owned */
+    struct dt_durations durations;     /* of the first iteration, owned */
+    struct dt_timeline timeline;       /* of the first iteration, owned */
     struct dt_explanation explanation; /* of the first iteration's timeline, owned */
-    uint64_t events;                 /* events processed in all */
+    uint64_t events;                   /* events processed in all */
 };
-enum { DT_SIM_BATCHES = 5, DT_SIM_DRAWS = 4000 }; /* global batches and draws behind an interval, at least */
+enum {
+    DT_SIM_BATCHES = 5,
+    DT_SIM_DRAWS = 4000
+}; /* global batches and draws behind an interval, at least */
 typedef void dt_progress_fn(void *ctx, int done, int total);
 /* Where fewer than DT_SIM_BATCHES iterations are simulated, further global batches are evaluated without contention for
  * the interval of the report (programs of up to 262,144 ops). */

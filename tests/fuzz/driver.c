@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define SEED_MAX ((size_t)1 << 20)
 #define CUTS_MAX 1024 /* longer seeds are cut at this many lengths, evenly spread */
-#define ROUNDS 2000    /* mutations of each seed */
+#define ROUNDS 2000   /* mutations of each seed */
 #define FILES_MAX 256
 
 static const uint8_t *current;

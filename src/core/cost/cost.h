@@ -22,7 +22,7 @@ enum dt_prov {
 };
 extern const char *const dt_prov_names[DT_PROV_N + 1];
 
-struct dt_time {         /* a duration and what it stands on */
+struct dt_time { /* a duration and what it stands on */
     double ns;
     double prov[DT_PROV_N]; /* ns per provenance; sums to ns */
 };
@@ -30,13 +30,15 @@ struct dt_time {         /* a duration and what it stands on */
 /* What the kernels of unfused blocks, and the host that issues kernels, take in a running training step: few
  * constants for all models and layouts.  Values, meaning, sources: cost_tuning.c and doc/calibration.md. */
 struct dt_cost_tuning {
-    double gemm;            /* time of a GEMM / the profile's */
-    double misaligned;      /* further factor when n or k is no multiple of 8 elements */
-    double core;            /* softmax and dropout of the scores / residual add */
-    double tp_skew_ns;      /* a tensor-parallel collective waits for the slowest rank; an all-gather or a reduce-scatter half */
-    double call_per_rank;   /* host work of a collective: one kernel, and more per rank that has to meet */
-    double backward_call;   /* host time of a backward kernel / of a forward kernel */
-    double host_norm;       /* exponent of the norm that joins host and device time */
+    double gemm;       /* time of a GEMM / the profile's */
+    double misaligned; /* further factor when n or k is no multiple of 8 elements */
+    double core;       /* softmax and dropout of the scores / residual add */
+    double
+        tp_skew_ns; /* a tensor-parallel collective waits for the slowest rank; an all-gather or a reduce-scatter half */
+    double
+        call_per_rank; /* host work of a collective: one kernel, and more per rank that has to meet */
+    double backward_call; /* host time of a backward kernel / of a forward kernel */
+    double host_norm;     /* exponent of the norm that joins host and device time */
 };
 extern const struct dt_cost_tuning dt_cost_tuning_default;
 struct dt_cost_constant { /* one line per member, in order */
@@ -48,14 +50,17 @@ extern const struct dt_cost_constant dt_cost_constants[DT_COST_CONSTANTS];
 double *dt_cost_tuning_at(struct dt_cost_tuning *t, int i);
 
 struct dt_cost_options {
-    bool stepccl;            /* chunked overlap of TP collectives with their GEMMs on copy engines */
-    bool allow_analytical;   /* missing op families fall back to the roofline ("computed") */
-    bool fp32;               /* collectives of tensor parallelism carry 4 bytes an element, else 2 */
+    bool stepccl;          /* chunked overlap of TP collectives with their GEMMs on copy engines */
+    bool allow_analytical; /* missing op families fall back to the roofline ("computed") */
+    bool fp32;             /* collectives of tensor parallelism carry 4 bytes an element, else 2 */
     enum dt_recompute recompute;
-    double dispatch_ns;      /* host time per kernel: no stage is faster than the host issues it; 0 = never the
+    double
+        dispatch_ns; /* host time per kernel: no stage is faster than the host issues it; 0 = never the
                               * bottleneck (CUDA graphs, or kernels long enough) */
-    const struct dt_cost_tuning *tuning; /* NULL = dt_cost_tuning_default; borrowed while the cost model is made */
-    double scale[DT_KOP_FAMILY_N]; /* factor on the times of a family; 0 = 1 (intervals, sensitivity) */
+    const struct dt_cost_tuning
+        *tuning; /* NULL = dt_cost_tuning_default; borrowed while the cost model is made */
+    double scale
+        [DT_KOP_FAMILY_N]; /* factor on the times of a family; 0 = 1 (intervals, sensitivity) */
 };
 
 struct dt_cost; /* immutable after creation except for its memo tables; one thread */
@@ -93,28 +98,34 @@ void dt_cost_stage(struct dt_cost *c, int module, int first, int n, const struct
  * The times of all parts sum to fwd + dgrad + wgrad of dt_cost_stage. */
 enum dt_direction { DT_DIR_FWD, DT_DIR_DGRAD, DT_DIR_WGRAD, DT_DIR_RECOMPUTE, DT_DIR_N };
 extern const char *const dt_direction_names[DT_DIR_N + 1];
-typedef void dt_cost_part_fn(void *ctx, const struct dt_kop *k, enum dt_direction dir, const struct dt_time *t);
-void dt_cost_stage_parts(struct dt_cost *c, int module, int first, int n, const struct dt_shard *shard,
-                         const struct dt_work *work, const unsigned char *trainable, bool upstream,
-                         dt_cost_part_fn *fn, void *ctx);
+typedef void dt_cost_part_fn(void *ctx, const struct dt_kop *k, enum dt_direction dir,
+                             const struct dt_time *t);
+void dt_cost_stage_parts(struct dt_cost *c, int module, int first, int n,
+                         const struct dt_shard *shard, const struct dt_work *work,
+                         const unsigned char *trainable, bool upstream, dt_cost_part_fn *fn,
+                         void *ctx);
 /* What a kernel's time stands on: the profile row nearest to it. */
 struct dt_cost_origin {
     const char *source; /* its source's name, or "roofline"; lives as long as the profile */
     int kind;           /* enum dt_row_kind; -1 = no row */
-    double sigma;       /* standard deviation of the logarithm, from the row's p10 and p90; 0 = none stated */
+    double
+        sigma; /* standard deviation of the logarithm, from the row's p10 and p90; 0 = none stated */
 };
-void dt_cost_origin(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase, struct dt_cost_origin *out);
+void dt_cost_origin(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
+                    struct dt_cost_origin *out);
 
 /* Fast path for the same: totals only, memoised on (module, range, shard, work, flags). */
-struct dt_stage_ns { double fwd, bwd; }; /* bwd = dgrad + wgrad */
+struct dt_stage_ns {
+    double fwd, bwd;
+}; /* bwd = dgrad + wgrad */
 struct dt_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int first, int n,
                                     const struct dt_shard *shard, const struct dt_work *work,
                                     const unsigned char *trainable, bool upstream);
 /* The same for many works, out[i] that of work[i] to the last bit: what works of equal tokens share is computed
  * once (cost_sheet.c).  False when out of memory. */
-bool dt_cost_stages_ns(struct dt_cost *c, int module, int first, int n, const struct dt_shard *shard,
-                       const struct dt_work *work, size_t n_works, const unsigned char *trainable, bool upstream,
-                       struct dt_stage_ns *out);
+bool dt_cost_stages_ns(struct dt_cost *c, int module, int first, int n,
+                       const struct dt_shard *shard, const struct dt_work *work, size_t n_works,
+                       const unsigned char *trainable, bool upstream, struct dt_stage_ns *out);
 
 /* Collective over `gpus` ranks, `per_node` of them in each node, `share` = how many such collectives use the
  * node's NICs at once; bytes as in nccl-tests (full buffer).  family: one of the collective families. */

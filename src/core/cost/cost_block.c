@@ -45,7 +45,8 @@ struct shard_key cost_shard_key(const struct dt_shard *s)
 
 /* Surfaces of the block's kernels: the same from one microbatch to the next, as only fast dims
  * change. */
-static void find_surfaces(struct block_kernels *b, int module, int class_, const struct shard_key *shard)
+static void find_surfaces(struct block_kernels *b, int module, int class_,
+                          const struct shard_key *shard)
 {
     struct dt_cost *c = b->c;
     uint64_t h = cost_mix((uint64_t)module << 32 | (uint64_t)class_, 0x2545f4914f6cdd1dULL);
@@ -95,7 +96,7 @@ static void as_trained(const struct block_kernels *b, int i, struct dt_time *t)
     const struct dt_cost_tuning *tune = &b->c->tuning;
     double f = k->family == DT_KOP_GEMM  ? gemm_as_trained(tune, k)
                : k->family == DT_KOP_ADD ? (k->core ? tune->core : 1)
-                                        : 1;
+                                         : 1;
 
     if (!b->block->unfused)
         return;
@@ -151,7 +152,7 @@ static int mirror(int family)
 {
     return family == DT_KOP_ALL_GATHER       ? DT_KOP_REDUCE_SCATTER
            : family == DT_KOP_REDUCE_SCATTER ? DT_KOP_ALL_GATHER
-                                            : family;
+                                             : family;
 }
 
 /* Bytes that a layout remap of the pair moves, read and written: either side of the GEMMs can
@@ -168,7 +169,8 @@ static double remap_bytes(const struct block_kernels *b, int coll, int first, in
 }
 
 /* Time of the partner GEMMs on m/c rows. */
-static double chunk_gemm_ns(struct block_kernels *b, int first, int last, enum dt_phase phase, int chunks)
+static double chunk_gemm_ns(struct block_kernels *b, int first, int last, enum dt_phase phase,
+                            int chunks)
 {
     double sum = 0;
 
@@ -188,8 +190,8 @@ static double chunk_gemm_ns(struct block_kernels *b, int first, int last, enum d
 
 /* What is left of collective i in the phase when it is pipelined with its GEMMs; its full time if
  * it has none. */
-static double exposed_ns(struct block_kernels *b, int i, enum dt_phase phase, const struct dt_time *full,
-                         bool remap_hidden)
+static double exposed_ns(struct block_kernels *b, int i, enum dt_phase phase,
+                         const struct dt_time *full, bool remap_hidden)
 {
     struct dt_cost *c = b->c;
     int family = phase == DT_PHASE_FWD ? (int)b->k[i].family : mirror((int)b->k[i].family);

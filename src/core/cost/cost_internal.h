@@ -39,7 +39,7 @@ struct group_table { /* rows of one (family, phase), by slow dims */
     int n_groups, n_rows;
     struct group *groups;
     const struct dt_profile_row **sorted;
-    double min_ns; /* fastest row: the launch floor of what lies below the measured sizes */
+    double min_ns;  /* fastest row: the launch floor of what lies below the measured sizes */
     double max_eff; /* fastest rate of any row */
 };
 
@@ -48,8 +48,8 @@ struct surface {
     int family, phase;
     int64_t slow[6];
     bool slow_exact, slow_inside;
-    bool on_v;          /* the only axis is the second fast dim */
-    int nu, nv;         /* nv = 1: a curve over u */
+    bool on_v;           /* the only axis is the second fast dim */
+    int nu, nv;          /* nv = 1: a curve over u */
     double *lu, *lv, *z; /* z[iv * nu + iu] = log efficiency, as gsl_interp2d wants it */
     unsigned char *kind; /* worst row kind behind a knot; ROW_FILLED added when no row was there */
     double min_ns;
@@ -70,8 +70,8 @@ struct shard_key {
 };
 struct block_times {
     struct dt_time fwd, dgrad, wgrad;
-    struct dt_time wgrad_only;  /* extra when the block is trained but passes no gradient upstream */
-    struct dt_time recompute;   /* forward kernels run again before the backward */
+    struct dt_time wgrad_only; /* extra when the block is trained but passes no gradient upstream */
+    struct dt_time recompute;  /* forward kernels run again before the backward */
     double calls, calls_dgrad, calls_wgrad, calls_again; /* kernels that the host issues */
 };
 struct block_entry {
@@ -150,7 +150,8 @@ void cost_surfaces_free(struct dt_cost *c);
 /* Work of a row or kernel in the unit its efficiency is measured in (flop or bytes). */
 double cost_units(int family, const int64_t *d);
 /* Resolve the surface of a kernel once; NULL = analytical. */
-struct surface *cost_kernel_surface(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase);
+struct surface *cost_kernel_surface(struct dt_cost *c, const struct dt_kop *op,
+                                    enum dt_phase phase);
 /* One kernel, count not included; `s` may be NULL (looked up). */
 void cost_kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
                      struct surface *s, struct dt_time *out);
@@ -194,23 +195,25 @@ void cost_block(struct dt_cost *c, int module, int class_, const struct dt_shard
 int cost_block_parts(struct dt_cost *c, int module, int class_, const struct dt_shard *shard,
                      const struct dt_work *work, struct dt_kop *kop, struct block_times *part);
 /* cost_stage.c: what a block waits for the host in forward and backward together; of it in the forward. */
-double cost_host_wait(const struct dt_cost *c, const struct block_times *t, bool above, bool trained,
-                      double *fwd_ns);
+double cost_host_wait(const struct dt_cost *c, const struct block_times *t, bool above,
+                      bool trained, double *fwd_ns);
 struct shard_key cost_shard_key(const struct dt_shard *s);
 struct stage_run { /* identical blocks in the same state */
     int class_, n;
     bool above, trained; /* something before them, or they themselves, are trained */
 };
 /* The run at block *at of a stage that ends before `end`; moves *at and *above on.  False at the end. */
-bool cost_stage_run(const struct dt_cost *c, int module, int end, const unsigned char *trainable, int *at,
-                    bool *above, struct stage_run *run);
-void cost_stage_add(const struct dt_cost *c, const struct stage_run *run, const struct block_times *t,
-                    struct dt_stage_cost *out);
-void cost_stage_key(struct stage_key *key, int module, int first, int n, const struct dt_shard *shard,
-                    const unsigned char *trainable, bool upstream); /* all but the work */
+bool cost_stage_run(const struct dt_cost *c, int module, int end, const unsigned char *trainable,
+                    int *at, bool *above, struct stage_run *run);
+void cost_stage_add(const struct dt_cost *c, const struct stage_run *run,
+                    const struct block_times *t, struct dt_stage_cost *out);
+void cost_stage_key(struct stage_key *key, int module, int first, int n,
+                    const struct dt_shard *shard, const unsigned char *trainable,
+                    bool upstream); /* all but the work */
 /* The place of the answer in the memo. */
 struct stage_entry *cost_stage_slot(struct dt_cost *c, const struct stage_key *key, uint64_t *hash);
-static inline bool cost_stage_known(const struct stage_entry *e, const struct stage_key *key, uint64_t hash)
+static inline bool cost_stage_known(const struct stage_entry *e, const struct stage_key *key,
+                                    uint64_t hash)
 {
     return e->hash == hash && !memcmp(&e->key, key, sizeof(*key));
 }

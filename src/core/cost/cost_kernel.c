@@ -185,7 +185,7 @@ static double from_surface(const struct dt_kop *op, struct surface *s, double un
 }
 
 static void kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
-                     struct surface *s, struct dt_time *out)
+                       struct surface *s, struct dt_time *out)
 {
     double ratio, ns, floor_ns, units;
     enum dt_prov prov;

@@ -11,8 +11,9 @@
 #include "core/model/plan.h"
 
 struct dt_memory {
-    double params, grads, optimizer, activations, logits_workspace, broker, reserve, total; /* bytes */
-    int in_flight;     /* microbatches whose activations are held at once (per chunk sum for vpp) */
+    double params, grads, optimizer, activations, logits_workspace, broker, reserve,
+        total;     /* bytes */
+    int in_flight; /* microbatches whose activations are held at once (per chunk sum for vpp) */
 };
 /* In-flight microbatches of (module, stage) under the plan's schedule for n microbatches per replica:
  * 1F1B: min(n, stages after this one on the longest path + 1); GPipe: n; interleaved: Megatron's warm-up count + 1
@@ -24,7 +25,8 @@ int dt_memory_in_flight(const struct dt_plan *p, const struct dt_model *m, int m
 int dt_memory_queue(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
                     int64_t n_microbatches);
 /* Does (module, stage) run no backward at all: nothing trained in it nor upstream of it. */
-bool dt_memory_forward_only(const struct dt_plan *p, const struct dt_model *m, int module, int stage);
+bool dt_memory_forward_only(const struct dt_plan *p, const struct dt_model *m, int module,
+                            int stage);
 /* Parameters of a block on one rank. */
 double dt_memory_params(const struct dt_block *b, const struct dt_layout *l);
 /* Stages after (module, stage) on the longest path to the end of the graph. */
@@ -36,9 +38,9 @@ void dt_memory_stage(const struct dt_plan *p, const struct dt_model *m, const st
                      int module, int stage, const struct dt_work *work, int64_t n_microbatches,
                      struct dt_memory *out);
 /* The same as a GPU, whatever the cluster. */
-void dt_memory_gpu_stage(const struct dt_plan *p, const struct dt_model *m, const struct dt_cluster *c,
-                         int module, int stage, const struct dt_work *work, int64_t n_microbatches,
-                         struct dt_memory *out);
+void dt_memory_gpu_stage(const struct dt_plan *p, const struct dt_model *m,
+                         const struct dt_cluster *c, int module, int stage,
+                         const struct dt_work *work, int64_t n_microbatches, struct dt_memory *out);
 /* Checks every stage; DT_ERR_INFEASIBLE with module, stage, breakdown and what would help. */
 enum dt_status dt_memory_check(const struct dt_plan *p, const struct dt_model *m,
                                const struct dt_cluster *c, const struct dt_work *work /*[modules]*/,

@@ -13,52 +13,55 @@
 struct dt_simulate_options { /* the job's `simulate:` map */
     int iterations;          /* iterations simulated, each on its own global batch; default 1 */
     bool contention;         /* max-min fair link sharing; default true */
-    double batch_s;          /* of a core, that each rank needs for its next batch while it computes; 0 = none */
-    double jitter;           /* sigma of log-normal per-op jitter; 0 = off */
-    double slow_gpu_fraction, slow_gpu_factor; /* share of lanes slowed, and by how much (1.1 = 10 % slower) */
-    bool failures;           /* MTBF failures with checkpoint/restart -> goodput */
+    double
+        batch_s; /* of a core, that each rank needs for its next batch while it computes; 0 = none */
+    double jitter; /* sigma of log-normal per-op jitter; 0 = off */
+    double slow_gpu_fraction,
+        slow_gpu_factor; /* share of lanes slowed, and by how much (1.1 = 10 % slower) */
+    bool failures;       /* MTBF failures with checkpoint/restart -> goodput */
     double checkpoint_interval_s, checkpoint_write_s, restart_s;
     uint64_t seed;
 };
 
 /* The job's `run:` map: what training needs beyond the plan (disttrain-job(5)).  Paths are as the job file sees them. */
 struct dt_run_options {
-    bool stated;                     /* the map is there */
-    char **data;                     /* shards, folders of shards, "x-{000..012}.tar" */
+    bool stated; /* the map is there */
+    char **data; /* shards, folders of shards, "x-{000..012}.tar" */
     int n_data;
-    char **eval_data;                /* held-out shards, for eval */
+    char **eval_data; /* held-out shards, for eval */
     int n_eval_data;
-    char tokenizer[1024];            /* "bytes" or a tokenizer.json */
-    double generate;                 /* share of documents whose image is a target */
-    double caption_drop;             /* share of these that lose their text (guidance) */
-    int fit;                         /* how images get a module's `resize`: index of dt_run_fit_names */
+    char tokenizer[1024]; /* "bytes" or a tokenizer.json */
+    double generate;      /* share of documents whose image is a target */
+    double caption_drop;  /* share of these that lose their text (guidance) */
+    int fit;              /* how images get a module's `resize`: index of dt_run_fit_names */
     bool packed, text_only, shuffle, fatal;
     int data_threads;
     int64_t steps, warmup_steps;
     double lr, min_lr, weight_decay, beta1, beta2, eps, clip;
-    int decay;                       /* index of dt_run_decay_names */
+    int decay; /* index of dt_run_decay_names */
     double text_weight, image_weight, dropout;
-    int noise, noise_steps;          /* index of dt_run_noise_names */
+    int noise, noise_steps; /* index of dt_run_noise_names */
     uint64_t seed;
-    int threads;                     /* 0 = one per core */
-    int precision;                   /* index of dt_run_precision_names */
-    char log_dir[1024];              /* "" = no files */
-    int log_interval;                /* steps between lines of metrics */
-    char checkpoint_dir[1024];       /* "" = no checkpoints */
-    int64_t checkpoint_interval;     /* steps; 0 = only at the end */
+    int threads;                 /* 0 = one per core */
+    int precision;               /* index of dt_run_precision_names */
+    char log_dir[1024];          /* "" = no files */
+    int log_interval;            /* steps between lines of metrics */
+    char checkpoint_dir[1024];   /* "" = no checkpoints */
+    int64_t checkpoint_interval; /* steps; 0 = only at the end */
     int checkpoint_keep;
-    struct dt_guard_options guard;   /* `nonfinite` and `spike` */
-    char init_from[1024];            /* weights to begin with; "" = random */
-    bool init_partial;               /* they may lack whole modules */
+    struct dt_guard_options guard; /* `nonfinite` and `spike` */
+    char init_from[1024];          /* weights to begin with; "" = random */
+    bool init_partial;             /* they may lack whole modules */
 };
-extern const char *const dt_run_fit_names[];       /* as dt_image_fit_names: "none", "max", "crop", "stretch" */
+extern const char
+    *const dt_run_fit_names[]; /* as dt_image_fit_names: "none", "max", "crop", "stretch" */
 extern const char *const dt_run_decay_names[];     /* as dt_lr_decay_names: "constant", "cosine" */
 extern const char *const dt_run_noise_names[];     /* as dt_noise_schedule_names */
 extern const char *const dt_run_precision_names[]; /* "auto", "fp32", "bf16" */
 
 struct dt_job {
-    char name[256];                /* file name */
-    struct dt_doc *doc;            /* the job as read, overrides applied */
+    char name[256];     /* file name */
+    struct dt_doc *doc; /* the job as read, overrides applied */
     struct dt_model *model;
     struct dt_cluster cluster;
     struct dt_samples *samples;
@@ -71,7 +74,7 @@ struct dt_job {
     struct dt_simulate_options sim;
     struct dt_run_options run;
     bool has_plan;
-    struct dt_plan plan;           /* for strategy manual: from `plan:` (map or path of a plan.json) */
+    struct dt_plan plan; /* for strategy manual: from `plan:` (map or path of a plan.json) */
 };
 
 /* Reads the file, applies `overrides` ("train.global_batch=960"), loads everything it names.  Relative paths inside a

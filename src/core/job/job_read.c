@@ -98,9 +98,9 @@ static enum dt_status check_policy(struct dt_node map, const struct dt_job *j, s
 enum dt_status dt_job_train(struct dt_node map, struct dt_job *j, bool *frozen_stated,
                             struct dt_error *err)
 {
-    static const char *const keys[] = {"global_batch", "microbatch", "seq_len", "precision",
-                                       "frozen",       "recompute",  "zero",    "schedule",
-                                       "reorder",      "overlap",    "stepccl", "dispatch", NULL};
+    static const char *const keys[] = {
+        "global_batch", "microbatch", "seq_len", "precision", "frozen",   "recompute", "zero",
+        "schedule",     "reorder",    "overlap", "stepccl",   "dispatch", NULL};
     static const char *const precisions[] = {"bf16", "fp16", NULL};
     static const char *const reorder[] = {"intra", "inter", NULL};
     static const char *const overlap[] = {"grad", "param", NULL};
@@ -220,8 +220,8 @@ static enum dt_status read_failures(struct dt_node n, struct dt_job *j, struct d
 
 enum dt_status dt_job_simulate(struct dt_node map, struct dt_job *j, struct dt_error *err)
 {
-    static const char *const keys[] = {"iterations", "contention", "batch_s", "jitter", "slow_gpu",
-                                       "failures",   "seed",       NULL};
+    static const char *const keys[] = {"iterations", "contention", "batch_s", "jitter",
+                                       "slow_gpu",   "failures",   "seed",    NULL};
     static const char *const slow_keys[] = {"fraction", "factor", NULL};
     struct dt_simulate_options *s = &j->sim;
     struct dt_node slow = dt_map_get(map, "slow_gpu");

@@ -221,14 +221,43 @@ static enum dt_status read_guard(struct dt_node run, struct dt_run_options *r, s
 
 enum dt_status dt_job_run(struct dt_node map, bool shallow, struct dt_job *j, struct dt_error *err)
 {
-    static const char *const keys[] = {
-        "data",         "eval_data",    "tokenizer", "generate",    "caption_drop", "fit",
-        "packed",       "text_only",    "shuffle",   "bad_data",    "data_threads", "steps",
-        "lr",           "warmup_steps", "min_lr",    "decay",       "weight_decay", "beta1",
-        "beta2",        "eps",          "clip",      "text_weight", "image_weight", "dropout",
-        "noise",        "noise_steps",  "seed",      "threads",     "precision",    "log_dir",
-        "log_interval", "checkpoint",   "init_from", "init_partial", "nonfinite",   "spike",
-        NULL};
+    static const char *const keys[] = {"data",
+                                       "eval_data",
+                                       "tokenizer",
+                                       "generate",
+                                       "caption_drop",
+                                       "fit",
+                                       "packed",
+                                       "text_only",
+                                       "shuffle",
+                                       "bad_data",
+                                       "data_threads",
+                                       "steps",
+                                       "lr",
+                                       "warmup_steps",
+                                       "min_lr",
+                                       "decay",
+                                       "weight_decay",
+                                       "beta1",
+                                       "beta2",
+                                       "eps",
+                                       "clip",
+                                       "text_weight",
+                                       "image_weight",
+                                       "dropout",
+                                       "noise",
+                                       "noise_steps",
+                                       "seed",
+                                       "threads",
+                                       "precision",
+                                       "log_dir",
+                                       "log_interval",
+                                       "checkpoint",
+                                       "init_from",
+                                       "init_partial",
+                                       "nonfinite",
+                                       "spike",
+                                       NULL};
     static const char *const bad[] = {"skip", "fatal", NULL};
     struct dt_run_options *r = &j->run;
     int64_t seed = (int64_t)r->seed;

@@ -14,10 +14,10 @@
 #include <math.h>
 
 const char *const dt_kop_family_names[DT_KOP_FAMILY_N + 1] = {
-    "gemm",      "attn_causal", "attn_full",  "attn_cross",     "conv2d",     "norm",
-    "groupnorm", "act",         "add",        "rope",           "embed",      "xent",
-    "adamw",     "all_reduce",  "all_gather", "reduce_scatter", "all_to_all", "send_recv",
-    "block",
+    "gemm",           "attn_causal", "attn_full", "attn_cross", "conv2d",
+    "norm",           "groupnorm",   "act",       "add",        "rope",
+    "embed",          "xent",        "adamw",     "all_reduce", "all_gather",
+    "reduce_scatter", "all_to_all",  "send_recv", "block",
 };
 
 void dt_share_init(struct dt_block_share *w, const struct dt_block *b, const struct dt_shard *s,

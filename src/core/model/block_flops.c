@@ -26,7 +26,8 @@ double dt_block_flops(const struct dt_block *b, const struct dt_work *w)
     int n = dt_block_kops(b, &whole, w, ops);
     double sum = 0;
 
-    for (int i = 0; i < n; i++) /* unfused kernels compute the masked half too; it is not model work */
+    for (int i = 0; i < n;
+         i++) /* unfused kernels compute the masked half too; it is not model work */
         sum += ops[i].flops * ops[i].count * (ops[i].core && b->causal ? 0.5 : 1);
     return sum;
 }

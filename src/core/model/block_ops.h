@@ -8,12 +8,12 @@
 
 enum { DT_ELEM_BYTES = 2 }; /* bf16 activations and weights */
 
-struct dt_block_share {      /* what one rank of the lane processes, before tensor parallelism */
-    double n;          /* items */
-    double tokens;     /* tokens of this rank (context parallelism divides them) */
-    double tokens_all; /* tokens before context parallelism */
-    double tokens_sq;  /* attention work before context parallelism */
-    double seq;        /* mean sequence length as attention sees it: tokens_sq / tokens */
+struct dt_block_share { /* what one rank of the lane processes, before tensor parallelism */
+    double n;           /* items */
+    double tokens;      /* tokens of this rank (context parallelism divides them) */
+    double tokens_all;  /* tokens before context parallelism */
+    double tokens_sq;   /* attention work before context parallelism */
+    double seq;         /* mean sequence length as attention sees it: tokens_sq / tokens */
     double
         norm_tokens; /* tokens of norms and residuals: divided by tp under sequence parallelism */
     double tp, cp, ep;

@@ -133,7 +133,8 @@ static int add_aside(const struct dt_module *m, int end, struct dt_boundary_tens
     return n;
 }
 
-int dt_boundary_tensors(const struct dt_module *m, int end, struct dt_boundary_tensor out[DT_BOUNDARY_MAX])
+int dt_boundary_tensors(const struct dt_module *m, int end,
+                        struct dt_boundary_tensor out[DT_BOUNDARY_MAX])
 {
     int skip[DT_BOUNDARY_MAX / 2], n_skips = 0, n = 0, last = -1;
 

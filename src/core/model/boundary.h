@@ -25,7 +25,8 @@ enum { DT_BOUNDARY_MAX = 288, DT_LEVEL_MAX = 16 };
 /* Tensors behind the first `end` blocks (0 < end < n_blocks), in the order in which they are packed
  * into one message; returns their number.  A skip that is also the main tensor is listed once, as
  * the main one. */
-int dt_boundary_tensors(const struct dt_module *m, int end, struct dt_boundary_tensor out[DT_BOUNDARY_MAX]);
+int dt_boundary_tensors(const struct dt_module *m, int end,
+                        struct dt_boundary_tensor out[DT_BOUNDARY_MAX]);
 
 /* The same, summed: bytes per token of each level and per item, `elem_bytes` an element.  Gradients
  * have the same size. */

@@ -12,26 +12,16 @@
 
 enum { PATH_SIZE = 4096, PRESET_DEPTH_MAX = 8, NODES_MAX = 1 << 20, GPUS_MAX = 1 << 21 };
 
-static const char *const keys[] = {"preset",
-                                   "name",
-                                   "device",
-                                   "nodes",
-                                   "gpus",
-                                   "gpus_per_node",
-                                   "cores_per_node",
-                                   "peak_flops",
-                                   "memory",
-                                   "memory_reserve",
-                                   "hbm_bandwidth",
-                                   "nvlink_bandwidth",
-                                   "nvlink_latency",
-                                   "nics_per_node",
-                                   "nic_bandwidth",
-                                   "nic_efficiency",
-                                   "nic_latency",
-                                   "oversubscription",
-                                   "mtbf_gpu_hours",
-                                   NULL};
+static const char *const keys[] = {"preset",         "name",
+                                   "device",         "nodes",
+                                   "gpus",           "gpus_per_node",
+                                   "cores_per_node", "peak_flops",
+                                   "memory",         "memory_reserve",
+                                   "hbm_bandwidth",  "nvlink_bandwidth",
+                                   "nvlink_latency", "nics_per_node",
+                                   "nic_bandwidth",  "nic_efficiency",
+                                   "nic_latency",    "oversubscription",
+                                   "mtbf_gpu_hours", NULL};
 
 static enum dt_status read_gpus(struct dt_node n, struct dt_cluster *c, struct dt_error *err)
 {

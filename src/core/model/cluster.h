@@ -10,23 +10,26 @@
 
 struct dt_cluster {
     char name[DT_NAME_MAX];
-    char device[DT_NAME_MAX];       /* GPU name, key into the profile ("A800-SXM4-80GB") */
+    char device[DT_NAME_MAX]; /* GPU name, key into the profile ("A800-SXM4-80GB") */
     int nodes, gpus_per_node;
-    int cores_per_node;             /* CPUs as devices: cores that the ranks of a node share; 0 = one each */
-    double peak_flops;              /* dense bf16, flop/s */
-    double mem_bytes;               /* HBM per GPU */
-    double mem_reserve_bytes;       /* CUDA context, NCCL buffers, fragmentation */
+    int cores_per_node; /* CPUs as devices: cores that the ranks of a node share; 0 = one each */
+    double peak_flops;  /* dense bf16, flop/s */
+    double mem_bytes;   /* HBM per GPU */
+    double mem_reserve_bytes; /* CUDA context, NCCL buffers, fragmentation */
     double hbm_bytes_per_s;
-    double nvlink_bytes_per_s;      /* per GPU, per direction, usable */
+    double nvlink_bytes_per_s; /* per GPU, per direction, usable */
     double nvlink_latency_s;
     int nics_per_node;
-    double nic_bytes_per_s;         /* per NIC, per direction, line rate */
-    double nic_efficiency;          /* usable share of line rate */
+    double nic_bytes_per_s; /* per NIC, per direction, line rate */
+    double nic_efficiency;  /* usable share of line rate */
     double nic_latency_s;
     double fabric_oversubscription; /* 1 = full bisection */
     double mtbf_gpu_hours;          /* 0 = failures not modelled */
 };
-static inline int dt_cluster_gpus(const struct dt_cluster *c) { return c->nodes * c->gpus_per_node; }
+static inline int dt_cluster_gpus(const struct dt_cluster *c)
+{
+    return c->nodes * c->gpus_per_node;
+}
 /* Devices are CPUs, and so what trains there is our executor: the device's name begins with "cpu", or the cores are
  * stated. */
 bool dt_cluster_is_cpu(const struct dt_cluster *c);

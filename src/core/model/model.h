@@ -28,39 +28,41 @@ enum dt_block_kind {
     DT_BLOCK_LM_HEAD,     /* final norm + logits + loss */
     DT_BLOCK_NORM,        /* final norm of an encoder */
     DT_BLOCK_CONV,        /* U-Net: single convolution (conv_in, downsample, upsample, conv_out) */
-    DT_BLOCK_RESNET,      /* U-Net: ResBlock (2 convs, optional 1x1 shortcut, time-embedding projection) */
+    DT_BLOCK_RESNET, /* U-Net: ResBlock (2 convs, optional 1x1 shortcut, time-embedding projection) */
     DT_BLOCK_SPATIAL_TRANSFORMER, /* U-Net: proj_in, self-attention, cross-attention, GEGLU MLP, proj_out */
-    DT_BLOCK_TIME_EMBED,  /* U-Net: time-embedding MLP (per image, not per token) */
+    DT_BLOCK_TIME_EMBED,          /* U-Net: time-embedding MLP (per image, not per token) */
     DT_BLOCK_KIND_N
 };
 
 /* How a module computes, beyond its widths: no cost depends on it.  Zero = the habit of the module's kind
  * (doc/modules.md has them). */
-enum dt_activation { /* of MLPs */
-    DT_ACTIVATION_HABIT, /* gated: silu; else gelu-tanh in an LLM, gelu elsewhere */
-    DT_ACTIVATION_GELU,  /* by the error function */
-    DT_ACTIVATION_GELU_TANH,
-    DT_ACTIVATION_QUICK_GELU,
-    DT_ACTIVATION_SILU,
-    DT_ACTIVATION_RELU,
-    DT_ACTIVATION_N
+enum dt_activation {                      /* of MLPs */
+                     DT_ACTIVATION_HABIT, /* gated: silu; else gelu-tanh in an LLM, gelu elsewhere */
+                     DT_ACTIVATION_GELU,  /* by the error function */
+                     DT_ACTIVATION_GELU_TANH,
+                     DT_ACTIVATION_QUICK_GELU,
+                     DT_ACTIVATION_SILU,
+                     DT_ACTIVATION_RELU,
+                     DT_ACTIVATION_N
 };
-extern const char *const dt_activation_names[DT_ACTIVATION_N + 1]; /* "habit", "gelu", ...; NULL-terminated */
+extern const char
+    *const dt_activation_names[DT_ACTIVATION_N + 1]; /* "habit", "gelu", ...; NULL-terminated */
 
 enum dt_rope_scaling { DT_ROPE_PLAIN, DT_ROPE_LINEAR, DT_ROPE_LLAMA3 };
 extern const char *const dt_rope_scaling_names[]; /* "none", "linear", "llama3", NULL */
 struct dt_rope {
     double theta; /* 0 = 10000 */
     enum dt_rope_scaling scaling;
-    double factor;              /* of linear and llama3 */
-    double low_freq, high_freq; /* llama3: wavelengths longer than original/low_freq are stretched by the */
-    int original;               /* factor, those shorter than original/high_freq stay, a blend lies between */
+    double factor; /* of linear and llama3 */
+    double low_freq,
+        high_freq; /* llama3: wavelengths longer than original/low_freq are stretched by the */
+    int original;  /* factor, those shorter than original/high_freq stay, a blend lies between */
 };
 /* Angle per position of pair i (0 <= i < dim/2) of a head's `dim` rotated elements. */
 double dt_rope_frequency(const struct dt_rope *r, int i, int dim);
 
 struct dt_arithmetic {
-    double norm_eps;        /* 0: LLM and U-Net 1e-5, encoder 1e-12 */
+    double norm_eps; /* 0: LLM and U-Net 1e-5, encoder 1e-12 */
     enum dt_activation activation;
     struct dt_rope rope;
     double attention_scale; /* factor of q·k; 0 = 1/sqrt(head_dim) */
@@ -72,26 +74,29 @@ struct dt_arithmetic {
 struct dt_block {
     enum dt_block_kind kind;
     int hidden, ffn, heads, kv_heads, head_dim;
-    int vocab, max_pos;           /* embedding / head; max_pos > 0 = learned positions */
-    int n_experts, top_k;         /* n_experts 0 = dense */
-    bool causal, gated, bias, tied; /* tied: LM head shares the embedding table (adds no parameters) */
-    bool layernorm;               /* LayerNorm (scale+bias) instead of RMSNorm */
-    bool qkv_bias;                /* bias on q,k,v only (Qwen2) */
-    bool qk_norm;                 /* per-head RMSNorm of q and k (Qwen3) */
-    bool unfused;                 /* attention with its score matrix in HBM, dropout, unfused loss: GPT as
+    int vocab, max_pos;   /* embedding / head; max_pos > 0 = learned positions */
+    int n_experts, top_k; /* n_experts 0 = dense */
+    bool causal, gated, bias,
+        tied;            /* tied: LM head shares the embedding table (adds no parameters) */
+    bool layernorm;      /* LayerNorm (scale+bias) instead of RMSNorm */
+    bool qkv_bias;       /* bias on q,k,v only (Qwen2) */
+    bool qk_norm;        /* per-head RMSNorm of q and k (Qwen3) */
+    bool unfused;        /* attention with its score matrix in HBM, dropout, unfused loss: GPT as
                                    * Megatron-LM ran it before flash attention */
-    bool no_seqpar;               /* norms and residuals whole on every tp rank (all-reduce instead of
+    bool no_seqpar;      /* norms and residuals whole on every tp rank (all-reduce instead of
                                    * all-gather + reduce-scatter) */
-    int patch, channels;          /* patch embed */
-    int class_tokens;             /* patch embed: learned extra tokens (parameters only, no work) */
-    bool class_attends;           /* patch embed: patches attend to them, as ViT's do; planned, not run */
-    int c_in, c_out, kernel, stride; /* convolutions; stride 2 = down-sample; upsample = true doubles */
+    int patch, channels; /* patch embed */
+    int class_tokens;    /* patch embed: learned extra tokens (parameters only, no work) */
+    bool class_attends;  /* patch embed: patches attend to them, as ViT's do; planned, not run */
+    int c_in, c_out, kernel,
+        stride; /* convolutions; stride 2 = down-sample; upsample = true doubles */
     bool upsample;
-    int level;                    /* U-Net: tokens at this block = input latents / 4^level */
+    int level; /* U-Net: tokens at this block = input latents / 4^level */
     int time_dim, context_dim, context_len;
-    int groups;                   /* U-Net: groups of every GroupNorm; 0 = by habit (dt_block_groups) */
-    int depth;                    /* spatial transformer: number of transformer layers inside */
-    int in_dim, out_dim, mid_dim; /* projector; mid_dim 0 = one layer.  context_len > 0: applied to that
+    int groups; /* U-Net: groups of every GroupNorm; 0 = by habit (dt_block_groups) */
+    int depth;  /* spatial transformer: number of transformer layers inside */
+    int in_dim, out_dim,
+        mid_dim; /* projector; mid_dim 0 = one layer.  context_len > 0: applied to that
                                    * many tokens per item instead of to every token */
 };
 
@@ -101,17 +106,20 @@ struct dt_module {
     enum dt_modality modality;
     int n_blocks;
     struct dt_block *blocks;
-    int patch;               /* image encoder: pixels per patch side; tokens = ceil(w/p)*ceil(h/p) */
-    int latent_scale;        /* image generator: pixels per latent side (8) */
-    int resize;              /* 0 = native size; else every image becomes resize x resize pixels */
-    bool clip_names;         /* encoder: tensors are named as CLIP's and SigLIP's vision towers, not as ViT's */
+    int patch;        /* image encoder: pixels per patch side; tokens = ceil(w/p)*ceil(h/p) */
+    int latent_scale; /* image generator: pixels per latent side (8) */
+    int resize;       /* 0 = native size; else every image becomes resize x resize pixels */
+    bool
+        clip_names; /* encoder: tensors are named as CLIP's and SigLIP's vision towers, not as ViT's */
     struct dt_arithmetic arith;
-    double frames_per_s;     /* audio: tokens per second; for generators latent pixels per second */
-    int out_width;           /* elements per token handed downstream (LLM hidden for encoders, context width for LLM) */
+    double frames_per_s; /* audio: tokens per second; for generators latent pixels per second */
+    int out_width; /* elements per token handed downstream (LLM hidden for encoders, context width for LLM) */
     int out_tokens_per_item; /* 0 = one per token; else fixed per image (77 conditioning states per generated image) */
 };
 
-struct dt_edge { int src, dst; }; /* module indices, src upstream */
+struct dt_edge {
+    int src, dst;
+}; /* module indices, src upstream */
 
 struct dt_model {
     char name[DT_NAME_MAX];
@@ -125,9 +133,9 @@ struct dt_model {
 
 /* Additive description of what a module has to process. */
 struct dt_work {
-    int64_t n;         /* sequences / images / clips */
-    int64_t tokens;    /* sum of their lengths */
-    int64_t tokens_sq; /* sum of squares of their lengths (attention work) */
+    int64_t n;          /* sequences / images / clips */
+    int64_t tokens;     /* sum of their lengths */
+    int64_t tokens_sq;  /* sum of squares of their lengths (attention work) */
     int64_t tokens_max; /* longest one (combined by max) */
 };
 static inline void dt_work_add(struct dt_work *a, const struct dt_work *b)
@@ -138,7 +146,8 @@ static inline void dt_work_add(struct dt_work *a, const struct dt_work *b)
     if (b->tokens_max > a->tokens_max)
         a->tokens_max = b->tokens_max;
 }
-static inline void dt_work_most(struct dt_work *a, const struct dt_work *b) /* of each, the larger */
+static inline void dt_work_most(struct dt_work *a,
+                                const struct dt_work *b) /* of each, the larger */
 {
     a->n = b->n > a->n ? b->n : a->n;
     a->tokens = b->tokens > a->tokens ? b->tokens : a->tokens;
@@ -149,54 +158,59 @@ static inline void dt_work_most(struct dt_work *a, const struct dt_work *b) /* o
 /* ---- kernels of a block: the single list that FLOPs, times and activation bytes come from ---- */
 
 enum dt_kop_family {
-    DT_KOP_GEMM,       /* d: m n k (y[m,n] = x[m,k] w[k,n]) */
+    DT_KOP_GEMM,        /* d: m n k (y[m,n] = x[m,k] w[k,n]) */
     DT_KOP_ATTN_CAUSAL, /* d: batch seq q_heads kv_heads head_dim */
-    DT_KOP_ATTN_FULL,  /* d: batch seq heads kv_heads head_dim; kv_len = seq */
-    DT_KOP_ATTN_CROSS, /* d: batch seq heads kv_len head_dim */
-    DT_KOP_CONV2D,     /* d: pixels(out, over the batch) c_in c_out kernel stride */
-    DT_KOP_NORM,       /* d: tokens width */
-    DT_KOP_GROUPNORM,  /* d: tokens width */
-    DT_KOP_ACT,        /* d: tokens width (width of the output; gated reads 2x) gated(0/1) */
-    DT_KOP_ADD,        /* d: tokens width (residual) */
-    DT_KOP_ROPE,       /* d: tokens width */
-    DT_KOP_EMBED,      /* d: tokens width */
-    DT_KOP_XENT,       /* d: tokens vocab */
-    DT_KOP_ADAMW,      /* d: parameters; not part of a block, used by the optimizer step */
-    DT_KOP_ALL_REDUCE, /* collectives d: gpus gpus_per_node bytes */
-    DT_KOP_ALL_GATHER, /* bytes = full gathered buffer */
+    DT_KOP_ATTN_FULL,   /* d: batch seq heads kv_heads head_dim; kv_len = seq */
+    DT_KOP_ATTN_CROSS,  /* d: batch seq heads kv_len head_dim */
+    DT_KOP_CONV2D,      /* d: pixels(out, over the batch) c_in c_out kernel stride */
+    DT_KOP_NORM,        /* d: tokens width */
+    DT_KOP_GROUPNORM,   /* d: tokens width */
+    DT_KOP_ACT,         /* d: tokens width (width of the output; gated reads 2x) gated(0/1) */
+    DT_KOP_ADD,         /* d: tokens width (residual) */
+    DT_KOP_ROPE,        /* d: tokens width */
+    DT_KOP_EMBED,       /* d: tokens width */
+    DT_KOP_XENT,        /* d: tokens vocab */
+    DT_KOP_ADAMW,       /* d: parameters; not part of a block, used by the optimizer step */
+    DT_KOP_ALL_REDUCE,  /* collectives d: gpus gpus_per_node bytes */
+    DT_KOP_ALL_GATHER,  /* bytes = full gathered buffer */
     DT_KOP_REDUCE_SCATTER,
     DT_KOP_ALL_TO_ALL,
-    DT_KOP_SEND_RECV,  /* d: gpus_per_node (1 = between nodes, 2 = inside) bytes */
-    DT_KOP_BLOCK,      /* a block as a whole, measured where it runs; d: tokens key (core/model/block_key.h).  Goes
+    DT_KOP_SEND_RECV, /* d: gpus_per_node (1 = between nodes, 2 = inside) bytes */
+    DT_KOP_BLOCK, /* a block as a whole, measured where it runs; d: tokens key (core/model/block_key.h).  Goes
                        * before its kernels */
     DT_KOP_FAMILY_N
 };
 enum dt_phase { DT_PHASE_FWD, DT_PHASE_DGRAD, DT_PHASE_WGRAD, DT_PHASE_N };
-extern const char *const dt_kop_family_names[DT_KOP_FAMILY_N + 1]; /* "gemm", "attn_causal", … (DB op names) */
+extern const char
+    *const dt_kop_family_names[DT_KOP_FAMILY_N + 1]; /* "gemm", "attn_causal", … (DB op names) */
 
 struct dt_kop { /* one kernel (or TP collective) of one block for one work size */
     enum dt_kop_family family;
     int64_t d[6];
-    double flops;      /* forward floating-point operations (2 per multiply-add) of GEMMs, convolutions and
+    double
+        flops; /* forward floating-point operations (2 per multiply-add) of GEMMs, convolutions and
                         * attention; causal counted half; 0 for element-wise kernels, which are HBM bound */
-    double bytes;      /* forward HBM traffic, bytes, at 2 bytes per element: reads + writes */
-    double count;      /* multiplicity (e.g. depth) */
-    bool has_weight;   /* has a weight gradient (GEMM with parameters, conv, norm); attention: dgrad only */
-    bool core;         /* between the two projections of an unfused attention: what `selective` runs again */
-    bool own_back;     /* the backward has its own multiplicity: `back`; else `count` */
+    double bytes; /* forward HBM traffic, bytes, at 2 bytes per element: reads + writes */
+    double count; /* multiplicity (e.g. depth) */
+    bool
+        has_weight; /* has a weight gradient (GEMM with parameters, conv, norm); attention: dgrad only */
+    bool
+        core; /* between the two projections of an unfused attention: what `selective` runs again */
+    bool own_back; /* the backward has its own multiplicity: `back`; else `count` */
     double back;
-    bool wgrad_only;   /* the backward is for the weights alone (gradient accumulation) */
-    bool own_calls;    /* `calls`, `calls_back` say what the host issues; else a kernel per phase and count */
+    bool wgrad_only; /* the backward is for the weights alone (gradient accumulation) */
+    bool
+        own_calls; /* `calls`, `calls_back` say what the host issues; else a kernel per phase and count */
     float calls, calls_back;
-    bool by_sq;        /* varies with tokens_sq where all else of the work stays */
+    bool by_sq; /* varies with tokens_sq where all else of the work stays */
 };
 enum { DT_MAX_KOPS = 64 };
 
 /* How a lane splits a block. */
 struct dt_shard {
     int tp, cp, ep;
-    int ip;        /* image parallelism: whole images dealt to ip ranks of the lane (Megatron baseline) */
-    bool seqpar;   /* sequence parallelism of norms/residuals with tp (on whenever tp > 1) */
+    int ip; /* image parallelism: whole images dealt to ip ranks of the lane (Megatron baseline) */
+    bool seqpar; /* sequence parallelism of norms/residuals with tp (on whenever tp > 1) */
 };
 
 /* Expand a block's forward into kernels for one lane shard; returns the number written (<= DT_MAX_KOPS).
@@ -212,11 +226,13 @@ int dt_block_kops_again(const struct dt_block *b, const struct dt_shard *s, cons
 bool dt_block_by_items(const struct dt_block *b);
 
 /* Totals at tp = 1 (model FLOPs, per-sample shapes; recompute not counted). */
-double dt_block_flops(const struct dt_block *b, const struct dt_work *w);  /* forward */
+double dt_block_flops(const struct dt_block *b, const struct dt_work *w); /* forward */
 int64_t dt_block_params(const struct dt_block *b);
 /* The same in two.  `matrices`: of products and filters, and the token table; in mixed precision they are read
  * rounded.  `vectors`: gains and shifts of norms, biases, learned positions, class tokens. */
-struct dt_param_count { int64_t matrices, vectors; };
+struct dt_param_count {
+    int64_t matrices, vectors;
+};
 struct dt_param_count dt_block_param_count(const struct dt_block *b);
 /* Bytes of activations kept for backward by one lane rank, for the given recompute mode
  * (Korthikanti et al. 2022 accounting, per kept tensor, documented in block.c). */
@@ -233,7 +249,8 @@ static inline bool dt_recomputed(enum dt_recompute r, enum dt_kop_family f)
 }
 /* The same of a kernel of a block: with unfused attention `selective` is Korthikanti et al.'s, the attention core
  * (scores, softmax, dropout, weighted sum) and nothing else. */
-static inline bool dt_kop_recomputed(enum dt_recompute r, const struct dt_block *b, const struct dt_kop *k)
+static inline bool dt_kop_recomputed(enum dt_recompute r, const struct dt_block *b,
+                                     const struct dt_kop *k)
 {
     return r == DT_RECOMPUTE_SELECTIVE && b->unfused ? k->core : dt_recomputed(r, k->family);
 }

@@ -80,9 +80,8 @@ enum dt_status dt_plan_place(struct dt_plan *p, const struct dt_cluster *c, stru
             return dt_error_set(err, DT_ERR_INFEASIBLE,
                                 "module %s: lanes of %d GPUs (tp*cp*ip) do not tile nodes of %d",
                                 p->module_names[order[i]], width, c->gpus_per_node);
-        next = p->colocated
-                   ? 0
-                   : align_up(next, width < c->gpus_per_node ? width : c->gpus_per_node);
+        next =
+            p->colocated ? 0 : align_up(next, width < c->gpus_per_node ? width : c->gpus_per_node);
         first[order[i]] = (int)next;
         next += (int64_t)width * l->pp * l->dp;
         if (next > dt_cluster_gpus(c))

@@ -10,20 +10,32 @@
 
 enum dt_schedule { DT_SCHED_1F1B, DT_SCHED_INTERLEAVED, DT_SCHED_GPIPE, DT_SCHED_N };
 extern const char *const dt_schedule_names[DT_SCHED_N + 1];
-enum dt_strategy { DT_STRATEGY_DISTTRAIN, DT_STRATEGY_MEGATRON, DT_STRATEGY_DISTMM, DT_STRATEGY_MANUAL, DT_STRATEGY_N };
-extern const char *const dt_strategy_names[DT_STRATEGY_N + 1]; /* "disttrain" "megatron-lm" "distmm" "manual" */
+enum dt_strategy {
+    DT_STRATEGY_DISTTRAIN,
+    DT_STRATEGY_MEGATRON,
+    DT_STRATEGY_DISTMM,
+    DT_STRATEGY_MANUAL,
+    DT_STRATEGY_N
+};
+extern const char
+    *const dt_strategy_names[DT_STRATEGY_N + 1]; /* "disttrain" "megatron-lm" "distmm" "manual" */
 
 /* Of an iteration, of a microbatch, of a sample in tokens. */
 enum { DT_BATCH_MAX = 1 << 18, DT_MICROBATCH_MAX = 1 << 12, DT_SEQ_MAX = 1 << 20 };
-enum { DT_MAX_VSTAGES = 256,        /* pp * vpp of one module */
-       DT_PLAN_GPUS_MAX = 1 << 24 }; /* GPUs of one module: keeps every product inside int */
+enum {
+    DT_MAX_VSTAGES = 256, /* pp * vpp of one module */
+    DT_PLAN_GPUS_MAX = 1 << 24
+}; /* GPUs of one module: keeps every product inside int */
 
 struct dt_layout {
     int tp, cp, ep, pp, vpp, dp;
-    int ip;        /* image parallelism inside a lane (whole images dealt to ip ranks); lane GPUs = tp*cp*ip */
+    int ip; /* image parallelism inside a lane (whole images dealt to ip ranks); lane GPUs = tp*cp*ip */
     int first_gpu; /* GPUs [first_gpu, first_gpu + gpus) */
 };
-static inline int dt_layout_lane_gpus(const struct dt_layout *l) { return l->tp * l->cp * l->ip; }
+static inline int dt_layout_lane_gpus(const struct dt_layout *l)
+{
+    return l->tp * l->cp * l->ip;
+}
 static inline int dt_layout_gpus(const struct dt_layout *l)
 {
     return dt_layout_lane_gpus(l) * l->pp * l->dp;
@@ -31,27 +43,29 @@ static inline int dt_layout_gpus(const struct dt_layout *l)
 
 struct dt_module_plan {
     struct dt_layout layout;
-    bool frozen;                         /* body frozen; projector blocks stay trained */
+    bool frozen; /* body frozen; projector blocks stay trained */
     /* virtual stage v (= chunk*pp + stage) holds blocks [split[v], split[v+1]) ; split[pp*vpp] = n_blocks */
     uint16_t split[DT_MAX_VSTAGES + 1];
 };
 
-struct dt_policy { /* what the job states about the run; copied into every plan */
+struct dt_policy {        /* what the job states about the run; copied into every plan */
     int64_t global_batch; /* samples per iteration */
     int microbatch;       /* M: samples per LLM microbatch */
     int seq_len;
     enum dt_schedule schedule;
     enum dt_recompute recompute;
-    int zero;             /* 0 or 1 */
+    int zero; /* 0 or 1 */
     bool intra_reorder, inter_reorder;
     bool stepccl;
-    bool half_grads;      /* fp16 training: gradients are reduced in 2 bytes, else in 4 */
-    bool fp32;            /* fp32 training: activations and parameters travel in 4 bytes, else in 2 */
-    bool exact_vectors;   /* of parameters gathered in 2 bytes, those that are no matrices (struct dt_param_count)
+    bool half_grads; /* fp16 training: gradients are reduced in 2 bytes, else in 4 */
+    bool fp32;       /* fp32 training: activations and parameters travel in 4 bytes, else in 2 */
+    bool
+        exact_vectors; /* of parameters gathered in 2 bytes, those that are no matrices (struct dt_param_count)
                            * travel in 4: so does the executor, whose kernels read them in fp32, and so count
                            * clusters of CPUs.  GPUs: false, Megatron-LM's distributed optimizer gathers all of
                            * a bf16 model in 2 (recalled) */
-    bool overlap_grad, overlap_param; /* gradient reduce-scatter / parameter all-gather overlapped with compute */
+    bool overlap_grad,
+        overlap_param; /* gradient reduce-scatter / parameter all-gather overlapped with compute */
 };
 
 /* Of an activation or a parameter in a message. */
@@ -60,12 +74,13 @@ static inline int dt_policy_elem_bytes(const struct dt_policy *y)
     return y->fp32 ? 4 : 2;
 }
 
-struct dt_plan_prediction { /* the formula's view (DistTrain section 4), filled by planners; seconds */
+struct
+    dt_plan_prediction { /* the formula's view (DistTrain section 4), filled by planners; seconds */
     double warmup_s, steady_s, total_s;
     double lower_bound_s; /* convex bound for this (TP, DP_lm) */
-    double staged_s;      /* the formula with every module's slowest real stage and whole samples per
+    double staged_s;   /* the formula with every module's slowest real stage and whole samples per
                            * replica (>= total_s): what the search minimises */
-    double timeline_s;    /* simulated ranking on real samples; 0 = not ranked */
+    double timeline_s; /* simulated ranking on real samples; 0 = not ranked */
     double mem_bytes_max;
 };
 
@@ -103,7 +118,8 @@ enum dt_status dt_plan_validate(const struct dt_plan *p, const struct dt_model *
                                 const struct dt_cluster *c, struct dt_error *err);
 /* Is block b of module m trained under this plan; is anything upstream of it trained. */
 bool dt_plan_trained(const struct dt_plan *p, const struct dt_model *m, int module, int block);
-bool dt_plan_upstream_trained(const struct dt_plan *p, const struct dt_model *m, int module, int block);
+bool dt_plan_upstream_trained(const struct dt_plan *p, const struct dt_model *m, int module,
+                              int block);
 /* trainable flag per block of a module, for dt_cost_stage (array of n_blocks bytes). */
 void dt_plan_trainable(const struct dt_plan *p, const struct dt_model *m, int module,
                        unsigned char *out);

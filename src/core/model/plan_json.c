@@ -127,9 +127,9 @@ static enum dt_status require_all(struct dt_node map, const char *what, const ch
 static enum dt_status get_policy(struct dt_node n, struct dt_error *err, struct dt_policy *y)
 {
     static const char *const keys[] = {
-        "global_batch",  "microbatch",    "seq_len", "schedule",     "recompute",     "zero",
-        "intra_reorder", "inter_reorder", "stepccl", "overlap_grad", "overlap_param", "half_grads",
-        "fp32",          "exact_vectors", NULL};
+        "global_batch",  "microbatch",    "seq_len",       "schedule",      "recompute",
+        "zero",          "intra_reorder", "inter_reorder", "stepccl",       "overlap_grad",
+        "overlap_param", "half_grads",    "fp32",          "exact_vectors", NULL};
     int schedule = 0, recompute = 0;
 
     DT_TRY(dt_map_check(n, "policy", keys, err));
@@ -375,7 +375,7 @@ enum dt_status dt_plan_from_node(struct dt_node node, const struct dt_model *m,
     for (int i = 0; i < m->n_modules; i++)
         if (dt_node_present(dt_map_get(node, names[i])))
             DT_TRY(node_module(dt_map_get(node, names[i]), &m->modules[i], policy->seq_len, err,
-                           &p.modules[i]));
+                               &p.modules[i]));
     *out = p;
     return DT_OK;
 }

@@ -12,20 +12,20 @@
 #include "core/model/model.h"
 #include "base/status.h"
 
-struct dt_item {      /* one image or audio clip */
-    uint16_t w, h;    /* image: pixels; audio: w = duration in centiseconds, h = 0 */
-    uint16_t kind;    /* enum dt_modality */
-    uint16_t flags;   /* DT_ITEM_ENCODE | DT_ITEM_GENERATE */
+struct dt_item {    /* one image or audio clip */
+    uint16_t w, h;  /* image: pixels; audio: w = duration in centiseconds, h = 0 */
+    uint16_t kind;  /* enum dt_modality */
+    uint16_t flags; /* DT_ITEM_ENCODE | DT_ITEM_GENERATE */
 };
 enum { DT_ITEM_ENCODE = 1, DT_ITEM_GENERATE = 2 };
 
 struct dt_samples {
     char name[DT_NAME_MAX];
-    char source[256];        /* where the sizes come from; printed in reports */
+    char source[256]; /* where the sizes come from; printed in reports */
     int64_t n;
-    uint32_t *text_tokens;   /* [n] */
-    uint32_t *seq_tokens;    /* [n] LLM tokens of the whole sequence, padding included when packed */
-    uint64_t *item_first;    /* [n+1] offsets into items */
+    uint32_t *text_tokens; /* [n] */
+    uint32_t *seq_tokens;  /* [n] LLM tokens of the whole sequence, padding included when packed */
+    uint64_t *item_first;  /* [n+1] offsets into items */
     struct dt_item *items;
 };
 

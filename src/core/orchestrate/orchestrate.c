@@ -190,7 +190,8 @@ static void binding_text(const struct dt_search_input *in, const struct dt_plan 
 
 /* ---- strategies ---- */
 
-static enum dt_status manual(struct dt_orch_table *t, struct dt_error *err, struct dt_search_result *out)
+static enum dt_status manual(struct dt_orch_table *t, struct dt_error *err,
+                             struct dt_search_result *out)
 {
     const struct dt_search_input *in = t->in;
     struct dt_plan *p;

@@ -91,7 +91,8 @@ void dt_block_timer_init(struct dt_block_timer *b, const struct dt_search_input 
                          const struct dt_work_stats *w);
 double dt_block_timer_s(const struct dt_block_timer *b, int block); /* forward and backward */
 /* Slowest stage of module m at TP index tpi; NULL when out of memory (t->nomem). */
-const struct dt_stage_entry *dt_table_stage(struct dt_orch_table *t, int m, int tpi, int pp, int vpp);
+const struct dt_stage_entry *dt_table_stage(struct dt_orch_table *t, int m, int tpi, int pp,
+                                            int vpp);
 /* Samples of a slot that the fullest of dp replicas takes. */
 static inline int64_t dt_samples_per_replica(int64_t slot, int dp)
 {
@@ -102,7 +103,8 @@ static inline int64_t dt_samples_per_replica(int64_t slot, int dp)
 /* Does every stage of module m fit: LLM pp and vpp, generators at most gen_pp stages deep. */
 bool dt_table_fits(struct dt_orch_table *t, int m, int tpi, int pp, int dp, int dp_lm, int pp_lm,
                    int vpp_lm, int gen_pp);
-void dt_table_static_bytes(struct dt_orch_table *t, int m); /* fills the sums that the next one uses */
+void dt_table_static_bytes(struct dt_orch_table *t,
+                           int m); /* fills the sums that the next one uses */
 /* Fewest GPUs on which the parameters of module m can lie at all (real number, >= tp [* DP_lm]). */
 double dt_table_min_gpus(const struct dt_orch_table *t, int m, int tpi, int dp);
 /* Work of the largest of many microbatches of `samples` samples: mean + sigmas, at most all of the
@@ -151,8 +153,8 @@ static inline double dt_staged_s(double warm, double steps, double llm, double o
 
     return warm + (a > b ? a : b);
 }
-enum dt_status dt_cand_plan(struct dt_orch_table *t, const struct dt_cand *c, enum dt_strategy strategy,
-                            struct dt_error *err, struct dt_plan *out);
+enum dt_status dt_cand_plan(struct dt_orch_table *t, const struct dt_cand *c,
+                            enum dt_strategy strategy, struct dt_error *err, struct dt_plan *out);
 /* Fill predictions of n plans (timeline too when asked for), drop those whose assigned microbatches
  * do not fit and, if `sort`, order them: shortest timeline first, of those within 0.1 % of it the
  * one with the fewest GPUs.  Sorting needs no timeline of a plan that cannot be the shortest: those
@@ -160,8 +162,9 @@ enum dt_status dt_cand_plan(struct dt_orch_table *t, const struct dt_cand *c, en
 enum dt_status dt_rank(struct dt_orch_table *t, struct dt_plan *plans, int *n, bool sort,
                        struct dt_error *err);
 /* dt_search, then plans, then dt_rank, then the leaner variant of the winner. */
-enum dt_status dt_search_plans(struct dt_orch_table *t, const double *cap, enum dt_strategy strategy,
-                               struct dt_error *err, struct dt_search_result *out);
+enum dt_status dt_search_plans(struct dt_orch_table *t, const double *cap,
+                               enum dt_strategy strategy, struct dt_error *err,
+                               struct dt_search_result *out);
 /* orchestrate_explain.c */
 void dt_rejects_text(const struct dt_orch_table *t, char *out, size_t size);
 enum dt_status dt_infeasible(const struct dt_orch_table *t, struct dt_error *err);

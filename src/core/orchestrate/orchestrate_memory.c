@@ -146,8 +146,8 @@ static double stages_over(struct dt_orch_table *t, int m, int64_t slots, int64_t
 }
 
 /* Lay the scratch plan out as the question says. */
-static bool set_scratch(struct dt_orch_table *t, int m, int tpi, int pp, int dp, int dp_lm, int pp_lm,
-                        int vpp_lm, int gen_pp)
+static bool set_scratch(struct dt_orch_table *t, int m, int tpi, int pp, int dp, int dp_lm,
+                        int pp_lm, int vpp_lm, int gen_pp)
 {
     const struct dt_model *model = t->in->model;
     struct dt_module_plan *mp = &t->scratch.modules[m];

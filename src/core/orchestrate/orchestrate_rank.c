@@ -32,8 +32,8 @@ static void set_layout(struct dt_orch_table *t, const struct dt_cand *c, int m, 
         memcpy(mp->split, e->split, (size_t)(c->pp[m] * vpp + 1) * sizeof(*mp->split));
 }
 
-enum dt_status dt_cand_plan(struct dt_orch_table *t, const struct dt_cand *c, enum dt_strategy strategy,
-                            struct dt_error *err, struct dt_plan *out)
+enum dt_status dt_cand_plan(struct dt_orch_table *t, const struct dt_cand *c,
+                            enum dt_strategy strategy, struct dt_error *err, struct dt_plan *out)
 {
     const struct dt_search_input *in = t->in;
 
@@ -136,7 +136,8 @@ enum dt_status dt_plan_timeline_s(const struct dt_search_input *in, const struct
 /* ---- ranking ---- */
 
 /* Memory against the microbatches to be expected, where none are assigned. */
-static enum dt_status check_expected(struct dt_orch_table *t, struct dt_plan *p, struct dt_error *err)
+static enum dt_status check_expected(struct dt_orch_table *t, struct dt_plan *p,
+                                     struct dt_error *err)
 {
     const struct dt_search_input *in = t->in;
     struct dt_work work[DT_MAX_MODULES];
@@ -155,7 +156,8 @@ static enum dt_status check_expected(struct dt_orch_table *t, struct dt_plan *p,
 
 /* Broker groups meet only in the gradient sync, so a long program is ranked by some of them. Memory
  * must hold what they were given and what is to be expected of the others. */
-static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *p, struct dt_error *err)
+static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *p,
+                                       struct dt_error *err)
 {
     const struct dt_search_input *in = t->in;
     struct dt_plan_prediction *q = &p->predicted;
@@ -333,8 +335,8 @@ static enum dt_status add_lean(struct dt_orch_table *t, struct round *r, int n_c
     return DT_OK;
 }
 
-static enum dt_status one_round(struct dt_orch_table *t, const double *cap, enum dt_strategy strategy,
-                                struct dt_error *err, struct round *r,
+static enum dt_status one_round(struct dt_orch_table *t, const double *cap,
+                                enum dt_strategy strategy, struct dt_error *err, struct round *r,
                                 struct dt_search_stats *stats)
 {
     int k = t->in->opt.k > 0 ? t->in->opt.k : 8, n_cands;
@@ -350,8 +352,9 @@ static enum dt_status one_round(struct dt_orch_table *t, const double *cap, enum
     return DT_OK;
 }
 
-enum dt_status dt_search_plans(struct dt_orch_table *t, const double *cap, enum dt_strategy strategy,
-                               struct dt_error *err, struct dt_search_result *out)
+enum dt_status dt_search_plans(struct dt_orch_table *t, const double *cap,
+                               enum dt_strategy strategy, struct dt_error *err,
+                               struct dt_search_result *out)
 {
     int k = t->in->opt.k > 0 ? t->in->opt.k : 8;
     struct round r = {dt_calloc((size_t)k, sizeof(*r.cands)),

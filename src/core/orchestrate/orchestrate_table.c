@@ -209,7 +209,8 @@ static double slowest_stage(const double *block_s, const uint16_t *split, int pp
     return max;
 }
 
-const struct dt_stage_entry *dt_table_stage(struct dt_orch_table *t, int m, int tpi, int pp, int vpp)
+const struct dt_stage_entry *dt_table_stage(struct dt_orch_table *t, int m, int tpi, int pp,
+                                            int vpp)
 {
     int n = t->in->model->modules[m].n_blocks;
     struct dt_tp_costs *c = &t->cost[m][tpi];

@@ -14,12 +14,12 @@ enum dt_row_kind { DT_ROW_MEASURED, DT_ROW_FITTED, DT_ROW_DERIVED, DT_ROW_ASSUME
 extern const char *const dt_row_kind_names[DT_ROW_KIND_N + 1];
 
 struct dt_profile_row {
-    int family;          /* enum dt_kop_family */
-    int phase;           /* enum dt_phase */
-    int kind;            /* enum dt_row_kind */
-    int source;          /* index into sources */
-    int64_t d[6];        /* dims as documented at enum dt_kop_family; unused 0 */
-    int64_t n;           /* observations behind the row */
+    int family;   /* enum dt_kop_family */
+    int phase;    /* enum dt_phase */
+    int kind;     /* enum dt_row_kind */
+    int source;   /* index into sources */
+    int64_t d[6]; /* dims as documented at enum dt_kop_family; unused 0 */
+    int64_t n;    /* observations behind the row */
     double median_ns, p10_ns, p90_ns;
 };
 struct dt_profile_source {
@@ -32,7 +32,8 @@ struct dt_profile { /* all rows of one device and dtype, sorted by (family, phas
     struct dt_profile_row *rows;
     int n_sources;
     struct dt_profile_source *sources;
-    int64_t first[DT_KOP_FAMILY_N][DT_PHASE_N + 1]; /* rows of (family, phase): [first[f][p], first[f][p+1]) */
+    int64_t first[DT_KOP_FAMILY_N]
+                 [DT_PHASE_N + 1]; /* rows of (family, phase): [first[f][p], first[f][p+1]) */
 };
 
 /* `name`: preset (traces/profiles/NAME.sql) or path to .sql/.db.  `device` "" = the only device in the file.

@@ -10,16 +10,18 @@
 #include "core/model/samples.h"
 
 struct dt_microbatch {
-    uint32_t first, n; /* samples[first .. first+n) of the module's list; n may be 0 (no work in this slot) */
+    uint32_t first,
+        n; /* samples[first .. first+n) of the module's list; n may be 0 (no work in this slot) */
     uint32_t slot;
 };
 struct dt_module_assignment {
     int n_replicas;
-    uint32_t *mb_first;              /* [n_replicas+1] offsets into mb */
-    struct dt_microbatch *mb;        /* replica-major, in execution order */
-    struct dt_work *work;            /* [number of microbatches]: sum over its samples */
-    int64_t *samples;                /* global sample indices */
-    struct dt_work *sample_work;     /* parallel to samples: this module's work of each (sizes of boundary
+    uint32_t *mb_first;       /* [n_replicas+1] offsets into mb */
+    struct dt_microbatch *mb; /* replica-major, in execution order */
+    struct dt_work *work;     /* [number of microbatches]: sum over its samples */
+    int64_t *samples;         /* global sample indices */
+    struct dt_work
+        *sample_work; /* parallel to samples: this module's work of each (sizes of boundary
                                       * transfers); NULL = a microbatch's work split evenly over its samples */
 };
 struct dt_assignment {

@@ -27,15 +27,15 @@
 
 enum dt_op_kind {
     DT_OP_FORWARD,
-    DT_OP_BACKWARD,     /* input and weight gradients together */
-    DT_OP_WEIGHT_GRAD,  /* weight gradient alone (schedules that split the backward) */
+    DT_OP_BACKWARD,    /* input and weight gradients together */
+    DT_OP_WEIGHT_GRAD, /* weight gradient alone (schedules that split the backward) */
     DT_OP_SEND,
     DT_OP_RECV,
-    DT_OP_GRAD_SYNC,    /* ZeRO-1: reduce-scatter; ZeRO-0: all-reduce; over the DP group of a stage */
-    DT_OP_GRAD_NORM,    /* scalar all-reduce over every lane that trains something */
+    DT_OP_GRAD_SYNC, /* ZeRO-1: reduce-scatter; ZeRO-0: all-reduce; over the DP group of a stage */
+    DT_OP_GRAD_NORM, /* scalar all-reduce over every lane that trains something */
     DT_OP_STEP,
     DT_OP_PARAM_GATHER, /* ZeRO-1 all-gather of parameters; before the first use of the iteration */
-    DT_OP_FETCH,        /* wait for this microbatch's input data (CPU side; zero cost unless modelled) */
+    DT_OP_FETCH, /* wait for this microbatch's input data (CPU side; zero cost unless modelled) */
     DT_OP_KIND_N
 };
 extern const char *const dt_op_kind_names[DT_OP_KIND_N + 1];
@@ -46,38 +46,42 @@ enum dt_resource dt_op_resource(enum dt_op_kind k);
 enum {
     DT_OPF_GRAD = 1,     /* SEND/RECV carries gradients (backward direction) */
     DT_OPF_BOUNDARY = 2, /* SEND/RECV between modules (through a broker) */
-    DT_OPF_TIED = 4      /* GRAD_SYNC of an embedding shared by the first and last stage of one replica: an
+    DT_OPF_TIED =
+        4 /* GRAD_SYNC of an embedding shared by the first and last stage of one replica: an
                           * all-reduce over those two lanes, after their data-parallel syncs */
 };
 
-struct dt_op {           /* 48 bytes */
-    uint8_t kind;        /* enum dt_op_kind */
+struct dt_op {    /* 48 bytes */
+    uint8_t kind; /* enum dt_op_kind */
     uint8_t module;
-    uint8_t chunk;       /* vpp chunk */
-    uint8_t flags;       /* DT_OPF_* */
-    uint8_t part, parts; /* bucket part of the first forward / last backward, GRAD_SYNC, PARAM_GATHER; 0 of 1 else */
-    uint16_t more_n;     /* further dependencies: deps[more_first .. +more_n) */
+    uint8_t chunk; /* vpp chunk */
+    uint8_t flags; /* DT_OPF_* */
+    uint8_t part,
+        parts; /* bucket part of the first forward / last backward, GRAD_SYNC, PARAM_GATHER; 0 of 1 else */
+    uint16_t more_n; /* further dependencies: deps[more_first .. +more_n) */
     uint16_t stage, replica;
-    uint32_t mb;         /* microbatch index within the replica of this module; DT_NONE for sync/step/gather */
+    uint32_t
+        mb; /* microbatch index within the replica of this module; DT_NONE for sync/step/gather */
     uint32_t lane;
-    uint32_t peer;       /* SEND/RECV: the peer op's index (a RECV's SEND is named here, not in dep[]);
+    uint32_t peer; /* SEND/RECV: the peer op's index (a RECV's SEND is named here, not in dep[]);
                           * collectives: group index; else DT_NONE */
-    uint64_t bytes;      /* SEND/RECV payload; collectives: full buffer per lane GPU (nccl-tests convention) */
-    uint32_t dep[3];     /* op indices or DT_NONE; dep[0] = previous on the same resource */
+    uint64_t
+        bytes; /* SEND/RECV payload; collectives: full buffer per lane GPU (nccl-tests convention) */
+    uint32_t dep[3]; /* op indices or DT_NONE; dep[0] = previous on the same resource */
     uint32_t more_first;
 };
 
 struct dt_lane {
-    uint32_t first, n;       /* ops */
+    uint32_t first, n; /* ops */
     uint16_t module, stage, replica, gpus;
     uint32_t first_gpu;
-    uint32_t in_flight_max;  /* the bound charged by the memory model (chunk-microbatches) */
+    uint32_t in_flight_max; /* the bound charged by the memory model (chunk-microbatches) */
 };
-struct dt_group {            /* members of one collective: group_ops[first .. first+n) are op indices */
+struct dt_group { /* members of one collective: group_ops[first .. first+n) are op indices */
     uint32_t first, n;
-    uint8_t kind;            /* enum dt_op_kind */
-    uint16_t per_node;       /* lanes' GPUs of this group that share a node (for the cost model) */
-    uint16_t share;          /* such groups that use the node's NICs at the same time */
+    uint8_t kind;      /* enum dt_op_kind */
+    uint16_t per_node; /* lanes' GPUs of this group that share a node (for the cost model) */
+    uint16_t share;    /* such groups that use the node's NICs at the same time */
 };
 
 struct dt_program {

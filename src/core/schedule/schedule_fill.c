@@ -327,8 +327,8 @@ static void tail(struct fill *f, uint32_t *norm_member)
     if (dt_fill_tied(f->s, m, f->stage)) {
         op = collective(f, DT_OP_GRAD_SYNC, f->stage == 0 ? 0 : last_v,
                         f->s->tied_group + f->replica, f->stage != 0,
-                        (f->s->plan->policy.half_grads ? 2 : 4) * (uint64_t)table->vocab * (uint64_t)table->hidden /
-                            (uint64_t)m->layout->tp);
+                        (f->s->plan->policy.half_grads ? 2 : 4) * (uint64_t)table->vocab *
+                            (uint64_t)table->hidden / (uint64_t)m->layout->tp);
         op->flags = DT_OPF_TIED;
         op->dep[1] = f->last[DT_RES_COMPUTE];
     }

@@ -21,8 +21,8 @@ enum dt_status dt_timeline_reserve(struct dt_timeline *t, uint32_t n_ops, struct
 void dt_timeline_free(struct dt_timeline *t);
 
 /* Topological order computed once per program (program order per lane is not global order). */
-struct dt_topo_rec {  /* what the evaluation reads, in topological order; a group is one record */
-    uint32_t op;      /* op or group index, kind of record in the top two bits (timeline.c) */
+struct dt_topo_rec { /* what the evaluation reads, in topological order; a group is one record */
+    uint32_t op;     /* op or group index, kind of record in the top two bits (timeline.c) */
     uint32_t dep[3];
 };
 struct dt_topo {
@@ -35,20 +35,25 @@ enum dt_status dt_topo_build(const struct dt_program *p, struct dt_error *err, s
 void dt_topo_free(struct dt_topo *t);
 /* Pure function of (program, durations): the no-contention timeline. */
 enum dt_status dt_timeline_eval(const struct dt_program *p, const struct dt_topo *topo,
-                                const int64_t *dur_ns, struct dt_error *err, struct dt_timeline *out);
+                                const int64_t *dur_ns, struct dt_error *err,
+                                struct dt_timeline *out);
 
 /* DT_ERR_RANGE for an iteration of DT_TIME_MAX_NS or longer. */
 enum dt_status dt_timeline_check(int64_t makespan_ns, struct dt_error *err);
 
-struct dt_lane_summary { int64_t busy_ns, first_ns, last_ns, comm_wait_ns, dep_wait_ns; };
+struct dt_lane_summary {
+    int64_t busy_ns, first_ns, last_ns, comm_wait_ns, dep_wait_ns;
+};
 void dt_timeline_lane(const struct dt_program *p, const struct dt_timeline *t, int lane,
                       struct dt_lane_summary *out);
 struct dt_timeline_summary {
     double iteration_s;
-    double bubble_fraction;   /* 1 - sum(busy compute * gpus) / (gpus_used * makespan) */
-    double exposed_comm_s;    /* mean over lanes, GPU-weighted, of time compute waited for a transfer or collective */
+    double bubble_fraction; /* 1 - sum(busy compute * gpus) / (gpus_used * makespan) */
+    double
+        exposed_comm_s; /* mean over lanes, GPU-weighted, of time compute waited for a transfer or collective */
     double utilisation[DT_MAX_MODULES]; /* busy compute share per module */
-    double sync_s, gather_s, step_s;    /* exposed tail: from last backward to the end, by cause (critical lane) */
+    double sync_s, gather_s,
+        step_s; /* exposed tail: from last backward to the end, by cause (critical lane) */
 };
 void dt_timeline_summarise(const struct dt_program *p, const struct dt_timeline *t,
                            struct dt_timeline_summary *out);

@@ -190,7 +190,7 @@ static enum dt_status make(struct maker *m, const struct dt_shard_index *ix, uin
     if (!image && !o->text_only)
         return bad(m, DT_BAD_NO_IMAGE,
                    dt_error_set(&m->err, DT_ERR_INPUT, "no jpg, jpeg, png or webp member"));
-    d->task = !image                       ? DT_TASK_TEXT
+    d->task = !image                                        ? DT_TASK_TEXT
               : draw(o, TASK_STREAM, o->generate, i, epoch) ? DT_TASK_GENERATE
                                                             : DT_TASK_CAPTION;
     DT_TRY(read_text(m));

@@ -359,10 +359,11 @@ static enum dt_status place_cursor(struct dt_loader *l, struct dt_error *err)
         l->sequences = c->sequences > 0 ? c->sequences : 0;
     } else if (c->fingerprint) {
         if (c->fingerprint != l->fingerprint)
-            return dt_error_set(err, DT_ERR_INPUT,
-                                "the checkpoint's cursor belongs to other data, or to other options "
-                                "of the loader (lengths, image sizes, order ...); use those of then, "
-                                "or say --changed-data to read the data from its beginning");
+            return dt_error_set(
+                err, DT_ERR_INPUT,
+                "the checkpoint's cursor belongs to other data, or to other options "
+                "of the loader (lengths, image sizes, order ...); use those of then, "
+                "or say --changed-data to read the data from its beginning");
         if (c->epoch < 0 || c->position < 0 || c->position >= l->per_epoch || c->sequences < 0 ||
             c->epoch > INT64_MAX / 2 / l->per_epoch)
             return dt_error_set(err, DT_ERR_INPUT, "the cursor is damaged");

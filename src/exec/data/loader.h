@@ -28,8 +28,8 @@ struct dt_loader_options {
     int n_shards;
     const struct dt_tokenizer *tokenizer; /* must outlive the loader */
     int seq_len;
-    int patch;       /* pixels per patch side; 0 = 16, as core/model/samples.h counts */
-    double generate; /* share of documents whose image is a target, 0 to 1 */
+    int patch;           /* pixels per patch side; 0 = 16, as core/model/samples.h counts */
+    double generate;     /* share of documents whose image is a target, 0 to 1 */
     double caption_drop; /* share of these without their text, so that the generator also learns to
                           * draw from nothing (classifier-free guidance, Ho & Salimans 2022) */
     struct dt_image_spec image, target; /* size of encoded images and of targets */

@@ -18,7 +18,7 @@ struct dt_shard_writer {
     int64_t samples_max, bytes_max;
     struct archive *a; /* NULL = no shard open */
     int fd;
-    char temp[PATH_MAX]; /* its name until it is complete */
+    char temp[PATH_MAX];    /* its name until it is complete */
     int64_t samples, bytes; /* in this shard */
     int shards;
 };

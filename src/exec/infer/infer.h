@@ -43,11 +43,11 @@ enum dt_status dt_infer_caption(struct dt_infer *x, const struct dt_image *image
                                 int max_tokens, struct dt_error *err, char **texts);
 
 struct dt_draw_options {
-    int w, h;      /* pixels of the images that the generator learnt from */
-    int steps;     /* of DDIM, at most the schedule's; 0 = 50 */
-    uint64_t seed; /* image i starts from the noise of (seed, i) */
-    double eta;    /* of DDIM: 0 = the same noise gives the same image, 1 = as random as DDPM */
-    double clip;   /* bound of the clean image's estimate; 0 = none; pixels lie in [-1, 1] */
+    int w, h;        /* pixels of the images that the generator learnt from */
+    int steps;       /* of DDIM, at most the schedule's; 0 = 50 */
+    uint64_t seed;   /* image i starts from the noise of (seed, i) */
+    double eta;      /* of DDIM: 0 = the same noise gives the same image, 1 = as random as DDPM */
+    double clip;     /* bound of the clean image's estimate; 0 = none; pixels lie in [-1, 1] */
     double guidance; /* noise = without + guidance (with - without the text), Ho & Salimans 2022;
                       * 0 = 1 = the text alone.  Wants training with caption_drop. */
 };

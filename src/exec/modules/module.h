@@ -76,7 +76,7 @@ struct dt_batch {
     int (*hw)[2];           /* host, [seqs] */
     uint64_t *noise_stream; /* host, [seqs]: stream of what is drawn for an image or document, e.g.
                              * its sample number: noise of a generator, dropout elsewhere */
-    int32_t *doc_of; /* host, [rows]: room for the caller, e.g. for dt_batch_documents */
+    int32_t *doc_of;        /* host, [rows]: room for the caller, e.g. for dt_batch_documents */
     struct dt_batch_arrays host, dev;
     void *host_memory, *dev_memory; /* what the arrays lie in */
     size_t ints_bytes;
@@ -157,11 +157,11 @@ struct dt_param {
     bool replicated;
     size_t at, n;
     bool transpose;
-    bool decay; /* matrices and tables; not norms, not biases */
+    bool decay;   /* matrices and tables; not norms, not biases */
     bool rounded; /* kernels read it rounded to the stage's type alone: matrices and filters of
                      products, the token table.  Rounding it beforehand changes nothing */
-    bool tied;  /* the LM head's copy of the embedding, in a stage without the embedding */
-    int block;  /* index in the module */
+    bool tied;    /* the LM head's copy of the embedding, in a stage without the embedding */
+    int block;    /* index in the module */
     enum dt_init init;
     float std; /* of DT_INIT_NORMAL: element i (as it lies here) is std * normal(seed, hash(name),
                   i) */

@@ -315,8 +315,7 @@ static enum dt_status decide(struct dt_exec *x, struct dt_error *err)
 static enum dt_status step(struct dt_exec *x, const struct dt_op *op, struct dt_error *err)
 {
     DT_TRY(decide(x, err));
-    for (int v = op->stage; x->result.applied && v < x->n_v[op->module];
-         v += x->pp[op->module]) {
+    for (int v = op->stage; x->result.applied && v < x->n_v[op->module]; v += x->pp[op->module]) {
         struct dt_exec_vstage *vs = dt_exec_vs(x, op->module, op->replica, v);
 
         dt_optimizer_step(x->q, &vs->opt, &x->o.optimizer, x->in->step, x->coef, vs->first,

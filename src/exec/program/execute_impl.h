@@ -54,7 +54,7 @@ struct dt_slot_mb {
 struct dt_exec_unit {
     int first, last; /* blocks */
     size_t at, n;
-    bool whole; /* every rank steps all of it (a table that two stages share) */
+    bool whole;     /* every rank steps all of it (a table that two stages share) */
     size_t wire_at; /* where it lies in the stage's `wire` */
 };
 enum { DT_EXEC_PARTS = 4 /* buckets of a virtual stage at most (core/schedule/schedule_impl.h) */ };
@@ -151,7 +151,7 @@ struct dt_exec {
     struct dt_comm *world, *training;            /* NULL = alone, or nothing is trained here */
     struct dt_tp *tp[DT_MAX_MODULES];            /* [replica * pp + stage] */
     struct dt_exec_comm c;
-    bool crowded; /* more ranks on this host than cores */
+    bool crowded;                                /* more ranks on this host than cores */
     struct dt_batch_limits *lim[DT_MAX_MODULES]; /* per microbatch over all replicas */
     size_t cap_lim[DT_MAX_MODULES];
     double *losses;          /* per sample: text, image; then the sum of `signal` */
@@ -161,7 +161,7 @@ struct dt_exec {
     const struct dt_device *dev;
     const struct dt_kernels *k;
     struct dt_queue *q;
-    struct dt_exec_vstage *vs[DT_MAX_MODULES]; /* [replica * n_v + v] */
+    struct dt_exec_vstage *vs[DT_MAX_MODULES];    /* [replica * n_v + v] */
     struct dt_memory_owner *lane[DT_MAX_MODULES]; /* [replica * pp + stage]: what is theirs */
     int n_v[DT_MAX_MODULES], pp[DT_MAX_MODULES], dp[DT_MAX_MODULES];
     struct dt_exec_edge edge[DT_EDGES];
@@ -175,11 +175,11 @@ struct dt_exec {
     struct dt_error *err;
     double text_scale, image_scale;
     bool has_norm, decided;
-    bool late_steps; /* forwards come after a STEP here: steps are made at the end */
+    bool late_steps;              /* forwards come after a STEP here: steps are made at the end */
     struct dt_exec_result result; /* when decided; times excepted */
-    uint32_t losses_left;     /* microbatches here whose losses are to come */
-    float *nll, *sse;         /* host memory of the device: per row, per image to draw */
-    int64_t *row_at, *img_at; /* per sample: its first row and image there */
+    uint32_t losses_left;         /* microbatches here whose losses are to come */
+    float *nll, *sse;             /* host memory of the device: per row, per image to draw */
+    int64_t *row_at, *img_at;     /* per sample: its first row and image there */
     size_t cap_nll, cap_sse, cap_samples, cap_images;
     int64_t *image_values; /* per image to draw: values in it */
     const struct dt_sequence **mb_seqs;

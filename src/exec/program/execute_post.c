@@ -229,7 +229,8 @@ static enum dt_status end_sync(struct dt_exec *x, const struct dt_op *op, struct
     if (op->flags & DT_OPF_TIED)
         return DT_OK;
     for (int k = 0; k < vs->n_units; k++)
-        if (dt_exec_in_bucket(x, op, &vs->units[k]) && (vs->units[k].whole || x->o.plan->policy.zero != 1))
+        if (dt_exec_in_bucket(x, op, &vs->units[k]) &&
+            (vs->units[k].whole || x->o.plan->policy.zero != 1))
             dt_exec_copy_here(x, x->c.q, op, true, vs->units[k].at, vs->units[k].n);
     return x->dev->queue_sync(x->c.q, err);
 }

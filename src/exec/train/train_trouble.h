@@ -12,8 +12,9 @@ enum { DT_EVENT_SAMPLES = 8 };
 struct dt_train_event {
     int64_t step;
     struct dt_guard_verdict verdict;
-    double loss, grad_norm; /* of all; not known when parameters were found in a checkpoint's copy */
-    char module[64];        /* whose loss is not finite; "" = none's */
+    double loss,
+        grad_norm;   /* of all; not known when parameters were found in a checkpoint's copy */
+    char module[64]; /* whose loss is not finite; "" = none's */
     struct dt_exec_culprit param, grad;
     char note[256]; /* instead of these: what else was found */
     /* Those whose loss is not finite, else those of the batch; the first few by shard and key. */

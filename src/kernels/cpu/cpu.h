@@ -18,7 +18,7 @@ enum { DT_SCRATCH_KERNEL, DT_SCRATCH_OUTER, DT_SCRATCH_PRODUCT, DT_SCRATCH_TEMP,
 
 struct dt_cpu {
     struct dt_device dev;
-    void *engine;                     /* of the product library */
+    void *engine;                   /* of the product library */
     const struct dt_bf16_ops *bf16; /* attention's products of bf16; NULL = in fp32 */
     _Atomic int64_t now_bytes, max_bytes;
 };

@@ -337,9 +337,9 @@ static const char *fill_kernels(struct dt_cpu *cpu, struct dt_kernels *k)
         __builtin_cpu_supports("bmi2")) {
         dt_cpu_simd_v3(k);
         isa = "AVX2";
-        if (level >= V4 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-            __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-            __builtin_cpu_supports("avx512vl")) {
+        if (level >= V4 && __builtin_cpu_supports("avx512f") &&
+            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
+            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
             dt_cpu_simd_v4(k);
             cpu->bf16 = level >= BF16 ? dt_bf16_ops(level > BF16) : NULL;
             isa = "AVX-512";

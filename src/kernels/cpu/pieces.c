@@ -114,9 +114,9 @@ static void pieces_run(struct pieces *p, const struct dt_weight *w, enum dt_view
 }
 
 enum {
-    PIECE_ROWS = 256,     /* at most: enough for a packed b to pay for its way through the cache */
-    PLAIN_ROWS = 384,     /* the same of a plain b, which every piece copies into its own order ... */
-    PIECE_COLS = 768,     /* ... and which is no wider: measured, as fast as larger pieces */
+    PIECE_ROWS = 256, /* at most: enough for a packed b to pay for its way through the cache */
+    PLAIN_ROWS = 384, /* the same of a plain b, which every piece copies into its own order ... */
+    PIECE_COLS = 768, /* ... and which is no wider: measured, as fast as larger pieces */
     PIECE_MACS = 1 << 24, /* at least, when cutting finer for the sake of balance */
     PIECES = 8            /* enough of them for balance on a few cores */
 };

@@ -232,8 +232,8 @@ static void rope(struct dt_queue *q, enum dt_dtype dtype, int64_t rows, int head
         dt_cpu_for(q, dt_blocks(rows, a.per), rope_block, &a);
 }
 
-static void ids_part(struct dt_queue *q, int64_t n, const int32_t *id, int64_t first,
-                     int64_t count, int32_t *out)
+static void ids_part(struct dt_queue *q, int64_t n, const int32_t *id, int64_t first, int64_t count,
+                     int32_t *out)
 {
     if (q->status != DT_OK)
         return;

@@ -1,0 +1,111 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+# The walls of the house (doc/design.md, section 2): arrows between rooms run downward, a library stays in
+# the rooms that may use it, a name means one thing, and every file is formatted.
+: "${srcdir:=.}"
+. "$srcdir/tests/shell.sh"
+cd "$srcdir" || exit 99
+
+# from the ground up: a room may include those before it, and its own files
+rooms="src/base
+src/core/model
+src/core/profile
+src/core/cost
+src/core/schedule
+src/core/orchestrate
+src/core/job
+src/report
+src/fit
+src/sim
+src/kernels
+src/kernels/cpu
+src/comm
+src/exec/data
+src/exec/modules
+src/exec/checkpoint
+src/exec/program
+src/exec/train
+src/exec/infer
+src/cli"
+# beside these arrows: neither driver knows the other, nor what is made of what they do
+apart="src/exec src/sim
+src/exec src/fit
+src/comm src/core
+src/comm src/sim
+src/comm src/report
+src/comm src/fit
+src/kernels src/core
+src/kernels src/sim
+src/kernels src/report
+src/kernels src/fit"
+# HEADER ROOMS: the rooms (or files) that may include it
+homes="mpi.h src/comm/transport_mpi.c
+libfyaml.h src/base/doc.c
+sqlite3.h src/core/profile src/report src/fit
+gsl/ src/core src/report src/fit
+pthread.h src/comm src/exec src/sim src/cli src/kernels/cpu
+threads.h -
+omp.h src/kernels/cpu
+cuda -
+nccl.h -
+oneapi/dnnl src/kernels/cpu
+archive src/exec/data
+time.h src/base/clock.h src/comm src/exec
+sys/time.h -"
+
+files=$(find src -name '*.[ch]' | sort)
+for f in $files; do
+    dir=${f%/*}
+    echo "$rooms" | grep -qx "$dir" && ok || bad "$f: $dir is no room; name it in tests/lint.sh and doc/design.md"
+done
+
+grep -n '#include "' $files | sed 's/^\([^:]*\):\([0-9]*\):#include "\([^"]*\)".*/\1 \2 \3/' >"$tmp/includes"
+grep -n '#include <' $files | sed 's/^\([^:]*\):\([0-9]*\):#include <\([^>]*\)>.*/\1 \2 \3/' >"$tmp/system"
+
+# ---- arrows ----
+echo "$rooms" >"$tmp/rooms"; echo "$apart" >"$tmp/apart"; echo "$homes" >"$tmp/homes"
+awk '
+    function dir(path) { sub("/[^/]*$", "", path); return path }
+    function below(path, room) { return index(path "/", room "/") == 1 }
+    FILENAME ~ /rooms$/ { level[$1] = FNR; next }
+    FILENAME ~ /apart$/ { from[FNR] = $1; to[FNR] = $2; n = FNR; next }
+    $3 == "config.h" { next }
+    {
+        a = dir($1); b = dir("src/" $3)
+        if (!(b in level)) print $1 ":" $2 ": \"" $3 "\" is in no room; includes are written from src/ on"
+        else if (level[b] > level[a]) print $1 ":" $2 ": " a " may not include " b ", which is above it"
+        for (i = 1; i <= n; i++)
+            if (below(a, from[i]) && below(b, to[i])) print $1 ":" $2 ": " from[i] " may not include " to[i]
+    }' "$tmp/rooms" "$tmp/apart" "$tmp/includes" >"$tmp/out"
+cat "$tmp/out"
+check "arrows between rooms run downward" '[ -s "$tmp/includes" ] && [ ! -s "$tmp/out" ]'
+
+# ---- libraries ----
+awk '
+    FILENAME ~ /homes$/ { header[FNR] = $1; $1 = ""; home[FNR] = $0; n = FNR; next }
+    {
+        for (i = 1; i <= n; i++) {
+            if (index($3, header[i]) != 1) continue
+            k = split(home[i], where, " "); fine = 0
+            for (j = 1; j <= k; j++) if ($1 == where[j] || index($1, where[j] "/") == 1) fine = 1
+            if (!fine) print $1 ":" $2 ": <" $3 "> belongs to" home[i]
+        }
+    }' "$tmp/homes" "$tmp/system" >"$tmp/out"
+cat "$tmp/out"
+check "libraries stay in their rooms" '[ -s "$tmp/system" ] && [ ! -s "$tmp/out" ]'
+
+# ---- names: dt_xfer is opaque, and every transport has one of its own ----
+grep -hoE '^(typedef )?(struct|union|enum) dt_\w+ \{' $files | grep -oE 'dt_\w+' | grep -vx dt_xfer |
+    sort | uniq -d >"$tmp/out"
+while read -r tag; do grep -nE "^(typedef )?(struct|union|enum) $tag \{" $files; done <"$tmp/out"
+check "a tag is defined once" '[ ! -s "$tmp/out" ]'
+
+# ---- format ----
+if command -v clang-format >/dev/null; then
+    find src tests -name '*.[ch]' | sort | xargs clang-format --dry-run >"$tmp/out" 2>&1
+    grep -oE '^[^:]*:[0-9]+' "$tmp/out" | sort -u | head -n 20
+    check "files are as clang-format leaves them" '[ ! -s "$tmp/out" ]'
+else
+    echo "no clang-format: the format is not checked"
+fi
+totals
