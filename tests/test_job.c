@@ -255,6 +255,7 @@ static const struct {
     {BASE "search: {tp: []}\n", NULL, "job.yaml", 6, 14, "expected a list"},
     {BASE "search: {strategy: manual}\n", NULL, "job.yaml", 6, 20, "needs \"plan\""},
     {BASE "simulate: {jitter: 5 %}\n", NULL, "job.yaml", 6, 20, "a number from 0 to 1"},
+    {BASE "simulate: {batch_s: 1 ms}\n", NULL, "job.yaml", 6, 21, "has no cores_per_node"},
     {BASE "simulate: {slow_gpu: {factor: 0.9}}\n", NULL, "job.yaml", 6, 31, "from 1 to 100"},
     {BASE "simulate: {failures: {restart: 5 GB}}\n", NULL, "job.yaml", 6, 32, "not a unit of s"},
     {BASE, "train.global_batch=0", "command line", 1, 20,

@@ -230,7 +230,12 @@ enum dt_status dt_job_simulate(struct dt_node map, struct dt_job *j, struct dt_e
     DT_TRY(dt_map_check(map, "simulate", keys, err));
     DT_TRY(dt_get_i32(map, "iterations", 1, ITERATIONS_MAX, &s->iterations, err));
     DT_TRY(dt_get_bool(map, "contention", &s->contention, err));
-    DT_TRY(dt_get_double(map, "batch_s", 0, 3600, &s->batch_s, err));
+    DT_TRY(dt_get_quantity(map, "batch_s", "s", 0, 3600, &s->batch_s, err));
+    if (s->batch_s > 0 && j->cluster.cores_per_node == 0)
+        return dt_node_error(dt_map_get(map, "batch_s"), err,
+                             "batch_s: time of cores that ranks share with their batches; cluster "
+                             "%s has no cores_per_node",
+                             j->cluster.name);
     DT_TRY(dt_get_double(map, "jitter", 0, 1, &s->jitter, err));
     DT_TRY(dt_get_int(map, "seed", 0, INT64_MAX, &seed, err));
     s->seed = (uint64_t)seed;
