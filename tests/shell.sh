@@ -40,3 +40,22 @@ pack_two_tones() {
     expect 0 "40 samples" "$DISTTRAIN" data pack --idx images --labels labels \
         --label-names dark,light -o two
 }
+
+# write_small_job RUN: job.yaml, a model of a few thousand parameters that trains on those pictures; RUN: keys of
+# its run: map, beside those that it needs
+write_small_job() {
+    cat >job.yaml <<END
+model:
+  modules:
+    encoder: {kind: encoder, layers: 1, hidden: 16, ffn: 32, heads: 2, patch: 4, channels: 1, positions: 4}
+    llm: {kind: llm, layers: 2, hidden: 16, ffn: 32, heads: 2, vocab: 264}
+    generator: {kind: unet, channels: [8, 8], head_dim: 8, res_blocks: 1, in_channels: 1, out_channels: 1,
+      context_dim: 8, context_len: 2, latent_scale: 1, resize: 8}
+cluster: local
+samples: text
+train: {global_batch: 4, microbatch: 1, seq_len: 64}
+search: {allow_analytical: true, strategy: manual}
+plan: {encoder: {}, llm: {dp: 2}, generator: {}}
+run: {data: two-000000.tar, precision: fp32, threads: 1, decay: constant, warmup_steps: 1, $1}
+END
+}

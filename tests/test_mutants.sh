@@ -16,21 +16,7 @@ unset DISTTRAIN_TEST
 
 # --- seeds: what the program wrote itself, or what its fuzz targets begin with ---
 pack_two_tones
-cat >job.yaml <<'END'
-model:
-  modules:
-    encoder: {kind: encoder, layers: 1, hidden: 16, ffn: 32, heads: 2, patch: 4, channels: 1, positions: 4}
-    llm: {kind: llm, layers: 2, hidden: 16, ffn: 32, heads: 2, vocab: 264}
-    generator: {kind: unet, channels: [8, 8], head_dim: 8, res_blocks: 1, in_channels: 1, out_channels: 1,
-      context_dim: 8, context_len: 2, latent_scale: 1, resize: 8}
-cluster: local
-samples: text
-train: {global_batch: 4, microbatch: 1, seq_len: 64}
-search: {allow_analytical: true, strategy: manual}
-plan: {encoder: {}, llm: {dp: 2}, generator: {}}
-run: {data: two-000000.tar, steps: 2, precision: fp32, threads: 1, decay: constant, warmup_steps: 1,
-  checkpoint: {dir: saved, interval: 1}}
-END
+write_small_job 'steps: 2, checkpoint: {dir: saved, interval: 1}'
 cp "$srcdir/traces/clusters/local.yaml" cluster.yaml
 cp "$srcdir/traces/samples/interleaved-8k.yaml" samples.yaml
 sed -n '/^  modules:/,/resize: 8/p' job.yaml | sed 's/^  //' >model.yaml
