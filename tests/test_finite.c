@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct dt_error err;
 
@@ -125,6 +126,7 @@ static void write_foreign(const char *path, enum dt_tensor_type type, double x, 
                                        : (void *)&h,
                each);
     }
+    unlink(path); /* a writer takes no name that is there */
     dt_assert_ok(dt_tensor_writer_new(path, &t, 1, NULL, 0, &err, &w), err);
     dt_assert_ok(dt_tensor_writer_put(w, bytes, &err, NULL), err);
     dt_assert_ok(dt_tensor_writer_finish(w, &err, NULL, NULL), err);
