@@ -22,7 +22,7 @@
 
 #define VARIABLE "DISTTRAIN_LAUNCHER"
 
-enum { UP_MAX = 2, PEERS_MAX = 1024, LOOK_MS = 500, STACK = 256 << 10 };
+enum { UP_MAX = 2, PEERS_MAX = 1024, LOOK_MS = 500, PATIENCE_MS = 2000, STACK = 256 << 10 };
 
 struct process {
     pid_t pid;
@@ -144,8 +144,27 @@ static void see_parent(void)
 
 /* ---- the watch ---- */
 
+/* What started the launcher is gone, the launcher is not: it was told to end (dt_lifeline_follow), but
+ * may stand still, or hang in what it does then. */
+static void end_launcher(void)
+{
+#ifdef SYS_pidfd_send_signal
+    for (int i = 0; i < line.n_up; i++) {
+        struct pollfd f = {.fd = line.up[i].fd, .events = POLLIN};
+
+        if (f.fd < 0 || line.up[i].pid != getppid())
+            continue;
+        syscall(SYS_pidfd_send_signal, f.fd, SIGCONT, NULL, 0);
+        if (poll(&f, 1, PATIENCE_MS) == 0)
+            syscall(SYS_pidfd_send_signal, f.fd, SIGKILL, NULL, 0);
+    }
+#endif
+}
+
+/* The launcher first: ranks that notice at once kill each other. */
 static void end_all(void)
 {
+    end_launcher();
 #ifdef SYS_pidfd_send_signal
     pthread_mutex_lock(&line.lock);
     for (int i = 0; i < line.n_peers; i++)
