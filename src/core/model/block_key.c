@@ -51,5 +51,10 @@ int64_t dt_block_key(const struct dt_block *b, const struct dt_shard *s, enum dt
 
     for (unsigned i = 0; i < sizeof(v) / sizeof(v[0]); i++)
         mix(&h, v[i]);
+    /* younger than profiles that people have: blocks without them keep their keys */
+    if (b->class_attends || b->groups > 0) {
+        mix(&h, b->class_attends);
+        mix(&h, b->groups);
+    }
     return (int64_t)(h >> 17) + 1; /* dims of a profile are below 2^48 */
 }
