@@ -32,6 +32,9 @@ not= # kinds that are something else there
 pack_two_tones
 printf 'op,phase,dtype,d0,d1,d2,d3,d4,d5,n,median_ns,p10_ns,p90_ns\ngemm,fwd,bf16,4096,4096,4096,0,0,0,50,5,4,6\n' >table.csv
 write_small_job 'steps: 1'
+mkfifo nofolder # a name without a slash may be a preset's
+expect 2 "nofolder: this is a pipe" "$DISTTRAIN" simulate nofolder
+rm nofolder
 for command in plan simulate train eval "sample -t dark" profile loop; do refused .yaml "$DISTTRAIN" $command ./@; done # no quotes: a command and its option
 refused .json "$DISTTRAIN" simulate --no-runs --plan ./@ job.yaml
 refused .json "$DISTTRAIN" plan --plan ./@ job.yaml

@@ -307,13 +307,6 @@ static void list_presets(const char *dir, const char *kind, const char *ext,
     closedir(d);
 }
 
-static bool is_directory(const char *path)
-{
-    struct stat sb;
-
-    return stat(path, &sb) == 0 && S_ISDIR(sb.st_mode);
-}
-
 static enum dt_status not_found(const char *kind, const char *name, const char *ext,
                                 const char *const *dirs, size_t n_dirs, struct dt_error *err)
 {
@@ -325,8 +318,7 @@ static enum dt_status not_found(const char *kind, const char *name, const char *
 
     if (!*name)
         return dt_error_set(err, DT_ERR_INPUT, "an empty name where one of the %s is needed", kind);
-    if (is_directory(name))
-        return dt_file_check(name, err);
+    DT_TRY(dt_file_check(name, err));
     for (size_t i = 0; i < n_dirs; i++)
         list_presets(dirs[i], kind, ext, &list);
     qsort(list.name, list.n, sizeof(list.name[0]), by_name);
