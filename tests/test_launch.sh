@@ -10,7 +10,15 @@ set -u
 train="train --no-runs job.yaml"
 steps() { cat log/metrics.jsonl 2>/dev/null | grep -c .; }
 children() { for children_of; do cat /proc/"$children_of"/task/*/children 2>/dev/null; done; }
-living() { for living_pid; do [ ! -d /proc/"$living_pid" ] || grep -q '^State:[[:space:]]*Z' /proc/"$living_pid"/status 2>/dev/null || echo "$living_pid"; done; }
+# living PID...: those that still run; each is looked at once, for it may go between two looks
+living() {
+    for living_pid; do
+        case $(sed -n 's/^State:[[:space:]]*//p' /proc/"$living_pid"/status 2>/dev/null) in
+        '' | Z* | X*) ;;
+        *) echo "$living_pid" ;;
+        esac
+    done
+}
 
 # the tests may run under nohup
 defaults='env --default-signal=HUP'
