@@ -8,6 +8,7 @@ cd "$srcdir" || exit 99
 
 # from the ground up: a room may include those before it, and its own files
 rooms="src/base
+src/core/pipeline
 src/core/model
 src/core/profile
 src/core/cost

@@ -78,6 +78,11 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/orchestrate_search.c \
 	src/core/orchestrate/orchestrate_search.h \
 	src/core/orchestrate/orchestrate_table.c \
+	src/core/pipeline/gpipe.c \
+	src/core/pipeline/interleaved.c \
+	src/core/pipeline/one_f_one_b.c \
+	src/core/pipeline/pipeline.c \
+	src/core/pipeline/pipeline.h \
 	src/core/profile/profile.c \
 	src/core/profile/profile.h \
 	src/core/profile/profile_csv.c \

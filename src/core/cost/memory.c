@@ -21,59 +21,36 @@ enum { BUFFERS = 2 /* one in use, one in transfer */ };
 
 /* ---- microbatches in flight ---- */
 
-static bool interleaved(const struct dt_plan *p, int module)
-{
-    return p->policy.schedule != DT_SCHED_GPIPE && p->modules[module].layout.vpp > 1;
-}
+static int behind(const struct dt_plan *p, const struct dt_model *m, int module, bool stages);
 
-/* Chunk-forwards that stage `stage` of an interleaved module runs before its first backward;
- * `after` microbatches are under way in the modules behind it.  Megatron-LM's count, which has
- * after = 0, plus those, plus a burst: the pp microbatches of a group leave the last chunk within
- * pp turns, the modules behind take one every vpp turns and so return the last of them (pp - 1)(vpp
- * - 1) turns late; without as many more chunk-forwards in flight the lane would wait for it in
- * every group. */
-static int warmup(const struct dt_layout *l, int stage, int after)
-{
-    int burst = after > 0 ? (l->pp - 1) * (l->vpp - 1) : 0;
-
-    return 2 * (l->pp - 1 - stage) + (l->vpp - 1) * l->pp + after * l->vpp + burst;
-}
-
-/* Microbatches that a module takes in before the gradient of the first of them leaves its first
- * stage, at most over the run; `after` the same of the modules behind it.
- *
- * Interleaved: forwards come in groups of pp microbatches x vpp chunks, chunk by chunk, and
- * backward k follows forward warmup + k; the gradient leaves with the last chunk of a group, so
- * count the chunk-0 forwards done by then.  A group takes its pp microbatches in one burst, the
- * module in front makes them one by one: it must be pp - 1 ahead. */
-static int depth(const struct dt_plan *p, int module, int after)
+/* The lane as its schedule sees it. */
+static struct dt_pipe_lane pipe_lane(const struct dt_plan *p, const struct dt_model *m, int module,
+                                     int stage, int64_t n)
 {
     const struct dt_layout *l = &p->modules[module].layout;
-    int most = 0, group = l->pp * l->vpp;
+    bool bounded = dt_pipe_of(p->policy.schedule)->bounded;
 
-    if (!interleaved(p, module))
-        return l->pp + after;
-    for (int j = 0; j < l->pp; j++) {
-        int done = warmup(l, 0, after) + (l->vpp - 1) * l->pp + j + 1, rest = done % group;
-        int taken = done / group * l->pp + (rest < l->pp ? rest : l->pp) - j;
-
-        most = taken > most ? taken : most;
-    }
-    return most + l->pp - 1;
+    return (struct dt_pipe_lane){l->pp, l->vpp, stage, bounded ? behind(p, m, module, false) : 0,
+                                 n};
 }
 
-/* The largest of `depth` (or of the number of stages) over the paths that leave the module. */
+/* The largest of the schedule's depths (or of the number of stages) over the paths that leave the module. */
 static int behind(const struct dt_plan *p, const struct dt_model *m, int module, bool stages)
 {
     int most = 0;
 
     for (int e = 0; e < m->n_edges; e++) {
         int dst = m->edges[e].dst, d;
+        struct dt_pipe_lane l;
 
         if (m->edges[e].src != module)
             continue;
-        d = behind(p, m, dst, stages);
-        d = stages ? p->modules[dst].layout.pp + d : depth(p, dst, d);
+        if (stages) {
+            d = p->modules[dst].layout.pp + behind(p, m, dst, true);
+        } else {
+            l = pipe_lane(p, m, dst, 0, 0);
+            d = dt_pipe_of(p->policy.schedule)->depth(&l);
+        }
         d -= p->colocated; /* its first stage takes turns with our last instead of overlapping */
         most = d > most ? d : most;
     }
@@ -88,17 +65,9 @@ int dt_plan_stages_after(const struct dt_plan *p, const struct dt_model *m, int 
 int dt_memory_in_flight(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
                         int64_t n_microbatches)
 {
-    const struct dt_layout *l = &p->modules[module].layout;
-    int64_t all = n_microbatches * (interleaved(p, module) ? l->vpp : 1), want;
+    struct dt_pipe_lane l = pipe_lane(p, m, module, stage, n_microbatches);
+    int64_t want = dt_pipe_of(p->policy.schedule)->in_flight(&l);
 
-    if (p->policy.schedule == DT_SCHED_GPIPE)
-        want = n_microbatches * l->vpp;
-    else if (interleaved(p, module))
-        want = warmup(l, stage, behind(p, m, module, false)) + 1;
-    else
-        want = l->pp - 1 - stage + behind(p, m, module, false) + 1;
-    if (p->policy.schedule != DT_SCHED_GPIPE && want > all)
-        want = all;
     return want > INT32_MAX ? INT32_MAX : (int)want;
 }
 

@@ -15,9 +15,9 @@ struct dt_memory {
         total;     /* bytes */
     int in_flight; /* microbatches whose activations are held at once (per chunk sum for vpp) */
 };
-/* In-flight microbatches of (module, stage) under the plan's schedule for n microbatches per replica:
- * 1F1B: min(n, stages after this one on the longest path + 1); GPipe: n; interleaved: Megatron's warm-up count + 1
- * chunk-microbatches.  The schedule compiler keeps the same bound and dt_program_check proves it. */
+/* In-flight microbatches of (module, stage) for n microbatches per replica, of chunks where a stage has several: the
+ * in_flight of the plan's schedule (core/pipeline).  The schedule compiler keeps the same bound and dt_program_check
+ * proves it. */
 int dt_memory_in_flight(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
                         int64_t n_microbatches);
 /* Microbatches whose input may have reached (module, stage) without being in flight there yet: what its receive

@@ -5,7 +5,6 @@
 
 #include <string.h>
 
-const char *const dt_schedule_names[DT_SCHED_N + 1] = {"1f1b", "interleaved", "gpipe", NULL};
 const char *const dt_strategy_names[DT_STRATEGY_N + 1] = {"disttrain", "megatron-lm", "distmm",
                                                           "manual", NULL};
 
@@ -112,6 +111,7 @@ static enum dt_status check_degrees(const struct dt_plan *p, int m, const struct
                                     struct dt_error *err)
 {
     const struct dt_layout *l = &p->modules[m].layout;
+    char chunked[128];
 
     if (l->tp < 1 || l->cp < 1 || l->ep < 1 || l->pp < 1 || l->vpp < 1 || l->dp < 1 || l->ip < 1)
         return bad(err, p, m, "tp, cp, ep, pp, vpp, dp and ip must be at least 1");
@@ -124,10 +124,11 @@ static enum dt_status check_degrees(const struct dt_plan *p, int m, const struct
         return dt_error_set(err, DT_ERR_INPUT,
                             "plan, module %s: pp*vpp = %d stages but only %d blocks",
                             p->module_names[m], l->pp * l->vpp, mod->n_blocks);
-    if (l->vpp > 1 && p->policy.schedule != DT_SCHED_INTERLEAVED)
-        return dt_error_set(err, DT_ERR_INPUT,
-                            "plan, module %s: vpp %d needs schedule interleaved, not %s",
-                            p->module_names[m], l->vpp, dt_schedule_names[p->policy.schedule]);
+    if (l->vpp > 1 && !dt_pipe_of(p->policy.schedule)->chunks)
+        return dt_error_set(err, DT_ERR_INPUT, "plan, module %s: vpp %d needs schedule %s, not %s",
+                            p->module_names[m], l->vpp,
+                            dt_pipe_chunked_names(chunked, sizeof(chunked)),
+                            dt_schedule_names[p->policy.schedule]);
     if (l->vpp > 1 && p->colocated)
         return bad(err, p, m, "vpp above 1 does not go with colocated modules");
     if (l->ip > 1 && mod->role == DT_ROLE_LLM)

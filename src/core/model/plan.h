@@ -6,10 +6,9 @@
 
 #include "core/model/cluster.h"
 #include "core/model/model.h"
+#include "core/pipeline/pipeline.h"
 #include "base/status.h"
 
-enum dt_schedule { DT_SCHED_1F1B, DT_SCHED_INTERLEAVED, DT_SCHED_GPIPE, DT_SCHED_N };
-extern const char *const dt_schedule_names[DT_SCHED_N + 1];
 enum dt_strategy {
     DT_STRATEGY_DISTTRAIN,
     DT_STRATEGY_MEGATRON,

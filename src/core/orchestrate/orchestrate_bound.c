@@ -79,7 +79,7 @@ static double llm_least_s(const struct dt_orch_table *t, const struct dt_plan *p
         above += l->vpp == 1 ? x : 0;
         all += x;
     }
-    if (p->policy.schedule == DT_SCHED_1F1B && l->vpp == 1 &&
+    if (dt_pipe_of(p->policy.schedule)->in_step && l->vpp == 1 &&
         dt_plan_upstream_trained(p, t->in->model, m, p->modules[m].split[1])) {
         int w = dt_memory_in_flight(p, t->in->model, m, 0, (int64_t)slots);
 

@@ -173,7 +173,7 @@ enum dt_status dt_table_new(const struct dt_search_input *in, struct dt_error *e
                   ? in->opt.gpus
                   : dt_cluster_gpus(in->cluster);
     t->max_vpp =
-        in->policy.schedule == DT_SCHED_INTERLEAVED && in->opt.max_vpp > 1 ? in->opt.max_vpp : 1;
+        dt_pipe_of(in->policy.schedule)->chunks && in->opt.max_vpp > 1 ? in->opt.max_vpp : 1;
     if (t->max_vpp > DT_SEARCH_VPP_MAX)
         t->max_vpp = DT_SEARCH_VPP_MAX;
     st = build(t, err);

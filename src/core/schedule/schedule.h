@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * The schedule compiler: plan + assignment -> program, for 1F1B, interleaved 1F1B and GPipe over a general module
- * graph; and the duration of every op. */
+ * The schedule compiler: plan + assignment -> program, for every schedule of core/pipeline over a general module graph;
+ * and the duration of every op. */
 #ifndef DT_CORE_SCHEDULE_SCHEDULE_H
 #define DT_CORE_SCHEDULE_SCHEDULE_H
 

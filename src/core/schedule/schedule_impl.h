@@ -36,13 +36,7 @@ struct dt_transfer {
     uint64_t bytes;
 };
 
-/* Compute order of a lane: codes of forwards and backwards. */
-#define DT_CODE(mb, chunk, backward) ((uint32_t)(mb) << 9 | (uint32_t)(chunk) << 1 | (backward))
-#define DT_CODE_MB(code) ((code) >> 9)
-#define DT_CODE_CHUNK(code) ((code) >> 1 & 0xff)
-#define DT_CODE_BACKWARD(code) ((code)&1)
-enum { DT_MB_MAX = 1 << 23 };
-
+/* Compute order of a lane, in the codes of core/pipeline/pipeline.h. */
 struct dt_lane_order {
     uint32_t n;
     uint32_t *code;
