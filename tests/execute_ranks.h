@@ -67,10 +67,11 @@ int ranks_of(const struct ranks_case *c);
 
 /* execute_ranks_bf16.c: can this machine train in bf16? */
 bool bf16_here(void);
-/* execute_ranks_bf16.c, execute_ranks_comm.c, execute_ranks_nonfinite.c */
+/* execute_ranks_bf16.c, execute_ranks_comm.c, execute_ranks_nonfinite.c, execute_ranks_whole.c */
 void add_bf16_tests(TCase *t);
 void add_nonfinite_tests(TCase *t);
 void add_comm_tests(TCase *t);
+void add_whole_tests(TCase *t);
 
 /* The parameter of that name, no copy of a shared table; NULL. */
 static inline const struct dt_param *param_named(struct dt_stage *s, const char *name)

@@ -157,3 +157,106 @@ void check_whole(const struct world *w, struct exec_fixture *f)
     dt_exec_whole_free(&all);
     check_spread(w, f);
 }
+
+/* ---- failures ---- */
+
+/* Every call below counts down, and the one that reaches 0 fails.  Each rank has a device of its own
+ * and runs on a thread of its own. */
+static _Thread_local int calls_left;
+static _Thread_local struct dt_device real;
+
+static enum dt_status failing_alloc(const struct dt_device *dev, size_t bytes, struct dt_error *err,
+                                    void **out)
+{
+    if (--calls_left == 0)
+        return dt_error_nomem(err, "a test");
+    return real.alloc(dev, bytes, err, out);
+}
+
+static enum dt_status failing_queue_new(const struct dt_device *dev, bool high_priority,
+                                        struct dt_error *err, struct dt_queue **out)
+{
+    if (--calls_left == 0)
+        return dt_error_nomem(err, "a test");
+    return real.queue_new(dev, high_priority, err, out);
+}
+
+static enum dt_status failing_sync(struct dt_queue *q, struct dt_error *err)
+{
+    enum dt_status st = real.queue_sync(q, err);
+
+    return --calls_left == 0 ? dt_error_set(err, DT_ERR_INTERNAL, "a test") : st;
+}
+
+static enum dt_status take_apart(struct exec_fixture *f)
+{
+    struct dt_exec_whole all;
+    enum dt_status st = dt_exec_whole_new(f->x, &f->err, &all);
+
+    if (st != DT_OK)
+        return st;
+    write_marks(&all);
+    st = dt_exec_spread(f->x, &all, &f->err);
+    dt_exec_whole_free(&all);
+    return st;
+}
+
+static int64_t bytes_now(const struct exec_fixture *f)
+{
+    int64_t now, max;
+
+    f->dev->memory_used(f->dev, &now, &max);
+    return now;
+}
+
+/* The k-th call to the device fails, for every k: what was allocated until then is free again. */
+static void *fail_everywhere(void *arg)
+{
+    struct rank *r = arg;
+    struct exec_fixture *f = calloc(1, sizeof(*f));
+    enum dt_status st = DT_ERR_NOMEM;
+    int64_t before;
+    int k;
+
+    ck_assert_ptr_nonnull(f);
+    open_case(f, r->w->c);
+    f->transport = r->t;
+    ef_open(f);
+    dt_assert_ok(take_apart(f), f->err); /* workspaces of queues stay */
+    before = bytes_now(f);
+    real = *f->dev;
+    f->dev->alloc = failing_alloc;
+    f->dev->queue_new = failing_queue_new;
+    f->dev->queue_sync = failing_sync;
+    for (k = 1; st != DT_OK; k++) {
+        calls_left = k;
+        st = take_apart(f);
+        ck_assert_msg(bytes_now(f) == before, "call %d failed: %lld bytes are left over", k,
+                      (long long)(bytes_now(f) - before));
+    }
+    ck_assert_int_gt(k, 10);
+    *f->dev = real;
+    ef_free(f);
+    free(f);
+    r->t->close(r->t);
+    return NULL;
+}
+
+START_TEST(a_failed_spread_leaves_no_memory_behind)
+{
+    static const struct ranks_case two = {.name = "tp 2",
+                                          .l = {{1, 1, 1}},
+                                          .tp = {2, 1, 1},
+                                          .frozen = "ttt",
+                                          .microbatch = 1,
+                                          .model = EF_LLM};
+    struct rank ranks[2];
+
+    run_ranks(&(struct world){.c = &two, .ranks = 2}, ranks, fail_everywhere);
+}
+END_TEST
+
+void add_whole_tests(TCase *t)
+{
+    tcase_add_test(t, a_failed_spread_leaves_no_memory_behind);
+}

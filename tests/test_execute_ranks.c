@@ -305,6 +305,7 @@ int main(int argc, char **argv)
     add_bf16_tests(t);
     add_comm_tests(t);
     add_nonfinite_tests(t);
+    add_whole_tests(t);
     tcase_add_loop_test(t, ranks_train_as_one_process, 0, n_layouts());
     failed = run(t, true);
     sum_up();

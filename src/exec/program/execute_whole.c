@@ -387,20 +387,23 @@ static enum dt_status spread_slices(struct dt_exec *x, const struct dt_exec_part
                                     struct dt_exec_vstage *vs, struct dt_error *err)
 {
     struct dt_optimizer all = {0};
+    enum dt_status st;
 
     copy_slices(x, vs->stage, dt_stage_master(vs->stage), p->stage, dt_stage_master(p->stage),
                 false);
     if (!vs->opt.exp_avg)
         return DT_OK;
-    DT_TRY(dt_optimizer_init(&all, x->dev, &x->o.model->modules[p->module], vs->stage, 0, NULL, 0,
-                             err));
-    copy_slices(x, vs->stage, all.exp_avg, p->stage, p->exp_avg, false);
-    copy_slices(x, vs->stage, all.exp_avg_sq, p->stage, p->exp_avg_sq, false);
-    copy_segments(x, &vs->opt, vs->opt.exp_avg, all.exp_avg, false);
-    copy_segments(x, &vs->opt, vs->opt.exp_avg_sq, all.exp_avg_sq, false);
-    DT_TRY(x->dev->queue_sync(x->q, err));
+    st = dt_optimizer_init(&all, x->dev, &x->o.model->modules[p->module], vs->stage, 0, NULL, 0,
+                           err);
+    if (st == DT_OK) {
+        copy_slices(x, vs->stage, all.exp_avg, p->stage, p->exp_avg, false);
+        copy_slices(x, vs->stage, all.exp_avg_sq, p->stage, p->exp_avg_sq, false);
+        copy_segments(x, &vs->opt, vs->opt.exp_avg, all.exp_avg, false);
+        copy_segments(x, &vs->opt, vs->opt.exp_avg_sq, all.exp_avg_sq, false);
+        st = x->dev->queue_sync(x->q, err);
+    }
     dt_optimizer_free(&all);
-    return DT_OK;
+    return st;
 }
 
 static enum dt_status spread_part(struct dt_exec *x, const struct dt_exec_part *p,
