@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * The suite over ranks that are threads; started by an MPI launcher, the suite over MPI. */
+#include "config.h"
+
 #include "test_util.h"
 #include "transport_suite.h"
 
 #include "base/mem.h"
+#include "comm/cores.h"
 #include "comm/transport_impl.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 
 struct thread {
@@ -106,6 +110,52 @@ START_TEST(limit_of_the_environment)
 }
 END_TEST
 
+/* Ranks are crowded where they have fewer cores than there are of them, however many the host has. */
+START_TEST(crowded_is_more_ranks_than_cores)
+{
+    struct dt_cores here;
+    int cores = dt_cores_here(&here), first = 0;
+    struct dt_transport *t[64];
+    struct dt_error err = {0};
+    cpu_set_t all, one;
+
+    if (cores > 63)
+        return;
+    for (int n = 1; n <= cores + 1; n++) {
+        dt_assert_ok(dt_transport_open_threads(n, &err, t), err);
+        for (int k = 0; k < n; k++) {
+            ck_assert_int_eq(dt_transport_crowded(t[k]), n > cores);
+            t[k]->close(t[k]);
+        }
+    }
+    ck_assert_int_eq(sched_getaffinity(0, sizeof(all), &all), 0);
+    while (!CPU_ISSET(first, &all))
+        first++;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
+    dt_assert_ok(dt_transport_open_threads(2, &err, t), err);
+    for (int k = 0; k < 2; k++) {
+        ck_assert(dt_transport_crowded(t[k]));
+        ck_assert_int_eq(dt_cores_take(t[k]), 1);
+        t[k]->close(t[k]);
+    }
+}
+END_TEST
+
+/* Ranks share cores if they may use just the same ones. */
+START_TEST(sharers_have_the_same_cores)
+{
+    const struct dt_cores ranks[] = {{{3}}, {{3}}, {{12}}, {{3}}, {{1}}};
+    static const int should[][2] = {{0, 3}, {1, 3}, {0, 1}, {2, 3}, {0, 1}};
+    int sharer, sharers;
+
+    dt_cores_sharers(ranks, 5, _i, &sharer, &sharers);
+    ck_assert_int_eq(sharer, should[_i][0]);
+    ck_assert_int_eq(sharers, should[_i][1]);
+}
+END_TEST
+
 static int under_check(void)
 {
     Suite *s = suite_create("transport");
@@ -118,6 +168,8 @@ static int under_check(void)
     tcase_add_test(c, one_rank_alone);
     tcase_add_test(c, out_of_memory);
     tcase_add_test(c, limit_of_the_environment);
+    tcase_add_test(c, crowded_is_more_ranks_than_cores);
+    tcase_add_loop_test(c, sharers_have_the_same_cores, 0, 5);
     suite_add_tcase(s, c);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

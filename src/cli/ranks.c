@@ -60,7 +60,7 @@ static enum dt_status meet(const struct dt_job *job, struct dt_ranks *r, struct 
     char binary[64], digest[40], *text;
     struct dt_world_fact facts[] = {{"binary", binary}, {"job", digest}};
 
-    DT_TRY(dt_cores_take(r->transport, err, &r->cores));
+    r->cores = dt_cores_take(r->transport);
     dt_world_binary_digest(binary, sizeof binary);
     DT_TRY(dt_doc_to_json(job->doc, err, &text));
     dt_checkpoint_digest(text, strlen(text), digest, sizeof digest);

@@ -3,16 +3,32 @@
 
 #include "comm/cores.h"
 
-#include "base/mem.h"
-
 #include <sched.h>
-#include <stdio.h>
 #include <string.h>
 
-struct seat { /* where a rank may run */
-    char host[64];
-    cpu_set_t cores;
-};
+_Static_assert(sizeof(cpu_set_t) == sizeof(struct dt_cores), "a set of cores");
+
+int dt_cores_here(struct dt_cores *out)
+{
+    cpu_set_t set;
+
+    if (sched_getaffinity(0, sizeof(set), &set) != 0) {
+        CPU_ZERO(&set);
+        CPU_SET(0, &set);
+    }
+    memcpy(out, &set, sizeof(*out));
+    return CPU_COUNT(&set);
+}
+
+void dt_cores_sharers(const struct dt_cores *ranks, int n, int me, int *sharer, int *sharers)
+{
+    *sharer = *sharers = 0;
+    for (int r = 0; r < n; r++)
+        if (memcmp(&ranks[r], &ranks[me], sizeof(*ranks)) == 0) {
+            *sharer += r < me;
+            ++*sharers;
+        }
+}
 
 void dt_cores_share(int n, int ranks, int k, int *first, int *count)
 {
@@ -25,39 +41,17 @@ void dt_cores_share(int n, int ranks, int k, int *first, int *count)
     *count = (int)((int64_t)(k + 1) * n / ranks) - *first;
 }
 
-static enum dt_status gather(struct dt_transport *t, struct seat *seats, struct dt_error *err)
+static void pin(int first, int count)
 {
-    int *ranks = dt_malloc((size_t)t->size * sizeof(*ranks));
-    size_t *bytes = dt_malloc((size_t)t->size * sizeof(*bytes));
-    struct dt_comm *all = NULL;
-    struct dt_req *req;
-    enum dt_status st = ranks && bytes ? DT_OK : dt_error_nomem(err, "ranks");
-
-    for (int r = 0; st == DT_OK && r < t->size; r++) {
-        ranks[r] = r;
-        bytes[r] = sizeof(*seats);
-    }
-    if (st == DT_OK)
-        st = t->comm_new(t, ranks, t->size, err, &all);
-    if (st == DT_OK)
-        st = t->post_all_gather(all, seats, bytes, err, &req);
-    if (st == DT_OK)
-        st = dt_transport_wait(t, req, 0, "the hosts of all ranks", err);
-    if (all)
-        t->comm_free(all);
-    dt_free(ranks);
-    dt_free(bytes);
-    return st;
-}
-
-static void pin(const cpu_set_t *may, int first, int count)
-{
-    cpu_set_t own;
+    struct dt_cores here;
+    cpu_set_t may, own;
     int k = 0;
 
+    dt_cores_here(&here);
+    memcpy(&may, &here, sizeof(may));
     CPU_ZERO(&own);
     for (int c = 0; c < CPU_SETSIZE; c++)
-        if (CPU_ISSET(c, may)) {
+        if (CPU_ISSET(c, &may)) {
             if (k >= first && k < first + count)
                 CPU_SET(c, &own);
             k++;
@@ -65,32 +59,12 @@ static void pin(const cpu_set_t *may, int first, int count)
     sched_setaffinity(0, sizeof(own), &own); /* only for speed: a refusal does no harm */
 }
 
-enum dt_status dt_cores_take(struct dt_transport *t, struct dt_error *err, int *threads)
+int dt_cores_take(const struct dt_transport *t)
 {
-    struct seat *seats = dt_calloc((size_t)t->size, sizeof(*seats)), *mine;
-    int ranks = 0, k = 0, n, first, count;
-    enum dt_status st;
+    int first, count;
 
-    if (!seats)
-        return dt_error_nomem(err, "ranks");
-    mine = &seats[t->rank];
-    snprintf(mine->host, sizeof(mine->host), "%s", t->host);
-    if (sched_getaffinity(0, sizeof(mine->cores), &mine->cores) != 0)
-        CPU_SET(0, &mine->cores);
-    st = gather(t, seats, err);
-    for (int r = 0; st == DT_OK && r < t->size; r++)
-        if (strcmp(seats[r].host, mine->host) == 0 && CPU_EQUAL(&seats[r].cores, &mine->cores)) {
-            k += r < t->rank;
-            ranks++;
-        }
-    if (st == DT_OK) {
-        n = CPU_COUNT(&mine->cores);
-        dt_cores_share(n, ranks, k, &first, &count);
-        if (ranks <= n && ranks > 1)
-            pin(&mine->cores, first, count);
-        t->crowded |= ranks > n; /* the cores may be few of the host's, which open cannot know */
-        *threads = count;
-    }
-    dt_free(seats);
-    return st;
+    dt_cores_share(t->cores, t->sharers, t->sharer, &first, &count);
+    if (t->sharers > 1 && !dt_transport_crowded(t))
+        pin(first, count);
+    return count;
 }

@@ -22,7 +22,7 @@ enum {
 };
 
 /* The pause now; *next, 0 at first, becomes the one after.  `waits`: the main thread has nothing to
- * do but wait; `crowded`: the host has fewer cores than ranks. */
+ * do but wait; `crowded`: dt_transport_crowded. */
 static inline int64_t dt_pace_ns(bool waits, bool crowded, int64_t *next)
 {
     int64_t min = waits ? DT_PACE_WAITING_MIN_NS : DT_PACE_COMPUTING_MIN_NS;

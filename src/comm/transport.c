@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * What does not depend on who carries the messages: waiting, groups, the environment. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* sched_getaffinity */
-#endif
 #include "comm/transport_impl.h"
 
 #include "base/clock.h"
@@ -15,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 /* MPI counts in int: a longer message goes in pieces, one after another under the same tag. */
 size_t dt_transport_mpi_piece_bytes = (size_t)1 << 30;
@@ -58,18 +54,6 @@ enum dt_status dt_transport_seconds(const char *name, double otherwise_s, struct
                             name, s);
     *out_s = v;
     return DT_OK;
-}
-
-bool dt_transport_crowded(int local_size)
-{
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    cpu_set_t set;
-    int mine = online > 0 ? (int)online : 1;
-
-    if (sched_getaffinity(0, sizeof(set), &set) == 0)
-        mine = CPU_COUNT(&set);
-    /* bound to some of the cores: the launcher gave the others to the others */
-    return mine < online ? false : local_size > mine;
 }
 
 enum dt_status dt_transport_size_error(struct dt_error *err, int from, int to, uint64_t key,
@@ -129,7 +113,7 @@ enum dt_status dt_transport_wait(struct dt_transport *t, struct dt_req *r, doubl
                                 what ? what : "another rank");
         if (now - begin >= eager)
             pause_after(now - begin);
-        else if (t->crowded)
+        else if (dt_transport_crowded(t))
             sched_yield(); /* to the rank that is waited for, maybe */
     }
 }

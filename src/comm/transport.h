@@ -46,7 +46,9 @@ struct dt_transport {
     uint32_t abi; /* DT_TRANSPORT_ABI */
     int rank, size;
     int local_rank, local_size; /* among the ranks of this host */
-    char name[16];              /* "mpi", "threads", "self" */
+    int cores;                  /* that this rank may run on */
+    int sharer, sharers; /* among the ranks of this host that may run on just the same cores */
+    char name[16];       /* "mpi", "threads", "self" */
     char host[64];
     void *impl;
 
@@ -94,13 +96,18 @@ struct dt_transport {
 
     /* For waiting: the default limit, and for how long it pays to test `r` without pauses. */
     double limit_s;
-    bool crowded; /* ranks of this host share cores */
     uint64_t (*eager_ns)(const struct dt_transport *t, const struct dt_req *r);
     /* Told when dt_transport_wait begins to wait, and when what it waited for has come; may be
      * NULL.  (A wait that fails is not over: others are still waited for.) */
     void (*waiting)(void *ctx, bool waits);
     void *waiting_ctx;
 };
+
+/* More ranks than cores: whoever waits leaves a core to others. */
+static inline bool dt_transport_crowded(const struct dt_transport *t)
+{
+    return t->sharers > t->cores;
+}
 
 int dt_comm_size(const struct dt_comm *c);
 int dt_comm_member(const struct dt_comm *c);           /* this rank's number in it */

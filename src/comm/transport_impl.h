@@ -109,13 +109,11 @@ struct dt_transport_base {
     atomic_int n_colls;
 };
 
-/* Fills the table's entries above the wire, and the base; t->rank, t->size and t->impl are set. */
+/* Fills the table's entries above the wire, and the base; t->rank, t->size, t->sharers and t->impl are set. */
 enum dt_status dt_transport_base_init(struct dt_transport *t, const struct dt_wire *wire,
                                       struct dt_error *err);
 /* Drops what is still under way and frees the requests.  t itself is the caller's. */
 void dt_transport_base_free(struct dt_transport *t);
-/* More than one rank to a core that this process may use? */
-bool dt_transport_crowded(int local_size);
 /* Seconds of a variable of the environment, or `otherwise_s`. */
 enum dt_status dt_transport_seconds(const char *name, double otherwise_s, struct dt_error *err,
                                     double *out_s);

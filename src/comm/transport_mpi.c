@@ -4,6 +4,7 @@
  * every wait has a deadline.  One lock around every call: libraries that allow several threads at
  * once (MPI_THREAD_MULTIPLE) pay for it in each, and not all of them are right. */
 #include "base/clock.h"
+#include "comm/cores.h"
 #include "comm/transport_impl.h"
 
 #include "base/mem.h"
@@ -276,9 +277,26 @@ static enum dt_status tags(struct mpi *m, struct dt_error *err, uint64_t *key_ma
     return DT_OK;
 }
 
+static enum dt_status find_sharers(struct dt_transport *t, MPI_Comm local, struct dt_error *err)
+{
+    struct dt_cores *all = dt_calloc((size_t)t->local_size, sizeof(*all)), mine;
+    enum dt_status st;
+
+    if (!all)
+        return dt_error_nomem(err, "ranks");
+    dt_cores_here(&mine);
+    st = said(MPI_Allgather(&mine, sizeof(mine), MPI_BYTE, all, sizeof(mine), MPI_BYTE, local),
+              "MPI_Allgather", err);
+    if (st == DT_OK)
+        dt_cores_sharers(all, t->local_size, t->local_rank, &t->sharer, &t->sharers);
+    dt_free(all);
+    return st;
+}
+
 static enum dt_status connect_ranks(struct mpi *m, struct dt_error *err)
 {
     struct dt_transport *t = &m->t;
+    enum dt_status st;
     MPI_Comm local;
 
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -289,7 +307,9 @@ static enum dt_status connect_ranks(struct mpi *m, struct dt_error *err)
         "MPI_Comm_split_type", err));
     MPI_Comm_rank(local, &t->local_rank);
     MPI_Comm_size(local, &t->local_size);
+    st = find_sharers(t, local, err);
     MPI_Comm_free(&local);
+    DT_TRY(st);
     /* errors are returned on the copies too: they inherit the handler */
     DT_TRY(said(MPI_Comm_dup(MPI_COMM_WORLD, &m->p2p), "MPI_Comm_dup", err));
     return said(MPI_Comm_dup(MPI_COMM_WORLD, &m->coll), "MPI_Comm_dup", err);

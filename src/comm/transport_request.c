@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Requests of transports over host memory: where they come from, how they get on, how they end. */
+#include "comm/cores.h"
 #include "comm/transport_impl.h"
 
 #include "base/mem.h"
@@ -8,7 +9,6 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static struct dt_xfer *xfer_of(const struct dt_req *r, int strand, int i)
 {
@@ -444,6 +444,7 @@ enum dt_status dt_transport_base_init(struct dt_transport *t, const struct dt_wi
                                       struct dt_error *err)
 {
     struct dt_transport_base *b = dt_transport_base(t);
+    struct dt_cores cores;
 
     b->wire = wire;
     b->pairs = dt_calloc((size_t)t->size, sizeof(*b->pairs));
@@ -466,7 +467,7 @@ enum dt_status dt_transport_base_init(struct dt_transport *t, const struct dt_wi
     t->post_all_to_all = dt_coll_all_to_all;
     t->test = test;
     t->eager_ns = eager_ns;
-    t->crowded = dt_transport_crowded(t->local_size);
+    t->cores = dt_cores_here(&cores);
     return dt_transport_seconds("DISTTRAIN_OP_TIMEOUT_S", 300, err, &t->limit_s);
 }
 

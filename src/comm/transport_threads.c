@@ -237,6 +237,8 @@ static enum dt_status rank_new(struct house *h, int k, const char *name, struct 
     r->t.impl = r;
     r->t.rank = r->t.local_rank = k;
     r->t.size = r->t.local_size = h->n;
+    r->t.sharer = k;
+    r->t.sharers = h->n;
     r->t.close = close_rank;
     r->t.abort = abort_process;
     snprintf(r->t.name, sizeof(r->t.name), "%s", name);

@@ -173,7 +173,7 @@ static bool pause_or_stop(struct dt_exec *x, int64_t *pause_ns)
     while (!c->stop && c->ready_first == c->ready_end && c->n_flights == 0)
         pthread_cond_wait(&c->work, &c->lock);
     if (!c->stop && c->ready_first == c->ready_end) {
-        until = dt_clock_in(dt_pace_ns(c->main_waits, x->crowded, pause_ns));
+        until = dt_clock_in(dt_pace_ns(c->main_waits, dt_transport_crowded(x->t), pause_ns));
         pthread_cond_timedwait(&c->work, &c->lock, &until);
     }
     stop = c->stop;
@@ -226,7 +226,6 @@ enum dt_status dt_exec_comm_init(struct dt_exec *x, struct dt_error *err)
 
     if (!x->t)
         return DT_OK;
-    x->crowded = x->t->crowded;
     DT_TRY(x->dev->queue_new(x->dev, true, err, &c->q));
     pthread_mutex_init(&c->lock, NULL);
     pthread_condattr_init(&a);

@@ -151,7 +151,6 @@ struct dt_exec {
     struct dt_comm *world, *training;            /* NULL = alone, or nothing is trained here */
     struct dt_tp *tp[DT_MAX_MODULES];            /* [replica * pp + stage] */
     struct dt_exec_comm c;
-    bool crowded;                                /* more ranks on this host than cores */
     struct dt_batch_limits *lim[DT_MAX_MODULES]; /* per microbatch over all replicas */
     size_t cap_lim[DT_MAX_MODULES];
     double *losses;          /* per sample: text, image; then the sum of `signal` */

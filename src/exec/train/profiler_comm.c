@@ -76,7 +76,7 @@ static enum dt_status carry(struct courier *c)
             return DT_OK;
         if ((double)(dt_clock_ns() - begin) * 1e-9 > c->t->limit_s)
             return dt_error_set(&c->error, DT_ERR_TIMEOUT, "another rank stopped measuring");
-        pause.tv_nsec = (long)dt_pace_ns(true, c->t->crowded, &next);
+        pause.tv_nsec = (long)dt_pace_ns(true, dt_transport_crowded(c->t), &next);
         nanosleep(&pause, NULL);
     }
 }
