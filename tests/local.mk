@@ -166,6 +166,7 @@ SHELL_TESTS = \
 	tests/test_hf.sh \
 	tests/test_hosts.sh \
 	tests/test_inputs.sh \
+	tests/test_json.sh \
 	tests/test_launch.sh \
 	tests/test_licences.sh \
 	tests/test_lists.sh \

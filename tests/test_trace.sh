@@ -38,6 +38,6 @@ check "perfetto per lane" '"$DISTTRAIN" trace export 1 -f perfetto --per-lane la
 check "no such format" '! "$DISTTRAIN" trace export 1 -f svg 2>err && grep -q "not chrome or perfetto" err'
 check "no such run" '! "$DISTTRAIN" trace export 5 2>err && grep -q "has no run 5" err'
 check "no ops" '"$DISTTRAIN" simulate --timeline none mllm-nano-local >/dev/null && ! "$DISTTRAIN" trace export last 2>err && grep -q "kept no ops" err'
-check "no such action" '! "$DISTTRAIN" trace import 1 2>err && grep -q "has export" err'
+check "no such action" '! "$DISTTRAIN" trace import 1 2>err && grep -q "no action .import." err'
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

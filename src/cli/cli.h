@@ -31,6 +31,7 @@ struct dt_command {
     const struct dt_option *options;
     int min_args, max_args;
     enum dt_status (*run)(struct dt_cli *cli, struct dt_error *err);
+    const char *no_json; /* why --json makes no sense here; NULL = it does */
 };
 
 struct dt_cli { /* a parsed command line */
@@ -60,6 +61,10 @@ enum dt_status dt_cli_int(const struct dt_cli *c, const char *option, int64_t mi
                           int64_t fallback, int64_t *out, struct dt_error *err);
 enum dt_status dt_cli_double(const struct dt_cli *c, const char *option, double min, double max,
                              double fallback, double *out, struct dt_error *err);
+/* DT_ERR_USAGE if both --json and the output file `path` want stdout. */
+enum dt_status dt_cli_one_stdout(const struct dt_cli *c, const char *path, struct dt_error *err);
+/* Does this command take the common option o. */
+bool dt_cli_has_common(const struct dt_command *cmd, const struct dt_option *o);
 void dt_cli_print_help(FILE *f, const struct dt_command *cmd);
 void dt_cli_print_usage(FILE *f);
 void dt_cli_print_completion(FILE *f);

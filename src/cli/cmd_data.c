@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * disttrain data: pack shards, scan them for the planner, show token ids. */
-#include "cli/cli.h"
+#include "cli/session.h"
 #include "cli/table.h"
 #include "base/file.h"
-#include "base/json.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "exec/data/caption.h"
 #include "exec/data/loader.h"
 #include "exec/data/pack.h"
@@ -131,10 +131,9 @@ static enum dt_status print_packed(const struct dt_cli *cli, const char *prefix,
                                    struct dt_error *err)
 {
     struct dt_json j;
-    char *text;
     if (!cli->json) {
-        printf("%s-*.tar: %lld samples in %d shard%s\n", prefix, (long long)res->samples,
-               res->shards, res->shards == 1 ? "" : "s");
+        printf("%s-*.tar: %lld sample%s in %d shard%s\n", prefix, (long long)res->samples,
+               dt_plural(res->samples), res->shards, dt_plural(res->shards));
         print_report(stdout, "  ", r);
         return DT_OK;
     }
@@ -145,10 +144,7 @@ static enum dt_status print_packed(const struct dt_cli *cli, const char *prefix,
     dt_json_kv_int(&j, "shards", res->shards);
     dt_data_report_json(r, &j);
     dt_json_end_object(&j);
-    DT_TRY(dt_json_finish(&j, err, &text));
-    puts(text);
-    dt_free(text);
-    return DT_OK;
+    return dt_json_emit(&j, err);
 }
 
 static enum dt_status data_pack(struct dt_cli *cli, struct dt_error *err)
@@ -286,7 +282,6 @@ static enum dt_status print_scanned(const struct dt_cli *cli, const char *path,
                                     int64_t samples, int seq_len, struct dt_error *err)
 {
     struct dt_json j;
-    char *text;
     if (!cli->json) {
         printf("%s: %lld rows from %lld of %lld samples\n", path, (long long)sum->rows,
                (long long)r->documents, (long long)samples);
@@ -311,10 +306,7 @@ static enum dt_status print_scanned(const struct dt_cli *cli, const char *path,
     dt_json_kv_int(&j, "images_generated", sum->generated);
     dt_data_report_json(r, &j);
     dt_json_end_object(&j);
-    DT_TRY(dt_json_finish(&j, err, &text));
-    puts(text);
-    dt_free(text);
-    return DT_OK;
+    return dt_json_emit(&j, err);
 }
 
 static enum dt_status write_csv(const char *path, const struct text *rows,
@@ -379,8 +371,7 @@ static enum dt_status data_scan(struct dt_cli *cli, struct dt_error *err)
     enum dt_status st;
     if (cli->n_args < 2)
         return dt_error_set(err, DT_ERR_USAGE, "data scan SHARDS...: which shards?");
-    if (cli->json && strcmp(dt_cli_string(cli, "output", "-"), "-") == 0)
-        return dt_error_set(err, DT_ERR_USAGE, "data scan --json needs -o FILE for the CSV");
+    DT_TRY(dt_cli_one_stdout(cli, dt_cli_string(cli, "output", "-"), err));
     DT_TRY(scan_options(cli, &o, err));
     DT_TRY(dt_tokenizer_open(dt_cli_string(cli, "tokenizer", "bytes"), err, &t));
     o.tokenizer = t;
@@ -396,38 +387,80 @@ static enum dt_status data_scan(struct dt_cli *cli, struct dt_error *err)
 
 /* ---- tokens ---- */
 
-static enum dt_status print_ids(const struct dt_tokenizer *t, const char *text, size_t len,
-                                char delimiter, struct dt_error *err)
+static void print_ids(const struct dt_ids *ids)
+{
+    for (size_t k = 0; k < ids->n; k++)
+        printf(k ? " %d" : "%d", (int)ids->id[k]);
+    putchar('\n');
+}
+
+static void json_ids(const struct dt_ids *ids, struct dt_json *j)
+{
+    dt_json_begin_array(j);
+    for (size_t k = 0; k < ids->n; k++)
+        dt_json_int(j, ids->id[k]);
+    dt_json_end_array(j);
+}
+
+/* The ids of every text, which end with the delimiter: a line each, or arrays of *j (NULL: lines). */
+static enum dt_status each_text(const struct dt_tokenizer *t, const char *text, size_t len,
+                                char delimiter, struct dt_json *j, struct dt_error *err)
 {
     struct dt_ids ids = {0};
     enum dt_status st = DT_OK;
+
     for (size_t i = 0; i < len && st == DT_OK;) {
         const char *end = memchr(text + i, delimiter, len - i);
         size_t n = end ? (size_t)(end - text) - i : len - i;
+
         ids.n = 0;
         st = dt_tokenizer_encode(t, text + i, n, true, err, &ids);
-        for (size_t k = 0; k < ids.n && st == DT_OK; k++)
-            printf(k ? " %d" : "%d", (int)ids.id[k]);
-        if (st == DT_OK)
-            putchar('\n');
+        if (st == DT_OK && j)
+            json_ids(&ids, j);
+        else if (st == DT_OK)
+            print_ids(&ids);
         i += n + 1;
     }
     dt_ids_free(&ids);
     return st;
 }
 
+static enum dt_status json_texts(const struct dt_tokenizer *t, const char *name, const char *text,
+                                 size_t len, char delimiter, struct dt_error *err)
+{
+    struct dt_json j;
+    enum dt_status st;
+
+    dt_json_init(&j, false);
+    dt_json_begin_object(&j);
+    dt_json_kv_string(&j, "tokenizer", name);
+    dt_json_key(&j, "texts");
+    dt_json_begin_array(&j);
+    st = each_text(t, text, len, delimiter, &j, err);
+    dt_json_end_array(&j);
+    dt_json_end_object(&j);
+    if (st == DT_OK)
+        return dt_json_emit(&j, err);
+    dt_json_discard(&j);
+    return st;
+}
+
 static enum dt_status data_tokens(struct dt_cli *cli, struct dt_error *err)
 {
+    const char *name = dt_cli_string(cli, "tokenizer", "bytes");
+    char delimiter = dt_cli_flag(cli, "null") ? '\0' : '\n';
     struct dt_tokenizer *t;
+    enum dt_status st;
     char *text;
     size_t len;
+
     if (cli->n_args > 2)
         return dt_error_set(err, DT_ERR_USAGE, "data tokens takes one file, or none for stdin");
-    DT_TRY(dt_tokenizer_open(dt_cli_string(cli, "tokenizer", "bytes"), err, &t));
-    enum dt_status st =
-        dt_file_read(cli->n_args == 2 ? cli->args[1] : "-", TEXT_MAX, err, &text, &len);
+    DT_TRY(dt_tokenizer_open(name, err, &t));
+    st = dt_file_read(cli->n_args == 2 ? cli->args[1] : "-", TEXT_MAX, err, &text, &len);
     if (st == DT_OK) {
-        st = print_ids(t, text, len, dt_cli_flag(cli, "null") ? '\0' : '\n', err);
+        st = cli->json ? json_texts(t, name, text, len, delimiter, err)
+                       : each_text(t, text, len, delimiter, NULL, err);
         dt_free(text);
     }
     dt_tokenizer_free(t);

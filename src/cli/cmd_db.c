@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * disttrain db: import published tables, fit profiles from them, show and export. */
-#include "cli/cli.h"
+#include "cli/session.h"
 #include "cli/table.h"
 #include "base/doc.h"
 #include "base/file.h"
-#include "base/json.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "fit/profile_fit.h"
 #include "fit/profile_import.h"
 
@@ -39,7 +39,9 @@ static enum dt_status need_output(const struct dt_cli *cli, const char *action,
                                   struct dt_error *err, const char **out)
 {
     *out = dt_cli_string(cli, "output", NULL);
-    return *out ? DT_OK : dt_error_set(err, DT_ERR_USAGE, "db %s needs -o FILE", action);
+    if (!*out)
+        return dt_error_set(err, DT_ERR_USAGE, "db %s needs -o FILE", action);
+    return dt_cli_one_stdout(cli, *out, err);
 }
 
 static enum dt_status copy_option(const struct dt_cli *cli, const char *option,
@@ -108,6 +110,30 @@ static enum dt_status import_file(const char *family, const char *path,
     return DT_OK;
 }
 
+static enum dt_status print_imported(const struct dt_cli *cli, const char *out,
+                                     const struct dt_import_result *r, size_t rows_in_all,
+                                     struct dt_error *err)
+{
+    struct dt_json j;
+
+    if (!cli->json) {
+        printf("%s: %zu row%s from %zu line%s (%zu line%s skipped), %zu row%s in all\n", out,
+               r->rows, dt_plural((int64_t)r->rows), r->measurements,
+               dt_plural((int64_t)r->measurements), r->skipped, dt_plural((int64_t)r->skipped),
+               rows_in_all, dt_plural((int64_t)rows_in_all));
+        return DT_OK;
+    }
+    dt_json_init(&j, true);
+    dt_json_begin_object(&j);
+    dt_json_kv_string(&j, "output", out);
+    dt_json_kv_int(&j, "rows", (int64_t)r->rows);
+    dt_json_kv_int(&j, "lines", (int64_t)r->measurements);
+    dt_json_kv_int(&j, "lines_skipped", (int64_t)r->skipped);
+    dt_json_kv_int(&j, "rows_in_all", (int64_t)rows_in_all);
+    dt_json_end_object(&j);
+    return dt_json_emit(&j, err);
+}
+
 /* An output that exists is added to. */
 static enum dt_status db_import(struct dt_cli *cli, struct dt_error *err)
 {
@@ -128,8 +154,7 @@ static enum dt_status db_import(struct dt_cli *cli, struct dt_error *err)
     if (status == DT_OK)
         status = dt_ptable_write(&t, out, err);
     if (status == DT_OK && strcmp(out, "-") != 0)
-        printf("%s: %zu rows from %zu lines (%zu lines skipped), %zu rows in all\n", out, sum.rows,
-               sum.measurements, sum.skipped, t.n_rows);
+        status = print_imported(cli, out, &sum, t.n_rows, err);
     dt_ptable_free(&t);
     return status;
 }
@@ -138,7 +163,6 @@ static enum dt_status print_scores_json(const struct dt_fit_report *r, const cha
                                         size_t rows, struct dt_error *err)
 {
     struct dt_json j;
-    char *text;
 
     dt_json_init(&j, true);
     dt_json_begin_object(&j);
@@ -157,10 +181,7 @@ static enum dt_status print_scores_json(const struct dt_fit_report *r, const cha
     }
     dt_json_end_array(&j);
     dt_json_end_object(&j);
-    DT_TRY(dt_json_finish(&j, err, &text));
-    puts(text);
-    dt_free(text);
-    return DT_OK;
+    return dt_json_emit(&j, err);
 }
 
 static void print_scores(const struct dt_fit_report *r)
@@ -201,7 +222,7 @@ static enum dt_status db_fit(struct dt_cli *cli, struct dt_error *err)
             status = print_scores_json(&report, device, t.n_rows, err);
         } else {
             print_scores(&report);
-            printf("%s: %zu rows for %s\n", out, t.n_rows, device);
+            printf("%s: %zu row%s for %s\n", out, t.n_rows, dt_plural((int64_t)t.n_rows), device);
         }
     }
     dt_ptable_free(&t);
@@ -269,7 +290,6 @@ static enum dt_status show_json(const struct dt_ptable *t, const char *device, c
 {
     int64_t left = limit ? limit : INT64_MAX, left_out = 0;
     struct dt_json j;
-    char *text;
 
     dt_json_init(&j, false);
     dt_json_begin_object(&j);
@@ -293,10 +313,7 @@ static enum dt_status show_json(const struct dt_ptable *t, const char *device, c
     if (op >= 0)
         dt_json_kv_int(&j, "left_out", left_out);
     dt_json_end_object(&j);
-    DT_TRY(dt_json_finish(&j, err, &text));
-    puts(text);
-    dt_free(text);
-    return DT_OK;
+    return dt_json_emit(&j, err);
 }
 
 static void show_series(const struct dt_ptable *t, const char *device, const char *dtype)
@@ -358,7 +375,7 @@ static void show_rows(const struct dt_ptable *t, const char *device, const char 
     }
     dt_table_print(&table, stdout);
     if (left)
-        printf("... and %lld more rows (--limit 0 shows all)\n", (long long)left);
+        printf("... and %lld more row%s (--limit 0 shows all)\n", (long long)left, dt_plural(left));
 }
 
 static enum dt_status find_op(const char *name, struct dt_error *err, int *op)
@@ -409,6 +426,23 @@ static enum dt_status db_show(struct dt_cli *cli, struct dt_error *err)
     return status;
 }
 
+static enum dt_status print_exported(const struct dt_cli *cli, const char *out, size_t rows,
+                                     struct dt_error *err)
+{
+    struct dt_json j;
+
+    if (!cli->json) {
+        printf("%s: %zu row%s\n", out, rows, dt_plural((int64_t)rows));
+        return DT_OK;
+    }
+    dt_json_init(&j, true);
+    dt_json_begin_object(&j);
+    dt_json_kv_string(&j, "output", out);
+    dt_json_kv_int(&j, "rows", (int64_t)rows);
+    dt_json_end_object(&j);
+    return dt_json_emit(&j, err);
+}
+
 static enum dt_status db_export(struct dt_cli *cli, struct dt_error *err)
 {
     struct dt_ptable t = {0};
@@ -423,7 +457,7 @@ static enum dt_status db_export(struct dt_cli *cli, struct dt_error *err)
     DT_TRY(dt_ptable_read(path, err, &t));
     status = dt_ptable_write(&t, out, err);
     if (status == DT_OK && strcmp(out, "-") != 0)
-        printf("%s: %zu rows\n", out, t.n_rows);
+        status = print_exported(cli, out, t.n_rows, err);
     dt_ptable_free(&t);
     return status;
 }

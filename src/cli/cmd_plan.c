@@ -5,7 +5,7 @@
 #include "cli/table.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "core/cost/memory.h"
+#include "base/text.h"
 
 #include <string.h>
 
@@ -54,106 +54,11 @@ static void print_plans(const struct dt_session *s)
     dt_table_print(&t, stdout);
 }
 
-static void explain_memory(const struct dt_session *s, const struct dt_plan *p,
-                           const struct dt_work *work)
-{
-    static const char *const gpu[] = {"module",      "stage",       "blocks",       "params [GiB]",
-                                      "grads [GiB]", "optim [GiB]", "activ. [GiB]", "x in flight",
-                                      "other [GiB]", "total [GiB]"};
-    static const char *const process[] = {
-        "module",      "stage",        "blocks",      "params [MiB]", "grads [MiB]",
-        "optim [MiB]", "activ. [MiB]", "x in flight", "other [MiB]",  "total [MiB]"};
-    bool cpu = dt_cluster_is_cpu(&s->job->cluster);
-    const double unit = cpu ? 1048576.0 : 1073741824.0;
-    struct dt_table t;
-
-    dt_table_init(&t, 10, cpu ? process : gpu);
-    for (int m = 0; m < p->n_modules; m++) {
-        const struct dt_layout *l = &p->modules[m].layout;
-        int64_t n_mb = p->policy.global_batch /
-                       ((int64_t)p->policy.microbatch * p->modules[s->job->model->llm].layout.dp);
-        for (int stage = 0; stage < l->pp; stage++) {
-            struct dt_memory mem;
-            const uint16_t *split = p->modules[m].split;
-            dt_memory_stage(p, s->job->model, &s->job->cluster, m, stage, &work[m], n_mb, &mem);
-            dt_table_cell(&t, "%s", p->module_names[m]);
-            dt_table_cell(&t, "%d", stage);
-            dt_table_cell(&t, "%d", split[stage + 1] - split[stage]);
-            dt_table_cell(&t, "%.2f", mem.params / unit);
-            dt_table_cell(&t, "%.2f", mem.grads / unit);
-            dt_table_cell(&t, "%.2f", mem.optimizer / unit);
-            dt_table_cell(&t, "%.2f", mem.activations / unit);
-            dt_table_cell(&t, "%d", mem.in_flight);
-            dt_table_cell(&t, "%.2f", (mem.logits_workspace + mem.broker + mem.reserve) / unit);
-            dt_table_cell(&t, "%.2f", mem.total / unit);
-        }
-    }
-    dt_table_print(&t, stdout);
-}
-
-static enum dt_status explain_steady(const struct dt_session *s, const struct dt_plan *p,
-                                     struct dt_error *err)
-{
-    static const char *const heads[] = {
-        "module", "GPUs", "TP", "C_m(TP) [ms/sample]", "ideal [ms/slot]", "slowest stage [ms/slot]",
-        "binds"};
-    struct dt_search_input in;
-    struct dt_binding b;
-    struct dt_table t;
-
-    dt_session_search_input(s, &in);
-    DT_TRY(dt_plan_binding(&in, p, err, &b));
-    dt_table_init(&t, 7, heads);
-    for (int m = 0; m < p->n_modules; m++) {
-        const struct dt_layout *l = &p->modules[m].layout;
-        dt_table_cell(&t, "%s", p->module_names[m]);
-        dt_table_cell(&t, "%d", dt_layout_gpus(l));
-        dt_table_cell(&t, "%d", l->tp);
-        dt_table_cell(&t, "%.3f", 1e3 * dt_module_sample_s(&in, m, l->tp));
-        dt_table_cell(&t, "%.3f", 1e3 * b.ideal_s[m]);
-        dt_table_cell(&t, "%.3f", 1e3 * b.interval_s[m]);
-        dt_table_cell(&t, "%s", m == b.module ? "<- sets the steady interval" : "");
-    }
-    dt_table_print(&t, stdout);
-    printf("%s\n", b.why);
-    return DT_OK;
-}
-
-static enum dt_status explain(const struct dt_session *s, struct dt_error *err)
-{
-    const struct dt_plan *p = &s->search.plans[0];
-    const struct dt_plan_prediction *q = &p->predicted;
-    struct dt_assignment *a;
-    struct dt_work work[DT_MAX_MODULES] = {{0}};
-    printf("\nbest plan: formula %.3f s = warm-up %.3f s + steady %.3f s", q->total_s, q->warmup_s,
-           q->steady_s);
-    if (q->timeline_s > 0)
-        printf("; timeline on real samples %.3f s", q->timeline_s);
-    putchar('\n');
-    DT_TRY(explain_steady(s, p, err));
-    if (s->search.stats.lower_bound_s > 0)
-        printf("convex lower bound of the formula over all layouts: %.3f s (gap of this plan %.2f "
-               "%%); for its own"
-               " (TP, DP_lm): %.3f s\n",
-               s->search.stats.lower_bound_s,
-               100 * (q->total_s / s->search.stats.lower_bound_s - 1), q->lower_bound_s);
-    printf("GPUs: %d of %d used\n", dt_plan_gpus(p), dt_cluster_gpus(&s->job->cluster));
-    if (s->search.stats.infeasible[0])
-        printf("rejected: %s\n", s->search.stats.infeasible);
-    printf("\nmemory per %s, largest microbatch (limit %.2f GiB):\n",
-           dt_cluster_is_cpu(&s->job->cluster) ? "process" : "GPU",
-           dt_memory_limit(&s->job->cluster) / (1024.0 * 1024 * 1024));
-    DT_TRY(dt_assign(p, s->job->model, s->cost, s->job->samples, 0, err, &a));
-    for (int m = 0; m < a->n_modules; m++)
-        dt_report_largest(&s->job->cluster, &a->m[m], &work[m]);
-    dt_assign_free(a);
-    explain_memory(s, p, work);
-    return DT_OK;
-}
-
-static enum dt_status print_json(const struct dt_session *s, struct dt_error *err)
+static enum dt_status print_json(const struct dt_session *s, bool explain, struct dt_error *err)
 {
     struct dt_json j;
+    enum dt_status st = DT_OK;
+
     dt_json_init(&j, true);
     dt_json_begin_object(&j);
     dt_json_kv_string(&j, "job", s->job->name);
@@ -186,8 +91,13 @@ static enum dt_status print_json(const struct dt_session *s, struct dt_error *er
     dt_json_kv_double(&j, "lower_bound_s", s->search.stats.lower_bound_s);
     dt_json_kv_string(&j, "rejected", s->search.stats.infeasible);
     dt_json_end_object(&j);
+    if (explain)
+        st = dt_plan_explanation_json(s, &j, err);
     dt_json_end_object(&j);
-    return dt_json_emit(&j, err);
+    if (st == DT_OK)
+        return dt_json_emit(&j, err);
+    dt_json_discard(&j);
+    return st;
 }
 
 static enum dt_status write_plan(const struct dt_session *s, const char *path, struct dt_error *err)
@@ -202,24 +112,30 @@ static enum dt_status write_plan(const struct dt_session *s, const char *path, s
 static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_error *err)
 {
     const char *output = dt_cli_string(cli, "output", NULL);
+    bool to_stdout = output && strcmp(output, "-") == 0, explain = dt_cli_flag(cli, "explain");
     int64_t top;
+
+    if (to_stdout)
+        DT_TRY(dt_cli_one_stdout(cli, output, err));
+    if (to_stdout && explain)
+        return dt_error_set(err, DT_ERR_USAGE, "--explain and -o - both want stdout; use -o FILE");
     DT_TRY(dt_cli_int(cli, "top", 1, 1000, s->job->search.k, &top, err));
     s->job->search.k = (int)top;
     DT_TRY(dt_session_plan(s, dt_cli_string(cli, "plan", NULL), err));
     if (output)
         DT_TRY(write_plan(s, output, err));
-    if (output && strcmp(output, "-") == 0)
+    if (to_stdout)
         return DT_OK;
     if (cli->json)
-        return print_json(s, err);
-    printf("%s on %s: %lld samples per iteration, strategy %s\n", s->search.plans[0].model,
+        return print_json(s, explain, err);
+    printf("%s on %s: %lld sample%s per iteration, strategy %s\n", s->search.plans[0].model,
            s->search.plans[0].cluster, (long long)s->job->policy.global_batch,
-           dt_strategy_names[s->search.plans[0].strategy]);
+           dt_plural(s->job->policy.global_batch), dt_strategy_names[s->search.plans[0].strategy]);
     print_plans(s);
-    printf("%lld layouts costed in %.3f s\n", (long long)s->search.stats.candidates,
-           s->search_wall_s);
+    printf("%lld layout%s costed in %.3f s\n", (long long)s->search.stats.candidates,
+           dt_plural(s->search.stats.candidates), s->search_wall_s);
     dt_print_assumed(s->job->model);
-    return dt_cli_flag(cli, "explain") ? explain(s, err) : DT_OK;
+    return explain ? dt_plan_explanation_print(s, err) : DT_OK;
 }
 
 enum dt_status dt_cmd_plan(struct dt_cli *cli, struct dt_error *err)

@@ -361,8 +361,7 @@ enum dt_status dt_profile_import_command(struct dt_cli *cli, struct dt_error *er
         return dt_error_set(err, DT_ERR_USAGE,
                             "disttrain profile import [--rules FILE] [--device NAME] [--strict] "
                             "-o OUT.db FILE...");
-    if (cli->json && strcmp(run.output, "-") == 0)
-        return dt_error_set(err, DT_ERR_USAGE, "--json and -o - both want stdout");
+    DT_TRY(dt_cli_one_stdout(cli, run.output, err));
     run.file = dt_calloc((size_t)cli->n_args, sizeof(*run.file));
     if (!run.file)
         return dt_error_nomem(err, "files");

@@ -116,8 +116,7 @@ static enum dt_status read_options(struct profiling *s, const struct dt_job *job
 
     s->output = dt_cli_string(cli, "output", "local.sql");
     s->device = dt_cli_string(cli, "device", job->cluster.device);
-    if (cli->json && strcmp(s->output, "-") == 0)
-        return dt_error_set(err, DT_ERR_USAGE, "--json and --output - cannot share stdout");
+    DT_TRY(dt_cli_one_stdout(cli, s->output, err));
     s->n = s->setup.plan.policy.global_batch;
     DT_TRY(dt_cli_int(cli, "sequences", 1, s->n, s->n, &s->largest, err));
     DT_TRY(dt_cli_int(cli, "repeats", 1, 400, 15, &s->repeats, err));

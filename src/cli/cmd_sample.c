@@ -188,8 +188,8 @@ static enum dt_status read_options(struct sample *s, struct dt_error *err)
     if (s->n_files + s->n_texts == 0)
         return dt_error_set(err, DT_ERR_USAGE, "say what to do: --image FILE or --text TEXT");
     s->output = dt_cli_string(cli, "output", "sample.png");
-    if (cli->json && s->n_texts && strcmp(s->output, "-") == 0)
-        return dt_error_set(err, DT_ERR_USAGE, "--json and --output - cannot share stdout");
+    if (s->n_texts)
+        DT_TRY(dt_cli_one_stdout(cli, s->output, err));
     DT_TRY(dt_cli_int(cli, "each", 1, 1024, EACH, &s->each, err));
     DT_TRY(dt_cli_int(cli, "steps", 1, 1 << 20, STEPS, &s->steps, err));
     DT_TRY(dt_cli_double(cli, "guidance", 1, 100, 0, &s->guidance, err));

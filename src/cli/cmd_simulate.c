@@ -117,12 +117,32 @@ static void keep_run(const struct dt_cli *cli, const struct dt_session *s,
         dt_warn_not_kept(&err);
 }
 
-static enum dt_status print_program(struct dt_cli *cli, const struct dt_sim_result *r,
-                                    struct dt_error *err)
+static enum dt_status json_program(const struct dt_session *s, const struct dt_program *p, int lane,
+                                   struct dt_error *err)
+{
+    struct dt_json j;
+    enum dt_status st;
+
+    dt_json_init(&j, false);
+    dt_json_begin_object(&j);
+    dt_json_kv_string(&j, "job", s->job->name);
+    dt_json_kv_string(&j, "model", p->plan->model);
+    st = dt_program_json(p, lane, &j, err);
+    dt_json_end_object(&j);
+    if (st == DT_OK)
+        return dt_json_emit(&j, err);
+    dt_json_discard(&j);
+    return st;
+}
+
+static enum dt_status print_program(struct dt_cli *cli, const struct dt_session *s,
+                                    const struct dt_sim_result *r, struct dt_error *err)
 {
     int64_t lane;
     char *text;
     DT_TRY(dt_cli_int(cli, "lane", -1, r->program->n_lanes - 1, 0, &lane, err));
+    if (cli->json)
+        return json_program(s, r->program, (int)lane, err);
     DT_TRY(dt_program_print(r->program, (int)lane, err, &text));
     fputs(text, stdout);
     dt_free(text);
@@ -155,7 +175,7 @@ static enum dt_status show(struct dt_cli *cli, const struct dt_session *s,
 {
     char *json;
     if (dt_cli_flag(cli, "print-program"))
-        return print_program(cli, r, err);
+        return print_program(cli, s, r, err);
     if (dt_cli_string(cli, "svg", NULL))
         DT_TRY(write_svg(dt_cli_string(cli, "svg", NULL), s, r, err));
     DT_TRY(dt_session_report_json(s, r, dt_cli_flag(cli, "explain"), wall_s, err, &json));

@@ -50,23 +50,24 @@ static enum dt_status format_of(struct dt_cli *cli, bool *perfetto, struct dt_er
     return dt_error_set(err, DT_ERR_USAGE, "--format: '%s' is not chrome or perfetto", name);
 }
 
-enum dt_status dt_cmd_trace(struct dt_cli *cli, struct dt_error *err)
+/* One file: a lane's, or all of them. */
+static enum dt_status write_whole(struct dt_cli *cli, const struct dt_run_ref *run, bool perfetto,
+                                  struct dt_json *j, struct dt_error *err)
 {
-    const char *dir = dt_cli_string(cli, "per-lane", NULL);
-    struct dt_run_ref run;
-    bool perfetto;
+    const char *path = dt_cli_string(cli, "output", perfetto ? "trace.pftrace" : "trace.json");
+
+    DT_TRY(dt_cli_one_stdout(cli, path, err));
+    DT_TRY(write_one(run, -1, perfetto, path, err));
+    dt_json_string(j, path);
+    return DT_OK;
+}
+
+static enum dt_status write_lanes(const struct dt_run_ref *run, bool perfetto, const char *dir,
+                                  struct dt_json *j, struct dt_error *err)
+{
     int n;
 
-    if (strcmp(cli->args[0], "export") != 0)
-        return dt_error_set(err, DT_ERR_USAGE, "'%s' is no action of trace; it has export",
-                            cli->args[0]);
-    DT_TRY(format_of(cli, &perfetto, err));
-    DT_TRY(dt_run_find(cli->args[1], dt_runs_file(cli), err, &run));
-    if (!dir)
-        return write_one(&run, -1, perfetto,
-                         dt_cli_string(cli, "output", perfetto ? "trace.pftrace" : "trace.json"),
-                         err);
-    DT_TRY(dt_trace_lanes(&run, err, &n));
+    DT_TRY(dt_trace_lanes(run, err, &n));
     if (mkdir(dir, 0777) != 0 && errno != EEXIST)
         return dt_error_at(err, DT_ERR_IO, dir, 0, 0, "cannot make the folder: %s",
                            strerror(errno));
@@ -74,7 +75,36 @@ enum dt_status dt_cmd_trace(struct dt_cli *cli, struct dt_error *err)
         char path[4096];
 
         snprintf(path, sizeof(path), "%s/lane-%d.%s", dir, k, perfetto ? "pftrace" : "json");
-        DT_TRY(write_one(&run, k, perfetto, path, err));
+        DT_TRY(write_one(run, k, perfetto, path, err));
+        dt_json_string(j, path);
     }
     return DT_OK;
+}
+
+enum dt_status dt_cmd_trace(struct dt_cli *cli, struct dt_error *err)
+{
+    const char *dir = dt_cli_string(cli, "per-lane", NULL);
+    struct dt_run_ref run;
+    struct dt_json j;
+    enum dt_status st;
+    bool perfetto;
+
+    if (strcmp(cli->args[0], "export") != 0)
+        return dt_error_set(err, DT_ERR_USAGE, "trace has no action '%s'; its only one is export",
+                            cli->args[0]);
+    DT_TRY(format_of(cli, &perfetto, err));
+    DT_TRY(dt_run_find(cli->args[1], dt_runs_file(cli), err, &run));
+    dt_json_init(&j, true);
+    dt_json_begin_object(&j);
+    dt_json_kv_string(&j, "format", perfetto ? "perfetto" : "chrome");
+    dt_json_key(&j, "files");
+    dt_json_begin_array(&j);
+    st =
+        dir ? write_lanes(&run, perfetto, dir, &j, err) : write_whole(cli, &run, perfetto, &j, err);
+    dt_json_end_array(&j);
+    dt_json_end_object(&j);
+    if (st == DT_OK && cli->json)
+        return dt_json_emit(&j, err);
+    dt_json_discard(&j);
+    return st;
 }

@@ -13,9 +13,9 @@ void dt_cli_print_usage(FILE *f)
     for (const struct dt_command *c = dt_commands; c->name; c++)
         fprintf(f, "  %-12s %s\n", c->name, c->summary);
     fprintf(
-        f,
-        "\n'disttrain COMMAND --help' explains one; 'disttrain --version' prints the version.\n"
-        "exit codes: 0 ok, 1 failed, 2 usage or bad input, 3 no plan fits, 4 out of tolerance\n");
+        f, "\n'disttrain COMMAND --help' explains one; 'disttrain --version' prints the version.\n"
+           "exit codes: 0 ok, 1 failed, 2 usage or bad input, 3 no plan fits, 4 out of tolerance,\n"
+           "5 a rank failed, 6 not a finite number, 7 machine too busy\n");
 }
 
 static void print_option(FILE *f, const struct dt_option *o)
@@ -34,17 +34,16 @@ void dt_cli_print_help(FILE *f, const struct dt_command *cmd)
     for (const struct dt_option *o = cmd->options; o && o->name; o++)
         print_option(f, o);
     for (const struct dt_option *o = dt_common_options; o->name; o++)
-        print_option(f, o);
+        if (dt_cli_has_common(cmd, o))
+            print_option(f, o);
     fprintf(f, "\nman disttrain-%s has the details.\n", cmd->name);
 }
 
-static void print_words(FILE *f, const struct dt_option *o)
+static void print_word(FILE *f, const struct dt_option *o)
 {
-    for (; o && o->name; o++) {
-        fprintf(f, " --%s", o->name);
-        if (o->letter)
-            fprintf(f, " -%c", o->letter);
-    }
+    fprintf(f, " --%s", o->name);
+    if (o->letter)
+        fprintf(f, " -%c", o->letter);
 }
 
 void dt_cli_print_completion(FILE *f)
@@ -66,8 +65,11 @@ void dt_cli_print_completion(FILE *f)
                "    -*) case $cmd in\n");
     for (const struct dt_command *c = dt_commands; c->name; c++) {
         fprintf(f, "        %s) COMPREPLY=($(compgen -W \"", c->name);
-        print_words(f, c->options);
-        print_words(f, dt_common_options);
+        for (const struct dt_option *o = c->options; o && o->name; o++)
+            print_word(f, o);
+        for (const struct dt_option *o = dt_common_options; o->name; o++)
+            if (dt_cli_has_common(c, o))
+                print_word(f, o);
         fprintf(f, "\" -- \"$cur\")) ;;\n");
     }
     fprintf(f, "        esac ;;\n"

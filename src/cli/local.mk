@@ -35,6 +35,7 @@ disttrain_SOURCES = \
 	src/cli/loop_run.c \
 	src/cli/main.c \
 	src/cli/options.c \
+	src/cli/plan_explain.c \
 	src/cli/profile.h \
 	src/cli/profile_import.h \
 	src/cli/profile_import_report.c \

@@ -16,6 +16,11 @@ const struct dt_option dt_common_options[] = {
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
+bool dt_cli_has_common(const struct dt_command *cmd, const struct dt_option *o)
+{
+    return !cmd->no_json || strcmp(o->name, "json") != 0;
+}
+
 static int option_index(const struct dt_command *cmd, const char *name, size_t len)
 {
     for (int i = 0; cmd->options && cmd->options[i].name; i++)
@@ -33,7 +38,8 @@ static enum dt_status unknown_option(const struct dt_command *cmd, const char *n
     for (int i = 0; cmd->options && cmd->options[i].name; i++)
         words[n++] = cmd->options[i].name;
     for (int i = 0; dt_common_options[i].name; i++)
-        words[n++] = dt_common_options[i].name;
+        if (dt_cli_has_common(cmd, &dt_common_options[i]))
+            words[n++] = dt_common_options[i].name;
     words[n] = NULL;
     if (len >= sizeof text)
         len = sizeof text - 1;
@@ -82,6 +88,9 @@ static enum dt_status parse_long(int argc, char **argv, int *i, struct dt_cli *o
         return DT_OK;
     }
     if (len == 4 && strncmp(name, "json", 4) == 0 && !eq) {
+        if (out->command->no_json)
+            return dt_error_set(err, DT_ERR_USAGE, "'disttrain %s' has no --json: %s",
+                                out->command->name, out->command->no_json);
         out->json = true;
         return DT_OK;
     }
@@ -203,4 +212,11 @@ enum dt_status dt_cli_double(const struct dt_cli *c, const char *option, double 
                             s, min, max);
     *out = v;
     return DT_OK;
+}
+
+enum dt_status dt_cli_one_stdout(const struct dt_cli *c, const char *path, struct dt_error *err)
+{
+    if (!c->json || strcmp(path, "-") != 0)
+        return DT_OK;
+    return dt_error_set(err, DT_ERR_USAGE, "--json and -o - both want stdout; use -o FILE");
 }

@@ -58,6 +58,10 @@ void dt_print_assumed(const struct dt_model *m);
 void dt_print_explanation(const struct dt_explanation *e, const struct dt_model *m);
 void dt_json_explanation(struct dt_json *j, const struct dt_explanation *e,
                          const struct dt_model *m);
+/* `plan --explain` of the best plan, as text and as the member "explain" (plan_explain.c). */
+enum dt_status dt_plan_explanation_print(const struct dt_session *s, struct dt_error *err);
+enum dt_status dt_plan_explanation_json(const struct dt_session *s, struct dt_json *j,
+                                        struct dt_error *err);
 /* What stands out in a run: lines under one heading, if there are any; an array.  `rank` of each
  * lane, NULL = not told; `host` of each rank, NULL = not known. */
 void dt_print_outliers(const char *heading, const struct dt_program *p, const struct dt_model *m,

@@ -109,6 +109,7 @@ libdtcore_a_SOURCES = \
 	src/core/schedule/program_check_data.c \
 	src/core/schedule/program_check_impl.h \
 	src/core/schedule/program_check_sync.c \
+	src/core/schedule/program_json.c \
 	src/core/schedule/schedule.c \
 	src/core/schedule/schedule.h \
 	src/core/schedule/schedule_boundary.c \

@@ -22,6 +22,7 @@
 #ifndef DT_CORE_SCHEDULE_PROGRAM_H
 #define DT_CORE_SCHEDULE_PROGRAM_H
 
+#include "base/json.h"
 #include "core/schedule/assign.h"
 #include "core/model/plan.h"
 
@@ -107,6 +108,9 @@ enum dt_status dt_program_check(const struct dt_program *p, const struct dt_mode
 /* One line per op: "llm/3.2 F mb=5 chunk=0 deps=..." into a growing buffer; lane -1 = all.  Caller dt_free()s. */
 enum dt_status dt_program_print(const struct dt_program *p, int lane, struct dt_error *err,
                                 char **out);
+/* The same as members of an open object: "lanes" with their ops, and the sizes of the "groups". */
+enum dt_status dt_program_json(const struct dt_program *p, int lane, struct dt_json *j,
+                               struct dt_error *err);
 /* 64-bit digest of everything above (for runs, equality of ranks, determinism tests). */
 uint64_t dt_program_digest(const struct dt_program *p);
 

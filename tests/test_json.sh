@@ -1,0 +1,82 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+# --json of the commands that print something else by default: one JSON value on stdout with the documented
+# members, or one message that says why there is none.
+set -u
+. "${srcdir:-.}/tests/shell.sh"
+
+# json MEMBERS COMMAND...: exits 0, and stdout is one JSON value with these members
+json() {
+    members=$1; shift
+    expect 0 "" "$@"
+    if command -v python3 >/dev/null; then
+        check "'$*': stdout is not JSON" 'python3 -c "import json; json.load(open(\"out\"))"'
+    fi
+    for k in $members; do
+        check "'$*' lacks the member $k" "grep -q '\"$k\":' out"
+    done
+}
+
+# --- a script is no result ---
+expect 2 "'disttrain completion' has no --json: it prints a bash script" "$DISTTRAIN" completion --json
+check "a refused --json prints nothing" '[ ! -s out ]'
+expect 0 "" "$DISTTRAIN" completion --help
+check "completion --help offers no --json" '! grep -q -- --json out'
+expect 0 "" "$DISTTRAIN" completion
+check "nor does the completion of completion" 'grep "^ *completion)" out | grep -q -- --help && ! grep "^ *completion)" out | grep -q -- --json'
+
+# --- db import, export ---
+head='op,phase,dtype,d0,d1,d2,d3,d4,d5,n,median_ns,p10_ns,p90_ns'
+printf '%s\ngemm,fwd,bf16,64,64,64,0,0,0,1,5000,5000,5000\n' "$head" >g.csv
+json "output rows lines lines_skipped rows_in_all" \
+    "$DISTTRAIN" db import generic g.csv -o g.db --device D --source test --json
+check "db import --json counts" "grep -q '\"rows_in_all\": 1' out"
+json "output rows" "$DISTTRAIN" db export g.db -o g.sql --json
+check "db export --json counts" "grep -q '\"rows\": 1' out && [ -s g.sql ]"
+expect 2 "both want stdout" "$DISTTRAIN" db export g.db -o - --json
+expect 0 "g.sql: 1 row$" "$DISTTRAIN" db export g.db -o g.sql
+expect 0 "1 row from 1 line (0 lines skipped), 1 row in all" \
+    "$DISTTRAIN" db import generic g.csv -o h.db --device D --source test
+
+# --- data tokens ---
+printf 'ab\n\nc' >texts
+json "tokenizer texts" "$DISTTRAIN" data tokens texts --json
+check "data tokens --json has an array per text" "grep -q '\"texts\":\[\[97,98\],\[\],\[99\]\]' out"
+
+# --- simulate --print-program ---
+json "job model lanes groups lane module replica stage first_gpu gpus ops op microbatch deps peer bytes" \
+    "$DISTTRAIN" simulate --no-runs --print-program --json mllm-nano-local
+check "it lists one lane by default" '[ "$(grep -o "\"lane\":" out | wc -l)" -eq 1 ]'
+"$DISTTRAIN" simulate --no-runs --print-program mllm-nano-local >text
+check "it lists the ops that the text lists" \
+    '[ "$(grep -o "\"op\":" out | wc -l)" -eq "$(wc -l <text)" ] && [ "$(wc -l <text)" -gt 4 ]'
+if command -v python3 >/dev/null; then # dependencies lead to ops that are there
+    json "" "$DISTTRAIN" simulate --no-runs --print-program --lane -1 --json mllm-nano-local
+    cat >refs.py <<'END'
+import json
+p = json.load(open("out"))
+sizes = [len(l["ops"]) for l in p["lanes"]]
+refs = [r for l in p["lanes"] for o in l["ops"] for r in o["deps"] + [o["peer"]] if r]
+assert len(refs) > len(sizes) and all(at < sizes[lane] for lane, at in refs)
+assert all(o["group"] < len(p["groups"]) for l in p["lanes"] for o in l["ops"] if o["group"] is not None)
+END
+    check "every reference is to an op of the program" 'python3 refs.py'
+fi
+
+# --- plan --explain ---
+json "plans search" "$DISTTRAIN" plan --json mllm-nano-local
+check "plan --json explains nothing unasked" '! grep -q "\"explain\":" out'
+json "explain binding_module why modules sample_s ideal_s interval_s slowest_stage gap gpus memory_limit_bytes \
+    memory stage blocks params_bytes grads_bytes optimizer_bytes activations_bytes in_flight other_bytes total_bytes" \
+    "$DISTTRAIN" plan --json --explain mllm-nano-local
+expect 2 "both want stdout" "$DISTTRAIN" plan --json -o - mllm-nano-local
+expect 2 "both want stdout" "$DISTTRAIN" plan --explain -o - mllm-nano-local
+
+# --- trace export ---
+expect 0 "" "$DISTTRAIN" simulate --runs runs.db mllm-nano-local
+json "format files" "$DISTTRAIN" trace export 1 --runs runs.db --json
+check "trace export --json names the file" 'grep -q trace.json out && [ -s trace.json ]'
+json "format files" "$DISTTRAIN" trace export 1 --runs runs.db --per-lane lanes --json
+check "and each lane's" '[ "$(grep -c lanes/lane- out)" -eq "$(ls lanes | wc -l)" ]'
+expect 2 "both want stdout" "$DISTTRAIN" trace export 1 --runs runs.db -o - --json
+totals
