@@ -67,7 +67,6 @@ libdtcore_a_SOURCES = \
 	src/core/model/shape_unet.c \
 	src/core/orchestrate/orchestrate.c \
 	src/core/orchestrate/orchestrate.h \
-	src/core/orchestrate/orchestrate_baselines.c \
 	src/core/orchestrate/orchestrate_bound.c \
 	src/core/orchestrate/orchestrate_convex.c \
 	src/core/orchestrate/orchestrate_explain.c \
@@ -78,6 +77,10 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/orchestrate_search.c \
 	src/core/orchestrate/orchestrate_search.h \
 	src/core/orchestrate/orchestrate_table.c \
+	src/core/orchestrate/strategy_disttrain.c \
+	src/core/orchestrate/strategy_distmm.c \
+	src/core/orchestrate/strategy_manual.c \
+	src/core/orchestrate/strategy_megatron.c \
 	src/core/pipeline/gpipe.c \
 	src/core/pipeline/interleaved.c \
 	src/core/pipeline/one_f_one_b.c \

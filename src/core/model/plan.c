@@ -5,8 +5,10 @@
 
 #include <string.h>
 
-const char *const dt_strategy_names[DT_STRATEGY_N + 1] = {"disttrain", "megatron-lm", "distmm",
-                                                          "manual", NULL};
+#define NAME(id, name, planner, help) name,
+#define HELP(id, name, planner, help) help,
+const char *const dt_strategy_names[DT_STRATEGY_N + 1] = {DT_STRATEGIES(NAME) NULL};
+const char *const dt_strategy_help[DT_STRATEGY_N + 1] = {DT_STRATEGIES(HELP) NULL};
 
 int dt_plan_gpus(const struct dt_plan *p)
 {

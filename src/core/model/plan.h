@@ -9,15 +9,25 @@
 #include "core/pipeline/pipeline.h"
 #include "base/status.h"
 
+/* Strategies: X(ENUMERATOR, name in files, struct dt_planner of core/orchestrate, one line for people); the order is
+ * that of `enum dt_strategy`. */
+#define DT_STRATEGIES(X)                                                                           \
+    X(DISTTRAIN, "disttrain", dt_planner_disttrain,                                                \
+      "a layout of its own for every module, by search (DistTrain)")                               \
+    X(MEGATRON, "megatron-lm", dt_planner_megatron,                                                \
+      "encoder and generator as stages as wide as the LLM's (Megatron-LM)")                        \
+    X(DISTMM, "distmm", dt_planner_distmm, "GPUs in proportion to FLOPs, then a search (DistMM*)") \
+    X(MANUAL, "manual", dt_planner_manual, "the plan that the job states")
+
 enum dt_strategy {
-    DT_STRATEGY_DISTTRAIN,
-    DT_STRATEGY_MEGATRON,
-    DT_STRATEGY_DISTMM,
-    DT_STRATEGY_MANUAL,
+#define ENUMERATOR(id, name, planner, help) DT_STRATEGY_##id,
+    DT_STRATEGIES(ENUMERATOR)
+#undef ENUMERATOR
+    /* not a strategy */
     DT_STRATEGY_N
 };
-extern const char
-    *const dt_strategy_names[DT_STRATEGY_N + 1]; /* "disttrain" "megatron-lm" "distmm" "manual" */
+extern const char *const dt_strategy_names[DT_STRATEGY_N + 1]; /* ended by NULL */
+extern const char *const dt_strategy_help[DT_STRATEGY_N + 1];
 
 /* Of an iteration, of a microbatch, of a sample in tokens. */
 enum { DT_BATCH_MAX = 1 << 18, DT_MICROBATCH_MAX = 1 << 12, DT_SEQ_MAX = 1 << 20 };

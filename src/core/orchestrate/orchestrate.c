@@ -9,14 +9,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#define DECLARE(id, name, planner, help) extern const struct dt_planner planner;
+#define PLANNER(id, name, planner, help) &planner,
+DT_STRATEGIES(DECLARE)
+static const struct dt_planner *const planners[DT_STRATEGY_N] = {DT_STRATEGIES(PLANNER)};
+
 void dt_strategy_policy(enum dt_strategy strategy, struct dt_policy *policy)
 {
-    if (strategy != DT_STRATEGY_MEGATRON && strategy != DT_STRATEGY_DISTMM)
-        return;
-    policy->intra_reorder = policy->inter_reorder = false;
-    policy->stepccl = false;
-    if (strategy == DT_STRATEGY_MEGATRON)
-        policy->overlap_grad = policy->overlap_param = true;
+    if (planners[strategy]->policy)
+        planners[strategy]->policy(policy);
 }
 
 double dt_module_sample_s(const struct dt_search_input *in, int module, int tp)
@@ -190,65 +191,6 @@ static void binding_text(const struct dt_search_input *in, const struct dt_plan 
 
 /* ---- strategies ---- */
 
-static enum dt_status manual(struct dt_orch_table *t, struct dt_error *err,
-                             struct dt_search_result *out)
-{
-    const struct dt_search_input *in = t->in;
-    struct dt_plan *p;
-    int n = 1;
-    enum dt_status st;
-
-    if (!in->manual)
-        return dt_error_set(err, DT_ERR_INPUT, "strategy manual needs a plan");
-    p = dt_malloc(sizeof(*p));
-    if (!p)
-        return dt_error_nomem(err, "plan");
-    *p = *in->manual;
-    p->strategy = DT_STRATEGY_MANUAL;
-    st = dt_plan_place(p, in->cluster, err);
-    if (st == DT_OK)
-        st = dt_plan_validate(p, in->model, in->cluster, err);
-    if (st == DT_OK)
-        st = dt_rank(t, p, &n, false, err);
-    if (st == DT_OK && n == 0)
-        st = DT_ERR_INFEASIBLE; /* the memory check has said why */
-    if (st != DT_OK) {
-        dt_free(p);
-        return st;
-    }
-    out->plans = p;
-    out->n = 1;
-    return DT_OK;
-}
-
-/* Fewer GPUs than modules: all of them share the GPUs and take turns, each with as many replicas as
- * divide the batch. */
-static enum dt_status colocated(struct dt_orch_table *t, struct dt_error *err,
-                                struct dt_search_result *out)
-{
-    const struct dt_search_input *stated = t->in;
-    struct dt_search_input in = *stated;
-    struct dt_plan p;
-    int dp = t->gpus;
-    enum dt_status st;
-
-    dt_plan_init(&p, in.model, &in.policy);
-    p.colocated = true;
-    while (dp > 1 && in.policy.global_batch % ((int64_t)dp * in.policy.microbatch) != 0)
-        dp--;
-    for (int m = 0; m < p.n_modules; m++) {
-        p.modules[m].layout.dp = dp;
-        p.modules[m].frozen = in.frozen[m];
-    }
-    in.manual = &p;
-    t->in = &in;
-    st = manual(t, err, out);
-    t->in = stated;
-    if (st == DT_OK)
-        out->plans[0].strategy = DT_STRATEGY_DISTTRAIN;
-    return st;
-}
-
 static enum dt_status check_input(const struct dt_search_input *in, struct dt_error *err)
 {
     const struct dt_policy *y = &in->policy;
@@ -277,23 +219,7 @@ enum dt_status dt_orchestrate(enum dt_strategy strategy, const struct dt_search_
     dt_strategy_policy(strategy, &own.policy);
     DT_TRY(dt_table_new(&own, err, &t));
     memset(&r, 0, sizeof(r));
-    switch (strategy) {
-    case DT_STRATEGY_DISTTRAIN:
-        st = t->gpus < in->model->n_modules ? colocated(t, err, &r)
-                                            : dt_search_plans(t, NULL, strategy, err, &r);
-        break;
-    case DT_STRATEGY_MEGATRON:
-        st = dt_orchestrate_megatron(t, err, &r);
-        break;
-    case DT_STRATEGY_DISTMM:
-        st = dt_orchestrate_distmm(t, err, &r);
-        break;
-    case DT_STRATEGY_MANUAL:
-        st = manual(t, err, &r);
-        break;
-    default:
-        st = dt_error_set(err, DT_ERR_INTERNAL, "unknown strategy %d", (int)strategy);
-    }
+    st = planners[strategy]->plan(t, err, &r);
     if (st == DT_OK) {
         dt_rejects_text(t, r.stats.infeasible, sizeof(r.stats.infeasible));
         *out = r;

@@ -169,11 +169,17 @@ enum dt_status dt_search_plans(struct dt_orch_table *t, const double *cap,
 void dt_rejects_text(const struct dt_orch_table *t, char *out, size_t size);
 enum dt_status dt_infeasible(const struct dt_orch_table *t, struct dt_error *err);
 
-/* orchestrate_baselines.c */
-enum dt_status dt_orchestrate_megatron(struct dt_orch_table *t, struct dt_error *err,
-                                       struct dt_search_result *out);
-enum dt_status dt_orchestrate_distmm(struct dt_orch_table *t, struct dt_error *err,
-                                     struct dt_search_result *out);
+/* ---- strategies: a file strategy_NAME.c each, and a row of DT_STRATEGIES (core/model/plan.h) ---- */
+
+struct dt_planner {
+    /* Plans, best first. */
+    enum dt_status (*plan)(struct dt_orch_table *t, struct dt_error *err,
+                           struct dt_search_result *out);
+    void (*policy)(struct dt_policy *y); /* what it makes of the stated policy; NULL: keeps it */
+};
+/* strategy_manual.c: the plan t->in->manual, placed, checked and costed. */
+enum dt_status dt_plan_stated(struct dt_orch_table *t, struct dt_error *err,
+                              struct dt_search_result *out);
 
 /* orchestrate_convex.c: dt_convex_solve with the constant term given (M*C_lm, divided by vpp). */
 double dt_convex_solve_base(int n_modules, int llm, const double *c, const int *tp, int dp_llm,

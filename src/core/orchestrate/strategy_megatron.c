@@ -1,19 +1,16 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * The baselines of the evaluation, as planners in the same table.  Both are as recalled from the
- * paper's body, not re-checked against it. */
+ * Strategy megatron-lm, the first baseline of the evaluation, as recalled from the paper's body, not re-checked against
+ * it.
+ *
+ * The encoder and the generator are one extra pipeline stage each, as wide as the LLM's lanes and with its DP; they are
+ * replicated over the TP ranks, which work on different images (ip = the LLM's tp).  Recalled: TP 8 and PP_lm 1 / 2 /
+ * 10 for the 7B / 13B / 70B LLM; other sizes take the shallowest pipeline that fits. */
 #include "base/mem.h"
 #include "core/orchestrate/orchestrate_internal.h"
 
 #include <math.h>
 #include <string.h>
-
-/* ---- Megatron-LM ----
- *
- * The encoder and the generator are one extra pipeline stage each, as wide as the LLM's lanes and
- * with its DP; they are replicated over the TP ranks, which work on different images (ip = the
- * LLM's tp).  Recalled: TP 8 and PP_lm 1 / 2 / 10 for the 7B / 13B / 70B LLM; other sizes take the
- * shallowest pipeline that fits. */
 
 static int recalled_pp(double llm_params)
 {
@@ -124,8 +121,8 @@ static enum dt_status try_pp(struct dt_orch_table *t, int tp, int pp, struct dt_
     return st == DT_ERR_INFEASIBLE ? DT_OK : st;
 }
 
-enum dt_status dt_orchestrate_megatron(struct dt_orch_table *t, struct dt_error *err,
-                                       struct dt_search_result *out)
+static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
+                           struct dt_search_result *out)
 {
     const struct dt_module *llm = &t->in->model->modules[t->in->model->llm];
     int layers = layers_of(llm), tp = megatron_tp(t), stated = t->in->opt.megatron_pp, n = 0;
@@ -163,39 +160,11 @@ enum dt_status dt_orchestrate_megatron(struct dt_orch_table *t, struct dt_error 
     return DT_OK;
 }
 
-/* ---- DistMM* ----
- *
- * GPUs proportional to module FLOPs on the samples (training FLOPs: a frozen module counts what it
- * still computes); inside its share every module takes the layouts that the same search finds best.
- */
-
-static double training_flops(const struct dt_orch_table *t, int m)
+static void policy(struct dt_policy *y)
 {
-    const struct dt_model *model = t->in->model;
-    struct dt_work w;
-    double sum = 0;
-
-    dt_search_mean_work(t->in, m, &w);
-    for (int b = 0; b < model->modules[m].n_blocks; b++) {
-        int passes = dt_plan_trained(&t->scratch, model, m, b)            ? 3
-                     : dt_plan_upstream_trained(&t->scratch, model, m, b) ? 2
-                                                                          : 1;
-
-        sum += passes * dt_block_flops(&model->modules[m].blocks[b], &w);
-    }
-    return sum;
+    y->intra_reorder = y->inter_reorder = false;
+    y->stepccl = false;
+    y->overlap_grad = y->overlap_param = true;
 }
 
-enum dt_status dt_orchestrate_distmm(struct dt_orch_table *t, struct dt_error *err,
-                                     struct dt_search_result *out)
-{
-    double flops[DT_MAX_MODULES], cap[DT_MAX_MODULES], sum = 0;
-
-    for (int m = 0; m < t->in->model->n_modules; m++) {
-        flops[m] = training_flops(t, m);
-        sum += flops[m];
-    }
-    for (int m = 0; m < t->in->model->n_modules; m++)
-        cap[m] = fmax(1, floor(t->gpus * flops[m] / sum));
-    return dt_search_plans(t, cap, DT_STRATEGY_DISTMM, err, out);
-}
+const struct dt_planner dt_planner_megatron = {.plan = plan, .policy = policy};

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Strategy disttrain: every module has a layout of its own, found by search. */
+#include "core/orchestrate/orchestrate_internal.h"
+
+/* Fewer GPUs than modules: all of them share the GPUs and take turns, each with as many replicas as
+ * divide the batch. */
+static enum dt_status colocated(struct dt_orch_table *t, struct dt_error *err,
+                                struct dt_search_result *out)
+{
+    const struct dt_search_input *stated = t->in;
+    struct dt_search_input in = *stated;
+    struct dt_plan p;
+    int dp = t->gpus;
+    enum dt_status st;
+
+    dt_plan_init(&p, in.model, &in.policy);
+    p.colocated = true;
+    while (dp > 1 && in.policy.global_batch % ((int64_t)dp * in.policy.microbatch) != 0)
+        dp--;
+    for (int m = 0; m < p.n_modules; m++) {
+        p.modules[m].layout.dp = dp;
+        p.modules[m].frozen = in.frozen[m];
+    }
+    in.manual = &p;
+    t->in = &in;
+    st = dt_plan_stated(t, err, out);
+    t->in = stated;
+    if (st == DT_OK)
+        out->plans[0].strategy = DT_STRATEGY_DISTTRAIN;
+    return st;
+}
+
+static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
+                           struct dt_search_result *out)
+{
+    if (t->gpus < t->in->model->n_modules)
+        return colocated(t, err, out);
+    return dt_search_plans(t, NULL, DT_STRATEGY_DISTTRAIN, err, out);
+}
+
+const struct dt_planner dt_planner_disttrain = {.plan = plan};
