@@ -85,19 +85,13 @@ END_TEST
 int mu_dump(const char *name)
 {
     Suite *s = suite_create("modules_dump");
-    TCase *c = tcase_create("dump");
-    SRunner *r = srunner_create(s);
-    int failed, i = 0;
+    TCase *c = dt_test_case(s, "dump", 0);
+    int i = 0;
 
     while (i < MU_N && strcmp(mu_names[i], name) != 0)
         i++;
     kind = (enum mu_kind)i;
     if (i < MU_N)
         tcase_add_test(c, dump);
-    suite_add_tcase(s, c);
-    srunner_set_fork_status(r, CK_NOFORK);
-    srunner_run_all(r, CK_SILENT);
-    failed = srunner_ntests_failed(r) > 0 || i == MU_N;
-    srunner_free(r);
-    return failed;
+    return dt_test_run_here(s, CK_SILENT) == EXIT_SUCCESS && i < MU_N ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -7,7 +7,6 @@
 
 #include "test_util.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -258,9 +257,7 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("accuracy");
-    TCase *t = tcase_create("tables");
-    SRunner *r;
-    int failed;
+    TCase *t = dt_test_case(s, "tables", 0);
 
     tcase_add_test(t, test_headers);
     tcase_add_loop_test(t, test_bad_tables, 0, (int)(sizeof bad / sizeof bad[0]));
@@ -269,10 +266,5 @@ int main(void)
     tcase_add_test(t, test_summary);
     tcase_add_test(t, test_constants);
     tcase_add_test(t, test_unfused_flops);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

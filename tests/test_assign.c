@@ -737,22 +737,18 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("assign");
-    TCase *tc = tcase_create("lpt");
+    TCase *tc = dt_test_case(suite, "lpt", 0);
     tcase_add_test(tc, lpt_keeps_grahams_bound);
     tcase_add_test(tc, lpt_bound_is_tight);
     tcase_add_test(tc, lpt_equal_cardinality);
     tcase_add_test(tc, lpt_ties_go_to_the_lowest_bin);
-    suite_add_tcase(suite, tc);
-    tc = tcase_create("order");
-    tcase_set_timeout(tc, 60);
+    tc = dt_test_case(suite, "order", 60);
     tcase_add_test(tc, chain_equals_the_plain_schedule);
     tcase_add_test(tc, chain_of_uniform_stages_is_closed_form);
     tcase_add_test(tc, formula_overestimates_as_derived);
     tcase_add_test(tc, order_is_never_worse);
     tcase_add_test(tc, order_puts_the_smallest_at_the_ends);
-    suite_add_tcase(suite, tc);
-    tc = tcase_create("assignment");
-    tcase_set_timeout(tc, 60);
+    tc = dt_test_case(suite, "assignment", 60);
     tcase_add_test(tc, every_sample_once_for_any_replicas);
     tcase_add_test(tc, as_given_when_nothing_is_reordered);
     tcase_add_test(tc, more_replicas_than_samples_take_turns);
@@ -764,10 +760,5 @@ int main(void)
     tcase_add_test(tc, impossible_plans_are_refused);
     tcase_add_test(tc, check_finds_what_is_wrong);
     tcase_add_test(tc, every_allocation_may_fail);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int bad = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return bad ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(suite);
 }

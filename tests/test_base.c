@@ -517,10 +517,9 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("base");
-    TCase *status = tcase_create("status"), *mem = tcase_create("mem");
-    TCase *rng = tcase_create("rng"), *text = tcase_create("text"), *file = tcase_create("file");
-    SRunner *runner = srunner_create(s);
-    int failed;
+    TCase *status = dt_test_case(s, "status", 0), *mem = dt_test_case(s, "mem", 0);
+    TCase *rng = dt_test_case(s, "rng", 60), *text = dt_test_case(s, "text", 0),
+          *file = dt_test_case(s, "file", 0);
 
     tcase_add_test(status, status_codes);
     tcase_add_test(status, error_format);
@@ -536,7 +535,6 @@ int main(void)
     tcase_add_test(rng, normal_quantile_is_gsls);
     tcase_add_test(rng, below_is_uniform);
     tcase_add_test(rng, clock_moves_forward);
-    tcase_set_timeout(rng, 60);
     tcase_add_test(text, numbers);
     tcase_add_test(text, utf8);
     tcase_add_checked_fixture(file, enter_dir, leave_dir);
@@ -545,13 +543,5 @@ int main(void)
     tcase_add_test(file, write_fails_without_harm);
     tcase_add_test(file, read_limits_and_errors);
     tcase_add_test(file, find_presets);
-    suite_add_tcase(s, status);
-    suite_add_tcase(s, mem);
-    suite_add_tcase(s, rng);
-    suite_add_tcase(s, text);
-    suite_add_tcase(s, file);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dt_test_run(s);
 }

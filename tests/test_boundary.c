@@ -353,20 +353,13 @@ END_TEST
 int main(void)
 {
     Suite *u = suite_create("boundary");
-    TCase *c = tcase_create("boundary");
-    SRunner *r = srunner_create(u);
-    int failed;
+    TCase *c = dt_test_case(u, "boundary", 120);
 
-    tcase_set_timeout(c, 120);
     tcase_add_test(c, a_unet_hands_on_all_that_is_pending);
     tcase_add_test(c, the_middle_of_a_unet_is_its_widest_boundary);
     tcase_add_loop_test(c, every_pop_finds_a_skip_of_its_width, 0, 3);
     tcase_add_loop_test(c, a_split_unet_sends_what_its_stages_need, 0, 4);
     tcase_add_test(c, memory_charges_the_whole_boundary);
     tcase_add_loop_test(c, image_parallel_ranks_are_copies, 0, 4);
-    suite_add_tcase(u, c);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(u);
 }

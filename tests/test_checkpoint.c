@@ -657,12 +657,9 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("checkpoint");
-    TCase *c = tcase_create("folders");
-    SRunner *sr;
-    int failed;
+    TCase *c = dt_test_case(s, "folders", 120);
 
     tcase_add_checked_fixture(c, setup, teardown);
-    tcase_set_timeout(c, 120);
     tcase_add_test(c, loads_what_was_saved);
     tcase_add_test(c, files_hold_hugging_faces_order);
     tcase_add_test(c, large_models_are_cut);
@@ -677,10 +674,5 @@ int main(void)
     tcase_add_test(c, full_disk_changes_nothing);
     tcase_add_test(c, every_allocation_may_fail);
     tcase_add_test(c, digests_differ);
-    suite_add_tcase(s, c);
-    sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? 1 : 0;
+    return dt_test_run(s);
 }

@@ -364,12 +364,9 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("checkpoint folders");
-    TCase *c = tcase_create("folders");
-    SRunner *r;
-    int failed;
+    TCase *c = dt_test_case(s, "folders", 60);
 
     tcase_add_checked_fixture(c, setup, teardown);
-    tcase_set_timeout(c, 60);
     tcase_add_test(c, links_are_not_followed);
     tcase_add_test(c, folders_of_others_stay);
     tcase_add_test(c, archived_steps_stay);
@@ -380,10 +377,5 @@ int main(void)
     tcase_add_test(c, old_checkpoints_are_of_the_unnamed_run);
     tcase_add_loop_test(c, what_is_passed_over_is_said, 0, 5);
     tcase_add_test(c, what_is_damaged_is_no_beginning);
-    suite_add_tcase(s, c);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return dt_test_run(s);
 }

@@ -316,12 +316,9 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("checkpoint lock");
-    TCase *c = tcase_create("lock");
-    SRunner *r;
-    int failed;
+    TCase *c = dt_test_case(s, "lock", 90);
 
     tcase_add_checked_fixture(c, setup, teardown);
-    tcase_set_timeout(c, 90);
     tcase_add_test(c, one_at_a_time);
     tcase_add_test(c, stale_here);
     tcase_add_test(c, of_another_host);
@@ -331,10 +328,5 @@ int main(void)
     tcase_add_test(c, a_run_file_of_others_stays);
     tcase_add_test(c, only_one_of_many);
     tcase_add_test(c, every_allocation_may_fail);
-    suite_add_tcase(s, c);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return dt_test_run(s);
 }

@@ -186,21 +186,13 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("colocate");
-    TCase *tc = tcase_create("turns");
-    SRunner *sr;
-    int failed;
+    TCase *tc = dt_test_case(suite, "turns", 120);
 
-    tcase_set_timeout(tc, 120);
     tcase_add_test(tc, lanes_of_a_gpu_never_overlap);
     tcase_add_test(tc, one_gpu_holds_one_microbatch);
     tcase_add_test(tc, check_finds_a_lost_turn);
     tcase_add_test(tc, same_program_every_time);
     tcase_add_test(tc, plan_json_keeps_the_flag);
     tcase_add_test(tc, memory_of_a_gpu_adds_up);
-    suite_add_tcase(suite, tc);
-    sr = srunner_create(suite);
-    srunner_run_all(sr, CK_NORMAL);
-    failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return dt_test_run(suite);
 }

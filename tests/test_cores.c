@@ -228,18 +228,11 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("cores");
-    TCase *c = tcase_create("cores");
-    SRunner *r;
-    int failed;
+    TCase *c = dt_test_case(s, "cores", 0);
 
     tcase_add_test(c, a_core_each_changes_nothing);
     tcase_add_test(c, ops_that_begin_together_end_by_the_closed_form);
     tcase_add_test(c, batches_are_made_beside_compute);
     tcase_add_test(c, work_is_conserved);
-    suite_add_tcase(s, c);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

@@ -508,11 +508,8 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("cost");
-    TCase *t = tcase_create("kernels");
-    SRunner *r;
-    int failed;
+    TCase *t = dt_test_case(s, "kernels", 60);
 
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, test_exact_on_knots);
     tcase_add_test(t, test_between_knots);
     tcase_add_test(t, test_monotone_in_tokens);
@@ -527,10 +524,5 @@ int main(void)
     tcase_add_test(t, test_survey);
     tcase_add_test(t, test_bad_cluster);
     tcase_add_test(t, test_out_of_memory);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

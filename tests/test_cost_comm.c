@@ -162,18 +162,11 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("communication cost");
-    TCase *t = tcase_create("communication");
-    SRunner *r;
-    int failed;
+    TCase *t = dt_test_case(s, "communication", 0);
 
     tcase_add_test(t, test_collectives_in_a_node);
     tcase_add_test(t, test_collectives_across_nodes);
     tcase_add_test(t, test_point_to_point);
     tcase_add_test(t, test_optimizer);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

@@ -149,17 +149,10 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("cost_curve");
-    TCase *c = tcase_create("cost_curve");
-    SRunner *r;
-    int failed;
+    TCase *c = dt_test_case(s, "cost_curve", 0);
 
     tcase_add_test(c, outliers_do_not_bend_the_curve);
     tcase_add_test(c, kinds_have_curves_of_their_own);
     tcase_add_test(c, odd_times_give_odd_curves_no_crash);
-    suite_add_tcase(s, c);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

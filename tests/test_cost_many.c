@@ -263,18 +263,10 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("cost of many works");
-    TCase *t = tcase_create("many");
-    SRunner *r;
-    int failed;
+    TCase *t = dt_test_case(s, "many", 300);
 
-    tcase_set_timeout(t, 300);
     tcase_add_test(t, test_many_as_one_by_one);
     tcase_add_test(t, test_large_batch);
     tcase_add_test(t, test_kernels_again);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

@@ -305,11 +305,8 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("stage cost");
-    TCase *t = tcase_create("stages");
-    SRunner *r;
-    int failed;
+    TCase *t = dt_test_case(s, "stages", 60);
 
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, test_forward_is_the_sum);
     tcase_add_test(t, test_fp32_collectives_are_twice_as_long);
     tcase_add_test(t, test_stepccl_bounds);
@@ -318,10 +315,5 @@ int main(void)
     tcase_add_test(t, test_memo_property);
     tcase_add_test(t, test_more_images_take_longer);
     tcase_add_test(t, test_layer_efficiency);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

@@ -327,12 +327,8 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("data_image");
-    TCase *c = tcase_create("all");
-    SRunner *r = srunner_create(s);
-    int failed;
+    TCase *c = dt_test_case(s, "all", 120);
 
-    tcase_set_timeout(c, 120);
-    suite_add_tcase(s, c);
     tcase_add_test(c, formats);
     tcase_add_test(c, unknown);
     tcase_add_test(c, limits);
@@ -342,8 +338,5 @@ int main(void)
     tcase_add_test(c, cmyk_and_grey_jpeg);
     tcase_add_test(c, grey_png);
     tcase_add_test(c, out_of_memory);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return dt_test_run(s);
 }

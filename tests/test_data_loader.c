@@ -636,13 +636,9 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("data_loader");
-    TCase *c = tcase_create("all");
-    SRunner *r = srunner_create(s);
-    int failed;
+    TCase *c = dt_test_case(s, "all", 300);
 
-    tcase_set_timeout(c, 300);
     tcase_add_checked_fixture(c, begin, end);
-    suite_add_tcase(s, c);
     tcase_add_test(c, threads);
     tcase_add_test(c, resume);
     tcase_add_test(c, foreign_cursor);
@@ -657,8 +653,5 @@ int main(void)
     tcase_add_test(c, closing_early);
     tcase_add_test(c, order);
     tcase_add_test(c, out_of_memory);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return dt_test_run(s);
 }

@@ -455,13 +455,9 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("data_shard");
-    TCase *c = tcase_create("all");
-    SRunner *r = srunner_create(s);
-    int failed;
+    TCase *c = dt_test_case(s, "all", 120);
 
-    tcase_set_timeout(c, 120);
     tcase_add_checked_fixture(c, begin, end);
-    suite_add_tcase(s, c);
     tcase_add_test(c, members);
     tcase_add_test(c, long_names);
     tcase_add_test(c, truncation);
@@ -472,8 +468,5 @@ int main(void)
     tcase_add_test(c, captions);
     tcase_add_test(c, class_words);
     tcase_add_test(c, folders);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return dt_test_run(s);
 }

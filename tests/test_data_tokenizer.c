@@ -363,12 +363,8 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("data_tokenizer");
-    TCase *c = tcase_create("all");
-    SRunner *r = srunner_create(s);
-    int failed;
+    TCase *c = dt_test_case(s, "all", 120);
 
-    tcase_set_timeout(c, 120);
-    suite_add_tcase(s, c);
     tcase_add_test(c, gpt2_published);
     tcase_add_test(c, llama3_published);
     tcase_add_test(c, splits);
@@ -380,8 +376,5 @@ int main(void)
     tcase_add_test(c, classes);
     tcase_add_test(c, refusals);
     tcase_add_test(c, out_of_memory);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return dt_test_run(s);
 }

@@ -567,12 +567,9 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("doc");
-    TCase *read = tcase_create("read"), *get = tcase_create("get");
-    TCase *override = tcase_create("override"), *json = tcase_create("json");
-    SRunner *runner = srunner_create(s);
-    int failed;
+    TCase *read = dt_test_case(s, "read", 60), *get = dt_test_case(s, "get", 0);
+    TCase *override = dt_test_case(s, "override", 0), *json = dt_test_case(s, "json", 0);
 
-    tcase_set_timeout(read, 60);
     tcase_add_test(read, values);
     tcase_add_test(read, json_is_yaml);
     tcase_add_test(read, numbers_become_json);
@@ -591,12 +588,5 @@ int main(void)
     tcase_add_test(json, json_text);
     tcase_add_test(json, json_numbers_are_stable);
     tcase_add_test(json, json_misuse);
-    suite_add_tcase(s, read);
-    suite_add_tcase(s, get);
-    suite_add_tcase(s, override);
-    suite_add_tcase(s, json);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dt_test_run(s);
 }

@@ -140,20 +140,13 @@ END_TEST
 int main(void)
 {
     Suite *u = suite_create("drift");
-    TCase *c = tcase_create("drift");
-    SRunner *r = srunner_create(u);
-    int failed;
+    TCase *c = dt_test_case(u, "drift", 60);
 
-    tcase_set_timeout(c, 60);
     tcase_add_test(c, predictions_follow_the_speed);
     tcase_add_test(c, the_nearer_profile_weighs_more);
     tcase_add_test(c, what_counts);
     tcase_add_test(c, cores_that_are_free);
     tcase_add_test(c, who_uses_the_cores);
     tcase_add_test(c, the_reference_kernel_runs);
-    suite_add_tcase(u, c);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(u);
 }

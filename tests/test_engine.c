@@ -8,8 +8,8 @@
 #include "sim/queue.h"
 
 #include "synth.h"
+#include "test_util.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -658,38 +658,26 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("engine");
-    TCase *tc = tcase_create("queue");
+    TCase *tc = dt_test_case(suite, "queue", 0);
     tcase_add_test(tc, events_have_a_total_order);
     tcase_add_test(tc, queue_takes_in_order_with_ties);
     tcase_add_test(tc, queue_is_monotone_under_mixed_use);
-    suite_add_tcase(suite, tc);
-    tc = tcase_create("rules");
-    tcase_set_timeout(tc, 60);
+    tc = dt_test_case(suite, "rules", 60);
     tcase_add_test(tc, equals_the_rules_and_the_topological_evaluation);
     tcase_add_test(tc, uniform_1f1b_meets_its_closed_form);
-    suite_add_tcase(suite, tc);
-    tc = tcase_create("network");
-    tcase_set_timeout(tc, 60);
+    tc = dt_test_case(suite, "network", 60);
     tcase_add_test(tc, no_competition_changes_nothing);
     tcase_add_test(tc, two_senders_on_one_nic_take_turns_fairly);
     tcase_add_test(tc, collectives_load_nics);
     tcase_add_test(tc, contention_only_delays);
     tcase_add_test(tc, windows_change_nothing);
     tcase_add_test(tc, a_narrow_fabric_has_no_windows);
-    suite_add_tcase(suite, tc);
-    tc = tcase_create("noise");
+    tc = dt_test_case(suite, "noise", 0);
     tcase_add_test(tc, noise_repeats_by_seed);
     tcase_add_test(tc, noise_touches_compute_only);
-    suite_add_tcase(suite, tc);
-    tc = tcase_create("faults");
-    tcase_set_timeout(tc, 60);
+    tc = dt_test_case(suite, "faults", 60);
     tcase_add_test(tc, wrong_programs_are_refused);
     tcase_add_test(tc, every_allocation_may_fail);
     tcase_add_test(tc, a_warm_run_does_not_allocate);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int bad = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return bad ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(suite);
 }

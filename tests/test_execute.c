@@ -339,11 +339,8 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("execute");
-    TCase *tc = tcase_create("walk");
-    SRunner *sr;
-    int failed;
+    TCase *tc = dt_test_case(suite, "walk", 600);
 
-    tcase_set_timeout(tc, 600);
     tcase_add_test(tc, overfits_a_small_text);
     tcase_add_test(tc, learns_captions_and_images);
     tcase_add_test(tc, every_layout_trains_alike);
@@ -353,10 +350,5 @@ int main(void)
     tcase_add_test(tc, gradients_are_those_of_the_loss);
     tcase_add_test(tc, refuses_what_it_cannot_run);
     tcase_add_test(tc, learning_rate_warms_up_and_falls);
-    suite_add_tcase(suite, tc);
-    sr = srunner_create(suite);
-    srunner_run_all(sr, CK_NORMAL);
-    failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return dt_test_run(suite);
 }

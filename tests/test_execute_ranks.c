@@ -264,37 +264,22 @@ static void sum_up(void)
            n, n_layouts(), steps_of(), most.first, most.later, most.grad);
 }
 
-static int run(TCase *t, bool fork)
-{
-    Suite *s = suite_create("ranks");
-    SRunner *r;
-    int failed;
-
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    if (!fork)
-        srunner_set_fork_status(r, CK_NOFORK);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed;
-}
-
 int main(int argc, char **argv)
 {
+    Suite *s;
     TCase *t;
-    int failed;
+    int status;
 
     if (argc > 1 && strcmp(argv[1], "--list") == 0) {
         list();
         return EXIT_SUCCESS;
     }
-    t = tcase_create("ranks");
-    tcase_set_timeout(t, 120);
+    s = suite_create("ranks");
+    t = dt_test_case(s, "ranks", 120);
     if (argc > 2 && strcmp(argv[1], "--mpi") == 0) {
         mpi_layout = atoi(argv[2]);
         tcase_add_test(t, mpi_ranks_train_as_one_process);
-        if (run(t, false) > 0)
+        if (dt_test_run_here(s, CK_ENV) != EXIT_SUCCESS)
             _exit(EXIT_FAILURE); /* the launcher ends the others */
         return EXIT_SUCCESS;
     }
@@ -307,7 +292,7 @@ int main(int argc, char **argv)
     add_nonfinite_tests(t);
     add_whole_tests(t);
     tcase_add_loop_test(t, ranks_train_as_one_process, 0, n_layouts());
-    failed = run(t, true);
+    status = dt_test_run(s);
     sum_up();
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return status;
 }

@@ -313,11 +313,8 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("explain");
-    TCase *t = tcase_create("explain");
-    SRunner *r;
-    int failed;
+    TCase *t = dt_test_case(s, "explain", 60);
 
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, parts_sum_to_the_stage, 0, 3);
     tcase_add_test(t, origin_is_the_nearest_row);
     tcase_add_loop_test(t, contributions_sum_to_the_iteration, 0, 6);
@@ -326,10 +323,5 @@ int main(void)
     tcase_add_test(t, interval_of_families);
     tcase_add_test(t, interval_of_batches);
     tcase_add_test(t, correlation_is_one);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

@@ -304,19 +304,12 @@ END_TEST
 int main(void)
 {
     Suite *u = suite_create("extremes");
-    TCase *c = tcase_create("extremes");
-    SRunner *r = srunner_create(u);
-    int failed;
+    TCase *c = dt_test_case(u, "extremes", 600);
 
     printf("seed %" PRIu64 "\n", dt_test_seed());
-    tcase_set_timeout(c, 600);
     tcase_add_test(c, each_key_through_its_powers_of_ten);
     tcase_add_test(c, random_jobs_at_extremes);
     tcase_add_test(c, who_makes_nonsense_is_named);
     tcase_add_test(c, reports_that_cannot_be_are_refused);
-    suite_add_tcase(u, c);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(u);
 }

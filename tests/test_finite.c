@@ -257,21 +257,13 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("finite");
-    TCase *c = tcase_create("count"), *f = tcase_create("files");
-    SRunner *sr;
-    int failed;
+    TCase *c = dt_test_case(s, "count", 0), *f = dt_test_case(s, "files", 0);
 
     tcase_add_test(c, counts_what_isnan_and_isinf_say);
     tcase_add_test(c, says_how_many);
-    suite_add_tcase(s, c);
     tcase_add_checked_fixture(f, setup, teardown);
     tcase_add_test(f, weights_of_others_must_be_finite);
     tcase_add_test(f, checkpoints_are_not_written);
     tcase_add_test(f, checkpoints_are_not_read);
-    suite_add_tcase(s, f);
-    sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? 1 : 0;
+    return dt_test_run(s);
 }

@@ -251,9 +251,7 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("guard");
-    TCase *c = tcase_create("steps");
-    SRunner *sr;
-    int failed;
+    TCase *c = dt_test_case(s, "steps", 0);
 
     tcase_add_test(c, skips_three_in_a_row);
     tcase_add_test(c, stops_at_once);
@@ -264,10 +262,5 @@ int main(void)
     tcase_add_test(c, a_new_level_is_accepted);
     tcase_add_test(c, spikes_do_as_they_are_told);
     tcase_add_test(c, ranks_decide_alike);
-    suite_add_tcase(s, c);
-    sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? 1 : 0;
+    return dt_test_run(s);
 }

@@ -392,9 +392,7 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("hf_keys");
-    TCase *t = tcase_create("keys");
-    SRunner *r;
-    int failed;
+    TCase *t = dt_test_case(s, "keys", 0);
 
     tcase_add_loop_test(t, refused_by_name_and_place, 0, sizeof(refused) / sizeof(refused[0]));
     tcase_add_loop_test(t, a_key_that_is_read_shows, 0, sizeof(changes) / sizeof(changes[0]));
@@ -403,10 +401,5 @@ int main(void)
     tcase_add_test(t, keys_are_ignored_on_request_alone);
     tcase_add_test(t, model_files_say_it_too);
     tcase_add_test(t, presets_keep_their_habits);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

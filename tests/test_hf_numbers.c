@@ -220,24 +220,13 @@ END_TEST
 int main(int argc, char **argv)
 {
     Suite *s = suite_create("hf_numbers");
-    TCase *t = tcase_create("numbers");
-    bool only = argc == 3 && strcmp(argv[1], "--dump") == 0;
-    SRunner *r;
-    int failed;
+    TCase *t = dt_test_case(s, "numbers", 120);
 
-    tcase_set_timeout(t, 120);
-    if (only) {
+    if (argc == 3 && strcmp(argv[1], "--dump") == 0) {
         dump_path = argv[2];
         tcase_add_test(t, dump);
-    } else {
-        tcase_add_loop_test(t, transformers_has_the_same, 0, sizeof(table) / sizeof(table[0]));
+        return dt_test_run_here(s, CK_SILENT);
     }
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    if (only)
-        srunner_set_fork_status(r, CK_NOFORK);
-    srunner_run_all(r, only ? CK_SILENT : CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    tcase_add_loop_test(t, transformers_has_the_same, 0, sizeof(table) / sizeof(table[0]));
+    return dt_test_run(s);
 }

@@ -411,11 +411,8 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("infer");
-    TCase *c = tcase_create("model");
-    SRunner *sr;
-    int failed;
+    TCase *c = dt_test_case(s, "model", 300);
 
-    tcase_set_timeout(c, 300);
     tcase_add_test(c, losses_are_the_executors);
     tcase_add_test(c, says_what_it_learnt_by_heart);
     tcase_add_test(c, a_model_of_zeros_draws_its_noise);
@@ -424,11 +421,5 @@ int main(void)
     tcase_add_test(c, refuses_what_the_model_cannot);
     tcase_add_test(c, what_is_not_finite_is_an_error);
     tcase_add_test(c, trivial_predictor_by_chance);
-    suite_add_tcase(s, c);
-    sr = srunner_create(s);
-    srunner_set_fork_status(sr, CK_NOFORK); /* OpenMP's threads do not survive a fork */
-    srunner_run_all(sr, CK_ENV);
-    failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? 1 : 0;
+    return dt_test_run_here(s, CK_ENV); /* OpenMP's threads do not survive a fork */
 }

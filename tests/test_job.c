@@ -512,11 +512,8 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("job");
-    TCase *t = tcase_create("job");
-    SRunner *r;
-    int failed;
+    TCase *t = dt_test_case(s, "job", 60);
 
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, defaults_are_as_documented);
     tcase_add_test(t, every_key_is_read);
     tcase_add_test(t, precision_of_the_run_is_a_policy);
@@ -531,10 +528,5 @@ int main(void)
     tcase_add_loop_test(t, published_settings, 0, COUNT(published));
     tcase_add_test(t, the_local_job_loads_whole);
     tcase_add_test(t, job_survives_failing_allocations);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

@@ -175,18 +175,11 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("kernel_rules");
-    TCase *c = tcase_create("kernel_rules");
-    SRunner *r;
-    int failed;
+    TCase *c = dt_test_case(s, "kernel_rules", 0);
 
     tcase_add_test(c, shipped_rules_know_every_annotation);
     tcase_add_test(c, bad_rules_are_refused_where_they_stand);
     tcase_add_test(c, ranges_are_tried_from_the_inside);
     tcase_add_test(c, literal_braces_are_taken);
-    suite_add_tcase(s, c);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

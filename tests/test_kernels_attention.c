@@ -258,18 +258,10 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("kernels: attention");
-    TCase *t = tcase_create("attention");
-    SRunner *r;
-    int failed;
+    TCase *t = dt_test_case(s, "attention", 900);
 
     tcase_add_loop_test(t, test_attention, 0, KT_ALL_CASES);
     tcase_add_loop_test(t, test_large_scores, 0, KT_ALL_CASES);
     tcase_add_loop_test(t, test_rope, 0, KT_CASES);
-    tcase_set_timeout(t, 900);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

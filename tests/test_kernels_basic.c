@@ -501,9 +501,7 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("kernels: basics");
-    TCase *t = tcase_create("basics");
-    SRunner *r;
-    int failed;
+    TCase *t = dt_test_case(s, "basics", 900);
 
     tcase_add_loop_test(t, test_activations, 0, KT_CASES);
     tcase_add_loop_test(t, test_glu, 0, KT_CASES);
@@ -516,11 +514,5 @@ int main(void)
     tcase_add_loop_test(t, test_random, 0, KT_CASES);
     tcase_add_test(t, test_device);
     tcase_add_test(t, test_out_of_memory);
-    tcase_set_timeout(t, 900);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

@@ -255,19 +255,11 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("kernels: small products of bf16");
-    TCase *t = tcase_create("bf16");
-    SRunner *r;
-    int failed;
+    TCase *t = dt_test_case(s, "bf16", 120);
 
-    tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, test_this_cpu, 0, 2);
     tcase_add_test(t, test_imitated_amx);
     tcase_add_test(t, test_turns);
     tcase_add_test(t, test_packing);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return dt_test_run(s);
 }

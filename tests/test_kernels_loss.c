@@ -397,9 +397,7 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("kernels: losses and optimizer");
-    TCase *t = tcase_create("losses and optimizer");
-    SRunner *r;
-    int failed;
+    TCase *t = dt_test_case(s, "losses and optimizer", 900);
 
     tcase_add_loop_test(t, test_xent, 0, KT_CASES);
     tcase_add_loop_test(t, test_xent_in_parts, 0, KT_ISAS);
@@ -409,11 +407,5 @@ int main(void)
     tcase_add_loop_test(t, test_softmax, 0, KT_CASES);
     tcase_add_loop_test(t, test_adamw, 0, KT_CASES);
     tcase_add_loop_test(t, test_sums_and_clipping, 0, KT_CASES);
-    tcase_set_timeout(t, 900);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

@@ -184,18 +184,10 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("kernels: norms");
-    TCase *t = tcase_create("norms");
-    SRunner *r;
-    int failed;
+    TCase *t = dt_test_case(s, "norms", 900);
 
     tcase_add_loop_test(t, test_norms, 0, KT_CASES);
     tcase_add_loop_test(t, test_group_norm, 0, KT_CASES);
     tcase_add_loop_test(t, test_large_mean, 0, KT_CASES);
-    tcase_set_timeout(t, 900);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

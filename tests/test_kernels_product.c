@@ -318,20 +318,12 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("kernels: products");
-    TCase *t = tcase_create("products");
-    SRunner *r;
-    int failed;
+    TCase *t = dt_test_case(s, "products", 900);
 
     tcase_add_loop_test(t, test_linear, 0, 2);
     tcase_add_loop_test(t, test_weight_changes, 0, 2);
     tcase_add_loop_test(t, test_few_shapes, 0, 2);
     tcase_add_loop_test(t, test_conv, 0, 2);
     tcase_add_test(t, test_bf16_refused);
-    tcase_set_timeout(t, 900);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

@@ -336,9 +336,7 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("memory");
-    TCase *t = tcase_create("memory");
-    SRunner *r;
-    int failed;
+    TCase *t = dt_test_case(s, "memory", 0);
 
     tcase_add_test(t, test_in_flight);
     tcase_add_test(t, test_processes);
@@ -350,10 +348,5 @@ int main(void)
     tcase_add_test(t, test_recompute_order);
     tcase_add_test(t, test_monotone_property);
     tcase_add_test(t, test_check);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

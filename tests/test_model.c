@@ -718,9 +718,9 @@ END_TEST
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
-static TCase *blocks(void)
+static void add_blocks(Suite *s)
 {
-    TCase *t = tcase_create("blocks");
+    TCase *t = dt_test_case(s, "blocks", 0);
 
     tcase_add_test(t, transformer_flops_match_the_closed_form);
     tcase_add_test(t, tensor_parallel_layer_lists_its_collectives);
@@ -729,12 +729,11 @@ static TCase *blocks(void)
     tcase_add_loop_test(t, kernel_lists_are_sane, 0, 5);
     tcase_add_test(t, activation_bytes_follow_the_paper);
     tcase_add_loop_test(t, activation_bytes_are_ordered, 0, 3);
-    return t;
 }
 
-static TCase *models(void)
+static void add_models(Suite *s)
 {
-    TCase *t = tcase_create("models");
+    TCase *t = dt_test_case(s, "models", 0);
 
     tcase_add_loop_test(t, params_are_pinned, 0, COUNT(totals));
     tcase_add_loop_test(t, llm_flops_are_pinned, 0, COUNT(llm_flops));
@@ -746,24 +745,16 @@ static TCase *models(void)
     tcase_add_loop_test(t, model_errors_explain, 0, COUNT(bad_models));
     tcase_add_test(t, overrides_derive_anew);
     tcase_add_test(t, model_survives_failing_allocations);
-    return t;
 }
 
 int main(void)
 {
     Suite *s = suite_create("model");
-    TCase *t = tcase_create("clusters");
-    SRunner *r;
-    int failed;
+    TCase *t = dt_test_case(s, "clusters", 0);
 
-    suite_add_tcase(s, blocks());
-    suite_add_tcase(s, models());
+    add_blocks(s);
+    add_models(s);
     tcase_add_loop_test(t, cluster_presets, 0, COUNT(clusters));
     tcase_add_loop_test(t, cluster_errors_explain, 0, COUNT(bad_clusters));
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

@@ -183,22 +183,14 @@ int main(int argc, char **argv)
 {
     Suite *s;
     TCase *c;
-    SRunner *r;
-    int failed;
 
     if (argc == 3 && strcmp(argv[1], "--dump") == 0)
         return mu_dump(argv[2]);
     s = suite_create("modules_grad");
-    c = tcase_create("modules");
-    tcase_set_timeout(c, 240);
+    c = dt_test_case(s, "modules", 240);
     tcase_add_loop_test(c, values_are_the_references, 0, CASES);
     tcase_add_loop_test(c, gradients_are_central_differences, 0, CASES);
     tcase_add_loop_test(c, dropout_is_the_references, 0, MU_N);
     tcase_add_loop_test(c, every_tensor_matters, 0, MU_N);
-    suite_add_tcase(s, c);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

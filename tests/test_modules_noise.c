@@ -163,19 +163,12 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("modules_noise");
-    TCase *c = tcase_create("noise");
-    SRunner *r;
-    int failed;
+    TCase *c = dt_test_case(s, "noise", 0);
 
     tcase_add_test(c, schedules_fall_from_clean_to_noise);
     tcase_add_test(c, schedules_have_their_values);
     tcase_add_test(c, draws_depend_on_the_image_alone);
     tcase_add_test(c, ddim_undoes_the_noise);
     tcase_add_test(c, fresh_noise_keeps_the_spread);
-    suite_add_tcase(s, c);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

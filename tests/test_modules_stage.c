@@ -516,11 +516,8 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("modules_stage");
-    TCase *c = tcase_create("stages");
-    SRunner *r;
-    int failed;
+    TCase *c = dt_test_case(s, "stages", 240);
 
-    tcase_set_timeout(c, 240);
     tcase_add_loop_test(c, a_boundary_anywhere_changes_nothing, 0, MU_N);
     tcase_add_loop_test(c, recompute_changes_nothing, 0, 2 * MU_N);
     tcase_add_loop_test(c, dropout_depends_on_no_layout, 0, MU_N);
@@ -534,10 +531,5 @@ int main(void)
     tcase_add_loop_test(c, counts_are_the_models, 0, MU_N);
     tcase_add_loop_test(c, initial_values_do_not_depend_on_the_layout, 0, MU_N);
     tcase_add_test(c, what_does_not_fit_is_refused);
-    suite_add_tcase(s, c);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

@@ -392,11 +392,8 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("modules_tp");
-    TCase *c = tcase_create("members");
-    SRunner *r;
-    int failed;
+    TCase *c = dt_test_case(s, "members", 240);
 
-    tcase_set_timeout(c, 240);
     tcase_add_loop_test(c, members_compute_what_one_does, 0, CASES);
     tcase_add_loop_test(c, recompute_cuts_and_later_weights_go_with_members, 0, CASES);
     tcase_add_loop_test(c, frozen_blocks_go_with_members, 0, CASES);
@@ -404,10 +401,5 @@ int main(void)
     tcase_add_loop_test(c, saved_memory_is_the_models_figure, 0, CASES);
     tcase_add_loop_test(c, slices_start_as_the_whole, 0, CASES);
     tcase_add_test(c, heads_that_members_do_not_divide_are_refused);
-    suite_add_tcase(s, c);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

@@ -7,8 +7,8 @@
 #include "sim/network.h"
 
 #include "synth.h"
+#include "test_util.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -587,18 +587,15 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("network");
-    TCase *tc = tcase_create("known");
+    TCase *tc = dt_test_case(suite, "known", 0);
     tcase_add_test(tc, a_lone_flow_takes_its_own_time_exactly);
     tcase_add_test(tc, known_allocations);
     tcase_add_test(tc, finish_times_follow_the_rates);
     tcase_add_test(tc, equal_flows_get_equal_shares);
-    suite_add_tcase(suite, tc);
-    tc = tcase_create("random");
-    tcase_set_timeout(tc, 60);
+    tc = dt_test_case(suite, "random", 60);
     tcase_add_test(tc, random_flows_are_fair_and_conserve_bytes);
     tcase_add_test(tc, order_of_starts_does_not_matter);
-    suite_add_tcase(suite, tc);
-    tc = tcase_create("cluster");
+    tc = dt_test_case(suite, "cluster", 0);
     tcase_add_test(tc, narrow_lanes_share_the_nics_of_their_node);
     tcase_add_test(tc, even_lanes_need_two_links);
     tcase_add_test(tc, what_finishes_next_is_known_ahead);
@@ -608,10 +605,5 @@ int main(void)
     tcase_add_test(tc, rings_load_every_node_they_cross);
     tcase_add_test(tc, uncoupled_flows_are_left_alone);
     tcase_add_test(tc, every_allocation_may_fail);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int bad = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return bad ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(suite);
 }

@@ -545,11 +545,8 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("orchestrate");
-    TCase *c = tcase_create("all");
-    SRunner *r;
-    int failed;
+    TCase *c = dt_test_case(s, "all", 120);
 
-    tcase_set_timeout(c, 120);
     tcase_add_checked_fixture(c, setup_seed, NULL);
     tcase_add_test(c, convex_proportional);
     tcase_add_test(c, convex_one_slot);
@@ -568,10 +565,5 @@ int main(void)
     tcase_add_test(c, infeasible_says_why);
     tcase_add_test(c, bad_input);
     tcase_add_test(c, without_memory);
-    suite_add_tcase(s, c);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

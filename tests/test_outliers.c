@@ -156,18 +156,11 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("outliers");
-    TCase *c = tcase_create("outliers");
-    SRunner *r;
-    int failed;
+    TCase *c = dt_test_case(s, "outliers", 0);
 
     tcase_add_test(c, even_runs_have_none);
     tcase_add_test(c, a_slow_lane_is_found);
     tcase_add_test(c, slow_ops_are_found);
     tcase_add_test(c, the_costliest_come_first);
-    suite_add_tcase(s, c);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

@@ -104,19 +104,12 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("placement");
-    TCase *t = tcase_create("placement");
-    SRunner *r;
-    int failed;
+    TCase *t = dt_test_case(s, "placement", 0);
 
     tcase_add_test(t, one_rank_per_gpu);
     tcase_add_test(t, neighbours_share_a_rank);
     tcase_add_test(t, colocated_modules_share_ranks);
     tcase_add_test(t, gaps_are_closed);
     tcase_add_test(t, wrong_numbers_are_explained);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

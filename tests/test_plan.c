@@ -466,13 +466,10 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("plan");
-    TCase *split = tcase_create("split"), *c = tcase_create("plan");
-    SRunner *r;
-    int failed;
+    TCase *split = dt_test_case(s, "split", 0), *c = dt_test_case(s, "plan", 0);
 
     tcase_add_test(split, split_is_exact);
     tcase_add_test(split, split_puts_more_late);
-    suite_add_tcase(s, split);
     tcase_add_checked_fixture(c, setup, teardown);
     tcase_add_test(c, placement);
     tcase_add_test(c, placement_never_straddles);
@@ -485,10 +482,5 @@ int main(void)
     tcase_add_test(c, json_truncated);
     tcase_add_test(c, json_without_memory);
     tcase_add_test(c, map);
-    suite_add_tcase(s, c);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

@@ -132,17 +132,10 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("png");
-    TCase *c = tcase_create("grid");
-    SRunner *sr;
-    int failed;
+    TCase *c = dt_test_case(s, "grid", 0);
 
     tcase_add_test(c, pixels_are_in_place);
     tcase_add_test(c, file_decodes_to_the_grid);
     tcase_add_test(c, too_large_is_refused);
-    suite_add_tcase(s, c);
-    sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? 1 : 0;
+    return dt_test_run(s);
 }

@@ -706,9 +706,8 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("profile");
-    TCase *file = tcase_create("file"), *in = tcase_create("import"), *fit = tcase_create("fit");
-    SRunner *r = srunner_create(s);
-    int failed;
+    TCase *file = dt_test_case(s, "file", 120), *in = dt_test_case(s, "import", 0),
+          *fit = dt_test_case(s, "fit", 120);
 
     tcase_add_test(file, lists_of_words_end);
     tcase_add_test(file, sql_round_trip);
@@ -718,7 +717,6 @@ int main(void)
     tcase_add_test(file, database_row_has_a_name);
     tcase_add_test(file, truncated_and_garbled);
     tcase_add_test(file, allocation_failures);
-    tcase_set_timeout(file, 120);
     tcase_add_test(in, importers);
     tcase_add_test(in, layer_shards);
     tcase_add_test(in, import_errors);
@@ -726,12 +724,5 @@ int main(void)
     tcase_add_test(fit, fit_says_what_is_missing);
     tcase_add_loop_test(fit, shipped_under_the_peak, 0, 3);
     tcase_add_test(fit, shipped_matches_public_figures);
-    tcase_set_timeout(fit, 120);
-    suite_add_tcase(s, file);
-    suite_add_tcase(s, in);
-    suite_add_tcase(s, fit);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return dt_test_run(s);
 }

@@ -353,17 +353,10 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("profile fit");
-    TCase *c = tcase_create("planted");
-    SRunner *r = srunner_create(s);
-    int failed;
+    TCase *c = dt_test_case(s, "planted", 300);
 
-    tcase_set_timeout(c, 300);
     tcase_add_loop_test(c, planted, 0, 3);
     tcase_add_loop_test(c, missing_tables, 0, 9);
     tcase_add_test(c, allocation_failures);
-    suite_add_tcase(s, c);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return dt_test_run(s);
 }

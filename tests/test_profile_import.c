@@ -231,14 +231,12 @@ END_TEST
 static Suite *suite(void)
 {
     Suite *s = suite_create("profile_import");
-    TCase *c = tcase_create("all");
+    TCase *c = dt_test_case(s, "all", 300);
 
-    tcase_set_timeout(c, 300);
     tcase_add_test(c, every_version_of_nsys_gives_the_same_rows);
     tcase_add_test(c, random_traces_agree_with_a_plain_search);
     tcase_add_test(c, damaged_exports_are_refused);
     tcase_add_test(c, out_of_memory_is_an_error);
-    suite_add_tcase(s, c);
     return s;
 }
 
@@ -258,8 +256,7 @@ static int make_files(const char *where)
 int main(int argc, char **argv)
 {
     char made[] = "/tmp/dt-import-XXXXXX";
-    SRunner *r;
-    int failed;
+    int status;
 
     if (argc == 3 && strcmp(argv[1], "--make") == 0)
         return make_files(argv[2]);
@@ -267,12 +264,9 @@ int main(int argc, char **argv)
         return 99;
     snprintf(dir, sizeof(dir), "%s", made);
     printf("seed %llu\n", (unsigned long long)dt_test_seed());
-    r = srunner_create(suite());
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
+    status = dt_test_run(suite());
     unlink(in_dir("a.sqlite"));
     unlink(in_dir("b.sqlite"));
     rmdir(dir);
-    return failed ? 1 : 0;
+    return status;
 }

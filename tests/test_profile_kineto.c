@@ -349,26 +349,18 @@ END_TEST
 static Suite *suite(void)
 {
     Suite *s = suite_create("profile_kineto");
-    TCase *c = tcase_create("all");
+    TCase *c = dt_test_case(s, "all", 300);
 
-    tcase_set_timeout(c, 300);
     tcase_add_test(c, kineto_links_kernels_to_shapes);
     tcase_add_test(c, every_version_of_kineto_gives_the_same_rows);
     tcase_add_test(c, an_annotated_op_has_one_type);
     tcase_add_test(c, links_that_contradict_are_not_followed);
     tcase_add_test(c, shipped_rules_know_operators_and_types);
     tcase_add_test(c, bad_kineto_is_refused_where_it_stands);
-    suite_add_tcase(s, c);
     return s;
 }
 
 int main(void)
 {
-    SRunner *r = srunner_create(suite());
-    int failed;
-
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return dt_test_run(suite());
 }

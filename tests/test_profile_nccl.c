@@ -269,17 +269,10 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("profile_nccl");
-    TCase *c = tcase_create("profile_nccl");
-    SRunner *r;
-    int failed;
+    TCase *c = dt_test_case(s, "profile_nccl", 0);
 
     tcase_add_test(c, versions_give_the_same_rows);
     tcase_add_test(c, several_runs_in_one_file);
     tcase_add_test(c, what_is_not_understood_is_refused_with_its_line);
-    suite_add_tcase(s, c);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

@@ -257,9 +257,7 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("profiler");
-    TCase *c = tcase_create("profiler");
-    SRunner *r;
-    int failed;
+    TCase *c = dt_test_case(s, "profiler", 0);
 
     tcase_add_test(c, blocks_cost_what_was_measured);
     tcase_add_test(c, other_blocks_are_not_taken);
@@ -267,10 +265,5 @@ int main(void)
     tcase_add_test(c, statistics_are_order_statistics);
     tcase_add_test(c, messages_between_ranks_are_measured);
     tcase_add_test(c, one_rank_has_no_messages);
-    suite_add_tcase(s, c);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

@@ -443,11 +443,8 @@ END_TEST
 int main(void)
 {
     Suite *u = suite_create("program");
-    TCase *c = tcase_create("program");
-    SRunner *r = srunner_create(u);
-    int failed;
+    TCase *c = dt_test_case(u, "program", 120);
 
-    tcase_set_timeout(c, 120);
     tcase_add_loop_test(c, check_finds_damage, 0, DAMAGES);
     tcase_add_test(c, check_finds_random_damage);
     tcase_add_test(c, random_graphs_compile_and_run);
@@ -455,9 +452,5 @@ int main(void)
     tcase_add_test(c, print_names_every_op);
     tcase_add_test(c, digest_sees_every_part);
     tcase_add_loop_test(c, any_allocation_may_fail, 0, 2);
-    suite_add_tcase(u, c);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(u);
 }

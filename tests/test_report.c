@@ -278,11 +278,8 @@ END_TEST
 int main(void)
 {
     Suite *u = suite_create("report");
-    TCase *c = tcase_create("report");
-    SRunner *r = srunner_create(u);
-    int failed;
+    TCase *c = dt_test_case(u, "report", 120);
 
-    tcase_set_timeout(c, 120);
     tcase_add_test(c, durations_are_the_costs);
     tcase_add_test(c, parts_add_up);
     tcase_add_test(c, durations_without_memory);
@@ -290,9 +287,5 @@ int main(void)
     tcase_add_test(c, recompute_counts_for_the_hardware_only);
     tcase_add_test(c, report_is_consistent);
     tcase_add_test(c, list_schedule_by_costs);
-    suite_add_tcase(u, c);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(u);
 }

@@ -76,15 +76,9 @@ END_TEST
 int main(void)
 {
     Suite *u = suite_create("run_facts");
-    TCase *c = tcase_create("run_facts");
-    SRunner *r = srunner_create(u);
-    int failed;
+    TCase *c = dt_test_case(u, "run_facts", 0);
 
     tcase_add_test(c, digest_of_sizes);
     tcase_add_test(c, differences);
-    suite_add_tcase(u, c);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(u);
 }

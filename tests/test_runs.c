@@ -191,19 +191,12 @@ END_TEST
 int main(void)
 {
     Suite *u = suite_create("runs");
-    TCase *c = tcase_create("runs");
-    SRunner *r = srunner_create(u);
-    int failed;
+    TCase *c = dt_test_case(u, "runs", 60);
 
-    tcase_set_timeout(c, 60);
     tcase_add_test(c, runs_are_numbered);
     tcase_add_test(c, a_run_is_there_whole_or_not_at_all);
     tcase_add_test(c, other_versions_are_refused);
     tcase_add_test(c, older_files_are_added_to);
     tcase_add_test(c, the_document_has_every_table_and_column);
-    suite_add_tcase(u, c);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(u);
 }

@@ -503,11 +503,8 @@ END_TEST
 int main(void)
 {
     Suite *u = suite_create("runs_hostile");
-    TCase *c = tcase_create("runs_hostile");
-    SRunner *r = srunner_create(u);
-    int failed;
+    TCase *c = dt_test_case(u, "runs_hostile", 300);
 
-    tcase_set_timeout(c, 300);
     tcase_add_test(c, damaged_rows_are_refused);
     tcase_add_test(c, strange_but_sound_files_are_read);
     tcase_add_test(c, random_damage_is_survived);
@@ -516,9 +513,5 @@ int main(void)
     tcase_add_test(c, writers_wait_for_each_other);
     tcase_add_test(c, a_killed_writer_blocks_no_reader);
     tcase_add_test(c, a_journal_over_several_databases_is_refused);
-    suite_add_tcase(u, c);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(u);
 }

@@ -609,15 +609,12 @@ int main(int argc, char **argv)
     uint32_t crc[5];
     Suite *s;
     TCase *c;
-    SRunner *sr;
-    int failed;
 
     if (argc == 3 && strcmp(argv[1], "--example") == 0)
         return write_example(argv[2], NULL, crc) == DT_OK ? 0 : 1;
     s = suite_create("safetensors");
-    c = tcase_create("files");
+    c = dt_test_case(s, "files", 60);
     tcase_add_checked_fixture(c, setup, teardown);
-    tcase_set_timeout(c, 60);
     tcase_add_test(c, halves_round_to_nearest_even);
     tcase_add_test(c, file_is_what_the_format_says);
     tcase_add_test(c, example_reads_back);
@@ -632,10 +629,5 @@ int main(int argc, char **argv)
     tcase_add_test(c, writer_refuses_misuse);
     tcase_add_test(c, full_disk_leaves_no_file);
     tcase_add_test(c, every_allocation_may_fail);
-    suite_add_tcase(s, c);
-    sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? 1 : 0;
+    return dt_test_run(s);
 }

@@ -594,21 +594,18 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("samples");
-    TCase *tc = tcase_create("csv");
+    TCase *tc = dt_test_case(suite, "csv", 0);
     tcase_add_test(tc, csv_reads_every_column);
     tcase_add_test(tc, csv_targets_match_once);
     tcase_add_loop_test(tc, csv_says_what_and_where, 0, sizeof(bad_csv) / sizeof(*bad_csv));
     tcase_add_test(tc, csv_survives_truncation);
-    suite_add_tcase(suite, tc);
-    tc = tcase_create("fit");
+    tc = dt_test_case(suite, "fit", 0);
     tcase_add_test(tc, shipped_parameters_are_the_fit);
     tcase_add_test(tc, fit_reproduces_the_ccdf);
     tcase_add_test(tc, fit_recovers_parameters);
     tcase_add_test(tc, fit_refuses_nonsense);
     tcase_add_test(tc, lognormal_meets_mean_and_percentile);
-    suite_add_tcase(suite, tc);
-    tc = tcase_create("distribution");
-    tcase_set_timeout(tc, 60);
+    tc = dt_test_case(suite, "distribution", 60);
     tcase_add_test(tc, laion_preset_looks_like_web_data);
     tcase_add_test(tc, sample_does_not_depend_on_count);
     tcase_add_test(tc, seed_matters_and_repeats);
@@ -618,15 +615,9 @@ int main(void)
     tcase_add_test(tc, a_missing_preset_is_located_in_the_job);
     tcase_add_test(tc, csv_file_by_path);
     tcase_add_test(tc, each_kind_of_distribution);
-    suite_add_tcase(suite, tc);
-    tc = tcase_create("work");
+    tc = dt_test_case(suite, "work", 0);
     tcase_add_test(tc, work_of_each_kind_of_module);
     tcase_add_test(tc, text_and_audio_presets);
     tcase_add_test(tc, every_allocation_may_fail);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int bad = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return bad ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(suite);
 }

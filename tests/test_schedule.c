@@ -618,11 +618,8 @@ END_TEST
 int main(void)
 {
     Suite *u = suite_create("schedule");
-    TCase *c = tcase_create("schedule");
-    SRunner *r = srunner_create(u);
-    int failed;
+    TCase *c = dt_test_case(u, "schedule", 120);
 
-    tcase_set_timeout(c, 120);
     tcase_add_loop_test(c, uniform_1f1b_and_gpipe_take_n_plus_p_less_1_turns, 0, 2);
     tcase_add_test(c, interleaving_divides_the_bubble);
     tcase_add_test(c, formula_over_estimates_a_first_stage_bottleneck);
@@ -644,9 +641,5 @@ int main(void)
     tcase_add_test(c, tied_embeddings_meet_across_stages);
     tcase_add_test(c, overlap_and_zero_decide_the_collectives);
     tcase_add_test(c, fp32_training_sends_four_bytes);
-    suite_add_tcase(u, c);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(u);
 }

@@ -194,17 +194,9 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("search");
-    TCase *c = tcase_create("all");
-    SRunner *r;
-    int failed;
+    TCase *c = dt_test_case(s, "all", 120);
 
-    tcase_set_timeout(c, 120);
     tcase_add_checked_fixture(c, setup_seed, NULL);
     tcase_add_loop_test(c, search_is_exhaustive, 0, 36);
-    suite_add_tcase(s, c);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(s);
 }

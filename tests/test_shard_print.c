@@ -194,21 +194,13 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("fingerprints of shards");
-    TCase *c = tcase_create("prints");
-    SRunner *r;
-    int failed;
+    TCase *c = dt_test_case(s, "prints", 60);
 
     tcase_add_checked_fixture(c, setup, teardown);
-    tcase_set_timeout(c, 60);
     tcase_add_test(c, a_changed_byte_is_noticed);
     tcase_add_test(c, young_files_are_read_again);
     tcase_add_test(c, large_sets_are_sampled);
     tcase_add_test(c, other_shards_are_named);
     tcase_add_test(c, text_and_back);
-    suite_add_tcase(s, c);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return dt_test_run(s);
 }

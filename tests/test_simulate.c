@@ -8,7 +8,6 @@
 
 #include "test_util.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -380,20 +379,16 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("simulate");
-    TCase *tc = tcase_create("noise");
+    TCase *tc = dt_test_case(suite, "noise", 0);
     tcase_add_test(tc, jitter_has_mean_one_and_its_spread);
     tcase_add_test(tc, jitter_is_a_function_of_its_place);
     tcase_add_test(tc, slow_lanes_are_as_many_as_asked_and_stay);
-    suite_add_tcase(suite, tc);
-    tc = tcase_create("goodput");
-    tcase_set_timeout(tc, 60);
+    tc = dt_test_case(suite, "goodput", 60);
     tcase_add_test(tc, goodput_meets_the_closed_form);
     tcase_add_test(tc, goodput_meets_the_first_order);
     tcase_add_test(tc, the_best_interval_is_youngs);
     tcase_add_test(tc, goodput_at_the_edges);
-    suite_add_tcase(suite, tc);
-    tc = tcase_create("driver");
-    tcase_set_timeout(tc, 120);
+    tc = dt_test_case(suite, "driver", 120);
     tcase_add_test(tc, one_quiet_iteration);
     tcase_add_test(tc, without_contention_equals_the_topological_evaluation);
     tcase_add_test(tc, iterations_differ_and_the_median_is_reported);
@@ -401,10 +396,5 @@ int main(void)
     tcase_add_test(tc, noise_only_slows_this_job_and_widens_it);
     tcase_add_test(tc, failures_give_goodput_or_an_explanation);
     tcase_add_test(tc, every_allocation_may_fail);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int bad = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return bad ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(suite);
 }

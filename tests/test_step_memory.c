@@ -99,16 +99,8 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("step_memory");
-    TCase *tc = tcase_create("step");
-    SRunner *sr;
-    int failed;
+    TCase *tc = dt_test_case(suite, "step", 300);
 
-    tcase_set_timeout(tc, 300);
     tcase_add_loop_test(tc, a_step_allocates_nothing, 0, N_LAYOUTS);
-    suite_add_tcase(suite, tc);
-    sr = srunner_create(suite);
-    srunner_run_all(sr, CK_ENV);
-    failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return dt_test_run(suite);
 }

@@ -170,23 +170,16 @@ int main(int argc, char **argv)
 {
     Suite *s;
     TCase *c;
-    SRunner *sr;
-    int failed;
 
     if (argc == 3 && strcmp(argv[1], "--example") == 0)
         return example(argv[2]);
     s = suite_create("tensorboard");
-    c = tcase_create("events");
+    c = dt_test_case(s, "events", 0);
     tcase_add_checked_fixture(c, setup, teardown);
     tcase_add_test(c, crc32c_vectors);
     tcase_add_test(c, bytes_are_tensorboards);
     tcase_add_test(c, two_files_have_two_names);
     tcase_add_test(c, failures_are_reported);
     tcase_add_test(c, every_allocation_may_fail);
-    suite_add_tcase(s, c);
-    sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? 1 : 0;
+    return dt_test_run(s);
 }

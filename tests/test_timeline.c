@@ -229,20 +229,13 @@ END_TEST
 int main(void)
 {
     Suite *u = suite_create("timeline");
-    TCase *c = tcase_create("timeline");
-    SRunner *r = srunner_create(u);
-    int failed;
+    TCase *c = dt_test_case(u, "timeline", 120);
 
-    tcase_set_timeout(c, 120);
     tcase_add_test(c, evaluation_follows_the_rules);
     tcase_add_test(c, storage_is_reused);
     tcase_add_test(c, circles_and_loose_ends_are_errors);
     tcase_add_test(c, bubble_of_a_uniform_pipeline);
     tcase_add_test(c, waits_have_names);
     tcase_add_test(c, waits_add_up);
-    suite_add_tcase(u, c);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(u);
 }

@@ -526,18 +526,11 @@ END_TEST
 int main(void)
 {
     Suite *u = suite_create("trace_perfetto");
-    TCase *c = tcase_create("trace_perfetto");
-    SRunner *r = srunner_create(u);
-    int failed;
+    TCase *c = dt_test_case(u, "trace_perfetto", 60);
 
-    tcase_set_timeout(c, 60);
     tcase_add_test(c, a_pipeline_comes_back);
     tcase_add_test(c, random_programs_come_back);
     tcase_add_test(c, older_files_come_back);
     tcase_add_test(c, overlapping_ops_get_tracks_of_their_own);
-    suite_add_tcase(u, c);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return dt_test_run(u);
 }

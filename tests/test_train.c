@@ -501,11 +501,8 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("train");
-    TCase *tc = tcase_create("loop");
-    SRunner *sr;
-    int failed;
+    TCase *tc = dt_test_case(suite, "loop", 600);
 
-    tcase_set_timeout(tc, 600);
     tcase_add_test(tc, goes_on_exactly);
     tcase_add_test(tc, plans_train_alike);
     tcase_add_test(tc, learns_and_logs);
@@ -515,10 +512,5 @@ int main(void)
     tcase_add_test(tc, errors_come_with_their_batch);
     tcase_add_test(tc, keeps_what_ran_beside_the_last_step);
     tcase_add_test(tc, predicts_memory_as_a_simulation_does);
-    suite_add_tcase(suite, tc);
-    sr = srunner_create(suite);
-    srunner_run_all(sr, CK_NORMAL);
-    failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return dt_test_run(suite);
 }

@@ -159,23 +159,15 @@ END_TEST
 static int under_check(void)
 {
     Suite *s = suite_create("transport");
-    TCase *c = tcase_create("threads");
-    SRunner *sr;
-    int failed;
+    TCase *c = dt_test_case(s, "threads", 120);
 
-    tcase_set_timeout(c, 120);
     tcase_add_loop_test(c, ranks_as_threads, 0, 5);
     tcase_add_test(c, one_rank_alone);
     tcase_add_test(c, out_of_memory);
     tcase_add_test(c, limit_of_the_environment);
     tcase_add_test(c, crowded_is_more_ranks_than_cores);
     tcase_add_loop_test(c, sharers_have_the_same_cores, 0, 5);
-    suite_add_tcase(s, c);
-    sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? 1 : 0;
+    return dt_test_run(s);
 }
 
 /* As one rank of several: no Check, which forks. */
