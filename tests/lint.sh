@@ -3,6 +3,7 @@
 # The walls of the house (doc/design.md, section 2): arrows between rooms run downward, a library stays in
 # the rooms that may use it, a name means one thing, and every file is formatted.
 : "${srcdir:=.}"
+builddir=$(pwd)
 . "$srcdir/tests/shell.sh"
 cd "$srcdir" || exit 99
 
@@ -94,6 +95,30 @@ awk '
     }' "$tmp/homes" "$tmp/system" >"$tmp/out"
 cat "$tmp/out"
 check "libraries stay in their rooms" '[ -s "$tmp/system" ] && [ ! -s "$tmp/out" ]'
+
+# ---- the check of programs shares nothing with what makes them ----
+checker='src/core/schedule/program_check'
+awk -v checker="$checker" '
+    index($1, checker) == 1 && $3 !~ "^(base|core/model)/" && $3 != "core/cost/memory.h" &&
+        $3 != "core/schedule/program.h" && index("src/" $3, checker) != 1 {
+        print $1 ":" $2 ": the check of programs may not include " $3
+    }' "$tmp/includes" >"$tmp/out"
+cat "$tmp/out"
+check "the check of programs includes nothing of the compiler" \
+    'grep -q "^$checker" "$tmp/includes" && [ ! -s "$tmp/out" ]'
+objects="$builddir/src/core/schedule"
+if [ -f "$objects/program_check.o" ]; then
+    nm "$objects"/program_check*.o | awk '$1 == "U" && $2 ~ /^dt_/ { print $2 }' | sort -u >"$tmp/used"
+    for o in "$objects"/*.o; do
+        case $o in */program_check*.o | */program.o) ;; *) nm "$o" ;; esac
+    done | awk '$2 ~ /^[TDRB]$/ { print $3 }' | sort -u >"$tmp/made"
+    comm -12 "$tmp/used" "$tmp/made" >"$tmp/out"
+    cat "$tmp/out"
+    check "the check of programs calls nothing of the compiler" \
+        '[ -s "$tmp/used" ] && [ -s "$tmp/made" ] && [ ! -s "$tmp/out" ]'
+else
+    echo "no object files: what the check of programs calls is not checked"
+fi
 
 # ---- names: dt_xfer is opaque, and every transport has one of its own ----
 grep -hoE '^(typedef )?(struct|union|enum) dt_\w+ \{' $files | grep -oE 'dt_\w+' | grep -vx dt_xfer |

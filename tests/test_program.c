@@ -144,7 +144,6 @@ static const struct {
     {"a send before its producer", no_dep, DT_OP_SEND, 8},
     {"a forward before its input", no_dep, DT_OP_FORWARD, 40},
     {"a sync before its gradients", no_dep, DT_OP_GRAD_SYNC, 5},
-    {"a norm before the last backward", no_dep, DT_OP_GRAD_NORM, 2},
     {"a step before the norm", no_dep, DT_OP_STEP, 2},
     {"a receive of another send", wrong_peer, DT_OP_RECV, 20},
     {"a dependency on nothing", far_dep, DT_OP_SEND, 3},

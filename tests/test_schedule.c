@@ -420,7 +420,7 @@ START_TEST(the_check_asks_for_credits)
         }
     ck_assert_uint_eq(cut, 1);
     ck_assert_int_eq(dt_program_check(s.p, &s.f.model, &s.err), DT_ERR_INTERNAL);
-    dt_assert_has(s.err.message, "runs ahead of what has consumed its output");
+    dt_assert_has(s.err.message, "does not wait until what was sent 2 forwards before is consumed");
     sf_free(&s);
 }
 END_TEST

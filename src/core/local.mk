@@ -110,8 +110,11 @@ libdtcore_a_SOURCES = \
 	src/core/schedule/program.h \
 	src/core/schedule/program_check.c \
 	src/core/schedule/program_check_data.c \
+	src/core/schedule/program_check_graph.c \
 	src/core/schedule/program_check_impl.h \
+	src/core/schedule/program_check_plan.c \
 	src/core/schedule/program_check_sync.c \
+	src/core/schedule/program_check_work.c \
 	src/core/schedule/program_json.c \
 	src/core/schedule/schedule.c \
 	src/core/schedule/schedule.h \

@@ -99,10 +99,16 @@ struct dt_program {
 };
 void dt_program_free(struct dt_program *p);
 
-/* Proves: dependencies acyclic (groups and SEND/RECV included); every (module, microbatch) forward exactly once per
- * virtual stage, backward exactly once or none; sends meet receives in matching order and size per ordered lane
- * pair; a forward follows the forward of the previous virtual stage and all boundary RECVs; in-flight <= bound;
- * SYNC after all gradients of its part; NORM after all SYNCs; STEP after NORM.  DT_ERR_INTERNAL on the first violation. */
+/* Proves, from plan, assignment and model alone and with no code of the compiler:
+ *  - lanes, resources and indices are in order; nothing waits in a circle, messages and groups included;
+ *  - every forward once and every backward once, or none where nothing is trained;
+ *  - every message and fetch that the samples ask for once, of their bytes, after what makes it and before what uses it;
+ *    messages of two lanes are received in the order in which they are sent;
+ *  - lanes hold what memory was charged for, and no more messages wait than there are buffers for;
+ *  - gathers come before the first use, syncs after the last gradient of their part, the norm after all of them, the
+ *    step after the norm; groups have the members and bytes that the plan gives them.
+ * "After" is what dependencies imply, less the turns of messages (doc/program.md).  DT_ERR_INTERNAL on the first
+ * violation, with lane, op and what was expected. */
 enum dt_status dt_program_check(const struct dt_program *p, const struct dt_model *m,
                                 struct dt_error *err);
 /* One line per op: "llm/3.2 F mb=5 chunk=0 deps=..." into a growing buffer; lane -1 = all.  Caller dt_free()s. */

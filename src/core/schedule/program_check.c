@@ -1,152 +1,201 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Proof of a program against its plan and assignment.  It takes from the compiler only what follows
- * from plan and assignment (virtual stages, transfers); order, indices and dependencies are looked
- * at as they stand. */
+ * Proof of a program against its plan and assignment. */
+#include "core/cost/memory.h"
 #include "core/schedule/program_check_impl.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
-enum dt_status dt_check_fail(struct dt_error *err, const struct dt_program *p, uint32_t i,
-                             const char *what)
+enum dt_status dt_check_fail(const struct dt_check *c, uint32_t i, const char *fmt, ...)
 {
+    const struct dt_program *p = c->p;
     const struct dt_op *op = &p->ops[i];
     const struct dt_lane *l = op->lane < (uint32_t)p->n_lanes ? &p->lanes[op->lane] : NULL;
+    char what[256], of[32] = "";
+    va_list ap;
 
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof(what), fmt, ap);
+    va_end(ap);
+    if (op->mb != DT_NONE)
+        snprintf(of, sizeof(of), " of microbatch %u", op->mb);
     return dt_error_set(
-        err, DT_ERR_INTERNAL, "program: %s/%d.%d, op %u (%s, microbatch %d): %s",
+        c->err, DT_ERR_INTERNAL, "program: %s/%d.%d, op %u (%s%s): %s",
         l && l->module < p->plan->n_modules ? p->plan->module_names[l->module] : "?",
-        l ? l->replica : -1, l ? l->stage : -1, l ? i - l->first : i,
-        op->kind < DT_OP_KIND_N ? dt_op_kind_names[op->kind] : "?", (int)op->mb, what);
+        l ? l->replica : -1, l ? l->stage : -1, l && i >= l->first ? i - l->first : i,
+        op->kind < DT_OP_KIND_N ? dt_op_kind_names[op->kind] : "?", of, what);
 }
 
-bool dt_check_waits(const struct dt_program *p, uint32_t i, uint32_t for_op)
+/* ---- shape: lanes, indices, resources ---- */
+
+static enum dt_status check_op(const struct dt_check *c, const struct dt_lane *l, uint32_t lane,
+                               uint32_t i)
 {
+    const struct dt_program *p = c->p;
     const struct dt_op *op = &p->ops[i];
 
-    for (int k = 0; k < 3; k++)
-        if (op->dep[k] == for_op)
-            return true;
-    for (uint32_t k = 0; k < op->more_n; k++)
-        if (p->deps[op->more_first + k] == for_op)
-            return true;
-    return false;
-}
-
-/* ---- shape: lanes, indices, resources, peers ---- */
-
-static enum dt_status check_op_shape(const struct dt_program *p, const struct dt_lane *l,
-                                     uint32_t lane, uint32_t i, struct dt_error *err)
-{
-    const struct dt_op *op = &p->ops[i];
-    const struct dt_layout *y = &p->plan->modules[l->module].layout;
-
-    if (op->kind >= DT_OP_KIND_N || op->lane != lane || op->module != l->module ||
-        op->stage != l->stage || op->replica != l->replica || op->chunk >= y->vpp)
-        return dt_check_fail(err, p, i, "does not belong to its lane");
-    for (int k = 0; k < 3; k++)
-        if (op->dep[k] != DT_NONE && op->dep[k] >= p->n_ops)
-            return dt_check_fail(err, p, i, "waits for an op that does not exist");
+    if (op->kind >= DT_OP_KIND_N)
+        return dt_check_fail(c, i, "is of kind %u, which does not exist", op->kind);
+    if (op->lane != lane || op->module != l->module || op->stage != l->stage ||
+        op->replica != l->replica || op->chunk >= p->plan->modules[l->module].layout.vpp)
+        return dt_check_fail(c, i, "says that it is of another lane or chunk than its place");
     if (op->more_n > 0 && (uint64_t)op->more_first + op->more_n > p->n_deps)
-        return dt_check_fail(err, p, i, "has its dependencies outside the list");
-    for (uint32_t k = 0; k < op->more_n; k++)
-        if (p->deps[op->more_first + k] >= p->n_ops)
-            return dt_check_fail(err, p, i, "waits for an op that does not exist");
+        return dt_check_fail(c, i, "has its dependencies outside the list");
+    for (uint32_t k = 0; k < 3u + op->more_n; k++) {
+        uint32_t d = k < 3 ? op->dep[k] : p->deps[op->more_first + k - 3];
+
+        if (d == DT_NONE)
+            continue;
+        if (d >= p->n_ops)
+            return dt_check_fail(c, i, "waits for op %u; there are %u", d, p->n_ops);
+        /* processes tell each other what their compute waits for, and nothing else */
+        if (p->ops[d].lane != lane && dt_op_resource(op->kind) != DT_RES_COMPUTE)
+            return dt_check_fail(c, i, "waits for op %u of another lane, which only compute may",
+                                 d);
+    }
+    if (dt_op_resource(op->kind) == DT_RES_COLL && op->peer >= p->n_groups)
+        return dt_check_fail(c, i, "is of group %u; there are %u", op->peer, p->n_groups);
     return DT_OK;
 }
 
-static enum dt_status check_peer(const struct dt_program *p, uint32_t i, struct dt_error *err)
+/* Every op waits for the one before it on its resource. */
+static enum dt_status check_chain(const struct dt_check *c, const struct dt_lane *l)
 {
-    const struct dt_op *op = &p->ops[i], *peer;
+    uint32_t last[DT_RES_N] = {DT_NONE, DT_NONE, DT_NONE, DT_NONE};
 
-    if (op->kind != DT_OP_SEND && op->kind != DT_OP_RECV)
-        return DT_OK;
-    if (op->peer >= p->n_ops)
-        return dt_check_fail(err, p, i, "has no peer");
-    peer = &p->ops[op->peer];
-    if (peer->kind != (op->kind == DT_OP_SEND ? DT_OP_RECV : DT_OP_SEND) || peer->peer != i)
-        return dt_check_fail(err, p, i, "its peer does not name it");
-    if (peer->bytes != op->bytes || peer->flags != op->flags || op->bytes == 0)
-        return dt_check_fail(err, p, i, "send and receive differ in size or direction");
-    if (peer->lane == op->lane)
-        return dt_check_fail(err, p, i, "sends to its own lane");
+    for (uint32_t i = l->first; i < l->first + l->n; i++) {
+        enum dt_resource r = dt_op_resource(c->p->ops[i].kind);
+
+        if (c->p->ops[i].dep[0] != last[r])
+            return dt_check_fail(c, i,
+                                 "its first dependency is not the op before it on its "
+                                 "resource");
+        last[r] = i;
+    }
     return DT_OK;
 }
 
-static enum dt_status check_shape(const struct dt_program *p, struct dt_error *err)
+/* Lanes follow each other by module, replica and stage, their ops likewise. */
+static enum dt_status check_lanes(const struct dt_check *c)
 {
+    const struct dt_program *p = c->p;
+    int lane = 0;
     uint32_t at = 0;
 
-    for (int l = 0; l < p->n_lanes; l++) {
-        const struct dt_lane *lane = &p->lanes[l];
-        uint32_t last[DT_RES_N] = {DT_NONE, DT_NONE, DT_NONE, DT_NONE};
+    for (int i = 0; i < p->plan->n_modules; i++) {
+        const struct dt_layout *y = &p->plan->modules[i].layout;
 
-        if (lane->first != at || lane->n > p->n_ops - at || lane->module >= p->plan->n_modules)
-            return dt_error_set(err, DT_ERR_INTERNAL, "program: lane %d is out of place", l);
-        at += lane->n;
-        for (uint32_t i = lane->first; i < at; i++) {
-            enum dt_resource r;
+        for (int k = 0; k < y->dp * y->pp; k++, lane++) {
+            const struct dt_lane *l = &p->lanes[lane];
 
-            DT_TRY(check_op_shape(p, lane, (uint32_t)l, i, err));
-            r = dt_op_resource(p->ops[i].kind);
-            if (p->ops[i].dep[0] != last[r])
-                return dt_check_fail(err, p, i,
-                                     "its first dependency is not the previous op of its resource");
-            last[r] = i;
+            if (lane >= p->n_lanes || l->first != at || l->n > p->n_ops - at || l->module != i ||
+                l->replica != k / y->pp || l->stage != k % y->pp)
+                return dt_error_set(c->err, DT_ERR_INTERNAL,
+                                    "program: lane %d is not %s/%d.%d with the ops from %u on",
+                                    lane, p->plan->module_names[i], k / y->pp, k % y->pp, at);
+            if (l->gpus != y->tp * y->cp * y->ip ||
+                l->first_gpu != (uint32_t)dt_plan_lane_gpu(p->plan, i, l->replica, l->stage))
+                return dt_error_set(c->err, DT_ERR_INTERNAL,
+                                    "program: %s/%d.%d is not on the plan's GPUs",
+                                    p->plan->module_names[i], l->replica, l->stage);
+            at += l->n;
         }
     }
-    if (at != p->n_ops)
-        return dt_error_set(err, DT_ERR_INTERNAL, "program: %u ops are on no lane", p->n_ops - at);
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        DT_TRY(check_peer(p, i, err));
+    if (lane != p->n_lanes || at != p->n_ops)
+        return dt_error_set(c->err, DT_ERR_INTERNAL,
+                            "program: %d lanes with %u ops; the plan has %d lanes, and %u ops are "
+                            "on them",
+                            p->n_lanes, p->n_ops, lane, at);
     return DT_OK;
 }
 
-/* Messages from one lane to another are received in the order in which they are sent. */
-static enum dt_status check_pairs(const struct dt_program *p, struct dt_error *err)
+static enum dt_status check_shape(const struct dt_check *c)
 {
-    uint32_t *last = dt_calloc((size_t)p->n_lanes + 1, sizeof(*last));
-    enum dt_status st = last ? DT_OK : dt_error_nomem(err, "check of a program");
+    const struct dt_program *p = c->p;
 
-    for (int l = 0; l < p->n_lanes && st == DT_OK; l++) {
-        const struct dt_lane *lane = &p->lanes[l];
-
-        for (uint32_t i = lane->first; i < lane->first + lane->n && st == DT_OK; i++)
-            if (p->ops[i].kind == DT_OP_SEND) {
-                uint32_t to = p->ops[p->ops[i].peer].lane;
-
-                if (last[to] > p->ops[i].peer)
-                    st = dt_check_fail(err, p, i, "is received in another order than it is sent");
-                last[to] = p->ops[i].peer + 1;
-            }
-        for (uint32_t i = lane->first; i < lane->first + lane->n; i++)
-            if (p->ops[i].kind == DT_OP_SEND)
-                last[p->ops[p->ops[i].peer].lane] = 0;
+    DT_TRY(check_lanes(c));
+    for (int l = 0; l < p->n_lanes; l++) {
+        for (uint32_t i = p->lanes[l].first; i < p->lanes[l].first + p->lanes[l].n; i++)
+            DT_TRY(check_op(c, &p->lanes[l], (uint32_t)l, i));
+        DT_TRY(check_chain(c, &p->lanes[l]));
     }
-    dt_free(last);
-    return st;
+    return DT_OK;
+}
+
+static enum dt_status check_bounds(const struct dt_check *c)
+{
+    for (int i = 0; i < c->p->n_lanes; i++) {
+        const struct dt_lane *l = &c->p->lanes[i];
+        const uint32_t *first = &c->m[l->module].a->mb_first[l->replica];
+        int bound =
+            dt_memory_in_flight(c->p->plan, c->model, l->module, l->stage, first[1] - first[0]);
+
+        if (l->in_flight_max != (uint32_t)bound)
+            return dt_error_set(c->err, DT_ERR_INTERNAL,
+                                "program: %s/%d.%d may hold %u microbatches; memory is for %d",
+                                c->p->plan->module_names[l->module], l->replica, l->stage,
+                                l->in_flight_max, bound);
+    }
+    return DT_OK;
+}
+
+/* Lanes that share a GPU take turns on it: each of its compute ops waits for the one before. */
+static enum dt_status check_gpus(struct dt_check *c)
+{
+    const struct dt_program *p = c->p;
+    uint32_t n_gpus = 0, *last;
+
+    for (int l = 0; l < p->n_lanes; l++)
+        if (p->lanes[l].first_gpu + p->lanes[l].gpus > n_gpus)
+            n_gpus = p->lanes[l].first_gpu + p->lanes[l].gpus;
+    last = DT_ARENA_NEW(&c->arena, uint32_t, (size_t)n_gpus + 1);
+    if (!last)
+        return dt_error_nomem(c->err, "check of a program");
+    memset(last, 0xff, (size_t)n_gpus * sizeof(*last));
+    for (uint32_t k = 0; k < p->n_ops; k++) {
+        uint32_t i = c->order[k];
+        const struct dt_lane *l = &p->lanes[p->ops[i].lane];
+
+        if (dt_op_resource(p->ops[i].kind) != DT_RES_COMPUTE)
+            continue;
+        for (uint32_t gpu = l->first_gpu; gpu < l->first_gpu + l->gpus; gpu++) {
+            if (last[gpu] != DT_NONE && !dt_check_after(c, i, last[gpu]))
+                return dt_check_fail(c, i, "may overlap op %u of lane %u on GPU %u",
+                                     last[gpu] - p->lanes[p->ops[last[gpu]].lane].first,
+                                     p->ops[last[gpu]].lane, gpu);
+            last[gpu] = i;
+        }
+    }
+    return DT_OK;
+}
+
+static enum dt_status check_all(struct dt_check *c)
+{
+    DT_TRY(check_shape(c));
+    DT_TRY(dt_check_expect(c));
+    DT_TRY(check_bounds(c));
+    DT_TRY(dt_check_groups(c));
+    DT_TRY(dt_check_pairs(c));
+    DT_TRY(dt_check_order(c));
+    DT_TRY(check_gpus(c));
+    DT_TRY(dt_check_compute(c));
+    DT_TRY(dt_check_data(c));
+    DT_TRY(dt_check_sync(c));
+    return dt_check_held(c);
 }
 
 enum dt_status dt_program_check(const struct dt_program *p, const struct dt_model *m,
                                 struct dt_error *err)
 {
-    /* The cluster only places groups on nodes, which the check does not judge. */
-    struct dt_cluster any = {.gpus_per_node = 8};
-    struct dt_topo topo = {0};
-    struct dt_sched s;
+    struct dt_check c = {.p = p, .model = m, .err = err};
     enum dt_status st;
 
-    DT_TRY(check_shape(p, err));
-    DT_TRY(check_pairs(p, err));
-    DT_TRY(dt_topo_build(p, err, &topo));
-    st = dt_check_colocated(p, &topo, err);
-    dt_topo_free(&topo);
-    DT_TRY(st);
-    st = dt_sched_init(&s, p->plan, m, &any, p->assignment, err);
-    if (st == DT_OK)
-        st = dt_check_data(p, &s, err);
-    if (st == DT_OK)
-        st = dt_check_sync(p, &s, err);
-    dt_sched_fini(&s);
+    if (p->plan->n_modules != m->n_modules || p->assignment->n_modules != m->n_modules)
+        return dt_error_set(err, DT_ERR_INTERNAL,
+                            "program: plan, model and assignment differ in their modules");
+    st = check_all(&c);
+    dt_arena_free(&c.arena);
     return st;
 }

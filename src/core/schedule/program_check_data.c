@@ -1,366 +1,271 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Check of a program: every forward and backward exactly once, data from where it is produced,
- * in-flight bounds. */
+ * Check of a program: data goes from the op that makes it to the op that uses it.
+ *
+ *   producer (last part) <- SEND ...... RECV <- consumer (first part)
+ *
+ * Microbatch, chunk and direction of a SEND say what it carries, those of its RECV for whom. */
 #include "core/schedule/program_check_impl.h"
 
-#include <string.h>
+#include <stdlib.h>
 
-struct data {
-    const struct dt_program *p;
-    struct dt_sched *s;
-    struct dt_error *err;
-    uint32_t *last_part;  /* per op: the last part of the forward or backward that starts here */
-    uint64_t recvs, used; /* RECVs and FETCHes in the program, those accounted for */
-};
-
-static bool is_work(const struct dt_op *op)
+static bool is_grad(const struct dt_op *op)
 {
-    return op->kind == DT_OP_FORWARD || op->kind == DT_OP_BACKWARD;
+    return op->flags & DT_OPF_GRAD;
 }
 
-static int vstage(const struct dt_sched_module *m, const struct dt_op *op)
+/* ---- pairs ---- */
+
+static enum dt_status check_pair(struct dt_check *c, uint32_t i)
 {
-    return op->chunk * m->pp + op->stage;
+    const struct dt_op *op = &c->p->ops[i], *peer;
+    bool send = op->kind == DT_OP_SEND;
+
+    if (op->peer >= c->p->n_ops)
+        return dt_check_fail(c, i, "names no %s", send ? "receive" : "send");
+    peer = &c->p->ops[op->peer];
+    if (peer->kind != (send ? DT_OP_RECV : DT_OP_SEND) || peer->peer != i)
+        return dt_check_fail(c, i, "names op %u, which is no %s that names it", op->peer,
+                             send ? "receive" : "send");
+    if (peer->bytes != op->bytes)
+        return dt_check_fail(c, i, "is of %llu bytes, its peer of %llu",
+                             (unsigned long long)op->bytes, (unsigned long long)peer->bytes);
+    if (peer->flags != op->flags)
+        return dt_check_fail(c, i, "carries gradients or crosses modules, its peer does not");
+    if (peer->lane == op->lane)
+        return dt_check_fail(c, i, "has its peer on its own lane");
+    if (op->mb >=
+        c->m[op->module].a->mb_first[op->replica + 1] - c->m[op->module].a->mb_first[op->replica])
+        return dt_check_fail(c, i, "is of no microbatch of its replica");
+    return DT_OK;
 }
 
-/* Finds every forward and backward; parts of one microbatch follow each other. */
-static enum dt_status index_lane(struct data *d, const struct dt_lane *l)
+/* Messages from one lane to another are received in the order in which they are sent. */
+static enum dt_status check_turns(struct dt_check *c)
 {
-    struct dt_sched_module *m = &d->s->m[l->module];
-    uint32_t n = m->mb_first[l->replica + 1] - m->mb_first[l->replica], part = 0, start = 0;
+    const struct dt_program *p = c->p;
+    uint32_t *last = DT_ARENA_NEW(&c->arena, uint32_t, p->n_lanes + 1); /* RECV + 1, per lane */
 
-    for (uint32_t i = l->first; i < l->first + l->n; i++) {
-        const struct dt_op *op = &d->p->ops[i];
-        uint32_t *at;
+    if (!last)
+        return dt_error_nomem(c->err, "check of a program");
+    for (int l = 0; l < p->n_lanes; l++) {
+        const struct dt_lane *lane = &p->lanes[l];
 
-        if (op->mb != DT_NONE && op->mb >= n)
-            return dt_check_fail(d->err, d->p, i, "is of a microbatch that does not exist");
-        d->recvs += op->kind == DT_OP_RECV || op->kind == DT_OP_FETCH;
-        if (!is_work(op))
-            continue;
-        if (op->mb == DT_NONE)
-            return dt_check_fail(d->err, d->p, i, "is of no microbatch");
-        if (op->part != part || op->parts == 0 || op->part >= op->parts)
-            return dt_check_fail(d->err, d->p, i, "its parts are out of order");
-        if (part > 0 &&
-            (op->kind != d->p->ops[start].kind || op->mb != d->p->ops[start].mb ||
-             op->chunk != d->p->ops[start].chunk || op->parts != d->p->ops[start].parts))
-            return dt_check_fail(d->err, d->p, i, "stands between the parts of another op");
-        at = (op->kind == DT_OP_FORWARD ? m->f_idx : m->b_idx) +
-             dt_sched_at(m, l->replica, vstage(m, op), op->mb);
-        if (part == 0) {
-            if (*at != DT_NONE)
-                return dt_check_fail(d->err, d->p, i, "happens twice");
-            if (op->kind == DT_OP_BACKWARD && !m->v[vstage(m, op)].backward)
-                return dt_check_fail(d->err, d->p, i, "is a backward where nothing is trained");
-            *at = start = i;
+        for (uint32_t i = lane->first; i < lane->first + lane->n; i++) {
+            uint32_t *at;
+
+            if (p->ops[i].kind != DT_OP_SEND)
+                continue;
+            at = &last[p->ops[p->ops[i].peer].lane];
+            if (*at > p->ops[i].peer)
+                return dt_check_fail(c, i, "is received before op %u, which is sent before it",
+                                     p->ops[*at - 1].peer - lane->first);
+            *at = p->ops[i].peer + 1;
         }
-        d->last_part[start] = i;
-        part = op->part + 1u == op->parts ? 0 : part + 1;
-    }
-    if (part != 0)
-        return dt_check_fail(d->err, d->p, start, "lacks parts");
-    return DT_OK;
-}
-
-static enum dt_status check_complete(struct data *d, const struct dt_sched_module *m)
-{
-    for (int r = 0; r < m->dp; r++)
-        for (int v = 0; v < m->n_v; v++)
-            for (uint32_t k = 0; k < m->mb_first[r + 1] - m->mb_first[r]; k++) {
-                size_t at = dt_sched_at(m, r, v, k);
-                bool lost =
-                    m->f_idx[at] == DT_NONE || (m->v[v].backward && m->b_idx[at] == DT_NONE);
-
-                if (lost || (m->v[v].backward && m->b_idx[at] < m->f_idx[at]))
-                    return dt_error_set(d->err, DT_ERR_INTERNAL,
-                                        "program: module %s, replica %d, virtual stage %d, "
-                                        "microbatch %u: %s",
-                                        m->mod->name, r, v, k,
-                                        lost ? "a forward or backward is missing"
-                                             : "the backward is before the forward");
-            }
-    return DT_OK;
-}
-
-/* The RECVs and FETCHes that op i waits for directly. */
-static uint32_t recv_deps(const struct dt_program *p, uint32_t i)
-{
-    const struct dt_op *op = &p->ops[i];
-    uint32_t n = 0;
-
-    for (int k = 1; k < 3; k++)
-        n += op->dep[k] != DT_NONE && dt_op_resource(p->ops[op->dep[k]].kind) == DT_RES_P2P_IN;
-    for (uint32_t k = 0; k < op->more_n; k++)
-        n += dt_op_resource(p->ops[p->deps[op->more_first + k]].kind) == DT_RES_P2P_IN;
-    return n;
-}
-
-/* Does `consumer` wait for a RECV whose SEND waits for `producer` and carries `bytes`? */
-static bool fed_by(const struct dt_program *p, uint32_t consumer, uint32_t producer, uint64_t bytes,
-                   unsigned flags)
-{
-    const struct dt_op *op = &p->ops[consumer];
-
-    for (uint32_t k = 1; k < 3u + op->more_n; k++) {
-        uint32_t r = k < 3 ? op->dep[k] : p->deps[op->more_first + k - 3];
-        const struct dt_op *recv = r == DT_NONE ? NULL : &p->ops[r];
-
-        if (recv && recv->kind == DT_OP_RECV && recv->bytes == bytes && recv->flags == flags &&
-            recv->lane == op->lane && p->ops[recv->peer].dep[1] == producer)
-            return true;
-    }
-    return false;
-}
-
-/* Does the forward wait for the FETCH of its own samples? */
-static bool fetched(const struct dt_program *p, uint32_t forward)
-{
-    const struct dt_op *op = &p->ops[forward];
-
-    for (uint32_t k = 1; k < 3u + op->more_n; k++) {
-        uint32_t d = k < 3 ? op->dep[k] : p->deps[op->more_first + k - 3];
-
-        if (d != DT_NONE && p->ops[d].kind == DT_OP_FETCH && p->ops[d].lane == op->lane &&
-            p->ops[d].mb == op->mb)
-            return true;
-    }
-    return false;
-}
-
-/* Inputs of the forward (or gradient of the backward) of virtual stage v from its neighbour `from`.
- */
-static enum dt_status check_inner(struct data *d, const struct dt_sched_module *m, int r, int v,
-                                  int from, uint32_t k, bool grad)
-{
-    uint32_t mb = m->mb_first[r] + k;
-    const uint32_t *idx = grad ? m->b_idx : m->f_idx;
-    uint32_t op = idx[dt_sched_at(m, r, v, k)], before = idx[dt_sched_at(m, r, from, k)];
-    const struct dt_vstage *wire = &m->v[from < v ? from : v];
-
-    if (m->pp == 1) {
-        if (before > op)
-            return dt_check_fail(d->err, d->p, op, "runs before the virtual stage that feeds it");
-    } else if (dt_vstage_bytes(wire, &d->s->a->m[m->index].work[mb]) > 0) {
-        if (!fed_by(d->p, op, d->last_part[before],
-                    dt_vstage_bytes(wire, &d->s->a->m[m->index].work[mb]), grad ? DT_OPF_GRAD : 0))
-            return dt_check_fail(d->err, d->p, op,
-                                 "does not receive from the virtual stage that feeds it");
-        d->used++;
+        for (uint32_t i = lane->first; i < lane->first + lane->n; i++)
+            if (p->ops[i].kind == DT_OP_SEND)
+                last[p->ops[p->ops[i].peer].lane] = 0;
     }
     return DT_OK;
 }
 
-static enum dt_status check_inputs(struct data *d, const struct dt_sched_module *m, int r, int v,
-                                   uint32_t k)
+/* ---- what a pair carries ---- */
+
+static int by_pair(const void *x, const void *y)
 {
-    uint64_t used = d->used;
-    uint32_t f = m->f_idx[dt_sched_at(m, r, v, k)], b = m->b_idx[dt_sched_at(m, r, v, k)];
+    const struct dt_check_transfer *a = x, *b = y;
+    const uint32_t key[2][4] = {{a->u, a->u_mb, a->d, a->d_mb}, {b->u, b->u_mb, b->d, b->d_mb}};
 
-    if (v > 0)
-        DT_TRY(check_inner(d, m, r, v, v - 1, k, false));
-    if (v == 0 && d->s->a->m[m->index].mb[m->mb_first[r] + k].n > 0) {
-        if (!fetched(d->p, f))
-            return dt_check_fail(d->err, d->p, f, "does not wait for its samples");
-        d->used++;
-    }
-    for (uint32_t mb = m->mb_first[r] + k, i = m->in_first[mb]; v == 0 && i < m->in_first[mb + 1];
-         i++) {
-        const struct dt_transfer *t = &d->s->transfers[m->in[i]];
-        const struct dt_sched_module *u = &d->s->m[t->u];
-        int ur = u->replica_of[t->u_mb];
+    for (int i = 0; i < 4; i++)
+        if (key[0][i] != key[1][i])
+            return key[0][i] < key[1][i] ? -1 : 1;
+    return 0;
+}
 
-        if (!fed_by(
-                d->p, f,
-                d->last_part[u->f_idx[dt_sched_at(u, ur, u->n_v - 1, t->u_mb - u->mb_first[ur])]],
-                t->bytes, DT_OPF_BOUNDARY))
-            return dt_check_fail(d->err, d->p, f, "lacks a transfer from an upstream module");
-        d->used++;
-    }
-    if (recv_deps(d->p, f) != d->used - used)
-        return dt_check_fail(d->err, d->p, f, "waits for messages that are not its own");
-    if (!m->v[v].backward)
-        return DT_OK;
-    used = d->used;
-    if (v < m->n_v - 1)
-        DT_TRY(check_inner(d, m, r, v, v + 1, k, true));
-    for (uint32_t mb = m->mb_first[r] + k, i = m->out_first[mb];
-         v == m->n_v - 1 && i < m->out_first[mb + 1]; i++) {
-        const struct dt_transfer *t = &d->s->transfers[m->out[i]];
-        const struct dt_sched_module *x = &d->s->m[t->d];
-        int xr = x->replica_of[t->d_mb];
+/* Between modules: where its RECV is noted, and the bytes of the samples in common. */
+static enum dt_status between(struct dt_check *c, const struct dt_op *send,
+                              const struct dt_op *recv, uint32_t **noted, uint64_t *bytes)
+{
+    bool grad = is_grad(send);
+    const struct dt_op *u = grad ? recv : send, *d = grad ? send : recv;
+    struct dt_check_transfer key = {.u = u->module, .d = d->module}, *t;
+    uint32_t i = (uint32_t)(recv - c->p->ops);
+    const struct dt_check_module *um = &c->m[u->module];
 
-        if (!fed_by(d->p, b,
-                    d->last_part[x->b_idx[dt_sched_at(x, xr, 0, t->d_mb - x->mb_first[xr])]],
-                    t->bytes, DT_OPF_BOUNDARY | DT_OPF_GRAD))
-            return dt_check_fail(d->err, d->p, b, "lacks gradients from a downstream module");
-        d->used++;
-    }
-    if (recv_deps(d->p, b) != d->used - used)
-        return dt_check_fail(d->err, d->p, b, "waits for messages that are not its own");
+    key.u_mb = dt_check_mb(c, u);
+    key.d_mb = dt_check_mb(c, d);
+    t = bsearch(&key, c->transfer, c->n_transfers, sizeof(key), by_pair);
+    if (!t)
+        return dt_check_fail(c, i,
+                             "is from a microbatch that has no sample in common with its own");
+    if (dt_check_v(c, u) != um->n_v - 1 || dt_check_v(c, d) != 0)
+        return dt_check_fail(c, i,
+                             "is not between the last virtual stage of one module and the "
+                             "first of the other");
+    if (grad && !um->v[um->n_v - 1].backward)
+        return dt_check_fail(c, i, "brings gradients where nothing is trained");
+    *noted = &t->recv[grad];
+    *bytes = t->bytes;
     return DT_OK;
 }
 
-/* Does forward i wait for the consumer of every message that forward `before` sent?  SENDs of a
- * forward follow it up to the next compute op. */
-static bool has_credit(const struct data *d, const struct dt_lane *l, uint32_t before, uint32_t i)
+/* Inside a module: from one virtual stage to the next, or back. */
+static enum dt_status inside(struct dt_check *c, const struct dt_op *send, const struct dt_op *recv,
+                             uint32_t **noted, uint64_t *bytes)
 {
-    for (uint32_t j = before + 1; j < l->first + l->n; j++) {
-        const struct dt_op *op = &d->p->ops[j], *in;
-        const struct dt_sched_module *m;
+    bool grad = is_grad(send);
+    struct dt_check_module *m = &c->m[recv->module];
+    int from = dt_check_v(c, send), to = dt_check_v(c, recv);
+    uint32_t i = (uint32_t)(recv - c->p->ops), mb = dt_check_mb(c, recv);
 
-        if (is_work(op) && op->part == 0)
-            break;
-        if (op->kind != DT_OP_SEND)
-            continue;
-        in = &d->p->ops[op->peer];
-        m = &d->s->m[in->module];
-        if (!dt_check_waits(
-                d->p, i,
-                d->last_part[m->f_idx[dt_sched_at(m, in->replica, vstage(m, in), in->mb)]]))
-            return false;
-    }
-    return true;
+    if (send->module != recv->module || send->replica != recv->replica || send->mb != recv->mb)
+        return dt_check_fail(c, i, "is from another module, replica or microbatch");
+    if (to != from + (grad ? -1 : 1))
+        return dt_check_fail(c, i, "is from virtual stage %d, not from %d", from,
+                             grad ? to + 1 : to - 1);
+    if (grad && !m->v[to].backward)
+        return dt_check_fail(c, i, "brings gradients where nothing is trained");
+    *noted = &m->inner[(size_t)mb * (size_t)m->n_v + (size_t)to][grad];
+    *bytes = dt_check_wire(c, recv->module, grad ? to : from, mb);
+    return DT_OK;
 }
 
-/* Activations held for backwards; without any, the k-th forward waits until what forward k - bound
- * sent is consumed. */
-static enum dt_status check_in_flight(struct data *d, uint32_t lane)
+static enum dt_status note_pair(struct dt_check *c, uint32_t recv)
 {
-    const struct dt_lane *l = &d->p->lanes[lane];
-    const struct dt_sched_module *m = &d->s->m[l->module];
-    uint32_t n = m->mb_first[l->replica + 1] - m->mb_first[l->replica], held = 0, done = 0;
-    bool forward_only = true;
-    uint32_t *ran = dt_malloc(((size_t)n * (uint32_t)m->vpp + 1) * sizeof(*ran));
+    const struct dt_op *to = &c->p->ops[recv], *from = &c->p->ops[to->peer];
+    const struct dt_check_work *w;
+    uint32_t *noted = NULL, producer;
+    uint64_t bytes = 0;
 
-    if (!ran)
-        return dt_error_nomem(d->err, "check of a program");
-    if (l->in_flight_max !=
-        (uint32_t)dt_memory_in_flight(d->p->plan, d->s->model, l->module, l->stage, n)) {
-        dt_free(ran);
-        return dt_error_set(d->err, DT_ERR_INTERNAL,
-                            "program: lane %u: its in-flight bound is not the memory model's",
-                            lane);
-    }
-    for (int v = l->stage; v < m->n_v; v += m->pp)
-        forward_only &= !m->v[v].backward;
-    for (uint32_t i = l->first; i < l->first + l->n; i++) {
-        const struct dt_op *op = &d->p->ops[i];
-        const char *wrong = NULL;
+    if (to->flags & DT_OPF_BOUNDARY)
+        DT_TRY(between(c, from, to, &noted, &bytes));
+    else
+        DT_TRY(inside(c, from, to, &noted, &bytes));
+    if (*noted != DT_NONE)
+        return dt_check_fail(c, recv, "comes twice: op %u of the lane brings the same",
+                             *noted - c->p->lanes[to->lane].first);
+    *noted = recv;
+    if (to->bytes != bytes || bytes == 0)
+        return dt_check_fail(c, recv, "is of %llu bytes, not of %llu",
+                             (unsigned long long)to->bytes, (unsigned long long)bytes);
+    w = dt_check_at(c, from->module, dt_check_mb(c, from), dt_check_v(c, from));
+    producer = is_grad(from) ? w->b_end : w->f_end;
+    if (!dt_check_after(c, to->peer, producer))
+        return dt_check_fail(c, to->peer, "does not wait for op %u of its lane, whose output it is",
+                             producer - c->p->lanes[from->lane].first);
+    return DT_OK;
+}
 
-        if (!is_work(op) || op->part > 0)
-            continue;
-        if (forward_only) {
-            if (l->in_flight_max > 0 && done >= l->in_flight_max &&
-                !has_credit(d, l, ran[done - l->in_flight_max], i))
-                wrong = "runs ahead of what has consumed its output";
-            ran[done++] = i;
-        } else if (m->v[vstage(m, op)].backward) {
-            held += op->kind == DT_OP_FORWARD ? 1 : UINT32_MAX;
-            if (held > l->in_flight_max && held < DT_NONE / 2)
-                wrong = "holds more microbatches than memory was charged for";
+/* ---- what an op uses ---- */
+
+static enum dt_status use(struct dt_check *c, uint32_t consumer, uint32_t recv, const char *what)
+{
+    if (recv == DT_NONE)
+        return dt_check_fail(c, consumer, "has no message with %s", what);
+    if (!dt_check_after(c, consumer, recv))
+        return dt_check_fail(c, consumer, "does not wait for op %u of its lane, which brings %s",
+                             recv - c->p->lanes[c->p->ops[consumer].lane].first, what);
+    return DT_OK;
+}
+
+/* From the neighbour `from` of virtual stage v in the module. */
+static enum dt_status use_inner(struct dt_check *c, int module, uint32_t mb, int v, int from,
+                                bool grad)
+{
+    const struct dt_check_module *m = &c->m[module];
+    const struct dt_check_work *w = dt_check_at(c, module, mb, v);
+    const struct dt_check_work *x = dt_check_at(c, module, mb, from);
+    uint32_t consumer = grad ? w->b : w->f, producer = grad ? x->b_end : x->f_end;
+
+    if (m->pp > 1 && dt_check_wire(c, module, grad ? v : from, mb) == 0)
+        return DT_OK; /* of no sample */
+    if (m->pp > 1)
+        return use(c, consumer, m->inner[(size_t)mb * (size_t)m->n_v + (size_t)v][grad],
+                   grad ? "gradients of the next virtual stage"
+                        : "activations of the virtual stage before");
+    if (!dt_check_after(c, consumer, producer))
+        return dt_check_fail(c, consumer, "comes before op %u of its lane, which feeds it",
+                             producer - c->p->lanes[c->p->ops[consumer].lane].first);
+    return DT_OK;
+}
+
+static enum dt_status check_uses(struct dt_check *c, int module)
+{
+    const struct dt_check_module *m = &c->m[module];
+
+    for (uint32_t mb = 0; mb < m->n_mb; mb++)
+        for (int v = 0; v < m->n_v; v++) {
+            if (v > 0)
+                DT_TRY(use_inner(c, module, mb, v, v - 1, false));
+            if (v < m->n_v - 1 && m->v[v].backward)
+                DT_TRY(use_inner(c, module, mb, v, v + 1, true));
         }
-        if (wrong) {
-            dt_free(ran);
-            return dt_check_fail(d->err, d->p, i, wrong);
-        }
-    }
-    dt_free(ran);
     return DT_OK;
 }
 
-/* No message waits at a lane that the memory model did not charge for: a lane with backwards has
- * unread at most what it holds (`held` at most, of this chunk), one without what its credits allow;
- * what the receiver holds itself counts as activations. */
-static enum dt_status check_queue(struct data *d, const struct dt_lane *from, uint32_t send,
-                                  uint32_t held)
+static enum dt_status check_transfers(struct dt_check *c)
 {
-    const struct dt_plan *p = d->p->plan;
-    const struct dt_lane *to = &d->p->lanes[d->p->ops[d->p->ops[send].peer].lane];
-    const struct dt_sched_module *u = &d->s->m[from->module], *m = &d->s->m[to->module];
-    int64_t n = m->mb_first[to->replica + 1] - m->mb_first[to->replica];
-    uint32_t room = (uint32_t)dt_memory_queue(p, d->s->model, to->module, to->stage, n), keeps = 0;
-    bool backward = false;
+    for (uint32_t i = 0; i < c->n_transfers; i++) {
+        const struct dt_check_transfer *t = &c->transfer[i];
+        const struct dt_check_module *u = &c->m[t->u];
 
-    for (int v = from->stage; v < u->n_v; v += u->pp)
-        backward |= u->v[v].backward;
-    for (int v = to->stage; v < m->n_v; v += m->pp)
-        keeps += m->v[v].backward;
-    if (!backward)
-        held = from->in_flight_max < held ? from->in_flight_max : held;
-    else if (keeps > 0)
-        room += to->in_flight_max / (from->module == to->module ? 1 : keeps);
-    return held <= room ? DT_OK
-                        : dt_check_fail(d->err, d->p, send,
-                                        "sends more than the receiver's buffers were charged for");
+        DT_TRY(use(c, dt_check_at(c, (int)t->d, t->d_mb, 0)->f, t->recv[0],
+                   "the output of an upstream module"));
+        if (u->v[u->n_v - 1].backward)
+            DT_TRY(use(c, dt_check_at(c, (int)t->u, t->u_mb, u->n_v - 1)->b, t->recv[1],
+                       "gradients of a downstream module"));
+    }
+    return DT_OK;
 }
 
-/* Forward messages of one lane that can be unread at once, per chunk. */
-static enum dt_status check_messages(struct data *d, uint32_t lane)
+/* The first virtual stage fetches the samples of every microbatch that has any, once. */
+static enum dt_status check_fetches(struct dt_check *c)
 {
-    const struct dt_lane *l = &d->p->lanes[lane];
-    const struct dt_sched_module *m = &d->s->m[l->module];
-    uint32_t held[DT_MAX_VSTAGES] = {0}, most[DT_MAX_VSTAGES] = {0};
+    const struct dt_program *p = c->p;
+    uint32_t *fetched[DT_MAX_MODULES];
 
-    for (uint32_t i = l->first; i < l->first + l->n; i++) {
-        const struct dt_op *op = &d->p->ops[i];
+    for (int i = 0; i < c->model->n_modules; i++) {
+        fetched[i] = DT_ARENA_NEW(&c->arena, uint32_t, c->m[i].n_mb + 1); /* op + 1 */
+        if (!fetched[i])
+            return dt_error_nomem(c->err, "check of a program");
+    }
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const struct dt_op *op = &p->ops[i];
+        uint32_t mb;
 
-        if (!is_work(op) || op->part > 0)
+        if (op->kind != DT_OP_FETCH)
             continue;
-        held[op->chunk] += op->kind == DT_OP_FORWARD ? 1 : UINT32_MAX;
-        most[op->chunk] = held[op->chunk] > most[op->chunk] ? held[op->chunk] : most[op->chunk];
+        mb = op->mb == DT_NONE ? DT_NONE : dt_check_mb(c, op);
+        if (mb >= c->m[op->module].a->mb_first[op->replica + 1] || dt_check_v(c, op) != 0 ||
+            c->m[op->module].a->mb[mb].n == 0)
+            return dt_check_fail(c, i, "fetches no samples of its lane");
+        if (fetched[op->module][mb] > 0)
+            return dt_check_fail(c, i, "fetches what op %u of the lane has fetched",
+                                 fetched[op->module][mb] - 1 - p->lanes[op->lane].first);
+        fetched[op->module][mb] = i + 1;
     }
-    for (uint32_t i = l->first; i < l->first + l->n; i++) {
-        const struct dt_op *op = &d->p->ops[i];
-
-        /* a chunk without backward on a lane with some is bounded by the order of the others */
-        if (op->kind != DT_OP_SEND || (op->flags & DT_OPF_GRAD) ||
-            (!m->v[vstage(m, op)].backward && l->in_flight_max < most[op->chunk] && m->vpp > 1))
-            continue;
-        /* slots of different numbers of samples do not compare */
-        if (d->s->aligned || !(op->flags & DT_OPF_BOUNDARY))
-            DT_TRY(check_queue(d, l, i, most[op->chunk]));
-    }
+    for (int i = 0; i < c->model->n_modules; i++)
+        for (uint32_t mb = 0; mb < c->m[i].n_mb; mb++)
+            if (c->m[i].a->mb[mb].n > 0)
+                DT_TRY(use(c, dt_check_at(c, i, mb, 0)->f, fetched[i][mb] - 1, "its samples"));
     return DT_OK;
 }
 
-enum dt_status dt_check_data(const struct dt_program *p, struct dt_sched *s, struct dt_error *err)
+enum dt_status dt_check_data(struct dt_check *c)
 {
-    struct data d = {.p = p, .s = s, .err = err};
+    for (uint32_t i = 0; i < c->p->n_ops; i++)
+        if (c->p->ops[i].kind == DT_OP_RECV)
+            DT_TRY(note_pair(c, i));
+    for (int i = 0; i < c->model->n_modules; i++)
+        DT_TRY(check_uses(c, i));
+    DT_TRY(check_transfers(c));
+    return check_fetches(c);
+}
 
-    d.last_part = DT_ARENA_NEW(&s->arena, uint32_t, p->n_ops + 1);
-    if (!d.last_part)
-        return dt_error_nomem(err, "check of a program");
-    for (int i = 0; i < s->n_modules; i++) {
-        memset(s->m[i].f_idx, 0xff, (size_t)s->m[i].n_mb * s->m[i].n_v * sizeof(uint32_t));
-        memset(s->m[i].b_idx, 0xff, (size_t)s->m[i].n_mb * s->m[i].n_v * sizeof(uint32_t));
-    }
-    if ((uint32_t)p->n_lanes != s->n_lanes)
-        return dt_error_set(err, DT_ERR_INTERNAL, "program: %d lanes, the plan has %u", p->n_lanes,
-                            s->n_lanes);
-    for (uint32_t l = 0; l < s->n_lanes; l++) {
-        const struct dt_lane *x = &p->lanes[l];
-        const struct dt_sched_module *m = &s->m[x->module];
-
-        if (x->replica >= m->dp || x->stage >= m->pp ||
-            l != m->lane_base + (uint32_t)x->replica * (uint32_t)m->pp + x->stage)
-            return dt_error_set(err, DT_ERR_INTERNAL, "program: lane %u is not the plan's", l);
-        DT_TRY(index_lane(&d, x));
-    }
-    for (int i = 0; i < s->n_modules; i++)
-        DT_TRY(check_complete(&d, &s->m[i]));
-    for (int i = 0; i < s->n_modules; i++)
-        for (int r = 0; r < s->m[i].dp; r++)
-            for (int v = 0; v < s->m[i].n_v; v++)
-                for (uint32_t k = 0; k < s->m[i].mb_first[r + 1] - s->m[i].mb_first[r]; k++)
-                    DT_TRY(check_inputs(&d, &s->m[i], r, v, k));
-    if (d.used != d.recvs)
-        return dt_error_set(err, DT_ERR_INTERNAL, "program: %llu messages or fetches feed nothing",
-                            (unsigned long long)(d.recvs - d.used));
-    for (uint32_t l = 0; l < s->n_lanes; l++)
-        DT_TRY(check_in_flight(&d, l));
-    for (uint32_t l = 0; l < s->n_lanes; l++)
-        DT_TRY(check_messages(&d, l));
-    return DT_OK;
+enum dt_status dt_check_pairs(struct dt_check *c)
+{
+    for (uint32_t i = 0; i < c->p->n_ops; i++)
+        if (c->p->ops[i].kind == DT_OP_SEND || c->p->ops[i].kind == DT_OP_RECV)
+            DT_TRY(check_pair(c, i));
+    return check_turns(c);
 }

@@ -1,161 +1,354 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Check of a program: groups have the right members, syncs follow the gradients of their part, the
- * norm follows all syncs, the step follows the norm, gathers come before the first use. */
+ * Check of a program: collectives have the right members and sizes; gathers come before the first
+ * use of the parameters, syncs after the last gradient, the norm after all syncs, the step after the
+ * norm. */
 #include "core/schedule/program_check_impl.h"
 
-static enum dt_status check_groups(const struct dt_program *p, struct dt_error *err)
+/* ---- groups ---- */
+
+static enum dt_status check_group(struct dt_check *c, uint32_t g, uint8_t *member)
 {
-    uint32_t members = 0;
+    const struct dt_program *p = c->p;
+    const struct dt_group *x = &p->groups[g];
 
-    for (uint32_t g = 0; g < p->n_groups; g++) {
-        const struct dt_group *x = &p->groups[g];
+    if (x->n == 0 || (uint64_t)x->first + x->n > p->n_group_ops)
+        return dt_error_set(c->err, DT_ERR_INTERNAL, "program: group %u has no members", g);
+    for (uint32_t k = 0; k < x->n; k++) {
+        uint32_t i = p->group_ops[x->first + k];
+        const struct dt_op *op, *one = &p->ops[p->group_ops[x->first]];
 
-        if (x->n == 0 || (uint64_t)x->first + x->n > p->n_group_ops)
-            return dt_error_set(err, DT_ERR_INTERNAL, "program: group %u has no members", g);
-        for (uint32_t k = 0; k < x->n; k++) {
-            uint32_t i = p->group_ops[x->first + k];
-            const struct dt_op *op, *first;
-
-            if (i >= p->n_ops)
-                return dt_error_set(err, DT_ERR_INTERNAL, "program: group %u: no op %u", g, i);
-            op = &p->ops[i];
-            first = &p->ops[p->group_ops[x->first]];
-            if (op->kind != x->kind || op->peer != g || op->bytes != first->bytes ||
-                op->flags != first->flags)
-                return dt_check_fail(err, p, i, "differs from its group");
-            /* The norm spans modules, a shared embedding two stages; else one stage of all
-             * replicas. */
-            if (x->kind != DT_OP_GRAD_NORM && !(op->flags & DT_OPF_TIED) &&
-                (op->module != first->module || op->stage != first->stage ||
-                 op->chunk != first->chunk || op->part != first->part || op->replica != k))
-                return dt_check_fail(err, p, i, "is in the group of another stage");
-            members++;
-        }
+        if (i >= p->n_ops)
+            return dt_error_set(c->err, DT_ERR_INTERNAL,
+                                "program: group %u names op %u; there are %u", g, i, p->n_ops);
+        op = &p->ops[i];
+        if (member[i]++)
+            return dt_check_fail(c, i, "is in two groups, or twice in one");
+        if (op->kind != x->kind || op->peer != g)
+            return dt_check_fail(c, i,
+                                 "is listed in group %u, which is of another kind or which it "
+                                 "does not name",
+                                 g);
+        if (op->bytes != one->bytes || op->flags != one->flags)
+            return dt_check_fail(c, i,
+                                 "is of %llu bytes, another member of its group of %llu, or "
+                                 "one is tied",
+                                 (unsigned long long)op->bytes, (unsigned long long)one->bytes);
     }
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        if (dt_op_resource(p->ops[i].kind) == DT_RES_COLL) {
-            if (members-- == 0)
-                return dt_check_fail(err, p, i, "is in no group");
-        }
-    if (members != 0)
-        return dt_error_set(err, DT_ERR_INTERNAL, "program: an op is in two groups");
     return DT_OK;
 }
 
-/* What one lane must hold, counted while walking it. */
-struct lane_state {
-    uint32_t syncs, tied, gathers, norms, steps, norm;
-    uint32_t last_compute; /* last forward or backward */
+enum dt_status dt_check_groups(struct dt_check *c)
+{
+    uint8_t *member = DT_ARENA_NEW(&c->arena, uint8_t, (size_t)c->p->n_ops + 1);
+
+    if (!member)
+        return dt_error_nomem(c->err, "check of a program");
+    for (uint32_t g = 0; g < c->p->n_groups; g++)
+        DT_TRY(check_group(c, g, member));
+    for (uint32_t i = 0; i < c->p->n_ops; i++)
+        if (dt_op_resource(c->p->ops[i].kind) == DT_RES_COLL && !member[i])
+            return dt_check_fail(c, i, "is in no group");
+    return DT_OK;
+}
+
+/* One op of each replica of the same stage, in their order. */
+static enum dt_status check_replicas(struct dt_check *c, uint32_t i)
+{
+    const struct dt_op *op = &c->p->ops[i], *x;
+    const struct dt_group *g = &c->p->groups[op->peer];
+
+    if (g->n != (uint32_t)c->m[op->module].dp)
+        return dt_check_fail(c, i, "is in a group of %u lanes; its stage has %d replicas", g->n,
+                             c->m[op->module].dp);
+    for (uint32_t k = 0; k < g->n; k++) {
+        x = &c->p->ops[c->p->group_ops[g->first + k]];
+        if (x->module != op->module || x->stage != op->stage || x->chunk != op->chunk ||
+            x->part != op->part || x->parts != op->parts || x->replica != k)
+            return dt_check_fail(c, i, "meets what is not the same of replica %u", k);
+    }
+    return DT_OK;
+}
+
+/* ---- lanes ---- */
+
+struct lane {
+    struct dt_check *c;
+    const struct dt_lane *l;
+    const struct dt_check_module *m;
+    uint32_t first_work, last_work, last_b;
+    uint32_t last_sync, norm, step;                           /* DT_NONE = none yet */
+    uint8_t synced[DT_MAX_VSTAGES], gathered[DT_MAX_VSTAGES]; /* per chunk: a bit for each bucket */
+    bool tied;
 };
 
-static enum dt_status check_sync_op(const struct dt_program *p, const struct dt_sched *s,
-                                    const struct dt_sched_module *m, uint32_t i,
-                                    const struct lane_state *x, struct dt_error *err)
+static void look_at(struct lane *x)
 {
-    const struct dt_op *op = &p->ops[i];
-    int v = op->chunk * m->pp + op->stage, n = m->v[v].b_parts;
-    uint32_t last = DT_NONE;
+    x->first_work = x->last_work = x->last_b = x->last_sync = x->norm = x->step = DT_NONE;
+    for (uint32_t i = x->l->first; i < x->l->first + x->l->n; i++) {
+        const struct dt_op *op = &x->c->p->ops[i];
 
-    if (x->norms > 0)
-        return dt_check_fail(err, p, i, "is after the gradient norm");
-    if (op->flags & DT_OPF_TIED) {
-        if (x->last_compute != DT_NONE && !dt_check_waits(p, i, x->last_compute))
-            return dt_check_fail(err, p, i, "does not wait for the gradients it sums");
+        if (!dt_check_is_work(op))
+            continue;
+        x->first_work = x->first_work == DT_NONE ? i : x->first_work;
+        x->last_work = i;
+        x->last_b = op->kind == DT_OP_FORWARD ? x->last_b : i;
+    }
+}
+
+/* Number on the lane, as programs are printed. */
+static uint32_t number(const struct lane *x, uint32_t i)
+{
+    return i - x->l->first;
+}
+
+/* First parts of the first forward and the last backward of a chunk; DT_NONE = none. */
+static void ends(const struct lane *x, int v, uint32_t *first_f, uint32_t *last_b)
+{
+    const uint32_t *first = &x->m->a->mb_first[x->l->replica];
+
+    *first_f = *last_b = DT_NONE;
+    for (uint32_t mb = first[0]; mb < first[1]; mb++) {
+        const struct dt_check_work *w = dt_check_at(x->c, x->l->module, mb, v);
+
+        *first_f = w->f < *first_f ? w->f : *first_f;
+        if (w->b != DT_NONE && (*last_b == DT_NONE || w->b > *last_b))
+            *last_b = w->b;
+    }
+}
+
+/* Blocks of bucket k, in the order of the forward. */
+static void bucket(const struct dt_check_vstage *v, int k, int parts, int *first, int *n)
+{
+    *first = v->first + v->n * k / parts;
+    *n = v->first + v->n * (k + 1) / parts - *first;
+}
+
+/* Is op i the only one of its bucket, of the right number, size and members?  `k`: the bucket. */
+static enum dt_status check_bucket(struct lane *x, uint32_t i, int parts, int k, uint64_t each,
+                                   uint64_t vectors, uint8_t *seen)
+{
+    const struct dt_op *op = &x->c->p->ops[i];
+    int first, n;
+
+    if (op->parts != parts || op->part >= parts)
+        return dt_check_fail(x->c, i, "is part %u of %u; its chunk has %d such parts", op->part,
+                             op->parts, parts);
+    bucket(&x->m->v[dt_check_v(x->c, op)], k, parts, &first, &n);
+    if (op->bytes == 0 || !dt_check_bytes(x->c, op->module, first, n, each, vectors, op->bytes))
+        return dt_check_fail(x->c, i, "is of %llu bytes, which blocks %d to %d do not have",
+                             (unsigned long long)op->bytes, first, first + n - 1);
+    if (seen[op->chunk] & 1u << op->part)
+        return dt_check_fail(x->c, i, "is the second of its part");
+    seen[op->chunk] |= (uint8_t)(1u << op->part);
+    return check_replicas(x->c, i);
+}
+
+static enum dt_status check_sync(struct lane *x, uint32_t i)
+{
+    const struct dt_op *op = &x->c->p->ops[i];
+    const struct dt_policy *y = &x->c->p->plan->policy;
+    int v = dt_check_v(x->c, op), parts = x->m->v[v].sync_parts;
+    uint32_t first_f, last_b;
+
+    DT_TRY(check_bucket(x, i, parts, parts - 1 - op->part, y->half_grads ? 2 : 4, 0, x->synced));
+    ends(x, v, &first_f, &last_b);
+    if (last_b != DT_NONE && !dt_check_after(x->c, i, last_b + op->part))
+        return dt_check_fail(x->c, i,
+                             "does not wait for op %u of its lane, which completes its "
+                             "gradients",
+                             number(x, last_b + op->part));
+    if (!y->overlap_grad && x->last_work != DT_NONE && !dt_check_after(x->c, i, x->last_work))
+        return dt_check_fail(x->c, i,
+                             "does not wait for op %u, the last of its lane's compute; "
+                             "overlap_grad is off",
+                             number(x, x->last_work));
+    x->last_sync = i;
+    return DT_OK;
+}
+
+/* The table that the first and the last stage of a replica share: their gradients are added up after
+ * all replicas' are. */
+static enum dt_status check_tied(struct lane *x, uint32_t i)
+{
+    const struct dt_program *p = x->c->p;
+    const struct dt_op *op = &p->ops[i];
+    const struct dt_group *g = &p->groups[op->peer];
+    const struct dt_block *table = &x->c->model->modules[op->module].blocks[0];
+    uint64_t bytes = (p->plan->policy.half_grads ? 2 : 4) * (uint64_t)table->vocab *
+                     (uint64_t)table->hidden / (uint64_t)p->plan->modules[op->module].layout.tp;
+    uint32_t first_f, last_b;
+
+    if (x->tied)
+        return dt_check_fail(x->c, i, "is the second of its lane");
+    x->tied = true;
+    if (op->bytes != bytes)
+        return dt_check_fail(x->c, i, "is of %llu bytes, the shared table of %llu",
+                             (unsigned long long)op->bytes, (unsigned long long)bytes);
+    if (g->n != 2)
+        return dt_check_fail(x->c, i, "is in a group of %u lanes, not of the first and last stage",
+                             g->n);
+    for (uint32_t k = 0; k < 2; k++) {
+        const struct dt_op *o = &p->ops[p->group_ops[g->first + k]];
+
+        if (o->module != op->module || o->replica != op->replica ||
+            dt_check_v(x->c, o) != (k == 0 ? 0 : x->m->n_v - 1))
+            return dt_check_fail(x->c, i, "is not shared by the first and last virtual stage");
+    }
+    ends(x, dt_check_v(x->c, op), &first_f, &last_b);
+    if (last_b != DT_NONE && !dt_check_after(x->c, i, last_b + x->c->p->ops[last_b].parts - 1u))
+        return dt_check_fail(x->c, i,
+                             "does not wait for op %u of its lane, the last backward of the "
+                             "table's chunk",
+                             number(x, last_b));
+    return DT_OK;
+}
+
+static enum dt_status check_gather(struct lane *x, uint32_t i)
+{
+    const struct dt_op *op = &x->c->p->ops[i];
+    const struct dt_policy *y = &x->c->p->plan->policy;
+    bool exact = !y->fp32 && y->exact_vectors; /* norms and biases travel in fp32 */
+    int v = dt_check_v(x->c, op);
+    uint32_t first_f, last_b;
+
+    DT_TRY(check_bucket(x, i, x->m->v[v].gather_parts, op->part, y->fp32 ? 4 : 2, exact ? 2 : 0,
+                        x->gathered));
+    ends(x, v, &first_f, &last_b);
+    if (first_f != DT_NONE && !dt_check_after(x->c, first_f + op->part, i))
+        return dt_check_fail(x->c, first_f + op->part,
+                             "does not wait for op %u of its lane, which gathers its parameters",
+                             number(x, i));
+    if (!y->overlap_param && x->first_work != DT_NONE && !dt_check_after(x->c, x->first_work, i))
+        return dt_check_fail(x->c, x->first_work,
+                             "does not wait for op %u of its lane, a gather; overlap_param is off",
+                             number(x, i));
+    return DT_OK;
+}
+
+static enum dt_status check_norm(struct lane *x, uint32_t i)
+{
+    const struct dt_op *op = &x->c->p->ops[i];
+
+    if (x->norm != DT_NONE)
+        return dt_check_fail(x->c, i, "is the second of its lane");
+    if (op->bytes != 4)
+        return dt_check_fail(x->c, i, "is of %llu bytes, not of 4", (unsigned long long)op->bytes);
+    if (x->last_b != DT_NONE && !dt_check_after(x->c, i, x->last_b))
+        return dt_check_fail(x->c, i, "does not wait for op %u, the last backward of its lane",
+                             number(x, x->last_b));
+    x->norm = i;
+    return DT_OK;
+}
+
+static enum dt_status check_op(struct lane *x, uint32_t i)
+{
+    const struct dt_op *op = &x->c->p->ops[i];
+
+    if ((op->kind == DT_OP_GRAD_SYNC || op->kind == DT_OP_PARAM_GATHER) && x->norm != DT_NONE)
+        return dt_check_fail(x->c, i, "comes after op %u, the gradient norm", number(x, x->norm));
+    switch (op->kind) {
+    case DT_OP_GRAD_SYNC:
+        if (op->flags & DT_OPF_TIED)
+            return check_tied(x, i);
+        if (x->tied)
+            return dt_check_fail(x->c, i, "comes after that of the shared table");
+        return check_sync(x, i);
+    case DT_OP_PARAM_GATHER:
+        return check_gather(x, i);
+    case DT_OP_GRAD_NORM:
+        return check_norm(x, i);
+    case DT_OP_STEP:
+        if (x->step != DT_NONE)
+            return dt_check_fail(x->c, i, "is the second of its lane");
+        if (x->last_work != DT_NONE && x->last_work > i)
+            return dt_check_fail(x->c, i, "comes before op %u, which uses the parameters",
+                                 number(x, x->last_work));
+        x->step = i;
+        return DT_OK;
+    default:
         return DT_OK;
     }
-    if (op->part >= n || op->parts != n || op->peer != m->v[v].sync_group[n - 1 - op->part] ||
-        op->bytes != m->v[v].sync_bytes[n - 1 - op->part])
-        return dt_check_fail(err, p, i, "is not the sync of its part");
-    /* The last backward of its chunk on this lane: the one with the highest index. */
-    for (uint32_t k = 0; k < m->mb_first[op->replica + 1] - m->mb_first[op->replica]; k++) {
-        uint32_t b = m->b_idx[dt_sched_at(m, op->replica, v, k)];
+}
 
-        last = last == DT_NONE || b > last ? b : last;
+static enum dt_status lacks(const struct lane *x, const char *what, int chunk)
+{
+    return dt_error_set(x->c->err, DT_ERR_INTERNAL, "program: %s/%d.%d, chunk %d lacks a %s",
+                        x->c->model->modules[x->l->module].name, x->l->replica, x->l->stage, chunk,
+                        what);
+}
+
+/* Every bucket that has trained parameters is shared, and nothing else happens. */
+static enum dt_status check_buckets(struct lane *x, int chunk)
+{
+    const struct dt_check_vstage *v = &x->m->v[chunk * x->m->pp + x->l->stage];
+    int first, n;
+
+    for (int k = 0; k < v->sync_parts; k++) {
+        bucket(v, v->sync_parts - 1 - k, v->sync_parts, &first, &n);
+        if (dt_check_shared(x->c, x->l->module, first, n) && !(x->synced[chunk] & 1 << k))
+            return lacks(x, "gradient sync", chunk);
     }
-    if (last == DT_NONE)
-        return DT_OK;
-    if (s->plan->policy.overlap_grad) {
-        if (p->ops[last].parts != n || !dt_check_waits(p, i, last + op->part))
-            return dt_check_fail(err, p, i, "does not wait for the gradients of its part");
-    } else if (!dt_check_waits(p, i, x->last_compute)) {
-        return dt_check_fail(err, p, i, "does not wait for the end of compute");
+    for (int k = 0; k < v->gather_parts; k++) {
+        bucket(v, k, v->gather_parts, &first, &n);
+        if (dt_check_shared(x->c, x->l->module, first, n) && !(x->gathered[chunk] & 1 << k))
+            return lacks(x, "parameter gather", chunk);
     }
     return DT_OK;
 }
 
-static enum dt_status check_gather(const struct dt_program *p, const struct dt_sched_module *m,
-                                   uint32_t i, struct dt_error *err)
+/* Do the first and last stage of the module hold copies of one trained table? */
+static bool shares_table(const struct dt_check *c, int module)
 {
-    const struct dt_op *op = &p->ops[i];
-    int v = op->chunk * m->pp + op->stage;
-    uint32_t first = DT_NONE;
+    const struct dt_module *mod = &c->model->modules[module];
+    const struct dt_block *head = &mod->blocks[mod->n_blocks - 1];
 
-    if (op->part >= m->v[v].f_parts || op->peer != m->v[v].gather_group[op->part] ||
-        op->bytes != m->v[v].gather_bytes[op->part])
-        return dt_check_fail(err, p, i, "is not the gather of its part");
-    for (uint32_t k = 0; k < m->mb_first[op->replica + 1] - m->mb_first[op->replica]; k++) {
-        uint32_t f = m->f_idx[dt_sched_at(m, op->replica, v, k)];
+    return module == c->model->llm && c->m[module].pp > 1 && head->kind == DT_BLOCK_LM_HEAD &&
+           head->tied && mod->blocks[0].kind == DT_BLOCK_EMBEDDING &&
+           dt_plan_trained(c->p->plan, c->model, module, 0);
+}
 
-        first = f < first ? f : first;
+static enum dt_status check_lane(struct dt_check *c, uint32_t lane, uint32_t *norms)
+{
+    struct lane x = {.c = c, .l = &c->p->lanes[lane]};
+    bool trains = false, ends_share;
+
+    x.m = &c->m[x.l->module];
+    ends_share = shares_table(c, x.l->module) && (x.l->stage == 0 || x.l->stage == x.m->pp - 1);
+    look_at(&x);
+    for (uint32_t i = x.l->first; i < x.l->first + x.l->n; i++)
+        DT_TRY(check_op(&x, i));
+    for (int k = 0; k < x.m->vpp; k++) {
+        trains |= x.m->v[k * x.m->pp + x.l->stage].trains;
+        DT_TRY(check_buckets(&x, k));
     }
-    if (first != DT_NONE &&
-        (p->ops[first].parts != m->v[v].f_parts || !dt_check_waits(p, first + op->part, i)))
-        return dt_check_fail(err, p, i, "is not waited for by the first use of its parameters");
+    if (x.tied != ends_share)
+        return x.tied ? dt_error_set(c->err, DT_ERR_INTERNAL,
+                                     "program: %s/%d.%d shares a table with no other stage",
+                                     c->model->modules[x.l->module].name, x.l->replica, x.l->stage)
+                      : lacks(&x, "sync of the shared table", 0);
+    if ((x.norm != DT_NONE) != trains || (x.step != DT_NONE) != trains)
+        return dt_error_set(c->err, DT_ERR_INTERNAL,
+                            "program: %s/%d.%d trains %s and has %s gradient norm and %s step",
+                            c->model->modules[x.l->module].name, x.l->replica, x.l->stage,
+                            trains ? "parameters" : "nothing", x.norm != DT_NONE ? "a" : "no",
+                            x.step != DT_NONE ? "a" : "no");
+    if (trains && !dt_check_after(c, x.step, x.norm))
+        return dt_check_fail(c, x.step, "does not wait for op %u of its lane, the gradient norm",
+                             number(&x, x.norm));
+    *norms += trains;
     return DT_OK;
 }
 
-static enum dt_status check_lane(const struct dt_program *p, const struct dt_sched *s,
-                                 uint32_t lane, struct dt_error *err)
+enum dt_status dt_check_sync(struct dt_check *c)
 {
-    const struct dt_lane *l = &p->lanes[lane];
-    const struct dt_sched_module *m = &s->m[l->module];
-    struct lane_state x = {.last_compute = DT_NONE};
+    uint32_t norms = 0;
 
-    for (uint32_t i = l->first; i < l->first + l->n; i++)
-        if (p->ops[i].kind == DT_OP_FORWARD || p->ops[i].kind == DT_OP_BACKWARD)
-            x.last_compute = i;
-    for (uint32_t i = l->first; i < l->first + l->n; i++) {
-        const struct dt_op *op = &p->ops[i];
-
-        switch (op->kind) {
-        case DT_OP_GRAD_SYNC:
-            DT_TRY(check_sync_op(p, s, m, i, &x, err));
-            *(op->flags & DT_OPF_TIED ? &x.tied : &x.syncs) += 1;
-            break;
-        case DT_OP_PARAM_GATHER:
-            DT_TRY(check_gather(p, m, i, err));
-            x.gathers++;
-            break;
-        case DT_OP_GRAD_NORM:
-            if (op->peer != s->norm_group ||
-                (x.last_compute != DT_NONE && !dt_check_waits(p, i, x.last_compute)))
-                return dt_check_fail(err, p, i, "does not wait for the lane's last backward");
-            x.norm = i;
-            x.norms++;
-            break;
-        case DT_OP_STEP:
-            if (x.norms != 1 || !dt_check_waits(p, i, x.norm))
-                return dt_check_fail(err, p, i, "does not wait for the gradient norm");
-            x.steps++;
-            break;
-        default:
-            break;
-        }
-    }
-    if (x.syncs != dt_fill_syncs(m, l->stage) || x.gathers != dt_fill_head(m, l->stage) ||
-        x.tied != dt_fill_tied(s, m, l->stage) || x.norms != m->lane_trains[l->stage] ||
-        x.steps != m->lane_trains[l->stage])
-        return dt_error_set(err, DT_ERR_INTERNAL,
-                            "program: %s/%d.%d lacks a sync, gather, norm or step", m->mod->name,
-                            l->replica, l->stage);
-    return DT_OK;
-}
-
-enum dt_status dt_check_sync(const struct dt_program *p, struct dt_sched *s, struct dt_error *err)
-{
-    DT_TRY(check_groups(p, err));
-    for (uint32_t l = 0; l < s->n_lanes; l++)
-        DT_TRY(check_lane(p, s, l, err));
+    for (int l = 0; l < c->p->n_lanes; l++)
+        DT_TRY(check_lane(c, (uint32_t)l, &norms));
+    for (uint32_t i = 0; i < c->p->n_ops; i++)
+        if (c->p->ops[i].kind == DT_OP_GRAD_NORM && c->p->groups[c->p->ops[i].peer].n != norms)
+            return dt_check_fail(c, i, "is over %u lanes; %u train something",
+                                 c->p->groups[c->p->ops[i].peer].n, norms);
     return DT_OK;
 }

@@ -12,7 +12,7 @@
  * explicit dependency: simulator and executor need not know what a GPU is.  The dependencies follow
  * an order that has just been run, so they close no cycle, and they only delay, so what a lane
  * holds in flight stays within its bound. */
-#include "core/schedule/program_check_impl.h"
+#include "core/schedule/schedule_impl.h"
 
 #include <string.h>
 
@@ -49,6 +49,16 @@ static uint32_t dep_at(const struct dt_program *p, uint32_t i, uint32_t j)
     if (j < op->more_n)
         return p->deps[op->more_first + j];
     return op->kind == DT_OP_RECV && j == op->more_n ? op->peer : DT_NONE;
+}
+
+static bool depends(const struct dt_program *p, uint32_t i, uint32_t on)
+{
+    uint32_t d;
+
+    for (uint32_t j = 0; (d = dep_at(p, i, j)) != DT_NONE; j++)
+        if (d == on)
+            return true;
+    return false;
 }
 
 static int link_all(struct merge *g, struct dt_arena *a)
@@ -186,8 +196,7 @@ static enum dt_status start(struct merge *g, uint32_t i, uint32_t turn, struct d
 
     for (uint32_t k = l->first_gpu; k < l->first_gpu + l->gpus; k++) {
         uint32_t last = g->last[k];
-        bool known =
-            last == DT_NONE || g->p->ops[last].lane == op->lane || dt_check_waits(g->p, i, last);
+        bool known = last == DT_NONE || g->p->ops[last].lane == op->lane || depends(g->p, i, last);
 
         for (uint32_t j = noted; j < g->n_before; j++)
             known |= g->before[j][1] == last;
@@ -314,37 +323,5 @@ enum dt_status dt_sched_colocate(struct dt_sched *s, struct dt_program *p, struc
     if (st == DT_OK && write_deps(&g) != 0)
         st = dt_error_nomem(err, "turns of colocated modules");
     dt_free(g.before);
-    return st;
-}
-
-/* ---- check ---- */
-
-enum dt_status dt_check_colocated(const struct dt_program *p, const struct dt_topo *topo,
-                                  struct dt_error *err)
-{
-    uint32_t n_gpus = 0, *last;
-    enum dt_status st = DT_OK;
-
-    for (int l = 0; l < p->n_lanes; l++)
-        if (p->lanes[l].first_gpu + p->lanes[l].gpus > n_gpus)
-            n_gpus = p->lanes[l].first_gpu + p->lanes[l].gpus;
-    last = dt_malloc(((size_t)n_gpus + 1) * sizeof(*last));
-    if (!last)
-        return dt_error_nomem(err, "check of a program");
-    memset(last, 0xff, (size_t)n_gpus * sizeof(*last));
-    /* One direct dependency after the other on every GPU: no two of its ops can overlap. */
-    for (uint32_t k = 0; k < topo->n && st == DT_OK; k++) {
-        uint32_t i = topo->order[k];
-        const struct dt_lane *l = &p->lanes[p->ops[i].lane];
-
-        if (!is_compute(&p->ops[i]))
-            continue;
-        for (uint32_t gpu = l->first_gpu; gpu < l->first_gpu + l->gpus; gpu++) {
-            if (last[gpu] != DT_NONE && !dt_check_waits(p, i, last[gpu]) && st == DT_OK)
-                st = dt_check_fail(err, p, i, "may overlap another op on its GPU");
-            last[gpu] = i;
-        }
-    }
-    dt_free(last);
     return st;
 }

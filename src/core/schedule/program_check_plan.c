@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Check of a program: what the plan and the assignment ask for.  Virtual stages with what they train
+ * and share, and the samples that microbatches of two modules have in common. */
+#include "core/model/boundary.h"
+#include "core/schedule/program_check_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUCKETS = 4 /* of a virtual stage whose collectives overlap with its compute */ };
+
+static const struct dt_layout *layout(const struct dt_check *c, int module)
+{
+    return &c->p->plan->modules[module].layout;
+}
+
+/* ---- virtual stages ---- */
+
+/* Is anything trained in the modules from which data comes to this one? */
+static bool trained_above(const struct dt_check *c, int module)
+{
+    bool above = false;
+
+    for (int e = 0; e < c->model->n_edges && !above; e++) {
+        int u = c->model->edges[e].src;
+
+        if (c->model->edges[e].dst != module)
+            continue;
+        for (int b = 0; b < c->model->modules[u].n_blocks; b++)
+            above |= dt_plan_trained(c->p->plan, c->model, u, b);
+        above |= trained_above(c, u);
+    }
+    return above;
+}
+
+static int64_t params_sum(const struct dt_check *c, int module, int first, int n, bool vectors)
+{
+    const struct dt_layout *l = layout(c, module);
+    int64_t sum = 0;
+
+    for (int i = first; i < first + n; i++) {
+        const struct dt_block *b = &c->model->modules[module].blocks[i];
+        struct dt_param_count count = dt_block_param_count(b);
+
+        if (!dt_plan_trained(c->p->plan, c->model, module, i))
+            continue;
+        sum += count.vectors + (vectors ? 0 : count.matrices);
+        if (!vectors && b->kind == DT_BLOCK_LM_HEAD && b->tied && l->pp > 1)
+            sum += (int64_t)b->vocab * b->hidden; /* its own copy of the first stage's table */
+    }
+    return sum;
+}
+
+/* Of a whole tensor's elements those of one GPU; a half goes down or up. */
+static uint64_t share(int64_t sum, int tp, bool up)
+{
+    return (uint64_t)((2 * sum + tp - !up) / (2 * tp));
+}
+
+bool dt_check_shared(const struct dt_check *c, int module, int first, int n)
+{
+    return share(params_sum(c, module, first, n, false), layout(c, module)->tp, true) > 0;
+}
+
+bool dt_check_bytes(const struct dt_check *c, int module, int first, int n, uint64_t each,
+                    uint64_t vectors, uint64_t bytes)
+{
+    int64_t all = params_sum(c, module, first, n, false);
+    int64_t more = params_sum(c, module, first, n, true);
+    int tp = layout(c, module)->tp;
+
+    for (int i = 0; i < 4; i++)
+        if (bytes == each * share(all, tp, i & 1) + vectors * share(more, tp, i & 2))
+            return true;
+    return false;
+}
+
+/* What virtual stages hand on, summed over the tensors behind their last block. */
+static void wire(const struct dt_check *c, const struct dt_module *mod, struct dt_check_vstage *v)
+{
+    struct dt_boundary_tensor t[DT_BOUNDARY_MAX];
+    uint64_t elem = c->p->plan->policy.fp32 ? 4 : 2;
+    int n = dt_boundary_tensors(mod, v->first + v->n, t);
+
+    for (int i = 0; i < n; i++)
+        *(t[i].per_item ? &v->item_bytes : &v->token_bytes[t[i].level]) +=
+            elem * (uint64_t)t[i].width;
+}
+
+uint64_t dt_check_wire(const struct dt_check *c, int module, int v, uint32_t mb)
+{
+    const struct dt_check_vstage *x = &c->m[module].v[v];
+    const struct dt_work *w = &c->m[module].a->work[mb];
+    uint64_t sum = x->item_bytes * (uint64_t)w->n;
+
+    for (int l = 0; l < 16; l++)
+        sum += x->token_bytes[l] * ((uint64_t)w->tokens >> 2 * l);
+    return sum;
+}
+
+static void expect_stages(struct dt_check *c, int module)
+{
+    const struct dt_policy *y = &c->p->plan->policy;
+    const struct dt_layout *l = layout(c, module);
+    const uint16_t *split = c->p->plan->modules[module].split;
+    struct dt_check_module *m = &c->m[module];
+    bool above = trained_above(c, module);
+
+    for (int i = 0; i < m->n_v; i++) {
+        struct dt_check_vstage *v = &m->v[i];
+        int buckets, copies = l->dp * l->cp * l->ip;
+
+        v->first = split[i];
+        v->n = split[i + 1] - split[i];
+        buckets = v->n < BUCKETS ? v->n : BUCKETS;
+        for (int b = v->first; b < v->first + v->n; b++)
+            above |= dt_plan_trained(c->p->plan, c->model, module, b);
+        v->backward = above;
+        v->trains = params_sum(c, module, v->first, v->n, false) > 0;
+        if (v->trains && copies > 1) {
+            v->sync_parts = y->overlap_grad ? buckets : 1;
+            v->gather_parts = y->zero != 1 ? 0 : y->overlap_param ? buckets : 1;
+        }
+        wire(c, &c->model->modules[module], v);
+    }
+}
+
+static enum dt_status expect_module(struct dt_check *c, int module)
+{
+    const struct dt_module_assignment *a = &c->p->assignment->m[module];
+    const struct dt_layout *l = layout(c, module);
+    struct dt_check_module *m = &c->m[module];
+
+    if (a->n_replicas != l->dp)
+        return dt_error_set(c->err, DT_ERR_INTERNAL,
+                            "program: module %s: the assignment has %d replicas, the plan %d",
+                            c->model->modules[module].name, a->n_replicas, l->dp);
+    *m = (struct dt_check_module){.a = a, .pp = l->pp, .vpp = l->vpp, .dp = l->dp};
+    m->n_v = l->pp * l->vpp;
+    m->n_mb = a->mb_first[l->dp];
+    m->v = DT_ARENA_NEW(&c->arena, struct dt_check_vstage, m->n_v);
+    m->replica_of = DT_ARENA_NEW(&c->arena, uint16_t, m->n_mb + 1);
+    m->work = DT_ARENA_NEW(&c->arena, struct dt_check_work, (size_t)m->n_mb * m->n_v + 1);
+    m->inner = dt_arena_alloc(&c->arena, (size_t)m->n_mb * m->n_v + 1, sizeof(*m->inner));
+    if (!m->v || !m->replica_of || !m->work || !m->inner)
+        return dt_error_nomem(c->err, "check of a program");
+    memset(m->work, 0xff, (size_t)m->n_mb * (size_t)m->n_v * sizeof(*m->work));
+    memset(m->inner, 0xff, (size_t)m->n_mb * (size_t)m->n_v * sizeof(*m->inner));
+    for (int r = 0; r < l->dp; r++)
+        for (uint32_t k = a->mb_first[r]; k < a->mb_first[r + 1]; k++)
+            m->replica_of[k] = (uint16_t)r;
+    expect_stages(c, module);
+    return DT_OK;
+}
+
+/* ---- samples in common ---- */
+
+/* Where samples are in a module: microbatch + 1 (0 = nowhere yet) and place in it. */
+struct where {
+    uint32_t mb, at;
+};
+
+static enum dt_status find_samples(struct dt_check *c, int module, struct where *where)
+{
+    const struct dt_assignment *a = c->p->assignment;
+    const struct dt_check_module *m = &c->m[module];
+    int64_t found = 0;
+
+    memset(where, 0, (size_t)a->n_samples * sizeof(*where));
+    for (uint32_t mb = 0; mb < m->n_mb; mb++)
+        for (uint32_t i = 0; i < m->a->mb[mb].n; i++) {
+            int64_t s = m->a->samples[m->a->mb[mb].first + i] - a->first_sample;
+
+            if (s < 0 || s >= a->n_samples || where[s].mb > 0)
+                return dt_error_set(c->err, DT_ERR_INTERNAL,
+                                    "program: module %s, microbatch %u: sample %lld is in another "
+                                    "microbatch too, or in no batch",
+                                    c->model->modules[module].name, mb,
+                                    (long long)(s + a->first_sample));
+            where[s] = (struct where){mb + 1, i};
+            found++;
+        }
+    if (found != a->n_samples)
+        return dt_error_set(c->err, DT_ERR_INTERNAL, "program: module %s has %lld of %lld samples",
+                            c->model->modules[module].name, (long long)found,
+                            (long long)a->n_samples);
+    return DT_OK;
+}
+
+/* What crosses from u to d for a sample: the encoder's tokens, or as many of the LLM's states as
+ * each item to generate is conditioned on. */
+static uint64_t crossing(const struct dt_check *c, int u, int d, struct where in_u,
+                         struct where in_d)
+{
+    const struct dt_module *from = &c->model->modules[u], *to = &c->model->modules[d];
+    int states = to->out_tokens_per_item > 0 ? to->out_tokens_per_item : from->out_tokens_per_item;
+    bool items = to->role == DT_ROLE_GENERATOR && states > 0;
+    const struct dt_module_assignment *a = c->m[items ? d : u].a;
+    struct where at = items ? in_d : in_u;
+    const struct dt_microbatch *mb = &a->mb[at.mb - 1];
+    const struct dt_work *w =
+        a->sample_work ? &a->sample_work[mb->first + at.at] : &a->work[at.mb - 1];
+    uint64_t n = (uint64_t)(items ? w->n : w->tokens);
+
+    if (!a->sample_work) /* of the microbatch's work an even share, in whole tokens */
+        n = n * (at.at + 1) / mb->n - n * at.at / mb->n;
+    return n * (uint64_t)from->out_width * (c->p->plan->policy.fp32 ? 4 : 2) *
+           (items ? (uint64_t)states : 1);
+}
+
+static int by_place(const void *x, const void *y)
+{
+    const struct dt_check_transfer *a = x, *b = y;
+
+    if (a->u != b->u)
+        return a->u < b->u ? -1 : 1;
+    if (a->u_mb != b->u_mb)
+        return a->u_mb < b->u_mb ? -1 : 1;
+    if (a->d != b->d)
+        return a->d < b->d ? -1 : 1;
+    return a->d_mb < b->d_mb ? -1 : a->d_mb > b->d_mb;
+}
+
+static enum dt_status expect_transfers(struct dt_check *c)
+{
+    size_t samples = (size_t)c->p->assignment->n_samples, n = 0, kept = 0;
+    struct where *in_u = DT_ARENA_NEW(&c->arena, struct where, samples + 1);
+    struct where *in_d = DT_ARENA_NEW(&c->arena, struct where, samples + 1);
+    struct dt_check_transfer *t =
+        DT_ARENA_NEW(&c->arena, struct dt_check_transfer, samples * (size_t)c->model->n_edges + 1);
+
+    if (!in_u || !in_d || !t)
+        return dt_error_nomem(c->err, "check of a program");
+    for (int e = 0; e < c->model->n_edges; e++) {
+        int u = c->model->edges[e].src, d = c->model->edges[e].dst;
+
+        DT_TRY(find_samples(c, u, in_u));
+        DT_TRY(find_samples(c, d, in_d));
+        for (size_t s = 0; s < samples; s++)
+            t[n++] = (struct dt_check_transfer){(uint32_t)u,
+                                                (uint32_t)d,
+                                                in_u[s].mb - 1,
+                                                in_d[s].mb - 1,
+                                                crossing(c, u, d, in_u[s], in_d[s]),
+                                                {DT_NONE, DT_NONE}};
+    }
+    qsort(t, n, sizeof(*t), by_place);
+    for (size_t i = 0; i < n; i++) {
+        if (t[i].bytes == 0) /* a sample without such an item sends nothing */
+            continue;
+        if (kept > 0 && by_place(&t[kept - 1], &t[i]) == 0)
+            t[kept - 1].bytes += t[i].bytes;
+        else
+            t[kept++] = t[i];
+    }
+    c->transfer = t;
+    c->n_transfers = (uint32_t)kept;
+    return DT_OK;
+}
+
+enum dt_status dt_check_expect(struct dt_check *c)
+{
+    for (int i = 0; i < c->model->n_modules; i++)
+        DT_TRY(expect_module(c, i));
+    return expect_transfers(c);
+}

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Check of a program: every forward and backward exactly once, and what lanes hold meanwhile. */
+#include "core/cost/memory.h"
+#include "core/schedule/program_check_impl.h"
+
+#include <string.h>
+
+static uint32_t lane_microbatches(const struct dt_check *c, const struct dt_lane *l)
+{
+    const uint32_t *first = c->m[l->module].a->mb_first;
+
+    return first[l->replica + 1] - first[l->replica];
+}
+
+/* ---- once each ---- */
+
+/* First and last part of an op, where they are noted. */
+static void noted(struct dt_check *c, const struct dt_op *op, uint32_t **first, uint32_t **last)
+{
+    struct dt_check_work *w = dt_check_at(c, op->module, dt_check_mb(c, op), dt_check_v(c, op));
+
+    *first = op->kind == DT_OP_FORWARD ? &w->f : &w->b;
+    *last = op->kind == DT_OP_FORWARD ? &w->f_end : &w->b_end;
+}
+
+/* Parts lie side by side, each of the same op. */
+static enum dt_status check_parts(struct dt_check *c, const struct dt_lane *l, uint32_t i)
+{
+    const struct dt_op *op = &c->p->ops[i];
+
+    if (op->part != 0 || op->parts == 0)
+        return dt_check_fail(c, i, "is part %u of %u; parts begin with 0 and follow each other",
+                             op->part, op->parts);
+    for (uint32_t k = 1; k < op->parts; k++) {
+        const struct dt_op *x = &c->p->ops[i + k];
+
+        if (i + k >= l->first + l->n || x->kind != op->kind || x->mb != op->mb ||
+            x->chunk != op->chunk || x->parts != op->parts || x->part != k)
+            return dt_check_fail(c, i, "is cut into %u parts, of which number %u does not follow",
+                                 op->parts, k);
+    }
+    return DT_OK;
+}
+
+static enum dt_status note_op(struct dt_check *c, const struct dt_lane *l, uint32_t i)
+{
+    const struct dt_op *op = &c->p->ops[i];
+    uint32_t *first, *last, n = lane_microbatches(c, l);
+    struct dt_check_work *w;
+
+    if (op->mb >= n)
+        return dt_check_fail(c, i, "is of no microbatch of its replica, which has 0 to %d",
+                             (int)n - 1);
+    DT_TRY(check_parts(c, l, i));
+    noted(c, op, &first, &last);
+    w = dt_check_at(c, op->module, dt_check_mb(c, op), dt_check_v(c, op));
+    if (*first != DT_NONE)
+        return dt_check_fail(c, i, "happens twice: op %u of the lane is the same",
+                             *first - l->first);
+    if (op->kind == DT_OP_BACKWARD && !c->m[op->module].v[dt_check_v(c, op)].backward)
+        return dt_check_fail(c, i, "is a backward where nothing is trained, nor upstream of it");
+    if (op->kind == DT_OP_BACKWARD && w->f == DT_NONE)
+        return dt_check_fail(c, i, "comes before its forward");
+    *first = i;
+    *last = i + op->parts - 1u;
+    return DT_OK;
+}
+
+static enum dt_status note_lane(struct dt_check *c, const struct dt_lane *l)
+{
+    for (uint32_t i = l->first; i < l->first + l->n; i++) {
+        const struct dt_op *op = &c->p->ops[i];
+
+        if (!dt_check_is_work(op))
+            continue;
+        DT_TRY(note_op(c, l, i));
+        i += op->parts - 1u;
+    }
+    return DT_OK;
+}
+
+/* All of virtual stage v of one replica; which forward and backward are cut into buckets. */
+static enum dt_status check_stage(struct dt_check *c, int module, int replica, int v)
+{
+    const struct dt_check_module *m = &c->m[module];
+    const struct dt_check_vstage *x = &m->v[v];
+    uint32_t first_f = DT_NONE, last_b = 0;
+
+    for (uint32_t mb = m->a->mb_first[replica]; mb < m->a->mb_first[replica + 1]; mb++) {
+        const struct dt_check_work *w = dt_check_at(c, module, mb, v);
+
+        if (w->f == DT_NONE || (x->backward && w->b == DT_NONE))
+            return dt_error_set(
+                c->err, DT_ERR_INTERNAL, "program: %s/%d.%d, chunk %d: microbatch %u has no %s",
+                c->model->modules[module].name, replica, v % m->pp, v / m->pp,
+                mb - m->a->mb_first[replica], w->f == DT_NONE ? "forward" : "backward");
+        first_f = w->f < first_f ? w->f : first_f;
+        last_b = x->backward && w->b > last_b ? w->b : last_b;
+    }
+    for (uint32_t mb = m->a->mb_first[replica]; mb < m->a->mb_first[replica + 1]; mb++) {
+        const struct dt_check_work *w = dt_check_at(c, module, mb, v);
+        int f = w->f == first_f && x->gather_parts > 0 ? x->gather_parts : 1;
+        int b = w->b == last_b && x->sync_parts > 0 ? x->sync_parts : 1;
+
+        if (c->p->ops[w->f].parts != f)
+            return dt_check_fail(c, w->f, "is cut into %u parts, not into %d",
+                                 c->p->ops[w->f].parts, f);
+        if (x->backward && c->p->ops[w->b].parts != b)
+            return dt_check_fail(c, w->b, "is cut into %u parts, not into %d",
+                                 c->p->ops[w->b].parts, b);
+    }
+    return DT_OK;
+}
+
+enum dt_status dt_check_compute(struct dt_check *c)
+{
+    for (int l = 0; l < c->p->n_lanes; l++)
+        DT_TRY(note_lane(c, &c->p->lanes[l]));
+    for (int i = 0; i < c->model->n_modules; i++)
+        for (int r = 0; r < c->m[i].dp; r++)
+            for (int v = 0; v < c->m[i].n_v; v++)
+                DT_TRY(check_stage(c, i, r, v));
+    return DT_OK;
+}
+
+/* ---- what lanes hold ---- */
+
+static bool forward_only(const struct dt_check *c, const struct dt_lane *l)
+{
+    for (int v = l->stage; v < c->m[l->module].n_v; v += c->m[l->module].pp)
+        if (c->m[l->module].v[v].backward)
+            return false;
+    return true;
+}
+
+/* Microbatches between forward and backward, within the bound. */
+static enum dt_status check_in_flight(struct dt_check *c, uint32_t lane)
+{
+    const struct dt_lane *l = &c->p->lanes[lane];
+    uint32_t held = 0;
+
+    for (uint32_t i = l->first; i < l->first + l->n; i++) {
+        const struct dt_op *op = &c->p->ops[i];
+
+        if (!dt_check_is_work(op) || op->part > 0 ||
+            !c->m[op->module].v[dt_check_v(c, op)].backward)
+            continue;
+        held += op->kind == DT_OP_FORWARD ? 1 : UINT32_MAX;
+        if (held > l->in_flight_max)
+            return dt_check_fail(c, i, "makes the lane hold %u microbatches; memory is for %u",
+                                 held, l->in_flight_max);
+    }
+    return DT_OK;
+}
+
+/* The consumer of what a SEND of activations carries. */
+static uint32_t consumer_of(const struct dt_check *c, uint32_t send)
+{
+    const struct dt_op *recv = &c->p->ops[c->p->ops[send].peer];
+
+    return dt_check_at(c, recv->module, dt_check_mb(c, recv), dt_check_v(c, recv))->f_end;
+}
+
+/* A lane without backwards: its k-th forward waits until what forward k - bound sent is consumed. */
+static enum dt_status check_credit(struct dt_check *c, uint32_t lane)
+{
+    const struct dt_lane *l = &c->p->lanes[lane];
+    uint32_t n = lane_microbatches(c, l), chunks = (uint32_t)c->m[l->module].vpp, done = 0;
+    uint32_t *ran = DT_ARENA_NEW(&c->arena, uint32_t, (size_t)n * chunks + 1);
+    uint32_t *ordinal = DT_ARENA_NEW(&c->arena, uint32_t, (size_t)n * chunks + 1);
+
+    if (!ran || !ordinal)
+        return dt_error_nomem(c->err, "check of a program");
+    for (uint32_t i = l->first; i < l->first + l->n; i++)
+        if (c->p->ops[i].kind == DT_OP_FORWARD && c->p->ops[i].part == 0) {
+            ordinal[c->p->ops[i].chunk * n + c->p->ops[i].mb] = done;
+            ran[done++] = i;
+        }
+    for (uint32_t i = l->first; i < l->first + l->n; i++) {
+        const struct dt_op *op = &c->p->ops[i];
+        uint32_t k;
+
+        if (op->kind != DT_OP_SEND || l->in_flight_max == 0)
+            continue;
+        k = ordinal[op->chunk * n + op->mb] + l->in_flight_max;
+        if (k < done && !dt_check_after(c, ran[k], consumer_of(c, i)))
+            return dt_check_fail(c, ran[k],
+                                 "does not wait until what was sent %u forwards before is consumed",
+                                 l->in_flight_max);
+    }
+    return DT_OK;
+}
+
+/* ---- messages that are not read yet ---- */
+
+/* Do slots of all replicas of all modules compare: microbatch k is slot k, and no sample leaves its
+ * slot between modules? */
+static bool slots_compare(const struct dt_check *c)
+{
+    for (int i = 0; i < c->model->n_modules; i++)
+        for (int r = 0; r < c->m[i].dp; r++) {
+            const uint32_t *first = &c->m[i].a->mb_first[r];
+
+            if (first[1] - first[0] != (uint32_t)c->p->assignment->n_slots)
+                return false;
+            for (uint32_t mb = first[0]; mb < first[1]; mb++)
+                if (c->m[i].a->mb[mb].slot != mb - first[0])
+                    return false;
+        }
+    for (uint32_t t = 0; t < c->n_transfers; t++) {
+        const struct dt_check_transfer *x = &c->transfer[t];
+
+        if (c->m[x->u].a->mb[x->u_mb].slot != c->m[x->d].a->mb[x->d_mb].slot)
+            return false;
+    }
+    return true;
+}
+
+/* A lane with backwards has unread at most what it holds, for the backward that frees it comes after
+ * the consumer's: `held` at most of this chunk.  One without has what its credits allow.  What the
+ * receiver holds itself is charged as activations. */
+static enum dt_status check_buffers(struct dt_check *c, const struct dt_lane *from, uint32_t send,
+                                    uint32_t held)
+{
+    const struct dt_lane *to = &c->p->lanes[c->p->ops[c->p->ops[send].peer].lane];
+    const struct dt_check_module *m = &c->m[to->module];
+    uint32_t keeps = 0;
+    uint32_t room = (uint32_t)dt_memory_queue(c->p->plan, c->model, to->module, to->stage,
+                                              lane_microbatches(c, to));
+
+    for (int v = to->stage; v < m->n_v; v += m->pp)
+        keeps += m->v[v].backward;
+    if (forward_only(c, from))
+        held = from->in_flight_max < held ? from->in_flight_max : held;
+    else if (keeps > 0)
+        room += to->in_flight_max / (from->module == to->module ? 1 : keeps);
+    if (held > room)
+        return dt_check_fail(
+            c, send, "can be one of %u unread messages; the receiver has room for %u", held, room);
+    return DT_OK;
+}
+
+static enum dt_status check_unread(struct dt_check *c, uint32_t lane, bool aligned)
+{
+    const struct dt_lane *l = &c->p->lanes[lane];
+    const struct dt_check_module *m = &c->m[l->module];
+    uint32_t held[DT_MAX_VSTAGES] = {0}, most[DT_MAX_VSTAGES] = {0};
+
+    for (uint32_t i = l->first; i < l->first + l->n; i++) {
+        const struct dt_op *op = &c->p->ops[i];
+
+        if (!dt_check_is_work(op) || op->part > 0)
+            continue;
+        held[op->chunk] += op->kind == DT_OP_FORWARD ? 1 : UINT32_MAX;
+        most[op->chunk] = held[op->chunk] > most[op->chunk] ? held[op->chunk] : most[op->chunk];
+    }
+    for (uint32_t i = l->first; i < l->first + l->n; i++) {
+        const struct dt_op *op = &c->p->ops[i];
+
+        if (op->kind != DT_OP_SEND || (op->flags & DT_OPF_GRAD))
+            continue;
+        /* a chunk without backward on a lane with some is bounded by the order of the others;
+         * slots of different numbers of samples do not compare */
+        if (!m->v[dt_check_v(c, op)].backward && l->in_flight_max < most[op->chunk] && m->vpp > 1)
+            continue;
+        if (aligned || !(op->flags & DT_OPF_BOUNDARY))
+            DT_TRY(check_buffers(c, l, i, most[op->chunk]));
+    }
+    return DT_OK;
+}
+
+enum dt_status dt_check_held(struct dt_check *c)
+{
+    bool aligned = slots_compare(c);
+
+    for (uint32_t l = 0; l < (uint32_t)c->p->n_lanes; l++) {
+        if (forward_only(c, &c->p->lanes[l]))
+            DT_TRY(check_credit(c, l));
+        else
+            DT_TRY(check_in_flight(c, l));
+        DT_TRY(check_unread(c, l, aligned));
+    }
+    return DT_OK;
+}
