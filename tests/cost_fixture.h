@@ -212,8 +212,8 @@ static inline void fx_profile(struct fixture *f, bool backward)
     fx_index(f);
 }
 
-static inline struct dt_module *fx_module(struct fixture *f, const char *name, enum dt_role role,
-                                          int blocks)
+static inline struct dt_module *fx_module(struct fixture *f, const char *name,
+                                          enum dt_module_role role, int blocks)
 {
     struct dt_module *m = &f->model.modules[f->model.n_modules++];
 
@@ -276,9 +276,9 @@ static inline int fx_vit(struct fixture *f, int layers, int hidden, int ffn, int
     return f->model.n_modules - 1;
 }
 
-static inline struct dt_shard fx_shard(int tp)
+static inline struct dt_block_shard fx_shard(int tp)
 {
-    return (struct dt_shard){.tp = tp, .cp = 1, .ep = 1, .ip = 1, .seqpar = tp > 1};
+    return (struct dt_block_shard){.tp = tp, .cp = 1, .ep = 1, .ip = 1, .seqpar = tp > 1};
 }
 
 static inline struct dt_work fx_text(int64_t n, int64_t seq)

@@ -81,22 +81,22 @@ static inline void ef_init(struct exec_fixture *f, const char *modules, int thre
                                      .nic_latency_s = 1e-6,
                                      .fabric_oversubscription = 1};
     snprintf(f->cluster.name, sizeof(f->cluster.name), "here");
-    dt_assert_ok(dt_device_open_cpu(&o, &f->err, &f->dev), f->err);
+    dt_assert_ok(dt_cpu_open_device(&o, &f->err, &f->dev), f->err);
     dt_assert_ok(dt_diffusion_init(&f->diffusion, DT_NOISE_COSINE, 1000, &f->err), f->err);
 }
 
-static inline void ef_doc(struct dt_sequence *s, struct dt_rng *r, enum dt_task task, int text,
-                          int vocab)
+static inline void ef_doc(struct dt_sequence *s, struct dt_rng *r, enum dt_sequence_task task,
+                          int text, int vocab)
 {
-    struct dt_seq_doc *d = &s->docs[s->n_docs];
+    struct dt_sequence_doc *d = &s->docs[s->n_docs];
     int at = s->n_tokens, patches = EF_SIDE / 4 * (EF_SIDE / 4);
 
-    *d = (struct dt_seq_doc){.task = task, .first = (uint32_t)at};
+    *d = (struct dt_sequence_doc){.task = task, .first = (uint32_t)at};
     s->ids[at++] = 1;
     if (task != DT_TASK_TEXT) {
-        struct dt_seq_item *it = &s->items[s->n_items++];
+        struct dt_sequence_item *it = &s->items[s->n_items++];
 
-        *it = (struct dt_seq_item){.w = EF_SIDE, .h = EF_SIDE, .doc = (uint32_t)s->n_docs};
+        *it = (struct dt_sequence_item){.w = EF_SIDE, .h = EF_SIDE, .doc = (uint32_t)s->n_docs};
         it->flags = task == DT_TASK_CAPTION ? DT_ITEM_ENCODE : DT_ITEM_GENERATE;
         it->px = dt_malloc(EF_SIDE * EF_SIDE * 3);
         ck_assert_ptr_nonnull(it->px);
@@ -125,12 +125,12 @@ static inline void ef_doc(struct dt_sequence *s, struct dt_rng *r, enum dt_task 
 /* What sequences hold: all kinds; text; no picture to draw; none to see; pictures in one only. */
 enum ef_data { EF_MIXED, EF_TEXT, EF_CAPTIONS, EF_DRAWINGS, EF_ONE };
 
-static inline enum dt_task ef_task(const struct exec_fixture *f, struct dt_rng *r,
-                                   enum ef_data data, int k)
+static inline enum dt_sequence_task ef_task(const struct exec_fixture *f, struct dt_rng *r,
+                                            enum ef_data data, int k)
 {
     bool encodes = f->model->llm > 0 && data != EF_TEXT && data != EF_DRAWINGS;
     bool draws = f->model->llm + 1 < f->model->n_modules && data != EF_TEXT && data != EF_CAPTIONS;
-    enum dt_task task = DT_TASK_TEXT;
+    enum dt_sequence_task task = DT_TASK_TEXT;
 
     if (data == EF_ONE ? k == 4 : k % 3 != 2 && dt_rng_below(r, 4) > 0)
         task = dt_rng_below(r, 2) ? DT_TASK_CAPTION : DT_TASK_GENERATE;
@@ -159,7 +159,7 @@ static inline void ef_seqs_of(struct exec_fixture *f, int n, uint64_t seed, enum
         s->docs = dt_calloc(8, sizeof(*s->docs));
         s->items = dt_calloc(8, sizeof(*s->items));
         for (int d = 0, docs = 1 + (int)dt_rng_below(&r, 3); d < docs; d++) {
-            enum dt_task task = ef_task(f, &r, data, k);
+            enum dt_sequence_task task = ef_task(f, &r, data, k);
 
             ef_doc(s, &r, task, 1 + (int)dt_rng_below(&r, 9), vocab);
         }
@@ -178,16 +178,16 @@ struct ef_layout {
     int pp, dp, vpp; /* vpp 0 = 1 */
 };
 static inline void ef_plan(struct exec_fixture *f, int microbatch, const struct ef_layout *l,
-                           bool colocated, enum dt_schedule schedule)
+                           bool colocated, enum dt_pipe_schedule schedule)
 {
-    struct dt_policy y = {.global_batch = f->n_seqs,
-                          .microbatch = microbatch,
-                          .seq_len = EF_SEQ_LEN,
-                          .schedule = schedule,
-                          .zero = 1,
-                          .overlap_grad = true,
-                          .overlap_param = true,
-                          .fp32 = true};
+    struct dt_plan_policy y = {.global_batch = f->n_seqs,
+                               .microbatch = microbatch,
+                               .seq_len = EF_SEQ_LEN,
+                               .schedule = schedule,
+                               .zero = 1,
+                               .overlap_grad = true,
+                               .overlap_param = true,
+                               .fp32 = true};
     double cost[64];
 
     for (int i = 0; i < 64; i++)
@@ -197,7 +197,7 @@ static inline void ef_plan(struct exec_fixture *f, int microbatch, const struct 
     for (int m = 0; m < f->model->n_modules; m++) {
         int vpp = l[m].vpp > 0 ? l[m].vpp : 1;
 
-        f->plan.modules[m].layout = (struct dt_layout){1, 1, 1, l[m].pp, vpp, l[m].dp, 1, 0};
+        f->plan.modules[m].layout = (struct dt_plan_layout){1, 1, 1, l[m].pp, vpp, l[m].dp, 1, 0};
         dt_plan_split_blocks(cost, f->model->modules[m].n_blocks, l[m].pp * vpp,
                              f->plan.modules[m].split);
     }
@@ -271,9 +271,10 @@ static inline struct dt_exec_result ef_step(struct exec_fixture *f, int64_t step
 
     for (int i = 0; i < f->n_seqs; i++)
         seqs[i] = f->seqs[i];
-    dt_assert_ok(dt_feed_samples(seqs, f->n_seqs, &f->err, &samples), f->err);
+    dt_assert_ok(dt_batching_samples(seqs, f->n_seqs, &f->err, &samples), f->err);
     dt_assert_ok(dt_assign(&f->plan, f->model, f->cost, samples, 0, &f->err, &a), f->err);
-    dt_assert_ok(dt_compile(&f->plan, f->model, &f->cluster, a, f->cost, &f->err, &p), f->err);
+    dt_assert_ok(dt_sched_compile(&f->plan, f->model, &f->cluster, a, f->cost, &f->err, &p),
+                 f->err);
     dt_assert_ok(dt_program_check(p, f->model, &f->err), f->err);
     f->sends_bytes = f->gathers_bytes = 0;
     for (uint32_t i = 0; i < p->n_ops; i++) {
@@ -299,7 +300,7 @@ static inline struct dt_exec_result ef_step(struct exec_fixture *f, int64_t step
     }
     for (int l = 0; l < p->n_lanes; l++) { /* chunk-microbatches held at once */
         const struct dt_lane *x = &p->lanes[l];
-        const struct dt_layout *y = &f->plan.modules[x->module].layout;
+        const struct dt_plan_layout *y = &f->plan.modules[x->module].layout;
         int held = 0;
 
         for (int v = x->stage; v < y->pp * y->vpp; v += y->pp)

@@ -167,7 +167,7 @@ static void read_option(const char *s, struct ranks_case *c)
     else if (word_is(s, "ranks=", &v))
         c->ranks = atoi(v);
     else if (word_is(s, "recompute=", &v))
-        c->recompute = (enum dt_recompute)one_of(v, dt_recompute_names);
+        c->recompute = (enum dt_block_recompute)one_of(v, dt_block_recompute_names);
     else if (word_is(s, "frozen=", &v))
         memcpy(c->frozen, v, MODULES); /* t: trained, f: frozen */
     else if (word_is(s, "dropout=", &v))
@@ -191,7 +191,7 @@ static void read_option(const char *s, struct ranks_case *c)
     else if (word_is(s, "mpi", &v)) /* over MPI without it, too */
         c->mpi = true;
     else
-        c->schedule = (enum dt_schedule)one_of(s, dt_schedule_names);
+        c->schedule = (enum dt_pipe_schedule)one_of(s, dt_pipe_schedule_names);
 }
 
 void read_layout(int i, struct ranks_case *c)

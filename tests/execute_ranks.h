@@ -20,8 +20,8 @@ struct ranks_case {
     int microbatch;
     bool colocated;
     int ranks; /* 0 = one per GPU */
-    enum dt_schedule schedule;
-    enum dt_recompute recompute;
+    enum dt_pipe_schedule schedule;
+    enum dt_block_recompute recompute;
     char frozen[MODULES + 1]; /* 't' trained, 'f' frozen */
     bool zero0, apart;        /* apart: no overlap with compute */
     bool reorder;

@@ -16,7 +16,7 @@ bool bf16_here(void)
     struct dt_error err;
     bool has;
 
-    dt_assert_ok(dt_device_open_cpu(&o, &err, &dev), err);
+    dt_assert_ok(dt_cpu_open_device(&o, &err, &dev), err);
     has = dev->info.bf16;
     dev->close(dev);
     return has;
@@ -77,7 +77,7 @@ static void hash_stage(struct dt_stage *s, struct outcome *o)
 static void each_stage(struct exec_fixture *f, bool hash, struct outcome *o)
 {
     for (int m = 0; m < f->model->n_modules; m++) {
-        const struct dt_layout *l = &f->plan.modules[m].layout;
+        const struct dt_plan_layout *l = &f->plan.modules[m].layout;
 
         for (int v = 0; v < l->pp * l->vpp; v++) {
             const struct dt_optimizer *leads = NULL;

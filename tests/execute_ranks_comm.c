@@ -2,7 +2,7 @@
  *
  * What goes between ranks: lengths, order, and a rank that does not come. */
 #include "execute_ranks.h"
-#include "comm/world.h"
+#include "comm/supervisor.h"
 
 #include <stdio.h>
 
@@ -20,7 +20,7 @@ static enum dt_status count_send(struct dt_transport *t, int to, int tag, const 
 {
     struct counting *c = &counting[t->rank];
 
-    c->sent_bytes += tag < DT_WORLD_TAG / 2 ? bytes : 0; /* no tokens */
+    c->sent_bytes += tag < DT_SUPERVISOR_TAG / 2 ? bytes : 0; /* no tokens */
     return c->real->post_send(c->real, to, tag, buf, bytes, err, out);
 }
 

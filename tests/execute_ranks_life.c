@@ -29,7 +29,7 @@ void open_case(struct exec_fixture *f, const struct ranks_case *c)
 static void keep_owned(const struct dt_optimizer *o, size_t at, size_t n, const float *g, float *to)
 {
     for (int k = 0; k < o->n_segments; k++) {
-        const struct dt_segment *x = &o->segments[k];
+        const struct dt_optimizer_segment *x = &o->segments[k];
         size_t lo = x->at > at ? x->at : at;
         size_t hi = x->at + x->n < at + n ? x->at + x->n : at + n;
 
@@ -64,7 +64,7 @@ static void keep_grads(struct world *w, struct exec_fixture *f)
 {
     pthread_mutex_lock(&w->lock);
     for (int m = 0; m < f->model->n_modules; m++) {
-        const struct dt_layout *l = &f->plan.modules[m].layout;
+        const struct dt_plan_layout *l = &f->plan.modules[m].layout;
 
         for (int r = 0; r < l->dp; r++)
             for (int v = 0; v < l->pp * l->vpp; v++) {

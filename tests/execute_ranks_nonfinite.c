@@ -53,7 +53,7 @@ static uint64_t hash_rank(const struct exec_fixture *f, bool all)
     uint64_t h = 1;
 
     for (int m = 0; m < f->model->n_modules; m++) {
-        const struct dt_layout *l = &f->plan.modules[m].layout;
+        const struct dt_plan_layout *l = &f->plan.modules[m].layout;
 
         for (int r = 0; r < l->dp; r++)
             for (int v = 0; v < l->pp * l->vpp; v++)
@@ -88,7 +88,7 @@ static bool pick_of(const struct exec_fixture *f, int m, int r, int v, struct vi
         if (!dt_stage_trained(s, p[i].block))
             return true;
         for (int k = 0; k < o->n_segments; k++) {
-            const struct dt_segment *x = &o->segments[k];
+            const struct dt_optimizer_segment *x = &o->segments[k];
 
             if (x->at < p[i].at + p[i].n && p[i].at < x->at + x->n) {
                 out->at = x->at > p[i].at ? x->at : p[i].at;
@@ -102,7 +102,7 @@ static bool pick_of(const struct exec_fixture *f, int m, int r, int v, struct vi
 static bool pick(const struct exec_fixture *f, struct victim *out)
 {
     for (int m = 0; m < f->model->n_modules; m++) {
-        const struct dt_layout *l = &f->plan.modules[m].layout;
+        const struct dt_plan_layout *l = &f->plan.modules[m].layout;
 
         if (f->model->modules[m].role == DT_ROLE_LLM)
             for (int r = 0; r < l->dp; r++)
@@ -139,7 +139,7 @@ static bool decline(void *ctx, const struct dt_exec_result *r)
 
 static void write_value(const struct exec_fixture *f, const struct victim *v, float x)
 {
-    struct dt_queue *q;
+    struct dt_device_queue *q;
 
     (void)f;
     dt_stage_master(v->stage)[v->at] = x;

@@ -75,7 +75,8 @@ static void check_shares(const struct world *w, struct exec_fixture *f,
 /* A number that tells where it belongs. */
 static float mark(int module, const char *name, size_t i, int what)
 {
-    return (float)((dt_name_hash(name) + 31 * (uint64_t)module + 7 * i + (uint64_t)what) % 65521);
+    return (float)((dt_nn_name_hash(name) + 31 * (uint64_t)module + 7 * i + (uint64_t)what) %
+                   65521);
 }
 
 static void write_marks(struct dt_exec_whole *all)
@@ -113,7 +114,7 @@ static void check_marks(const struct world *w, struct exec_fixture *f, int m, in
                 ck_assert_msg(dt_stage_master(s)[at] == mark(m, p[i].name, run.whole + j, 0),
                               "%s: %s[%zu] is another element", w->c->name, p[i].name, j);
                 for (int g = 0; g < o->n_segments; g++) {
-                    const struct dt_segment *x = &o->segments[g];
+                    const struct dt_optimizer_segment *x = &o->segments[g];
 
                     if (at < x->at || at >= x->at + x->n)
                         continue;
@@ -136,7 +137,7 @@ static void check_spread(const struct world *w, struct exec_fixture *f)
     dt_assert_ok(dt_exec_spread(f->x, &all, &f->err), f->err);
     dt_exec_whole_free(&all);
     for (int m = 0; m < f->model->n_modules; m++) {
-        const struct dt_layout *l = &f->plan.modules[m].layout;
+        const struct dt_plan_layout *l = &f->plan.modules[m].layout;
 
         for (int r = 0; r < l->dp; r++)
             for (int v = 0; v < l->pp * l->vpp; v++)
@@ -174,14 +175,14 @@ static enum dt_status failing_alloc(const struct dt_device *dev, size_t bytes, s
 }
 
 static enum dt_status failing_queue_new(const struct dt_device *dev, bool high_priority,
-                                        struct dt_error *err, struct dt_queue **out)
+                                        struct dt_error *err, struct dt_device_queue **out)
 {
     if (--calls_left == 0)
         return dt_error_nomem(err, "a test");
     return real.queue_new(dev, high_priority, err, out);
 }
 
-static enum dt_status failing_sync(struct dt_queue *q, struct dt_error *err)
+static enum dt_status failing_sync(struct dt_device_queue *q, struct dt_error *err)
 {
     enum dt_status st = real.queue_sync(q, err);
 

@@ -13,30 +13,30 @@
 
 static struct dt_error err;
 
-static inline struct dt_krules *rules_of(const char *text)
+static inline struct dt_import_rules *rules_of(const char *text)
 {
-    struct dt_krules *r = NULL;
+    struct dt_import_rules *r = NULL;
 
-    dt_assert_ok(dt_krules_parse("rules.yaml", text, strlen(text), &err, &r), err);
+    dt_assert_ok(dt_import_rules_parse("rules.yaml", text, strlen(text), &err, &r), err);
     return r;
 }
 
-static inline struct dt_krules *shipped_rules(void)
+static inline struct dt_import_rules *shipped_rules(void)
 {
     const char *srcdir = getenv("srcdir");
-    struct dt_krules *r = NULL;
+    struct dt_import_rules *r = NULL;
     char path[4096];
 
     snprintf(path, sizeof(path), "%s/traces/rules/default.yaml", srcdir ? srcdir : ".");
-    dt_assert_ok(dt_krules_read(path, &err, &r), err);
+    dt_assert_ok(dt_import_rules_read(path, &err, &r), err);
     return r;
 }
 
 /* What an import of traces found. */
 struct found {
-    struct dt_ptable t;
-    struct dt_kimport *k;
-    struct dt_kimport_sums sums;
+    struct dt_profile_table t;
+    struct dt_import_kernels *k;
+    struct dt_import_kernels_sums sums;
     int device, source;
     size_t rows;
 };
@@ -46,31 +46,32 @@ static inline void open_found(struct found *f)
     const struct dt_profile_source s = {.name = "test"};
 
     memset(f, 0, sizeof(*f));
-    dt_assert_ok(dt_ptable_device(&f->t, "card", &err, &f->device), err);
-    dt_assert_ok(dt_ptable_source(&f->t, &s, &err, &f->source), err);
-    dt_assert_ok(dt_kimport_new("bf16", &err, &f->k), err);
+    dt_assert_ok(dt_profile_table_device(&f->t, "card", &err, &f->device), err);
+    dt_assert_ok(dt_profile_table_source(&f->t, &s, &err, &f->source), err);
+    dt_assert_ok(dt_import_kernels_new("bf16", &err, &f->k), err);
 }
 
 static inline void close_found(struct found *f)
 {
-    dt_kimport_free(f->k);
-    dt_ptable_free(&f->t);
+    dt_import_kernels_free(f->k);
+    dt_profile_table_free(&f->t);
 }
 
-static inline void import(struct found *f, struct dt_ktrace *t, const struct dt_krules *r)
+static inline void import(struct found *f, struct dt_import_trace *t,
+                          const struct dt_import_rules *r)
 {
-    dt_assert_ok(dt_kimport_trace(f->k, t, r, f->source, &err, &f->sums), err);
-    dt_ktrace_free(t);
+    dt_assert_ok(dt_import_kernels_trace(f->k, t, r, f->source, &err, &f->sums), err);
+    dt_import_trace_free(t);
 }
 
 static inline void finish(struct found *f)
 {
-    dt_assert_ok(dt_kimport_finish(f->k, f->device, &err, &f->t, &f->rows), err);
-    dt_ptable_sort(&f->t);
+    dt_assert_ok(dt_import_kernels_finish(f->k, f->device, &err, &f->t, &f->rows), err);
+    dt_profile_table_sort(&f->t);
 }
 
-static inline const struct dt_ptable_row *row_of(const struct found *f, int family, int phase,
-                                                 int64_t d0)
+static inline const struct dt_profile_table_row *row_of(const struct found *f, int family,
+                                                        int phase, int64_t d0)
 {
     for (size_t i = 0; i < f->t.n_rows; i++)
         if (f->t.rows[i].r.family == family && f->t.rows[i].r.phase == phase &&
@@ -83,7 +84,7 @@ static inline const struct dt_ptable_row *row_of(const struct found *f, int fami
 /* Of 0..4 above `base` us, linear between order statistics: 10 % is 0.4, 90 % is 3.6. */
 static inline void check_row(const struct found *f, int family, int64_t d0, double base_us, int n)
 {
-    const struct dt_ptable_row *r = row_of(f, family, DT_PHASE_FWD, d0);
+    const struct dt_profile_table_row *r = row_of(f, family, DT_PHASE_FWD, d0);
 
     ck_assert_int_eq(r->r.n, n);
     ck_assert_double_eq_tol(r->r.median_ns, (base_us + 2) * 1000, 0.5);

@@ -20,7 +20,7 @@ enum { KT_ISAS = 3, KT_ALL_ISAS = 5, KT_CASES = 2 * KT_ISAS, KT_ALL_CASES = 2 * 
 
 struct kt {
     struct dt_device *dev[2];
-    struct dt_queue *q[2];
+    struct dt_device_queue *q[2];
     const struct dt_kernels *k; /* of dev[0]; the same functions as of dev[1] */
     struct dt_rng rng;
     uint64_t seed;
@@ -49,7 +49,7 @@ static inline void kt_open(struct kt *k, int i)
     for (int th = 0; th < 2; th++) {
         struct dt_device_options opt = {.threads = th + 1};
 
-        dt_assert_ok(dt_device_open_cpu(&opt, &err, &k->dev[th]), err);
+        dt_assert_ok(dt_cpu_open_device(&opt, &err, &k->dev[th]), err);
         dt_assert_ok(k->dev[th]->queue_new(k->dev[th], false, &err, &k->q[th]), err);
     }
     k->k = k->dev[0]->k;

@@ -120,8 +120,8 @@ else
     echo "no object files: what the check of programs calls is not checked"
 fi
 
-# ---- names: dt_xfer is opaque, and every transport has one of its own ----
-grep -hoE '^(typedef )?(struct|union|enum) dt_\w+ \{' $files | grep -oE 'dt_\w+' | grep -vx dt_xfer |
+# ---- names: dt_transport_xfer is opaque, and every transport has one of its own ----
+grep -hoE '^(typedef )?(struct|union|enum) dt_\w+ \{' $files | grep -oE 'dt_\w+' | grep -vx dt_transport_xfer |
     sort | uniq -d >"$tmp/out"
 while read -r tag; do grep -nE "^(typedef )?(struct|union|enum) $tag \{" $files; done <"$tmp/out"
 check "a tag is defined once" '[ ! -s "$tmp/out" ]'

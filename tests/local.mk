@@ -146,7 +146,7 @@ tests_test_modules_tp_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 
 # started by shell tests under mpirun
 if HAVE_MPI
-noinst_PROGRAMS = tests/world_ranks
+noinst_PROGRAMS = tests/supervisor_ranks
 endif
 
 SHELL_TESTS = \
@@ -184,7 +184,7 @@ SHELL_TESTS = \
 	tests/test_trace.sh \
 	tests/test_train_cli.sh \
 	tests/test_train_mpi.sh \
-	tests/test_world.sh
+	tests/test_supervisor.sh
 
 TESTS += $(check_PROGRAMS) $(SHELL_TESTS)
 TEST_EXTENSIONS = .sh

@@ -93,29 +93,31 @@ static void shape_of(enum mu_kind kind, struct dt_shape *s, int *llm_hidden)
 /* Far from the habits, so that whoever forgot to look fails. */
 static void arithmetic_of(enum mu_kind kind, struct dt_shape *s)
 {
-    struct dt_arithmetic *a = &s->arith;
+    struct dt_module_arithmetic *a = &s->arith;
 
     switch (kind) {
     case MU_LLAMA3: /* of three frequencies one stays, one is blended, one is stretched */
-        *a = (struct dt_arithmetic){.norm_eps = 0.03,
-                                    .activation = DT_ACTIVATION_QUICK_GELU,
-                                    .rope = {500000, DT_ROPE_LLAMA3, 8, 0.01, 4, 40}};
+        *a = (struct dt_module_arithmetic){.norm_eps = 0.03,
+                                           .activation = DT_ACTIVATION_QUICK_GELU,
+                                           .rope = {500000, DT_ROPE_LLAMA3, 8, 0.01, 4, 40}};
         break;
     case MU_LINEAR:
-        *a = (struct dt_arithmetic){.norm_eps = 1e-3, .rope = {700, DT_ROPE_LINEAR, 3, 0, 0, 0}};
+        *a = (struct dt_module_arithmetic){.norm_eps = 1e-3,
+                                           .rope = {700, DT_ROPE_LINEAR, 3, 0, 0, 0}};
         break;
     case MU_GPT2_IDLE:
-        *a = (struct dt_arithmetic){.norm_eps = 0.02,
-                                    .activation = DT_ACTIVATION_GELU,
-                                    .attention_scale = 1,
-                                    .scale_by_layer = true};
+        *a = (struct dt_module_arithmetic){.norm_eps = 0.02,
+                                           .activation = DT_ACTIVATION_GELU,
+                                           .attention_scale = 1,
+                                           .scale_by_layer = true};
         break;
     case MU_CLIP:
-        *a = (struct dt_arithmetic){.norm_eps = 1e-3, .activation = DT_ACTIVATION_QUICK_GELU};
+        *a =
+            (struct dt_module_arithmetic){.norm_eps = 1e-3, .activation = DT_ACTIVATION_QUICK_GELU};
         s->clip_names = true;
         break;
     case MU_UNET_SINE:
-        *a = (struct dt_arithmetic){.norm_eps = 0.01, .sine_first = true, .freq_shift = 1};
+        *a = (struct dt_module_arithmetic){.norm_eps = 0.01, .sine_first = true, .freq_shift = 1};
         s->unet.norm_groups = 2;
         break;
     default:
@@ -125,7 +127,7 @@ static void arithmetic_of(enum mu_kind kind, struct dt_shape *s)
 
 static double normal(struct mu *u, const char *what, int64_t i)
 {
-    return dt_rng_normal_at(u->seed, dt_name_hash(what), (uint64_t)i);
+    return dt_rng_normal_at(u->seed, dt_nn_name_hash(what), (uint64_t)i);
 }
 
 /* Rounded to bf16, so that both precisions start from the same numbers. */
@@ -265,7 +267,7 @@ static void take_names(struct mu *u)
     struct dt_error err;
     const struct dt_param *p;
 
-    dt_assert_ok(dt_device_open_cpu(&opt, &err, &dev), err);
+    dt_assert_ok(dt_cpu_open_device(&opt, &err, &dev), err);
     dt_assert_ok(dt_stage_new(dev, &spec, &err, &s), err);
     p = dt_stage_params(s, &u->n);
     u->t = NEW(u, struct mu_tensor, u->n);
@@ -369,11 +371,11 @@ struct exec {
     struct mu *u;
     const struct mu_run *run;
     struct dt_device *dev;
-    struct dt_queue *q;
+    struct dt_device_queue *q;
     struct dt_batch *batch;
     int n;
     struct dt_stage *stage[8];
-    struct dt_run r[8];
+    struct dt_nn_run r[8];
     void *flow[9], *grad[9];
     struct dt_transport *transport; /* of this member; NULL = there are no others */
     struct dt_tp tp;
@@ -518,7 +520,7 @@ static void make_stages(struct exec *e)
                                      .max = u->max,
                                      .dropout = run->dropout,
                                      .tp = e->transport ? &e->tp : NULL};
-        struct dt_run *r = &e->r[i];
+        struct dt_nn_run *r = &e->r[i];
 
         for (int k = spec.first; k < spec.last; k++)
             above |= trained[k];
@@ -657,7 +659,7 @@ static void execute(struct exec *e)
     struct dt_device_options opt = {.threads = run->threads > 0 ? run->threads : 1};
     struct dt_error err;
 
-    dt_assert_ok(dt_device_open_cpu(&opt, &err, &e->dev), err);
+    dt_assert_ok(dt_cpu_open_device(&opt, &err, &e->dev), err);
     dt_assert_ok(e->dev->queue_new(e->dev, false, &err, &e->q), err);
     e->tp.device = e->dev;
     fill_batch(e);

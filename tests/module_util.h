@@ -66,7 +66,7 @@ struct mu {
 
 struct mu_run {
     enum dt_dtype dtype;
-    enum dt_recompute recompute;
+    enum dt_block_recompute recompute;
     int cuts[8], n_cuts; /* stage boundaries between 0 and n_blocks */
     int threads;
     bool split_backward, parts, frozen;

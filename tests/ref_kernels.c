@@ -17,7 +17,7 @@ void ref_linear(int64_t m, int64_t out, int64_t in, const double *x, const doubl
         }
 }
 
-static double conv_at(const struct dt_conv *c, const double *x, const double *w, int64_t n,
+static double conv_at(const struct dt_kernel_conv *c, const double *x, const double *w, int64_t n,
                       int64_t oy, int64_t ox, int64_t o)
 {
     double s = 0;
@@ -35,10 +35,10 @@ static double conv_at(const struct dt_conv *c, const double *x, const double *w,
     return s;
 }
 
-void ref_conv(const struct dt_conv *c, const double *x, const double *w, const double *bias,
+void ref_conv(const struct dt_kernel_conv *c, const double *x, const double *w, const double *bias,
               double *y)
 {
-    int64_t oh = dt_conv_out(c->h, c), ow = dt_conv_out(c->w, c);
+    int64_t oh = dt_kernel_conv_out(c->h, c), ow = dt_kernel_conv_out(c->w, c);
 
     for (int64_t n = 0; n < c->n; n++)
         for (int64_t oy = 0; oy < oh; oy++)
@@ -48,7 +48,7 @@ void ref_conv(const struct dt_conv *c, const double *x, const double *w, const d
                         conv_at(c, x, w, n, oy, ox, o) + (bias ? bias[o] : 0);
 }
 
-void ref_norm(const struct dt_norm *n, bool layer, const double *x, const double *gamma,
+void ref_norm(const struct dt_kernel_norm *n, bool layer, const double *x, const double *gamma,
               const double *beta, double *y)
 {
     for (int64_t r = 0; r < n->rows; r++) {
@@ -66,7 +66,7 @@ void ref_norm(const struct dt_norm *n, bool layer, const double *x, const double
     }
 }
 
-void ref_groupnorm(const struct dt_groupnorm *g, const double *x, const double *gamma,
+void ref_groupnorm(const struct dt_kernel_groupnorm *g, const double *x, const double *gamma,
                    const double *beta, double *y)
 {
     int64_t c = g->channels, per = c / g->groups;
@@ -93,8 +93,8 @@ void ref_groupnorm(const struct dt_groupnorm *g, const double *x, const double *
 }
 
 /* One query row: p is room for the longest sequence. */
-static void attend(const struct dt_attention *a, const double *q, const double *k, const double *v,
-                   int64_t keys, double *p, double *o, double *lse)
+static void attend(const struct dt_kernel_attention *a, const double *q, const double *k,
+                   const double *v, int64_t keys, double *p, double *o, double *lse)
 {
     double max = -INFINITY, sum = 0;
 
@@ -114,8 +114,8 @@ static void attend(const struct dt_attention *a, const double *q, const double *
     *lse = keys > 0 ? max + log(sum) : -INFINITY;
 }
 
-void ref_attention(const struct dt_attention *a, const double *q, const double *k, const double *v,
-                   double *o, double *lse)
+void ref_attention(const struct dt_kernel_attention *a, const double *q, const double *k,
+                   const double *v, double *o, double *lse)
 {
     double *p = malloc(sizeof(double) * (size_t)(a->max_k + 1));
 
@@ -133,7 +133,7 @@ void ref_attention(const struct dt_attention *a, const double *q, const double *
     free(p);
 }
 
-double ref_act(enum dt_act act, double x)
+double ref_act(enum dt_kernel_act act, double x)
 {
     switch (act) {
     case DT_ACT_GELU_TANH:
@@ -149,7 +149,7 @@ double ref_act(enum dt_act act, double x)
     }
 }
 
-void ref_glu(enum dt_act act, int64_t rows, int64_t width, bool gate_last, const double *h,
+void ref_glu(enum dt_kernel_act act, int64_t rows, int64_t width, bool gate_last, const double *h,
              double *y)
 {
     for (int64_t r = 0; r < rows; r++)

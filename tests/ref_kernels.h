@@ -11,18 +11,18 @@
 void ref_linear(int64_t m, int64_t out, int64_t in, const double *x, const double *w,
                 const double *bias, double *y);
 /* w in [c_out][c_in][k][k] order */
-void ref_conv(const struct dt_conv *c, const double *x, const double *w, const double *bias,
+void ref_conv(const struct dt_kernel_conv *c, const double *x, const double *w, const double *bias,
               double *y);
-/* layer: subtract the mean; beta NULL = none.  Rows as struct dt_norm says. */
-void ref_norm(const struct dt_norm *n, bool layer, const double *x, const double *gamma,
+/* layer: subtract the mean; beta NULL = none.  Rows as struct dt_kernel_norm says. */
+void ref_norm(const struct dt_kernel_norm *n, bool layer, const double *x, const double *gamma,
               const double *beta, double *y);
-void ref_groupnorm(const struct dt_groupnorm *g, const double *x, const double *gamma,
+void ref_groupnorm(const struct dt_kernel_groupnorm *g, const double *x, const double *gamma,
                    const double *beta, double *y);
 /* cu_* are host arrays */
-void ref_attention(const struct dt_attention *a, const double *q, const double *k, const double *v,
-                   double *o, double *lse);
-double ref_act(enum dt_act act, double x);
-void ref_glu(enum dt_act act, int64_t rows, int64_t width, bool gate_last, const double *h,
+void ref_attention(const struct dt_kernel_attention *a, const double *q, const double *k,
+                   const double *v, double *o, double *lse);
+double ref_act(enum dt_kernel_act act, double x);
+void ref_glu(enum dt_kernel_act act, int64_t rows, int64_t width, bool gate_last, const double *h,
              double *y);
 void ref_rope(int64_t rows, int heads, int head_dim, int dim, int64_t stride, const int32_t *pos,
               const float *table, bool inverse, double *x);

@@ -116,7 +116,7 @@ static double relu(double x)
 void ref_arithmetic(struct ref_module *r)
 {
     static double (*const named_acts[])(double) = {NULL, gelu, gelu_tanh, quick_gelu, silu, relu};
-    const struct dt_arithmetic *a = &r->m->arith;
+    const struct dt_module_arithmetic *a = &r->m->arith;
     const struct dt_block *b = r->m->blocks;
 
     while (b < r->m->blocks + r->m->n_blocks - 1 && b->kind != DT_BLOCK_TRANSFORMER)
@@ -231,7 +231,7 @@ static double *drop(struct ref_module *r, const struct dt_block *b, int which, i
     if (p <= 0)
         return x;
     snprintf(name, sizeof(name), "%s/dropout/%d/%d", r->m->name, (int)(b - r->m->blocks), which);
-    key = r->seed ^ dt_name_hash(name);
+    key = r->seed ^ dt_nn_name_hash(name);
     for (int i = 0; i < rows; i++) {
         bool same = i > 0 && doc[i] == doc[i - 1];
 
@@ -244,7 +244,7 @@ static double *drop(struct ref_module *r, const struct dt_block *b, int which, i
             const uint32_t k2[2] = {(uint32_t)key, (uint32_t)(key >> 32)};
             uint32_t word[4];
 
-            dt_philox4x32(ctr, k2, word);
+            dt_rng_philox4x32(ctr, k2, word);
             x[i * b->hidden + k] *= word[at % 4] < (uint32_t)ldexp(p, 32) ? 0 : 1 / (1 - p);
         }
     }

@@ -21,7 +21,7 @@ struct sched_fixture {
     struct dt_samples samples;
     uint32_t text[SF_SAMPLES_MAX], seq[SF_SAMPLES_MAX];
     uint64_t item_first[SF_SAMPLES_MAX + 1];
-    struct dt_item items[SF_ITEMS_MAX];
+    struct dt_sample_item items[SF_ITEMS_MAX];
     struct dt_assignment *a;
     struct dt_program *p;
     struct dt_error err;
@@ -80,7 +80,7 @@ static inline int sf_generator(struct sched_fixture *s, const char *name, int la
 
 static inline void sf_edge(struct sched_fixture *s, int src, int dst)
 {
-    s->f.model.edges[s->f.model.n_edges++] = (struct dt_edge){src, dst};
+    s->f.model.edges[s->f.model.n_edges++] = (struct dt_model_edge){src, dst};
 }
 
 /* Encoder, LLM, generator in a row. */
@@ -94,15 +94,15 @@ static inline void sf_chain(struct sched_fixture *s, int layers)
 }
 
 static inline void sf_plan(struct sched_fixture *s, int64_t batch, int microbatch,
-                           enum dt_schedule schedule)
+                           enum dt_pipe_schedule schedule)
 {
-    struct dt_policy y = {.global_batch = batch,
-                          .microbatch = microbatch,
-                          .seq_len = SF_SEQ,
-                          .schedule = schedule,
-                          .zero = 1,
-                          .overlap_grad = true,
-                          .overlap_param = true};
+    struct dt_plan_policy y = {.global_batch = batch,
+                               .microbatch = microbatch,
+                               .seq_len = SF_SEQ,
+                               .schedule = schedule,
+                               .zero = 1,
+                               .overlap_grad = true,
+                               .overlap_param = true};
 
     dt_plan_init(&s->plan, &s->f.model, &y);
 }
@@ -114,7 +114,7 @@ static inline void sf_layout(struct sched_fixture *s, int m, int tp, int pp, int
 
     for (int i = 0; i < n; i++)
         cost[i] = 1;
-    s->plan.modules[m].layout = (struct dt_layout){tp, 1, 1, pp, vpp, dp, 1, 0};
+    s->plan.modules[m].layout = (struct dt_plan_layout){tp, 1, 1, pp, vpp, dp, 1, 0};
     dt_plan_split_blocks(cost, n, pp * vpp, s->plan.modules[m].split);
 }
 
@@ -143,10 +143,11 @@ static inline void sf_samples(struct sched_fixture *s, int64_t n, int items, int
         else if (!sparse)
             e += items > 0 && e == 0, g += targets > 0 && g == 0;
         for (int k = 0; k < e + g && at < SF_ITEMS_MAX; k++)
-            s->items[at++] = (struct dt_item){.w = (uint16_t)(64 + 16 * dt_rng_below(&r, 9)),
-                                              .h = (uint16_t)(64 + 16 * dt_rng_below(&r, 9)),
-                                              .kind = DT_MODALITY_IMAGE,
-                                              .flags = k < e ? DT_ITEM_ENCODE : DT_ITEM_GENERATE};
+            s->items[at++] =
+                (struct dt_sample_item){.w = (uint16_t)(64 + 16 * dt_rng_below(&r, 9)),
+                                        .h = (uint16_t)(64 + 16 * dt_rng_below(&r, 9)),
+                                        .kind = DT_MODALITY_IMAGE,
+                                        .flags = k < e ? DT_ITEM_ENCODE : DT_ITEM_GENERATE};
     }
     s->item_first[n] = at;
 }
@@ -163,14 +164,14 @@ static inline void sf_compile(struct sched_fixture *s)
 {
     if (!s->a)
         sf_assign(s);
-    dt_assert_ok(dt_compile(&s->plan, &s->f.model, &s->f.cluster, s->a, NULL, &s->err, &s->p),
+    dt_assert_ok(dt_sched_compile(&s->plan, &s->f.model, &s->f.cluster, s->a, NULL, &s->err, &s->p),
                  s->err);
     dt_assert_ok(dt_program_check(s->p, &s->f.model, &s->err), s->err);
 }
 
 /* An LLM alone. */
 static inline void sf_llm_only(struct sched_fixture *s, int pp, int vpp, int dp, int n,
-                               enum dt_schedule schedule)
+                               enum dt_pipe_schedule schedule)
 {
     sf_init(s);
     sf_llm(s, pp * vpp < 2 ? 2 : pp * vpp);
@@ -209,14 +210,14 @@ static inline int64_t *sf_durations(const struct dt_program *p, const int64_t *f
 
 static inline int64_t sf_makespan(struct sched_fixture *s, const int64_t *ns)
 {
-    struct dt_topo topo = {0};
+    struct dt_timeline_topo topo = {0};
     struct dt_timeline t = {0};
     int64_t span;
 
-    dt_assert_ok(dt_topo_build(s->p, &s->err, &topo), s->err);
+    dt_assert_ok(dt_timeline_topo_build(s->p, &s->err, &topo), s->err);
     dt_assert_ok(dt_timeline_eval(s->p, &topo, ns, &s->err, &t), s->err);
     span = t.makespan_ns;
-    dt_topo_free(&topo);
+    dt_timeline_topo_free(&topo);
     dt_timeline_free(&t);
     return span;
 }

@@ -36,7 +36,7 @@ struct world {
     struct dt_samples samples;
     uint32_t tokens[64];
     uint64_t item_first[65];
-    struct dt_item items[64 * 6];
+    struct dt_sample_item items[64 * 6];
     struct dt_cost *cost;
     struct dt_search_input in;
 };
@@ -66,8 +66,8 @@ static inline void random_samples(struct world *w, int n)
         w->tokens[i] = 2048;
         for (int j = 1 + below(5); j > 0; j--)
             w->items[k++] =
-                (struct dt_item){(uint16_t)(64 + below(960)), (uint16_t)(64 + below(960)),
-                                 DT_MODALITY_IMAGE, (uint16_t)(below(2) ? 3 : 1)};
+                (struct dt_sample_item){(uint16_t)(64 + below(960)), (uint16_t)(64 + below(960)),
+                                        DT_MODALITY_IMAGE, (uint16_t)(below(2) ? 3 : 1)};
     }
     w->item_first[n] = k;
     w->samples = (struct dt_samples){.name = "random",
@@ -104,7 +104,7 @@ static inline void build_world(struct world *w, int encoders, int generators, in
     for (int i = 0; i < m->n_modules; i++)
         if (i != m->llm)
             m->edges[m->n_edges++] =
-                i < m->llm ? (struct dt_edge){i, m->llm} : (struct dt_edge){m->llm, i};
+                i < m->llm ? (struct dt_model_edge){i, m->llm} : (struct dt_model_edge){m->llm, i};
     random_samples(w, (int)batch);
     dt_assert_ok(dt_cost_new(m, &w->fx.cluster, &w->fx.profile, &opt, &err, &w->cost), err);
     w->in = (struct dt_search_input){.model = m,
@@ -132,17 +132,17 @@ static inline double set_memory(struct world *w, double fraction)
     struct dt_error err;
     double bytes = 0;
 
-    dt_assert_ok(dt_table_new(&w->in, &err, &t), err);
+    dt_assert_ok(dt_orch_table_new(&w->in, &err, &t), err);
     for (int m = 0; m < w->in.model->n_modules; m++) {
         struct dt_memory mem;
         struct dt_work work;
 
-        dt_largest_work(&t->work[m], 1, 3, &work);
+        dt_orch_largest_work(&t->work[m], 1, 3, &work);
         t->scratch.modules[m].split[1] = (uint16_t)w->in.model->modules[m].n_blocks;
         dt_memory_stage(&t->scratch, w->in.model, w->in.cluster, m, 0, &work, 4, &mem);
         bytes = fmax(bytes, mem.total);
     }
-    dt_table_free(t);
+    dt_orch_table_free(t);
     w->fx.cluster.mem_bytes = bytes * fraction;
     return bytes;
 }

@@ -43,7 +43,7 @@ static void builder_init(struct builder *b, int n_lanes)
 static uint32_t add_op(struct builder *b, int lane, enum dt_op_kind kind, int64_t ns)
 {
     uint32_t id = (uint32_t)b->n;
-    enum dt_resource res = dt_op_resource(kind);
+    enum dt_op_resource res = dt_op_resource(kind);
 
     grow(&b->ops, &b->cap, b->n + 1, sizeof *b->ops);
     grow(&b->ns, &b->ns_cap, b->n + 1, sizeof *b->ns);

@@ -11,19 +11,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct dt_measured_table parse(const char *text)
+static struct dt_accuracy_measured_table parse(const char *text)
 {
-    struct dt_measured_table t;
+    struct dt_accuracy_measured_table t;
     struct dt_error err = {0};
 
-    ck_assert_msg(dt_measured_parse("dir/t.csv", text, strlen(text), &err, &t) == DT_OK, "%s",
-                  err.message);
+    ck_assert_msg(dt_accuracy_measured_parse("dir/t.csv", text, strlen(text), &err, &t) == DT_OK,
+                  "%s", err.message);
     return t;
 }
 
 START_TEST(test_headers)
 {
-    struct dt_measured_table t =
+    struct dt_accuracy_measured_table t =
         parse("layers,hidden,heads,gpus,tp,micro_batch,global_batch,measured_iter_s,recompute\n"
               "30,3072,24,16,4,2,64,1.25,full\n"
               "30,3072,24,16,4,2,64,,\n");
@@ -40,7 +40,7 @@ START_TEST(test_headers)
     ck_assert_int_eq(t.rows[1].recompute, DT_RECOMPUTE_NONE);
     ck_assert(t.rows[1].measured_s == 0);
     ck_assert(!t.rows[0].fp16);
-    dt_measured_free(&t);
+    dt_accuracy_measured_free(&t);
 
     /* a Llama on an A100 ran with flash attention, a GPT there did not */
     t = parse("layers,hidden,ffn,heads,kv_groups,gpus,micro_batch,global_batch\n"
@@ -48,14 +48,14 @@ START_TEST(test_headers)
     ck_assert(!t.rows[0].unfused && t.rows[0].distributed && t.rows[0].seqpar);
     ck_assert(t.rows[1].unfused && !t.rows[1].distributed && !t.rows[1].seqpar);
     ck_assert(!t.rows[2].unfused);
-    dt_measured_free(&t);
+    dt_accuracy_measured_free(&t);
 
     t = parse("source,layers,hidden,heads,gpus,micro_batch,global_batch\n"
               "recalled,30,3072,24,1,2,64\n,30,3072,24,1,2,64\n");
     ck_assert_str_eq(t.rows[0].source, "recalled");
     ck_assert_str_eq(t.rows[1].source, "");
     ck_assert(t.peers == NULL);
-    dt_measured_free(&t);
+    dt_accuracy_measured_free(&t);
 
     t = parse(
         "# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence length,"
@@ -67,14 +67,14 @@ START_TEST(test_headers)
     ck_assert_double_eq_tol(t.rows[0].measured_s, 0.1235, 1e-12);
     ck_assert(t.rows[0].fp16 && t.rows[0].unfused && !t.rows[0].seqpar);
     dt_assert_has(t.peers, "8.37");
-    dt_measured_free(&t);
+    dt_accuracy_measured_free(&t);
 
     t = parse("model,hidden,heads,layers,seq,gpus,tp,pp,dp,batch,microbatch,interleave,recompute,"
               "iteration_s\nm,6144,64,48,2048,8,8,1,1,4,4,1,seqsel,1.5\n");
     ck_assert_int_eq(t.format, DT_MEASURED_MEGATRON);
     ck_assert_int_eq(t.rows[0].recompute, DT_RECOMPUTE_SELECTIVE);
     ck_assert(t.rows[0].seqpar);
-    dt_measured_free(&t);
+    dt_accuracy_measured_free(&t);
 }
 END_TEST
 
@@ -92,11 +92,12 @@ static const struct {
 
 START_TEST(test_bad_tables)
 {
-    struct dt_measured_table t;
+    struct dt_accuracy_measured_table t;
     struct dt_error err = {0};
 
-    ck_assert_int_eq(dt_measured_parse("t.csv", bad[_i].text, strlen(bad[_i].text), &err, &t),
-                     DT_ERR_INPUT);
+    ck_assert_int_eq(
+        dt_accuracy_measured_parse("t.csv", bad[_i].text, strlen(bad[_i].text), &err, &t),
+        DT_ERR_INPUT);
     ck_assert_msg(strstr(err.message, bad[_i].says) != NULL, "%s", err.message);
 }
 END_TEST
@@ -104,7 +105,7 @@ END_TEST
 /* The job says what the row says. */
 START_TEST(test_job)
 {
-    struct dt_measured_table t =
+    struct dt_accuracy_measured_table t =
         parse("layers,hidden,heads,kv_groups,ffn,vocab,seq,gpus,tp,pp,vpp,micro_batch,global_batch,"
               "gpu_type,recompute,measured_iter_s\n"
               "30,3072,24,24,12288,51200,1024,24,4,3,1,2,44,A100,full,1\n"
@@ -115,10 +116,10 @@ START_TEST(test_job)
     struct dt_job *j;
 
     for (int i = 0; i < t.n; i++) {
-        const struct dt_measured_row *r = &t.rows[i];
+        const struct dt_accuracy_measured_row *r = &t.rows[i];
         const struct dt_block *b;
 
-        ck_assert_int_eq(dt_measured_job(r, &err, text, sizeof text, &profile), DT_OK);
+        ck_assert_int_eq(dt_accuracy_measured_job(r, &err, text, sizeof text, &profile), DT_OK);
         ck_assert_msg(dt_job_parse("row", text, strlen(text), NULL, 0, true, &err, &j) == DT_OK,
                       "%s in %s", err.message, text);
         b = &j->model->modules[0].blocks[1];
@@ -133,18 +134,18 @@ START_TEST(test_job)
         ck_assert_int_eq(j->plan.modules[0].split[r->pp * r->vpp], r->layers + 2);
         dt_job_free(j);
     }
-    dt_measured_free(&t);
+    dt_accuracy_measured_free(&t);
 }
 END_TEST
 
 START_TEST(test_unknown_gpu)
 {
-    struct dt_measured_row r = {.layers = 2, .pp = 1, .vpp = 1, .gpu_type = "B42"};
+    struct dt_accuracy_measured_row r = {.layers = 2, .pp = 1, .vpp = 1, .gpu_type = "B42"};
     char text[DT_MEASURED_JOB_MAX];
     const char *profile;
     struct dt_error err = {0};
 
-    ck_assert_int_eq(dt_measured_job(&r, &err, text, sizeof text, &profile), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_accuracy_measured_job(&r, &err, text, sizeof text, &profile), DT_ERR_INPUT);
     ck_assert(strstr(err.message, "B42") != NULL);
 }
 END_TEST
@@ -185,7 +186,7 @@ START_TEST(test_unfused_flops)
                          .bias = true,
                          .layernorm = true};
     const struct dt_work w = {3, 3 * 896, 3 * 896 * 896, 896};
-    const struct dt_shard shard = {4, 1, 1, 1, true};
+    const struct dt_block_shard shard = {4, 1, 1, 1, true};
     struct dt_kop k[DT_MAX_KOPS];
     double fused = dt_block_flops(&b, &w), core = 0;
     double fused_bytes = dt_block_act_bytes(&b, &shard, &w, DT_RECOMPUTE_SELECTIVE);
@@ -217,18 +218,19 @@ START_TEST(test_constants)
 {
     static const char row[] = "layers,hidden,heads,gpus,tp,pp,micro_batch,global_batch,vocab\n"
                               "8,2048,16,8,4,2,2,16,50257\n";
-    struct dt_measured_table t = parse(row);
+    struct dt_accuracy_measured_table t = parse(row);
     struct dt_work w = {2, 4096, 4096 * 2048, 2048};
-    struct dt_shard shard = {4, 1, 1, 1, false};
+    struct dt_block_shard shard = {4, 1, 1, 1, false};
     struct dt_cost_tuning tune;
-    struct dt_stage_cost base, moved;
+    struct dt_cost_stage base, moved;
     char text[DT_MEASURED_JOB_MAX];
     struct dt_error err = {0};
     const char *profile;
     struct dt_cost *c;
     struct dt_job *j;
 
-    ck_assert_int_eq(dt_measured_job(&t.rows[0], &err, text, sizeof text, &profile), DT_OK);
+    ck_assert_int_eq(dt_accuracy_measured_job(&t.rows[0], &err, text, sizeof text, &profile),
+                     DT_OK);
     dt_assert_ok(dt_job_parse("row", text, strlen(text), NULL, 0, false, &err, &j), err);
     for (int i = -1; i < DT_COST_CONSTANTS; i++) {
         tune = dt_cost_tuning_default;
@@ -250,7 +252,7 @@ START_TEST(test_constants)
         dt_cost_free(c);
     }
     dt_job_free(j);
-    dt_measured_free(&t);
+    dt_accuracy_measured_free(&t);
 }
 END_TEST
 

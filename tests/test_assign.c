@@ -45,7 +45,7 @@ START_TEST(lpt_keeps_grahams_bound)
         for (int i = 0; i < n; i++)
             cost[i] = t % 2 ? 0.7 + dt_rng_uniform(&r) : exp(1.3 * dt_rng_normal(&r));
         double opt = best_load(cost, n, k, 0, 0, load);
-        ck_assert_int_eq(dt_lpt(cost, n, k, false, bin, &got), DT_OK);
+        ck_assert_int_eq(dt_assign_lpt(cost, n, k, false, bin, &got), DT_OK);
         double top = 0;
         for (int i = 0; i < n; i++) {
             ck_assert(bin[i] >= 0 && bin[i] < k);
@@ -73,7 +73,7 @@ START_TEST(lpt_bound_is_tight)
         for (int twice = 0; twice < 2 && n < 2 * K; twice++)
             cost[n++] = v;
     cost[n++] = K;
-    ck_assert_int_eq(dt_lpt(cost, n, K, false, bin, &got), DT_OK);
+    ck_assert_int_eq(dt_assign_lpt(cost, n, K, false, bin, &got), DT_OK);
     ck_assert_double_eq_tol(got, 4 * K - 1, 1e-12);
 }
 END_TEST
@@ -89,7 +89,7 @@ START_TEST(lpt_equal_cardinality)
         double cost[200], got, sum = 0;
         for (int i = 0; i < n; i++)
             sum += cost[i] = exp(0.8 * dt_rng_normal(&r));
-        ck_assert_int_eq(dt_lpt(cost, n, k, true, bin, &got), DT_OK);
+        ck_assert_int_eq(dt_assign_lpt(cost, n, k, true, bin, &got), DT_OK);
         for (int i = 0; i < n; i++)
             count[bin[i]]++;
         for (int b = 0; b < k; b++) {
@@ -110,19 +110,19 @@ START_TEST(lpt_ties_go_to_the_lowest_bin)
     static const int equal[] = {0, 1, 2, 0, 1, 2}, any[] = {0, 1, 2, 0, 1, 1};
     int bin[6];
     double got;
-    ck_assert_int_eq(dt_lpt(cost, 6, 3, true, bin, &got), DT_OK);
+    ck_assert_int_eq(dt_assign_lpt(cost, 6, 3, true, bin, &got), DT_OK);
     ck_assert_mem_eq(bin, equal, sizeof(bin));
-    ck_assert_int_eq(dt_lpt(cost, 6, 3, false, bin, &got), DT_OK);
+    ck_assert_int_eq(dt_assign_lpt(cost, 6, 3, false, bin, &got), DT_OK);
     ck_assert_mem_eq(bin, any, sizeof(bin));
     ck_assert_double_eq(got, 4);
-    ck_assert_int_eq(dt_lpt(cost, 6, 0, false, bin, &got), DT_ERR_INTERNAL);
+    ck_assert_int_eq(dt_assign_lpt(cost, 6, 0, false, bin, &got), DT_ERR_INTERNAL);
 }
 END_TEST
 
 /* ---- the chain ---- */
 
 /* 1F1B written plainly: lists of operations per stage, run until all are done. */
-static double plain_1f1b(const struct dt_chain *c, const int *order)
+static double plain_1f1b(const struct dt_assign_chain *c, const int *order)
 {
     int p = c->p, n = c->n;
     double *fe = calloc((size_t)(p * n), sizeof(*fe)), *be = calloc((size_t)(p * n), sizeof(*be));
@@ -164,7 +164,7 @@ static double plain_1f1b(const struct dt_chain *c, const int *order)
 
 struct random_chain {
     double fwd[16 * 80], bwd[16 * 80];
-    struct dt_chain c;
+    struct dt_assign_chain c;
 };
 
 /* Encoder first, generator last, the LLM's stages alike; backward = 2 x forward. */
@@ -178,7 +178,7 @@ static void make_chain(struct random_chain *x, struct dt_rng *r, int p, int n, d
             x->bwd[s * n + i] = 2 * x->fwd[s * n + i];
         }
     }
-    x->c = (struct dt_chain){p, n, x->fwd, x->bwd};
+    x->c = (struct dt_assign_chain){p, n, x->fwd, x->bwd};
 }
 
 START_TEST(chain_equals_the_plain_schedule)
@@ -200,8 +200,8 @@ START_TEST(chain_equals_the_plain_schedule)
             order[i] = order[k];
             order[k] = o;
         }
-        x.c = (struct dt_chain){p, n, x.fwd, x.bwd};
-        double want = plain_1f1b(&x.c, order), got = dt_chain_makespan(&x.c, order);
+        x.c = (struct dt_assign_chain){p, n, x.fwd, x.bwd};
+        double want = plain_1f1b(&x.c, order), got = dt_assign_chain_makespan(&x.c, order);
         ck_assert_msg(fabs(got - want) <= 1e-12 * want,
                       "seed %" PRIu64 " round %d p %d n %d: %g %g", seed, t, p, n, got, want);
     }
@@ -220,9 +220,9 @@ START_TEST(chain_of_uniform_stages_is_closed_form)
                 x.fwd[k] = 2.385;
                 x.bwd[k] = 4.117;
             }
-            x.c = (struct dt_chain){p, n, x.fwd, x.bwd};
+            x.c = (struct dt_assign_chain){p, n, x.fwd, x.bwd};
             double want = (n + p - 1) * (2.385 + 4.117);
-            ck_assert_double_eq_tol(dt_chain_makespan(&x.c, order), want, 1e-12 * want);
+            ck_assert_double_eq_tol(dt_assign_chain_makespan(&x.c, order), want, 1e-12 * want);
         }
 }
 END_TEST
@@ -245,8 +245,8 @@ static double over_formula(int p, int n, int slow, double factor)
     }
     for (int i = 0; i < n; i++)
         order[i] = i;
-    x.c = (struct dt_chain){p, n, x.fwd, x.bwd};
-    return dt_chain_makespan(&x.c, order) / (warm + 3 * factor * (n - 1));
+    x.c = (struct dt_assign_chain){p, n, x.fwd, x.bwd};
+    return dt_assign_chain_makespan(&x.c, order) / (warm + 3 * factor * (n - 1));
 }
 
 /* Derived ratios, known to three digits; a first stage twice as slow as the others gives them. */
@@ -276,13 +276,13 @@ START_TEST(order_is_never_worse)
             int order[80], given[80], seen[80] = {0};
             double before = 0, after = 0;
             make_chain(&x, &r, p, n, 0.5);
-            ck_assert_int_eq(dt_inter_order(&x.c, order, &before, &after), DT_OK);
+            ck_assert_int_eq(dt_assign_inter_order(&x.c, order, &before, &after), DT_OK);
             for (int i = 0; i < n; i++) {
                 given[i] = i;
                 ck_assert(order[i] >= 0 && order[i] < n && !seen[order[i]]++);
             }
-            ck_assert_double_eq(before, dt_chain_makespan(&x.c, given));
-            ck_assert_double_eq_tol(after, dt_chain_makespan(&x.c, order), 1e-12 * after);
+            ck_assert_double_eq(before, dt_assign_chain_makespan(&x.c, given));
+            ck_assert_double_eq_tol(after, dt_assign_chain_makespan(&x.c, order), 1e-12 * after);
             ck_assert_msg(after <= before, "seed %" PRIu64 " p %d n %d round %d", seed, p, n, t);
             gain += before / after;
             most = fmax(most, before / after);
@@ -315,8 +315,8 @@ START_TEST(order_puts_the_smallest_at_the_ends)
             x.bwd[s * N + i] = 2 * x.fwd[s * N + i];
         }
     }
-    x.c = (struct dt_chain){P, N, x.fwd, x.bwd};
-    ck_assert_int_eq(dt_inter_order(&x.c, order, &before, &after), DT_OK);
+    x.c = (struct dt_assign_chain){P, N, x.fwd, x.bwd};
+    ck_assert_int_eq(dt_assign_inter_order(&x.c, order, &before, &after), DT_OK);
     ck_assert_double_lt(after, before);
     ck_assert_int_eq(rank[order[0]], 0);
     for (int q = N - P + 1; q < N; q++)
@@ -333,7 +333,7 @@ struct world {
     struct dt_plan plan;
 };
 
-static void module_init(struct world *w, int m, const char *name, enum dt_role role, int n,
+static void module_init(struct world *w, int m, const char *name, enum dt_module_role role, int n,
                         int hidden)
 {
     struct dt_module *mod = &w->model.modules[m];
@@ -360,14 +360,14 @@ static void world_init(struct world *w, uint64_t seed)
     enum { N = 997 };
     static uint32_t text[N], seq[N];
     static uint64_t first[N + 1];
-    static struct dt_item items[N * 24];
+    static struct dt_sample_item items[N * 24];
     struct dt_rng r;
     memset(w, 0, sizeof(*w));
     w->model.n_modules = 3;
     w->model.llm = 1;
     w->model.n_edges = 2;
-    w->model.edges[0] = (struct dt_edge){0, 1};
-    w->model.edges[1] = (struct dt_edge){1, 2};
+    w->model.edges[0] = (struct dt_model_edge){0, 1};
+    w->model.edges[1] = (struct dt_model_edge){1, 2};
     module_init(w, 0, "encoder", DT_ROLE_ENCODER, 4, 256);
     module_init(w, 1, "llm", DT_ROLE_LLM, 6, 512);
     module_init(w, 2, "generator", DT_ROLE_GENERATOR, 3, 192);
@@ -381,7 +381,7 @@ static void world_init(struct world *w, uint64_t seed)
         first[i + 1] = first[i];
         for (int k = 0; k < n; k++) {
             double side = fmin(fmax(exp(5.56 + 0.69 * dt_rng_normal(&r)), 64), 1024);
-            items[first[i + 1]++] = (struct dt_item){
+            items[first[i + 1]++] = (struct dt_sample_item){
                 (uint16_t)side, (uint16_t)side, DT_MODALITY_IMAGE,
                 (uint16_t)(DT_ITEM_ENCODE | (dt_rng_below(&r, 2) ? DT_ITEM_GENERATE : 0))};
         }
@@ -395,8 +395,8 @@ static void plan_init(struct world *w, int enc, int llm, int gen, int m, int slo
     memset(&w->plan, 0, sizeof(w->plan));
     w->plan.n_modules = 3;
     for (int i = 0; i < 3; i++) {
-        struct dt_module_plan *mp = &w->plan.modules[i];
-        mp->layout = (struct dt_layout){
+        struct dt_plan_module *mp = &w->plan.modules[i];
+        mp->layout = (struct dt_plan_layout){
             .tp = 1, .cp = 1, .ep = 1, .pp = pp[i], .vpp = 1, .dp = dp[i], .ip = 1};
         for (int v = 0; v <= pp[i]; v++)
             mp->split[v] = (uint16_t)(v * w->model.modules[i].n_blocks / pp[i]);
@@ -422,12 +422,12 @@ static int slot_of[4096];
 /* Counts, works and slots that must hold whatever the policy. */
 static void check_structure(const struct world *w, const struct dt_assignment *a)
 {
-    const struct dt_policy *pol = &w->plan.policy;
+    const struct dt_plan_policy *pol = &w->plan.policy;
     int s = w->plan.modules[1].layout.dp * pol->microbatch;
     ck_assert_int_eq(a->n_slots, pol->global_batch / s);
     for (int pass = 0; pass < 3; pass++) {
         int m = pass == 0 ? 1 : pass == 1 ? 0 : 2; /* the LLM first: it defines the slots */
-        const struct dt_module_assignment *ma = &a->m[m];
+        const struct dt_assignment_module *ma = &a->m[m];
         ck_assert_int_eq(ma->n_replicas, w->plan.modules[m].layout.dp);
         for (int r = 0; r < ma->n_replicas; r++) {
             int mbs = (int)(ma->mb_first[r + 1] - ma->mb_first[r]);
@@ -534,7 +534,7 @@ START_TEST(samples_stay_in_their_broker_group)
     int group[4096];
     for (int pass = 0; pass < 3; pass++) {
         int m = pass == 0 ? 1 : pass == 1 ? 0 : 2;
-        const struct dt_module_assignment *ma = &a->m[m];
+        const struct dt_assignment_module *ma = &a->m[m];
         for (int r = 0; r < ma->n_replicas; r++)
             for (uint32_t b = ma->mb_first[r]; b < ma->mb_first[r + 1]; b++)
                 for (uint32_t k = 0; k < ma->mb[b].n; k++) {
@@ -590,7 +590,7 @@ static uint64_t digest(const struct dt_assignment *a)
 {
     uint64_t h = 14695981039346656037u;
     for (int m = 0; m < a->n_modules; m++) {
-        const struct dt_module_assignment *ma = &a->m[m];
+        const struct dt_assignment_module *ma = &a->m[m];
         for (int64_t i = 0; i < a->n_samples; i++)
             h = (h ^ (uint64_t)ma->samples[i]) * 1099511628211u;
         for (uint32_t b = 0; b < ma->mb_first[ma->n_replicas]; b++)
@@ -686,7 +686,7 @@ START_TEST(check_finds_what_is_wrong)
     world_init(&w, 13);
     plan_init(&w, 2, 4, 2, 2, 4, true, true);
     struct dt_assignment *a = must_assign(&w, 5);
-    struct dt_module_assignment *ma = &a->m[2];
+    struct dt_assignment_module *ma = &a->m[2];
     int64_t kept = ma->samples[3];
     ma->samples[3] = ma->samples[4];
     ck_assert_int_eq(dt_assign_check(a, &err), DT_ERR_INTERNAL);

@@ -323,7 +323,7 @@ START_TEST(image_parallel_ranks_are_copies)
             step = d.ns[i];
         if (op->module == 0 && op->kind == DT_OP_GRAD_SYNC) {
             const struct dt_group *g = &s.p->groups[op->peer];
-            struct dt_time want;
+            struct dt_cost_time want;
 
             bytes = op->bytes;
             ck_assert_uint_eq(g->n, (unsigned)dp);
@@ -336,7 +336,7 @@ START_TEST(image_parallel_ranks_are_copies)
     if (ranks > 1)
         ck_assert_double_eq_tol((double)bytes, 4 * params, 1); /* whole, on every rank */
     {
-        struct dt_time want;
+        struct dt_cost_time want;
 
         dt_cost_optimizer(cost, params / ranks, &want);
         ck_assert_double_eq_tol((double)step, want.ns, 1e-6 * want.ns + 1);

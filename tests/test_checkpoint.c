@@ -37,10 +37,10 @@ static void teardown(void)
 
 /* ---- a device that only copies ---- */
 
-static struct dt_queue *const some_queue = (struct dt_queue *)dir;
+static struct dt_device_queue *const some_queue = (struct dt_device_queue *)dir;
 
 static enum dt_status queue_new(const struct dt_device *dev, bool high, struct dt_error *err,
-                                struct dt_queue **out)
+                                struct dt_device_queue **out)
 {
     (void)dev;
     (void)high;
@@ -48,17 +48,18 @@ static enum dt_status queue_new(const struct dt_device *dev, bool high, struct d
     *out = some_queue;
     return DT_OK;
 }
-static void queue_free(struct dt_queue *q)
+static void queue_free(struct dt_device_queue *q)
 {
     ck_assert_ptr_eq(q, some_queue);
 }
-static enum dt_status queue_sync(struct dt_queue *q, struct dt_error *err)
+static enum dt_status queue_sync(struct dt_device_queue *q, struct dt_error *err)
 {
     (void)err;
     ck_assert_ptr_eq(q, some_queue);
     return DT_OK;
 }
-static void copy(struct dt_queue *q, void *dst, const void *src, size_t bytes, enum dt_copy dir_)
+static void copy(struct dt_device_queue *q, void *dst, const void *src, size_t bytes,
+                 enum dt_device_copy dir_)
 {
     ck_assert_ptr_eq(q, some_queue);
     ck_assert(dir_ == DT_COPY_TO_DEVICE || dir_ == DT_COPY_TO_HOST);
@@ -85,20 +86,20 @@ enum { FLOATS = 144, PARTS = 3 };
 
 struct world {
     float master[PARTS][FLOATS], m[PARTS][FLOATS], v[PARTS][FLOATS];
-    struct dt_checkpoint_part parts[PARTS];
-    struct dt_checkpoint_state state;
+    struct dt_ckpt_part parts[PARTS];
+    struct dt_ckpt_state state;
 };
 static const unsigned char front_trained[] = {1, 0, 1};
 
 static void world_init(struct world *w)
 {
     memset(w, 0, sizeof(*w));
-    w->parts[0] = (struct dt_checkpoint_part){&device,      "llm",   front,   3,
-                                              w->master[0], w->m[0], w->v[0], front_trained};
+    w->parts[0] = (struct dt_ckpt_part){&device,      "llm",   front,   3,
+                                        w->master[0], w->m[0], w->v[0], front_trained};
     w->parts[1] =
-        (struct dt_checkpoint_part){&device, "llm", back, 2, w->master[1], w->m[1], w->v[1], NULL};
+        (struct dt_ckpt_part){&device, "llm", back, 2, w->master[1], w->m[1], w->v[1], NULL};
     w->parts[2] =
-        (struct dt_checkpoint_part){&device, "encoder", patch, 1, w->master[2], NULL, NULL, NULL};
+        (struct dt_ckpt_part){&device, "encoder", patch, 1, w->master[2], NULL, NULL, NULL};
 }
 
 /* Values of a step; the copy of the table is equal to the table. */
@@ -122,14 +123,14 @@ static void world_fill(struct world *w, int64_t step)
     memcpy(w->master[1] + 16, w->master[0], 35 * sizeof(float));
     memcpy(w->m[1] + 16, w->m[0], 35 * sizeof(float));
     memcpy(w->v[1] + 16, w->v[0], 35 * sizeof(float));
-    w->state = (struct dt_checkpoint_state){.step = step,
-                                            .seed = UINT64_C(0xFEDCBA9876543210),
-                                            .draws = UINT64_MAX - (uint64_t)step,
-                                            .samples = INT64_C(9007199254740993) + step,
-                                            .tokens = 12345 * step,
-                                            .train_s = 17.25,
-                                            .cursor = {UINT64_MAX, 3, 1000 + step, 77},
-                                            .job_digest = "0badcafe-123"};
+    w->state = (struct dt_ckpt_state){.step = step,
+                                      .seed = UINT64_C(0xFEDCBA9876543210),
+                                      .draws = UINT64_MAX - (uint64_t)step,
+                                      .samples = INT64_C(9007199254740993) + step,
+                                      .tokens = 12345 * step,
+                                      .train_s = 17.25,
+                                      .cursor = {UINT64_MAX, 3, 1000 + step, 77},
+                                      .job_digest = "0badcafe-123"};
 }
 
 static void world_equal(const struct world *a, const struct world *b)
@@ -147,18 +148,18 @@ static void world_equal(const struct world *a, const struct world *b)
     ck_assert_str_eq(a->state.job_digest, b->state.job_digest);
 }
 
-static const struct dt_checkpoint_options keep_all = {.keep = 0};
+static const struct dt_ckpt_options keep_all = {.keep = 0};
 
-static enum dt_status save(const struct world *w, const struct dt_checkpoint_options *opt,
+static enum dt_status save(const struct world *w, const struct dt_ckpt_options *opt,
                            struct dt_error *err, char *path)
 {
-    return dt_checkpoint_save(dir, w->parts, PARTS, &w->state, opt, err, path, 256);
+    return dt_ckpt_save(dir, w->parts, PARTS, &w->state, opt, err, path, 256);
 }
 
 static enum dt_status load(const char *path, struct world *w, struct dt_error *err)
 {
     world_init(w);
-    return dt_checkpoint_load(path, w->parts, PARTS, true, err, &w->state);
+    return dt_ckpt_load(path, w->parts, PARTS, true, err, &w->state);
 }
 
 static int count_entries(const char *where, const char *prefix)
@@ -181,23 +182,23 @@ START_TEST(loads_what_was_saved)
 {
     struct dt_error err = {0};
     struct world a, b;
-    struct dt_checkpoint_state state;
+    struct dt_ckpt_state state;
     char path[256], found_path[256];
     bool found;
 
-    dt_assert_ok(dt_checkpoint_find(dir, &err, &found, found_path, sizeof(found_path)), err);
+    dt_assert_ok(dt_ckpt_find(dir, &err, &found, found_path, sizeof(found_path)), err);
     ck_assert(!found);
     world_fill(&a, 1200);
     dt_assert_ok(save(&a, &keep_all, &err, path), err);
     dt_assert_has(path, "/step-00001200");
     dt_assert_ok(load(path, &b, &err), err);
     world_equal(&a, &b);
-    dt_assert_ok(dt_checkpoint_read_state(path, &err, &state), err);
+    dt_assert_ok(dt_ckpt_read_state(path, &err, &state), err);
     ck_assert_uint_eq(state.draws, a.state.draws);
-    dt_assert_ok(dt_checkpoint_find(dir, &err, &found, found_path, sizeof(found_path)), err);
+    dt_assert_ok(dt_ckpt_find(dir, &err, &found, found_path, sizeof(found_path)), err);
     ck_assert(found);
     ck_assert_str_eq(found_path, path);
-    dt_assert_ok(dt_checkpoint_find(path, &err, &found, found_path, sizeof(found_path)), err);
+    dt_assert_ok(dt_ckpt_find(path, &err, &found, found_path, sizeof(found_path)), err);
     ck_assert(found);
     ck_assert_str_eq(found_path, path);
     ck_assert_int_eq(count_entries(dir, "."), 0); /* nothing temporary is left */
@@ -238,7 +239,7 @@ END_TEST
 
 START_TEST(large_models_are_cut)
 {
-    struct dt_checkpoint_options opt = {.shard_bytes_max = 200};
+    struct dt_ckpt_options opt = {.shard_bytes_max = 200};
     struct dt_error err = {0};
     struct world a, b;
     char path[256], file[400];
@@ -259,7 +260,7 @@ END_TEST
 
 START_TEST(keeps_the_last_k)
 {
-    struct dt_checkpoint_options opt = {.keep = 2};
+    struct dt_ckpt_options opt = {.keep = 2};
     struct dt_error err = {0};
     struct world a, b;
     char path[256];
@@ -273,7 +274,7 @@ START_TEST(keeps_the_last_k)
     world_fill(&a, 20); /* gone back: what was just saved stays */
     dt_assert_ok(save(&a, &opt, &err, path), err);
     dt_assert_ok(load(path, &b, &err), err);
-    dt_assert_ok(dt_checkpoint_find(dir, &err, &found, path, sizeof(path)), err);
+    dt_assert_ok(dt_ckpt_find(dir, &err, &found, path, sizeof(path)), err);
     dt_assert_has(path, "step-00000020");
     world_fill(&a, 20); /* the same step again, with other values */
     a.master[2][0] = 99;
@@ -305,14 +306,14 @@ START_TEST(finds_without_a_pointer)
     }
     snprintf(pointer, sizeof(pointer), "%s/latest", dir);
     dt_assert_ok(dt_file_write(pointer, "step-00000999\n", 14, &err), err);
-    dt_assert_ok(dt_checkpoint_find(dir, &err, &found, path, sizeof(path)), err);
+    dt_assert_ok(dt_ckpt_find(dir, &err, &found, path, sizeof(path)), err);
     ck_assert(found);
     dt_assert_has(path, "step-00000010");
     dt_assert_ok(dt_file_write(pointer, "../../etc\n", 10, &err), err);
-    dt_assert_ok(dt_checkpoint_find(dir, &err, &found, path, sizeof(path)), err);
+    dt_assert_ok(dt_ckpt_find(dir, &err, &found, path, sizeof(path)), err);
     dt_assert_has(path, "step-00000010");
     unlink(pointer);
-    dt_assert_ok(dt_checkpoint_find(dir, &err, &found, path, sizeof(path)), err);
+    dt_assert_ok(dt_ckpt_find(dir, &err, &found, path, sizeof(path)), err);
     dt_assert_has(path, "step-00000010");
 }
 END_TEST
@@ -402,12 +403,12 @@ START_TEST(other_models_are_refused)
     dt_assert_ok(save(&a, &keep_all, &err, path), err);
     world_init(&b);
     b.parts[1].params = wide;
-    ck_assert_int_eq(dt_checkpoint_load(path, b.parts, 2, true, &err, NULL), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_ckpt_load(path, b.parts, 2, true, &err, NULL), DT_ERR_INPUT);
     dt_assert_has(err.message, "llm.transformer.ln_f.weight is [5], should be [6]");
     dt_assert_has(err.message, "missing: llm.transformer.ln_f.bias");
-    ck_assert_int_eq(dt_checkpoint_load(path, a.parts, 1, true, &err, NULL), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_ckpt_load(path, a.parts, 1, true, &err, NULL), DT_ERR_INPUT);
     dt_assert_has(err.message, "unexpected: llm.transformer.ln_f.weight");
-    dt_assert_ok(dt_checkpoint_load(path, &a.parts[2], 1, false, &err, NULL), err); /* one module */
+    dt_assert_ok(dt_ckpt_load(path, &a.parts[2], 1, false, &err, NULL), err); /* one module */
 }
 END_TEST
 
@@ -437,7 +438,7 @@ START_TEST(weights_of_others_are_taken_by_name)
         {.name = "h.0.attn.c_attn.bias", .type = DT_TENSOR_BF16, .n_dims = 1, .shape = {15}},
         {.name = "transformer.ln_f.weight", .type = DT_TENSOR_F32, .n_dims = 1, .shape = {5}},
         {.name = "h.0.attn.mask", .type = DT_TENSOR_F32, .n_dims = 1, .shape = {4}}};
-    struct dt_init_report r;
+    struct dt_ckpt_init_report r;
     struct dt_error err = {0};
     struct world w;
     char path[128];
@@ -445,7 +446,7 @@ START_TEST(weights_of_others_are_taken_by_name)
     snprintf(path, sizeof(path), "%s/gpt2.safetensors", dir);
     write_foreign(path, x, 5);
     world_init(&w);
-    dt_assert_ok(dt_checkpoint_init_from(path, w.parts, 2, false, &err, &r), err);
+    dt_assert_ok(dt_ckpt_init_from(path, w.parts, 2, false, &err, &r), err);
     ck_assert_int_eq(r.loaded, 5);
     ck_assert_int_eq(r.missing, 0);
     ck_assert_int_eq(r.unexpected, 1);
@@ -456,23 +457,23 @@ START_TEST(weights_of_others_are_taken_by_name)
     ck_assert_float_eq(w.master[0][128 + 14], 16.5f);
     x[0].shape[0] = 6;
     write_foreign(path, x, 5);
-    ck_assert_int_eq(dt_checkpoint_init_from(path, w.parts, 2, true, &err, &r), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_ckpt_init_from(path, w.parts, 2, true, &err, &r), DT_ERR_INPUT);
     dt_assert_has(err.message, "wte.weight is [6, 5], should be [7, 5]");
     x[0].shape[0] = 7;
     write_foreign(path, x, 3);
-    ck_assert_int_eq(dt_checkpoint_init_from(path, w.parts, 2, false, &err, &r), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_ckpt_init_from(path, w.parts, 2, false, &err, &r), DT_ERR_INPUT);
     dt_assert_has(err.message, "missing: llm.transformer.ln_f.weight");
-    dt_assert_ok(dt_checkpoint_init_from(path, w.parts, 2, true, &err, &r), err);
+    dt_assert_ok(dt_ckpt_init_from(path, w.parts, 2, true, &err, &r), err);
     ck_assert_int_eq(r.missing, 1);
     write_foreign(path, x + 4, 1);
-    ck_assert_int_eq(dt_checkpoint_init_from(path, w.parts, 2, true, &err, &r), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_ckpt_init_from(path, w.parts, 2, true, &err, &r), DT_ERR_INPUT);
     dt_assert_has(err.message, "none of the tensors");
 }
 END_TEST
 
 START_TEST(init_from_our_own)
 {
-    struct dt_init_report r;
+    struct dt_ckpt_init_report r;
     struct dt_error err = {0};
     struct world a, b;
     char path[256], file[400];
@@ -480,14 +481,14 @@ START_TEST(init_from_our_own)
     world_fill(&a, 7);
     dt_assert_ok(save(&a, &keep_all, &err, path), err);
     world_init(&b);
-    dt_assert_ok(dt_checkpoint_init_from(dir, b.parts, PARTS, false, &err, &r), err);
+    dt_assert_ok(dt_ckpt_init_from(dir, b.parts, PARTS, false, &err, &r), err);
     ck_assert_mem_eq(a.master, b.master, sizeof(a.master));
     ck_assert_int_eq(r.unexpected, 0);
     snprintf(file, sizeof(file), "%s/model.safetensors", path);
-    dt_assert_ok(dt_checkpoint_init_from(file, b.parts, PARTS, false, &err, &r), err);
+    dt_assert_ok(dt_ckpt_init_from(file, b.parts, PARTS, false, &err, &r), err);
     snprintf(file, sizeof(file), "%s/state.json", path);
     ck_assert_int_eq(truncate(file, 5), 0);
-    ck_assert_int_eq(dt_checkpoint_init_from(dir, b.parts, PARTS, false, &err, &r), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_ckpt_init_from(dir, b.parts, PARTS, false, &err, &r), DT_ERR_INPUT);
 }
 END_TEST
 
@@ -496,17 +497,17 @@ END_TEST
 /* Saves rising steps until it is killed. */
 static void save_for_ever(void)
 {
-    struct dt_checkpoint_options opt = {.keep = 3};
+    struct dt_ckpt_options opt = {.keep = 3};
 
     for (int64_t step = 1;; step++) {
         struct world w;
         struct dt_error err;
         char path[256];
         bool found;
-        struct dt_checkpoint_state s;
+        struct dt_ckpt_state s;
 
-        if (step == 1 && dt_checkpoint_find(dir, &err, &found, path, sizeof(path)) == DT_OK &&
-            found && dt_checkpoint_read_state(path, &err, &s) == DT_OK)
+        if (step == 1 && dt_ckpt_find(dir, &err, &found, path, sizeof(path)) == DT_OK && found &&
+            dt_ckpt_read_state(path, &err, &s) == DT_OK)
             step = s.step; /* saves that one again */
         world_fill(&w, step);
         if (save(&w, &opt, &err, path) != DT_OK)
@@ -552,7 +553,7 @@ START_TEST(killed_while_saving)
         kill(pid, SIGKILL);
         ck_assert_int_eq(waitpid(pid, &status, 0), pid);
         ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-        dt_assert_ok(dt_checkpoint_find(dir, &err, &found, path, sizeof(path)), err);
+        dt_assert_ok(dt_ckpt_find(dir, &err, &found, path, sizeof(path)), err);
         ck_assert(found || last == 0); /* what was there once never vanishes */
         if (!found)
             continue;
@@ -597,7 +598,7 @@ START_TEST(full_disk_changes_nothing)
         ck_assert_int_eq(st, DT_ERR_IO);
         failed++;
         ck_assert_int_eq(count_entries(dir, "."), 0);
-        dt_assert_ok(dt_checkpoint_find(dir, &err, &found, path, sizeof(path)), err);
+        dt_assert_ok(dt_ckpt_find(dir, &err, &found, path, sizeof(path)), err);
         ck_assert(found);
         dt_assert_ok(load(path, &b, &err), err);
         world_equal(&a, &b);
@@ -608,13 +609,13 @@ END_TEST
 
 START_TEST(every_allocation_may_fail)
 {
-    struct dt_checkpoint_options opt = {.keep = 1, .shard_bytes_max = 300};
+    struct dt_ckpt_options opt = {.keep = 1, .shard_bytes_max = 300};
     struct world a, b;
     char path[256];
 
     world_fill(&a, 7);
     for (uint64_t k = 1;; k++) {
-        struct dt_init_report r;
+        struct dt_ckpt_init_report r;
         struct dt_error err = {0};
         enum dt_status st;
         bool found;
@@ -623,9 +624,9 @@ START_TEST(every_allocation_may_fail)
         dt_mem_fail_at(k);
         st = save(&a, &opt, &err, path);
         if (st == DT_OK)
-            st = dt_checkpoint_load(path, b.parts, PARTS, true, &err, &b.state);
+            st = dt_ckpt_load(path, b.parts, PARTS, true, &err, &b.state);
         if (st == DT_OK)
-            st = dt_checkpoint_init_from(dir, b.parts, PARTS, false, &err, &r);
+            st = dt_ckpt_init_from(dir, b.parts, PARTS, false, &err, &r);
         dt_mem_fail_at(0);
         if (st == DT_OK) {
             ck_assert_uint_gt(k, 60);
@@ -634,7 +635,7 @@ START_TEST(every_allocation_may_fail)
         }
         ck_assert_int_eq(st, DT_ERR_NOMEM);
         ck_assert_int_eq(count_entries(dir, "."), 0);
-        dt_assert_ok(dt_checkpoint_find(dir, &err, &found, path, sizeof(path)), err);
+        dt_assert_ok(dt_ckpt_find(dir, &err, &found, path, sizeof(path)), err);
         if (found)
             dt_assert_ok(load(path, &b, &err), err);
     }
@@ -645,11 +646,11 @@ START_TEST(digests_differ)
 {
     char a[40], b[40], small[4];
 
-    dt_checkpoint_digest("123456789", 9, a, sizeof(a));
+    dt_ckpt_digest("123456789", 9, a, sizeof(a));
     ck_assert_str_eq(a, "cbf43926-9");
-    dt_checkpoint_digest("123456798", 9, b, sizeof(b));
+    dt_ckpt_digest("123456798", 9, b, sizeof(b));
     ck_assert_str_ne(a, b);
-    dt_checkpoint_digest("", 0, small, sizeof(small));
+    dt_ckpt_digest("", 0, small, sizeof(small));
     ck_assert_str_eq(small, "000");
 }
 END_TEST

@@ -80,21 +80,21 @@ static void forget(void)
 
 static const struct dt_param param = {.name = "w", .n_dims = 1, .shape = {4}, .n = 4};
 static float master[4] = {1, 2, 3, 4}, m[4], v[4];
-static const struct dt_checkpoint_part part = {.module = "llm",
-                                               .params = &param,
-                                               .n_params = 1,
-                                               .master = master,
-                                               .exp_avg = m,
-                                               .exp_avg_sq = v};
+static const struct dt_ckpt_part part = {.module = "llm",
+                                         .params = &param,
+                                         .n_params = 1,
+                                         .master = master,
+                                         .exp_avg = m,
+                                         .exp_avg_sq = v};
 
 static void save(const char *run, int64_t step, int keep)
 {
-    struct dt_checkpoint_options opt = {.keep = keep, .warn = &warn};
-    struct dt_checkpoint_state state = {.step = step};
+    struct dt_ckpt_options opt = {.keep = keep, .warn = &warn};
+    struct dt_ckpt_state state = {.step = step};
     char path[256];
 
     snprintf(state.run_id, sizeof(state.run_id), "%s", run);
-    dt_assert_ok(dt_checkpoint_save(ck, &part, 1, &state, &opt, &err, path, sizeof(path)), err);
+    dt_assert_ok(dt_ckpt_save(ck, &part, 1, &state, &opt, &err, path, sizeof(path)), err);
 }
 
 /* What is found, behind its last slash; "" if nothing is. */
@@ -103,7 +103,7 @@ static const char *find(const char *run, char id[DT_RUN_ID_SIZE])
     static char path[256];
     bool found;
 
-    dt_assert_ok(dt_checkpoint_find_run(ck, run, &warn, &err, &found, path, sizeof(path), id), err);
+    dt_assert_ok(dt_ckpt_find_run(ck, run, &warn, &err, &found, path, sizeof(path), id), err);
     return found ? strrchr(path, '/') + 1 : "";
 }
 
@@ -114,7 +114,7 @@ START_TEST(links_are_not_followed)
     forget();
     sh("ln -s ../v ck/.tmp-x.999999 && ln -s ../v ck/.old-step-00000001.999999 &&"
        "ln -s ../v/a ck/latest.tmp.999999");
-    dt_checkpoint_tidy(ck, &warn);
+    dt_ckpt_tidy(ck, &warn);
     ck_assert(there("ck/.tmp-x.999999") && there("ck/.old-step-00000001.999999"));
     ck_assert(there("ck/latest.tmp.999999"));
     ck_assert_int_eq(n_said, 1);
@@ -135,7 +135,7 @@ START_TEST(folders_of_others_stay)
        "echo x >ck/step-00000003/manifest.json && echo x >ck/.old-mine/.disttrain");
     save("r", 4, 1);
     sh("cp -r ck/step-00000004 ck/.tmp-copy"); /* of ours, under a name that is not */
-    dt_checkpoint_tidy(ck, &warn);
+    dt_ckpt_tidy(ck, &warn);
     save("r", 5, 1);
     ck_assert(there("ck/.tmp-copy/manifest.json"));
     ck_assert(there("ck/.tmp-step-00000007.999999/model.safetensors"));
@@ -160,7 +160,7 @@ START_TEST(archived_steps_stay)
     ck_assert(there("ck/step-00000001") && !there("ck/step-00000003") && there("ck/step-00000004"));
     sh("[ $(ls archive/step-00000001 | wc -l) -eq 4 ]");
     ck_assert_int_eq(n_said, 0);
-    dt_checkpoint_tidy(ck, &warn);
+    dt_ckpt_tidy(ck, &warn);
     dt_assert_has(said, "step-00000001 (a symbolic link)");
     save("r", 1, 1); /* the same step again: the link steps aside */
     ck_assert(there("ck/step-00000001.kept") && there("ck/step-00000001/manifest.json"));
@@ -239,13 +239,13 @@ START_TEST(leaves_nothing_of_the_dead)
        "echo mine >ck/latest.tmp.999998 && echo mine >ck/notes.tmp.999999 &&"
        "mkdir ck/.tmp-step-00000007.0000000000007 &&"
        ": >ck/.tmp-step-00000007.0000000000007/.disttrain");
-    dt_checkpoint_tidy(ck, &warn);
+    dt_ckpt_tidy(ck, &warn);
     sh("[ \"$(ls -A ck | tr '\\n' ' ')\" = '.tmp-step-00000004.0000000000004 latest.tmp.999998 "
        "notes.tmp.999999 ' ]");
     ck_assert_int_eq(n_said, 0);
     kill(lives, SIGKILL);
     waitpid(lives, &status, 0);
-    dt_checkpoint_tidy("nowhere", &warn);
+    dt_ckpt_tidy("nowhere", &warn);
 }
 END_TEST
 
@@ -256,10 +256,10 @@ START_TEST(an_old_one_comes_back)
 
     save("r", 1, 1);
     sh("mv ck/step-00000001 ck/.old-step-00000001.0000000000001");
-    dt_checkpoint_tidy(ck, &warn);
+    dt_ckpt_tidy(ck, &warn);
     ck_assert_str_eq(find("r", id), "step-00000001");
     sh("cp -r ck/step-00000001 ck/.old-step-00000001.0000000000001"); /* its successor is there */
-    dt_checkpoint_tidy(ck, &warn);
+    dt_ckpt_tidy(ck, &warn);
     sh("[ $(ls -A ck | wc -l) -eq 2 ]");
 }
 END_TEST
@@ -270,12 +270,13 @@ START_TEST(runs_leave_each_other_alone)
 {
     char id[DT_RUN_ID_SIZE], run_a[DT_RUN_ID_SIZE], run_b[DT_RUN_ID_SIZE];
 
-    dt_run_id_new(run_a);
-    dt_run_id_new(run_b);
+    dt_ckpt_run_id_new(run_a);
+    dt_ckpt_run_id_new(run_b);
     ck_assert_uint_eq(strlen(run_a), 32);
     ck_assert_str_ne(run_a, run_b);
-    ck_assert(dt_run_id_valid(run_a) && dt_run_id_valid("job-17.2_x"));
-    ck_assert(!dt_run_id_valid("") && !dt_run_id_valid("a b") && !dt_run_id_valid("../x"));
+    ck_assert(dt_ckpt_run_id_valid(run_a) && dt_ckpt_run_id_valid("job-17.2_x"));
+    ck_assert(!dt_ckpt_run_id_valid("") && !dt_ckpt_run_id_valid("a b") &&
+              !dt_ckpt_run_id_valid("../x"));
     save(run_a, 10, 1);
     save(run_a, 20, 2);
     ck_assert_str_eq(find(run_b, id), ""); /* never another's */
@@ -352,11 +353,11 @@ START_TEST(what_is_damaged_is_no_beginning)
 
     save("r", 1, 0);
     sh("rm ck/step-00000001/manifest.json");
-    ck_assert_int_eq(dt_checkpoint_find(ck, &err, &found, path, sizeof(path)), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_ckpt_find(ck, &err, &found, path, sizeof(path)), DT_ERR_INPUT);
     dt_assert_has(err.message, "step-00000001");
     dt_assert_has(err.message, "--from-scratch");
     sh("rm -r ck && mkdir ck");
-    dt_assert_ok(dt_checkpoint_find(ck, &err, &found, path, sizeof(path)), err);
+    dt_assert_ok(dt_ckpt_find(ck, &err, &found, path, sizeof(path)), err);
     ck_assert(!found);
 }
 END_TEST

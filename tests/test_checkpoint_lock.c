@@ -17,8 +17,8 @@
 
 static char dir[64], lock_path[128];
 static struct dt_error err;
-static struct dt_checkpoint_lock *held;
-static const struct dt_checkpoint_lock_options plain = {.run_id = NULL};
+static struct dt_ckpt_lock *held;
+static const struct dt_ckpt_lock_options plain = {.run_id = NULL};
 
 static void setup(void)
 {
@@ -76,26 +76,26 @@ static struct dt_ckpt_process elsewhere(void)
 
 START_TEST(one_at_a_time)
 {
-    struct dt_checkpoint_lock *second = NULL;
+    struct dt_ckpt_lock *second = NULL;
     char id[DT_RUN_ID_SIZE], since[32], process[64];
 
-    ck_assert(!dt_checkpoint_last_run(dir, id, since));
-    dt_assert_ok(dt_checkpoint_lock(dir, &plain, &err, &held), err);
-    dt_assert_ok(dt_checkpoint_lock_run(held, "run-7", &err), err);
-    ck_assert_int_eq(dt_checkpoint_lock(dir, &plain, &err, &second), DT_ERR_INPUT);
+    ck_assert(!dt_ckpt_last_run(dir, id, since));
+    dt_assert_ok(dt_ckpt_lock(dir, &plain, &err, &held), err);
+    dt_assert_ok(dt_ckpt_lock_run(held, "run-7", &err), err);
+    ck_assert_int_eq(dt_ckpt_lock(dir, &plain, &err, &second), DT_ERR_INPUT);
     ck_assert_ptr_null(second);
     snprintf(process, sizeof(process), "process %ld on ", (long)getpid());
     dt_assert_has(err.message, process);
     dt_assert_has(err.message, "run run-7, since 2");
     dt_assert_has(err.message, "/lock");
-    dt_assert_ok(dt_checkpoint_lock_check(held, &err), err);
+    dt_assert_ok(dt_ckpt_lock_check(held, &err), err);
     ck_assert_int_eq(entries(), 2);
-    dt_checkpoint_unlock(held);
+    dt_ckpt_unlock(held);
     ck_assert_int_eq(access(lock_path, F_OK), -1);
-    ck_assert(dt_checkpoint_last_run(dir, id, since));
+    ck_assert(dt_ckpt_last_run(dir, id, since));
     ck_assert_str_eq(id, "run-7");
-    dt_assert_ok(dt_checkpoint_lock(dir, &plain, &err, &held), err);
-    dt_checkpoint_unlock(held);
+    dt_assert_ok(dt_ckpt_lock(dir, &plain, &err, &held), err);
+    dt_ckpt_unlock(held);
     ck_assert_int_eq(entries(), 1);
 }
 END_TEST
@@ -108,26 +108,26 @@ START_TEST(stale_here)
     int status;
 
     if (child == 0) {
-        if (dt_checkpoint_lock(dir, &plain, NULL, &held) != DT_OK)
+        if (dt_ckpt_lock(dir, &plain, NULL, &held) != DT_OK)
             _exit(3);
         pause();
     }
     for (int i = 0; i < 2000 && access(lock_path, F_OK) != 0; i++)
         usleep(5000);
-    ck_assert_int_eq(dt_checkpoint_lock(dir, &plain, &err, &held), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_ckpt_lock(dir, &plain, &err, &held), DT_ERR_INPUT);
     kill(child, SIGKILL);
     siginfo_t info; /* dead, and not yet waited for */
     ck_assert_int_eq(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
-    dt_assert_ok(dt_checkpoint_lock(dir, &plain, &err, &held), err);
-    dt_checkpoint_unlock(held);
+    dt_assert_ok(dt_ckpt_lock(dir, &plain, &err, &held), err);
+    dt_ckpt_unlock(held);
     ck_assert_int_eq(waitpid(child, &status, 0), child);
 
     dt_ckpt_this_process(&p);
     ck_assert_uint_gt(p.start, 0);
     p.start--;
     plant(&p, "r", 0);
-    dt_assert_ok(dt_checkpoint_lock(dir, &plain, &err, &held), err);
-    dt_checkpoint_unlock(held);
+    dt_assert_ok(dt_ckpt_lock(dir, &plain, &err, &held), err);
+    dt_ckpt_unlock(held);
     ck_assert_int_eq(entries(), 0);
 }
 END_TEST
@@ -142,22 +142,22 @@ static void hear(void *ctx, const char *line)
 START_TEST(of_another_host)
 {
     const struct dt_warn warn = {.say = hear};
-    const struct dt_checkpoint_lock_options o = {.warn = &warn};
+    const struct dt_ckpt_lock_options o = {.warn = &warn};
     struct dt_ckpt_process p = elsewhere();
     pid_t renews;
     uint64_t t0;
     int status;
 
     plant(&p, "r", 121); /* not renewed for longer than a lock lives */
-    dt_assert_ok(dt_checkpoint_lock(dir, &o, &err, &held), err);
-    dt_checkpoint_unlock(held);
+    dt_assert_ok(dt_ckpt_lock(dir, &o, &err, &held), err);
+    dt_ckpt_unlock(held);
     setenv("DISTTRAIN_LOCK_STALE_S", "2", 1);
     plant(&p, "r", 0); /* nobody renews it: waits until it is stale */
     t0 = dt_clock_ns();
-    dt_assert_ok(dt_checkpoint_lock(dir, &o, &err, &held), err);
+    dt_assert_ok(dt_ckpt_lock(dir, &o, &err, &held), err);
     ck_assert_uint_gt(dt_clock_ns() - t0, 500000000);
     dt_assert_has(said, "faraway");
-    dt_checkpoint_unlock(held);
+    dt_ckpt_unlock(held);
     setenv("DISTTRAIN_LOCK_STALE_S", "1000", 1);
     plant(&p, "r", 0); /* somebody renews it: refused */
     renews = fork();
@@ -167,7 +167,7 @@ START_TEST(of_another_host)
     }
     if (renews == 0)
         _exit(0);
-    ck_assert_int_eq(dt_checkpoint_lock(dir, &o, &err, &held), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_ckpt_lock(dir, &o, &err, &held), DT_ERR_INPUT);
     dt_assert_has(err.message, "process 4711 on faraway, run r, since 2026-01-02T03:04:05Z");
     kill(renews, SIGKILL);
     waitpid(renews, &status, 0);
@@ -178,7 +178,7 @@ END_TEST
 /* The rest of an earlier attempt of the same run is waited for; another run is not. */
 START_TEST(rest_of_itself)
 {
-    const struct dt_checkpoint_lock_options o = {.run_id = "mine"};
+    const struct dt_ckpt_lock_options o = {.run_id = "mine"};
     struct dt_ckpt_process p;
     pid_t child = fork();
     int status;
@@ -191,10 +191,10 @@ START_TEST(rest_of_itself)
     p.pid = (long)child;
     p.start = 0;
     plant(&p, "other", 0);
-    ck_assert_int_eq(dt_checkpoint_lock(dir, &o, &err, &held), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_ckpt_lock(dir, &o, &err, &held), DT_ERR_INPUT);
     plant(&p, "mine", 0);
-    dt_assert_ok(dt_checkpoint_lock(dir, &o, &err, &held), err);
-    dt_checkpoint_unlock(held);
+    dt_assert_ok(dt_ckpt_lock(dir, &o, &err, &held), err);
+    dt_ckpt_unlock(held);
     waitpid(child, &status, 0);
 }
 END_TEST
@@ -205,7 +205,7 @@ START_TEST(lost_and_renewed)
     struct stat before, after;
 
     setenv("DISTTRAIN_LOCK_STALE_S", "1", 1);
-    dt_assert_ok(dt_checkpoint_lock(dir, &plain, &err, &held), err);
+    dt_assert_ok(dt_ckpt_lock(dir, &plain, &err, &held), err);
     ck_assert_int_eq(stat(lock_path, &before), 0);
     for (int i = 0; i < 500; i++) {
         usleep(20000);
@@ -217,12 +217,12 @@ START_TEST(lost_and_renewed)
     ck_assert(after.st_mtim.tv_sec != before.st_mtim.tv_sec ||
               after.st_mtim.tv_nsec != before.st_mtim.tv_nsec);
     unlink(lock_path); /* removed by hand: it is taken again */
-    dt_assert_ok(dt_checkpoint_lock_check(held, &err), err);
+    dt_assert_ok(dt_ckpt_lock_check(held, &err), err);
     ck_assert_int_eq(access(lock_path, F_OK), 0);
     plant(&p, "r", 0); /* taken by another: not ours any more, nor removed */
-    ck_assert_int_eq(dt_checkpoint_lock_check(held, &err), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_ckpt_lock_check(held, &err), DT_ERR_INPUT);
     dt_assert_has(err.message, "another training");
-    dt_checkpoint_unlock(held);
+    dt_ckpt_unlock(held);
     ck_assert_int_eq(access(lock_path, F_OK), 0);
 }
 END_TEST
@@ -236,7 +236,7 @@ START_TEST(planted)
 
     snprintf(cmd, sizeof(cmd), "cd '%s' && echo precious >victim && %s", dir, what[_i]);
     ck_assert_int_eq(system(cmd), 0);
-    ck_assert_int_eq(dt_checkpoint_lock(dir, &plain, &err, &held), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_ckpt_lock(dir, &plain, &err, &held), DT_ERR_INPUT);
     dt_assert_has(err.message, "move it away");
     snprintf(cmd, sizeof(cmd), "cd '%s' && [ \"$(cat victim)\" = precious ]", dir);
     ck_assert_int_eq(system(cmd), 0);
@@ -250,10 +250,10 @@ START_TEST(a_run_file_of_others_stays)
 
     snprintf(path, sizeof(path), "%s/run.json", dir);
     dt_assert_ok(dt_file_write(path, "{\"mine\": 1}\n", 12, &err), err);
-    dt_assert_ok(dt_checkpoint_lock(dir, &plain, &err, &held), err);
-    ck_assert_int_eq(dt_checkpoint_lock_run(held, "r", &err), DT_ERR_INPUT);
+    dt_assert_ok(dt_ckpt_lock(dir, &plain, &err, &held), err);
+    ck_assert_int_eq(dt_ckpt_lock_run(held, "r", &err), DT_ERR_INPUT);
     dt_assert_has(err.message, "move it away");
-    dt_checkpoint_unlock(held);
+    dt_ckpt_unlock(held);
     ck_assert_int_eq(entries(), 1);
 }
 END_TEST
@@ -274,11 +274,11 @@ START_TEST(only_one_of_many)
             if (fork() != 0)
                 continue;
             close(stay[1]);
-            if (dt_checkpoint_lock(dir, &plain, NULL, &held) != DT_OK)
+            if (dt_ckpt_lock(dir, &plain, NULL, &held) != DT_OK)
                 _exit(1);
             while (read(stay[0], &c, 1) > 0) /* until all others have tried */
                 ;
-            _exit(dt_checkpoint_lock_check(held, NULL) == DT_OK ? 0 : 2);
+            _exit(dt_ckpt_lock_check(held, NULL) == DT_OK ? 0 : 2);
         }
         close(stay[0]);
         for (int i = 0; i < MANY; i++) {
@@ -300,10 +300,10 @@ START_TEST(every_allocation_may_fail)
         enum dt_status st;
 
         dt_mem_fail_at(k);
-        st = dt_checkpoint_lock(dir, &plain, &err, &held);
+        st = dt_ckpt_lock(dir, &plain, &err, &held);
         dt_mem_fail_at(0);
         if (st == DT_OK) {
-            dt_checkpoint_unlock(held);
+            dt_ckpt_unlock(held);
             ck_assert_uint_gt(k, 2);
             break;
         }

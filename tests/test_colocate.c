@@ -25,7 +25,7 @@ static bool share_gpu(uint32_t i, uint32_t j)
 static void check_turns(struct dt_rng *r)
 {
     int64_t *ns = calloc((size_t)s.p->n_ops + 1, sizeof(*ns));
-    struct dt_topo topo = {0};
+    struct dt_timeline_topo topo = {0};
     struct dt_timeline t = {0};
 
     ck_assert_ptr_nonnull(ns);
@@ -34,19 +34,20 @@ static void check_turns(struct dt_rng *r)
     for (uint32_t g = 0; g < s.p->n_groups; g++) /* members of a group last equally long */
         for (uint32_t k = 1; k < s.p->groups[g].n; k++)
             ns[s.p->group_ops[s.p->groups[g].first + k]] = ns[s.p->group_ops[s.p->groups[g].first]];
-    dt_assert_ok(dt_topo_build(s.p, &s.err, &topo), s.err);
+    dt_assert_ok(dt_timeline_topo_build(s.p, &s.err, &topo), s.err);
     dt_assert_ok(dt_timeline_eval(s.p, &topo, ns, &s.err, &t), s.err);
     for (uint32_t i = 0; i < s.p->n_ops; i++)
         for (uint32_t j = i + 1; j < s.p->n_ops; j++)
             if (is_compute(i) && is_compute(j) && share_gpu(i, j))
                 ck_assert_msg(t.end_ns[i] <= t.begin_ns[j] || t.end_ns[j] <= t.begin_ns[i],
                               "ops %u and %u overlap", i, j);
-    dt_topo_free(&topo);
+    dt_timeline_topo_free(&topo);
     dt_timeline_free(&t);
     free(ns);
 }
 
-static void build(int pe, int pl, int pg, int de, int dl, int dg, int n, enum dt_schedule schedule)
+static void build(int pe, int pl, int pg, int de, int dl, int dg, int n,
+                  enum dt_pipe_schedule schedule)
 {
     sf_init(&s);
     sf_chain(&s, 4);

@@ -21,14 +21,14 @@ START_TEST(a_core_each_changes_nothing)
 
     for (int k = 0; k < PROGRAMS; k++) {
         struct dt_timeline got = {0}, want = {0};
-        struct dt_topo topo = {0};
+        struct dt_timeline_topo topo = {0};
         struct dt_error err;
         struct synth s;
 
         synth_random(seed + (uint64_t)k, GPUS, &s);
-        dt_assert_ok(dt_topo_build(&s.p, &err, &topo), err);
+        dt_assert_ok(dt_timeline_topo_build(&s.p, &err, &topo), err);
         dt_assert_ok(dt_timeline_eval(&s.p, &topo, s.dur.ns, &err, &want), err);
-        dt_assert_ok(dt_cores_run(&s.p, &s.dur, GPUS, MANY, 0, &err, &got), err);
+        dt_assert_ok(dt_sim_cores_run(&s.p, &s.dur, GPUS, MANY, 0, &err, &got), err);
         ck_assert_msg(got.makespan_ns == want.makespan_ns, "seed %llu: %lld ns, should be %lld",
                       (unsigned long long)seed + (unsigned long long)k, (long long)got.makespan_ns,
                       (long long)want.makespan_ns);
@@ -39,7 +39,7 @@ START_TEST(a_core_each_changes_nothing)
                           dt_op_kind_names[s.p.ops[i].kind], (long long)got.begin_ns[i],
                           (long long)got.end_ns[i], (long long)want.begin_ns[i],
                           (long long)want.end_ns[i]);
-        dt_topo_free(&topo);
+        dt_timeline_topo_free(&topo);
         dt_timeline_free(&got);
         dt_timeline_free(&want);
         synth_free(&s);
@@ -102,7 +102,7 @@ START_TEST(ops_that_begin_together_end_by_the_closed_form)
         qsort(ns, (size_t)n, sizeof(*ns), by_size);
         lonely_lanes(&l, n);
         dt_assert_ok(
-            dt_cores_run(&l.p, &(struct dt_durations){.ns = ns}, LANES_MAX, cores, 0, &err, &t),
+            dt_sim_cores_run(&l.p, &(struct dt_durations){.ns = ns}, LANES_MAX, cores, 0, &err, &t),
             err);
         for (int i = 0; i < n; i++) {
             double rate = n - i > cores ? (double)cores / (n - i) : 1;
@@ -140,18 +140,19 @@ START_TEST(batches_are_made_beside_compute)
             ns[i] = most;
         lonely_lanes(&l, n);
         dt_assert_ok(
-            dt_cores_run(&l.p, &(struct dt_durations){.ns = ns}, LANES_MAX, n, b, &err, &t), err);
+            dt_sim_cores_run(&l.p, &(struct dt_durations){.ns = ns}, LANES_MAX, n, b, &err, &t),
+            err);
         ck_assert_double_eq_tol((double)t.makespan_ns, (double)(b <= most ? most + b : 2 * most),
                                 2);
         dt_assert_ok(
-            dt_cores_run(&l.p, &(struct dt_durations){.ns = ns}, LANES_MAX, 2 * n, b, &err, &t),
+            dt_sim_cores_run(&l.p, &(struct dt_durations){.ns = ns}, LANES_MAX, 2 * n, b, &err, &t),
             err);
         ck_assert_int_eq(t.makespan_ns, most);
         if (n > 1 &&
             2 * b <= most) { /* n batches and n - 1 ops at (n / (2 n - 1)) until b is done */
             ns[0] = 0;
             dt_assert_ok(
-                dt_cores_run(&l.p, &(struct dt_durations){.ns = ns}, LANES_MAX, n, b, &err, &t),
+                dt_sim_cores_run(&l.p, &(struct dt_durations){.ns = ns}, LANES_MAX, n, b, &err, &t),
                 err);
             ck_assert_double_eq_tol((double)t.makespan_ns, (double)most + (double)b * (n - 1.0) / n,
                                     2);
@@ -161,7 +162,7 @@ START_TEST(batches_are_made_beside_compute)
         for (int i = 0; i < n; i++)
             ns[i] = most;
         dt_assert_ok(
-            dt_cores_run(&l.p, &(struct dt_durations){.ns = ns}, LANES_MAX, n + 1, b, &err, &t),
+            dt_sim_cores_run(&l.p, &(struct dt_durations){.ns = ns}, LANES_MAX, n + 1, b, &err, &t),
             err);
         ck_assert_int_eq(t.makespan_ns, most);
         dt_timeline_free(&t);
@@ -201,9 +202,9 @@ START_TEST(work_is_conserved)
         struct synth s;
 
         synth_random(seed + (uint64_t)k, GPUS, &s);
-        dt_assert_ok(dt_cores_run(&s.p, &s.dur, GPUS, 1, 0, &err, &one), err);
-        dt_assert_ok(dt_cores_run(&s.p, &s.dur, GPUS, 2, 0, &err, &two), err);
-        dt_assert_ok(dt_cores_run(&s.p, &s.dur, GPUS, MANY, 0, &err, &all), err);
+        dt_assert_ok(dt_sim_cores_run(&s.p, &s.dur, GPUS, 1, 0, &err, &one), err);
+        dt_assert_ok(dt_sim_cores_run(&s.p, &s.dur, GPUS, 2, 0, &err, &two), err);
+        dt_assert_ok(dt_sim_cores_run(&s.p, &s.dur, GPUS, MANY, 0, &err, &all), err);
         for (uint32_t i = 0; i < s.p.n_ops; i++) {
             work += needs_core(&s, i);
             if (s.p.ops[i].kind != DT_OP_RECV) /* which also waits while it lasts */

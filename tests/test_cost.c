@@ -21,7 +21,7 @@ static void assert_near(double a, double b, double rel, const char *what)
     ck_assert_msg(fabs(a - b) <= rel * fabs(b), "%s: %.9g is not %.9g within %g", what, a, b, rel);
 }
 
-static void assert_sums(const struct dt_time *t)
+static void assert_sums(const struct dt_cost_time *t)
 {
     double sum = 0;
 
@@ -60,12 +60,12 @@ START_TEST(test_exact_on_knots)
         const struct dt_profile_row *r = &f.profile.rows[i];
         struct dt_kop op = {
             .family = (enum dt_kop_family)r->family, .count = 1, .has_weight = true};
-        struct dt_time t;
+        struct dt_cost_time t;
 
         if (r->family == DT_KOP_SEND_RECV)
             continue;
         memcpy(op.d, r->d, sizeof(op.d));
-        dt_cost_kernel(c, &op, (enum dt_phase)r->phase, &t);
+        dt_cost_kernel(c, &op, (enum dt_kop_phase)r->phase, &t);
         assert_near(t.ns, r->median_ns, 1e-9, dt_kop_family_names[r->family]);
         assert_sums(&t);
         ck_assert_msg(t.prov[DT_PROV_MEASURED] == t.ns, "row %d of %s is not measured", (int)i,
@@ -81,7 +81,7 @@ START_TEST(test_between_knots)
     struct fixture f;
     struct dt_cost *c;
     struct dt_rng rng;
-    struct dt_time t;
+    struct dt_cost_time t;
 
     fx_init(&f);
     fx_profile(&f, false);
@@ -117,7 +117,7 @@ START_TEST(test_monotone_in_tokens)
     c = cost_of(&f, &plain);
     for (int64_t m = 1; m < 200000; m += 1 + m / 37) {
         struct dt_kop op = gemm(m, 3333, 7777);
-        struct dt_time t;
+        struct dt_cost_time t;
 
         dt_cost_kernel(c, &op, DT_PHASE_FWD, &t);
         ck_assert_msg(t.ns >= last * (1 - 1e-12), "m = %d takes %g, less than %g", (int)m, t.ns,
@@ -136,7 +136,7 @@ START_TEST(test_extrapolation_holds_efficiency)
     struct dt_kop at = gemm(1 << 16, 4096, 4096), far = gemm(5 << 16, 4096, 4096),
                   tiny = gemm(1, 4096, 4096);
     struct dt_kop wide = gemm(4096, 1 << 18, 4096);
-    struct dt_time a, b;
+    struct dt_cost_time a, b;
 
     fx_init(&f);
     fx_profile(&f, false);
@@ -173,10 +173,10 @@ START_TEST(test_never_below_roofline)
                  1 + (int64_t)dt_rng_below(&rng, 9000));
         double floor_ns =
             1e9 * fmax(op.flops / f.cluster.peak_flops, op.bytes / f.cluster.hbm_bytes_per_s);
-        struct dt_time t;
+        struct dt_cost_time t;
 
         for (int phase = 0; phase < DT_PHASE_N; phase++) {
-            dt_cost_kernel(c, &op, (enum dt_phase)phase, &t);
+            dt_cost_kernel(c, &op, (enum dt_kop_phase)phase, &t);
             ck_assert_msg(t.ns >= floor_ns * (1 - 1e-12), "seed %" PRIu64, dt_test_seed());
             assert_sums(&t);
         }
@@ -191,7 +191,7 @@ START_TEST(test_scattered_rows)
     struct fixture f;
     struct dt_cost *c;
     struct dt_rng rng;
-    struct dt_time t;
+    struct dt_cost_time t;
 
     fx_init(&f);
     dt_rng_init(&rng, dt_test_seed(), 3);
@@ -250,7 +250,7 @@ START_TEST(test_scattered_groups)
                                 256 + (int64_t)dt_rng_below(&rng, 20000),
                                 256 + (int64_t)dt_rng_below(&rng, 20000));
         double want = op.flops / (0.61 * 312e12) * 1e9;
-        struct dt_time t;
+        struct dt_cost_time t;
 
         dt_cost_kernel(c, &op, DT_PHASE_FWD, &t);
         assert_sums(&t);
@@ -268,7 +268,7 @@ START_TEST(test_groups_of_unequal_reach)
 {
     struct fixture f;
     struct dt_cost *c;
-    struct dt_time t;
+    struct dt_cost_time t;
 
     fx_init(&f);
     for (int64_t m = 1024; m <= 16384; m *= 2) {
@@ -313,7 +313,7 @@ START_TEST(test_classes_and_stand_ins)
     struct dt_kop cross = {.family = DT_KOP_ATTN_CROSS, .d = {2, 1024, 16, 77, 64}, .count = 1};
     struct fixture f;
     struct dt_cost *c;
-    struct dt_time t;
+    struct dt_cost_time t;
 
     fx_init(&f);
     fx_row(&f, DT_KOP_CONV2D, DT_PHASE_FWD, DT_ROW_MEASURED, same.d, 5,
@@ -365,7 +365,7 @@ START_TEST(test_row_kinds)
         struct fixture f;
         struct dt_cost *c;
         struct dt_kop on = gemm(512, 1024, 2048), off = gemm(700, 1024, 2048);
-        struct dt_time t;
+        struct dt_cost_time t;
 
         fx_init(&f);
         for (int64_t m = 256; m <= 1024; m *= 2) {
@@ -396,7 +396,7 @@ START_TEST(test_better_row_of_two)
     struct dt_cost *c;
     struct dt_kop op = gemm(512, 1024, 2048);
     int64_t d[3] = {512, 1024, 2048};
-    struct dt_time t;
+    struct dt_cost_time t;
 
     fx_init(&f);
     fx_row(&f, DT_KOP_GEMM, DT_PHASE_FWD, DT_ROW_ASSUMED, d, 3, 91000);
@@ -416,8 +416,8 @@ START_TEST(test_survey)
     struct dt_cost *c;
     struct dt_error err = {0};
     struct dt_cost_options loose = {.allow_analytical = true};
-    struct dt_stage_cost s;
-    struct dt_shard shard = fx_shard(4);
+    struct dt_cost_stage s;
+    struct dt_block_shard shard = fx_shard(4);
     struct dt_work w = fx_text(1, 8192);
 
     fx_init(&f);
@@ -471,9 +471,9 @@ START_TEST(test_out_of_memory)
 {
     struct fixture f;
     struct dt_error err = {0};
-    struct dt_shard shard = fx_shard(2);
+    struct dt_block_shard shard = fx_shard(2);
     struct dt_work w = fx_text(1, 4096);
-    struct dt_stage_cost full, s;
+    struct dt_cost_stage full, s;
     struct dt_cost *c;
     uint64_t tries;
 

@@ -27,7 +27,7 @@ START_TEST(test_collectives_in_a_node)
 {
     struct fixture f;
     struct dt_cost *c;
-    struct dt_time t;
+    struct dt_cost_time t;
 
     fx_init(&f);
     fx_collectives(&f);
@@ -55,7 +55,7 @@ START_TEST(test_collectives_across_nodes)
 {
     struct fixture f;
     struct dt_cost *c;
-    struct dt_time a, b, ar;
+    struct dt_cost_time a, b, ar;
     double bytes = 3.4e9, line = 25e9;
 
     fx_init(&f);
@@ -98,7 +98,7 @@ START_TEST(test_point_to_point)
 {
     struct fixture f;
     struct dt_cost *c;
-    struct dt_time t;
+    struct dt_cost_time t;
     double alpha, rate;
 
     fx_init(&f);
@@ -137,7 +137,7 @@ START_TEST(test_optimizer)
 {
     struct fixture f;
     struct dt_cost *c;
-    struct dt_time t;
+    struct dt_cost_time t;
 
     fx_init(&f);
     fx_index(&f);

@@ -14,31 +14,31 @@
 
 static struct dt_error err;
 
-static void open_table(struct dt_ptable *t, struct dt_ptable_row *row)
+static void open_table(struct dt_profile_table *t, struct dt_profile_table_row *row)
 {
     const struct dt_profile_source s = {
         .name = "made up", .origin = "this test", .licence = "none", .date = "today"};
 
     memset(t, 0, sizeof(*t));
     memset(row, 0, sizeof(*row));
-    dt_assert_ok(dt_ptable_device(t, "card", &err, &row->device), err);
-    dt_assert_ok(dt_ptable_dtype(t, "bf16", &err, &row->dtype), err);
-    dt_assert_ok(dt_ptable_source(t, &s, &err, &row->r.source), err);
+    dt_assert_ok(dt_profile_table_device(t, "card", &err, &row->device), err);
+    dt_assert_ok(dt_profile_table_dtype(t, "bf16", &err, &row->dtype), err);
+    dt_assert_ok(dt_profile_table_source(t, &s, &err, &row->r.source), err);
     row->r.n = 1;
     row->r.kind = DT_ROW_MEASURED;
 }
 
-static void add(struct dt_ptable *t, struct dt_ptable_row *row, double ns)
+static void add(struct dt_profile_table *t, struct dt_profile_table_row *row, double ns)
 {
     row->r.median_ns = row->r.p10_ns = row->r.p90_ns = ns;
-    dt_assert_ok(dt_ptable_add(t, row, &err), err);
+    dt_assert_ok(dt_profile_table_add(t, row, &err), err);
 }
 
 /* alpha 9 us, 200 GB/s on the bus, 3 % noise, every ninth size three times too slow. */
 START_TEST(outliers_do_not_bend_the_curve)
 {
-    struct dt_ptable t;
-    struct dt_ptable_row row;
+    struct dt_profile_table t;
+    struct dt_profile_table_row row;
     struct dt_curves c;
     struct dt_rng r;
     char *svg;
@@ -74,15 +74,15 @@ START_TEST(outliers_do_not_bend_the_curve)
     ck_assert_int_eq(outliers, 45 + 5);
     dt_free(svg);
     dt_curves_free(&c);
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
 }
 END_TEST
 
 /* Products: the rate is the asymptote, t0 x rate the half-way size; kinds stay apart. */
 START_TEST(kinds_have_curves_of_their_own)
 {
-    struct dt_ptable t;
-    struct dt_ptable_row row;
+    struct dt_profile_table t;
+    struct dt_profile_table_row row;
     struct dt_curves c;
 
     open_table(&t, &row);
@@ -110,7 +110,7 @@ START_TEST(kinds_have_curves_of_their_own)
         ck_assert_double_lt(c.curve[k].p90_error, 1e-6);
     }
     dt_curves_free(&c);
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
 }
 END_TEST
 
@@ -118,8 +118,8 @@ END_TEST
 START_TEST(odd_times_give_odd_curves_no_crash)
 {
     for (int kind = 0; kind < 3; kind++) {
-        struct dt_ptable t;
-        struct dt_ptable_row row;
+        struct dt_profile_table t;
+        struct dt_profile_table_row row;
         struct dt_curves c;
 
         open_table(&t, &row);
@@ -141,7 +141,7 @@ START_TEST(odd_times_give_odd_curves_no_crash)
         if (kind == 0)
             ck_assert_double_eq_tol(c.curve[0].t0_ns, 5000, 50);
         dt_curves_free(&c);
-        dt_ptable_free(&t);
+        dt_profile_table_free(&t);
     }
 }
 END_TEST

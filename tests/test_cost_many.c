@@ -98,8 +98,8 @@ static void any_works(struct dt_rng *rng, struct dt_work *w)
     }
 }
 
-static void measure_whole(struct fixture *f, const struct dt_block *b, const struct dt_shard *s,
-                          enum dt_recompute r)
+static void measure_whole(struct fixture *f, const struct dt_block *b,
+                          const struct dt_block_shard *s, enum dt_block_recompute r)
 {
     for (int phase = 0; phase < DT_PHASE_N; phase++)
         for (int64_t t = 128; t <= 4096; t *= 2)
@@ -111,10 +111,10 @@ static void one_case(uint64_t seed, int nr)
 {
     struct dt_cost_options o = {.allow_analytical = true};
     struct dt_work work[WORKS];
-    struct dt_stage_ns many[WORKS];
+    struct dt_cost_stage_ns many[WORKS];
     struct dt_cost *fast, *slow;
     struct dt_error err = {0};
-    struct dt_shard shard;
+    struct dt_block_shard shard;
     struct fixture f;
     struct dt_rng rng;
 
@@ -122,7 +122,7 @@ static void one_case(uint64_t seed, int nr)
     fx_init(&f);
     any_module(&f, &rng);
     o.stepccl = coin(&rng);
-    o.recompute = (enum dt_recompute)dt_rng_below(&rng, 3);
+    o.recompute = (enum dt_block_recompute)dt_rng_below(&rng, 3);
     o.dispatch_ns = coin(&rng) ? 4000 : 0;
     o.scale[DT_KOP_GEMM] = coin(&rng) ? 1.07 : 0;
     shard = fx_shard(pick(&rng, 1, 2, 8));
@@ -145,7 +145,7 @@ static void one_case(uint64_t seed, int nr)
         any_works(&rng, work);
         ck_assert(dt_cost_stages_ns(fast, 0, first, n, &shard, work, WORKS, t, upstream, many));
         for (int i = 0; i < WORKS; i++) {
-            struct dt_stage_cost s = {0};
+            struct dt_cost_stage s = {0};
 
             if (work[i].n > 0)
                 dt_cost_stage(slow, 0, first, n, &shard, &work[i], t, upstream, &s);
@@ -176,8 +176,8 @@ START_TEST(test_large_batch)
     enum { MANY = 40000 };
     struct dt_cost_options o = {.stepccl = true, .recompute = DT_RECOMPUTE_SELECTIVE};
     struct dt_work *work = calloc(MANY, sizeof(*work));
-    struct dt_stage_ns *many = calloc(MANY, sizeof(*many));
-    struct dt_shard shard = fx_shard(2);
+    struct dt_cost_stage_ns *many = calloc(MANY, sizeof(*many));
+    struct dt_block_shard shard = fx_shard(2);
     struct dt_error err = {0};
     struct dt_cost *c;
     struct dt_rng rng;
@@ -200,7 +200,7 @@ START_TEST(test_large_batch)
     }
     ck_assert(dt_cost_stages_ns(c, vit, 0, 5, &shard, work, MANY, NULL, false, many));
     for (int i = 0; i < MANY; i += 3) {
-        struct dt_stage_ns one = dt_cost_stage_ns(c, vit, 0, 5, &shard, &work[i], NULL, false);
+        struct dt_cost_stage_ns one = dt_cost_stage_ns(c, vit, 0, 5, &shard, &work[i], NULL, false);
 
         ck_assert_msg(many[i].fwd == one.fwd && many[i].bwd == one.bwd, "seed %" PRIu64 ", work %d",
                       seed, i);
@@ -222,7 +222,7 @@ START_TEST(test_kernels_again)
     for (int i = 0; i < 2000; i++) {
         struct dt_block b =
             any_block(&rng, (enum dt_block_kind)dt_rng_below(&rng, DT_BLOCK_KIND_N));
-        struct dt_shard s = fx_shard(pick(&rng, 1, 2, 8));
+        struct dt_block_shard s = fx_shard(pick(&rng, 1, 2, 8));
         struct dt_work one = {4, 2048, 2048 * 600, 900}, other = {4, 2048, 2048 * 700, 1300};
         struct dt_kop a[DT_MAX_KOPS], w[DT_MAX_KOPS];
         int n, m, differ = 0, marked = 0;

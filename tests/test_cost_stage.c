@@ -21,7 +21,7 @@ static void rig_open_with(struct rig *r, const struct dt_cost_options *o)
     dt_assert_ok(dt_cost_new(&r->f.model, &r->f.cluster, &r->f.profile, o, &err, &r->c), err);
 }
 
-static void rig_open(struct rig *r, bool stepccl, enum dt_recompute rc)
+static void rig_open(struct rig *r, bool stepccl, enum dt_block_recompute rc)
 {
     rig_open_with(r, &(struct dt_cost_options){.stepccl = stepccl, .recompute = rc});
 }
@@ -43,11 +43,11 @@ static void assert_near(double a, double b, double rel, const char *what)
                   rel);
 }
 
-static struct dt_stage_cost layers(struct rig *r, int n, int tp)
+static struct dt_cost_stage layers(struct rig *r, int n, int tp)
 {
-    struct dt_shard shard = fx_shard(tp);
+    struct dt_block_shard shard = fx_shard(tp);
     struct dt_work w = fx_text(1, 8192);
-    struct dt_stage_cost s;
+    struct dt_cost_stage s;
 
     dt_cost_stage(r->c, r->llm, 1, n, &shard, &w, NULL, true, &s);
     return s;
@@ -56,14 +56,14 @@ static struct dt_stage_cost layers(struct rig *r, int n, int tp)
 /* Kernels of one layer summed by hand, and its collectives apart. */
 static void by_hand(struct rig *r, int tp, double *kernels, double *collectives)
 {
-    struct dt_shard shard = fx_shard(tp);
+    struct dt_block_shard shard = fx_shard(tp);
     struct dt_work w = fx_text(1, 8192);
     struct dt_kop k[DT_MAX_KOPS];
     int n = dt_block_kops(&r->f.model.modules[r->llm].blocks[1], &shard, &w, k);
 
     *kernels = *collectives = 0;
     for (int i = 0; i < n; i++) {
-        struct dt_time t;
+        struct dt_cost_time t;
 
         dt_cost_kernel(r->c, &k[i], DT_PHASE_FWD, &t);
         *(k[i].family >= DT_KOP_ALL_REDUCE ? collectives : kernels) += t.ns;
@@ -77,7 +77,7 @@ START_TEST(test_forward_is_the_sum)
     rig_open(&r, false, DT_RECOMPUTE_NONE);
     for (int tp = 1; tp <= 8; tp *= 2) {
         double kernels, collectives;
-        struct dt_stage_cost one = layers(&r, 1, tp), ten = layers(&r, 10, tp);
+        struct dt_cost_stage one = layers(&r, 1, tp), ten = layers(&r, 10, tp);
 
         by_hand(&r, tp, &kernels, &collectives);
         ck_assert((collectives > 0) == (tp > 1));
@@ -97,10 +97,10 @@ END_TEST
 START_TEST(test_fp32_collectives_are_twice_as_long)
 {
     struct rig r, bf16;
-    struct dt_shard shard = fx_shard(4);
+    struct dt_block_shard shard = fx_shard(4);
     struct dt_work w = fx_text(1, 8192);
     struct dt_kop k[DT_MAX_KOPS];
-    struct dt_stage_cost one;
+    struct dt_cost_stage one;
     double sum = 0;
     int n;
 
@@ -108,7 +108,7 @@ START_TEST(test_fp32_collectives_are_twice_as_long)
     rig_open_fp32(&r);
     n = dt_block_kops(&r.f.model.modules[r.llm].blocks[1], &shard, &w, k);
     for (int i = 0; i < n; i++) {
-        struct dt_time t;
+        struct dt_cost_time t;
 
         if (k[i].family >= DT_KOP_ALL_REDUCE) {
             k[i].d[2] *= 2;
@@ -134,7 +134,7 @@ START_TEST(test_stepccl_bounds)
     rig_open(&off, false, DT_RECOMPUTE_NONE);
     rig_open(&on, true, DT_RECOMPUTE_NONE);
     for (int tp = 1; tp <= 8; tp *= 2) {
-        struct dt_stage_cost a = layers(&off, 1, tp), b = layers(&on, 1, tp);
+        struct dt_cost_stage a = layers(&off, 1, tp), b = layers(&on, 1, tp);
         double kernels, collectives, hidden;
 
         by_hand(&off, tp, &kernels, &collectives);
@@ -155,10 +155,10 @@ END_TEST
 START_TEST(test_freezing)
 {
     struct rig r;
-    struct dt_shard shard = fx_shard(2);
+    struct dt_block_shard shard = fx_shard(2);
     struct dt_work w = fx_text(1, 8192);
     unsigned char trained[18];
-    struct dt_stage_cost all, s, head;
+    struct dt_cost_stage all, s, head;
 
     rig_open(&r, false, DT_RECOMPUTE_NONE);
     memset(trained, 0, sizeof(trained));
@@ -184,9 +184,9 @@ END_TEST
 START_TEST(test_recompute)
 {
     struct rig none, sel, full;
-    struct dt_stage_cost a, b, c;
+    struct dt_cost_stage a, b, c;
     unsigned char frozen[18] = {0};
-    struct dt_shard shard = fx_shard(4);
+    struct dt_block_shard shard = fx_shard(4);
     struct dt_work w = fx_text(1, 8192);
 
     rig_open(&none, true, DT_RECOMPUTE_NONE);
@@ -219,12 +219,12 @@ START_TEST(test_memo_property)
         int module = (int)dt_rng_below(&rng, 2), n_blocks = r.f.model.modules[module].n_blocks;
         int first = (int)dt_rng_below(&rng, (uint64_t)n_blocks);
         int n = 1 + (int)dt_rng_below(&rng, (uint64_t)(n_blocks - first));
-        struct dt_shard shard = fx_shard(1 << dt_rng_below(&rng, 4));
+        struct dt_block_shard shard = fx_shard(1 << dt_rng_below(&rng, 4));
         bool upstream = dt_rng_below(&rng, 2) != 0;
         unsigned char trained[18], *t = dt_rng_below(&rng, 2) ? trained : NULL;
         struct dt_work w = {0};
-        struct dt_stage_cost s;
-        struct dt_stage_ns ns;
+        struct dt_cost_stage s;
+        struct dt_cost_stage_ns ns;
 
         for (int b = 0; b < 18; b++)
             trained[b] = dt_rng_below(&rng, 4) != 0;
@@ -241,7 +241,7 @@ START_TEST(test_memo_property)
                           "seed %" PRIu64 ", question %d", seed, i);
         }
         for (int k = 0; k < 3; k++) {
-            const struct dt_time *x = k == 0 ? &s.fwd : k == 1 ? &s.dgrad : &s.wgrad;
+            const struct dt_cost_time *x = k == 0 ? &s.fwd : k == 1 ? &s.dgrad : &s.wgrad;
             double sum = 0;
 
             for (int p = 0; p < DT_PROV_N; p++)
@@ -258,14 +258,14 @@ END_TEST
 START_TEST(test_more_images_take_longer)
 {
     struct rig r;
-    struct dt_shard shard = fx_shard(1);
+    struct dt_block_shard shard = fx_shard(1);
     struct dt_work w = {0}, image = fx_text(1, 1024);
     double last = 0;
 
     rig_open(&r, false, DT_RECOMPUTE_NONE);
     ck_assert(dt_cost_stage_ns(r.c, r.vit, 0, 9, &shard, &w, NULL, true).fwd == 0);
     for (int i = 0; i < 60; i++) {
-        struct dt_stage_ns ns;
+        struct dt_cost_stage_ns ns;
 
         dt_work_add(&w, &image);
         ns = dt_cost_stage_ns(r.c, r.vit, 0, 9, &shard, &w, NULL, true);
@@ -289,7 +289,7 @@ START_TEST(test_layer_efficiency)
     rig_open(&on, true, DT_RECOMPUTE_NONE);
     for (int tp = 1; tp <= 8; tp *= 2) {
         double flops = 3 * dt_block_flops(&off.f.model.modules[off.llm].blocks[1], &w) / tp;
-        struct dt_stage_cost a = layers(&off, 1, tp), b = layers(&on, 1, tp);
+        struct dt_cost_stage a = layers(&off, 1, tp), b = layers(&on, 1, tp);
         double x = flops / (a.fwd.ns + a.dgrad.ns + a.wgrad.ns) / 312e3;
         double y = flops / (b.fwd.ns + b.dgrad.ns + b.wgrad.ns) / 312e3;
 

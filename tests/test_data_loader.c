@@ -140,7 +140,7 @@ START_TEST(resume)
     for (int stop = 0; stop <= n; stop++) {
         struct dt_loader *l;
         struct dt_sequence *s;
-        struct dt_cursor c;
+        struct dt_data_cursor c;
 
         o = options();
         o.threads = stop % 3;
@@ -169,7 +169,7 @@ START_TEST(foreign_cursor)
 {
     struct dt_loader_options o = options();
     struct dt_loader *l = open_loader(&o);
-    struct dt_cursor c;
+    struct dt_data_cursor c;
 
     dt_sequence_free(next(l));
     dt_loader_cursor(l, &c);
@@ -230,8 +230,8 @@ END_TEST
 /* A document as the header draws it, against the rule. */
 static void check_document(const struct dt_sequence *s, int k, const struct dt_loader_options *o)
 {
-    const struct dt_seq_doc *d = &s->docs[k];
-    const struct dt_seq_item *item = NULL;
+    const struct dt_sequence_doc *d = &s->docs[k];
+    const struct dt_sequence_item *item = NULL;
     char text[80], got[80];
     int i = (int)d->sample;
 
@@ -313,7 +313,7 @@ START_TEST(dropped_captions)
     l = open_loader(&o);
     while ((s = next(l))) {
         for (int k = 0; k < s->n_docs; k++) {
-            const struct dt_seq_doc *d = &s->docs[k];
+            const struct dt_sequence_doc *d = &s->docs[k];
 
             drawn += d->task == DT_TASK_GENERATE;
             if (d->text_n > 0) {
@@ -348,7 +348,7 @@ START_TEST(pixels)
     l = open_loader(&o);
     while ((s = next(l)) && checked < 60) {
         for (int i = 0; i < s->n_items; i++, checked++) {
-            const struct dt_seq_item *it = &s->items[i];
+            const struct dt_sequence_item *it = &s->items[i];
             int k = (int)s->docs[it->doc].sample;
             struct dt_image img = fixture_picture(8 + k % 40, 20, k), want;
 
@@ -588,7 +588,7 @@ START_TEST(order)
     for (uint64_t n = 1; n < 300; n += 1 + n / 3) {
         int seen[300] = {0};
         for (uint64_t i = 0; i < n; i++) {
-            uint64_t j = dt_order_at(7, 3, n, i);
+            uint64_t j = dt_loader_order_at(7, 3, n, i);
             ck_assert_uint_lt(j, n);
             seen[j]++;
         }
@@ -600,7 +600,7 @@ START_TEST(order)
     int count[100] = {0};
     double chi = 0;
     for (uint64_t seed = 0; seed < 20000; seed++)
-        count[dt_order_at(seed, 1, 100, 42)]++;
+        count[dt_loader_order_at(seed, 1, 100, 42)]++;
     for (int i = 0; i < 100; i++)
         chi += (count[i] - 200.0) * (count[i] - 200.0) / 200;
     ck_assert_msg(chi < 180, "chi-square %g", chi);

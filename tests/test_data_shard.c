@@ -351,7 +351,7 @@ START_TEST(captions)
     box(grey, 28, 2, 10, 24, 9, 111);
     ck_assert_str_eq(dt_caption_tone(grey, 28, 28), "dark");
     ck_assert_str_eq(dt_caption_shape(grey, 28, 28), "wide");
-    dt_caption_write(grey, 28, 28, dt_fashion_words[9], text, sizeof text);
+    dt_caption_write(grey, 28, 28, dt_caption_fashion_words[9], text, sizeof text);
     ck_assert_str_eq(text, "a photo of a dark ankle boot, wide");
     memset(grey, 31, sizeof grey); /* ground */
     box(grey, 28, 9, 1, 10, 26, 112);
@@ -377,20 +377,20 @@ START_TEST(class_words)
                 char text[128];
                 int found = 0;
 
-                snprintf(text, sizeof text, "a photo of a %s %s, %s", tones[t], dt_fashion_words[c],
-                         shapes[s]);
-                ck_assert_int_eq(dt_caption_class(text, dt_fashion_words), c);
+                snprintf(text, sizeof text, "a photo of a %s %s, %s", tones[t],
+                         dt_caption_fashion_words[c], shapes[s]);
+                ck_assert_int_eq(dt_caption_class(text, dt_caption_fashion_words), c);
                 for (int k = 0; k < DT_FASHION_CLASSES; k++) /* as parts of words, too */
-                    for (const char *p = text; (p = strstr(p, dt_fashion_words[k])); p++)
+                    for (const char *p = text; (p = strstr(p, dt_caption_fashion_words[k])); p++)
                         found++;
                 ck_assert_int_eq(found, 1);
             }
-    ck_assert_int_eq(dt_caption_class("a shirt and a coat", dt_fashion_words), -1);
-    ck_assert_int_eq(dt_caption_class("shirt shirt", dt_fashion_words), -1);
-    ck_assert_int_eq(dt_caption_class("a t-shirt", dt_fashion_words), -1);
-    ck_assert_int_eq(dt_caption_class("shirts", dt_fashion_words), -1);
-    ck_assert_int_eq(dt_caption_class("", dt_fashion_words), -1);
-    ck_assert_int_eq(dt_caption_class("ankle boot", dt_fashion_words), 9);
+    ck_assert_int_eq(dt_caption_class("a shirt and a coat", dt_caption_fashion_words), -1);
+    ck_assert_int_eq(dt_caption_class("shirt shirt", dt_caption_fashion_words), -1);
+    ck_assert_int_eq(dt_caption_class("a t-shirt", dt_caption_fashion_words), -1);
+    ck_assert_int_eq(dt_caption_class("shirts", dt_caption_fashion_words), -1);
+    ck_assert_int_eq(dt_caption_class("", dt_caption_fashion_words), -1);
+    ck_assert_int_eq(dt_caption_class("ankle boot", dt_caption_fashion_words), 9);
 }
 END_TEST
 

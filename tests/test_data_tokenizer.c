@@ -24,7 +24,7 @@ static struct dt_tokenizer *open_fixture(const char *name)
 
 static void assert_ids(const struct dt_tokenizer *t, const char *text, const char *expected)
 {
-    struct dt_ids ids = {0};
+    struct dt_tokenizer_ids ids = {0};
     char got[4096] = "";
     size_t n = 0;
 
@@ -32,7 +32,7 @@ static void assert_ids(const struct dt_tokenizer *t, const char *text, const cha
     for (size_t i = 0; i < ids.n; i++)
         n += (size_t)snprintf(got + n, sizeof got - n, i ? " %d" : "%d", (int)ids.id[i]);
     ck_assert_msg(strcmp(got, expected) == 0, "\"%s\": %s, not %s", text, got, expected);
-    dt_ids_free(&ids);
+    dt_tokenizer_ids_free(&ids);
 }
 
 /* Published: the test strings of GPT-3-Encoder and of tiktoken for GPT-2. */
@@ -145,7 +145,7 @@ START_TEST(specials_in_text)
 {
     struct dt_tokenizer *t = open_fixture("gpt2-subset.json");
     const char *text = "x<|endoftext|>";
-    struct dt_ids ids = {0};
+    struct dt_tokenizer_ids ids = {0};
     char *back;
 
     dt_assert_ok(dt_tokenizer_encode(t, text, strlen(text), false, &err, &ids), err);
@@ -164,7 +164,7 @@ START_TEST(specials_in_text)
     dt_assert_ok(dt_tokenizer_decode(t, ids.id, ids.n, false, &err, &back, NULL), err);
     ck_assert_str_eq(back, text);
     dt_free(back);
-    dt_ids_free(&ids);
+    dt_tokenizer_ids_free(&ids);
     dt_tokenizer_free(t);
 }
 END_TEST
@@ -172,8 +172,8 @@ END_TEST
 START_TEST(bytes)
 {
     struct dt_tokenizer *t;
-    struct dt_ids ids = {0};
-    struct dt_special_ids s;
+    struct dt_tokenizer_ids ids = {0};
+    struct dt_tokenizer_special_ids s;
     int32_t strange[] = {-1, 72, 1 << 30, 105, 259};
     char *back;
     size_t len;
@@ -185,7 +185,7 @@ START_TEST(bytes)
     assert_ids(t, "hi <eos>", "104 105 32 257");
     dt_assert_ok(dt_tokenizer_encode(t, "\0\xff<", 3, true, &err, &ids), err);
     ck_assert(ids.n == 3 && ids.id[0] == 0 && ids.id[1] == 255 && ids.id[2] == '<');
-    dt_ids_free(&ids);
+    dt_tokenizer_ids_free(&ids);
     dt_assert_ok(dt_tokenizer_decode(t, strange, 5, true, &err, &back, &len), err);
     ck_assert_str_eq(back, "Hi");
     ck_assert_uint_eq(len, 2);
@@ -211,7 +211,7 @@ START_TEST(round_trips)
                 "aeinorst  ''\r\n\t019.,!\xc3\xa9\xe2\x80\xa8\xf0\x9f\x91\x8b\xff";
             char text[600], *back;
             size_t n = dt_rng_below(&r, sizeof text), len;
-            struct dt_ids ids = {0};
+            struct dt_tokenizer_ids ids = {0};
 
             for (size_t i = 0; i < n; i++)
                 text[i] = k % 3 == 0 ? (char)dt_rng_u32(&r)
@@ -222,7 +222,7 @@ START_TEST(round_trips)
             ck_assert_uint_eq(len, n);
             ck_assert_mem_eq(back, text, n);
             dt_free(back);
-            dt_ids_free(&ids);
+            dt_tokenizer_ids_free(&ids);
         }
         dt_tokenizer_free(t);
     }
@@ -235,7 +235,7 @@ START_TEST(long_words)
 {
     struct dt_tokenizer *t = open_fixture("gpt2-subset.json");
     char text[5 * 400];
-    struct dt_ids one = {0}, all = {0};
+    struct dt_tokenizer_ids one = {0}, all = {0};
 
     for (size_t i = 0; i < sizeof text; i++)
         text[i] = "hello"[i % 5];
@@ -247,8 +247,8 @@ START_TEST(long_words)
         ck_assert_int_eq(all.id[i], 31373);
     for (size_t i = 0; i < one.n; i++)
         ck_assert_int_eq(one.id[i], 31373);
-    dt_ids_free(&one);
-    dt_ids_free(&all);
+    dt_tokenizer_ids_free(&one);
+    dt_tokenizer_ids_free(&all);
     dt_tokenizer_free(t);
 }
 END_TEST
@@ -340,7 +340,7 @@ START_TEST(out_of_memory)
 
     for (uint64_t k = 1; !done; k += 1 + k / 8) {
         struct dt_tokenizer *t = NULL;
-        struct dt_ids ids = {0};
+        struct dt_tokenizer_ids ids = {0};
         const char *srcdir = getenv("srcdir");
         char path[4096];
         enum dt_status st;
@@ -354,7 +354,7 @@ START_TEST(out_of_memory)
         done = dt_mem_count() < k;
         dt_mem_fail_at(0);
         ck_assert(done ? st == DT_OK : st == DT_ERR_NOMEM || st == DT_OK);
-        dt_ids_free(&ids);
+        dt_tokenizer_ids_free(&ids);
         dt_tokenizer_free(t);
     }
 }

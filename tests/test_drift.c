@@ -114,7 +114,7 @@ START_TEST(who_uses_the_cores)
     b.busy_s[1] += 4;
     ck_near(dt_load_foreign(&a, &b, &both), 4.5 / 4);
     ck_near(dt_load_foreign(&a, &b, &first), 0.5 / 4);
-    dt_load_calmest(&a, &b, &both, 1, &calm);
+    dt_load_least_busy(&a, &b, &both, 1, &calm);
     ck_assert_int_eq(calm.n, 1);
     ck_assert_int_eq(calm.cpu[0], 0);
     dt_load_parse("nothing like it\n", 100, &b);

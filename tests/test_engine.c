@@ -47,7 +47,7 @@ static struct dt_engine *engine(void)
 }
 
 static void run(struct dt_engine *e, const struct synth *s, struct dt_network *net,
-                const struct dt_noise *noise, struct dt_timeline *t)
+                const struct dt_sim_noise *noise, struct dt_timeline *t)
 {
     struct dt_error err = {0};
 
@@ -63,10 +63,10 @@ static int by_fields(const void *a, const void *b)
 
     if (x->time_ns != y->time_ns)
         return x->time_ns < y->time_ns ? -1 : 1;
-    if (dt_event_priority(*x) != dt_event_priority(*y))
-        return dt_event_priority(*x) < dt_event_priority(*y) ? -1 : 1;
-    return (dt_event_sequence(*x) > dt_event_sequence(*y)) -
-           (dt_event_sequence(*x) < dt_event_sequence(*y));
+    if (dt_sim_event_priority(*x) != dt_sim_event_priority(*y))
+        return dt_sim_event_priority(*x) < dt_sim_event_priority(*y) ? -1 : 1;
+    return (dt_sim_event_sequence(*x) > dt_sim_event_sequence(*y)) -
+           (dt_sim_event_sequence(*x) < dt_sim_event_sequence(*y));
 }
 
 START_TEST(events_have_a_total_order)
@@ -78,12 +78,12 @@ START_TEST(events_have_a_total_order)
     for (int t = 0; t < 3; t++)
         for (int p = 0; p < 3; p++)
             for (uint32_t s = 0; s < 3; s++)
-                all[n++] =
-                    dt_event_make(times[t], (enum dt_event_priority)p, s == 2 ? UINT32_MAX - 1 : s);
+                all[n++] = dt_sim_event_make(times[t], (enum dt_sim_event_priority)p,
+                                             s == 2 ? UINT32_MAX - 1 : s);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++) {
-            ck_assert_int_eq(dt_event_before(all[i], all[j]), by_fields(&all[i], &all[j]) < 0);
-            ck_assert_int_eq(dt_event_before(all[i], all[j]), i < j);
+            ck_assert_int_eq(dt_sim_event_before(all[i], all[j]), by_fields(&all[i], &all[j]) < 0);
+            ck_assert_int_eq(dt_sim_event_before(all[i], all[j]), i < j);
         }
 }
 END_TEST
@@ -96,22 +96,22 @@ START_TEST(queue_takes_in_order_with_ties)
     struct dt_sim_queue q;
 
     dt_rng_init(&r, synth_seed(11), 1);
-    dt_queue_init(&q, storage);
+    dt_sim_queue_init(&q, storage);
     for (uint32_t i = 0; i < N; i++) { /* few times, so that most events tie */
-        want[i] = dt_event_make((int64_t)dt_rng_below(&r, 20),
-                                (enum dt_event_priority)dt_rng_below(&r, 3), i);
-        dt_queue_put(&q, want[i]);
+        want[i] = dt_sim_event_make((int64_t)dt_rng_below(&r, 20),
+                                    (enum dt_sim_event_priority)dt_rng_below(&r, 3), i);
+        dt_sim_queue_put(&q, want[i]);
     }
     qsort(want, N, sizeof *want, by_fields);
     for (int i = 0; i < N; i++) {
         ck_assert_int_eq(
-            by_fields(&(struct dt_sim_event){dt_queue_first(&q).time_ns, storage[0].order},
+            by_fields(&(struct dt_sim_event){dt_sim_queue_first(&q).time_ns, storage[0].order},
                       &want[i]),
             0);
-        struct dt_sim_event e = dt_queue_take(&q);
+        struct dt_sim_event e = dt_sim_queue_take(&q);
         ck_assert_int_eq(by_fields(&e, &want[i]), 0);
     }
-    ck_assert(dt_queue_empty(&q));
+    ck_assert(dt_sim_queue_empty(&q));
 }
 END_TEST
 
@@ -125,20 +125,20 @@ START_TEST(queue_is_monotone_under_mixed_use)
     uint32_t seq = 0, in = 0;
 
     dt_rng_init(&r, synth_seed(12), 1);
-    dt_queue_init(&q, storage);
+    dt_sim_queue_init(&q, storage);
     for (int i = 0; i < 100000; i++) {
         bool put = in == 0 || (in < N && dt_rng_below(&r, 2) == 0);
         if (put) {
-            dt_queue_put(&q, dt_event_make(last.time_ns + (int64_t)dt_rng_below(&r, 5),
-                                           DT_EVENT_OP_END, ++seq));
+            dt_sim_queue_put(&q, dt_sim_event_make(last.time_ns + (int64_t)dt_rng_below(&r, 5),
+                                                   DT_EVENT_OP_END, ++seq));
             in++;
         } else {
-            struct dt_sim_event e = dt_queue_take(&q);
+            struct dt_sim_event e = dt_sim_queue_take(&q);
             ck_assert_int_ge(e.time_ns, last.time_ns);
             last = e;
             in--;
         }
-        ck_assert_int_eq(dt_queue_empty(&q), in == 0);
+        ck_assert_int_eq(dt_sim_queue_empty(&q), in == 0);
     }
 }
 END_TEST
@@ -169,19 +169,19 @@ START_TEST(equals_the_rules_and_the_topological_evaluation)
 
     for (uint64_t k = 0; k < PROGRAMS; k++) {
         struct synth s;
-        struct dt_topo topo = {0};
+        struct dt_timeline_topo topo = {0};
         struct dt_error err = {0};
         synth_random(base + k, GPUS, &s);
         int64_t *ref = dt_calloc(2 * (size_t)s.p.n_ops, sizeof *ref);
         synth_reference(&s, ref, ref + s.p.n_ops);
         run(e, &s, NULL, NULL, &t);
         expect(&s, &t, ref, ref + s.p.n_ops, base + k);
-        ck_assert_msg(dt_topo_build(&s.p, &err, &topo) == DT_OK, "%s", err.message);
+        ck_assert_msg(dt_timeline_topo_build(&s.p, &err, &topo) == DT_OK, "%s", err.message);
         ck_assert_int_eq(dt_timeline_eval(&s.p, &topo, s.dur.ns, &err, &eval), DT_OK);
         expect(&s, &eval, ref, ref + s.p.n_ops, base + k);
         run(e, &s, NULL, NULL, &t); /* again, on the cached arrays */
         expect(&s, &t, ref, ref + s.p.n_ops, base + k);
-        dt_topo_free(&topo);
+        dt_timeline_topo_free(&topo);
         dt_free(ref);
         synth_free(&s);
     }
@@ -414,7 +414,7 @@ START_TEST(windows_change_nothing)
                                    .sync_bytes = 100000000,
                                    .spread = dt_rng_below(&r, 2) ? 0.4 : 0, /* 0: many ties */
                                    .seed = base + k};
-        struct dt_noise noise = {.seed = base, .jitter = k % 3 == 0 ? 0.1 : 0};
+        struct dt_sim_noise noise = {.seed = base, .jitter = k % 3 == 0 ? 0.1 : 0};
         synth_1f1b(&c, &s);
         net = network(c.stages * c.replicas * c.lane_gpus / 8 + 1);
         dt_engine_set_windows(e, false);
@@ -484,7 +484,7 @@ START_TEST(noise_repeats_by_seed)
     struct dt_engine *e = engine();
     struct dt_network *net = network(8);
     struct synth_pipeline c = wide_pipeline();
-    struct dt_noise noise = {.seed = 9, .iteration = 3, .jitter = 0.05}, other = noise;
+    struct dt_sim_noise noise = {.seed = 9, .iteration = 3, .jitter = 0.05}, other = noise;
     struct dt_timeline t[4] = {{0}};
     struct synth s;
 
@@ -520,7 +520,7 @@ START_TEST(noise_touches_compute_only)
     struct dt_engine *e = engine();
     struct synth_pipeline c = wide_pipeline();
     double slow[8] = {1, 1, 1, 1.25, 1, 1, 1, 1};
-    struct dt_noise noise = {.n_lanes = 8, .slowdown = slow};
+    struct dt_sim_noise noise = {.n_lanes = 8, .slowdown = slow};
     struct dt_timeline t = {0};
     struct synth s;
 

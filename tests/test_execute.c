@@ -63,8 +63,8 @@ struct layout_case {
     struct ef_layout l[3];
     int microbatch;
     bool colocated;
-    enum dt_schedule schedule;
-    enum dt_recompute recompute;
+    enum dt_pipe_schedule schedule;
+    enum dt_block_recompute recompute;
 };
 static const struct layout_case layouts[] = {
     {"colocated", {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}}, 1, true, DT_SCHED_1F1B, DT_RECOMPUTE_NONE},

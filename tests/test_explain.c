@@ -54,7 +54,7 @@ static struct dt_sim_result simulate(struct setup *s)
 {
     struct dt_sim_result r;
 
-    dt_assert_ok(dt_simulate(s->job, &s->job->plan, s->cost, NULL, NULL, &s->err, &r), s->err);
+    dt_assert_ok(dt_sim_run(s->job, &s->job->plan, s->cost, NULL, NULL, &s->err, &r), s->err);
     return r;
 }
 
@@ -64,8 +64,8 @@ struct sums {
     double fwd, back, host;
 };
 
-static void sum_part(void *ctx, const struct dt_kop *k, enum dt_direction dir,
-                     const struct dt_time *t)
+static void sum_part(void *ctx, const struct dt_kop *k, enum dt_cost_direction dir,
+                     const struct dt_cost_time *t)
 {
     struct sums *s = ctx;
     double prov = 0;
@@ -100,10 +100,10 @@ START_TEST(parts_sum_to_the_stage)
         int n = 1 + (int)(dt_rng_uniform(&rng) * (blocks - first));
         int64_t seqs = 1 + (int64_t)(dt_rng_uniform(&rng) * 7);
         struct dt_work w = {seqs, seqs * 2048, seqs * 2048 * 2048, 2048};
-        struct dt_shard shard = {1 << (int)(dt_rng_uniform(&rng) * 4), 1, 1, 1, false};
+        struct dt_block_shard shard = {1 << (int)(dt_rng_uniform(&rng) * 4), 1, 1, 1, false};
         bool upstream = dt_rng_uniform(&rng) < 0.5;
         unsigned char trainable[64];
-        struct dt_stage_cost whole;
+        struct dt_cost_stage whole;
         struct sums sum = {0};
         double back;
 
@@ -195,8 +195,8 @@ END_TEST
 /* The critical path's share of a family is what the iteration moves by when the family does. */
 START_TEST(shares_are_derivatives)
 {
-    static const enum dt_error_family families[] = {DT_ERRF_GEMM, DT_ERRF_MEMORY_BOUND,
-                                                    DT_ERRF_COLLECTIVE, DT_ERRF_HOST};
+    static const enum dt_report_error_family families[] = {DT_ERRF_GEMM, DT_ERRF_MEMORY_BOUND,
+                                                           DT_ERRF_COLLECTIVE, DT_ERRF_HOST};
     const double step = 1e-4;
     struct setup s;
 
@@ -210,7 +210,7 @@ START_TEST(shares_are_derivatives)
         dt_sim_result_free(&r);
         dt_cost_free(s.cost);
         for (int f = 0; f < DT_KOP_FAMILY_N; f++)
-            s.job->cost_opt.scale[f] = dt_error_family_of(f) == families[i] ? 1 + step : 1;
+            s.job->cost_opt.scale[f] = dt_report_error_family_of(f) == families[i] ? 1 + step : 1;
         if (families[i] == DT_ERRF_HOST)
             s.job->cost_opt.dispatch_ns *= 1 + step;
         dt_assert_ok(dt_cost_new(s.job->model, &s.job->cluster, s.job->profile, &s.job->cost_opt,
@@ -235,7 +235,7 @@ START_TEST(path_of_one_stage_is_its_ops)
     bool gemm = false;
 
     for (int i = 0; i < r.explanation.n; i++) {
-        dt_contribution_text(&r.explanation.at[i], text, sizeof text);
+        dt_explain_contribution_text(&r.explanation.at[i], text, sizeof text);
         gemm |= strncmp(text, "gemm ", 5) == 0;
         ck_assert_int_lt(r.explanation.at[i].module, s.job->model->n_modules);
     }
@@ -252,7 +252,7 @@ static double width(const double *share, const double *sigma, uint64_t seed)
     double t = 3.7, p10, p90;
     struct dt_error err = {0};
 
-    dt_assert_ok(dt_error_interval(&t, 1, share, sigma, seed, 40000, &err, &p10, &p90), err);
+    dt_assert_ok(dt_report_error_interval(&t, 1, share, sigma, seed, 40000, &err, &p10, &p90), err);
     ck_assert_double_lt(p10, t);
     ck_assert_double_gt(p90, t);
     return log(p90 / p10);
@@ -272,7 +272,7 @@ START_TEST(interval_of_families)
     two[DT_ERRF_ATTENTION] = 0.4;
     a = 0.5 * sigma[DT_ERRF_GEMM];
     b = 0.4 * sigma[DT_ERRF_ATTENTION];
-    rho = dt_error_correlation[DT_ERRF_GEMM][DT_ERRF_ATTENTION];
+    rho = dt_report_error_correlation[DT_ERRF_GEMM][DT_ERRF_ATTENTION];
     ck_assert_double_gt(rho, 0);
     ck_assert_double_eq_tol(width(two, sigma, 12) / (z * sqrt(a * a + b * b + 2 * rho * a * b)), 1,
                             0.05);
@@ -287,7 +287,7 @@ START_TEST(interval_of_batches)
     double t[5] = {1, 2, 3, 4, 5}, none[DT_ERRF_N] = {0}, p10, p90;
     struct dt_error err = {0};
 
-    dt_assert_ok(dt_error_interval(t, 5, none, none, 7, 4000, &err, &p10, &p90), err);
+    dt_assert_ok(dt_report_error_interval(t, 5, none, none, 7, 4000, &err, &p10, &p90), err);
     ck_assert(p10 == 1 && p90 == 5);
 }
 END_TEST
@@ -298,10 +298,10 @@ START_TEST(correlation_is_one)
     gsl_error_handler_t *was = gsl_set_error_handler_off();
 
     for (size_t i = 0; i < DT_ERRF_N; i++) {
-        ck_assert(dt_error_correlation[i][i] == 1);
+        ck_assert(dt_report_error_correlation[i][i] == 1);
         for (size_t j = 0; j < DT_ERRF_N; j++) {
-            ck_assert(dt_error_correlation[i][j] == dt_error_correlation[j][i]);
-            gsl_matrix_set(m, i, j, dt_error_correlation[i][j]);
+            ck_assert(dt_report_error_correlation[i][j] == dt_report_error_correlation[j][i]);
+            gsl_matrix_set(m, i, j, dt_report_error_correlation[i][j]);
         }
     }
     ck_assert_int_eq(gsl_linalg_cholesky_decomp1(m), 0);

@@ -130,9 +130,9 @@ static enum dt_status simulate(struct dt_job *job, struct dt_error *err, const c
     st = dt_cost_new(job->model, &job->cluster, job->profile, &job->cost_opt, err, &in.cost);
     if (st != DT_OK)
         return st;
-    st = dt_orchestrate(job->strategy, &in, err, &found);
+    st = dt_orch_find_plans(job->strategy, &in, err, &found);
     if (st == DT_OK)
-        st = dt_simulate(job, &found.plans[0], in.cost, NULL, NULL, err, &r);
+        st = dt_sim_run(job, &found.plans[0], in.cost, NULL, NULL, err, &r);
     if (st == DT_OK) {
         check(&r, text);
         dt_sim_result_free(&r);
@@ -223,7 +223,7 @@ static enum dt_status with(const char *const *overrides, int n, struct dt_error 
     enum dt_status st = dt_job_read(path, overrides, n, err, &job);
 
     if (st == DT_OK) {
-        st = dt_job_suspect(job, simulate(job, err, "named"), err);
+        st = dt_report_suspect(job, simulate(job, err, "named"), err);
         dt_job_free(job);
     }
     return st;
@@ -273,7 +273,7 @@ START_TEST(reports_that_cannot_be_are_refused)
 
     p.n_modules = 1;
     p.modules[0].layout =
-        (struct dt_layout){.tp = 1, .cp = 1, .ep = 1, .ip = 1, .pp = 1, .vpp = 1, .dp = 1};
+        (struct dt_plan_layout){.tp = 1, .cp = 1, .ep = 1, .ip = 1, .pp = 1, .vpp = 1, .dp = 1};
     snprintf(p.module_names[0], sizeof p.module_names[0], "llm");
     r.timeline.utilisation[0] = good.timeline.utilisation[0] = 0.1;
     dt_assert_ok(dt_report_check(&r, &p, &c, &err), err);

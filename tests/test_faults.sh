@@ -4,7 +4,7 @@
 # What may happen to a rank of a training job: it dies, it stalls, it loses its launcher, it is
 # another program, another job, has other data or another checkpoint.  Each time the whole job ends
 # within 15 s, not with 0, and says once what happened, to which rank, where and in which op.
-# (Ranks that lose each other over a network: test_hosts.sh; that hang in an op: test_world.sh.)
+# (Ranks that lose each other over a network: test_hosts.sh; that hang in an op: test_supervisor.sh.)
 # With DT_CHECK_FULL stalled ranks are noticed after the default 10 s of silence, else after 3 s.
 # Environment: DISTTRAIN (the program), srcdir (the source directory).
 set -u

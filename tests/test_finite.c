@@ -76,12 +76,12 @@ static const struct dt_param params[] = {
     {.name = "a.weight", .n_dims = 2, .shape = {30, 50}, .at = 0, .n = N},
     {.name = "b.bias", .n_dims = 1, .shape = {8}, .at = 1536, .n = 8}};
 static float master[1544], m[1544], v[1544];
-static struct dt_checkpoint_part part = {.module = "llm",
-                                         .params = params,
-                                         .n_params = 2,
-                                         .master = master,
-                                         .exp_avg = m,
-                                         .exp_avg_sq = v};
+static struct dt_ckpt_part part = {.module = "llm",
+                                   .params = params,
+                                   .n_params = 2,
+                                   .master = master,
+                                   .exp_avg = m,
+                                   .exp_avg_sq = v};
 
 static void setup(void)
 {
@@ -89,7 +89,7 @@ static void setup(void)
 
     snprintf(dir, sizeof(dir), "/tmp/dt-finite-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(dir));
-    dt_assert_ok(dt_device_open_cpu(&o, &err, &device), err);
+    dt_assert_ok(dt_cpu_open_device(&o, &err, &device), err);
     part.device = device;
     for (int i = 0; i < 1544; i++) {
         master[i] = (float)i / 1544;
@@ -118,7 +118,7 @@ static void write_foreign(const char *path, enum dt_tensor_type type, double x, 
     for (int i = 0; i < N; i++) {
         double d = i == 7 ? x : i == N - 1 ? y : 0.5 * i;
         float f = (float)d;
-        uint16_t h = type == DT_TENSOR_F16 ? dt_f32_to_f16(f) : dt_f32_to_bf16(f);
+        uint16_t h = type == DT_TENSOR_F16 ? dt_tensor_f16_from_f32(f) : dt_bf16_from_f32(f);
 
         memcpy(bytes + each * (size_t)i,
                type == DT_TENSOR_F64   ? (void *)&d
@@ -136,34 +136,33 @@ START_TEST(weights_of_others_must_be_finite)
 {
     static const enum dt_tensor_type types[] = {DT_TENSOR_F32, DT_TENSOR_BF16, DT_TENSOR_F16,
                                                 DT_TENSOR_F64};
-    struct dt_init_report report;
+    struct dt_ckpt_init_report report;
     char path[128];
 
     snprintf(path, sizeof(path), "%s/weights.safetensors", dir);
     for (int k = 0; k < 4; k++) {
         write_foreign(path, types[k], 1, 2);
-        dt_assert_ok(dt_checkpoint_init_from(path, &part, 1, true, &err, &report), err);
+        dt_assert_ok(dt_ckpt_init_from(path, &part, 1, true, &err, &report), err);
         ck_assert_int_eq(report.loaded, 1);
         write_foreign(path, types[k], NAN, -INFINITY);
-        ck_assert_int_eq(dt_checkpoint_init_from(path, &part, 1, true, &err, &report),
-                         DT_ERR_INPUT);
+        ck_assert_int_eq(dt_ckpt_init_from(path, &part, 1, true, &err, &report), DT_ERR_INPUT);
         dt_assert_has(err.file, "weights.safetensors");
         dt_assert_has(err.message, "\"a.weight\": 2 of 1500 values are not finite (1 NaN, 1 inf");
         dt_assert_has(err.message, "repair the file");
     }
     write_foreign(path, DT_TENSOR_F64, 1e300, 0); /* a number there, none in fp32 */
-    ck_assert_int_eq(dt_checkpoint_init_from(path, &part, 1, true, &err, &report), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_ckpt_init_from(path, &part, 1, true, &err, &report), DT_ERR_INPUT);
     dt_assert_has(err.message, "1 of 1500 values is not finite (0 NaN, 1 infinite)");
 }
 END_TEST
 
 /* ---- checkpoints ---- */
 
-static const struct dt_checkpoint_options keep_all = {.keep = 0};
+static const struct dt_ckpt_options keep_all = {.keep = 0};
 
 START_TEST(checkpoints_are_not_written)
 {
-    struct dt_checkpoint_state state = {.step = 3, .job_digest = "1-1"};
+    struct dt_ckpt_state state = {.step = 3, .job_digest = "1-1"};
     float *const where[] = {master, m, v};
     static const char *const names[] = {"\"llm.b.bias\"", "\"exp_avg/llm.b.bias\"",
                                         "\"exp_avg_sq/llm.b.bias\""};
@@ -172,15 +171,15 @@ START_TEST(checkpoints_are_not_written)
 
     for (int k = 0; k < 3; k++) {
         where[k][1540] = k == 1 ? INFINITY : NAN;
-        ck_assert_int_eq(dt_checkpoint_save(dir, &part, 1, &state, &keep_all, &err, path, 256),
+        ck_assert_int_eq(dt_ckpt_save(dir, &part, 1, &state, &keep_all, &err, path, 256),
                          DT_ERR_DIVERGED);
         dt_assert_has(err.message, names[k]);
         dt_assert_has(err.message, "1 of 8 values is not finite");
         where[k][1540] = 1;
-        dt_assert_ok(dt_checkpoint_find(dir, &err, &found, path, sizeof(path)), err);
+        dt_assert_ok(dt_ckpt_find(dir, &err, &found, path, sizeof(path)), err);
         ck_assert(!found);
     }
-    dt_assert_ok(dt_checkpoint_save(dir, &part, 1, &state, &keep_all, &err, path, 256), err);
+    dt_assert_ok(dt_ckpt_save(dir, &part, 1, &state, &keep_all, &err, path, 256), err);
 }
 END_TEST
 
@@ -233,22 +232,22 @@ START_TEST(checkpoints_are_not_read)
     static const char *const names[] = {"llm.a.weight", "exp_avg_sq/llm.b.bias"};
 
     for (int k = 0; k < 2; k++) {
-        struct dt_checkpoint_state state = {.step = 10 + k, .job_digest = "1-1"};
-        struct dt_init_report report;
+        struct dt_ckpt_state state = {.step = 10 + k, .job_digest = "1-1"};
+        struct dt_ckpt_init_report report;
         char path[256];
 
-        dt_assert_ok(dt_checkpoint_save(dir, &part, 1, &state, &keep_all, &err, path, 256), err);
-        dt_assert_ok(dt_checkpoint_load(path, &part, 1, true, &err, &state), err);
+        dt_assert_ok(dt_ckpt_save(dir, &part, 1, &state, &keep_all, &err, path, 256), err);
+        dt_assert_ok(dt_ckpt_load(path, &part, 1, true, &err, &state), err);
         spoil(path, files[k], names[k]);
-        ck_assert_int_eq(dt_checkpoint_load(path, &part, 1, true, &err, &state), DT_ERR_INPUT);
+        ck_assert_int_eq(dt_ckpt_load(path, &part, 1, true, &err, &state), DT_ERR_INPUT);
         dt_assert_has(err.file, files[k]);
         dt_assert_has(err.message, names[k]);
         dt_assert_has(err.message, "1 NaN");
         dt_assert_has(err.message, "older checkpoint");
         /* eval and sample read no moments, --init-from neither */
-        ck_assert_int_eq(dt_checkpoint_load(path, &part, 1, false, &err, &state),
+        ck_assert_int_eq(dt_ckpt_load(path, &part, 1, false, &err, &state),
                          k == 0 ? DT_ERR_INPUT : DT_OK);
-        ck_assert_int_eq(dt_checkpoint_init_from(path, &part, 1, true, &err, &report),
+        ck_assert_int_eq(dt_ckpt_init_from(path, &part, 1, true, &err, &report),
                          k == 0 ? DT_ERR_INPUT : DT_OK);
     }
 }

@@ -320,7 +320,7 @@ static enum dt_status yaml(const char *text, struct dt_model **m, struct dt_erro
 START_TEST(model_files_say_it_too)
 {
     struct dt_error err = {0};
-    const struct dt_arithmetic *a;
+    const struct dt_module_arithmetic *a;
     struct dt_model *m = NULL;
 
     dt_assert_ok(yaml("{modules: {eye: {kind: encoder, layers: 1, hidden: 8, ffn: 8, heads: 2, "
@@ -376,7 +376,7 @@ START_TEST(presets_keep_their_habits)
 
         dt_assert_ok(yaml(names[i], &m, &err), err);
         for (int k = 0; k < m->n_modules; k++) {
-            const struct dt_arithmetic *a = &m->modules[k].arith;
+            const struct dt_module_arithmetic *a = &m->modules[k].arith;
 
             ck_assert(a->norm_eps <= 0 && a->rope.theta <= 0 && a->attention_scale <= 0);
             ck_assert_int_eq(a->activation, DT_ACTIVATION_HABIT);

@@ -44,7 +44,7 @@ struct run {
     struct dt_arena arena;
     struct dt_module m;
     struct dt_device *dev;
-    struct dt_queue *q;
+    struct dt_device_queue *q;
     struct dt_stage *stage;
     struct dt_batch *batch;
     int64_t n_out;
@@ -116,7 +116,7 @@ static void compute(struct run *r, const char *name, const char *text, size_t le
     struct dt_device_options opt = {.threads = 1};
     struct dt_batch_limits max = {.rows = SIDE * SIDE, .seqs = 2};
     struct dt_stage_spec spec = {.module = &r->m, .max = max};
-    struct dt_run run = {0};
+    struct dt_nn_run run = {0};
     struct dt_shape shape;
     struct dt_error err = {0};
     char *saved = NULL;
@@ -126,7 +126,7 @@ static void compute(struct run *r, const char *name, const char *text, size_t le
     shape.unet.context_len = shape.unet.context_len > 0 ? 5 : 0;
     dt_assert_ok(dt_shape_build(&shape, 0, &r->arena, &err, &r->m), err);
     spec.last = r->m.n_blocks;
-    dt_assert_ok(dt_device_open_cpu(&opt, &err, &r->dev), err);
+    dt_assert_ok(dt_cpu_open_device(&opt, &err, &r->dev), err);
     dt_assert_ok(r->dev->queue_new(r->dev, false, &err, &r->q), err);
     dt_assert_ok(dt_stage_new(r->dev, &spec, &err, &r->stage), err);
     dt_assert_ok(dt_batch_new(r->dev, &r->m, &max, &err, &r->batch), err);

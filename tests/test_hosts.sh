@@ -90,7 +90,7 @@ for ns in $a $b; do
     fi
 done
 test $delay_us -gt 0 || echo 'this kernel has no netem: the link has a rate, but no delay'
-on_hosts 1 ./tests/world_ranks link >"$dir/out" 2>&1
+on_hosts 1 ./tests/supervisor_ranks link >"$dir/out" 2>&1
 sed -n 's/^link: /     /p' "$dir/out"
 # a link cannot be faster than it is shaped (5 % for what the token bucket gives at once)
 if awk -v rate=$rate -v d=$delay_us '/^link: / {
@@ -103,7 +103,7 @@ fi
 
 # ---- the other host's rank dies, or stops: host-a says so ----
 for what in kill stop; do
-    on_hosts 1 ./tests/world_ranks $what 1 >"$dir/out" 2>&1
+    on_hosts 1 ./tests/supervisor_ranks $what 1 >"$dir/out" 2>&1
     got=$?
     # of a killed process on another host mpirun may be the first to know; what a stopped one did is as
     # old as its last heartbeat, on a busy machine from before its first op

@@ -33,7 +33,7 @@ static struct dt_image picture(int i)
     return img;
 }
 
-static struct dt_sequence *sequence(int i, enum dt_task task)
+static struct dt_sequence *sequence(int i, enum dt_sequence_task task)
 {
     struct dt_image img = picture(i);
     struct dt_document d = {.task = task, .w = SIDE, .h = SIDE, .px = img.px, .label = i};
@@ -44,7 +44,7 @@ static struct dt_sequence *sequence(int i, enum dt_task task)
     d.image_tokens = task == DT_TASK_CAPTION ? 4 : 0;
     dt_assert_ok(dt_tokenizer_encode(tok, truth[i], strlen(truth[i]), false, &err, &d.text), err);
     ck_assert_int_eq(dt_sequence_append(s, &d, dt_tokenizer_special(tok)), 0);
-    dt_ids_free(&d.text);
+    dt_tokenizer_ids_free(&d.text);
     return s;
 }
 
@@ -86,22 +86,22 @@ static void done(struct exec_fixture *f)
 /* What the executor holds, saved. */
 static void save(struct exec_fixture *f, const char *dir, char *path)
 {
-    struct dt_checkpoint_part parts[3];
-    struct dt_checkpoint_state state = {.step = 1};
-    struct dt_checkpoint_options opt = {.keep = 1};
+    struct dt_ckpt_part parts[3];
+    struct dt_ckpt_state state = {.step = 1};
+    struct dt_ckpt_options opt = {.keep = 1};
 
     for (int m = 0; m < 3; m++) {
         struct dt_optimizer *o = dt_exec_optimizer(f->x, m, 0, 0);
 
-        parts[m] = (struct dt_checkpoint_part){.device = f->dev,
-                                               .module = f->model->modules[m].name,
-                                               .master = dt_stage_master(o->stage),
-                                               .exp_avg = o->exp_avg,
-                                               .exp_avg_sq = o->exp_avg_sq,
-                                               .trained = o->trained};
+        parts[m] = (struct dt_ckpt_part){.device = f->dev,
+                                         .module = f->model->modules[m].name,
+                                         .master = dt_stage_master(o->stage),
+                                         .exp_avg = o->exp_avg,
+                                         .exp_avg_sq = o->exp_avg_sq,
+                                         .trained = o->trained};
         parts[m].params = dt_stage_params(o->stage, &parts[m].n_params);
     }
-    dt_assert_ok(dt_checkpoint_save(dir, parts, 3, &state, &opt, &f->err, path, 256), f->err);
+    dt_assert_ok(dt_ckpt_save(dir, parts, 3, &state, &opt, &f->err, path, 256), f->err);
 }
 
 START_TEST(losses_are_the_executors)
@@ -151,7 +151,7 @@ START_TEST(says_what_it_learnt_by_heart)
         images[i] = picture(i);
     for (int batch = 1; batch <= 3; batch += 2) {
         struct dt_infer *x = infer(&f, batch);
-        struct dt_checkpoint_state state;
+        struct dt_ckpt_state state;
         char *texts[N];
 
         dt_assert_ok(dt_infer_load(x, path, &f.err, &state), f.err);
@@ -180,7 +180,7 @@ END_TEST
 
 START_TEST(a_model_of_zeros_draws_its_noise)
 {
-    struct dt_draw_options o = {.w = SIDE, .h = SIDE, .steps = 7, .seed = 5, .clip = 1};
+    struct dt_infer_draw_options o = {.w = SIDE, .h = SIDE, .steps = 7, .seed = 5, .clip = 1};
     float v[SIDE * SIDE], zero[SIDE * SIDE] = {0};
     struct dt_image img, want;
     struct exec_fixture f;
@@ -194,10 +194,10 @@ START_TEST(a_model_of_zeros_draws_its_noise)
     for (int i = 0; i < SIDE * SIDE; i++)
         v[i] = (float)dt_rng_normal(&r);
     for (int k = 6; k >= 0; k--) /* 999, 832, ..., 0 */
-        dt_ddim_step(&f.diffusion, k * 999 / 6, k > 0 ? (k - 1) * 999 / 6 : -1, 1, 0, SIDE * SIDE,
-                     zero, NULL, v);
+        dt_diffusion_ddim_step(&f.diffusion, k * 999 / 6, k > 0 ? (k - 1) * 999 / 6 : -1, 1, 0,
+                               SIDE * SIDE, zero, NULL, v);
     dt_assert_ok(dt_image_new(SIDE, SIDE, &f.err, &want), f.err);
-    dt_feed_pixels(&f.model->modules[2], v, SIDE, SIDE, want.px);
+    dt_batching_pixels(&f.model->modules[2], v, SIDE, SIDE, want.px);
     ck_assert_int_eq(img.w, SIDE);
     ck_assert_mem_eq(img.px, want.px, SIDE * SIDE * 3);
     dt_image_free(&img);
@@ -209,7 +209,7 @@ END_TEST
 
 START_TEST(drawing_does_not_depend_on_the_batch)
 {
-    struct dt_draw_options o = {.w = SIDE, .h = SIDE, .steps = 5, .seed = 8, .clip = 1};
+    struct dt_infer_draw_options o = {.w = SIDE, .h = SIDE, .steps = 5, .seed = 8, .clip = 1};
     struct dt_image a[N], b[N];
     struct exec_fixture f;
     int differ = 0;
@@ -249,7 +249,7 @@ START_TEST(guidance)
 {
     static const char *const nothing[] = {"", ""};
     const double strength[] = {0, 1, 41, 81};
-    struct dt_draw_options o = {.w = SIDE, .h = SIDE, .steps = 4, .seed = 8, .clip = 1};
+    struct dt_infer_draw_options o = {.w = SIDE, .h = SIDE, .steps = 4, .seed = 8, .clip = 1};
     struct dt_image a[2], b[2], one[4];
     struct exec_fixture f;
     struct dt_infer *x;
@@ -302,7 +302,7 @@ END_TEST
 
 START_TEST(refuses_what_the_model_cannot)
 {
-    struct dt_draw_options o = {.w = SIDE, .h = SIDE};
+    struct dt_infer_draw_options o = {.w = SIDE, .h = SIDE};
     struct dt_infer_options opt = {.batch = 1};
     struct dt_image img = picture(0), out;
     struct exec_fixture f;
@@ -333,13 +333,13 @@ START_TEST(what_is_not_finite_is_an_error)
     static const char *const told_by[] = {"module llm", "module llm", "module generator"};
 
     for (int m = 0; m < 3; m++) {
-        struct dt_draw_options o = {.w = SIDE, .h = SIDE, .steps = 2, .seed = 5, .clip = 1};
+        struct dt_infer_draw_options o = {.w = SIDE, .h = SIDE, .steps = 2, .seed = 5, .clip = 1};
         struct dt_infer_losses sum = {0};
         struct dt_image image = picture(0), drawn;
         struct exec_fixture f;
         struct dt_infer *x;
         struct dt_stage *s;
-        struct dt_queue *q;
+        struct dt_device_queue *q;
         char *text;
 
         setup(&f);
@@ -371,7 +371,7 @@ END_TEST
 START_TEST(trivial_predictor_by_chance)
 {
     enum { IMAGES = 60, PIXELS = 50 };
-    struct dt_drawn drawn[IMAGES];
+    struct dt_infer_drawn drawn[IMAGES];
     struct dt_infer_losses sum = {.images = IMAGES, .drawn = drawn};
     static double x0[IMAGES][PIXELS];
     double mean = 0, var = 0, mse = 0;
@@ -382,7 +382,7 @@ START_TEST(trivial_predictor_by_chance)
     for (int i = 0; i < IMAGES; i++) {
         double level = dt_rng_uniform(&r) * 1.4 - 0.9, a = dt_rng_uniform(&r);
 
-        drawn[i] = (struct dt_drawn){sqrt(a), sqrt(1 - a), 0, 0};
+        drawn[i] = (struct dt_infer_drawn){sqrt(a), sqrt(1 - a), 0, 0};
         for (int k = 0; k < PIXELS; k++) {
             x0[i][k] = level + 0.3 * dt_rng_normal(&r);
             drawn[i].mean += x0[i][k] / PIXELS;

@@ -119,7 +119,7 @@ START_TEST(precision_of_the_run_is_a_policy)
 
         ck_assert_int_eq(j->policy.fp32, i == 2);
         ck_assert_int_eq(j->cost_opt.fp32, i == 2);
-        ck_assert_int_eq(dt_policy_elem_bytes(&j->policy), i == 2 ? 4 : 2);
+        ck_assert_int_eq(dt_plan_policy_elem_bytes(&j->policy), i == 2 ? 4 : 2);
         dt_job_free(j);
     }
 }

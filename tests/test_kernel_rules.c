@@ -10,22 +10,22 @@
 
 static struct dt_error err;
 
-static struct dt_krules *rules_of(const char *text)
+static struct dt_import_rules *rules_of(const char *text)
 {
-    struct dt_krules *r = NULL;
+    struct dt_import_rules *r = NULL;
 
-    dt_assert_ok(dt_krules_parse("rules.yaml", text, strlen(text), &err, &r), err);
+    dt_assert_ok(dt_import_rules_parse("rules.yaml", text, strlen(text), &err, &r), err);
     return r;
 }
 
-static struct dt_krules *shipped_rules(void)
+static struct dt_import_rules *shipped_rules(void)
 {
     const char *srcdir = getenv("srcdir");
-    struct dt_krules *r = NULL;
+    struct dt_import_rules *r = NULL;
     char path[4096];
 
     snprintf(path, sizeof(path), "%s/traces/rules/default.yaml", srcdir ? srcdir : ".");
-    dt_assert_ok(dt_krules_read(path, &err, &r), err);
+    dt_assert_ok(dt_import_rules_read(path, &err, &r), err);
     return r;
 }
 
@@ -40,15 +40,15 @@ START_TEST(shipped_rules_know_every_annotation)
         [DT_KOP_ROPE] = 2,           [DT_KOP_EMBED] = 2,       [DT_KOP_XENT] = 2,
         [DT_KOP_ADAMW] = 1,          [DT_KOP_ALL_REDUCE] = 3,  [DT_KOP_ALL_GATHER] = 3,
         [DT_KOP_REDUCE_SCATTER] = 3, [DT_KOP_ALL_TO_ALL] = 3,  [DT_KOP_SEND_RECV] = 2};
-    struct dt_krules *rules = shipped_rules();
-    bool *may = dt_calloc(dt_krules_count(rules), sizeof(*may));
+    struct dt_import_rules *rules = shipped_rules();
+    bool *may = dt_calloc(dt_import_rules_count(rules), sizeof(*may));
 
     ck_assert(may != NULL);
-    dt_krules_select(rules, "any_kernel", NULL, may);
+    dt_import_rules_select(rules, "any_kernel", NULL, may);
     for (int f = 0; f < DT_KOP_BLOCK; f++)
         for (int p = 0; p < DT_PHASE_N; p++) {
-            struct dt_ktrace_what w = {.kernel = "any_kernel", .n_ranges = 1};
-            struct dt_khit hit;
+            struct dt_import_trace_what w = {.kernel = "any_kernel", .n_ranges = 1};
+            struct dt_import_hit hit;
             char text[256];
             bool weights = f == DT_KOP_GEMM || f == DT_KOP_CONV2D || f == DT_KOP_NORM ||
                            f == DT_KOP_GROUPNORM || f == DT_KOP_EMBED;
@@ -56,12 +56,12 @@ START_TEST(shipped_rules_know_every_annotation)
                        (p == DT_PHASE_DGRAD && f < DT_KOP_ADAMW && f != DT_KOP_EMBED);
 
             snprintf(text, sizeof(text), "disttrain %s %s", dt_kop_family_names[f],
-                     dt_ptable_phase_names[p]);
+                     dt_profile_table_phase_names[p]);
             for (int i = 0; i < n_dims[f]; i++)
                 snprintf(text + strlen(text), sizeof(text) - strlen(text), " %d",
                          f == DT_KOP_ACT && i == 2 ? 1 : i + 11);
             w.range[0] = text;
-            ck_assert_msg(dt_krules_match(rules, may, &w, &hit) == has, "%s", text);
+            ck_assert_msg(dt_import_rules_match(rules, may, &w, &hit) == has, "%s", text);
             if (!has)
                 continue;
             ck_assert_int_eq((int)hit.family, f);
@@ -71,7 +71,7 @@ START_TEST(shipped_rules_know_every_annotation)
                 ck_assert_int_eq(hit.d[i], f == DT_KOP_ACT && i == 2 ? 1 : i + 11);
         }
     dt_free(may);
-    dt_krules_free(rules);
+    dt_import_rules_free(rules);
 }
 END_TEST
 
@@ -110,10 +110,11 @@ START_TEST(bad_rules_are_refused_where_they_stand)
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct dt_krules *r;
+        struct dt_import_rules *r;
 
-        ck_assert_int_eq(dt_krules_parse("r.yaml", cases[i].text, strlen(cases[i].text), &err, &r),
-                         DT_ERR_INPUT);
+        ck_assert_int_eq(
+            dt_import_rules_parse("r.yaml", cases[i].text, strlen(cases[i].text), &err, &r),
+            DT_ERR_INPUT);
         ck_assert_msg(strstr(err.message, cases[i].says), "case %zu: %s", i, err.message);
         ck_assert_msg(err.line == cases[i].line, "case %zu: line %d: %s", i, err.line, err.message);
     }
@@ -122,33 +123,34 @@ END_TEST
 
 START_TEST(ranges_are_tried_from_the_inside)
 {
-    struct dt_krules *rules = rules_of("rules:\n"
-                                       "  - {nvtx: '^b ([0-9]+)$', op: adamw, dims: [$1]}\n"
-                                       "  - {nvtx: '^c', kernel: k, op: adamw, dims: [2*3]}\n"
-                                       "  - {kernel: '^big_([0-9]+)$', op: adamw, dims: [$1]}\n");
+    struct dt_import_rules *rules =
+        rules_of("rules:\n"
+                 "  - {nvtx: '^b ([0-9]+)$', op: adamw, dims: [$1]}\n"
+                 "  - {nvtx: '^c', kernel: k, op: adamw, dims: [2*3]}\n"
+                 "  - {kernel: '^big_([0-9]+)$', op: adamw, dims: [$1]}\n");
     bool may[3];
-    struct dt_ktrace_what w = {.kernel = "k", .n_ranges = 3, .range = {"b x", "b 7", "b 8"}};
-    struct dt_khit hit;
+    struct dt_import_trace_what w = {.kernel = "k", .n_ranges = 3, .range = {"b x", "b 7", "b 8"}};
+    struct dt_import_hit hit;
 
-    dt_krules_select(rules, "k", NULL, may);
-    ck_assert(dt_krules_match(rules, may, &w, &hit));
+    dt_import_rules_select(rules, "k", NULL, may);
+    ck_assert(dt_import_rules_match(rules, may, &w, &hit));
     ck_assert_int_eq(hit.d[0], 7);
     ck_assert_int_eq(hit.range, 1);
     ck_assert(hit.sum); /* the range as a whole */
     w.range[1] = w.range[2] = "cc";
-    ck_assert(dt_krules_match(rules, may, &w, &hit));
+    ck_assert(dt_import_rules_match(rules, may, &w, &hit));
     ck_assert_int_eq(hit.d[0], 6);
     ck_assert(!hit.sum); /* single kernels of a range */
     w.n_ranges = 0;
-    ck_assert(!dt_krules_match(rules, may, &w, &hit));
+    ck_assert(!dt_import_rules_match(rules, may, &w, &hit));
     w.kernel = "big_999999999999999999999999"; /* more than a dim can be */
-    dt_krules_select(rules, w.kernel, NULL, may);
-    ck_assert(!dt_krules_match(rules, may, &w, &hit));
+    dt_import_rules_select(rules, w.kernel, NULL, may);
+    ck_assert(!dt_import_rules_match(rules, may, &w, &hit));
     w.kernel = "big_0"; /* no such op */
-    ck_assert(!dt_krules_match(rules, may, &w, &hit));
+    ck_assert(!dt_import_rules_match(rules, may, &w, &hit));
     w.kernel = "big_42";
-    ck_assert(dt_krules_match(rules, may, &w, &hit));
-    dt_krules_free(rules);
+    ck_assert(dt_import_rules_match(rules, may, &w, &hit));
+    dt_import_rules_free(rules);
 }
 END_TEST
 
@@ -157,17 +159,17 @@ START_TEST(literal_braces_are_taken)
     static const char *const patterns[] = {"a\\{b", "a[{]b", "a[^]x]b", "a[[:punct:]{]b"};
 
     for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++) {
-        struct dt_krules *rules;
+        struct dt_import_rules *rules;
         char text[128];
         bool may;
 
         snprintf(text, sizeof(text), "rules: [{kernel: '%s', op: adamw, dims: [1]}]", patterns[i]);
         rules = rules_of(text);
-        dt_krules_select(rules, "a{b", NULL, &may);
+        dt_import_rules_select(rules, "a{b", NULL, &may);
         ck_assert(may);
-        dt_krules_select(rules, "aab]", NULL, &may);
+        dt_import_rules_select(rules, "aab]", NULL, &may);
         ck_assert(may == (i == 2));
-        dt_krules_free(rules);
+        dt_import_rules_free(rules);
     }
 }
 END_TEST

@@ -7,7 +7,7 @@
 enum { PLACES = 6 };
 
 struct attn_case {
-    struct dt_attention a;
+    struct dt_kernel_attention a;
     double *q, *k, *v, *o, *lse;
     const double *d_o;
     int64_t size_o;
@@ -33,10 +33,10 @@ static void keep_columns(double *v, int64_t rows, int64_t stride, int64_t width)
             v[r * stride + i] = 0;
 }
 
-static void check(struct kt *k, const struct dt_attention *shape, int64_t pad)
+static void check(struct kt *k, const struct dt_kernel_attention *shape, int64_t pad)
 {
     struct attn_case c = {.a = *shape};
-    struct dt_attention *a = &c.a;
+    struct dt_kernel_attention *a = &c.a;
     int64_t wq = (int64_t)a->heads * a->head_dim, wk = (int64_t)a->kv_heads * a->head_dim;
 
     a->dtype = k->t;
@@ -102,69 +102,69 @@ START_TEST(test_attention)
         bool b = causal;
 
         check(&k,
-              &(struct dt_attention){.causal = b,
-                                     .heads = 1,
-                                     .kv_heads = 1,
-                                     .head_dim = 1,
-                                     .n_seq = 1,
-                                     .cu_q = one,
-                                     .cu_k = one},
+              &(struct dt_kernel_attention){.causal = b,
+                                            .heads = 1,
+                                            .kv_heads = 1,
+                                            .head_dim = 1,
+                                            .n_seq = 1,
+                                            .cu_q = one,
+                                            .cu_k = one},
               0);
         check(&k,
-              &(struct dt_attention){.causal = b,
-                                     .heads = 4,
-                                     .kv_heads = 2,
-                                     .head_dim = 20,
-                                     .n_seq = 2,
-                                     .cu_q = two,
-                                     .cu_k = two},
+              &(struct dt_kernel_attention){.causal = b,
+                                            .heads = 4,
+                                            .kv_heads = 2,
+                                            .head_dim = 20,
+                                            .n_seq = 2,
+                                            .cu_q = two,
+                                            .cu_k = two},
               5);
         check(&k,
-              &(struct dt_attention){.causal = b,
-                                     .heads = 3,
-                                     .kv_heads = 3,
-                                     .head_dim = 16,
-                                     .n_seq = 5,
-                                     .cu_q = many,
-                                     .cu_k = many},
+              &(struct dt_kernel_attention){.causal = b,
+                                            .heads = 3,
+                                            .kv_heads = 3,
+                                            .head_dim = 16,
+                                            .n_seq = 5,
+                                            .cu_q = many,
+                                            .cu_k = many},
               0);
         /* more queries than keys, none at all, a sequence without queries */
         check(&k,
-              &(struct dt_attention){.causal = b,
-                                     .heads = 3,
-                                     .kv_heads = 1,
-                                     .head_dim = 24,
-                                     .n_seq = 5,
-                                     .cu_q = many,
-                                     .cu_k = kv},
+              &(struct dt_kernel_attention){.causal = b,
+                                            .heads = 3,
+                                            .kv_heads = 1,
+                                            .head_dim = 24,
+                                            .n_seq = 5,
+                                            .cu_q = many,
+                                            .cu_k = kv},
               3);
         check(&k,
-              &(struct dt_attention){.causal = b,
-                                     .heads = 2,
-                                     .kv_heads = 2,
-                                     .head_dim = 40,
-                                     .n_seq = 2,
-                                     .cu_q = q2,
-                                     .cu_k = k2},
+              &(struct dt_kernel_attention){.causal = b,
+                                            .heads = 2,
+                                            .kv_heads = 2,
+                                            .head_dim = 40,
+                                            .n_seq = 2,
+                                            .cu_q = q2,
+                                            .cu_k = k2},
               0);
         check(&k,
-              &(struct dt_attention){.causal = b,
-                                     .heads = 2,
-                                     .kv_heads = 2,
-                                     .head_dim = 9,
-                                     .n_seq = 2,
-                                     .cu_q = q2,
-                                     .cu_k = kfew},
+              &(struct dt_kernel_attention){.causal = b,
+                                            .heads = 2,
+                                            .kv_heads = 2,
+                                            .head_dim = 9,
+                                            .n_seq = 2,
+                                            .cu_q = q2,
+                                            .cu_k = kfew},
               0);
         if (_i < 2 || _i >= KT_CASES) /* more than one slab of queries */
             check(&k,
-                  &(struct dt_attention){.causal = b,
-                                         .heads = 1,
-                                         .kv_heads = 1,
-                                         .head_dim = 64,
-                                         .n_seq = 1,
-                                         .cu_q = big,
-                                         .cu_k = big},
+                  &(struct dt_kernel_attention){.causal = b,
+                                                .heads = 1,
+                                                .kv_heads = 1,
+                                                .head_dim = 64,
+                                                .n_seq = 1,
+                                                .cu_q = big,
+                                                .cu_k = big},
                   0);
     }
     kt_close(&k);
@@ -175,21 +175,21 @@ END_TEST
 START_TEST(test_large_scores)
 {
     static const int32_t cu[] = {0, 130};
-    struct dt_attention a = {.heads = 1,
-                             .kv_heads = 1,
-                             .head_dim = 8,
-                             .n_seq = 1,
-                             .cu_q = cu,
-                             .cu_k = cu,
-                             .rows_q = 130,
-                             .rows_k = 130,
-                             .max_q = 130,
-                             .max_k = 130,
-                             .stride_q = 8,
-                             .stride_k = 8,
-                             .stride_v = 8,
-                             .stride_o = 8,
-                             .scale = 40};
+    struct dt_kernel_attention a = {.heads = 1,
+                                    .kv_heads = 1,
+                                    .head_dim = 8,
+                                    .n_seq = 1,
+                                    .cu_q = cu,
+                                    .cu_k = cu,
+                                    .rows_q = 130,
+                                    .rows_k = 130,
+                                    .max_q = 130,
+                                    .max_k = 130,
+                                    .stride_q = 8,
+                                    .stride_k = 8,
+                                    .stride_v = 8,
+                                    .stride_o = 8,
+                                    .scale = 40};
     struct kt k;
 
     kt_open(&k, _i);

@@ -19,7 +19,7 @@ START_TEST(test_activations)
     x.v[0] = 60, x.v[1] = -60, x.v[2] = 100, x.v[3] = -100, x.v[4] = 0;
     buf_reset(&x);
     for (int act = 0; act < DT_ACT_N; act++) {
-        enum dt_act a = (enum dt_act)act;
+        enum dt_kernel_act a = (enum dt_kernel_act)act;
 
         BOTH
         {
@@ -50,7 +50,7 @@ START_TEST(test_activations)
 END_TEST
 
 struct glu_case {
-    enum dt_act act;
+    enum dt_kernel_act act;
     int64_t rows, width;
     bool gate_last;
     double *h, *y;
@@ -80,7 +80,7 @@ START_TEST(test_glu)
 
     for (int act = 0; act < DT_ACT_N; act++)
         for (int last = 0; last < 2; last++) {
-            struct glu_case c = {(enum dt_act)act, ROWS, WIDTH, last, h.v, want, dy.v};
+            struct glu_case c = {(enum dt_kernel_act)act, ROWS, WIDTH, last, h.v, want, dy.v};
 
             BOTH
             {
@@ -405,9 +405,9 @@ static void count_call(void *arg)
 START_TEST(test_device)
 {
     void (*const *entry)(void);
-    struct dt_event *a = NULL, *b = NULL;
+    struct dt_device_event *a = NULL, *b = NULL;
     int64_t now, max;
-    struct dt_memory_owner mine = {0};
+    struct dt_device_memory_owner mine = {0};
     struct dt_error err;
     void *p = NULL, *other = NULL;
     int calls = 0;
@@ -463,12 +463,12 @@ END_TEST
 START_TEST(test_out_of_memory)
 {
     float x[64 * 64] = {1}, y[64 * 64], g[64] = {1}, dg[64], r[64] = {1};
-    struct dt_weight_shape s = {DT_F32, 64, 64, 0};
-    struct dt_norm n = {DT_F32, 64, 64, 0, 0, 1e-5f};
+    struct dt_device_weight_shape s = {DT_F32, 64, 64, 0};
+    struct dt_kernel_norm n = {DT_F32, 64, 64, 0, 0, 1e-5f};
     int failures = 0;
 
     for (uint64_t at = 1; at < 40; at++) {
-        struct dt_weight *w = NULL;
+        struct dt_device_weight *w = NULL;
         enum dt_status st;
         struct dt_error err;
         struct kt k;

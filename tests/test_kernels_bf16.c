@@ -84,7 +84,7 @@ static void tile_config(const void *p)
 
 enum { EXTRA = 5 }; /* columns behind the rows of a, b and c that nobody may touch */
 
-static void check(dt_bf16_product_fn *product, struct dt_rng *r, uint64_t seed, int64_t m,
+static void check(dt_cpu_bf16_product_fn *product, struct dt_rng *r, uint64_t seed, int64_t m,
                   int64_t n, int64_t k, bool add)
 {
     int64_t lda = k + EXTRA, ldb = n + EXTRA, ldc = n + EXTRA;
@@ -115,7 +115,7 @@ static void check(dt_bf16_product_fn *product, struct dt_rng *r, uint64_t seed, 
     free(a), free(b), free(c), free(before);
 }
 
-static void check_all(dt_bf16_product_fn *product)
+static void check_all(dt_cpu_bf16_product_fn *product)
 {
     struct dt_rng r;
     uint64_t seed = dt_test_seed();
@@ -140,7 +140,7 @@ static uint16_t at(const uint16_t *x, int64_t stride, int64_t rows, int64_t widt
     return r < rows && c < width ? x[r * stride + c] : 0;
 }
 
-static void check_turns(const struct dt_bf16_ops *ops, struct dt_rng *g, int64_t rows,
+static void check_turns(const struct dt_cpu_bf16_ops *ops, struct dt_rng *g, int64_t rows,
                         int64_t width)
 {
     int64_t stride = width + 3, rooms = (rows + 31) / 32 * 32, room = (width + 31) / 32 * 32;
@@ -178,7 +178,7 @@ static void check_turns(const struct dt_bf16_ops *ops, struct dt_rng *g, int64_t
 START_TEST(test_turns)
 {
     static const int sizes[][2] = {{1, 1}, {16, 32}, {64, 64}, {33, 17}, {5, 80}, {31, 47}};
-    const struct dt_bf16_ops *ops = dt_bf16_ops(false);
+    const struct dt_cpu_bf16_ops *ops = dt_cpu_bf16_ops(false);
     struct dt_rng g;
 
     dt_rng_init(&g, dt_test_seed(), 78);
@@ -190,17 +190,17 @@ END_TEST
 /* ---- packing ---- */
 
 /* Blocks of 32 x nb one after another along k, as oneDNN wants a linear weight. */
-static void check_packing(struct dt_queue *q, struct dt_rng *g, bool turned, int64_t k, int64_t n,
-                          int64_t nb)
+static void check_packing(struct dt_device_queue *q, struct dt_rng *g, bool turned, int64_t k,
+                          int64_t n, int64_t nb)
 {
     int64_t kr = (k + 31) / 32 * 32, nr = (n + nb - 1) / nb * nb, size = kr * nr;
     float *x = malloc((size_t)(k * n) * 4);
     uint16_t *y = calloc((size_t)size, 2);
-    struct dt_pack p = {x, y, turned, k, n, turned ? k : n, 32, nb, 32 * nb, kr * nb};
+    struct dt_cpu_pack p = {x, y, turned, k, n, turned ? k : n, 32, nb, 32 * nb, kr * nb};
 
     for (int64_t i = 0; i < k * n; i++)
         x[i] = (float)(int)dt_rng_below(g, 256) - 128; /* bf16 keeps all of it */
-    if (dt_pack(q, &p))
+    if (dt_cpu_pack(q, &p))
         for (int64_t i = 0; i < kr; i++)
             for (int64_t j = 0; j < nr; j++) {
                 int64_t at = i / 32 * p.tk + j / nb * p.tn + i % 32 / 2 * 2 * nb + j % nb * 2;
@@ -216,12 +216,12 @@ START_TEST(test_packing)
     static const int sizes[][3] = {{1, 1, 64},   {32, 64, 64}, {33, 65, 64},
                                    {70, 17, 48}, {7, 130, 16}, {95, 63, 32}};
     struct dt_device *dev;
-    struct dt_queue *q;
+    struct dt_device_queue *q;
     struct dt_error err;
     struct dt_rng g;
 
     dt_rng_init(&g, dt_test_seed(), 79);
-    dt_assert_ok(dt_device_open_cpu(NULL, &err, &dev), err);
+    dt_assert_ok(dt_cpu_open_device(NULL, &err, &dev), err);
     dt_assert_ok(dev->queue_new(dev, false, &err, &q), err);
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
         for (int turned = 0; turned < 2; turned++)
@@ -233,7 +233,7 @@ END_TEST
 
 START_TEST(test_this_cpu)
 {
-    const struct dt_bf16_ops *ops = dt_bf16_ops(_i > 0);
+    const struct dt_cpu_bf16_ops *ops = dt_cpu_bf16_ops(_i > 0);
 
     if (!ops)
         return;

@@ -38,13 +38,13 @@ static void check_xent(struct kt *k, int64_t rows, int64_t vocab, int64_t width,
     for (int64_t r = 0; r < rows; r++)
         target[r] = r % 5 == 3 ? -1 : (int32_t)dt_rng_below(&k->rng, (uint64_t)vocab);
     for (int th = 0; th < 2; th++) {
-        struct dt_weight_shape s = {k->t, vocab, width, 0};
-        struct dt_weight *wd = NULL;
+        struct dt_device_weight_shape s = {k->t, vocab, width, 0};
+        struct dt_device_weight *wd = NULL;
         struct dt_error err;
 
         buf_reset(&dw);
         dt_assert_ok(k->dev[th]->weight_new(k->dev[th], &s, w.p, &err, &wd), err);
-        struct dt_xent head = {k->t, rows, wd, (float)c.scale, NULL};
+        struct dt_kernel_xent head = {k->t, rows, wd, (float)c.scale, NULL};
 
         k->k->xent(k->q[th], &head, x.p, target, nll.p, best, dx.p, dw.p, add);
         k->k->xent(k->q[th], &head, x.p, target, alone.p, NULL, NULL, NULL, false);
@@ -112,7 +112,7 @@ struct member {
 };
 
 /* Both write their sums apart, so that neither reads what the other has replaced. */
-static void meet_sum(struct dt_queue *q, void *arg, int64_t n, double *x)
+static void meet_sum(struct dt_device_queue *q, void *arg, int64_t n, double *x)
 {
     struct member *m = arg;
     double *sum = malloc((size_t)n * sizeof(*sum));
@@ -127,7 +127,7 @@ static void meet_sum(struct dt_queue *q, void *arg, int64_t n, double *x)
     free(sum);
 }
 
-static void meet_max(struct dt_queue *q, void *arg, int64_t n, float *x)
+static void meet_max(struct dt_device_queue *q, void *arg, int64_t n, float *x)
 {
     struct member *m = arg;
     float *max = malloc((size_t)n * sizeof(*max));
@@ -146,12 +146,12 @@ static void *member_runs(void *arg)
 {
     struct member *m = arg;
     int64_t first = m->me * PARTS_FIRST, rows = m->me ? PARTS_VOCAB - PARTS_FIRST : PARTS_FIRST;
-    struct dt_weight_shape s = {DT_F32, rows, PARTS_WIDTH, 0};
-    struct dt_xent_parts parts = {PARTS_VOCAB, first, PARTS_FIRST, meet_max, meet_sum, m};
+    struct dt_device_weight_shape s = {DT_F32, rows, PARTS_WIDTH, 0};
+    struct dt_kernel_xent_parts parts = {PARTS_VOCAB, first, PARTS_FIRST, meet_max, meet_sum, m};
     struct dt_device *dev = m->k->dev[m->me];
-    struct dt_weight *w = NULL;
+    struct dt_device_weight *w = NULL;
     struct dt_error err;
-    struct dt_xent head = {DT_F32, PARTS_ROWS, NULL, 0.37f, &parts};
+    struct dt_kernel_xent head = {DT_F32, PARTS_ROWS, NULL, 0.37f, &parts};
 
     dev->weight_new(dev, &s, (const float *)m->w->p + first * PARTS_WIDTH, &err, &w);
     head.w = w;
@@ -163,8 +163,8 @@ static void *member_runs(void *arg)
 
 START_TEST(test_xent_in_parts)
 {
-    struct dt_weight_shape s = {DT_F32, PARTS_VOCAB, PARTS_WIDTH, 0};
-    struct dt_weight *w = NULL;
+    struct dt_device_weight_shape s = {DT_F32, PARTS_VOCAB, PARTS_WIDTH, 0};
+    struct dt_device_weight *w = NULL;
     struct dt_error err;
     struct meeting meeting;
     struct member *m = calloc(3, sizeof(*m)); /* the two, and one alone */
@@ -182,7 +182,7 @@ START_TEST(test_xent_in_parts)
     memcpy((float *)wb.p + 40 * PARTS_WIDTH, (float *)wb.p + 7 * PARTS_WIDTH,
            PARTS_WIDTH * sizeof(float));
     dt_assert_ok(k.dev[0]->weight_new(k.dev[0], &s, wb.p, &err, &w), err);
-    struct dt_xent head = {DT_F32, PARTS_ROWS, w, 0.37f, NULL};
+    struct dt_kernel_xent head = {DT_F32, PARTS_ROWS, w, 0.37f, NULL};
 
     k.k->xent(k.q[0], &head, x.p, target, m[2].nll, m[2].best, m[2].dx, m[2].dw, false);
     ck_assert_int_eq(pthread_barrier_init(&meeting.gate, NULL, 2), 0);
@@ -228,16 +228,16 @@ END_TEST
 /* A target outside the vocabulary is reported by the queue, once; afterwards it works again. */
 START_TEST(test_bad_target)
 {
-    struct dt_weight_shape s = {DT_F32, 5, 4, 0};
+    struct dt_device_weight_shape s = {DT_F32, 5, 4, 0};
     float master[20] = {1}, x[4] = {1, 2, 3, 4}, nll = -1;
-    struct dt_weight *w = NULL;
+    struct dt_device_weight *w = NULL;
     int32_t target = 5;
     struct dt_error err;
     struct kt k;
 
     kt_open(&k, 0);
     dt_assert_ok(k.dev[0]->weight_new(k.dev[0], &s, master, &err, &w), err);
-    struct dt_xent head = {DT_F32, 1, w, 1, NULL};
+    struct dt_kernel_xent head = {DT_F32, 1, w, 1, NULL};
 
     k.k->xent(k.q[0], &head, x, &target, &nll, NULL, NULL, NULL, false);
     k.k->scale(k.q[0], DT_F32, 4, 2, x, x); /* not run */
@@ -313,7 +313,7 @@ END_TEST
 START_TEST(test_adamw)
 {
     enum { N = 40011 };
-    struct dt_adamw h = {2.5e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1};
+    struct dt_kernel_adamw h = {2.5e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1};
     struct kt k;
 
     kt_open(&k, _i / 2 * 2);
@@ -384,7 +384,7 @@ START_TEST(test_sums_and_clipping)
     /* not finite: the step sees a zero gradient */
     double bad = INFINITY;
     float coef = 1, p = 2, g = NAN, m = 0, v = 0;
-    struct dt_adamw h = {0.1f, 0.9f, 0.99f, 1e-8f, 0, 1};
+    struct dt_kernel_adamw h = {0.1f, 0.9f, 0.99f, 1e-8f, 0, 1};
 
     k.k->clip_coef(k.q[0], &bad, 1, NULL, &coef);
     ck_assert(coef == 0);

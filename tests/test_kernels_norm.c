@@ -7,8 +7,8 @@
 enum { PLACES = 40 };
 
 struct norm_case {
-    struct dt_norm n;
-    struct dt_groupnorm g;
+    struct dt_kernel_norm n;
+    struct dt_kernel_groupnorm g;
     bool layer, group;
     int64_t size;
     double *x, *gamma, *beta, *y;
@@ -159,8 +159,8 @@ START_TEST(test_large_mean)
     struct buf x = buf_new(&k, 400 * 16, DT_F32, 1, 1000), y = buf_new(&k, 400 * 16, DT_F32, 1, 0);
     struct buf gamma = buf_new(&k, 400, DT_F32, 0, 1), beta = buf_new(&k, 400, DT_F32, 0, 0);
     struct buf mean = buf_new(&k, 16, DT_F32, 1, 0), rstd = buf_new(&k, 16, DT_F32, 1, 0);
-    struct dt_norm n = {DT_F32, 16, 400, 0, 0, 1e-5f};
-    struct dt_groupnorm g = {DT_F32, 1, 400, 16, 4, 1e-5f, false};
+    struct dt_kernel_norm n = {DT_F32, 16, 400, 0, 0, 1e-5f};
+    struct dt_kernel_groupnorm g = {DT_F32, 1, 400, 16, 4, 1e-5f, false};
     double *want = calloc(400 * 16, sizeof(double));
 
     for (int th = 0; th < 2; th++) {

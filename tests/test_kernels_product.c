@@ -12,11 +12,11 @@ static double tol(enum dt_dtype t, int64_t terms)
     return 2e-6 * sqrt((double)terms) + (t == DT_BF16 ? 0x1p-8 : 0);
 }
 
-static struct dt_weight *weight(struct kt *k, int th, int64_t out, int64_t in, int kernel,
-                                const struct buf *master)
+static struct dt_device_weight *weight(struct kt *k, int th, int64_t out, int64_t in, int kernel,
+                                       const struct buf *master)
 {
-    struct dt_weight_shape s = {k->t, out, in, kernel};
-    struct dt_weight *w = NULL;
+    struct dt_device_weight_shape s = {k->t, out, in, kernel};
+    struct dt_device_weight *w = NULL;
     struct dt_error err;
 
     dt_assert_ok(k->dev[th]->weight_new(k->dev[th], &s, master->p, &err, &w), err);
@@ -60,7 +60,7 @@ static void check_linear(struct kt *k, int64_t m, int64_t out, int64_t in, bool 
     double *want = calloc((size_t)(m * out + m * in + out * in), sizeof(double));
 
     for (int th = 0; th < 2; th++) {
-        struct dt_weight *wd = weight(k, th, out, in, 0, &w);
+        struct dt_device_weight *wd = weight(k, th, out, in, 0, &w);
 
         buf_reset(&y), buf_reset(&dx), buf_reset(&dw), buf_reset(&db);
         k->k->linear_fwd(k->q[th], m, x.p, wd, bias ? b.p : NULL,
@@ -129,7 +129,7 @@ START_TEST(test_weight_changes)
     if (!kt_no_bf16(&k)) {
         struct buf x = buf_new(&k, M * IN, k.t, 1, 0), y = buf_new(&k, M * OUT, k.t, 1, 0);
         struct buf w = buf_new(&k, OUT * IN, DT_F32, 1, 0);
-        struct dt_weight *wd = weight(&k, 0, OUT, IN, 0, &w);
+        struct dt_device_weight *wd = weight(&k, 0, OUT, IN, 0, &w);
         double *want = calloc(M * OUT, sizeof(double));
 
         for (int step = 0; step < 3; step++) {
@@ -169,7 +169,7 @@ START_TEST(test_few_shapes)
         struct buf x = buf_new(&k, M * IN, k.t, 1, 0), y = buf_new(&k, M * OUT, k.t, 1, 0);
         struct buf w = buf_new(&k, OUT * IN, DT_F32, 1, 0),
                    dw = buf_new(&k, OUT * IN, DT_F32, 1, 0);
-        struct dt_weight *wd = weight(&k, 0, OUT, IN, 0, &w);
+        struct dt_device_weight *wd = weight(&k, 0, OUT, IN, 0, &w);
         int before = dt_cpu_primitives(k.q[0]), made;
 
         for (int64_t m = M0; m < M; m++) {
@@ -189,7 +189,7 @@ START_TEST(test_few_shapes)
 END_TEST
 
 struct conv_case {
-    struct dt_conv c;
+    struct dt_kernel_conv c;
     double *x, *w, *b, *y;
     const double *dy;
     int64_t ny;
@@ -206,12 +206,13 @@ static double conv_loss(void *ctx)
     return s;
 }
 
-static void check_conv(struct kt *k, struct dt_conv shape, bool bias, bool residual, bool add)
+static void check_conv(struct kt *k, struct dt_kernel_conv shape, bool bias, bool residual,
+                       bool add)
 {
     struct conv_case c = {.c = shape};
 
     c.c.dtype = k->t;
-    int64_t oh = dt_conv_out(c.c.h, &c.c), ow = dt_conv_out(c.c.w, &c.c);
+    int64_t oh = dt_kernel_conv_out(c.c.h, &c.c), ow = dt_kernel_conv_out(c.c.w, &c.c);
     int64_t nx = c.c.n * c.c.h * c.c.w * c.c.c_in, terms = (int64_t)c.c.kernel * c.c.kernel;
     int64_t nw = terms * c.c.c_in * c.c.c_out;
 
@@ -223,7 +224,7 @@ static void check_conv(struct kt *k, struct dt_conv shape, bool bias, bool resid
     double *wr = rounded(k, &w), *want = calloc((size_t)c.ny + 1, sizeof(double));
 
     for (int th = 0; th < 2; th++) {
-        struct dt_weight *wd = weight(k, th, c.c.c_out, c.c.c_in, c.c.kernel, &w);
+        struct dt_device_weight *wd = weight(k, th, c.c.c_out, c.c.c_in, c.c.kernel, &w);
 
         buf_reset(&y), buf_reset(&dx), buf_reset(&dw), buf_reset(&db);
         k->k->conv_fwd(k->q[th], &c.c, x.p, wd, bias ? b.p : NULL, residual ? y.p : NULL, y.p);
@@ -256,37 +257,37 @@ START_TEST(test_conv)
     if (!kt_no_bf16(&k)) {
         check_conv(
             &k,
-            (struct dt_conv){
+            (struct dt_kernel_conv){
                 .n = 2, .h = 7, .w = 9, .c_in = 3, .c_out = 16, .kernel = 3, .stride = 1, .pad = 1},
             true, false, false);
         check_conv(&k,
-                   (struct dt_conv){.n = 1,
-                                    .h = 8,
-                                    .w = 6,
-                                    .c_in = 32,
-                                    .c_out = 20,
-                                    .kernel = 3,
-                                    .stride = 2,
-                                    .pad = 1},
+                   (struct dt_kernel_conv){.n = 1,
+                                           .h = 8,
+                                           .w = 6,
+                                           .c_in = 32,
+                                           .c_out = 20,
+                                           .kernel = 3,
+                                           .stride = 2,
+                                           .pad = 1},
                    true, true, true);
         check_conv(&k,
-                   (struct dt_conv){.n = 3,
-                                    .h = 5,
-                                    .w = 5,
-                                    .c_in = 17,
-                                    .c_out = 33,
-                                    .kernel = 1,
-                                    .stride = 1,
-                                    .pad = 0},
+                   (struct dt_kernel_conv){.n = 3,
+                                           .h = 5,
+                                           .w = 5,
+                                           .c_in = 17,
+                                           .c_out = 33,
+                                           .kernel = 1,
+                                           .stride = 1,
+                                           .pad = 0},
                    false, false, true);
         check_conv(
             &k,
-            (struct dt_conv){
+            (struct dt_kernel_conv){
                 .n = 2, .h = 12, .w = 8, .c_in = 4, .c_out = 8, .kernel = 4, .stride = 4, .pad = 0},
             true, false, false);
         check_conv(
             &k,
-            (struct dt_conv){
+            (struct dt_kernel_conv){
                 .n = 1, .h = 9, .w = 7, .c_in = 16, .c_out = 4, .kernel = 3, .stride = 1, .pad = 1},
             true, false, true);
     }
@@ -298,8 +299,8 @@ END_TEST
  */
 START_TEST(test_bf16_refused)
 {
-    struct dt_weight_shape s = {DT_BF16, 4, 4, 0};
-    struct dt_weight *w = NULL;
+    struct dt_device_weight_shape s = {DT_BF16, 4, 4, 0};
+    struct dt_device_weight *w = NULL;
     struct dt_error err;
     float master[16] = {0};
     struct dt_device dev;

@@ -18,7 +18,7 @@ struct rig {
 
 static void even_split(struct dt_plan *p, const struct dt_model *m, int module)
 {
-    const struct dt_layout *l = &p->modules[module].layout;
+    const struct dt_plan_layout *l = &p->modules[module].layout;
     int v = l->pp * l->vpp;
 
     for (int i = 0; i <= v; i++)
@@ -28,7 +28,8 @@ static void even_split(struct dt_plan *p, const struct dt_model *m, int module)
 /* Encoder -> 70B-shaped LLM -> a generator of two blocks. */
 static void rig_open(struct rig *r, int tp, int pp, int dp)
 {
-    struct dt_policy policy = {.global_batch = 1920, .microbatch = 1, .seq_len = 8192, .zero = 1};
+    struct dt_plan_policy policy = {
+        .global_batch = 1920, .microbatch = 1, .seq_len = 8192, .zero = 1};
     struct dt_module *gen;
 
     fx_init(&r->f);
@@ -39,11 +40,11 @@ static void rig_open(struct rig *r, int tp, int pp, int dp)
     gen->blocks[0] = gen->blocks[1] = fx_layer(1024, 4096, 16, 16, false);
     r->gen = 2;
     r->f.model.n_edges = 2;
-    r->f.model.edges[0] = (struct dt_edge){r->vit, r->llm};
-    r->f.model.edges[1] = (struct dt_edge){r->llm, r->gen};
+    r->f.model.edges[0] = (struct dt_model_edge){r->vit, r->llm};
+    r->f.model.edges[1] = (struct dt_model_edge){r->llm, r->gen};
     dt_plan_init(&r->p, &r->f.model, &policy);
     for (int m = 0; m < 3; m++) {
-        struct dt_layout *l = &r->p.modules[m].layout;
+        struct dt_plan_layout *l = &r->p.modules[m].layout;
 
         l->tp = m == r->llm ? tp : 1;
         l->cp = l->ep = l->ip = l->vpp = 1;
@@ -104,11 +105,11 @@ START_TEST(test_in_flight)
 
     rig_open(&r, 8, 10, 12);
     for (int s = 0; s < 10; s++) {
-        ck_assert_int_eq(dt_plan_stages_after(&r.p, &r.f.model, r.llm, s), 9 - s + 1);
+        ck_assert_int_eq(dt_memory_stages_after(&r.p, &r.f.model, r.llm, s), 9 - s + 1);
         ck_assert_int_eq(dt_memory_in_flight(&r.p, &r.f.model, r.llm, s, 160), 9 - s + 2);
         ck_assert_int_eq(dt_memory_in_flight(&r.p, &r.f.model, r.llm, s, 3), s < 8 ? 3 : 11 - s);
     }
-    ck_assert_int_eq(dt_plan_stages_after(&r.p, &r.f.model, r.vit, 0), 11);
+    ck_assert_int_eq(dt_memory_stages_after(&r.p, &r.f.model, r.vit, 0), 11);
     ck_assert_int_eq(dt_memory_in_flight(&r.p, &r.f.model, r.vit, 0, 160), 12);
     ck_assert_int_eq(dt_memory_in_flight(&r.p, &r.f.model, r.gen, 0, 160), 1);
     r.p.policy.schedule = DT_SCHED_GPIPE;
@@ -127,13 +128,13 @@ START_TEST(test_longest_path)
     other = fx_module(&r.f, "audio", DT_ROLE_GENERATOR, 3);
     for (int b = 0; b < 3; b++)
         other->blocks[b] = fx_layer(768, 3072, 12, 12, false);
-    r.f.model.edges[r.f.model.n_edges++] = (struct dt_edge){r.llm, 3};
+    r.f.model.edges[r.f.model.n_edges++] = (struct dt_model_edge){r.llm, 3};
     r.p.n_modules = 4;
-    r.p.modules[3].layout = (struct dt_layout){1, 1, 1, 3, 1, 1, 1, 0};
+    r.p.modules[3].layout = (struct dt_plan_layout){1, 1, 1, 3, 1, 1, 1, 0};
     even_split(&r.p, &r.f.model, 3);
-    ck_assert_int_eq(dt_plan_stages_after(&r.p, &r.f.model, r.vit, 0), 13);
-    ck_assert_int_eq(dt_plan_stages_after(&r.p, &r.f.model, r.llm, 9), 3);
-    ck_assert_int_eq(dt_plan_stages_after(&r.p, &r.f.model, r.gen, 0), 0);
+    ck_assert_int_eq(dt_memory_stages_after(&r.p, &r.f.model, r.vit, 0), 13);
+    ck_assert_int_eq(dt_memory_stages_after(&r.p, &r.f.model, r.llm, 9), 3);
+    ck_assert_int_eq(dt_memory_stages_after(&r.p, &r.f.model, r.gen, 0), 0);
     fx_free(&r.f);
 }
 END_TEST
@@ -263,7 +264,7 @@ START_TEST(test_recompute_order)
     for (int mode = DT_RECOMPUTE_NONE; mode <= DT_RECOMPUTE_FULL; mode++) {
         struct dt_memory m;
 
-        r.p.policy.recompute = (enum dt_recompute)mode;
+        r.p.policy.recompute = (enum dt_block_recompute)mode;
         dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 0, &r.work[r.llm], 160, &m);
         ck_assert(m.activations < last && m.activations > 0);
         last = m.activations;
@@ -287,7 +288,7 @@ START_TEST(test_monotone_property)
         struct rig r;
 
         rig_open(&r, tp, pp, 1 + (int)dt_rng_below(&rng, 30));
-        r.p.policy.recompute = (enum dt_recompute)dt_rng_below(&rng, 3);
+        r.p.policy.recompute = (enum dt_block_recompute)dt_rng_below(&rng, 3);
         dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, stage, &r.work[r.llm], n, &a);
         r.p.modules[r.llm].layout.tp *= 2;
         dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, stage, &r.work[r.llm], n, &b);

@@ -195,7 +195,7 @@ static struct dt_block random_layer(struct dt_rng *r, int tp)
  * shards of tensor, context and expert parallelism add up to the whole. */
 START_TEST(transformer_flops_match_the_closed_form)
 {
-    static const struct dt_shard whole = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
+    static const struct dt_block_shard whole = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
     struct dt_rng r;
 
     dt_rng_init(&r, dt_test_seed(), 1);
@@ -203,7 +203,7 @@ START_TEST(transformer_flops_match_the_closed_form)
         int tp = 1 << dt_rng_below(&r, 4), cp = 1 << dt_rng_below(&r, 3),
             items = 1 + (int)dt_rng_below(&r, 9);
         struct dt_block b = random_layer(&r, tp);
-        struct dt_shard s = {.tp = tp, .cp = cp, .ep = 1, .ip = 1, .seqpar = true};
+        struct dt_block_shard s = {.tp = tp, .cp = cp, .ep = 1, .ip = 1, .seqpar = true};
         struct dt_kop ops[DT_MAX_KOPS], one[DT_MAX_KOPS];
         struct dt_work w = {0};
         double q = (double)b.heads * b.head_dim, k = (double)b.kv_heads * b.head_dim, h = b.hidden,
@@ -251,7 +251,7 @@ START_TEST(tensor_parallel_layer_lists_its_collectives)
                          .head_dim = 128,
                          .causal = true,
                          .gated = true};
-    struct dt_shard s = {.tp = 8, .cp = 1, .ep = 1, .ip = 1, .seqpar = true};
+    struct dt_block_shard s = {.tp = 8, .cp = 1, .ep = 1, .ip = 1, .seqpar = true};
     struct dt_work w = work_of(1, 8192);
     struct dt_kop ops[DT_MAX_KOPS];
     double bytes = 0;
@@ -287,7 +287,7 @@ START_TEST(experts_compute_top_k_and_store_all)
                              .gated = true};
     struct dt_block moe = dense;
     struct dt_work w = work_of(2, 640);
-    struct dt_shard s = {.tp = 1, .cp = 1, .ep = 4, .ip = 1};
+    struct dt_block_shard s = {.tp = 1, .cp = 1, .ep = 4, .ip = 1};
     struct dt_kop ops[DT_MAX_KOPS];
     double mlp = 2.0 * 1280 * 3 * 512 * 1408, router = 2.0 * 1280 * 512 * 8, bytes = 0, sum = 0;
     int n;
@@ -316,7 +316,7 @@ START_TEST(image_parallel_share)
                          .heads = 4,
                          .kv_heads = 4,
                          .head_dim = 64};
-    struct dt_shard s = {.tp = 1, .cp = 1, .ep = 1, .ip = 8};
+    struct dt_block_shard s = {.tp = 1, .cp = 1, .ep = 1, .ip = 8};
     struct dt_work even = work_of(16, 700), lone = work_of(1, 700), mixed = {3, 900, 300000, 500};
     struct dt_kop ops[DT_MAX_KOPS];
 
@@ -343,7 +343,7 @@ START_TEST(kernel_lists_are_sane)
         for (int k = 0; k < m->modules[i].n_blocks; k++)
             for (int tp = 1; tp <= 8; tp *= 2) {
                 const struct dt_block *b = &m->modules[i].blocks[k];
-                struct dt_shard s = {.tp = tp, .cp = 1, .ep = 1, .ip = 1, .seqpar = tp > 1};
+                struct dt_block_shard s = {.tp = tp, .cp = 1, .ep = 1, .ip = 1, .seqpar = tp > 1};
                 int n = dt_block_kops(b, &s, &w, ops);
                 double sum = 0;
 
@@ -377,7 +377,7 @@ START_TEST(activation_bytes_follow_the_paper)
                          .kv_heads = 64,
                          .head_dim = 96,
                          .causal = true};
-    struct dt_shard s = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
+    struct dt_block_shard s = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
     struct dt_work w = work_of(4, 2048);
     double tokens = 4 * 2048, whole = tokens * (32.0 * 6144 + 4 * 64 + 2 * 4);
 
@@ -401,7 +401,7 @@ START_TEST(activation_bytes_are_ordered)
     static const char *const presets[] = {"mllm-72b", "mllm-audio", "mllm-nano"};
     struct dt_model *m = must_read(presets[_i]);
     struct dt_work w = work_of(2, 1024), twice = work_of(4, 1024), none = {0};
-    struct dt_shard s = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
+    struct dt_block_shard s = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
 
     for (int i = 0; i < m->n_modules; i++)
         for (int k = 0; k < m->modules[i].n_blocks; k++) {
@@ -409,10 +409,11 @@ START_TEST(activation_bytes_are_ordered)
             double v[3];
 
             for (int r = 0; r < 3; r++) {
-                v[r] = dt_block_act_bytes(b, &s, &w, (enum dt_recompute)r);
-                assert_near(dt_block_act_bytes(b, &s, &twice, (enum dt_recompute)r), 2 * v[r],
+                v[r] = dt_block_act_bytes(b, &s, &w, (enum dt_block_recompute)r);
+                assert_near(dt_block_act_bytes(b, &s, &twice, (enum dt_block_recompute)r), 2 * v[r],
                             1e-12, "twice");
-                ck_assert_double_eq(dt_block_act_bytes(b, &s, &none, (enum dt_recompute)r), 0);
+                ck_assert_double_eq(dt_block_act_bytes(b, &s, &none, (enum dt_block_recompute)r),
+                                    0);
             }
             ck_assert_double_gt(v[2], 0);
             ck_assert_double_ge(v[1], v[2]);

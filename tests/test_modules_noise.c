@@ -3,7 +3,7 @@
  * Noise schedules, timestep draws, the DDIM sampler. */
 #include "module_util.h"
 
-static void open_schedule(struct dt_diffusion *d, enum dt_noise_schedule s, int steps)
+static void open_schedule(struct dt_diffusion *d, enum dt_diffusion_schedule s, int steps)
 {
     struct dt_error err;
 
@@ -16,7 +16,7 @@ START_TEST(schedules_fall_from_clean_to_noise)
         for (int steps = 50; steps <= 1000; steps *= 20) {
             struct dt_diffusion d;
 
-            open_schedule(&d, (enum dt_noise_schedule)s, steps);
+            open_schedule(&d, (enum dt_diffusion_schedule)s, steps);
             ck_assert_double_gt(d.alpha_bar[0], 0.97);
             ck_assert_double_lt(d.alpha_bar[steps - 1], 0.02);
             for (int t = 0; t < steps; t++) {
@@ -100,7 +100,7 @@ START_TEST(ddim_undoes_the_noise)
         float x[16], eps[16];
         int t = 900;
 
-        open_schedule(&d, (enum dt_noise_schedule)s, 1000);
+        open_schedule(&d, (enum dt_diffusion_schedule)s, 1000);
         for (int i = 0; i < 16; i++) {
             x0[i] = 0.7 * dt_rng_normal_at(dt_test_seed(), 1, (uint64_t)i);
             eps[i] = (float)dt_rng_normal_at(dt_test_seed(), 2, (uint64_t)i);
@@ -109,13 +109,13 @@ START_TEST(ddim_undoes_the_noise)
         }
         for (int to; t >= 0; t = to) {
             to = t - 150 < 0 ? -1 : t - 150;
-            dt_ddim_step(&d, t, to, 0, 0, 16, eps, NULL, x);
+            dt_diffusion_ddim_step(&d, t, to, 0, 0, 16, eps, NULL, x);
         }
         for (int i = 0; i < 16; i++)
             ck_assert_double_eq_tol((double)x[i], x0[i], 2e-4);
         x[0] = 3; /* noise that points far outside: the estimate is bounded */
         eps[0] = -3;
-        dt_ddim_step(&d, 999, -1, 1, 0, 1, eps, NULL, x);
+        dt_diffusion_ddim_step(&d, 999, -1, 1, 0, 1, eps, NULL, x);
         ck_assert_double_eq_tol((double)x[0], 1, 1e-6);
         dt_diffusion_free(&d);
     }
@@ -143,7 +143,7 @@ START_TEST(fresh_noise_keeps_the_spread)
                 fresh[i] = (float)dt_rng_normal_at(dt_test_seed(), 4, (uint64_t)i);
                 x[i] = (float)(sqrt(a) * 0.6 + sqrt(1 - a) * (double)eps[i]);
             }
-            dt_ddim_step(&d, t, to, 0, etas[k], N, eps, fresh, x);
+            dt_diffusion_ddim_step(&d, t, to, 0, etas[k], N, eps, fresh, x);
             for (int i = 0; i < N; i++) {
                 double e = ((double)x[i] - sqrt(b) * 0.6) / sqrt(1 - b);
 

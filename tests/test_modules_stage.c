@@ -88,9 +88,9 @@ START_TEST(recompute_changes_nothing)
     run.dtype = _i < MU_N ? DT_F32 : DT_BF16;
     mu_execute(&u, &run, &none);
     for (int r = DT_RECOMPUTE_SELECTIVE; r <= DT_RECOMPUTE_FULL; r++) {
-        run.recompute = (enum dt_recompute)r;
+        run.recompute = (enum dt_block_recompute)r;
         mu_execute(&u, &run, &other);
-        same(&u, dt_recompute_names[r], &other, &none);
+        same(&u, dt_block_recompute_names[r], &other, &none);
     }
     mu_close(&u);
 }
@@ -116,8 +116,8 @@ END_TEST
 
 START_TEST(weight_gradients_may_come_later)
 {
-    static const enum dt_recompute modes[3] = {DT_RECOMPUTE_NONE, DT_RECOMPUTE_SELECTIVE,
-                                               DT_RECOMPUTE_FULL};
+    static const enum dt_block_recompute modes[3] = {DT_RECOMPUTE_NONE, DT_RECOMPUTE_SELECTIVE,
+                                                     DT_RECOMPUTE_FULL};
     struct mu u;
     struct mu_run run = {.upstream = true};
     struct mu_result whole, split;
@@ -131,7 +131,7 @@ START_TEST(weight_gradients_may_come_later)
         run.recompute = modes[i];
         mu_execute(&u, &run, &split);
         ck_assert_msg(distance(&u, &split, &whole) < 1e-6, "%s, %s: %g", mu_names[u.kind],
-                      dt_recompute_names[modes[i]], distance(&u, &split, &whole));
+                      dt_block_recompute_names[modes[i]], distance(&u, &split, &whole));
         for (int64_t k = 0; k < u.n_in; k++)
             ck_assert(split.d_in[k] == whole.d_in[k]);
     }
@@ -150,9 +150,9 @@ START_TEST(dropout_depends_on_no_layout)
     mu_execute(&u, &run, &whole);
     run.threads = 2;
     for (int r = DT_RECOMPUTE_NONE; r <= DT_RECOMPUTE_FULL; r++) {
-        run.recompute = (enum dt_recompute)r;
+        run.recompute = (enum dt_block_recompute)r;
         mu_execute(&u, &run, &other);
-        same(&u, dt_recompute_names[r], &other, &whole);
+        same(&u, dt_block_recompute_names[r], &other, &whole);
     }
     run.n_cuts = 1;
     run.cuts[0] = u.m.n_blocks / 2;
@@ -287,7 +287,7 @@ static void rig_open(struct rig *r, const struct dt_stage_spec *spec)
 {
     struct dt_device_options opt = {.threads = 1};
 
-    dt_assert_ok(dt_device_open_cpu(&opt, &r->err, &r->dev), r->err);
+    dt_assert_ok(dt_cpu_open_device(&opt, &r->err, &r->dev), r->err);
     dt_assert_ok(dt_stage_new(r->dev, spec, &r->err, &r->stage), r->err);
 }
 
@@ -299,7 +299,7 @@ static void rig_close(struct rig *r)
 
 START_TEST(saved_memory_is_the_models_figure)
 {
-    static const struct dt_shard whole = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
+    static const struct dt_block_shard whole = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
     struct mu u;
     struct dt_stage_spec spec;
     struct rig r;
@@ -311,7 +311,7 @@ START_TEST(saved_memory_is_the_models_figure)
         struct dt_work w = {3, 48, 3 * 16 * 16, 16};
         size_t sum = 0;
 
-        spec.recompute = (enum dt_recompute)(i % 3);
+        spec.recompute = (enum dt_block_recompute)(i % 3);
         spec.dtype = i < 3 ? DT_F32 : DT_BF16;
         rig_open(&r, &spec);
         for (int k = 0; k < u.m.n_blocks; k++) {
@@ -321,8 +321,8 @@ START_TEST(saved_memory_is_the_models_figure)
 
             ck_assert_msg((double)got == want, "%s, block %d (%s), %s, %s: %zu bytes, model %.1f",
                           mu_names[u.kind], k, dt_block_kind_name(u.m.blocks[k].kind),
-                          dt_recompute_names[spec.recompute], spec.dtype ? "bf16" : "fp32", got,
-                          want);
+                          dt_block_recompute_names[spec.recompute], spec.dtype ? "bf16" : "fp32",
+                          got, want);
             sum += got;
         }
         ck_assert_uint_ge(dt_stage_saved_bytes(r.stage, &b), sum);
@@ -346,7 +346,7 @@ START_TEST(messages_are_the_programs_figure)
     struct mu u;
 
     open_case(&u, _i);
-    dt_assert_ok(dt_device_open_cpu(&opt, &err, &dev), err);
+    dt_assert_ok(dt_cpu_open_device(&opt, &err, &dev), err);
     for (int cut = 1; cut < u.m.n_blocks; cut++) {
         struct dt_stage_spec spec = {.module = &u.m, .last = cut, .max = u.max};
         struct dt_stage *s;
@@ -385,7 +385,7 @@ START_TEST(counts_are_the_models)
     p = dt_stage_params(r.stage, &n);
     for (int k = 0; k < u.m.n_blocks; k++) {
         struct dt_param_range range = dt_stage_range(r.stage, k);
-        struct dt_param_count count = dt_block_param_count(&u.m.blocks[k]);
+        struct dt_block_param_counts count = dt_block_param_count(&u.m.blocks[k]);
         int64_t sum = 0, rounded = 0;
 
         for (int i = 0; i < n; i++) {
@@ -422,7 +422,7 @@ START_TEST(initial_values_do_not_depend_on_the_layout)
     struct dt_stage_spec spec;
     struct rig whole, part;
     const struct dt_param *p, *q;
-    struct dt_queue *queue;
+    struct dt_device_queue *queue;
     int n, m;
 
     open_case(&u, _i);
@@ -477,7 +477,7 @@ START_TEST(what_does_not_fit_is_refused)
     struct dt_stage_spec spec;
     float x0[3 * 64] = {0};
     int32_t doc[20] = {0};
-    struct dt_queue *q = NULL;
+    struct dt_device_queue *q = NULL;
 
     mu_open(&u, MU_UNET, 1);
     spec = (struct dt_stage_spec){.module = &u.m, .last = u.m.n_blocks, .max = u.max};

@@ -158,11 +158,11 @@ START_TEST(recompute_cuts_and_later_weights_go_with_members)
     mu_execute(&u, &run, &one);
     run.tp = tp;
     for (int i = 0; i < 6; i++) {
-        run.recompute = (enum dt_recompute)(i % 3);
+        run.recompute = (enum dt_block_recompute)(i % 3);
         run.split_backward = i >= 3;
         run.parts = i == 1;
         mu_execute(&u, &run, &again);
-        near(&u, dt_recompute_names[i % 3], &again, &one, &run, FP32_BOUND);
+        near(&u, dt_block_recompute_names[i % 3], &again, &one, &run, FP32_BOUND);
         if (i == 0)
             all = again;
         else /* the same numbers in the same order but for sums of weight gradients */
@@ -249,7 +249,7 @@ END_TEST
 
 struct rig {
     struct dt_device *dev;
-    struct dt_queue *q;
+    struct dt_device_queue *q;
     struct dt_stage *stage;
     struct dt_tp tp;
     struct dt_error err;
@@ -260,7 +260,7 @@ static void rig_open(struct rig *r, const struct mu *u, struct dt_stage_spec spe
     struct dt_device_options opt = {.threads = 1};
 
     memset(r, 0, sizeof(*r));
-    dt_assert_ok(dt_device_open_cpu(&opt, &r->err, &r->dev), r->err);
+    dt_assert_ok(dt_cpu_open_device(&opt, &r->err, &r->dev), r->err);
     dt_assert_ok(r->dev->queue_new(r->dev, false, &r->err, &r->q), r->err);
     r->tp = (struct dt_tp){.rank = rank, .size = tp, .device = r->dev};
     spec.module = &u->m;
@@ -282,12 +282,12 @@ START_TEST(saved_memory_is_the_models_figure)
 {
     struct mu u;
     int tp = open_case(&u, _i, 0);
-    const struct dt_shard shard = {.tp = tp, .cp = 1, .ep = 1, .ip = 1, .seqpar = true};
+    const struct dt_block_shard shard = {.tp = tp, .cp = 1, .ep = 1, .ip = 1, .seqpar = true};
     const struct dt_work w = {3, 96, 3 * 32 * 32, 32};
     const struct dt_batch b = {.module = &u.m, .rows = 96, .n_seq = 3, .max_len = 32};
 
     for (int i = 0; i < 6; i++) {
-        struct dt_stage_spec spec = {.recompute = (enum dt_recompute)(i % 3),
+        struct dt_stage_spec spec = {.recompute = (enum dt_block_recompute)(i % 3),
                                      .dtype = i < 3 ? DT_F32 : DT_BF16};
 
         for (int rank = 0; rank < tp; rank++) {
@@ -302,8 +302,8 @@ START_TEST(saved_memory_is_the_models_figure)
                 ck_assert_msg(rank == 0 ? got == want : got <= want,
                               "%s, tp %d, member %d, block %d (%s), %s, %s: %.0f bytes, model %.1f",
                               mu_names[u.kind], tp, rank, k, dt_block_kind_name(u.m.blocks[k].kind),
-                              dt_recompute_names[spec.recompute], spec.dtype ? "bf16" : "fp32", got,
-                              want);
+                              dt_block_recompute_names[spec.recompute],
+                              spec.dtype ? "bf16" : "fp32", got, want);
             }
             rig_close(&r);
         }
@@ -381,7 +381,7 @@ START_TEST(heads_that_members_do_not_divide_are_refused)
     spec.module = &u.m;
     spec.last = u.m.n_blocks;
     spec.max = u.max;
-    dt_assert_ok(dt_device_open_cpu(&opt, &err, &dev), err);
+    dt_assert_ok(dt_cpu_open_device(&opt, &err, &dev), err);
     ck_assert_int_eq(dt_stage_new(dev, &spec, &err, &s), DT_ERR_INPUT);
     dt_assert_has(err.message, "tp 4 does not divide the 4 heads (2 key/value heads)");
     dev->close(dev);

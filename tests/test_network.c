@@ -81,7 +81,7 @@ START_TEST(known_allocations)
     rate_is(n, f1, 0.5e9);
     rate_is(n, f2, 1.5e9);
     rate_is(n, f3, 0.2e9);
-    dt_network_link(n, 2, &load, &cap);
+    dt_network_link_load(n, 2, &load, &cap);
     ck_assert_double_eq_tol(load, 0.7e9, 1);
     ck_assert_double_eq(cap, 1e9);
     dt_network_end(n, f1, 1000); /* ended early: only rates matter here */
@@ -197,7 +197,7 @@ static void check_fair(const struct world *w)
     }
     for (int l = 0; l < w->n_links; l++) {
         double told, cap;
-        dt_network_link(w->n, l, &told, &cap);
+        dt_network_link_load(w->n, l, &told, &cap);
         ck_assert_double_eq_tol(told, load[l], TOL * cap);
         ck_assert_msg(load[l] <= cap * (1 + 2 * TOL), "DT_TEST_SEED=%llu link %d over capacity",
                       (unsigned long long)w->seed, l);
@@ -265,7 +265,7 @@ static void churn(uint64_t seed, enum graph graph)
         finish_next(&w);
     for (int l = 0; l < w.n_links; l++) {
         double load, cap;
-        dt_network_link(w.n, l, &load, &cap);
+        dt_network_link_load(w.n, l, &load, &cap);
         ck_assert_double_eq(load, 0);
     }
     dt_network_free(w.n);
@@ -484,7 +484,7 @@ START_TEST(wide_lanes_use_the_nics_of_all_their_nodes)
     /* Node 0's NICs: f puts half its rate there, g all; equal rates x: x/2 + x = 92. */
     rate_is(n, f, 92e9 / 1.5);
     rate_is(n, g, 92e9 / 1.5);
-    dt_network_link(n, 2 * 48, &load, &cap);
+    dt_network_link_load(n, 2 * 48, &load, &cap);
     ck_assert_double_eq_tol(load, 92e9, 1);
     ck_assert_double_eq_tol(cap, 92e9, 1);
     dt_network_free(n);
@@ -522,9 +522,9 @@ START_TEST(rings_load_every_node_they_cross)
     uint32_t f = dt_network_start_ring(n, lanes, members, 4, 11.5e6, 1000000, 0, 0);
     rate_is(n, f, 46e9);
     for (int node = 0; node < 4; node++) {
-        dt_network_link(n, 2 * 48 + node, &load, &cap);
+        dt_network_link_load(n, 2 * 48 + node, &load, &cap);
         ck_assert_double_eq_tol(load, node < 3 ? 46e9 : 0, 1);
-        dt_network_link(n, 2 * 48 + 6 + node, &load, &cap);
+        dt_network_link_load(n, 2 * 48 + 6 + node, &load, &cap);
         ck_assert_double_eq_tol(load, node < 3 ? 46e9 : 0, 1);
     }
     /* One transfer out of node 2 slows the whole ring to its share there. */
@@ -534,7 +534,7 @@ START_TEST(rings_load_every_node_they_cross)
     uint32_t h = dt_network_start(n, &lanes[3], &lanes[4], 1e6, 92e9, 0, 2);
     rate_is(n, f, 92e9 / 3);
     rate_is(n, h, 92e9 / 3);
-    dt_network_link(n, 2 * 48, &load, &cap);
+    dt_network_link_load(n, 2 * 48, &load, &cap);
     ck_assert_double_eq_tol(load, 92e9 / 3, 1); /* node 0 idles for the rest */
     dt_network_free(n);
 }

@@ -28,8 +28,8 @@ static double value_at(const struct problem *p, const double *x)
 
 static double solve(const struct problem *p, double *x)
 {
-    return dt_convex_solve(p->n, p->llm, p->c, p->tp, p->dp, p->micro, p->batch, p->gpus, p->min,
-                           x);
+    return dt_orch_convex_solve(p->n, p->llm, p->c, p->tp, p->dp, p->micro, p->batch, p->gpus,
+                                p->min, x);
 }
 
 static void random_problem(struct problem *p)
@@ -150,7 +150,7 @@ START_TEST(formula_and_1f1b)
         double f[P * N], b[P * N], warm = 0, longest = 0, formula, real;
         int p = 1 + below(P), n = p + below(N - P), slow = below(p), order[N];
         int kind = t % 3; /* uniform, last stage slowest, any stage slowest */
-        struct dt_chain c = {p, n, f, b};
+        struct dt_assign_chain c = {p, n, f, b};
 
         if (kind == 1)
             slow = p - 1;
@@ -167,7 +167,7 @@ START_TEST(formula_and_1f1b)
         for (int k = 0; k < n; k++)
             order[k] = k;
         formula = warm + (n - 1) * longest;
-        real = dt_chain_makespan(&c, order);
+        real = dt_assign_chain_makespan(&c, order);
         if (kind < 2)
             ck_assert_double_eq_tol(real / formula, 1, 1e-12);
         ck_assert_msg(real <= formula * (1 + 1e-12) && real >= 0.7 * formula,
@@ -179,19 +179,19 @@ END_TEST
 START_TEST(ranking_by_timeline)
 {
     struct dt_search_result r, formula;
-    struct dt_binding binding;
+    struct dt_orch_binding binding;
     struct dt_error err;
     struct world w;
 
     build_world(&w, 1, 1, 12);
     w.in.opt.gpus = 16;
-    dt_assert_ok(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &formula), err);
+    dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &formula), err);
     w.in.opt.rank = true;
-    dt_assert_ok(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), err);
+    dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), err);
     for (int i = 0; i < r.n; i++) {
         double s = 0, bytes = 0;
 
-        dt_assert_ok(dt_plan_timeline_s(&w.in, &r.plans[i], 0, &err, &s, &bytes), err);
+        dt_assert_ok(dt_orch_plan_timeline_s(&w.in, &r.plans[i], 0, &err, &s, &bytes), err);
         ck_assert_double_le(r.plans[0].predicted.timeline_s, 1.001 * s);
         if (r.plans[i].predicted.timeline_s == 0) { /* its bound was enough */
             ck_assert_int_gt(i, 0);
@@ -202,7 +202,7 @@ START_TEST(ranking_by_timeline)
         ck_assert_double_eq(s, r.plans[i].predicted.timeline_s);
         ck_assert_double_eq(bytes, r.plans[i].predicted.mem_bytes_max);
     }
-    dt_assert_ok(dt_plan_binding(&w.in, &r.plans[0], &err, &binding), err);
+    dt_assert_ok(dt_orch_plan_binding(&w.in, &r.plans[0], &err, &binding), err);
     for (int m = 0; m < 3; m++) {
         ck_assert_double_le(binding.interval_s[m], binding.interval_s[binding.module]);
         ck_assert_double_le(binding.ideal_s[m], binding.interval_s[m] * (1 + 1e-12));
@@ -222,7 +222,7 @@ START_TEST(bound_of_timelines)
 
     for (int round = 0; round < 6; round++) {
         struct dt_search_stats stats = {0};
-        struct dt_cand c[8];
+        struct dt_orch_cand c[8];
         struct dt_error err;
         struct dt_orch_table *t;
         struct world w;
@@ -230,22 +230,22 @@ START_TEST(bound_of_timelines)
 
         build_world(&w, 1, 1, 12);
         w.in.opt.gpus = 16;
-        dt_assert_ok(dt_table_new(&w.in, &err, &t), err);
-        dt_assert_ok(dt_search(t, NULL, 8, &err, c, &n, &stats), err);
+        dt_assert_ok(dt_orch_table_new(&w.in, &err, &t), err);
+        dt_assert_ok(dt_orch_search(t, NULL, 8, &err, c, &n, &stats), err);
         for (int i = 0; i < n; i++) {
             double s, least;
             struct dt_plan p;
 
-            dt_assert_ok(dt_cand_plan(t, &c[i], DT_STRATEGY_DISTTRAIN, &err, &p), err);
-            if (dt_plan_timeline_s(&w.in, &p, 0, &err, &s, NULL) != DT_OK)
+            dt_assert_ok(dt_orch_cand_plan(t, &c[i], DT_STRATEGY_DISTTRAIN, &err, &p), err);
+            if (dt_orch_plan_timeline_s(&w.in, &p, 0, &err, &s, NULL) != DT_OK)
                 continue;
-            least = dt_plan_least_s(t, &p);
+            least = dt_orch_plan_least_s(t, &p);
             ck_assert_msg(least > 0.1 * s && least <= 1.003 * s,
                           "seed %" PRIu64 " round %d plan %d: bound %g, timeline %g", seed, round,
                           i, least, s);
             asked++;
         }
-        dt_table_free(t);
+        dt_orch_table_free(t);
         free_world(&w);
     }
     ck_assert_int_gt(asked, 10);
@@ -264,16 +264,16 @@ START_TEST(share_of_replicas)
         memset(&p, 0, sizeof(p));
         p.n_modules = 3;
         for (int m = 0; m < 3; m++)
-            p.modules[m].layout = (struct dt_layout){1, 1, 1, 1 + m, 1, dp[i][m], 1, 0};
+            p.modules[m].layout = (struct dt_plan_layout){1, 1, 1, 1 + m, 1, dp[i][m], 1, 0};
         p.policy.microbatch = 2;
         p.policy.global_batch = 2LL * dp[i][1] * 20;
         slots = dt_plan_slots(&p, 1);
-        ck_assert(!dt_plan_share(&p, 1, 1e9, &q));
+        ck_assert(!dt_orch_plan_share(&p, 1, 1e9, &q));
         if (i == 3) { /* one group: nothing to leave out */
-            ck_assert(!dt_plan_share(&p, 1, 1, &q));
+            ck_assert(!dt_orch_plan_share(&p, 1, 1, &q));
             continue;
         }
-        ck_assert(dt_plan_share(&p, 1, 1, &q)); /* a single group, however long */
+        ck_assert(dt_orch_plan_share(&p, 1, 1, &q)); /* a single group, however long */
         ck_assert_int_eq(dt_plan_slots(&q, 1), slots);
         for (int m = 0; m < 3; m++) {
             ck_assert_int_eq(q.modules[m].layout.dp * dp[i][0], q.modules[0].layout.dp * dp[i][m]);
@@ -281,7 +281,7 @@ START_TEST(share_of_replicas)
         }
         ck_assert_int_eq(q.policy.global_batch * dp[i][1],
                          p.policy.global_batch * q.modules[1].layout.dp);
-        ck_assert(!dt_plan_share(&q, 1, 1, &p) || q.modules[0].layout.dp < dp[i][0]);
+        ck_assert(!dt_orch_plan_share(&q, 1, 1, &p) || q.modules[0].layout.dp < dp[i][0]);
     }
 }
 END_TEST
@@ -289,7 +289,7 @@ END_TEST
 START_TEST(lean_variant)
 {
     struct dt_search_stats stats = {0};
-    struct dt_cand c[8], lean;
+    struct dt_orch_cand c[8], lean;
     struct dt_error err;
     struct dt_orch_table *t;
     struct world w;
@@ -297,11 +297,11 @@ START_TEST(lean_variant)
 
     build_world(&w, 1, 1, 12);
     w.in.opt.gpus = 16;
-    dt_assert_ok(dt_table_new(&w.in, &err, &t), err);
-    dt_assert_ok(dt_search(t, NULL, 8, &err, c, &n, &stats), err);
+    dt_assert_ok(dt_orch_table_new(&w.in, &err, &t), err);
+    dt_assert_ok(dt_orch_search(t, NULL, 8, &err, c, &n, &stats), err);
     for (int i = 0; i < n; i++)
         for (double slack = 1; slack < 4; slack *= 1.5) {
-            dt_assert_ok(dt_search_lean(t, &c[i], c[i].total_s * slack, &err, &lean), err);
+            dt_assert_ok(dt_orch_search_lean(t, &c[i], c[i].total_s * slack, &err, &lean), err);
             ck_assert_int_le(lean.gpus, c[i].gpus);
             ck_assert_double_le(lean.total_s, c[i].total_s * slack * (1 + 1e-9));
             ck_assert_int_eq(lean.pp[1], c[i].pp[1]);
@@ -309,7 +309,7 @@ START_TEST(lean_variant)
             if (slack > 3)
                 ck_assert_int_lt(lean.gpus, 16);
         }
-    dt_table_free(t);
+    dt_orch_table_free(t);
     free_world(&w);
 }
 END_TEST
@@ -322,15 +322,15 @@ START_TEST(sample_time)
     double all, frozen;
 
     build_world(&w, 1, 0, 6);
-    dt_assert_ok(dt_table_new(&w.in, &err, &t), err);
+    dt_assert_ok(dt_orch_table_new(&w.in, &err, &t), err);
     for (int m = 0; m < 2; m++)
         for (int tpi = 0; tpi < 3; tpi++)
-            ck_assert_double_eq_tol(dt_module_sample_s(&w.in, m, 1 << tpi),
+            ck_assert_double_eq_tol(dt_orch_module_sample_s(&w.in, m, 1 << tpi),
                                     t->cost[m][tpi].sample_s, 1e-15);
-    dt_table_free(t);
-    all = dt_module_sample_s(&w.in, 0, 1);
+    dt_orch_table_free(t);
+    all = dt_orch_module_sample_s(&w.in, 0, 1);
     w.in.frozen[0] = true; /* nothing upstream: forwards, and the projector */
-    frozen = dt_module_sample_s(&w.in, 0, 1);
+    frozen = dt_orch_module_sample_s(&w.in, 0, 1);
     ck_assert_double_lt(frozen, 0.5 * all);
     ck_assert_double_gt(frozen, 0.25 * all);
     free_world(&w);
@@ -348,12 +348,12 @@ START_TEST(megatron)
     build_world(&w, 1, 1, 12);
     w.in.policy.intra_reorder = w.in.policy.inter_reorder = true;
     w.in.opt.rank = true;
-    dt_assert_ok(dt_orchestrate(DT_STRATEGY_MEGATRON, &w.in, &err, &r), err);
+    dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_MEGATRON, &w.in, &err, &r), err);
     ck_assert_int_eq(r.n, 1); /* no published size: the shallowest that fits */
     ck_assert(!r.plans[0].policy.intra_reorder && !r.plans[0].policy.inter_reorder);
     ck_assert(r.plans[0].policy.overlap_grad && r.plans[0].policy.overlap_param);
     for (int m = 0; m < 3; m++) {
-        const struct dt_layout *l = &r.plans[0].modules[m].layout;
+        const struct dt_plan_layout *l = &r.plans[0].modules[m].layout;
 
         ck_assert_int_eq(l->pp, 1);
         ck_assert_int_eq(l->dp, 1);         /* 16 GPUs hold one replica of 3 stages of 4 */
@@ -364,7 +364,7 @@ START_TEST(megatron)
     dt_search_result_free(&r);
     w.in.opt.megatron_pp = 99; /* does not divide the layers: the shallowest again */
     w.in.opt.gpus = 11;
-    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_MEGATRON, &w.in, &err, &r), DT_ERR_INFEASIBLE);
+    ck_assert_int_eq(dt_orch_find_plans(DT_STRATEGY_MEGATRON, &w.in, &err, &r), DT_ERR_INFEASIBLE);
     dt_assert_has(err.message, "gpus:");
     free_world(&w);
 }
@@ -385,7 +385,7 @@ START_TEST(megatron_deals_layers_evenly)
         int layers = w.in.model->modules[0].n_blocks - 2;
 
         w.in.opt.megatron_pp = pp;
-        dt_assert_ok(dt_orchestrate(DT_STRATEGY_MEGATRON, &w.in, &err, &r), err);
+        dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_MEGATRON, &w.in, &err, &r), err);
         if (layers % pp == 0) {
             const uint16_t *split = r.plans[0].modules[0].split;
 
@@ -410,8 +410,8 @@ START_TEST(distmm)
     double flops[3], sum = 0;
 
     build_world(&w, 1, 1, 12);
-    dt_assert_ok(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &free_search), err);
-    dt_assert_ok(dt_orchestrate(DT_STRATEGY_DISTMM, &w.in, &err, &r), err);
+    dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &free_search), err);
+    dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_DISTMM, &w.in, &err, &r), err);
     for (int m = 0; m < 3; m++) {
         struct dt_work work;
 
@@ -421,7 +421,7 @@ START_TEST(distmm)
     }
     for (int i = 0; i < r.n; i++)
         for (int m = 0; m < 3; m++)
-            ck_assert_int_le(dt_layout_gpus(&r.plans[i].modules[m].layout),
+            ck_assert_int_le(dt_plan_layout_gpus(&r.plans[i].modules[m].layout),
                              fmax(1, floor(16 * flops[m] / sum)));
     ck_assert_int_eq(r.plans[0].strategy, DT_STRATEGY_DISTMM);
     ck_assert_double_ge(r.plans[0].predicted.staged_s,
@@ -441,22 +441,22 @@ START_TEST(manual_plans)
 
     build_world(&w, 1, 0, 12);
     w.in.opt.rank = true;
-    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_MANUAL, &w.in, &err, &r), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_orch_find_plans(DT_STRATEGY_MANUAL, &w.in, &err, &r), DT_ERR_INPUT);
     dt_plan_init(&p, w.in.model, &w.in.policy);
     p.modules[1].layout.dp = 4;
     p.modules[0].layout.dp = 6; /* more replicas than samples of a slot */
     w.in.manual = &p;
-    dt_assert_ok(dt_orchestrate(DT_STRATEGY_MANUAL, &w.in, &err, &r), err);
+    dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_MANUAL, &w.in, &err, &r), err);
     ck_assert_int_eq(r.n, 1);
     ck_assert_double_gt(r.plans[0].predicted.timeline_s, 0);
     ck_assert_double_gt(r.plans[0].predicted.total_s, 0);
     ck_assert_int_eq(r.plans[0].modules[1].layout.first_gpu, 6);
     dt_search_result_free(&r);
     w.fx.cluster.mem_bytes = 1e6;
-    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_MANUAL, &w.in, &err, &r), DT_ERR_INFEASIBLE);
+    ck_assert_int_eq(dt_orch_find_plans(DT_STRATEGY_MANUAL, &w.in, &err, &r), DT_ERR_INFEASIBLE);
     dt_assert_has(err.message, "GiB");
     p.modules[1].layout.dp = 5;
-    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_MANUAL, &w.in, &err, &r), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_orch_find_plans(DT_STRATEGY_MANUAL, &w.in, &err, &r), DT_ERR_INPUT);
     free_world(&w);
 }
 END_TEST
@@ -472,28 +472,28 @@ START_TEST(infeasible_says_why)
 
     build_world(&w, 1, 1, 12);
     bytes = set_memory(&w, 0.02);
-    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INFEASIBLE);
+    ck_assert_int_eq(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INFEASIBLE);
     dt_assert_has(err.message, "need more than 16 GPUs");
     set_memory(&w, 0.1);
-    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INFEASIBLE);
+    ck_assert_int_eq(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INFEASIBLE);
     dt_assert_has(err.message, "no plan fits model small on 16 GPUs");
     dt_assert_has(err.message, "closest over by");
-    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_MEGATRON, &w.in, &err, &r), DT_ERR_INFEASIBLE);
+    ck_assert_int_eq(dt_orch_find_plans(DT_STRATEGY_MEGATRON, &w.in, &err, &r), DT_ERR_INFEASIBLE);
     dt_assert_has(err.message, "memory:");
     w.fx.cluster.mem_bytes = 10 * bytes;
     w.in.opt.gpus = 2; /* fewer GPUs than modules: they take turns, if they fit together */
-    dt_assert_ok(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), err);
+    dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), err);
     ck_assert_int_eq(r.n, 1);
     ck_assert(r.plans[0].colocated);
     ck_assert_int_le(dt_plan_gpus(&r.plans[0]), 2);
     dt_search_result_free(&r);
     set_memory(&w, 0.02);
-    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INFEASIBLE);
+    ck_assert_int_eq(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INFEASIBLE);
     dt_assert_has(err.message, "GiB");
     w.fx.cluster.mem_bytes = 10 * bytes;
     w.in.opt.gpus = 0;
     w.in.opt.tp_mask = 8; /* TP 8: 4 key/value heads */
-    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INFEASIBLE);
+    ck_assert_int_eq(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INFEASIBLE);
     dt_assert_has(err.message, "attention heads");
     free_world(&w);
 }
@@ -507,15 +507,15 @@ START_TEST(bad_input)
 
     build_world(&w, 1, 1, 12);
     w.in.policy.microbatch = 5;
-    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INPUT);
     w.in.policy.microbatch = 1;
     w.in.opt.gpus = 17;
-    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INPUT);
     dt_assert_has(err.message, "has 16");
     w.in.opt.gpus = 0;
     w.in.policy.stepccl = true; /* the cost was made without */
-    ck_assert_int_eq(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INTERNAL);
-    dt_assert_ok(dt_orchestrate(DT_STRATEGY_MEGATRON, &w.in, &err, &r), err);
+    ck_assert_int_eq(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INTERNAL);
+    dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_MEGATRON, &w.in, &err, &r), err);
     dt_search_result_free(&r);
     free_world(&w);
 }
@@ -532,7 +532,7 @@ START_TEST(without_memory)
     for (uint64_t k = 1; st != DT_OK; k++) {
         ck_assert_uint_lt(k, 5000);
         dt_mem_fail_at(k);
-        st = dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r);
+        st = dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r);
         dt_mem_fail_at(0);
         ck_assert_msg(st == DT_OK || st == DT_ERR_NOMEM, "allocation %" PRIu64 ": %s", k,
                       err.message);

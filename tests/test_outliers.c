@@ -16,7 +16,7 @@ enum { ROUNDS = 60, STAGES = 3, REPLICAS = 4, MICROBATCHES = 12 };
 
 struct made {
     struct synth s;
-    struct dt_topo topo;
+    struct dt_timeline_topo topo;
     struct dt_timeline t;
 };
 
@@ -39,7 +39,7 @@ static void make(struct made *x, double spread, uint64_t seed)
 
     memset(x, 0, sizeof(*x));
     synth_1f1b(&c, &x->s);
-    dt_assert_ok(dt_topo_build(&x->s.p, &err, &x->topo), err);
+    dt_assert_ok(dt_timeline_topo_build(&x->s.p, &err, &x->topo), err);
 }
 
 static void find(struct made *x, struct dt_outliers *o)
@@ -52,7 +52,7 @@ static void find(struct made *x, struct dt_outliers *o)
 
 static void drop(struct made *x)
 {
-    dt_topo_free(&x->topo);
+    dt_timeline_topo_free(&x->topo);
     dt_timeline_free(&x->t);
     synth_free(&x->s);
 }

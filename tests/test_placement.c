@@ -16,8 +16,8 @@ static struct dt_plan plan_of(bool colocated, const int a[3], const int b[3])
 
     strcpy(p.module_names[0], "encoder");
     strcpy(p.module_names[1], "llm");
-    p.modules[0].layout = (struct dt_layout){a[0], 1, 1, a[1], 1, a[2], 1, 0};
-    p.modules[1].layout = (struct dt_layout){b[0], 1, 1, b[1], 1, b[2], 1, 0};
+    p.modules[0].layout = (struct dt_plan_layout){a[0], 1, 1, a[1], 1, a[2], 1, 0};
+    p.modules[1].layout = (struct dt_plan_layout){b[0], 1, 1, b[1], 1, b[2], 1, 0};
     dt_assert_ok(dt_plan_place(&p, &c, &err), err);
     return p;
 }

@@ -90,13 +90,13 @@ static struct dt_plan plan;
 
 static void setup(void)
 {
-    static const struct dt_policy policy = {.global_batch = 240,
-                                            .microbatch = 2,
-                                            .seq_len = 2048,
-                                            .recompute = DT_RECOMPUTE_SELECTIVE,
-                                            .zero = 1,
-                                            .intra_reorder = true,
-                                            .overlap_grad = true};
+    static const struct dt_plan_policy policy = {.global_batch = 240,
+                                                 .microbatch = 2,
+                                                 .seq_len = 2048,
+                                                 .recompute = DT_RECOMPUTE_SELECTIVE,
+                                                 .zero = 1,
+                                                 .intra_reorder = true,
+                                                 .overlap_grad = true};
     struct dt_module *g;
 
     fx_init(&fx);
@@ -111,12 +111,12 @@ static void setup(void)
     for (int b = 1; b < 5; b++)
         g->blocks[b] = fx_layer(128, 512, 4, 4, false);
     fx.model.n_edges = 2;
-    fx.model.edges[0] = (struct dt_edge){0, 1};
-    fx.model.edges[1] = (struct dt_edge){1, 2};
+    fx.model.edges[0] = (struct dt_model_edge){0, 1};
+    fx.model.edges[1] = (struct dt_model_edge){1, 2};
     dt_plan_init(&plan, &fx.model, &policy);
-    plan.modules[0].layout = (struct dt_layout){2, 1, 1, 2, 1, 3, 1, 0};
-    plan.modules[1].layout = (struct dt_layout){4, 1, 1, 3, 1, 4, 1, 0};
-    plan.modules[2].layout = (struct dt_layout){1, 1, 1, 1, 1, 2, 1, 0};
+    plan.modules[0].layout = (struct dt_plan_layout){2, 1, 1, 2, 1, 3, 1, 0};
+    plan.modules[1].layout = (struct dt_plan_layout){4, 1, 1, 3, 1, 4, 1, 0};
+    plan.modules[2].layout = (struct dt_plan_layout){1, 1, 1, 1, 1, 2, 1, 0};
     memcpy(plan.modules[0].split, (uint16_t[]){0, 3, 7}, 6);
     memcpy(plan.modules[1].split, (uint16_t[]){0, 4, 7, 10}, 8);
     plan.predicted =
@@ -155,9 +155,9 @@ START_TEST(placement_never_straddles)
     fx.cluster.gpus_per_node = 6;
     fx.cluster.nodes = 20;
     plan.modules[0].layout =
-        (struct dt_layout){1, 1, 1, 1, 1, 1, 3, 0}; /* three images at a time */
+        (struct dt_plan_layout){1, 1, 1, 1, 1, 1, 3, 0}; /* three images at a time */
     plan.modules[0].split[1] = 7;
-    plan.modules[1].layout = (struct dt_layout){2, 1, 1, 3, 1, 4, 1, 0};
+    plan.modules[1].layout = (struct dt_plan_layout){2, 1, 1, 3, 1, 4, 1, 0};
     dt_assert_ok(dt_plan_place(&plan, &fx.cluster, &err), err);
     ck_assert_int_eq(plan.modules[0].layout.first_gpu, 0);
     ck_assert_int_eq(plan.modules[1].layout.first_gpu, 4); /* 3 is rounded up to a multiple of 2 */
@@ -181,7 +181,7 @@ END_TEST
 /* One wrong thing at a time, and the words that must name it. */
 static void break_plan(int what)
 {
-    struct dt_module_plan *llm = &plan.modules[1];
+    struct dt_plan_module *llm = &plan.modules[1];
 
     switch (what) {
     case 0:

@@ -42,10 +42,10 @@ START_TEST(pixels_are_in_place)
     dt_rng_init(&r, dt_test_seed(), 1);
     for (int round = 0; round < 40; round++) {
         int n = 1 + (int)dt_rng_below(&r, 11), cell_w = 0, cell_h = 0, cols;
-        struct dt_grid_options opt = {.cols = (int)dt_rng_below(&r, 13),
-                                      .gap = (int)dt_rng_below(&r, 4),
-                                      .scale = 1 + (int)dt_rng_below(&r, 3),
-                                      .back = 77};
+        struct dt_infer_grid_options opt = {.cols = (int)dt_rng_below(&r, 13),
+                                            .gap = (int)dt_rng_below(&r, 4),
+                                            .scale = 1 + (int)dt_rng_below(&r, 3),
+                                            .back = 77};
         struct dt_image images[11], grid;
         struct dt_error err = {0};
 
@@ -54,7 +54,7 @@ START_TEST(pixels_are_in_place)
             cell_w = images[i].w > cell_w ? images[i].w : cell_w;
             cell_h = images[i].h > cell_h ? images[i].h : cell_h;
         }
-        dt_assert_ok(dt_grid_compose(images, n, &opt, &err, &grid), err);
+        dt_assert_ok(dt_infer_grid_compose(images, n, &opt, &err, &grid), err);
         cols = opt.cols ? opt.cols : n <= 1 ? 1 : n <= 4 ? 2 : n <= 9 ? 3 : 4;
         cols = cols > n ? n : cols;
         ck_assert_int_eq(grid.w, cols * (cell_w * opt.scale + opt.gap) + opt.gap);
@@ -77,7 +77,7 @@ END_TEST
 START_TEST(file_decodes_to_the_grid)
 {
     char path[] = "/tmp/dt-png-XXXXXX", *bytes;
-    struct dt_grid_options opt = {.cols = 2, .gap = 1, .scale = 2, .back = 255};
+    struct dt_infer_grid_options opt = {.cols = 2, .gap = 1, .scale = 2, .back = 255};
     struct dt_image images[3], grid, back;
     struct dt_error err = {0};
     struct dt_rng r;
@@ -89,8 +89,8 @@ START_TEST(file_decodes_to_the_grid)
     close(mkstemp(path));
     for (int grey = 0; grey < 2; grey++) {
         opt.grey = grey;
-        dt_assert_ok(dt_grid_compose(images, 3, &opt, &err, &grid), err);
-        dt_assert_ok(dt_grid_write_png(path, images, 3, &opt, &err), err);
+        dt_assert_ok(dt_infer_grid_compose(images, 3, &opt, &err, &grid), err);
+        dt_assert_ok(dt_infer_grid_write_png(path, images, 3, &opt, &err), err);
         dt_assert_ok(dt_file_read(path, 1 << 20, &err, &bytes, &len), err);
         dt_assert_ok(dt_image_decode((uint8_t *)bytes, len, NULL, &err, &back), err);
         ck_assert_int_eq(back.w, grid.w);
@@ -112,18 +112,19 @@ START_TEST(too_large_is_refused)
 {
     static uint8_t px[3];
     struct dt_image dot = {1, 1, px}, many[3] = {dot, dot, dot}, out;
-    struct dt_grid_options opt = {.cols = 3, .scale = 6000};
+    struct dt_infer_grid_options opt = {.cols = 3, .scale = 6000};
     struct dt_error err = {0};
 
-    ck_assert_int_eq(dt_grid_compose(many, 3, &opt, &err, &out), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_infer_grid_compose(many, 3, &opt, &err, &out), DT_ERR_INPUT);
     opt.scale = INT32_MAX;
     opt.gap = INT32_MAX;
-    ck_assert_int_eq(dt_grid_compose(many, 3, &opt, &err, &out), DT_ERR_INPUT);
-    opt = (struct dt_grid_options){.cols = 1};
-    ck_assert_int_eq(dt_grid_write_png("/no/such/folder.png", many, 3, &opt, &err), DT_ERR_IO);
+    ck_assert_int_eq(dt_infer_grid_compose(many, 3, &opt, &err, &out), DT_ERR_INPUT);
+    opt = (struct dt_infer_grid_options){.cols = 1};
+    ck_assert_int_eq(dt_infer_grid_write_png("/no/such/folder.png", many, 3, &opt, &err),
+                     DT_ERR_IO);
     for (uint64_t k = 1; k <= 2; k++) {
         dt_mem_fail_at(k);
-        ck_assert_int_eq(dt_grid_write_png("/dev/null", many, 3, &opt, &err), DT_ERR_NOMEM);
+        ck_assert_int_eq(dt_infer_grid_write_png("/dev/null", many, 3, &opt, &err), DT_ERR_NOMEM);
         dt_mem_fail_at(0);
     }
 }

@@ -27,16 +27,16 @@ static struct dt_import_options options(const char *device)
     return o;
 }
 
-static enum dt_status import(struct dt_ptable *t, const char *family, const char *device,
+static enum dt_status import(struct dt_profile_table *t, const char *family, const char *device,
                              const char *csv, struct dt_import_result *r)
 {
     struct dt_import_options o = options(device);
 
     memset(&err, 0, sizeof err);
-    return dt_profile_import(family, "t.csv", csv, strlen(csv), &o, &err, t, r);
+    return dt_import_profile(family, "t.csv", csv, strlen(csv), &o, &err, t, r);
 }
 
-static const struct dt_profile_row *find(const struct dt_ptable *t, int family, int phase,
+static const struct dt_profile_row *find(const struct dt_profile_table *t, int family, int phase,
                                          int64_t d0, int64_t d1)
 {
     for (size_t i = 0; i < t->n_rows; i++) {
@@ -55,20 +55,20 @@ static void near(double a, double b, double rel)
 }
 
 /* A table of random rows of two devices. */
-static void random_table(struct dt_ptable *t, struct dt_rng *rng, int n)
+static void random_table(struct dt_profile_table *t, struct dt_rng *rng, int n)
 {
     struct dt_profile_source s = {
         .name = "random", .origin = "a'b;--", .licence = "none", .date = "x"};
     int dev[2], dtype[2], src;
 
-    dt_assert_ok(dt_ptable_device(t, "zeta", &err, &dev[0]), err);
-    dt_assert_ok(dt_ptable_device(t, "alpha", &err, &dev[1]), err);
-    dt_assert_ok(dt_ptable_dtype(t, "bf16", &err, &dtype[0]), err);
-    dt_assert_ok(dt_ptable_dtype(t, "any", &err, &dtype[1]), err);
-    dt_assert_ok(dt_ptable_source(t, &s, &err, &src), err);
+    dt_assert_ok(dt_profile_table_device(t, "zeta", &err, &dev[0]), err);
+    dt_assert_ok(dt_profile_table_device(t, "alpha", &err, &dev[1]), err);
+    dt_assert_ok(dt_profile_table_dtype(t, "bf16", &err, &dtype[0]), err);
+    dt_assert_ok(dt_profile_table_dtype(t, "any", &err, &dtype[1]), err);
+    dt_assert_ok(dt_profile_table_source(t, &s, &err, &src), err);
     for (int i = 0; i < n; i++) {
-        struct dt_ptable_row r = {.device = dev[dt_rng_below(rng, 2)],
-                                  .dtype = dtype[dt_rng_below(rng, 2)]};
+        struct dt_profile_table_row r = {.device = dev[dt_rng_below(rng, 2)],
+                                         .dtype = dtype[dt_rng_below(rng, 2)]};
         r.r.family = (int)dt_rng_below(rng, DT_KOP_FAMILY_N);
         r.r.phase = (int)dt_rng_below(rng, DT_PTABLE_PHASE_N);
         r.r.kind = (int)dt_rng_below(rng, DT_ROW_KIND_N);
@@ -79,24 +79,24 @@ static void random_table(struct dt_ptable *t, struct dt_rng *rng, int n)
         r.r.median_ns = 1e3 * exp(3 * dt_rng_normal(rng));
         r.r.p10_ns = r.r.median_ns * 0.875;
         r.r.p90_ns = r.r.median_ns * 1.125;
-        dt_assert_ok(dt_ptable_add(t, &r, &err), err);
+        dt_assert_ok(dt_profile_table_add(t, &r, &err), err);
     }
 }
 
 START_TEST(sql_round_trip)
 {
     uint64_t seed = dt_test_seed();
-    struct dt_ptable a = {0}, b = {0};
+    struct dt_profile_table a = {0}, b = {0};
     struct dt_rng rng;
     char *one, *two;
     size_t n_one, n_two;
 
     dt_rng_init(&rng, seed, 1);
     random_table(&a, &rng, 1203);
-    dt_assert_ok(dt_ptable_to_sql(&a, &err, &one, &n_one), err);
-    dt_assert_ok(dt_ptable_parse_sql("one", one, &err, &b), err);
+    dt_assert_ok(dt_profile_table_to_sql(&a, &err, &one, &n_one), err);
+    dt_assert_ok(dt_profile_table_parse_sql("one", one, &err, &b), err);
     ck_assert_uint_eq(a.n_rows, b.n_rows);
-    dt_assert_ok(dt_ptable_to_sql(&b, &err, &two, &n_two), err);
+    dt_assert_ok(dt_profile_table_to_sql(&b, &err, &two, &n_two), err);
     ck_assert_msg(n_one == n_two && memcmp(one, two, n_one) == 0,
                   "not the same bytes, seed %" PRIu64, seed);
     for (size_t i = 0; i < a.n_rows; i++) {
@@ -107,14 +107,14 @@ START_TEST(sql_round_trip)
     ck_assert_str_eq(b.devices[0], "alpha"); /* names in order */
     dt_free(one);
     dt_free(two);
-    dt_ptable_free(&a);
-    dt_ptable_free(&b);
+    dt_profile_table_free(&a);
+    dt_profile_table_free(&b);
 }
 END_TEST
 
 START_TEST(database_round_trip)
 {
-    struct dt_ptable a = {0}, b = {0};
+    struct dt_profile_table a = {0}, b = {0};
     struct dt_profile *p;
     struct dt_rng rng;
     char path[] = "/tmp/dt_profileXXXXXX", sql[64], *x, *y;
@@ -125,17 +125,17 @@ START_TEST(database_round_trip)
     close(fd);
     dt_rng_init(&rng, dt_test_seed(), 2);
     random_table(&a, &rng, 512);
-    dt_assert_ok(dt_ptable_write(&a, path, &err), err);
-    dt_assert_ok(dt_ptable_read(path, &err, &b), err);
-    dt_assert_ok(dt_ptable_to_sql(&a, &err, &x, &nx), err);
-    dt_assert_ok(dt_ptable_to_sql(&b, &err, &y, &ny), err);
+    dt_assert_ok(dt_profile_table_write(&a, path, &err), err);
+    dt_assert_ok(dt_profile_table_read(path, &err, &b), err);
+    dt_assert_ok(dt_profile_table_to_sql(&a, &err, &x, &nx), err);
+    dt_assert_ok(dt_profile_table_to_sql(&b, &err, &y, &ny), err);
     ck_assert_uint_eq(nx, ny);
     ck_assert_mem_eq(x, y, nx);
 
     /* The view of one device: its rows and those of any dtype, no "bwd", sorted, found through
      * first[][]. */
     snprintf(sql, sizeof sql, "%s.sql", path);
-    dt_assert_ok(dt_ptable_write(&a, sql, &err), err);
+    dt_assert_ok(dt_profile_table_write(&a, sql, &err), err);
     dt_assert_ok(dt_profile_load(sql, "zeta", "bf16", &err, &p), err);
     int64_t want = 0;
     for (size_t i = 0; i < a.n_rows; i++)
@@ -158,19 +158,19 @@ START_TEST(database_round_trip)
     unlink(path);
     dt_free(x);
     dt_free(y);
-    dt_ptable_free(&a);
-    dt_ptable_free(&b);
+    dt_profile_table_free(&a);
+    dt_profile_table_free(&b);
 }
 END_TEST
 
 /* Text that must be refused, and what the message must say. */
 static void refused(const char *sql, const char *part)
 {
-    struct dt_ptable t = {0};
+    struct dt_profile_table t = {0};
 
     memset(&err, 0, sizeof err);
-    ck_assert_msg(dt_ptable_parse_sql("bad.sql", sql, &err, &t) == DT_ERR_INPUT, "accepted: %s",
-                  sql);
+    ck_assert_msg(dt_profile_table_parse_sql("bad.sql", sql, &err, &t) == DT_ERR_INPUT,
+                  "accepted: %s", sql);
     ck_assert_str_eq(err.file, "bad.sql");
     dt_assert_has(err.message, part);
     ck_assert_uint_eq(t.n_rows, 0);
@@ -200,12 +200,12 @@ static void refused_after_schema(const char *rest, const char *part)
 START_TEST(untrusted_sql)
 {
     char *s = with_schema(META ROWS "INSERT INTO point VALUES(1,8,8,8,0,0,0,1,10,9,11.5);");
-    struct dt_ptable t = {0};
+    struct dt_profile_table t = {0};
 
-    dt_assert_ok(dt_ptable_parse_sql("good", s, &err, &t), err);
+    dt_assert_ok(dt_profile_table_parse_sql("good", s, &err, &t), err);
     ck_assert_uint_eq(t.n_rows, 1);
     near(t.rows[0].r.p90_ns, 11.5, 1e-15);
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
     dt_free(s);
     refused("", "no such table");
     refused("ATTACH '/tmp/x' AS x;", "not authorized");
@@ -281,10 +281,10 @@ START_TEST(damage_has_a_place)
     for (const char *c = dt_profile_schema_sql; *c; c++)
         first += *c == '\n';
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        struct dt_ptable t = {0};
+        struct dt_profile_table t = {0};
         char *s = with_schema(bad[i].rest);
 
-        ck_assert(dt_ptable_parse_sql("file.sql", s, &err, &t) != DT_OK);
+        ck_assert(dt_profile_table_parse_sql("file.sql", s, &err, &t) != DT_OK);
         ck_assert_str_eq(err.file, "file.sql");
         ck_assert_msg(strstr(err.message, bad[i].part), "%s", err.message);
         ck_assert_int_eq(err.line - first, bad[i].line);
@@ -301,7 +301,7 @@ START_TEST(database_row_has_a_name)
     char path[] = "/tmp/dt_profileXXXXXX";
     char *s = with_schema(META ROWS "INSERT INTO point VALUES(1,8,8,8,0,0,0,1,10,9,11),"
                                     "(1,8,8,9,0,0,0,0,10,9,11);");
-    struct dt_ptable t = {0};
+    struct dt_profile_table t = {0};
     sqlite3 *db;
     int fd = mkstemp(path);
 
@@ -312,7 +312,7 @@ START_TEST(database_row_has_a_name)
     ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
     dt_free(s);
     memset(&err, 0, sizeof err);
-    ck_assert(dt_ptable_read(path, &err, &t) == DT_ERR_INPUT);
+    ck_assert(dt_profile_table_read(path, &err, &t) == DT_ERR_INPUT);
     ck_assert_str_eq(err.file, path);
     dt_assert_has(err.message, "d0 and n must be at least 1");
     dt_assert_has(err.message, "row 2 of table point");
@@ -324,7 +324,7 @@ END_TEST
  * a crash. */
 START_TEST(truncated_and_garbled)
 {
-    struct dt_ptable a = {0}, b = {0};
+    struct dt_profile_table a = {0}, b = {0};
     struct dt_rng rng;
     char path[] = "/tmp/dt_profileXXXXXX", *text, *db;
     size_t n_text, n_db;
@@ -334,16 +334,16 @@ START_TEST(truncated_and_garbled)
     close(fd);
     dt_rng_init(&rng, dt_test_seed(), 3);
     random_table(&a, &rng, 37);
-    dt_assert_ok(dt_ptable_to_sql(&a, &err, &text, &n_text), err);
+    dt_assert_ok(dt_profile_table_to_sql(&a, &err, &text, &n_text), err);
     for (size_t cut = 0; cut < n_text - 8;
          cut += 1 + dt_rng_below(&rng, 13)) { /* "COMMIT;\n" is the last */
         char keep = text[cut];
         text[cut] = '\0';
-        ck_assert_msg(dt_ptable_parse_sql("cut", text, &err, &b) != DT_OK, "cut at %zu of %zu", cut,
-                      n_text);
+        ck_assert_msg(dt_profile_table_parse_sql("cut", text, &err, &b) != DT_OK,
+                      "cut at %zu of %zu", cut, n_text);
         text[cut] = keep;
     }
-    dt_assert_ok(dt_ptable_write(&a, path, &err), err);
+    dt_assert_ok(dt_profile_table_write(&a, path, &err), err);
     dt_assert_ok(dt_file_read(path, 1 << 20, &err, &db, &n_db), err);
     for (int i = 0; i < 200; i++) {
         FILE *f = fopen(path, "wb");
@@ -354,21 +354,21 @@ START_TEST(truncated_and_garbled)
         ck_assert_uint_eq(fwrite(db, 1, len, f), len);
         fclose(f);
         db[at] = keep;
-        if (dt_ptable_read(path, &err, &b) == DT_OK)
-            dt_ptable_free(&b);
+        if (dt_profile_table_read(path, &err, &b) == DT_OK)
+            dt_profile_table_free(&b);
         else
             ck_assert_msg(err.message[0] != '\0', "an error without a message");
     }
     unlink(path);
     dt_free(text);
     dt_free(db);
-    dt_ptable_free(&a);
+    dt_profile_table_free(&a);
 }
 END_TEST
 
 START_TEST(importers)
 {
-    struct dt_ptable t = {0};
+    struct dt_profile_table t = {0};
     struct dt_import_result r;
     const struct dt_profile_row *x;
 
@@ -387,7 +387,7 @@ START_TEST(importers)
         err);
     ck_assert_uint_eq(t.n_rows, 1);
     near(find(&t, DT_KOP_GEMM, DT_PHASE_FWD, 16, 32)->median_ns, 1500, 1e-12);
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
 
     /* Gradients are keyed by their forward: dgrad m,n,k of the table is [m,n']x[n',k'] of y[m,n'] =
      * x[m,k']. */
@@ -402,7 +402,7 @@ START_TEST(importers)
          2.0 * 4096 * 1536 * 5120 / (0.25 * 312e3), 1e-12);
     near(find(&t, DT_KOP_GEMM, DT_PHASE_WGRAD, 4096, 1536)->median_ns,
          2.0 * 4096 * 1536 * 5120 / (0.125 * 312e3), 1e-12);
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
 
     dt_assert_ok(
         import(&t, "simumax-attn", "D",
@@ -415,7 +415,7 @@ START_TEST(importers)
     near(find(&t, DT_KOP_ATTN_CAUSAL, DT_PHASE_DGRAD, 1, 4096)->median_ns /
              find(&t, DT_KOP_ATTN_CAUSAL, DT_PHASE_FWD, 1, 4096)->median_ns,
          2.5 * 1.132 / 0.9764, 1e-12);
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
 
     dt_assert_ok(import(&t, "aic-nccl", "D",
                         "collective,num_gpus,bytes,latency_ms\nalltoall,4,1024,0.01\n", &r),
@@ -423,7 +423,7 @@ START_TEST(importers)
     x = find(&t, DT_KOP_ALL_TO_ALL, DT_PHASE_FWD, 4, 4);
     ck_assert_int_eq(x->d[2], 1024);
     ck_assert_str_eq(t.dtypes[t.rows[0].dtype], "any");
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
 
     dt_assert_ok(import(&t, "neusight-conv", "D",
                         "batch,c_in,c_out,kernel,size,stride,pad,latency_ms\n38,893,326,3,5,1,1,0."
@@ -432,7 +432,7 @@ START_TEST(importers)
                  err);
     ck_assert_int_eq(find(&t, DT_KOP_CONV2D, DT_PHASE_FWD, 38 * 25, 893)->d[2], 326);
     ck_assert_int_eq(find(&t, DT_KOP_CONV2D, DT_PHASE_FWD, 50, 64)->d[4], 2);
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
 
     dt_assert_ok(import(&t, "triosim-conv", "D",
                         "op,input_shapes,output_shapes,cuda_us\n"
@@ -447,7 +447,7 @@ START_TEST(importers)
     near(find(&t, DT_KOP_CONV2D, DT_PHASE_FWD, 128 * 112 * 112, 64)->median_ns, 2218e3, 1e-12);
     near(find(&t, DT_KOP_CONV2D, DT_PHASE_BWD, 128 * 112 * 112, 64)->median_ns, 4704e3, 1e-12);
     near(find(&t, DT_KOP_CONV2D, DT_PHASE_WGRAD, 128 * 224 * 224, 3)->median_ns, 2123e3, 1e-12);
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
 
     dt_assert_ok(import(&t, "generic", "D",
                         "op,phase,dtype,d0,d1,d2,d3,d4,d5,n,median_ns,p10_ns,p90_ns\nnorm,wgrad,"
@@ -458,13 +458,13 @@ START_TEST(importers)
     ck_assert_int_eq(x->n, 5);
     near(x->p10_ns, 10.5, 1e-12);
     ck_assert_str_eq(t.dtypes[t.rows[0].dtype], "fp8");
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
 }
 END_TEST
 
 START_TEST(layer_shards)
 {
-    struct dt_ptable t = {0};
+    struct dt_profile_table t = {0};
     struct dt_import_result r;
     struct dt_import_options o = options("D");
     const char *csv =
@@ -472,23 +472,23 @@ START_TEST(layer_shards)
         "attention_layernorm_ms,"
         "mlp_up_proj_ms,mlp_act_ms,mlp_down_proj_ms,add_ms\n4,512,1,2,3,4,5,2,6,7,8,9\n";
 
-    ck_assert_int_eq(dt_profile_import("vidur-layer", "t", csv, strlen(csv), &o, &err, &t, &r),
+    ck_assert_int_eq(dt_import_profile("vidur-layer", "t", csv, strlen(csv), &o, &err, &t, &r),
                      DT_ERR_USAGE);
     o.shape = "llama-3-8b";
-    dt_assert_ok(dt_profile_import("vidur-layer", "t", csv, strlen(csv), &o, &err, &t, &r), err);
+    dt_assert_ok(dt_import_profile("vidur-layer", "t", csv, strlen(csv), &o, &err, &t, &r), err);
     ck_assert_uint_eq(r.rows, 9); /* both norms are one shape */
     ck_assert_int_eq(find(&t, DT_KOP_GEMM, DT_PHASE_FWD, 512, 1536)->d[2],
                      4096); /* (32 + 2 * 8) * 128 / 4 */
     ck_assert_int_eq(find(&t, DT_KOP_GEMM, DT_PHASE_FWD, 512, 7168)->d[2], 4096);
     near(find(&t, DT_KOP_ACT, DT_PHASE_FWD, 512, 3584)->median_ns, 7e6, 1e-12);
     near(find(&t, DT_KOP_ROPE, DT_PHASE_FWD, 512, 1280)->median_ns, 4e6, 1e-12);
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
 }
 END_TEST
 
 START_TEST(import_errors)
 {
-    struct dt_ptable t = {0};
+    struct dt_profile_table t = {0};
     struct dt_import_result r;
 
     ck_assert_int_eq(import(&t, "aic-gem", "D", "m\n", &r), DT_ERR_USAGE);
@@ -512,7 +512,7 @@ START_TEST(import_errors)
         DT_ERR_INPUT);
     dt_assert_has(err.message, "gossip");
     ck_assert_uint_eq(t.n_rows, 0);
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
 }
 END_TEST
 
@@ -520,51 +520,52 @@ END_TEST
 START_TEST(local_regression)
 {
     uint64_t seed = dt_test_seed();
-    struct dt_local plane = {.dim = 2, .near = 12}, noisy = {.dim = 2, .near = 32};
-    struct dt_local_score s;
-    struct dt_local_value v;
+    struct dt_fit_local plane = {.dim = 2, .near = 12}, noisy = {.dim = 2, .near = 32};
+    struct dt_fit_local_score s;
+    struct dt_fit_local_value v;
     struct dt_rng rng;
 
     dt_rng_init(&rng, seed, 4);
     for (int i = 0; i < 600; i++) {
         double x[2] = {10 * dt_rng_uniform(&rng), 10 * dt_rng_uniform(&rng)};
         double y = 0.7 + 0.013 * x[0] - 0.021 * x[1];
-        dt_assert_ok(dt_local_add(&plane, x, y, i % DT_LOCAL_FOLDS, &err), err);
+        dt_assert_ok(dt_fit_local_add(&plane, x, y, i % DT_LOCAL_FOLDS, &err), err);
         dt_assert_ok(
-            dt_local_add(&noisy, x, y + 0.1 * dt_rng_normal(&rng), i % DT_LOCAL_FOLDS, &err), err);
+            dt_fit_local_add(&noisy, x, y + 0.1 * dt_rng_normal(&rng), i % DT_LOCAL_FOLDS, &err),
+            err);
     }
-    dt_local_eval(&plane, (const double[]){3.3, 6.1}, -1, &v);
+    dt_fit_local_eval(&plane, (const double[]){3.3, 6.1}, -1, &v);
     ck_assert_msg(fabs(v.y - (0.7 + 0.013 * 3.3 - 0.021 * 6.1)) < 2e-3, "%.9g, seed %" PRIu64, v.y,
                   seed);
     ck_assert_int_eq(v.n, 12);
     ck_assert(v.lo <= 0 && v.hi >= 0 && v.hi - v.lo < 0.01);
     /* beyond the data the estimate stays at the edge's */
-    dt_local_eval(&plane, (const double[]){1e3, 1e3}, -1, &v);
+    dt_fit_local_eval(&plane, (const double[]){1e3, 1e3}, -1, &v);
     ck_assert(fabs(v.y - (0.7 + 0.013 * 10 - 0.021 * 10)) < 0.02);
-    dt_assert_ok(dt_local_validate(&plane, 200, &err, &s), err);
+    dt_assert_ok(dt_fit_local_validate(&plane, 200, &err, &s), err);
     ck_assert_msg(s.mean < 0.01, "mean %g seed %" PRIu64, s.mean, seed);
-    dt_assert_ok(dt_local_validate(&noisy, 1000, &err, &s), err);
+    dt_assert_ok(dt_fit_local_validate(&noisy, 1000, &err, &s), err);
     ck_assert_uint_eq(s.n, 600);
     /* mean |N(0, 0.1)| = 0.08, somewhat more for the noise of the estimate */
     ck_assert_msg(s.mean > 0.06 && s.mean < 0.12, "mean %g seed %" PRIu64, s.mean, seed);
-    dt_local_free(&plane);
-    dt_local_free(&noisy);
+    dt_fit_local_free(&plane);
+    dt_fit_local_free(&noisy);
 }
 END_TEST
 
 START_TEST(fit_says_what_is_missing)
 {
-    struct dt_ptable in = {0}, out = {0};
+    struct dt_profile_table in = {0}, out = {0};
     struct dt_import_result r;
 
-    ck_assert_int_eq(dt_profile_fit(&in, "B200", &err, &out, NULL), DT_ERR_USAGE);
+    ck_assert_int_eq(dt_fit_profile(&in, "B200", &err, &out, NULL), DT_ERR_USAGE);
     dt_assert_ok(
         import(&in, "aic-gemm", dt_fit_device(0), "m,n,k,latency_ms\n16,32,64,0.003\n", &r), err);
-    ck_assert_int_eq(dt_profile_fit(&in, dt_fit_device(0), &err, &out, NULL), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_fit_profile(&in, dt_fit_device(0), &err, &out, NULL), DT_ERR_INPUT);
     dt_assert_has(err.message, "db import aic-gemm");
     ck_assert_uint_eq(out.n_rows, 0);
     ck_assert_ptr_null(dt_fit_device(3));
-    dt_ptable_free(&in);
+    dt_profile_table_free(&in);
 }
 END_TEST
 
@@ -668,18 +669,18 @@ START_TEST(allocation_failures)
     uint64_t total;
 
     for (uint64_t k = 0, n = 1; k < n; k++) {
-        struct dt_ptable t = {0}, u = {0};
+        struct dt_profile_table t = {0}, u = {0};
         struct dt_import_result r;
         struct dt_profile *p = NULL;
         enum dt_status status;
         char *text = NULL;
         size_t len;
         dt_mem_fail_at(k); /* 0: none fails, to count them */
-        status = dt_profile_import("aic-gemm", "t", csv, strlen(csv), &o, &err, &t, &r);
+        status = dt_import_profile("aic-gemm", "t", csv, strlen(csv), &o, &err, &t, &r);
         if (status == DT_OK)
-            status = dt_ptable_to_sql(&t, &err, &text, &len);
+            status = dt_profile_table_to_sql(&t, &err, &text, &len);
         if (status == DT_OK)
-            status = dt_ptable_parse_sql("t", text, &err, &u);
+            status = dt_profile_table_parse_sql("t", text, &err, &u);
         total = dt_mem_count();
         dt_mem_fail_at(0);
         ck_assert_msg(status == (k == 0 ? DT_OK : DT_ERR_NOMEM),
@@ -687,8 +688,8 @@ START_TEST(allocation_failures)
         if (k == 0)
             n = total + 1;
         dt_free(text);
-        dt_ptable_free(&t);
-        dt_ptable_free(&u);
+        dt_profile_table_free(&t);
+        dt_profile_table_free(&u);
         dt_profile_free(p);
     }
 }
@@ -698,8 +699,8 @@ END_TEST
 START_TEST(lists_of_words_end)
 {
     ck_assert_ptr_null(dt_kop_family_names[DT_KOP_FAMILY_N]);
-    ck_assert_ptr_null(dt_row_kind_names[DT_ROW_KIND_N]);
-    ck_assert_ptr_null(dt_ptable_phase_names[DT_PTABLE_PHASE_N]);
+    ck_assert_ptr_null(dt_profile_row_kind_names[DT_ROW_KIND_N]);
+    ck_assert_ptr_null(dt_profile_table_phase_names[DT_PTABLE_PHASE_N]);
 }
 END_TEST
 

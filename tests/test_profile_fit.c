@@ -27,27 +27,27 @@ static double peak_of(const char *device)
 }
 
 struct world {
-    struct dt_ptable t;
+    struct dt_profile_table t;
     struct dt_rng rng;
 };
 
 static void put(struct world *w, const char *device, const char *dtype, const char *origin,
                 int family, int phase, const int64_t *d, int n_dims, double ns)
 {
-    struct dt_ptable_row row = {0};
+    struct dt_profile_table_row row = {0};
     struct dt_profile_source s = {.licence = "test", .date = "2026-01-02"};
 
     snprintf(s.name, sizeof s.name, "%s", origin);
     snprintf(s.origin, sizeof s.origin, "https://example.org/%s", origin);
-    dt_assert_ok(dt_ptable_device(&w->t, device, &err, &row.device), err);
-    dt_assert_ok(dt_ptable_dtype(&w->t, dtype, &err, &row.dtype), err);
-    dt_assert_ok(dt_ptable_source(&w->t, &s, &err, &row.r.source), err);
+    dt_assert_ok(dt_profile_table_device(&w->t, device, &err, &row.device), err);
+    dt_assert_ok(dt_profile_table_dtype(&w->t, dtype, &err, &row.dtype), err);
+    dt_assert_ok(dt_profile_table_source(&w->t, &s, &err, &row.r.source), err);
     row.r.family = family;
     row.r.phase = phase;
     row.r.n = 1;
     memcpy(row.r.d, d, (size_t)n_dims * sizeof *d);
     row.r.median_ns = row.r.p10_ns = row.r.p90_ns = ns * exp(0.01 * dt_rng_normal(&w->rng));
-    dt_assert_ok(dt_ptable_add(&w->t, &row, &err), err);
+    dt_assert_ok(dt_profile_table_add(&w->t, &row, &err), err);
 }
 
 static double gemm_ns(const char *device, double m, double n, double k)
@@ -193,7 +193,7 @@ static void plant(struct world *w)
     convolutions(w);
 }
 
-static const struct dt_profile_row *row_of(const struct dt_ptable *t, int family, int phase,
+static const struct dt_profile_row *row_of(const struct dt_profile_table *t, int family, int phase,
                                            const int64_t d[6])
 {
     for (size_t i = 0; i < t->n_rows; i++) {
@@ -205,8 +205,8 @@ static const struct dt_profile_row *row_of(const struct dt_ptable *t, int family
     return NULL;
 }
 
-static void expect(const struct dt_ptable *t, int family, int phase, const int64_t d[6], int kind,
-                   double ns, double rel)
+static void expect(const struct dt_profile_table *t, int family, int phase, const int64_t d[6],
+                   int kind, double ns, double rel)
 {
     const struct dt_profile_row *r = row_of(t, family, phase, d);
 
@@ -217,7 +217,7 @@ static void expect(const struct dt_ptable *t, int family, int phase, const int64
     ck_assert_int_eq(r->kind, kind);
 }
 
-static void expect_kernels(const struct dt_ptable *t, const char *device)
+static void expect_kernels(const struct dt_profile_table *t, const char *device)
 {
     const int64_t gemm[6] = {4096, 1024, 8192}, wide[6] = {256, 16384, 512};
     const int64_t causal[6] = {2, 4096, 16, 16, 128}, full[6] = {4, 1024, 16, 16, 80},
@@ -253,11 +253,11 @@ START_TEST(planted)
     const char *device = devices[_i];
     struct world w = {0};
     struct dt_fit_report report;
-    struct dt_ptable t = {0};
+    struct dt_profile_table t = {0};
     double stretch = _i == 1 ? 1.5 : 1;
 
     plant(&w);
-    dt_assert_ok(dt_profile_fit(&w.t, device, &err, &t, &report), err);
+    dt_assert_ok(dt_fit_profile(&w.t, device, &err, &t, &report), err);
     ck_assert_int_eq(t.n_devices, 1);
     ck_assert_str_eq(t.devices[0], device);
     expect_kernels(&t, device);
@@ -290,8 +290,8 @@ START_TEST(planted)
                           report.score[i].what, report.score[i].s.mean, dt_test_seed());
     for (size_t i = 0; i < t.n_rows; i++)
         ck_assert(t.sources[t.rows[i].r.source].note[0] && t.sources[t.rows[i].r.source].origin[0]);
-    dt_ptable_free(&t);
-    dt_ptable_free(&w.t);
+    dt_profile_table_free(&t);
+    dt_profile_table_free(&w.t);
 }
 END_TEST
 
@@ -314,12 +314,12 @@ START_TEST(missing_tables)
         {H100, "tf32", DT_KOP_CONV2D, DT_PHASE_FWD, "triosim-conv"},
     };
     struct world w = {0};
-    struct dt_ptable out = {0};
+    struct dt_profile_table out = {0};
     size_t kept = 0;
 
     plant(&w);
     for (size_t i = 0; i < w.t.n_rows; i++) {
-        const struct dt_ptable_row *r = &w.t.rows[i];
+        const struct dt_profile_table_row *r = &w.t.rows[i];
         if (r->r.family != cut[_i].family || r->r.phase != cut[_i].phase ||
             strcmp(w.t.devices[r->device], cut[_i].device) != 0 ||
             strcmp(w.t.dtypes[r->dtype], cut[_i].dtype) != 0)
@@ -327,26 +327,26 @@ START_TEST(missing_tables)
     }
     ck_assert_uint_lt(kept, w.t.n_rows);
     w.t.n_rows = kept;
-    ck_assert_int_eq(dt_profile_fit(&w.t, A100, &err, &out, NULL), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_fit_profile(&w.t, A100, &err, &out, NULL), DT_ERR_INPUT);
     dt_assert_has(err.message, cut[_i].says);
     ck_assert_uint_eq(out.n_rows, 0);
-    dt_ptable_free(&w.t);
+    dt_profile_table_free(&w.t);
 }
 END_TEST
 
 START_TEST(allocation_failures)
 {
     struct world w = {0};
-    struct dt_ptable out = {0};
+    struct dt_profile_table out = {0};
 
     plant(&w);
     for (uint64_t k = 1; k <= 24; k++) {
         dt_mem_fail_at(k);
-        enum dt_status status = dt_profile_fit(&w.t, H100, &err, &out, NULL);
+        enum dt_status status = dt_fit_profile(&w.t, H100, &err, &out, NULL);
         dt_mem_fail_at(0);
         ck_assert_msg(status == DT_ERR_NOMEM, "allocation %" PRIu64 ": status %d", k, status);
     }
-    dt_ptable_free(&w.t);
+    dt_profile_table_free(&w.t);
 }
 END_TEST
 

@@ -28,24 +28,24 @@ static const char *in_dir(const char *name)
 
 START_TEST(every_version_of_nsys_gives_the_same_rows)
 {
-    struct dt_krules *rules = shipped_rules();
+    struct dt_import_rules *rules = shipped_rules();
 
     for (int bits = 0; bits < 128; bits++) {
         struct kt_nsys how = {bits & 1,  bits & 2,  bits & 4, bits & 8,
                               bits & 16, bits & 32, bits & 64};
-        struct dt_ktrace t = {0};
-        struct dt_kimport_name top[DT_KIMPORT_TOP];
+        struct dt_import_trace t = {0};
+        struct dt_import_kernels_name top[DT_KIMPORT_TOP];
         int processes = how.two_processes ? 2 : 1;
         struct found f;
 
         if (how.two_processes && how.no_process)
             continue; /* nothing in such a file tells their kernels apart */
         ck_assert(kt_write_nsys(in_dir("a.sqlite"), &how));
-        dt_assert_ok(dt_ktrace_read_nsys(in_dir("a.sqlite"), &err, &t), err);
+        dt_assert_ok(dt_import_trace_read_nsys(in_dir("a.sqlite"), &err, &t), err);
         ck_assert_str_eq(t.device, how.no_gpu ? "" : "A100-SXM4-80GB");
         ck_assert(t.by_time == how.no_runtime);
         if (how.two_processes && how.no_runtime) { /* both threads' ranges are open at once */
-            dt_ktrace_free(&t);
+            dt_import_trace_free(&t);
             continue;
         }
         open_found(&f);
@@ -63,11 +63,11 @@ START_TEST(every_version_of_nsys_gives_the_same_rows)
                                 0.5);
         ck_assert_double_eq_tol(f.sums.mapped_ns + f.sums.ignored_ns + f.sums.unmapped_ns,
                                 f.sums.ns, 0.5);
-        ck_assert_int_eq(dt_kimport_top(f.k, top), 1);
+        ck_assert_int_eq(dt_import_kernels_top(f.k, top), 1);
         dt_assert_has(top[0].name, "mystery_kernel");
         close_found(&f);
     }
-    dt_krules_free(rules);
+    dt_import_rules_free(rules);
 }
 END_TEST
 
@@ -82,16 +82,17 @@ static int by_value(const void *a, const void *b)
  * began last of those that hold the launch, and each op has the statistics of its times. */
 START_TEST(random_traces_agree_with_a_plain_search)
 {
-    struct dt_krules *rules = rules_of("rules:\n  - {nvtx: '^r([0-9]+)$', kernel: k, op: adamw, "
-                                       "dims: [$1]}\n");
+    struct dt_import_rules *rules =
+        rules_of("rules:\n  - {nvtx: '^r([0-9]+)$', kernel: k, op: adamw, "
+                 "dims: [$1]}\n");
     struct dt_rng rng;
 
     dt_rng_init(&rng, dt_test_seed(), 11);
     for (int round = 0; round < 200; round++) {
         enum { RANGES = 12, KERNELS = 60 };
         static const char *const names[] = {"r1", "r2", "r3"};
-        struct dt_ktrace t = {0};
-        struct dt_ktrace_range r[RANGES];
+        struct dt_import_trace t = {0};
+        struct dt_import_trace_range r[RANGES];
         double times[4][KERNELS];
         size_t n[4] = {0};
         double unmapped = 0;
@@ -99,17 +100,19 @@ START_TEST(random_traces_agree_with_a_plain_search)
 
         open_found(&f);
         for (int i = 0; i < RANGES; i++) { /* no two begin at once: then the order is plain */
-            r[i] = (struct dt_ktrace_range){.lane = (int64_t)dt_rng_below(&rng, 2),
-                                            .start_ns = 16 * i + (int64_t)dt_rng_below(&rng, 16),
-                                            .text = names[dt_rng_below(&rng, 3)]};
+            r[i] =
+                (struct dt_import_trace_range){.lane = (int64_t)dt_rng_below(&rng, 2),
+                                               .start_ns = 16 * i + (int64_t)dt_rng_below(&rng, 16),
+                                               .text = names[dt_rng_below(&rng, 3)]};
             r[i].end_ns = r[i].start_ns + (int64_t)dt_rng_below(&rng, 120);
-            dt_assert_ok(dt_ktrace_add_range(&t, &r[i], &err), err);
+            dt_assert_ok(dt_import_trace_add_range(&t, &r[i], &err), err);
         }
         for (int k = 0; k < KERNELS; k++) {
-            struct dt_ktrace_kernel one = {.lane = (int64_t)dt_rng_below(&rng, 3),
-                                           .at_ns = (int64_t)dt_rng_below(&rng, 300),
-                                           .duration_ns = 1 + (int64_t)dt_rng_below(&rng, 1000),
-                                           .name = "k"};
+            struct dt_import_trace_kernel one = {.lane = (int64_t)dt_rng_below(&rng, 3),
+                                                 .at_ns = (int64_t)dt_rng_below(&rng, 300),
+                                                 .duration_ns =
+                                                     1 + (int64_t)dt_rng_below(&rng, 1000),
+                                                 .name = "k"};
             int in = 0;
 
             for (int i = 0; i < RANGES; i++)
@@ -119,13 +122,13 @@ START_TEST(random_traces_agree_with_a_plain_search)
                 times[in][n[in]++] = (double)one.duration_ns;
             else
                 unmapped += (double)one.duration_ns;
-            dt_assert_ok(dt_ktrace_add_kernel(&t, &one, &err), err);
+            dt_assert_ok(dt_import_trace_add_kernel(&t, &one, &err), err);
         }
         import(&f, &t, rules);
         finish(&f);
         ck_assert_double_eq_tol(f.sums.unmapped_ns, unmapped, 1e-6);
         for (int64_t d = 1; d <= 3; d++) {
-            const struct dt_ptable_row *row;
+            const struct dt_profile_table_row *row;
             size_t m = n[d];
 
             if (m == 0)
@@ -138,7 +141,7 @@ START_TEST(random_traces_agree_with_a_plain_search)
         }
         close_found(&f);
     }
-    dt_krules_free(rules);
+    dt_import_rules_free(rules);
 }
 END_TEST
 
@@ -146,7 +149,7 @@ END_TEST
 START_TEST(damaged_exports_are_refused)
 {
     static const struct kt_nsys plain;
-    struct dt_krules *rules = shipped_rules();
+    struct dt_import_rules *rules = shipped_rules();
     struct dt_rng r;
     char *whole;
     size_t len;
@@ -158,7 +161,7 @@ START_TEST(damaged_exports_are_refused)
     for (int i = 0; i < 300; i++) {
         size_t n = i < 100 ? len * (size_t)i / 100 : len;
         char *copy = dt_malloc(len);
-        struct dt_ktrace t = {0};
+        struct dt_import_trace t = {0};
         FILE *out = fopen(in_dir("b.sqlite"), "wb");
 
         ck_assert(copy != NULL && out != NULL);
@@ -169,7 +172,7 @@ START_TEST(damaged_exports_are_refused)
         fclose(out);
         dt_free(copy);
         err.message[0] = '\0';
-        if (dt_ktrace_read_nsys(in_dir("b.sqlite"), &err, &t) == DT_OK) {
+        if (dt_import_trace_read_nsys(in_dir("b.sqlite"), &err, &t) == DT_OK) {
             struct found f;
 
             ck_assert_msg(i >= 100, "cut at %zu of %zu and read", n, len);
@@ -183,7 +186,7 @@ START_TEST(damaged_exports_are_refused)
     }
     ck_assert_int_ge(refused, 100);
     dt_free(whole);
-    dt_krules_free(rules);
+    dt_import_rules_free(rules);
 }
 END_TEST
 
@@ -201,27 +204,27 @@ START_TEST(out_of_memory_is_an_error)
     for (uint64_t k = 1; !done; k++) {
         static const char rules_text[] =
             "rules:\n  - {nvtx: '^disttrain gemm fwd ([0-9]+)', op: adamw, dims: [$1]}\n";
-        struct dt_krules *rules = NULL;
-        struct dt_ktrace t = {0};
+        struct dt_import_rules *rules = NULL;
+        struct dt_import_trace t = {0};
         struct found f;
         enum dt_status st;
 
         open_found(&f);
         dt_mem_fail_at(k);
-        st = dt_krules_parse("r", rules_text, sizeof(rules_text) - 1, &err, &rules);
+        st = dt_import_rules_parse("r", rules_text, sizeof(rules_text) - 1, &err, &rules);
         for (int i = 0; i < 2 && st == DT_OK; i++) {
-            st = i ? dt_ktrace_parse_kineto("t", text, len, &err, &t)
-                   : dt_ktrace_read_nsys(path, &err, &t);
+            st = i ? dt_import_trace_parse_kineto("t", text, len, &err, &t)
+                   : dt_import_trace_read_nsys(path, &err, &t);
             if (st == DT_OK)
-                st = dt_kimport_trace(f.k, &t, rules, f.source, &err, &f.sums);
-            dt_ktrace_free(&t);
+                st = dt_import_kernels_trace(f.k, &t, rules, f.source, &err, &f.sums);
+            dt_import_trace_free(&t);
         }
         if (st == DT_OK)
-            st = dt_kimport_finish(f.k, f.device, &err, &f.t, &f.rows);
+            st = dt_import_kernels_finish(f.k, f.device, &err, &f.t, &f.rows);
         done = dt_mem_count() < k;
         dt_mem_fail_at(0);
         ck_assert_msg(done == (st == DT_OK), "allocation %d", (int)k);
-        dt_krules_free(rules);
+        dt_import_rules_free(rules);
         close_found(&f);
     }
     free(text);

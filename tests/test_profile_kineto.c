@@ -6,18 +6,18 @@
 
 START_TEST(kineto_links_kernels_to_shapes)
 {
-    struct dt_krules *rules = shipped_rules();
-    struct dt_kimport_name top[DT_KIMPORT_TOP];
-    struct dt_ktrace t = {0};
+    struct dt_import_rules *rules = shipped_rules();
+    struct dt_import_kernels_name top[DT_KIMPORT_TOP];
+    struct dt_import_trace t = {0};
     struct found f;
     size_t len;
     char *text = kineto_text("NVIDIA H100 80GB HBM3", &today, &len);
 
     open_found(&f);
-    dt_assert_ok(dt_ktrace_parse_kineto("t.json", text, len, &err, &t), err);
+    dt_assert_ok(dt_import_trace_parse_kineto("t.json", text, len, &err, &t), err);
     ck_assert_str_eq(t.device, "H100 80GB HBM3");
     import(&f, &t, rules);
-    dt_assert_ok(dt_ktrace_parse_kineto("t.json", text, len, &err, &t), err);
+    dt_assert_ok(dt_import_trace_parse_kineto("t.json", text, len, &err, &t), err);
     import(&f, &t, rules); /* a second rank: its observations join the first's */
     finish(&f);
     ck_assert_uint_eq(f.rows, 2);
@@ -27,13 +27,13 @@ START_TEST(kineto_links_kernels_to_shapes)
     check_row(&f, DT_KOP_ATTN_CAUSAL, 2, 50, 2 * KT_STEPS);
     /* the product of the backward pass is named, not guessed at */
     ck_assert_double_eq_tol(f.sums.unmapped_ns, 2 * KT_STEPS * 103e3, 0.5);
-    ck_assert_int_eq(dt_kimport_top(f.k, top), 3);
+    ck_assert_int_eq(dt_import_kernels_top(f.k, top), 3);
     dt_assert_has(top[0].name, "s16816gemm");
     ck_assert_int_eq(top[0].kernels, 2 * KT_STEPS);
     ck_assert_double_eq_tol(top[1].ns, 2 * KT_STEPS * 30e3, 0.5);
     ck_assert_double_eq_tol(f.sums.ignored_ns, 2 * KT_STEPS * 5e3, 0.5);
     close_found(&f);
-    dt_krules_free(rules);
+    dt_import_rules_free(rules);
     free(text);
 }
 END_TEST
@@ -42,17 +42,17 @@ END_TEST
  * observation, of the product's type; integers are no op. */
 START_TEST(every_version_of_kineto_gives_the_same_rows)
 {
-    struct dt_krules *rules = shipped_rules();
+    struct dt_import_rules *rules = shipped_rules();
 
     for (int bits = 0; bits < 8; bits++) {
         const struct kt_kineto how = {bits & 1, bits & 2, bits & 4};
-        const struct dt_ptable_row *gemm;
-        struct dt_ktrace t = {0};
+        const struct dt_profile_table_row *gemm;
+        struct dt_import_trace t = {0};
         struct found f;
         size_t len;
         char *text = kineto_text("card", &how, &len);
 
-        dt_assert_ok(dt_ktrace_parse_kineto("t.json", text, len, &err, &t), err);
+        dt_assert_ok(dt_import_trace_parse_kineto("t.json", text, len, &err, &t), err);
         open_found(&f);
         import(&f, &t, rules);
         finish(&f);
@@ -69,7 +69,7 @@ START_TEST(every_version_of_kineto_gives_the_same_rows)
         close_found(&f);
         free(text);
     }
-    dt_krules_free(rules);
+    dt_import_rules_free(rules);
 }
 END_TEST
 
@@ -93,10 +93,10 @@ START_TEST(an_annotated_op_has_one_type)
         {{tf32, "l"}, {"", ""}, NULL}, /* not the default's */
         {{"ampere_sgemm_64x64", "l"}, {"", ""}, NULL},
     };
-    struct dt_krules *rules = shipped_rules();
+    struct dt_import_rules *rules = shipped_rules();
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct dt_ktrace t = {0};
+        struct dt_import_trace t = {0};
         struct found f;
         char text[4096];
         size_t n = (size_t)snprintf(text, sizeof(text),
@@ -115,7 +115,7 @@ START_TEST(an_annotated_op_has_one_type)
                                   cases[i].kernel[k], 2 + k, k + 1);
         }
         snprintf(text + n, sizeof(text) - n, "]");
-        dt_assert_ok(dt_ktrace_parse_kineto("t.json", text, strlen(text), &err, &t), err);
+        dt_assert_ok(dt_import_trace_parse_kineto("t.json", text, strlen(text), &err, &t), err);
         open_found(&f);
         import(&f, &t, rules);
         finish(&f);
@@ -129,7 +129,7 @@ START_TEST(an_annotated_op_has_one_type)
         }
         close_found(&f);
     }
-    dt_krules_free(rules);
+    dt_import_rules_free(rules);
 }
 END_TEST
 
@@ -159,14 +159,15 @@ START_TEST(links_that_contradict_are_not_followed)
         {"[" OP(3, 1, 10) OP(3, 2, 10) KERNEL("\"External id\": 3"), 0},
         {"[" OP(3, 1, 10) KERNEL("\"External id\": 3"), 3},
     };
-    struct dt_krules *rules = shipped_rules();
+    struct dt_import_rules *rules = shipped_rules();
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct dt_ktrace t = {0};
+        struct dt_import_trace t = {0};
         struct found f;
 
         dt_assert_ok(
-            dt_ktrace_parse_kineto("t.json", cases[i].text, strlen(cases[i].text), &err, &t), err);
+            dt_import_trace_parse_kineto("t.json", cases[i].text, strlen(cases[i].text), &err, &t),
+            err);
         open_found(&f);
         import(&f, &t, rules);
         finish(&f);
@@ -175,15 +176,15 @@ START_TEST(links_that_contradict_are_not_followed)
             ck_assert_int_eq(f.t.rows[0].r.d[1], cases[i].n);
         close_found(&f);
     }
-    dt_krules_free(rules);
+    dt_import_rules_free(rules);
 }
 END_TEST
 
 /* One kernel in one operator, of a type and with a name. */
-static void one_kernel(struct found *f, const struct dt_krules *rules, const char *kernel,
+static void one_kernel(struct found *f, const struct dt_import_rules *rules, const char *kernel,
                        const char *op, const char *dims, const char *type)
 {
-    struct dt_ktrace t = {0};
+    struct dt_import_trace t = {0};
     char text[1024];
 
     snprintf(text, sizeof(text),
@@ -192,7 +193,7 @@ static void one_kernel(struct found *f, const struct dt_krules *rules, const cha
              "{\"ph\": \"X\", \"cat\": \"kernel\", \"name\": \"%s\", \"ts\": 20, \"dur\": 1.5, "
              "\"args\": {\"External id\": 3}}]",
              op, dims, type, kernel);
-    dt_assert_ok(dt_ktrace_parse_kineto("t.json", text, strlen(text), &err, &t), err);
+    dt_assert_ok(dt_import_trace_parse_kineto("t.json", text, strlen(text), &err, &t), err);
     open_found(f);
     import(f, &t, rules);
     finish(f);
@@ -285,7 +286,7 @@ START_TEST(shipped_rules_know_operators_and_types)
          {0},
          ""},
     };
-    struct dt_krules *rules = shipped_rules();
+    struct dt_import_rules *rules = shipped_rules();
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const char *kernel = cases[i].kernel;
@@ -299,7 +300,7 @@ START_TEST(shipped_rules_know_operators_and_types)
                    cases[i].op, cases[i].dims, cases[i].type);
         ck_assert_msg(f.rows == (cases[i].family >= 0), "case %zu: %zu rows", i, f.rows);
         if (f.rows) {
-            const struct dt_ptable_row *r = &f.t.rows[0];
+            const struct dt_profile_table_row *r = &f.t.rows[0];
 
             ck_assert_int_eq(r->r.family, cases[i].family);
             ck_assert_msg(memcmp(r->r.d, cases[i].d, sizeof(r->r.d)) == 0, "case %zu", i);
@@ -309,7 +310,7 @@ START_TEST(shipped_rules_know_operators_and_types)
         ck_assert_double_eq_tol(f.sums.unmapped_ns, f.rows ? 0 : 1500, 1e-9);
         close_found(&f);
     }
-    dt_krules_free(rules);
+    dt_import_rules_free(rules);
 }
 END_TEST
 
@@ -335,10 +336,10 @@ START_TEST(bad_kineto_is_refused_where_it_stands)
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct dt_ktrace t = {0};
+        struct dt_import_trace t = {0};
 
         ck_assert_int_eq(
-            dt_ktrace_parse_kineto("t.json", cases[i].text, strlen(cases[i].text), &err, &t),
+            dt_import_trace_parse_kineto("t.json", cases[i].text, strlen(cases[i].text), &err, &t),
             DT_ERR_INPUT);
         ck_assert_msg(strstr(err.message, cases[i].says), "case %zu: %s", i, err.message);
         ck_assert_str_eq(err.file, "t.json");

@@ -91,8 +91,8 @@ static void write_output(const struct output *o, const struct style *style, stru
     fclose(t->f);
 }
 
-static enum dt_status import(const char *file, const char *text, size_t len, struct dt_ptable *t,
-                             struct dt_nccl_counts *n)
+static enum dt_status import(const char *file, const char *text, size_t len,
+                             struct dt_profile_table *t, struct dt_import_nccl_counts *n)
 {
     const struct dt_profile_source s = {.name = "test"};
     int device, dtype, source;
@@ -100,13 +100,13 @@ static enum dt_status import(const char *file, const char *text, size_t len, str
     memset(t, 0, sizeof(*t));
     memset(n, 0, sizeof(*n));
     memset(&err, 0, sizeof(err));
-    ck_assert_int_eq(dt_ptable_device(t, "card", &err, &device), DT_OK);
-    ck_assert_int_eq(dt_ptable_dtype(t, "any", &err, &dtype), DT_OK);
-    ck_assert_int_eq(dt_ptable_source(t, &s, &err, &source), DT_OK);
-    return dt_nccl_text_import(file, text, len, t, device, dtype, source, &err, n);
+    ck_assert_int_eq(dt_profile_table_device(t, "card", &err, &device), DT_OK);
+    ck_assert_int_eq(dt_profile_table_dtype(t, "any", &err, &dtype), DT_OK);
+    ck_assert_int_eq(dt_profile_table_source(t, &s, &err, &source), DT_OK);
+    return dt_import_nccl_text(file, text, len, t, device, dtype, source, &err, n);
 }
 
-static void check_rows(const struct dt_ptable *t, size_t rows, int family, const int64_t *d)
+static void check_rows(const struct dt_profile_table *t, size_t rows, int family, const int64_t *d)
 {
     int at = family == DT_KOP_SEND_RECV ? 1 : 2;
 
@@ -171,8 +171,8 @@ START_TEST(versions_give_the_same_rows)
         for (int how = 0; how < 72; how++) {
             const struct style style = {how % 2, stamps[how / 2 % 2], tags[how / 4 % 6],
                                         noises[how / 24]};
-            struct dt_nccl_counts n;
-            struct dt_ptable t;
+            struct dt_import_nccl_counts n;
+            struct dt_profile_table t;
             struct text text;
 
             write_output(&cases[k].o, &style, &text);
@@ -180,7 +180,7 @@ START_TEST(versions_give_the_same_rows)
             ck_assert_uint_eq(n.rows, 6);
             ck_assert((n.left_out > 6) == (style.noise[0] != '\0'));
             check_rows(&t, 6, cases[k].family, cases[k].d);
-            dt_ptable_free(&t);
+            dt_profile_table_free(&t);
             free(text.at);
         }
 }
@@ -196,8 +196,8 @@ START_TEST(several_runs_in_one_file)
         HEAD GOOD "# Collective test concluded: all_reduce_perf\n"
                   "$ ./all_gather_perf -g 4\n# nThread 2 nGpus 2\n"
                   "4096 1024 float none -1 2.00 2.05 1.54 0 2.00 2.05 1.54 0\n";
-    struct dt_nccl_counts n;
-    struct dt_ptable t;
+    struct dt_import_nccl_counts n;
+    struct dt_profile_table t;
 
     dt_assert_ok(import("x", two, strlen(two), &t, &n), err);
     ck_assert_uint_eq(n.rows, 2);
@@ -206,7 +206,7 @@ START_TEST(several_runs_in_one_file)
     ck_assert_int_eq(t.rows[0].r.d[0], 2);
     ck_assert_int_eq(t.rows[1].r.family, DT_KOP_ALL_GATHER);
     ck_assert_int_eq(t.rows[1].r.d[0], 4);
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
 }
 END_TEST
 
@@ -254,14 +254,14 @@ START_TEST(what_is_not_understood_is_refused_with_its_line)
     };
 
     for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
-        struct dt_nccl_counts n;
-        struct dt_ptable t;
+        struct dt_import_nccl_counts n;
+        struct dt_profile_table t;
 
         ck_assert_msg(import("out", cases[k].text, strlen(cases[k].text), &t, &n) == DT_ERR_INPUT,
                       "case %zu is read", k);
         dt_assert_has(err.message, cases[k].why);
         ck_assert_msg(err.line == cases[k].line, "case %zu: line %d", k, err.line);
-        dt_ptable_free(&t);
+        dt_profile_table_free(&t);
     }
 }
 END_TEST

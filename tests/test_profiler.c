@@ -14,7 +14,7 @@
 
 enum { HIDDEN = 64, BLOCKS = 3 };
 
-static const struct dt_shard alone = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
+static const struct dt_block_shard alone = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
 
 /* Two equal transformer blocks and a third one, of a module of their own. */
 static void make_model(struct fixture *f, struct dt_block *b)
@@ -43,7 +43,7 @@ static double time_of(int kind, int phase, int64_t tokens)
     return 1000.0 * (kind + 1) * (phase + 2) + (double)tokens * 37 * (kind + 2) * (phase + 1);
 }
 
-static void add_rows(struct fixture *f, const struct dt_block *b, enum dt_recompute r)
+static void add_rows(struct fixture *f, const struct dt_block *b, enum dt_block_recompute r)
 {
     for (int kind = 0; kind < 2; kind++)
         for (int phase = 0; phase < DT_PHASE_N; phase++)
@@ -55,12 +55,12 @@ static void add_rows(struct fixture *f, const struct dt_block *b, enum dt_recomp
     fx_index(f);
 }
 
-static struct dt_stage_cost cost_of(struct fixture *f, enum dt_recompute r,
-                                    const struct dt_shard *s, int64_t tokens, bool upstream)
+static struct dt_cost_stage cost_of(struct fixture *f, enum dt_block_recompute r,
+                                    const struct dt_block_shard *s, int64_t tokens, bool upstream)
 {
     const struct dt_cost_options o = {.recompute = r, .allow_analytical = true};
     struct dt_work w = {1, tokens, tokens * tokens, tokens};
-    struct dt_stage_cost out;
+    struct dt_cost_stage out;
     struct dt_error err;
     struct dt_cost *c;
 
@@ -74,7 +74,7 @@ static struct dt_stage_cost cost_of(struct fixture *f, enum dt_recompute r,
 START_TEST(blocks_cost_what_was_measured)
 {
     struct dt_block b[BLOCKS];
-    struct dt_stage_cost got;
+    struct dt_cost_stage got;
     struct fixture f;
 
     fx_init(&f);
@@ -107,9 +107,9 @@ END_TEST
 /* Rows of another split, or of another kind of recomputation, are rows of another block. */
 START_TEST(other_blocks_are_not_taken)
 {
-    const struct dt_shard half = {.tp = 2, .cp = 1, .ep = 1, .ip = 1, .seqpar = true};
+    const struct dt_block_shard half = {.tp = 2, .cp = 1, .ep = 1, .ip = 1, .seqpar = true};
     struct dt_block b[BLOCKS];
-    struct dt_stage_cost got;
+    struct dt_cost_stage got;
     struct fixture f;
 
     fx_init(&f);
@@ -126,7 +126,7 @@ END_TEST
 START_TEST(keys_tell_blocks_apart)
 {
     struct dt_block b[BLOCKS], c;
-    struct dt_shard s = alone;
+    struct dt_block_shard s = alone;
     struct fixture f;
     int64_t key;
 
@@ -182,7 +182,7 @@ enum { RANKS = 3, MESSAGES_MAX = 16384 };
 
 struct rank {
     struct dt_transport *t;
-    struct dt_ptable *out;
+    struct dt_profile_table *out;
     struct dt_error err;
     enum dt_status st;
 };
@@ -204,13 +204,13 @@ START_TEST(messages_between_ranks_are_measured)
     struct dt_profile_source from = {.name = "test", .origin = "here"};
     struct rank r[RANKS];
     pthread_t id[RANKS];
-    struct dt_ptable out = {0};
+    struct dt_profile_table out = {0};
     struct dt_error err;
     int seen[DT_KOP_FAMILY_N] = {0}, number;
 
-    dt_assert_ok(dt_ptable_device(&out, "cpu", &err, &number), err);
-    dt_assert_ok(dt_ptable_dtype(&out, "any", &err, &number), err);
-    dt_assert_ok(dt_ptable_source(&out, &from, &err, &number), err);
+    dt_assert_ok(dt_profile_table_device(&out, "cpu", &err, &number), err);
+    dt_assert_ok(dt_profile_table_dtype(&out, "any", &err, &number), err);
+    dt_assert_ok(dt_profile_table_source(&out, &from, &err, &number), err);
     dt_assert_ok(dt_transport_open_threads(RANKS, &err, t), err);
     for (int k = 0; k < RANKS; k++) {
         r[k] = (struct rank){.t = t[k], .out = k == 0 ? &out : NULL};
@@ -238,14 +238,14 @@ START_TEST(messages_between_ranks_are_measured)
     ck_assert_int_eq(seen[DT_KOP_REDUCE_SCATTER], 4);
     ck_assert_int_eq(seen[DT_KOP_ALL_GATHER], 4);
     ck_assert_uint_eq(out.n_rows, 14);
-    dt_ptable_free(&out);
+    dt_profile_table_free(&out);
 }
 END_TEST
 
 START_TEST(one_rank_has_no_messages)
 {
     struct dt_profiler_comm_options o = {.bytes_max = MESSAGES_MAX};
-    struct dt_ptable out = {0};
+    struct dt_profile_table out = {0};
     struct dt_error err;
 
     dt_assert_ok(dt_transport_open_self(&err, &o.transport), err);

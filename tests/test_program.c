@@ -9,7 +9,7 @@
 static struct sched_fixture s;
 
 /* Two-stage modules with several replicas, all collectives. */
-static void compile_chain(enum dt_schedule schedule, int vpp)
+static void compile_chain(enum dt_pipe_schedule schedule, int vpp)
 {
     sf_init(&s);
     sf_chain(&s, 6);
@@ -287,9 +287,9 @@ START_TEST(random_graphs_compile_and_run)
 
         random_fixture(seed, round);
         sf_assign(&s);
-        ck_assert_msg(dt_compile(&s.plan, &s.f.model, &s.f.cluster, s.a, NULL, &s.err, &s.p) ==
-                          DT_OK,
-                      "seed %" PRIu64 " round %d: %s", seed, round, s.err.message);
+        ck_assert_msg(
+            dt_sched_compile(&s.plan, &s.f.model, &s.f.cluster, s.a, NULL, &s.err, &s.p) == DT_OK,
+            "seed %" PRIu64 " round %d: %s", seed, round, s.err.message);
         ck_assert_msg(dt_program_check(s.p, &s.f.model, &s.err) == DT_OK,
                       "seed %" PRIu64 " round %d: %s", seed, round, s.err.message);
         for (int v = 0; v < 64; v++)
@@ -298,7 +298,7 @@ START_TEST(random_graphs_compile_and_run)
         span = sf_makespan(&s, ns);
         ck_assert_int_gt(span, 0);
         free(ns);
-        dt_assert_ok(dt_compile(&s.plan, &s.f.model, &s.f.cluster, s.a, NULL, &s.err, &again),
+        dt_assert_ok(dt_sched_compile(&s.plan, &s.f.model, &s.f.cluster, s.a, NULL, &s.err, &again),
                      s.err);
         ck_assert_uint_eq(dt_program_digest(again), dt_program_digest(s.p));
         dt_program_free(again);
@@ -310,7 +310,7 @@ END_TEST
 /* Entrain's case: what the LLM does with a sample may come later than its slot in the encoder. */
 START_TEST(deferred_samples_take_a_list_schedule)
 {
-    struct dt_module_assignment *llm;
+    struct dt_assignment_module *llm;
     uint32_t boundary = 0;
 
     sf_init(&s);
@@ -390,27 +390,27 @@ END_TEST
 static enum dt_status everything(void)
 {
     struct dt_program *p = NULL;
-    struct dt_topo topo = {0};
+    struct dt_timeline_topo topo = {0};
     struct dt_timeline t = {0};
     struct dt_arena arena = {0};
     int64_t *ns = NULL;
     char *text = NULL;
     enum dt_status st;
 
-    st = dt_compile(&s.plan, &s.f.model, &s.f.cluster, s.a, NULL, &s.err, &p);
+    st = dt_sched_compile(&s.plan, &s.f.model, &s.f.cluster, s.a, NULL, &s.err, &p);
     if (st == DT_OK)
         st = dt_program_check(p, &s.f.model, &s.err);
     if (st == DT_OK)
         st = dt_program_print(p, 0, &s.err, &text);
     if (st == DT_OK)
-        st = dt_topo_build(p, &s.err, &topo);
+        st = dt_timeline_topo_build(p, &s.err, &topo);
     if (st == DT_OK) {
         ns = calloc(p->n_ops, sizeof(*ns));
         st = dt_timeline_eval(p, &topo, ns, &s.err, &t);
     }
     free(ns);
     dt_free(text);
-    dt_topo_free(&topo);
+    dt_timeline_topo_free(&topo);
     dt_timeline_free(&t);
     dt_program_free(p);
     dt_arena_free(&arena);

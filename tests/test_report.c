@@ -9,7 +9,7 @@
 static struct sched_fixture s;
 
 /* A chain with a made-up profile; the analytical fallback covers what the profile lacks. */
-static struct dt_cost *costed_chain(enum dt_recompute recompute)
+static struct dt_cost *costed_chain(enum dt_block_recompute recompute)
 {
     struct dt_cost_options opt = {.allow_analytical = true, .recompute = recompute};
     struct dt_cost *cost = NULL;
@@ -28,11 +28,11 @@ static struct dt_cost *costed_chain(enum dt_recompute recompute)
     return cost;
 }
 
-static struct dt_shard shard_of(const struct dt_op *op)
+static struct dt_block_shard shard_of(const struct dt_op *op)
 {
-    const struct dt_layout *l = &s.plan.modules[op->module].layout;
+    const struct dt_plan_layout *l = &s.plan.modules[op->module].layout;
 
-    return (struct dt_shard){l->tp, l->cp, l->ep, l->ip, l->tp > 1};
+    return (struct dt_block_shard){l->tp, l->cp, l->ep, l->ip, l->tp > 1};
 }
 
 START_TEST(durations_are_the_costs)
@@ -45,11 +45,11 @@ START_TEST(durations_are_the_costs)
                  s.err);
     for (uint32_t i = 0; i < s.p->n_ops; i++) {
         const struct dt_op *op = &s.p->ops[i];
-        const struct dt_module_assignment *a = &s.a->m[op->module];
+        const struct dt_assignment_module *a = &s.a->m[op->module];
         const uint16_t *split = s.plan.modules[op->module].split;
-        struct dt_shard shard = shard_of(op);
-        struct dt_stage_ns want;
-        struct dt_time t;
+        struct dt_block_shard shard = shard_of(op);
+        struct dt_cost_stage_ns want;
+        struct dt_cost_time t;
         double alpha, rate;
 
         ck_assert_int_ge(d.ns[i], 0);
@@ -219,14 +219,14 @@ START_TEST(report_is_consistent)
 {
     struct dt_cost *cost = costed_chain(DT_RECOMPUTE_NONE);
     struct dt_durations d = {0};
-    struct dt_topo topo = {0};
+    struct dt_timeline_topo topo = {0};
     struct dt_timeline t = {0};
     struct dt_report r;
     double model = 0, shares = 0;
 
     dt_assert_ok(dt_durations_compute(s.p, &s.f.model, &s.f.cluster, cost, false, &s.err, &d),
                  s.err);
-    dt_assert_ok(dt_topo_build(s.p, &s.err, &topo), s.err);
+    dt_assert_ok(dt_timeline_topo_build(s.p, &s.err, &topo), s.err);
     dt_assert_ok(dt_timeline_eval(s.p, &topo, d.ns, &s.err, &t), s.err);
     dt_assert_ok(dt_report_fill(s.p, &s.f.model, &s.f.cluster, &d, &t, &s.err, &r), s.err);
     for (int m = 0; m < 3; m++) {
@@ -250,7 +250,7 @@ START_TEST(report_is_consistent)
     t.n_ops--;
     ck_assert_int_eq(dt_report_fill(s.p, &s.f.model, &s.f.cluster, &d, &t, &s.err, &r),
                      DT_ERR_INTERNAL);
-    dt_topo_free(&topo);
+    dt_timeline_topo_free(&topo);
     dt_timeline_free(&t);
     dt_durations_free(&d);
     dt_cost_free(cost);
@@ -267,7 +267,7 @@ START_TEST(list_schedule_by_costs)
     sf_free_program(&s);
     sf_layout(&s, 0, 1, 2, 1, 7); /* more replicas than samples in a slot */
     sf_assign(&s);
-    dt_assert_ok(dt_compile(&s.plan, &s.f.model, &s.f.cluster, s.a, cost, &s.err, &p), s.err);
+    dt_assert_ok(dt_sched_compile(&s.plan, &s.f.model, &s.f.cluster, s.a, cost, &s.err, &p), s.err);
     dt_assert_ok(dt_program_check(p, &s.f.model, &s.err), s.err);
     dt_program_free(p);
     dt_cost_free(cost);

@@ -27,14 +27,15 @@ START_TEST(digest_of_sizes)
                       *c = samples("0,20,,,28x14\n1,10,28x28,,\n2,10,28x28,,\n"),
                       *d = samples("0,20,14x28,,\n1,10,28x28,,\n2,10,28x28,,\n");
 
-    ck_assert_uint_eq(dt_samples_digest(a, 0, 3), dt_samples_digest(b, 0, 3));
-    ck_assert_uint_ne(dt_samples_digest(a, 0, 3), dt_samples_digest(c, 0, 3));
-    ck_assert_uint_ne(dt_samples_digest(b, 0, 3), dt_samples_digest(d, 0, 3)); /* read, not drawn */
-    ck_assert_uint_ne(dt_samples_digest(a, 0, 2), dt_samples_digest(b, 0, 3));
-    ck_assert_uint_ne(dt_samples_digest(a, 0, 2), dt_samples_digest(a, 1, 2) + 1);
+    ck_assert_uint_eq(dt_run_samples_digest(a, 0, 3), dt_run_samples_digest(b, 0, 3));
+    ck_assert_uint_ne(dt_run_samples_digest(a, 0, 3), dt_run_samples_digest(c, 0, 3));
+    ck_assert_uint_ne(dt_run_samples_digest(b, 0, 3),
+                      dt_run_samples_digest(d, 0, 3)); /* read, not drawn */
+    ck_assert_uint_ne(dt_run_samples_digest(a, 0, 2), dt_run_samples_digest(b, 0, 3));
+    ck_assert_uint_ne(dt_run_samples_digest(a, 0, 2), dt_run_samples_digest(a, 1, 2) + 1);
     /* short sets repeat */
-    ck_assert_uint_eq(dt_samples_digest(a, 0, 6), 2 * dt_samples_digest(a, 0, 3));
-    ck_assert_uint_eq(dt_samples_digest(a, 2, 3), dt_samples_digest(b, 0, 3));
+    ck_assert_uint_eq(dt_run_samples_digest(a, 0, 6), 2 * dt_run_samples_digest(a, 0, 3));
+    ck_assert_uint_eq(dt_run_samples_digest(a, 2, 3), dt_run_samples_digest(b, 0, 3));
     dt_samples_free(a);
     dt_samples_free(b);
     dt_samples_free(c);

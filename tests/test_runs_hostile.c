@@ -42,14 +42,14 @@ static void add_run(const char *file)
     static int rank[64];
     static const char *const hosts[] = {"north"};
     static struct dt_run_memory memory[64];
-    struct dt_topo topo = {0};
+    struct dt_timeline_topo topo = {0};
     struct dt_timeline timeline = {0};
     struct synth x;
     int64_t id;
 
     synth_1f1b(&pipeline, &x);
     ck_assert_int_le(x.p.n_lanes, 64);
-    dt_assert_ok(dt_topo_build(&x.p, &err, &topo), err);
+    dt_assert_ok(dt_timeline_topo_build(&x.p, &err, &topo), err);
     dt_assert_ok(dt_timeline_eval(&x.p, &topo, x.dur.ns, &err, &timeline), err);
     model.n_modules = 1;
     snprintf(model.modules[0].name, sizeof(model.modules[0].name), "llm");
@@ -69,7 +69,7 @@ static void add_run(const char *file)
                                 .n_data = 1,
                                 .ops = true};
     dt_assert_ok(dt_runs_add(file, &run, &err, &id), err);
-    dt_topo_free(&topo);
+    dt_timeline_topo_free(&topo);
     dt_timeline_free(&timeline);
     synth_free(&x);
 }

@@ -101,39 +101,39 @@ START_TEST(halves_round_to_nearest_even)
     struct dt_rng r;
 
     for (uint32_t h = 0; h < 0x10000; h++) {
-        float a = dt_f16_to_f32((uint16_t)h), b = dt_bf16_to_f32((uint16_t)h);
+        float a = dt_tensor_f16_to_f32((uint16_t)h), b = dt_bf16_to_f32((uint16_t)h);
 
         if (isnan(a))
-            ck_assert(isnan(dt_f16_to_f32(dt_f32_to_f16(a))));
+            ck_assert(isnan(dt_tensor_f16_to_f32(dt_tensor_f16_from_f32(a))));
         else
-            ck_assert_uint_eq(dt_f32_to_f16(a), h);
+            ck_assert_uint_eq(dt_tensor_f16_from_f32(a), h);
         if (isnan(b))
-            ck_assert(isnan(dt_bf16_to_f32(dt_f32_to_bf16(b))));
+            ck_assert(isnan(dt_bf16_to_f32(dt_bf16_from_f32(b))));
         else
-            ck_assert_uint_eq(dt_f32_to_bf16(b), h);
+            ck_assert_uint_eq(dt_bf16_from_f32(b), h);
     }
-    ck_assert_float_eq(dt_f16_to_f32(0x3C00), 1.0f);
-    ck_assert_float_eq(dt_f16_to_f32(0x0001), ldexpf(1, -24));
-    ck_assert_float_eq(dt_f16_to_f32(0x7BFF), 65504.0f);
-    ck_assert_uint_eq(dt_f32_to_f16(65519.99f), 0x7BFF);
-    ck_assert_uint_eq(dt_f32_to_f16(65520.0f),
+    ck_assert_float_eq(dt_tensor_f16_to_f32(0x3C00), 1.0f);
+    ck_assert_float_eq(dt_tensor_f16_to_f32(0x0001), ldexpf(1, -24));
+    ck_assert_float_eq(dt_tensor_f16_to_f32(0x7BFF), 65504.0f);
+    ck_assert_uint_eq(dt_tensor_f16_from_f32(65519.99f), 0x7BFF);
+    ck_assert_uint_eq(dt_tensor_f16_from_f32(65520.0f),
                       0x7C00); /* the tie with 65536 goes to the even one */
-    ck_assert_uint_eq(dt_f32_to_f16(ldexpf(1, -25)), 0);
-    ck_assert_uint_eq(dt_f32_to_f16(nextafterf(ldexpf(1, -25), 1)), 1);
-    ck_assert(isnan(dt_bf16_to_f32(dt_f32_to_bf16(from_bits(0x7F800001)))));
+    ck_assert_uint_eq(dt_tensor_f16_from_f32(ldexpf(1, -25)), 0);
+    ck_assert_uint_eq(dt_tensor_f16_from_f32(nextafterf(ldexpf(1, -25), 1)), 1);
+    ck_assert(isnan(dt_bf16_to_f32(dt_bf16_from_f32(from_bits(0x7F800001)))));
     dt_rng_init(&r, dt_test_seed(), 1);
     for (int i = 0; i < 200000; i++) {
         float v = from_bits(dt_rng_u32(&r));
-        uint16_t h = dt_f32_to_f16(v), b = dt_f32_to_bf16(v);
+        uint16_t h = dt_tensor_f16_from_f32(v), b = dt_bf16_from_f32(v);
 
         if (isnan(v))
             continue;
         if (isfinite(bf16_back(b)))
             ck_assert_uint_eq(nearest(v, bf16_back, b), b);
         v = ldexpf((float)(dt_rng_uniform(&r) * 2 - 1), (int)dt_rng_below(&r, 44) - 28);
-        h = dt_f32_to_f16(v);
-        if (isfinite(dt_f16_to_f32(h)))
-            ck_assert_uint_eq(nearest(v, dt_f16_to_f32, h), h);
+        h = dt_tensor_f16_from_f32(v);
+        if (isfinite(dt_tensor_f16_to_f32(h)))
+            ck_assert_uint_eq(nearest(v, dt_tensor_f16_to_f32, h), h);
     }
 }
 END_TEST
@@ -282,9 +282,10 @@ START_TEST(random_files_read_back)
             for (size_t k = 0; k < count; k++) {
                 float f = (float)dt_rng_normal(&r);
 
-                v[i][k] = x[i].type == DT_TENSOR_BF16  ? dt_bf16_to_f32(dt_f32_to_bf16(f))
-                          : x[i].type == DT_TENSOR_F16 ? dt_f16_to_f32(dt_f32_to_f16(f))
-                                                       : f;
+                v[i][k] = x[i].type == DT_TENSOR_BF16 ? dt_bf16_to_f32(dt_bf16_from_f32(f))
+                          : x[i].type == DT_TENSOR_F16
+                              ? dt_tensor_f16_to_f32(dt_tensor_f16_from_f32(f))
+                              : f;
             }
         }
         unlink(in_dir("r"));

@@ -51,7 +51,8 @@ static bool same(const struct dt_samples *a, const struct dt_samples *b, int64_t
     return memcmp(a->text_tokens, b->text_tokens, (size_t)n * 4) == 0 &&
            memcmp(a->seq_tokens, b->seq_tokens, (size_t)n * 4) == 0 &&
            memcmp(a->item_first, b->item_first, (size_t)(n + 1) * 8) == 0 &&
-           memcmp(a->items, b->items, (size_t)a->item_first[n] * sizeof(struct dt_item)) == 0;
+           memcmp(a->items, b->items, (size_t)a->item_first[n] * sizeof(struct dt_sample_item)) ==
+               0;
 }
 
 /* ---- CSV ---- */
@@ -74,7 +75,7 @@ START_TEST(csv_reads_every_column)
     ck_assert_uint_eq(s->seq_tokens[1], 4099);
     static const uint64_t first[] = {0, 2, 5, 5};
     ck_assert_mem_eq(s->item_first, first, sizeof(first));
-    static const struct dt_item items[] = {
+    static const struct dt_sample_item items[] = {
         {640, 427, DT_MODALITY_IMAGE, DT_ITEM_ENCODE | DT_ITEM_GENERATE},
         {91, 1021, DT_MODALITY_IMAGE, DT_ITEM_ENCODE},
         {1000, 0, DT_MODALITY_AUDIO, DT_ITEM_ENCODE},
@@ -179,13 +180,13 @@ END_TEST
 
 /* Facts: millions of the 413 million LAION-400M images whose smaller / larger side is at least px.
  */
-static const struct dt_size_ccdf laion[] = {{256, 211 / 413.0, 268 / 413.0},
-                                            {512, 67 / 413.0, 112 / 413.0},
-                                            {1024, 9.6 / 413.0, 26 / 413.0}};
+static const struct dt_samples_ccdf laion[] = {{256, 211 / 413.0, 268 / 413.0},
+                                               {512, 67 / 413.0, 112 / 413.0},
+                                               {1024, 9.6 / 413.0, 26 / 413.0}};
 
 START_TEST(shipped_parameters_are_the_fit)
 {
-    struct dt_size_fit fit;
+    struct dt_samples_size_fit fit;
     struct dt_error err = {0};
     double mu = 0, sigma = 0, aspect = 0;
     ck_assert_int_eq(dt_samples_fit(laion, 3, &err, &fit), DT_OK);
@@ -211,13 +212,14 @@ END_TEST
 
 START_TEST(fit_reproduces_the_ccdf)
 {
-    struct dt_size_fit fit;
+    struct dt_samples_size_fit fit;
     struct dt_error err = {0};
     ck_assert_int_eq(dt_samples_fit(laion, 3, &err, &fit), DT_OK);
     for (int i = 0; i < 3; i++) {
         double z = (log(laion[i].px) - fit.mu) / fit.sigma;
         ck_assert_double_eq_tol(0.5 * erfc(z / sqrt(2)), laion[i].smaller, 0.006);
-        ck_assert_double_eq_tol(dt_size_fit_larger(&fit, laion[i].px), laion[i].larger, 0.01);
+        ck_assert_double_eq_tol(dt_samples_size_fit_larger(&fit, laion[i].px), laion[i].larger,
+                                0.01);
     }
 }
 END_TEST
@@ -225,14 +227,15 @@ END_TEST
 /* Shares made from known parameters give the parameters back. */
 START_TEST(fit_recovers_parameters)
 {
-    const struct dt_size_fit truth = {5.913, 0.5719, 0.2385, 0};
-    struct dt_size_ccdf c[5];
-    struct dt_size_fit fit;
+    const struct dt_samples_size_fit truth = {5.913, 0.5719, 0.2385, 0};
+    struct dt_samples_ccdf c[5];
+    struct dt_samples_size_fit fit;
     struct dt_error err = {0};
     for (int i = 0; i < 5; i++) {
         double px = 131.7 * pow(1.83, i);
         double z = (log(px) - truth.mu) / truth.sigma;
-        c[i] = (struct dt_size_ccdf){px, 0.5 * erfc(z / sqrt(2)), dt_size_fit_larger(&truth, px)};
+        c[i] = (struct dt_samples_ccdf){px, 0.5 * erfc(z / sqrt(2)),
+                                        dt_samples_size_fit_larger(&truth, px)};
     }
     ck_assert_int_eq(dt_samples_fit(c, 5, &err, &fit), DT_OK);
     ck_assert_double_eq_tol(fit.mu, truth.mu, 1e-6);
@@ -244,12 +247,12 @@ END_TEST
 
 START_TEST(fit_refuses_nonsense)
 {
-    struct dt_size_fit fit = {1, 2, 3, 4};
+    struct dt_samples_size_fit fit = {1, 2, 3, 4};
     struct dt_error err = {0};
-    struct dt_size_ccdf c[] = {{256, 0.5, 0.6}, {512, 0.7, 0.8}};
+    struct dt_samples_ccdf c[] = {{256, 0.5, 0.6}, {512, 0.7, 0.8}};
     ck_assert_int_eq(dt_samples_fit(c, 2, &err, &fit), DT_ERR_INPUT);
     ck_assert_int_eq(dt_samples_fit(c, 1, &err, &fit), DT_ERR_INPUT);
-    c[1] = (struct dt_size_ccdf){512, 0.3, 0.2};
+    c[1] = (struct dt_samples_ccdf){512, 0.3, 0.2};
     ck_assert_int_eq(dt_samples_fit(c, 2, &err, &fit), DT_ERR_INPUT);
     ck_assert_double_eq(fit.mu, 1);
 }
@@ -259,11 +262,11 @@ START_TEST(lognormal_meets_mean_and_percentile)
 {
     double mu, sigma;
     struct dt_error err = {0};
-    ck_assert_int_eq(dt_lognormal_from_mean(15, 63, 0.99, &err, &mu, &sigma), DT_OK);
+    ck_assert_int_eq(dt_samples_lognormal_from_mean(15, 63, 0.99, &err, &mu, &sigma), DT_OK);
     ck_assert_double_eq_tol(exp(mu + sigma * sigma / 2), 15, 1e-9);
     ck_assert_double_eq_tol(0.5 * erfc((log(63) - mu) / sigma / sqrt(2)), 0.01, 1e-9);
-    ck_assert_int_eq(dt_lognormal_from_mean(15, 14, 0.99, &err, &mu, &sigma), DT_ERR_INPUT);
-    ck_assert_int_eq(dt_lognormal_from_mean(1, 1e3, 0.99, &err, &mu, &sigma), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_samples_lognormal_from_mean(15, 14, 0.99, &err, &mu, &sigma), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_samples_lognormal_from_mean(1, 1e3, 0.99, &err, &mu, &sigma), DT_ERR_INPUT);
 }
 END_TEST
 
@@ -287,9 +290,9 @@ START_TEST(laion_preset_looks_like_web_data)
     int64_t *tok = malloc((size_t)items * sizeof(*tok)), *per = malloc(N * sizeof(*per));
     double at[3] = {0};
     for (int64_t k = 0; k < items; k++) {
-        const struct dt_item *it = &s->items[k];
+        const struct dt_sample_item *it = &s->items[k];
         int lo = it->w < it->h ? it->w : it->h, hi = it->w + it->h - lo;
-        tok[k] = dt_image_tokens(it->w, it->h, 16);
+        tok[k] = dt_sample_image_tokens(it->w, it->h, 16);
         ck_assert(it->kind == DT_MODALITY_IMAGE && (it->flags & DT_ITEM_ENCODE));
         ck_assert(lo >= 64 && hi <= 1024);
         targets += (it->flags & DT_ITEM_GENERATE) != 0;

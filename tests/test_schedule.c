@@ -28,7 +28,7 @@ static int64_t uniform_span(int64_t f, int64_t b, int stages)
 START_TEST(uniform_1f1b_and_gpipe_take_n_plus_p_less_1_turns)
 {
     static const int p[] = {1, 2, 3, 4, 7, 12}, n[] = {1, 2, 5, 8, 31};
-    enum dt_schedule kind = _i ? DT_SCHED_GPIPE : DT_SCHED_1F1B;
+    enum dt_pipe_schedule kind = _i ? DT_SCHED_GPIPE : DT_SCHED_1F1B;
 
     for (size_t i = 0; i < sizeof(p) / sizeof(p[0]); i++)
         for (size_t k = 0; k < sizeof(n) / sizeof(n[0]); k++) {
@@ -346,7 +346,7 @@ END_TEST
 START_TEST(a_frozen_encoder_waits_for_its_reader)
 {
     int64_t f[3] = {100, 5000, 100};
-    struct dt_topo topo = {0};
+    struct dt_timeline_topo topo = {0};
     struct dt_timeline t = {0};
     int64_t *ns;
     int most = 0, charged;
@@ -365,7 +365,7 @@ START_TEST(a_frozen_encoder_waits_for_its_reader)
     for (uint32_t i = 0; i < s.p->n_ops; i++)
         if (s.p->ops[i].kind == DT_OP_FORWARD || s.p->ops[i].kind == DT_OP_BACKWARD)
             ns[i] = f[s.p->ops[i].module];
-    dt_assert_ok(dt_topo_build(s.p, &s.err, &topo), s.err);
+    dt_assert_ok(dt_timeline_topo_build(s.p, &s.err, &topo), s.err);
     dt_assert_ok(dt_timeline_eval(s.p, &topo, ns, &s.err, &t), s.err);
     /* messages into the first lane of the LLM: sent, and not read before the next one is */
     for (uint32_t i = 0; i < s.p->n_ops; i++) {
@@ -395,7 +395,7 @@ START_TEST(a_frozen_encoder_waits_for_its_reader)
     ck_assert_int_le(most, charged);
     ck_assert_int_gt(most, 2); /* it does run ahead */
     free(ns);
-    dt_topo_free(&topo);
+    dt_timeline_topo_free(&topo);
     dt_timeline_free(&t);
     sf_free(&s);
 }

@@ -23,13 +23,13 @@ static void brute_leaf(struct brute *b)
 
     b->tried++;
     for (int m = 0; m < b->p.n_modules; m++)
-        dt_largest_work(&b->t->work[m],
-                        (double)dt_samples_per_replica(b->slot, b->p.modules[m].layout.dp), 3,
-                        &work[m]);
+        dt_orch_largest_work(
+            &b->t->work[m], (double)dt_orch_samples_per_replica(b->slot, b->p.modules[m].layout.dp),
+            3, &work[m]);
     if (dt_memory_check(&b->p, b->in->model, b->in->cluster, work, NULL, NULL) != DT_OK)
         return;
     b->fit++;
-    dt_formula_stats(b->in, &b->p, b->t->work, &q);
+    dt_orch_formula_stats(b->in, &b->p, b->t->work, &q);
     value = b->in->opt.uniform ? q.total_s : q.staged_s;
     b->best = fmin(b->best, value);
     b->least_formula = fmin(b->least_formula, q.total_s);
@@ -44,11 +44,11 @@ static void brute_layouts(struct brute *b, int m, int left, int tpi, int dp)
 
     for (int vpp = 1; vpp <= (m == llm ? b->t->max_vpp : 1); vpp++)
         for (int pp = 1; pp * vpp <= n && (pp * dp) << tpi <= left; pp++) {
-            const struct dt_stage_entry *e = dt_table_stage(b->t, m, tpi, pp, vpp);
+            const struct dt_orch_stage_entry *e = dt_orch_table_stage(b->t, m, tpi, pp, vpp);
 
             if (vpp > 1 && slots % pp != 0)
                 continue;
-            b->p.modules[m].layout = (struct dt_layout){1 << tpi, 1, 1, pp, vpp, dp, 1, 0};
+            b->p.modules[m].layout = (struct dt_plan_layout){1 << tpi, 1, 1, pp, vpp, dp, 1, 0};
             memcpy(b->p.modules[m].split, e->split, (size_t)(pp * vpp + 1) * 2);
             brute_module(b, m + 1, left - ((pp * dp) << tpi));
         }
@@ -71,7 +71,7 @@ static void brute_module(struct brute *b, int m, int left)
 
 static void brute_llm(struct brute *b)
 {
-    const struct dt_policy *y = &b->in->policy;
+    const struct dt_plan_policy *y = &b->in->policy;
     int llm = b->in->model->llm, n = b->in->model->modules[llm].n_blocks;
 
     b->best = b->least_formula = HUGE_VAL;
@@ -79,15 +79,15 @@ static void brute_llm(struct brute *b)
         for (int dp = 1; dp <= b->gpus; dp++)
             for (int vpp = 1; vpp <= b->t->max_vpp; vpp++)
                 for (int pp = 1; pp * vpp <= n && (pp * dp) << tpi <= b->gpus; pp++) {
-                    const struct dt_stage_entry *e;
+                    const struct dt_orch_stage_entry *e;
 
                     b->slot = (int64_t)dp * y->microbatch;
                     if (!b->t->cost[llm][tpi].legal || y->global_batch % b->slot != 0 ||
                         (vpp > 1 && y->global_batch / b->slot % pp != 0))
                         continue;
-                    e = dt_table_stage(b->t, llm, tpi, pp, vpp);
+                    e = dt_orch_table_stage(b->t, llm, tpi, pp, vpp);
                     b->p.modules[llm].layout =
-                        (struct dt_layout){1 << tpi, 1, 1, pp, vpp, dp, 1, 0};
+                        (struct dt_plan_layout){1 << tpi, 1, 1, pp, vpp, dp, 1, 0};
                     memcpy(b->p.modules[llm].split, e->split, (size_t)(pp * vpp + 1) * 2);
                     brute_module(b, 0, b->gpus - ((pp * dp) << tpi));
                 }
@@ -99,13 +99,13 @@ static void brute_force(struct brute *b, const struct dt_search_input *in)
 
     memset(b, 0, sizeof(*b));
     b->in = in;
-    dt_assert_ok(dt_table_new(in, &err, &b->t), err);
+    dt_assert_ok(dt_orch_table_new(in, &err, &b->t), err);
     b->gpus = b->t->gpus;
     dt_plan_init(&b->p, in->model, &in->policy);
     for (int m = 0; m < in->model->n_modules; m++)
         b->p.modules[m].frozen = in->frozen[m];
     brute_llm(b);
-    dt_table_free(b->t);
+    dt_orch_table_free(b->t);
 }
 
 static double value_of(const struct dt_search_input *in, const struct dt_plan *p)
@@ -121,7 +121,7 @@ static void check_result(const struct dt_search_input *in, const struct dt_searc
     int llm = in->model->llm;
 
     for (int i = 0; i < r->n; i++) {
-        const struct dt_layout *a = &r->plans[i].modules[llm].layout;
+        const struct dt_plan_layout *a = &r->plans[i].modules[llm].layout;
         int same = 0;
 
         dt_assert_ok(dt_plan_validate(&r->plans[i], in->model, in->cluster, &err), err);
@@ -134,7 +134,7 @@ static void check_result(const struct dt_search_input *in, const struct dt_searc
         ck_assert_double_le(r->plans[i].predicted.total_s,
                             r->plans[i].predicted.staged_s * (1 + 1e-12));
         for (int j = 0; j < r->n; j++) {
-            const struct dt_layout *b = &r->plans[j].modules[llm].layout;
+            const struct dt_plan_layout *b = &r->plans[j].modules[llm].layout;
 
             same += a->tp == b->tp && a->dp == b->dp && a->pp == b->pp;
             if (j != i)
@@ -171,7 +171,7 @@ START_TEST(search_is_exhaustive)
         w.in.frozen[m] = below(4) == 0;
     set_memory(&w, _i % 3 == 0 ? 10 : _i % 3 == 1 ? uniform(0.6, 1.3) : uniform(0.3, 0.8));
     brute_force(&b, &w.in);
-    st = dt_orchestrate(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r);
+    st = dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r);
     if (isinf(b.best)) {
         ck_assert_msg(st == DT_ERR_INFEASIBLE, "seed %" PRIu64 " case %d: found what does not fit",
                       seed, _i);

@@ -17,11 +17,11 @@
 START_TEST(jitter_has_mean_one_and_its_spread)
 {
     enum { N = 40000 };
-    struct dt_noise n = {.seed = dt_test_seed(), .iteration = 5, .jitter = 0.08};
+    struct dt_sim_noise n = {.seed = dt_test_seed(), .iteration = 5, .jitter = 0.08};
     double sum = 0, logs = 0, logs2 = 0;
 
     for (uint32_t i = 0; i < N; i++) {
-        double f = (double)dt_noise_apply(&n, i % 37, i, 1000000000) * 1e-9;
+        double f = (double)dt_sim_noise_apply(&n, i % 37, i, 1000000000) * 1e-9;
         sum += f;
         logs += log(f);
         logs2 += log(f) * log(f);
@@ -36,21 +36,21 @@ END_TEST
 
 START_TEST(jitter_is_a_function_of_its_place)
 {
-    struct dt_noise n = {.seed = 3, .iteration = 1, .jitter = 0.1}, later = n, other = n;
+    struct dt_sim_noise n = {.seed = 3, .iteration = 1, .jitter = 0.1}, later = n, other = n;
     int same_lane = 0, same_iteration = 0, same_seed = 0;
 
     later.iteration = 2;
     other.seed = 4;
     for (uint32_t i = 0; i < 1000; i++) {
-        int64_t x = dt_noise_apply(&n, 7, i, 123456789);
-        ck_assert_int_eq(x, dt_noise_apply(&n, 7, i, 123456789));
-        same_lane += x == dt_noise_apply(&n, 8, i, 123456789);
-        same_iteration += x == dt_noise_apply(&later, 7, i, 123456789);
-        same_seed += x == dt_noise_apply(&other, 7, i, 123456789);
+        int64_t x = dt_sim_noise_apply(&n, 7, i, 123456789);
+        ck_assert_int_eq(x, dt_sim_noise_apply(&n, 7, i, 123456789));
+        same_lane += x == dt_sim_noise_apply(&n, 8, i, 123456789);
+        same_iteration += x == dt_sim_noise_apply(&later, 7, i, 123456789);
+        same_seed += x == dt_sim_noise_apply(&other, 7, i, 123456789);
     }
     ck_assert_int_le(same_lane + same_iteration + same_seed, 3);
     n.jitter = 0;
-    ck_assert_int_eq(dt_noise_apply(&n, 7, 0, 123456789), 123456789);
+    ck_assert_int_eq(dt_sim_noise_apply(&n, 7, 0, 123456789), 123456789);
 }
 END_TEST
 
@@ -59,8 +59,8 @@ START_TEST(slow_lanes_are_as_many_as_asked_and_stay)
     static double a[5000], b[10000];
     int slow = 0;
 
-    dt_noise_slow_lanes(dt_test_seed(), 0.03, 1.17, 5000, a);
-    dt_noise_slow_lanes(dt_test_seed(), 0.03, 1.17, 10000, b);
+    dt_sim_noise_slow_lanes(dt_test_seed(), 0.03, 1.17, 5000, a);
+    dt_sim_noise_slow_lanes(dt_test_seed(), 0.03, 1.17, 10000, b);
     ck_assert_mem_eq(a, b, sizeof a); /* more lanes do not change the first */
     for (int i = 0; i < 10000; i++) {
         ck_assert(b[i] == 1 || b[i] == 1.17);
@@ -75,12 +75,12 @@ END_TEST
 enum { GPUS = 1296 };
 #define DAY 86400.0
 
-static struct dt_goodput goodput(double mtbf_s, double interval, double write, double restart)
+static struct dt_sim_goodput goodput(double mtbf_s, double interval, double write, double restart)
 {
-    struct dt_goodput g;
+    struct dt_sim_goodput g;
 
-    dt_goodput_simulate(dt_test_seed(), GPUS, mtbf_s * GPUS / 3600, interval, write, restart,
-                        30 * DAY, &g);
+    dt_sim_goodput_simulate(dt_test_seed(), GPUS, mtbf_s * GPUS / 3600, interval, write, restart,
+                            30 * DAY, &g);
     return g;
 }
 
@@ -92,7 +92,7 @@ START_TEST(goodput_meets_the_closed_form)
 
     for (int i = 0; i < 3; i++) {
         double m = m_s[i], tau = 1800, d = 61, r = 307;
-        struct dt_goodput g = goodput(m, tau, d, r);
+        struct dt_sim_goodput g = goodput(m, tau, d, r);
         double wall = m * exp(r / m) * (exp((tau + d) / m) - 1) * 30 * DAY / tau;
         ck_assert_double_eq_tol(g.expected_wall_s / wall, 1, 0.01);
         ck_assert_double_eq_tol(g.goodput, 30 * DAY / wall, 0.01);
@@ -105,7 +105,7 @@ END_TEST
 START_TEST(goodput_meets_the_first_order)
 {
     double m = 400000, tau = 3000, d = 20, r = 200;
-    struct dt_goodput g = goodput(m, tau, d, r);
+    struct dt_sim_goodput g = goodput(m, tau, d, r);
 
     ck_assert_double_eq_tol(1 - g.goodput, d / tau + (tau / 2 + r) / m, 0.0015);
     ck_assert_double_eq_tol(g.lost_s_per_failure, (tau + d) / 2 + r, 0.1 * tau);
@@ -123,7 +123,7 @@ END_TEST
 
 START_TEST(goodput_at_the_edges)
 {
-    struct dt_goodput g =
+    struct dt_sim_goodput g =
         goodput(0, 1000, 10, 100); /* no failures: 2592 segments, the last needs no write */
 
     ck_assert_double_eq_tol(g.expected_wall_s, 30 * DAY + 2591 * 10.0, 1e-3);
@@ -132,7 +132,7 @@ START_TEST(goodput_at_the_edges)
     ck_assert_double_eq(g.goodput, 1);
     g = goodput(30, 3600, 60, 300); /* hopeless: a failure every half minute */
     ck_assert_double_lt(g.goodput, 0.01);
-    struct dt_goodput again = goodput(30, 3600, 60, 300);
+    struct dt_sim_goodput again = goodput(30, 3600, 60, 300);
     ck_assert_mem_eq(&g, &again, sizeof g);
 }
 END_TEST
@@ -191,7 +191,7 @@ static struct dt_sim_result simulate(struct setup *s)
     struct dt_sim_result r;
     int last = 0;
 
-    dt_assert_ok(dt_simulate(s->job, &s->job->plan, s->cost, count_progress, &last, &s->err, &r),
+    dt_assert_ok(dt_sim_run(s->job, &s->job->plan, s->cost, count_progress, &last, &s->err, &r),
                  s->err);
     ck_assert_int_eq(last, s->job->sim.iterations);
     return r;
@@ -223,14 +223,14 @@ END_TEST
 /* A compiled program, with all that compilation puts in: parts, boundaries, tied embeddings. */
 START_TEST(without_contention_equals_the_topological_evaluation)
 {
-    struct dt_topo topo = {0};
+    struct dt_timeline_topo topo = {0};
     struct dt_timeline eval = {0};
     struct setup s;
     int delayed = 0;
 
     open_setup(&s, "{iterations: 1, contention: false, seed: 1}");
     struct dt_sim_result r = simulate(&s);
-    dt_assert_ok(dt_topo_build(r.program, &s.err, &topo), s.err);
+    dt_assert_ok(dt_timeline_topo_build(r.program, &s.err, &topo), s.err);
     dt_assert_ok(dt_timeline_eval(r.program, &topo, r.durations.ns, &s.err, &eval), s.err);
     ck_assert_int_eq(eval.makespan_ns, r.timeline.makespan_ns);
     ck_assert_mem_eq(eval.begin_ns, r.timeline.begin_ns, r.program->n_ops * sizeof(int64_t));
@@ -248,7 +248,7 @@ START_TEST(without_contention_equals_the_topological_evaluation)
     dt_sim_result_free(&shared);
     close_setup(&c);
     dt_timeline_free(&eval);
-    dt_topo_free(&topo);
+    dt_timeline_topo_free(&topo);
     dt_sim_result_free(&r);
     close_setup(&s);
 }
@@ -333,20 +333,19 @@ END_TEST
 
 START_TEST(failures_give_goodput_or_an_explanation)
 {
-    struct dt_goodput g;
+    struct dt_sim_goodput g;
     struct dt_sim_result r;
     struct setup s;
 
     open_setup(&s, "{failures: {enabled: true, checkpoint_interval: 20 min}, seed: 4}");
     r = simulate(&s);
-    dt_goodput_simulate(4, dt_plan_gpus(&s.job->plan), 5000, 1200, s.job->sim.checkpoint_write_s,
-                        s.job->sim.restart_s, 30 * DAY, &g);
+    dt_sim_goodput_simulate(4, dt_plan_gpus(&s.job->plan), 5000, 1200,
+                            s.job->sim.checkpoint_write_s, s.job->sim.restart_s, 30 * DAY, &g);
     ck_assert_double_eq(r.goodput, g.goodput);
     ck_assert_double_lt(r.goodput, 1);
     dt_sim_result_free(&r);
     s.job->cluster.mtbf_gpu_hours = 0;
-    ck_assert_int_eq(dt_simulate(s.job, &s.job->plan, s.cost, NULL, NULL, &s.err, &r),
-                     DT_ERR_INPUT);
+    ck_assert_int_eq(dt_sim_run(s.job, &s.job->plan, s.cost, NULL, NULL, &s.err, &r), DT_ERR_INPUT);
     dt_assert_has(s.err.message, "mtbf_gpu_hours");
     close_setup(&s);
 }
@@ -368,7 +367,7 @@ START_TEST(every_allocation_may_fail)
     total = dt_mem_count();
     for (uint64_t step = 1 + total / 400; k <= total; k += step) {
         dt_mem_fail_at(k);
-        enum dt_status st = dt_simulate(s.job, &s.job->plan, s.cost, NULL, NULL, &s.err, &r);
+        enum dt_status st = dt_sim_run(s.job, &s.job->plan, s.cost, NULL, NULL, &s.err, &r);
         dt_mem_fail_at(0);
         ck_assert_msg(st == DT_ERR_NOMEM, "allocation %" PRIu64 " of %" PRIu64, k, total);
     }

@@ -22,10 +22,10 @@ static void compile(struct step *s)
 {
     for (int i = 0; i < f.n_seqs; i++)
         s->seqs[i] = f.seqs[i];
-    dt_assert_ok(dt_feed_samples(s->seqs, f.n_seqs, &f.err, &s->samples), f.err);
+    dt_assert_ok(dt_batching_samples(s->seqs, f.n_seqs, &f.err, &s->samples), f.err);
     dt_assert_ok(dt_assign(&f.plan, f.model, f.cost, s->samples, 0, &f.err, &s->assignment), f.err);
     dt_assert_ok(
-        dt_compile(&f.plan, f.model, &f.cluster, s->assignment, f.cost, &f.err, &s->program),
+        dt_sched_compile(&f.plan, f.model, &f.cluster, s->assignment, f.cost, &f.err, &s->program),
         f.err);
 }
 
@@ -40,7 +40,7 @@ struct layout_case {
     const char *name;
     struct ef_layout l[3];
     bool colocated;
-    enum dt_recompute recompute;
+    enum dt_block_recompute recompute;
     double dropout;
 };
 static const struct layout_case layouts[] = {
@@ -56,7 +56,7 @@ START_TEST(a_step_allocates_nothing)
     const struct layout_case *c = &layouts[_i];
     struct dt_exec_result r;
     struct step s;
-    struct dt_topo topo;
+    struct dt_timeline_topo topo;
     uint64_t order; /* a program may be new at every step: its order is made anew */
 
     ef_init(&f, EF_ENCODER ", " EF_LLM ", " EF_UNET, 2);
@@ -71,9 +71,9 @@ START_TEST(a_step_allocates_nothing)
     }
     compile(&s);
     dt_mem_fail_at(0); /* counts anew */
-    dt_assert_ok(dt_topo_build(s.program, &f.err, &topo), f.err);
+    dt_assert_ok(dt_timeline_topo_build(s.program, &f.err, &topo), f.err);
     order = dt_mem_count();
-    dt_topo_free(&topo);
+    dt_timeline_topo_free(&topo);
     for (int64_t step = 1; step <= 4; step++) {
         struct dt_exec_input in = {.seqs = s.seqs, .n = f.n_seqs, .step = step};
         int64_t before, after, most;

@@ -13,7 +13,7 @@ static struct sched_fixture s;
 
 static void compare(const struct synth *x, uint64_t seed, int round)
 {
-    struct dt_topo topo = {0};
+    struct dt_timeline_topo topo = {0};
     struct dt_timeline t = {0};
     struct dt_error err;
     uint32_t n = x->p.n_ops;
@@ -21,7 +21,7 @@ static void compare(const struct synth *x, uint64_t seed, int round)
     unsigned char *seen = calloc(n + 1, 1);
 
     ck_assert(begin && end && seen);
-    dt_assert_ok(dt_topo_build(&x->p, &err, &topo), err);
+    dt_assert_ok(dt_timeline_topo_build(&x->p, &err, &topo), err);
     ck_assert_uint_eq(topo.n, n);
     for (uint32_t i = 0; i < n; i++) {
         const struct dt_op *op = &x->p.ops[topo.order[i]];
@@ -42,7 +42,7 @@ static void compare(const struct synth *x, uint64_t seed, int round)
         last = end[i] > last ? end[i] : last;
     }
     ck_assert_int_eq(t.makespan_ns, last);
-    dt_topo_free(&topo);
+    dt_timeline_topo_free(&topo);
     dt_timeline_free(&t);
     free(begin);
     free(end);
@@ -87,7 +87,7 @@ END_TEST
 
 START_TEST(circles_and_loose_ends_are_errors)
 {
-    struct dt_topo topo = {0};
+    struct dt_timeline_topo topo = {0};
     uint32_t was;
 
     sf_llm_only(&s, 2, 1, 2, 4, DT_SCHED_1F1B);
@@ -95,15 +95,15 @@ START_TEST(circles_and_loose_ends_are_errors)
         if (s.p->ops[i].kind == DT_OP_FORWARD) {
             was = s.p->ops[i].dep[2];
             s.p->ops[i].dep[2] = s.p->lanes[s.p->ops[i].lane].first + s.p->lanes[0].n - 1;
-            ck_assert_int_eq(dt_topo_build(s.p, &s.err, &topo), DT_ERR_INTERNAL);
+            ck_assert_int_eq(dt_timeline_topo_build(s.p, &s.err, &topo), DT_ERR_INTERNAL);
             dt_assert_has(s.err.message, "in a circle");
             s.p->ops[i].dep[2] = s.p->n_ops;
-            ck_assert_int_eq(dt_topo_build(s.p, &s.err, &topo), DT_ERR_INTERNAL);
+            ck_assert_int_eq(dt_timeline_topo_build(s.p, &s.err, &topo), DT_ERR_INTERNAL);
             s.p->ops[i].dep[2] = was;
             break;
         }
-    dt_assert_ok(dt_topo_build(s.p, &s.err, &topo), s.err);
-    dt_topo_free(&topo);
+    dt_assert_ok(dt_timeline_topo_build(s.p, &s.err, &topo), s.err);
+    dt_timeline_topo_free(&topo);
     sf_free(&s);
 }
 END_TEST
@@ -112,11 +112,11 @@ END_TEST
 
 static void evaluate(const int64_t *ns, struct dt_timeline *t)
 {
-    struct dt_topo topo = {0};
+    struct dt_timeline_topo topo = {0};
 
-    dt_assert_ok(dt_topo_build(s.p, &s.err, &topo), s.err);
+    dt_assert_ok(dt_timeline_topo_build(s.p, &s.err, &topo), s.err);
     dt_assert_ok(dt_timeline_eval(s.p, &topo, ns, &s.err, t), s.err);
-    dt_topo_free(&topo);
+    dt_timeline_topo_free(&topo);
 }
 
 START_TEST(bubble_of_a_uniform_pipeline)

@@ -218,12 +218,12 @@ static struct dt_run_ref ref;
 
 static void evaluate(void)
 {
-    struct dt_topo topo = {0};
+    struct dt_timeline_topo topo = {0};
     struct dt_error err;
 
-    dt_assert_ok(dt_topo_build(&x.p, &err, &topo), err);
+    dt_assert_ok(dt_timeline_topo_build(&x.p, &err, &topo), err);
     dt_assert_ok(dt_timeline_eval(&x.p, &topo, x.dur.ns, &err, &timeline), err);
-    dt_topo_free(&topo);
+    dt_timeline_topo_free(&topo);
 }
 
 /* Of rank 0, which has lane 0, one that began before the iteration; of rank 2, which has no lane. */

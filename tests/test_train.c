@@ -7,7 +7,7 @@
 #include "base/rng.h"
 #include "exec/data/image.h"
 #include "exec/data/shard.h"
-#include "exec/program/feed.h"
+#include "exec/program/batching.h"
 #include "exec/train/train.h"
 #include "test_util.h"
 
@@ -100,7 +100,7 @@ static enum dt_status open_world(struct world *w, const char *const *over, int n
     dt_assert_ok(dt_job_parse("job", job_text, strlen(job_text), all, n + 1, false, &err, &w->job),
                  err);
     dt_setup_device(w->job, &o);
-    dt_assert_ok(dt_device_open_cpu(&o, &err, &w->device), err);
+    dt_assert_ok(dt_cpu_open_device(&o, &err, &w->device), err);
     return dt_setup_open(w->job, w->device, true, &err, &w->setup);
 }
 
@@ -303,7 +303,7 @@ static const char *const replicas[] = {
     "plan={encoder: {dp: 2}, llm: {pp: 2, dp: 2}, generator: {dp: 4}}"};
 
 static void open_ahead(struct world *w, int64_t epochs, int64_t count, struct dt_loader **loader,
-                       struct dt_ahead **ahead)
+                       struct dt_prefetch **ahead)
 {
     struct dt_loader_options l;
 
@@ -311,20 +311,21 @@ static void open_ahead(struct world *w, int64_t epochs, int64_t count, struct dt
     l = w->setup.loader;
     l.epochs = epochs;
     dt_assert_ok(dt_loader_open(&l, &err, loader), err);
-    dt_assert_ok(dt_ahead_open(&w->setup, *loader, count, &err, ahead), err);
+    dt_assert_ok(dt_prefetch_open(&w->setup, *loader, count, &err, ahead), err);
 }
 
 /* A step that lasts until `made` batches are there, which nothing here makes; the limit is for a
  * thread that does not. */
-static void step_until(struct dt_ahead *a, int64_t made)
+static void step_until(struct dt_prefetch *a, int64_t made)
 {
-    for (int i = 0; i < 60000 && dt_ahead_made(a) < made; i++)
+    for (int i = 0; i < 60000 && dt_prefetch_made(a) < made; i++)
         usleep(1000);
-    ck_assert_int_eq(dt_ahead_made(a), made);
+    ck_assert_int_eq(dt_prefetch_made(a), made);
 }
 
 /* Of the batch that comes next, made here: its program. */
-static uint64_t digest_here(const struct dt_setup *s, struct dt_loader *l, struct dt_cursor *behind)
+static uint64_t digest_here(const struct dt_setup *s, struct dt_loader *l,
+                            struct dt_data_cursor *behind)
 {
     const struct dt_model *m = s->job->model;
     struct dt_sequence *seqs[4];
@@ -336,9 +337,11 @@ static uint64_t digest_here(const struct dt_setup *s, struct dt_loader *l, struc
     for (int i = 0; i < 4; i++)
         dt_assert_ok(dt_loader_next(l, &err, &seqs[i]), err);
     dt_loader_cursor(l, behind);
-    dt_assert_ok(dt_feed_samples((const struct dt_sequence *const *)seqs, 4, &err, &samples), err);
+    dt_assert_ok(dt_batching_samples((const struct dt_sequence *const *)seqs, 4, &err, &samples),
+                 err);
     dt_assert_ok(dt_assign(&s->plan, m, s->cost, samples, 0, &err, &assignment), err);
-    dt_assert_ok(dt_compile(&s->plan, m, &s->job->cluster, assignment, s->cost, &err, &p), err);
+    dt_assert_ok(dt_sched_compile(&s->plan, m, &s->job->cluster, assignment, s->cost, &err, &p),
+                 err);
     digest = dt_program_digest(p);
     dt_program_free(p);
     dt_assign_free(assignment);
@@ -349,14 +352,14 @@ static uint64_t digest_here(const struct dt_setup *s, struct dt_loader *l, struc
 }
 
 /* What the thread did last, one after the other: of each batch its load, then its order. */
-static void check_spans(const struct dt_ahead *a, int64_t made)
+static void check_spans(const struct dt_prefetch *a, int64_t made)
 {
-    struct dt_ahead_span s[DT_AHEAD_SPANS];
-    int n = dt_ahead_spans(a, s);
+    struct dt_prefetch_span s[DT_PREFETCH_SPANS];
+    int n = dt_prefetch_spans(a, s);
 
-    ck_assert_int_eq(n, DT_AHEAD_SPANS);
+    ck_assert_int_eq(n, DT_PREFETCH_SPANS);
     for (int i = 0; i < n; i++) {
-        ck_assert_int_eq(s[i].batch, made - DT_AHEAD - 1 + i / DT_DATA_WORK_N);
+        ck_assert_int_eq(s[i].batch, made - DT_PREFETCH_BATCHES - 1 + i / DT_DATA_WORK_N);
         ck_assert_int_eq(s[i].work, i % DT_DATA_WORK_N ? DT_DATA_ORDER : DT_DATA_LOAD);
         ck_assert_uint_le(s[i].begin_ns, s[i].end_ns);
         ck_assert_uint_le(i > 0 ? s[i - 1].end_ns : 1, s[i].begin_ns);
@@ -368,10 +371,10 @@ static void check_spans(const struct dt_ahead *a, int64_t made)
 START_TEST(batches_are_made_beside_the_steps)
 {
     enum { STEPS = 8 };
-    struct dt_ahead_report r;
+    struct dt_prefetch_report r;
     struct world w, here;
     struct dt_loader *loader, *own;
-    struct dt_ahead *a;
+    struct dt_prefetch *a;
 
     make_shard();
     open_ahead(&w, 0, STEPS, &loader, &a);
@@ -379,23 +382,24 @@ START_TEST(batches_are_made_beside_the_steps)
     dt_assert_ok(open_world(&here, replicas, 3), err);
     dt_assert_ok(dt_loader_open(&here.setup.loader, &err, &own), err);
     for (int64_t k = 1; k <= STEPS; k++) {
-        struct dt_ahead_batch *b;
-        struct dt_cursor behind;
+        struct dt_prefetch_batch *b;
+        struct dt_data_cursor behind;
 
-        dt_assert_ok(dt_ahead_take(a, &err, &b), err);
+        dt_assert_ok(dt_prefetch_take(a, &err, &b), err);
         ck_assert_uint_eq(dt_program_digest(b->program), digest_here(&here.setup, own, &behind));
         ck_assert_mem_eq(&b->cursor, &behind, sizeof(behind));
-        step_until(a, k + DT_AHEAD < STEPS ? k + DT_AHEAD : STEPS);
-        dt_ahead_batch_free(b);
+        step_until(a, k + DT_PREFETCH_BATCHES < STEPS ? k + DT_PREFETCH_BATCHES : STEPS);
+        dt_prefetch_batch_free(b);
     }
-    dt_ahead_report(a, &r);
+    dt_prefetch_report(a, &r);
     ck_assert_int_eq(r.batches, STEPS);
     ck_assert_int_eq(r.waits, 0);
     ck_assert(r.load_s > 0 && r.order_s > 0);
-    ck_assert_int_eq(dt_ahead_take(a, &err, &(struct dt_ahead_batch *){NULL}), DT_ERR_INTERNAL);
-    dt_ahead_stop(a);
+    ck_assert_int_eq(dt_prefetch_take(a, &err, &(struct dt_prefetch_batch *){NULL}),
+                     DT_ERR_INTERNAL);
+    dt_prefetch_stop(a);
     check_spans(a, STEPS);
-    dt_ahead_close(a);
+    dt_prefetch_close(a);
     dt_loader_close(loader);
     dt_loader_close(own);
     close_world(&w);
@@ -408,29 +412,29 @@ END_TEST
  * that nobody takes are no loss. */
 START_TEST(errors_come_with_their_batch)
 {
-    struct dt_ahead_batch *b;
+    struct dt_prefetch_batch *b;
     struct dt_loader *loader;
-    struct dt_ahead *a;
+    struct dt_prefetch *a;
     struct world w;
     enum dt_status st;
     int64_t n = 0;
 
     make_shard();
     open_ahead(&w, 1, INT64_MAX, &loader, &a);
-    while ((st = dt_ahead_take(a, &err, &b)) == DT_OK) {
-        dt_ahead_batch_free(b);
+    while ((st = dt_prefetch_take(a, &err, &b)) == DT_OK) {
+        dt_prefetch_batch_free(b);
         n++;
     }
     ck_assert_int_eq(st, DT_ERR_INPUT);
     dt_assert_has(err.message, "the data ends after");
     ck_assert_int_ge(n, 1);
-    ck_assert_int_eq(dt_ahead_made(a), n);
-    dt_ahead_close(a);
+    ck_assert_int_eq(dt_prefetch_made(a), n);
+    dt_prefetch_close(a);
     dt_loader_close(loader);
     close_world(&w);
     open_ahead(&w, 0, INT64_MAX, &loader, &a);
-    step_until(a, DT_AHEAD);
-    dt_ahead_close(a);
+    step_until(a, DT_PREFETCH_BATCHES);
+    dt_prefetch_close(a);
     dt_loader_close(loader);
     close_world(&w);
     remove_all();
@@ -457,7 +461,7 @@ START_TEST(keeps_what_ran_beside_the_last_step)
         const struct dt_run_data *d = &s.beside[i];
 
         ck_assert_int_eq(d->rank, 0);
-        ck_assert(d->batch > s.last_step && d->batch <= s.last_step + DT_AHEAD);
+        ck_assert(d->batch > s.last_step && d->batch <= s.last_step + DT_PREFETCH_BATCHES);
         ck_assert_int_le(d->begin_ns, d->end_ns);
         ck_assert_int_lt(d->begin_ns, s.timeline.makespan_ns);
         ck_assert_int_gt(d->end_ns, 0);

@@ -237,7 +237,7 @@ static union elem part(enum dt_reduce_type type, int rank, uint64_t id, size_t i
     else if (type == DT_REDUCE_U64_MAX)
         e.u = (uint64_t)((double)(f + 100) * 1e15);
     else if (type == DT_REDUCE_BF16)
-        e.h = dt_f32_to_bf16(f);
+        e.h = dt_bf16_from_f32(f);
     else
         e.f = f;
     return e;
@@ -261,7 +261,7 @@ static union elem total(enum dt_reduce_type type, const int *ranks, int n, uint6
             break;
         case DT_REDUCE_BF16:
             sum += dt_bf16_to_f32(x.h);
-            e.h = dt_f32_to_bf16(sum);
+            e.h = dt_bf16_from_f32(sum);
             break;
         case DT_REDUCE_U64_MAX:
             e.u = x.u > e.u ? x.u : e.u;
@@ -505,7 +505,7 @@ struct fake {
     int syncs;
 };
 
-static enum dt_status fake_sync(struct dt_queue *q, struct dt_error *err)
+static enum dt_status fake_sync(struct dt_device_queue *q, struct dt_error *err)
 {
     (void)err;
     ((struct fake *)(void *)q)->syncs++;
@@ -516,7 +516,7 @@ static void tensor_parallel(struct dt_transport *t, uint64_t seed, int rounds, s
 {
     struct dt_error err = {0};
     struct fake f = {.dev = {.info = {.host_memory = true}, .queue_sync = fake_sync}};
-    struct dt_queue *q = (struct dt_queue *)(void *)&f;
+    struct dt_device_queue *q = (struct dt_device_queue *)(void *)&f;
     struct dt_tp tp = {.comm = all_of(t, &err), .rank = t->rank, .size = t->size, .device = &f.dev};
     enum { ROWS = 13, WIDTH = 24 };
     float x[ROWS * WIDTH], m[3] = {(float)t->rank, -(float)t->rank, 2.5f};

@@ -17,7 +17,7 @@ static inline float dt_bf16_to_f32(uint16_t v)
 }
 
 /* Ties to even.  A NaN stays one, made quiet: its upper half alone may be infinity's. */
-static inline uint16_t dt_f32_to_bf16(float f)
+static inline uint16_t dt_bf16_from_f32(float f)
 {
     uint32_t u, near, nan;
 

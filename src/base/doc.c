@@ -34,7 +34,7 @@ struct builder {
     uint64_t values;
     struct frame frame[DT_DOC_DEPTH_MAX];
     int depth;
-    struct dt_pair *stack;
+    struct dt_doc_pair *stack;
     size_t n_stack, cap_stack;
     struct anchor anchor[ANCHORS_MAX];
     size_t n_anchors;
@@ -62,17 +62,17 @@ static struct dt_doc_place place_of(const struct builder *b, const struct fy_mar
 
 static int by_key(const void *a, const void *b)
 {
-    const struct dt_pair *x = *(const struct dt_pair *const *)a;
-    const struct dt_pair *y = *(const struct dt_pair *const *)b;
+    const struct dt_doc_pair *x = *(const struct dt_doc_pair *const *)a;
+    const struct dt_doc_pair *y = *(const struct dt_doc_pair *const *)b;
     int c = strcmp(x->key, y->key);
 
     return c ? c : (x > y) - (x < y);
 }
 
 /* The first key (in document order of the repetition) that a map holds twice, or NULL. */
-static enum dt_status check_duplicates(struct builder *b, const struct dt_pair *pairs, size_t n)
+static enum dt_status check_duplicates(struct builder *b, const struct dt_doc_pair *pairs, size_t n)
 {
-    const struct dt_pair **sorted, *again = NULL;
+    const struct dt_doc_pair **sorted, *again = NULL;
 
     if (n < 2)
         return DT_OK;
@@ -92,7 +92,7 @@ static enum dt_status check_duplicates(struct builder *b, const struct dt_pair *
     return DT_OK;
 }
 
-bool dt_value_finish(struct dt_value *v, const struct dt_pair *child, size_t n)
+bool dt_value_finish(struct dt_value *v, const struct dt_doc_pair *child, size_t n)
 {
     v->child = child;
     v->n = (uint32_t)n;
@@ -108,7 +108,7 @@ bool dt_value_finish(struct dt_value *v, const struct dt_pair *child, size_t n)
     return true;
 }
 
-static enum dt_status push(struct builder *b, struct dt_pair entry)
+static enum dt_status push(struct builder *b, struct dt_doc_pair entry)
 {
     void *p = b->stack;
 
@@ -129,7 +129,7 @@ static enum dt_status add_value(struct builder *b, const struct dt_value *v)
         return DT_OK;
     }
     if (f->v->kind == DT_VALUE_SEQ)
-        return push(b, (struct dt_pair){NULL, v->at, v});
+        return push(b, (struct dt_doc_pair){NULL, v->at, v});
     if (f->has_key) {
         b->stack[b->n_stack - 1].value = v;
         f->has_key = false;
@@ -138,7 +138,7 @@ static enum dt_status add_value(struct builder *b, const struct dt_value *v)
     if (v->kind != DT_VALUE_SCALAR)
         return fail(b, v->at, "a key must be a word, not a map or a sequence");
     f->has_key = true;
-    return push(b, (struct dt_pair){v->text, v->at, NULL});
+    return push(b, (struct dt_doc_pair){v->text, v->at, NULL});
 }
 
 /* Where the key of the next value is, or the map or sequence around it. */
@@ -270,10 +270,10 @@ static enum dt_status on_end(struct builder *b)
 {
     struct frame *f = &b->frame[b->depth - 1];
     size_t n = b->n_stack - f->base;
-    struct dt_pair *child = NULL;
+    struct dt_doc_pair *child = NULL;
 
     if (n > 0) {
-        child = DT_ARENA_NEW(b->arena, struct dt_pair, n);
+        child = DT_ARENA_NEW(b->arena, struct dt_doc_pair, n);
         if (!child)
             return dt_error_nomem(b->err, "a document");
         memcpy(child, b->stack + f->base, n * sizeof(*child));

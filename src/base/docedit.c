@@ -58,7 +58,7 @@ static enum dt_status override_at(const struct override *o, const struct dt_valu
     size_t len = strcspn(path, ".="), index = 0, n;
     size_t col = (size_t)(path - o->text) + 1;
     const struct dt_value *old, *child = o->value;
-    struct dt_pair *pairs;
+    struct dt_doc_pair *pairs;
     struct dt_value *copy;
 
     if (!v || dt_value_is_null(v))
@@ -75,7 +75,7 @@ static enum dt_status override_at(const struct override *o, const struct dt_valu
         DT_TRY(override_at(o, old, path + len + 1, level + 1, &child));
 
     n = v->n + (index == v->n);
-    pairs = DT_ARENA_NEW(o->arena, struct dt_pair, n);
+    pairs = DT_ARENA_NEW(o->arena, struct dt_doc_pair, n);
     copy = DT_ARENA_NEW(o->arena, struct dt_value, 1);
     if (!pairs || !copy)
         return dt_error_nomem(o->err, "an override");

@@ -87,7 +87,7 @@ enum dt_status dt_node_error(struct dt_node n, struct dt_error *err, const char 
     return dt_error_at(err, DT_ERR_INPUT, file, line, col, "%s", message);
 }
 
-static const struct dt_pair *find_pair(struct dt_node map, const char *key)
+static const struct dt_doc_pair *find_pair(struct dt_node map, const char *key)
 {
     if (!dt_node_is_map(map))
         return NULL;
@@ -99,7 +99,7 @@ static const struct dt_pair *find_pair(struct dt_node map, const char *key)
 
 struct dt_node dt_map_get(struct dt_node map, const char *key)
 {
-    const struct dt_pair *p = find_pair(map, key);
+    const struct dt_doc_pair *p = find_pair(map, key);
 
     return (struct dt_node){map.doc, p ? p->value : NULL};
 }
@@ -170,7 +170,7 @@ enum dt_status dt_map_check(struct dt_node map, const char *what, const char *co
                              join(keys, list, sizeof(list)),
                              describe(map.value, found, sizeof(found)));
     for (size_t i = 0; i < map.value->n; i++) {
-        const struct dt_pair *p = &map.value->child[i];
+        const struct dt_doc_pair *p = &map.value->child[i];
         const char *near;
 
         if (is_one_of(p->key, keys))

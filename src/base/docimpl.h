@@ -17,7 +17,7 @@ struct dt_doc_place {
     int line, col; /* 1-based */
 };
 
-struct dt_pair {
+struct dt_doc_pair {
     const char *key; /* NULL in a sequence */
     struct dt_doc_place at;
     const struct dt_value *value;
@@ -31,8 +31,8 @@ struct dt_value {
     uint32_t n;      /* children */
     uint64_t weight; /* values in the tree below, itself included, shared ones counted each time */
     struct dt_doc_place at;
-    const char *text;            /* scalar */
-    const struct dt_pair *child; /* sequence, map */
+    const char *text;                /* scalar */
+    const struct dt_doc_pair *child; /* sequence, map */
 };
 
 struct dt_doc {
@@ -46,7 +46,7 @@ enum dt_status dt_doc_build(struct dt_arena *arena, const char *file, int col_of
                             const char *text, size_t len, struct dt_error *err,
                             const struct dt_value **out);
 /* Gives v its children and derives its size; false when a limit is passed. */
-bool dt_value_finish(struct dt_value *v, const struct dt_pair *child, size_t n);
+bool dt_value_finish(struct dt_value *v, const struct dt_doc_pair *child, size_t n);
 
 bool dt_value_is_null(const struct dt_value *v);
 /* 1 true, 0 false, -1 neither */

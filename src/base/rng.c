@@ -9,7 +9,7 @@
 #define PHILOX_W1 0xBB67AE85u
 #define PHILOX_ROUNDS 10
 
-void dt_philox4x32(const uint32_t ctr[4], const uint32_t key[2], uint32_t out[4])
+void dt_rng_philox4x32(const uint32_t ctr[4], const uint32_t key[2], uint32_t out[4])
 {
     uint32_t c0 = ctr[0], c1 = ctr[1], c2 = ctr[2], c3 = ctr[3];
     uint32_t k0 = key[0], k1 = key[1];
@@ -54,7 +54,7 @@ void dt_rng_init(struct dt_rng *r, uint64_t seed, uint64_t stream)
 uint32_t dt_rng_u32(struct dt_rng *r)
 {
     if (r->left == 0) {
-        dt_philox4x32(r->ctr, r->key, r->out);
+        dt_rng_philox4x32(r->ctr, r->key, r->out);
         if (++r->ctr[0] == 0)
             r->ctr[1]++;
         r->left = 4;
@@ -107,6 +107,6 @@ double dt_rng_normal_at(uint64_t seed, uint64_t stream, uint64_t index)
     uint32_t ctr[4], out[4];
 
     counter_set(ctr, stream, index ^ (UINT64_C(1) << 63));
-    dt_philox4x32(ctr, key, out);
+    dt_rng_philox4x32(ctr, key, out);
     return dt_normal_quantile(open_unit((uint64_t)out[1] << 32 | out[0]));
 }

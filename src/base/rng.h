@@ -18,7 +18,7 @@ struct dt_rng {
 
 /* One Philox4x32-10 block; the primitive, pinned by test vectors from the Random123 distribution.
  */
-void dt_philox4x32(const uint32_t ctr[4], const uint32_t key[2], uint32_t out[4]);
+void dt_rng_philox4x32(const uint32_t ctr[4], const uint32_t key[2], uint32_t out[4]);
 
 void dt_rng_init(struct dt_rng *r, uint64_t seed, uint64_t stream);
 uint32_t dt_rng_u32(struct dt_rng *r);

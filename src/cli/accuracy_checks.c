@@ -32,7 +32,7 @@ static double target_of(const char *what)
 static void print_scores(const char *device, const struct dt_fit_report *r)
 {
     for (int i = 0; i < r->n; i++) {
-        const struct dt_local_score *s = &r->score[i].s;
+        const struct dt_fit_local_score *s = &r->score[i].s;
         double most = target_of(r->score[i].what);
 
         printf("holdout: %s %s n=%zu mean=%.1f%% median=%.1f%% p90=%.1f%%", device,
@@ -63,7 +63,7 @@ static void json_scores(struct dt_json *j, const char *device, const struct dt_f
     }
 }
 
-static bool measured(const struct dt_ptable *t, const char *device)
+static bool measured(const struct dt_profile_table *t, const char *device)
 {
     for (int i = 0; i < t->n_devices; i++)
         if (strcmp(t->devices[i], device) == 0)
@@ -72,10 +72,10 @@ static bool measured(const struct dt_ptable *t, const char *device)
 }
 
 /* A device without measurements of its own (the A800, fitted on the A100's) is left out. */
-enum dt_status dt_acc_holdout(const char *path, struct dt_json *j, struct dt_error *err)
+enum dt_status dt_cli_acc_holdout(const char *path, struct dt_json *j, struct dt_error *err)
 {
-    struct dt_ptable in = {0};
-    enum dt_status st = dt_ptable_read(path, err, &in);
+    struct dt_profile_table in = {0};
+    enum dt_status st = dt_profile_table_read(path, err, &in);
     int fitted = 0;
 
     if (j) {
@@ -83,13 +83,13 @@ enum dt_status dt_acc_holdout(const char *path, struct dt_json *j, struct dt_err
         dt_json_begin_array(j);
     }
     for (int d = 0; st == DT_OK && dt_fit_device(d); d++) {
-        struct dt_ptable out = {0};
+        struct dt_profile_table out = {0};
         struct dt_fit_report report;
 
         if (!measured(&in, dt_fit_device(d)))
             continue;
-        st = dt_profile_fit(&in, dt_fit_device(d), err, &out, &report);
-        dt_ptable_free(&out);
+        st = dt_fit_profile(&in, dt_fit_device(d), err, &out, &report);
+        dt_profile_table_free(&out);
         if (st != DT_OK)
             break;
         fitted++;
@@ -102,7 +102,7 @@ enum dt_status dt_acc_holdout(const char *path, struct dt_json *j, struct dt_err
         dt_json_end_array(j);
     else if (st == DT_OK)
         printf("\n");
-    dt_ptable_free(&in);
+    dt_profile_table_free(&in);
     if (st == DT_OK && fitted == 0)
         st = dt_error_set(err, DT_ERR_INPUT, "%s: no rows of a device that can be fitted (%s, %s)",
                           path, dt_fit_device(0), dt_fit_device(2));
@@ -118,21 +118,21 @@ struct effect {        /* over the rows of all tables */
 };
 
 static enum dt_status effect_of(const char *const *paths, int n, int every,
-                                const struct dt_acc_variant *v, struct dt_acc_profiles *p,
+                                const struct dt_cli_acc_variant *v, struct dt_cli_acc_profiles *p,
                                 struct dt_error *err, struct effect *out)
 {
     struct effect e = {0};
     int rows = 0;
 
     for (int i = 0; i < n; i++) {
-        struct dt_acc_run r = {.rows = NULL};
-        enum dt_status st = dt_acc_run_table(paths[i], every, v, p, err, &r);
+        struct dt_cli_acc_run r = {.rows = NULL};
+        enum dt_status st = dt_cli_acc_run_table(paths[i], every, v, p, err, &r);
 
         for (int k = 0; st == DT_OK && k < r.table.n; k++, rows++) {
-            e.mape += fabs(dt_acc_error(&r.rows[k]));
+            e.mape += fabs(dt_cli_acc_error(&r.rows[k]));
             e.time += log(r.rows[k].predicted_s);
         }
-        dt_acc_run_free(&r);
+        dt_cli_acc_run_free(&r);
         DT_TRY(st);
     }
     out->mape = rows > 0 ? e.mape / rows : 0;
@@ -151,24 +151,24 @@ static void print_lines(const struct line *l, int n, const struct effect *base)
     static const char *const heads[] = {"constant",       "value",          "unit",
                                         "MAPE -10 % [%]", "MAPE +10 % [%]", "time -10 % [%]",
                                         "time +10 % [%]", "source",         "meaning"};
-    struct dt_table t;
+    struct dt_cli_table t;
 
     printf("sensitivity: mean error of all rows %.2f %% as shipped; with 10 %% less and more of "
            "each constant, and how the predicted time moves\n",
            100 * base->mape);
-    dt_table_init(&t, 9, heads);
+    dt_cli_table_init(&t, 9, heads);
     for (int i = 0; i < n; i++) {
-        dt_table_cell(&t, "%s", l[i].c->name);
-        dt_table_cell(&t, "%.6g", l[i].value);
-        dt_table_cell(&t, "%s", l[i].c->unit);
-        dt_table_cell(&t, "%.2f", 100 * l[i].less.mape);
-        dt_table_cell(&t, "%.2f", 100 * l[i].more.mape);
-        dt_table_cell(&t, "%+.2f", 100 * (exp(l[i].less.time - base->time) - 1));
-        dt_table_cell(&t, "%+.2f", 100 * (exp(l[i].more.time - base->time) - 1));
-        dt_table_cell(&t, "%s", l[i].c->source);
-        dt_table_cell(&t, "%s", l[i].c->meaning);
+        dt_cli_table_cell(&t, "%s", l[i].c->name);
+        dt_cli_table_cell(&t, "%.6g", l[i].value);
+        dt_cli_table_cell(&t, "%s", l[i].c->unit);
+        dt_cli_table_cell(&t, "%.2f", 100 * l[i].less.mape);
+        dt_cli_table_cell(&t, "%.2f", 100 * l[i].more.mape);
+        dt_cli_table_cell(&t, "%+.2f", 100 * (exp(l[i].less.time - base->time) - 1));
+        dt_cli_table_cell(&t, "%+.2f", 100 * (exp(l[i].more.time - base->time) - 1));
+        dt_cli_table_cell(&t, "%s", l[i].c->source);
+        dt_cli_table_cell(&t, "%s", l[i].c->meaning);
     }
-    dt_table_print(&t, stdout);
+    dt_cli_table_print(&t, stdout);
 }
 
 static void json_lines(struct dt_json *j, const struct line *l, int n, const struct effect *base)
@@ -192,9 +192,9 @@ static void json_lines(struct dt_json *j, const struct line *l, int n, const str
     dt_json_end_array(j);
 }
 
-enum dt_status dt_acc_sensitivity(const char *const *paths, int n, int every,
-                                  struct dt_acc_profiles *p, struct dt_json *j,
-                                  struct dt_error *err)
+enum dt_status dt_cli_acc_sensitivity(const char *const *paths, int n, int every,
+                                      struct dt_cli_acc_profiles *p, struct dt_json *j,
+                                      struct dt_error *err)
 {
     static const struct dt_cost_constant host = {"dispatch", "us", "fitted, even rows; flash 12",
                                                  "host time per forward kernel, unfused rows"};
@@ -204,7 +204,7 @@ enum dt_status dt_acc_sensitivity(const char *const *paths, int n, int every,
     DT_TRY(effect_of(paths, n, every, NULL, p, err, &base));
     for (int i = 0; i <= DT_COST_CONSTANTS; i++) {
         struct dt_cost_tuning less = dt_cost_tuning_default, more = less;
-        struct dt_acc_variant a = {.tuning = &less}, b = {.tuning = &more};
+        struct dt_cli_acc_variant a = {.tuning = &less}, b = {.tuning = &more};
 
         if (i < DT_COST_CONSTANTS) {
             l[i].c = &dt_cost_constants[i];

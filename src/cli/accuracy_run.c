@@ -11,14 +11,14 @@
 #include <math.h>
 #include <string.h>
 
-void dt_acc_profiles_free(struct dt_acc_profiles *p)
+void dt_cli_acc_profiles_free(struct dt_cli_acc_profiles *p)
 {
     for (int i = 0; i < p->n; i++)
         dt_profile_free(p->profile[i]);
 }
 
-static enum dt_status profile_of(struct dt_acc_profiles *p, const char *name, const char *device,
-                                 struct dt_error *err, struct dt_profile **out)
+static enum dt_status profile_of(struct dt_cli_acc_profiles *p, const char *name,
+                                 const char *device, struct dt_error *err, struct dt_profile **out)
 {
     for (int i = 0; i < p->n; i++)
         if (strcmp(p->name[i], name) == 0 && strcmp(p->device[i], device) == 0) {
@@ -34,7 +34,7 @@ static enum dt_status profile_of(struct dt_acc_profiles *p, const char *name, co
     return DT_OK;
 }
 
-static enum dt_status predict(struct dt_job *job, const struct dt_acc_variant *v,
+static enum dt_status predict(struct dt_job *job, const struct dt_cli_acc_variant *v,
                               struct dt_error *err, struct dt_accuracy_row *out)
 {
     struct dt_plan plan = job->plan;
@@ -49,7 +49,7 @@ static enum dt_status predict(struct dt_job *job, const struct dt_acc_variant *v
     DT_TRY(dt_plan_place(&plan, &job->cluster, err));
     DT_TRY(dt_plan_validate(&plan, job->model, &job->cluster, err));
     DT_TRY(dt_cost_new(job->model, &job->cluster, job->profile, &job->cost_opt, err, &cost));
-    st = dt_simulate(job, &plan, cost, NULL, NULL, err, &res);
+    st = dt_sim_run(job, &plan, cost, NULL, NULL, err, &res);
     if (st == DT_OK) {
         out->predicted_s = res.report.iteration_s;
         out->p10_s = res.report.iteration_s_p10;
@@ -60,16 +60,16 @@ static enum dt_status predict(struct dt_job *job, const struct dt_acc_variant *v
     return st;
 }
 
-static enum dt_status predict_row(const struct dt_measured_row *r, const struct dt_acc_variant *v,
-                                  struct dt_acc_profiles *p, struct dt_error *err,
-                                  struct dt_accuracy_row *out)
+static enum dt_status predict_row(const struct dt_accuracy_measured_row *r,
+                                  const struct dt_cli_acc_variant *v, struct dt_cli_acc_profiles *p,
+                                  struct dt_error *err, struct dt_accuracy_row *out)
 {
     char text[DT_MEASURED_JOB_MAX], name[96];
     const char *profile;
     struct dt_job *job;
     enum dt_status st;
 
-    DT_TRY(dt_measured_job(r, err, text, sizeof text, &profile));
+    DT_TRY(dt_accuracy_measured_job(r, err, text, sizeof text, &profile));
     snprintf(name, sizeof name, "row at line %d (%s)", r->line, r->label);
     DT_TRY(dt_job_parse(name, text, strlen(text), NULL, 0, true, err, &job));
     st = profile_of(p, profile, job->cluster.device, err, &job->profile);
@@ -84,33 +84,33 @@ static enum dt_status predict_row(const struct dt_measured_row *r, const struct 
     return st;
 }
 
-void dt_acc_run_free(struct dt_acc_run *r)
+void dt_cli_acc_run_free(struct dt_cli_acc_run *r)
 {
-    dt_measured_free(&r->table);
+    dt_accuracy_measured_free(&r->table);
     dt_free(r->rows);
     dt_free(r->order);
 }
 
-static void sort_worst(struct dt_acc_run *r)
+static void sort_worst(struct dt_cli_acc_run *r)
 {
     for (int i = 0; i < r->table.n; i++) {
         int j = i;
 
-        for (; j > 0 &&
-               fabs(dt_acc_error(&r->rows[r->order[j - 1]])) < fabs(dt_acc_error(&r->rows[i]));
+        for (; j > 0 && fabs(dt_cli_acc_error(&r->rows[r->order[j - 1]])) <
+                            fabs(dt_cli_acc_error(&r->rows[i]));
              j--)
             r->order[j] = r->order[j - 1];
         r->order[j] = i;
     }
 }
 
-enum dt_status dt_acc_run_table(const char *path, int every, const struct dt_acc_variant *v,
-                                struct dt_acc_profiles *p, struct dt_error *err,
-                                struct dt_acc_run *r)
+enum dt_status dt_cli_acc_run_table(const char *path, int every, const struct dt_cli_acc_variant *v,
+                                    struct dt_cli_acc_profiles *p, struct dt_error *err,
+                                    struct dt_cli_acc_run *r)
 {
     int n = 0;
 
-    DT_TRY(dt_measured_read(path, err, &r->table));
+    DT_TRY(dt_accuracy_measured_read(path, err, &r->table));
     for (int i = 0; i < r->table.n; i += every)
         r->table.rows[n++] = r->table.rows[i];
     r->table.n = n;
@@ -121,13 +121,13 @@ enum dt_status dt_acc_run_table(const char *path, int every, const struct dt_acc
     for (int i = 0; i < n; i++) {
         enum dt_status st = predict_row(&r->table.rows[i], v, p, err, &r->rows[i]);
 
-        dt_progress(r->table.name, i + 1, n);
+        dt_cli_progress(r->table.name, i + 1, n);
         if (st != DT_OK) {
-            dt_progress_end();
+            dt_cli_progress_end();
             return st;
         }
     }
-    dt_progress_end();
+    dt_cli_progress_end();
     sort_worst(r);
     return dt_accuracy_summary(r->rows, n, err, &r->a);
 }

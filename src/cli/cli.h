@@ -11,31 +11,31 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum dt_opt_kind { DT_OPT_FLAG, DT_OPT_STRING, DT_OPT_INT, DT_OPT_DOUBLE, DT_OPT_LIST };
+enum dt_cli_option_kind { DT_OPT_FLAG, DT_OPT_STRING, DT_OPT_INT, DT_OPT_DOUBLE, DT_OPT_LIST };
 
-struct dt_option {
-    const char *name;      /* long name without "--"; NULL ends a table */
-    char letter;           /* short name or 0 */
-    enum dt_opt_kind kind; /* LIST = may be given several times */
-    const char *arg;       /* placeholder of the argument, "FILE"; NULL for flags */
+struct dt_cli_option {
+    const char *name;             /* long name without "--"; NULL ends a table */
+    char letter;                  /* short name or 0 */
+    enum dt_cli_option_kind kind; /* LIST = may be given several times */
+    const char *arg;              /* placeholder of the argument, "FILE"; NULL for flags */
     const char *help;
 };
 
 enum { DT_CLI_MAX_OPTIONS = 32, DT_CLI_MAX_ARGS = 4096 };
 
 struct dt_cli;
-struct dt_command {
+struct dt_cli_command {
     const char *name;
     const char *args;    /* "JOB [KEY=VALUE...]" */
     const char *summary; /* one line */
-    const struct dt_option *options;
+    const struct dt_cli_option *options;
     int min_args, max_args;
     enum dt_status (*run)(struct dt_cli *cli, struct dt_error *err);
     const char *no_json; /* why --json makes no sense here; NULL = it does */
 };
 
 struct dt_cli { /* a parsed command line */
-    const struct dt_command *command;
+    const struct dt_cli_command *command;
     const char *values[DT_CLI_MAX_OPTIONS]; /* last value per option of the command, "" for a flag,
                                                NULL = absent */
     const char *list[DT_CLI_MAX_ARGS];      /* all values of LIST options, in order */
@@ -48,12 +48,12 @@ struct dt_cli { /* a parsed command line */
 };
 
 /* The table, ended by a NULL name. */
-extern const struct dt_command dt_commands[];
-extern const struct dt_option dt_common_options[]; /* --help, --json */
+extern const struct dt_cli_command dt_cli_commands[];
+extern const struct dt_cli_option dt_cli_common_options[]; /* --help, --json */
 
 /* argv[0] is the command's name.  --help sets *help. */
-enum dt_status dt_cli_parse(int argc, char **argv, const struct dt_command *cmd, struct dt_cli *out,
-                            bool *help, struct dt_error *err);
+enum dt_status dt_cli_parse(int argc, char **argv, const struct dt_cli_command *cmd,
+                            struct dt_cli *out, bool *help, struct dt_error *err);
 const char *dt_cli_string(const struct dt_cli *c, const char *option, const char *fallback);
 bool dt_cli_flag(const struct dt_cli *c, const char *option);
 /* Numbers are checked against [min,max]; the fallback is returned when the option is absent. */
@@ -64,18 +64,18 @@ enum dt_status dt_cli_double(const struct dt_cli *c, const char *option, double 
 /* DT_ERR_USAGE if both --json and the output file `path` want stdout. */
 enum dt_status dt_cli_one_stdout(const struct dt_cli *c, const char *path, struct dt_error *err);
 /* Does this command take the common option o. */
-bool dt_cli_has_common(const struct dt_command *cmd, const struct dt_option *o);
-void dt_cli_print_help(FILE *f, const struct dt_command *cmd);
+bool dt_cli_has_common(const struct dt_cli_command *cmd, const struct dt_cli_option *o);
+void dt_cli_print_help(FILE *f, const struct dt_cli_command *cmd);
 void dt_cli_print_usage(FILE *f);
 void dt_cli_print_completion(FILE *f);
 
-/* For commands that compute, before anything else: may start the program again (calm.c). */
-void dt_calm_threads(const struct dt_cli *cli);
+/* For commands that compute, before anything else: may start the program again (spin.c). */
+void dt_cli_limit_spin(const struct dt_cli *cli);
 
 /* Under a limit of the address space: a crash says so (limits.c).  Before anything else. */
-void dt_limits_watch(void);
+void dt_cli_limits_watch(void);
 /* DT_ERR_NOMEM if the limit is too low for the libraries of training, on ranks or alone. */
-enum dt_status dt_limits_check(bool ranks, struct dt_error *err);
+enum dt_status dt_cli_limits_check(bool ranks, struct dt_error *err);
 
 /* Commands. */
 enum dt_status dt_cmd_plan(struct dt_cli *cli, struct dt_error *err);
@@ -92,9 +92,10 @@ enum dt_status dt_cmd_trace(struct dt_cli *cli, struct dt_error *err);
 enum dt_status dt_cmd_compare(struct dt_cli *cli, struct dt_error *err);
 enum dt_status dt_cmd_profile(struct dt_cli *cli, struct dt_error *err);
 enum dt_status dt_cmd_completion(struct dt_cli *cli, struct dt_error *err);
-extern const struct dt_option dt_plan_options[], dt_simulate_options_table[],
-    dt_train_options_table[], dt_eval_options[], dt_sample_options[], dt_profile_options[],
-    dt_loop_options[], dt_compare_options[], dt_trace_options[], dt_reproduce_options[],
-    dt_accuracy_options[], dt_db_options[], dt_data_options[];
+extern const struct dt_cli_option dt_cmd_plan_options[], dt_cmd_simulate_options[],
+    dt_cmd_train_options[], dt_cmd_eval_options[], dt_cmd_sample_options[],
+    dt_cmd_profile_options[], dt_cmd_loop_options[], dt_cmd_compare_options[],
+    dt_cmd_trace_options[], dt_cmd_reproduce_options[], dt_cmd_accuracy_options[],
+    dt_cmd_db_options[], dt_cmd_data_options[];
 
 #endif

@@ -12,7 +12,7 @@
 
 enum { WORST = 5, SOURCES = 8 };
 
-const struct dt_option dt_accuracy_options[] = {
+const struct dt_cli_option dt_cmd_accuracy_options[] = {
     {"table", 't', DT_OPT_LIST, "FILE.csv", "a table of measured runs (may be repeated)"},
     {"rows", 'r', DT_OPT_FLAG, NULL, "print every row, not only the worst five of a table"},
     {"every", 0, DT_OPT_INT, "N", "only every N-th row of a table"},
@@ -23,35 +23,35 @@ const struct dt_option dt_accuracy_options[] = {
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
-static void print_rows(const struct dt_acc_run *r, bool all)
+static void print_rows(const struct dt_cli_acc_run *r, bool all)
 {
     static const char *const heads[] = {"row",     "measured [s]", "predicted [s]",
                                         "p10 [s]", "p90 [s]",      "error [%]"};
     int n = all || r->table.n < WORST ? r->table.n : WORST;
-    struct dt_table t;
+    struct dt_cli_table t;
 
-    dt_table_init(&t, 6, heads);
+    dt_cli_table_init(&t, 6, heads);
     for (int k = 0; k < n; k++) {
         int i = all ? k : r->order[k];
         const struct dt_accuracy_row *a = &r->rows[i];
 
         if (r->table.rows[i].source[0])
-            dt_table_cell(&t, "%s (%s)", r->table.rows[i].label, r->table.rows[i].source);
+            dt_cli_table_cell(&t, "%s (%s)", r->table.rows[i].label, r->table.rows[i].source);
         else
-            dt_table_cell(&t, "%s", r->table.rows[i].label);
+            dt_cli_table_cell(&t, "%s", r->table.rows[i].label);
         if (a->measured_s > 0)
-            dt_table_cell(&t, "%.4f", a->measured_s);
+            dt_cli_table_cell(&t, "%.4f", a->measured_s);
         else
-            dt_table_cell(&t, "-");
-        dt_table_cell(&t, "%.4f", a->predicted_s);
-        dt_table_cell(&t, "%.4f", a->p10_s);
-        dt_table_cell(&t, "%.4f", a->p90_s);
+            dt_cli_table_cell(&t, "-");
+        dt_cli_table_cell(&t, "%.4f", a->predicted_s);
+        dt_cli_table_cell(&t, "%.4f", a->p10_s);
+        dt_cli_table_cell(&t, "%.4f", a->p90_s);
         if (a->measured_s > 0)
-            dt_table_cell(&t, "%+.1f", 100 * dt_acc_error(a));
+            dt_cli_table_cell(&t, "%+.1f", 100 * dt_cli_acc_error(a));
         else
-            dt_table_cell(&t, "-");
+            dt_cli_table_cell(&t, "-");
     }
-    dt_table_print(&t, stdout);
+    dt_cli_table_print(&t, stdout);
 }
 
 static void print_line(const char *name, const char *source, const struct dt_accuracy *a)
@@ -68,7 +68,7 @@ struct source { /* rows that rest on one word */
 };
 
 /* Errors per source, in order of appearance; none when the table names no source. */
-static enum dt_status by_source(const struct dt_acc_run *r, struct dt_error *err,
+static enum dt_status by_source(const struct dt_cli_acc_run *r, struct dt_error *err,
                                 struct source *out, int *n)
 {
     struct dt_accuracy_row *rows = dt_calloc((size_t)r->table.n, sizeof *rows);
@@ -99,7 +99,7 @@ static enum dt_status by_source(const struct dt_acc_run *r, struct dt_error *err
     return st;
 }
 
-static enum dt_status print_run(const struct dt_acc_run *r, bool all, struct dt_error *err)
+static enum dt_status print_run(const struct dt_cli_acc_run *r, bool all, struct dt_error *err)
 {
     struct source s[SOURCES];
     int n;
@@ -128,7 +128,7 @@ static void json_errors(struct dt_json *j, const struct dt_accuracy *a)
     dt_json_kv_double(j, "cover80", a->cover80);
 }
 
-static void json_rows(struct dt_json *j, const struct dt_acc_run *r)
+static void json_rows(struct dt_json *j, const struct dt_cli_acc_run *r)
 {
     dt_json_key(j, "rows");
     dt_json_begin_array(j);
@@ -148,7 +148,8 @@ static void json_rows(struct dt_json *j, const struct dt_acc_run *r)
     dt_json_end_array(j);
 }
 
-static enum dt_status json_run(struct dt_json *j, const struct dt_acc_run *r, struct dt_error *err)
+static enum dt_status json_run(struct dt_json *j, const struct dt_cli_acc_run *r,
+                               struct dt_error *err)
 {
     struct source s[SOURCES];
     int n;
@@ -180,7 +181,7 @@ struct all {
     int n;
 };
 
-static enum dt_status append(struct all *all, const struct dt_acc_run *r, struct dt_error *err)
+static enum dt_status append(struct all *all, const struct dt_cli_acc_run *r, struct dt_error *err)
 {
     struct dt_accuracy_row *more =
         dt_realloc(all->rows, (size_t)(all->n + r->table.n) * sizeof *more);
@@ -194,20 +195,20 @@ static enum dt_status append(struct all *all, const struct dt_acc_run *r, struct
 }
 
 static enum dt_status run_all(struct dt_cli *cli, const char *const *paths, int n, int every,
-                              struct dt_acc_profiles *p, struct dt_json *j, struct all *all,
+                              struct dt_cli_acc_profiles *p, struct dt_json *j, struct all *all,
                               struct dt_error *err)
 {
     dt_json_key(j, "tables");
     dt_json_begin_array(j);
     for (int i = 0; i < n; i++) {
-        struct dt_acc_run r = {.rows = NULL};
-        enum dt_status st = dt_acc_run_table(paths[i], every, NULL, p, err, &r);
+        struct dt_cli_acc_run r = {.rows = NULL};
+        enum dt_status st = dt_cli_acc_run_table(paths[i], every, NULL, p, err, &r);
 
         if (st == DT_OK)
             st = append(all, &r, err);
         if (st == DT_OK)
             st = cli->json ? json_run(j, &r, err) : print_run(&r, dt_cli_flag(cli, "rows"), err);
-        dt_acc_run_free(&r);
+        dt_cli_acc_run_free(&r);
         DT_TRY(st);
     }
     dt_json_end_array(j);
@@ -215,7 +216,7 @@ static enum dt_status run_all(struct dt_cli *cli, const char *const *paths, int 
 }
 
 static enum dt_status tables(struct dt_cli *cli, const char *const *paths, int n,
-                             struct dt_acc_profiles *p, struct dt_json *j, struct dt_error *err)
+                             struct dt_cli_acc_profiles *p, struct dt_json *j, struct dt_error *err)
 {
     struct all all = {.n = 0};
     struct dt_accuracy a;
@@ -237,14 +238,14 @@ static enum dt_status tables(struct dt_cli *cli, const char *const *paths, int n
     }
     dt_free(all.rows);
     if (st == DT_OK && dt_cli_flag(cli, "sensitivity"))
-        st = dt_acc_sensitivity(paths, n, (int)every, p, cli->json ? j : NULL, err);
+        st = dt_cli_acc_sensitivity(paths, n, (int)every, p, cli->json ? j : NULL, err);
     return st;
 }
 
 enum dt_status dt_cmd_accuracy(struct dt_cli *cli, struct dt_error *err)
 {
     const char *paths[DT_CLI_MAX_ARGS], *holdout = dt_cli_string(cli, "holdout", NULL);
-    struct dt_acc_profiles p = {.n = 0};
+    struct dt_cli_acc_profiles p = {.n = 0};
     enum dt_status st = DT_OK;
     char shipped[4096];
     struct dt_json j;
@@ -259,13 +260,13 @@ enum dt_status dt_cmd_accuracy(struct dt_cli *cli, struct dt_error *err)
     dt_json_init(&j, true);
     dt_json_begin_object(&j);
     if (holdout)
-        st = dt_acc_holdout(holdout, cli->json ? &j : NULL, err);
+        st = dt_cli_acc_holdout(holdout, cli->json ? &j : NULL, err);
     if (st == DT_OK && n > 0)
         st = tables(cli, paths, n, &p, &j, err);
-    dt_acc_profiles_free(&p);
+    dt_cli_acc_profiles_free(&p);
     dt_json_end_object(&j);
     if (st == DT_OK && cli->json)
-        return dt_json_emit(&j, err);
+        return dt_cli_json_emit(&j, err);
     dt_json_discard(&j);
     return st;
 }

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct dt_option dt_compare_options[] = {
+const struct dt_cli_option dt_cmd_compare_options[] = {
     {"tolerance", 't', DT_OPT_LIST, "NAME=PERCENT",
      "fail (exit status 4) when a line differs by more, such as iteration_s=5%"},
     {"anyway", 0, DT_OPT_FLAG, NULL, "compare runs of different jobs, too"},
@@ -135,21 +135,21 @@ static int worst_metric_first(const void *a, const void *b)
 static void print_metrics(const struct dt_compare *c)
 {
     static const char *const heads[] = {"of the run", "a", "b", "b - a", "[%]"};
-    struct dt_table t;
+    struct dt_cli_table t;
 
-    dt_table_init(&t, 5, heads);
+    dt_cli_table_init(&t, 5, heads);
     for (int i = 0; i < c->n_metrics; i++) {
         const struct dt_compare_metric *m = &c->metric[i];
         double r = dt_compare_relative(m->a, m->b);
 
-        dt_table_cell(&t, "%s", m->name);
-        dt_table_cell(&t, "%.6g", m->a);
-        dt_table_cell(&t, "%.6g", m->b);
-        dt_table_cell(&t, "%+.6g", m->b - m->a);
-        dt_table_cell(&t, isfinite(r) ? "%+.1f" : "-", 100 * r);
+        dt_cli_table_cell(&t, "%s", m->name);
+        dt_cli_table_cell(&t, "%.6g", m->a);
+        dt_cli_table_cell(&t, "%.6g", m->b);
+        dt_cli_table_cell(&t, "%+.6g", m->b - m->a);
+        dt_cli_table_cell(&t, isfinite(r) ? "%+.1f" : "-", 100 * r);
     }
     printf("\n");
-    dt_table_print(&t, stdout);
+    dt_cli_table_print(&t, stdout);
     if (c->peak_flops > 0 && dt_compare_find_metric(c, "mfu"))
         printf("mfu: of %.4g GFLOP/s per GPU or process on both sides, %s by %s\n",
                1e-9 * c->peak_flops,
@@ -166,12 +166,12 @@ static int worst_memory_first(const void *a, const void *b)
     return dx != dy ? (dx < dy ? 1 : -1) : strcmp(x->name, y->name);
 }
 
-static void memory_cell(struct dt_table *t, int64_t bytes)
+static void memory_cell(struct dt_cli_table *t, int64_t bytes)
 {
     if (bytes >= 0)
-        dt_table_cell(t, "%.2f", (double)bytes / 1048576);
+        dt_cli_table_cell(t, "%.2f", (double)bytes / 1048576);
     else
-        dt_table_cell(t, "-");
+        dt_cli_table_cell(t, "-");
 }
 
 /* Lanes that were not executed have nothing allocated: no column of dashes for them. */
@@ -179,7 +179,7 @@ static void print_memory(const struct dt_compare *c, int top)
 {
     const char *heads[8] = {"memory of lanes", "rank", "a predicted [MiB]"};
     bool a = false, b = false;
-    struct dt_table t;
+    struct dt_cli_table t;
     int n = 3;
 
     for (int i = 0; i < c->n_memory; i++) {
@@ -192,32 +192,32 @@ static void print_memory(const struct dt_compare *c, int top)
     if (b)
         heads[n++] = "b allocated";
     heads[n++] = "b - a [%]";
-    dt_table_init(&t, n, heads);
+    dt_cli_table_init(&t, n, heads);
     for (int i = 0; i < c->n_memory && (top == 0 || i < top); i++) {
         const struct dt_compare_memory *m = &c->memory[i];
 
-        dt_table_cell(&t, "%s", m->name);
+        dt_cli_table_cell(&t, "%s", m->name);
         if (m->rank >= 0)
-            dt_table_cell(&t, "%d%s%s", m->rank, m->host[0] ? " on " : "", m->host);
+            dt_cli_table_cell(&t, "%d%s%s", m->rank, m->host[0] ? " on " : "", m->host);
         else
-            dt_table_cell(&t, "-");
+            dt_cli_table_cell(&t, "-");
         memory_cell(&t, m->a_predicted);
         if (a)
             memory_cell(&t, m->a_allocated);
         memory_cell(&t, m->b_predicted);
         if (b)
             memory_cell(&t, m->b_allocated);
-        dt_table_cell(&t, "%+.1f", 100 * memory_relative(m));
+        dt_cli_table_cell(&t, "%+.1f", 100 * memory_relative(m));
     }
     printf("\n");
-    dt_table_print(&t, stdout);
+    dt_cli_table_print(&t, stdout);
 }
 
 static void print_table(const struct dt_compare *c, int top)
 {
     static const char *const heads[] = {"what",       "ops", "a [ms]",           "b [ms]",
                                         "b - a [ms]", "[%]", "median of ops [%]"};
-    struct dt_table t;
+    struct dt_cli_table t;
 
     print_head("a", &c->a);
     print_head("b", &c->b);
@@ -232,19 +232,19 @@ static void print_table(const struct dt_compare *c, int top)
     }
     printf("%lld ops joined, %lld only in a, %lld only in b\n\n", (long long)c->joined,
            (long long)c->only_a, (long long)c->only_b);
-    dt_table_init(&t, 7, heads);
+    dt_cli_table_init(&t, 7, heads);
     for (int i = 0; i < c->n && (top == 0 || i <= top); i++) {
         const struct dt_compare_line *l = &c->line[i];
 
-        dt_table_cell(&t, "%s", l->name);
-        dt_table_cell(&t, "%lld", (long long)l->n);
-        dt_table_cell(&t, "%.3f", 1e3 * l->a_s);
-        dt_table_cell(&t, "%.3f", 1e3 * l->b_s);
-        dt_table_cell(&t, "%+.3f", 1e3 * (l->b_s - l->a_s));
-        dt_table_cell(&t, isfinite(relative(l)) ? "%+.1f" : "-", 100 * relative(l));
-        dt_table_cell(&t, "%+.1f", 100 * l->median);
+        dt_cli_table_cell(&t, "%s", l->name);
+        dt_cli_table_cell(&t, "%lld", (long long)l->n);
+        dt_cli_table_cell(&t, "%.3f", 1e3 * l->a_s);
+        dt_cli_table_cell(&t, "%.3f", 1e3 * l->b_s);
+        dt_cli_table_cell(&t, "%+.3f", 1e3 * (l->b_s - l->a_s));
+        dt_cli_table_cell(&t, isfinite(relative(l)) ? "%+.1f" : "-", 100 * relative(l));
+        dt_cli_table_cell(&t, "%+.1f", 100 * l->median);
     }
-    dt_table_print(&t, stdout);
+    dt_cli_table_print(&t, stdout);
     if (c->n_metrics > 0)
         print_metrics(c);
     if (c->n_memory > 0)
@@ -378,12 +378,12 @@ static enum dt_status print_json(const struct dt_compare *c, struct dt_error *er
     dt_json_key(&j, "memory");
     json_memory(c, &j);
     dt_json_end_object(&j);
-    return dt_json_emit(&j, err);
+    return dt_cli_json_emit(&j, err);
 }
 
 enum dt_status dt_cmd_compare(struct dt_cli *cli, struct dt_error *err)
 {
-    const char *file = dt_runs_file(cli);
+    const char *file = dt_cli_runs_file(cli);
     struct dt_run_ref a, b;
     struct dt_compare c;
     enum dt_status st = DT_OK;

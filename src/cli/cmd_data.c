@@ -18,7 +18,7 @@
 
 enum { LABELS_MAX = 256, TEXT_MAX = 64 << 20 };
 
-const struct dt_option dt_data_options[] = {
+const struct dt_cli_option dt_cmd_data_options[] = {
     {"output", 'o', DT_OPT_STRING, "FILE",
      "pack: PREFIX of the shards; scan: the CSV file (default - = stdout)"},
     {"fashion-mnist", 0, DT_OPT_STRING, "SPLIT", "pack: Fashion-MNIST, train or test"},
@@ -61,7 +61,7 @@ static void print_report(FILE *f, const char *begin, const struct dt_data_report
     for (int i = 0; i < DT_BAD_COUNT; i++)
         if (r->bad[i])
             fprintf(f, "%s%lld %s, for instance %s\n", begin, (long long)r->bad[i],
-                    dt_data_bad_text((enum dt_bad)i), r->example[i]);
+                    dt_data_bad_text((enum dt_data_bad_kind)i), r->example[i]);
 }
 
 /* ---- pack ---- */
@@ -95,7 +95,7 @@ static enum dt_status pack_fashion(const struct dt_cli *cli, const char *split,
     stem = strcmp(split, "train") == 0 ? "train" : "t10k";
     snprintf(images, sizeof images, "%.900s/%s-images-idx3-ubyte.gz", dir, stem);
     snprintf(labels, sizeof labels, "%.900s/%s-labels-idx1-ubyte.gz", dir, stem);
-    enum dt_status st = dt_pack_idx(images, labels, dt_fashion_words, o, r, err, res);
+    enum dt_status st = dt_pack_idx(images, labels, dt_caption_fashion_words, o, r, err, res);
     if (st == DT_ERR_INPUT && err && strstr(err->message, "cannot open"))
         return dt_error_at(err, st, images, 0, 0,
                            "cannot open (Debian's package dataset-fashion-mnist has it; --dir says "
@@ -144,7 +144,7 @@ static enum dt_status print_packed(const struct dt_cli *cli, const char *prefix,
     dt_json_kv_int(&j, "shards", res->shards);
     dt_data_report_json(r, &j);
     dt_json_end_object(&j);
-    return dt_json_emit(&j, err);
+    return dt_cli_json_emit(&j, err);
 }
 
 static enum dt_status data_pack(struct dt_cli *cli, struct dt_error *err)
@@ -269,10 +269,10 @@ static enum dt_status scan_rows(struct dt_loader *l, bool unpacked, struct text 
         put_row(t, s, unpacked, sum);
         dt_sequence_free(s);
         if (sum->rows % 64 == 0) {
-            struct dt_cursor c;
+            struct dt_data_cursor c;
             dt_loader_cursor(l, &c);
-            dt_progress("scan", (int)(c.epoch ? 100 : 100 * c.position / dt_loader_samples(l)),
-                        100);
+            dt_cli_progress("scan", (int)(c.epoch ? 100 : 100 * c.position / dt_loader_samples(l)),
+                            100);
         }
     }
 }
@@ -306,7 +306,7 @@ static enum dt_status print_scanned(const struct dt_cli *cli, const char *path,
     dt_json_kv_int(&j, "images_generated", sum->generated);
     dt_data_report_json(r, &j);
     dt_json_end_object(&j);
-    return dt_json_emit(&j, err);
+    return dt_cli_json_emit(&j, err);
 }
 
 static enum dt_status write_csv(const char *path, const struct text *rows,
@@ -324,7 +324,7 @@ static enum dt_status write_csv(const char *path, const struct text *rows,
             for (char *c = line; *c; c++)
                 *c = *c < ' ' || *c > '~' ? '?' : *c;
             put(&t, "# skipped: %lld %s, for instance %s\n", (long long)r->bad[i],
-                dt_data_bad_text((enum dt_bad)i), line);
+                dt_data_bad_text((enum dt_data_bad_kind)i), line);
         }
     put(&t, "sample,text_tokens,images,gen_images,seq_tokens\n");
     p = t.s;
@@ -350,7 +350,7 @@ static enum dt_status scan(struct dt_cli *cli, struct dt_loader_options *o, stru
     DT_TRY(dt_loader_open(o, err, &l));
     enum dt_status st = scan_rows(l, o->unpacked, &t, &sum, err);
     int64_t samples = dt_loader_samples(l);
-    dt_progress_end();
+    dt_cli_progress_end();
     dt_loader_report(l, &r);
     dt_loader_close(l);
     if (st == DT_OK && sum.rows == 0)
@@ -387,14 +387,14 @@ static enum dt_status data_scan(struct dt_cli *cli, struct dt_error *err)
 
 /* ---- tokens ---- */
 
-static void print_ids(const struct dt_ids *ids)
+static void print_ids(const struct dt_tokenizer_ids *ids)
 {
     for (size_t k = 0; k < ids->n; k++)
         printf(k ? " %d" : "%d", (int)ids->id[k]);
     putchar('\n');
 }
 
-static void json_ids(const struct dt_ids *ids, struct dt_json *j)
+static void json_ids(const struct dt_tokenizer_ids *ids, struct dt_json *j)
 {
     dt_json_begin_array(j);
     for (size_t k = 0; k < ids->n; k++)
@@ -406,7 +406,7 @@ static void json_ids(const struct dt_ids *ids, struct dt_json *j)
 static enum dt_status each_text(const struct dt_tokenizer *t, const char *text, size_t len,
                                 char delimiter, struct dt_json *j, struct dt_error *err)
 {
-    struct dt_ids ids = {0};
+    struct dt_tokenizer_ids ids = {0};
     enum dt_status st = DT_OK;
 
     for (size_t i = 0; i < len && st == DT_OK;) {
@@ -421,7 +421,7 @@ static enum dt_status each_text(const struct dt_tokenizer *t, const char *text, 
             print_ids(&ids);
         i += n + 1;
     }
-    dt_ids_free(&ids);
+    dt_tokenizer_ids_free(&ids);
     return st;
 }
 
@@ -440,7 +440,7 @@ static enum dt_status json_texts(const struct dt_tokenizer *t, const char *name,
     dt_json_end_array(&j);
     dt_json_end_object(&j);
     if (st == DT_OK)
-        return dt_json_emit(&j, err);
+        return dt_cli_json_emit(&j, err);
     dt_json_discard(&j);
     return st;
 }

@@ -15,7 +15,7 @@
 
 enum { CSV_LIMIT_BYTES = 256 << 20 };
 
-const struct dt_option dt_db_options[] = {
+const struct dt_cli_option dt_cmd_db_options[] = {
     {"output", 'o', DT_OPT_STRING, "FILE",
      "where to write: .db = SQLite, .sql = SQL text, - = stdout (text)"},
     {"device", 'd', DT_OPT_STRING, "NAME", "device of the imported rows, of the fit, or to show"},
@@ -83,7 +83,7 @@ static enum dt_status import_family_help(struct dt_error *err)
     char list[2048] = "db import FAMILY FILE... -o OUT --device NAME --source NAME; families:";
     const char *name, *summary;
 
-    for (int i = 0; (name = dt_importer_name(i, &summary)); i++) {
+    for (int i = 0; (name = dt_import_format_name(i, &summary)); i++) {
         size_t used = strlen(list);
         snprintf(list + used, sizeof list - used, "\n  %-18s %s", name, summary);
     }
@@ -92,7 +92,7 @@ static enum dt_status import_family_help(struct dt_error *err)
 
 static enum dt_status import_file(const char *family, const char *path,
                                   const struct dt_import_options *o, struct dt_error *err,
-                                  struct dt_ptable *t, struct dt_import_result *sum)
+                                  struct dt_profile_table *t, struct dt_import_result *sum)
 {
     struct dt_import_result r;
     enum dt_status status;
@@ -100,7 +100,7 @@ static enum dt_status import_file(const char *family, const char *path,
     size_t len;
 
     DT_TRY(dt_file_read(path, CSV_LIMIT_BYTES, err, &text, &len));
-    status = dt_profile_import(family, path, text, len, o, err, t, &r);
+    status = dt_import_profile(family, path, text, len, o, err, t, &r);
     dt_free(text);
     if (status != DT_OK)
         return status;
@@ -131,7 +131,7 @@ static enum dt_status print_imported(const struct dt_cli *cli, const char *out,
     dt_json_kv_int(&j, "lines_skipped", (int64_t)r->skipped);
     dt_json_kv_int(&j, "rows_in_all", (int64_t)rows_in_all);
     dt_json_end_object(&j);
-    return dt_json_emit(&j, err);
+    return dt_cli_json_emit(&j, err);
 }
 
 /* An output that exists is added to. */
@@ -139,7 +139,7 @@ static enum dt_status db_import(struct dt_cli *cli, struct dt_error *err)
 {
     struct dt_import_result sum = {0, 0, 0};
     struct dt_import_options o = {0};
-    struct dt_ptable t = {0};
+    struct dt_profile_table t = {0};
     const char *out;
     enum dt_status status = DT_OK;
 
@@ -148,14 +148,14 @@ static enum dt_status db_import(struct dt_cli *cli, struct dt_error *err)
     DT_TRY(need_output(cli, "import", err, &out));
     DT_TRY(import_options(cli, err, &o));
     if (strcmp(out, "-") != 0 && access(out, F_OK) == 0)
-        DT_TRY(dt_ptable_read(out, err, &t));
+        DT_TRY(dt_profile_table_read(out, err, &t));
     for (int i = 2; i < cli->n_args && status == DT_OK; i++)
         status = import_file(cli->args[1], cli->args[i], &o, err, &t, &sum);
     if (status == DT_OK)
-        status = dt_ptable_write(&t, out, err);
+        status = dt_profile_table_write(&t, out, err);
     if (status == DT_OK && strcmp(out, "-") != 0)
         status = print_imported(cli, out, &sum, t.n_rows, err);
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
     return status;
 }
 
@@ -181,30 +181,30 @@ static enum dt_status print_scores_json(const struct dt_fit_report *r, const cha
     }
     dt_json_end_array(&j);
     dt_json_end_object(&j);
-    return dt_json_emit(&j, err);
+    return dt_cli_json_emit(&j, err);
 }
 
 static void print_scores(const struct dt_fit_report *r)
 {
     static const char *const heads[] = {"relative error of the fit", "points", "mean [%]",
                                         "median [%]", "p90 [%]"};
-    struct dt_table t;
+    struct dt_cli_table t;
 
-    dt_table_init(&t, 5, heads);
+    dt_cli_table_init(&t, 5, heads);
     for (int i = 0; i < r->n; i++) {
-        dt_table_cell(&t, "%s", r->score[i].what);
-        dt_table_cell(&t, "%zu", r->score[i].s.n);
-        dt_table_cell(&t, "%.1f", 100 * r->score[i].s.mean);
-        dt_table_cell(&t, "%.1f", 100 * r->score[i].s.median);
-        dt_table_cell(&t, "%.1f", 100 * r->score[i].s.p90);
+        dt_cli_table_cell(&t, "%s", r->score[i].what);
+        dt_cli_table_cell(&t, "%zu", r->score[i].s.n);
+        dt_cli_table_cell(&t, "%.1f", 100 * r->score[i].s.mean);
+        dt_cli_table_cell(&t, "%.1f", 100 * r->score[i].s.median);
+        dt_cli_table_cell(&t, "%.1f", 100 * r->score[i].s.p90);
     }
-    dt_table_print(&t, stdout);
+    dt_cli_table_print(&t, stdout);
 }
 
 static enum dt_status db_fit(struct dt_cli *cli, struct dt_error *err)
 {
     const char *out, *device = dt_cli_string(cli, "device", NULL);
-    struct dt_ptable in = {0}, t = {0};
+    struct dt_profile_table in = {0}, t = {0};
     struct dt_fit_report report;
     enum dt_status status;
 
@@ -212,11 +212,11 @@ static enum dt_status db_fit(struct dt_cli *cli, struct dt_error *err)
         return dt_error_set(err, DT_ERR_USAGE, "db fit MEASURED --device %s|%s|%s -o OUT",
                             dt_fit_device(0), dt_fit_device(1), dt_fit_device(2));
     DT_TRY(need_output(cli, "fit", err, &out));
-    DT_TRY(dt_ptable_read(cli->args[1], err, &in));
-    status = dt_profile_fit(&in, device, err, &t, &report);
-    dt_ptable_free(&in);
+    DT_TRY(dt_profile_table_read(cli->args[1], err, &in));
+    status = dt_fit_profile(&in, device, err, &t, &report);
+    dt_profile_table_free(&in);
     if (status == DT_OK)
-        status = dt_ptable_write(&t, out, err);
+        status = dt_profile_table_write(&t, out, err);
     if (status == DT_OK && strcmp(out, "-") != 0) {
         if (cli->json) {
             status = print_scores_json(&report, device, t.n_rows, err);
@@ -225,34 +225,35 @@ static enum dt_status db_fit(struct dt_cli *cli, struct dt_error *err)
             printf("%s: %zu row%s for %s\n", out, t.n_rows, dt_plural((int64_t)t.n_rows), device);
         }
     }
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
     return status;
 }
 
 /* ---- show ---- */
 
-static bool wanted(const struct dt_ptable *t, const struct dt_ptable_row *r, const char *device,
-                   const char *dtype, int op)
+static bool wanted(const struct dt_profile_table *t, const struct dt_profile_table_row *r,
+                   const char *device, const char *dtype, int op)
 {
     return (!device || strcmp(t->devices[r->device], device) == 0) &&
            (!dtype || strcmp(t->dtypes[r->dtype], dtype) == 0) && (op < 0 || r->r.family == op);
 }
 
-static bool same_series(const struct dt_ptable_row *a, const struct dt_ptable_row *b)
+static bool same_series(const struct dt_profile_table_row *a, const struct dt_profile_table_row *b)
 {
     return a->device == b->device && a->dtype == b->dtype && a->r.family == b->r.family &&
            a->r.phase == b->r.phase && a->r.kind == b->r.kind && a->r.source == b->r.source;
 }
 
-static void json_series(struct dt_json *j, const struct dt_ptable *t, const struct dt_ptable_row *r)
+static void json_series(struct dt_json *j, const struct dt_profile_table *t,
+                        const struct dt_profile_table_row *r)
 {
     const struct dt_profile_source *s = &t->sources[r->r.source];
 
     dt_json_kv_string(j, "device", t->devices[r->device]);
     dt_json_kv_string(j, "dtype", t->dtypes[r->dtype]);
     dt_json_kv_string(j, "op", dt_kop_family_names[r->r.family]);
-    dt_json_kv_string(j, "phase", dt_ptable_phase_names[r->r.phase]);
-    dt_json_kv_string(j, "kind", dt_row_kind_names[r->r.kind]);
+    dt_json_kv_string(j, "phase", dt_profile_table_phase_names[r->r.phase]);
+    dt_json_kv_string(j, "kind", dt_profile_row_kind_names[r->r.kind]);
     dt_json_kv_string(j, "source", s->name);
     dt_json_kv_string(j, "origin", s->origin);
     dt_json_kv_string(j, "licence", s->licence);
@@ -261,7 +262,7 @@ static void json_series(struct dt_json *j, const struct dt_ptable *t, const stru
 }
 
 /* The rows [from, to) of a series, as many as *limit allows; *limit: what is left of it. */
-static void json_rows(struct dt_json *j, const struct dt_ptable *t, size_t from, size_t to,
+static void json_rows(struct dt_json *j, const struct dt_profile_table *t, size_t from, size_t to,
                       int64_t *limit, int64_t *left_out)
 {
     dt_json_key(j, "rows");
@@ -285,8 +286,8 @@ static void json_rows(struct dt_json *j, const struct dt_ptable *t, size_t from,
 }
 
 /* limit: of rows in all, 0 = none */
-static enum dt_status show_json(const struct dt_ptable *t, const char *device, const char *dtype,
-                                int op, int64_t limit, struct dt_error *err)
+static enum dt_status show_json(const struct dt_profile_table *t, const char *device,
+                                const char *dtype, int op, int64_t limit, struct dt_error *err)
 {
     int64_t left = limit ? limit : INT64_MAX, left_out = 0;
     struct dt_json j;
@@ -297,7 +298,7 @@ static enum dt_status show_json(const struct dt_ptable *t, const char *device, c
     dt_json_key(&j, "series");
     dt_json_begin_array(&j);
     for (size_t i = 0, k; i < t->n_rows; i = k) {
-        const struct dt_ptable_row *r = &t->rows[i];
+        const struct dt_profile_table_row *r = &t->rows[i];
         for (k = i + 1; k < t->n_rows && same_series(r, &t->rows[k]); k++)
             ;
         if (!wanted(t, r, device, dtype, op))
@@ -313,31 +314,31 @@ static enum dt_status show_json(const struct dt_ptable *t, const char *device, c
     if (op >= 0)
         dt_json_kv_int(&j, "left_out", left_out);
     dt_json_end_object(&j);
-    return dt_json_emit(&j, err);
+    return dt_cli_json_emit(&j, err);
 }
 
-static void show_series(const struct dt_ptable *t, const char *device, const char *dtype)
+static void show_series(const struct dt_profile_table *t, const char *device, const char *dtype)
 {
     static const char *const heads[] = {"device", "dtype",  "op",    "phase",
                                         "kind",   "points", "source"};
-    struct dt_table table;
+    struct dt_cli_table table;
 
-    dt_table_init(&table, 7, heads);
+    dt_cli_table_init(&table, 7, heads);
     for (size_t i = 0, k; i < t->n_rows; i = k) {
-        const struct dt_ptable_row *r = &t->rows[i];
+        const struct dt_profile_table_row *r = &t->rows[i];
         for (k = i + 1; k < t->n_rows && same_series(r, &t->rows[k]); k++)
             ;
         if (!wanted(t, r, device, dtype, -1))
             continue;
-        dt_table_cell(&table, "%s", t->devices[r->device]);
-        dt_table_cell(&table, "%s", t->dtypes[r->dtype]);
-        dt_table_cell(&table, "%s", dt_kop_family_names[r->r.family]);
-        dt_table_cell(&table, "%s", dt_ptable_phase_names[r->r.phase]);
-        dt_table_cell(&table, "%s", dt_row_kind_names[r->r.kind]);
-        dt_table_cell(&table, "%zu", k - i);
-        dt_table_cell(&table, "%s", t->sources[r->r.source].name);
+        dt_cli_table_cell(&table, "%s", t->devices[r->device]);
+        dt_cli_table_cell(&table, "%s", t->dtypes[r->dtype]);
+        dt_cli_table_cell(&table, "%s", dt_kop_family_names[r->r.family]);
+        dt_cli_table_cell(&table, "%s", dt_profile_table_phase_names[r->r.phase]);
+        dt_cli_table_cell(&table, "%s", dt_profile_row_kind_names[r->r.kind]);
+        dt_cli_table_cell(&table, "%zu", k - i);
+        dt_cli_table_cell(&table, "%s", t->sources[r->r.source].name);
     }
-    dt_table_print(&table, stdout);
+    dt_cli_table_print(&table, stdout);
     printf("\nSources:\n");
     for (int i = 0; i < t->n_sources; i++)
         printf("  %s\n    from %s (%s, %s)\n%s%s%s", t->sources[i].name, t->sources[i].origin,
@@ -345,16 +346,16 @@ static void show_series(const struct dt_ptable *t, const char *device, const cha
                t->sources[i].note, t->sources[i].note[0] ? "\n" : "");
 }
 
-static void show_rows(const struct dt_ptable *t, const char *device, const char *dtype, int op,
-                      int64_t limit)
+static void show_rows(const struct dt_profile_table *t, const char *device, const char *dtype,
+                      int op, int64_t limit)
 {
     static const char *const heads[] = {"phase", "kind",        "d0",       "d1",
                                         "d2",    "d3",          "d4",       "d5",
                                         "n",     "median [us]", "p10 [us]", "p90 [us]"};
-    struct dt_table table;
+    struct dt_cli_table table;
     int64_t shown = 0, left = 0;
 
-    dt_table_init(&table, 12, heads);
+    dt_cli_table_init(&table, 12, heads);
     for (size_t i = 0; i < t->n_rows; i++) {
         const struct dt_profile_row *r = &t->rows[i].r;
         if (!wanted(t, &t->rows[i], device, dtype, op))
@@ -364,16 +365,16 @@ static void show_rows(const struct dt_ptable *t, const char *device, const char 
             continue;
         }
         shown++;
-        dt_table_cell(&table, "%s", dt_ptable_phase_names[r->phase]);
-        dt_table_cell(&table, "%s", dt_row_kind_names[r->kind]);
+        dt_cli_table_cell(&table, "%s", dt_profile_table_phase_names[r->phase]);
+        dt_cli_table_cell(&table, "%s", dt_profile_row_kind_names[r->kind]);
         for (int d = 0; d < 6; d++)
-            dt_table_cell(&table, "%lld", (long long)r->d[d]);
-        dt_table_cell(&table, "%lld", (long long)r->n);
-        dt_table_cell(&table, "%.3f", r->median_ns / 1e3);
-        dt_table_cell(&table, "%.3f", r->p10_ns / 1e3);
-        dt_table_cell(&table, "%.3f", r->p90_ns / 1e3);
+            dt_cli_table_cell(&table, "%lld", (long long)r->d[d]);
+        dt_cli_table_cell(&table, "%lld", (long long)r->n);
+        dt_cli_table_cell(&table, "%.3f", r->median_ns / 1e3);
+        dt_cli_table_cell(&table, "%.3f", r->p10_ns / 1e3);
+        dt_cli_table_cell(&table, "%.3f", r->p90_ns / 1e3);
     }
-    dt_table_print(&table, stdout);
+    dt_cli_table_print(&table, stdout);
     if (left)
         printf("... and %lld more row%s (--limit 0 shows all)\n", (long long)left, dt_plural(left));
 }
@@ -402,7 +403,7 @@ static enum dt_status db_show(struct dt_cli *cli, struct dt_error *err)
 {
     const char *device = dt_cli_string(cli, "device", NULL),
                *dtype = dt_cli_string(cli, "dtype", NULL);
-    struct dt_ptable t = {0};
+    struct dt_profile_table t = {0};
     enum dt_status status = DT_OK;
     char path[1024];
     int64_t limit;
@@ -414,15 +415,15 @@ static enum dt_status db_show(struct dt_cli *cli, struct dt_error *err)
     DT_TRY(find_op(dt_cli_string(cli, "op", NULL), err, &op));
     DT_TRY(dt_cli_int(cli, "limit", 0, INT64_C(1) << 40, cli->json ? 0 : 40, &limit, err));
     DT_TRY(dt_file_find("profiles", cli->args[1], ".sql", err, path, sizeof path));
-    DT_TRY(dt_ptable_read(path, err, &t));
-    dt_ptable_sort(&t);
+    DT_TRY(dt_profile_table_read(path, err, &t));
+    dt_profile_table_sort(&t);
     if (cli->json)
         status = show_json(&t, device, dtype, op, limit, err);
     else if (op >= 0)
         show_rows(&t, device, dtype, op, limit);
     else
         show_series(&t, device, dtype);
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
     return status;
 }
 
@@ -440,12 +441,12 @@ static enum dt_status print_exported(const struct dt_cli *cli, const char *out, 
     dt_json_kv_string(&j, "output", out);
     dt_json_kv_int(&j, "rows", (int64_t)rows);
     dt_json_end_object(&j);
-    return dt_json_emit(&j, err);
+    return dt_cli_json_emit(&j, err);
 }
 
 static enum dt_status db_export(struct dt_cli *cli, struct dt_error *err)
 {
-    struct dt_ptable t = {0};
+    struct dt_profile_table t = {0};
     enum dt_status status;
     const char *out;
     char path[1024];
@@ -454,11 +455,11 @@ static enum dt_status db_export(struct dt_cli *cli, struct dt_error *err)
         return dt_error_set(err, DT_ERR_USAGE, "db export PROFILE -o FILE.sql");
     DT_TRY(need_output(cli, "export", err, &out));
     DT_TRY(dt_file_find("profiles", cli->args[1], ".sql", err, path, sizeof path));
-    DT_TRY(dt_ptable_read(path, err, &t));
-    status = dt_ptable_write(&t, out, err);
+    DT_TRY(dt_profile_table_read(path, err, &t));
+    status = dt_profile_table_write(&t, out, err);
     if (status == DT_OK && strcmp(out, "-") != 0)
         status = print_exported(cli, out, t.n_rows, err);
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
     return status;
 }
 

@@ -14,7 +14,7 @@
 
 enum { SAMPLES = 500, BATCH = 64, TOKENS = 64, DRAWS = 4, WORDS_MAX = 256 };
 
-const struct dt_option dt_eval_options[] = {
+const struct dt_cli_option dt_cmd_eval_options[] = {
     {"data", 'd', DT_OPT_LIST, "FILE", "held-out shards (default: the job's run.eval_data)"},
     {"checkpoint", 'c', DT_OPT_STRING, "DIR", "weights (default: the job's run.checkpoint.dir)"},
     {"samples", 'n', DT_OPT_INT, "N", "documents to look at (default 500)"},
@@ -29,7 +29,7 @@ const struct dt_option dt_eval_options[] = {
 
 struct eval {
     const struct dt_cli *cli;
-    struct dt_trained t;
+    struct dt_cli_trained t;
     int64_t samples, draws, max_tokens, seed, batch;
     char **shards;
     int n_shards, n_words;
@@ -53,8 +53,8 @@ static enum dt_status read_words(struct eval *e, struct dt_error *err)
     char *p;
 
     if (!list) {
-        for (e->n_words = 0; dt_fashion_words[e->n_words]; e->n_words++)
-            e->words[e->n_words] = dt_fashion_words[e->n_words];
+        for (e->n_words = 0; dt_caption_fashion_words[e->n_words]; e->n_words++)
+            e->words[e->n_words] = dt_caption_fashion_words[e->n_words];
         return DT_OK;
     }
     e->names = dt_strdup(list);
@@ -70,7 +70,7 @@ static enum dt_status read_words(struct eval *e, struct dt_error *err)
 
 static enum dt_status read_options(struct eval *e, struct dt_error *err)
 {
-    const struct dt_run_options *r = &e->t.job->run;
+    const struct dt_job_run_options *r = &e->t.job->run;
     const char *const *data = e->cli->n_list ? e->cli->list : (const char *const *)r->eval_data;
     int n = e->cli->n_list ? e->cli->n_list : r->n_eval_data;
 
@@ -98,7 +98,7 @@ static enum dt_status open_loader(const struct eval *e, double generate, struct 
     o.seed = (uint64_t)e->seed;
     o.epochs = 1;
     o.threads = 0;
-    o.cursor = (struct dt_cursor){0};
+    o.cursor = (struct dt_data_cursor){0};
     return dt_loader_open(&o, err, out);
 }
 
@@ -129,9 +129,9 @@ static enum dt_status each_batch(struct eval *e, double generate, const char *wh
         for (int i = 0; i < n; i++)
             dt_sequence_free(seqs[i]);
         done += n;
-        dt_progress(what, (int)done, (int)e->samples);
+        dt_cli_progress(what, (int)done, (int)e->samples);
     }
-    dt_progress_end();
+    dt_cli_progress_end();
     dt_loader_close(l);
     dt_free(seqs);
     return st;
@@ -184,7 +184,7 @@ static enum dt_status caption_batch(struct eval *e, struct dt_sequence **seqs, i
     if (st == DT_OK)
         st = dt_infer_caption(e->t.infer, images, k, (int)e->max_tokens, err, texts);
     for (int i = 0; i < k && st == DT_OK; i++) {
-        const struct dt_seq_doc *d = &seqs[i]->docs[0];
+        const struct dt_sequence_doc *d = &seqs[i]->docs[0];
         char *truth;
         size_t len;
 
@@ -300,18 +300,18 @@ enum dt_status dt_cmd_eval(struct dt_cli *cli, struct dt_error *err)
     struct eval e = {.cli = cli};
     enum dt_status st;
 
-    dt_calm_threads(cli);
-    DT_TRY(dt_limits_check(false, err));
+    dt_cli_limit_spin(cli);
+    DT_TRY(dt_cli_limits_check(false, err));
     DT_TRY(dt_cli_int(cli, "samples", 1, 1 << 30, SAMPLES, &e.samples, err));
     DT_TRY(dt_cli_int(cli, "draws", 1, 1 << 16, DRAWS, &e.draws, err));
     DT_TRY(dt_cli_int(cli, "max-tokens", 1, 1 << 16, TOKENS, &e.max_tokens, err));
     DT_TRY(dt_cli_int(cli, "seed", 0, INT64_MAX, 1, &e.seed, err));
     DT_TRY(dt_cli_int(cli, "batch", 1, 4096, BATCH, &e.batch, err));
-    DT_TRY(dt_trained_open(cli, (int)e.batch, err, &e.t));
+    DT_TRY(dt_cli_trained_open(cli, (int)e.batch, err, &e.t));
     st = run(&e, err);
     dt_infer_losses_free(&e.images);
     dt_free(e.shards);
     dt_free(e.names);
-    dt_trained_close(&e.t);
+    dt_cli_trained_close(&e.t);
     return st;
 }

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-const struct dt_option dt_loop_options[] = {
+const struct dt_cli_option dt_cmd_loop_options[] = {
     {"steps", 0, DT_OPT_INT, "N", "steps measured with each layout (default 8)"},
     {"warm-up", 0, DT_OPT_INT, "N", "steps before these (default 20)"},
     {"ranks", 0, DT_OPT_INT, "N", "ranks of a layout at most (default 4)"},
@@ -28,7 +28,7 @@ const struct dt_option dt_loop_options[] = {
 };
 
 /* The sizes of what steps after the warm-up train on, in the loader's order. */
-static enum dt_status read_seen(struct loop *l, const struct dt_setup *s, struct dt_error *err)
+static enum dt_status read_seen(struct dt_loop *l, const struct dt_setup *s, struct dt_error *err)
 {
     int64_t batch = s->plan.policy.global_batch, skip = l->warm_up * batch,
             n = (l->warm_up + l->steps) * batch;
@@ -50,11 +50,11 @@ static enum dt_status read_seen(struct loop *l, const struct dt_setup *s, struct
     }
     dt_loader_close(loader);
     if (st == DT_OK)
-        st = dt_feed_samples((const struct dt_sequence *const *)seqs + skip, n - skip, err,
-                             &l->seen);
+        st = dt_batching_samples((const struct dt_sequence *const *)seqs + skip, n - skip, err,
+                                 &l->seen);
     if (st == DT_OK)
-        st = dt_feed_samples((const struct dt_sequence *const *)seqs + n - batch, batch, err,
-                             &l->last);
+        st = dt_batching_samples((const struct dt_sequence *const *)seqs + n - batch, batch, err,
+                                 &l->last);
     for (int64_t i = 0; i < n; i++)
         dt_sequence_free(seqs[i]);
     dt_free(seqs);
@@ -62,7 +62,8 @@ static enum dt_status read_seen(struct loop *l, const struct dt_setup *s, struct
 }
 
 /* Each rank makes whole batches, beside the steps before: samples are read, decoded and packed. */
-static enum dt_status time_batches(struct loop *l, const struct dt_setup *s, struct dt_error *err)
+static enum dt_status time_batches(struct dt_loop *l, const struct dt_setup *s,
+                                   struct dt_error *err)
 {
     enum { WARM_UP = 4, BATCHES = 16 }; /* behind what the loader's threads have made ahead */
     int64_t batch = s->plan.policy.global_batch;
@@ -88,7 +89,7 @@ static enum dt_status time_batches(struct loop *l, const struct dt_setup *s, str
     return st;
 }
 
-static enum dt_status look_at_job(struct loop *l, struct dt_error *err)
+static enum dt_status look_at_job(struct dt_loop *l, struct dt_error *err)
 {
     struct dt_device_options opt;
     struct dt_device *device;
@@ -101,7 +102,7 @@ static enum dt_status look_at_job(struct loop *l, struct dt_error *err)
     DT_TRY(dt_file_find("jobs", path, ".yaml", err, found, sizeof(found)));
     DT_TRY(dt_job_read(found, l->cli->args + 1, l->cli->n_args - 1, err, &job));
     dt_setup_device(job, &opt);
-    st = job->run.stated ? dt_device_open_cpu(&opt, err, &device)
+    st = job->run.stated ? dt_cpu_open_device(&opt, err, &device)
                          : dt_error_at(err, DT_ERR_INPUT, job->name, 0, 0,
                                        "the job has no run: map, which says what to train on; see "
                                        "disttrain-job(5)");
@@ -110,12 +111,12 @@ static enum dt_status look_at_job(struct loop *l, struct dt_error *err)
         if (st == DT_OK) {
             st = read_seen(l, &setup, err);
             if (st == DT_OK)
-                st = loop_settle(l, err);
+                st = dt_loop_settle(l, err);
             if (st == DT_OK)
                 st = time_batches(l, &setup, err);
             if (st == DT_OK)
-                st = dt_cli_flag(l->cli, "orders") ? loop_orders(l, &setup.plan, err)
-                                                   : loop_layouts(l, job, err);
+                st = dt_cli_flag(l->cli, "orders") ? dt_loop_orders(l, &setup.plan, err)
+                                                   : dt_loop_layouts(l, job, err);
             dt_setup_close(&setup);
         }
         device->close(device);
@@ -134,18 +135,18 @@ struct profiling {
     int threads;
 };
 
-static enum dt_status profile_once(struct loop *l, void *arg, struct dt_error *err)
+static enum dt_status profile_once(struct dt_loop *l, void *arg, struct dt_error *err)
 {
-    return loop_profile(l, ((struct profiling *)arg)->threads, err);
+    return dt_loop_profile(l, ((struct profiling *)arg)->threads, err);
 }
 
-static enum dt_status measure_once(struct loop *l, void *arg, struct dt_error *err)
+static enum dt_status measure_once(struct dt_loop *l, void *arg, struct dt_error *err)
 {
-    return loop_measure(l, arg, err);
+    return dt_loop_measure(l, arg, err);
 }
 
 /* Blocks and messages, once for each number of threads that some rank has. */
-static enum dt_status profile_all(struct loop *l, struct dt_error *err)
+static enum dt_status profile_all(struct dt_loop *l, struct dt_error *err)
 {
     bool have[LOOP_THREADS_MAX + 1] = {false};
 
@@ -154,8 +155,9 @@ static enum dt_status profile_all(struct loop *l, struct dt_error *err)
 
         if (have[p.threads])
             continue;
-        dt_progress("measuring blocks", i, l->n);
-        DT_TRY(loop_watched(l, "blocks", profile_once, &p, err, &l->profile[l->passes][p.threads]));
+        dt_cli_progress("measuring blocks", i, l->n);
+        DT_TRY(
+            dt_loop_watched(l, "blocks", profile_once, &p, err, &l->profile[l->passes][p.threads]));
         have[p.threads] = true;
     }
     l->passes++;
@@ -163,15 +165,15 @@ static enum dt_status profile_all(struct loop *l, struct dt_error *err)
 }
 
 /* Of layouts [first, last), measured between two profiles. */
-static enum dt_status predict(struct loop *l, int first, int last, struct dt_error *err)
+static enum dt_status predict(struct dt_loop *l, int first, int last, struct dt_error *err)
 {
     for (int i = first; i < last; i++) {
-        struct loop_layout *x = &l->layout[i];
+        struct dt_loop_layout *x = &l->layout[i];
         struct dt_drift here[2];
 
         for (int k = 0; k < 2; k++) {
             here[k] = l->profile[l->passes - 2 + k][x->threads];
-            DT_TRY(loop_predict(l, x, l->passes - 2 + k, err, &x->simulated_s[k]));
+            DT_TRY(dt_loop_predict(l, x, l->passes - 2 + k, err, &x->simulated_s[k]));
         }
         x->predicted_s = dt_drift_between(x->simulated_s, here, &x->drift);
         if (!l->anyway && !dt_drift_agree(x->simulated_s, here, &x->drift))
@@ -187,7 +189,7 @@ static enum dt_status predict(struct loop *l, int first, int last, struct dt_err
     return DT_OK;
 }
 
-static enum dt_status run_all(struct loop *l, struct dt_error *err)
+static enum dt_status run_all(struct dt_loop *l, struct dt_error *err)
 {
     int groups = l->n < LOOP_GROUPS ? l->n : LOOP_GROUPS;
 
@@ -196,15 +198,15 @@ static enum dt_status run_all(struct loop *l, struct dt_error *err)
         int first = l->n * g / groups, last = l->n * (g + 1) / groups;
 
         for (int i = first; i < last; i++) {
-            struct loop_layout *x = &l->layout[i];
+            struct dt_loop_layout *x = &l->layout[i];
 
-            dt_progress(x->name, i + 1, l->n);
-            DT_TRY(loop_watched(l, x->name, measure_once, x, err, &x->drift));
+            dt_cli_progress(x->name, i + 1, l->n);
+            DT_TRY(dt_loop_watched(l, x->name, measure_once, x, err, &x->drift));
         }
         DT_TRY(profile_all(l, err));
         DT_TRY(predict(l, first, last, err));
     }
-    dt_progress_end();
+    dt_cli_progress_end();
     return DT_OK;
 }
 
@@ -222,7 +224,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static enum dt_status judge(const struct loop *l, struct outcome *o, struct dt_error *err)
+static enum dt_status judge(const struct dt_loop *l, struct outcome *o, struct dt_error *err)
 {
     double *e = dt_malloc((size_t)l->n * sizeof(*e));
 
@@ -230,7 +232,7 @@ static enum dt_status judge(const struct loop *l, struct outcome *o, struct dt_e
         return dt_error_nomem(err, "errors");
     *o = (struct outcome){0};
     for (int i = 0; i < l->n; i++) {
-        const struct loop_layout *x = &l->layout[i];
+        const struct dt_loop_layout *x = &l->layout[i];
         double error = x->predicted_s / x->measured_s - 1;
 
         e[i] = fabs(error);
@@ -247,13 +249,13 @@ static enum dt_status judge(const struct loop *l, struct outcome *o, struct dt_e
     return DT_OK;
 }
 
-static double drift(const struct loop *l)
+static double drift(const struct dt_loop *l)
 {
     return l->reference_min > 0 ? l->reference_max / l->reference_min - 1 : 0;
 }
 
 /* What else the machine did. */
-static void print_calm(const struct loop *l)
+static void print_calm(const struct dt_loop *l)
 {
     if (l->cores < l->cpus_all)
         printf("%d of %d cores left to other work\n", l->cpus_all - l->cores, l->cpus_all);
@@ -270,7 +272,7 @@ static void print_calm(const struct loop *l)
         }
 }
 
-static void print_table(const struct loop *l, const struct outcome *o)
+static void print_table(const struct dt_loop *l, const struct outcome *o)
 {
     static const char *const heads[] = {"layout (pp x dp of each module) or order",
                                         "ranks",
@@ -278,25 +280,25 @@ static void print_table(const struct loop *l, const struct outcome *o)
                                         "predicted [ms]",
                                         "measured [ms]",
                                         "error [%]"};
-    struct dt_table t;
+    struct dt_cli_table t;
 
-    dt_table_init(&t, 6, heads);
+    dt_cli_table_init(&t, 6, heads);
     for (int i = 0; i < l->n; i++) {
-        const struct loop_layout *x = &l->layout[i];
+        const struct dt_loop_layout *x = &l->layout[i];
 
-        dt_table_cell(&t, "%s", x->name);
-        dt_table_cell(&t, "%d", x->ranks);
-        dt_table_cell(&t, "%d", x->threads);
-        dt_table_cell(&t, "%.1f", 1e3 * x->predicted_s);
-        dt_table_cell(&t, "%.1f", 1e3 * x->measured_s);
-        dt_table_cell(&t, "%+.1f", 100 * (x->predicted_s / x->measured_s - 1));
+        dt_cli_table_cell(&t, "%s", x->name);
+        dt_cli_table_cell(&t, "%d", x->ranks);
+        dt_cli_table_cell(&t, "%d", x->threads);
+        dt_cli_table_cell(&t, "%.1f", 1e3 * x->predicted_s);
+        dt_cli_table_cell(&t, "%.1f", 1e3 * x->measured_s);
+        dt_cli_table_cell(&t, "%+.1f", 100 * (x->predicted_s / x->measured_s - 1));
     }
-    dt_table_print(&t, stdout);
+    dt_cli_table_print(&t, stdout);
     printf("\n%d layouts on %d core%s: median |error| %.1f %%, bias %+.1f %%\n", l->n, l->cores,
            l->cores == 1 ? "" : "s", 100 * o->median_abs_error, 100 * o->bias);
     print_calm(l);
     if (dt_cli_flag(l->cli, "orders")) {
-        const struct loop_layout *given = &l->layout[0], *both = &l->layout[l->n - 1];
+        const struct dt_loop_layout *given = &l->layout[0], *both = &l->layout[l->n - 1];
 
         printf("both reorderings: %.3fx predicted, %.3fx measured\n",
                given->predicted_s / both->predicted_s, given->measured_s / both->measured_s);
@@ -306,7 +308,7 @@ static void print_table(const struct loop *l, const struct outcome *o)
            l->layout[o->chosen].name, 100 * (o->chosen_over_best - 1), l->layout[o->best].name);
 }
 
-static void json_profiles(const struct loop *l, struct dt_json *j)
+static void json_profiles(const struct dt_loop *l, struct dt_json *j)
 {
     dt_json_key(j, "profiles");
     dt_json_begin_array(j);
@@ -326,7 +328,7 @@ static void json_profiles(const struct loop *l, struct dt_json *j)
     dt_json_end_array(j);
 }
 
-static enum dt_status print_json(const struct loop *l, const struct outcome *o,
+static enum dt_status print_json(const struct dt_loop *l, const struct outcome *o,
                                  struct dt_error *err)
 {
     struct dt_json j;
@@ -348,7 +350,7 @@ static enum dt_status print_json(const struct loop *l, const struct outcome *o,
     dt_json_key(&j, "layouts");
     dt_json_begin_array(&j);
     for (int i = 0; i < l->n; i++) {
-        const struct loop_layout *x = &l->layout[i];
+        const struct dt_loop_layout *x = &l->layout[i];
 
         dt_json_begin_object(&j);
         dt_json_kv_string(&j, "layout", x->name);
@@ -365,7 +367,7 @@ static enum dt_status print_json(const struct loop *l, const struct outcome *o,
     }
     dt_json_end_array(&j);
     dt_json_end_object(&j);
-    return dt_json_emit(&j, err);
+    return dt_cli_json_emit(&j, err);
 }
 
 /* ---- the temporary folder ---- */
@@ -389,7 +391,7 @@ static void remove_tree(const char *path)
     rmdir(path);
 }
 
-static enum dt_status make_folder(struct loop *l, struct dt_error *err)
+static enum dt_status make_folder(struct dt_loop *l, struct dt_error *err)
 {
     const char *in = getenv("TMPDIR");
 
@@ -406,30 +408,30 @@ static enum dt_status make_folder(struct loop *l, struct dt_error *err)
 /* What started us learns that a signal ended it. */
 static void end_by_signal(void)
 {
-    if (loop_signal() == 0)
+    if (dt_loop_signal() == 0)
         return;
     fflush(NULL);
-    signal(loop_signal(), SIG_DFL);
-    raise(loop_signal());
+    signal(dt_loop_signal(), SIG_DFL);
+    raise(dt_loop_signal());
 }
 
 enum dt_status dt_cmd_loop(struct dt_cli *cli, struct dt_error *err)
 {
-    struct loop l = {.cli = cli,
-                     .job = cli->args[0],
-                     .runs = dt_cli_string(cli, "runs", NULL),
-                     .anyway = dt_cli_flag(cli, "anyway"),
-                     .foreign_max = -1};
+    struct dt_loop l = {.cli = cli,
+                        .job = cli->args[0],
+                        .runs = dt_cli_string(cli, "runs", NULL),
+                        .anyway = dt_cli_flag(cli, "anyway"),
+                        .foreign_max = -1};
     struct outcome o = {0};
     enum dt_status st;
 
-    dt_calm_threads(cli);
-    DT_TRY(dt_limits_check(true, err));
+    dt_cli_limit_spin(cli);
+    DT_TRY(dt_cli_limits_check(true, err));
     DT_TRY(dt_cli_int(cli, "steps", 1, 10000, 8, &l.steps, err));
     DT_TRY(dt_cli_int(cli, "warm-up", 0, 10000, 20, &l.warm_up, err));
     DT_TRY(dt_cli_int(cli, "ranks", 1, 64, 4, &l.ranks_max, err));
     DT_TRY(dt_cli_double(cli, "seconds", 0, 3600, 1, &l.seconds, err));
-    loop_catch_signals(); /* before there is anything to remove */
+    dt_loop_catch_signals(); /* before there is anything to remove */
     DT_TRY(make_folder(&l, err));
     st = look_at_job(&l, err);
     if (st == DT_OK)

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-const struct dt_option dt_plan_options[] = {
+const struct dt_cli_option dt_cmd_plan_options[] = {
     {"explain", 'e', DT_OPT_FLAG, NULL,
      "why the winner wins: terms, binding constraints, memory, gap to the bound"},
     {"output", 'o', DT_OPT_STRING, "FILE", "write the best plan as plan.json ('-' = stdout)"},
@@ -26,7 +26,7 @@ static void print_plans(const struct dt_session *s)
     const char *heads[5 + DT_MAX_MODULES];
     char layout[96];
     const struct dt_plan *first = &s->search.plans[0];
-    struct dt_table t;
+    struct dt_cli_table t;
     int n = 0;
     heads[n++] = "#";
     for (int m = 0; m < first->n_modules; m++)
@@ -35,23 +35,23 @@ static void print_plans(const struct dt_session *s)
     heads[n++] = "formula [s]";
     heads[n++] = "staged [s]";
     heads[n++] = "timeline [s]";
-    dt_table_init(&t, n, heads);
+    dt_cli_table_init(&t, n, heads);
     for (int i = 0; i < s->search.n; i++) {
         const struct dt_plan *p = &s->search.plans[i];
-        dt_table_cell(&t, "%d", i + 1);
+        dt_cli_table_cell(&t, "%d", i + 1);
         for (int m = 0; m < p->n_modules; m++) {
-            dt_layout_text(p, m, layout, sizeof layout);
-            dt_table_cell(&t, "%s", layout);
+            dt_cli_layout_text(p, m, layout, sizeof layout);
+            dt_cli_table_cell(&t, "%s", layout);
         }
-        dt_table_cell(&t, "%d", dt_plan_gpus(p));
-        dt_table_cell(&t, "%.3f", p->predicted.total_s);
-        dt_table_cell(&t, "%.3f", p->predicted.staged_s);
+        dt_cli_table_cell(&t, "%d", dt_plan_gpus(p));
+        dt_cli_table_cell(&t, "%.3f", p->predicted.total_s);
+        dt_cli_table_cell(&t, "%.3f", p->predicted.staged_s);
         if (p->predicted.timeline_s > 0)
-            dt_table_cell(&t, "%.3f", p->predicted.timeline_s);
+            dt_cli_table_cell(&t, "%.3f", p->predicted.timeline_s);
         else
-            dt_table_cell(&t, "-");
+            dt_cli_table_cell(&t, "-");
     }
-    dt_table_print(&t, stdout);
+    dt_cli_table_print(&t, stdout);
 }
 
 static enum dt_status print_json(const struct dt_session *s, bool explain, struct dt_error *err)
@@ -64,7 +64,7 @@ static enum dt_status print_json(const struct dt_session *s, bool explain, struc
     dt_json_kv_string(&j, "job", s->job->name);
     dt_json_kv_string(&j, "model", s->search.plans[0].model);
     dt_json_kv_string(&j, "cluster", s->search.plans[0].cluster);
-    dt_json_kv_string(&j, "strategy", dt_strategy_names[s->search.plans[0].strategy]);
+    dt_json_kv_string(&j, "strategy", dt_plan_strategy_names[s->search.plans[0].strategy]);
     dt_json_kv_string(&j, "assumed", s->job->model->assumed);
     dt_json_key(&j, "plans");
     dt_json_begin_array(&j);
@@ -79,7 +79,7 @@ static enum dt_status print_json(const struct dt_session *s, bool explain, struc
         dt_json_kv_double(&j, "lower_bound_s", p->predicted.lower_bound_s);
         dt_json_kv_double(&j, "memory_bytes_max", p->predicted.mem_bytes_max);
         dt_json_kv_int(&j, "gpus_used", dt_plan_gpus(p));
-        dt_json_modules(&j, p, NULL);
+        dt_cli_json_modules(&j, p, NULL);
         dt_json_end_object(&j);
     }
     dt_json_end_array(&j);
@@ -92,10 +92,10 @@ static enum dt_status print_json(const struct dt_session *s, bool explain, struc
     dt_json_kv_string(&j, "rejected", s->search.stats.infeasible);
     dt_json_end_object(&j);
     if (explain)
-        st = dt_plan_explanation_json(s, &j, err);
+        st = dt_cli_plan_explanation_json(s, &j, err);
     dt_json_end_object(&j);
     if (st == DT_OK)
-        return dt_json_emit(&j, err);
+        return dt_cli_json_emit(&j, err);
     dt_json_discard(&j);
     return st;
 }
@@ -130,12 +130,13 @@ static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_er
         return print_json(s, explain, err);
     printf("%s on %s: %lld sample%s per iteration, strategy %s\n", s->search.plans[0].model,
            s->search.plans[0].cluster, (long long)s->job->policy.global_batch,
-           dt_plural(s->job->policy.global_batch), dt_strategy_names[s->search.plans[0].strategy]);
+           dt_plural(s->job->policy.global_batch),
+           dt_plan_strategy_names[s->search.plans[0].strategy]);
     print_plans(s);
     printf("%lld layout%s costed in %.3f s\n", (long long)s->search.stats.candidates,
            dt_plural(s->search.stats.candidates), s->search_wall_s);
-    dt_print_assumed(s->job->model);
-    return explain ? dt_plan_explanation_print(s, err) : DT_OK;
+    dt_cli_print_assumed(s->job->model);
+    return explain ? dt_cli_plan_explanation_print(s, err) : DT_OK;
 }
 
 enum dt_status dt_cmd_plan(struct dt_cli *cli, struct dt_error *err)

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-const struct dt_option dt_profile_options[] = {
+const struct dt_cli_option dt_cmd_profile_options[] = {
     {"output", 'o', DT_OPT_STRING, "FILE", "the profile, .sql text or SQLite (default local.sql)"},
     {"device", 0, DT_OPT_STRING, "NAME", "device name in it (default: the cluster's device)"},
     {"ranks", 0, DT_OPT_INT, "N", "start N ranks under mpirun, and measure messages between them"},
@@ -24,8 +24,8 @@ const struct dt_option dt_profile_options[] = {
 enum dt_status dt_cmd_profile(struct dt_cli *cli, struct dt_error *err)
 {
     if (strcmp(cli->args[0], "fit") == 0)
-        return dt_profile_fit_command(cli, err);
+        return dt_cmd_profile_fit(cli, err);
     if (strcmp(cli->args[0], "import") == 0)
-        return dt_profile_import_command(cli, err);
-    return dt_profile_job(cli, err);
+        return dt_cmd_profile_import(cli, err);
+    return dt_cmd_profile_job(cli, err);
 }

@@ -24,7 +24,7 @@ static char *curve_name(const struct dt_curve *c, char *buf, size_t size)
                  (long long)c->gpus, (long long)c->gpus_per_node);
     else
         snprintf(buf, size, "%s %s", dt_kop_family_names[c->family],
-                 dt_ptable_phase_names[c->phase]);
+                 dt_profile_table_phase_names[c->phase]);
     return buf;
 }
 
@@ -37,7 +37,7 @@ static const char *rate_unit(const struct dt_curve *c)
                                        : "GB/s";
 }
 
-static enum dt_status write_pictures(const struct dt_ptable *t, const struct dt_curves *c,
+static enum dt_status write_pictures(const struct dt_profile_table *t, const struct dt_curves *c,
                                      const char *dir, struct dt_error *err)
 {
     if (mkdir(dir, 0777) != 0 && errno != EEXIST)
@@ -49,7 +49,7 @@ static enum dt_status write_pictures(const struct dt_ptable *t, const struct dt_
         enum dt_status st;
 
         snprintf(path, sizeof(path), "%s/%03d-%s-%s-%s.svg", dir, i + 1, t->devices[k->device],
-                 dt_kop_family_names[k->family], dt_ptable_phase_names[k->phase]);
+                 dt_kop_family_names[k->family], dt_profile_table_phase_names[k->phase]);
         DT_TRY(dt_curve_svg(t, k, err, &text));
         st = dt_file_write(path, text, strlen(text), err);
         dt_free(text);
@@ -58,34 +58,34 @@ static enum dt_status write_pictures(const struct dt_ptable *t, const struct dt_
     return DT_OK;
 }
 
-static void print_table(const struct dt_ptable *t, const struct dt_curves *c)
+static void print_table(const struct dt_profile_table *t, const struct dt_curves *c)
 {
     static const char *const heads[] = {"device",  "type", "curve", "sizes",
                                         "t0 [us]", "rate", "unit",  "median |error| [%]",
                                         "p90 [%]"};
-    struct dt_table out;
+    struct dt_cli_table out;
 
-    dt_table_init(&out, 9, heads);
+    dt_cli_table_init(&out, 9, heads);
     for (int i = 0; i < c->n; i++) {
         const struct dt_curve *k = &c->curve[i];
         char name[96];
 
-        dt_table_cell(&out, "%s", t->devices[k->device]);
-        dt_table_cell(&out, "%s", t->dtypes[k->dtype]);
-        dt_table_cell(&out, "%s", curve_name(k, name, sizeof(name)));
-        dt_table_cell(&out, "%d", k->n);
-        dt_table_cell(&out, "%.2f", k->t0_ns * 1e-3);
-        dt_table_cell(&out, isfinite(k->rate) ? "%.4g" : "-", k->rate);
-        dt_table_cell(&out, "%s", rate_unit(k));
-        dt_table_cell(&out, "%.1f", 100 * k->median_error);
-        dt_table_cell(&out, "%.1f", 100 * k->p90_error);
+        dt_cli_table_cell(&out, "%s", t->devices[k->device]);
+        dt_cli_table_cell(&out, "%s", t->dtypes[k->dtype]);
+        dt_cli_table_cell(&out, "%s", curve_name(k, name, sizeof(name)));
+        dt_cli_table_cell(&out, "%d", k->n);
+        dt_cli_table_cell(&out, "%.2f", k->t0_ns * 1e-3);
+        dt_cli_table_cell(&out, isfinite(k->rate) ? "%.4g" : "-", k->rate);
+        dt_cli_table_cell(&out, "%s", rate_unit(k));
+        dt_cli_table_cell(&out, "%.1f", 100 * k->median_error);
+        dt_cli_table_cell(&out, "%.1f", 100 * k->p90_error);
     }
-    dt_table_print(&out, stdout);
+    dt_cli_table_print(&out, stdout);
     printf("\ntime = t0 + x / rate; x: bytes on the bus, flop, bytes moved, by the unit of the "
            "rate\n");
 }
 
-static enum dt_status print_json(const struct dt_ptable *t, const struct dt_curves *c,
+static enum dt_status print_json(const struct dt_profile_table *t, const struct dt_curves *c,
                                  struct dt_error *err)
 {
     struct dt_json j;
@@ -101,7 +101,7 @@ static enum dt_status print_json(const struct dt_ptable *t, const struct dt_curv
         dt_json_kv_string(&j, "device", t->devices[k->device]);
         dt_json_kv_string(&j, "dtype", t->dtypes[k->dtype]);
         dt_json_kv_string(&j, "op", dt_kop_family_names[k->family]);
-        dt_json_kv_string(&j, "phase", dt_ptable_phase_names[k->phase]);
+        dt_json_kv_string(&j, "phase", dt_profile_table_phase_names[k->phase]);
         dt_json_kv_int(&j, "gpus", k->gpus);
         dt_json_kv_int(&j, "gpus_per_node", k->gpus_per_node);
         dt_json_kv_int(&j, "sizes", k->n);
@@ -114,15 +114,15 @@ static enum dt_status print_json(const struct dt_ptable *t, const struct dt_curv
     }
     dt_json_end_array(&j);
     dt_json_end_object(&j);
-    return dt_json_emit(&j, err);
+    return dt_cli_json_emit(&j, err);
 }
 
-enum dt_status dt_profile_fit_command(struct dt_cli *cli, struct dt_error *err)
+enum dt_status dt_cmd_profile_fit(struct dt_cli *cli, struct dt_error *err)
 {
     const char *dir = dt_cli_string(cli, "svg", NULL);
     char found[4096];
     const char *path;
-    struct dt_ptable t = {0};
+    struct dt_profile_table t = {0};
     struct dt_curves c = {0};
     enum dt_status st;
 
@@ -132,7 +132,7 @@ enum dt_status dt_profile_fit_command(struct dt_cli *cli, struct dt_error *err)
                             "one (a100), or a .sql or .db file");
     path = cli->args[1];
     DT_TRY(dt_file_find("profiles", path, ".sql", err, found, sizeof(found)));
-    DT_TRY(dt_ptable_read(found, err, &t));
+    DT_TRY(dt_profile_table_read(found, err, &t));
     st = dt_curves_fit(&t, err, &c);
     if (st == DT_OK && c.n == 0)
         st = dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
@@ -145,6 +145,6 @@ enum dt_status dt_profile_fit_command(struct dt_cli *cli, struct dt_error *err)
     else if (st == DT_OK)
         print_table(&t, &c);
     dt_curves_free(&c);
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
     return st;
 }

@@ -19,7 +19,7 @@ enum {
     TEXT_LIMIT_BYTES = 256 << 20, /* tables, as in disttrain db import */
 };
 
-const char *const dt_import_kind_names[] = {"nsys", "kineto", "nccl-tests", "csv"};
+const char *const dt_cli_import_kind_names[] = {"nsys", "kineto", "nccl-tests", "csv"};
 
 /* ---- which kind of file ---- */
 
@@ -113,67 +113,67 @@ static enum dt_status kind_of(const char *path, struct dt_error *err, int *kind)
 
 /* ---- reading ---- */
 
-static enum dt_status read_trace(struct dt_import_run *run, struct dt_import_file *f,
+static enum dt_status read_trace(struct dt_cli_import_run *run, struct dt_cli_import_file *f,
                                  struct dt_error *err)
 {
-    struct dt_ktrace t = {0};
+    struct dt_import_trace t = {0};
     enum dt_status st;
 
     if (f->kind == DT_IMPORT_NSYS) {
-        st = dt_ktrace_read_nsys(f->path, err, &t);
+        st = dt_import_trace_read_nsys(f->path, err, &t);
     } else {
         char *text;
         size_t len;
 
         DT_TRY(dt_file_read(f->path, JSON_LIMIT_BYTES, err, &text, &len));
-        st = dt_ktrace_parse_kineto(f->path, text, len, err, &t);
+        st = dt_import_trace_parse_kineto(f->path, text, len, err, &t);
         dt_free(text);
     }
     if (st != DT_OK)
         return st;
     memcpy(f->device, t.device, sizeof(f->device));
     f->by_time = t.by_time;
-    st = dt_kimport_trace(run->kernels, &t, run->rules, run->source[f->kind], err, &f->sums);
-    dt_ktrace_free(&t);
+    st = dt_import_kernels_trace(run->kernels, &t, run->rules, run->source[f->kind], err, &f->sums);
+    dt_import_trace_free(&t);
     return st;
 }
 
 /* Each line has two times, in and out of place; rows of several files are taken together. */
-static enum dt_status read_nccl(struct dt_import_run *run, struct dt_import_file *f,
+static enum dt_status read_nccl(struct dt_cli_import_run *run, struct dt_cli_import_file *f,
                                 struct dt_error *err)
 {
     struct dt_profile_source any = {.name = "nccl-tests"};
-    struct dt_ptable t = {0};
+    struct dt_profile_table t = {0};
     int device, dtype, source;
-    struct dt_nccl_counts n = {0};
+    struct dt_import_nccl_counts n = {0};
     size_t len;
     enum dt_status st;
     char *text;
 
     DT_TRY(dt_file_read(f->path, TEXT_LIMIT_BYTES, err, &text, &len));
-    st = dt_ptable_device(&t, "any", err, &device);
+    st = dt_profile_table_device(&t, "any", err, &device);
     if (st == DT_OK)
-        st = dt_ptable_dtype(&t, "any", err, &dtype);
+        st = dt_profile_table_dtype(&t, "any", err, &dtype);
     if (st == DT_OK)
-        st = dt_ptable_source(&t, &any, err, &source);
+        st = dt_profile_table_source(&t, &any, err, &source);
     if (st == DT_OK)
-        st = dt_nccl_text_import(f->path, text, len, &t, device, dtype, source, err, &n);
+        st = dt_import_nccl_text(f->path, text, len, &t, device, dtype, source, err, &n);
     for (size_t i = 0; i < n.rows && st == DT_OK; i++) {
         struct dt_profile_row row = t.rows[i].r;
 
         row.source = run->source[f->kind];
-        st = dt_kimport_observe(run->kernels, &row, row.p10_ns, err);
+        st = dt_import_kernels_observe(run->kernels, &row, row.p10_ns, err);
         if (st == DT_OK)
-            st = dt_kimport_observe(run->kernels, &row, row.p90_ns, err);
+            st = dt_import_kernels_observe(run->kernels, &row, row.p90_ns, err);
         f->sums.observations += 2;
     }
     f->lines_left_out = (int64_t)n.left_out;
     dt_free(text);
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
     return st;
 }
 
-static enum dt_status read_csv(struct dt_import_run *run, struct dt_import_file *f,
+static enum dt_status read_csv(struct dt_cli_import_run *run, struct dt_cli_import_file *f,
                                struct dt_error *err)
 {
     struct dt_import_options o = {.device = run->device};
@@ -184,7 +184,7 @@ static enum dt_status read_csv(struct dt_import_run *run, struct dt_import_file 
 
     o.source = run->table.sources[run->source[DT_IMPORT_CSV]];
     DT_TRY(dt_file_read(f->path, TEXT_LIMIT_BYTES, err, &text, &len));
-    st = dt_profile_import("generic", f->path, text, len, &o, err, &run->table, &r);
+    st = dt_import_profile("generic", f->path, text, len, &o, err, &run->table, &r);
     dt_free(text);
     if (st == DT_OK) {
         f->sums.observations = (int64_t)r.measurements;
@@ -194,7 +194,7 @@ static enum dt_status read_csv(struct dt_import_run *run, struct dt_import_file 
 }
 
 /* All files of a kind are one source, so that their times of an op make one row. */
-static enum dt_status add_source(struct dt_import_run *run, int kind, struct dt_error *err)
+static enum dt_status add_source(struct dt_cli_import_run *run, int kind, struct dt_error *err)
 {
     struct dt_profile_source s = {.licence = "not stated", .date = "not recorded"};
     size_t used = 0;
@@ -217,21 +217,21 @@ static enum dt_status add_source(struct dt_import_run *run, int kind, struct dt_
     if (left)
         snprintf(s.origin + used, sizeof(s.origin) - used, "%s%d file%s of long names or more",
                  used ? " and " : "", left, left == 1 ? "" : "s");
-    snprintf(s.name, sizeof(s.name), "profile import: %s", dt_import_kind_names[kind]);
+    snprintf(s.name, sizeof(s.name), "profile import: %s", dt_cli_import_kind_names[kind]);
     if (kind == DT_IMPORT_NSYS || kind == DT_IMPORT_KINETO)
         snprintf(s.note, sizeof(s.note), "sums of kernel times; rules: %.200s", run->rules_name);
-    return dt_ptable_source(&run->table, &s, err, &run->source[kind]);
+    return dt_profile_table_source(&run->table, &s, err, &run->source[kind]);
 }
 
 /* Without --device the traces say what they ran on, and must agree. */
-static enum dt_status find_device(struct dt_import_run *run, struct dt_error *err)
+static enum dt_status find_device(struct dt_cli_import_run *run, struct dt_error *err)
 {
-    const struct dt_import_file *said = NULL;
+    const struct dt_cli_import_file *said = NULL;
 
     if (run->device)
         return DT_OK;
     for (int i = 0; i < run->n_files; i++) {
-        const struct dt_import_file *f = &run->file[i];
+        const struct dt_cli_import_file *f = &run->file[i];
 
         if (!f->device[0])
             continue;
@@ -251,12 +251,12 @@ static enum dt_status find_device(struct dt_import_run *run, struct dt_error *er
     return DT_OK;
 }
 
-static enum dt_status read_files(struct dt_import_run *run, struct dt_error *err)
+static enum dt_status read_files(struct dt_cli_import_run *run, struct dt_error *err)
 {
     for (int kind = 0; kind < DT_IMPORT_KINDS; kind++)
         DT_TRY(add_source(run, kind, err));
     for (int i = 0; i < run->n_files; i++) {
-        struct dt_import_file *f = &run->file[i];
+        struct dt_cli_import_file *f = &run->file[i];
 
         if (f->kind == DT_IMPORT_NSYS || f->kind == DT_IMPORT_KINETO)
             DT_TRY(read_trace(run, f, err));
@@ -272,17 +272,17 @@ static enum dt_status read_files(struct dt_import_run *run, struct dt_error *err
 
 /* ---- the command ---- */
 
-static enum dt_status finish(struct dt_import_run *run, struct dt_error *err)
+static enum dt_status finish(struct dt_cli_import_run *run, struct dt_error *err)
 {
     size_t rows = 0;
     int device;
 
-    DT_TRY(dt_ptable_device(&run->table, run->device, err, &device));
-    DT_TRY(dt_kimport_finish(run->kernels, device, err, &run->table, &rows));
+    DT_TRY(dt_profile_table_device(&run->table, run->device, err, &device));
+    DT_TRY(dt_import_kernels_finish(run->kernels, device, err, &run->table, &rows));
     run->rows += rows;
-    run->n_top = dt_kimport_top(run->kernels, run->top);
+    run->n_top = dt_import_kernels_top(run->kernels, run->top);
     for (int i = 0; i < run->n_files; i++) {
-        const struct dt_kimport_sums *s = &run->file[i].sums;
+        const struct dt_import_kernels_sums *s = &run->file[i].sums;
 
         run->sums.kernels += s->kernels;
         run->sums.mapped += s->mapped;
@@ -302,18 +302,18 @@ static enum dt_status finish(struct dt_import_run *run, struct dt_error *err)
 }
 
 /* Says what was found, then writes it, unless --strict or the lack of rows forbids. */
-static enum dt_status write_and_report(struct dt_import_run *run, bool json, bool strict,
+static enum dt_status write_and_report(struct dt_cli_import_run *run, bool json, bool strict,
                                        struct dt_error *err)
 {
     bool write = run->rows > 0 && !(strict && run->sums.unmapped > 0);
 
     if (write)
-        DT_TRY(dt_ptable_write(&run->table, run->output, err));
+        DT_TRY(dt_profile_table_write(&run->table, run->output, err));
     run->written = write;
     if (json)
-        DT_TRY(dt_import_print_json(run, err));
+        DT_TRY(dt_cli_import_print_json(run, err));
     else
-        dt_import_print(run, strcmp(run->output, "-") == 0 ? stderr : stdout);
+        dt_cli_import_print(run, strcmp(run->output, "-") == 0 ? stderr : stdout);
     if (run->rows == 0)
         return dt_error_at(err, DT_ERR_INPUT, run->file[0].path, 0, 0,
                            "rules %s map no kernel %sto an op: nothing written", run->rules_name,
@@ -325,7 +325,8 @@ static enum dt_status write_and_report(struct dt_import_run *run, bool json, boo
     return DT_OK;
 }
 
-static enum dt_status import(struct dt_import_run *run, struct dt_cli *cli, struct dt_error *err)
+static enum dt_status import(struct dt_cli_import_run *run, struct dt_cli *cli,
+                             struct dt_error *err)
 {
     const char *rules = dt_cli_string(cli, "rules", "default");
     bool traces = false;
@@ -333,7 +334,7 @@ static enum dt_status import(struct dt_import_run *run, struct dt_cli *cli, stru
 
     run->rules_name = strrchr(rules, '/') ? strrchr(rules, '/') + 1 : rules;
     for (int i = 1; i < cli->n_args; i++) {
-        struct dt_import_file *f = &run->file[run->n_files++];
+        struct dt_cli_import_file *f = &run->file[run->n_files++];
 
         f->path = cli->args[i];
         DT_TRY(kind_of(f->path, err, &f->kind));
@@ -341,20 +342,20 @@ static enum dt_status import(struct dt_import_run *run, struct dt_cli *cli, stru
     }
     if (traces || dt_cli_string(cli, "rules", NULL)) {
         DT_TRY(dt_file_find("rules", rules, ".yaml", err, path, sizeof(path)));
-        DT_TRY(dt_krules_read(path, err, &run->rules));
+        DT_TRY(dt_import_rules_read(path, err, &run->rules));
     }
-    DT_TRY(dt_kimport_new(dt_cli_string(cli, "dtype", "bf16"), err, &run->kernels));
+    DT_TRY(dt_import_kernels_new(dt_cli_string(cli, "dtype", "bf16"), err, &run->kernels));
     if (strcmp(run->output, "-") != 0 && access(run->output, F_OK) == 0)
-        DT_TRY(dt_ptable_read(run->output, err, &run->table));
+        DT_TRY(dt_profile_table_read(run->output, err, &run->table));
     DT_TRY(read_files(run, err));
     DT_TRY(finish(run, err));
     return write_and_report(run, cli->json, dt_cli_flag(cli, "strict"), err);
 }
 
-enum dt_status dt_profile_import_command(struct dt_cli *cli, struct dt_error *err)
+enum dt_status dt_cmd_profile_import(struct dt_cli *cli, struct dt_error *err)
 {
-    struct dt_import_run run = {.output = dt_cli_string(cli, "output", NULL),
-                                .device = dt_cli_string(cli, "device", NULL)};
+    struct dt_cli_import_run run = {.output = dt_cli_string(cli, "output", NULL),
+                                    .device = dt_cli_string(cli, "device", NULL)};
     enum dt_status st;
 
     if (!run.output || cli->n_args < 2)
@@ -366,9 +367,9 @@ enum dt_status dt_profile_import_command(struct dt_cli *cli, struct dt_error *er
     if (!run.file)
         return dt_error_nomem(err, "files");
     st = import(&run, cli, err);
-    dt_kimport_free(run.kernels);
-    dt_krules_free(run.rules);
-    dt_ptable_free(&run.table);
+    dt_import_kernels_free(run.kernels);
+    dt_import_rules_free(run.rules);
+    dt_profile_table_free(&run.table);
     dt_free(run.file);
     return st;
 }

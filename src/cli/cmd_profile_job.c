@@ -15,7 +15,7 @@
 
 struct profiling {
     const struct dt_cli *cli;
-    const struct dt_ranks *ranks;
+    const struct dt_cli_ranks *ranks;
     struct dt_setup setup;
     struct dt_sequence **seqs;
     int64_t n, repeats, largest;
@@ -57,7 +57,7 @@ static enum dt_status read_sequences(struct profiling *s, struct dt_error *err)
     return st;
 }
 
-static enum dt_status print_json(const struct profiling *s, const struct dt_ptable *t,
+static enum dt_status print_json(const struct profiling *s, const struct dt_profile_table *t,
                                  struct dt_error *err)
 {
     struct dt_json j;
@@ -90,7 +90,7 @@ static enum dt_status measure(struct profiling *s, struct dt_error *err)
                                     .device = s->device,
                                     .progress = first ? on_progress : NULL,
                                     .ctx = s};
-    struct dt_ptable t = {0};
+    struct dt_profile_table t = {0};
     enum dt_status st;
 
     DT_TRY(read_sequences(s, err));
@@ -99,13 +99,13 @@ static enum dt_status measure(struct profiling *s, struct dt_error *err)
     if (s->drawn)
         fputs("\r\033[K", stderr);
     if (st == DT_OK && first)
-        st = dt_ptable_write(&t, s->output, err);
+        st = dt_profile_table_write(&t, s->output, err);
     if (st == DT_OK && first && s->cli->json)
         st = print_json(s, &t, err);
     else if (st == DT_OK && first && strcmp(s->output, "-") != 0)
         printf("%s: %zu rows of device %s\n%s\n%s\n", s->output, t.n_rows, s->device,
                t.sources[t.n_sources - 1].origin, t.sources[t.n_sources - 1].note);
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
     return st;
 }
 
@@ -124,7 +124,7 @@ static enum dt_status read_options(struct profiling *s, const struct dt_job *job
 }
 
 static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *job,
-                               const struct dt_ranks *ranks, struct dt_error *err)
+                               const struct dt_cli_ranks *ranks, struct dt_error *err)
 {
     struct profiling s = {.cli = cli, .ranks = ranks};
     struct dt_device_options opt;
@@ -137,7 +137,7 @@ static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *jo
                            "disttrain-job(5)");
     dt_setup_device(job, &opt);
     opt.threads = opt.threads > 0 ? opt.threads : ranks->cores;
-    DT_TRY(dt_device_open_cpu(&opt, err, &device));
+    DT_TRY(dt_cpu_open_device(&opt, err, &device));
     st = dt_setup_open(job, device, true, err, &s.setup);
     if (st == DT_OK) {
         st = read_options(&s, job, err);
@@ -157,7 +157,7 @@ struct task {
     const struct dt_job *job;
 };
 
-static enum dt_status on_ranks(void *ctx, const struct dt_ranks *r, struct dt_error *err)
+static enum dt_status on_ranks(void *ctx, const struct dt_cli_ranks *r, struct dt_error *err)
 {
     const struct task *t = ctx;
 
@@ -175,10 +175,10 @@ static enum dt_status launch(const struct dt_cli *cli, int64_t ranks, struct dt_
     return DT_OK;
 }
 
-enum dt_status dt_profile_job(struct dt_cli *cli, struct dt_error *err)
+enum dt_status dt_cmd_profile_job(struct dt_cli *cli, struct dt_error *err)
 {
     const char *path = cli->args[0];
-    struct dt_ranks alone = {0};
+    struct dt_cli_ranks alone = {0};
     struct task task = {.cli = cli};
     char found[4096];
     int64_t ranks;
@@ -186,9 +186,9 @@ enum dt_status dt_profile_job(struct dt_cli *cli, struct dt_error *err)
     enum dt_status st;
     bool launched;
 
-    dt_calm_threads(cli);
+    dt_cli_limit_spin(cli);
     DT_TRY(dt_cli_int(cli, "ranks", 1, 1 << 20, 0, &ranks, err));
-    DT_TRY(dt_ranks_begin(path, ranks, err, &launched));
+    DT_TRY(dt_cli_ranks_begin(path, ranks, err, &launched));
     if (strcmp(path, "-") != 0) {
         DT_TRY(dt_file_find("jobs", path, ".yaml", err, found, sizeof(found)));
         path = found;
@@ -196,7 +196,7 @@ enum dt_status dt_profile_job(struct dt_cli *cli, struct dt_error *err)
     DT_TRY(dt_job_read(path, cli->args + 1, cli->n_args - 1, err, &job));
     task.job = job;
     if (launched)
-        st = dt_on_ranks(job, ranks, on_ranks, &task, err);
+        st = dt_cli_on_ranks(job, ranks, on_ranks, &task, err);
     else if (ranks > 1)
         st = launch(cli, ranks, err);
     else

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-const struct dt_option dt_reproduce_options[] = {
+const struct dt_cli_option dt_cmd_reproduce_options[] = {
     {"only", 0, DT_OPT_STRING, "LETTERS", "run only these parts, e.g. 'ac' (default: abcdef)"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
@@ -16,19 +16,19 @@ const struct dt_option dt_reproduce_options[] = {
 static const struct {
     char letter;
     const char *title;
-    enum dt_status (*run)(struct dt_results *r, struct dt_error *err);
+    enum dt_status (*run)(struct dt_cli_results *r, struct dt_error *err);
 } parts[] = {
-    {'a', "overall, 1,296 A800 GPUs, global batch 1,920", dt_reproduce_overall},
+    {'a', "overall, 1,296 A800 GPUs, global batch 1,920", dt_cmd_reproduce_overall},
     {'b', "orchestration alone (no reordering, no StepCCL), up to 96 GPUs",
-     dt_reproduce_orchestration},
-    {'c', "reordering alone, up to 96 GPUs", dt_reproduce_reordering},
-    {'d', "frozen modules (projectors always train), up to 96 GPUs", dt_reproduce_freezing},
-    {'e', "StepCCL on one LLM pipeline stage", dt_reproduce_stepccl},
-    {'f', "time of the plan search, MLLM-72B", dt_reproduce_search},
+     dt_cmd_reproduce_orchestration},
+    {'c', "reordering alone, up to 96 GPUs", dt_cmd_reproduce_reordering},
+    {'d', "frozen modules (projectors always train), up to 96 GPUs", dt_cmd_reproduce_freezing},
+    {'e', "StepCCL on one LLM pipeline stage", dt_cmd_reproduce_stepccl},
+    {'f', "time of the plan search, MLLM-72B", dt_cmd_reproduce_search},
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
-static void range_text(struct dt_range g, char *buf, size_t size)
+static void range_text(struct dt_cli_range g, char *buf, size_t size)
 {
     if (g.hi == 0)
         snprintf(buf, size, "-");
@@ -41,9 +41,9 @@ static void range_text(struct dt_range g, char *buf, size_t size)
 }
 
 /* ours / the nearest end of the reported range; 1 inside it; 0 when nothing was reported. */
-static double ratio(const struct dt_result_row *r)
+static double ratio(const struct dt_cli_result_row *r)
 {
-    struct dt_range g = r->published.hi > 0 ? r->published : r->recalled;
+    struct dt_cli_range g = r->published.hi > 0 ? r->published : r->recalled;
     if (g.hi == 0)
         return 0;
     if (r->ours > g.hi)
@@ -51,35 +51,35 @@ static double ratio(const struct dt_result_row *r)
     return r->ours < g.lo ? r->ours / g.lo : 1;
 }
 
-static void print_part(const struct dt_results *r, int part)
+static void print_part(const struct dt_cli_results *r, int part)
 {
     static const char *const heads[] = {"what", "unit",  "published", "recalled",
                                         "ours", "ratio", "detail"};
     char a[32], b[32];
-    struct dt_table t;
+    struct dt_cli_table t;
     printf("\n(%c) %s\n", parts[part].letter, parts[part].title);
-    dt_table_init(&t, 7, heads);
+    dt_cli_table_init(&t, 7, heads);
     for (size_t i = 0; i < r->n; i++) {
-        const struct dt_result_row *row = &r->rows[i];
+        const struct dt_cli_result_row *row = &r->rows[i];
         if (row->section != parts[part].letter)
             continue;
         range_text(row->published, a, sizeof a);
         range_text(row->recalled, b, sizeof b);
-        dt_table_cell(&t, "%s", row->what);
-        dt_table_cell(&t, "%s", row->unit);
-        dt_table_cell(&t, "%s", a);
-        dt_table_cell(&t, "%s", b);
-        dt_table_cell(&t, row->ours >= 100 ? "%.0f" : "%.2f", row->ours);
+        dt_cli_table_cell(&t, "%s", row->what);
+        dt_cli_table_cell(&t, "%s", row->unit);
+        dt_cli_table_cell(&t, "%s", a);
+        dt_cli_table_cell(&t, "%s", b);
+        dt_cli_table_cell(&t, row->ours >= 100 ? "%.0f" : "%.2f", row->ours);
         if (ratio(row) > 0)
-            dt_table_cell(&t, "%.2f", ratio(row));
+            dt_cli_table_cell(&t, "%.2f", ratio(row));
         else
-            dt_table_cell(&t, "-");
-        dt_table_cell(&t, "%s", row->detail);
+            dt_cli_table_cell(&t, "-");
+        dt_cli_table_cell(&t, "%s", row->detail);
     }
-    dt_table_print(&t, stdout);
+    dt_cli_table_print(&t, stdout);
 }
 
-static void json_range(struct dt_json *j, const char *key, struct dt_range g)
+static void json_range(struct dt_json *j, const char *key, struct dt_cli_range g)
 {
     dt_json_key(j, key);
     if (g.hi == 0) {
@@ -92,7 +92,7 @@ static void json_range(struct dt_json *j, const char *key, struct dt_range g)
     dt_json_end_object(j);
 }
 
-static enum dt_status print_json(const struct dt_results *r, struct dt_error *err)
+static enum dt_status print_json(const struct dt_cli_results *r, struct dt_error *err)
 {
     struct dt_json j;
     dt_json_init(&j, true);
@@ -100,7 +100,7 @@ static enum dt_status print_json(const struct dt_results *r, struct dt_error *er
     dt_json_key(&j, "results");
     dt_json_begin_array(&j);
     for (size_t i = 0; i < r->n; i++) {
-        const struct dt_result_row *row = &r->rows[i];
+        const struct dt_cli_result_row *row = &r->rows[i];
         char section[2] = {row->section, 0};
         dt_json_begin_object(&j);
         dt_json_kv_string(&j, "section", section);
@@ -114,10 +114,10 @@ static enum dt_status print_json(const struct dt_results *r, struct dt_error *er
     }
     dt_json_end_array(&j);
     dt_json_end_object(&j);
-    return dt_json_emit(&j, err);
+    return dt_cli_json_emit(&j, err);
 }
 
-static enum dt_status run(struct dt_cli *cli, const char *only, struct dt_results *r,
+static enum dt_status run(struct dt_cli *cli, const char *only, struct dt_cli_results *r,
                           struct dt_error *err)
 {
     if (!cli->json)
@@ -129,7 +129,7 @@ static enum dt_status run(struct dt_cli *cli, const char *only, struct dt_result
         if (!strchr(only, parts[i].letter))
             continue;
         DT_TRY(parts[i].run(r, err));
-        dt_progress_end();
+        dt_cli_progress_end();
         if (!cli->json) {
             print_part(r, i);
             fflush(stdout);
@@ -141,13 +141,13 @@ static enum dt_status run(struct dt_cli *cli, const char *only, struct dt_result
 enum dt_status dt_cmd_reproduce(struct dt_cli *cli, struct dt_error *err)
 {
     const char *only = dt_cli_string(cli, "only", "abcdef");
-    struct dt_results r = {0};
+    struct dt_cli_results r = {0};
     for (const char *p = only; *p; p++)
         if (*p < 'a' || *p > 'f')
             return dt_error_set(err, DT_ERR_USAGE,
                                 "--only: '%c' is not a part; parts are a, b, c, d, e, f", *p);
     enum dt_status st = run(cli, only, &r, err);
-    dt_progress_end();
+    dt_cli_progress_end();
     dt_free(r.rows);
     return st;
 }

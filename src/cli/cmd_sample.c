@@ -18,7 +18,7 @@ enum {
     GUIDANCE = 4
 };
 
-const struct dt_option dt_sample_options[] = {
+const struct dt_cli_option dt_cmd_sample_options[] = {
     {"image", 'i', DT_OPT_LIST, "FILE", "caption this image (JPEG, PNG, WebP)"},
     {"text", 't', DT_OPT_LIST, "TEXT", "draw this caption, a row of images each"},
     {"output", 'o', DT_OPT_STRING, "FILE", "PNG file of what is drawn (default sample.png)"},
@@ -37,7 +37,7 @@ const struct dt_option dt_sample_options[] = {
 
 struct sample {
     const struct dt_cli *cli;
-    struct dt_trained t;
+    struct dt_cli_trained t;
     const char *files[DT_CLI_MAX_ARGS], *texts[DT_CLI_MAX_ARGS];
     int n_files, n_texts;
     int64_t each, steps, side, scale, max_tokens, seed;
@@ -87,12 +87,12 @@ static enum dt_status caption(struct sample *s, struct dt_error *err)
 static enum dt_status draw(struct sample *s, struct dt_error *err)
 {
     const struct dt_module *m;
-    struct dt_draw_options o = {.steps = (int)s->steps,
-                                .seed = (uint64_t)s->seed,
-                                .clip = 1 /* pixels lie in [-1, 1] */,
-                                .guidance = s->guidance,
-                                .eta = s->eta};
-    struct dt_grid_options grid = {.cols = (int)s->each, .gap = 2, .scale = (int)s->scale};
+    struct dt_infer_draw_options o = {.steps = (int)s->steps,
+                                      .seed = (uint64_t)s->seed,
+                                      .clip = 1 /* pixels lie in [-1, 1] */,
+                                      .guidance = s->guidance,
+                                      .eta = s->eta};
+    struct dt_infer_grid_options grid = {.cols = (int)s->each, .gap = 2, .scale = (int)s->scale};
     int n = s->n_texts * (int)s->each;
     struct dt_image *images;
     const char **texts;
@@ -117,9 +117,9 @@ static enum dt_status draw(struct sample *s, struct dt_error *err)
     if (st == DT_OK) {
         if (grid.scale == 0)
             grid.scale = images[0].w < CELL_PIXELS ? CELL_PIXELS / images[0].w : 1;
-        grid.grey = dt_feed_channels(m) < 3;
+        grid.grey = dt_batching_channels(m) < 3;
         grid.back = 96; /* neither black nor white, which images often end with */
-        st = dt_grid_write_png(s->output, images, n, &grid, err);
+        st = dt_infer_grid_write_png(s->output, images, n, &grid, err);
         for (int i = 0; i < n; i++)
             dt_image_free(&images[i]);
     }
@@ -205,13 +205,13 @@ enum dt_status dt_cmd_sample(struct dt_cli *cli, struct dt_error *err)
     struct sample s = {.cli = cli};
     enum dt_status st;
 
-    dt_calm_threads(cli);
-    DT_TRY(dt_limits_check(false, err));
+    dt_cli_limit_spin(cli);
+    DT_TRY(dt_cli_limits_check(false, err));
     DT_TRY(read_options(&s, err));
-    DT_TRY(dt_trained_open(cli, 0, err, &s.t));
+    DT_TRY(dt_cli_trained_open(cli, 0, err, &s.t));
     st = run(&s, err);
     for (int i = 0; i < s.n_files; i++)
         dt_free(s.captions[i]);
-    dt_trained_close(&s.t);
+    dt_cli_trained_close(&s.t);
     return st;
 }

@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-const struct dt_option dt_simulate_options_table[] = {
+const struct dt_cli_option dt_cmd_simulate_options[] = {
     {"plan", 'p', DT_OPT_STRING, "FILE", "simulate this plan.json instead of searching"},
     {"strategy", 's', DT_OPT_STRING, "NAME",
      "disttrain, megatron-lm, distmm or manual (overrides the job)"},
@@ -38,18 +38,18 @@ static void print_modules(const struct dt_plan *p, const struct dt_report *r, bo
 {
     const char *heads[] = {"module", "layout = GPUs", "model FLOPs [PFLOP]", "busy [%]",
                            cpu ? "memory max [MiB]" : "memory max [GiB]"};
-    struct dt_table t;
+    struct dt_cli_table t;
     char layout[96];
-    dt_table_init(&t, 5, heads);
+    dt_cli_table_init(&t, 5, heads);
     for (int m = 0; m < p->n_modules; m++) {
-        dt_layout_text(p, m, layout, sizeof layout);
-        dt_table_cell(&t, "%s%s", p->module_names[m], p->modules[m].frozen ? " (frozen)" : "");
-        dt_table_cell(&t, "%s", layout);
-        dt_table_cell(&t, "%.3f", r->model_flops[m] * 1e-15);
-        dt_table_cell(&t, "%.1f", 100 * r->timeline.utilisation[m]);
-        dt_table_cell(&t, "%.2f", r->mem_bytes_max[m] / (cpu ? 1048576.0 : 1073741824.0));
+        dt_cli_layout_text(p, m, layout, sizeof layout);
+        dt_cli_table_cell(&t, "%s%s", p->module_names[m], p->modules[m].frozen ? " (frozen)" : "");
+        dt_cli_table_cell(&t, "%s", layout);
+        dt_cli_table_cell(&t, "%.3f", r->model_flops[m] * 1e-15);
+        dt_cli_table_cell(&t, "%.1f", 100 * r->timeline.utilisation[m]);
+        dt_cli_table_cell(&t, "%.2f", r->mem_bytes_max[m] / (cpu ? 1048576.0 : 1073741824.0));
     }
-    dt_table_print(&t, stdout);
+    dt_cli_table_print(&t, stdout);
 }
 
 static void print_report(const struct dt_session *s, const struct dt_sim_result *res, double wall_s)
@@ -57,7 +57,8 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
     const struct dt_report *r = &res->report;
     const struct dt_plan *p = &s->search.plans[0];
     printf("%s on %s, %s, %lld samples of %d tokens per iteration\n\n", p->model, p->cluster,
-           dt_strategy_names[p->strategy], (long long)p->policy.global_batch, p->policy.seq_len);
+           dt_plan_strategy_names[p->strategy], (long long)p->policy.global_batch,
+           p->policy.seq_len);
     print_modules(p, r, dt_cluster_is_cpu(&s->job->cluster));
     printf("\niteration        %10.3f s   (80 %% interval %.3f to %.3f s)\n", r->iteration_s,
            r->iteration_s_p10, r->iteration_s_p90);
@@ -83,9 +84,9 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
            "HFU counts what the hardware runs.");
     for (int k = 0; k < DT_PROV_N; k++)
         if (r->prov_share[k] >= 0.0005)
-            printf(" %s %.1f %%", dt_prov_names[k], 100 * r->prov_share[k]);
+            printf(" %s %.1f %%", dt_cost_prov_names[k], 100 * r->prov_share[k]);
     printf("\nsamples: %s\n", s->job->samples->source);
-    dt_print_assumed(s->job->model);
+    dt_cli_print_assumed(s->job->model);
     printf("%llu ops simulated in %.3f s\n", (unsigned long long)r->ops, wall_s);
 }
 
@@ -113,8 +114,8 @@ static void keep_run(const struct dt_cli *cli, const struct dt_session *s,
     struct dt_error err = {0};
 
     if (!dt_cli_flag(cli, "no-runs") &&
-        dt_session_keep_run(s, res, report, dt_runs_file(cli), ops, &err) != DT_OK)
-        dt_warn_not_kept(&err);
+        dt_session_keep_run(s, res, report, dt_cli_runs_file(cli), ops, &err) != DT_OK)
+        dt_cli_warn_not_kept(&err);
 }
 
 static enum dt_status json_program(const struct dt_session *s, const struct dt_program *p, int lane,
@@ -130,7 +131,7 @@ static enum dt_status json_program(const struct dt_session *s, const struct dt_p
     st = dt_program_json(p, lane, &j, err);
     dt_json_end_object(&j);
     if (st == DT_OK)
-        return dt_json_emit(&j, err);
+        return dt_cli_json_emit(&j, err);
     dt_json_discard(&j);
     return st;
 }
@@ -153,7 +154,7 @@ static enum dt_status write_svg(const char *path, const struct dt_session *s,
                                 const struct dt_sim_result *r, struct dt_error *err)
 {
     char *text;
-    DT_TRY(dt_timeline_svg(r->program, s->job->model, &r->timeline, err, &text));
+    DT_TRY(dt_report_timeline_svg(r->program, s->job->model, &r->timeline, err, &text));
     enum dt_status st = dt_file_write(path, text, strlen(text), err);
     dt_free(text);
     return st;
@@ -166,7 +167,7 @@ static enum dt_status print_outliers(const struct dt_session *s, const struct dt
     struct dt_outliers o;
 
     DT_TRY(dt_outliers_find(r->program, &r->timeline, err, &o));
-    dt_print_outliers("stands out", r->program, s->job->model, &o, NULL, NULL);
+    dt_cli_print_outliers("stands out", r->program, s->job->model, &o, NULL, NULL);
     return DT_OK;
 }
 
@@ -187,7 +188,7 @@ static enum dt_status show(struct dt_cli *cli, const struct dt_session *s,
     if (!cli->json && s->job->sim.slow_gpu_fraction > 0)
         st = print_outliers(s, r, err);
     if (st == DT_OK && !cli->json && dt_cli_flag(cli, "explain"))
-        dt_print_explanation(&r->explanation, s->job->model);
+        dt_cli_print_explanation(&r->explanation, s->job->model);
     if (st == DT_OK)
         keep_run(cli, s, r, json);
     dt_free(json);
@@ -215,7 +216,7 @@ enum dt_status dt_cmd_simulate(struct dt_cli *cli, struct dt_error *err)
     int n = 0;
     DT_TRY(check_timeline(cli, err));
     if (!dt_cli_flag(cli, "no-runs"))
-        DT_TRY(dt_file_check(dt_runs_file(cli), err));
+        DT_TRY(dt_file_check(dt_cli_runs_file(cli), err));
     for (int i = 1; i < cli->n_args; i++)
         overrides[n++] = cli->args[i];
     for (int i = 0; i < 3; i++) {

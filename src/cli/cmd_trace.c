@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-const struct dt_option dt_trace_options[] = {
+const struct dt_cli_option dt_cmd_trace_options[] = {
     {"format", 'f', DT_OPT_STRING, "FORMAT",
      "chrome (JSON, the default) or perfetto (protobuf, smaller and faster to open)"},
     {"output", 'o', DT_OPT_STRING, "FILE",
@@ -93,7 +93,7 @@ enum dt_status dt_cmd_trace(struct dt_cli *cli, struct dt_error *err)
         return dt_error_set(err, DT_ERR_USAGE, "trace has no action '%s'; its only one is export",
                             cli->args[0]);
     DT_TRY(format_of(cli, &perfetto, err));
-    DT_TRY(dt_run_find(cli->args[1], dt_runs_file(cli), err, &run));
+    DT_TRY(dt_run_find(cli->args[1], dt_cli_runs_file(cli), err, &run));
     dt_json_init(&j, true);
     dt_json_begin_object(&j);
     dt_json_kv_string(&j, "format", perfetto ? "perfetto" : "chrome");
@@ -104,7 +104,7 @@ enum dt_status dt_cmd_trace(struct dt_cli *cli, struct dt_error *err)
     dt_json_end_array(&j);
     dt_json_end_object(&j);
     if (st == DT_OK && cli->json)
-        return dt_json_emit(&j, err);
+        return dt_cli_json_emit(&j, err);
     dt_json_discard(&j);
     return st;
 }

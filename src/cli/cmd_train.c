@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-const struct dt_option dt_train_options_table[] = {
+const struct dt_cli_option dt_cmd_train_options[] = {
     {"from-scratch", 0, DT_OPT_FLAG, NULL, "begin anew although there is a checkpoint"},
     {"run-id", 0, DT_OPT_STRING, "ID",
      "go on from the newest checkpoint of this run only, or begin it"},
@@ -73,10 +73,10 @@ static void on_step(void *ctx, const struct dt_train_step *s)
         snprintf(text, sizeof text, "  text %.4f", s->r.loss_text);
     if (s->r.applied && s->r.images > 0)
         snprintf(image, sizeof image, "  image %.4f", s->r.loss_image);
-    fprintf(stderr,
-            "\r\033[Kstep %lld/%lld%s%s  %.0f tokens/s  %.1f samples/s  MFU %.1f %%  ETA %s%s",
-            (long long)s->step, (long long)s->steps, text, image, s->tokens_per_s, s->samples_per_s,
-            100 * s->mfu, dt_format_seconds(s->eta_s, eta, sizeof eta), stop ? "  stopping" : "");
+    fprintf(
+        stderr, "\r\033[Kstep %lld/%lld%s%s  %.0f tokens/s  %.1f samples/s  MFU %.1f %%  ETA %s%s",
+        (long long)s->step, (long long)s->steps, text, image, s->tokens_per_s, s->samples_per_s,
+        100 * s->mfu, dt_cli_format_seconds(s->eta_s, eta, sizeof eta), stop ? "  stopping" : "");
     fflush(stderr);
     *drawn = true;
 }
@@ -95,15 +95,16 @@ static void on_event(void *ctx, const struct dt_train_event *e)
 {
     char text[2048];
 
-    dt_trouble_text(e, text, sizeof text);
+    dt_train_trouble_text(e, text, sizeof text);
     on_warning(ctx, text);
 }
 
 /* ---- results ---- */
 
 static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *setup,
-                               const struct dt_train_summary *s, const struct dt_train_findings *f,
-                               const char *started, const char *report, struct dt_error *err)
+                               const struct dt_train_summary *s,
+                               const struct dt_cli_train_findings *f, const char *started,
+                               const char *report, struct dt_error *err)
 {
     struct dt_run_facts facts;
     char source[256], *job = NULL;
@@ -136,7 +137,7 @@ static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *
                                 .n_data = s->n_beside,
                                 .facts = &facts,
                                 .ops = true};
-    st = dt_runs_add(dt_runs_file(cli), &run, err, &id);
+    st = dt_runs_add(dt_cli_runs_file(cli), &run, err, &id);
     dt_free(job);
     return st;
 }
@@ -144,7 +145,7 @@ static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *
 /* ---- running ---- */
 
 static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *setup,
-                            const struct dt_ranks *ranks, struct dt_error *err)
+                            const struct dt_cli_ranks *ranks, struct dt_error *err)
 {
     bool drawn = false, first = !ranks->transport || ranks->transport->rank == 0;
     const struct dt_warn warn = {on_warning, &drawn};
@@ -160,7 +161,7 @@ static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *set
                                  .on_event = on_event,
                                  .ctx = &drawn};
     struct dt_train_summary s;
-    struct dt_train_findings f = {0};
+    struct dt_cli_train_findings f = {0};
     struct dt_error not_kept = {0};
     char started[32], *report = NULL;
     enum dt_status st;
@@ -172,35 +173,35 @@ static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *set
         fputc('\n', stderr);
     DT_TRY(st);
     if (first)
-        st = dt_train_findings(&s, ranks->world, err, &f);
+        st = dt_cli_train_findings(&s, ranks->world, err, &f);
     if (st == DT_OK && first)
-        st = dt_train_json(setup, &s, &f, err, &report);
+        st = dt_cli_train_json(setup, &s, &f, err, &report);
     if (st == DT_OK && first && cli->json)
         printf("%s\n", report);
     else if (st == DT_OK && first)
-        dt_train_print(setup, &s, &f);
+        dt_cli_train_print(setup, &s, &f);
     if (st == DT_OK && first && keep_run(cli, setup, &s, &f, started, report, &not_kept) != DT_OK)
-        dt_warn_not_kept(&not_kept);
-    dt_train_findings_free(&f);
+        dt_cli_warn_not_kept(&not_kept);
+    dt_cli_train_findings_free(&f);
     dt_free(report);
     dt_train_summary_free(&s);
     return st;
 }
 
 /* What the job names, as this rank sees it. */
-static enum dt_status agree_on_data(const struct dt_setup *setup, struct dt_world *world,
+static enum dt_status agree_on_data(const struct dt_setup *setup, struct dt_supervisor *world,
                                     struct dt_error *err)
 {
     char data[40], model[40];
-    struct dt_world_fact facts[] = {{"data", data}, {"model and tokenizer", model}};
+    struct dt_supervisor_fact facts[] = {{"data", data}, {"model and tokenizer", model}};
 
     DT_TRY(dt_setup_data_digest(setup, err, data, sizeof data));
     dt_setup_digest(setup, model, sizeof model);
-    return dt_world_agree(world, facts, 2, err);
+    return dt_supervisor_agree(world, facts, 2, err);
 }
 
 static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *job,
-                               const struct dt_ranks *ranks, struct dt_error *err)
+                               const struct dt_cli_ranks *ranks, struct dt_error *err)
 {
     struct dt_device_options opt;
     struct dt_device *device;
@@ -213,7 +214,7 @@ static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *jo
                            "disttrain-job(5)");
     dt_setup_device(job, &opt);
     opt.threads = opt.threads > 0 ? opt.threads : ranks->cores;
-    DT_TRY(dt_device_open_cpu(&opt, err, &device));
+    DT_TRY(dt_cpu_open_device(&opt, err, &device));
     st = dt_setup_open(job, device, true, err, &setup);
     if (st == DT_OK) {
         if (ranks->world)
@@ -233,7 +234,7 @@ struct task {
     const struct dt_job *job;
 };
 
-static enum dt_status on_ranks(void *ctx, const struct dt_ranks *r, struct dt_error *err)
+static enum dt_status on_ranks(void *ctx, const struct dt_cli_ranks *r, struct dt_error *err)
 {
     const struct task *t = ctx;
 
@@ -248,11 +249,11 @@ static enum dt_status choose_run(const struct dt_cli *cli, const struct dt_job *
     char path[1200];
     bool found;
 
-    dt_run_id_new(id);
+    dt_ckpt_run_id_new(id);
     if (dt_cli_flag(cli, "from-scratch"))
         return DT_OK;
-    return dt_checkpoint_find_run(job->run.checkpoint_dir, NULL, NULL, err, &found, path,
-                                  sizeof path, id);
+    return dt_ckpt_find_run(job->run.checkpoint_dir, NULL, NULL, err, &found, path, sizeof path,
+                            id);
 }
 
 static enum dt_status launch(const struct task *t, int64_t ranks, int64_t restarts,
@@ -302,19 +303,19 @@ enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
     char found[4096], text[4096];
     int64_t ranks, restarts;
     int n = 0;
-    struct dt_ranks alone = {0};
+    struct dt_cli_ranks alone = {0};
     struct task task = {.cli = cli};
     struct dt_job *job;
     enum dt_status st;
     bool launched;
 
-    dt_calm_threads(cli);
+    dt_cli_limit_spin(cli);
     DT_TRY(dt_cli_int(cli, "ranks", 1, 1 << 20, 0, &ranks, err));
     DT_TRY(dt_cli_int(cli, "max-restarts", 0, 1 << 20, 0, &restarts, err));
     if (!dt_cli_flag(cli, "no-runs"))
-        DT_TRY(dt_file_check(dt_runs_file(cli), err));
-    DT_TRY(dt_ranks_begin(path, ranks, err, &launched));
-    if (run_id && !dt_run_id_valid(run_id))
+        DT_TRY(dt_file_check(dt_cli_runs_file(cli), err));
+    DT_TRY(dt_cli_ranks_begin(path, ranks, err, &launched));
+    if (run_id && !dt_ckpt_run_id_valid(run_id))
         return dt_error_set(err, DT_ERR_USAGE,
                             "--run-id: '%s' is not 1 to 64 letters, digits, '.', '_' or '-'",
                             run_id);
@@ -336,7 +337,7 @@ enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
     DT_TRY(dt_job_read(path, overrides, n, err, &job));
     task.job = job;
     if (launched)
-        st = dt_on_ranks(job, ranks, on_ranks, &task, err);
+        st = dt_cli_on_ranks(job, ranks, on_ranks, &task, err);
     else if (ranks > 1)
         st = launch(&task, ranks, restarts, err);
     else

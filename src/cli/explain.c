@@ -9,45 +9,47 @@
 enum { LARGEST = 20 };
 #define P90 1.2816 /* 90th percentile of a standard normal distribution */
 
-static const char *rests_on(const struct dt_contribution *c)
+static const char *rests_on(const struct dt_explain_contribution *c)
 {
-    return c->rests >= 0 ? dt_row_kind_names[c->rests] : c->rests == -1 ? "computed" : "assumed";
+    return c->rests >= 0    ? dt_profile_row_kind_names[c->rests]
+           : c->rests == -1 ? "computed"
+                            : "assumed";
 }
 
-static const char *direction(const struct dt_contribution *c)
+static const char *direction(const struct dt_explain_contribution *c)
 {
-    return c->direction >= 0 ? dt_direction_names[c->direction] : "-";
+    return c->direction >= 0 ? dt_cost_direction_names[c->direction] : "-";
 }
 
-void dt_print_explanation(const struct dt_explanation *e, const struct dt_model *m)
+void dt_cli_print_explanation(const struct dt_explanation *e, const struct dt_model *m)
 {
     static const char *const heads[] = {"contribution", "module",   "direction",  "critical [s]",
                                         "share [%]",    "GPUs [%]", "80 % of it", "rests on"};
     double left = 1, left_gpu = 1;
-    struct dt_table t;
+    struct dt_cli_table t;
     char text[96];
 
     printf("\nlargest contributions to the iteration: time on the critical path, its share; share "
            "of all GPUs' busy time\n");
-    dt_table_init(&t, 8, heads);
+    dt_cli_table_init(&t, 8, heads);
     for (int i = 0; i < e->n && i < LARGEST; i++) {
-        const struct dt_contribution *c = &e->at[i];
+        const struct dt_explain_contribution *c = &e->at[i];
         double share = c->critical_ns / e->makespan_ns, gpu = c->gpu_ns / e->gpu_ns;
 
-        dt_contribution_text(c, text, sizeof text);
-        dt_table_cell(&t, "%s", text);
-        dt_table_cell(&t, "%s", m->modules[c->module].name);
-        dt_table_cell(&t, "%s", direction(c));
-        dt_table_cell(&t, "%.4f", c->critical_ns * 1e-9);
-        dt_table_cell(&t, "%.1f", 100 * share);
-        dt_table_cell(&t, "%.1f", 100 * gpu);
-        dt_table_cell(&t, "-%.0f .. +%.0f %%", 100 * (1 - exp(-P90 * c->sigma)),
-                      100 * (exp(P90 * c->sigma) - 1));
-        dt_table_cell(&t, "%s: %s", rests_on(c), c->source);
+        dt_explain_contribution_text(c, text, sizeof text);
+        dt_cli_table_cell(&t, "%s", text);
+        dt_cli_table_cell(&t, "%s", m->modules[c->module].name);
+        dt_cli_table_cell(&t, "%s", direction(c));
+        dt_cli_table_cell(&t, "%.4f", c->critical_ns * 1e-9);
+        dt_cli_table_cell(&t, "%.1f", 100 * share);
+        dt_cli_table_cell(&t, "%.1f", 100 * gpu);
+        dt_cli_table_cell(&t, "-%.0f .. +%.0f %%", 100 * (1 - exp(-P90 * c->sigma)),
+                          100 * (exp(P90 * c->sigma) - 1));
+        dt_cli_table_cell(&t, "%s: %s", rests_on(c), c->source);
         left -= share;
         left_gpu -= gpu;
     }
-    dt_table_print(&t, stdout);
+    dt_cli_table_print(&t, stdout);
     printf("the rest: %.1f %% of the critical path, %.1f %% of the GPUs' busy time\n", 100 * left,
            100 * left_gpu);
 }
@@ -58,7 +60,7 @@ static void family_shares(struct dt_json *j, const struct dt_explanation *e)
     dt_json_begin_array(j);
     for (int f = 0; f < DT_ERRF_N; f++) {
         dt_json_begin_object(j);
-        dt_json_kv_string(j, "family", dt_error_family_names[f]);
+        dt_json_kv_string(j, "family", dt_report_error_family_names[f]);
         dt_json_kv_double(j, "critical_share", e->share[f]);
         dt_json_kv_double(j, "sigma", e->sigma[f]);
         dt_json_end_object(j);
@@ -66,8 +68,8 @@ static void family_shares(struct dt_json *j, const struct dt_explanation *e)
     dt_json_end_array(j);
 }
 
-void dt_json_explanation(struct dt_json *j, const struct dt_explanation *e,
-                         const struct dt_model *m)
+void dt_cli_json_explanation(struct dt_json *j, const struct dt_explanation *e,
+                             const struct dt_model *m)
 {
     char text[96];
 
@@ -76,10 +78,10 @@ void dt_json_explanation(struct dt_json *j, const struct dt_explanation *e,
     dt_json_key(j, "contributions");
     dt_json_begin_array(j);
     for (int i = 0; i < e->n && i < LARGEST; i++) {
-        const struct dt_contribution *c = &e->at[i];
+        const struct dt_explain_contribution *c = &e->at[i];
         double s = c->critical_ns * 1e-9;
 
-        dt_contribution_text(c, text, sizeof text);
+        dt_explain_contribution_text(c, text, sizeof text);
         dt_json_begin_object(j);
         dt_json_kv_string(j, "what", text);
         dt_json_kv_string(j, "module", m->modules[c->module].name);
@@ -89,7 +91,8 @@ void dt_json_explanation(struct dt_json *j, const struct dt_explanation *e,
         dt_json_kv_double(j, "critical_s_p90", s * exp(P90 * c->sigma));
         dt_json_kv_double(j, "critical_share", c->critical_ns / e->makespan_ns);
         dt_json_kv_double(j, "gpu_share", c->gpu_ns / e->gpu_ns);
-        dt_json_kv_string(j, "family", dt_error_family_names[dt_contribution_family(c)]);
+        dt_json_kv_string(j, "family",
+                          dt_report_error_family_names[dt_explain_contribution_family(c)]);
         dt_json_kv_string(j, "rests_on", rests_on(c));
         dt_json_kv_string(j, "source", c->source);
         dt_json_end_object(j);

@@ -10,7 +10,7 @@ void dt_cli_print_usage(FILE *f)
     fprintf(f, "usage: disttrain COMMAND [OPTION...] ARGUMENT...\n\n"
                "Plans and simulates the training of multimodal language models on GPU clusters.\n\n"
                "commands:\n");
-    for (const struct dt_command *c = dt_commands; c->name; c++)
+    for (const struct dt_cli_command *c = dt_cli_commands; c->name; c++)
         fprintf(f, "  %-12s %s\n", c->name, c->summary);
     fprintf(
         f, "\n'disttrain COMMAND --help' explains one; 'disttrain --version' prints the version.\n"
@@ -18,7 +18,7 @@ void dt_cli_print_usage(FILE *f)
            "5 a rank failed, 6 not a finite number, 7 machine too busy\n");
 }
 
-static void print_option(FILE *f, const struct dt_option *o)
+static void print_option(FILE *f, const struct dt_cli_option *o)
 {
     char left[64];
     snprintf(left, sizeof left, "%c%c%s --%s%s%s", o->letter ? '-' : ' ',
@@ -27,19 +27,19 @@ static void print_option(FILE *f, const struct dt_option *o)
     fprintf(f, "  %-26s %s\n", left, o->help);
 }
 
-void dt_cli_print_help(FILE *f, const struct dt_command *cmd)
+void dt_cli_print_help(FILE *f, const struct dt_cli_command *cmd)
 {
     fprintf(f, "usage: disttrain %s [OPTION...] %s\n\n%s\n\noptions:\n", cmd->name, cmd->args,
             cmd->summary);
-    for (const struct dt_option *o = cmd->options; o && o->name; o++)
+    for (const struct dt_cli_option *o = cmd->options; o && o->name; o++)
         print_option(f, o);
-    for (const struct dt_option *o = dt_common_options; o->name; o++)
+    for (const struct dt_cli_option *o = dt_cli_common_options; o->name; o++)
         if (dt_cli_has_common(cmd, o))
             print_option(f, o);
     fprintf(f, "\nman disttrain-%s has the details.\n", cmd->name);
 }
 
-static void print_word(FILE *f, const struct dt_option *o)
+static void print_word(FILE *f, const struct dt_cli_option *o)
 {
     fprintf(f, " --%s", o->name);
     if (o->letter)
@@ -56,18 +56,18 @@ void dt_cli_print_completion(FILE *f)
         "    COMPREPLY=()\n"
         "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
         "        COMPREPLY=($(compgen -W \"");
-    for (const struct dt_command *c = dt_commands; c->name; c++)
+    for (const struct dt_cli_command *c = dt_cli_commands; c->name; c++)
         fprintf(f, "%s ", c->name);
     fprintf(f, "--help --version\" -- \"$cur\"))\n"
                "        return\n"
                "    fi\n"
                "    case $cur in\n"
                "    -*) case $cmd in\n");
-    for (const struct dt_command *c = dt_commands; c->name; c++) {
+    for (const struct dt_cli_command *c = dt_cli_commands; c->name; c++) {
         fprintf(f, "        %s) COMPREPLY=($(compgen -W \"", c->name);
-        for (const struct dt_option *o = c->options; o && o->name; o++)
+        for (const struct dt_cli_option *o = c->options; o && o->name; o++)
             print_word(f, o);
-        for (const struct dt_option *o = dt_common_options; o->name; o++)
+        for (const struct dt_cli_option *o = dt_cli_common_options; o->name; o++)
             if (dt_cli_has_common(c, o))
                 print_word(f, o);
         fprintf(f, "\" -- \"$cur\")) ;;\n");

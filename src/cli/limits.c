@@ -65,7 +65,7 @@ static bool limited(rlim_t *bytes)
     return true;
 }
 
-void dt_limits_watch(void)
+void dt_cli_limits_watch(void)
 {
     static const int signals[] = {SIGSEGV, SIGBUS, SIGABRT, SIGILL};
     static char stack[64 << 10];
@@ -86,7 +86,7 @@ void dt_limits_watch(void)
         sigaction(signals[i], &a, NULL);
 }
 
-enum dt_status dt_limits_check(bool ranks, struct dt_error *err)
+enum dt_status dt_cli_limits_check(bool ranks, struct dt_error *err)
 {
     unsigned long long in_use = pages_in_use() * (unsigned long long)sysconf(_SC_PAGESIZE), need;
     cpu_set_t set;

@@ -4,7 +4,7 @@ disttrain_SOURCES = \
 	src/cli/accuracy.h \
 	src/cli/accuracy_checks.c \
 	src/cli/accuracy_run.c \
-	src/cli/calm.c \
+	src/cli/spin.c \
 	src/cli/cli.h \
 	src/cli/cmd_accuracy.c \
 	src/cli/cmd_compare.c \
@@ -30,7 +30,7 @@ disttrain_SOURCES = \
 	src/cli/launch_args.c \
 	src/cli/limits.c \
 	src/cli/loop.h \
-	src/cli/loop_calm.c \
+	src/cli/loop_cores.c \
 	src/cli/loop_layouts.c \
 	src/cli/loop_run.c \
 	src/cli/main.c \

@@ -13,7 +13,7 @@
 
 enum { LOOP_OVERRIDES_MAX = 16, LOOP_TEXT_MAX = 512, LOOP_DIR_MAX = 512, LOOP_PATH_MAX = 640 };
 
-struct loop_layout {
+struct dt_loop_layout {
     char name[64];            /* "colocated 1x1 2x1 1x2": pp x dp of each module */
     char over[LOOP_TEXT_MAX]; /* the override that states it: "plan={...}" */
     int ranks, threads;       /* threads of a rank */
@@ -25,7 +25,7 @@ struct loop_layout {
 /* Profiles are measured before the first layout, between groups of layouts and after the last. */
 enum { LOOP_GROUPS = 2, LOOP_PASSES_MAX = LOOP_GROUPS + 1, LOOP_THREADS_MAX = 256 };
 
-struct loop {
+struct dt_loop {
     const struct dt_cli *cli;
     const char *job; /* path or name */
     int64_t steps, warm_up, ranks_max;
@@ -45,34 +45,34 @@ struct loop {
     struct dt_samples *seen; /* sizes of what the measured steps train on */
     struct dt_samples *last; /* of the last of these steps */
     const char *runs;        /* the file that keeps its runs, predicted and measured, or NULL */
-    struct loop_layout *layout;
+    struct dt_loop_layout *layout;
     int n;
     size_t cap;
 };
 
 /* Layouts of up to ranks_max ranks that the job's batch allows (loop_layouts.c). */
-enum dt_status loop_layouts(struct loop *l, const struct dt_job *job, struct dt_error *err);
+enum dt_status dt_loop_layouts(struct dt_loop *l, const struct dt_job *job, struct dt_error *err);
 /* Instead: the job's own plan with each way of reordering samples. */
-enum dt_status loop_orders(struct loop *l, const struct dt_plan *plan, struct dt_error *err);
+enum dt_status dt_loop_orders(struct dt_loop *l, const struct dt_plan *plan, struct dt_error *err);
 
-/* Keeps to the cores that others leave alone (loop_calm.c). */
-enum dt_status loop_settle(struct loop *l, struct dt_error *err);
+/* Keeps to the cores that others leave alone (loop_cores.c). */
+enum dt_status dt_loop_settle(struct dt_loop *l, struct dt_error *err);
 /* One measurement between two runs of the reference kernel; taken again when the machine was busy
  * meanwhile, and DT_ERR_BUSY when it stays so. */
-typedef enum dt_status loop_fn(struct loop *l, void *arg, struct dt_error *err);
-enum dt_status loop_watched(struct loop *l, const char *what, loop_fn *fn, void *arg,
-                            struct dt_error *err, struct dt_drift *out);
+typedef enum dt_status dt_loop_fn(struct dt_loop *l, void *arg, struct dt_error *err);
+enum dt_status dt_loop_watched(struct dt_loop *l, const char *what, dt_loop_fn *fn, void *arg,
+                               struct dt_error *err, struct dt_drift *out);
 
 /* "FOLDER/profile-P-N.db": blocks timed with N threads while all cores are busy (loop_run.c). */
-enum dt_status loop_profile(struct loop *l, int threads, struct dt_error *err);
-void loop_profile_path(const struct loop *l, int pass, int threads, char *buf, size_t size);
+enum dt_status dt_loop_profile(struct dt_loop *l, int threads, struct dt_error *err);
+void dt_loop_profile_path(const struct dt_loop *l, int pass, int threads, char *buf, size_t size);
 /* Trains some steps with the layout; the median iteration. */
-enum dt_status loop_measure(struct loop *l, struct loop_layout *x, struct dt_error *err);
+enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, struct dt_error *err);
 /* Simulates the same steps with the profile of this pass. */
-enum dt_status loop_predict(struct loop *l, const struct loop_layout *x, int pass,
-                            struct dt_error *err, double *out_s);
+enum dt_status dt_loop_predict(struct dt_loop *l, const struct dt_loop_layout *x, int pass,
+                               struct dt_error *err, double *out_s);
 /* SIGINT, SIGTERM and SIGHUP end the child that runs and are remembered; 0 = none came. */
-void loop_catch_signals(void);
-int loop_signal(void);
+void dt_loop_catch_signals(void);
+int dt_loop_signal(void);
 
 #endif

@@ -26,7 +26,7 @@ static int ranks_of(const struct dt_model *m, const struct shape *s)
     return s->colocated ? most : sum;
 }
 
-static int threads_each(const struct loop *l, int ranks)
+static int threads_each(const struct dt_loop *l, int ranks)
 {
     int n = l->cores / ranks;
 
@@ -47,12 +47,12 @@ static bool fits(const struct dt_job *job, const struct shape *s)
     return true;
 }
 
-static enum dt_status add(struct loop *l, const struct dt_job *job, const struct shape *s,
+static enum dt_status add(struct dt_loop *l, const struct dt_job *job, const struct shape *s,
                           struct dt_error *err)
 {
     const struct dt_model *m = job->model;
     int ranks = ranks_of(m, s);
-    struct loop_layout *x;
+    struct dt_loop_layout *x;
     size_t at, name;
 
     if (ranks > l->ranks_max || !fits(job, s))
@@ -80,7 +80,7 @@ static enum dt_status add(struct loop *l, const struct dt_job *job, const struct
     return DT_OK;
 }
 
-enum dt_status loop_layouts(struct loop *l, const struct dt_job *job, struct dt_error *err)
+enum dt_status dt_loop_layouts(struct dt_loop *l, const struct dt_job *job, struct dt_error *err)
 {
     static const int llm[][2] = {{1, 1}, {2, 1}, {1, 2}};
     const struct dt_model *m = job->model;
@@ -101,7 +101,7 @@ enum dt_status loop_layouts(struct loop *l, const struct dt_job *job, struct dt_
     return DT_OK;
 }
 
-enum dt_status loop_orders(struct loop *l, const struct dt_plan *plan, struct dt_error *err)
+enum dt_status dt_loop_orders(struct dt_loop *l, const struct dt_plan *plan, struct dt_error *err)
 {
     static const char *const names[] = {"as they come", "intra", "inter", "intra and inter"};
     int ranks = dt_plan_gpus(plan);
@@ -110,7 +110,7 @@ enum dt_status loop_orders(struct loop *l, const struct dt_plan *plan, struct dt
     if (dt_grow((void **)&l->layout, &l->cap, (size_t)l->n, sizeof(*l->layout)))
         return dt_error_nomem(err, "layouts");
     for (int k = 0; k < l->n; k++) {
-        struct loop_layout *x = &l->layout[k];
+        struct dt_loop_layout *x = &l->layout[k];
 
         memset(x, 0, sizeof(*x));
         x->ranks = ranks;

@@ -29,7 +29,7 @@ static void on_signal(int sig)
     caught = sig;
 }
 
-void loop_catch_signals(void)
+void dt_loop_catch_signals(void)
 {
     struct sigaction a = {.sa_handler = on_signal}; /* no SA_RESTART: waiting ends */
 
@@ -39,7 +39,7 @@ void loop_catch_signals(void)
     sigaction(SIGHUP, &a, NULL);
 }
 
-int loop_signal(void)
+int dt_loop_signal(void)
 {
     return caught;
 }
@@ -78,7 +78,7 @@ static void command_free(struct command *c)
     dt_free(c);
 }
 
-static void job_words(struct command *c, const struct loop *l)
+static void job_words(struct command *c, const struct dt_loop *l)
 {
     word(c, "%s", l->job);
     for (int i = 1; i < l->cli->n_args; i++)
@@ -86,7 +86,7 @@ static void job_words(struct command *c, const struct loop *l)
 }
 
 /* Output goes to FOLDER/child.log, which the message of a failure ends with. */
-static pid_t start(const struct loop *l, struct command *c)
+static pid_t start(const struct dt_loop *l, struct command *c)
 {
     pid_t parent = getpid(), pid = fork();
 
@@ -133,7 +133,7 @@ static enum dt_status wait_for(pid_t pid, const char *what, struct dt_error *err
     return DT_OK;
 }
 
-static enum dt_status run(const struct loop *l, struct command *c, const char *what,
+static enum dt_status run(const struct dt_loop *l, struct command *c, const char *what,
                           struct dt_error *err)
 {
     char path[LOOP_PATH_MAX], *text = NULL;
@@ -163,12 +163,12 @@ static enum dt_status run(const struct loop *l, struct command *c, const char *w
 
 /* ---- profiles ---- */
 
-void loop_profile_path(const struct loop *l, int pass, int threads, char *buf, size_t size)
+void dt_loop_profile_path(const struct dt_loop *l, int pass, int threads, char *buf, size_t size)
 {
     snprintf(buf, size, "%s/profile-%d-%d.db", l->dir, pass, threads);
 }
 
-static enum dt_status profile(struct loop *l, int threads, int ranks, bool messages_only,
+static enum dt_status profile(struct dt_loop *l, int threads, int ranks, bool messages_only,
                               struct dt_error *err)
 {
     struct command *c = dt_calloc(1, sizeof(*c));
@@ -177,7 +177,7 @@ static enum dt_status profile(struct loop *l, int threads, int ranks, bool messa
 
     if (!c)
         return dt_error_nomem(err, "a command");
-    loop_profile_path(l, l->passes, threads, path, sizeof(path));
+    dt_loop_profile_path(l, l->passes, threads, path, sizeof(path));
     word(c, "disttrain");
     word(c, "profile");
     word(c, "--ranks");
@@ -202,12 +202,12 @@ static enum dt_status profile(struct loop *l, int threads, int ranks, bool messa
 /* As many ranks at once as fill the cores: caches and memory are shared in training too.  Ranks
  * that share the only core send messages all the same: their times come first, and blocks that one
  * rank has measured alone take the place of those of two. */
-enum dt_status loop_profile(struct loop *l, int threads, struct dt_error *err)
+enum dt_status dt_loop_profile(struct dt_loop *l, int threads, struct dt_error *err)
 {
     int ranks = l->cores / threads > 0 ? l->cores / threads : 1;
     char path[LOOP_PATH_MAX];
 
-    loop_profile_path(l, l->passes, threads, path, sizeof(path));
+    dt_loop_profile_path(l, l->passes, threads, path, sizeof(path));
     unlink(path); /* of a try that did not count */
     if (ranks == 1 && threads == 1 && l->ranks_max > 1)
         DT_TRY(profile(l, threads, 2, true, err));
@@ -230,7 +230,7 @@ static double median(double *v, int64_t n)
 }
 
 /* step_s of every line of metrics.jsonl after the warm-up. */
-static enum dt_status read_steps(struct loop *l, const char *path, double *out,
+static enum dt_status read_steps(struct dt_loop *l, const char *path, double *out,
                                  struct dt_error *err)
 {
     double *v = dt_malloc((size_t)l->steps * sizeof(*v));
@@ -257,7 +257,7 @@ static enum dt_status read_steps(struct loop *l, const char *path, double *out,
 }
 
 /* Simulates `n` iterations of the layout on these samples, which stay the caller's. */
-static enum dt_status simulate(const struct loop *l, const struct loop_layout *x, int pass,
+static enum dt_status simulate(const struct dt_loop *l, const struct dt_loop_layout *x, int pass,
                                struct dt_samples *samples, int n, struct dt_error *err,
                                struct dt_session *s, struct dt_sim_result *r)
 {
@@ -266,7 +266,7 @@ static enum dt_status simulate(const struct loop *l, const struct loop_layout *x
     enum dt_status st;
     int k = 0;
 
-    loop_profile_path(l, pass, x->threads, path, sizeof(path));
+    dt_loop_profile_path(l, pass, x->threads, path, sizeof(path));
     snprintf(profile, sizeof(profile), "profile=%s", path);
     snprintf(cluster, sizeof(cluster),
              "cluster={preset: local, gpus_per_node: %d, cores_per_node: %d}",
@@ -298,7 +298,7 @@ static enum dt_status simulate(const struct loop *l, const struct loop_layout *x
 }
 
 /* The run of the last measured step, which is the one that training keeps. */
-static enum dt_status keep_last(const struct loop *l, const struct loop_layout *x,
+static enum dt_status keep_last(const struct dt_loop *l, const struct dt_loop_layout *x,
                                 struct dt_error *err)
 {
     struct dt_sim_result r;
@@ -318,7 +318,7 @@ static enum dt_status keep_last(const struct loop *l, const struct loop_layout *
     return st;
 }
 
-enum dt_status loop_measure(struct loop *l, struct loop_layout *x, struct dt_error *err)
+enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, struct dt_error *err)
 {
     struct command *c = dt_calloc(1, sizeof(*c));
     char path[LOOP_PATH_MAX], profile[LOOP_PATH_MAX];
@@ -330,10 +330,10 @@ enum dt_status loop_measure(struct loop *l, struct loop_layout *x, struct dt_err
         return dt_error_nomem(err, "a command");
     /* right before the executed one, each time that it is tried */
     if (l->runs && keep_last(l, x, &not_kept) != DT_OK) {
-        dt_warn_not_kept(&not_kept);
+        dt_cli_warn_not_kept(&not_kept);
         l->runs = NULL; /* said once */
     }
-    loop_profile_path(l, l->passes - 1, x->threads, profile, sizeof(profile));
+    dt_loop_profile_path(l, l->passes - 1, x->threads, profile, sizeof(profile));
     /* each try its own: nothing of one that did not count is found */
     snprintf(path, sizeof(path), "%s/log-%d-%d", l->dir, at, l->again);
     word(c, "disttrain");
@@ -363,8 +363,8 @@ enum dt_status loop_measure(struct loop *l, struct loop_layout *x, struct dt_err
     return st == DT_OK ? read_steps(l, path, &x->measured_s, err) : st;
 }
 
-enum dt_status loop_predict(struct loop *l, const struct loop_layout *x, int pass,
-                            struct dt_error *err, double *out_s)
+enum dt_status dt_loop_predict(struct dt_loop *l, const struct dt_loop_layout *x, int pass,
+                               struct dt_error *err, double *out_s)
 {
     struct dt_sim_result r;
     struct dt_session s;

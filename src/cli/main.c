@@ -14,11 +14,11 @@
 #include <signal.h>
 #include <string.h>
 
-static const struct dt_command *find_command(const char *name, struct dt_error *err)
+static const struct dt_cli_command *find_command(const char *name, struct dt_error *err)
 {
     const char *words[32];
     int n = 0;
-    for (const struct dt_command *c = dt_commands; c->name; c++) {
+    for (const struct dt_cli_command *c = dt_cli_commands; c->name; c++) {
         if (strcmp(c->name, name) == 0)
             return c;
         words[n++] = c->name;
@@ -55,7 +55,7 @@ int main(int argc, char **argv)
     bool help;
 
     dt_mem_keep();
-    dt_limits_watch();
+    dt_cli_limits_watch();
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of writing it */
     setlocale(LC_ALL, "C");   /* numbers and sort order do not depend on who runs us */
     if (dt_launch_unpack(&argc, &argv, &err) != DT_OK)
@@ -66,7 +66,7 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0) {
-        const struct dt_command *c = argc > 2 ? find_command(argv[2], &err) : NULL;
+        const struct dt_cli_command *c = argc > 2 ? find_command(argv[2], &err) : NULL;
         if (argc > 2 && !c)
             return fail(&err);
         if (c)
@@ -79,7 +79,7 @@ int main(int argc, char **argv)
         printf("disttrain %s\n", PACKAGE_VERSION);
         return finish(0);
     }
-    const struct dt_command *cmd = find_command(argv[1], &err);
+    const struct dt_cli_command *cmd = find_command(argv[1], &err);
     if (!cmd || dt_cli_parse(argc - 1, argv + 1, cmd, &cli, &help, &err) != DT_OK)
         return fail(&err);
     cli.argv = argv;

@@ -9,19 +9,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct dt_option dt_common_options[] = {
+const struct dt_cli_option dt_cli_common_options[] = {
     {"help", 'h', DT_OPT_FLAG, NULL, "print this help and exit"},
     {"json", 0, DT_OPT_FLAG, NULL,
      "print the result as JSON on stdout (schema: disttrain-json(5))"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
-bool dt_cli_has_common(const struct dt_command *cmd, const struct dt_option *o)
+bool dt_cli_has_common(const struct dt_cli_command *cmd, const struct dt_cli_option *o)
 {
     return !cmd->no_json || strcmp(o->name, "json") != 0;
 }
 
-static int option_index(const struct dt_command *cmd, const char *name, size_t len)
+static int option_index(const struct dt_cli_command *cmd, const char *name, size_t len)
 {
     for (int i = 0; cmd->options && cmd->options[i].name; i++)
         if (strlen(cmd->options[i].name) == len && strncmp(cmd->options[i].name, name, len) == 0)
@@ -29,7 +29,7 @@ static int option_index(const struct dt_command *cmd, const char *name, size_t l
     return -1;
 }
 
-static enum dt_status unknown_option(const struct dt_command *cmd, const char *name, size_t len,
+static enum dt_status unknown_option(const struct dt_cli_command *cmd, const char *name, size_t len,
                                      struct dt_error *err)
 {
     const char *words[DT_CLI_MAX_OPTIONS + 4];
@@ -37,9 +37,9 @@ static enum dt_status unknown_option(const struct dt_command *cmd, const char *n
     char text[128];
     for (int i = 0; cmd->options && cmd->options[i].name; i++)
         words[n++] = cmd->options[i].name;
-    for (int i = 0; dt_common_options[i].name; i++)
-        if (dt_cli_has_common(cmd, &dt_common_options[i]))
-            words[n++] = dt_common_options[i].name;
+    for (int i = 0; dt_cli_common_options[i].name; i++)
+        if (dt_cli_has_common(cmd, &dt_cli_common_options[i]))
+            words[n++] = dt_cli_common_options[i].name;
     words[n] = NULL;
     if (len >= sizeof text)
         len = sizeof text - 1;
@@ -52,7 +52,7 @@ static enum dt_status unknown_option(const struct dt_command *cmd, const char *n
 }
 
 /* A path may not be empty: a variable of a script that was not set is no wish for the default. */
-static bool is_path(const struct dt_option *o)
+static bool is_path(const struct dt_cli_option *o)
 {
     return strncmp(o->arg, "FILE", 4) == 0 || strcmp(o->arg, "PATH") == 0 ||
            strcmp(o->arg, "DIR") == 0;
@@ -61,7 +61,7 @@ static bool is_path(const struct dt_option *o)
 static enum dt_status record(struct dt_cli *out, int option, const char *value,
                              struct dt_error *err)
 {
-    const struct dt_option *o = &out->command->options[option];
+    const struct dt_cli_option *o = &out->command->options[option];
 
     if (!*value && is_path(o))
         return dt_error_set(err, DT_ERR_USAGE,
@@ -97,7 +97,7 @@ static enum dt_status parse_long(int argc, char **argv, int *i, struct dt_cli *o
     int k = option_index(out->command, name, len);
     if (k < 0)
         return unknown_option(out->command, name, len, err);
-    const struct dt_option *o = &out->command->options[k];
+    const struct dt_cli_option *o = &out->command->options[k];
     if (o->kind == DT_OPT_FLAG) {
         if (eq)
             return dt_error_set(err, DT_ERR_USAGE, "option --%s takes no value", o->name);
@@ -119,7 +119,7 @@ static enum dt_status parse_short(int argc, char **argv, int *i, struct dt_cli *
         return DT_OK;
     }
     for (int k = 0; out->command->options && out->command->options[k].name; k++) {
-        const struct dt_option *o = &out->command->options[k];
+        const struct dt_cli_option *o = &out->command->options[k];
         if (o->letter != a[1])
             continue;
         if (o->kind == DT_OPT_FLAG && !a[2]) {
@@ -135,8 +135,8 @@ static enum dt_status parse_short(int argc, char **argv, int *i, struct dt_cli *
                         out->command->name);
 }
 
-enum dt_status dt_cli_parse(int argc, char **argv, const struct dt_command *cmd, struct dt_cli *out,
-                            bool *help, struct dt_error *err)
+enum dt_status dt_cli_parse(int argc, char **argv, const struct dt_cli_command *cmd,
+                            struct dt_cli *out, bool *help, struct dt_error *err)
 {
     bool options_over = false;
     memset(out, 0, sizeof *out);

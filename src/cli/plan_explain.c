@@ -9,10 +9,10 @@
 /* ---- the steady interval ---- */
 
 static enum dt_status binding(const struct dt_session *s, struct dt_search_input *in,
-                              struct dt_error *err, struct dt_binding *b)
+                              struct dt_error *err, struct dt_orch_binding *b)
 {
     dt_session_search_input(s, in);
-    return dt_plan_binding(in, &s->search.plans[0], err, b);
+    return dt_orch_plan_binding(in, &s->search.plans[0], err, b);
 }
 
 static enum dt_status print_steady(const struct dt_session *s, struct dt_error *err)
@@ -22,23 +22,23 @@ static enum dt_status print_steady(const struct dt_session *s, struct dt_error *
         "binds"};
     const struct dt_plan *p = &s->search.plans[0];
     struct dt_search_input in;
-    struct dt_binding b;
-    struct dt_table t;
+    struct dt_orch_binding b;
+    struct dt_cli_table t;
 
     DT_TRY(binding(s, &in, err, &b));
-    dt_table_init(&t, 7, heads);
+    dt_cli_table_init(&t, 7, heads);
     for (int m = 0; m < p->n_modules; m++) {
-        const struct dt_layout *l = &p->modules[m].layout;
+        const struct dt_plan_layout *l = &p->modules[m].layout;
 
-        dt_table_cell(&t, "%s", p->module_names[m]);
-        dt_table_cell(&t, "%d", dt_layout_gpus(l));
-        dt_table_cell(&t, "%d", l->tp);
-        dt_table_cell(&t, "%.3f", 1e3 * dt_module_sample_s(&in, m, l->tp));
-        dt_table_cell(&t, "%.3f", 1e3 * b.ideal_s[m]);
-        dt_table_cell(&t, "%.3f", 1e3 * b.interval_s[m]);
-        dt_table_cell(&t, "%s", m == b.module ? "<- sets the steady interval" : "");
+        dt_cli_table_cell(&t, "%s", p->module_names[m]);
+        dt_cli_table_cell(&t, "%d", dt_plan_layout_gpus(l));
+        dt_cli_table_cell(&t, "%d", l->tp);
+        dt_cli_table_cell(&t, "%.3f", 1e3 * dt_orch_module_sample_s(&in, m, l->tp));
+        dt_cli_table_cell(&t, "%.3f", 1e3 * b.ideal_s[m]);
+        dt_cli_table_cell(&t, "%.3f", 1e3 * b.interval_s[m]);
+        dt_cli_table_cell(&t, "%s", m == b.module ? "<- sets the steady interval" : "");
     }
-    dt_table_print(&t, stdout);
+    dt_cli_table_print(&t, stdout);
     printf("%s\n", b.why);
     return DT_OK;
 }
@@ -48,7 +48,7 @@ static enum dt_status json_steady(const struct dt_session *s, struct dt_json *j,
 {
     const struct dt_plan *p = &s->search.plans[0];
     struct dt_search_input in;
-    struct dt_binding b;
+    struct dt_orch_binding b;
 
     DT_TRY(binding(s, &in, err, &b));
     dt_json_kv_string(j, "binding_module", p->module_names[b.module]);
@@ -56,13 +56,13 @@ static enum dt_status json_steady(const struct dt_session *s, struct dt_json *j,
     dt_json_key(j, "modules");
     dt_json_begin_array(j);
     for (int m = 0; m < p->n_modules; m++) {
-        const struct dt_layout *l = &p->modules[m].layout;
+        const struct dt_plan_layout *l = &p->modules[m].layout;
 
         dt_json_begin_object(j);
         dt_json_kv_string(j, "name", p->module_names[m]);
-        dt_json_kv_int(j, "gpus", dt_layout_gpus(l));
+        dt_json_kv_int(j, "gpus", dt_plan_layout_gpus(l));
         dt_json_kv_int(j, "tp", l->tp);
-        dt_json_kv_double(j, "sample_s", dt_module_sample_s(&in, m, l->tp));
+        dt_json_kv_double(j, "sample_s", dt_orch_module_sample_s(&in, m, l->tp));
         dt_json_kv_double(j, "ideal_s", b.ideal_s[m]);
         dt_json_kv_double(j, "interval_s", b.interval_s[m]);
         dt_json_kv_int(j, "slowest_stage", b.stage_of[m]);
@@ -101,18 +101,18 @@ static double other(const struct dt_memory *m)
 static void print_row(void *ctx, const struct dt_cluster *c, const struct row *r)
 {
     const double unit = dt_cluster_is_cpu(c) ? 1048576.0 : 1073741824.0;
-    struct dt_table *t = ctx;
+    struct dt_cli_table *t = ctx;
 
-    dt_table_cell(t, "%s", r->module);
-    dt_table_cell(t, "%d", r->stage);
-    dt_table_cell(t, "%d", r->blocks);
-    dt_table_cell(t, "%.2f", r->mem.params / unit);
-    dt_table_cell(t, "%.2f", r->mem.grads / unit);
-    dt_table_cell(t, "%.2f", r->mem.optimizer / unit);
-    dt_table_cell(t, "%.2f", r->mem.activations / unit);
-    dt_table_cell(t, "%d", r->mem.in_flight);
-    dt_table_cell(t, "%.2f", other(&r->mem) / unit);
-    dt_table_cell(t, "%.2f", r->mem.total / unit);
+    dt_cli_table_cell(t, "%s", r->module);
+    dt_cli_table_cell(t, "%d", r->stage);
+    dt_cli_table_cell(t, "%d", r->blocks);
+    dt_cli_table_cell(t, "%.2f", r->mem.params / unit);
+    dt_cli_table_cell(t, "%.2f", r->mem.grads / unit);
+    dt_cli_table_cell(t, "%.2f", r->mem.optimizer / unit);
+    dt_cli_table_cell(t, "%.2f", r->mem.activations / unit);
+    dt_cli_table_cell(t, "%d", r->mem.in_flight);
+    dt_cli_table_cell(t, "%.2f", other(&r->mem) / unit);
+    dt_cli_table_cell(t, "%.2f", r->mem.total / unit);
 }
 
 static void json_row(void *ctx, const struct dt_cluster *c, const struct row *r)
@@ -161,16 +161,16 @@ static void print_memory(const struct dt_session *s, const struct dt_work *work)
     static const char *const process[] = {
         "module",      "stage",        "blocks",      "params [MiB]", "grads [MiB]",
         "optim [MiB]", "activ. [MiB]", "x in flight", "other [MiB]",  "total [MiB]"};
-    struct dt_table t;
+    struct dt_cli_table t;
 
-    dt_table_init(&t, 10, dt_cluster_is_cpu(&s->job->cluster) ? process : gpu);
+    dt_cli_table_init(&t, 10, dt_cluster_is_cpu(&s->job->cluster) ? process : gpu);
     each_stage(s, work, print_row, &t);
-    dt_table_print(&t, stdout);
+    dt_cli_table_print(&t, stdout);
 }
 
 /* ---- all of it ---- */
 
-enum dt_status dt_plan_explanation_print(const struct dt_session *s, struct dt_error *err)
+enum dt_status dt_cli_plan_explanation_print(const struct dt_session *s, struct dt_error *err)
 {
     const struct dt_plan *p = &s->search.plans[0];
     const struct dt_plan_prediction *q = &p->predicted;
@@ -199,8 +199,8 @@ enum dt_status dt_plan_explanation_print(const struct dt_session *s, struct dt_e
     return DT_OK;
 }
 
-enum dt_status dt_plan_explanation_json(const struct dt_session *s, struct dt_json *j,
-                                        struct dt_error *err)
+enum dt_status dt_cli_plan_explanation_json(const struct dt_session *s, struct dt_json *j,
+                                            struct dt_error *err)
 {
     struct dt_work work[DT_MAX_MODULES] = {{0}};
     double bound = s->search.stats.lower_bound_s;

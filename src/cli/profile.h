@@ -7,12 +7,12 @@
 #include "cli/cli.h"
 
 /* profile JOB [KEY=VALUE...]: args[0] is the job. */
-enum dt_status dt_profile_job(struct dt_cli *cli, struct dt_error *err);
+enum dt_status dt_cmd_profile_job(struct dt_cli *cli, struct dt_error *err);
 
 /* profile fit PROFILE: args[0] is "fit". */
-enum dt_status dt_profile_fit_command(struct dt_cli *cli, struct dt_error *err);
+enum dt_status dt_cmd_profile_fit(struct dt_cli *cli, struct dt_error *err);
 
 /* profile import -o OUT FILE...: args[0] is "import". */
-enum dt_status dt_profile_import_command(struct dt_cli *cli, struct dt_error *err);
+enum dt_status dt_cmd_profile_import(struct dt_cli *cli, struct dt_error *err);
 
 #endif

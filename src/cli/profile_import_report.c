@@ -21,35 +21,35 @@ static double share(double part, double whole)
     return whole > 0 ? part / whole : 0;
 }
 
-static void print_files(const struct dt_import_run *run, FILE *f)
+static void print_files(const struct dt_cli_import_run *run, FILE *f)
 {
     static const char *const heads[] = {"file",          "kind",        "kernels",
                                         "time [ms]",     "mapped [ms]", "ignored [ms]",
                                         "unmapped [ms]", "observations"};
-    struct dt_table t;
+    struct dt_cli_table t;
     char name[80];
 
-    dt_table_init(&t, 8, heads);
+    dt_cli_table_init(&t, 8, heads);
     for (int i = 0; i < run->n_files; i++) {
-        const struct dt_kimport_sums *s = &run->file[i].sums;
+        const struct dt_import_kernels_sums *s = &run->file[i].sums;
 
-        dt_table_cell(&t, "%s", plain(run->file[i].path, name, sizeof(name)));
-        dt_table_cell(&t, "%s", dt_import_kind_names[run->file[i].kind]);
-        dt_table_cell(&t, "%lld", (long long)s->kernels);
-        dt_table_cell(&t, "%.3f", s->ns * 1e-6);
-        dt_table_cell(&t, "%.3f", s->mapped_ns * 1e-6);
-        dt_table_cell(&t, "%.3f", s->ignored_ns * 1e-6);
-        dt_table_cell(&t, "%.3f", s->unmapped_ns * 1e-6);
-        dt_table_cell(&t, "%lld", (long long)s->observations);
+        dt_cli_table_cell(&t, "%s", plain(run->file[i].path, name, sizeof(name)));
+        dt_cli_table_cell(&t, "%s", dt_cli_import_kind_names[run->file[i].kind]);
+        dt_cli_table_cell(&t, "%lld", (long long)s->kernels);
+        dt_cli_table_cell(&t, "%.3f", s->ns * 1e-6);
+        dt_cli_table_cell(&t, "%.3f", s->mapped_ns * 1e-6);
+        dt_cli_table_cell(&t, "%.3f", s->ignored_ns * 1e-6);
+        dt_cli_table_cell(&t, "%.3f", s->unmapped_ns * 1e-6);
+        dt_cli_table_cell(&t, "%lld", (long long)s->observations);
     }
-    dt_table_print(&t, f);
+    dt_cli_table_print(&t, f);
 }
 
-static void print_unmapped(const struct dt_import_run *run, FILE *f)
+static void print_unmapped(const struct dt_cli_import_run *run, FILE *f)
 {
     static const char *const heads[] = {"time [ms]", "share [%]", "kernels", "kernel"};
-    const struct dt_kimport_sums *s = &run->sums;
-    struct dt_table t;
+    const struct dt_import_kernels_sums *s = &run->sums;
+    struct dt_cli_table t;
     char name[120];
 
     fprintf(f, "\nunmapped: %lld of %lld kernels, %.3f of %.3f ms (%.1f %%)%s\n",
@@ -57,20 +57,20 @@ static void print_unmapped(const struct dt_import_run *run, FILE *f)
             100 * share(s->unmapped_ns, s->ns), s->unmapped ? "; most of it:" : "");
     if (s->unmapped == 0)
         return;
-    dt_table_init(&t, 4, heads);
+    dt_cli_table_init(&t, 4, heads);
     for (int i = 0; i < run->n_top; i++) {
-        dt_table_cell(&t, "%.3f", run->top[i].ns * 1e-6);
-        dt_table_cell(&t, "%.1f", 100 * share(run->top[i].ns, s->ns));
-        dt_table_cell(&t, "%lld", (long long)run->top[i].kernels);
-        dt_table_cell(&t, "%s", plain(run->top[i].name, name, sizeof(name)));
+        dt_cli_table_cell(&t, "%.3f", run->top[i].ns * 1e-6);
+        dt_cli_table_cell(&t, "%.1f", 100 * share(run->top[i].ns, s->ns));
+        dt_cli_table_cell(&t, "%lld", (long long)run->top[i].kernels);
+        dt_cli_table_cell(&t, "%s", plain(run->top[i].name, name, sizeof(name)));
     }
-    dt_table_print(&t, f);
+    dt_cli_table_print(&t, f);
 }
 
 /* Kernels that a rule knows, but not of what element type. */
-static void print_dtypes(const struct dt_import_run *run, FILE *f)
+static void print_dtypes(const struct dt_cli_import_run *run, FILE *f)
 {
-    const struct dt_kimport_sums *s = &run->sums;
+    const struct dt_import_kernels_sums *s = &run->sums;
 
     if (s->mixed_dtype)
         fprintf(f,
@@ -92,7 +92,7 @@ static void print_dtypes(const struct dt_import_run *run, FILE *f)
                 (long long)s->assumed_dtype);
 }
 
-void dt_import_print(const struct dt_import_run *run, FILE *f)
+void dt_cli_import_print(const struct dt_cli_import_run *run, FILE *f)
 {
     char name[120];
 
@@ -117,7 +117,7 @@ void dt_import_print(const struct dt_import_run *run, FILE *f)
                 run->rows, run->device, (long long)run->sums.observations, run->table.n_rows);
 }
 
-static void json_sums(struct dt_json *j, const struct dt_kimport_sums *s)
+static void json_sums(struct dt_json *j, const struct dt_import_kernels_sums *s)
 {
     dt_json_kv_int(j, "kernels", s->kernels);
     dt_json_kv_int(j, "unmapped", s->unmapped);
@@ -132,7 +132,7 @@ static void json_sums(struct dt_json *j, const struct dt_kimport_sums *s)
     dt_json_kv_int(j, "assumed_dtype", s->assumed_dtype);
 }
 
-enum dt_status dt_import_print_json(const struct dt_import_run *run, struct dt_error *err)
+enum dt_status dt_cli_import_print_json(const struct dt_cli_import_run *run, struct dt_error *err)
 {
     struct dt_json j;
 
@@ -150,7 +150,7 @@ enum dt_status dt_import_print_json(const struct dt_import_run *run, struct dt_e
     for (int i = 0; i < run->n_files; i++) {
         dt_json_begin_object(&j);
         dt_json_kv_string(&j, "file", run->file[i].path);
-        dt_json_kv_string(&j, "kind", dt_import_kind_names[run->file[i].kind]);
+        dt_json_kv_string(&j, "kind", dt_cli_import_kind_names[run->file[i].kind]);
         dt_json_kv_bool(&j, "ranges_by_time", run->file[i].by_time);
         dt_json_kv_int(&j, "lines_left_out", run->file[i].lines_left_out);
         json_sums(&j, &run->file[i].sums);
@@ -169,5 +169,5 @@ enum dt_status dt_import_print_json(const struct dt_import_run *run, struct dt_e
     }
     dt_json_end_array(&j);
     dt_json_end_object(&j);
-    return dt_json_emit(&j, err);
+    return dt_cli_json_emit(&j, err);
 }

@@ -31,7 +31,7 @@ static void report(void *ctx, const char *message)
 
 /* One message for the whole job: what all ranks would say (a refused job, say) is said by rank 0;
  * whoever speaks ends all. */
-static void end_all(const struct dt_ranks *r, enum dt_status st, const struct dt_error *err)
+static void end_all(const struct dt_cli_ranks *r, enum dt_status st, const struct dt_error *err)
 {
     bool alike = st == DT_ERR_INPUT || st == DT_ERR_INFEASIBLE || st == DT_ERR_USAGE ||
                  st == DT_ERR_DIVERGED;
@@ -41,7 +41,7 @@ static void end_all(const struct dt_ranks *r, enum dt_status st, const struct dt
         signal(SIGTERM, SIG_DFL);
         sleep(5); /* on a busy machine another host's ranks are ended after two */
     }
-    if (!r->world || dt_world_speak(r->world, st)) {
+    if (!r->world || dt_supervisor_speak(r->world, st)) {
         dt_error_format(err, text, sizeof text);
         report(NULL, text);
     } else {
@@ -50,29 +50,30 @@ static void end_all(const struct dt_ranks *r, enum dt_status st, const struct dt
     r->transport->abort(r->transport, dt_status_exit_code(st));
 }
 
-static enum dt_status meet(const struct dt_job *job, struct dt_ranks *r, struct dt_error *err)
+static enum dt_status meet(const struct dt_job *job, struct dt_cli_ranks *r, struct dt_error *err)
 {
     union {
         const struct dt_job *in;
         void *out;
     } ctx = {job};
-    struct dt_world_watch watch = {.describe = describe, .report = report, .ctx = ctx.out};
+    struct dt_supervisor_watch watch = {.describe = describe, .report = report, .ctx = ctx.out};
     char binary[64], digest[40], *text;
-    struct dt_world_fact facts[] = {{"binary", binary}, {"job", digest}};
+    struct dt_supervisor_fact facts[] = {{"binary", binary}, {"job", digest}};
 
     r->cores = dt_cores_take(r->transport);
-    dt_world_binary_digest(binary, sizeof binary);
+    dt_supervisor_binary_digest(binary, sizeof binary);
     DT_TRY(dt_doc_to_json(job->doc, err, &text));
-    dt_checkpoint_digest(text, strlen(text), digest, sizeof digest);
+    dt_ckpt_digest(text, strlen(text), digest, sizeof digest);
     dt_free(text);
-    DT_TRY(dt_world_open(r->transport, facts, 2, err, &r->world));
-    return dt_world_watch(r->world, &watch, err);
+    DT_TRY(dt_supervisor_open(r->transport, facts, 2, err, &r->world));
+    return dt_supervisor_watch(r->world, &watch, err);
 }
 
-enum dt_status dt_ranks_begin(const char *job, int64_t ranks, struct dt_error *err, bool *launched)
+enum dt_status dt_cli_ranks_begin(const char *job, int64_t ranks, struct dt_error *err,
+                                  bool *launched)
 {
     *launched = dt_transport_mpi_launched(NULL);
-    DT_TRY(dt_limits_check(*launched || ranks > 1, err));
+    DT_TRY(dt_cli_limits_check(*launched || ranks > 1, err));
     if (*launched)
         return dt_lifeline_hold(err);
     if (ranks != 1)
@@ -83,10 +84,10 @@ enum dt_status dt_ranks_begin(const char *job, int64_t ranks, struct dt_error *e
     return DT_OK;
 }
 
-enum dt_status dt_on_ranks(const struct dt_job *job, int64_t ranks, dt_ranks_fn *fn, void *ctx,
-                           struct dt_error *err)
+enum dt_status dt_cli_on_ranks(const struct dt_job *job, int64_t ranks, dt_cli_ranks_fn *fn,
+                               void *ctx, struct dt_error *err)
 {
-    struct dt_ranks alone = {0}, r = {0};
+    struct dt_cli_ranks alone = {0}, r = {0};
     enum dt_status st = DT_OK;
 
     DT_TRY(dt_transport_open_mpi(err, &r.transport));
@@ -102,7 +103,7 @@ enum dt_status dt_on_ranks(const struct dt_job *job, int64_t ranks, dt_ranks_fn 
     if (st != DT_OK && r.transport->size > 1)
         end_all(&r, st, err);
     if (r.world)
-        dt_world_close(r.world);
+        dt_supervisor_close(r.world);
     r.transport->close(r.transport);
     return st;
 }

@@ -6,23 +6,25 @@
 #define DT_CLI_RANKS_H
 
 #include "core/job/job.h"
-#include "comm/world.h"
+#include "comm/supervisor.h"
 
 /* Alone: NULL and NULL. */
-struct dt_ranks {
+struct dt_cli_ranks {
     struct dt_transport *transport;
-    struct dt_world *world;
+    struct dt_supervisor *world;
     int cores; /* for this rank */
 };
-typedef enum dt_status dt_ranks_fn(void *ctx, const struct dt_ranks *r, struct dt_error *err);
+typedef enum dt_status dt_cli_ranks_fn(void *ctx, const struct dt_cli_ranks *r,
+                                       struct dt_error *err);
 
 /* First of all in a command that may run on ranks: *launched tells whether a launcher started this
  * process, which then ends with it.  Refuses what would run several times, each alone, and a `job`
  * that the `ranks` to be started could not read. */
-enum dt_status dt_ranks_begin(const char *job, int64_t ranks, struct dt_error *err, bool *launched);
+enum dt_status dt_cli_ranks_begin(const char *job, int64_t ranks, struct dt_error *err,
+                                  bool *launched);
 /* Runs fn on every rank.  `ranks`: as many as the user said, 0 = any number.  When it fails on one,
  * the job ends with one message. */
-enum dt_status dt_on_ranks(const struct dt_job *job, int64_t ranks, dt_ranks_fn *fn, void *ctx,
-                           struct dt_error *err);
+enum dt_status dt_cli_on_ranks(const struct dt_job *job, int64_t ranks, dt_cli_ranks_fn *fn,
+                               void *ctx, struct dt_error *err);
 
 #endif

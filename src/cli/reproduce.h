@@ -7,39 +7,39 @@
 
 #include "cli/session.h"
 
-struct dt_range { /* a reported figure: lo..hi; hi only = "up to"; both 0 = none */
+struct dt_cli_range { /* a reported figure: lo..hi; hi only = "up to"; both 0 = none */
     double lo, hi;
 };
-struct dt_result_row {
+struct dt_cli_result_row {
     char section; /* 'a'..'f' */
     char what[96];
     const char *unit;
-    struct dt_range published, recalled;
+    struct dt_cli_range published, recalled;
     double ours;
     char detail[160]; /* layout, GPUs, iteration time */
 };
-struct dt_results {
-    struct dt_result_row *rows;
+struct dt_cli_results {
+    struct dt_cli_result_row *rows;
     size_t n, cap;
 };
 
 /* One simulated run: a preset job with overrides. */
-struct dt_case {
+struct dt_cmd_reproduce_case {
     double mfu, samples_per_s, iteration_s, search_s;
     int gpus_used, gpus;
     char layout[160];
 };
-enum dt_status dt_case_run(const char *job, const char *const *overrides, int n,
-                           struct dt_error *err, struct dt_case *out);
-enum dt_status dt_results_add(struct dt_results *r, const struct dt_result_row *row,
-                              struct dt_error *err);
+enum dt_status dt_cmd_reproduce_case_run(const char *job, const char *const *overrides, int n,
+                                         struct dt_error *err, struct dt_cmd_reproduce_case *out);
+enum dt_status dt_cli_results_add(struct dt_cli_results *r, const struct dt_cli_result_row *row,
+                                  struct dt_error *err);
 
 /* The six experiments; each appends its rows. */
-enum dt_status dt_reproduce_overall(struct dt_results *r, struct dt_error *err);
-enum dt_status dt_reproduce_orchestration(struct dt_results *r, struct dt_error *err);
-enum dt_status dt_reproduce_reordering(struct dt_results *r, struct dt_error *err);
-enum dt_status dt_reproduce_freezing(struct dt_results *r, struct dt_error *err);
-enum dt_status dt_reproduce_stepccl(struct dt_results *r, struct dt_error *err);
-enum dt_status dt_reproduce_search(struct dt_results *r, struct dt_error *err);
+enum dt_status dt_cmd_reproduce_overall(struct dt_cli_results *r, struct dt_error *err);
+enum dt_status dt_cmd_reproduce_orchestration(struct dt_cli_results *r, struct dt_error *err);
+enum dt_status dt_cmd_reproduce_reordering(struct dt_cli_results *r, struct dt_error *err);
+enum dt_status dt_cmd_reproduce_freezing(struct dt_cli_results *r, struct dt_error *err);
+enum dt_status dt_cmd_reproduce_stepccl(struct dt_cli_results *r, struct dt_error *err);
+enum dt_status dt_cmd_reproduce_search(struct dt_cli_results *r, struct dt_error *err);
 
 #endif

@@ -10,34 +10,35 @@
 
 #include <string.h>
 
-static const struct dt_range none = {0, 0};
+static const struct dt_cli_range none = {0, 0};
 
-enum dt_status dt_results_add(struct dt_results *r, const struct dt_result_row *row,
-                              struct dt_error *err)
+enum dt_status dt_cli_results_add(struct dt_cli_results *r, const struct dt_cli_result_row *row,
+                                  struct dt_error *err)
 {
     if (dt_grow((void **)&r->rows, &r->cap, r->n + 1, sizeof *r->rows) != 0)
         return dt_error_nomem(err, "result rows");
     r->rows[r->n++] = *row;
-    dt_progress("reproduce: results", (int)r->n, 0);
+    dt_cli_progress("reproduce: results", (int)r->n, 0);
     return DT_OK;
 }
 
-static enum dt_status add(struct dt_results *r, char section, const char *what, const char *unit,
-                          struct dt_range published, struct dt_range recalled, double ours,
-                          const char *detail, struct dt_error *err)
+static enum dt_status add(struct dt_cli_results *r, char section, const char *what,
+                          const char *unit, struct dt_cli_range published,
+                          struct dt_cli_range recalled, double ours, const char *detail,
+                          struct dt_error *err)
 {
-    struct dt_result_row row = {.section = section,
-                                .unit = unit,
-                                .published = published,
-                                .recalled = recalled,
-                                .ours = ours};
+    struct dt_cli_result_row row = {.section = section,
+                                    .unit = unit,
+                                    .published = published,
+                                    .recalled = recalled,
+                                    .ours = ours};
     snprintf(row.what, sizeof row.what, "%s", what);
     snprintf(row.detail, sizeof row.detail, "%s", detail);
-    return dt_results_add(r, &row, err);
+    return dt_cli_results_add(r, &row, err);
 }
 
 static void describe(const struct dt_session *s, const struct dt_sim_result *sim,
-                     struct dt_case *out)
+                     struct dt_cmd_reproduce_case *out)
 {
     const struct dt_plan *p = &s->search.plans[0];
     size_t n = 0;
@@ -49,14 +50,14 @@ static void describe(const struct dt_session *s, const struct dt_sim_result *sim
     out->search_s = s->search_wall_s;
     out->layout[0] = '\0';
     for (int m = 0; m < p->n_modules && n < sizeof out->layout; m++) {
-        const struct dt_layout *l = &p->modules[m].layout;
+        const struct dt_plan_layout *l = &p->modules[m].layout;
         n += (size_t)snprintf(out->layout + n, sizeof out->layout - n, "%s%s %d/%d/%d",
                               m ? ", " : "", p->module_names[m], l->tp, l->pp, l->dp);
     }
 }
 
-enum dt_status dt_case_run(const char *job, const char *const *overrides, int n,
-                           struct dt_error *err, struct dt_case *out)
+enum dt_status dt_cmd_reproduce_case_run(const char *job, const char *const *overrides, int n,
+                                         struct dt_error *err, struct dt_cmd_reproduce_case *out)
 {
     struct dt_session s;
     struct dt_sim_result sim;
@@ -82,23 +83,23 @@ enum { N_SIZES = 3 };
 static const char *const systems[] = {"megatron-lm", "distmm", "disttrain"};
 
 static enum dt_status run_system(const char *job, const char *resolution, const char *strategy,
-                                 struct dt_error *err, struct dt_case *out)
+                                 struct dt_error *err, struct dt_cmd_reproduce_case *out)
 {
     char side[64], resize[64], search[64];
     const char *o[3] = {side, resize, search};
     snprintf(side, sizeof side, "samples.max_side=%s", resolution);
     snprintf(resize, sizeof resize, "model.generator.resize=%s", resolution);
     snprintf(search, sizeof search, "search.strategy=%s", strategy);
-    return dt_case_run(job, o, 3, err, out);
+    return dt_cmd_reproduce_case_run(job, o, 3, err, out);
 }
 
-static enum dt_status overall_model(struct dt_results *r, int model, const char *resolution,
+static enum dt_status overall_model(struct dt_cli_results *r, int model, const char *resolution,
                                     struct dt_error *err)
 {
     const char *size = names[model];
     bool big = model == N_SIZES - 1;
     char job[64], what[96], detail[512];
-    struct dt_case c[3];
+    struct dt_cmd_reproduce_case c[3];
     snprintf(job, sizeof job, "mllm-%s-1296", sizes[model]);
     for (int k = 0; k < 3; k++) {
         bool dist = k == 2;
@@ -106,25 +107,25 @@ static enum dt_status overall_model(struct dt_results *r, int model, const char 
         snprintf(what, sizeof what, "MLLM-%s %s² %s MFU", size, resolution, systems[k]);
         snprintf(detail, sizeof detail, "%.1f samples/s, %.3f s, %d GPUs: %s", c[k].samples_per_s,
                  c[k].iteration_s, c[k].gpus_used, c[k].layout);
-        DT_TRY(add(r, 'a', what, "%", dist && big ? (struct dt_range){54.7, 54.7} : none,
-                   dist ? (struct dt_range){51.8, 54.7} : none, 100 * c[k].mfu, detail, err));
+        DT_TRY(add(r, 'a', what, "%", dist && big ? (struct dt_cli_range){54.7, 54.7} : none,
+                   dist ? (struct dt_cli_range){51.8, 54.7} : none, 100 * c[k].mfu, detail, err));
     }
     snprintf(what, sizeof what, "MLLM-%s %s² MFU, disttrain / megatron-lm", size, resolution);
-    DT_TRY(add(r, 'a', what, "x", none, big ? none : (struct dt_range){1.7, 2.8},
+    DT_TRY(add(r, 'a', what, "x", none, big ? none : (struct dt_cli_range){1.7, 2.8},
                c[2].mfu / c[0].mfu, "", err));
     snprintf(what, sizeof what, "MLLM-%s %s² samples/s, disttrain / megatron-lm", size, resolution);
     /* "Up to 2.2x" is the best of the models; for 72B only the recalled range is its own. */
-    DT_TRY(add(r, 'a', what, "x", big ? none : (struct dt_range){0, 2.2},
-               big ? (struct dt_range){1.2, 1.3} : (struct dt_range){1.7, 2.2},
+    DT_TRY(add(r, 'a', what, "x", big ? none : (struct dt_cli_range){0, 2.2},
+               big ? (struct dt_cli_range){1.2, 1.3} : (struct dt_cli_range){1.7, 2.2},
                c[2].samples_per_s / c[0].samples_per_s, "", err));
     if (!big)
         return DT_OK;
     snprintf(what, sizeof what, "MLLM-%s %s² GPUs used by disttrain", size, resolution);
-    return add(r, 'a', what, "GPUs", (struct dt_range){1172, 1172}, none, c[2].gpus_used,
+    return add(r, 'a', what, "GPUs", (struct dt_cli_range){1172, 1172}, none, c[2].gpus_used,
                c[2].layout, err);
 }
 
-enum dt_status dt_reproduce_overall(struct dt_results *r, struct dt_error *err)
+enum dt_status dt_cmd_reproduce_overall(struct dt_cli_results *r, struct dt_error *err)
 {
     static const char *const res[] = {"512", "1024"};
     for (int i = 0; i < N_SIZES; i++)
@@ -135,17 +136,17 @@ enum dt_status dt_reproduce_overall(struct dt_results *r, struct dt_error *err)
 
 /* ---- (b) orchestration alone: no reordering on any side, <= 96 GPUs ---- */
 
-enum dt_status dt_reproduce_orchestration(struct dt_results *r, struct dt_error *err)
+enum dt_status dt_cmd_reproduce_orchestration(struct dt_cli_results *r, struct dt_error *err)
 {
     for (int i = 0; i < N_SIZES; i++) {
-        struct dt_case c[3];
+        struct dt_cmd_reproduce_case c[3];
         char job[64], what[96], search[64];
         const char *o[4] = {search, "train.reorder.intra=false", "train.reorder.inter=false",
                             "train.stepccl=false"};
         snprintf(job, sizeof job, "mllm-%s-96", sizes[i]);
         for (int k = 0; k < 3; k++) {
             snprintf(search, sizeof search, "search.strategy=%s", systems[k]);
-            DT_TRY(dt_case_run(job, o, 4, err, &c[k]));
+            DT_TRY(dt_cmd_reproduce_case_run(job, o, 4, err, &c[k]));
         }
         for (int k = 0; k < 2; k++) {
             char detail[512];
@@ -154,7 +155,7 @@ enum dt_status dt_reproduce_orchestration(struct dt_results *r, struct dt_error 
                      c[k].layout);
             snprintf(what, sizeof what, "MLLM-%s orchestration, MFU disttrain / %s", names[i],
                      systems[k]);
-            DT_TRY(add(r, 'b', what, "x", none, k == 0 ? (struct dt_range){1.3, 2.7} : none,
+            DT_TRY(add(r, 'b', what, "x", none, k == 0 ? (struct dt_cli_range){1.3, 2.7} : none,
                        c[2].mfu / c[k].mfu, detail, err));
             snprintf(what, sizeof what, "MLLM-%s orchestration, samples/s disttrain / %s", names[i],
                      systems[k]);
@@ -167,22 +168,22 @@ enum dt_status dt_reproduce_orchestration(struct dt_results *r, struct dt_error 
 
 /* ---- (c) reordering: the same strategy with and without ---- */
 
-enum dt_status dt_reproduce_reordering(struct dt_results *r, struct dt_error *err)
+enum dt_status dt_cmd_reproduce_reordering(struct dt_cli_results *r, struct dt_error *err)
 {
     static const char *const off[] = {"train.reorder.intra=false", "train.reorder.inter=false",
                                       "simulate.iterations=5"};
     static const char *const on[] = {"train.reorder.intra=true", "train.reorder.inter=true",
                                      "simulate.iterations=5"};
     for (int i = 0; i < N_SIZES; i++) {
-        struct dt_case a, b;
+        struct dt_cmd_reproduce_case a, b;
         char job[64], what[96], detail[160];
         snprintf(job, sizeof job, "mllm-%s-96", sizes[i]);
-        DT_TRY(dt_case_run(job, off, 3, err, &a));
-        DT_TRY(dt_case_run(job, on, 3, err, &b));
+        DT_TRY(dt_cmd_reproduce_case_run(job, off, 3, err, &a));
+        DT_TRY(dt_cmd_reproduce_case_run(job, on, 3, err, &b));
         snprintf(detail, sizeof detail, "median of 5 batches: %.3f s -> %.3f s", a.iteration_s,
                  b.iteration_s);
         snprintf(what, sizeof what, "MLLM-%s reordering, samples/s on / off", names[i]);
-        DT_TRY(add(r, 'c', what, "x", none, (struct dt_range){1.01, 1.11},
+        DT_TRY(add(r, 'c', what, "x", none, (struct dt_cli_range){1.01, 1.11},
                    b.samples_per_s / a.samples_per_s, detail, err));
     }
     return DT_OK;
@@ -207,7 +208,7 @@ static enum dt_status frozen_override(const char *job, int keep, char *out, size
     return DT_OK;
 }
 
-enum dt_status dt_reproduce_freezing(struct dt_results *r, struct dt_error *err)
+enum dt_status dt_cmd_reproduce_freezing(struct dt_cli_results *r, struct dt_error *err)
 {
     static const struct {
         const char *name;
@@ -218,19 +219,19 @@ enum dt_status dt_reproduce_freezing(struct dt_results *r, struct dt_error *err)
                    {"generator trained", DT_ROLE_GENERATOR}};
     for (int i = 0; i < N_SIZES; i++)
         for (int k = 0; k < 4; k++) {
-            struct dt_case c[2];
+            struct dt_cmd_reproduce_case c[2];
             char job[64], what[96], frozen[256], detail[512];
             const char *o[2] = {frozen, "search.strategy=megatron-lm"};
             snprintf(job, sizeof job, "mllm-%s-96", sizes[i]);
             DT_TRY(frozen_override(job, setting[k].keep, frozen, sizeof frozen, err));
-            DT_TRY(dt_case_run(job, o, 2, err, &c[0]));
-            DT_TRY(dt_case_run(job, o, 1, err, &c[1]));
+            DT_TRY(dt_cmd_reproduce_case_run(job, o, 2, err, &c[0]));
+            DT_TRY(dt_cmd_reproduce_case_run(job, o, 1, err, &c[1]));
             snprintf(detail, sizeof detail, "%.1f %% (%d GPUs: %s) / %.1f %% (%d GPUs)",
                      100 * c[1].mfu, c[1].gpus_used, c[1].layout, 100 * c[0].mfu, c[0].gpus_used);
             snprintf(what, sizeof what, "MLLM-%s %s, MFU disttrain / megatron-lm", names[i],
                      setting[k].name);
-            DT_TRY(add(r, 'd', what, "x", none, (struct dt_range){1.4, 2.9}, c[1].mfu / c[0].mfu,
-                       detail, err));
+            DT_TRY(add(r, 'd', what, "x", none, (struct dt_cli_range){1.4, 2.9},
+                       c[1].mfu / c[0].mfu, detail, err));
         }
     return DT_OK;
 }
@@ -245,9 +246,9 @@ static enum dt_status stage_ns(const char *job, int tp, bool stepccl, struct dt_
     const char *o[1] = {stepccl ? "train.stepccl=true" : "train.stepccl=false"};
     DT_TRY(dt_session_open(job, o, 1, err, &s));
     const struct dt_model *m = s.job->model;
-    struct dt_shard shard = {.tp = tp, .cp = 1, .ep = 1, .ip = 1, .seqpar = tp > 1};
+    struct dt_block_shard shard = {.tp = tp, .cp = 1, .ep = 1, .ip = 1, .seqpar = tp > 1};
     struct dt_work work;
-    struct dt_stage_cost c;
+    struct dt_cost_stage c;
     dt_sample_work(s.job->samples, 0, &m->modules[m->llm], &work);
     dt_cost_stage(s.cost, m->llm, 1, 8, &shard, &work, NULL, true, &c);
     *ns = c.fwd.ns + c.dgrad.ns + c.wgrad.ns;
@@ -255,7 +256,7 @@ static enum dt_status stage_ns(const char *job, int tp, bool stepccl, struct dt_
     return DT_OK;
 }
 
-enum dt_status dt_reproduce_stepccl(struct dt_results *r, struct dt_error *err)
+enum dt_status dt_cmd_reproduce_stepccl(struct dt_cli_results *r, struct dt_error *err)
 {
     static const int tps[] = {4, 8};
     for (int k = 0; k < 2; k++)
@@ -270,7 +271,8 @@ enum dt_status dt_reproduce_stepccl(struct dt_results *r, struct dt_error *err)
             snprintf(what, sizeof what, "MLLM-%s LLM stage, StepCCL off / on, TP %d", names[i],
                      tps[k]);
             DT_TRY(add(r, 'e', what, "x", none,
-                       tps[k] == 4 ? (struct dt_range){1.10, 1.12} : (struct dt_range){1.15, 1.17},
+                       tps[k] == 4 ? (struct dt_cli_range){1.10, 1.12}
+                                   : (struct dt_cli_range){1.15, 1.17},
                        off / on, detail, err));
         }
     return DT_OK;
@@ -278,12 +280,12 @@ enum dt_status dt_reproduce_stepccl(struct dt_results *r, struct dt_error *err)
 
 /* ---- (f) search time ---- */
 
-enum dt_status dt_reproduce_search(struct dt_results *r, struct dt_error *err)
+enum dt_status dt_cmd_reproduce_search(struct dt_cli_results *r, struct dt_error *err)
 {
     static const struct {
         int gpus;
         const char *batch;
-        struct dt_range recalled;
+        struct dt_cli_range recalled;
     } size[] = {{112, "train.global_batch=240", {133, 133}},
                 {324, "train.global_batch=480", {0, 0}},
                 {648, "train.global_batch=960", {0, 0}},

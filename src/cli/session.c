@@ -65,7 +65,7 @@ enum dt_status dt_session_plan(struct dt_session *s, const char *plan_file, stru
 {
     struct dt_search_input in;
     struct dt_plan given = {0};
-    enum dt_strategy strategy = s->job->strategy;
+    enum dt_plan_strategy strategy = s->job->strategy;
     uint64_t t0 = dt_clock_ns();
 
     dt_session_search_input(s, &in);
@@ -79,18 +79,18 @@ enum dt_status dt_session_plan(struct dt_session *s, const char *plan_file, stru
                                "strategy manual needs a plan: map (or a plan.json) in the job");
         in.manual = &s->job->plan;
     }
-    enum dt_status st = dt_orchestrate(strategy, &in, err, &s->search);
+    enum dt_status st = dt_orch_find_plans(strategy, &in, err, &s->search);
     s->search_wall_s = (double)(dt_clock_ns() - t0) * 1e-9;
     if (in.manual && plan_file && st == DT_ERR_INPUT && err && !err->file[0])
         snprintf(err->file, sizeof err->file, "%s", plan_file);
     else if (in.manual && !plan_file) /* what the planner refuses stands in the job's plan: map */
-        st = dt_error_place(dt_map_get(dt_doc_root(s->job->doc), "plan"), st, err);
-    return dt_job_suspect(s->job, st, err);
+        st = dt_preset_error_place(dt_map_get(dt_doc_root(s->job->doc), "plan"), st, err);
+    return dt_report_suspect(s->job, st, err);
 }
 
 static void report_progress(void *ctx, int done, int total)
 {
-    dt_progress(ctx, done, total);
+    dt_cli_progress(ctx, done, total);
 }
 
 enum dt_status dt_session_simulate(struct dt_session *s, const char *label, struct dt_error *err,
@@ -101,8 +101,8 @@ enum dt_status dt_session_simulate(struct dt_session *s, const char *label, stru
         void *out;
     } what = {label};
     enum dt_status st =
-        dt_simulate(s->job, &s->search.plans[0], s->cost, report_progress, what.out, err, out);
-    dt_progress_end();
+        dt_sim_run(s->job, &s->search.plans[0], s->cost, report_progress, what.out, err, out);
+    dt_cli_progress_end();
     return st;
 }
 
@@ -113,13 +113,13 @@ enum dt_status dt_session_report_json(const struct dt_session *s, const struct d
     struct dt_json j;
     dt_json_init(&j, true);
     dt_json_begin_object(&j);
-    dt_json_report(&j, s, &s->search.plans[0], r);
+    dt_cli_json_report(&j, s, &s->search.plans[0], r);
     if (explain)
-        dt_json_explanation(&j, &r->explanation, s->job->model);
+        dt_cli_json_explanation(&j, &r->explanation, s->job->model);
     if (s->job->sim.slow_gpu_fraction > 0) {
         DT_TRY(dt_outliers_find(r->program, &r->timeline, err, &o));
         dt_json_key(&j, "stand_out");
-        dt_json_outliers(&j, r->program, s->job->model, &o, NULL, NULL);
+        dt_cli_json_outliers(&j, r->program, s->job->model, &o, NULL, NULL);
     }
     dt_json_kv_double(&j, "wall_s", wall_s);
     dt_json_end_object(&j);
@@ -159,9 +159,10 @@ enum dt_status dt_session_keep_run(const struct dt_session *s, const struct dt_s
 
     dt_clock_utc(started, sizeof started);
     DT_TRY(dt_doc_to_json(s->job->doc, err, &job));
-    dt_run_facts_of(s->job->model, &s->search.plans[0], s->job->samples->source,
-                    dt_samples_digest(s->job->samples, 0, s->search.plans[0].policy.global_batch),
-                    s->job->cluster.peak_flops, &facts);
+    dt_run_facts_of(
+        s->job->model, &s->search.plans[0], s->job->samples->source,
+        dt_run_samples_digest(s->job->samples, 0, s->search.plans[0].policy.global_batch),
+        s->job->cluster.peak_flops, &facts);
     struct dt_run_record run = {
         .kind = DT_RUN_SIMULATED,
         .job_name = s->job->name,
@@ -187,14 +188,14 @@ enum dt_status dt_session_keep_run(const struct dt_session *s, const struct dt_s
     return st;
 }
 
-const char *dt_runs_file(const struct dt_cli *cli)
+const char *dt_cli_runs_file(const struct dt_cli *cli)
 {
     const char *file = dt_cli_string(cli, "runs", getenv("DISTTRAIN_RUNS"));
 
     return file && *file ? file : "disttrain-runs.db";
 }
 
-void dt_warn_not_kept(const struct dt_error *err)
+void dt_cli_warn_not_kept(const struct dt_error *err)
 {
     char text[sizeof err->message + sizeof err->file + 64];
 
@@ -206,9 +207,9 @@ void dt_warn_not_kept(const struct dt_error *err)
             text);
 }
 
-void dt_layout_text(const struct dt_plan *p, int module, char *buf, size_t size)
+void dt_cli_layout_text(const struct dt_plan *p, int module, char *buf, size_t size)
 {
-    const struct dt_layout *l = &p->modules[module].layout;
+    const struct dt_plan_layout *l = &p->modules[module].layout;
     char extra[64] = "";
     size_t n = 0;
     if (l->cp > 1)
@@ -217,10 +218,11 @@ void dt_layout_text(const struct dt_plan *p, int module, char *buf, size_t size)
         n += (size_t)snprintf(extra + n, sizeof extra - n, " ip%d", l->ip);
     if (l->vpp > 1)
         snprintf(extra + n, sizeof extra - n, " vpp%d", l->vpp);
-    snprintf(buf, size, "tp%d pp%d dp%d%s = %d", l->tp, l->pp, l->dp, extra, dt_layout_gpus(l));
+    snprintf(buf, size, "tp%d pp%d dp%d%s = %d", l->tp, l->pp, l->dp, extra,
+             dt_plan_layout_gpus(l));
 }
 
-void dt_print_assumed(const struct dt_model *m)
+void dt_cli_print_assumed(const struct dt_model *m)
 {
     if (!m->assumed[0])
         return;

@@ -36,39 +36,40 @@ enum dt_status dt_session_keep_run(const struct dt_session *s, const struct dt_s
                                    const char *report, const char *file, bool ops,
                                    struct dt_error *err);
 /* Where runs are kept: --runs, or $DISTTRAIN_RUNS, or disttrain-runs.db here. */
-const char *dt_runs_file(const struct dt_cli *cli);
+const char *dt_cli_runs_file(const struct dt_cli *cli);
 /* A result is there although its run could not be kept: flushes the result and says so on stderr.
  */
-void dt_warn_not_kept(const struct dt_error *err);
+void dt_cli_warn_not_kept(const struct dt_error *err);
 void dt_session_close(struct dt_session *s);
 
 /* The search's input for this job, as the planners see it. */
 void dt_session_search_input(const struct dt_session *s, struct dt_search_input *in);
 /* "llm tp8 pp10 dp12 (960)" for one module. */
-void dt_layout_text(const struct dt_plan *p, int module, char *buf, size_t size);
+void dt_cli_layout_text(const struct dt_plan *p, int module, char *buf, size_t size);
 
 /* The members that `simulate --json` documents, into an open object. */
-void dt_json_report(struct dt_json *j, const struct dt_session *s, const struct dt_plan *p,
-                    const struct dt_sim_result *r);
-void dt_json_modules(struct dt_json *j, const struct dt_plan *p, const struct dt_report *r);
+void dt_cli_json_report(struct dt_json *j, const struct dt_session *s, const struct dt_plan *p,
+                        const struct dt_sim_result *r);
+void dt_cli_json_modules(struct dt_json *j, const struct dt_plan *p, const struct dt_report *r);
 /* What an import took for granted ("llm: rope_theta: 10000"), one indented line each; nothing when
  * nothing was. */
-void dt_print_assumed(const struct dt_model *m);
+void dt_cli_print_assumed(const struct dt_model *m);
 /* The largest contributions to the first iteration: a table; the member "explain". */
-void dt_print_explanation(const struct dt_explanation *e, const struct dt_model *m);
-void dt_json_explanation(struct dt_json *j, const struct dt_explanation *e,
-                         const struct dt_model *m);
+void dt_cli_print_explanation(const struct dt_explanation *e, const struct dt_model *m);
+void dt_cli_json_explanation(struct dt_json *j, const struct dt_explanation *e,
+                             const struct dt_model *m);
 /* `plan --explain` of the best plan, as text and as the member "explain" (plan_explain.c). */
-enum dt_status dt_plan_explanation_print(const struct dt_session *s, struct dt_error *err);
-enum dt_status dt_plan_explanation_json(const struct dt_session *s, struct dt_json *j,
-                                        struct dt_error *err);
+enum dt_status dt_cli_plan_explanation_print(const struct dt_session *s, struct dt_error *err);
+enum dt_status dt_cli_plan_explanation_json(const struct dt_session *s, struct dt_json *j,
+                                            struct dt_error *err);
 /* What stands out in a run: lines under one heading, if there are any; an array.  `rank` of each
  * lane, NULL = not told; `host` of each rank, NULL = not known. */
-void dt_print_outliers(const char *heading, const struct dt_program *p, const struct dt_model *m,
-                       const struct dt_outliers *o, const int *rank, const char *const *host);
-void dt_json_outliers(struct dt_json *j, const struct dt_program *p, const struct dt_model *m,
-                      const struct dt_outliers *o, const int *rank, const char *const *host);
+void dt_cli_print_outliers(const char *heading, const struct dt_program *p,
+                           const struct dt_model *m, const struct dt_outliers *o, const int *rank,
+                           const char *const *host);
+void dt_cli_json_outliers(struct dt_json *j, const struct dt_program *p, const struct dt_model *m,
+                          const struct dt_outliers *o, const int *rank, const char *const *host);
 /* Prints finished JSON on stdout and frees it. */
-enum dt_status dt_json_emit(struct dt_json *j, struct dt_error *err);
+enum dt_status dt_cli_json_emit(struct dt_json *j, struct dt_error *err);
 
 #endif

@@ -5,15 +5,15 @@
 
 #include "base/mem.h"
 
-void dt_json_modules(struct dt_json *j, const struct dt_plan *p, const struct dt_report *r)
+void dt_cli_json_modules(struct dt_json *j, const struct dt_plan *p, const struct dt_report *r)
 {
     dt_json_key(j, "modules");
     dt_json_begin_array(j);
     for (int m = 0; m < p->n_modules; m++) {
-        const struct dt_layout *l = &p->modules[m].layout;
+        const struct dt_plan_layout *l = &p->modules[m].layout;
         dt_json_begin_object(j);
         dt_json_kv_string(j, "name", p->module_names[m]);
-        dt_json_kv_int(j, "gpus", dt_layout_gpus(l));
+        dt_json_kv_int(j, "gpus", dt_plan_layout_gpus(l));
         dt_json_kv_int(j, "tp", l->tp);
         dt_json_kv_int(j, "cp", l->cp);
         dt_json_kv_int(j, "ep", l->ep);
@@ -32,14 +32,14 @@ void dt_json_modules(struct dt_json *j, const struct dt_plan *p, const struct dt
     dt_json_end_array(j);
 }
 
-void dt_json_report(struct dt_json *j, const struct dt_session *s, const struct dt_plan *p,
-                    const struct dt_sim_result *r)
+void dt_cli_json_report(struct dt_json *j, const struct dt_session *s, const struct dt_plan *p,
+                        const struct dt_sim_result *r)
 {
     const struct dt_report *rep = &r->report;
     dt_json_kv_string(j, "job", s->job->name);
     dt_json_kv_string(j, "model", p->model);
     dt_json_kv_string(j, "cluster", p->cluster);
-    dt_json_kv_string(j, "strategy", dt_strategy_names[p->strategy]);
+    dt_json_kv_string(j, "strategy", dt_plan_strategy_names[p->strategy]);
     dt_json_kv_string(j, "assumed", s->job->model->assumed);
     dt_json_kv_double(j, "iteration_s", rep->iteration_s);
     dt_json_kv_double(j, "iteration_s_p10", rep->iteration_s_p10);
@@ -57,11 +57,11 @@ void dt_json_report(struct dt_json *j, const struct dt_session *s, const struct 
     dt_json_kv_int(j, "gpus_used", rep->gpus_used);
     dt_json_kv_double(j, "bubble_fraction", rep->bubble_fraction);
     dt_json_kv_double(j, "exposed_comm_s", rep->exposed_comm_s);
-    dt_json_modules(j, p, rep);
+    dt_cli_json_modules(j, p, rep);
     dt_json_key(j, "provenance");
     dt_json_begin_object(j);
     for (int k = 0; k < DT_PROV_N; k++)
-        dt_json_kv_double(j, dt_prov_names[k], rep->prov_share[k]);
+        dt_json_kv_double(j, dt_cost_prov_names[k], rep->prov_share[k]);
     dt_json_end_object(j);
     dt_json_kv_int(j, "ops", (int64_t)rep->ops);
     dt_json_kv_int(j, "seed", (int64_t)s->job->sim.seed);
@@ -74,8 +74,9 @@ static const struct dt_outlier *outlier(const struct dt_outliers *o, int i)
     return i < o->n_lanes ? &o->lane[i] : &o->op[i - o->n_lanes];
 }
 
-void dt_print_outliers(const char *heading, const struct dt_program *p, const struct dt_model *m,
-                       const struct dt_outliers *o, const int *rank, const char *const *host)
+void dt_cli_print_outliers(const char *heading, const struct dt_program *p,
+                           const struct dt_model *m, const struct dt_outliers *o, const int *rank,
+                           const char *const *host)
 {
     for (int i = 0; i < o->n_lanes + o->n_ops; i++) {
         const struct dt_outlier *x = outlier(o, i);
@@ -89,8 +90,8 @@ void dt_print_outliers(const char *heading, const struct dt_program *p, const st
     }
 }
 
-void dt_json_outliers(struct dt_json *j, const struct dt_program *p, const struct dt_model *m,
-                      const struct dt_outliers *o, const int *rank, const char *const *host)
+void dt_cli_json_outliers(struct dt_json *j, const struct dt_program *p, const struct dt_model *m,
+                          const struct dt_outliers *o, const int *rank, const char *const *host)
 {
     dt_json_begin_array(j);
     for (int i = 0; i < o->n_lanes + o->n_ops; i++) {
@@ -118,7 +119,7 @@ void dt_json_outliers(struct dt_json *j, const struct dt_program *p, const struc
     dt_json_end_array(j);
 }
 
-enum dt_status dt_json_emit(struct dt_json *j, struct dt_error *err)
+enum dt_status dt_cli_json_emit(struct dt_json *j, struct dt_error *err)
 {
     char *text;
     DT_TRY(dt_json_finish(j, err, &text));

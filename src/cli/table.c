@@ -8,15 +8,15 @@
 #include <string.h>
 #include <unistd.h>
 
-void dt_table_init(struct dt_table *t, int cols, const char *const *heads)
+void dt_cli_table_init(struct dt_cli_table *t, int cols, const char *const *heads)
 {
     memset(t, 0, sizeof *t);
     t->cols = cols;
     for (int i = 0; i < cols; i++)
-        dt_table_cell(t, "%s", heads[i]);
+        dt_cli_table_cell(t, "%s", heads[i]);
 }
 
-void dt_table_cell(struct dt_table *t, const char *fmt, ...)
+void dt_cli_table_cell(struct dt_cli_table *t, const char *fmt, ...)
 {
     char buf[512];
     va_list ap;
@@ -51,7 +51,7 @@ static bool is_number(const char *s)
            ((*s == '-' || *s == '+' || *s == '~') && s[1] >= '0' && s[1] <= '9');
 }
 
-void dt_table_print(struct dt_table *t, FILE *f)
+void dt_cli_table_print(struct dt_cli_table *t, FILE *f)
 {
     int rows = t->cols ? t->cells / t->cols : 0;
     for (int r = 0; r < rows; r++) {
@@ -78,7 +78,7 @@ void dt_table_print(struct dt_table *t, FILE *f)
     memset(t, 0, sizeof *t);
 }
 
-char *dt_format_seconds(double s, char *buf, size_t size)
+char *dt_cli_format_seconds(double s, char *buf, size_t size)
 {
     double a = fabs(s);
     if (a >= 1 || a == 0)
@@ -90,7 +90,7 @@ char *dt_format_seconds(double s, char *buf, size_t size)
     return buf;
 }
 
-char *dt_format_bytes(double bytes, char *buf, size_t size)
+char *dt_cli_format_bytes(double bytes, char *buf, size_t size)
 {
     const char *unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     int u = 0;
@@ -102,13 +102,13 @@ char *dt_format_bytes(double bytes, char *buf, size_t size)
     return buf;
 }
 
-void dt_progress(const char *what, int done, int total)
+void dt_cli_progress(const char *what, int done, int total)
 {
     if (isatty(STDERR_FILENO))
         fprintf(stderr, "\r\033[K%s %d/%d", what, done, total);
 }
 
-void dt_progress_end(void)
+void dt_cli_progress_end(void)
 {
     if (isatty(STDERR_FILENO))
         fputs("\r\033[K", stderr);

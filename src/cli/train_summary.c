@@ -11,7 +11,7 @@
 
 /* ---- findings ---- */
 
-static enum dt_status host_names(const struct dt_world *world, int n, struct dt_error *err,
+static enum dt_status host_names(const struct dt_supervisor *world, int n, struct dt_error *err,
                                  const char ***out)
 {
     const char **host = NULL;
@@ -21,14 +21,14 @@ static enum dt_status host_names(const struct dt_world *world, int n, struct dt_
         if (!host)
             return dt_error_nomem(err, "hosts");
         for (int r = 0; r < n; r++)
-            host[r] = dt_world_rank(world, r)->host;
+            host[r] = dt_supervisor_rank(world, r)->host;
     }
     *out = host;
     return DT_OK;
 }
 
-static enum dt_status find(const struct dt_train_summary *s, const struct dt_world *world,
-                           struct dt_error *err, struct dt_train_findings *f)
+static enum dt_status find(const struct dt_train_summary *s, const struct dt_supervisor *world,
+                           struct dt_error *err, struct dt_cli_train_findings *f)
 {
     size_t n = (size_t)s->program->n_lanes;
 
@@ -46,20 +46,21 @@ static enum dt_status find(const struct dt_train_summary *s, const struct dt_wor
     return DT_OK;
 }
 
-enum dt_status dt_train_findings(const struct dt_train_summary *s, const struct dt_world *world,
-                                 struct dt_error *err, struct dt_train_findings *out)
+enum dt_status dt_cli_train_findings(const struct dt_train_summary *s,
+                                     const struct dt_supervisor *world, struct dt_error *err,
+                                     struct dt_cli_train_findings *out)
 {
-    struct dt_train_findings f = {0};
+    struct dt_cli_train_findings f = {0};
     enum dt_status st = s->program ? find(s, world, err, &f) : DT_OK;
 
     if (st == DT_OK)
         *out = f;
     else
-        dt_train_findings_free(&f);
+        dt_cli_train_findings_free(&f);
     return st;
 }
 
-void dt_train_findings_free(struct dt_train_findings *f)
+void dt_cli_train_findings_free(struct dt_cli_train_findings *f)
 {
     dt_free(f->rank);
     dt_free(f->host);
@@ -69,7 +70,7 @@ void dt_train_findings_free(struct dt_train_findings *f)
 
 /* ---- parts ---- */
 
-static void loading_json(const struct dt_ahead_report *l, struct dt_json *j)
+static void loading_json(const struct dt_prefetch_report *l, struct dt_json *j)
 {
     dt_json_begin_object(j);
     dt_json_kv_int(j, "batches", l->batches);
@@ -83,21 +84,21 @@ static void loading_json(const struct dt_ahead_report *l, struct dt_json *j)
 }
 
 /* Means per batch; nothing runs beside the first. */
-static void print_loading(const struct dt_ahead_report *l)
+static void print_loading(const struct dt_prefetch_report *l)
 {
     double n = (double)l->batches;
     char a[32], b[32], c[32];
 
     if (l->batches == 0)
         return;
-    dt_format_seconds((l->load_s + l->order_s) / n, a, sizeof a);
-    dt_format_seconds(l->order_s / n, b, sizeof b);
-    dt_format_seconds(l->batches > 1 ? l->exposed_s / (n - 1) : 0, c, sizeof c);
+    dt_cli_format_seconds((l->load_s + l->order_s) / n, a, sizeof a);
+    dt_cli_format_seconds(l->order_s / n, b, sizeof b);
+    dt_cli_format_seconds(l->batches > 1 ? l->exposed_s / (n - 1) : 0, c, sizeof c);
     printf("data and order   %10s   per batch (order %s), beside the steps; exposed %s\n", a, b, c);
 }
 
 static void lanes_json(const struct dt_train_summary *s, const struct dt_model *m,
-                       const struct dt_train_findings *f, struct dt_json *j)
+                       const struct dt_cli_train_findings *f, struct dt_json *j)
 {
     dt_json_begin_array(j);
     for (int i = 0; s->program && i < s->program->n_lanes; i++) {
@@ -119,7 +120,7 @@ static void lanes_json(const struct dt_train_summary *s, const struct dt_model *
 
 /* Lanes whose first member is on the rank, a few of them by name. */
 static void lanes_of(const struct dt_train_summary *s, const struct dt_model *m,
-                     const struct dt_train_findings *f, int rank, char *buf, size_t size)
+                     const struct dt_cli_train_findings *f, int rank, char *buf, size_t size)
 {
     enum { NAMED = 4 };
     size_t at = 0;
@@ -139,7 +140,7 @@ static void lanes_of(const struct dt_train_summary *s, const struct dt_model *m,
 
 /* Of each rank, with its host and lanes. */
 static void print_memory(const struct dt_train_summary *s, const struct dt_model *m,
-                         const struct dt_train_findings *f)
+                         const struct dt_cli_train_findings *f)
 {
     char a[32], b[32], name[32], lanes[400];
 
@@ -147,8 +148,8 @@ static void print_memory(const struct dt_train_summary *s, const struct dt_model
         snprintf(name, sizeof name, s->ranks > 1 ? "memory of rank %d" : "memory", r);
         lanes_of(s, m, f, r, lanes, sizeof lanes);
         printf("%-16s %10s   at most (predicted %s)%s%s%s%s\n", name,
-               dt_format_bytes((double)s->memory[r].allocated_bytes, a, sizeof a),
-               dt_format_bytes((double)s->memory[r].predicted_bytes, b, sizeof b),
+               dt_cli_format_bytes((double)s->memory[r].allocated_bytes, a, sizeof a),
+               dt_cli_format_bytes((double)s->memory[r].predicted_bytes, b, sizeof b),
                f->host ? " on " : "", f->host ? f->host[r] : "", lanes[0] ? ":" : "", lanes);
     }
 }
@@ -167,7 +168,7 @@ static void print_trouble(const struct dt_train_trouble *c)
 
 /* ---- weights to begin with ---- */
 
-static void print_init(const struct dt_init_report *r)
+static void print_init(const struct dt_ckpt_init_report *r)
 {
     if (r->loaded == 0)
         return;
@@ -181,7 +182,7 @@ static void print_init(const struct dt_init_report *r)
         printf("  %-16s %s\n", "unused", r->unexpected_names);
 }
 
-static void init_json(const struct dt_init_report *r, struct dt_json *j)
+static void init_json(const struct dt_ckpt_init_report *r, struct dt_json *j)
 {
     if (r->loaded == 0) {
         dt_json_null(j);
@@ -208,8 +209,9 @@ static void init_json(const struct dt_init_report *r, struct dt_json *j)
 
 /* ---- all of it ---- */
 
-enum dt_status dt_train_json(const struct dt_setup *setup, const struct dt_train_summary *s,
-                             const struct dt_train_findings *f, struct dt_error *err, char **out)
+enum dt_status dt_cli_train_json(const struct dt_setup *setup, const struct dt_train_summary *s,
+                                 const struct dt_cli_train_findings *f, struct dt_error *err,
+                                 char **out)
 {
     const struct dt_train_step *last = &s->last;
     struct dt_json j;
@@ -258,7 +260,7 @@ enum dt_status dt_train_json(const struct dt_setup *setup, const struct dt_train
     dt_json_key(&j, "lanes");
     lanes_json(s, setup->job->model, f, &j);
     dt_json_key(&j, "stand_out");
-    dt_json_outliers(&j, s->program, setup->job->model, &f->o, f->rank, f->host);
+    dt_cli_json_outliers(&j, s->program, setup->job->model, &f->o, f->rank, f->host);
     dt_json_kv_double(&j, "train_s", s->train_s);
     dt_json_kv_int(&j, "tokens", s->tokens);
     dt_json_kv_int(&j, "samples", s->samples);
@@ -278,8 +280,8 @@ enum dt_status dt_train_json(const struct dt_setup *setup, const struct dt_train
     return dt_json_finish(&j, err, out);
 }
 
-void dt_train_print(const struct dt_setup *setup, const struct dt_train_summary *s,
-                    const struct dt_train_findings *f)
+void dt_cli_train_print(const struct dt_setup *setup, const struct dt_train_summary *s,
+                        const struct dt_cli_train_findings *f)
 {
     const struct dt_train_step *last = &s->last;
     char a[32];
@@ -300,7 +302,8 @@ void dt_train_print(const struct dt_setup *setup, const struct dt_train_summary 
     if (last->r.images > 0)
         printf("image loss       %10.4f mean squared error of the noise\n", last->r.loss_image);
     printf("iteration        %10s   (%.0f tokens/s, %.1f samples/s at the end)\n",
-           dt_format_seconds(s->mean_step_s, a, sizeof a), last->tokens_per_s, last->samples_per_s);
+           dt_cli_format_seconds(s->mean_step_s, a, sizeof a), last->tokens_per_s,
+           last->samples_per_s);
     printf("MFU              %10.1f %%   of the %.1f GFLOP/s that a product reaches here\n",
            100 * s->mfu, s->gemm_peak_flops * 1e-9);
     printf("outside compute  %10.1f %%   of the iterations%s\n", 100 * s->share_outside,
@@ -310,7 +313,7 @@ void dt_train_print(const struct dt_setup *setup, const struct dt_train_summary 
                100 * s->share_waited);
     print_loading(&s->loading);
     print_memory(s, setup->job->model, f);
-    dt_print_outliers("last step", s->program, setup->job->model, &f->o, f->rank, f->host);
+    dt_cli_print_outliers("last step", s->program, setup->job->model, &f->o, f->rank, f->host);
     if (dt_data_bad_total(&s->data) > 0)
         printf("bad data         %10lld samples passed over\n",
                (long long)dt_data_bad_total(&s->data));

@@ -7,24 +7,26 @@
 #include "report/outliers.h"
 #include "report/runs.h"
 #include "exec/train/train.h"
-#include "comm/world.h"
+#include "comm/supervisor.h"
 
 /* What stands out in the last iteration, whose lanes are whose, and what they take; nothing when no
  * step was done. */
-struct dt_train_findings {
+struct dt_cli_train_findings {
     struct dt_outliers o;
     int *rank;                    /* [n_lanes], of a lane's first member */
     const char **host;            /* [ranks]; NULL = not known */
     struct dt_run_memory *memory; /* [n_lanes] */
 };
-enum dt_status dt_train_findings(const struct dt_train_summary *s, const struct dt_world *world,
-                                 struct dt_error *err, struct dt_train_findings *out);
-void dt_train_findings_free(struct dt_train_findings *f);
+enum dt_status dt_cli_train_findings(const struct dt_train_summary *s,
+                                     const struct dt_supervisor *world, struct dt_error *err,
+                                     struct dt_cli_train_findings *out);
+void dt_cli_train_findings_free(struct dt_cli_train_findings *f);
 
 /* The text of --json (dt_free). */
-enum dt_status dt_train_json(const struct dt_setup *setup, const struct dt_train_summary *s,
-                             const struct dt_train_findings *f, struct dt_error *err, char **out);
-void dt_train_print(const struct dt_setup *setup, const struct dt_train_summary *s,
-                    const struct dt_train_findings *f);
+enum dt_status dt_cli_train_json(const struct dt_setup *setup, const struct dt_train_summary *s,
+                                 const struct dt_cli_train_findings *f, struct dt_error *err,
+                                 char **out);
+void dt_cli_train_print(const struct dt_setup *setup, const struct dt_train_summary *s,
+                        const struct dt_cli_train_findings *f);
 
 #endif

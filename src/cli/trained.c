@@ -41,15 +41,15 @@ static bool is_gone(const char *checkpoint)
 }
 
 /* A training that goes on meanwhile removes what is too old; then its newest is read instead. */
-static enum dt_status load_newest(const char *path, struct dt_error *err, struct dt_trained *t)
+static enum dt_status load_newest(const char *path, struct dt_error *err, struct dt_cli_trained *t)
 {
     const struct dt_warn warn = {.say = on_warning};
     enum dt_status st = DT_OK;
     bool found;
 
     for (int tries = 0; tries < 10; tries++) {
-        DT_TRY(dt_checkpoint_find_run(path, NULL, &warn, err, &found, t->checkpoint,
-                                      sizeof(t->checkpoint), NULL));
+        DT_TRY(dt_ckpt_find_run(path, NULL, &warn, err, &found, t->checkpoint,
+                                sizeof(t->checkpoint), NULL));
         if (!found)
             return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
                                "there is no checkpoint; \"disttrain train\" makes them");
@@ -61,7 +61,7 @@ static enum dt_status load_newest(const char *path, struct dt_error *err, struct
 }
 
 static enum dt_status load(const struct dt_cli *cli, int batch, struct dt_error *err,
-                           struct dt_trained *t)
+                           struct dt_cli_trained *t)
 {
     const char *path = dt_cli_string(cli, "checkpoint", t->job->run.checkpoint_dir);
     struct dt_infer_options o = {.device = t->device,
@@ -78,30 +78,30 @@ static enum dt_status load(const struct dt_cli *cli, int batch, struct dt_error 
     return load_newest(path, err, t);
 }
 
-enum dt_status dt_trained_open(const struct dt_cli *cli, int batch, struct dt_error *err,
-                               struct dt_trained *out)
+enum dt_status dt_cli_trained_open(const struct dt_cli *cli, int batch, struct dt_error *err,
+                                   struct dt_cli_trained *out)
 {
     struct dt_device_options opt;
-    struct dt_trained *t = out; /* in place: the model points into the setup */
+    struct dt_cli_trained *t = out; /* in place: the model points into the setup */
     enum dt_status st;
 
     memset(t, 0, sizeof(*t));
     DT_TRY(read_job(cli, err, &t->job));
     dt_setup_device(t->job, &opt);
-    st = dt_device_open_cpu(&opt, err, &t->device);
+    st = dt_cpu_open_device(&opt, err, &t->device);
     if (st == DT_OK)
         st = dt_setup_open(t->job, t->device, false, err, &t->setup);
     t->has_setup = st == DT_OK;
     if (st == DT_OK)
         st = load(cli, batch, err, t);
     if (st != DT_OK) {
-        dt_trained_close(t);
+        dt_cli_trained_close(t);
         memset(t, 0, sizeof(*t));
     }
     return st;
 }
 
-void dt_trained_close(struct dt_trained *t)
+void dt_cli_trained_close(struct dt_cli_trained *t)
 {
     dt_infer_free(t->infer);
     if (t->has_setup)

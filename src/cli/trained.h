@@ -8,21 +8,21 @@
 #include "exec/infer/infer.h"
 #include "exec/train/setup.h"
 
-struct dt_trained {
+struct dt_cli_trained {
     struct dt_job *job;
     struct dt_device *device;
     struct dt_setup setup;
     bool has_setup;
     struct dt_infer *infer;
-    struct dt_checkpoint_state state;
+    struct dt_ckpt_state state;
     char checkpoint[1200];
 };
 
 /* Reads the job of the command line (a file, "-", or the name of a shipped job), and the weights of
  * --checkpoint or of the job's checkpoint folder.  `batch` documents at once; 0 = the default.
  * `out` stays where it is until it is closed; zero after a failure. */
-enum dt_status dt_trained_open(const struct dt_cli *cli, int batch, struct dt_error *err,
-                               struct dt_trained *out);
-void dt_trained_close(struct dt_trained *t);
+enum dt_status dt_cli_trained_open(const struct dt_cli *cli, int batch, struct dt_error *err,
+                                   struct dt_cli_trained *out);
+void dt_cli_trained_close(struct dt_cli_trained *t);
 
 #endif

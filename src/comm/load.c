@@ -101,8 +101,8 @@ double dt_load_foreign(const struct dt_load *a, const struct dt_load *b,
     return busy > 0 ? busy / wall : 0;
 }
 
-void dt_load_calmest(const struct dt_load *a, const struct dt_load *b, const struct dt_load_cpus *c,
-                     int n, struct dt_load_cpus *out)
+void dt_load_least_busy(const struct dt_load *a, const struct dt_load *b,
+                        const struct dt_load_cpus *c, int n, struct dt_load_cpus *out)
 {
     struct dt_load_cpus left = *c;
 

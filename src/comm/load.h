@@ -34,8 +34,8 @@ void dt_load_read(struct dt_load *out);
 double dt_load_foreign(const struct dt_load *a, const struct dt_load *b,
                        const struct dt_load_cpus *c);
 /* The n CPUs of `c` that were least busy from a to b, in their order. */
-void dt_load_calmest(const struct dt_load *a, const struct dt_load *b, const struct dt_load_cpus *c,
-                     int n, struct dt_load_cpus *out);
+void dt_load_least_busy(const struct dt_load *a, const struct dt_load *b,
+                        const struct dt_load_cpus *c, int n, struct dt_load_cpus *out);
 
 /* Runs the reference kernel on all these CPUs at once for about `seconds`: products of small
  * matrices in the first-level cache and sums over memory beyond the second, always the same number

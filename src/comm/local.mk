@@ -7,7 +7,7 @@ libdtcomm_a_SOURCES = \
 	src/comm/lifeline.h \
 	src/comm/load.c \
 	src/comm/load.h \
-	src/comm/pace.h \
+	src/comm/backoff.h \
 	src/comm/transport.c \
 	src/comm/transport.h \
 	src/comm/transport_coll.c \
@@ -19,11 +19,11 @@ libdtcomm_a_SOURCES = \
 	src/comm/transport_tasks.c \
 	src/comm/transport_threads.c \
 	src/comm/transport_tp.c \
-	src/comm/world.c \
-	src/comm/world.h \
-	src/comm/world_impl.h \
-	src/comm/world_page.c \
-	src/comm/world_watch.c
+	src/comm/supervisor.c \
+	src/comm/supervisor.h \
+	src/comm/supervisor_impl.h \
+	src/comm/supervisor_page.c \
+	src/comm/supervisor_watch.c
 if HAVE_MPI
 libdtcomm_a_SOURCES += src/comm/transport_mpi.c
 else

@@ -172,15 +172,16 @@ static inline int64_t dt_tp_count(const struct dt_tp *tp, int64_t n, int member)
 }
 enum dt_status dt_tp_state(const struct dt_tp *tp, struct dt_error *err);
 /* x[n] becomes the sum over members. */
-void dt_tp_all_reduce(struct dt_queue *q, struct dt_tp *tp, enum dt_dtype type, int64_t n, void *x);
+void dt_tp_all_reduce(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type, int64_t n,
+                      void *x);
 /* The same of doubles, and the maximum of floats (vocabulary-parallel softmax). */
-void dt_tp_all_reduce_f64(struct dt_queue *q, struct dt_tp *tp, int64_t n, double *x);
-void dt_tp_all_reduce_max(struct dt_queue *q, struct dt_tp *tp, int64_t n, float *x);
+void dt_tp_all_reduce_f64(struct dt_device_queue *q, struct dt_tp *tp, int64_t n, double *x);
+void dt_tp_all_reduce_max(struct dt_device_queue *q, struct dt_tp *tp, int64_t n, float *x);
 /* all[rows][width]: every member holds its dt_tp_first/count rows in their place; then all do. */
-void dt_tp_all_gather(struct dt_queue *q, struct dt_tp *tp, enum dt_dtype type, int64_t rows,
+void dt_tp_all_gather(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type, int64_t rows,
                       int64_t width, void *all);
 /* all[rows][width] are partial sums; this member's rows become the sums, the others undefined. */
-void dt_tp_reduce_scatter(struct dt_queue *q, struct dt_tp *tp, enum dt_dtype type, int64_t rows,
-                          int64_t width, void *all);
+void dt_tp_reduce_scatter(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type,
+                          int64_t rows, int64_t width, void *all);
 
 #endif

@@ -58,7 +58,7 @@ enum dt_status dt_coll_go(struct dt_req *r, int n_strands, int max_xfers, size_t
     return dt_req_start(r, err, out);
 }
 
-static void nothing(struct dt_req *r, struct dt_strand *s, int strand)
+static void nothing(struct dt_req *r, struct dt_coll_strand *s, int strand)
 {
     (void)r;
     (void)s;
@@ -71,7 +71,8 @@ static void nothing(struct dt_req *r, struct dt_strand *s, int strand)
  * on.
  */
 
-static bool broadcast_begin(struct dt_req *r, struct dt_strand *s, int strand, struct dt_error *err)
+static bool broadcast_begin(struct dt_req *r, struct dt_coll_strand *s, int strand,
+                            struct dt_error *err)
 {
     int n = r->comm->n, v = (r->comm->me - r->root + n) % n, low = v ? v & -v : n;
     size_t from = ((size_t)(s->round / 2) * (size_t)r->n_strands + (size_t)strand) * r->chunk;
@@ -112,7 +113,8 @@ enum dt_status dt_coll_broadcast(struct dt_comm *c, int root, void *buf, size_t 
 
 /* ---- all-gather and all-to-all: one round ---- */
 
-static bool gather_begin(struct dt_req *r, struct dt_strand *s, int strand, struct dt_error *err)
+static bool gather_begin(struct dt_req *r, struct dt_coll_strand *s, int strand,
+                         struct dt_error *err)
 {
     int n = r->comm->n, me = r->comm->me;
 
@@ -143,7 +145,8 @@ enum dt_status dt_coll_all_gather(struct dt_comm *c, void *buf, const size_t *by
     return dt_coll_go(r, 1, 2 * c->n, 0, err, out);
 }
 
-static bool to_all_begin(struct dt_req *r, struct dt_strand *s, int strand, struct dt_error *err)
+static bool to_all_begin(struct dt_req *r, struct dt_coll_strand *s, int strand,
+                         struct dt_error *err)
 {
     int n = r->comm->n, me = r->comm->me;
 

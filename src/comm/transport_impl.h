@@ -29,21 +29,22 @@ enum {
  * collective DT_KEY_COLL | id of the comm between the two ranks, sequence, strand. */
 #define DT_KEY_COLL (UINT64_C(1) << 63)
 
-struct dt_xfer; /* the implementation's: one message under way, xfer_bytes long, zeroed at first */
+struct
+    dt_transport_xfer; /* the implementation's: one message under way, xfer_bytes long, zeroed at first */
 
-struct dt_wire {
+struct dt_transport_wire {
     size_t xfer_bytes;
     uint64_t key_max; /* of a collective's key without DT_KEY_COLL */
     /* Begin.  The bytes may be none. */
-    enum dt_status (*send)(struct dt_transport *t, struct dt_xfer *x, int to, uint64_t key,
-                           const void *buf, size_t bytes, struct dt_error *err);
-    enum dt_status (*recv)(struct dt_transport *t, struct dt_xfer *x, int from, uint64_t key,
-                           void *buf, size_t bytes, struct dt_error *err);
+    enum dt_status (*send)(struct dt_transport *t, struct dt_transport_xfer *x, int to,
+                           uint64_t key, const void *buf, size_t bytes, struct dt_error *err);
+    enum dt_status (*recv)(struct dt_transport *t, struct dt_transport_xfer *x, int from,
+                           uint64_t key, void *buf, size_t bytes, struct dt_error *err);
     /* Is it over?  Not asked again once done or failed. */
-    enum dt_status (*step)(struct dt_transport *t, struct dt_xfer *x, bool *done,
+    enum dt_status (*step)(struct dt_transport *t, struct dt_transport_xfer *x, bool *done,
                            struct dt_error *err);
     /* The request was given up (the job ends): takes the transfer back if it is still there. */
-    void (*drop)(struct dt_transport *t, struct dt_xfer *x);
+    void (*drop)(struct dt_transport *t, struct dt_transport_xfer *x);
 };
 
 struct dt_comm {
@@ -54,7 +55,7 @@ struct dt_comm {
     atomic_uint seq;
 };
 
-struct dt_strand {
+struct dt_coll_strand {
     long round;
     int first, n; /* transfers of this round that are not yet over */
     bool over;
@@ -65,8 +66,8 @@ struct dt_req;
  * that there is none; what to do when the transfers of that round are over. */
 struct dt_coll {
     const char *name;
-    bool (*begin)(struct dt_req *r, struct dt_strand *s, int strand, struct dt_error *err);
-    void (*end)(struct dt_req *r, struct dt_strand *s, int strand);
+    bool (*begin)(struct dt_req *r, struct dt_coll_strand *s, int strand, struct dt_error *err);
+    void (*end)(struct dt_req *r, struct dt_coll_strand *s, int strand);
 };
 
 struct dt_req {
@@ -89,7 +90,7 @@ struct dt_req {
     size_t n;     /* elements (all-reduce), bytes (broadcast) */
     size_t chunk; /* elements of a chunk, or bytes */
     int n_strands, max_xfers;
-    struct dt_strand strand[DT_STRANDS];
+    struct dt_coll_strand strand[DT_STRANDS];
     size_t *at;      /* [members + 1] where pieces begin, elements or bytes */
     size_t *at_send; /* [members + 1], all-to-all */
     char *scratch;   /* n_strands x scratch_strand bytes */
@@ -100,7 +101,7 @@ struct dt_req {
 
 /* What every implementation's `impl` begins with. */
 struct dt_transport_base {
-    const struct dt_wire *wire;
+    const struct dt_transport_wire *wire;
     pthread_mutex_t lock; /* the lists below, and the pairs */
     struct dt_req *colls; /* under way */
     struct dt_req *free, *all;
@@ -110,7 +111,7 @@ struct dt_transport_base {
 };
 
 /* Fills the table's entries above the wire, and the base; t->rank, t->size, t->sharers and t->impl are set. */
-enum dt_status dt_transport_base_init(struct dt_transport *t, const struct dt_wire *wire,
+enum dt_status dt_transport_base_init(struct dt_transport *t, const struct dt_transport_wire *wire,
                                       struct dt_error *err);
 /* Drops what is still under way and frees the requests.  t itself is the caller's. */
 void dt_transport_base_free(struct dt_transport *t);
@@ -139,9 +140,9 @@ enum dt_status dt_coll_new(struct dt_comm *c, const struct dt_coll *kind, void *
 enum dt_status dt_coll_go(struct dt_req *r, int n_strands, int max_xfers, size_t scratch_strand,
                           struct dt_error *err, struct dt_req **out);
 enum dt_status dt_req_start(struct dt_req *r, struct dt_error *err, struct dt_req **out);
-bool dt_coll_send(struct dt_req *r, struct dt_strand *s, int strand, int member, const void *buf,
-                  size_t bytes, struct dt_error *err);
-bool dt_coll_recv(struct dt_req *r, struct dt_strand *s, int strand, int member, void *buf,
+bool dt_coll_send(struct dt_req *r, struct dt_coll_strand *s, int strand, int member,
+                  const void *buf, size_t bytes, struct dt_error *err);
+bool dt_coll_recv(struct dt_req *r, struct dt_coll_strand *s, int strand, int member, void *buf,
                   size_t bytes, struct dt_error *err);
 
 /* ---- collectives (transport_coll.c, transport_reduce.c): the table's entries ---- */

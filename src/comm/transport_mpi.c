@@ -19,7 +19,7 @@
 
 enum { ABORT_S = 5 }; /* the launcher has 4 s to end by itself */
 
-struct dt_xfer {
+struct dt_transport_xfer {
     MPI_Request one, *req; /* req: of all pieces, or &one */
     int n, next;           /* pieces; the first that is not over */
     bool send;
@@ -31,7 +31,7 @@ struct dt_xfer {
 struct mpi {
     struct dt_transport_base base; /* first: see dt_transport_base */
     struct dt_transport t;
-    struct dt_wire wire;
+    struct dt_transport_wire wire;
     pthread_mutex_t lock; /* around every call of MPI */
     MPI_Comm p2p, coll;
     bool initialised_here;
@@ -51,7 +51,7 @@ static void text_of(int code, char text[MPI_MAX_ERROR_STRING])
         snprintf(text, MPI_MAX_ERROR_STRING, "MPI error %d", code);
 }
 
-static enum dt_status failed(struct dt_transport *t, const struct dt_xfer *x, int code,
+static enum dt_status failed(struct dt_transport *t, const struct dt_transport_xfer *x, int code,
                              struct dt_error *err)
 {
     char text[MPI_MAX_ERROR_STRING];
@@ -64,7 +64,7 @@ static enum dt_status failed(struct dt_transport *t, const struct dt_xfer *x, in
 
 /* ---- the wire ---- */
 
-static enum dt_status begin(struct dt_transport *t, struct dt_xfer *x, void *buf,
+static enum dt_status begin(struct dt_transport *t, struct dt_transport_xfer *x, void *buf,
                             struct dt_error *err)
 {
     struct mpi *m = mpi_of(t);
@@ -92,8 +92,8 @@ static enum dt_status begin(struct dt_transport *t, struct dt_xfer *x, void *buf
     return code == MPI_SUCCESS ? DT_OK : failed(t, x, code, err);
 }
 
-static enum dt_status wire_send(struct dt_transport *t, struct dt_xfer *x, int to, uint64_t key,
-                                const void *buf, size_t bytes, struct dt_error *err)
+static enum dt_status wire_send(struct dt_transport *t, struct dt_transport_xfer *x, int to,
+                                uint64_t key, const void *buf, size_t bytes, struct dt_error *err)
 {
     x->send = true;
     x->peer = to;
@@ -102,8 +102,8 @@ static enum dt_status wire_send(struct dt_transport *t, struct dt_xfer *x, int t
     return begin(t, x, (void *)(uintptr_t)buf, err); /* only read */
 }
 
-static enum dt_status wire_recv(struct dt_transport *t, struct dt_xfer *x, int from, uint64_t key,
-                                void *buf, size_t bytes, struct dt_error *err)
+static enum dt_status wire_recv(struct dt_transport *t, struct dt_transport_xfer *x, int from,
+                                uint64_t key, void *buf, size_t bytes, struct dt_error *err)
 {
     x->send = false;
     x->peer = from;
@@ -112,7 +112,7 @@ static enum dt_status wire_recv(struct dt_transport *t, struct dt_xfer *x, int f
     return begin(t, x, buf, err);
 }
 
-static void forget(struct dt_xfer *x)
+static void forget(struct dt_transport_xfer *x)
 {
     if (x->req != &x->one)
         dt_free(x->req);
@@ -120,7 +120,7 @@ static void forget(struct dt_xfer *x)
 }
 
 /* Is this piece over?  A message of another size is the receiver's to tell. */
-static enum dt_status test_piece(struct dt_transport *t, struct dt_xfer *x, int *flag,
+static enum dt_status test_piece(struct dt_transport *t, struct dt_transport_xfer *x, int *flag,
                                  struct dt_error *err)
 {
     struct mpi *m = mpi_of(t);
@@ -141,7 +141,7 @@ static enum dt_status test_piece(struct dt_transport *t, struct dt_xfer *x, int 
     return failed(t, x, code, err);
 }
 
-static enum dt_status wire_step(struct dt_transport *t, struct dt_xfer *x, bool *done,
+static enum dt_status wire_step(struct dt_transport *t, struct dt_transport_xfer *x, bool *done,
                                 struct dt_error *err)
 {
     while (x->next < x->n) {
@@ -160,7 +160,7 @@ static enum dt_status wire_step(struct dt_transport *t, struct dt_xfer *x, bool 
     return DT_OK;
 }
 
-static void wire_drop(struct dt_transport *t, struct dt_xfer *x)
+static void wire_drop(struct dt_transport *t, struct dt_transport_xfer *x)
 {
     struct mpi *m = mpi_of(t);
 
@@ -315,8 +315,8 @@ static enum dt_status connect_ranks(struct mpi *m, struct dt_error *err)
     return said(MPI_Comm_dup(MPI_COMM_WORLD, &m->coll), "MPI_Comm_dup", err);
 }
 
-static const struct dt_wire mpi_wire = {
-    .xfer_bytes = sizeof(struct dt_xfer),
+static const struct dt_transport_wire mpi_wire = {
+    .xfer_bytes = sizeof(struct dt_transport_xfer),
     .send = wire_send,
     .recv = wire_recv,
     .step = wire_step,

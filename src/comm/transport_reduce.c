@@ -85,8 +85,8 @@ static size_t stride_of(size_t part_bytes)
 /* ---- reduce-scatter ---- */
 
 /* Chunk of member k's piece in this round: where it begins in buf and how long it is, elements. */
-static size_t scatter_chunk(const struct dt_req *r, const struct dt_strand *s, int strand, int k,
-                            size_t *n)
+static size_t scatter_chunk(const struct dt_req *r, const struct dt_coll_strand *s, int strand,
+                            int k, size_t *n)
 {
     size_t from = ((size_t)s->round * (size_t)r->n_strands + (size_t)strand) * r->chunk;
     size_t len = r->at[k + 1] - r->at[k];
@@ -95,7 +95,8 @@ static size_t scatter_chunk(const struct dt_req *r, const struct dt_strand *s, i
     return r->at[k] + (from < len ? from : 0);
 }
 
-static bool scatter_begin(struct dt_req *r, struct dt_strand *s, int strand, struct dt_error *err)
+static bool scatter_begin(struct dt_req *r, struct dt_coll_strand *s, int strand,
+                          struct dt_error *err)
 {
     int n = r->comm->n, me = r->comm->me;
     size_t e = dt_reduce_bytes(r->type), len;
@@ -121,7 +122,7 @@ static bool scatter_begin(struct dt_req *r, struct dt_strand *s, int strand, str
     return true;
 }
 
-static void scatter_end(struct dt_req *r, struct dt_strand *s, int strand)
+static void scatter_end(struct dt_req *r, struct dt_coll_strand *s, int strand)
 {
     size_t e = dt_reduce_bytes(r->type), len, at = scatter_chunk(r, s, strand, r->comm->me, &len);
 
@@ -152,7 +153,8 @@ enum dt_status dt_coll_reduce_scatter(struct dt_comm *c, enum dt_reduce_type typ
 
 /* ---- all-reduce, short ---- */
 
-static bool exchange_begin(struct dt_req *r, struct dt_strand *s, int strand, struct dt_error *err)
+static bool exchange_begin(struct dt_req *r, struct dt_coll_strand *s, int strand,
+                           struct dt_error *err)
 {
     int n = r->comm->n, me = r->comm->me;
     size_t bytes = r->n * dt_reduce_bytes(r->type);
@@ -172,7 +174,7 @@ static bool exchange_begin(struct dt_req *r, struct dt_strand *s, int strand, st
     return true;
 }
 
-static void exchange_end(struct dt_req *r, struct dt_strand *s, int strand)
+static void exchange_end(struct dt_req *r, struct dt_coll_strand *s, int strand)
 {
     (void)s;
     sum_parts(r, strand, r->buf, r->n, stride_of(r->n * dt_reduce_bytes(r->type)));
@@ -182,7 +184,8 @@ static const struct dt_coll exchange = {"all-reduce", exchange_begin, exchange_e
 
 /* ---- all-reduce, long: even rounds scatter a chunk, odd ones gather it ---- */
 
-static size_t reduce_chunk(const struct dt_req *r, const struct dt_strand *s, int strand, size_t *n)
+static size_t reduce_chunk(const struct dt_req *r, const struct dt_coll_strand *s, int strand,
+                           size_t *n)
 {
     size_t from = ((size_t)(s->round / 2) * (size_t)r->n_strands + (size_t)strand) * r->chunk;
 
@@ -190,7 +193,8 @@ static size_t reduce_chunk(const struct dt_req *r, const struct dt_strand *s, in
     return from;
 }
 
-static bool reduce_begin(struct dt_req *r, struct dt_strand *s, int strand, struct dt_error *err)
+static bool reduce_begin(struct dt_req *r, struct dt_coll_strand *s, int strand,
+                         struct dt_error *err)
 {
     int n = r->comm->n, me = r->comm->me;
     size_t e = dt_reduce_bytes(r->type), len, from = reduce_chunk(r, s, strand, &len);
@@ -220,7 +224,7 @@ static bool reduce_begin(struct dt_req *r, struct dt_strand *s, int strand, stru
     return true;
 }
 
-static void reduce_end(struct dt_req *r, struct dt_strand *s, int strand)
+static void reduce_end(struct dt_req *r, struct dt_coll_strand *s, int strand)
 {
     int n = r->comm->n, me = r->comm->me;
     size_t e = dt_reduce_bytes(r->type), len, from = reduce_chunk(r, s, strand, &len);

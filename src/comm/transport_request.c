@@ -10,11 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct dt_xfer *xfer_of(const struct dt_req *r, int strand, int i)
+static struct dt_transport_xfer *xfer_of(const struct dt_req *r, int strand, int i)
 {
     size_t k = (size_t)strand * (size_t)r->max_xfers + (size_t)i;
 
-    return (struct dt_xfer *)(void *)(r->xfers + k * dt_transport_base(r->t)->wire->xfer_bytes);
+    return (struct dt_transport_xfer *)(void *)(r->xfers +
+                                                k * dt_transport_base(r->t)->wire->xfer_bytes);
 }
 
 /* ---- from the pool and back ---- */
@@ -76,7 +77,7 @@ enum dt_status dt_req_new(struct dt_transport *t, struct dt_error *err, struct d
 static void drop_transfers(struct dt_req *r)
 {
     for (int i = 0; i < r->n_strands; i++) {
-        struct dt_strand *s = &r->strand[i];
+        struct dt_coll_strand *s = &r->strand[i];
 
         for (int k = s->first; k < s->n; k++)
             dt_transport_base(r->t)->wire->drop(r->t, xfer_of(r, i, k));
@@ -135,17 +136,17 @@ static uint64_t coll_key(const struct dt_req *r, int member, int strand)
            (uint64_t)strand;
 }
 
-static struct dt_xfer *xfer_next(struct dt_req *r, struct dt_strand *s, int strand)
+static struct dt_transport_xfer *xfer_next(struct dt_req *r, struct dt_coll_strand *s, int strand)
 {
-    struct dt_xfer *x = xfer_of(r, strand, s->n);
+    struct dt_transport_xfer *x = xfer_of(r, strand, s->n);
 
     memset((void *)x, 0, dt_transport_base(r->t)->wire->xfer_bytes);
     return x;
 }
 
 /* Both ends know the sizes: nothing is sent for nothing. */
-bool dt_coll_send(struct dt_req *r, struct dt_strand *s, int strand, int member, const void *buf,
-                  size_t bytes, struct dt_error *err)
+bool dt_coll_send(struct dt_req *r, struct dt_coll_strand *s, int strand, int member,
+                  const void *buf, size_t bytes, struct dt_error *err)
 {
     if (r->failed || bytes == 0)
         return !r->failed;
@@ -156,7 +157,7 @@ bool dt_coll_send(struct dt_req *r, struct dt_strand *s, int strand, int member,
     return !r->failed;
 }
 
-bool dt_coll_recv(struct dt_req *r, struct dt_strand *s, int strand, int member, void *buf,
+bool dt_coll_recv(struct dt_req *r, struct dt_coll_strand *s, int strand, int member, void *buf,
                   size_t bytes, struct dt_error *err)
 {
     if (r->failed || bytes == 0)
@@ -171,7 +172,7 @@ bool dt_coll_recv(struct dt_req *r, struct dt_strand *s, int strand, int member,
 /* As far as it goes now; `busy` is held. */
 static void step_strand(struct dt_req *r, int i)
 {
-    struct dt_strand *s = &r->strand[i];
+    struct dt_coll_strand *s = &r->strand[i];
 
     while (!s->over && !r->failed) {
         while (s->first < s->n) {
@@ -234,7 +235,7 @@ static void step_another(struct dt_transport_base *b, const struct dt_req *but)
 static enum dt_status test_transfer(struct dt_transport *t, struct dt_req *r, bool *done,
                                     struct dt_error *err)
 {
-    struct dt_strand *s = &r->strand[0];
+    struct dt_coll_strand *s = &r->strand[0];
     enum dt_status st = dt_transport_base(t)->wire->step(t, xfer_of(r, 0, 0), done, err);
 
     if (st || *done) {
@@ -310,9 +311,9 @@ enum dt_status dt_req_start(struct dt_req *r, struct dt_error *err, struct dt_re
 static enum dt_status post(struct dt_transport *t, bool send, int peer, int tag, void *buf,
                            size_t bytes, struct dt_error *err, struct dt_req **out)
 {
-    const struct dt_wire *w = dt_transport_base(t)->wire;
+    const struct dt_transport_wire *w = dt_transport_base(t)->wire;
     struct dt_req *r;
-    struct dt_xfer *x;
+    struct dt_transport_xfer *x;
     enum dt_status st;
 
     if (peer < 0 || peer >= t->size)
@@ -440,7 +441,7 @@ static uint64_t eager_ns(const struct dt_transport *t, const struct dt_req *r)
     return 100000 + r->bytes;
 }
 
-enum dt_status dt_transport_base_init(struct dt_transport *t, const struct dt_wire *wire,
+enum dt_status dt_transport_base_init(struct dt_transport *t, const struct dt_transport_wire *wire,
                                       struct dt_error *err)
 {
     struct dt_transport_base *b = dt_transport_base(t);

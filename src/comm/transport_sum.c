@@ -91,9 +91,9 @@ static void round_all(uint16_t *restrict x, const float *restrict sum, size_t n)
 
     for (; i + STEP <= n; i += STEP)
         for (size_t j = 0; j < STEP; j++)
-            x[i + j] = dt_f32_to_bf16(sum[i + j]);
+            x[i + j] = dt_bf16_from_f32(sum[i + j]);
     for (; i < n; i++)
-        x[i] = dt_f32_to_bf16(sum[i]);
+        x[i] = dt_bf16_from_f32(sum[i]);
 }
 
 static void parts_bf16(uint16_t *x, const void *const *others, int members, int me, size_t n)

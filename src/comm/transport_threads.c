@@ -15,8 +15,8 @@
 
 enum { UNDER_WAY, COPYING, DONE, OTHER_SIZE };
 
-struct dt_xfer {
-    struct dt_xfer *next; /* in a queue of the receiving rank */
+struct dt_transport_xfer {
+    struct dt_transport_xfer *next; /* in a queue of the receiving rank */
     uint64_t key;
     char *buf;
     size_t bytes, other_bytes;
@@ -26,7 +26,7 @@ struct dt_xfer {
 };
 
 struct queue {
-    struct dt_xfer *first, **last;
+    struct dt_transport_xfer *first, **last;
 };
 
 /* Messages to one rank that have found no partner yet. */
@@ -53,10 +53,10 @@ static struct house *house_of(struct dt_transport *t)
 }
 
 /* The first of a queue that fits is taken out; NULL when there is none. */
-static struct dt_xfer *take(struct queue *q, int from, uint64_t key)
+static struct dt_transport_xfer *take(struct queue *q, int from, uint64_t key)
 {
-    for (struct dt_xfer **at = &q->first; *at; at = &(*at)->next) {
-        struct dt_xfer *x = *at;
+    for (struct dt_transport_xfer **at = &q->first; *at; at = &(*at)->next) {
+        struct dt_transport_xfer *x = *at;
 
         if (x->from == from && x->key == key) {
             *at = x->next;
@@ -68,17 +68,17 @@ static struct dt_xfer *take(struct queue *q, int from, uint64_t key)
     return NULL;
 }
 
-static void put(struct queue *q, struct dt_xfer *x)
+static void put(struct queue *q, struct dt_transport_xfer *x)
 {
     x->next = NULL;
     *q->last = x;
     q->last = &x->next;
 }
 
-static enum dt_status post(struct dt_transport *t, struct dt_xfer *x)
+static enum dt_status post(struct dt_transport *t, struct dt_transport_xfer *x)
 {
     struct mailbox *box = &house_of(t)->box[x->to];
-    struct dt_xfer *y;
+    struct dt_transport_xfer *y;
     bool fits;
 
     atomic_init(&x->state, UNDER_WAY);
@@ -102,8 +102,8 @@ static enum dt_status post(struct dt_transport *t, struct dt_xfer *x)
     return DT_OK;
 }
 
-static enum dt_status wire_send(struct dt_transport *t, struct dt_xfer *x, int to, uint64_t key,
-                                const void *buf, size_t bytes, struct dt_error *err)
+static enum dt_status wire_send(struct dt_transport *t, struct dt_transport_xfer *x, int to,
+                                uint64_t key, const void *buf, size_t bytes, struct dt_error *err)
 {
     (void)err;
     x->key = key;
@@ -115,8 +115,8 @@ static enum dt_status wire_send(struct dt_transport *t, struct dt_xfer *x, int t
     return post(t, x);
 }
 
-static enum dt_status wire_recv(struct dt_transport *t, struct dt_xfer *x, int from, uint64_t key,
-                                void *buf, size_t bytes, struct dt_error *err)
+static enum dt_status wire_recv(struct dt_transport *t, struct dt_transport_xfer *x, int from,
+                                uint64_t key, void *buf, size_t bytes, struct dt_error *err)
 {
     (void)err;
     x->key = key;
@@ -128,7 +128,7 @@ static enum dt_status wire_recv(struct dt_transport *t, struct dt_xfer *x, int f
     return post(t, x);
 }
 
-static enum dt_status wire_step(struct dt_transport *t, struct dt_xfer *x, bool *done,
+static enum dt_status wire_step(struct dt_transport *t, struct dt_transport_xfer *x, bool *done,
                                 struct dt_error *err)
 {
     int state = atomic_load_explicit(&x->state, memory_order_acquire);
@@ -142,13 +142,13 @@ static enum dt_status wire_step(struct dt_transport *t, struct dt_xfer *x, bool 
     return DT_OK;
 }
 
-static void wire_drop(struct dt_transport *t, struct dt_xfer *x)
+static void wire_drop(struct dt_transport *t, struct dt_transport_xfer *x)
 {
     struct mailbox *box = &house_of(t)->box[x->to];
     struct queue *q = x->send ? &box->sends : &box->recvs;
 
     pthread_mutex_lock(&box->lock);
-    for (struct dt_xfer **at = &q->first; *at; at = &(*at)->next)
+    for (struct dt_transport_xfer **at = &q->first; *at; at = &(*at)->next)
         if (*at == x) {
             *at = x->next;
             if (q->last == &x->next)
@@ -161,8 +161,8 @@ static void wire_drop(struct dt_transport *t, struct dt_xfer *x)
         sched_yield();
 }
 
-static const struct dt_wire threads_wire = {
-    .xfer_bytes = sizeof(struct dt_xfer),
+static const struct dt_transport_wire threads_wire = {
+    .xfer_bytes = sizeof(struct dt_transport_xfer),
     .key_max = DT_KEY_COLL - 1,
     .send = wire_send,
     .recv = wire_recv,

@@ -35,8 +35,8 @@ static enum dt_status post_and_wait(struct dt_tp *tp, const struct job *j, void 
 }
 
 /* On a device whose memory the host cannot touch, by way of host memory. */
-static enum dt_status by_way_of_host(struct dt_queue *q, struct dt_tp *tp, const struct job *j,
-                                     void *x, size_t bytes)
+static enum dt_status by_way_of_host(struct dt_device_queue *q, struct dt_tp *tp,
+                                     const struct job *j, void *x, size_t bytes)
 {
     const struct dt_device *d = tp->device;
     enum dt_status st;
@@ -55,7 +55,8 @@ static enum dt_status by_way_of_host(struct dt_queue *q, struct dt_tp *tp, const
     return st;
 }
 
-static void run(struct dt_queue *q, struct dt_tp *tp, const struct job *j, void *x, size_t bytes)
+static void run(struct dt_device_queue *q, struct dt_tp *tp, const struct job *j, void *x,
+                size_t bytes)
 {
     enum dt_status st;
 
@@ -81,8 +82,8 @@ static enum dt_status post_all_reduce(struct dt_tp *tp, const struct job *j, voi
                                                         out);
 }
 
-static void all_reduce(struct dt_queue *q, struct dt_tp *tp, enum dt_reduce_type type, size_t elem,
-                       int64_t n, void *x)
+static void all_reduce(struct dt_device_queue *q, struct dt_tp *tp, enum dt_reduce_type type,
+                       size_t elem, int64_t n, void *x)
 {
     struct job j = {"an all-reduce of tensor parallelism", post_all_reduce, type, (size_t)n, NULL};
 
@@ -94,17 +95,18 @@ static enum dt_reduce_type reduce_type(enum dt_dtype type)
     return type == DT_BF16 ? DT_REDUCE_BF16 : DT_REDUCE_F32;
 }
 
-void dt_tp_all_reduce(struct dt_queue *q, struct dt_tp *tp, enum dt_dtype type, int64_t n, void *x)
+void dt_tp_all_reduce(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type, int64_t n,
+                      void *x)
 {
     all_reduce(q, tp, reduce_type(type), dt_dtype_bytes(type), n, x);
 }
 
-void dt_tp_all_reduce_f64(struct dt_queue *q, struct dt_tp *tp, int64_t n, double *x)
+void dt_tp_all_reduce_f64(struct dt_device_queue *q, struct dt_tp *tp, int64_t n, double *x)
 {
     all_reduce(q, tp, DT_REDUCE_F64, sizeof(*x), n, x);
 }
 
-void dt_tp_all_reduce_max(struct dt_queue *q, struct dt_tp *tp, int64_t n, float *x)
+void dt_tp_all_reduce_max(struct dt_device_queue *q, struct dt_tp *tp, int64_t n, float *x)
 {
     all_reduce(q, tp, DT_REDUCE_F32_MAX, sizeof(*x), n, x);
 }
@@ -125,8 +127,8 @@ static enum dt_status post_reduce_scatter(struct dt_tp *tp, const struct job *j,
 }
 
 /* Runs `j` with every member's rows counted in units of `unit` (bytes or elements of a row). */
-static void by_rows(struct dt_queue *q, struct dt_tp *tp, struct job *j, int64_t rows, size_t unit,
-                    size_t row_bytes, void *all)
+static void by_rows(struct dt_device_queue *q, struct dt_tp *tp, struct job *j, int64_t rows,
+                    size_t unit, size_t row_bytes, void *all)
 {
     size_t few[FEW], *pieces = few;
 
@@ -147,7 +149,7 @@ static void by_rows(struct dt_queue *q, struct dt_tp *tp, struct job *j, int64_t
         dt_free(pieces);
 }
 
-void dt_tp_all_gather(struct dt_queue *q, struct dt_tp *tp, enum dt_dtype type, int64_t rows,
+void dt_tp_all_gather(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type, int64_t rows,
                       int64_t width, void *all)
 {
     struct job j = {"an all-gather of tensor parallelism", post_all_gather, DT_REDUCE_F32, 0, NULL};
@@ -156,8 +158,8 @@ void dt_tp_all_gather(struct dt_queue *q, struct dt_tp *tp, enum dt_dtype type, 
     by_rows(q, tp, &j, rows, row, row, all);
 }
 
-void dt_tp_reduce_scatter(struct dt_queue *q, struct dt_tp *tp, enum dt_dtype type, int64_t rows,
-                          int64_t width, void *all)
+void dt_tp_reduce_scatter(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type,
+                          int64_t rows, int64_t width, void *all)
 {
     struct job j = {"a reduce-scatter of tensor parallelism", post_reduce_scatter,
                     reduce_type(type), 0, NULL};

@@ -108,14 +108,14 @@ libdtexec_a_SOURCES = \
 	src/exec/program/execute_ranks.c \
 	src/exec/program/execute_time.c \
 	src/exec/program/execute_whole.c \
-	src/exec/program/feed.c \
-	src/exec/program/feed.h \
+	src/exec/program/batching.c \
+	src/exec/program/batching.h \
 	src/exec/program/optimizer.c \
 	src/exec/program/optimizer.h \
 	src/exec/program/placement.c \
 	src/exec/program/placement.h \
-	src/exec/train/ahead.c \
-	src/exec/train/ahead.h \
+	src/exec/train/prefetch.c \
+	src/exec/train/prefetch.h \
 	src/exec/train/profiler.c \
 	src/exec/train/profiler.h \
 	src/exec/train/profiler_comm.c \

@@ -102,7 +102,7 @@ static const char *const peers_text[] = {
 };
 
 /* vTrain writes "# GPUs", "# layers": the sign is dropped. */
-static int column(const struct dt_csv *c, const char *name)
+static int column(const struct dt_profile_csv *c, const char *name)
 {
     for (int i = 0; name && i < c->n_cols; i++) {
         const char *head = c->head[i];
@@ -115,7 +115,7 @@ static int column(const struct dt_csv *c, const char *name)
     return -1;
 }
 
-static bool all_columns(const struct dt_csv *c, const struct names *n)
+static bool all_columns(const struct dt_profile_csv *c, const struct names *n)
 {
     for (int f = 0; f < F_N; f++)
         if (n->of[f] && column(c, n->of[f]) < 0)
@@ -124,9 +124,9 @@ static bool all_columns(const struct dt_csv *c, const struct names *n)
 }
 
 struct reader {
-    struct dt_csv csv;
+    struct dt_profile_csv csv;
     const struct names *names;
-    enum dt_measured_format format;
+    enum dt_accuracy_measured_format format;
     int col[F_N];
 };
 
@@ -150,7 +150,7 @@ static enum dt_status get(const struct reader *r, int f, int64_t *out, struct dt
     return DT_OK;
 }
 
-static enum dt_status read_numbers(const struct reader *r, struct dt_measured_row *m,
+static enum dt_status read_numbers(const struct reader *r, struct dt_accuracy_measured_row *m,
                                    struct dt_error *err)
 {
     static const int needed[] = {F_LAYERS, F_HIDDEN, F_HEADS, F_GPUS, F_MB, F_GB};
@@ -217,7 +217,7 @@ static enum dt_status get_word(const struct reader *r, int f, const char *const 
 
 /* What no column says.  A100 runs of the GPT tables predate flash attention and the distributed
  * optimizer; Hopper runs have both, and so have Llamas, which came after them. */
-static void assume(const struct reader *r, struct dt_measured_row *m)
+static void assume(const struct reader *r, struct dt_accuracy_measured_row *m)
 {
     bool gpt = m->ffn == 4 * m->hidden && m->kv_groups == m->heads;
     bool modern = strncasecmp(m->gpu_type, "H", 1) == 0 || !gpt;
@@ -228,7 +228,7 @@ static void assume(const struct reader *r, struct dt_measured_row *m)
     m->nics = r->format == DT_MEASURED_VTRAIN_MULTI ? 4 : 0;
 }
 
-static enum dt_status read_row(const struct reader *r, struct dt_measured_row *m,
+static enum dt_status read_row(const struct reader *r, struct dt_accuracy_measured_row *m,
                                struct dt_error *err)
 {
     static const char *const recomputes[] = {"none", "selective", "full", "seqsel", NULL};
@@ -244,7 +244,7 @@ static enum dt_status read_row(const struct reader *r, struct dt_measured_row *m
     DT_TRY(read_numbers(r, m, err));
     DT_TRY(get_word(r, F_RECOMPUTE, recomputes, &recompute, err));
     DT_TRY(get_word(r, F_PRECISION, precisions, &precision, err));
-    m->recompute = recompute == 3 ? DT_RECOMPUTE_SELECTIVE : (enum dt_recompute)recompute;
+    m->recompute = recompute == 3 ? DT_RECOMPUTE_SELECTIVE : (enum dt_block_recompute)recompute;
     m->fp16 = precision == 0;
     assume(r, m);
     if (*time) {
@@ -260,20 +260,21 @@ static enum dt_status read_row(const struct reader *r, struct dt_measured_row *m
     return DT_OK;
 }
 
-static enum dt_status read_all(struct reader *r, struct dt_error *err, struct dt_measured_table *t)
+static enum dt_status read_all(struct reader *r, struct dt_error *err,
+                               struct dt_accuracy_measured_table *t)
 {
     int cap = 0;
     bool more;
 
     for (;;) {
-        DT_TRY(dt_csv_next(&r->csv, err, &more));
+        DT_TRY(dt_profile_csv_next(&r->csv, err, &more));
         if (!more)
             break;
         if (t->n == ROWS_MAX)
             return dt_error_at(err, DT_ERR_INPUT, r->csv.name, r->csv.line, 1, "more than %d rows",
                                ROWS_MAX);
         if (t->n == cap) {
-            struct dt_measured_row *bigger;
+            struct dt_accuracy_measured_row *bigger;
 
             cap = cap ? 2 * cap : 64;
             bigger = dt_realloc(t->rows, (size_t)cap * sizeof *bigger);
@@ -299,18 +300,19 @@ static void table_name(const char *path, char *out, size_t size)
     snprintf(out, size, "%.*s", (int)(n < size ? n : size - 1), base);
 }
 
-enum dt_status dt_measured_parse(const char *name, const char *text, size_t len,
-                                 struct dt_error *err, struct dt_measured_table *out)
+enum dt_status dt_accuracy_measured_parse(const char *name, const char *text, size_t len,
+                                          struct dt_error *err,
+                                          struct dt_accuracy_measured_table *out)
 {
     static const enum field required[] = {F_LAYERS, F_HIDDEN, F_HEADS, F_GPUS, F_MB, F_GB};
-    struct dt_measured_table t = {.n = 0};
+    struct dt_accuracy_measured_table t = {.n = 0};
     struct reader r = {.names = &own};
     enum dt_status st;
     if (len > 2 && strncmp(text, "# GPUs,", 7) == 0) { /* a header that looks like a comment */
         text += 2;
         len -= 2;
     }
-    DT_TRY(dt_csv_open(&r.csv, name, text, len, err));
+    DT_TRY(dt_profile_csv_open(&r.csv, name, text, len, err));
     if (all_columns(&r.csv, &vtrain)) {
         r.names = &vtrain;
         r.format = column(&r.csv, "Parameters (billion)") < 0 ? DT_MEASURED_VTRAIN
@@ -329,7 +331,7 @@ enum dt_status dt_measured_parse(const char *name, const char *text, size_t len,
                              r.names->of[required[i]]);
     if (st == DT_OK)
         st = read_all(&r, err, &t);
-    dt_csv_close(&r.csv);
+    dt_profile_csv_close(&r.csv);
     if (st != DT_OK) {
         dt_free(t.rows);
         return st;
@@ -342,20 +344,20 @@ enum dt_status dt_measured_parse(const char *name, const char *text, size_t len,
     return DT_OK;
 }
 
-enum dt_status dt_measured_read(const char *path, struct dt_error *err,
-                                struct dt_measured_table *out)
+enum dt_status dt_accuracy_measured_read(const char *path, struct dt_error *err,
+                                         struct dt_accuracy_measured_table *out)
 {
     char *text = NULL;
     size_t len = 0;
     enum dt_status st;
 
     DT_TRY(dt_file_read(path, TABLE_MAX, err, &text, &len));
-    st = dt_measured_parse(path, text, len, err, out);
+    st = dt_accuracy_measured_parse(path, text, len, err, out);
     dt_free(text);
     return st;
 }
 
-void dt_measured_free(struct dt_measured_table *t)
+void dt_accuracy_measured_free(struct dt_accuracy_measured_table *t)
 {
     dt_free(t->rows);
     memset(t, 0, sizeof *t);

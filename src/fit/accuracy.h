@@ -9,7 +9,7 @@
 #include "core/model/model.h"
 #include "base/status.h"
 
-struct dt_measured_row {
+struct dt_accuracy_measured_row {
     char label[64];  /* what the table calls it, or a short form of shape and layout */
     char source[16]; /* whose word the time is: "published", "recalled", ...; "" = not said */
     char gpu_type[DT_NAME_MAX];
@@ -17,7 +17,7 @@ struct dt_measured_row {
     int gpus, tp, pp, dp, vpp, cp;
     int micro_batch;
     int64_t global_batch;
-    enum dt_recompute recompute;
+    enum dt_block_recompute recompute;
     bool fp16;         /* else bf16 with fp32 gradients */
     bool unfused;      /* attention before flash attention */
     bool seqpar;       /* sequence parallelism */
@@ -26,35 +26,37 @@ struct dt_measured_row {
     double measured_s; /* 0 = not measured: predict only */
     int line;          /* in the file */
 };
-enum dt_measured_format {
+enum dt_accuracy_measured_format {
     DT_MEASURED_CSV,
     DT_MEASURED_VTRAIN,
     DT_MEASURED_VTRAIN_MULTI,
     DT_MEASURED_MEGATRON
 };
-struct dt_measured_table {
-    char name[64];                  /* file name without folder and .csv */
-    enum dt_measured_format format; /* told apart by the header */
-    const char *assumed;            /* what was assumed for every row, one line */
+struct dt_accuracy_measured_table {
+    char name[64];                           /* file name without folder and .csv */
+    enum dt_accuracy_measured_format format; /* told apart by the header */
+    const char *assumed;                     /* what was assumed for every row, one line */
     const char *peers; /* what others are said to reach on the whole table; NULL = nothing known */
     int n;
-    struct dt_measured_row *rows;
+    struct dt_accuracy_measured_row *rows;
 };
 /* Reads a CSV with the columns of disttrain-accuracy(1), or vTrain's or the Megatron table's own
  * header. */
-enum dt_status dt_measured_read(const char *path, struct dt_error *err,
-                                struct dt_measured_table *out);
-enum dt_status dt_measured_parse(const char *name, const char *text, size_t len,
-                                 struct dt_error *err, struct dt_measured_table *out);
-void dt_measured_free(struct dt_measured_table *t);
+enum dt_status dt_accuracy_measured_read(const char *path, struct dt_error *err,
+                                         struct dt_accuracy_measured_table *out);
+enum dt_status dt_accuracy_measured_parse(const char *name, const char *text, size_t len,
+                                          struct dt_error *err,
+                                          struct dt_accuracy_measured_table *out);
+void dt_accuracy_measured_free(struct dt_accuracy_measured_table *t);
 
 /* Host time per kernel of a training step in eager PyTorch, us: fitted with the constants of cost_tuning.c; with flash
  * attention assumed. */
 enum { DT_DISPATCH_UNFUSED_US = 115, DT_DISPATCH_FUSED_US = 12 };
 /* The row as a job (YAML), strategy manual; `profile` preset name in *profile (static text). */
 enum { DT_MEASURED_JOB_MAX = 4096 };
-enum dt_status dt_measured_job(const struct dt_measured_row *r, struct dt_error *err, char *text,
-                               size_t size, const char **profile);
+enum dt_status dt_accuracy_measured_job(const struct dt_accuracy_measured_row *r,
+                                        struct dt_error *err, char *text, size_t size,
+                                        const char **profile);
 
 /* ---- errors of a table ---- */
 

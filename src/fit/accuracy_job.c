@@ -41,7 +41,7 @@ static void put(struct text *t, const char *fmt, ...)
     t->left -= (size_t)n;
 }
 
-static void put_model(struct text *t, const struct dt_measured_row *r)
+static void put_model(struct text *t, const struct dt_accuracy_measured_row *r)
 {
     bool gpt = r->ffn == 4 * r->hidden && r->kv_groups == r->heads;
 
@@ -59,7 +59,7 @@ static void put_model(struct text *t, const struct dt_measured_row *r)
 
 /* Megatron-LM gives every virtual stage the same number of layers; the embedding goes with the
  * first, the head with the last.  What does not divide goes to the front, one layer each. */
-static void put_split(struct text *t, const struct dt_measured_row *r)
+static void put_split(struct text *t, const struct dt_accuracy_measured_row *r)
 {
     int v = r->pp * r->vpp, at = 1;
 
@@ -71,21 +71,22 @@ static void put_split(struct text *t, const struct dt_measured_row *r)
     put(t, "]");
 }
 
-static void put_train(struct text *t, const struct dt_measured_row *r)
+static void put_train(struct text *t, const struct dt_accuracy_measured_row *r)
 {
     put(t,
         "train: {global_batch: %lld, microbatch: %d, seq_len: %d, precision: %s, recompute: %s, "
         "zero: %d, schedule: %s, overlap: {grad: %s, param: %s}, "
         "reorder: {intra: false, inter: false}, stepccl: false, dispatch: \"%d us\"}\n",
         (long long)r->global_batch, r->micro_batch, r->seq, r->fp16 ? "fp16" : "bf16",
-        dt_recompute_names[r->recompute], r->distributed ? 1 : 0,
+        dt_block_recompute_names[r->recompute], r->distributed ? 1 : 0,
         r->vpp > 1 ? "interleaved" : "1f1b", r->distributed ? "true" : "false",
         r->distributed ? "true" : "false",
         r->unfused ? DT_DISPATCH_UNFUSED_US : DT_DISPATCH_FUSED_US);
 }
 
-enum dt_status dt_measured_job(const struct dt_measured_row *r, struct dt_error *err, char *text,
-                               size_t size, const char **profile)
+enum dt_status dt_accuracy_measured_job(const struct dt_accuracy_measured_row *r,
+                                        struct dt_error *err, char *text, size_t size,
+                                        const char **profile)
 {
     struct text t = {.at = text, .left = size};
     const struct gpu *g = NULL;

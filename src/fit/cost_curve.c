@@ -11,9 +11,9 @@
 #include <string.h>
 
 /* Rows that one curve goes through. */
-static bool same_curve(const struct dt_ptable_row *a, const struct dt_ptable_row *b)
+static bool same_curve(const struct dt_profile_table_row *a, const struct dt_profile_table_row *b)
 {
-    bool collective = cost_is_collective(a->r.family);
+    bool collective = dt_cost_is_collective(a->r.family);
 
     if (a->device != b->device || a->dtype != b->dtype || a->r.family != b->r.family ||
         a->r.phase != b->r.phase)
@@ -153,35 +153,35 @@ static enum dt_status fit(struct dt_curve *c, struct dt_error *err)
 
 /* ---- curves of a table ---- */
 
-static bool used(const struct dt_ptable_row *r, int leader, const struct dt_ptable *t)
+static bool used(const struct dt_profile_table_row *r, int leader, const struct dt_profile_table *t)
 {
     return r->r.phase < DT_PHASE_N && same_curve(&t->rows[leader], r);
 }
 
-static enum dt_status add_curve(const struct dt_ptable *t, int first, unsigned char *taken,
+static enum dt_status add_curve(const struct dt_profile_table *t, int first, unsigned char *taken,
                                 struct dt_error *err, struct dt_curves *out)
 {
-    const struct dt_ptable_row *lead = &t->rows[first];
+    const struct dt_profile_table_row *lead = &t->rows[first];
     struct dt_curve c = {.device = lead->device,
                          .dtype = lead->dtype,
                          .family = lead->r.family,
                          .phase = lead->r.phase,
-                         .flops = cost_family[lead->r.family].flops};
+                         .flops = dt_cost_family[lead->r.family].flops};
     enum dt_status st = DT_OK;
     size_t cap = 0;
 
-    if (cost_is_collective(c.family)) {
+    if (dt_cost_is_collective(c.family)) {
         c.gpus = c.family == DT_KOP_SEND_RECV ? 2 : lead->r.d[0];
         c.gpus_per_node = c.family == DT_KOP_SEND_RECV ? lead->r.d[0] : lead->r.d[1];
     }
     for (size_t i = (size_t)first; i < t->n_rows && st == DT_OK; i++) {
-        const struct dt_ptable_row *r = &t->rows[i];
+        const struct dt_profile_table_row *r = &t->rows[i];
         double x;
 
         if (taken[i] || !used(r, first, t))
             continue;
         taken[i] = 1;
-        x = cost_units(r->r.family, r->r.d);
+        x = dt_cost_units(r->r.family, r->r.d);
         if (!(x > 0))
             continue;
         if (dt_grow((void **)&c.point, &cap, (size_t)c.n + 1, sizeof(*c.point)))
@@ -202,13 +202,14 @@ static enum dt_status add_curve(const struct dt_ptable *t, int first, unsigned c
     return st;
 }
 
-enum dt_status dt_curves_fit(struct dt_ptable *t, struct dt_error *err, struct dt_curves *out)
+enum dt_status dt_curves_fit(struct dt_profile_table *t, struct dt_error *err,
+                             struct dt_curves *out)
 {
     struct dt_curves c = {0};
     unsigned char *taken;
     enum dt_status st = DT_OK;
 
-    dt_ptable_sort(t);
+    dt_profile_table_sort(t);
     taken = dt_calloc(t->n_rows + 1, 1);
     if (!taken)
         return dt_error_nomem(err, "rows");

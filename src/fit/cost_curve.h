@@ -37,10 +37,11 @@ enum { DT_CURVE_POINTS_MIN = 4 };
  * DT_CURVE_POINTS_MIN sizes.  Relative residuals; bisquare weights (gsl_multifit_robust), then least
  * squares without what lies beyond three deviations, so outliers do not count; t0 is not negative.
  * Sorts the table. */
-enum dt_status dt_curves_fit(struct dt_ptable *t, struct dt_error *err, struct dt_curves *out);
+enum dt_status dt_curves_fit(struct dt_profile_table *t, struct dt_error *err,
+                             struct dt_curves *out);
 void dt_curves_free(struct dt_curves *c);
 /* Residuals over x as SVG text for the caller to dt_free: fitted / measured, lines at 10 %. */
-enum dt_status dt_curve_svg(const struct dt_ptable *t, const struct dt_curve *c,
+enum dt_status dt_curve_svg(const struct dt_profile_table *t, const struct dt_curve *c,
                             struct dt_error *err, char **out);
 
 #endif

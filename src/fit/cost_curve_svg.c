@@ -32,7 +32,7 @@ static void line(struct dt_text *o, double error, const char *style)
                 LEFT, down(error), RIGHT, style, LEFT - 6, down(error) + 4, 100 * error);
 }
 
-enum dt_status dt_curve_svg(const struct dt_ptable *t, const struct dt_curve *c,
+enum dt_status dt_curve_svg(const struct dt_profile_table *t, const struct dt_curve *c,
                             struct dt_error *err, char **out)
 {
     struct dt_text o = {0};
@@ -45,7 +45,7 @@ enum dt_status dt_curve_svg(const struct dt_ptable *t, const struct dt_curve *c,
         "<rect width=\"640\" height=\"350\" fill=\"white\"/>\n"
         "<text x=\"%d\" y=\"20\">%s %s on %s: t0 %.3g us, %d sizes, |error| median %.1f %%, "
         "p90 %.1f %%</text>\n",
-        LEFT, dt_kop_family_names[c->family], dt_ptable_phase_names[c->phase],
+        LEFT, dt_kop_family_names[c->family], dt_profile_table_phase_names[c->phase],
         t->devices[c->device], c->t0_ns * 1e-3, c->n, 100 * c->median_error, 100 * c->p90_error);
     line(&o, 0, "stroke=\"#444\"");
     line(&o, 0.1, "stroke=\"#bbb\" stroke-dasharray=\"4 3\"");

@@ -8,11 +8,11 @@ static const char *const dtypes[DT_KTYPE_N] = {
     [DT_KTYPE_FP64] = "fp64", [DT_KTYPE_TF32] = "tf32",
 };
 
-enum dt_ktype dt_ktype_of(const char *name)
+enum dt_import_type dt_import_type_of(const char *name)
 {
     static const struct {
         const char *name;
-        enum dt_ktype type;
+        enum dt_import_type type;
     } known[] = {{"c10::BFloat16", DT_KTYPE_BF16},
                  {"c10::Half", DT_KTYPE_FP16},
                  {"float", DT_KTYPE_FP32},
@@ -29,13 +29,13 @@ enum dt_ktype dt_ktype_of(const char *name)
     return DT_KTYPE_OTHER;
 }
 
-void dt_ktypes_inputs(struct dt_ktypes *t, enum dt_kop_family family,
-                      const struct dt_ktrace_inputs *in)
+void dt_import_types_inputs(struct dt_import_types *t, enum dt_kop_family family,
+                            const struct dt_import_trace_inputs *in)
 {
     bool first = true;
 
     for (int i = 0; in && i < in->n; i++) {
-        enum dt_ktype type = in->type[i];
+        enum dt_import_type type = in->type[i];
 
         if (in->axes[i] == 0 || type == DT_KTYPE_NONE) /* a number, a list, no tensor at all */
             continue;
@@ -53,7 +53,7 @@ static bool has(const char *s, const char *word)
 /* Names of cuBLAS, cuDNN and CUTLASS: ampere_sgemm_128x64_nn, cutlass_80_tensorop_s1688gemm_...,
  * sm80_xmma_gemm_f32f32_tf32f32_f32_..., ampere_bf16_s16816gemm_bf16_...; of Tensile: Cijk_..._SB_.
  * The instruction s1688 multiplies TF32 unless the name says fp16 or bf16. */
-void dt_ktypes_kernel(struct dt_ktypes *t, const char *name)
+void dt_import_types_kernel(struct dt_import_types *t, const char *name)
 {
     bool bf16 = has(name, "bf16") || has(name, "bfloat16") || has(name, "BFloat16");
     bool fp16 = has(name, "fp16") || has(name, "hgemm") || has(name, "_h16816gemm") ||
@@ -79,7 +79,7 @@ static bool is_product(enum dt_kop_family family)
 }
 
 /* Of operands in fp32. */
-static enum dt_kdtype_why decide_math(unsigned names, const char **dtype)
+static enum dt_import_type_why decide_math(unsigned names, const char **dtype)
 {
     if (names & 1u << DT_KTYPE_TF32)
         *dtype = dtypes[DT_KTYPE_TF32];
@@ -90,8 +90,9 @@ static enum dt_kdtype_why decide_math(unsigned names, const char **dtype)
     return DT_KDTYPE_OK;
 }
 
-enum dt_kdtype_why dt_ktypes_decide(const struct dt_ktypes *t, enum dt_kop_family family,
-                                    bool annotated, const char *fallback, const char **dtype)
+enum dt_import_type_why dt_import_types_decide(const struct dt_import_types *t,
+                                               enum dt_kop_family family, bool annotated,
+                                               const char *fallback, const char **dtype)
 {
     unsigned set = t->operands, other = 1u << DT_KTYPE_OTHER;
 

@@ -18,20 +18,21 @@ struct observation {
     size_t instance; /* range or operator whose kernels are one observation; 0 = each is one */
     double ns;
     bool annotated; /* a range names the op */
-    struct dt_ktypes types;
+    struct dt_import_types types;
     const char *name; /* of the kernel */
 };
-struct dt_kimport {
+struct dt_import_kernels {
     struct dt_arena arena;
     char dtype[16];
     struct observation *obs;
-    struct dt_kimport_name *names;
+    struct dt_import_kernels_name *names;
     size_t n_obs, cap_obs, n_names, cap_names;
 };
 
-enum dt_status dt_kimport_new(const char *dtype, struct dt_error *err, struct dt_kimport **out)
+enum dt_status dt_import_kernels_new(const char *dtype, struct dt_error *err,
+                                     struct dt_import_kernels **out)
 {
-    struct dt_kimport *k;
+    struct dt_import_kernels *k;
 
     if (!dtype[0] || strlen(dtype) >= sizeof(k->dtype))
         return dt_error_set(err, DT_ERR_USAGE, "a dtype has 1 to %zu characters",
@@ -44,7 +45,7 @@ enum dt_status dt_kimport_new(const char *dtype, struct dt_error *err, struct dt
     return DT_OK;
 }
 
-void dt_kimport_free(struct dt_kimport *k)
+void dt_import_kernels_free(struct dt_import_kernels *k)
 {
     if (!k)
         return;
@@ -70,7 +71,7 @@ static int text_order(const char *a, const char *b)
 }
 
 struct sorted { /* a kernel with the text of its operator */
-    const struct dt_ktrace_kernel *k;
+    const struct dt_import_trace_kernel *k;
     const char *cpu_op;
 };
 
@@ -86,10 +87,10 @@ static int by_names(const void *x, const void *y)
     return 0;
 }
 
-static void what_of(const struct dt_ktrace *t, const struct sorted *s, struct dt_ktrace_what *w,
-                    size_t range_of[DT_KTRACE_DEPTH])
+static void what_of(const struct dt_import_trace *t, const struct sorted *s,
+                    struct dt_import_trace_what *w, size_t range_of[DT_KTRACE_DEPTH])
 {
-    *w = (struct dt_ktrace_what){.kernel = s->k->name, .cpu_op = s->cpu_op};
+    *w = (struct dt_import_trace_what){.kernel = s->k->name, .cpu_op = s->cpu_op};
     if (s->k->op)
         w->inputs = t->ranges[s->k->op - 1].inputs;
     for (size_t r = s->k->range; r && w->n_ranges < DT_KTRACE_DEPTH; r = t->ranges[r - 1].parent) {
@@ -100,7 +101,8 @@ static void what_of(const struct dt_ktrace *t, const struct sorted *s, struct dt
     }
 }
 
-static enum dt_status push(struct dt_kimport *k, const struct observation *o, struct dt_error *err)
+static enum dt_status push(struct dt_import_kernels *k, const struct observation *o,
+                           struct dt_error *err)
 {
     if (dt_grow((void **)&k->obs, &k->cap_obs, k->n_obs + 1, sizeof(*o)))
         return dt_error_nomem(err, "kernels of a trace");
@@ -110,19 +112,19 @@ static enum dt_status push(struct dt_kimport *k, const struct observation *o, st
 
 /* One run of the rules over a trace. */
 struct run {
-    struct dt_kimport *k;
-    const struct dt_ktrace *t;
-    const struct dt_krules *rules;
+    struct dt_import_kernels *k;
+    const struct dt_import_trace *t;
+    const struct dt_import_rules *rules;
     bool *may;
     unsigned *says; /* of each range that is an operator: what the names of its kernels tell */
     int source;
     struct dt_error *err;
-    struct dt_kimport_sums *sum;
+    struct dt_import_kernels_sums *sum;
 };
 
 static enum dt_status map_kernel(const struct run *run, const struct sorted *s,
-                                 const struct dt_khit *hit, const struct dt_ktrace_what *w,
-                                 const size_t *range_of)
+                                 const struct dt_import_hit *hit,
+                                 const struct dt_import_trace_what *w, const size_t *range_of)
 {
     struct observation o = {.source = run->source,
                             .family = (int)hit->family,
@@ -136,11 +138,11 @@ static enum dt_status map_kernel(const struct run *run, const struct sorted *s,
     else if (hit->family >= DT_KOP_ALL_REDUCE && hit->family <= DT_KOP_SEND_RECV)
         memcpy(o.dtype, "any", sizeof("any"));
     memcpy(o.d, hit->d, sizeof(o.d));
-    dt_ktypes_inputs(&o.types, hit->family, w->inputs);
+    dt_import_types_inputs(&o.types, hit->family, w->inputs);
     if (s->k->op)
         o.types.names = run->says[s->k->op - 1];
     else
-        dt_ktypes_kernel(&o.types, s->k->name);
+        dt_import_types_kernel(&o.types, s->k->name);
     if (hit->sum)
         o.instance = hit->range >= 0 ? range_of[hit->range] : s->k->op ? s->k->op : s->k->range;
     return push(run->k, &o, run->err);
@@ -148,8 +150,8 @@ static enum dt_status map_kernel(const struct run *run, const struct sorted *s,
 
 static enum dt_status unmapped(const struct run *run, const char *name, double ns)
 {
-    struct dt_kimport *k = run->k;
-    struct dt_kimport_name *n = k->n_names ? &k->names[k->n_names - 1] : NULL;
+    struct dt_import_kernels *k = run->k;
+    struct dt_import_kernels_name *n = k->n_names ? &k->names[k->n_names - 1] : NULL;
 
     if (!n || strcmp(n->name, name) != 0) { /* kernels mostly come sorted by name */
         const char *copy = dt_arena_strdup(&k->arena, name);
@@ -157,7 +159,7 @@ static enum dt_status unmapped(const struct run *run, const char *name, double n
         if (!copy || dt_grow((void **)&k->names, &k->cap_names, k->n_names + 1, sizeof(*n)))
             return dt_error_nomem(run->err, "names of kernels");
         n = &k->names[k->n_names++];
-        *n = (struct dt_kimport_name){.name = copy};
+        *n = (struct dt_import_kernels_name){.name = copy};
     }
     n->kernels++;
     n->ns += ns;
@@ -168,21 +170,21 @@ static enum dt_status unmapped(const struct run *run, const char *name, double n
 
 static enum dt_status apply(const struct run *run, const struct sorted *sorted)
 {
-    const struct dt_ktrace *t = run->t;
+    const struct dt_import_trace *t = run->t;
 
     for (size_t i = 0; i < t->n_kernels; i++) {
         const struct sorted *s = &sorted[i];
         double ns = (double)s->k->duration_ns;
         size_t range_of[DT_KTRACE_DEPTH];
-        struct dt_ktrace_what w;
-        struct dt_khit hit;
+        struct dt_import_trace_what w;
+        struct dt_import_hit hit;
 
         if (i == 0 || text_order(s->k->name, s[-1].k->name) || text_order(s->cpu_op, s[-1].cpu_op))
-            dt_krules_select(run->rules, s->k->name, s->cpu_op, run->may);
+            dt_import_rules_select(run->rules, s->k->name, s->cpu_op, run->may);
         what_of(t, s, &w, range_of);
         run->sum->kernels++;
         run->sum->ns += ns;
-        if (!dt_krules_match(run->rules, run->may, &w, &hit) || hit.unmapped ||
+        if (!dt_import_rules_match(run->rules, run->may, &w, &hit) || hit.unmapped ||
             (!hit.ignore && s->k->duration_ns == 0)) {
             DT_TRY(unmapped(run, s->k->name, ns)); /* no time is no observation either */
         } else if (hit.ignore) {
@@ -237,8 +239,8 @@ static int by_time(const void *x, const void *y)
 static enum dt_status settle(const struct run *run, size_t from, size_t to, const char **dtype)
 {
     const struct observation *o = run->k->obs;
-    struct dt_ktypes all = {0};
-    enum dt_kdtype_why why = DT_KDTYPE_OK;
+    struct dt_import_types all = {0};
+    enum dt_import_type_why why = DT_KDTYPE_OK;
 
     for (size_t i = from; i < to; i++) {
         all.operands |= o[i].types.operands;
@@ -246,8 +248,8 @@ static enum dt_status settle(const struct run *run, size_t from, size_t to, cons
     }
     *dtype = o[from].dtype;
     if (!o[from].dtype[0])
-        why = dt_ktypes_decide(&all, (enum dt_kop_family)o[from].family, o[from].annotated,
-                               run->k->dtype, dtype);
+        why = dt_import_types_decide(&all, (enum dt_kop_family)o[from].family, o[from].annotated,
+                                     run->k->dtype, dtype);
     if (why == DT_KDTYPE_OK || why == DT_KDTYPE_ASSUMED) {
         run->sum->assumed_dtype += why == DT_KDTYPE_ASSUMED ? (int64_t)(to - from) : 0;
         return DT_OK;
@@ -264,7 +266,7 @@ static enum dt_status settle(const struct run *run, size_t from, size_t to, cons
 /* The observations of one trace, from the first-th on: instances count within it. */
 static enum dt_status settle_all(const struct run *run, size_t first)
 {
-    struct dt_kimport *k = run->k;
+    struct dt_import_kernels *k = run->k;
     size_t w = first;
 
     if (k->n_obs - first > 1)
@@ -298,18 +300,18 @@ static enum dt_status settle_all(const struct run *run, size_t first)
 
 static enum dt_status run_rules(const struct run *run, struct sorted *sorted)
 {
-    const struct dt_ktrace *t = run->t;
+    const struct dt_import_trace *t = run->t;
     size_t first = run->k->n_obs;
 
     for (size_t i = 0; i < t->n_kernels; i++) {
         size_t op = t->kernels[i].op;
-        struct dt_ktypes says = {0};
+        struct dt_import_types says = {0};
 
         sorted[i].k = &t->kernels[i];
         sorted[i].cpu_op = op ? t->ranges[op - 1].text : NULL;
         if (!op)
             continue;
-        dt_ktypes_kernel(&says, t->kernels[i].name);
+        dt_import_types_kernel(&says, t->kernels[i].name);
         run->says[op - 1] |= says.names;
     }
     if (t->n_kernels)
@@ -320,19 +322,19 @@ static enum dt_status run_rules(const struct run *run, struct sorted *sorted)
     return DT_OK;
 }
 
-enum dt_status dt_kimport_trace(struct dt_kimport *k, struct dt_ktrace *t,
-                                const struct dt_krules *rules, int source, struct dt_error *err,
-                                struct dt_kimport_sums *sums)
+enum dt_status dt_import_kernels_trace(struct dt_import_kernels *k, struct dt_import_trace *t,
+                                       const struct dt_import_rules *rules, int source,
+                                       struct dt_error *err, struct dt_import_kernels_sums *sums)
 {
-    struct dt_kimport_sums s = *sums;
+    struct dt_import_kernels_sums s = *sums;
     struct run run = {.k = k, .t = t, .rules = rules, .source = source, .err = err, .sum = &s};
     size_t first = k->n_obs;
     struct sorted *sorted;
     enum dt_status st;
 
-    DT_TRY(dt_ktrace_attach(t, err));
+    DT_TRY(dt_import_trace_attach(t, err));
     sorted = dt_calloc(t->n_kernels + 1, sizeof(*sorted));
-    run.may = dt_calloc(dt_krules_count(rules), sizeof(*run.may));
+    run.may = dt_calloc(dt_import_rules_count(rules), sizeof(*run.may));
     run.says = dt_calloc(t->n_ranges + 1, sizeof(*run.says));
     if (!sorted || !run.may || !run.says)
         st = dt_error_nomem(err, "kernels of a trace");
@@ -348,8 +350,9 @@ enum dt_status dt_kimport_trace(struct dt_kimport *k, struct dt_ktrace *t,
     return st;
 }
 
-enum dt_status dt_kimport_observe(struct dt_kimport *k, const struct dt_profile_row *row, double ns,
-                                  struct dt_error *err)
+enum dt_status dt_import_kernels_observe(struct dt_import_kernels *k,
+                                         const struct dt_profile_row *row, double ns,
+                                         struct dt_error *err)
 {
     struct observation o = {
         .source = row->source, .family = row->family, .phase = row->phase, .dtype = "any"};
@@ -363,19 +366,19 @@ enum dt_status dt_kimport_observe(struct dt_kimport *k, const struct dt_profile_
 
 static int by_name(const void *x, const void *y)
 {
-    return strcmp(((const struct dt_kimport_name *)x)->name,
-                  ((const struct dt_kimport_name *)y)->name);
+    return strcmp(((const struct dt_import_kernels_name *)x)->name,
+                  ((const struct dt_import_kernels_name *)y)->name);
 }
 
 static int by_share(const void *x, const void *y)
 {
-    const struct dt_kimport_name *a = x, *b = y;
+    const struct dt_import_kernels_name *a = x, *b = y;
 
     ORDER(b->ns, a->ns);
     return strcmp(a->name, b->name);
 }
 
-int dt_kimport_top(struct dt_kimport *k, struct dt_kimport_name *top)
+int dt_import_kernels_top(struct dt_import_kernels *k, struct dt_import_kernels_name *top)
 {
     size_t w = 0, n;
 
@@ -410,11 +413,11 @@ static double quantile(const struct observation *o, size_t n, double q)
 }
 
 static enum dt_status add_row(const struct observation *o, size_t n, int device,
-                              struct dt_ptable *add, struct dt_error *err)
+                              struct dt_profile_table *add, struct dt_error *err)
 {
-    struct dt_ptable_row row = {.device = device};
+    struct dt_profile_table_row row = {.device = device};
 
-    DT_TRY(dt_ptable_dtype(add, o->dtype, err, &row.dtype));
+    DT_TRY(dt_profile_table_dtype(add, o->dtype, err, &row.dtype));
     row.r.source = o->source;
     row.r.family = o->family;
     row.r.phase = o->phase;
@@ -424,17 +427,18 @@ static enum dt_status add_row(const struct observation *o, size_t n, int device,
     row.r.median_ns = quantile(o, n, 0.5);
     row.r.p10_ns = quantile(o, n, 0.1);
     row.r.p90_ns = quantile(o, n, 0.9);
-    return dt_ptable_add(add, &row, err);
+    return dt_profile_table_add(add, &row, err);
 }
 
-enum dt_status dt_kimport_finish(struct dt_kimport *k, int device, struct dt_error *err,
-                                 struct dt_ptable *t, size_t *rows)
+enum dt_status dt_import_kernels_finish(struct dt_import_kernels *k, int device,
+                                        struct dt_error *err, struct dt_profile_table *t,
+                                        size_t *rows)
 {
-    struct dt_ptable add = {0};
+    struct dt_profile_table add = {0};
     enum dt_status st = DT_OK;
     size_t n = k->n_obs;
 
-    dt_ptable_share_names(&add, t);
+    dt_import_share_names(&add, t);
     if (n)
         qsort(k->obs, n, sizeof(*k->obs), by_time);
     for (size_t i = 0, j; i < n && st == DT_OK; i = j) {
@@ -443,10 +447,10 @@ enum dt_status dt_kimport_finish(struct dt_kimport *k, int device, struct dt_err
         st = add_row(&k->obs[i], j - i, device, &add, err);
     }
     if (st == DT_OK)
-        st = dt_ptable_merge(t, &add, err);
+        st = dt_import_merge(t, &add, err);
     if (st == DT_OK)
         *rows = add.n_rows;
     add.n_sources = 0; /* t's */
-    dt_ptable_free(&add);
+    dt_profile_table_free(&add);
     return st;
 }

@@ -10,7 +10,7 @@
 
 enum { DT_KIMPORT_TOP = 10 };
 
-struct dt_kimport_sums { /* times are sums over kernels, which may have run side by side */
+struct dt_import_kernels_sums { /* times are sums over kernels, which may have run side by side */
     int64_t kernels, mapped, ignored, unmapped;
     double ns, mapped_ns, ignored_ns, unmapped_ns;
     int64_t observations;
@@ -19,29 +19,32 @@ struct dt_kimport_sums { /* times are sums over kernels, which may have run side
      * or nobody says its type and the kernel's name denies the one assumed */
     int64_t mixed_dtype, unknown_math, denied_dtype;
 };
-struct dt_kimport_name { /* time of a kernel that no rule maps */
+struct dt_import_kernels_name { /* time of a kernel that no rule maps */
     const char *name;
     int64_t kernels;
     double ns;
 };
-struct dt_kimport; /* what has been read so far, of any number of files */
+struct dt_import_kernels; /* what has been read so far, of any number of files */
 
 /* `dtype`: of ops whose rule and trace name none and that are no collectives. */
-enum dt_status dt_kimport_new(const char *dtype, struct dt_error *err, struct dt_kimport **out);
-void dt_kimport_free(struct dt_kimport *k);
+enum dt_status dt_import_kernels_new(const char *dtype, struct dt_error *err,
+                                     struct dt_import_kernels **out);
+void dt_import_kernels_free(struct dt_import_kernels *k);
 /* Applies the rules to a trace, which is sorted for it.  `source`: index in the table that the rows
  * will go to.  Adds to *sums. */
-enum dt_status dt_kimport_trace(struct dt_kimport *k, struct dt_ktrace *t,
-                                const struct dt_krules *rules, int source, struct dt_error *err,
-                                struct dt_kimport_sums *sums);
+enum dt_status dt_import_kernels_trace(struct dt_import_kernels *k, struct dt_import_trace *t,
+                                       const struct dt_import_rules *rules, int source,
+                                       struct dt_error *err, struct dt_import_kernels_sums *sums);
 /* One observation of an op, of times that were measured without a trace; dtype "any". */
-enum dt_status dt_kimport_observe(struct dt_kimport *k, const struct dt_profile_row *row, double ns,
-                                  struct dt_error *err);
+enum dt_status dt_import_kernels_observe(struct dt_import_kernels *k,
+                                         const struct dt_profile_row *row, double ns,
+                                         struct dt_error *err);
 /* Up to DT_KIMPORT_TOP names, most time first (ties by name); returns how many. */
-int dt_kimport_top(struct dt_kimport *k, struct dt_kimport_name *top);
+int dt_import_kernels_top(struct dt_import_kernels *k, struct dt_import_kernels_name *top);
 /* Replaces or adds the rows in `t`, one per (dtype, op, phase, dims, source), all on `device` (an
  * index of t).  *rows: how many. */
-enum dt_status dt_kimport_finish(struct dt_kimport *k, int device, struct dt_error *err,
-                                 struct dt_ptable *t, size_t *rows);
+enum dt_status dt_import_kernels_finish(struct dt_import_kernels *k, int device,
+                                        struct dt_error *err, struct dt_profile_table *t,
+                                        size_t *rows);
 
 #endif

@@ -41,11 +41,11 @@ struct pattern {
 struct rule {
     struct pattern on[SUBJECTS];
     char dtype[16]; /* "" = not stated */
-    struct dt_khit hit;
+    struct dt_import_hit hit;
     int n_dims, n_equal;
     struct dim dim[6], equal[EQUAL_MAX]; /* equal[0] = equal[1], equal[2] = equal[3], ... */
 };
-struct dt_krules {
+struct dt_import_rules {
     size_t n;
     struct rule *rule;
 };
@@ -307,7 +307,7 @@ static enum dt_status read_op(struct dt_node map, struct rule *r, struct dt_erro
     DT_TRY(dt_get_bool(map, "sum", &r->hit.sum, err));
     DT_TRY(dt_get_string(map, "dtype", r->dtype, sizeof(r->dtype), err));
     r->hit.family = (enum dt_kop_family)family;
-    r->hit.phase = (enum dt_phase)phase;
+    r->hit.phase = (enum dt_kop_phase)phase;
     r->n_dims = family_dims(family);
     if (!dt_node_is_seq(dims) || dt_seq_size(dims) != (size_t)r->n_dims)
         return dt_node_error(dims, err, "dims of %s: a list of %d is expected", ops[family],
@@ -340,11 +340,11 @@ static enum dt_status read_rule(struct dt_node map, struct rule *r, struct dt_er
 }
 
 static enum dt_status read_rules(const struct dt_doc *doc, struct dt_error *err,
-                                 struct dt_krules **out)
+                                 struct dt_import_rules **out)
 {
     static const char *const keys[] = {"rules", NULL};
     struct dt_node root = dt_doc_root(doc), list;
-    struct dt_krules *r;
+    struct dt_import_rules *r;
 
     DT_TRY(dt_map_check(root, "a rules file", keys, err));
     DT_TRY(dt_map_require(root, "a rules file", "rules", err));
@@ -364,7 +364,7 @@ static enum dt_status read_rules(const struct dt_doc *doc, struct dt_error *err,
         r->n++;
         st = read_rule(dt_seq_at(list, i), &r->rule[i], err);
         if (st != DT_OK) {
-            dt_krules_free(r);
+            dt_import_rules_free(r);
             return st;
         }
     }
@@ -372,8 +372,8 @@ static enum dt_status read_rules(const struct dt_doc *doc, struct dt_error *err,
     return DT_OK;
 }
 
-enum dt_status dt_krules_parse(const char *name, const char *text, size_t len, struct dt_error *err,
-                               struct dt_krules **out)
+enum dt_status dt_import_rules_parse(const char *name, const char *text, size_t len,
+                                     struct dt_error *err, struct dt_import_rules **out)
 {
     struct dt_doc *doc;
     enum dt_status st;
@@ -384,7 +384,8 @@ enum dt_status dt_krules_parse(const char *name, const char *text, size_t len, s
     return st;
 }
 
-enum dt_status dt_krules_read(const char *path, struct dt_error *err, struct dt_krules **out)
+enum dt_status dt_import_rules_read(const char *path, struct dt_error *err,
+                                    struct dt_import_rules **out)
 {
     struct dt_doc *doc;
     enum dt_status st;
@@ -395,7 +396,7 @@ enum dt_status dt_krules_read(const char *path, struct dt_error *err, struct dt_
     return st;
 }
 
-void dt_krules_free(struct dt_krules *r)
+void dt_import_rules_free(struct dt_import_rules *r)
 {
     if (!r)
         return;
@@ -407,7 +408,7 @@ void dt_krules_free(struct dt_krules *r)
     dt_free(r);
 }
 
-size_t dt_krules_count(const struct dt_krules *r)
+size_t dt_import_rules_count(const struct dt_import_rules *r)
 {
     return r->n;
 }
@@ -418,7 +419,8 @@ static bool fits(const struct pattern *p, const char *subject, regmatch_t *m)
            strlen(subject) <= SUBJECT_MAX && regexec(&p->re, subject, m ? CAPTURES : 0, m, 0) == 0;
 }
 
-void dt_krules_select(const struct dt_krules *r, const char *kernel, const char *cpu_op, bool *may)
+void dt_import_rules_select(const struct dt_import_rules *r, const char *kernel, const char *cpu_op,
+                            bool *may)
 {
     for (size_t i = 0; i < r->n; i++) {
         const struct pattern *on = r->rule[i].on;
@@ -444,7 +446,7 @@ static bool input_value(const struct term *t, const int64_t *size, int axes, int
 }
 
 static bool term_value(const struct term *t, const char *subject, const regmatch_t *m,
-                       const struct dt_ktrace_inputs *in, int64_t *v)
+                       const struct dt_import_trace_inputs *in, int64_t *v)
 {
     const char *s;
 
@@ -464,7 +466,7 @@ static bool term_value(const struct term *t, const char *subject, const regmatch
 }
 
 static bool dim_value(const struct dim *d, const char *captured, const regmatch_t *m,
-                      const struct dt_ktrace_inputs *in, int64_t *out)
+                      const struct dt_import_trace_inputs *in, int64_t *out)
 {
     *out = 1;
     for (int k = 0; k < d->n; k++) {
@@ -477,7 +479,7 @@ static bool dim_value(const struct dim *d, const char *captured, const regmatch_
 }
 
 static bool dims(const struct rule *r, const char *captured, const regmatch_t *m,
-                 const struct dt_ktrace_inputs *in, int64_t *d)
+                 const struct dt_import_trace_inputs *in, int64_t *d)
 {
     for (int i = 0; i < r->n_dims; i++)
         if (!dim_value(&r->dim[i], captured, m, in, &d[i]) || (i == 0 && d[i] < 1))
@@ -493,7 +495,8 @@ static bool dims(const struct rule *r, const char *captured, const regmatch_t *m
 }
 
 /* Its kernel and cpu_op are known to fit. */
-static bool rule_fits(const struct rule *r, const struct dt_ktrace_what *w, struct dt_khit *hit)
+static bool rule_fits(const struct rule *r, const struct dt_import_trace_what *w,
+                      struct dt_import_hit *hit)
 {
     regmatch_t m[CAPTURES];
     const char *captured = NULL;
@@ -519,8 +522,8 @@ static bool rule_fits(const struct rule *r, const struct dt_ktrace_what *w, stru
     return dims(r, captured, m, w->inputs, hit->d);
 }
 
-bool dt_krules_match(const struct dt_krules *r, const bool *may, const struct dt_ktrace_what *w,
-                     struct dt_khit *hit)
+bool dt_import_rules_match(const struct dt_import_rules *r, const bool *may,
+                           const struct dt_import_trace_what *w, struct dt_import_hit *hit)
 {
     for (size_t i = 0; i < r->n; i++)
         if (may[i] && rule_fits(&r->rule[i], w, hit))

@@ -13,16 +13,17 @@
 
 enum { TRACE_MAX = 50000000 }; /* ranges, kernels: what fits the file limit of the readers */
 
-void dt_ktrace_free(struct dt_ktrace *t)
+void dt_import_trace_free(struct dt_import_trace *t)
 {
     dt_free(t->ranges);
     dt_free(t->kernels);
     dt_arena_free(&t->arena);
-    *t = (struct dt_ktrace){0};
+    *t = (struct dt_import_trace){0};
 }
 
-enum dt_status dt_ktrace_add_range(struct dt_ktrace *t, const struct dt_ktrace_range *r,
-                                   struct dt_error *err)
+enum dt_status dt_import_trace_add_range(struct dt_import_trace *t,
+                                         const struct dt_import_trace_range *r,
+                                         struct dt_error *err)
 {
     if (t->n_ranges >= TRACE_MAX ||
         dt_grow((void **)&t->ranges, &t->cap_ranges, t->n_ranges + 1, sizeof(*r)))
@@ -31,8 +32,9 @@ enum dt_status dt_ktrace_add_range(struct dt_ktrace *t, const struct dt_ktrace_r
     return DT_OK;
 }
 
-enum dt_status dt_ktrace_add_kernel(struct dt_ktrace *t, const struct dt_ktrace_kernel *k,
-                                    struct dt_error *err)
+enum dt_status dt_import_trace_add_kernel(struct dt_import_trace *t,
+                                          const struct dt_import_trace_kernel *k,
+                                          struct dt_error *err)
 {
     if (t->n_kernels >= TRACE_MAX ||
         dt_grow((void **)&t->kernels, &t->cap_kernels, t->n_kernels + 1, sizeof(*k)))
@@ -41,7 +43,7 @@ enum dt_status dt_ktrace_add_kernel(struct dt_ktrace *t, const struct dt_ktrace_
     return DT_OK;
 }
 
-void dt_ktrace_set_device(struct dt_ktrace *t, const char *name)
+void dt_import_trace_set_device(struct dt_import_trace *t, const char *name)
 {
     static const char vendor[] = "NVIDIA ";
     size_t n = 0;
@@ -64,7 +66,7 @@ void dt_ktrace_set_device(struct dt_ktrace *t, const char *name)
 
 static int by_start(const void *x, const void *y)
 {
-    const struct dt_ktrace_range *a = x, *b = y;
+    const struct dt_import_trace_range *a = x, *b = y;
 
     ORDER(a->lane, b->lane);
     ORDER(a->start_ns, b->start_ns);
@@ -75,7 +77,7 @@ static int by_start(const void *x, const void *y)
 
 static int by_launch(const void *x, const void *y)
 {
-    const struct dt_ktrace_kernel *a = x, *b = y;
+    const struct dt_import_trace_kernel *a = x, *b = y;
 
     ORDER(a->lane, b->lane);
     ORDER(a->at_ns, b->at_ns);
@@ -85,7 +87,7 @@ static int by_launch(const void *x, const void *y)
 }
 
 struct sweep { /* the ranges that are open, outermost first */
-    struct dt_ktrace *t;
+    struct dt_import_trace *t;
     size_t *open, n, next;
 };
 
@@ -100,7 +102,7 @@ static void close_until(struct sweep *s, int64_t at_ns)
 static void open_until(struct sweep *s, int64_t lane, int64_t at_ns)
 {
     for (; s->next < s->t->n_ranges; s->next++) {
-        struct dt_ktrace_range *r = &s->t->ranges[s->next];
+        struct dt_import_trace_range *r = &s->t->ranges[s->next];
 
         if (r->lane > lane || (r->lane == lane && r->start_ns > at_ns))
             break;
@@ -115,7 +117,7 @@ static void open_until(struct sweep *s, int64_t lane, int64_t at_ns)
 
 /* The operator that the trace names, else the innermost one; none if the one it names is not around
  * the launch. */
-static size_t find_op(const struct dt_ktrace *t, const struct dt_ktrace_kernel *k)
+static size_t find_op(const struct dt_import_trace *t, const struct dt_import_trace_kernel *k)
 {
     int depth = 0;
 
@@ -128,7 +130,7 @@ static size_t find_op(const struct dt_ktrace *t, const struct dt_ktrace_kernel *
     return 0;
 }
 
-enum dt_status dt_ktrace_attach(struct dt_ktrace *t, struct dt_error *err)
+enum dt_status dt_import_trace_attach(struct dt_import_trace *t, struct dt_error *err)
 {
     struct sweep s = {.t = t};
     int64_t lane = 0;
@@ -141,7 +143,7 @@ enum dt_status dt_ktrace_attach(struct dt_ktrace *t, struct dt_error *err)
     if (t->n_kernels)
         qsort(t->kernels, t->n_kernels, sizeof(*t->kernels), by_launch);
     for (size_t i = 0; i < t->n_kernels; i++) {
-        struct dt_ktrace_kernel *k = &t->kernels[i];
+        struct dt_import_trace_kernel *k = &t->kernels[i];
 
         if (i == 0 || k->lane != lane)
             s.n = 0;

@@ -8,15 +8,15 @@
 #include "fit/kernel_rules.h"
 #include "base/mem.h"
 
-struct dt_ktrace_range {
+struct dt_import_trace_range {
     int64_t lane, start_ns, end_ns; /* lane: a host thread */
     const char *text;
     bool op; /* an operator of the framework, with what is known of its inputs */
     int64_t id;
-    const struct dt_ktrace_inputs *inputs; /* NULL = nothing */
-    size_t parent;                         /* the range open when it began + 1; 0 = none */
+    const struct dt_import_trace_inputs *inputs; /* NULL = nothing */
+    size_t parent;                               /* the range open when it began + 1; 0 = none */
 };
-struct dt_ktrace_kernel {
+struct dt_import_trace_kernel {
     int64_t lane, at_ns; /* host thread and time of the launch */
     int64_t duration_ns;
     const char *name;
@@ -25,32 +25,35 @@ struct dt_ktrace_kernel {
     size_t range;  /* the innermost range around the launch + 1; 0 = none */
     size_t op;     /* the operator's range + 1; 0 = none */
 };
-struct dt_ktrace {   /* a zeroed struct is an empty trace */
-    char device[48]; /* "A100-SXM4-80GB"; "" where the trace does not say */
-    bool by_time;    /* launches are not in the trace: ranges are those around the kernels' times */
+struct dt_import_trace { /* a zeroed struct is an empty trace */
+    char device[48];     /* "A100-SXM4-80GB"; "" where the trace does not say */
+    bool by_time; /* launches are not in the trace: ranges are those around the kernels' times */
     struct dt_arena arena; /* owns all text */
-    struct dt_ktrace_range *ranges;
-    struct dt_ktrace_kernel *kernels;
+    struct dt_import_trace_range *ranges;
+    struct dt_import_trace_kernel *kernels;
     size_t n_ranges, cap_ranges, n_kernels, cap_kernels;
 };
 
 /* Longest time of one kernel: sums over a trace then stay in 63 bits. */
 #define DT_KTRACE_DURATION_MAX_NS INT64_C(100000000000)
 
-void dt_ktrace_free(struct dt_ktrace *t);
-enum dt_status dt_ktrace_add_range(struct dt_ktrace *t, const struct dt_ktrace_range *r,
-                                   struct dt_error *err);
-enum dt_status dt_ktrace_add_kernel(struct dt_ktrace *t, const struct dt_ktrace_kernel *k,
-                                    struct dt_error *err);
+void dt_import_trace_free(struct dt_import_trace *t);
+enum dt_status dt_import_trace_add_range(struct dt_import_trace *t,
+                                         const struct dt_import_trace_range *r,
+                                         struct dt_error *err);
+enum dt_status dt_import_trace_add_kernel(struct dt_import_trace *t,
+                                          const struct dt_import_trace_kernel *k,
+                                          struct dt_error *err);
 /* "NVIDIA H100 80GB HBM3" -> device "H100 80GB HBM3"; the first one counts. */
-void dt_ktrace_set_device(struct dt_ktrace *t, const char *name);
+void dt_import_trace_set_device(struct dt_import_trace *t, const char *name);
 /* Puts every kernel into the ranges around its launch; sorts both.  O(n log n). */
-enum dt_status dt_ktrace_attach(struct dt_ktrace *t, struct dt_error *err);
+enum dt_status dt_import_trace_attach(struct dt_import_trace *t, struct dt_error *err);
 
 /* An Nsight Systems export (nsys export --type sqlite).  Its schema is read from the file. */
-enum dt_status dt_ktrace_read_nsys(const char *path, struct dt_error *err, struct dt_ktrace *out);
+enum dt_status dt_import_trace_read_nsys(const char *path, struct dt_error *err,
+                                         struct dt_import_trace *out);
 /* A Kineto trace (torch.profiler, export_chrome_trace). */
-enum dt_status dt_ktrace_parse_kineto(const char *name, const char *text, size_t len,
-                                      struct dt_error *err, struct dt_ktrace *out);
+enum dt_status dt_import_trace_parse_kineto(const char *name, const char *text, size_t len,
+                                            struct dt_error *err, struct dt_import_trace *out);
 
 #endif

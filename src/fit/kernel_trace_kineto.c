@@ -31,7 +31,7 @@ struct pending { /* ids of a kernel, to be joined when all events have been seen
     bool has_correlation;
 };
 struct reading {
-    struct dt_ktrace *t;
+    struct dt_import_trace *t;
     struct dt_error *err;
     struct hosts ops, calls;
     struct pending *pending;
@@ -124,7 +124,7 @@ static int64_t lane_of(struct dt_node event)
 }
 
 /* [[4096, 1024], [1024, 1024], []]; anything else in it, as of lists of tensors, has no sizes. */
-static void read_sizes(struct dt_node dims, struct dt_ktrace_inputs *in)
+static void read_sizes(struct dt_node dims, struct dt_import_trace_inputs *in)
 {
     for (size_t i = 0; i < dt_seq_size(dims) && i < DT_KTRACE_OPERANDS; i++) {
         struct dt_node one = dt_seq_at(dims, i);
@@ -141,25 +141,25 @@ static void read_sizes(struct dt_node dims, struct dt_ktrace_inputs *in)
 }
 
 /* Names of tensors' element types, as Kineto writes them: "c10::BFloat16". */
-static void read_types(struct dt_node types, struct dt_ktrace_inputs *in)
+static void read_types(struct dt_node types, struct dt_import_trace_inputs *in)
 {
     for (size_t i = 0; dt_node_is_seq(types) && i < dt_seq_size(types) && i < (size_t)in->n; i++) {
         const char *s = dt_node_text(dt_seq_at(types, i));
 
         if (s)
-            in->type[i] = dt_ktype_of(s);
+            in->type[i] = dt_import_type_of(s);
     }
 }
 
 static enum dt_status read_inputs(struct reading *rd, struct dt_node args,
-                                  const struct dt_ktrace_inputs **out)
+                                  const struct dt_import_trace_inputs **out)
 {
     struct dt_node dims = dt_map_get(args, "Input Dims");
-    struct dt_ktrace_inputs *in;
+    struct dt_import_trace_inputs *in;
 
     if (!dt_node_is_seq(dims))
         return DT_OK;
-    in = DT_ARENA_NEW(&rd->t->arena, struct dt_ktrace_inputs, 1);
+    in = DT_ARENA_NEW(&rd->t->arena, struct dt_import_trace_inputs, 1);
     if (!in)
         return dt_error_nomem(rd->err, "shapes of a trace");
     read_sizes(dims, in);
@@ -186,7 +186,7 @@ static enum dt_status copy_name(struct reading *rd, struct dt_node event, const 
 
 static enum dt_status read_kernel(struct reading *rd, struct dt_node event, struct dt_node args)
 {
-    struct dt_ktrace_kernel k = {.lane = -1};
+    struct dt_import_trace_kernel k = {.lane = -1};
     struct pending p = {0};
 
     DT_TRY(time_of(event, "ts", rd->err, &k.at_ns));
@@ -199,7 +199,7 @@ static enum dt_status read_kernel(struct reading *rd, struct dt_node event, stru
     if (dt_grow((void **)&rd->pending, &rd->cap_pending, rd->t->n_kernels + 1, sizeof(p)))
         return dt_error_nomem(rd->err, "kernels of a trace");
     rd->pending[rd->t->n_kernels] = p;
-    return dt_ktrace_add_kernel(rd->t, &k, rd->err);
+    return dt_import_trace_add_kernel(rd->t, &k, rd->err);
 }
 
 static enum dt_status read_call(struct reading *rd, struct dt_node event, struct dt_node args)
@@ -216,7 +216,7 @@ static enum dt_status read_call(struct reading *rd, struct dt_node event, struct
 static enum dt_status read_range(struct reading *rd, struct dt_node event, struct dt_node args,
                                  bool op)
 {
-    struct dt_ktrace_range r = {.lane = lane_of(event), .op = op};
+    struct dt_import_trace_range r = {.lane = lane_of(event), .op = op};
     struct host h = {.lane = r.lane};
     int64_t dur = 0;
 
@@ -233,7 +233,7 @@ static enum dt_status read_range(struct reading *rd, struct dt_node event, struc
     }
     if (op && dt_node_is_map(args))
         DT_TRY(read_inputs(rd, args, &r.inputs));
-    return dt_ktrace_add_range(rd->t, &r, rd->err);
+    return dt_import_trace_add_range(rd->t, &r, rd->err);
 }
 
 static bool is_one_of(const char *s, const char *const *words)
@@ -313,7 +313,7 @@ static void join(struct reading *rd)
     if (rd->calls.n)
         qsort(rd->calls.at, rd->calls.n, sizeof(*rd->calls.at), by_id);
     for (size_t i = 0; i < rd->t->n_kernels; i++) {
-        struct dt_ktrace_kernel *k = &rd->t->kernels[i];
+        struct dt_import_trace_kernel *k = &rd->t->kernels[i];
         const struct pending *p = &rd->pending[i];
         const struct host *from = find(&rd->calls, p->has_correlation, p->correlation);
 
@@ -336,7 +336,7 @@ static void read_device(struct reading *rd, struct dt_node root)
 
     if (dt_node_is_map(root) && dt_node_is_seq(list) && dt_seq_size(list) > 0 &&
         dt_node_is_map(dt_seq_at(list, 0)))
-        dt_ktrace_set_device(rd->t, text_of(dt_seq_at(list, 0), "name"));
+        dt_import_trace_set_device(rd->t, text_of(dt_seq_at(list, 0), "name"));
 }
 
 /* ---- the list of events, piece by piece: whole, it is more than a document may hold ---- */
@@ -517,10 +517,10 @@ static enum dt_status read_all(struct reading *rd, const char *name, const char 
     return DT_OK;
 }
 
-enum dt_status dt_ktrace_parse_kineto(const char *name, const char *text, size_t len,
-                                      struct dt_error *err, struct dt_ktrace *out)
+enum dt_status dt_import_trace_parse_kineto(const char *name, const char *text, size_t len,
+                                            struct dt_error *err, struct dt_import_trace *out)
 {
-    struct dt_ktrace t = {0};
+    struct dt_import_trace t = {0};
     struct reading rd = {.t = &t, .err = err};
     enum dt_status st = read_all(&rd, name, text, len);
 
@@ -530,6 +530,6 @@ enum dt_status dt_ktrace_parse_kineto(const char *name, const char *text, size_t
     if (st == DT_OK)
         *out = t;
     else
-        dt_ktrace_free(&t);
+        dt_import_trace_free(&t);
     return st;
 }

@@ -28,7 +28,7 @@ struct reading {
     sqlite3 *db;
     const char *path;
     struct dt_error *err;
-    struct dt_ktrace *t;
+    struct dt_import_trace *t;
     struct string *strings;
     struct launch *launches;
     size_t n_strings, cap_strings, n_launches, cap_launches;
@@ -232,7 +232,7 @@ static enum dt_status read_launches(struct reading *rd)
 
 static enum dt_status range_row(struct reading *rd, sqlite3_stmt *st)
 {
-    struct dt_ktrace_range r = {0};
+    struct dt_import_trace_range r = {0};
 
     if (sqlite3_column_type(st, 1) != SQLITE_INTEGER) /* a mark, or never closed */
         return DT_OK;
@@ -242,7 +242,7 @@ static enum dt_status range_row(struct reading *rd, sqlite3_stmt *st)
     DT_TRY(name_at(rd, st, 3, &r.text));
     if (!r.text)
         DT_TRY(name_at(rd, st, 4, &r.text));
-    return r.text && r.end_ns >= r.start_ns ? dt_ktrace_add_range(rd->t, &r, rd->err) : DT_OK;
+    return r.text && r.end_ns >= r.start_ns ? dt_import_trace_add_range(rd->t, &r, rd->err) : DT_OK;
 }
 
 static enum dt_status read_ranges(struct reading *rd)
@@ -275,7 +275,7 @@ static const char *copy_name(int64_t kind)
 /* start, end, correlationId, globalPid, then three places for a name, or the kind of copy */
 static enum dt_status kernel_row(struct reading *rd, sqlite3_stmt *st)
 {
-    struct dt_ktrace_kernel k = {.at_ns = sqlite3_column_int64(st, 0)};
+    struct dt_import_trace_kernel k = {.at_ns = sqlite3_column_int64(st, 0)};
     const struct launch *l = NULL;
 
     if (__builtin_sub_overflow(sqlite3_column_int64(st, 1), k.at_ns, &k.duration_ns) ||
@@ -298,7 +298,7 @@ static enum dt_status kernel_row(struct reading *rd, sqlite3_stmt *st)
     } else if (rd->n_launches) {
         k.lane = -1; /* of no known thread: in no range */
     }
-    return dt_ktrace_add_kernel(rd->t, &k, rd->err);
+    return dt_import_trace_add_kernel(rd->t, &k, rd->err);
 }
 
 enum { START, END, CORRELATION, PROCESS, DEMANGLED, SHORT, NAME, KIND, KERNEL_COLUMNS };
@@ -356,7 +356,7 @@ static enum dt_status read_copies(struct reading *rd, const char *table, const c
 
 static enum dt_status gpu_row(struct reading *rd, sqlite3_stmt *st)
 {
-    dt_ktrace_set_device(rd->t, (const char *)sqlite3_column_text(st, 0));
+    dt_import_trace_set_device(rd->t, (const char *)sqlite3_column_text(st, 0));
     return DT_OK;
 }
 
@@ -413,9 +413,10 @@ static enum dt_status check_size(const char *path, struct dt_error *err)
     return DT_OK;
 }
 
-enum dt_status dt_ktrace_read_nsys(const char *path, struct dt_error *err, struct dt_ktrace *out)
+enum dt_status dt_import_trace_read_nsys(const char *path, struct dt_error *err,
+                                         struct dt_import_trace *out)
 {
-    struct dt_ktrace t = {0};
+    struct dt_import_trace t = {0};
     struct reading rd = {.path = path, .err = err, .t = &t};
     enum dt_status st;
 
@@ -431,6 +432,6 @@ enum dt_status dt_ktrace_read_nsys(const char *path, struct dt_error *err, struc
     if (st == DT_OK)
         *out = t;
     else
-        dt_ktrace_free(&t);
+        dt_import_trace_free(&t);
     return st;
 }

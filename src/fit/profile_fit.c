@@ -32,10 +32,10 @@ const char *dt_fit_device(int i)
 size_t dt_fit_next(const struct dt_fit *f, size_t i, const char *device, const char *dtype,
                    int family, int phase)
 {
-    const struct dt_ptable *t = f->in;
+    const struct dt_profile_table *t = f->in;
 
     for (; i < t->n_rows; i++) {
-        const struct dt_ptable_row *r = &t->rows[i];
+        const struct dt_profile_table_row *r = &t->rows[i];
         if (r->r.family == family && r->r.phase == phase && r->r.kind == DT_ROW_MEASURED &&
             strcmp(t->devices[r->device], device) == 0 && strcmp(t->dtypes[r->dtype], dtype) == 0)
             break;
@@ -51,7 +51,7 @@ enum dt_status dt_fit_missing(struct dt_fit *f, const char *device, const char *
                         f->dev->name, what, device, importer);
 }
 
-void dt_fit_add_score(struct dt_fit *f, const char *what, const struct dt_local_score *s)
+void dt_fit_add_score(struct dt_fit *f, const char *what, const struct dt_fit_local_score *s)
 {
     struct dt_fit_report *r = f->report;
 
@@ -61,14 +61,14 @@ void dt_fit_add_score(struct dt_fit *f, const char *what, const struct dt_local_
     r->score[r->n++].s = *s;
 }
 
-enum dt_status dt_fit_score(struct dt_fit *f, const char *what, const struct dt_local *l,
+enum dt_status dt_fit_score(struct dt_fit *f, const char *what, const struct dt_fit_local *l,
                             size_t limit)
 {
-    struct dt_local_score s;
+    struct dt_fit_local_score s;
 
     if (!f->report)
         return DT_OK;
-    DT_TRY(dt_local_validate(l, limit, f->err, &s));
+    DT_TRY(dt_fit_local_validate(l, limit, f->err, &s));
     dt_fit_add_score(f, what, &s);
     return DT_OK;
 }
@@ -111,13 +111,13 @@ enum dt_status dt_fit_source(struct dt_fit *f, const char *name, const char *not
     }
     if (!s.date[0])
         snprintf(s.date, sizeof s.date, "not recorded");
-    return dt_ptable_source(f->out, &s, f->err, out);
+    return dt_profile_table_source(f->out, &s, f->err, out);
 }
 
 enum dt_status dt_fit_emit(struct dt_fit *f, const struct dt_fit_row *row,
                            const struct dt_fit_estimate *e)
 {
-    struct dt_ptable_row r = {.device = f->out_device, .dtype = row->dtype};
+    struct dt_profile_table_row r = {.device = f->out_device, .dtype = row->dtype};
 
     r.r.family = row->family;
     r.r.phase = row->phase;
@@ -130,15 +130,15 @@ enum dt_status dt_fit_emit(struct dt_fit *f, const struct dt_fit_row *row,
     r.r.median_ns = fmax(rint(e->ns), least);
     r.r.p10_ns = fmin(fmax(rint(e->ns * fmin(e->lo, 1)), least), r.r.median_ns);
     r.r.p90_ns = fmax(rint(e->ns * fmax(e->hi, 1)), r.r.median_ns);
-    return dt_ptable_add(f->out, &r, f->err);
+    return dt_profile_table_add(f->out, &r, f->err);
 }
 
 static enum dt_status run(struct dt_fit *f)
 {
-    DT_TRY(dt_ptable_device(f->out, f->dev->name, f->err, &f->out_device));
-    DT_TRY(dt_ptable_dtype(f->out, "bf16", f->err, &f->out_bf16));
-    DT_TRY(dt_ptable_dtype(f->out, "any", f->err, &f->out_any));
-    DT_TRY(dt_ptable_dtype(f->out, "fp32", f->err, &f->out_fp32));
+    DT_TRY(dt_profile_table_device(f->out, f->dev->name, f->err, &f->out_device));
+    DT_TRY(dt_profile_table_dtype(f->out, "bf16", f->err, &f->out_bf16));
+    DT_TRY(dt_profile_table_dtype(f->out, "any", f->err, &f->out_any));
+    DT_TRY(dt_profile_table_dtype(f->out, "fp32", f->err, &f->out_fp32));
     DT_TRY(dt_fit_gemm(f));
     DT_TRY(dt_fit_attention(f));
     DT_TRY(dt_fit_collectives(f));
@@ -146,10 +146,11 @@ static enum dt_status run(struct dt_fit *f)
     return dt_fit_conv(f);
 }
 
-enum dt_status dt_profile_fit(const struct dt_ptable *in, const char *device, struct dt_error *err,
-                              struct dt_ptable *out, struct dt_fit_report *report)
+enum dt_status dt_fit_profile(const struct dt_profile_table *in, const char *device,
+                              struct dt_error *err, struct dt_profile_table *out,
+                              struct dt_fit_report *report)
 {
-    struct dt_ptable t = {0};
+    struct dt_profile_table t = {0};
     struct dt_fit f = {.in = in, .out = &t, .err = err, .report = report};
     gsl_error_handler_t *was = gsl_set_error_handler_off();
     enum dt_status status;
@@ -164,12 +165,12 @@ enum dt_status dt_profile_fit(const struct dt_ptable *in, const char *device, st
     else
         status = dt_error_set(err, DT_ERR_USAGE, "no fit for device '%.60s'; known: %s, %s, %s",
                               device, devices[0].name, devices[1].name, devices[2].name);
-    dt_local_free(&f.gemm);
-    dt_local_free(&f.gemm_a100);
-    dt_local_free(&f.gemm_h100);
+    dt_fit_local_free(&f.gemm);
+    dt_fit_local_free(&f.gemm_a100);
+    dt_fit_local_free(&f.gemm_h100);
     gsl_set_error_handler(was);
     if (status != DT_OK) {
-        dt_ptable_free(&t);
+        dt_profile_table_free(&t);
         return status;
     }
     *out = t;

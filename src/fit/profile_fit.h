@@ -14,7 +14,7 @@
 
 struct dt_fit_score {
     char what[64];
-    struct dt_local_score s; /* relative errors */
+    struct dt_fit_local_score s; /* relative errors */
 };
 struct dt_fit_report {
     int n;
@@ -26,7 +26,8 @@ const char *dt_fit_device(int i);
 
 /* `in`: measured rows of all devices.  `device`: one of dt_fit_device().  Adds rows to `out` (an
  * empty table). Missing families are one DT_ERR_INPUT naming the table to import. */
-enum dt_status dt_profile_fit(const struct dt_ptable *in, const char *device, struct dt_error *err,
-                              struct dt_ptable *out, struct dt_fit_report *report);
+enum dt_status dt_fit_profile(const struct dt_profile_table *in, const char *device,
+                              struct dt_error *err, struct dt_profile_table *out,
+                              struct dt_fit_report *report);
 
 #endif

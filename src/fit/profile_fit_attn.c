@@ -32,7 +32,7 @@ enum { CROSS_DIM = 64 };
 #define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
 struct surfaces {
-    struct dt_local h_causal64, h_causal128, a_causal128,
+    struct dt_fit_local h_causal64, h_causal128, a_causal128,
         h_full[3];         /* h_full: head widths 64, 72, 80 */
     double full_cap;       /* largest share of peak that a derived bidirectional row may reach */
     double ratio[2];       /* ln(backward / forward) = ratio[0] + ratio[1] log2(flops) */
@@ -61,7 +61,7 @@ static void log_shape(double seq, double heads, double group, double *x)
 }
 
 static enum dt_status load(struct dt_fit *f, const struct dt_fit_device *dev, bool causal, int dim,
-                           struct dt_local *l)
+                           struct dt_fit_local *l)
 {
     int family = causal ? DT_KOP_ATTN_CAUSAL : DT_KOP_ATTN_FULL;
 
@@ -76,8 +76,9 @@ static enum dt_status load(struct dt_fit *f, const struct dt_fit_device *dev, bo
         if (r->d[4] != dim || r->d[1] < 16)
             continue;
         log_shape(seq, heads, group, x);
-        DT_TRY(dt_local_add(l, x, log(r->median_ns / model(dev, seq, heads, group, dim, causal)),
-                            dt_local_fold(key, 2), f->err));
+        DT_TRY(dt_fit_local_add(l, x,
+                                log(r->median_ns / model(dev, seq, heads, group, dim, causal)),
+                                dt_fit_local_fold(key, 2), f->err));
     }
     return l->n >= 100
                ? DT_OK
@@ -85,14 +86,14 @@ static enum dt_status load(struct dt_fit *f, const struct dt_fit_device *dev, bo
                                 causal ? "aic-causal-attn" : "aic-full-attn");
 }
 
-static void surface(const struct dt_local *l, const struct dt_fit_device *dev, bool causal,
+static void surface(const struct dt_fit_local *l, const struct dt_fit_device *dev, bool causal,
                     double dim, double seq, double heads, double group, struct dt_fit_estimate *e)
 {
-    struct dt_local_value v;
+    struct dt_fit_local_value v;
     double x[3];
 
     log_shape(seq, heads, group, x);
-    dt_local_eval(l, x, -1, &v);
+    dt_fit_local_eval(l, x, -1, &v);
     e->ns = exp(v.y) * model(dev, seq, heads, group, dim, causal);
     e->lo = exp(v.lo);
     e->hi = exp(v.hi);
@@ -221,7 +222,7 @@ static enum dt_status fit_backward(struct dt_fit *f, struct surfaces *s)
         return dt_fit_missing(f, DT_FIT_A100_PCIE, "attention backward", "simumax-attn");
     gsl_fit_linear(x, 1, y, 1, n, &s->ratio[0], &s->ratio[1], &c00, &c01, &c11, &sum);
     s->ratio_spread = sqrt(sum / (double)(n - 2));
-    struct dt_local_score score = {.n = n};
+    struct dt_fit_local_score score = {.n = n};
     for (size_t k = 0; k < n; k++) {
         double e = fabs(exp(s->ratio[0] + s->ratio[1] * x[k] - y[k]) - 1);
         score.mean += e / (double)n;
@@ -403,11 +404,11 @@ enum dt_status dt_fit_attention(struct dt_fit *f)
                               1500);
     if (status == DT_OK)
         status = resample(f, s);
-    dt_local_free(&s->h_causal64);
-    dt_local_free(&s->h_causal128);
-    dt_local_free(&s->a_causal128);
+    dt_fit_local_free(&s->h_causal64);
+    dt_fit_local_free(&s->h_causal128);
+    dt_fit_local_free(&s->a_causal128);
     for (int i = 0; i < 3; i++)
-        dt_local_free(&s->h_full[i]);
+        dt_fit_local_free(&s->h_full[i]);
     dt_free(s);
     return status;
 }

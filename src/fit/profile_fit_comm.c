@@ -17,7 +17,7 @@ struct large { /* held-out errors of large buffers, over all collectives and GPU
 };
 
 struct curve {
-    struct dt_local l;
+    struct dt_fit_local l;
     double alpha_ns, beta_ns_per_byte; /* floor; slope of the plateau */
     double max_bytes;
 };
@@ -79,8 +79,8 @@ static enum dt_status load(struct dt_fit *f, int family, const int64_t *d, int n
         if (family != DT_KOP_SEND_RECV &&
             strstr(origin, "vidur")) /* coarser clock; single source per curve */
             continue;
-        DT_TRY(dt_local_add(&c->l, &x, log(r->median_ns / (s.alpha + s.beta * bytes)),
-                            dt_local_fold(key, 1), f->err));
+        DT_TRY(dt_fit_local_add(&c->l, &x, log(r->median_ns / (s.alpha + s.beta * bytes)),
+                                dt_fit_local_fold(key, 1), f->err));
     }
     if (family == DT_KOP_SEND_RECV)
         c->l.near = 24; /* densely and linearly spaced sizes */
@@ -94,9 +94,9 @@ static enum dt_status resample(struct dt_fit *f, const struct curve *c, int fami
     for (int k = FIRST_LOG2; k <= LAST_LOG2; k++) {
         double bytes = ldexp(1, k), x = k;
         struct dt_fit_row row = {family, DT_PHASE_FWD, kind, source, f->out_any, {0}, 0};
-        struct dt_local_value v;
+        struct dt_fit_local_value v;
         struct dt_fit_estimate e;
-        dt_local_eval(&c->l, &x, -1, &v);
+        dt_fit_local_eval(&c->l, &x, -1, &v);
         e.ns = exp(v.y) * (c->alpha_ns + c->beta_ns_per_byte * bytes);
         e.lo = exp(v.lo);
         e.hi = exp(v.hi);
@@ -131,9 +131,9 @@ static enum dt_status one(struct dt_fit *f, int family, const int64_t *d, int n_
             status = dt_fit_score(f, what, &c.l, 1000);
         if (large)
             large->n +=
-                dt_local_errors(&c.l, 1, LARGE_LOG2, large->e + large->n, LARGE_MAX - large->n);
+                dt_fit_local_errors(&c.l, 1, LARGE_LOG2, large->e + large->n, LARGE_MAX - large->n);
     }
-    dt_local_free(&c.l);
+    dt_fit_local_free(&c.l);
     return status;
 }
 
@@ -147,7 +147,7 @@ enum dt_status dt_fit_collectives(struct dt_fit *f)
     bool scaled = f->dev->nvlink_slowdown != 1, found;
     int source, p2p_source;
     struct large large = {.n = 0};
-    struct dt_local_score s;
+    struct dt_fit_local_score s;
 
     DT_TRY(dt_fit_source(
         f, "fit: NCCL collectives of one node",
@@ -164,7 +164,7 @@ enum dt_status dt_fit_collectives(struct dt_fit *f)
                 return dt_fit_missing(f, f->dev->base, "NCCL collectives on 2, 4 and 8 GPUs",
                                       "aic-nccl");
         }
-    dt_local_score(large.e, large.n, &s);
+    dt_fit_local_score(large.e, large.n, &s);
     dt_fit_add_score(f, "collectives on 2, 4, 8 GPUs, from 8 MiB (5 folds)", &s);
     DT_TRY(dt_fit_source(
         f, "fit: send/recv",

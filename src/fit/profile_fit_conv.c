@@ -62,7 +62,7 @@ static enum dt_status fit_ratio(struct dt_fit *f, struct ratio *out)
     out->lo = exp(gsl_stats_quantile_from_sorted_data(y, 1, n, 0.1)) / out->median;
     out->hi = exp(gsl_stats_quantile_from_sorted_data(y, 1, n, 0.9)) / out->median;
     out->backward = fwd > 0 ? bwd / fwd : 0;
-    struct dt_local_score s = {.n = n};
+    struct dt_fit_local_score s = {.n = n};
     double e[MAX];
     for (size_t i = 0; i < n; i++)
         e[i] = fabs(out->median / exp(y[i]) - 1);
@@ -115,7 +115,7 @@ static enum dt_status fp32(struct dt_fit *f)
 {
     static const double peak = 19.5e3;
     const struct dt_fit_from from = {DT_FIT_A100_PCIE, "fp32", DT_KOP_CONV2D, DT_PHASE_FWD};
-    struct dt_local l = {.dim = 3, .near = 32};
+    struct dt_fit_local l = {.dim = 3, .near = 32};
     enum dt_status status = DT_OK;
     int source;
 
@@ -128,8 +128,8 @@ static enum dt_status fp32(struct dt_fit *f)
         double x[3] = {log2((double)r->d[0]), log2((double)r->d[1]), log2((double)r->d[2])};
         const long long key[3] = {r->d[0], r->d[1], r->d[2]};
         if (r->d[3] == 3 && r->d[4] == 1)
-            status = dt_local_add(&l, x, log(r->median_ns / (5000 + work / peak)),
-                                  dt_local_fold(key, 3), f->err);
+            status = dt_fit_local_add(&l, x, log(r->median_ns / (5000 + work / peak)),
+                                      dt_fit_local_fold(key, 3), f->err);
     }
     if (status == DT_OK && l.n >= 100) {
         status = dt_fit_score(f, "conv2d fp32 fwd (5 folds)", &l, 1000);
@@ -151,15 +151,15 @@ static enum dt_status fp32(struct dt_fit *f)
                                              f->out_fp32,
                                              {p, ci, co, 3, 1},
                                              0};
-                    struct dt_local_value v;
+                    struct dt_fit_local_value v;
                     struct dt_fit_estimate e;
-                    dt_local_eval(&l, x, -1, &v);
+                    dt_fit_local_eval(&l, x, -1, &v);
                     e = (struct dt_fit_estimate){exp(v.y) * (5000 + 18.0 * p * ci * co / peak),
                                                  exp(v.lo), exp(v.hi), v.n};
                     status = dt_fit_emit(f, &row, &e);
                 }
     }
-    dt_local_free(&l);
+    dt_fit_local_free(&l);
     return status;
 }
 

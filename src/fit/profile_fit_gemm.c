@@ -34,7 +34,8 @@ static void log_shape(double m, double n, double k, double *x)
 
 /* Rows of unaligned m above 64 measure tile quantisation (3-15 % in the median, derived) of decode
  * batches, which training shapes do not have: left out. */
-static enum dt_status load(struct dt_fit *f, const struct dt_fit_device *dev, struct dt_local *l)
+static enum dt_status load(struct dt_fit *f, const struct dt_fit_device *dev,
+                           struct dt_fit_local *l)
 {
     l->dim = 3;
     l->near = 24;
@@ -50,21 +51,21 @@ static enum dt_status load(struct dt_fit *f, const struct dt_fit_device *dev, st
             continue;
         const long long key[2] = {r->d[1], r->d[2]};
         log_shape(m, n, k, x);
-        DT_TRY(dt_local_add(l, x, log(r->median_ns / dt_fit_gemm_model(dev, m, n, k)),
-                            dt_local_fold(key, 2), f->err));
+        DT_TRY(dt_fit_local_add(l, x, log(r->median_ns / dt_fit_gemm_model(dev, m, n, k)),
+                                dt_fit_local_fold(key, 2), f->err));
     }
     return l->n >= 1000 ? DT_OK
                         : dt_fit_missing(f, dev->name, "at least 1000 GEMM rows", "aic-gemm");
 }
 
-static void surface(const struct dt_local *l, const struct dt_fit_device *dev, double m, double n,
-                    double k, struct dt_fit_estimate *e)
+static void surface(const struct dt_fit_local *l, const struct dt_fit_device *dev, double m,
+                    double n, double k, struct dt_fit_estimate *e)
 {
-    struct dt_local_value v;
+    struct dt_fit_local_value v;
     double x[3];
 
     log_shape(m, n, k, x);
-    dt_local_eval(l, x, -1, &v);
+    dt_fit_local_eval(l, x, -1, &v);
     e->ns = exp(v.y) * dt_fit_gemm_model(dev, m, n, k);
     e->lo = fmin(exp(v.lo), stack_lo);
     e->hi = fmax(exp(v.hi), stack_hi);
@@ -143,10 +144,11 @@ static enum dt_status fit_ratio(struct dt_fit *f)
     if (rc)
         return DT_ERR_INTERNAL;
     gsl_sort(err, 1, (size_t)n);
-    struct dt_local_score s = {.n = (size_t)n,
-                               .mean = gsl_stats_mean(err, 1, (size_t)n),
-                               .median = gsl_stats_median_from_sorted_data(err, 1, (size_t)n),
-                               .p90 = gsl_stats_quantile_from_sorted_data(err, 1, (size_t)n, 0.9)};
+    struct dt_fit_local_score s = {.n = (size_t)n,
+                                   .mean = gsl_stats_mean(err, 1, (size_t)n),
+                                   .median = gsl_stats_median_from_sorted_data(err, 1, (size_t)n),
+                                   .p90 =
+                                       gsl_stats_quantile_from_sorted_data(err, 1, (size_t)n, 0.9)};
     dt_fit_add_score(f, "gemm gradients vs forward surface (leave one out)", &s);
     f->gemm_ratio_spread = sqrt(s2);
     for (int p = 0; p < 3; p++)
@@ -204,10 +206,10 @@ static void check_against(struct dt_fit *f, const char *origin, const char *what
     if (n == 0)
         return;
     gsl_sort(err, 1, n);
-    struct dt_local_score s = {.n = n,
-                               .mean = gsl_stats_mean(err, 1, n),
-                               .median = gsl_stats_median_from_sorted_data(err, 1, n),
-                               .p90 = gsl_stats_quantile_from_sorted_data(err, 1, n, 0.9)};
+    struct dt_fit_local_score s = {.n = n,
+                                   .mean = gsl_stats_mean(err, 1, n),
+                                   .median = gsl_stats_median_from_sorted_data(err, 1, n),
+                                   .p90 = gsl_stats_quantile_from_sorted_data(err, 1, n, 0.9)};
     dt_fit_add_score(f, what, &s);
 }
 

@@ -29,7 +29,7 @@ static const struct family_traffic traffic[] = {
 };
 
 struct curve {
-    struct dt_local l;
+    struct dt_fit_local l;
     const struct dt_fit_device *dev;
 };
 
@@ -51,18 +51,18 @@ static enum dt_status load(struct dt_fit *f, const struct family_traffic *t, str
         double passes = t->family == DT_KOP_ACT && !r->d[2] ? 2 : t->fwd;
         double bytes = 2 * passes * (double)r->d[0] * (double)r->d[1], x = log2(bytes);
         const long long key[1] = {r->d[0]};
-        DT_TRY(dt_local_add(&c->l, &x, log(r->median_ns / model(c->dev, bytes)),
-                            dt_local_fold(key, 1), f->err));
+        DT_TRY(dt_fit_local_add(&c->l, &x, log(r->median_ns / model(c->dev, bytes)),
+                                dt_fit_local_fold(key, 1), f->err));
     }
     return c->l.n >= 20 ? DT_OK : dt_fit_missing(f, f->dev->base, "layer ops", "vidur-layer");
 }
 
 static void time_of(const struct curve *c, double bytes, struct dt_fit_estimate *e)
 {
-    struct dt_local_value v;
+    struct dt_fit_local_value v;
     double x = log2(bytes);
 
-    dt_local_eval(&c->l, &x, -1, &v);
+    dt_fit_local_eval(&c->l, &x, -1, &v);
     e->ns = exp(v.y) * model(c->dev, bytes);
     e->lo = exp(v.lo);
     e->hi = exp(v.hi);
@@ -176,7 +176,7 @@ enum dt_status dt_fit_pointwise(struct dt_fit *f)
             status = group_norm(f, &c, back);
         if (status == DT_OK && traffic[i].family == DT_KOP_ADD)
             status = loss_and_optimizer(f, &c, back);
-        dt_local_free(&c.l);
+        dt_fit_local_free(&c.l);
         DT_TRY(status);
     }
     return DT_OK;

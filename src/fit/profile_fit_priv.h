@@ -27,15 +27,16 @@ struct dt_fit_estimate {
 };
 
 struct dt_fit {
-    const struct dt_ptable *in;
-    struct dt_ptable *out;
+    const struct dt_profile_table *in;
+    struct dt_profile_table *out;
     struct dt_error *err;
     const struct dt_fit_device *dev;
     int out_device, out_bf16, out_any, out_fp32;
     struct dt_fit_report *report;
-    struct dt_local gemm;      /* of dev->base */
-    struct dt_local gemm_a100; /* reference of the gradients' ratio, which only the A100 has */
-    struct dt_local gemm_h100; /* reference of the convolutions' ratio, which only the H100 has */
+    struct dt_fit_local gemm;      /* of dev->base */
+    struct dt_fit_local gemm_a100; /* reference of the gradients' ratio, which only the A100 has */
+    struct dt_fit_local
+        gemm_h100; /* reference of the convolutions' ratio, which only the H100 has */
     const struct dt_fit_device *a100, *h100;
     double gemm_ratio[3][3];    /* per phase: intercept, slope over log2(flops), of ln(time / A100
                                    surface) */
@@ -50,9 +51,9 @@ size_t dt_fit_next(const struct dt_fit *f, size_t i, const char *device, const c
                    int family, int phase);
 enum dt_status dt_fit_missing(struct dt_fit *f, const char *device, const char *what,
                               const char *importer);
-enum dt_status dt_fit_score(struct dt_fit *f, const char *what, const struct dt_local *l,
+enum dt_status dt_fit_score(struct dt_fit *f, const char *what, const struct dt_fit_local *l,
                             size_t limit);
-void dt_fit_add_score(struct dt_fit *f, const char *what, const struct dt_local_score *s);
+void dt_fit_add_score(struct dt_fit *f, const char *what, const struct dt_fit_local_score *s);
 
 /* A source of derived rows: its origin is that of the measured rows (device, dtype, family) named,
  * up to three. */

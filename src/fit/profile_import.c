@@ -11,22 +11,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *dt_importer_name(int i, const char **summary)
+const char *dt_import_format_name(int i, const char **summary)
 {
-    *summary = dt_importers[i].summary;
-    return dt_importers[i].name;
+    *summary = dt_import_formats[i].summary;
+    return dt_import_formats[i].name;
 }
 
 /* ---- grouping and merging ---- */
 
 static int compare_key(const void *x, const void *y)
 {
-    return dt_ptable_compare_key(x, y);
+    return dt_profile_table_compare_key(x, y);
 }
 
 static int compare_time(const void *x, const void *y)
 {
-    const struct dt_ptable_row *a = x, *b = y;
+    const struct dt_profile_table_row *a = x, *b = y;
     int c = compare_key(a, b);
     if (c)
         return c;
@@ -36,7 +36,7 @@ static int compare_time(const void *x, const void *y)
 }
 
 /* Quantile of the sorted run rows[0..n), linear between order statistics. */
-static double quantile(const struct dt_ptable_row *rows, size_t n, double q)
+static double quantile(const struct dt_profile_table_row *rows, size_t n, double q)
 {
     double at = q * (double)(n - 1), lo = floor(at);
     double a = rows[(size_t)lo].r.median_ns;
@@ -44,7 +44,7 @@ static double quantile(const struct dt_ptable_row *rows, size_t n, double q)
     return a + (at - lo) * (b - a);
 }
 
-static void group(struct dt_ptable *t)
+static void group(struct dt_profile_table *t)
 {
     size_t w = 0;
 
@@ -52,7 +52,7 @@ static void group(struct dt_ptable *t)
     for (size_t i = 0, j; i < t->n_rows; i = j) {
         for (j = i + 1; j < t->n_rows && compare_key(&t->rows[i], &t->rows[j]) == 0; j++)
             ;
-        struct dt_ptable_row row = t->rows[i];
+        struct dt_profile_table_row row = t->rows[i];
         row.r.n = (int64_t)(j - i);
         row.r.median_ns = quantile(&t->rows[i], j - i, 0.5);
         row.r.p10_ns = quantile(&t->rows[i], j - i, 0.1);
@@ -62,7 +62,7 @@ static void group(struct dt_ptable *t)
     t->n_rows = w;
 }
 
-void dt_ptable_share_names(struct dt_ptable *add, const struct dt_ptable *t)
+void dt_import_share_names(struct dt_profile_table *add, const struct dt_profile_table *t)
 {
     memcpy(add->devices, t->devices, sizeof t->devices);
     memcpy(add->dtypes, t->dtypes, sizeof t->dtypes);
@@ -71,7 +71,8 @@ void dt_ptable_share_names(struct dt_ptable *add, const struct dt_ptable *t)
     add->n_sources = t->n_sources; /* only its count is looked at while rows are added */
 }
 
-enum dt_status dt_ptable_merge(struct dt_ptable *t, struct dt_ptable *add, struct dt_error *err)
+enum dt_status dt_import_merge(struct dt_profile_table *t, struct dt_profile_table *add,
+                               struct dt_error *err)
 {
     size_t old = t->n_rows, w = 0;
 
@@ -91,27 +92,29 @@ enum dt_status dt_ptable_merge(struct dt_ptable *t, struct dt_ptable *add, struc
     return DT_OK;
 }
 
-static enum dt_status prepare(struct dt_import *im, struct dt_ptable *t,
-                              const struct dt_importer *who, const struct dt_import_options *opt)
+static enum dt_status prepare(struct dt_import *im, struct dt_profile_table *t,
+                              const struct dt_import_format *who,
+                              const struct dt_import_options *opt)
 {
-    DT_TRY(dt_ptable_device(t, opt->device, im->err, &im->proto.device));
-    DT_TRY(dt_ptable_dtype(t, opt->dtype ? opt->dtype : who->dtype, im->err, &im->proto.dtype));
-    DT_TRY(dt_ptable_source(t, &opt->source, im->err, &im->proto.r.source));
+    DT_TRY(dt_profile_table_device(t, opt->device, im->err, &im->proto.device));
+    DT_TRY(
+        dt_profile_table_dtype(t, opt->dtype ? opt->dtype : who->dtype, im->err, &im->proto.dtype));
+    DT_TRY(dt_profile_table_source(t, &opt->source, im->err, &im->proto.r.source));
     im->proto.r.kind = DT_ROW_MEASURED;
-    dt_ptable_share_names(im->t, t);
+    dt_import_share_names(im->t, t);
     return DT_OK;
 }
 
 static enum dt_status find_family(const char *family, const struct dt_import_options *opt,
-                                  struct dt_import *im, const struct dt_importer **who)
+                                  struct dt_import *im, const struct dt_import_format **who)
 {
     const char *names[DT_IMPORT_MAX_FAMILIES + 1];
     const char *near;
 
     *who = NULL;
-    for (int i = 0; i <= DT_IMPORT_MAX_FAMILIES && (names[i] = dt_importers[i].name); i++)
+    for (int i = 0; i <= DT_IMPORT_MAX_FAMILIES && (names[i] = dt_import_formats[i].name); i++)
         if (strcmp(names[i], family) == 0)
-            *who = &dt_importers[i];
+            *who = &dt_import_formats[i];
     if (!*who) {
         near = dt_suggest(family, names);
         return dt_error_set(im->err, DT_ERR_USAGE, "unknown table family '%.60s'%s%s%s", family,
@@ -126,14 +129,14 @@ static enum dt_status find_family(const char *family, const struct dt_import_opt
                         "vidur-layer needs --shape llama-3-8b or --shape llama-2-7b");
 }
 
-static enum dt_status read_rows(struct dt_import *im, const struct dt_importer *who, size_t *n)
+static enum dt_status read_rows(struct dt_import *im, const struct dt_import_format *who, size_t *n)
 {
     bool more = true;
 
     for (int i = 0; i < DT_IMPORT_MAX_COLS && who->needed[i]; i++)
-        DT_TRY(dt_csv_column(&im->csv, who->needed[i], im->err, &im->col[i]));
+        DT_TRY(dt_profile_csv_column(&im->csv, who->needed[i], im->err, &im->col[i]));
     for (*n = 0;; ++*n) {
-        DT_TRY(dt_csv_next(&im->csv, im->err, &more));
+        DT_TRY(dt_profile_csv_next(&im->csv, im->err, &more));
         if (!more)
             break;
         DT_TRY(who->row(im));
@@ -144,30 +147,30 @@ static enum dt_status read_rows(struct dt_import *im, const struct dt_importer *
     return DT_OK;
 }
 
-enum dt_status dt_profile_import(const char *family, const char *name, const char *text, size_t len,
+enum dt_status dt_import_profile(const char *family, const char *name, const char *text, size_t len,
                                  const struct dt_import_options *opt, struct dt_error *err,
-                                 struct dt_ptable *t, struct dt_import_result *result)
+                                 struct dt_profile_table *t, struct dt_import_result *result)
 {
-    const struct dt_importer *who;
-    struct dt_ptable add = {0};
+    const struct dt_import_format *who;
+    struct dt_profile_table add = {0};
     struct dt_import im = {.err = err, .t = &add};
     size_t lines = 0;
     enum dt_status status;
 
     DT_TRY(find_family(family, opt, &im, &who));
     DT_TRY(prepare(&im, t, who, opt));
-    status = dt_csv_open(&im.csv, name, text, len, err);
+    status = dt_profile_csv_open(&im.csv, name, text, len, err);
     if (status == DT_OK)
         status = read_rows(&im, who, &lines);
     if (status == DT_OK && !who->has_stats)
         group(&add);
     if (status == DT_OK)
-        status = dt_ptable_merge(t, &add, err);
+        status = dt_import_merge(t, &add, err);
     if (status == DT_OK)
         *result = (struct dt_import_result){
             .rows = add.n_rows, .measurements = lines, .skipped = im.skipped};
-    dt_csv_close(&im.csv);
+    dt_profile_csv_close(&im.csv);
     add.n_sources = 0;
-    dt_ptable_free(&add);
+    dt_profile_table_free(&add);
     return status;
 }

@@ -19,20 +19,21 @@ struct dt_import_result {
 };
 
 /* i-th family's name and one-line description; NULL past the end. */
-const char *dt_importer_name(int i, const char **summary);
+const char *dt_import_format_name(int i, const char **summary);
 
 /* Adds the rows of one table to `t`.  A row already there with the same key (device, dtype, op,
  * phase, dims, source) is replaced, so importing a file twice changes nothing.  On failure `t`
  * keeps its rows. */
-enum dt_status dt_profile_import(const char *family, const char *name, const char *text, size_t len,
+enum dt_status dt_import_profile(const char *family, const char *name, const char *text, size_t len,
                                  const struct dt_import_options *opt, struct dt_error *err,
-                                 struct dt_ptable *t, struct dt_import_result *result);
+                                 struct dt_profile_table *t, struct dt_import_result *result);
 
 /* For who makes rows in a table of their own first: `add` takes the names of `t`, whose indices its
- * rows use (and t's count of sources: set it to 0 before dt_ptable_free); then its rows replace those
+ * rows use (and t's count of sources: set it to 0 before dt_profile_table_free); then its rows replace those
  * of `t` with the same key, and the rest is added.  `add` may have brought dtypes of its own.  On
  * failure `t` keeps its rows. */
-void dt_ptable_share_names(struct dt_ptable *add, const struct dt_ptable *t);
-enum dt_status dt_ptable_merge(struct dt_ptable *t, struct dt_ptable *add, struct dt_error *err);
+void dt_import_share_names(struct dt_profile_table *add, const struct dt_profile_table *t);
+enum dt_status dt_import_merge(struct dt_profile_table *t, struct dt_profile_table *add,
+                               struct dt_error *err);
 
 #endif

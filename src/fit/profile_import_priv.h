@@ -16,22 +16,22 @@ struct dt_import_shape { /* a transformer layer whose ops a table times */
 extern const struct dt_import_shape dt_import_shapes[]; /* ended by a NULL name */
 
 struct dt_import {
-    struct dt_csv csv;
+    struct dt_profile_csv csv;
     int col[DT_IMPORT_MAX_COLS]; /* of importer->needed */
     const struct dt_import_shape *shape;
     struct dt_error *err;
-    struct dt_ptable *t; /* rows of this table, ungrouped */
-    struct dt_ptable_row proto;
+    struct dt_profile_table *t; /* rows of this table, ungrouped */
+    struct dt_profile_table_row proto;
     size_t skipped;
 };
 
-struct dt_importer {
+struct dt_import_format {
     const char *name, *dtype, *summary;
     const char *needed[DT_IMPORT_MAX_COLS]; /* columns, NULL-terminated */
     enum dt_status (*row)(struct dt_import *im);
     bool wants_shape; /* --shape names the layer that was timed */
     bool has_stats;   /* rows carry their own n, p10, p90 */
 };
-extern const struct dt_importer dt_importers[]; /* ended by a NULL name */
+extern const struct dt_import_format dt_import_formats[]; /* ended by a NULL name */
 
 #endif

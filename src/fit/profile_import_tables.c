@@ -18,13 +18,13 @@ const struct dt_import_shape dt_import_shapes[] = {
 
 static enum dt_status get_int(struct dt_import *im, int i, int64_t *out)
 {
-    return dt_csv_int(&im->csv, im->col[i], 0, dim_max, im->err, out);
+    return dt_profile_csv_int(&im->csv, im->col[i], 0, dim_max, im->err, out);
 }
 
 static enum dt_status get_time(struct dt_import *im, int i, double unit_ns, double *ns)
 {
     double v;
-    DT_TRY(dt_csv_double(&im->csv, im->col[i], 1e-9, 1e9, im->err, &v));
+    DT_TRY(dt_profile_csv_double(&im->csv, im->col[i], 1e-9, 1e9, im->err, &v));
     *ns = v * unit_ns;
     return DT_OK;
 }
@@ -46,7 +46,7 @@ static enum dt_status at_row(struct dt_import *im, enum dt_status status)
 static enum dt_status emit(struct dt_import *im, int family, int phase, const int64_t *d,
                            int n_dims, double ns)
 {
-    struct dt_ptable_row row = im->proto;
+    struct dt_profile_table_row row = im->proto;
 
     row.r.family = family;
     row.r.phase = phase;
@@ -54,7 +54,7 @@ static enum dt_status emit(struct dt_import *im, int family, int phase, const in
     for (int i = 0; i < n_dims; i++)
         row.r.d[i] = d[i];
     row.r.median_ns = row.r.p10_ns = row.r.p90_ns = ns;
-    return at_row(im, dt_ptable_add(im->t, &row, im->err));
+    return at_row(im, dt_profile_table_add(im->t, &row, im->err));
 }
 
 static enum dt_status bad_word(struct dt_import *im, int i, const char *what)
@@ -183,7 +183,7 @@ static enum dt_status simumax_gemm(struct dt_import *im)
     if (phase < 0)
         return bad_word(im, 0, "stage");
     DT_TRY(get_dims(im, 1, 3, g));
-    DT_TRY(dt_csv_double(&im->csv, im->col[4], 1e-6, 1.0, im->err, &eff));
+    DT_TRY(dt_profile_csv_double(&im->csv, im->col[4], 1e-6, 1.0, im->err, &eff));
     double ns = 2.0 * (double)g[0] * (double)g[1] * (double)g[2] / (eff * a100_flops_per_ns);
     int64_t d[3] = {g[0], g[1], g[2]};
     if (phase == DT_PHASE_DGRAD)
@@ -206,7 +206,7 @@ static enum dt_status simumax_attn(struct dt_import *im)
         return bad_word(im, 0, "stage");
     DT_TRY(get_dims(im, 1, 5, d));
     DT_TRY(get_int(im, 6, &v_dim));
-    DT_TRY(dt_csv_double(&im->csv, im->col[7], 1e-6, 2.0, im->err, &eff));
+    DT_TRY(dt_profile_csv_double(&im->csv, im->col[7], 1e-6, 2.0, im->err, &eff));
     if (d[4] != v_dim) { /* unequal query and value widths have no name in a profile */
         im->skipped++;
         return DT_OK;
@@ -287,28 +287,28 @@ static enum dt_status triosim_conv(struct dt_import *im)
 
 static enum dt_status generic(struct dt_import *im)
 {
-    struct dt_ptable_row row = im->proto;
+    struct dt_profile_table_row row = im->proto;
     double *const times[] = {&row.r.median_ns, &row.r.p10_ns, &row.r.p90_ns};
     row.r.family = row.r.phase = -1;
     for (int f = 0; f < DT_KOP_FAMILY_N; f++)
         if (strcmp(dt_kop_family_names[f], get_text(im, 0)) == 0)
             row.r.family = f;
     for (int p = 0; p < DT_PTABLE_PHASE_N; p++)
-        if (strcmp(dt_ptable_phase_names[p], get_text(im, 1)) == 0)
+        if (strcmp(dt_profile_table_phase_names[p], get_text(im, 1)) == 0)
             row.r.phase = p;
     if (row.r.family < 0)
         return bad_word(im, 0, "op");
     if (row.r.phase < 0)
         return bad_word(im, 1, "phase");
-    DT_TRY(at_row(im, dt_ptable_dtype(im->t, get_text(im, 2), im->err, &row.dtype)));
+    DT_TRY(at_row(im, dt_profile_table_dtype(im->t, get_text(im, 2), im->err, &row.dtype)));
     DT_TRY(get_dims(im, 3, 6, row.r.d));
     DT_TRY(get_int(im, 9, &row.r.n));
     for (int i = 0; i < 3; i++)
         DT_TRY(get_time(im, 10 + i, 1.0, times[i]));
-    return at_row(im, dt_ptable_add(im->t, &row, im->err));
+    return at_row(im, dt_profile_table_add(im->t, &row, im->err));
 }
 
-const struct dt_importer dt_importers[] = {
+const struct dt_import_format dt_import_formats[] = {
     {"aic-gemm",
      "bf16",
      "aiconfigurator: GEMM forward",

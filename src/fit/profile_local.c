@@ -11,10 +11,10 @@
 #include <stdint.h>
 #include <string.h>
 
-enum dt_status dt_local_add(struct dt_local *l, const double *x, double y, int fold,
-                            struct dt_error *err)
+enum dt_status dt_fit_local_add(struct dt_fit_local *l, const double *x, double y, int fold,
+                                struct dt_error *err)
 {
-    struct dt_local_point *p;
+    struct dt_fit_local_point *p;
 
     if (dt_grow((void **)&l->points, &l->cap, l->n + 1, sizeof *l->points))
         return dt_error_nomem(err, "points of a fit");
@@ -31,14 +31,14 @@ enum dt_status dt_local_add(struct dt_local *l, const double *x, double y, int f
     return DT_OK;
 }
 
-void dt_local_free(struct dt_local *l)
+void dt_fit_local_free(struct dt_fit_local *l)
 {
     dt_free(l->points);
     l->points = NULL;
     l->n = l->cap = 0;
 }
 
-int dt_local_fold(const long long *key, int n)
+int dt_fit_local_fold(const long long *key, int n)
 {
     uint64_t h = UINT64_C(0xcbf29ce484222325);
 
@@ -52,7 +52,7 @@ int dt_local_fold(const long long *key, int n)
 
 struct near {
     double d2;
-    const struct dt_local_point *p;
+    const struct dt_fit_local_point *p;
 };
 
 /* The `near` nearest points in a max-heap on (distance, address): ties go to the earlier point. */
@@ -74,7 +74,7 @@ static void sift_down(struct near *h, int n)
     }
 }
 
-static int nearest(const struct dt_local *l, const double *x, int skip_fold, struct near *h)
+static int nearest(const struct dt_fit_local *l, const double *x, int skip_fold, struct near *h)
 {
     int n = 0;
 
@@ -101,8 +101,8 @@ static int nearest(const struct dt_local *l, const double *x, int skip_fold, str
 
 /* Weighted least squares of y on (1, x - x0), slopes held back by a small ridge so that neighbours
  * in a line or a plane give a finite answer. */
-static void solve(const struct dt_local *l, const double *x0, const struct near *h, const double *w,
-                  int n, double *beta)
+static void solve(const struct dt_fit_local *l, const double *x0, const struct near *h,
+                  const double *w, int n, double *beta)
 {
     enum { P = DT_LOCAL_MAX_DIM + 1 };
     int p = l->dim + 1;
@@ -130,8 +130,8 @@ static void solve(const struct dt_local *l, const double *x0, const struct near 
     gsl_linalg_cholesky_solve(&ma.matrix, &vb.vector, &vx.vector);
 }
 
-void dt_local_eval(const struct dt_local *l, const double *x, int skip_fold,
-                   struct dt_local_value *out)
+void dt_fit_local_eval(const struct dt_fit_local *l, const double *x, int skip_fold,
+                       struct dt_fit_local_value *out)
 {
     struct near h[DT_LOCAL_MAX_NEAR];
     double x0[DT_LOCAL_MAX_DIM], w[DT_LOCAL_MAX_NEAR], beta[DT_LOCAL_MAX_DIM + 1],
@@ -162,24 +162,25 @@ void dt_local_eval(const struct dt_local *l, const double *x, int skip_fold,
     out->n = n;
 }
 
-size_t dt_local_errors(const struct dt_local *l, size_t step, double least, double *e, size_t cap)
+size_t dt_fit_local_errors(const struct dt_fit_local *l, size_t step, double least, double *e,
+                           size_t cap)
 {
     size_t n = 0;
 
     for (size_t i = 0; i < l->n && n < cap; i += step) {
-        struct dt_local_value v;
+        struct dt_fit_local_value v;
 
         if (l->points[i].x[0] < least)
             continue;
-        dt_local_eval(l, l->points[i].x, l->points[i].fold, &v);
+        dt_fit_local_eval(l, l->points[i].x, l->points[i].fold, &v);
         e[n++] = fabs(exp(v.y - l->points[i].y) - 1);
     }
     return n;
 }
 
-void dt_local_score(double *e, size_t n, struct dt_local_score *out)
+void dt_fit_local_score(double *e, size_t n, struct dt_fit_local_score *out)
 {
-    *out = (struct dt_local_score){.n = n};
+    *out = (struct dt_fit_local_score){.n = n};
     if (n == 0)
         return;
     gsl_sort(e, 1, n);
@@ -188,15 +189,15 @@ void dt_local_score(double *e, size_t n, struct dt_local_score *out)
     out->p90 = gsl_stats_quantile_from_sorted_data(e, 1, n, 0.9);
 }
 
-enum dt_status dt_local_validate(const struct dt_local *l, size_t limit, struct dt_error *err,
-                                 struct dt_local_score *out)
+enum dt_status dt_fit_local_validate(const struct dt_fit_local *l, size_t limit,
+                                     struct dt_error *err, struct dt_fit_local_score *out)
 {
     size_t step = l->n / limit + 1, cap = l->n / step + 1;
     double *e = dt_calloc(cap, sizeof *e);
 
     if (!e)
         return dt_error_nomem(err, "a cross-validation");
-    dt_local_score(e, dt_local_errors(l, step, -INFINITY, e, cap), out);
+    dt_fit_local_score(e, dt_fit_local_errors(l, step, -INFINITY, e, cap), out);
     dt_free(e);
     return DT_OK;
 }

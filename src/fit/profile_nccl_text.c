@@ -46,8 +46,8 @@ struct host {
 struct nccl {
     const char *name;
     struct dt_error *err;
-    struct dt_ptable *t;
-    struct dt_ptable_row row; /* device, dtype, source */
+    struct dt_profile_table *t;
+    struct dt_profile_table_row row; /* device, dtype, source */
     int family;
     bool family_used;         /* a run with times had it: the next one must be named anew */
     int ranks, gpus, threads; /* "# Rank" lines; "nGpus", "nThread" */
@@ -56,7 +56,7 @@ struct nccl {
     struct host *host;
     int n_hosts, line;
     char *text; /* the line */
-    struct dt_nccl_counts counts;
+    struct dt_import_nccl_counts counts;
 };
 
 static enum dt_status refuse(const struct nccl *n, const char *why)
@@ -278,7 +278,7 @@ static enum dt_status add(struct nccl *n, double a_us, double b_us)
     n->row.r.p90_ns = 1e3 * high;
     n->counts.rows++;
     n->times = n->family_used = true;
-    return dt_ptable_add(n->t, &n->row, n->err);
+    return dt_profile_table_add(n->t, &n->row, n->err);
 }
 
 static int split(char *line, char *word[WORDS])
@@ -434,9 +434,9 @@ static enum dt_status lines(struct nccl *n, const char *text, size_t len, char *
     return DT_OK;
 }
 
-enum dt_status dt_nccl_text_import(const char *name, const char *text, size_t len,
-                                   struct dt_ptable *t, int device, int dtype, int source,
-                                   struct dt_error *err, struct dt_nccl_counts *counts)
+enum dt_status dt_import_nccl_text(const char *name, const char *text, size_t len,
+                                   struct dt_profile_table *t, int device, int dtype, int source,
+                                   struct dt_error *err, struct dt_import_nccl_counts *counts)
 {
     const char *base = strrchr(name, '/');
     struct nccl n = {.name = name, .err = err, .t = t};

@@ -6,7 +6,7 @@
 
 #include "core/profile/profile_schema.h"
 
-struct dt_nccl_counts {
+struct dt_import_nccl_counts {
     size_t rows;
     size_t left_out; /* lines of others: NCCL's messages, a command line, a launcher's notes */
 };
@@ -18,8 +18,8 @@ struct dt_nccl_counts {
  * are two observations of a row.  DT_ERR_INPUT with the line for anything else that begins like
  * times, for processes that did not know of each other, and for results that nccl-tests found
  * wrong. */
-enum dt_status dt_nccl_text_import(const char *name, const char *text, size_t len,
-                                   struct dt_ptable *t, int device, int dtype, int source,
-                                   struct dt_error *err, struct dt_nccl_counts *counts);
+enum dt_status dt_import_nccl_text(const char *name, const char *text, size_t len,
+                                   struct dt_profile_table *t, int device, int dtype, int source,
+                                   struct dt_error *err, struct dt_import_nccl_counts *counts);
 
 #endif

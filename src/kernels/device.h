@@ -34,12 +34,12 @@ static inline size_t dt_dtype_bytes(enum dt_dtype t)
 }
 
 struct dt_device;
-struct dt_queue;   /* belongs to one device */
-struct dt_event;   /* a point in a queue */
-struct dt_weight;  /* a weight matrix or filter in the device's own compute layouts */
-struct dt_kernels; /* kernels/kernels.h */
+struct dt_device_queue;  /* belongs to one device */
+struct dt_device_event;  /* a point in a queue */
+struct dt_device_weight; /* a weight matrix or filter in the device's own compute layouts */
+struct dt_kernels;       /* kernels/kernels.h */
 
-enum dt_copy { DT_COPY_TO_DEVICE, DT_COPY_TO_HOST, DT_COPY_ON_DEVICE };
+enum dt_device_copy { DT_COPY_TO_DEVICE, DT_COPY_TO_HOST, DT_COPY_ON_DEVICE };
 
 struct dt_device_options {
     int index;    /* which device of the module; 0 on the CPU */
@@ -59,13 +59,13 @@ struct dt_device_info {
 
 /* Shape of a weight.  Master weights and their gradients are fp32 in the Hugging Face order:
  * linear [out][in], convolution [out][in][kernel][kernel]. */
-struct dt_weight_shape {
+struct dt_device_weight_shape {
     enum dt_dtype dtype; /* compute type */
     int64_t out, in;
     int kernel; /* 0 = linear; else a kernel x kernel filter */
 };
 
-struct dt_memory_owner { /* whose memory something is; outlives it */
+struct dt_device_memory_owner { /* whose memory something is; outlives it */
     int64_t now_bytes;
 };
 
@@ -91,50 +91,54 @@ struct dt_device {
     /* What the calling thread has allocated from now on, in alloc and in weights, is counted for
      * `owner` too, until it is freed by whomever; queues' workspaces are nobody's.  NULL, as at
      * first: nobody.  Returns the one before. */
-    struct dt_memory_owner *(*memory_for)(const struct dt_device *dev,
-                                          struct dt_memory_owner *owner);
+    struct dt_device_memory_owner *(*memory_for)(const struct dt_device *dev,
+                                                 struct dt_device_memory_owner *owner);
 
     /* ---- queues ---- */
     enum dt_status (*queue_new)(const struct dt_device *dev, bool high_priority,
-                                struct dt_error *err, struct dt_queue **out);
-    void (*queue_free)(struct dt_queue *q); /* waits for it; NULL is ignored */
+                                struct dt_error *err, struct dt_device_queue **out);
+    void (*queue_free)(struct dt_device_queue *q); /* waits for it; NULL is ignored */
     /* Waits until all is done; reports and clears the first error. */
-    enum dt_status (*queue_sync)(struct dt_queue *q, struct dt_error *err);
+    enum dt_status (*queue_sync)(struct dt_device_queue *q, struct dt_error *err);
     /* The same without waiting or clearing: DT_OK as far as known. */
-    enum dt_status (*queue_state)(const struct dt_queue *q);
+    enum dt_status (*queue_state)(const struct dt_device_queue *q);
     /* src and dst do not overlap.  Host memory stays valid until the queue has passed. */
-    void (*copy)(struct dt_queue *q, void *dst, const void *src, size_t bytes, enum dt_copy dir);
-    void (*zero)(struct dt_queue *q, void *p, size_t bytes);
+    void (*copy)(struct dt_device_queue *q, void *dst, const void *src, size_t bytes,
+                 enum dt_device_copy dir);
+    void (*zero)(struct dt_device_queue *q, void *p, size_t bytes);
     /* A host function run in queue order; it may not touch the device. */
-    void (*call)(struct dt_queue *q, void (*fn)(void *), void *arg);
+    void (*call)(struct dt_device_queue *q, void (*fn)(void *), void *arg);
 
     /* ---- events ---- */
     enum dt_status (*event_new)(const struct dt_device *dev, struct dt_error *err,
-                                struct dt_event **out);
-    void (*event_free)(struct dt_event *e);
-    void (*event_record)(struct dt_queue *q, struct dt_event *e);
-    void (*event_wait)(struct dt_queue *q, struct dt_event *e);             /* q goes on after e */
-    enum dt_status (*event_sync)(struct dt_event *e, struct dt_error *err); /* the host waits */
-    bool (*event_done)(struct dt_event *e);
+                                struct dt_device_event **out);
+    void (*event_free)(struct dt_device_event *e);
+    void (*event_record)(struct dt_device_queue *q, struct dt_device_event *e);
+    void (*event_wait)(struct dt_device_queue *q,
+                       struct dt_device_event *e); /* q goes on after e */
+    enum dt_status (*event_sync)(struct dt_device_event *e,
+                                 struct dt_error *err); /* the host waits */
+    bool (*event_done)(struct dt_device_event *e);
     /* Time of a recorded and done event, ns of dt_clock_ns (on a card: mapped onto it). */
-    uint64_t (*event_ns)(struct dt_event *e);
+    uint64_t (*event_ns)(struct dt_device_event *e);
 
     /* ---- weights ----
      * A weight reads the fp32 master (device memory, outlives it) and keeps what the kernels want
      * of it: rounded, packed, per use.  Packing happens at first use after weight_changed, so a
      * frozen weight is packed once and a trained one once per optimizer step, for all microbatches.
      */
-    enum dt_status (*weight_new)(const struct dt_device *dev, const struct dt_weight_shape *shape,
-                                 const float *master, struct dt_error *err, struct dt_weight **out);
-    void (*weight_free)(struct dt_weight *w);
+    enum dt_status (*weight_new)(const struct dt_device *dev,
+                                 const struct dt_device_weight_shape *shape, const float *master,
+                                 struct dt_error *err, struct dt_device_weight **out);
+    void (*weight_free)(struct dt_device_weight *w);
     /* The master was written (in q's order): what was packed is old. */
-    void (*weight_changed)(struct dt_queue *q, struct dt_weight *w);
+    void (*weight_changed)(struct dt_device_queue *q, struct dt_device_weight *w);
 };
 
 /* ---- implementations ---- */
 
 /* The CPU: built in, always there. */
-enum dt_status dt_device_open_cpu(const struct dt_device_options *opt, struct dt_error *err,
+enum dt_status dt_cpu_open_device(const struct dt_device_options *opt, struct dt_error *err,
                                   struct dt_device **out);
 
 /* A module loaded at run time exports exactly one symbol, of this type and name; it returns NULL

@@ -25,7 +25,7 @@
 
 #include "kernels/device.h"
 
-enum dt_act {
+enum dt_kernel_act {
     DT_ACT_GELU_TANH,
     DT_ACT_GELU_ERF,
     DT_ACT_QUICK_GELU,
@@ -37,14 +37,15 @@ enum dt_act {
 /* Row i of a norm starts at (i / inner) * stride + (i % inner) * width, so that heads inside a
  * packed q|k|v matrix can be normed in place of it.  stride 0 and inner 0 mean dense rows.  x, y,
  * dy and dx share the layout. */
-struct dt_norm {
+struct dt_kernel_norm {
     enum dt_dtype dtype;
     int64_t rows, width;
     int64_t inner, stride;
     float eps;
 };
 
-struct dt_groupnorm { /* x: items x pixels x channels; statistics per (item, group of channels) */
+struct
+    dt_kernel_groupnorm { /* x: items x pixels x channels; statistics per (item, group of channels) */
     enum dt_dtype dtype;
     int64_t items, pixels;
     int channels, groups; /* groups divides channels */
@@ -55,7 +56,7 @@ struct dt_groupnorm { /* x: items x pixels x channels; statistics per (item, gro
 /* Sequences packed one after another; sequence s owns query rows cu_q[s] .. cu_q[s+1] and key rows
  * cu_k[s] .. cu_k[s+1] and sees nothing else.  A causal query row i of lq sees key rows j <= i + lk
  * - lq. A query that sees no key gets o = 0, lse = -inf and contributes no gradient. */
-struct dt_attention {
+struct dt_kernel_attention {
     enum dt_dtype dtype;
     bool causal;
     int heads, kv_heads,
@@ -69,40 +70,41 @@ struct dt_attention {
     float scale;  /* of q·k, usually head_dim^-1/2 */
 };
 
-struct dt_conv { /* NHWC; square filter, same padding on both sides */
+struct dt_kernel_conv { /* NHWC; square filter, same padding on both sides */
     enum dt_dtype dtype;
     int64_t n, h, w; /* input */
     int c_in, c_out, kernel, stride, pad;
 };
-static inline int64_t dt_conv_out(int64_t in, const struct dt_conv *c)
+static inline int64_t dt_kernel_conv_out(int64_t in, const struct dt_kernel_conv *c)
 {
     return (in + 2 * c->pad - c->kernel) / c->stride + 1;
 }
 
 /* Head and loss: logits = x wᵀ for `rows` rows, cross-entropy against target[r] (< 0: row ignored).
  */
-struct dt_xent {
+struct dt_kernel_xent {
     enum dt_dtype dtype;
     int64_t rows;
-    const struct dt_weight *w; /* vocab x width */
+    const struct dt_device_weight *w; /* vocab x width */
     float scale; /* gradients are of scale * sum of the rows' losses; usually 1 / (targets in the
                     batch) */
-    const struct dt_xent_parts *parts; /* NULL: w has the whole vocabulary */
+    const struct dt_kernel_xent_parts *parts; /* NULL: w has the whole vocabulary */
 };
 
 /* The vocabulary dealt to several members: w has its rows first .. first + (rows of w).  Per chunk
  * of rows the members meet three times: largest logits, sums, best tokens; every member ends with
  * the whole vocabulary's nll and best, its own part of dw, and a dx that is one summand of the
  * whole. */
-struct dt_xent_parts {
+struct dt_kernel_xent_parts {
     int64_t vocab, first;
     int64_t most; /* rows of the largest part: chunks are cut for it, so at all members alike */
-    void (*max)(struct dt_queue *q, void *arg, int64_t n, float *x); /* over members, in place */
-    void (*sum)(struct dt_queue *q, void *arg, int64_t n, double *x);
+    void (*max)(struct dt_device_queue *q, void *arg, int64_t n,
+                float *x); /* over members, in place */
+    void (*sum)(struct dt_device_queue *q, void *arg, int64_t n, double *x);
     void *arg;
 };
 
-struct dt_adamw {
+struct dt_kernel_adamw {
     float lr, beta1, beta2, eps, weight_decay;
     int64_t step; /* 1-based, for bias correction */
 };
@@ -111,44 +113,46 @@ struct dt_kernels {
     /* ---- products ---------------------------------------------------------------------------- */
     /* y[m,out] = x[m,in] wᵀ + bias (NULL) + residual (NULL; T [m,out], may be y itself).  T of w.
      */
-    void (*linear_fwd)(struct dt_queue *q, int64_t m, const void *x, const struct dt_weight *w,
-                       const float *bias, const void *residual, void *y);
+    void (*linear_fwd)(struct dt_device_queue *q, int64_t m, const void *x,
+                       const struct dt_device_weight *w, const float *bias, const void *residual,
+                       void *y);
     /* dx[m,in] (+)= dy[m,out] w */
-    void (*linear_bwd_input)(struct dt_queue *q, int64_t m, const void *dy,
-                             const struct dt_weight *w, void *dx, bool add);
+    void (*linear_bwd_input)(struct dt_device_queue *q, int64_t m, const void *dy,
+                             const struct dt_device_weight *w, void *dx, bool add);
     /* dw[out,in] (+)= dyᵀ x;  dbias[out] (+)= column sums of dy (NULL).  dw NULL: bias only. */
-    void (*linear_bwd_weight)(struct dt_queue *q, enum dt_dtype dtype, int64_t m, int64_t out,
-                              int64_t in, const void *x, const void *dy, float *dw, float *dbias,
-                              bool add);
+    void (*linear_bwd_weight)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t m,
+                              int64_t out, int64_t in, const void *x, const void *dy, float *dw,
+                              float *dbias, bool add);
     /* y[n,oh,ow,c_out] = conv(x[n,h,w,c_in], w) + bias (NULL) + residual (NULL; may be y) */
-    void (*conv_fwd)(struct dt_queue *q, const struct dt_conv *c, const void *x,
-                     const struct dt_weight *w, const float *bias, const void *residual, void *y);
-    void (*conv_bwd_input)(struct dt_queue *q, const struct dt_conv *c, const void *dy,
-                           const struct dt_weight *w, void *dx, bool add);
+    void (*conv_fwd)(struct dt_device_queue *q, const struct dt_kernel_conv *c, const void *x,
+                     const struct dt_device_weight *w, const float *bias, const void *residual,
+                     void *y);
+    void (*conv_bwd_input)(struct dt_device_queue *q, const struct dt_kernel_conv *c,
+                           const void *dy, const struct dt_device_weight *w, void *dx, bool add);
     /* dw in [c_out][c_in][k][k] order */
-    void (*conv_bwd_weight)(struct dt_queue *q, const struct dt_conv *c, const void *x,
-                            const void *dy, float *dw, float *dbias, bool add);
+    void (*conv_bwd_weight)(struct dt_device_queue *q, const struct dt_kernel_conv *c,
+                            const void *x, const void *dy, float *dw, float *dbias, bool add);
 
     /* ---- norms -------------------------------------------------------------------------------
      * Backward: dx (+)= when add_dx; dgamma, dbeta (+)= when add_w.  dx NULL or dgamma NULL: not
      * wanted.  dx may be dy (in place, add_dx false).  Forward: y may be x only if no backward
      * follows. */
-    void (*rmsnorm_fwd)(struct dt_queue *q, const struct dt_norm *n, const void *x,
+    void (*rmsnorm_fwd)(struct dt_device_queue *q, const struct dt_kernel_norm *n, const void *x,
                         const float *gamma, void *y, float *rstd /* rows */);
-    void (*rmsnorm_bwd)(struct dt_queue *q, const struct dt_norm *n, const void *x,
+    void (*rmsnorm_bwd)(struct dt_device_queue *q, const struct dt_kernel_norm *n, const void *x,
                         const float *gamma, const float *rstd, const void *dy, void *dx,
                         bool add_dx, float *dgamma, bool add_w);
-    void (*layernorm_fwd)(struct dt_queue *q, const struct dt_norm *n, const void *x,
+    void (*layernorm_fwd)(struct dt_device_queue *q, const struct dt_kernel_norm *n, const void *x,
                           const float *gamma, const float *beta, void *y, float *mean, float *rstd);
-    void (*layernorm_bwd)(struct dt_queue *q, const struct dt_norm *n, const void *x,
+    void (*layernorm_bwd)(struct dt_device_queue *q, const struct dt_kernel_norm *n, const void *x,
                           const float *gamma, const float *mean, const float *rstd, const void *dy,
                           void *dx, bool add_dx, float *dgamma, float *dbeta, bool add_w);
-    void (*groupnorm_fwd)(struct dt_queue *q, const struct dt_groupnorm *g, const void *x,
-                          const float *gamma, const float *beta, void *y,
+    void (*groupnorm_fwd)(struct dt_device_queue *q, const struct dt_kernel_groupnorm *g,
+                          const void *x, const float *gamma, const float *beta, void *y,
                           float *mean /* items*groups */, float *rstd);
     /* beta is read when g->silu */
-    void (*groupnorm_bwd)(struct dt_queue *q, const struct dt_groupnorm *g, const void *x,
-                          const float *gamma, const float *beta, const float *mean,
+    void (*groupnorm_bwd)(struct dt_device_queue *q, const struct dt_kernel_groupnorm *g,
+                          const void *x, const float *gamma, const float *beta, const float *mean,
                           const float *rstd, const void *dy, void *dx, bool add_dx, float *dgamma,
                           float *dbeta, bool add_w);
 
@@ -156,49 +160,52 @@ struct dt_kernels {
      * lse: fp32 [heads][rows_q], natural log of the sum of exp(scale q·k).  The score matrix is
      * never in memory.  dq, dk, dv have the strides of q, k, v and are overwritten; o and do share
      * stride_o. */
-    void (*attention_fwd)(struct dt_queue *q, const struct dt_attention *a, const void *query,
-                          const void *key, const void *value, void *o, float *lse);
-    void (*attention_bwd)(struct dt_queue *q, const struct dt_attention *a, const void *query,
-                          const void *key, const void *value, const void *o, const float *lse,
-                          const void *d_o, void *dq, void *dk, void *dv);
+    void (*attention_fwd)(struct dt_device_queue *q, const struct dt_kernel_attention *a,
+                          const void *query, const void *key, const void *value, void *o,
+                          float *lse);
+    void (*attention_bwd)(struct dt_device_queue *q, const struct dt_kernel_attention *a,
+                          const void *query, const void *key, const void *value, const void *o,
+                          const float *lse, const void *d_o, void *dq, void *dk, void *dv);
     /* In place.  Pairs (i, i + dim/2) of every head (Hugging Face's rotate_half) turn by the angle
      * of table[pos[row]]: dim/2 cosines, then dim/2 sines.  inverse = the backward.  A head's
      * elements from `dim` on stay.  heads at x + row*stride + h*head_dim. */
-    void (*rope)(struct dt_queue *q, enum dt_dtype dtype, int64_t rows, int heads, int head_dim,
-                 int dim, int64_t stride, const int32_t *pos, const float *table, bool inverse,
-                 void *x);
+    void (*rope)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int heads,
+                 int head_dim, int dim, int64_t stride, const int32_t *pos, const float *table,
+                 bool inverse, void *x);
 
     /* ---- activations ---------------------------------------------------------------------------
      */
-    void (*act_fwd)(struct dt_queue *q, enum dt_act act, enum dt_dtype dtype, int64_t n,
-                    const void *x, void *y); /* y may be x if no backward follows */
-    void (*act_bwd)(struct dt_queue *q, enum dt_act act, enum dt_dtype dtype, int64_t n,
-                    const void *x, const void *dy, void *dx); /* dx may be dy or x */
+    void (*act_fwd)(struct dt_device_queue *q, enum dt_kernel_act act, enum dt_dtype dtype,
+                    int64_t n, const void *x, void *y); /* y may be x if no backward follows */
+    void (*act_bwd)(struct dt_device_queue *q, enum dt_kernel_act act, enum dt_dtype dtype,
+                    int64_t n, const void *x, const void *dy, void *dx); /* dx may be dy or x */
     /* h[rows, 2*width] = [gate | up] (gate_last: [up | gate], as in GEGLU of diffusers);
      * y[rows,width] = act(gate) * up */
-    void (*glu_fwd)(struct dt_queue *q, enum dt_act act, enum dt_dtype dtype, int64_t rows,
-                    int64_t width, bool gate_last, const void *h, void *y);
-    void (*glu_bwd)(struct dt_queue *q, enum dt_act act, enum dt_dtype dtype, int64_t rows,
-                    int64_t width, bool gate_last, const void *h, const void *dy,
+    void (*glu_fwd)(struct dt_device_queue *q, enum dt_kernel_act act, enum dt_dtype dtype,
+                    int64_t rows, int64_t width, bool gate_last, const void *h, void *y);
+    void (*glu_bwd)(struct dt_device_queue *q, enum dt_kernel_act act, enum dt_dtype dtype,
+                    int64_t rows, int64_t width, bool gate_last, const void *h, const void *dy,
                     void *dh); /* dh may be h */
 
     /* ---- tables and rows ------------------------------------------------------------------------
      */
     /* y[r] (+)= table[id[r]] (fp32 master, vocab x width).  id outside [0, vocab): a zero row. */
-    void (*embedding_fwd)(struct dt_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
-                          int64_t vocab, const int32_t *id, const float *table, void *y, bool add);
+    void (*embedding_fwd)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows,
+                          int64_t width, int64_t vocab, const int32_t *id, const float *table,
+                          void *y, bool add);
     /* dtable[id[r]] += dy[r], in row order for every table row.  Always adds. */
-    void (*embedding_bwd)(struct dt_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
-                          int64_t vocab, const int32_t *id, const void *dy, float *dtable);
+    void (*embedding_bwd)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows,
+                          int64_t width, int64_t vocab, const int32_t *id, const void *dy,
+                          float *dtable);
     /* out[i] = id[i] - first where that lies in [0, count), else -1 */
-    void (*ids_part)(struct dt_queue *q, int64_t n, const int32_t *id, int64_t first, int64_t count,
-                     int32_t *out);
+    void (*ids_part)(struct dt_device_queue *q, int64_t n, const int32_t *id, int64_t first,
+                     int64_t count, int32_t *out);
     /* dst[dst_row[i]] (+)= src[src_row[i]]; NULL = i.  dst rows are distinct. */
-    void (*rows_copy)(struct dt_queue *q, enum dt_dtype dtype, int64_t n, int64_t width,
+    void (*rows_copy)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, int64_t width,
                       const void *src, const int32_t *src_row, void *dst, const int32_t *dst_row,
                       bool add);
     /* A rows x width rectangle between strided matrices: joins and splits channels. */
-    void (*copy2d)(struct dt_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
+    void (*copy2d)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
                    const void *src, int64_t src_stride, void *dst, int64_t dst_stride, bool add);
 
     /* ---- losses
@@ -206,76 +213,78 @@ struct dt_kernels {
      * exist only for a chunk of rows at a time.  nll[r] = -log p(target[r]), 0 if ignored; best[r]
      * (NULL) = index of the largest logit (the lowest one of equals).  dx (NULL) overwritten; dw
      * (NULL) (+)=.  dx and dw NULL: forward only.  A target >= vocab is an error of the queue. */
-    void (*xent)(struct dt_queue *q, const struct dt_xent *c, const void *x, const int32_t *target,
-                 float *nll, int32_t *best, void *dx, float *dw, bool add_dw);
+    void (*xent)(struct dt_device_queue *q, const struct dt_kernel_xent *c, const void *x,
+                 const int32_t *target, float *nll, int32_t *best, void *dx, float *dw,
+                 bool add_dw);
     /* sse[i] = sum over the item of (pred - target)^2; dpred (NULL; may be pred) = 2 scale (pred -
      * target) */
-    void (*mse)(struct dt_queue *q, enum dt_dtype dtype, int64_t items, int64_t width,
+    void (*mse)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t items, int64_t width,
                 const void *pred, const void *target, float scale, float *sse, void *dpred);
 
     /* ---- optimizer ------------------------------------------------------------------------------
      */
     /* Decoupled weight decay (Loshchilov & Hutter 2019).  The gradient is g * *coef (NULL = 1). */
-    void (*adamw)(struct dt_queue *q, const struct dt_adamw *h, int64_t n, float *p, const float *g,
-                  float *m, float *v, const float *coef);
+    void (*adamw)(struct dt_device_queue *q, const struct dt_kernel_adamw *h, int64_t n, float *p,
+                  const float *g, float *m, float *v, const float *coef);
     /* *out (+)= sum of squares / sum of x.  Fixed blocks of 2^14 elements, double, pairwise tree.
      */
-    void (*sum_sq)(struct dt_queue *q, int64_t n, const float *x, double *out, bool add);
-    void (*sum)(struct dt_queue *q, int64_t n, const float *x, double *out, bool add);
+    void (*sum_sq)(struct dt_device_queue *q, int64_t n, const float *x, double *out, bool add);
+    void (*sum)(struct dt_device_queue *q, int64_t n, const float *x, double *out, bool add);
     /* *norm (NULL) = sqrt(*sq); *coef = min(1, max_norm / (norm + 1e-6)), 1 if max_norm <= 0; a
      * norm that is not finite gives coef 0 (AdamW then sees g = 0 even where g is not finite). */
-    void (*clip_coef)(struct dt_queue *q, const double *sq, float max_norm, float *norm,
+    void (*clip_coef)(struct dt_device_queue *q, const double *sq, float max_norm, float *norm,
                       float *coef);
 
     /* ---- images
      * ---------------------------------------------------------------------------------- */
-    void (*upsample2_fwd)(struct dt_queue *q, enum dt_dtype dtype, int64_t n, int64_t h, int64_t w,
-                          int64_t c, const void *x, void *y /* n,2h,2w,c: nearest */);
-    void (*upsample2_bwd)(struct dt_queue *q, enum dt_dtype dtype, int64_t n, int64_t h, int64_t w,
-                          int64_t c, const void *dy, void *dx /* n,h,w,c */);
-    void (*avgpool2_fwd)(struct dt_queue *q, enum dt_dtype dtype, int64_t n, int64_t h, int64_t w,
-                         int64_t c, const void *x, void *y /* n,h/2,w/2,c; h and w even */);
-    void (*avgpool2_bwd)(struct dt_queue *q, enum dt_dtype dtype, int64_t n, int64_t h, int64_t w,
-                         int64_t c, const void *dy, void *dx /* n,h,w,c */);
+    void (*upsample2_fwd)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, int64_t h,
+                          int64_t w, int64_t c, const void *x, void *y /* n,2h,2w,c: nearest */);
+    void (*upsample2_bwd)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, int64_t h,
+                          int64_t w, int64_t c, const void *dy, void *dx /* n,h,w,c */);
+    void (*avgpool2_fwd)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, int64_t h,
+                         int64_t w, int64_t c, const void *x,
+                         void *y /* n,h/2,w/2,c; h and w even */);
+    void (*avgpool2_bwd)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, int64_t h,
+                         int64_t w, int64_t c, const void *dy, void *dx /* n,h,w,c */);
     /* Sinusoids (Vaswani et al. 2017; diffusers' Timesteps): freq_i = period^(-i/(dim/2 - shift)),
      * y[n,dim] = [sin | cos] of t*freq, or [cos | sin] with cos_first.  dim even. */
-    void (*timestep)(struct dt_queue *q, enum dt_dtype dtype, int64_t n, int64_t dim,
+    void (*timestep)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, int64_t dim,
                      const float *t, float period, float shift, bool cos_first, void *y);
 
     /* ---- element-wise
      * ----------------------------------------------------------------------------- */
-    void (*cast)(struct dt_queue *q, int64_t n, enum dt_dtype from, const void *x, enum dt_dtype to,
-                 void *y);
-    void (*add)(struct dt_queue *q, enum dt_dtype dtype, int64_t n, const void *a, const void *b,
-                void *y); /* y may be a or b */
-    void (*scale)(struct dt_queue *q, enum dt_dtype dtype, int64_t n, float f, const void *x,
+    void (*cast)(struct dt_device_queue *q, int64_t n, enum dt_dtype from, const void *x,
+                 enum dt_dtype to, void *y);
+    void (*add)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, const void *a,
+                const void *b, void *y); /* y may be a or b */
+    void (*scale)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, float f, const void *x,
                   void *y); /* y may be x */
     /* y[i,:] = a[i] x[i,:] + b[i] z[i,:] per item (forward diffusion); y may be x or z */
-    void (*mix)(struct dt_queue *q, enum dt_dtype dtype, int64_t items, int64_t width,
+    void (*mix)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t items, int64_t width,
                 const float *a, const void *x, const float *b, const void *z, void *y);
     /* y[i,p,:] = x[i,p,:] + e[i,:];  y may be x */
-    void (*item_add)(struct dt_queue *q, enum dt_dtype dtype, int64_t items, int64_t pixels,
+    void (*item_add)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t items, int64_t pixels,
                      int64_t width, const void *x, const void *e, void *y);
     /* its backward: de[i,:] (+)= sum over p of dy[i,p,:] */
-    void (*item_sum)(struct dt_queue *q, enum dt_dtype dtype, int64_t items, int64_t pixels,
+    void (*item_sum)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t items, int64_t pixels,
                      int64_t width, const void *dy, void *de, bool add);
     /* db[:] (+)= sum over rows of dy[r,:] */
-    void (*bias_bwd)(struct dt_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
+    void (*bias_bwd)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
                      const void *dy, float *db, bool add);
     /* p = softmax(temperature^-1 x) by rows, fp32 out; for sampling */
-    void (*softmax)(struct dt_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
+    void (*softmax)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
                     float inv_temperature, const void *x, float *p);
 
     /* ---- random
      * ---------------------------------------------------------------------------------- Element i
      * uses counter first + i of (seed, stream): independent of layout and threads. */
     /* y[i] = scale * dt_rng_normal_at(seed, stream, first + i) (base/rng.h) */
-    void (*normal)(struct dt_queue *q, enum dt_dtype dtype, int64_t n, uint64_t seed,
+    void (*normal)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, uint64_t seed,
                    uint64_t stream, uint64_t first, float scale, void *y);
     /* y = keep ? x / (1 - p) : 0; element i is dropped when word i%4 of Philox block first/4 + i/4
      * is below p 2^32; first is a multiple of 4.  The backward is the same call on dy.  y may be x.
      */
-    void (*dropout)(struct dt_queue *q, enum dt_dtype dtype, int64_t n, uint64_t seed,
+    void (*dropout)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, uint64_t seed,
                     uint64_t stream, uint64_t first, float p, const void *x, void *y);
 };
 

@@ -52,8 +52,8 @@ static uint32_t before(struct walk *w, uint32_t i)
     return w->last;
 }
 
-void dt_critical_path(const struct dt_program *p, const struct dt_timeline *t, dt_critical_fn *fn,
-                      void *ctx)
+void dt_explain_critical_path(const struct dt_program *p, const struct dt_timeline *t,
+                              dt_explain_critical_fn *fn, void *ctx)
 {
     struct walk w = {.p = p, .t = t, .last = DT_NONE};
     uint32_t op;

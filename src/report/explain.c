@@ -28,7 +28,7 @@ struct explain {
     struct dt_cost *cost;
     const struct dt_timeline *t;
     struct stage_ns *stage[DT_MAX_MODULES]; /* [pp * vpp] */
-    struct dt_contribution *row;
+    struct dt_explain_contribution *row;
     int n, n_origins;
     struct origin *origin;
     /* the stage at hand */
@@ -39,7 +39,7 @@ struct explain {
     struct dt_arena arena;
 };
 
-enum dt_error_family dt_contribution_family(const struct dt_contribution *c)
+enum dt_report_error_family dt_explain_contribution_family(const struct dt_explain_contribution *c)
 {
     switch (c->kind) {
     case DT_CONTRIB_HOST:
@@ -52,11 +52,11 @@ enum dt_error_family dt_contribution_family(const struct dt_contribution *c)
     case DT_CONTRIB_PARAM_GATHER:
         return DT_ERRF_COLLECTIVE;
     default:
-        return dt_error_family_of(c->family);
+        return dt_report_error_family_of(c->family);
     }
 }
 
-void dt_contribution_text(const struct dt_contribution *c, char *buf, size_t size)
+void dt_explain_contribution_text(const struct dt_explain_contribution *c, char *buf, size_t size)
 {
     static const char *const names[DT_CONTRIB_N] = {
         [DT_CONTRIB_HOST] = "waiting for the host",     [DT_CONTRIB_TRANSFER] = "transfer",
@@ -75,10 +75,11 @@ void dt_contribution_text(const struct dt_contribution *c, char *buf, size_t siz
 }
 
 /* The row with this key, made when it is new; the last row takes what does not fit. */
-static struct dt_contribution *find(struct explain *e, const struct dt_contribution *key)
+static struct dt_explain_contribution *find(struct explain *e,
+                                            const struct dt_explain_contribution *key)
 {
     for (int i = 0; i < e->n; i++) {
-        struct dt_contribution *r = &e->row[i];
+        struct dt_explain_contribution *r = &e->row[i];
 
         if (r->kind == key->kind && r->module == key->module && r->family == key->family &&
             r->direction == key->direction && r->core == key->core && r->n == key->n &&
@@ -91,10 +92,10 @@ static struct dt_contribution *find(struct explain *e, const struct dt_contribut
     return &e->row[e->n++];
 }
 
-static void add(struct dt_contribution *r, double critical, double gpu,
+static void add(struct dt_explain_contribution *r, double critical, double gpu,
                 const struct dt_cost_origin *o)
 {
-    double sigma = fmax(o->sigma, dt_error_sigma[dt_contribution_family(r)]);
+    double sigma = fmax(o->sigma, dt_report_error_sigma[dt_explain_contribution_family(r)]);
     double before = r->gpu_ns + r->critical_ns, weight = gpu + critical;
 
     if (before + weight > 0)
@@ -109,7 +110,7 @@ static void add(struct dt_contribution *r, double critical, double gpu,
 }
 
 static struct dt_cost_origin origin_of(struct explain *e, const struct dt_kop *k,
-                                       enum dt_phase phase)
+                                       enum dt_kop_phase phase)
 {
     struct origin *o = NULL;
 
@@ -128,12 +129,13 @@ static struct dt_cost_origin origin_of(struct explain *e, const struct dt_kop *k
     return o->o;
 }
 
-static void part(void *ctx, const struct dt_kop *k, enum dt_direction dir, const struct dt_time *t)
+static void part(void *ctx, const struct dt_kop *k, enum dt_cost_direction dir,
+                 const struct dt_cost_time *t)
 {
-    static const enum dt_phase phase_of[] = {DT_PHASE_FWD, DT_PHASE_DGRAD, DT_PHASE_WGRAD,
-                                             DT_PHASE_FWD};
+    static const enum dt_kop_phase phase_of[] = {DT_PHASE_FWD, DT_PHASE_DGRAD, DT_PHASE_WGRAD,
+                                                 DT_PHASE_FWD};
     struct explain *e = ctx;
-    struct dt_contribution key = {.module = e->module, .family = -1, .direction = (int)dir};
+    struct dt_explain_contribution key = {.module = e->module, .family = -1, .direction = (int)dir};
     struct dt_cost_origin o = {.source = "time per kernel, the job's train.dispatch", .kind = -2};
     bool back = dir != DT_DIR_FWD;
     double share;
@@ -154,7 +156,7 @@ static void part(void *ctx, const struct dt_kop *k, enum dt_direction dir, const
     add(find(e, &key), share * e->now->critical[back], share * e->now->gpu[back], &o);
 }
 
-static void mean_work(const struct dt_module_assignment *a, struct dt_work *mean)
+static void mean_work(const struct dt_assignment_module *a, struct dt_work *mean)
 {
     int64_t n = 0;
 
@@ -173,9 +175,9 @@ static void mean_work(const struct dt_module_assignment *a, struct dt_work *mean
 static enum dt_status module_parts(struct explain *e, int module, struct dt_error *err)
 {
     const struct dt_plan *plan = e->p->plan;
-    const struct dt_module_plan *mp = &plan->modules[module];
-    const struct dt_layout *l = &mp->layout;
-    struct dt_shard shard = {l->tp, l->cp, l->ep, l->ip, l->tp > 1};
+    const struct dt_plan_module *mp = &plan->modules[module];
+    const struct dt_plan_layout *l = &mp->layout;
+    struct dt_block_shard shard = {l->tp, l->cp, l->ep, l->ip, l->tp > 1};
     unsigned char *trainable =
         DT_ARENA_NEW(&e->arena, unsigned char, e->model->modules[module].n_blocks + 1);
     struct dt_work mean;
@@ -217,7 +219,7 @@ static struct stage_ns *stage_of(struct explain *e, const struct dt_op *op)
 static void outside(struct explain *e, const struct dt_op *op, bool waiting, double critical,
                     double gpu)
 {
-    struct dt_contribution key = {.module = op->module, .family = -1, .direction = -1};
+    struct dt_explain_contribution key = {.module = op->module, .family = -1, .direction = -1};
     struct dt_cost_origin o = {.source = "link arithmetic", .kind = -1};
 
     switch (op->kind) {
@@ -244,7 +246,7 @@ static void outside(struct explain *e, const struct dt_op *op, bool waiting, dou
         break;
     }
     if (waiting)
-        key = (struct dt_contribution){
+        key = (struct dt_explain_contribution){
             .kind = DT_CONTRIB_WAIT, .module = op->module, .family = -1, .direction = -1};
     add(find(e, &key), critical, gpu, &o);
 }
@@ -277,7 +279,7 @@ static void all_ops(struct explain *e)
 
 static int larger(const void *a, const void *b)
 {
-    const struct dt_contribution *x = a, *y = b;
+    const struct dt_explain_contribution *x = a, *y = b;
 
     if (x->critical_ns != y->critical_ns)
         return x->critical_ns > y->critical_ns ? -1 : 1;
@@ -297,16 +299,17 @@ static int larger(const void *a, const void *b)
 static void totals(struct explain *e, struct dt_explanation *out)
 {
     for (int i = 0; i < e->n; i++) {
-        const struct dt_contribution *r = &e->row[i];
-        int f = (int)dt_contribution_family(r);
+        const struct dt_explain_contribution *r = &e->row[i];
+        int f = (int)dt_explain_contribution_family(r);
         double share = r->critical_ns / out->makespan_ns;
 
         out->gpu_ns += r->gpu_ns;
         out->share[f] += share;
-        out->sigma[f] += share * fmax(r->sigma, dt_error_sigma[f]);
+        out->sigma[f] += share * fmax(r->sigma, dt_report_error_sigma[f]);
     }
     for (int f = 0; f < DT_ERRF_N; f++)
-        out->sigma[f] = out->share[f] > 0 ? out->sigma[f] / out->share[f] : dt_error_sigma[f];
+        out->sigma[f] =
+            out->share[f] > 0 ? out->sigma[f] / out->share[f] : dt_report_error_sigma[f];
 }
 
 static enum dt_status explain(struct explain *e, struct dt_error *err, struct dt_explanation *out)
@@ -318,14 +321,14 @@ static enum dt_status explain(struct explain *e, struct dt_error *err, struct dt
     if (!e->row || !e->origin)
         return dt_error_nomem(err, "an explanation");
     for (int m = 0; m < plan->n_modules; m++) {
-        const struct dt_layout *l = &plan->modules[m].layout;
+        const struct dt_plan_layout *l = &plan->modules[m].layout;
 
         e->stage[m] = DT_ARENA_NEW(&e->arena, struct stage_ns, (size_t)l->pp * (size_t)l->vpp);
         if (!e->stage[m])
             return dt_error_nomem(err, "an explanation");
     }
     all_ops(e);
-    dt_critical_path(e->p, e->t, on_path, e);
+    dt_explain_critical_path(e->p, e->t, on_path, e);
     for (int m = 0; m < plan->n_modules; m++)
         DT_TRY(module_parts(e, m, err));
     DT_TRY(dt_cost_status(e->cost, err));

@@ -12,7 +12,7 @@
 #include <gsl/gsl_statistics_double.h>
 #include <math.h>
 
-const char *const dt_error_family_names[DT_ERRF_N + 1] = {
+const char *const dt_report_error_family_names[DT_ERRF_N + 1] = {
     "gemm", "attention", "memory-bound", "collective", "p2p", "host", NULL,
 };
 
@@ -21,11 +21,11 @@ const char *const dt_error_family_names[DT_ERRF_N + 1] = {
  * backward over forward on eight points, 15 % at most; memory-bound 0.12, 8.5 % hold-out and one
  * width per table; collectives 0.10, 4 % hold-out and tables that differ; between pairs 0.10; host
  * 0.10, assumed: host processors differ more than GPUs. */
-const double dt_error_sigma[DT_ERRF_N] = {0.07, 0.10, 0.12, 0.10, 0.10, 0.10};
+const double dt_report_error_sigma[DT_ERRF_N] = {0.07, 0.10, 0.12, 0.10, 0.10, 0.10};
 
 /* Assumed: kernels of one GPU share its clock, and GEMM and attention its tensor cores and
  * libraries; collectives and transfers share links.  Positive definite (a test). */
-const double dt_error_correlation[DT_ERRF_N][DT_ERRF_N] = {
+const double dt_report_error_correlation[DT_ERRF_N][DT_ERRF_N] = {
     /*               gemm  attn  mem   coll  p2p   host */
     [DT_ERRF_GEMM] = {1.0, 0.5, 0.2, 0.0, 0.0, 0.0},
     [DT_ERRF_ATTENTION] = {0.5, 1.0, 0.2, 0.0, 0.0, 0.0},
@@ -35,7 +35,7 @@ const double dt_error_correlation[DT_ERRF_N][DT_ERRF_N] = {
     [DT_ERRF_HOST] = {0.0, 0.0, 0.0, 0.2, 0.2, 1.0},
 };
 
-enum dt_error_family dt_error_family_of(int op_family)
+enum dt_report_error_family dt_report_error_family_of(int op_family)
 {
     switch (op_family) {
     case DT_KOP_GEMM:
@@ -88,15 +88,15 @@ static bool draw_open(struct draw *d, uint64_t seed, int draws)
         return false;
     for (size_t i = 0; i < DT_ERRF_N; i++)
         for (size_t j = 0; j < DT_ERRF_N; j++)
-            gsl_matrix_set(d->l, i, j, dt_error_correlation[i][j]);
+            gsl_matrix_set(d->l, i, j, dt_report_error_correlation[i][j]);
     gsl_linalg_cholesky_decomp1(d->l); /* positive definite: cannot fail */
     gsl_rng_set(d->rng, (unsigned long)seed);
     return true;
 }
 
-enum dt_status dt_error_interval(const double *times_s, int n, const double *share,
-                                 const double *sigma, uint64_t seed, int draws,
-                                 struct dt_error *err, double *p10_s, double *p90_s)
+enum dt_status dt_report_error_interval(const double *times_s, int n, const double *share,
+                                        const double *sigma, uint64_t seed, int draws,
+                                        struct dt_error *err, double *p10_s, double *p90_s)
 {
     struct draw d = {.rng = NULL};
 

@@ -27,7 +27,7 @@ struct item {      /* an op, or a lane */
 
 static double tokens_of(const struct dt_program *p, const struct dt_op *op)
 {
-    const struct dt_module_assignment *a;
+    const struct dt_assignment_module *a;
 
     if (!p->assignment)
         return 1;

@@ -11,7 +11,7 @@
 
 static void total_work(const struct dt_assignment *a, int module, struct dt_work *w)
 {
-    const struct dt_module_assignment *m = &a->m[module];
+    const struct dt_assignment_module *m = &a->m[module];
 
     memset(w, 0, sizeof(*w));
     for (uint32_t i = 0; i < m->mb_first[m->n_replicas]; i++)
@@ -20,9 +20,9 @@ static void total_work(const struct dt_assignment *a, int module, struct dt_work
 
 /* Forward FLOPs that the backward of a block runs again. */
 static double recomputed_flops(const struct dt_block *b, const struct dt_work *w,
-                               enum dt_recompute mode)
+                               enum dt_block_recompute mode)
 {
-    static const struct dt_shard whole = {1, 1, 1, 1, false};
+    static const struct dt_block_shard whole = {1, 1, 1, 1, false};
     struct dt_kop ops[DT_MAX_KOPS];
     double sum = 0;
     int n;
@@ -64,7 +64,7 @@ void dt_report_flops(const struct dt_plan *p, const struct dt_model *m,
     *hardware_flops = hardware;
 }
 
-int64_t dt_report_largest(const struct dt_cluster *c, const struct dt_module_assignment *a,
+int64_t dt_report_largest(const struct dt_cluster *c, const struct dt_assignment_module *a,
                           struct dt_work *most)
 {
     bool each = dt_cluster_is_cpu(c);

@@ -33,7 +33,7 @@ enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_mod
                               struct dt_report *out);
 /* The largest microbatch of a module, which its memory is charged for; a process keeps room for the most of each of its
  * sizes.  Returns the most microbatches that a replica has. */
-int64_t dt_report_largest(const struct dt_cluster *c, const struct dt_module_assignment *a,
+int64_t dt_report_largest(const struct dt_cluster *c, const struct dt_assignment_module *a,
                           struct dt_work *most);
 /* out[n_lanes]: bytes per GPU that the memory model charges each lane, for the largest microbatch of its module; of a
  * process without the scratch of kernels, which its lanes share. */

@@ -16,7 +16,7 @@ static void mix(uint64_t *h, uint64_t v)
 
 /* A sum over samples, so that reordering changes nothing; each is mixed once more, so that equal
  * ones do not cancel in pairs. */
-uint64_t dt_samples_digest(const struct dt_samples *s, int64_t first, int64_t n)
+uint64_t dt_run_samples_digest(const struct dt_samples *s, int64_t first, int64_t n)
 {
     uint64_t sum = 0;
 
@@ -27,7 +27,7 @@ uint64_t dt_samples_digest(const struct dt_samples *s, int64_t first, int64_t n)
         mix(&h, s->text_tokens[i]);
         mix(&h, s->seq_tokens[i]);
         for (uint64_t j = s->item_first[i]; j < s->item_first[i + 1]; j++) {
-            const struct dt_item *x = &s->items[j];
+            const struct dt_sample_item *x = &s->items[j];
 
             mix(&h,
                 (uint64_t)x->w << 48 | (uint64_t)x->h << 32 | (uint64_t)x->kind << 16 | x->flags);
@@ -39,7 +39,7 @@ uint64_t dt_samples_digest(const struct dt_samples *s, int64_t first, int64_t n)
 
 static uint64_t model_digest(const struct dt_model *m)
 {
-    const struct dt_shard whole = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
+    const struct dt_block_shard whole = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
     uint64_t h = FNV_BASIS;
 
     for (int i = 0; i < m->n_modules; i++) {
@@ -74,7 +74,7 @@ static void add_int(struct dt_run_facts *f, const char *name, int64_t value)
 void dt_run_facts_of(const struct dt_model *m, const struct dt_plan *p, const char *source,
                      uint64_t digest, double peak_flops, struct dt_run_facts *out)
 {
-    const struct dt_policy *y = &p->policy;
+    const struct dt_plan_policy *y = &p->policy;
     int64_t params = 0;
     char text[320];
 
@@ -90,8 +90,8 @@ void dt_run_facts_of(const struct dt_model *m, const struct dt_plan *p, const ch
     add_int(out, "microbatch", y->microbatch);
     add_int(out, "seq_len", y->seq_len);
     dt_run_facts_add(out, "precision", y->fp32 ? "fp32" : y->half_grads ? "fp16" : "bf16");
-    dt_run_facts_add(out, "recompute", dt_recompute_names[y->recompute]);
-    dt_run_facts_add(out, "schedule", dt_schedule_names[y->schedule]);
+    dt_run_facts_add(out, "recompute", dt_block_recompute_names[y->recompute]);
+    dt_run_facts_add(out, "schedule", dt_pipe_schedule_names[y->schedule]);
     add_int(out, "zero", y->zero);
     if (dt_plan_gpus(p) > 1) /* one GPU gains nothing from order: it says nothing about the job */
         dt_run_facts_add(out, "reorder",

@@ -19,7 +19,7 @@ struct dt_run_facts { /* n = 0: not known */
 };
 
 /* Of the sizes of n samples from the first on, whatever order they are in: 64 bits. */
-uint64_t dt_samples_digest(const struct dt_samples *s, int64_t first, int64_t n);
+uint64_t dt_run_samples_digest(const struct dt_samples *s, int64_t first, int64_t n);
 
 /* `source`: where the samples come from; `digest`: of those of the kept iteration;
  * `peak_flops`: of a GPU or process, what MFU is a share of, 0 = not known. */

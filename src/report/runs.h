@@ -22,11 +22,11 @@ struct dt_run_memory {                        /* of a lane, per GPU or process *
 
 /* What a rank did for a batch beside an executed iteration: took its samples and packed them; put
  * them in order and compiled the program. */
-enum dt_data_work { DT_DATA_LOAD, DT_DATA_ORDER, DT_DATA_WORK_N };
+enum dt_run_data_work { DT_DATA_LOAD, DT_DATA_ORDER, DT_DATA_WORK_N };
 struct dt_run_data {
     int rank;
     int64_t batch; /* of the step of that number, counted from 1 */
-    enum dt_data_work work;
+    enum dt_run_data_work work;
     int64_t begin_ns, end_ns; /* like the timeline's; before its begin or behind its end, too */
 };
 

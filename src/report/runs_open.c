@@ -299,7 +299,7 @@ static int open_at(struct dt_runs_db *r, int flags)
     sqlite3_extended_result_codes(r->db, 1);
     sqlite3_busy_timeout(r->db, BUSY_MS);
     r->steps = STEPS;
-    dt_sqlite_guard(r->db, &r->steps);
+    dt_profile_sql_guard(r->db, &r->steps);
     return sqlite3_exec(r->db, "SELECT count(*) FROM sqlite_master", NULL, NULL, NULL);
 }
 

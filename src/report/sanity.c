@@ -23,8 +23,8 @@ static int fastest(const struct dt_report *r, const struct dt_plan *p, const str
     *share = 0;
     for (int m = 0; m < p->n_modules; m++) {
         double busy_s = r->timeline.utilisation[m] * r->iteration_s;
-        double s =
-            r->model_flops[m] / (busy_s * dt_layout_gpus(&p->modules[m].layout) * c->peak_flops);
+        double s = r->model_flops[m] /
+                   (busy_s * dt_plan_layout_gpus(&p->modules[m].layout) * c->peak_flops);
 
         if (s > *share) {
             *share = s;
@@ -88,7 +88,7 @@ struct suspect {
     double value, least, most; /* of what is known, with some room */
 };
 
-enum dt_status dt_job_suspect(const struct dt_job *j, enum dt_status st, struct dt_error *err)
+enum dt_status dt_report_suspect(const struct dt_job *j, enum dt_status st, struct dt_error *err)
 {
     const struct dt_cluster *c = &j->cluster;
     const struct suspect all[] = {

@@ -15,6 +15,6 @@ enum dt_status dt_report_check(const struct dt_report *r, const struct dt_plan *
                                const struct dt_cluster *c, struct dt_error *err);
 /* To an error of status DT_ERR_RANGE: adds those of the job's figures that are far from anything
  * known, and places it at the first of them.  Returns `st`. */
-enum dt_status dt_job_suspect(const struct dt_job *j, enum dt_status st, struct dt_error *err);
+enum dt_status dt_report_suspect(const struct dt_job *j, enum dt_status st, struct dt_error *err);
 
 #endif

@@ -79,8 +79,8 @@ static void draw_axis(struct dt_text *t, const struct dt_timeline *tl, int rows)
                     LEFT + k * WIDTH / 10, bottom + 14, (double)tl->makespan_ns * 1e-9 * k / 10);
 }
 
-enum dt_status dt_timeline_svg(const struct dt_program *p, const struct dt_model *m,
-                               const struct dt_timeline *t, struct dt_error *err, char **out)
+enum dt_status dt_report_timeline_svg(const struct dt_program *p, const struct dt_model *m,
+                                      const struct dt_timeline *t, struct dt_error *err, char **out)
 {
     struct dt_text s = {0};
     int lanes[MAX_LANES], n = 0;

@@ -9,7 +9,8 @@
 
 /* Draws the stages of replica 0 of every module, in pipeline order (at most 64 lanes).  *out is SVG
  * text for the caller to dt_free.  Byte-stable for the same input. */
-enum dt_status dt_timeline_svg(const struct dt_program *p, const struct dt_model *m,
-                               const struct dt_timeline *t, struct dt_error *err, char **out);
+enum dt_status dt_report_timeline_svg(const struct dt_program *p, const struct dt_model *m,
+                                      const struct dt_timeline *t, struct dt_error *err,
+                                      char **out);
 
 #endif

@@ -89,7 +89,7 @@ static void arrow(struct chrome *t, const struct dt_trace_op *op)
 static void add_op(void *ctx, const struct dt_trace_op *op)
 {
     struct chrome *t = ctx;
-    enum dt_resource r = dt_op_resource(op->kind);
+    enum dt_op_resource r = dt_op_resource(op->kind);
 
     if (t->lane >= 0 && t->lane != op->lane)
         return;

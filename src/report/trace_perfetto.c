@@ -153,7 +153,7 @@ static void name_lane(void *ctx, int lane, const char *module, int replica, int 
     put_process(t, process_uuid(lane), name);
 }
 
-static void name_thread(struct perfetto *t, int lane, enum dt_resource r, int sub, size_t index)
+static void name_thread(struct perfetto *t, int lane, enum dt_op_resource r, int sub, size_t index)
 {
     char name[32];
 
@@ -180,7 +180,7 @@ static void name_rank(struct perfetto *t, int rank)
 /* The first track of the op's resource that is free at its begin; introduced at its first use. */
 static uint64_t track_of(struct perfetto *t, const struct dt_trace_op *op)
 {
-    enum dt_resource r = dt_op_resource(op->kind);
+    enum dt_op_resource r = dt_op_resource(op->kind);
     size_t first = ((size_t)op->lane * DT_RES_N + r) * SUB_MAX;
     int sub = 0;
 

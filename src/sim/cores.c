@@ -400,9 +400,9 @@ static enum dt_status walk(struct cores *c, struct dt_error *err)
     return DT_OK;
 }
 
-enum dt_status dt_cores_run(const struct dt_program *p, const struct dt_durations *d,
-                            int gpus_per_node, int cores_per_node, int64_t batch_ns,
-                            struct dt_error *err, struct dt_timeline *out)
+enum dt_status dt_sim_cores_run(const struct dt_program *p, const struct dt_durations *d,
+                                int gpus_per_node, int cores_per_node, int64_t batch_ns,
+                                struct dt_error *err, struct dt_timeline *out)
 {
     struct cores c = {.p = p,
                       .ns = d->ns,
@@ -425,7 +425,7 @@ enum dt_status dt_cores_run(const struct dt_program *p, const struct dt_duration
     return DT_OK;
 }
 
-bool dt_cores_shared(const struct dt_plan *p, const struct dt_cluster *c)
+bool dt_sim_cores_shared(const struct dt_plan *p, const struct dt_cluster *c)
 {
     int ranks = dt_plan_gpus(p);
 

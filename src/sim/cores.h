@@ -22,11 +22,11 @@
 
 /* Lanes on one host share its cores: host of a GPU = GPU / gpus_per_node.  Durations on a core of
  * one's own, with latencies (alpha_ns).  batch_ns: what each rank does beside it.  O(ops x ops under way on a host). */
-enum dt_status dt_cores_run(const struct dt_program *p, const struct dt_durations *d,
-                            int gpus_per_node, int cores_per_node, int64_t batch_ns,
-                            struct dt_error *err, struct dt_timeline *out);
+enum dt_status dt_sim_cores_run(const struct dt_program *p, const struct dt_durations *d,
+                                int gpus_per_node, int cores_per_node, int64_t batch_ns,
+                                struct dt_error *err, struct dt_timeline *out);
 /* Do ranks of this plan, with a thread for compute and one for messages each, share cores at all?
  */
-bool dt_cores_shared(const struct dt_plan *p, const struct dt_cluster *c);
+bool dt_sim_cores_shared(const struct dt_plan *p, const struct dt_cluster *c);
 
 #endif

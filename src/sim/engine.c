@@ -68,14 +68,14 @@ void dt_engine_set_windows(struct dt_engine *e, bool on)
     e->in_windows = on;
 }
 
-INLINE void ended(struct engine_run *r, uint32_t op)
+INLINE void ended(struct dt_engine_run *r, uint32_t op)
 {
     r->e->ended[r->n_ended++] = op;
 }
 
 /* From the end of time on (DT_TIME_MAX_NS) nothing moves any more, so that nothing overflows; the run
  * is an error then. */
-INLINE void end_at(struct engine_run *r, uint32_t op, int64_t at)
+INLINE void end_at(struct dt_engine_run *r, uint32_t op, int64_t at)
 {
     at = at < DT_TIME_MAX_NS ? at : DT_TIME_MAX_NS;
     r->node[op].end_ns = at;
@@ -83,13 +83,13 @@ INLINE void end_at(struct engine_run *r, uint32_t op, int64_t at)
     ended(r, op);
 }
 
-static bool is_wide(const struct engine_run *r, uint32_t g)
+static bool is_wide(const struct dt_engine_run *r, uint32_t g)
 {
     return r->e->parts.n > 0 && r->e->parts.wide_of[g] != DT_NONE;
 }
 
 /* All members are ready: each one's begin is when it was. */
-static void group_begin(struct engine_run *r, uint32_t g)
+static void group_begin(struct dt_engine_run *r, uint32_t g)
 {
     const struct dt_group *gr = &r->p->groups[g];
     const uint32_t *ops = &r->p->group_ops[gr->first];
@@ -105,25 +105,25 @@ static void group_begin(struct engine_run *r, uint32_t g)
         r->early = true;
     if (r->net && dt_engine_group_flows(r, g, ns)) { /* its first member speaks for the group */
         r->wide_open += is_wide(r, g);
-        dt_queue_put(&r->queue, dt_event_make(at, DT_EVENT_FLOW_START, ops[0]));
+        dt_sim_queue_put(&r->queue, dt_sim_event_make(at, DT_EVENT_FLOW_START, ops[0]));
         return;
     }
     for (uint32_t i = 0; i < gr->n; i++)
         end_at(r, ops[i], at + ns);
 }
 
-INLINE int64_t alpha_of(const struct engine_run *r, uint32_t i)
+INLINE int64_t alpha_of(const struct dt_engine_run *r, uint32_t i)
 {
     return r->node[i].alpha < ENGINE_ALPHAS - 1 ? r->e->alpha_ns[r->node[i].alpha] : r->alpha_ns[i];
 }
 
-static void flow_start(struct engine_run *r, uint32_t i, int64_t now)
+static void flow_start(struct dt_engine_run *r, uint32_t i, int64_t now)
 {
     if (r->node[i].class == ENGINE_GROUP) {
         dt_engine_ring_start(r, r->node[i].peer, now);
         return;
     }
-    const struct engine_send *send = &r->e->sends[r->node[i].peer];
+    const struct dt_engine_send *send = &r->e->sends[r->node[i].peer];
     /* Alone, the flow takes exactly what the duration has beyond its latency. */
     double s = (double)(r->node[i].end_ns - alpha_of(r, i)) * 1e-9, cap = send->bytes / s;
     uint32_t id;
@@ -139,20 +139,21 @@ static void flow_start(struct engine_run *r, uint32_t i, int64_t now)
         r->nomem = true;
 }
 
-INLINE void send_begin(struct engine_run *r, uint32_t i, bool with_net)
+INLINE void send_begin(struct dt_engine_run *r, uint32_t i, bool with_net)
 {
-    const struct engine_node *n = &r->node[i];
+    const struct dt_engine_node *n = &r->node[i];
     if (!with_net || n->alpha == 0) {
         end_at(r, i, n->begin_ns + n->end_ns);
         return;
     }
-    dt_queue_put(&r->queue, dt_event_make(n->begin_ns + alpha_of(r, i), DT_EVENT_FLOW_START, i));
+    dt_sim_queue_put(&r->queue,
+                     dt_sim_event_make(n->begin_ns + alpha_of(r, i), DT_EVENT_FLOW_START, i));
 }
 
 /* The group begins no earlier than this member is ready. */
-static void group_alone(struct engine_run *r, uint32_t i)
+static void group_alone(struct dt_engine_run *r, uint32_t i)
 {
-    struct engine_parts *s = &r->e->parts;
+    struct dt_engine_parts *s = &r->e->parts;
     uint32_t w = s->wide_of[r->node[i].peer];
 
     if (w != DT_NONE && r->node[i].begin_ns > s->wide_at[w])
@@ -160,20 +161,21 @@ static void group_alone(struct engine_run *r, uint32_t i)
     end_at(r, i, r->node[i].begin_ns + r->node[i].end_ns);
 }
 
-INLINE int64_t noisy(const struct engine_run *r, uint32_t i)
+INLINE int64_t noisy(const struct dt_engine_run *r, uint32_t i)
 {
     const struct dt_op *op = &r->p->ops[i];
 
     if (dt_op_resource(op->kind) != DT_RES_COMPUTE)
         return r->node[i].end_ns;
-    return dt_noise_apply(r->noise, op->lane, i - r->p->lanes[op->lane].first, r->node[i].end_ns);
+    return dt_sim_noise_apply(r->noise, op->lane, i - r->p->lanes[op->lane].first,
+                              r->node[i].end_ns);
 }
 
 /* Everything the op waits for has ended, at the latest when its begin says. */
 enum loop_mode { LOOP_PLAIN, LOOP_NET, LOOP_BOUND }; /* BOUND: plain, collectives wait for nobody */
-INLINE void ready(struct engine_run *r, uint32_t i, enum loop_mode mode, bool with_noise)
+INLINE void ready(struct dt_engine_run *r, uint32_t i, enum loop_mode mode, bool with_noise)
 {
-    switch ((enum engine_class)r->node[i].class) {
+    switch ((enum dt_engine_class)r->node[i].class) {
     case ENGINE_PLAIN:
         end_at(r, i, r->node[i].begin_ns + (with_noise ? noisy(r, i) : r->node[i].end_ns));
         break;
@@ -200,7 +202,7 @@ INLINE void ready(struct engine_run *r, uint32_t i, enum loop_mode mode, bool wi
 }
 
 /* Tell the successors of everything whose end is known; what that settles is told in turn. */
-INLINE void propagate(struct engine_run *r, enum loop_mode mode, bool with_noise)
+INLINE void propagate(struct dt_engine_run *r, enum loop_mode mode, bool with_noise)
 {
     while (r->n_ended > 0) {
         uint32_t i = r->e->ended[--r->n_ended];
@@ -209,7 +211,7 @@ INLINE void propagate(struct engine_run *r, enum loop_mode mode, bool with_noise
         int64_t end = r->node[i].end_ns;
         r->done++;
         for (; s < last; s++) {
-            struct engine_node *n = &r->node[*s];
+            struct dt_engine_node *n = &r->node[*s];
             if (end > n->begin_ns && (n->class != ENGINE_RECV || n->peer != i))
                 n->begin_ns = end;
             if (--n->need == 0)
@@ -218,7 +220,7 @@ INLINE void propagate(struct engine_run *r, enum loop_mode mode, bool with_noise
     }
 }
 
-INLINE void finish(struct engine_run *r, uint32_t i, int64_t now)
+INLINE void finish(struct dt_engine_run *r, uint32_t i, int64_t now)
 {
     if (r->node[i].class != ENGINE_GROUP) {
         end_at(r, i, now);
@@ -233,26 +235,26 @@ INLINE void finish(struct engine_run *r, uint32_t i, int64_t now)
 enum { AHEAD = 6 };
 /* Transfers that end together or soon after one another each wake a lane in a part of memory of its
  * own: what the ops behind ops[j] need is on its way before their turn comes. */
-INLINE void fetch_ahead(const struct engine_run *r, const uint32_t *ops, uint32_t n, uint32_t j)
+INLINE void fetch_ahead(const struct dt_engine_run *r, const uint32_t *ops, uint32_t n, uint32_t j)
 {
     if (j + 6 < n)
         __builtin_prefetch(&r->node[ops[j + 6]]);
     if (j + 4 < n)
         __builtin_prefetch(&r->e->succ[r->node[ops[j + 4]].succ_first]);
     if (j + 2 < n) {
-        const struct engine_node *x = &r->node[ops[j + 2]];
+        const struct dt_engine_node *x = &r->node[ops[j + 2]];
         for (uint32_t k = x->succ_first; k < x[1].succ_first; k++)
             __builtin_prefetch(&r->node[r->e->succ[k]]);
     }
     if (j + 1 < n) { /* the RECV's own successors: the lane that the transfer wakes */
-        const struct engine_node *x = &r->node[ops[j + 1]];
+        const struct dt_engine_node *x = &r->node[ops[j + 1]];
         for (uint32_t k = x->succ_first; k < x[1].succ_first; k++)
             __builtin_prefetch(&r->e->succ[r->node[r->e->succ[k]].succ_first]);
     }
 }
 
 /* Transfers that end no later than until_ns, all of one instant; false when there are none. */
-INLINE bool transfers_end(struct engine_run *r, int64_t until_ns, bool with_noise)
+INLINE bool transfers_end(struct dt_engine_run *r, int64_t until_ns, bool with_noise)
 {
     uint32_t ops[256 + AHEAD], n = 0, ahead = 0, flow;
     int64_t t;
@@ -276,26 +278,28 @@ INLINE bool transfers_end(struct engine_run *r, int64_t until_ns, bool with_nois
 
 /* A SEND is queued when the op before it begins, long before it starts itself: its memory is cold
  * again.  The next start is among the children of the heap's root. */
-INLINE void fetch_starts(struct engine_run *r)
+INLINE void fetch_starts(struct dt_engine_run *r)
 {
     const struct dt_sim_event *h = r->queue.heap;
 
     for (uint32_t k = 1; k < 5 && k < r->queue.n; k++)
-        __builtin_prefetch(&r->node[dt_event_sequence(h[k])]);
-    if (!dt_queue_empty(&r->queue)) {
-        const struct engine_node *next = &r->node[dt_event_sequence(dt_queue_first(&r->queue))];
+        __builtin_prefetch(&r->node[dt_sim_event_sequence(h[k])]);
+    if (!dt_sim_queue_empty(&r->queue)) {
+        const struct dt_engine_node *next =
+            &r->node[dt_sim_event_sequence(dt_sim_queue_first(&r->queue))];
         __builtin_prefetch(&r->e->sends[next->class == ENGINE_SEND ? next->peer : 0]);
     }
 }
 
 /* Transfers that start at the instant of the first one queued. */
-INLINE void flows_start(struct engine_run *r)
+INLINE void flows_start(struct dt_engine_run *r)
 {
-    int64_t now = dt_queue_first(&r->queue).time_ns;
+    int64_t now = dt_sim_queue_first(&r->queue).time_ns;
     uint32_t ops[64], n = 0;
 
-    while (n < 64 && !dt_queue_empty(&r->queue) && dt_queue_first(&r->queue).time_ns == now) {
-        ops[n] = dt_event_sequence(dt_queue_take(&r->queue));
+    while (n < 64 && !dt_sim_queue_empty(&r->queue) &&
+           dt_sim_queue_first(&r->queue).time_ns == now) {
+        ops[n] = dt_sim_event_sequence(dt_sim_queue_take(&r->queue));
         __builtin_prefetch(&r->node[ops[n++]]);
     }
     for (uint32_t j = 0; j < n; j++) {
@@ -311,9 +315,10 @@ INLINE void flows_start(struct engine_run *r)
 }
 
 /* The next thing that happens before r->until_ns: transfers' ends before starts at one instant. */
-INLINE bool step(struct engine_run *r, bool with_noise)
+INLINE bool step(struct dt_engine_run *r, bool with_noise)
 {
-    int64_t start = dt_queue_empty(&r->queue) ? INT64_MAX : dt_queue_first(&r->queue).time_ns;
+    int64_t start =
+        dt_sim_queue_empty(&r->queue) ? INT64_MAX : dt_sim_queue_first(&r->queue).time_ns;
 
     if (r->last >= DT_TIME_MAX_NS)
         return false;
@@ -325,7 +330,7 @@ INLINE bool step(struct engine_run *r, bool with_noise)
     return true;
 }
 
-INLINE void begin(struct engine_run *r, enum loop_mode mode, bool with_noise)
+INLINE void begin(struct dt_engine_run *r, enum loop_mode mode, bool with_noise)
 {
     for (uint32_t i = 0; i < r->p->n_ops; i++)
         if (r->node[i].need_all == 0) {
@@ -334,19 +339,19 @@ INLINE void begin(struct engine_run *r, enum loop_mode mode, bool with_noise)
         }
 }
 
-static void advance_exact(struct engine_run *r)
+static void advance_exact(struct dt_engine_run *r)
 {
     while (step(r, false))
         ;
 }
-static void advance_noisy(struct engine_run *r)
+static void advance_noisy(struct dt_engine_run *r)
 {
     while (step(r, true))
         ;
 }
 
 /* With a network: whenever no wide group moves bytes, parts may run by themselves for a while. */
-INLINE void loop_net(struct engine_run *r, bool with_noise)
+INLINE void loop_net(struct dt_engine_run *r, bool with_noise)
 {
     bool tied = true;
 
@@ -358,26 +363,26 @@ INLINE void loop_net(struct engine_run *r, bool with_noise)
     } while (step(r, with_noise));
 }
 
-static __attribute__((noinline)) void run_plain(struct engine_run *r)
+static __attribute__((noinline)) void run_plain(struct dt_engine_run *r)
 {
     begin(r, LOOP_PLAIN, false);
 }
-static __attribute__((noinline)) void run_noise(struct engine_run *r)
+static __attribute__((noinline)) void run_noise(struct dt_engine_run *r)
 {
     begin(r, LOOP_PLAIN, true);
 }
-static __attribute__((noinline)) void run_net(struct engine_run *r)
+static __attribute__((noinline)) void run_net(struct dt_engine_run *r)
 {
     loop_net(r, false);
 }
-static __attribute__((noinline)) void run_both(struct engine_run *r)
+static __attribute__((noinline)) void run_both(struct dt_engine_run *r)
 {
     loop_net(r, true);
 }
 
-INLINE void bound_part(struct engine_run *r, uint32_t part, bool with_noise)
+INLINE void bound_part(struct dt_engine_run *r, uint32_t part, bool with_noise)
 {
-    const struct engine_parts *s = &r->e->parts;
+    const struct dt_engine_parts *s = &r->e->parts;
 
     for (uint32_t k = s->first[part]; k < s->first[part + 1]; k++) {
         const struct dt_lane *l = &r->p->lanes[s->lanes[k]];
@@ -393,9 +398,9 @@ enum { BOUNDED_MOST = 8 };
 /* How early wide groups can begin.  Sharing bandwidth and waiting for others only delay, so the
  * times of one part without either are a lower bound; most often a part has a member of every
  * group. */
-static void bound(struct engine_run *r, const struct dt_durations *dur)
+static void bound(struct dt_engine_run *r, const struct dt_durations *dur)
 {
-    struct engine_parts *s = &r->e->parts;
+    struct dt_engine_parts *s = &r->e->parts;
     uint32_t tries = 0;
 
     for (uint32_t w = 0; w < s->n_wide && tries < BOUNDED_MOST; w++) {
@@ -419,7 +424,7 @@ static void bound(struct engine_run *r, const struct dt_durations *dur)
     }
 }
 
-static void write_out(const struct engine_run *r, int64_t makespan, struct dt_timeline *out)
+static void write_out(const struct dt_engine_run *r, int64_t makespan, struct dt_timeline *out)
 {
     out->n_ops = r->p->n_ops;
     out->makespan_ns = makespan;
@@ -429,7 +434,7 @@ static void write_out(const struct engine_run *r, int64_t makespan, struct dt_ti
     }
 }
 
-static enum dt_status stuck(const struct engine_run *r, struct dt_error *err)
+static enum dt_status stuck(const struct dt_engine_run *r, struct dt_error *err)
 {
     uint32_t i = 0;
 
@@ -443,7 +448,7 @@ static enum dt_status stuck(const struct engine_run *r, struct dt_error *err)
 
 enum dt_status dt_engine_run(struct dt_engine *e, const struct dt_program *p,
                              const struct dt_durations *dur, struct dt_network *network,
-                             const struct dt_noise *noise, struct dt_error *err,
+                             const struct dt_sim_noise *noise, struct dt_error *err,
                              struct dt_timeline *out)
 {
     if (network && !dur->alpha_ns)
@@ -460,14 +465,14 @@ enum dt_status dt_engine_run(struct dt_engine *e, const struct dt_program *p,
     if (noise && !(noise->jitter > 0) && !noise->slowdown)
         noise = NULL;
 
-    struct engine_run r = {.e = e,
-                           .p = p,
-                           .net = network,
-                           .noise = noise,
-                           .alpha_ns = dur->alpha_ns,
-                           .node = e->node,
-                           .until_ns = INT64_MAX};
-    dt_queue_init(&r.queue, e->events);
+    struct dt_engine_run r = {.e = e,
+                              .p = p,
+                              .net = network,
+                              .noise = noise,
+                              .alpha_ns = dur->alpha_ns,
+                              .node = e->node,
+                              .until_ns = INT64_MAX};
+    dt_sim_queue_init(&r.queue, e->events);
     if (e->parts.n > 1)
         bound(&r, dur);
     if (network)

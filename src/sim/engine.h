@@ -17,7 +17,7 @@ void dt_engine_free(struct dt_engine *e);
 /* network NULL = no contention; noise NULL = off.  alpha_ns (dt_durations) is needed with a network. */
 enum dt_status dt_engine_run(struct dt_engine *e, const struct dt_program *p,
                              const struct dt_durations *dur, struct dt_network *network,
-                             const struct dt_noise *noise, struct dt_error *err,
+                             const struct dt_sim_noise *noise, struct dt_error *err,
                              struct dt_timeline *out);
 uint64_t dt_engine_events(const struct dt_engine *e);
 /* Windows: while no collective of many lanes is under way, lanes that share neither transfers nor links

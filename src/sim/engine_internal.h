@@ -8,14 +8,14 @@
 #include "sim/engine.h"
 #include "sim/queue.h"
 
-enum engine_class {
+enum dt_engine_class {
     ENGINE_PLAIN, /* begins when ready, lasts its duration */
     ENGINE_SEND,  /* the same, or a latency and then a flow */
     ENGINE_RECV,  /* ends with its last dependency, its SEND among them */
     ENGINE_GROUP, /* begins when the whole group is ready */
 };
 
-struct engine_node {     /* 32 bytes: all that the loop touches of an op, two to a cache line */
+struct dt_engine_node {  /* 32 bytes: all that the loop touches of an op, two to a cache line */
     int64_t begin_ns;    /* latest end, so far, of what it waits for; then its begin */
     int64_t end_ns;      /* its duration; once it has ended, its end */
     uint32_t succ_first; /* successors: succ[succ_first .. next node's succ_first) */
@@ -28,7 +28,7 @@ struct engine_node {     /* 32 bytes: all that the loop touches of an op, two to
 
 enum { ENGINE_ALPHAS = 4096 }; /* the last one: more are distinct, ask the durations */
 
-struct engine_send { /* 32 bytes: what the network asks of a SEND */
+struct dt_engine_send { /* 32 bytes: what the network asks of a SEND */
     double bytes;
     uint32_t src, dst; /* lanes; dst DT_NONE when nobody receives */
     uint32_t link[2];  /* its path when `pair`, ... */
@@ -38,7 +38,7 @@ struct engine_send { /* 32 bytes: what the network asks of a SEND */
 
 /* Lanes that nothing ties together but collectives (engine_parts.c): neither transfers nor a node's
  * ports and NICs. */
-struct engine_parts {
+struct dt_engine_parts {
     uint32_t n;        /* 0: not known to come apart */
     uint32_t *first;   /* [n + 1] */
     uint32_t *lanes;   /* part k: lanes[first[k] .. first[k + 1]) */
@@ -56,9 +56,9 @@ struct engine_parts {
 struct dt_engine {
     uint64_t fingerprint; /* of the program that the arrays below were built from; 0 = none */
     uint32_t n_ops, n_groups;
-    struct engine_node *node; /* [n_ops + 1] */
+    struct dt_engine_node *node; /* [n_ops + 1] */
     size_t node_cap;
-    struct engine_send *sends; /* [n_sends] in program order */
+    struct dt_engine_send *sends; /* [n_sends] in program order */
     uint32_t n_sends;
     size_t sends_cap;
     uint32_t *gpu_lane; /* scratch of dt_network_even */
@@ -74,10 +74,11 @@ struct dt_engine {
     size_t events_cap;
     uint32_t *ended; /* ops that ended at this instant and whose successors are not told yet */
     size_t ended_cap;
-    struct engine_parts parts;
+    struct dt_engine_parts parts;
     struct dt_sim_event *parked; /* window: events of all parts, by part */
     size_t parked_cap;
-    struct dt_net_finish *flows[2]; /* window: flows in flight, by part; those that outlast it */
+    struct dt_network_finish
+        *flows[2]; /* window: flows in flight, by part; those that outlast it */
     size_t flows_cap[2];
     bool tangled;    /* ops wait for ops of other lanes that are no SENDs */
     bool in_windows; /* wanted */
@@ -85,14 +86,14 @@ struct dt_engine {
     uint32_t n_windows; /* of the last run */
 };
 
-struct engine_run { /* one dt_engine_run */
+struct dt_engine_run { /* one dt_engine_run */
     struct dt_engine *e;
     const struct dt_program *p;
     struct dt_network *net;
-    const struct dt_noise *noise;
+    const struct dt_sim_noise *noise;
     const int64_t *alpha_ns; /* per op */
     struct dt_sim_queue queue;
-    struct engine_node *node;
+    struct dt_engine_node *node;
     int64_t last;     /* latest end so far */
     int64_t now_ns;   /* of the last event */
     int64_t until_ns; /* events before this one are taken */
@@ -116,7 +117,7 @@ enum dt_status dt_engine_reset(struct dt_engine *e, const struct dt_program *p,
 static inline void dt_engine_reset_op(struct dt_engine *e, const struct dt_durations *dur,
                                       uint32_t i)
 {
-    struct engine_node *n = &e->node[i];
+    struct dt_engine_node *n = &e->node[i];
 
     n->begin_ns = 0;
     n->end_ns = dur->ns[i];
@@ -124,16 +125,16 @@ static inline void dt_engine_reset_op(struct dt_engine *e, const struct dt_durat
 }
 
 /* Does the group move bytes between nodes? */
-bool dt_engine_group_flows(const struct engine_run *r, uint32_t g, int64_t ns);
-void dt_engine_ring_start(struct engine_run *r, uint32_t g, int64_t now);
+bool dt_engine_group_flows(const struct dt_engine_run *r, uint32_t g, int64_t ns);
+void dt_engine_ring_start(struct dt_engine_run *r, uint32_t g, int64_t now);
 
 /* Finds the program's parts, and the groups that span several. */
 enum dt_status dt_engine_part(struct dt_engine *e, const struct dt_program *p,
                               const struct dt_network *net, struct dt_error *err);
-void dt_engine_parts_free(struct engine_parts *s);
+void dt_engine_parts_free(struct dt_engine_parts *s);
 
 /* engine_window.c: runs each part by itself up to the earliest instant at which a wide group can
  * begin, if that is some way off. */
-void dt_engine_window(struct engine_run *r, void (*advance)(struct engine_run *));
+void dt_engine_window(struct dt_engine_run *r, void (*advance)(struct dt_engine_run *));
 
 #endif

@@ -8,7 +8,7 @@
 
 #include "base/mem.h"
 
-void dt_engine_parts_free(struct engine_parts *s)
+void dt_engine_parts_free(struct dt_engine_parts *s)
 {
     dt_free(s->first);
     dt_free(s->lanes);
@@ -57,7 +57,7 @@ static void join_transfers(uint32_t *set, const struct dt_engine *e)
 }
 
 /* Parts in the order of their first lanes, and each one's lanes in order. */
-static void number(struct engine_parts *s, uint32_t *set, uint32_t n_lanes)
+static void number(struct dt_engine_parts *s, uint32_t *set, uint32_t n_lanes)
 {
     uint32_t sum = 0;
 
@@ -76,7 +76,7 @@ static void number(struct engine_parts *s, uint32_t *set, uint32_t n_lanes)
         s->lanes[--s->first[s->of_lane[l]]] = l;
 }
 
-static bool in_one_part(const struct engine_parts *s, const struct dt_program *p, uint32_t g)
+static bool in_one_part(const struct dt_engine_parts *s, const struct dt_program *p, uint32_t g)
 {
     const uint32_t *ops = &p->group_ops[p->groups[g].first];
     uint32_t part = s->of_lane[p->ops[ops[0]].lane];
@@ -87,7 +87,7 @@ static bool in_one_part(const struct engine_parts *s, const struct dt_program *p
     return true;
 }
 
-static void find_wide(struct engine_parts *s, const struct dt_program *p)
+static void find_wide(struct dt_engine_parts *s, const struct dt_program *p)
 {
     s->n_wide = 0;
     s->makespan_ns = 0;
@@ -101,7 +101,7 @@ static void find_wide(struct engine_parts *s, const struct dt_program *p)
     }
 }
 
-static int grow(struct engine_parts *s, const struct dt_program *p, uint32_t n_nodes)
+static int grow(struct dt_engine_parts *s, const struct dt_program *p, uint32_t n_nodes)
 {
     size_t lanes = (size_t)p->n_lanes + 1, groups = (size_t)p->n_groups + 1;
 
@@ -117,7 +117,7 @@ static int grow(struct engine_parts *s, const struct dt_program *p, uint32_t n_n
 enum dt_status dt_engine_part(struct dt_engine *e, const struct dt_program *p,
                               const struct dt_network *net, struct dt_error *err)
 {
-    struct engine_parts *s = &e->parts;
+    struct dt_engine_parts *s = &e->parts;
     uint32_t gpus_per_node = dt_network_gpus_per_node(net), gpus = 0;
 
     s->n = 0;

@@ -42,7 +42,7 @@ static uint64_t fingerprint(const struct dt_program *p)
     return h[0] | 1; /* never the "none" value */
 }
 
-static enum engine_class class_of(const struct dt_op *op)
+static enum dt_engine_class class_of(const struct dt_op *op)
 {
     switch (op->kind) {
     case DT_OP_SEND:
@@ -131,7 +131,7 @@ static enum dt_status list_sends(struct dt_engine *e, const struct dt_program *p
         FETCH_AHEAD(p, i, p->ops);
         if (e->node[i].class != ENGINE_SEND)
             continue;
-        e->sends[n] = (struct engine_send){
+        e->sends[n] = (struct dt_engine_send){
             .bytes = op->bytes > 0 ? (double)op->bytes : 1,
             .src = op->lane,
             .dst = op->peer < p->n_ops ? p->ops[op->peer].lane : DT_NONE,
@@ -163,7 +163,7 @@ static enum dt_status count(struct dt_engine *e, const struct dt_program *p, str
         FETCH_AHEAD(p, i, p->ops);
         FETCH_AHEAD(p, i, e->node);
         DT_TRY(check_op(p, i, err));
-        enum engine_class c = class_of(op);
+        enum dt_engine_class c = class_of(op);
         uint32_t need = 0;
         const struct dt_lane *l = &p->lanes[op->lane];
 #define COUNT(d)                                                                                   \

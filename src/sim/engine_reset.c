@@ -64,8 +64,8 @@ static inline void route_send(struct dt_engine *e, const struct dt_program *p,
                               const struct dt_durations *dur, const struct dt_network *net,
                               bool even, uint32_t i)
 {
-    struct engine_node *n = &e->node[i];
-    struct engine_send *s = &e->sends[n->peer];
+    struct dt_engine_node *n = &e->node[i];
+    struct dt_engine_send *s = &e->sends[n->peer];
 
     n->alpha = 0;
     if (s->dst == DT_NONE || dur->ns[i] <= dur->alpha_ns[i])
@@ -85,7 +85,7 @@ enum dt_status dt_engine_reset(struct dt_engine *e, const struct dt_program *p,
     if (net)
         DT_TRY(prepare_routes(e, p, net, err, &even));
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        struct engine_node *n = &e->node[i];
+        struct dt_engine_node *n = &e->node[i];
         dt_engine_reset_op(e, dur, i);
         sign |= dur->ns[i];
         if (net && n->class == ENGINE_SEND)

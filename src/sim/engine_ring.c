@@ -3,7 +3,7 @@
  * Collectives over several nodes: one flow around the ring of a group's members. */
 #include "sim/engine_internal.h"
 
-bool dt_engine_group_flows(const struct engine_run *r, uint32_t g, int64_t ns)
+bool dt_engine_group_flows(const struct dt_engine_run *r, uint32_t g, int64_t ns)
 {
     const struct dt_group *gr = &r->p->groups[g];
     const uint32_t *ops = &r->p->group_ops[gr->first];
@@ -18,7 +18,7 @@ bool dt_engine_group_flows(const struct engine_run *r, uint32_t g, int64_t ns)
     return dt_network_ring_crosses(r->net, r->p->lanes, r->e->members, gr->n);
 }
 
-void dt_engine_ring_start(struct engine_run *r, uint32_t g, int64_t now)
+void dt_engine_ring_start(struct dt_engine_run *r, uint32_t g, int64_t now)
 {
     const struct dt_group *gr = &r->p->groups[g];
     const uint32_t *ops = &r->p->group_ops[gr->first];

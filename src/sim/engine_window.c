@@ -19,9 +19,9 @@ enum {
     WORTH = 16
 }; /* a window is at least this part of the whole: there are no more than so many */
 
-static int64_t first_wide_begin(const struct engine_run *r)
+static int64_t first_wide_begin(const struct dt_engine_run *r)
 {
-    const struct engine_parts *s = &r->e->parts;
+    const struct dt_engine_parts *s = &r->e->parts;
     int64_t until = INT64_MAX;
 
     for (uint32_t w = 0; w < s->n_wide; w++)
@@ -30,7 +30,7 @@ static int64_t first_wide_begin(const struct engine_run *r)
     return until;
 }
 
-static uint32_t part_of(const struct engine_run *r, uint32_t op)
+static uint32_t part_of(const struct dt_engine_run *r, uint32_t op)
 {
     return r->e->parts.of_lane[r->p->ops[op].lane];
 }
@@ -43,24 +43,24 @@ static void sum_up(uint32_t *at, uint32_t n)
 }
 
 /* Empties the queue into e->parked[], by part; event_at[k] is where part k's begin. */
-static void park_events(struct engine_run *r, uint32_t *event_at)
+static void park_events(struct dt_engine_run *r, uint32_t *event_at)
 {
     const struct dt_sim_event *v = r->queue.heap;
     uint32_t n = r->queue.n, parts = r->e->parts.n;
 
     memset(event_at, 0, (parts + (size_t)1) * sizeof *event_at);
     for (uint32_t i = 0; i < n; i++)
-        event_at[part_of(r, dt_event_sequence(v[i]))]++;
+        event_at[part_of(r, dt_sim_event_sequence(v[i]))]++;
     sum_up(event_at, parts + 1);
     for (uint32_t i = n; i-- > 0;)
-        r->e->parked[--event_at[part_of(r, dt_event_sequence(v[i]))]] = v[i];
+        r->e->parked[--event_at[part_of(r, dt_sim_event_sequence(v[i]))]] = v[i];
     r->queue.n = 0;
 }
 
 /* The same for flows in flight: from flows[1], in which they lie in any order, to flows[0]. */
-static void park_flows(struct engine_run *r, uint32_t n, uint32_t *flow_at)
+static void park_flows(struct dt_engine_run *r, uint32_t n, uint32_t *flow_at)
 {
-    const struct dt_net_finish *v = r->e->flows[1];
+    const struct dt_network_finish *v = r->e->flows[1];
     uint32_t parts = r->e->parts.n;
 
     memset(flow_at, 0, (parts + (size_t)1) * sizeof *flow_at);
@@ -71,7 +71,7 @@ static void park_flows(struct engine_run *r, uint32_t n, uint32_t *flow_at)
         r->e->flows[0][--flow_at[part_of(r, v[i].tag)]] = v[i];
 }
 
-static int reserve(struct engine_run *r)
+static int reserve(struct dt_engine_run *r)
 {
     struct dt_engine *e = r->e;
     size_t flows = dt_network_in_flight(r->net) + 1u;
@@ -86,7 +86,7 @@ static int reserve(struct engine_run *r)
 }
 
 /* Flows that outlast the window join those of the parts before. */
-static uint32_t keep_flows(struct engine_run *r, uint32_t kept)
+static uint32_t keep_flows(struct dt_engine_run *r, uint32_t kept)
 {
     struct dt_engine *e = r->e;
     size_t n = (size_t)kept + dt_network_in_flight(r->net);
@@ -98,7 +98,7 @@ static uint32_t keep_flows(struct engine_run *r, uint32_t kept)
     return kept + dt_network_park(r->net, e->flows[1] + kept);
 }
 
-static void run_parts(struct engine_run *r, void (*advance)(struct engine_run *),
+static void run_parts(struct dt_engine_run *r, void (*advance)(struct dt_engine_run *),
                       const uint32_t *event_at, const uint32_t *flow_at)
 {
     struct dt_engine *e = r->e;
@@ -106,33 +106,33 @@ static void run_parts(struct engine_run *r, void (*advance)(struct engine_run *)
 
     for (uint32_t k = 0; k < e->parts.n; k++) {
         /* Events from `until` on stay where they are; there are never more events than ops. */
-        dt_queue_init(&r->queue, e->events + later);
+        dt_sim_queue_init(&r->queue, e->events + later);
         for (uint32_t i = event_at[k]; i < event_at[k + 1]; i++)
-            dt_queue_put(&r->queue, e->parked[i]);
+            dt_sim_queue_put(&r->queue, e->parked[i]);
         for (uint32_t i = flow_at[k]; i < flow_at[k + 1]; i++)
             dt_network_unpark(r->net, &e->flows[0][i]);
         advance(r);
         dt_network_settle(r->net);
-        dt_queue_fill_hole(&r->queue);
+        dt_sim_queue_fill_hole(&r->queue);
         later += r->queue.n;
         kept = keep_flows(r, kept);
     }
-    dt_queue_init(&r->queue, e->events);
+    dt_sim_queue_init(&r->queue, e->events);
     r->queue.n = later;
-    dt_queue_order(&r->queue);
+    dt_sim_queue_order(&r->queue);
     for (uint32_t i = 0; i < kept; i++)
         dt_network_unpark(r->net, &e->flows[1][i]);
 }
 
-void dt_engine_window(struct engine_run *r, void (*advance)(struct engine_run *))
+void dt_engine_window(struct dt_engine_run *r, void (*advance)(struct dt_engine_run *))
 {
-    struct engine_parts *s = &r->e->parts;
+    struct dt_engine_parts *s = &r->e->parts;
     int64_t until = first_wide_begin(r);
 
     if (until <= r->now_ns || until - r->now_ns < s->makespan_ns / WORTH)
         return;
     dt_network_settle(r->net);
-    dt_queue_fill_hole(&r->queue);
+    dt_sim_queue_fill_hole(&r->queue);
     if (reserve(r)) {
         r->nomem = true;
         return;

@@ -74,8 +74,9 @@ static void trajectory(struct run *r, struct dt_rng *rng, double mean_s, double 
     }
 }
 
-void dt_goodput_simulate(uint64_t seed, int gpus, double mtbf_gpu_hours, double interval_s,
-                         double write_s, double restart_s, double horizon_s, struct dt_goodput *out)
+void dt_sim_goodput_simulate(uint64_t seed, int gpus, double mtbf_gpu_hours, double interval_s,
+                             double write_s, double restart_s, double horizon_s,
+                             struct dt_sim_goodput *out)
 {
     double mean_s = mtbf_gpu_hours > 0 && gpus > 0 ? mtbf_gpu_hours * 3600.0 / gpus : 0;
     struct run sum = {0};

@@ -168,7 +168,7 @@ static uint32_t take_slot(struct dt_network *n, uint32_t n_hops)
 static void flush_before(struct dt_network *n, int64_t now_ns)
 {
     if (n->n_dirty > 0 && n->dirty_ns != now_ns)
-        dt_net_solve(n);
+        dt_network_solve(n);
     n->dirty_ns = now_ns;
 }
 
@@ -184,8 +184,8 @@ static void mark_dirty(struct dt_network *n, uint32_t link)
 static void join_link(struct dt_network *n, uint32_t hop, uint32_t flow, uint32_t link,
                       double weight)
 {
-    struct dt_net_hop *h = &n->hops[hop];
-    struct dt_net_link *l = &n->links[link];
+    struct dt_network_hop *h = &n->hops[hop];
+    struct dt_network_link *l = &n->links[link];
 
     /* The profile is the authority on what a lone transfer takes, the network only on how transfers
      * in flight at once share: a flow by itself never asks a link for more than it has. */
@@ -205,8 +205,8 @@ static void join_link(struct dt_network *n, uint32_t hop, uint32_t flow, uint32_
 
 static void leave_link(struct dt_network *n, uint32_t hop)
 {
-    struct dt_net_hop *h = &n->hops[hop];
-    struct dt_net_link *l = &n->links[h->link];
+    struct dt_network_hop *h = &n->hops[hop];
+    struct dt_network_link *l = &n->links[h->link];
 
     if (h->prev != DT_NONE)
         n->hops[h->prev].next = h->next;
@@ -233,7 +233,7 @@ uint32_t dt_network_start_path(struct dt_network *n, const uint32_t *link, const
     uint32_t id = take_slot(n, n_hops);
     if (id == DT_NONE)
         return DT_NONE;
-    struct dt_net_flow *f = &n->flows[id];
+    struct dt_network_flow *f = &n->flows[id];
     f->cap = cap_bytes_per_s;
     f->bytes = f->remaining = bytes;
     f->last_ns = now_ns;
@@ -243,10 +243,11 @@ uint32_t dt_network_start_path(struct dt_network *n, const uint32_t *link, const
     f->rate = 0; /* until the recomputation, if some link may hold it back */
     f->bottleneck = DT_NONE;
     for (uint32_t i = 0; i < n_hops; i++) {
-        struct dt_net_link *l = &n->links[link[i]];
+        struct dt_network_link *l = &n->links[link[i]];
         join_link(n, f->first_hop + i, id, link[i], weight[i]);
-        if (dt_net_binds(l) &&
-            (l->live == DT_NONE || dt_net_short(l, n->hops[f->first_hop + i].weight * f->cap))) {
+        if (dt_network_binds(l) &&
+            (l->live == DT_NONE ||
+             dt_network_short(l, n->hops[f->first_hop + i].weight * f->cap))) {
             held = true;
             mark_dirty(n, link[i]);
         }
@@ -255,24 +256,24 @@ uint32_t dt_network_start_path(struct dt_network *n, const uint32_t *link, const
         f->rate = f->cap;
         for (uint32_t i = 0; i < n_hops; i++)
             n->links[link[i]].load += n->hops[f->first_hop + i].weight * f->cap;
-        dt_net_finish_set(n, id, now_ns + llround(bytes / f->cap * 1e9));
+        dt_network_finish_set(n, id, now_ns + llround(bytes / f->cap * 1e9));
     }
     return id;
 }
 
 void dt_network_end(struct dt_network *n, uint32_t flow, int64_t now_ns)
 {
-    struct dt_net_flow *f = &n->flows[flow];
+    struct dt_network_flow *f = &n->flows[flow];
 
     flush_before(n, now_ns);
     for (uint32_t i = 0; i < f->n_hops; i++) {
-        struct dt_net_hop *h = &n->hops[f->first_hop + i];
-        bool bound = dt_net_binds(&n->links[h->link]) && dt_net_full(&n->links[h->link]);
+        struct dt_network_hop *h = &n->hops[f->first_hop + i];
+        bool bound = dt_network_binds(&n->links[h->link]) && dt_network_full(&n->links[h->link]);
         leave_link(n, f->first_hop + i);
         if (bound && n->links[h->link].count > 0)
             mark_dirty(n, h->link);
     }
-    dt_net_finish_remove(n, flow);
+    dt_network_finish_remove(n, flow);
     f->tag = n->free_head[f->size_class];
     n->free_head[f->size_class] = flow;
 }
@@ -280,13 +281,13 @@ void dt_network_end(struct dt_network *n, uint32_t flow, int64_t now_ns)
 bool dt_network_due(struct dt_network *n, int64_t until_ns, int64_t *finish_ns, uint32_t *flow,
                     uint32_t *tag)
 {
-    const struct dt_net_finish *first = dt_net_finish_first(n);
+    const struct dt_network_finish *first = dt_network_finish_first(n);
 
     /* What changed at this instant changes nobody's bytes before the next one: flows that finish
      * now do so. */
     if (n->n_dirty > 0 && until_ns > n->dirty_ns && !(first && first->ns <= n->dirty_ns)) {
-        dt_net_solve(n);
-        first = dt_net_finish_first(n);
+        dt_network_solve(n);
+        first = dt_network_finish_first(n);
     }
     if (!first || first->ns > until_ns)
         return false;
@@ -304,7 +305,7 @@ bool dt_network_next(struct dt_network *n, int64_t *finish_ns, uint32_t *flow, u
 void dt_network_settle(struct dt_network *n)
 {
     if (n->n_dirty > 0)
-        dt_net_solve(n);
+        dt_network_solve(n);
 }
 
 /* Rates are a cache of the flows in flight: filling it does not change the network's meaning. */
@@ -322,7 +323,7 @@ double dt_network_rate(const struct dt_network *n, uint32_t flow)
 double dt_network_moved(const struct dt_network *n, uint32_t flow, int64_t now_ns)
 {
     settle(n);
-    const struct dt_net_flow *f = &n->flows[flow];
+    const struct dt_network_flow *f = &n->flows[flow];
     return f->bytes - f->remaining + f->rate * (double)(now_ns - f->last_ns) * 1e-9;
 }
 
@@ -331,7 +332,7 @@ int dt_network_links(const struct dt_network *n)
     return (int)n->n_links;
 }
 
-void dt_network_link(const struct dt_network *n, int link, double *load, double *capacity)
+void dt_network_link_load(const struct dt_network *n, int link, double *load, double *capacity)
 {
     double sum = 0;
 

@@ -33,7 +33,7 @@ void dt_network_end(struct dt_network *n, uint32_t flow, int64_t now_ns);
 /* For tests: current rate of a flow, load and capacity of a link. */
 double dt_network_rate(const struct dt_network *n, uint32_t flow);
 int dt_network_links(const struct dt_network *n);
-void dt_network_link(const struct dt_network *n, int link, double *load, double *capacity);
+void dt_network_link_load(const struct dt_network *n, int link, double *load, double *capacity);
 
 /* The same, if it is not later than until_ns.  Cheaper: events of one instant are taken before rates are recomputed. */
 bool dt_network_due(struct dt_network *n, int64_t until_ns, int64_t *finish_ns, uint32_t *flow,
@@ -45,14 +45,14 @@ uint32_t dt_network_ahead(const struct dt_network *n, uint32_t k);
 
 /* Flows in flight can be put aside, all at once, and taken up again one by one: then those whose links
  * the others do not touch finish by themselves.  Settle first. */
-struct dt_net_finish { /* when a flow ends, as the rates are; ordered by all three */
+struct dt_network_finish { /* when a flow ends, as the rates are; ordered by all three */
     int64_t ns;
     uint32_t tag, flow;
 };
 void dt_network_settle(struct dt_network *n); /* rates that are due, now */
 uint32_t dt_network_in_flight(const struct dt_network *n);
-uint32_t dt_network_park(struct dt_network *n, struct dt_net_finish *out /* [in flight] */);
-void dt_network_unpark(struct dt_network *n, const struct dt_net_finish *f);
+uint32_t dt_network_park(struct dt_network *n, struct dt_network_finish *out /* [in flight] */);
+void dt_network_unpark(struct dt_network *n, const struct dt_network_finish *f);
 
 /* ---- beyond transfers between two lanes ---- */
 

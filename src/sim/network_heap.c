@@ -10,22 +10,22 @@
 #define IN_SOON 0xfffffffeu /* .heap_at of a flow in the list */
 enum { SOON_FEW = 8, SOON_FILL = 24, SOON_MOST = 32 };
 
-static inline bool before(struct dt_net_finish a, struct dt_net_finish b)
+static inline bool before(struct dt_network_finish a, struct dt_network_finish b)
 {
     if (a.ns != b.ns)
         return a.ns < b.ns;
     return a.tag != b.tag ? a.tag < b.tag : a.flow < b.flow;
 }
 
-static inline void set(struct dt_network *n, uint32_t at, struct dt_net_finish e)
+static inline void set(struct dt_network *n, uint32_t at, struct dt_network_finish e)
 {
     n->heap[at] = e;
     n->flows[e.flow].heap_at = at;
 }
 
-static void place(struct dt_network *n, uint32_t at, struct dt_net_finish e)
+static void place(struct dt_network *n, uint32_t at, struct dt_network_finish e)
 {
-    struct dt_net_finish *h = n->heap;
+    struct dt_network_finish *h = n->heap;
 
     while (at > 0 && before(e, h[(at - 1) / 4])) {
         set(n, at, h[(at - 1) / 4]);
@@ -45,14 +45,14 @@ static void place(struct dt_network *n, uint32_t at, struct dt_net_finish e)
     set(n, at, e);
 }
 
-static void push(struct dt_network *n, struct dt_net_finish e)
+static void push(struct dt_network *n, struct dt_network_finish e)
 {
     place(n, n->heap_n++, e);
 }
 
 static void heap_remove(struct dt_network *n, uint32_t at)
 {
-    struct dt_net_finish last = n->heap[--n->heap_n];
+    struct dt_network_finish last = n->heap[--n->heap_n];
 
     if (at < n->heap_n)
         place(n, at, last);
@@ -60,13 +60,13 @@ static void heap_remove(struct dt_network *n, uint32_t at)
 
 /* ---- the list: soon[soon_from .. +soon_n), no later than anything in the heap ---- */
 
-static void soon_insert(struct dt_network *n, struct dt_net_finish e)
+static void soon_insert(struct dt_network *n, struct dt_network_finish e)
 {
     if (n->soon_from + n->soon_n == NET_SOON) {
         memmove(n->soon, n->soon + n->soon_from, n->soon_n * sizeof *n->soon);
         n->soon_from = 0;
     }
-    struct dt_net_finish *v = n->soon + n->soon_from;
+    struct dt_network_finish *v = n->soon + n->soon_from;
     uint32_t at = n->soon_n++;
     for (; at > 0 && before(e, v[at - 1]); at--)
         v[at] = v[at - 1];
@@ -78,7 +78,7 @@ static void soon_insert(struct dt_network *n, struct dt_net_finish e)
 
 static void soon_remove(struct dt_network *n, uint32_t flow)
 {
-    struct dt_net_finish *v = n->soon + n->soon_from;
+    struct dt_network_finish *v = n->soon + n->soon_from;
     uint32_t at = 0;
 
     n->soon_n--;
@@ -91,7 +91,7 @@ static void soon_remove(struct dt_network *n, uint32_t flow)
     memmove(v + at, v + at + 1, (n->soon_n - at) * sizeof *v);
 }
 
-static void put(struct dt_network *n, struct dt_net_finish e)
+static void put(struct dt_network *n, struct dt_network_finish e)
 {
     if (n->soon_n > 0 && before(e, n->soon[n->soon_from + n->soon_n - 1]))
         soon_insert(n, e);
@@ -102,26 +102,26 @@ static void put(struct dt_network *n, struct dt_net_finish e)
 static void refill(struct dt_network *n)
 {
     while (n->soon_n < SOON_FILL && n->heap_n > 0) {
-        struct dt_net_finish e = n->heap[0];
+        struct dt_network_finish e = n->heap[0];
         heap_remove(n, 0);
         soon_insert(n, e);
     }
 }
 
-void dt_net_finish_set(struct dt_network *n, uint32_t flow, int64_t finish_ns)
+void dt_network_finish_set(struct dt_network *n, uint32_t flow, int64_t finish_ns)
 {
     uint32_t at = n->flows[flow].heap_at;
-    struct dt_net_finish e = {finish_ns, n->flows[flow].tag, flow};
+    struct dt_network_finish e = {finish_ns, n->flows[flow].tag, flow};
 
     if (at < n->heap_n && !(n->soon_n > 0 && before(e, n->soon[n->soon_from + n->soon_n - 1]))) {
         place(n, at, e);
         return;
     }
-    dt_net_finish_remove(n, flow);
+    dt_network_finish_remove(n, flow);
     put(n, e);
 }
 
-void dt_net_finish_remove(struct dt_network *n, uint32_t flow)
+void dt_network_finish_remove(struct dt_network *n, uint32_t flow)
 {
     uint32_t at = n->flows[flow].heap_at;
 
@@ -132,7 +132,7 @@ void dt_net_finish_remove(struct dt_network *n, uint32_t flow)
     n->flows[flow].heap_at = DT_NONE;
 }
 
-const struct dt_net_finish *dt_net_finish_first(struct dt_network *n)
+const struct dt_network_finish *dt_network_finish_first(struct dt_network *n)
 {
     if (n->soon_n < SOON_FEW)
         refill(n);
@@ -149,7 +149,7 @@ uint32_t dt_network_in_flight(const struct dt_network *n)
     return n->soon_n + n->heap_n;
 }
 
-uint32_t dt_network_park(struct dt_network *n, struct dt_net_finish *out)
+uint32_t dt_network_park(struct dt_network *n, struct dt_network_finish *out)
 {
     uint32_t count = dt_network_in_flight(n);
 
@@ -161,7 +161,7 @@ uint32_t dt_network_park(struct dt_network *n, struct dt_net_finish *out)
     return count;
 }
 
-void dt_network_unpark(struct dt_network *n, const struct dt_net_finish *f)
+void dt_network_unpark(struct dt_network *n, const struct dt_network_finish *f)
 {
     put(n, *f);
 }

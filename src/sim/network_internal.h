@@ -11,13 +11,13 @@
 
 #include "sim/network.h"
 
-struct dt_net_hop {
+struct dt_network_hop {
     uint32_t link, flow;
     uint32_t prev, next; /* on the same link */
     double weight;
 };
 
-struct dt_net_link {
+struct dt_network_link {
     double capacity;
     double demand; /* sum of weight * cap: what the link would carry if nobody were held back */
     double load;   /* sum of weight * rate: what it carries */
@@ -29,7 +29,7 @@ struct dt_net_link {
     double top;           /* ... highest rate given on it */
 };
 
-struct dt_net_flow {
+struct dt_network_flow {
     double rate, cap, remaining; /* bytes/s, bytes/s, bytes at last_ns */
     double bytes;
     double next_rate; /* recomputation */
@@ -42,7 +42,7 @@ struct dt_net_flow {
     uint8_t size_class, frozen;
 };
 
-struct dt_net_level { /* recomputation: a link or a flow's own cap that may bind at this rate */
+struct dt_network_level { /* recomputation: a link or a flow's own cap that may bind at this rate */
     double rate;
     uint32_t id; /* links as they are, flows with NET_FLOW set */
 };
@@ -57,20 +57,20 @@ struct dt_network {
     struct dt_cluster cluster;
     bool has_cluster, fabric_binds;
     uint32_t n_links, port_out, port_in, nic_out, nic_in, fabric; /* first link of each kind */
-    struct dt_net_link *links;
-    struct dt_net_flow *flows; /* slots */
+    struct dt_network_link *links;
+    struct dt_network_flow *flows; /* slots */
     size_t flows_cap;
     uint32_t n_slots;
-    struct dt_net_hop *hops;
+    struct dt_network_hop *hops;
     size_t hops_cap;
     uint32_t n_hops;
     uint32_t free_head[NET_CLASSES]; /* lists of free slots through .tag */
-    struct dt_net_finish *heap;      /* of flows with a rate, but for those in soon[] */
+    struct dt_network_finish *heap;  /* of flows with a rate, but for those in soon[] */
     size_t heap_cap;
     uint32_t heap_n;
     uint32_t soon_from, soon_n;
-    struct dt_net_finish soon[NET_SOON]; /* sorted: those that finish before all in the heap */
-    uint32_t *dirty;                     /* links whose flows need new rates as of dirty_ns */
+    struct dt_network_finish soon[NET_SOON]; /* sorted: those that finish before all in the heap */
+    uint32_t *dirty;                         /* links whose flows need new rates as of dirty_ns */
     size_t dirty_cap;
     uint32_t n_dirty;
     int64_t dirty_ns;
@@ -78,7 +78,7 @@ struct dt_network {
     uint32_t *todo; /* recomputation: the component's flows */
     size_t todo_cap;
     uint32_t *todo_links; /* its binding links */
-    struct dt_net_level *level;
+    struct dt_network_level *level;
     size_t level_cap;
     uint32_t *scratch_link; /* a path under construction */
     double *scratch_weight;
@@ -89,28 +89,28 @@ struct dt_network {
 
 /* A link can hold somebody back only if the flows on it could together exceed it.  The tolerance
  * absorbs the rounding of caps that add up to exactly the capacity. */
-static inline bool dt_net_binds(const struct dt_net_link *l)
+static inline bool dt_network_binds(const struct dt_network_link *l)
 {
     return l->demand > l->capacity * (1 + 1e-9);
 }
 
 /* Such a link is full: what it carries may not rise, so whoever comes or goes on it changes what the
  * others get. */
-static inline bool dt_net_full(const struct dt_net_link *l)
+static inline bool dt_network_full(const struct dt_network_link *l)
 {
     return l->load >= l->capacity * (1 - 1e-9);
 }
 /* Does a flow that asks for `more` have to be held back, as far as the rates in force go? */
-static inline bool dt_net_short(const struct dt_net_link *l, double more)
+static inline bool dt_network_short(const struct dt_network_link *l, double more)
 {
     return l->load + more > l->capacity * (1 + 1e-9);
 }
 
 /* When flows finish: sets or changes it, forgets it, and the first of all (NULL: none). */
-void dt_net_finish_set(struct dt_network *n, uint32_t flow, int64_t finish_ns);
-void dt_net_finish_remove(struct dt_network *n, uint32_t flow);
-const struct dt_net_finish *dt_net_finish_first(struct dt_network *n);
+void dt_network_finish_set(struct dt_network *n, uint32_t flow, int64_t finish_ns);
+void dt_network_finish_remove(struct dt_network *n, uint32_t flow);
+const struct dt_network_finish *dt_network_finish_first(struct dt_network *n);
 /* Gives every flow that touches a dirty link, and all that these affect, its max-min rate. */
-void dt_net_solve(struct dt_network *n);
+void dt_network_solve(struct dt_network *n);
 
 #endif

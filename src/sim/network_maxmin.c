@@ -23,9 +23,9 @@
 
 #include <math.h>
 
-static void level_sift(struct dt_net_level *v, uint32_t count, uint32_t i)
+static void level_sift(struct dt_network_level *v, uint32_t count, uint32_t i)
 {
-    struct dt_net_level e = v[i];
+    struct dt_network_level e = v[i];
 
     for (;;) {
         uint32_t c = 2 * i + 1;
@@ -57,7 +57,7 @@ enum wide { WIDE_NONE, WIDE_HELD, WIDE_ALL };
 static uint32_t add_flows_of(struct dt_network *n, uint32_t link, enum wide wide, uint32_t n_flows)
 {
     for (uint32_t h = n->links[link].head; h != DT_NONE; h = n->hops[h].next) {
-        const struct dt_net_flow *f = &n->flows[n->hops[h].flow];
+        const struct dt_network_flow *f = &n->flows[n->hops[h].flow];
         if (f->stamp == n->stamp)
             continue;
         if (wide == WIDE_ALL || f->n_hops <= NET_WIDE_HOPS ||
@@ -93,16 +93,16 @@ static uint32_t close_component(struct dt_network *n, uint32_t from, uint32_t fl
                                 uint32_t *n_links)
 {
     for (uint32_t i = from; i < flows; i++) {
-        const struct dt_net_flow *f = &n->flows[n->todo[i]];
+        const struct dt_network_flow *f = &n->flows[n->todo[i]];
         bool spreads = all || f->n_hops <= NET_WIDE_HOPS;
         for (uint32_t k = 0; k < f->n_hops; k++) {
             uint32_t id = n->hops[f->first_hop + k].link;
-            struct dt_net_link *l = &n->links[id];
-            if (l->stamp == n->stamp || !dt_net_binds(l))
+            struct dt_network_link *l = &n->links[id];
+            if (l->stamp == n->stamp || !dt_network_binds(l))
                 continue;
             l->stamp = n->stamp;
             n->todo_links[(*n_links)++] = id;
-            if (spreads && dt_net_full(l))
+            if (spreads && dt_network_full(l))
                 flows = add_flows_of(n, id, all ? WIDE_ALL : WIDE_NONE, flows);
         }
     }
@@ -113,17 +113,17 @@ static uint32_t close_component(struct dt_network *n, uint32_t from, uint32_t fl
 static void share_links(struct dt_network *n, uint32_t n_flows, uint32_t n_links)
 {
     for (uint32_t i = 0; i < n_links; i++) {
-        struct dt_net_link *l = &n->links[n->todo_links[i]];
+        struct dt_network_link *l = &n->links[n->todo_links[i]];
         l->spare = l->capacity - l->load;
         l->weight = l->top = 0;
         l->live = 0;
     }
     for (uint32_t i = 0; i < n_flows; i++) {
-        struct dt_net_flow *f = &n->flows[n->todo[i]];
+        struct dt_network_flow *f = &n->flows[n->todo[i]];
         f->frozen = 0;
         for (uint32_t k = 0; k < f->n_hops; k++) {
-            const struct dt_net_hop *h = &n->hops[f->first_hop + k];
-            struct dt_net_link *l = &n->links[h->link];
+            const struct dt_network_hop *h = &n->hops[f->first_hop + k];
+            struct dt_network_link *l = &n->links[h->link];
             if (l->stamp != n->stamp)
                 continue;
             l->spare += h->weight * f->rate;
@@ -132,7 +132,7 @@ static void share_links(struct dt_network *n, uint32_t n_flows, uint32_t n_links
         }
     }
     for (uint32_t i = 0; i < n_links; i++) {
-        struct dt_net_link *l = &n->links[n->todo_links[i]];
+        struct dt_network_link *l = &n->links[n->todo_links[i]];
         l->shared = l->live < l->count;
         if (!l->shared)
             l->spare = l->capacity; /* no rounding */
@@ -146,11 +146,12 @@ static uint32_t start_levels(struct dt_network *n, uint32_t n_flows, uint32_t n_
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < n_links; i++) {
-        const struct dt_net_link *l = &n->links[n->todo_links[i]];
-        n->level[count++] = (struct dt_net_level){l->spare / l->weight, n->todo_links[i]};
+        const struct dt_network_link *l = &n->links[n->todo_links[i]];
+        n->level[count++] = (struct dt_network_level){l->spare / l->weight, n->todo_links[i]};
     }
     for (uint32_t i = 0; i < n_flows; i++)
-        n->level[count++] = (struct dt_net_level){n->flows[n->todo[i]].cap, n->todo[i] | NET_FLOW};
+        n->level[count++] =
+            (struct dt_network_level){n->flows[n->todo[i]].cap, n->todo[i] | NET_FLOW};
     for (uint32_t i = count / 2; i-- > 0;)
         level_sift(n->level, count, i);
     return count;
@@ -159,7 +160,7 @@ static uint32_t start_levels(struct dt_network *n, uint32_t n_flows, uint32_t n_
 /* Move the flow's clock to the instant and give it its new rate. */
 static void set_rate(struct dt_network *n, uint32_t flow, double rate)
 {
-    struct dt_net_flow *f = &n->flows[flow];
+    struct dt_network_flow *f = &n->flows[flow];
 
     /* A rate that only rounding changed is the same rate: its finish time stays as it was. */
     f->bottleneck = f->next_bottleneck;
@@ -170,25 +171,25 @@ static void set_rate(struct dt_network *n, uint32_t flow, double rate)
         f->remaining = 0; /* less than the bytes of half a nanosecond */
     f->last_ns = n->dirty_ns;
     for (uint32_t k = 0; k < f->n_hops; k++) {
-        const struct dt_net_hop *h = &n->hops[f->first_hop + k];
+        const struct dt_network_hop *h = &n->hops[f->first_hop + k];
         n->links[h->link].load += h->weight * (rate - f->rate);
     }
     f->rate = rate;
     double ns = f->remaining / rate * 1e9;
-    dt_net_finish_set(n, flow,
-                      n->dirty_ns + (ns < (double)DT_TIME_MAX_NS ? llround(ns) : DT_TIME_MAX_NS));
+    dt_network_finish_set(
+        n, flow, n->dirty_ns + (ns < (double)DT_TIME_MAX_NS ? llround(ns) : DT_TIME_MAX_NS));
 }
 
 static void freeze(struct dt_network *n, uint32_t flow, double rate, uint32_t bottleneck)
 {
-    struct dt_net_flow *f = &n->flows[flow];
+    struct dt_network_flow *f = &n->flows[flow];
 
     f->frozen = 1;
     f->next_rate = rate;
     f->next_bottleneck = bottleneck;
     for (uint32_t k = 0; k < f->n_hops; k++) {
-        const struct dt_net_hop *h = &n->hops[f->first_hop + k];
-        struct dt_net_link *l = &n->links[h->link];
+        const struct dt_network_hop *h = &n->hops[f->first_hop + k];
+        struct dt_network_link *l = &n->links[h->link];
         if (l->stamp != n->stamp)
             continue;
         l->top = rate; /* rates only rise while filling */
@@ -203,7 +204,7 @@ static uint32_t freeze_link(struct dt_network *n, uint32_t link, double rate)
     uint32_t count = 0;
 
     for (uint32_t h = n->links[link].head; h != DT_NONE; h = n->hops[h].next) {
-        const struct dt_net_flow *f = &n->flows[n->hops[h].flow];
+        const struct dt_network_flow *f = &n->flows[n->hops[h].flow];
         if (f->stamp != n->stamp || f->frozen)
             continue;
         freeze(n, n->hops[h].flow, rate, link);
@@ -219,7 +220,7 @@ static uint32_t add_faster(struct dt_network *n, uint32_t link, double rate, uin
     if (!n->links[link].shared)
         return n_flows;
     for (uint32_t h = n->links[link].head; h != DT_NONE; h = n->hops[h].next) {
-        const struct dt_net_flow *f = &n->flows[n->hops[h].flow];
+        const struct dt_network_flow *f = &n->flows[n->hops[h].flow];
         if (f->stamp != n->stamp && f->rate > rate * (1 + 1e-12))
             n_flows = add_flow(n, n->hops[h].flow, n_flows);
     }
@@ -231,12 +232,12 @@ static uint32_t add_released(struct dt_network *n, uint32_t n_links, uint32_t n_
 {
     for (uint32_t i = 0; i < n_links; i++) {
         uint32_t id = n->todo_links[i];
-        const struct dt_net_link *l = &n->links[id];
+        const struct dt_network_link *l = &n->links[id];
         if (!l->shared)
             continue;
         bool full = l->spare <= l->capacity * 1e-9;
         for (uint32_t h = l->head; h != DT_NONE; h = n->hops[h].next) {
-            const struct dt_net_flow *f = &n->flows[n->hops[h].flow];
+            const struct dt_network_flow *f = &n->flows[n->hops[h].flow];
             if (f->stamp != n->stamp && f->bottleneck == id &&
                 (!full || l->top > f->rate * (1 + 1e-12)))
                 n_flows = add_flow(n, n->hops[h].flow, n_flows);
@@ -253,7 +254,7 @@ static uint32_t fill(struct dt_network *n, uint32_t n_flows, uint32_t n_links)
     uint32_t count = start_levels(n, n_flows, n_links), left = n_flows;
 
     while (left > 0 && count > 0) {
-        struct dt_net_level v = n->level[0];
+        struct dt_network_level v = n->level[0];
         if (v.id & NET_FLOW) {
             if (!n->flows[v.id & ~NET_FLOW].frozen) {
                 freeze(n, v.id & ~NET_FLOW, v.rate, DT_NONE);
@@ -283,14 +284,14 @@ static uint32_t fill(struct dt_network *n, uint32_t n_flows, uint32_t n_links)
 static uint32_t add_sharers(struct dt_network *n, uint32_t n_links, uint32_t n_flows)
 {
     for (uint32_t i = 0; i < n_links; i++)
-        if (dt_net_full(&n->links[n->todo_links[i]]))
+        if (dt_network_full(&n->links[n->todo_links[i]]))
             n_flows = add_flows_of(n, n->todo_links[i], WIDE_ALL, n_flows);
     return n_flows;
 }
 
 enum { PASSES_LAZY = 4 }; /* after so many, whoever shares a full link takes part at once */
 
-void dt_net_solve(struct dt_network *n)
+void dt_network_solve(struct dt_network *n)
 {
     uint32_t n_links = 0, from = 0, n_flows = open_component(n), passes = 0;
 

@@ -13,7 +13,7 @@
 #define STREAM_JITTER ((uint64_t)1 << 56)
 #define STREAM_SLOW ((uint64_t)2 << 56)
 
-int64_t dt_noise_apply(const struct dt_noise *n, uint32_t lane, uint32_t index, int64_t ns)
+int64_t dt_sim_noise_apply(const struct dt_sim_noise *n, uint32_t lane, uint32_t index, int64_t ns)
 {
     double t = (double)ns;
 
@@ -29,7 +29,8 @@ int64_t dt_noise_apply(const struct dt_noise *n, uint32_t lane, uint32_t index, 
     return t < (double)DT_TIME_MAX_NS ? (int64_t)llround(t) : DT_TIME_MAX_NS; /* the end of time */
 }
 
-void dt_noise_slow_lanes(uint64_t seed, double fraction, double factor, int n_lanes, double *out)
+void dt_sim_noise_slow_lanes(uint64_t seed, double fraction, double factor, int n_lanes,
+                             double *out)
 {
     for (int i = 0; i < n_lanes; i++) {
         struct dt_rng r;

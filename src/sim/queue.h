@@ -5,7 +5,7 @@
  *
  * Four children of 16 bytes fill a cache line, so a level costs one miss.  An event that is taken
  * leaves a hole at the root, which the next put fills: "an op ends, its successor begins" costs one
- * sift instead of two. The storage belongs to the caller of dt_queue_init; nothing here allocates.
+ * sift instead of two. The storage belongs to the caller of dt_sim_queue_init; nothing here allocates.
  */
 #ifndef DT_SIM_QUEUE_H
 #define DT_SIM_QUEUE_H
@@ -15,7 +15,7 @@
 
 /* What happens first at one instant.  Transfers end (rank 0) outside this queue, in the network,
  * and ops whose end is known beforehand (rank 1) do without an event. */
-enum dt_event_priority {
+enum dt_sim_event_priority {
     DT_EVENT_TRANSFER_END, /* bandwidth is given back ... */
     DT_EVENT_OP_END,       /* ... then ops end and their successors begin ... */
     DT_EVENT_FLOW_START,   /* ... then new transfers ask for bandwidth */
@@ -26,22 +26,22 @@ struct dt_sim_event {
     uint64_t order; /* priority << 32 | sequence; the sequence is the op's index in the program */
 };
 
-static inline struct dt_sim_event dt_event_make(int64_t time_ns, enum dt_event_priority priority,
-                                                uint32_t sequence)
+static inline struct dt_sim_event
+dt_sim_event_make(int64_t time_ns, enum dt_sim_event_priority priority, uint32_t sequence)
 {
     struct dt_sim_event e = {time_ns, (uint64_t)priority << 32 | sequence};
     return e;
 }
-static inline uint32_t dt_event_sequence(struct dt_sim_event e)
+static inline uint32_t dt_sim_event_sequence(struct dt_sim_event e)
 {
     return (uint32_t)e.order;
 }
-static inline enum dt_event_priority dt_event_priority(struct dt_sim_event e)
+static inline enum dt_sim_event_priority dt_sim_event_priority(struct dt_sim_event e)
 {
-    return (enum dt_event_priority)(e.order >> 32);
+    return (enum dt_sim_event_priority)(e.order >> 32);
 }
 /* THE order of events.  Strict and total as long as no (priority, sequence) is queued twice. */
-static inline bool dt_event_before(struct dt_sim_event a, struct dt_sim_event b)
+static inline bool dt_sim_event_before(struct dt_sim_event a, struct dt_sim_event b)
 {
     /* One wide comparison compiles to cmp/sbb without a branch that depends on the data.  Times are
      * never negative. */
@@ -56,18 +56,18 @@ struct dt_sim_queue {
     bool hole;  /* heap[0] was taken */
 };
 
-static inline void dt_queue_init(struct dt_sim_queue *q, struct dt_sim_event *storage)
+static inline void dt_sim_queue_init(struct dt_sim_queue *q, struct dt_sim_event *storage)
 {
     q->heap = storage;
     q->n = 0;
     q->hole = false;
 }
-static inline bool dt_queue_empty(const struct dt_sim_queue *q)
+static inline bool dt_sim_queue_empty(const struct dt_sim_queue *q)
 {
     return q->n == (uint32_t)q->hole;
 }
 
-static inline void dt_queue_sift_down(struct dt_sim_queue *q, uint32_t i, struct dt_sim_event e)
+static inline void dt_sim_queue_sift_down(struct dt_sim_queue *q, uint32_t i, struct dt_sim_event e)
 {
     struct dt_sim_event *h = q->heap;
     uint32_t n = q->n;
@@ -78,8 +78,8 @@ static inline void dt_queue_sift_down(struct dt_sim_queue *q, uint32_t i, struct
             break;
         uint32_t last = c + 4 < n ? c + 4 : n;
         for (uint32_t k = c + 1; k < last; k++)
-            best = dt_event_before(h[k], h[best]) ? k : best;
-        if (!dt_event_before(h[best], e))
+            best = dt_sim_event_before(h[k], h[best]) ? k : best;
+        if (!dt_sim_event_before(h[best], e))
             break;
         h[i] = h[best];
         i = best;
@@ -87,17 +87,17 @@ static inline void dt_queue_sift_down(struct dt_sim_queue *q, uint32_t i, struct
     h[i] = e;
 }
 
-static inline void dt_queue_put(struct dt_sim_queue *q, struct dt_sim_event e)
+static inline void dt_sim_queue_put(struct dt_sim_queue *q, struct dt_sim_event e)
 {
     if (q->hole) {
         q->hole = false;
-        dt_queue_sift_down(q, 0, e);
+        dt_sim_queue_sift_down(q, 0, e);
         return;
     }
     uint32_t i = q->n++;
     while (i > 0) {
         uint32_t up = (i - 1) / 4;
-        if (!dt_event_before(e, q->heap[up]))
+        if (!dt_sim_event_before(e, q->heap[up]))
             break;
         q->heap[i] = q->heap[up];
         i = up;
@@ -105,32 +105,32 @@ static inline void dt_queue_put(struct dt_sim_queue *q, struct dt_sim_event e)
     q->heap[i] = e;
 }
 
-static inline void dt_queue_fill_hole(struct dt_sim_queue *q)
+static inline void dt_sim_queue_fill_hole(struct dt_sim_queue *q)
 {
     if (!q->hole)
         return;
     q->hole = false;
     struct dt_sim_event last = q->heap[--q->n];
     if (q->n > 0)
-        dt_queue_sift_down(q, 0, last);
+        dt_sim_queue_sift_down(q, 0, last);
 }
 
 /* Makes a heap of the events that stand in heap[0 .. n) in any order. */
-static inline void dt_queue_order(struct dt_sim_queue *q)
+static inline void dt_sim_queue_order(struct dt_sim_queue *q)
 {
     for (uint32_t i = (q->n + 2) / 4; i-- > 0;)
-        dt_queue_sift_down(q, i, q->heap[i]);
+        dt_sim_queue_sift_down(q, i, q->heap[i]);
 }
 
 /* The earliest event; the queue must not be empty. */
-static inline struct dt_sim_event dt_queue_first(struct dt_sim_queue *q)
+static inline struct dt_sim_event dt_sim_queue_first(struct dt_sim_queue *q)
 {
-    dt_queue_fill_hole(q);
+    dt_sim_queue_fill_hole(q);
     return q->heap[0];
 }
-static inline struct dt_sim_event dt_queue_take(struct dt_sim_queue *q)
+static inline struct dt_sim_event dt_sim_queue_take(struct dt_sim_queue *q)
 {
-    dt_queue_fill_hole(q);
+    dt_sim_queue_fill_hole(q);
     q->hole = true;
     return q->heap[0];
 }

@@ -52,7 +52,7 @@ static bool on_cores(const struct sim *s)
 {
     const struct dt_cluster *c = &s->job->cluster;
 
-    return dt_cores_shared(s->plan, c) || (c->cores_per_node > 0 && s->job->sim.batch_s > 0);
+    return dt_sim_cores_shared(s->plan, c) || (c->cores_per_node > 0 && s->job->sim.batch_s > 0);
 }
 
 static void batch_close(struct batch *b)
@@ -76,7 +76,8 @@ static enum dt_status batch_open(struct sim *s, int iteration, struct dt_error *
     enum dt_status st =
         dt_assign(s->plan, j->model, s->cost, j->samples, first, err, &b->assignment);
     if (st == DT_OK)
-        st = dt_compile(s->plan, j->model, &j->cluster, b->assignment, s->cost, err, &b->program);
+        st = dt_sched_compile(s->plan, j->model, &j->cluster, b->assignment, s->cost, err,
+                              &b->program);
     if (st == DT_OK)
         st = dt_durations_compute(b->program, j->model, &j->cluster, s->cost,
                                   s->network != NULL || on_cores(s), err, &b->durations);
@@ -88,7 +89,7 @@ static enum dt_status batch_open(struct sim *s, int iteration, struct dt_error *
 /* The same lanes are slow throughout a run. */
 static enum dt_status pick_slow_lanes(struct sim *s, int n_lanes, struct dt_error *err)
 {
-    const struct dt_simulate_options *o = &s->job->sim;
+    const struct dt_job_simulate_options *o = &s->job->sim;
 
     if (s->slow || !(o->slow_gpu_fraction > 0) || o->slow_gpu_factor == 1)
         return DT_OK;
@@ -96,23 +97,23 @@ static enum dt_status pick_slow_lanes(struct sim *s, int n_lanes, struct dt_erro
     if (!s->slow)
         return dt_error_nomem(err, "slow lanes");
     s->n_slow = n_lanes;
-    dt_noise_slow_lanes(o->seed, o->slow_gpu_fraction, o->slow_gpu_factor, n_lanes, s->slow);
+    dt_sim_noise_slow_lanes(o->seed, o->slow_gpu_fraction, o->slow_gpu_factor, n_lanes, s->slow);
     return DT_OK;
 }
 
 static enum dt_status run(struct sim *s, const struct batch *b, int number, struct dt_timeline *t,
                           struct dt_error *err)
 {
-    struct dt_noise noise = {
+    struct dt_sim_noise noise = {
         .seed = s->job->sim.seed, .iteration = (uint64_t)number, .jitter = s->job->sim.jitter};
 
     DT_TRY(pick_slow_lanes(s, b->program->n_lanes, err));
     noise.n_lanes = s->n_slow;
     noise.slowdown = s->slow;
     if (on_cores(s))
-        return dt_cores_run(b->program, &b->durations, s->job->cluster.gpus_per_node,
-                            s->job->cluster.cores_per_node, llround(1e9 * s->job->sim.batch_s), err,
-                            t);
+        return dt_sim_cores_run(b->program, &b->durations, s->job->cluster.gpus_per_node,
+                                s->job->cluster.cores_per_node, llround(1e9 * s->job->sim.batch_s),
+                                err, t);
     DT_TRY(dt_engine_run(s->engine, b->program, &b->durations, s->network, &noise, err, t));
     s->events += dt_engine_events(s->engine);
     return DT_OK;
@@ -120,7 +121,7 @@ static enum dt_status run(struct sim *s, const struct batch *b, int number, stru
 
 static enum dt_status sim_open(struct sim *s, struct dt_error *err)
 {
-    const struct dt_simulate_options *o = &s->job->sim;
+    const struct dt_job_simulate_options *o = &s->job->sim;
 
     s->iterations = o->iterations > 0 ? o->iterations : 1;
     s->draws = o->jitter > 0 ? (DRAWS_MIN + s->iterations - 1) / s->iterations : 1;
@@ -153,7 +154,7 @@ static enum dt_status run_iteration(struct sim *s, const struct batch *b, int it
     return DT_OK;
 }
 
-static enum dt_status run_others(struct sim *s, dt_progress_fn *progress, void *ctx,
+static enum dt_status run_others(struct sim *s, dt_sim_progress_fn *progress, void *ctx,
                                  struct dt_error *err)
 {
     for (int i = 1; i < s->iterations; i++) {
@@ -229,11 +230,11 @@ enum { SAMPLED_OPS_MAX = 1 << 18 }; /* beyond, one batch stands for all: its rep
 static enum dt_status quiet_ns(const struct batch *b, struct dt_timeline *t, struct dt_error *err,
                                double *out)
 {
-    struct dt_topo topo = {0};
+    struct dt_timeline_topo topo = {0};
 
-    DT_TRY(dt_topo_build(b->program, err, &topo));
+    DT_TRY(dt_timeline_topo_build(b->program, err, &topo));
     enum dt_status st = dt_timeline_eval(b->program, &topo, b->durations.ns, err, t);
-    dt_topo_free(&topo);
+    dt_timeline_topo_free(&topo);
     if (st == DT_OK)
         *out = (double)t->makespan_ns;
     return st;
@@ -282,9 +283,9 @@ static enum dt_status interval(struct sim *s, const struct batch *first,
     if (first->program->n_ops <= SAMPLED_OPS_MAX)
         st = further_batches(s, first, (double)t->makespan_ns * 1e-9, times_s, &n, err);
     if (st == DT_OK)
-        st = dt_error_interval(times_s, n, r->explanation.share, r->explanation.sigma,
-                               s->job->sim.seed, DT_SIM_DRAWS, err, &r->report.iteration_s_p10,
-                               &r->report.iteration_s_p90);
+        st = dt_report_error_interval(times_s, n, r->explanation.share, r->explanation.sigma,
+                                      s->job->sim.seed, DT_SIM_DRAWS, err,
+                                      &r->report.iteration_s_p10, &r->report.iteration_s_p90);
     dt_free(times_s);
     return st;
 }
@@ -292,8 +293,8 @@ static enum dt_status interval(struct sim *s, const struct batch *first,
 static enum dt_status goodput(const struct dt_job *job, const struct dt_plan *plan,
                               struct dt_error *err, double *out)
 {
-    const struct dt_simulate_options *o = &job->sim;
-    struct dt_goodput g;
+    const struct dt_job_simulate_options *o = &job->sim;
+    struct dt_sim_goodput g;
 
     *out = 1;
     if (!o->failures)
@@ -304,14 +305,14 @@ static enum dt_status goodput(const struct dt_job *job, const struct dt_plan *pl
             "simulate.failures needs the cluster's mtbf_gpu_hours, which cluster '%s' "
             "does not state",
             job->cluster.name);
-    dt_goodput_simulate(o->seed, dt_plan_gpus(plan), job->cluster.mtbf_gpu_hours,
-                        o->checkpoint_interval_s, o->checkpoint_write_s, o->restart_s,
-                        GOODPUT_HORIZON_S, &g);
+    dt_sim_goodput_simulate(o->seed, dt_plan_gpus(plan), job->cluster.mtbf_gpu_hours,
+                            o->checkpoint_interval_s, o->checkpoint_write_s, o->restart_s,
+                            GOODPUT_HORIZON_S, &g);
     *out = g.goodput;
     return DT_OK;
 }
 
-static enum dt_status simulate(struct sim *s, dt_progress_fn *progress, void *ctx,
+static enum dt_status simulate(struct sim *s, dt_sim_progress_fn *progress, void *ctx,
                                struct dt_error *err, struct dt_sim_result *r)
 {
     struct batch first;
@@ -342,9 +343,9 @@ static enum dt_status simulate(struct sim *s, dt_progress_fn *progress, void *ct
     return DT_OK;
 }
 
-enum dt_status dt_simulate(const struct dt_job *job, const struct dt_plan *plan,
-                           struct dt_cost *cost, dt_progress_fn *progress, void *ctx,
-                           struct dt_error *err, struct dt_sim_result *out)
+enum dt_status dt_sim_run(const struct dt_job *job, const struct dt_plan *plan,
+                          struct dt_cost *cost, dt_sim_progress_fn *progress, void *ctx,
+                          struct dt_error *err, struct dt_sim_result *out)
 {
     struct sim s = {.job = job, .plan = plan, .cost = cost};
     struct dt_sim_result r;
@@ -356,7 +357,7 @@ enum dt_status dt_simulate(const struct dt_job *job, const struct dt_plan *plan,
         *out = r;
     else
         dt_sim_result_free(&r);
-    return dt_job_suspect(job, st, err);
+    return dt_report_suspect(job, st, err);
 }
 
 void dt_sim_result_free(struct dt_sim_result *r)

@@ -24,13 +24,13 @@ enum {
     DT_SIM_BATCHES = 5,
     DT_SIM_DRAWS = 4000
 }; /* global batches and draws behind an interval, at least */
-typedef void dt_progress_fn(void *ctx, int done, int total);
+typedef void dt_sim_progress_fn(void *ctx, int done, int total);
 /* Where fewer than DT_SIM_BATCHES iterations are simulated, further global batches are evaluated without contention for
  * the interval of the report (programs of up to 262,144 ops). */
 /* Simulates `plan` on the job's samples: assign -> compile -> durations -> event engine, per iteration. */
-enum dt_status dt_simulate(const struct dt_job *job, const struct dt_plan *plan,
-                           struct dt_cost *cost, dt_progress_fn *progress, void *ctx,
-                           struct dt_error *err, struct dt_sim_result *out);
+enum dt_status dt_sim_run(const struct dt_job *job, const struct dt_plan *plan,
+                          struct dt_cost *cost, dt_sim_progress_fn *progress, void *ctx,
+                          struct dt_error *err, struct dt_sim_result *out);
 void dt_sim_result_free(struct dt_sim_result *r);
 
 #endif

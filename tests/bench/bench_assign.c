@@ -42,13 +42,13 @@ static void plan_init(struct dt_plan *p, const struct dt_model *m, bool intra, b
     memset(p, 0, sizeof(*p));
     p->n_modules = m->n_modules;
     for (int i = 0; i < m->n_modules; i++) {
-        p->modules[i].layout = (struct dt_layout){.tp = i == m->llm ? 8 : 2,
-                                                  .cp = 1,
-                                                  .ep = 1,
-                                                  .pp = pp[i],
-                                                  .vpp = 1,
-                                                  .dp = dp[i],
-                                                  .ip = 1};
+        p->modules[i].layout = (struct dt_plan_layout){.tp = i == m->llm ? 8 : 2,
+                                                       .cp = 1,
+                                                       .ep = 1,
+                                                       .pp = pp[i],
+                                                       .vpp = 1,
+                                                       .dp = dp[i],
+                                                       .ip = 1};
         for (int v = 0; v <= pp[i]; v++)
             p->modules[i].split[v] = (uint16_t)(v * m->modules[i].n_blocks / pp[i]);
     }
@@ -90,10 +90,10 @@ static void bench_order(int p, int n)
             t[s * n + i] = s == 0 || s == p - 1 ? 0.5 + dt_rng_uniform(&r) : 1;
             t[(p + s) * n + i] = 2 * t[s * n + i];
         }
-    struct dt_chain c = {p, n, t, t + p * n};
+    struct dt_assign_chain c = {p, n, t, t + p * n};
     for (int k = 0; k < RUNS; k++) {
         double begin = now_s();
-        if (dt_inter_order(&c, order, &before, &after) != DT_OK)
+        if (dt_assign_inter_order(&c, order, &before, &after) != DT_OK)
             exit(1);
         runs[k] = now_s() - begin;
     }

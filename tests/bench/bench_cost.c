@@ -34,7 +34,7 @@ int main(void)
 {
     static const struct dt_cost_options opt = {.stepccl = true,
                                                .recompute = DT_RECOMPUTE_SELECTIVE};
-    struct dt_shard tp8 = fx_shard(8), tp1 = fx_shard(1);
+    struct dt_block_shard tp8 = fx_shard(8), tp1 = fx_shard(1);
     struct dt_work text = fx_text(1, 8192);
     double hit[ROUNDS], miss[ROUNDS], cold, sum = 0;
     struct dt_cost *c;

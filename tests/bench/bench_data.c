@@ -103,7 +103,7 @@ static void bench_tokens(void)
     static const char line[] = "This is some text, hello world: indivisible 12345\n";
     const char *srcdir = getenv("srcdir");
     struct dt_tokenizer *t;
-    struct dt_ids ids = {0};
+    struct dt_tokenizer_ids ids = {0};
     char path[1024];
     size_t n = 0;
     snprintf(path, sizeof path, "%s/tests/data/tokenizer/gpt2-subset.json", srcdir ? srcdir : ".");
@@ -114,7 +114,7 @@ static void bench_tokens(void)
         must(dt_tokenizer_encode(t, line, sizeof line - 1, false, &err, &ids));
     }
     printf("bench: data_bpe %.1f MB/s\n", (double)n / seconds_since(begin) * 1e-6);
-    dt_ids_free(&ids);
+    dt_tokenizer_ids_free(&ids);
     dt_tokenizer_free(t);
 }
 

@@ -41,7 +41,7 @@ struct bench {
     struct synth s;
     struct dt_engine *e;
     struct dt_network *net;
-    struct dt_topo topo;
+    struct dt_timeline_topo topo;
     struct dt_timeline t;
     struct dt_error err;
 };
@@ -95,13 +95,13 @@ static void open_bench(struct bench *b, int scale)
     synth_1f1b(&c, &b->s);
     must(dt_engine_new(&b->err, &b->e), &b->err);
     must(dt_network_new(&cl, &b->err, &b->net), &b->err);
-    must(dt_topo_build(&b->s.p, &b->err, &b->topo), &b->err);
+    must(dt_timeline_topo_build(&b->s.p, &b->err, &b->topo), &b->err);
 }
 
 static void close_bench(struct bench *b)
 {
     dt_timeline_free(&b->t);
-    dt_topo_free(&b->topo);
+    dt_timeline_topo_free(&b->topo);
     dt_network_free(b->net);
     dt_engine_free(b->e);
     synth_free(&b->s);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Whole jobs: one iteration simulated (assign, compile, durations, event engine with contention)
- * phase by phase, and dt_simulate as a whole (up to a million ops it samples further global batches
+ * phase by phase, and dt_sim_run as a whole (up to a million ops it samples further global batches
  * for its interval), from a thousand to 131,072 GPUs.  Medians of CPU time
  * of one core; peak memory of a process that does nothing else. */
 #define _GNU_SOURCE
@@ -82,7 +82,7 @@ static void phases(const struct dt_job *j, const struct dt_plan *p, struct dt_co
     at[0] = now_s();
     must(dt_assign(p, j->model, cost, j->samples, 0, &err, &a), &err);
     at[1] = now_s();
-    must(dt_compile(p, j->model, &j->cluster, a, cost, &err, &prog), &err);
+    must(dt_sched_compile(p, j->model, &j->cluster, a, cost, &err, &prog), &err);
     at[2] = now_s();
     must(dt_durations_compute(prog, j->model, &j->cluster, cost, true, &err, &dur), &err);
     at[3] = now_s();
@@ -126,7 +126,7 @@ static void open_job(const struct job_case *c, struct dt_job **j, struct dt_cost
     if ((*j)->strategy != DT_STRATEGY_MANUAL) {
         double t = now_s();
 
-        must(dt_orchestrate((*j)->strategy, &in, &err, r), &err);
+        must(dt_orch_find_plans((*j)->strategy, &in, &err, r), &err);
         if (c->search)
             printf("bench: search_%s %.3f s (ranked, once)\n", c->name, now_s() - t);
         return;
@@ -156,7 +156,7 @@ static void run_case(const struct job_case *c, struct figures *f)
     for (int i = 0; i < c->runs; i++) {
         double t = now_s();
 
-        must(dt_simulate(j, &search.plans[0], cost, NULL, NULL, &err, &r), &err);
+        must(dt_sim_run(j, &search.plans[0], cost, NULL, NULL, &err, &r), &err);
         total[i] = now_s() - t;
         f->ops = r.program->n_ops;
         dt_sim_result_free(&r);

@@ -13,13 +13,13 @@ enum { ROUNDS = 5 };
 
 struct bench {
     const struct dt_device *dev;
-    struct dt_queue *q;
+    struct dt_device_queue *q;
     const struct dt_kernels *k;
     enum dt_dtype t;
     double peak_flops, peak_bytes; /* per second */
     void *a, *b, *c, *d;           /* tensors of ELEMS fp32 */
     float *w, *g, *s;
-    struct dt_weight *weight;
+    struct dt_device_weight *weight;
 };
 
 enum { ROWS = 4096, HIDDEN = 768, FFN = 3072, VOCAB = 50257, HEADS = 12 };
@@ -65,7 +65,7 @@ static void report_bytes(struct bench *b, const char *name, work_fn *fn, double 
 
 static void weight(struct bench *b, int64_t out, int64_t in, int kernel)
 {
-    struct dt_weight_shape s = {b->t, out, in, kernel};
+    struct dt_device_weight_shape s = {b->t, out, in, kernel};
 
     b->dev->weight_free(b->weight);
     b->weight = NULL;
@@ -96,38 +96,38 @@ static void up_dw(struct bench *b)
 static void head_loss(struct bench *b)
 {
     static int32_t target[ROWS];
-    struct dt_xent x = {b->t, 1024, b->weight, 1e-3f, NULL};
+    struct dt_kernel_xent x = {b->t, 1024, b->weight, 1e-3f, NULL};
 
     for (int i = 0; i < ROWS; i++)
         target[i] = i * 37 % VOCAB;
     b->k->xent(b->q, &x, b->a, target, b->s, NULL, b->b, b->g, true);
 }
 
-static struct dt_attention attention(const struct bench *b, const int32_t *cu)
+static struct dt_kernel_attention attention(const struct bench *b, const int32_t *cu)
 {
-    return (struct dt_attention){.dtype = b->t,
-                                 .causal = true,
-                                 .heads = HEADS,
-                                 .kv_heads = HEADS,
-                                 .head_dim = HIDDEN / HEADS,
-                                 .n_seq = 4,
-                                 .cu_q = cu,
-                                 .cu_k = cu,
-                                 .rows_q = ROWS,
-                                 .rows_k = ROWS,
-                                 .max_q = ROWS / 4,
-                                 .max_k = ROWS / 4,
-                                 .stride_q = 3 * HIDDEN,
-                                 .stride_k = 3 * HIDDEN,
-                                 .stride_v = 3 * HIDDEN,
-                                 .stride_o = HIDDEN,
-                                 .scale = 0.125f};
+    return (struct dt_kernel_attention){.dtype = b->t,
+                                        .causal = true,
+                                        .heads = HEADS,
+                                        .kv_heads = HEADS,
+                                        .head_dim = HIDDEN / HEADS,
+                                        .n_seq = 4,
+                                        .cu_q = cu,
+                                        .cu_k = cu,
+                                        .rows_q = ROWS,
+                                        .rows_k = ROWS,
+                                        .max_q = ROWS / 4,
+                                        .max_k = ROWS / 4,
+                                        .stride_q = 3 * HIDDEN,
+                                        .stride_k = 3 * HIDDEN,
+                                        .stride_v = 3 * HIDDEN,
+                                        .stride_o = HIDDEN,
+                                        .scale = 0.125f};
 }
 static const int32_t cu[] = {0, ROWS / 4, ROWS / 2, ROWS / 4 * 3, ROWS};
 
 static void attn_fwd(struct bench *b)
 {
-    struct dt_attention a = attention(b, cu);
+    struct dt_kernel_attention a = attention(b, cu);
     size_t e = dt_dtype_bytes(b->t);
     char *qkv = b->a;
 
@@ -135,7 +135,7 @@ static void attn_fwd(struct bench *b)
 }
 static void attn_bwd(struct bench *b)
 {
-    struct dt_attention a = attention(b, cu);
+    struct dt_kernel_attention a = attention(b, cu);
     size_t e = dt_dtype_bytes(b->t);
     char *qkv = b->a, *d = b->d;
 
@@ -144,13 +144,13 @@ static void attn_bwd(struct bench *b)
 }
 static void norm_fwd(struct bench *b)
 {
-    struct dt_norm n = {b->t, ROWS, HIDDEN, 0, 0, 1e-5f};
+    struct dt_kernel_norm n = {b->t, ROWS, HIDDEN, 0, 0, 1e-5f};
 
     b->k->layernorm_fwd(b->q, &n, b->a, b->w, b->w + HIDDEN, b->b, b->s, b->s + ROWS);
 }
 static void norm_bwd(struct bench *b)
 {
-    struct dt_norm n = {b->t, ROWS, HIDDEN, 0, 0, 1e-5f};
+    struct dt_kernel_norm n = {b->t, ROWS, HIDDEN, 0, 0, 1e-5f};
 
     b->k->layernorm_bwd(b->q, &n, b->a, b->w, b->s, b->s + ROWS, b->b, b->c, false, b->g,
                         b->g + HIDDEN, false);
@@ -169,7 +169,7 @@ static void swiglu(struct bench *b)
 }
 static void adamw(struct bench *b)
 {
-    struct dt_adamw h = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 3};
+    struct dt_kernel_adamw h = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 3};
 
     b->k->adamw(b->q, &h, ELEMS, b->a, b->b, b->c, b->d, NULL);
 }
@@ -180,31 +180,31 @@ static void grad_norm(struct bench *b)
     b->k->sum_sq(b->q, ELEMS, b->a, &out, false);
 }
 
-static struct dt_conv unet(const struct bench *b)
+static struct dt_kernel_conv unet(const struct bench *b)
 {
-    return (struct dt_conv){b->t, 2, 32, 32, 320, 320, 3, 1, 1};
+    return (struct dt_kernel_conv){b->t, 2, 32, 32, 320, 320, 3, 1, 1};
 }
 static void conv_fwd(struct bench *b)
 {
-    struct dt_conv c = unet(b);
+    struct dt_kernel_conv c = unet(b);
 
     b->k->conv_fwd(b->q, &c, b->a, b->weight, b->s, NULL, b->b);
 }
 static void conv_dx(struct bench *b)
 {
-    struct dt_conv c = unet(b);
+    struct dt_kernel_conv c = unet(b);
 
     b->k->conv_bwd_input(b->q, &c, b->b, b->weight, b->c, false);
 }
 static void conv_dw(struct bench *b)
 {
-    struct dt_conv c = unet(b);
+    struct dt_kernel_conv c = unet(b);
 
     b->k->conv_bwd_weight(b->q, &c, b->a, b->b, b->g, b->s, true);
 }
 static void group_norm(struct bench *b)
 {
-    struct dt_groupnorm g = {b->t, 2, 1024, 320, 32, 1e-5f, true};
+    struct dt_kernel_groupnorm g = {b->t, 2, 1024, 320, 32, 1e-5f, true};
 
     b->k->groupnorm_fwd(b->q, &g, b->a, b->w, b->w, b->b, b->s, b->s + 64);
 }
@@ -272,7 +272,7 @@ int main(void)
     struct bench b = {0};
     void *p[7] = {NULL};
 
-    if (dt_device_open_cpu(NULL, NULL, &dev) != DT_OK ||
+    if (dt_cpu_open_device(NULL, NULL, &dev) != DT_OK ||
         dev->queue_new(dev, false, NULL, &b.q) != DT_OK)
         return EXIT_FAILURE;
     b.dev = dev;

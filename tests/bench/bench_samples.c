@@ -34,7 +34,7 @@ static struct dt_samples *read_preset(int64_t count)
 
 static double bytes_of(const struct dt_samples *s)
 {
-    return (double)s->n * 16 + (double)s->item_first[s->n] * sizeof(struct dt_item);
+    return (double)s->n * 16 + (double)s->item_first[s->n] * sizeof(struct dt_sample_item);
 }
 
 static int by_value(const void *a, const void *b)

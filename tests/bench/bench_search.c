@@ -57,7 +57,7 @@ static double median_s(const struct dt_job *job, bool rank, double *layouts)
         must(dt_cost_new(job->model, &job->cluster, job->profile, &job->cost_opt, &err, &in.cost),
              &err);
         s[i] = now_s();
-        must(dt_orchestrate(DT_STRATEGY_DISTTRAIN, &in, &err, &r), &err);
+        must(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &in, &err, &r), &err);
         s[i] = now_s() - s[i];
         *layouts = (double)r.stats.candidates;
         dt_search_result_free(&r);

@@ -103,10 +103,10 @@ static void *room(size_t n, size_t size)
 
 static void add_image(const struct step_case *c, struct dt_sequence *s, struct dt_rng *r)
 {
-    struct dt_seq_item *it = &s->items[s->n_items++];
+    struct dt_sequence_item *it = &s->items[s->n_items++];
     size_t n = (size_t)c->side * (size_t)c->side * 3;
 
-    *it = (struct dt_seq_item){.w = c->side, .h = c->side, .flags = c->item};
+    *it = (struct dt_sequence_item){.w = c->side, .h = c->side, .flags = c->item};
     it->px = room(n, 1);
     for (size_t i = 0; i < n; i++)
         it->px[i] = (uint8_t)dt_rng_below(r, 256);
@@ -141,10 +141,10 @@ static struct dt_sequence *sequence(const struct step_case *c, int index, int vo
         s->ids[s->n_tokens] = (int32_t)dt_rng_below(&r, (uint64_t)vocab);
     for (int i = text; i < c->seq_len; i++)
         s->labels[i] = i + 1 < c->seq_len ? s->ids[i + 1] : -1;
-    s->docs[0] = (struct dt_seq_doc){.task = c->item == DT_ITEM_ENCODE     ? DT_TASK_CAPTION
-                                             : c->item == DT_ITEM_GENERATE ? DT_TASK_GENERATE
-                                                                           : DT_TASK_TEXT,
-                                     .n = (uint32_t)s->n_tokens};
+    s->docs[0] = (struct dt_sequence_doc){.task = c->item == DT_ITEM_ENCODE     ? DT_TASK_CAPTION
+                                                  : c->item == DT_ITEM_GENERATE ? DT_TASK_GENERATE
+                                                                                : DT_TASK_TEXT,
+                                          .n = (uint32_t)s->n_tokens};
     s->n_docs = 1;
     s->text_tokens = c->seq_len - text;
     return s;
@@ -183,11 +183,11 @@ static void open_model(struct bench *b)
 static void open_program(struct bench *b)
 {
     const struct step_case *c = b->c;
-    struct dt_policy y = {.global_batch = c->batch,
-                          .microbatch = c->microbatch,
-                          .seq_len = c->seq_len,
-                          .schedule = DT_SCHED_1F1B,
-                          .zero = 1};
+    struct dt_plan_policy y = {.global_batch = c->batch,
+                               .microbatch = c->microbatch,
+                               .seq_len = c->seq_len,
+                               .schedule = DT_SCHED_1F1B,
+                               .zero = 1};
     const struct dt_sequence *seqs[SEQS_MAX];
     struct dt_samples *samples;
 
@@ -197,9 +197,10 @@ static void open_program(struct bench *b)
     b->plan.colocated = true;
     must(dt_plan_place(&b->plan, &b->cluster, &b->err), &b->err);
     must(dt_plan_validate(&b->plan, b->model, &b->cluster, &b->err), &b->err);
-    must(dt_feed_samples(seqs, c->batch, &b->err, &samples), &b->err);
+    must(dt_batching_samples(seqs, c->batch, &b->err, &samples), &b->err);
     must(dt_assign(&b->plan, b->model, NULL, samples, 0, &b->err, &b->assignment), &b->err);
-    must(dt_compile(&b->plan, b->model, &b->cluster, b->assignment, NULL, &b->err, &b->program),
+    must(dt_sched_compile(&b->plan, b->model, &b->cluster, b->assignment, NULL, &b->err,
+                          &b->program),
          &b->err);
     dt_samples_free(samples);
 }
@@ -242,7 +243,7 @@ static double estimate_bytes(const struct bench *b)
     double sum = 0, scratch = 0;
 
     for (int m = 0; m < b->model->n_modules; m++) {
-        const struct dt_module_assignment *a = &b->assignment->m[m];
+        const struct dt_assignment_module *a = &b->assignment->m[m];
         struct dt_work most = {0};
         struct dt_memory_cpu mem;
 
@@ -387,7 +388,7 @@ static void run_case(const struct step_case *c, enum dt_dtype type)
     struct dt_device_options o = {.no_bf16 = type == DT_F32};
     struct bench b = {.c = c, .type = type};
 
-    must(dt_device_open_cpu(&o, &b.err, &b.cpu), &b.err);
+    must(dt_cpu_open_device(&o, &b.err, &b.cpu), &b.err);
     if (type == DT_BF16 && b.cpu->info.fast != DT_BF16) {
         printf("# %s in bf16: no instructions for it here\n", c->name);
         b.cpu->close(b.cpu);

@@ -75,16 +75,16 @@ static uint32_t run(struct dt_cost *cost, double *phase, struct dt_timeline *t)
 {
     struct dt_program *p = NULL;
     struct dt_durations d = {0};
-    struct dt_topo topo = {0};
+    struct dt_timeline_topo topo = {0};
     double at[PHASES];
     uint32_t n;
 
     at[0] = now_s();
-    dt_assert_ok(dt_compile(&s.plan, &s.f.model, &s.f.cluster, s.a, cost, &s.err, &p), s.err);
+    dt_assert_ok(dt_sched_compile(&s.plan, &s.f.model, &s.f.cluster, s.a, cost, &s.err, &p), s.err);
     at[1] = now_s();
     dt_assert_ok(dt_durations_compute(p, &s.f.model, &s.f.cluster, cost, false, &s.err, &d), s.err);
     at[2] = now_s();
-    dt_assert_ok(dt_topo_build(p, &s.err, &topo), s.err);
+    dt_assert_ok(dt_timeline_topo_build(p, &s.err, &topo), s.err);
     at[3] = now_s();
     dt_assert_ok(dt_timeline_eval(p, &topo, d.ns, &s.err, t), s.err);
     at[4] = now_s();
@@ -92,7 +92,7 @@ static uint32_t run(struct dt_cost *cost, double *phase, struct dt_timeline *t)
         phase[k] = at[k + 1] - at[k];
     phase[TOTAL] = at[TOTAL] - at[0];
     n = p->n_ops;
-    dt_topo_free(&topo);
+    dt_timeline_topo_free(&topo);
     dt_durations_free(&d);
     dt_program_free(p);
     return n;

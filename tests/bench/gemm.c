@@ -165,8 +165,8 @@ static struct gemm_time matmul(struct gemm *g, const struct rec_product *p, bool
 
 static struct gemm_time convolution(struct gemm *g, const struct rec_product *p)
 {
-    const struct dt_conv *c = &p->conv;
-    int64_t oh = dt_conv_out(c->h, c), ow = dt_conv_out(c->w, c);
+    const struct dt_kernel_conv *c = &p->conv;
+    int64_t oh = dt_kernel_conv_out(c->h, c), ow = dt_kernel_conv_out(c->w, c);
     dnnl_dims_t dx = {c->n, c->c_in, c->h, c->w}, dy = {c->n, c->c_out, oh, ow};
     dnnl_dims_t dw = {c->c_out, c->c_in, c->kernel, c->kernel};
     dnnl_dims_t strides = {c->stride, c->stride}, pad = {c->pad, c->pad};
@@ -228,10 +228,10 @@ struct gemm_time gemm_seconds(struct gemm *g, const struct rec_product *p)
 
 double gemm_flops(const struct rec_product *p)
 {
-    const struct dt_conv *c = &p->conv;
+    const struct dt_kernel_conv *c = &p->conv;
 
     if (p->kind < REC_CONV_FWD)
         return 2.0 * (double)p->m * (double)p->n * (double)p->k;
-    return 2.0 * (double)(c->n * dt_conv_out(c->h, c) * dt_conv_out(c->w, c)) * c->c_in *
-           (double)c->c_out * c->kernel * c->kernel;
+    return 2.0 * (double)(c->n * dt_kernel_conv_out(c->h, c) * dt_kernel_conv_out(c->w, c)) *
+           c->c_in * (double)c->c_out * c->kernel * c->kernel;
 }

@@ -70,7 +70,7 @@ static void note_gemm(enum rec_kind kind, enum dt_dtype t, int64_t m, int64_t n,
         note(&p, count);
 }
 
-static void note_conv(enum rec_kind kind, const struct dt_conv *c)
+static void note_conv(enum rec_kind kind, const struct dt_kernel_conv *c)
 {
     struct rec_product p;
 
@@ -85,10 +85,11 @@ static void note_conv(enum rec_kind kind, const struct dt_conv *c)
 
 /* ---- products ---- */
 
-static void linear_fwd(struct dt_queue *q, int64_t m, const void *x, const struct dt_weight *w,
-                       const float *bias, const void *residual, void *y)
+static void linear_fwd(struct dt_device_queue *q, int64_t m, const void *x,
+                       const struct dt_device_weight *w, const float *bias, const void *residual,
+                       void *y)
 {
-    const struct dt_weight_shape *s = dt_cpu_weight_shape(w);
+    const struct dt_device_weight_shape *s = dt_cpu_weight_shape(w);
     uint64_t t = enter();
 
     note_gemm(REC_FWD, s->dtype, m, s->out, s->in, 1);
@@ -96,10 +97,10 @@ static void linear_fwd(struct dt_queue *q, int64_t m, const void *x, const struc
     leave(t, REC_PRODUCT);
 }
 
-static void linear_bwd_input(struct dt_queue *q, int64_t m, const void *dy,
-                             const struct dt_weight *w, void *dx, bool add)
+static void linear_bwd_input(struct dt_device_queue *q, int64_t m, const void *dy,
+                             const struct dt_device_weight *w, void *dx, bool add)
 {
-    const struct dt_weight_shape *s = dt_cpu_weight_shape(w);
+    const struct dt_device_weight_shape *s = dt_cpu_weight_shape(w);
     uint64_t t = enter();
 
     note_gemm(REC_INPUT, s->dtype, m, s->in, s->out, 1);
@@ -107,9 +108,9 @@ static void linear_bwd_input(struct dt_queue *q, int64_t m, const void *dy,
     leave(t, REC_PRODUCT);
 }
 
-static void linear_bwd_weight(struct dt_queue *q, enum dt_dtype dtype, int64_t m, int64_t out,
-                              int64_t in, const void *x, const void *dy, float *dw, float *dbias,
-                              bool add)
+static void linear_bwd_weight(struct dt_device_queue *q, enum dt_dtype dtype, int64_t m,
+                              int64_t out, int64_t in, const void *x, const void *dy, float *dw,
+                              float *dbias, bool add)
 {
     uint64_t t = enter();
 
@@ -119,8 +120,9 @@ static void linear_bwd_weight(struct dt_queue *q, enum dt_dtype dtype, int64_t m
     leave(t, REC_PRODUCT);
 }
 
-static void conv_fwd(struct dt_queue *q, const struct dt_conv *c, const void *x,
-                     const struct dt_weight *w, const float *bias, const void *residual, void *y)
+static void conv_fwd(struct dt_device_queue *q, const struct dt_kernel_conv *c, const void *x,
+                     const struct dt_device_weight *w, const float *bias, const void *residual,
+                     void *y)
 {
     uint64_t t = enter();
 
@@ -129,8 +131,8 @@ static void conv_fwd(struct dt_queue *q, const struct dt_conv *c, const void *x,
     leave(t, REC_PRODUCT);
 }
 
-static void conv_bwd_input(struct dt_queue *q, const struct dt_conv *c, const void *dy,
-                           const struct dt_weight *w, void *dx, bool add)
+static void conv_bwd_input(struct dt_device_queue *q, const struct dt_kernel_conv *c,
+                           const void *dy, const struct dt_device_weight *w, void *dx, bool add)
 {
     uint64_t t = enter();
 
@@ -139,8 +141,8 @@ static void conv_bwd_input(struct dt_queue *q, const struct dt_conv *c, const vo
     leave(t, REC_PRODUCT);
 }
 
-static void conv_bwd_weight(struct dt_queue *q, const struct dt_conv *c, const void *x,
-                            const void *dy, float *dw, float *dbias, bool add)
+static void conv_bwd_weight(struct dt_device_queue *q, const struct dt_kernel_conv *c,
+                            const void *x, const void *dy, float *dw, float *dbias, bool add)
 {
     uint64_t t = enter();
 
@@ -151,15 +153,15 @@ static void conv_bwd_weight(struct dt_queue *q, const struct dt_conv *c, const v
 
 /* Its products in chunks of 1,024 rows at most: whole logits would not fit where the bound is
  * measured either. */
-static void xent(struct dt_queue *q, const struct dt_xent *c, const void *x, const int32_t *target,
-                 float *nll, int32_t *best, void *dx, float *dw, bool add_dw)
+static void xent(struct dt_device_queue *q, const struct dt_kernel_xent *c, const void *x,
+                 const int32_t *target, float *nll, int32_t *best, void *dx, float *dw, bool add_dw)
 {
     enum { CHUNK = 1024 };
-    const struct dt_weight_shape *s = dt_cpu_weight_shape(c->w);
+    const struct dt_device_weight_shape *s = dt_cpu_weight_shape(c->w);
     uint64_t t = enter();
 
     for (int64_t r = 0; r < c->rows; r += CHUNK) {
-        int64_t m = dt_min64(CHUNK, c->rows - r);
+        int64_t m = dt_cpu_min64(CHUNK, c->rows - r);
 
         note_gemm(REC_LOGITS, c->dtype, m, s->out, s->in, 1);
         if (dx)
@@ -180,79 +182,82 @@ static void xent(struct dt_queue *q, const struct dt_xent *c, const void *x, con
         leave(t_, class);                                                                          \
     } while (0)
 
-static void attention_fwd(struct dt_queue *q, const struct dt_attention *a, const void *query,
-                          const void *key, const void *value, void *o, float *lse)
+static void attention_fwd(struct dt_device_queue *q, const struct dt_kernel_attention *a,
+                          const void *query, const void *key, const void *value, void *o,
+                          float *lse)
 {
     TIMED(REC_ATTENTION, own->attention_fwd(q, a, query, key, value, o, lse));
 }
-static void attention_bwd(struct dt_queue *q, const struct dt_attention *a, const void *query,
-                          const void *key, const void *value, const void *o, const float *lse,
-                          const void *d_o, void *dq, void *dk, void *dv)
+static void attention_bwd(struct dt_device_queue *q, const struct dt_kernel_attention *a,
+                          const void *query, const void *key, const void *value, const void *o,
+                          const float *lse, const void *d_o, void *dq, void *dk, void *dv)
 {
     TIMED(REC_ATTENTION, own->attention_bwd(q, a, query, key, value, o, lse, d_o, dq, dk, dv));
 }
-static void rmsnorm_fwd(struct dt_queue *q, const struct dt_norm *n, const void *x,
+static void rmsnorm_fwd(struct dt_device_queue *q, const struct dt_kernel_norm *n, const void *x,
                         const float *gamma, void *y, float *rstd)
 {
     TIMED(REC_NORM, own->rmsnorm_fwd(q, n, x, gamma, y, rstd));
 }
-static void rmsnorm_bwd(struct dt_queue *q, const struct dt_norm *n, const void *x,
+static void rmsnorm_bwd(struct dt_device_queue *q, const struct dt_kernel_norm *n, const void *x,
                         const float *gamma, const float *rstd, const void *dy, void *dx,
                         bool add_dx, float *dgamma, bool add_w)
 {
     TIMED(REC_NORM, own->rmsnorm_bwd(q, n, x, gamma, rstd, dy, dx, add_dx, dgamma, add_w));
 }
-static void layernorm_fwd(struct dt_queue *q, const struct dt_norm *n, const void *x,
+static void layernorm_fwd(struct dt_device_queue *q, const struct dt_kernel_norm *n, const void *x,
                           const float *gamma, const float *beta, void *y, float *mean, float *rstd)
 {
     TIMED(REC_NORM, own->layernorm_fwd(q, n, x, gamma, beta, y, mean, rstd));
 }
-static void layernorm_bwd(struct dt_queue *q, const struct dt_norm *n, const void *x,
+static void layernorm_bwd(struct dt_device_queue *q, const struct dt_kernel_norm *n, const void *x,
                           const float *gamma, const float *mean, const float *rstd, const void *dy,
                           void *dx, bool add_dx, float *dgamma, float *dbeta, bool add_w)
 {
     TIMED(REC_NORM,
           own->layernorm_bwd(q, n, x, gamma, mean, rstd, dy, dx, add_dx, dgamma, dbeta, add_w));
 }
-static void groupnorm_fwd(struct dt_queue *q, const struct dt_groupnorm *g, const void *x,
-                          const float *gamma, const float *beta, void *y, float *mean, float *rstd)
+static void groupnorm_fwd(struct dt_device_queue *q, const struct dt_kernel_groupnorm *g,
+                          const void *x, const float *gamma, const float *beta, void *y,
+                          float *mean, float *rstd)
 {
     TIMED(REC_NORM, own->groupnorm_fwd(q, g, x, gamma, beta, y, mean, rstd));
 }
-static void groupnorm_bwd(struct dt_queue *q, const struct dt_groupnorm *g, const void *x,
-                          const float *gamma, const float *beta, const float *mean,
+static void groupnorm_bwd(struct dt_device_queue *q, const struct dt_kernel_groupnorm *g,
+                          const void *x, const float *gamma, const float *beta, const float *mean,
                           const float *rstd, const void *dy, void *dx, bool add_dx, float *dgamma,
                           float *dbeta, bool add_w)
 {
     TIMED(REC_NORM, own->groupnorm_bwd(q, g, x, gamma, beta, mean, rstd, dy, dx, add_dx, dgamma,
                                        dbeta, add_w));
 }
-static void act_fwd(struct dt_queue *q, enum dt_act act, enum dt_dtype dtype, int64_t n,
-                    const void *x, void *y)
+static void act_fwd(struct dt_device_queue *q, enum dt_kernel_act act, enum dt_dtype dtype,
+                    int64_t n, const void *x, void *y)
 {
     TIMED(REC_ACT, own->act_fwd(q, act, dtype, n, x, y));
 }
-static void act_bwd(struct dt_queue *q, enum dt_act act, enum dt_dtype dtype, int64_t n,
-                    const void *x, const void *dy, void *dx)
+static void act_bwd(struct dt_device_queue *q, enum dt_kernel_act act, enum dt_dtype dtype,
+                    int64_t n, const void *x, const void *dy, void *dx)
 {
     TIMED(REC_ACT, own->act_bwd(q, act, dtype, n, x, dy, dx));
 }
-static void glu_fwd(struct dt_queue *q, enum dt_act act, enum dt_dtype dtype, int64_t rows,
-                    int64_t width, bool gate_last, const void *h, void *y)
+static void glu_fwd(struct dt_device_queue *q, enum dt_kernel_act act, enum dt_dtype dtype,
+                    int64_t rows, int64_t width, bool gate_last, const void *h, void *y)
 {
     TIMED(REC_ACT, own->glu_fwd(q, act, dtype, rows, width, gate_last, h, y));
 }
-static void glu_bwd(struct dt_queue *q, enum dt_act act, enum dt_dtype dtype, int64_t rows,
-                    int64_t width, bool gate_last, const void *h, const void *dy, void *dh)
+static void glu_bwd(struct dt_device_queue *q, enum dt_kernel_act act, enum dt_dtype dtype,
+                    int64_t rows, int64_t width, bool gate_last, const void *h, const void *dy,
+                    void *dh)
 {
     TIMED(REC_ACT, own->glu_bwd(q, act, dtype, rows, width, gate_last, h, dy, dh));
 }
-static void adamw(struct dt_queue *q, const struct dt_adamw *h, int64_t n, float *p, const float *g,
-                  float *m, float *v, const float *coef)
+static void adamw(struct dt_device_queue *q, const struct dt_kernel_adamw *h, int64_t n, float *p,
+                  const float *g, float *m, float *v, const float *coef)
 {
     TIMED(REC_OPTIMIZER, own->adamw(q, h, n, p, g, m, v, coef));
 }
-static void sum_sq(struct dt_queue *q, int64_t n, const float *x, double *out, bool add)
+static void sum_sq(struct dt_device_queue *q, int64_t n, const float *x, double *out, bool add)
 {
     TIMED(REC_OPTIMIZER, own->sum_sq(q, n, x, out, add));
 }

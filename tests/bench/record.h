@@ -20,7 +20,7 @@ struct rec_product {
     enum rec_kind kind;
     enum dt_dtype dtype;
     int64_t m, n, k;
-    struct dt_conv conv; /* of the REC_CONV_ kinds */
+    struct dt_kernel_conv conv; /* of the REC_CONV_ kinds */
     int64_t count;
 };
 

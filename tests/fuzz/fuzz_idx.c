@@ -23,9 +23,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         for (uint32_t i = 0; i < x.size[0]; i++) {
             size_t pixels = (size_t)x.size[1] * x.size[2];
             int n = dt_caption_write(x.data + i * pixels, (int)x.size[2], (int)x.size[1],
-                                     dt_fashion_words[i % DT_FASHION_CLASSES], text, sizeof text);
+                                     dt_caption_fashion_words[i % DT_FASHION_CLASSES], text,
+                                     sizeof text);
             if (n <= 0 || n >= (int)sizeof text ||
-                dt_caption_class(text, dt_fashion_words) != (int)(i % DT_FASHION_CLASSES))
+                dt_caption_class(text, dt_caption_fashion_words) != (int)(i % DT_FASHION_CLASSES))
                 abort();
         }
     dt_idx_free(&x);

@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void count_model(const struct dt_model *m)
 {
     static const struct dt_work w = {2, 1300, 900001, 700};
-    static const struct dt_shard s = {.tp = 2, .cp = 1, .ep = 1, .ip = 1, .seqpar = true};
+    static const struct dt_block_shard s = {.tp = 2, .cp = 1, .ep = 1, .ip = 1, .seqpar = true};
 
     REQUIRE(m->n_modules >= 1 && m->n_modules <= DT_MAX_MODULES);
     REQUIRE(m->modules[m->llm].role == DT_ROLE_LLM);

@@ -20,14 +20,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const struct dt_profile_source s = {.name = "fuzz"};
     struct dt_error err = {0};
-    struct dt_ptable t = {0};
+    struct dt_profile_table t = {0};
     int device, dtype, source;
-    struct dt_nccl_counts n = {0};
+    struct dt_import_nccl_counts n = {0};
 
-    REQUIRE(dt_ptable_device(&t, "d", &err, &device) == DT_OK);
-    REQUIRE(dt_ptable_dtype(&t, "any", &err, &dtype) == DT_OK);
-    REQUIRE(dt_ptable_source(&t, &s, &err, &source) == DT_OK);
-    if (dt_nccl_text_import("fuzz.txt", (const char *)data, size, &t, device, dtype, source, &err,
+    REQUIRE(dt_profile_table_device(&t, "d", &err, &device) == DT_OK);
+    REQUIRE(dt_profile_table_dtype(&t, "any", &err, &dtype) == DT_OK);
+    REQUIRE(dt_profile_table_source(&t, &s, &err, &source) == DT_OK);
+    if (dt_import_nccl_text("fuzz.txt", (const char *)data, size, &t, device, dtype, source, &err,
                             &n) != DT_OK) {
         REQUIRE(err.message[0] != '\0');
     } else {
@@ -40,6 +40,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             REQUIRE(r->family == DT_KOP_SEND_RECV || (r->d[0] > 1 && r->d[0] % r->d[1] == 0));
         }
     }
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
     return 0;
 }

@@ -47,8 +47,9 @@ static void use(struct dt_plan *p)
     for (int i = 0; i < 2; i++) { /* as read, then as placed */
         if (dt_plan_validate(p, &model, &cluster, &err) == DT_OK) {
             for (int m = 0; m < p->n_modules; m++) {
-                const struct dt_layout *l = &p->modules[m].layout;
-                int last = dt_plan_lane_gpu(p, m, l->dp - 1, l->pp - 1) + dt_layout_lane_gpus(l);
+                const struct dt_plan_layout *l = &p->modules[m].layout;
+                int last =
+                    dt_plan_lane_gpu(p, m, l->dp - 1, l->pp - 1) + dt_plan_layout_lane_gpus(l);
 
                 REQUIRE(last <= dt_cluster_gpus(&cluster));
             }

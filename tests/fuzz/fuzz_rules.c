@@ -16,12 +16,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
             abort();                                                                               \
     } while (0)
 
-static void ask(const struct dt_krules *rules, const struct dt_ktrace_what *w, bool *may)
+static void ask(const struct dt_import_rules *rules, const struct dt_import_trace_what *w,
+                bool *may)
 {
-    struct dt_khit hit;
+    struct dt_import_hit hit;
 
-    dt_krules_select(rules, w->kernel, w->cpu_op, may);
-    if (!dt_krules_match(rules, may, w, &hit) || hit.ignore || hit.unmapped)
+    dt_import_rules_select(rules, w->kernel, w->cpu_op, may);
+    if (!dt_import_rules_match(rules, may, w, &hit) || hit.ignore || hit.unmapped)
         return;
     REQUIRE(hit.family >= 0 && hit.family < DT_KOP_BLOCK);
     REQUIRE(hit.phase >= 0 && hit.phase < DT_PHASE_N);
@@ -34,9 +35,9 @@ static void ask(const struct dt_krules *rules, const struct dt_ktrace_what *w, b
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const struct dt_ktrace_inputs in = {
+    static const struct dt_import_trace_inputs in = {
         .n = 3, .axes = {2, 3, 0}, .size = {{64, 128}, {2, 0, INT64_MAX}}, .type = {DT_KTYPE_BF16}};
-    static const struct dt_ktrace_what asked[] = {
+    static const struct dt_import_trace_what asked[] = {
         {.kernel = "void k<64, 128>(float*)"},
         {.kernel = "k", .cpu_op = "aten::mm", .inputs = &in},
         {.kernel = "nccl 99999999999999999999",
@@ -44,19 +45,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
          .range = {"inner", "gemm 512 256 128"}},
     };
     struct dt_error err = {0};
-    struct dt_krules *rules;
+    struct dt_import_rules *rules;
     bool *may;
 
-    if (dt_krules_parse("fuzz.yaml", (const char *)data, size, &err, &rules) != DT_OK) {
+    if (dt_import_rules_parse("fuzz.yaml", (const char *)data, size, &err, &rules) != DT_OK) {
         REQUIRE(err.message[0] != '\0');
         return 0;
     }
-    REQUIRE(dt_krules_count(rules) > 0);
-    may = dt_calloc(dt_krules_count(rules), sizeof(*may));
+    REQUIRE(dt_import_rules_count(rules) > 0);
+    may = dt_calloc(dt_import_rules_count(rules), sizeof(*may));
     REQUIRE(may != NULL);
     for (size_t i = 0; i < sizeof(asked) / sizeof(asked[0]); i++)
         ask(rules, &asked[i], may);
     dt_free(may);
-    dt_krules_free(rules);
+    dt_import_rules_free(rules);
     return 0;
 }

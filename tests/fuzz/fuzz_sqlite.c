@@ -45,38 +45,38 @@ static void write_file(const uint8_t *data, size_t size)
 
 static void read_profile(void)
 {
-    struct dt_ptable t = {0}, back = {0};
+    struct dt_profile_table t = {0}, back = {0};
     struct dt_error err = {0};
     size_t len;
     char *text;
 
-    if (dt_ptable_read(path, &err, &t) != DT_OK) {
+    if (dt_profile_table_read(path, &err, &t) != DT_OK) {
         REQUIRE(err.message[0] != '\0');
     } else {
-        REQUIRE(dt_ptable_to_sql(&t, &err, &text, &len) == DT_OK);
-        REQUIRE(dt_ptable_parse_sql("back", text, &err, &back) == DT_OK);
+        REQUIRE(dt_profile_table_to_sql(&t, &err, &text, &len) == DT_OK);
+        REQUIRE(dt_profile_table_parse_sql("back", text, &err, &back) == DT_OK);
         REQUIRE(back.n_rows == t.n_rows);
         dt_free(text);
-        dt_ptable_free(&back);
+        dt_profile_table_free(&back);
     }
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
 }
 
 static void read_trace(void)
 {
-    struct dt_ktrace t = {0};
+    struct dt_import_trace t = {0};
     struct dt_error err = {0};
 
-    if (dt_ktrace_read_nsys(path, &err, &t) != DT_OK) {
+    if (dt_import_trace_read_nsys(path, &err, &t) != DT_OK) {
         REQUIRE(err.message[0] != '\0');
         return;
     }
     REQUIRE(t.n_kernels > 0);
-    REQUIRE(dt_ktrace_attach(&t, &err) == DT_OK);
+    REQUIRE(dt_import_trace_attach(&t, &err) == DT_OK);
     for (size_t i = 0; i < t.n_kernels; i++)
         REQUIRE(t.kernels[i].name && t.kernels[i].duration_ns >= 0 &&
                 t.kernels[i].range <= t.n_ranges);
-    dt_ktrace_free(&t);
+    dt_import_trace_free(&t);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void encode_all(const struct dt_tokenizer *t, bool exact)
 {
     char text[300], *back;
-    struct dt_ids ids = {0};
+    struct dt_tokenizer_ids ids = {0};
     struct dt_error err;
     size_t len;
     for (int i = 0; i < 256; i++)
@@ -34,7 +34,7 @@ static void encode_all(const struct dt_tokenizer *t, bool exact)
     ids.n = 0;
     if (dt_tokenizer_encode(t, text, sizeof text, true, &err, &ids) != DT_OK)
         abort();
-    dt_ids_free(&ids);
+    dt_tokenizer_ids_free(&ids);
 }
 
 static void split_text(const char *s, size_t n)
@@ -44,7 +44,8 @@ static void split_text(const char *s, size_t n)
     char *out = NULL, *again = NULL;
     for (int split = DT_SPLIT_NONE; split <= DT_SPLIT_CL100K; split++)
         for (size_t i = 0; i < n;) {
-            size_t k = dt_pretoken_length((enum dt_split)split, 1 + (int)(n % 3), s + i, n - i);
+            size_t k = dt_tokenizer_pretoken_length((enum dt_data_split)split, 1 + (int)(n % 3),
+                                                    s + i, n - i);
             if (k == 0 || k > n - i)
                 abort();
             i += k;

@@ -58,7 +58,7 @@ enum dt_status dt_cost_new(const struct dt_model *model, const struct dt_cluster
         dt_cost_free(c);
         return dt_error_nomem(err, "cost model tables");
     }
-    status = cost_nic_table_new(c, err);
+    status = dt_cost_nic_table_new(c, err);
     if (status != DT_OK) {
         dt_cost_free(c);
         return status;
@@ -71,8 +71,8 @@ void dt_cost_free(struct dt_cost *c)
 {
     if (!c)
         return;
-    cost_surfaces_free(c);
-    cost_nic_table_free(c);
+    dt_cost_surfaces_free(c);
+    dt_cost_nic_table_free(c);
     dt_free(c->blocks);
     dt_free(c->stages);
     dt_free(c->recipes);
@@ -101,14 +101,14 @@ struct need { /* who asks for a family */
 static void survey_blocks(struct dt_cost *c, int module, int tp, struct need *need)
 {
     const struct dt_module *mod = &c->model->modules[module];
-    struct dt_shard shard = {.tp = tp, .cp = 1, .ep = 1, .ip = 1, .seqpar = tp > 1};
+    struct dt_block_shard shard = {.tp = tp, .cp = 1, .ep = 1, .ip = 1, .seqpar = tp > 1};
     struct dt_work work = {.n = 1, .tokens = 4096, .tokens_sq = 4096 * 4096, .tokens_max = 4096};
     struct dt_kop k[DT_MAX_KOPS];
 
     for (int b = 0; b < mod->n_blocks; b++) {
         int n;
 
-        if (c->class_of[module][b] != b || cost_block_measured(c, &mod->blocks[b], &shard))
+        if (c->class_of[module][b] != b || dt_cost_block_measured(c, &mod->blocks[b], &shard))
             continue;
         n = dt_block_kops(&mod->blocks[b], &shard, &work, k);
         for (int i = 0; i < n; i++) {
@@ -134,7 +134,7 @@ enum dt_status dt_cost_survey(struct dt_cost *c, unsigned tp_mask, struct dt_err
     for (int f = 0; f < DT_KOP_FAMILY_N; f++) {
         int n;
 
-        if (!need[f].asked || cost_family_source(c, f) >= 0)
+        if (!need[f].asked || dt_cost_family_source(c, f) >= 0)
             continue;
         missing++;
         n = snprintf(list + at, sizeof(list) - at,

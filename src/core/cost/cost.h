@@ -12,7 +12,7 @@
 #include "core/profile/profile.h"
 #include "core/model/samples.h"
 
-enum dt_prov {
+enum dt_cost_prov {
     DT_PROV_MEASURED,
     DT_PROV_INTERPOLATED,
     DT_PROV_EXTRAPOLATED,
@@ -20,9 +20,9 @@ enum dt_prov {
     DT_PROV_ASSUMED,
     DT_PROV_N
 };
-extern const char *const dt_prov_names[DT_PROV_N + 1];
+extern const char *const dt_cost_prov_names[DT_PROV_N + 1];
 
-struct dt_time { /* a duration and what it stands on */
+struct dt_cost_time { /* a duration and what it stands on */
     double ns;
     double prov[DT_PROV_N]; /* ns per provenance; sums to ns */
 };
@@ -53,7 +53,7 @@ struct dt_cost_options {
     bool stepccl;          /* chunked overlap of TP collectives with their GEMMs on copy engines */
     bool allow_analytical; /* missing op families fall back to the roofline ("computed") */
     bool fp32;             /* collectives of tensor parallelism carry 4 bytes an element, else 2 */
-    enum dt_recompute recompute;
+    enum dt_block_recompute recompute;
     double
         dispatch_ns; /* host time per kernel: no stage is faster than the host issues it; 0 = never the
                               * bottleneck (CUDA graphs, or kernels long enough) */
@@ -80,67 +80,69 @@ enum dt_status dt_cost_status(const struct dt_cost *c, struct dt_error *err);
 
 /* One kernel, one phase (count included).  A family without rows is estimated from the roofline; dt_cost_survey is
  * what refuses it. */
-void dt_cost_kernel(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
-                    struct dt_time *out);
+void dt_cost_kernel(struct dt_cost *c, const struct dt_kop *op, enum dt_kop_phase phase,
+                    struct dt_cost_time *out);
 
 /* The three times of a range of blocks [first, first+n) of a module for one microbatch on one lane.
  * fwd: forward.  dgrad: input gradients (recompute of the forward included where the recompute mode asks
  * for it and a backward runs).  wgrad: weight gradients of trainable blocks.
  * trainable[b] (may be NULL = all): block b's weights are trained.  upstream: something upstream of `first` is
  * trainable (else the first trainable block needs no dgrad below it and blocks before it run no backward). */
-struct dt_stage_cost {
-    struct dt_time fwd, dgrad, wgrad;
+struct dt_cost_stage {
+    struct dt_cost_time fwd, dgrad, wgrad;
 };
-void dt_cost_stage(struct dt_cost *c, int module, int first, int n, const struct dt_shard *shard,
-                   const struct dt_work *work, const unsigned char *trainable, bool upstream,
-                   struct dt_stage_cost *out);
+void dt_cost_stage(struct dt_cost *c, int module, int first, int n,
+                   const struct dt_block_shard *shard, const struct dt_work *work,
+                   const unsigned char *trainable, bool upstream, struct dt_cost_stage *out);
 /* The same dealt to kernels (cost_parts.c): `fn` hears of every kernel and direction, k NULL = waiting for the host.
  * The times of all parts sum to fwd + dgrad + wgrad of dt_cost_stage. */
-enum dt_direction { DT_DIR_FWD, DT_DIR_DGRAD, DT_DIR_WGRAD, DT_DIR_RECOMPUTE, DT_DIR_N };
-extern const char *const dt_direction_names[DT_DIR_N + 1];
-typedef void dt_cost_part_fn(void *ctx, const struct dt_kop *k, enum dt_direction dir,
-                             const struct dt_time *t);
+enum dt_cost_direction { DT_DIR_FWD, DT_DIR_DGRAD, DT_DIR_WGRAD, DT_DIR_RECOMPUTE, DT_DIR_N };
+extern const char *const dt_cost_direction_names[DT_DIR_N + 1];
+typedef void dt_cost_part_fn(void *ctx, const struct dt_kop *k, enum dt_cost_direction dir,
+                             const struct dt_cost_time *t);
 void dt_cost_stage_parts(struct dt_cost *c, int module, int first, int n,
-                         const struct dt_shard *shard, const struct dt_work *work,
+                         const struct dt_block_shard *shard, const struct dt_work *work,
                          const unsigned char *trainable, bool upstream, dt_cost_part_fn *fn,
                          void *ctx);
 /* What a kernel's time stands on: the profile row nearest to it. */
 struct dt_cost_origin {
     const char *source; /* its source's name, or "roofline"; lives as long as the profile */
-    int kind;           /* enum dt_row_kind; -1 = no row */
+    int kind;           /* enum dt_profile_row_kind; -1 = no row */
     double
         sigma; /* standard deviation of the logarithm, from the row's p10 and p90; 0 = none stated */
 };
-void dt_cost_origin(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
+void dt_cost_origin(struct dt_cost *c, const struct dt_kop *op, enum dt_kop_phase phase,
                     struct dt_cost_origin *out);
 
 /* Fast path for the same: totals only, memoised on (module, range, shard, work, flags). */
-struct dt_stage_ns {
+struct dt_cost_stage_ns {
     double fwd, bwd;
 }; /* bwd = dgrad + wgrad */
-struct dt_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int first, int n,
-                                    const struct dt_shard *shard, const struct dt_work *work,
-                                    const unsigned char *trainable, bool upstream);
+struct dt_cost_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int first, int n,
+                                         const struct dt_block_shard *shard,
+                                         const struct dt_work *work, const unsigned char *trainable,
+                                         bool upstream);
 /* The same for many works, out[i] that of work[i] to the last bit: what works of equal tokens share is computed
  * once (cost_sheet.c).  False when out of memory. */
 bool dt_cost_stages_ns(struct dt_cost *c, int module, int first, int n,
-                       const struct dt_shard *shard, const struct dt_work *work, size_t n_works,
-                       const unsigned char *trainable, bool upstream, struct dt_stage_ns *out);
+                       const struct dt_block_shard *shard, const struct dt_work *work,
+                       size_t n_works, const unsigned char *trainable, bool upstream,
+                       struct dt_cost_stage_ns *out);
 
 /* Collective over `gpus` ranks, `per_node` of them in each node, `share` = how many such collectives use the
  * node's NICs at once; bytes as in nccl-tests (full buffer).  family: one of the collective families. */
 void dt_cost_collective(struct dt_cost *c, enum dt_kop_family family, int gpus, int per_node,
-                        int share, double bytes, struct dt_time *out);
+                        int share, double bytes, struct dt_cost_time *out);
 /* What a collective inside a node takes however few its bytes. */
 double dt_cost_collective_alpha_ns(struct dt_cost *c, int family, int gpus);
 /* Point-to-point between two lanes of `width` GPU pairs each moving bytes/width; inside a node or between.
  * alpha_ns and the transfer rate are also given apart for the network engine. */
-void dt_cost_p2p(struct dt_cost *c, bool same_node, int width, double bytes, struct dt_time *out,
-                 double *alpha_ns, double *bytes_per_s);
+void dt_cost_p2p(struct dt_cost *c, bool same_node, int width, double bytes,
+                 struct dt_cost_time *out, double *alpha_ns, double *bytes_per_s);
 /* Optimizer step (AdamW on `params` fp32 master parameters held by one GPU): HBM bound. */
-void dt_cost_optimizer(struct dt_cost *c, double params, struct dt_time *out);
+void dt_cost_optimizer(struct dt_cost *c, double params, struct dt_cost_time *out);
 
-static inline void dt_time_add(struct dt_time *a, const struct dt_time *b, double k)
+static inline void dt_cost_time_add(struct dt_cost_time *a, const struct dt_cost_time *b, double k)
 {
     a->ns += k * b->ns;
     for (int i = 0; i < DT_PROV_N; i++)

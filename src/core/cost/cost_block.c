@@ -30,9 +30,9 @@
     65536 /* below: scalars of the loss, one after another on ranks in step                        \
            */
 
-struct shard_key cost_shard_key(const struct dt_shard *s)
+struct dt_cost_shard_key dt_cost_shard_key(const struct dt_block_shard *s)
 {
-    struct shard_key k;
+    struct dt_cost_shard_key k;
 
     memset(&k, 0, sizeof(k));
     k.tp = (uint16_t)s->tp;
@@ -45,15 +45,15 @@ struct shard_key cost_shard_key(const struct dt_shard *s)
 
 /* Surfaces of the block's kernels: the same from one microbatch to the next, as only fast dims
  * change. */
-static void find_surfaces(struct block_kernels *b, int module, int class_,
-                          const struct shard_key *shard)
+static void find_surfaces(struct dt_cost_block_kernels *b, int module, int class_,
+                          const struct dt_cost_shard_key *shard)
 {
     struct dt_cost *c = b->c;
-    uint64_t h = cost_mix((uint64_t)module << 32 | (uint64_t)class_, 0x2545f4914f6cdd1dULL);
-    struct recipe *r;
+    uint64_t h = dt_cost_mix((uint64_t)module << 32 | (uint64_t)class_, 0x2545f4914f6cdd1dULL);
+    struct dt_cost_recipe *r;
 
-    h = cost_mix(h, (uint64_t)shard->tp << 48 | (uint64_t)shard->cp << 32 |
-                        (uint64_t)shard->ep << 16 | shard->ip);
+    h = dt_cost_mix(h, (uint64_t)shard->tp << 48 | (uint64_t)shard->cp << 32 |
+                           (uint64_t)shard->ep << 16 | shard->ip);
     r = &c->recipes[(h >> 7) & (RECIPES - 1)];
     if (!r->used || r->module != module || r->class_ != class_ ||
         memcmp(&r->shard, shard, sizeof(*shard))) {
@@ -69,15 +69,15 @@ static void find_surfaces(struct block_kernels *b, int module, int class_,
         const struct dt_kop *k = &b->k[i];
         bool same = r->slot[i].family == (int)k->family;
 
-        if (cost_is_collective((int)k->family))
+        if (dt_cost_is_collective((int)k->family))
             continue;
         for (int d = 0; same && d < 6; d++)
-            same = !cost_is_slow((int)k->family, d) || r->slot[i].d[d] == k->d[d];
+            same = !dt_cost_is_slow((int)k->family, d) || r->slot[i].d[d] == k->d[d];
         if (!same) {
             r->slot[i].family = (int)k->family;
             memcpy(r->slot[i].d, k->d, sizeof(k->d));
             for (int p = 0; p < DT_PHASE_N; p++)
-                r->slot[i].s[p] = cost_kernel_surface(c, k, (enum dt_phase)p);
+                r->slot[i].s[p] = dt_cost_kernel_surface(c, k, (enum dt_kop_phase)p);
         }
         memcpy(b->s[i], r->slot[i].s, sizeof(b->s[i]));
     }
@@ -90,7 +90,7 @@ static double gemm_as_trained(const struct dt_cost_tuning *t, const struct dt_ko
     return k->core ? 1 : t->gemm * (aligned ? 1 : t->misaligned);
 }
 
-static void as_trained(const struct block_kernels *b, int i, struct dt_time *t)
+static void as_trained(const struct dt_cost_block_kernels *b, int i, struct dt_cost_time *t)
 {
     const struct dt_kop *k = &b->k[i];
     const struct dt_cost_tuning *tune = &b->c->tuning;
@@ -100,13 +100,13 @@ static void as_trained(const struct block_kernels *b, int i, struct dt_time *t)
 
     if (!b->block->unfused)
         return;
-    if (cost_is_collective((int)k->family) && k->d[2] > TP_SKEW_MIN_BYTES) {
-        struct dt_time skew;
+    if (dt_cost_is_collective((int)k->family) && k->d[2] > TP_SKEW_MIN_BYTES) {
+        struct dt_cost_time skew;
 
-        cost_time_set(&skew, tune->tp_skew_ns * (k->family == DT_KOP_ALL_REDUCE ? 1 : 0.5),
-                      DT_PROV_ASSUMED);
-        cost_scale(b->c, (int)k->family, &skew);
-        dt_time_add(t, &skew, 1);
+        dt_cost_time_set(&skew, tune->tp_skew_ns * (k->family == DT_KOP_ALL_REDUCE ? 1 : 0.5),
+                         DT_PROV_ASSUMED);
+        dt_cost_scale(b->c, (int)k->family, &skew);
+        dt_cost_time_add(t, &skew, 1);
     } else if (f != 1) {
         t->ns *= f;
         for (int p = 0; p < DT_PROV_N; p++)
@@ -114,26 +114,26 @@ static void as_trained(const struct block_kernels *b, int i, struct dt_time *t)
     }
 }
 
-void cost_kernel_times(struct block_kernels *b, int i)
+void dt_cost_kernel_times(struct dt_cost_block_kernels *b, int i)
 {
-    int phases = cost_is_collective((int)b->k[i].family) ? 1 : DT_PHASE_N;
+    int phases = dt_cost_is_collective((int)b->k[i].family) ? 1 : DT_PHASE_N;
 
     for (int p = 0; p < DT_PHASE_N; p++) {
-        struct dt_time one;
+        struct dt_cost_time one;
 
-        b->t[i][p] = (struct dt_time){0};
+        b->t[i][p] = (struct dt_cost_time){0};
         if (p >= phases)
             continue;
-        cost_kernel_one(b->c, &b->k[i], (enum dt_phase)p, b->s[i][p], &one);
+        dt_cost_kernel_one(b->c, &b->k[i], (enum dt_kop_phase)p, b->s[i][p], &one);
         as_trained(b, i, &one);
-        dt_time_add(&b->t[i][p], &one,
-                    p != DT_PHASE_FWD && b->k[i].own_back ? b->k[i].back : b->k[i].count);
+        dt_cost_time_add(&b->t[i][p], &one,
+                         p != DT_PHASE_FWD && b->k[i].own_back ? b->k[i].back : b->k[i].count);
     }
 }
 
 /* The GEMMs that run right after an all-gather, or the one right before a reduce-scatter: [first,
  * last). */
-bool cost_partner(const struct block_kernels *b, int i, int *first, int *last)
+bool dt_cost_partner(const struct dt_cost_block_kernels *b, int i, int *first, int *last)
 {
     *first = *last = i;
     if (b->k[i].family == DT_KOP_ALL_GATHER) {
@@ -158,7 +158,7 @@ static int mirror(int family)
 /* Bytes that a layout remap of the pair moves, read and written: either side of the GEMMs can
  * be put in order, the gathered one (whole width, once) or the sharded one (of every GEMM); the
  * smaller is taken. */
-static double remap_bytes(const struct block_kernels *b, int coll, int first, int last)
+static double remap_bytes(const struct dt_cost_block_kernels *b, int coll, int first, int last)
 {
     double elem = b->c->opt.fp32 ? 4 : 2, whole = b->k[coll].bytes / elem, sharded = 0;
 
@@ -169,20 +169,20 @@ static double remap_bytes(const struct block_kernels *b, int coll, int first, in
 }
 
 /* Time of the partner GEMMs on m/c rows. */
-static double chunk_gemm_ns(struct block_kernels *b, int first, int last, enum dt_phase phase,
-                            int chunks)
+static double chunk_gemm_ns(struct dt_cost_block_kernels *b, int first, int last,
+                            enum dt_kop_phase phase, int chunks)
 {
     double sum = 0;
 
     for (int i = first; i < last; i++) {
         struct dt_kop part = b->k[i];
-        struct dt_time t;
+        struct dt_cost_time t;
 
         part.d[0] = (part.d[0] + chunks - 1) / chunks;
         part.flops /= chunks;
         part.bytes =
             2.0 * (double)(part.d[0] * part.d[2] + part.d[2] * part.d[1] + part.d[0] * part.d[1]);
-        cost_kernel_one(b->c, &part, phase, b->s[i][phase], &t);
+        dt_cost_kernel_one(b->c, &part, phase, b->s[i][phase], &t);
         sum += t.ns;
     }
     return sum;
@@ -190,15 +190,15 @@ static double chunk_gemm_ns(struct block_kernels *b, int first, int last, enum d
 
 /* What is left of collective i in the phase when it is pipelined with its GEMMs; its full time if
  * it has none. */
-static double exposed_ns(struct block_kernels *b, int i, enum dt_phase phase,
-                         const struct dt_time *full, bool remap_hidden)
+static double exposed_ns(struct dt_cost_block_kernels *b, int i, enum dt_kop_phase phase,
+                         const struct dt_cost_time *full, bool remap_hidden)
 {
     struct dt_cost *c = b->c;
     int family = phase == DT_PHASE_FWD ? (int)b->k[i].family : mirror((int)b->k[i].family);
     double best = full->ns, count = b->k[i].count, gemm = 0, comm, alpha, remap;
     int first, last;
 
-    if (!c->opt.stepccl || full->ns <= 0 || !cost_partner(b, i, &first, &last))
+    if (!c->opt.stepccl || full->ns <= 0 || !dt_cost_partner(b, i, &first, &last))
         return best;
     comm = full->ns / count;
     alpha = dt_cost_collective_alpha_ns(c, family, (int)b->k[i].d[0]);
@@ -220,40 +220,42 @@ static double exposed_ns(struct block_kernels *b, int i, enum dt_phase phase,
 }
 
 /* Adds `ns` with the provenance mix of t. */
-static void add_part(struct dt_time *sum, const struct dt_time *t, double ns)
+static void add_part(struct dt_cost_time *sum, const struct dt_cost_time *t, double ns)
 {
     if (t->ns > 0)
-        dt_time_add(sum, t, ns / t->ns);
+        dt_cost_time_add(sum, t, ns / t->ns);
 }
 
-static void forward_collective(struct block_kernels *b, int i, struct block_times *out)
+static void forward_collective(struct dt_cost_block_kernels *b, int i,
+                               struct dt_cost_block_times *out)
 {
-    const struct dt_time *t = &b->t[i][DT_PHASE_FWD];
+    const struct dt_cost_time *t = &b->t[i][DT_PHASE_FWD];
 
     add_part(&out->fwd, t, exposed_ns(b, i, DT_PHASE_FWD, t, false));
 }
 
-static void backward_collective(struct block_kernels *b, int i, struct block_times *out)
+static void backward_collective(struct dt_cost_block_kernels *b, int i,
+                                struct dt_cost_block_times *out)
 {
     const struct dt_kop *k = &b->k[i];
     struct dt_kop rev = *k;
-    struct dt_time t = {0}, one;
+    struct dt_cost_time t = {0}, one;
     double gemm = 0, rest;
     int first, last;
 
     if (b->block->kind == DT_BLOCK_LM_HEAD && k->family == DT_KOP_ALL_REDUCE)
         return; /* the loss keeps its sums: nothing to reduce on the way back */
     rev.family = (enum dt_kop_family)mirror((int)k->family);
-    cost_kernel_one(b->c, &rev, DT_PHASE_FWD, NULL, &one);
+    dt_cost_kernel_one(b->c, &rev, DT_PHASE_FWD, NULL, &one);
     as_trained(b, i, &one);
-    dt_time_add(&t, &one, k->count);
+    dt_cost_time_add(&t, &one, k->count);
     /* the remap runs beside the weight-gradient GEMM (recalled from the paper's StepCCL appendix)
      */
     add_part(&out->dgrad, &t, exposed_ns(b, i, DT_PHASE_DGRAD, &t, true));
     if (k->family ==
         DT_KOP_REDUCE_SCATTER) /* the weight gradient needs the gathered output gradient */
-        dt_time_add(&out->wgrad_only, &t, 1);
-    if (k->family != DT_KOP_ALL_GATHER || !cost_partner(b, i, &first, &last))
+        dt_cost_time_add(&out->wgrad_only, &t, 1);
+    if (k->family != DT_KOP_ALL_GATHER || !dt_cost_partner(b, i, &first, &last))
         return;
     for (int g = first; g < last; g++)
         gemm += b->t[g][DT_PHASE_DGRAD].ns;
@@ -264,17 +266,18 @@ static void backward_collective(struct block_kernels *b, int i, struct block_tim
 }
 
 /* Kernels that the host issues: one per phase that there is, unless the list says more. */
-static void count_calls(const struct block_kernels *b, int i, struct block_times *out)
+static void count_calls(const struct dt_cost_block_kernels *b, int i,
+                        struct dt_cost_block_times *out)
 {
     const struct dt_kop *k = &b->k[i];
     double n = k->count > 1 ? k->count : 1, fwd = n, dgrad, wgrad = 0;
-    enum dt_recompute r = b->c->opt.recompute;
+    enum dt_block_recompute r = b->c->opt.recompute;
 
     if (k->own_calls) {
         fwd = k->calls;
         dgrad = k->wgrad_only ? 0 : k->calls_back;
         wgrad = k->wgrad_only ? k->calls_back : 0;
-    } else if (cost_is_collective((int)k->family)) {
+    } else if (dt_cost_is_collective((int)k->family)) {
         fwd *= 1 + b->c->tuning.call_per_rank * (double)k->d[0];
         dgrad = b->block->kind == DT_BLOCK_LM_HEAD && k->family == DT_KOP_ALL_REDUCE ? 0 : fwd;
     } else {
@@ -291,38 +294,39 @@ static void count_calls(const struct block_kernels *b, int i, struct block_times
 }
 
 /* What kernel i adds to each time of its block. */
-void cost_kernel_add(struct block_kernels *b, int i, struct block_times *out)
+void dt_cost_kernel_add(struct dt_cost_block_kernels *b, int i, struct dt_cost_block_times *out)
 {
     const struct dt_kop *k = &b->k[i];
-    enum dt_recompute r = b->c->opt.recompute;
+    enum dt_block_recompute r = b->c->opt.recompute;
 
     count_calls(b, i, out);
-    if (cost_is_collective((int)k->family)) {
+    if (dt_cost_is_collective((int)k->family)) {
         forward_collective(b, i, out);
         backward_collective(b, i, out);
     } else {
-        dt_time_add(&out->fwd, &b->t[i][DT_PHASE_FWD], 1);
-        dt_time_add(k->wgrad_only ? &out->wgrad : &out->dgrad, &b->t[i][DT_PHASE_DGRAD], 1);
-        dt_time_add(&out->wgrad, &b->t[i][DT_PHASE_WGRAD], 1);
+        dt_cost_time_add(&out->fwd, &b->t[i][DT_PHASE_FWD], 1);
+        dt_cost_time_add(k->wgrad_only ? &out->wgrad : &out->dgrad, &b->t[i][DT_PHASE_DGRAD], 1);
+        dt_cost_time_add(&out->wgrad, &b->t[i][DT_PHASE_WGRAD], 1);
         if (r == DT_RECOMPUTE_SELECTIVE && dt_kop_recomputed(r, b->block, k))
-            dt_time_add(&out->recompute, &b->t[i][DT_PHASE_FWD], 1);
+            dt_cost_time_add(&out->recompute, &b->t[i][DT_PHASE_FWD], 1);
     }
 }
 
 /* Blocks count messages in bf16. */
-static void widen_collectives(struct block_kernels *b)
+static void widen_collectives(struct dt_cost_block_kernels *b)
 {
     for (int i = 0; i < b->n; i++)
-        if (cost_is_collective((int)b->k[i].family)) {
+        if (dt_cost_is_collective((int)b->k[i].family)) {
             b->k[i].d[2] *= 2;
             b->k[i].bytes *= 2;
         }
 }
 
-void cost_block_kernels(struct dt_cost *c, int module, int class_, const struct dt_shard *shard,
-                        const struct dt_work *work, struct block_kernels *b)
+void dt_cost_block_kernels(struct dt_cost *c, int module, int class_,
+                           const struct dt_block_shard *shard, const struct dt_work *work,
+                           struct dt_cost_block_kernels *b)
 {
-    struct shard_key key = cost_shard_key(shard);
+    struct dt_cost_shard_key key = dt_cost_shard_key(shard);
 
     b->c = c;
     b->block = &c->model->modules[module].blocks[class_];
@@ -332,38 +336,39 @@ void cost_block_kernels(struct dt_cost *c, int module, int class_, const struct 
     memset(b->s, 0, sizeof(b->s[0]) * (size_t)b->n);
     find_surfaces(b, module, class_, &key);
     for (int i = 0; i < b->n; i++)
-        cost_kernel_times(b, i);
+        dt_cost_kernel_times(b, i);
 }
 
-int cost_block_parts(struct dt_cost *c, int module, int class_, const struct dt_shard *shard,
-                     const struct dt_work *work, struct dt_kop *kop, struct block_times *part)
+int dt_cost_block_parts(struct dt_cost *c, int module, int class_,
+                        const struct dt_block_shard *shard, const struct dt_work *work,
+                        struct dt_kop *kop, struct dt_cost_block_times *part)
 {
-    struct block_kernels b;
+    struct dt_cost_block_kernels b;
 
-    cost_block_kernels(c, module, class_, shard, work, &b);
+    dt_cost_block_kernels(c, module, class_, shard, work, &b);
     for (int i = 0; i < b.n; i++) {
         kop[i] = b.k[i];
         memset(&part[i], 0, sizeof(part[i]));
-        cost_kernel_add(&b, i, &part[i]);
+        dt_cost_kernel_add(&b, i, &part[i]);
         if (c->opt.recompute == DT_RECOMPUTE_FULL)
             part[i].recompute = part[i].fwd;
     }
     return b.n;
 }
 
-void cost_block(struct dt_cost *c, int module, int class_, const struct dt_shard *shard,
-                const struct dt_work *work, struct block_times *out)
+void dt_cost_block(struct dt_cost *c, int module, int class_, const struct dt_block_shard *shard,
+                   const struct dt_work *work, struct dt_cost_block_times *out)
 {
-    struct shard_key key = cost_shard_key(shard);
-    uint64_t h = cost_mix((uint64_t)module << 32 | (uint64_t)class_, 0x9e3779b97f4a7c15ULL);
-    struct block_entry *e;
-    struct block_kernels b;
+    struct dt_cost_shard_key key = dt_cost_shard_key(shard);
+    uint64_t h = dt_cost_mix((uint64_t)module << 32 | (uint64_t)class_, 0x9e3779b97f4a7c15ULL);
+    struct dt_cost_block_entry *e;
+    struct dt_cost_block_kernels b;
 
-    h = cost_mix(h,
-                 (uint64_t)key.tp << 48 | (uint64_t)key.cp << 32 | (uint64_t)key.ep << 16 | key.ip);
-    h = cost_mix(h, (uint64_t)work->tokens << 1 | key.seqpar);
-    h = cost_mix(h, (uint64_t)work->tokens_sq);
-    h = cost_mix(h, (uint64_t)work->n << 40 ^ (uint64_t)work->tokens_max);
+    h = dt_cost_mix(h, (uint64_t)key.tp << 48 | (uint64_t)key.cp << 32 | (uint64_t)key.ep << 16 |
+                           key.ip);
+    h = dt_cost_mix(h, (uint64_t)work->tokens << 1 | key.seqpar);
+    h = dt_cost_mix(h, (uint64_t)work->tokens_sq);
+    h = dt_cost_mix(h, (uint64_t)work->n << 40 ^ (uint64_t)work->tokens_max);
     h |= 1;
     e = &c->blocks[(h >> 9) & (BLOCK_SLOTS - 1)];
     if (e->hash == h && e->module == module && e->class_ == class_ &&
@@ -372,10 +377,10 @@ void cost_block(struct dt_cost *c, int module, int class_, const struct dt_shard
         return;
     }
     memset(out, 0, sizeof(*out));
-    if (!cost_whole_block(c, &c->model->modules[module].blocks[class_], shard, work, out)) {
-        cost_block_kernels(c, module, class_, shard, work, &b);
+    if (!dt_cost_whole_block(c, &c->model->modules[module].blocks[class_], shard, work, out)) {
+        dt_cost_block_kernels(c, module, class_, shard, work, &b);
         for (int i = 0; i < b.n; i++)
-            cost_kernel_add(&b, i, out);
+            dt_cost_kernel_add(&b, i, out);
         if (c->opt.recompute == DT_RECOMPUTE_FULL) /* collectives run again too */
             out->recompute = out->fwd;
     }

@@ -42,14 +42,14 @@ static const double nic_ratio[NIC_SIZES * NIC_NODES] = {
 };
 #define SIMAI_GPUS_PER_NODE 8.0
 
-double cost_bus_factor(int family, int gpus)
+double dt_cost_bus_factor(int family, int gpus)
 {
     if (gpus <= 1)
         return 0;
     return (family == DT_KOP_ALL_REDUCE ? 2.0 : 1.0) * (gpus - 1) / gpus;
 }
 
-enum dt_status cost_nic_table_new(struct dt_cost *c, struct dt_error *err)
+enum dt_status dt_cost_nic_table_new(struct dt_cost *c, struct dt_error *err)
 {
     gsl_error_handler_t *old = gsl_set_error_handler_off();
     int bad = 1;
@@ -64,7 +64,7 @@ enum dt_status cost_nic_table_new(struct dt_cost *c, struct dt_error *err)
     return bad ? dt_error_nomem(err, "network table") : DT_OK;
 }
 
-void cost_nic_table_free(struct dt_cost *c)
+void dt_cost_nic_table_free(struct dt_cost *c)
 {
     if (c->nic_table)
         gsl_interp2d_free(c->nic_table);
@@ -102,7 +102,7 @@ static bool all_reduce(int family)
 static double ring_intra_ns(const struct dt_cost *c, int family, int gpus, double bytes)
 {
     double steps = (all_reduce(family) ? 2.0 : 1.0) * (gpus - 1), best = INFINITY;
-    double bus = bytes * cost_bus_factor(family, gpus);
+    double bus = bytes * dt_cost_bus_factor(family, gpus);
 
     for (int p = 0; p < PROTO_N; p++) {
         double ns = 1e3 * (ring_base_us[p] + steps * ring_nvlink_us[p]) +
@@ -113,27 +113,27 @@ static double ring_intra_ns(const struct dt_cost *c, int family, int gpus, doubl
     return best;
 }
 
-static void intra(struct dt_cost *c, int family, int gpus, double bytes, struct dt_time *out)
+static void intra(struct dt_cost *c, int family, int gpus, double bytes, struct dt_cost_time *out)
 {
     int64_t d[6] = {gpus, gpus, 1};
-    struct surface *s = cost_surface(c, family, DT_PHASE_FWD, d);
-    double bus = bytes * cost_bus_factor(family, gpus), z;
-    enum dt_prov prov;
+    struct dt_cost_surface *s = dt_cost_surface(c, family, DT_PHASE_FWD, d);
+    double bus = bytes * dt_cost_bus_factor(family, gpus), z;
+    enum dt_cost_prov prov;
     bool below;
 
     if (!s) {
-        cost_time_set(out, ring_intra_ns(c, family, gpus, bytes), DT_PROV_COMPUTED);
+        dt_cost_time_set(out, ring_intra_ns(c, family, gpus, bytes), DT_PROV_COMPUTED);
         return;
     }
-    z = cost_surface_eval(s, log(bytes), 0, &prov, &below);
+    z = dt_cost_surface_eval(s, log(bytes), 0, &prov, &below);
     if (below) /* latency bound: as long as the smallest measured buffer */
         bus *= exp(s->lu[0]) / bytes;
-    cost_time_set(out, bus / exp(z), prov);
+    dt_cost_time_set(out, bus / exp(z), prov);
 }
 
 double dt_cost_collective_alpha_ns(struct dt_cost *c, int family, int gpus)
 {
-    struct dt_time t;
+    struct dt_cost_time t;
 
     intra(c, family, gpus, 1, &t); /* one byte: below every table, so its smallest buffer */
     return t.ns;
@@ -216,13 +216,13 @@ static double all_to_all_ns(const struct dt_cost *c, const struct inter *g, doub
 }
 
 static void collective(struct dt_cost *c, enum dt_kop_family family, int gpus, int per_node,
-                       int share, double bytes, struct dt_time *out)
+                       int share, double bytes, struct dt_cost_time *out)
 {
     const struct dt_cluster *cl = c->cluster;
     struct inter g = {.gpus = gpus};
     double one_nic_each, all_nics, ring, tree;
 
-    *out = (struct dt_time){0};
+    *out = (struct dt_cost_time){0};
     if (gpus <= 1 || bytes <= 0)
         return;
     per_node = per_node < 1 ? 1 : per_node;
@@ -243,44 +243,44 @@ static void collective(struct dt_cost *c, enum dt_kop_family family, int gpus, i
     if (per_node > 1 && g.usable > cl->nvlink_bytes_per_s)
         g.usable = cl->nvlink_bytes_per_s;
     if (family == DT_KOP_ALL_TO_ALL) {
-        cost_time_set(out, all_to_all_ns(c, &g, bytes), DT_PROV_COMPUTED);
+        dt_cost_time_set(out, all_to_all_ns(c, &g, bytes), DT_PROV_COMPUTED);
         return;
     }
     ring = ring_inter_ns(c, (int)family, &g, bytes);
     tree = all_reduce((int)family) ? tree_inter_ns(&g, bytes) : INFINITY;
-    cost_time_set(out, ring < tree ? ring : tree, DT_PROV_COMPUTED);
+    dt_cost_time_set(out, ring < tree ? ring : tree, DT_PROV_COMPUTED);
 }
 
 void dt_cost_collective(struct dt_cost *c, enum dt_kop_family family, int gpus, int per_node,
-                        int share, double bytes, struct dt_time *out)
+                        int share, double bytes, struct dt_cost_time *out)
 {
     collective(c, family, gpus, per_node, share, bytes, out);
-    cost_scale(c, (int)family, out);
+    dt_cost_scale(c, (int)family, out);
 }
 
 /* ---- point to point ---- */
 
 /* Time of one pair moving `bytes`, from rows of the class (1 = between nodes, 2 = inside); NULL
  * surface when the profile has none of that class. */
-static struct surface *pair_surface(struct dt_cost *c, bool same_node)
+static struct dt_cost_surface *pair_surface(struct dt_cost *c, bool same_node)
 {
     int64_t d[6] = {same_node ? 2 : 1};
-    struct surface *s = cost_surface(c, DT_KOP_SEND_RECV, DT_PHASE_FWD, d);
+    struct dt_cost_surface *s = dt_cost_surface(c, DT_KOP_SEND_RECV, DT_PHASE_FWD, d);
 
     return s && s->slow_inside && s->slow_exact ? s : NULL;
 }
 
-void dt_cost_p2p(struct dt_cost *c, bool same_node, int width, double bytes, struct dt_time *out,
-                 double *alpha_ns, double *bytes_per_s)
+void dt_cost_p2p(struct dt_cost *c, bool same_node, int width, double bytes,
+                 struct dt_cost_time *out, double *alpha_ns, double *bytes_per_s)
 {
     const struct dt_cluster *cl = c->cluster;
-    struct surface *s = pair_surface(c, same_node);
+    struct dt_cost_surface *s = pair_surface(c, same_node);
     double w = width > 1 ? width : 1, part = bytes / w, alpha, rate, ns, z;
-    enum dt_prov prov = DT_PROV_COMPUTED;
+    enum dt_cost_prov prov = DT_PROV_COMPUTED;
     bool below = true;
 
     if (s) {
-        z = cost_surface_eval(s, -1, 0, &prov, &below);
+        z = dt_cost_surface_eval(s, -1, 0, &prov, &below);
         alpha = exp(s->lu[0] - z); /* the smallest measured message */
     } else {
         alpha = 1e9 * (same_node ? cl->nvlink_latency_s : cl->nic_latency_s);
@@ -288,7 +288,7 @@ void dt_cost_p2p(struct dt_cost *c, bool same_node, int width, double bytes, str
     if (same_node) {
         rate = cl->nvlink_bytes_per_s;
         if (s && part > 0) {
-            z = cost_surface_eval(s, log(part), 0, &prov, &below);
+            z = dt_cost_surface_eval(s, log(part), 0, &prov, &below);
             ns = part / exp(z);
             /* the rate beside alpha, so that alpha + bytes/rate is the measured time */
             if (ns > alpha * 1.001 && 1e9 * part / (ns - alpha) < rate)
@@ -304,9 +304,9 @@ void dt_cost_p2p(struct dt_cost *c, bool same_node, int width, double bytes, str
         alpha *= c->opt.scale[DT_KOP_SEND_RECV];
         rate /= c->opt.scale[DT_KOP_SEND_RECV];
     }
-    *out = (struct dt_time){0};
+    *out = (struct dt_cost_time){0};
     if (bytes > 0)
-        cost_time_set(out, alpha + 1e9 * bytes / rate, prov);
+        dt_cost_time_set(out, alpha + 1e9 * bytes / rate, prov);
     if (alpha_ns)
         *alpha_ns = alpha;
     if (bytes_per_s)

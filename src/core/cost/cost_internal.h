@@ -16,34 +16,34 @@
 #include <string.h>
 
 /* ---- how the dims of a family are treated ---- */
-enum dim_role {
+enum dt_cost_dim_role {
     DIM_NONE,  /* not part of the key */
     DIM_FAST,  /* varies from microbatch to microbatch: an axis of the surface */
     DIM_SCALE, /* fixed by model and shard; blended in log space */
     DIM_CLASS  /* categorical (kernel size, stride, gated): must match */
 };
-struct family_desc {
+struct dt_cost_family_desc {
     unsigned char role[6];
     unsigned char n_fast;
     bool flops; /* efficiency is flop/s (else bytes/s, or bus bytes/s for collectives) */
 };
-extern const struct family_desc cost_family[DT_KOP_FAMILY_N];
+extern const struct dt_cost_family_desc dt_cost_family[DT_KOP_FAMILY_N];
 
 /* ---- surfaces ---- */
-struct group { /* rows that share all slow dims */
+struct dt_cost_group { /* rows that share all slow dims */
     int64_t slow[6];
     int first, n; /* into sorted[] of the table */
 };
-struct group_table { /* rows of one (family, phase), by slow dims */
+struct dt_cost_group_table { /* rows of one (family, phase), by slow dims */
     bool built;
     int n_groups, n_rows;
-    struct group *groups;
+    struct dt_cost_group *groups;
     const struct dt_profile_row **sorted;
     double min_ns;  /* fastest row: the launch floor of what lies below the measured sizes */
     double max_eff; /* fastest rate of any row */
 };
 
-struct surface {
+struct dt_cost_surface {
     uint64_t hash;
     int family, phase;
     int64_t slow[6];
@@ -56,7 +56,7 @@ struct surface {
     gsl_interp *i1;
     gsl_interp2d *i2;
     gsl_interp_accel *au, *av;
-    struct surface *next; /* list of all, for freeing */
+    struct dt_cost_surface *next; /* list of all, for freeing */
 };
 /* Flags beside the row kind of a knot: between rows of its group; beyond them. */
 enum { ROW_FILLED = 0x80, ROW_BEYOND = 0x40, ROW_FLAGS = 0xc0 };
@@ -64,42 +64,44 @@ enum { ROW_FILLED = 0x80, ROW_BEYOND = 0x40, ROW_FLAGS = 0xc0 };
 enum { SURFACE_SLOTS = 1 << 13, BLOCK_SLOTS = 1 << 12, STAGE_SLOTS = 1 << 15, RECIPES = 1 << 9 };
 
 /* ---- block and stage memo ---- */
-struct shard_key {
+struct dt_cost_shard_key {
     uint16_t tp, cp, ep, ip;
     uint64_t seqpar;
 };
-struct block_times {
-    struct dt_time fwd, dgrad, wgrad;
-    struct dt_time wgrad_only; /* extra when the block is trained but passes no gradient upstream */
-    struct dt_time recompute;  /* forward kernels run again before the backward */
+struct dt_cost_block_times {
+    struct dt_cost_time fwd, dgrad, wgrad;
+    struct dt_cost_time
+        wgrad_only; /* extra when the block is trained but passes no gradient upstream */
+    struct dt_cost_time recompute; /* forward kernels run again before the backward */
     double calls, calls_dgrad, calls_wgrad, calls_again; /* kernels that the host issues */
 };
-struct block_entry {
+struct dt_cost_block_entry {
     uint64_t hash; /* 0 = empty */
     int module, class_;
-    struct shard_key shard;
+    struct dt_cost_shard_key shard;
     struct dt_work work;
-    struct block_times t;
+    struct dt_cost_block_times t;
 };
-struct stage_key {
+struct dt_cost_stage_key {
     uint64_t flags; /* digest of the trainable pattern */
     struct dt_work work;
-    struct shard_key shard;
+    struct dt_cost_shard_key shard;
     int32_t module, first, n, upstream;
 };
-struct stage_entry {
+struct dt_cost_stage_entry {
     uint64_t hash;
-    struct stage_key key;
-    struct dt_stage_ns ns;
+    struct dt_cost_stage_key key;
+    struct dt_cost_stage_ns ns;
 };
-struct recipe { /* surfaces of the kernels of (module, class, shard), tried before the hash table */
+struct
+    dt_cost_recipe { /* surfaces of the kernels of (module, class, shard), tried before the hash table */
     int module, class_;
-    struct shard_key shard;
+    struct dt_cost_shard_key shard;
     bool used;
     struct {
         int family;
         int64_t d[6];
-        struct surface *s[DT_PHASE_N];
+        struct dt_cost_surface *s[DT_PHASE_N];
     } slot[DT_MAX_KOPS];
 };
 
@@ -110,14 +112,14 @@ struct dt_cost {
     struct dt_cost_options opt;
     struct dt_cost_tuning tuning;
     bool oom; /* a lazily built table could not be allocated; analytical times were used instead */
-    struct group_table groups[DT_KOP_FAMILY_N][DT_PHASE_N];
-    struct surface *surface[SURFACE_SLOTS]; /* open addressing, never removed */
-    struct surface *surfaces;
+    struct dt_cost_group_table groups[DT_KOP_FAMILY_N][DT_PHASE_N];
+    struct dt_cost_surface *surface[SURFACE_SLOTS]; /* open addressing, never removed */
+    struct dt_cost_surface *surfaces;
     int n_surfaces;
     uint16_t *class_of[DT_MAX_MODULES]; /* block -> first identical block of the module */
-    struct block_entry *blocks;         /* direct mapped */
-    struct stage_entry *stages;         /* direct mapped */
-    struct recipe *recipes;
+    struct dt_cost_block_entry *blocks; /* direct mapped */
+    struct dt_cost_stage_entry *stages; /* direct mapped */
+    struct dt_cost_recipe *recipes;
     gsl_interp2d *nic_table;
     gsl_interp_accel *nic_ax, *nic_ay;
     struct dt_arena arena;
@@ -125,105 +127,112 @@ struct dt_cost {
 
 /* cost_rows.c */
 enum { COST_MAX_CORNERS = 8, COST_NEAREST = 4 };
-struct corner {
-    const struct group *g;
+struct dt_cost_corner {
+    const struct dt_cost_group *g;
     double w;
 };
-bool cost_is_slow(int family, int dim);
-const struct group_table *cost_groups(struct dt_cost *c, int family, int phase);
+bool dt_cost_is_slow(int family, int dim);
+const struct dt_cost_group_table *dt_cost_groups(struct dt_cost *c, int family, int phase);
 /* Groups and weights around s->slow; sets s->slow_exact and s->slow_inside.  0 when out of memory. */
-int cost_corners(struct dt_cost *c, const struct group_table *t, struct surface *s,
-                 struct corner *out);
-static inline double cost_log_dim(int64_t x)
+int dt_cost_corners(struct dt_cost *c, const struct dt_cost_group_table *t,
+                    struct dt_cost_surface *s, struct dt_cost_corner *out);
+static inline double dt_cost_log_dim(int64_t x)
 {
     return log(x > 0 ? (double)x : 0.5);
 }
 
 /* cost_interp.c */
 /* The surface for (family, phase) at the slow dims of d; NULL when the profile has no usable row. */
-struct surface *cost_surface(struct dt_cost *c, int family, int phase, const int64_t *d);
+struct dt_cost_surface *dt_cost_surface(struct dt_cost *c, int family, int phase, const int64_t *d);
 /* log efficiency at the fast dims (natural logs), and what it stands on.  *below: outside on the small side. */
-double cost_surface_eval(struct surface *s, double lu, double lv, enum dt_prov *prov, bool *below);
-void cost_surfaces_free(struct dt_cost *c);
+double dt_cost_surface_eval(struct dt_cost_surface *s, double lu, double lv,
+                            enum dt_cost_prov *prov, bool *below);
+void dt_cost_surfaces_free(struct dt_cost *c);
 
 /* cost_kernel.c */
 /* Work of a row or kernel in the unit its efficiency is measured in (flop or bytes). */
-double cost_units(int family, const int64_t *d);
+double dt_cost_units(int family, const int64_t *d);
 /* Resolve the surface of a kernel once; NULL = analytical. */
-struct surface *cost_kernel_surface(struct dt_cost *c, const struct dt_kop *op,
-                                    enum dt_phase phase);
+struct dt_cost_surface *dt_cost_kernel_surface(struct dt_cost *c, const struct dt_kop *op,
+                                               enum dt_kop_phase phase);
 /* One kernel, count not included; `s` may be NULL (looked up). */
-void cost_kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
-                     struct surface *s, struct dt_time *out);
+void dt_cost_kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_kop_phase phase,
+                        struct dt_cost_surface *s, struct dt_cost_time *out);
 
 /* Applies the option `scale` of the family. */
-void cost_scale(const struct dt_cost *c, int family, struct dt_time *t);
-int cost_family_source(struct dt_cost *c, int family); /* family whose rows are used; -1 = none */
-bool cost_is_collective(int family);
-static inline void cost_time_set(struct dt_time *t, double ns, enum dt_prov p)
+void dt_cost_scale(const struct dt_cost *c, int family, struct dt_cost_time *t);
+int dt_cost_family_source(struct dt_cost *c,
+                          int family); /* family whose rows are used; -1 = none */
+bool dt_cost_is_collective(int family);
+static inline void dt_cost_time_set(struct dt_cost_time *t, double ns, enum dt_cost_prov p)
 {
-    *t = (struct dt_time){.ns = ns};
+    *t = (struct dt_cost_time){.ns = ns};
     t->prov[p] = ns;
 }
 
 /* cost_collective.c */
-double cost_bus_factor(int family, int gpus);
+double dt_cost_bus_factor(int family, int gpus);
 /* Latency part of a collective inside a node: time of the smallest measured buffer. */
-enum dt_status cost_nic_table_new(struct dt_cost *c, struct dt_error *err);
-void cost_nic_table_free(struct dt_cost *c);
+enum dt_status dt_cost_nic_table_new(struct dt_cost *c, struct dt_error *err);
+void dt_cost_nic_table_free(struct dt_cost *c);
 
 /* cost_block.c */
-struct block_kernels { /* a block's kernels and their times, count included */
+struct dt_cost_block_kernels { /* a block's kernels and their times, count included */
     struct dt_cost *c;
     const struct dt_block *block;
     int n;
     struct dt_kop k[DT_MAX_KOPS];
-    struct surface *s[DT_MAX_KOPS][DT_PHASE_N];
-    struct dt_time t[DT_MAX_KOPS][DT_PHASE_N];
+    struct dt_cost_surface *s[DT_MAX_KOPS][DT_PHASE_N];
+    struct dt_cost_time t[DT_MAX_KOPS][DT_PHASE_N];
 };
-void cost_block_kernels(struct dt_cost *c, int module, int class_, const struct dt_shard *shard,
-                        const struct dt_work *work, struct block_kernels *b);
+void dt_cost_block_kernels(struct dt_cost *c, int module, int class_,
+                           const struct dt_block_shard *shard, const struct dt_work *work,
+                           struct dt_cost_block_kernels *b);
 /* Fills t[i]. */
-void cost_kernel_times(struct block_kernels *b, int i);
+void dt_cost_kernel_times(struct dt_cost_block_kernels *b, int i);
 /* The GEMMs [first, last) that collective i is pipelined with. */
-bool cost_partner(const struct block_kernels *b, int i, int *first, int *last);
+bool dt_cost_partner(const struct dt_cost_block_kernels *b, int i, int *first, int *last);
 /* Adds kernel i to each time of its block: one term at most to each. */
-void cost_kernel_add(struct block_kernels *b, int i, struct block_times *out);
-void cost_block(struct dt_cost *c, int module, int class_, const struct dt_shard *shard,
-                const struct dt_work *work, struct block_times *out);
+void dt_cost_kernel_add(struct dt_cost_block_kernels *b, int i, struct dt_cost_block_times *out);
+void dt_cost_block(struct dt_cost *c, int module, int class_, const struct dt_block_shard *shard,
+                   const struct dt_work *work, struct dt_cost_block_times *out);
 /* The kernels of a block and what each adds to its times; arrays of DT_MAX_KOPS; returns how many. */
-int cost_block_parts(struct dt_cost *c, int module, int class_, const struct dt_shard *shard,
-                     const struct dt_work *work, struct dt_kop *kop, struct block_times *part);
+int dt_cost_block_parts(struct dt_cost *c, int module, int class_,
+                        const struct dt_block_shard *shard, const struct dt_work *work,
+                        struct dt_kop *kop, struct dt_cost_block_times *part);
 /* cost_stage.c: what a block waits for the host in forward and backward together; of it in the forward. */
-double cost_host_wait(const struct dt_cost *c, const struct block_times *t, bool above,
-                      bool trained, double *fwd_ns);
-struct shard_key cost_shard_key(const struct dt_shard *s);
-struct stage_run { /* identical blocks in the same state */
+double dt_cost_host_wait(const struct dt_cost *c, const struct dt_cost_block_times *t, bool above,
+                         bool trained, double *fwd_ns);
+struct dt_cost_shard_key dt_cost_shard_key(const struct dt_block_shard *s);
+struct dt_cost_stage_run { /* identical blocks in the same state */
     int class_, n;
     bool above, trained; /* something before them, or they themselves, are trained */
 };
 /* The run at block *at of a stage that ends before `end`; moves *at and *above on.  False at the end. */
-bool cost_stage_run(const struct dt_cost *c, int module, int end, const unsigned char *trainable,
-                    int *at, bool *above, struct stage_run *run);
-void cost_stage_add(const struct dt_cost *c, const struct stage_run *run,
-                    const struct block_times *t, struct dt_stage_cost *out);
-void cost_stage_key(struct stage_key *key, int module, int first, int n,
-                    const struct dt_shard *shard, const unsigned char *trainable,
-                    bool upstream); /* all but the work */
+bool dt_cost_stage_run(const struct dt_cost *c, int module, int end, const unsigned char *trainable,
+                       int *at, bool *above, struct dt_cost_stage_run *run);
+void dt_cost_stage_add(const struct dt_cost *c, const struct dt_cost_stage_run *run,
+                       const struct dt_cost_block_times *t, struct dt_cost_stage *out);
+void dt_cost_stage_key(struct dt_cost_stage_key *key, int module, int first, int n,
+                       const struct dt_block_shard *shard, const unsigned char *trainable,
+                       bool upstream); /* all but the work */
 /* The place of the answer in the memo. */
-struct stage_entry *cost_stage_slot(struct dt_cost *c, const struct stage_key *key, uint64_t *hash);
-static inline bool cost_stage_known(const struct stage_entry *e, const struct stage_key *key,
-                                    uint64_t hash)
+struct dt_cost_stage_entry *dt_cost_stage_slot(struct dt_cost *c,
+                                               const struct dt_cost_stage_key *key, uint64_t *hash);
+static inline bool dt_cost_stage_known(const struct dt_cost_stage_entry *e,
+                                       const struct dt_cost_stage_key *key, uint64_t hash)
 {
     return e->hash == hash && !memcmp(&e->key, key, sizeof(*key));
 }
 
 /* cost_whole.c: the same from rows of the block as a whole, into zeros; false without such rows. */
-bool cost_whole_block(struct dt_cost *c, const struct dt_block *b, const struct dt_shard *shard,
-                      const struct dt_work *work, struct block_times *out);
-bool cost_block_measured(struct dt_cost *c, const struct dt_block *b, const struct dt_shard *s);
+bool dt_cost_whole_block(struct dt_cost *c, const struct dt_block *b,
+                         const struct dt_block_shard *shard, const struct dt_work *work,
+                         struct dt_cost_block_times *out);
+bool dt_cost_block_measured(struct dt_cost *c, const struct dt_block *b,
+                            const struct dt_block_shard *s);
 
-static inline uint64_t cost_mix(uint64_t h, uint64_t v)
+static inline uint64_t dt_cost_mix(uint64_t h, uint64_t v)
 {
     /* multiply-xorshift, the finaliser constants of MurmurHash3 (Appleby, public domain) */
     h = (h ^ v) * 0xff51afd7ed558ccdULL;

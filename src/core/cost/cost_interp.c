@@ -18,7 +18,7 @@
 static int fast_dim(int family, int which)
 {
     for (int i = 0; i < 6; i++) {
-        if (cost_family[family].role[i] == DIM_FAST && which-- == 0)
+        if (dt_cost_family[family].role[i] == DIM_FAST && which-- == 0)
             return i;
     }
     return -1;
@@ -26,13 +26,13 @@ static int fast_dim(int family, int which)
 
 static double row_log_eff(const struct dt_profile_row *r)
 {
-    return log(cost_units(r->family, r->d) / r->median_ns);
+    return log(dt_cost_units(r->family, r->d) / r->median_ns);
 }
 
 /* Log efficiency of a group at (u, v): its row there, else linear in log between its neighbours
  * (one axis) or inverse distance over its nearest rows (two axes). */
-static double group_eval(const struct group_table *t, const struct group *g, int fu, int fv,
-                         double lu, double lv, unsigned char *kind)
+static double group_eval(const struct dt_cost_group_table *t, const struct dt_cost_group *g, int fu,
+                         int fv, double lu, double lv, unsigned char *kind)
 {
     double dist[COST_NEAREST], z[COST_NEAREST], total = 0, sum = 0;
     unsigned char kinds[COST_NEAREST];
@@ -43,23 +43,23 @@ static double group_eval(const struct group_table *t, const struct group *g, int
     if (fv < 0) {
         int i = 0;
 
-        while (i < g->n - 1 && cost_log_dim(r[i + 1]->d[fu]) <= lu + 1e-12)
+        while (i < g->n - 1 && dt_cost_log_dim(r[i + 1]->d[fu]) <= lu + 1e-12)
             i++;
         *kind = (unsigned char)r[i]->kind;
-        if (fabs(cost_log_dim(r[i]->d[fu]) - lu) < 1e-12)
+        if (fabs(dt_cost_log_dim(r[i]->d[fu]) - lu) < 1e-12)
             return row_log_eff(r[i]);
-        if (i == g->n - 1 || lu < cost_log_dim(r[i]->d[fu])) {
+        if (i == g->n - 1 || lu < dt_cost_log_dim(r[i]->d[fu])) {
             *kind |= ROW_BEYOND;
             return row_log_eff(r[i]);
         }
         *kind |= ROW_FILLED;
-        double a = cost_log_dim(r[i]->d[fu]), b = cost_log_dim(r[i + 1]->d[fu]),
+        double a = dt_cost_log_dim(r[i]->d[fu]), b = dt_cost_log_dim(r[i + 1]->d[fu]),
                f = (lu - a) / (b - a);
 
         return (1 - f) * row_log_eff(r[i]) + f * row_log_eff(r[i + 1]);
     }
     for (int i = 0; i < g->n; i++) {
-        double du = cost_log_dim(r[i]->d[fu]) - lu, dv = cost_log_dim(r[i]->d[fv]) - lv;
+        double du = dt_cost_log_dim(r[i]->d[fu]) - lu, dv = dt_cost_log_dim(r[i]->d[fv]) - lv;
         double d = du * du + dv * dv;
         int at = n < COST_NEAREST ? n++ : COST_NEAREST;
 
@@ -102,8 +102,8 @@ static int cmp_i64(const void *a, const void *b)
 }
 
 /* Distinct values of dim `dim` over the rows of the corners, as logs. */
-static int axis(struct dt_cost *c, const struct group_table *t, const struct corner *k, int n,
-                int dim, double **out)
+static int axis(struct dt_cost *c, const struct dt_cost_group_table *t,
+                const struct dt_cost_corner *k, int n, int dim, double **out)
 {
     int rows = 0, m = 0;
     int64_t *v;
@@ -125,13 +125,13 @@ static int axis(struct dt_cost *c, const struct group_table *t, const struct cor
     }
     *out = DT_ARENA_NEW(&c->arena, double, m);
     for (int i = 0; *out && i < m; i++)
-        (*out)[i] = cost_log_dim(v[i]);
+        (*out)[i] = dt_cost_log_dim(v[i]);
     dt_free(v);
     return *out ? m : 0;
 }
 
-static bool fill_knots(struct dt_cost *c, const struct group_table *t, const struct corner *k,
-                       int n, struct surface *s)
+static bool fill_knots(struct dt_cost *c, const struct dt_cost_group_table *t,
+                       const struct dt_cost_corner *k, int n, struct dt_cost_surface *s)
 {
     int fu = fast_dim(s->family, 0), fv = fast_dim(s->family, 1);
 
@@ -168,7 +168,7 @@ static bool fill_knots(struct dt_cost *c, const struct group_table *t, const str
 
 /* GSL interpolants: Steffen (monotone between knots, exact on them) for curves, bilinear for two
  * axes. */
-static bool make_interpolant(struct surface *s)
+static bool make_interpolant(struct dt_cost_surface *s)
 {
     gsl_error_handler_t *old = gsl_set_error_handler_off();
     bool ok = true;
@@ -195,16 +195,17 @@ static bool make_interpolant(struct surface *s)
     return ok;
 }
 
-static struct surface *surface_new(struct dt_cost *c, int family, int phase, const int64_t *slow)
+static struct dt_cost_surface *surface_new(struct dt_cost *c, int family, int phase,
+                                           const int64_t *slow)
 {
-    const struct group_table *t = cost_groups(c, family, phase);
-    struct corner corners[COST_MAX_CORNERS];
-    struct surface *s;
+    const struct dt_cost_group_table *t = dt_cost_groups(c, family, phase);
+    struct dt_cost_corner corners[COST_MAX_CORNERS];
+    struct dt_cost_surface *s;
     int n;
 
     if (t->n_groups == 0)
         return NULL;
-    s = DT_ARENA_NEW(&c->arena, struct surface, 1);
+    s = DT_ARENA_NEW(&c->arena, struct dt_cost_surface, 1);
     if (!s) {
         c->oom = true;
         return NULL;
@@ -215,7 +216,7 @@ static struct surface *surface_new(struct dt_cost *c, int family, int phase, con
     s->phase = phase;
     s->min_ns = t->min_ns;
     memcpy(s->slow, slow, sizeof(s->slow));
-    n = cost_corners(c, t, s, corners);
+    n = dt_cost_corners(c, t, s, corners);
     if (n == 0 || !fill_knots(c, t, corners, n, s) || !make_interpolant(s)) {
         c->oom = true;
         return NULL;
@@ -223,16 +224,16 @@ static struct surface *surface_new(struct dt_cost *c, int family, int phase, con
     return s;
 }
 
-struct surface *cost_surface(struct dt_cost *c, int family, int phase, const int64_t *d)
+struct dt_cost_surface *dt_cost_surface(struct dt_cost *c, int family, int phase, const int64_t *d)
 {
     int64_t slow[6];
-    uint64_t h = cost_mix((uint64_t)family << 8 | (uint64_t)phase, 0x9e3779b97f4a7c15ULL);
-    struct surface *s;
+    uint64_t h = dt_cost_mix((uint64_t)family << 8 | (uint64_t)phase, 0x9e3779b97f4a7c15ULL);
+    struct dt_cost_surface *s;
     int at;
 
     for (int i = 0; i < 6; i++) {
-        slow[i] = cost_is_slow(family, i) ? d[i] : 0;
-        h = cost_mix(h, (uint64_t)slow[i]);
+        slow[i] = dt_cost_is_slow(family, i) ? d[i] : 0;
+        h = dt_cost_mix(h, (uint64_t)slow[i]);
     }
     for (at = (int)(h & (SURFACE_SLOTS - 1)); (s = c->surface[at]);
          at = (at + 1) & (SURFACE_SLOTS - 1)) {
@@ -267,7 +268,8 @@ static double clamp_axis(const double *x, int n, double q, bool *below, bool *ou
     return q;
 }
 
-static enum dt_prov prov_of(const struct surface *s, unsigned char kind, bool exact, bool outside)
+static enum dt_cost_prov prov_of(const struct dt_cost_surface *s, unsigned char kind, bool exact,
+                                 bool outside)
 {
     unsigned char row = kind & (unsigned char)~ROW_FLAGS;
 
@@ -288,7 +290,8 @@ static unsigned char worse(unsigned char a, unsigned char b)
     return (ra > rb ? ra : rb) | ((a | b) & ROW_FLAGS);
 }
 
-double cost_surface_eval(struct surface *s, double lu, double lv, enum dt_prov *prov, bool *below)
+double dt_cost_surface_eval(struct dt_cost_surface *s, double lu, double lv,
+                            enum dt_cost_prov *prov, bool *below)
 {
     bool outside = false, exact;
     unsigned char kind;
@@ -328,9 +331,9 @@ double cost_surface_eval(struct surface *s, double lu, double lv, enum dt_prov *
     return z;
 }
 
-void cost_surfaces_free(struct dt_cost *c)
+void dt_cost_surfaces_free(struct dt_cost *c)
 {
-    for (struct surface *s = c->surfaces; s; s = s->next) {
+    for (struct dt_cost_surface *s = c->surfaces; s; s = s->next) {
         if (s->i1)
             gsl_interp_free(s->i1);
         if (s->i2)

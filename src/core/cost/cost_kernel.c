@@ -4,8 +4,8 @@
  * roofline. Constants: doc/calibration.md. */
 #include "core/cost/cost_internal.h"
 
-const char *const dt_prov_names[DT_PROV_N + 1] = {"measured", "interpolated", "extrapolated",
-                                                  "computed", "assumed",      NULL};
+const char *const dt_cost_prov_names[DT_PROV_N + 1] = {"measured", "interpolated", "extrapolated",
+                                                       "computed", "assumed",      NULL};
 
 struct family_model {
     double eff; /* flat efficiency of the roofline estimate: of peak flop/s, for flop families */
@@ -48,12 +48,12 @@ static const struct family_model models[DT_KOP_FAMILY_N] = {
  */
 #define LAUNCH_FLOOR_NS 2480.0
 
-bool cost_is_collective(int family)
+bool dt_cost_is_collective(int family)
 {
     return family >= DT_KOP_ALL_REDUCE && family <= DT_KOP_SEND_RECV;
 }
 
-double cost_units(int family, const int64_t *d)
+double dt_cost_units(int family, const int64_t *d)
 {
     double a = (double)d[0], b = (double)d[1], x = (double)d[2], y = (double)d[3], z = (double)d[4];
 
@@ -84,7 +84,7 @@ double cost_units(int family, const int64_t *d)
     case DT_KOP_SEND_RECV:
         return b;
     default: /* collectives: gpus gpus_per_node bytes */
-        return x * cost_bus_factor(family, (int)d[0]);
+        return x * dt_cost_bus_factor(family, (int)d[0]);
     }
 }
 
@@ -99,37 +99,38 @@ static void stand_in_dims(const struct dt_kop *op, int64_t *d)
         d[2] = 0; /* not gated */
 }
 
-int cost_family_source(struct dt_cost *c, int family)
+int dt_cost_family_source(struct dt_cost *c, int family)
 {
-    int other = cost_is_collective(family) ? -1 : models[family].stand_in;
+    int other = dt_cost_is_collective(family) ? -1 : models[family].stand_in;
 
-    if (cost_groups(c, family, DT_PHASE_FWD)->n_groups > 0)
+    if (dt_cost_groups(c, family, DT_PHASE_FWD)->n_groups > 0)
         return family;
-    if (other >= 0 && cost_groups(c, other, DT_PHASE_FWD)->n_groups > 0)
+    if (other >= 0 && dt_cost_groups(c, other, DT_PHASE_FWD)->n_groups > 0)
         return other;
     return -1;
 }
 
-struct surface *cost_kernel_surface(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase)
+struct dt_cost_surface *dt_cost_kernel_surface(struct dt_cost *c, const struct dt_kop *op,
+                                               enum dt_kop_phase phase)
 {
     int64_t d[6];
     int src;
 
-    if (cost_groups(c, (int)op->family, phase)->n_groups > 0)
-        return cost_surface(c, (int)op->family, phase, op->d);
-    src = cost_family_source(c, (int)op->family);
+    if (dt_cost_groups(c, (int)op->family, phase)->n_groups > 0)
+        return dt_cost_surface(c, (int)op->family, phase, op->d);
+    src = dt_cost_family_source(c, (int)op->family);
     if (src < 0)
         return NULL;
     stand_in_dims(op, d);
     if (src == (int)op->family)
-        return cost_surface(c, src, DT_PHASE_FWD, op->d);
-    if (cost_groups(c, src, phase)->n_groups > 0)
-        return cost_surface(c, src, phase, d);
-    return cost_surface(c, src, DT_PHASE_FWD, d);
+        return dt_cost_surface(c, src, DT_PHASE_FWD, op->d);
+    if (dt_cost_groups(c, src, phase)->n_groups > 0)
+        return dt_cost_surface(c, src, phase, d);
+    return dt_cost_surface(c, src, DT_PHASE_FWD, d);
 }
 
 /* What of the phase this kernel has at all. */
-static double phase_ratio(const struct dt_kop *op, enum dt_phase phase)
+static double phase_ratio(const struct dt_kop *op, enum dt_kop_phase phase)
 {
     const struct family_model *m = &models[op->family];
 
@@ -141,7 +142,7 @@ static double phase_ratio(const struct dt_kop *op, enum dt_phase phase)
     return op->family == DT_KOP_GEMM && !op->has_weight ? 2 * m->dgrad : m->dgrad;
 }
 
-static double roofline_ns(const struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
+static double roofline_ns(const struct dt_cost *c, const struct dt_kop *op, enum dt_kop_phase phase,
                           double eff_flops, double eff_bytes)
 {
     const struct dt_cluster *cl = c->cluster;
@@ -157,40 +158,40 @@ static double roofline_ns(const struct dt_cost *c, const struct dt_kop *op, enum
     return (t > u ? t : u) * 1e9;
 }
 
-static void analytical(const struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
-                       struct dt_time *out)
+static void analytical(const struct dt_cost *c, const struct dt_kop *op, enum dt_kop_phase phase,
+                       struct dt_cost_time *out)
 {
     double eff = models[op->family].eff > 0 ? models[op->family].eff : 1;
     double ns = roofline_ns(c, op, DT_PHASE_FWD, eff, HBM_EFFICIENCY);
 
     if (ns < LAUNCH_FLOOR_NS)
         ns = LAUNCH_FLOOR_NS;
-    cost_time_set(out, ns * phase_ratio(op, phase), DT_PROV_COMPUTED);
+    dt_cost_time_set(out, ns * phase_ratio(op, phase), DT_PROV_COMPUTED);
 }
 
-static double from_surface(const struct dt_kop *op, struct surface *s, double units,
-                           enum dt_prov *prov)
+static double from_surface(const struct dt_kop *op, struct dt_cost_surface *s, double units,
+                           enum dt_cost_prov *prov)
 {
     bool attention = op->family >= DT_KOP_ATTN_CAUSAL && op->family <= DT_KOP_ATTN_CROSS;
     double z, ns;
     bool below;
 
-    z = cost_surface_eval(s, cost_log_dim(op->d[0]), attention ? cost_log_dim(op->d[1]) : 0, prov,
-                          &below);
+    z = dt_cost_surface_eval(s, dt_cost_log_dim(op->d[0]),
+                             attention ? dt_cost_log_dim(op->d[1]) : 0, prov, &below);
     /* the dims of a mean sequence are rounded, its flops are not */
-    if (cost_family[op->family].flops && op->flops > 0)
+    if (dt_cost_family[op->family].flops && op->flops > 0)
         units = op->flops;
     ns = units / exp(z);
     return below && ns < s->min_ns ? s->min_ns : ns;
 }
 
-static void kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
-                       struct surface *s, struct dt_time *out)
+static void kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_kop_phase phase,
+                       struct dt_cost_surface *s, struct dt_cost_time *out)
 {
     double ratio, ns, floor_ns, units;
-    enum dt_prov prov;
+    enum dt_cost_prov prov;
 
-    if (cost_is_collective((int)op->family)) {
+    if (dt_cost_is_collective((int)op->family)) {
         if (op->family == DT_KOP_SEND_RECV)
             dt_cost_p2p(c, op->d[0] > 1, 1, (double)op->d[1], out, NULL, NULL);
         else
@@ -199,13 +200,13 @@ static void kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_phase
         return;
     }
     ratio = phase_ratio(op, phase);
-    units = cost_units((int)op->family, op->d);
+    units = dt_cost_units((int)op->family, op->d);
     if (ratio <= 0 || units <= 0) {
-        *out = (struct dt_time){0};
+        *out = (struct dt_cost_time){0};
         return;
     }
     if (!s)
-        s = cost_kernel_surface(c, op, phase);
+        s = dt_cost_kernel_surface(c, op, phase);
     if (!s) {
         analytical(c, op, phase, out);
         return;
@@ -224,10 +225,10 @@ static void kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_phase
         ns = floor_ns;
         prov = DT_PROV_COMPUTED;
     }
-    cost_time_set(out, ns, prov);
+    dt_cost_time_set(out, ns, prov);
 }
 
-void cost_scale(const struct dt_cost *c, int family, struct dt_time *t)
+void dt_cost_scale(const struct dt_cost *c, int family, struct dt_cost_time *t)
 {
     double k = c->opt.scale[family];
 
@@ -238,25 +239,25 @@ void cost_scale(const struct dt_cost *c, int family, struct dt_time *t)
         t->prov[i] *= k;
 }
 
-void cost_kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
-                     struct surface *s, struct dt_time *out)
+void dt_cost_kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_kop_phase phase,
+                        struct dt_cost_surface *s, struct dt_cost_time *out)
 {
     kernel_one(c, op, phase, s, out);
-    if (!cost_is_collective((int)op->family)) /* those are scaled where they are computed */
-        cost_scale(c, (int)op->family, out);
+    if (!dt_cost_is_collective((int)op->family)) /* those are scaled where they are computed */
+        dt_cost_scale(c, (int)op->family, out);
 }
 
-void dt_cost_kernel(struct dt_cost *c, const struct dt_kop *op, enum dt_phase phase,
-                    struct dt_time *out)
+void dt_cost_kernel(struct dt_cost *c, const struct dt_kop *op, enum dt_kop_phase phase,
+                    struct dt_cost_time *out)
 {
-    struct dt_time one;
+    struct dt_cost_time one;
 
-    cost_kernel_one(c, op, phase, NULL, &one);
-    *out = (struct dt_time){0};
-    dt_time_add(out, &one, op->count);
+    dt_cost_kernel_one(c, op, phase, NULL, &one);
+    *out = (struct dt_cost_time){0};
+    dt_cost_time_add(out, &one, op->count);
 }
 
-void dt_cost_optimizer(struct dt_cost *c, double params, struct dt_time *out)
+void dt_cost_optimizer(struct dt_cost *c, double params, struct dt_cost_time *out)
 {
     /* AdamW, mixed precision: read fp32 gradient 4, read and write fp32 master, m, v 24, write
      * bf16 2. */
@@ -264,16 +265,16 @@ void dt_cost_optimizer(struct dt_cost *c, double params, struct dt_time *out)
     struct dt_kop op = {.family = DT_KOP_ADAMW, .count = 1};
     double ns;
 
-    *out = (struct dt_time){0};
+    *out = (struct dt_cost_time){0};
     if (params <= 0)
         return;
     op.d[0] = (int64_t)ceil(params);
     op.bytes = bytes_per_param * params;
-    if (cost_groups(c, DT_KOP_ADAMW, DT_PHASE_FWD)->n_groups > 0) {
-        cost_kernel_one(c, &op, DT_PHASE_FWD, NULL, out);
+    if (dt_cost_groups(c, DT_KOP_ADAMW, DT_PHASE_FWD)->n_groups > 0) {
+        dt_cost_kernel_one(c, &op, DT_PHASE_FWD, NULL, out);
         return;
     }
     ns = op.bytes / (c->cluster->hbm_bytes_per_s * HBM_EFFICIENCY) * 1e9;
-    cost_time_set(out, ns > LAUNCH_FLOOR_NS ? ns : LAUNCH_FLOOR_NS, DT_PROV_COMPUTED);
-    cost_scale(c, DT_KOP_ADAMW, out);
+    dt_cost_time_set(out, ns > LAUNCH_FLOOR_NS ? ns : LAUNCH_FLOOR_NS, DT_PROV_COMPUTED);
+    dt_cost_scale(c, DT_KOP_ADAMW, out);
 }

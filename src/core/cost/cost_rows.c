@@ -13,7 +13,7 @@
 #define F DIM_FAST
 #define S DIM_SCALE
 #define C DIM_CLASS
-const struct family_desc cost_family[DT_KOP_FAMILY_N] = {
+const struct dt_cost_family_desc dt_cost_family[DT_KOP_FAMILY_N] = {
     [DT_KOP_GEMM] = {{F, S, S}, 1, true},
     [DT_KOP_ATTN_CAUSAL] = {{F, F, S, S, S}, 2, true},
     [DT_KOP_ATTN_FULL] = {{F, F, S, S, S}, 2, true},
@@ -43,9 +43,9 @@ const struct family_desc cost_family[DT_KOP_FAMILY_N] = {
  * kernel size. */
 #define CLASS_DISTANCE 3.0
 
-bool cost_is_slow(int family, int i)
+bool dt_cost_is_slow(int family, int i)
 {
-    int r = cost_family[family].role[i];
+    int r = dt_cost_family[family].role[i];
 
     return r == DIM_SCALE || r == DIM_CLASS;
 }
@@ -54,9 +54,9 @@ bool cost_is_slow(int family, int i)
  * depend on the NICs of the machine they were measured on, which this cluster need not have. */
 static bool usable(const struct dt_profile_row *r)
 {
-    if (!(r->median_ns > 0) || cost_units(r->family, r->d) <= 0)
+    if (!(r->median_ns > 0) || dt_cost_units(r->family, r->d) <= 0)
         return false;
-    if (cost_is_collective(r->family) && r->family != DT_KOP_SEND_RECV)
+    if (dt_cost_is_collective(r->family) && r->family != DT_KOP_SEND_RECV)
         return r->d[1] <= 0 || r->d[0] <= r->d[1];
     return true;
 }
@@ -67,11 +67,11 @@ static int cmp_row(const void *pa, const void *pb)
     const struct dt_profile_row *b = *(const struct dt_profile_row *const *)pb;
 
     for (int i = 0; i < 6; i++) {
-        if (cost_is_slow(a->family, i) && a->d[i] != b->d[i])
+        if (dt_cost_is_slow(a->family, i) && a->d[i] != b->d[i])
             return a->d[i] < b->d[i] ? -1 : 1;
     }
     for (int i = 0; i < 6; i++) {
-        if (cost_family[a->family].role[i] == DIM_FAST && a->d[i] != b->d[i])
+        if (dt_cost_family[a->family].role[i] == DIM_FAST && a->d[i] != b->d[i])
             return a->d[i] < b->d[i] ? -1 : 1;
     }
     /* the same point twice: better kind first, then more observations, then faster */
@@ -85,7 +85,8 @@ static int cmp_row(const void *pa, const void *pb)
 static bool same_dims(const struct dt_profile_row *a, const struct dt_profile_row *b, bool slow)
 {
     for (int i = 0; i < 6; i++) {
-        bool key = slow ? cost_is_slow(a->family, i) : cost_family[a->family].role[i] == DIM_FAST;
+        bool key =
+            slow ? dt_cost_is_slow(a->family, i) : dt_cost_family[a->family].role[i] == DIM_FAST;
 
         if (key && a->d[i] != b->d[i])
             return false;
@@ -93,24 +94,24 @@ static bool same_dims(const struct dt_profile_row *a, const struct dt_profile_ro
     return true;
 }
 
-static void groups_fill(struct group_table *t)
+static void groups_fill(struct dt_cost_group_table *t)
 {
     int kept = 0;
 
     for (int i = 0; i < t->n_rows; i++) {
         const struct dt_profile_row *r = t->sorted[i];
         bool new_group = kept == 0 || !same_dims(t->sorted[kept - 1], r, true);
-        double eff = cost_units(r->family, r->d) / r->median_ns;
+        double eff = dt_cost_units(r->family, r->d) / r->median_ns;
 
         if (!new_group && same_dims(t->sorted[kept - 1], r, false))
             continue;
         if (new_group) {
-            struct group *g = &t->groups[t->n_groups++];
+            struct dt_cost_group *g = &t->groups[t->n_groups++];
 
             g->first = kept;
             g->n = 0;
             for (int d = 0; d < 6; d++)
-                g->slow[d] = cost_is_slow(r->family, d) ? r->d[d] : 0;
+                g->slow[d] = dt_cost_is_slow(r->family, d) ? r->d[d] : 0;
         }
         t->sorted[kept++] = r;
         t->groups[t->n_groups - 1].n++;
@@ -122,9 +123,9 @@ static void groups_fill(struct group_table *t)
     t->n_rows = kept;
 }
 
-const struct group_table *cost_groups(struct dt_cost *c, int family, int phase)
+const struct dt_cost_group_table *dt_cost_groups(struct dt_cost *c, int family, int phase)
 {
-    struct group_table *t = &c->groups[family][phase];
+    struct dt_cost_group_table *t = &c->groups[family][phase];
     int64_t first = c->profile->first[family][phase], last = c->profile->first[family][phase + 1];
     int n = 0;
 
@@ -136,7 +137,7 @@ const struct group_table *cost_groups(struct dt_cost *c, int family, int phase)
     if (n == 0)
         return t;
     t->sorted = DT_ARENA_NEW(&c->arena, const struct dt_profile_row *, n);
-    t->groups = DT_ARENA_NEW(&c->arena, struct group, n);
+    t->groups = DT_ARENA_NEW(&c->arena, struct dt_cost_group, n);
     if (!t->sorted || !t->groups) {
         c->oom = true;
         return t;
@@ -153,7 +154,7 @@ const struct group_table *cost_groups(struct dt_cost *c, int family, int phase)
 /* ---- choosing the groups around a query ---- */
 
 /* Neighbours of q among the values of dim i over the groups whose class dims match. */
-static void bracket(const struct group_table *t, const unsigned char *ok, int i, int64_t q,
+static void bracket(const struct dt_cost_group_table *t, const unsigned char *ok, int i, int64_t q,
                     int64_t *lo, int64_t *hi)
 {
     int64_t below = INT64_MIN, above = INT64_MAX, least = INT64_MAX, most = INT64_MIN;
@@ -174,7 +175,8 @@ static void bracket(const struct group_table *t, const unsigned char *ok, int i,
     *hi = above == INT64_MAX ? most : above;
 }
 
-static const struct group *find_group(const struct group_table *t, const int64_t *slow)
+static const struct dt_cost_group *find_group(const struct dt_cost_group_table *t,
+                                              const int64_t *slow)
 {
     for (int g = 0; g < t->n_groups; g++) {
         if (!memcmp(t->groups[g].slow, slow, sizeof(t->groups[g].slow)))
@@ -184,8 +186,8 @@ static const struct group *find_group(const struct group_table *t, const int64_t
 }
 
 /* Multilinear corners; 0 when the rows are no grid around q. */
-static int grid_corners(const struct group_table *t, const unsigned char *ok, struct surface *s,
-                        struct corner *out)
+static int grid_corners(const struct dt_cost_group_table *t, const unsigned char *ok,
+                        struct dt_cost_surface *s, struct dt_cost_corner *out)
 {
     int64_t lo[6], hi[6];
     int dims[6], n_dims = 0, n = 0;
@@ -193,7 +195,7 @@ static int grid_corners(const struct group_table *t, const unsigned char *ok, st
     s->slow_inside = true;
     for (int i = 0; i < 6; i++) {
         lo[i] = hi[i] = s->slow[i];
-        if (cost_family[s->family].role[i] != DIM_SCALE)
+        if (dt_cost_family[s->family].role[i] != DIM_SCALE)
             continue;
         bracket(t, ok, i, s->slow[i], &lo[i], &hi[i]);
         if (lo[i] > s->slow[i] || hi[i] < s->slow[i]) {
@@ -212,8 +214,8 @@ static int grid_corners(const struct group_table *t, const unsigned char *ok, st
         memcpy(slow, lo, sizeof(slow));
         for (int k = 0; k < n_dims; k++) {
             int i = dims[k];
-            double f = (cost_log_dim(s->slow[i]) - cost_log_dim(lo[i])) /
-                       (cost_log_dim(hi[i]) - cost_log_dim(lo[i]));
+            double f = (dt_cost_log_dim(s->slow[i]) - dt_cost_log_dim(lo[i])) /
+                       (dt_cost_log_dim(hi[i]) - dt_cost_log_dim(lo[i]));
 
             slow[i] = bits >> k & 1 ? hi[i] : lo[i];
             w *= bits >> k & 1 ? f : 1 - f;
@@ -228,13 +230,13 @@ static int grid_corners(const struct group_table *t, const unsigned char *ok, st
     return n;
 }
 
-static double group_distance(const struct surface *s, const struct group *g)
+static double group_distance(const struct dt_cost_surface *s, const struct dt_cost_group *g)
 {
     double sum = 0;
 
     for (int i = 0; i < 6; i++) {
-        int role = cost_family[s->family].role[i];
-        double d = cost_log_dim(s->slow[i]) - cost_log_dim(g->slow[i]);
+        int role = dt_cost_family[s->family].role[i];
+        double d = dt_cost_log_dim(s->slow[i]) - dt_cost_log_dim(g->slow[i]);
 
         if (role == DIM_SCALE)
             sum += d * d;
@@ -245,7 +247,8 @@ static double group_distance(const struct surface *s, const struct group *g)
 }
 
 /* The nearest groups, weighted by inverse squared distance. */
-static int near_corners(const struct group_table *t, struct surface *s, struct corner *out)
+static int near_corners(const struct dt_cost_group_table *t, struct dt_cost_surface *s,
+                        struct dt_cost_corner *out)
 {
     double dist[COST_NEAREST], total = 0;
     int n = 0;
@@ -278,8 +281,8 @@ static int near_corners(const struct group_table *t, struct surface *s, struct c
     return n;
 }
 
-int cost_corners(struct dt_cost *c, const struct group_table *t, struct surface *s,
-                 struct corner *out)
+int dt_cost_corners(struct dt_cost *c, const struct dt_cost_group_table *t,
+                    struct dt_cost_surface *s, struct dt_cost_corner *out)
 {
     unsigned char *ok = dt_calloc((size_t)t->n_groups, 1);
     bool any = false;
@@ -292,7 +295,8 @@ int cost_corners(struct dt_cost *c, const struct group_table *t, struct surface 
     for (int g = 0; g < t->n_groups; g++) {
         ok[g] = 1;
         for (int i = 0; i < 6; i++) {
-            if (cost_family[s->family].role[i] == DIM_CLASS && t->groups[g].slow[i] != s->slow[i])
+            if (dt_cost_family[s->family].role[i] == DIM_CLASS &&
+                t->groups[g].slow[i] != s->slow[i])
                 ok[g] = 0;
         }
         any |= ok[g];

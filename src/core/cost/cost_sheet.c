@@ -8,7 +8,7 @@
  *   group: a sheet for each kind of block: its kernels, and what each adds to the block's times
  *   work:  the kernels that vary with tokens_sq once more; the sums over blocks and stage
  *
- * Sums are taken in the order of cost_block and by dt_cost_stage's own function, so the results are
+ * Sums are taken in the order of dt_cost_block and by dt_cost_stage's own function, so the results are
  * the same to the last bit. */
 #include "core/cost/cost_internal.h"
 
@@ -24,10 +24,10 @@ struct sheet { /* a kind of block */
     bool by_items;
     int n_live, live[DT_MAX_KOPS]; /* kernels that vary with tokens_sq, and what depends on them */
     struct dt_work work;           /* that t is for */
-    struct block_times t;          /* durations alone: nobody asks what they stand on */
+    struct dt_cost_block_times t;  /* durations alone: nobody asks what they stand on */
     struct addend before;          /* sum of the kernels in front of the first that varies */
     struct addend part[DT_MAX_KOPS];
-    struct block_kernels b;
+    struct dt_cost_block_kernels b;
 };
 enum { AHEAD = 8 }; /* works to fetch ahead: their order is not that of memory */
 
@@ -35,9 +35,9 @@ struct batch { /* a stage, as asked */
     struct dt_cost *c;
     bool remember; /* the memo holds a batch of this size */
     int module;
-    struct dt_shard shard;
+    struct dt_block_shard shard;
     int n_runs, n_sheets;
-    struct stage_run *run;
+    struct dt_cost_stage_run *run;
     struct sheet **of_run, *sheet;
     bool by_items; /* of any block */
     struct dt_arena arena;
@@ -58,10 +58,10 @@ static void add(struct addend *a, const struct addend *b)
 
 static void make_part(struct sheet *s, int i)
 {
-    struct block_times t;
+    struct dt_cost_block_times t;
 
     memset(&t, 0, sizeof(t));
-    cost_kernel_add(&s->b, i, &t);
+    dt_cost_kernel_add(&s->b, i, &t);
     s->part[i] =
         (struct addend){t.fwd.ns, t.dgrad.ns,    t.wgrad.ns,    t.wgrad_only.ns, t.recompute.ns,
                         t.calls,  t.calls_dgrad, t.calls_wgrad, t.calls_again};
@@ -85,13 +85,13 @@ static void sum_up(struct sheet *s)
 }
 
 /* A collective that is pipelined with a varying kernel varies too. */
-static bool varies(const struct block_kernels *b, int i)
+static bool varies(const struct dt_cost_block_kernels *b, int i)
 {
     int first, last;
 
     if (b->k[i].by_sq)
         return true;
-    if (!cost_is_collective((int)b->k[i].family) || !cost_partner(b, i, &first, &last))
+    if (!dt_cost_is_collective((int)b->k[i].family) || !dt_cost_partner(b, i, &first, &last))
         return false;
     for (int k = first; k < last; k++)
         if (b->k[k].by_sq)
@@ -106,10 +106,10 @@ static void make_sheet(const struct batch *q, struct sheet *s, const struct dt_w
     s->made = true;
     s->n_live = 0;
     memset(&s->t, 0, sizeof(s->t));
-    s->whole = cost_whole_block(q->c, block, &q->shard, work, &s->t);
+    s->whole = dt_cost_whole_block(q->c, block, &q->shard, work, &s->t);
     if (s->whole)
         return;
-    cost_block_kernels(q->c, q->module, s->class_, &q->shard, work, &s->b);
+    dt_cost_block_kernels(q->c, q->module, s->class_, &q->shard, work, &s->b);
     memset(&s->before, 0, sizeof(s->before));
     for (int i = 0; i < s->b.n; i++) {
         make_part(s, i);
@@ -127,10 +127,10 @@ static void find_surfaces(struct sheet *s, int i, const int64_t *before)
     const struct dt_kop *k = &s->b.k[i];
 
     for (int d = 0; d < 6; d++) {
-        if (k->d[d] == before[d] || !cost_is_slow((int)k->family, d))
+        if (k->d[d] == before[d] || !dt_cost_is_slow((int)k->family, d))
             continue;
         for (int p = 0; p < DT_PHASE_N; p++)
-            s->b.s[i][p] = cost_kernel_surface(s->b.c, k, (enum dt_phase)p);
+            s->b.s[i][p] = dt_cost_kernel_surface(s->b.c, k, (enum dt_kop_phase)p);
         return;
     }
 }
@@ -146,15 +146,15 @@ static void change_sheet(const struct batch *q, struct sheet *s, const struct dt
         if (!s->b.k[s->live[l]].by_sq)
             continue;
         find_surfaces(s, s->live[l], d[l]);
-        cost_kernel_times(&s->b, s->live[l]);
+        dt_cost_kernel_times(&s->b, s->live[l]);
     }
     for (int l = 0; l < s->n_live; l++)
         make_part(s, s->live[l]);
     sum_up(s);
 }
 
-static const struct block_times *block_of(const struct batch *q, struct sheet *s,
-                                          const struct dt_work *work)
+static const struct dt_cost_block_times *block_of(const struct batch *q, struct sheet *s,
+                                                  const struct dt_work *work)
 {
     bool same = s->made && s->work.tokens == work->tokens &&
                 (!s->by_items || s->work.n == work->n) &&
@@ -168,14 +168,14 @@ static const struct block_times *block_of(const struct batch *q, struct sheet *s
     return &s->t;
 }
 
-static struct dt_stage_ns stage_of(const struct batch *q, const struct dt_work *work)
+static struct dt_cost_stage_ns stage_of(const struct batch *q, const struct dt_work *work)
 {
-    struct dt_stage_cost sum;
+    struct dt_cost_stage sum;
 
     memset(&sum, 0, sizeof(sum));
     for (int r = 0; r < q->n_runs; r++)
-        cost_stage_add(q->c, &q->run[r], block_of(q, q->of_run[r], work), &sum);
-    return (struct dt_stage_ns){sum.fwd.ns, sum.dgrad.ns + sum.wgrad.ns};
+        dt_cost_stage_add(q->c, &q->run[r], block_of(q, q->of_run[r], work), &sum);
+    return (struct dt_cost_stage_ns){sum.fwd.ns, sum.dgrad.ns + sum.wgrad.ns};
 }
 
 /* ---- the stage as runs of blocks ---- */
@@ -185,13 +185,13 @@ static bool find_runs(struct batch *q, int first, int n, const unsigned char *tr
 {
     int at = first, *class_;
 
-    q->run = DT_ARENA_NEW(&q->arena, struct stage_run, n);
+    q->run = DT_ARENA_NEW(&q->arena, struct dt_cost_stage_run, n);
     q->of_run = DT_ARENA_NEW(&q->arena, struct sheet *, n);
     class_ = DT_ARENA_NEW(&q->arena, int, n);
     if (!q->run || !q->of_run || !class_)
         return false;
-    while (
-        cost_stage_run(q->c, q->module, first + n, trainable, &at, &upstream, &q->run[q->n_runs])) {
+    while (dt_cost_stage_run(q->c, q->module, first + n, trainable, &at, &upstream,
+                             &q->run[q->n_runs])) {
         int k = 0, of = q->run[q->n_runs++].class_;
 
         while (k < q->n_sheets && class_[k] != of)
@@ -238,13 +238,13 @@ static bool group_works(struct batch *q, const struct dt_work *work, uint32_t *a
         return false;
     for (uint32_t i = 0; i < n; i++) {
         const struct dt_work *w = &work[at[i]];
-        uint64_t h = cost_mix((uint64_t)w->tokens, 0x9e3779b97f4a7c15ULL);
+        uint64_t h = dt_cost_mix((uint64_t)w->tokens, 0x9e3779b97f4a7c15ULL);
         uint32_t k;
 
         if (q->by_items)
-            h = cost_mix(h, (uint64_t)w->n);
+            h = dt_cost_mix(h, (uint64_t)w->n);
         if (q->shard.ip > 1)
-            h = cost_mix(h, (uint64_t)w->tokens_max);
+            h = dt_cost_mix(h, (uint64_t)w->tokens_max);
         k = (uint32_t)(h >> 9) & (size - 1);
         while (slot[k] && !share_sheets(q, &work[at[slot[k] - 1]], w))
             k = (k + 1) & (size - 1);
@@ -269,22 +269,23 @@ static bool group_works(struct batch *q, const struct dt_work *work, uint32_t *a
 }
 
 /* What the memo knows; the rest goes to at[].  The number of those. */
-static uint32_t ask_memo(const struct batch *q, struct stage_key *key, const struct dt_work *work,
-                         size_t n, uint32_t *at, struct dt_stage_ns *out)
+static uint32_t ask_memo(const struct batch *q, struct dt_cost_stage_key *key,
+                         const struct dt_work *work, size_t n, uint32_t *at,
+                         struct dt_cost_stage_ns *out)
 {
     uint32_t left = 0;
 
     for (size_t i = 0; i < n; i++) {
-        struct stage_entry *e;
+        struct dt_cost_stage_entry *e;
         uint64_t h;
 
-        out[i] = (struct dt_stage_ns){0, 0};
+        out[i] = (struct dt_cost_stage_ns){0, 0};
         if (work[i].n <= 0 || work[i].tokens <= 0 || key->n <= 0)
             continue;
         if (q->remember) {
             key->work = work[i];
-            e = cost_stage_slot(q->c, key, &h);
-            if (cost_stage_known(e, key, h)) {
+            e = dt_cost_stage_slot(q->c, key, &h);
+            if (dt_cost_stage_known(e, key, h)) {
                 out[i] = e->ns;
                 continue;
             }
@@ -294,22 +295,23 @@ static uint32_t ask_memo(const struct batch *q, struct stage_key *key, const str
     return left;
 }
 
-static struct dt_stage_ns answer(struct batch *q, struct stage_key *key, const struct dt_work *w)
+static struct dt_cost_stage_ns answer(struct batch *q, struct dt_cost_stage_key *key,
+                                      const struct dt_work *w)
 {
-    struct stage_entry *e;
+    struct dt_cost_stage_entry *e;
     uint64_t h;
 
     if (!q->remember)
         return stage_of(q, w);
     key->work = *w;
-    e = cost_stage_slot(q->c, key, &h);
-    if (!cost_stage_known(e, key, h)) /* an equal work may have been here meanwhile */
-        *e = (struct stage_entry){h, *key, stage_of(q, w)};
+    e = dt_cost_stage_slot(q->c, key, &h);
+    if (!dt_cost_stage_known(e, key, h)) /* an equal work may have been here meanwhile */
+        *e = (struct dt_cost_stage_entry){h, *key, stage_of(q, w)};
     return e->ns;
 }
 
-static void answer_all(struct batch *q, struct stage_key *key, const struct dt_work *work,
-                       const uint32_t *at, uint32_t n, struct dt_stage_ns *out)
+static void answer_all(struct batch *q, struct dt_cost_stage_key *key, const struct dt_work *work,
+                       const uint32_t *at, uint32_t n, struct dt_cost_stage_ns *out)
 {
     for (uint32_t i = 0; i < n; i++) {
         const struct dt_work *w = &work[at[i]];
@@ -326,19 +328,20 @@ static void answer_all(struct batch *q, struct stage_key *key, const struct dt_w
 }
 
 bool dt_cost_stages_ns(struct dt_cost *c, int module, int first, int n,
-                       const struct dt_shard *shard, const struct dt_work *work, size_t n_works,
-                       const unsigned char *trainable, bool upstream, struct dt_stage_ns *out)
+                       const struct dt_block_shard *shard, const struct dt_work *work,
+                       size_t n_works, const unsigned char *trainable, bool upstream,
+                       struct dt_cost_stage_ns *out)
 {
     struct batch q = {
         .c = c, .module = module, .shard = *shard, .remember = n_works <= STAGE_SLOTS};
     uint32_t *at = n_works < UINT32_MAX / 4 ? dt_malloc((n_works + 1) * sizeof(*at)) : NULL;
-    struct stage_key key;
+    struct dt_cost_stage_key key;
     uint32_t left;
     bool ok;
 
     if (!at)
         return false;
-    cost_stage_key(&key, module, first, n, shard, trainable, upstream);
+    dt_cost_stage_key(&key, module, first, n, shard, trainable, upstream);
     left = ask_memo(&q, &key, work, n_works, at, out);
     ok = left == 0 ||
          (find_runs(&q, first, n, trainable, upstream) && group_works(&q, work, at, left));

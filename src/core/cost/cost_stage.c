@@ -13,8 +13,8 @@
  * with a late device lie side by side, hence a p-norm instead of the maximum.  Blocks are taken one
  * kind at a time: the host does not catch up during the head what it lost in the layers before. A
  * backward kernel is issued by the autograd engine, a forward one by Python code around it. */
-double cost_host_wait(const struct dt_cost *c, const struct block_times *t, bool above,
-                      bool trained, double *fwd_ns)
+double dt_cost_host_wait(const struct dt_cost *c, const struct dt_cost_block_times *t, bool above,
+                         bool trained, double *fwd_ns)
 {
     const struct dt_cost_tuning *tune = &c->tuning;
     double back = (above ? t->calls_dgrad : 0) + (trained ? t->calls_wgrad : 0);
@@ -37,14 +37,14 @@ double cost_host_wait(const struct dt_cost *c, const struct block_times *t, bool
     return rest;
 }
 
-static void add_wait(struct dt_time *t, double ns)
+static void add_wait(struct dt_cost_time *t, double ns)
 {
     t->ns += ns;
     t->prov[DT_PROV_ASSUMED] += ns;
 }
 
-bool cost_stage_run(const struct dt_cost *c, int module, int end, const unsigned char *trainable,
-                    int *at, bool *above, struct stage_run *run)
+bool dt_cost_stage_run(const struct dt_cost *c, int module, int end, const unsigned char *trainable,
+                       int *at, bool *above, struct dt_cost_stage_run *run)
 {
     const uint16_t *class_of = c->class_of[module];
     int b = *at, to = b + 1;
@@ -56,48 +56,48 @@ bool cost_stage_run(const struct dt_cost *c, int module, int end, const unsigned
     while (to < end && class_of[to] == class_of[b] && (!trainable || !!trainable[to] == trained) &&
            (*above || !trained))
         to++;
-    *run = (struct stage_run){class_of[b], to - b, *above, trained};
+    *run = (struct dt_cost_stage_run){class_of[b], to - b, *above, trained};
     *above |= trained;
     *at = to;
     return true;
 }
 
-void cost_stage_add(const struct dt_cost *c, const struct stage_run *run,
-                    const struct block_times *t, struct dt_stage_cost *out)
+void dt_cost_stage_add(const struct dt_cost *c, const struct dt_cost_stage_run *run,
+                       const struct dt_cost_block_times *t, struct dt_cost_stage *out)
 {
     bool above = run->above, trained = run->trained;
     double k = run->n, wait, wait_fwd;
 
-    dt_time_add(&out->fwd, &t->fwd, k);
+    dt_cost_time_add(&out->fwd, &t->fwd, k);
     if (above || trained)
-        dt_time_add(&out->dgrad, &t->recompute, k);
+        dt_cost_time_add(&out->dgrad, &t->recompute, k);
     if (above)
-        dt_time_add(&out->dgrad, &t->dgrad, k);
+        dt_cost_time_add(&out->dgrad, &t->dgrad, k);
     if (trained)
-        dt_time_add(&out->wgrad, &t->wgrad, k);
+        dt_cost_time_add(&out->wgrad, &t->wgrad, k);
     if (trained && !above)
-        dt_time_add(&out->wgrad, &t->wgrad_only, k);
+        dt_cost_time_add(&out->wgrad, &t->wgrad_only, k);
     if (c->opt.dispatch_ns > 0) {
-        wait = cost_host_wait(c, t, above, trained, &wait_fwd);
+        wait = dt_cost_host_wait(c, t, above, trained, &wait_fwd);
         add_wait(&out->fwd, k * wait_fwd);
         add_wait(above ? &out->dgrad : &out->wgrad, k * (wait - wait_fwd));
     }
 }
 
-void dt_cost_stage(struct dt_cost *c, int module, int first, int n, const struct dt_shard *shard,
-                   const struct dt_work *work, const unsigned char *trainable, bool upstream,
-                   struct dt_stage_cost *out)
+void dt_cost_stage(struct dt_cost *c, int module, int first, int n,
+                   const struct dt_block_shard *shard, const struct dt_work *work,
+                   const unsigned char *trainable, bool upstream, struct dt_cost_stage *out)
 {
-    struct block_times t;
-    struct stage_run run;
+    struct dt_cost_block_times t;
+    struct dt_cost_stage_run run;
     bool above = upstream;
     int b = first;
 
     memset(out, 0, sizeof(*out));
     memset(&t, 0, sizeof(t));
-    while (cost_stage_run(c, module, first + n, trainable, &b, &above, &run)) {
-        cost_block(c, module, run.class_, shard, work, &t);
-        cost_stage_add(c, &run, &t, out);
+    while (dt_cost_stage_run(c, module, first + n, trainable, &b, &above, &run)) {
+        dt_cost_block(c, module, run.class_, shard, work, &t);
+        dt_cost_stage_add(c, &run, &t, out);
     }
 }
 
@@ -111,7 +111,7 @@ static uint64_t pattern(const unsigned char *trainable, int first, int n)
     while (n >= 8) {
         memcpy(&word, p, 8);
         every &= word == all;
-        h = cost_mix(h, word);
+        h = dt_cost_mix(h, word);
         p += 8;
         n -= 8;
     }
@@ -119,55 +119,58 @@ static uint64_t pattern(const unsigned char *trainable, int first, int n)
     for (int i = 0; i < n; i++)
         ((unsigned char *)&word)[i] = p[i];
     every &= word == all;
-    h = cost_mix(h, word);
+    h = dt_cost_mix(h, word);
     return every ? 0 : h | 1;
 }
 
-void cost_stage_key(struct stage_key *key, int module, int first, int n,
-                    const struct dt_shard *shard, const unsigned char *trainable, bool upstream)
+void dt_cost_stage_key(struct dt_cost_stage_key *key, int module, int first, int n,
+                       const struct dt_block_shard *shard, const unsigned char *trainable,
+                       bool upstream)
 {
     key->flags = trainable ? pattern(trainable, first, n) : 0;
-    key->shard = cost_shard_key(shard);
+    key->shard = dt_cost_shard_key(shard);
     key->module = module;
     key->first = first;
     key->n = n;
     key->upstream = upstream;
 }
 
-struct stage_entry *cost_stage_slot(struct dt_cost *c, const struct stage_key *key, uint64_t *hash)
+struct dt_cost_stage_entry *dt_cost_stage_slot(struct dt_cost *c,
+                                               const struct dt_cost_stage_key *key, uint64_t *hash)
 {
     const struct dt_work *work = &key->work;
     uint64_t h;
 
-    h = cost_mix(key->flags, (uint64_t)key->module << 48 | (uint64_t)key->first << 24 |
-                                 (uint64_t)key->n << 1 | (uint64_t)key->upstream);
-    h = cost_mix(h, (uint64_t)work->tokens);
-    h = cost_mix(h, (uint64_t)work->tokens_sq ^ (uint64_t)work->n << 44 ^
-                        (uint64_t)work->tokens_max << 20);
-    h = cost_mix(h, (uint64_t)key->shard.tp << 48 | (uint64_t)key->shard.cp << 32 |
-                        (uint64_t)key->shard.ep << 16 | (uint64_t)key->shard.ip << 1 |
-                        key->shard.seqpar);
+    h = dt_cost_mix(key->flags, (uint64_t)key->module << 48 | (uint64_t)key->first << 24 |
+                                    (uint64_t)key->n << 1 | (uint64_t)key->upstream);
+    h = dt_cost_mix(h, (uint64_t)work->tokens);
+    h = dt_cost_mix(h, (uint64_t)work->tokens_sq ^ (uint64_t)work->n << 44 ^
+                           (uint64_t)work->tokens_max << 20);
+    h = dt_cost_mix(h, (uint64_t)key->shard.tp << 48 | (uint64_t)key->shard.cp << 32 |
+                           (uint64_t)key->shard.ep << 16 | (uint64_t)key->shard.ip << 1 |
+                           key->shard.seqpar);
     *hash = h |= 1;
     return &c->stages[(h >> 11) & (STAGE_SLOTS - 1)];
 }
 
-struct dt_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int first, int n,
-                                    const struct dt_shard *shard, const struct dt_work *work,
-                                    const unsigned char *trainable, bool upstream)
+struct dt_cost_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int first, int n,
+                                         const struct dt_block_shard *shard,
+                                         const struct dt_work *work, const unsigned char *trainable,
+                                         bool upstream)
 {
-    struct stage_key key;
-    struct dt_stage_cost full;
-    struct stage_entry *e;
+    struct dt_cost_stage_key key;
+    struct dt_cost_stage full;
+    struct dt_cost_stage_entry *e;
     uint64_t h;
 
     if (work->n <= 0 || work->tokens <= 0 || n <= 0)
-        return (struct dt_stage_ns){0, 0};
-    cost_stage_key(&key, module, first, n, shard, trainable, upstream);
+        return (struct dt_cost_stage_ns){0, 0};
+    dt_cost_stage_key(&key, module, first, n, shard, trainable, upstream);
     key.work = *work;
-    e = cost_stage_slot(c, &key, &h);
-    if (cost_stage_known(e, &key, h))
+    e = dt_cost_stage_slot(c, &key, &h);
+    if (dt_cost_stage_known(e, &key, h))
         return e->ns;
     dt_cost_stage(c, module, first, n, shard, work, trainable, upstream, &full);
-    *e = (struct stage_entry){h, key, {full.fwd.ns, full.dgrad.ns + full.wgrad.ns}};
+    *e = (struct dt_cost_stage_entry){h, key, {full.fwd.ns, full.dgrad.ns + full.wgrad.ns}};
     return e->ns;
 }

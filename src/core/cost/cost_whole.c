@@ -6,44 +6,48 @@
 #include "core/cost/cost_internal.h"
 
 /* The surface of the block itself, if it was measured as a whole. */
-static struct surface *whole(struct dt_cost *c, const struct dt_block *b,
-                             const struct dt_shard *shard, enum dt_phase phase, int64_t tokens)
+static struct dt_cost_surface *whole(struct dt_cost *c, const struct dt_block *b,
+                                     const struct dt_block_shard *shard, enum dt_kop_phase phase,
+                                     int64_t tokens)
 {
     int64_t d[6] = {tokens, 0};
-    struct surface *s;
+    struct dt_cost_surface *s;
 
-    if (cost_groups(c, DT_KOP_BLOCK, phase)->n_groups == 0)
+    if (dt_cost_groups(c, DT_KOP_BLOCK, phase)->n_groups == 0)
         return NULL;
     d[1] = dt_block_key(b, shard, c->opt.recompute);
-    s = cost_surface(c, DT_KOP_BLOCK, phase, d);
+    s = dt_cost_surface(c, DT_KOP_BLOCK, phase, d);
     return s && s->slow_exact ? s : NULL;
 }
 
-static void whole_time(struct dt_cost *c, struct surface *s, int64_t tokens, struct dt_time *out)
+static void whole_time(struct dt_cost *c, struct dt_cost_surface *s, int64_t tokens,
+                       struct dt_cost_time *out)
 {
-    enum dt_prov prov;
+    enum dt_cost_prov prov;
     bool below;
     double ns;
 
-    *out = (struct dt_time){0};
+    *out = (struct dt_cost_time){0};
     if (!s || tokens <= 0)
         return;
-    ns = (double)tokens / exp(cost_surface_eval(s, cost_log_dim(tokens), 0, &prov, &below));
-    cost_time_set(out, below && ns < s->min_ns ? s->min_ns : ns, prov);
-    cost_scale(c, DT_KOP_BLOCK, out);
+    ns = (double)tokens / exp(dt_cost_surface_eval(s, dt_cost_log_dim(tokens), 0, &prov, &below));
+    dt_cost_time_set(out, below && ns < s->min_ns ? s->min_ns : ns, prov);
+    dt_cost_scale(c, DT_KOP_BLOCK, out);
 }
 
-bool cost_block_measured(struct dt_cost *c, const struct dt_block *b, const struct dt_shard *s)
+bool dt_cost_block_measured(struct dt_cost *c, const struct dt_block *b,
+                            const struct dt_block_shard *s)
 {
     return whole(c, b, s, DT_PHASE_FWD, 1) != NULL;
 }
 
 /* Times of a block that was measured where it runs: collectives of its own and what its backward
  * computes again are inside. */
-bool cost_whole_block(struct dt_cost *c, const struct dt_block *b, const struct dt_shard *shard,
-                      const struct dt_work *work, struct block_times *out)
+bool dt_cost_whole_block(struct dt_cost *c, const struct dt_block *b,
+                         const struct dt_block_shard *shard, const struct dt_work *work,
+                         struct dt_cost_block_times *out)
 {
-    struct surface *s = whole(c, b, shard, DT_PHASE_FWD, work->tokens);
+    struct dt_cost_surface *s = whole(c, b, shard, DT_PHASE_FWD, work->tokens);
 
     if (!s)
         return false;

@@ -27,7 +27,7 @@ static int behind(const struct dt_plan *p, const struct dt_model *m, int module,
 static struct dt_pipe_lane pipe_lane(const struct dt_plan *p, const struct dt_model *m, int module,
                                      int stage, int64_t n)
 {
-    const struct dt_layout *l = &p->modules[module].layout;
+    const struct dt_plan_layout *l = &p->modules[module].layout;
     bool bounded = dt_pipe_of(p->policy.schedule)->bounded;
 
     return (struct dt_pipe_lane){l->pp, l->vpp, stage, bounded ? behind(p, m, module, false) : 0,
@@ -57,7 +57,7 @@ static int behind(const struct dt_plan *p, const struct dt_model *m, int module,
     return most;
 }
 
-int dt_plan_stages_after(const struct dt_plan *p, const struct dt_model *m, int module, int stage)
+int dt_memory_stages_after(const struct dt_plan *p, const struct dt_model *m, int module, int stage)
 {
     return p->modules[module].layout.pp - 1 - stage + behind(p, m, module, true);
 }
@@ -80,7 +80,7 @@ int dt_memory_in_flight(const struct dt_plan *p, const struct dt_model *m, int m
 
 static int chunks_held(const struct dt_plan *p, const struct dt_model *m, int module, int stage)
 {
-    const struct dt_module_plan *mp = &p->modules[module];
+    const struct dt_plan_module *mp = &p->modules[module];
     int n = 0;
 
     for (int v = stage; v < mp->layout.pp * mp->layout.vpp; v += mp->layout.pp) {
@@ -114,7 +114,7 @@ static int waiting(const struct dt_plan *p, const struct dt_model *m, int u, int
 int dt_memory_queue(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
                     int64_t n_microbatches)
 {
-    const struct dt_layout *l = &p->modules[module].layout;
+    const struct dt_plan_layout *l = &p->modules[module].layout;
     int here = dt_memory_in_flight(p, m, module, stage, n_microbatches), most = BUFFERS, w;
     int held = chunks_held(p, m, module, stage);
 
@@ -138,7 +138,7 @@ int dt_memory_queue(const struct dt_plan *p, const struct dt_model *m, int modul
 /* ---- bytes of a stage ---- */
 
 /* Norm tables, patch and time embeddings are whole on every rank. */
-double dt_memory_params(const struct dt_block *b, const struct dt_layout *l)
+double dt_memory_params(const struct dt_block *b, const struct dt_plan_layout *l)
 {
     double all = (double)dt_block_params(b), experts = 0;
 
@@ -159,8 +159,8 @@ static bool is_unet_block(const struct dt_block *b)
 struct stage {
     const struct dt_plan *p;
     const struct dt_module *mod;
-    const struct dt_module_plan *mp;
-    struct dt_shard shard;
+    const struct dt_plan_module *mp;
+    struct dt_block_shard shard;
     const struct dt_work *work;
     double tokens;      /* of the fullest rank */
     double working_set; /* kernels run again before a backward bring their outputs back for one
@@ -174,7 +174,7 @@ struct stage {
 /* Stacks repeat one block: ask the model once per run of equal ones. */
 static void look_at(struct stage *s, const struct dt_block *b)
 {
-    const struct dt_layout *l = &s->mp->layout;
+    const struct dt_plan_layout *l = &s->mp->layout;
 
     if (s->seen && memcmp(s->seen, b, sizeof(*b)) == 0)
         return;
@@ -192,7 +192,7 @@ static void look_at(struct stage *s, const struct dt_block *b)
 static void charge_block(struct stage *s, const struct dt_block *b, bool trained,
                          struct dt_memory *out)
 {
-    const struct dt_layout *l = &s->mp->layout;
+    const struct dt_plan_layout *l = &s->mp->layout;
     double ranks = s->p->policy.zero > 0 ? (double)l->dp * l->cp * l->ip : 1;
 
     look_at(s, b);
@@ -213,7 +213,7 @@ static double inner_bytes(const struct stage *s, int end)
     struct dt_boundary wire;
     double items = (double)s->work->n / (s->shard.ip > 1 ? s->shard.ip : 1), sum;
 
-    dt_block_boundary(s->mod, end, dt_policy_elem_bytes(&s->p->policy), &wire);
+    dt_block_boundary(s->mod, end, dt_plan_policy_elem_bytes(&s->p->policy), &wire);
     sum = (double)wire.item_bytes * ceil(items);
     for (int l = 0; l < wire.n_levels; l++)
         sum += ldexp(s->tokens, -2 * l) * (double)wire.token_bytes[l];
@@ -224,7 +224,7 @@ static double inner_bytes(const struct stage *s, int end)
 static double input_bytes(const struct stage *s)
 {
     const struct dt_block *b = &s->mod->blocks[0];
-    double elem = dt_policy_elem_bytes(&s->p->policy);
+    double elem = dt_plan_policy_elem_bytes(&s->p->policy);
 
     if (b->kind == DT_BLOCK_PROJECTOR && b->context_len > 0)
         return elem * (double)b->in_dim * b->context_len * (double)s->work->n;
@@ -236,7 +236,7 @@ static double input_bytes(const struct stage *s)
 static double broker_bytes(const struct stage *s, int first, int last, int queue)
 {
     double in = first > 0 ? inner_bytes(s, first) : input_bytes(s), out;
-    double elem = dt_policy_elem_bytes(&s->p->policy);
+    double elem = dt_plan_policy_elem_bytes(&s->p->policy);
 
     if (last < s->mod->n_blocks)
         out = inner_bytes(s, last);
@@ -251,14 +251,14 @@ void dt_memory_gpu_stage(const struct dt_plan *p, const struct dt_model *m,
                          const struct dt_cluster *c, int module, int stage,
                          const struct dt_work *work, int64_t n_microbatches, struct dt_memory *out)
 {
-    const struct dt_module_plan *mp = &p->modules[module];
-    const struct dt_layout *l = &mp->layout;
+    const struct dt_plan_module *mp = &p->modules[module];
+    const struct dt_plan_layout *l = &mp->layout;
     struct stage s = {.p = p, .mod = &m->modules[module], .mp = mp, .work = work};
     int queue = dt_memory_queue(p, m, module, stage, n_microbatches);
     double most = 0;
 
     *out = (struct dt_memory){.reserve = c->mem_reserve_bytes};
-    s.shard = (struct dt_shard){l->tp, l->cp, l->ep, l->ip, l->tp > 1};
+    s.shard = (struct dt_block_shard){l->tp, l->cp, l->ep, l->ip, l->tp > 1};
     s.tokens = (double)work->tokens / (l->ip > 1 ? l->ip : 1);
     if (l->ip > 1 && s.tokens < (double)work->tokens_max)
         s.tokens = (double)work->tokens_max;
@@ -298,7 +298,7 @@ static void process_stage(const struct dt_plan *p, const struct dt_model *m,
     struct dt_memory_cpu s;
 
     dt_memory_cpu_stage(p, m, c, module, stage, work, n_microbatches,
-                        dt_policy_elem_bytes(&p->policy), &s);
+                        dt_plan_policy_elem_bytes(&p->policy), &s);
     *out =
         (struct dt_memory){.params = s.master + s.packed + s.wire,
                            .grads = s.grads,
@@ -355,7 +355,7 @@ static void remedies(const struct dt_plan *p, const struct dt_model *m, const st
                      const struct place *at, char *text, size_t size)
 {
     struct dt_plan q;
-    struct dt_layout *l = &q.modules[at->module].layout;
+    struct dt_plan_layout *l = &q.modules[at->module].layout;
     int k = snprintf(text, size, "this stage with ");
 
     if (p->policy.recompute != DT_RECOMPUTE_FULL) {
@@ -425,8 +425,8 @@ static enum dt_status check_shared(const struct dt_plan *p, const struct dt_mode
         double sum = 0, shared = 0;
 
         for (int module = 0; module < p->n_modules; module++) {
-            const struct dt_layout *l = &p->modules[module].layout;
-            int stage = gpu / dt_layout_lane_gpus(l) / l->dp;
+            const struct dt_plan_layout *l = &p->modules[module].layout;
+            int stage = gpu / dt_plan_layout_lane_gpus(l) / l->dp;
             struct dt_memory mem;
             double once;
 

@@ -28,9 +28,10 @@ int dt_memory_queue(const struct dt_plan *p, const struct dt_model *m, int modul
 bool dt_memory_forward_only(const struct dt_plan *p, const struct dt_model *m, int module,
                             int stage);
 /* Parameters of a block on one rank. */
-double dt_memory_params(const struct dt_block *b, const struct dt_layout *l);
+double dt_memory_params(const struct dt_block *b, const struct dt_plan_layout *l);
 /* Stages after (module, stage) on the longest path to the end of the graph. */
-int dt_plan_stages_after(const struct dt_plan *p, const struct dt_model *m, int module, int stage);
+int dt_memory_stages_after(const struct dt_plan *p, const struct dt_model *m, int module,
+                           int stage);
 /* What the stages of a GPU, or process, may take in all. */
 double dt_memory_limit(const struct dt_cluster *c);
 /* `work`: the largest microbatch of the module (mean + spread is the caller's choice). */

@@ -18,8 +18,8 @@ enum { BATCH_TOKEN_BYTES = 64, PIXEL_BYTES = 2 * 4, NOISE_BYTES = 2 * 4 };
 struct lane {
     const struct dt_plan *p;
     const struct dt_module *mod;
-    const struct dt_layout *l;
-    struct dt_shard shard;
+    const struct dt_plan_layout *l;
+    struct dt_block_shard shard;
     const struct dt_work *work;
     double e, tp, tokens, own; /* bytes of an element; tokens here, between blocks */
 };
@@ -204,7 +204,7 @@ static double wire_bytes(const struct lane *s, const struct dt_block *b)
 {
     const struct dt_block *head = &s->mod->blocks[s->mod->n_blocks - 1];
     bool shared = head->kind == DT_BLOCK_LM_HEAD && head->tied && s->l->pp * s->l->vpp > 1;
-    struct dt_param_count p = dt_block_param_count(b);
+    struct dt_block_param_counts p = dt_block_param_count(b);
     double all = (double)(p.matrices + p.vectors), bytes;
 
     if (shared && b->kind == DT_BLOCK_EMBEDDING)
@@ -257,8 +257,8 @@ void dt_memory_cpu_stage(const struct dt_plan *p, const struct dt_model *m,
                          const struct dt_work *work, int64_t n_microbatches, int elem_bytes,
                          struct dt_memory_cpu *out)
 {
-    const struct dt_module_plan *mp = &p->modules[module];
-    const struct dt_layout *l = &mp->layout;
+    const struct dt_plan_module *mp = &p->modules[module];
+    const struct dt_plan_layout *l = &mp->layout;
     struct lane s = {.p = p, .mod = &m->modules[module], .l = l, .work = work};
     struct dt_memory gpu;
     double most = 0;
@@ -266,7 +266,7 @@ void dt_memory_cpu_stage(const struct dt_plan *p, const struct dt_model *m,
     *out = (struct dt_memory_cpu){0};
     s.e = elem_bytes;
     s.tp = l->tp > 1 ? l->tp : 1;
-    s.shard = (struct dt_shard){l->tp, l->cp, l->ep, l->ip, l->tp > 1};
+    s.shard = (struct dt_block_shard){l->tp, l->cp, l->ep, l->ip, l->tp > 1};
     s.tokens = (double)work->tokens / (l->ip > 1 ? l->ip : 1) / (l->cp > 1 ? l->cp : 1);
     s.own = ceil(s.tokens / s.tp);
     dt_memory_gpu_stage(p, m, c, module, stage, work, n_microbatches, &gpu);

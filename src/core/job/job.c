@@ -73,7 +73,7 @@ static enum dt_status read_plan_file(struct dt_node n, struct dt_job *j, struct 
     char path[PATH_SIZE];
     bool same;
 
-    DT_TRY(dt_doc_relative(n, dt_node_text(n), err, path, sizeof(path)));
+    DT_TRY(dt_preset_relative(n, dt_node_text(n), err, path, sizeof(path)));
     DT_TRY(dt_plan_read(path, err, &j->plan));
     same = j->plan.n_modules == m->n_modules;
     for (int i = 0; same && i < m->n_modules; i++)
@@ -130,13 +130,13 @@ static enum dt_status read_samples(struct dt_node root, struct dt_job *j, struct
     char path[PATH_SIZE];
 
     if (dot && strcmp(dot, ".csv") == 0) {
-        DT_TRY(dt_doc_relative(csv, text, err, path, sizeof(path)));
+        DT_TRY(dt_preset_relative(csv, text, err, path, sizeof(path)));
         return dt_samples_read_csv(path, j->policy.seq_len, err, &j->samples);
     }
     if (count >
         SAMPLES_MAX) /* samples repeat after this many; at least one batch is all different */
         count = j->policy.global_batch > SAMPLES_MAX ? j->policy.global_batch : SAMPLES_MAX;
-    return dt_error_place(
+    return dt_preset_error_place(
         n, dt_samples_read(n, j->policy.seq_len, count, j->sim.seed, err, &j->samples), err);
 }
 
@@ -170,11 +170,11 @@ static enum dt_status read_profile(struct dt_node root, bool shallow, struct dt_
     if (shallow)
         return DT_OK;
     if (strpbrk(name, "/."))
-        DT_TRY(dt_doc_relative(n, name, err, path, sizeof(path)));
+        DT_TRY(dt_preset_relative(n, name, err, path, sizeof(path)));
     else
         memcpy(path, name, sizeof(path)); /* a preset */
-    return dt_error_place(n, dt_profile_load(path, j->cluster.device, "bf16", err, &j->profile),
-                          err);
+    return dt_preset_error_place(
+        n, dt_profile_load(path, j->cluster.device, "bf16", err, &j->profile), err);
 }
 
 /* ---- the whole ---- */
@@ -204,9 +204,9 @@ static enum dt_status read_root(struct dt_node root, bool shallow, struct dt_job
     DT_TRY(dt_job_search(dt_map_get(root, "search"), j, err));
     DT_TRY(dt_job_simulate(dt_map_get(root, "simulate"), j, err));
     DT_TRY(dt_job_run(dt_map_get(root, "run"), shallow, j, err));
-    dt_strategy_policy(j->strategy, &j->policy);
+    dt_orch_policy(j->strategy, &j->policy);
     if (j->run.precision != 0) /* auto leaves it to the device, and to a plan file */
-        j->policy.fp32 = strcmp(dt_run_precision_names[j->run.precision], "fp32") == 0;
+        j->policy.fp32 = strcmp(dt_job_run_precision_names[j->run.precision], "fp32") == 0;
     j->policy.exact_vectors = dt_cluster_is_cpu(&j->cluster); /* a plan file may be of another */
     j->cost_opt.fp32 = j->policy.fp32;
     j->cost_opt.stepccl = j->policy.stepccl;
@@ -215,7 +215,7 @@ static enum dt_status read_root(struct dt_node root, bool shallow, struct dt_job
         DT_TRY(finish_plan(root, frozen_stated, j, err));
     if (!shallow) {
         DT_TRY(read_samples(root, j, err));
-        DT_TRY(dt_error_place(
+        DT_TRY(dt_preset_error_place(
             dt_map_get(root, "model"),
             dt_samples_check_work(j->samples, j->model, j->policy.global_batch, err), err));
     }

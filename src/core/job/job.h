@@ -10,9 +10,9 @@
 #include "core/model/plan.h"
 #include "core/model/samples.h"
 
-struct dt_simulate_options { /* the job's `simulate:` map */
-    int iterations;          /* iterations simulated, each on its own global batch; default 1 */
-    bool contention;         /* max-min fair link sharing; default true */
+struct dt_job_simulate_options { /* the job's `simulate:` map */
+    int iterations;              /* iterations simulated, each on its own global batch; default 1 */
+    bool contention;             /* max-min fair link sharing; default true */
     double
         batch_s; /* of a core, that each rank needs for its next batch while it computes; 0 = none */
     double jitter; /* sigma of log-normal per-op jitter; 0 = off */
@@ -24,7 +24,7 @@ struct dt_simulate_options { /* the job's `simulate:` map */
 };
 
 /* The job's `run:` map: what training needs beyond the plan (disttrain-job(5)).  Paths are as the job file sees them. */
-struct dt_run_options {
+struct dt_job_run_options {
     bool stated; /* the map is there */
     char **data; /* shards, folders of shards, "x-{000..012}.tar" */
     int n_data;
@@ -33,17 +33,17 @@ struct dt_run_options {
     char tokenizer[1024]; /* "bytes" or a tokenizer.json */
     double generate;      /* share of documents whose image is a target */
     double caption_drop;  /* share of these that lose their text (guidance) */
-    int fit;              /* how images get a module's `resize`: index of dt_run_fit_names */
+    int fit;              /* how images get a module's `resize`: index of dt_job_run_fit_names */
     bool packed, text_only, shuffle, fatal;
     int data_threads;
     int64_t steps, warmup_steps;
     double lr, min_lr, weight_decay, beta1, beta2, eps, clip;
-    int decay; /* index of dt_run_decay_names */
+    int decay; /* index of dt_job_run_decay_names */
     double text_weight, image_weight, dropout;
-    int noise, noise_steps; /* index of dt_run_noise_names */
+    int noise, noise_steps; /* index of dt_job_run_noise_names */
     uint64_t seed;
     int threads;                 /* 0 = one per core */
-    int precision;               /* index of dt_run_precision_names */
+    int precision;               /* index of dt_job_run_precision_names */
     char log_dir[1024];          /* "" = no files */
     int log_interval;            /* steps between lines of metrics */
     char checkpoint_dir[1024];   /* "" = no checkpoints */
@@ -54,10 +54,11 @@ struct dt_run_options {
     bool init_partial;             /* they may lack whole modules */
 };
 extern const char
-    *const dt_run_fit_names[]; /* as dt_image_fit_names: "none", "max", "crop", "stretch" */
-extern const char *const dt_run_decay_names[];     /* as dt_lr_decay_names: "constant", "cosine" */
-extern const char *const dt_run_noise_names[];     /* as dt_noise_schedule_names */
-extern const char *const dt_run_precision_names[]; /* "auto", "fp32", "bf16" */
+    *const dt_job_run_fit_names[]; /* as dt_image_fit_names: "none", "max", "crop", "stretch" */
+extern const char
+    *const dt_job_run_decay_names[]; /* as dt_optimizer_decay_names: "constant", "cosine" */
+extern const char *const dt_job_run_noise_names[];     /* as dt_diffusion_schedule_names */
+extern const char *const dt_job_run_precision_names[]; /* "auto", "fp32", "bf16" */
 
 struct dt_job {
     char name[256];     /* file name */
@@ -66,13 +67,13 @@ struct dt_job {
     struct dt_cluster cluster;
     struct dt_samples *samples;
     struct dt_profile *profile;
-    struct dt_policy policy;
+    struct dt_plan_policy policy;
     bool frozen[DT_MAX_MODULES];
-    enum dt_strategy strategy;
+    enum dt_plan_strategy strategy;
     struct dt_search_options search;
     struct dt_cost_options cost_opt;
-    struct dt_simulate_options sim;
-    struct dt_run_options run;
+    struct dt_job_simulate_options sim;
+    struct dt_job_run_options run;
     bool has_plan;
     struct dt_plan plan; /* for strategy manual: from `plan:` (map or path of a plan.json) */
 };

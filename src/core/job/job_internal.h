@@ -14,8 +14,8 @@ enum dt_status dt_job_train(struct dt_node map, struct dt_job *j, bool *frozen_s
 enum dt_status dt_job_search(struct dt_node map, struct dt_job *j, struct dt_error *err);
 /* `run` (job_run.c).  `shallow`: paths are not looked for. */
 enum dt_status dt_job_run(struct dt_node map, bool shallow, struct dt_job *j, struct dt_error *err);
-void dt_job_run_defaults(struct dt_run_options *r);
-void dt_job_run_free(struct dt_run_options *r);
+void dt_job_run_defaults(struct dt_job_run_options *r);
+void dt_job_run_free(struct dt_job_run_options *r);
 enum dt_status dt_job_simulate(struct dt_node map, struct dt_job *j, struct dt_error *err);
 /* Makes room for an override "model.…", "cluster.…" or "samples.…" where the job names a preset
  * only: `model: mllm-72b` becomes `model: {preset: mllm-72b}`. */

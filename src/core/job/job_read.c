@@ -15,7 +15,7 @@ enum {
 
 void dt_job_defaults(struct dt_job *j)
 {
-    j->policy = (struct dt_policy){
+    j->policy = (struct dt_plan_policy){
         .microbatch = 1,
         .schedule = DT_SCHED_1F1B,
         .recompute = DT_RECOMPUTE_SELECTIVE,
@@ -28,7 +28,7 @@ void dt_job_defaults(struct dt_job *j)
     };
     j->strategy = DT_STRATEGY_DISTTRAIN;
     j->search = (struct dt_search_options){.k = 8, .rank = true, .tp_mask = 0xf, .max_vpp = 1};
-    j->sim = (struct dt_simulate_options){
+    j->sim = (struct dt_job_simulate_options){
         .iterations = 1,
         .contention = true,
         .slow_gpu_factor = 1.1,
@@ -78,7 +78,7 @@ static enum dt_status read_pair(struct dt_node map, const char *what, const char
 
 static enum dt_status check_policy(struct dt_node map, const struct dt_job *j, struct dt_error *err)
 {
-    const struct dt_policy *p = &j->policy;
+    const struct dt_plan_policy *p = &j->policy;
     const struct dt_block *b = j->model->modules[j->model->llm].blocks;
     struct dt_node seq = dt_map_get(map, "seq_len");
 
@@ -104,7 +104,7 @@ enum dt_status dt_job_train(struct dt_node map, struct dt_job *j, bool *frozen_s
     static const char *const precisions[] = {"bf16", "fp16", NULL};
     static const char *const reorder[] = {"intra", "inter", NULL};
     static const char *const overlap[] = {"grad", "param", NULL};
-    struct dt_policy *p = &j->policy;
+    struct dt_plan_policy *p = &j->policy;
     double dispatch_s = j->cost_opt.dispatch_ns * 1e-9;
     int precision = p->half_grads, schedule = (int)p->schedule, recompute = (int)p->recompute;
     struct dt_node frozen = dt_map_get(map, "frozen");
@@ -118,8 +118,8 @@ enum dt_status dt_job_train(struct dt_node map, struct dt_job *j, bool *frozen_s
     DT_TRY(dt_get_i32(map, "microbatch", 1, DT_MICROBATCH_MAX, &p->microbatch, err));
     DT_TRY(dt_get_i32(map, "seq_len", 1, DT_SEQ_MAX, &p->seq_len, err));
     DT_TRY(dt_get_enum(map, "precision", precisions, &precision, err));
-    DT_TRY(dt_get_enum(map, "recompute", dt_recompute_names, &recompute, err));
-    DT_TRY(dt_get_enum(map, "schedule", dt_schedule_names, &schedule, err));
+    DT_TRY(dt_get_enum(map, "recompute", dt_block_recompute_names, &recompute, err));
+    DT_TRY(dt_get_enum(map, "schedule", dt_pipe_schedule_names, &schedule, err));
     DT_TRY(dt_get_i32(map, "zero", 0, 1, &p->zero, err));
     DT_TRY(dt_get_bool(map, "stepccl", &p->stepccl, err));
     DT_TRY(dt_get_quantity(map, "dispatch", "s", 0, 1e-2, &dispatch_s, err));
@@ -129,8 +129,8 @@ enum dt_status dt_job_train(struct dt_node map, struct dt_job *j, bool *frozen_s
                      &p->inter_reorder, err));
     DT_TRY(read_pair(dt_map_get(map, "overlap"), "overlap", overlap, &p->overlap_grad,
                      &p->overlap_param, err));
-    p->recompute = (enum dt_recompute)recompute;
-    p->schedule = (enum dt_schedule)schedule;
+    p->recompute = (enum dt_block_recompute)recompute;
+    p->schedule = (enum dt_pipe_schedule)schedule;
     *frozen_stated = dt_node_present(frozen);
     if (*frozen_stated)
         DT_TRY(read_frozen(frozen, j, err));
@@ -183,8 +183,8 @@ enum dt_status dt_job_search(struct dt_node map, struct dt_job *j, struct dt_err
     struct dt_search_options *s = &j->search;
 
     DT_TRY(dt_map_check(map, "search", keys, err));
-    DT_TRY(dt_get_enum(map, "strategy", dt_strategy_names, &strategy, err));
-    j->strategy = (enum dt_strategy)strategy;
+    DT_TRY(dt_get_enum(map, "strategy", dt_plan_strategy_names, &strategy, err));
+    j->strategy = (enum dt_plan_strategy)strategy;
     DT_TRY(dt_get_i32(map, "gpus", 1, all, &s->gpus, err));
     DT_TRY(dt_get_i32(map, "top_k", 1, TOP_K_MAX, &s->k, err));
     DT_TRY(dt_get_i32(map, "max_vpp", 1, DT_MAX_VSTAGES, &s->max_vpp, err));
@@ -204,7 +204,7 @@ static enum dt_status read_failures(struct dt_node n, struct dt_job *j, struct d
 {
     static const char *const keys[] = {"enabled", "checkpoint_interval", "checkpoint_write",
                                        "restart", NULL};
-    struct dt_simulate_options *s = &j->sim;
+    struct dt_job_simulate_options *s = &j->sim;
 
     DT_TRY(dt_map_check(n, "failures", keys, err));
     DT_TRY(dt_get_bool(n, "enabled", &s->failures, err));
@@ -223,7 +223,7 @@ enum dt_status dt_job_simulate(struct dt_node map, struct dt_job *j, struct dt_e
     static const char *const keys[] = {"iterations", "contention", "batch_s", "jitter",
                                        "slow_gpu",   "failures",   "seed",    NULL};
     static const char *const slow_keys[] = {"fraction", "factor", NULL};
-    struct dt_simulate_options *s = &j->sim;
+    struct dt_job_simulate_options *s = &j->sim;
     struct dt_node slow = dt_map_get(map, "slow_gpu");
     int64_t seed = (int64_t)s->seed;
 

@@ -9,16 +9,16 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *const dt_run_fit_names[] = {"none", "max", "crop", "stretch", NULL};
-const char *const dt_run_decay_names[] = {"constant", "cosine", NULL};
-const char *const dt_run_noise_names[] = {"linear", "scaled-linear", "cosine", NULL};
-const char *const dt_run_precision_names[] = {"auto", "fp32", "bf16", NULL};
+const char *const dt_job_run_fit_names[] = {"none", "max", "crop", "stretch", NULL};
+const char *const dt_job_run_decay_names[] = {"constant", "cosine", NULL};
+const char *const dt_job_run_noise_names[] = {"linear", "scaled-linear", "cosine", NULL};
+const char *const dt_job_run_precision_names[] = {"auto", "fp32", "bf16", NULL};
 
 enum { DATA_MAX = 4096, STEPS_MAX = 1 << 30, THREADS_MAX = 256 };
 
-void dt_job_run_defaults(struct dt_run_options *r)
+void dt_job_run_defaults(struct dt_job_run_options *r)
 {
-    *r = (struct dt_run_options){
+    *r = (struct dt_job_run_options){
         .generate = 0.5,
         .fit = 2,
         .packed = true,
@@ -52,7 +52,7 @@ static void free_paths(char **paths, int n)
     dt_free(paths);
 }
 
-void dt_job_run_free(struct dt_run_options *r)
+void dt_job_run_free(struct dt_job_run_options *r)
 {
     free_paths(r->data, r->n_data);
     free_paths(r->eval_data, r->n_eval_data);
@@ -74,7 +74,7 @@ static enum dt_status add_data(struct dt_node n, const char *key, bool shallow, 
     snprintf(path, sizeof(path), "%s", text);
     /* A job may be planned without its data: what is missing is reported when it is opened. */
     if (!shallow && !strchr(text, '{') &&
-        dt_doc_relative(n, text, NULL, path, sizeof(path)) != DT_OK)
+        dt_preset_relative(n, text, NULL, path, sizeof(path)) != DT_OK)
         snprintf(path, sizeof(path), "%s", text);
     paths[*n_paths] = dt_strdup(path);
     if (!paths[*n_paths])
@@ -115,7 +115,7 @@ static enum dt_status get_path(struct dt_node map, const char *key, char *buf, s
     return DT_OK;
 }
 
-static enum dt_status read_files(struct dt_node map, bool shallow, struct dt_run_options *r,
+static enum dt_status read_files(struct dt_node map, bool shallow, struct dt_job_run_options *r,
                                  struct dt_error *err)
 {
     struct dt_node n = dt_map_get(map, "tokenizer");
@@ -125,21 +125,21 @@ static enum dt_status read_files(struct dt_node map, bool shallow, struct dt_run
     DT_TRY(read_data(map, "eval_data", shallow, &r->eval_data, &r->n_eval_data, err));
     DT_TRY(get_path(map, "tokenizer", r->tokenizer, sizeof(r->tokenizer), err));
     if (!shallow && strcmp(r->tokenizer, "bytes") != 0) {
-        DT_TRY(dt_doc_relative(n, r->tokenizer, err, path, sizeof(path)));
+        DT_TRY(dt_preset_relative(n, r->tokenizer, err, path, sizeof(path)));
         memcpy(r->tokenizer, path, sizeof(path));
     }
     DT_TRY(get_path(map, "log_dir", r->log_dir, sizeof(r->log_dir), err));
     DT_TRY(get_path(map, "init_from", r->init_from, sizeof(r->init_from), err));
     DT_TRY(dt_get_bool(map, "init_partial", &r->init_partial, err));
     if (!shallow && r->init_from[0]) {
-        DT_TRY(
-            dt_doc_relative(dt_map_get(map, "init_from"), r->init_from, err, path, sizeof(path)));
+        DT_TRY(dt_preset_relative(dt_map_get(map, "init_from"), r->init_from, err, path,
+                                  sizeof(path)));
         memcpy(r->init_from, path, sizeof(path));
     }
     return DT_OK;
 }
 
-static enum dt_status read_optimizer(struct dt_node map, struct dt_run_options *r,
+static enum dt_status read_optimizer(struct dt_node map, struct dt_job_run_options *r,
                                      struct dt_error *err)
 {
     DT_TRY(dt_get_int(map, "steps", 1, STEPS_MAX, &r->steps, err));
@@ -148,7 +148,7 @@ static enum dt_status read_optimizer(struct dt_node map, struct dt_run_options *
     DT_TRY(dt_get_int(map, "warmup_steps", 0, STEPS_MAX, &r->warmup_steps, err));
     DT_TRY(dt_get_double(map, "lr", 0, 10, &r->lr, err));
     DT_TRY(dt_get_double(map, "min_lr", 0, r->lr, &r->min_lr, err));
-    DT_TRY(dt_get_enum(map, "decay", dt_run_decay_names, &r->decay, err));
+    DT_TRY(dt_get_enum(map, "decay", dt_job_run_decay_names, &r->decay, err));
     DT_TRY(dt_get_double(map, "weight_decay", 0, 10, &r->weight_decay, err));
     DT_TRY(dt_get_double(map, "beta1", 0, 0.999999, &r->beta1, err));
     DT_TRY(dt_get_double(map, "beta2", 0, 0.999999, &r->beta2, err));
@@ -156,7 +156,7 @@ static enum dt_status read_optimizer(struct dt_node map, struct dt_run_options *
     return dt_get_double(map, "clip", 0, 1e6, &r->clip, err);
 }
 
-static enum dt_status read_checkpoint(struct dt_node map, struct dt_run_options *r,
+static enum dt_status read_checkpoint(struct dt_node map, struct dt_job_run_options *r,
                                       struct dt_error *err)
 {
     static const char *const keys[] = {"dir", "interval", "keep", NULL};
@@ -207,7 +207,8 @@ static enum dt_status read_spike(struct dt_node run, struct dt_guard_options *g,
     return dt_get_i32(n, "window", DT_GUARD_WINDOW_MIN, DT_GUARD_WINDOW_MAX, &g->window, err);
 }
 
-static enum dt_status read_guard(struct dt_node run, struct dt_run_options *r, struct dt_error *err)
+static enum dt_status read_guard(struct dt_node run, struct dt_job_run_options *r,
+                                 struct dt_error *err)
 {
     DT_TRY(read_nonfinite(run, &r->guard, err));
     DT_TRY(read_spike(run, &r->guard, err));
@@ -259,7 +260,7 @@ enum dt_status dt_job_run(struct dt_node map, bool shallow, struct dt_job *j, st
                                        "spike",
                                        NULL};
     static const char *const bad[] = {"skip", "fatal", NULL};
-    struct dt_run_options *r = &j->run;
+    struct dt_job_run_options *r = &j->run;
     int64_t seed = (int64_t)r->seed;
     int fatal = r->fatal;
 
@@ -270,7 +271,7 @@ enum dt_status dt_job_run(struct dt_node map, bool shallow, struct dt_job *j, st
     DT_TRY(read_files(map, shallow, r, err));
     DT_TRY(dt_get_double(map, "generate", 0, 1, &r->generate, err));
     DT_TRY(dt_get_double(map, "caption_drop", 0, 1, &r->caption_drop, err));
-    DT_TRY(dt_get_enum(map, "fit", dt_run_fit_names, &r->fit, err));
+    DT_TRY(dt_get_enum(map, "fit", dt_job_run_fit_names, &r->fit, err));
     DT_TRY(dt_get_bool(map, "packed", &r->packed, err));
     DT_TRY(dt_get_bool(map, "text_only", &r->text_only, err));
     DT_TRY(dt_get_bool(map, "shuffle", &r->shuffle, err));
@@ -281,12 +282,12 @@ enum dt_status dt_job_run(struct dt_node map, bool shallow, struct dt_job *j, st
     DT_TRY(dt_get_double(map, "text_weight", 0, 1e6, &r->text_weight, err));
     DT_TRY(dt_get_double(map, "image_weight", 0, 1e6, &r->image_weight, err));
     DT_TRY(dt_get_double(map, "dropout", 0, 0.99, &r->dropout, err));
-    DT_TRY(dt_get_enum(map, "noise", dt_run_noise_names, &r->noise, err));
+    DT_TRY(dt_get_enum(map, "noise", dt_job_run_noise_names, &r->noise, err));
     DT_TRY(dt_get_i32(map, "noise_steps", 2, 1 << 20, &r->noise_steps, err));
     DT_TRY(dt_get_int(map, "seed", 0, INT64_MAX, &seed, err));
     r->seed = (uint64_t)seed;
     DT_TRY(dt_get_i32(map, "threads", 0, THREADS_MAX, &r->threads, err));
-    DT_TRY(dt_get_enum(map, "precision", dt_run_precision_names, &r->precision, err));
+    DT_TRY(dt_get_enum(map, "precision", dt_job_run_precision_names, &r->precision, err));
     DT_TRY(dt_get_i32(map, "log_interval", 1, STEPS_MAX, &r->log_interval, err));
     DT_TRY(read_checkpoint(dt_map_get(map, "checkpoint"), r, err));
     return read_guard(map, r, err);

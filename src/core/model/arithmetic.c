@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-const char *const dt_activation_names[DT_ACTIVATION_N + 1] = {
+const char *const dt_block_activation_names[DT_ACTIVATION_N + 1] = {
     "habit", "gelu", "gelu-tanh", "quick-gelu", "silu", "relu", NULL};
 const char *const dt_rope_scaling_names[] = {"none", "linear", "llama3", NULL};
 

@@ -20,8 +20,8 @@ const char *const dt_kop_family_names[DT_KOP_FAMILY_N + 1] = {
     "reduce_scatter", "all_to_all",  "send_recv", "block",
 };
 
-void dt_share_init(struct dt_block_share *w, const struct dt_block *b, const struct dt_shard *s,
-                   const struct dt_work *work)
+void dt_block_share_init(struct dt_block_share *w, const struct dt_block *b,
+                         const struct dt_block_shard *s, const struct dt_work *work)
 {
     double part = 1.0;
 
@@ -46,7 +46,7 @@ void dt_share_init(struct dt_block_share *w, const struct dt_block *b, const str
     w->norm_tokens = w->seqpar ? w->tokens / w->tp : w->tokens;
 }
 
-static struct dt_kop *push(struct dt_kops *o, enum dt_kop_family f, double count)
+static struct dt_kop *push(struct dt_kop_list *o, enum dt_kop_family f, double count)
 {
     static struct dt_kop
         sink; /* never reached: every block's list is far below DT_MAX_KOPS (tested) */
@@ -57,7 +57,7 @@ static struct dt_kop *push(struct dt_kops *o, enum dt_kop_family f, double count
 }
 
 /* The kernel that would come next is in the list already. */
-static bool stays(struct dt_kops *o)
+static bool stays(struct dt_kop_list *o)
 {
     if (!o->again || o->by_sq)
         return false;
@@ -72,7 +72,7 @@ static int64_t dim(double v)
     return i > 0 ? i : 1;
 }
 
-void dt_emit_gemm(struct dt_kops *o, double m, double n, double k, double count)
+void dt_kop_emit_gemm(struct dt_kop_list *o, double m, double n, double k, double count)
 {
     struct dt_kop *op;
 
@@ -87,8 +87,8 @@ void dt_emit_gemm(struct dt_kops *o, double m, double n, double k, double count)
     op->has_weight = true;
 }
 
-void dt_emit_pointwise(struct dt_kops *o, enum dt_kop_family f, double tokens, double width,
-                       int64_t extra, double passes, bool has_weight, double count)
+void dt_kop_emit_pointwise(struct dt_kop_list *o, enum dt_kop_family f, double tokens, double width,
+                           int64_t extra, double passes, bool has_weight, double count)
 {
     struct dt_kop *op;
 
@@ -102,7 +102,8 @@ void dt_emit_pointwise(struct dt_kops *o, enum dt_kop_family f, double tokens, d
     op->has_weight = has_weight;
 }
 
-void dt_emit_coll(struct dt_kops *o, enum dt_kop_family f, double gpus, double bytes, double count)
+void dt_kop_emit_coll(struct dt_kop_list *o, enum dt_kop_family f, double gpus, double bytes,
+                      double count)
 {
     struct dt_kop *op;
 
@@ -115,8 +116,8 @@ void dt_emit_coll(struct dt_kops *o, enum dt_kop_family f, double gpus, double b
     op->bytes = bytes;
 }
 
-void dt_emit_attention(struct dt_kops *o, bool causal, double seq, double tokens_sq, double heads,
-                       double kv_heads, double head_dim, double count)
+void dt_kop_emit_attention(struct dt_kop_list *o, bool causal, double seq, double tokens_sq,
+                           double heads, double kv_heads, double head_dim, double count)
 {
     double flops_per_pair = (causal ? 2 : 4) * heads * head_dim;
     int64_t s = dim(seq);
@@ -139,8 +140,8 @@ void dt_emit_attention(struct dt_kops *o, bool causal, double seq, double tokens
     op->count = count * tokens_sq / pairs;
 }
 
-void dt_emit_cross(struct dt_kops *o, double items, double tokens, double heads, double kv_len,
-                   double head_dim, double count)
+void dt_kop_emit_cross(struct dt_kop_list *o, double items, double tokens, double heads,
+                       double kv_len, double head_dim, double count)
 {
     struct dt_kop *op;
 
@@ -156,8 +157,8 @@ void dt_emit_cross(struct dt_kops *o, double items, double tokens, double heads,
     op->bytes = DT_ELEM_BYTES * heads * head_dim * (2 * tokens + 2 * items * kv_len);
 }
 
-void dt_emit_conv(struct dt_kops *o, double pixels, double c_in, double c_out, int kernel,
-                  int stride)
+void dt_kop_emit_conv(struct dt_kop_list *o, double pixels, double c_in, double c_out, int kernel,
+                      int stride)
 {
     struct dt_kop *op;
     double taps = (double)kernel * kernel;
@@ -176,96 +177,96 @@ void dt_emit_conv(struct dt_kops *o, double pixels, double c_in, double c_out, i
     op->has_weight = true;
 }
 
-void dt_emit_tp_enter(struct dt_kops *o, double tokens, double width)
+void dt_kop_emit_tp_enter(struct dt_kop_list *o, double tokens, double width)
 {
     if (o->w.seqpar)
-        dt_emit_coll(o, DT_KOP_ALL_GATHER, o->w.tp, DT_ELEM_BYTES * tokens * width, 1);
+        dt_kop_emit_coll(o, DT_KOP_ALL_GATHER, o->w.tp, DT_ELEM_BYTES * tokens * width, 1);
 }
 
-void dt_emit_tp_leave(struct dt_kops *o, double tokens, double width)
+void dt_kop_emit_tp_leave(struct dt_kop_list *o, double tokens, double width)
 {
-    dt_emit_coll(o, o->w.seqpar ? DT_KOP_REDUCE_SCATTER : DT_KOP_ALL_REDUCE, o->w.tp,
-                 DT_ELEM_BYTES * tokens * width, 1);
+    dt_kop_emit_coll(o, o->w.seqpar ? DT_KOP_REDUCE_SCATTER : DT_KOP_ALL_REDUCE, o->w.tp,
+                     DT_ELEM_BYTES * tokens * width, 1);
 }
 
-static void attention_half(const struct dt_block *b, struct dt_kops *o)
+static void attention_half(const struct dt_block *b, struct dt_kop_list *o)
 {
     const struct dt_block_share *w = &o->w;
-    double heads = dt_ceil_div(b->heads, w->tp), kv = dt_ceil_div(b->kv_heads, w->tp);
+    double heads = dt_block_ceil_div(b->heads, w->tp), kv = dt_block_ceil_div(b->kv_heads, w->tp);
     double qd = heads * b->head_dim, kvd = kv * b->head_dim;
 
-    dt_emit_pointwise(o, DT_KOP_NORM, w->norm_tokens, b->hidden, 0, 2, true, 1);
-    dt_emit_tp_enter(o, w->tokens, b->hidden);
-    dt_emit_gemm(o, w->tokens, qd + 2 * kvd, b->hidden, 1);
+    dt_kop_emit_pointwise(o, DT_KOP_NORM, w->norm_tokens, b->hidden, 0, 2, true, 1);
+    dt_kop_emit_tp_enter(o, w->tokens, b->hidden);
+    dt_kop_emit_gemm(o, w->tokens, qd + 2 * kvd, b->hidden, 1);
     if (b->qk_norm)
-        dt_emit_pointwise(o, DT_KOP_NORM, w->tokens * (heads + kv), b->head_dim, 0, 2, true, 1);
+        dt_kop_emit_pointwise(o, DT_KOP_NORM, w->tokens * (heads + kv), b->head_dim, 0, 2, true, 1);
     if (b->causal && b->max_pos == 0) /* rotary positions unless they are learned */
-        dt_emit_pointwise(o, DT_KOP_ROPE, w->tokens, qd + kvd, 0, 2, false, 1);
+        dt_kop_emit_pointwise(o, DT_KOP_ROPE, w->tokens, qd + kvd, 0, 2, false, 1);
     /* context parallelism gathers keys and values and deals the causal triangle evenly */
-    dt_emit_coll(o, DT_KOP_ALL_GATHER, w->cp, DT_ELEM_BYTES * w->tokens_all * 2 * kvd, 1);
-    dt_emit_attention(o, b->causal, w->seq, w->tokens_sq, heads, kv, b->head_dim, 1 / w->cp);
-    dt_emit_gemm(o, w->tokens, b->hidden, qd, 1);
-    dt_emit_tp_leave(o, w->tokens, b->hidden);
-    dt_emit_pointwise(o, DT_KOP_ADD, w->norm_tokens, b->hidden, 0, 3, false, 1);
+    dt_kop_emit_coll(o, DT_KOP_ALL_GATHER, w->cp, DT_ELEM_BYTES * w->tokens_all * 2 * kvd, 1);
+    dt_kop_emit_attention(o, b->causal, w->seq, w->tokens_sq, heads, kv, b->head_dim, 1 / w->cp);
+    dt_kop_emit_gemm(o, w->tokens, b->hidden, qd, 1);
+    dt_kop_emit_tp_leave(o, w->tokens, b->hidden);
+    dt_kop_emit_pointwise(o, DT_KOP_ADD, w->norm_tokens, b->hidden, 0, 3, false, 1);
 }
 
-static void mlp_half(const struct dt_block *b, struct dt_kops *o)
+static void mlp_half(const struct dt_block *b, struct dt_kop_list *o)
 {
     const struct dt_block_share *w = &o->w;
-    double f = dt_ceil_div(b->ffn, w->tp), rows = w->tokens, experts = 1;
+    double f = dt_block_ceil_div(b->ffn, w->tp), rows = w->tokens, experts = 1;
 
-    dt_emit_pointwise(o, DT_KOP_NORM, w->norm_tokens, b->hidden, 0, 2, true, 1);
-    dt_emit_tp_enter(o, w->tokens, b->hidden);
+    dt_kop_emit_pointwise(o, DT_KOP_NORM, w->norm_tokens, b->hidden, 0, 2, true, 1);
+    dt_kop_emit_tp_enter(o, w->tokens, b->hidden);
     if (b->n_experts > 0) {
         /* Every expert-parallel rank brings its own tokens and holds n_experts/ep experts: on
          * average it processes tokens*top_k rows, spread evenly (routing imbalance is not
          * modelled). */
         double bytes = DT_ELEM_BYTES * w->norm_tokens * b->top_k * b->hidden;
 
-        experts = dt_ceil_div(b->n_experts, w->ep);
+        experts = dt_block_ceil_div(b->n_experts, w->ep);
         rows = w->tokens * b->top_k / experts;
-        dt_emit_gemm(o, w->norm_tokens, b->n_experts, b->hidden, 1);
-        dt_emit_coll(o, DT_KOP_ALL_TO_ALL, w->ep, bytes, 2); /* dispatch and combine */
+        dt_kop_emit_gemm(o, w->norm_tokens, b->n_experts, b->hidden, 1);
+        dt_kop_emit_coll(o, DT_KOP_ALL_TO_ALL, w->ep, bytes, 2); /* dispatch and combine */
     }
-    dt_emit_gemm(o, rows, b->gated ? 2 * f : f, b->hidden, experts);
-    dt_emit_pointwise(o, DT_KOP_ACT, rows, f, b->gated, b->gated ? 3 : 2, false, experts);
-    dt_emit_gemm(o, rows, b->hidden, f, experts);
-    dt_emit_tp_leave(o, w->tokens, b->hidden);
-    dt_emit_pointwise(o, DT_KOP_ADD, w->norm_tokens, b->hidden, 0, 3, false, 1);
+    dt_kop_emit_gemm(o, rows, b->gated ? 2 * f : f, b->hidden, experts);
+    dt_kop_emit_pointwise(o, DT_KOP_ACT, rows, f, b->gated, b->gated ? 3 : 2, false, experts);
+    dt_kop_emit_gemm(o, rows, b->hidden, f, experts);
+    dt_kop_emit_tp_leave(o, w->tokens, b->hidden);
+    dt_kop_emit_pointwise(o, DT_KOP_ADD, w->norm_tokens, b->hidden, 0, 3, false, 1);
 }
 
 /* Vocabulary-parallel table: every rank looks up its own rows, the partial sums are combined. */
-static void embedding(const struct dt_block *b, struct dt_kops *o)
+static void embedding(const struct dt_block *b, struct dt_kop_list *o)
 {
-    dt_emit_pointwise(o, DT_KOP_EMBED, o->w.tokens, b->hidden, 0, 2, true, 1);
-    dt_emit_tp_leave(o, o->w.tokens, b->hidden);
+    dt_kop_emit_pointwise(o, DT_KOP_EMBED, o->w.tokens, b->hidden, 0, 2, true, 1);
+    dt_kop_emit_tp_leave(o, o->w.tokens, b->hidden);
     if (b->max_pos > 0)
-        dt_emit_pointwise(o, DT_KOP_ADD, o->w.norm_tokens, b->hidden, 0, 3, true, 1);
+        dt_kop_emit_pointwise(o, DT_KOP_ADD, o->w.norm_tokens, b->hidden, 0, 3, true, 1);
 }
 
-static void patch_embed(const struct dt_block *b, struct dt_kops *o)
+static void patch_embed(const struct dt_block *b, struct dt_kop_list *o)
 {
     double in = (double)b->patch * b->patch * b->channels;
 
-    dt_emit_gemm(o, o->w.norm_tokens, b->hidden, in, 1);
+    dt_kop_emit_gemm(o, o->w.norm_tokens, b->hidden, in, 1);
     if (b->max_pos > 0)
-        dt_emit_pointwise(o, DT_KOP_ADD, o->w.norm_tokens, b->hidden, 0, 3, true, 1);
+        dt_kop_emit_pointwise(o, DT_KOP_ADD, o->w.norm_tokens, b->hidden, 0, 3, true, 1);
 }
 
-static void lm_head(const struct dt_block *b, struct dt_kops *o)
+static void lm_head(const struct dt_block *b, struct dt_kop_list *o)
 {
-    double v = dt_ceil_div(b->vocab, o->w.tp);
+    double v = dt_block_ceil_div(b->vocab, o->w.tp);
 
-    dt_emit_pointwise(o, DT_KOP_NORM, o->w.norm_tokens, b->hidden, 0, 2, true, 1);
-    dt_emit_tp_enter(o, o->w.tokens, b->hidden);
-    dt_emit_gemm(o, o->w.tokens, v, b->hidden, 1);
+    dt_kop_emit_pointwise(o, DT_KOP_NORM, o->w.norm_tokens, b->hidden, 0, 2, true, 1);
+    dt_kop_emit_tp_enter(o, o->w.tokens, b->hidden);
+    dt_kop_emit_gemm(o, o->w.tokens, v, b->hidden, 1);
     /* vocabulary-parallel loss: maximum, target logit and sum of exponentials, one fp32 per token
      * each */
-    dt_emit_coll(o, DT_KOP_ALL_REDUCE, o->w.tp, 4 * o->w.tokens, 3);
-    dt_emit_pointwise(o, DT_KOP_XENT, o->w.tokens, v, 0, 2, false, 1);
+    dt_kop_emit_coll(o, DT_KOP_ALL_REDUCE, o->w.tp, 4 * o->w.tokens, 3);
+    dt_kop_emit_pointwise(o, DT_KOP_XENT, o->w.tokens, v, 0, 2, false, 1);
 }
 
-static void projector(const struct dt_block *b, struct dt_kops *o)
+static void projector(const struct dt_block *b, struct dt_kop_list *o)
 {
     struct dt_block_share *w = &o->w;
 
@@ -274,18 +275,18 @@ static void projector(const struct dt_block *b, struct dt_kops *o)
         w->tokens = w->n * b->context_len / w->cp;
         w->norm_tokens = w->seqpar ? w->tokens / w->tp : w->tokens;
     }
-    dt_emit_tp_enter(o, w->tokens, b->in_dim);
+    dt_kop_emit_tp_enter(o, w->tokens, b->in_dim);
     if (b->mid_dim > 0) {
-        double mid = dt_ceil_div(b->mid_dim, w->tp);
+        double mid = dt_block_ceil_div(b->mid_dim, w->tp);
 
-        dt_emit_gemm(o, w->tokens, mid, b->in_dim, 1);
-        dt_emit_pointwise(o, DT_KOP_ACT, w->tokens, mid, 0, 2, false, 1);
-        dt_emit_gemm(o, w->tokens, b->out_dim, mid, 1);
-        dt_emit_tp_leave(o, w->tokens, b->out_dim);
+        dt_kop_emit_gemm(o, w->tokens, mid, b->in_dim, 1);
+        dt_kop_emit_pointwise(o, DT_KOP_ACT, w->tokens, mid, 0, 2, false, 1);
+        dt_kop_emit_gemm(o, w->tokens, b->out_dim, mid, 1);
+        dt_kop_emit_tp_leave(o, w->tokens, b->out_dim);
         return;
     }
-    dt_emit_gemm(o, w->tokens, dt_ceil_div(b->out_dim, w->tp), b->in_dim, 1);
-    dt_emit_coll(o, DT_KOP_ALL_GATHER, w->tp, DT_ELEM_BYTES * w->tokens * b->out_dim, 1);
+    dt_kop_emit_gemm(o, w->tokens, dt_block_ceil_div(b->out_dim, w->tp), b->in_dim, 1);
+    dt_kop_emit_coll(o, DT_KOP_ALL_GATHER, w->tp, DT_ELEM_BYTES * w->tokens * b->out_dim, 1);
 }
 
 bool dt_block_by_items(const struct dt_block *b)
@@ -305,18 +306,18 @@ bool dt_block_by_items(const struct dt_block *b)
     }
 }
 
-static int kops(const struct dt_block *b, const struct dt_shard *s, const struct dt_work *work,
-                bool again, struct dt_kop *out)
+static int kops(const struct dt_block *b, const struct dt_block_shard *s,
+                const struct dt_work *work, bool again, struct dt_kop *out)
 {
-    struct dt_kops o = {.k = out, .again = again};
+    struct dt_kop_list o = {.k = out, .again = again};
 
     if (work->n <= 0 || work->tokens <= 0)
         return 0;
-    dt_share_init(&o.w, b, s, work);
+    dt_block_share_init(&o.w, b, s, work);
     switch (b->kind) {
     case DT_BLOCK_EMBEDDING:
         if (b->unfused)
-            dt_unfused_embedding(b, &o);
+            dt_block_unfused_embedding(b, &o);
         else
             embedding(b, &o);
         break;
@@ -325,7 +326,7 @@ static int kops(const struct dt_block *b, const struct dt_shard *s, const struct
         break;
     case DT_BLOCK_TRANSFORMER:
         if (b->unfused && b->n_experts == 0) {
-            dt_unfused_transformer(b, &o);
+            dt_block_unfused_transformer(b, &o);
             break;
         }
         attention_half(b, &o);
@@ -336,26 +337,26 @@ static int kops(const struct dt_block *b, const struct dt_shard *s, const struct
         break;
     case DT_BLOCK_LM_HEAD:
         if (b->unfused)
-            dt_unfused_head(b, &o);
+            dt_block_unfused_head(b, &o);
         else
             lm_head(b, &o);
         break;
     case DT_BLOCK_NORM:
-        dt_emit_pointwise(&o, DT_KOP_NORM, o.w.norm_tokens, b->hidden, 0, 2, true, 1);
+        dt_kop_emit_pointwise(&o, DT_KOP_NORM, o.w.norm_tokens, b->hidden, 0, 2, true, 1);
         break;
     default:
-        dt_unet_kops(b, &o);
+        dt_block_unet_kops(b, &o);
     }
     return o.n;
 }
 
-int dt_block_kops(const struct dt_block *b, const struct dt_shard *s, const struct dt_work *work,
-                  struct dt_kop *out)
+int dt_block_kops(const struct dt_block *b, const struct dt_block_shard *s,
+                  const struct dt_work *work, struct dt_kop *out)
 {
     return kops(b, s, work, false, out);
 }
 
-int dt_block_kops_again(const struct dt_block *b, const struct dt_shard *s,
+int dt_block_kops_again(const struct dt_block *b, const struct dt_block_shard *s,
                         const struct dt_work *work, struct dt_kop *list)
 {
     return kops(b, s, work, true, list);

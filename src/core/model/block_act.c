@@ -18,7 +18,7 @@
  *
  *   For h = q = k = f/4 without gate this is 32h + 4 heads + 8: the paper's 34h less its two
  * one-byte dropout masks.  `selective` drops what norms and activation functions produce
- * (dt_recomputed); `full` keeps the block's input.  The LM head's loss is computed chunk by chunk
+ * (dt_kop_family_recomputed); `full` keeps the block's input.  The LM head's loss is computed chunk by chunk
  * together with its gradient, which lies where the norm's output would. */
 #include "core/model/block_ops.h"
 
@@ -27,8 +27,9 @@
  * which `selective` leaves out. */
 static double unfused(const struct dt_block *b, const struct dt_block_share *w, bool scores)
 {
-    double heads = dt_ceil_div(b->heads, w->tp), qd = heads * b->head_dim;
-    double kvd = dt_ceil_div(b->kv_heads, w->tp) * b->head_dim, f = dt_ceil_div(b->ffn, w->tp);
+    double heads = dt_block_ceil_div(b->heads, w->tp), qd = heads * b->head_dim;
+    double kvd = dt_block_ceil_div(b->kv_heads, w->tp) * b->head_dim,
+           f = dt_block_ceil_div(b->ffn, w->tp);
     double split = DT_ELEM_BYTES * (2 * qd + 2 * kvd + f * (b->gated ? 3 : 2));
 
     return w->norm_tokens * 10 * b->hidden + w->tokens * split +
@@ -44,8 +45,8 @@ static double stat_bytes(bool mean)
 static double transformer(const struct dt_block *b, const struct dt_block_share *w, bool keep_cheap,
                           double e)
 {
-    double heads = dt_ceil_div(b->heads, w->tp), kv = dt_ceil_div(b->kv_heads, w->tp);
-    double f = dt_ceil_div(b->ffn, w->tp),
+    double heads = dt_block_ceil_div(b->heads, w->tp), kv = dt_block_ceil_div(b->kv_heads, w->tp);
+    double f = dt_block_ceil_div(b->ffn, w->tp),
            rows = b->n_experts > 0 ? w->tokens * b->top_k : w->tokens;
     double stream = e * w->norm_tokens * b->hidden;
     double attn = e * b->head_dim * (2 * heads + 2 * kv) + 4 * heads;
@@ -67,7 +68,7 @@ static double transformer(const struct dt_block *b, const struct dt_block_share 
 static double resnet(const struct dt_block *b, const struct dt_block_share *w, double tokens,
                      bool keep_cheap, double e)
 {
-    double all = dt_block_groups(b, b->c_out), groups = dt_ceil_div(all, w->tp);
+    double all = dt_block_groups(b, b->c_out), groups = dt_block_ceil_div(all, w->tp);
     double sum = e * tokens * (keep_cheap ? 2 : 1) * (b->c_in + groups * (b->c_out / all));
 
     if (keep_cheap)
@@ -78,8 +79,8 @@ static double resnet(const struct dt_block *b, const struct dt_block_share *w, d
 static double spatial(const struct dt_block *b, const struct dt_block_share *w, double tokens,
                       bool keep_cheap, double e)
 {
-    double c = b->hidden, heads = dt_ceil_div(b->heads, w->tp), width = heads * b->head_dim;
-    double f = dt_ceil_div(b->ffn, w->tp);
+    double c = b->hidden, heads = dt_block_ceil_div(b->heads, w->tp), width = heads * b->head_dim;
+    double f = dt_block_ceil_div(b->ffn, w->tp);
     double streams =
         c * (keep_cheap ? 6 : 3); /* three norms: inputs, and outputs unless recomputed */
     double self = 4 * width, cross = 2 * width;
@@ -116,7 +117,7 @@ static double projector(const struct dt_block *b, const struct dt_block_share *w
 {
     double tokens = b->context_len > 0 ? w->n * b->context_len / w->cp : w->tokens;
     double in = e * projector_tokens(b, w) * b->in_dim;
-    double mid = e * tokens * dt_ceil_div(b->mid_dim, w->tp);
+    double mid = e * tokens * dt_block_ceil_div(b->mid_dim, w->tp);
 
     return in + mid * (keep_cheap ? 2 : 1);
 }
@@ -142,8 +143,8 @@ static double block_input(const struct dt_block *b, const struct dt_block_share 
     }
 }
 
-double dt_block_act_bytes_of(const struct dt_block *b, const struct dt_shard *s,
-                             const struct dt_work *work, enum dt_recompute r, int elem_bytes)
+double dt_block_act_bytes_of(const struct dt_block *b, const struct dt_block_shard *s,
+                             const struct dt_work *work, enum dt_block_recompute r, int elem_bytes)
 {
     struct dt_block_share w;
     bool keep = r == DT_RECOMPUTE_NONE;
@@ -151,8 +152,8 @@ double dt_block_act_bytes_of(const struct dt_block *b, const struct dt_shard *s,
 
     if (work->n <= 0 || work->tokens <= 0)
         return 0;
-    dt_share_init(&w, b, s, work);
-    tokens = w.tokens * dt_level_scale(b->level);
+    dt_block_share_init(&w, b, s, work);
+    tokens = w.tokens * dt_block_level_scale(b->level);
     switch (b->kind) {
     case DT_BLOCK_EMBEDDING: /* token numbers and positions, int32 */
         return 8 * w.tokens;
@@ -184,8 +185,8 @@ double dt_block_act_bytes_of(const struct dt_block *b, const struct dt_shard *s,
     }
 }
 
-double dt_block_act_bytes(const struct dt_block *b, const struct dt_shard *s,
-                          const struct dt_work *work, enum dt_recompute r)
+double dt_block_act_bytes(const struct dt_block *b, const struct dt_block_shard *s,
+                          const struct dt_work *work, enum dt_block_recompute r)
 {
     return dt_block_act_bytes_of(b, s, work, r, DT_ELEM_BYTES);
 }

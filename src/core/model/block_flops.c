@@ -7,7 +7,7 @@
  * (causal) or + 4s^2 h (full); logits 2shV (FACTS "per-block", derived). */
 #include "core/model/block_ops.h"
 
-const char *const dt_recompute_names[] = {"none", "selective", "full", NULL};
+const char *const dt_block_recompute_names[] = {"none", "selective", "full", NULL};
 
 static const char *const kind_names[DT_BLOCK_KIND_N] = {
     "embedding", "patch-embedding", "transformer", "projector",           "lm-head",
@@ -21,7 +21,7 @@ const char *dt_block_kind_name(enum dt_block_kind k)
 
 double dt_block_flops(const struct dt_block *b, const struct dt_work *w)
 {
-    static const struct dt_shard whole = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
+    static const struct dt_block_shard whole = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
     struct dt_kop ops[DT_MAX_KOPS];
     int n = dt_block_kops(b, &whole, w, ops);
     double sum = 0;
@@ -33,18 +33,19 @@ double dt_block_flops(const struct dt_block *b, const struct dt_work *w)
 }
 
 /* `times` linear layers, or convolutions of taps in one. */
-static void linear(struct dt_param_count *p, int64_t times, int64_t in, int64_t out, bool bias)
+static void linear(struct dt_block_param_counts *p, int64_t times, int64_t in, int64_t out,
+                   bool bias)
 {
     p->matrices += times * in * out;
     p->vectors += bias ? times * out : 0;
 }
 
-static void norm(struct dt_param_count *p, int64_t times, int64_t width, bool layernorm)
+static void norm(struct dt_block_param_counts *p, int64_t times, int64_t width, bool layernorm)
 {
     p->vectors += times * (layernorm ? 2 * width : width);
 }
 
-static void transformer_params(const struct dt_block *b, struct dt_param_count *p)
+static void transformer_params(const struct dt_block *b, struct dt_block_param_counts *p)
 {
     int64_t h = b->hidden, q = (int64_t)b->heads * b->head_dim;
     int64_t kv = (int64_t)b->kv_heads * b->head_dim, experts = b->n_experts > 0 ? b->n_experts : 1;
@@ -62,7 +63,7 @@ static void transformer_params(const struct dt_block *b, struct dt_param_count *
         norm(p, 2, b->head_dim, b->layernorm);
 }
 
-static void spatial_params(const struct dt_block *b, struct dt_param_count *p)
+static void spatial_params(const struct dt_block *b, struct dt_block_param_counts *p)
 {
     int64_t c = b->hidden, w = (int64_t)b->heads * b->head_dim, f = b->ffn, d = b->depth;
     int64_t ctx = b->context_len > 0 ? b->context_dim : c;
@@ -79,7 +80,7 @@ static void spatial_params(const struct dt_block *b, struct dt_param_count *p)
     linear(p, d, f, c, true);
 }
 
-static void resnet_params(const struct dt_block *b, struct dt_param_count *p)
+static void resnet_params(const struct dt_block *b, struct dt_block_param_counts *p)
 {
     int64_t i = b->c_in, o = b->c_out, taps = (int64_t)b->kernel * b->kernel;
 
@@ -92,17 +93,17 @@ static void resnet_params(const struct dt_block *b, struct dt_param_count *p)
         linear(p, 1, i, o, true);
 }
 
-static void projector_params(const struct dt_block *b, struct dt_param_count *p)
+static void projector_params(const struct dt_block *b, struct dt_block_param_counts *p)
 {
     linear(p, 1, b->in_dim, b->mid_dim > 0 ? b->mid_dim : b->out_dim, b->bias);
     if (b->mid_dim > 0)
         linear(p, 1, b->mid_dim, b->out_dim, b->bias);
 }
 
-struct dt_param_count dt_block_param_count(const struct dt_block *b)
+struct dt_block_param_counts dt_block_param_count(const struct dt_block *b)
 {
     int64_t h = b->hidden, taps = (int64_t)b->kernel * b->kernel;
-    struct dt_param_count p = {0};
+    struct dt_block_param_counts p = {0};
 
     switch (b->kind) {
     case DT_BLOCK_EMBEDDING:
@@ -150,7 +151,7 @@ struct dt_param_count dt_block_param_count(const struct dt_block *b)
 
 int64_t dt_block_params(const struct dt_block *b)
 {
-    struct dt_param_count p = dt_block_param_count(b);
+    struct dt_block_param_counts p = dt_block_param_count(b);
 
     return p.matrices + p.vectors;
 }

@@ -7,7 +7,8 @@ static void mix(uint64_t *h, int64_t v)
         *h = (*h ^ ((uint64_t)v >> i & 255)) * UINT64_C(0x100000001b3);
 }
 
-int64_t dt_block_key(const struct dt_block *b, const struct dt_shard *s, enum dt_recompute r)
+int64_t dt_block_key(const struct dt_block *b, const struct dt_block_shard *s,
+                     enum dt_block_recompute r)
 {
     /* Names beside numbers would be kinder, but a profile's dims are numbers. */
     const int64_t v[] = {b->kind,

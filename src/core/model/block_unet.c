@@ -12,7 +12,7 @@
  */
 #include "core/model/block_ops.h"
 
-double dt_level_scale(int level)
+double dt_block_level_scale(int level)
 {
     double f = 1;
 
@@ -21,73 +21,73 @@ double dt_level_scale(int level)
     return f;
 }
 
-static void conv(const struct dt_block *b, struct dt_kops *o, double tokens)
+static void conv(const struct dt_block *b, struct dt_kop_list *o, double tokens)
 {
     double out = b->upsample ? tokens * 4 : b->stride == 2 ? tokens / 4 : tokens;
     bool split_out = b->c_out >= b->c_in;
-    double c_in = split_out ? b->c_in : dt_ceil_div(b->c_in, o->w.tp);
-    double c_out = split_out ? dt_ceil_div(b->c_out, o->w.tp) : b->c_out;
+    double c_in = split_out ? b->c_in : dt_block_ceil_div(b->c_in, o->w.tp);
+    double c_out = split_out ? dt_block_ceil_div(b->c_out, o->w.tp) : b->c_out;
 
     if (b->layernorm) { /* GroupNorm + SiLU in front of conv_out */
-        dt_emit_pointwise(o, DT_KOP_GROUPNORM, tokens, c_in, 0, 3, true, 1);
-        dt_emit_pointwise(o, DT_KOP_ACT, tokens, c_in, 0, 2, false, 1);
+        dt_kop_emit_pointwise(o, DT_KOP_GROUPNORM, tokens, c_in, 0, 3, true, 1);
+        dt_kop_emit_pointwise(o, DT_KOP_ACT, tokens, c_in, 0, 2, false, 1);
     }
-    dt_emit_conv(o, out, c_in, c_out, b->kernel, b->stride);
-    dt_emit_coll(o, split_out ? DT_KOP_ALL_GATHER : DT_KOP_ALL_REDUCE, o->w.tp,
-                 DT_ELEM_BYTES * out * b->c_out, 1);
+    dt_kop_emit_conv(o, out, c_in, c_out, b->kernel, b->stride);
+    dt_kop_emit_coll(o, split_out ? DT_KOP_ALL_GATHER : DT_KOP_ALL_REDUCE, o->w.tp,
+                     DT_ELEM_BYTES * out * b->c_out, 1);
 }
 
-static void resnet(const struct dt_block *b, struct dt_kops *o, double tokens)
+static void resnet(const struct dt_block *b, struct dt_kop_list *o, double tokens)
 {
-    double mid = dt_ceil_div(b->c_out, o->w.tp);
+    double mid = dt_block_ceil_div(b->c_out, o->w.tp);
 
-    dt_emit_pointwise(o, DT_KOP_GROUPNORM, tokens, b->c_in, 0, 3, true, 1);
-    dt_emit_pointwise(o, DT_KOP_ACT, tokens, b->c_in, 0, 2, false, 1);
-    dt_emit_conv(o, tokens, b->c_in, mid, b->kernel, 1);
-    dt_emit_gemm(o, o->w.n, mid, b->time_dim,
-                 1); /* time embedding of each item, added to its channels */
-    dt_emit_pointwise(o, DT_KOP_GROUPNORM, tokens, mid, 0, 3, true, 1);
-    dt_emit_pointwise(o, DT_KOP_ACT, tokens, mid, 0, 2, false, 1);
-    dt_emit_conv(o, tokens, mid, b->c_out, b->kernel, 1);
+    dt_kop_emit_pointwise(o, DT_KOP_GROUPNORM, tokens, b->c_in, 0, 3, true, 1);
+    dt_kop_emit_pointwise(o, DT_KOP_ACT, tokens, b->c_in, 0, 2, false, 1);
+    dt_kop_emit_conv(o, tokens, b->c_in, mid, b->kernel, 1);
+    dt_kop_emit_gemm(o, o->w.n, mid, b->time_dim,
+                     1); /* time embedding of each item, added to its channels */
+    dt_kop_emit_pointwise(o, DT_KOP_GROUPNORM, tokens, mid, 0, 3, true, 1);
+    dt_kop_emit_pointwise(o, DT_KOP_ACT, tokens, mid, 0, 2, false, 1);
+    dt_kop_emit_conv(o, tokens, mid, b->c_out, b->kernel, 1);
     if (b->c_in != b->c_out)
-        dt_emit_conv(o, tokens, dt_ceil_div(b->c_in, o->w.tp), b->c_out, 1, 1);
-    dt_emit_coll(o, DT_KOP_ALL_REDUCE, o->w.tp, DT_ELEM_BYTES * tokens * b->c_out, 1);
-    dt_emit_pointwise(o, DT_KOP_ADD, tokens, b->c_out, 0, 3, false, 1);
+        dt_kop_emit_conv(o, tokens, dt_block_ceil_div(b->c_in, o->w.tp), b->c_out, 1, 1);
+    dt_kop_emit_coll(o, DT_KOP_ALL_REDUCE, o->w.tp, DT_ELEM_BYTES * tokens * b->c_out, 1);
+    dt_kop_emit_pointwise(o, DT_KOP_ADD, tokens, b->c_out, 0, 3, false, 1);
 }
 
-static void self_attention(const struct dt_block *b, struct dt_kops *o, double tokens,
+static void self_attention(const struct dt_block *b, struct dt_kop_list *o, double tokens,
                            double repeat)
 {
-    double scale = dt_level_scale(b->level), heads = dt_ceil_div(b->heads, o->w.tp);
+    double scale = dt_block_level_scale(b->level), heads = dt_block_ceil_div(b->heads, o->w.tp);
     double width = heads * b->head_dim;
 
-    dt_emit_gemm(o, tokens, 3 * width, b->hidden, repeat);
-    dt_emit_attention(o, false, o->w.seq * scale, o->w.tokens_sq * scale * scale, heads, heads,
-                      b->head_dim, repeat);
-    dt_emit_gemm(o, tokens, b->hidden, width, repeat);
+    dt_kop_emit_gemm(o, tokens, 3 * width, b->hidden, repeat);
+    dt_kop_emit_attention(o, false, o->w.seq * scale, o->w.tokens_sq * scale * scale, heads, heads,
+                          b->head_dim, repeat);
+    dt_kop_emit_gemm(o, tokens, b->hidden, width, repeat);
 }
 
-static void cross_attention(const struct dt_block *b, struct dt_kops *o, double tokens,
+static void cross_attention(const struct dt_block *b, struct dt_kop_list *o, double tokens,
                             double repeat)
 {
-    double heads = dt_ceil_div(b->heads, o->w.tp), width = heads * b->head_dim;
+    double heads = dt_block_ceil_div(b->heads, o->w.tp), width = heads * b->head_dim;
 
-    dt_emit_gemm(o, tokens, width, b->hidden, repeat);
-    dt_emit_gemm(o, o->w.n * b->context_len, 2 * width, b->context_dim, repeat);
-    dt_emit_cross(o, o->w.n, tokens, heads, b->context_len, b->head_dim, repeat);
-    dt_emit_gemm(o, tokens, b->hidden, width, repeat);
+    dt_kop_emit_gemm(o, tokens, width, b->hidden, repeat);
+    dt_kop_emit_gemm(o, o->w.n * b->context_len, 2 * width, b->context_dim, repeat);
+    dt_kop_emit_cross(o, o->w.n, tokens, heads, b->context_len, b->head_dim, repeat);
+    dt_kop_emit_gemm(o, tokens, b->hidden, width, repeat);
 }
 
-static void spatial_transformer(const struct dt_block *b, struct dt_kops *o, double tokens)
+static void spatial_transformer(const struct dt_block *b, struct dt_kop_list *o, double tokens)
 {
-    double c = b->hidden, d = b->depth, f = dt_ceil_div(b->ffn, o->w.tp), split;
+    double c = b->hidden, d = b->depth, f = dt_block_ceil_div(b->ffn, o->w.tp), split;
     double bytes = DT_ELEM_BYTES * tokens * c;
 
-    split = dt_ceil_div(b->hidden, o->w.tp);
-    dt_emit_pointwise(o, DT_KOP_GROUPNORM, tokens, c, 0, 3, true, 1);
-    dt_emit_gemm(o, tokens, split, c, 1);
-    dt_emit_coll(o, DT_KOP_ALL_GATHER, o->w.tp, bytes, 1);
-    dt_emit_pointwise(o, DT_KOP_NORM, tokens, c, 0, 2, true, 3 * d);
+    split = dt_block_ceil_div(b->hidden, o->w.tp);
+    dt_kop_emit_pointwise(o, DT_KOP_GROUPNORM, tokens, c, 0, 3, true, 1);
+    dt_kop_emit_gemm(o, tokens, split, c, 1);
+    dt_kop_emit_coll(o, DT_KOP_ALL_GATHER, o->w.tp, bytes, 1);
+    dt_kop_emit_pointwise(o, DT_KOP_NORM, tokens, c, 0, 2, true, 3 * d);
     if (b->context_len > 0) {
         self_attention(b, o, tokens, d);
         cross_attention(b, o, tokens, d);
@@ -95,29 +95,29 @@ static void spatial_transformer(const struct dt_block *b, struct dt_kops *o, dou
               */
         self_attention(b, o, tokens, 2 * d);
     }
-    dt_emit_gemm(o, tokens, 2 * f, c, d);
-    dt_emit_pointwise(o, DT_KOP_ACT, tokens, f, 1, 3, false, d);
-    dt_emit_gemm(o, tokens, c, f, d);
-    dt_emit_coll(o, DT_KOP_ALL_REDUCE, o->w.tp, bytes, 3 * d);
-    dt_emit_pointwise(o, DT_KOP_ADD, tokens, c, 0, 3, false, 3 * d);
-    dt_emit_gemm(o, tokens, c, split, 1);
-    dt_emit_coll(o, DT_KOP_ALL_REDUCE, o->w.tp, bytes, 1);
-    dt_emit_pointwise(o, DT_KOP_ADD, tokens, c, 0, 3, false, 1);
+    dt_kop_emit_gemm(o, tokens, 2 * f, c, d);
+    dt_kop_emit_pointwise(o, DT_KOP_ACT, tokens, f, 1, 3, false, d);
+    dt_kop_emit_gemm(o, tokens, c, f, d);
+    dt_kop_emit_coll(o, DT_KOP_ALL_REDUCE, o->w.tp, bytes, 3 * d);
+    dt_kop_emit_pointwise(o, DT_KOP_ADD, tokens, c, 0, 3, false, 3 * d);
+    dt_kop_emit_gemm(o, tokens, c, split, 1);
+    dt_kop_emit_coll(o, DT_KOP_ALL_REDUCE, o->w.tp, bytes, 1);
+    dt_kop_emit_pointwise(o, DT_KOP_ADD, tokens, c, 0, 3, false, 1);
 }
 
 /* Two layers on one vector per item; too small to split, so every rank repeats it. */
-static void time_embed(const struct dt_block *b, struct dt_kops *o)
+static void time_embed(const struct dt_block *b, struct dt_kop_list *o)
 {
-    dt_emit_gemm(o, o->w.n, b->time_dim, b->hidden, 1);
+    dt_kop_emit_gemm(o, o->w.n, b->time_dim, b->hidden, 1);
     if (b->depth < 2)
         return;
-    dt_emit_pointwise(o, DT_KOP_ACT, o->w.n, b->time_dim, 0, 2, false, 1);
-    dt_emit_gemm(o, o->w.n, b->time_dim, b->time_dim, 1);
+    dt_kop_emit_pointwise(o, DT_KOP_ACT, o->w.n, b->time_dim, 0, 2, false, 1);
+    dt_kop_emit_gemm(o, o->w.n, b->time_dim, b->time_dim, 1);
 }
 
-void dt_unet_kops(const struct dt_block *b, struct dt_kops *o)
+void dt_block_unet_kops(const struct dt_block *b, struct dt_kop_list *o)
 {
-    double tokens = o->w.tokens * dt_level_scale(b->level);
+    double tokens = o->w.tokens * dt_block_level_scale(b->level);
 
     switch (b->kind) {
     case DT_BLOCK_CONV:

@@ -7,14 +7,14 @@
 
 #include "core/model/model.h"
 
-enum dt_tensor_kind {
+enum dt_boundary_tensor_kind {
     DT_TENSOR_MAIN,    /* output of the last block before the boundary on the activations' path */
     DT_TENSOR_SKIP,    /* U-Net: pushed before the boundary, popped after it; oldest first */
     DT_TENSOR_CONTEXT, /* conditioning states of each item */
     DT_TENSOR_TIME     /* time embedding of each item */
 };
 struct dt_boundary_tensor {
-    enum dt_tensor_kind kind;
+    enum dt_boundary_tensor_kind kind;
     int block;     /* whose output it is; -1 = the states that the module takes in */
     int level;     /* per-token tensors: tokens / 4^level of them */
     int64_t width; /* elements per such token, or per item */

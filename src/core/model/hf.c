@@ -80,11 +80,11 @@ enum dt_status dt_hf_bool(const struct dt_hf *hf, const char *key, bool fallback
 }
 
 enum dt_status dt_hf_activation(const struct dt_hf *hf, const char *key, const char *fallback,
-                                enum dt_activation *out)
+                                enum dt_block_activation *out)
 {
     static const struct {
         const char *name;
-        enum dt_activation f;
+        enum dt_block_activation f;
     } known[] = {{"gelu", DT_ACTIVATION_GELU},
                  {"gelu_python", DT_ACTIVATION_GELU},
                  {"gelu_new", DT_ACTIVATION_GELU_TANH},

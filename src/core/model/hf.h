@@ -45,7 +45,7 @@ enum dt_status dt_hf_double(const struct dt_hf *hf, const char *key, double min,
 enum dt_status dt_hf_bool(const struct dt_hf *hf, const char *key, bool fallback, bool *out);
 /* By the names that transformers has for them. */
 enum dt_status dt_hf_activation(const struct dt_hf *hf, const char *key, const char *fallback,
-                                enum dt_activation *out);
+                                enum dt_block_activation *out);
 /* A switch that only has one supported position. */
 enum dt_status dt_hf_only(const struct dt_hf *hf, const char *key, bool expected, const char *why);
 /* One "key: value" line. */

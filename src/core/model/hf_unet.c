@@ -31,7 +31,7 @@ static enum dt_status levels(const struct dt_hf *hf, const char *key, int n, int
     return DT_OK;
 }
 
-static enum dt_status channels(const struct dt_hf *hf, struct dt_unet_shape *u)
+static enum dt_status channels(const struct dt_hf *hf, struct dt_shape_unet *u)
 {
     struct dt_node list = dt_map_get(hf->map, "block_out_channels");
     size_t n = dt_seq_size(list);
@@ -68,7 +68,7 @@ static enum dt_status block_types(const struct dt_hf *hf, const char *key, const
     return DT_OK;
 }
 
-static enum dt_status attention_levels(const struct dt_hf *hf, struct dt_unet_shape *u)
+static enum dt_status attention_levels(const struct dt_hf *hf, struct dt_shape_unet *u)
 {
     struct dt_node mid = dt_map_get(hf->map, "mid_block_type");
     int up[DT_MAX_LEVELS] = {0};
@@ -89,7 +89,7 @@ static enum dt_status attention_levels(const struct dt_hf *hf, struct dt_unet_sh
     return DT_OK;
 }
 
-static enum dt_status heads(const struct dt_hf *hf, struct dt_unet_shape *u)
+static enum dt_status heads(const struct dt_hf *hf, struct dt_shape_unet *u)
 {
     if (dt_hf_has(hf, "num_attention_heads"))
         return levels(hf, "num_attention_heads", u->n_levels, DT_LIM_HEADS, u->heads);
@@ -102,7 +102,7 @@ static enum dt_status heads(const struct dt_hf *hf, struct dt_unet_shape *u)
 }
 
 /* Pooled conditions next to the time embedding: SDXL's text_time, AudioLDM's simple_projection. */
-static enum dt_status class_embedding(const struct dt_hf *hf, struct dt_unet_shape *u)
+static enum dt_status class_embedding(const struct dt_hf *hf, struct dt_shape_unet *u)
 {
     struct dt_node extra = dt_map_get(hf->map, "addition_embed_type");
     struct dt_node cls = dt_map_get(hf->map, "class_embed_type");
@@ -129,7 +129,7 @@ static enum dt_status class_embedding(const struct dt_hf *hf, struct dt_unet_sha
 
 enum dt_status dt_hf_unet(const struct dt_hf *hf, struct dt_shape *s)
 {
-    struct dt_unet_shape *u = &s->unet;
+    struct dt_shape_unet *u = &s->unet;
     bool cosine_first = true;
 
     dt_shape_init(s, DT_SHAPE_UNET);

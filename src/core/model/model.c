@@ -199,7 +199,7 @@ static enum dt_status assemble(const struct draft *d, struct dt_node node, struc
     for (int i = 0; i < m->n_modules; i++)
         if (i != m->llm)
             m->edges[m->n_edges++] =
-                i < m->llm ? (struct dt_edge){i, m->llm} : (struct dt_edge){m->llm, i};
+                i < m->llm ? (struct dt_model_edge){i, m->llm} : (struct dt_model_edge){m->llm, i};
     return DT_OK;
 }
 

@@ -17,8 +17,8 @@
 
 enum { DT_MAX_MODULES = 8, DT_NAME_MAX = 48 };
 
-enum dt_role { DT_ROLE_ENCODER, DT_ROLE_LLM, DT_ROLE_GENERATOR };
-enum dt_modality { DT_MODALITY_TEXT, DT_MODALITY_IMAGE, DT_MODALITY_AUDIO };
+enum dt_module_role { DT_ROLE_ENCODER, DT_ROLE_LLM, DT_ROLE_GENERATOR };
+enum dt_module_modality { DT_MODALITY_TEXT, DT_MODALITY_IMAGE, DT_MODALITY_AUDIO };
 
 enum dt_block_kind {
     DT_BLOCK_EMBEDDING,   /* token table: vocab x hidden (+ learned positions) */
@@ -36,17 +36,17 @@ enum dt_block_kind {
 
 /* How a module computes, beyond its widths: no cost depends on it.  Zero = the habit of the module's kind
  * (doc/modules.md has them). */
-enum dt_activation {                      /* of MLPs */
-                     DT_ACTIVATION_HABIT, /* gated: silu; else gelu-tanh in an LLM, gelu elsewhere */
-                     DT_ACTIVATION_GELU,  /* by the error function */
-                     DT_ACTIVATION_GELU_TANH,
-                     DT_ACTIVATION_QUICK_GELU,
-                     DT_ACTIVATION_SILU,
-                     DT_ACTIVATION_RELU,
-                     DT_ACTIVATION_N
+enum dt_block_activation {                      /* of MLPs */
+                           DT_ACTIVATION_HABIT, /* gated: silu; else gelu-tanh in an LLM, gelu elsewhere */
+                           DT_ACTIVATION_GELU, /* by the error function */
+                           DT_ACTIVATION_GELU_TANH,
+                           DT_ACTIVATION_QUICK_GELU,
+                           DT_ACTIVATION_SILU,
+                           DT_ACTIVATION_RELU,
+                           DT_ACTIVATION_N
 };
-extern const char
-    *const dt_activation_names[DT_ACTIVATION_N + 1]; /* "habit", "gelu", ...; NULL-terminated */
+extern const char *const
+    dt_block_activation_names[DT_ACTIVATION_N + 1]; /* "habit", "gelu", ...; NULL-terminated */
 
 enum dt_rope_scaling { DT_ROPE_PLAIN, DT_ROPE_LINEAR, DT_ROPE_LLAMA3 };
 extern const char *const dt_rope_scaling_names[]; /* "none", "linear", "llama3", NULL */
@@ -61,9 +61,9 @@ struct dt_rope {
 /* Angle per position of pair i (0 <= i < dim/2) of a head's `dim` rotated elements. */
 double dt_rope_frequency(const struct dt_rope *r, int i, int dim);
 
-struct dt_arithmetic {
+struct dt_module_arithmetic {
     double norm_eps; /* 0: LLM and U-Net 1e-5, encoder 1e-12 */
-    enum dt_activation activation;
+    enum dt_block_activation activation;
     struct dt_rope rope;
     double attention_scale; /* factor of q·k; 0 = 1/sqrt(head_dim) */
     bool scale_by_layer;    /* that, divided by the number of the layer, from 1 */
@@ -102,8 +102,8 @@ struct dt_block {
 
 struct dt_module {
     char name[DT_NAME_MAX];
-    enum dt_role role;
-    enum dt_modality modality;
+    enum dt_module_role role;
+    enum dt_module_modality modality;
     int n_blocks;
     struct dt_block *blocks;
     int patch;        /* image encoder: pixels per patch side; tokens = ceil(w/p)*ceil(h/p) */
@@ -111,13 +111,13 @@ struct dt_module {
     int resize;       /* 0 = native size; else every image becomes resize x resize pixels */
     bool
         clip_names; /* encoder: tensors are named as CLIP's and SigLIP's vision towers, not as ViT's */
-    struct dt_arithmetic arith;
+    struct dt_module_arithmetic arith;
     double frames_per_s; /* audio: tokens per second; for generators latent pixels per second */
     int out_width; /* elements per token handed downstream (LLM hidden for encoders, context width for LLM) */
     int out_tokens_per_item; /* 0 = one per token; else fixed per image (77 conditioning states per generated image) */
 };
 
-struct dt_edge {
+struct dt_model_edge {
     int src, dst;
 }; /* module indices, src upstream */
 
@@ -125,7 +125,7 @@ struct dt_model {
     char name[DT_NAME_MAX];
     int n_modules, n_edges;
     struct dt_module modules[DT_MAX_MODULES]; /* topological order: encoders, LLM, generators */
-    struct dt_edge edges[DT_MAX_MODULES * 2];
+    struct dt_model_edge edges[DT_MAX_MODULES * 2];
     int llm; /* index of the LLM */
     struct dt_arena arena;
     char assumed[2048]; /* "key: default" lines assumed by an HF import; "" when none */
@@ -180,7 +180,7 @@ enum dt_kop_family {
                        * before its kernels */
     DT_KOP_FAMILY_N
 };
-enum dt_phase { DT_PHASE_FWD, DT_PHASE_DGRAD, DT_PHASE_WGRAD, DT_PHASE_N };
+enum dt_kop_phase { DT_PHASE_FWD, DT_PHASE_DGRAD, DT_PHASE_WGRAD, DT_PHASE_N };
 extern const char
     *const dt_kop_family_names[DT_KOP_FAMILY_N + 1]; /* "gemm", "attn_causal", … (DB op names) */
 
@@ -207,7 +207,7 @@ struct dt_kop { /* one kernel (or TP collective) of one block for one work size 
 enum { DT_MAX_KOPS = 64 };
 
 /* How a lane splits a block. */
-struct dt_shard {
+struct dt_block_shard {
     int tp, cp, ep;
     int ip; /* image parallelism: whole images dealt to ip ranks of the lane (Megatron baseline) */
     bool seqpar; /* sequence parallelism of norms/residuals with tp (on whenever tp > 1) */
@@ -216,12 +216,12 @@ struct dt_shard {
 /* Expand a block's forward into kernels for one lane shard; returns the number written (<= DT_MAX_KOPS).
  * TP collectives are included as ops of the collective families (bytes = full buffer, bf16), so that a
  * transformer block with tp > 1 lists 2 all-gathers and 2 reduce-scatters. */
-int dt_block_kops(const struct dt_block *b, const struct dt_shard *s, const struct dt_work *w,
+int dt_block_kops(const struct dt_block *b, const struct dt_block_shard *s, const struct dt_work *w,
                   struct dt_kop *out);
 /* Makes the list of a work that of `w`, which differs from it in tokens_sq and in what the block does not look at
  * (dt_block_by_items; tokens_max without image parallelism): writes the kernels that are by_sq. */
-int dt_block_kops_again(const struct dt_block *b, const struct dt_shard *s, const struct dt_work *w,
-                        struct dt_kop *list);
+int dt_block_kops_again(const struct dt_block *b, const struct dt_block_shard *s,
+                        const struct dt_work *w, struct dt_kop *list);
 /* Kernels vary with the number of items, not with their tokens alone. */
 bool dt_block_by_items(const struct dt_block *b);
 
@@ -230,18 +230,18 @@ double dt_block_flops(const struct dt_block *b, const struct dt_work *w); /* for
 int64_t dt_block_params(const struct dt_block *b);
 /* The same in two.  `matrices`: of products and filters, and the token table; in mixed precision they are read
  * rounded.  `vectors`: gains and shifts of norms, biases, learned positions, class tokens. */
-struct dt_param_count {
+struct dt_block_param_counts {
     int64_t matrices, vectors;
 };
-struct dt_param_count dt_block_param_count(const struct dt_block *b);
+struct dt_block_param_counts dt_block_param_count(const struct dt_block *b);
 /* Bytes of activations kept for backward by one lane rank, for the given recompute mode
  * (Korthikanti et al. 2022 accounting, per kept tensor, documented in block.c). */
-enum dt_recompute { DT_RECOMPUTE_NONE, DT_RECOMPUTE_SELECTIVE, DT_RECOMPUTE_FULL };
-extern const char *const dt_recompute_names[]; /* NULL-terminated */
+enum dt_block_recompute { DT_RECOMPUTE_NONE, DT_RECOMPUTE_SELECTIVE, DT_RECOMPUTE_FULL };
+extern const char *const dt_block_recompute_names[]; /* NULL-terminated */
 /* Which forward kernels run again in the backward: full = all of the block; selective = the cheap element-wise
  * ones (norms, activations).  The attention core needs no line here: flash attention keeps only its output
  * and log-sum-exp and rebuilds the scores inside its own backward kernel. */
-static inline bool dt_recomputed(enum dt_recompute r, enum dt_kop_family f)
+static inline bool dt_kop_family_recomputed(enum dt_block_recompute r, enum dt_kop_family f)
 {
     if (r == DT_RECOMPUTE_SELECTIVE)
         return f == DT_KOP_NORM || f == DT_KOP_GROUPNORM || f == DT_KOP_ACT;
@@ -249,16 +249,17 @@ static inline bool dt_recomputed(enum dt_recompute r, enum dt_kop_family f)
 }
 /* The same of a kernel of a block: with unfused attention `selective` is Korthikanti et al.'s, the attention core
  * (scores, softmax, dropout, weighted sum) and nothing else. */
-static inline bool dt_kop_recomputed(enum dt_recompute r, const struct dt_block *b,
+static inline bool dt_kop_recomputed(enum dt_block_recompute r, const struct dt_block *b,
                                      const struct dt_kop *k)
 {
-    return r == DT_RECOMPUTE_SELECTIVE && b->unfused ? k->core : dt_recomputed(r, k->family);
+    return r == DT_RECOMPUTE_SELECTIVE && b->unfused ? k->core
+                                                     : dt_kop_family_recomputed(r, k->family);
 }
-double dt_block_act_bytes(const struct dt_block *b, const struct dt_shard *s,
-                          const struct dt_work *w, enum dt_recompute r);
+double dt_block_act_bytes(const struct dt_block *b, const struct dt_block_shard *s,
+                          const struct dt_work *w, enum dt_block_recompute r);
 /* The same at another width of an element: 2 = bf16 (above), 4 = fp32. */
-double dt_block_act_bytes_of(const struct dt_block *b, const struct dt_shard *s,
-                             const struct dt_work *w, enum dt_recompute r, int elem_bytes);
+double dt_block_act_bytes_of(const struct dt_block *b, const struct dt_block_shard *s,
+                             const struct dt_work *w, enum dt_block_recompute r, int elem_bytes);
 /* Groups of a GroupNorm over `channels`: what the block states, else 32 (diffusers' norm_num_groups) for 128
  * channels and more; fewer where 32 does not divide them or a group would have less than 4, since what a
  * ResBlock adds per channel and image (the time embedding) vanishes in a group of one. */

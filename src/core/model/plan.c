@@ -7,15 +7,15 @@
 
 #define NAME(id, name, planner, help) name,
 #define HELP(id, name, planner, help) help,
-const char *const dt_strategy_names[DT_STRATEGY_N + 1] = {DT_STRATEGIES(NAME) NULL};
-const char *const dt_strategy_help[DT_STRATEGY_N + 1] = {DT_STRATEGIES(HELP) NULL};
+const char *const dt_plan_strategy_names[DT_STRATEGY_N + 1] = {DT_STRATEGIES(NAME) NULL};
+const char *const dt_plan_strategy_help[DT_STRATEGY_N + 1] = {DT_STRATEGIES(HELP) NULL};
 
 int dt_plan_gpus(const struct dt_plan *p)
 {
     int gpus = 0;
 
     for (int m = 0; m < p->n_modules; m++) {
-        int own = dt_layout_gpus(&p->modules[m].layout);
+        int own = dt_plan_layout_gpus(&p->modules[m].layout);
 
         gpus = !p->colocated ? gpus + own : own > gpus ? own : gpus;
     }
@@ -32,9 +32,9 @@ int64_t dt_plan_slots(const struct dt_plan *p, int llm)
     return p->policy.global_batch / dt_plan_slot_samples(p, llm);
 }
 
-void dt_plan_init(struct dt_plan *p, const struct dt_model *m, const struct dt_policy *policy)
+void dt_plan_init(struct dt_plan *p, const struct dt_model *m, const struct dt_plan_policy *policy)
 {
-    static const struct dt_layout one = {1, 1, 1, 1, 1, 1, 1, 0};
+    static const struct dt_plan_layout one = {1, 1, 1, 1, 1, 1, 1, 0};
 
     memset(p, 0, sizeof(*p));
     memcpy(p->model, m->name, sizeof(p->model));
@@ -67,15 +67,15 @@ enum dt_status dt_plan_place(struct dt_plan *p, const struct dt_cluster *c, stru
 
     for (int i = 0; i < p->n_modules;
          i++) { /* insertion sort: wider lanes first, then module order */
-        int width = dt_layout_lane_gpus(&p->modules[i].layout), j = i;
+        int width = dt_plan_layout_lane_gpus(&p->modules[i].layout), j = i;
 
-        for (; j > 0 && dt_layout_lane_gpus(&p->modules[order[j - 1]].layout) < width; j--)
+        for (; j > 0 && dt_plan_layout_lane_gpus(&p->modules[order[j - 1]].layout) < width; j--)
             order[j] = order[j - 1];
         order[j] = i;
     }
     for (int i = 0; i < p->n_modules; i++) {
-        const struct dt_layout *l = &p->modules[order[i]].layout;
-        int width = dt_layout_lane_gpus(l);
+        const struct dt_plan_layout *l = &p->modules[order[i]].layout;
+        int width = dt_plan_layout_lane_gpus(l);
 
         if (!lane_fits_nodes(width, c->gpus_per_node))
             return dt_error_set(err, DT_ERR_INFEASIBLE,
@@ -97,9 +97,9 @@ enum dt_status dt_plan_place(struct dt_plan *p, const struct dt_cluster *c, stru
 
 int dt_plan_lane_gpu(const struct dt_plan *p, int module, int replica, int stage)
 {
-    const struct dt_layout *l = &p->modules[module].layout;
+    const struct dt_plan_layout *l = &p->modules[module].layout;
 
-    return l->first_gpu + (stage * l->dp + replica) * dt_layout_lane_gpus(l);
+    return l->first_gpu + (stage * l->dp + replica) * dt_plan_layout_lane_gpus(l);
 }
 
 /* ---- validity ---- */
@@ -112,7 +112,7 @@ static enum dt_status bad(struct dt_error *err, const struct dt_plan *p, int m, 
 static enum dt_status check_degrees(const struct dt_plan *p, int m, const struct dt_module *mod,
                                     struct dt_error *err)
 {
-    const struct dt_layout *l = &p->modules[m].layout;
+    const struct dt_plan_layout *l = &p->modules[m].layout;
     char chunked[128];
 
     if (l->tp < 1 || l->cp < 1 || l->ep < 1 || l->pp < 1 || l->vpp < 1 || l->dp < 1 || l->ip < 1)
@@ -130,7 +130,7 @@ static enum dt_status check_degrees(const struct dt_plan *p, int m, const struct
         return dt_error_set(err, DT_ERR_INPUT, "plan, module %s: vpp %d needs schedule %s, not %s",
                             p->module_names[m], l->vpp,
                             dt_pipe_chunked_names(chunked, sizeof(chunked)),
-                            dt_schedule_names[p->policy.schedule]);
+                            dt_pipe_schedule_names[p->policy.schedule]);
     if (l->vpp > 1 && p->colocated)
         return bad(err, p, m, "vpp above 1 does not go with colocated modules");
     if (l->ip > 1 && mod->role == DT_ROLE_LLM)
@@ -153,7 +153,7 @@ bool dt_block_allows_tp(const struct dt_block *b, int tp)
 static enum dt_status check_blocks(const struct dt_plan *p, int m, const struct dt_module *mod,
                                    struct dt_error *err)
 {
-    const struct dt_module_plan *mp = &p->modules[m];
+    const struct dt_plan_module *mp = &p->modules[m];
     int v = mp->layout.pp * mp->layout.vpp;
 
     for (int b = 0; b < mod->n_blocks; b++) {
@@ -180,8 +180,8 @@ static enum dt_status check_blocks(const struct dt_plan *p, int m, const struct 
 static enum dt_status check_place(const struct dt_plan *p, int m, const struct dt_cluster *c,
                                   struct dt_error *err)
 {
-    const struct dt_layout *l = &p->modules[m].layout;
-    int width = dt_layout_lane_gpus(l), gpus = dt_layout_gpus(l);
+    const struct dt_plan_layout *l = &p->modules[m].layout;
+    int width = dt_plan_layout_lane_gpus(l), gpus = dt_plan_layout_gpus(l);
     int node = width < c->gpus_per_node ? width : c->gpus_per_node;
 
     if (!lane_fits_nodes(width, c->gpus_per_node))
@@ -198,9 +198,10 @@ static enum dt_status check_place(const struct dt_plan *p, int m, const struct d
                             "plan, module %s: first_gpu %d would make lanes of %d straddle nodes",
                             p->module_names[m], l->first_gpu, width);
     for (int o = 0; o < m && !p->colocated; o++) {
-        const struct dt_layout *k = &p->modules[o].layout;
+        const struct dt_plan_layout *k = &p->modules[o].layout;
 
-        if (l->first_gpu < k->first_gpu + dt_layout_gpus(k) && k->first_gpu < l->first_gpu + gpus)
+        if (l->first_gpu < k->first_gpu + dt_plan_layout_gpus(k) &&
+            k->first_gpu < l->first_gpu + gpus)
             return dt_error_set(err, DT_ERR_INPUT, "plan: modules %s and %s share GPUs",
                                 p->module_names[o], p->module_names[m]);
     }
@@ -209,7 +210,7 @@ static enum dt_status check_place(const struct dt_plan *p, int m, const struct d
 
 static enum dt_status check_policy(const struct dt_plan *p, int llm, struct dt_error *err)
 {
-    const struct dt_policy *y = &p->policy;
+    const struct dt_plan_policy *y = &p->policy;
 
     if (y->global_batch < 1 || y->microbatch < 1 || y->seq_len < 1)
         return dt_error_set(err, DT_ERR_INPUT,

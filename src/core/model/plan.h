@@ -9,25 +9,26 @@
 #include "core/pipeline/pipeline.h"
 #include "base/status.h"
 
-/* Strategies: X(ENUMERATOR, name in files, struct dt_planner of core/orchestrate, one line for people); the order is
- * that of `enum dt_strategy`. */
+/* Strategies: X(ENUMERATOR, name in files, struct dt_orch_planner of core/orchestrate, one line for people); the order is
+ * that of `enum dt_plan_strategy`. */
 #define DT_STRATEGIES(X)                                                                           \
-    X(DISTTRAIN, "disttrain", dt_planner_disttrain,                                                \
+    X(DISTTRAIN, "disttrain", dt_orch_planner_disttrain,                                           \
       "a layout of its own for every module, by search (DistTrain)")                               \
-    X(MEGATRON, "megatron-lm", dt_planner_megatron,                                                \
+    X(MEGATRON, "megatron-lm", dt_orch_planner_megatron,                                           \
       "encoder and generator as stages as wide as the LLM's (Megatron-LM)")                        \
-    X(DISTMM, "distmm", dt_planner_distmm, "GPUs in proportion to FLOPs, then a search (DistMM*)") \
-    X(MANUAL, "manual", dt_planner_manual, "the plan that the job states")
+    X(DISTMM, "distmm", dt_orch_planner_distmm,                                                    \
+      "GPUs in proportion to FLOPs, then a search (DistMM*)")                                      \
+    X(MANUAL, "manual", dt_orch_planner_manual, "the plan that the job states")
 
-enum dt_strategy {
+enum dt_plan_strategy {
 #define ENUMERATOR(id, name, planner, help) DT_STRATEGY_##id,
     DT_STRATEGIES(ENUMERATOR)
 #undef ENUMERATOR
     /* not a strategy */
     DT_STRATEGY_N
 };
-extern const char *const dt_strategy_names[DT_STRATEGY_N + 1]; /* ended by NULL */
-extern const char *const dt_strategy_help[DT_STRATEGY_N + 1];
+extern const char *const dt_plan_strategy_names[DT_STRATEGY_N + 1]; /* ended by NULL */
+extern const char *const dt_plan_strategy_help[DT_STRATEGY_N + 1];
 
 /* Of an iteration, of a microbatch, of a sample in tokens. */
 enum { DT_BATCH_MAX = 1 << 18, DT_MICROBATCH_MAX = 1 << 12, DT_SEQ_MAX = 1 << 20 };
@@ -36,40 +37,40 @@ enum {
     DT_PLAN_GPUS_MAX = 1 << 24
 }; /* GPUs of one module: keeps every product inside int */
 
-struct dt_layout {
+struct dt_plan_layout {
     int tp, cp, ep, pp, vpp, dp;
     int ip; /* image parallelism inside a lane (whole images dealt to ip ranks); lane GPUs = tp*cp*ip */
     int first_gpu; /* GPUs [first_gpu, first_gpu + gpus) */
 };
-static inline int dt_layout_lane_gpus(const struct dt_layout *l)
+static inline int dt_plan_layout_lane_gpus(const struct dt_plan_layout *l)
 {
     return l->tp * l->cp * l->ip;
 }
-static inline int dt_layout_gpus(const struct dt_layout *l)
+static inline int dt_plan_layout_gpus(const struct dt_plan_layout *l)
 {
-    return dt_layout_lane_gpus(l) * l->pp * l->dp;
+    return dt_plan_layout_lane_gpus(l) * l->pp * l->dp;
 }
 
-struct dt_module_plan {
-    struct dt_layout layout;
+struct dt_plan_module {
+    struct dt_plan_layout layout;
     bool frozen; /* body frozen; projector blocks stay trained */
     /* virtual stage v (= chunk*pp + stage) holds blocks [split[v], split[v+1]) ; split[pp*vpp] = n_blocks */
     uint16_t split[DT_MAX_VSTAGES + 1];
 };
 
-struct dt_policy {        /* what the job states about the run; copied into every plan */
+struct dt_plan_policy {   /* what the job states about the run; copied into every plan */
     int64_t global_batch; /* samples per iteration */
     int microbatch;       /* M: samples per LLM microbatch */
     int seq_len;
-    enum dt_schedule schedule;
-    enum dt_recompute recompute;
+    enum dt_pipe_schedule schedule;
+    enum dt_block_recompute recompute;
     int zero; /* 0 or 1 */
     bool intra_reorder, inter_reorder;
     bool stepccl;
     bool half_grads; /* fp16 training: gradients are reduced in 2 bytes, else in 4 */
     bool fp32;       /* fp32 training: activations and parameters travel in 4 bytes, else in 2 */
     bool
-        exact_vectors; /* of parameters gathered in 2 bytes, those that are no matrices (struct dt_param_count)
+        exact_vectors; /* of parameters gathered in 2 bytes, those that are no matrices (struct dt_block_param_counts)
                            * travel in 4: so does the executor, whose kernels read them in fp32, and so count
                            * clusters of CPUs.  GPUs: false, Megatron-LM's distributed optimizer gathers all of
                            * a bf16 model in 2 (recalled) */
@@ -78,7 +79,7 @@ struct dt_policy {        /* what the job states about the run; copied into ever
 };
 
 /* Of an activation or a parameter in a message. */
-static inline int dt_policy_elem_bytes(const struct dt_policy *y)
+static inline int dt_plan_policy_elem_bytes(const struct dt_plan_policy *y)
 {
     return y->fp32 ? 4 : 2;
 }
@@ -96,12 +97,12 @@ struct
 struct dt_plan {
     char model[DT_NAME_MAX];
     char cluster[DT_NAME_MAX];
-    enum dt_strategy strategy;
+    enum dt_plan_strategy strategy;
     bool colocated; /* all modules share the same GPUs and take turns on them */
     int n_modules;
     char module_names[DT_MAX_MODULES][DT_NAME_MAX];
-    struct dt_module_plan modules[DT_MAX_MODULES];
-    struct dt_policy policy;
+    struct dt_plan_module modules[DT_MAX_MODULES];
+    struct dt_plan_policy policy;
     struct dt_plan_prediction predicted;
 };
 
@@ -110,7 +111,7 @@ int dt_plan_gpus(const struct dt_plan *p); /* GPUs used by all modules; colocate
 int64_t dt_plan_slot_samples(const struct dt_plan *p, int llm);
 int64_t dt_plan_slots(const struct dt_plan *p, int llm);
 /* A plan for the model with every layout 1x1, empty splits and no frozen module: what callers fill in. */
-void dt_plan_init(struct dt_plan *p, const struct dt_model *m, const struct dt_policy *policy);
+void dt_plan_init(struct dt_plan *p, const struct dt_model *m, const struct dt_plan_policy *policy);
 /* Split n_blocks over v virtual stages so that the largest sum of cost[] is least (exact, binary search on the
  * bottleneck; ties put more blocks late).  cost[] >= 0. */
 void dt_plan_split_blocks(const double *cost, int n_blocks, int v, uint16_t *split);
@@ -141,7 +142,7 @@ enum dt_status dt_plan_read(const char *path, struct dt_error *err, struct dt_pl
  * first_gpu, frozen, split}); every module of the model must be named.  Without `split` the blocks are divided by
  * forward FLOPs of a nominal sample. */
 enum dt_status dt_plan_from_node(struct dt_node node, const struct dt_model *m,
-                                 const struct dt_policy *policy, struct dt_error *err,
+                                 const struct dt_plan_policy *policy, struct dt_error *err,
                                  struct dt_plan *out);
 
 #endif

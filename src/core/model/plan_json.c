@@ -22,9 +22,9 @@ static const char *const *const layout_keys = module_keys + 1;
 
 /* ---- writing ---- */
 
-static void put_module(struct dt_json *j, const char *name, const struct dt_module_plan *mp)
+static void put_module(struct dt_json *j, const char *name, const struct dt_plan_module *mp)
 {
-    const struct dt_layout *l = &mp->layout;
+    const struct dt_plan_layout *l = &mp->layout;
 
     dt_json_begin_object(j);
     dt_json_kv_string(j, "name", name);
@@ -45,14 +45,14 @@ static void put_module(struct dt_json *j, const char *name, const struct dt_modu
     dt_json_end_object(j);
 }
 
-static void put_policy(struct dt_json *j, const struct dt_policy *y)
+static void put_policy(struct dt_json *j, const struct dt_plan_policy *y)
 {
     dt_json_begin_object(j);
     dt_json_kv_int(j, "global_batch", y->global_batch);
     dt_json_kv_int(j, "microbatch", y->microbatch);
     dt_json_kv_int(j, "seq_len", y->seq_len);
-    dt_json_kv_string(j, "schedule", dt_schedule_names[y->schedule]);
-    dt_json_kv_string(j, "recompute", dt_recompute_names[y->recompute]);
+    dt_json_kv_string(j, "schedule", dt_pipe_schedule_names[y->schedule]);
+    dt_json_kv_string(j, "recompute", dt_block_recompute_names[y->recompute]);
     dt_json_kv_int(j, "zero", y->zero);
     dt_json_kv_bool(j, "intra_reorder", y->intra_reorder);
     dt_json_kv_bool(j, "inter_reorder", y->inter_reorder);
@@ -91,7 +91,7 @@ enum dt_status dt_plan_to_json(const struct dt_plan *p, struct dt_error *err, ch
     dt_json_kv_int(&j, "version", PLAN_VERSION);
     dt_json_kv_string(&j, "model", p->model);
     dt_json_kv_string(&j, "cluster", p->cluster);
-    dt_json_kv_string(&j, "strategy", dt_strategy_names[p->strategy]);
+    dt_json_kv_string(&j, "strategy", dt_plan_strategy_names[p->strategy]);
     if (p->colocated)
         dt_json_kv_bool(&j, "colocated", true);
     dt_json_key(&j, "policy");
@@ -124,7 +124,7 @@ static enum dt_status require_all(struct dt_node map, const char *what, const ch
     return require_all_of(map, what, keys, err);
 }
 
-static enum dt_status get_policy(struct dt_node n, struct dt_error *err, struct dt_policy *y)
+static enum dt_status get_policy(struct dt_node n, struct dt_error *err, struct dt_plan_policy *y)
 {
     static const char *const keys[] = {
         "global_batch",  "microbatch",    "seq_len",       "schedule",      "recompute",
@@ -141,10 +141,10 @@ static enum dt_status get_policy(struct dt_node n, struct dt_error *err, struct 
     DT_TRY(dt_get_int(n, "global_batch", 1, DT_BATCH_MAX, &y->global_batch, err));
     DT_TRY(dt_get_i32(n, "microbatch", 1, DT_MICROBATCH_MAX, &y->microbatch, err));
     DT_TRY(dt_get_i32(n, "seq_len", 1, DT_SEQ_MAX, &y->seq_len, err));
-    DT_TRY(dt_get_enum(n, "schedule", dt_schedule_names, &schedule, err));
-    DT_TRY(dt_get_enum(n, "recompute", dt_recompute_names, &recompute, err));
-    y->schedule = (enum dt_schedule)schedule;
-    y->recompute = (enum dt_recompute)recompute;
+    DT_TRY(dt_get_enum(n, "schedule", dt_pipe_schedule_names, &schedule, err));
+    DT_TRY(dt_get_enum(n, "recompute", dt_block_recompute_names, &recompute, err));
+    y->schedule = (enum dt_pipe_schedule)schedule;
+    y->recompute = (enum dt_block_recompute)recompute;
     DT_TRY(dt_get_i32(n, "zero", 0, 1, &y->zero, err));
     DT_TRY(dt_get_bool(n, "intra_reorder", &y->intra_reorder, err));
     DT_TRY(dt_get_bool(n, "inter_reorder", &y->inter_reorder, err));
@@ -184,7 +184,7 @@ static enum dt_status seq_int(struct dt_node seq, size_t i, long min, long max, 
     return DT_OK;
 }
 
-static enum dt_status get_split(struct dt_node map, struct dt_error *err, struct dt_module_plan *mp)
+static enum dt_status get_split(struct dt_node map, struct dt_error *err, struct dt_plan_module *mp)
 {
     struct dt_node seq = dt_map_get(map, "split");
     int v = mp->layout.pp * mp->layout.vpp;
@@ -203,10 +203,10 @@ static enum dt_status get_split(struct dt_node map, struct dt_error *err, struct
     return DT_OK;
 }
 
-static enum dt_status get_layout(struct dt_node n, struct dt_error *err, struct dt_module_plan *mp)
+static enum dt_status get_layout(struct dt_node n, struct dt_error *err, struct dt_plan_module *mp)
 {
     static const char *const degrees[] = {"tp", "cp", "ep", "ip", "pp", "vpp", "dp"};
-    struct dt_layout *l = &mp->layout;
+    struct dt_plan_layout *l = &mp->layout;
     int *const out[] = {&l->tp, &l->cp, &l->ep, &l->ip, &l->pp, &l->vpp, &l->dp};
     int64_t gpus = 1;
 
@@ -274,8 +274,8 @@ static enum dt_status get_plan(struct dt_node root, struct dt_error *err, struct
                              PLAN_VERSION);
     DT_TRY(dt_get_string(root, "model", p->model, sizeof(p->model), err));
     DT_TRY(dt_get_string(root, "cluster", p->cluster, sizeof(p->cluster), err));
-    DT_TRY(dt_get_enum(root, "strategy", dt_strategy_names, &strategy, err));
-    p->strategy = (enum dt_strategy)strategy;
+    DT_TRY(dt_get_enum(root, "strategy", dt_plan_strategy_names, &strategy, err));
+    p->strategy = (enum dt_plan_strategy)strategy;
     DT_TRY(dt_get_bool(root, "colocated", &p->colocated, err));
     DT_TRY(get_policy(dt_map_get(root, "policy"), err, &p->policy));
     DT_TRY(get_modules(dt_map_get(root, "modules"), err, p));
@@ -320,7 +320,7 @@ enum dt_status dt_plan_read(const char *path, struct dt_error *err, struct dt_pl
  * one item of 1,024 tokens (a 512 x 512 image in 16-pixel patches), since shares, not sizes, matter
  * here. */
 static enum dt_status flop_split(const struct dt_module *mod, int seq_len, struct dt_error *err,
-                                 struct dt_module_plan *mp)
+                                 struct dt_plan_module *mp)
 {
     int64_t tokens = mod->role == DT_ROLE_LLM ? seq_len : 1024;
     const struct dt_work w = {1, tokens, tokens * tokens, tokens};
@@ -336,7 +336,7 @@ static enum dt_status flop_split(const struct dt_module *mod, int seq_len, struc
 }
 
 static enum dt_status node_module(struct dt_node n, const struct dt_module *mod, int seq_len,
-                                  struct dt_error *err, struct dt_module_plan *mp)
+                                  struct dt_error *err, struct dt_plan_module *mp)
 {
     int v;
 
@@ -357,7 +357,7 @@ static enum dt_status node_module(struct dt_node n, const struct dt_module *mod,
 }
 
 enum dt_status dt_plan_from_node(struct dt_node node, const struct dt_model *m,
-                                 const struct dt_policy *policy, struct dt_error *err,
+                                 const struct dt_plan_policy *policy, struct dt_error *err,
                                  struct dt_plan *out)
 {
     const char *names[DT_MAX_MODULES + 2] = {NULL};

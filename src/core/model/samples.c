@@ -24,7 +24,7 @@ enum dt_status dt_samples_builder_init(struct dt_samples_builder *b, int64_t n,
     if (dt_grow((void **)&b->s->text_tokens, &b->cap_text, need, sizeof(uint32_t)) ||
         dt_grow((void **)&b->s->seq_tokens, &b->cap_seq, need, sizeof(uint32_t)) ||
         dt_grow((void **)&b->s->item_first, &b->cap_first, need + 1, sizeof(uint64_t)) ||
-        dt_grow((void **)&b->s->items, &b->cap_items, need, sizeof(struct dt_item))) {
+        dt_grow((void **)&b->s->items, &b->cap_items, need, sizeof(struct dt_sample_item))) {
         dt_samples_builder_drop(b);
         return dt_error_nomem(err, "samples");
     }
@@ -32,7 +32,7 @@ enum dt_status dt_samples_builder_init(struct dt_samples_builder *b, int64_t n,
     return DT_OK;
 }
 
-enum dt_status dt_samples_builder_item(struct dt_samples_builder *b, struct dt_item item,
+enum dt_status dt_samples_builder_item(struct dt_samples_builder *b, struct dt_sample_item item,
                                        struct dt_error *err)
 {
     if (b->n_items >= DT_SAMPLES_ITEMS_MAX)
@@ -40,8 +40,8 @@ enum dt_status dt_samples_builder_item(struct dt_samples_builder *b, struct dt_i
                             "the samples hold more than %d images and clips; take fewer samples "
                             "(samples.count, train.global_batch) or shorter ones (train.seq_len)",
                             DT_SAMPLES_ITEMS_MAX);
-    if (b->n_items >= b->cap_items &&
-        dt_grow((void **)&b->s->items, &b->cap_items, b->n_items + 1, sizeof(struct dt_item)))
+    if (b->n_items >= b->cap_items && dt_grow((void **)&b->s->items, &b->cap_items, b->n_items + 1,
+                                              sizeof(struct dt_sample_item)))
         return dt_error_nomem(err, "images of the samples");
     b->s->items[b->n_items++] = item;
     return DT_OK;
@@ -67,7 +67,7 @@ struct dt_samples *dt_samples_builder_take(struct dt_samples_builder *b)
     struct dt_samples *s = b->s;
     /* Geometric growth may have left half of the items unused; a failed shrink changes nothing. */
     if (b->n_items > 0 && b->n_items < b->cap_items) {
-        void *p = dt_realloc(s->items, (size_t)b->n_items * sizeof(struct dt_item));
+        void *p = dt_realloc(s->items, (size_t)b->n_items * sizeof(struct dt_sample_item));
         if (p)
             s->items = p;
     }
@@ -94,7 +94,7 @@ void dt_samples_free(struct dt_samples *s)
 
 /* ---- work ---- */
 
-int64_t dt_audio_frames(int cs, double frames_per_s)
+int64_t dt_sample_audio_frames(int cs, double frames_per_s)
 {
     double f = rint((double)cs * frames_per_s / 100.0);
     return f < 1.0 ? 1 : (int64_t)f;
@@ -115,12 +115,13 @@ static inline void add_sequence(struct dt_work *w, int64_t tokens)
 }
 
 /* Tokens of one item in a module: patches, latent pixels or frames. */
-static inline int64_t item_tokens(const struct dt_item *it, const struct dt_module *m, int pixels)
+static inline int64_t item_tokens(const struct dt_sample_item *it, const struct dt_module *m,
+                                  int pixels)
 {
     if (it->kind == DT_MODALITY_AUDIO)
-        return dt_audio_frames(it->w, m->frames_per_s);
+        return dt_sample_audio_frames(it->w, m->frames_per_s);
     int w = m->resize ? m->resize : it->w, h = m->resize ? m->resize : it->h;
-    return dt_image_tokens(w, h, pixels);
+    return dt_sample_image_tokens(w, h, pixels);
 }
 
 void dt_sample_work(const struct dt_samples *s, int64_t i, const struct dt_module *m,
@@ -143,7 +144,8 @@ void dt_sample_work(const struct dt_samples *s, int64_t i, const struct dt_modul
     int pixels = encoder ? m->patch : m->latent_scale;
     if (pixels < 1)
         pixels = 1;
-    const struct dt_item *it = s->items + s->item_first[i], *end = s->items + s->item_first[i + 1];
+    const struct dt_sample_item *it = s->items + s->item_first[i],
+                                *end = s->items + s->item_first[i + 1];
     for (; it < end; it++)
         if ((it->flags & flag) && it->kind == (unsigned)m->modality)
             add_sequence(out, item_tokens(it, m, pixels));

@@ -12,10 +12,10 @@
 #include "core/model/model.h"
 #include "base/status.h"
 
-struct dt_item {    /* one image or audio clip */
-    uint16_t w, h;  /* image: pixels; audio: w = duration in centiseconds, h = 0 */
-    uint16_t kind;  /* enum dt_modality */
-    uint16_t flags; /* DT_ITEM_ENCODE | DT_ITEM_GENERATE */
+struct dt_sample_item { /* one image or audio clip */
+    uint16_t w, h;      /* image: pixels; audio: w = duration in centiseconds, h = 0 */
+    uint16_t kind;      /* enum dt_module_modality */
+    uint16_t flags;     /* DT_ITEM_ENCODE | DT_ITEM_GENERATE */
 };
 enum { DT_ITEM_ENCODE = 1, DT_ITEM_GENERATE = 2 };
 
@@ -26,7 +26,7 @@ struct dt_samples {
     uint32_t *text_tokens; /* [n] */
     uint32_t *seq_tokens;  /* [n] LLM tokens of the whole sequence, padding included when packed */
     uint64_t *item_first;  /* [n+1] offsets into items */
-    struct dt_item *items;
+    struct dt_sample_item *items;
 };
 
 /* `node`: preset name (traces/samples/NAME.yaml), a .csv path, or an inline map:

@@ -10,7 +10,7 @@
 enum {
     DT_SAMPLES_PATCH = 16,           /* pixels per patch side: one LLM token per patch */
     DT_SAMPLES_SIDE_MAX = 16384,     /* pixels; larger images are taken for mistakes */
-    DT_SAMPLES_AUDIO_CS_MAX = 65535, /* centiseconds: what dt_item.w can hold, 655.35 s */
+    DT_SAMPLES_AUDIO_CS_MAX = 65535, /* centiseconds: what dt_sample_item.w can hold, 655.35 s */
     DT_SAMPLES_ITEMS_MAX = 1 << 26,  /* images and clips in all: 512 MiB */
     DT_SAMPLES_COUNT_MAX = 1 << 20,  /* drawn: 160 MB and 5 s of them, measured */
     DT_SAMPLES_SEQ_MAX = 1 << 24     /* tokens of a sequence */
@@ -29,7 +29,7 @@ struct dt_samples_builder {
 enum dt_status dt_samples_builder_init(struct dt_samples_builder *b, int64_t n,
                                        struct dt_error *err);
 /* An item of the sample that is being built. */
-enum dt_status dt_samples_builder_item(struct dt_samples_builder *b, struct dt_item item,
+enum dt_status dt_samples_builder_item(struct dt_samples_builder *b, struct dt_sample_item item,
                                        struct dt_error *err);
 /* Closes the sample that is being built. */
 enum dt_status dt_samples_builder_end(struct dt_samples_builder *b, uint32_t text_tokens,
@@ -39,16 +39,16 @@ struct dt_samples *dt_samples_builder_take(struct dt_samples_builder *b);
 void dt_samples_builder_drop(struct dt_samples_builder *b);
 
 /* ceil(a/b) for positive ints. */
-static inline int64_t dt_ceil_div(int64_t a, int64_t b)
+static inline int64_t dt_samples_ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
 }
-static inline int64_t dt_image_tokens(int w, int h, int patch)
+static inline int64_t dt_sample_image_tokens(int w, int h, int patch)
 {
-    return dt_ceil_div(w, patch) * dt_ceil_div(h, patch);
+    return dt_samples_ceil_div(w, patch) * dt_samples_ceil_div(h, patch);
 }
 /* Frames of a clip of `cs` centiseconds: rounded to nearest, at least one. */
-int64_t dt_audio_frames(int cs, double frames_per_s);
+int64_t dt_sample_audio_frames(int cs, double frames_per_s);
 
 /* samples_dist.c: `map` is a `distribution:` map; `over` a map whose min_side, max_side and
  * generate replace those of `map` (absent node = none). */

@@ -237,7 +237,7 @@ static enum dt_status whole_field(const struct parser *ps, const struct field *f
 
 /* "WxH" at *p. */
 static enum dt_status read_image(const struct parser *ps, const struct field *f, const char **p,
-                                 struct dt_item *it)
+                                 struct dt_sample_item *it)
 {
     int64_t w = 0, h = 0;
     const char *q = *p;
@@ -248,14 +248,14 @@ static enum dt_status read_image(const struct parser *ps, const struct field *f,
     }
     if (!ok)
         return fail_field(ps, f, q, "expected images as WxH;WxH with sides of 1 to 16384 pixels");
-    *it = (struct dt_item){(uint16_t)w, (uint16_t)h, DT_MODALITY_IMAGE, 0};
+    *it = (struct dt_sample_item){(uint16_t)w, (uint16_t)h, DT_MODALITY_IMAGE, 0};
     *p = q;
     return DT_OK;
 }
 
 /* Seconds with up to two decimals that count (further digits are dropped) at *p. */
 static enum dt_status read_clip(const struct parser *ps, const struct field *f, const char **p,
-                                struct dt_item *it)
+                                struct dt_sample_item *it)
 {
     int64_t whole = 0, cs = 0;
     const char *q = *p;
@@ -272,15 +272,15 @@ static enum dt_status read_clip(const struct parser *ps, const struct field *f, 
     if (!ok)
         return fail_field(ps, f, q < f->end ? q : f->begin,
                           "expected clip lengths in seconds as S;S, each 0.01 to 655.35");
-    *it = (struct dt_item){(uint16_t)cs, 0, DT_MODALITY_AUDIO, 0};
+    *it = (struct dt_sample_item){(uint16_t)cs, 0, DT_MODALITY_AUDIO, 0};
     *p = q;
     return DT_OK;
 }
 
 /* Targets: mark an equal encoded item that is no target yet, else a target of its own. */
-static enum dt_status add_target(struct parser *ps, uint64_t first, struct dt_item it)
+static enum dt_status add_target(struct parser *ps, uint64_t first, struct dt_sample_item it)
 {
-    struct dt_item *items = ps->b.s->items;
+    struct dt_sample_item *items = ps->b.s->items;
     for (uint64_t i = first; i < ps->b.n_items; i++)
         if (items[i].flags == DT_ITEM_ENCODE && items[i].kind == it.kind && items[i].w == it.w &&
             items[i].h == it.h) {
@@ -298,7 +298,7 @@ static enum dt_status read_items(struct parser *ps, const struct field *f, int c
     bool image = column == COL_IMAGES || column == COL_GEN_IMAGES;
     bool target = column == COL_GEN_IMAGES || column == COL_GEN_AUDIO;
     for (const char *p = f->begin; p < f->end;) {
-        struct dt_item it;
+        struct dt_sample_item it;
         const char *begin = p;
         DT_TRY(image ? read_image(ps, f, &p, &it) : read_clip(ps, f, &p, &it));
         if (p < f->end && *p != ';')
@@ -312,8 +312,8 @@ static enum dt_status read_items(struct parser *ps, const struct field *f, int c
             continue;
         }
         it.flags = DT_ITEM_ENCODE;
-        *tokens += image ? dt_image_tokens(it.w, it.h, DT_SAMPLES_PATCH)
-                         : dt_audio_frames(it.w, DT_SAMPLES_AUDIO_TOKENS_PER_S);
+        *tokens += image ? dt_sample_image_tokens(it.w, it.h, DT_SAMPLES_PATCH)
+                         : dt_sample_audio_frames(it.w, DT_SAMPLES_AUDIO_TOKENS_PER_S);
         DT_TRY(dt_samples_builder_item(&ps->b, it, ps->err));
     }
     return DT_OK;

@@ -50,7 +50,7 @@ static enum dt_status read_lognormal(struct dt_node n, struct dist *d, struct dt
     DT_TRY(dt_map_require(n, "lognormal", "mean", err));
     DT_TRY(dt_get_double(n, "mean", 1e-6, 1e9, &mean, err));
     DT_TRY(dt_get_double(n, "p99", 1e-6, 1e9, &p99, err));
-    if (dt_lognormal_from_mean(mean, p99, 0.99, &why, &d->a, &d->b) != DT_OK)
+    if (dt_samples_lognormal_from_mean(mean, p99, 0.99, &why, &d->a, &d->b) != DT_OK)
         return dt_node_error(dt_map_get(n, "p99"), err, "%s", why.message);
     return DT_OK;
 }
@@ -90,7 +90,7 @@ static enum dt_status read_dist(struct dt_node map, const char *key, double lo, 
 static enum dt_status fit_sides(struct dt_node rows, struct pairs *p, struct dt_error *err)
 {
     static const char *const keys[] = {"px", "smaller", "larger", "total", NULL};
-    struct dt_size_ccdf c[DT_SIZE_CCDF_MAX];
+    struct dt_samples_ccdf c[DT_SIZE_CCDF_MAX];
     size_t n = dt_seq_size(rows);
     if (!dt_node_is_seq(rows) || n > DT_SIZE_CCDF_MAX)
         return dt_node_error(rows, err, "size_ccdf must be a list of at most %d rows",
@@ -109,7 +109,7 @@ static enum dt_status fit_sides(struct dt_node rows, struct pairs *p, struct dt_
         c[i].larger /= total;
     }
     struct dt_error why;
-    struct dt_size_fit fit;
+    struct dt_samples_size_fit fit;
     if (dt_samples_fit(c, (int)n, &why, &fit) != DT_OK)
         return dt_node_error(rows, err, "%s", why.message);
     if (!p->side.on)
@@ -135,10 +135,11 @@ static enum dt_status check_fits(struct dt_node map, const struct pairs *p, int 
     if (p->side.on && p->min_side > p->max_side)
         return dt_node_error(map, err, "min_side %d is above max_side %d", p->min_side,
                              p->max_side);
-    int64_t side = dt_ceil_div(p->max_side, p->patch);
+    int64_t side = dt_samples_ceil_div(p->max_side, p->patch);
     int64_t image = p->side.on ? side * side : 0;
-    int64_t audio =
-        p->audio_s.on ? dt_audio_frames((int)ceil(p->audio_s.max * 100.0), p->tokens_per_s) : 0;
+    int64_t audio = p->audio_s.on
+                        ? dt_sample_audio_frames((int)ceil(p->audio_s.max * 100.0), p->tokens_per_s)
+                        : 0;
     int64_t text = p->text.on ? (int64_t)ceil(p->text.max) : 0;
     if (image + audio + text <= seq_len)
         return DT_OK;
@@ -212,7 +213,7 @@ static double draw(const struct dist *d, struct dt_rng *r)
 
 /* Smaller side at least min_side; then the larger is cut to max_side, the shape kept as far as
  * min_side allows. */
-static struct dt_item draw_image(const struct pairs *p, struct dt_rng *r)
+static struct dt_sample_item draw_image(const struct pairs *p, struct dt_rng *r)
 {
     double smaller = fmax(draw(&p->side, r), p->min_side);
     double larger = smaller * exp(p->aspect_sigma * fabs(dt_rng_normal(r)));
@@ -222,14 +223,14 @@ static struct dt_item draw_image(const struct pairs *p, struct dt_rng *r)
     }
     uint16_t s = (uint16_t)rint(smaller), l = (uint16_t)rint(larger);
     bool landscape = dt_rng_uniform(r) < 0.5; /* tokens do not depend on it */
-    return (struct dt_item){landscape ? l : s, landscape ? s : l, DT_MODALITY_IMAGE,
-                            DT_ITEM_ENCODE};
+    return (struct dt_sample_item){landscape ? l : s, landscape ? s : l, DT_MODALITY_IMAGE,
+                                   DT_ITEM_ENCODE};
 }
 
 struct pair {
     int64_t text, tokens; /* tokens: text, image and clip together */
     int n_items;
-    struct dt_item items[2];
+    struct dt_sample_item items[2];
 };
 
 static void draw_pair(const struct pairs *p, uint64_t seed, uint64_t k, struct pair *out)
@@ -240,14 +241,15 @@ static void draw_pair(const struct pairs *p, uint64_t seed, uint64_t k, struct p
     out->tokens = out->text;
     out->n_items = 0;
     if (p->side.on) {
-        struct dt_item it = draw_image(p, &r);
-        out->tokens += dt_image_tokens(it.w, it.h, p->patch);
+        struct dt_sample_item it = draw_image(p, &r);
+        out->tokens += dt_sample_image_tokens(it.w, it.h, p->patch);
         out->items[out->n_items++] = it;
     }
     if (p->audio_s.on) {
         uint16_t cs = (uint16_t)fmax(rint(draw(&p->audio_s, &r) * 100.0), 1.0);
-        out->tokens += dt_audio_frames(cs, p->tokens_per_s);
-        out->items[out->n_items++] = (struct dt_item){cs, 0, DT_MODALITY_AUDIO, DT_ITEM_ENCODE};
+        out->tokens += dt_sample_audio_frames(cs, p->tokens_per_s);
+        out->items[out->n_items++] =
+            (struct dt_sample_item){cs, 0, DT_MODALITY_AUDIO, DT_ITEM_ENCODE};
     }
     for (int i = 0; i < out->n_items; i++)
         if (dt_rng_uniform(&r) < p->generate)

@@ -16,13 +16,13 @@
 #include <stdbool.h>
 
 struct fit_data {
-    const struct dt_size_ccdf *ccdf;
+    const struct dt_samples_ccdf *ccdf;
     int n;
     gsl_integration_glfixed_table *quad;
 };
 
 struct tail {
-    const struct dt_size_fit *fit;
+    const struct dt_samples_size_fit *fit;
     double ln_px;
 };
 
@@ -35,7 +35,7 @@ static double tail_at(double u, void *arg)
 }
 
 /* Beyond eight standard deviations the normal density is below 1e-14. */
-static double tail_probability(const struct dt_size_fit *fit, double px,
+static double tail_probability(const struct dt_samples_size_fit *fit, double px,
                                const gsl_integration_glfixed_table *quad)
 {
     struct tail t = {fit, log(px)};
@@ -43,7 +43,7 @@ static double tail_probability(const struct dt_size_fit *fit, double px,
     return gsl_integration_glfixed(&f, 0.0, 8.0, quad);
 }
 
-double dt_size_fit_larger(const struct dt_size_fit *fit, double px)
+double dt_samples_size_fit_larger(const struct dt_samples_size_fit *fit, double px)
 {
     gsl_integration_glfixed_table *quad = gsl_integration_glfixed_table_alloc(64);
     if (!quad)
@@ -59,7 +59,7 @@ static double probit(double q)
     return gsl_cdf_ugaussian_Qinv(fmin(fmax(q, 1e-12), 1.0 - 1e-12));
 }
 
-static void fit_of_vector(const gsl_vector *x, struct dt_size_fit *fit)
+static void fit_of_vector(const gsl_vector *x, struct dt_samples_size_fit *fit)
 {
     fit->mu = gsl_vector_get(x, 0);
     fit->sigma = exp(gsl_vector_get(x, 1)); /* logarithms keep both positive */
@@ -69,7 +69,7 @@ static void fit_of_vector(const gsl_vector *x, struct dt_size_fit *fit)
 static int residuals(const gsl_vector *x, void *arg, gsl_vector *r)
 {
     const struct fit_data *d = arg;
-    struct dt_size_fit fit = {0};
+    struct dt_samples_size_fit fit = {0};
     fit_of_vector(x, &fit);
     for (int i = 0; i < d->n; i++) {
         double z = (log(d->ccdf[i].px) - fit.mu) / fit.sigma;
@@ -80,7 +80,7 @@ static int residuals(const gsl_vector *x, void *arg, gsl_vector *r)
     return GSL_SUCCESS;
 }
 
-static enum dt_status check_ccdf(const struct dt_size_ccdf *c, int n, struct dt_error *err)
+static enum dt_status check_ccdf(const struct dt_samples_ccdf *c, int n, struct dt_error *err)
 {
     if (n < 2 || n > DT_SIZE_CCDF_MAX)
         return dt_error_set(err, DT_ERR_INPUT, "size fit: 2 to %d rows are needed, not %d",
@@ -100,7 +100,7 @@ static enum dt_status check_ccdf(const struct dt_size_ccdf *c, int n, struct dt_
 }
 
 /* Start: the line through the first and last quantile of the smaller side; a mild aspect. */
-static void start_point(const struct dt_size_ccdf *c, int n, gsl_vector *x)
+static void start_point(const struct dt_samples_ccdf *c, int n, gsl_vector *x)
 {
     double z0 = probit(c[0].smaller), z1 = probit(c[n - 1].smaller);
     double sigma = (log(c[n - 1].px) - log(c[0].px)) / (z1 - z0);
@@ -109,8 +109,8 @@ static void start_point(const struct dt_size_ccdf *c, int n, gsl_vector *x)
     gsl_vector_set(x, 2, log(0.3));
 }
 
-enum dt_status dt_samples_fit(const struct dt_size_ccdf *ccdf, int n, struct dt_error *err,
-                              struct dt_size_fit *out)
+enum dt_status dt_samples_fit(const struct dt_samples_ccdf *ccdf, int n, struct dt_error *err,
+                              struct dt_samples_size_fit *out)
 {
     DT_TRY(check_ccdf(ccdf, n, err));
     enum dt_status st = DT_OK;
@@ -133,7 +133,7 @@ enum dt_status dt_samples_fit(const struct dt_size_ccdf *ccdf, int n, struct dt_
                           "size fit: no log-normal fits these shares (no convergence)");
         goto done;
     }
-    struct dt_size_fit fit = {0};
+    struct dt_samples_size_fit fit = {0};
     double ss = 0;
     fit_of_vector(gsl_multifit_nlinear_position(w), &fit);
     gsl_vector *r = gsl_multifit_nlinear_residual(w);
@@ -150,8 +150,8 @@ done:
 }
 
 /* mean = exp(mu + s^2/2) and value = exp(mu + z s) give s^2/2 - z s + ln(value/mean) = 0. */
-enum dt_status dt_lognormal_from_mean(double mean, double value, double quantile,
-                                      struct dt_error *err, double *mu, double *sigma)
+enum dt_status dt_samples_lognormal_from_mean(double mean, double value, double quantile,
+                                              struct dt_error *err, double *mu, double *sigma)
 {
     if (!(mean > 0 && value > mean && quantile > 0.5 && quantile < 1))
         return dt_error_set(err, DT_ERR_INPUT,

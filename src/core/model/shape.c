@@ -41,7 +41,7 @@ int dt_shape_context_width(const struct dt_shape *s)
     return s->unet.context_len > 0 ? s->unet.context_dim : s->unet.class_dim;
 }
 
-struct dt_block *dt_builder_add(struct dt_builder *b, enum dt_block_kind kind)
+struct dt_block *dt_shape_builder_add(struct dt_shape_builder *b, enum dt_block_kind kind)
 {
     struct dt_block *p = b->blocks && b->n < b->cap ? &b->blocks[b->n] : &b->spare;
 
@@ -50,10 +50,10 @@ struct dt_block *dt_builder_add(struct dt_builder *b, enum dt_block_kind kind)
     return p;
 }
 
-static void add_transformers(const struct dt_shape *s, bool causal, struct dt_builder *b)
+static void add_transformers(const struct dt_shape *s, bool causal, struct dt_shape_builder *b)
 {
     for (int i = 0; i < s->layers; i++) {
-        struct dt_block *p = dt_builder_add(b, DT_BLOCK_TRANSFORMER);
+        struct dt_block *p = dt_shape_builder_add(b, DT_BLOCK_TRANSFORMER);
 
         p->hidden = s->hidden;
         p->ffn = s->ffn;
@@ -74,9 +74,9 @@ static void add_transformers(const struct dt_shape *s, bool causal, struct dt_bu
     }
 }
 
-static void build_llm(const struct dt_shape *s, struct dt_builder *b)
+static void build_llm(const struct dt_shape *s, struct dt_shape_builder *b)
 {
-    struct dt_block *p = dt_builder_add(b, DT_BLOCK_EMBEDDING);
+    struct dt_block *p = dt_shape_builder_add(b, DT_BLOCK_EMBEDDING);
 
     p->hidden = s->hidden;
     p->vocab = s->vocab;
@@ -84,7 +84,7 @@ static void build_llm(const struct dt_shape *s, struct dt_builder *b)
     p->unfused = s->unfused;
     p->no_seqpar = s->no_seqpar;
     add_transformers(s, true, b);
-    p = dt_builder_add(b, DT_BLOCK_LM_HEAD);
+    p = dt_shape_builder_add(b, DT_BLOCK_LM_HEAD);
     p->unfused = s->unfused;
     p->no_seqpar = s->no_seqpar;
     p->hidden = s->hidden;
@@ -93,17 +93,17 @@ static void build_llm(const struct dt_shape *s, struct dt_builder *b)
     p->layernorm = s->layernorm;
 }
 
-static void add_norm(const struct dt_shape *s, struct dt_builder *b)
+static void add_norm(const struct dt_shape *s, struct dt_shape_builder *b)
 {
-    struct dt_block *p = dt_builder_add(b, DT_BLOCK_NORM);
+    struct dt_block *p = dt_shape_builder_add(b, DT_BLOCK_NORM);
 
     p->hidden = s->hidden;
     p->layernorm = s->layernorm;
 }
 
-static void build_encoder(const struct dt_shape *s, struct dt_builder *b)
+static void build_encoder(const struct dt_shape *s, struct dt_shape_builder *b)
 {
-    struct dt_block *p = dt_builder_add(b, DT_BLOCK_PATCH_EMBED);
+    struct dt_block *p = dt_shape_builder_add(b, DT_BLOCK_PATCH_EMBED);
 
     p->hidden = s->hidden;
     p->patch = s->patch;
@@ -120,9 +120,9 @@ static void build_encoder(const struct dt_shape *s, struct dt_builder *b)
 }
 
 static void add_projector(const struct dt_shape *s, int in, int out, int tokens,
-                          struct dt_builder *b)
+                          struct dt_shape_builder *b)
 {
-    struct dt_block *p = dt_builder_add(b, DT_BLOCK_PROJECTOR);
+    struct dt_block *p = dt_shape_builder_add(b, DT_BLOCK_PROJECTOR);
 
     p->in_dim = in;
     p->out_dim = out;
@@ -132,7 +132,7 @@ static void add_projector(const struct dt_shape *s, int in, int out, int tokens,
         p->mid_dim = s->projector_hidden > 0 ? s->projector_hidden : out;
 }
 
-static void build(const struct dt_shape *s, int llm_hidden, struct dt_builder *b)
+static void build(const struct dt_shape *s, int llm_hidden, struct dt_shape_builder *b)
 {
     bool project = llm_hidden > 0 && s->projector != DT_PROJ_NONE;
 
@@ -148,7 +148,7 @@ static void build(const struct dt_shape *s, int llm_hidden, struct dt_builder *b
     case DT_SHAPE_UNET:
         if (project)
             add_projector(s, llm_hidden, dt_shape_context_width(s), dt_shape_context_tokens(s), b);
-        dt_build_unet(&s->unet, b);
+        dt_shape_build_unet(&s->unet, b);
         break;
     case DT_SHAPE_NONE:
         break;
@@ -158,7 +158,7 @@ static void build(const struct dt_shape *s, int llm_hidden, struct dt_builder *b
 enum dt_status dt_shape_build(const struct dt_shape *s, int llm_hidden, struct dt_arena *arena,
                               struct dt_error *err, struct dt_module *out)
 {
-    struct dt_builder b = {0};
+    struct dt_shape_builder b = {0};
     bool project = llm_hidden > 0 && s->projector != DT_PROJ_NONE;
 
     build(s, llm_hidden, &b); /* counts */

@@ -9,7 +9,7 @@
 
 enum { DT_MAX_LEVELS = 8 };
 enum dt_shape_kind { DT_SHAPE_NONE, DT_SHAPE_LLM, DT_SHAPE_ENCODER, DT_SHAPE_UNET };
-enum dt_projector { DT_PROJ_NONE, DT_PROJ_LINEAR, DT_PROJ_MLP };
+enum dt_shape_projector { DT_PROJ_NONE, DT_PROJ_LINEAR, DT_PROJ_MLP };
 
 /* Bounds that keep every product of shape numbers inside int64. */
 enum {
@@ -30,7 +30,7 @@ enum {
 #define DT_ROPE_THETA_MAX 1e15
 #define DT_ROPE_FACTOR_MAX 1e6
 
-struct dt_unet_shape {
+struct dt_shape_unet {
     int n_levels, res_blocks, in_channels, out_channels;
     int channels[DT_MAX_LEVELS]; /* per level, from the input resolution down */
     int attention[DT_MAX_LEVELS];
@@ -48,18 +48,18 @@ struct dt_unet_shape {
 
 struct dt_shape {
     enum dt_shape_kind kind;
-    enum dt_role role;
-    enum dt_modality modality;
+    enum dt_module_role role;
+    enum dt_module_modality modality;
     int layers, hidden, ffn, heads, kv_heads, head_dim; /* kv_heads, head_dim 0 = derived */
     int vocab, positions, n_experts, top_k;
     bool gated, bias, qkv_bias, qk_norm, layernorm, tied, unfused, no_seqpar;
     int patch, channels, class_tokens;
     bool patch_bias, pre_norm, final_norm, clip_names, class_attends;
-    struct dt_arithmetic arith;
-    struct dt_unet_shape unet;
+    struct dt_module_arithmetic arith;
+    struct dt_shape_unet unet;
     int resize, latent_scale;
     double frames_per_s;
-    enum dt_projector projector;
+    enum dt_shape_projector projector;
     int projector_hidden; /* 0 = the projector's output width */
 };
 
@@ -79,10 +79,10 @@ int dt_shape_context_width(const struct dt_shape *s);
 
 /* A file named in `node`'s document: as is when absolute, else beside that document, else from the
  * working directory.  It must exist. */
-enum dt_status dt_doc_relative(struct dt_node node, const char *path, struct dt_error *err,
-                               char *out, size_t size);
+enum dt_status dt_preset_relative(struct dt_node node, const char *path, struct dt_error *err,
+                                  char *out, size_t size);
 /* Gives a bad-input error that names no place the place of `node`; passes everything else. */
-enum dt_status dt_error_place(struct dt_node node, enum dt_status st, struct dt_error *err);
+enum dt_status dt_preset_error_place(struct dt_node node, enum dt_status st, struct dt_error *err);
 /* Finds and reads traces/KIND/NAME.yaml or a path; errors are placed at `node`. */
 enum dt_status dt_preset_open(struct dt_node node, const char *kind, const char *name,
                               struct dt_error *err, struct dt_doc **out);

@@ -52,14 +52,14 @@ static enum dt_status read_unet(struct dt_node n, struct dt_shape *s, struct dt_
 
 enum dt_status dt_shape_read_arith(struct dt_node n, struct dt_shape *s, struct dt_error *err)
 {
-    struct dt_arithmetic *a = &s->arith;
+    struct dt_module_arithmetic *a = &s->arith;
     int activation = (int)a->activation - 1, names = s->clip_names;
 
     DT_TRY(dt_get_double(n, "norm_eps", DT_NORM_EPS_MIN, 1, &a->norm_eps, err));
     if (s->kind == DT_SHAPE_UNET)
         return read_unet(n, s, err);
-    DT_TRY(dt_get_enum(n, "activation", dt_activation_names + 1, &activation, err));
-    a->activation = (enum dt_activation)(activation + 1);
+    DT_TRY(dt_get_enum(n, "activation", dt_block_activation_names + 1, &activation, err));
+    a->activation = (enum dt_block_activation)(activation + 1);
     DT_TRY(dt_get_double(n, "attention_scale", 1e-6, 1e6, &a->attention_scale, err));
     DT_TRY(dt_get_bool(n, "attention_scale_by_layer", &a->scale_by_layer, err));
     if (s->kind == DT_SHAPE_LLM)

@@ -6,13 +6,13 @@
 
 #include "core/model/shape.h"
 
-struct dt_builder {
+struct dt_shape_builder {
     struct dt_block *blocks;
     int n, cap;
     struct dt_block spare; /* where blocks go while counting */
 };
-struct dt_block *dt_builder_add(struct dt_builder *b, enum dt_block_kind kind);
+struct dt_block *dt_shape_builder_add(struct dt_shape_builder *b, enum dt_block_kind kind);
 /* shape_unet.c */
-void dt_build_unet(const struct dt_unet_shape *u, struct dt_builder *b);
+void dt_shape_build_unet(const struct dt_shape_unet *u, struct dt_shape_builder *b);
 
 #endif

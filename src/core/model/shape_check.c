@@ -64,7 +64,7 @@ static enum dt_status check_encoder(struct dt_node node, struct dt_shape *s, str
     return DT_OK;
 }
 
-static enum dt_status check_level(struct dt_node node, struct dt_unet_shape *u, int l,
+static enum dt_status check_level(struct dt_node node, struct dt_shape_unet *u, int l,
                                   struct dt_error *err)
 {
     int c = u->channels[l];
@@ -93,7 +93,7 @@ static enum dt_status check_level(struct dt_node node, struct dt_unet_shape *u, 
 
 static enum dt_status check_unet(struct dt_node node, struct dt_shape *s, struct dt_error *err)
 {
-    struct dt_unet_shape *u = &s->unet;
+    struct dt_shape_unet *u = &s->unet;
 
     if (u->n_levels == 0)
         return dt_node_error(node, err,

@@ -88,8 +88,8 @@ static bool exists(const char *path)
     return stat(path, &sb) == 0;
 }
 
-enum dt_status dt_doc_relative(struct dt_node node, const char *path, struct dt_error *err,
-                               char *out, size_t size)
+enum dt_status dt_preset_relative(struct dt_node node, const char *path, struct dt_error *err,
+                                  char *out, size_t size)
 {
     const char *name = node.doc ? dt_doc_name(node.doc) : "";
     const char *slash = strrchr(name, '/');
@@ -110,7 +110,7 @@ enum dt_status dt_doc_relative(struct dt_node node, const char *path, struct dt_
                          path, slash ? " there or in the working directory" : "");
 }
 
-enum dt_status dt_error_place(struct dt_node node, enum dt_status st, struct dt_error *err)
+enum dt_status dt_preset_error_place(struct dt_node node, enum dt_status st, struct dt_error *err)
 {
     char message[sizeof(err->message)];
 
@@ -129,12 +129,13 @@ enum dt_status dt_preset_open(struct dt_node node, const char *kind, const char 
     char near[PATH_SIZE], found[PATH_SIZE];
 
     if (strchr(name, '/')) {
-        DT_TRY(dt_doc_relative(node, name, err, near, sizeof(near)));
-        return dt_error_place(node, dt_doc_read(near, err, out), err);
+        DT_TRY(dt_preset_relative(node, name, err, near, sizeof(near)));
+        return dt_preset_error_place(node, dt_doc_read(near, err, out), err);
     }
-    if (strchr(name, '.') && dt_doc_relative(node, name, NULL, near, sizeof(near)) == DT_OK)
-        return dt_error_place(node, dt_doc_read(near, err, out), err);
-    DT_TRY(dt_error_place(node, dt_file_find(kind, name, ".yaml", err, found, sizeof(found)), err));
+    if (strchr(name, '.') && dt_preset_relative(node, name, NULL, near, sizeof(near)) == DT_OK)
+        return dt_preset_error_place(node, dt_doc_read(near, err, out), err);
+    DT_TRY(dt_preset_error_place(node, dt_file_find(kind, name, ".yaml", err, found, sizeof(found)),
+                                 err));
     return dt_doc_read(found, err, out);
 }
 
@@ -248,7 +249,7 @@ static enum dt_status read_encoder(struct dt_node n, struct dt_shape *s, struct 
     return dt_get_bool(n, "final_norm", &s->final_norm, err);
 }
 
-static enum dt_status read_channels(struct dt_node n, struct dt_unet_shape *u, struct dt_error *err)
+static enum dt_status read_channels(struct dt_node n, struct dt_shape_unet *u, struct dt_error *err)
 {
     struct dt_node list = dt_map_get(n, "channels");
     size_t levels = dt_seq_size(list);
@@ -268,7 +269,7 @@ static enum dt_status read_channels(struct dt_node n, struct dt_unet_shape *u, s
 
 static enum dt_status read_unet(struct dt_node n, struct dt_shape *s, struct dt_error *err)
 {
-    struct dt_unet_shape *u = &s->unet;
+    struct dt_shape_unet *u = &s->unet;
 
     DT_TRY(read_adapter(n, s, err));
     DT_TRY(read_channels(n, u, err));
@@ -337,7 +338,7 @@ static enum dt_status read_hf(struct dt_node hf, struct dt_node module, struct d
     } else {
         DT_TRY(dt_get_string(module, "hf", name, sizeof(name), err));
     }
-    DT_TRY(dt_doc_relative(at, name, err, path, sizeof(path)));
+    DT_TRY(dt_preset_relative(at, name, err, path, sizeof(path)));
     return dt_hf_shape(path, ignore, s, assumed, size, err);
 }
 
@@ -383,7 +384,7 @@ static enum dt_status read_depth(struct dt_node node, int depth, struct dt_shape
     }
     modality = (int)s->modality;
     DT_TRY(dt_get_enum(node, "modality", modality_words, &modality, err));
-    s->modality = (enum dt_modality)modality;
+    s->modality = (enum dt_module_modality)modality;
     switch (s->kind) {
     case DT_SHAPE_LLM:
         DT_TRY(dt_map_check(node, "an LLM module", llm_keys, err));

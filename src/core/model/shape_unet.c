@@ -15,8 +15,8 @@
 enum { MAX_SKIPS = 256 };
 
 struct walk {
-    const struct dt_unet_shape *u;
-    struct dt_builder *b;
+    const struct dt_shape_unet *u;
+    struct dt_shape_builder *b;
     int channels; /* of the running activation */
     int skip[MAX_SKIPS], n_skips;
 };
@@ -35,7 +35,7 @@ static int pop_skip(struct walk *w)
 static void conv(struct walk *w, int level, int c_in, int c_out, int stride, bool upsample,
                  bool norm)
 {
-    struct dt_block *p = dt_builder_add(w->b, DT_BLOCK_CONV);
+    struct dt_block *p = dt_shape_builder_add(w->b, DT_BLOCK_CONV);
 
     p->level = level;
     p->c_in = c_in;
@@ -50,8 +50,8 @@ static void conv(struct walk *w, int level, int c_in, int c_out, int stride, boo
 
 static void resnet(struct walk *w, int level, int skip)
 {
-    const struct dt_unet_shape *u = w->u;
-    struct dt_block *p = dt_builder_add(w->b, DT_BLOCK_RESNET);
+    const struct dt_shape_unet *u = w->u;
+    struct dt_block *p = dt_shape_builder_add(w->b, DT_BLOCK_RESNET);
 
     p->level = level;
     p->c_in = w->channels + skip;
@@ -65,8 +65,8 @@ static void resnet(struct walk *w, int level, int skip)
 
 static void attend(struct walk *w, int level)
 {
-    const struct dt_unet_shape *u = w->u;
-    struct dt_block *p = dt_builder_add(w->b, DT_BLOCK_SPATIAL_TRANSFORMER);
+    const struct dt_shape_unet *u = w->u;
+    struct dt_block *p = dt_shape_builder_add(w->b, DT_BLOCK_SPATIAL_TRANSFORMER);
 
     p->level = level;
     p->hidden = w->channels;
@@ -82,7 +82,7 @@ static void attend(struct walk *w, int level)
 
 static void embed(struct walk *w, int in, int out, int layers)
 {
-    struct dt_block *p = dt_builder_add(w->b, DT_BLOCK_TIME_EMBED);
+    struct dt_block *p = dt_shape_builder_add(w->b, DT_BLOCK_TIME_EMBED);
 
     p->hidden = in;
     p->time_dim = out;
@@ -115,7 +115,7 @@ static void level_up(struct walk *w, int level)
         conv(w, level, w->channels, w->channels, 1, true, false);
 }
 
-void dt_build_unet(const struct dt_unet_shape *u, struct dt_builder *b)
+void dt_shape_build_unet(const struct dt_shape_unet *u, struct dt_shape_builder *b)
 {
     struct walk w = {.u = u, .b = b};
     int last = u->n_levels - 1;

@@ -9,32 +9,32 @@
 #include <stdio.h>
 #include <string.h>
 
-#define DECLARE(id, name, planner, help) extern const struct dt_planner planner;
+#define DECLARE(id, name, planner, help) extern const struct dt_orch_planner planner;
 #define PLANNER(id, name, planner, help) &planner,
 DT_STRATEGIES(DECLARE)
-static const struct dt_planner *const planners[DT_STRATEGY_N] = {DT_STRATEGIES(PLANNER)};
+static const struct dt_orch_planner *const planners[DT_STRATEGY_N] = {DT_STRATEGIES(PLANNER)};
 
-void dt_strategy_policy(enum dt_strategy strategy, struct dt_policy *policy)
+void dt_orch_policy(enum dt_plan_strategy strategy, struct dt_plan_policy *policy)
 {
     if (planners[strategy]->policy)
         planners[strategy]->policy(policy);
 }
 
-double dt_module_sample_s(const struct dt_search_input *in, int module, int tp)
+double dt_orch_module_sample_s(const struct dt_search_input *in, int module, int tp)
 {
-    const struct dt_shard shard = {tp, 1, 1, 1, tp > 1};
-    struct dt_block_timer timer;
-    struct dt_work_stats stats;
+    const struct dt_block_shard shard = {tp, 1, 1, 1, tp > 1};
+    struct dt_orch_block_timer timer;
+    struct dt_orch_work_stats stats;
     struct dt_plan p;
     double sum = 0;
 
     dt_plan_init(&p, in->model, &in->policy);
     for (int m = 0; m < in->model->n_modules; m++)
         p.modules[m].frozen = in->frozen[m];
-    dt_work_stats(in, module, &stats);
-    dt_block_timer_init(&timer, in, &p, module, &shard, &stats);
+    dt_orch_work_stats(in, module, &stats);
+    dt_orch_block_timer_init(&timer, in, &p, module, &shard, &stats);
     for (int b = 0; b < in->model->modules[module].n_blocks; b++)
-        sum += dt_block_timer_s(&timer, b);
+        sum += dt_orch_block_timer_s(&timer, b);
     return sum;
 }
 
@@ -47,23 +47,23 @@ struct module_times {
 };
 
 static void module_times(const struct dt_search_input *in, const struct dt_plan *p, int m,
-                         const struct dt_work_stats *stats, struct module_times *out)
+                         const struct dt_orch_work_stats *stats, struct module_times *out)
 {
-    const struct dt_module_plan *mp = &p->modules[m];
-    const struct dt_layout *l = &mp->layout;
-    const struct dt_shard shard = {l->tp, l->cp, l->ep, l->ip, l->tp > 1};
-    struct dt_block_timer timer;
+    const struct dt_plan_module *mp = &p->modules[m];
+    const struct dt_plan_layout *l = &mp->layout;
+    const struct dt_block_shard shard = {l->tp, l->cp, l->ep, l->ip, l->tp > 1};
+    struct dt_orch_block_timer timer;
 
     memset(out, 0, sizeof(*out));
-    dt_block_timer_init(&timer, in, p, m, &shard, stats);
+    dt_orch_block_timer_init(&timer, in, p, m, &shard, stats);
     for (int b = 0; b < in->model->modules[m].n_blocks; b++)
-        out->sample_s += dt_block_timer_s(&timer, b);
+        out->sample_s += dt_orch_block_timer_s(&timer, b);
     for (int s = 0; s < l->pp; s++) {
         double sum = 0;
 
         for (int v = s; v < l->pp * l->vpp; v += l->pp)
             for (int b = mp->split[v]; b < mp->split[v + 1]; b++)
-                sum += dt_block_timer_s(&timer, b);
+                sum += dt_orch_block_timer_s(&timer, b);
         if (sum > out->slowest_s) {
             out->slowest_s = sum;
             out->slowest = s;
@@ -76,22 +76,22 @@ static void module_times(const struct dt_search_input *in, const struct dt_plan 
 static double replica_share(int64_t slot, int dp, bool whole)
 {
     if (whole && dp <= slot)
-        return (double)dt_samples_per_replica(slot, dp);
+        return (double)dt_orch_samples_per_replica(slot, dp);
     return (double)slot / dp;
 }
 
-void dt_formula(const struct dt_search_input *in, const struct dt_plan *p,
-                struct dt_plan_prediction *out)
+void dt_orch_formula(const struct dt_search_input *in, const struct dt_plan *p,
+                     struct dt_plan_prediction *out)
 {
-    struct dt_work_stats stats[DT_MAX_MODULES];
+    struct dt_orch_work_stats stats[DT_MAX_MODULES];
 
     for (int m = 0; m < p->n_modules; m++)
-        dt_work_stats(in, m, &stats[m]);
-    dt_formula_stats(in, p, stats, out);
+        dt_orch_work_stats(in, m, &stats[m]);
+    dt_orch_formula_stats(in, p, stats, out);
 }
 
-void dt_formula_stats(const struct dt_search_input *in, const struct dt_plan *p,
-                      const struct dt_work_stats *stats, struct dt_plan_prediction *out)
+void dt_orch_formula_stats(const struct dt_search_input *in, const struct dt_plan *p,
+                           const struct dt_orch_work_stats *stats, struct dt_plan_prediction *out)
 {
     const int llm = in->model->llm;
     int64_t slot = dt_plan_slot_samples(p, llm), slots = dt_plan_slots(p, llm);
@@ -99,12 +99,12 @@ void dt_formula_stats(const struct dt_search_input *in, const struct dt_plan *p,
 
     memset(out, 0, sizeof(*out));
     for (int m = 0; m < p->n_modules; m++) {
-        const struct dt_layout *l = &p->modules[m].layout;
+        const struct dt_plan_layout *l = &p->modules[m].layout;
         struct module_times t;
 
         module_times(in, p, m, &stats[m], &t);
         if (m == llm) {
-            double w = dt_llm_warmup_s(p->policy.microbatch * t.sample_s, l->pp, l->vpp);
+            double w = dt_orch_llm_warmup_s(p->policy.microbatch * t.sample_s, l->pp, l->vpp);
 
             out->warmup_s += w;
             staged_warm += w;
@@ -112,38 +112,38 @@ void dt_formula_stats(const struct dt_search_input *in, const struct dt_plan *p,
             staged_lm = p->policy.microbatch * t.slowest_s;
         } else {
             out->warmup_s += replica_share(slot, l->dp, false) * t.sample_s;
-            staged_warm += (double)dt_samples_per_replica(slot, l->dp) * t.sample_s;
+            staged_warm += (double)dt_orch_samples_per_replica(slot, l->dp) * t.sample_s;
             staged = fmax(staged, replica_share(slot, l->dp, true) * t.slowest_s);
         }
         interval = fmax(interval, replica_share(slot, l->dp, false) * t.sample_s / l->pp);
     }
     out->steady_s = (double)(slots - 1) * interval;
     out->total_s = out->warmup_s + out->steady_s;
-    out->staged_s = dt_staged_s(staged_warm, (double)(slots - 1), staged_lm, staged, pass);
+    out->staged_s = dt_orch_staged_s(staged_warm, (double)(slots - 1), staged_lm, staged, pass);
 }
 
 /* ---- what binds a plan ---- */
 
 static void binding_text(const struct dt_search_input *in, const struct dt_plan *p,
-                         struct dt_binding *b, double mean_ratio);
+                         struct dt_orch_binding *b, double mean_ratio);
 
-enum dt_status dt_plan_binding(const struct dt_search_input *in, const struct dt_plan *p,
-                               struct dt_error *err, struct dt_binding *out)
+enum dt_status dt_orch_plan_binding(const struct dt_search_input *in, const struct dt_plan *p,
+                                    struct dt_error *err, struct dt_orch_binding *out)
 {
     int64_t slot = dt_plan_slot_samples(p, in->model->llm);
     double ratio = 1;
-    struct dt_binding b;
+    struct dt_orch_binding b;
 
     if (p->n_modules != in->model->n_modules)
         return dt_error_set(err, DT_ERR_INPUT, "plan has %d modules, model %s has %d", p->n_modules,
                             in->model->name, in->model->n_modules);
     memset(&b, 0, sizeof(b));
     for (int m = 0; m < p->n_modules; m++) {
-        const struct dt_layout *l = &p->modules[m].layout;
-        struct dt_work_stats stats;
+        const struct dt_plan_layout *l = &p->modules[m].layout;
+        struct dt_orch_work_stats stats;
         struct module_times t;
 
-        dt_work_stats(in, m, &stats);
+        dt_orch_work_stats(in, m, &stats);
         module_times(in, p, m, &stats, &t);
         b.interval_s[m] = replica_share(slot, l->dp, true) * t.slowest_s;
         b.ideal_s[m] = replica_share(slot, l->dp, false) * t.sample_s / l->pp;
@@ -160,14 +160,14 @@ enum dt_status dt_plan_binding(const struct dt_search_input *in, const struct dt
 }
 
 static void binding_text(const struct dt_search_input *in, const struct dt_plan *p,
-                         struct dt_binding *b, double mean_ratio)
+                         struct dt_orch_binding *b, double mean_ratio)
 {
-    const struct dt_layout *l = &p->modules[b->module].layout;
+    const struct dt_plan_layout *l = &p->modules[b->module].layout;
     const char *name = p->module_names[b->module];
     int free_gpus =
         (in->opt.gpus > 0 ? in->opt.gpus : dt_cluster_gpus(in->cluster)) - dt_plan_gpus(p);
     int64_t slot = dt_plan_slot_samples(p, in->model->llm);
-    int64_t k = dt_samples_per_replica(slot, l->dp), more = 0;
+    int64_t k = dt_orch_samples_per_replica(slot, l->dp), more = 0;
     int n;
 
     n = snprintf(b->why, sizeof(b->why),
@@ -178,14 +178,14 @@ static void binding_text(const struct dt_search_input *in, const struct dt_plan 
     if (n < 0 || (size_t)n >= sizeof(b->why))
         return;
     if (b->module != in->model->llm && k > 1) {
-        more = ((slot + k - 2) / (k - 1) - l->dp) * (int64_t)dt_layout_lane_gpus(l) * l->pp;
+        more = ((slot + k - 2) / (k - 1) - l->dp) * (int64_t)dt_plan_layout_lane_gpus(l) * l->pp;
         snprintf(b->why + n, sizeof(b->why) - (size_t)n,
                  "one sample less per replica (%lld now) takes %lld more GPUs, %d are unused",
                  (long long)k, (long long)more, free_gpus);
     } else {
         snprintf(b->why + n, sizeof(b->why) - (size_t)n,
-                 "one more stage takes %d more GPUs, %d are unused", dt_layout_lane_gpus(l) * l->dp,
-                 free_gpus);
+                 "one more stage takes %d more GPUs, %d are unused",
+                 dt_plan_layout_lane_gpus(l) * l->dp, free_gpus);
     }
 }
 
@@ -193,7 +193,7 @@ static void binding_text(const struct dt_search_input *in, const struct dt_plan 
 
 static enum dt_status check_input(const struct dt_search_input *in, struct dt_error *err)
 {
-    const struct dt_policy *y = &in->policy;
+    const struct dt_plan_policy *y = &in->policy;
 
     if (y->global_batch < 1 || y->microbatch < 1 || y->global_batch % y->microbatch != 0)
         return dt_error_set(err, DT_ERR_INPUT,
@@ -207,8 +207,8 @@ static enum dt_status check_input(const struct dt_search_input *in, struct dt_er
     return DT_OK;
 }
 
-enum dt_status dt_orchestrate(enum dt_strategy strategy, const struct dt_search_input *in,
-                              struct dt_error *err, struct dt_search_result *out)
+enum dt_status dt_orch_find_plans(enum dt_plan_strategy strategy, const struct dt_search_input *in,
+                                  struct dt_error *err, struct dt_search_result *out)
 {
     struct dt_search_input own = *in;
     struct dt_search_result r;
@@ -216,15 +216,15 @@ enum dt_status dt_orchestrate(enum dt_strategy strategy, const struct dt_search_
     enum dt_status st;
 
     DT_TRY(check_input(in, err));
-    dt_strategy_policy(strategy, &own.policy);
-    DT_TRY(dt_table_new(&own, err, &t));
+    dt_orch_policy(strategy, &own.policy);
+    DT_TRY(dt_orch_table_new(&own, err, &t));
     memset(&r, 0, sizeof(r));
     st = planners[strategy]->plan(t, err, &r);
     if (st == DT_OK) {
-        dt_rejects_text(t, r.stats.infeasible, sizeof(r.stats.infeasible));
+        dt_orch_rejects_text(t, r.stats.infeasible, sizeof(r.stats.infeasible));
         *out = r;
     }
-    dt_table_free(t);
+    dt_orch_table_free(t);
     return st;
 }
 

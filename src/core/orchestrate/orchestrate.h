@@ -34,7 +34,7 @@ struct dt_search_input {
     const struct dt_cluster *cluster;
     const struct dt_samples *samples;
     struct dt_cost *cost;
-    struct dt_policy policy;
+    struct dt_plan_policy policy;
     bool frozen[DT_MAX_MODULES];
     struct dt_search_options opt;
     const struct dt_plan *manual; /* DT_STRATEGY_MANUAL: the plan to cost */
@@ -43,7 +43,7 @@ struct dt_search_input {
 /* What a strategy makes of the stated policy: DistTrain and manual plans keep it; Megatron-LM and
  * DistMM* have neither reordering nor StepCCL.  Apply it before dt_cost_new(): the cost's stepccl
  * must be the policy's. */
-void dt_strategy_policy(enum dt_strategy strategy, struct dt_policy *policy);
+void dt_orch_policy(enum dt_plan_strategy strategy, struct dt_plan_policy *policy);
 
 /* Mean work of one sample of the (first) global batch in module m. */
 void dt_search_mean_work(const struct dt_search_input *in, int module, struct dt_work *out);
@@ -55,22 +55,22 @@ void dt_search_largest_work(const struct dt_search_input *in, const struct dt_pl
 
 /* Mean time of one sample in module m with the whole module on one lane of TP tp: forward +
  * backward, seconds (C_m(TP_m) of the paper), under freezing. */
-double dt_module_sample_s(const struct dt_search_input *in, int module, int tp);
+double dt_orch_module_sample_s(const struct dt_search_input *in, int module, int tp);
 /* The formula: T_warmup + T_steady of a plan (paper section 4; DESIGN section 4). */
-void dt_formula(const struct dt_search_input *in, const struct dt_plan *p,
-                struct dt_plan_prediction *out);
+void dt_orch_formula(const struct dt_search_input *in, const struct dt_plan *p,
+                     struct dt_plan_prediction *out);
 /* (total_s is the published formula; staged_s the same with the plan's slowest stage.
  * lower_bound_s, timeline_s and mem_bytes_max are left at 0.) */
 
 /* Time of one iteration by the program's timeline on the samples from `first_sample` on: dt_assign,
- * dt_compile, dt_durations_compute, dt_timeline_eval.  Also checks memory against the microbatches
+ * dt_sched_compile, dt_durations_compute, dt_timeline_eval.  Also checks memory against the microbatches
  * actually assigned and gives the largest stage (mem_bytes_max may be NULL). */
-enum dt_status dt_plan_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
-                                  int64_t first_sample, struct dt_error *err, double *seconds,
-                                  double *mem_bytes_max);
+enum dt_status dt_orch_plan_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
+                                       int64_t first_sample, struct dt_error *err, double *seconds,
+                                       double *mem_bytes_max);
 
 /* Which module bounds the steady interval, by how much, and what keeps it from being faster. */
-struct dt_binding {
+struct dt_orch_binding {
     int module, stage;                 /* the module and its slowest stage */
     double interval_s[DT_MAX_MODULES]; /* time a slot takes each module: its slowest stage x samples
                                           of a replica */
@@ -79,20 +79,20 @@ struct dt_binding {
     int stage_of[DT_MAX_MODULES];      /* slowest stage of each module */
     char why[512];                     /* one sentence for people */
 };
-enum dt_status dt_plan_binding(const struct dt_search_input *in, const struct dt_plan *p,
-                               struct dt_error *err, struct dt_binding *out);
+enum dt_status dt_orch_plan_binding(const struct dt_search_input *in, const struct dt_plan *p,
+                                    struct dt_error *err, struct dt_orch_binding *out);
 
 /* Convex inner problem for fixed TP and DP_lm in real x: returns the minimum of the formula and the
  * x_m. c[m] = C_m(TP_m), tp[m], n_total GPUs; min_x[m] lower bounds from memory.  GSL 1-D
  * minimisation over the steady interval, closed form inside; exact to 1e-7 (relative).  HUGE_VAL when
  * the lower bounds alone exceed n_total. */
-double dt_convex_solve(int n_modules, int llm, const double *c, const int *tp, int dp_llm,
-                       int microbatch, int64_t global_batch, double n_total, const double *min_x,
-                       double *x);
+double dt_orch_convex_solve(int n_modules, int llm, const double *c, const int *tp, int dp_llm,
+                            int microbatch, int64_t global_batch, double n_total,
+                            const double *min_x, double *x);
 
 /* Plans for the strategy, best first.  DT_ERR_INFEASIBLE when none fits, with reasons. */
-enum dt_status dt_orchestrate(enum dt_strategy strategy, const struct dt_search_input *in,
-                              struct dt_error *err, struct dt_search_result *out);
+enum dt_status dt_orch_find_plans(enum dt_plan_strategy strategy, const struct dt_search_input *in,
+                                  struct dt_error *err, struct dt_search_result *out);
 void dt_search_result_free(struct dt_search_result *r);
 
 #endif

@@ -16,9 +16,9 @@
 #include <math.h>
 #include <string.h>
 
-static double stage_s(const struct dt_tp_costs *c, const struct dt_module_plan *mp, int stage)
+static double stage_s(const struct dt_orch_tp_costs *c, const struct dt_plan_module *mp, int stage)
 {
-    const struct dt_layout *l = &mp->layout;
+    const struct dt_plan_layout *l = &mp->layout;
     double sum = 0;
 
     for (int v = stage; v < l->pp * l->vpp; v += l->pp)
@@ -30,7 +30,7 @@ static double stage_s(const struct dt_tp_costs *c, const struct dt_module_plan *
 /* Activations of one microbatch from stage 0 to the last and their gradients back. */
 static double round_trip_s(const struct dt_orch_table *t, const struct dt_plan *p, int m)
 {
-    const struct dt_layout *l = &p->modules[m].layout;
+    const struct dt_plan_layout *l = &p->modules[m].layout;
     const struct dt_module *mod = &t->in->model->modules[m];
     int gpn = t->in->cluster->gpus_per_node, width = 0;
     double bytes, sum = 0;
@@ -41,10 +41,10 @@ static double round_trip_s(const struct dt_orch_table *t, const struct dt_plan *
     bytes = 2 * t->work[m].tokens * p->policy.microbatch * width;
     for (int s = 0; s + 1 < l->pp && bytes > 0; s++) {
         bool same = dt_plan_lane_gpu(p, m, 0, s) / gpn == dt_plan_lane_gpu(p, m, 0, s + 1) / gpn;
-        struct dt_time one;
+        struct dt_cost_time one;
         double alpha, rate;
 
-        dt_cost_p2p(t->in->cost, same, dt_layout_lane_gpus(l), bytes, &one, &alpha, &rate);
+        dt_cost_p2p(t->in->cost, same, dt_plan_layout_lane_gpus(l), bytes, &one, &alpha, &rate);
         sum += 2e-9 * one.ns;
     }
     return sum;
@@ -57,8 +57,8 @@ static double beyond_s(const struct dt_orch_table *t, const struct dt_plan *p, d
     double most = 0;
 
     for (int m = 0; m < p->n_modules; m++) {
-        const struct dt_layout *l = &p->modules[m].layout;
-        const struct dt_tp_costs *c = &t->cost[m][__builtin_ctz((unsigned)l->tp)];
+        const struct dt_plan_layout *l = &p->modules[m].layout;
+        const struct dt_orch_tp_costs *c = &t->cost[m][__builtin_ctz((unsigned)l->tp)];
 
         if (t->in->model->modules[m].role == DT_ROLE_GENERATOR && l->dp <= slot)
             most = fmax(most, fmin(1, t->work[m].n) * slot / l->dp * c->sample_s);
@@ -67,9 +67,9 @@ static double beyond_s(const struct dt_orch_table *t, const struct dt_plan *p, d
 }
 
 static double llm_least_s(const struct dt_orch_table *t, const struct dt_plan *p, int m,
-                          const struct dt_tp_costs *c, double slot, double slots)
+                          const struct dt_orch_tp_costs *c, double slot, double slots)
 {
-    const struct dt_layout *l = &p->modules[m].layout;
+    const struct dt_plan_layout *l = &p->modules[m].layout;
     double above = 0, least = 0, all = 0;
 
     for (int s = 0; s < l->pp; s++) {
@@ -89,15 +89,15 @@ static double llm_least_s(const struct dt_orch_table *t, const struct dt_plan *p
     return least;
 }
 
-double dt_plan_least_s(const struct dt_orch_table *t, const struct dt_plan *p)
+double dt_orch_plan_least_s(const struct dt_orch_table *t, const struct dt_plan *p)
 {
     const int llm = t->in->model->llm;
     double slot = (double)dt_plan_slot_samples(p, llm), slots = (double)dt_plan_slots(p, llm);
     double least = 0;
 
     for (int m = 0; m < p->n_modules; m++) {
-        const struct dt_layout *l = &p->modules[m].layout;
-        const struct dt_tp_costs *c = &t->cost[m][__builtin_ctz((unsigned)l->tp)];
+        const struct dt_plan_layout *l = &p->modules[m].layout;
+        const struct dt_orch_tp_costs *c = &t->cost[m][__builtin_ctz((unsigned)l->tp)];
         double slowest = 0, around = 0;
 
         if (!c->block_s)
@@ -109,7 +109,7 @@ double dt_plan_least_s(const struct dt_orch_table *t, const struct dt_plan *p)
         for (int s = 0; s < l->pp; s++)
             slowest = fmax(slowest, stage_s(c, &p->modules[m], s));
         if (t->in->model->modules[m].role == DT_ROLE_GENERATOR) {
-            const struct dt_tp_costs *lc =
+            const struct dt_orch_tp_costs *lc =
                 &t->cost[llm][__builtin_ctz((unsigned)p->modules[llm].layout.tp)];
             around = lc->block_s ? p->policy.microbatch * lc->sample_s : 0;
         }
@@ -126,7 +126,7 @@ static double ops_of(const struct dt_plan *p, int llm)
     double slots = (double)dt_plan_slots(p, llm), ops = 0;
 
     for (int m = 0; m < p->n_modules; m++) {
-        const struct dt_layout *l = &p->modules[m].layout;
+        const struct dt_plan_layout *l = &p->modules[m].layout;
         double stages = (double)l->pp * l->vpp;
 
         /* forward and backward of every virtual stage; SEND and RECV between them and, in both
@@ -146,7 +146,7 @@ static int gcd(int a, int b)
     return a;
 }
 
-bool dt_plan_share(const struct dt_plan *p, int llm, double ops_max, struct dt_plan *out)
+bool dt_orch_plan_share(const struct dt_plan *p, int llm, double ops_max, struct dt_plan *out)
 {
     double ops = ops_of(p, llm);
     int groups = 0, keep = 1;

@@ -151,9 +151,9 @@ static double minimise(struct convex *c, double lo, double hi)
     return f_lo <= f_hi ? lo : hi;
 }
 
-double dt_convex_solve_base(int n_modules, int llm, const double *c, const int *tp, int dp_llm,
-                            int microbatch, int64_t global_batch, double n_total,
-                            const double *min_x, double base_s, double *x)
+double dt_orch_convex_solve_base(int n_modules, int llm, const double *c, const int *tp, int dp_llm,
+                                 int microbatch, int64_t global_batch, double n_total,
+                                 const double *min_x, double base_s, double *x)
 {
     const double slot = (double)dp_llm * microbatch;
     struct convex p = {.n_modules = n_modules, .llm = llm, .n_total = n_total, .base = base_s};
@@ -186,10 +186,10 @@ double dt_convex_solve_base(int n_modules, int llm, const double *c, const int *
     return value;
 }
 
-double dt_convex_solve(int n_modules, int llm, const double *c, const int *tp, int dp_llm,
-                       int microbatch, int64_t global_batch, double n_total, const double *min_x,
-                       double *x)
+double dt_orch_convex_solve(int n_modules, int llm, const double *c, const int *tp, int dp_llm,
+                            int microbatch, int64_t global_batch, double n_total,
+                            const double *min_x, double *x)
 {
-    return dt_convex_solve_base(n_modules, llm, c, tp, dp_llm, microbatch, global_batch, n_total,
-                                min_x, microbatch * c[llm], x);
+    return dt_orch_convex_solve_base(n_modules, llm, c, tp, dp_llm, microbatch, global_batch,
+                                     n_total, min_x, microbatch * c[llm], x);
 }

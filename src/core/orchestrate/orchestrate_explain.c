@@ -25,9 +25,9 @@ __attribute__((format(printf, 2, 3))) static void add(struct text *t, const char
         t->n = t->n + (size_t)n < t->size ? t->n + (size_t)n : t->size - 1;
 }
 
-void dt_rejects_text(const struct dt_orch_table *t, char *out, size_t size)
+void dt_orch_rejects_text(const struct dt_orch_table *t, char *out, size_t size)
 {
-    const struct dt_rejects *r = &t->rejects;
+    const struct dt_orch_rejects *r = &t->rejects;
     struct text x = {out, size, 0};
 
     out[0] = '\0';
@@ -56,11 +56,11 @@ void dt_rejects_text(const struct dt_orch_table *t, char *out, size_t size)
             (long long)r->assigned);
 }
 
-enum dt_status dt_infeasible(const struct dt_orch_table *t, struct dt_error *err)
+enum dt_status dt_orch_infeasible(const struct dt_orch_table *t, struct dt_error *err)
 {
     char why[2048];
 
-    dt_rejects_text(t, why, sizeof(why));
+    dt_orch_rejects_text(t, why, sizeof(why));
     return dt_error_set(err, DT_ERR_INFEASIBLE,
                         "no plan fits model %s on %d GPUs of cluster %s: %s", t->in->model->name,
                         t->gpus, t->in->cluster->name, why[0] ? why : "no TP degree is allowed");

@@ -36,7 +36,7 @@ static void cost_option(const struct dt_search_state *s, int m, int pp, int dp, 
         o->warm = (double)s->slot * c / dp;
         o->interval = o->warm / pp;
     } else {
-        double k = (double)dt_samples_per_replica(s->slot, dp);
+        double k = (double)dt_orch_samples_per_replica(s->slot, dp);
 
         o->warm = k * c;
         o->interval = k * stage_s;
@@ -59,16 +59,16 @@ static bool push(struct dt_search_state *s, const struct dt_orch_option *o)
 /* Layouts of module m with dp replicas, worth their GPUs: from the shallowest pipeline that may
  * meet interval_max to the first that is as fast as anything else can be (interval_min) and fits;
  * deeper ones only cost more. */
-static bool list_depths(struct dt_search_state *s, int m, int dp, const struct dt_limits *lim)
+static bool list_depths(struct dt_search_state *s, int m, int dp, const struct dt_orch_limits *lim)
 {
     const int tpi = s->c->tpi[m], tp = 1 << tpi;
-    double fullest =
-        s->t->in->opt.uniform ? (double)s->slot / dp : (double)dt_samples_per_replica(s->slot, dp);
+    double fullest = s->t->in->opt.uniform ? (double)s->slot / dp
+                                           : (double)dt_orch_samples_per_replica(s->slot, dp);
     double least = fullest * s->sample_s[m] / lim->interval_max; /* no stage beats the mean stage */
     int pp = least > 1 ? (least < lim->pp_max ? (int)least : lim->pp_max) : 1;
 
     for (; pp <= lim->pp_max && (int64_t)tp * pp * dp <= lim->gpus_max; pp++) {
-        const struct dt_stage_entry *e = dt_table_stage(s->t, m, tpi, pp, 1);
+        const struct dt_orch_stage_entry *e = dt_orch_table_stage(s->t, m, tpi, pp, 1);
         struct dt_orch_option o;
 
         if (!e)
@@ -77,7 +77,7 @@ static bool list_depths(struct dt_search_state *s, int m, int dp, const struct d
         cost_option(s, m, pp, dp, e->max_s, &o);
         if (o.interval > lim->interval_max * (1 + 1e-12))
             continue;
-        if (!dt_table_fits(s->t, m, tpi, pp, dp, s->c->dp_lm, s->pp_lm, s->c->vpp, s->gen_pp))
+        if (!dt_orch_table_fits(s->t, m, tpi, pp, dp, s->c->dp_lm, s->pp_lm, s->c->vpp, s->gen_pp))
             continue;
         if (!push(s, &o))
             return false;
@@ -89,7 +89,7 @@ static bool list_depths(struct dt_search_state *s, int m, int dp, const struct d
 
 /* Unless `uniform`, only the least dp of each number of samples per replica is worth its GPUs:
  * about 2*sqrt(slot) of them. */
-static bool list_options(struct dt_search_state *s, int m, const struct dt_limits *lim)
+static bool list_options(struct dt_search_state *s, int m, const struct dt_orch_limits *lim)
 {
     int64_t dp_max = lim->gpus_max >> s->c->tpi[m];
 
@@ -97,7 +97,7 @@ static bool list_options(struct dt_search_state *s, int m, const struct dt_limit
     if (dp_max > s->slot)
         dp_max = s->slot;
     for (int64_t dp = 1; dp <= dp_max;) {
-        int64_t k = dt_samples_per_replica(s->slot, (int)dp);
+        int64_t k = dt_orch_samples_per_replica(s->slot, (int)dp);
 
         if (!list_depths(s, m, (int)dp, lim))
             return false;
@@ -111,7 +111,8 @@ static bool list_options(struct dt_search_state *s, int m, const struct dt_limit
 
 /* Deeper generators raise what everything upstream holds, so among generators a deeper one never
  * beats a shallower. */
-static bool dominated(const struct dt_front *f, const struct dt_orch_option *o, bool depth_matters)
+static bool dominated(const struct dt_orch_front *f, const struct dt_orch_option *o,
+                      bool depth_matters)
 {
     for (size_t i = f->l.n; i-- > 0;) {
         const struct dt_orch_option *x = &f->l.o[i];
@@ -122,7 +123,7 @@ static bool dominated(const struct dt_front *f, const struct dt_orch_option *o, 
     return false;
 }
 
-static bool front_reserve(struct dt_search_state *s, struct dt_front *f, size_t n)
+static bool front_reserve(struct dt_search_state *s, struct dt_orch_front *f, size_t n)
 {
     void *p = f->l.o;
 
@@ -136,7 +137,7 @@ static bool front_reserve(struct dt_search_state *s, struct dt_front *f, size_t 
     return true;
 }
 
-static void front_add(struct dt_front *f, const struct dt_orch_option *o)
+static void front_add(struct dt_orch_front *f, const struct dt_orch_option *o)
 {
     f->l.o[f->l.n++] = *o;
     f->warm_min = fmin(f->warm_min, o->warm);
@@ -145,8 +146,8 @@ static void front_add(struct dt_front *f, const struct dt_orch_option *o)
 
 /* Sorted by GPUs, an option is dominated exactly if an earlier one has neither more warm-up nor a
  * longer interval. */
-bool dt_front_build(struct dt_search_state *s, int m, const struct dt_limits *lim,
-                    struct dt_front *f)
+bool dt_orch_front_build(struct dt_search_state *s, int m, const struct dt_orch_limits *lim,
+                         struct dt_orch_front *f)
 {
     bool generator = s->t->in->model->modules[m].role == DT_ROLE_GENERATOR;
 
@@ -160,8 +161,8 @@ bool dt_front_build(struct dt_search_state *s, int m, const struct dt_limits *li
     return f->l.n > 0;
 }
 
-bool dt_front_shallow(struct dt_search_state *s, const struct dt_front *all, int pp_max,
-                      struct dt_front *f)
+bool dt_orch_front_shallow(struct dt_search_state *s, const struct dt_orch_front *all, int pp_max,
+                           struct dt_orch_front *f)
 {
     if (!front_reserve(s, f, all->l.n))
         return false;
@@ -175,7 +176,7 @@ bool dt_front_shallow(struct dt_search_state *s, const struct dt_front *all, int
 
 static void take_leaf(struct dt_search_state *s, int gpus, double total)
 {
-    struct dt_cand c;
+    struct dt_orch_cand c;
 
     memset(&c, 0, sizeof(c));
     c.total_s = total;
@@ -190,7 +191,7 @@ static void take_leaf(struct dt_search_state *s, int gpus, double total)
         c.pp[s->others[i]] = (int16_t)s->pick[i]->pp;
         c.dp[s->others[i]] = s->pick[i]->dp;
     }
-    if (s->found && !dt_cand_better(&c, &s->best))
+    if (s->found && !dt_orch_cand_better(&c, &s->best))
         return;
     s->best = c;
     s->found = true;
@@ -213,7 +214,7 @@ static bool depth_reached(const struct dt_search_state *s)
 /* Warm-up and longest interval of the modules around the LLM. */
 static double total_s(const struct dt_search_state *s, double warm, double interval)
 {
-    return dt_staged_s(s->base + warm, s->steps, s->interval_lm, interval, s->pass);
+    return dt_orch_staged_s(s->base + warm, s->steps, s->interval_lm, interval, s->pass);
 }
 
 /* Modules others[i..] remain; `left` GPUs, warm-up and longest interval so far, GPUs used so far.
@@ -223,7 +224,7 @@ static void combine(struct dt_search_state *s, int i, int left, double warm, dou
 {
     double rest_warm = 0, rest_interval = 0;
     int rest_gpus = 0;
-    const struct dt_front *f;
+    const struct dt_orch_front *f;
 
     if (i == s->n_others) {
         s->stats->candidates++;
@@ -232,7 +233,7 @@ static void combine(struct dt_search_state *s, int i, int left, double warm, dou
         return;
     }
     for (int j = i + 1; j < s->n_others; j++) {
-        const struct dt_front *g = &s->front[s->others[j]];
+        const struct dt_orch_front *g = &s->front[s->others[j]];
 
         rest_warm += g->warm_min;
         rest_interval = fmax(rest_interval, g->interval_min);
@@ -253,7 +254,7 @@ static void combine(struct dt_search_state *s, int i, int left, double warm, dou
     }
 }
 
-void dt_front_combine(struct dt_search_state *s, int left, int used)
+void dt_orch_front_combine(struct dt_search_state *s, int left, int used)
 {
     combine(s, 0, left, 0, 0, used);
 }

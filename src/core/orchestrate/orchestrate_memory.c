@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-void dt_largest_work(const struct dt_work_stats *s, double samples, double sigmas,
-                     struct dt_work *out)
+void dt_orch_largest_work(const struct dt_orch_work_stats *s, double samples, double sigmas,
+                          struct dt_work *out)
 {
     double k = fmax(1, samples), tokens, ratio;
 
@@ -31,18 +31,18 @@ void dt_search_largest_work(const struct dt_search_input *in, const struct dt_pl
     int64_t slot = dt_plan_slot_samples(p, in->model->llm);
 
     for (int m = 0; m < in->model->n_modules; m++) {
-        struct dt_work_stats s;
+        struct dt_orch_work_stats s;
 
-        dt_work_stats(in, m, &s);
-        dt_largest_work(&s, (double)dt_samples_per_replica(slot, p->modules[m].layout.dp), 3,
-                        &work[m]);
+        dt_orch_work_stats(in, m, &s);
+        dt_orch_largest_work(&s, (double)dt_orch_samples_per_replica(slot, p->modules[m].layout.dp),
+                             3, &work[m]);
     }
 }
 
 /* Bytes per parameter that no split avoids: bf16 weights; where trained, fp32 gradients and the
  * fp32 master copy and two Adam moments, those over dp under ZeRO-1.  On CPUs the master copy is
  * the weights. */
-void dt_table_static_bytes(struct dt_orch_table *t, int m)
+void dt_orch_table_static_bytes(struct dt_orch_table *t, int m)
 {
     const struct dt_model *model = t->in->model;
     bool cpu = dt_cluster_is_cpu(t->in->cluster);
@@ -60,7 +60,7 @@ void dt_table_static_bytes(struct dt_orch_table *t, int m)
     }
 }
 
-double dt_table_min_gpus(const struct dt_orch_table *t, int m, int tpi, int dp)
+double dt_orch_table_min_gpus(const struct dt_orch_table *t, int m, int tpi, int dp)
 {
     const struct dt_cluster *c = t->in->cluster;
     double bytes = t->static_bytes[m] + t->optimizer_bytes[m] / (t->in->policy.zero ? dp : 1);
@@ -78,8 +78,8 @@ static uint64_t hash(uint64_t x) /* splitmix64 finaliser */
     return x ^ (x >> 31);
 }
 
-static struct dt_mem_entry *slot_of(struct dt_mem_entry *table, size_t cap, uint64_t key,
-                                    uint32_t dp_lm)
+static struct dt_orch_mem_entry *slot_of(struct dt_orch_mem_entry *table, size_t cap, uint64_t key,
+                                         uint32_t dp_lm)
 {
     size_t i = (size_t)hash(key + ((uint64_t)dp_lm << 40)) & (cap - 1);
 
@@ -91,7 +91,7 @@ static struct dt_mem_entry *slot_of(struct dt_mem_entry *table, size_t cap, uint
 static bool grow(struct dt_orch_table *t)
 {
     size_t cap = t->mem_cap ? 2 * t->mem_cap : 4096;
-    struct dt_mem_entry *bigger = dt_calloc(cap, sizeof(*bigger));
+    struct dt_orch_mem_entry *bigger = dt_calloc(cap, sizeof(*bigger));
 
     if (!bigger)
         return false;
@@ -104,11 +104,11 @@ static bool grow(struct dt_orch_table *t)
     return true;
 }
 
-void dt_note_reject(struct dt_orch_table *t, const struct dt_plan *p, int m, int stage,
-                    const struct dt_memory *mem)
+void dt_orch_note_reject(struct dt_orch_table *t, const struct dt_plan *p, int m, int stage,
+                         const struct dt_memory *mem)
 {
-    struct dt_rejects *r = &t->rejects;
-    const struct dt_layout *l = &p->modules[m].layout;
+    struct dt_orch_rejects *r = &t->rejects;
+    const struct dt_plan_layout *l = &p->modules[m].layout;
     double over = mem->total - dt_memory_limit(t->in->cluster);
     const double gib = 1024.0 * 1024 * 1024;
 
@@ -126,19 +126,19 @@ void dt_note_reject(struct dt_orch_table *t, const struct dt_plan *p, int m, int
  */
 static double stages_over(struct dt_orch_table *t, int m, int64_t slots, int64_t slot_samples)
 {
-    const struct dt_layout *l = &t->scratch.modules[m].layout;
+    const struct dt_plan_layout *l = &t->scratch.modules[m].layout;
     double limit = dt_memory_limit(t->in->cluster), worst = -HUGE_VAL;
     struct dt_work work;
 
-    dt_largest_work(&t->work[m], (double)dt_samples_per_replica(slot_samples, l->dp), t->sigmas,
-                    &work);
+    dt_orch_largest_work(&t->work[m], (double)dt_orch_samples_per_replica(slot_samples, l->dp),
+                         t->sigmas, &work);
     for (int s = 0; s < l->pp; s++) {
         struct dt_memory mem;
 
         dt_memory_stage(&t->scratch, t->in->model, t->in->cluster, m, s, &work, slots, &mem);
         worst = fmax(worst, mem.total - limit);
         if (worst > 0) {
-            dt_note_reject(t, &t->scratch, m, s, &mem);
+            dt_orch_note_reject(t, &t->scratch, m, s, &mem);
             break;
         }
     }
@@ -150,9 +150,9 @@ static bool set_scratch(struct dt_orch_table *t, int m, int tpi, int pp, int dp,
                         int pp_lm, int vpp_lm, int gen_pp)
 {
     const struct dt_model *model = t->in->model;
-    struct dt_module_plan *mp = &t->scratch.modules[m];
+    struct dt_plan_module *mp = &t->scratch.modules[m];
     int vpp = m == model->llm ? vpp_lm : 1;
-    const struct dt_stage_entry *e = dt_table_stage(t, m, tpi, pp, vpp);
+    const struct dt_orch_stage_entry *e = dt_orch_table_stage(t, m, tpi, pp, vpp);
 
     if (!e)
         return false;
@@ -170,13 +170,13 @@ static bool set_scratch(struct dt_orch_table *t, int m, int tpi, int pp, int dp,
     return true;
 }
 
-bool dt_table_fits(struct dt_orch_table *t, int m, int tpi, int pp, int dp, int dp_lm, int pp_lm,
-                   int vpp_lm, int gen_pp)
+bool dt_orch_table_fits(struct dt_orch_table *t, int m, int tpi, int pp, int dp, int dp_lm,
+                        int pp_lm, int vpp_lm, int gen_pp)
 {
-    const struct dt_policy *y = &t->in->policy;
+    const struct dt_plan_policy *y = &t->in->policy;
     int64_t slot_samples = (int64_t)dp_lm * y->microbatch;
     int role = t->in->model->modules[m].role;
-    struct dt_mem_entry *e;
+    struct dt_orch_mem_entry *e;
     uint64_t key;
 
     /* What lies upstream of a module does not change what it holds. */
@@ -201,7 +201,7 @@ bool dt_table_fits(struct dt_orch_table *t, int m, int tpi, int pp, int dp, int 
     return e->over_bytes <= 0;
 }
 
-void dt_table_forget(struct dt_orch_table *t)
+void dt_orch_table_forget(struct dt_orch_table *t)
 {
     dt_free(t->mem);
     t->mem = NULL;

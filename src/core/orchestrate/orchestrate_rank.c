@@ -14,26 +14,28 @@
 /* A plan that the bound puts this far behind the best timeline is left out.  The bound is of mean
  * samples; a test holds it to at most 0.3 % above the timeline on real ones, in random small worlds. */
 #define CERTAIN 1.01
-/* Programs longer than this are ranked by a share of their replicas (dt_plan_share): ranking then
+/* Programs longer than this are ranked by a share of their replicas (dt_orch_plan_share): ranking then
  * takes a few hundredths of a second a plan on any cluster. */
 #define RANK_OPS 3e5
 /* How much slower by the formula the leaner variant of the winner may be before its timeline is
  * asked: the timeline hides warm-up that the formula counts in full. */
 #define LEAN_FORMULA 5e-3
 
-static void set_layout(struct dt_orch_table *t, const struct dt_cand *c, int m, struct dt_plan *p)
+static void set_layout(struct dt_orch_table *t, const struct dt_orch_cand *c, int m,
+                       struct dt_plan *p)
 {
-    struct dt_module_plan *mp = &p->modules[m];
+    struct dt_plan_module *mp = &p->modules[m];
     int vpp = m == t->in->model->llm ? c->vpp : 1;
-    const struct dt_stage_entry *e = dt_table_stage(t, m, c->tpi[m], c->pp[m], vpp);
+    const struct dt_orch_stage_entry *e = dt_orch_table_stage(t, m, c->tpi[m], c->pp[m], vpp);
 
-    mp->layout = (struct dt_layout){1 << c->tpi[m], 1, 1, c->pp[m], vpp, c->dp[m], 1, 0};
+    mp->layout = (struct dt_plan_layout){1 << c->tpi[m], 1, 1, c->pp[m], vpp, c->dp[m], 1, 0};
     if (e)
         memcpy(mp->split, e->split, (size_t)(c->pp[m] * vpp + 1) * sizeof(*mp->split));
 }
 
-enum dt_status dt_cand_plan(struct dt_orch_table *t, const struct dt_cand *c,
-                            enum dt_strategy strategy, struct dt_error *err, struct dt_plan *out)
+enum dt_status dt_orch_cand_plan(struct dt_orch_table *t, const struct dt_orch_cand *c,
+                                 enum dt_plan_strategy strategy, struct dt_error *err,
+                                 struct dt_plan *out)
 {
     const struct dt_search_input *in = t->in;
 
@@ -59,7 +61,7 @@ static enum dt_status check_assigned(const struct dt_search_input *in, const str
     struct dt_work work[DT_MAX_MODULES] = {{0, 0, 0, 0}};
 
     for (int m = 0; m < a->n_modules; m++) {
-        const struct dt_module_assignment *ma = &a->m[m];
+        const struct dt_assignment_module *ma = &a->m[m];
 
         for (uint32_t i = 0; i < ma->mb_first[ma->n_replicas]; i++)
             if (ma->work[i].tokens > work[m].tokens)
@@ -73,21 +75,21 @@ static enum dt_status evaluate(const struct dt_search_input *in, const struct dt
 {
     struct dt_durations dur;
     struct dt_timeline line;
-    struct dt_topo topo;
+    struct dt_timeline_topo topo;
     enum dt_status st;
 
     memset(&line, 0, sizeof(line));
     st = dt_durations_compute(prog, in->model, in->cluster, in->cost, false, err, &dur);
     if (st != DT_OK)
         return st;
-    st = dt_topo_build(prog, err, &topo);
+    st = dt_timeline_topo_build(prog, err, &topo);
     if (st != DT_OK)
         goto free_durations;
     st = dt_timeline_eval(prog, &topo, dur.ns, err, &line);
     if (st == DT_OK)
         *seconds = (double)line.makespan_ns * 1e-9;
     dt_timeline_free(&line);
-    dt_topo_free(&topo);
+    dt_timeline_topo_free(&topo);
 free_durations:
     dt_durations_free(&dur);
     return st;
@@ -107,7 +109,7 @@ static enum dt_status timeline_s(const struct dt_search_input *in, const struct 
     st = check_assigned(in, p, a, err, &bytes);
     if (st != DT_OK)
         goto free_assignment;
-    st = dt_compile(run, in->model, in->cluster, a, in->cost, err, &prog);
+    st = dt_sched_compile(run, in->model, in->cluster, a, in->cost, err, &prog);
     if (st != DT_OK)
         goto free_assignment;
     st = evaluate(in, prog, err, &value);
@@ -121,9 +123,9 @@ free_assignment:
     return st;
 }
 
-enum dt_status dt_plan_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
-                                  int64_t first_sample, struct dt_error *err, double *seconds,
-                                  double *mem_bytes_max)
+enum dt_status dt_orch_plan_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
+                                       int64_t first_sample, struct dt_error *err, double *seconds,
+                                       double *mem_bytes_max)
 {
     double bytes;
 
@@ -146,8 +148,9 @@ static enum dt_status check_expected(struct dt_orch_table *t, struct dt_plan *p,
     for (int m = 0; m < p->n_modules; m++) {
         int64_t slot = dt_plan_slot_samples(p, in->model->llm);
 
-        dt_largest_work(&t->work[m], (double)dt_samples_per_replica(slot, p->modules[m].layout.dp),
-                        t->sigmas, &work[m]);
+        dt_orch_largest_work(&t->work[m],
+                             (double)dt_orch_samples_per_replica(slot, p->modules[m].layout.dp),
+                             t->sigmas, &work[m]);
     }
     DT_TRY(dt_memory_check(p, in->model, in->cluster, work, &bytes, err));
     p->predicted.mem_bytes_max = bytes;
@@ -164,7 +167,7 @@ static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *
     double expected;
     struct dt_plan part;
 
-    if (!dt_plan_share(p, in->model->llm, RANK_OPS, &part))
+    if (!dt_orch_plan_share(p, in->model->llm, RANK_OPS, &part))
         return timeline_s(in, p, p, 0, err, &q->timeline_s, &q->mem_bytes_max);
     DT_TRY(check_expected(t, p, err));
     expected = q->mem_bytes_max;
@@ -182,9 +185,9 @@ static enum dt_status predict(struct dt_orch_table *t, struct dt_plan *p, double
     const struct dt_search_input *in = t->in;
     double bound = p->predicted.lower_bound_s;
 
-    dt_formula_stats(in, p, t->work, &p->predicted);
+    dt_orch_formula_stats(in, p, t->work, &p->predicted);
     p->predicted.lower_bound_s = bound;
-    if (!in->opt.rank || dt_plan_least_s(t, p) > limit * CERTAIN)
+    if (!in->opt.rank || dt_orch_plan_least_s(t, p) > limit * CERTAIN)
         return check_expected(t, p, err);
     return ranking_timeline(t, p, err);
 }
@@ -252,7 +255,7 @@ static enum dt_status by_bound(const struct dt_orch_table *t, const struct dt_pl
     for (int i = 0; i < n; i++) { /* a dozen at most: insertion keeps equal ones in order */
         int k = i;
 
-        least[i] = dt_plan_least_s(t, &plans[i]);
+        least[i] = dt_orch_plan_least_s(t, &plans[i]);
         for (; k > 0 && least[order[k - 1]] > least[i]; k--)
             order[k] = order[k - 1];
         order[k] = i;
@@ -262,8 +265,8 @@ static enum dt_status by_bound(const struct dt_orch_table *t, const struct dt_pl
     return DT_OK;
 }
 
-enum dt_status dt_rank(struct dt_orch_table *t, struct dt_plan *plans, int *n, bool sort,
-                       struct dt_error *err)
+enum dt_status dt_orch_rank(struct dt_orch_table *t, struct dt_plan *plans, int *n, bool sort,
+                            struct dt_error *err)
 {
     double limit = HUGE_VAL;
     int kept = 0, *order = NULL;
@@ -294,15 +297,15 @@ enum dt_status dt_rank(struct dt_orch_table *t, struct dt_plan *plans, int *n, b
 /* ---- search, plans, ranking ---- */
 
 struct round { /* one pass of search and ranking */
-    struct dt_cand *cands;
+    struct dt_orch_cand *cands;
     struct dt_plan *plans;
     int n;
 };
 
-static bool same_layout(const struct dt_plan *p, const struct dt_cand *c)
+static bool same_layout(const struct dt_plan *p, const struct dt_orch_cand *c)
 {
     for (int m = 0; m < p->n_modules; m++) {
-        const struct dt_layout *l = &p->modules[m].layout;
+        const struct dt_plan_layout *l = &p->modules[m].layout;
 
         if (l->tp != 1 << c->tpi[m] || l->pp != c->pp[m] || l->dp != c->dp[m])
             return false;
@@ -313,22 +316,22 @@ static bool same_layout(const struct dt_plan *p, const struct dt_cand *c)
 /* The winner with fewer GPUs, if there is such a layout nearly as fast by the formula and as fast
  * by the timeline. */
 static enum dt_status add_lean(struct dt_orch_table *t, struct round *r, int n_cands,
-                               enum dt_strategy strategy, struct dt_error *err)
+                               enum dt_plan_strategy strategy, struct dt_error *err)
 {
     struct dt_plan *spare = &r->plans[r->n];
-    struct dt_cand lean;
+    struct dt_orch_cand lean;
     int one = 1;
 
     for (int i = 0; i < n_cands; i++) {
         if (!same_layout(&r->plans[0], &r->cands[i]) ||
             r->plans[0].modules[t->in->model->llm].layout.vpp != r->cands[i].vpp)
             continue;
-        DT_TRY(
-            dt_search_lean(t, &r->cands[i], r->cands[i].total_s * (1 + LEAN_FORMULA), err, &lean));
+        DT_TRY(dt_orch_search_lean(t, &r->cands[i], r->cands[i].total_s * (1 + LEAN_FORMULA), err,
+                                   &lean));
         if (lean.gpus >= dt_plan_gpus(&r->plans[0]))
             return DT_OK;
-        DT_TRY(dt_cand_plan(t, &lean, strategy, err, spare));
-        DT_TRY(dt_rank(t, spare, &one, false, err));
+        DT_TRY(dt_orch_cand_plan(t, &lean, strategy, err, spare));
+        DT_TRY(dt_orch_rank(t, spare, &one, false, err));
         r->n += one;
         return sort_plans(r->plans, r->n, err);
     }
@@ -336,15 +339,15 @@ static enum dt_status add_lean(struct dt_orch_table *t, struct round *r, int n_c
 }
 
 static enum dt_status one_round(struct dt_orch_table *t, const double *cap,
-                                enum dt_strategy strategy, struct dt_error *err, struct round *r,
-                                struct dt_search_stats *stats)
+                                enum dt_plan_strategy strategy, struct dt_error *err,
+                                struct round *r, struct dt_search_stats *stats)
 {
     int k = t->in->opt.k > 0 ? t->in->opt.k : 8, n_cands;
 
-    DT_TRY(dt_search(t, cap, k, err, r->cands, &n_cands, stats));
+    DT_TRY(dt_orch_search(t, cap, k, err, r->cands, &n_cands, stats));
     for (r->n = 0; r->n < n_cands; r->n++)
-        DT_TRY(dt_cand_plan(t, &r->cands[r->n], strategy, err, &r->plans[r->n]));
-    DT_TRY(dt_rank(t, r->plans, &r->n, true, err));
+        DT_TRY(dt_orch_cand_plan(t, &r->cands[r->n], strategy, err, &r->plans[r->n]));
+    DT_TRY(dt_orch_rank(t, r->plans, &r->n, true, err));
     if (r->n > 0 && t->in->opt.rank)
         DT_TRY(add_lean(t, r, n_cands, strategy, err));
     if (r->n > k)
@@ -353,7 +356,7 @@ static enum dt_status one_round(struct dt_orch_table *t, const double *cap,
 }
 
 enum dt_status dt_search_plans(struct dt_orch_table *t, const double *cap,
-                               enum dt_strategy strategy, struct dt_error *err,
+                               enum dt_plan_strategy strategy, struct dt_error *err,
                                struct dt_search_result *out)
 {
     int k = t->in->opt.k > 0 ? t->in->opt.k : 8;
@@ -369,11 +372,11 @@ enum dt_status dt_search_plans(struct dt_orch_table *t, const double *cap,
         /* Every plan was over when its real microbatches were known: allow for the largest possible
          * ones. */
         t->sigmas = HUGE_VAL;
-        dt_table_forget(t);
+        dt_orch_table_forget(t);
         st = one_round(t, cap, strategy, err, &r, &out->stats);
     }
     if (st == DT_OK && r.n == 0)
-        st = dt_infeasible(t, err);
+        st = dt_orch_infeasible(t, err);
     dt_free(r.cands);
     if (st != DT_OK) {
         dt_free(r.plans);

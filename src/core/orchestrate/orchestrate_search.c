@@ -29,25 +29,25 @@ enum { KEEP_PER_KEY = 2 };
 
 /* ---- the pool: the k best, at most two per (TP_lm, DP_lm, pp_lm) ---- */
 
-static bool same_key(const struct dt_search_state *s, const struct dt_cand *a,
-                     const struct dt_cand *b)
+static bool same_key(const struct dt_search_state *s, const struct dt_orch_cand *a,
+                     const struct dt_orch_cand *b)
 {
     return a->tpi[s->llm] == b->tpi[s->llm] && a->dp[s->llm] == b->dp[s->llm] &&
            a->pp[s->llm] == b->pp[s->llm];
 }
 
 /* The entry that a newcomer with this key would have to displace, or -1 when there is room. */
-static int victim(const struct dt_search_state *s, const struct dt_cand *c)
+static int victim(const struct dt_search_state *s, const struct dt_orch_cand *c)
 {
     int worst = -1, worst_key = -1, keys = 0;
 
     for (int i = 0; i < s->n_pool; i++) {
-        if (worst < 0 || dt_cand_better(&s->pool[worst], &s->pool[i]))
+        if (worst < 0 || dt_orch_cand_better(&s->pool[worst], &s->pool[i]))
             worst = i;
         if (!same_key(s, &s->pool[i], c))
             continue;
         keys++;
-        if (worst_key < 0 || dt_cand_better(&s->pool[worst_key], &s->pool[i]))
+        if (worst_key < 0 || dt_orch_cand_better(&s->pool[worst_key], &s->pool[i]))
             worst_key = i;
     }
     if (keys >= KEEP_PER_KEY)
@@ -66,13 +66,13 @@ static double pool_threshold(const struct dt_search_state *s)
     return worst;
 }
 
-static void pool_add(struct dt_search_state *s, const struct dt_cand *c)
+static void pool_add(struct dt_search_state *s, const struct dt_orch_cand *c)
 {
     int v = victim(s, c);
 
     if (v < 0)
         s->pool[s->n_pool++] = *c;
-    else if (dt_cand_better(c, &s->pool[v]))
+    else if (dt_orch_cand_better(c, &s->pool[v]))
         s->pool[v] = *c;
 }
 
@@ -81,11 +81,11 @@ static void pool_add(struct dt_search_state *s, const struct dt_cand *c)
 static double llm_interval(struct dt_search_state *s, int pp)
 {
     int tpi = s->c->tpi[s->llm], m = s->t->in->policy.microbatch;
-    const struct dt_stage_entry *e;
+    const struct dt_orch_stage_entry *e;
 
     if (s->t->in->opt.uniform)
         return m * s->sample_s[s->llm] / pp;
-    e = dt_table_stage(s->t, s->llm, tpi, pp, s->c->vpp);
+    e = dt_orch_table_stage(s->t, s->llm, tpi, pp, s->c->vpp);
     return e ? m * e->max_s : HUGE_VAL;
 }
 
@@ -94,7 +94,7 @@ static void set_base(struct dt_search_state *s, int pp)
 {
     double c = s->t->in->policy.microbatch * s->sample_s[s->llm];
 
-    s->base = dt_llm_warmup_s(c, pp, s->c->vpp);
+    s->base = dt_orch_llm_warmup_s(c, pp, s->c->vpp);
     s->pass = s->t->in->opt.uniform || s->c->vpp == 1 ? 0 : c - s->base;
 }
 
@@ -142,7 +142,7 @@ static double interval_limit(const struct dt_search_state *s, double warm)
 /* The pool's threshold for this key: a third variant of one key must beat the second. */
 static double key_threshold(const struct dt_search_state *s)
 {
-    struct dt_cand key;
+    struct dt_orch_cand key;
     int v;
 
     if (s->lean)
@@ -157,7 +157,7 @@ static double key_threshold(const struct dt_search_state *s)
 
 static void open_depth_pp(struct dt_search_state *s, int pp)
 {
-    const struct dt_cell *c = s->c;
+    const struct dt_orch_cell *c = s->c;
     int gpus = (1 << c->tpi[s->llm]) * pp * c->dp_lm, left = s->t->gpus - gpus;
     double interval, limit, warm = least_warm(s, 0);
 
@@ -177,19 +177,21 @@ static void open_depth_pp(struct dt_search_state *s, int pp)
     for (int i = 0; i < s->n_gens; i++)
         if (s->front[s->others[i]].l.o[0].gpus > left)
             return;
-    if (!dt_table_fits(s->t, s->llm, c->tpi[s->llm], pp, c->dp_lm, c->dp_lm, pp, c->vpp, s->gen_pp))
+    if (!dt_orch_table_fits(s->t, s->llm, c->tpi[s->llm], pp, c->dp_lm, c->dp_lm, pp, c->vpp,
+                            s->gen_pp))
         return;
     for (int i = s->n_gens; i < s->n_others; i++) {
         int m = s->others[i];
         int spare = left - (least_gpus(s, 0) - (1 << c->tpi[m]));
-        const struct dt_limits lim = {s->t->in->model->modules[m].n_blocks, module_cap(s, m, spare),
-                                      limit, fast_enough(s, interval)};
+        const struct dt_orch_limits lim = {s->t->in->model->modules[m].n_blocks,
+                                           module_cap(s, m, spare), limit,
+                                           fast_enough(s, interval)};
 
-        if (!dt_front_build(s, m, &lim, &s->front[m]))
+        if (!dt_orch_front_build(s, m, &lim, &s->front[m]))
             return;
     }
     s->found = s->lean ? s->found : false;
-    dt_front_combine(s, left, gpus);
+    dt_orch_front_combine(s, left, gpus);
     if (s->found && !s->lean)
         pool_add(s, &s->best);
 }
@@ -197,7 +199,7 @@ static void open_depth_pp(struct dt_search_state *s, int pp)
 /* Deepest LLM pipeline that leaves a lane to every other module. */
 static int llm_depth_max(const struct dt_search_state *s)
 {
-    const struct dt_cell *c = s->c;
+    const struct dt_orch_cell *c = s->c;
     int lane = (1 << c->tpi[s->llm]) * c->dp_lm;
     int room = module_cap(s, s->llm, s->t->gpus - least_gpus(s, 0)) / lane;
     int max = s->t->in->model->modules[s->llm].n_blocks / c->vpp;
@@ -209,7 +211,7 @@ static int llm_depth_max(const struct dt_search_state *s)
 
 static void reject_gpus(struct dt_search_state *s, double need)
 {
-    struct dt_rejects *r = &s->t->rejects;
+    struct dt_orch_rejects *r = &s->t->rejects;
 
     if (r->gpus++ == 0 || (int64_t)ceil(need) < r->gpus_least)
         r->gpus_least = (int64_t)ceil(need);
@@ -218,7 +220,7 @@ static void reject_gpus(struct dt_search_state *s, double need)
 /* Depths of the LLM pipeline outwards from where the convex optimum lies. */
 static void open_depth(struct dt_search_state *s, double x_lm)
 {
-    const struct dt_cell *c = s->c;
+    const struct dt_orch_cell *c = s->c;
     int lane = (1 << c->tpi[s->llm]) * c->dp_lm;
     int max = llm_depth_max(s), mid = (int)(x_lm / lane + 0.5);
 
@@ -256,10 +258,11 @@ static bool generator_layouts(struct dt_search_state *s)
     for (int i = 0; i < s->n_gens; i++) {
         int m = s->others[i];
         int spare = s->t->gpus - lane - (least_gpus(s, 0) - (1 << s->c->tpi[m]));
-        const struct dt_limits lim = {s->t->in->model->modules[m].n_blocks, module_cap(s, m, spare),
-                                      limit, fast_enough(s, llm_interval_min(s))};
+        const struct dt_orch_limits lim = {s->t->in->model->modules[m].n_blocks,
+                                           module_cap(s, m, spare), limit,
+                                           fast_enough(s, llm_interval_min(s))};
 
-        if (!dt_front_build(s, m, &lim, &s->any_depth[m]))
+        if (!dt_orch_front_build(s, m, &lim, &s->any_depth[m]))
             return false;
     }
     return true;
@@ -272,7 +275,7 @@ static bool set_depth(struct dt_search_state *s, int gen_pp)
 
     s->gen_pp = gen_pp;
     for (int i = 0; i < s->n_gens; i++) {
-        const struct dt_front *all = &s->any_depth[s->others[i]];
+        const struct dt_orch_front *all = &s->any_depth[s->others[i]];
 
         for (size_t a = 0; a < all->l.n; a++)
             reached |= all->l.o[a].pp == gen_pp;
@@ -280,12 +283,12 @@ static bool set_depth(struct dt_search_state *s, int gen_pp)
     if (!reached)
         return false;
     for (int i = 0; i < s->n_gens; i++)
-        if (!dt_front_shallow(s, &s->any_depth[s->others[i]], gen_pp, &s->front[s->others[i]]))
+        if (!dt_orch_front_shallow(s, &s->any_depth[s->others[i]], gen_pp, &s->front[s->others[i]]))
             return false;
     return true;
 }
 
-static void set_cell(struct dt_search_state *s, const struct dt_cell *c)
+static void set_cell(struct dt_search_state *s, const struct dt_orch_cell *c)
 {
     s->c = c;
     s->slot = (int64_t)c->dp_lm * s->t->in->policy.microbatch;
@@ -301,7 +304,7 @@ static void open_cell(struct dt_search_state *s, double x_lm)
     if (!generator_layouts(s))
         return;
     for (int i = 0; i < s->n_gens; i++) {
-        const struct dt_front *all = &s->any_depth[s->others[i]];
+        const struct dt_orch_front *all = &s->any_depth[s->others[i]];
 
         for (size_t a = 0; a < all->l.n; a++)
             deepest = all->l.o[a].pp > deepest ? all->l.o[a].pp : deepest;
@@ -334,26 +337,27 @@ static double quick_bound(const struct dt_search_state *s)
 
 static double convex_bound(struct dt_search_state *s, double *x)
 {
-    const struct dt_cell *c = s->c;
+    const struct dt_orch_cell *c = s->c;
     double min_x[DT_MAX_MODULES];
     int tp[DT_MAX_MODULES];
 
     s->min_gpus = 0;
     for (int m = 0; m < s->n_modules; m++) {
         tp[m] = 1 << c->tpi[m];
-        min_x[m] = dt_table_min_gpus(s->t, m, c->tpi[m], m == s->llm ? c->dp_lm : (int)s->slot);
+        min_x[m] =
+            dt_orch_table_min_gpus(s->t, m, c->tpi[m], m == s->llm ? c->dp_lm : (int)s->slot);
         s->min_gpus += min_x[m];
     }
     s->stats->convex_solves++;
-    return dt_convex_solve_base(s->n_modules, s->llm, s->sample_s, tp, c->dp_lm,
-                                s->t->in->policy.microbatch, s->t->in->policy.global_batch,
-                                s->t->gpus, min_x,
-                                s->t->in->policy.microbatch * s->sample_s[s->llm] / c->vpp, x);
+    return dt_orch_convex_solve_base(s->n_modules, s->llm, s->sample_s, tp, c->dp_lm,
+                                     s->t->in->policy.microbatch, s->t->in->policy.global_batch,
+                                     s->t->gpus, min_x,
+                                     s->t->in->policy.microbatch * s->sample_s[s->llm] / c->vpp, x);
 }
 
 static int by_bound(const void *pa, const void *pb)
 {
-    const struct dt_cell *a = pa, *b = pb;
+    const struct dt_orch_cell *a = pa, *b = pb;
 
     if (a->bound != b->bound)
         return a->bound < b->bound ? -1 : 1;
@@ -364,7 +368,7 @@ static int by_bound(const void *pa, const void *pb)
     return memcmp(a->tpi, b->tpi, sizeof(a->tpi));
 }
 
-static bool next_tp(const struct dt_search_state *s, struct dt_cell *c)
+static bool next_tp(const struct dt_search_state *s, struct dt_orch_cell *c)
 {
     for (int m = 0; m < s->n_modules; m++) {
         do {
@@ -378,7 +382,7 @@ static bool next_tp(const struct dt_search_state *s, struct dt_cell *c)
     return false;
 }
 
-static bool first_tp(const struct dt_search_state *s, struct dt_cell *c)
+static bool first_tp(const struct dt_search_state *s, struct dt_orch_cell *c)
 {
     memset(c, 0, sizeof(*c));
     for (int m = 0; m < s->n_modules; m++) {
@@ -390,11 +394,11 @@ static bool first_tp(const struct dt_search_state *s, struct dt_cell *c)
     return true;
 }
 
-static bool list_cells(struct dt_search_state *s, struct dt_cell **out, size_t *n)
+static bool list_cells(struct dt_search_state *s, struct dt_orch_cell **out, size_t *n)
 {
     int64_t slots = s->t->in->policy.global_batch / s->t->in->policy.microbatch;
     size_t cap = 0;
-    struct dt_cell c;
+    struct dt_orch_cell c;
     void *cells = NULL;
 
     *n = 0;
@@ -412,7 +416,7 @@ static bool list_cells(struct dt_search_state *s, struct dt_cell **out, size_t *
                 }
                 set_cell(s, &c);
                 c.bound = quick_bound(s);
-                ((struct dt_cell *)cells)[(*n)++] = c;
+                ((struct dt_orch_cell *)cells)[(*n)++] = c;
             }
         }
     } while (next_tp(s, &c));
@@ -421,7 +425,7 @@ static bool list_cells(struct dt_search_state *s, struct dt_cell **out, size_t *
     return true;
 }
 
-static void visit_cells(struct dt_search_state *s, const struct dt_cell *cells, size_t n)
+static void visit_cells(struct dt_search_state *s, const struct dt_orch_cell *cells, size_t n)
 {
     double x[DT_MAX_MODULES] = {0};
 
@@ -474,15 +478,16 @@ static void search_free(struct dt_search_state *s)
 
 static int by_score(const void *pa, const void *pb)
 {
-    const struct dt_cand *a = pa, *b = pb;
+    const struct dt_orch_cand *a = pa, *b = pb;
 
-    return dt_cand_better(a, b) ? -1 : dt_cand_better(b, a) ? 1 : 0;
+    return dt_orch_cand_better(a, b) ? -1 : dt_orch_cand_better(b, a) ? 1 : 0;
 }
 
-enum dt_status dt_search(struct dt_orch_table *t, const double *cap, int k, struct dt_error *err,
-                         struct dt_cand *out, int *n, struct dt_search_stats *stats)
+enum dt_status dt_orch_search(struct dt_orch_table *t, const double *cap, int k,
+                              struct dt_error *err, struct dt_orch_cand *out, int *n,
+                              struct dt_search_stats *stats)
 {
-    struct dt_cell *cells;
+    struct dt_orch_cell *cells;
     struct dt_search_state s;
     size_t n_cells;
 
@@ -504,11 +509,11 @@ enum dt_status dt_search(struct dt_orch_table *t, const double *cap, int k, stru
     return DT_OK;
 }
 
-enum dt_status dt_search_lean(struct dt_orch_table *t, const struct dt_cand *c, double limit,
-                              struct dt_error *err, struct dt_cand *out)
+enum dt_status dt_orch_search_lean(struct dt_orch_table *t, const struct dt_orch_cand *c,
+                                   double limit, struct dt_error *err, struct dt_orch_cand *out)
 {
     struct dt_search_stats stats;
-    struct dt_cell cell;
+    struct dt_orch_cell cell;
     struct dt_search_state s;
     int gen_pp = 0;
 

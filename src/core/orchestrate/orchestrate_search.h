@@ -6,7 +6,7 @@
 
 #include "core/orchestrate/orchestrate_internal.h"
 
-struct dt_cell { /* all TP degrees, DP_lm and the LLM's vpp */
+struct dt_orch_cell { /* all TP degrees, DP_lm and the LLM's vpp */
     double bound;
     int dp_lm;
     uint8_t vpp, tpi[DT_MAX_MODULES];
@@ -17,29 +17,29 @@ struct dt_orch_option { /* one layout of one module */
     double warm, interval;
 };
 
-struct dt_options {
+struct dt_orch_options {
     struct dt_orch_option *o;
     size_t n, cap;
 };
 
-struct dt_front {        /* Pareto-optimal layouts of a module that fit in memory */
-    struct dt_options l; /* sorted by GPUs ascending */
+struct dt_orch_front {        /* Pareto-optimal layouts of a module that fit in memory */
+    struct dt_orch_options l; /* sorted by GPUs ascending */
     double warm_min, interval_min;
 };
 
 struct dt_search_state {
     struct dt_orch_table *t;
-    const double *cap;    /* most GPUs per module, or NULL */
-    struct dt_cand *pool; /* [k], unordered */
+    const double *cap;         /* most GPUs per module, or NULL */
+    struct dt_orch_cand *pool; /* [k], unordered */
     int k, n_pool;
     struct dt_search_stats *stats;
     int n_modules, llm;
     int others[DT_MAX_MODULES], n_others, n_gens; /* generators first, then encoders */
     bool lean;                                    /* find the fewest GPUs with total <= limit */
     double limit;
-    struct dt_options raw; /* unsorted layouts of one module */
+    struct dt_orch_options raw; /* unsorted layouts of one module */
     /* the cell at hand */
-    const struct dt_cell *c;
+    const struct dt_orch_cell *c;
     double cell_bound, steps;
     double min_gpus; /* one lane of each module, or what the parameters alone need */
     double sample_s[DT_MAX_MODULES];
@@ -48,32 +48,32 @@ struct dt_search_state {
     double base;       /* warm-up of the LLM */
     double pass;       /* what a microbatch's passage through it takes beyond that */
     double interval_lm;
-    struct dt_front front[DT_MAX_MODULES];
-    struct dt_front any_depth[DT_MAX_MODULES]; /* generators, whatever gen_pp */
+    struct dt_orch_front front[DT_MAX_MODULES];
+    struct dt_orch_front any_depth[DT_MAX_MODULES]; /* generators, whatever gen_pp */
     /* the combination at hand */
     const struct dt_orch_option *pick[DT_MAX_MODULES];
     double threshold; /* a combination must not take longer than this */
-    struct dt_cand best;
+    struct dt_orch_cand best;
     bool found;
 };
 
 /* Lower score first, then fewer GPUs. */
-static inline bool dt_cand_better(const struct dt_cand *a, const struct dt_cand *b)
+static inline bool dt_orch_cand_better(const struct dt_orch_cand *a, const struct dt_orch_cand *b)
 {
     return a->score != b->score ? a->score < b->score : a->gpus < b->gpus;
 }
-struct dt_limits { /* what a layout may take to be of use */
+struct dt_orch_limits { /* what a layout may take to be of use */
     int pp_max, gpus_max;
     double interval_max; /* seconds per slot */
     double interval_min; /* no combination is faster than this: being faster is worth nothing */
 };
 /* The Pareto-optimal layouts of module m within the limits; false when there is none. */
-bool dt_front_build(struct dt_search_state *s, int m, const struct dt_limits *lim,
-                    struct dt_front *f);
+bool dt_orch_front_build(struct dt_search_state *s, int m, const struct dt_orch_limits *lim,
+                         struct dt_orch_front *f);
 /* Those of `all` with at most pp_max stages. */
-bool dt_front_shallow(struct dt_search_state *s, const struct dt_front *all, int pp_max,
-                      struct dt_front *f);
+bool dt_orch_front_shallow(struct dt_search_state *s, const struct dt_orch_front *all, int pp_max,
+                           struct dt_orch_front *f);
 /* Best combination of all fronts in `left` GPUs beside the LLM's `used`; into s->best, s->found. */
-void dt_front_combine(struct dt_search_state *s, int left, int used);
+void dt_orch_front_combine(struct dt_search_state *s, int left, int used);
 
 #endif

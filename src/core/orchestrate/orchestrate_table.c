@@ -12,7 +12,8 @@
  * variation. */
 enum { STATS_SAMPLES_MAX = 65536 };
 
-void dt_work_stats(const struct dt_search_input *in, int module, struct dt_work_stats *out)
+void dt_orch_work_stats(const struct dt_search_input *in, int module,
+                        struct dt_orch_work_stats *out)
 {
     const struct dt_module *mod = &in->model->modules[module];
     int64_t n = in->policy.global_batch;
@@ -46,7 +47,7 @@ void dt_work_stats(const struct dt_search_input *in, int module, struct dt_work_
 }
 
 /* Work of k mean samples. */
-static void mean_work(const struct dt_work_stats *s, double k, struct dt_work *out)
+static void mean_work(const struct dt_orch_work_stats *s, double k, struct dt_work *out)
 {
     memset(out, 0, sizeof(*out));
     if (s->tokens <= 0)
@@ -59,17 +60,18 @@ static void mean_work(const struct dt_work_stats *s, double k, struct dt_work *o
 
 void dt_search_mean_work(const struct dt_search_input *in, int module, struct dt_work *out)
 {
-    struct dt_work_stats s;
+    struct dt_orch_work_stats s;
 
-    dt_work_stats(in, module, &s);
+    dt_orch_work_stats(in, module, &s);
     mean_work(&s, 1, out);
 }
 
 /* The LLM's kernels see M samples at once; encoders and generators are costed one sample at a time
  * (a packed sample already holds several images). */
-void dt_block_timer_init(struct dt_block_timer *b, const struct dt_search_input *in,
-                         const struct dt_plan *p, int module, const struct dt_shard *shard,
-                         const struct dt_work_stats *w)
+void dt_orch_block_timer_init(struct dt_orch_block_timer *b, const struct dt_search_input *in,
+                              const struct dt_plan *p, int module,
+                              const struct dt_block_shard *shard,
+                              const struct dt_orch_work_stats *w)
 {
     b->in = in;
     b->p = p;
@@ -80,9 +82,9 @@ void dt_block_timer_init(struct dt_block_timer *b, const struct dt_search_input 
     dt_plan_trainable(p, in->model, module, b->trainable);
 }
 
-double dt_block_timer_s(const struct dt_block_timer *b, int block)
+double dt_orch_block_timer_s(const struct dt_orch_block_timer *b, int block)
 {
-    struct dt_stage_ns ns;
+    struct dt_cost_stage_ns ns;
 
     if (b->work.tokens <= 0)
         return 0;
@@ -91,7 +93,7 @@ double dt_block_timer_s(const struct dt_block_timer *b, int block)
     return (ns.fwd + ns.bwd) * 1e-9 / b->k;
 }
 
-static bool tp_legal(const struct dt_orch_table *t, int m, int tp, struct dt_rejects *r)
+static bool tp_legal(const struct dt_orch_table *t, int m, int tp, struct dt_orch_rejects *r)
 {
     const struct dt_module *mod = &t->in->model->modules[m];
 
@@ -110,9 +112,9 @@ static bool tp_legal(const struct dt_orch_table *t, int m, int tp, struct dt_rej
 static enum dt_status build_tp(struct dt_orch_table *t, int m, int tpi, struct dt_error *err)
 {
     const struct dt_module *mod = &t->in->model->modules[m];
-    struct dt_tp_costs *c = &t->cost[m][tpi];
-    const struct dt_shard shard = {1 << tpi, 1, 1, 1, tpi > 0};
-    struct dt_block_timer timer;
+    struct dt_orch_tp_costs *c = &t->cost[m][tpi];
+    const struct dt_block_shard shard = {1 << tpi, 1, 1, 1, tpi > 0};
+    struct dt_orch_block_timer timer;
     size_t n = (size_t)mod->n_blocks;
     size_t entries = n * (size_t)(m == t->in->model->llm ? t->max_vpp : 1);
 
@@ -120,14 +122,14 @@ static enum dt_status build_tp(struct dt_orch_table *t, int m, int tpi, struct d
     if (!c->legal)
         return DT_OK;
     c->block_s = DT_ARENA_NEW(&t->arena, double, n);
-    c->stage = DT_ARENA_NEW(&t->arena, struct dt_stage_entry, entries);
+    c->stage = DT_ARENA_NEW(&t->arena, struct dt_orch_stage_entry, entries);
     if (!c->block_s || !c->stage)
         return dt_error_nomem(err, "planner tables");
     for (size_t i = 0; i < entries; i++)
         c->stage[i].max_s = -1;
-    dt_block_timer_init(&timer, t->in, &t->scratch, m, &shard, &t->work[m]);
+    dt_orch_block_timer_init(&timer, t->in, &t->scratch, m, &shard, &t->work[m]);
     for (size_t b = 0; b < n; b++) {
-        c->block_s[b] = dt_block_timer_s(&timer, (int)b);
+        c->block_s[b] = dt_orch_block_timer_s(&timer, (int)b);
         c->sample_s += c->block_s[b];
     }
     return DT_OK;
@@ -142,9 +144,9 @@ static enum dt_status build(struct dt_orch_table *t, struct dt_error *err)
     for (int m = 0; m < in->model->n_modules; m++)
         t->scratch.modules[m].frozen = in->frozen[m];
     for (int m = 0; m < in->model->n_modules; m++) {
-        dt_work_stats(in, m, &t->work[m]);
-        dt_table_static_bytes(t, m);
-        t->cost[m] = DT_ARENA_NEW(&t->arena, struct dt_tp_costs, DT_TP_N);
+        dt_orch_work_stats(in, m, &t->work[m]);
+        dt_orch_table_static_bytes(t, m);
+        t->cost[m] = DT_ARENA_NEW(&t->arena, struct dt_orch_tp_costs, DT_TP_N);
         if (!t->cost[m])
             return dt_error_nomem(err, "planner tables");
         for (int tpi = 0; tpi < DT_TP_N; tpi++)
@@ -154,8 +156,8 @@ static enum dt_status build(struct dt_orch_table *t, struct dt_error *err)
     return DT_OK;
 }
 
-enum dt_status dt_table_new(const struct dt_search_input *in, struct dt_error *err,
-                            struct dt_orch_table **out)
+enum dt_status dt_orch_table_new(const struct dt_search_input *in, struct dt_error *err,
+                                 struct dt_orch_table **out)
 {
     struct dt_orch_table *t;
     enum dt_status st;
@@ -178,13 +180,13 @@ enum dt_status dt_table_new(const struct dt_search_input *in, struct dt_error *e
         t->max_vpp = DT_SEARCH_VPP_MAX;
     st = build(t, err);
     if (st != DT_OK)
-        dt_table_free(t);
+        dt_orch_table_free(t);
     else
         *out = t;
     return st;
 }
 
-void dt_table_free(struct dt_orch_table *t)
+void dt_orch_table_free(struct dt_orch_table *t)
 {
     if (!t)
         return;
@@ -209,12 +211,12 @@ static double slowest_stage(const double *block_s, const uint16_t *split, int pp
     return max;
 }
 
-const struct dt_stage_entry *dt_table_stage(struct dt_orch_table *t, int m, int tpi, int pp,
-                                            int vpp)
+const struct dt_orch_stage_entry *dt_orch_table_stage(struct dt_orch_table *t, int m, int tpi,
+                                                      int pp, int vpp)
 {
     int n = t->in->model->modules[m].n_blocks;
-    struct dt_tp_costs *c = &t->cost[m][tpi];
-    struct dt_stage_entry *e = &c->stage[(size_t)(vpp - 1) * (size_t)n + (size_t)(pp - 1)];
+    struct dt_orch_tp_costs *c = &t->cost[m][tpi];
+    struct dt_orch_stage_entry *e = &c->stage[(size_t)(vpp - 1) * (size_t)n + (size_t)(pp - 1)];
 
     if (e->max_s >= 0)
         return e;

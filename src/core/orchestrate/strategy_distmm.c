@@ -38,10 +38,10 @@ static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
     return dt_search_plans(t, cap, DT_STRATEGY_DISTMM, err, out);
 }
 
-static void policy(struct dt_policy *y)
+static void policy(struct dt_plan_policy *y)
 {
     y->intra_reorder = y->inter_reorder = false;
     y->stepccl = false;
 }
 
-const struct dt_planner dt_planner_distmm = {.plan = plan, .policy = policy};
+const struct dt_orch_planner dt_orch_planner_distmm = {.plan = plan, .policy = policy};

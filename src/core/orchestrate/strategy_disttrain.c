@@ -24,7 +24,7 @@ static enum dt_status colocated(struct dt_orch_table *t, struct dt_error *err,
     }
     in.manual = &p;
     t->in = &in;
-    st = dt_plan_stated(t, err, out);
+    st = dt_orch_plan_stated(t, err, out);
     t->in = stated;
     if (st == DT_OK)
         out->plans[0].strategy = DT_STRATEGY_DISTTRAIN;
@@ -39,4 +39,4 @@ static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
     return dt_search_plans(t, NULL, DT_STRATEGY_DISTTRAIN, err, out);
 }
 
-const struct dt_planner dt_planner_disttrain = {.plan = plan};
+const struct dt_orch_planner dt_orch_planner_disttrain = {.plan = plan};

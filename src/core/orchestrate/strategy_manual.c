@@ -4,8 +4,8 @@
 #include "base/mem.h"
 #include "core/orchestrate/orchestrate_internal.h"
 
-enum dt_status dt_plan_stated(struct dt_orch_table *t, struct dt_error *err,
-                              struct dt_search_result *out)
+enum dt_status dt_orch_plan_stated(struct dt_orch_table *t, struct dt_error *err,
+                                   struct dt_search_result *out)
 {
     const struct dt_search_input *in = t->in;
     struct dt_plan *p;
@@ -23,7 +23,7 @@ enum dt_status dt_plan_stated(struct dt_orch_table *t, struct dt_error *err,
     if (st == DT_OK)
         st = dt_plan_validate(p, in->model, in->cluster, err);
     if (st == DT_OK)
-        st = dt_rank(t, p, &n, false, err);
+        st = dt_orch_rank(t, p, &n, false, err);
     if (st == DT_OK && n == 0)
         st = DT_ERR_INFEASIBLE; /* the memory check has said why */
     if (st != DT_OK) {
@@ -35,4 +35,4 @@ enum dt_status dt_plan_stated(struct dt_orch_table *t, struct dt_error *err,
     return DT_OK;
 }
 
-const struct dt_planner dt_planner_manual = {.plan = dt_plan_stated};
+const struct dt_orch_planner dt_orch_planner_manual = {.plan = dt_orch_plan_stated};

@@ -79,8 +79,9 @@ static enum dt_status megatron_plan(struct dt_orch_table *t, int tp, int pp, str
     out->strategy = DT_STRATEGY_MEGATRON;
     for (int m = 0; m < model->n_modules; m++) {
         out->modules[m].frozen = in->frozen[m];
-        out->modules[m].layout = m == model->llm ? (struct dt_layout){tp, 1, 1, pp, 1, dp, 1, 0}
-                                                 : (struct dt_layout){1, 1, 1, 1, 1, dp, tp, 0};
+        out->modules[m].layout = m == model->llm
+                                     ? (struct dt_plan_layout){tp, 1, 1, pp, 1, dp, 1, 0}
+                                     : (struct dt_plan_layout){1, 1, 1, 1, 1, dp, tp, 0};
     }
     even_layers(llm, layers_of(llm), pp, out->modules[model->llm].split);
     DT_TRY(dt_plan_place(out, in->cluster, err));
@@ -97,15 +98,16 @@ static bool megatron_fits(struct dt_orch_table *t, const struct dt_plan *p)
     for (int m = 0; m < p->n_modules && fits; m++) {
         struct dt_work work;
 
-        dt_largest_work(&t->work[m], (double)dt_samples_per_replica(slot, p->modules[m].layout.dp),
-                        t->sigmas, &work);
+        dt_orch_largest_work(&t->work[m],
+                             (double)dt_orch_samples_per_replica(slot, p->modules[m].layout.dp),
+                             t->sigmas, &work);
         for (int s = 0; s < p->modules[m].layout.pp && fits; s++) {
             struct dt_memory mem;
 
             dt_memory_stage(p, model, t->in->cluster, m, s, &work, slots, &mem);
             fits = mem.total <= dt_memory_limit(t->in->cluster);
             if (!fits)
-                dt_note_reject(t, p, m, s, &mem);
+                dt_orch_note_reject(t, p, m, s, &mem);
         }
     }
     return fits;
@@ -148,9 +150,9 @@ static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
     }
     n += ok;
     if (st == DT_OK)
-        st = dt_rank(t, plans, &n, false, err);
+        st = dt_orch_rank(t, plans, &n, false, err);
     if (st == DT_OK && n == 0)
-        st = dt_infeasible(t, err);
+        st = dt_orch_infeasible(t, err);
     if (st != DT_OK) {
         dt_free(plans);
         return st;
@@ -160,11 +162,11 @@ static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
     return DT_OK;
 }
 
-static void policy(struct dt_policy *y)
+static void policy(struct dt_plan_policy *y)
 {
     y->intra_reorder = y->inter_reorder = false;
     y->stepccl = false;
     y->overlap_grad = y->overlap_param = true;
 }
 
-const struct dt_planner dt_planner_megatron = {.plan = plan, .policy = policy};
+const struct dt_orch_planner dt_orch_planner_megatron = {.plan = plan, .policy = policy};

@@ -8,11 +8,11 @@
 #define NAME(id, name, pipe, help) name,
 #define HELP(id, name, pipe, help) help,
 #define PIPE(id, name, pipe, help) &pipe,
-const char *const dt_schedule_names[DT_SCHED_N + 1] = {DT_SCHEDULES(NAME) NULL};
-const char *const dt_schedule_help[DT_SCHED_N + 1] = {DT_SCHEDULES(HELP) NULL};
+const char *const dt_pipe_schedule_names[DT_SCHED_N + 1] = {DT_SCHEDULES(NAME) NULL};
+const char *const dt_pipe_schedule_help[DT_SCHED_N + 1] = {DT_SCHEDULES(HELP) NULL};
 static const struct dt_pipe *const pipes[DT_SCHED_N] = {DT_SCHEDULES(PIPE)};
 
-const struct dt_pipe *dt_pipe_of(enum dt_schedule schedule)
+const struct dt_pipe *dt_pipe_of(enum dt_pipe_schedule schedule)
 {
     return pipes[schedule];
 }
@@ -25,7 +25,7 @@ const char *dt_pipe_chunked_names(char *buf, int size)
     for (int i = 0; i < DT_SCHED_N && used < size; i++)
         if (pipes[i]->chunks)
             used += snprintf(buf + used, (size_t)(size - used), "%s%s", used ? " or " : "",
-                             dt_schedule_names[i]);
+                             dt_pipe_schedule_names[i]);
     return buf;
 }
 

@@ -10,22 +10,22 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* X(ENUMERATOR, name in files, struct dt_pipe, one line for people); the order is that of `enum dt_schedule`. */
+/* X(ENUMERATOR, name in files, struct dt_pipe, one line for people); the order is that of `enum dt_pipe_schedule`. */
 #define DT_SCHEDULES(X)                                                                            \
     X(1F1B, "1f1b", dt_pipe_1f1b, "one forward, one backward in turn after the warm-up")           \
     X(INTERLEAVED, "interleaved", dt_pipe_interleaved,                                             \
       "1f1b over several chunks of blocks per stage (vpp above 1)")                                \
     X(GPIPE, "gpipe", dt_pipe_gpipe, "all forwards, then all backwards")
 
-enum dt_schedule {
+enum dt_pipe_schedule {
 #define ENUMERATOR(id, name, pipe, help) DT_SCHED_##id,
     DT_SCHEDULES(ENUMERATOR)
 #undef ENUMERATOR
     /* not a schedule */
     DT_SCHED_N
 };
-extern const char *const dt_schedule_names[DT_SCHED_N + 1]; /* ended by NULL */
-extern const char *const dt_schedule_help[DT_SCHED_N + 1];
+extern const char *const dt_pipe_schedule_names[DT_SCHED_N + 1]; /* ended by NULL */
+extern const char *const dt_pipe_schedule_help[DT_SCHED_N + 1];
 
 /* One lane: stage `stage` of `pp`, with chunks `vpp`, of a module that runs `n` microbatches. */
 struct dt_pipe_lane {
@@ -58,7 +58,7 @@ struct dt_pipe {
     uint32_t (*order)(const struct dt_pipe_lane *l, int64_t in_flight, const bool *backward,
                       uint32_t *code);
 };
-const struct dt_pipe *dt_pipe_of(enum dt_schedule schedule);
+const struct dt_pipe *dt_pipe_of(enum dt_pipe_schedule schedule);
 #define DECLARE(id, name, pipe, help) extern const struct dt_pipe pipe;
 DT_SCHEDULES(DECLARE)
 #undef DECLARE

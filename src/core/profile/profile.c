@@ -38,8 +38,8 @@ static bool same_point(const struct dt_profile_row *a, const struct dt_profile_r
     return a->family == b->family && a->phase == b->phase && memcmp(a->d, b->d, sizeof a->d) == 0;
 }
 
-static enum dt_status pick_device(const struct dt_ptable *t, const char *path, const char *device,
-                                  struct dt_error *err, int *out)
+static enum dt_status pick_device(const struct dt_profile_table *t, const char *path,
+                                  const char *device, struct dt_error *err, int *out)
 {
     char list[512] = "";
 
@@ -47,7 +47,7 @@ static enum dt_status pick_device(const struct dt_ptable *t, const char *path, c
         *out = 0;
         return DT_OK;
     }
-    if (device[0] && (*out = dt_ptable_find_device(t, device)) >= 0)
+    if (device[0] && (*out = dt_profile_table_find_device(t, device)) >= 0)
         return DT_OK;
     for (int i = 0; i < t->n_devices; i++) {
         size_t used = strlen(list);
@@ -61,7 +61,7 @@ static enum dt_status pick_device(const struct dt_ptable *t, const char *path, c
                        device, list);
 }
 
-static enum dt_status build(const struct dt_ptable *t, const char *path, int device,
+static enum dt_status build(const struct dt_profile_table *t, const char *path, int device,
                             const char *dtype, struct dt_error *err, struct dt_profile *p)
 {
     int64_t n = 0;
@@ -103,19 +103,19 @@ enum dt_status dt_profile_load(const char *name, const char *device, const char 
                                struct dt_error *err, struct dt_profile **out)
 {
     char path[1024];
-    struct dt_ptable t = {0};
+    struct dt_profile_table t = {0};
     struct dt_profile *p = NULL;
     enum dt_status status;
     int index = 0;
 
     DT_TRY(dt_file_find("profiles", name, ".sql", err, path, sizeof path));
-    DT_TRY(dt_ptable_read(path, err, &t));
+    DT_TRY(dt_profile_table_read(path, err, &t));
     status = pick_device(&t, path, device ? device : "", err, &index);
     if (status == DT_OK && !(p = dt_calloc(1, sizeof *p)))
         status = dt_error_nomem(err, "the profile");
     if (status == DT_OK)
         status = build(&t, path, index, dtype, err, p);
-    dt_ptable_free(&t);
+    dt_profile_table_free(&t);
     if (status != DT_OK) {
         dt_profile_free(p);
         return status;

@@ -10,13 +10,19 @@
 #include "base/status.h"
 
 enum { DT_PROFILE_SCHEMA = 1 };
-enum dt_row_kind { DT_ROW_MEASURED, DT_ROW_FITTED, DT_ROW_DERIVED, DT_ROW_ASSUMED, DT_ROW_KIND_N };
-extern const char *const dt_row_kind_names[DT_ROW_KIND_N + 1];
+enum dt_profile_row_kind {
+    DT_ROW_MEASURED,
+    DT_ROW_FITTED,
+    DT_ROW_DERIVED,
+    DT_ROW_ASSUMED,
+    DT_ROW_KIND_N
+};
+extern const char *const dt_profile_row_kind_names[DT_ROW_KIND_N + 1];
 
 struct dt_profile_row {
     int family;   /* enum dt_kop_family */
-    int phase;    /* enum dt_phase */
-    int kind;     /* enum dt_row_kind */
+    int phase;    /* enum dt_kop_phase */
+    int kind;     /* enum dt_profile_row_kind */
     int source;   /* index into sources */
     int64_t d[6]; /* dims as documented at enum dt_kop_family; unused 0 */
     int64_t n;    /* observations behind the row */

@@ -31,7 +31,7 @@ static int cut(char *line, char **cell)
 }
 
 /* The next line that is neither empty nor a comment, or NULL. */
-static char *next_line(struct dt_csv *c)
+static char *next_line(struct dt_profile_csv *c)
 {
     while (*c->next) {
         char *line = c->next, *end = strchr(line, '\n');
@@ -51,10 +51,10 @@ static char *next_line(struct dt_csv *c)
     return NULL;
 }
 
-enum dt_status dt_csv_open(struct dt_csv *c, const char *name, const char *text, size_t len,
-                           struct dt_error *err)
+enum dt_status dt_profile_csv_open(struct dt_profile_csv *c, const char *name, const char *text,
+                                   size_t len, struct dt_error *err)
 {
-    struct dt_csv csv = {.name = name};
+    struct dt_profile_csv csv = {.name = name};
     char *line;
 
     if (memchr(text, 0, len))
@@ -76,13 +76,13 @@ enum dt_status dt_csv_open(struct dt_csv *c, const char *name, const char *text,
     return DT_OK;
 }
 
-void dt_csv_close(struct dt_csv *c)
+void dt_profile_csv_close(struct dt_profile_csv *c)
 {
     dt_free(c->text);
     memset(c, 0, sizeof *c);
 }
 
-enum dt_status dt_csv_next(struct dt_csv *c, struct dt_error *err, bool *more)
+enum dt_status dt_profile_csv_next(struct dt_profile_csv *c, struct dt_error *err, bool *more)
 {
     char *line = next_line(c);
     int n;
@@ -98,8 +98,8 @@ enum dt_status dt_csv_next(struct dt_csv *c, struct dt_error *err, bool *more)
     return DT_OK;
 }
 
-enum dt_status dt_csv_column(const struct dt_csv *c, const char *column, struct dt_error *err,
-                             int *out)
+enum dt_status dt_profile_csv_column(const struct dt_profile_csv *c, const char *column,
+                                     struct dt_error *err, int *out)
 {
     char list[512] = "";
 
@@ -115,15 +115,15 @@ enum dt_status dt_csv_column(const struct dt_csv *c, const char *column, struct 
                        list);
 }
 
-static enum dt_status bad_cell(const struct dt_csv *c, int col, const char *what,
+static enum dt_status bad_cell(const struct dt_profile_csv *c, int col, const char *what,
                                struct dt_error *err)
 {
     return dt_error_at(err, DT_ERR_INPUT, c->name, c->line, col + 1,
                        "column '%s': '%.60s' is not %s", c->head[col], c->cell[col], what);
 }
 
-enum dt_status dt_csv_int(const struct dt_csv *c, int col, int64_t min, int64_t max,
-                          struct dt_error *err, int64_t *out)
+enum dt_status dt_profile_csv_int(const struct dt_profile_csv *c, int col, int64_t min, int64_t max,
+                                  struct dt_error *err, int64_t *out)
 {
     double v;
 
@@ -136,8 +136,8 @@ enum dt_status dt_csv_int(const struct dt_csv *c, int col, int64_t min, int64_t 
     return DT_OK;
 }
 
-enum dt_status dt_csv_double(const struct dt_csv *c, int col, double min, double max,
-                             struct dt_error *err, double *out)
+enum dt_status dt_profile_csv_double(const struct dt_profile_csv *c, int col, double min,
+                                     double max, struct dt_error *err, double *out)
 {
     double v;
 

@@ -13,7 +13,7 @@
 
 enum { DT_CSV_MAX_COLS = 48 };
 
-struct dt_csv {
+struct dt_profile_csv {
     const char *name; /* of the file, for messages */
     char *text;       /* own copy, cut into cells in place */
     char *next;
@@ -22,18 +22,18 @@ struct dt_csv {
 };
 
 /* Reads the header.  Rejects zero bytes and more than DT_CSV_MAX_COLS columns. */
-enum dt_status dt_csv_open(struct dt_csv *c, const char *name, const char *text, size_t len,
-                           struct dt_error *err);
-void dt_csv_close(struct dt_csv *c);
+enum dt_status dt_profile_csv_open(struct dt_profile_csv *c, const char *name, const char *text,
+                                   size_t len, struct dt_error *err);
+void dt_profile_csv_close(struct dt_profile_csv *c);
 /* The next row into cell[]; *more false at the end.  The row must have as many cells as the header.
  */
-enum dt_status dt_csv_next(struct dt_csv *c, struct dt_error *err, bool *more);
+enum dt_status dt_profile_csv_next(struct dt_profile_csv *c, struct dt_error *err, bool *more);
 /* Column index by header name; a missing one is an error that lists what the header has. */
-enum dt_status dt_csv_column(const struct dt_csv *c, const char *column, struct dt_error *err,
-                             int *out);
-enum dt_status dt_csv_int(const struct dt_csv *c, int col, int64_t min, int64_t max,
-                          struct dt_error *err, int64_t *out);
-enum dt_status dt_csv_double(const struct dt_csv *c, int col, double min, double max,
-                             struct dt_error *err, double *out);
+enum dt_status dt_profile_csv_column(const struct dt_profile_csv *c, const char *column,
+                                     struct dt_error *err, int *out);
+enum dt_status dt_profile_csv_int(const struct dt_profile_csv *c, int col, int64_t min, int64_t max,
+                                  struct dt_error *err, int64_t *out);
+enum dt_status dt_profile_csv_double(const struct dt_profile_csv *c, int col, double min,
+                                     double max, struct dt_error *err, double *out);
 
 #endif

@@ -34,29 +34,31 @@ static void put_point(sqlite3_str *s, int series, const struct dt_profile_row *r
     sqlite3_str_append(s, ")", 1);
 }
 
-static bool same_series(const struct dt_ptable_row *a, const struct dt_ptable_row *b)
+static bool same_series(const struct dt_profile_table_row *a, const struct dt_profile_table_row *b)
 {
     return a->device == b->device && a->dtype == b->dtype && a->r.family == b->r.family &&
            a->r.phase == b->r.phase && a->r.kind == b->r.kind && a->r.source == b->r.source;
 }
 
-static void put_series(sqlite3_str *s, const struct dt_ptable *t, int id,
-                       const struct dt_ptable_row *row)
+static void put_series(sqlite3_str *s, const struct dt_profile_table *t, int id,
+                       const struct dt_profile_table_row *row)
 {
     sqlite3_str_appendf(s, "INSERT INTO series VALUES(%d,%Q,%Q,%Q,%Q,%Q,%d);\n", id,
                         t->devices[row->device], t->dtypes[row->dtype],
-                        dt_kop_family_names[row->r.family], dt_ptable_phase_names[row->r.phase],
-                        dt_row_kind_names[row->r.kind], row->r.source + 1);
+                        dt_kop_family_names[row->r.family],
+                        dt_profile_table_phase_names[row->r.phase],
+                        dt_profile_row_kind_names[row->r.kind], row->r.source + 1);
 }
 
-enum dt_status dt_ptable_to_sql(struct dt_ptable *t, struct dt_error *err, char **text, size_t *len)
+enum dt_status dt_profile_table_to_sql(struct dt_profile_table *t, struct dt_error *err,
+                                       char **text, size_t *len)
 {
     enum { ROWS_PER_INSERT = 500 };
     sqlite3_str *s = sqlite3_str_new(NULL);
     int series = 0;
     size_t in_statement = 0;
 
-    dt_ptable_sort(t);
+    dt_profile_table_sort(t);
     sqlite3_str_appendall(s, "-- DistTrain kernel profile.  Schema: doc/formats.md.\nBEGIN;\n");
     sqlite3_str_appendall(s, dt_profile_schema_sql);
     sqlite3_str_appendf(s, "INSERT INTO meta VALUES('schema_version','%d'),('points','%lld');\n",
@@ -119,13 +121,14 @@ static enum dt_status write_database(const char *path, const char *sql, struct d
     return status;
 }
 
-enum dt_status dt_ptable_write(struct dt_ptable *t, const char *path, struct dt_error *err)
+enum dt_status dt_profile_table_write(struct dt_profile_table *t, const char *path,
+                                      struct dt_error *err)
 {
     enum dt_status status;
     size_t n = strlen(path), len;
     char *text;
 
-    DT_TRY(dt_ptable_to_sql(t, err, &text, &len));
+    DT_TRY(dt_profile_table_to_sql(t, err, &text, &len));
     if (strcmp(path, "-") == 0 || (n > 4 && strcmp(path + n - 4, ".sql") == 0))
         status = dt_file_write(path, text, len, err);
     else

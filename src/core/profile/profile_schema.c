@@ -44,14 +44,14 @@ static bool copy_text(sqlite3_stmt *st, int col, char *buf, size_t size)
 
 struct series {
     int64_t key; /* the id in the file */
-    struct dt_ptable_row row;
+    struct dt_profile_table_row row;
 };
 struct reading {
     const struct dt_profile_sql *sql;
     sqlite3 *db;
     const char *name;
     struct dt_error *err;
-    struct dt_ptable *t;
+    struct dt_profile_table *t;
     int64_t *source_ids; /* [n_sources] file id -> index */
     struct series *series;
     size_t n_series, cap_series, cap_ids;
@@ -107,7 +107,7 @@ static enum dt_status one_source(struct reading *rd, sqlite3_stmt *st)
         !copy_text(st, 4, s.date, sizeof s.date) || !copy_text(st, 5, s.note, sizeof s.note))
         return dt_error_set(rd->err, DT_ERR_INPUT, "source %lld: a text is missing or too long",
                             (long long)sqlite3_column_int64(st, 0));
-    DT_TRY(dt_ptable_source(rd->t, &s, rd->err, &index));
+    DT_TRY(dt_profile_table_source(rd->t, &s, rd->err, &index));
     if (dt_grow((void **)&rd->source_ids, &rd->cap_ids, (size_t)rd->n_ids + 1, sizeof(int64_t)) ||
         dt_grow((void **)&rd->source_index, &rd->cap_index, (size_t)rd->n_ids + 1, sizeof(int)))
         return dt_error_nomem(rd->err, "profile sources");
@@ -167,8 +167,8 @@ static enum dt_status one_series(struct reading *rd, sqlite3_stmt *st)
         return dt_error_set(rd->err, DT_ERR_INPUT, "series %lld: a text is missing or too long",
                             (long long)s.key);
     DT_TRY(word(rd, s.key, "op", dt_kop_family_names, op, &r->family));
-    DT_TRY(word(rd, s.key, "phase", dt_ptable_phase_names, phase, &r->phase));
-    DT_TRY(word(rd, s.key, "kind", dt_row_kind_names, kind, &r->kind));
+    DT_TRY(word(rd, s.key, "phase", dt_profile_table_phase_names, phase, &r->phase));
+    DT_TRY(word(rd, s.key, "kind", dt_profile_row_kind_names, kind, &r->kind));
     r->source = -1;
     for (int i = 0; i < rd->n_ids; i++)
         if (rd->source_ids[i] == source)
@@ -176,8 +176,8 @@ static enum dt_status one_series(struct reading *rd, sqlite3_stmt *st)
     if (r->source < 0)
         return dt_error_set(rd->err, DT_ERR_INPUT, "series %lld: source %lld does not exist",
                             (long long)s.key, (long long)source);
-    DT_TRY(dt_ptable_device(rd->t, device, rd->err, &s.row.device));
-    DT_TRY(dt_ptable_dtype(rd->t, dtype, rd->err, &s.row.dtype));
+    DT_TRY(dt_profile_table_device(rd->t, device, rd->err, &s.row.device));
+    DT_TRY(dt_profile_table_dtype(rd->t, dtype, rd->err, &s.row.dtype));
     if (dt_grow((void **)&rd->series, &rd->cap_series, rd->n_series + 1, sizeof s))
         return dt_error_nomem(rd->err, "profile series");
     rd->series[rd->n_series++] = s;
@@ -222,7 +222,7 @@ static const struct series *find_series(const struct reading *rd, int64_t key,
 
 static enum dt_status one_point(struct reading *rd, sqlite3_stmt *st, const struct series **last)
 {
-    struct dt_ptable_row row;
+    struct dt_profile_table_row row;
     const struct series *s = find_series(rd, sqlite3_column_int64(st, 0), *last);
 
     if (!s)
@@ -248,7 +248,7 @@ static enum dt_status one_point(struct reading *rd, sqlite3_stmt *st, const stru
     row.r.median_ns = sqlite3_column_double(st, 8);
     row.r.p10_ns = sqlite3_column_double(st, 9);
     row.r.p90_ns = sqlite3_column_double(st, 10);
-    return dt_ptable_add(rd->t, &row, rd->err);
+    return dt_profile_table_add(rd->t, &row, rd->err);
 }
 
 static enum dt_status read_points(struct reading *rd, int64_t declared)
@@ -276,9 +276,9 @@ static enum dt_status read_points(struct reading *rd, int64_t declared)
 }
 
 static enum dt_status read_tables(const struct dt_profile_sql *sql, struct dt_error *err,
-                                  struct dt_ptable *out)
+                                  struct dt_profile_table *out)
 {
-    struct dt_ptable t = {0};
+    struct dt_profile_table t = {0};
     struct reading rd = {.sql = sql, .db = sql->db, .name = sql->name, .err = err, .t = &t};
     int64_t declared;
     enum dt_status status = read_meta(&rd, &declared);
@@ -293,15 +293,15 @@ static enum dt_status read_tables(const struct dt_profile_sql *sql, struct dt_er
     dt_free(rd.source_index);
     dt_free(rd.series);
     if (status != DT_OK) {
-        dt_ptable_free(&t);
+        dt_profile_table_free(&t);
         return status;
     }
     *out = t;
     return DT_OK;
 }
 
-enum dt_status dt_ptable_parse_sql(const char *name, const char *text, struct dt_error *err,
-                                   struct dt_ptable *out)
+enum dt_status dt_profile_table_parse_sql(const char *name, const char *text, struct dt_error *err,
+                                          struct dt_profile_table *out)
 {
     struct dt_profile_sql sql;
     enum dt_status status;
@@ -312,7 +312,8 @@ enum dt_status dt_ptable_parse_sql(const char *name, const char *text, struct dt
     return status;
 }
 
-static enum dt_status read_database(const char *path, struct dt_error *err, struct dt_ptable *out)
+static enum dt_status read_database(const char *path, struct dt_error *err,
+                                    struct dt_profile_table *out)
 {
     struct dt_profile_sql sql;
     enum dt_status status;
@@ -323,7 +324,8 @@ static enum dt_status read_database(const char *path, struct dt_error *err, stru
     return status;
 }
 
-enum dt_status dt_ptable_read(const char *path, struct dt_error *err, struct dt_ptable *out)
+enum dt_status dt_profile_table_read(const char *path, struct dt_error *err,
+                                     struct dt_profile_table *out)
 {
     enum dt_status status;
     char *text;
@@ -338,7 +340,7 @@ enum dt_status dt_ptable_read(const char *path, struct dt_error *err, struct dt_
         status = dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
                              "neither an SQLite database nor SQL text (it holds a zero byte)");
     else
-        status = dt_ptable_parse_sql(path, text, err, out);
+        status = dt_profile_table_parse_sql(path, text, err, out);
     dt_free(text);
     return status;
 }

@@ -78,7 +78,7 @@ static void set_limits(sqlite3 *db, int64_t *steps)
     sqlite3_limit(db, SQLITE_LIMIT_EXPR_DEPTH, 16);
     sqlite3_limit(db, SQLITE_LIMIT_COMPOUND_SELECT, 2);
     sqlite3_limit(db, SQLITE_LIMIT_ATTACHED, 0);
-    dt_sqlite_guard(db, steps);
+    dt_profile_sql_guard(db, steps);
 }
 
 enum dt_status dt_profile_sql_error(const struct dt_profile_sql *p, struct dt_error *err)

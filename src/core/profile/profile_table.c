@@ -9,12 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const dt_row_kind_names[DT_ROW_KIND_N + 1] = {"measured", "fitted", "derived",
-                                                          "assumed", NULL};
-const char *const dt_ptable_phase_names[DT_PTABLE_PHASE_N + 1] = {"fwd", "dgrad", "wgrad", "bwd",
-                                                                  NULL};
+const char *const dt_profile_row_kind_names[DT_ROW_KIND_N + 1] = {"measured", "fitted", "derived",
+                                                                  "assumed", NULL};
+const char *const dt_profile_table_phase_names[DT_PTABLE_PHASE_N + 1] = {"fwd", "dgrad", "wgrad",
+                                                                         "bwd", NULL};
 
-void dt_ptable_free(struct dt_ptable *t)
+void dt_profile_table_free(struct dt_profile_table *t)
 {
     dt_free(t->sources);
     dt_free(t->rows);
@@ -41,19 +41,19 @@ static enum dt_status intern(char *names, size_t width, int *n, const char *name
     return DT_OK;
 }
 
-enum dt_status dt_ptable_device(struct dt_ptable *t, const char *name, struct dt_error *err,
-                                int *out)
+enum dt_status dt_profile_table_device(struct dt_profile_table *t, const char *name,
+                                       struct dt_error *err, int *out)
 {
     return intern(t->devices[0], sizeof t->devices[0], &t->n_devices, name, "device", err, out);
 }
 
-enum dt_status dt_ptable_dtype(struct dt_ptable *t, const char *name, struct dt_error *err,
-                               int *out)
+enum dt_status dt_profile_table_dtype(struct dt_profile_table *t, const char *name,
+                                      struct dt_error *err, int *out)
 {
     return intern(t->dtypes[0], sizeof t->dtypes[0], &t->n_dtypes, name, "dtype", err, out);
 }
 
-int dt_ptable_find_device(const struct dt_ptable *t, const char *name)
+int dt_profile_table_find_device(const struct dt_profile_table *t, const char *name)
 {
     for (int i = 0; i < t->n_devices; i++)
         if (strcmp(t->devices[i], name) == 0)
@@ -61,8 +61,9 @@ int dt_ptable_find_device(const struct dt_ptable *t, const char *name)
     return -1;
 }
 
-enum dt_status dt_ptable_source(struct dt_ptable *t, const struct dt_profile_source *s,
-                                struct dt_error *err, int *out)
+enum dt_status dt_profile_table_source(struct dt_profile_table *t,
+                                       const struct dt_profile_source *s, struct dt_error *err,
+                                       int *out)
 {
     for (int i = 0; i < t->n_sources; i++) {
         const struct dt_profile_source *o = &t->sources[i];
@@ -83,8 +84,8 @@ enum dt_status dt_ptable_source(struct dt_ptable *t, const struct dt_profile_sou
     return DT_OK;
 }
 
-static enum dt_status check_row(const struct dt_ptable *t, const struct dt_ptable_row *row,
-                                struct dt_error *err)
+static enum dt_status check_row(const struct dt_profile_table *t,
+                                const struct dt_profile_table_row *row, struct dt_error *err)
 {
     const struct dt_profile_row *r = &row->r;
     const double limit_ns = 1e13; /* nearly three hours: no single kernel takes longer */
@@ -113,8 +114,8 @@ static enum dt_status check_row(const struct dt_ptable *t, const struct dt_ptabl
     return DT_OK;
 }
 
-enum dt_status dt_ptable_add(struct dt_ptable *t, const struct dt_ptable_row *row,
-                             struct dt_error *err)
+enum dt_status dt_profile_table_add(struct dt_profile_table *t,
+                                    const struct dt_profile_table_row *row, struct dt_error *err)
 {
     DT_TRY(check_row(t, row, err));
     if (t->n_rows == DT_PTABLE_MAX_ROWS)
@@ -161,7 +162,8 @@ static int compare_sources(const void *x, const void *y)
     if (a->f != b->f)                                                                              \
         return a->f < b->f ? -1 : 1;
 
-int dt_ptable_compare_key(const struct dt_ptable_row *a, const struct dt_ptable_row *b)
+int dt_profile_table_compare_key(const struct dt_profile_table_row *a,
+                                 const struct dt_profile_table_row *b)
 {
     CMP(device)
     CMP(dtype)
@@ -176,8 +178,8 @@ int dt_ptable_compare_key(const struct dt_ptable_row *a, const struct dt_ptable_
 
 static int compare_rows(const void *x, const void *y)
 {
-    const struct dt_ptable_row *a = x, *b = y;
-    int c = dt_ptable_compare_key(a, b);
+    const struct dt_profile_table_row *a = x, *b = y;
+    int c = dt_profile_table_compare_key(a, b);
     if (c)
         return c;
     CMP(r.n)
@@ -188,7 +190,7 @@ static int compare_rows(const void *x, const void *y)
     return 0;
 }
 
-void dt_ptable_sort(struct dt_ptable *t)
+void dt_profile_table_sort(struct dt_profile_table *t)
 {
     int devices[DT_PTABLE_MAX_NAMES], dtypes[DT_PTABLE_MAX_NAMES], sources[DT_PTABLE_MAX_SOURCES];
     size_t w = 0;
@@ -209,7 +211,7 @@ void dt_ptable_sort(struct dt_ptable *t)
     if (t->n_rows > 0)
         qsort(t->rows, t->n_rows, sizeof *t->rows, compare_rows);
     for (size_t i = 0; i < t->n_rows; i++) {
-        if (w > 0 && dt_ptable_compare_key(&t->rows[w - 1], &t->rows[i]) == 0) {
+        if (w > 0 && dt_profile_table_compare_key(&t->rows[w - 1], &t->rows[i]) == 0) {
             int64_t n = t->rows[w - 1].r.n + t->rows[i].r.n;
             if (t->rows[i].r.n > t->rows[w - 1].r.n)
                 t->rows[w - 1] = t->rows[i];

@@ -8,7 +8,7 @@ static int bounded(void *steps)
     return --*(int64_t *)steps < 0;
 }
 
-void dt_sqlite_guard(sqlite3 *db, int64_t *steps)
+void dt_profile_sql_guard(sqlite3 *db, int64_t *steps)
 {
     int was;
 

@@ -11,6 +11,6 @@ struct sqlite3;
 
 /* *steps counts down, 100,000 instructions of SQLite's machine each: at 0 the statement at work is
  * interrupted.  It must stay where it is as long as the connection. */
-void dt_sqlite_guard(struct sqlite3 *db, int64_t *steps);
+void dt_profile_sql_guard(struct sqlite3 *db, int64_t *steps);
 
 #endif

@@ -30,7 +30,7 @@ static int gcd(int a, int b)
 static enum dt_status measure(struct dt_assign_job *j, const struct dt_plan *p,
                               struct dt_error *err)
 {
-    const struct dt_policy *pol = &p->policy;
+    const struct dt_plan_policy *pol = &p->policy;
     int64_t dp = p->modules[j->model->llm].layout.dp, size = dp * pol->microbatch;
     if (dp < 1 || pol->microbatch < 1 || pol->global_batch < 1 || pol->global_batch > INT_MAX / 8)
         return dt_error_set(err, DT_ERR_INPUT,
@@ -63,7 +63,7 @@ static enum dt_status measure(struct dt_assign_job *j, const struct dt_plan *p,
 /* Forward and backward FLOPs where no cost is at hand: one forward; one more for the gradients of
  * inputs and one for those of weights where they are computed. */
 static void flops_of(const struct dt_assign_job *j, int m, const unsigned char *trained, bool above,
-                     struct dt_stage_ns *out)
+                     struct dt_cost_stage_ns *out)
 {
     const struct dt_module *mod = &j->model->modules[m];
     bool any = false;
@@ -72,7 +72,7 @@ static void flops_of(const struct dt_assign_job *j, int m, const unsigned char *
     for (int i = 0; i < j->batch; i++) {
         const struct dt_work *w = &j->m[m].work[i];
         double f = w->n > 0 ? dt_module_flops(mod, w) : 0;
-        out[i] = (struct dt_stage_ns){f, f * ((any || above) + any)};
+        out[i] = (struct dt_cost_stage_ns){f, f * ((any || above) + any)};
     }
 }
 
@@ -94,13 +94,13 @@ static enum dt_status read_samples(struct dt_assign_job *j, const struct dt_samp
 
 static enum dt_status cost_samples(struct dt_assign_job *j, struct dt_error *err)
 {
-    struct dt_stage_ns *t = DT_ARENA_NEW(j->scratch, struct dt_stage_ns, j->batch);
+    struct dt_cost_stage_ns *t = DT_ARENA_NEW(j->scratch, struct dt_cost_stage_ns, j->batch);
     if (!t)
         return dt_error_nomem(err, "assignment");
     for (int m = 0; m < j->model->n_modules; m++) {
         struct dt_assign_module *am = &j->m[m];
         const struct dt_module *mod = &j->model->modules[m];
-        struct dt_shard shard = dt_assign_shard(&j->plan->modules[m].layout);
+        struct dt_block_shard shard = dt_assign_shard(&j->plan->modules[m].layout);
         bool above = dt_plan_upstream_trained(j->plan, j->model, m, 0);
         unsigned char *trained = dt_arena_alloc(j->scratch, (size_t)mod->n_blocks + 1, 1);
         am->fwd = DT_ARENA_NEW(j->scratch, double, j->batch);
@@ -125,7 +125,7 @@ static enum dt_status cost_samples(struct dt_assign_job *j, struct dt_error *err
 
 /* A microbatch for every (replica, slot). */
 static void write_aligned(const struct dt_assign_job *j, int m, int64_t first,
-                          struct dt_module_assignment *out)
+                          struct dt_assignment_module *out)
 {
     const struct dt_assign_module *am = &j->m[m];
     const int n = j->slots, size = j->slot_size;
@@ -153,7 +153,7 @@ static void write_aligned(const struct dt_assign_job *j, int m, int64_t first,
 
 /* More replicas than samples in a slot: one sample to a microbatch, replicas in turn. */
 static void write_spread(const struct dt_assign_job *j, int m, int64_t first,
-                         struct dt_module_assignment *out)
+                         struct dt_assignment_module *out)
 {
     const struct dt_assign_module *am = &j->m[m];
     uint32_t at = 0;
@@ -179,7 +179,7 @@ static enum dt_status write_out(const struct dt_assign_job *j, int64_t first, st
     a->n_samples = j->batch;
     a->n_slots = j->slots;
     for (int m = 0; m < a->n_modules; m++) {
-        struct dt_module_assignment *ma = &a->m[m];
+        struct dt_assignment_module *ma = &a->m[m];
         size_t n = j->m[m].spread ? (size_t)j->batch : (size_t)j->m[m].dp * (size_t)j->slots;
         ma->n_replicas = j->m[m].dp;
         ma->mb_first = DT_ARENA_NEW(&a->arena, uint32_t, j->m[m].dp + 1);
@@ -236,7 +236,7 @@ void dt_assign_free(struct dt_assignment *a)
 static enum dt_status check_module(const struct dt_assignment *a, int m, unsigned char *seen,
                                    struct dt_error *err)
 {
-    const struct dt_module_assignment *ma = &a->m[m];
+    const struct dt_assignment_module *ma = &a->m[m];
     uint32_t next = 0;
     memset(seen, 0, (size_t)a->n_samples);
     if (ma->mb_first[0] != 0)

@@ -14,7 +14,7 @@ struct dt_microbatch {
         n; /* samples[first .. first+n) of the module's list; n may be 0 (no work in this slot) */
     uint32_t slot;
 };
-struct dt_module_assignment {
+struct dt_assignment_module {
     int n_replicas;
     uint32_t *mb_first;       /* [n_replicas+1] offsets into mb */
     struct dt_microbatch *mb; /* replica-major, in execution order */
@@ -28,7 +28,7 @@ struct dt_assignment {
     int n_modules;
     int64_t first_sample, n_samples; /* the global batch: samples [first, first+n) of the set */
     int n_slots;                     /* BS / (DP_lm * M) */
-    struct dt_module_assignment m[DT_MAX_MODULES];
+    struct dt_assignment_module m[DT_MAX_MODULES];
     struct dt_arena arena;
 };
 
@@ -45,16 +45,19 @@ enum dt_status dt_assign_check(const struct dt_assignment *a, struct dt_error *e
 /* LPT: n costs onto k bins, each with at most ceil(n/k) items (equal cardinality) when `equal`; bin[i] = bin of item i.
  * Ties to the lowest bin.  O(n log n).  Returns the largest bin's load.  Graham bound: <= (4/3 - 1/(3k)) OPT
  * without the cardinality constraint. */
-enum dt_status dt_lpt(const double *cost, int n, int k, bool equal, int *bin, double *max_load);
+enum dt_status dt_assign_lpt(const double *cost, int n, int k, bool equal, int *bin,
+                             double *max_load);
 
 /* Inter-microbatch order for one pipeline: n microbatches, each with an extra stage time that varies
  * (encoder/generator), p stages of the whole path.  order[] is a permutation of 0..n-1.  Uses the algorithm of
- * DistTrain section 5 and falls back to the given order when its own model (dt_chain_makespan) says it is no better. */
-struct dt_chain { /* a linear pipeline: per-stage forward/backward ns of each microbatch */
+ * DistTrain section 5 and falls back to the given order when its own model (dt_assign_chain_makespan) says it is no better. */
+struct dt_assign_chain { /* a linear pipeline: per-stage forward/backward ns of each microbatch */
     int p, n;
     const double *fwd, *bwd; /* [p * n], stage-major */
 };
-double dt_chain_makespan(const struct dt_chain *c, const int *order); /* 1F1B, no communication */
-enum dt_status dt_inter_order(const struct dt_chain *c, int *order, double *before, double *after);
+double dt_assign_chain_makespan(const struct dt_assign_chain *c,
+                                const int *order); /* 1F1B, no communication */
+enum dt_status dt_assign_inter_order(const struct dt_assign_chain *c, int *order, double *before,
+                                     double *after);
 
 #endif

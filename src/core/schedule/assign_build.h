@@ -6,18 +6,18 @@
 
 #include "core/schedule/assign.h"
 
-struct dt_keyed {
+struct dt_assign_keyed {
     double cost;
     int index;
 };
 /* Falling cost, ties by rising index: a total order. */
-void dt_keyed_sort(struct dt_keyed *items, int n);
+void dt_assign_keyed_sort(struct dt_assign_keyed *items, int n);
 
 /* LPT of items already in falling order onto k bins that start with load[]; at most `cap` items a
  * bin (the caller sees to cap * k >= n).  heap[k] and fill[k] are workspace; fill[b] ends as the
  * number of items in bin b.  bin[i] belongs to items[i]. */
-void dt_lpt_sorted(const struct dt_keyed *items, int n, int k, int cap, double *load, int *heap,
-                   int *fill, int *bin);
+void dt_assign_lpt_sorted(const struct dt_assign_keyed *items, int n, int k, int cap, double *load,
+                          int *heap, int *fill, int *bin);
 
 /* ---- what an assignment is built from (assign.c fills it, assign_slots.c deals samples) ---- */
 
@@ -41,12 +41,12 @@ struct dt_assign_job {
     struct dt_arena *scratch;
 };
 
-struct dt_shard dt_assign_shard(const struct dt_layout *l);
+struct dt_block_shard dt_assign_shard(const struct dt_plan_layout *l);
 /* Deals samples to slots and positions (at[]): as given, or by LPT when the plan says so. */
 enum dt_status dt_assign_deal(struct dt_assign_job *j, struct dt_error *err);
 /* Deals every slot's samples to each module's replicas (replica[]). */
 enum dt_status dt_assign_share(struct dt_assign_job *j, struct dt_error *err);
-/* Permutes the slots of every broker group by dt_inter_order. */
+/* Permutes the slots of every broker group by dt_assign_inter_order. */
 enum dt_status dt_assign_order(struct dt_assign_job *j, struct dt_error *err);
 
 #endif

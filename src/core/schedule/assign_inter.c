@@ -24,7 +24,7 @@
 enum { MAX_STAGES = DT_MAX_MODULES * DT_MAX_VSTAGES };
 
 struct wave {
-    const struct dt_chain *c;
+    const struct dt_assign_chain *c;
     const int *order;
     double *end;  /* [p] when the stage is free */
     double *fend; /* [p] end of the stage's latest forward */
@@ -86,7 +86,7 @@ static double wave_run(struct wave *w)
     return last;
 }
 
-double dt_chain_makespan(const struct dt_chain *c, const int *order)
+double dt_assign_chain_makespan(const struct dt_assign_chain *c, const int *order)
 {
     double room[2 * MAX_STAGES];
     if (c->p < 1 || c->p > MAX_STAGES)
@@ -99,7 +99,7 @@ double dt_chain_makespan(const struct dt_chain *c, const int *order)
 
 struct chooser { /* candidates by rising forward time on stage 0; alive[] chains past taken ones */
     int n;
-    const struct dt_keyed *by_fwd; /* [n] */
+    const struct dt_assign_keyed *by_fwd; /* [n] */
     int *below;   /* [n+1] union-find: slot k+1 -> nearest candidate <= k left, 0 = none */
     int smallest; /* first that may be left */
 };
@@ -140,13 +140,13 @@ static int choose(struct chooser *c, double room)
 
 static int by_rising_cost(const void *pa, const void *pb)
 {
-    const struct dt_keyed *a = pa, *b = pb;
+    const struct dt_assign_keyed *a = pa, *b = pb;
     if (a->cost != b->cost)
         return a->cost > b->cost ? 1 : -1;
     return (a->index > b->index) - (a->index < b->index);
 }
 
-static double size_of(const struct dt_chain *c, int mb)
+static double size_of(const struct dt_assign_chain *c, int mb)
 {
     double t = 0;
     for (int s = 0; s < c->p; s++)
@@ -156,7 +156,8 @@ static double size_of(const struct dt_chain *c, int mb)
 
 /* Positions 1 .. p-1 stand before B_0: between them they fill the time that the first microbatch is
  * away from stage 0, in equal parts of what is left. */
-static int fill_first_interval(const struct dt_chain *c, struct chooser *ch, int middle, int *order)
+static int fill_first_interval(const struct dt_assign_chain *c, struct chooser *ch, int middle,
+                               int *order)
 {
     double room = size_of(c, order[0]) - c->fwd[order[0]] - c->bwd[order[0]];
     int q = 1;
@@ -169,10 +170,10 @@ static int fill_first_interval(const struct dt_chain *c, struct chooser *ch, int
 }
 
 /* by_size[]: all microbatches by rising size.  Fills order[]; returns its makespan. */
-static double build_order(struct wave *w, const struct dt_keyed *by_size, struct dt_keyed *by_fwd,
-                          int *below, int *order)
+static double build_order(struct wave *w, const struct dt_assign_keyed *by_size,
+                          struct dt_assign_keyed *by_fwd, int *below, int *order)
 {
-    const struct dt_chain *c = w->c;
+    const struct dt_assign_chain *c = w->c;
     const int p = c->p, n = c->n;
     int rear = p - 1 < n - 1 ? p - 1 : n - 1, middle = n - 1 - rear;
     order[0] = by_size[0].index;
@@ -180,7 +181,7 @@ static double build_order(struct wave *w, const struct dt_keyed *by_size, struct
         order[n - 1 - r] = by_size[1 + r].index;
     for (int k = 0; k < middle; k++) {
         int mb = by_size[1 + rear + k].index;
-        by_fwd[k] = (struct dt_keyed){c->fwd[mb], mb};
+        by_fwd[k] = (struct dt_assign_keyed){c->fwd[mb], mb};
     }
     qsort(by_fwd, (size_t)middle, sizeof(*by_fwd), by_rising_cost);
     for (int k = 0; k <= middle; k++)
@@ -205,20 +206,22 @@ static double build_order(struct wave *w, const struct dt_keyed *by_size, struct
 
 /* The middle by rising size: neighbours then differ least, which helps where encoder and generator
  * times of a microbatch do not go together (ours; not in the paper).  order[] has its ends set. */
-static void rise_middle(const struct dt_chain *c, const struct dt_keyed *by_size, int *order)
+static void rise_middle(const struct dt_assign_chain *c, const struct dt_assign_keyed *by_size,
+                        int *order)
 {
     int rear = c->p - 1 < c->n - 1 ? c->p - 1 : c->n - 1;
     for (int q = 1; q < c->n - rear; q++)
         order[q] = by_size[rear + q].index;
 }
 
-enum dt_status dt_inter_order(const struct dt_chain *c, int *order, double *before, double *after)
+enum dt_status dt_assign_inter_order(const struct dt_assign_chain *c, int *order, double *before,
+                                     double *after)
 {
     if (c->p < 1 || c->p > MAX_STAGES || c->n < 1)
         return DT_ERR_INTERNAL;
     enum dt_status st = DT_OK;
     size_t n = (size_t)c->n;
-    struct dt_keyed *keyed = dt_calloc(2 * n, sizeof(*keyed));
+    struct dt_assign_keyed *keyed = dt_calloc(2 * n, sizeof(*keyed));
     int *ints = dt_calloc(4 * n + 1, sizeof(*ints));
     double *room = dt_calloc(2 * (size_t)c->p, sizeof(*room));
     if (!keyed || !ints || !room) {
@@ -228,7 +231,7 @@ enum dt_status dt_inter_order(const struct dt_chain *c, int *order, double *befo
     int *best = ints, *made = ints + n, *rising = ints + 2 * n;
     for (int k = 0; k < c->n; k++) {
         best[k] = k;
-        keyed[k] = (struct dt_keyed){size_of(c, k), k};
+        keyed[k] = (struct dt_assign_keyed){size_of(c, k), k};
     }
     qsort(keyed, n, sizeof(*keyed), by_rising_cost);
     struct wave w = {c, best, room, room + c->p, 0};

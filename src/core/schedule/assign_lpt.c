@@ -28,8 +28,8 @@ static void sift_down(const double *load, int *heap, int n, int i)
     heap[i] = bin;
 }
 
-void dt_lpt_sorted(const struct dt_keyed *items, int n, int k, int cap, double *load, int *heap,
-                   int *fill, int *bin)
+void dt_assign_lpt_sorted(const struct dt_assign_keyed *items, int n, int k, int cap, double *load,
+                          int *heap, int *fill, int *bin)
 {
     int live = k;
     for (int b = 0; b < k; b++) {
@@ -52,23 +52,24 @@ void dt_lpt_sorted(const struct dt_keyed *items, int n, int k, int cap, double *
 
 static int by_falling_cost(const void *pa, const void *pb)
 {
-    const struct dt_keyed *a = pa, *b = pb;
+    const struct dt_assign_keyed *a = pa, *b = pb;
     if (a->cost != b->cost)
         return a->cost < b->cost ? 1 : -1;
     return (a->index > b->index) - (a->index < b->index);
 }
 
-void dt_keyed_sort(struct dt_keyed *items, int n)
+void dt_assign_keyed_sort(struct dt_assign_keyed *items, int n)
 {
     qsort(items, (size_t)n, sizeof(*items), by_falling_cost);
 }
 
-enum dt_status dt_lpt(const double *cost, int n, int k, bool equal, int *bin, double *max_load)
+enum dt_status dt_assign_lpt(const double *cost, int n, int k, bool equal, int *bin,
+                             double *max_load)
 {
     if (n < 0 || k < 1)
         return DT_ERR_INTERNAL;
     enum dt_status st = DT_OK;
-    struct dt_keyed *items = dt_calloc((size_t)n + 1, sizeof(*items));
+    struct dt_assign_keyed *items = dt_calloc((size_t)n + 1, sizeof(*items));
     double *load = dt_calloc((size_t)k, sizeof(*load));
     int *work = dt_calloc(2 * (size_t)k + (size_t)n, sizeof(*work));
     if (!items || !load || !work) {
@@ -76,11 +77,12 @@ enum dt_status dt_lpt(const double *cost, int n, int k, bool equal, int *bin, do
         goto done;
     }
     for (int i = 0; i < n; i++)
-        items[i] = (struct dt_keyed){cost[i], i};
-    dt_keyed_sort(items, n);
+        items[i] = (struct dt_assign_keyed){cost[i], i};
+    dt_assign_keyed_sort(items, n);
     int *sorted_bin = work + 2 * k;
     /* At most ceil(n/k) to a bin always leaves room for the rest. */
-    dt_lpt_sorted(items, n, k, equal ? (n + k - 1) / k : n + 1, load, work, work + k, sorted_bin);
+    dt_assign_lpt_sorted(items, n, k, equal ? (n + k - 1) / k : n + 1, load, work, work + k,
+                         sorted_bin);
     double worst = 0;
     for (int i = 0; i < n; i++)
         bin[items[i].index] = sorted_bin[i];

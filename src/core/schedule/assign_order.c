@@ -24,7 +24,7 @@ static double weight_of(const struct dt_assign_module *m, int batch)
     return t / m->dp;
 }
 
-static int heaviest(const struct dt_assign_job *j, enum dt_role role)
+static int heaviest(const struct dt_assign_job *j, enum dt_module_role role)
 {
     int best = -1;
     double most = -1;
@@ -53,14 +53,14 @@ static struct dt_work mean_work(const struct dt_assign_module *m, int batch)
     return w;
 }
 
-static struct dt_stage_ns range_time(const struct dt_assign_job *j, int m, int first, int n,
-                                     const struct dt_work *w, const unsigned char *trained)
+static struct dt_cost_stage_ns range_time(const struct dt_assign_job *j, int m, int first, int n,
+                                          const struct dt_work *w, const unsigned char *trained)
 {
     const struct dt_module *mod = &j->model->modules[m];
-    struct dt_stage_ns t = {0, 0};
+    struct dt_cost_stage_ns t = {0, 0};
     bool above = dt_plan_upstream_trained(j->plan, j->model, m, first);
     if (j->cost) {
-        struct dt_shard shard = dt_assign_shard(&j->plan->modules[m].layout);
+        struct dt_block_shard shard = dt_assign_shard(&j->plan->modules[m].layout);
         return dt_cost_stage_ns(j->cost, m, first, n, &shard, w, trained, above);
     }
     for (int b = first; b < first + n; b++) {
@@ -75,10 +75,10 @@ static struct dt_stage_ns range_time(const struct dt_assign_job *j, int m, int f
 /* Fills fwd_at/bwd_at of module m's pp stages: a stage holds its chunks of every vpp round. */
 static enum dt_status stage_shares(struct dt_assign_job *j, int m, double *fwd_at, double *bwd_at)
 {
-    const struct dt_module_plan *mp = &j->plan->modules[m];
-    const struct dt_layout *l = &mp->layout;
+    const struct dt_plan_module *mp = &j->plan->modules[m];
+    const struct dt_plan_layout *l = &mp->layout;
     struct dt_work w = mean_work(&j->m[m], j->batch);
-    struct dt_stage_ns sum = {0, 0};
+    struct dt_cost_stage_ns sum = {0, 0};
     unsigned char *trained =
         dt_arena_alloc(j->scratch, (size_t)j->model->modules[m].n_blocks + 1, 1);
     if (!trained)
@@ -86,7 +86,7 @@ static enum dt_status stage_shares(struct dt_assign_job *j, int m, double *fwd_a
     dt_plan_trainable(j->plan, j->model, m, trained);
     for (int v = 0; v < l->pp * l->vpp; v++) {
         int n = mp->split[v + 1] - mp->split[v];
-        struct dt_stage_ns t = range_time(j, m, mp->split[v], n, &w, trained);
+        struct dt_cost_stage_ns t = range_time(j, m, mp->split[v], n, &w, trained);
         fwd_at[v % l->pp] += t.fwd;
         bwd_at[v % l->pp] += t.bwd;
         sum.fwd += t.fwd;
@@ -119,25 +119,25 @@ static enum dt_status find_path(struct dt_assign_job *j, struct path *path)
 }
 
 /* Time of the slowest replica of module m for one slot of group g; load[share] is workspace. */
-static struct dt_stage_ns slot_time(const struct dt_assign_job *j, int m, int g, int slot,
-                                    struct dt_stage_ns *load)
+static struct dt_cost_stage_ns slot_time(const struct dt_assign_job *j, int m, int g, int slot,
+                                         struct dt_cost_stage_ns *load)
 {
     const struct dt_assign_module *am = &j->m[m];
     const int base = slot * j->slot_size + g * j->group_size;
     const int *replica = j->replica + (size_t)m * j->batch;
-    struct dt_stage_ns worst = {0, 0};
+    struct dt_cost_stage_ns worst = {0, 0};
     if (am->spread) { /* one sample to a replica, which then rests until its turn comes again */
         for (int i = base; i < base + j->group_size; i++) {
-            struct dt_stage_ns t = {am->fwd[j->at[i]], am->bwd[j->at[i]]};
+            struct dt_cost_stage_ns t = {am->fwd[j->at[i]], am->bwd[j->at[i]]};
             if (t.fwd + t.bwd > worst.fwd + worst.bwd)
                 worst = t;
         }
         double k = (double)j->slot_size / am->dp;
-        return (struct dt_stage_ns){worst.fwd * k, worst.bwd * k};
+        return (struct dt_cost_stage_ns){worst.fwd * k, worst.bwd * k};
     }
     memset(load, 0, (size_t)am->share * sizeof(*load));
     for (int i = base; i < base + j->group_size; i++) {
-        struct dt_stage_ns *l = &load[replica[i] - g * am->share];
+        struct dt_cost_stage_ns *l = &load[replica[i] - g * am->share];
         l->fwd += am->fwd[j->at[i]];
         l->bwd += am->bwd[j->at[i]];
     }
@@ -150,7 +150,7 @@ static struct dt_stage_ns slot_time(const struct dt_assign_job *j, int m, int g,
 struct sorter {        /* workspace of dt_assign_order */
     double *fwd, *bwd; /* [p * slots] */
     int *order, *copy;
-    struct dt_stage_ns *load;
+    struct dt_cost_stage_ns *load;
 };
 
 static void fill_chain(const struct dt_assign_job *j, const struct path *path, int g,
@@ -159,7 +159,7 @@ static void fill_chain(const struct dt_assign_job *j, const struct path *path, i
     for (int k = 0, s = 0; k < path->n; k++) {
         int m = path->module[k], pp = j->plan->modules[m].layout.pp;
         for (int slot = 0; slot < j->slots; slot++) {
-            struct dt_stage_ns t = slot_time(j, m, g, slot, w->load);
+            struct dt_cost_stage_ns t = slot_time(j, m, g, slot, w->load);
             for (int i = s; i < s + pp; i++) {
                 w->fwd[(size_t)i * j->slots + slot] = t.fwd * path->fwd_at[i];
                 w->bwd[(size_t)i * j->slots + slot] = t.bwd * path->bwd_at[i];
@@ -193,15 +193,15 @@ enum dt_status dt_assign_order(struct dt_assign_job *j, struct dt_error *err)
         .bwd = DT_ARENA_NEW(j->scratch, double, (size_t)path.p *(size_t)j->slots),
         .order = DT_ARENA_NEW(j->scratch, int, j->slots),
         .copy = DT_ARENA_NEW(j->scratch, int, j->batch / j->groups),
-        .load = DT_ARENA_NEW(j->scratch, struct dt_stage_ns, most),
+        .load = DT_ARENA_NEW(j->scratch, struct dt_cost_stage_ns, most),
     };
     if (!w.fwd || !w.bwd || !w.order || !w.copy || !w.load)
         return dt_error_nomem(err, "assignment");
-    struct dt_chain chain = {path.p, j->slots, w.fwd, w.bwd};
+    struct dt_assign_chain chain = {path.p, j->slots, w.fwd, w.bwd};
     for (int g = 0; g < j->groups; g++) {
         double before, after;
         fill_chain(j, &path, g, &w);
-        enum dt_status st = dt_inter_order(&chain, w.order, &before, &after);
+        enum dt_status st = dt_assign_inter_order(&chain, w.order, &before, &after);
         if (st == DT_ERR_NOMEM)
             return dt_error_nomem(err, "assignment");
         if (st != DT_OK)

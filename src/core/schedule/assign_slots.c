@@ -15,9 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct dt_shard dt_assign_shard(const struct dt_layout *l)
+struct dt_block_shard dt_assign_shard(const struct dt_plan_layout *l)
 {
-    return (struct dt_shard){
+    return (struct dt_block_shard){
         .tp = l->tp, .cp = l->cp, .ep = l->ep, .ip = l->ip, .seqpar = l->tp > 1};
 }
 
@@ -29,7 +29,7 @@ static double own_cost(const struct dt_assign_module *m, int i)
 /* ---- dealing samples to slots ---- */
 
 struct dealer { /* workspace of one dt_assign_deal */
-    struct dt_keyed *items, *group, *slot, *by_age;
+    struct dt_assign_keyed *items, *group, *slot, *by_age;
     int *bin, *heap, *fill, *place;
     double *load;
 };
@@ -37,10 +37,10 @@ struct dealer { /* workspace of one dt_assign_deal */
 static enum dt_status dealer_init(const struct dt_assign_job *j, struct dealer *d)
 {
     int bins = j->batch; /* groups, slots and LLM replicas are each no more */
-    d->items = DT_ARENA_NEW(j->scratch, struct dt_keyed, j->batch);
-    d->group = DT_ARENA_NEW(j->scratch, struct dt_keyed, j->batch);
-    d->slot = DT_ARENA_NEW(j->scratch, struct dt_keyed, j->batch);
-    d->by_age = DT_ARENA_NEW(j->scratch, struct dt_keyed, j->slots);
+    d->items = DT_ARENA_NEW(j->scratch, struct dt_assign_keyed, j->batch);
+    d->group = DT_ARENA_NEW(j->scratch, struct dt_assign_keyed, j->batch);
+    d->slot = DT_ARENA_NEW(j->scratch, struct dt_assign_keyed, j->batch);
+    d->by_age = DT_ARENA_NEW(j->scratch, struct dt_assign_keyed, j->slots);
     d->bin = DT_ARENA_NEW(j->scratch, int, j->batch);
     d->heap = DT_ARENA_NEW(j->scratch, int, bins);
     d->fill = DT_ARENA_NEW(j->scratch, int, bins);
@@ -53,13 +53,13 @@ static enum dt_status dealer_init(const struct dt_assign_job *j, struct dealer *
 }
 
 /* LPT of n sorted items onto k bins of n/k each; out[] is bin-major, each bin in falling order. */
-static void deal_equal(struct dealer *d, const struct dt_keyed *items, int n, int k,
-                       struct dt_keyed *out)
+static void deal_equal(struct dealer *d, const struct dt_assign_keyed *items, int n, int k,
+                       struct dt_assign_keyed *out)
 {
     int cap = n / k;
     memset(d->load, 0, (size_t)k * sizeof(*d->load));
     memset(d->place, 0, (size_t)k * sizeof(*d->place));
-    dt_lpt_sorted(items, n, k, cap, d->load, d->heap, d->fill, d->bin);
+    dt_assign_lpt_sorted(items, n, k, cap, d->load, d->heap, d->fill, d->bin);
     for (int i = 0; i < n; i++)
         out[d->bin[i] * cap + d->place[d->bin[i]]++] = items[i];
 }
@@ -73,7 +73,7 @@ static int rising(const void *a, const void *b)
 /* One group: its samples (falling) to slots, slots by their oldest sample so that no order but the
  * given one is implied, each slot's samples to the LLM replicas, which keep their running loads. */
 static void deal_group(struct dt_assign_job *j, struct dealer *d, int g,
-                       const struct dt_keyed *items)
+                       const struct dt_assign_keyed *items)
 {
     const int n = j->slots, size = j->group_size, m = j->plan->policy.microbatch, reps = size / m;
     deal_equal(d, items, n * size, n, d->slot);
@@ -82,14 +82,14 @@ static void deal_group(struct dt_assign_job *j, struct dealer *d, int g,
         for (int i = 1; i < size; i++)
             if (d->slot[k * size + i].index < oldest)
                 oldest = d->slot[k * size + i].index;
-        d->by_age[k] = (struct dt_keyed){-(double)oldest, k};
+        d->by_age[k] = (struct dt_assign_keyed){-(double)oldest, k};
     }
-    dt_keyed_sort(d->by_age, n);
+    dt_assign_keyed_sort(d->by_age, n);
     memset(d->load, 0, (size_t)reps * sizeof(*d->load));
     for (int k = 0; k < n; k++) {
-        const struct dt_keyed *slot = d->slot + d->by_age[k].index * size;
+        const struct dt_assign_keyed *slot = d->slot + d->by_age[k].index * size;
         int *at = j->at + k * j->slot_size + g * size;
-        dt_lpt_sorted(slot, size, reps, m, d->load, d->heap, d->fill, d->bin);
+        dt_assign_lpt_sorted(slot, size, reps, m, d->load, d->heap, d->fill, d->bin);
         memset(d->place, 0, (size_t)reps * sizeof(*d->place));
         for (int i = 0; i < size; i++)
             at[d->bin[i] * m + d->place[d->bin[i]]++] = slot[i].index;
@@ -116,9 +116,9 @@ enum dt_status dt_assign_deal(struct dt_assign_job *j, struct dt_error *err)
         for (int m = 0; m < j->model->n_modules; m++)
             if (m != j->model->llm)
                 cost += own_cost(&j->m[m], i) / j->m[m].dp;
-        d.items[i] = (struct dt_keyed){cost, i};
+        d.items[i] = (struct dt_assign_keyed){cost, i};
     }
-    dt_keyed_sort(d.items, j->batch);
+    dt_assign_keyed_sort(d.items, j->batch);
     deal_equal(&d, d.items, j->batch, j->groups, d.group);
     for (int g = 0; g < j->groups; g++)
         deal_group(j, &d, g, d.group + g * (j->batch / j->groups));
@@ -143,7 +143,7 @@ static enum dt_status share_by_cost(struct dt_assign_job *j, int m, int *replica
 {
     const struct dt_assign_module *am = &j->m[m];
     const int size = j->group_size;
-    struct dt_keyed *items = DT_ARENA_NEW(j->scratch, struct dt_keyed, size);
+    struct dt_assign_keyed *items = DT_ARENA_NEW(j->scratch, struct dt_assign_keyed, size);
     int *ints = DT_ARENA_NEW(j->scratch, int, 2 * am->share + size);
     double *load = DT_ARENA_NEW(j->scratch, double, am->share);
     if (!items || !ints || !load)
@@ -152,10 +152,10 @@ static enum dt_status share_by_cost(struct dt_assign_job *j, int m, int *replica
     for (int base = 0; base < j->batch; base += size) {
         int g = base % j->slot_size / size;
         for (int i = 0; i < size; i++)
-            items[i] = (struct dt_keyed){own_cost(am, j->at[base + i]), i};
-        dt_keyed_sort(items, size);
+            items[i] = (struct dt_assign_keyed){own_cost(am, j->at[base + i]), i};
+        dt_assign_keyed_sort(items, size);
         memset(load, 0, (size_t)am->share * sizeof(*load));
-        dt_lpt_sorted(items, size, am->share, size + 1, load, heap, fill, bin);
+        dt_assign_lpt_sorted(items, size, am->share, size + 1, load, heap, fill, bin);
         for (int i = 0; i < size; i++)
             replica[base + items[i].index] = g * am->share + bin[i];
     }

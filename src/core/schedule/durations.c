@@ -16,19 +16,19 @@ struct send_cost {
     uint64_t bytes;
     uint32_t width;
     bool same_node, used;
-    struct dt_time t;
+    struct dt_cost_time t;
     int64_t ns, alpha_ns;
 };
 struct module_times {
-    struct dt_shard shard;
+    struct dt_block_shard shard;
     unsigned char *trainable;
     uint32_t *work_id; /* [mb]: microbatches of equal work share an id */
     uint32_t n_ids;
-    struct dt_work *work;    /* [n_ids] */
-    struct dt_stage_ns **ns; /* [v][n_ids]; NULL: not asked yet */
-    double *total;           /* [2 * v + backward] */
-    int64_t *step_ns;        /* [pp], negative: not asked yet */
-    struct dt_time *step;
+    struct dt_work *work;         /* [n_ids] */
+    struct dt_cost_stage_ns **ns; /* [v][n_ids]; NULL: not asked yet */
+    double *total;                /* [2 * v + backward] */
+    int64_t *step_ns;             /* [pp], negative: not asked yet */
+    struct dt_cost_time *step;
 };
 struct times {
     const struct dt_program *p;
@@ -41,7 +41,7 @@ struct times {
     uint32_t late;  /* an op whose time is no time; DT_NONE */
     double late_ns; /* that */
     int64_t *ns, *alpha_ns;
-    struct dt_time prov;
+    struct dt_cost_time prov;
     struct dt_arena arena;
 };
 
@@ -65,7 +65,7 @@ static uint64_t mix(uint64_t h, uint64_t x)
 
 static int number_works(struct times *t, int module)
 {
-    const struct dt_module_assignment *a = &t->p->assignment->m[module];
+    const struct dt_assignment_module *a = &t->p->assignment->m[module];
     struct module_times *m = &t->m[module];
     uint32_t n = a->mb_first[a->n_replicas], size = 16, *slot;
 
@@ -96,19 +96,19 @@ static int number_works(struct times *t, int module)
 
 static int init_module(struct times *t, int i)
 {
-    const struct dt_layout *l = &t->p->plan->modules[i].layout;
+    const struct dt_plan_layout *l = &t->p->plan->modules[i].layout;
     struct module_times *m = &t->m[i];
     size_t v = (size_t)l->pp * l->vpp;
 
-    m->shard = (struct dt_shard){l->tp, l->cp, l->ep, l->ip, l->tp > 1};
+    m->shard = (struct dt_block_shard){l->tp, l->cp, l->ep, l->ip, l->tp > 1};
     m->trainable = DT_ARENA_NEW(&t->arena, unsigned char, t->model->modules[i].n_blocks + 1);
     if (!m->trainable || number_works(t, i) != 0)
         return -1;
     dt_plan_trainable(t->p->plan, t->model, i, m->trainable);
-    m->ns = DT_ARENA_NEW(&t->arena, struct dt_stage_ns *, v);
+    m->ns = DT_ARENA_NEW(&t->arena, struct dt_cost_stage_ns *, v);
     m->total = DT_ARENA_NEW(&t->arena, double, 2 * v);
     m->step_ns = DT_ARENA_NEW(&t->arena, int64_t, l->pp);
-    m->step = DT_ARENA_NEW(&t->arena, struct dt_time, l->pp);
+    m->step = DT_ARENA_NEW(&t->arena, struct dt_cost_time, l->pp);
     if (!m->ns || !m->total || !m->step_ns || !m->step)
         return -1;
     for (int s = 0; s < l->pp; s++)
@@ -118,8 +118,8 @@ static int init_module(struct times *t, int i)
 
 /* ---- compute ---- */
 
-static struct dt_stage_ns blocks_ns(struct times *t, int module, int first, int n,
-                                    const struct dt_work *w)
+static struct dt_cost_stage_ns blocks_ns(struct times *t, int module, int first, int n,
+                                         const struct dt_work *w)
 {
     struct module_times *m = &t->m[module];
 
@@ -128,7 +128,7 @@ static struct dt_stage_ns blocks_ns(struct times *t, int module, int first, int 
 }
 
 /* The stage's times for all works of its module: each comes to each stage.  NULL: out of memory. */
-static const struct dt_stage_ns *stage_ns(struct times *t, int module, int v)
+static const struct dt_cost_stage_ns *stage_ns(struct times *t, int module, int v)
 {
     const uint16_t *split = &t->p->plan->modules[module].split[v];
     struct module_times *m = &t->m[module];
@@ -137,7 +137,7 @@ static const struct dt_stage_ns *stage_ns(struct times *t, int module, int v)
     if (m->ns[v] || t->oom)
         return m->ns[v];
     above = dt_plan_upstream_trained(t->p->plan, t->model, module, split[0]);
-    m->ns[v] = DT_ARENA_NEW(&t->arena, struct dt_stage_ns, m->n_ids);
+    m->ns[v] = DT_ARENA_NEW(&t->arena, struct dt_cost_stage_ns, m->n_ids);
     if (!m->ns[v] || !dt_cost_stages_ns(t->cost, module, split[0], split[1] - split[0], &m->shard,
                                         m->work, m->n_ids, m->trainable, above, m->ns[v])) {
         t->oom = true;
@@ -149,20 +149,21 @@ static const struct dt_stage_ns *stage_ns(struct times *t, int module, int v)
 static int64_t compute_ns(struct times *t, uint32_t i)
 {
     const struct dt_op *op = &t->p->ops[i];
-    const struct dt_module_plan *mp = &t->p->plan->modules[op->module];
-    const struct dt_module_assignment *a = &t->p->assignment->m[op->module];
+    const struct dt_plan_module *mp = &t->p->plan->modules[op->module];
+    const struct dt_assignment_module *a = &t->p->assignment->m[op->module];
     struct module_times *m = &t->m[op->module];
     int v = op->chunk * mp->layout.pp + op->stage, backward = op->kind == DT_OP_BACKWARD;
     uint32_t id = m->work_id[a->mb_first[op->replica] + op->mb];
     int first = mp->split[v], n = mp->split[v + 1] - first;
-    struct dt_stage_ns s = {0, 0};
+    struct dt_cost_stage_ns s = {0, 0};
     double now;
 
     if (op->parts > 1) { /* one microbatch per chunk: buckets of blocks, backwards from the end */
-        dt_vstage_bucket(backward ? op->parts - 1 - op->part : op->part, op->parts, &first, &n);
+        dt_sched_vstage_bucket(backward ? op->parts - 1 - op->part : op->part, op->parts, &first,
+                               &n);
         s = blocks_ns(t, op->module, first, n, &m->work[id]);
     } else {
-        const struct dt_stage_ns *all = stage_ns(t, op->module, v);
+        const struct dt_cost_stage_ns *all = stage_ns(t, op->module, v);
 
         if (all)
             s = all[id];
@@ -176,7 +177,7 @@ static int64_t step_ns(struct times *t, uint32_t i)
 {
     const struct dt_op *op = &t->p->ops[i];
     const struct dt_plan *p = t->p->plan;
-    const struct dt_layout *l = &p->modules[op->module].layout;
+    const struct dt_plan_layout *l = &p->modules[op->module].layout;
     struct module_times *m = &t->m[op->module];
 
     if (m->step_ns[op->stage] < 0) {
@@ -185,24 +186,24 @@ static int64_t step_ns(struct times *t, uint32_t i)
         for (int c = 0; c < l->vpp; c++) {
             const uint16_t *split = &p->modules[op->module].split[c * l->pp + op->stage];
 
-            params +=
-                (double)dt_trained_params(p, t->model, op->module, split[0], split[1] - split[0]);
+            params += (double)dt_sched_trained_params(p, t->model, op->module, split[0],
+                                                      split[1] - split[0]);
         }
         /* ZeRO-1: each of the ranks that hold the same parameters updates its share of them. */
         if (p->policy.zero == 1)
-            params /= (double)l->dp * dt_sync_ranks(l);
+            params /= (double)l->dp * dt_sched_sync_ranks(l);
         dt_cost_optimizer(t->cost, params, &m->step[op->stage]);
         m->step_ns[op->stage] = whole_ns(t, i, m->step[op->stage].ns);
     }
-    dt_time_add(&t->prov, &m->step[op->stage], 1);
+    dt_cost_time_add(&t->prov, &m->step[op->stage], 1);
     return m->step_ns[op->stage];
 }
 
 /* Shares of the mean microbatch, scaled to the sum over the ops. */
 static void stage_provenance(struct times *t, int module)
 {
-    const struct dt_module_plan *mp = &t->p->plan->modules[module];
-    const struct dt_module_assignment *a = &t->p->assignment->m[module];
+    const struct dt_plan_module *mp = &t->p->plan->modules[module];
+    const struct dt_assignment_module *a = &t->p->assignment->m[module];
     struct module_times *m = &t->m[module];
     struct dt_work mean = {0};
     int64_t n = 0;
@@ -217,16 +218,16 @@ static void stage_provenance(struct times *t, int module)
     mean.tokens = (mean.tokens + n - 1) / n;
     mean.tokens_sq = (mean.tokens_sq + n - 1) / n;
     for (int v = 0; v < mp->layout.pp * mp->layout.vpp; v++) {
-        struct dt_stage_cost c;
+        struct dt_cost_stage c;
 
         dt_cost_stage(t->cost, module, mp->split[v], mp->split[v + 1] - mp->split[v], &m->shard,
                       &mean, m->trainable,
                       dt_plan_upstream_trained(t->p->plan, t->model, module, mp->split[v]), &c);
-        dt_time_add(&c.dgrad, &c.wgrad, 1);
+        dt_cost_time_add(&c.dgrad, &c.wgrad, 1);
         if (c.fwd.ns > 0)
-            dt_time_add(&t->prov, &c.fwd, m->total[2 * v] / c.fwd.ns);
+            dt_cost_time_add(&t->prov, &c.fwd, m->total[2 * v] / c.fwd.ns);
         if (c.dgrad.ns > 0)
-            dt_time_add(&t->prov, &c.dgrad, m->total[2 * v + 1] / c.dgrad.ns);
+            dt_cost_time_add(&t->prov, &c.dgrad, m->total[2 * v + 1] / c.dgrad.ns);
     }
 }
 
@@ -254,7 +255,7 @@ static void send_time(struct times *t, uint32_t i)
         s->alpha_ns = s->alpha_ns < s->ns ? s->alpha_ns : s->ns;
     }
     if (!there)
-        dt_time_add(&t->prov, &s->t, 1);
+        dt_cost_time_add(&t->prov, &s->t, 1);
     t->ns[i] = there ? 0 : s->ns;
     if (t->alpha_ns)
         t->alpha_ns[i] = there ? 0 : s->alpha_ns;
@@ -265,10 +266,10 @@ static void group_time(struct times *t, const struct dt_group *g)
     const struct dt_program *p = t->p;
     uint32_t first = p->group_ops[g->first];
     const struct dt_op *op = &p->ops[first];
-    const struct dt_layout *l = &p->plan->modules[op->module].layout;
-    int64_t gpus = (int64_t)g->n * dt_sync_ranks(l);
+    const struct dt_plan_layout *l = &p->plan->modules[op->module].layout;
+    int64_t gpus = (int64_t)g->n * dt_sched_sync_ranks(l);
     enum dt_kop_family family = DT_KOP_ALL_REDUCE;
-    struct dt_time cost;
+    struct dt_cost_time cost;
     int64_t ns, alpha;
 
     if (g->kind == DT_OP_PARAM_GATHER)
@@ -281,7 +282,7 @@ static void group_time(struct times *t, const struct dt_group *g)
             gpus += p->lanes[p->ops[p->group_ops[g->first + k]].lane].gpus;
     }
     dt_cost_collective(t->cost, family, (int)gpus, g->per_node, g->share, (double)op->bytes, &cost);
-    dt_time_add(&t->prov, &cost, g->n);
+    dt_cost_time_add(&t->prov, &cost, g->n);
     ns = whole_ns(t, first, cost.ns);
     alpha = t->alpha_ns && t->cluster->cores_per_node > 0
                 ? whole_ns(t, first, dt_cost_collective_alpha_ns(t->cost, family, (int)gpus))

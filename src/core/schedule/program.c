@@ -19,7 +19,7 @@ const char *const dt_op_kind_names[DT_OP_KIND_N + 1] = {
 static const char *const kind_letters[DT_OP_KIND_N] = {"F",    "B",    "W",    "SEND",   "RECV",
                                                        "SYNC", "NORM", "STEP", "GATHER", "FETCH"};
 
-enum dt_resource dt_op_resource(enum dt_op_kind k)
+enum dt_op_resource dt_op_resource(enum dt_op_kind k)
 {
     switch (k) {
     case DT_OP_SEND:

@@ -40,8 +40,8 @@ enum dt_op_kind {
     DT_OP_KIND_N
 };
 extern const char *const dt_op_kind_names[DT_OP_KIND_N + 1];
-enum dt_resource { DT_RES_COMPUTE, DT_RES_P2P_OUT, DT_RES_P2P_IN, DT_RES_COLL, DT_RES_N };
-enum dt_resource dt_op_resource(enum dt_op_kind k);
+enum dt_op_resource { DT_RES_COMPUTE, DT_RES_P2P_OUT, DT_RES_P2P_IN, DT_RES_COLL, DT_RES_N };
+enum dt_op_resource dt_op_resource(enum dt_op_kind k);
 
 #define DT_NONE UINT32_MAX
 enum {

@@ -66,7 +66,7 @@ static enum dt_status check_chain(const struct dt_check *c, const struct dt_lane
     uint32_t last[DT_RES_N] = {DT_NONE, DT_NONE, DT_NONE, DT_NONE};
 
     for (uint32_t i = l->first; i < l->first + l->n; i++) {
-        enum dt_resource r = dt_op_resource(c->p->ops[i].kind);
+        enum dt_op_resource r = dt_op_resource(c->p->ops[i].kind);
 
         if (c->p->ops[i].dep[0] != last[r])
             return dt_check_fail(c, i,
@@ -85,7 +85,7 @@ static enum dt_status check_lanes(const struct dt_check *c)
     uint32_t at = 0;
 
     for (int i = 0; i < p->plan->n_modules; i++) {
-        const struct dt_layout *y = &p->plan->modules[i].layout;
+        const struct dt_plan_layout *y = &p->plan->modules[i].layout;
 
         for (int k = 0; k < y->dp * y->pp; k++, lane++) {
             const struct dt_lane *l = &p->lanes[lane];

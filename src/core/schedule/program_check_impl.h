@@ -27,7 +27,7 @@ struct dt_check_vstage {
 };
 
 struct dt_check_module {
-    const struct dt_module_assignment *a;
+    const struct dt_assignment_module *a;
     int pp, vpp, dp, n_v;
     uint32_t n_mb;              /* over all replicas */
     uint16_t *replica_of;       /* [n_mb] */

@@ -10,7 +10,7 @@
 
 enum { BUCKETS = 4 /* of a virtual stage whose collectives overlap with its compute */ };
 
-static const struct dt_layout *layout(const struct dt_check *c, int module)
+static const struct dt_plan_layout *layout(const struct dt_check *c, int module)
 {
     return &c->p->plan->modules[module].layout;
 }
@@ -36,12 +36,12 @@ static bool trained_above(const struct dt_check *c, int module)
 
 static int64_t params_sum(const struct dt_check *c, int module, int first, int n, bool vectors)
 {
-    const struct dt_layout *l = layout(c, module);
+    const struct dt_plan_layout *l = layout(c, module);
     int64_t sum = 0;
 
     for (int i = first; i < first + n; i++) {
         const struct dt_block *b = &c->model->modules[module].blocks[i];
-        struct dt_param_count count = dt_block_param_count(b);
+        struct dt_block_param_counts count = dt_block_param_count(b);
 
         if (!dt_plan_trained(c->p->plan, c->model, module, i))
             continue;
@@ -101,8 +101,8 @@ uint64_t dt_check_wire(const struct dt_check *c, int module, int v, uint32_t mb)
 
 static void expect_stages(struct dt_check *c, int module)
 {
-    const struct dt_policy *y = &c->p->plan->policy;
-    const struct dt_layout *l = layout(c, module);
+    const struct dt_plan_policy *y = &c->p->plan->policy;
+    const struct dt_plan_layout *l = layout(c, module);
     const uint16_t *split = c->p->plan->modules[module].split;
     struct dt_check_module *m = &c->m[module];
     bool above = trained_above(c, module);
@@ -128,8 +128,8 @@ static void expect_stages(struct dt_check *c, int module)
 
 static enum dt_status expect_module(struct dt_check *c, int module)
 {
-    const struct dt_module_assignment *a = &c->p->assignment->m[module];
-    const struct dt_layout *l = layout(c, module);
+    const struct dt_assignment_module *a = &c->p->assignment->m[module];
+    const struct dt_plan_layout *l = layout(c, module);
     struct dt_check_module *m = &c->m[module];
 
     if (a->n_replicas != l->dp)
@@ -196,7 +196,7 @@ static uint64_t crossing(const struct dt_check *c, int u, int d, struct where in
     const struct dt_module *from = &c->model->modules[u], *to = &c->model->modules[d];
     int states = to->out_tokens_per_item > 0 ? to->out_tokens_per_item : from->out_tokens_per_item;
     bool items = to->role == DT_ROLE_GENERATOR && states > 0;
-    const struct dt_module_assignment *a = c->m[items ? d : u].a;
+    const struct dt_assignment_module *a = c->m[items ? d : u].a;
     struct where at = items ? in_d : in_u;
     const struct dt_microbatch *mb = &a->mb[at.mb - 1];
     const struct dt_work *w =

@@ -147,7 +147,7 @@ static enum dt_status check_bucket(struct lane *x, uint32_t i, int parts, int k,
 static enum dt_status check_sync(struct lane *x, uint32_t i)
 {
     const struct dt_op *op = &x->c->p->ops[i];
-    const struct dt_policy *y = &x->c->p->plan->policy;
+    const struct dt_plan_policy *y = &x->c->p->plan->policy;
     int v = dt_check_v(x->c, op), parts = x->m->v[v].sync_parts;
     uint32_t first_f, last_b;
 
@@ -207,7 +207,7 @@ static enum dt_status check_tied(struct lane *x, uint32_t i)
 static enum dt_status check_gather(struct lane *x, uint32_t i)
 {
     const struct dt_op *op = &x->c->p->ops[i];
-    const struct dt_policy *y = &x->c->p->plan->policy;
+    const struct dt_plan_policy *y = &x->c->p->plan->policy;
     bool exact = !y->fp32 && y->exact_vectors; /* norms and biases travel in fp32 */
     int v = dt_check_v(x->c, op);
     uint32_t first_f, last_b;

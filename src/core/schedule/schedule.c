@@ -10,7 +10,7 @@
 static int init_module(struct dt_sched *s, int i)
 {
     struct dt_sched_module *m = &s->m[i];
-    const struct dt_module_plan *mp = &s->plan->modules[i];
+    const struct dt_plan_module *mp = &s->plan->modules[i];
 
     m->mod = &s->model->modules[i];
     m->layout = &mp->layout;
@@ -19,12 +19,12 @@ static int init_module(struct dt_sched *s, int i)
     m->vpp = mp->layout.vpp;
     m->dp = mp->layout.dp;
     m->n_v = m->pp * m->vpp;
-    m->lane_gpus = dt_layout_lane_gpus(&mp->layout);
+    m->lane_gpus = dt_plan_layout_lane_gpus(&mp->layout);
     m->lane_base = s->n_lanes;
     s->n_lanes += (uint32_t)(m->dp * m->pp);
     m->mb_first = s->a->m[i].mb_first;
     m->n_mb = m->mb_first[m->dp];
-    m->v = DT_ARENA_NEW(&s->arena, struct dt_vstage, m->n_v);
+    m->v = DT_ARENA_NEW(&s->arena, struct dt_sched_vstage, m->n_v);
     m->lane_trains = DT_ARENA_NEW(&s->arena, bool, m->pp);
     m->f_idx = DT_ARENA_NEW(&s->arena, uint32_t, (size_t)m->n_mb * m->n_v + 1);
     m->b_idx = DT_ARENA_NEW(&s->arena, uint32_t, (size_t)m->n_mb * m->n_v + 1);
@@ -35,14 +35,14 @@ static int init_module(struct dt_sched *s, int i)
         for (uint32_t k = m->mb_first[r]; k < m->mb_first[r + 1]; k++)
             m->replica_of[k] = (uint16_t)r;
     for (int k = 0; k < m->n_v; k++) {
-        struct dt_vstage *v = &m->v[k];
+        struct dt_sched_vstage *v = &m->v[k];
 
         v->first = mp->split[k];
         v->n = (uint16_t)(mp->split[k + 1] - mp->split[k]);
         v->backward = dt_plan_upstream_trained(s->plan, s->model, i, v->first);
         for (int b = v->first; b < v->first + v->n; b++)
             v->backward |= dt_plan_trained(s->plan, s->model, i, b);
-        dt_block_boundary(m->mod, v->first + v->n, dt_policy_elem_bytes(&s->plan->policy),
+        dt_block_boundary(m->mod, v->first + v->n, dt_plan_policy_elem_bytes(&s->plan->policy),
                           &v->wire);
     }
     m->mirrored_out = m->v[m->n_v - 1].backward;
@@ -89,36 +89,37 @@ static void count_forward(const struct dt_sched *s, struct dt_sched_module *m, i
                           uint32_t k, bool first, struct counter *c)
 {
     uint32_t mb = m->mb_first[replica] + k;
-    const struct dt_module_assignment *a = &s->a->m[m->index];
-    uint32_t in = dt_fill_forward_inputs(m, a, v, mb);
+    const struct dt_assignment_module *a = &s->a->m[m->index];
+    uint32_t in = dt_sched_fill_forward_inputs(m, a, v, mb);
 
     c->at += in;
-    c->deps += in + 2 + dt_fill_forward_outputs(m, a, v, mb); /* gathers; credits of a later one */
+    c->deps +=
+        in + 2 + dt_sched_fill_forward_outputs(m, a, v, mb); /* gathers; credits of a later one */
     m->f_idx[dt_sched_at(m, replica, v, k)] = (uint32_t)c->at;
     c->at += first ? m->v[v].f_parts : 1;
-    c->at += dt_fill_forward_outputs(m, a, v, mb);
+    c->at += dt_sched_fill_forward_outputs(m, a, v, mb);
 }
 
 static void count_backward(const struct dt_sched *s, struct dt_sched_module *m, int replica, int v,
                            uint32_t k, bool last, struct counter *c)
 {
     uint32_t mb = m->mb_first[replica] + k;
-    const struct dt_module_assignment *a = &s->a->m[m->index];
-    uint32_t in = dt_fill_backward_inputs(m, a, v, mb);
+    const struct dt_assignment_module *a = &s->a->m[m->index];
+    uint32_t in = dt_sched_fill_backward_inputs(m, a, v, mb);
 
     c->at += in;
     c->deps += in;
     m->b_idx[dt_sched_at(m, replica, v, k)] = (uint32_t)c->at;
     c->at += last ? m->v[v].b_parts : 1;
-    c->at += dt_fill_backward_outputs(m, a, v, mb);
+    c->at += dt_sched_fill_backward_outputs(m, a, v, mb);
 }
 
 static void count_lane(const struct dt_sched *s, struct dt_sched_module *m, int replica, int stage,
                        struct counter *c)
 {
-    const struct dt_lane_order *o = dt_sched_order(s, m, replica, stage);
+    const struct dt_sched_lane_order *o = dt_sched_order(s, m, replica, stage);
 
-    c->at += dt_fill_head(m, stage);
+    c->at += dt_sched_fill_head(m, stage);
     for (uint32_t i = 0; i < o->n; i++) {
         uint32_t k = DT_CODE_MB(o->code[i]), chunk = DT_CODE_CHUNK(o->code[i]);
         int v = (int)chunk * m->pp + stage;
@@ -128,7 +129,7 @@ static void count_lane(const struct dt_sched *s, struct dt_sched_module *m, int 
         else
             count_forward(s, m, replica, v, k, k == o->first_f[chunk], c);
     }
-    c->at += dt_fill_tail(s, m, stage);
+    c->at += dt_sched_fill_tail(s, m, stage);
 }
 
 static enum dt_status count_all(struct dt_sched *s, struct dt_program *p, struct counter *c,
@@ -159,7 +160,7 @@ static enum dt_status count_all(struct dt_sched *s, struct dt_program *p, struct
                                       .first_gpu = (uint32_t)dt_plan_lane_gpu(s->plan, i, r, st),
                                       .in_flight_max = (uint32_t)dt_memory_in_flight(
                                           s->plan, s->model, i, st, (int64_t)n)};
-                group_ops += dt_fill_group_ops(s, m, st);
+                group_ops += dt_sched_fill_group_ops(s, m, st);
             }
     }
     p->n_group_ops = (uint32_t)group_ops;
@@ -192,9 +193,9 @@ static enum dt_status compile(struct dt_sched *s, struct dt_program *p, struct d
     return dt_sched_colocate(s, p, err);
 }
 
-enum dt_status dt_compile(const struct dt_plan *plan, const struct dt_model *model,
-                          const struct dt_cluster *cluster, const struct dt_assignment *a,
-                          struct dt_cost *cost, struct dt_error *err, struct dt_program **out)
+enum dt_status dt_sched_compile(const struct dt_plan *plan, const struct dt_model *model,
+                                const struct dt_cluster *cluster, const struct dt_assignment *a,
+                                struct dt_cost *cost, struct dt_error *err, struct dt_program **out)
 {
     struct dt_program *p = dt_calloc(1, sizeof(*p));
     struct dt_sched s;

@@ -9,16 +9,17 @@
 #include "core/schedule/program.h"
 
 /* `cost` is only asked when lanes need a list schedule (unequal counts, parallel branches). */
-enum dt_status dt_compile(const struct dt_plan *plan, const struct dt_model *model,
-                          const struct dt_cluster *cluster, const struct dt_assignment *a,
-                          struct dt_cost *cost, struct dt_error *err, struct dt_program **out);
+enum dt_status dt_sched_compile(const struct dt_plan *plan, const struct dt_model *model,
+                                const struct dt_cluster *cluster, const struct dt_assignment *a,
+                                struct dt_cost *cost, struct dt_error *err,
+                                struct dt_program **out);
 
 struct dt_durations {
     int64_t *
         ns; /* [n_ops]; SEND: alpha + bytes/bw without contention; RECV: 0; collectives: their time */
     int64_t *
         alpha_ns; /* NULL unless asked for: [n_ops] latency part of SENDs; where ranks share cores, of collectives too */
-    struct dt_time prov; /* sum over compute + communication ops of provenance */
+    struct dt_cost_time prov; /* sum over compute + communication ops of provenance */
 };
 /* Durations of every op; rounded to ns once per op. */
 enum dt_status dt_durations_compute(const struct dt_program *p, const struct dt_model *model,

@@ -15,16 +15,16 @@
 
 /* Bytes of sample `pos` of a microbatch on the edge u -> d. */
 struct edge_bytes {
-    const struct dt_module_assignment *of; /* whose work counts: u's tokens or d's items */
+    const struct dt_assignment_module *of; /* whose work counts: u's tokens or d's items */
     uint64_t width;                        /* bytes per token, or per item when `items` */
     bool items;
 };
 
-static struct edge_bytes edge_bytes(const struct dt_sched *s, const struct dt_edge *e)
+static struct edge_bytes edge_bytes(const struct dt_sched *s, const struct dt_model_edge *e)
 {
     const struct dt_module *u = &s->model->modules[e->src], *d = &s->model->modules[e->dst];
     int per_item = d->out_tokens_per_item ? d->out_tokens_per_item : u->out_tokens_per_item;
-    uint64_t elem = (uint64_t)dt_policy_elem_bytes(&s->plan->policy);
+    uint64_t elem = (uint64_t)dt_plan_policy_elem_bytes(&s->plan->policy);
     struct edge_bytes b = {&s->a->m[e->src], elem * (uint64_t)u->out_width, false};
 
     /* A generator is conditioned on a fixed number of LLM states for each item that it generates.
@@ -60,7 +60,7 @@ static enum dt_status locate(const struct dt_sched *s, int module, struct place 
                              struct dt_error *err)
 {
     const struct dt_sched_module *m = &s->m[module];
-    const struct dt_module_assignment *a = &s->a->m[module];
+    const struct dt_assignment_module *a = &s->a->m[module];
     int64_t seen = 0;
 
     memset(at, 0xff, (size_t)s->a->n_samples * sizeof(*at));
@@ -84,15 +84,15 @@ static enum dt_status locate(const struct dt_sched *s, int module, struct place 
 }
 
 struct growing {
-    struct dt_transfer *t;
+    struct dt_sched_transfer *t;
     size_t n, cap;
 };
 
 /* The transfers into one downstream microbatch, in the order of their upstream microbatches. */
-static int collect(const struct dt_sched *s, const struct dt_edge *e, uint32_t d_mb,
+static int collect(const struct dt_sched *s, const struct dt_model_edge *e, uint32_t d_mb,
                    const struct place *at, struct growing *g)
 {
-    const struct dt_module_assignment *d = &s->a->m[e->dst];
+    const struct dt_assignment_module *d = &s->a->m[e->dst];
     struct edge_bytes b = edge_bytes(s, e);
     size_t first = g->n;
 
@@ -112,12 +112,12 @@ static int collect(const struct dt_sched *s, const struct dt_edge *e, uint32_t d
         if (dt_grow((void **)&g->t, &g->cap, g->n + 1, sizeof(*g->t)) != 0)
             return -1;
         memmove(&g->t[k + 1], &g->t[k], (g->n - k) * sizeof(*g->t));
-        g->t[k] = (struct dt_transfer){.u_mb = p->mb,
-                                       .d_mb = d_mb,
-                                       .u = (uint8_t)e->src,
-                                       .d = (uint8_t)e->dst,
-                                       .grad = s->m[e->src].mirrored_out,
-                                       .bytes = bytes};
+        g->t[k] = (struct dt_sched_transfer){.u_mb = p->mb,
+                                             .d_mb = d_mb,
+                                             .u = (uint8_t)e->src,
+                                             .d = (uint8_t)e->dst,
+                                             .grad = s->m[e->src].mirrored_out,
+                                             .bytes = bytes};
         g->n++;
     }
     return 0;
@@ -137,7 +137,7 @@ static int index_transfers(struct dt_sched *s)
             return -1;
     }
     for (uint32_t t = 0; t < s->n_transfers; t++) {
-        struct dt_transfer *x = &s->transfers[t];
+        struct dt_sched_transfer *x = &s->transfers[t];
 
         x->in_rank = s->m[x->d].in_first[x->d_mb + 1]++;
         x->out_rank = s->m[x->u].out_first[x->u_mb + 1]++;
@@ -157,7 +157,7 @@ static int index_transfers(struct dt_sched *s)
             return -1;
     }
     for (uint32_t t = 0; t < s->n_transfers; t++) {
-        struct dt_transfer *x = &s->transfers[t];
+        struct dt_sched_transfer *x = &s->transfers[t];
 
         s->m[x->d].in[s->m[x->d].in_first[x->d_mb] + x->in_rank] = t;
         s->m[x->u].out[s->m[x->u].out_first[x->u_mb] + x->out_rank] = t;
@@ -183,7 +183,7 @@ static bool is_aligned(const struct dt_sched *s)
         }
     }
     for (uint32_t t = 0; t < s->n_transfers; t++) {
-        const struct dt_transfer *x = &s->transfers[t];
+        const struct dt_sched_transfer *x = &s->transfers[t];
 
         if (s->a->m[x->u].mb[x->u_mb].slot != s->a->m[x->d].mb[x->d_mb].slot)
             return false;
@@ -198,7 +198,7 @@ enum dt_status dt_sched_transfers(struct dt_sched *s, struct dt_error *err)
     enum dt_status st = at ? DT_OK : dt_error_nomem(err, "samples of a schedule");
 
     for (int e = 0; e < s->model->n_edges && st == DT_OK; e++) {
-        const struct dt_edge *edge = &s->model->edges[e];
+        const struct dt_model_edge *edge = &s->model->edges[e];
 
         st = locate(s, edge->dst, at, err); /* every sample that we look up exists */
         if (st == DT_OK)
@@ -209,7 +209,7 @@ enum dt_status dt_sched_transfers(struct dt_sched *s, struct dt_error *err)
     }
     if (st == DT_OK) {
         s->n_transfers = (uint32_t)g.n;
-        s->transfers = DT_ARENA_NEW(&s->arena, struct dt_transfer, g.n + 1);
+        s->transfers = DT_ARENA_NEW(&s->arena, struct dt_sched_transfer, g.n + 1);
         if (s->transfers && g.n > 0)
             memcpy(s->transfers, g.t, g.n * sizeof(*g.t));
         if (!s->transfers || index_transfers(s) != 0)

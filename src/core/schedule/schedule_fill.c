@@ -9,8 +9,8 @@ struct fill {
     struct dt_sched *s;
     struct dt_program *p;
     const struct dt_sched_module *m; /* of the lane being filled */
-    const struct dt_module_assignment *a;
-    const struct dt_lane_order *o;
+    const struct dt_assignment_module *a;
+    const struct dt_sched_lane_order *o;
     uint32_t lane, at, last[DT_RES_N];
     uint16_t replica, stage;
     bool overflow;
@@ -19,7 +19,7 @@ struct fill {
 static struct dt_op *new_op(struct fill *f, enum dt_op_kind kind, int v, uint32_t mb)
 {
     struct dt_op *op = &f->p->ops[f->at];
-    enum dt_resource res = dt_op_resource(kind);
+    enum dt_op_resource res = dt_op_resource(kind);
 
     *op = (struct dt_op){.kind = (uint8_t)kind,
                          .module = (uint8_t)f->m->index,
@@ -56,7 +56,7 @@ static void add_dep(struct fill *f, struct dt_op *op, uint32_t dep)
 static uint32_t forward_end(const struct fill *f, const struct dt_sched_module *m, int r, int v,
                             uint32_t k)
 {
-    const struct dt_lane_order *o = dt_sched_order(f->s, m, r, v % m->pp);
+    const struct dt_sched_lane_order *o = dt_sched_order(f->s, m, r, v % m->pp);
 
     return m->f_idx[dt_sched_at(m, r, v, k)] + (k == o->first_f[v / m->pp] ? m->v[v].f_parts : 1u);
 }
@@ -64,7 +64,7 @@ static uint32_t forward_end(const struct fill *f, const struct dt_sched_module *
 static uint32_t backward_end(const struct fill *f, const struct dt_sched_module *m, int r, int v,
                              uint32_t k)
 {
-    const struct dt_lane_order *o = dt_sched_order(f->s, m, r, v % m->pp);
+    const struct dt_sched_lane_order *o = dt_sched_order(f->s, m, r, v % m->pp);
 
     return m->b_idx[dt_sched_at(m, r, v, k)] + (k == o->last_b[v / m->pp] ? m->v[v].b_parts : 1u);
 }
@@ -87,15 +87,16 @@ static void forward_inputs(struct fill *f, int v, uint32_t k, uint32_t mb)
     const struct dt_sched_module *m = f->m;
 
     if (v > 0) {
-        if (dt_fill_crosses(m, f->a, v - 1, mb))
-            transfer_op(f, DT_OP_RECV, v, k, 0, dt_vstage_bytes(&m->v[v - 1], &f->a->work[mb]),
+        if (dt_sched_fill_crosses(m, f->a, v - 1, mb))
+            transfer_op(f, DT_OP_RECV, v, k, 0,
+                        dt_sched_vstage_bytes(&m->v[v - 1], &f->a->work[mb]),
                         forward_end(f, m, f->replica, v - 1, k), DT_NONE);
         return;
     }
     if (f->a->mb[mb].n > 0)
         new_op(f, DT_OP_FETCH, v, k);
     for (uint32_t i = m->in_first[mb]; i < m->in_first[mb + 1]; i++) {
-        const struct dt_transfer *t = &f->s->transfers[m->in[i]];
+        const struct dt_sched_transfer *t = &f->s->transfers[m->in[i]];
         const struct dt_sched_module *u = &f->s->m[t->u];
         int r = u->replica_of[t->u_mb];
 
@@ -111,19 +112,19 @@ static void forward_outputs(struct fill *f, int v, uint32_t k, uint32_t mb)
     uint32_t producer = f->at - 1;
 
     if (v < m->n_v - 1) {
-        if (dt_fill_crosses(m, f->a, v, mb))
-            transfer_op(f, DT_OP_SEND, v, k, 0, dt_vstage_bytes(&m->v[v], &f->a->work[mb]),
+        if (dt_sched_fill_crosses(m, f->a, v, mb))
+            transfer_op(f, DT_OP_SEND, v, k, 0, dt_sched_vstage_bytes(&m->v[v], &f->a->work[mb]),
                         m->f_idx[dt_sched_at(m, f->replica, v + 1, k)] - 1, producer);
         return;
     }
     for (uint32_t i = m->out_first[mb]; i < m->out_first[mb + 1]; i++) {
-        const struct dt_transfer *t = &f->s->transfers[m->out[i]];
+        const struct dt_sched_transfer *t = &f->s->transfers[m->out[i]];
         const struct dt_sched_module *d = &f->s->m[t->d];
         int r = d->replica_of[t->d_mb];
         uint32_t at = d->f_idx[dt_sched_at(d, r, 0, t->d_mb - d->mb_first[r])];
 
         transfer_op(f, DT_OP_SEND, v, k, DT_OPF_BOUNDARY, t->bytes,
-                    at - dt_fill_in_n(d, t->d_mb) + t->in_rank, producer);
+                    at - dt_sched_fill_in_n(d, t->d_mb) + t->in_rank, producer);
     }
 }
 
@@ -150,12 +151,12 @@ static void add_credit(struct fill *f, struct dt_op *op, uint32_t code)
     int v = (int)DT_CODE_CHUNK(code) * m->pp + f->stage;
 
     if (v < m->n_v - 1) {
-        if (dt_fill_crosses(m, f->a, v, mb))
+        if (dt_sched_fill_crosses(m, f->a, v, mb))
             add_dep(f, op, forward_end(f, m, f->replica, v + 1, k) - 1);
         return;
     }
     for (uint32_t i = m->out_first[mb]; i < m->out_first[mb + 1]; i++) {
-        const struct dt_transfer *t = &f->s->transfers[m->out[i]];
+        const struct dt_sched_transfer *t = &f->s->transfers[m->out[i]];
         const struct dt_sched_module *d = &f->s->m[t->d];
         int r = d->replica_of[t->d_mb];
 
@@ -199,14 +200,14 @@ static void backward_inputs(struct fill *f, int v, uint32_t k, uint32_t mb)
     const struct dt_sched_module *m = f->m;
 
     if (v < m->n_v - 1) {
-        if (dt_fill_crosses(m, f->a, v, mb))
+        if (dt_sched_fill_crosses(m, f->a, v, mb))
             transfer_op(f, DT_OP_RECV, v, k, DT_OPF_GRAD,
-                        dt_vstage_bytes(&m->v[v], &f->a->work[mb]),
+                        dt_sched_vstage_bytes(&m->v[v], &f->a->work[mb]),
                         backward_end(f, m, f->replica, v + 1, k), DT_NONE);
         return;
     }
     for (uint32_t i = m->out_first[mb]; i < m->out_first[mb + 1]; i++) {
-        const struct dt_transfer *t = &f->s->transfers[m->out[i]];
+        const struct dt_sched_transfer *t = &f->s->transfers[m->out[i]];
         const struct dt_sched_module *d = &f->s->m[t->d];
         int r = d->replica_of[t->d_mb];
 
@@ -221,14 +222,14 @@ static void backward_outputs(struct fill *f, int v, uint32_t k, uint32_t mb)
     uint32_t producer = f->at - 1;
 
     if (v > 0) {
-        if (m->v[v - 1].backward && dt_fill_crosses(m, f->a, v - 1, mb))
+        if (m->v[v - 1].backward && dt_sched_fill_crosses(m, f->a, v - 1, mb))
             transfer_op(f, DT_OP_SEND, v, k, DT_OPF_GRAD,
-                        dt_vstage_bytes(&m->v[v - 1], &f->a->work[mb]),
+                        dt_sched_vstage_bytes(&m->v[v - 1], &f->a->work[mb]),
                         m->b_idx[dt_sched_at(m, f->replica, v - 1, k)] - 1, producer);
         return;
     }
     for (uint32_t i = m->in_first[mb]; i < m->in_first[mb + 1]; i++) {
-        const struct dt_transfer *t = &f->s->transfers[m->in[i]];
+        const struct dt_sched_transfer *t = &f->s->transfers[m->in[i]];
         const struct dt_sched_module *u = &f->s->m[t->u];
         int r = u->replica_of[t->u_mb];
         uint32_t at;
@@ -237,7 +238,7 @@ static void backward_outputs(struct fill *f, int v, uint32_t k, uint32_t mb)
             continue;
         at = u->b_idx[dt_sched_at(u, r, u->n_v - 1, t->u_mb - u->mb_first[r])];
         transfer_op(f, DT_OP_SEND, v, k, DT_OPF_GRAD | DT_OPF_BOUNDARY, t->bytes,
-                    at - dt_fill_out_n(u, t->u_mb) + t->out_rank, producer);
+                    at - dt_sched_fill_out_n(u, t->u_mb) + t->out_rank, producer);
     }
 }
 
@@ -324,7 +325,7 @@ static void tail(struct fill *f, uint32_t *norm_member)
     struct dt_op *op;
 
     syncs(f);
-    if (dt_fill_tied(f->s, m, f->stage)) {
+    if (dt_sched_fill_tied(f->s, m, f->stage)) {
         op = collective(f, DT_OP_GRAD_SYNC, f->stage == 0 ? 0 : last_v,
                         f->s->tied_group + f->replica, f->stage != 0,
                         (f->s->plan->policy.half_grads ? 2 : 4) * (uint64_t)table->vocab *
@@ -346,7 +347,7 @@ static void set_group(const struct dt_sched *s, struct dt_program *p, uint32_t g
                       enum dt_op_kind kind, const struct dt_sched_module *m, uint32_t n,
                       uint32_t *next)
 {
-    int gpn = s->cluster->gpus_per_node, copies = m ? dt_sync_ranks(m->layout) : 1;
+    int gpn = s->cluster->gpus_per_node, copies = m ? dt_sched_sync_ranks(m->layout) : 1;
     int64_t ranks = (int64_t)n * copies, near;
 
     p->groups[g] = (struct dt_group){.first = *next, .n = n, .kind = (uint8_t)kind, .share = 1};
@@ -392,7 +393,8 @@ static void set_groups(const struct dt_sched *s, struct dt_program *p)
          * span. */
         if (dt_plan_lane_gpu(s->plan, m->index, r, 0) / s->cluster->gpus_per_node !=
             dt_plan_lane_gpu(s->plan, m->index, r, m->pp - 1) / s->cluster->gpus_per_node)
-            p->groups[s->tied_group + (uint32_t)r].per_node = (uint16_t)dt_sync_ranks(m->layout);
+            p->groups[s->tied_group + (uint32_t)r].per_node =
+                (uint16_t)dt_sched_sync_ranks(m->layout);
     }
     if (s->norm_group != DT_NONE)
         set_group(s, p, s->norm_group, DT_OP_GRAD_NORM, NULL, trains, &next);

@@ -14,7 +14,7 @@ enum {
 }; /* buckets of one virtual stage when its collectives overlap with compute */
 
 /* One virtual stage (chunk * pp + stage) of a module: what every replica of it has in common. */
-struct dt_vstage {
+struct dt_sched_vstage {
     uint16_t first, n; /* blocks */
     bool backward; /* runs BACKWARD ops: trains something or something upstream of it is trained */
     uint8_t f_parts, b_parts; /* ops of the first forward and of the last backward */
@@ -26,7 +26,7 @@ struct dt_vstage {
 };
 
 /* Samples in common between an upstream and a downstream microbatch, as one transfer. */
-struct dt_transfer {
+struct dt_sched_transfer {
     uint32_t u_mb, d_mb; /* microbatches counted over all replicas of their module */
     uint8_t u, d;        /* modules */
     bool grad;           /* mirrored for gradients */
@@ -37,7 +37,7 @@ struct dt_transfer {
 };
 
 /* Compute order of a lane, in the codes of core/pipeline/pipeline.h. */
-struct dt_lane_order {
+struct dt_sched_lane_order {
     uint32_t n;
     uint32_t *code;
     uint32_t *first_f,
@@ -46,22 +46,22 @@ struct dt_lane_order {
 
 struct dt_sched_module {
     const struct dt_module *mod;
-    const struct dt_layout *layout;
+    const struct dt_plan_layout *layout;
     int index, pp, vpp, dp, n_v, lane_gpus;
-    bool trains;              /* some block of it is trained */
-    uint32_t lane_base;       /* lanes of (replica, stage) = lane_base + replica * pp + stage */
-    const uint32_t *mb_first; /* [dp + 1] */
-    uint32_t n_mb;            /* over all replicas */
-    uint16_t *replica_of;     /* [n_mb] */
-    struct dt_vstage *v;      /* [n_v] */
-    bool *lane_trains;        /* [pp] */
+    bool trains;               /* some block of it is trained */
+    uint32_t lane_base;        /* lanes of (replica, stage) = lane_base + replica * pp + stage */
+    const uint32_t *mb_first;  /* [dp + 1] */
+    uint32_t n_mb;             /* over all replicas */
+    uint16_t *replica_of;      /* [n_mb] */
+    struct dt_sched_vstage *v; /* [n_v] */
+    bool *lane_trains;         /* [pp] */
     uint32_t *in_first,
         *in;         /* transfers into each microbatch: in[in_first[mb] .. in_first[mb + 1]) */
     uint32_t *gin_n; /* mirrored ones among them */
     uint32_t *out_first, *out; /* transfers out of each microbatch */
     bool mirrored_out; /* the last virtual stage runs a backward: every transfer out is mirrored */
-    struct dt_lane_order *order; /* [pp] when shared by all replicas, else [dp * pp] */
-    uint32_t *f_idx, *b_idx;     /* op of the first part of F/B, see dt_sched_at */
+    struct dt_sched_lane_order *order; /* [pp] when shared by all replicas, else [dp * pp] */
+    uint32_t *f_idx, *b_idx;           /* op of the first part of F/B, see dt_sched_at */
     /* When the list schedule ended virtual stage v of microbatch mb (of replica 0 for all when
      * aligned): when[(mb * n_v + v) * 2 + backward]; NULL without a list schedule. */
     int64_t *when;
@@ -77,7 +77,7 @@ struct dt_sched {
     bool aligned; /* microbatch k of every replica of every module is slot k */
     struct dt_sched_module m[DT_MAX_MODULES];
     uint32_t n_transfers;
-    struct dt_transfer *transfers;
+    struct dt_sched_transfer *transfers;
     uint32_t n_lanes, n_groups;
     uint32_t tied_group; /* first of dp groups, DT_NONE when the model ties nothing across stages */
     uint32_t norm_group; /* DT_NONE when nothing is trained */
@@ -93,19 +93,20 @@ static inline size_t dt_sched_at(const struct dt_sched_module *m, int replica, i
 
     return (size_t)first * m->n_v + (size_t)slot * n + k;
 }
-static inline const struct dt_lane_order *
+static inline const struct dt_sched_lane_order *
 dt_sched_order(const struct dt_sched *s, const struct dt_sched_module *m, int replica, int stage)
 {
     return &m->order[s->aligned ? stage : replica * m->pp + stage];
 }
 /* Bytes that leave virtual stage v for the next one. */
-static inline uint64_t dt_vstage_bytes(const struct dt_vstage *v, const struct dt_work *w)
+static inline uint64_t dt_sched_vstage_bytes(const struct dt_sched_vstage *v,
+                                             const struct dt_work *w)
 {
     return dt_boundary_bytes(&v->wire, w->tokens, w->n);
 }
 /* Blocks of bucket `part` of `parts` (in forward order) of a virtual stage of blocks [*first,
  * *first + *n). */
-static inline void dt_vstage_bucket(int part, int parts, int *first, int *n)
+static inline void dt_sched_vstage_bucket(int part, int parts, int *first, int *n)
 {
     int lo = *first + *n * part / parts, hi = *first + *n * (part + 1) / parts;
 
@@ -137,11 +138,11 @@ enum dt_status dt_sched_match(struct dt_sched *s, struct dt_program *p, struct d
 enum dt_status dt_sched_colocate(struct dt_sched *s, struct dt_program *p, struct dt_error *err);
 
 /* Trained parameters of blocks [first, first + n) held by one GPU of a lane (schedule_sync.c). */
-uint64_t dt_trained_params(const struct dt_plan *p, const struct dt_model *m, int module, int first,
-                           int n);
+uint64_t dt_sched_trained_params(const struct dt_plan *p, const struct dt_model *m, int module,
+                                 int first, int n);
 /* GPUs that hold the same parameters and so share one gradient sync per member lane (cp and ip
  * ranks). */
-static inline int dt_sync_ranks(const struct dt_layout *l)
+static inline int dt_sched_sync_ranks(const struct dt_plan_layout *l)
 {
     return l->cp * l->ip;
 }

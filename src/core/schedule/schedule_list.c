@@ -45,7 +45,7 @@ struct list_lane {
     uint32_t credit_at; /* without backwards: forwards whose outputs have been consumed, in order */
     uint32_t ready_n, *ready; /* codes of backwards that can run, the oldest last */
     uint32_t n_code, *code;   /* the order so far */
-    struct dt_lane_order *order;
+    struct dt_sched_lane_order *order;
 };
 struct list {
     struct dt_sched *s;
@@ -119,8 +119,8 @@ static int stage_times(struct list *l, int module)
 {
     struct dt_sched *s = l->s;
     const struct dt_sched_module *m = &s->m[module];
-    const struct dt_layout *y = m->layout;
-    struct dt_shard shard = {y->tp, y->cp, y->ep, y->ip, y->tp > 1};
+    const struct dt_plan_layout *y = m->layout;
+    struct dt_block_shard shard = {y->tp, y->cp, y->ep, y->ip, y->tp > 1};
     unsigned char *trainable = DT_ARENA_NEW(&l->arena, unsigned char, m->mod->n_blocks + 1);
     struct dt_work w;
 
@@ -132,7 +132,7 @@ static int stage_times(struct list *l, int module)
         dt_plan_trainable(s->plan, s->model, module, trainable);
     }
     for (int v = 0; v < m->n_v; v++) {
-        struct dt_stage_ns t = {UNIT / m->vpp, 2 * UNIT / m->vpp};
+        struct dt_cost_stage_ns t = {UNIT / m->vpp, 2 * UNIT / m->vpp};
 
         if (s->cost && m->n_mb > 0)
             t = dt_cost_stage_ns(
@@ -160,7 +160,7 @@ static void count_inputs(struct list *l)
             }
     }
     for (int e = 0; s->aligned && e < s->model->n_edges; e++) {
-        const struct dt_edge *x = &s->model->edges[e];
+        const struct dt_model_edge *x = &s->model->edges[e];
 
         for (uint32_t k = 0; k < l->n_mb[x->src]; k++) {
             l->waits[task_of(l, x->dst, k, 0, 0)]++;
@@ -169,7 +169,7 @@ static void count_inputs(struct list *l)
         }
     }
     for (uint32_t t = 0; !s->aligned && t < s->n_transfers; t++) {
-        const struct dt_transfer *x = &s->transfers[t];
+        const struct dt_sched_transfer *x = &s->transfers[t];
 
         l->waits[task_of(l, x->d, x->d_mb, 0, 0)]++;
         l->unread[task_of(l, x->u, x->u_mb, s->m[x->u].n_v - 1, 0)]++;
@@ -316,7 +316,7 @@ static void consume_inputs(struct list *l, int module, uint32_t mb, int v)
         if (s->model->edges[e].dst == module)
             consumed(l, s->model->edges[e].src, mb, s->m[s->model->edges[e].src].n_v - 1);
     for (uint32_t i = m->in_first[mb]; !s->aligned && i < m->in_first[mb + 1]; i++) {
-        const struct dt_transfer *t = &s->transfers[m->in[i]];
+        const struct dt_sched_transfer *t = &s->transfers[m->in[i]];
 
         consumed(l, t->u, t->u_mb, s->m[t->u].n_v - 1);
     }
@@ -342,7 +342,7 @@ static void finish(struct list *l, struct list_lane *x)
         arrive(l, x->module, mb, v - 1, 1);
     }
     for (int e = 0; s->aligned && e < s->model->n_edges; e++) {
-        const struct dt_edge *y = &s->model->edges[e];
+        const struct dt_model_edge *y = &s->model->edges[e];
 
         if (!backward && v == m->n_v - 1 && y->src == x->module)
             arrive(l, y->dst, mb, 0, 0);
@@ -355,7 +355,7 @@ static void finish(struct list *l, struct list_lane *x)
          i++)
         arrive(l, s->transfers[m->out[i]].d, s->transfers[m->out[i]].d_mb, 0, 0);
     for (uint32_t i = m->in_first[mb]; backward && v == 0 && i < m->in_first[mb + 1]; i++) {
-        const struct dt_transfer *t = &s->transfers[m->in[i]];
+        const struct dt_sched_transfer *t = &s->transfers[m->in[i]];
 
         if (t->grad)
             arrive(l, t->u, t->u_mb, s->m[t->u].n_v - 1, 1);

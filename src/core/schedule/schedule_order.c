@@ -5,7 +5,7 @@
  * schedule. */
 #include "core/schedule/schedule_impl.h"
 
-static int order_alloc(struct dt_sched *s, struct dt_lane_order *o, uint32_t n, int vpp)
+static int order_alloc(struct dt_sched *s, struct dt_sched_lane_order *o, uint32_t n, int vpp)
 {
     o->n = 0;
     o->code = DT_ARENA_NEW(&s->arena, uint32_t, n + 1);
@@ -14,7 +14,7 @@ static int order_alloc(struct dt_sched *s, struct dt_lane_order *o, uint32_t n, 
     return o->code && o->first_f && o->last_b ? 0 : -1;
 }
 
-static void order_ends(struct dt_lane_order *o, int vpp)
+static void order_ends(struct dt_sched_lane_order *o, int vpp)
 {
     for (int c = 0; c < vpp; c++)
         o->first_f[c] = o->last_b[c] = DT_NONE;
@@ -30,7 +30,7 @@ static void order_ends(struct dt_lane_order *o, int vpp)
 
 /* The schedule's own order; chunks without a backward leave none. */
 static enum dt_status order_lane(struct dt_sched *s, struct dt_sched_module *m, int stage,
-                                 uint32_t n, struct dt_lane_order *o, struct dt_error *err)
+                                 uint32_t n, struct dt_sched_lane_order *o, struct dt_error *err)
 {
     struct dt_pipe_lane lane = {.pp = m->pp, .vpp = m->vpp, .stage = stage, .n = n};
     int held = dt_memory_in_flight(s->plan, s->model, m->index, stage, n);
@@ -64,7 +64,7 @@ static bool whole_groups(const struct dt_sched_module *m, int lanes)
 static enum dt_status module_orders(struct dt_sched *s, struct dt_sched_module *m, int lanes,
                                     bool fixed, struct dt_error *err)
 {
-    m->order = DT_ARENA_NEW(&s->arena, struct dt_lane_order, lanes);
+    m->order = DT_ARENA_NEW(&s->arena, struct dt_sched_lane_order, lanes);
     if (!m->order)
         return dt_error_nomem(err, "orders of lanes");
     for (int l = 0; l < lanes; l++) {

@@ -10,10 +10,10 @@
 #include "core/schedule/schedule_impl.h"
 
 /* Parameters of a block that one GPU of a lane holds; of them those that are no matrices. */
-static double block_params_per_gpu(const struct dt_block *b, const struct dt_layout *l,
+static double block_params_per_gpu(const struct dt_block *b, const struct dt_plan_layout *l,
                                    bool vectors)
 {
-    struct dt_param_count n = dt_block_param_count(b), twice;
+    struct dt_block_param_counts n = dt_block_param_count(b), twice;
     double all = (double)(vectors ? n.vectors : n.matrices + n.vectors), experts = 0;
 
     if (b->n_experts > 0) {
@@ -42,49 +42,50 @@ static uint64_t trained(const struct dt_plan *p, const struct dt_model *m, int m
     return (uint64_t)(sum + 0.5);
 }
 
-uint64_t dt_trained_params(const struct dt_plan *p, const struct dt_model *m, int module, int first,
-                           int n)
+uint64_t dt_sched_trained_params(const struct dt_plan *p, const struct dt_model *m, int module,
+                                 int first, int n)
 {
     return trained(p, m, module, first, n, false);
 }
 
-static int parts_of(const struct dt_vstage *v, bool overlap)
+static int parts_of(const struct dt_sched_vstage *v, bool overlap)
 {
     return !overlap ? 1 : v->n < DT_PARTS_MAX ? v->n : DT_PARTS_MAX;
 }
 
 static uint64_t bucket_params(const struct dt_sched *s, const struct dt_sched_module *m,
-                              const struct dt_vstage *v, int bucket, int buckets)
+                              const struct dt_sched_vstage *v, int bucket, int buckets)
 {
     int first = v->first, n = v->n;
 
-    dt_vstage_bucket(bucket, buckets, &first, &n);
-    return dt_trained_params(s->plan, s->model, m->index, first, n);
+    dt_sched_vstage_bucket(bucket, buckets, &first, &n);
+    return dt_sched_trained_params(s->plan, s->model, m->index, first, n);
 }
 
 /* What a gather of parameters brings: all of them in the type of the activations, or (see
- * struct dt_policy) vectors in fp32. */
+ * struct dt_plan_policy) vectors in fp32. */
 static uint64_t gather_bytes(const struct dt_sched *s, const struct dt_sched_module *m,
-                             const struct dt_vstage *v, int bucket)
+                             const struct dt_sched_vstage *v, int bucket)
 {
-    const struct dt_policy *y = &s->plan->policy;
-    uint64_t bytes = (uint64_t)dt_policy_elem_bytes(y) * bucket_params(s, m, v, bucket, v->f_parts);
+    const struct dt_plan_policy *y = &s->plan->policy;
+    uint64_t bytes =
+        (uint64_t)dt_plan_policy_elem_bytes(y) * bucket_params(s, m, v, bucket, v->f_parts);
     int first = v->first, n = v->n;
 
     if (y->fp32 || !y->exact_vectors)
         return bytes;
-    dt_vstage_bucket(bucket, v->f_parts, &first, &n);
+    dt_sched_vstage_bucket(bucket, v->f_parts, &first, &n);
     return bytes + 2 * trained(s->plan, s->model, m->index, first, n, true);
 }
 
 static void module_groups(struct dt_sched *s, struct dt_sched_module *m)
 {
-    const struct dt_policy *policy = &s->plan->policy;
-    bool shared = (int64_t)m->dp * dt_sync_ranks(m->layout) > 1;
+    const struct dt_plan_policy *policy = &s->plan->policy;
+    bool shared = (int64_t)m->dp * dt_sched_sync_ranks(m->layout) > 1;
 
     for (int i = 0; i < m->n_v; i++) {
-        struct dt_vstage *v = &m->v[i];
-        uint64_t params = dt_trained_params(s->plan, s->model, m->index, v->first, v->n);
+        struct dt_sched_vstage *v = &m->v[i];
+        uint64_t params = dt_sched_trained_params(s->plan, s->model, m->index, v->first, v->n);
         bool sync = params > 0 && shared, gather = sync && policy->zero == 1;
 
         v->b_parts = (uint8_t)parts_of(v, sync && policy->overlap_grad);

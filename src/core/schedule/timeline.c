@@ -49,7 +49,7 @@ enum { REC_PLAIN, REC_RECV, REC_MORE, REC_GROUP, REC_SHIFT = 30 };
 /* Resources are numbered lane * DT_RES_N + resource, and written + 1 so that 0 means none. */
 struct walk {
     const struct dt_program *p;
-    struct dt_topo *t;
+    struct dt_timeline_topo *t;
     uint32_t *cursor;  /* per resource: next op, or DT_NONE */
     uint32_t *next;    /* per op: next op of the same resource */
     uint32_t *state;   /* per op: PLACED or the first resource that waits for it */
@@ -124,7 +124,7 @@ static void place(struct walk *w, uint32_t i)
 static void record_op(struct walk *w, uint32_t i)
 {
     const struct dt_op *op = &w->p->ops[i];
-    struct dt_topo_rec *r = &w->t->rec[w->t->n_rec++];
+    struct dt_timeline_topo_rec *r = &w->t->rec[w->t->n_rec++];
     uint32_t none = w->p->n_ops; /* ends at 0 */
     unsigned tag = op->more_n > 0 ? REC_MORE : REC_PLAIN;
 
@@ -215,9 +215,10 @@ static enum dt_status run_resource(struct walk *w, uint32_t res, struct dt_error
     return DT_OK;
 }
 
-enum dt_status dt_topo_build(const struct dt_program *p, struct dt_error *err, struct dt_topo *out)
+enum dt_status dt_timeline_topo_build(const struct dt_program *p, struct dt_error *err,
+                                      struct dt_timeline_topo *out)
 {
-    struct dt_topo t = {0};
+    struct dt_timeline_topo t = {0};
     struct walk w = {.p = p, .t = &t};
     enum dt_status st = DT_OK;
 
@@ -235,14 +236,14 @@ enum dt_status dt_topo_build(const struct dt_program *p, struct dt_error *err, s
                           p->n_ops);
     walk_free(&w);
     if (st != DT_OK) {
-        dt_topo_free(&t);
+        dt_timeline_topo_free(&t);
         return st;
     }
     *out = t;
     return DT_OK;
 }
 
-void dt_topo_free(struct dt_topo *t)
+void dt_timeline_topo_free(struct dt_timeline_topo *t)
 {
     dt_free(t->order);
     dt_free(t->rec);
@@ -300,11 +301,11 @@ static void eval_group(const struct dt_program *p, uint32_t g, const int64_t *du
     }
 }
 
-enum dt_status dt_timeline_eval(const struct dt_program *p, const struct dt_topo *topo,
+enum dt_status dt_timeline_eval(const struct dt_program *p, const struct dt_timeline_topo *topo,
                                 const int64_t *dur_ns, struct dt_error *err,
                                 struct dt_timeline *out)
 {
-    const struct dt_topo_rec *rec = topo->rec;
+    const struct dt_timeline_topo_rec *rec = topo->rec;
     int64_t *begin, *end, makespan = 0;
 
     DT_TRY(dt_timeline_reserve(out, p->n_ops, err));

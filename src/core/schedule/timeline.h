@@ -7,7 +7,7 @@
 #include "core/schedule/program.h"
 #include "core/schedule/schedule.h"
 
-enum dt_wait { DT_WAIT_NONE, DT_WAIT_DEPENDENCY, DT_WAIT_LINK, DT_WAIT_GROUP, DT_WAIT_N };
+enum dt_timeline_wait { DT_WAIT_NONE, DT_WAIT_DEPENDENCY, DT_WAIT_LINK, DT_WAIT_GROUP, DT_WAIT_N };
 
 struct dt_timeline {
     uint32_t n_ops;
@@ -21,20 +21,22 @@ enum dt_status dt_timeline_reserve(struct dt_timeline *t, uint32_t n_ops, struct
 void dt_timeline_free(struct dt_timeline *t);
 
 /* Topological order computed once per program (program order per lane is not global order). */
-struct dt_topo_rec { /* what the evaluation reads, in topological order; a group is one record */
-    uint32_t op;     /* op or group index, kind of record in the top two bits (timeline.c) */
+struct
+    dt_timeline_topo_rec { /* what the evaluation reads, in topological order; a group is one record */
+    uint32_t op;           /* op or group index, kind of record in the top two bits (timeline.c) */
     uint32_t dep[3];
 };
-struct dt_topo {
+struct dt_timeline_topo {
     uint32_t *order; /* [n_ops] every op after all it depends on; group members adjacent */
     uint32_t n;
     uint32_t n_rec;
-    struct dt_topo_rec *rec;
+    struct dt_timeline_topo_rec *rec;
 };
-enum dt_status dt_topo_build(const struct dt_program *p, struct dt_error *err, struct dt_topo *out);
-void dt_topo_free(struct dt_topo *t);
+enum dt_status dt_timeline_topo_build(const struct dt_program *p, struct dt_error *err,
+                                      struct dt_timeline_topo *out);
+void dt_timeline_topo_free(struct dt_timeline_topo *t);
 /* Pure function of (program, durations): the no-contention timeline. */
-enum dt_status dt_timeline_eval(const struct dt_program *p, const struct dt_topo *topo,
+enum dt_status dt_timeline_eval(const struct dt_program *p, const struct dt_timeline_topo *topo,
                                 const int64_t *dur_ns, struct dt_error *err,
                                 struct dt_timeline *out);
 

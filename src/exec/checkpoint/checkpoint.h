@@ -30,7 +30,7 @@
 
 /* Parameters in flat buffers, as a stage has them.  After a load or init the caller tells the stage
  * (dt_stage_changed). */
-struct dt_checkpoint_part {
+struct dt_ckpt_part {
     const struct dt_device *device;
     const char *module; /* name; its parameters are "module.NAME" in our files */
     const struct dt_param *params;
@@ -40,20 +40,20 @@ struct dt_checkpoint_part {
     const unsigned char *trained; /* per parameter: it has moments; NULL = all */
 };
 
-struct dt_checkpoint_state {
+struct dt_ckpt_state {
     int64_t step;    /* optimizer steps done */
     uint64_t seed;   /* of the run */
     uint64_t draws;  /* counter of random draws (timesteps, noise, dropout) */
     int64_t samples; /* seen so far */
     int64_t tokens;
     double train_s; /* time spent training, all runs together */
-    struct dt_cursor cursor;
-    char job_digest[40];                /* dt_checkpoint_digest of what must not change */
+    struct dt_data_cursor cursor;
+    char job_digest[40];                /* dt_ckpt_digest of what must not change */
     char run_id[DT_RUN_ID_SIZE];        /* whose it is; "" = DT_RUN_UNNAMED */
     const struct dt_shard_prints *data; /* to save; NULL = none, as after reading */
 };
 
-struct dt_checkpoint_options {
+struct dt_ckpt_options {
     int keep;                   /* newest ones kept, of this run, this step and before; 0 = all */
     int64_t shard_bytes_max;    /* of a model file; 0 = 5 GB, as Hugging Face cuts */
     const struct dt_warn *warn; /* of what stays although it would go; NULL = nobody listens */
@@ -62,56 +62,53 @@ struct dt_checkpoint_options {
 /* ---- runs ---- */
 
 /* 128 random bits, as text. */
-void dt_run_id_new(char out[DT_RUN_ID_SIZE]);
+void dt_ckpt_run_id_new(char out[DT_RUN_ID_SIZE]);
 /* 1 to 64 letters, digits, ".", "_" and "-". */
-bool dt_run_id_valid(const char *text);
+bool dt_ckpt_run_id_valid(const char *text);
 /* The run that began in DIR last, and when; false if nothing says so. */
-bool dt_checkpoint_last_run(const char *dir, char run_id[DT_RUN_ID_SIZE], char since[32]);
+bool dt_ckpt_last_run(const char *dir, char run_id[DT_RUN_ID_SIZE], char since[32]);
 
 /* ---- saving and loading ---- */
 
 /* Queues are idle.  `path` (may be NULL) gets the new folder.  A checkpoint of the same step is
  * replaced.  Values that are not finite are refused, here and in a share of a rank:
  * DT_ERR_DIVERGED, and nothing is written. */
-enum dt_status dt_checkpoint_save(const char *dir, const struct dt_checkpoint_part *parts,
-                                  int n_parts, const struct dt_checkpoint_state *state,
-                                  const struct dt_checkpoint_options *opt, struct dt_error *err,
-                                  char *path, size_t path_size);
+enum dt_status dt_ckpt_save(const char *dir, const struct dt_ckpt_part *parts, int n_parts,
+                            const struct dt_ckpt_state *state, const struct dt_ckpt_options *opt,
+                            struct dt_error *err, char *path, size_t path_size);
 /* Removes what killed saves left behind: folders of ours with temporary names, and files, of
  * processes that are gone.  What it cannot remove stays, and what is not ours, which `warn` hears
  * of; a DIR that is not there is fine. */
-void dt_checkpoint_tidy(const char *dir, const struct dt_warn *warn);
+void dt_ckpt_tidy(const char *dir, const struct dt_warn *warn);
 /* The folder to go on from: `path` itself if it is a checkpoint, else what its `latest` names, else
  * its newest complete one.  *found is false (and DT_OK) where there never was one; DT_ERR_INPUT
  * where there was and none is complete. */
-enum dt_status dt_checkpoint_find(const char *path, struct dt_error *err, bool *found, char *out,
-                                  size_t size);
+enum dt_status dt_ckpt_find(const char *path, struct dt_error *err, bool *found, char *out,
+                            size_t size);
 /* The folder of a step in DIR, there or not. */
-enum dt_status dt_checkpoint_of_step(const char *dir, int64_t step, struct dt_error *err, char *out,
-                                     size_t size);
+enum dt_status dt_ckpt_of_step(const char *dir, int64_t step, struct dt_error *err, char *out,
+                               size_t size);
 /* A checkpoint that no later save removes to make room; state.json and all else stays as it is. */
-enum dt_status dt_checkpoint_keep(const char *path, struct dt_error *err);
+enum dt_status dt_ckpt_keep(const char *path, struct dt_error *err);
 /* The same, of run `run_id` only (NULL = any), whose newest is taken if `latest` is not its; tells
  * `warn` when that is not what `latest` names.  `found_id` gets the run that made it. */
-enum dt_status dt_checkpoint_find_run(const char *path, const char *run_id,
-                                      const struct dt_warn *warn, struct dt_error *err, bool *found,
-                                      char *out, size_t size, char found_id[DT_RUN_ID_SIZE]);
+enum dt_status dt_ckpt_find_run(const char *path, const char *run_id, const struct dt_warn *warn,
+                                struct dt_error *err, bool *found, char *out, size_t size,
+                                char found_id[DT_RUN_ID_SIZE]);
 /* Only state.json, checked against the manifest. */
-enum dt_status dt_checkpoint_read_state(const char *path, struct dt_error *err,
-                                        struct dt_checkpoint_state *out);
+enum dt_status dt_ckpt_read_state(const char *path, struct dt_error *err,
+                                  struct dt_ckpt_state *out);
 /* What data it was trained on (dt_shard_prints_free); none, and a warning, for a checkpoint from
  * before that was kept.  Without it, and without the cursor's fingerprint, DT_ERR_INPUT. */
-enum dt_status dt_checkpoint_read_data(const char *path, const struct dt_warn *warn,
-                                       struct dt_error *err, struct dt_shard_prints *out);
+enum dt_status dt_ckpt_read_data(const char *path, const struct dt_warn *warn, struct dt_error *err,
+                                 struct dt_shard_prints *out);
 /* Digest of its manifest, and so of all that is in it. */
-enum dt_status dt_checkpoint_identity(const char *path, struct dt_error *err, char *buf,
-                                      size_t size);
+enum dt_status dt_ckpt_identity(const char *path, struct dt_error *err, char *buf, size_t size);
 /* Everything, checksums included; `moments` false leaves the optimizer alone (eval, sample).
  * DT_ERR_INPUT names the file or tensor that is damaged or has values that are not finite, or lists
  * what is missing, unexpected or of another shape; then buffers hold no useful state. */
-enum dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_part *parts,
-                                  int n_parts, bool moments, struct dt_error *err,
-                                  struct dt_checkpoint_state *out);
+enum dt_status dt_ckpt_load(const char *path, const struct dt_ckpt_part *parts, int n_parts,
+                            bool moments, struct dt_error *err, struct dt_ckpt_state *out);
 
 /* Weights of others: any safetensors file, index or folder of them, or a checkpoint of ours.  A
  * parameter is looked for as "module.NAME", NAME, and NAME with the base model's prefix put before
@@ -119,27 +116,27 @@ enum dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_p
  * file lacks keep their values; shapes must always agree, at least one must be there, and all
  * values must be finite.  Tensors of the file that nothing asked for are counted, and named in
  * `unexpected`. */
-struct dt_init_module { /* in parameters; a tied table counts where it is used, too */
+struct dt_ckpt_init_module { /* in parameters; a tied table counts where it is used, too */
     char name[DT_NAME_MAX];
     int64_t asked, found, missing;
     int64_t unused;     /* tensors of the file behind "NAME." that nothing asked for */
     char expected[256]; /* the first names that were missing */
 };
-struct dt_init_report {
+struct dt_ckpt_init_report {
     int64_t loaded, missing, unexpected;
     char missing_names[1024], unexpected_names[1024]; /* "a, b, ... and 7 more" */
     int n_modules;
-    struct dt_init_module modules[DT_MAX_MODULES];
+    struct dt_ckpt_init_module modules[DT_MAX_MODULES];
 };
 /* A module none of whose parameters was found would begin at random as if nothing were wrong:
  * DT_ERR_INPUT says what was looked for and what the file has. */
-enum dt_status dt_init_check_modules(const struct dt_init_report *r, const char *path,
-                                     struct dt_error *err);
-enum dt_status dt_checkpoint_init_from(const char *path, const struct dt_checkpoint_part *parts,
-                                       int n_parts, bool partial, struct dt_error *err,
-                                       struct dt_init_report *out);
+enum dt_status dt_ckpt_init_check_modules(const struct dt_ckpt_init_report *r, const char *path,
+                                          struct dt_error *err);
+enum dt_status dt_ckpt_init_from(const char *path, const struct dt_ckpt_part *parts, int n_parts,
+                                 bool partial, struct dt_error *err,
+                                 struct dt_ckpt_init_report *out);
 
 /* "crc32-length" of a text as hexadecimal digits. */
-void dt_checkpoint_digest(const char *text, size_t len, char *buf, size_t size);
+void dt_ckpt_digest(const char *text, size_t len, char *buf, size_t size);
 
 #endif

@@ -45,13 +45,13 @@ static bool starts(const char *name, const char *with)
     return strncmp(name, with, strlen(with)) == 0;
 }
 
-static const char *run_of(const struct dt_checkpoint_state *s)
+static const char *run_of(const struct dt_ckpt_state *s)
 {
     return s->run_id[0] ? s->run_id : DT_RUN_UNNAMED;
 }
 
-enum dt_status dt_checkpoint_of_step(const char *dir, int64_t step, struct dt_error *err, char *out,
-                                     size_t size)
+enum dt_status dt_ckpt_of_step(const char *dir, int64_t step, struct dt_error *err, char *out,
+                               size_t size)
 {
     char name[32];
 
@@ -61,7 +61,7 @@ enum dt_status dt_checkpoint_of_step(const char *dir, int64_t step, struct dt_er
 
 /* ---- keeping ---- */
 
-enum dt_status dt_checkpoint_keep(const char *path, struct dt_error *err)
+enum dt_status dt_ckpt_keep(const char *path, struct dt_error *err)
 {
     static const char text[] = "Training stopped after this checkpoint; remove this file to let "
                                "later ones take its place.\n";
@@ -172,17 +172,17 @@ static bool bring_back(int fd, const char *hidden)
 }
 
 static void tidy_folder(const char *dir, int fd, const char *name, const struct dt_warn *warn,
-                        struct dt_names *others)
+                        struct dt_ckpt_names *others)
 {
     struct dt_ckpt_owner owner;
     char step[64];
 
     if (!step_in(name, step, sizeof(step))) { /* a copy of ours that somebody named, say */
-        dt_names_add(others, "%s", name);
+        dt_ckpt_names_add(others, "%s", name);
     } else if (!dt_ckpt_owned(fd, name, &owner)) {
         /* killed before the marker was there: an empty folder, of which nothing is lost */
         if (unlinkat(fd, name, AT_REMOVEDIR) != 0)
-            dt_names_add(others, "%s", name);
+            dt_ckpt_names_add(others, "%s", name);
     } else if ((owner.process.pid == (long)getpid() ||
                 dt_ckpt_lives(&owner.process) != DT_CKPT_LIVES) &&
                !bring_back(fd, name)) {
@@ -190,9 +190,9 @@ static void tidy_folder(const char *dir, int fd, const char *name, const struct 
     }
 }
 
-void dt_checkpoint_tidy(const char *dir, const struct dt_warn *warn)
+void dt_ckpt_tidy(const char *dir, const struct dt_warn *warn)
 {
-    struct dt_names others = {.n = 0};
+    struct dt_ckpt_names others = {.n = 0};
     struct dirent *e;
     struct stat sb;
     int fd = open_dir(dir);
@@ -210,12 +210,12 @@ void dt_checkpoint_tidy(const char *dir, const struct dt_warn *warn)
             unlinkat(fd, e->d_name, 0);
         else if (dt_ckpt_step_of(e->d_name) >= 0 &&
                  fstatat(fd, e->d_name, &sb, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(sb.st_mode))
-            dt_names_add(&others, "%s (a symbolic link)", e->d_name);
+            dt_ckpt_names_add(&others, "%s (a symbolic link)", e->d_name);
     }
     closedir(d);
     if (others.n > 0)
         dt_warn(warn, "%s: left alone, as this program did not make it: %s", dir,
-                dt_names_end(&others));
+                dt_ckpt_names_end(&others));
 }
 
 /* ---- saving ---- */
@@ -244,7 +244,7 @@ enum dt_status dt_ckpt_begin(const char *dir, int64_t step, const char *run_id,
 
     if (mkdir(dir, 0777) != 0 && errno != EEXIST)
         return dt_error_at(err, DT_ERR_IO, dir, 0, 0, "cannot create: %s", strerror(errno));
-    dt_checkpoint_tidy(dir, NULL);
+    dt_ckpt_tidy(dir, NULL);
     *tag = dt_ckpt_random() >> 12; /* a double holds it, in which ranks tell each other */
     DT_TRY(dt_ckpt_temp(dir, step, *tag, err, temp, size));
     if (mkdir(temp, 0777) != 0)
@@ -289,7 +289,7 @@ static enum dt_status sync_folder(const char *path, struct dt_error *err)
 struct commit {
     const char *dir, *temp; /* temp: its name in dir */
     char name[32], old[64];
-    const struct dt_checkpoint_state *state;
+    const struct dt_ckpt_state *state;
     const struct dt_warn *warn;
     int fd;
 };
@@ -374,7 +374,7 @@ static enum dt_status remove_old(const struct commit *c, int keep, struct dt_err
     return DT_OK;
 }
 
-static enum dt_status commit(struct commit *c, const struct dt_checkpoint_options *opt,
+static enum dt_status commit(struct commit *c, const struct dt_ckpt_options *opt,
                              struct dt_error *err)
 {
     char pointer[PATH_MAX], line[40];
@@ -388,10 +388,9 @@ static enum dt_status commit(struct commit *c, const struct dt_checkpoint_option
     return opt->keep > 0 ? remove_old(c, opt->keep, err) : DT_OK;
 }
 
-enum dt_status dt_ckpt_commit(const char *dir, const char *temp,
-                              const struct dt_checkpoint_state *state,
-                              const struct dt_checkpoint_options *opt, struct dt_error *err,
-                              char *final, size_t size)
+enum dt_status dt_ckpt_commit(const char *dir, const char *temp, const struct dt_ckpt_state *state,
+                              const struct dt_ckpt_options *opt, struct dt_error *err, char *final,
+                              size_t size)
 {
     const char *slash = strrchr(temp, '/');
     struct commit c = {

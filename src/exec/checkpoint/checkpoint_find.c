@@ -146,7 +146,7 @@ static enum dt_status readable(struct find *f, const char *name, struct dt_error
         return dt_error_at(err, DT_ERR_INPUT, f->dir, 0, 0, "file name too long");
     st = dt_file_read(path, DT_CKPT_JSON_MAX, &why, &text, &len);
     if (st == DT_OK) {
-        st = dt_manifest_run_id("manifest.json", text, len, &why, id);
+        st = dt_ckpt_manifest_run_id("manifest.json", text, len, &why, id);
         dt_free(text);
     }
     if (st == DT_ERR_NOMEM) {
@@ -226,9 +226,9 @@ static enum dt_status find_in(struct find *f, struct dt_error *err, bool *found,
                        f->pointed[0] ? " names " : "", f->pointed, f->why_not);
 }
 
-enum dt_status dt_checkpoint_find_run(const char *path, const char *run_id,
-                                      const struct dt_warn *warn, struct dt_error *err, bool *found,
-                                      char *out, size_t size, char found_id[DT_RUN_ID_SIZE])
+enum dt_status dt_ckpt_find_run(const char *path, const char *run_id, const struct dt_warn *warn,
+                                struct dt_error *err, bool *found, char *out, size_t size,
+                                char found_id[DT_RUN_ID_SIZE])
 {
     struct find f = {.dir = path, .run_id = run_id, .warn = warn};
     char name[sizeof(((struct dt_ckpt_step *)0)->name)], id[DT_RUN_ID_SIZE];
@@ -250,8 +250,8 @@ enum dt_status dt_checkpoint_find_run(const char *path, const char *run_id,
     return DT_OK;
 }
 
-enum dt_status dt_checkpoint_find(const char *path, struct dt_error *err, bool *found, char *out,
-                                  size_t size)
+enum dt_status dt_ckpt_find(const char *path, struct dt_error *err, bool *found, char *out,
+                            size_t size)
 {
-    return dt_checkpoint_find_run(path, NULL, NULL, err, found, out, size, NULL);
+    return dt_ckpt_find_run(path, NULL, NULL, err, found, out, size, NULL);
 }

@@ -23,54 +23,56 @@ enum {
 
 /* ---- manifest (checkpoint_manifest.c) ---- */
 
-struct dt_manifest_file {
+struct dt_ckpt_manifest_file {
     char name[64];
     int64_t bytes;
     uint32_t crc; /* tensor files: of the header, their tensors have their own */
     bool tensors;
 };
-struct dt_manifest_tensor {
+struct dt_ckpt_manifest_tensor {
     char name[DT_CKPT_NAME_MAX];
     uint32_t crc;
 };
-struct dt_manifest { /* zero-initialised is valid */
+struct dt_ckpt_manifest { /* zero-initialised is valid */
     int64_t step;
     int version; /* as read */
     char run_id[DT_RUN_ID_SIZE];
-    struct dt_manifest_file *files;
+    struct dt_ckpt_manifest_file *files;
     size_t n_files, cap_files;
-    struct dt_manifest_tensor *tensors;
+    struct dt_ckpt_manifest_tensor *tensors;
     size_t n_tensors, cap_tensors;
 };
-void dt_manifest_free(struct dt_manifest *m);
-enum dt_status dt_manifest_add_file(struct dt_manifest *m, const char *name, int64_t bytes,
-                                    uint32_t crc, bool tensors, struct dt_error *err);
-enum dt_status dt_manifest_add_tensor(struct dt_manifest *m, const char *name, uint32_t crc,
-                                      struct dt_error *err);
+void dt_ckpt_manifest_free(struct dt_ckpt_manifest *m);
+enum dt_status dt_ckpt_manifest_add_file(struct dt_ckpt_manifest *m, const char *name,
+                                         int64_t bytes, uint32_t crc, bool tensors,
+                                         struct dt_error *err);
+enum dt_status dt_ckpt_manifest_add_tensor(struct dt_ckpt_manifest *m, const char *name,
+                                           uint32_t crc, struct dt_error *err);
 /* Adds DIR/name, a file without tensors that is written already. */
-enum dt_status dt_manifest_add_json(struct dt_manifest *m, const char *dir, const char *name,
-                                    struct dt_error *err);
+enum dt_status dt_ckpt_manifest_add_json(struct dt_ckpt_manifest *m, const char *dir,
+                                         const char *name, struct dt_error *err);
 /* Writes `text`, which it frees, into DIR/name and adds it. */
-enum dt_status dt_manifest_add_text(struct dt_manifest *m, const char *dir, const char *name,
-                                    char *text, struct dt_error *err);
+enum dt_status dt_ckpt_manifest_add_text(struct dt_ckpt_manifest *m, const char *dir,
+                                         const char *name, char *text, struct dt_error *err);
 /* Appends all of `more`, and sorts. */
-enum dt_status dt_manifest_merge(struct dt_manifest *m, const struct dt_manifest *more,
-                                 struct dt_error *err);
+enum dt_status dt_ckpt_manifest_merge(struct dt_ckpt_manifest *m,
+                                      const struct dt_ckpt_manifest *more, struct dt_error *err);
 /* DIR/name; name is "manifest.json", or that of a rank's share of it. */
-enum dt_status dt_manifest_write(const char *dir, const char *name, const struct dt_manifest *m,
-                                 struct dt_error *err);
+enum dt_status dt_ckpt_manifest_write(const char *dir, const char *name,
+                                      const struct dt_ckpt_manifest *m, struct dt_error *err);
 /* Reads it and checks every file's size, and the sums of files that hold no tensors. */
-enum dt_status dt_manifest_read(const char *dir, const char *name, struct dt_error *err,
-                                struct dt_manifest *m);
+enum dt_status dt_ckpt_manifest_read(const char *dir, const char *name, struct dt_error *err,
+                                     struct dt_ckpt_manifest *m);
 /* Only whose it is, of a manifest's text. */
-enum dt_status dt_manifest_run_id(const char *name, const char *text, size_t len,
-                                  struct dt_error *err, char out[DT_RUN_ID_SIZE]);
-/* O(log n) after dt_manifest_read; NULL if there is none. */
-const struct dt_manifest_tensor *dt_manifest_find(const struct dt_manifest *m, const char *name);
+enum dt_status dt_ckpt_manifest_run_id(const char *name, const char *text, size_t len,
+                                       struct dt_error *err, char out[DT_RUN_ID_SIZE]);
+/* O(log n) after dt_ckpt_manifest_read; NULL if there is none. */
+const struct dt_ckpt_manifest_tensor *dt_ckpt_manifest_find(const struct dt_ckpt_manifest *m,
+                                                            const char *name);
 /* Opens DIR/name and checks its headers and its tensors' names. */
-enum dt_status dt_manifest_open_tensors(const char *dir, const char *name,
-                                        const struct dt_manifest *m, struct dt_error *err,
-                                        struct dt_tensors **out);
+enum dt_status dt_ckpt_manifest_open_tensors(const char *dir, const char *name,
+                                             const struct dt_ckpt_manifest *m, struct dt_error *err,
+                                             struct dt_tensors **out);
 
 /* ---- texts in a checkpoint ---- */
 
@@ -84,13 +86,14 @@ enum dt_status dt_ckpt_read_doc(const char *dir, const char *name, struct dt_err
 
 /* ---- state and data (checkpoint_state.c) ---- */
 
-enum dt_status dt_state_write(const char *dir, const struct dt_checkpoint_state *s,
-                              struct dt_manifest *m, struct dt_error *err);
+enum dt_status dt_ckpt_state_write(const char *dir, const struct dt_ckpt_state *s,
+                                   struct dt_ckpt_manifest *m, struct dt_error *err);
 /* data.json; nothing without state->data. */
-enum dt_status dt_data_write(const char *dir, const struct dt_checkpoint_state *s,
-                             struct dt_manifest *m, struct dt_error *err);
-enum dt_status dt_data_read(const char *dir, struct dt_error *err, struct dt_shard_prints *out);
-enum dt_status dt_state_read(const char *dir, struct dt_error *err, struct dt_checkpoint_state *s);
+enum dt_status dt_ckpt_data_write(const char *dir, const struct dt_ckpt_state *s,
+                                  struct dt_ckpt_manifest *m, struct dt_error *err);
+enum dt_status dt_ckpt_data_read(const char *dir, struct dt_error *err,
+                                 struct dt_shard_prints *out);
+enum dt_status dt_ckpt_state_read(const char *dir, struct dt_error *err, struct dt_ckpt_state *s);
 
 /* ---- files (checkpoint_save.c) ---- */
 
@@ -102,7 +105,7 @@ struct dt_ckpt_files {
     int n, first, total;
 };
 struct dt_ckpt_share {
-    const struct dt_checkpoint_part *parts;
+    const struct dt_ckpt_part *parts;
     int n_parts;
     bool copies; /* of tables whose originals are not here are written too */
     int64_t step, shard_bytes_max;
@@ -111,13 +114,13 @@ struct dt_ckpt_share {
 /* Sets model.n, and optimizer.n (0 without moments). */
 enum dt_status dt_ckpt_count(struct dt_ckpt_share *s, struct dt_error *err);
 /* Writes and syncs the files into DIR and adds them to the manifest. */
-enum dt_status dt_ckpt_write(const char *dir, const struct dt_ckpt_share *s, struct dt_manifest *m,
-                             struct dt_error *err);
+enum dt_status dt_ckpt_write(const char *dir, const struct dt_ckpt_share *s,
+                             struct dt_ckpt_manifest *m, struct dt_error *err);
 /* "model" or "optimizer"; k counts from 0. */
 void dt_ckpt_file_name(const char *kind, int k, int total, char *buf, size_t size);
 /* DIR/KIND.safetensors.index.json of `total` > 1 files, which the manifest has. */
-enum dt_status dt_ckpt_index(const char *dir, const char *kind, int total, struct dt_manifest *m,
-                             struct dt_error *err);
+enum dt_status dt_ckpt_index(const char *dir, const char *kind, int total,
+                             struct dt_ckpt_manifest *m, struct dt_error *err);
 
 /* ---- folders (checkpoint_dir.c) ---- */
 
@@ -131,10 +134,9 @@ enum dt_status dt_ckpt_temp(const char *dir, int64_t step, uint64_t tag, struct 
 enum dt_status dt_ckpt_begin(const char *dir, int64_t step, const char *run_id,
                              struct dt_error *err, uint64_t *tag, char *temp, size_t size);
 /* Renames, moves the pointer, removes what is too old. */
-enum dt_status dt_ckpt_commit(const char *dir, const char *temp,
-                              const struct dt_checkpoint_state *state,
-                              const struct dt_checkpoint_options *opt, struct dt_error *err,
-                              char *final, size_t size);
+enum dt_status dt_ckpt_commit(const char *dir, const char *temp, const struct dt_ckpt_state *state,
+                              const struct dt_ckpt_options *opt, struct dt_error *err, char *final,
+                              size_t size);
 /* A folder that dt_ckpt_begin has made. */
 void dt_ckpt_drop(const char *temp);
 
@@ -144,11 +146,11 @@ void dt_ckpt_drop(const char *temp);
  * in Hugging Face's order. */
 struct dt_ckpt_io {
     const struct dt_device *dev;
-    struct dt_queue *q;
+    struct dt_device_queue *q;
     float *host, *turned;
     size_t floats; /* room of each */
 };
-enum dt_status dt_ckpt_io_open(struct dt_ckpt_io *io, const struct dt_checkpoint_part *part,
+enum dt_status dt_ckpt_io_open(struct dt_ckpt_io *io, const struct dt_ckpt_part *part,
                                struct dt_error *err);
 void dt_ckpt_io_close(struct dt_ckpt_io *io);
 /* *out is valid until the next call. */
@@ -159,15 +161,16 @@ float *dt_ckpt_buffer(struct dt_ckpt_io *io);
 enum dt_status dt_ckpt_put(struct dt_ckpt_io *io, const struct dt_param *p, float *flat,
                            struct dt_error *err);
 bool dt_ckpt_same_shape(const struct dt_param *p, const struct dt_tensor *x);
-bool dt_ckpt_has_moments(const struct dt_checkpoint_part *part, int i);
+bool dt_ckpt_has_moments(const struct dt_ckpt_part *part, int i);
 
 /* Names for a message: "a, b and 7 more". */
-struct dt_names {
+struct dt_ckpt_names {
     char text[1024];
     size_t used;
     int64_t n, left_out;
 };
-void dt_names_add(struct dt_names *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-const char *dt_names_end(struct dt_names *l);
+void dt_ckpt_names_add(struct dt_ckpt_names *l, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+const char *dt_ckpt_names_end(struct dt_ckpt_names *l);
 
 #endif

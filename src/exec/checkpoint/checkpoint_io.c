@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum dt_status dt_ckpt_io_open(struct dt_ckpt_io *io, const struct dt_checkpoint_part *part,
+enum dt_status dt_ckpt_io_open(struct dt_ckpt_io *io, const struct dt_ckpt_part *part,
                                struct dt_error *err)
 {
     enum dt_status st;
@@ -97,14 +97,14 @@ bool dt_ckpt_same_shape(const struct dt_param *p, const struct dt_tensor *x)
     return true;
 }
 
-bool dt_ckpt_has_moments(const struct dt_checkpoint_part *part, int i)
+bool dt_ckpt_has_moments(const struct dt_ckpt_part *part, int i)
 {
     return part->exp_avg && part->exp_avg_sq && (!part->trained || part->trained[i]);
 }
 
 /* ---- names ---- */
 
-void dt_names_add(struct dt_names *l, const char *fmt, ...)
+void dt_ckpt_names_add(struct dt_ckpt_names *l, const char *fmt, ...)
 {
     char name[512];
     size_t n;
@@ -123,7 +123,7 @@ void dt_names_add(struct dt_names *l, const char *fmt, ...)
                                 l->used ? ", " : "", name);
 }
 
-const char *dt_names_end(struct dt_names *l)
+const char *dt_ckpt_names_end(struct dt_ckpt_names *l)
 {
     if (l->left_out)
         snprintf(l->text + l->used, sizeof(l->text) - l->used, " and %" PRId64 " more",

@@ -13,12 +13,12 @@
 #include <unistd.h>
 
 struct loader {
-    const struct dt_checkpoint_part *part;
+    const struct dt_ckpt_part *part;
     struct dt_ckpt_io io;
     const struct dt_tensors *t;
-    const struct dt_manifest *manifest; /* NULL: foreign, without checksums */
-    unsigned char *used;                /* per tensor of the file */
-    struct dt_names missing, shapes;
+    const struct dt_ckpt_manifest *manifest; /* NULL: foreign, without checksums */
+    unsigned char *used;                     /* per tensor of the file */
+    struct dt_ckpt_names missing, shapes;
 };
 
 static size_t index_of(const struct dt_tensors *t, const struct dt_tensor *x)
@@ -51,13 +51,13 @@ static enum dt_status take(struct loader *l, const struct dt_param *p, const str
 
     l->used[index_of(l->t, x)] = 1;
     if (!dt_ckpt_same_shape(p, x)) {
-        dt_names_add(&l->shapes, "%s is %s, should be %s", x->name,
-                     dt_tensor_shape_text(x->n_dims, x->shape, theirs, sizeof(theirs)),
-                     dt_tensor_shape_text(p->n_dims, p->shape, ours, sizeof(ours)));
+        dt_ckpt_names_add(&l->shapes, "%s is %s, should be %s", x->name,
+                          dt_tensor_shape_text(x->n_dims, x->shape, theirs, sizeof(theirs)),
+                          dt_tensor_shape_text(p->n_dims, p->shape, ours, sizeof(ours)));
         return DT_OK;
     }
     DT_TRY(dt_tensors_read_f32(l->t, x, err, dt_ckpt_buffer(&l->io), &crc));
-    if (l->manifest && dt_manifest_find(l->manifest, x->name)->crc != crc)
+    if (l->manifest && dt_ckpt_manifest_find(l->manifest, x->name)->crc != crc)
         return dt_error_at(err, DT_ERR_INPUT, dt_tensors_file_name(l->t, x->file), 0, 0,
                            "damaged: the checksum of tensor \"%s\" is wrong", x->name);
     DT_TRY(all_finite(l, x, err));
@@ -80,14 +80,14 @@ static enum dt_status load_part(struct loader *l, const char *prefix, float *fla
         if (x)
             DT_TRY(take(l, &l->part->params[i], x, flat, err));
         else
-            dt_names_add(&l->missing, "%s", name);
+            dt_ckpt_names_add(&l->missing, "%s", name);
     }
     return DT_OK;
 }
 
 /* Tensors of the given modules that no parameter took; other modules are not our business. */
-static void list_unexpected(const struct loader *l, const struct dt_checkpoint_part *parts,
-                            int n_parts, struct dt_names *out)
+static void list_unexpected(const struct loader *l, const struct dt_ckpt_part *parts, int n_parts,
+                            struct dt_ckpt_names *out)
 {
     for (size_t i = 0; i < dt_tensors_count(l->t); i++) {
         const char *name = dt_tensors_at(l->t, i)->name, *slash = strchr(name, '/');
@@ -100,33 +100,33 @@ static void list_unexpected(const struct loader *l, const struct dt_checkpoint_p
             ours |= strncmp(from, parts[p].module, n) == 0 && from[n] == '.';
         }
         if (ours)
-            dt_names_add(out, "%s", name);
+            dt_ckpt_names_add(out, "%s", name);
     }
 }
 
-static enum dt_status verdict(struct loader *l, const struct dt_checkpoint_part *parts, int n_parts,
+static enum dt_status verdict(struct loader *l, const struct dt_ckpt_part *parts, int n_parts,
                               const char *path, struct dt_error *err)
 {
-    struct dt_names unexpected = {.n = 0};
+    struct dt_ckpt_names unexpected = {.n = 0};
 
     list_unexpected(l, parts, n_parts, &unexpected);
     if (l->missing.n + l->shapes.n + unexpected.n == 0)
         return DT_OK;
     return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "does not fit the model%s%s%s%s%s%s",
-                       l->missing.n ? "; missing: " : "", dt_names_end(&l->missing),
-                       unexpected.n ? "; unexpected: " : "", dt_names_end(&unexpected),
-                       l->shapes.n ? "; of another shape: " : "", dt_names_end(&l->shapes));
+                       l->missing.n ? "; missing: " : "", dt_ckpt_names_end(&l->missing),
+                       unexpected.n ? "; unexpected: " : "", dt_ckpt_names_end(&unexpected),
+                       l->shapes.n ? "; of another shape: " : "", dt_ckpt_names_end(&l->shapes));
 }
 
-static enum dt_status load_file(const char *path, const char *name, const struct dt_manifest *m,
-                                const struct dt_checkpoint_part *parts, int n_parts, bool moments,
-                                struct dt_error *err)
+static enum dt_status load_file(const char *path, const char *name,
+                                const struct dt_ckpt_manifest *m, const struct dt_ckpt_part *parts,
+                                int n_parts, bool moments, struct dt_error *err)
 {
     struct loader l = {.manifest = m};
     struct dt_tensors *t = NULL;
     enum dt_status st;
 
-    DT_TRY(dt_manifest_open_tensors(path, name, m, err, &t));
+    DT_TRY(dt_ckpt_manifest_open_tensors(path, name, m, err, &t));
     l.t = t;
     l.used = dt_calloc(dt_tensors_count(t) + 1, 1);
     st = l.used ? DT_OK : dt_error_nomem(err, "a list of tensors");
@@ -150,7 +150,7 @@ static enum dt_status load_file(const char *path, const char *name, const struct
     return st;
 }
 
-static bool lists(const struct dt_manifest *m, const char *name)
+static bool lists(const struct dt_ckpt_manifest *m, const char *name)
 {
     for (size_t i = 0; i < m->n_files; i++)
         if (strcmp(m->files[i].name, name) == 0)
@@ -159,17 +159,18 @@ static bool lists(const struct dt_manifest *m, const char *name)
 }
 
 /* What says that the file is not there names the file of a small model. */
-static const char *one_or_index(const struct dt_manifest *m, const char *one, const char *index)
+static const char *one_or_index(const struct dt_ckpt_manifest *m, const char *one,
+                                const char *index)
 {
     return !lists(m, one) && lists(m, index) ? index : one;
 }
 
-static enum dt_status read_state(const char *path, const struct dt_manifest *m,
-                                 struct dt_error *err, struct dt_checkpoint_state *out)
+static enum dt_status read_state(const char *path, const struct dt_ckpt_manifest *m,
+                                 struct dt_error *err, struct dt_ckpt_state *out)
 {
     if (!lists(m, "state.json"))
         return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "the manifest has no state.json");
-    DT_TRY(dt_state_read(path, err, out));
+    DT_TRY(dt_ckpt_state_read(path, err, out));
     if (out->step != m->step)
         return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
                            "state.json is of step %" PRId64 ", the manifest of step %" PRId64,
@@ -178,36 +179,35 @@ static enum dt_status read_state(const char *path, const struct dt_manifest *m,
     return DT_OK;
 }
 
-enum dt_status dt_checkpoint_read_state(const char *path, struct dt_error *err,
-                                        struct dt_checkpoint_state *out)
+enum dt_status dt_ckpt_read_state(const char *path, struct dt_error *err, struct dt_ckpt_state *out)
 {
-    struct dt_checkpoint_state state;
-    struct dt_manifest m;
+    struct dt_ckpt_state state;
+    struct dt_ckpt_manifest m;
     enum dt_status st;
 
-    DT_TRY(dt_manifest_read(path, "manifest.json", err, &m));
+    DT_TRY(dt_ckpt_manifest_read(path, "manifest.json", err, &m));
     st = read_state(path, &m, err, &state);
-    dt_manifest_free(&m);
+    dt_ckpt_manifest_free(&m);
     if (st == DT_OK)
         *out = state;
     return st;
 }
 
-enum dt_status dt_checkpoint_read_data(const char *path, const struct dt_warn *warn,
-                                       struct dt_error *err, struct dt_shard_prints *out)
+enum dt_status dt_ckpt_read_data(const char *path, const struct dt_warn *warn, struct dt_error *err,
+                                 struct dt_shard_prints *out)
 {
-    struct dt_manifest m;
+    struct dt_ckpt_manifest m;
     enum dt_status st = DT_OK;
     int version;
     bool there;
 
     memset(out, 0, sizeof(*out));
-    DT_TRY(dt_manifest_read(path, "manifest.json", err, &m));
+    DT_TRY(dt_ckpt_manifest_read(path, "manifest.json", err, &m));
     there = lists(&m, "data.json");
     version = m.version;
-    dt_manifest_free(&m);
+    dt_ckpt_manifest_free(&m);
     if (there)
-        st = dt_data_read(path, err, out);
+        st = dt_ckpt_data_read(path, err, out);
     else if (version >= 2)
         st =
             dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
@@ -221,15 +221,14 @@ enum dt_status dt_checkpoint_read_data(const char *path, const struct dt_warn *w
     return st;
 }
 
-enum dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_part *parts,
-                                  int n_parts, bool moments, struct dt_error *err,
-                                  struct dt_checkpoint_state *out)
+enum dt_status dt_ckpt_load(const char *path, const struct dt_ckpt_part *parts, int n_parts,
+                            bool moments, struct dt_error *err, struct dt_ckpt_state *out)
 {
-    struct dt_checkpoint_state state;
-    struct dt_manifest m;
+    struct dt_ckpt_state state;
+    struct dt_ckpt_manifest m;
     enum dt_status st;
 
-    DT_TRY(dt_manifest_read(path, "manifest.json", err, &m));
+    DT_TRY(dt_ckpt_manifest_read(path, "manifest.json", err, &m));
     st = read_state(path, &m, err, &state);
     if (st == DT_OK)
         st = load_file(path, one_or_index(&m, "model.safetensors", "model.safetensors.index.json"),
@@ -238,7 +237,7 @@ enum dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_p
         st = load_file(
             path, one_or_index(&m, "optimizer.safetensors", "optimizer.safetensors.index.json"), &m,
             parts, n_parts, true, err);
-    dt_manifest_free(&m);
+    dt_ckpt_manifest_free(&m);
     if (st == DT_OK && out)
         *out = state;
     return st;
@@ -271,7 +270,7 @@ static const struct dt_tensor *find_foreign(const struct dt_tensors *t, const ch
     return x;
 }
 
-static struct dt_init_module *module_of(struct dt_init_report *r, const char *name)
+static struct dt_ckpt_init_module *module_of(struct dt_ckpt_init_report *r, const char *name)
 {
     int i = 0;
 
@@ -282,7 +281,7 @@ static struct dt_init_module *module_of(struct dt_init_report *r, const char *na
     return &r->modules[i < DT_MAX_MODULES ? i : 0];
 }
 
-static void note_missing(struct dt_init_module *m, const char *name)
+static void note_missing(struct dt_ckpt_init_module *m, const char *name)
 {
     enum { FIRST_FEW = 3 };
     size_t used = strlen(m->expected);
@@ -291,9 +290,10 @@ static void note_missing(struct dt_init_module *m, const char *name)
         snprintf(m->expected + used, sizeof(m->expected) - used, "%s%s", used ? ", " : "", name);
 }
 
-static enum dt_status init_part(struct loader *l, struct dt_init_report *r, struct dt_error *err)
+static enum dt_status init_part(struct loader *l, struct dt_ckpt_init_report *r,
+                                struct dt_error *err)
 {
-    struct dt_init_module *m = module_of(r, l->part->module);
+    struct dt_ckpt_init_module *m = module_of(r, l->part->module);
 
     m->asked += l->part->n_params;
     for (int i = 0; i < l->part->n_params; i++) {
@@ -302,7 +302,7 @@ static enum dt_status init_part(struct loader *l, struct dt_init_report *r, stru
 
         if (!x) {
             note_missing(m, p->name);
-            dt_names_add(&l->missing, "%s.%s", l->part->module, p->name);
+            dt_ckpt_names_add(&l->missing, "%s.%s", l->part->module, p->name);
             continue;
         }
         DT_TRY(take(l, p, x, l->part->master, err));
@@ -312,7 +312,7 @@ static enum dt_status init_part(struct loader *l, struct dt_init_report *r, stru
     return DT_OK;
 }
 
-static void count_unused(const struct loader *l, struct dt_init_report *r)
+static void count_unused(const struct loader *l, struct dt_ckpt_init_report *r)
 {
     for (size_t i = 0; i < dt_tensors_count(l->t); i++)
         for (int k = 0; k < r->n_modules && !l->used[i]; k++) {
@@ -323,8 +323,8 @@ static void count_unused(const struct loader *l, struct dt_init_report *r)
         }
 }
 
-enum dt_status dt_init_check_modules(const struct dt_init_report *r, const char *path,
-                                     struct dt_error *err)
+enum dt_status dt_ckpt_init_check_modules(const struct dt_ckpt_init_report *r, const char *path,
+                                          struct dt_error *err)
 {
     for (int k = 0; k < r->n_modules; k++)
         if (r->modules[k].found == 0 && r->modules[k].asked > 0)
@@ -341,21 +341,22 @@ enum dt_status dt_init_check_modules(const struct dt_init_report *r, const char 
 }
 
 static enum dt_status init_verdict(struct loader *l, bool partial, const char *path,
-                                   struct dt_error *err, struct dt_init_report *r)
+                                   struct dt_error *err, struct dt_ckpt_init_report *r)
 {
-    struct dt_names unexpected = {.n = 0};
+    struct dt_ckpt_names unexpected = {.n = 0};
 
     for (size_t i = 0; i < dt_tensors_count(l->t); i++)
         if (!l->used[i])
-            dt_names_add(&unexpected, "%s", dt_tensors_at(l->t, i)->name);
+            dt_ckpt_names_add(&unexpected, "%s", dt_tensors_at(l->t, i)->name);
     count_unused(l, r);
     r->missing = l->missing.n;
     r->unexpected = unexpected.n;
-    snprintf(r->missing_names, sizeof(r->missing_names), "%s", dt_names_end(&l->missing));
-    snprintf(r->unexpected_names, sizeof(r->unexpected_names), "%s", dt_names_end(&unexpected));
+    snprintf(r->missing_names, sizeof(r->missing_names), "%s", dt_ckpt_names_end(&l->missing));
+    snprintf(r->unexpected_names, sizeof(r->unexpected_names), "%s",
+             dt_ckpt_names_end(&unexpected));
     if (l->shapes.n)
         return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "tensors of another shape: %s",
-                           dt_names_end(&l->shapes));
+                           dt_ckpt_names_end(&l->shapes));
     if (r->loaded == 0 || (l->missing.n && !partial))
         return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "%s: %s%s%s",
                            r->loaded ? "tensors are missing" : "none of the tensors is there",
@@ -363,9 +364,9 @@ static enum dt_status init_verdict(struct loader *l, bool partial, const char *p
     return DT_OK;
 }
 
-static enum dt_status init_all(struct loader *l, const struct dt_checkpoint_part *parts,
-                               int n_parts, bool partial, const char *path, struct dt_error *err,
-                               struct dt_init_report *r)
+static enum dt_status init_all(struct loader *l, const struct dt_ckpt_part *parts, int n_parts,
+                               bool partial, const char *path, struct dt_error *err,
+                               struct dt_ckpt_init_report *r)
 {
     enum dt_status st = DT_OK;
 
@@ -382,7 +383,7 @@ static enum dt_status init_all(struct loader *l, const struct dt_checkpoint_part
 
 /* A checkpoint of ours, or a folder of them, is checked like any of ours. */
 static enum dt_status open_source(const char *path, struct dt_error *err, struct dt_tensors **t,
-                                  struct dt_manifest *m, bool *checked)
+                                  struct dt_ckpt_manifest *m, bool *checked)
 {
     char found[PATH_MAX];
     struct stat sb;
@@ -390,22 +391,22 @@ static enum dt_status open_source(const char *path, struct dt_error *err, struct
 
     *checked = false;
     if (stat(path, &sb) == 0 && S_ISDIR(sb.st_mode))
-        DT_TRY(dt_checkpoint_find(path, err, &ours, found, sizeof(found)));
+        DT_TRY(dt_ckpt_find(path, err, &ours, found, sizeof(found)));
     if (!ours)
         return dt_tensors_open(path, err, t);
-    DT_TRY(dt_manifest_read(found, "manifest.json", err, m));
+    DT_TRY(dt_ckpt_manifest_read(found, "manifest.json", err, m));
     *checked = true;
-    return dt_manifest_open_tensors(
+    return dt_ckpt_manifest_open_tensors(
         found, lists(m, "model.safetensors") ? "model.safetensors" : "model.safetensors.index.json",
         m, err, t);
 }
 
-enum dt_status dt_checkpoint_init_from(const char *path, const struct dt_checkpoint_part *parts,
-                                       int n_parts, bool partial, struct dt_error *err,
-                                       struct dt_init_report *out)
+enum dt_status dt_ckpt_init_from(const char *path, const struct dt_ckpt_part *parts, int n_parts,
+                                 bool partial, struct dt_error *err,
+                                 struct dt_ckpt_init_report *out)
 {
-    struct dt_manifest m = {.step = 0};
-    struct dt_init_report r = {.loaded = 0};
+    struct dt_ckpt_manifest m = {.step = 0};
+    struct dt_ckpt_init_report r = {.loaded = 0};
     struct dt_tensors *t = NULL;
     struct loader l = {.part = NULL};
     enum dt_status st;
@@ -421,7 +422,7 @@ enum dt_status dt_checkpoint_init_from(const char *path, const struct dt_checkpo
     }
     dt_free(l.used);
     dt_tensors_close(t);
-    dt_manifest_free(&m);
+    dt_ckpt_manifest_free(&m);
     if (st == DT_OK)
         *out = r;
     return st;

@@ -32,7 +32,7 @@ struct holder { /* what a lock says */
     char run_id[DT_RUN_ID_SIZE], since[32], nonce[20];
 };
 
-struct dt_checkpoint_lock {
+struct dt_ckpt_lock {
     char *dir;
     struct holder own;
     double stale_s;
@@ -152,8 +152,8 @@ static bool same(const struct seen *a, const struct seen *b)
 /* ---- taking it ---- */
 
 struct take {
-    struct dt_checkpoint_lock *l;
-    const struct dt_checkpoint_lock_options *o;
+    struct dt_ckpt_lock *l;
+    const struct dt_ckpt_lock_options *o;
     int fd, file;       /* the folder, and our own lock under another name */
     char own[PATH_MAX]; /* that name */
     char *text;         /* what it says */
@@ -384,8 +384,8 @@ static enum dt_status take(struct take *t, struct dt_error *err)
     }
 }
 
-static enum dt_status take_folder(struct dt_checkpoint_lock *l,
-                                  const struct dt_checkpoint_lock_options *o, struct dt_error *err)
+static enum dt_status take_folder(struct dt_ckpt_lock *l, const struct dt_ckpt_lock_options *o,
+                                  struct dt_error *err)
 {
     struct take t = {.l = l, .o = o, .file = -1, .began_ns = dt_clock_ns()};
     enum dt_status st;
@@ -405,7 +405,7 @@ static enum dt_status take_folder(struct dt_checkpoint_lock *l,
 /* ---- keeping it ---- */
 
 /* 1: ours, 0: not there, -1: somebody else's. */
-static int mine(const struct dt_checkpoint_lock *l, bool renew)
+static int mine(const struct dt_ckpt_lock *l, bool renew)
 {
     char path[PATH_MAX], text[TEXT_MAX + 1];
     struct holder h;
@@ -428,7 +428,7 @@ static int mine(const struct dt_checkpoint_lock *l, bool renew)
 
 static void *renewer(void *arg)
 {
-    struct dt_checkpoint_lock *l = arg;
+    struct dt_ckpt_lock *l = arg;
 
     pthread_mutex_lock(&l->mutex);
     while (!l->stop) {
@@ -442,7 +442,7 @@ static void *renewer(void *arg)
     return NULL;
 }
 
-static void start_renewing(struct dt_checkpoint_lock *l)
+static void start_renewing(struct dt_ckpt_lock *l)
 {
     sigset_t all, was;
 
@@ -460,7 +460,7 @@ static double stale_s(void)
     return s >= 0.5 && s <= 1e6 ? s : STALE_S;
 }
 
-static void free_lock(struct dt_checkpoint_lock *l)
+static void free_lock(struct dt_ckpt_lock *l)
 {
     pthread_mutex_destroy(&l->mutex);
     pthread_cond_destroy(&l->wake);
@@ -468,10 +468,10 @@ static void free_lock(struct dt_checkpoint_lock *l)
     dt_free(l);
 }
 
-enum dt_status dt_checkpoint_lock(const char *dir, const struct dt_checkpoint_lock_options *o,
-                                  struct dt_error *err, struct dt_checkpoint_lock **out)
+enum dt_status dt_ckpt_lock(const char *dir, const struct dt_ckpt_lock_options *o,
+                            struct dt_error *err, struct dt_ckpt_lock **out)
 {
-    struct dt_checkpoint_lock *l;
+    struct dt_ckpt_lock *l;
     pthread_condattr_t attr;
     enum dt_status st;
 
@@ -502,9 +502,9 @@ enum dt_status dt_checkpoint_lock(const char *dir, const struct dt_checkpoint_lo
     return DT_OK;
 }
 
-enum dt_status dt_checkpoint_lock_check(struct dt_checkpoint_lock *l, struct dt_error *err)
+enum dt_status dt_ckpt_lock_check(struct dt_ckpt_lock *l, struct dt_error *err)
 {
-    static const struct dt_checkpoint_lock_options at_once = {.run_id = NULL};
+    static const struct dt_ckpt_lock_options at_once = {.run_id = NULL};
     int got = mine(l, true);
 
     if (got == 0 && (mkdir(l->dir, 0777) == 0 || errno == EEXIST))
@@ -516,8 +516,8 @@ enum dt_status dt_checkpoint_lock_check(struct dt_checkpoint_lock *l, struct dt_
                        "there");
 }
 
-static enum dt_status write_file(const struct dt_checkpoint_lock *l, const char *name,
-                                 const char *format, struct dt_error *err)
+static enum dt_status write_file(const struct dt_ckpt_lock *l, const char *name, const char *format,
+                                 struct dt_error *err)
 {
     char path[PATH_MAX], *text;
     enum dt_status st;
@@ -529,14 +529,13 @@ static enum dt_status write_file(const struct dt_checkpoint_lock *l, const char 
     return st;
 }
 
-enum dt_status dt_checkpoint_lock_run(struct dt_checkpoint_lock *l, const char *run_id,
-                                      struct dt_error *err)
+enum dt_status dt_ckpt_lock_run(struct dt_ckpt_lock *l, const char *run_id, struct dt_error *err)
 {
     char path[PATH_MAX], text[TEXT_MAX + 1];
     enum dt_status st;
     long n;
 
-    DT_TRY(dt_checkpoint_lock_check(l, err));
+    DT_TRY(dt_ckpt_lock_check(l, err));
     DT_TRY(dt_ckpt_path(path, sizeof(path), l->dir, DT_CKPT_RUN, err));
     n = dt_ckpt_slurp(AT_FDCWD, path, text, TEXT_MAX);
     if (n > 0 && !begins_as(text, n, RUN_FORMAT))
@@ -552,7 +551,7 @@ enum dt_status dt_checkpoint_lock_run(struct dt_checkpoint_lock *l, const char *
     return st;
 }
 
-bool dt_checkpoint_last_run(const char *dir, char run_id[DT_RUN_ID_SIZE], char since[32])
+bool dt_ckpt_last_run(const char *dir, char run_id[DT_RUN_ID_SIZE], char since[32])
 {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     char text[TEXT_MAX + 1];
@@ -563,7 +562,7 @@ bool dt_checkpoint_last_run(const char *dir, char run_id[DT_RUN_ID_SIZE], char s
     if (fd < 0)
         return false;
     n = dt_ckpt_slurp(fd, DT_CKPT_RUN, text, TEXT_MAX);
-    if (n > 0 && parse(text, (size_t)n, RUN_FORMAT, &h) && dt_run_id_valid(h.run_id)) {
+    if (n > 0 && parse(text, (size_t)n, RUN_FORMAT, &h) && dt_ckpt_run_id_valid(h.run_id)) {
         memcpy(run_id, h.run_id, sizeof(h.run_id));
         memcpy(since, h.since, sizeof(h.since));
         got = true;
@@ -572,7 +571,7 @@ bool dt_checkpoint_last_run(const char *dir, char run_id[DT_RUN_ID_SIZE], char s
     return got;
 }
 
-void dt_checkpoint_unlock(struct dt_checkpoint_lock *l)
+void dt_ckpt_unlock(struct dt_ckpt_lock *l)
 {
     char path[PATH_MAX];
 

@@ -14,8 +14,8 @@
 #include "base/status.h"
 #include <signal.h>
 
-struct dt_checkpoint_lock;
-struct dt_checkpoint_lock_options {
+struct dt_ckpt_lock;
+struct dt_ckpt_lock_options {
     const char *run_id; /* that goes on here, and may wait for the rest of itself; NULL = any */
     const volatile sig_atomic_t *stop; /* not 0: give up waiting; NULL = never */
     const struct dt_warn *warn;
@@ -24,14 +24,13 @@ struct dt_checkpoint_lock_options {
 /* Makes DIR if need be.  DT_ERR_INPUT when another training has it, with a message that names it.
  * Waits for a lock of another host to be renewed (then it is refused) or to become stale, and for
  * the process of an earlier attempt of `run_id` to end. */
-enum dt_status dt_checkpoint_lock(const char *dir, const struct dt_checkpoint_lock_options *o,
-                                  struct dt_error *err, struct dt_checkpoint_lock **out);
+enum dt_status dt_ckpt_lock(const char *dir, const struct dt_ckpt_lock_options *o,
+                            struct dt_error *err, struct dt_ckpt_lock **out);
 /* Says which run it is, in the lock and in DIR/run.json. */
-enum dt_status dt_checkpoint_lock_run(struct dt_checkpoint_lock *l, const char *run_id,
-                                      struct dt_error *err);
+enum dt_status dt_ckpt_lock_run(struct dt_ckpt_lock *l, const char *run_id, struct dt_error *err);
 /* DT_OK while it is still ours; takes it again if somebody has removed it. */
-enum dt_status dt_checkpoint_lock_check(struct dt_checkpoint_lock *l, struct dt_error *err);
+enum dt_status dt_ckpt_lock_check(struct dt_ckpt_lock *l, struct dt_error *err);
 /* NULL is ignored. */
-void dt_checkpoint_unlock(struct dt_checkpoint_lock *l);
+void dt_ckpt_unlock(struct dt_ckpt_lock *l);
 
 #endif

@@ -23,7 +23,7 @@ uint32_t dt_ckpt_crc(const char *text, size_t len)
     return (uint32_t)crc32(0, (const unsigned char *)text, (uInt)len);
 }
 
-void dt_checkpoint_digest(const char *text, size_t len, char *buf, size_t size)
+void dt_ckpt_digest(const char *text, size_t len, char *buf, size_t size)
 {
     uint32_t crc = 0;
 
@@ -62,32 +62,32 @@ enum dt_status dt_ckpt_get_hex(struct dt_node map, const char *key, int digits,
     return hex_value(dt_map_get(map, key), key, digits, err, out);
 }
 
-enum dt_status dt_checkpoint_identity(const char *path, struct dt_error *err, char *buf,
-                                      size_t size)
+enum dt_status dt_ckpt_identity(const char *path, struct dt_error *err, char *buf, size_t size)
 {
     char file[PATH_MAX], *text;
     size_t len;
 
     DT_TRY(dt_ckpt_path(file, sizeof(file), path, "manifest.json", err));
     DT_TRY(dt_file_read(file, DT_CKPT_JSON_MAX, err, &text, &len));
-    dt_checkpoint_digest(text, len, buf, size);
+    dt_ckpt_digest(text, len, buf, size);
     dt_free(text);
     return DT_OK;
 }
 
 /* ---- building a manifest ---- */
 
-void dt_manifest_free(struct dt_manifest *m)
+void dt_ckpt_manifest_free(struct dt_ckpt_manifest *m)
 {
     dt_free(m->files);
     dt_free(m->tensors);
     memset(m, 0, sizeof(*m));
 }
 
-enum dt_status dt_manifest_add_file(struct dt_manifest *m, const char *name, int64_t bytes,
-                                    uint32_t crc, bool tensors, struct dt_error *err)
+enum dt_status dt_ckpt_manifest_add_file(struct dt_ckpt_manifest *m, const char *name,
+                                         int64_t bytes, uint32_t crc, bool tensors,
+                                         struct dt_error *err)
 {
-    struct dt_manifest_file *f;
+    struct dt_ckpt_manifest_file *f;
     void *p = m->files;
 
     if (dt_grow(&p, &m->cap_files, m->n_files + 1, sizeof(*f)))
@@ -101,10 +101,10 @@ enum dt_status dt_manifest_add_file(struct dt_manifest *m, const char *name, int
     return DT_OK;
 }
 
-enum dt_status dt_manifest_add_tensor(struct dt_manifest *m, const char *name, uint32_t crc,
-                                      struct dt_error *err)
+enum dt_status dt_ckpt_manifest_add_tensor(struct dt_ckpt_manifest *m, const char *name,
+                                           uint32_t crc, struct dt_error *err)
 {
-    struct dt_manifest_tensor *t;
+    struct dt_ckpt_manifest_tensor *t;
     void *p = m->tensors;
 
     if (dt_grow(&p, &m->cap_tensors, m->n_tensors + 1, sizeof(*t)))
@@ -116,8 +116,8 @@ enum dt_status dt_manifest_add_tensor(struct dt_manifest *m, const char *name, u
     return DT_OK;
 }
 
-enum dt_status dt_manifest_add_text(struct dt_manifest *m, const char *dir, const char *name,
-                                    char *text, struct dt_error *err)
+enum dt_status dt_ckpt_manifest_add_text(struct dt_ckpt_manifest *m, const char *dir,
+                                         const char *name, char *text, struct dt_error *err)
 {
     size_t len = strlen(text);
     char path[PATH_MAX];
@@ -126,13 +126,13 @@ enum dt_status dt_manifest_add_text(struct dt_manifest *m, const char *dir, cons
     if (st == DT_OK)
         st = dt_file_write(path, text, len, err);
     if (st == DT_OK)
-        st = dt_manifest_add_file(m, name, (int64_t)len, dt_ckpt_crc(text, len), false, err);
+        st = dt_ckpt_manifest_add_file(m, name, (int64_t)len, dt_ckpt_crc(text, len), false, err);
     dt_free(text);
     return st;
 }
 
-enum dt_status dt_manifest_add_json(struct dt_manifest *m, const char *dir, const char *name,
-                                    struct dt_error *err)
+enum dt_status dt_ckpt_manifest_add_json(struct dt_ckpt_manifest *m, const char *dir,
+                                         const char *name, struct dt_error *err)
 {
     char path[PATH_MAX], *text;
     uint32_t crc;
@@ -142,37 +142,37 @@ enum dt_status dt_manifest_add_json(struct dt_manifest *m, const char *dir, cons
     DT_TRY(dt_file_read(path, DT_CKPT_JSON_MAX, err, &text, &len));
     crc = dt_ckpt_crc(text, len);
     dt_free(text);
-    return dt_manifest_add_file(m, name, (int64_t)len, crc, false, err);
+    return dt_ckpt_manifest_add_file(m, name, (int64_t)len, crc, false, err);
 }
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(((const struct dt_manifest_tensor *)a)->name,
-                  ((const struct dt_manifest_tensor *)b)->name);
+    return strcmp(((const struct dt_ckpt_manifest_tensor *)a)->name,
+                  ((const struct dt_ckpt_manifest_tensor *)b)->name);
 }
 
-static void sort(struct dt_manifest *m)
+static void sort(struct dt_ckpt_manifest *m)
 {
     if (m->n_tensors > 1)
         qsort(m->tensors, m->n_tensors, sizeof(*m->tensors), by_name);
 }
 
-enum dt_status dt_manifest_merge(struct dt_manifest *m, const struct dt_manifest *more,
-                                 struct dt_error *err)
+enum dt_status dt_ckpt_manifest_merge(struct dt_ckpt_manifest *m,
+                                      const struct dt_ckpt_manifest *more, struct dt_error *err)
 {
     for (size_t i = 0; i < more->n_files; i++) {
-        const struct dt_manifest_file *f = &more->files[i];
+        const struct dt_ckpt_manifest_file *f = &more->files[i];
 
-        DT_TRY(dt_manifest_add_file(m, f->name, f->bytes, f->crc, f->tensors, err));
+        DT_TRY(dt_ckpt_manifest_add_file(m, f->name, f->bytes, f->crc, f->tensors, err));
     }
     for (size_t i = 0; i < more->n_tensors; i++)
-        DT_TRY(dt_manifest_add_tensor(m, more->tensors[i].name, more->tensors[i].crc, err));
+        DT_TRY(dt_ckpt_manifest_add_tensor(m, more->tensors[i].name, more->tensors[i].crc, err));
     sort(m);
     return DT_OK;
 }
 
-enum dt_status dt_manifest_write(const char *dir, const char *name, const struct dt_manifest *m,
-                                 struct dt_error *err)
+enum dt_status dt_ckpt_manifest_write(const char *dir, const char *name,
+                                      const struct dt_ckpt_manifest *m, struct dt_error *err)
 {
     char path[PATH_MAX], *text;
     enum dt_status st;
@@ -223,7 +223,7 @@ enum dt_status dt_ckpt_read_doc(const char *dir, const char *name, struct dt_err
     return st;
 }
 
-static enum dt_status read_file_entry(struct dt_manifest *m, struct dt_node node,
+static enum dt_status read_file_entry(struct dt_ckpt_manifest *m, struct dt_node node,
                                       struct dt_error *err)
 {
     static const char *const keys[] = {"name", "bytes", "crc32", "header_crc32", NULL};
@@ -243,7 +243,7 @@ static enum dt_status read_file_entry(struct dt_manifest *m, struct dt_node node
         return dt_node_error(node, err, "\"%s\" is not the name of a file in this folder", name);
     tensors = dt_node_present(dt_map_get(node, "header_crc32"));
     DT_TRY(dt_ckpt_get_hex(node, tensors ? "header_crc32" : "crc32", 8, err, &crc));
-    return dt_manifest_add_file(m, name, bytes, (uint32_t)crc, tensors, err);
+    return dt_ckpt_manifest_add_file(m, name, bytes, (uint32_t)crc, tensors, err);
 }
 
 /* What of it is the same in all versions, of which the first knew no runs. */
@@ -261,14 +261,14 @@ static enum dt_status parse_head(struct dt_node root, struct dt_error *err, int 
         return DT_OK;
     DT_TRY(dt_map_require(root, "manifest", "run_id", err));
     DT_TRY(dt_get_string(root, "run_id", run_id, DT_RUN_ID_SIZE, err));
-    if (!dt_run_id_valid(run_id))
+    if (!dt_ckpt_run_id_valid(run_id))
         return dt_node_error(dt_map_get(root, "run_id"), err,
                              "run_id must be 1 to 64 letters, digits, \".\", \"_\" or \"-\"");
     return DT_OK;
 }
 
-enum dt_status dt_manifest_run_id(const char *name, const char *text, size_t len,
-                                  struct dt_error *err, char out[DT_RUN_ID_SIZE])
+enum dt_status dt_ckpt_manifest_run_id(const char *name, const char *text, size_t len,
+                                       struct dt_error *err, char out[DT_RUN_ID_SIZE])
 {
     char run_id[DT_RUN_ID_SIZE];
     struct dt_doc *doc;
@@ -283,7 +283,7 @@ enum dt_status dt_manifest_run_id(const char *name, const char *text, size_t len
     return st;
 }
 
-static enum dt_status parse(struct dt_manifest *m, struct dt_node root, struct dt_error *err)
+static enum dt_status parse(struct dt_ckpt_manifest *m, struct dt_node root, struct dt_error *err)
 {
     static const char *const keys[] = {
         "format",        "version", "step", "files",
@@ -308,13 +308,13 @@ static enum dt_status parse(struct dt_manifest *m, struct dt_node root, struct d
         if (strlen(name) >= DT_CKPT_NAME_MAX)
             return dt_node_error(v, err, "a tensor's name is too long");
         DT_TRY(hex_value(v, name, 8, err, &crc));
-        DT_TRY(dt_manifest_add_tensor(m, name, (uint32_t)crc, err));
+        DT_TRY(dt_ckpt_manifest_add_tensor(m, name, (uint32_t)crc, err));
     }
     sort(m);
     return DT_OK;
 }
 
-static enum dt_status check_file(const char *dir, const struct dt_manifest_file *f,
+static enum dt_status check_file(const char *dir, const struct dt_ckpt_manifest_file *f,
                                  struct dt_error *err)
 {
     char path[PATH_MAX], *text;
@@ -340,8 +340,8 @@ static enum dt_status check_file(const char *dir, const struct dt_manifest_file 
     return DT_OK;
 }
 
-enum dt_status dt_manifest_read(const char *dir, const char *name, struct dt_error *err,
-                                struct dt_manifest *m)
+enum dt_status dt_ckpt_manifest_read(const char *dir, const char *name, struct dt_error *err,
+                                     struct dt_ckpt_manifest *m)
 {
     struct dt_doc *doc;
     enum dt_status st;
@@ -353,24 +353,25 @@ enum dt_status dt_manifest_read(const char *dir, const char *name, struct dt_err
     for (size_t i = 0; i < m->n_files && st == DT_OK; i++)
         st = check_file(dir, &m->files[i], err);
     if (st != DT_OK)
-        dt_manifest_free(m);
+        dt_ckpt_manifest_free(m);
     return st;
 }
 
-const struct dt_manifest_tensor *dt_manifest_find(const struct dt_manifest *m, const char *name)
+const struct dt_ckpt_manifest_tensor *dt_ckpt_manifest_find(const struct dt_ckpt_manifest *m,
+                                                            const char *name)
 {
-    struct dt_manifest_tensor key;
+    struct dt_ckpt_manifest_tensor key;
 
     snprintf(key.name, sizeof(key.name), "%s", name);
     return m->n_tensors ? bsearch(&key, m->tensors, m->n_tensors, sizeof(key), by_name) : NULL;
 }
 
-static enum dt_status check_tensors(const struct dt_tensors *t, const struct dt_manifest *m,
+static enum dt_status check_tensors(const struct dt_tensors *t, const struct dt_ckpt_manifest *m,
                                     struct dt_error *err)
 {
     for (int i = 0; i < dt_tensors_files(t); i++) {
         const char *path = dt_tensors_file_name(t, i), *slash = strrchr(path, '/');
-        const struct dt_manifest_file *f = NULL;
+        const struct dt_ckpt_manifest_file *f = NULL;
 
         for (size_t k = 0; k < m->n_files; k++)
             if (strcmp(m->files[k].name, slash ? slash + 1 : path) == 0)
@@ -382,16 +383,16 @@ static enum dt_status check_tensors(const struct dt_tensors *t, const struct dt_
                                "damaged: the checksum of its header is wrong");
     }
     for (size_t i = 0; i < dt_tensors_count(t); i++)
-        if (!dt_manifest_find(m, dt_tensors_at(t, i)->name))
+        if (!dt_ckpt_manifest_find(m, dt_tensors_at(t, i)->name))
             return dt_error_at(err, DT_ERR_INPUT,
                                dt_tensors_file_name(t, dt_tensors_at(t, i)->file), 0, 0,
                                "the manifest has no tensor \"%s\"", dt_tensors_at(t, i)->name);
     return DT_OK;
 }
 
-enum dt_status dt_manifest_open_tensors(const char *dir, const char *name,
-                                        const struct dt_manifest *m, struct dt_error *err,
-                                        struct dt_tensors **out)
+enum dt_status dt_ckpt_manifest_open_tensors(const char *dir, const char *name,
+                                             const struct dt_ckpt_manifest *m, struct dt_error *err,
+                                             struct dt_tensors **out)
 {
     char path[PATH_MAX];
     struct dt_tensors *t;

@@ -167,7 +167,8 @@ static bool read_manifest(int fd, char run_id[DT_RUN_ID_SIZE])
         sb.st_size > DT_CKPT_JSON_MAX || !(text = dt_malloc((size_t)sb.st_size + 1)))
         return false;
     n = dt_ckpt_slurp(fd, "manifest.json", text, (size_t)sb.st_size);
-    ours = n > 0 && dt_manifest_run_id("manifest.json", text, (size_t)n, NULL, run_id) == DT_OK;
+    ours =
+        n > 0 && dt_ckpt_manifest_run_id("manifest.json", text, (size_t)n, NULL, run_id) == DT_OK;
     dt_free(text);
     return ours;
 }

@@ -8,12 +8,12 @@
 #include <stdio.h>
 #include <string.h>
 
-void dt_run_id_new(char out[DT_RUN_ID_SIZE])
+void dt_ckpt_run_id_new(char out[DT_RUN_ID_SIZE])
 {
     snprintf(out, DT_RUN_ID_SIZE, "%016" PRIx64 "%016" PRIx64, dt_ckpt_random(), dt_ckpt_random());
 }
 
-bool dt_run_id_valid(const char *text)
+bool dt_ckpt_run_id_valid(const char *text)
 {
     size_t n = strlen(text);
 

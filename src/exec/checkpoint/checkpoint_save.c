@@ -23,10 +23,10 @@ struct entry {
 };
 
 struct saver {
-    const struct dt_checkpoint_part *parts;
+    const struct dt_ckpt_part *parts;
     int n_parts;
     bool copies;
-    struct dt_manifest *manifest;
+    struct dt_ckpt_manifest *manifest;
     const char *dir;
     struct dt_tensor_meta meta[2];
     char step[24];
@@ -58,7 +58,7 @@ static int by_name(const void *a, const void *b)
                               : (x->param > y->param) - (x->param < y->param);
 }
 
-static void add(struct list *l, const struct dt_checkpoint_part *part, int part_index, int i,
+static void add(struct list *l, const struct dt_ckpt_part *part, int part_index, int i,
                 enum what what)
 {
     struct entry *e = &l->e[l->n++];
@@ -110,7 +110,7 @@ static enum dt_status make_list(const struct saver *s, enum what from, enum what
     return DT_OK;
 }
 
-static const float *flat_of(const struct dt_checkpoint_part *p, enum what what)
+static const float *flat_of(const struct dt_ckpt_part *p, enum what what)
 {
     return what == WHAT_MASTER ? p->master : what == WHAT_EXP_AVG ? p->exp_avg : p->exp_avg_sq;
 }
@@ -146,7 +146,7 @@ static enum dt_status write_file(struct saver *s, const struct list *l, size_t f
     DT_TRY(dt_tensor_writer_new(path, l->x + first, last - first, s->meta, 2, err, &w));
     for (size_t i = first; i < last && st == DT_OK; i++) {
         struct entry *e = &l->e[i];
-        const struct dt_checkpoint_part *part = &s->parts[e->part];
+        const struct dt_ckpt_part *part = &s->parts[e->part];
         const float *v = NULL;
 
         if (e->part != open_part) {
@@ -162,7 +162,7 @@ static enum dt_status write_file(struct saver *s, const struct list *l, size_t f
         if (st == DT_OK)
             st = dt_tensor_writer_put_f32(w, v, err, &e->crc);
         if (st == DT_OK)
-            st = dt_manifest_add_tensor(s->manifest, e->name, e->crc, err);
+            st = dt_ckpt_manifest_add_tensor(s->manifest, e->name, e->crc, err);
     }
     if (open_part >= 0)
         dt_ckpt_io_close(&io);
@@ -171,7 +171,7 @@ static enum dt_status write_file(struct saver *s, const struct list *l, size_t f
         return st;
     }
     DT_TRY(dt_tensor_writer_finish(w, err, &bytes, &header));
-    return dt_manifest_add_file(s->manifest, name, (int64_t)bytes, header, true, err);
+    return dt_ckpt_manifest_add_file(s->manifest, name, (int64_t)bytes, header, true, err);
 }
 
 /* ---- files of a large model ---- */
@@ -245,7 +245,7 @@ struct index {
 };
 
 static enum dt_status write_index(const char *dir, const char *kind, int total, struct index *x,
-                                  struct dt_manifest *m, struct dt_error *err)
+                                  struct dt_ckpt_manifest *m, struct dt_error *err)
 {
     struct dt_tensor *list = NULL;
     char name[64], path[PATH_MAX];
@@ -255,7 +255,7 @@ static enum dt_status write_index(const char *dir, const char *kind, int total, 
     for (int k = 0; k < total && st == DT_OK; k++) {
         dt_ckpt_file_name(kind, k, total, x->names[k], sizeof(x->names[k]));
         x->pointers[k] = x->names[k];
-        st = dt_manifest_open_tensors(dir, x->names[k], m, err, &x->t[k]);
+        st = dt_ckpt_manifest_open_tensors(dir, x->names[k], m, err, &x->t[k]);
     }
     if (st == DT_OK)
         st = list_files(x->t, total, err, &list, &n);
@@ -265,11 +265,11 @@ static enum dt_status write_index(const char *dir, const char *kind, int total, 
     if (st == DT_OK)
         st = dt_tensor_index_write(path, list, n, x->pointers, total, err);
     dt_free(list);
-    return st == DT_OK ? dt_manifest_add_json(m, dir, name, err) : st;
+    return st == DT_OK ? dt_ckpt_manifest_add_json(m, dir, name, err) : st;
 }
 
-enum dt_status dt_ckpt_index(const char *dir, const char *kind, int total, struct dt_manifest *m,
-                             struct dt_error *err)
+enum dt_status dt_ckpt_index(const char *dir, const char *kind, int total,
+                             struct dt_ckpt_manifest *m, struct dt_error *err)
 {
     struct index x = {.t = dt_calloc((size_t)total, sizeof(*x.t)),
                       .names = dt_calloc((size_t)total, sizeof(*x.names)),
@@ -343,7 +343,7 @@ enum dt_status dt_ckpt_count(struct dt_ckpt_share *share, struct dt_error *err)
 }
 
 enum dt_status dt_ckpt_write(const char *dir, const struct dt_ckpt_share *share,
-                             struct dt_manifest *m, struct dt_error *err)
+                             struct dt_ckpt_manifest *m, struct dt_error *err)
 {
     struct saver s = {.parts = share->parts,
                       .n_parts = share->n_parts,
@@ -362,9 +362,9 @@ enum dt_status dt_ckpt_write(const char *dir, const struct dt_ckpt_share *share,
 /* ---- one process alone ---- */
 
 static enum dt_status write_all(const char *temp, struct dt_ckpt_share *s,
-                                const struct dt_checkpoint_state *state, struct dt_error *err)
+                                const struct dt_ckpt_state *state, struct dt_error *err)
 {
-    struct dt_manifest own = {.step = state->step}, m = {.step = state->step};
+    struct dt_ckpt_manifest own = {.step = state->step}, m = {.step = state->step};
     enum dt_status st = dt_ckpt_count(s, err);
 
     memcpy(m.run_id, state->run_id, sizeof(m.run_id));
@@ -376,24 +376,23 @@ static enum dt_status write_all(const char *temp, struct dt_ckpt_share *s,
     if (st == DT_OK)
         st = dt_ckpt_write(temp, s, &own, err);
     if (st == DT_OK)
-        st = dt_manifest_merge(&m, &own, err);
+        st = dt_ckpt_manifest_merge(&m, &own, err);
     if (st == DT_OK && s->model.total > 1)
         st = dt_ckpt_index(temp, "model", s->model.total, &m, err);
     if (st == DT_OK)
-        st = dt_state_write(temp, state, &m, err);
+        st = dt_ckpt_state_write(temp, state, &m, err);
     if (st == DT_OK)
-        st = dt_data_write(temp, state, &m, err);
+        st = dt_ckpt_data_write(temp, state, &m, err);
     if (st == DT_OK)
-        st = dt_manifest_write(temp, "manifest.json", &m, err);
-    dt_manifest_free(&own);
-    dt_manifest_free(&m);
+        st = dt_ckpt_manifest_write(temp, "manifest.json", &m, err);
+    dt_ckpt_manifest_free(&own);
+    dt_ckpt_manifest_free(&m);
     return st;
 }
 
-enum dt_status dt_checkpoint_save(const char *dir, const struct dt_checkpoint_part *parts,
-                                  int n_parts, const struct dt_checkpoint_state *state,
-                                  const struct dt_checkpoint_options *opt, struct dt_error *err,
-                                  char *path, size_t path_size)
+enum dt_status dt_ckpt_save(const char *dir, const struct dt_ckpt_part *parts, int n_parts,
+                            const struct dt_ckpt_state *state, const struct dt_ckpt_options *opt,
+                            struct dt_error *err, char *path, size_t path_size)
 {
     struct dt_ckpt_share s = {.parts = parts,
                               .n_parts = n_parts,

@@ -15,8 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-struct dt_share {
-    struct dt_checkpoint_part *parts; /* in host memory, all of it owned */
+struct dt_ckpt_sharing {
+    struct dt_ckpt_part *parts; /* in host memory, all of it owned */
     struct dt_ckpt_share files;
     char temp[PATH_MAX], manifest[64];
     pthread_t thread;
@@ -28,7 +28,7 @@ struct dt_share {
 
 /* ---- copies ---- */
 
-static void free_share(struct dt_share *s)
+static void free_share(struct dt_ckpt_sharing *s)
 {
     for (int i = 0; s->parts && i < s->files.n_parts; i++) {
         dt_free((void *)s->parts[i].params);
@@ -42,7 +42,7 @@ static void free_share(struct dt_share *s)
     dt_free(s);
 }
 
-static enum dt_status copy_floats(const struct dt_device *dev, struct dt_queue *q,
+static enum dt_status copy_floats(const struct dt_device *dev, struct dt_device_queue *q,
                                   const float *from, size_t n, struct dt_error *err, float **to)
 {
     if (!from)
@@ -61,11 +61,11 @@ static void *copy_bytes(const void *from, size_t n)
     return to ? memcpy(to, from, n) : NULL;
 }
 
-static enum dt_status copy_part(const struct dt_checkpoint_part *from, struct dt_error *err,
-                                struct dt_checkpoint_part *to)
+static enum dt_status copy_part(const struct dt_ckpt_part *from, struct dt_error *err,
+                                struct dt_ckpt_part *to)
 {
     size_t floats = 0, n = (size_t)from->n_params;
-    struct dt_queue *q;
+    struct dt_device_queue *q;
     enum dt_status st;
 
     to->n_params = from->n_params;
@@ -92,11 +92,11 @@ static enum dt_status copy_part(const struct dt_checkpoint_part *from, struct dt
     return st;
 }
 
-enum dt_status dt_share_new(const struct dt_checkpoint_part *parts, int n_parts, int64_t step,
-                            int64_t shard_bytes_max, struct dt_error *err, struct dt_share **out,
-                            struct dt_share_files *files)
+enum dt_status dt_ckpt_share_new(const struct dt_ckpt_part *parts, int n_parts, int64_t step,
+                                 int64_t shard_bytes_max, struct dt_error *err,
+                                 struct dt_ckpt_sharing **out, struct dt_ckpt_share_files *files)
 {
-    struct dt_share *s = dt_calloc(1, sizeof(*s));
+    struct dt_ckpt_sharing *s = dt_calloc(1, sizeof(*s));
     enum dt_status st = DT_OK;
 
     if (!s)
@@ -117,7 +117,7 @@ enum dt_status dt_share_new(const struct dt_checkpoint_part *parts, int n_parts,
         free_share(s);
         return st;
     }
-    *files = (struct dt_share_files){s->files.model.n, s->files.optimizer.n};
+    *files = (struct dt_ckpt_share_files){s->files.model.n, s->files.optimizer.n};
     *out = s;
     return DT_OK;
 }
@@ -125,7 +125,7 @@ enum dt_status dt_share_new(const struct dt_checkpoint_part *parts, int n_parts,
 /* ---- numbers ---- */
 
 /* What is trained nowhere has an empty file of moments, rank 0's. */
-static int optimizer_files(const struct dt_share_files *files, int rank, int n_ranks)
+static int optimizer_files(const struct dt_ckpt_share_files *files, int rank, int n_ranks)
 {
     int n = 0;
 
@@ -134,7 +134,7 @@ static int optimizer_files(const struct dt_share_files *files, int rank, int n_r
     return n == 0 && rank == 0 ? 1 : files[rank].optimizer;
 }
 
-static void number(const struct dt_share_files *files, int rank, int n_ranks,
+static void number(const struct dt_ckpt_share_files *files, int rank, int n_ranks,
                    struct dt_ckpt_files *model, struct dt_ckpt_files *optimizer)
 {
     *model = (struct dt_ckpt_files){.n = files[rank].model};
@@ -156,35 +156,36 @@ static void share_name(int rank, char *buf, size_t size)
 
 /* ---- writing ---- */
 
-static void write_share(struct dt_share *s)
+static void write_share(struct dt_ckpt_sharing *s)
 {
-    struct dt_manifest m = {.step = s->files.step};
+    struct dt_ckpt_manifest m = {.step = s->files.step};
 
     s->status = dt_ckpt_write(s->temp, &s->files, &m, &s->error);
     if (s->status == DT_OK)
-        s->status = dt_manifest_write(s->temp, s->manifest, &m, &s->error);
-    dt_manifest_free(&m);
+        s->status = dt_ckpt_manifest_write(s->temp, s->manifest, &m, &s->error);
+    dt_ckpt_manifest_free(&m);
 }
 
 static void *writer(void *arg)
 {
-    struct dt_share *s = arg;
+    struct dt_ckpt_sharing *s = arg;
 
     write_share(s);
     atomic_store(&s->done, true);
     return NULL;
 }
 
-enum dt_status dt_share_folder(const char *dir, int64_t step, const char *run_id,
-                               struct dt_error *err, uint64_t *tag)
+enum dt_status dt_ckpt_share_folder(const char *dir, int64_t step, const char *run_id,
+                                    struct dt_error *err, uint64_t *tag)
 {
     char temp[PATH_MAX];
 
     return dt_ckpt_begin(dir, step, run_id, err, tag, temp, sizeof(temp));
 }
 
-enum dt_status dt_share_start(struct dt_share *s, const char *dir, uint64_t tag, int rank,
-                              const struct dt_share_files *files, int n_ranks, struct dt_error *err)
+enum dt_status dt_ckpt_share_start(struct dt_ckpt_sharing *s, const char *dir, uint64_t tag,
+                                   int rank, const struct dt_ckpt_share_files *files, int n_ranks,
+                                   struct dt_error *err)
 {
     sigset_t all, was;
 
@@ -207,12 +208,12 @@ enum dt_status dt_share_start(struct dt_share *s, const char *dir, uint64_t tag,
     return DT_OK;
 }
 
-bool dt_share_done(struct dt_share *s)
+bool dt_ckpt_share_done(struct dt_ckpt_sharing *s)
 {
     return atomic_load(&s->done);
 }
 
-enum dt_status dt_share_end(struct dt_share *s, struct dt_error *err)
+enum dt_status dt_ckpt_share_end(struct dt_ckpt_sharing *s, struct dt_error *err)
 {
     enum dt_status st;
 
@@ -231,30 +232,30 @@ enum dt_status dt_share_end(struct dt_share *s, struct dt_error *err)
 
 /* The manifests of the shares, whose files must lie here: a folder that not all ranks share is
  * noticed now. */
-static enum dt_status merge(const char *temp, const struct dt_share_files *files, int n_ranks,
-                            struct dt_manifest *m, struct dt_error *err)
+static enum dt_status merge(const char *temp, const struct dt_ckpt_share_files *files, int n_ranks,
+                            struct dt_ckpt_manifest *m, struct dt_error *err)
 {
     for (int r = 0; r < n_ranks; r++) {
         char name[64], path[PATH_MAX];
-        struct dt_manifest one;
+        struct dt_ckpt_manifest one;
         enum dt_status st;
 
         if (files[r].model + optimizer_files(files, r, n_ranks) == 0)
             continue;
         share_name(r, name, sizeof(name));
         DT_TRY(dt_ckpt_path(path, sizeof(path), temp, name, err));
-        DT_TRY(dt_manifest_read(temp, name, err, &one));
-        st = dt_manifest_merge(m, &one, err);
-        dt_manifest_free(&one);
+        DT_TRY(dt_ckpt_manifest_read(temp, name, err, &one));
+        st = dt_ckpt_manifest_merge(m, &one, err);
+        dt_ckpt_manifest_free(&one);
         DT_TRY(st);
         unlink(path);
     }
     return DT_OK;
 }
 
-static enum dt_status write_rest(const char *temp, const struct dt_checkpoint_state *state,
-                                 const struct dt_share_files *files, int n_ranks,
-                                 struct dt_manifest *m, struct dt_error *err)
+static enum dt_status write_rest(const char *temp, const struct dt_ckpt_state *state,
+                                 const struct dt_ckpt_share_files *files, int n_ranks,
+                                 struct dt_ckpt_manifest *m, struct dt_error *err)
 {
     struct dt_ckpt_files model, optimizer;
 
@@ -264,25 +265,25 @@ static enum dt_status write_rest(const char *temp, const struct dt_checkpoint_st
         DT_TRY(dt_ckpt_index(temp, "model", model.total, m, err));
     if (optimizer.total > 1)
         DT_TRY(dt_ckpt_index(temp, "optimizer", optimizer.total, m, err));
-    DT_TRY(dt_state_write(temp, state, m, err));
-    DT_TRY(dt_data_write(temp, state, m, err));
-    return dt_manifest_write(temp, "manifest.json", m, err);
+    DT_TRY(dt_ckpt_state_write(temp, state, m, err));
+    DT_TRY(dt_ckpt_data_write(temp, state, m, err));
+    return dt_ckpt_manifest_write(temp, "manifest.json", m, err);
 }
 
-enum dt_status dt_share_commit(const char *dir, uint64_t tag,
-                               const struct dt_checkpoint_state *state,
-                               const struct dt_checkpoint_options *opt,
-                               const struct dt_share_files *files, int n_ranks,
-                               struct dt_error *err, char *path, size_t path_size)
+enum dt_status dt_ckpt_share_commit(const char *dir, uint64_t tag,
+                                    const struct dt_ckpt_state *state,
+                                    const struct dt_ckpt_options *opt,
+                                    const struct dt_ckpt_share_files *files, int n_ranks,
+                                    struct dt_error *err, char *path, size_t path_size)
 {
-    struct dt_manifest m = {.step = state->step};
+    struct dt_ckpt_manifest m = {.step = state->step};
     char temp[PATH_MAX];
     enum dt_status st;
 
     memcpy(m.run_id, state->run_id, sizeof(m.run_id));
     DT_TRY(dt_ckpt_temp(dir, state->step, tag, err, temp, sizeof(temp)));
     st = write_rest(temp, state, files, n_ranks, &m, err);
-    dt_manifest_free(&m);
+    dt_ckpt_manifest_free(&m);
     if (st == DT_OK)
         st = dt_ckpt_commit(dir, temp, state, opt, err, path, path_size);
     if (st != DT_OK)
@@ -290,7 +291,7 @@ enum dt_status dt_share_commit(const char *dir, uint64_t tag,
     return st;
 }
 
-void dt_share_abandon(const char *dir, int64_t step, uint64_t tag)
+void dt_ckpt_share_abandon(const char *dir, int64_t step, uint64_t tag)
 {
     char temp[PATH_MAX];
 

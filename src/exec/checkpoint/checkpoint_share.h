@@ -2,12 +2,12 @@
  *
  * A rank's share of a checkpoint, written by a thread of its own while training goes on.
  *
- *   every rank: dt_share_new copies its parts to host memory and counts the files it will write
- *   rank 0:     makes the folder (dt_share_folder)
- *   every rank: dt_share_start; its files are numbered among those of all ranks, and beside them it
+ *   every rank: dt_ckpt_share_new copies its parts to host memory and counts the files it will write
+ *   rank 0:     makes the folder (dt_ckpt_share_folder)
+ *   every rank: dt_ckpt_share_start; its files are numbered among those of all ranks, and beside them it
  *               writes what belongs into the manifest
- *   every rank: dt_share_done now and then, at last dt_share_end
- *   rank 0:     when all are through without an error dt_share_commit, else dt_share_abandon
+ *   every rank: dt_ckpt_share_done now and then, at last dt_ckpt_share_end
+ *   rank 0:     when all are through without an error dt_ckpt_share_commit, else dt_ckpt_share_abandon
  *
  * Until the commit nothing but a folder with a temporary name is there. */
 #ifndef DT_EXEC_CHECKPOINT_CHECKPOINT_SHARE_H
@@ -15,33 +15,33 @@
 
 #include "exec/checkpoint/checkpoint.h"
 
-struct dt_share;
-struct dt_share_files {
+struct dt_ckpt_sharing;
+struct dt_ckpt_share_files {
     int model, optimizer;
 };
 
 /* Queues are idle.  The originals of shared tables are in some rank's share, so copies of them are
  * left out.  shard_bytes_max 0 = the default. */
-enum dt_status dt_share_new(const struct dt_checkpoint_part *parts, int n_parts, int64_t step,
-                            int64_t shard_bytes_max, struct dt_error *err, struct dt_share **out,
-                            struct dt_share_files *files);
+enum dt_status dt_ckpt_share_new(const struct dt_ckpt_part *parts, int n_parts, int64_t step,
+                                 int64_t shard_bytes_max, struct dt_error *err,
+                                 struct dt_ckpt_sharing **out, struct dt_ckpt_share_files *files);
 /* Makes DIR and in it the folder to write into, which goes by *tag < 2^53. */
-enum dt_status dt_share_folder(const char *dir, int64_t step, const char *run_id,
-                               struct dt_error *err, uint64_t *tag);
+enum dt_status dt_ckpt_share_folder(const char *dir, int64_t step, const char *run_id,
+                                    struct dt_error *err, uint64_t *tag);
 /* files[0 .. n_ranks): of all ranks; tag: of the folder. */
-enum dt_status dt_share_start(struct dt_share *s, const char *dir, uint64_t tag, int rank,
-                              const struct dt_share_files *files, int n_ranks,
-                              struct dt_error *err);
-bool dt_share_done(struct dt_share *s);
+enum dt_status dt_ckpt_share_start(struct dt_ckpt_sharing *s, const char *dir, uint64_t tag,
+                                   int rank, const struct dt_ckpt_share_files *files, int n_ranks,
+                                   struct dt_error *err);
+bool dt_ckpt_share_done(struct dt_ckpt_sharing *s);
 /* Waits and frees; the writer's status.  NULL is ignored. */
-enum dt_status dt_share_end(struct dt_share *s, struct dt_error *err);
+enum dt_status dt_ckpt_share_end(struct dt_ckpt_sharing *s, struct dt_error *err);
 
 /* By the process that made the folder.  On failure the folder is gone. */
-enum dt_status dt_share_commit(const char *dir, uint64_t tag,
-                               const struct dt_checkpoint_state *state,
-                               const struct dt_checkpoint_options *opt,
-                               const struct dt_share_files *files, int n_ranks,
-                               struct dt_error *err, char *path, size_t path_size);
-void dt_share_abandon(const char *dir, int64_t step, uint64_t tag);
+enum dt_status dt_ckpt_share_commit(const char *dir, uint64_t tag,
+                                    const struct dt_ckpt_state *state,
+                                    const struct dt_ckpt_options *opt,
+                                    const struct dt_ckpt_share_files *files, int n_ranks,
+                                    struct dt_error *err, char *path, size_t path_size);
+void dt_ckpt_share_abandon(const char *dir, int64_t step, uint64_t tag);
 
 #endif

@@ -8,8 +8,8 @@
 
 #define DATA_FORMAT "disttrain-data"
 
-enum dt_status dt_state_write(const char *dir, const struct dt_checkpoint_state *s,
-                              struct dt_manifest *m, struct dt_error *err)
+enum dt_status dt_ckpt_state_write(const char *dir, const struct dt_ckpt_state *s,
+                                   struct dt_ckpt_manifest *m, struct dt_error *err)
 {
     struct dt_json j;
     char *text;
@@ -32,11 +32,11 @@ enum dt_status dt_state_write(const char *dir, const struct dt_checkpoint_state 
     dt_json_end_object(&j);
     dt_json_end_object(&j);
     DT_TRY(dt_json_finish(&j, err, &text));
-    return dt_manifest_add_text(m, dir, "state.json", text, err);
+    return dt_ckpt_manifest_add_text(m, dir, "state.json", text, err);
 }
 
 static enum dt_status parse_state(struct dt_node root, struct dt_error *err,
-                                  struct dt_checkpoint_state *s)
+                                  struct dt_ckpt_state *s)
 {
     static const char *const keys[] = {"step",    "seed",       "draws",  "samples", "tokens",
                                        "train_s", "job_digest", "cursor", NULL};
@@ -63,9 +63,9 @@ static enum dt_status parse_state(struct dt_node root, struct dt_error *err,
     return dt_get_int(c, "sequences", 0, INT64_MAX, &s->cursor.sequences, err);
 }
 
-enum dt_status dt_state_read(const char *dir, struct dt_error *err, struct dt_checkpoint_state *s)
+enum dt_status dt_ckpt_state_read(const char *dir, struct dt_error *err, struct dt_ckpt_state *s)
 {
-    struct dt_checkpoint_state got = {0};
+    struct dt_ckpt_state got = {0};
     struct dt_doc *doc;
     enum dt_status st;
 
@@ -79,8 +79,8 @@ enum dt_status dt_state_read(const char *dir, struct dt_error *err, struct dt_ch
 
 /* ---- data ---- */
 
-enum dt_status dt_data_write(const char *dir, const struct dt_checkpoint_state *s,
-                             struct dt_manifest *m, struct dt_error *err)
+enum dt_status dt_ckpt_data_write(const char *dir, const struct dt_ckpt_state *s,
+                                  struct dt_ckpt_manifest *m, struct dt_error *err)
 {
     struct dt_json j;
     char *text;
@@ -95,7 +95,7 @@ enum dt_status dt_data_write(const char *dir, const struct dt_checkpoint_state *
     dt_shard_prints_write(s->data, &j);
     dt_json_end_object(&j);
     DT_TRY(dt_json_finish(&j, err, &text));
-    return dt_manifest_add_text(m, dir, "data.json", text, err);
+    return dt_ckpt_manifest_add_text(m, dir, "data.json", text, err);
 }
 
 static enum dt_status parse_data(struct dt_node root, struct dt_error *err,
@@ -114,7 +114,7 @@ static enum dt_status parse_data(struct dt_node root, struct dt_error *err,
     return dt_shard_prints_read(dt_map_get(root, "shards"), err, out);
 }
 
-enum dt_status dt_data_read(const char *dir, struct dt_error *err, struct dt_shard_prints *out)
+enum dt_status dt_ckpt_data_read(const char *dir, struct dt_error *err, struct dt_shard_prints *out)
 {
     struct dt_doc *doc;
     enum dt_status st;

@@ -118,7 +118,7 @@ enum dt_status dt_tensor_index_write(const char *path, const struct dt_tensor *x
 
 /* ---- conversions; bf16: base/bf16.h ---- */
 
-uint16_t dt_f32_to_f16(float v); /* ties to even; overflow gives infinity */
-float dt_f16_to_f32(uint16_t v);
+uint16_t dt_tensor_f16_from_f32(float v); /* ties to even; overflow gives infinity */
+float dt_tensor_f16_to_f32(uint16_t v);
 
 #endif

@@ -29,7 +29,7 @@ static float float_of(uint32_t u)
     return v;
 }
 
-uint16_t dt_f32_to_f16(float v)
+uint16_t dt_tensor_f16_from_f32(float v)
 {
     uint32_t u = bits_of(v), sign = u >> 16 & 0x8000u, a = u & 0x7FFFFFFFu, shift, kept, rest, half;
 
@@ -56,7 +56,7 @@ uint16_t dt_f32_to_f16(float v)
     return (uint16_t)(sign | kept);
 }
 
-float dt_f16_to_f32(uint16_t v)
+float dt_tensor_f16_to_f32(uint16_t v)
 {
     uint32_t sign = (uint32_t)(v & 0x8000u) << 16, e = v >> 10 & 0x1Fu, m = v & 0x3FFu;
 
@@ -99,8 +99,8 @@ static void to_floats(enum dt_tensor_type type, const uint8_t *from, size_t n, f
             break;
         default:
             memcpy(&h, from + 2 * i, 2);
-            out[i] =
-                type == DT_TENSOR_BF16 ? dt_bf16_to_f32(le16toh(h)) : dt_f16_to_f32(le16toh(h));
+            out[i] = type == DT_TENSOR_BF16 ? dt_bf16_to_f32(le16toh(h))
+                                            : dt_tensor_f16_to_f32(le16toh(h));
         }
     }
 }

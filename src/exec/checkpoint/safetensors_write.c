@@ -251,7 +251,8 @@ static size_t round_floats(enum dt_tensor_type type, const float *v, size_t n, u
             w = htole32(w);
             memcpy(out + 4 * i, &w, 4);
         } else {
-            h = htole16(type == DT_TENSOR_BF16 ? dt_f32_to_bf16(v[i]) : dt_f32_to_f16(v[i]));
+            h = htole16(type == DT_TENSOR_BF16 ? dt_bf16_from_f32(v[i])
+                                               : dt_tensor_f16_from_f32(v[i]));
             memcpy(out + 2 * i, &h, 2);
         }
     }

@@ -8,20 +8,20 @@
 
 enum { SHORT = 32 }; /* symbols up to which a plain search beats the heap */
 
-struct dt_bpe_symbol { /* a list; id -1 = merged into the symbol before it */
+struct dt_tokenizer_bpe_symbol { /* a list; id -1 = merged into the symbol before it */
     int32_t id, prev, next;
 };
-struct dt_bpe_entry { /* a pair that may be merged */
+struct dt_tokenizer_bpe_entry { /* a pair that may be merged */
     int32_t rank, at, left, right, made;
 };
 
-void dt_bpe_scratch_free(struct dt_bpe_scratch *s)
+void dt_tokenizer_bpe_scratch_free(struct dt_tokenizer_bpe_scratch *s)
 {
     dt_free(s->symbol);
     dt_free(s->heap);
 }
 
-int dt_ids_push(struct dt_ids *ids, int32_t id)
+int dt_tokenizer_ids_push(struct dt_tokenizer_ids *ids, int32_t id)
 {
     void *p = ids->id;
     if (dt_grow(&p, &ids->cap, ids->n + 1, sizeof *ids->id))
@@ -31,7 +31,7 @@ int dt_ids_push(struct dt_ids *ids, int32_t id)
     return 0;
 }
 
-uint64_t dt_bpe_hash(const char *bytes, size_t len)
+uint64_t dt_tokenizer_bpe_hash(const char *bytes, size_t len)
 {
     uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
     for (size_t i = 0; i < len; i++)
@@ -39,18 +39,18 @@ uint64_t dt_bpe_hash(const char *bytes, size_t len)
     return h ^ h >> 29;
 }
 
-int32_t dt_bpe_find(const struct dt_tokenizer *t, const char *bytes, size_t len)
+int32_t dt_tokenizer_bpe_find(const struct dt_tokenizer *t, const char *bytes, size_t len)
 {
-    uint32_t i = (uint32_t)dt_bpe_hash(bytes, len) & t->word_mask;
+    uint32_t i = (uint32_t)dt_tokenizer_bpe_hash(bytes, len) & t->word_mask;
     for (; t->words[i] >= 0; i = (i + 1) & t->word_mask) {
-        const struct dt_token *k = &t->token[t->words[i]];
+        const struct dt_tokenizer_token *k = &t->token[t->words[i]];
         if (k->len == len && memcmp(k->bytes, bytes, len) == 0)
             return t->words[i];
     }
     return -1;
 }
 
-uint32_t dt_merge_slot(const struct dt_tokenizer *t, int32_t left, int32_t right)
+uint32_t dt_tokenizer_merge_entry(const struct dt_tokenizer *t, int32_t left, int32_t right)
 {
     uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
     uint32_t i = (uint32_t)(key * 0x9e3779b97f4a7c15u >> 32) & t->merge_mask;
@@ -60,14 +60,15 @@ uint32_t dt_merge_slot(const struct dt_tokenizer *t, int32_t left, int32_t right
 }
 
 static int short_word(const struct dt_tokenizer *t, const char *word, size_t len,
-                      struct dt_ids *ids)
+                      struct dt_tokenizer_ids *ids)
 {
     int32_t id[SHORT], rank[SHORT], made[SHORT];
     int n = (int)len;
     for (int i = 0; i < n; i++)
         id[i] = t->byte_id[(unsigned char)word[i]];
     for (int i = 0; i + 1 < n; i++) {
-        const struct dt_merge *m = &t->merge[dt_merge_slot(t, id[i], id[i + 1])];
+        const struct dt_tokenizer_merge *m =
+            &t->merge[dt_tokenizer_merge_entry(t, id[i], id[i + 1])];
         rank[i] = m->rank >= 0 ? m->rank : INT32_MAX;
         made[i] = m->id;
     }
@@ -89,25 +90,26 @@ static int short_word(const struct dt_tokenizer *t, const char *word, size_t len
             made[i] = made[i + 1];
         }
         for (int i = best > 0 ? best - 1 : 0; i <= best && i + 1 < n; i++) {
-            const struct dt_merge *m = &t->merge[dt_merge_slot(t, id[i], id[i + 1])];
+            const struct dt_tokenizer_merge *m =
+                &t->merge[dt_tokenizer_merge_entry(t, id[i], id[i + 1])];
             rank[i] = m->rank >= 0 ? m->rank : INT32_MAX;
             made[i] = m->id;
         }
     }
     for (int i = 0; i < n; i++)
-        if (dt_ids_push(ids, id[i]))
+        if (dt_tokenizer_ids_push(ids, id[i]))
             return -1;
     return 0;
 }
 
 /* ---- long words: a heap of pairs, stale entries skipped ---- */
 
-static bool before(const struct dt_bpe_entry *a, const struct dt_bpe_entry *b)
+static bool before(const struct dt_tokenizer_bpe_entry *a, const struct dt_tokenizer_bpe_entry *b)
 {
     return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
 }
 
-static int heap_push(struct dt_bpe_scratch *s, size_t *n, struct dt_bpe_entry e)
+static int heap_push(struct dt_tokenizer_bpe_scratch *s, size_t *n, struct dt_tokenizer_bpe_entry e)
 {
     void *p = s->heap;
     size_t i = *n;
@@ -121,9 +123,9 @@ static int heap_push(struct dt_bpe_scratch *s, size_t *n, struct dt_bpe_entry e)
     return 0;
 }
 
-static struct dt_bpe_entry heap_pop(struct dt_bpe_scratch *s, size_t *n)
+static struct dt_tokenizer_bpe_entry heap_pop(struct dt_tokenizer_bpe_scratch *s, size_t *n)
 {
-    struct dt_bpe_entry top = s->heap[0], e = s->heap[--*n];
+    struct dt_tokenizer_bpe_entry top = s->heap[0], e = s->heap[--*n];
     size_t i = 0;
     for (;;) {
         size_t child = 2 * i + 1;
@@ -141,21 +143,22 @@ static struct dt_bpe_entry heap_pop(struct dt_bpe_scratch *s, size_t *n)
 }
 
 /* Puts the pair of symbol `at` and the next on the heap, if there is a merge for it. */
-static int offer(const struct dt_tokenizer *t, struct dt_bpe_scratch *s, size_t *n, int32_t at)
+static int offer(const struct dt_tokenizer *t, struct dt_tokenizer_bpe_scratch *s, size_t *n,
+                 int32_t at)
 {
-    const struct dt_bpe_symbol *a;
-    const struct dt_merge *m;
+    const struct dt_tokenizer_bpe_symbol *a;
+    const struct dt_tokenizer_merge *m;
     if (at < 0 || s->symbol[at].next < 0)
         return 0;
     a = &s->symbol[at];
-    m = &t->merge[dt_merge_slot(t, a->id, s->symbol[a->next].id)];
+    m = &t->merge[dt_tokenizer_merge_entry(t, a->id, s->symbol[a->next].id)];
     if (m->rank < 0)
         return 0;
-    return heap_push(s, n, (struct dt_bpe_entry){m->rank, at, m->left, m->right, m->id});
+    return heap_push(s, n, (struct dt_tokenizer_bpe_entry){m->rank, at, m->left, m->right, m->id});
 }
 
-static int long_word(const struct dt_tokenizer *t, struct dt_bpe_scratch *s, const char *word,
-                     size_t len, struct dt_ids *ids)
+static int long_word(const struct dt_tokenizer *t, struct dt_tokenizer_bpe_scratch *s,
+                     const char *word, size_t len, struct dt_tokenizer_ids *ids)
 {
     void *p = s->symbol;
     size_t n = 0;
@@ -163,14 +166,14 @@ static int long_word(const struct dt_tokenizer *t, struct dt_bpe_scratch *s, con
         return -1;
     s->symbol = p;
     for (size_t i = 0; i < len; i++)
-        s->symbol[i] = (struct dt_bpe_symbol){t->byte_id[(unsigned char)word[i]], (int32_t)i - 1,
-                                              i + 1 < len ? (int32_t)i + 1 : -1};
+        s->symbol[i] = (struct dt_tokenizer_bpe_symbol){
+            t->byte_id[(unsigned char)word[i]], (int32_t)i - 1, i + 1 < len ? (int32_t)i + 1 : -1};
     for (size_t i = 0; i < len; i++)
         if (offer(t, s, &n, (int32_t)i))
             return -1;
     while (n > 0) {
-        struct dt_bpe_entry e = heap_pop(s, &n);
-        struct dt_bpe_symbol *a = &s->symbol[e.at], *b;
+        struct dt_tokenizer_bpe_entry e = heap_pop(s, &n);
+        struct dt_tokenizer_bpe_symbol *a = &s->symbol[e.at], *b;
         if (a->id != e.left || a->next < 0 || s->symbol[a->next].id != e.right)
             continue; /* one of the two was merged since */
         b = &s->symbol[a->next];
@@ -183,18 +186,18 @@ static int long_word(const struct dt_tokenizer *t, struct dt_bpe_scratch *s, con
             return -1;
     }
     for (int32_t i = 0; i >= 0; i = s->symbol[i].next)
-        if (dt_ids_push(ids, s->symbol[i].id))
+        if (dt_tokenizer_ids_push(ids, s->symbol[i].id))
             return -1;
     return 0;
 }
 
-int dt_bpe_word(const struct dt_tokenizer *t, struct dt_bpe_scratch *scratch, const char *word,
-                size_t len, struct dt_ids *ids)
+int dt_tokenizer_bpe_word(const struct dt_tokenizer *t, struct dt_tokenizer_bpe_scratch *scratch,
+                          const char *word, size_t len, struct dt_tokenizer_ids *ids)
 {
     int32_t id;
     if (len == 1)
-        return dt_ids_push(ids, t->byte_id[(unsigned char)word[0]]);
-    if (t->ignore_merges && (id = dt_bpe_find(t, word, len)) >= 0)
-        return dt_ids_push(ids, id);
+        return dt_tokenizer_ids_push(ids, t->byte_id[(unsigned char)word[0]]);
+    if (t->ignore_merges && (id = dt_tokenizer_bpe_find(t, word, len)) >= 0)
+        return dt_tokenizer_ids_push(ids, id);
     return len <= SHORT ? short_word(t, word, len, ids) : long_word(t, scratch, word, len, ids);
 }

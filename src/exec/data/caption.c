@@ -11,7 +11,7 @@
 
 /* The data set's names: T-shirt/top, Trouser, Pullover, Dress, Coat, Sandal, Shirt, Sneaker, Bag,
  * Ankle boot.  "top" and not "t-shirt", which holds "shirt". */
-const char *const dt_fashion_words[DT_FASHION_CLASSES + 1] = {
+const char *const dt_caption_fashion_words[DT_FASHION_CLASSES + 1] = {
     "top",   "trouser", "pullover", "dress",      "coat", "sandal",
     "shirt", "sneaker", "bag",      "ankle boot", NULL};
 

@@ -12,7 +12,7 @@
 enum { DT_FASHION_CLASSES = 10 };
 /* One word (or two) per class, in the order of the labels; none is a part of another or of the rest
  * of a caption. */
-extern const char *const dt_fashion_words[DT_FASHION_CLASSES + 1]; /* NULL-terminated */
+extern const char *const dt_caption_fashion_words[DT_FASHION_CLASSES + 1]; /* NULL-terminated */
 
 /* "dark", "grey" or "light" / "wide", "tall" or "compact" of the w x h grey picture. */
 const char *dt_caption_tone(const uint8_t *grey, int w, int h);

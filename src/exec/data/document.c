@@ -16,7 +16,7 @@ enum { CAPTION_BYTES_MAX = 1 << 20, TASK_STREAM = 0x7461736b, DROP_STREAM = 0x64
 
 void dt_document_free(struct dt_document *d)
 {
-    dt_ids_free(&d->text);
+    dt_tokenizer_ids_free(&d->text);
     dt_free(d->px);
     memset(d, 0, sizeof *d);
 }
@@ -33,7 +33,7 @@ struct maker {
     struct dt_error err;
 };
 
-static enum dt_status bad(struct maker *m, enum dt_bad kind, enum dt_status st)
+static enum dt_status bad(struct maker *m, enum dt_data_bad_kind kind, enum dt_status st)
 {
     m->d->bad = kind;
     return st;
@@ -117,7 +117,7 @@ static enum dt_status read_image(struct maker *m, const struct dt_shard_member *
     struct dt_document *d = m->d;
     const struct dt_image_spec *spec = d->task == DT_TASK_GENERATE ? &o->target : &o->image;
     struct dt_image img = {0};
-    enum dt_bad kind = DT_BAD_IMAGE;
+    enum dt_data_bad_kind kind = DT_BAD_IMAGE;
     int w = 0, h = 0;
     /* without limits first, so that "absurd size" is told from "not an image" */
     static const struct dt_image_limits any = {INT32_MAX, INT64_MAX};
@@ -138,7 +138,7 @@ static enum dt_status read_image(struct maker *m, const struct dt_shard_member *
     if (st != DT_OK)
         return bad(m, kind, st);
     if (d->task == DT_TASK_CAPTION) {
-        int64_t n = dt_image_tokens(d->w, d->h, o->patch);
+        int64_t n = dt_sample_image_tokens(d->w, d->h, o->patch);
         if (n > o->seq_len - 3) /* bos, one word, eos */
             return bad(m, DT_BAD_TOO_LONG,
                        dt_error_set(&m->err, DT_ERR_INPUT,

@@ -10,10 +10,10 @@
 
 struct dt_document {       /* zero-initialised is valid */
     enum dt_status status; /* DT_OK, or why it is not there; DT_ERR_INPUT is bad data */
-    enum dt_bad bad;
+    enum dt_data_bad_kind bad;
     char why[256];
-    enum dt_task task;
-    struct dt_ids text;
+    enum dt_sequence_task task;
+    struct dt_tokenizer_ids text;
     bool cut; /* the text was shortened */
     int w, h;
     uint8_t *px;
@@ -34,8 +34,9 @@ void dt_document_free(struct dt_document *d);
 /* sequence.c: an empty sequence; room is seq_len - n_tokens. */
 struct dt_sequence *dt_sequence_new(int seq_len, int64_t index);
 /* Appends a document that fits; its pixels now belong to the sequence.  0, or -1 out of memory. */
-int dt_sequence_append(struct dt_sequence *s, struct dt_document *d, struct dt_special_ids ids);
+int dt_sequence_append(struct dt_sequence *s, struct dt_document *d,
+                       struct dt_tokenizer_special_ids ids);
 /* Pads the rest. */
-void dt_sequence_finish(struct dt_sequence *s, struct dt_special_ids ids);
+void dt_sequence_finish(struct dt_sequence *s, struct dt_tokenizer_special_ids ids);
 
 #endif

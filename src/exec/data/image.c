@@ -150,9 +150,9 @@ enum dt_status dt_image_size(const uint8_t *bytes, size_t len, const struct dt_i
     png_image p;
     switch (dt_image_sniff(bytes, len)) {
     case DT_IMAGE_JPEG:
-        return dt_jpeg_size(bytes, len, limits, err, w, h);
+        return dt_image_jpeg_size(bytes, len, limits, err, w, h);
     case DT_IMAGE_WEBP:
-        return dt_webp_size(bytes, len, limits, err, w, h);
+        return dt_image_webp_size(bytes, len, limits, err, w, h);
     case DT_IMAGE_PNG:
         DT_TRY(png_begin(bytes, len, limits, err, &p));
         *w = (int)p.width;
@@ -171,9 +171,9 @@ static enum dt_status decode(const uint8_t *bytes, size_t len, const struct dt_i
     enum dt_status st;
     switch (dt_image_sniff(bytes, len)) {
     case DT_IMAGE_JPEG:
-        return dt_jpeg_decode(bytes, len, limits, spec, err, out, w, h);
+        return dt_image_jpeg_decode(bytes, len, limits, spec, err, out, w, h);
     case DT_IMAGE_WEBP:
-        st = dt_webp_decode(bytes, len, limits, err, out);
+        st = dt_image_webp_decode(bytes, len, limits, err, out);
         break;
     case DT_IMAGE_PNG:
         st = png_decode(bytes, len, limits, err, out);

@@ -10,17 +10,19 @@
 enum dt_status dt_image_check(int64_t w, int64_t h, const struct dt_image_limits *limits,
                               struct dt_error *err);
 
-enum dt_status dt_jpeg_size(const uint8_t *bytes, size_t len, const struct dt_image_limits *limits,
-                            struct dt_error *err, int *w, int *h);
+enum dt_status dt_image_jpeg_size(const uint8_t *bytes, size_t len,
+                                  const struct dt_image_limits *limits, struct dt_error *err,
+                                  int *w, int *h);
 /* *w, *h: the size in the file; with a spec the decoded image may be smaller by 2, 4 or 8. */
-enum dt_status dt_jpeg_decode(const uint8_t *bytes, size_t len,
-                              const struct dt_image_limits *limits,
-                              const struct dt_image_spec *spec, struct dt_error *err,
-                              struct dt_image *out, int *w, int *h);
-enum dt_status dt_webp_size(const uint8_t *bytes, size_t len, const struct dt_image_limits *limits,
-                            struct dt_error *err, int *w, int *h);
-enum dt_status dt_webp_decode(const uint8_t *bytes, size_t len,
-                              const struct dt_image_limits *limits, struct dt_error *err,
-                              struct dt_image *out);
+enum dt_status dt_image_jpeg_decode(const uint8_t *bytes, size_t len,
+                                    const struct dt_image_limits *limits,
+                                    const struct dt_image_spec *spec, struct dt_error *err,
+                                    struct dt_image *out, int *w, int *h);
+enum dt_status dt_image_webp_size(const uint8_t *bytes, size_t len,
+                                  const struct dt_image_limits *limits, struct dt_error *err,
+                                  int *w, int *h);
+enum dt_status dt_image_webp_decode(const uint8_t *bytes, size_t len,
+                                    const struct dt_image_limits *limits, struct dt_error *err,
+                                    struct dt_image *out);
 
 #endif

@@ -155,8 +155,9 @@ static enum dt_status finish(struct jpeg *j, bool jumped, enum dt_status st, str
     return st;
 }
 
-enum dt_status dt_jpeg_size(const uint8_t *bytes, size_t len, const struct dt_image_limits *limits,
-                            struct dt_error *err, int *w, int *h)
+enum dt_status dt_image_jpeg_size(const uint8_t *bytes, size_t len,
+                                  const struct dt_image_limits *limits, struct dt_error *err,
+                                  int *w, int *h)
 {
     struct jpeg j;
     enum dt_status st;
@@ -171,10 +172,10 @@ enum dt_status dt_jpeg_size(const uint8_t *bytes, size_t len, const struct dt_im
     return st;
 }
 
-enum dt_status dt_jpeg_decode(const uint8_t *bytes, size_t len,
-                              const struct dt_image_limits *limits,
-                              const struct dt_image_spec *spec, struct dt_error *err,
-                              struct dt_image *out, int *w, int *h)
+enum dt_status dt_image_jpeg_decode(const uint8_t *bytes, size_t len,
+                                    const struct dt_image_limits *limits,
+                                    const struct dt_image_spec *spec, struct dt_error *err,
+                                    struct dt_image *out, int *w, int *h)
 {
     struct jpeg j;
     enum dt_status st;

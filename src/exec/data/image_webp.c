@@ -17,8 +17,9 @@ static enum dt_status features(const uint8_t *bytes, size_t len,
     return dt_image_check(f->width, f->height, limits, err);
 }
 
-enum dt_status dt_webp_size(const uint8_t *bytes, size_t len, const struct dt_image_limits *limits,
-                            struct dt_error *err, int *w, int *h)
+enum dt_status dt_image_webp_size(const uint8_t *bytes, size_t len,
+                                  const struct dt_image_limits *limits, struct dt_error *err,
+                                  int *w, int *h)
 {
     WebPBitstreamFeatures f;
     DT_TRY(features(bytes, len, limits, err, &f));
@@ -27,9 +28,9 @@ enum dt_status dt_webp_size(const uint8_t *bytes, size_t len, const struct dt_im
     return DT_OK;
 }
 
-enum dt_status dt_webp_decode(const uint8_t *bytes, size_t len,
-                              const struct dt_image_limits *limits, struct dt_error *err,
-                              struct dt_image *out)
+enum dt_status dt_image_webp_decode(const uint8_t *bytes, size_t len,
+                                    const struct dt_image_limits *limits, struct dt_error *err,
+                                    struct dt_image *out)
 {
     WebPBitstreamFeatures f;
     struct dt_image img;

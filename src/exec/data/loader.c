@@ -30,7 +30,7 @@ struct slot {
 struct dt_loader {
     struct dt_loader_options o;
     struct dt_shard_index *ix;
-    struct dt_special_ids ids;
+    struct dt_tokenizer_special_ids ids;
     uint64_t fingerprint;
     int64_t per_epoch; /* documents of this part in an epoch */
     int64_t start;     /* place 0 is this many documents after the start of epoch 0 */
@@ -55,7 +55,7 @@ struct dt_loader {
 
 /* ---- order ---- */
 
-uint64_t dt_order_at(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i)
+uint64_t dt_loader_order_at(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i)
 {
     /* A Feistel network on 2 * half bits, walked until it lands below n (at most 4 steps on
      * average) */
@@ -69,7 +69,7 @@ uint64_t dt_order_at(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i)
         for (uint32_t round = 0; round < 6; round++) {
             uint32_t ctr[4] = {(uint32_t)right, round, (uint32_t)epoch, (uint32_t)(epoch >> 32)};
             uint64_t next;
-            dt_philox4x32(ctr, key, out);
+            dt_rng_philox4x32(ctr, key, out);
             next = left ^ (out[0] & mask);
             left = right;
             right = next;
@@ -88,7 +88,7 @@ static void make_document(const struct dt_loader *l, int64_t place, struct dt_sh
     uint64_t n = l->ix->n;
     uint64_t i = (uint64_t)(at % l->per_epoch) * (uint64_t)l->o.parts + (uint64_t)l->o.part;
     if (l->o.shuffle)
-        i = dt_order_at(l->o.seed, (uint64_t)epoch, n, i);
+        i = dt_loader_order_at(l->o.seed, (uint64_t)epoch, n, i);
     dt_document_read(&l->o, l->ix, i, epoch, scratch, out);
     out->place = place;
 }
@@ -234,11 +234,12 @@ enum dt_status dt_loader_next(struct dt_loader *l, struct dt_error *err, struct 
 
 /* ---- cursor, report ---- */
 
-void dt_loader_cursor(const struct dt_loader *l, struct dt_cursor *out)
+void dt_loader_cursor(const struct dt_loader *l, struct dt_data_cursor *out)
 {
     /* only this thread changes `taken`, so it may read it unlocked */
     int64_t at = l->start + (l->has_pending ? l->pending.place : l->taken);
-    *out = (struct dt_cursor){l->fingerprint, at / l->per_epoch, at % l->per_epoch, l->sequences};
+    *out =
+        (struct dt_data_cursor){l->fingerprint, at / l->per_epoch, at % l->per_epoch, l->sequences};
 }
 
 void dt_loader_sample_name(const struct dt_loader *l, uint64_t sample, char *buf, size_t size)
@@ -349,7 +350,7 @@ static enum dt_status too_few(const struct dt_loader *l, struct dt_error *err)
 /* Sets where the order begins and ends. */
 static enum dt_status place_cursor(struct dt_loader *l, struct dt_error *err)
 {
-    const struct dt_cursor *c = &l->o.cursor;
+    const struct dt_data_cursor *c = &l->o.cursor;
     int64_t n = (int64_t)l->ix->n, epoch = 0, position = 0;
     l->per_epoch = n / l->o.parts + (l->o.part < n % l->o.parts);
     l->fingerprint = fingerprint(&l->o, l->ix->fingerprint);

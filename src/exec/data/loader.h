@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct dt_cursor {
+struct dt_data_cursor {
     uint64_t fingerprint; /* of data and options; 0 = the beginning */
     int64_t epoch;
     int64_t position;  /* in the epoch's order: the next document */
@@ -46,8 +46,8 @@ struct dt_loader_options {
     int threads;     /* 0 = none: work is done in dt_loader_next */
     int queue;       /* documents in flight; 0 = 16 + 8 per thread */
     bool fatal;      /* bad data is an error, not counted and skipped */
-    struct dt_cursor cursor; /* zero = from the beginning */
-    bool changed;            /* a cursor of other data or options begins at the beginning */
+    struct dt_data_cursor cursor; /* zero = from the beginning */
+    bool changed;                 /* a cursor of other data or options begins at the beginning */
 };
 
 struct dt_loader;
@@ -57,7 +57,7 @@ enum dt_status dt_loader_open(const struct dt_loader_options *o, struct dt_error
  * epoch has no good document.  One caller at a time. */
 enum dt_status dt_loader_next(struct dt_loader *l, struct dt_error *err, struct dt_sequence **out);
 /* Where the next call continues. */
-void dt_loader_cursor(const struct dt_loader *l, struct dt_cursor *out);
+void dt_loader_cursor(const struct dt_loader *l, struct dt_data_cursor *out);
 /* "SHARD.tar:KEY" of a sample of the data set; its number where it cannot be read.  Thread-safe. */
 void dt_loader_sample_name(const struct dt_loader *l, uint64_t sample, char *buf, size_t size);
 /* Samples in the data set, and what was wrong so far (documents delivered or passed over). */
@@ -66,6 +66,6 @@ void dt_loader_report(const struct dt_loader *l, struct dt_data_report *out);
 void dt_loader_close(struct dt_loader *l);
 
 /* The i-th of n in a pseudo-random order of (seed, epoch); a bijection, O(1), no state. */
-uint64_t dt_order_at(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i);
+uint64_t dt_loader_order_at(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i);
 
 #endif

@@ -105,7 +105,7 @@ static enum dt_status beside(char *path, size_t size, size_t dot, struct dt_erro
     return DT_OK;
 }
 
-static enum dt_status bad_file(struct packer *p, enum dt_bad kind, const char *path,
+static enum dt_status bad_file(struct packer *p, enum dt_data_bad_kind kind, const char *path,
                                const char *what)
 {
     struct dt_error why;

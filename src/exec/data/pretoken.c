@@ -20,7 +20,7 @@ static struct peeked peek(const char *s, size_t at, size_t left)
     struct peeked p = {END, 0, 0};
     if (at >= left)
         return p;
-    p.n = dt_utf8_get(s + at, left - at, &p.c);
+    p.n = dt_unicode_get(s + at, left - at, &p.c);
     p.kind = dt_unicode_letter(p.c)   ? LETTER
              : dt_unicode_number(p.c) ? NUMBER
              : dt_unicode_space(p.c)  ? SPACE
@@ -116,7 +116,8 @@ static size_t cl100k(const char *s, size_t left, int digits)
     return last ? last : white(s, left);
 }
 
-size_t dt_pretoken_length(enum dt_split split, int digits, const char *s, size_t left)
+size_t dt_tokenizer_pretoken_length(enum dt_data_split split, int digits, const char *s,
+                                    size_t left)
 {
     switch (split) {
     case DT_SPLIT_GPT2:

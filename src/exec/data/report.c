@@ -15,12 +15,13 @@ static const char *const texts[] = {
 #undef X
 };
 
-const char *dt_data_bad_text(enum dt_bad kind)
+const char *dt_data_bad_text(enum dt_data_bad_kind kind)
 {
     return texts[kind];
 }
 
-enum dt_status dt_data_bad(struct dt_data_report *r, enum dt_bad kind, const struct dt_error *why)
+enum dt_status dt_data_bad(struct dt_data_report *r, enum dt_data_bad_kind kind,
+                           const struct dt_error *why)
 {
     if (r->bad[kind]++ == 0) {
         char text[sizeof why->message + sizeof why->file + 64];

@@ -22,7 +22,7 @@
     X(IMAGE_SIZE, "oversized_images", "images of absurd size")                                     \
     X(TOO_LONG, "too_long", "samples that do not fit a sequence")
 
-enum dt_bad {
+enum dt_data_bad_kind {
 #define X(name, key, text) DT_BAD_##name,
     DT_BAD_LIST(X)
 #undef X
@@ -38,10 +38,11 @@ struct dt_data_report {
 };
 
 /* Counts `why` (its message is the example).  Returns DT_OK, or why->status if fatal. */
-enum dt_status dt_data_bad(struct dt_data_report *r, enum dt_bad kind, const struct dt_error *why);
+enum dt_status dt_data_bad(struct dt_data_report *r, enum dt_data_bad_kind kind,
+                           const struct dt_error *why);
 int64_t dt_data_bad_total(const struct dt_data_report *r);
 void dt_data_report_add(struct dt_data_report *to, const struct dt_data_report *from);
-const char *dt_data_bad_text(enum dt_bad kind);
+const char *dt_data_bad_text(enum dt_data_bad_kind kind);
 /* Members of an open JSON object. */
 void dt_data_report_json(const struct dt_data_report *r, struct dt_json *j);
 

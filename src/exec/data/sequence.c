@@ -33,9 +33,10 @@ struct dt_sequence *dt_sequence_new(int seq_len, int64_t index)
     return s;
 }
 
-int dt_sequence_append(struct dt_sequence *s, struct dt_document *d, struct dt_special_ids ids)
+int dt_sequence_append(struct dt_sequence *s, struct dt_document *d,
+                       struct dt_tokenizer_special_ids ids)
 {
-    struct dt_seq_doc *doc;
+    struct dt_sequence_doc *doc;
     void *docs = s->docs, *items = s->items;
     int first = s->n_tokens, n = dt_document_tokens(d), at = first;
     if (dt_grow(&docs, &s->cap_docs, (size_t)s->n_docs + 1, sizeof *s->docs))
@@ -46,7 +47,7 @@ int dt_sequence_append(struct dt_sequence *s, struct dt_document *d, struct dt_s
     s->items = items;
     s->ids[at++] = ids.bos;
     if (d->task != DT_TASK_TEXT)
-        s->items[s->n_items++] = (struct dt_seq_item){
+        s->items[s->n_items++] = (struct dt_sequence_item){
             .w = d->w,
             .h = d->h,
             .flags = d->task == DT_TASK_GENERATE ? DT_ITEM_GENERATE : DT_ITEM_ENCODE,
@@ -58,13 +59,13 @@ int dt_sequence_append(struct dt_sequence *s, struct dt_document *d, struct dt_s
     for (int i = 0; i < d->image_tokens; i++)
         s->ids[at++] = ids.image;
     doc = &s->docs[s->n_docs];
-    *doc = (struct dt_seq_doc){.task = d->task,
-                               .first = (uint32_t)first,
-                               .n = (uint32_t)n,
-                               .text_first = (uint32_t)at,
-                               .text_n = (uint32_t)d->text.n,
-                               .sample = d->sample,
-                               .label = d->label};
+    *doc = (struct dt_sequence_doc){.task = d->task,
+                                    .first = (uint32_t)first,
+                                    .n = (uint32_t)n,
+                                    .text_first = (uint32_t)at,
+                                    .text_n = (uint32_t)d->text.n,
+                                    .sample = d->sample,
+                                    .label = d->label};
     for (size_t i = 0; i < d->text.n; i++)
         s->ids[at++] = d->text.id[i];
     s->ids[at++] = ids.eos;
@@ -79,7 +80,7 @@ int dt_sequence_append(struct dt_sequence *s, struct dt_document *d, struct dt_s
     return 0;
 }
 
-void dt_sequence_finish(struct dt_sequence *s, struct dt_special_ids ids)
+void dt_sequence_finish(struct dt_sequence *s, struct dt_tokenizer_special_ids ids)
 {
     for (int i = s->n_tokens; i < s->seq_len; i++) {
         s->ids[i] = ids.pad;

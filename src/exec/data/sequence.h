@@ -16,17 +16,17 @@
 #include "exec/data/image.h"
 #include <stdint.h>
 
-enum dt_task { DT_TASK_TEXT, DT_TASK_CAPTION, DT_TASK_GENERATE };
+enum dt_sequence_task { DT_TASK_TEXT, DT_TASK_CAPTION, DT_TASK_GENERATE };
 
-struct dt_seq_doc {
-    enum dt_task task;
+struct dt_sequence_doc {
+    enum dt_sequence_task task;
     uint32_t first, n;           /* tokens of the document: ids[first .. first+n) */
     uint32_t text_first, text_n; /* its caption, without bos and eos */
     uint64_t sample;             /* number of the sample in the data set */
     int64_t label;               /* class number (member "cls"), -1 = none */
 };
 
-struct dt_seq_item { /* an image */
+struct dt_sequence_item { /* an image */
     int w, h;
     uint32_t flags;    /* DT_ITEM_ENCODE or DT_ITEM_GENERATE (core/model/samples.h) */
     uint32_t first, n; /* encoded: its tokens; target: 0, 0 */
@@ -42,8 +42,8 @@ struct dt_sequence {
     int32_t *ids;    /* [seq_len] */
     int32_t *labels; /* [seq_len] the next token where it is text or eos, else -1 */
     int32_t *doc_of; /* [seq_len] index of the document, -1 = padding */
-    struct dt_seq_doc *docs;
-    struct dt_seq_item *items;
+    struct dt_sequence_doc *docs;
+    struct dt_sequence_item *items;
     int n_docs, n_items;
     size_t cap_docs, cap_items;
 };

@@ -11,10 +11,10 @@
 
 enum { TEXT_MAX = 64 << 20 }; /* bytes of a tokenizer.json, and of a text to encode */
 
-void dt_ids_free(struct dt_ids *ids)
+void dt_tokenizer_ids_free(struct dt_tokenizer_ids *ids)
 {
     dt_free(ids->id);
-    *ids = (struct dt_ids){0};
+    *ids = (struct dt_tokenizer_ids){0};
 }
 
 enum dt_status dt_tokenizer_bytes(struct dt_error *err, struct dt_tokenizer **out)
@@ -26,8 +26,8 @@ enum dt_status dt_tokenizer_bytes(struct dt_error *err, struct dt_tokenizer **ou
         return dt_error_nomem(err, "a tokenizer");
     t->vocab = 260;
     t->n_added = 4;
-    t->token = DT_ARENA_NEW(&t->arena, struct dt_token, t->vocab);
-    t->added = DT_ARENA_NEW(&t->arena, struct dt_added_token, 4);
+    t->token = DT_ARENA_NEW(&t->arena, struct dt_tokenizer_token, t->vocab);
+    t->added = DT_ARENA_NEW(&t->arena, struct dt_tokenizer_added_token, 4);
     bytes = dt_arena_alloc(&t->arena, 512, 1);
     if (!t->token || !t->added || !bytes) {
         dt_tokenizer_free(t);
@@ -35,16 +35,16 @@ enum dt_status dt_tokenizer_bytes(struct dt_error *err, struct dt_tokenizer **ou
     }
     for (int i = 0; i < 256; i++) {
         bytes[2 * i] = (char)i;
-        t->token[i] = (struct dt_token){bytes + 2 * i, bytes + 2 * i, 1, false};
+        t->token[i] = (struct dt_tokenizer_token){bytes + 2 * i, bytes + 2 * i, 1, false};
         t->byte_id[i] = i;
     }
     for (int i = 0; i < 4; i++) {
         uint32_t n = (uint32_t)strlen(names[i]);
-        t->token[256 + i] = (struct dt_token){names[i], names[i], n, true};
-        t->added[i] = (struct dt_added_token){names[i], n, 256 + i, false, false, false};
+        t->token[256 + i] = (struct dt_tokenizer_token){names[i], names[i], n, true};
+        t->added[i] = (struct dt_tokenizer_added_token){names[i], n, 256 + i, false, false, false};
     }
     t->added_begin['<'] = true;
-    t->special = (struct dt_special_ids){256, 257, 258, 259};
+    t->special = (struct dt_tokenizer_special_ids){256, 257, 258, 259};
     *out = t;
     return DT_OK;
 }
@@ -83,7 +83,7 @@ int32_t dt_tokenizer_find(const struct dt_tokenizer *t, const char *token)
     return -1;
 }
 
-struct dt_special_ids dt_tokenizer_special(const struct dt_tokenizer *t)
+struct dt_tokenizer_special_ids dt_tokenizer_special(const struct dt_tokenizer *t)
 {
     return t->special;
 }
@@ -92,8 +92,8 @@ struct dt_special_ids dt_tokenizer_special(const struct dt_tokenizer *t)
 
 struct encoder {
     const struct dt_tokenizer *t;
-    struct dt_bpe_scratch scratch;
-    struct dt_ids *ids;
+    struct dt_tokenizer_bpe_scratch scratch;
+    struct dt_tokenizer_ids *ids;
     struct dt_error *err;
 };
 
@@ -101,8 +101,8 @@ static enum dt_status words(struct encoder *e, const char *s, size_t len)
 {
     const struct dt_tokenizer *t = e->t;
     for (size_t i = 0; i < len;) {
-        size_t n = dt_pretoken_length(t->split, t->digits, s + i, len - i);
-        if (dt_bpe_word(t, &e->scratch, s + i, n, e->ids))
+        size_t n = dt_tokenizer_pretoken_length(t->split, t->digits, s + i, len - i);
+        if (dt_tokenizer_bpe_word(t, &e->scratch, s + i, n, e->ids))
             return dt_error_nomem(e->err, "token ids");
         i += n;
     }
@@ -118,7 +118,7 @@ static enum dt_status plain(struct encoder *e, const char *s, size_t len)
         return DT_OK;
     if (!e->t->bpe) {
         for (size_t i = 0; i < len; i++)
-            if (dt_ids_push(e->ids, e->t->byte_id[(unsigned char)s[i]]))
+            if (dt_tokenizer_ids_push(e->ids, e->t->byte_id[(unsigned char)s[i]]))
                 return dt_error_nomem(e->err, "token ids");
         return DT_OK;
     }
@@ -135,14 +135,14 @@ static enum dt_status plain(struct encoder *e, const char *s, size_t len)
 }
 
 /* The longest added token (of those `normalized` or not) at s, or NULL. */
-static const struct dt_added_token *added_at(const struct dt_tokenizer *t, bool normalized,
-                                             const char *s, size_t left)
+static const struct dt_tokenizer_added_token *added_at(const struct dt_tokenizer *t,
+                                                       bool normalized, const char *s, size_t left)
 {
-    const struct dt_added_token *best = NULL;
+    const struct dt_tokenizer_added_token *best = NULL;
     if (!t->added_begin[(unsigned char)s[0]])
         return NULL;
     for (int i = 0; i < t->n_added; i++) {
-        const struct dt_added_token *a = &t->added[i];
+        const struct dt_tokenizer_added_token *a = &t->added[i];
         if (a->normalized == normalized && a->len <= left && (!best || a->len > best->len) &&
             memcmp(a->text, s, a->len) == 0)
             best = a;
@@ -157,7 +157,7 @@ static size_t spaces_before(const char *s, size_t begin, size_t end)
         uint32_t c;
         while (at > begin && end - at < 4 && ((unsigned char)s[at] & 0xc0) == 0x80)
             at--;
-        if (dt_utf8_get(s + at, end - at, &c) != end - at || !dt_unicode_space(c))
+        if (dt_unicode_get(s + at, end - at, &c) != end - at || !dt_unicode_space(c))
             break;
         end = at;
     }
@@ -168,7 +168,7 @@ static size_t spaces_after(const char *s, size_t at, size_t len)
 {
     uint32_t c;
     while (at < len) {
-        size_t n = dt_utf8_get(s + at, len - at, &c);
+        size_t n = dt_unicode_get(s + at, len - at, &c);
         if (!dt_unicode_space(c))
             break;
         at += n;
@@ -185,7 +185,7 @@ static enum dt_status cut(struct encoder *e, bool normalized, const char *s, siz
     enum dt_status (*rest)(struct encoder *, const char *, size_t) = normalized ? plain : normalise;
     size_t begin = 0;
     for (size_t i = 0; i < len;) {
-        const struct dt_added_token *a = added_at(e->t, normalized, s + i, len - i);
+        const struct dt_tokenizer_added_token *a = added_at(e->t, normalized, s + i, len - i);
         size_t end = i;
         if (!a) {
             i++;
@@ -194,7 +194,7 @@ static enum dt_status cut(struct encoder *e, bool normalized, const char *s, siz
         if (a->lstrip)
             end = spaces_before(s, begin, i);
         DT_TRY(rest(e, s + begin, end - begin));
-        if (dt_ids_push(e->ids, a->id))
+        if (dt_tokenizer_ids_push(e->ids, a->id))
             return dt_error_nomem(e->err, "token ids");
         i += a->len;
         if (a->rstrip)
@@ -233,7 +233,8 @@ static enum dt_status encode(struct encoder *e, const char *text, size_t len, bo
 }
 
 enum dt_status dt_tokenizer_encode(const struct dt_tokenizer *t, const char *text, size_t len,
-                                   bool specials, struct dt_error *err, struct dt_ids *ids)
+                                   bool specials, struct dt_error *err,
+                                   struct dt_tokenizer_ids *ids)
 {
     struct encoder e = {t, {0}, ids, err};
     size_t before = ids->n;
@@ -241,7 +242,7 @@ enum dt_status dt_tokenizer_encode(const struct dt_tokenizer *t, const char *tex
     if (len > TEXT_MAX)
         return dt_error_set(err, DT_ERR_INPUT, "a text of %zu bytes is too long to encode", len);
     st = encode(&e, text, len, specials);
-    dt_bpe_scratch_free(&e.scratch);
+    dt_tokenizer_bpe_scratch_free(&e.scratch);
     if (st != DT_OK)
         ids->n = before;
     return st;
@@ -255,7 +256,7 @@ enum dt_status dt_tokenizer_decode(const struct dt_tokenizer *t, const int32_t *
     char *buf = NULL;
     for (int pass = 0; pass < 2; pass++) { /* sizes, then bytes */
         for (size_t i = 0; i < n; i++) {
-            const struct dt_token *k;
+            const struct dt_tokenizer_token *k;
             if (ids[i] < 0 || ids[i] >= t->vocab)
                 continue;
             k = &t->token[ids[i]];

@@ -13,11 +13,12 @@
 
 struct dt_tokenizer;
 
-struct dt_ids { /* growing list of token ids; zero-initialised is valid, dt_ids_free */
+struct
+    dt_tokenizer_ids { /* growing list of token ids; zero-initialised is valid, dt_tokenizer_ids_free */
     int32_t *id;
     size_t n, cap;
 };
-void dt_ids_free(struct dt_ids *ids);
+void dt_tokenizer_ids_free(struct dt_tokenizer_ids *ids);
 
 /* 256 bytes, then <bos> 256, <eos> 257, <pad> 258, <image> 259. */
 enum dt_status dt_tokenizer_bytes(struct dt_error *err, struct dt_tokenizer **out);
@@ -35,17 +36,18 @@ int32_t dt_tokenizer_find(const struct dt_tokenizer *t, const char *token);
 /* Ids that the packer needs.  bos, eos and pad always exist (one stands for another where the
  * tokenizer has fewer); image is pad where there is no such token: its embedding is replaced by the
  * image's anyhow. */
-struct dt_special_ids {
+struct dt_tokenizer_special_ids {
     int32_t bos, eos, pad, image;
 };
-struct dt_special_ids dt_tokenizer_special(const struct dt_tokenizer *t);
+struct dt_tokenizer_special_ids dt_tokenizer_special(const struct dt_tokenizer *t);
 
 /* Appends the ids of `text` (any bytes; malformed UTF-8 is taken byte by byte).  With `specials`
  * the added tokens in the text become their ids, as Hugging Face does; without, they are plain
  * text, which is right for data of others.  Nothing is put before or after.  Linear, but for n log
  * n in the longest word. */
 enum dt_status dt_tokenizer_encode(const struct dt_tokenizer *t, const char *text, size_t len,
-                                   bool specials, struct dt_error *err, struct dt_ids *ids);
+                                   bool specials, struct dt_error *err,
+                                   struct dt_tokenizer_ids *ids);
 /* Bytes of the ids, NUL-terminated (dt_free); ids out of range and, with skip_specials, special
  * tokens are left out.  A cut in the middle of a character gives malformed UTF-8. */
 enum dt_status dt_tokenizer_decode(const struct dt_tokenizer *t, const int32_t *ids, size_t n,

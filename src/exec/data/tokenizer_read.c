@@ -17,7 +17,7 @@ enum { VOCAB_MAX = 1 << 22, ADDED_MAX = 1 << 16, PRETOKENIZERS_MAX = 8 };
 #define CL100K_REST "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 static const struct {
     const char *regex;
-    enum dt_split split;
+    enum dt_data_split split;
     int digits;
 } patterns[] = {
     {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
@@ -65,7 +65,7 @@ static bool token_bytes(const struct reader *r, const char *written, size_t len,
 {
     uint32_t n = 0, c;
     for (size_t i = 0; i < len;) {
-        i += dt_utf8_get(written + i, len - i, &c);
+        i += dt_unicode_get(written + i, len - i, &c);
         if (c >= 0x180 || r->byte_of[c] < 0)
             return false;
         out[n++] = (char)r->byte_of[c];
@@ -107,7 +107,7 @@ static enum dt_status size_vocab(struct reader *r, struct dt_node vocab, struct 
         max = id > max ? id : max;
     }
     r->t->vocab = max + 1;
-    r->t->token = DT_ARENA_NEW(&r->t->arena, struct dt_token, max + 1);
+    r->t->token = DT_ARENA_NEW(&r->t->arena, struct dt_tokenizer_token, max + 1);
     for (r->t->word_mask = 1; r->t->word_mask < 2 * ((uint32_t)max + 1);)
         r->t->word_mask = 2 * r->t->word_mask + 1;
     r->t->words = DT_ARENA_NEW(&r->t->arena, int32_t, (size_t)r->t->word_mask + 1);
@@ -123,7 +123,7 @@ static enum dt_status read_vocab(struct reader *r, struct dt_node vocab)
     for (size_t i = 0; i < dt_map_size(vocab); i++) {
         struct dt_node v;
         const char *key;
-        struct dt_token *k;
+        struct dt_tokenizer_token *k;
         char *written, *bytes;
         size_t len;
         int32_t id;
@@ -138,11 +138,11 @@ static enum dt_status read_vocab(struct reader *r, struct dt_node vocab)
             return dt_error_nomem(r->err, "a vocabulary");
         bytes = written + len + 1;
         memcpy(written, key, len + 1);
-        *k = (struct dt_token){written, written, (uint32_t)len, false};
+        *k = (struct dt_tokenizer_token){written, written, (uint32_t)len, false};
         if (len && token_bytes(r, written, len, bytes, &k->len)) {
             uint32_t at;
             k->bytes = bytes;
-            at = (uint32_t)dt_bpe_hash(bytes, k->len) & t->word_mask;
+            at = (uint32_t)dt_tokenizer_bpe_hash(bytes, k->len) & t->word_mask;
             while (t->words[at] >= 0)
                 at = (at + 1) & t->word_mask;
             t->words[at] = id;
@@ -150,7 +150,7 @@ static enum dt_status read_vocab(struct reader *r, struct dt_node vocab)
     }
     for (int b = 0; b < 256; b++) {
         char byte = (char)b;
-        t->byte_id[b] = dt_bpe_find(t, &byte, 1);
+        t->byte_id[b] = dt_tokenizer_bpe_find(t, &byte, 1);
         if (t->byte_id[b] < 0)
             return dt_node_error(
                 vocab, r->err, "the vocabulary has no token for byte %d: not a byte-level one", b);
@@ -164,7 +164,8 @@ static enum dt_status read_vocab(struct reader *r, struct dt_node vocab)
 static int32_t part_id(const struct reader *r, const char *written, size_t len, char *bytes,
                        uint32_t *n)
 {
-    return len && token_bytes(r, written, len, bytes, n) ? dt_bpe_find(r->t, bytes, *n) : -1;
+    return len && token_bytes(r, written, len, bytes, n) ? dt_tokenizer_bpe_find(r->t, bytes, *n)
+                                                         : -1;
 }
 
 static enum dt_status read_merge(struct reader *r, struct dt_node m, int32_t rank, char *buf)
@@ -185,16 +186,16 @@ static enum dt_status read_merge(struct reader *r, struct dt_node m, int32_t ran
         return dt_node_error(m, r->err, "a merge must be two tokens");
     left = part_id(r, a, alen, buf, &na);
     right = left < 0 ? -1 : part_id(r, b, strlen(b), buf + na, &nb);
-    id = right < 0 ? -1 : dt_bpe_find(r->t, buf, na + nb);
+    id = right < 0 ? -1 : dt_tokenizer_bpe_find(r->t, buf, na + nb);
     if (id < 0)
         return dt_node_error(m, r->err, "merge %d: %s is not in the vocabulary", (int)rank,
                              left < 0    ? "the first token"
                              : right < 0 ? "the second token"
                                          : "what it makes");
-    struct dt_merge *slot = &r->t->merge[dt_merge_slot(r->t, left, right)];
+    struct dt_tokenizer_merge *slot = &r->t->merge[dt_tokenizer_merge_entry(r->t, left, right)];
     if (slot->rank >= 0)
         return dt_node_error(m, r->err, "this merge appears twice");
-    *slot = (struct dt_merge){left, right, rank, id};
+    *slot = (struct dt_tokenizer_merge){left, right, rank, id};
     return DT_OK;
 }
 
@@ -206,7 +207,7 @@ static enum dt_status read_merges(struct reader *r, struct dt_node merges)
     char *buf;
     for (t->merge_mask = 1; t->merge_mask < 2 * n;)
         t->merge_mask = 2 * t->merge_mask + 1;
-    t->merge = DT_ARENA_NEW(&t->arena, struct dt_merge, (size_t)t->merge_mask + 1);
+    t->merge = DT_ARENA_NEW(&t->arena, struct dt_tokenizer_merge, (size_t)t->merge_mask + 1);
     if (!t->merge)
         return dt_error_nomem(r->err, "merges");
     for (size_t i = 0; i <= t->merge_mask; i++)
@@ -238,13 +239,13 @@ static enum dt_status read_added(struct reader *r, struct dt_node list)
     size_t n = dt_seq_size(list);
     if (n > ADDED_MAX)
         return dt_node_error(list, r->err, "more than %d added tokens", (int)ADDED_MAX);
-    t->added = DT_ARENA_NEW(&t->arena, struct dt_added_token, n + 1);
+    t->added = DT_ARENA_NEW(&t->arena, struct dt_tokenizer_added_token, n + 1);
     if (!t->added)
         return dt_error_nomem(r->err, "added tokens");
     for (size_t i = 0; i < n; i++) {
         struct dt_node e = dt_seq_at(list, i), c = dt_map_get(e, "content");
         const char *text = dt_node_text(c);
-        struct dt_added_token *a = &t->added[t->n_added];
+        struct dt_tokenizer_added_token *a = &t->added[t->n_added];
         bool special = false, word = false;
         if (!text || !*text)
             return dt_node_error(e, r->err, "an added token needs content");
@@ -261,11 +262,11 @@ static enum dt_status read_added(struct reader *r, struct dt_node list)
         if (!a->text)
             return dt_error_nomem(r->err, "added tokens");
         a->len = (uint32_t)strlen(text);
-        struct dt_token *k = &t->token[a->id];
+        struct dt_tokenizer_token *k = &t->token[a->id];
         if (k->written && strcmp(k->written, text) != 0)
             return dt_node_error(e, r->err, "id %d is also the token \"%s\"", (int)a->id,
                                  k->written);
-        *k = (struct dt_token){a->text, a->text, a->len, special};
+        *k = (struct dt_tokenizer_token){a->text, a->text, a->len, special};
         t->added_begin[(unsigned char)text[0]] = true;
         t->n_added++;
     }
@@ -295,7 +296,7 @@ void dt_tokenizer_pick_special(struct dt_tokenizer *t)
         id[2] = id[1];
     if (id[3] < 0)
         id[3] = id[2];
-    t->special = (struct dt_special_ids){id[0], id[1], id[2], id[3]};
+    t->special = (struct dt_tokenizer_special_ids){id[0], id[1], id[2], id[3]};
 }
 
 /* ---- how text is cut and normalised ---- */
@@ -322,7 +323,8 @@ static enum dt_status read_normalizer(struct reader *r, struct dt_node n)
     return dt_node_error(n, r->err, "normalizer \"%s\" is not supported (only NFC)", type);
 }
 
-static enum dt_status set_split(struct reader *r, struct dt_node n, enum dt_split split, int digits)
+static enum dt_status set_split(struct reader *r, struct dt_node n, enum dt_data_split split,
+                                int digits)
 {
     if (r->t->split != DT_SPLIT_NONE)
         return dt_node_error(n, r->err, "splitting text twice is not supported");

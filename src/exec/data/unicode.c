@@ -60,7 +60,7 @@ bool dt_unicode_space(uint32_t c)
            c == 0x205f || c == 0x3000;
 }
 
-size_t dt_utf8_get(const char *s, size_t left, uint32_t *c)
+size_t dt_unicode_get(const char *s, size_t left, uint32_t *c)
 {
     const unsigned char *u = (const unsigned char *)s;
     size_t n;
@@ -80,7 +80,7 @@ size_t dt_utf8_get(const char *s, size_t left, uint32_t *c)
     return n ? n : 1;
 }
 
-size_t dt_utf8_put(uint32_t c, char *out)
+size_t dt_unicode_put(uint32_t c, char *out)
 {
     unsigned char *u = (unsigned char *)out;
     if (c < 0x80) {
@@ -267,7 +267,7 @@ enum dt_status dt_unicode_nfc(const char *text, size_t len, struct dt_error *err
     }
     for (i = 0; i < len;) {
         uint32_t c;
-        size_t k = dt_utf8_get(text + i, len - i, &c);
+        size_t k = dt_unicode_get(text + i, len - i, &c);
         if (c == BAD ? push(&s, BAD + (unsigned char)text[i]) : decompose(&s, c))
             goto nomem;
         i += k;
@@ -282,7 +282,7 @@ enum dt_status dt_unicode_nfc(const char *text, size_t len, struct dt_error *err
         if (s.c[i] >= BAD)
             buf[n++] = (char)(s.c[i] - BAD);
         else
-            n += dt_utf8_put(s.c[i], buf + n);
+            n += dt_unicode_put(s.c[i], buf + n);
     }
     buf[n] = '\0';
     dt_free(s.c);

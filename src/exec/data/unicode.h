@@ -15,9 +15,9 @@ bool dt_unicode_space(uint32_t c);  /* property White_Space */
 
 /* The character at s (left > 0); *c is its code point, or 0x110000 for a byte that begins no
  * well-formed sequence.  Returns the bytes used. */
-size_t dt_utf8_get(const char *s, size_t left, uint32_t *c);
+size_t dt_unicode_get(const char *s, size_t left, uint32_t *c);
 /* Writes 1 to 4 bytes; returns how many. */
-size_t dt_utf8_put(uint32_t c, char *out);
+size_t dt_unicode_put(uint32_t c, char *out);
 
 /* Normalisation form C.  Malformed bytes are kept as they are.  *out is NULL if the text is in this
  * form as far as a quick look tells (use the text itself), else a new one (dt_free). */

@@ -12,12 +12,12 @@ enum { BATCH = 32, IMAGE_TOKENS_MAX = 4096 };
 
 /* ---- stages ---- */
 
-static const struct dt_module *module_of(const struct dt_infer *x, const struct dt_infer_unit *u)
+static const struct dt_module *module_of(const struct dt_infer *x, const struct dt_infer_part *u)
 {
     return &x->o.model->modules[u->module];
 }
 
-static enum dt_status make_stage(const struct dt_infer *x, const struct dt_infer_unit *u,
+static enum dt_status make_stage(const struct dt_infer *x, const struct dt_infer_part *u,
                                  const struct dt_batch_limits *max, struct dt_error *err,
                                  struct dt_stage **out)
 {
@@ -47,7 +47,7 @@ static bool larger(int64_t *have, int64_t need)
 }
 
 /* A larger stage takes over the parameters of the one before it. */
-static enum dt_status replace_stage(struct dt_infer *x, struct dt_infer_unit *u,
+static enum dt_status replace_stage(struct dt_infer *x, struct dt_infer_part *u,
                                     const struct dt_batch_limits *max, struct dt_error *err)
 {
     const struct dt_device *dev = x->o.device;
@@ -70,7 +70,7 @@ static enum dt_status replace_stage(struct dt_infer *x, struct dt_infer_unit *u,
     return DT_OK;
 }
 
-enum dt_status dt_infer_room(struct dt_infer *x, struct dt_infer_unit *u,
+enum dt_status dt_infer_room(struct dt_infer *x, struct dt_infer_part *u,
                              const struct dt_batch_limits *need, struct dt_error *err)
 {
     struct dt_batch_limits max = u->max;
@@ -92,10 +92,10 @@ enum dt_status dt_infer_room(struct dt_infer *x, struct dt_infer_unit *u,
     return DT_OK;
 }
 
-enum dt_status dt_infer_forward(struct dt_infer *x, struct dt_infer_unit *u, const void *in,
+enum dt_status dt_infer_forward(struct dt_infer *x, struct dt_infer_part *u, const void *in,
                                 struct dt_error *err)
 {
-    struct dt_run r = {.batch = u->batch, .in = in};
+    struct dt_nn_run r = {.batch = u->batch, .in = in};
     size_t bytes;
 
     u->batch->train = false;
@@ -115,9 +115,9 @@ enum dt_status dt_infer_forward(struct dt_infer *x, struct dt_infer_unit *u, con
 
 /* ---- the model ---- */
 
-/* Which module plays the role; more than one cannot be fed (exec/program/feed.h). */
-static enum dt_status find(const struct dt_model *m, enum dt_role role, struct dt_error *err,
-                           struct dt_infer_unit *u)
+/* Which module plays the role; more than one cannot be fed (exec/program/batching.h). */
+static enum dt_status find(const struct dt_model *m, enum dt_module_role role, struct dt_error *err,
+                           struct dt_infer_part *u)
 {
     u->module = -1;
     for (int i = 0; i < m->n_modules; i++) {
@@ -137,7 +137,7 @@ enum dt_status dt_infer_new(const struct dt_infer_options *o, struct dt_error *e
                             struct dt_infer **out)
 {
     struct dt_infer *x = dt_calloc(1, sizeof(*x));
-    struct dt_infer_unit *units[3];
+    struct dt_infer_part *units[3];
     static const struct dt_batch_limits least = {.rows = 1, .seqs = 1, .max_len = 1};
     enum dt_status st;
 
@@ -172,7 +172,7 @@ enum dt_status dt_infer_new(const struct dt_infer_options *o, struct dt_error *e
     return DT_OK;
 }
 
-static void free_unit(struct dt_infer *x, struct dt_infer_unit *u)
+static void free_unit(struct dt_infer *x, struct dt_infer_part *u)
 {
     dt_stage_free(u->stage);
     dt_batch_free(u->batch);
@@ -192,7 +192,7 @@ void dt_infer_free(struct dt_infer *x)
     dt_free(x);
 }
 
-static struct dt_infer_unit *unit(struct dt_infer *x, int module)
+static struct dt_infer_part *unit(struct dt_infer *x, int module)
 {
     return x->encoder.module == module     ? &x->encoder
            : x->generator.module == module ? &x->generator
@@ -200,20 +200,20 @@ static struct dt_infer_unit *unit(struct dt_infer *x, int module)
 }
 
 enum dt_status dt_infer_load(struct dt_infer *x, const char *path, struct dt_error *err,
-                             struct dt_checkpoint_state *state)
+                             struct dt_ckpt_state *state)
 {
-    struct dt_checkpoint_part parts[DT_MAX_MODULES] = {{0}};
+    struct dt_ckpt_part parts[DT_MAX_MODULES] = {{0}};
     int n = x->o.model->n_modules;
 
     for (int i = 0; i < n; i++) {
         struct dt_stage *s = unit(x, i)->stage;
 
-        parts[i] = (struct dt_checkpoint_part){.device = x->o.device,
-                                               .module = x->o.model->modules[i].name,
-                                               .master = dt_stage_master(s)};
+        parts[i] = (struct dt_ckpt_part){.device = x->o.device,
+                                         .module = x->o.model->modules[i].name,
+                                         .master = dt_stage_master(s)};
         parts[i].params = dt_stage_params(s, &parts[i].n_params);
     }
-    DT_TRY(dt_checkpoint_load(path, parts, n, false, err, state));
+    DT_TRY(dt_ckpt_load(path, parts, n, false, err, state));
     for (int i = 0; i < n; i++)
         dt_stage_changed(x->q, unit(x, i)->stage, 0, x->o.model->modules[i].n_blocks);
     return x->o.device->queue_sync(x->q, err);
@@ -246,8 +246,8 @@ bool dt_infer_can_draw(const struct dt_infer *x)
 /* ---- sequences ---- */
 
 enum dt_status dt_infer_sequence(const struct dt_infer *x, const struct dt_image *image,
-                                 enum dt_task task, const int32_t *text, size_t n, int room,
-                                 struct dt_error *err, struct dt_sequence **out)
+                                 enum dt_sequence_task task, const int32_t *text, size_t n,
+                                 int room, struct dt_error *err, struct dt_sequence **out)
 {
     const struct dt_module *enc = x->encoder.module >= 0 ? module_of(x, &x->encoder) : NULL;
     struct dt_document d = {.task = task, .w = image->w, .h = image->h, .label = -1};
@@ -277,20 +277,20 @@ enum dt_status dt_infer_sequence(const struct dt_infer *x, const struct dt_image
 enum dt_status dt_infer_encode(struct dt_infer *x, const struct dt_sequence *const *seqs, int n,
                                struct dt_error *err)
 {
-    struct dt_infer_unit *u = &x->encoder;
+    struct dt_infer_part *u = &x->encoder;
     struct dt_batch_limits need;
 
     if (u->module < 0)
         return DT_OK;
-    dt_feed_limits(x->o.model, u->module, seqs, n, &need);
+    dt_batching_limits(x->o.model, u->module, seqs, n, &need);
     if (need.rows == 0)
         return DT_OK;
     DT_TRY(dt_infer_room(x, u, &need, err));
-    DT_TRY(dt_feed_batch(x->o.model, u->module, seqs, n, u->batch, err));
+    DT_TRY(dt_batching_fill(x->o.model, u->module, seqs, n, u->batch, err));
     return dt_infer_forward(x, u, NULL, err);
 }
 
-enum dt_status dt_infer_check(const struct dt_infer *x, const struct dt_infer_unit *u,
+enum dt_status dt_infer_check(const struct dt_infer *x, const struct dt_infer_part *u,
                               const float *v, size_t n, struct dt_error *err)
 {
     struct dt_nonfinite bad = {.nan = 0};
@@ -310,13 +310,13 @@ enum dt_status dt_infer_check(const struct dt_infer *x, const struct dt_infer_un
 enum dt_status dt_infer_read(struct dt_infer *x, const struct dt_sequence *const *seqs, int n,
                              struct dt_error *err)
 {
-    struct dt_infer_unit *u = &x->llm;
+    struct dt_infer_part *u = &x->llm;
     struct dt_batch_limits need;
     size_t rows;
 
-    dt_feed_limits(x->o.model, u->module, seqs, n, &need);
+    dt_batching_limits(x->o.model, u->module, seqs, n, &need);
     DT_TRY(dt_infer_room(x, u, &need, err));
-    DT_TRY(dt_feed_batch(x->o.model, u->module, seqs, n, u->batch, err));
+    DT_TRY(dt_batching_fill(x->o.model, u->module, seqs, n, u->batch, err));
     rows = (size_t)u->batch->rows;
     if (dt_grow((void **)&x->best, &x->cap_best, rows + 1, sizeof(*x->best)) ||
         dt_grow((void **)&x->nll, &x->cap_nll, rows + 1, sizeof(*x->nll)))

@@ -4,13 +4,13 @@
  *
  * Every module is one stage without a backward.  Text is chosen greedily, the likeliest token each
  * time, the whole document run again for every token (no key-value cache: meant for looking at what
- * was learnt).  Images are drawn with DDIM (dt_ddim_step). */
+ * was learnt).  Images are drawn with DDIM (dt_diffusion_ddim_step). */
 #ifndef DT_EXEC_INFER_INFER_H
 #define DT_EXEC_INFER_INFER_H
 
 #include "exec/checkpoint/checkpoint.h"
 #include "exec/data/tokenizer.h"
-#include "exec/program/feed.h"
+#include "exec/program/batching.h"
 
 struct dt_infer_options {
     const struct dt_device *device;
@@ -27,9 +27,9 @@ struct dt_infer;
 enum dt_status dt_infer_new(const struct dt_infer_options *o, struct dt_error *err,
                             struct dt_infer **out);
 void dt_infer_free(struct dt_infer *x);
-/* Loads the weights of a checkpoint (dt_checkpoint_load without moments). */
+/* Loads the weights of a checkpoint (dt_ckpt_load without moments). */
 enum dt_status dt_infer_load(struct dt_infer *x, const char *path, struct dt_error *err,
-                             struct dt_checkpoint_state *state);
+                             struct dt_ckpt_state *state);
 /* Initialises as training does (tests). */
 enum dt_status dt_infer_init(struct dt_infer *x, uint64_t seed, struct dt_error *err);
 /* Stage of a module (tests). */
@@ -42,7 +42,7 @@ bool dt_infer_can_draw(const struct dt_infer *x);
 enum dt_status dt_infer_caption(struct dt_infer *x, const struct dt_image *images, int n,
                                 int max_tokens, struct dt_error *err, char **texts);
 
-struct dt_draw_options {
+struct dt_infer_draw_options {
     int w, h;        /* pixels of the images that the generator learnt from */
     int steps;       /* of DDIM, at most the schedule's; 0 = 50 */
     uint64_t seed;   /* image i starts from the noise of (seed, i) */
@@ -53,7 +53,7 @@ struct dt_draw_options {
 };
 /* Draws an image for each text; images[i] (one pixel per latent) is the caller's. */
 enum dt_status dt_infer_draw(struct dt_infer *x, const char *const *texts, int n,
-                             const struct dt_draw_options *o, struct dt_error *err,
+                             const struct dt_infer_draw_options *o, struct dt_error *err,
                              struct dt_image *images);
 
 /* Sums over held-out sequences; begins with zeros. */
@@ -62,10 +62,10 @@ struct dt_infer_losses {
     double nll;      /* their negative log likelihoods, summed */
     int64_t images;  /* to be drawn */
     double mse;      /* mean squared errors of their noise, summed */
-    struct dt_drawn *drawn;
+    struct dt_infer_drawn *drawn;
     size_t cap_drawn;
 };
-struct dt_drawn { /* what a predictor without a model would need to know of an image */
+struct dt_infer_drawn { /* what a predictor without a model would need to know of an image */
     double alpha, sigma, mean, mean_sq;
 };
 /* Adds the losses of n sequences; timesteps and noise come from (seed, draw). */

@@ -70,7 +70,7 @@ static enum dt_status some(struct dt_infer *x, const struct dt_image *images, in
     }
     dt_free(open);
     for (int i = 0; i < n && st == DT_OK; i++) {
-        const struct dt_seq_doc *d = &seqs[i]->docs[0];
+        const struct dt_sequence_doc *d = &seqs[i]->docs[0];
         size_t len;
 
         st = dt_tokenizer_decode(x->o.tokenizer, seqs[i]->ids + d->text_first, d->text_n, true, err,

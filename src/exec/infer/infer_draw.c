@@ -12,7 +12,7 @@ enum { STEPS = 50 };
 
 struct drawing {
     struct dt_infer *x;
-    const struct dt_draw_options *o;
+    const struct dt_infer_draw_options *o;
     const struct dt_module *m;
     int steps, lw, lh;
     int copies;    /* of an image in a batch: 2 with guidance, with and without the text */
@@ -29,12 +29,12 @@ static enum dt_status write_sequences(struct drawing *d, const char *const *text
 
     for (int i = 0; i < n * d->copies && st == DT_OK; i++) {
         const char *text = i < n ? texts[i] : "";
-        struct dt_ids ids = {0};
+        struct dt_tokenizer_ids ids = {0};
 
         st = dt_tokenizer_encode(d->x->o.tokenizer, text, strlen(text), false, err, &ids);
         if (st == DT_OK)
             st = dt_infer_sequence(d->x, &empty, DT_TASK_GENERATE, ids.id, ids.n, 0, err, &seqs[i]);
-        dt_ids_free(&ids);
+        dt_tokenizer_ids_free(&ids);
     }
     return st;
 }
@@ -62,7 +62,7 @@ static void guide(struct drawing *d, int n)
 
 static enum dt_status predict(struct drawing *d, int n, int t, struct dt_error *err)
 {
-    struct dt_infer_unit *u = &d->x->generator;
+    struct dt_infer_part *u = &d->x->generator;
     const struct dt_diffusion *s = d->x->o.diffusion;
 
     u->batch->rows = u->batch->n_seq = 0;
@@ -113,19 +113,19 @@ static enum dt_status some(struct drawing *d, const char *const *texts, int firs
         DT_TRY(predict(d, n, t, err));
         if (d->o->eta > 0)
             noise(d, k + 1, first, n, d->fresh);
-        dt_ddim_step(d->x->o.diffusion, t, timestep(d, k + 1), d->o->clip, d->o->eta,
-                     (int64_t)((size_t)n * d->values), d->eps, d->o->eta > 0 ? d->fresh : NULL,
-                     d->latents);
+        dt_diffusion_ddim_step(d->x->o.diffusion, t, timestep(d, k + 1), d->o->clip, d->o->eta,
+                               (int64_t)((size_t)n * d->values), d->eps,
+                               d->o->eta > 0 ? d->fresh : NULL, d->latents);
     }
     for (int i = 0; i < n; i++) {
         DT_TRY(dt_image_new(d->lw, d->lh, err, &images[i]));
-        dt_feed_pixels(d->m, d->latents + (size_t)i * d->values, d->lw, d->lh, images[i].px);
+        dt_batching_pixels(d->m, d->latents + (size_t)i * d->values, d->lw, d->lh, images[i].px);
     }
     return DT_OK;
 }
 
 enum dt_status dt_infer_draw(struct dt_infer *x, const char *const *texts, int n,
-                             const struct dt_draw_options *o, struct dt_error *err,
+                             const struct dt_infer_draw_options *o, struct dt_error *err,
                              struct dt_image *images)
 {
     struct drawing d = {.x = x, .o = o};
@@ -140,8 +140,8 @@ enum dt_status dt_infer_draw(struct dt_infer *x, const char *const *texts, int n
     d.steps = o->steps > 0 ? o->steps : STEPS;
     if (d.steps > x->o.diffusion->steps)
         d.steps = x->o.diffusion->steps;
-    dt_feed_latent_size(d.m, o->w, o->h, &d.lw, &d.lh);
-    d.values = (size_t)d.lw * (size_t)d.lh * (size_t)dt_feed_channels(d.m);
+    dt_batching_latent_size(d.m, o->w, o->h, &d.lw, &d.lh);
+    d.values = (size_t)d.lw * (size_t)d.lh * (size_t)dt_batching_channels(d.m);
     memset(images, 0, (size_t)n * sizeof(*images));
     d.latents = dt_calloc(batch * d.values + 1, sizeof(float));
     d.eps = dt_calloc(2 * batch * d.values + 1, sizeof(float));

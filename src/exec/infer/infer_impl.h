@@ -6,7 +6,7 @@
 
 #include "exec/infer/infer.h"
 
-struct dt_infer_unit { /* a module */
+struct dt_infer_part { /* a module */
     int module;        /* -1: the model has none of this kind */
     struct dt_stage *stage;
     struct dt_batch *batch;
@@ -17,18 +17,18 @@ struct dt_infer_unit { /* a module */
 
 struct dt_infer {
     struct dt_infer_options o;
-    struct dt_queue *q;
-    struct dt_infer_unit encoder, llm, generator;
-    struct dt_special_ids ids;
+    struct dt_device_queue *q;
+    struct dt_infer_part encoder, llm, generator;
+    struct dt_tokenizer_special_ids ids;
     int32_t *best; /* host copies of the last LLM batch */
     float *nll;
     size_t cap_best, cap_nll;
 };
 
 /* Makes the unit's stage and batch large enough; parameters move along. */
-enum dt_status dt_infer_room(struct dt_infer *x, struct dt_infer_unit *u,
+enum dt_status dt_infer_room(struct dt_infer *x, struct dt_infer_part *u,
                              const struct dt_batch_limits *need, struct dt_error *err);
-enum dt_status dt_infer_forward(struct dt_infer *x, struct dt_infer_unit *u, const void *in,
+enum dt_status dt_infer_forward(struct dt_infer *x, struct dt_infer_part *u, const void *in,
                                 struct dt_error *err);
 /* Features of the images that the LLM reads, into x->encoder.out. */
 enum dt_status dt_infer_encode(struct dt_infer *x, const struct dt_sequence *const *seqs, int n,
@@ -38,13 +38,13 @@ enum dt_status dt_infer_read(struct dt_infer *x, const struct dt_sequence *const
                              struct dt_error *err);
 
 /* What a unit gives must be numbers: DT_ERR_DIVERGED names the module. */
-enum dt_status dt_infer_check(const struct dt_infer *x, const struct dt_infer_unit *u,
+enum dt_status dt_infer_check(const struct dt_infer *x, const struct dt_infer_part *u,
                               const float *v, size_t n, struct dt_error *err);
 
 /* A sequence of one document: bos, image_tokens of the image, text, eos; px is copied (NULL: an
  * image to draw).  Room for `room` more tokens. */
 enum dt_status dt_infer_sequence(const struct dt_infer *x, const struct dt_image *image,
-                                 enum dt_task task, const int32_t *text, size_t n, int room,
-                                 struct dt_error *err, struct dt_sequence **out);
+                                 enum dt_sequence_task task, const int32_t *text, size_t n,
+                                 int room, struct dt_error *err, struct dt_sequence **out);
 
 #endif

@@ -20,7 +20,7 @@ static void add_text(const struct dt_infer *x, const struct dt_sequence *const *
 }
 
 /* Mean and mean square of an image's clean latents. */
-static void moments(const float *v, int64_t n, struct dt_drawn *d)
+static void moments(const float *v, int64_t n, struct dt_infer_drawn *d)
 {
     double sum = 0, sum_sq = 0;
 
@@ -36,8 +36,8 @@ static enum dt_status add_images(struct dt_infer *x, const struct dt_sequence *c
                                  uint64_t seed, uint64_t draw, struct dt_error *err,
                                  struct dt_infer_losses *sum)
 {
-    struct dt_infer_unit *u = &x->generator;
-    int channels = dt_feed_channels(&x->o.model->modules[u->module]);
+    struct dt_infer_part *u = &x->generator;
+    int channels = dt_batching_channels(&x->o.model->modules[u->module]);
     struct dt_batch_limits need;
     struct dt_batch *b;
     const float *v;
@@ -45,12 +45,12 @@ static enum dt_status add_images(struct dt_infer *x, const struct dt_sequence *c
     float *sse;
     enum dt_status st;
 
-    dt_feed_limits(x->o.model, u->module, seqs, n, &need);
+    dt_batching_limits(x->o.model, u->module, seqs, n, &need);
     if (need.seqs == 0)
         return DT_OK;
     DT_TRY(dt_infer_room(x, u, &need, err));
     b = u->batch;
-    DT_TRY(dt_feed_batch(x->o.model, u->module, seqs, n, b, err));
+    DT_TRY(dt_batching_fill(x->o.model, u->module, seqs, n, b, err));
     dt_batch_diffuse(b, x->o.diffusion, seed, draw);
     b->noise_seed = seed ^ (draw + 1) * UINT64_C(0xD1B54A32D192ED03); /* an odd constant: another
                                                                         noise for every draw */
@@ -68,7 +68,7 @@ static enum dt_status add_images(struct dt_infer *x, const struct dt_sequence *c
         st = dt_infer_check(x, u, sse, (size_t)b->n_seq, err);
     v = b->host.pixels;
     for (int64_t i = 0; i < b->n_seq && st == DT_OK; i++) {
-        struct dt_drawn *d = &sum->drawn[sum->images++];
+        struct dt_infer_drawn *d = &sum->drawn[sum->images++];
         int64_t values = (int64_t)b->hw[i][0] * b->hw[i][1] * channels;
 
         sum->mse += (double)sse[i] / (double)values;
@@ -103,7 +103,7 @@ double dt_infer_trivial_mse(const struct dt_infer_losses *sum)
     }
     v = mean_sq - mean * mean;
     for (int64_t i = 0; i < sum->images; i++) {
-        const struct dt_drawn *d = &sum->drawn[i];
+        const struct dt_infer_drawn *d = &sum->drawn[i];
         double c = d->sigma / (d->alpha * d->alpha * v + d->sigma * d->sigma);
         double spread = d->mean_sq - 2 * mean * d->mean + mean * mean;
 

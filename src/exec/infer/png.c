@@ -29,9 +29,9 @@ static void put(struct dt_image *grid, const struct dt_image *src, int x, int y,
     }
 }
 
-enum dt_status dt_grid_compose(const struct dt_image *images, int n,
-                               const struct dt_grid_options *opt, struct dt_error *err,
-                               struct dt_image *out)
+enum dt_status dt_infer_grid_compose(const struct dt_image *images, int n,
+                                     const struct dt_infer_grid_options *opt, struct dt_error *err,
+                                     struct dt_image *out)
 {
     int64_t cell_w = 1, cell_h = 1, w, h;
     int scale = clamped(opt->scale, 1), gap = clamped(opt->gap, 0), cols = opt->cols, rows;
@@ -68,15 +68,16 @@ enum dt_status dt_grid_compose(const struct dt_image *images, int n,
     return DT_OK;
 }
 
-enum dt_status dt_grid_write_png(const char *path, const struct dt_image *images, int n,
-                                 const struct dt_grid_options *opt, struct dt_error *err)
+enum dt_status dt_infer_grid_write_png(const char *path, const struct dt_image *images, int n,
+                                       const struct dt_infer_grid_options *opt,
+                                       struct dt_error *err)
 {
     struct dt_image grid;
     enum dt_status st;
     uint8_t *png;
     size_t len;
 
-    DT_TRY(dt_grid_compose(images, n, opt, err, &grid));
+    DT_TRY(dt_infer_grid_compose(images, n, opt, err, &grid));
     st = dt_image_encode_png(&grid, opt->grey ? 1 : 3, err, &png, &len);
     dt_image_free(&grid);
     if (st != DT_OK)

@@ -6,7 +6,7 @@
 
 #include "exec/data/image.h"
 
-struct dt_grid_options {
+struct dt_infer_grid_options {
     int cols;     /* 0 = about square */
     int gap;      /* pixels between and around cells */
     int scale;    /* each pixel becomes scale x scale; 0 = 1 */
@@ -16,11 +16,12 @@ struct dt_grid_options {
 
 /* Cells are as large as the largest image; smaller ones stand in their middle.  At least one image;
  * DT_ERR_INPUT when the grid is larger than an image may be. */
-enum dt_status dt_grid_compose(const struct dt_image *images, int n,
-                               const struct dt_grid_options *opt, struct dt_error *err,
-                               struct dt_image *out);
+enum dt_status dt_infer_grid_compose(const struct dt_image *images, int n,
+                                     const struct dt_infer_grid_options *opt, struct dt_error *err,
+                                     struct dt_image *out);
 /* The same, written whole or not at all; path "-" = stdout. */
-enum dt_status dt_grid_write_png(const char *path, const struct dt_image *images, int n,
-                                 const struct dt_grid_options *opt, struct dt_error *err);
+enum dt_status dt_infer_grid_write_png(const char *path, const struct dt_image *images, int n,
+                                       const struct dt_infer_grid_options *opt,
+                                       struct dt_error *err);
 
 #endif

@@ -17,12 +17,12 @@ static void *cut(struct cut *c, int64_t n, size_t size)
 {
     char *p = c->base ? c->base + c->used : NULL;
 
-    c->used += dt_round64((size_t)(n > 0 ? n : 0) * size + 1);
+    c->used += dt_nn_round64((size_t)(n > 0 ? n : 0) * size + 1);
     return p;
 }
 
 static void arrays(struct dt_batch_arrays *a, const struct dt_batch_limits *max,
-                   const struct dt_shape_facts *f, bool device, struct cut *c)
+                   const struct dt_nn_shape_facts *f, bool device, struct cut *c)
 {
     int64_t width = f->conv_in >= 0 ? f->in_channels : f->patch_width;
     bool image = width > 0;
@@ -57,7 +57,7 @@ static void arrays(struct dt_batch_arrays *a, const struct dt_batch_limits *max,
     }
 }
 
-static enum dt_status allocate(struct dt_batch *b, const struct dt_shape_facts *f,
+static enum dt_status allocate(struct dt_batch *b, const struct dt_nn_shape_facts *f,
                                struct dt_error *err)
 {
     struct cut c = {0};
@@ -82,14 +82,14 @@ enum dt_status dt_batch_new(const struct dt_device *dev, const struct dt_module 
                             const struct dt_batch_limits *max, struct dt_error *err,
                             struct dt_batch **out)
 {
-    struct dt_shape_facts f;
+    struct dt_nn_shape_facts f;
     struct dt_batch *b;
     enum dt_status st;
 
     if (max->rows < 0 || max->seqs < 0 || max->in < 0 || max->cond < 0 || max->rows > INT32_MAX)
         return dt_error_set(err, DT_ERR_INPUT, "module \"%s\": a microbatch of %lld rows", m->name,
                             (long long)max->rows);
-    DT_TRY(dt_shape_facts(m, err, &f));
+    DT_TRY(dt_nn_shape_facts(m, err, &f));
     b = dt_calloc(1, sizeof(*b));
     if (!b)
         return dt_error_nomem(err, "a batch");
@@ -221,10 +221,10 @@ enum dt_status dt_batch_patches(struct dt_batch *b, const uint8_t *px, int w, in
 enum dt_status dt_batch_latents(struct dt_batch *b, const float *x0, int w, int h, uint64_t stream,
                                 struct dt_error *err)
 {
-    struct dt_shape_facts f;
+    struct dt_nn_shape_facts f;
     int64_t n = (int64_t)w * h;
 
-    DT_TRY(dt_shape_facts(b->module, err, &f));
+    DT_TRY(dt_nn_shape_facts(b->module, err, &f));
     if (f.conv_in < 0 || w < 1 || h < 1 || (w | h) & ((1 << (f.levels - 1)) - 1))
         return dt_error_set(err, DT_ERR_INPUT,
                             "module \"%s\": latents of %d x %d cannot be halved %d times",
@@ -284,7 +284,7 @@ static enum dt_status check(struct dt_batch *b, struct dt_error *err)
     return check_rows(b, "conditioning rows", b->host.cond_row, b->n_cond, b->max.cond, err);
 }
 
-static void levels(struct dt_batch *b, const struct dt_shape_facts *f)
+static void levels(struct dt_batch *b, const struct dt_nn_shape_facts *f)
 {
     for (int l = 0; l < f->levels; l++)
         b->host.cu_level[l][0] = 0;
@@ -298,14 +298,15 @@ static void levels(struct dt_batch *b, const struct dt_shape_facts *f)
     }
 }
 
-static void send(struct dt_queue *q, const struct dt_batch *b, void *dst, const void *src,
+static void send(struct dt_device_queue *q, const struct dt_batch *b, void *dst, const void *src,
                  int64_t n)
 {
     if (n > 0 && dst)
         b->device->copy(q, dst, src, (size_t)n * 4, DT_COPY_TO_DEVICE);
 }
 
-static void send_generator(struct dt_queue *q, struct dt_batch *b, const struct dt_shape_facts *f)
+static void send_generator(struct dt_device_queue *q, struct dt_batch *b,
+                           const struct dt_nn_shape_facts *f)
 {
     int64_t at = 0;
 
@@ -324,11 +325,11 @@ static void send_generator(struct dt_queue *q, struct dt_batch *b, const struct 
     }
 }
 
-enum dt_status dt_batch_upload(struct dt_queue *q, struct dt_batch *b, struct dt_error *err)
+enum dt_status dt_batch_upload(struct dt_device_queue *q, struct dt_batch *b, struct dt_error *err)
 {
-    struct dt_shape_facts f;
+    struct dt_nn_shape_facts f;
 
-    DT_TRY(dt_shape_facts(b->module, err, &f));
+    DT_TRY(dt_nn_shape_facts(b->module, err, &f));
     if (f.conv_in >= 0)
         levels(b, &f);
     DT_TRY(check(b, err));

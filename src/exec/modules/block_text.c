@@ -4,31 +4,32 @@
  * loss. */
 #include "exec/modules/impl.h"
 
-static void zero_unless_written(struct dt_call *c, int role)
+static void zero_unless_written(struct dt_nn_call *c, int role)
 {
-    struct dt_slot *s = dt_slot_of(c, role);
+    struct dt_nn_weight *s = dt_nn_weight_of(c, role);
 
     if (!s->written)
         c->s->dev->zero(c->q, c->s->grads + s->at, s->n * sizeof(float));
     s->written = true;
 }
 
-static void table_back(struct dt_call *c, int role, int64_t rows, const int32_t *id, const char *dy)
+static void table_back(struct dt_nn_call *c, int role, int64_t rows, const int32_t *id,
+                       const char *dy)
 {
-    const struct dt_slot *s = dt_slot_of(c, role);
+    const struct dt_nn_weight *s = dt_nn_weight_of(c, role);
 
     zero_unless_written(c, role);
-    c->k->embedding_bwd(c->q, c->dtype, rows, s->in, s->out, id, dy, dt_grad_of(c, role));
+    c->k->embedding_bwd(c->q, c->dtype, rows, s->in, s->out, id, dy, dt_nn_grad_of(c, role));
 }
 
-static int64_t own_rows(const struct dt_call *c)
+static int64_t own_rows(const struct dt_nn_call *c)
 {
-    return dt_own_rows(c->s, c->batch->rows);
+    return dt_nn_own_rows(c->s, c->batch->rows);
 }
 
-static int64_t own_first(const struct dt_call *c)
+static int64_t own_first(const struct dt_nn_call *c)
 {
-    return dt_own_first(c->s, c->batch->rows);
+    return dt_nn_own_first(c->s, c->batch->rows);
 }
 
 /* ---- token embedding: tokens, learned positions, and the encoders' rows in their places ----
@@ -36,254 +37,257 @@ static int64_t own_first(const struct dt_call *c)
  * Tensor parallelism: a member looks up the tokens of its slice of the table, for all rows; the
  * sum over members has every row once. */
 
-static void embedding_layout(struct dt_call *c)
+static void embedding_layout(struct dt_nn_call *c)
 {
-    c->act.emb.ids = dt_keep(c, (size_t)c->batch->rows * 4, false);
-    c->act.emb.pos = dt_keep(c, (size_t)c->batch->rows * 4, false);
+    c->act.emb.ids = dt_nn_keep(c, (size_t)c->batch->rows * 4, false);
+    c->act.emb.pos = dt_nn_keep(c, (size_t)c->batch->rows * 4, false);
 }
 
-static void embedding_forward(struct dt_call *c, bool again)
+static void embedding_forward(struct dt_nn_call *c, bool again)
 {
     const struct dt_batch *m = c->batch;
     const struct dt_block *b = c->b;
-    int64_t mine = dt_mine(c->s, b->vocab), own = own_rows(c), first = own_first(c);
-    char *room = c->s->seqpar ? dt_tp_room(c, m->rows, b->hidden) : NULL, *all;
+    int64_t mine = dt_nn_mine(c->s, b->vocab), own = own_rows(c), first = own_first(c);
+    char *room = c->s->seqpar ? dt_nn_tp_room(c, m->rows, b->hidden) : NULL, *all;
 
-    if (dt_counting(c) || again)
+    if (dt_nn_counting(c) || again)
         return;
-    c->k->ids_part(c->q, m->rows, m->dev.ids, dt_mine_first(c->s, b->vocab), mine, c->act.emb.ids);
-    dt_copy(c, c->act.emb.pos, m->dev.pos, (size_t)m->rows * 4);
+    c->k->ids_part(c->q, m->rows, m->dev.ids, dt_nn_mine_first(c->s, b->vocab), mine,
+                   c->act.emb.ids);
+    dt_nn_copy(c, c->act.emb.pos, m->dev.pos, (size_t)m->rows * 4);
     all = room ? room : c->y;
     c->k->embedding_fwd(c->q, c->dtype, m->rows, b->hidden, mine, c->act.emb.ids,
-                        dt_master_of(c, EMB_TOKEN), all, false);
+                        dt_nn_master_of(c, EMB_TOKEN), all, false);
     if (room)
         dt_tp_reduce_scatter(c->q, c->s->tp, c->dtype, m->rows, b->hidden, all);
     else
-        dt_sum(c, m->rows * b->hidden, all);
+        dt_nn_sum(c, m->rows * b->hidden, all);
     if (c->in_rows && m->n_in > 0)
         c->k->rows_copy(c->q, c->dtype, m->n_in, b->hidden, c->in_rows, NULL, all, m->dev.in_row,
                         false);
     if (room)
-        dt_copy(c, c->y, dt_off(room, first * b->hidden, c->es), (size_t)(own * b->hidden) * c->es);
-    if (dt_slot_of(c, EMB_POS))
+        dt_nn_copy(c, c->y, dt_nn_off(room, first * b->hidden, c->es),
+                   (size_t)(own * b->hidden) * c->es);
+    if (dt_nn_weight_of(c, EMB_POS))
         c->k->embedding_fwd(c->q, c->dtype, own, b->hidden, b->max_pos, m->dev.pos + first,
-                            dt_master_of(c, EMB_POS), c->y, true);
+                            dt_nn_master_of(c, EMB_POS), c->y, true);
 }
 
-static void embedding_backward(struct dt_call *c, int what)
+static void embedding_backward(struct dt_nn_call *c, int what)
 {
     const struct dt_batch *m = c->batch;
-    char *room = c->s->seqpar ? dt_tp_room(c, m->rows, c->b->hidden) : NULL, *dy;
+    char *room = c->s->seqpar ? dt_nn_tp_room(c, m->rows, c->b->hidden) : NULL, *dy;
     bool rows = (what & DT_BACKWARD_INPUT) && c->d_in_rows && m->n_in > 0;
     bool tables = (what & DT_BACKWARD_WEIGHT) && c->n->trained;
 
-    if (dt_counting(c) || !(rows || tables))
+    if (dt_nn_counting(c) || !(rows || tables))
         return;
-    dy = dt_whole_rows(c, m->rows, c->b->hidden, c->dy, room);
+    dy = dt_nn_whole_rows(c, m->rows, c->b->hidden, c->dy, room);
     if (rows)
         c->k->rows_copy(c->q, c->dtype, m->n_in, c->b->hidden, dy, m->dev.in_row, c->d_in_rows,
                         NULL, false);
     if (!tables)
         return;
     table_back(c, EMB_TOKEN, m->rows, c->act.emb.ids, dy);
-    if (dt_slot_of(c, EMB_POS))
+    if (dt_nn_weight_of(c, EMB_POS))
         table_back(c, EMB_POS, own_rows(c), c->act.emb.pos + own_first(c), c->dy);
 }
 
-const struct dt_block_ops dt_ops_embedding = {embedding_layout, embedding_forward,
-                                              embedding_backward};
+const struct dt_nn_block_ops dt_nn_ops_embedding = {embedding_layout, embedding_forward,
+                                                    embedding_backward};
 
 /* ---- patch embedding ---- */
 
-static void patch_layout(struct dt_call *c)
+static void patch_layout(struct dt_nn_call *c)
 {
-    c->act.patch.px = dt_keep_rows(c, own_rows(c), c->s->facts.patch_width, false);
+    c->act.patch.px = dt_nn_keep_rows(c, own_rows(c), c->s->facts.patch_width, false);
 }
 
-static void patch_forward(struct dt_call *c, bool again)
+static void patch_forward(struct dt_nn_call *c, bool again)
 {
     const struct dt_batch *m = c->batch;
     const struct dt_block *b = c->b;
     int64_t own = own_rows(c), first = own_first(c), width = c->s->facts.patch_width;
 
-    if (dt_counting(c) || again)
+    if (dt_nn_counting(c) || again)
         return;
     c->k->cast(c->q, own * width, DT_F32, m->dev.pixels + first * width, c->dtype, c->act.patch.px);
-    dt_linear(c, own, c->act.patch.px, PATCH_W, PATCH_B, NULL, c->y);
-    if (dt_slot_of(c, PATCH_POS))
+    dt_nn_linear(c, own, c->act.patch.px, PATCH_W, PATCH_B, NULL, c->y);
+    if (dt_nn_weight_of(c, PATCH_POS))
         c->k->embedding_fwd(c->q, c->dtype, own, b->hidden, b->max_pos, m->dev.pos + first,
-                            dt_master_of(c, PATCH_POS), c->y, true);
+                            dt_nn_master_of(c, PATCH_POS), c->y, true);
 }
 
-static void patch_backward(struct dt_call *c, int what)
+static void patch_backward(struct dt_nn_call *c, int what)
 {
-    if (dt_counting(c) || !(what & DT_BACKWARD_WEIGHT) || !c->n->trained)
+    if (dt_nn_counting(c) || !(what & DT_BACKWARD_WEIGHT) || !c->n->trained)
         return;
-    dt_linear_back(c, DT_BACKWARD_WEIGHT, own_rows(c), c->act.patch.px, c->dy, PATCH_W, PATCH_B,
-                   NULL, false);
-    if (dt_slot_of(c, PATCH_POS))
+    dt_nn_linear_back(c, DT_BACKWARD_WEIGHT, own_rows(c), c->act.patch.px, c->dy, PATCH_W, PATCH_B,
+                      NULL, false);
+    if (dt_nn_weight_of(c, PATCH_POS))
         table_back(c, PATCH_POS, own_rows(c), c->batch->dev.pos + own_first(c), c->dy);
 }
 
-const struct dt_block_ops dt_ops_patch = {patch_layout, patch_forward, patch_backward};
+const struct dt_nn_block_ops dt_nn_ops_patch = {patch_layout, patch_forward, patch_backward};
 
 /* ---- final norm ---- */
 
-static struct dt_norm norm_of(const struct dt_call *c)
+static struct dt_kernel_norm norm_of(const struct dt_nn_call *c)
 {
-    return (struct dt_norm){.dtype = c->dtype,
-                            .rows = own_rows(c),
-                            .width = c->b->hidden,
-                            .eps = (float)c->s->numbers.norm_eps};
+    return (struct dt_kernel_norm){.dtype = c->dtype,
+                                   .rows = own_rows(c),
+                                   .width = c->b->hidden,
+                                   .eps = (float)c->s->numbers.norm_eps};
 }
 
-static void stats_layout(struct dt_call *c)
+static void stats_layout(struct dt_nn_call *c)
 {
     if (c->b->layernorm)
-        c->act.norm.mean = dt_keep_f32(c, own_rows(c), true);
-    c->act.norm.rstd = dt_keep_f32(c, own_rows(c), true);
+        c->act.norm.mean = dt_nn_keep_f32(c, own_rows(c), true);
+    c->act.norm.rstd = dt_nn_keep_f32(c, own_rows(c), true);
 }
 
-static void norm_layout(struct dt_call *c)
+static void norm_layout(struct dt_nn_call *c)
 {
     stats_layout(c);
 }
 
-static void norm_forward(struct dt_call *c, bool again)
+static void norm_forward(struct dt_nn_call *c, bool again)
 {
-    struct dt_norm n = norm_of(c);
+    struct dt_kernel_norm n = norm_of(c);
 
-    if (dt_counting(c) || again)
+    if (dt_nn_counting(c) || again)
         return;
-    dt_norm(c, &n, c->b->layernorm, c->x, NORM_G, NORM_B, c->y, c->act.norm.mean, c->act.norm.rstd);
+    dt_nn_norm(c, &n, c->b->layernorm, c->x, NORM_G, NORM_B, c->y, c->act.norm.mean,
+               c->act.norm.rstd);
 }
 
-static void norm_backward(struct dt_call *c, int what)
+static void norm_backward(struct dt_nn_call *c, int what)
 {
-    struct dt_norm n = norm_of(c);
-    char *again = c->n->mode == DT_LAY_NONE ? NULL : dt_work_rows(c, own_rows(c), c->b->hidden);
+    struct dt_kernel_norm n = norm_of(c);
+    char *again = c->n->mode == DT_LAY_NONE ? NULL : dt_nn_work_rows(c, own_rows(c), c->b->hidden);
 
-    if (dt_counting(c))
+    if (dt_nn_counting(c))
         return;
     if (again) /* for the statistics */
-        dt_norm(c, &n, c->b->layernorm, c->x, NORM_G, NORM_B, again, c->act.norm.mean,
-                c->act.norm.rstd);
+        dt_nn_norm(c, &n, c->b->layernorm, c->x, NORM_G, NORM_B, again, c->act.norm.mean,
+                   c->act.norm.rstd);
     if (c->dx && !c->s->split)
         c->dx = c->dy;
-    dt_norm_back(c, what, &n, c->b->layernorm, c->x, NORM_G, NORM_B, c->act.norm.mean,
-                 c->act.norm.rstd, c->dy, c->dx, false);
+    dt_nn_norm_back(c, what, &n, c->b->layernorm, c->x, NORM_G, NORM_B, c->act.norm.mean,
+                    c->act.norm.rstd, c->dy, c->dx, false);
 }
 
-const struct dt_block_ops dt_ops_norm = {norm_layout, norm_forward, norm_backward};
+const struct dt_nn_block_ops dt_nn_ops_norm = {norm_layout, norm_forward, norm_backward};
 
 /* ---- projector: one linear layer, or linear, GELU, linear ----
  *
  * Tensor parallelism: the middle is dealt; of a single layer the outputs are, whose columns are
  * then joined.  The projector of conditioning states has them whole, before and after. */
 
-static int64_t projected_rows(const struct dt_call *c)
+static int64_t projected_rows(const struct dt_nn_call *c)
 {
     return c->b->context_len > 0 ? c->batch->n_seq * c->b->context_len : c->batch->rows;
 }
 
-static int64_t middle(const struct dt_call *c)
+static int64_t middle(const struct dt_nn_call *c)
 {
-    return dt_mine(c->s, c->b->mid_dim);
+    return dt_nn_mine(c->s, c->b->mid_dim);
 }
 
-static void projector_layout(struct dt_call *c)
+static void projector_layout(struct dt_nn_call *c)
 {
     if (c->b->mid_dim == 0)
         return;
-    c->act.proj.h = dt_keep_rows(c, projected_rows(c), middle(c), false);
-    c->act.proj.a = dt_keep_rows(c, projected_rows(c), middle(c), true);
+    c->act.proj.h = dt_nn_keep_rows(c, projected_rows(c), middle(c), false);
+    c->act.proj.a = dt_nn_keep_rows(c, projected_rows(c), middle(c), true);
 }
 
 struct rooms { /* for all rows, where there are other members: inputs and outputs, twice */
     char *in[2], *out[2];
 };
 
-static struct rooms rooms_of(struct dt_call *c)
+static struct rooms rooms_of(struct dt_nn_call *c)
 {
     struct rooms r;
 
     for (int i = 0; i < 2; i++) {
-        r.in[i] = dt_tp_room(c, projected_rows(c), c->b->in_dim);
-        r.out[i] = dt_tp_room(c, projected_rows(c), c->b->out_dim);
+        r.in[i] = dt_nn_tp_room(c, projected_rows(c), c->b->in_dim);
+        r.out[i] = dt_nn_tp_room(c, projected_rows(c), c->b->out_dim);
     }
     return r;
 }
 
 /* One layer: its own columns of all rows, joined. */
-static void one_layer(struct dt_call *c, int64_t rows, const struct rooms *room, char *y)
+static void one_layer(struct dt_nn_call *c, int64_t rows, const struct rooms *room, char *y)
 {
     int64_t width = c->b->out_dim;
     char *mine;
 
     if (!c->s->tp) {
-        dt_linear(c, rows, c->x, PROJ_W1, PROJ_B1, NULL, y);
+        dt_nn_linear(c, rows, c->x, PROJ_W1, PROJ_B1, NULL, y);
         return;
     }
-    mine = dt_channels_mine(c, rows, width, 1, room->out[0]);
-    dt_linear_col(c, rows, c->x, PROJ_W1, PROJ_B1, mine, room->in[0]);
+    mine = dt_nn_channels_mine(c, rows, width, 1, room->out[0]);
+    dt_nn_linear_col(c, rows, c->x, PROJ_W1, PROJ_B1, mine, room->in[0]);
     if (!c->s->seqpar) {
-        dt_channels_join(c, rows, width, 1, room->out[0], y);
+        dt_nn_channels_join(c, rows, width, 1, room->out[0], y);
         return;
     }
-    dt_channels_join(c, rows, width, 1, room->out[0], room->out[1]);
-    dt_copy(c, y, dt_off(room->out[1], own_first(c) * width, c->es),
-            (size_t)(own_rows(c) * width) * c->es);
+    dt_nn_channels_join(c, rows, width, 1, room->out[0], room->out[1]);
+    dt_nn_copy(c, y, dt_nn_off(room->out[1], own_first(c) * width, c->es),
+               (size_t)(own_rows(c) * width) * c->es);
 }
 
-static void one_layer_back(struct dt_call *c, int what, int64_t rows, const struct rooms *room,
+static void one_layer_back(struct dt_nn_call *c, int what, int64_t rows, const struct rooms *room,
                            const char *dy)
 {
     int64_t width = c->b->out_dim;
     const void *mine;
 
-    mine = dt_whole_rows(c, rows, width, dy, room->out[0]);
-    mine = dt_channels_cut(c, rows, width, 1, mine, room->out[1]);
-    dt_linear_col_back(c, what, rows, c->x, mine, PROJ_W1, PROJ_B1, c->dx, room->in[0],
-                       room->in[1]);
+    mine = dt_nn_whole_rows(c, rows, width, dy, room->out[0]);
+    mine = dt_nn_channels_cut(c, rows, width, 1, mine, room->out[1]);
+    dt_nn_linear_col_back(c, what, rows, c->x, mine, PROJ_W1, PROJ_B1, c->dx, room->in[0],
+                          room->in[1]);
 }
 
-static void projector_forward(struct dt_call *c, bool again)
+static void projector_forward(struct dt_nn_call *c, bool again)
 {
     int64_t rows = projected_rows(c);
     struct rooms room = rooms_of(c);
     char *y = c->n->has_y ? c->y : c->context;
 
-    if (dt_counting(c))
+    if (dt_nn_counting(c))
         return;
     if (c->b->mid_dim == 0) {
         if (!again)
             one_layer(c, rows, &room, y);
         return;
     }
-    dt_linear_col(c, rows, c->x, PROJ_W1, PROJ_B1, c->act.proj.h, room.in[0]);
+    dt_nn_linear_col(c, rows, c->x, PROJ_W1, PROJ_B1, c->act.proj.h, room.in[0]);
     c->k->act_fwd(c->q, DT_ACT_GELU_ERF, c->dtype, rows * middle(c), c->act.proj.h, c->act.proj.a);
     if (!again)
-        dt_linear_row(c, rows, c->act.proj.a, PROJ_W2, PROJ_B2, NULL, y, room.out[0]);
+        dt_nn_linear_row(c, rows, c->act.proj.a, PROJ_W2, PROJ_B2, NULL, y, room.out[0]);
 }
 
-static void projector_backward(struct dt_call *c, int what)
+static void projector_backward(struct dt_nn_call *c, int what)
 {
     int64_t rows = projected_rows(c);
     char *dy = c->n->has_y ? c->dy : c->d_context;
-    char *dh = c->b->mid_dim == 0 ? NULL : dt_grad_rows(c, rows, middle(c), true);
-    struct dt_area work;
+    char *dh = c->b->mid_dim == 0 ? NULL : dt_nn_grad_rows(c, rows, middle(c), true);
+    struct dt_nn_area work;
     struct rooms room;
 
-    if (!dt_counting(c) && !c->n->has_y && (what & DT_BACKWARD_INPUT))
-        dt_sum(c, rows * c->b->out_dim, c->d_context); /* each member's heads added to its own */
+    if (!dt_nn_counting(c) && !c->n->has_y && (what & DT_BACKWARD_INPUT))
+        dt_nn_sum(c, rows * c->b->out_dim, c->d_context); /* each member's heads added to its own */
     if (!c->n->has_y && c->s->split)
         dy = dt_flow_kept(c, what, c->d_context, rows * c->b->out_dim);
     work = c->work;
-    if (!dt_counting(c) && c->n->mode == DT_LAY_FULL && c->b->mid_dim > 0)
+    if (!dt_nn_counting(c) && c->n->mode == DT_LAY_FULL && c->b->mid_dim > 0)
         projector_forward(c, true);
     c->work = work;
     room = rooms_of(c);
-    if (dt_counting(c))
+    if (dt_nn_counting(c))
         return;
     if (c->b->mid_dim == 0) {
         one_layer_back(c, what, rows, &room, dy);
@@ -292,14 +296,14 @@ static void projector_backward(struct dt_call *c, int what)
     if (c->n->mode == DT_LAY_SELECTIVE)
         c->k->act_fwd(c->q, DT_ACT_GELU_ERF, c->dtype, rows * middle(c), c->act.proj.h,
                       c->act.proj.a);
-    dt_linear_row_back(c, what, rows, c->act.proj.a, dy, PROJ_W2, PROJ_B2, dh, room.out[0]);
+    dt_nn_linear_row_back(c, what, rows, c->act.proj.a, dy, PROJ_W2, PROJ_B2, dh, room.out[0]);
     if (what & DT_BACKWARD_INPUT)
         c->k->act_bwd(c->q, DT_ACT_GELU_ERF, c->dtype, rows * middle(c), c->act.proj.h, dh, dh);
-    dt_linear_col_back(c, what, rows, c->x, dh, PROJ_W1, PROJ_B1, c->dx, room.in[0], room.in[1]);
+    dt_nn_linear_col_back(c, what, rows, c->x, dh, PROJ_W1, PROJ_B1, c->dx, room.in[0], room.in[1]);
 }
 
-const struct dt_block_ops dt_ops_projector = {projector_layout, projector_forward,
-                                              projector_backward};
+const struct dt_nn_block_ops dt_nn_ops_projector = {projector_layout, projector_forward,
+                                                    projector_backward};
 
 /* ---- LM head: final norm, logits, loss ----
  *
@@ -312,57 +316,58 @@ const struct dt_block_ops dt_ops_projector = {projector_layout, projector_forwar
  * Tensor parallelism: all rows' normed states meet a member's slice of the vocabulary; the gradient
  * of the states is summed and goes back to own rows. */
 
-static void head_layout(struct dt_call *c)
+static void head_layout(struct dt_nn_call *c)
 {
     stats_layout(c);
-    c->act.norm.dn = dt_keep_rows(c, own_rows(c), c->b->hidden, true);
+    c->act.norm.dn = dt_nn_keep_rows(c, own_rows(c), c->b->hidden, true);
 }
 
-static void meet_max(struct dt_queue *q, void *tp, int64_t n, float *x)
+static void meet_max(struct dt_device_queue *q, void *tp, int64_t n, float *x)
 {
     dt_tp_all_reduce_max(q, tp, n, x);
 }
 
-static void meet_sum(struct dt_queue *q, void *tp, int64_t n, double *x)
+static void meet_sum(struct dt_device_queue *q, void *tp, int64_t n, double *x)
 {
     dt_tp_all_reduce_f64(q, tp, n, x);
 }
 
 /* n: all rows.  room: for the gradient's summands, where there are other members. */
-static void loss(struct dt_call *c, const char *n, bool gradient, char *room)
+static void loss(struct dt_nn_call *c, const char *n, bool gradient, char *room)
 {
     const struct dt_batch *m = c->batch;
-    const struct dt_slot *w = dt_slot_of(c, HEAD_W);
+    const struct dt_nn_weight *w = dt_nn_weight_of(c, HEAD_W);
     struct dt_tp *tp = c->s->tp;
-    struct dt_xent_parts parts = {.vocab = c->b->vocab,
-                                  .first = dt_mine_first(c->s, c->b->vocab),
-                                  .most = dt_tp_count(tp, c->b->vocab, 0),
-                                  .max = meet_max,
-                                  .sum = meet_sum,
-                                  .arg = tp};
-    struct dt_xent x = {c->dtype, m->rows, w->w, m->loss_scale, tp ? &parts : NULL};
-    float *dw = gradient && c->n->trained ? dt_grad_of(c, HEAD_W) : NULL;
+    struct dt_kernel_xent_parts parts = {.vocab = c->b->vocab,
+                                         .first = dt_nn_mine_first(c->s, c->b->vocab),
+                                         .most = dt_tp_count(tp, c->b->vocab, 0),
+                                         .max = meet_max,
+                                         .sum = meet_sum,
+                                         .arg = tp};
+    struct dt_kernel_xent x = {c->dtype, m->rows, w->w, m->loss_scale, tp ? &parts : NULL};
+    float *dw = gradient && c->n->trained ? dt_nn_grad_of(c, HEAD_W) : NULL;
     char *dn = tp ? room : c->act.norm.dn;
 
     c->k->xent(c->q, &x, n, m->dev.target, m->dev.nll, m->dev.best, gradient ? dn : NULL, dw,
                w->written);
     if (dw)
-        dt_slot_of(c, HEAD_W)->written = true;
+        dt_nn_weight_of(c, HEAD_W)->written = true;
     if (tp && gradient)
-        dt_own_sum(c, m->rows, c->b->hidden, dn, c->act.norm.dn, false);
+        dt_nn_own_sum(c, m->rows, c->b->hidden, dn, c->act.norm.dn, false);
 }
 
-static void head_forward(struct dt_call *c, bool again)
+static void head_forward(struct dt_nn_call *c, bool again)
 {
-    struct dt_norm norm = norm_of(c);
-    char *n = dt_work_rows(c, own_rows(c), c->b->hidden);
-    char *room_n = dt_tp_room(c, c->batch->rows, c->b->hidden);
-    char *room_dn = dt_tp_room(c, c->batch->rows, c->b->hidden);
+    struct dt_kernel_norm norm = norm_of(c);
+    char *n = dt_nn_work_rows(c, own_rows(c), c->b->hidden);
+    char *room_n = dt_nn_tp_room(c, c->batch->rows, c->b->hidden);
+    char *room_dn = dt_nn_tp_room(c, c->batch->rows, c->b->hidden);
 
-    if (dt_counting(c))
+    if (dt_nn_counting(c))
         return;
-    dt_norm(c, &norm, c->b->layernorm, c->x, HEAD_G, HEAD_B, n, c->act.norm.mean, c->act.norm.rstd);
-    n = dt_whole_rows(c, c->batch->rows, c->b->hidden, n, room_n);
+    dt_nn_norm(c, &norm, c->b->layernorm, c->x, HEAD_G, HEAD_B, n, c->act.norm.mean,
+               c->act.norm.rstd);
+    n = dt_nn_whole_rows(c, c->batch->rows, c->b->hidden, n, room_n);
     if (again) {
         loss(c, n, true, room_dn);
         return;
@@ -374,7 +379,7 @@ static void head_forward(struct dt_call *c, bool again)
 }
 
 /* The gradient of conditioning states, whole at every member, joins that of own rows. */
-static void states_back(struct dt_call *c, char *dn, char *room)
+static void states_back(struct dt_nn_call *c, char *dn, char *room)
 {
     const struct dt_batch *m = c->batch;
     int64_t width = c->b->hidden;
@@ -387,19 +392,19 @@ static void states_back(struct dt_call *c, char *dn, char *room)
     c->s->dev->zero(c->q, room, (size_t)(m->rows * width) * c->es);
     c->k->rows_copy(c->q, c->dtype, m->n_cond, width, c->d_out_rows, NULL, room, m->dev.cond_row,
                     false);
-    c->k->add(c->q, c->dtype, own_rows(c) * width, dn, dt_off(room, own_first(c) * width, c->es),
+    c->k->add(c->q, c->dtype, own_rows(c) * width, dn, dt_nn_off(room, own_first(c) * width, c->es),
               dn);
 }
 
-static void head_backward(struct dt_call *c, int what)
+static void head_backward(struct dt_nn_call *c, int what)
 {
-    struct dt_norm norm = norm_of(c);
+    struct dt_kernel_norm norm = norm_of(c);
     char *dn = c->n->mode == DT_LAY_NONE ? c->act.norm.dn
-                                         : dt_grad_rows(c, own_rows(c), c->b->hidden, true);
-    char *room = c->s->seqpar ? dt_tp_room(c, c->batch->rows, c->b->hidden) : NULL;
-    struct dt_area work = c->work;
+                                         : dt_nn_grad_rows(c, own_rows(c), c->b->hidden, true);
+    char *room = c->s->seqpar ? dt_nn_tp_room(c, c->batch->rows, c->b->hidden) : NULL;
+    struct dt_nn_area work = c->work;
 
-    if (dt_counting(c))
+    if (dt_nn_counting(c))
         return;
     if (what & DT_BACKWARD_INPUT) {
         c->act.norm.dn = dn;
@@ -409,11 +414,12 @@ static void head_backward(struct dt_call *c, int what)
         if (c->d_out_rows && c->batch->n_cond > 0)
             states_back(c, dn, room);
     } else if (c->n->mode != DT_LAY_NONE) { /* statistics for the scale's gradient */
-        dt_norm(c, &norm, c->b->layernorm, c->x, HEAD_G, HEAD_B,
-                dt_work_rows(c, own_rows(c), c->b->hidden), c->act.norm.mean, c->act.norm.rstd);
+        dt_nn_norm(c, &norm, c->b->layernorm, c->x, HEAD_G, HEAD_B,
+                   dt_nn_work_rows(c, own_rows(c), c->b->hidden), c->act.norm.mean,
+                   c->act.norm.rstd);
     }
-    dt_norm_back(c, what, &norm, c->b->layernorm, c->x, HEAD_G, HEAD_B, c->act.norm.mean,
-                 c->act.norm.rstd, dn, c->dx, false);
+    dt_nn_norm_back(c, what, &norm, c->b->layernorm, c->x, HEAD_G, HEAD_B, c->act.norm.mean,
+                    c->act.norm.rstd, dn, c->dx, false);
 }
 
-const struct dt_block_ops dt_ops_head = {head_layout, head_forward, head_backward};
+const struct dt_nn_block_ops dt_nn_ops_head = {head_layout, head_forward, head_backward};

@@ -16,15 +16,15 @@ struct dims {          /* widths of this member */
     int64_t hidden, heads, kv_heads, q, kv, qkv, ffn, up;
 };
 
-static struct dims dims_of(const struct dt_call *c)
+static struct dims dims_of(const struct dt_nn_call *c)
 {
     const struct dt_block *b = c->b;
     struct dims d = {.rows = c->batch->rows,
-                     .own = dt_own_rows(c->s, c->batch->rows),
+                     .own = dt_nn_own_rows(c->s, c->batch->rows),
                      .hidden = b->hidden,
-                     .heads = dt_mine(c->s, b->heads),
-                     .kv_heads = dt_mine(c->s, b->kv_heads),
-                     .ffn = dt_mine(c->s, b->ffn)};
+                     .heads = dt_nn_mine(c->s, b->heads),
+                     .kv_heads = dt_nn_mine(c->s, b->kv_heads),
+                     .ffn = dt_nn_mine(c->s, b->ffn)};
 
     d.q = d.heads * b->head_dim;
     d.kv = d.kv_heads * b->head_dim;
@@ -33,64 +33,64 @@ static struct dims dims_of(const struct dt_call *c)
     return d;
 }
 
-static struct dt_norm norm_of(const struct dt_call *c)
+static struct dt_kernel_norm norm_of(const struct dt_nn_call *c)
 {
-    return (struct dt_norm){.dtype = c->dtype,
-                            .rows = dt_own_rows(c->s, c->batch->rows),
-                            .width = c->b->hidden,
-                            .eps = (float)c->s->numbers.norm_eps};
+    return (struct dt_kernel_norm){.dtype = c->dtype,
+                                   .rows = dt_nn_own_rows(c->s, c->batch->rows),
+                                   .width = c->b->hidden,
+                                   .eps = (float)c->s->numbers.norm_eps};
 }
 
-static void layout(struct dt_call *c)
+static void layout(struct dt_nn_call *c)
 {
     const struct dt_block *b = c->b;
     struct dims d = dims_of(c);
-    struct dt_tf_act *t = &c->act.tf;
+    struct dt_nn_tf_act *t = &c->act.tf;
 
     if (b->layernorm) {
-        t->mean1 = dt_keep_f32(c, d.own, true);
-        t->mean2 = dt_keep_f32(c, d.own, true);
+        t->mean1 = dt_nn_keep_f32(c, d.own, true);
+        t->mean2 = dt_nn_keep_f32(c, d.own, true);
     }
-    t->rstd1 = dt_keep_f32(c, d.own, true);
-    t->rstd2 = dt_keep_f32(c, d.own, true);
+    t->rstd1 = dt_nn_keep_f32(c, d.own, true);
+    t->rstd2 = dt_nn_keep_f32(c, d.own, true);
     if (b->qk_norm) {
-        t->rq = dt_keep_f32(c, d.rows * d.heads, true);
-        t->rk = dt_keep_f32(c, d.rows * d.kv_heads, true);
+        t->rq = dt_nn_keep_f32(c, d.rows * d.heads, true);
+        t->rk = dt_nn_keep_f32(c, d.rows * d.kv_heads, true);
     }
-    t->lse = dt_keep_f32(c, d.rows * d.heads, false);
-    t->n1 = dt_keep_rows(c, d.own, d.hidden, true);
-    t->qkv = dt_keep_rows(c, d.rows, d.qkv, false);
+    t->lse = dt_nn_keep_f32(c, d.rows * d.heads, false);
+    t->n1 = dt_nn_keep_rows(c, d.own, d.hidden, true);
+    t->qkv = dt_nn_keep_rows(c, d.rows, d.qkv, false);
     if (b->qk_norm)
-        t->raw = dt_keep_rows(c, d.rows, d.q + d.kv, false);
-    t->o = dt_keep_rows(c, d.rows, d.q, false);
-    t->x2 = dt_keep_rows(c, d.own, d.hidden, false);
-    t->n2 = dt_keep_rows(c, d.own, d.hidden, true);
-    t->h = dt_keep_rows(c, d.rows, d.up, false);
-    t->a = dt_keep_rows(c, d.rows, d.ffn, true);
+        t->raw = dt_nn_keep_rows(c, d.rows, d.q + d.kv, false);
+    t->o = dt_nn_keep_rows(c, d.rows, d.q, false);
+    t->x2 = dt_nn_keep_rows(c, d.own, d.hidden, false);
+    t->n2 = dt_nn_keep_rows(c, d.own, d.hidden, true);
+    t->h = dt_nn_keep_rows(c, d.rows, d.up, false);
+    t->a = dt_nn_keep_rows(c, d.rows, d.ffn, true);
 }
 
-static struct dt_attention attention_of(const struct dt_call *c, const struct dims *d)
+static struct dt_kernel_attention attention_of(const struct dt_nn_call *c, const struct dims *d)
 {
     const struct dt_block *b = c->b;
     const struct dt_batch *m = c->batch;
 
-    return (struct dt_attention){.dtype = c->dtype,
-                                 .causal = b->causal,
-                                 .heads = (int)d->heads,
-                                 .kv_heads = (int)d->kv_heads,
-                                 .head_dim = b->head_dim,
-                                 .n_seq = m->n_seq,
-                                 .cu_q = m->dev.cu,
-                                 .cu_k = m->dev.cu,
-                                 .rows_q = d->rows,
-                                 .rows_k = d->rows,
-                                 .max_q = m->max_len,
-                                 .max_k = m->max_len,
-                                 .stride_q = d->qkv,
-                                 .stride_k = d->qkv,
-                                 .stride_v = d->qkv,
-                                 .stride_o = d->q,
-                                 .scale = c->n->scale};
+    return (struct dt_kernel_attention){.dtype = c->dtype,
+                                        .causal = b->causal,
+                                        .heads = (int)d->heads,
+                                        .kv_heads = (int)d->kv_heads,
+                                        .head_dim = b->head_dim,
+                                        .n_seq = m->n_seq,
+                                        .cu_q = m->dev.cu,
+                                        .cu_k = m->dev.cu,
+                                        .rows_q = d->rows,
+                                        .rows_k = d->rows,
+                                        .max_q = m->max_len,
+                                        .max_k = m->max_len,
+                                        .stride_q = d->qkv,
+                                        .stride_k = d->qkv,
+                                        .stride_v = d->qkv,
+                                        .stride_o = d->q,
+                                        .scale = c->n->scale};
 }
 
 static bool rotary(const struct dt_block *b)
@@ -98,7 +98,7 @@ static bool rotary(const struct dt_block *b)
     return b->causal && b->max_pos == 0;
 }
 
-static void rope(struct dt_call *c, const struct dims *d, bool inverse, char *qkv)
+static void rope(struct dt_nn_call *c, const struct dims *d, bool inverse, char *qkv)
 {
     const struct dt_block *b = c->b;
 
@@ -108,36 +108,37 @@ static void rope(struct dt_call *c, const struct dims *d, bool inverse, char *qk
 }
 
 /* Rows of heads inside [q | k] matrices. */
-static struct dt_norm head_norm(const struct dt_call *c, const struct dims *d, int64_t heads)
+static struct dt_kernel_norm head_norm(const struct dt_nn_call *c, const struct dims *d,
+                                       int64_t heads)
 {
-    return (struct dt_norm){.dtype = c->dtype,
-                            .rows = d->rows * heads,
-                            .width = c->b->head_dim,
-                            .inner = heads,
-                            .stride = d->q + d->kv,
-                            .eps = (float)c->s->numbers.norm_eps};
+    return (struct dt_kernel_norm){.dtype = c->dtype,
+                                   .rows = d->rows * heads,
+                                   .width = c->b->head_dim,
+                                   .inner = heads,
+                                   .stride = d->q + d->kv,
+                                   .eps = (float)c->s->numbers.norm_eps};
 }
 
-static void qk_norm(struct dt_call *c, const struct dims *d, bool again)
+static void qk_norm(struct dt_nn_call *c, const struct dims *d, bool again)
 {
-    struct dt_tf_act *t = &c->act.tf;
-    struct dt_norm nq = head_norm(c, d, d->heads), nk = head_norm(c, d, d->kv_heads);
-    char *out = dt_work_rows(c, d->rows, d->q + d->kv);
+    struct dt_nn_tf_act *t = &c->act.tf;
+    struct dt_kernel_norm nq = head_norm(c, d, d->heads), nk = head_norm(c, d, d->kv_heads);
+    char *out = dt_nn_work_rows(c, d->rows, d->q + d->kv);
 
     if (!again)
         c->k->copy2d(c->q, c->dtype, d->rows, d->q + d->kv, t->qkv, d->qkv, t->raw, d->q + d->kv,
                      false);
-    dt_norm(c, &nq, false, t->raw, TF_QN, -1, out, NULL, t->rq);
-    dt_norm(c, &nk, false, dt_off(t->raw, d->q, c->es), TF_KN, -1, dt_off(out, d->q, c->es), NULL,
-            t->rk);
+    dt_nn_norm(c, &nq, false, t->raw, TF_QN, -1, out, NULL, t->rq);
+    dt_nn_norm(c, &nk, false, dt_nn_off(t->raw, d->q, c->es), TF_KN, -1,
+               dt_nn_off(out, d->q, c->es), NULL, t->rk);
     if (!again)
         c->k->copy2d(c->q, c->dtype, d->rows, d->q + d->kv, out, d->q + d->kv, t->qkv, d->qkv,
                      false);
 }
 
-static void activate(struct dt_call *c, const struct dims *d)
+static void activate(struct dt_nn_call *c, const struct dims *d)
 {
-    struct dt_tf_act *t = &c->act.tf;
+    struct dt_nn_tf_act *t = &c->act.tf;
 
     if (c->b->gated)
         c->k->glu_fwd(c->q, c->n->act, c->dtype, d->rows, d->ffn, false, t->h, t->a);
@@ -146,55 +147,55 @@ static void activate(struct dt_call *c, const struct dims *d)
 }
 
 /* y = residual + drop(x W + b) */
-static void join(struct dt_call *c, const struct dims *d, const char *x, int w, int b, int drop,
+static void join(struct dt_nn_call *c, const struct dims *d, const char *x, int w, int b, int drop,
                  const char *residual, char *y, char *room)
 {
-    if (!dt_drops(c)) {
-        dt_linear_row(c, d->rows, x, w, b, residual, y, room);
+    if (!dt_nn_drops(c)) {
+        dt_nn_linear_row(c, d->rows, x, w, b, residual, y, room);
         return;
     }
-    dt_linear_row(c, d->rows, x, w, b, NULL, y, room);
-    dt_drop(c, drop, d->hidden, y, y);
+    dt_nn_linear_row(c, d->rows, x, w, b, NULL, y, room);
+    dt_nn_drop(c, drop, d->hidden, y, y);
     c->k->add(c->q, c->dtype, d->own * d->hidden, y, residual, y);
 }
 
-static void forward(struct dt_call *c, bool again)
+static void forward(struct dt_nn_call *c, bool again)
 {
     const struct dt_block *b = c->b;
     struct dims d = dims_of(c);
-    struct dt_tf_act *t = &c->act.tf;
-    struct dt_norm n = norm_of(c);
-    struct dt_attention a = attention_of(c, &d);
-    char *room = dt_tp_room(c, d.rows, d.hidden);
+    struct dt_nn_tf_act *t = &c->act.tf;
+    struct dt_kernel_norm n = norm_of(c);
+    struct dt_kernel_attention a = attention_of(c, &d);
+    char *room = dt_nn_tp_room(c, d.rows, d.hidden);
 
-    if (dt_counting(c)) { /* the workspace that qk_norm takes */
+    if (dt_nn_counting(c)) { /* the workspace that qk_norm takes */
         if (b->qk_norm)
-            dt_work_rows(c, d.rows, d.q + d.kv);
+            dt_nn_work_rows(c, d.rows, d.q + d.kv);
         return;
     }
-    dt_norm(c, &n, b->layernorm, c->x, TF_N1, TF_N1B, t->n1, t->mean1, t->rstd1);
-    dt_linear_col(c, d.rows, t->n1, TF_QKV, TF_QKVB, t->qkv, room);
+    dt_nn_norm(c, &n, b->layernorm, c->x, TF_N1, TF_N1B, t->n1, t->mean1, t->rstd1);
+    dt_nn_linear_col(c, d.rows, t->n1, TF_QKV, TF_QKVB, t->qkv, room);
     if (b->qk_norm)
         qk_norm(c, &d, false);
     rope(c, &d, false, t->qkv);
-    c->k->attention_fwd(c->q, &a, t->qkv, dt_off(t->qkv, d.q, c->es),
-                        dt_off(t->qkv, d.q + d.kv, c->es), t->o, t->lse);
+    c->k->attention_fwd(c->q, &a, t->qkv, dt_nn_off(t->qkv, d.q, c->es),
+                        dt_nn_off(t->qkv, d.q + d.kv, c->es), t->o, t->lse);
     join(c, &d, t->o, TF_O, TF_OB, DT_DROP_ATTENTION, c->x, t->x2, room);
-    dt_norm(c, &n, b->layernorm, t->x2, TF_N2, TF_N2B, t->n2, t->mean2, t->rstd2);
-    dt_linear_col(c, d.rows, t->n2, TF_UP, TF_UPB, t->h, room);
+    dt_nn_norm(c, &n, b->layernorm, t->x2, TF_N2, TF_N2B, t->n2, t->mean2, t->rstd2);
+    dt_nn_linear_col(c, d.rows, t->n2, TF_UP, TF_UPB, t->h, room);
     activate(c, &d);
     if (!again)
         join(c, &d, t->a, TF_DOWN, TF_DOWNB, DT_DROP_MLP, t->x2, c->y, room);
 }
 
 /* What `selective` left out. */
-static void cheap_again(struct dt_call *c, const struct dims *d)
+static void cheap_again(struct dt_nn_call *c, const struct dims *d)
 {
-    struct dt_tf_act *t = &c->act.tf;
-    struct dt_norm n = norm_of(c);
+    struct dt_nn_tf_act *t = &c->act.tf;
+    struct dt_kernel_norm n = norm_of(c);
 
-    dt_norm(c, &n, c->b->layernorm, c->x, TF_N1, TF_N1B, t->n1, t->mean1, t->rstd1);
-    dt_norm(c, &n, c->b->layernorm, t->x2, TF_N2, TF_N2B, t->n2, t->mean2, t->rstd2);
+    dt_nn_norm(c, &n, c->b->layernorm, c->x, TF_N1, TF_N1B, t->n1, t->mean1, t->rstd1);
+    dt_nn_norm(c, &n, c->b->layernorm, t->x2, TF_N2, TF_N2B, t->n2, t->mean2, t->rstd2);
     if (c->b->qk_norm)
         qk_norm(c, d, true);
     activate(c, d);
@@ -206,118 +207,119 @@ struct rooms { /* for all rows, where there are other members; own rows, where t
 
 /* The gradient of what joined the residual stream with gradient dy: drawn anew where the weight's
  * gradient comes later. */
-static const char *branch_grad(struct dt_call *c, const struct dims *d, int drop, const char *dy,
+static const char *branch_grad(struct dt_nn_call *c, const struct dims *d, int drop, const char *dy,
                                const struct rooms *room)
 {
-    if (!dt_drops(c))
+    if (!dt_nn_drops(c))
         return dy;
-    dt_drop(c, drop, d->hidden, dy, room->drop);
+    dt_nn_drop(c, drop, d->hidden, dy, room->drop);
     return room->drop;
 }
 
-static void mlp_back(struct dt_call *c, int what, const struct dims *d, const struct rooms *room,
+static void mlp_back(struct dt_nn_call *c, int what, const struct dims *d, const struct rooms *room,
                      char *dh, char *dn2, char *dx2)
 {
-    struct dt_tf_act *t = &c->act.tf;
-    struct dt_norm n = norm_of(c);
-    char *da = c->b->gated ? dt_grad_rows(c, d->rows, d->ffn, false) : dh;
+    struct dt_nn_tf_act *t = &c->act.tf;
+    struct dt_kernel_norm n = norm_of(c);
+    char *da = c->b->gated ? dt_nn_grad_rows(c, d->rows, d->ffn, false) : dh;
 
-    if (dt_counting(c))
+    if (dt_nn_counting(c))
         return;
-    dt_linear_row_back(c, what, d->rows, t->a, branch_grad(c, d, DT_DROP_MLP, c->dy, room), TF_DOWN,
-                       TF_DOWNB, da, room->a);
+    dt_nn_linear_row_back(c, what, d->rows, t->a, branch_grad(c, d, DT_DROP_MLP, c->dy, room),
+                          TF_DOWN, TF_DOWNB, da, room->a);
     if (what & DT_BACKWARD_INPUT) {
         if (c->b->gated)
             c->k->glu_bwd(c->q, c->n->act, c->dtype, d->rows, d->ffn, false, t->h, da, dh);
         else
             c->k->act_bwd(c->q, c->n->act, c->dtype, d->rows * d->ffn, t->h, da, dh);
         if (dx2 != c->dy)
-            dt_copy(c, dx2, c->dy, (size_t)(d->own * d->hidden) * c->es);
+            dt_nn_copy(c, dx2, c->dy, (size_t)(d->own * d->hidden) * c->es);
     }
-    dt_linear_col_back(c, what, d->rows, t->n2, dh, TF_UP, TF_UPB, dn2, room->a, room->b);
-    dt_norm_back(c, what, &n, c->b->layernorm, t->x2, TF_N2, TF_N2B, t->mean2, t->rstd2, dn2, dx2,
-                 true);
+    dt_nn_linear_col_back(c, what, d->rows, t->n2, dh, TF_UP, TF_UPB, dn2, room->a, room->b);
+    dt_nn_norm_back(c, what, &n, c->b->layernorm, t->x2, TF_N2, TF_N2B, t->mean2, t->rstd2, dn2,
+                    dx2, true);
 }
 
 /* Gradients of the normed q and k become those of the raw ones; `dnormed` keeps what the scales'
  * gradients need. */
-static void qk_norm_back(struct dt_call *c, int what, const struct dims *d, char *dqkv,
+static void qk_norm_back(struct dt_nn_call *c, int what, const struct dims *d, char *dqkv,
                          char *dnormed)
 {
-    struct dt_tf_act *t = &c->act.tf;
-    struct dt_norm nq = head_norm(c, d, d->heads), nk = head_norm(c, d, d->kv_heads);
-    char *raw = dt_grad_rows(c, d->rows, d->q + d->kv, false);
+    struct dt_nn_tf_act *t = &c->act.tf;
+    struct dt_kernel_norm nq = head_norm(c, d, d->heads), nk = head_norm(c, d, d->kv_heads);
+    char *raw = dt_nn_grad_rows(c, d->rows, d->q + d->kv, false);
 
-    if (dt_counting(c))
+    if (dt_nn_counting(c))
         return;
     if (what & DT_BACKWARD_INPUT)
         c->k->copy2d(c->q, c->dtype, d->rows, d->q + d->kv, dqkv, d->qkv, dnormed, d->q + d->kv,
                      false);
-    dt_norm_back(c, what, &nq, false, t->raw, TF_QN, -1, NULL, t->rq, dnormed, raw, false);
-    dt_norm_back(c, what, &nk, false, dt_off(t->raw, d->q, c->es), TF_KN, -1, NULL, t->rk,
-                 dt_off(dnormed, d->q, c->es), dt_off(raw, d->q, c->es), false);
+    dt_nn_norm_back(c, what, &nq, false, t->raw, TF_QN, -1, NULL, t->rq, dnormed, raw, false);
+    dt_nn_norm_back(c, what, &nk, false, dt_nn_off(t->raw, d->q, c->es), TF_KN, -1, NULL, t->rk,
+                    dt_nn_off(dnormed, d->q, c->es), dt_nn_off(raw, d->q, c->es), false);
     if (what & DT_BACKWARD_INPUT)
         c->k->copy2d(c->q, c->dtype, d->rows, d->q + d->kv, raw, d->q + d->kv, dqkv, d->qkv, false);
 }
 
-static void attention_back(struct dt_call *c, int what, const struct dims *d,
+static void attention_back(struct dt_nn_call *c, int what, const struct dims *d,
                            const struct rooms *room, char *dqkv, char *dn1, char *dnormed,
                            char *dx2)
 {
-    struct dt_tf_act *t = &c->act.tf;
-    struct dt_norm n = norm_of(c);
-    struct dt_attention a = attention_of(c, d);
-    char *d_o = dt_grad_rows(c, d->rows, d->q, false);
+    struct dt_nn_tf_act *t = &c->act.tf;
+    struct dt_kernel_norm n = norm_of(c);
+    struct dt_kernel_attention a = attention_of(c, d);
+    char *d_o = dt_nn_grad_rows(c, d->rows, d->q, false);
 
-    if (!dt_counting(c)) {
-        dt_linear_row_back(c, what, d->rows, t->o, branch_grad(c, d, DT_DROP_ATTENTION, dx2, room),
-                           TF_O, TF_OB, d_o, room->a);
+    if (!dt_nn_counting(c)) {
+        dt_nn_linear_row_back(c, what, d->rows, t->o,
+                              branch_grad(c, d, DT_DROP_ATTENTION, dx2, room), TF_O, TF_OB, d_o,
+                              room->a);
         if (what & DT_BACKWARD_INPUT) {
-            c->k->attention_bwd(c->q, &a, t->qkv, dt_off(t->qkv, d->q, c->es),
-                                dt_off(t->qkv, d->q + d->kv, c->es), t->o, t->lse, d_o, dqkv,
-                                dt_off(dqkv, d->q, c->es), dt_off(dqkv, d->q + d->kv, c->es));
+            c->k->attention_bwd(c->q, &a, t->qkv, dt_nn_off(t->qkv, d->q, c->es),
+                                dt_nn_off(t->qkv, d->q + d->kv, c->es), t->o, t->lse, d_o, dqkv,
+                                dt_nn_off(dqkv, d->q, c->es), dt_nn_off(dqkv, d->q + d->kv, c->es));
             rope(c, d, true, dqkv);
         }
     }
     if (c->b->qk_norm)
         qk_norm_back(c, what, d, dqkv, dnormed);
-    if (dt_counting(c))
+    if (dt_nn_counting(c))
         return;
-    dt_linear_col_back(c, what, d->rows, t->n1, dqkv, TF_QKV, TF_QKVB, dn1, room->a, room->b);
+    dt_nn_linear_col_back(c, what, d->rows, t->n1, dqkv, TF_QKV, TF_QKVB, dn1, room->a, room->b);
     if (c->dx && !c->s->split)
         c->dx = dx2; /* the input's gradient grows in place */
     else if (c->dx && (what & DT_BACKWARD_INPUT))
-        dt_copy(c, c->dx, dx2, (size_t)(d->own * d->hidden) * c->es);
-    dt_norm_back(c, what, &n, c->b->layernorm, c->x, TF_N1, TF_N1B, t->mean1, t->rstd1, dn1, c->dx,
-                 true);
+        dt_nn_copy(c, c->dx, dx2, (size_t)(d->own * d->hidden) * c->es);
+    dt_nn_norm_back(c, what, &n, c->b->layernorm, c->x, TF_N1, TF_N1B, t->mean1, t->rstd1, dn1,
+                    c->dx, true);
 }
 
-static void backward(struct dt_call *c, int what)
+static void backward(struct dt_nn_call *c, int what)
 {
     struct dims d = dims_of(c);
-    char *dh = dt_grad_rows(c, d.rows, d.up, true);
-    char *dn2 = dt_grad_rows(c, d.own, d.hidden, true);
-    char *dqkv = dt_grad_rows(c, d.rows, d.qkv, true);
-    char *dn1 = dt_grad_rows(c, d.own, d.hidden, true);
-    char *dnormed = c->b->qk_norm ? dt_grad_rows(c, d.rows, d.q + d.kv, true) : NULL;
+    char *dh = dt_nn_grad_rows(c, d.rows, d.up, true);
+    char *dn2 = dt_nn_grad_rows(c, d.own, d.hidden, true);
+    char *dqkv = dt_nn_grad_rows(c, d.rows, d.qkv, true);
+    char *dn1 = dt_nn_grad_rows(c, d.own, d.hidden, true);
+    char *dnormed = c->b->qk_norm ? dt_nn_grad_rows(c, d.rows, d.q + d.kv, true) : NULL;
     char *dx2 = c->dy;
-    struct dt_area work = c->work;
+    struct dt_nn_area work = c->work;
     struct rooms room;
 
-    if (!dt_counting(c)) {
+    if (!dt_nn_counting(c)) {
         if (c->n->mode == DT_LAY_FULL)
             forward(c, true);
         else if (c->n->mode == DT_LAY_SELECTIVE)
             cheap_again(c, &d);
         c->work = work;
     }
-    room.a = dt_tp_room(c, d.rows, d.hidden);
-    room.b = dt_tp_room(c, d.rows, d.hidden);
-    room.drop = dt_drop_room(c, d.own, d.hidden);
+    room.a = dt_nn_tp_room(c, d.rows, d.hidden);
+    room.b = dt_nn_tp_room(c, d.rows, d.hidden);
+    room.drop = dt_nn_drop_room(c, d.own, d.hidden);
     if (c->s->split) /* kept apart from dy and from the input's gradient: Wo's gradient needs it */
-        dx2 = dt_grad_rows(c, d.own, d.hidden, true);
+        dx2 = dt_nn_grad_rows(c, d.own, d.hidden, true);
     mlp_back(c, what, &d, &room, dh, dn2, dx2);
     attention_back(c, what, &d, &room, dqkv, dn1, dnormed, dx2);
 }
 
-const struct dt_block_ops dt_ops_transformer = {layout, forward, backward};
+const struct dt_nn_block_ops dt_nn_ops_transformer = {layout, forward, backward};

@@ -12,106 +12,106 @@
  * outputs dealt and joined.  Gradients of the time embedding stay summands until its own block. */
 #include "exec/modules/impl.h"
 
-static float eps_of(const struct dt_call *c)
+static float eps_of(const struct dt_nn_call *c)
 {
     return (float)c->s->numbers.norm_eps;
 }
 
 /* ---- time embedding: sinusoids, two linear layers ---- */
 
-static void time_layout(struct dt_call *c)
+static void time_layout(struct dt_nn_call *c)
 {
     int64_t n = c->batch->n_seq;
 
-    c->act.time.sin = dt_keep_rows(c, n, c->b->hidden, false);
-    c->act.time.h = dt_keep_rows(c, n, c->b->time_dim, false);
-    c->act.time.a = dt_keep_rows(c, n, c->b->time_dim, false);
+    c->act.time.sin = dt_nn_keep_rows(c, n, c->b->hidden, false);
+    c->act.time.h = dt_nn_keep_rows(c, n, c->b->time_dim, false);
+    c->act.time.a = dt_nn_keep_rows(c, n, c->b->time_dim, false);
 }
 
-static void time_forward(struct dt_call *c, bool again)
+static void time_forward(struct dt_nn_call *c, bool again)
 {
     int64_t n = c->batch->n_seq;
 
-    if (dt_counting(c) || again)
+    if (dt_nn_counting(c) || again)
         return;
     c->k->timestep(c->q, c->dtype, n, c->b->hidden, c->batch->dev.t, 10000.0f,
                    (float)c->s->numbers.freq_shift, !c->s->numbers.sine_first, c->act.time.sin);
-    dt_linear(c, n, c->act.time.sin, TIME_W1, TIME_B1, NULL, c->act.time.h);
+    dt_nn_linear(c, n, c->act.time.sin, TIME_W1, TIME_B1, NULL, c->act.time.h);
     c->k->act_fwd(c->q, DT_ACT_SILU, c->dtype, n * c->b->time_dim, c->act.time.h, c->act.time.a);
-    dt_linear(c, n, c->act.time.a, TIME_W2, TIME_B2, NULL, c->time);
+    dt_nn_linear(c, n, c->act.time.a, TIME_W2, TIME_B2, NULL, c->time);
 }
 
-static void time_backward(struct dt_call *c, int what)
+static void time_backward(struct dt_nn_call *c, int what)
 {
     int64_t n = c->batch->n_seq;
-    char *dh = dt_grad_rows(c, n, c->b->time_dim, true), *dy = c->d_time;
+    char *dh = dt_nn_grad_rows(c, n, c->b->time_dim, true), *dy = c->d_time;
 
-    if (!dt_counting(c) && (what & DT_BACKWARD_INPUT))
-        dt_sum(c, n * c->b->time_dim, c->d_time);
+    if (!dt_nn_counting(c) && (what & DT_BACKWARD_INPUT))
+        dt_nn_sum(c, n * c->b->time_dim, c->d_time);
     if (c->s->split)
         dy = dt_flow_kept(c, what, c->d_time, n * c->b->time_dim);
-    if (dt_counting(c))
+    if (dt_nn_counting(c))
         return;
-    dt_linear_back(c, what, n, c->act.time.a, dy, TIME_W2, TIME_B2, dh, false);
+    dt_nn_linear_back(c, what, n, c->act.time.a, dy, TIME_W2, TIME_B2, dh, false);
     if (what & DT_BACKWARD_INPUT)
         c->k->act_bwd(c->q, DT_ACT_SILU, c->dtype, n * c->b->time_dim, c->act.time.h, dh, dh);
-    dt_linear_back(c, what & DT_BACKWARD_WEIGHT, n, c->act.time.sin, dh, TIME_W1, TIME_B1, NULL,
-                   false);
+    dt_nn_linear_back(c, what & DT_BACKWARD_WEIGHT, n, c->act.time.sin, dh, TIME_W1, TIME_B1, NULL,
+                      false);
 }
 
-const struct dt_block_ops dt_ops_time = {time_layout, time_forward, time_backward};
+const struct dt_nn_block_ops dt_nn_ops_time = {time_layout, time_forward, time_backward};
 
 /* ---- single convolutions ---- */
 
 /* Are its outputs dealt?  Not of the first and the last convolution. */
-static bool dealt(const struct dt_call *c)
+static bool dealt(const struct dt_nn_call *c)
 {
     return c->s->tp && !c->n->own_x && !c->b->layernorm;
 }
 
-static struct dt_conv_at conv_at(const struct dt_call *c)
+static struct dt_nn_conv_at conv_at(const struct dt_nn_call *c)
 {
     const struct dt_block *b = c->b;
-    int out = dealt(c) ? (int)dt_mine(c->s, b->c_out) : b->c_out;
+    int out = dealt(c) ? (int)dt_nn_mine(c->s, b->c_out) : b->c_out;
 
-    return (struct dt_conv_at){b->level, b->upsample, b->c_in, out, b->kernel, b->stride};
+    return (struct dt_nn_conv_at){b->level, b->upsample, b->c_in, out, b->kernel, b->stride};
 }
 
-static int64_t conv_rows_out(const struct dt_call *c)
+static int64_t conv_rows_out(const struct dt_nn_call *c)
 {
-    int64_t rows = dt_level_rows(c->batch, c->b->level);
+    int64_t rows = dt_nn_level_rows(c->batch, c->b->level);
 
     return c->b->upsample ? rows * 4 : c->b->stride == 2 ? rows / 4 : rows;
 }
 
-static struct dt_norm_at norm_at(const struct dt_call *c)
+static struct dt_nn_norm_at norm_at(const struct dt_nn_call *c)
 {
-    return dt_norm_whole(c->b, c->b->c_in, eps_of(c), true);
+    return dt_nn_norm_whole(c->b, c->b->c_in, eps_of(c), true);
 }
 
-static void conv_layout(struct dt_call *c)
+static void conv_layout(struct dt_nn_call *c)
 {
     const struct dt_block *b = c->b;
 
     if (!b->layernorm)
         return;
-    c->act.conv.mean = dt_keep_f32(c, c->batch->n_seq * dt_block_groups(b, b->c_in), true);
-    c->act.conv.rstd = dt_keep_f32(c, c->batch->n_seq * dt_block_groups(b, b->c_in), true);
-    c->act.conv.s = dt_keep_rows(c, dt_level_rows(c->batch, b->level), b->c_in, true);
+    c->act.conv.mean = dt_nn_keep_f32(c, c->batch->n_seq * dt_block_groups(b, b->c_in), true);
+    c->act.conv.rstd = dt_nn_keep_f32(c, c->batch->n_seq * dt_block_groups(b, b->c_in), true);
+    c->act.conv.s = dt_nn_keep_rows(c, dt_nn_level_rows(c->batch, b->level), b->c_in, true);
 }
 
 /* x_t = alpha x0 + sigma noise, into the block's kept input. */
-static void noisy_latents(struct dt_call *c)
+static void noisy_latents(struct dt_nn_call *c)
 {
     const struct dt_batch *m = c->batch;
     int64_t n = m->rows * c->b->c_in;
     const float *from = m->dev.pixels;
-    float *mixed = dt_work(c, (size_t)n * 4);
-    struct dt_images im = {0};
+    float *mixed = dt_nn_work(c, (size_t)n * 4);
+    struct dt_nn_images im = {0};
 
-    if (dt_counting(c))
+    if (dt_nn_counting(c))
         return;
-    while (!m->given_noise && dt_images_next(m, 0, &im)) {
+    while (!m->given_noise && dt_nn_images_next(m, 0, &im)) {
         int64_t at = im.row * c->b->c_in;
 
         c->k->mix(c->q, DT_F32, im.n, im.h * im.w * c->b->c_in, m->dev.alpha + im.first,
@@ -121,33 +121,33 @@ static void noisy_latents(struct dt_call *c)
     c->k->cast(c->q, n, DT_F32, from, c->dtype, c->x);
 }
 
-static void upsample(struct dt_call *c, bool back, const char *from, char *to)
+static void upsample(struct dt_nn_call *c, bool back, const char *from, char *to)
 {
-    struct dt_images im = {0};
+    struct dt_nn_images im = {0};
 
-    while (dt_images_next(c->batch, c->b->level, &im)) {
+    while (dt_nn_images_next(c->batch, c->b->level, &im)) {
         int64_t low = im.row * c->b->c_in, high = 4 * low;
 
         if (back)
             c->k->upsample2_bwd(c->q, c->dtype, im.n, im.h, im.w, c->b->c_in,
-                                dt_off(from, high, c->es), dt_off(to, low, c->es));
+                                dt_nn_off(from, high, c->es), dt_nn_off(to, low, c->es));
         else
             c->k->upsample2_fwd(c->q, c->dtype, im.n, im.h, im.w, c->b->c_in,
-                                dt_off(from, low, c->es), dt_off(to, high, c->es));
+                                dt_nn_off(from, low, c->es), dt_nn_off(to, high, c->es));
     }
 }
 
 /* Predicted noise, its error, and (dy not NULL) the gradient of scale * sum of mean squares. */
-static void noise_loss(struct dt_call *c, char *dy)
+static void noise_loss(struct dt_nn_call *c, char *dy)
 {
     const struct dt_batch *m = c->batch;
     int64_t width = c->b->c_out;
-    float *d = dy ? dt_work(c, (size_t)(m->rows * width) * 4) : NULL;
-    struct dt_images im = {0};
+    float *d = dy ? dt_nn_work(c, (size_t)(m->rows * width) * 4) : NULL;
+    struct dt_nn_images im = {0};
 
-    if (dt_counting(c) || m->given_noise)
+    if (dt_nn_counting(c) || m->given_noise)
         return;
-    while (dt_images_next(m, 0, &im)) {
+    while (dt_nn_images_next(m, 0, &im)) {
         int64_t at = im.row * width, each = im.h * im.w * width;
 
         c->k->mse(c->q, DT_F32, im.n, each, m->dev.pred + at, m->dev.noise + at,
@@ -157,60 +157,61 @@ static void noise_loss(struct dt_call *c, char *dy)
         c->k->cast(c->q, m->rows * width, DT_F32, d, c->dtype, dy);
 }
 
-static void conv_forward(struct dt_call *c, bool again)
+static void conv_forward(struct dt_nn_call *c, bool again)
 {
     const struct dt_block *b = c->b;
-    struct dt_conv_at at = conv_at(c);
-    struct dt_norm_at norm = norm_at(c);
-    int64_t rows = dt_level_rows(c->batch, b->level), out_rows = conv_rows_out(c);
+    struct dt_nn_conv_at at = conv_at(c);
+    struct dt_nn_norm_at norm = norm_at(c);
+    int64_t rows = dt_nn_level_rows(c->batch, b->level), out_rows = conv_rows_out(c);
     char *in = c->x, *out = c->y, *room = NULL;
 
     if (c->n->own_x && !again)
         noisy_latents(c);
     if (b->upsample)
-        in = dt_work_rows(c, 4 * rows, b->c_in);
+        in = dt_nn_work_rows(c, 4 * rows, b->c_in);
     if (b->layernorm)
-        out = dt_work_rows(c, rows, b->c_out);
+        out = dt_nn_work_rows(c, rows, b->c_out);
     if (dealt(c))
-        room = dt_tp_room(c, out_rows, b->c_out);
-    if (dt_counting(c))
+        room = dt_nn_tp_room(c, out_rows, b->c_out);
+    if (dt_nn_counting(c))
         return;
     if (b->upsample)
         upsample(c, false, c->x, in);
     if (b->layernorm) {
         in = c->act.conv.s;
-        dt_groupnorm(c, &norm, c->x, CONV_G, CONV_GB, in, c->act.conv.mean, c->act.conv.rstd);
+        dt_nn_groupnorm(c, &norm, c->x, CONV_G, CONV_GB, in, c->act.conv.mean, c->act.conv.rstd);
     }
     if (again)
         return;
     if (room) {
-        dt_conv(c, &at, in, CONV_W, CONV_B, NULL, dt_channels_mine(c, out_rows, b->c_out, 1, room));
-        dt_channels_join(c, out_rows, b->c_out, 1, room, out);
+        dt_nn_conv(c, &at, in, CONV_W, CONV_B, NULL,
+                   dt_nn_channels_mine(c, out_rows, b->c_out, 1, room));
+        dt_nn_channels_join(c, out_rows, b->c_out, 1, room, out);
         return;
     }
-    dt_conv(c, &at, in, CONV_W, CONV_B, NULL, out);
+    dt_nn_conv(c, &at, in, CONV_W, CONV_B, NULL, out);
     if (b->layernorm) {
         c->k->cast(c->q, rows * b->c_out, c->dtype, out, DT_F32, c->batch->dev.pred);
         noise_loss(c, NULL);
     }
 }
 
-static void conv_backward(struct dt_call *c, int what)
+static void conv_backward(struct dt_nn_call *c, int what)
 {
     const struct dt_block *b = c->b;
-    struct dt_conv_at at = conv_at(c);
-    struct dt_norm_at norm = norm_at(c);
-    int64_t rows = dt_level_rows(c->batch, b->level), out_rows = conv_rows_out(c);
+    struct dt_nn_conv_at at = conv_at(c);
+    struct dt_nn_norm_at norm = norm_at(c);
+    int64_t rows = dt_nn_level_rows(c->batch, b->level), out_rows = conv_rows_out(c);
     char *in = c->x, *din = c->dx;
-    char *ds = b->layernorm ? dt_grad_rows(c, rows, b->c_in, true) : NULL;
-    char *big = b->upsample ? dt_grad_rows(c, 4 * rows, b->c_in, false) : NULL;
-    char *dbig = b->upsample ? dt_grad_rows(c, 4 * rows, b->c_in, false) : NULL;
-    const void *dy = b->layernorm ? dt_grad_rows(c, rows, b->c_out, false) : c->dy;
-    char *room = dealt(c) ? dt_tp_room(c, out_rows, at.c_out) : NULL;
+    char *ds = b->layernorm ? dt_nn_grad_rows(c, rows, b->c_in, true) : NULL;
+    char *big = b->upsample ? dt_nn_grad_rows(c, 4 * rows, b->c_in, false) : NULL;
+    char *dbig = b->upsample ? dt_nn_grad_rows(c, 4 * rows, b->c_in, false) : NULL;
+    const void *dy = b->layernorm ? dt_nn_grad_rows(c, rows, b->c_out, false) : c->dy;
+    char *room = dealt(c) ? dt_nn_tp_room(c, out_rows, at.c_out) : NULL;
 
-    if (dt_counting(c)) {
+    if (dt_nn_counting(c)) {
         if (b->layernorm)
-            dt_work(c, (size_t)(rows * b->c_out) * 4);
+            dt_nn_work(c, (size_t)(rows * b->c_out) * 4);
         return;
     }
     if (b->layernorm) {
@@ -218,7 +219,8 @@ static void conv_backward(struct dt_call *c, int what)
         din = ds;
         noise_loss(c, (char *)(uintptr_t)dy);
         if (c->n->mode != DT_LAY_NONE)
-            dt_groupnorm(c, &norm, c->x, CONV_G, CONV_GB, in, c->act.conv.mean, c->act.conv.rstd);
+            dt_nn_groupnorm(c, &norm, c->x, CONV_G, CONV_GB, in, c->act.conv.mean,
+                            c->act.conv.rstd);
     } else if (b->upsample) {
         in = big;
         din = c->dx ? dbig : NULL;
@@ -228,151 +230,151 @@ static void conv_backward(struct dt_call *c, int what)
     if (c->n->own_x)
         din = NULL;
     if (room)
-        dy = dt_channels_cut(c, out_rows, b->c_out, 1, dy, room);
-    dt_conv_back(c, what, &at, in, dy, CONV_W, CONV_B, din, false);
+        dy = dt_nn_channels_cut(c, out_rows, b->c_out, 1, dy, room);
+    dt_nn_conv_back(c, what, &at, in, dy, CONV_W, CONV_B, din, false);
     if (b->upsample && c->dx && (what & DT_BACKWARD_INPUT))
         upsample(c, true, dbig, c->dx);
     if (room && c->dx && (what & DT_BACKWARD_INPUT))
-        dt_sum(c, rows * b->c_in, c->dx);
+        dt_nn_sum(c, rows * b->c_in, c->dx);
     if (b->layernorm)
-        dt_groupnorm_back(c, what, &norm, c->x, CONV_G, CONV_GB, c->act.conv.mean, c->act.conv.rstd,
-                          ds, c->dx, false);
+        dt_nn_groupnorm_back(c, what, &norm, c->x, CONV_G, CONV_GB, c->act.conv.mean,
+                             c->act.conv.rstd, ds, c->dx, false);
 }
 
-const struct dt_block_ops dt_ops_conv = {conv_layout, conv_forward, conv_backward};
+const struct dt_nn_block_ops dt_nn_ops_conv = {conv_layout, conv_forward, conv_backward};
 
 /* ---- ResBlock ---- */
 
-static struct dt_norm_at norm2_at(const struct dt_call *c)
+static struct dt_nn_norm_at norm2_at(const struct dt_nn_call *c)
 {
-    int all = dt_block_groups(c->b, c->b->c_out), groups = (int)dt_mine(c->s, all);
+    int all = dt_block_groups(c->b, c->b->c_out), groups = (int)dt_nn_mine(c->s, all);
 
-    return (struct dt_norm_at){c->b->level, c->b->c_out / all * groups, groups, eps_of(c), true};
+    return (struct dt_nn_norm_at){c->b->level, c->b->c_out / all * groups, groups, eps_of(c), true};
 }
 
 /* This member's channels between the convolutions. */
-static int mid(const struct dt_call *c)
+static int mid(const struct dt_nn_call *c)
 {
     return norm2_at(c).channels;
 }
 
-static void res_layout(struct dt_call *c)
+static void res_layout(struct dt_nn_call *c)
 {
     const struct dt_block *b = c->b;
-    int64_t rows = dt_level_rows(c->batch, b->level), n = c->batch->n_seq;
+    int64_t rows = dt_nn_level_rows(c->batch, b->level), n = c->batch->n_seq;
 
-    c->act.res.mean1 = dt_keep_f32(c, n * dt_block_groups(b, b->c_in), true);
-    c->act.res.rstd1 = dt_keep_f32(c, n * dt_block_groups(b, b->c_in), true);
-    c->act.res.mean2 = dt_keep_f32(c, n * norm2_at(c).groups, true);
-    c->act.res.rstd2 = dt_keep_f32(c, n * norm2_at(c).groups, true);
+    c->act.res.mean1 = dt_nn_keep_f32(c, n * dt_block_groups(b, b->c_in), true);
+    c->act.res.rstd1 = dt_nn_keep_f32(c, n * dt_block_groups(b, b->c_in), true);
+    c->act.res.mean2 = dt_nn_keep_f32(c, n * norm2_at(c).groups, true);
+    c->act.res.rstd2 = dt_nn_keep_f32(c, n * norm2_at(c).groups, true);
     if (!c->n->x_elsewhere)
         c->act.res.x = c->x;
     else if (c->n->mode == DT_LAY_FULL) /* the join is this block's input: always kept */
-        c->act.res.x = dt_area_take(&c->saved, (size_t)(rows * b->c_in) * c->es, true);
+        c->act.res.x = dt_nn_area_take(&c->saved, (size_t)(rows * b->c_in) * c->es, true);
     else
-        c->act.res.x = dt_keep_rows(c, rows, b->c_in, false);
-    c->act.res.s1 = dt_keep_rows(c, rows, b->c_in, true);
-    c->act.res.h1 = dt_keep_rows(c, rows, mid(c), false);
-    c->act.res.s2 = dt_keep_rows(c, rows, mid(c), true);
+        c->act.res.x = dt_nn_keep_rows(c, rows, b->c_in, false);
+    c->act.res.s1 = dt_nn_keep_rows(c, rows, b->c_in, true);
+    c->act.res.h1 = dt_nn_keep_rows(c, rows, mid(c), false);
+    c->act.res.s2 = dt_nn_keep_rows(c, rows, mid(c), true);
 }
 
 /* silu(time embedding), which every ResBlock's projection takes. */
-static char *time_silu(struct dt_call *c)
+static char *time_silu(struct dt_nn_call *c)
 {
     int64_t n = c->batch->n_seq * c->b->time_dim;
-    char *st = dt_work(c, (size_t)n * c->es);
+    char *st = dt_nn_work(c, (size_t)n * c->es);
 
-    if (!dt_counting(c))
+    if (!dt_nn_counting(c))
         c->k->act_fwd(c->q, DT_ACT_SILU, c->dtype, n, c->time, st);
     return st;
 }
 
 /* h1 += projected time embedding, per image. */
-static void add_time(struct dt_call *c)
+static void add_time(struct dt_nn_call *c)
 {
     const struct dt_block *b = c->b;
     int width = mid(c);
-    char *st = time_silu(c), *e = dt_work_rows(c, c->batch->n_seq, width);
-    struct dt_images im = {0};
+    char *st = time_silu(c), *e = dt_nn_work_rows(c, c->batch->n_seq, width);
+    struct dt_nn_images im = {0};
 
-    if (dt_counting(c))
+    if (dt_nn_counting(c))
         return;
-    dt_linear(c, c->batch->n_seq, st, RES_T, RES_TB, NULL, e);
-    while (width > 0 && dt_images_next(c->batch, b->level, &im)) {
-        char *h = dt_off(c->act.res.h1, im.row * width, c->es);
+    dt_nn_linear(c, c->batch->n_seq, st, RES_T, RES_TB, NULL, e);
+    while (width > 0 && dt_nn_images_next(c->batch, b->level, &im)) {
+        char *h = dt_nn_off(c->act.res.h1, im.row * width, c->es);
 
         c->k->item_add(c->q, c->dtype, im.n, im.h * im.w, width, h,
-                       dt_off(e, im.first * width, c->es), h);
+                       dt_nn_off(e, im.first * width, c->es), h);
     }
 }
 
-static void norm1(struct dt_call *c)
+static void norm1(struct dt_nn_call *c)
 {
-    struct dt_norm_at at = norm_at(c);
+    struct dt_nn_norm_at at = norm_at(c);
 
-    dt_groupnorm(c, &at, c->act.res.x, RES_N1, RES_N1B, c->act.res.s1, c->act.res.mean1,
-                 c->act.res.rstd1);
+    dt_nn_groupnorm(c, &at, c->act.res.x, RES_N1, RES_N1B, c->act.res.s1, c->act.res.mean1,
+                    c->act.res.rstd1);
 }
 
-static void norm2(struct dt_call *c)
+static void norm2(struct dt_nn_call *c)
 {
-    struct dt_norm_at at = norm2_at(c);
+    struct dt_nn_norm_at at = norm2_at(c);
 
-    dt_groupnorm(c, &at, c->act.res.h1, RES_N2, RES_N2B, c->act.res.s2, c->act.res.mean2,
-                 c->act.res.rstd2);
+    dt_nn_groupnorm(c, &at, c->act.res.h1, RES_N2, RES_N2B, c->act.res.s2, c->act.res.mean2,
+                    c->act.res.rstd2);
 }
 
 /* This member's channels of the input, for its part of the shortcut. */
-static const void *shortcut_in(struct dt_call *c, char *room)
+static const void *shortcut_in(struct dt_nn_call *c, char *room)
 {
-    return dt_channels_cut(c, dt_level_rows(c->batch, c->b->level), c->b->c_in, 1, c->act.res.x,
-                           room);
+    return dt_nn_channels_cut(c, dt_nn_level_rows(c->batch, c->b->level), c->b->c_in, 1,
+                              c->act.res.x, room);
 }
 
-static char *shortcut_room(struct dt_call *c)
+static char *shortcut_room(struct dt_nn_call *c)
 {
-    if (!dt_slot_of(c, RES_S))
+    if (!dt_nn_weight_of(c, RES_S))
         return NULL;
-    return dt_tp_room(c, dt_level_rows(c->batch, c->b->level), dt_mine(c->s, c->b->c_in));
+    return dt_nn_tp_room(c, dt_nn_level_rows(c->batch, c->b->level), dt_nn_mine(c->s, c->b->c_in));
 }
 
 /* y = conv2 + shortcut: one member brings the biases, the identity joins after the sum. */
-static void res_end(struct dt_call *c, char *room)
+static void res_end(struct dt_nn_call *c, char *room)
 {
     const struct dt_block *b = c->b;
-    struct dt_conv_at c2 = {b->level, false, mid(c), b->c_out, b->kernel, 1};
-    int64_t rows = dt_level_rows(c->batch, b->level);
-    bool first = dt_tp_rank(c->s->tp) == 0, shortcut = dt_slot_of(c, RES_S) != NULL;
+    struct dt_nn_conv_at c2 = {b->level, false, mid(c), b->c_out, b->kernel, 1};
+    int64_t rows = dt_nn_level_rows(c->batch, b->level);
+    bool first = dt_tp_rank(c->s->tp) == 0, shortcut = dt_nn_weight_of(c, RES_S) != NULL;
     const char *residual = c->s->tp ? NULL : c->act.res.x;
 
     if (shortcut) {
-        dt_linear(c, rows, shortcut_in(c, room), RES_S, first ? RES_SB : -1, NULL, c->y);
+        dt_nn_linear(c, rows, shortcut_in(c, room), RES_S, first ? RES_SB : -1, NULL, c->y);
         residual = c->y;
     }
-    dt_conv(c, &c2, c->act.res.s2, RES_C2, first ? RES_C2B : -1, residual, c->y);
-    dt_sum(c, rows * b->c_out, c->y);
+    dt_nn_conv(c, &c2, c->act.res.s2, RES_C2, first ? RES_C2B : -1, residual, c->y);
+    dt_nn_sum(c, rows * b->c_out, c->y);
     if (c->s->tp && !shortcut)
         c->k->add(c->q, c->dtype, rows * b->c_out, c->y, c->act.res.x, c->y);
 }
 
-static void res_forward(struct dt_call *c, bool again)
+static void res_forward(struct dt_nn_call *c, bool again)
 {
     const struct dt_block *b = c->b;
-    struct dt_conv_at c1 = {b->level, false, b->c_in, mid(c), b->kernel, 1};
-    int64_t rows = dt_level_rows(c->batch, b->level), w = c->n->x_width;
+    struct dt_nn_conv_at c1 = {b->level, false, b->c_in, mid(c), b->kernel, 1};
+    int64_t rows = dt_nn_level_rows(c->batch, b->level), w = c->n->x_width;
     char *room = shortcut_room(c);
 
-    if (dt_counting(c)) {
+    if (dt_nn_counting(c)) {
         add_time(c);
         return;
     }
     if (c->n->x_elsewhere && !again) {
         c->k->copy2d(c->q, c->dtype, rows, w, c->x, w, c->act.res.x, b->c_in, false);
         c->k->copy2d(c->q, c->dtype, rows, b->c_in - w, c->skip, b->c_in - w,
-                     dt_off(c->act.res.x, w, c->es), b->c_in, false);
+                     dt_nn_off(c->act.res.x, w, c->es), b->c_in, false);
     }
     norm1(c);
-    dt_conv(c, &c1, c->act.res.s1, RES_C1, RES_C1B, NULL, c->act.res.h1);
+    dt_nn_conv(c, &c1, c->act.res.s1, RES_C1, RES_C1B, NULL, c->act.res.h1);
     add_time(c);
     norm2(c);
     if (again)
@@ -380,20 +382,21 @@ static void res_forward(struct dt_call *c, bool again)
     res_end(c, room);
 }
 
-static void time_back(struct dt_call *c, int what, const char *dh1)
+static void time_back(struct dt_nn_call *c, int what, const char *dh1)
 {
     const struct dt_block *b = c->b;
     int64_t n = c->batch->n_seq, wide = n * b->time_dim, width = mid(c);
-    char *de = dt_grad_rows(c, n, width, true), *dst = dt_grad_rows(c, n, b->time_dim, false);
+    char *de = dt_nn_grad_rows(c, n, width, true), *dst = dt_nn_grad_rows(c, n, b->time_dim, false);
     char *st = time_silu(c);
-    struct dt_images im = {0};
+    struct dt_nn_images im = {0};
 
-    if (dt_counting(c))
+    if (dt_nn_counting(c))
         return;
-    while ((what & DT_BACKWARD_INPUT) && width > 0 && dt_images_next(c->batch, b->level, &im))
-        c->k->item_sum(c->q, c->dtype, im.n, im.h * im.w, width, dt_off(dh1, im.row * width, c->es),
-                       dt_off(de, im.first * width, c->es), false);
-    dt_linear_back(c, what, n, st, de, RES_T, RES_TB, c->n->need ? dst : NULL, false);
+    while ((what & DT_BACKWARD_INPUT) && width > 0 && dt_nn_images_next(c->batch, b->level, &im))
+        c->k->item_sum(c->q, c->dtype, im.n, im.h * im.w, width,
+                       dt_nn_off(dh1, im.row * width, c->es),
+                       dt_nn_off(de, im.first * width, c->es), false);
+    dt_nn_linear_back(c, what, n, st, de, RES_T, RES_TB, c->n->need ? dst : NULL, false);
     if ((what & DT_BACKWARD_INPUT) && c->n->need) {
         c->k->act_bwd(c->q, DT_ACT_SILU, c->dtype, wide, c->time, dst, dst);
         c->k->add(c->q, c->dtype, wide, c->d_time, dst, c->d_time);
@@ -405,63 +408,63 @@ struct rooms { /* the shortcut's own channels, and those of all members */
 };
 
 /* A member has the gradient of its own channels; all are joined. */
-static void shortcut_back(struct dt_call *c, int what, char *to, const struct rooms *room)
+static void shortcut_back(struct dt_nn_call *c, int what, char *to, const struct rooms *room)
 {
-    int64_t rows = dt_level_rows(c->batch, c->b->level), channels = c->b->c_in;
+    int64_t rows = dt_nn_level_rows(c->batch, c->b->level), channels = c->b->c_in;
     char *dx = to;
 
     if (c->s->tp && to)
-        dx = dt_channels_mine(c, rows, channels, 1, room->all);
-    dt_linear_back(c, what, rows, shortcut_in(c, room->mine), c->dy, RES_S, RES_SB, dx, false);
+        dx = dt_nn_channels_mine(c, rows, channels, 1, room->all);
+    dt_nn_linear_back(c, what, rows, shortcut_in(c, room->mine), c->dy, RES_S, RES_SB, dx, false);
     if (c->s->tp && to && (what & DT_BACKWARD_INPUT))
-        dt_channels_join(c, rows, channels, 1, room->all, to);
+        dt_nn_channels_join(c, rows, channels, 1, room->all, to);
 }
 
 /* Gradient of the block's input [x | skip] from the first norm and the shortcut. */
-static void input_back(struct dt_call *c, int what, const char *ds1, char *joined,
+static void input_back(struct dt_nn_call *c, int what, const char *ds1, char *joined,
                        const struct rooms *room)
 {
     const struct dt_block *b = c->b;
-    struct dt_norm_at at = norm_at(c);
-    int64_t rows = dt_level_rows(c->batch, b->level), w = c->n->x_width;
-    bool shortcut = dt_slot_of(c, RES_S) != NULL, want = c->dx != NULL;
+    struct dt_nn_norm_at at = norm_at(c);
+    int64_t rows = dt_nn_level_rows(c->batch, b->level), w = c->n->x_width;
+    bool shortcut = dt_nn_weight_of(c, RES_S) != NULL, want = c->dx != NULL;
     char *to = c->n->x_elsewhere ? joined : c->dx;
 
     if (shortcut)
         shortcut_back(c, what, want ? to : NULL, room);
     else if (want && (what & DT_BACKWARD_INPUT))
-        dt_copy(c, to, c->dy, (size_t)(rows * b->c_out) * c->es);
-    dt_groupnorm_back(c, what, &at, c->act.res.x, RES_N1, RES_N1B, c->act.res.mean1,
-                      c->act.res.rstd1, ds1, want ? to : NULL, true);
+        dt_nn_copy(c, to, c->dy, (size_t)(rows * b->c_out) * c->es);
+    dt_nn_groupnorm_back(c, what, &at, c->act.res.x, RES_N1, RES_N1B, c->act.res.mean1,
+                         c->act.res.rstd1, ds1, want ? to : NULL, true);
     if (!c->n->x_elsewhere || !want || !(what & DT_BACKWARD_INPUT))
         return;
     c->k->copy2d(c->q, c->dtype, rows, w, joined, b->c_in, c->dx, w, false);
-    c->k->copy2d(c->q, c->dtype, rows, b->c_in - w, dt_off(joined, w, c->es), b->c_in, c->d_skip,
+    c->k->copy2d(c->q, c->dtype, rows, b->c_in - w, dt_nn_off(joined, w, c->es), b->c_in, c->d_skip,
                  b->c_in - w, false);
 }
 
-static void res_backward(struct dt_call *c, int what)
+static void res_backward(struct dt_nn_call *c, int what)
 {
     const struct dt_block *b = c->b;
-    struct dt_conv_at c1 = {b->level, false, b->c_in, mid(c), b->kernel, 1};
-    struct dt_conv_at c2 = {b->level, false, mid(c), b->c_out, b->kernel, 1};
-    struct dt_norm_at norm = norm2_at(c);
-    int64_t rows = dt_level_rows(c->batch, b->level);
-    char *ds2 = dt_grad_rows(c, rows, mid(c), true), *dh1 = ds2;
-    char *ds1 = dt_grad_rows(c, rows, b->c_in, true), *joined = NULL;
+    struct dt_nn_conv_at c1 = {b->level, false, b->c_in, mid(c), b->kernel, 1};
+    struct dt_nn_conv_at c2 = {b->level, false, mid(c), b->c_out, b->kernel, 1};
+    struct dt_nn_norm_at norm = norm2_at(c);
+    int64_t rows = dt_nn_level_rows(c->batch, b->level);
+    char *ds2 = dt_nn_grad_rows(c, rows, mid(c), true), *dh1 = ds2;
+    char *ds1 = dt_nn_grad_rows(c, rows, b->c_in, true), *joined = NULL;
     struct rooms room = {0};
-    struct dt_area work;
+    struct dt_nn_area work;
 
     if (c->s->split) /* else in place */
-        dh1 = dt_grad_rows(c, rows, mid(c), true);
+        dh1 = dt_nn_grad_rows(c, rows, mid(c), true);
     if (c->n->x_elsewhere)
-        joined = dt_grad_rows(c, rows, b->c_in, false);
-    if (dt_slot_of(c, RES_S)) {
+        joined = dt_nn_grad_rows(c, rows, b->c_in, false);
+    if (dt_nn_weight_of(c, RES_S)) {
         room.mine = shortcut_room(c);
-        room.all = dt_tp_room(c, rows, b->c_in);
+        room.all = dt_nn_tp_room(c, rows, b->c_in);
     }
     work = c->work;
-    if (dt_counting(c)) {
+    if (dt_nn_counting(c)) {
         time_back(c, what, dh1);
         return;
     }
@@ -472,14 +475,14 @@ static void res_backward(struct dt_call *c, int what)
         norm2(c);
     }
     c->work = work;
-    dt_conv_back(c, what, &c2, c->act.res.s2, c->dy, RES_C2, RES_C2B, ds2, false);
-    dt_groupnorm_back(c, what, &norm, c->act.res.h1, RES_N2, RES_N2B, c->act.res.mean2,
-                      c->act.res.rstd2, ds2, dh1, false);
+    dt_nn_conv_back(c, what, &c2, c->act.res.s2, c->dy, RES_C2, RES_C2B, ds2, false);
+    dt_nn_groupnorm_back(c, what, &norm, c->act.res.h1, RES_N2, RES_N2B, c->act.res.mean2,
+                         c->act.res.rstd2, ds2, dh1, false);
     time_back(c, what, dh1);
-    dt_conv_back(c, what, &c1, c->act.res.s1, dh1, RES_C1, RES_C1B, ds1, false);
+    dt_nn_conv_back(c, what, &c1, c->act.res.s1, dh1, RES_C1, RES_C1B, ds1, false);
     if (what & DT_BACKWARD_INPUT)
-        dt_sum(c, rows * b->c_in, ds1);
+        dt_nn_sum(c, rows * b->c_in, ds1);
     input_back(c, what, ds1, joined, &room);
 }
 
-const struct dt_block_ops dt_ops_resnet = {res_layout, res_forward, res_backward};
+const struct dt_nn_block_ops dt_nn_ops_resnet = {res_layout, res_forward, res_backward};

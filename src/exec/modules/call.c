@@ -6,59 +6,59 @@
 
 #include <string.h>
 
-void *dt_area_take(struct dt_area *a, size_t bytes, bool exact)
+void *dt_nn_area_take(struct dt_nn_area *a, size_t bytes, bool exact)
 {
     char *p = a->base ? a->base + a->used : NULL;
 
-    a->used += exact ? bytes : dt_round64(bytes);
+    a->used += exact ? bytes : dt_nn_round64(bytes);
     return p;
 }
 
-void *dt_keep(struct dt_call *c, size_t bytes, bool cheap)
+void *dt_nn_keep(struct dt_nn_call *c, size_t bytes, bool cheap)
 {
-    enum dt_lay_mode m = c->n->mode;
+    enum dt_nn_lay_mode m = c->n->mode;
 
     if (m == DT_LAY_NONE || (m == DT_LAY_SELECTIVE && !cheap))
-        return dt_area_take(&c->saved, bytes, true);
-    return dt_area_take(&c->work, bytes, false);
+        return dt_nn_area_take(&c->saved, bytes, true);
+    return dt_nn_area_take(&c->work, bytes, false);
 }
 
-void *dt_grad(struct dt_call *c, size_t bytes, bool later)
+void *dt_nn_grad(struct dt_nn_call *c, size_t bytes, bool later)
 {
-    return dt_area_take(later && c->s->split ? &c->stash : &c->work, bytes, false);
+    return dt_nn_area_take(later && c->s->split ? &c->stash : &c->work, bytes, false);
 }
 
-struct dt_slot *dt_slot_of(const struct dt_call *c, int role)
+struct dt_nn_weight *dt_nn_weight_of(const struct dt_nn_call *c, int role)
 {
     int i = c->n->slot[role];
 
     return i < 0 ? NULL : &c->s->slots[i];
 }
 
-float *dt_master_of(const struct dt_call *c, int role)
+float *dt_nn_master_of(const struct dt_nn_call *c, int role)
 {
-    const struct dt_slot *s = dt_slot_of(c, role);
+    const struct dt_nn_weight *s = dt_nn_weight_of(c, role);
 
     return s ? c->s->master + s->at : NULL;
 }
 
-float *dt_grad_of(const struct dt_call *c, int role)
+float *dt_nn_grad_of(const struct dt_nn_call *c, int role)
 {
-    const struct dt_slot *s = dt_slot_of(c, role);
+    const struct dt_nn_weight *s = dt_nn_weight_of(c, role);
 
     return s && c->n->trained ? c->s->grads + s->at : NULL;
 }
 
-static bool has_gradient(const struct dt_call *c, int role)
+static bool has_gradient(const struct dt_nn_call *c, int role)
 {
-    const struct dt_slot *s = dt_slot_of(c, role);
+    const struct dt_nn_weight *s = dt_nn_weight_of(c, role);
 
     return s && s->written;
 }
 
-static void wrote(struct dt_call *c, int role)
+static void wrote(struct dt_nn_call *c, int role)
 {
-    struct dt_slot *s = dt_slot_of(c, role);
+    struct dt_nn_weight *s = dt_nn_weight_of(c, role);
 
     if (s)
         s->written = true;
@@ -66,31 +66,31 @@ static void wrote(struct dt_call *c, int role)
 
 /* Of fewer heads or groups than members some members have none: a product without outputs is not
  * made, one without inputs is zero. */
-static void nothing(struct dt_call *c, int64_t n, const void *residual, void *y)
+static void nothing(struct dt_nn_call *c, int64_t n, const void *residual, void *y)
 {
     if (residual)
-        dt_copy(c, y, residual, (size_t)n * c->es);
+        dt_nn_copy(c, y, residual, (size_t)n * c->es);
     else if (n > 0)
         c->s->dev->zero(c->q, y, (size_t)n * c->es);
 }
 
-void dt_linear(struct dt_call *c, int64_t rows, const void *x, int w, int b, const void *residual,
-               void *y)
+void dt_nn_linear(struct dt_nn_call *c, int64_t rows, const void *x, int w, int b,
+                  const void *residual, void *y)
 {
-    const struct dt_slot *s = dt_slot_of(c, w);
+    const struct dt_nn_weight *s = dt_nn_weight_of(c, w);
 
     if (s->n == 0) {
         nothing(c, rows * s->out, residual, y);
         return;
     }
-    c->k->linear_fwd(c->q, rows, x, dt_slot_of(c, w)->w, b < 0 ? NULL : dt_master_of(c, b),
+    c->k->linear_fwd(c->q, rows, x, dt_nn_weight_of(c, w)->w, b < 0 ? NULL : dt_nn_master_of(c, b),
                      residual, y);
 }
 
-void dt_linear_back(struct dt_call *c, int what, int64_t rows, const void *x, const void *dy, int w,
-                    int b, void *dx, bool add)
+void dt_nn_linear_back(struct dt_nn_call *c, int what, int64_t rows, const void *x, const void *dy,
+                       int w, int b, void *dx, bool add)
 {
-    const struct dt_slot *s = dt_slot_of(c, w);
+    const struct dt_nn_weight *s = dt_nn_weight_of(c, w);
 
     if ((what & DT_BACKWARD_INPUT) && dx && s->n > 0)
         c->k->linear_bwd_input(c->q, rows, dy, s->w, dx, add);
@@ -98,41 +98,42 @@ void dt_linear_back(struct dt_call *c, int what, int64_t rows, const void *x, co
         nothing(c, rows * s->in, NULL, dx);
     if ((what & DT_BACKWARD_WEIGHT) && c->n->trained) {
         if (s->n > 0)
-            c->k->linear_bwd_weight(c->q, c->dtype, rows, s->out, s->in, x, dy, dt_grad_of(c, w),
-                                    b < 0 ? NULL : dt_grad_of(c, b), s->written);
+            c->k->linear_bwd_weight(c->q, c->dtype, rows, s->out, s->in, x, dy, dt_nn_grad_of(c, w),
+                                    b < 0 ? NULL : dt_nn_grad_of(c, b), s->written);
         else if (s->out > 0 && b >= 0)
-            c->k->bias_bwd(c->q, c->dtype, rows, s->out, dy, dt_grad_of(c, b), s->written);
+            c->k->bias_bwd(c->q, c->dtype, rows, s->out, dy, dt_nn_grad_of(c, b), s->written);
         wrote(c, w);
         if (b >= 0)
             wrote(c, b);
     }
 }
 
-void dt_norm(struct dt_call *c, const struct dt_norm *n, bool layernorm, const void *x, int g,
-             int b, void *y, float *mean, float *rstd)
+void dt_nn_norm(struct dt_nn_call *c, const struct dt_kernel_norm *n, bool layernorm, const void *x,
+                int g, int b, void *y, float *mean, float *rstd)
 {
     if (layernorm)
-        c->k->layernorm_fwd(c->q, n, x, dt_master_of(c, g), dt_master_of(c, b), y, mean, rstd);
+        c->k->layernorm_fwd(c->q, n, x, dt_nn_master_of(c, g), dt_nn_master_of(c, b), y, mean,
+                            rstd);
     else
-        c->k->rmsnorm_fwd(c->q, n, x, dt_master_of(c, g), y, rstd);
+        c->k->rmsnorm_fwd(c->q, n, x, dt_nn_master_of(c, g), y, rstd);
 }
 
-void dt_norm_back(struct dt_call *c, int what, const struct dt_norm *n, bool layernorm,
-                  const void *x, int g, int b, const float *mean, const float *rstd, const void *dy,
-                  void *dx, bool add)
+void dt_nn_norm_back(struct dt_nn_call *c, int what, const struct dt_kernel_norm *n, bool layernorm,
+                     const void *x, int g, int b, const float *mean, const float *rstd,
+                     const void *dy, void *dx, bool add)
 {
     bool weight = (what & DT_BACKWARD_WEIGHT) && c->n->trained, had = has_gradient(c, g);
-    float *dg = weight ? dt_grad_of(c, g) : NULL;
+    float *dg = weight ? dt_nn_grad_of(c, g) : NULL;
 
     if (!(what & DT_BACKWARD_INPUT))
         dx = NULL;
     if (!dx && !dg)
         return;
     if (layernorm)
-        c->k->layernorm_bwd(c->q, n, x, dt_master_of(c, g), mean, rstd, dy, dx, add, dg,
-                            weight ? dt_grad_of(c, b) : NULL, had);
+        c->k->layernorm_bwd(c->q, n, x, dt_nn_master_of(c, g), mean, rstd, dy, dx, add, dg,
+                            weight ? dt_nn_grad_of(c, b) : NULL, had);
     else
-        c->k->rmsnorm_bwd(c->q, n, x, dt_master_of(c, g), rstd, dy, dx, add, dg, had);
+        c->k->rmsnorm_bwd(c->q, n, x, dt_nn_master_of(c, g), rstd, dy, dx, add, dg, had);
     if (weight) {
         wrote(c, g);
         if (layernorm)
@@ -140,47 +141,48 @@ void dt_norm_back(struct dt_call *c, int what, const struct dt_norm *n, bool lay
     }
 }
 
-void dt_copy(struct dt_call *c, void *dst, const void *src, size_t bytes)
+void dt_nn_copy(struct dt_nn_call *c, void *dst, const void *src, size_t bytes)
 {
     if (dst != src && bytes > 0)
         c->s->dev->copy(c->q, dst, src, bytes, DT_COPY_ON_DEVICE);
 }
 
-char *dt_drop_room(struct dt_call *c, int64_t rows, int64_t width)
+char *dt_nn_drop_room(struct dt_nn_call *c, int64_t rows, int64_t width)
 {
-    return c->s->dropout > 0 && c->n->keep ? dt_work_rows(c, rows, width) : NULL;
+    return c->s->dropout > 0 && c->n->keep ? dt_nn_work_rows(c, rows, width) : NULL;
 }
 
 /* Document by document: a mask belongs to the document, wherever it lies. */
-void dt_drop(struct dt_call *c, int which, int64_t width, const void *x, void *y)
+void dt_nn_drop(struct dt_nn_call *c, int which, int64_t width, const void *x, void *y)
 {
     const struct dt_batch *b = c->batch;
-    int64_t first = dt_own_first(c->s, b->rows), end = first + dt_own_rows(c->s, b->rows);
+    int64_t first = dt_nn_own_first(c->s, b->rows), end = first + dt_nn_own_rows(c->s, b->rows);
 
     for (int64_t i = 0; i < b->n_seq; i++) {
         int64_t from = b->host.cu[i] > first ? b->host.cu[i] : first;
         int64_t to = b->host.cu[i + 1] < end ? b->host.cu[i + 1] : end;
 
         if (from < to)
-            c->k->dropout(
-                c->q, c->dtype, (to - from) * width, b->noise_seed ^ c->n->drop_key[which],
-                b->noise_stream[i], (uint64_t)((from - b->host.cu[i]) * width), c->s->dropout,
-                dt_off(x, (from - first) * width, c->es), dt_off(y, (from - first) * width, c->es));
+            c->k->dropout(c->q, c->dtype, (to - from) * width,
+                          b->noise_seed ^ c->n->drop_key[which], b->noise_stream[i],
+                          (uint64_t)((from - b->host.cu[i]) * width), c->s->dropout,
+                          dt_nn_off(x, (from - first) * width, c->es),
+                          dt_nn_off(y, (from - first) * width, c->es));
     }
 }
 
-char *dt_flow_kept(struct dt_call *c, int what, const char *gradient, int64_t elems)
+char *dt_flow_kept(struct dt_nn_call *c, int what, const char *gradient, int64_t elems)
 {
-    char *kept = dt_grad_rows(c, elems, 1, true);
+    char *kept = dt_nn_grad_rows(c, elems, 1, true);
 
-    if (!dt_counting(c) && (what & DT_BACKWARD_INPUT))
-        dt_copy(c, kept, gradient, (size_t)elems * c->es);
+    if (!dt_nn_counting(c) && (what & DT_BACKWARD_INPUT))
+        dt_nn_copy(c, kept, gradient, (size_t)elems * c->es);
     return kept;
 }
 
 /* ---- images ---- */
 
-bool dt_images_next(const struct dt_batch *b, int level, struct dt_images *it)
+bool dt_nn_images_next(const struct dt_batch *b, int level, struct dt_nn_images *it)
 {
     int64_t i = it->first + it->n;
 
@@ -197,61 +199,64 @@ bool dt_images_next(const struct dt_batch *b, int level, struct dt_images *it)
     return true;
 }
 
-int64_t dt_level_rows(const struct dt_batch *b, int level)
+int64_t dt_nn_level_rows(const struct dt_batch *b, int level)
 {
     return b->rows >> (2 * level);
 }
 
-int64_t dt_level_longest(const struct dt_batch *b, int level)
+int64_t dt_nn_level_longest(const struct dt_batch *b, int level)
 {
     return b->max_len >> (2 * level);
 }
 
-static struct dt_groupnorm groupnorm_of(const struct dt_call *c, const struct dt_norm_at *a,
-                                        const struct dt_images *im)
+static struct dt_kernel_groupnorm groupnorm_of(const struct dt_nn_call *c,
+                                               const struct dt_nn_norm_at *a,
+                                               const struct dt_nn_images *im)
 {
-    return (struct dt_groupnorm){.dtype = c->dtype,
-                                 .items = im->n,
-                                 .pixels = im->h * im->w,
-                                 .channels = a->channels,
-                                 .groups = a->groups,
-                                 .eps = a->eps,
-                                 .silu = a->silu};
+    return (struct dt_kernel_groupnorm){.dtype = c->dtype,
+                                        .items = im->n,
+                                        .pixels = im->h * im->w,
+                                        .channels = a->channels,
+                                        .groups = a->groups,
+                                        .eps = a->eps,
+                                        .silu = a->silu};
 }
 
-void dt_groupnorm(struct dt_call *c, const struct dt_norm_at *a, const void *x, int g, int b,
-                  void *y, float *mean, float *rstd)
+void dt_nn_groupnorm(struct dt_nn_call *c, const struct dt_nn_norm_at *a, const void *x, int g,
+                     int b, void *y, float *mean, float *rstd)
 {
-    struct dt_images im = {0};
+    struct dt_nn_images im = {0};
 
-    while (a->groups > 0 && dt_images_next(c->batch, a->level, &im)) {
-        struct dt_groupnorm n = groupnorm_of(c, a, &im);
+    while (a->groups > 0 && dt_nn_images_next(c->batch, a->level, &im)) {
+        struct dt_kernel_groupnorm n = groupnorm_of(c, a, &im);
         int64_t at = im.row * a->channels, stat = im.first * a->groups;
 
-        c->k->groupnorm_fwd(c->q, &n, dt_off(x, at, c->es), dt_master_of(c, g), dt_master_of(c, b),
-                            dt_off(y, at, c->es), mean + stat, rstd + stat);
+        c->k->groupnorm_fwd(c->q, &n, dt_nn_off(x, at, c->es), dt_nn_master_of(c, g),
+                            dt_nn_master_of(c, b), dt_nn_off(y, at, c->es), mean + stat,
+                            rstd + stat);
     }
 }
 
-void dt_groupnorm_back(struct dt_call *c, int what, const struct dt_norm_at *a, const void *x,
-                       int g, int b, const float *mean, const float *rstd, const void *dy, void *dx,
-                       bool add)
+void dt_nn_groupnorm_back(struct dt_nn_call *c, int what, const struct dt_nn_norm_at *a,
+                          const void *x, int g, int b, const float *mean, const float *rstd,
+                          const void *dy, void *dx, bool add)
 {
     bool weight = (what & DT_BACKWARD_WEIGHT) && c->n->trained;
-    struct dt_images im = {0};
+    struct dt_nn_images im = {0};
 
     if (!(what & DT_BACKWARD_INPUT))
         dx = NULL;
     if (!dx && !weight)
         return;
-    while (a->groups > 0 && dt_images_next(c->batch, a->level, &im)) {
-        struct dt_groupnorm n = groupnorm_of(c, a, &im);
+    while (a->groups > 0 && dt_nn_images_next(c->batch, a->level, &im)) {
+        struct dt_kernel_groupnorm n = groupnorm_of(c, a, &im);
         int64_t at = im.row * a->channels, stat = im.first * a->groups;
 
-        c->k->groupnorm_bwd(
-            c->q, &n, dt_off(x, at, c->es), dt_master_of(c, g), dt_master_of(c, b), mean + stat,
-            rstd + stat, dt_off(dy, at, c->es), dx ? dt_off(dx, at, c->es) : NULL, add,
-            weight ? dt_grad_of(c, g) : NULL, weight ? dt_grad_of(c, b) : NULL, has_gradient(c, g));
+        c->k->groupnorm_bwd(c->q, &n, dt_nn_off(x, at, c->es), dt_nn_master_of(c, g),
+                            dt_nn_master_of(c, b), mean + stat, rstd + stat,
+                            dt_nn_off(dy, at, c->es), dx ? dt_nn_off(dx, at, c->es) : NULL, add,
+                            weight ? dt_nn_grad_of(c, g) : NULL,
+                            weight ? dt_nn_grad_of(c, b) : NULL, has_gradient(c, g));
         if (weight) {
             wrote(c, g);
             wrote(c, b);
@@ -259,81 +264,81 @@ void dt_groupnorm_back(struct dt_call *c, int what, const struct dt_norm_at *a, 
     }
 }
 
-static struct dt_conv conv_of(const struct dt_call *c, const struct dt_conv_at *a,
-                              const struct dt_images *im)
+static struct dt_kernel_conv conv_of(const struct dt_nn_call *c, const struct dt_nn_conv_at *a,
+                                     const struct dt_nn_images *im)
 {
     int up = a->doubled ? 2 : 1;
 
-    return (struct dt_conv){.dtype = c->dtype,
-                            .n = im->n,
-                            .h = im->h * up,
-                            .w = im->w * up,
-                            .c_in = a->c_in,
-                            .c_out = a->c_out,
-                            .kernel = a->kernel,
-                            .stride = a->stride,
-                            .pad = a->kernel / 2};
+    return (struct dt_kernel_conv){.dtype = c->dtype,
+                                   .n = im->n,
+                                   .h = im->h * up,
+                                   .w = im->w * up,
+                                   .c_in = a->c_in,
+                                   .c_out = a->c_out,
+                                   .kernel = a->kernel,
+                                   .stride = a->stride,
+                                   .pad = a->kernel / 2};
 }
 
 /* Rows of the input and of the output before this run. */
-static int64_t in_row(const struct dt_conv_at *a, const struct dt_images *im)
+static int64_t in_row(const struct dt_nn_conv_at *a, const struct dt_nn_images *im)
 {
     return a->doubled ? im->row * 4 : im->row;
 }
 
-static int64_t out_row(const struct dt_conv_at *a, const struct dt_images *im)
+static int64_t out_row(const struct dt_nn_conv_at *a, const struct dt_nn_images *im)
 {
     return a->doubled ? im->row * 4 : a->stride == 2 ? im->row / 4 : im->row;
 }
 
-static int64_t out_rows(const struct dt_conv_at *a, const struct dt_images *im)
+static int64_t out_rows(const struct dt_nn_conv_at *a, const struct dt_nn_images *im)
 {
     int64_t rows = im->n * im->h * im->w;
 
     return a->doubled ? rows * 4 : a->stride == 2 ? rows / 4 : rows;
 }
 
-void dt_conv(struct dt_call *c, const struct dt_conv_at *a, const void *x, int w, int b,
-             const void *residual, void *y)
+void dt_nn_conv(struct dt_nn_call *c, const struct dt_nn_conv_at *a, const void *x, int w, int b,
+                const void *residual, void *y)
 {
-    struct dt_images im = {0};
+    struct dt_nn_images im = {0};
 
-    while (dt_images_next(c->batch, a->level, &im)) {
-        struct dt_conv v = conv_of(c, a, &im);
+    while (dt_nn_images_next(c->batch, a->level, &im)) {
+        struct dt_kernel_conv v = conv_of(c, a, &im);
         int64_t in = in_row(a, &im) * a->c_in, out = out_row(a, &im) * a->c_out;
-        const void *add = residual ? dt_off(residual, out, c->es) : NULL;
+        const void *add = residual ? dt_nn_off(residual, out, c->es) : NULL;
 
         if (a->c_in > 0 && a->c_out > 0)
-            c->k->conv_fwd(c->q, &v, dt_off(x, in, c->es), dt_slot_of(c, w)->w,
-                           b < 0 ? NULL : dt_master_of(c, b), add, dt_off(y, out, c->es));
+            c->k->conv_fwd(c->q, &v, dt_nn_off(x, in, c->es), dt_nn_weight_of(c, w)->w,
+                           b < 0 ? NULL : dt_nn_master_of(c, b), add, dt_nn_off(y, out, c->es));
         else
-            nothing(c, out_rows(a, &im) * a->c_out, add, dt_off(y, out, c->es));
+            nothing(c, out_rows(a, &im) * a->c_out, add, dt_nn_off(y, out, c->es));
     }
 }
 
-void dt_conv_back(struct dt_call *c, int what, const struct dt_conv_at *a, const void *x,
-                  const void *dy, int w, int b, void *dx, bool add)
+void dt_nn_conv_back(struct dt_nn_call *c, int what, const struct dt_nn_conv_at *a, const void *x,
+                     const void *dy, int w, int b, void *dx, bool add)
 {
     bool weight = (what & DT_BACKWARD_WEIGHT) && c->n->trained;
-    struct dt_images im = {0};
+    struct dt_nn_images im = {0};
 
-    while (dt_images_next(c->batch, a->level, &im)) {
-        struct dt_conv v = conv_of(c, a, &im);
+    while (dt_nn_images_next(c->batch, a->level, &im)) {
+        struct dt_kernel_conv v = conv_of(c, a, &im);
         int64_t in = in_row(a, &im) * a->c_in, out = out_row(a, &im) * a->c_out;
         bool some = a->c_in > 0 && a->c_out > 0;
 
         if ((what & DT_BACKWARD_INPUT) && dx && some)
-            c->k->conv_bwd_input(c->q, &v, dt_off(dy, out, c->es), dt_slot_of(c, w)->w,
-                                 dt_off(dx, in, c->es), add);
+            c->k->conv_bwd_input(c->q, &v, dt_nn_off(dy, out, c->es), dt_nn_weight_of(c, w)->w,
+                                 dt_nn_off(dx, in, c->es), add);
         else if ((what & DT_BACKWARD_INPUT) && dx && !add)
-            nothing(c, v.n * v.h * v.w * a->c_in, NULL, dt_off(dx, in, c->es));
+            nothing(c, v.n * v.h * v.w * a->c_in, NULL, dt_nn_off(dx, in, c->es));
         if (weight) {
             if (some)
-                c->k->conv_bwd_weight(c->q, &v, dt_off(x, in, c->es), dt_off(dy, out, c->es),
-                                      dt_grad_of(c, w), dt_grad_of(c, b), has_gradient(c, w));
+                c->k->conv_bwd_weight(c->q, &v, dt_nn_off(x, in, c->es), dt_nn_off(dy, out, c->es),
+                                      dt_nn_grad_of(c, w), dt_nn_grad_of(c, b), has_gradient(c, w));
             else if (a->c_out > 0)
-                c->k->bias_bwd(c->q, c->dtype, out_rows(a, &im), a->c_out, dt_off(dy, out, c->es),
-                               dt_grad_of(c, b), has_gradient(c, w));
+                c->k->bias_bwd(c->q, c->dtype, out_rows(a, &im), a->c_out,
+                               dt_nn_off(dy, out, c->es), dt_nn_grad_of(c, b), has_gradient(c, w));
             wrote(c, w);
             wrote(c, b);
         }

@@ -14,7 +14,7 @@
 
 #include <math.h>
 
-const char *const dt_noise_schedule_names[] = {"linear", "scaled-linear", "cosine", NULL};
+const char *const dt_diffusion_schedule_names[] = {"linear", "scaled-linear", "cosine", NULL};
 
 static double cosine(double t, double steps)
 {
@@ -23,7 +23,7 @@ static double cosine(double t, double steps)
     return c * c;
 }
 
-static double beta_at(enum dt_noise_schedule s, int t, int steps)
+static double beta_at(enum dt_diffusion_schedule s, int t, int steps)
 {
     double at = steps > 1 ? (double)t / (steps - 1) : 0, scale = 1000.0 / steps, root, beta;
 
@@ -41,7 +41,7 @@ static double beta_at(enum dt_noise_schedule s, int t, int steps)
     return beta < 0.999 ? beta : 0.999;
 }
 
-enum dt_status dt_diffusion_init(struct dt_diffusion *d, enum dt_noise_schedule s, int steps,
+enum dt_status dt_diffusion_init(struct dt_diffusion *d, enum dt_diffusion_schedule s, int steps,
                                  struct dt_error *err)
 {
     double product = 1, *a;
@@ -79,8 +79,8 @@ void dt_batch_diffuse(struct dt_batch *b, const struct dt_diffusion *d, uint64_t
     }
 }
 
-void dt_ddim_step(const struct dt_diffusion *d, int t, int to, double clip, double eta, int64_t n,
-                  const float *eps, const float *fresh, float *x)
+void dt_diffusion_ddim_step(const struct dt_diffusion *d, int t, int to, double clip, double eta,
+                            int64_t n, const float *eps, const float *fresh, float *x)
 {
     double a = d->alpha_bar[t], b = to < 0 ? 1 : d->alpha_bar[to];
     /* equation 16 of the paper */

@@ -41,7 +41,7 @@ static enum dt_status check_block(const struct dt_module *m, const struct dt_blo
 
 struct walk {
     const struct dt_module *m;
-    struct dt_shape_facts *f;
+    struct dt_nn_shape_facts *f;
     int stack[DT_MAX_SKIPS], n;
     bool down; /* still on the way down */
 };
@@ -50,7 +50,7 @@ static void push(struct walk *w, int block, int level, int channels)
 {
     if (w->f->n_skips >= DT_MAX_SKIPS)
         return;
-    w->f->skip[w->f->n_skips] = (struct dt_skip){block, -1, level, channels};
+    w->f->skip[w->f->n_skips] = (struct dt_nn_skip){block, -1, level, channels};
     w->stack[w->n++] = w->f->n_skips++;
 }
 
@@ -95,7 +95,7 @@ static enum dt_status skips(struct walk *w, struct dt_error *err)
     channels = m->blocks[mid - 1].c_out;
     for (int i = mid; i < m->n_blocks; i++) {
         const struct dt_block *b = &m->blocks[i];
-        struct dt_skip *s;
+        struct dt_nn_skip *s;
 
         if (b->kind == DT_BLOCK_RESNET) {
             if (w->n == 0)
@@ -115,7 +115,7 @@ static enum dt_status skips(struct walk *w, struct dt_error *err)
                                     m->name, w->n);
 }
 
-static void note_block(struct dt_shape_facts *f, const struct dt_block *b, int i)
+static void note_block(struct dt_nn_shape_facts *f, const struct dt_block *b, int i)
 {
     switch (b->kind) {
     case DT_BLOCK_TRANSFORMER:
@@ -159,8 +159,8 @@ static void note_block(struct dt_shape_facts *f, const struct dt_block *b, int i
         f->levels = b->level + 1;
 }
 
-enum dt_status dt_shape_facts(const struct dt_module *m, struct dt_error *err,
-                              struct dt_shape_facts *f)
+enum dt_status dt_nn_shape_facts(const struct dt_module *m, struct dt_error *err,
+                                 struct dt_nn_shape_facts *f)
 {
     struct walk w = {.m = m, .f = f};
 
@@ -183,18 +183,20 @@ enum dt_status dt_shape_facts(const struct dt_module *m, struct dt_error *err,
 /* ---- sizes ---- */
 
 /* Rows of the activation that a block takes. */
-int64_t dt_unit_rows(const struct dt_stage *s, const struct dt_unit *n, const struct dt_batch *b)
+int64_t dt_nn_node_rows(const struct dt_stage *s, const struct dt_nn_node *n,
+                        const struct dt_batch *b)
 {
     if (n->b->kind == DT_BLOCK_PROJECTOR && n->b->context_len > 0)
         return b->n_seq * n->b->context_len;
-    return dt_own_rows(s, dt_level_rows(b, n->b->level));
+    return dt_nn_own_rows(s, dt_nn_level_rows(b, n->b->level));
 }
 
-size_t dt_unit_x_bytes(const struct dt_stage *s, const struct dt_unit *n, const struct dt_batch *b)
+size_t dt_nn_node_x_bytes(const struct dt_stage *s, const struct dt_nn_node *n,
+                          const struct dt_batch *b)
 {
     if (!n->has_x)
         return 0;
-    return (size_t)(dt_unit_rows(s, n, b) * n->x_width) * dt_dtype_bytes(s->dtype);
+    return (size_t)(dt_nn_node_rows(s, n, b) * n->x_width) * dt_dtype_bytes(s->dtype);
 }
 
 /* Of what block i - 1 leaves and block i takes, `all` rows or own ones; 0 = no running activation
@@ -202,7 +204,7 @@ size_t dt_unit_x_bytes(const struct dt_stage *s, const struct dt_unit *n, const 
 static size_t running_bytes(const struct dt_stage *s, const struct dt_batch *b, int at, bool all)
 {
     const struct dt_block *p;
-    int64_t rows = all ? b->rows : dt_own_rows(s, b->rows), width = 0;
+    int64_t rows = all ? b->rows : dt_nn_own_rows(s, b->rows), width = 0;
 
     if (at <= 0 || at > s->module->n_blocks)
         return 0;
@@ -227,7 +229,8 @@ static size_t running_bytes(const struct dt_stage *s, const struct dt_batch *b, 
     return (size_t)(rows * width) * dt_dtype_bytes(s->dtype);
 }
 
-size_t dt_output_bytes(const struct dt_stage *s, const struct dt_unit *n, const struct dt_batch *b)
+size_t dt_nn_output_bytes(const struct dt_stage *s, const struct dt_nn_node *n,
+                          const struct dt_batch *b)
 {
     return n->has_y ? running_bytes(s, b, n->index + 1, false) : 0;
 }
@@ -269,7 +272,7 @@ static int add(struct dt_flow *out, int n, enum dt_flow_kind kind, int skip, siz
 int dt_flow_list(const struct dt_stage *s, const struct dt_batch *b, int at,
                  struct dt_flow out[DT_FLOWS_MAX])
 {
-    const struct dt_shape_facts *f = &s->facts;
+    const struct dt_nn_shape_facts *f = &s->facts;
     size_t es = dt_dtype_bytes(s->dtype);
     int n = 0;
 
@@ -284,11 +287,11 @@ int dt_flow_list(const struct dt_stage *s, const struct dt_batch *b, int at,
         n = add(out, n, DT_FLOW_CONTEXT, -1,
                 (size_t)(b->n_seq * f->context_len * f->context_dim) * es);
     for (int k = 0; k < f->n_skips; k++) {
-        const struct dt_skip *p = &f->skip[k];
+        const struct dt_nn_skip *p = &f->skip[k];
 
         if (p->push + 1 < at && at <= p->pop)
             n = add(out, n, DT_FLOW_SKIP, k,
-                    (size_t)(dt_level_rows(b, p->level) * p->channels) * es);
+                    (size_t)(dt_nn_level_rows(b, p->level) * p->channels) * es);
     }
     return n;
 }

@@ -3,7 +3,7 @@
  * Inside src/exec/modules only: nodes (blocks of a stage), slots (parameter matrices), flows, and
  * the wrappers through which blocks call kernels.
  *
- * A block is four functions (struct dt_block_ops).  Its tensors are laid out by one function for
+ * A block is four functions (struct dt_nn_block_ops).  Its tensors are laid out by one function for
  * both directions, so a tensor that recompute does not keep simply lies in the workspace instead of
  * in saved memory, and the forward that fills it again is the same code. */
 #ifndef DT_EXEC_MODULES_IMPL_H
@@ -16,18 +16,18 @@
 /* ---- parameters ---- */
 
 /* What one kernel call takes: a matrix or filter (q, k and v in one), or a vector (in 0). */
-struct dt_slot {
+struct dt_nn_weight {
     size_t at, n; /* floats */
     int64_t out, in;
     int kernel; /* filter side; 0 = linear */
     int block;  /* in the module */
     bool decay;
-    bool product;        /* has a device weight */
-    bool rounded;        /* dt_param's */
-    bool dealt;          /* tensor parallelism: a slice; else the members hold the same */
-    bool partial;        /* its gradient is of own rows or heads: a summand */
-    struct dt_weight *w; /* NULL for tables and vectors */
-    bool written;        /* the gradient holds something of this iteration */
+    bool product;               /* has a device weight */
+    bool rounded;               /* dt_param's */
+    bool dealt;                 /* tensor parallelism: a slice; else the members hold the same */
+    bool partial;               /* its gradient is of own rows or heads: a summand */
+    struct dt_device_weight *w; /* NULL for tables and vectors */
+    bool written;               /* the gradient holds something of this iteration */
 };
 
 /* Roles of slots, per kind of block; -1 in node->slot = absent. */
@@ -96,24 +96,24 @@ enum { /* per transformer layer, after SP_N + layer * SPL_N */
 
 enum { DT_MAX_SKIPS = 256 };
 
-enum dt_lay_mode {
+enum dt_nn_lay_mode {
     DT_LAY_NONE,      /* everything kept */
     DT_LAY_SELECTIVE, /* all but the cheap */
     DT_LAY_FULL,      /* the input alone */
     DT_LAY_TRANSIENT  /* nothing: no backward follows */
 };
 
-struct dt_call;
-struct dt_block_ops {
+struct dt_nn_call;
+struct dt_nn_block_ops {
     /* Bytes of one tensor between this block and its predecessor or successor. */
-    void (*layout)(struct dt_call *c);              /* sets pointers in c->act, counts areas */
-    void (*forward)(struct dt_call *c, bool again); /* again: all but the output */
-    void (*backward)(struct dt_call *c, int what);
+    void (*layout)(struct dt_nn_call *c);              /* sets pointers in c->act, counts areas */
+    void (*forward)(struct dt_nn_call *c, bool again); /* again: all but the output */
+    void (*backward)(struct dt_nn_call *c, int what);
 };
 
-struct dt_unit {
+struct dt_nn_node {
     const struct dt_block *b;
-    const struct dt_block_ops *ops;
+    const struct dt_nn_block_ops *ops;
     int index; /* in the module */
     bool trained;
     bool need;        /* something before it is trained: the input's gradient is wanted */
@@ -126,9 +126,9 @@ struct dt_unit {
     int pop;          /* skip that it takes; -1 */
     int source;       /* skip that its input is (pushed by its predecessor); -1 */
     int64_t x_width;
-    enum dt_act act;
+    enum dt_kernel_act act;
     float scale; /* of q·k, in a transformer layer */
-    enum dt_lay_mode mode;
+    enum dt_nn_lay_mode mode;
     uint64_t drop_key[2]; /* of attention's and of the MLP's mask */
     int *slot;
     struct dt_param_range range;
@@ -136,26 +136,26 @@ struct dt_unit {
 };
 
 /* Where a node's input and other tensors lie in saved memory. */
-struct dt_place {
+struct dt_nn_place {
     size_t x, rest; /* DT_NOWHERE: in the workspace */
 };
 #define DT_NOWHERE SIZE_MAX
-struct dt_carry {
+struct dt_nn_carry {
     size_t time, context, skip[DT_MAX_SKIPS]; /* DT_NOWHERE: not in this stage, or a node's input */
     size_t bytes;                             /* of saved memory in all */
     size_t passing;                           /* of which no block's */
 };
 
 /* Module-wide facts about U-Nets and their skips. */
-struct dt_skip {
+struct dt_nn_skip {
     int push, pop; /* blocks */
     int level;     /* of the pushed activation */
     int channels;
 };
 
-struct dt_shape_facts {
+struct dt_nn_shape_facts {
     int n_skips;
-    struct dt_skip skip[DT_MAX_SKIPS];
+    struct dt_nn_skip skip[DT_MAX_SKIPS];
     int time_first, time_last; /* boundaries at which the time embedding is live: [first, last] */
     int context_first, context_last;
     int conv_in; /* block; -1 */
@@ -163,8 +163,8 @@ struct dt_shape_facts {
     int in_channels, out_channels, levels, patch_width;
     int n_transformers;
 };
-enum dt_status dt_shape_facts(const struct dt_module *m, struct dt_error *err,
-                              struct dt_shape_facts *out);
+enum dt_status dt_nn_shape_facts(const struct dt_module *m, struct dt_error *err,
+                                 struct dt_nn_shape_facts *out);
 
 struct dt_stage {
     const struct dt_device *dev;
@@ -177,11 +177,11 @@ struct dt_stage {
     bool upstream, split, any_backward;
     float dropout;
     struct dt_batch_limits max;
-    struct dt_arithmetic numbers; /* the module's; norm_eps is never 0 */
-    struct dt_shape_facts facts;
-    struct dt_unit *nodes;  /* [last - first] */
-    struct dt_place *place; /* [last - first], of the call under way */
-    struct dt_slot *slots;
+    struct dt_module_arithmetic numbers; /* the module's; norm_eps is never 0 */
+    struct dt_nn_shape_facts facts;
+    struct dt_nn_node *nodes;  /* [last - first] */
+    struct dt_nn_place *place; /* [last - first], of the call under way */
+    struct dt_nn_weight *slots;
     struct dt_param *params;
     int n_slots, n_params;
     size_t cap_slots, cap_params;
@@ -200,28 +200,28 @@ struct dt_stage {
 
 /* ---- areas ---- */
 
-struct dt_area {
+struct dt_nn_area {
     char *base;
     size_t used;
 };
 /* Exact sizes in saved memory (fp32 tensors come first), 64-byte steps in work areas. */
-void *dt_area_take(struct dt_area *a, size_t bytes, bool exact);
-static inline size_t dt_round64(size_t n)
+void *dt_nn_area_take(struct dt_nn_area *a, size_t bytes, bool exact);
+static inline size_t dt_nn_round64(size_t n)
 {
     return (n + 63) & ~(size_t)63;
 }
 
-struct dt_tf_act {
+struct dt_nn_tf_act {
     float *mean1, *rstd1, *mean2, *rstd2, *rq, *rk, *lse;
     char *n1, *qkv, *raw, *o, *x2, *n2, *h, *a;
 };
-struct dt_sp_layer {
+struct dt_nn_sp_layer {
     float *mean[3], *rstd[3], *lse1, *lse2;
     char *x, *n1, *qkv, *o, *x2, *n2, *q, *kv, *o2, *x3, *n3, *h, *a;
 };
 enum { DT_SP_DEPTH_MAX = 64 };
-union dt_act_union {
-    struct dt_tf_act tf;
+union dt_nn_act_union {
+    struct dt_nn_tf_act tf;
     struct {
         int32_t *ids, *pos;
     } emb;
@@ -249,22 +249,22 @@ union dt_act_union {
     struct {
         float *mean, *rstd;
         char *n, *t;
-        struct dt_sp_layer layer[DT_SP_DEPTH_MAX];
+        struct dt_nn_sp_layer layer[DT_SP_DEPTH_MAX];
     } sp;
 };
 
 /* One block at work. */
-struct dt_call {
-    struct dt_queue *q;
+struct dt_nn_call {
+    struct dt_device_queue *q;
     const struct dt_kernels *k;
     struct dt_stage *s;
-    struct dt_unit *n;
+    struct dt_nn_node *n;
     const struct dt_block *b;
     const struct dt_batch *batch;
     enum dt_dtype dtype;
     size_t es; /* bytes of an element */
-    struct dt_area saved, work, stash;
-    union dt_act_union act;
+    struct dt_nn_area saved, work, stash;
+    union dt_nn_act_union act;
     char *x, *y, *dy, *dx; /* dx NULL: not wanted; a block may point dx at dy (in place) */
     const char *in_rows;   /* embedding: the encoders' features */
     char *d_in_rows;
@@ -276,190 +276,193 @@ struct dt_call {
 };
 
 /* Saved by this mode or else in the workspace.  `cheap`: what norms and activations produce. */
-void *dt_keep(struct dt_call *c, size_t bytes, bool cheap);
+void *dt_nn_keep(struct dt_nn_call *c, size_t bytes, bool cheap);
 /* Gradients inside a block; `later`: backward_weight reads it. */
-void *dt_grad(struct dt_call *c, size_t bytes, bool later);
-static inline void *dt_work(struct dt_call *c, size_t bytes)
+void *dt_nn_grad(struct dt_nn_call *c, size_t bytes, bool later);
+static inline void *dt_nn_work(struct dt_nn_call *c, size_t bytes)
 {
-    return dt_area_take(&c->work, bytes, false);
+    return dt_nn_area_take(&c->work, bytes, false);
 }
-static inline void *dt_keep_rows(struct dt_call *c, int64_t rows, int64_t width, bool cheap)
+static inline void *dt_nn_keep_rows(struct dt_nn_call *c, int64_t rows, int64_t width, bool cheap)
 {
-    return dt_keep(c, (size_t)rows * (size_t)width * c->es, cheap);
+    return dt_nn_keep(c, (size_t)rows * (size_t)width * c->es, cheap);
 }
-static inline float *dt_keep_f32(struct dt_call *c, int64_t n, bool cheap)
+static inline float *dt_nn_keep_f32(struct dt_nn_call *c, int64_t n, bool cheap)
 {
-    return dt_keep(c, (size_t)n * 4, cheap);
+    return dt_nn_keep(c, (size_t)n * 4, cheap);
 }
-static inline char *dt_work_rows(struct dt_call *c, int64_t rows, int64_t width)
+static inline char *dt_nn_work_rows(struct dt_nn_call *c, int64_t rows, int64_t width)
 {
-    return dt_work(c, (size_t)rows * (size_t)width * c->es);
+    return dt_nn_work(c, (size_t)rows * (size_t)width * c->es);
 }
-static inline char *dt_grad_rows(struct dt_call *c, int64_t rows, int64_t width, bool later)
+static inline char *dt_nn_grad_rows(struct dt_nn_call *c, int64_t rows, int64_t width, bool later)
 {
-    return dt_grad(c, (size_t)rows * (size_t)width * c->es, later);
+    return dt_nn_grad(c, (size_t)rows * (size_t)width * c->es, later);
 }
-static inline char *dt_off(const void *p, int64_t elems, size_t es)
+static inline char *dt_nn_off(const void *p, int64_t elems, size_t es)
 {
     return (char *)(uintptr_t)p + elems * (int64_t)es;
 }
 /* Sizes are being counted, nothing runs. */
-static inline bool dt_counting(const struct dt_call *c)
+static inline bool dt_nn_counting(const struct dt_nn_call *c)
 {
     return c->q == NULL;
 }
 
 /* ---- wrappers (call.c) ---- */
 
-struct dt_slot *dt_slot_of(const struct dt_call *c, int role); /* NULL = absent */
-float *dt_master_of(const struct dt_call *c, int role);
-float *dt_grad_of(const struct dt_call *c, int role);
-void dt_linear(struct dt_call *c, int64_t rows, const void *x, int w, int b, const void *residual,
-               void *y);
+struct dt_nn_weight *dt_nn_weight_of(const struct dt_nn_call *c, int role); /* NULL = absent */
+float *dt_nn_master_of(const struct dt_nn_call *c, int role);
+float *dt_nn_grad_of(const struct dt_nn_call *c, int role);
+void dt_nn_linear(struct dt_nn_call *c, int64_t rows, const void *x, int w, int b,
+                  const void *residual, void *y);
 /* dx (+)= when `what` has INPUT and dx is not NULL; weight gradients when it has WEIGHT and the
  * block is trained. */
-void dt_linear_back(struct dt_call *c, int what, int64_t rows, const void *x, const void *dy, int w,
-                    int b, void *dx, bool add);
-void dt_norm(struct dt_call *c, const struct dt_norm *n, bool layernorm, const void *x, int g,
-             int b, void *y, float *mean, float *rstd);
-void dt_norm_back(struct dt_call *c, int what, const struct dt_norm *n, bool layernorm,
-                  const void *x, int g, int b, const float *mean, const float *rstd, const void *dy,
-                  void *dx, bool add);
-void dt_copy(struct dt_call *c, void *dst, const void *src, size_t bytes);
+void dt_nn_linear_back(struct dt_nn_call *c, int what, int64_t rows, const void *x, const void *dy,
+                       int w, int b, void *dx, bool add);
+void dt_nn_norm(struct dt_nn_call *c, const struct dt_kernel_norm *n, bool layernorm, const void *x,
+                int g, int b, void *y, float *mean, float *rstd);
+void dt_nn_norm_back(struct dt_nn_call *c, int what, const struct dt_kernel_norm *n, bool layernorm,
+                     const void *x, int g, int b, const float *mean, const float *rstd,
+                     const void *dy, void *dx, bool add);
+void dt_nn_copy(struct dt_nn_call *c, void *dst, const void *src, size_t bytes);
 /* y = x with some elements dropped and the others scaled, own rows; y may be x. */
 enum { DT_DROP_ATTENTION, DT_DROP_MLP };
-void dt_drop(struct dt_call *c, int which, int64_t width, const void *x, void *y);
-static inline bool dt_drops(const struct dt_call *c)
+void dt_nn_drop(struct dt_nn_call *c, int which, int64_t width, const void *x, void *y);
+static inline bool dt_nn_drops(const struct dt_nn_call *c)
 {
     return c->s->dropout > 0 && c->n->keep && c->batch->train;
 }
 /* Room for a gradient behind a mask: own rows. */
-char *dt_drop_room(struct dt_call *c, int64_t rows, int64_t width);
+char *dt_nn_drop_room(struct dt_nn_call *c, int64_t rows, int64_t width);
 
 /* ---- tensor parallelism (tp.c) ----
  *
  * `own`: this member's rows under sequence parallelism, else all.  Work buffers are made for all
- * rows, by the block, and only where there are other members (dt_tp_room). */
+ * rows, by the block, and only where there are other members (dt_nn_tp_room). */
 
 /* This member's share of n things. */
-static inline int64_t dt_mine(const struct dt_stage *s, int64_t n)
+static inline int64_t dt_nn_mine(const struct dt_stage *s, int64_t n)
 {
     return dt_tp_count(s->tp, n, dt_tp_rank(s->tp));
 }
-static inline int64_t dt_mine_first(const struct dt_stage *s, int64_t n)
+static inline int64_t dt_nn_mine_first(const struct dt_stage *s, int64_t n)
 {
     return dt_tp_first(s->tp, n, dt_tp_rank(s->tp));
 }
-static inline int64_t dt_own_rows(const struct dt_stage *s, int64_t rows)
+static inline int64_t dt_nn_own_rows(const struct dt_stage *s, int64_t rows)
 {
-    return s->seqpar ? dt_mine(s, rows) : rows;
+    return s->seqpar ? dt_nn_mine(s, rows) : rows;
 }
-static inline int64_t dt_own_first(const struct dt_stage *s, int64_t rows)
+static inline int64_t dt_nn_own_first(const struct dt_stage *s, int64_t rows)
 {
-    return s->seqpar ? dt_mine_first(s, rows) : 0;
+    return s->seqpar ? dt_nn_mine_first(s, rows) : 0;
 }
 /* NULL with one member. */
-char *dt_tp_room(struct dt_call *c, int64_t rows, int64_t width);
+char *dt_nn_tp_room(struct dt_nn_call *c, int64_t rows, int64_t width);
 /* All rows of what members have in own ones: in `room`, or x itself where it is whole. */
-char *dt_whole_rows(struct dt_call *c, int64_t rows, int64_t width, const void *x, char *room);
+char *dt_nn_whole_rows(struct dt_nn_call *c, int64_t rows, int64_t width, const void *x,
+                       char *room);
 /* own y (+)= own rows of the sum over members of `part`, which is lost. */
-void dt_own_sum(struct dt_call *c, int64_t rows, int64_t width, char *part, void *y, bool add);
+void dt_nn_own_sum(struct dt_nn_call *c, int64_t rows, int64_t width, char *part, void *y,
+                   bool add);
 /* In place over members: x becomes the sum. */
-void dt_sum(struct dt_call *c, int64_t n, void *x);
+void dt_nn_sum(struct dt_nn_call *c, int64_t n, void *x);
 /* A product whose output (col) or input (row) is dealt, from own rows or to own rows. */
-void dt_linear_col(struct dt_call *c, int64_t rows, const void *x, int w, int b, void *y,
-                   char *room);
-void dt_linear_row(struct dt_call *c, int64_t rows, const void *x, int w, int b,
-                   const void *residual, void *y, char *room);
+void dt_nn_linear_col(struct dt_nn_call *c, int64_t rows, const void *x, int w, int b, void *y,
+                      char *room);
+void dt_nn_linear_row(struct dt_nn_call *c, int64_t rows, const void *x, int w, int b,
+                      const void *residual, void *y, char *room);
 /* x and dx own (dx may be NULL), two rooms. */
-void dt_linear_col_back(struct dt_call *c, int what, int64_t rows, const void *x, const void *dy,
-                        int w, int b, void *dx, char *room_x, char *room_dx);
+void dt_nn_linear_col_back(struct dt_nn_call *c, int what, int64_t rows, const void *x,
+                           const void *dy, int w, int b, void *dx, char *room_x, char *room_dx);
 /* dy own. */
-void dt_linear_row_back(struct dt_call *c, int what, int64_t rows, const void *x, const void *dy,
-                        int w, int b, void *dx, char *room);
+void dt_nn_linear_row_back(struct dt_nn_call *c, int what, int64_t rows, const void *x,
+                           const void *dy, int w, int b, void *dx, char *room);
 /* Channels: `units` of `unit` channels each are dealt.  A room has place for every member's
  * columns side by side; `mine` is where this one's go, dense. */
-char *dt_channels_mine(struct dt_call *c, int64_t rows, int64_t units, int64_t unit, char *room);
-void dt_channels_join(struct dt_call *c, int64_t rows, int64_t units, int64_t unit, char *room,
-                      void *y);
+char *dt_nn_channels_mine(struct dt_nn_call *c, int64_t rows, int64_t units, int64_t unit,
+                          char *room);
+void dt_nn_channels_join(struct dt_nn_call *c, int64_t rows, int64_t units, int64_t unit,
+                         char *room, void *y);
 /* This member's columns of x, dense, in `room`; x itself with one member. */
-const void *dt_channels_cut(struct dt_call *c, int64_t rows, int64_t units, int64_t unit,
-                            const void *x, char *room);
+const void *dt_nn_channels_cut(struct dt_nn_call *c, int64_t rows, int64_t units, int64_t unit,
+                               const void *x, char *room);
 
 /* A flow gradient as backward_weight finds it later: copied into the stash by backward_input. */
-char *dt_flow_kept(struct dt_call *c, int what, const char *gradient, int64_t elems);
+char *dt_flow_kept(struct dt_nn_call *c, int what, const char *gradient, int64_t elems);
 
 /* Runs of images of one size at a U-Net level. */
-struct dt_images {
+struct dt_nn_images {
     int64_t first, n; /* images */
     int64_t h, w, row;
 };
-bool dt_images_next(const struct dt_batch *b, int level,
-                    struct dt_images *it); /* starts from zeros */
-int64_t dt_level_rows(const struct dt_batch *b, int level);
-int64_t dt_level_longest(const struct dt_batch *b, int level);
+bool dt_nn_images_next(const struct dt_batch *b, int level,
+                       struct dt_nn_images *it); /* starts from zeros */
+int64_t dt_nn_level_rows(const struct dt_batch *b, int level);
+int64_t dt_nn_level_longest(const struct dt_batch *b, int level);
 /* GroupNorm (+ SiLU) and convolutions over all runs; sizes are those of the input at `level`. */
-struct dt_norm_at {
+struct dt_nn_norm_at {
     int level, channels, groups;
     float eps;
     bool silu;
 };
-static inline struct dt_norm_at dt_norm_whole(const struct dt_block *b, int channels, float eps,
-                                              bool silu)
+static inline struct dt_nn_norm_at dt_nn_norm_whole(const struct dt_block *b, int channels,
+                                                    float eps, bool silu)
 {
-    return (struct dt_norm_at){b->level, channels, dt_block_groups(b, channels), eps, silu};
+    return (struct dt_nn_norm_at){b->level, channels, dt_block_groups(b, channels), eps, silu};
 }
-void dt_groupnorm(struct dt_call *c, const struct dt_norm_at *at, const void *x, int g, int b,
-                  void *y, float *mean, float *rstd);
-void dt_groupnorm_back(struct dt_call *c, int what, const struct dt_norm_at *at, const void *x,
-                       int g, int b, const float *mean, const float *rstd, const void *dy, void *dx,
-                       bool add);
-struct dt_conv_at {
+void dt_nn_groupnorm(struct dt_nn_call *c, const struct dt_nn_norm_at *at, const void *x, int g,
+                     int b, void *y, float *mean, float *rstd);
+void dt_nn_groupnorm_back(struct dt_nn_call *c, int what, const struct dt_nn_norm_at *at,
+                          const void *x, int g, int b, const float *mean, const float *rstd,
+                          const void *dy, void *dx, bool add);
+struct dt_nn_conv_at {
     int level;
     bool doubled; /* input at twice the level's size */
     int c_in, c_out, kernel, stride;
 };
 /* b < 0: without bias */
-void dt_conv(struct dt_call *c, const struct dt_conv_at *a, const void *x, int w, int b,
-             const void *residual, void *y);
-void dt_conv_back(struct dt_call *c, int what, const struct dt_conv_at *a, const void *x,
-                  const void *dy, int w, int b, void *dx, bool add);
+void dt_nn_conv(struct dt_nn_call *c, const struct dt_nn_conv_at *a, const void *x, int w, int b,
+                const void *residual, void *y);
+void dt_nn_conv_back(struct dt_nn_call *c, int what, const struct dt_nn_conv_at *a, const void *x,
+                     const void *dy, int w, int b, void *dx, bool add);
 
-extern const struct dt_block_ops dt_ops_embedding, dt_ops_patch, dt_ops_transformer,
-    dt_ops_projector, dt_ops_head, dt_ops_norm, dt_ops_conv, dt_ops_resnet, dt_ops_spatial,
-    dt_ops_time;
+extern const struct dt_nn_block_ops dt_nn_ops_embedding, dt_nn_ops_patch, dt_nn_ops_transformer,
+    dt_nn_ops_projector, dt_nn_ops_head, dt_nn_ops_norm, dt_nn_ops_conv, dt_nn_ops_resnet,
+    dt_nn_ops_spatial, dt_nn_ops_time;
 
 /* ---- params.c, names.c ---- */
 
 /* How a matrix is dealt to the members: its outputs or inputs, which are n parts one after another,
  * part k of units[k] units of `size`; every part is dealt by units. */
-enum dt_deal_by { DT_DEAL_NONE, DT_DEAL_OUT, DT_DEAL_IN };
-struct dt_deal {
-    enum dt_deal_by by;
+enum dt_nn_deal_by { DT_DEAL_NONE, DT_DEAL_OUT, DT_DEAL_IN };
+struct dt_nn_deal {
+    enum dt_nn_deal_by by;
     int n;
     int64_t units[DT_PIECES_MAX];
     int64_t size;
 };
 /* Adds a slot to the node being built; out and in are the whole matrix's, deal NULL = none.
  * Returns its index or -1 when out of memory. */
-int dt_slot_add(struct dt_stage *s, struct dt_unit *n, int role, int64_t out, int64_t in,
-                int kernel, bool product, const struct dt_deal *deal);
+int dt_nn_weight_add(struct dt_stage *s, struct dt_nn_node *n, int role, int64_t out, int64_t in,
+                     int kernel, bool product, const struct dt_nn_deal *deal);
 /* Elements of one of a slot's rows. */
-static inline size_t dt_slot_row(const struct dt_slot *p)
+static inline size_t dt_nn_weight_row(const struct dt_nn_weight *p)
 {
     size_t in = p->decay ? (size_t)p->in : 1;
 
     return p->kernel > 0 ? in * (size_t)p->kernel * (size_t)p->kernel : in;
 }
 /* Says which slice of the parameter added last is here. */
-void dt_param_deal(struct dt_stage *s, const struct dt_deal *deal);
+void dt_param_deal(struct dt_stage *s, const struct dt_nn_deal *deal);
 /* Names rows [row, row + rows) of a slot.  shape: Hugging Face's. */
 enum dt_status dt_param_add(struct dt_stage *s, int slot, int64_t row, int64_t rows, int n_dims,
-                            const int64_t *shape, enum dt_init init, double std, bool transpose,
-                            struct dt_error *err, const char *fmt, ...)
+                            const int64_t *shape, enum dt_param_init init, double std,
+                            bool transpose, struct dt_error *err, const char *fmt, ...)
     __attribute__((format(printf, 11, 12)));
 /* Slots and names of every block of the stage. */
-enum dt_status dt_names(struct dt_stage *s, struct dt_error *err);
+enum dt_status dt_nn_names(struct dt_stage *s, struct dt_error *err);
 /* Offsets, memory, device weights. */
 enum dt_status dt_params_place(struct dt_stage *s, struct dt_error *err);
 void dt_params_free(struct dt_stage *s);
@@ -476,15 +479,18 @@ struct dt_flow {
 enum { DT_FLOWS_MAX = DT_MAX_SKIPS + 3 };
 int dt_flow_list(const struct dt_stage *s, const struct dt_batch *b, int at,
                  struct dt_flow out[DT_FLOWS_MAX]);
-int64_t dt_unit_rows(const struct dt_stage *s, const struct dt_unit *n, const struct dt_batch *b);
-size_t dt_unit_x_bytes(const struct dt_stage *s, const struct dt_unit *n, const struct dt_batch *b);
+int64_t dt_nn_node_rows(const struct dt_stage *s, const struct dt_nn_node *n,
+                        const struct dt_batch *b);
+size_t dt_nn_node_x_bytes(const struct dt_stage *s, const struct dt_nn_node *n,
+                          const struct dt_batch *b);
 /* Bytes of the running activation that a node leaves. */
-size_t dt_output_bytes(const struct dt_stage *s, const struct dt_unit *n, const struct dt_batch *b);
+size_t dt_nn_output_bytes(const struct dt_stage *s, const struct dt_nn_node *n,
+                          const struct dt_batch *b);
 /* Places of everything in saved memory. */
-void dt_saved_places(struct dt_stage *s, const struct dt_batch *b, struct dt_place *place,
-                     struct dt_carry *carry);
+void dt_nn_saved_places(struct dt_stage *s, const struct dt_batch *b, struct dt_nn_place *place,
+                        struct dt_nn_carry *carry);
 /* Bytes of a node's kept tensors besides its input, of its workspace and of its stash. */
-void dt_unit_sizes(struct dt_stage *s, struct dt_unit *n, const struct dt_batch *b, size_t *rest,
-                   size_t *work, size_t *stash);
+void dt_nn_node_sizes(struct dt_stage *s, struct dt_nn_node *n, const struct dt_batch *b,
+                      size_t *rest, size_t *work, size_t *stash);
 
 #endif

@@ -89,7 +89,7 @@ void dt_batch_free(struct dt_batch *b);
 /* Checks counts, lengths and sizes against limits and the module, then copies.  DT_ERR_INPUT: a
  * latent size that the U-Net cannot halve often enough, an index out of range, too much of
  * something. */
-enum dt_status dt_batch_upload(struct dt_queue *q, struct dt_batch *b, struct dt_error *err);
+enum dt_status dt_batch_upload(struct dt_device_queue *q, struct dt_batch *b, struct dt_error *err);
 /* Work as the core counts it (sums over documents or images). */
 void dt_batch_work(const struct dt_batch *b, struct dt_work *out);
 
@@ -110,14 +110,15 @@ enum dt_status dt_batch_latents(struct dt_batch *b, const float *x0, int w, int 
 /* ---- noise schedules (diffusion.c) ------------------------------------------------------------
  */
 
-enum dt_noise_schedule { DT_NOISE_LINEAR, DT_NOISE_SCALED_LINEAR, DT_NOISE_COSINE, DT_NOISE_N };
-extern const char *const dt_noise_schedule_names[]; /* "linear", "scaled-linear", "cosine", NULL */
+enum dt_diffusion_schedule { DT_NOISE_LINEAR, DT_NOISE_SCALED_LINEAR, DT_NOISE_COSINE, DT_NOISE_N };
+extern const char
+    *const dt_diffusion_schedule_names[]; /* "linear", "scaled-linear", "cosine", NULL */
 struct dt_diffusion {
-    enum dt_noise_schedule schedule;
+    enum dt_diffusion_schedule schedule;
     int steps;         /* 1000 */
     double *alpha_bar; /* [steps], product of 1 - beta */
 };
-enum dt_status dt_diffusion_init(struct dt_diffusion *d, enum dt_noise_schedule s, int steps,
+enum dt_status dt_diffusion_init(struct dt_diffusion *d, enum dt_diffusion_schedule s, int steps,
                                  struct dt_error *err);
 void dt_diffusion_free(struct dt_diffusion *d);
 /* Draws every image's timestep from (seed, noise_stream[i], draw) and sets t, alpha, sigma. */
@@ -126,16 +127,16 @@ void dt_batch_diffuse(struct dt_batch *b, const struct dt_diffusion *d, uint64_t
 /* One DDIM step (Song et al. 2021) from timestep t to `to` (-1: to the clean image), in place on n
  * values; clip > 0 bounds the estimate of the clean image.  eta: 0 = deterministic, 1 = as much
  * fresh noise as DDPM adds (`fresh`, may be NULL with eta 0). */
-void dt_ddim_step(const struct dt_diffusion *d, int t, int to, double clip, double eta, int64_t n,
-                  const float *eps, const float *fresh, float *x);
+void dt_diffusion_ddim_step(const struct dt_diffusion *d, int t, int to, double clip, double eta,
+                            int64_t n, const float *eps, const float *fresh, float *x);
 
 /* ---- parameters --------------------------------------------------------------------------------
  */
 
-enum dt_init { DT_INIT_ZERO, DT_INIT_ONE, DT_INIT_NORMAL };
+enum dt_param_init { DT_INIT_ZERO, DT_INIT_ONE, DT_INIT_NORMAL };
 
 /* Indices first .. first + count of one dimension. */
-struct dt_piece {
+struct dt_param_piece {
     int64_t first, count;
 };
 enum { DT_PIECES_MAX = 3 };
@@ -153,7 +154,7 @@ struct dt_param {
     int n_dims;
     int64_t shape[4];
     int split, n_pieces;
-    struct dt_piece piece[DT_PIECES_MAX];
+    struct dt_param_piece piece[DT_PIECES_MAX];
     bool replicated;
     size_t at, n;
     bool transpose;
@@ -162,7 +163,7 @@ struct dt_param {
                      products, the token table.  Rounding it beforehand changes nothing */
     bool tied;    /* the LM head's copy of the embedding, in a stage without the embedding */
     int block;    /* index in the module */
-    enum dt_init init;
+    enum dt_param_init init;
     float std; /* of DT_INIT_NORMAL: element i (as it lies here) is std * normal(seed, hash(name),
                   i) */
 };
@@ -191,20 +192,20 @@ float *dt_stage_master(struct dt_stage *s); /* device memory; the padding is zer
 float *dt_stage_grads(struct dt_stage *s);  /* NULL when nothing in the stage is trained */
 bool dt_stage_trained(const struct dt_stage *s, int block);
 /* Sets all parameters by name; equal for every layout. */
-void dt_stage_init(struct dt_queue *q, struct dt_stage *s, uint64_t seed);
+void dt_stage_init(struct dt_device_queue *q, struct dt_stage *s, uint64_t seed);
 /* The masters of blocks [first, last) were written. */
-void dt_stage_changed(struct dt_queue *q, struct dt_stage *s, int first, int last);
+void dt_stage_changed(struct dt_device_queue *q, struct dt_stage *s, int first, int last);
 /* Before the first microbatch of an iteration: gradients count as zero (nothing is written).  After
  * the last: zeroes those of blocks [first, last) that no microbatch wrote. */
 void dt_stage_grads_begin(struct dt_stage *s);
-void dt_stage_grads_finish(struct dt_queue *q, struct dt_stage *s, int first, int last);
+void dt_stage_grads_finish(struct dt_device_queue *q, struct dt_stage *s, int first, int last);
 /* Tensor parallelism: gradients of some replicated parameters are sums over the member's own rows
  * or heads.  After grads_finish and before replicas are summed, all members call this once for the
  * same blocks, in the same order: then every replicated parameter has its whole gradient, equal at
  * all of them. One all-reduce per block that has such; nothing without tensor parallelism. */
-void dt_stage_grads_reduce(struct dt_queue *q, struct dt_stage *s, int first, int last);
+void dt_stage_grads_reduce(struct dt_device_queue *q, struct dt_stage *s, int first, int last);
 /* 64-bit FNV-1a; the Philox stream of a tensor. */
-uint64_t dt_name_hash(const char *name);
+uint64_t dt_nn_name_hash(const char *name);
 
 /* ---- stages ------------------------------------------------------------------------------------
  */
@@ -214,7 +215,7 @@ struct dt_stage_spec {
     const struct dt_module *module;
     int first, last;
     enum dt_dtype dtype; /* activations and products */
-    enum dt_recompute recompute;
+    enum dt_block_recompute recompute;
     const unsigned char *trained; /* per block of the module; NULL = all */
     bool upstream_trained; /* something before `first` (in the module or upstream) is trained */
     bool split_backward;   /* weight gradients come in an op of their own (ZB-H1) */
@@ -274,7 +275,7 @@ size_t dt_stage_block_bytes(const struct dt_stage *s, const struct dt_batch *b, 
 size_t dt_stage_workspace_bytes(const struct dt_stage *s);
 
 /* The work of one microbatch in a stage. */
-struct dt_run {
+struct dt_nn_run {
     const struct dt_batch *batch;
     void *saved;    /* 64-byte aligned, dt_stage_saved_bytes; NULL in a stage without a backward */
     void *stash;    /* NULL unless split_backward */
@@ -290,9 +291,9 @@ enum { DT_BACKWARD_INPUT = 1, DT_BACKWARD_WEIGHT = 2, DT_BACKWARD_BOTH = 3 };
  * falling order, the parts of one microbatch without another one's between.  `in` is read by the
  * part that has the stage's first block, `out` written by the one that has its last; so are din and
  * dout. */
-void dt_stage_forward(struct dt_queue *q, struct dt_stage *s, const struct dt_run *r, int first,
-                      int last);
-void dt_stage_backward(struct dt_queue *q, struct dt_stage *s, const struct dt_run *r, int first,
-                       int last, int what);
+void dt_stage_forward(struct dt_device_queue *q, struct dt_stage *s, const struct dt_nn_run *r,
+                      int first, int last);
+void dt_stage_backward(struct dt_device_queue *q, struct dt_stage *s, const struct dt_nn_run *r,
+                       int first, int last, int what);
 
 #endif

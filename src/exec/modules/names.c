@@ -18,15 +18,15 @@ static bool gpt2(const struct dt_block *b)
 }
 
 /* Rows of a slot; of one that there was no memory for, none. */
-static int64_t rows_of(const struct dt_namer *m, int slot)
+static int64_t rows_of(const struct dt_nn_namer *m, int slot)
 {
     return slot < 0 ? 0 : m->s->slots[slot].out;
 }
 
-enum dt_status dt_name_matrix(struct dt_namer *m, int role, int64_t out, int64_t in,
-                              const struct dt_deal *deal, double std, const char *name)
+enum dt_status dt_nn_name_matrix(struct dt_nn_namer *m, int role, int64_t out, int64_t in,
+                                 const struct dt_nn_deal *deal, double std, const char *name)
 {
-    int slot = dt_slot_add(m->s, m->n, role, out, in, 0, true, deal);
+    int slot = dt_nn_weight_add(m->s, m->n, role, out, in, 0, true, deal);
 
     DT_TRY(dt_param_add(m->s, slot, 0, rows_of(m, slot), 2, (int64_t[]){out, in},
                         std > 0 ? DT_INIT_NORMAL : DT_INIT_ZERO, std, false, m->err, "%s%s.weight",
@@ -35,10 +35,10 @@ enum dt_status dt_name_matrix(struct dt_namer *m, int role, int64_t out, int64_t
     return DT_OK;
 }
 
-enum dt_status dt_name_vector(struct dt_namer *m, int role, int64_t n, const struct dt_deal *deal,
-                              bool ones, const char *name)
+enum dt_status dt_nn_name_vector(struct dt_nn_namer *m, int role, int64_t n,
+                                 const struct dt_nn_deal *deal, bool ones, const char *name)
 {
-    int slot = dt_slot_add(m->s, m->n, role, n, 0, 0, false, deal);
+    int slot = dt_nn_weight_add(m->s, m->n, role, n, 0, 0, false, deal);
 
     DT_TRY(dt_param_add(m->s, slot, 0, rows_of(m, slot), 1, &n, ones ? DT_INIT_ONE : DT_INIT_ZERO,
                         0, false, m->err, "%s%s", m->prefix, name));
@@ -46,45 +46,46 @@ enum dt_status dt_name_vector(struct dt_namer *m, int role, int64_t n, const str
     return DT_OK;
 }
 
-enum dt_status dt_name_norm(struct dt_namer *m, int role, int64_t n, const struct dt_deal *deal,
-                            bool layernorm, const char *name)
+enum dt_status dt_nn_name_norm(struct dt_nn_namer *m, int role, int64_t n,
+                               const struct dt_nn_deal *deal, bool layernorm, const char *name)
 {
     char text[64];
 
     snprintf(text, sizeof(text), "%s.weight", name);
-    DT_TRY(dt_name_vector(m, role, n, deal, true, text));
+    DT_TRY(dt_nn_name_vector(m, role, n, deal, true, text));
     if (!layernorm)
         return DT_OK;
     snprintf(text, sizeof(text), "%s.bias", name);
-    return dt_name_vector(m, role + 1, n, deal, false, text);
+    return dt_nn_name_vector(m, role + 1, n, deal, false, text);
 }
 
-enum dt_status dt_name_bias(struct dt_namer *m, int role, int64_t n, const struct dt_deal *deal,
-                            const char *name)
+enum dt_status dt_nn_name_bias(struct dt_nn_namer *m, int role, int64_t n,
+                               const struct dt_nn_deal *deal, const char *name)
 {
     bool inputs = deal && deal->by == DT_DEAL_IN;
     char text[64];
 
     snprintf(text, sizeof(text), "%s.bias", name);
-    DT_TRY(dt_name_vector(m, role, n, inputs ? NULL : deal, false, text));
+    DT_TRY(dt_nn_name_vector(m, role, n, inputs ? NULL : deal, false, text));
     if (inputs)
         m->s->slots[m->n->slot[role]].partial = false;
     return DT_OK;
 }
 
-enum dt_status dt_name_linear(struct dt_namer *m, int role, int64_t out, int64_t in,
-                              const struct dt_deal *deal, bool bias, double std, const char *name)
+enum dt_status dt_nn_name_linear(struct dt_nn_namer *m, int role, int64_t out, int64_t in,
+                                 const struct dt_nn_deal *deal, bool bias, double std,
+                                 const char *name)
 {
-    DT_TRY(dt_name_matrix(m, role, out, in, deal, std, name));
-    return bias ? dt_name_bias(m, role + 1, out, deal, name) : DT_OK;
+    DT_TRY(dt_nn_name_matrix(m, role, out, in, deal, std, name));
+    return bias ? dt_nn_name_bias(m, role + 1, out, deal, name) : DT_OK;
 }
 
 /* Several named matrices (and biases) that one product takes together. */
-enum dt_status dt_name_packed(struct dt_namer *m, int role, int bias_role, int n,
-                              const int64_t *outs, int64_t in, int64_t unit, double std,
-                              const char *const *names)
+enum dt_status dt_nn_name_packed(struct dt_nn_namer *m, int role, int bias_role, int n,
+                                 const int64_t *outs, int64_t in, int64_t unit, double std,
+                                 const char *const *names)
 {
-    struct dt_deal all = {.by = DT_DEAL_OUT, .n = n, .size = unit};
+    struct dt_nn_deal all = {.by = DT_DEAL_OUT, .n = n, .size = unit};
     int64_t total = 0, row = 0;
     int slot, bias = -1;
 
@@ -92,12 +93,12 @@ enum dt_status dt_name_packed(struct dt_namer *m, int role, int bias_role, int n
         total += outs[i];
         all.units[i] = outs[i] / unit;
     }
-    slot = dt_slot_add(m->s, m->n, role, total, in, 0, true, &all);
+    slot = dt_nn_weight_add(m->s, m->n, role, total, in, 0, true, &all);
     if (bias_role >= 0)
-        bias = dt_slot_add(m->s, m->n, bias_role, total, 0, 0, false, &all);
+        bias = dt_nn_weight_add(m->s, m->n, bias_role, total, 0, 0, false, &all);
     for (int i = 0; i < n; i++) {
-        struct dt_deal one = {DT_DEAL_OUT, 1, {outs[i] / unit}, unit};
-        int64_t rows = dt_mine(m->s, one.units[0]) * unit;
+        struct dt_nn_deal one = {DT_DEAL_OUT, 1, {outs[i] / unit}, unit};
+        int64_t rows = dt_nn_mine(m->s, one.units[0]) * unit;
 
         DT_TRY(dt_param_add(m->s, slot, row, rows, 2, (int64_t[]){outs[i], in}, DT_INIT_NORMAL, std,
                             false, m->err, "%s%s.weight", m->prefix, names[i]));
@@ -112,10 +113,10 @@ enum dt_status dt_name_packed(struct dt_namer *m, int role, int bias_role, int n
     return DT_OK;
 }
 
-static enum dt_status table(struct dt_namer *m, int role, int64_t rows, int64_t width,
-                            const struct dt_deal *deal, const char *name)
+static enum dt_status table(struct dt_nn_namer *m, int role, int64_t rows, int64_t width,
+                            const struct dt_nn_deal *deal, const char *name)
 {
-    int slot = dt_slot_add(m->s, m->n, role, rows, width, 0, false, deal);
+    int slot = dt_nn_weight_add(m->s, m->n, role, rows, width, 0, false, deal);
 
     DT_TRY(dt_param_add(m->s, slot, 0, rows_of(m, slot), 2, (int64_t[]){rows, width},
                         DT_INIT_NORMAL, DT_INIT_STD, false, m->err, "%s%s", m->prefix, name));
@@ -125,14 +126,14 @@ static enum dt_status table(struct dt_namer *m, int role, int64_t rows, int64_t 
 
 /* ---- language models ---- */
 
-double dt_residual_std(const struct dt_namer *m)
+double dt_nn_residual_std(const struct dt_nn_namer *m)
 {
     int n = m->s->facts.n_transformers;
 
     return DT_INIT_STD / sqrt(2.0 * (n > 0 ? n : 1));
 }
 
-static enum dt_status name_embedding(struct dt_namer *m)
+static enum dt_status name_embedding(struct dt_nn_namer *m)
 {
     const struct dt_block *b = m->n->b;
     bool g = m->gpt2;
@@ -150,50 +151,50 @@ static enum dt_status name_embedding(struct dt_namer *m)
 }
 
 /* GPT-2's Conv1D: [in][out] in files, [out][in] here. */
-static enum dt_status conv1d(struct dt_namer *m, int role, int64_t out, int64_t in,
-                             const struct dt_deal *deal, double std, const char *name)
+static enum dt_status conv1d(struct dt_nn_namer *m, int role, int64_t out, int64_t in,
+                             const struct dt_nn_deal *deal, double std, const char *name)
 {
-    int slot = dt_slot_add(m->s, m->n, role, out, in, 0, true, deal);
+    int slot = dt_nn_weight_add(m->s, m->n, role, out, in, 0, true, deal);
 
     DT_TRY(dt_param_add(m->s, slot, 0, rows_of(m, slot), 2, (int64_t[]){in, out}, DT_INIT_NORMAL,
                         std, true, m->err, "%s%s.weight", m->prefix, name));
     dt_param_deal(m->s, deal);
-    return dt_name_bias(m, role + 1, out, deal, name);
+    return dt_nn_name_bias(m, role + 1, out, deal, name);
 }
 
-static enum dt_status name_gpt2_layer(struct dt_namer *m)
+static enum dt_status name_gpt2_layer(struct dt_nn_namer *m)
 {
     const struct dt_block *b = m->n->b;
     int64_t q = (int64_t)b->heads * b->head_dim, kv = (int64_t)b->kv_heads * b->head_dim;
-    const struct dt_deal heads = {
+    const struct dt_nn_deal heads = {
         DT_DEAL_OUT, 3, {b->heads, b->kv_heads, b->kv_heads}, b->head_dim};
 
     snprintf(m->prefix, sizeof(m->prefix), "transformer.h.%d.", m->layer);
-    DT_TRY(dt_name_norm(m, TF_N1, b->hidden, NULL, true, "ln_1"));
+    DT_TRY(dt_nn_name_norm(m, TF_N1, b->hidden, NULL, true, "ln_1"));
     DT_TRY(conv1d(m, TF_QKV, q + 2 * kv, b->hidden, &heads, DT_INIT_STD, "attn.c_attn"));
-    DT_TRY(conv1d(m, TF_O, b->hidden, q, DT_BY_IN(b->heads, b->head_dim), dt_residual_std(m),
+    DT_TRY(conv1d(m, TF_O, b->hidden, q, DT_BY_IN(b->heads, b->head_dim), dt_nn_residual_std(m),
                   "attn.c_proj"));
-    DT_TRY(dt_name_norm(m, TF_N2, b->hidden, NULL, true, "ln_2"));
+    DT_TRY(dt_nn_name_norm(m, TF_N2, b->hidden, NULL, true, "ln_2"));
     DT_TRY(conv1d(m, TF_UP, b->ffn, b->hidden, DT_BY_OUT(b->ffn, 1), DT_INIT_STD, "mlp.c_fc"));
-    return conv1d(m, TF_DOWN, b->hidden, b->ffn, DT_BY_IN(b->ffn, 1), dt_residual_std(m),
+    return conv1d(m, TF_DOWN, b->hidden, b->ffn, DT_BY_IN(b->ffn, 1), dt_nn_residual_std(m),
                   "mlp.c_proj");
 }
 
 /* Norms of q and k, which every member applies to its own heads. */
-enum dt_status dt_name_head_norms(struct dt_namer *m, const char *q, const char *k)
+enum dt_status dt_nn_name_head_norms(struct dt_nn_namer *m, const char *q, const char *k)
 {
     const struct dt_block *b = m->n->b;
 
     if (!b->qk_norm)
         return DT_OK;
-    DT_TRY(dt_name_vector(m, TF_QN, b->head_dim, NULL, true, q));
-    DT_TRY(dt_name_vector(m, TF_KN, b->head_dim, NULL, true, k));
+    DT_TRY(dt_nn_name_vector(m, TF_QN, b->head_dim, NULL, true, q));
+    DT_TRY(dt_nn_name_vector(m, TF_KN, b->head_dim, NULL, true, k));
     m->s->slots[m->n->slot[TF_QN]].partial = m->s->slots[m->n->slot[TF_KN]].partial =
         m->s->tp != NULL;
     return DT_OK;
 }
 
-static enum dt_status name_llama_layer(struct dt_namer *m)
+static enum dt_status name_llama_layer(struct dt_nn_namer *m)
 {
     static const char *const qkv[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
     static const char *const up[] = {"mlp.gate_proj", "mlp.up_proj"};
@@ -201,68 +202,68 @@ static enum dt_status name_llama_layer(struct dt_namer *m)
     int64_t q = (int64_t)b->heads * b->head_dim, kv = (int64_t)b->kv_heads * b->head_dim;
 
     snprintf(m->prefix, sizeof(m->prefix), "model.layers.%d.", m->layer);
-    DT_TRY(dt_name_norm(m, TF_N1, b->hidden, NULL, b->layernorm, "input_layernorm"));
-    DT_TRY(dt_name_packed(m, TF_QKV, b->bias || b->qkv_bias ? TF_QKVB : -1, 3,
-                          (int64_t[]){q, kv, kv}, b->hidden, b->head_dim, DT_INIT_STD, qkv));
-    DT_TRY(dt_name_head_norms(m, "self_attn.q_norm.weight", "self_attn.k_norm.weight"));
-    DT_TRY(dt_name_linear(m, TF_O, b->hidden, q, DT_BY_IN(b->heads, b->head_dim), b->bias,
-                          dt_residual_std(m), "self_attn.o_proj"));
-    DT_TRY(dt_name_norm(m, TF_N2, b->hidden, NULL, b->layernorm, "post_attention_layernorm"));
+    DT_TRY(dt_nn_name_norm(m, TF_N1, b->hidden, NULL, b->layernorm, "input_layernorm"));
+    DT_TRY(dt_nn_name_packed(m, TF_QKV, b->bias || b->qkv_bias ? TF_QKVB : -1, 3,
+                             (int64_t[]){q, kv, kv}, b->hidden, b->head_dim, DT_INIT_STD, qkv));
+    DT_TRY(dt_nn_name_head_norms(m, "self_attn.q_norm.weight", "self_attn.k_norm.weight"));
+    DT_TRY(dt_nn_name_linear(m, TF_O, b->hidden, q, DT_BY_IN(b->heads, b->head_dim), b->bias,
+                             dt_nn_residual_std(m), "self_attn.o_proj"));
+    DT_TRY(dt_nn_name_norm(m, TF_N2, b->hidden, NULL, b->layernorm, "post_attention_layernorm"));
     if (b->gated)
-        DT_TRY(dt_name_packed(m, TF_UP, b->bias ? TF_UPB : -1, 2, (int64_t[]){b->ffn, b->ffn},
-                              b->hidden, 1, DT_INIT_STD, up));
+        DT_TRY(dt_nn_name_packed(m, TF_UP, b->bias ? TF_UPB : -1, 2, (int64_t[]){b->ffn, b->ffn},
+                                 b->hidden, 1, DT_INIT_STD, up));
     else
-        DT_TRY(dt_name_linear(m, TF_UP, b->ffn, b->hidden, DT_BY_OUT(b->ffn, 1), b->bias,
-                              DT_INIT_STD, "mlp.up_proj"));
-    return dt_name_linear(m, TF_DOWN, b->hidden, b->ffn, DT_BY_IN(b->ffn, 1), b->bias,
-                          dt_residual_std(m), "mlp.down_proj");
+        DT_TRY(dt_nn_name_linear(m, TF_UP, b->ffn, b->hidden, DT_BY_OUT(b->ffn, 1), b->bias,
+                                 DT_INIT_STD, "mlp.up_proj"));
+    return dt_nn_name_linear(m, TF_DOWN, b->hidden, b->ffn, DT_BY_IN(b->ffn, 1), b->bias,
+                             dt_nn_residual_std(m), "mlp.down_proj");
 }
 
-static enum dt_status name_head(struct dt_namer *m)
+static enum dt_status name_head(struct dt_nn_namer *m)
 {
     const struct dt_block *b = m->n->b;
     struct dt_param *p;
 
     m->prefix[0] = '\0';
-    DT_TRY(dt_name_norm(m, HEAD_G, b->hidden, NULL, b->layernorm,
-                        m->gpt2 ? "transformer.ln_f" : "model.norm"));
+    DT_TRY(dt_nn_name_norm(m, HEAD_G, b->hidden, NULL, b->layernorm,
+                           m->gpt2 ? "transformer.ln_f" : "model.norm"));
     if (!b->tied)
-        return dt_name_matrix(m, HEAD_W, b->vocab, b->hidden, DT_BY_OUT(b->vocab, 1), DT_INIT_STD,
-                              "lm_head");
+        return dt_nn_name_matrix(m, HEAD_W, b->vocab, b->hidden, DT_BY_OUT(b->vocab, 1),
+                                 DT_INIT_STD, "lm_head");
     if (m->s->first == 0) { /* the embedding is here too */
         m->n->slot[HEAD_W] = m->s->nodes[0].slot[EMB_TOKEN];
         return DT_OK;
     }
-    DT_TRY(dt_name_matrix(m, HEAD_W, b->vocab, b->hidden, DT_BY_OUT(b->vocab, 1), DT_INIT_STD,
-                          m->gpt2 ? "transformer.wte" : "model.embed_tokens"));
+    DT_TRY(dt_nn_name_matrix(m, HEAD_W, b->vocab, b->hidden, DT_BY_OUT(b->vocab, 1), DT_INIT_STD,
+                             m->gpt2 ? "transformer.wte" : "model.embed_tokens"));
     p = &m->s->params[m->s->n_params - 1];
     p->tied = true;
     return DT_OK;
 }
 
-static enum dt_status name_projector(struct dt_namer *m)
+static enum dt_status name_projector(struct dt_nn_namer *m)
 {
     const struct dt_block *b = m->n->b;
     int64_t mid = b->mid_dim > 0 ? b->mid_dim : b->out_dim;
 
     snprintf(m->prefix, sizeof(m->prefix), "%s",
              b->context_len > 0 ? "context_projector." : "multi_modal_projector.");
-    DT_TRY(dt_name_linear(m, PROJ_W1, mid, b->in_dim, DT_BY_OUT(mid, 1), b->bias,
-                          dt_fan_in_std(b->in_dim), b->mid_dim > 0 ? "linear_1" : "linear"));
+    DT_TRY(dt_nn_name_linear(m, PROJ_W1, mid, b->in_dim, DT_BY_OUT(mid, 1), b->bias,
+                             dt_nn_fan_in_std(b->in_dim), b->mid_dim > 0 ? "linear_1" : "linear"));
     if (b->mid_dim == 0)
         return DT_OK;
-    return dt_name_linear(m, PROJ_W2, b->out_dim, mid, DT_BY_IN(mid, 1), b->bias,
-                          dt_fan_in_std(mid), "linear_2");
+    return dt_nn_name_linear(m, PROJ_W2, b->out_dim, mid, DT_BY_IN(mid, 1), b->bias,
+                             dt_nn_fan_in_std(mid), "linear_2");
 }
 
-double dt_fan_in_std(int64_t fan_in)
+double dt_nn_fan_in_std(int64_t fan_in)
 {
     return 1 / sqrt(3.0 * (double)fan_in);
 }
 
 /* ---- all blocks, in order: layers are numbered through the whole module ---- */
 
-static enum dt_status name_one(struct dt_namer *m)
+static enum dt_status name_one(struct dt_nn_namer *m)
 {
     const struct dt_block *b = m->n->b;
 
@@ -270,9 +271,9 @@ static enum dt_status name_one(struct dt_namer *m)
     case DT_BLOCK_EMBEDDING:
         return name_embedding(m);
     case DT_BLOCK_PATCH_EMBED:
-        return dt_name_patch(m);
+        return dt_nn_name_patch(m);
     case DT_BLOCK_TRANSFORMER:
-        return !b->causal ? dt_name_tower_layer(m)
+        return !b->causal ? dt_nn_name_tower_layer(m)
                : m->gpt2  ? name_gpt2_layer(m)
                           : name_llama_layer(m);
     case DT_BLOCK_PROJECTOR:
@@ -280,16 +281,16 @@ static enum dt_status name_one(struct dt_namer *m)
     case DT_BLOCK_LM_HEAD:
         return name_head(m);
     case DT_BLOCK_NORM:
-        return dt_name_tower_norm(m);
+        return dt_nn_name_tower_norm(m);
     default:
-        return dt_names_unet(m);
+        return dt_nn_names_unet(m);
     }
 }
 
-enum dt_status dt_names(struct dt_stage *s, struct dt_error *err)
+enum dt_status dt_nn_names(struct dt_stage *s, struct dt_error *err)
 {
     const struct dt_module *mod = s->module;
-    struct dt_namer m = {.s = s, .err = err};
+    struct dt_nn_namer m = {.s = s, .err = err};
 
     for (int i = 0; i < mod->n_blocks; i++) {
         m.gpt2 |= mod->blocks[i].kind == DT_BLOCK_TRANSFORMER && gpt2(&mod->blocks[i]);
@@ -297,7 +298,7 @@ enum dt_status dt_names(struct dt_stage *s, struct dt_error *err)
     }
     m.tied &= s->last == mod->n_blocks;
     for (int i = 0; i < s->last; i++) {
-        dt_unet_place(&m.unet, mod, i);
+        dt_nn_unet_place(&m.unet, mod, i);
         if (i >= s->first) {
             m.n = &s->nodes[i - s->first];
             DT_TRY(name_one(&m));

@@ -42,34 +42,35 @@ static const struct tower towers[] = {
      "post_layernorm"},
 };
 
-static const struct tower *tower_of(const struct dt_namer *m)
+static const struct tower *tower_of(const struct dt_nn_namer *m)
 {
     return &towers[m->s->module->clip_names];
 }
 
 /* n rows of the block's width; the shape in files depends on who wrote them. */
-static enum dt_status table(struct dt_namer *m, int role, int64_t n, int n_dims,
+static enum dt_status table(struct dt_nn_namer *m, int role, int64_t n, int n_dims,
                             const int64_t *shape, const char *name)
 {
-    int slot = dt_slot_add(m->s, m->n, role, n, m->n->b->hidden, 0, false, NULL);
+    int slot = dt_nn_weight_add(m->s, m->n, role, n, m->n->b->hidden, 0, false, NULL);
 
     return dt_param_add(m->s, slot, 0, n, n_dims, shape, DT_INIT_NORMAL, DT_INIT_STD, false, m->err,
                         "%s%s", m->prefix, name);
 }
 
-enum dt_status dt_name_patch(struct dt_namer *m)
+enum dt_status dt_nn_name_patch(struct dt_nn_namer *m)
 {
     const struct dt_block *b = m->n->b;
     const struct tower *t = tower_of(m);
     bool clip = m->s->module->clip_names;
-    int slot = dt_slot_add(m->s, m->n, PATCH_W, b->hidden, m->s->facts.patch_width, 0, true, NULL);
+    int slot =
+        dt_nn_weight_add(m->s, m->n, PATCH_W, b->hidden, m->s->facts.patch_width, 0, true, NULL);
 
     snprintf(m->prefix, sizeof(m->prefix), "%s", t->top);
     DT_TRY(dt_param_add(m->s, slot, 0, b->hidden, 4,
                         (int64_t[]){b->hidden, b->channels, b->patch, b->patch}, DT_INIT_NORMAL,
                         DT_INIT_STD, false, m->err, "%s%s.weight", m->prefix, t->patch));
     if (b->bias)
-        DT_TRY(dt_name_bias(m, PATCH_B, b->hidden, NULL, t->patch));
+        DT_TRY(dt_nn_name_bias(m, PATCH_B, b->hidden, NULL, t->patch));
     if (b->max_pos > 0)
         DT_TRY(table(m, PATCH_POS, b->max_pos, clip ? 2 : 3,
                      clip ? (int64_t[]){b->max_pos, b->hidden, 0}
@@ -83,36 +84,36 @@ enum dt_status dt_name_patch(struct dt_namer *m)
     return DT_OK;
 }
 
-enum dt_status dt_name_tower_layer(struct dt_namer *m)
+enum dt_status dt_nn_name_tower_layer(struct dt_nn_namer *m)
 {
     const struct dt_block *b = m->n->b;
     const struct tower *t = tower_of(m);
     int64_t q = (int64_t)b->heads * b->head_dim, kv = (int64_t)b->kv_heads * b->head_dim;
-    const struct dt_deal up = {DT_DEAL_OUT, b->gated ? 2 : 1, {b->ffn, b->ffn}, 1};
+    const struct dt_nn_deal up = {DT_DEAL_OUT, b->gated ? 2 : 1, {b->ffn, b->ffn}, 1};
 
     snprintf(m->prefix, sizeof(m->prefix),
              m->s->module->clip_names ? "vision_model.encoder.layers.%d." : "encoder.layer.%d.",
              m->layer);
-    DT_TRY(dt_name_norm(m, TF_N1, b->hidden, NULL, b->layernorm, t->norm1));
-    DT_TRY(dt_name_packed(m, TF_QKV, b->bias || b->qkv_bias ? TF_QKVB : -1, 3,
-                          (int64_t[]){q, kv, kv}, b->hidden, b->head_dim, DT_INIT_STD, t->qkv));
-    DT_TRY(dt_name_head_norms(m, t->q_norm, t->k_norm));
-    DT_TRY(dt_name_linear(m, TF_O, b->hidden, q, DT_BY_IN(b->heads, b->head_dim), b->bias,
-                          dt_residual_std(m), t->o));
-    DT_TRY(dt_name_norm(m, TF_N2, b->hidden, NULL, b->layernorm, t->norm2));
-    DT_TRY(dt_name_linear(m, TF_UP, b->gated ? 2 * (int64_t)b->ffn : b->ffn, b->hidden, &up,
-                          b->bias, DT_INIT_STD, t->up));
-    return dt_name_linear(m, TF_DOWN, b->hidden, b->ffn, DT_BY_IN(b->ffn, 1), b->bias,
-                          dt_residual_std(m), t->down);
+    DT_TRY(dt_nn_name_norm(m, TF_N1, b->hidden, NULL, b->layernorm, t->norm1));
+    DT_TRY(dt_nn_name_packed(m, TF_QKV, b->bias || b->qkv_bias ? TF_QKVB : -1, 3,
+                             (int64_t[]){q, kv, kv}, b->hidden, b->head_dim, DT_INIT_STD, t->qkv));
+    DT_TRY(dt_nn_name_head_norms(m, t->q_norm, t->k_norm));
+    DT_TRY(dt_nn_name_linear(m, TF_O, b->hidden, q, DT_BY_IN(b->heads, b->head_dim), b->bias,
+                             dt_nn_residual_std(m), t->o));
+    DT_TRY(dt_nn_name_norm(m, TF_N2, b->hidden, NULL, b->layernorm, t->norm2));
+    DT_TRY(dt_nn_name_linear(m, TF_UP, b->gated ? 2 * (int64_t)b->ffn : b->ffn, b->hidden, &up,
+                             b->bias, DT_INIT_STD, t->up));
+    return dt_nn_name_linear(m, TF_DOWN, b->hidden, b->ffn, DT_BY_IN(b->ffn, 1), b->bias,
+                             dt_nn_residual_std(m), t->down);
 }
 
-enum dt_status dt_name_tower_norm(struct dt_namer *m)
+enum dt_status dt_nn_name_tower_norm(struct dt_nn_namer *m)
 {
     const struct dt_block *b = m->n->b;
     const struct tower *t = tower_of(m);
     bool before = m->n->index == 1; /* CLIP's norm in front of the layers */
 
     snprintf(m->prefix, sizeof(m->prefix), "%s", t->top);
-    return dt_name_norm(m, NORM_G, b->hidden, NULL, b->layernorm,
-                        before ? t->norm_before : t->norm_behind);
+    return dt_nn_name_norm(m, NORM_G, b->hidden, NULL, b->layernorm,
+                           before ? t->norm_before : t->norm_behind);
 }

@@ -14,7 +14,7 @@
 
 enum { ALIGN_FLOATS = 16 }; /* 64 bytes */
 
-uint64_t dt_name_hash(const char *name)
+uint64_t dt_nn_name_hash(const char *name)
 {
     uint64_t h = UINT64_C(0xcbf29ce484222325); /* FNV-1a 64, offset basis and prime */
 
@@ -24,44 +24,44 @@ uint64_t dt_name_hash(const char *name)
 }
 
 /* This member's share of a dealt dimension. */
-static int64_t share(const struct dt_stage *s, const struct dt_deal *d)
+static int64_t share(const struct dt_stage *s, const struct dt_nn_deal *d)
 {
     int64_t sum = 0;
 
     for (int k = 0; k < d->n; k++)
-        sum += dt_mine(s, d->units[k]) * d->size;
+        sum += dt_nn_mine(s, d->units[k]) * d->size;
     return sum;
 }
 
-int dt_slot_add(struct dt_stage *s, struct dt_unit *n, int role, int64_t out, int64_t in,
-                int kernel, bool product, const struct dt_deal *deal)
+int dt_nn_weight_add(struct dt_stage *s, struct dt_nn_node *n, int role, int64_t out, int64_t in,
+                     int kernel, bool product, const struct dt_nn_deal *deal)
 {
     bool dealt = s->tp && deal && deal->by != DT_DEAL_NONE;
-    struct dt_slot *p;
+    struct dt_nn_weight *p;
 
     if (dt_grow((void **)&s->slots, &s->cap_slots, (size_t)s->n_slots + 1, sizeof(*s->slots)) != 0)
         return -1;
     p = &s->slots[s->n_slots];
-    *p = (struct dt_slot){.out = dealt && deal->by == DT_DEAL_OUT ? share(s, deal) : out,
-                          .in = dealt && deal->by == DT_DEAL_IN ? share(s, deal) : in,
-                          .kernel = kernel,
-                          .block = n->index,
-                          .decay = in > 0,
-                          .product = product,
-                          .rounded = product,
-                          .dealt = dealt,
-                          .partial = s->seqpar && !dealt};
-    p->n = (size_t)p->out * dt_slot_row(p);
+    *p = (struct dt_nn_weight){.out = dealt && deal->by == DT_DEAL_OUT ? share(s, deal) : out,
+                               .in = dealt && deal->by == DT_DEAL_IN ? share(s, deal) : in,
+                               .kernel = kernel,
+                               .block = n->index,
+                               .decay = in > 0,
+                               .product = product,
+                               .rounded = product,
+                               .dealt = dealt,
+                               .partial = s->seqpar && !dealt};
+    p->n = (size_t)p->out * dt_nn_weight_row(p);
     n->slot[role] = s->n_slots;
     return s->n_slots++;
 }
 
 enum dt_status dt_param_add(struct dt_stage *s, int slot, int64_t row, int64_t rows, int n_dims,
-                            const int64_t *shape, enum dt_init init, double std, bool transpose,
-                            struct dt_error *err, const char *fmt, ...)
+                            const int64_t *shape, enum dt_param_init init, double std,
+                            bool transpose, struct dt_error *err, const char *fmt, ...)
 {
     struct dt_param *p;
-    const struct dt_slot *t;
+    const struct dt_nn_weight *t;
     va_list ap;
     int len;
 
@@ -79,8 +79,8 @@ enum dt_status dt_param_add(struct dt_stage *s, int slot, int64_t row, int64_t r
     memcpy(p->shape, shape, (size_t)n_dims * sizeof(*shape));
     p->replicated = s->tp && !t->dealt;
     /* until dt_params_place: slot number and offset inside it */
-    p->at = (size_t)row * dt_slot_row(t);
-    p->n = (size_t)rows * dt_slot_row(t);
+    p->at = (size_t)row * dt_nn_weight_row(t);
+    p->n = (size_t)rows * dt_nn_weight_row(t);
     va_start(ap, fmt);
     len = vsnprintf(p->name, sizeof(p->name), fmt, ap);
     va_end(ap);
@@ -91,7 +91,7 @@ enum dt_status dt_param_add(struct dt_stage *s, int slot, int64_t row, int64_t r
     return DT_OK;
 }
 
-void dt_param_deal(struct dt_stage *s, const struct dt_deal *deal)
+void dt_param_deal(struct dt_stage *s, const struct dt_nn_deal *deal)
 {
     struct dt_param *p = &s->params[s->n_params - 1];
     int64_t begin = 0;
@@ -101,8 +101,8 @@ void dt_param_deal(struct dt_stage *s, const struct dt_deal *deal)
     p->split = (deal->by == DT_DEAL_IN) != p->transpose;
     p->n_pieces = deal->n;
     for (int k = 0; k < deal->n; k++) {
-        p->piece[k].first = begin + dt_mine_first(s, deal->units[k]) * deal->size;
-        p->piece[k].count = dt_mine(s, deal->units[k]) * deal->size;
+        p->piece[k].first = begin + dt_nn_mine_first(s, deal->units[k]) * deal->size;
+        p->piece[k].count = dt_nn_mine(s, deal->units[k]) * deal->size;
         begin += deal->units[k] * deal->size;
     }
 }
@@ -153,7 +153,7 @@ struct dt_param_run dt_param_run(const struct dt_param *p, int64_t i)
 static void place_some(struct dt_stage *s, int block, bool decay, bool dealt, bool partial)
 {
     for (int i = 0; i < s->n_slots; i++) {
-        struct dt_slot *p = &s->slots[i];
+        struct dt_nn_weight *p = &s->slots[i];
 
         if (p->block != block || p->decay != decay || p->dealt != dealt || p->partial != partial)
             continue;
@@ -162,7 +162,7 @@ static void place_some(struct dt_stage *s, int block, bool decay, bool dealt, bo
     }
 }
 
-static void place_block(struct dt_stage *s, struct dt_unit *n)
+static void place_block(struct dt_stage *s, struct dt_nn_node *n)
 {
     struct dt_param_range *r = &n->range;
     size_t end;
@@ -183,9 +183,9 @@ static void place_block(struct dt_stage *s, struct dt_unit *n)
     r->n_replicated = s->tp ? end - r->replicated_at : 0;
 }
 
-static enum dt_status make_weight(struct dt_stage *s, struct dt_slot *p, struct dt_error *err)
+static enum dt_status make_weight(struct dt_stage *s, struct dt_nn_weight *p, struct dt_error *err)
 {
-    struct dt_weight_shape shape = {s->dtype, p->out, p->in, p->kernel};
+    struct dt_device_weight_shape shape = {s->dtype, p->out, p->in, p->kernel};
 
     if (!p->product || p->n == 0) /* fewer heads or groups than members */
         return DT_OK;
@@ -203,7 +203,7 @@ enum dt_status dt_params_place(struct dt_stage *s, struct dt_error *err)
         trained |= s->nodes[i - s->first].trained;
     }
     for (int i = 0; i < s->n_params; i++) {
-        const struct dt_slot *t = &s->slots[s->params[i].block];
+        const struct dt_nn_weight *t = &s->slots[s->params[i].block];
 
         s->params[i].at += t->at;
         s->params[i].rounded = t->rounded;
@@ -270,10 +270,10 @@ bool dt_stage_trained(const struct dt_stage *s, int block)
     return s->nodes[block - s->first].trained;
 }
 
-void dt_stage_changed(struct dt_queue *q, struct dt_stage *s, int first, int last)
+void dt_stage_changed(struct dt_device_queue *q, struct dt_stage *s, int first, int last)
 {
     for (int i = 0; i < s->n_slots; i++) {
-        struct dt_slot *p = &s->slots[i];
+        struct dt_nn_weight *p = &s->slots[i];
 
         if (p->w && p->block >= first && p->block < last)
             s->dev->weight_changed(q, p->w);
@@ -281,7 +281,7 @@ void dt_stage_changed(struct dt_queue *q, struct dt_stage *s, int first, int las
 }
 
 /* A slice has the values that it has in the whole tensor. */
-static void init_normal(struct dt_queue *q, struct dt_stage *s, const struct dt_param *p,
+static void init_normal(struct dt_device_queue *q, struct dt_stage *s, const struct dt_param *p,
                         uint64_t seed, uint64_t stream)
 {
     for (int64_t i = 0; i < dt_param_runs(p); i++) {
@@ -293,7 +293,7 @@ static void init_normal(struct dt_queue *q, struct dt_stage *s, const struct dt_
     }
 }
 
-void dt_stage_init(struct dt_queue *q, struct dt_stage *s, uint64_t seed)
+void dt_stage_init(struct dt_device_queue *q, struct dt_stage *s, uint64_t seed)
 {
     const struct dt_device *dev = s->dev;
     char name[DT_NAME_MAX + sizeof(s->params[0].name) + 1];
@@ -306,7 +306,7 @@ void dt_stage_init(struct dt_queue *q, struct dt_stage *s, uint64_t seed)
         if (p->init == DT_INIT_ONE)
             dev->copy(q, s->master + p->at, s->ones, p->n * sizeof(float), DT_COPY_TO_DEVICE);
         else if (p->init == DT_INIT_NORMAL)
-            init_normal(q, s, p, seed, dt_name_hash(name));
+            init_normal(q, s, p, seed, dt_nn_name_hash(name));
     }
     dt_stage_changed(q, s, s->first, s->last);
 }
@@ -317,10 +317,10 @@ void dt_stage_grads_begin(struct dt_stage *s)
         s->slots[i].written = false;
 }
 
-void dt_stage_grads_finish(struct dt_queue *q, struct dt_stage *s, int first, int last)
+void dt_stage_grads_finish(struct dt_device_queue *q, struct dt_stage *s, int first, int last)
 {
     for (int i = 0; i < s->n_slots; i++) {
-        struct dt_slot *p = &s->slots[i];
+        struct dt_nn_weight *p = &s->slots[i];
         size_t padded = (p->n + ALIGN_FLOATS - 1) / ALIGN_FLOATS * ALIGN_FLOATS;
 
         if (p->block < first || p->block >= last || !s->grads)
@@ -332,10 +332,10 @@ void dt_stage_grads_finish(struct dt_queue *q, struct dt_stage *s, int first, in
     }
 }
 
-void dt_stage_grads_reduce(struct dt_queue *q, struct dt_stage *s, int first, int last)
+void dt_stage_grads_reduce(struct dt_device_queue *q, struct dt_stage *s, int first, int last)
 {
     for (int i = first > s->first ? first : s->first; i < last && i < s->last; i++) {
-        const struct dt_unit *n = &s->nodes[i - s->first];
+        const struct dt_nn_node *n = &s->nodes[i - s->first];
 
         if (s->tp && n->trained && n->n_partial > 0)
             dt_tp_all_reduce(q, s->tp, DT_F32, (int64_t)n->n_partial, s->grads + n->partial_at);

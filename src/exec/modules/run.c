@@ -7,24 +7,25 @@
 #include <assert.h>
 
 struct pass {
-    struct dt_queue *q;
+    struct dt_device_queue *q;
     struct dt_stage *s;
-    const struct dt_run *r;
+    const struct dt_nn_run *r;
     char *saved;
-    struct dt_carry carry;
+    struct dt_nn_carry carry;
 };
 
-static void begin(struct pass *p, struct dt_queue *q, struct dt_stage *s, const struct dt_run *r)
+static void begin(struct pass *p, struct dt_device_queue *q, struct dt_stage *s,
+                  const struct dt_nn_run *r)
 {
     p->q = q;
     p->s = s;
     p->r = r;
     p->saved = r->saved ? r->saved : s->own_saved;
     assert(r->saved || !s->any_backward);
-    dt_saved_places(s, r->batch, s->place, &p->carry);
+    dt_nn_saved_places(s, r->batch, s->place, &p->carry);
 }
 
-static struct dt_unit *node(const struct pass *p, int block)
+static struct dt_nn_node *node(const struct pass *p, int block)
 {
     return &p->s->nodes[block - p->s->first];
 }
@@ -51,18 +52,18 @@ static char *skip_at(const struct pass *p, int k)
     return taker >= p->s->first && taker < p->s->last ? input_of(p, taker) : NULL;
 }
 
-static struct dt_call call_of(const struct pass *p, int block)
+static struct dt_nn_call call_of(const struct pass *p, int block)
 {
     struct dt_stage *s = p->s;
-    struct dt_unit *n = node(p, block);
-    struct dt_call c = {.q = p->q,
-                        .k = s->dev->k,
-                        .s = s,
-                        .n = n,
-                        .b = n->b,
-                        .batch = p->r->batch,
-                        .dtype = s->dtype,
-                        .es = dt_dtype_bytes(s->dtype)};
+    struct dt_nn_node *n = node(p, block);
+    struct dt_nn_call c = {.q = p->q,
+                           .k = s->dev->k,
+                           .s = s,
+                           .n = n,
+                           .b = n->b,
+                           .batch = p->r->batch,
+                           .dtype = s->dtype,
+                           .es = dt_dtype_bytes(s->dtype)};
 
     c.saved.base = saved_at(p, s->place[block - s->first].rest);
     c.work.base = s->block_work;
@@ -117,7 +118,8 @@ static size_t own_at_end(const struct pass *p)
 
     if (!ends_module(s) || !s->seqpar)
         return 0;
-    return (size_t)(dt_own_first(s, p->r->batch->rows) * out_width(s)) * dt_dtype_bytes(s->dtype);
+    return (size_t)(dt_nn_own_first(s, p->r->batch->rows) * out_width(s)) *
+           dt_dtype_bytes(s->dtype);
 }
 
 static void flow_in(struct pass *p)
@@ -169,8 +171,8 @@ static void flow_out(struct pass *p)
     }
 }
 
-void dt_stage_forward(struct dt_queue *q, struct dt_stage *s, const struct dt_run *r, int first,
-                      int last)
+void dt_stage_forward(struct dt_device_queue *q, struct dt_stage *s, const struct dt_nn_run *r,
+                      int first, int last)
 {
     struct pass p;
 
@@ -179,7 +181,7 @@ void dt_stage_forward(struct dt_queue *q, struct dt_stage *s, const struct dt_ru
     if (first == s->first)
         flow_in(&p);
     for (int i = first; i < last; i++) {
-        struct dt_call c = call_of(&p, i);
+        struct dt_nn_call c = call_of(&p, i);
 
         if (c.n->has_y)
             c.y = i + 1 < s->last ? input_of(&p, i + 1) : (char *)r->out + own_at_end(&p);
@@ -202,13 +204,13 @@ static void zero(const struct pass *p, char *to, size_t bytes)
 static void gradients_in(struct pass *p)
 {
     struct dt_stage *s = p->s;
-    const struct dt_shape_facts *f = &s->facts;
+    const struct dt_nn_shape_facts *f = &s->facts;
     const struct dt_batch *b = p->r->batch;
     struct dt_flow list[DT_FLOWS_MAX];
     int n = dt_flow_list(s, b, s->last, list);
     const char *from = p->r->dout;
     size_t es = dt_dtype_bytes(s->dtype);
-    size_t h_bytes = dt_output_bytes(s, node(p, s->last - 1), b);
+    size_t h_bytes = dt_nn_output_bytes(s, node(p, s->last - 1), b);
 
     s->grad_y = s->temp[0];
     if (f->conv_in >= 0) {
@@ -239,7 +241,7 @@ static void gradients_in(struct pass *p)
 static void sum_context(struct pass *p)
 {
     struct dt_stage *s = p->s;
-    const struct dt_shape_facts *f = &s->facts;
+    const struct dt_nn_shape_facts *f = &s->facts;
 
     if (f->context_first == 0 && f->context_last >= 0)
         dt_tp_all_reduce(p->q, s->tp, s->dtype,
@@ -282,32 +284,32 @@ static char *stash_at(const struct pass *p, int block)
     char *at = p->r->stash;
 
     for (int i = s->first; i < block; i++) {
-        struct dt_unit *n = node(p, i);
+        struct dt_nn_node *n = node(p, i);
         size_t rest, work, stash;
 
         if (!n->keep)
             continue;
-        dt_unit_sizes(s, n, p->r->batch, &rest, &work, &stash);
-        at += dt_round64(dt_output_bytes(s, n, p->r->batch)) + stash;
+        dt_nn_node_sizes(s, n, p->r->batch, &rest, &work, &stash);
+        at += dt_nn_round64(dt_nn_output_bytes(s, n, p->r->batch)) + stash;
     }
     return at;
 }
 
-static void use_stash(struct pass *p, struct dt_call *c, int block, int what)
+static void use_stash(struct pass *p, struct dt_nn_call *c, int block, int what)
 {
-    size_t bytes = dt_output_bytes(p->s, c->n, p->r->batch);
+    size_t bytes = dt_nn_output_bytes(p->s, c->n, p->r->batch);
     char *stash = stash_at(p, block);
 
     if (what & DT_BACKWARD_INPUT)
         copy(p, stash, c->dy, bytes);
     c->dy = stash;
-    c->stash.base = stash + dt_round64(bytes);
+    c->stash.base = stash + dt_nn_round64(bytes);
 }
 
 static void back_one(struct pass *p, int block, int what)
 {
     struct dt_stage *s = p->s;
-    struct dt_call c = call_of(p, block);
+    struct dt_nn_call c = call_of(p, block);
     size_t es = dt_dtype_bytes(s->dtype);
 
     c.dy = s->grad_y;
@@ -323,12 +325,12 @@ static void back_one(struct pass *p, int block, int what)
         return;
     s->grad_y = c.dx;
     if (c.n->source >= 0) /* the input went on as a skip too */
-        s->dev->k->add(p->q, s->dtype, (int64_t)(dt_unit_x_bytes(s, c.n, p->r->batch) / es), c.dx,
-                       s->g_skip[c.n->source], c.dx);
+        s->dev->k->add(p->q, s->dtype, (int64_t)(dt_nn_node_x_bytes(s, c.n, p->r->batch) / es),
+                       c.dx, s->g_skip[c.n->source], c.dx);
 }
 
-void dt_stage_backward(struct dt_queue *q, struct dt_stage *s, const struct dt_run *r, int first,
-                       int last, int what)
+void dt_stage_backward(struct dt_device_queue *q, struct dt_stage *s, const struct dt_nn_run *r,
+                       int first, int last, int what)
 {
     struct pass p;
 

@@ -13,29 +13,29 @@
 
 /* ---- nodes ---- */
 
-static const struct dt_block_ops *ops_of(enum dt_block_kind k)
+static const struct dt_nn_block_ops *ops_of(enum dt_block_kind k)
 {
     switch (k) {
     case DT_BLOCK_EMBEDDING:
-        return &dt_ops_embedding;
+        return &dt_nn_ops_embedding;
     case DT_BLOCK_PATCH_EMBED:
-        return &dt_ops_patch;
+        return &dt_nn_ops_patch;
     case DT_BLOCK_TRANSFORMER:
-        return &dt_ops_transformer;
+        return &dt_nn_ops_transformer;
     case DT_BLOCK_PROJECTOR:
-        return &dt_ops_projector;
+        return &dt_nn_ops_projector;
     case DT_BLOCK_LM_HEAD:
-        return &dt_ops_head;
+        return &dt_nn_ops_head;
     case DT_BLOCK_NORM:
-        return &dt_ops_norm;
+        return &dt_nn_ops_norm;
     case DT_BLOCK_CONV:
-        return &dt_ops_conv;
+        return &dt_nn_ops_conv;
     case DT_BLOCK_RESNET:
-        return &dt_ops_resnet;
+        return &dt_nn_ops_resnet;
     case DT_BLOCK_SPATIAL_TRANSFORMER:
-        return &dt_ops_spatial;
+        return &dt_nn_ops_spatial;
     default:
-        return &dt_ops_time;
+        return &dt_nn_ops_time;
     }
 }
 
@@ -52,7 +52,7 @@ static int64_t input_width(const struct dt_block *b)
     }
 }
 
-static enum dt_act activation(const struct dt_stage *s, const struct dt_block *b)
+static enum dt_kernel_act activation(const struct dt_stage *s, const struct dt_block *b)
 {
     switch (s->numbers.activation) {
     case DT_ACTIVATION_GELU:
@@ -73,7 +73,7 @@ static enum dt_act activation(const struct dt_stage *s, const struct dt_block *b
     return b->causal ? DT_ACT_GELU_TANH : DT_ACT_GELU_ERF;
 }
 
-static float attention_scale(const struct dt_stage *s, const struct dt_unit *n)
+static float attention_scale(const struct dt_stage *s, const struct dt_nn_node *n)
 {
     double scale = s->numbers.attention_scale;
     int layer = 1;
@@ -87,7 +87,7 @@ static float attention_scale(const struct dt_stage *s, const struct dt_unit *n)
     return (float)(scale / layer);
 }
 
-static enum dt_lay_mode mode_of(const struct dt_unit *n, enum dt_recompute r)
+static enum dt_nn_lay_mode mode_of(const struct dt_nn_node *n, enum dt_block_recompute r)
 {
     if (!n->keep)
         return DT_LAY_TRANSIENT;
@@ -103,7 +103,7 @@ static enum dt_lay_mode mode_of(const struct dt_unit *n, enum dt_recompute r)
     }
 }
 
-static void node_kind(struct dt_unit *n, const struct dt_shape_facts *f)
+static void node_kind(struct dt_nn_node *n, const struct dt_nn_shape_facts *f)
 {
     enum dt_block_kind k = n->b->kind;
 
@@ -134,12 +134,12 @@ static enum dt_status make_nodes(struct dt_stage *s, const struct dt_stage_spec 
     int n = s->last - s->first;
     char name[sizeof(s->module->name) + 48];
 
-    s->nodes = DT_ARENA_NEW(&s->arena, struct dt_unit, n);
-    s->place = DT_ARENA_NEW(&s->arena, struct dt_place, n);
+    s->nodes = DT_ARENA_NEW(&s->arena, struct dt_nn_node, n);
+    s->place = DT_ARENA_NEW(&s->arena, struct dt_nn_place, n);
     if (!s->nodes || !s->place)
         return dt_error_nomem(err, "a stage");
     for (int i = 0; i < n; i++) {
-        struct dt_unit *p = &s->nodes[i];
+        struct dt_nn_node *p = &s->nodes[i];
         int slots = TF_N + SP_N;
 
         p->index = s->first + i;
@@ -156,7 +156,7 @@ static enum dt_status make_nodes(struct dt_stage *s, const struct dt_stage_spec 
         p->mode = mode_of(p, spec->recompute);
         for (int j = 0; j < 2; j++) {
             snprintf(name, sizeof(name), "%s/dropout/%d/%d", s->module->name, p->index, j);
-            p->drop_key[j] = dt_name_hash(name);
+            p->drop_key[j] = dt_nn_name_hash(name);
         }
         if (p->b->kind == DT_BLOCK_SPATIAL_TRANSFORMER)
             slots = SP_N + SPL_N * p->b->depth;
@@ -171,10 +171,10 @@ static enum dt_status make_nodes(struct dt_stage *s, const struct dt_stage_spec 
 
 /* ---- sizes ---- */
 
-void dt_unit_sizes(struct dt_stage *s, struct dt_unit *n, const struct dt_batch *b, size_t *rest,
-                   size_t *work, size_t *stash)
+void dt_nn_node_sizes(struct dt_stage *s, struct dt_nn_node *n, const struct dt_batch *b,
+                      size_t *rest, size_t *work, size_t *stash)
 {
-    struct dt_call c = {.s = s, .n = n, .b = n->b, .batch = b, .dtype = s->dtype};
+    struct dt_nn_call c = {.s = s, .n = n, .b = n->b, .batch = b, .dtype = s->dtype};
 
     c.es = dt_dtype_bytes(s->dtype);
     n->ops->layout(&c);
@@ -190,44 +190,44 @@ static size_t take(size_t *at, size_t bytes)
 {
     size_t here = *at;
 
-    *at += dt_round64(bytes);
+    *at += dt_nn_round64(bytes);
     return here;
 }
 
-void dt_saved_places(struct dt_stage *s, const struct dt_batch *b, struct dt_place *place,
-                     struct dt_carry *carry)
+void dt_nn_saved_places(struct dt_stage *s, const struct dt_batch *b, struct dt_nn_place *place,
+                        struct dt_nn_carry *carry)
 {
-    const struct dt_shape_facts *f = &s->facts;
+    const struct dt_nn_shape_facts *f = &s->facts;
     size_t es = dt_dtype_bytes(s->dtype), at = 0, blocks;
 
     for (int i = 0; i < s->last - s->first; i++) {
-        struct dt_unit *n = &s->nodes[i];
+        struct dt_nn_node *n = &s->nodes[i];
         size_t rest, work, stash;
 
-        place[i] = (struct dt_place){DT_NOWHERE, DT_NOWHERE};
+        place[i] = (struct dt_nn_place){DT_NOWHERE, DT_NOWHERE};
         if (!n->keep)
             continue;
-        dt_unit_sizes(s, n, b, &rest, &work, &stash);
+        dt_nn_node_sizes(s, n, b, &rest, &work, &stash);
         if (n->has_x && !n->x_elsewhere)
-            place[i].x = take(&at, dt_unit_x_bytes(s, n, b));
+            place[i].x = take(&at, dt_nn_node_x_bytes(s, n, b));
         place[i].rest = take(&at, rest);
     }
     blocks = at;
     for (int i = 0; i < s->last - s->first;
          i++) /* a skip outlives the block that takes it as input */
         if (!s->nodes[i].keep && s->nodes[i].source >= 0)
-            place[i].x = take(&at, dt_unit_x_bytes(s, &s->nodes[i], b));
+            place[i].x = take(&at, dt_nn_node_x_bytes(s, &s->nodes[i], b));
     carry->time = carry->context = DT_NOWHERE;
     if (f->conv_in >= 0 && s->first <= f->time_last && s->last >= f->time_first)
         carry->time = take(&at, (size_t)(b->n_seq * f->time_dim) * es);
     if (f->conv_in >= 0 && s->first <= f->context_last && s->last >= f->context_first)
         carry->context = take(&at, (size_t)(b->n_seq * f->context_len * f->context_dim) * es);
     for (int k = 0; k < f->n_skips; k++) {
-        const struct dt_skip *p = &f->skip[k];
+        const struct dt_nn_skip *p = &f->skip[k];
 
         carry->skip[k] = DT_NOWHERE;
         if (p->push + 1 < s->first && p->pop >= s->first)
-            carry->skip[k] = take(&at, (size_t)(dt_level_rows(b, p->level) * p->channels) * es);
+            carry->skip[k] = take(&at, (size_t)(dt_nn_level_rows(b, p->level) * p->channels) * es);
     }
     carry->bytes = at;
     carry->passing = at - blocks;
@@ -236,9 +236,9 @@ void dt_saved_places(struct dt_stage *s, const struct dt_batch *b, struct dt_pla
 static size_t saved_bytes(const struct dt_stage *s, const struct dt_batch *b, bool passing)
 {
     struct dt_stage *t = (struct dt_stage *)(uintptr_t)s; /* its scratch, not its state */
-    struct dt_carry carry;
+    struct dt_nn_carry carry;
 
-    dt_saved_places(t, b, t->place, &carry);
+    dt_nn_saved_places(t, b, t->place, &carry);
     return passing ? carry.passing : carry.bytes;
 }
 
@@ -255,13 +255,13 @@ size_t dt_stage_carry_bytes(const struct dt_stage *s, const struct dt_batch *b)
 size_t dt_stage_block_bytes(const struct dt_stage *s, const struct dt_batch *b, int block)
 {
     struct dt_stage *t = (struct dt_stage *)(uintptr_t)s;
-    struct dt_unit *n = &t->nodes[block - s->first];
+    struct dt_nn_node *n = &t->nodes[block - s->first];
     size_t rest, work, stash;
 
     if (!n->keep)
         return 0;
-    dt_unit_sizes(t, n, b, &rest, &work, &stash);
-    return rest + (n->x_elsewhere ? 0 : dt_unit_x_bytes(s, n, b));
+    dt_nn_node_sizes(t, n, b, &rest, &work, &stash);
+    return rest + (n->x_elsewhere ? 0 : dt_nn_node_x_bytes(s, n, b));
 }
 
 size_t dt_stage_stash_bytes(const struct dt_stage *s, const struct dt_batch *b)
@@ -270,13 +270,13 @@ size_t dt_stage_stash_bytes(const struct dt_stage *s, const struct dt_batch *b)
     size_t sum = 0;
 
     for (int i = 0; s->split && i < s->last - s->first; i++) {
-        struct dt_unit *n = &t->nodes[i];
+        struct dt_nn_node *n = &t->nodes[i];
         size_t rest, work, stash;
 
         if (!n->keep)
             continue;
-        dt_unit_sizes(t, n, b, &rest, &work, &stash);
-        sum += dt_round64(dt_output_bytes(s, n, b)) + stash;
+        dt_nn_node_sizes(t, n, b, &rest, &work, &stash);
+        sum += dt_nn_round64(dt_nn_output_bytes(s, n, b)) + stash;
     }
     return sum;
 }
@@ -326,34 +326,34 @@ static enum dt_status make_workspace(struct dt_stage *s, struct dt_error *err)
                             .n_in = s->max.in,
                             .n_cond = s->max.cond,
                             .max_len = s->max.max_len};
-    const struct dt_shape_facts *f = &s->facts;
+    const struct dt_nn_shape_facts *f = &s->facts;
     size_t es = dt_dtype_bytes(s->dtype), at = 0, where[DT_MAX_SKIPS], g_time, g_context, saved;
     void *p = NULL;
 
     s->temp_bytes = s->block_bytes = 0;
 
     for (int i = 0; i < s->last - s->first; i++) {
-        struct dt_unit *n = &s->nodes[i];
-        size_t rest, work, stash, x = dt_unit_x_bytes(s, n, &full),
-                                  y = dt_output_bytes(s, n, &full);
+        struct dt_nn_node *n = &s->nodes[i];
+        size_t rest, work, stash, x = dt_nn_node_x_bytes(s, n, &full),
+                                  y = dt_nn_output_bytes(s, n, &full);
 
-        dt_unit_sizes(s, n, &full, &rest, &work, &stash);
+        dt_nn_node_sizes(s, n, &full, &rest, &work, &stash);
         s->block_bytes = work > s->block_bytes ? work : s->block_bytes;
         x = x > y ? x : y;
         s->temp_bytes = x > s->temp_bytes ? x : s->temp_bytes;
     }
-    s->temp_bytes = dt_round64(s->temp_bytes);
-    s->block_bytes = dt_round64(s->block_bytes);
+    s->temp_bytes = dt_nn_round64(s->temp_bytes);
+    s->block_bytes = dt_nn_round64(s->block_bytes);
     at = 2 * s->temp_bytes + s->block_bytes;
     g_time = take(&at, f->conv_in >= 0 ? (size_t)(full.n_seq * f->time_dim) * es : 0);
     g_context = take(
         &at, f->conv_in >= 0 ? (size_t)(full.n_seq * f->context_len * f->context_dim) * es : 0);
     for (int k = 0; k < f->n_skips; k++) {
-        const struct dt_skip *q = &f->skip[k];
+        const struct dt_nn_skip *q = &f->skip[k];
 
         where[k] = DT_NOWHERE;
         if (s->any_backward && q->push + 1 < s->last && q->pop >= s->first)
-            where[k] = take(&at, (size_t)(dt_level_rows(&full, q->level) * q->channels) * es);
+            where[k] = take(&at, (size_t)(dt_nn_level_rows(&full, q->level) * q->channels) * es);
     }
     saved = at;
     if (!s->any_backward)
@@ -376,7 +376,7 @@ static enum dt_status make_workspace(struct dt_stage *s, struct dt_error *err)
 
 static enum dt_status make_rope(struct dt_stage *s, struct dt_error *err)
 {
-    struct dt_queue *q = NULL;
+    struct dt_device_queue *q = NULL;
     enum dt_status st;
     void *p = NULL, *host = NULL;
     float *t;
@@ -480,12 +480,12 @@ static enum dt_status build(struct dt_stage *s, const struct dt_stage_spec *spec
 {
     DT_TRY(copy_module(s, spec->module, err));
     numbers(s);
-    DT_TRY(dt_shape_facts(s->module, err, &s->facts));
+    DT_TRY(dt_nn_shape_facts(s->module, err, &s->facts));
     DT_TRY(check_members(s, err));
     s->seqpar = sequence_parallel(s);
     DT_TRY(check_dropout(s, err));
     DT_TRY(make_nodes(s, spec, err));
-    DT_TRY(dt_names(s, err));
+    DT_TRY(dt_nn_names(s, err));
     DT_TRY(dt_params_place(s, err));
     DT_TRY(make_rope(s, err));
     return make_workspace(s, err);

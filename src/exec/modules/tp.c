@@ -9,106 +9,108 @@
  * Without sequence parallelism rows are whole: nothing to gather, the sum goes to all. */
 #include "exec/modules/impl.h"
 
-char *dt_tp_room(struct dt_call *c, int64_t rows, int64_t width)
+char *dt_nn_tp_room(struct dt_nn_call *c, int64_t rows, int64_t width)
 {
-    return c->s->tp ? dt_work_rows(c, rows, width) : NULL;
+    return c->s->tp ? dt_nn_work_rows(c, rows, width) : NULL;
 }
 
-char *dt_whole_rows(struct dt_call *c, int64_t rows, int64_t width, const void *x, char *room)
+char *dt_nn_whole_rows(struct dt_nn_call *c, int64_t rows, int64_t width, const void *x, char *room)
 {
     struct dt_stage *s = c->s;
 
     if (!s->seqpar)
         return (char *)(uintptr_t)x;
-    dt_copy(c, dt_off(room, dt_own_first(s, rows) * width, c->es), x,
-            (size_t)(dt_own_rows(s, rows) * width) * c->es);
+    dt_nn_copy(c, dt_nn_off(room, dt_nn_own_first(s, rows) * width, c->es), x,
+               (size_t)(dt_nn_own_rows(s, rows) * width) * c->es);
     dt_tp_all_gather(c->q, s->tp, c->dtype, rows, width, room);
     return room;
 }
 
-void dt_own_sum(struct dt_call *c, int64_t rows, int64_t width, char *part, void *y, bool add)
+void dt_nn_own_sum(struct dt_nn_call *c, int64_t rows, int64_t width, char *part, void *y, bool add)
 {
     struct dt_stage *s = c->s;
-    int64_t n = dt_own_rows(s, rows) * width;
-    const char *sum = dt_off(part, dt_own_first(s, rows) * width, c->es);
+    int64_t n = dt_nn_own_rows(s, rows) * width;
+    const char *sum = dt_nn_off(part, dt_nn_own_first(s, rows) * width, c->es);
 
     if (s->seqpar)
         dt_tp_reduce_scatter(c->q, s->tp, c->dtype, rows, width, part);
     else
-        dt_sum(c, n, part);
+        dt_nn_sum(c, n, part);
     if (add)
         c->k->add(c->q, c->dtype, n, y, sum, y);
     else
-        dt_copy(c, y, sum, (size_t)n * c->es);
+        dt_nn_copy(c, y, sum, (size_t)n * c->es);
 }
 
-void dt_sum(struct dt_call *c, int64_t n, void *x)
+void dt_nn_sum(struct dt_nn_call *c, int64_t n, void *x)
 {
     dt_tp_all_reduce(c->q, c->s->tp, c->dtype, n, x);
 }
 
 /* ---- products ---- */
 
-void dt_linear_col(struct dt_call *c, int64_t rows, const void *x, int w, int b, void *y,
-                   char *room)
+void dt_nn_linear_col(struct dt_nn_call *c, int64_t rows, const void *x, int w, int b, void *y,
+                      char *room)
 {
-    dt_linear(c, rows, dt_whole_rows(c, rows, dt_slot_of(c, w)->in, x, room), w, b, NULL, y);
+    dt_nn_linear(c, rows, dt_nn_whole_rows(c, rows, dt_nn_weight_of(c, w)->in, x, room), w, b, NULL,
+                 y);
 }
 
 /* One member brings the bias; the residual joins after the sum. */
-void dt_linear_row(struct dt_call *c, int64_t rows, const void *x, int w, int b,
-                   const void *residual, void *y, char *room)
+void dt_nn_linear_row(struct dt_nn_call *c, int64_t rows, const void *x, int w, int b,
+                      const void *residual, void *y, char *room)
 {
     struct dt_stage *s = c->s;
-    int64_t width = dt_slot_of(c, w)->out;
+    int64_t width = dt_nn_weight_of(c, w)->out;
 
     if (!s->tp) {
-        dt_linear(c, rows, x, w, b, residual, y);
+        dt_nn_linear(c, rows, x, w, b, residual, y);
         return;
     }
-    dt_linear(c, rows, x, w, dt_tp_rank(s->tp) == 0 ? b : -1, NULL, room);
-    dt_own_sum(c, rows, width, room, y, false);
+    dt_nn_linear(c, rows, x, w, dt_tp_rank(s->tp) == 0 ? b : -1, NULL, room);
+    dt_nn_own_sum(c, rows, width, room, y, false);
     if (residual)
-        c->k->add(c->q, c->dtype, dt_own_rows(s, rows) * width, y, residual, y);
+        c->k->add(c->q, c->dtype, dt_nn_own_rows(s, rows) * width, y, residual, y);
 }
 
-void dt_linear_col_back(struct dt_call *c, int what, int64_t rows, const void *x, const void *dy,
-                        int w, int b, void *dx, char *room_x, char *room_dx)
+void dt_nn_linear_col_back(struct dt_nn_call *c, int what, int64_t rows, const void *x,
+                           const void *dy, int w, int b, void *dx, char *room_x, char *room_dx)
 {
-    int64_t width = dt_slot_of(c, w)->in;
+    int64_t width = dt_nn_weight_of(c, w)->in;
     bool want = dx && (what & DT_BACKWARD_INPUT);
 
     if (!c->s->tp) {
-        dt_linear_back(c, what, rows, x, dy, w, b, dx, false);
+        dt_nn_linear_back(c, what, rows, x, dy, w, b, dx, false);
         return;
     }
     if ((what & DT_BACKWARD_WEIGHT) && c->n->trained)
-        x = dt_whole_rows(c, rows, width, x, room_x);
-    dt_linear_back(c, what, rows, x, dy, w, b, want ? room_dx : NULL, false);
+        x = dt_nn_whole_rows(c, rows, width, x, room_x);
+    dt_nn_linear_back(c, what, rows, x, dy, w, b, want ? room_dx : NULL, false);
     if (want)
-        dt_own_sum(c, rows, width, room_dx, dx, false);
+        dt_nn_own_sum(c, rows, width, room_dx, dx, false);
 }
 
-void dt_linear_row_back(struct dt_call *c, int what, int64_t rows, const void *x, const void *dy,
-                        int w, int b, void *dx, char *room)
+void dt_nn_linear_row_back(struct dt_nn_call *c, int what, int64_t rows, const void *x,
+                           const void *dy, int w, int b, void *dx, char *room)
 {
     bool used =
         ((what & DT_BACKWARD_INPUT) && dx) || ((what & DT_BACKWARD_WEIGHT) && c->n->trained);
 
     if (used)
-        dy = dt_whole_rows(c, rows, dt_slot_of(c, w)->out, dy, room);
-    dt_linear_back(c, what, rows, x, dy, w, b, dx, false);
+        dy = dt_nn_whole_rows(c, rows, dt_nn_weight_of(c, w)->out, dy, room);
+    dt_nn_linear_back(c, what, rows, x, dy, w, b, dx, false);
 }
 
 /* ---- channels ---- */
 
-char *dt_channels_mine(struct dt_call *c, int64_t rows, int64_t units, int64_t unit, char *room)
+char *dt_nn_channels_mine(struct dt_nn_call *c, int64_t rows, int64_t units, int64_t unit,
+                          char *room)
 {
-    return dt_off(room, dt_mine_first(c->s, units) * unit * rows, c->es);
+    return dt_nn_off(room, dt_nn_mine_first(c->s, units) * unit * rows, c->es);
 }
 
-void dt_channels_join(struct dt_call *c, int64_t rows, int64_t units, int64_t unit, char *room,
-                      void *y)
+void dt_nn_channels_join(struct dt_nn_call *c, int64_t rows, int64_t units, int64_t unit,
+                         char *room, void *y)
 {
     struct dt_tp *tp = c->s->tp;
 
@@ -117,20 +119,21 @@ void dt_channels_join(struct dt_call *c, int64_t rows, int64_t units, int64_t un
         int64_t first = dt_tp_first(tp, units, k) * unit, n = dt_tp_count(tp, units, k) * unit;
 
         if (n > 0)
-            c->k->copy2d(c->q, c->dtype, rows, n, dt_off(room, first * rows, c->es), n,
-                         dt_off(y, first, c->es), units * unit, false);
+            c->k->copy2d(c->q, c->dtype, rows, n, dt_nn_off(room, first * rows, c->es), n,
+                         dt_nn_off(y, first, c->es), units * unit, false);
     }
 }
 
-const void *dt_channels_cut(struct dt_call *c, int64_t rows, int64_t units, int64_t unit,
-                            const void *x, char *room)
+const void *dt_nn_channels_cut(struct dt_nn_call *c, int64_t rows, int64_t units, int64_t unit,
+                               const void *x, char *room)
 {
-    int64_t n = dt_mine(c->s, units) * unit;
+    int64_t n = dt_nn_mine(c->s, units) * unit;
 
     if (!c->s->tp)
         return x;
     if (n > 0)
-        c->k->copy2d(c->q, c->dtype, rows, n, dt_off(x, dt_mine_first(c->s, units) * unit, c->es),
-                     units * unit, room, n, false);
+        c->k->copy2d(c->q, c->dtype, rows, n,
+                     dt_nn_off(x, dt_nn_mine_first(c->s, units) * unit, c->es), units * unit, room,
+                     n, false);
     return room;
 }

@@ -38,7 +38,7 @@ static enum dt_status find_edges(struct dt_exec *x, struct dt_error *err)
 static enum dt_status check_layout(const struct dt_exec_options *o, struct dt_error *err)
 {
     for (int m = 0; m < o->plan->n_modules; m++) {
-        const struct dt_layout *l = &o->plan->modules[m].layout;
+        const struct dt_plan_layout *l = &o->plan->modules[m].layout;
 
         if (l->cp * l->ep * l->ip != 1)
             return dt_error_set(err, DT_ERR_INPUT,
@@ -144,14 +144,14 @@ static int sends_of(const struct dt_exec *x, uint32_t i)
 }
 
 /* What was gathered for the microbatch is its input. */
-static void open_inbox(struct dt_exec *x, struct dt_exec_vstage *vs, struct dt_slot_mb *s,
+static void open_inbox(struct dt_exec *x, struct dt_exec_vstage *vs, struct dt_exec_microbatch *s,
                        bool grad)
 {
-    struct dt_message *m, **from = grad ? &s->dout_from : &s->in_from;
+    struct dt_exec_message *m, **from = grad ? &s->dout_from : &s->in_from;
 
     if (*from)
         return;
-    m = dt_exec_received(x, vs, s->mb, grad);
+    m = dt_exec_message_received(x, vs, s->mb, grad);
     if (!m)
         return;
     *from = m;
@@ -159,19 +159,20 @@ static void open_inbox(struct dt_exec *x, struct dt_exec_vstage *vs, struct dt_s
 }
 
 /* Whose microbatch it is, and the buffers that it reads and writes. */
-static enum dt_status prepare(struct dt_exec *x, struct dt_exec_vstage *vs, struct dt_slot_mb *s,
-                              bool forward, struct dt_error *err, struct dt_run *run)
+static enum dt_status prepare(struct dt_exec *x, struct dt_exec_vstage *vs,
+                              struct dt_exec_microbatch *s, bool forward, struct dt_error *err,
+                              struct dt_nn_run *run)
 {
     const struct dt_stage *g = vs->stage;
     size_t out = dt_stage_out_bytes(g, s->batch);
     size_t in = dt_stage_sends_gradient(g) ? dt_stage_in_bytes(g, s->batch) : 0;
 
     if (forward && out > 0 && !s->out)
-        DT_TRY(dt_exec_message(x, vs, s->mb, false, out, err, &s->out));
+        DT_TRY(dt_exec_message_new(x, vs, s->mb, false, out, err, &s->out));
     if (!forward && in > 0 && !s->din)
-        DT_TRY(dt_exec_message(x, vs, s->mb, true, in, err, &s->din));
+        DT_TRY(dt_exec_message_new(x, vs, s->mb, true, in, err, &s->din));
     open_inbox(x, vs, s, !forward);
-    *run = (struct dt_run){
+    *run = (struct dt_nn_run){
         .batch = s->batch,
         .saved = dt_stage_has_backward(g) ? s->saved.p : NULL,
         .in = s->in,
@@ -183,14 +184,14 @@ static enum dt_status prepare(struct dt_exec *x, struct dt_exec_vstage *vs, stru
 }
 
 /* What was read is given back, what was written goes to those that it is sent to. */
-static void hand_on(struct dt_exec *x, struct dt_slot_mb *s, bool forward, int sends)
+static void hand_on(struct dt_exec *x, struct dt_exec_microbatch *s, bool forward, int sends)
 {
-    struct dt_message **from = forward ? &s->in_from : &s->dout_from;
-    struct dt_message **to = forward ? &s->out : &s->din;
+    struct dt_exec_message **from = forward ? &s->in_from : &s->dout_from;
+    struct dt_exec_message **to = forward ? &s->out : &s->din;
 
-    dt_exec_release(x, *from, 1);
+    dt_exec_message_release(x, *from, 1);
     *from = NULL;
-    dt_exec_release(x, *to, 1 - sends);
+    dt_exec_message_release(x, *to, 1 - sends);
     *to = NULL;
 }
 
@@ -215,7 +216,7 @@ static void use_parameters(struct dt_exec *x, struct dt_exec_vstage *vs, int lo,
 
 /* When the last one is there, they go to the other ranks. */
 static enum dt_status take_losses(struct dt_exec *x, const struct dt_op *op,
-                                  const struct dt_slot_mb *s, struct dt_error *err)
+                                  const struct dt_exec_microbatch *s, struct dt_error *err)
 {
     if (!s->empty)
         dt_exec_loss_take(x, op, s);
@@ -234,10 +235,10 @@ static enum dt_status compute(struct dt_exec *x, uint32_t i, struct dt_error *er
     bool forward = op->kind == DT_OP_FORWARD, last = op->part + 1 == op->parts;
     int n = vs->last - vs->first, part = forward ? op->part : op->parts - 1 - op->part;
     int lo = vs->first + n * part / op->parts, hi = vs->first + n * (part + 1) / op->parts;
-    struct dt_slot_mb *s;
-    struct dt_run run;
+    struct dt_exec_microbatch *s;
+    struct dt_nn_run run;
 
-    DT_TRY(dt_exec_slot(x, vs, op->mb, err, &s));
+    DT_TRY(dt_exec_microbatch_get(x, vs, op->mb, err, &s));
     if (!s->empty) {
         DT_TRY(prepare(x, vs, s, forward, err, &run));
         if (forward) {
@@ -258,7 +259,7 @@ static enum dt_status compute(struct dt_exec *x, uint32_t i, struct dt_error *er
         DT_TRY(take_losses(x, op, s, err));
     hand_on(x, s, forward, sends_of(x, i));
     if (!forward || !dt_stage_has_backward(vs->stage))
-        dt_exec_slot_done(vs, s);
+        dt_exec_microbatch_done(vs, s);
     return DT_OK;
 }
 
@@ -327,12 +328,12 @@ static enum dt_status step(struct dt_exec *x, const struct dt_op *op, struct dt_
 static enum dt_status execute(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     const struct dt_op *op = &x->p->ops[i];
-    struct dt_slot_mb *s;
+    struct dt_exec_microbatch *s;
     bool leads = dt_exec_leader(x, i) == i;
 
     switch (op->kind) {
     case DT_OP_FETCH:
-        return dt_exec_slot(x, dt_exec_op_vs(x, op), op->mb, err, &s);
+        return dt_exec_microbatch_get(x, dt_exec_op_vs(x, op), op->mb, err, &s);
     case DT_OP_RECV:
         return dt_exec_recv(x, op, err);
     case DT_OP_FORWARD:
@@ -371,9 +372,9 @@ static void begin_iteration(struct dt_exec *x)
             memset(vs->fresh, 0, (size_t)(vs->last - vs->first) * sizeof(*vs->fresh));
             dt_stage_grads_begin(vs->stage);
             /* an iteration that failed may have left some in use */
-            for (struct dt_slot_mb *s = vs->slots; s; s = s->next)
+            for (struct dt_exec_microbatch *s = vs->slots; s; s = s->next)
                 s->used = false;
-            for (struct dt_message *k = vs->messages; k; k = k->next)
+            for (struct dt_exec_message *k = vs->messages; k; k = k->next)
                 k->users = 0;
             vs->in_use = 0;
             vs->backwards = 0;
@@ -391,7 +392,7 @@ static void begin_iteration(struct dt_exec *x)
                 last_backward(x, &x->vs[m][i], x->vs[m][i].first, x->vs[m][i].last);
 }
 
-/* Kind, stage and replica in one number, for dt_world_doing. */
+/* Kind, stage and replica in one number, for dt_supervisor_doing. */
 enum { OP_STAGE = 4, OP_REPLICA = 16 };
 
 static void tell(const struct dt_exec *x, uint32_t i)
@@ -399,9 +400,9 @@ static void tell(const struct dt_exec *x, uint32_t i)
     const struct dt_op *op = &x->p->ops[i];
 
     if (x->o.world)
-        dt_world_doing(x->o.world, op->module,
-                       op->kind | op->stage << OP_STAGE | op->replica << OP_REPLICA,
-                       op->mb == DT_NONE ? -1 : (int64_t)op->mb);
+        dt_supervisor_doing(x->o.world, op->module,
+                            op->kind | op->stage << OP_STAGE | op->replica << OP_REPLICA,
+                            op->mb == DT_NONE ? -1 : (int64_t)op->mb);
 }
 
 void dt_exec_describe(const struct dt_model *m, int module, int op, int64_t microbatch, char *buf,
@@ -420,7 +421,7 @@ void dt_exec_describe(const struct dt_model *m, int module, int op, int64_t micr
 static enum dt_status walk_op(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     const struct dt_op *op = &x->p->ops[i];
-    struct dt_memory_owner *before;
+    struct dt_device_memory_owner *before;
     enum dt_status st;
 
     tell(x, i);
@@ -436,7 +437,7 @@ static enum dt_status walk_op(struct dt_exec *x, uint32_t i, struct dt_error *er
     if (st == DT_OK)
         st = dt_tp_state(dt_exec_tp(x, op->module, op->replica, op->stage), err);
     if (st != DT_OK)
-        return dt_exec_blame(x, i, st, err);
+        return dt_exec_error_at(x, i, st, err);
     dt_exec_comm_ended(x, i);
     return DT_OK;
 }
@@ -452,7 +453,7 @@ static enum dt_status walk(struct dt_exec *x, struct dt_error *err)
             DT_TRY(walk_op(x, x->order[k], err));
     DT_TRY(dt_exec_comm_end(x, err));
     if (x->o.world)
-        dt_world_doing(x->o.world, -1, 0, -1);
+        dt_supervisor_doing(x->o.world, -1, 0, -1);
     return DT_OK;
 }
 

@@ -26,12 +26,12 @@
 
 #include "base/finite.h"
 #include "core/schedule/timeline.h"
-#include "exec/program/feed.h"
+#include "exec/program/batching.h"
 #include "exec/modules/module.h"
 #include "exec/program/optimizer.h"
 #include "comm/transport.h"
 
-struct dt_world;
+struct dt_supervisor;
 
 struct dt_exec_options {
     const struct dt_device *device;
@@ -39,7 +39,7 @@ struct dt_exec_options {
     const struct dt_plan *plan;     /* layouts without cp, ep, ip */
     struct dt_transport *transport; /* NULL = this process alone; else every rank calls with equal
                                        options */
-    struct dt_world *world;         /* is told what this rank does; NULL = nobody */
+    struct dt_supervisor *world;    /* is told what this rank does; NULL = nobody */
     double limit_s;                 /* of a message or collective; 0 = the transport's */
     int64_t clock_ahead_ns;         /* of this rank's dt_clock_ns before rank 0's */
     enum dt_dtype dtype;
@@ -77,7 +77,7 @@ struct dt_exec_input {
     void *accept_ctx;
 };
 
-/* What dt_world_doing was told, in words: "llm/0.1 F of microbatch 3". */
+/* What dt_supervisor_doing was told, in words: "llm/0.1 F of microbatch 3". */
 void dt_exec_describe(const struct dt_model *m, int module, int op, int64_t microbatch, char *buf,
                       size_t size);
 

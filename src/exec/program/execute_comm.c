@@ -6,12 +6,12 @@
  *   main thread   compute ... ended(i) --> pending of successors falls --> ready[] --+
  *                 wait(j) <-- pending of j is 0 <-- ended <-- test <-- post <--------+  this thread
  *
- * It shares its core with compute: after a test that found nothing it pauses (comm/pace.h), each
+ * It shares its core with compute: after a test that found nothing it pauses (comm/backoff.h), each
  * time longer, and shorter while the main thread has nothing to do but wait.  A new op to begin
  * wakes it at once. */
 #include "base/clock.h"
 #include "exec/program/execute_impl.h"
-#include "comm/pace.h"
+#include "comm/backoff.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -66,26 +66,26 @@ static void fail(struct dt_exec *x, enum dt_status st, const struct dt_error *e)
 
 /* ---- operations under way ---- */
 
-enum dt_status dt_exec_fly(struct dt_exec *x, uint32_t i, struct dt_req *req,
-                           struct dt_buffer *packed, struct dt_error *err)
+enum dt_status dt_exec_request_post(struct dt_exec *x, uint32_t i, struct dt_req *req,
+                                    struct dt_exec_buffer *packed, struct dt_error *err)
 {
     struct dt_exec_comm *c = &x->c;
 
     if (dt_grow((void **)&c->flights, &c->cap_flights, c->n_flights + 1, sizeof(*c->flights)))
         return dt_error_nomem(err, "operations under way");
-    c->flights[c->n_flights++] = (struct dt_exec_flight){req, i, dt_clock_ns(), packed};
+    c->flights[c->n_flights++] = (struct dt_exec_request){req, i, dt_clock_ns(), packed};
     c->under_way[i]++;
     return DT_OK;
 }
 
-static void give_back(struct dt_exec_comm *c, const struct dt_buffer *b)
+static void give_back(struct dt_exec_comm *c, const struct dt_exec_buffer *b)
 {
     for (size_t k = 0; b && k < c->n_pool; k++)
         if (c->pool[k] == b)
             c->pool_used[k] = false;
 }
 
-static enum dt_status finish(struct dt_exec *x, uint32_t i, const struct dt_buffer *packed,
+static enum dt_status finish(struct dt_exec *x, uint32_t i, const struct dt_exec_buffer *packed,
                              struct dt_error *err)
 {
     DT_TRY(dt_exec_posted_end(x, i, packed, err));
@@ -102,7 +102,7 @@ static enum dt_status begin(struct dt_exec *x, uint32_t i, struct dt_error *err)
     c->begin_ns[i] = dt_clock_ns();
     st = dt_exec_post(x, i, err);
     if (st != DT_OK)
-        return dt_exec_blame(x, i, st, err);
+        return dt_exec_error_at(x, i, st, err);
     if (i < x->p->n_ops && x->p->ops[i].kind == DT_OP_SEND) {
         pthread_mutex_lock(&c->lock);
         for (uint32_t k = c->succ_first[i]; k < c->succ_first[i + 1]; k++)
@@ -112,7 +112,7 @@ static enum dt_status begin(struct dt_exec *x, uint32_t i, struct dt_error *err)
     return c->under_way[i] == 0 ? finish(x, i, NULL, err) : DT_OK;
 }
 
-static enum dt_status too_late(const struct dt_exec *x, const struct dt_exec_flight *f,
+static enum dt_status too_late(const struct dt_exec *x, const struct dt_exec_request *f,
                                struct dt_error *err)
 {
     double limit = x->o.limit_s > 0 ? x->o.limit_s : x->t->limit_s;
@@ -127,14 +127,14 @@ static enum dt_status test_all(struct dt_exec *x, bool *progress, struct dt_erro
     struct dt_exec_comm *c = &x->c;
 
     for (size_t k = 0; k < c->n_flights;) {
-        struct dt_exec_flight f = c->flights[k];
+        struct dt_exec_request f = c->flights[k];
         bool done = false;
         enum dt_status st = x->t->test(x->t, f.req, &done, err);
 
         if (st == DT_OK && !done)
             st = too_late(x, &f, err);
         if (st != DT_OK)
-            return dt_exec_blame(x, f.op, st, err);
+            return dt_exec_error_at(x, f.op, st, err);
         if (!done) {
             k++;
             continue;
@@ -173,7 +173,7 @@ static bool pause_or_stop(struct dt_exec *x, int64_t *pause_ns)
     while (!c->stop && c->ready_first == c->ready_end && c->n_flights == 0)
         pthread_cond_wait(&c->work, &c->lock);
     if (!c->stop && c->ready_first == c->ready_end) {
-        until = dt_clock_in(dt_pace_ns(c->main_waits, dt_transport_crowded(x->t), pause_ns));
+        until = dt_clock_in(dt_backoff_ns(c->main_waits, dt_transport_crowded(x->t), pause_ns));
         pthread_cond_timedwait(&c->work, &c->lock, &until);
     }
     stop = c->stop;
@@ -311,7 +311,7 @@ static enum dt_status wait_for(struct dt_exec *x, const uint32_t *n, struct dt_e
         if (!t0) {
             t0 = dt_clock_ns();
             if (x->o.world)
-                dt_world_waiting(x->o.world, true);
+                dt_supervisor_waiting(x->o.world, true);
             c->main_waits = true;
             pthread_cond_signal(&c->work);
         }
@@ -319,7 +319,7 @@ static enum dt_status wait_for(struct dt_exec *x, const uint32_t *n, struct dt_e
     }
     c->main_waits = false;
     if (t0 && x->o.world && *n == 0) /* what failed is still waited for, as the watch must know */
-        dt_world_waiting(x->o.world, false);
+        dt_supervisor_waiting(x->o.world, false);
     if (t0)
         x->waited_ns += (int64_t)(dt_clock_ns() - t0);
     st = *n > 0 ? c->status : DT_OK;

@@ -51,8 +51,8 @@ static size_t wire_bytes(const struct dt_stage *s, size_t at, size_t n)
 }
 
 /* Between masters [at, at + n) and what travels of them: its parameters in the stage's order. */
-static void convert(struct dt_exec *x, struct dt_queue *q, struct dt_stage *s, size_t at, size_t n,
-                    char *wire, bool pack)
+static void convert(struct dt_exec *x, struct dt_device_queue *q, struct dt_stage *s, size_t at,
+                    size_t n, char *wire, bool pack)
 {
     int n_params;
     const struct dt_param *p = dt_stage_params(s, &n_params);
@@ -83,7 +83,7 @@ enum dt_status dt_exec_gather_room(struct dt_exec *x, struct dt_exec_vstage *vs,
     if (x->o.dtype == DT_F32 || x->o.plan->policy.zero != 1 || !p->comm || vs->replica != p->leader)
         return DT_OK;
     for (int k = 0; k < vs->n_units; k++) {
-        struct dt_exec_unit *u = &vs->units[k];
+        struct dt_exec_region *u = &vs->units[k];
 
         u->wire_at = bytes;
         bytes += u->whole ? 0 : wire_bytes(vs->stage, u->at, u->n);
@@ -99,7 +99,7 @@ enum dt_status dt_exec_gather_room(struct dt_exec *x, struct dt_exec_vstage *vs,
 
 /* Bytes of each member's piece, on the wire or as it lies; where this rank's begins. */
 static enum dt_status pieces(const struct dt_exec *x, const struct dt_exec_vstage *vs,
-                             const struct dt_exec_unit *u, bool wire, struct dt_error *err,
+                             const struct dt_exec_region *u, bool wire, struct dt_error *err,
                              size_t **out)
 {
     int members = peers_of(x, vs)->n;
@@ -116,8 +116,8 @@ static enum dt_status pieces(const struct dt_exec *x, const struct dt_exec_vstag
 }
 
 /* This rank's piece onto the wire, or the others' off it. */
-static void convert_unit(struct dt_exec *x, struct dt_queue *q, struct dt_exec_vstage *vs,
-                         const struct dt_exec_unit *u, bool pack)
+static void convert_unit(struct dt_exec *x, struct dt_device_queue *q, struct dt_exec_vstage *vs,
+                         const struct dt_exec_region *u, bool pack)
 {
     const struct dt_exec_peers *p = peers_of(x, vs);
     char *wire = vs->wire + u->wire_at;
@@ -133,7 +133,7 @@ static void convert_unit(struct dt_exec *x, struct dt_queue *q, struct dt_exec_v
 }
 
 static enum dt_status gather_unit(struct dt_exec *x, const struct dt_exec_vstage *vs,
-                                  const struct dt_exec_unit *u, bool wire, struct dt_error *err,
+                                  const struct dt_exec_region *u, bool wire, struct dt_error *err,
                                   struct dt_req **req)
 {
     void *buf =
@@ -153,7 +153,7 @@ enum dt_status dt_exec_post_gather(struct dt_exec *x, uint32_t i, struct dt_erro
     struct dt_exec_vstage *vs = dt_exec_leader_stage(x, op);
 
     for (int k = 0; k < vs->n_units; k++) {
-        const struct dt_exec_unit *u = &vs->units[k];
+        const struct dt_exec_region *u = &vs->units[k];
         struct dt_req *req;
 
         if (u->whole || !dt_exec_in_bucket(x, op, u))
@@ -163,7 +163,7 @@ enum dt_status dt_exec_post_gather(struct dt_exec *x, uint32_t i, struct dt_erro
             DT_TRY(x->dev->queue_sync(x->c.q, err));
         }
         DT_TRY(gather_unit(x, vs, u, vs->wire != NULL, err, &req));
-        DT_TRY(dt_exec_fly(x, i, req, NULL, err));
+        DT_TRY(dt_exec_request_post(x, i, req, NULL, err));
     }
     return DT_OK;
 }
@@ -174,7 +174,7 @@ enum dt_status dt_exec_end_gather(struct dt_exec *x, uint32_t i, struct dt_error
     struct dt_exec_vstage *vs = dt_exec_leader_stage(x, op);
 
     for (int k = 0; k < vs->n_units; k++) {
-        const struct dt_exec_unit *u = &vs->units[k];
+        const struct dt_exec_region *u = &vs->units[k];
 
         if (u->whole || !dt_exec_in_bucket(x, op, u))
             continue;

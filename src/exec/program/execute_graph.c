@@ -88,7 +88,7 @@ static uint32_t dep_at(const struct dt_program *p, uint32_t i, uint32_t j)
 
 static bool is_p2p(const struct dt_op *op)
 {
-    enum dt_resource r = dt_op_resource(op->kind);
+    enum dt_op_resource r = dt_op_resource(op->kind);
 
     return r == DT_RES_P2P_OUT || r == DT_RES_P2P_IN;
 }

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "exec/program/execute.h"
 #include "exec/program/placement.h"
-#include "comm/world.h"
+#include "comm/supervisor.h"
 #include "kernels/kernels.h"
 
 #include <pthread.h>
@@ -15,14 +15,14 @@
 /* Tags: messages have that of their RECV, tokens that of the op that waits. */
 enum {
     DT_EXEC_TAG_TOKEN = 1 << 21,
-    DT_EXEC_TAG_OWN = DT_WORLD_TAG - 16,
+    DT_EXEC_TAG_OWN = DT_SUPERVISOR_TAG - 16,
     DT_EXEC_TAG_TIMES = DT_EXEC_TAG_OWN,
     DT_EXEC_TAG_MASTER,
     DT_EXEC_TAG_AVG,
     DT_EXEC_TAG_AVG_SQ
 };
 
-struct dt_buffer { /* device memory that grows */
+struct dt_exec_buffer { /* device memory that grows */
     void *p;
     size_t cap;
 };
@@ -31,27 +31,27 @@ struct dt_buffer { /* device memory that grows */
  * while it writes, then every SEND of it that has not been used up.  An inbox is what a stage
  * takes, gathered from other ranks or from several microbatches; its user is the op that reads it.
  */
-struct dt_message {
-    struct dt_buffer data;
+struct dt_exec_message {
+    struct dt_exec_buffer data;
     uint32_t mb;
     bool grad, inbox;
     int users;
-    struct dt_message *next;
+    struct dt_exec_message *next;
 };
 /* A microbatch in a virtual stage, from its first input to the end of its last compute op. */
-struct dt_slot_mb {
+struct dt_exec_microbatch {
     uint32_t mb;
     bool used, empty; /* empty: nothing to compute */
     struct dt_batch *batch;
-    struct dt_buffer saved;
+    struct dt_exec_buffer saved;
     const void *in, *dout;
-    struct dt_message *in_from, *dout_from; /* whose data `in`, `dout` are */
-    struct dt_message *out, *din;           /* while they are written */
-    struct dt_slot_mb *next;                /* all slots of the virtual stage */
+    struct dt_exec_message *in_from, *dout_from; /* whose data `in`, `dout` are */
+    struct dt_exec_message *out, *din;           /* while they are written */
+    struct dt_exec_microbatch *next;             /* all slots of the virtual stage */
 };
 
 /* Floats of a virtual stage that its replicas on different ranks sum and share out together. */
-struct dt_exec_unit {
+struct dt_exec_region {
     int first, last; /* blocks */
     size_t at, n;
     bool whole;     /* every rank steps all of it (a table that two stages share) */
@@ -64,13 +64,13 @@ struct dt_exec_vstage {
     struct dt_stage *stage;
     struct dt_optimizer opt;
     struct dt_batch_limits max;
-    struct dt_slot_mb *slots;
-    struct dt_message *messages;
+    struct dt_exec_microbatch *slots;
+    struct dt_exec_message *messages;
     int in_use, in_use_max;
     bool *finished;     /* per block of the stage: gradients are complete */
     bool *fresh;        /* per block: this iteration's parameters are in use */
     uint32_t backwards; /* that are still to come in this iteration */
-    struct dt_exec_unit *units;
+    struct dt_exec_region *units;
     int n_units;
     char *wire; /* units as they are gathered (execute_gather.c); NULL: as they lie */
 };
@@ -91,11 +91,11 @@ struct dt_exec_edge {
 enum { DT_EDGE_IN, DT_EDGE_COND, DT_EDGES };
 
 /* One operation of the transport under way. */
-struct dt_exec_flight {
+struct dt_exec_request {
     struct dt_req *req;
     uint32_t op;
     uint64_t since_ns;
-    struct dt_buffer *packed; /* of the pool; NULL = sent or received in place */
+    struct dt_exec_buffer *packed; /* of the pool; NULL = sent or received in place */
 };
 /* The communication thread, and what both threads know of this iteration's ops.  Numbers: ops of
  * the program, then `n_tokens` tokens, then the losses.  A token tells another rank that an op that
@@ -121,12 +121,12 @@ struct dt_exec_comm {
     struct dt_error error;
     size_t cap_pending, cap_kind, cap_succ_first, cap_succ, cap_ready;
     /* the thread's own */
-    struct dt_exec_flight *flights;
+    struct dt_exec_request *flights;
     size_t n_flights, cap_flights;
     uint32_t *under_way; /* per number: operations of it in flight */
     size_t cap_under_way;
-    struct dt_queue *q;
-    struct dt_buffer **pool;
+    struct dt_device_queue *q;
+    struct dt_exec_buffer **pool;
     bool *pool_used;
     size_t n_pool, cap_pool, cap_pool_used;
     /* tokens */
@@ -159,9 +159,10 @@ struct dt_exec {
     int64_t compute_ns, waited_ns;
     const struct dt_device *dev;
     const struct dt_kernels *k;
-    struct dt_queue *q;
-    struct dt_exec_vstage *vs[DT_MAX_MODULES];    /* [replica * n_v + v] */
-    struct dt_memory_owner *lane[DT_MAX_MODULES]; /* [replica * pp + stage]: what is theirs */
+    struct dt_device_queue *q;
+    struct dt_exec_vstage *vs[DT_MAX_MODULES]; /* [replica * n_v + v] */
+    struct dt_device_memory_owner
+        *lane[DT_MAX_MODULES]; /* [replica * pp + stage]: what is theirs */
     int n_v[DT_MAX_MODULES], pp[DT_MAX_MODULES], dp[DT_MAX_MODULES];
     struct dt_exec_edge edge[DT_EDGES];
     int64_t edge_cap;
@@ -185,7 +186,7 @@ struct dt_exec {
     size_t cap_mb_seqs;
     uint32_t *order, n_order;
     unsigned char *placed;
-    struct dt_event **begin, **end; /* per op */
+    struct dt_device_event **begin, **end; /* per op */
     size_t cap_order, cap_placed, cap_events, cap_ends, n_events;
 };
 
@@ -218,13 +219,13 @@ static inline struct dt_tp *dt_exec_tp(const struct dt_exec *x, int module, int 
 }
 
 /* What this thread allocates from now on is for the lane; give dev->memory_for what comes back. */
-static inline struct dt_memory_owner *dt_exec_for(const struct dt_exec *x, int module, int replica,
-                                                  int stage)
+static inline struct dt_device_memory_owner *dt_exec_for(const struct dt_exec *x, int module,
+                                                         int replica, int stage)
 {
     return x->dev->memory_for(x->dev, &x->lane[module][replica * x->pp[module] + stage]);
 }
-static inline struct dt_memory_owner *dt_exec_for_vs(const struct dt_exec *x,
-                                                     const struct dt_exec_vstage *vs)
+static inline struct dt_device_memory_owner *dt_exec_for_vs(const struct dt_exec *x,
+                                                            const struct dt_exec_vstage *vs)
 {
     return dt_exec_for(x, vs->module, vs->replica, vs->v % x->pp[vs->module]);
 }
@@ -234,27 +235,29 @@ enum dt_status dt_exec_build(struct dt_exec *x, struct dt_error *err);
 void dt_exec_drop(struct dt_exec *x);
 /* Makes room for the microbatches of this iteration. */
 enum dt_status dt_exec_reserve(struct dt_exec *x, struct dt_error *err);
-enum dt_status dt_exec_room(struct dt_exec *x, struct dt_buffer *b, size_t bytes,
+enum dt_status dt_exec_room(struct dt_exec *x, struct dt_exec_buffer *b, size_t bytes,
                             struct dt_error *err);
 /* The slot of a microbatch; made and filled when it is not there. */
-enum dt_status dt_exec_slot(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
-                            struct dt_error *err, struct dt_slot_mb **out);
-void dt_exec_slot_done(struct dt_exec_vstage *vs, struct dt_slot_mb *s);
+enum dt_status dt_exec_microbatch_get(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
+                                      struct dt_error *err, struct dt_exec_microbatch **out);
+void dt_exec_microbatch_done(struct dt_exec_vstage *vs, struct dt_exec_microbatch *s);
 /* A batch of nothing but the counts of a microbatch (over all replicas): enough for sizes. */
 struct dt_batch dt_exec_counts(const struct dt_exec *x, int module, uint32_t mb);
 
 /* execute_message.c.  These lock. */
 /* A message to write, of one user; one that was sent, or NULL; what a microbatch takes, made when
  * it is not there; the same or NULL; one user less (NULL is ignored). */
-enum dt_status dt_exec_message(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb, bool grad,
-                               size_t bytes, struct dt_error *err, struct dt_message **out);
-struct dt_message *dt_exec_sent(struct dt_exec *x, const struct dt_exec_vstage *vs, uint32_t mb,
-                                bool grad);
-enum dt_status dt_exec_inbox(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb, bool grad,
-                             size_t bytes, struct dt_error *err, struct dt_message **out);
-struct dt_message *dt_exec_received(struct dt_exec *x, const struct dt_exec_vstage *vs, uint32_t mb,
-                                    bool grad);
-void dt_exec_release(struct dt_exec *x, struct dt_message *m, int users);
+enum dt_status dt_exec_message_new(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
+                                   bool grad, size_t bytes, struct dt_error *err,
+                                   struct dt_exec_message **out);
+struct dt_exec_message *dt_exec_message_sent(struct dt_exec *x, const struct dt_exec_vstage *vs,
+                                             uint32_t mb, bool grad);
+enum dt_status dt_exec_message_inbox(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
+                                     bool grad, size_t bytes, struct dt_error *err,
+                                     struct dt_exec_message **out);
+struct dt_exec_message *dt_exec_message_received(struct dt_exec *x, const struct dt_exec_vstage *vs,
+                                                 uint32_t mb, bool grad);
+void dt_exec_message_release(struct dt_exec *x, struct dt_exec_message *m, int users);
 
 /* execute_order.c: x->order of this program, of lanes that are here, and late_steps. */
 enum dt_status dt_exec_make_order(struct dt_exec *x, struct dt_error *err);
@@ -266,7 +269,7 @@ struct dt_exec_link {
     const struct dt_exec_edge *edge; /* NULL: all of the tensor, which both sides hold alike */
     const int64_t *rows, *from_at, *to_at;
     const uint32_t *from_mb;
-    const struct dt_module_assignment *to;
+    const struct dt_assignment_module *to;
     const struct dt_microbatch *mb; /* the receiver's */
     uint32_t from_global, to_global;
     int64_t n, to_rows;           /* rows in common; all rows of the receiver's tensor */
@@ -276,9 +279,9 @@ struct dt_exec_link {
 };
 void dt_exec_link(const struct dt_exec *x, const struct dt_op *recv, struct dt_exec_link *out);
 /* Between `tensor` (of the sender, or of the receiver) and `packed` rows. */
-void dt_exec_pack(struct dt_exec *x, struct dt_queue *q, const struct dt_exec_link *l,
+void dt_exec_pack(struct dt_exec *x, struct dt_device_queue *q, const struct dt_exec_link *l,
                   const char *tensor, char *packed);
-void dt_exec_unpack(struct dt_exec *x, struct dt_queue *q, const struct dt_exec_link *l,
+void dt_exec_unpack(struct dt_exec *x, struct dt_device_queue *q, const struct dt_exec_link *l,
                     const char *packed, char *tensor);
 /* A RECV from a lane of this rank. */
 enum dt_status dt_exec_recv(struct dt_exec *x, const struct dt_op *op, struct dt_error *err);
@@ -289,10 +292,10 @@ void dt_exec_sync(struct dt_exec *x, const struct dt_group *g);
 /* Blocks of the bucket of a GRAD_SYNC or PARAM_GATHER. */
 void dt_exec_bucket(const struct dt_exec *x, const struct dt_op *op, int *first, int *last);
 /* Replicas of this rank: their gradients into the leader's; the leader's floats into theirs. */
-void dt_exec_sum_here(struct dt_exec *x, struct dt_queue *q, const struct dt_op *op, size_t at,
-                      size_t n);
-void dt_exec_copy_here(struct dt_exec *x, struct dt_queue *q, const struct dt_op *op, bool grads,
-                       size_t at, size_t n);
+void dt_exec_sum_here(struct dt_exec *x, struct dt_device_queue *q, const struct dt_op *op,
+                      size_t at, size_t n);
+void dt_exec_copy_here(struct dt_exec *x, struct dt_device_queue *q, const struct dt_op *op,
+                       bool grads, size_t at, size_t n);
 /* The table of the first stage, or the head's copy of it; NULL. */
 const struct dt_param *dt_exec_shared_table(const struct dt_exec *x,
                                             const struct dt_exec_vstage *vs);
@@ -300,17 +303,18 @@ const struct dt_param *dt_exec_shared_table(const struct dt_exec *x,
 /* execute_ranks.c */
 enum dt_status dt_exec_place(struct dt_exec *x, struct dt_error *err);
 void dt_exec_unplace(struct dt_exec *x);
-enum dt_status dt_exec_make_units(struct dt_exec *x, struct dt_exec_vstage *vs,
-                                  struct dt_error *err);
+enum dt_status dt_exec_make_regions(struct dt_exec *x, struct dt_exec_vstage *vs,
+                                    struct dt_error *err);
 /* What a rank (member `me` of the peers, with replica `leader`) steps of a virtual stage; *out =
  * NULL: all of it. */
 enum dt_status dt_exec_owned(const struct dt_exec *x, const struct dt_exec_vstage *vs, int me,
-                             bool leads, struct dt_error *err, struct dt_owned **out, int *n);
+                             bool leads, struct dt_error *err, struct dt_optimizer_owned **out,
+                             int *n);
 /* A stage like that one, of the smallest size; of one tensor-parallel member, or NULL: whole. */
 enum dt_status dt_exec_shell(const struct dt_exec *x, int module, int v, struct dt_tp *tp,
                              struct dt_error *err, struct dt_stage **out);
 /* First float and number of a member's piece of a unit. */
-void dt_exec_piece(const struct dt_exec_unit *u, int members, int member, size_t *at, size_t *n);
+void dt_exec_piece(const struct dt_exec_region *u, int members, int member, size_t *at, size_t *n);
 /* The member of the sending lane that feeds member `t` of the receiving one, and both ranks. */
 void dt_exec_route(const struct dt_exec *x, const struct dt_op *from, const struct dt_op *to, int t,
                    int *from_rank, int *to_rank);
@@ -354,18 +358,18 @@ enum dt_status dt_exec_end_gather(struct dt_exec *x, uint32_t i, struct dt_error
 struct dt_exec_vstage *dt_exec_leader_stage(const struct dt_exec *x, const struct dt_op *op);
 /* Does the bucket of the op hold the unit? */
 bool dt_exec_in_bucket(const struct dt_exec *x, const struct dt_op *op,
-                       const struct dt_exec_unit *u);
+                       const struct dt_exec_region *u);
 /* Begins an op of the communication thread; ends it when its operations are over.
  */
 enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err);
-enum dt_status dt_exec_posted_end(struct dt_exec *x, uint32_t i, const struct dt_buffer *packed,
-                                  struct dt_error *err);
+enum dt_status dt_exec_posted_end(struct dt_exec *x, uint32_t i,
+                                  const struct dt_exec_buffer *packed, struct dt_error *err);
 /* One more operation of number i under way. */
-enum dt_status dt_exec_fly(struct dt_exec *x, uint32_t i, struct dt_req *req,
-                           struct dt_buffer *packed, struct dt_error *err);
+enum dt_status dt_exec_request_post(struct dt_exec *x, uint32_t i, struct dt_req *req,
+                                    struct dt_exec_buffer *packed, struct dt_error *err);
 /* "rank 3 on host: llm/0.1 RECV mb=2: " before the message of an error, once. */
-enum dt_status dt_exec_blame(const struct dt_exec *x, uint32_t i, enum dt_status st,
-                             struct dt_error *err);
+enum dt_status dt_exec_error_at(const struct dt_exec *x, uint32_t i, enum dt_status st,
+                                struct dt_error *err);
 
 /* execute_time.c */
 enum dt_status dt_exec_event_room(struct dt_exec *x, struct dt_error *err);
@@ -374,7 +378,8 @@ enum dt_status dt_exec_read_timeline(struct dt_exec *x, struct dt_error *err,
 
 /* execute_loss.c */
 enum dt_status dt_exec_loss_begin(struct dt_exec *x, struct dt_error *err);
-void dt_exec_loss_take(struct dt_exec *x, const struct dt_op *op, const struct dt_slot_mb *s);
+void dt_exec_loss_take(struct dt_exec *x, const struct dt_op *op,
+                       const struct dt_exec_microbatch *s);
 /* Sums of the samples of this rank; of all ranks after they have been exchanged. */
 void dt_exec_loss_sum(struct dt_exec *x);
 void dt_exec_loss_end(struct dt_exec *x, struct dt_exec_result *out);

@@ -49,7 +49,7 @@ static struct dt_batch_limits smallest(const struct dt_exec *x, int module)
 enum dt_status dt_exec_shell(const struct dt_exec *x, int module, int v, struct dt_tp *tp,
                              struct dt_error *err, struct dt_stage **out)
 {
-    const struct dt_module_plan *mp = &x->o.plan->modules[module];
+    const struct dt_plan_module *mp = &x->o.plan->modules[module];
     struct dt_batch_limits max = smallest(x, module);
     struct dt_exec_vstage vs = {
         .module = module, .v = v, .first = mp->split[v], .last = mp->split[v + 1]};
@@ -63,7 +63,7 @@ static enum dt_status build_vstage(struct dt_exec *x, struct dt_exec_vstage *vs,
     const struct dt_exec_peers *peers = &x->peers[vs->module][vs->v % x->pp[vs->module]];
     struct dt_tp *tp = dt_exec_tp(x, vs->module, vs->replica, vs->v % x->pp[vs->module]);
     size_t blocks = (size_t)(vs->last - vs->first) + 1;
-    struct dt_owned *owned;
+    struct dt_optimizer_owned *owned;
     enum dt_status st;
     int n;
 
@@ -73,7 +73,7 @@ static enum dt_status build_vstage(struct dt_exec *x, struct dt_exec_vstage *vs,
     if (!vs->finished || !vs->fresh)
         return dt_error_nomem(err, "a stage");
     DT_TRY(make_stage(x, vs, &vs->max, tp, err, &vs->stage));
-    DT_TRY(dt_exec_make_units(x, vs, err));
+    DT_TRY(dt_exec_make_regions(x, vs, err));
     dt_stage_init(x->q, vs->stage, x->o.seed);
     DT_TRY(dt_exec_owned(x, vs, peers->me, vs->replica == peers->leader, err, &owned, &n));
     st = dt_optimizer_init(&vs->opt, x->dev, &x->o.model->modules[vs->module], vs->stage,
@@ -85,7 +85,7 @@ static enum dt_status build_vstage(struct dt_exec *x, struct dt_exec_vstage *vs,
 static enum dt_status build_for_lane(struct dt_exec *x, struct dt_exec_vstage *vs,
                                      struct dt_error *err)
 {
-    struct dt_memory_owner *before = dt_exec_for_vs(x, vs);
+    struct dt_device_memory_owner *before = dt_exec_for_vs(x, vs);
     enum dt_status st = build_vstage(x, vs, err);
 
     x->dev->memory_for(x->dev, before);
@@ -95,7 +95,7 @@ static enum dt_status build_for_lane(struct dt_exec *x, struct dt_exec_vstage *v
 enum dt_status dt_exec_build(struct dt_exec *x, struct dt_error *err)
 {
     for (int m = 0; m < x->o.model->n_modules; m++) {
-        const struct dt_module_plan *mp = &x->o.plan->modules[m];
+        const struct dt_plan_module *mp = &x->o.plan->modules[m];
 
         x->vs[m] = dt_calloc((size_t)x->dp[m] * (size_t)x->n_v[m], sizeof(*x->vs[m]));
         x->lane[m] = dt_calloc((size_t)x->dp[m] * (size_t)x->pp[m], sizeof(*x->lane[m]));
@@ -115,7 +115,7 @@ enum dt_status dt_exec_build(struct dt_exec *x, struct dt_error *err)
     return x->dev->queue_sync(x->q, err);
 }
 
-static void free_slot(struct dt_exec *x, struct dt_slot_mb *s)
+static void free_slot(struct dt_exec *x, struct dt_exec_microbatch *s)
 {
     x->dev->free(x->dev, s->saved.p);
     if (s->batch)
@@ -126,13 +126,13 @@ static void free_slot(struct dt_exec *x, struct dt_slot_mb *s)
 static void free_slots(struct dt_exec *x, struct dt_exec_vstage *vs)
 {
     while (vs->slots) {
-        struct dt_slot_mb *next = vs->slots->next;
+        struct dt_exec_microbatch *next = vs->slots->next;
 
         free_slot(x, vs->slots);
         vs->slots = next;
     }
     while (vs->messages) {
-        struct dt_message *next = vs->messages->next;
+        struct dt_exec_message *next = vs->messages->next;
 
         x->dev->free(x->dev, vs->messages->data.p);
         dt_free(vs->messages);
@@ -175,7 +175,7 @@ static bool grow_limit(int64_t *max, int64_t need)
 static enum dt_status resize_stage(struct dt_exec *x, struct dt_exec_vstage *vs,
                                    const struct dt_batch_limits *max, struct dt_error *err)
 {
-    struct dt_memory_owner *before;
+    struct dt_device_memory_owner *before;
     enum dt_status st;
 
     DT_TRY(x->dev->queue_sync(x->q, err)); /* nothing uses what goes */
@@ -192,7 +192,7 @@ static enum dt_status resize_stage(struct dt_exec *x, struct dt_exec_vstage *vs,
 static enum dt_status gather_seqs(struct dt_exec *x, int module, uint32_t mb, int *n,
                                   struct dt_error *err)
 {
-    const struct dt_module_assignment *a = &x->p->assignment->m[module];
+    const struct dt_assignment_module *a = &x->p->assignment->m[module];
     const struct dt_microbatch *m = &a->mb[mb];
 
     if (dt_grow((void **)&x->mb_seqs, &x->cap_mb_seqs, m->n + 1u, sizeof(*x->mb_seqs)))
@@ -215,7 +215,7 @@ static enum dt_status count_module(struct dt_exec *x, int m, struct dt_error *er
         int n;
 
         DT_TRY(gather_seqs(x, m, mb, &n, err));
-        dt_feed_limits(x->o.model, m, x->mb_seqs, n, &x->lim[m][mb]);
+        dt_batching_limits(x->o.model, m, x->mb_seqs, n, &x->lim[m][mb]);
     }
     return DT_OK;
 }
@@ -260,7 +260,7 @@ enum dt_status dt_exec_reserve(struct dt_exec *x, struct dt_error *err)
 
 /* ---- slots ---- */
 
-enum dt_status dt_exec_room(struct dt_exec *x, struct dt_buffer *b, size_t bytes,
+enum dt_status dt_exec_room(struct dt_exec *x, struct dt_exec_buffer *b, size_t bytes,
                             struct dt_error *err)
 {
     if (bytes <= b->cap && b->p)
@@ -274,8 +274,8 @@ enum dt_status dt_exec_room(struct dt_exec *x, struct dt_buffer *b, size_t bytes
     return DT_OK;
 }
 
-static enum dt_status fill_slot(struct dt_exec *x, struct dt_exec_vstage *vs, struct dt_slot_mb *s,
-                                struct dt_error *err)
+static enum dt_status fill_slot(struct dt_exec *x, struct dt_exec_vstage *vs,
+                                struct dt_exec_microbatch *s, struct dt_error *err)
 {
     uint32_t global = x->p->assignment->m[vs->module].mb_first[vs->replica] + s->mb;
     struct dt_batch *b = s->batch;
@@ -286,7 +286,7 @@ static enum dt_status fill_slot(struct dt_exec *x, struct dt_exec_vstage *vs, st
     b->noise_seed = x->o.seed;
     b->loss_scale = (float)(x->o.model->modules[vs->module].role == DT_ROLE_LLM ? x->text_scale
                                                                                 : x->image_scale);
-    DT_TRY(dt_feed_batch(x->o.model, vs->module, x->mb_seqs, n, b, err));
+    DT_TRY(dt_batching_fill(x->o.model, vs->module, x->mb_seqs, n, b, err));
     s->empty = b->rows == 0;
     if (s->empty)
         return DT_OK;
@@ -299,9 +299,9 @@ static enum dt_status fill_slot(struct dt_exec *x, struct dt_exec_vstage *vs, st
 }
 
 static enum dt_status unused_slot(struct dt_exec *x, struct dt_exec_vstage *vs,
-                                  struct dt_error *err, struct dt_slot_mb **out)
+                                  struct dt_error *err, struct dt_exec_microbatch **out)
 {
-    struct dt_slot_mb *s;
+    struct dt_exec_microbatch *s;
 
     for (s = vs->slots; s; s = s->next)
         if (!s->used) {
@@ -319,10 +319,10 @@ static enum dt_status unused_slot(struct dt_exec *x, struct dt_exec_vstage *vs,
     return DT_OK;
 }
 
-enum dt_status dt_exec_slot(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
-                            struct dt_error *err, struct dt_slot_mb **out)
+enum dt_status dt_exec_microbatch_get(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
+                                      struct dt_error *err, struct dt_exec_microbatch **out)
 {
-    struct dt_slot_mb *s = vs->slots;
+    struct dt_exec_microbatch *s = vs->slots;
 
     while (s && (!s->used || s->mb != mb))
         s = s->next;
@@ -340,7 +340,7 @@ enum dt_status dt_exec_slot(struct dt_exec *x, struct dt_exec_vstage *vs, uint32
     return DT_OK;
 }
 
-void dt_exec_slot_done(struct dt_exec_vstage *vs, struct dt_slot_mb *s)
+void dt_exec_microbatch_done(struct dt_exec_vstage *vs, struct dt_exec_microbatch *s)
 {
     s->used = false;
     vs->in_use--;

@@ -66,7 +66,7 @@ enum dt_status dt_exec_loss_begin(struct dt_exec *x, struct dt_error *err)
         x->row_at[s] = rows;
         x->img_at[s] = images;
         rows += q->n_tokens;
-        targets += dt_feed_targets(q);
+        targets += dt_batching_targets(q);
         for (int i = 0; gen && i < q->n_items; i++) {
             int lw, lh;
 
@@ -75,8 +75,8 @@ enum dt_status dt_exec_loss_begin(struct dt_exec *x, struct dt_error *err)
             if (dt_grow((void **)&x->image_values, &x->cap_images, (size_t)images + 1,
                         sizeof(*x->image_values)))
                 return dt_error_nomem(err, "losses");
-            dt_feed_latent_size(gen, q->items[i].w, q->items[i].h, &lw, &lh);
-            x->image_values[images++] = (int64_t)lw * lh * dt_feed_channels(gen);
+            dt_batching_latent_size(gen, q->items[i].w, q->items[i].h, &lw, &lh);
+            x->image_values[images++] = (int64_t)lw * lh * dt_batching_channels(gen);
         }
     }
     DT_TRY(host_room(x, (void **)&x->nll, &x->cap_nll, (size_t)rows, sizeof(float), err));
@@ -86,11 +86,12 @@ enum dt_status dt_exec_loss_begin(struct dt_exec *x, struct dt_error *err)
     return DT_OK;
 }
 
-void dt_exec_loss_take(struct dt_exec *x, const struct dt_op *op, const struct dt_slot_mb *s)
+void dt_exec_loss_take(struct dt_exec *x, const struct dt_op *op,
+                       const struct dt_exec_microbatch *s)
 {
-    const struct dt_module_assignment *a = &x->p->assignment->m[op->module];
+    const struct dt_assignment_module *a = &x->p->assignment->m[op->module];
     const struct dt_microbatch *mb = &a->mb[dt_exec_global_mb(x, op)];
-    enum dt_role role = x->o.model->modules[op->module].role;
+    enum dt_module_role role = x->o.model->modules[op->module].role;
     int64_t at = 0;
 
     if (x->member[op->module][op->replica * x->pp[op->module] + op->stage] > 0)
@@ -105,7 +106,7 @@ void dt_exec_loss_take(struct dt_exec *x, const struct dt_op *op, const struct d
                          (size_t)q->n_tokens * sizeof(float), DT_COPY_TO_HOST);
             at += q->n_tokens;
         } else {
-            int64_t n = dt_feed_images(q, DT_ITEM_GENERATE);
+            int64_t n = dt_batching_images(q, DT_ITEM_GENERATE);
 
             if (n > 0)
                 x->dev->copy(x->q, x->sse + x->img_at[j], s->batch->dev.sse + at,
@@ -123,7 +124,7 @@ void dt_exec_loss_sum(struct dt_exec *x)
 
     for (size_t s = 0; s < n; s++) {
         const struct dt_sequence *q = x->in->seqs[s];
-        int64_t images = gen >= 0 ? dt_feed_images(q, DT_ITEM_GENERATE) : 0;
+        int64_t images = gen >= 0 ? dt_batching_images(q, DT_ITEM_GENERATE) : 0;
 
         if (x->has_loss[s] & LOSS_TEXT)
             for (int i = 0; i < q->n_tokens; i++)
@@ -146,10 +147,10 @@ void dt_exec_loss_end(struct dt_exec *x, struct dt_exec_result *out)
         nll += x->losses[s];
         sse += x->losses[n + s];
         out->tokens += q->n_tokens;
-        out->targets += dt_feed_targets(q);
-        out->encoded += dt_feed_images(q, DT_ITEM_ENCODE);
+        out->targets += dt_batching_targets(q);
+        out->encoded += dt_batching_images(q, DT_ITEM_ENCODE);
         if (x->edge[DT_EDGE_COND].src >= 0)
-            out->images += dt_feed_images(q, DT_ITEM_GENERATE);
+            out->images += dt_batching_images(q, DT_ITEM_GENERATE);
     }
     out->signal = x->losses[2 * n];
     out->loss_text = out->targets > 0 ? nll / (double)out->targets : 0;

@@ -15,19 +15,20 @@ static void unlock(struct dt_exec *x)
         pthread_mutex_unlock(&x->c.lock);
 }
 
-static struct dt_message *find(const struct dt_exec_vstage *vs, uint32_t mb, bool grad, bool inbox)
+static struct dt_exec_message *find(const struct dt_exec_vstage *vs, uint32_t mb, bool grad,
+                                    bool inbox)
 {
-    for (struct dt_message *m = vs->messages; m; m = m->next)
+    for (struct dt_exec_message *m = vs->messages; m; m = m->next)
         if (m->users > 0 && m->mb == mb && m->grad == grad && m->inbox == inbox)
             return m;
     return NULL;
 }
 
 static enum dt_status take(struct dt_exec *x, struct dt_exec_vstage *vs, bool grad, bool inbox,
-                           size_t bytes, struct dt_error *err, struct dt_message **out)
+                           size_t bytes, struct dt_error *err, struct dt_exec_message **out)
 {
-    struct dt_message *m = vs->messages;
-    struct dt_memory_owner *before;
+    struct dt_exec_message *m = vs->messages;
+    struct dt_device_memory_owner *before;
     enum dt_status st;
 
     while (m && (m->users > 0 || m->grad != grad || m->inbox != inbox)) /* their sizes differ */
@@ -49,8 +50,9 @@ static enum dt_status take(struct dt_exec *x, struct dt_exec_vstage *vs, bool gr
     return DT_OK;
 }
 
-enum dt_status dt_exec_message(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb, bool grad,
-                               size_t bytes, struct dt_error *err, struct dt_message **out)
+enum dt_status dt_exec_message_new(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
+                                   bool grad, size_t bytes, struct dt_error *err,
+                                   struct dt_exec_message **out)
 {
     enum dt_status st;
 
@@ -64,10 +66,10 @@ enum dt_status dt_exec_message(struct dt_exec *x, struct dt_exec_vstage *vs, uin
     return st;
 }
 
-struct dt_message *dt_exec_sent(struct dt_exec *x, const struct dt_exec_vstage *vs, uint32_t mb,
-                                bool grad)
+struct dt_exec_message *dt_exec_message_sent(struct dt_exec *x, const struct dt_exec_vstage *vs,
+                                             uint32_t mb, bool grad)
 {
-    struct dt_message *m;
+    struct dt_exec_message *m;
 
     lock(x);
     m = find(vs, mb, grad, false);
@@ -75,8 +77,9 @@ struct dt_message *dt_exec_sent(struct dt_exec *x, const struct dt_exec_vstage *
     return m;
 }
 
-enum dt_status dt_exec_inbox(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb, bool grad,
-                             size_t bytes, struct dt_error *err, struct dt_message **out)
+enum dt_status dt_exec_message_inbox(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
+                                     bool grad, size_t bytes, struct dt_error *err,
+                                     struct dt_exec_message **out)
 {
     enum dt_status st = DT_OK;
 
@@ -92,10 +95,10 @@ enum dt_status dt_exec_inbox(struct dt_exec *x, struct dt_exec_vstage *vs, uint3
     return st;
 }
 
-struct dt_message *dt_exec_received(struct dt_exec *x, const struct dt_exec_vstage *vs, uint32_t mb,
-                                    bool grad)
+struct dt_exec_message *dt_exec_message_received(struct dt_exec *x, const struct dt_exec_vstage *vs,
+                                                 uint32_t mb, bool grad)
 {
-    struct dt_message *m;
+    struct dt_exec_message *m;
 
     lock(x);
     m = find(vs, mb, grad, true);
@@ -103,7 +106,7 @@ struct dt_message *dt_exec_received(struct dt_exec *x, const struct dt_exec_vsta
     return m;
 }
 
-void dt_exec_release(struct dt_exec *x, struct dt_message *m, int users)
+void dt_exec_message_release(struct dt_exec *x, struct dt_exec_message *m, int users)
 {
     if (!m)
         return;

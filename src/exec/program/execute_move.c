@@ -10,7 +10,7 @@
 static void place_rows(const struct dt_exec *x, const struct dt_exec_edge *e, int module,
                        int64_t *at_of, uint32_t *mb_of)
 {
-    const struct dt_module_assignment *a = &x->p->assignment->m[module];
+    const struct dt_assignment_module *a = &x->p->assignment->m[module];
 
     for (uint32_t mb = 0; mb < a->mb_first[a->n_replicas]; mb++) {
         int64_t at = 0;
@@ -55,8 +55,8 @@ enum dt_status dt_exec_edges(struct dt_exec *x, struct dt_error *err)
         if (e->src < 0)
             continue;
         for (int64_t s = 0; s < x->in->n; s++)
-            e->rows[s] = k == DT_EDGE_IN ? dt_feed_in_rows(x->in->seqs[s])
-                                         : dt_feed_cond_count(x->o.model, x->in->seqs[s]);
+            e->rows[s] = k == DT_EDGE_IN ? dt_batching_in_rows(x->in->seqs[s])
+                                         : dt_batching_cond_count(x->o.model, x->in->seqs[s]);
         place_rows(x, e, e->src, e->src_at, e->src_mb);
         place_rows(x, e, e->dst, e->dst_at, e->dst_mb);
     }
@@ -89,7 +89,7 @@ static void rows_in_common(struct dt_exec_link *l)
 static int64_t all_rows(const struct dt_exec *x, const struct dt_exec_edge *e, int module,
                         uint32_t mb)
 {
-    const struct dt_module_assignment *a = &x->p->assignment->m[module];
+    const struct dt_assignment_module *a = &x->p->assignment->m[module];
     int64_t n = 0;
 
     for (uint32_t i = 0; i < a->mb[mb].n; i++)
@@ -137,7 +137,7 @@ void dt_exec_link(const struct dt_exec *x, const struct dt_op *recv, struct dt_e
 }
 
 /* Each run of a sample's rows. */
-static void copy_rows(struct dt_exec *x, struct dt_queue *q, const struct dt_exec_link *l,
+static void copy_rows(struct dt_exec *x, struct dt_device_queue *q, const struct dt_exec_link *l,
                       const char *from, bool from_packed, char *to, bool to_packed)
 {
     int64_t at = 0;
@@ -154,13 +154,13 @@ static void copy_rows(struct dt_exec *x, struct dt_queue *q, const struct dt_exe
     }
 }
 
-void dt_exec_pack(struct dt_exec *x, struct dt_queue *q, const struct dt_exec_link *l,
+void dt_exec_pack(struct dt_exec *x, struct dt_device_queue *q, const struct dt_exec_link *l,
                   const char *tensor, char *packed)
 {
     copy_rows(x, q, l, tensor, false, packed, true);
 }
 
-void dt_exec_unpack(struct dt_exec *x, struct dt_queue *q, const struct dt_exec_link *l,
+void dt_exec_unpack(struct dt_exec *x, struct dt_device_queue *q, const struct dt_exec_link *l,
                     const char *packed, char *tensor)
 {
     copy_rows(x, q, l, packed, true, tensor, false);
@@ -171,11 +171,11 @@ enum dt_status dt_exec_recv(struct dt_exec *x, const struct dt_op *op, struct dt
     const struct dt_op *send = &x->p->ops[op->peer];
     bool grad = op->flags & DT_OPF_GRAD;
     struct dt_exec_vstage *to = dt_exec_op_vs(x, op), *from = dt_exec_op_vs(x, send);
-    struct dt_message *m = dt_exec_sent(x, from, send->mb, grad), *inbox;
+    struct dt_exec_message *m = dt_exec_message_sent(x, from, send->mb, grad), *inbox;
     struct dt_exec_link l;
-    struct dt_slot_mb *slot;
+    struct dt_exec_microbatch *slot;
 
-    DT_TRY(dt_exec_slot(x, to, op->mb, err, &slot));
+    DT_TRY(dt_exec_microbatch_get(x, to, op->mb, err, &slot));
     if (!m)
         return dt_error_set(err, DT_ERR_INTERNAL, "a message comes from a microbatch that is gone");
     dt_exec_link(x, op, &l);
@@ -186,10 +186,10 @@ enum dt_status dt_exec_recv(struct dt_exec *x, const struct dt_op *op, struct dt
         return DT_OK;
     }
     if (l.n > 0) {
-        DT_TRY(dt_exec_inbox(x, to, op->mb, grad, l.to_bytes, err, &inbox));
+        DT_TRY(dt_exec_message_inbox(x, to, op->mb, grad, l.to_bytes, err, &inbox));
         copy_rows(x, x->q, &l, m->data.p, false, inbox->data.p, false);
     }
-    dt_exec_release(x, m, 1);
+    dt_exec_message_release(x, m, 1);
     return DT_OK;
 }
 
@@ -218,8 +218,8 @@ static void sum_floats(struct dt_exec *x, const struct dt_group *g, size_t at, s
     }
 }
 
-void dt_exec_sum_here(struct dt_exec *x, struct dt_queue *q, const struct dt_op *op, size_t at,
-                      size_t n)
+void dt_exec_sum_here(struct dt_exec *x, struct dt_device_queue *q, const struct dt_op *op,
+                      size_t at, size_t n)
 {
     int v = op->chunk * x->pp[op->module] + op->stage;
     int leader = x->peers[op->module][op->stage].leader;
@@ -233,8 +233,8 @@ void dt_exec_sum_here(struct dt_exec *x, struct dt_queue *q, const struct dt_op 
     }
 }
 
-void dt_exec_copy_here(struct dt_exec *x, struct dt_queue *q, const struct dt_op *op, bool grads,
-                       size_t at, size_t n)
+void dt_exec_copy_here(struct dt_exec *x, struct dt_device_queue *q, const struct dt_op *op,
+                       bool grads, size_t at, size_t n)
 {
     int v = op->chunk * x->pp[op->module] + op->stage;
     int leader = x->peers[op->module][op->stage].leader;

@@ -58,7 +58,7 @@ static enum dt_status look_at(const struct search *s, const struct place *w, str
     if (!s->grads)
         return look(s, dt_stage_master(w->vs->stage) + p->at, p->n, err, c);
     for (int k = 0; g && k < o->n_segments; k++) {
-        const struct dt_segment *x = &o->segments[k];
+        const struct dt_optimizer_segment *x = &o->segments[k];
         size_t lo = x->at > p->at ? x->at : p->at;
         size_t hi = x->at + x->n < p->at + p->n ? x->at + x->n : p->at + p->n;
 

@@ -70,23 +70,23 @@ static bool forward_after_step(const struct dt_exec *x)
 enum dt_status dt_exec_make_order(struct dt_exec *x, struct dt_error *err)
 {
     const struct dt_program *p = x->p;
-    struct dt_topo topo = {0};
+    struct dt_timeline_topo topo = {0};
 
     if (dt_grow((void **)&x->order, &x->cap_order, p->n_ops + 1u, sizeof(*x->order)) ||
         dt_grow((void **)&x->placed, &x->cap_placed, p->n_ops + 1u, sizeof(*x->placed)))
         return dt_error_nomem(err, "the order of a program");
     memset(x->placed, 0, p->n_ops);
     x->n_order = 0;
-    DT_TRY(dt_topo_build(p, err, &topo));
+    DT_TRY(dt_timeline_topo_build(p, err, &topo));
     for (uint32_t k = 0; k < topo.n; k++) {
-        enum dt_resource r = dt_op_resource(p->ops[topo.order[k]].kind);
+        enum dt_op_resource r = dt_op_resource(p->ops[topo.order[k]].kind);
 
         if (r == DT_RES_COMPUTE || r == DT_RES_COLL)
             place(x, topo.order[k]);
     }
     for (uint32_t k = 0; k < topo.n; k++)
         place(x, topo.order[k]);
-    dt_topo_free(&topo);
+    dt_timeline_topo_free(&topo);
     x->late_steps = forward_after_step(x);
     return DT_OK;
 }

@@ -14,7 +14,7 @@
 #include <string.h>
 
 static enum dt_status pool_take(struct dt_exec *x, size_t bytes, struct dt_error *err,
-                                struct dt_buffer **out)
+                                struct dt_exec_buffer **out)
 {
     struct dt_exec_comm *c = &x->c;
     size_t k = 0;
@@ -22,7 +22,7 @@ static enum dt_status pool_take(struct dt_exec *x, size_t bytes, struct dt_error
     while (k < c->n_pool && c->pool_used[k])
         k++;
     if (k == c->n_pool) {
-        struct dt_buffer *b = dt_calloc(1, sizeof(*b));
+        struct dt_exec_buffer *b = dt_calloc(1, sizeof(*b));
 
         if (!b || dt_grow((void **)&c->pool, &c->cap_pool, k + 1, sizeof(*c->pool)) ||
             dt_grow((void **)&c->pool_used, &c->cap_pool_used, k + 1, sizeof(*c->pool_used))) {
@@ -48,9 +48,9 @@ static int tag_of(uint32_t recv)
 static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     const struct dt_op *op = &x->p->ops[i], *recv = &x->p->ops[op->peer];
-    struct dt_message *m =
-        dt_exec_sent(x, dt_exec_op_vs(x, op), op->mb, (op->flags & DT_OPF_GRAD) != 0);
-    struct dt_buffer *packed = NULL;
+    struct dt_exec_message *m =
+        dt_exec_message_sent(x, dt_exec_op_vs(x, op), op->mb, (op->flags & DT_OPF_GRAD) != 0);
+    struct dt_exec_buffer *packed = NULL;
     struct dt_exec_link l;
     const char *data;
     size_t bytes;
@@ -78,7 +78,7 @@ static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *
         if (from != x->rank || to == x->rank)
             continue;
         DT_TRY(x->t->post_send(x->t, to, tag_of(op->peer), data, bytes, err, &req));
-        DT_TRY(dt_exec_fly(x, i, req, packed, err));
+        DT_TRY(dt_exec_request_post(x, i, req, packed, err));
     }
     return DT_OK;
 }
@@ -87,7 +87,8 @@ static enum dt_status end_send(struct dt_exec *x, const struct dt_op *op)
 {
     struct dt_exec_vstage *vs = dt_exec_op_vs(x, op);
 
-    dt_exec_release(x, dt_exec_sent(x, vs, op->mb, (op->flags & DT_OPF_GRAD) != 0), 1);
+    dt_exec_message_release(x, dt_exec_message_sent(x, vs, op->mb, (op->flags & DT_OPF_GRAD) != 0),
+                            1);
     return DT_OK;
 }
 
@@ -95,8 +96,8 @@ static enum dt_status post_recv(struct dt_exec *x, uint32_t i, struct dt_error *
 {
     const struct dt_op *op = &x->p->ops[i], *send = &x->p->ops[op->peer];
     int t = x->member[op->module][op->replica * x->pp[op->module] + op->stage], from, to;
-    struct dt_buffer *packed = NULL;
-    struct dt_message *inbox;
+    struct dt_exec_buffer *packed = NULL;
+    struct dt_exec_message *inbox;
     struct dt_exec_link l;
     struct dt_req *req;
     size_t bytes;
@@ -106,8 +107,8 @@ static enum dt_status post_recv(struct dt_exec *x, uint32_t i, struct dt_error *
     bytes = l.edge ? (size_t)l.n * l.width : l.to_bytes;
     if (bytes == 0)
         return DT_OK;
-    DT_TRY(dt_exec_inbox(x, dt_exec_op_vs(x, op), op->mb, (op->flags & DT_OPF_GRAD) != 0,
-                         l.to_bytes, err, &inbox));
+    DT_TRY(dt_exec_message_inbox(x, dt_exec_op_vs(x, op), op->mb, (op->flags & DT_OPF_GRAD) != 0,
+                                 l.to_bytes, err, &inbox));
     data = inbox->data.p;
     if (l.edge && l.to_runs) {
         data += (size_t)l.to_first * l.width;
@@ -117,19 +118,20 @@ static enum dt_status post_recv(struct dt_exec *x, uint32_t i, struct dt_error *
     }
     dt_exec_route(x, send, op, t, &from, &to);
     DT_TRY(x->t->post_recv(x->t, from, tag_of(i), data, bytes, err, &req));
-    return dt_exec_fly(x, i, req, packed, err);
+    return dt_exec_request_post(x, i, req, packed, err);
 }
 
 static enum dt_status end_recv(struct dt_exec *x, const struct dt_op *op,
-                               const struct dt_buffer *packed, struct dt_error *err)
+                               const struct dt_exec_buffer *packed, struct dt_error *err)
 {
-    struct dt_message *inbox;
+    struct dt_exec_message *inbox;
     struct dt_exec_link l;
 
     if (!packed)
         return DT_OK;
     dt_exec_link(x, op, &l);
-    inbox = dt_exec_received(x, dt_exec_op_vs(x, op), op->mb, (op->flags & DT_OPF_GRAD) != 0);
+    inbox =
+        dt_exec_message_received(x, dt_exec_op_vs(x, op), op->mb, (op->flags & DT_OPF_GRAD) != 0);
     dt_exec_unpack(x, x->c.q, &l, packed->p, inbox->data.p);
     return x->dev->queue_sync(x->c.q, err);
 }
@@ -143,7 +145,7 @@ static enum dt_status post_token(struct dt_exec *x, uint32_t i, struct dt_error 
         DT_TRY(x->t->post_recv(x->t, t->rank, t->tag, &x->c.byte_in, 1, err, &req));
     else
         DT_TRY(x->t->post_send(x->t, t->rank, t->tag, &x->c.byte_out, 1, err, &req));
-    return dt_exec_fly(x, i, req, NULL, err);
+    return dt_exec_request_post(x, i, req, NULL, err);
 }
 
 /* ---- collectives ---- */
@@ -156,7 +158,7 @@ struct dt_exec_vstage *dt_exec_leader_stage(const struct dt_exec *x, const struc
 
 /* Does the bucket of the op hold the unit?  Both are cut from the same partition. */
 bool dt_exec_in_bucket(const struct dt_exec *x, const struct dt_op *op,
-                       const struct dt_exec_unit *u)
+                       const struct dt_exec_region *u)
 {
     int first, last;
 
@@ -165,7 +167,7 @@ bool dt_exec_in_bucket(const struct dt_exec *x, const struct dt_op *op,
 }
 
 /* Floats of each member's piece. */
-static enum dt_status pieces(const struct dt_exec_unit *u, int n, struct dt_error *err,
+static enum dt_status pieces(const struct dt_exec_region *u, int n, struct dt_error *err,
                              size_t **out)
 {
     size_t *count = dt_malloc((size_t)n * sizeof(*count)), at;
@@ -178,7 +180,7 @@ static enum dt_status pieces(const struct dt_exec_unit *u, int n, struct dt_erro
     return DT_OK;
 }
 
-static enum dt_status sync_unit(struct dt_exec *x, uint32_t i, const struct dt_exec_unit *u,
+static enum dt_status sync_unit(struct dt_exec *x, uint32_t i, const struct dt_exec_region *u,
                                 float *grads, struct dt_error *err)
 {
     const struct dt_op *op = &x->p->ops[i];
@@ -191,12 +193,12 @@ static enum dt_status sync_unit(struct dt_exec *x, uint32_t i, const struct dt_e
     DT_TRY(x->dev->queue_sync(x->c.q, err));
     if (u->whole || x->o.plan->policy.zero != 1) {
         DT_TRY(x->t->post_all_reduce(p->comm, DT_REDUCE_F32, grads + u->at, u->n, err, &req));
-        return dt_exec_fly(x, i, req, NULL, err);
+        return dt_exec_request_post(x, i, req, NULL, err);
     }
     DT_TRY(pieces(u, p->n, err, &count));
     st = x->t->post_reduce_scatter(p->comm, DT_REDUCE_F32, grads + u->at, count, err, &req);
     dt_free(count);
-    return st == DT_OK ? dt_exec_fly(x, i, req, NULL, err) : st;
+    return st == DT_OK ? dt_exec_request_post(x, i, req, NULL, err) : st;
 }
 
 static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *err)
@@ -212,7 +214,7 @@ static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *
         table = dt_exec_shared_table(x, vs);
         DT_TRY(x->t->post_all_reduce(x->tied[op->replica], DT_REDUCE_F32,
                                      dt_stage_grads(vs->stage) + table->at, table->n, err, &req));
-        return dt_exec_fly(x, i, req, NULL, err);
+        return dt_exec_request_post(x, i, req, NULL, err);
     }
     vs = dt_exec_leader_stage(x, op);
     for (int k = 0; k < vs->n_units; k++)
@@ -241,7 +243,7 @@ static enum dt_status post_losses(struct dt_exec *x, uint32_t i, struct dt_error
 
     DT_TRY(x->t->post_all_reduce(x->world, DT_REDUCE_F64, x->losses, 2 * (size_t)x->in->n + 1, err,
                                  &req));
-    return dt_exec_fly(x, i, req, NULL, err);
+    return dt_exec_request_post(x, i, req, NULL, err);
 }
 
 /* ---- all ---- */
@@ -264,8 +266,8 @@ enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err)
     }
 }
 
-enum dt_status dt_exec_posted_end(struct dt_exec *x, uint32_t i, const struct dt_buffer *packed,
-                                  struct dt_error *err)
+enum dt_status dt_exec_posted_end(struct dt_exec *x, uint32_t i,
+                                  const struct dt_exec_buffer *packed, struct dt_error *err)
 {
     if (i >= x->p->n_ops)
         return DT_OK;
@@ -281,8 +283,8 @@ enum dt_status dt_exec_posted_end(struct dt_exec *x, uint32_t i, const struct dt
     }
 }
 
-enum dt_status dt_exec_blame(const struct dt_exec *x, uint32_t i, enum dt_status st,
-                             struct dt_error *err)
+enum dt_status dt_exec_error_at(const struct dt_exec *x, uint32_t i, enum dt_status st,
+                                struct dt_error *err)
 {
     char what[160], text[sizeof(err->message)];
     const struct dt_op *op = i < x->p->n_ops ? &x->p->ops[i] : NULL;

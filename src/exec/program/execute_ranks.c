@@ -52,7 +52,7 @@ static void clear(const struct dt_exec *x, bool *in)
 static enum dt_status find_lanes(struct dt_exec *x, struct dt_error *err)
 {
     for (int m = 0; m < x->o.model->n_modules; m++) {
-        const struct dt_layout *l = &x->o.plan->modules[m].layout;
+        const struct dt_plan_layout *l = &x->o.plan->modules[m].layout;
 
         x->pp[m] = l->pp;
         x->dp[m] = l->dp;
@@ -233,7 +233,7 @@ void dt_exec_route(const struct dt_exec *x, const struct dt_op *from, const stru
 
 /* ---- who owns what ---- */
 
-static enum dt_status add_unit(struct dt_exec_vstage *vs, size_t *cap, struct dt_exec_unit u,
+static enum dt_status add_unit(struct dt_exec_vstage *vs, size_t *cap, struct dt_exec_region u,
                                struct dt_error *err)
 {
     if (u.n == 0)
@@ -250,7 +250,7 @@ static enum dt_status add_run(struct dt_exec_vstage *vs, size_t *cap, int first,
 {
     struct dt_param_range a = dt_stage_range(vs->stage, first),
                           z = dt_stage_range(vs->stage, last - 1);
-    struct dt_exec_unit u = {.first = first, .last = last, .at = a.at, .n = z.at + z.n - a.at};
+    struct dt_exec_region u = {.first = first, .last = last, .at = a.at, .n = z.at + z.n - a.at};
 
     if (!table || table->block < first || table->block >= last)
         return add_unit(vs, cap, u, err);
@@ -266,8 +266,8 @@ static enum dt_status add_run(struct dt_exec_vstage *vs, size_t *cap, int first,
     return add_unit(vs, cap, u, err);
 }
 
-enum dt_status dt_exec_make_units(struct dt_exec *x, struct dt_exec_vstage *vs,
-                                  struct dt_error *err)
+enum dt_status dt_exec_make_regions(struct dt_exec *x, struct dt_exec_vstage *vs,
+                                    struct dt_error *err)
 {
     int n = vs->last - vs->first, parts = n < DT_EXEC_PARTS ? n : DT_EXEC_PARTS;
     bool tied = vs->module == x->o.model->llm && x->pp[vs->module] > 1 &&
@@ -292,7 +292,7 @@ enum dt_status dt_exec_make_units(struct dt_exec *x, struct dt_exec_vstage *vs,
     return DT_OK;
 }
 
-void dt_exec_piece(const struct dt_exec_unit *u, int members, int member, size_t *at, size_t *n)
+void dt_exec_piece(const struct dt_exec_region *u, int members, int member, size_t *at, size_t *n)
 {
     size_t granules = (u->n + ALIGN - 1) / ALIGN, q = granules / (size_t)members,
            r = granules % (size_t)members, k = (size_t)member;
@@ -304,10 +304,11 @@ void dt_exec_piece(const struct dt_exec_unit *u, int members, int member, size_t
 }
 
 enum dt_status dt_exec_owned(const struct dt_exec *x, const struct dt_exec_vstage *vs, int me,
-                             bool leads, struct dt_error *err, struct dt_owned **out, int *n)
+                             bool leads, struct dt_error *err, struct dt_optimizer_owned **out,
+                             int *n)
 {
     int members = x->peers[vs->module][vs->v % x->pp[vs->module]].n;
-    struct dt_owned *o;
+    struct dt_optimizer_owned *o;
 
     *out = NULL;
     *n = 0;
@@ -317,10 +318,10 @@ enum dt_status dt_exec_owned(const struct dt_exec *x, const struct dt_exec_vstag
     if (!o)
         return dt_error_nomem(err, "pieces of a stage");
     for (int k = 0; k < vs->n_units; k++) {
-        const struct dt_exec_unit *u = &vs->units[k];
-        struct dt_owned *w = &o[*n];
+        const struct dt_exec_region *u = &vs->units[k];
+        struct dt_optimizer_owned *w = &o[*n];
 
-        *w = (struct dt_owned){u->at, u->n, me == 0};
+        *w = (struct dt_optimizer_owned){u->at, u->n, me == 0};
         if (!u->whole) { /* one replica steps for the others of its rank */
             if (!leads)
                 continue;

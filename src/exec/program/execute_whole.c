@@ -140,7 +140,7 @@ static void copy_segments(struct dt_exec *x, const struct dt_optimizer *o, float
                           bool to_all)
 {
     for (int i = 0; i < o->n_segments; i++) {
-        const struct dt_segment *s = &o->segments[i];
+        const struct dt_optimizer_segment *s = &o->segments[i];
         float *a = own + s->moment, *b = all + s->at;
 
         x->dev->copy(x->q, to_all ? b : a, to_all ? a : b, s->n * sizeof(float), DT_COPY_ON_DEVICE);
@@ -264,17 +264,17 @@ static void close_member(struct member *m)
 static enum dt_status like_peer(struct dt_exec *x, const struct member *m, int k,
                                 struct dt_error *err, struct dt_optimizer *out)
 {
-    const struct dt_module_plan *mp = &x->o.plan->modules[m->module];
+    const struct dt_plan_module *mp = &x->o.plan->modules[m->module];
     struct dt_exec_vstage vs = {.module = m->module,
                                 .v = m->v,
                                 .stage = m->stage,
                                 .first = mp->split[m->v],
                                 .last = mp->split[m->v + 1]};
-    struct dt_owned *owned = NULL;
+    struct dt_optimizer_owned *owned = NULL;
     enum dt_status st;
     int n = 0;
 
-    st = dt_exec_make_units(x, &vs, err);
+    st = dt_exec_make_regions(x, &vs, err);
     if (st == DT_OK)
         st = dt_exec_owned(x, &vs, k, true, err, &owned, &n);
     if (st == DT_OK)

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const dt_lr_decay_names[] = {"constant", "cosine", NULL};
+const char *const dt_optimizer_decay_names[] = {"constant", "cosine", NULL};
 
 void dt_optimizer_defaults(struct dt_optimizer_options *o)
 {
@@ -39,15 +39,15 @@ double dt_optimizer_lr(const struct dt_optimizer_options *o, int64_t step)
 
 static int by_place(const void *a, const void *b)
 {
-    const struct dt_segment *x = a, *y = b;
+    const struct dt_optimizer_segment *x = a, *y = b;
 
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
 /* The owned parts of what is trained, in the order of places; neighbours become one. */
-static void add_segment(struct dt_optimizer *o, struct dt_segment s)
+static void add_segment(struct dt_optimizer *o, struct dt_optimizer_segment s)
 {
-    struct dt_segment *last = o->n_segments > 0 ? &o->segments[o->n_segments - 1] : NULL;
+    struct dt_optimizer_segment *last = o->n_segments > 0 ? &o->segments[o->n_segments - 1] : NULL;
 
     if (last && last->at + last->n == s.at && last->decay == s.decay && last->tied == s.tied &&
         last->counted == s.counted)
@@ -56,13 +56,13 @@ static void add_segment(struct dt_optimizer *o, struct dt_segment s)
         o->segments[o->n_segments++] = s;
 }
 
-static void cut_segment(struct dt_optimizer *o, struct dt_segment s, const struct dt_owned *owned,
-                        int n)
+static void cut_segment(struct dt_optimizer *o, struct dt_optimizer_segment s,
+                        const struct dt_optimizer_owned *owned, int n)
 {
     for (int k = 0; k < n; k++) {
         size_t lo = s.at > owned[k].at ? s.at : owned[k].at;
         size_t end = s.at + s.n, hi = owned[k].at + owned[k].n;
-        struct dt_segment piece = s;
+        struct dt_optimizer_segment piece = s;
 
         hi = hi < end ? hi : end;
         if (lo >= hi)
@@ -75,10 +75,10 @@ static void cut_segment(struct dt_optimizer *o, struct dt_segment s, const struc
 }
 
 static enum dt_status find_segments(struct dt_optimizer *o, const struct dt_module *module,
-                                    int member, const struct dt_owned *owned, int n_owned,
+                                    int member, const struct dt_optimizer_owned *owned, int n_owned,
                                     struct dt_error *err)
 {
-    struct dt_segment *all;
+    struct dt_optimizer_segment *all;
     const struct dt_param *p;
     int n, k = 0;
 
@@ -95,11 +95,11 @@ static enum dt_status find_segments(struct dt_optimizer *o, const struct dt_modu
 
         o->trained[i] = dt_stage_trained(o->stage, p[i].block);
         if (o->trained[i])
-            all[k++] = (struct dt_segment){.at = p[i].at,
-                                           .n = p[i].n,
-                                           .decay = p[i].decay && !table,
-                                           .tied = p[i].tied,
-                                           .counted = member == 0 || !p[i].replicated};
+            all[k++] = (struct dt_optimizer_segment){.at = p[i].at,
+                                                     .n = p[i].n,
+                                                     .decay = p[i].decay && !table,
+                                                     .tied = p[i].tied,
+                                                     .counted = member == 0 || !p[i].replicated};
     }
     qsort(all, (size_t)k, sizeof(*all), by_place);
     for (int i = 0; i < k; i++)
@@ -124,9 +124,10 @@ static void place_moments(struct dt_optimizer *o)
 
 enum dt_status dt_optimizer_init(struct dt_optimizer *o, const struct dt_device *dev,
                                  const struct dt_module *module, struct dt_stage *stage, int member,
-                                 const struct dt_owned *owned, int n_owned, struct dt_error *err)
+                                 const struct dt_optimizer_owned *owned, int n_owned,
+                                 struct dt_error *err)
 {
-    struct dt_queue *q;
+    struct dt_device_queue *q;
 
     *o = (struct dt_optimizer){.dev = dev, .stage = stage, .sharded = owned != NULL};
     DT_TRY(find_segments(o, module, member, owned, n_owned, err));
@@ -154,7 +155,7 @@ void dt_optimizer_free(struct dt_optimizer *o)
     memset(o, 0, sizeof(*o));
 }
 
-void dt_optimizer_sum_sq(struct dt_queue *q, const struct dt_optimizer *o, double *sq)
+void dt_optimizer_sum_sq(struct dt_device_queue *q, const struct dt_optimizer *o, double *sq)
 {
     const float *g = dt_stage_grads(o->stage);
 
@@ -163,17 +164,17 @@ void dt_optimizer_sum_sq(struct dt_queue *q, const struct dt_optimizer *o, doubl
             o->dev->k->sum_sq(q, (int64_t)o->segments[i].n, g + o->segments[i].at, sq, true);
 }
 
-void dt_optimizer_step(struct dt_queue *q, struct dt_optimizer *o,
+void dt_optimizer_step(struct dt_device_queue *q, struct dt_optimizer *o,
                        const struct dt_optimizer_options *opt, int64_t step, const float *coef,
                        int first_block, int last_block)
 {
     float *p = dt_stage_master(o->stage);
     const float *g = dt_stage_grads(o->stage);
-    struct dt_adamw h = {.lr = (float)dt_optimizer_lr(opt, step),
-                         .beta1 = (float)opt->beta1,
-                         .beta2 = (float)opt->beta2,
-                         .eps = (float)opt->eps,
-                         .step = step};
+    struct dt_kernel_adamw h = {.lr = (float)dt_optimizer_lr(opt, step),
+                                .beta1 = (float)opt->beta1,
+                                .beta2 = (float)opt->beta2,
+                                .eps = (float)opt->eps,
+                                .step = step};
 
     for (int i = 0; i < o->n_segments; i++) {
         size_t at = o->segments[i].at, m = o->segments[i].moment;

@@ -10,13 +10,13 @@
 
 #include "exec/modules/module.h"
 
-enum dt_lr_decay { DT_LR_CONSTANT, DT_LR_COSINE, DT_LR_N };
-extern const char *const dt_lr_decay_names[]; /* "constant", "cosine", NULL */
+enum dt_optimizer_decay { DT_LR_CONSTANT, DT_LR_COSINE, DT_LR_N };
+extern const char *const dt_optimizer_decay_names[]; /* "constant", "cosine", NULL */
 
 struct dt_optimizer_options {
     double lr, min_lr;    /* cosine ends at min_lr */
     int64_t warmup_steps; /* step 1 has lr / warmup_steps */
-    enum dt_lr_decay decay;
+    enum dt_optimizer_decay decay;
     int64_t steps; /* the last one of the schedule */
     double beta1, beta2, eps, weight_decay;
     double clip; /* of the global gradient norm; 0 = none */
@@ -25,14 +25,14 @@ void dt_optimizer_defaults(struct dt_optimizer_options *o);
 /* Learning rate of a step, counted from 1. */
 double dt_optimizer_lr(const struct dt_optimizer_options *o, int64_t step);
 
-struct dt_segment { /* consecutive floats that are treated alike */
+struct dt_optimizer_segment { /* consecutive floats that are treated alike */
     size_t at, n;
     size_t moment; /* where its moments begin */
     bool decay, tied;
     bool counted; /* in the gradient norm, on this rank */
 };
 /* Floats of the flat buffers that a rank steps. */
-struct dt_owned {
+struct dt_optimizer_owned {
     size_t at, n;
     bool counted; /* no other rank counts them in the gradient norm */
 };
@@ -42,7 +42,7 @@ struct dt_optimizer {
     float *exp_avg, *exp_avg_sq; /* device memory, `moments` floats; NULL when nothing is stepped */
     size_t moments;              /* of all: laid out like the stage's parameters */
     bool sharded;                /* only of what is owned, segment after segment */
-    struct dt_segment *segments;
+    struct dt_optimizer_segment *segments;
     int n_segments;
     unsigned char *trained; /* per parameter of the stage */
 };
@@ -50,12 +50,13 @@ struct dt_optimizer {
  * tensor- parallel ranks of the stage; what they all hold is counted by the first. */
 enum dt_status dt_optimizer_init(struct dt_optimizer *o, const struct dt_device *dev,
                                  const struct dt_module *module, struct dt_stage *stage, int member,
-                                 const struct dt_owned *owned, int n_owned, struct dt_error *err);
+                                 const struct dt_optimizer_owned *owned, int n_owned,
+                                 struct dt_error *err);
 void dt_optimizer_free(struct dt_optimizer *o);
 /* *sq (device memory) += squares of the gradients; copies of shared tables are left out. */
-void dt_optimizer_sum_sq(struct dt_queue *q, const struct dt_optimizer *o, double *sq);
+void dt_optimizer_sum_sq(struct dt_device_queue *q, const struct dt_optimizer *o, double *sq);
 /* One step; *coef (device memory) scales the gradients.  The stage's weights are told. */
-void dt_optimizer_step(struct dt_queue *q, struct dt_optimizer *o,
+void dt_optimizer_step(struct dt_device_queue *q, struct dt_optimizer *o,
                        const struct dt_optimizer_options *opt, int64_t step, const float *coef,
                        int first_block, int last_block);
 

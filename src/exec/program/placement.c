@@ -19,13 +19,13 @@ static enum dt_status used_gpus(struct dt_placement *p, struct dt_error *err)
     int k = 0;
 
     for (int m = 0; m < p->plan->n_modules; m++)
-        n += (size_t)dt_layout_gpus(&p->plan->modules[m].layout);
+        n += (size_t)dt_plan_layout_gpus(&p->plan->modules[m].layout);
     p->gpu = dt_malloc((n + 1) * sizeof(*p->gpu));
     if (!p->gpu)
         return dt_error_nomem(err, "a placement");
     n = 0;
     for (int m = 0; m < p->plan->n_modules; m++)
-        for (int g = 0; g < dt_layout_gpus(&p->plan->modules[m].layout); g++)
+        for (int g = 0; g < dt_plan_layout_gpus(&p->plan->modules[m].layout); g++)
             p->gpu[n++] = p->plan->modules[m].layout.first_gpu + g;
     qsort(p->gpu, n, sizeof(*p->gpu), ascending);
     for (size_t i = 0; i < n; i++) /* modules of a colocated plan name the same ones */
@@ -38,7 +38,7 @@ static enum dt_status used_gpus(struct dt_placement *p, struct dt_error *err)
 static enum dt_status check_lanes(const struct dt_placement *p, struct dt_error *err)
 {
     for (int m = 0; m < p->plan->n_modules; m++) {
-        const struct dt_layout *l = &p->plan->modules[m].layout;
+        const struct dt_plan_layout *l = &p->plan->modules[m].layout;
 
         for (int lane = 0; lane < l->dp * l->pp; lane++)
             for (int t = 1; t < l->tp; t++)

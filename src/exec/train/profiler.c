@@ -26,8 +26,8 @@ struct profiler {
     const struct dt_profiler_options *o;
     const struct dt_setup *s;
     const struct dt_device *dev;
-    struct dt_queue *q;
-    struct dt_ptable *out;
+    struct dt_device_queue *q;
+    struct dt_profile_table *out;
     int device, dtype, source;
     double repack_ns, repacked; /* of all weights after a step; floats of these */
     int64_t floats_max;         /* of one module's parameters */
@@ -43,7 +43,7 @@ struct bench {
     struct dt_batch_limits max;
     struct dt_stage *stage[2]; /* all trained; nothing trained */
     struct dt_batch *batch;
-    struct dt_run run;
+    struct dt_nn_run run;
     void *saved[2], *in, *out, *dout, *din;
     double forward_ns;            /* of all blocks, the last time */
     struct series *t[DT_PHASE_N]; /* [n_blocks]; DGRAD: backward without, WGRAD: with weights */
@@ -131,7 +131,7 @@ static enum dt_status make_batch(struct bench *b, int n, struct dt_error *err)
     x->train = true;
     x->noise_seed = b->p->s->job->run.seed;
     x->loss_scale = 1;
-    DT_TRY(dt_feed_batch(m, b->module, b->p->o->seqs, n, x, err));
+    DT_TRY(dt_batching_fill(m, b->module, b->p->o->seqs, n, x, err));
     if (b->mod->role == DT_ROLE_GENERATOR)
         dt_batch_diffuse(x, &b->p->s->diffusion, x->noise_seed, 1);
     DT_TRY(dt_batch_upload(b->p->q, x, err));
@@ -150,7 +150,7 @@ static enum dt_status bench_open(struct bench *b, int n, struct dt_error *err)
     DT_TRY(random_room(b, dt_stage_out_bytes(b->stage[0], b->batch), 2, err, &b->dout));
     DT_TRY(room(b, dt_stage_out_bytes(b->stage[0], b->batch), err, &b->out));
     DT_TRY(room(b, dt_stage_in_bytes(b->stage[0], b->batch), err, &b->din));
-    b->run = (struct dt_run){
+    b->run = (struct dt_nn_run){
         .batch = b->batch, .in = b->in, .out = b->out, .dout = b->dout, .din = b->din};
     for (int k = 0; k < DT_PHASE_N; k++) {
         b->t[k] = dt_calloc((size_t)b->n_blocks, sizeof(*b->t[k]));
@@ -276,7 +276,7 @@ static enum dt_status measure(struct bench *b, int n, struct dt_error *err)
 static enum dt_status add_row(struct profiler *p, int family, int phase, int64_t d0, int64_t d1,
                               const struct dt_profile_row *times, struct dt_error *err)
 {
-    struct dt_ptable_row row = {.r = *times, .device = p->device, .dtype = p->dtype};
+    struct dt_profile_table_row row = {.r = *times, .device = p->device, .dtype = p->dtype};
 
     row.r.family = family;
     row.r.phase = phase;
@@ -284,12 +284,12 @@ static enum dt_status add_row(struct profiler *p, int family, int phase, int64_t
     row.r.source = p->source;
     row.r.d[0] = d0;
     row.r.d[1] = d1;
-    return dt_ptable_add(p->out, &row, err);
+    return dt_profile_table_add(p->out, &row, err);
 }
 
 /* Equal blocks pool their times. */
-static enum dt_status pool(struct bench *b, int first, int64_t key, const struct dt_shard *shard,
-                           int phase, struct dt_error *err)
+static enum dt_status pool(struct bench *b, int first, int64_t key,
+                           const struct dt_block_shard *shard, int phase, struct dt_error *err)
 {
     struct series *all = &b->t[phase][first];
 
@@ -311,7 +311,7 @@ static void less(struct dt_profile_row *a, const struct dt_profile_row *b)
 
 static enum dt_status block_rows(struct bench *b, int i, int64_t key, struct dt_error *err)
 {
-    const struct dt_shard shard = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
+    const struct dt_block_shard shard = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
     struct dt_profile_row row[DT_PHASE_N];
 
     for (int k = 0; k < DT_PHASE_N; k++) {
@@ -328,8 +328,8 @@ static enum dt_status block_rows(struct bench *b, int i, int64_t key, struct dt_
 
 static enum dt_status all_rows(struct bench *b, struct dt_error *err)
 {
-    const struct dt_shard shard = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
-    enum dt_recompute r = b->p->s->plan.policy.recompute;
+    const struct dt_block_shard shard = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
+    enum dt_block_recompute r = b->p->s->plan.policy.recompute;
 
     for (int i = 0; i < b->n_blocks; i++) {
         int64_t key = dt_block_key(&b->mod->blocks[i], &shard, r);
@@ -359,7 +359,7 @@ static enum dt_status one_size(struct profiler *p, int n, bool last, struct dt_e
 
         *b = (struct bench){
             .p = p, .module = m, .mod = &model->modules[m], .n_blocks = model->modules[m].n_blocks};
-        dt_feed_limits(model, m, p->o->seqs, n, &b->max);
+        dt_batching_limits(model, m, p->o->seqs, n, &b->max);
         if (b->max.rows == 0)
             continue; /* no image among these */
         open++;
@@ -381,7 +381,7 @@ static enum dt_status one_size(struct profiler *p, int n, bool last, struct dt_e
 
 static enum dt_status adamw(struct profiler *p, int64_t n, struct dt_error *err)
 {
-    const struct dt_adamw h = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 10};
+    const struct dt_kernel_adamw h = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 10};
     struct dt_profile_row row = {0};
     double ns[REPEATS];
     float *x[4], coef = 1;
@@ -454,10 +454,10 @@ static enum dt_status name_source(struct profiler *p, struct dt_error *err)
     snprintf(s.note, sizeof(s.note),
              "%s, %s, %d thread%s, recompute %s; adamw with the packing of weights", i->isa,
              p->s->dtype == DT_BF16 ? "bf16" : "fp32", i->threads, i->threads == 1 ? "" : "s",
-             dt_recompute_names[p->s->plan.policy.recompute]);
-    DT_TRY(dt_ptable_device(p->out, p->o->device, err, &p->device));
-    DT_TRY(dt_ptable_dtype(p->out, "any", err, &p->dtype));
-    return dt_ptable_source(p->out, &s, err, &p->source);
+             dt_block_recompute_names[p->s->plan.policy.recompute]);
+    DT_TRY(dt_profile_table_device(p->out, p->o->device, err, &p->device));
+    DT_TRY(dt_profile_table_dtype(p->out, "any", err, &p->dtype));
+    return dt_profile_table_source(p->out, &s, err, &p->source);
 }
 
 static enum dt_status all(struct profiler *p, struct dt_error *err)
@@ -488,7 +488,7 @@ static enum dt_status messages(struct profiler *p, struct dt_error *err)
 }
 
 enum dt_status dt_profiler_blocks(const struct dt_profiler_options *o, struct dt_error *err,
-                                  struct dt_ptable *out)
+                                  struct dt_profile_table *out)
 {
     struct profiler p = {.o = o, .s = o->setup, .dev = o->setup->device, .out = out};
     enum dt_status st;

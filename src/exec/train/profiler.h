@@ -36,7 +36,7 @@ struct dt_profiler_options {
  * (exec/train/profiler_comm.h); rank 0 has all rows.  Adds the rows to `out`, whose source names this
  * host, its CPU, the precision and the time. */
 enum dt_status dt_profiler_blocks(const struct dt_profiler_options *o, struct dt_error *err,
-                                  struct dt_ptable *out);
+                                  struct dt_profile_table *out);
 
 /* Median, 10th and 90th percentile of n > 0 times (sorted in place), at least 1 ns. */
 void dt_profiler_statistics(double *ns, int n, struct dt_profile_row *row);

@@ -9,7 +9,7 @@
 
 #include "base/mem.h"
 #include "base/clock.h"
-#include "comm/pace.h"
+#include "comm/backoff.h"
 #include "exec/train/profiler.h"
 
 #include <pthread.h>
@@ -76,7 +76,7 @@ static enum dt_status carry(struct courier *c)
             return DT_OK;
         if ((double)(dt_clock_ns() - begin) * 1e-9 > c->t->limit_s)
             return dt_error_set(&c->error, DT_ERR_TIMEOUT, "another rank stopped measuring");
-        pause.tv_nsec = (long)dt_pace_ns(true, dt_transport_crowded(c->t), &next);
+        pause.tv_nsec = (long)dt_backoff_ns(true, dt_transport_crowded(c->t), &next);
         nanosleep(&pause, NULL);
     }
 }
@@ -181,13 +181,13 @@ struct rows {
     const struct dt_profiler_comm_options *o;
     struct dt_comm *all;
     int device, dtype, source;
-    struct dt_ptable *out;
+    struct dt_profile_table *out;
 };
 
 /* c->family among `n` ranks (this one among them if `in`), c->bytes of buffer. */
 static enum dt_status one(struct rows *w, struct courier *c, int n, bool in, struct dt_error *err)
 {
-    struct dt_ptable_row row = {.device = w->device, .dtype = w->dtype};
+    struct dt_profile_table_row row = {.device = w->device, .dtype = w->dtype};
     int repeats = w->o->repeats > 0 ? w->o->repeats : REPEATS;
     bool p2p = c->family == DT_KOP_SEND_RECV;
     double *ns = dt_malloc((size_t)repeats * sizeof(*ns)), x = 0;
@@ -209,7 +209,7 @@ static enum dt_status one(struct rows *w, struct courier *c, int n, bool in, str
         row.r.d[0] = p2p ? 2 : n; /* of send_recv: two ranks of one node */
         row.r.d[1] = p2p ? (int64_t)c->bytes : n;
         row.r.d[2] = p2p ? 0 : (int64_t)c->bytes;
-        st = dt_ptable_add(w->out, &row, err);
+        st = dt_profile_table_add(w->out, &row, err);
     }
     dt_free(ns);
     return st;
@@ -277,7 +277,7 @@ static enum dt_status with_all(struct rows *w, struct courier *c, struct dt_erro
 }
 
 enum dt_status dt_profiler_comm(const struct dt_profiler_comm_options *o, int device, int dtype,
-                                int source, struct dt_error *err, struct dt_ptable *out)
+                                int source, struct dt_error *err, struct dt_profile_table *out)
 {
     struct courier c = {.t = o->transport};
     struct rows w = {.o = o, .device = device, .dtype = dtype, .source = source, .out = out};

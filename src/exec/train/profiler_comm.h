@@ -18,6 +18,6 @@ struct dt_profiler_comm_options {
  * among all of them, with these numbers of device, dtype and source; `out` is NULL at the others.
  */
 enum dt_status dt_profiler_comm(const struct dt_profiler_comm_options *o, int device, int dtype,
-                                int source, struct dt_error *err, struct dt_ptable *out);
+                                int source, struct dt_error *err, struct dt_profile_table *out);
 
 #endif

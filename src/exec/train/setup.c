@@ -80,7 +80,7 @@ static struct dt_image_spec spec_of(const struct dt_setup *s, int module)
 
 static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_error *err)
 {
-    const struct dt_run_options *r = &s->job->run;
+    const struct dt_job_run_options *r = &s->job->run;
     const struct dt_model *m = s->job->model;
     int vocab = m->modules[m->llm].blocks[0].vocab;
 
@@ -90,7 +90,7 @@ static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_er
             err, DT_ERR_INPUT, "tokenizer %s has %d tokens, module %s a vocabulary of %d",
             r->tokenizer, dt_tokenizer_vocab(s->tokenizer), m->modules[m->llm].name, vocab);
     if (r->n_data > 0)
-        DT_TRY(dt_error_place(
+        DT_TRY(dt_preset_error_place(
             dt_map_get(dt_map_get(dt_doc_root(s->job->doc), "run"), "data"),
             dt_shard_list((const char *const *)r->data, r->n_data, err, &s->shards, &s->n_shards),
             err));
@@ -137,7 +137,7 @@ static enum dt_status open_all(struct dt_setup *s, bool need_data, struct dt_err
     DT_TRY(choose_plan(s, err));
     DT_TRY(choose_cost(s, err));
     if (s->generator >= 0)
-        DT_TRY(dt_diffusion_init(&s->diffusion, (enum dt_noise_schedule)s->job->run.noise,
+        DT_TRY(dt_diffusion_init(&s->diffusion, (enum dt_diffusion_schedule)s->job->run.noise,
                                  s->job->run.noise_steps, err));
     return open_data(s, need_data, err);
 }
@@ -167,7 +167,7 @@ void dt_setup_close(struct dt_setup *s)
 
 void dt_setup_exec_options(const struct dt_setup *s, struct dt_exec_options *out)
 {
-    const struct dt_run_options *r = &s->job->run;
+    const struct dt_job_run_options *r = &s->job->run;
 
     *out = (struct dt_exec_options){
         .device = s->device,
@@ -177,7 +177,7 @@ void dt_setup_exec_options(const struct dt_setup *s, struct dt_exec_options *out
         .optimizer = {.lr = r->lr,
                       .min_lr = r->min_lr,
                       .warmup_steps = r->warmup_steps,
-                      .decay = (enum dt_lr_decay)r->decay,
+                      .decay = (enum dt_optimizer_decay)r->decay,
                       .steps = r->steps,
                       .beta1 = r->beta1,
                       .beta2 = r->beta2,
@@ -195,28 +195,29 @@ void dt_setup_exec_options(const struct dt_setup *s, struct dt_exec_options *out
 /* ---- checkpoints ---- */
 
 enum dt_status dt_setup_parts(const struct dt_setup *s, const struct dt_exec_whole *w,
-                              struct dt_error *err, struct dt_checkpoint_part **parts)
+                              struct dt_error *err, struct dt_ckpt_part **parts)
 {
-    struct dt_checkpoint_part *p = dt_calloc((size_t)w->n + 1, sizeof(*p));
+    struct dt_ckpt_part *p = dt_calloc((size_t)w->n + 1, sizeof(*p));
 
     if (!p)
         return dt_error_nomem(err, "parts of a checkpoint");
     for (int k = 0; k < w->n; k++) {
         const struct dt_exec_part *from = &w->part[k];
 
-        p[k] = (struct dt_checkpoint_part){.device = s->device,
-                                           .module = s->plan.module_names[from->module],
-                                           .master = dt_stage_master(from->stage),
-                                           .exp_avg = from->exp_avg,
-                                           .exp_avg_sq = from->exp_avg_sq,
-                                           .trained = from->trained};
+        p[k] = (struct dt_ckpt_part){.device = s->device,
+                                     .module = s->plan.module_names[from->module],
+                                     .master = dt_stage_master(from->stage),
+                                     .exp_avg = from->exp_avg,
+                                     .exp_avg_sq = from->exp_avg_sq,
+                                     .trained = from->trained};
         p[k].params = dt_stage_params(from->stage, &p[k].n_params);
     }
     *parts = p;
     return DT_OK;
 }
 
-static void arithmetic_text(const struct dt_arithmetic *a, int groups, char *text, size_t size)
+static void arithmetic_text(const struct dt_module_arithmetic *a, int groups, char *text,
+                            size_t size)
 {
     snprintf(text, size, " eps %g act %d rope %g %d %g %g %g %d scale %g %d time %d %g groups %d;",
              a->norm_eps, (int)a->activation, a->rope.theta, (int)a->rope.scaling, a->rope.factor,
@@ -227,7 +228,7 @@ static void arithmetic_text(const struct dt_arithmetic *a, int groups, char *tex
 /* Arithmetic away from the habits of the module's kind, else nothing: weights belong to theirs. */
 static void own_arithmetic(const struct dt_module *m, char *text, size_t size)
 {
-    static const struct dt_arithmetic habits;
+    static const struct dt_module_arithmetic habits;
     char habit[256];
     int groups = 0;
 
@@ -242,7 +243,7 @@ static void own_arithmetic(const struct dt_module *m, char *text, size_t size)
 void dt_setup_digest(const struct dt_setup *s, char *buf, size_t size)
 {
     const struct dt_model *m = s->job->model;
-    const struct dt_run_options *r = &s->job->run;
+    const struct dt_job_run_options *r = &s->job->run;
     char text[4096], own[256];
     int at = 0;
 
@@ -256,8 +257,7 @@ void dt_setup_digest(const struct dt_setup *s, char *buf, size_t size)
     at += snprintf(text + at, sizeof(text) - (size_t)at, "batch %lld seq %d seed %llu tokenizer %s",
                    (long long)s->plan.policy.global_batch, s->plan.policy.seq_len,
                    (unsigned long long)r->seed, r->tokenizer);
-    dt_checkpoint_digest(text, (size_t)(at < (int)sizeof(text) ? at : (int)sizeof(text) - 1), buf,
-                         size);
+    dt_ckpt_digest(text, (size_t)(at < (int)sizeof(text) ? at : (int)sizeof(text) - 1), buf, size);
 }
 
 /* ---- peak ---- */
@@ -266,8 +266,8 @@ enum { PEAK_SIDE = 1024, PEAK_RUNS = 12 };
 
 struct peak {
     const struct dt_device *dev;
-    struct dt_queue *q;
-    struct dt_weight *w;
+    struct dt_device_queue *q;
+    struct dt_device_weight *w;
     float *master;
     void *x, *y;
 };
@@ -275,7 +275,7 @@ struct peak {
 static enum dt_status peak_open(struct peak *p, enum dt_dtype dtype, struct dt_error *err)
 {
     size_t n = (size_t)PEAK_SIDE * PEAK_SIDE;
-    struct dt_weight_shape shape = {.dtype = dtype, .out = PEAK_SIDE, .in = PEAK_SIDE};
+    struct dt_device_weight_shape shape = {.dtype = dtype, .out = PEAK_SIDE, .in = PEAK_SIDE};
 
     DT_TRY(p->dev->queue_new(p->dev, false, err, &p->q));
     DT_TRY(p->dev->alloc(p->dev, n * sizeof(float), err, (void **)&p->master));

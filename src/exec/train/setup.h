@@ -33,7 +33,7 @@ void dt_setup_exec_options(const struct dt_setup *s, struct dt_exec_options *out
 
 /* Parameters and moments of all modules for checkpoints; *parts is one block of w->n (dt_free). */
 enum dt_status dt_setup_parts(const struct dt_setup *s, const struct dt_exec_whole *w,
-                              struct dt_error *err, struct dt_checkpoint_part **parts);
+                              struct dt_error *err, struct dt_ckpt_part **parts);
 /* Digest of what a checkpoint and the job that goes on from it must share. */
 void dt_setup_digest(const struct dt_setup *s, char *buf, size_t size);
 /* Digest of the shards' names, sizes and some of what is in them. */

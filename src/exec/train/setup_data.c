@@ -50,10 +50,10 @@ enum dt_status dt_setup_data_digest(const struct dt_setup *s, struct dt_error *e
         int64_t bytes = stat(path, &file) == 0 ? (int64_t)file.st_size : -1;
 
         if (look)
-            dt_checkpoint_digest(blocks, look_into(path, bytes, blocks), inside, sizeof(inside));
+            dt_ckpt_digest(blocks, look_into(path, bytes, blocks), inside, sizeof(inside));
         snprintf(line, sizeof(line), "%s %.60s %lld %s", digest, slash ? slash + 1 : path,
                  (long long)bytes, look ? inside : "");
-        dt_checkpoint_digest(line, strlen(line), digest, sizeof(digest));
+        dt_ckpt_digest(line, strlen(line), digest, sizeof(digest));
     }
     dt_free(blocks);
     snprintf(buf, size, "%s", digest);

@@ -37,7 +37,7 @@ struct dt_tensorboard {
 
 /* ---- CRC-32C ---- */
 
-uint32_t dt_crc32c(uint32_t crc, const void *bytes, size_t len)
+uint32_t dt_tensorboard_crc32c(uint32_t crc, const void *bytes, size_t len)
 {
     const uint8_t *p = bytes;
 
@@ -50,9 +50,9 @@ uint32_t dt_crc32c(uint32_t crc, const void *bytes, size_t len)
     return ~crc;
 }
 
-uint32_t dt_crc32c_masked(const void *bytes, size_t len)
+uint32_t dt_tensorboard_crc32c_masked(const void *bytes, size_t len)
 {
-    uint32_t crc = dt_crc32c(0, bytes, len);
+    uint32_t crc = dt_tensorboard_crc32c(0, bytes, len);
 
     return (crc >> 15 | crc << 17) + CRC_MASK_ADD;
 }
@@ -145,10 +145,10 @@ static enum dt_status write_record(struct dt_tensorboard *t, struct dt_error *er
     }
     for (int i = 0; i < 8; i++)
         head[i] = (uint8_t)((uint64_t)t->event.n >> (8 * i));
-    crc = dt_crc32c_masked(head, 8);
+    crc = dt_tensorboard_crc32c_masked(head, 8);
     for (int i = 0; i < 4; i++)
         head[8 + i] = (uint8_t)(crc >> (8 * i));
-    crc = dt_crc32c_masked(t->event.p, t->event.n);
+    crc = dt_tensorboard_crc32c_masked(t->event.p, t->event.n);
     for (int i = 0; i < 4; i++)
         tail[i] = (uint8_t)(crc >> (8 * i));
     if (fwrite(head, 1, sizeof(head), t->f) != sizeof(head) ||

@@ -27,7 +27,8 @@ enum dt_status dt_tensorboard_close(struct dt_tensorboard *t, struct dt_error *e
 const char *dt_tensorboard_path(const struct dt_tensorboard *t);
 
 /* CRC-32C (Castagnoli), and TFRecord's masked form of it. */
-uint32_t dt_crc32c(uint32_t crc, const void *bytes, size_t len); /* crc: 0 to begin with */
-uint32_t dt_crc32c_masked(const void *bytes, size_t len);
+uint32_t dt_tensorboard_crc32c(uint32_t crc, const void *bytes,
+                               size_t len); /* crc: 0 to begin with */
+uint32_t dt_tensorboard_crc32c_masked(const void *bytes, size_t len);
 
 #endif

@@ -8,7 +8,7 @@
 #include "exec/train/train_log.h"
 #include "exec/train/train_memory.h"
 #include "exec/train/train_save.h"
-#include "comm/world.h"
+#include "comm/supervisor.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -17,12 +17,12 @@
 struct train {
     const struct dt_train_options *o;
     const struct dt_setup *s;
-    const struct dt_run_options *run;
+    const struct dt_job_run_options *run;
     struct dt_exec *x;
     struct dt_loader *loader;
-    struct dt_ahead *ahead; /* batches of the loader */
+    struct dt_prefetch *ahead; /* batches of the loader */
     struct dt_train_log *log;
-    struct dt_checkpoint_state state;
+    struct dt_ckpt_state state;
     struct dt_train_folder folder;
     struct dt_train_save save;
     int64_t saved_step;
@@ -39,7 +39,7 @@ struct train {
     int64_t memory_bytes; /* at most after a step: what a step makes it keeps, and what came before
                              training (the measurement of the peak) is gone */
     struct dt_train_summary sum;
-    struct dt_memory_seen seen;
+    struct dt_train_memory_seen seen;
 };
 
 /* ---- opening ---- */
@@ -47,18 +47,18 @@ struct train {
 static enum dt_status read_weights(struct train *t, const struct dt_exec_whole *w, bool found,
                                    const char *path, const char *digest, struct dt_error *err)
 {
-    struct dt_checkpoint_part *parts;
+    struct dt_ckpt_part *parts;
     enum dt_status st;
 
     DT_TRY(dt_setup_parts(t->s, w, err, &parts));
     if (found)
-        st = dt_checkpoint_load(path, parts, w->n, true, err, &t->state);
+        st = dt_ckpt_load(path, parts, w->n, true, err, &t->state);
     else
-        st = dt_checkpoint_init_from(t->run->init_from, parts, w->n, true, err, &t->sum.init);
+        st = dt_ckpt_init_from(t->run->init_from, parts, w->n, true, err, &t->sum.init);
     dt_free(parts);
     DT_TRY(st);
     if (!found && !t->run->init_partial)
-        DT_TRY(dt_init_check_modules(&t->sum.init, t->run->init_from, err));
+        DT_TRY(dt_ckpt_init_check_modules(&t->sum.init, t->run->init_from, err));
     if (found && strcmp(t->state.job_digest, digest) != 0)
         return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
                            "this checkpoint is of another model, batch, sequence length, seed or "
@@ -69,7 +69,7 @@ static enum dt_status read_weights(struct train *t, const struct dt_exec_whole *
 /* Every rank reads all of it and keeps what is its own. */
 static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
 {
-    const struct dt_run_options *r = t->run;
+    const struct dt_job_run_options *r = t->run;
     const char *path = t->folder.path;
     char digest[sizeof(t->state.job_digest)];
     struct dt_exec_whole w;
@@ -112,7 +112,7 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     dt_setup_exec_options(t->s, &x);
     x.transport = t->o->transport;
     x.world = t->o->world;
-    x.clock_ahead_ns = t->o->world ? dt_world_clock(t->o->world, NULL) : 0;
+    x.clock_ahead_ns = t->o->world ? dt_supervisor_clock(t->o->world, NULL) : 0;
     DT_TRY(dt_exec_new(&x, err, &t->x));
     t->save.x = t->x;
     DT_TRY(dt_exec_sum(t->x, &t->sum.gemm_peak_flops, 1, err));
@@ -120,15 +120,15 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     l.cursor = t->state.cursor;
     l.changed = t->o->changed_data;
     /* A shard that is not there or broken is a matter of the job's run.data. */
-    DT_TRY(dt_error_place(dt_map_get(dt_map_get(dt_doc_root(t->s->job->doc), "run"), "data"),
-                          dt_loader_open(&l, err, &t->loader), err));
+    DT_TRY(dt_preset_error_place(dt_map_get(dt_map_get(dt_doc_root(t->s->job->doc), "run"), "data"),
+                                 dt_loader_open(&l, err, &t->loader), err));
     dt_loader_report(t->loader, &t->sum.data);
     /* Two batches that nobody takes: beside the last steps, of which the last is kept, runs what
      * runs beside all others. */
-    ahead = t->run->steps > t->state.step ? t->run->steps - t->state.step + DT_AHEAD : 0;
+    ahead = t->run->steps > t->state.step ? t->run->steps - t->state.step + DT_PREFETCH_BATCHES : 0;
     if (ahead > 0 && dt_guard_rolls_back(&t->run->guard))
         ahead = INT64_MAX; /* steps are made again, of other batches */
-    DT_TRY(dt_ahead_open(t->s, t->loader, ahead, err, &t->ahead));
+    DT_TRY(dt_prefetch_open(t->s, t->loader, ahead, err, &t->ahead));
     return t->first ? dt_train_log_open(t->run->log_dir, err, &t->log) : DT_OK;
 }
 
@@ -144,7 +144,7 @@ static void close_all(struct train *t)
 {
     dt_train_save_close(&t->save);
     dt_train_folder_close(&t->folder);
-    dt_ahead_close(t->ahead);
+    dt_prefetch_close(t->ahead);
     dt_loader_close(t->loader);
     dt_exec_free(t->x);
     dt_train_log_close(t->log, NULL);
@@ -157,29 +157,30 @@ static void close_all(struct train *t)
 static enum dt_status same_program(struct train *t, struct dt_error *err)
 {
     char digest[24];
-    struct dt_world_fact fact = {"program", digest};
+    struct dt_supervisor_fact fact = {"program", digest};
 
     if (!t->o->world)
         return DT_OK;
     snprintf(digest, sizeof(digest), "%016llx",
              (unsigned long long)dt_program_digest(t->sum.program));
-    return dt_world_agree(t->o->world, &fact, 1, err);
+    return dt_supervisor_agree(t->o->world, &fact, 1, err);
 }
 
 /* The program stays until the next: the runs file keeps the last one. */
-static enum dt_status take_batch(struct train *t, struct dt_error *err, struct dt_ahead_batch **out)
+static enum dt_status take_batch(struct train *t, struct dt_error *err,
+                                 struct dt_prefetch_batch **out)
 {
-    struct dt_ahead_batch *b;
+    struct dt_prefetch_batch *b;
     enum dt_status st = DT_OK;
 
-    DT_TRY(dt_ahead_take(t->ahead, err, &b));
+    DT_TRY(dt_prefetch_take(t->ahead, err, &b));
     drop_program(t);
     t->sum.program = b->program;
     t->sum.assignment = b->assignment;
     b->program = NULL;
     b->assignment = NULL;
     t->sum.samples_digest = b->samples_digest;
-    dt_memory_see(&t->seen, t->sum.program);
+    dt_train_memory_see(&t->seen, t->sum.program);
     if (!t->lane_bytes) {
         t->lane_bytes = dt_calloc((size_t)t->sum.program->n_lanes, sizeof(*t->lane_bytes));
         st = t->lane_bytes ? DT_OK : dt_error_nomem(err, "lanes");
@@ -189,18 +190,18 @@ static enum dt_status take_batch(struct train *t, struct dt_error *err, struct d
     if (st == DT_OK)
         *out = b;
     else
-        dt_ahead_batch_free(b);
+        dt_prefetch_batch_free(b);
     return st;
 }
 
-static void account(struct train *t, const struct dt_ahead_batch *b, struct dt_train_step *s)
+static void account(struct train *t, const struct dt_prefetch_batch *b, struct dt_train_step *s)
 {
     double both = s->step_s + s->data_s;
     int64_t now, max;
 
     dt_exec_memory(t->x, &now, &max);
     t->memory_bytes = now > t->memory_bytes ? now : t->memory_bytes;
-    dt_memory_note(t->x, t->sum.program, t->lane_bytes);
+    dt_train_memory_note(t->x, t->sum.program, t->lane_bytes);
     t->compute_s += s->r.compute_s;
     t->waited_s += s->r.waited_s;
     t->step_s += s->step_s;
@@ -229,7 +230,7 @@ static bool accept(void *ctx, const struct dt_exec_result *r)
     return dt_guard_applies(&t->verdict);
 }
 
-static enum dt_status execute(struct train *t, const struct dt_ahead_batch *b,
+static enum dt_status execute(struct train *t, const struct dt_prefetch_batch *b,
                               struct dt_train_step *s, struct dt_error *err)
 {
     struct dt_exec_input in = {.seqs = (const struct dt_sequence *const *)b->seqs,
@@ -260,15 +261,14 @@ static enum dt_status poll_save(struct train *t, bool wait, struct dt_error *err
     if (!pending || t->save.share)
         return DT_OK;
     t->good_step = t->save.state.step;
-    return dt_checkpoint_of_step(t->run->checkpoint_dir, t->good_step, err, t->good,
-                                 sizeof(t->good));
+    return dt_ckpt_of_step(t->run->checkpoint_dir, t->good_step, err, t->good, sizeof(t->good));
 }
 
 /* Parameters, moments and the number of the step; data goes on behind the last batch, and what was
  * seen of it stays counted. */
 static enum dt_status roll_back(struct train *t, struct dt_error *err)
 {
-    struct dt_checkpoint_state now = t->state;
+    struct dt_ckpt_state now = t->state;
     struct dt_exec_whole w;
     enum dt_status st;
 
@@ -286,10 +286,10 @@ static enum dt_status give_up(struct train *t, const struct dt_train_event *e, s
     struct dt_error why = {.status = DT_OK};
     char text[2048];
 
-    dt_trouble_text(e, text, sizeof(text));
+    dt_train_trouble_text(e, text, sizeof(text));
     if (!t->good[0])
         return dt_error_set(err, DT_ERR_DIVERGED, "%s; there is no checkpoint to go on from", text);
-    if (t->first && dt_checkpoint_keep(t->good, &why) != DT_OK)
+    if (t->first && dt_ckpt_keep(t->good, &why) != DT_OK)
         return dt_error_set(err, DT_ERR_DIVERGED, "%s; the last good checkpoint is %s (%s)", text,
                             t->good, why.message);
     return dt_error_set(err, DT_ERR_DIVERGED,
@@ -332,12 +332,12 @@ static enum dt_status act(struct train *t, struct dt_train_event *e, struct dt_e
 }
 
 /* The guard has said something about the step. */
-static enum dt_status object(struct train *t, const struct dt_ahead_batch *b,
+static enum dt_status object(struct train *t, const struct dt_prefetch_batch *b,
                              const struct dt_train_step *s, struct dt_error *err)
 {
     struct dt_train_event e = {.step = s->step, .verdict = t->verdict};
 
-    DT_TRY(dt_trouble_find(t->s, t->x, t->loader, b, &s->r, t->first, err, &e));
+    DT_TRY(dt_train_trouble_find(t->s, t->x, t->loader, b, &s->r, t->first, err, &e));
     return act(t, &e, err);
 }
 
@@ -355,7 +355,7 @@ static enum dt_status one_step(struct train *t, struct dt_error *err)
 {
     struct dt_train_step s = {.step = t->state.step + 1, .steps = t->run->steps};
     uint64_t t0 = dt_clock_ns();
-    struct dt_ahead_batch *b;
+    struct dt_prefetch_batch *b;
     enum dt_status st;
 
     DT_TRY(take_batch(t, err, &b));
@@ -363,7 +363,7 @@ static enum dt_status one_step(struct train *t, struct dt_error *err)
     st = execute(t, b, &s, err);
     if (st == DT_OK && t->verdict.cause != DT_GUARD_NONE)
         st = object(t, b, &s, err);
-    dt_ahead_batch_free(b);
+    dt_prefetch_batch_free(b);
     DT_TRY(st);
     s.trouble = t->sum.trouble;
     if (s.r.applied)
@@ -476,7 +476,7 @@ static enum dt_status read_memory(struct train *t, struct dt_error *err)
 static enum dt_status keep_data(struct train *t, const double (*v)[4], struct dt_error *err)
 {
     const struct dt_timeline *tl = &t->sum.timeline;
-    int64_t n = (int64_t)t->sum.ranks * DT_AHEAD_SPANS;
+    int64_t n = (int64_t)t->sum.ranks * DT_PREFETCH_SPANS;
 
     t->sum.beside = dt_calloc((size_t)n, sizeof(*t->sum.beside));
     if (!t->sum.beside)
@@ -486,8 +486,8 @@ static enum dt_status keep_data(struct train *t, const double (*v)[4], struct dt
 
         if (v[i][0] > 0 && begin < tl->makespan_ns && end > 0)
             t->sum.beside[t->sum.n_beside++] =
-                (struct dt_run_data){(int)(i / DT_AHEAD_SPANS), (int64_t)v[i][0],
-                                     (enum dt_data_work)v[i][1], begin, end};
+                (struct dt_run_data){(int)(i / DT_PREFETCH_SPANS), (int64_t)v[i][0],
+                                     (enum dt_run_data_work)v[i][1], begin, end};
     }
     return DT_OK;
 }
@@ -497,19 +497,19 @@ static enum dt_status keep_data(struct train *t, const double (*v)[4], struct dt
 static enum dt_status read_data(struct train *t, struct dt_error *err)
 {
     int own = t->o->transport ? t->o->transport->rank : 0;
-    int64_t ahead_ns = t->o->world ? dt_world_clock(t->o->world, NULL) : 0;
-    size_t n = (size_t)t->sum.ranks * DT_AHEAD_SPANS;
-    struct dt_ahead_span s[DT_AHEAD_SPANS];
+    int64_t ahead_ns = t->o->world ? dt_supervisor_clock(t->o->world, NULL) : 0;
+    size_t n = (size_t)t->sum.ranks * DT_PREFETCH_SPANS;
+    struct dt_prefetch_span s[DT_PREFETCH_SPANS];
     double(*v)[4] = dt_calloc(n, sizeof(*v)); /* batch, work, begin, end */
     enum dt_status st;
     int k;
 
     if (!v)
         return dt_error_nomem(err, "batches");
-    dt_ahead_stop(t->ahead);
-    k = dt_ahead_spans(t->ahead, s);
+    dt_prefetch_stop(t->ahead);
+    k = dt_prefetch_spans(t->ahead, s);
     for (int i = 0; i < k; i++) {
-        double *to = v[own * DT_AHEAD_SPANS + i];
+        double *to = v[own * DT_PREFETCH_SPANS + i];
 
         to[0] = (double)(t->state.step - t->executed + s[i].batch + 1);
         to[1] = s[i].work;
@@ -535,7 +535,7 @@ static enum dt_status finish(struct train *t, struct dt_error *err)
     t->sum.mfu = t->step_s > 0 ? t->model_flops / t->step_s / t->sum.gemm_peak_flops : 0;
     t->sum.share_outside = t->step_s > 0 ? 1 - t->compute_s / t->step_s : 0;
     t->sum.share_waited = t->step_s > 0 ? t->waited_s / t->step_s : 0;
-    dt_ahead_report(t->ahead, &t->sum.loading);
+    dt_prefetch_report(t->ahead, &t->sum.loading);
     DT_TRY(read_memory(t, err));
     if (!t->sum.program)
         return DT_OK;

@@ -5,7 +5,7 @@
 #ifndef DT_EXEC_TRAIN_TRAIN_H
 #define DT_EXEC_TRAIN_TRAIN_H
 
-#include "exec/train/ahead.h"
+#include "exec/train/prefetch.h"
 #include "exec/train/train_trouble.h"
 #include <signal.h>
 
@@ -30,12 +30,12 @@ struct dt_train_step { /* what is known after a step */
 typedef void dt_train_fn(void *ctx, const struct dt_train_step *s);
 typedef void dt_train_event_fn(void *ctx, const struct dt_train_event *e);
 
-struct dt_world;
+struct dt_supervisor;
 
 struct dt_train_options {
     const struct dt_setup *setup;
     struct dt_transport *transport; /* NULL = alone; else every rank calls with an equal setup */
-    struct dt_world *world;         /* of its ranks; NULL = nobody watches */
+    struct dt_supervisor *world;    /* of its ranks; NULL = nobody watches */
     bool from_scratch;              /* do not go on from a checkpoint */
     bool changed_data;              /* go on although the data is not what it was */
     const char *run_id;             /* go on from this run's checkpoints only, or begin it; NULL =
@@ -49,13 +49,13 @@ struct dt_train_options {
     void *ctx;
 };
 
-struct dt_rank_memory {
+struct dt_train_rank_memory {
     int64_t allocated_bytes; /* at most, on its device */
     int64_t predicted_bytes; /* by the memory model, of its lanes */
 };
 
 /* Of a lane's first member: without the workspace of kernels, which lanes of a rank share. */
-struct dt_lane_memory {
+struct dt_train_lane_memory {
     int rank;
     int64_t allocated_bytes, predicted_bytes;
 };
@@ -73,12 +73,12 @@ struct dt_train_summary {
     double share_outside; /* of the time of this process's iterations between compute ops */
     double share_waited;  /* of the same: waiting for other ranks */
     int ranks;
-    int64_t memory_max_bytes;      /* of the rank that took most */
-    struct dt_rank_memory *memory; /* [ranks]; NULL when no step was done */
-    struct dt_lane_memory *lanes;  /* [n_lanes of the program]; likewise */
-    struct dt_init_report init;    /* when weights were read */
+    int64_t memory_max_bytes;            /* of the rank that took most */
+    struct dt_train_rank_memory *memory; /* [ranks]; NULL when no step was done */
+    struct dt_train_lane_memory *lanes;  /* [n_lanes of the program]; likewise */
+    struct dt_ckpt_init_report init;     /* when weights were read */
     struct dt_data_report data;
-    struct dt_ahead_report loading; /* of this rank */
+    struct dt_prefetch_report loading; /* of this rank */
     /* The last iteration, for the runs file; dt_train_summary_free. */
     struct dt_program *program;
     struct dt_assignment *assignment;

@@ -2,7 +2,7 @@
 #include "exec/train/train_folder.h"
 
 #include "exec/train/train_agree.h"
-#include "comm/world.h"
+#include "comm/supervisor.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -13,9 +13,8 @@ static void mention_lost(const char *dir, const struct dt_train_folder *f, const
     char id[DT_RUN_ID_SIZE], since[32], path[sizeof(f->path)];
     bool found;
 
-    if (dt_checkpoint_last_run(dir, id, since) && strcmp(id, f->run_id) != 0 &&
-        dt_checkpoint_find_run(dir, id, NULL, NULL, &found, path, sizeof(path), NULL) == DT_OK &&
-        !found)
+    if (dt_ckpt_last_run(dir, id, since) && strcmp(id, f->run_id) != 0 &&
+        dt_ckpt_find_run(dir, id, NULL, NULL, &found, path, sizeof(path), NULL) == DT_OK && !found)
         dt_warn(w,
                 "%s: run %s, which began here at %s, has no checkpoint; going on from %s of run %s",
                 dir, id, since, f->path, f->run_id);
@@ -30,18 +29,18 @@ static enum dt_status choose(struct dt_train_folder *f, const struct dt_train_op
     if (o->run_id)
         snprintf(f->run_id, sizeof(f->run_id), "%s", o->run_id);
     else
-        dt_run_id_new(f->run_id);
+        dt_ckpt_run_id_new(f->run_id);
     if (!dir[0])
         return DT_OK;
-    DT_TRY(dt_checkpoint_lock(
-        dir, &(struct dt_checkpoint_lock_options){o->run_id, o->stop, o->warn}, err, &f->lock));
-    dt_checkpoint_tidy(dir, o->warn);
+    DT_TRY(dt_ckpt_lock(dir, &(struct dt_ckpt_lock_options){o->run_id, o->stop, o->warn}, err,
+                        &f->lock));
+    dt_ckpt_tidy(dir, o->warn);
     if (o->run_id || any)
-        DT_TRY(dt_checkpoint_find_run(dir, o->run_id, o->warn, err, &f->found, f->path,
-                                      sizeof(f->path), any ? f->run_id : NULL));
+        DT_TRY(dt_ckpt_find_run(dir, o->run_id, o->warn, err, &f->found, f->path, sizeof(f->path),
+                                any ? f->run_id : NULL));
     if (f->found && any)
         mention_lost(dir, f, o->warn);
-    return dt_checkpoint_lock_run(f->lock, f->run_id, err);
+    return dt_ckpt_lock_run(f->lock, f->run_id, err);
 }
 
 /* Ranks that went on from different checkpoints (folders that are not shared) would train on as if
@@ -50,7 +49,7 @@ static enum dt_status same_checkpoint(const struct dt_train_folder *f,
                                       const struct dt_train_options *o, const char *dir,
                                       struct dt_error *err)
 {
-    struct dt_world_fact fact = {"checkpoint", "none"};
+    struct dt_supervisor_fact fact = {"checkpoint", "none"};
     char digest[40], value[80], path[sizeof(f->path)];
     bool found = f->found, any = !o->run_id && !o->from_scratch;
     const char *slash;
@@ -58,15 +57,14 @@ static enum dt_status same_checkpoint(const struct dt_train_folder *f,
     if (!o->world)
         return DT_OK;
     snprintf(path, sizeof(path), "%s", f->path);
-    if (!found && any && dir[0] &&
-        dt_checkpoint_find(dir, NULL, &found, path, sizeof(path)) != DT_OK)
+    if (!found && any && dir[0] && dt_ckpt_find(dir, NULL, &found, path, sizeof(path)) != DT_OK)
         found = false;
-    if (found && dt_checkpoint_identity(path, NULL, digest, sizeof(digest)) == DT_OK) {
+    if (found && dt_ckpt_identity(path, NULL, digest, sizeof(digest)) == DT_OK) {
         slash = strrchr(path, '/');
         snprintf(value, sizeof(value), "%.30s (%s)", slash ? slash + 1 : path, digest);
         fact.value = value;
     }
-    return dt_world_agree(o->world, &fact, 1, err);
+    return dt_supervisor_agree(o->world, &fact, 1, err);
 }
 
 enum dt_status dt_train_folder_open(struct dt_train_folder *f, const struct dt_train_options *o,
@@ -96,18 +94,18 @@ enum dt_status dt_train_folder_open(struct dt_train_folder *f, const struct dt_t
 }
 
 static enum dt_status same_data(const struct dt_train_folder *f, const struct dt_train_options *o,
-                                const struct dt_checkpoint_state *state,
-                                struct dt_shard_prints *was, struct dt_error *err)
+                                const struct dt_ckpt_state *state, struct dt_shard_prints *was,
+                                struct dt_error *err)
 {
     if (state->step > 0 && state->cursor.fingerprint == 0 && !o->changed_data)
         return dt_error_at(err, DT_ERR_INPUT, f->path, 0, 0,
                            "this checkpoint does not say which data it was trained on; "
                            "--changed-data goes on with the data as it is, from its beginning");
-    return dt_checkpoint_read_data(f->path, o->changed_data ? NULL : o->warn, err, was);
+    return dt_ckpt_read_data(f->path, o->changed_data ? NULL : o->warn, err, was);
 }
 
 static enum dt_status check_data(struct dt_train_folder *f, const struct dt_train_options *o,
-                                 const struct dt_checkpoint_state *state, struct dt_error *err)
+                                 const struct dt_ckpt_state *state, struct dt_error *err)
 {
     const struct dt_setup *s = o->setup;
     struct dt_shard_prints was = {.n = 0};
@@ -127,7 +125,7 @@ static enum dt_status check_data(struct dt_train_folder *f, const struct dt_trai
 }
 
 enum dt_status dt_train_folder_data(struct dt_train_folder *f, const struct dt_train_options *o,
-                                    struct dt_exec *x, struct dt_checkpoint_state *state,
+                                    struct dt_exec *x, struct dt_ckpt_state *state,
                                     struct dt_error *err)
 {
     int rank = o->transport ? o->transport->rank : 0, ranks = o->transport ? o->transport->size : 1;
@@ -146,6 +144,6 @@ enum dt_status dt_train_folder_data(struct dt_train_folder *f, const struct dt_t
 void dt_train_folder_close(struct dt_train_folder *f)
 {
     dt_shard_prints_free(&f->data);
-    dt_checkpoint_unlock(f->lock);
+    dt_ckpt_unlock(f->lock);
     f->lock = NULL;
 }

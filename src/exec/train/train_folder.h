@@ -9,7 +9,7 @@
 #include "exec/train/train.h"
 
 struct dt_train_folder {
-    struct dt_checkpoint_lock *lock; /* rank 0 with a folder */
+    struct dt_ckpt_lock *lock; /* rank 0 with a folder */
     char run_id[DT_RUN_ID_SIZE];
     bool found;      /* there is something to go on from */
     char path[1200]; /* which */
@@ -22,7 +22,7 @@ enum dt_status dt_train_folder_open(struct dt_train_folder *f, const struct dt_t
 /* Collective: the data must be what the checkpoint, whose state it is, was trained on, unless that
  * may have changed.  On rank 0 `state` then points to the data to save. */
 enum dt_status dt_train_folder_data(struct dt_train_folder *f, const struct dt_train_options *o,
-                                    struct dt_exec *x, struct dt_checkpoint_state *state,
+                                    struct dt_exec *x, struct dt_ckpt_state *state,
                                     struct dt_error *err);
 /* This rank alone: gives the folder back. */
 void dt_train_folder_close(struct dt_train_folder *f);

@@ -137,7 +137,7 @@ enum dt_status dt_train_log_event(struct dt_train_log *l, const struct dt_train_
     if (!l)
         return DT_OK;
     begin_line(&j, e->step);
-    dt_json_kv_string(&j, "event", dt_trouble_name(e));
+    dt_json_kv_string(&j, "event", dt_train_trouble_name(e));
     dt_json_kv_string(&j, "action", dt_guard_action_names[e->verdict.action]);
     dt_json_kv_double(&j, "loss", e->loss);
     dt_json_kv_double(&j, "grad_norm", e->grad_norm);
@@ -157,7 +157,7 @@ enum dt_status dt_train_log_event(struct dt_train_log *l, const struct dt_train_
     dt_json_end_array(&j);
     if (e->to_step >= 0)
         dt_json_kv_int(&j, "to_step", e->to_step);
-    dt_trouble_text(e, text, sizeof(text));
+    dt_train_trouble_text(e, text, sizeof(text));
     dt_json_kv_string(&j, "message", text);
     return write_line(l, &j, err);
 }

@@ -12,10 +12,10 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-void dt_memory_see(struct dt_memory_seen *seen, const struct dt_program *p)
+void dt_train_memory_see(struct dt_train_memory_seen *seen, const struct dt_program *p)
 {
     for (int m = 0; m < p->plan->n_modules; m++) {
-        const struct dt_module_assignment *a = &p->assignment->m[m];
+        const struct dt_assignment_module *a = &p->assignment->m[m];
 
         for (uint32_t i = 0; i < a->mb_first[a->n_replicas]; i++)
             dt_work_most(&seen->most[m], &a->work[i]);
@@ -50,9 +50,9 @@ static double total(const struct dt_setup *s, const struct dt_placement *place,
 }
 
 /* Lanes of a rank add up; one scratch serves them all. */
-static void predict(const struct dt_setup *s, const struct dt_memory_seen *seen,
+static void predict(const struct dt_setup *s, const struct dt_train_memory_seen *seen,
                     const struct dt_program *p, const struct dt_placement *place, double *scratch,
-                    struct dt_rank_memory *ranks, struct dt_lane_memory *lanes)
+                    struct dt_train_rank_memory *ranks, struct dt_train_lane_memory *lanes)
 {
     for (int i = 0; i < p->n_lanes; i++) {
         const struct dt_lane *l = &p->lanes[i];
@@ -74,10 +74,11 @@ static void predict(const struct dt_setup *s, const struct dt_memory_seen *seen,
     }
 }
 
-enum dt_status dt_train_predict_memory(const struct dt_setup *s, const struct dt_memory_seen *seen,
+enum dt_status dt_train_predict_memory(const struct dt_setup *s,
+                                       const struct dt_train_memory_seen *seen,
                                        const struct dt_program *p, int n_ranks,
-                                       struct dt_error *err, struct dt_rank_memory *ranks,
-                                       struct dt_lane_memory *lanes)
+                                       struct dt_error *err, struct dt_train_rank_memory *ranks,
+                                       struct dt_train_lane_memory *lanes)
 {
     double *scratch = dt_calloc((size_t)n_ranks, sizeof(*scratch));
     struct dt_placement place;
@@ -98,7 +99,7 @@ enum dt_status dt_train_predict_memory(const struct dt_setup *s, const struct dt
     return st;
 }
 
-void dt_memory_note(const struct dt_exec *x, const struct dt_program *p, int64_t *of_lane)
+void dt_train_memory_note(const struct dt_exec *x, const struct dt_program *p, int64_t *of_lane)
 {
     for (int i = 0; i < p->n_lanes; i++) {
         const struct dt_lane *l = &p->lanes[i];

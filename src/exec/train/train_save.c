@@ -13,11 +13,11 @@
 static enum dt_status copy_share(struct dt_train_save *s, const struct dt_exec_whole *w,
                                  struct dt_error *err)
 {
-    struct dt_checkpoint_part *parts;
+    struct dt_ckpt_part *parts;
     enum dt_status st;
 
     DT_TRY(dt_setup_parts(s->setup, w, err, &parts));
-    st = dt_share_new(parts, w->n, s->state.step, 0, err, &s->share, &s->files[s->rank]);
+    st = dt_ckpt_share_new(parts, w->n, s->state.step, 0, err, &s->share, &s->files[s->rank]);
     dt_free(parts);
     return st;
 }
@@ -35,8 +35,8 @@ static enum dt_status collect(struct dt_train_save *s, struct dt_error *err)
 
         st = copy_share(s, &w, &mine);
         if (st == DT_OK && s->rank == 0)
-            st = dt_share_folder(s->setup->job->run.checkpoint_dir, s->state.step, s->state.run_id,
-                                 &mine, &s->tag);
+            st = dt_ckpt_share_folder(s->setup->job->run.checkpoint_dir, s->state.step,
+                                      s->state.run_id, &mine, &s->tag);
         st = dt_train_agree(s->x, s->rank, s->ranks, st, &mine, err);
     }
     dt_exec_whole_free(&w);
@@ -57,13 +57,13 @@ static enum dt_status exchange(struct dt_train_save *s, struct dt_error *err)
     v[n - 1] = s->rank == 0 ? (double)s->tag : 0;
     st = dt_exec_sum(s->x, v, n, err);
     for (int r = 0; st == DT_OK && r < s->ranks; r++)
-        s->files[r] = (struct dt_share_files){(int)v[2 * r], (int)v[2 * r + 1]};
+        s->files[r] = (struct dt_ckpt_share_files){(int)v[2 * r], (int)v[2 * r + 1]};
     s->tag = (uint64_t)v[n - 1];
     dt_free(v);
     return st;
 }
 
-enum dt_status dt_train_save_begin(struct dt_train_save *s, const struct dt_checkpoint_state *state,
+enum dt_status dt_train_save_begin(struct dt_train_save *s, const struct dt_ckpt_state *state,
                                    struct dt_error *err)
 {
     enum dt_status st;
@@ -78,8 +78,8 @@ enum dt_status dt_train_save_begin(struct dt_train_save *s, const struct dt_chec
     if (st == DT_OK)
         st = exchange(s, err);
     if (st == DT_OK)
-        st = dt_share_start(s->share, s->setup->job->run.checkpoint_dir, s->tag, s->rank, s->files,
-                            s->ranks, err);
+        st = dt_ckpt_share_start(s->share, s->setup->job->run.checkpoint_dir, s->tag, s->rank,
+                                 s->files, s->ranks, err);
     if (st != DT_OK)
         dt_train_save_close(s);
     return st;
@@ -89,7 +89,7 @@ enum dt_status dt_train_save_begin(struct dt_train_save *s, const struct dt_chec
 
 static enum dt_status all_done(struct dt_train_save *s, struct dt_error *err, bool *out)
 {
-    double n = dt_share_done(s->share);
+    double n = dt_ckpt_share_done(s->share);
 
     DT_TRY(dt_exec_sum(s->x, &n, 1, err));
     *out = n >= s->ranks;
@@ -98,12 +98,12 @@ static enum dt_status all_done(struct dt_train_save *s, struct dt_error *err, bo
 
 static enum dt_status commit(struct dt_train_save *s, struct dt_error *err)
 {
-    const struct dt_run_options *r = &s->setup->job->run;
-    const struct dt_checkpoint_options opt = {.keep = r->checkpoint_keep, .warn = s->warn};
+    const struct dt_job_run_options *r = &s->setup->job->run;
+    const struct dt_ckpt_options opt = {.keep = r->checkpoint_keep, .warn = s->warn};
 
-    DT_TRY(dt_checkpoint_lock_check(s->lock, err));
-    return dt_share_commit(r->checkpoint_dir, s->tag, &s->state, &opt, s->files, s->ranks, err,
-                           s->path, sizeof(s->path));
+    DT_TRY(dt_ckpt_lock_check(s->lock, err));
+    return dt_ckpt_share_commit(r->checkpoint_dir, s->tag, &s->state, &opt, s->files, s->ranks, err,
+                                s->path, sizeof(s->path));
 }
 
 enum dt_status dt_train_save_poll(struct dt_train_save *s, bool wait, struct dt_error *err)
@@ -122,14 +122,14 @@ enum dt_status dt_train_save_poll(struct dt_train_save *s, bool wait, struct dt_
         if (!done)
             nanosleep(&pause, NULL);
     }
-    st = dt_share_end(s->share, &mine);
+    st = dt_ckpt_share_end(s->share, &mine);
     s->share = NULL;
     st = dt_train_agree(s->x, s->rank, s->ranks, st, &mine, err);
     if (st != DT_OK) {
         double all = 0;
 
         if (s->rank == 0)
-            dt_share_abandon(s->setup->job->run.checkpoint_dir, s->state.step, s->tag);
+            dt_ckpt_share_abandon(s->setup->job->run.checkpoint_dir, s->state.step, s->tag);
         dt_exec_sum(s->x, &all, 1, NULL); /* nobody ends the job while files are left to remove */
         return st;
     }
@@ -141,10 +141,10 @@ enum dt_status dt_train_save_poll(struct dt_train_save *s, bool wait, struct dt_
 void dt_train_save_close(struct dt_train_save *s)
 {
     if (s->share) {
-        dt_share_end(s->share, NULL);
+        dt_ckpt_share_end(s->share, NULL);
         s->share = NULL;
         if (s->rank == 0)
-            dt_share_abandon(s->setup->job->run.checkpoint_dir, s->state.step, s->tag);
+            dt_ckpt_share_abandon(s->setup->job->run.checkpoint_dir, s->state.step, s->tag);
     }
     dt_free(s->files);
     s->files = NULL;

@@ -21,8 +21,8 @@ static void add_samples(const struct dt_loader *loader, const struct dt_sequence
 }
 
 static void find_samples(const struct dt_setup *s, const double *losses,
-                         const struct dt_loader *loader, const struct dt_ahead_batch *b, bool first,
-                         struct dt_train_event *e)
+                         const struct dt_loader *loader, const struct dt_prefetch_batch *b,
+                         bool first, struct dt_train_event *e)
 {
     const struct dt_model *m = s->job->model;
 
@@ -40,10 +40,11 @@ static void find_samples(const struct dt_setup *s, const double *losses,
         add_samples(loader, b->seqs[i], first, e);
 }
 
-enum dt_status dt_trouble_find(const struct dt_setup *s, struct dt_exec *x,
-                               const struct dt_loader *loader, const struct dt_ahead_batch *b,
-                               const struct dt_exec_result *r, bool first, struct dt_error *err,
-                               struct dt_train_event *e)
+enum dt_status dt_train_trouble_find(const struct dt_setup *s, struct dt_exec *x,
+                                     const struct dt_loader *loader,
+                                     const struct dt_prefetch_batch *b,
+                                     const struct dt_exec_result *r, bool first,
+                                     struct dt_error *err, struct dt_train_event *e)
 {
     e->loss = r->loss;
     e->grad_norm = r->grad_norm;
@@ -55,7 +56,7 @@ enum dt_status dt_trouble_find(const struct dt_setup *s, struct dt_exec *x,
 
 /* ---- saying ---- */
 
-const char *dt_trouble_name(const struct dt_train_event *e)
+const char *dt_train_trouble_name(const struct dt_train_event *e)
 {
     return e->verdict.cause == DT_GUARD_SPIKE ? "spike" : "nonfinite";
 }
@@ -135,7 +136,7 @@ static void put_action(struct line *l, const struct dt_train_event *e)
     }
 }
 
-void dt_trouble_text(const struct dt_train_event *e, char *buf, size_t size)
+void dt_train_trouble_text(const struct dt_train_event *e, char *buf, size_t size)
 {
     struct line l = {buf, size, 0};
 

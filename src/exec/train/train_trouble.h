@@ -5,7 +5,7 @@
 #define DT_EXEC_TRAIN_TRAIN_TROUBLE_H
 
 #include "core/job/guard.h"
-#include "exec/train/ahead.h"
+#include "exec/train/prefetch.h"
 
 enum { DT_EVENT_SAMPLES = 8 };
 
@@ -25,13 +25,14 @@ struct dt_train_event {
 };
 
 /* Looks for the origin; collective, after the iteration of `b`.  Samples are named on rank 0. */
-enum dt_status dt_trouble_find(const struct dt_setup *s, struct dt_exec *x,
-                               const struct dt_loader *loader, const struct dt_ahead_batch *b,
-                               const struct dt_exec_result *r, bool first, struct dt_error *err,
-                               struct dt_train_event *e);
+enum dt_status dt_train_trouble_find(const struct dt_setup *s, struct dt_exec *x,
+                                     const struct dt_loader *loader,
+                                     const struct dt_prefetch_batch *b,
+                                     const struct dt_exec_result *r, bool first,
+                                     struct dt_error *err, struct dt_train_event *e);
 /* One line: what, where, and what is done about it. */
-void dt_trouble_text(const struct dt_train_event *e, char *buf, size_t size);
+void dt_train_trouble_text(const struct dt_train_event *e, char *buf, size_t size);
 /* "nonfinite", "spike" */
-const char *dt_trouble_name(const struct dt_train_event *e);
+const char *dt_train_trouble_name(const struct dt_train_event *e);
 
 #endif

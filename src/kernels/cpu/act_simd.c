@@ -4,7 +4,7 @@
 #include "kernels/cpu/simd.h"
 
 struct act {
-    enum dt_act act;
+    enum dt_kernel_act act;
     enum dt_dtype t;
     int64_t n, width, per; /* n elements, or rows of width */
     bool gate_last;
@@ -13,7 +13,7 @@ struct act {
 };
 
 /* f(x), and its derivative if `d`. */
-DT_INLINE float value(float x, enum dt_act act, float *d)
+DT_INLINE float value(float x, enum dt_kernel_act act, float *d)
 {
     /* tanh form (Hendrycks & Gimpel 2016): x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3) */
     const float c = 0.7978845608f, k = 0.044715f;
@@ -69,7 +69,7 @@ DT_INLINE float value(float x, enum dt_act act, float *d)
         }                                                                                          \
     } while (0)
 
-DT_INLINE void fwd(const struct act *a, int64_t begin, int64_t end, enum dt_act act,
+DT_INLINE void fwd(const struct act *a, int64_t begin, int64_t end, enum dt_kernel_act act,
                    enum dt_dtype t)
 {
     DT_SIMD_LOOP
@@ -77,7 +77,7 @@ DT_INLINE void fwd(const struct act *a, int64_t begin, int64_t end, enum dt_act 
         dt_st(a->y, i, value(dt_ld(a->x, i, t), act, NULL), t);
 }
 
-DT_INLINE void bwd(const struct act *a, int64_t begin, int64_t end, enum dt_act act,
+DT_INLINE void bwd(const struct act *a, int64_t begin, int64_t end, enum dt_kernel_act act,
                    enum dt_dtype t)
 {
     DT_SIMD_LOOP
@@ -89,7 +89,7 @@ DT_INLINE void bwd(const struct act *a, int64_t begin, int64_t end, enum dt_act 
     }
 }
 
-DT_INLINE void glu(const struct act *a, int64_t begin, int64_t end, enum dt_act act,
+DT_INLINE void glu(const struct act *a, int64_t begin, int64_t end, enum dt_kernel_act act,
                    enum dt_dtype t)
 {
     int64_t w = a->width;
@@ -105,7 +105,7 @@ DT_INLINE void glu(const struct act *a, int64_t begin, int64_t end, enum dt_act 
     }
 }
 
-DT_INLINE void glu_back(const struct act *a, int64_t begin, int64_t end, enum dt_act act,
+DT_INLINE void glu_back(const struct act *a, int64_t begin, int64_t end, enum dt_kernel_act act,
                         enum dt_dtype t)
 {
     int64_t w = a->width;
@@ -132,7 +132,7 @@ DT_INLINE void glu_back(const struct act *a, int64_t begin, int64_t end, enum dt
     static void name(void *arg, int64_t block, int thread)                                         \
     {                                                                                              \
         const struct act *a = arg;                                                                 \
-        int64_t begin = block * a->per, end = dt_min64(begin + a->per, a->n);                      \
+        int64_t begin = block * a->per, end = dt_cpu_min64(begin + a->per, a->n);                  \
                                                                                                    \
         (void)thread;                                                                              \
         BY_ACT(a, inner, a, begin, end);                                                           \
@@ -142,31 +142,31 @@ BLOCK_FN(bwd_block, bwd)
 BLOCK_FN(glu_block, glu)
 BLOCK_FN(glu_back_block, glu_back)
 
-static void run(struct dt_queue *q, struct act *a, dt_cpu_block_fn *fn)
+static void run(struct dt_device_queue *q, struct act *a, dt_cpu_block_fn *fn)
 {
-    a->per = dt_block_rows(a->width);
+    a->per = dt_cpu_block_rows(a->width);
     if (q->status == DT_OK)
-        dt_cpu_for(q, dt_blocks(a->n, a->per), fn, a);
+        dt_cpu_for(q, dt_cpu_blocks(a->n, a->per), fn, a);
 }
 
-static void act_fwd(struct dt_queue *q, enum dt_act act, enum dt_dtype dtype, int64_t n,
-                    const void *x, void *y)
+static void act_fwd(struct dt_device_queue *q, enum dt_kernel_act act, enum dt_dtype dtype,
+                    int64_t n, const void *x, void *y)
 {
     struct act a = {.act = act, .t = dtype, .n = n, .width = 1, .x = x, .y = y};
 
     run(q, &a, fwd_block);
 }
 
-static void act_bwd(struct dt_queue *q, enum dt_act act, enum dt_dtype dtype, int64_t n,
-                    const void *x, const void *dy, void *dx)
+static void act_bwd(struct dt_device_queue *q, enum dt_kernel_act act, enum dt_dtype dtype,
+                    int64_t n, const void *x, const void *dy, void *dx)
 {
     struct act a = {.act = act, .t = dtype, .n = n, .width = 1, .x = x, .dy = dy, .y = dx};
 
     run(q, &a, bwd_block);
 }
 
-static void glu_fwd(struct dt_queue *q, enum dt_act act, enum dt_dtype dtype, int64_t rows,
-                    int64_t width, bool gate_last, const void *h, void *y)
+static void glu_fwd(struct dt_device_queue *q, enum dt_kernel_act act, enum dt_dtype dtype,
+                    int64_t rows, int64_t width, bool gate_last, const void *h, void *y)
 {
     struct act a = {
         .act = act, .t = dtype, .n = rows, .width = width, .gate_last = gate_last, .x = h, .y = y};
@@ -174,8 +174,9 @@ static void glu_fwd(struct dt_queue *q, enum dt_act act, enum dt_dtype dtype, in
     run(q, &a, glu_block);
 }
 
-static void glu_bwd(struct dt_queue *q, enum dt_act act, enum dt_dtype dtype, int64_t rows,
-                    int64_t width, bool gate_last, const void *h, const void *dy, void *dh)
+static void glu_bwd(struct dt_device_queue *q, enum dt_kernel_act act, enum dt_dtype dtype,
+                    int64_t rows, int64_t width, bool gate_last, const void *h, const void *dy,
+                    void *dh)
 {
     struct act a = {.act = act,
                     .t = dtype,

@@ -60,11 +60,13 @@ DT_INLINE void dt_bf16_soon(const uint16_t *x, int64_t stride, int64_t rows, int
 
 /* `ops` of the device; called by attention_fwd and attention_bwd of the same instruction set
  * after they have checked the arguments. */
-void DT_SIMD(dt_cpu_attention_bf16_fwd)(struct dt_queue *q, const struct dt_bf16_ops *ops,
-                                        const struct dt_attention *p, const void *query,
+void DT_SIMD(dt_cpu_attention_bf16_fwd)(struct dt_device_queue *q,
+                                        const struct dt_cpu_bf16_ops *ops,
+                                        const struct dt_kernel_attention *p, const void *query,
                                         const void *key, const void *value, void *o, float *lse);
-void DT_SIMD(dt_cpu_attention_bf16_bwd)(struct dt_queue *q, const struct dt_bf16_ops *ops,
-                                        const struct dt_attention *p, const void *query,
+void DT_SIMD(dt_cpu_attention_bf16_bwd)(struct dt_device_queue *q,
+                                        const struct dt_cpu_bf16_ops *ops,
+                                        const struct dt_kernel_attention *p, const void *query,
                                         const void *key, const void *value, const void *o,
                                         const float *lse, const void *d_o, void *dq, void *dk,
                                         void *dv);

@@ -13,8 +13,8 @@
 enum { ROWS = 64, KEYS = 64 };
 
 struct attn {
-    struct dt_attention a;
-    const struct dt_bf16_ops *ops;
+    struct dt_kernel_attention a;
+    const struct dt_cpu_bf16_ops *ops;
     const uint16_t *q, *k, *v, *o, *d_o;
     const float *lse;
     uint16_t *dq, *dk, *dv;
@@ -77,8 +77,8 @@ static void block_pair(const struct attn *a, const struct work *w, const struct 
                        int64_t k0, int64_t nk)
 {
     int64_t room = a->room, keys = dt_up_to(nk, DT_BF16_K), shift = s->lk - s->lq;
-    int64_t rows = dt_up_to(dt_min64(ROWS, s->lq - r), DT_BF16_K), at = r * room;
-    dt_bf16_product_fn *product = a->ops->product;
+    int64_t rows = dt_up_to(dt_cpu_min64(ROWS, s->lq - r), DT_BF16_K), at = r * room;
+    dt_cpu_bf16_product_fn *product = a->ops->product;
 
     product(keys, rows, room, w->k, room, w->qt + at, ROWS, w->s, rows, false);
     product(keys, rows, room, w->v, room, w->dot_t + at, ROWS, w->dp, rows, false);
@@ -108,7 +108,7 @@ static float bf16_float(uint16_t h)
 static void load_head(const struct attn *a, const struct work *w, const struct span *s,
                       int64_t head, int64_t rooms)
 {
-    const struct dt_attention *p = &a->a;
+    const struct dt_kernel_attention *p = &a->a;
     int64_t d = p->head_dim, room = a->room;
     const uint16_t *q = a->q + s->first_q * p->stride_q + head * d;
     const uint16_t *g = a->d_o + s->first_q * p->stride_o + head * d;
@@ -116,7 +116,7 @@ static void load_head(const struct attn *a, const struct work *w, const struct s
     const float *lse = a->lse + head * p->rows_q + s->first_q;
 
     for (int64_t r = 0; r < s->lq; r += ROWS) {
-        int64_t n = dt_min64(ROWS, s->lq - r);
+        int64_t n = dt_cpu_min64(ROWS, s->lq - r);
 
         a->ops->turn_pairs(q + r * p->stride_q, p->stride_q, n, d, ROWS, room, w->qt + r * room);
         a->ops->turn_pairs(g + r * p->stride_o, p->stride_o, n, d, ROWS, room, w->dot_t + r * room);
@@ -135,19 +135,19 @@ static void load_head(const struct attn *a, const struct work *w, const struct s
 static void head_pass(const struct attn *a, const struct work *w, const struct span *s,
                       int64_t head, int64_t kv)
 {
-    const struct dt_attention *p = &a->a;
+    const struct dt_kernel_attention *p = &a->a;
     int64_t d = p->head_dim, room = a->room, shift = s->lk - s->lq, rooms = dt_up_to(s->lq, ROWS);
     uint16_t *dq = a->dq + s->first_q * p->stride_q + head * d;
 
     load_head(a, w, s, head, rooms);
     memset(w->dq, 0, sizeof(float) * (size_t)(room * rooms));
     for (int64_t k0 = 0; k0 < s->lk; k0 += KEYS) {
-        int64_t nk = dt_min64(KEYS, s->lk - k0), from = 0;
+        int64_t nk = dt_cpu_min64(KEYS, s->lk - k0), from = 0;
         const uint16_t *k = a->k + (s->first_k + k0) * p->stride_k + kv * d;
         const uint16_t *v = a->v + (s->first_k + k0) * p->stride_v + kv * d;
 
         if (p->causal)
-            from = dt_max64(0, k0 - shift) / ROWS * ROWS;
+            from = dt_cpu_max64(0, k0 - shift) / ROWS * ROWS;
         dt_bf16_rows(k, p->stride_k, nk, d, KEYS, room, w->k);
         dt_bf16_rows(v, p->stride_v, nk, d, KEYS, room, w->v);
         a->ops->turn(k, p->stride_k, nk, d, KEYS, room, w->kt);
@@ -155,7 +155,7 @@ static void head_pass(const struct attn *a, const struct work *w, const struct s
             block_pair(a, w, s, r, k0, nk);
     }
     for (int64_t r = 0; r < s->lq; r += ROWS)
-        a->ops->store_turned(w->dq + r * room, ROWS, dt_min64(ROWS, s->lq - r), d, p->scale,
+        a->ops->store_turned(w->dq + r * room, ROWS, dt_cpu_min64(ROWS, s->lq - r), d, p->scale,
                              dq + r * p->stride_q, p->stride_q);
 }
 
@@ -165,14 +165,14 @@ static void store(const float *from, int64_t room, int64_t rows, int64_t width, 
     for (int64_t r = 0; r < rows; r++) {
         DT_SIMD_LOOP
         for (int64_t i = 0; i < width; i++)
-            to[r * stride + i] = dt_f32_to_bf16(f * from[r * room + i]);
+            to[r * stride + i] = dt_bf16_from_f32(f * from[r * room + i]);
     }
 }
 
 static void task(void *arg, int64_t block, int thread)
 {
     const struct attn *a = arg;
-    const struct dt_attention *p = &a->a;
+    const struct dt_kernel_attention *p = &a->a;
     int64_t kv = block % p->kv_heads, seq = block / p->kv_heads;
     struct span s = {p->cu_q[seq], p->cu_q[seq + 1] - p->cu_q[seq], p->cu_k[seq],
                      p->cu_k[seq + 1] - p->cu_k[seq]};
@@ -192,8 +192,9 @@ static void task(void *arg, int64_t block, int thread)
     a->ops->end();
 }
 
-void DT_SIMD(dt_cpu_attention_bf16_bwd)(struct dt_queue *q, const struct dt_bf16_ops *ops,
-                                        const struct dt_attention *p, const void *query,
+void DT_SIMD(dt_cpu_attention_bf16_bwd)(struct dt_device_queue *q,
+                                        const struct dt_cpu_bf16_ops *ops,
+                                        const struct dt_kernel_attention *p, const void *query,
                                         const void *key, const void *value, const void *o,
                                         const float *lse, const void *d_o, void *dq, void *dk,
                                         void *dv)

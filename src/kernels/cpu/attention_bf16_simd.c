@@ -11,8 +11,8 @@
 enum { SLAB = 384, ROWS = 48, KEYS = 64 };
 
 struct attn {
-    struct dt_attention a;
-    const struct dt_bf16_ops *ops;
+    struct dt_kernel_attention a;
+    const struct dt_cpu_bf16_ops *ops;
     const uint16_t *q, *k, *v;
     uint16_t *o;
     float *lse;
@@ -57,15 +57,15 @@ static void key_block(const struct attn *a, const struct work *w, int64_t q0, in
     int64_t room = a->room, keys = dt_up_to(nk, DT_BF16_K), skip = 0;
 
     if (a->a.causal && k0 - shift > q0) /* queries before the first key of the block */
-        skip = dt_min64(nq, k0 - shift - q0) / ROWS * ROWS;
+        skip = dt_cpu_min64(nq, k0 - shift - q0) / ROWS * ROWS;
     for (int64_t r = skip; r < nq; r += ROWS) {
-        int64_t n = dt_min64(ROWS, nq - r), rows = dt_up_to(n, DT_BF16_MN);
+        int64_t n = dt_cpu_min64(ROWS, nq - r), rows = dt_up_to(n, DT_BF16_MN);
 
         a->ops->product(rows, keys, room, w->q + r * room, room, w->kt, KEYS, w->s, KEYS, false);
         for (int64_t i = 0; i < n; i++) {
-            int64_t seen = a->a.causal ? dt_min64(nk, q0 + r + i + shift + 1 - k0) : nk;
+            int64_t seen = a->a.causal ? dt_cpu_min64(nk, q0 + r + i + shift + 1 - k0) : nk;
 
-            a->ops->probabilities(w->s + i * KEYS, keys, dt_max64(0, seen), a->a.scale,
+            a->ops->probabilities(w->s + i * KEYS, keys, dt_cpu_max64(0, seen), a->a.scale,
                                   &w->max[r + i], w->sum + (r + i) * DT_BF16_LANES,
                                   w->o + (r + i) * room, room, w->p + i * KEYS);
         }
@@ -87,17 +87,17 @@ static void store(const struct attn *a, const struct work *w, int64_t nq, uint16
         inv = w->max[i] > -INFINITY ? 1.0f / sum : 0;
         DT_SIMD_LOOP
         for (int64_t c = 0; c < a->a.head_dim; c++)
-            to[c] = dt_f32_to_bf16(inv * from[c]);
+            to[c] = dt_bf16_from_f32(inv * from[c]);
         lse[i] = w->max[i] > -INFINITY ? w->max[i] + logf(sum) : -INFINITY;
     }
 }
 
 static void slab(const struct attn *a, const struct work *w, int64_t seq, int64_t head, int64_t q0)
 {
-    const struct dt_attention *p = &a->a;
+    const struct dt_kernel_attention *p = &a->a;
     int64_t first_q = p->cu_q[seq], lq = p->cu_q[seq + 1] - first_q;
     int64_t first_k = p->cu_k[seq], lk = p->cu_k[seq + 1] - first_k;
-    int64_t nq = dt_min64(SLAB, lq - q0), d = p->head_dim, room = a->room, shift = lk - lq;
+    int64_t nq = dt_cpu_min64(SLAB, lq - q0), d = p->head_dim, room = a->room, shift = lk - lq;
     int64_t kv = head / (p->heads / p->kv_heads), end = lk;
     const uint16_t *k = a->k + first_k * p->stride_k + kv * d;
     const uint16_t *v = a->v + first_k * p->stride_v + kv * d;
@@ -105,7 +105,7 @@ static void slab(const struct attn *a, const struct work *w, int64_t seq, int64_
     if (nq <= 0)
         return;
     if (p->causal)
-        end = dt_max64(0, dt_min64(lk, q0 + nq + shift));
+        end = dt_cpu_max64(0, dt_cpu_min64(lk, q0 + nq + shift));
     dt_bf16_rows(a->q + (first_q + q0) * p->stride_q + head * d, p->stride_q, nq, d,
                  dt_up_to(nq, DT_BF16_MN), room, w->q);
     memset(w->o, 0, sizeof(float) * (size_t)(dt_up_to(nq, DT_BF16_MN) * room));
@@ -113,15 +113,15 @@ static void slab(const struct attn *a, const struct work *w, int64_t seq, int64_
     for (int64_t i = 0; i < nq; i++)
         w->max[i] = -INFINITY;
     for (int64_t k0 = 0; k0 < end; k0 += KEYS) {
-        int64_t nk = dt_min64(KEYS, end - k0);
+        int64_t nk = dt_cpu_min64(KEYS, end - k0);
 
         a->ops->turn_pairs(k + k0 * p->stride_k, p->stride_k, nk, d, KEYS, room, w->kt);
         dt_bf16_pairs(v + k0 * p->stride_v, p->stride_v, nk, d, dt_up_to(nk, DT_BF16_K), room,
                       w->v);
-        nk = dt_min64(KEYS, end - k0 - KEYS);
+        nk = dt_cpu_min64(KEYS, end - k0 - KEYS);
         dt_bf16_soon(k + (k0 + KEYS) * p->stride_k, p->stride_k, nk, d);
         dt_bf16_soon(v + (k0 + KEYS) * p->stride_v, p->stride_v, nk, d);
-        nk = dt_min64(KEYS, end - k0);
+        nk = dt_cpu_min64(KEYS, end - k0);
         key_block(a, w, q0, nq, k0, nk, shift);
     }
     store(a, w, nq, a->o + (first_q + q0) * p->stride_o + head * d,
@@ -140,8 +140,9 @@ static void task(void *arg, int64_t block, int thread)
     a->ops->end();
 }
 
-void DT_SIMD(dt_cpu_attention_bf16_fwd)(struct dt_queue *q, const struct dt_bf16_ops *ops,
-                                        const struct dt_attention *p, const void *query,
+void DT_SIMD(dt_cpu_attention_bf16_fwd)(struct dt_device_queue *q,
+                                        const struct dt_cpu_bf16_ops *ops,
+                                        const struct dt_kernel_attention *p, const void *query,
                                         const void *key, const void *value, void *o, float *lse)
 {
     struct attn a = {.a = *p,
@@ -151,7 +152,7 @@ void DT_SIMD(dt_cpu_attention_bf16_fwd)(struct dt_queue *q, const struct dt_bf16
                      .v = value,
                      .o = o,
                      .lse = lse,
-                     .slabs = dt_max64(1, dt_blocks(p->max_q, SLAB)),
+                     .slabs = dt_cpu_max64(1, dt_cpu_blocks(p->max_q, SLAB)),
                      .room = dt_up_to(p->head_dim, DT_BF16_K)};
 
     a.each = dt_up_to(carve(&a, 0, NULL), 64);

@@ -11,7 +11,7 @@
 enum { ROWS = 96, KEYS = 64 };
 
 struct attn {
-    struct dt_attention a;
+    struct dt_kernel_attention a;
     const void *q, *k, *v, *o, *d_o;
     const float *lse;
     void *dq, *dk, *dv;
@@ -59,11 +59,11 @@ static void block_pair(const struct attn *a, const struct work *w, const struct 
 {
     int64_t d = a->a.head_dim, room = a->room, keys = dt_vec_round(nk), shift = s->lk - s->lq;
 
-    dt_small_product(n, keys, d, w->q + r * room, room, 1, w->kt, KEYS, w->p, KEYS, false);
-    dt_small_product(n, keys, d, w->d_o + r * room, room, 1, w->vt, KEYS, w->ds, KEYS, false);
+    dt_cpu_small_product(n, keys, d, w->q + r * room, room, 1, w->kt, KEYS, w->p, KEYS, false);
+    dt_cpu_small_product(n, keys, d, w->d_o + r * room, room, 1, w->vt, KEYS, w->ds, KEYS, false);
     for (int64_t i = 0; i < n; i++) {
         float *p = w->p + i * KEYS, *ds = w->ds + i * KEYS, l = lse[r + i], dot = w->dot[r + i];
-        int64_t seen = a->a.causal ? dt_min64(nk, r + i + shift + 1 - k0) : nk;
+        int64_t seen = a->a.causal ? dt_cpu_min64(nk, r + i + shift + 1 - k0) : nk;
 
         if (l == -INFINITY || seen < 0)
             seen = 0;
@@ -75,11 +75,11 @@ static void block_pair(const struct attn *a, const struct work *w, const struct 
         for (int64_t j = seen; j < nk; j++)
             p[j] = ds[j] = 0;
     }
-    dt_small_product(nk, room, n, w->p, 1, KEYS, w->d_o + r * room, room, w->dv + k0 * room, room,
-                     true);
-    dt_small_product(n, room, nk, w->ds, KEYS, 1, w->k, room, w->dq + r * room, room, true);
-    dt_small_product(nk, room, n, w->ds, 1, KEYS, w->q + r * room, room, w->dk + k0 * room, room,
-                     true);
+    dt_cpu_small_product(nk, room, n, w->p, 1, KEYS, w->d_o + r * room, room, w->dv + k0 * room,
+                         room, true);
+    dt_cpu_small_product(n, room, nk, w->ds, KEYS, 1, w->k, room, w->dq + r * room, room, true);
+    dt_cpu_small_product(nk, room, n, w->ds, 1, KEYS, w->q + r * room, room, w->dk + k0 * room,
+                         room, true);
 }
 
 /* One query head of the sequence.  q carries the scale: s = q kᵀ and dk += dsᵀ q are right as they
@@ -87,7 +87,7 @@ static void block_pair(const struct attn *a, const struct work *w, const struct 
 DT_INLINE void head_pass(const struct attn *a, const struct work *w, const struct span *s,
                          int64_t head, int64_t kv, enum dt_dtype t)
 {
-    const struct dt_attention *p = &a->a;
+    const struct dt_kernel_attention *p = &a->a;
     int64_t d = p->head_dim, room = a->room, shift = s->lk - s->lq;
     const float *lse = a->lse + head * p->rows_q + s->first_q;
     const void *o = dt_at(a->o, s->first_q * p->stride_o + head * d, t);
@@ -104,17 +104,17 @@ DT_INLINE void head_pass(const struct attn *a, const struct work *w, const struc
     }
     memset(w->dq, 0, sizeof(float) * (size_t)(s->lq * room));
     for (int64_t k0 = 0; k0 < s->lk; k0 += KEYS) {
-        int64_t nk = dt_min64(KEYS, s->lk - k0), from = 0;
+        int64_t nk = dt_cpu_min64(KEYS, s->lk - k0), from = 0;
         const void *k = dt_at(a->k, (s->first_k + k0) * p->stride_k + kv * d, t);
         const void *v = dt_at(a->v, (s->first_k + k0) * p->stride_v + kv * d, t);
 
         if (p->causal)
-            from = dt_min64(s->lq, dt_max64(0, k0 - shift));
+            from = dt_cpu_min64(s->lq, dt_cpu_max64(0, k0 - shift));
         dt_load_rows(k, p->stride_k, nk, d, room, 1.0f, w->k, t);
         dt_load_transposed(k, p->stride_k, nk, d, KEYS, w->kt, t);
         dt_load_transposed(v, p->stride_v, nk, d, KEYS, w->vt, t);
         for (int64_t r = from; r < s->lq; r += ROWS)
-            block_pair(a, w, s, lse, r, dt_min64(ROWS, s->lq - r), k0, nk);
+            block_pair(a, w, s, lse, r, dt_cpu_min64(ROWS, s->lq - r), k0, nk);
     }
     for (int64_t i = 0; i < s->lq * room; i++)
         w->dq[i] *= p->scale;
@@ -125,7 +125,7 @@ DT_INLINE void head_pass(const struct attn *a, const struct work *w, const struc
 DT_INLINE void sequence(const struct attn *a, const struct work *w, int64_t seq, int64_t kv,
                         enum dt_dtype t)
 {
-    const struct dt_attention *p = &a->a;
+    const struct dt_kernel_attention *p = &a->a;
     struct span s = {p->cu_q[seq], p->cu_q[seq + 1] - p->cu_q[seq], p->cu_k[seq],
                      p->cu_k[seq + 1] - p->cu_k[seq]};
     int64_t group = p->heads / p->kv_heads, d = p->head_dim;
@@ -152,9 +152,9 @@ static void task(void *arg, int64_t block, int thread)
     DT_BY_TYPE(a->a.dtype, sequence, a, &w, seq, kv);
 }
 
-static void attention_bwd(struct dt_queue *q, const struct dt_attention *p, const void *query,
-                          const void *key, const void *value, const void *o, const float *lse,
-                          const void *d_o, void *dq, void *dk, void *dv)
+static void attention_bwd(struct dt_device_queue *q, const struct dt_kernel_attention *p,
+                          const void *query, const void *key, const void *value, const void *o,
+                          const float *lse, const void *d_o, void *dq, void *dk, void *dv)
 {
     struct attn a = {.a = *p,
                      .q = query,

@@ -14,7 +14,7 @@
 enum { SLAB = 384, ROWS = 48, KEYS = 64 };
 
 struct attn {
-    struct dt_attention a;
+    struct dt_kernel_attention a;
     const void *q, *k, *v;
     void *o;
     float *lse;
@@ -79,30 +79,30 @@ static void key_block(const struct attn *a, const struct work *w, int64_t q0, in
     int64_t d = a->a.head_dim, room = a->room, keys = dt_vec_round(nk), skip = 0;
 
     if (a->a.causal && k0 - shift > q0) /* queries before the first key of the block */
-        skip = dt_min64(nq, k0 - shift - q0);
+        skip = dt_cpu_min64(nq, k0 - shift - q0);
     for (int64_t r = skip; r < nq; r += ROWS) {
-        int64_t n = dt_min64(ROWS, nq - r);
+        int64_t n = dt_cpu_min64(ROWS, nq - r);
 
-        dt_small_product(n, keys, d, w->q + r * room, room, 1, w->kt, KEYS, w->s, KEYS, false);
+        dt_cpu_small_product(n, keys, d, w->q + r * room, room, 1, w->kt, KEYS, w->s, KEYS, false);
         for (int64_t i = 0; i < n; i++) {
             float *s = w->s + i * KEYS;
-            int64_t seen = a->a.causal ? dt_min64(nk, q0 + r + i + shift + 1 - k0) : nk;
+            int64_t seen = a->a.causal ? dt_cpu_min64(nk, q0 + r + i + shift + 1 - k0) : nk;
 
             for (int64_t j = seen; j < nk; j++)
                 s[j] = -INFINITY;
             softmax_row(s, nk, &w->max[r + i], &w->sum[r + i], w->o + (r + i) * room, room);
         }
-        dt_small_product(n, room, nk, w->s, KEYS, 1, w->v, room, w->o + r * room, room, true);
+        dt_cpu_small_product(n, room, nk, w->s, KEYS, 1, w->v, room, w->o + r * room, room, true);
     }
 }
 
 DT_INLINE void slab(const struct attn *a, const struct work *w, int64_t seq, int64_t head,
                     int64_t q0, enum dt_dtype t)
 {
-    const struct dt_attention *p = &a->a;
+    const struct dt_kernel_attention *p = &a->a;
     int64_t first_q = p->cu_q[seq], lq = p->cu_q[seq + 1] - first_q;
     int64_t first_k = p->cu_k[seq], lk = p->cu_k[seq + 1] - first_k;
-    int64_t nq = dt_min64(SLAB, lq - q0), d = p->head_dim, room = a->room, shift = lk - lq;
+    int64_t nq = dt_cpu_min64(SLAB, lq - q0), d = p->head_dim, room = a->room, shift = lk - lq;
     int64_t kv = head / (p->heads / p->kv_heads), end = lk;
     const void *k = dt_at(a->k, first_k * p->stride_k + kv * d, t);
     const void *v = dt_at(a->v, first_k * p->stride_v + kv * d, t);
@@ -110,7 +110,7 @@ DT_INLINE void slab(const struct attn *a, const struct work *w, int64_t seq, int
     if (nq <= 0)
         return;
     if (p->causal)
-        end = dt_max64(0, dt_min64(lk, q0 + nq + shift));
+        end = dt_cpu_max64(0, dt_cpu_min64(lk, q0 + nq + shift));
     dt_load_rows(dt_at(a->q, (first_q + q0) * p->stride_q + head * d, t), p->stride_q, nq, d, room,
                  p->scale, w->q, t);
     memset(w->o, 0, sizeof(float) * (size_t)(nq * room));
@@ -119,7 +119,7 @@ DT_INLINE void slab(const struct attn *a, const struct work *w, int64_t seq, int
         w->sum[i] = 0;
     }
     for (int64_t k0 = 0; k0 < end; k0 += KEYS) {
-        int64_t nk = dt_min64(KEYS, end - k0);
+        int64_t nk = dt_cpu_min64(KEYS, end - k0);
 
         dt_load_transposed(dt_at(k, k0 * p->stride_k, t), p->stride_k, nk, d, KEYS, w->kt, t);
         dt_load_rows(dt_at(v, k0 * p->stride_v, t), p->stride_v, nk, d, room, 1.0f, w->v, t);
@@ -148,8 +148,9 @@ static void task(void *arg, int64_t block, int thread)
     DT_BY_TYPE(a->a.dtype, slab, a, &w, seq, head, s * SLAB);
 }
 
-static void attention_fwd(struct dt_queue *q, const struct dt_attention *p, const void *query,
-                          const void *key, const void *value, void *o, float *lse)
+static void attention_fwd(struct dt_device_queue *q, const struct dt_kernel_attention *p,
+                          const void *query, const void *key, const void *value, void *o,
+                          float *lse)
 {
     struct attn a = {.a = *p, .q = query, .k = key, .v = value, .o = o, .lse = lse};
 
@@ -161,7 +162,7 @@ static void attention_fwd(struct dt_queue *q, const struct dt_attention *p, cons
         (q, dt_cpu_of(q)->bf16, p, query, key, value, o, lse);
         return;
     }
-    a.slabs = dt_max64(1, dt_blocks(p->max_q, SLAB));
+    a.slabs = dt_cpu_max64(1, dt_cpu_blocks(p->max_q, SLAB));
     a.room = dt_vec_round(p->head_dim);
     a.scratch_each = dt_vec_round(carve(&a, 0, NULL));
     a.scratch =

@@ -354,14 +354,14 @@ static bool amx_there(void)
     return (edx >> 22 & 1u) && (edx >> 24 & 1u);
 }
 
-const struct dt_bf16_ops *dt_bf16_ops(bool amx)
+const struct dt_cpu_bf16_ops *dt_cpu_bf16_ops(bool amx)
 {
-    static const struct dt_bf16_ops avx512 = {nothing,   nothing,    product_avx512, probabilities,
-                                              gradients, turn_pairs, turn,           store_turned,
-                                              pack,      pack_turned};
-    static const struct dt_bf16_ops tiles = {begin_amx, end_amx,    product_amx, probabilities,
-                                             gradients, turn_pairs, turn,        store_turned,
-                                             pack,      pack_turned};
+    static const struct dt_cpu_bf16_ops avx512 = {
+        nothing,    nothing, product_avx512, probabilities, gradients,
+        turn_pairs, turn,    store_turned,   pack,          pack_turned};
+    static const struct dt_cpu_bf16_ops tiles = {begin_amx, end_amx,    product_amx, probabilities,
+                                                 gradients, turn_pairs, turn,        store_turned,
+                                                 pack,      pack_turned};
 
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx512bf16"))
@@ -369,7 +369,7 @@ const struct dt_bf16_ops *dt_bf16_ops(bool amx)
     return amx && amx_there() && amx_granted() ? &tiles : &avx512;
 }
 #else
-const struct dt_bf16_ops *dt_bf16_ops(bool amx)
+const struct dt_cpu_bf16_ops *dt_cpu_bf16_ops(bool amx)
 {
     (void)amx;
     return NULL;

@@ -18,16 +18,17 @@
 
 enum { DT_BF16_MN = 16, DT_BF16_K = 32 };
 
-typedef void dt_bf16_product_fn(int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda,
-                                const uint16_t *b, int64_t ldb, float *c, int64_t ldc, bool add);
+typedef void dt_cpu_bf16_product_fn(int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda,
+                                    const uint16_t *b, int64_t ldb, float *c, int64_t ldc,
+                                    bool add);
 
 /* What attention does between its products, and the packing of weights, with AVX-512's own
  * conversions. */
 enum { DT_BF16_LANES = 16 };
-struct dt_bf16_ops {
+struct dt_cpu_bf16_ops {
     void (*begin)(void); /* before a thread's products, */
     void (*end)(void);   /* and after them: in between it runs no other code that has tiles */
-    dt_bf16_product_fn *product;
+    dt_cpu_bf16_product_fn *product;
     /* Scores s of one query and `keys` keys (a multiple of 16), of which the first `seen` count, to
      * p = exp(scale s - m), 0 behind them; m is the largest so far.  The query's state moves on:
      * *max = m, sum[16] takes the p of each lane, and when m grows sum and o[room] (room a multiple
@@ -60,6 +61,6 @@ struct dt_bf16_ops {
 };
 
 /* What this CPU has: NULL = none.  `amx` false leaves AMX out. */
-const struct dt_bf16_ops *dt_bf16_ops(bool amx);
+const struct dt_cpu_bf16_ops *dt_cpu_bf16_ops(bool amx);
 
 #endif

@@ -16,7 +16,7 @@
 
 #include <string.h>
 
-struct amx_config { /* what ldtilecfg reads: 64 bytes */
+struct dt_cpu_amx_config { /* what ldtilecfg reads: 64 bytes */
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
     uint8_t rows[16];
@@ -73,7 +73,7 @@ DT_AMX_TARGET static inline void amx_sums(int64_t k, const uint16_t *a, int64_t 
  * to end. */
 DT_AMX_TARGET static void begin_amx(void)
 {
-    struct amx_config config;
+    struct dt_cpu_amx_config config;
 
     memset(&config, 0, sizeof(config));
     config.palette = 1;

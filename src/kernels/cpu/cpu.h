@@ -18,12 +18,12 @@ enum { DT_SCRATCH_KERNEL, DT_SCRATCH_OUTER, DT_SCRATCH_PRODUCT, DT_SCRATCH_TEMP,
 
 struct dt_cpu {
     struct dt_device dev;
-    void *engine;                   /* of the product library */
-    const struct dt_bf16_ops *bf16; /* attention's products of bf16; NULL = in fp32 */
+    void *engine;                       /* of the product library */
+    const struct dt_cpu_bf16_ops *bf16; /* attention's products of bf16; NULL = in fp32 */
     _Atomic int64_t now_bytes, max_bytes;
 };
 
-struct dt_queue {
+struct dt_device_queue {
     const struct dt_device *dev;
     int threads;
     enum dt_status status; /* first failure, sticky */
@@ -32,19 +32,19 @@ struct dt_queue {
         void *p;
         size_t bytes;
     } scratch[DT_SCRATCH_N];
-    struct dt_products *products; /* primitives by shape, dnnl.c */
+    struct dt_cpu_products *products; /* primitives by shape, dnnl.c */
 };
 
-static inline const struct dt_cpu *dt_cpu_of(const struct dt_queue *q)
+static inline const struct dt_cpu *dt_cpu_of(const struct dt_device_queue *q)
 {
     return q->dev->impl;
 }
 
-void dt_queue_fail(struct dt_queue *q, enum dt_status status, const char *fmt, ...)
+void dt_cpu_queue_fail(struct dt_device_queue *q, enum dt_status status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* At least `bytes`, 64-byte aligned, contents undefined, until the next call for the same region.
  * Grows while shapes are new, then stays.  NULL (and a failed queue) when out of memory. */
-void *dt_cpu_scratch(struct dt_queue *q, int region, size_t bytes);
+void *dt_cpu_scratch(struct dt_device_queue *q, int region, size_t bytes);
 
 /* Device memory with accounting; 64-byte aligned. */
 void *dt_cpu_alloc(struct dt_cpu *cpu, size_t bytes);
@@ -54,24 +54,24 @@ void dt_cpu_free(struct dt_cpu *cpu, void *p);
  * The blocks are the kernel's fixed division of its work: what one computes depends on nothing
  * else, so neither does the result on the threads.  The only parallel loop of our own kernels. */
 typedef void dt_cpu_block_fn(void *arg, int64_t block, int thread);
-void dt_cpu_for(struct dt_queue *q, int64_t blocks, dt_cpu_block_fn *fn, void *arg);
+void dt_cpu_for(struct dt_device_queue *q, int64_t blocks, dt_cpu_block_fn *fn, void *arg);
 
 /* Rows of one block: about 2^14 elements, a function of the shape only. */
-static inline int64_t dt_block_rows(int64_t width)
+static inline int64_t dt_cpu_block_rows(int64_t width)
 {
     int64_t rows = width > 0 ? (1 << 14) / width : 1;
 
     return rows < 1 ? 1 : rows;
 }
-static inline int64_t dt_blocks(int64_t n, int64_t per)
+static inline int64_t dt_cpu_blocks(int64_t n, int64_t per)
 {
     return (n + per - 1) / per;
 }
-static inline int64_t dt_min64(int64_t a, int64_t b)
+static inline int64_t dt_cpu_min64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
-static inline int64_t dt_max64(int64_t a, int64_t b)
+static inline int64_t dt_cpu_max64(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
@@ -80,7 +80,7 @@ static inline int64_t dt_max64(int64_t a, int64_t b)
 
 /* c[m,n] = a[m,k] b[k,n] + bias + (add ? c : 0); element (i, j) of a at a + i*ra + j*ca, and so on.
  */
-struct dt_product {
+struct dt_cpu_product_args {
     int64_t m, n, k;
     int64_t ra, ca; /* one of each pair is 1 */
     int64_t rb, cb;
@@ -90,19 +90,20 @@ struct dt_product {
 };
 /* b: plain memory, or NULL and `w` (transposed: b is the master's transpose, as the forward wants
  * it).  With `w`, n or k may be larger than the weight's `out`: what is behind it counts as zeros. */
-void dt_cpu_product(struct dt_queue *q, const struct dt_product *p, const void *a, const void *b,
-                    const struct dt_weight *w, const float *bias, void *c);
+void dt_cpu_product(struct dt_device_queue *q, const struct dt_cpu_product_args *p, const void *a,
+                    const void *b, const struct dt_device_weight *w, const float *bias, void *c);
 
-enum dt_status dt_products_open(struct dt_cpu *cpu, const struct dt_device_options *opt,
-                                struct dt_error *err);
-void dt_products_close(struct dt_cpu *cpu);
-enum dt_status dt_products_new(struct dt_queue *q, struct dt_error *err);
-void dt_products_free(struct dt_queue *q);
-const struct dt_weight_shape *dt_cpu_weight_shape(const struct dt_weight *w);
-enum dt_status dt_cpu_weight_new(const struct dt_device *dev, const struct dt_weight_shape *shape,
-                                 const float *master, struct dt_error *err, struct dt_weight **out);
-void dt_cpu_weight_free(struct dt_weight *w);
-void dt_cpu_weight_changed(struct dt_queue *q, struct dt_weight *w);
+enum dt_status dt_cpu_products_open(struct dt_cpu *cpu, const struct dt_device_options *opt,
+                                    struct dt_error *err);
+void dt_cpu_products_close(struct dt_cpu *cpu);
+enum dt_status dt_cpu_products_new(struct dt_device_queue *q, struct dt_error *err);
+void dt_cpu_products_free(struct dt_device_queue *q);
+const struct dt_device_weight_shape *dt_cpu_weight_shape(const struct dt_device_weight *w);
+enum dt_status dt_cpu_weight_new(const struct dt_device *dev,
+                                 const struct dt_device_weight_shape *shape, const float *master,
+                                 struct dt_error *err, struct dt_device_weight **out);
+void dt_cpu_weight_free(struct dt_device_weight *w);
+void dt_cpu_weight_changed(struct dt_device_queue *q, struct dt_device_weight *w);
 void dt_cpu_products(struct dt_kernels *k); /* fills linear_* and conv_* */
 
 /* ---- the instruction sets: kernels compiled for each ---- */

@@ -22,7 +22,7 @@
 
 enum { ALIGN = 64, HEADER = 64 };
 
-struct dt_event {
+struct dt_device_event {
     uint64_t ns;
 };
 
@@ -42,18 +42,19 @@ static void account(struct dt_cpu *cpu, int64_t bytes)
         ;
 }
 
-static _Thread_local struct dt_memory_owner *owner; /* of what this thread allocates */
+static _Thread_local struct dt_device_memory_owner *owner; /* of what this thread allocates */
 
-static struct dt_memory_owner *memory_for(const struct dt_device *dev, struct dt_memory_owner *o)
+static struct dt_device_memory_owner *memory_for(const struct dt_device *dev,
+                                                 struct dt_device_memory_owner *o)
 {
-    struct dt_memory_owner *before = owner;
+    struct dt_device_memory_owner *before = owner;
 
     (void)dev;
     owner = o;
     return before;
 }
 
-static void account_for(struct dt_memory_owner *o, int64_t bytes)
+static void account_for(struct dt_device_memory_owner *o, int64_t bytes)
 {
     if (o)
         __atomic_fetch_add(&o->now_bytes, bytes, __ATOMIC_RELAXED);
@@ -83,7 +84,7 @@ void *dt_cpu_alloc(struct dt_cpu *cpu, size_t bytes)
 
 void dt_cpu_free(struct dt_cpu *cpu, void *p)
 {
-    struct dt_memory_owner *o;
+    struct dt_device_memory_owner *o;
     size_t bytes;
     char *raw;
 
@@ -119,10 +120,10 @@ static void memory_used(const struct dt_device *dev, int64_t *now_bytes, int64_t
     *max_bytes = atomic_load(&cpu_of(dev)->max_bytes);
 }
 
-void *dt_cpu_scratch(struct dt_queue *q, int region, size_t bytes)
+void *dt_cpu_scratch(struct dt_device_queue *q, int region, size_t bytes)
 {
     struct dt_cpu *cpu = cpu_of(q->dev);
-    struct dt_memory_owner *o;
+    struct dt_device_memory_owner *o;
     void *p;
 
     assert(region >= 0 && region < DT_SCRATCH_N);
@@ -135,7 +136,7 @@ void *dt_cpu_scratch(struct dt_queue *q, int region, size_t bytes)
     p = dt_cpu_alloc(cpu, bytes);
     memory_for(q->dev, o);
     if (!p) {
-        dt_queue_fail(q, DT_ERR_NOMEM, "out of memory: %zu bytes of workspace", bytes);
+        dt_cpu_queue_fail(q, DT_ERR_NOMEM, "out of memory: %zu bytes of workspace", bytes);
         return NULL;
     }
     q->scratch[region].p = p;
@@ -145,7 +146,7 @@ void *dt_cpu_scratch(struct dt_queue *q, int region, size_t bytes)
 
 /* ---- queues ---- */
 
-void dt_queue_fail(struct dt_queue *q, enum dt_status status, const char *fmt, ...)
+void dt_cpu_queue_fail(struct dt_device_queue *q, enum dt_status status, const char *fmt, ...)
 {
     char text[512];
     va_list ap;
@@ -158,20 +159,20 @@ void dt_queue_fail(struct dt_queue *q, enum dt_status status, const char *fmt, .
     q->status = dt_error_set(&q->err, status, "%s", text);
 }
 
-static void queue_free(struct dt_queue *q)
+static void queue_free(struct dt_device_queue *q)
 {
     if (!q)
         return;
-    dt_products_free(q);
+    dt_cpu_products_free(q);
     for (int i = 0; i < DT_SCRATCH_N; i++)
         dt_cpu_free(cpu_of(q->dev), q->scratch[i].p);
     dt_free(q);
 }
 
 static enum dt_status queue_new(const struct dt_device *dev, bool high_priority,
-                                struct dt_error *err, struct dt_queue **out)
+                                struct dt_error *err, struct dt_device_queue **out)
 {
-    struct dt_queue *q = dt_calloc(1, sizeof(*q));
+    struct dt_device_queue *q = dt_calloc(1, sizeof(*q));
     enum dt_status st;
 
     (void)high_priority; /* nothing runs behind the caller's back that it could overtake */
@@ -179,7 +180,7 @@ static enum dt_status queue_new(const struct dt_device *dev, bool high_priority,
         return dt_error_nomem(err, "a queue");
     q->dev = dev;
     q->threads = dev->info.threads;
-    st = dt_products_new(q, err);
+    st = dt_cpu_products_new(q, err);
     if (st != DT_OK) {
         dt_free(q);
         return st;
@@ -188,7 +189,7 @@ static enum dt_status queue_new(const struct dt_device *dev, bool high_priority,
     return DT_OK;
 }
 
-static enum dt_status queue_sync(struct dt_queue *q, struct dt_error *err)
+static enum dt_status queue_sync(struct dt_device_queue *q, struct dt_error *err)
 {
     enum dt_status st = q->status;
 
@@ -198,32 +199,32 @@ static enum dt_status queue_sync(struct dt_queue *q, struct dt_error *err)
     return st;
 }
 
-static enum dt_status queue_state(const struct dt_queue *q)
+static enum dt_status queue_state(const struct dt_device_queue *q)
 {
     return q->status;
 }
 
-static void queue_copy(struct dt_queue *q, void *dst, const void *src, size_t bytes,
-                       enum dt_copy dir)
+static void queue_copy(struct dt_device_queue *q, void *dst, const void *src, size_t bytes,
+                       enum dt_device_copy dir)
 {
     (void)dir;
     if (q->status == DT_OK && bytes > 0)
         memcpy(dst, src, bytes);
 }
 
-static void queue_zero(struct dt_queue *q, void *p, size_t bytes)
+static void queue_zero(struct dt_device_queue *q, void *p, size_t bytes)
 {
     if (q->status == DT_OK && bytes > 0)
         memset(p, 0, bytes);
 }
 
-static void queue_call(struct dt_queue *q, void (*fn)(void *), void *arg)
+static void queue_call(struct dt_device_queue *q, void (*fn)(void *), void *arg)
 {
     if (q->status == DT_OK)
         fn(arg);
 }
 
-void dt_cpu_for(struct dt_queue *q, int64_t blocks, dt_cpu_block_fn *fn, void *arg)
+void dt_cpu_for(struct dt_device_queue *q, int64_t blocks, dt_cpu_block_fn *fn, void *arg)
 {
 #ifdef _OPENMP
     if (blocks > 1 && q->threads > 1) {
@@ -244,9 +245,9 @@ void dt_cpu_for(struct dt_queue *q, int64_t blocks, dt_cpu_block_fn *fn, void *a
 /* ---- events ---- */
 
 static enum dt_status event_new(const struct dt_device *dev, struct dt_error *err,
-                                struct dt_event **out)
+                                struct dt_device_event **out)
 {
-    struct dt_event *e = dt_calloc(1, sizeof(*e));
+    struct dt_device_event *e = dt_calloc(1, sizeof(*e));
 
     (void)dev;
     if (!e)
@@ -255,37 +256,37 @@ static enum dt_status event_new(const struct dt_device *dev, struct dt_error *er
     return DT_OK;
 }
 
-static void event_free(struct dt_event *e)
+static void event_free(struct dt_device_event *e)
 {
     dt_free(e);
 }
 
-static void event_record(struct dt_queue *q, struct dt_event *e)
+static void event_record(struct dt_device_queue *q, struct dt_device_event *e)
 {
     if (q->status == DT_OK)
         e->ns = dt_clock_ns();
 }
 
-static void event_wait(struct dt_queue *q, struct dt_event *e)
+static void event_wait(struct dt_device_queue *q, struct dt_device_event *e)
 {
     (void)q;
     (void)e;
 }
 
-static enum dt_status event_sync(struct dt_event *e, struct dt_error *err)
+static enum dt_status event_sync(struct dt_device_event *e, struct dt_error *err)
 {
     (void)e;
     (void)err;
     return DT_OK;
 }
 
-static bool event_done(struct dt_event *e)
+static bool event_done(struct dt_device_event *e)
 {
     (void)e;
     return true;
 }
 
-static uint64_t event_ns(struct dt_event *e)
+static uint64_t event_ns(struct dt_device_event *e)
 {
     return e->ns;
 }
@@ -341,7 +342,7 @@ static const char *fill_kernels(struct dt_cpu *cpu, struct dt_kernels *k)
             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
             dt_cpu_simd_v4(k);
-            cpu->bf16 = level >= BF16 ? dt_bf16_ops(level > BF16) : NULL;
+            cpu->bf16 = level >= BF16 ? dt_cpu_bf16_ops(level > BF16) : NULL;
             isa = "AVX-512";
         }
     }
@@ -357,12 +358,12 @@ static void cpu_close(struct dt_device *dev)
     if (!dev)
         return;
     cpu = cpu_of(dev);
-    dt_products_close(cpu);
+    dt_cpu_products_close(cpu);
     dt_free((void *)(uintptr_t)dev->k);
     dt_free(cpu);
 }
 
-enum dt_status dt_device_open_cpu(const struct dt_device_options *opt, struct dt_error *err,
+enum dt_status dt_cpu_open_device(const struct dt_device_options *opt, struct dt_error *err,
                                   struct dt_device **out)
 {
     struct dt_cpu *cpu = dt_calloc(1, sizeof(*cpu));
@@ -411,7 +412,7 @@ enum dt_status dt_device_open_cpu(const struct dt_device_options *opt, struct dt
 #endif
     cpu->dev.info.memory_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
     cpu->dev.info.host_memory = true;
-    st = dt_products_open(cpu, opt, err);
+    st = dt_cpu_products_open(cpu, opt, err);
     if (st != DT_OK) {
         dt_free(k);
         dt_free(cpu);

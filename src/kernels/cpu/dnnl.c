@@ -20,7 +20,7 @@
 enum { CACHE_SLOTS = 1 << 13, CACHE_MAX = 1 << 12, KEY_WORDS = 16 };
 enum { KEY_PRODUCT = 1, KEY_CONV_FWD, KEY_CONV_BWD };
 
-struct dt_primitive { /* one primitive */
+struct dt_cpu_primitive { /* one primitive */
     int64_t key[KEY_WORDS];
     dnnl_primitive_t prim;
     dnnl_memory_desc_t weights; /* what it wants of its weight */
@@ -31,18 +31,18 @@ struct dt_primitive { /* one primitive */
     bool only_outputs;    /* its own threads divide no sum */
 };
 
-struct dt_products {
-    struct dt_primitive *slot[CACHE_SLOTS]; /* open addressing */
+struct dt_cpu_products {
+    struct dt_cpu_primitive *slot[CACHE_SLOTS]; /* open addressing */
     int used;
     int threads; /* of the queue */
     dnnl_engine_t engine;
     dnnl_stream_t stream;
 };
 
-static bool fail(struct dt_queue *q, dnnl_status_t st, const char *what)
+static bool fail(struct dt_device_queue *q, dnnl_status_t st, const char *what)
 {
-    dt_queue_fail(q, st == dnnl_out_of_memory ? DT_ERR_NOMEM : DT_ERR_INTERNAL,
-                  "oneDNN: %s failed (status %d)", what, (int)st);
+    dt_cpu_queue_fail(q, st == dnnl_out_of_memory ? DT_ERR_NOMEM : DT_ERR_INTERNAL,
+                      "oneDNN: %s failed (status %d)", what, (int)st);
     return false;
 }
 
@@ -69,8 +69,8 @@ static bool isa_at_least(dnnl_cpu_isa_t have, dnnl_cpu_isa_t want)
     return ((unsigned)have & (unsigned)want) == (unsigned)want;
 }
 
-enum dt_status dt_products_open(struct dt_cpu *cpu, const struct dt_device_options *opt,
-                                struct dt_error *err)
+enum dt_status dt_cpu_products_open(struct dt_cpu *cpu, const struct dt_device_options *opt,
+                                    struct dt_error *err)
 {
     dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
     struct dt_device_info *info = &cpu->dev.info;
@@ -90,14 +90,14 @@ enum dt_status dt_products_open(struct dt_cpu *cpu, const struct dt_device_optio
     return DT_OK;
 }
 
-void dt_products_close(struct dt_cpu *cpu)
+void dt_cpu_products_close(struct dt_cpu *cpu)
 {
     dnnl_engine_destroy(cpu->engine);
 }
 
-enum dt_status dt_products_new(struct dt_queue *q, struct dt_error *err)
+enum dt_status dt_cpu_products_new(struct dt_device_queue *q, struct dt_error *err)
 {
-    struct dt_products *p = dt_calloc(1, sizeof(*p));
+    struct dt_cpu_products *p = dt_calloc(1, sizeof(*p));
 
     if (!p)
         return dt_error_nomem(err, "a queue");
@@ -111,7 +111,7 @@ enum dt_status dt_products_new(struct dt_queue *q, struct dt_error *err)
     return DT_OK;
 }
 
-static void entry_free(struct dt_primitive *e, int threads)
+static void entry_free(struct dt_cpu_primitive *e, int threads)
 {
     if (!e)
         return;
@@ -124,7 +124,7 @@ static void entry_free(struct dt_primitive *e, int threads)
     dt_free(e);
 }
 
-static void cache_clear(struct dt_products *p)
+static void cache_clear(struct dt_cpu_products *p)
 {
     for (int i = 0; i < CACHE_SLOTS; i++) {
         entry_free(p->slot[i], p->threads);
@@ -133,18 +133,18 @@ static void cache_clear(struct dt_products *p)
     p->used = 0;
 }
 
-void dt_dnnl_room(struct dt_queue *q, int primitives)
+void dt_dnnl_room(struct dt_device_queue *q, int primitives)
 {
     if (q->products->used > CACHE_MAX - primitives)
         cache_clear(q->products);
 }
 
-int dt_cpu_primitives(const struct dt_queue *q)
+int dt_cpu_primitives(const struct dt_device_queue *q)
 {
     return q->products->used;
 }
 
-void dt_products_free(struct dt_queue *q)
+void dt_cpu_products_free(struct dt_device_queue *q)
 {
     if (!q->products)
         return;
@@ -156,7 +156,7 @@ void dt_products_free(struct dt_queue *q)
 /* ---- the cache ---- */
 
 /* The slot that holds the key, or the free one where it belongs. */
-static struct dt_primitive **cache_slot(struct dt_products *p, const int64_t key[KEY_WORDS])
+static struct dt_cpu_primitive **cache_slot(struct dt_cpu_products *p, const int64_t key[KEY_WORDS])
 {
     uint64_t h = UINT64_C(0x9e3779b97f4a7c15);
 
@@ -167,15 +167,15 @@ static struct dt_primitive **cache_slot(struct dt_products *p, const int64_t key
             return &p->slot[i];
 }
 
-static void entry_arg(struct dt_primitive *e, int slot, int arg, const dnnl_memory_desc_t *md)
+static void entry_arg(struct dt_cpu_primitive *e, int slot, int arg, const dnnl_memory_desc_t *md)
 {
     e->arg[slot] = arg;
     e->md[slot] = *md;
 }
 
 /* From an operation descriptor to a ready primitive.  `sum`: c is added to. */
-static bool entry_build(struct dt_queue *q, struct dt_primitive *e, const_dnnl_op_desc_t desc,
-                        bool sum)
+static bool entry_build(struct dt_device_queue *q, struct dt_cpu_primitive *e,
+                        const_dnnl_op_desc_t desc, bool sum)
 {
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t pd = NULL;
@@ -220,9 +220,9 @@ out_attr:
     return ok;
 }
 
-typedef bool build_fn(struct dt_queue *q, struct dt_primitive *e, const void *arg);
+typedef bool build_fn(struct dt_device_queue *q, struct dt_cpu_primitive *e, const void *arg);
 
-static bool entry_memory(struct dt_queue *q, struct dt_primitive *e)
+static bool entry_memory(struct dt_device_queue *q, struct dt_cpu_primitive *e)
 {
     int threads = q->products->threads;
     dnnl_status_t st;
@@ -242,10 +242,10 @@ static bool entry_memory(struct dt_queue *q, struct dt_primitive *e)
 }
 
 /* The primitive of the key, made if new; `threads` is part of the key: what it may run on. */
-static struct dt_primitive *entry_get(struct dt_queue *q, int64_t key[KEY_WORDS], int threads,
-                                      build_fn *build, const void *arg)
+static struct dt_cpu_primitive *entry_get(struct dt_device_queue *q, int64_t key[KEY_WORDS],
+                                          int threads, build_fn *build, const void *arg)
 {
-    struct dt_primitive **slot, *e;
+    struct dt_cpu_primitive **slot, *e;
 
     key[KEY_WORDS - 1] = threads;
     slot = cache_slot(q->products, key);
@@ -253,7 +253,7 @@ static struct dt_primitive *entry_get(struct dt_queue *q, int64_t key[KEY_WORDS]
         return *slot;
     e = dt_calloc(1, sizeof(*e));
     if (!e) {
-        dt_queue_fail(q, DT_ERR_NOMEM, "out of memory for a primitive");
+        dt_cpu_queue_fail(q, DT_ERR_NOMEM, "out of memory for a primitive");
         return NULL;
     }
     memcpy(e->key, key, sizeof(e->key));
@@ -267,7 +267,7 @@ static struct dt_primitive *entry_get(struct dt_queue *q, int64_t key[KEY_WORDS]
     return e;
 }
 
-int dt_dnnl_run(struct dt_queue *q, const struct dt_primitive *e, int thread,
+int dt_dnnl_run(struct dt_device_queue *q, const struct dt_cpu_primitive *e, int thread,
                 void *const ptr[DT_ARG_N], struct dnnl_memory *packed, void *scratch)
 {
     dnnl_memory_t *mem = e->mem + (ptrdiff_t)thread * DT_ARG_N;
@@ -291,17 +291,17 @@ int dt_dnnl_run(struct dt_queue *q, const struct dt_primitive *e, int thread,
     return st == dnnl_success ? dnnl_stream_wait(q->products->stream) : st;
 }
 
-bool dt_dnnl_fail(struct dt_queue *q, int status, const char *what)
+bool dt_dnnl_fail(struct dt_device_queue *q, int status, const char *what)
 {
     return fail(q, (dnnl_status_t)status, what);
 }
 
-size_t dt_dnnl_scratch_bytes(const struct dt_primitive *e)
+size_t dt_dnnl_scratch_bytes(const struct dt_cpu_primitive *e)
 {
     return e->scratch_bytes;
 }
 
-bool dt_dnnl_only_outputs(const struct dt_primitive *e)
+bool dt_dnnl_only_outputs(const struct dt_cpu_primitive *e)
 {
     return e->only_outputs;
 }
@@ -309,14 +309,14 @@ bool dt_dnnl_only_outputs(const struct dt_primitive *e)
 /* ---- matmul ---- */
 
 struct product_build {
-    const struct dt_product *p;
+    const struct dt_cpu_product_args *p;
     bool weight;
 };
 
-static bool product_build(struct dt_queue *q, struct dt_primitive *e, const void *arg)
+static bool product_build(struct dt_device_queue *q, struct dt_cpu_primitive *e, const void *arg)
 {
     const struct product_build *pb = arg;
-    const struct dt_product *p = pb->p;
+    const struct dt_cpu_product_args *p = pb->p;
     dnnl_dims_t da = {p->m, p->k}, db = {p->k, p->n}, dc = {p->m, p->n}, dbias = {1, p->n};
     dnnl_dims_t sa = {p->ra, p->ca}, sb = {p->rb, p->cb}, sc = {p->rc, 1};
     dnnl_memory_desc_t a, b, c, bias;
@@ -342,8 +342,9 @@ static bool product_build(struct dt_queue *q, struct dt_primitive *e, const void
     return entry_build(q, e, &desc, p->add);
 }
 
-struct dt_primitive *dt_dnnl_product(struct dt_queue *q, const struct dt_product *p, bool weight,
-                                     int threads)
+struct dt_cpu_primitive *dt_dnnl_product(struct dt_device_queue *q,
+                                         const struct dt_cpu_product_args *p, bool weight,
+                                         int threads)
 {
     const struct product_build pb = {p, weight};
     int64_t key[KEY_WORDS] = {
@@ -355,11 +356,11 @@ struct dt_primitive *dt_dnnl_product(struct dt_queue *q, const struct dt_product
 
 /* ---- convolution ---- */
 
-static bool conv_build(struct dt_queue *q, struct dt_primitive *e, const void *arg)
+static bool conv_build(struct dt_device_queue *q, struct dt_cpu_primitive *e, const void *arg)
 {
-    const struct dt_conv_build *cb = arg;
-    const struct dt_conv *c = cb->c;
-    int64_t oh = dt_conv_out(c->h, c), ow = dt_conv_out(c->w, c);
+    const struct dt_cpu_conv_build *cb = arg;
+    const struct dt_kernel_conv *c = cb->c;
+    int64_t oh = dt_kernel_conv_out(c->h, c), ow = dt_kernel_conv_out(c->w, c);
     dnnl_dims_t dx = {c->n, c->c_in, c->h, c->w}, dy = {c->n, c->c_out, oh, ow};
     dnnl_dims_t dw = {c->c_out, c->c_in, c->kernel, c->kernel}, db = {c->c_out};
     dnnl_dims_t strides = {c->stride, c->stride}, pad = {c->pad, c->pad};
@@ -389,11 +390,11 @@ static bool conv_build(struct dt_queue *q, struct dt_primitive *e, const void *a
     return entry_build(q, e, &desc, cb->add);
 }
 
-struct dt_primitive *dt_dnnl_conv(struct dt_queue *q, const struct dt_conv_build *cb,
-                                  int64_t images, int threads)
+struct dt_cpu_primitive *dt_dnnl_conv(struct dt_device_queue *q, const struct dt_cpu_conv_build *cb,
+                                      int64_t images, int threads)
 {
-    struct dt_conv c = *cb->c;
-    struct dt_conv_build piece = *cb;
+    struct dt_kernel_conv c = *cb->c;
+    struct dt_cpu_conv_build piece = *cb;
     int64_t key[KEY_WORDS] = {cb->backward ? KEY_CONV_BWD : KEY_CONV_FWD,
                               c.dtype,
                               images,
@@ -420,16 +421,16 @@ enum { VARIANTS = 12 };
 
 struct variant {
     dnnl_memory_desc_t md;
-    enum dt_view view;
+    enum dt_cpu_view view;
     dnnl_memory_t mem, to, from; /* as the primitive sees it; its packing */
     dnnl_primitive_t reorder;
     void *data;
     uint64_t version; /* of the master that it holds; 0 = none */
 };
 
-struct dt_weight {
+struct dt_device_weight {
     struct dt_cpu *cpu;
-    struct dt_weight_shape shape;
+    struct dt_device_weight_shape shape;
     const float *master;
     uint64_t version;
     pthread_mutex_t lock; /* queues of two threads may share a frozen weight */
@@ -437,9 +438,10 @@ struct dt_weight {
     int n_variants;
 };
 
-static void view_desc(const struct dt_weight *w, enum dt_view view, dnnl_memory_desc_t *md)
+static void view_desc(const struct dt_device_weight *w, enum dt_cpu_view view,
+                      dnnl_memory_desc_t *md)
 {
-    const struct dt_weight_shape *s = &w->shape;
+    const struct dt_device_weight_shape *s = &w->shape;
     dnnl_dims_t dims = {s->in, s->out}, strides = {1, s->in};
 
     if (view == DT_VIEW_FORWARD) {
@@ -455,7 +457,7 @@ static void view_desc(const struct dt_weight *w, enum dt_view view, dnnl_memory_
     }
 }
 
-/* The part of `whole` that the weight fills when a product is wider than it (dt_product's room):
+/* The part of `whole` that the weight fills when a product is wider than it (dt_cpu_product_args's room):
  * the same blocks at the same places, as many as hold the weight. */
 static void filled_desc(const dnnl_memory_desc_t *weight, const dnnl_memory_desc_t *whole,
                         dnnl_memory_desc_t *md)
@@ -475,7 +477,7 @@ static void filled_desc(const dnnl_memory_desc_t *weight, const dnnl_memory_desc
     }
 }
 
-static bool variant_build(struct dt_queue *q, struct dt_weight *w, struct variant *v)
+static bool variant_build(struct dt_device_queue *q, struct dt_device_weight *w, struct variant *v)
 {
     dnnl_engine_t engine = q->products->engine;
     size_t bytes = dnnl_memory_desc_get_size(&v->md);
@@ -487,7 +489,7 @@ static bool variant_build(struct dt_queue *q, struct dt_weight *w, struct varian
     filled_desc(&from, &v->md, &to);
     v->data = dt_cpu_alloc(w->cpu, bytes);
     if (!v->data) {
-        dt_queue_fail(q, DT_ERR_NOMEM, "out of memory: %zu bytes for a packed weight", bytes);
+        dt_cpu_queue_fail(q, DT_ERR_NOMEM, "out of memory: %zu bytes for a packed weight", bytes);
         return false;
     }
     memset(v->data, 0, bytes); /* what lies behind the weight stays so */
@@ -504,7 +506,7 @@ static bool variant_build(struct dt_queue *q, struct dt_weight *w, struct varian
     return st == dnnl_success || fail(q, st, "packing a weight");
 }
 
-static void variant_free(struct dt_weight *w, struct variant *v)
+static void variant_free(struct dt_device_weight *w, struct variant *v)
 {
     if (v->mem)
         dnnl_memory_destroy(v->mem);
@@ -518,10 +520,11 @@ static void variant_free(struct dt_weight *w, struct variant *v)
     memset(v, 0, sizeof(*v));
 }
 
-/* Whether the variant's layout is one that dt_pack makes. */
-static bool own_packing(const struct dt_weight *w, const struct variant *v, struct dt_pack *p)
+/* Whether the variant's layout is one that dt_cpu_pack makes. */
+static bool own_packing(const struct dt_device_weight *w, const struct variant *v,
+                        struct dt_cpu_pack *p)
 {
-    const struct dt_weight_shape *s = &w->shape;
+    const struct dt_device_weight_shape *s = &w->shape;
     const dnnl_blocking_desc_t *b = &v->md.format_desc.blocking;
     bool forward = v->view == DT_VIEW_FORWARD;
 
@@ -529,24 +532,24 @@ static bool own_packing(const struct dt_weight *w, const struct variant *v, stru
         v->md.extra.flags != 0 || b->inner_nblks != 3 || b->inner_idxs[0] != 0 ||
         b->inner_idxs[1] != 1 || b->inner_idxs[2] != 0 || b->inner_blks[2] != 2)
         return false;
-    *p = (struct dt_pack){.x = w->master,
-                          .to = v->data,
-                          .turned = forward,
-                          .k = forward ? s->in : s->out,
-                          .n = forward ? s->out : s->in,
-                          .ldx = s->in,
-                          .kb = 2 * b->inner_blks[0],
-                          .nb = b->inner_blks[1],
-                          .tk = b->strides[0],
-                          .tn = b->strides[1]};
+    *p = (struct dt_cpu_pack){.x = w->master,
+                              .to = v->data,
+                              .turned = forward,
+                              .k = forward ? s->in : s->out,
+                              .n = forward ? s->out : s->in,
+                              .ldx = s->in,
+                              .kb = 2 * b->inner_blks[0],
+                              .nb = b->inner_blks[1],
+                              .tk = b->strides[0],
+                              .tn = b->strides[1]};
     return true;
 }
 
-static dnnl_memory_t packed_locked(struct dt_queue *q, struct dt_weight *w, enum dt_view view,
-                                   const dnnl_memory_desc_t *want)
+static dnnl_memory_t packed_locked(struct dt_device_queue *q, struct dt_device_weight *w,
+                                   enum dt_cpu_view view, const dnnl_memory_desc_t *want)
 {
     struct variant *v = NULL;
-    struct dt_pack pack;
+    struct dt_cpu_pack pack;
     dnnl_exec_arg_t args[2];
     dnnl_status_t st;
 
@@ -569,7 +572,7 @@ static dnnl_memory_t packed_locked(struct dt_queue *q, struct dt_weight *w, enum
     }
     if (v->version == w->version)
         return v->mem;
-    if (own_packing(w, v, &pack) && dt_pack(q, &pack)) {
+    if (own_packing(w, v, &pack) && dt_cpu_pack(q, &pack)) {
         v->version = w->version;
         return v->mem;
     }
@@ -584,10 +587,10 @@ static dnnl_memory_t packed_locked(struct dt_queue *q, struct dt_weight *w, enum
     return v->mem;
 }
 
-struct dnnl_memory *dt_dnnl_packed(struct dt_queue *q, const struct dt_weight *cw,
-                                   enum dt_view view, const struct dt_primitive *e)
+struct dnnl_memory *dt_dnnl_packed(struct dt_device_queue *q, const struct dt_device_weight *cw,
+                                   enum dt_cpu_view view, const struct dt_cpu_primitive *e)
 {
-    struct dt_weight *w = (struct dt_weight *)(uintptr_t)cw; /* packing is a cache */
+    struct dt_device_weight *w = (struct dt_device_weight *)(uintptr_t)cw; /* packing is a cache */
     dnnl_memory_t m;
 
     dt_dnnl_threads(q->threads); /* packing divides its output */
@@ -597,10 +600,11 @@ struct dnnl_memory *dt_dnnl_packed(struct dt_queue *q, const struct dt_weight *c
     return m;
 }
 
-enum dt_status dt_cpu_weight_new(const struct dt_device *dev, const struct dt_weight_shape *shape,
-                                 const float *master, struct dt_error *err, struct dt_weight **out)
+enum dt_status dt_cpu_weight_new(const struct dt_device *dev,
+                                 const struct dt_device_weight_shape *shape, const float *master,
+                                 struct dt_error *err, struct dt_device_weight **out)
 {
-    struct dt_weight *w;
+    struct dt_device_weight *w;
 
     assert(shape->out > 0 && shape->in > 0 && shape->kernel >= 0 && master);
     if (shape->dtype == DT_BF16 && !dev->info.bf16)
@@ -618,7 +622,7 @@ enum dt_status dt_cpu_weight_new(const struct dt_device *dev, const struct dt_we
     return DT_OK;
 }
 
-void dt_cpu_weight_free(struct dt_weight *w)
+void dt_cpu_weight_free(struct dt_device_weight *w)
 {
     if (!w)
         return;
@@ -628,7 +632,7 @@ void dt_cpu_weight_free(struct dt_weight *w)
     dt_free(w);
 }
 
-void dt_cpu_weight_changed(struct dt_queue *q, struct dt_weight *w)
+void dt_cpu_weight_changed(struct dt_device_queue *q, struct dt_device_weight *w)
 {
     (void)q;
     pthread_mutex_lock(&w->lock);
@@ -636,7 +640,7 @@ void dt_cpu_weight_changed(struct dt_queue *q, struct dt_weight *w)
     pthread_mutex_unlock(&w->lock);
 }
 
-const struct dt_weight_shape *dt_cpu_weight_shape(const struct dt_weight *w)
+const struct dt_device_weight_shape *dt_cpu_weight_shape(const struct dt_device_weight *w)
 {
     return &w->shape;
 }

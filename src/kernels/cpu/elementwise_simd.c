@@ -18,17 +18,17 @@ struct ew {
     static void name(void *arg, int64_t block, int thread)                                         \
     {                                                                                              \
         const struct ew *a = arg;                                                                  \
-        int64_t begin = block * a->per, end = dt_min64(begin + a->per, a->n);                      \
+        int64_t begin = block * a->per, end = dt_cpu_min64(begin + a->per, a->n);                  \
                                                                                                    \
         (void)thread;                                                                              \
         DT_BY_TYPE(a->t, inner, a, begin, end);                                                    \
     }
 
-static void run(struct dt_queue *q, struct ew *a, int64_t width, dt_cpu_block_fn *fn)
+static void run(struct dt_device_queue *q, struct ew *a, int64_t width, dt_cpu_block_fn *fn)
 {
-    a->per = dt_block_rows(width);
+    a->per = dt_cpu_block_rows(width);
     if (q->status == DT_OK)
-        dt_cpu_for(q, dt_blocks(a->n, a->per), fn, a);
+        dt_cpu_for(q, dt_cpu_blocks(a->n, a->per), fn, a);
 }
 
 DT_INLINE void cast_range(const struct ew *a, int64_t begin, int64_t end, enum dt_dtype t)
@@ -45,8 +45,8 @@ DT_INLINE void cast_range(const struct ew *a, int64_t begin, int64_t end, enum d
 }
 BLOCK_FN(cast_block, cast_range)
 
-static void cast(struct dt_queue *q, int64_t n, enum dt_dtype from, const void *x, enum dt_dtype to,
-                 void *y)
+static void cast(struct dt_device_queue *q, int64_t n, enum dt_dtype from, const void *x,
+                 enum dt_dtype to, void *y)
 {
     struct ew a = {.t = from, .to = to, .n = n, .x = x, .y = y};
 
@@ -61,8 +61,8 @@ DT_INLINE void add_range(const struct ew *a, int64_t begin, int64_t end, enum dt
 }
 BLOCK_FN(add_block, add_range)
 
-static void add(struct dt_queue *q, enum dt_dtype dtype, int64_t n, const void *x, const void *z,
-                void *y)
+static void add(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, const void *x,
+                const void *z, void *y)
 {
     struct ew a = {.t = dtype, .n = n, .x = x, .z = z, .y = y};
 
@@ -77,7 +77,7 @@ DT_INLINE void scale_range(const struct ew *a, int64_t begin, int64_t end, enum 
 }
 BLOCK_FN(scale_block, scale_range)
 
-static void scale(struct dt_queue *q, enum dt_dtype dtype, int64_t n, float f, const void *x,
+static void scale(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, float f, const void *x,
                   void *y)
 {
     struct ew a = {.t = dtype, .n = n, .f = f, .x = x, .y = y};
@@ -89,7 +89,7 @@ static void scale(struct dt_queue *q, enum dt_dtype dtype, int64_t n, float f, c
 DT_INLINE void mix_range(const struct ew *a, int64_t begin, int64_t end, enum dt_dtype t)
 {
     for (int64_t i = begin; i < end;) {
-        int64_t item = i / a->width, stop = dt_min64(end, (item + 1) * a->width);
+        int64_t item = i / a->width, stop = dt_cpu_min64(end, (item + 1) * a->width);
         float fx = a->a[item], fz = a->b[item];
 
         DT_SIMD_LOOP
@@ -100,7 +100,7 @@ DT_INLINE void mix_range(const struct ew *a, int64_t begin, int64_t end, enum dt
 }
 BLOCK_FN(mix_block, mix_range)
 
-static void mix(struct dt_queue *q, enum dt_dtype dtype, int64_t items, int64_t width,
+static void mix(struct dt_device_queue *q, enum dt_dtype dtype, int64_t items, int64_t width,
                 const float *fa, const void *x, const float *fb, const void *z, void *y)
 {
     struct ew a = {
@@ -123,7 +123,7 @@ DT_INLINE void item_add_rows(const struct ew *a, int64_t begin, int64_t end, enu
 }
 BLOCK_FN(item_add_block, item_add_rows)
 
-static void item_add(struct dt_queue *q, enum dt_dtype dtype, int64_t items, int64_t pixels,
+static void item_add(struct dt_device_queue *q, enum dt_dtype dtype, int64_t items, int64_t pixels,
                      int64_t width, const void *x, const void *e, void *y)
 {
     struct ew a = {
@@ -150,14 +150,14 @@ DT_INLINE void sum_rows(const struct ew *a, int64_t begin, int64_t end, enum dt_
 BLOCK_FN(sum_block, sum_rows)
 
 /* Leaves part[blocks][width]; returns the number of blocks, -1 if the queue failed. */
-static int64_t partial_sums(struct dt_queue *q, struct ew *a)
+static int64_t partial_sums(struct dt_device_queue *q, struct ew *a)
 {
     int64_t blocks;
 
-    a->per = dt_max64(dt_block_rows(a->width), dt_blocks(a->n, 64));
-    blocks = dt_blocks(a->n, a->per);
+    a->per = dt_cpu_max64(dt_cpu_block_rows(a->width), dt_cpu_blocks(a->n, 64));
+    blocks = dt_cpu_blocks(a->n, a->per);
     a->part = dt_cpu_scratch(q, DT_SCRATCH_KERNEL,
-                             sizeof(float) * (size_t)(dt_max64(blocks, 1) * a->width));
+                             sizeof(float) * (size_t)(dt_cpu_max64(blocks, 1) * a->width));
     if (!a->part)
         return -1;
     dt_cpu_for(q, blocks, sum_block, a);
@@ -173,7 +173,7 @@ static int64_t partial_sums(struct dt_queue *q, struct ew *a)
     return blocks;
 }
 
-static void bias_bwd(struct dt_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
+static void bias_bwd(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
                      const void *dy, float *db, bool do_add)
 {
     struct ew a = {.t = dtype, .n = rows, .width = width, .x = dy};
@@ -193,7 +193,7 @@ DT_INLINE void item_sum_store(const struct ew *a, int64_t item, enum dt_dtype t)
         dt_st(y, i, (a->add ? dt_ld(y, i, t) : 0) + a->part[i], t);
 }
 
-static void item_sum(struct dt_queue *q, enum dt_dtype dtype, int64_t items, int64_t pixels,
+static void item_sum(struct dt_device_queue *q, enum dt_dtype dtype, int64_t items, int64_t pixels,
                      int64_t width, const void *dy, void *de, bool do_add)
 {
     size_t step = (size_t)(pixels * width) * dt_dtype_bytes(dtype);

@@ -12,7 +12,7 @@
 enum { SLAB = 128 }; /* pixels */
 
 struct gn {
-    struct dt_groupnorm g;
+    struct dt_kernel_groupnorm g;
     const void *x, *dy;
     const float *gamma, *beta;
     void *y;
@@ -27,7 +27,7 @@ struct gn {
 DT_INLINE int64_t slab_of(const struct gn *a, int64_t b, int64_t *begin, int64_t *end)
 {
     *begin = b % a->slabs * SLAB;
-    *end = dt_min64(*begin + SLAB, a->g.pixels);
+    *end = dt_cpu_min64(*begin + SLAB, a->g.pixels);
     return b / a->slabs;
 }
 
@@ -111,7 +111,7 @@ BLOCK_FN(write_block, write_rows, false)
 BLOCK_FN(write_silu_block, write_rows, true)
 
 /* The workspace; false if there is none. */
-static bool room(struct dt_queue *q, struct gn *a)
+static bool room(struct dt_device_queue *q, struct gn *a)
 {
     int64_t n = a->g.items * a->g.channels, parts = a->g.items * a->slabs * 2 * a->g.channels;
     float *p = dt_cpu_scratch(q, DT_SCRATCH_KERNEL, sizeof(float) * (size_t)(parts + 4 * n + 1));
@@ -126,11 +126,16 @@ static bool room(struct dt_queue *q, struct gn *a)
     return true;
 }
 
-static void groupnorm_fwd(struct dt_queue *q, const struct dt_groupnorm *g, const void *x,
-                          const float *gamma, const float *beta, void *y, float *mean, float *rstd)
+static void groupnorm_fwd(struct dt_device_queue *q, const struct dt_kernel_groupnorm *g,
+                          const void *x, const float *gamma, const float *beta, void *y,
+                          float *mean, float *rstd)
 {
-    struct gn a = {
-        .g = *g, .x = x, .gamma = gamma, .beta = beta, .y = y, .slabs = dt_blocks(g->pixels, SLAB)};
+    struct gn a = {.g = *g,
+                   .x = x,
+                   .gamma = gamma,
+                   .beta = beta,
+                   .y = y,
+                   .slabs = dt_cpu_blocks(g->pixels, SLAB)};
     int64_t blocks = g->items * a.slabs, n = g->items * g->groups;
 
     assert(g->groups > 0 && g->channels % g->groups == 0);
@@ -235,8 +240,8 @@ static void weight_grads(const struct gn *a, float *dgamma, float *dbeta, bool a
     }
 }
 
-static void groupnorm_bwd(struct dt_queue *q, const struct dt_groupnorm *g, const void *x,
-                          const float *gamma, const float *beta, const float *mean,
+static void groupnorm_bwd(struct dt_device_queue *q, const struct dt_kernel_groupnorm *g,
+                          const void *x, const float *gamma, const float *beta, const float *mean,
                           const float *rstd, const void *dy, void *dx, bool add_dx, float *dgamma,
                           float *dbeta, bool add_w)
 {
@@ -247,7 +252,7 @@ static void groupnorm_bwd(struct dt_queue *q, const struct dt_groupnorm *g, cons
                    .beta = beta,
                    .y = dx,
                    .add = add_dx,
-                   .slabs = dt_blocks(g->pixels, SLAB)};
+                   .slabs = dt_cpu_blocks(g->pixels, SLAB)};
     int64_t blocks = g->items * a.slabs, n = g->items * g->groups;
 
     assert(g->groups > 0 && g->channels % g->groups == 0);

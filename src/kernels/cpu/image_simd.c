@@ -87,8 +87,8 @@ static void spread_block(void *arg, int64_t row, int thread)
     DT_BY_TYPE(a->t, spread_row, a, row);
 }
 
-static void run(struct dt_queue *q, enum dt_dtype t, int64_t n, int64_t h, int64_t w, int64_t c,
-                const void *x, void *y, dt_cpu_block_fn *fn)
+static void run(struct dt_device_queue *q, enum dt_dtype t, int64_t n, int64_t h, int64_t w,
+                int64_t c, const void *x, void *y, dt_cpu_block_fn *fn)
 {
     struct image a = {t, n, h, w, c, x, y};
 
@@ -96,34 +96,34 @@ static void run(struct dt_queue *q, enum dt_dtype t, int64_t n, int64_t h, int64
         dt_cpu_for(q, n * h, fn, &a);
 }
 
-static void upsample2_fwd(struct dt_queue *q, enum dt_dtype dtype, int64_t n, int64_t h, int64_t w,
-                          int64_t c, const void *x, void *y)
+static void upsample2_fwd(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, int64_t h,
+                          int64_t w, int64_t c, const void *x, void *y)
 {
     run(q, dtype, n, h, w, c, x, y, up_block);
 }
 
-static void upsample2_bwd(struct dt_queue *q, enum dt_dtype dtype, int64_t n, int64_t h, int64_t w,
-                          int64_t c, const void *dy, void *dx)
+static void upsample2_bwd(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, int64_t h,
+                          int64_t w, int64_t c, const void *dy, void *dx)
 {
     run(q, dtype, n, h, w, c, dy, dx, sum_block);
 }
 
-static void avgpool2_fwd(struct dt_queue *q, enum dt_dtype dtype, int64_t n, int64_t h, int64_t w,
-                         int64_t c, const void *x, void *y)
+static void avgpool2_fwd(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, int64_t h,
+                         int64_t w, int64_t c, const void *x, void *y)
 {
     assert(h % 2 == 0 && w % 2 == 0);
     run(q, dtype, n, h / 2, w / 2, c, x, y, mean_block);
 }
 
-static void avgpool2_bwd(struct dt_queue *q, enum dt_dtype dtype, int64_t n, int64_t h, int64_t w,
-                         int64_t c, const void *dy, void *dx)
+static void avgpool2_bwd(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, int64_t h,
+                         int64_t w, int64_t c, const void *dy, void *dx)
 {
     assert(h % 2 == 0 && w % 2 == 0);
     run(q, dtype, n, h / 2, w / 2, c, dy, dx, spread_block);
 }
 
 /* Few and exact: double, on one thread. */
-static void timestep(struct dt_queue *q, enum dt_dtype dtype, int64_t n, int64_t dim,
+static void timestep(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, int64_t dim,
                      const float *t, float period, float shift, bool cos_first, void *y)
 {
     int64_t half = dim / 2;
@@ -163,7 +163,7 @@ DT_INLINE void mse_item(const struct mse *a, int64_t item, enum dt_dtype t)
     double total = 0;
 
     for (int64_t begin = 0; begin < a->width; begin += STRETCH) {
-        int64_t end = dt_min64(begin + STRETCH, a->width);
+        int64_t end = dt_cpu_min64(begin + STRETCH, a->width);
         float s;
 
         DT_SUM(s, begin, end,
@@ -186,7 +186,7 @@ static void mse_block(void *arg, int64_t item, int thread)
     DT_BY_TYPE(a->t, mse_item, a, item);
 }
 
-static void mse(struct dt_queue *q, enum dt_dtype dtype, int64_t items, int64_t width,
+static void mse(struct dt_device_queue *q, enum dt_dtype dtype, int64_t items, int64_t width,
                 const void *pred, const void *target, float scale, float *sse, void *dpred)
 {
     struct mse a = {dtype, items, width, pred, target, 2 * scale, sse, dpred};

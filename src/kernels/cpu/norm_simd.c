@@ -7,7 +7,7 @@
 #include "kernels/cpu/simd.h"
 
 struct norm {
-    struct dt_norm n;
+    struct dt_kernel_norm n;
     const void *x, *dy;
     const float *gamma, *beta;
     const float *mean, *rstd; /* backward; mean NULL = RMS */
@@ -18,7 +18,7 @@ struct norm {
     int64_t per;
 };
 
-DT_INLINE int64_t row_at(const struct dt_norm *n, int64_t i)
+DT_INLINE int64_t row_at(const struct dt_kernel_norm *n, int64_t i)
 {
     return n->inner > 0 ? i / n->inner * n->stride + i % n->inner * n->width : i * n->width;
 }
@@ -58,7 +58,7 @@ DT_INLINE void fwd_rows(const struct norm *a, int64_t begin, int64_t end, enum d
 static void fwd_block(void *arg, int64_t block, int thread)
 {
     const struct norm *a = arg;
-    int64_t begin = block * a->per, end = dt_min64(begin + a->per, a->n.rows);
+    int64_t begin = block * a->per, end = dt_cpu_min64(begin + a->per, a->n.rows);
 
     (void)thread;
     DT_BY_TYPE(a->n.dtype, fwd_rows, a, begin, end);
@@ -116,7 +116,7 @@ DT_INLINE void bwd_rows(const struct norm *a, int64_t begin, int64_t end, float 
 static void bwd_block(void *arg, int64_t block, int thread)
 {
     const struct norm *a = arg;
-    int64_t begin = block * a->per, end = dt_min64(begin + a->per, a->n.rows), w = a->n.width;
+    int64_t begin = block * a->per, end = dt_cpu_min64(begin + a->per, a->n.rows), w = a->n.width;
     float *dgamma = a->part ? a->part + block * w * (a->layer ? 2 : 1) : NULL;
     float *dbeta = dgamma && a->layer ? dgamma + w : NULL;
 
@@ -141,24 +141,25 @@ static void add_parts(const float *part, int64_t blocks, int64_t stride, int64_t
     }
 }
 
-static void forward(struct dt_queue *q, struct norm *a)
+static void forward(struct dt_device_queue *q, struct norm *a)
 {
-    a->per = dt_block_rows(a->n.width);
+    a->per = dt_cpu_block_rows(a->n.width);
     if (q->status == DT_OK)
-        dt_cpu_for(q, dt_blocks(a->n.rows, a->per), fwd_block, a);
+        dt_cpu_for(q, dt_cpu_blocks(a->n.rows, a->per), fwd_block, a);
 }
 
-static void backward(struct dt_queue *q, struct norm *a, float *dgamma, float *dbeta, bool add_w)
+static void backward(struct dt_device_queue *q, struct norm *a, float *dgamma, float *dbeta,
+                     bool add_w)
 {
     int64_t blocks, stride = a->n.width * (a->layer ? 2 : 1);
 
     if (q->status != DT_OK)
         return;
-    a->per = dt_max64(dt_block_rows(a->n.width), dt_blocks(a->n.rows, 64));
-    blocks = dt_blocks(a->n.rows, a->per);
+    a->per = dt_cpu_max64(dt_cpu_block_rows(a->n.width), dt_cpu_blocks(a->n.rows, 64));
+    blocks = dt_cpu_blocks(a->n.rows, a->per);
     if (dgamma) {
         a->part = dt_cpu_scratch(q, DT_SCRATCH_KERNEL,
-                                 sizeof(float) * (size_t)(dt_max64(blocks, 1) * stride));
+                                 sizeof(float) * (size_t)(dt_cpu_max64(blocks, 1) * stride));
         if (!a->part)
             return;
     }
@@ -169,7 +170,7 @@ static void backward(struct dt_queue *q, struct norm *a, float *dgamma, float *d
         add_parts(a->part + a->n.width, blocks, stride, a->n.width, dbeta, add_w);
 }
 
-static void rmsnorm_fwd(struct dt_queue *q, const struct dt_norm *n, const void *x,
+static void rmsnorm_fwd(struct dt_device_queue *q, const struct dt_kernel_norm *n, const void *x,
                         const float *gamma, void *y, float *rstd)
 {
     struct norm a = {.n = *n, .x = x, .gamma = gamma, .y = y, .rstd_out = rstd};
@@ -177,7 +178,7 @@ static void rmsnorm_fwd(struct dt_queue *q, const struct dt_norm *n, const void 
     forward(q, &a);
 }
 
-static void rmsnorm_bwd(struct dt_queue *q, const struct dt_norm *n, const void *x,
+static void rmsnorm_bwd(struct dt_device_queue *q, const struct dt_kernel_norm *n, const void *x,
                         const float *gamma, const float *rstd, const void *dy, void *dx,
                         bool add_dx, float *dgamma, bool add_w)
 {
@@ -187,7 +188,7 @@ static void rmsnorm_bwd(struct dt_queue *q, const struct dt_norm *n, const void 
     backward(q, &a, dgamma, NULL, add_w);
 }
 
-static void layernorm_fwd(struct dt_queue *q, const struct dt_norm *n, const void *x,
+static void layernorm_fwd(struct dt_device_queue *q, const struct dt_kernel_norm *n, const void *x,
                           const float *gamma, const float *beta, void *y, float *mean, float *rstd)
 {
     struct norm a = {.n = *n,
@@ -202,7 +203,7 @@ static void layernorm_fwd(struct dt_queue *q, const struct dt_norm *n, const voi
     forward(q, &a);
 }
 
-static void layernorm_bwd(struct dt_queue *q, const struct dt_norm *n, const void *x,
+static void layernorm_bwd(struct dt_device_queue *q, const struct dt_kernel_norm *n, const void *x,
                           const float *gamma, const float *mean, const float *rstd, const void *dy,
                           void *dx, bool add_dx, float *dgamma, float *dbeta, bool add_w)
 {

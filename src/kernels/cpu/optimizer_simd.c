@@ -17,7 +17,7 @@ struct opt {
 static void adamw_block(void *arg, int64_t block, int thread)
 {
     const struct opt *a = arg;
-    int64_t begin = block * BLOCK, end = dt_min64(begin + BLOCK, a->n);
+    int64_t begin = block * BLOCK, end = dt_cpu_min64(begin + BLOCK, a->n);
     float lr = a->lr, b1 = a->beta1, b2 = a->beta2, eps = a->eps, coef = a->coef;
     float i1 = 1.0f / a->c1, i2 = 1.0f / a->c2, keep = 1.0f - lr * a->decay;
     const float *g = a->g;
@@ -36,8 +36,8 @@ static void adamw_block(void *arg, int64_t block, int thread)
     }
 }
 
-static void adamw(struct dt_queue *q, const struct dt_adamw *h, int64_t n, float *p, const float *g,
-                  float *m, float *v, const float *coef)
+static void adamw(struct dt_device_queue *q, const struct dt_kernel_adamw *h, int64_t n, float *p,
+                  const float *g, float *m, float *v, const float *coef)
 {
     struct opt a = {.n = n,
                     .p = p,
@@ -55,17 +55,17 @@ static void adamw(struct dt_queue *q, const struct dt_adamw *h, int64_t n, float
     a.c1 = (float)(1.0 - pow((double)h->beta1, (double)h->step));
     a.c2 = (float)(1.0 - pow((double)h->beta2, (double)h->step));
     if (q->status == DT_OK)
-        dt_cpu_for(q, dt_blocks(n, BLOCK), adamw_block, &a);
+        dt_cpu_for(q, dt_cpu_blocks(n, BLOCK), adamw_block, &a);
 }
 
 /* In double, by stretches. */
 DT_INLINE double block_sum(const struct opt *a, int64_t block, bool square)
 {
-    int64_t stop = dt_min64((block + 1) * BLOCK, a->n);
+    int64_t stop = dt_cpu_min64((block + 1) * BLOCK, a->n);
     double total = 0;
 
     for (int64_t begin = block * BLOCK; begin < stop; begin += STRETCH) {
-        int64_t end = dt_min64(begin + STRETCH, stop);
+        int64_t end = dt_cpu_min64(begin + STRETCH, stop);
         double s;
 
         DT_REDUCE(double, 0.0, DT_PLUS, s, begin, end,
@@ -90,11 +90,11 @@ static void sq_block(void *arg, int64_t block, int thread)
     a->part[block] = block_sum(a, block, true);
 }
 
-static void reduce(struct dt_queue *q, int64_t n, const float *x, double *out, bool add,
+static void reduce(struct dt_device_queue *q, int64_t n, const float *x, double *out, bool add,
                    dt_cpu_block_fn *fn)
 {
     struct opt a = {.n = n, .g = x};
-    int64_t blocks = dt_blocks(n, BLOCK);
+    int64_t blocks = dt_cpu_blocks(n, BLOCK);
 
     if (q->status != DT_OK)
         return;
@@ -109,17 +109,17 @@ static void reduce(struct dt_queue *q, int64_t n, const float *x, double *out, b
     *out = (add ? *out : 0) + a.part[0];
 }
 
-static void sum(struct dt_queue *q, int64_t n, const float *x, double *out, bool add)
+static void sum(struct dt_device_queue *q, int64_t n, const float *x, double *out, bool add)
 {
     reduce(q, n, x, out, add, sum_block);
 }
 
-static void sum_sq(struct dt_queue *q, int64_t n, const float *x, double *out, bool add)
+static void sum_sq(struct dt_device_queue *q, int64_t n, const float *x, double *out, bool add)
 {
     reduce(q, n, x, out, add, sq_block);
 }
 
-static void clip_coef(struct dt_queue *q, const double *sq, float max_norm, float *norm,
+static void clip_coef(struct dt_device_queue *q, const double *sq, float max_norm, float *norm,
                       float *coef)
 {
     double n = sqrt(*sq);

@@ -11,7 +11,7 @@
  *   from   x + k ldx + n, or turned x + n ldx + k
  *   to     to + k / kb tk + n / nb tn              blocks of kb x nb; in each
  *          + k % kb / 2 * 2 nb + n % nb * 2 + k % 2                 pairs of k beside each other */
-struct dt_pack {
+struct dt_cpu_pack {
     const float *x;
     uint16_t *to;
     bool turned;
@@ -22,6 +22,6 @@ struct dt_pack {
 /* True: done.  False: this CPU or this layout needs the product library's own way.  What of the
  * last blocks lies behind k or n is left alone, except that an odd last pair and 16 columns are
  * filled up with zeros. */
-bool dt_pack(struct dt_queue *q, const struct dt_pack *p);
+bool dt_cpu_pack(struct dt_device_queue *q, const struct dt_cpu_pack *p);
 
 #endif

@@ -19,14 +19,14 @@ enum { BANDS = 16, CALL_MAX = 2 * BANDS }; /* primitives of a call */
 
 /* Rows of pieces, equally high. */
 struct band {
-    int64_t first, height, count;  /* of rows; pieces of the grid in this direction */
-    struct dt_primitive *entry[2]; /* [last column] */
+    int64_t first, height, count;      /* of rows; pieces of the grid in this direction */
+    struct dt_cpu_primitive *entry[2]; /* [last column] */
     struct dnnl_memory *packed[2];
 };
 
 /* Bands of pieces, all columns but the last equally wide. */
 struct pieces {
-    struct dt_queue *q;
+    struct dt_device_queue *q;
     struct band band[BANDS];
     int n_bands;
     int64_t rows, cols; /* of the grid */
@@ -88,14 +88,15 @@ static void piece(void *arg, int64_t block, int thread)
 
 /* The primitives are there: packs the weight for them, then runs all pieces.  `threads`: of a
  * single piece, oneDNN's own. */
-static void pieces_run(struct pieces *p, const struct dt_weight *w, enum dt_view view, int threads)
+static void pieces_run(struct pieces *p, const struct dt_device_weight *w, enum dt_cpu_view view,
+                       int threads)
 {
-    struct dt_queue *q = p->q;
+    struct dt_device_queue *q = p->q;
     size_t each = 0;
 
     for (int i = 0; i < 2 * p->n_bands; i++) {
         struct band *b = &p->band[i / 2];
-        struct dt_primitive *e = b->entry[i % 2];
+        struct dt_cpu_primitive *e = b->entry[i % 2];
 
         if (!e)
             continue;
@@ -127,10 +128,10 @@ static int64_t round_up(int64_t x, int64_t to)
 }
 
 /* Rows and columns of a piece. */
-static void product_cut(const struct dt_product *p, bool weight, int64_t *mb, int64_t *nb)
+static void product_cut(const struct dt_cpu_product_args *p, bool weight, int64_t *mb, int64_t *nb)
 {
-    int64_t rows = dt_blocks(p->m, weight ? PIECE_ROWS : PLAIN_ROWS);
-    int64_t cols = weight ? 1 : dt_blocks(p->n, PIECE_COLS);
+    int64_t rows = dt_cpu_blocks(p->m, weight ? PIECE_ROWS : PLAIN_ROWS);
+    int64_t cols = weight ? 1 : dt_cpu_blocks(p->n, PIECE_COLS);
     double macs = (double)p->m * (double)p->n * (double)p->k;
 
     while (rows * cols < PIECES && macs / (double)(rows * cols) > PIECE_MACS) {
@@ -141,15 +142,15 @@ static void product_cut(const struct dt_product *p, bool weight, int64_t *mb, in
         else
             break;
     }
-    *mb = dt_max64(16, dt_blocks(p->m, rows));
+    *mb = dt_cpu_max64(16, dt_cpu_blocks(p->m, rows));
     *mb = usual(*mb) < *mb ? usual(2 * *mb - 1) : *mb; /* the next usual length */
-    *nb = cols == 1 ? p->n : round_up(dt_blocks(p->n, cols), 64);
+    *nb = cols == 1 ? p->n : round_up(dt_cpu_blocks(p->n, cols), 64);
 }
 
 /* A single piece that oneDNN's threads share, if they divide only outputs. */
-static bool whole(struct pieces *g, const struct dt_product *p, bool weight)
+static bool whole(struct pieces *g, const struct dt_cpu_product_args *p, bool weight)
 {
-    struct dt_primitive *e = dt_dnnl_product(g->q, p, weight, g->q->threads);
+    struct dt_cpu_primitive *e = dt_dnnl_product(g->q, p, weight, g->q->threads);
 
     if (!e || !dt_dnnl_only_outputs(e))
         return false;
@@ -159,11 +160,12 @@ static bool whole(struct pieces *g, const struct dt_product *p, bool weight)
     return true;
 }
 
-static bool product_entries(struct pieces *g, const struct dt_product *p, bool weight, int64_t nb)
+static bool product_entries(struct pieces *g, const struct dt_cpu_product_args *p, bool weight,
+                            int64_t nb)
 {
     for (int i = 0; i < 2 * g->n_bands; i++) {
         struct band *b = &g->band[i / 2];
-        struct dt_product s = *p;
+        struct dt_cpu_product_args s = *p;
         bool last = i % 2;
 
         if (!last && g->cols == 1)
@@ -177,19 +179,19 @@ static bool product_entries(struct pieces *g, const struct dt_product *p, bool w
     return true;
 }
 
-static void product(struct dt_queue *q, const struct dt_product *p, const void *a, const void *b,
-                    const struct dt_weight *w, const float *bias, void *c)
+static void product(struct dt_device_queue *q, const struct dt_cpu_product_args *p, const void *a,
+                    const void *b, const struct dt_device_weight *w, const float *bias, void *c)
 {
     int64_t elem = (int64_t)dt_dtype_bytes((enum dt_dtype)p->type), mb, nb;
     int64_t c_elem = (int64_t)dt_dtype_bytes((enum dt_dtype)p->c_type);
     /* of a weight, b's strides say only which way round it is read */
-    enum dt_view view = p->rb == 1 && p->cb != 1 ? DT_VIEW_FORWARD : DT_VIEW_BACKWARD;
+    enum dt_cpu_view view = p->rb == 1 && p->cb != 1 ? DT_VIEW_FORWARD : DT_VIEW_BACKWARD;
     struct pieces g = {.q = q, .a = a, .b = b, .bias = (const char *)bias, .c = c};
     int threads = 1;
 
     dt_dnnl_room(q, CALL_MAX);
     product_cut(p, w != NULL, &mb, &nb);
-    g.cols = dt_blocks(p->n, nb);
+    g.cols = dt_cpu_blocks(p->n, nb);
     if (p->m <= mb && g.cols == 1 && q->threads > 1 &&
         (double)p->n * (double)p->k * (double)p->m > PIECE_MACS && whole(&g, p, w != NULL))
         threads = q->threads;
@@ -218,11 +220,11 @@ static int64_t most_of(int64_t n)
     return n / step * step;
 }
 
-void dt_cpu_product(struct dt_queue *q, const struct dt_product *p, const void *a, const void *b,
-                    const struct dt_weight *w, const float *bias, void *c)
+void dt_cpu_product(struct dt_device_queue *q, const struct dt_cpu_product_args *p, const void *a,
+                    const void *b, const struct dt_device_weight *w, const float *bias, void *c)
 {
     int64_t elem = (int64_t)dt_dtype_bytes((enum dt_dtype)p->type);
-    struct dt_product s = *p;
+    struct dt_cpu_product_args s = *p;
 
     if (q->status != DT_OK || p->m == 0 || p->n == 0)
         return;
@@ -239,14 +241,15 @@ void dt_cpu_product(struct dt_queue *q, const struct dt_product *p, const void *
 }
 
 /* A piece is as many images as make it worth while. */
-void dt_cpu_conv(struct dt_queue *q, const struct dt_conv *c, bool backward, const void *a,
-                 const struct dt_weight *w, const float *bias, bool add, void *out)
+void dt_cpu_conv(struct dt_device_queue *q, const struct dt_kernel_conv *c, bool backward,
+                 const void *a, const struct dt_device_weight *w, const float *bias, bool add,
+                 void *out)
 {
-    const struct dt_conv_build cb = {c, backward, bias != NULL, add};
+    const struct dt_cpu_conv_build cb = {c, backward, bias != NULL, add};
     int64_t elem = (int64_t)dt_dtype_bytes(c->dtype), x = c->h * c->w * c->c_in;
-    int64_t y = dt_conv_out(c->h, c) * dt_conv_out(c->w, c) * c->c_out;
+    int64_t y = dt_kernel_conv_out(c->h, c) * dt_kernel_conv_out(c->w, c) * c->c_out;
     double macs = (double)y * (double)c->kernel * (double)c->kernel * (double)c->c_in;
-    int64_t images = dt_max64(1, dt_min64(c->n, (int64_t)(PIECE_MACS / (macs + 1))));
+    int64_t images = dt_cpu_max64(1, dt_cpu_min64(c->n, (int64_t)(PIECE_MACS / (macs + 1))));
     struct pieces g = {.q = q, .cols = 1, .a = a, .bias = (const char *)bias, .c = out};
     int threads;
 

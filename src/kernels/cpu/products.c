@@ -11,22 +11,23 @@
 
 enum { SLAB_BYTES = 8 << 20 }; /* of gathered rows: they stay in a last-level cache */
 
-static void linear_fwd(struct dt_queue *q, int64_t m, const void *x, const struct dt_weight *w,
-                       const float *bias, const void *residual, void *y)
+static void linear_fwd(struct dt_device_queue *q, int64_t m, const void *x,
+                       const struct dt_device_weight *w, const float *bias, const void *residual,
+                       void *y)
 {
-    const struct dt_weight_shape *s = dt_cpu_weight_shape(w);
-    struct dt_product p = {.m = m,
-                           .n = s->out,
-                           .k = s->in,
-                           .ra = s->in,
-                           .ca = 1,
-                           .rb = 1,
-                           .cb = s->in + 1, /* any but 1: read transposed */
-                           .rc = s->out,
-                           .type = (int32_t)s->dtype,
-                           .c_type = (int32_t)s->dtype,
-                           .add = residual != NULL,
-                           .bias = bias != NULL};
+    const struct dt_device_weight_shape *s = dt_cpu_weight_shape(w);
+    struct dt_cpu_product_args p = {.m = m,
+                                    .n = s->out,
+                                    .k = s->in,
+                                    .ra = s->in,
+                                    .ca = 1,
+                                    .rb = 1,
+                                    .cb = s->in + 1, /* any but 1: read transposed */
+                                    .rc = s->out,
+                                    .type = (int32_t)s->dtype,
+                                    .c_type = (int32_t)s->dtype,
+                                    .add = residual != NULL,
+                                    .bias = bias != NULL};
 
     assert(s->kernel == 0);
     if (residual && residual != y)
@@ -34,41 +35,41 @@ static void linear_fwd(struct dt_queue *q, int64_t m, const void *x, const struc
     dt_cpu_product(q, &p, x, NULL, w, bias, y);
 }
 
-static void linear_bwd_input(struct dt_queue *q, int64_t m, const void *dy,
-                             const struct dt_weight *w, void *dx, bool add)
+static void linear_bwd_input(struct dt_device_queue *q, int64_t m, const void *dy,
+                             const struct dt_device_weight *w, void *dx, bool add)
 {
-    const struct dt_weight_shape *s = dt_cpu_weight_shape(w);
-    struct dt_product p = {.m = m,
-                           .n = s->in,
-                           .k = s->out,
-                           .ra = s->out,
-                           .ca = 1,
-                           .rb = s->in,
-                           .cb = 1,
-                           .rc = s->in,
-                           .type = (int32_t)s->dtype,
-                           .c_type = (int32_t)s->dtype,
-                           .add = add};
+    const struct dt_device_weight_shape *s = dt_cpu_weight_shape(w);
+    struct dt_cpu_product_args p = {.m = m,
+                                    .n = s->in,
+                                    .k = s->out,
+                                    .ra = s->out,
+                                    .ca = 1,
+                                    .rb = s->in,
+                                    .cb = 1,
+                                    .rc = s->in,
+                                    .type = (int32_t)s->dtype,
+                                    .c_type = (int32_t)s->dtype,
+                                    .add = add};
 
     assert(s->kernel == 0);
     dt_cpu_product(q, &p, dy, NULL, w, NULL, dx);
 }
 
-static void linear_bwd_weight(struct dt_queue *q, enum dt_dtype dtype, int64_t m, int64_t out,
-                              int64_t in, const void *x, const void *dy, float *dw, float *dbias,
-                              bool add)
+static void linear_bwd_weight(struct dt_device_queue *q, enum dt_dtype dtype, int64_t m,
+                              int64_t out, int64_t in, const void *x, const void *dy, float *dw,
+                              float *dbias, bool add)
 {
-    struct dt_product p = {.m = out,
-                           .n = in,
-                           .k = m,
-                           .ra = 1,
-                           .ca = out,
-                           .rb = in,
-                           .cb = 1,
-                           .rc = in,
-                           .type = (int32_t)dtype,
-                           .c_type = DT_F32,
-                           .add = add};
+    struct dt_cpu_product_args p = {.m = out,
+                                    .n = in,
+                                    .k = m,
+                                    .ra = 1,
+                                    .ca = out,
+                                    .rb = in,
+                                    .cb = 1,
+                                    .rc = in,
+                                    .type = (int32_t)dtype,
+                                    .c_type = DT_F32,
+                                    .add = add};
 
     if (q->status != DT_OK)
         return;
@@ -82,18 +83,19 @@ static void linear_bwd_weight(struct dt_queue *q, enum dt_dtype dtype, int64_t m
 
 /* ---- convolution ---- */
 
-static void conv_fwd(struct dt_queue *q, const struct dt_conv *c, const void *x,
-                     const struct dt_weight *w, const float *bias, const void *residual, void *y)
+static void conv_fwd(struct dt_device_queue *q, const struct dt_kernel_conv *c, const void *x,
+                     const struct dt_device_weight *w, const float *bias, const void *residual,
+                     void *y)
 {
-    int64_t rows = c->n * dt_conv_out(c->h, c) * dt_conv_out(c->w, c);
+    int64_t rows = c->n * dt_kernel_conv_out(c->h, c) * dt_kernel_conv_out(c->w, c);
 
     if (residual && residual != y)
         q->dev->k->copy2d(q, c->dtype, rows, c->c_out, residual, c->c_out, y, c->c_out, false);
     dt_cpu_conv(q, c, false, x, w, bias, residual != NULL, y);
 }
 
-static void conv_bwd_input(struct dt_queue *q, const struct dt_conv *c, const void *dy,
-                           const struct dt_weight *w, void *dx, bool add)
+static void conv_bwd_input(struct dt_device_queue *q, const struct dt_kernel_conv *c,
+                           const void *dy, const struct dt_device_weight *w, void *dx, bool add)
 {
     int64_t n = c->n * c->h * c->w * c->c_in;
     void *to = dx;
@@ -111,7 +113,7 @@ static void conv_bwd_input(struct dt_queue *q, const struct dt_conv *c, const vo
 }
 
 struct gather {
-    const struct dt_conv *c;
+    const struct dt_kernel_conv *c;
     int64_t oh, ow, first, rows, per; /* output pixels first .. first + rows, `per` in a block */
     const char *x;
     char *col;
@@ -120,9 +122,9 @@ struct gather {
 static void gather_block(void *arg, int64_t block, int thread)
 {
     const struct gather *g = arg;
-    const struct dt_conv *c = g->c;
+    const struct dt_kernel_conv *c = g->c;
     size_t pixel = (size_t)c->c_in * dt_dtype_bytes(c->dtype);
-    int64_t end = dt_min64((block + 1) * g->per, g->rows);
+    int64_t end = dt_cpu_min64((block + 1) * g->per, g->rows);
 
     (void)thread;
     for (int64_t r = block * g->per; r < end; r++) {
@@ -172,24 +174,25 @@ static void scatter_block(void *arg, int64_t o, int thread)
         scatter_row(from, to, s->c_in, s->taps, s->add);
 }
 
-static void conv_bwd_weight(struct dt_queue *q, const struct dt_conv *c, const void *x,
-                            const void *dy, float *dw, float *dbias, bool add)
+static void conv_bwd_weight(struct dt_device_queue *q, const struct dt_kernel_conv *c,
+                            const void *x, const void *dy, float *dw, float *dbias, bool add)
 {
     int64_t taps = (int64_t)c->kernel * c->kernel, width = taps * c->c_in;
-    int64_t oh = dt_conv_out(c->h, c), ow = dt_conv_out(c->w, c), pixels = c->n * oh * ow;
+    int64_t oh = dt_kernel_conv_out(c->h, c), ow = dt_kernel_conv_out(c->w, c),
+            pixels = c->n * oh * ow;
     size_t elem = dt_dtype_bytes(c->dtype);
-    int64_t slab = dt_max64(256, SLAB_BYTES / ((int64_t)elem * width) / 256 * 256);
-    struct gather g = {c, oh, ow, 0, 0, dt_block_rows(width), x, NULL};
+    int64_t slab = dt_cpu_max64(256, SLAB_BYTES / ((int64_t)elem * width) / 256 * 256);
+    struct gather g = {c, oh, ow, 0, 0, dt_cpu_block_rows(width), x, NULL};
     struct scatter s = {NULL, dw, c->c_in, taps, add};
-    struct dt_product p = {.m = c->c_out,
-                           .n = width,
-                           .ra = 1,
-                           .ca = c->c_out,
-                           .rb = width,
-                           .cb = 1,
-                           .rc = width,
-                           .type = (int32_t)c->dtype,
-                           .c_type = DT_F32};
+    struct dt_cpu_product_args p = {.m = c->c_out,
+                                    .n = width,
+                                    .ra = 1,
+                                    .ca = c->c_out,
+                                    .rb = width,
+                                    .cb = 1,
+                                    .rc = width,
+                                    .type = (int32_t)c->dtype,
+                                    .c_type = DT_F32};
     bool direct = taps == 1 && c->stride == 1 && c->pad == 0;
     size_t sum_bytes = sizeof(float) * (size_t)(c->c_out * width);
     char *room;
@@ -202,7 +205,7 @@ static void conv_bwd_weight(struct dt_queue *q, const struct dt_conv *c, const v
         return;
     }
     if (dw && q->status == DT_OK) {
-        slab = dt_min64(slab, pixels);
+        slab = dt_cpu_min64(slab, pixels);
         sum_bytes = (sum_bytes + 63) / 64 * 64;
         room = dt_cpu_scratch(q, DT_SCRATCH_OUTER, sum_bytes + elem * (size_t)(slab * width));
         if (!room)
@@ -210,8 +213,8 @@ static void conv_bwd_weight(struct dt_queue *q, const struct dt_conv *c, const v
         s.from = (const float *)(void *)room;
         g.col = room + sum_bytes;
         for (g.first = 0; g.first < pixels; g.first += slab) {
-            g.rows = dt_min64(slab, pixels - g.first);
-            dt_cpu_for(q, dt_blocks(g.rows, g.per), gather_block, &g);
+            g.rows = dt_cpu_min64(slab, pixels - g.first);
+            dt_cpu_for(q, dt_cpu_blocks(g.rows, g.per), gather_block, &g);
             p.k = g.rows;
             p.add = g.first > 0;
             dt_cpu_product(q, &p, (const char *)dy + elem * (size_t)(g.first * c->c_out), g.col,

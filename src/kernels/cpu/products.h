@@ -9,9 +9,10 @@
 
 /* Forward: out = conv(a, w) + bias (NULL), added to what is there if `add`.  Backward: a is dy, out
  * is dx; neither bias nor add. */
-void dt_cpu_conv(struct dt_queue *q, const struct dt_conv *c, bool backward, const void *a,
-                 const struct dt_weight *w, const float *bias, bool add, void *out);
+void dt_cpu_conv(struct dt_device_queue *q, const struct dt_kernel_conv *c, bool backward,
+                 const void *a, const struct dt_device_weight *w, const float *bias, bool add,
+                 void *out);
 /* Primitives that the queue holds: shapes of pieces that it has met. */
-int dt_cpu_primitives(const struct dt_queue *q);
+int dt_cpu_primitives(const struct dt_device_queue *q);
 
 #endif

@@ -20,7 +20,7 @@ struct noise {
 static void normal_block(void *arg, int64_t block, int thread)
 {
     const struct noise *a = arg;
-    int64_t end = dt_min64((block + 1) * BLOCK, a->n);
+    int64_t end = dt_cpu_min64((block + 1) * BLOCK, a->n);
 
     (void)thread;
     for (int64_t i = block * BLOCK; i < end; i++)
@@ -28,21 +28,21 @@ static void normal_block(void *arg, int64_t block, int thread)
               a->t);
 }
 
-static void normal(struct dt_queue *q, enum dt_dtype dtype, int64_t n, uint64_t seed,
+static void normal(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, uint64_t seed,
                    uint64_t stream, uint64_t first, float scale, void *y)
 {
     struct noise a = {
         .t = dtype, .n = n, .seed = seed, .stream = stream, .first = first, .f = scale, .y = y};
 
     if (q->status == DT_OK)
-        dt_cpu_for(q, dt_blocks(n, BLOCK), normal_block, &a);
+        dt_cpu_for(q, dt_cpu_blocks(n, BLOCK), normal_block, &a);
 }
 
 static void dropout_block(void *arg, int64_t block, int thread)
 {
     const struct noise *a = arg;
     const uint32_t key[2] = {(uint32_t)a->seed, (uint32_t)(a->seed >> 32)};
-    int64_t end = dt_min64((block + 1) * BLOCK, a->n);
+    int64_t end = dt_cpu_min64((block + 1) * BLOCK, a->n);
     uint32_t word[4];
 
     (void)thread;
@@ -52,13 +52,13 @@ static void dropout_block(void *arg, int64_t block, int thread)
             const uint32_t ctr[4] = {(uint32_t)at, (uint32_t)(at >> 32), (uint32_t)a->stream,
                                      (uint32_t)(a->stream >> 32)};
 
-            dt_philox4x32(ctr, key, word);
+            dt_rng_philox4x32(ctr, key, word);
         }
         dt_st(a->y, i, word[i % 4] < a->limit ? 0.0f : a->f * dt_ld(a->x, i, a->t), a->t);
     }
 }
 
-static void dropout(struct dt_queue *q, enum dt_dtype dtype, int64_t n, uint64_t seed,
+static void dropout(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, uint64_t seed,
                     uint64_t stream, uint64_t first, float p, const void *x, void *y)
 {
     struct noise a = {.t = dtype,
@@ -73,7 +73,7 @@ static void dropout(struct dt_queue *q, enum dt_dtype dtype, int64_t n, uint64_t
 
     assert(p >= 0 && p < 1 && first % 4 == 0);
     if (q->status == DT_OK)
-        dt_cpu_for(q, dt_blocks(n, BLOCK), dropout_block, &a);
+        dt_cpu_for(q, dt_cpu_blocks(n, BLOCK), dropout_block, &a);
 }
 
 void DT_SIMD(dt_cpu_random)(struct dt_kernels *k)

@@ -19,17 +19,17 @@ struct rows {
     static void name(void *arg, int64_t block, int thread)                                         \
     {                                                                                              \
         const struct rows *a = arg;                                                                \
-        int64_t begin = block * a->per, end = dt_min64(begin + a->per, a->n);                      \
+        int64_t begin = block * a->per, end = dt_cpu_min64(begin + a->per, a->n);                  \
                                                                                                    \
         (void)thread;                                                                              \
         DT_BY_TYPE(a->t, inner, a, begin, end);                                                    \
     }
 
-static void run(struct dt_queue *q, struct rows *a, dt_cpu_block_fn *fn)
+static void run(struct dt_device_queue *q, struct rows *a, dt_cpu_block_fn *fn)
 {
-    a->per = dt_block_rows(a->width);
+    a->per = dt_cpu_block_rows(a->width);
     if (q->status == DT_OK)
-        dt_cpu_for(q, dt_blocks(a->n, a->per), fn, a);
+        dt_cpu_for(q, dt_cpu_blocks(a->n, a->per), fn, a);
 }
 
 DT_INLINE void embed_rows(const struct rows *a, int64_t begin, int64_t end, enum dt_dtype t)
@@ -57,8 +57,9 @@ DT_INLINE void embed_rows(const struct rows *a, int64_t begin, int64_t end, enum
 }
 BLOCK_FN(embed_block, embed_rows)
 
-static void embedding_fwd(struct dt_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
-                          int64_t vocab, const int32_t *id, const float *table, void *y, bool add)
+static void embedding_fwd(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows,
+                          int64_t width, int64_t vocab, const int32_t *id, const float *table,
+                          void *y, bool add)
 {
     struct rows a = {.t = dtype,
                      .n = rows,
@@ -78,7 +79,7 @@ enum { COLUMNS = 64 };
  * in row order whatever the threads do. */
 DT_INLINE void embed_back(const struct rows *a, int64_t block, enum dt_dtype t)
 {
-    int64_t c0 = block * COLUMNS, c1 = dt_min64(c0 + COLUMNS, a->width);
+    int64_t c0 = block * COLUMNS, c1 = dt_cpu_min64(c0 + COLUMNS, a->width);
 
     for (int64_t r = 0; r < a->n; r++) {
         const void *dy = dt_at(a->src, r * a->width, t);
@@ -102,8 +103,9 @@ static void embed_back_block(void *arg, int64_t block, int thread)
     DT_BY_TYPE(a->t, embed_back, a, block);
 }
 
-static void embedding_bwd(struct dt_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
-                          int64_t vocab, const int32_t *id, const void *dy, float *dtable)
+static void embedding_bwd(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows,
+                          int64_t width, int64_t vocab, const int32_t *id, const void *dy,
+                          float *dtable)
 {
     struct rows a = {.t = dtype,
                      .n = rows,
@@ -114,7 +116,7 @@ static void embedding_bwd(struct dt_queue *q, enum dt_dtype dtype, int64_t rows,
                      .dtable = dtable};
 
     if (q->status == DT_OK)
-        dt_cpu_for(q, dt_blocks(width, COLUMNS), embed_back_block, &a);
+        dt_cpu_for(q, dt_cpu_blocks(width, COLUMNS), embed_back_block, &a);
 }
 
 DT_INLINE void copy_rows(const struct rows *a, int64_t begin, int64_t end, enum dt_dtype t)
@@ -135,7 +137,7 @@ DT_INLINE void copy_rows(const struct rows *a, int64_t begin, int64_t end, enum 
 }
 BLOCK_FN(copy_block, copy_rows)
 
-static void rows_copy(struct dt_queue *q, enum dt_dtype dtype, int64_t n, int64_t width,
+static void rows_copy(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, int64_t width,
                       const void *src, const int32_t *src_row, void *dst, const int32_t *dst_row,
                       bool add)
 {
@@ -153,7 +155,7 @@ static void rows_copy(struct dt_queue *q, enum dt_dtype dtype, int64_t n, int64_
     run(q, &a, copy_block);
 }
 
-static void copy2d(struct dt_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
+static void copy2d(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
                    const void *src, int64_t src_stride, void *dst, int64_t dst_stride, bool add)
 {
     struct rows a = {.t = dtype,
@@ -205,15 +207,15 @@ DT_INLINE void rope_rows(const struct rope *a, int64_t begin, int64_t end, enum 
 static void rope_block(void *arg, int64_t block, int thread)
 {
     const struct rope *a = arg;
-    int64_t begin = block * a->per, end = dt_min64(begin + a->per, a->rows);
+    int64_t begin = block * a->per, end = dt_cpu_min64(begin + a->per, a->rows);
 
     (void)thread;
     DT_BY_TYPE(a->t, rope_rows, a, begin, end);
 }
 
-static void rope(struct dt_queue *q, enum dt_dtype dtype, int64_t rows, int heads, int head_dim,
-                 int dim, int64_t stride, const int32_t *pos, const float *table, bool inverse,
-                 void *x)
+static void rope(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int heads,
+                 int head_dim, int dim, int64_t stride, const int32_t *pos, const float *table,
+                 bool inverse, void *x)
 {
     struct rope a = {.t = dtype,
                      .rows = rows,
@@ -227,13 +229,13 @@ static void rope(struct dt_queue *q, enum dt_dtype dtype, int64_t rows, int head
                      .x = x};
 
     assert(dim % 2 == 0 && dim <= head_dim);
-    a.per = dt_block_rows((int64_t)heads * dim);
+    a.per = dt_cpu_block_rows((int64_t)heads * dim);
     if (q->status == DT_OK)
-        dt_cpu_for(q, dt_blocks(rows, a.per), rope_block, &a);
+        dt_cpu_for(q, dt_cpu_blocks(rows, a.per), rope_block, &a);
 }
 
-static void ids_part(struct dt_queue *q, int64_t n, const int32_t *id, int64_t first, int64_t count,
-                     int32_t *out)
+static void ids_part(struct dt_device_queue *q, int64_t n, const int32_t *id, int64_t first,
+                     int64_t count, int32_t *out)
 {
     if (q->status != DT_OK)
         return;

@@ -67,7 +67,7 @@ DT_INLINE float dt_ld(const void *p, int64_t i, enum dt_dtype t)
 DT_INLINE void dt_st(void *p, int64_t i, float x, enum dt_dtype t)
 {
     if (t == DT_BF16)
-        ((uint16_t *)p)[i] = dt_f32_to_bf16(x);
+        ((uint16_t *)p)[i] = dt_bf16_from_f32(x);
     else
         ((float *)p)[i] = x;
 }

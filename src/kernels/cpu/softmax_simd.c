@@ -37,7 +37,7 @@ static void soft_block(void *arg, int64_t r, int thread)
     DT_BY_TYPE(a->t, soft_row, a, r);
 }
 
-static void softmax(struct dt_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
+static void softmax(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
                     float inv_temperature, const void *x, float *p)
 {
     struct soft a = {dtype, rows, width, x, p, inv_temperature};
@@ -65,7 +65,7 @@ DT_INLINE double row_sum(float *z, int64_t n, float max, bool keep)
     double total = 0;
 
     for (int64_t begin = 0; begin < n; begin += STRETCH) {
-        int64_t end = dt_min64(begin + STRETCH, n);
+        int64_t end = dt_cpu_min64(begin + STRETCH, n);
         float s;
 
         if (keep) {
@@ -197,8 +197,8 @@ static void part_end(void *arg, int64_t r, int thread)
         xent_grad(a, r, part_target(a, r), sum);
 }
 
-static void rows_in_parts(struct dt_queue *q, const struct dt_xent_parts *p, struct xent_rows *a,
-                          int64_t m)
+static void rows_in_parts(struct dt_device_queue *q, const struct dt_kernel_xent_parts *p,
+                          struct xent_rows *a, int64_t m)
 {
     dt_cpu_for(q, m, part_max, a);
     p->max(q, p->arg, m, a->max);
@@ -218,10 +218,10 @@ enum { PART_ROW_BYTES = 2 * sizeof(double) + 2 * sizeof(float) }; /* sum, max, t
 static int64_t chunk_rows(int64_t rows, int64_t vocab, size_t each)
 {
     int64_t fit = SCRATCH_BYTES / (vocab * (int64_t)each) / CHUNK_MIN * CHUNK_MIN;
-    int64_t most = dt_max64(CHUNK_MIN, dt_min64(CHUNK_MAX, fit));
-    int64_t even = dt_blocks(rows, dt_max64(1, dt_blocks(rows, most)));
+    int64_t most = dt_cpu_max64(CHUNK_MIN, dt_cpu_min64(CHUNK_MAX, fit));
+    int64_t even = dt_cpu_blocks(rows, dt_cpu_max64(1, dt_cpu_blocks(rows, most)));
 
-    return dt_min64(rows, dt_blocks(even, CHUNK_MIN) * CHUNK_MIN);
+    return dt_cpu_min64(rows, dt_cpu_blocks(even, CHUNK_MIN) * CHUNK_MIN);
 }
 
 /* Rows of logits begin on cache lines.  A wide product is as wide as they are, since oneDNN's best
@@ -232,16 +232,16 @@ static int64_t row_stride(int64_t vocab)
 {
     int64_t to = vocab < WIDE ? 32 : 64;
 
-    return dt_blocks(vocab, to) * to;
+    return dt_cpu_blocks(vocab, to) * to;
 }
 
-static void xent(struct dt_queue *q, const struct dt_xent *c, const void *x, const int32_t *target,
-                 float *nll, int32_t *best, void *dx, float *dw, bool add_dw)
+static void xent(struct dt_device_queue *q, const struct dt_kernel_xent *c, const void *x,
+                 const int32_t *target, float *nll, int32_t *best, void *dx, float *dw, bool add_dw)
 {
-    const struct dt_weight_shape *s = dt_cpu_weight_shape(c->w);
+    const struct dt_device_weight_shape *s = dt_cpu_weight_shape(c->w);
     size_t elem = dt_dtype_bytes(c->dtype);
     bool grad = dx || dw;
-    const struct dt_xent_parts *parts = c->parts;
+    const struct dt_kernel_xent_parts *parts = c->parts;
     int64_t vocab = parts ? parts->vocab : s->out;
     /* an fp32 gradient takes its logit's place */
     size_t d_elem = c->dtype == DT_F32 ? 0 : elem;
@@ -251,33 +251,33 @@ static void xent(struct dt_queue *q, const struct dt_xent *c, const void *x, con
     size_t bytes = sizeof(float) * (size_t)(chunk * stride);
     size_t d_bytes = grad ? d_elem * (size_t)(chunk * stride) : 0;
     struct xent_rows a = {.t = c->dtype, .vocab = s->out, .stride = stride, .scale = c->scale};
-    struct dt_product logits = {.n = stride,
-                                .k = width,
-                                .ra = width,
-                                .ca = 1,
-                                .rb = 1,
-                                .cb = width + 1,
-                                .rc = stride,
-                                .type = (int32_t)c->dtype,
-                                .c_type = DT_F32};
-    struct dt_product to_x = {.n = width,
-                              .k = stride,
-                              .ra = stride,
-                              .ca = 1,
-                              .rb = width,
-                              .cb = 1,
-                              .rc = width,
-                              .type = (int32_t)c->dtype,
-                              .c_type = (int32_t)c->dtype};
-    struct dt_product to_w = {.m = s->out,
-                              .n = width,
-                              .ra = 1,
-                              .ca = stride,
-                              .rb = width,
-                              .cb = 1,
-                              .rc = width,
-                              .type = (int32_t)c->dtype,
-                              .c_type = DT_F32};
+    struct dt_cpu_product_args logits = {.n = stride,
+                                         .k = width,
+                                         .ra = width,
+                                         .ca = 1,
+                                         .rb = 1,
+                                         .cb = width + 1,
+                                         .rc = stride,
+                                         .type = (int32_t)c->dtype,
+                                         .c_type = DT_F32};
+    struct dt_cpu_product_args to_x = {.n = width,
+                                       .k = stride,
+                                       .ra = stride,
+                                       .ca = 1,
+                                       .rb = width,
+                                       .cb = 1,
+                                       .rc = width,
+                                       .type = (int32_t)c->dtype,
+                                       .c_type = (int32_t)c->dtype};
+    struct dt_cpu_product_args to_w = {.m = s->out,
+                                       .n = width,
+                                       .ra = 1,
+                                       .ca = stride,
+                                       .rb = width,
+                                       .cb = 1,
+                                       .rc = width,
+                                       .type = (int32_t)c->dtype,
+                                       .c_type = DT_F32};
     char *room;
 
     assert(s->kernel == 0 && s->dtype == c->dtype);
@@ -285,9 +285,9 @@ static void xent(struct dt_queue *q, const struct dt_xent *c, const void *x, con
         return;
     for (int64_t r = 0; r < c->rows; r++)
         if (target[r] >= vocab) {
-            dt_queue_fail(q, DT_ERR_INPUT,
-                          "target %d of row %lld is outside the vocabulary of %lld", (int)target[r],
-                          (long long)r, (long long)vocab);
+            dt_cpu_queue_fail(q, DT_ERR_INPUT,
+                              "target %d of row %lld is outside the vocabulary of %lld",
+                              (int)target[r], (long long)r, (long long)vocab);
             return;
         }
     if (c->rows == 0 && dw && !add_dw)
@@ -307,7 +307,7 @@ static void xent(struct dt_queue *q, const struct dt_xent *c, const void *x, con
         a.token = a.max + chunk;
     }
     for (int64_t r = 0; r < c->rows && q->status == DT_OK; r += chunk) {
-        int64_t m = dt_min64(chunk, c->rows - r);
+        int64_t m = dt_cpu_min64(chunk, c->rows - r);
         const void *xr = (const char *)x + (size_t)(r * width) * elem;
 
         logits.m = to_x.m = to_w.k = m;

@@ -16,7 +16,7 @@ enum { DT_VL = 8, DT_NV = 2, DT_MR = 6 };
 #else
 enum { DT_VL = 4, DT_NV = 2, DT_MR = 4 };
 #endif
-typedef float dt_vec __attribute__((vector_size(DT_VL * 4), aligned(4), may_alias));
+typedef float dt_cpu_vec __attribute__((vector_size(DT_VL * 4), aligned(4), may_alias));
 
 /* Room for n elements in whole vectors. */
 DT_INLINE int64_t dt_vec_round(int64_t n)
@@ -27,17 +27,17 @@ DT_INLINE int64_t dt_vec_round(int64_t n)
 DT_INLINE void dt_tile(const int mr, const int nv, int64_t k, const float *a, int64_t ra,
                        int64_t ca, const float *b, int64_t ldb, float *c, int64_t ldc, bool add)
 {
-    dt_vec acc[6][4], row[4];
+    dt_cpu_vec acc[6][4], row[4];
 
 #pragma GCC unroll 6
     for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < nv; j++)
-            acc[i][j] = add ? *(const dt_vec *)(c + i * ldc + j * DT_VL) : (dt_vec){0};
+            acc[i][j] = add ? *(const dt_cpu_vec *)(c + i * ldc + j * DT_VL) : (dt_cpu_vec){0};
     for (int64_t p = 0; p < k; p++) {
 #pragma GCC unroll 4
         for (int j = 0; j < nv; j++)
-            row[j] = *(const dt_vec *)(b + p * ldb + j * DT_VL);
+            row[j] = *(const dt_cpu_vec *)(b + p * ldb + j * DT_VL);
 #pragma GCC unroll 6
         for (int i = 0; i < mr; i++) {
             float s = a[i * ra + p * ca];
@@ -51,7 +51,7 @@ DT_INLINE void dt_tile(const int mr, const int nv, int64_t k, const float *a, in
     for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < nv; j++)
-            *(dt_vec *)(c + i * ldc + j * DT_VL) = acc[i][j];
+            *(dt_cpu_vec *)(c + i * ldc + j * DT_VL) = acc[i][j];
 }
 
 /* A column of tiles nv vectors wide. */
@@ -70,9 +70,9 @@ DT_INLINE void dt_tile_column(const int nv, int64_t m, int64_t k, const float *a
 }
 
 /* n is a multiple of DT_VL. */
-static inline void dt_small_product(int64_t m, int64_t n, int64_t k, const float *a, int64_t ra,
-                                    int64_t ca, const float *b, int64_t ldb, float *c, int64_t ldc,
-                                    bool add)
+static inline void dt_cpu_small_product(int64_t m, int64_t n, int64_t k, const float *a, int64_t ra,
+                                        int64_t ca, const float *b, int64_t ldb, float *c,
+                                        int64_t ldc, bool add)
 {
     int64_t j = 0;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
-#include "exec/program/feed.h"
+#include "exec/program/batching.h"
 
 #include "base/mem.h"
 
@@ -8,7 +8,7 @@
 
 /* ---- counts ---- */
 
-int64_t dt_feed_in_rows(const struct dt_sequence *s)
+int64_t dt_batching_in_rows(const struct dt_sequence *s)
 {
     int64_t rows = 0;
 
@@ -18,7 +18,7 @@ int64_t dt_feed_in_rows(const struct dt_sequence *s)
     return rows;
 }
 
-int64_t dt_feed_images(const struct dt_sequence *s, uint32_t flag)
+int64_t dt_batching_images(const struct dt_sequence *s, uint32_t flag)
 {
     int64_t n = 0;
 
@@ -27,7 +27,7 @@ int64_t dt_feed_images(const struct dt_sequence *s, uint32_t flag)
     return n;
 }
 
-int64_t dt_feed_targets(const struct dt_sequence *s)
+int64_t dt_batching_targets(const struct dt_sequence *s)
 {
     int64_t n = 0;
 
@@ -44,7 +44,7 @@ static int generator_of(const struct dt_model *m)
     return -1;
 }
 
-int dt_feed_context_len(const struct dt_model *m)
+int dt_batching_context_len(const struct dt_model *m)
 {
     int g = generator_of(m);
 
@@ -54,14 +54,15 @@ int dt_feed_context_len(const struct dt_model *m)
     return 0;
 }
 
-int64_t dt_feed_cond_count(const struct dt_model *m, const struct dt_sequence *s)
+int64_t dt_batching_cond_count(const struct dt_model *m, const struct dt_sequence *s)
 {
-    return dt_feed_images(s, DT_ITEM_GENERATE) * dt_feed_context_len(m);
+    return dt_batching_images(s, DT_ITEM_GENERATE) * dt_batching_context_len(m);
 }
 
 /* ---- LLM ---- */
 
-void dt_feed_cond_rows(const struct dt_seq_doc *d, int context_len, int32_t first_row, int32_t *out)
+void dt_batching_cond_rows(const struct dt_sequence_doc *d, int context_len, int32_t first_row,
+                           int32_t *out)
 {
     for (int j = 0; j < context_len; j++) {
         int64_t at = (int64_t)d->n - context_len + j;
@@ -89,7 +90,7 @@ static void draw_by_document(const struct dt_sequence *const *seqs, struct dt_ba
 static enum dt_status feed_llm(const struct dt_model *m, const struct dt_sequence *const *seqs,
                                int n, struct dt_batch *b, struct dt_error *err)
 {
-    int context_len = dt_feed_context_len(m);
+    int context_len = dt_batching_context_len(m);
     int32_t *doc_of = b->doc_of, docs = 0;
     int64_t row = 0;
 
@@ -103,7 +104,7 @@ static enum dt_status feed_llm(const struct dt_model *m, const struct dt_sequenc
             b->host.target[row + i] = s->labels[i];
         }
         for (int i = 0; i < s->n_items; i++) {
-            const struct dt_seq_item *it = &s->items[i];
+            const struct dt_sequence_item *it = &s->items[i];
 
             if (it->flags & DT_ITEM_ENCODE)
                 for (uint32_t r = 0; r < it->n; r++) {
@@ -111,8 +112,8 @@ static enum dt_status feed_llm(const struct dt_model *m, const struct dt_sequenc
                     b->host.in_row[b->n_in++] = (int32_t)(row + it->first + r);
                 }
             if ((it->flags & DT_ITEM_GENERATE) && context_len > 0) {
-                dt_feed_cond_rows(&s->docs[it->doc], context_len, (int32_t)row,
-                                  b->host.cond_row + b->n_cond);
+                dt_batching_cond_rows(&s->docs[it->doc], context_len, (int32_t)row,
+                                      b->host.cond_row + b->n_cond);
                 b->n_cond += context_len;
             }
         }
@@ -127,7 +128,7 @@ static enum dt_status feed_llm(const struct dt_model *m, const struct dt_sequenc
 
 /* ---- generator ---- */
 
-void dt_feed_latent_size(const struct dt_module *m, int w, int h, int *lw, int *lh)
+void dt_batching_latent_size(const struct dt_module *m, int w, int h, int *lw, int *lh)
 {
     int f = m->latent_scale > 0 ? m->latent_scale : 1;
 
@@ -135,7 +136,7 @@ void dt_feed_latent_size(const struct dt_module *m, int w, int h, int *lw, int *
     *lh = (h + f - 1) / f;
 }
 
-int dt_feed_channels(const struct dt_module *m)
+int dt_batching_channels(const struct dt_module *m)
 {
     for (int b = 0; b < m->n_blocks; b++)
         if (m->blocks[b].kind == DT_BLOCK_CONV)
@@ -143,11 +144,11 @@ int dt_feed_channels(const struct dt_module *m)
     return 0;
 }
 
-void dt_feed_latents(const struct dt_module *m, const uint8_t *px, int w, int h, float *out)
+void dt_batching_latents(const struct dt_module *m, const uint8_t *px, int w, int h, float *out)
 {
-    int f = m->latent_scale > 0 ? m->latent_scale : 1, lw, lh, channels = dt_feed_channels(m);
+    int f = m->latent_scale > 0 ? m->latent_scale : 1, lw, lh, channels = dt_batching_channels(m);
 
-    dt_feed_latent_size(m, w, h, &lw, &lh);
+    dt_batching_latent_size(m, w, h, &lw, &lh);
     for (int y = 0; y < lh; y++)
         for (int x = 0; x < lw; x++) {
             double sum[3] = {0}, mean;
@@ -172,16 +173,17 @@ static uint8_t to_byte(double v)
     return v < 0 ? 0 : v > 255 ? 255 : (uint8_t)v;
 }
 
-void dt_feed_pixels(const struct dt_module *m, const float *latents, int lw, int lh, uint8_t *px)
+void dt_batching_pixels(const struct dt_module *m, const float *latents, int lw, int lh,
+                        uint8_t *px)
 {
-    int channels = dt_feed_channels(m);
+    int channels = dt_batching_channels(m);
 
     for (size_t i = 0; i < (size_t)lw * lh; i++)
         for (int c = 0; c < 3; c++)
             px[3 * i + c] = to_byte(latents[i * channels + (channels >= 3 ? c : 0)]);
 }
 
-uint64_t dt_feed_noise_stream(const struct dt_sequence *s, int item)
+uint64_t dt_batching_noise_stream(const struct dt_sequence *s, int item)
 {
     return (uint64_t)s->index << 16 | (uint64_t)item;
 }
@@ -190,21 +192,21 @@ static enum dt_status feed_generator(const struct dt_module *mod,
                                      const struct dt_sequence *const *seqs, int n,
                                      struct dt_batch *b, struct dt_error *err)
 {
-    int channels = dt_feed_channels(mod);
+    int channels = dt_batching_channels(mod);
 
     b->rows = b->n_seq = 0;
     for (int k = 0; k < n; k++)
         for (int i = 0; i < seqs[k]->n_items; i++) {
-            const struct dt_seq_item *it = &seqs[k]->items[i];
+            const struct dt_sequence_item *it = &seqs[k]->items[i];
             float *x = b->host.pixels + b->rows * channels;
             int lw, lh;
 
             if (!(it->flags & DT_ITEM_GENERATE))
                 continue;
-            dt_feed_latent_size(mod, it->w, it->h, &lw, &lh);
+            dt_batching_latent_size(mod, it->w, it->h, &lw, &lh);
             if (b->rows + (int64_t)lw * lh <= b->max.rows) /* else the next line says so */
-                dt_feed_latents(mod, it->px, it->w, it->h, x);
-            DT_TRY(dt_batch_latents(b, x, lw, lh, dt_feed_noise_stream(seqs[k], i), err));
+                dt_batching_latents(mod, it->px, it->w, it->h, x);
+            DT_TRY(dt_batch_latents(b, x, lw, lh, dt_batching_noise_stream(seqs[k], i), err));
         }
     return DT_OK;
 }
@@ -217,13 +219,13 @@ static enum dt_status feed_encoder(const struct dt_sequence *const *seqs, int n,
     b->rows = b->n_seq = 0;
     for (int k = 0; k < n; k++)
         for (int i = 0; i < seqs[k]->n_items; i++) {
-            const struct dt_seq_item *it = &seqs[k]->items[i];
+            const struct dt_sequence_item *it = &seqs[k]->items[i];
             int64_t before = b->rows;
 
             if (!(it->flags & DT_ITEM_ENCODE))
                 continue;
             DT_TRY(dt_batch_patches(b, it->px, it->w, it->h, err));
-            b->noise_stream[b->n_seq - 1] = dt_feed_noise_stream(seqs[k], i);
+            b->noise_stream[b->n_seq - 1] = dt_batching_noise_stream(seqs[k], i);
             if (b->rows - before != it->n)
                 return dt_error_set(err, DT_ERR_INTERNAL,
                                     "an image of %d x %d pixels makes %lld patches, the sequence "
@@ -233,9 +235,9 @@ static enum dt_status feed_encoder(const struct dt_sequence *const *seqs, int n,
     return DT_OK;
 }
 
-enum dt_status dt_feed_batch(const struct dt_model *m, int module,
-                             const struct dt_sequence *const *seqs, int n, struct dt_batch *b,
-                             struct dt_error *err)
+enum dt_status dt_batching_fill(const struct dt_model *m, int module,
+                                const struct dt_sequence *const *seqs, int n, struct dt_batch *b,
+                                struct dt_error *err)
 {
     switch (m->modules[module].role) {
     case DT_ROLE_LLM:
@@ -251,7 +253,7 @@ static void image_limits(const struct dt_module *mod, const struct dt_sequence *
                          struct dt_batch_limits *out)
 {
     for (int i = 0; i < s->n_items; i++) {
-        const struct dt_seq_item *it = &s->items[i];
+        const struct dt_sequence_item *it = &s->items[i];
         int64_t rows;
 
         if (mod->role == DT_ROLE_ENCODER && (it->flags & DT_ITEM_ENCODE)) {
@@ -259,7 +261,7 @@ static void image_limits(const struct dt_module *mod, const struct dt_sequence *
         } else if (mod->role == DT_ROLE_GENERATOR && (it->flags & DT_ITEM_GENERATE)) {
             int lw, lh;
 
-            dt_feed_latent_size(mod, it->w, it->h, &lw, &lh);
+            dt_batching_latent_size(mod, it->w, it->h, &lw, &lh);
             rows = (int64_t)lw * lh;
         } else {
             continue;
@@ -270,8 +272,8 @@ static void image_limits(const struct dt_module *mod, const struct dt_sequence *
     }
 }
 
-void dt_feed_limits(const struct dt_model *m, int module, const struct dt_sequence *const *seqs,
-                    int n, struct dt_batch_limits *out)
+void dt_batching_limits(const struct dt_model *m, int module, const struct dt_sequence *const *seqs,
+                        int n, struct dt_batch_limits *out)
 {
     memset(out, 0, sizeof(*out));
     for (int k = 0; k < n; k++) {
@@ -281,8 +283,8 @@ void dt_feed_limits(const struct dt_model *m, int module, const struct dt_sequen
         }
         out->rows += seqs[k]->n_tokens;
         out->seqs += seqs[k]->n_docs;
-        out->in += dt_feed_in_rows(seqs[k]);
-        out->cond += dt_feed_cond_count(m, seqs[k]);
+        out->in += dt_batching_in_rows(seqs[k]);
+        out->cond += dt_batching_cond_count(m, seqs[k]);
         for (int d = 0; d < seqs[k]->n_docs; d++)
             if (seqs[k]->docs[d].n > out->max_len)
                 out->max_len = seqs[k]->docs[d].n;
@@ -291,8 +293,8 @@ void dt_feed_limits(const struct dt_model *m, int module, const struct dt_sequen
 
 /* ---- samples ---- */
 
-enum dt_status dt_feed_samples(const struct dt_sequence *const *seqs, int64_t n,
-                               struct dt_error *err, struct dt_samples **out)
+enum dt_status dt_batching_samples(const struct dt_sequence *const *seqs, int64_t n,
+                                   struct dt_error *err, struct dt_samples **out)
 {
     struct dt_samples *s = dt_calloc(1, sizeof(*s));
     uint64_t items = 0;
@@ -318,9 +320,9 @@ enum dt_status dt_feed_samples(const struct dt_sequence *const *seqs, int64_t n,
         s->seq_tokens[i] = (uint32_t)seqs[i]->n_tokens;
         s->item_first[i] = items;
         for (int k = 0; k < seqs[i]->n_items; k++)
-            s->items[items++] =
-                (struct dt_item){(uint16_t)seqs[i]->items[k].w, (uint16_t)seqs[i]->items[k].h,
-                                 DT_MODALITY_IMAGE, (uint16_t)seqs[i]->items[k].flags};
+            s->items[items++] = (struct dt_sample_item){
+                (uint16_t)seqs[i]->items[k].w, (uint16_t)seqs[i]->items[k].h, DT_MODALITY_IMAGE,
+                (uint16_t)seqs[i]->items[k].flags};
     }
     s->item_first[n] = items;
     *out = s;

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * A job of several ranks in which something happens to one of them; test_world.sh starts it under
+ * A job of several ranks in which something happens to one of them; test_supervisor.sh starts it under
  * mpirun.
  *
- *   world_ranks end                  nothing happens: every rank agrees, does 20 ops, ends
- *   world_ranks facts RANK           rank RANK has another job than the others
- *   world_ranks kill|stop|exit|hang|error RANK   at its 7th op
- *   world_ranks idle RANK            hangs after its 7th op, as one that reads data
- *   world_ranks late RANK            hangs, and the others give up as soon as the watch may
- *   world_ranks link                 times messages between rank 0 and the last
+ *   supervisor_ranks end                  nothing happens: every rank agrees, does 20 ops, ends
+ *   supervisor_ranks facts RANK           rank RANK has another job than the others
+ *   supervisor_ranks kill|stop|exit|hang|error RANK   at its 7th op
+ *   supervisor_ranks idle RANK            hangs after its 7th op, as one that reads data
+ *   supervisor_ranks late RANK            hangs, and the others give up as soon as the watch may
+ *   supervisor_ranks link                 times messages between rank 0 and the last
  *
  * Ops are sums over all ranks, so that the others wait for the one. */
 #include "base/clock.h"
-#include "comm/world.h"
+#include "comm/supervisor.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -41,7 +41,7 @@ static void report(void *ctx, const char *message)
     fflush(stderr);
 }
 
-static void happen(const char *what, struct dt_world *w, struct dt_transport *t)
+static void happen(const char *what, struct dt_supervisor *w, struct dt_transport *t)
 {
     if (strcmp(what, "kill") == 0)
         raise(SIGKILL);
@@ -50,21 +50,21 @@ static void happen(const char *what, struct dt_world *w, struct dt_transport *t)
     else if (strcmp(what, "exit") == 0)
         _exit(0);
     else if (strcmp(what, "idle") == 0)
-        dt_world_doing(w, -1, 0, -1);
+        dt_supervisor_doing(w, -1, 0, -1);
     while (strcmp(what, "hang") == 0 || strcmp(what, "late") == 0 || strcmp(what, "idle") == 0)
         pause();
-    if (strcmp(what, "error") == 0 && dt_world_speak(w, DT_ERR_PEER)) {
+    if (strcmp(what, "error") == 0 && dt_supervisor_speak(w, DT_ERR_PEER)) {
         fprintf(stderr, "job: rank %d found an error\n", t->rank);
         t->abort(t, 5);
     }
 }
 
-static void must(struct dt_transport *t, struct dt_world *w, enum dt_status st,
+static void must(struct dt_transport *t, struct dt_supervisor *w, enum dt_status st,
                  const struct dt_error *err)
 {
     if (st == DT_OK)
         return;
-    if (st == DT_ERR_INPUT ? t->rank == 0 : dt_world_speak(w, st))
+    if (st == DT_ERR_INPUT ? t->rank == 0 : dt_supervisor_speak(w, st))
         fprintf(stderr, "job: %s\n", err->message);
     else
         sleep(2);
@@ -107,27 +107,27 @@ static int time_link(struct dt_transport *t)
 
 int main(int argc, char **argv)
 {
-    struct dt_world_watch opt = {.describe = describe, .report = report};
+    struct dt_supervisor_watch opt = {.describe = describe, .report = report};
     struct dt_error err = {0};
     struct dt_transport *t;
-    struct dt_world *w = NULL;
+    struct dt_supervisor *w = NULL;
     const char *what = argc > 1 ? argv[1] : "end";
     int whom = argc > 2 ? atoi(argv[2]) : -1, ranks[64];
-    struct dt_world_fact facts[] = {{"binary", "1"}, {"job", "0123456789abcdef"}};
+    struct dt_supervisor_fact facts[] = {{"binary", "1"}, {"job", "0123456789abcdef"}};
     struct dt_comm *all;
     int64_t ahead, bound;
 
     signal(SIGTERM, SIG_IGN); /* as a trainer that ends after its step */
     if (dt_transport_open_mpi(&err, &t) != DT_OK || t->size > 64) {
-        fprintf(stderr, "world_ranks: %s\n", err.message);
+        fprintf(stderr, "supervisor_ranks: %s\n", err.message);
         return 1;
     }
     if (strcmp(what, "link") == 0)
         return time_link(t);
     if (strcmp(what, "facts") == 0 && t->rank == whom)
         facts[1].value = "fedcba9876543210";
-    must(t, w, dt_world_open(t, facts, 2, &err, &w), &err);
-    must(t, w, dt_world_watch(w, &opt, &err), &err);
+    must(t, w, dt_supervisor_open(t, facts, 2, &err, &w), &err);
+    must(t, w, dt_supervisor_watch(w, &opt, &err), &err);
     for (int k = 0; k < t->size; k++)
         ranks[k] = k;
     must(t, w, t->comm_new(t, ranks, t->size, &err, &all), &err);
@@ -135,7 +135,7 @@ int main(int argc, char **argv)
         double x = 1;
         struct dt_req *r;
 
-        dt_world_doing(w, k % 2, k / 2 % 2 ? BACKWARD : 0, k);
+        dt_supervisor_doing(w, k % 2, k / 2 % 2 ? BACKWARD : 0, k);
         if (k == 7 && t->rank == whom)
             happen(what, w, t);
         must(t, w, t->post_all_reduce(all, DT_REDUCE_F64, &x, 1, &err, &r), &err);
@@ -144,15 +144,15 @@ int main(int argc, char **argv)
         if (x != t->size)
             return 1;
     }
-    dt_world_doing(w, -1, 0, 0);
-    ahead = dt_world_clock(w, &bound);
+    dt_supervisor_doing(w, -1, 0, 0);
+    ahead = dt_supervisor_clock(w, &bound);
     if (llabs(ahead) > bound && t->local_size == t->size) {
         fprintf(stderr, "the clock of this host differs from itself by %" PRId64 " ns\n", ahead);
         return 1;
     }
-    must(t, w, dt_world_measure_clock(w, &err), &err);
+    must(t, w, dt_supervisor_measure_clock(w, &err), &err);
     t->comm_free(all);
-    dt_world_close(w);
+    dt_supervisor_close(w);
     if (t->rank == 0)
         printf("%d ranks ended; clocks within %" PRId64 " ns\n", t->size, bound);
     t->close(t);

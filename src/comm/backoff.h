@@ -7,28 +7,28 @@
  * a busy 2-core virtual machine), so the longest one costs a computing core less than 1 %. Messages
  * move while they are young, as whoever waits for one tests often; where ranks share cores every
  * test costs others. */
-#ifndef DT_COMM_PACE_H
-#define DT_COMM_PACE_H
+#ifndef DT_COMM_BACKOFF_H
+#define DT_COMM_BACKOFF_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 enum {
-    DT_PACE_WAITING_MIN_NS = 20000,
-    DT_PACE_WAITING_MAX_NS = 100000,
-    DT_PACE_CROWDED_MAX_NS = 300000,
-    DT_PACE_COMPUTING_MIN_NS = 100000,
-    DT_PACE_COMPUTING_MAX_NS = 2000000
+    DT_BACKOFF_WAITING_MIN_NS = 20000,
+    DT_BACKOFF_WAITING_MAX_NS = 100000,
+    DT_BACKOFF_CROWDED_MAX_NS = 300000,
+    DT_BACKOFF_COMPUTING_MIN_NS = 100000,
+    DT_BACKOFF_COMPUTING_MAX_NS = 2000000
 };
 
 /* The pause now; *next, 0 at first, becomes the one after.  `waits`: the main thread has nothing to
  * do but wait; `crowded`: dt_transport_crowded. */
-static inline int64_t dt_pace_ns(bool waits, bool crowded, int64_t *next)
+static inline int64_t dt_backoff_ns(bool waits, bool crowded, int64_t *next)
 {
-    int64_t min = waits ? DT_PACE_WAITING_MIN_NS : DT_PACE_COMPUTING_MIN_NS;
-    int64_t max = !waits    ? DT_PACE_COMPUTING_MAX_NS
-                  : crowded ? DT_PACE_CROWDED_MAX_NS
-                            : DT_PACE_WAITING_MAX_NS;
+    int64_t min = waits ? DT_BACKOFF_WAITING_MIN_NS : DT_BACKOFF_COMPUTING_MIN_NS;
+    int64_t max = !waits    ? DT_BACKOFF_COMPUTING_MAX_NS
+                  : crowded ? DT_BACKOFF_CROWDED_MAX_NS
+                            : DT_BACKOFF_WAITING_MAX_NS;
     int64_t now = *next < min ? min : *next < max ? *next : max;
 
     *next = 2 * now;

@@ -8,7 +8,7 @@
  * well up to twenty times its speed (measured: two threads, two busy neighbours).  The runtime
  * reads its settings before main, so the program starts itself again with a short spin.  What the
  * user has set stays; where /proc is not there nothing happens. */
-void dt_calm_threads(const struct dt_cli *cli)
+void dt_cli_limit_spin(const struct dt_cli *cli)
 {
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT"))
         return;

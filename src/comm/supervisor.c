@@ -4,7 +4,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* sched_getaffinity */
 #endif
-#include "comm/world_impl.h"
+#include "comm/supervisor_impl.h"
 
 #include "base/mem.h"
 #include "base/clock.h"
@@ -17,24 +17,24 @@
 
 enum { FACTS_BYTES = 4096, VALUE = 128 };
 
-static enum dt_status pass(struct dt_world *w, bool send, int peer, int tag, void *buf,
+static enum dt_status pass(struct dt_supervisor *w, bool send, int peer, int tag, void *buf,
                            size_t bytes, const char *what, struct dt_error *err)
 {
     struct dt_transport *t = w->t;
     struct dt_req *r;
 
     if (send)
-        DT_TRY(t->post_send(t, peer, DT_WORLD_TAG + tag, buf, bytes, err, &r));
+        DT_TRY(t->post_send(t, peer, DT_SUPERVISOR_TAG + tag, buf, bytes, err, &r));
     else
-        DT_TRY(t->post_recv(t, peer, DT_WORLD_TAG + tag, buf, bytes, err, &r));
+        DT_TRY(t->post_recv(t, peer, DT_SUPERVISOR_TAG + tag, buf, bytes, err, &r));
     return dt_transport_wait(t, r, 0, what, err);
 }
 
 /* ---- agreement ---- */
 
 /* The facts as pairs of strings, the same length whoever has how many. */
-static enum dt_status facts_pack(const struct dt_world_fact *facts, int n, struct dt_error *err,
-                                 char buf[FACTS_BYTES])
+static enum dt_status facts_pack(const struct dt_supervisor_fact *facts, int n,
+                                 struct dt_error *err, char buf[FACTS_BYTES])
 {
     size_t at = 0;
 
@@ -73,7 +73,7 @@ static void append(struct dt_error *e, const char *text)
 }
 
 /* In which fact do ranks differ from rank 0, and which?  One line per fact. */
-static void compare(const struct dt_world *w, const char *all, struct dt_error *e)
+static void compare(const struct dt_supervisor *w, const char *all, struct dt_error *e)
 {
     char text[256];
 
@@ -107,8 +107,8 @@ static void compare(const struct dt_world *w, const char *all, struct dt_error *
     }
 }
 
-enum dt_status dt_world_agree(struct dt_world *w, const struct dt_world_fact *facts, int n_facts,
-                              struct dt_error *err)
+enum dt_status dt_supervisor_agree(struct dt_supervisor *w, const struct dt_supervisor_fact *facts,
+                                   int n_facts, struct dt_error *err)
 {
     bool first = w->t->rank == 0;
     struct dt_error *verdict = dt_calloc(1, sizeof(*verdict));
@@ -137,7 +137,7 @@ enum dt_status dt_world_agree(struct dt_world *w, const struct dt_world_fact *fa
     return st;
 }
 
-void dt_world_binary_digest(char *buf, size_t size)
+void dt_supervisor_binary_digest(char *buf, size_t size)
 {
     uint64_t h = UINT64_C(14695981039346656037); /* FNV-1a, by 8 bytes */
     uint64_t block[8192];
@@ -160,10 +160,10 @@ void dt_world_binary_digest(char *buf, size_t size)
 
 /* ---- who is where ---- */
 
-static enum dt_status identify(struct dt_world *w, struct dt_error *err)
+static enum dt_status identify(struct dt_supervisor *w, struct dt_error *err)
 {
     struct dt_transport *t = w->t;
-    struct dt_world_rank *me = &w->ranks[t->rank];
+    struct dt_supervisor_rank *me = &w->ranks[t->rank];
     size_t *bytes = dt_malloc((size_t)t->size * sizeof(*bytes));
     struct dt_req *r;
     enum dt_status st;
@@ -185,7 +185,7 @@ static enum dt_status identify(struct dt_world *w, struct dt_error *err)
     return st;
 }
 
-const struct dt_world_rank *dt_world_rank(const struct dt_world *w, int rank)
+const struct dt_supervisor_rank *dt_supervisor_rank(const struct dt_supervisor *w, int rank)
 {
     return &w->ranks[rank];
 }
@@ -198,7 +198,7 @@ const struct dt_world_rank *dt_world_rank(const struct dt_world *w, int rank)
 
 enum { CLOCK_ROUNDS = 16 };
 
-static enum dt_status clock_answer(struct dt_world *w, int rank, struct dt_error *err)
+static enum dt_status clock_answer(struct dt_supervisor *w, int rank, struct dt_error *err)
 {
     for (int k = 0; k < CLOCK_ROUNDS; k++) {
         uint64_t x = 0;
@@ -210,7 +210,7 @@ static enum dt_status clock_answer(struct dt_world *w, int rank, struct dt_error
     return DT_OK;
 }
 
-static enum dt_status clock_ask(struct dt_world *w, struct dt_error *err)
+static enum dt_status clock_ask(struct dt_supervisor *w, struct dt_error *err)
 {
     w->bound_ns = INT64_MAX;
     for (int k = 0; k < CLOCK_ROUNDS; k++) {
@@ -227,7 +227,7 @@ static enum dt_status clock_ask(struct dt_world *w, struct dt_error *err)
     return DT_OK;
 }
 
-enum dt_status dt_world_measure_clock(struct dt_world *w, struct dt_error *err)
+enum dt_status dt_supervisor_measure_clock(struct dt_supervisor *w, struct dt_error *err)
 {
     if (w->t->rank != 0)
         return clock_ask(w, err);
@@ -237,7 +237,7 @@ enum dt_status dt_world_measure_clock(struct dt_world *w, struct dt_error *err)
     return DT_OK;
 }
 
-int64_t dt_world_clock(const struct dt_world *w, int64_t *bound_ns)
+int64_t dt_supervisor_clock(const struct dt_supervisor *w, int64_t *bound_ns)
 {
     if (bound_ns)
         *bound_ns = w->bound_ns;
@@ -246,17 +246,17 @@ int64_t dt_world_clock(const struct dt_world *w, int64_t *bound_ns)
 
 /* ---- open and close ---- */
 
-static void world_free(struct dt_world *w)
+static void world_free(struct dt_supervisor *w)
 {
     if (w->all)
         w->t->comm_free(w->all);
-    dt_world_page_free(w);
+    dt_supervisor_page_free(w);
     dt_free(w->ranks);
     dt_free(w->peers);
     dt_free(w);
 }
 
-static enum dt_status world_init(struct dt_world *w, struct dt_error *err)
+static enum dt_status world_init(struct dt_supervisor *w, struct dt_error *err)
 {
     int *ranks;
     enum dt_status st;
@@ -272,13 +272,13 @@ static enum dt_status world_init(struct dt_world *w, struct dt_error *err)
         ranks[k] = k;
     st = w->t->comm_new(w->t, ranks, w->t->size, err, &w->all);
     dt_free(ranks);
-    return st ? st : dt_world_page_new(w, err);
+    return st ? st : dt_supervisor_page_new(w, err);
 }
 
-enum dt_status dt_world_open(struct dt_transport *t, const struct dt_world_fact *facts, int n_facts,
-                             struct dt_error *err, struct dt_world **out)
+enum dt_status dt_supervisor_open(struct dt_transport *t, const struct dt_supervisor_fact *facts,
+                                  int n_facts, struct dt_error *err, struct dt_supervisor **out)
 {
-    struct dt_world *w = dt_calloc(1, sizeof(*w));
+    struct dt_supervisor *w = dt_calloc(1, sizeof(*w));
     enum dt_status st;
 
     if (!w)
@@ -288,9 +288,9 @@ enum dt_status dt_world_open(struct dt_transport *t, const struct dt_world_fact 
     if (st == DT_OK)
         st = identify(w, err);
     if (st == DT_OK)
-        st = dt_world_agree(w, facts, n_facts, err);
+        st = dt_supervisor_agree(w, facts, n_facts, err);
     if (st == DT_OK)
-        st = dt_world_measure_clock(w, err);
+        st = dt_supervisor_measure_clock(w, err);
     if (st) {
         world_free(w);
         return st;
@@ -299,10 +299,10 @@ enum dt_status dt_world_open(struct dt_transport *t, const struct dt_world_fact 
     return DT_OK;
 }
 
-void dt_world_close(struct dt_world *w)
+void dt_supervisor_close(struct dt_supervisor *w)
 {
     if (!w)
         return;
-    dt_world_watch_stop(w);
+    dt_supervisor_watch_stop(w);
     world_free(w);
 }

@@ -17,7 +17,7 @@ case_is() {
     name=$1 want=$2 pattern=$3 messages=$4
     shift 4
     begin=$(date +%s)
-    mpi_run 3 ./tests/world_ranks "$@" >"$dir/out" 2>&1
+    mpi_run 3 ./tests/supervisor_ranks "$@" >"$dir/out" 2>&1
     got=$?
     took=$(($(date +%s) - begin))
     said=$(grep -c '^job: ' "$dir/out")

@@ -12,7 +12,7 @@ enum { REFERENCES = 3 };
 #define REFERENCE_S 0.15
 
 /* Others' work keeps cores to itself if we leave it some: the scheduler moves it there. */
-enum dt_status loop_settle(struct loop *l, struct dt_error *err)
+enum dt_status dt_loop_settle(struct dt_loop *l, struct dt_error *err)
 {
     static struct dt_load a, b;
     struct dt_load_cpus all;
@@ -35,14 +35,14 @@ enum dt_status loop_settle(struct loop *l, struct dt_error *err)
                             "has ended, or --anyway",
                             busy, all.n);
     if (free_cores < all.n) {
-        dt_load_calmest(&a, &b, &all, free_cores, &l->cpus);
+        dt_load_least_busy(&a, &b, &all, free_cores, &l->cpus);
         dt_load_keep_to(&l->cpus);
         l->cores = free_cores;
     }
     return DT_OK;
 }
 
-static void note(struct loop *l, const struct dt_drift *d)
+static void note(struct dt_loop *l, const struct dt_drift *d)
 {
     double r = dt_drift_reference(d);
 
@@ -62,7 +62,7 @@ static int by_size(const void *a, const void *b)
 }
 
 /* The median of some: a virtual machine may stand still for a tenth of a second. */
-static enum dt_status reference(struct loop *l, struct dt_error *err)
+static enum dt_status reference(struct dt_loop *l, struct dt_error *err)
 {
     double s[REFERENCES];
 
@@ -73,7 +73,7 @@ static enum dt_status reference(struct loop *l, struct dt_error *err)
     return DT_OK;
 }
 
-static enum dt_status once(struct loop *l, loop_fn *fn, void *arg, struct dt_error *err,
+static enum dt_status once(struct dt_loop *l, dt_loop_fn *fn, void *arg, struct dt_error *err,
                            struct dt_drift *out)
 {
     static struct dt_load a, b;
@@ -93,8 +93,8 @@ static enum dt_status once(struct loop *l, loop_fn *fn, void *arg, struct dt_err
     return DT_OK;
 }
 
-enum dt_status loop_watched(struct loop *l, const char *what, loop_fn *fn, void *arg,
-                            struct dt_error *err, struct dt_drift *out)
+enum dt_status dt_loop_watched(struct dt_loop *l, const char *what, dt_loop_fn *fn, void *arg,
+                               struct dt_error *err, struct dt_drift *out)
 {
     char reason[160];
 

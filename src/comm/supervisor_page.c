@@ -6,7 +6,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* memfd_create */
 #endif
-#include "comm/world_impl.h"
+#include "comm/supervisor_impl.h"
 
 #include "base/clock.h"
 
@@ -19,14 +19,14 @@
 
 static void *map(int fd, int prot)
 {
-    void *p = mmap(NULL, sizeof(struct dt_world_page), prot, MAP_SHARED, fd, 0);
+    void *p = mmap(NULL, sizeof(struct dt_supervisor_page), prot, MAP_SHARED, fd, 0);
 
     return p == MAP_FAILED ? NULL : p;
 }
 
-enum dt_status dt_world_page_new(struct dt_world *w, struct dt_error *err)
+enum dt_status dt_supervisor_page_new(struct dt_supervisor *w, struct dt_error *err)
 {
-    struct dt_world_page *p = NULL;
+    struct dt_supervisor_page *p = NULL;
     int fd = memfd_create("disttrain-rank", MFD_CLOEXEC);
 
     if (fd >= 0 && ftruncate(fd, sizeof(*p)) == 0)
@@ -46,7 +46,7 @@ enum dt_status dt_world_page_new(struct dt_world *w, struct dt_error *err)
     return DT_OK;
 }
 
-void dt_world_page_free(struct dt_world *w)
+void dt_supervisor_page_free(struct dt_supervisor *w)
 {
     if (w->page)
         munmap(w->page, sizeof(*w->page));
@@ -57,10 +57,10 @@ void dt_world_page_free(struct dt_world *w)
 }
 
 /* A process of that number in another container is another process: the nonce tells. */
-const struct dt_world_page *dt_world_page_of(const struct dt_world *w, int rank)
+const struct dt_supervisor_page *dt_supervisor_page_of(const struct dt_supervisor *w, int rank)
 {
-    const struct dt_world_rank *r = &w->ranks[rank];
-    const struct dt_world_page *p;
+    const struct dt_supervisor_rank *r = &w->ranks[rank];
+    const struct dt_supervisor_page *p;
     char path[64];
     int fd;
 
@@ -73,19 +73,19 @@ const struct dt_world_page *dt_world_page_of(const struct dt_world *w, int rank)
     p = map(fd, PROT_READ);
     close(fd);
     if (p && (p->nonce != r->nonce || p->rank != rank)) {
-        dt_world_page_unmap(p);
+        dt_supervisor_page_unmap(p);
         return NULL;
     }
     return p;
 }
 
-void dt_world_page_unmap(const struct dt_world_page *p)
+void dt_supervisor_page_unmap(const struct dt_supervisor_page *p)
 {
     if (p)
         munmap((void *)(uintptr_t)p, sizeof(*p));
 }
 
-void dt_world_doing(struct dt_world *w, int module, int op, int64_t microbatch)
+void dt_supervisor_doing(struct dt_supervisor *w, int module, int op, int64_t microbatch)
 {
     uint64_t doing = 0, before;
 
@@ -101,7 +101,7 @@ void dt_world_doing(struct dt_world *w, int module, int op, int64_t microbatch)
     atomic_store_explicit(&w->page->doing, doing, memory_order_relaxed);
 }
 
-void dt_world_waiting(struct dt_world *w, bool waits)
+void dt_supervisor_waiting(struct dt_supervisor *w, bool waits)
 {
     if (!w)
         return;

@@ -12,7 +12,7 @@
 #define _GNU_SOURCE /* syscall */
 #endif
 #include "comm/transport_impl.h"
-#include "comm/world_impl.h"
+#include "comm/supervisor_impl.h"
 
 #include "base/mem.h"
 #include "base/clock.h"
@@ -39,16 +39,16 @@ enum {
 };
 
 struct view { /* of the thread */
-    struct dt_world *w;
+    struct dt_supervisor *w;
     uint64_t period_ns, sent_ns;
 };
 
 /* ---- what others do ---- */
 
-static struct dt_beat seen(const struct dt_world *w, int rank, uint64_t now)
+static struct dt_supervisor_beat seen(const struct dt_supervisor *w, int rank, uint64_t now)
 {
-    const struct dt_world_page *p = rank == w->t->rank ? w->page : w->peers[rank].page;
-    struct dt_beat b = w->peers[rank].said;
+    const struct dt_supervisor_page *p = rank == w->t->rank ? w->page : w->peers[rank].page;
+    struct dt_supervisor_beat b = w->peers[rank].said;
     uint64_t since, wait_since;
 
     if (!p)
@@ -63,7 +63,8 @@ static struct dt_beat seen(const struct dt_world *w, int rank, uint64_t now)
     return b;
 }
 
-static void describe(const struct dt_world *w, const struct dt_beat *b, char *buf, size_t size)
+static void describe(const struct dt_supervisor *w, const struct dt_supervisor_beat *b, char *buf,
+                     size_t size)
 {
     uint64_t doing = b->doing ? b->doing : b->last;
     int module = (int)(doing >> 56) - 1, op = (int)((uint32_t)(doing >> 24) - 1);
@@ -80,7 +81,7 @@ static void describe(const struct dt_world *w, const struct dt_beat *b, char *bu
 }
 
 /* Has a rank of this host told already why the job ends?  `below`: those below this rank only. */
-static bool spoken(const struct dt_world *w, bool below)
+static bool spoken(const struct dt_supervisor *w, bool below)
 {
     for (int r = 0; w->peers && r < w->t->size; r++)
         if (r != w->t->rank && (!below || r < w->t->rank) && w->peers[r].page &&
@@ -96,7 +97,7 @@ static void pause_ms(int ms)
     nanosleep(&t, NULL);
 }
 
-bool dt_world_speak(struct dt_world *w, enum dt_status why)
+bool dt_supervisor_speak(struct dt_supervisor *w, enum dt_status why)
 {
     if (!w)
         return true;
@@ -110,16 +111,16 @@ bool dt_world_speak(struct dt_world *w, enum dt_status why)
 /* ---- the end ---- */
 
 /* Says why and ends the job; does not return.  What has been said already is not said again. */
-static void end_job(struct dt_world *w, int turn_ms, int turn, const char *why, int rank)
+static void end_job(struct dt_supervisor *w, int turn_ms, int turn, const char *why, int rank)
 {
     char text[512], op[256];
     uint64_t now = dt_clock_ns();
 
     pause_ms(turn_ms * (turn < TURNS ? turn : TURNS));
-    if (!dt_world_speak(w, DT_ERR_PEER)) {
+    if (!dt_supervisor_speak(w, DT_ERR_PEER)) {
         pause_ms(3000); /* for the speaker to end us */
     } else {
-        struct dt_beat b = seen(w, rank, now);
+        struct dt_supervisor_beat b = seen(w, rank, now);
 
         describe(w, &b, op, sizeof op);
         snprintf(text, sizeof text, "rank %d on %s (process %" PRId64 ") %s; %s", rank,
@@ -131,7 +132,7 @@ static void end_job(struct dt_world *w, int turn_ms, int turn, const char *why, 
 
 /* ---- processes of this host ---- */
 
-static bool gone(const struct dt_world *w, int r)
+static bool gone(const struct dt_supervisor *w, int r)
 {
     struct pollfd f = {.fd = w->peers[r].pidfd, .events = POLLIN};
 
@@ -140,12 +141,12 @@ static bool gone(const struct dt_world *w, int r)
     return kill((pid_t)w->ranks[r].pid, 0) != 0 && errno == ESRCH;
 }
 
-static void check_processes(struct dt_world *w)
+static void check_processes(struct dt_supervisor *w)
 {
     int before = 0; /* living ranks of this host below this one: their turn comes first */
 
     for (int r = 0; r < w->t->size; r++) {
-        const struct dt_world_page *p = w->peers[r].page;
+        const struct dt_supervisor_page *p = w->peers[r].page;
         char why[64];
 
         if (!p || atomic_load(&p->left))
@@ -166,20 +167,20 @@ static void check_processes(struct dt_world *w)
 
 /* ---- beats ---- */
 
-static struct dt_beat own_beat(const struct dt_world *w, bool bye)
+static struct dt_supervisor_beat own_beat(const struct dt_supervisor *w, bool bye)
 {
-    struct dt_beat b = seen(w, w->t->rank, dt_clock_ns());
+    struct dt_supervisor_beat b = seen(w, w->t->rank, dt_clock_ns());
 
     b.bye = bye;
     return b;
 }
 
-static bool post(struct dt_world *w, int r, bool send)
+static bool post(struct dt_supervisor *w, int r, bool send)
 {
-    struct dt_world_peer *p = &w->peers[r];
+    struct dt_supervisor_peer *p = &w->peers[r];
     struct dt_transport *t = w->t;
     struct dt_error err;
-    int tag = DT_WORLD_TAG + TAG_BEAT;
+    int tag = DT_SUPERVISOR_TAG + TAG_BEAT;
 
     return (send ? t->post_send(t, r, tag, &p->out, sizeof(p->out), &err, &p->send)
                  : t->post_recv(t, r, tag, &p->in, sizeof(p->in), &err, &p->recv)) == DT_OK;
@@ -187,9 +188,9 @@ static bool post(struct dt_world *w, int r, bool send)
 
 /* A beat that has come, and whether the last one went out.  What fails is left to the silence that
  * follows. */
-static void hear(struct dt_world *w, int r)
+static void hear(struct dt_supervisor *w, int r)
 {
-    struct dt_world_peer *p = &w->peers[r];
+    struct dt_supervisor_peer *p = &w->peers[r];
     struct dt_error err;
     bool done = false;
 
@@ -210,21 +211,21 @@ static void hear(struct dt_world *w, int r)
 }
 
 /* The ranks that this one hears: rank 0 everybody, everybody rank 0. */
-static int first_heard(const struct dt_world *w)
+static int first_heard(const struct dt_supervisor *w)
 {
     return w->t->rank == 0 ? 1 : 0;
 }
-static int end_heard(const struct dt_world *w)
+static int end_heard(const struct dt_supervisor *w)
 {
     return w->t->rank == 0 ? w->t->size : 1;
 }
 
-static void check_silence(struct dt_world *w, uint64_t now)
+static void check_silence(struct dt_supervisor *w, uint64_t now)
 {
     double limit_ns = w->watch.limit_s * 1e9;
 
     for (int r = first_heard(w); r < end_heard(w); r++) {
-        const struct dt_world_peer *p = &w->peers[r];
+        const struct dt_supervisor_peer *p = &w->peers[r];
         char why[96];
 
         if (p->said.bye || (double)(now - p->heard_ns) < limit_ns)
@@ -235,16 +236,16 @@ static void check_silence(struct dt_world *w, uint64_t now)
 }
 
 /* What has passed since a rank said it. */
-static double since_said(const struct dt_world *w, int r, uint64_t now)
+static double since_said(const struct dt_supervisor *w, int r, uint64_t now)
 {
     return r != 0 && !w->peers[r].page ? (double)(now - w->peers[r].heard_ns) : 0;
 }
 
 /* Between ops (reading data, say) there is no limit but the others' patience. */
-static bool patience_is_over(const struct dt_world *w, double limit_ns, uint64_t now)
+static bool patience_is_over(const struct dt_supervisor *w, double limit_ns, uint64_t now)
 {
     for (int r = 0; r < w->t->size; r++) {
-        struct dt_beat b = seen(w, r, now);
+        struct dt_supervisor_beat b = seen(w, r, now);
 
         if (b.waits && !b.bye && (double)b.wait_age_ns + since_said(w, r, now) >= limit_ns)
             return true;
@@ -253,12 +254,12 @@ static bool patience_is_over(const struct dt_world *w, double limit_ns, uint64_t
 }
 
 /* Rank 0: the op that takes too long is that of a rank which does not itself wait for others. */
-static void check_ops(struct dt_world *w, uint64_t now)
+static void check_ops(struct dt_supervisor *w, uint64_t now)
 {
     double limit_ns = w->watch.op_limit_s * 1e9;
 
     for (int r = 0; w->t->rank == 0 && r < w->t->size; r++) {
-        struct dt_beat b = seen(w, r, now);
+        struct dt_supervisor_beat b = seen(w, r, now);
         double age_ns = (double)b.age_ns + since_said(w, r, now);
         char why[96];
 
@@ -272,7 +273,7 @@ static void check_ops(struct dt_world *w, uint64_t now)
 }
 
 /* Has everybody said good-bye that this rank hears? */
-static bool all_leave(const struct dt_world *w)
+static bool all_leave(const struct dt_supervisor *w)
 {
     for (int r = first_heard(w); r < end_heard(w); r++)
         if (!w->peers[r].said.bye)
@@ -283,13 +284,13 @@ static bool all_leave(const struct dt_world *w)
 /* Sends what is due.  True when this rank is through: all have said good-bye and so has it. */
 static bool beat(struct view *v, uint64_t now)
 {
-    struct dt_world *w = v->w;
+    struct dt_supervisor *w = v->w;
     bool leaving = atomic_load(&w->leaving), under_way = false;
     bool bye = leaving && (w->t->rank != 0 || all_leave(w)); /* rank 0 last */
     bool due = now - v->sent_ns >= v->period_ns;
 
     for (int r = first_heard(w); r < end_heard(w); r++) {
-        struct dt_world_peer *p = &w->peers[r];
+        struct dt_supervisor_peer *p = &w->peers[r];
 
         if (!p->send && !p->out.bye && (due || bye)) {
             p->out = own_beat(w, bye);
@@ -305,7 +306,7 @@ static bool beat(struct view *v, uint64_t now)
 
 /* After this rank itself stood still (it was stopped, its machine slept), nobody has been silent
  * for it: what they said is on its way. */
-static void forgive(struct dt_world *w, uint64_t now)
+static void forgive(struct dt_supervisor *w, uint64_t now)
 {
     for (int r = first_heard(w); r < end_heard(w); r++)
         w->peers[r].heard_ns = now;
@@ -313,7 +314,7 @@ static void forgive(struct dt_world *w, uint64_t now)
 
 static void *watch_main(void *arg)
 {
-    struct dt_world *w = arg;
+    struct dt_supervisor *w = arg;
     struct view v = {.w = w, .period_ns = (uint64_t)(w->watch.limit_s * 1e9 / BEATS)};
     int poll_ms = (int)(v.period_ns / 2000000) + 1;
     uint64_t last = dt_clock_ns();
@@ -344,16 +345,16 @@ static void *watch_main(void *arg)
 
 /* ---- beginning and end ---- */
 
-static void see_processes(struct dt_world *w)
+static void see_processes(struct dt_supervisor *w)
 {
     for (int r = 0; r < w->t->size; r++) {
-        struct dt_world_peer *p = &w->peers[r];
+        struct dt_supervisor_peer *p = &w->peers[r];
 
         p->pidfd = -1;
         p->heard_ns = dt_clock_ns();
         if (r == w->t->rank || w->ranks[r].pid == w->ranks[w->t->rank].pid)
             continue; /* ranks may be threads of one process */
-        p->page = dt_world_page_of(w, r);
+        p->page = dt_supervisor_page_of(w, r);
         if (!p->page)
             continue;
 #ifdef SYS_pidfd_open
@@ -367,11 +368,11 @@ static void see_processes(struct dt_world *w)
 
 static void on_waiting(void *ctx, bool waits)
 {
-    dt_world_waiting(ctx, waits);
+    dt_supervisor_waiting(ctx, waits);
 }
 
-enum dt_status dt_world_watch(struct dt_world *w, const struct dt_world_watch *opt,
-                              struct dt_error *err)
+enum dt_status dt_supervisor_watch(struct dt_supervisor *w, const struct dt_supervisor_watch *opt,
+                                   struct dt_error *err)
 {
     sigset_t all, before;
     int failed;
@@ -391,7 +392,7 @@ enum dt_status dt_world_watch(struct dt_world *w, const struct dt_world_watch *o
         return dt_error_nomem(err, "the watch over the ranks");
     }
     see_processes(w);
-    dt_world_doing(w, -1, 0, -1); /* from now on */
+    dt_supervisor_doing(w, -1, 0, -1); /* from now on */
     w->t->waiting = on_waiting;
     w->t->waiting_ctx = w;
     for (int r = first_heard(w); r < end_heard(w); r++)
@@ -409,7 +410,7 @@ enum dt_status dt_world_watch(struct dt_world *w, const struct dt_world_watch *o
     return DT_OK;
 }
 
-void dt_world_watch_stop(struct dt_world *w)
+void dt_supervisor_watch_stop(struct dt_supervisor *w)
 {
     if (w->watching) {
         atomic_store(&w->leaving, true);
@@ -419,7 +420,7 @@ void dt_world_watch_stop(struct dt_world *w)
     w->t->waiting = NULL;
     atomic_store(&w->page->left, 1);
     for (int r = 0; w->peers && r < w->t->size; r++) {
-        dt_world_page_unmap(w->peers[r].page);
+        dt_supervisor_page_unmap(w->peers[r].page);
         if (w->peers[r].pidfd >= 0)
             close(w->peers[r].pidfd);
     }

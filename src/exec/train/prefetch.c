@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- *   taken <= made <= taken + DT_AHEAD;  batch k waits in place k % DT_AHEAD of the ring */
-#include "exec/train/ahead.h"
+ *   taken <= made <= taken + DT_PREFETCH_BATCHES;  batch k waits in place k % DT_PREFETCH_BATCHES of the ring */
+#include "exec/train/prefetch.h"
 
 #include "base/mem.h"
 #include "report/report.h"
 #include "base/clock.h"
-#include "exec/program/feed.h"
+#include "exec/program/batching.h"
 
 #include <pthread.h>
 #include <sys/resource.h>
@@ -14,27 +14,27 @@
 enum { PAUSE_NS = 2000000 };
 enum { NICE = 10 }; /* a tenth of a core that others want, by the kernel's table of weights */
 
-struct dt_ahead {
+struct dt_prefetch {
     const struct dt_setup *s;
     struct dt_loader *loader; /* the thread's, as is the setup's cost model */
     int64_t count;
     pthread_t thread;
     bool has_thread;
-    struct dt_ahead_report report; /* the caller's */
-    struct dt_ahead_span
-        span[DT_AHEAD_SPANS]; /* the thread's; a ring, its work of a batch in turn */
-    int64_t begun;            /* batches; likewise */
+    struct dt_prefetch_report report; /* the caller's */
+    struct dt_prefetch_span
+        span[DT_PREFETCH_SPANS]; /* the thread's; a ring, its work of a batch in turn */
+    int64_t begun;               /* batches; likewise */
     /* shared */
     pthread_mutex_t lock;
     pthread_cond_t can_make, can_take;
-    struct dt_ahead_batch *ring[DT_AHEAD];
+    struct dt_prefetch_batch *ring[DT_PREFETCH_BATCHES];
     int64_t made, taken;
     bool stop;
     enum dt_status failed; /* of batch number `made`, the last */
     struct dt_error err;
 };
 
-void dt_ahead_batch_free(struct dt_ahead_batch *b)
+void dt_prefetch_batch_free(struct dt_prefetch_batch *b)
 {
     if (!b)
         return;
@@ -48,7 +48,7 @@ void dt_ahead_batch_free(struct dt_ahead_batch *b)
 
 /* ---- the thread's side ---- */
 
-static bool stopped(struct dt_ahead *a)
+static bool stopped(struct dt_prefetch *a)
 {
     bool stop;
 
@@ -59,14 +59,14 @@ static bool stopped(struct dt_ahead *a)
 }
 
 /* Nobody waits for what is made when told to stop: leaving early is no failure. */
-static enum dt_status load(struct dt_ahead *a, struct dt_ahead_batch *b, struct dt_error *err)
+static enum dt_status load(struct dt_prefetch *a, struct dt_prefetch_batch *b, struct dt_error *err)
 {
     for (int64_t i = 0; i < b->n && !stopped(a); i++) {
         DT_TRY(dt_loader_next(a->loader, err, &b->seqs[i]));
         if (!b->seqs[i])
             return dt_error_set(err, DT_ERR_INPUT, "the data ends after %lld sequences",
                                 (long long)i);
-        if (a->s->encoder < 0 && dt_feed_images(b->seqs[i], DT_ITEM_ENCODE) > 0)
+        if (a->s->encoder < 0 && dt_batching_images(b->seqs[i], DT_ITEM_ENCODE) > 0)
             return dt_error_set(err, DT_ERR_INPUT,
                                 "the data has images to read, the model has no encoder");
     }
@@ -75,7 +75,7 @@ static enum dt_status load(struct dt_ahead *a, struct dt_ahead_batch *b, struct 
     return DT_OK;
 }
 
-static enum dt_status order(struct dt_ahead *a, struct dt_ahead_batch *b, bool first,
+static enum dt_status order(struct dt_prefetch *a, struct dt_prefetch_batch *b, bool first,
                             struct dt_error *err)
 {
     const struct dt_setup *s = a->s;
@@ -84,13 +84,14 @@ static enum dt_status order(struct dt_ahead *a, struct dt_ahead_batch *b, bool f
     struct dt_samples *samples;
     enum dt_status st;
 
-    DT_TRY(dt_feed_samples((const struct dt_sequence *const *)b->seqs, b->n, err, &samples));
+    DT_TRY(dt_batching_samples((const struct dt_sequence *const *)b->seqs, b->n, err, &samples));
     st = dt_assign(&s->plan, m, s->cost, samples, 0, err, &b->assignment);
     if (st == DT_OK)
-        st = dt_compile(&s->plan, m, &s->job->cluster, b->assignment, s->cost, err, &b->program);
+        st = dt_sched_compile(&s->plan, m, &s->job->cluster, b->assignment, s->cost, err,
+                              &b->program);
     if (st == DT_OK && first)
         st = dt_program_check(b->program, m, err);
-    b->samples_digest = dt_samples_digest(samples, 0, b->n);
+    b->samples_digest = dt_run_samples_digest(samples, 0, b->n);
     dt_samples_free(samples);
     DT_TRY(st);
     dt_report_flops(&s->plan, m, b->assignment, flops, &hardware);
@@ -99,9 +100,9 @@ static enum dt_status order(struct dt_ahead *a, struct dt_ahead_batch *b, bool f
     return DT_OK;
 }
 
-static struct dt_ahead_span *begin(struct dt_ahead *a, int64_t k, enum dt_data_work work)
+static struct dt_prefetch_span *begin(struct dt_prefetch *a, int64_t k, enum dt_run_data_work work)
 {
-    struct dt_ahead_span *s = &a->span[(k * DT_DATA_WORK_N + work) % DT_AHEAD_SPANS];
+    struct dt_prefetch_span *s = &a->span[(k * DT_DATA_WORK_N + work) % DT_PREFETCH_SPANS];
 
     a->begun = k + 1;
     s->batch = k;
@@ -111,17 +112,17 @@ static struct dt_ahead_span *begin(struct dt_ahead *a, int64_t k, enum dt_data_w
 }
 
 /* How long it was. */
-static double end(struct dt_ahead_span *s)
+static double end(struct dt_prefetch_span *s)
 {
     s->end_ns = dt_clock_ns();
     return (double)(s->end_ns - s->begin_ns) * 1e-9;
 }
 
-static enum dt_status make(struct dt_ahead *a, int64_t k, struct dt_error *err,
-                           struct dt_ahead_batch **out)
+static enum dt_status make(struct dt_prefetch *a, int64_t k, struct dt_error *err,
+                           struct dt_prefetch_batch **out)
 {
-    struct dt_ahead_batch *b = dt_calloc(1, sizeof(*b));
-    struct dt_ahead_span *s;
+    struct dt_prefetch_batch *b = dt_calloc(1, sizeof(*b));
+    struct dt_prefetch_span *s;
     enum dt_status st = DT_OK;
 
     if (b) {
@@ -143,18 +144,18 @@ static enum dt_status make(struct dt_ahead *a, int64_t k, struct dt_error *err,
     if (st == DT_OK)
         *out = b;
     else
-        dt_ahead_batch_free(b);
+        dt_prefetch_batch_free(b);
     return st;
 }
 
 /* Looks now and then instead of being woken: on a rank with one core whoever wakes this thread is
  * put aside for it, and a step begins late. */
-static bool wait_for_room(struct dt_ahead *a)
+static bool wait_for_room(struct dt_prefetch *a)
 {
     bool stop;
 
     pthread_mutex_lock(&a->lock);
-    while (!a->stop && a->made - a->taken >= DT_AHEAD) {
+    while (!a->stop && a->made - a->taken >= DT_PREFETCH_BATCHES) {
         struct timespec until = dt_clock_in(PAUSE_NS);
 
         pthread_cond_timedwait(&a->can_make, &a->lock, &until);
@@ -174,18 +175,18 @@ static void step_back(void)
 
 static void *worker(void *arg)
 {
-    struct dt_ahead *a = arg;
+    struct dt_prefetch *a = arg;
     enum dt_status st = DT_OK;
 
     step_back();
     for (int64_t k = 0; k < a->count && st == DT_OK && wait_for_room(a); k++) {
-        struct dt_ahead_batch *b = NULL;
+        struct dt_prefetch_batch *b = NULL;
         struct dt_error err;
 
         st = make(a, k, &err, &b);
         pthread_mutex_lock(&a->lock);
         if (st == DT_OK) {
-            a->ring[a->made++ % DT_AHEAD] = b;
+            a->ring[a->made++ % DT_PREFETCH_BATCHES] = b;
         } else {
             a->failed = st;
             a->err = err;
@@ -198,10 +199,10 @@ static void *worker(void *arg)
 
 /* ---- the caller's side ---- */
 
-enum dt_status dt_ahead_open(const struct dt_setup *s, struct dt_loader *loader, int64_t count,
-                             struct dt_error *err, struct dt_ahead **out)
+enum dt_status dt_prefetch_open(const struct dt_setup *s, struct dt_loader *loader, int64_t count,
+                                struct dt_error *err, struct dt_prefetch **out)
 {
-    struct dt_ahead *a = dt_calloc(1, sizeof(*a));
+    struct dt_prefetch *a = dt_calloc(1, sizeof(*a));
     pthread_condattr_t clock;
 
     if (!a)
@@ -217,7 +218,7 @@ enum dt_status dt_ahead_open(const struct dt_setup *s, struct dt_loader *loader,
     pthread_cond_init(&a->can_take, NULL);
     if (count > 0) {
         if (pthread_create(&a->thread, NULL, worker, a) != 0) {
-            dt_ahead_close(a);
+            dt_prefetch_close(a);
             return dt_error_set(err, DT_ERR_IO, "cannot start a thread");
         }
         a->has_thread = true;
@@ -226,11 +227,12 @@ enum dt_status dt_ahead_open(const struct dt_setup *s, struct dt_loader *loader,
     return DT_OK;
 }
 
-enum dt_status dt_ahead_take(struct dt_ahead *a, struct dt_error *err, struct dt_ahead_batch **out)
+enum dt_status dt_prefetch_take(struct dt_prefetch *a, struct dt_error *err,
+                                struct dt_prefetch_batch **out)
 {
     uint64_t t0 = dt_clock_ns();
-    struct dt_ahead_report *r = &a->report;
-    struct dt_ahead_batch *b = NULL;
+    struct dt_prefetch_report *r = &a->report;
+    struct dt_prefetch_batch *b = NULL;
     enum dt_status st = DT_OK;
     bool waited = false;
     double s;
@@ -243,7 +245,7 @@ enum dt_status dt_ahead_take(struct dt_ahead *a, struct dt_error *err, struct dt
         pthread_cond_wait(&a->can_take, &a->lock);
     }
     if (a->made > a->taken) {
-        b = a->ring[a->taken++ % DT_AHEAD];
+        b = a->ring[a->taken++ % DT_PREFETCH_BATCHES];
         if (a->made == a->taken) /* short steps: no time to lose */
             pthread_cond_signal(&a->can_make);
     } else {
@@ -263,7 +265,7 @@ enum dt_status dt_ahead_take(struct dt_ahead *a, struct dt_error *err, struct dt
     return DT_OK;
 }
 
-int64_t dt_ahead_made(struct dt_ahead *a)
+int64_t dt_prefetch_made(struct dt_prefetch *a)
 {
     int64_t made;
 
@@ -273,12 +275,12 @@ int64_t dt_ahead_made(struct dt_ahead *a)
     return made;
 }
 
-void dt_ahead_report(const struct dt_ahead *a, struct dt_ahead_report *out)
+void dt_prefetch_report(const struct dt_prefetch *a, struct dt_prefetch_report *out)
 {
     *out = a->report;
 }
 
-void dt_ahead_stop(struct dt_ahead *a)
+void dt_prefetch_stop(struct dt_prefetch *a)
 {
     pthread_mutex_lock(&a->lock);
     a->stop = true;
@@ -289,13 +291,14 @@ void dt_ahead_stop(struct dt_ahead *a)
     a->has_thread = false;
 }
 
-int dt_ahead_spans(const struct dt_ahead *a, struct dt_ahead_span out[DT_AHEAD_SPANS])
+int dt_prefetch_spans(const struct dt_prefetch *a, struct dt_prefetch_span out[DT_PREFETCH_SPANS])
 {
     int n = 0;
 
-    for (int64_t k = a->begun - DT_AHEAD - 1; k < a->begun; k++) {
+    for (int64_t k = a->begun - DT_PREFETCH_BATCHES - 1; k < a->begun; k++) {
         for (int w = 0; k >= 0 && w < DT_DATA_WORK_N; w++) {
-            const struct dt_ahead_span *s = &a->span[(k * DT_DATA_WORK_N + w) % DT_AHEAD_SPANS];
+            const struct dt_prefetch_span *s =
+                &a->span[(k * DT_DATA_WORK_N + w) % DT_PREFETCH_SPANS];
 
             if (s->batch == k && s->begin_ns > 0) /* not one that was left early */
                 out[n++] = *s;
@@ -304,13 +307,13 @@ int dt_ahead_spans(const struct dt_ahead *a, struct dt_ahead_span out[DT_AHEAD_S
     return n;
 }
 
-void dt_ahead_close(struct dt_ahead *a)
+void dt_prefetch_close(struct dt_prefetch *a)
 {
     if (!a)
         return;
-    dt_ahead_stop(a);
+    dt_prefetch_stop(a);
     for (int64_t k = a->taken; k < a->made; k++)
-        dt_ahead_batch_free(a->ring[k % DT_AHEAD]);
+        dt_prefetch_batch_free(a->ring[k % DT_PREFETCH_BATCHES]);
     pthread_mutex_destroy(&a->lock);
     pthread_cond_destroy(&a->can_make);
     pthread_cond_destroy(&a->can_take);

@@ -7,8 +7,8 @@
  *                                     --> generator: images that it is to draw
  *
  * Rows that go from module to module are in the order of samples, then of images, then of rows. */
-#ifndef DT_EXEC_PROGRAM_FEED_H
-#define DT_EXEC_PROGRAM_FEED_H
+#ifndef DT_EXEC_PROGRAM_BATCHING_H
+#define DT_EXEC_PROGRAM_BATCHING_H
 
 #include "exec/data/sequence.h"
 #include "exec/modules/module.h"
@@ -16,40 +16,41 @@
 /* The conditioning states of an image to draw are the final states of the last `context_len` rows
  * of its document (which end with eos and so have seen all of its text); a document that is shorter
  * gives its first row more than once. */
-void dt_feed_cond_rows(const struct dt_seq_doc *d, int context_len, int32_t first_row,
-                       int32_t *out /* [context_len] */);
+void dt_batching_cond_rows(const struct dt_sequence_doc *d, int context_len, int32_t first_row,
+                           int32_t *out /* [context_len] */);
 /* Conditioning rows per image that the model's generator takes; 0 without a generator. */
-int dt_feed_context_len(const struct dt_model *m);
+int dt_batching_context_len(const struct dt_model *m);
 
 /* Latents of an image without an autoencoder: means over latent_scale x latent_scale pixels, v
  * becoming v/127.5 - 1.  One channel is the mean of red, green and blue; three are these; further
  * ones repeat the mean.  *lw, *lh: ceil(size / latent_scale). */
-void dt_feed_latent_size(const struct dt_module *m, int w, int h, int *lw, int *lh);
-void dt_feed_latents(const struct dt_module *m, const uint8_t *px, int w, int h, float *out);
+void dt_batching_latent_size(const struct dt_module *m, int w, int h, int *lw, int *lh);
+void dt_batching_latents(const struct dt_module *m, const uint8_t *px, int w, int h, float *out);
 /* Back to 8-bit RGB, one pixel per latent (sampling). */
-void dt_feed_pixels(const struct dt_module *m, const float *latents, int lw, int lh, uint8_t *px);
+void dt_batching_pixels(const struct dt_module *m, const float *latents, int lw, int lh,
+                        uint8_t *px);
 /* Channels that the module's U-Net takes in. */
-int dt_feed_channels(const struct dt_module *m);
+int dt_batching_channels(const struct dt_module *m);
 
 /* The stream of an image's noise: the same wherever and with whatever else it is computed. */
-uint64_t dt_feed_noise_stream(const struct dt_sequence *s, int item);
+uint64_t dt_batching_noise_stream(const struct dt_sequence *s, int item);
 
 /* What the samples need of a batch of this module. */
-void dt_feed_limits(const struct dt_model *m, int module, const struct dt_sequence *const *seqs,
-                    int n, struct dt_batch_limits *out);
+void dt_batching_limits(const struct dt_model *m, int module, const struct dt_sequence *const *seqs,
+                        int n, struct dt_batch_limits *out);
 /* Fills the host side of a batch; the caller uploads it. */
-enum dt_status dt_feed_batch(const struct dt_model *m, int module,
-                             const struct dt_sequence *const *seqs, int n, struct dt_batch *b,
-                             struct dt_error *err);
+enum dt_status dt_batching_fill(const struct dt_model *m, int module,
+                                const struct dt_sequence *const *seqs, int n, struct dt_batch *b,
+                                struct dt_error *err);
 
 /* Rows that the sample sends over the model's edge into (encoder) or out of (generator) the LLM. */
-int64_t dt_feed_in_rows(const struct dt_sequence *s);
-int64_t dt_feed_cond_count(const struct dt_model *m, const struct dt_sequence *s);
-int64_t dt_feed_targets(const struct dt_sequence *s);
-int64_t dt_feed_images(const struct dt_sequence *s, uint32_t flag);
+int64_t dt_batching_in_rows(const struct dt_sequence *s);
+int64_t dt_batching_cond_count(const struct dt_model *m, const struct dt_sequence *s);
+int64_t dt_batching_targets(const struct dt_sequence *s);
+int64_t dt_batching_images(const struct dt_sequence *s, uint32_t flag);
 
 /* The sizes of the sequences as the planner knows samples (dt_samples_free). */
-enum dt_status dt_feed_samples(const struct dt_sequence *const *seqs, int64_t n,
-                               struct dt_error *err, struct dt_samples **out);
+enum dt_status dt_batching_samples(const struct dt_sequence *const *seqs, int64_t n,
+                                   struct dt_error *err, struct dt_samples **out);
 
 #endif

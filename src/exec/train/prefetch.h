@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Global batches, made ahead of the steps that take them.
+ *
+ *   loader --> sequences --> order and assignment --> program     a thread of its own
+ *                                                     |
+ *                                     [ at most DT_PREFETCH_BATCHES wait ]
+ *                                                     |
+ *                                                     v
+ *                                                  the steps      the caller's thread
+ *
+ * A batch depends on those before it and on nothing that a step does: what comes out is the same as
+ * if each were made when it is asked for, on every rank.  Errors come with the batch that they are
+ * of, so a batch that no step needs does no harm. */
+#ifndef DT_EXEC_TRAIN_PREFETCH_H
+#define DT_EXEC_TRAIN_PREFETCH_H
+
+#include "report/runs.h"
+#include "exec/train/setup.h"
+
+enum { DT_PREFETCH_BATCHES = 2 };
+
+struct dt_prefetch_batch {
+    struct dt_sequence **seqs;
+    int64_t n; /* the global batch */
+    struct dt_assignment *assignment;
+    struct dt_program *program;
+    double model_flops;           /* of one iteration */
+    uint64_t samples_digest;      /* report/run_facts.h */
+    struct dt_data_cursor cursor; /* of the loader behind this batch */
+    struct dt_data_report data;   /* of the loader then */
+    double load_s, order_s; /* taking and packing the data; costing, assigning and compiling */
+};
+void dt_prefetch_batch_free(struct dt_prefetch_batch *b);
+
+struct dt_prefetch_report { /* of the batches taken so far */
+    int64_t batches;
+    int64_t waits;          /* batches behind the first that were not ready when asked for */
+    double load_s, order_s; /* sums over all of them, in the thread */
+    double first_s;         /* what the first was waited for: nothing runs beside it */
+    double exposed_s;       /* what the others were waited for */
+};
+
+/* When the thread was at work on a batch, on this rank's dt_clock_ns. */
+struct dt_prefetch_span {
+    int64_t batch; /* counted from 0 */
+    enum dt_run_data_work work;
+    uint64_t begin_ns, end_ns;
+};
+/* Of the last batches: those that wait, the one before them. */
+enum { DT_PREFETCH_SPANS = DT_DATA_WORK_N * (DT_PREFETCH_BATCHES + 1) };
+
+struct dt_prefetch;
+/* Makes `count` batches at most, the program of the first one checked.  Until dt_prefetch_close the
+ * loader and the setup's cost model are the thread's alone. */
+enum dt_status dt_prefetch_open(const struct dt_setup *s, struct dt_loader *loader, int64_t count,
+                                struct dt_error *err, struct dt_prefetch **out);
+/* The next batch (dt_prefetch_batch_free); waits for it.  No more than `count` times. */
+enum dt_status dt_prefetch_take(struct dt_prefetch *a, struct dt_error *err,
+                                struct dt_prefetch_batch **out);
+/* Batches made so far, taken ones included. */
+int64_t dt_prefetch_made(struct dt_prefetch *a);
+/* Ends the thread, soon; what it was at is dropped.  Nothing may be taken afterwards. */
+void dt_prefetch_stop(struct dt_prefetch *a);
+/* After dt_prefetch_stop: what it did last, in order; returns how much. */
+int dt_prefetch_spans(const struct dt_prefetch *a, struct dt_prefetch_span out[DT_PREFETCH_SPANS]);
+void dt_prefetch_report(const struct dt_prefetch *a, struct dt_prefetch_report *out);
+void dt_prefetch_close(struct dt_prefetch *a);
+
+#endif
