@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Tokenizers: published ids, splitting, NFC, refusals, round trips, out of memory. */
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "exec/data/tokenizer.h"
 #include "exec/data/unicode.h"
 #include "test_util.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <utf8proc.h>
 
 static struct dt_error err;
 
@@ -276,8 +279,10 @@ START_TEST(nfc)
     assert_nfc("\xe0\xa5\x98", "\xe0\xa4\x95\xe0\xa4\xbc");             /* 0958: excluded */
     assert_nfc("\xe1\x84\x80\xe1\x85\xa1\xe1\x86\xa8", "\xea\xb0\x81"); /* Hangul 1100 1161 11A8 */
     assert_nfc("\xea\xb0\x80\xe1\x86\xa8", "\xea\xb0\x81");             /* AC00 11A8: AC01 */
-    assert_nfc("\xcc\x81x", "\xcc\x81x");                               /* nothing before it */
-    assert_nfc("\xff\xcc\x81", "\xff\xcc\x81");                         /* malformed stays */
+    assert_nfc("\xea\xb0\x80\xe1\x86\xa7", "\xea\xb0\x80\xe1\x86\xa7"); /* AC00 11A7: a vowel */
+    assert_nfc("\xe1\x84\x80\xe1\x85\xa1\xe1\x86\xa7", "\xea\xb0\x80\xe1\x86\xa7");
+    assert_nfc("\xcc\x81x", "\xcc\x81x");       /* nothing before it */
+    assert_nfc("\xff\xcc\x81", "\xff\xcc\x81"); /* malformed stays */
 }
 END_TEST
 
@@ -290,6 +295,150 @@ START_TEST(classes)
     ck_assert(dt_unicode_space(0xa0) && dt_unicode_space(0x3000) && !dt_unicode_space(0x200b));
 }
 END_TEST
+
+/* The white space of the Unicode Character Database (PropList.txt), unchanged since Unicode 6.3. */
+static bool white(uint32_t c)
+{
+    return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
+           c == 0x205f || c == 0x3000;
+}
+
+/* What holds of every code point in every version of Unicode; tests/test_python.sh compares class
+ * and NFC of each with Python's. */
+START_TEST(every_code_point)
+{
+    for (uint32_t c = 0; c <= 0x110000; c++) {
+        bool letter = dt_unicode_letter(c), number = dt_unicode_number(c);
+        char text[8] = {0}, *out, *again;
+        uint32_t got;
+        size_t n, len, len_again;
+
+        ck_assert_msg(dt_unicode_space(c) == white(c), "U+%04X", c);
+        ck_assert_msg(letter + number + white(c) <= 1, "U+%04X is of two classes", c);
+        if (c == 0x110000) {
+            ck_assert(!letter && !number);
+            break;
+        }
+        if (c >= 0xd800 && c <= 0xdfff) { /* surrogates: no characters, nor well-formed */
+            ck_assert(!letter && !number);
+            n = dt_unicode_put(c, text);
+            ck_assert_uint_eq(dt_unicode_get(text, n, &got), 1);
+            ck_assert_uint_eq(got, 0x110000);
+            continue;
+        }
+        if ((c >= 0x4e00 && c <= 0x9fa5) || (c >= 0xac00 && c <= 0xd7a3))
+            ck_assert_msg(letter, "U+%04X is an ideograph or a syllable", c);
+        n = dt_unicode_put(c, text);
+        ck_assert_uint_eq(n, c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4);
+        ck_assert_uint_eq(dt_unicode_get(text, n, &got), n);
+        ck_assert_uint_eq(got, c);
+        dt_assert_ok(dt_unicode_nfc(text, n, &err, &out, &len), err);
+        if (!out)
+            continue;
+        ck_assert_uint_le(len, 3 * n);
+        dt_assert_ok(dt_unicode_nfc(out, len, &err, &again, &len_again), err);
+        ck_assert_msg(!again || (len == len_again && memcmp(out, again, len) == 0),
+                      "U+%04X: NFC of NFC differs", c);
+        dt_free(again);
+        dt_free(out);
+    }
+}
+END_TEST
+
+/* Syllables from their parts by the arithmetic of the Unicode Standard, section 3.12. */
+START_TEST(every_hangul_syllable)
+{
+    for (uint32_t l = 0; l < 19; l++)
+        for (uint32_t v = 0; v < 21; v++)
+            for (uint32_t t = 0; t < 28; t++) {
+                char parts[16] = {0}, whole[8] = {0};
+                size_t n = dt_unicode_put(0x1100 + l, parts);
+
+                n += dt_unicode_put(0x1161 + v, parts + n);
+                if (t > 0)
+                    dt_unicode_put(0x11a7 + t, parts + n);
+                dt_unicode_put(0xac00 + (l * 21 + v) * 28 + t, whole);
+                assert_nfc(parts, whole);
+                assert_nfc(whole, whole);
+            }
+}
+END_TEST
+
+static char *marks(size_t n)
+{
+    char *s = dt_malloc(2 * n + 2);
+    size_t at = 1;
+
+    ck_assert_ptr_nonnull(s);
+    s[0] = 'a';
+    for (size_t i = 0; i < n; i++) /* of classes 230 and 220 */
+        at += dt_unicode_put(i % 2 ? 0x316 : 0x30d, s + at);
+    s[at] = '\0';
+    return s;
+}
+
+/* A run of marks is put in order in time that grows as its length does: sorting 16 times as many by
+ * exchanging neighbours would take 256 times as long. */
+START_TEST(long_runs_of_marks)
+{
+    double s[2] = {1e9, 1e9};
+
+    for (int k = 0; k < 2; k++) {
+        size_t n = k ? 320000 : 20000;
+        char *text = marks(n), *out;
+        size_t len;
+
+        for (int round = 0; round < 3; round++) {
+            uint64_t begin = dt_clock_ns();
+
+            dt_assert_ok(dt_unicode_nfc(text, strlen(text), &err, &out, &len), err);
+            s[k] = fmin(s[k], (double)(dt_clock_ns() - begin));
+            ck_assert_uint_eq(len, 2 * n + 1);
+            ck_assert_mem_eq(out + 1, "\xcc\x96\xcc\x96", 4); /* class 220 first */
+            ck_assert_mem_eq(out + len - 4, "\xcc\x8d\xcc\x8d", 4);
+            dt_free(out);
+        }
+        dt_free(text);
+    }
+    ck_assert_msg(s[1] < 100 * s[0], "16 times as many marks took %.0f times as long", s[1] / s[0]);
+}
+END_TEST
+
+/* For tests/test_python.sh: a line with the class of each code point ('?' where it is not assigned),
+ * then the NFC of each text on standard input; texts end with a zero byte. */
+static int print_unicode(void)
+{
+    char text[4096];
+    size_t n = 0;
+    int b;
+
+    for (uint32_t c = 0; c < 0x110000; c++)
+        putchar(utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_CN ? '?'
+                : dt_unicode_letter(c)                                         ? 'L'
+                : dt_unicode_number(c)                                         ? 'N'
+                : dt_unicode_space(c)                                          ? 'S'
+                                                                               : '-');
+    putchar('\n');
+    while ((b = getchar()) != EOF) {
+        char *out = NULL;
+        size_t len = n;
+
+        if (b != 0) {
+            text[n++] = (char)b;
+            if (n == sizeof text)
+                return 1;
+            continue;
+        }
+        if (dt_unicode_nfc(text, n, &err, &out, &len) != DT_OK)
+            return 1;
+        fwrite(out ? out : text, 1, out ? len : n, stdout);
+        putchar(0);
+        dt_free(out);
+        n = 0;
+    }
+    return 0;
+}
 
 /* ---- refusals ---- */
 
@@ -360,11 +509,15 @@ START_TEST(out_of_memory)
 }
 END_TEST
 
-int main(void)
+int main(int argc, char **argv)
 {
-    Suite *s = suite_create("data_tokenizer");
-    TCase *c = dt_test_case(s, "all", 120);
+    Suite *s;
+    TCase *c;
 
+    if (argc == 2 && strcmp(argv[1], "--unicode") == 0)
+        return print_unicode();
+    s = suite_create("data_tokenizer");
+    c = dt_test_case(s, "all", 120);
     tcase_add_test(c, gpt2_published);
     tcase_add_test(c, llama3_published);
     tcase_add_test(c, splits);
@@ -374,6 +527,9 @@ int main(void)
     tcase_add_test(c, long_words);
     tcase_add_test(c, nfc);
     tcase_add_test(c, classes);
+    tcase_add_test(c, every_code_point);
+    tcase_add_test(c, every_hangul_syllable);
+    tcase_add_test(c, long_runs_of_marks);
     tcase_add_test(c, refusals);
     tcase_add_test(c, out_of_memory);
     return dt_test_run(s);

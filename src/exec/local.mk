@@ -62,10 +62,6 @@ libdtexec_a_SOURCES = \
 	src/exec/data/tokenizer_read.c \
 	src/exec/data/unicode.c \
 	src/exec/data/unicode.h \
-	src/exec/data/unicode_class.c \
-	src/exec/data/unicode_comp.c \
-	src/exec/data/unicode_decomp.c \
-	src/exec/data/unicode_table.h \
 	src/exec/infer/infer.c \
 	src/exec/infer/infer.h \
 	src/exec/infer/infer_caption.c \
@@ -139,4 +135,3 @@ libdtexec_a_SOURCES = \
 	src/exec/train/train_save.h \
 	src/exec/train/train_trouble.c \
 	src/exec/train/train_trouble.h
-EXTRA_DIST += src/exec/data/unicode.py
