@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/number.h"
+#include "base/text.h"
 #include "base/rng.h"
 #include "base/utf8.h"
 #include "base/clock.h"
@@ -379,6 +380,50 @@ START_TEST(utf8)
 }
 END_TEST
 
+START_TEST(durations)
+{
+    static const struct {
+        double s;
+        const char *text;
+    } cases[] = {
+        {0, "0 s"},
+        {0.4, "0 s"},
+        {59.4, "59 s"},
+        {59.5, "1 min 0 s"},
+        {3261.606, "54 min 22 s"},
+        {3600, "1 h 0 min"},
+        {11279, "3 h 7 min"},
+        {86399, "23 h 59 min"},
+        {439200, "5 d 2 h"},
+        {-1, "?"},
+        {NAN, "?"},
+        {INFINITY, "?"},
+    };
+    char buf[32];
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        ck_assert_str_eq(dt_text_duration(cases[i].s, buf, sizeof(buf)), cases[i].text);
+}
+END_TEST
+
+START_TEST(fields_go_in_whole)
+{
+    static const char line[] = "step 3/9  text 1.5  ETA 2 s";
+
+    ck_assert_uint_eq(dt_text_fit(line, 80), strlen(line));
+    ck_assert_uint_eq(dt_text_fit(line, (int)strlen(line)), strlen(line));
+    ck_assert_uint_eq(dt_text_fit(line, (int)strlen(line) - 1), strlen("step 3/9  text 1.5"));
+    ck_assert_uint_eq(dt_text_fit(line, 18), strlen("step 3/9  text 1.5"));
+    ck_assert_uint_eq(dt_text_fit(line, 17), strlen("step 3/9"));
+    ck_assert_uint_eq(dt_text_fit(line, 5), 5); /* not even the first: cut */
+    ck_assert_uint_eq(dt_text_fit(line, 0), 0);
+    ck_assert_uint_eq(dt_text_fit("\xc3\xa9\xc3\xa9", 1), 2); /* never inside a character */
+    ck_assert_str_eq(dt_plural(1), "");
+    ck_assert_str_eq(dt_plural(0), "s");
+    ck_assert_str_eq(dt_plural(2), "s");
+}
+END_TEST
+
 /* ---- files ---- */
 
 static char dir[64];
@@ -537,6 +582,8 @@ int main(void)
     tcase_add_test(rng, clock_moves_forward);
     tcase_add_test(text, numbers);
     tcase_add_test(text, utf8);
+    tcase_add_test(text, durations);
+    tcase_add_test(text, fields_go_in_whole);
     tcase_add_checked_fixture(file, enter_dir, leave_dir);
     tcase_add_test(file, write_replaces_whole_files);
     tcase_add_test(file, write_goes_around_what_is_planted);

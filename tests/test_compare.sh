@@ -22,6 +22,13 @@ check "errors" 'awk "BEGIN {exit !($(number median_abs_error) > 0.005)}"'
 check "worst first" 'sed -n "s/^ *\"difference_s\": \([-0-9.e]*\),*$/\1/p" out | tail -n +2 |
     awk "{d = \$1 < 0 ? -\$1 : \$1; if (NR > 1 && d > last * 1.000001) exit 1; last = d} END {exit NR < 10}"'
 expect 4 "iteration_s differs by" "$DISTTRAIN" compare 1 2 -t iteration_s=0.001%
+# a tolerance that says nothing is refused before anything is read or printed
+expect 2 "'iteration_s' is not NAME=PERCENT" "$DISTTRAIN" compare 1 no-such.db:2 -t iteration_s
+expect 2 "'5 apples' is not a percentage" "$DISTTRAIN" compare 1 no-such.db:2 -t 'iteration_s=5 apples'
+expect 2 "no line 'bogus'" "$DISTTRAIN" compare 1 2 --tolerance bogus=5%
+check "no table before it" '[ ! -s out ]'
+expect 2 "no line 'iteration_ms'; did you mean 'iteration_s'" "$DISTTRAIN" compare --json 1 2 -t iteration_ms=5%
+check "nor JSON" '[ ! -s out ]'
 # recomputation: backwards are longer, forwards are not
 expect 4 "backward_s differs by +" "$DISTTRAIN" compare --anyway 1 other.db:3 -t llm.forward_s=0.1 -t llm.backward_s=1
 # ... so they are runs of two jobs: refused, or differences instead of errors

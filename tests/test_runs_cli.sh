@@ -24,6 +24,13 @@ rm -f bad.db; mkdir bad.db
 expect 2 "bad.db: this is a directory" $simulate --runs bad.db # before any work is done
 rmdir bad.db
 lost "no folder" $simulate --runs no/bad.db
+# a folder that may not be written; root may write to any, so not as root
+as=
+[ "$(id -u)" -ne 0 ] || as="setpriv --reuid=65534 --regid=65534 --clear-groups"
+mkdir closed; chmod 555 closed; chmod a+x .
+if $as "$DISTTRAIN" --version >/dev/null 2>&1; then
+    lost "a folder that may not be written" $as $simulate --runs closed/bad.db
+fi
 lost "no folder, by the environment" env DISTTRAIN_RUNS=no/bad.db $simulate
 # files that may not grow, of blocks of 512 bytes, stand for a full disk
 expect 0 "" $simulate --runs good.db

@@ -64,10 +64,17 @@ check "one after the other, order after load" 'sort -k 2,2n data | awk "\$2 < en
 
 # --- the line on a terminal ---
 if script -qec true /dev/null </dev/null >/dev/null 2>&1; then # util-linux's script is one
-    script -qec "'$DISTTRAIN' train --no-runs job.yaml run.steps=3 run.checkpoint.dir=seen" /dev/null </dev/null >out 2>err
+    on_terminal() { # COLUMNS FOLDER
+        script -qec "stty cols $1; '$DISTTRAIN' train --no-runs job.yaml run.steps=3 run.checkpoint.dir=$2" /dev/null \
+            </dev/null 2>err | tr "\r" "\n" | sed "s/^$(printf '\033')\[K//" >out
+    }
     number='[0-9.]*[0-9]'
-    check "loss, rates, MFU and time left" 'tr "\r" "\n" <out | grep -q "step 3/3  text $number  image $number  $number tokens/s  $number samples/s  MFU $number %  ETA "'
-    check "a line per step" '[ $(tr "\r" "\n" <out | grep -c "MFU $number %  ETA") -eq 3 ]'
+    on_terminal 200 seen
+    check "losses, time left, MFU and rates" 'grep -q "step 3/3  text $number  image $number  ETA 0 s  MFU $number %  $number tokens/s  $number samples/s" out'
+    check "a line per step" '[ $(grep -c "ETA .*MFU $number %" out) -eq 3 ]'
+    on_terminal 40 narrow
+    check "no wider than the terminal" '[ $(grep -c "^step [0-9]" out) -eq 3 ] && ! grep "^step [0-9]" out | grep -q "........................................"'
+    check "and only whole fields" '! grep "^step [0-9]" out | grep -v " text $number\( *image $number\)\{0,1\}$"'
 fi
 
 # --- weights of another run, and of nowhere ---
@@ -77,7 +84,7 @@ cp saved/step-00000006/model.safetensors 'of: "all" {5}.safetensors'
 a=$(ls other/step-00000006/model.safetensors) b=third/step-00000006/model.safetensors
 check "the same weights by either name" 'cmp -s "$a" "$b" && cmp -s "$a" saved/step-00000006/model.safetensors'
 expect 2 "nowhere" "$DISTTRAIN" train --no-runs --init-from nowhere job.yaml run.steps=1 run.checkpoint.dir=fourth
-expect 0 "resumed" "$DISTTRAIN" train --no-runs --init-from saved job.yaml run.steps=6 run.checkpoint.dir=third
+expect 0 "resumed" "$DISTTRAIN" train --no-runs --init-from saved job.yaml run.steps=7 run.checkpoint.dir=third
 
 # --- a module of which they have nothing ---
 sed 's/^    encoder:/    eye:/' job.yaml >eye.yaml
@@ -88,6 +95,15 @@ expect 0 "eye  *0 of 2[0-9]; not there: embeddings" \
     "$DISTTRAIN" train --no-runs --init-from saved --init-partial eye.yaml run.steps=1 run.checkpoint.dir=fifth
 expect 0 '"module": "llm",' "$DISTTRAIN" train --no-runs --json --init-from saved eye.yaml run.steps=1 run.checkpoint.dir=sixth run.init_partial=true
 check "counts of every module in JSON" 'tr -d " \n" <out | grep -q "\"init\":{\"found\":[1-9][0-9]*,\"missing\":2[0-9],\"unused\":2[0-9],\"modules\":\[{\"module\":\"eye\",\"asked\":2[0-9],\"found\":0,\"missing\":2[0-9],\"unused\":0},"'
+
+# --- a finished job ---
+expect 0 '"finished_before": false' "$DISTTRAIN" train --no-runs --json job.yaml run.steps=3 run.checkpoint.dir=seen3
+for n in 3 2; do # as many steps as it has, and fewer
+    expect 0 "nothing to do .*its checkpoint is of step 3, and run.steps is $n" \
+        "$DISTTRAIN" train --no-runs job.yaml run.steps=$n run.checkpoint.dir=seen3
+done
+check "it says what to change" 'grep -q "set run.steps above 3" out && grep -q -- --from-scratch out && ! grep -q "^steps" out'
+expect 0 '"finished_before": true' "$DISTTRAIN" train --no-runs --json job.yaml run.steps=2 run.checkpoint.dir=seen3
 
 # --- a signal ends it in order ---
 "$DISTTRAIN" train --no-runs --json job.yaml run.steps=1000000 >out 2>err &

@@ -21,6 +21,11 @@ void dt_text_add(struct dt_text *t, const char *fmt, ...) __attribute__((format(
  * lost. */
 enum dt_status dt_text_finish(struct dt_text *t, struct dt_error *err, char **out);
 
+/* "41 s", "54 min 22 s", "3 h 7 min" or "5 d 2 h" into buf; "?" if it is no time.  Returns buf. */
+char *dt_text_duration(double s, char *buf, size_t size);
+/* Bytes of s that go into this many columns of a terminal: all of it, or its fields (two spaces
+ * apart) that go in whole, or what goes in of the first. */
+size_t dt_text_fit(const char *s, int columns);
 /* "s" unless n is 1: printf("%d sample%s", n, dt_plural(n)). */
 static inline const char *dt_plural(int64_t n)
 {

@@ -5,7 +5,7 @@
  * Each row goes the way of `simulate`: job, manual plan, assignment, program, durations, event
  * engine, interval. */
 #include "cli/accuracy.h"
-#include "cli/table.h"
+#include "cli/progress.h"
 #include "base/mem.h"
 
 #include <math.h>

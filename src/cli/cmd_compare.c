@@ -4,6 +4,7 @@
 #include "cli/session.h"
 #include "cli/table.h"
 #include "report/compare.h"
+#include "base/doc.h"
 #include "base/mem.h"
 #include "base/number.h"
 
@@ -72,40 +73,94 @@ static const struct dt_compare_memory *find_memory(const struct dt_compare *c, c
     return NULL;
 }
 
-static enum dt_status check(const struct dt_compare *c, const char *text, struct dt_error *err)
+struct tolerance {
+    char name[96];
+    double percent;
+};
+
+static enum dt_status parse(const char *text, struct dt_error *err, struct tolerance *t)
 {
     const char *eq = strrchr(text, '=');
-    const struct dt_compare_line *l;
-    const struct dt_compare_metric *m;
-    const struct dt_compare_memory *k;
-    double differs;
-    char name[96], number[32];
-    double percent;
+    char number[32];
     size_t n;
 
-    if (!eq || (size_t)(eq - text) >= sizeof(name) || strlen(eq + 1) >= sizeof(number))
+    if (!eq || eq == text || (size_t)(eq - text) >= sizeof(t->name) ||
+        strlen(eq + 1) >= sizeof(number))
         return dt_error_set(err, DT_ERR_USAGE,
                             "--tolerance: '%s' is not NAME=PERCENT, such as iteration_s=5%%", text);
-    snprintf(name, sizeof(name), "%.*s", (int)(eq - text), text);
+    snprintf(t->name, sizeof(t->name), "%.*s", (int)(eq - text), text);
     snprintf(number, sizeof(number), "%s", eq + 1);
     n = strlen(number);
     if (n > 0 && number[n - 1] == '%')
         number[n - 1] = '\0';
-    if (!dt_number_double(number, &percent) || !(percent >= 0))
+    if (!dt_number_double(number, &t->percent) || !(t->percent >= 0))
         return dt_error_set(err, DT_ERR_USAGE, "--tolerance: '%s' is not a percentage of 0 or more",
                             eq + 1);
-    l = dt_compare_find(c, name);
-    m = dt_compare_find_metric(c, name);
-    k = find_memory(c, name);
+    return DT_OK;
+}
+
+static enum dt_status no_such_line(const struct dt_compare *c, const char *name,
+                                   struct dt_error *err)
+{
+    size_t n = 0, most = (size_t)c->n + (size_t)c->n_metrics;
+    const char **words = dt_malloc((most + 1) * sizeof(*words)), *near;
+
+    if (!words)
+        return dt_error_nomem(err, "names of lines");
+    for (int i = 0; i < c->n; i++)
+        words[n++] = c->line[i].name;
+    for (int i = 0; i < c->n_metrics; i++)
+        words[n++] = c->metric[i].name;
+    words[n] = NULL;
+    near = dt_suggest(name, words);
+    dt_error_set(err, DT_ERR_USAGE,
+                 "--tolerance: these runs have no line '%s'%s%s%s; without --tolerance, the first "
+                 "column names them",
+                 name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    dt_free(words);
+    return DT_ERR_USAGE;
+}
+
+/* b's difference from a in the line that the tolerance names. */
+static enum dt_status difference(const struct dt_compare *c, const struct tolerance *t,
+                                 struct dt_error *err, double *out)
+{
+    const struct dt_compare_line *l = dt_compare_find(c, t->name);
+    const struct dt_compare_metric *m = dt_compare_find_metric(c, t->name);
+    const struct dt_compare_memory *k = find_memory(c, t->name);
+
     if (!l && !m && !k)
-        return dt_error_set(err, DT_ERR_USAGE,
-                            "--tolerance: these runs have no line '%s'; see the first column",
-                            name);
-    differs = l ? relative(l) : m ? dt_compare_relative(m->a, m->b) : memory_relative(k);
-    if (fabs(differs) <= percent / 100)
+        return no_such_line(c, t->name, err);
+    *out = l ? relative(l) : m ? dt_compare_relative(m->a, m->b) : memory_relative(k);
+    return DT_OK;
+}
+
+/* Before any work (c: NULL), what the tolerances say; then that there are such lines. */
+static enum dt_status check_options(const struct dt_cli *cli, const struct dt_compare *c,
+                                    struct dt_error *err)
+{
+    struct tolerance t;
+    double differs;
+
+    for (int i = 0; i < cli->n_list; i++) {
+        DT_TRY(parse(cli->list[i], err, &t));
+        if (c)
+            DT_TRY(difference(c, &t, err, &differs));
+    }
+    return DT_OK;
+}
+
+static enum dt_status check(const struct dt_compare *c, const char *text, struct dt_error *err)
+{
+    struct tolerance t;
+    double differs;
+
+    DT_TRY(parse(text, err, &t));
+    DT_TRY(difference(c, &t, err, &differs));
+    if (fabs(differs) <= t.percent / 100)
         return DT_OK;
-    return dt_error_set(err, DT_ERR_TOLERANCE, "%s differs by %+.2f %%, more than %g %%", name,
-                        100 * differs, percent);
+    return dt_error_set(err, DT_ERR_TOLERANCE, "%s differs by %+.2f %%, more than %g %%", t.name,
+                        100 * differs, t.percent);
 }
 
 /* ---- results ---- */
@@ -390,11 +445,14 @@ enum dt_status dt_cmd_compare(struct dt_cli *cli, struct dt_error *err)
     int64_t top;
 
     DT_TRY(dt_cli_int(cli, "top", 0, 1 << 20, 20, &top, err));
+    DT_TRY(check_options(cli, NULL, err));
     DT_TRY(dt_run_find(cli->args[0], file, err, &a));
     DT_TRY(dt_run_find(cli->args[1], file, err, &b));
     DT_TRY(dt_compare_runs(&a, &b, err, &c));
     if (!dt_cli_flag(cli, "anyway"))
         st = one_job(&c, err);
+    if (st == DT_OK)
+        st = check_options(cli, &c, err);
     if (st != DT_OK) {
         dt_compare_free(&c);
         return st;

@@ -2,7 +2,7 @@
  *
  * disttrain data: pack shards, scan them for the planner, show token ids. */
 #include "cli/session.h"
-#include "cli/table.h"
+#include "cli/progress.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"

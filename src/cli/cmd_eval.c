@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * disttrain eval: what a trained model can do on data that it has not seen. */
-#include "cli/table.h"
+#include "cli/progress.h"
 #include "cli/trained.h"
 #include "base/json.h"
 #include "base/mem.h"

@@ -2,6 +2,7 @@
  *
  * disttrain loop: profile, predict, train, compare, for many layouts of one job on this machine. */
 #include "cli/loop.h"
+#include "cli/progress.h"
 #include "cli/table.h"
 #include "base/file.h"
 #include "base/mem.h"

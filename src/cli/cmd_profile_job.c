@@ -3,10 +3,12 @@
  * disttrain profile JOB: measure this machine for the blocks and messages of a job. */
 #include "cli/launch.h"
 #include "cli/profile.h"
+#include "cli/progress.h"
 #include "cli/ranks.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "exec/train/profiler.h"
 
 #include <stdlib.h>
@@ -21,19 +23,13 @@ struct profiling {
     int64_t n, repeats, largest;
     double seconds;
     const char *device, *output;
-    bool drawn;
 };
 
 static void on_progress(void *ctx, const struct dt_profiler_progress *p)
 {
-    struct profiling *s = ctx;
-
-    if (!isatty(STDERR_FILENO))
-        return;
-    fprintf(stderr, "\r\033[Kmicrobatches of %d sequence%s (%d of %d)", p->sequences,
-            p->sequences == 1 ? "" : "s", p->done + 1, p->all);
-    fflush(stderr);
-    s->drawn = true;
+    (void)ctx;
+    dt_progress_line("microbatches of %d sequence%s (%d of %d)", p->sequences,
+                     dt_plural(p->sequences), p->done + 1, p->all);
 }
 
 /* The first sequences of the job's data, in the order in which training takes them. */
@@ -96,8 +92,7 @@ static enum dt_status measure(struct profiling *s, struct dt_error *err)
     DT_TRY(read_sequences(s, err));
     o.seqs = (const struct dt_sequence *const *)s->seqs;
     st = dt_profiler_blocks(&o, err, &t);
-    if (s->drawn)
-        fputs("\r\033[K", stderr);
+    dt_cli_progress_end();
     if (st == DT_OK && first)
         st = dt_profile_table_write(&t, s->output, err);
     if (st == DT_OK && first && s->cli->json)

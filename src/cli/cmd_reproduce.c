@@ -3,6 +3,7 @@
  * disttrain reproduce: run the published evaluation and print published, recalled and ours side by
  * side. */
 #include "cli/reproduce.h"
+#include "cli/progress.h"
 #include "cli/table.h"
 #include "base/mem.h"
 

@@ -4,12 +4,13 @@
 #include "config.h"
 
 #include "cli/launch.h"
+#include "cli/progress.h"
 #include "cli/ranks.h"
 #include "cli/session.h"
-#include "cli/table.h"
 #include "cli/train_summary.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "report/runs.h"
 #include "base/clock.h"
 #include "exec/train/train.h"
@@ -65,20 +66,17 @@ static void on_step(void *ctx, const struct dt_train_step *s)
     bool *drawn = ctx;
     char image[32] = "", text[32] = "", eta[32];
 
-    if (!isatty(STDERR_FILENO))
-        return;
     if (!s->r.applied)
-        snprintf(text, sizeof text, "  not made");
+        snprintf(text, sizeof text, "  skipped");
     else if (s->r.targets > 0)
         snprintf(text, sizeof text, "  text %.4f", s->r.loss_text);
     if (s->r.applied && s->r.images > 0)
         snprintf(image, sizeof image, "  image %.4f", s->r.loss_image);
-    fprintf(
-        stderr, "\r\033[Kstep %lld/%lld%s%s  %.0f tokens/s  %.1f samples/s  MFU %.1f %%  ETA %s%s",
-        (long long)s->step, (long long)s->steps, text, image, s->tokens_per_s, s->samples_per_s,
-        100 * s->mfu, dt_cli_format_seconds(s->eta_s, eta, sizeof eta), stop ? "  stopping" : "");
-    fflush(stderr);
-    *drawn = true;
+    dt_progress_line("step %lld/%lld%s%s%s  ETA %s  MFU %.1f %%  %.0f tokens/s  %.1f samples/s",
+                     (long long)s->step, (long long)s->steps, stop ? "  stopping" : "", text, image,
+                     dt_text_duration(s->eta_s, eta, sizeof eta), 100 * s->mfu, s->tokens_per_s,
+                     s->samples_per_s);
+    *drawn = isatty(STDERR_FILENO);
 }
 
 /* A line that stays, above the one that is redrawn. */

@@ -39,6 +39,8 @@ disttrain_SOURCES = \
 	src/cli/profile.h \
 	src/cli/profile_import.h \
 	src/cli/profile_import_report.c \
+	src/cli/progress.c \
+	src/cli/progress.h \
 	src/cli/ranks.c \
 	src/cli/ranks.h \
 	src/cli/reproduce.h \

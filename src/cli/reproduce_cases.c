@@ -5,7 +5,7 @@
  * DistTrain, SIGCOMM'25, doi 10.1145/3718958.3750472. */
 #include "cli/reproduce.h"
 
-#include "cli/table.h"
+#include "cli/progress.h"
 #include "base/mem.h"
 
 #include <string.h>

@@ -3,7 +3,7 @@
 
 #include "cli/session.h"
 
-#include "cli/table.h"
+#include "cli/progress.h"
 #include "base/doc.h"
 #include "base/file.h"
 #include "base/mem.h"

@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
-#include <unistd.h>
 
 void dt_cli_table_init(struct dt_cli_table *t, int cols, const char *const *heads)
 {
@@ -100,16 +99,4 @@ char *dt_cli_format_bytes(double bytes, char *buf, size_t size)
     }
     snprintf(buf, size, u ? "%.2f %s" : "%.0f %s", bytes, unit[u]);
     return buf;
-}
-
-void dt_cli_progress(const char *what, int done, int total)
-{
-    if (isatty(STDERR_FILENO))
-        fprintf(stderr, "\r\033[K%s %d/%d", what, done, total);
-}
-
-void dt_cli_progress_end(void)
-{
-    if (isatty(STDERR_FILENO))
-        fputs("\r\033[K", stderr);
 }

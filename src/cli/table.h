@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Printing for people: aligned tables on stdout, progress on stderr when it is a terminal. */
+ * Printing for people: aligned tables, times and sizes with their units. */
 #ifndef DT_CLI_TABLE_H
 #define DT_CLI_TABLE_H
 
@@ -23,9 +23,5 @@ void dt_cli_table_print(struct dt_cli_table *t, FILE *f); /* and frees */
 /* "12.3 s", "45.6 ms", "7.8 us" / "1.23 GiB" into buf; returns buf. */
 char *dt_cli_format_seconds(double s, char *buf, size_t size);
 char *dt_cli_format_bytes(double bytes, char *buf, size_t size);
-
-/* One line on stderr, redrawn; silent unless stderr is a terminal.  dt_cli_progress_end wipes it. */
-void dt_cli_progress(const char *what, int done, int total);
-void dt_cli_progress_end(void);
 
 #endif

@@ -4,6 +4,7 @@
 #include "cli/session.h"
 #include "cli/table.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "exec/program/placement.h"
 
 #include <stdio.h>
@@ -157,13 +158,15 @@ static void print_memory(const struct dt_train_summary *s, const struct dt_model
 static void print_trouble(const struct dt_train_trouble *c)
 {
     if (c->nonfinite > 0)
-        printf("not finite       %10lld   losses or gradient norms\n", (long long)c->nonfinite);
+        printf("not finite       %10lld   loss%s or gradient norm%s\n", (long long)c->nonfinite,
+               c->nonfinite == 1 ? "" : "es", dt_plural(c->nonfinite));
     if (c->spikes > 0)
         printf("loss spikes      %10lld\n", (long long)c->spikes);
     if (c->skipped > 0)
-        printf("skipped          %10lld   steps\n", (long long)c->skipped);
+        printf("skipped          %10lld   step%s\n", (long long)c->skipped, dt_plural(c->skipped));
     if (c->rollbacks > 0)
-        printf("rolled back      %10lld   times\n", (long long)c->rollbacks);
+        printf("rolled back      %10lld   time%s\n", (long long)c->rollbacks,
+               dt_plural(c->rollbacks));
 }
 
 /* ---- weights to begin with ---- */
@@ -172,8 +175,9 @@ static void print_init(const struct dt_ckpt_init_report *r)
 {
     if (r->loaded == 0)
         return;
-    printf("weights read       %lld tensors (%lld not there, %lld of the file unused)\n",
-           (long long)r->loaded, (long long)r->missing, (long long)r->unexpected);
+    printf("weights read       %lld tensor%s (%lld missing, %lld of the file unused)\n",
+           (long long)r->loaded, dt_plural(r->loaded), (long long)r->missing,
+           (long long)r->unexpected);
     for (int k = 0; k < r->n_modules; k++)
         printf("  %-16s %lld of %lld%s%s%s\n", r->modules[k].name, (long long)r->modules[k].found,
                (long long)r->modules[k].asked, r->modules[k].missing ? "; not there: " : "",
@@ -207,6 +211,25 @@ static void init_json(const struct dt_ckpt_init_report *r, struct dt_json *j)
     dt_json_end_object(j);
 }
 
+/* ---- nothing to do ---- */
+
+/* The checkpoint already had all steps. */
+static bool finished_before(const struct dt_setup *setup, const struct dt_train_summary *s)
+{
+    return s->last_step == s->first_step && s->last_step >= setup->job->run.steps;
+}
+
+static void print_finished(const struct dt_setup *setup, const struct dt_train_summary *s)
+{
+    printf("nothing to do      the run was finished before: its checkpoint is of step %lld, and "
+           "run.steps is %lld\n",
+           (long long)s->last_step, (long long)setup->job->run.steps);
+    printf("  to train on      set run.steps above %lld\n", (long long)s->last_step);
+    printf("  to begin anew    --from-scratch, or another run.checkpoint.dir\n");
+    if (s->checkpoint[0])
+        printf("checkpoint         %s\n", s->checkpoint);
+}
+
 /* ---- all of it ---- */
 
 enum dt_status dt_cli_train_json(const struct dt_setup *setup, const struct dt_train_summary *s,
@@ -225,6 +248,7 @@ enum dt_status dt_cli_train_json(const struct dt_setup *setup, const struct dt_t
     dt_json_kv_bool(&j, "resumed", s->resumed);
     dt_json_kv_string(&j, "run_id", s->run_id);
     dt_json_kv_bool(&j, "stopped", s->stopped);
+    dt_json_kv_bool(&j, "finished_before", finished_before(setup, s));
     dt_json_kv_double(&j, "loss", last->r.loss);
     dt_json_kv_double(&j, "loss_text", last->r.loss_text);
     dt_json_kv_double(&j, "loss_image", last->r.loss_image);
@@ -287,15 +311,23 @@ void dt_cli_train_print(const struct dt_setup *setup, const struct dt_train_summ
     char a[32];
 
     snprintf(a, sizeof a, s->ranks > 1 ? "%d ranks of " : "", s->ranks);
-    printf("%s on %s (%s, %s%d thread%s, %s), %lld samples of %d tokens per step\n",
+    printf("%s on %s (%s, %s%d thread%s, %s), %lld sample%s of %d tokens per step\n",
            setup->plan.model, setup->device->info.name, setup->device->info.isa, a,
-           setup->device->info.threads, setup->device->info.threads == 1 ? "" : "s",
+           setup->device->info.threads, dt_plural(setup->device->info.threads),
            setup->dtype == DT_BF16 ? "bf16" : "fp32", (long long)setup->plan.policy.global_batch,
-           setup->plan.policy.seq_len);
+           dt_plural(setup->plan.policy.global_batch), setup->plan.policy.seq_len);
+    if (finished_before(setup, s)) {
+        print_finished(setup, s);
+        return;
+    }
     print_init(&s->init);
-    printf("steps            %10lld to %lld of %lld%s%s\n", (long long)s->first_step + 1,
-           (long long)s->last_step, (long long)setup->job->run.steps, s->resumed ? ", resumed" : "",
-           s->stopped ? ", stopped on request" : "");
+    if (s->last_step > s->first_step)
+        printf("steps            %10lld to %lld of %lld%s%s\n", (long long)s->first_step + 1,
+               (long long)s->last_step, (long long)setup->job->run.steps,
+               s->resumed ? ", resumed" : "", s->stopped ? ", stopped on request" : "");
+    else
+        printf("steps            %10s   stopped on request after step %lld of %lld\n", "none",
+               (long long)s->last_step, (long long)setup->job->run.steps);
     print_trouble(&s->trouble);
     if (last->r.targets > 0)
         printf("text loss        %10.4f nats per token\n", last->r.loss_text);
@@ -315,8 +347,8 @@ void dt_cli_train_print(const struct dt_setup *setup, const struct dt_train_summ
     print_memory(s, setup->job->model, f);
     dt_cli_print_outliers("last step", s->program, setup->job->model, &f->o, f->rank, f->host);
     if (dt_data_bad_total(&s->data) > 0)
-        printf("bad data         %10lld samples passed over\n",
-               (long long)dt_data_bad_total(&s->data));
+        printf("bad data         %10lld sample%s passed over\n",
+               (long long)dt_data_bad_total(&s->data), dt_plural(dt_data_bad_total(&s->data)));
     if (s->checkpoint[0])
         printf("checkpoint       %s\n", s->checkpoint);
 }
