@@ -11,7 +11,7 @@ const char *const mu_names[MU_N] = {"llama",    "qwen",      "gpt2",      "vit",
 
 enum mu_kind mu_base(enum mu_kind kind)
 {
-    switch (kind) {
+    switch ((int)kind) {
     case MU_LLAMA3:
         return MU_LLAMA;
     case MU_LINEAR:
@@ -34,7 +34,7 @@ enum mu_kind mu_base(enum mu_kind kind)
 static void shape_of(enum mu_kind kind, struct dt_shape *s, int *llm_hidden)
 {
     *llm_hidden = 0;
-    switch (kind) {
+    switch ((int)kind) {
     case MU_LLAMA:
     case MU_QWEN:
     case MU_GPT2:
@@ -95,7 +95,7 @@ static void arithmetic_of(enum mu_kind kind, struct dt_shape *s)
 {
     struct dt_module_arithmetic *a = &s->arith;
 
-    switch (kind) {
+    switch ((int)kind) {
     case MU_LLAMA3: /* of three frequencies one stays, one is blended, one is stretched */
         *a = (struct dt_module_arithmetic){.norm_eps = 0.03,
                                            .activation = DT_ACTIVATION_QUICK_GELU,

@@ -144,9 +144,11 @@ double ref_act(enum dt_kernel_act act, double x)
         return x / (1 + exp(-1.702 * x));
     case DT_ACT_SILU:
         return x / (1 + exp(-x));
-    default:
-        return x > 0 ? x : 0;
+    case DT_ACT_RELU:
+    case DT_ACT_N:
+        break;
     }
+    return x > 0 ? x : 0;
 }
 
 void ref_glu(enum dt_kernel_act act, int64_t rows, int64_t width, bool gate_last, const double *h,

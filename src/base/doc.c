@@ -294,7 +294,7 @@ static enum dt_status on_event(struct builder *b, struct fy_event *e)
 {
     struct dt_doc_place at = place_of(b, fy_event_start_mark(e));
 
-    switch (e->type) {
+    switch ((int)e->type) { /* not ours: a later libfyaml may have more */
     case FYET_DOCUMENT_START:
         if (++b->documents > 1)
             return fail(b, at, "a second document begins here; a file holds one");

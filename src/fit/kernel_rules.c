@@ -53,7 +53,7 @@ struct dt_import_rules {
 /* Dims of each family, as documented at enum dt_kop_family. */
 static int family_dims(int family)
 {
-    switch (family) {
+    switch ((enum dt_kop_family)family) {
     case DT_KOP_GEMM:
     case DT_KOP_ACT:
     case DT_KOP_ALL_REDUCE:
@@ -68,9 +68,18 @@ static int family_dims(int family)
         return 5;
     case DT_KOP_ADAMW:
         return 1;
-    default:
-        return 2;
+    case DT_KOP_NORM:
+    case DT_KOP_GROUPNORM:
+    case DT_KOP_ADD:
+    case DT_KOP_ROPE:
+    case DT_KOP_EMBED:
+    case DT_KOP_XENT:
+    case DT_KOP_SEND_RECV:
+    case DT_KOP_BLOCK:
+    case DT_KOP_FAMILY_N:
+        break;
     }
+    return 2;
 }
 
 /* Past a bracket expression that begins at p, where ] may be the first character and [:alpha:] hold
@@ -459,10 +468,13 @@ static bool term_value(const struct term *t, const char *subject, const regmatch
             return false;
         s = subject + m[t->a].rm_so;
         return digits(&s, DIM_MAX, v) && s == subject + m[t->a].rm_eo;
-    default:
-        return in && t->a < in->n && in->axes[t->a] > 0 &&
-               input_value(t, in->size[t->a], in->axes[t->a], v);
+    case TERM_INPUT:
+    case TERM_LAST:
+    case TERM_ROWS:
+        break;
     }
+    return in && t->a < in->n && in->axes[t->a] > 0 &&
+           input_value(t, in->size[t->a], in->axes[t->a], v);
 }
 
 static bool dim_value(const struct dim *d, const char *captured, const regmatch_t *m,

@@ -218,14 +218,11 @@ static enum dt_status set_dims(struct nccl *n, int64_t bytes, int *gpus)
  * and reduce-scatters had busbw in both columns. */
 static double bus_factor(int family, int gpus)
 {
-    switch (family) {
-    case DT_KOP_ALL_REDUCE:
+    if (family == DT_KOP_ALL_REDUCE)
         return 2.0 * (gpus - 1) / gpus;
-    case DT_KOP_SEND_RECV:
+    if (family == DT_KOP_SEND_RECV)
         return 1;
-    default:
-        return (double)(gpus - 1) / gpus;
-    }
+    return (double)(gpus - 1) / gpus;
 }
 
 /* Equal up to what printing loses: times have four digits, bandwidths two decimals or, when they

@@ -51,9 +51,12 @@ enum dt_report_error_family dt_explain_contribution_family(const struct dt_expla
     case DT_CONTRIB_GRAD_NORM:
     case DT_CONTRIB_PARAM_GATHER:
         return DT_ERRF_COLLECTIVE;
-    default:
-        return dt_report_error_family_of(c->family);
+    case DT_CONTRIB_KERNEL:
+    case DT_CONTRIB_STEP:
+    case DT_CONTRIB_N:
+        break;
     }
+    return dt_report_error_family_of(c->family);
 }
 
 void dt_explain_contribution_text(const struct dt_explain_contribution *c, char *buf, size_t size)
@@ -222,7 +225,7 @@ static void outside(struct explain *e, const struct dt_op *op, bool waiting, dou
     struct dt_explain_contribution key = {.module = op->module, .family = -1, .direction = -1};
     struct dt_cost_origin o = {.source = "link arithmetic", .kind = -1};
 
-    switch (op->kind) {
+    switch ((enum dt_op_kind)op->kind) {
     case DT_OP_SEND:
     case DT_OP_RECV:
         key.kind = DT_CONTRIB_TRANSFER;
@@ -242,7 +245,11 @@ static void outside(struct explain *e, const struct dt_op *op, bool waiting, dou
         key.family = DT_KOP_ADAMW;
         o = origin_of(e, &(struct dt_kop){.family = DT_KOP_ADAMW, .d = {1 << 30}}, DT_PHASE_FWD);
         break;
-    default:
+    case DT_OP_FORWARD:
+    case DT_OP_BACKWARD:
+    case DT_OP_WEIGHT_GRAD:
+    case DT_OP_FETCH:
+    case DT_OP_KIND_N:
         break;
     }
     if (waiting)

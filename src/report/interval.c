@@ -37,7 +37,7 @@ const double dt_report_error_correlation[DT_ERRF_N][DT_ERRF_N] = {
 
 enum dt_report_error_family dt_report_error_family_of(int op_family)
 {
-    switch (op_family) {
+    switch ((enum dt_kop_family)op_family) {
     case DT_KOP_GEMM:
     case DT_KOP_CONV2D:
         return DT_ERRF_GEMM;
@@ -52,9 +52,19 @@ enum dt_report_error_family dt_report_error_family_of(int op_family)
         return DT_ERRF_COLLECTIVE;
     case DT_KOP_SEND_RECV:
         return DT_ERRF_P2P;
-    default:
-        return DT_ERRF_MEMORY_BOUND;
+    case DT_KOP_NORM:
+    case DT_KOP_GROUPNORM:
+    case DT_KOP_ACT:
+    case DT_KOP_ADD:
+    case DT_KOP_ROPE:
+    case DT_KOP_EMBED:
+    case DT_KOP_XENT:
+    case DT_KOP_ADAMW:
+    case DT_KOP_BLOCK:
+    case DT_KOP_FAMILY_N:
+        break;
     }
+    return DT_ERRF_MEMORY_BOUND;
 }
 
 struct draw {

@@ -23,9 +23,13 @@ static const char *colour(const struct dt_op *o)
     case DT_OP_GRAD_NORM:
     case DT_OP_PARAM_GATHER:
         return "#e69f00";
-    default:
-        return NULL; /* transfers are not drawn: they overlap the compute row */
+    case DT_OP_SEND:
+    case DT_OP_RECV:
+    case DT_OP_FETCH:
+    case DT_OP_KIND_N:
+        break;
     }
+    return NULL; /* transfers are not drawn: they overlap the compute row */
 }
 
 static void draw_lane(struct dt_text *t, const struct dt_program *p, const struct dt_model *m,

@@ -257,7 +257,9 @@ static void begin_op(struct cores *c, uint32_t i)
     case DT_RES_COLL:
         begin_collective(c, i);
         break;
-    default:
+    case DT_RES_P2P_OUT:
+    case DT_RES_P2P_IN:
+    case DT_RES_N:
         c->begin[i] = llround(c->now);
         push(c, c->now + (double)(takes(c, i) - work_of(c, i)), i);
     }

@@ -44,15 +44,24 @@ static uint64_t fingerprint(const struct dt_program *p)
 
 static enum dt_engine_class class_of(const struct dt_op *op)
 {
-    switch (op->kind) {
+    switch ((enum dt_op_kind)op->kind) {
     case DT_OP_SEND:
         return ENGINE_SEND;
     case DT_OP_RECV:
         return ENGINE_RECV;
-    default:
-        return dt_op_resource(op->kind) == DT_RES_COLL && op->peer != DT_NONE ? ENGINE_GROUP
-                                                                              : ENGINE_PLAIN;
+    case DT_OP_FORWARD:
+    case DT_OP_BACKWARD:
+    case DT_OP_WEIGHT_GRAD:
+    case DT_OP_GRAD_SYNC:
+    case DT_OP_GRAD_NORM:
+    case DT_OP_STEP:
+    case DT_OP_PARAM_GATHER:
+    case DT_OP_FETCH:
+    case DT_OP_KIND_N:
+        break;
     }
+    return dt_op_resource(op->kind) == DT_RES_COLL && op->peer != DT_NONE ? ENGINE_GROUP
+                                                                          : ENGINE_PLAIN;
 }
 
 /* Calls VISIT(d) for every dependency d of OP, a RECV's SEND once and last. */

@@ -57,7 +57,7 @@ double dt_cost_units(int family, const int64_t *d)
 {
     double a = (double)d[0], b = (double)d[1], x = (double)d[2], y = (double)d[3], z = (double)d[4];
 
-    switch (family) {
+    switch ((enum dt_kop_family)family) {
     case DT_KOP_GEMM:
         return 2 * a * b * x;
     case DT_KOP_ATTN_CAUSAL: /* batch seq heads kv_heads head_dim; half of the square counted */
@@ -83,9 +83,15 @@ double dt_cost_units(int family, const int64_t *d)
         return a;
     case DT_KOP_SEND_RECV:
         return b;
-    default: /* collectives: gpus gpus_per_node bytes */
-        return x * dt_cost_bus_factor(family, (int)d[0]);
+    case DT_KOP_ALL_REDUCE:
+    case DT_KOP_ALL_GATHER:
+    case DT_KOP_REDUCE_SCATTER:
+    case DT_KOP_ALL_TO_ALL:
+    case DT_KOP_FAMILY_N:
+        break;
     }
+    /* collectives: gpus gpus_per_node bytes */
+    return x * dt_cost_bus_factor(family, (int)d[0]);
 }
 
 /* d of a kernel as the stand-in family counts its dims. */

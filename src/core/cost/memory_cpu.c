@@ -65,9 +65,15 @@ static double flow_bytes(const struct lane *s, int i)
         return s->e * rows * fmax(b->in_dim, b->out_dim);
     case DT_BLOCK_TIME_EMBED:
         return 0;
-    default:
-        return s->e * s->own * b->hidden;
+    case DT_BLOCK_EMBEDDING:
+    case DT_BLOCK_PATCH_EMBED:
+    case DT_BLOCK_TRANSFORMER:
+    case DT_BLOCK_LM_HEAD:
+    case DT_BLOCK_NORM:
+    case DT_BLOCK_KIND_N:
+        break;
     }
+    return s->e * s->own * b->hidden;
 }
 
 static double transformer_bytes(const struct lane *s, const struct dt_block *b)
@@ -124,9 +130,14 @@ static double temporaries(const struct lane *s, int i)
         return spatial_bytes(s, b);
     case DT_BLOCK_CONV:
         return conv_bytes(s, i);
-    default:
-        return 0;
+    case DT_BLOCK_EMBEDDING:
+    case DT_BLOCK_PATCH_EMBED:
+    case DT_BLOCK_NORM:
+    case DT_BLOCK_TIME_EMBED:
+    case DT_BLOCK_KIND_N:
+        break;
     }
+    return 0;
 }
 
 /* Weights of products. */
@@ -140,9 +151,16 @@ static double packed_elems(const struct lane *s, const struct dt_block *b)
         return (double)b->patch * b->patch * b->channels * b->hidden;
     case DT_BLOCK_LM_HEAD:
         return (double)b->vocab * b->hidden / s->tp;
-    default:
-        return dt_memory_params(b, s->l);
+    case DT_BLOCK_TRANSFORMER:
+    case DT_BLOCK_PROJECTOR:
+    case DT_BLOCK_CONV:
+    case DT_BLOCK_RESNET:
+    case DT_BLOCK_SPATIAL_TRANSFORMER:
+    case DT_BLOCK_TIME_EMBED:
+    case DT_BLOCK_KIND_N:
+        break;
     }
+    return dt_memory_params(b, s->l);
 }
 
 /* A chunk of logits and, where it does not take their place, their gradient. */

@@ -301,9 +301,13 @@ bool dt_block_by_items(const struct dt_block *b)
         return false;
     case DT_BLOCK_PROJECTOR:
         return b->context_len > 0;
-    default:
-        return true;
+    case DT_BLOCK_RESNET:
+    case DT_BLOCK_SPATIAL_TRANSFORMER:
+    case DT_BLOCK_TIME_EMBED:
+    case DT_BLOCK_KIND_N:
+        break;
     }
+    return true;
 }
 
 static int kops(const struct dt_block *b, const struct dt_block_shard *s,
@@ -344,7 +348,11 @@ static int kops(const struct dt_block *b, const struct dt_block_shard *s,
     case DT_BLOCK_NORM:
         dt_kop_emit_pointwise(&o, DT_KOP_NORM, o.w.norm_tokens, b->hidden, 0, 2, true, 1);
         break;
-    default:
+    case DT_BLOCK_CONV:
+    case DT_BLOCK_RESNET:
+    case DT_BLOCK_SPATIAL_TRANSFORMER:
+    case DT_BLOCK_TIME_EMBED:
+    case DT_BLOCK_KIND_N:
         dt_block_unet_kops(b, &o);
     }
     return o.n;

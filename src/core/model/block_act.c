@@ -138,9 +138,13 @@ static double block_input(const struct dt_block *b, const struct dt_block_share 
     case DT_BLOCK_CONV:
     case DT_BLOCK_RESNET:
         return e * tokens * b->c_in;
-    default:
-        return 0;
+    case DT_BLOCK_EMBEDDING:
+    case DT_BLOCK_PATCH_EMBED:
+    case DT_BLOCK_TIME_EMBED:
+    case DT_BLOCK_KIND_N:
+        break;
     }
+    return 0;
 }
 
 double dt_block_act_bytes_of(const struct dt_block *b, const struct dt_block_shard *s,
@@ -161,7 +165,14 @@ double dt_block_act_bytes_of(const struct dt_block *b, const struct dt_block_sha
         return e * w.norm_tokens * b->patch * b->patch * b->channels;
     case DT_BLOCK_TIME_EMBED:
         return e * w.n * (b->hidden + 2.0 * b->time_dim);
-    default:
+    case DT_BLOCK_TRANSFORMER:
+    case DT_BLOCK_PROJECTOR:
+    case DT_BLOCK_LM_HEAD:
+    case DT_BLOCK_NORM:
+    case DT_BLOCK_CONV:
+    case DT_BLOCK_RESNET:
+    case DT_BLOCK_SPATIAL_TRANSFORMER:
+    case DT_BLOCK_KIND_N:
         break;
     }
     if (r == DT_RECOMPUTE_FULL)
@@ -180,9 +191,15 @@ double dt_block_act_bytes_of(const struct dt_block *b, const struct dt_block_sha
     case DT_BLOCK_LM_HEAD:
         return w.norm_tokens *
                (e * b->hidden * (keep ? 2 : 1) + (keep ? stat_bytes(b->layernorm) : 0));
-    default: /* final norm */
-        return w.norm_tokens * (e * b->hidden + (keep ? stat_bytes(b->layernorm) : 0));
+    case DT_BLOCK_EMBEDDING:
+    case DT_BLOCK_PATCH_EMBED:
+    case DT_BLOCK_NORM:
+    case DT_BLOCK_TIME_EMBED:
+    case DT_BLOCK_KIND_N:
+        break;
     }
+    /* final norm */
+    return w.norm_tokens * (e * b->hidden + (keep ? stat_bytes(b->layernorm) : 0));
 }
 
 double dt_block_act_bytes(const struct dt_block *b, const struct dt_block_shard *s,

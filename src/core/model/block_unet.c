@@ -132,7 +132,13 @@ void dt_block_unet_kops(const struct dt_block *b, struct dt_kop_list *o)
     case DT_BLOCK_TIME_EMBED:
         time_embed(b, o);
         break;
-    default:
+    case DT_BLOCK_EMBEDDING:
+    case DT_BLOCK_PATCH_EMBED:
+    case DT_BLOCK_TRANSFORMER:
+    case DT_BLOCK_PROJECTOR:
+    case DT_BLOCK_LM_HEAD:
+    case DT_BLOCK_NORM:
+    case DT_BLOCK_KIND_N:
         break;
     }
 }

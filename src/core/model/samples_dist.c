@@ -71,7 +71,7 @@ static enum dt_status read_dist(struct dt_node map, const char *key, double lo, 
     DT_TRY(dt_get_enum(n, "kind", kind_words, &d->kind, err));
     DT_TRY(dt_get_double(n, "min", lo, hi, &d->min, err));
     DT_TRY(dt_get_double(n, "max", d->min, hi, &d->max, err));
-    switch (d->kind) {
+    switch ((enum dist_kind)d->kind) {
     case KIND_CONSTANT:
         DT_TRY(dt_map_require(n, key, "value", err));
         return dt_get_double(n, "value", lo, hi, &d->a, err);
@@ -81,9 +81,10 @@ static enum dt_status read_dist(struct dt_node map, const char *key, double lo, 
     case KIND_UNIFORM:
         DT_TRY(dt_map_require(n, key, "min", err));
         return dt_map_require(n, key, "max", err);
-    default:
-        return read_lognormal(n, d, err);
+    case KIND_LOGNORMAL:
+        break;
     }
+    return read_lognormal(n, d, err);
 }
 
 /* image_side without mu and sigma: fitted from the size_ccdf rows that stand beside it. */
@@ -195,7 +196,7 @@ static enum dt_status read_pairs(struct dt_node map, struct dt_node over, int se
 static double draw(const struct dist *d, struct dt_rng *r)
 {
     double x;
-    switch (d->kind) {
+    switch ((enum dist_kind)d->kind) {
     case KIND_CONSTANT:
         x = d->a;
         break;
@@ -205,7 +206,7 @@ static double draw(const struct dist *d, struct dt_rng *r)
     case KIND_UNIFORM:
         x = d->min + (d->max - d->min) * dt_rng_uniform(r);
         break;
-    default:
+    case KIND_LOGNORMAL:
         x = exp(d->a + d->b * dt_rng_normal(r));
     }
     return fmin(fmax(x, d->min), d->max);

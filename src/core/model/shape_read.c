@@ -394,9 +394,12 @@ static enum dt_status read_depth(struct dt_node node, int depth, struct dt_shape
         DT_TRY(dt_map_check(node, "an encoder module", encoder_keys, err));
         DT_TRY(read_encoder(node, s, err));
         break;
-    default:
+    case DT_SHAPE_UNET:
         DT_TRY(dt_map_check(node, "a unet module", unet_keys, err));
         DT_TRY(read_unet(node, s, err));
+        break;
+    case DT_SHAPE_NONE: /* refused above */
+        break;
     }
     return dt_shape_read_arith(node, s, err);
 }

@@ -303,7 +303,7 @@ static void all_ops(struct times *t)
         if (i + 16 < p->n_ops && p->ops[i + 16].kind == DT_OP_SEND &&
             p->ops[i + 16].peer < p->n_ops)
             __builtin_prefetch(&p->ops[p->ops[i + 16].peer]);
-        switch (p->ops[i].kind) {
+        switch ((enum dt_op_kind)p->ops[i].kind) {
         case DT_OP_FORWARD:
         case DT_OP_BACKWARD:
             t->ns[i] = compute_ns(t, i);
@@ -314,7 +314,13 @@ static void all_ops(struct times *t)
         case DT_OP_SEND:
             send_time(t, i);
             break;
-        default: /* a RECV ends with its SEND, a FETCH costs nothing, collectives follow */
+        case DT_OP_WEIGHT_GRAD:
+        case DT_OP_RECV:
+        case DT_OP_GRAD_SYNC:
+        case DT_OP_GRAD_NORM:
+        case DT_OP_PARAM_GATHER:
+        case DT_OP_FETCH:
+        case DT_OP_KIND_N: /* a RECV ends with its SEND, a FETCH is free, collectives follow */
             break;
         }
     }

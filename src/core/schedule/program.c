@@ -31,9 +31,14 @@ enum dt_op_resource dt_op_resource(enum dt_op_kind k)
     case DT_OP_GRAD_NORM:
     case DT_OP_PARAM_GATHER:
         return DT_RES_COLL;
-    default:
-        return DT_RES_COMPUTE;
+    case DT_OP_FORWARD:
+    case DT_OP_BACKWARD:
+    case DT_OP_WEIGHT_GRAD:
+    case DT_OP_STEP:
+    case DT_OP_KIND_N:
+        break;
     }
+    return DT_RES_COMPUTE;
 }
 
 void dt_program_free(struct dt_program *p)

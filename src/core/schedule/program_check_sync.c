@@ -247,7 +247,7 @@ static enum dt_status check_op(struct lane *x, uint32_t i)
 
     if ((op->kind == DT_OP_GRAD_SYNC || op->kind == DT_OP_PARAM_GATHER) && x->norm != DT_NONE)
         return dt_check_fail(x->c, i, "comes after op %u, the gradient norm", number(x, x->norm));
-    switch (op->kind) {
+    switch ((enum dt_op_kind)op->kind) {
     case DT_OP_GRAD_SYNC:
         if (op->flags & DT_OPF_TIED)
             return check_tied(x, i);
@@ -266,9 +266,16 @@ static enum dt_status check_op(struct lane *x, uint32_t i)
                                  number(x, x->last_work));
         x->step = i;
         return DT_OK;
-    default:
-        return DT_OK;
+    case DT_OP_FORWARD:
+    case DT_OP_BACKWARD:
+    case DT_OP_WEIGHT_GRAD:
+    case DT_OP_SEND:
+    case DT_OP_RECV:
+    case DT_OP_FETCH:
+    case DT_OP_KIND_N:
+        break;
     }
+    return DT_OK;
 }
 
 static enum dt_status lacks(const struct lane *x, const char *what, int chunk)

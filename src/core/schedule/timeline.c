@@ -42,7 +42,8 @@ void dt_timeline_free(struct dt_timeline *t)
 
 /* ---- order ---- */
 
-enum { REC_PLAIN, REC_RECV, REC_MORE, REC_GROUP, REC_SHIFT = 30 };
+enum rec_kind { REC_PLAIN, REC_RECV, REC_MORE, REC_GROUP };
+enum { REC_SHIFT = 30 };
 #define REC_MASK ((1u << REC_SHIFT) - 1)
 #define PLACED UINT32_MAX
 
@@ -316,7 +317,7 @@ enum dt_status dt_timeline_eval(const struct dt_program *p, const struct dt_time
         uint32_t i = rec->op & REC_MASK;
         int64_t at, to;
 
-        switch (rec->op >> REC_SHIFT) {
+        switch ((enum rec_kind)(rec->op >> REC_SHIFT)) {
         case REC_PLAIN:
             at = later(later(end[rec->dep[0]], end[rec->dep[1]]), end[rec->dep[2]]);
             to = at + dur_ns[i];
@@ -329,7 +330,7 @@ enum dt_status dt_timeline_eval(const struct dt_program *p, const struct dt_time
             at = ready_ns(p, &p->ops[i], begin, end);
             to = p->ops[i].kind == DT_OP_RECV ? later(at, end[p->ops[i].peer]) : at + dur_ns[i];
             break;
-        default:
+        case REC_GROUP:
             eval_group(p, i, dur_ns, begin, end);
             continue;
         }

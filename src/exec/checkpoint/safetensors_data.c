@@ -97,10 +97,22 @@ static void to_floats(enum dt_tensor_type type, const uint8_t *from, size_t n, f
             memcpy(&v, &d, 8);
             out[i] = (float)v;
             break;
-        default:
+        case DT_TENSOR_BF16:
             memcpy(&h, from + 2 * i, 2);
-            out[i] = type == DT_TENSOR_BF16 ? dt_bf16_to_f32(le16toh(h))
-                                            : dt_tensor_f16_to_f32(le16toh(h));
+            out[i] = dt_bf16_to_f32(le16toh(h));
+            break;
+        case DT_TENSOR_F16:
+            memcpy(&h, from + 2 * i, 2);
+            out[i] = dt_tensor_f16_to_f32(le16toh(h));
+            break;
+        case DT_TENSOR_I64: /* refused by the caller */
+        case DT_TENSOR_I32:
+        case DT_TENSOR_I16:
+        case DT_TENSOR_I8:
+        case DT_TENSOR_U8:
+        case DT_TENSOR_BOOL:
+        case DT_TENSOR_TYPE_N:
+            break;
         }
     }
 }

@@ -159,9 +159,10 @@ enum dt_status dt_image_size(const uint8_t *bytes, size_t len, const struct dt_i
         *h = (int)p.height;
         png_image_free(&p);
         return DT_OK;
-    default:
-        return unknown(err);
+    case DT_IMAGE_UNKNOWN:
+        break;
     }
+    return unknown(err);
 }
 
 static enum dt_status decode(const uint8_t *bytes, size_t len, const struct dt_image_limits *limits,
@@ -178,7 +179,7 @@ static enum dt_status decode(const uint8_t *bytes, size_t len, const struct dt_i
     case DT_IMAGE_PNG:
         st = png_decode(bytes, len, limits, err, out);
         break;
-    default:
+    case DT_IMAGE_UNKNOWN:
         return unknown(err);
     }
     if (st == DT_OK) {

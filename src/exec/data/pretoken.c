@@ -124,7 +124,8 @@ size_t dt_tokenizer_pretoken_length(enum dt_data_split split, int digits, const 
         return gpt2(s, left);
     case DT_SPLIT_CL100K:
         return cl100k(s, left, digits);
-    default:
-        return left;
+    case DT_SPLIT_NONE:
+        break;
     }
+    return left;
 }

@@ -35,7 +35,8 @@ static double beta_at(enum dt_diffusion_schedule s, int t, int steps)
         root = sqrt(0.00085) + at * (sqrt(0.012) - sqrt(0.00085));
         beta = scale * root * root;
         break;
-    default:
+    case DT_NOISE_COSINE:
+    case DT_NOISE_N:
         beta = 1 - cosine(t + 1, steps) / cosine(t, steps);
     }
     return beta < 0.999 ? beta : 0.999;

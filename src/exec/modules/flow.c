@@ -152,7 +152,10 @@ static void note_block(struct dt_nn_shape_facts *f, const struct dt_block *b, in
             f->context_dim = b->context_dim;
         }
         break;
-    default:
+    case DT_BLOCK_EMBEDDING:
+    case DT_BLOCK_LM_HEAD:
+    case DT_BLOCK_NORM:
+    case DT_BLOCK_KIND_N:
         break;
     }
     if (b->level >= f->levels)
@@ -223,7 +226,13 @@ static size_t running_bytes(const struct dt_stage *s, const struct dt_batch *b, 
     case DT_BLOCK_RESNET:
         width = p->c_out;
         break;
-    default:
+    case DT_BLOCK_EMBEDDING:
+    case DT_BLOCK_PATCH_EMBED:
+    case DT_BLOCK_TRANSFORMER:
+    case DT_BLOCK_LM_HEAD:
+    case DT_BLOCK_NORM:
+    case DT_BLOCK_SPATIAL_TRANSFORMER:
+    case DT_BLOCK_KIND_N:
         width = p->hidden;
     }
     return (size_t)(rows * width) * dt_dtype_bytes(s->dtype);
@@ -245,9 +254,18 @@ static size_t begin_bytes(const struct dt_stage *s, const struct dt_batch *b)
     case DT_BLOCK_PROJECTOR:
         return (size_t)((p->context_len > 0 ? b->n_seq * p->context_len : b->rows) * p->in_dim) *
                dt_dtype_bytes(s->dtype);
-    default:
-        return 0;
+    case DT_BLOCK_PATCH_EMBED:
+    case DT_BLOCK_TRANSFORMER:
+    case DT_BLOCK_LM_HEAD:
+    case DT_BLOCK_NORM:
+    case DT_BLOCK_CONV:
+    case DT_BLOCK_RESNET:
+    case DT_BLOCK_SPATIAL_TRANSFORMER:
+    case DT_BLOCK_TIME_EMBED:
+    case DT_BLOCK_KIND_N:
+        break;
     }
+    return 0;
 }
 
 static size_t end_bytes(const struct dt_stage *s, const struct dt_batch *b)

@@ -282,9 +282,14 @@ static enum dt_status name_one(struct dt_nn_namer *m)
         return name_head(m);
     case DT_BLOCK_NORM:
         return dt_nn_name_tower_norm(m);
-    default:
-        return dt_nn_names_unet(m);
+    case DT_BLOCK_CONV:
+    case DT_BLOCK_RESNET:
+    case DT_BLOCK_SPATIAL_TRANSFORMER:
+    case DT_BLOCK_TIME_EMBED:
+    case DT_BLOCK_KIND_N:
+        break;
     }
+    return dt_nn_names_unet(m);
 }
 
 enum dt_status dt_nn_names(struct dt_stage *s, struct dt_error *err)

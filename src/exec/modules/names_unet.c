@@ -74,7 +74,8 @@ void dt_nn_unet_place(struct dt_nn_unet_place *p, const struct dt_module *m, int
     case DT_UNET_UP:
         snprintf(p->prefix, sizeof(p->prefix), "up_blocks.%d.", block);
         break;
-    default:
+    case DT_UNET_BEFORE:
+    case DT_UNET_DOWN:
         snprintf(p->prefix, sizeof(p->prefix), "down_blocks.%d.", block);
     }
 }
@@ -214,8 +215,15 @@ enum dt_status dt_nn_names_unet(struct dt_nn_namer *m)
         return name_spatial(m);
     case DT_BLOCK_TIME_EMBED:
         return name_time(m);
-    default:
-        return dt_error_set(m->err, DT_ERR_INTERNAL, "a block of kind %s has no parameters' names",
-                            dt_block_kind_name(m->n->b->kind));
+    case DT_BLOCK_EMBEDDING:
+    case DT_BLOCK_PATCH_EMBED:
+    case DT_BLOCK_TRANSFORMER:
+    case DT_BLOCK_PROJECTOR:
+    case DT_BLOCK_LM_HEAD:
+    case DT_BLOCK_NORM:
+    case DT_BLOCK_KIND_N:
+        break;
     }
+    return dt_error_set(m->err, DT_ERR_INTERNAL, "a block of kind %s has no parameters' names",
+                        dt_block_kind_name(m->n->b->kind));
 }

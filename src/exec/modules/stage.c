@@ -34,9 +34,11 @@ static const struct dt_nn_block_ops *ops_of(enum dt_block_kind k)
         return &dt_nn_ops_resnet;
     case DT_BLOCK_SPATIAL_TRANSFORMER:
         return &dt_nn_ops_spatial;
-    default:
-        return &dt_nn_ops_time;
+    case DT_BLOCK_TIME_EMBED:
+    case DT_BLOCK_KIND_N:
+        break;
     }
+    return &dt_nn_ops_time;
 }
 
 static int64_t input_width(const struct dt_block *b)
@@ -47,9 +49,17 @@ static int64_t input_width(const struct dt_block *b)
     case DT_BLOCK_CONV:
     case DT_BLOCK_RESNET:
         return b->c_in;
-    default:
-        return b->hidden;
+    case DT_BLOCK_EMBEDDING:
+    case DT_BLOCK_PATCH_EMBED:
+    case DT_BLOCK_TRANSFORMER:
+    case DT_BLOCK_LM_HEAD:
+    case DT_BLOCK_NORM:
+    case DT_BLOCK_SPATIAL_TRANSFORMER:
+    case DT_BLOCK_TIME_EMBED:
+    case DT_BLOCK_KIND_N:
+        break;
     }
+    return b->hidden;
 }
 
 static enum dt_kernel_act activation(const struct dt_stage *s, const struct dt_block *b)
@@ -65,7 +75,8 @@ static enum dt_kernel_act activation(const struct dt_stage *s, const struct dt_b
         return DT_ACT_SILU;
     case DT_ACTIVATION_RELU:
         return DT_ACT_RELU;
-    default:
+    case DT_ACTIVATION_HABIT:
+    case DT_ACTIVATION_N:
         break;
     }
     if (b->gated)
@@ -96,11 +107,19 @@ static enum dt_nn_lay_mode mode_of(const struct dt_nn_node *n, enum dt_block_rec
     case DT_BLOCK_PATCH_EMBED:
     case DT_BLOCK_TIME_EMBED:
         return DT_LAY_NONE;
-    default:
-        return r == DT_RECOMPUTE_NONE        ? DT_LAY_NONE
-               : r == DT_RECOMPUTE_SELECTIVE ? DT_LAY_SELECTIVE
-                                             : DT_LAY_FULL;
+    case DT_BLOCK_TRANSFORMER:
+    case DT_BLOCK_PROJECTOR:
+    case DT_BLOCK_LM_HEAD:
+    case DT_BLOCK_NORM:
+    case DT_BLOCK_CONV:
+    case DT_BLOCK_RESNET:
+    case DT_BLOCK_SPATIAL_TRANSFORMER:
+    case DT_BLOCK_KIND_N:
+        break;
     }
+    return r == DT_RECOMPUTE_NONE        ? DT_LAY_NONE
+           : r == DT_RECOMPUTE_SELECTIVE ? DT_LAY_SELECTIVE
+                                         : DT_LAY_FULL;
 }
 
 static void node_kind(struct dt_nn_node *n, const struct dt_nn_shape_facts *f)

@@ -244,9 +244,10 @@ enum dt_status dt_batching_fill(const struct dt_model *m, int module,
         return feed_llm(m, seqs, n, b, err);
     case DT_ROLE_ENCODER:
         return feed_encoder(seqs, n, b, err);
-    default:
+    case DT_ROLE_GENERATOR:
         return feed_generator(&m->modules[module], seqs, n, b, err);
     }
+    return dt_error_set(err, DT_ERR_INTERNAL, "a module without a role");
 }
 
 static void image_limits(const struct dt_module *mod, const struct dt_sequence *s,

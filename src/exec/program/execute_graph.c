@@ -55,7 +55,7 @@ static enum dt_exec_where where(const struct dt_exec *x, const struct dt_op *op)
 
     if (!dt_exec_here(x, op))
         return DT_EXEC_ELSEWHERE;
-    switch (op->kind) {
+    switch ((enum dt_op_kind)op->kind) {
     case DT_OP_SEND:
         return sends_away(x, op) ? DT_EXEC_COMM : DT_EXEC_MAIN;
     case DT_OP_RECV:
@@ -68,9 +68,16 @@ static enum dt_exec_where where(const struct dt_exec *x, const struct dt_op *op)
         if (op->flags & DT_OPF_TIED)
             return x->tied[op->replica] ? DT_EXEC_COMM : DT_EXEC_MAIN;
         return p->comm ? DT_EXEC_COMM : DT_EXEC_MAIN;
-    default:
-        return DT_EXEC_MAIN;
+    case DT_OP_FORWARD:
+    case DT_OP_BACKWARD:
+    case DT_OP_WEIGHT_GRAD:
+    case DT_OP_GRAD_NORM:
+    case DT_OP_STEP:
+    case DT_OP_FETCH:
+    case DT_OP_KIND_N:
+        break;
     }
+    return DT_EXEC_MAIN;
 }
 
 /* ---- dependencies ---- */

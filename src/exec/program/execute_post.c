@@ -248,22 +248,36 @@ static enum dt_status post_losses(struct dt_exec *x, uint32_t i, struct dt_error
 
 /* ---- all ---- */
 
+static enum dt_status no_message(const struct dt_op *op, struct dt_error *err)
+{
+    return dt_error_set(err, DT_ERR_INTERNAL, "op %s has no message", dt_op_kind_names[op->kind]);
+}
+
 enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     if (i == dt_exec_loss_number(x))
         return post_losses(x, i, err);
     if (i >= x->p->n_ops)
         return post_token(x, i, err);
-    switch (x->p->ops[i].kind) {
+    switch ((enum dt_op_kind)x->p->ops[i].kind) {
     case DT_OP_SEND:
         return post_send(x, i, err);
     case DT_OP_RECV:
         return post_recv(x, i, err);
     case DT_OP_GRAD_SYNC:
         return post_sync(x, i, err);
-    default:
+    case DT_OP_PARAM_GATHER:
         return dt_exec_post_gather(x, i, err);
+    case DT_OP_FORWARD:
+    case DT_OP_BACKWARD:
+    case DT_OP_WEIGHT_GRAD:
+    case DT_OP_GRAD_NORM:
+    case DT_OP_STEP:
+    case DT_OP_FETCH:
+    case DT_OP_KIND_N:
+        break;
     }
+    return no_message(&x->p->ops[i], err);
 }
 
 enum dt_status dt_exec_posted_end(struct dt_exec *x, uint32_t i,
@@ -271,16 +285,25 @@ enum dt_status dt_exec_posted_end(struct dt_exec *x, uint32_t i,
 {
     if (i >= x->p->n_ops)
         return DT_OK;
-    switch (x->p->ops[i].kind) {
+    switch ((enum dt_op_kind)x->p->ops[i].kind) {
     case DT_OP_SEND:
         return end_send(x, &x->p->ops[i]);
     case DT_OP_RECV:
         return end_recv(x, &x->p->ops[i], packed, err);
     case DT_OP_GRAD_SYNC:
         return end_sync(x, &x->p->ops[i], err);
-    default:
+    case DT_OP_PARAM_GATHER:
         return dt_exec_end_gather(x, i, err);
+    case DT_OP_FORWARD:
+    case DT_OP_BACKWARD:
+    case DT_OP_WEIGHT_GRAD:
+    case DT_OP_GRAD_NORM:
+    case DT_OP_STEP:
+    case DT_OP_FETCH:
+    case DT_OP_KIND_N:
+        break;
     }
+    return no_message(&x->p->ops[i], err);
 }
 
 enum dt_status dt_exec_error_at(const struct dt_exec *x, uint32_t i, enum dt_status st,

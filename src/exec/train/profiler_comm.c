@@ -47,18 +47,15 @@ static enum dt_status post(struct courier *c, struct dt_req **out)
         if (c->family == DT_KOP_REDUCE_SCATTER)
             c->pieces[k] /= sizeof(float);
     }
-    switch (c->family) {
-    case DT_KOP_ALL_REDUCE:
+    if (c->family == DT_KOP_ALL_REDUCE)
         return c->t->post_all_reduce(c->comm, DT_REDUCE_F32, c->buf, c->bytes / sizeof(float),
                                      &c->error, out);
-    case DT_KOP_REDUCE_SCATTER:
+    if (c->family == DT_KOP_REDUCE_SCATTER)
         return c->t->post_reduce_scatter(c->comm, DT_REDUCE_F32, c->buf, c->pieces, &c->error, out);
-    case DT_KOP_ALL_GATHER:
+    if (c->family == DT_KOP_ALL_GATHER)
         return c->t->post_all_gather(c->comm, c->buf, c->pieces, &c->error, out);
-    default:
-        return c->sends ? c->t->post_send(c->t, c->peer, TAG, c->buf, c->bytes, &c->error, out)
-                        : c->t->post_recv(c->t, c->peer, TAG, c->buf, c->bytes, &c->error, out);
-    }
+    return c->sends ? c->t->post_send(c->t, c->peer, TAG, c->buf, c->bytes, &c->error, out)
+                    : c->t->post_recv(c->t, c->peer, TAG, c->buf, c->bytes, &c->error, out);
 }
 
 static enum dt_status carry(struct courier *c)

@@ -131,7 +131,8 @@ static void put_action(struct line *l, const struct dt_train_event *e)
         if (spike && v->nth > 0)
             put(l, "; after %d skipped in a row this is the new level", v->most);
         break;
-    default:
+    case DT_GUARD_OFF:
+    case DT_GUARD_STOP:
         put(l, v->nth == 0 ? "; training stops" : "; training stops after %d such steps", v->most);
     }
 }

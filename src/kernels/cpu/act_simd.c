@@ -40,11 +40,13 @@ DT_INLINE float value(float x, enum dt_kernel_act act, float *d)
         if (d)
             *d = s + x * s * (1 - s);
         return x * s;
-    default:
-        if (d)
-            *d = x > 0 ? 1.0f : 0.0f;
-        return x > 0 ? x : 0.0f;
+    case DT_ACT_RELU:
+    case DT_ACT_N:
+        break;
     }
+    if (d)
+        *d = x > 0 ? 1.0f : 0.0f;
+    return x > 0 ? x : 0.0f;
 }
 
 /* Calls f(..., act, t) with both constant. */
@@ -63,7 +65,8 @@ DT_INLINE float value(float x, enum dt_kernel_act act, float *d)
         case DT_ACT_SILU:                                                                          \
             DT_BY_TYPE((a)->t, f, __VA_ARGS__, DT_ACT_SILU);                                       \
             break;                                                                                 \
-        default:                                                                                   \
+        case DT_ACT_RELU:                                                                          \
+        case DT_ACT_N:                                                                             \
             DT_BY_TYPE((a)->t, f, __VA_ARGS__, DT_ACT_RELU);                                       \
             break;                                                                                 \
         }                                                                                          \
