@@ -391,6 +391,24 @@ START_TEST(overrides)
 }
 END_TEST
 
+START_TEST(keeping_keys)
+{
+    static const char *const keys[] = {"b", "d", NULL}, *const none[] = {NULL};
+    struct dt_doc *doc = parse("model: a\ntrain: {a: 1, b: 2, c: {b: 3}, e: 4}\n");
+    int64_t v = 0;
+
+    dt_assert_ok(dt_doc_keep(doc, "plan", keys, &err), err);
+    dt_assert_ok(dt_doc_keep(doc, "model", none, &err), err);
+    assert_json(doc, "{\"model\":\"a\",\"train\":{\"a\":1,\"b\":2,\"c\":{\"b\":3},\"e\":4}}");
+    dt_assert_ok(dt_doc_keep(doc, "train", keys, &err), err);
+    assert_json(doc, "{\"model\":\"a\",\"train\":{\"b\":2}}");
+    WRONG(dt_get_int(dt_map_get(dt_doc_root(doc), "train"), "b", 0, 1, &v, &err), 2, 18, "2");
+    dt_assert_ok(dt_doc_keep(doc, "train", none, &err), err);
+    assert_json(doc, "{\"model\":\"a\",\"train\":{}}");
+    dt_doc_free(doc);
+}
+END_TEST
+
 START_TEST(bad_overrides_change_nothing)
 {
     struct dt_doc *doc = parse("a: {b: 1}\nlist: [1]\nw: word\n");
@@ -584,6 +602,7 @@ int main(void)
     tcase_add_test(get, quantities);
     tcase_add_test(get, suggestions);
     tcase_add_test(override, overrides);
+    tcase_add_test(override, keeping_keys);
     tcase_add_test(override, bad_overrides_change_nothing);
     tcase_add_test(json, json_text);
     tcase_add_test(json, json_numbers_are_stable);

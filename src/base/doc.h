@@ -31,6 +31,10 @@ enum dt_status dt_doc_parse(const char *name, const char *text, size_t len, stru
 /* Apply "a.b.c=VALUE" (VALUE is YAML); creates missing maps.  Positions inside VALUE are reported
  * with file "command line". */
 enum dt_status dt_doc_override(struct dt_doc *doc, const char *assignment, struct dt_error *err);
+/* Of the map at the root's key `map`, only these keys (NULL-terminated) remain; nothing happens where
+ * no map is. */
+enum dt_status dt_doc_keep(struct dt_doc *doc, const char *map, const char *const *keys,
+                           struct dt_error *err);
 void dt_doc_free(struct dt_doc *doc);
 const char *dt_doc_name(const struct dt_doc *doc);
 struct dt_node dt_doc_root(const struct dt_doc *doc);

@@ -122,6 +122,58 @@ enum dt_status dt_doc_override(struct dt_doc *doc, const char *assignment, struc
     return DT_OK;
 }
 
+/* v without its child `index` (drop), or with `child` in its place. */
+static const struct dt_value *copy_with(struct dt_arena *arena, const struct dt_value *v,
+                                        size_t index, const struct dt_value *child)
+{
+    size_t n = v->n - (child == NULL);
+    struct dt_doc_pair *pairs = DT_ARENA_NEW(arena, struct dt_doc_pair, n ? n : 1);
+    struct dt_value *copy = DT_ARENA_NEW(arena, struct dt_value, 1);
+
+    if (!pairs || !copy)
+        return NULL;
+    for (size_t i = 0, k = 0; i < v->n; i++) {
+        if (i == index && !child)
+            continue;
+        pairs[k] = v->child[i];
+        if (i == index)
+            pairs[k].value = child;
+        k++;
+    }
+    *copy = *v;
+    dt_value_finish(copy, pairs, n); /* no larger and no deeper than it was */
+    return copy;
+}
+
+static bool is_listed(const char *key, const char *const *keys)
+{
+    for (; *keys; keys++)
+        if (strcmp(key, *keys) == 0)
+            return true;
+    return false;
+}
+
+enum dt_status dt_doc_keep(struct dt_doc *doc, const char *map, const char *const *keys,
+                           struct dt_error *err)
+{
+    const struct dt_value *root = doc->root, *kept;
+    size_t at = 0;
+
+    while (root->kind == DT_VALUE_MAP && at < root->n && strcmp(root->child[at].key, map) != 0)
+        at++;
+    if (root->kind != DT_VALUE_MAP || at == root->n || root->child[at].value->kind != DT_VALUE_MAP)
+        return DT_OK;
+    kept = root->child[at].value;
+    for (size_t i = kept->n; kept && i-- > 0;)
+        if (!is_listed(kept->child[i].key, keys))
+            kept = copy_with(&doc->arena, kept, i, NULL);
+    root = kept ? copy_with(&doc->arena, root, at, kept) : NULL;
+    if (!root)
+        return dt_error_nomem(err, "a document");
+    doc->root = root;
+    return DT_OK;
+}
+
 /* ---- JSON ---- */
 
 /* JSON's own grammar is narrower than ours: no '+', no bare '.', no leading zeros. */

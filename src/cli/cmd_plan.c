@@ -66,6 +66,8 @@ static enum dt_status print_json(const struct dt_session *s, bool explain, struc
     dt_json_kv_string(&j, "cluster", s->search.plans[0].cluster);
     dt_json_kv_string(&j, "strategy", dt_plan_strategy_names[s->search.plans[0].strategy]);
     dt_json_kv_string(&j, "assumed", s->job->model->assumed);
+    if (s->job->plan_changes[0])
+        dt_json_kv_string(&j, "plan_changes", s->job->plan_changes);
     dt_json_key(&j, "plans");
     dt_json_begin_array(&j);
     for (int i = 0; i < s->search.n; i++) {
@@ -121,7 +123,7 @@ static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_er
         return dt_error_set(err, DT_ERR_USAGE, "--explain and -o - both want stdout; use -o FILE");
     DT_TRY(dt_cli_int(cli, "top", 1, 1000, s->job->search.k, &top, err));
     s->job->search.k = (int)top;
-    DT_TRY(dt_session_plan(s, dt_cli_string(cli, "plan", NULL), err));
+    DT_TRY(dt_session_plan(s, err));
     if (output)
         DT_TRY(write_plan(s, output, err));
     if (to_stdout)
@@ -132,6 +134,7 @@ static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_er
            s->search.plans[0].cluster, (long long)s->job->policy.global_batch,
            dt_plural(s->job->policy.global_batch),
            dt_plan_strategy_names[s->search.plans[0].strategy]);
+    dt_print_plan_changes(s);
     print_plans(s);
     printf("%lld layout%s costed in %.3f s\n", (long long)s->search.stats.candidates,
            dt_plural(s->search.stats.candidates), s->search_wall_s);
@@ -152,7 +155,8 @@ enum dt_status dt_cmd_plan(struct dt_cli *cli, struct dt_error *err)
                  dt_cli_string(cli, "strategy", ""));
         overrides[n++] = strategy;
     }
-    DT_TRY(dt_session_open(cli->args[0], overrides, n, err, &s));
+    DT_TRY(dt_session_check(cli, err));
+    DT_TRY(dt_session_open(cli->args[0], dt_cli_string(cli, "plan", NULL), overrides, n, err, &s));
     enum dt_status st = run(cli, &s, err);
     dt_session_close(&s);
     return st;

@@ -56,9 +56,11 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
 {
     const struct dt_report *r = &res->report;
     const struct dt_plan *p = &s->search.plans[0];
-    printf("%s on %s, %s, %lld samples of %d tokens per iteration\n\n", p->model, p->cluster,
+    printf("%s on %s, %s, %lld samples of %d tokens per iteration\n", p->model, p->cluster,
            dt_plan_strategy_names[p->strategy], (long long)p->policy.global_batch,
            p->policy.seq_len);
+    dt_print_plan_changes(s);
+    putchar('\n');
     print_modules(p, r, dt_cluster_is_cpu(&s->job->cluster));
     printf("\niteration        %10.3f s   (80 %% interval %.3f to %.3f s)\n", r->iteration_s,
            r->iteration_s_p10, r->iteration_s_p90);
@@ -198,7 +200,7 @@ static enum dt_status show(struct dt_cli *cli, const struct dt_session *s,
 static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_error *err)
 {
     struct dt_sim_result r;
-    DT_TRY(dt_session_plan(s, dt_cli_string(cli, "plan", NULL), err));
+    DT_TRY(dt_session_plan(s, err));
     uint64_t t0 = dt_clock_ns();
     DT_TRY(dt_session_simulate(s, "simulating iteration", err, &r));
     enum dt_status st = show(cli, s, &r, (double)(dt_clock_ns() - t0) * 1e-9, err);
@@ -225,7 +227,8 @@ enum dt_status dt_cmd_simulate(struct dt_cli *cli, struct dt_error *err)
         snprintf(text[i], sizeof text[i], "%s=%s", key[i], dt_cli_string(cli, option[i], ""));
         overrides[n++] = text[i];
     }
-    DT_TRY(dt_session_open(cli->args[0], overrides, n, err, &s));
+    DT_TRY(dt_session_check(cli, err));
+    DT_TRY(dt_session_open(cli->args[0], dt_cli_string(cli, "plan", NULL), overrides, n, err, &s));
     enum dt_status st = run(cli, &s, err);
     dt_session_close(&s);
     return st;

@@ -284,10 +284,10 @@ static enum dt_status simulate(const struct dt_loop *l, const struct dt_loop_lay
     over[k++] = batch;
     if (l->fp32) /* `auto` may have come to it */
         over[k++] = "run.precision=fp32";
-    DT_TRY(dt_session_open(l->job, over, k, err, s));
+    DT_TRY(dt_session_open(l->job, NULL, over, k, err, s));
     dt_samples_free(s->job->samples); /* those of training instead */
     s->job->samples = samples;
-    st = dt_session_plan(s, NULL, err);
+    st = dt_session_plan(s, err);
     if (st == DT_OK)
         st = dt_session_simulate(s, x->name, err, r);
     if (st != DT_OK) {

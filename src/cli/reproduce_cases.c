@@ -61,8 +61,8 @@ enum dt_status dt_cmd_reproduce_case_run(const char *job, const char *const *ove
 {
     struct dt_session s;
     struct dt_sim_result sim;
-    DT_TRY(dt_session_open(job, overrides, n, err, &s));
-    enum dt_status st = dt_session_plan(&s, NULL, err);
+    DT_TRY(dt_session_open(job, NULL, overrides, n, err, &s));
+    enum dt_status st = dt_session_plan(&s, err);
     if (st == DT_OK)
         st = dt_session_simulate(&s, job, err, &sim);
     if (st == DT_OK) {
@@ -197,7 +197,7 @@ static enum dt_status frozen_override(const char *job, int keep, char *out, size
 {
     struct dt_session s;
     size_t n;
-    DT_TRY(dt_session_open(job, NULL, 0, err, &s));
+    DT_TRY(dt_session_open(job, NULL, NULL, 0, err, &s));
     n = (size_t)snprintf(out, size, "train.frozen=[");
     for (int m = 0, k = 0; m < s.job->model->n_modules; m++)
         if ((int)s.job->model->modules[m].role != keep)
@@ -244,7 +244,7 @@ static enum dt_status stage_ns(const char *job, int tp, bool stepccl, struct dt_
 {
     struct dt_session s;
     const char *o[1] = {stepccl ? "train.stepccl=true" : "train.stepccl=false"};
-    DT_TRY(dt_session_open(job, o, 1, err, &s));
+    DT_TRY(dt_session_open(job, NULL, o, 1, err, &s));
     const struct dt_model *m = s.job->model;
     struct dt_block_shard shard = {.tp = tp, .cp = 1, .ep = 1, .ip = 1, .seqpar = tp > 1};
     struct dt_work work;
@@ -295,8 +295,8 @@ enum dt_status dt_cmd_reproduce_search(struct dt_cli_results *r, struct dt_error
         struct dt_session s;
         const char *o[2] = {gpus, size[i].batch};
         snprintf(gpus, sizeof gpus, "search.gpus=%d", size[i].gpus);
-        DT_TRY(dt_session_open("mllm-72b-1296", o, 2, err, &s));
-        enum dt_status st = dt_session_plan(&s, NULL, err);
+        DT_TRY(dt_session_open("mllm-72b-1296", NULL, o, 2, err, &s));
+        enum dt_status st = dt_session_plan(&s, err);
         double wall_ms = s.search_wall_s * 1e3;
         snprintf(detail, sizeof detail,
                  "%lld layouts costed, %d ranked by timeline; this machine, one core",

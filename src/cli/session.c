@@ -15,8 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum dt_status dt_session_open(const char *path, const char *const *overrides, int n_overrides,
-                               struct dt_error *err, struct dt_session *s)
+enum dt_status dt_session_open(const char *path, const char *plan_file,
+                               const char *const *overrides, int n_overrides, struct dt_error *err,
+                               struct dt_session *s)
 {
     unsigned mask;
     char found[4096];
@@ -25,7 +26,7 @@ enum dt_status dt_session_open(const char *path, const char *const *overrides, i
         DT_TRY(dt_file_find("jobs", path, ".yaml", err, found, sizeof found));
         path = found;
     }
-    DT_TRY(dt_job_read(path, overrides, n_overrides, err, &s->job));
+    DT_TRY(dt_job_read_planned(path, plan_file, overrides, n_overrides, err, &s->job));
     enum dt_status st = dt_cost_new(s->job->model, &s->job->cluster, s->job->profile,
                                     &s->job->cost_opt, err, &s->cost);
     if (st == DT_OK) {
@@ -61,31 +62,48 @@ void dt_session_search_input(const struct dt_session *s, struct dt_search_input 
     in->opt = s->job->search;
 }
 
-enum dt_status dt_session_plan(struct dt_session *s, const char *plan_file, struct dt_error *err)
+enum dt_status dt_session_check(const struct dt_cli *cli, struct dt_error *err)
+{
+    const char *strategy = dt_cli_string(cli, "strategy", "manual");
+
+    if (dt_cli_string(cli, "plan", NULL) && strcmp(strategy, "manual") != 0)
+        return dt_error_set(
+            err, DT_ERR_USAGE,
+            "--plan and --strategy=%s: either the plan is given or it is looked for; "
+            "leave one of them out",
+            strategy);
+    return DT_OK;
+}
+
+enum dt_status dt_session_plan(struct dt_session *s, struct dt_error *err)
 {
     struct dt_search_input in;
-    struct dt_plan given = {0};
-    enum dt_plan_strategy strategy = s->job->strategy;
+    const struct dt_job *job = s->job;
     uint64_t t0 = dt_clock_ns();
 
     dt_session_search_input(s, &in);
-    if (plan_file) {
-        DT_TRY(dt_plan_read(plan_file, err, &given));
-        strategy = DT_STRATEGY_MANUAL;
-        in.manual = &given;
-    } else if (strategy == DT_STRATEGY_MANUAL) {
-        if (!s->job->has_plan)
-            return dt_error_at(err, DT_ERR_INPUT, s->job->name, 0, 0,
+    if (job->strategy == DT_STRATEGY_MANUAL) {
+        if (!job->has_plan)
+            return dt_error_at(err, DT_ERR_INPUT, job->name, 0, 0,
                                "strategy manual needs a plan: map (or a plan.json) in the job");
-        in.manual = &s->job->plan;
+        in.manual = &job->plan;
     }
-    enum dt_status st = dt_orch_find_plans(strategy, &in, err, &s->search);
+    enum dt_status st = dt_orch_find_plans(job->strategy, &in, err, &s->search);
     s->search_wall_s = (double)(dt_clock_ns() - t0) * 1e-9;
-    if (in.manual && plan_file && st == DT_ERR_INPUT && err && !err->file[0])
-        snprintf(err->file, sizeof err->file, "%s", plan_file);
-    else if (in.manual && !plan_file) /* what the planner refuses stands in the job's plan: map */
-        st = dt_preset_error_place(dt_map_get(dt_doc_root(s->job->doc), "plan"), st, err);
-    return dt_report_suspect(s->job, st, err);
+    if (job->plan_file[0] && st == DT_ERR_INPUT && err && !err->file[0])
+        snprintf(err->file, sizeof err->file, "%.*s", (int)sizeof err->file - 1, job->plan_file);
+    else if (in.manual &&
+             !job->plan_file[0]) /* what the planner refuses stands in the job's plan: map */
+        st = dt_preset_error_place(dt_map_get(dt_doc_root(job->doc), "plan"), st, err);
+    return dt_report_suspect(job, st, err);
+}
+
+void dt_print_plan_changes(const struct dt_session *s)
+{
+    const struct dt_job *job = s->job;
+
+    if (job->plan_changes[0])
+        printf("the plan file states otherwise, and is overruled: %s\n", job->plan_changes);
 }
 
 static void report_progress(void *ctx, int done, int total)

@@ -18,13 +18,17 @@ struct dt_session {
     double search_wall_s;
 };
 
-/* Reads the job at `path` (a file, "-", or the name of a shipped job) with KEY=VALUE overrides and
- * builds its cost model (missing profile rows listed at once). */
-enum dt_status dt_session_open(const char *path, const char *const *overrides, int n_overrides,
-                               struct dt_error *err, struct dt_session *s);
-/* Runs the job's strategy, or takes the plan from plan_file (may be NULL), checked against model,
- * cluster, memory. */
-enum dt_status dt_session_plan(struct dt_session *s, const char *plan_file, struct dt_error *err);
+/* Reads the job at `path` (a file, "-", or the name of a shipped job) with KEY=VALUE overrides, and the plan
+ * beside it (NULL: none), and builds its cost model (missing profile rows listed at once). */
+enum dt_status dt_session_open(const char *path, const char *plan_file,
+                               const char *const *overrides, int n_overrides, struct dt_error *err,
+                               struct dt_session *s);
+/* --plan and another --strategy than manual exclude each other. */
+enum dt_status dt_session_check(const struct dt_cli *cli, struct dt_error *err);
+/* Runs the job's strategy; a plan is checked against model, cluster, memory. */
+enum dt_status dt_session_plan(struct dt_session *s, struct dt_error *err);
+/* A line where the job's policies are not those of its plan file; else nothing. */
+void dt_print_plan_changes(const struct dt_session *s);
 enum dt_status dt_session_simulate(struct dt_session *s, const char *label, struct dt_error *err,
                                    struct dt_sim_result *out);
 /* The JSON object of `simulate --json`, the caller's. */

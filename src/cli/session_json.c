@@ -41,6 +41,8 @@ void dt_cli_json_report(struct dt_json *j, const struct dt_session *s, const str
     dt_json_kv_string(j, "cluster", p->cluster);
     dt_json_kv_string(j, "strategy", dt_plan_strategy_names[p->strategy]);
     dt_json_kv_string(j, "assumed", s->job->model->assumed);
+    if (s->job->plan_changes[0])
+        dt_json_kv_string(j, "plan_changes", s->job->plan_changes);
     dt_json_kv_double(j, "iteration_s", rep->iteration_s);
     dt_json_kv_double(j, "iteration_s_p10", rep->iteration_s_p10);
     dt_json_kv_double(j, "iteration_s_p90", rep->iteration_s_p90);

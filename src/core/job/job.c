@@ -59,65 +59,6 @@ static enum dt_status apply_overrides(struct dt_doc *doc, const char *const *ove
     return DT_OK;
 }
 
-/* ---- the plan ---- */
-
-static bool plan_is_file(struct dt_node n)
-{
-    return dt_node_is_scalar(n) && !dt_node_is_null(n);
-}
-
-/* A plan file brings its policies along; what the job states in `train` goes before them. */
-static enum dt_status read_plan_file(struct dt_node n, struct dt_job *j, struct dt_error *err)
-{
-    const struct dt_model *m = j->model;
-    char path[PATH_SIZE];
-    bool same;
-
-    DT_TRY(dt_preset_relative(n, dt_node_text(n), err, path, sizeof(path)));
-    DT_TRY(dt_plan_read(path, err, &j->plan));
-    same = j->plan.n_modules == m->n_modules;
-    for (int i = 0; same && i < m->n_modules; i++)
-        same = strcmp(j->plan.module_names[i], m->modules[i].name) == 0;
-    if (!same)
-        return dt_node_error(n, err,
-                             "plan: \"%s\" is for model \"%s\", whose modules are not those of "
-                             "this job's model \"%s\"",
-                             path, j->plan.model, m->name);
-    for (int i = 0; i < m->n_modules; i++)
-        j->frozen[i] = j->plan.modules[i].frozen;
-    j->policy = j->plan.policy;
-    j->has_plan = true;
-    return DT_OK;
-}
-
-static enum dt_status finish_plan(struct dt_node root, bool frozen_stated, struct dt_job *j,
-                                  struct dt_error *err)
-{
-    struct dt_node n = dt_map_get(root, "plan");
-    bool present = dt_node_present(n) && !dt_node_is_null(n);
-
-    if (j->strategy == DT_STRATEGY_MANUAL && !present)
-        return dt_node_error(
-            dt_map_get(dt_map_get(root, "search"), "strategy"), err,
-            "strategy: manual needs \"plan\", a map such as {%s: {tp: 8, pp: 1, dp: 1}} "
-            "or the path of a plan.json",
-            j->model->modules[j->model->llm].name);
-    if (!present)
-        return DT_OK;
-    if (!j->has_plan) {
-        DT_TRY(dt_plan_from_node(n, j->model, &j->policy, err, &j->plan));
-        for (int i = 0; i < j->model->n_modules; i++)
-            j->frozen[i] = frozen_stated ? j->frozen[i] : j->plan.modules[i].frozen;
-        j->has_plan = true;
-    }
-    for (int i = 0; i < j->model->n_modules; i++)
-        j->plan.modules[i].frozen = j->frozen[i];
-    j->plan.policy = j->policy;
-    memcpy(j->plan.model, j->model->name, sizeof(j->plan.model));
-    memcpy(j->plan.cluster, j->cluster.name, sizeof(j->plan.cluster));
-    return DT_OK;
-}
-
 /* ---- samples and profile ---- */
 
 /* A CSV path is relative to the job; everything else goes to the samples' own reader. */
@@ -184,7 +125,7 @@ static enum dt_status read_root(struct dt_node root, bool shallow, struct dt_job
 {
     static const char *const keys[] = {"model",  "cluster", "samples",  "profile", "train",
                                        "search", "plan",    "simulate", "run",     NULL};
-    struct dt_node plan = dt_map_get(root, "plan"), train = dt_map_get(root, "train");
+    struct dt_node train = dt_map_get(root, "train");
     bool frozen_stated = false;
 
     if (!dt_node_is_map(root))
@@ -196,12 +137,13 @@ static enum dt_status read_root(struct dt_node root, bool shallow, struct dt_job
     DT_TRY(dt_map_require(root, "job", "samples", err));
     DT_TRY(dt_model_read(dt_map_get(root, "model"), err, &j->model));
     DT_TRY(dt_cluster_read(dt_map_get(root, "cluster"), err, &j->cluster));
-    if (plan_is_file(plan) && !shallow)
-        DT_TRY(read_plan_file(plan, j, err));
+    if (!shallow)
+        DT_TRY(dt_job_plan_file(root, j, err));
     if (!j->has_plan)
         DT_TRY(dt_map_require(root, "job", "train", err));
     DT_TRY(dt_job_train(train, j, &frozen_stated, err));
     DT_TRY(dt_job_search(dt_map_get(root, "search"), j, err));
+    DT_TRY(dt_job_plan_strategy(root, j, err));
     DT_TRY(dt_job_simulate(dt_map_get(root, "simulate"), j, err));
     DT_TRY(dt_job_run(dt_map_get(root, "run"), shallow, j, err));
     dt_orch_policy(j->strategy, &j->policy);
@@ -211,8 +153,7 @@ static enum dt_status read_root(struct dt_node root, bool shallow, struct dt_job
     j->cost_opt.fp32 = j->policy.fp32;
     j->cost_opt.stepccl = j->policy.stepccl;
     j->cost_opt.recompute = j->policy.recompute;
-    if (!plan_is_file(plan) || !shallow)
-        DT_TRY(finish_plan(root, frozen_stated, j, err));
+    DT_TRY(dt_job_plan_finish(root, frozen_stated, shallow, j, err));
     if (!shallow) {
         DT_TRY(read_samples(root, j, err));
         DT_TRY(dt_preset_error_place(
@@ -222,21 +163,36 @@ static enum dt_status read_root(struct dt_node root, bool shallow, struct dt_job
     return read_profile(root, shallow, j, err);
 }
 
-enum dt_status dt_job_parse(const char *name, const char *text, size_t len,
+/* A plan file beside the job states the policies: of the job's `train` only what no plan holds remains, and
+ * what the command line adds afterwards. */
+static enum dt_status open_doc(const char *text, size_t len, const char *const *overrides, int n,
+                               struct dt_job *j, struct dt_error *err)
+{
+    static const char *const not_in_plans[] = {"dispatch", NULL};
+
+    DT_TRY(dt_doc_parse(j->name, text, len, err, &j->doc));
+    if (j->plan_file[0])
+        DT_TRY(dt_doc_keep(j->doc, "train", not_in_plans, err));
+    return apply_overrides(j->doc, overrides, n, err);
+}
+
+static enum dt_status parse(const char *name, const char *text, size_t len, const char *plan_file,
                             const char *const *overrides, int n_overrides, bool shallow,
                             struct dt_error *err, struct dt_job **out)
 {
-    struct dt_job *j = dt_calloc(1, sizeof(*j));
+    struct dt_job *j;
     enum dt_status st;
 
+    if (plan_file && strlen(plan_file) >= sizeof(j->plan_file))
+        return dt_error_set(err, DT_ERR_INPUT, "the plan's file name is too long");
+    j = dt_calloc(1, sizeof(*j));
     if (!j)
         return dt_error_nomem(err, "a job");
     snprintf(j->name, sizeof(j->name), "%s", name);
+    snprintf(j->plan_file, sizeof(j->plan_file), "%s", plan_file ? plan_file : "");
     dt_job_defaults(j);
     dt_job_run_defaults(&j->run);
-    st = dt_doc_parse(name, text, len, err, &j->doc);
-    if (st == DT_OK)
-        st = apply_overrides(j->doc, overrides, n_overrides, err);
+    st = open_doc(text, len, overrides, n_overrides, j, err);
     if (st == DT_OK)
         st = read_root(dt_doc_root(j->doc), shallow, j, err);
     if (st != DT_OK) {
@@ -247,18 +203,32 @@ enum dt_status dt_job_parse(const char *name, const char *text, size_t len,
     return DT_OK;
 }
 
-enum dt_status dt_job_read(const char *path, const char *const *overrides, int n_overrides,
-                           struct dt_error *err, struct dt_job **out)
+enum dt_status dt_job_parse(const char *name, const char *text, size_t len,
+                            const char *const *overrides, int n_overrides, bool shallow,
+                            struct dt_error *err, struct dt_job **out)
+{
+    return parse(name, text, len, NULL, overrides, n_overrides, shallow, err, out);
+}
+
+enum dt_status dt_job_read_planned(const char *path, const char *plan_file,
+                                   const char *const *overrides, int n_overrides,
+                                   struct dt_error *err, struct dt_job **out)
 {
     char *text = NULL;
     size_t len = 0;
     enum dt_status st;
 
     DT_TRY(dt_file_read(path, JOB_MAX, err, &text, &len));
-    st = dt_job_parse(strcmp(path, "-") == 0 ? "standard input" : path, text, len, overrides,
-                      n_overrides, false, err, out);
+    st = parse(strcmp(path, "-") == 0 ? "standard input" : path, text, len, plan_file, overrides,
+               n_overrides, false, err, out);
     dt_free(text);
     return st;
+}
+
+enum dt_status dt_job_read(const char *path, const char *const *overrides, int n_overrides,
+                           struct dt_error *err, struct dt_job **out)
+{
+    return dt_job_read_planned(path, NULL, overrides, n_overrides, err, out);
 }
 
 void dt_job_free(struct dt_job *j)

@@ -75,7 +75,12 @@ struct dt_job {
     struct dt_job_simulate_options sim;
     struct dt_job_run_options run;
     bool has_plan;
-    struct dt_plan plan; /* for strategy manual: from `plan:` (map or path of a plan.json) */
+    struct dt_plan
+        plan; /* for strategy manual: from `plan:` (map or path of a plan.json) or plan_file */
+    char plan_file[4096]; /* beside the job (dt_job_read_planned); "" = none */
+    bool plan_from_file;  /* the plan brought policies along */
+    char plan_changes
+        [1024]; /* where the job's policies are others than its plan file's, for people; "" */
 };
 
 /* Reads the file, applies `overrides` ("train.global_batch=960"), loads everything it names.  Relative paths inside a
@@ -86,6 +91,11 @@ enum dt_status dt_job_read(const char *path, const char *const *overrides, int n
 enum dt_status dt_job_parse(const char *name, const char *text, size_t len,
                             const char *const *overrides, int n_overrides, bool shallow,
                             struct dt_error *err, struct dt_job **out);
+/* The same with a plan.json beside the job (NULL: none), relative to the working directory: strategy manual,
+ * and the plan's policies instead of the job's `train` map.  Overrides of `train` are applied to the plan. */
+enum dt_status dt_job_read_planned(const char *path, const char *plan_file,
+                                   const char *const *overrides, int n_overrides,
+                                   struct dt_error *err, struct dt_job **out);
 void dt_job_free(struct dt_job *j);
 
 #endif

@@ -7,6 +7,12 @@
 #include "core/job/job.h"
 
 void dt_job_defaults(struct dt_job *j);
+/* The plan (job_plan.c): the file beside the job or named in it, read before the policies; the strategy, which is
+ * manual with a file beside the job; and what stands when all is read. */
+enum dt_status dt_job_plan_file(struct dt_node root, struct dt_job *j, struct dt_error *err);
+enum dt_status dt_job_plan_strategy(struct dt_node root, struct dt_job *j, struct dt_error *err);
+enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool shallow,
+                                  struct dt_job *j, struct dt_error *err);
 /* Each takes the map (may be absent) and needs what stands before it: model and cluster, then
  * policy. frozen_stated: train.frozen was given. */
 enum dt_status dt_job_train(struct dt_node map, struct dt_job *j, bool *frozen_stated,

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The plan of a job: a map in it, a plan.json that it names, or one beside it.  There is one policy in the
+ * end, which cost, program and memory share; what it has that the plan file states otherwise is told. */
+#include "core/job/job_internal.h"
+
+#include "core/model/shape.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { PATH_SIZE = 4096 };
+
+static bool is_file(struct dt_node n)
+{
+    return dt_node_is_scalar(n) && !dt_node_is_null(n);
+}
+
+static bool same_modules(const struct dt_plan *p, const struct dt_model *m)
+{
+    bool same = p->n_modules == m->n_modules;
+
+    for (int i = 0; same && i < m->n_modules; i++)
+        same = strcmp(p->module_names[i], m->modules[i].name) == 0;
+    return same;
+}
+
+/* What names the file, for messages: the job's node, or (beside it) the file alone. */
+static enum dt_status read_file(struct dt_node n, const char *path, struct dt_job *j,
+                                struct dt_error *err)
+{
+    DT_TRY(dt_plan_read(path, err, &j->plan));
+    if (!same_modules(&j->plan, j->model)) {
+        struct dt_error why;
+
+        dt_error_set(&why, DT_ERR_INPUT,
+                     "plan: \"%.1000s\" is for model \"%s\", whose modules are not those of this "
+                     "job's model \"%s\"",
+                     path, j->plan.model, j->model->name);
+        return dt_node_present(n) ? dt_node_error(n, err, "%s", why.message)
+                                  : dt_error_set(err, DT_ERR_INPUT, "%s", why.message);
+    }
+    for (int i = 0; i < j->model->n_modules; i++)
+        j->frozen[i] = j->plan.modules[i].frozen;
+    j->policy = j->plan.policy;
+    j->has_plan = true;
+    j->plan_from_file = true;
+    return DT_OK;
+}
+
+enum dt_status dt_job_plan_file(struct dt_node root, struct dt_job *j, struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(root, "plan"), none = {NULL, NULL};
+    char path[PATH_SIZE];
+
+    if (j->plan_file[0])
+        return read_file(none, j->plan_file, j, err);
+    if (!is_file(n))
+        return DT_OK;
+    DT_TRY(dt_preset_relative(n, dt_node_text(n), err, path, sizeof(path)));
+    return read_file(n, path, j, err);
+}
+
+/* How the job would look for a plan is of no interest then; asking for both is a contradiction. */
+enum dt_status dt_job_plan_strategy(struct dt_node root, struct dt_job *j, struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(dt_map_get(root, "search"), "strategy");
+    const char *file = "";
+    int line, col;
+
+    if (!j->plan_file[0])
+        return DT_OK;
+    if (dt_node_present(n))
+        dt_node_where(n, &file, &line, &col);
+    if (strcmp(file, dt_doc_name(j->doc)) != 0 && *file && j->strategy != DT_STRATEGY_MANUAL)
+        return dt_node_error(n, err,
+                             "strategy: the plan is given by %s, so none is looked for; leave this "
+                             "out, or the plan file",
+                             j->plan_file);
+    j->strategy = DT_STRATEGY_MANUAL;
+    return DT_OK;
+}
+
+/* ---- what the job has otherwise than the plan file ---- */
+
+__attribute__((format(printf, 2, 3))) static void tell(struct dt_job *j, const char *fmt, ...)
+{
+    size_t used = strlen(j->plan_changes), size = sizeof(j->plan_changes);
+    va_list ap;
+
+    if (used > 0 && used + 2 < size)
+        used += (size_t)snprintf(j->plan_changes + used, size - used, "; ");
+    va_start(ap, fmt);
+    vsnprintf(j->plan_changes + used, size - used, fmt, ap);
+    va_end(ap);
+}
+
+static void tell_int(struct dt_job *j, const char *key, int64_t used, int64_t stated)
+{
+    if (used != stated)
+        tell(j, "%s is %lld, not %lld", key, (long long)used, (long long)stated);
+}
+
+static void tell_word(struct dt_job *j, const char *key, const char *used, const char *stated)
+{
+    if (strcmp(used, stated) != 0)
+        tell(j, "%s is %s, not %s", key, used, stated);
+}
+
+static void tell_bool(struct dt_job *j, const char *key, bool used, bool stated)
+{
+    tell_word(j, key, used ? "true" : "false", stated ? "true" : "false");
+}
+
+/* exact_vectors follows the cluster and is no key of anybody's. */
+static void compare_policies(struct dt_job *j, const struct dt_plan_policy *stated)
+{
+    const struct dt_plan_policy *y = &j->policy;
+
+    tell_int(j, "train.global_batch", y->global_batch, stated->global_batch);
+    tell_int(j, "train.microbatch", y->microbatch, stated->microbatch);
+    tell_int(j, "train.seq_len", y->seq_len, stated->seq_len);
+    tell_word(j, "train.schedule", dt_pipe_schedule_names[y->schedule],
+              dt_pipe_schedule_names[stated->schedule]);
+    tell_word(j, "train.recompute", dt_block_recompute_names[y->recompute],
+              dt_block_recompute_names[stated->recompute]);
+    tell_int(j, "train.zero", y->zero, stated->zero);
+    tell_bool(j, "train.reorder.intra", y->intra_reorder, stated->intra_reorder);
+    tell_bool(j, "train.reorder.inter", y->inter_reorder, stated->inter_reorder);
+    tell_bool(j, "train.stepccl", y->stepccl, stated->stepccl);
+    tell_word(j, "train.precision", y->half_grads ? "fp16" : "bf16",
+              stated->half_grads ? "fp16" : "bf16");
+    tell_word(j, "run.precision", y->fp32 ? "fp32" : "bf16", stated->fp32 ? "fp32" : "bf16");
+    tell_bool(j, "train.overlap.grad", y->overlap_grad, stated->overlap_grad);
+    tell_bool(j, "train.overlap.param", y->overlap_param, stated->overlap_param);
+}
+
+static void compare_frozen(struct dt_job *j)
+{
+    for (int m = 0; m < j->model->n_modules; m++)
+        if (j->frozen[m] != j->plan.modules[m].frozen)
+            tell(j, "%s is %s", j->model->modules[m].name,
+                 j->frozen[m] ? "frozen, not trained" : "trained, not frozen");
+}
+
+/* ---- the plan in the end ---- */
+
+static enum dt_status from_map(struct dt_node n, bool frozen_stated, struct dt_job *j,
+                               struct dt_error *err)
+{
+    DT_TRY(dt_plan_from_node(n, j->model, &j->policy, err, &j->plan));
+    for (int i = 0; i < j->model->n_modules; i++)
+        j->frozen[i] = frozen_stated ? j->frozen[i] : j->plan.modules[i].frozen;
+    j->has_plan = true;
+    return DT_OK;
+}
+
+enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool shallow,
+                                  struct dt_job *j, struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(root, "plan");
+    bool present = dt_node_present(n) && !dt_node_is_null(n);
+
+    if (shallow && is_file(n))
+        return DT_OK;
+    if (j->strategy == DT_STRATEGY_MANUAL && !present && !j->has_plan)
+        return dt_node_error(
+            dt_map_get(dt_map_get(root, "search"), "strategy"), err,
+            "strategy: manual needs \"plan\", a map such as {%s: {tp: 8, pp: 1, dp: 1}} "
+            "or the path of a plan.json",
+            j->model->modules[j->model->llm].name);
+    if (!present && !j->has_plan)
+        return DT_OK;
+    if (!j->has_plan)
+        DT_TRY(from_map(n, frozen_stated, j, err));
+    if (j->plan_from_file) {
+        compare_policies(j, &j->plan.policy);
+        compare_frozen(j);
+    }
+    for (int i = 0; i < j->model->n_modules; i++)
+        j->plan.modules[i].frozen = j->frozen[i];
+    j->plan.policy = j->policy;
+    memcpy(j->plan.model, j->model->name, sizeof(j->plan.model));
+    memcpy(j->plan.cluster, j->cluster.name, sizeof(j->plan.cluster));
+    return DT_OK;
+}

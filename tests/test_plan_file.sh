@@ -1,0 +1,97 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+#
+# A plan file states its policies whole: a simulation of it is the simulation of the job that it was made from,
+# whatever the job at hand says in `train`; what the command line says is applied everywhere, and told.
+# Environment: DISTTRAIN (the program), srcdir (the source directory), DT_SEED, DT_CASES.
+set -u
+. "${srcdir:=.}/tests/shell.sh"
+# the strategy, and what a clock says
+result() { sed -e '1s/, [a-z-]*, / /' -e '/"strategy":/d' -e '/"wall_s":/d' -e '/ops simulated in/d' "$1"; }
+same() { # NAME: out of the first simulation is in a; that of the file in b
+    result a >a.same; result b >b.same
+    if cmp -s a.same b.same; then ok; else bad "$1: $(diff a.same b.same | head -4)"; fi
+}
+
+# --- random policies ---
+seed=${DT_SEED:-$(date +%s)}
+echo "seed $seed"
+awk -v seed="$seed" -v cases="${DT_CASES:-12}" '
+function one(list,  a) { return a[1 + int(rand() * split(list, a, " "))] }
+BEGIN {
+    srand(seed)
+    for (i = 0; i < cases; i++) {
+        line = one("mllm-15b-96 mllm-9b-96 mllm-audio-64")
+        if (rand() < 0.5) line = line " train.global_batch=" one("64 96 128 192")
+        if (rand() < 0.3) line = line " train.microbatch=2"
+        if (rand() < 0.3) line = line " train.seq_len=" one("4096 6144")
+        if (rand() < 0.6) line = line " train.recompute=" one("none selective full")
+        if (rand() < 0.3) line = line " train.zero=0"
+        if (rand() < 0.3) line = line " train.schedule=" one("gpipe interleaved") " search.max_vpp=2"
+        if (rand() < 0.5) line = line " train.reorder.intra=" one("true false") " train.reorder.inter=" one("true false")
+        if (rand() < 0.5) line = line " train.overlap={grad: " one("true false") ", param: " one("true false") "}"
+        if (rand() < 0.4) line = line " train.stepccl=" one("true false")
+        if (rand() < 0.3) line = line " train.precision=fp16"
+        if (rand() < 0.3) line = line " train.frozen=[llm]"
+        if (rand() < 0.3) line = line " search.strategy=" one("megatron-lm distmm")
+        gsub(/overlap={grad: /, "overlap={grad:@", line); gsub(/, param: /, ",@param:@", line)
+        print line
+    }
+}' >cases
+run=0
+while read -r job keys; do
+    set --
+    for k in $keys; do set -- "$@" "$(echo "$k" | tr @ ' ')"; done
+    # a policy that nothing fits is no case
+    "$DISTTRAIN" simulate --no-runs "$job" "$@" >a 2>err </dev/null || continue
+    run=$((run + 1))
+    expect 0 "" "$DISTTRAIN" plan -o q.json "$job" "$@"
+    "$DISTTRAIN" simulate --no-runs -p q.json "$job" >b 2>err </dev/null
+    same "$job $keys"
+    "$DISTTRAIN" simulate --no-runs --json "$job" "$@" >a 2>err </dev/null
+    "$DISTTRAIN" simulate --no-runs --json -p q.json "$job" >b 2>err </dev/null
+    same "--json $job $keys"
+done <cases
+check "at least a third of the cases can be planned: $run" '[ $((3 * run)) -ge "$(wc -l <cases)" ]'
+
+# --- a key beside the plan: applied everywhere, and told ---
+job=mllm-15b-96
+expect 0 "" "$DISTTRAIN" plan -o as-job.json $job
+for key in recompute=full stepccl=false reorder.intra=false overlap.grad=false global_batch=128 seq_len=4096; do
+    # the layouts of as-job.json with another policy, written into it by hand
+    name=${key%=*} value=${key#*=}
+    case $name in
+    reorder.intra) member=intra_reorder ;;
+    overlap.grad) member=overlap_grad ;;
+    *) member=$name ;;
+    esac
+    case $value in full) value='"full"' ;; esac
+    sed "s/\"$member\": .*,\$/\"$member\": $value,/" as-job.json >by-hand.json
+    check "$key is in by-hand.json" '! cmp -s as-job.json by-hand.json'
+    "$DISTTRAIN" simulate --no-runs -p by-hand.json $job >a 2>err </dev/null
+    expect 0 "the plan file states otherwise, and is overruled: train.$name is ${key#*=}, not " \
+        "$DISTTRAIN" simulate --no-runs -p as-job.json $job "train.$key"
+    grep -v 'is overruled' out >b
+    same "train.$key beside the plan"
+done
+expect 0 '"plan_changes": "train.recompute is full, not selective"' \
+    "$DISTTRAIN" simulate --no-runs --json -p as-job.json $job train.recompute=full
+expect 0 "overruled: train.recompute is full, not selective" \
+    "$DISTTRAIN" plan -p as-job.json $job train.recompute=full
+expect 0 "overruled: llm is frozen, not trained" \
+    "$DISTTRAIN" simulate --no-runs -p as-job.json $job 'train.frozen=[llm]'
+# the same through the job's own key
+sed -e '/^search:/d' -e 's/recompute: .*/recompute: full/' "$srcdir/traces/jobs/$job.yaml" >named.yaml
+printf 'search: {strategy: manual}\nplan: as-job.json\n' >>named.yaml
+expect 0 "overruled: train.recompute is full, not selective" "$DISTTRAIN" simulate --no-runs named.yaml
+# what cannot be both
+expect 2 "command line:1:17: strategy: the plan is given by as-job.json" \
+    "$DISTTRAIN" simulate --no-runs -p as-job.json $job search.strategy=distmm
+expect 2 "either the plan is given or it is looked for" \
+    "$DISTTRAIN" simulate --no-runs -p as-job.json -s distmm $job
+expect 2 "whose modules are not those of" "$DISTTRAIN" simulate --no-runs -p as-job.json llama-70b-96
+expect 2 "as-job.json" "$DISTTRAIN" simulate --no-runs -p as-job.json $job train.global_batch=7
+# what no plan holds is still the job's
+expect 2 "dispatch" "$DISTTRAIN" simulate --no-runs -p as-job.json $job train.dispatch=-1
+expect 2 "unknown key" "$DISTTRAIN" simulate --no-runs -p as-job.json $job train.recompue=full
+totals
