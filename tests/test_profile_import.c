@@ -101,14 +101,14 @@ START_TEST(random_traces_agree_with_a_plain_search)
         open_found(&f);
         for (int i = 0; i < RANGES; i++) { /* no two begin at once: then the order is plain */
             r[i] =
-                (struct dt_import_trace_range){.lane = (int64_t)dt_rng_below(&rng, 2),
+                (struct dt_import_trace_range){.thread = (int64_t)dt_rng_below(&rng, 2),
                                                .start_ns = 16 * i + (int64_t)dt_rng_below(&rng, 16),
                                                .text = names[dt_rng_below(&rng, 3)]};
             r[i].end_ns = r[i].start_ns + (int64_t)dt_rng_below(&rng, 120);
             dt_assert_ok(dt_import_trace_add_range(&t, &r[i], &err), err);
         }
         for (int k = 0; k < KERNELS; k++) {
-            struct dt_import_trace_kernel one = {.lane = (int64_t)dt_rng_below(&rng, 3),
+            struct dt_import_trace_kernel one = {.thread = (int64_t)dt_rng_below(&rng, 3),
                                                  .at_ns = (int64_t)dt_rng_below(&rng, 300),
                                                  .duration_ns =
                                                      1 + (int64_t)dt_rng_below(&rng, 1000),
@@ -116,7 +116,8 @@ START_TEST(random_traces_agree_with_a_plain_search)
             int in = 0;
 
             for (int i = 0; i < RANGES; i++)
-                if (r[i].lane == one.lane && r[i].start_ns <= one.at_ns && one.at_ns <= r[i].end_ns)
+                if (r[i].thread == one.thread && r[i].start_ns <= one.at_ns &&
+                    one.at_ns <= r[i].end_ns)
                     in = r[i].text[1] - '0';
             if (in)
                 times[in][n[in]++] = (double)one.duration_ns;

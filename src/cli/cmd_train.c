@@ -149,7 +149,7 @@ static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *set
     const struct dt_warn warn = {on_warning, &drawn};
     struct dt_train_options o = {.setup = setup,
                                  .transport = ranks->transport,
-                                 .world = ranks->world,
+                                 .supervisor = ranks->supervisor,
                                  .from_scratch = dt_cli_flag(cli, "from-scratch"),
                                  .changed_data = dt_cli_flag(cli, "changed-data"),
                                  .run_id = dt_cli_string(cli, "run-id", NULL),
@@ -171,7 +171,7 @@ static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *set
         fputc('\n', stderr);
     DT_TRY(st);
     if (first)
-        st = dt_cli_train_findings(&s, ranks->world, err, &f);
+        st = dt_cli_train_findings(&s, ranks->supervisor, err, &f);
     if (st == DT_OK && first)
         st = dt_cli_train_json(setup, &s, &f, err, &report);
     if (st == DT_OK && first && cli->json)
@@ -187,7 +187,7 @@ static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *set
 }
 
 /* What the job names, as this rank sees it. */
-static enum dt_status agree_on_data(const struct dt_setup *setup, struct dt_supervisor *world,
+static enum dt_status agree_on_data(const struct dt_setup *setup, struct dt_supervisor *supervisor,
                                     struct dt_error *err)
 {
     char data[40], model[40];
@@ -195,7 +195,7 @@ static enum dt_status agree_on_data(const struct dt_setup *setup, struct dt_supe
 
     DT_TRY(dt_setup_data_digest(setup, err, data, sizeof data));
     dt_setup_digest(setup, model, sizeof model);
-    return dt_supervisor_agree(world, facts, 2, err);
+    return dt_supervisor_agree(supervisor, facts, 2, err);
 }
 
 static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *job,
@@ -215,8 +215,8 @@ static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *jo
     DT_TRY(dt_cpu_open_device(&opt, err, &device));
     st = dt_setup_open(job, device, true, err, &setup);
     if (st == DT_OK) {
-        if (ranks->world)
-            st = agree_on_data(&setup, ranks->world, err);
+        if (ranks->supervisor)
+            st = agree_on_data(&setup, ranks->supervisor, err);
         if (st == DT_OK)
             st = train(cli, &setup, ranks, err);
         dt_setup_close(&setup);

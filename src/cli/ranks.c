@@ -41,7 +41,7 @@ static void end_all(const struct dt_cli_ranks *r, enum dt_status st, const struc
         signal(SIGTERM, SIG_DFL);
         sleep(5); /* on a busy machine another host's ranks are ended after two */
     }
-    if (!r->world || dt_supervisor_speak(r->world, st)) {
+    if (!r->supervisor || dt_supervisor_speak(r->supervisor, st)) {
         dt_error_format(err, text, sizeof text);
         report(NULL, text);
     } else {
@@ -65,8 +65,8 @@ static enum dt_status meet(const struct dt_job *job, struct dt_cli_ranks *r, str
     DT_TRY(dt_doc_to_json(job->doc, err, &text));
     dt_ckpt_digest(text, strlen(text), digest, sizeof digest);
     dt_free(text);
-    DT_TRY(dt_supervisor_open(r->transport, facts, 2, err, &r->world));
-    return dt_supervisor_watch(r->world, &watch, err);
+    DT_TRY(dt_supervisor_open(r->transport, facts, 2, err, &r->supervisor));
+    return dt_supervisor_watch(r->supervisor, &watch, err);
 }
 
 enum dt_status dt_cli_ranks_begin(const char *job, int64_t ranks, struct dt_error *err,
@@ -102,8 +102,8 @@ enum dt_status dt_cli_on_ranks(const struct dt_job *job, int64_t ranks, dt_cli_r
         st = fn(ctx, r.transport->size > 1 ? &r : &alone, err);
     if (st != DT_OK && r.transport->size > 1)
         end_all(&r, st, err);
-    if (r.world)
-        dt_supervisor_close(r.world);
+    if (r.supervisor)
+        dt_supervisor_close(r.supervisor);
     r.transport->close(r.transport);
     return st;
 }

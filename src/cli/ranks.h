@@ -11,7 +11,7 @@
 /* Alone: NULL and NULL. */
 struct dt_cli_ranks {
     struct dt_transport *transport;
-    struct dt_supervisor *world;
+    struct dt_supervisor *supervisor;
     int cores; /* for this rank */
 };
 typedef enum dt_status dt_cli_ranks_fn(void *ctx, const struct dt_cli_ranks *r,

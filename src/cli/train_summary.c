@@ -12,29 +12,29 @@
 
 /* ---- findings ---- */
 
-static enum dt_status host_names(const struct dt_supervisor *world, int n, struct dt_error *err,
-                                 const char ***out)
+static enum dt_status host_names(const struct dt_supervisor *supervisor, int n,
+                                 struct dt_error *err, const char ***out)
 {
     const char **host = NULL;
 
-    if (world) {
+    if (supervisor) {
         host = dt_malloc((size_t)n * sizeof(*host));
         if (!host)
             return dt_error_nomem(err, "hosts");
         for (int r = 0; r < n; r++)
-            host[r] = dt_supervisor_rank(world, r)->host;
+            host[r] = dt_supervisor_rank(supervisor, r)->host;
     }
     *out = host;
     return DT_OK;
 }
 
-static enum dt_status find(const struct dt_train_summary *s, const struct dt_supervisor *world,
+static enum dt_status find(const struct dt_train_summary *s, const struct dt_supervisor *supervisor,
                            struct dt_error *err, struct dt_cli_train_findings *f)
 {
     size_t n = (size_t)s->program->n_lanes;
 
     DT_TRY(dt_outliers_find(s->program, &s->timeline, err, &f->o));
-    DT_TRY(host_names(world, s->ranks, err, &f->host));
+    DT_TRY(host_names(supervisor, s->ranks, err, &f->host));
     f->rank = dt_malloc(n * sizeof(*f->rank));
     f->memory = dt_malloc(n * sizeof(*f->memory));
     if (!f->rank || !f->memory)
@@ -48,11 +48,11 @@ static enum dt_status find(const struct dt_train_summary *s, const struct dt_sup
 }
 
 enum dt_status dt_cli_train_findings(const struct dt_train_summary *s,
-                                     const struct dt_supervisor *world, struct dt_error *err,
+                                     const struct dt_supervisor *supervisor, struct dt_error *err,
                                      struct dt_cli_train_findings *out)
 {
     struct dt_cli_train_findings f = {0};
-    enum dt_status st = s->program ? find(s, world, err, &f) : DT_OK;
+    enum dt_status st = s->program ? find(s, supervisor, err, &f) : DT_OK;
 
     if (st == DT_OK)
         *out = f;

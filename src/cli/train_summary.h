@@ -18,7 +18,7 @@ struct dt_cli_train_findings {
     struct dt_run_memory *memory; /* [n_lanes] */
 };
 enum dt_status dt_cli_train_findings(const struct dt_train_summary *s,
-                                     const struct dt_supervisor *world, struct dt_error *err,
+                                     const struct dt_supervisor *supervisor, struct dt_error *err,
                                      struct dt_cli_train_findings *out);
 void dt_cli_train_findings_free(struct dt_cli_train_findings *f);
 

@@ -246,7 +246,7 @@ int64_t dt_supervisor_clock(const struct dt_supervisor *w, int64_t *bound_ns)
 
 /* ---- open and close ---- */
 
-static void world_free(struct dt_supervisor *w)
+static void supervisor_free(struct dt_supervisor *w)
 {
     if (w->all)
         w->t->comm_free(w->all);
@@ -256,7 +256,7 @@ static void world_free(struct dt_supervisor *w)
     dt_free(w);
 }
 
-static enum dt_status world_init(struct dt_supervisor *w, struct dt_error *err)
+static enum dt_status supervisor_init(struct dt_supervisor *w, struct dt_error *err)
 {
     int *ranks;
     enum dt_status st;
@@ -284,7 +284,7 @@ enum dt_status dt_supervisor_open(struct dt_transport *t, const struct dt_superv
     if (!w)
         return dt_error_nomem(err, "the ranks of a job");
     w->t = t;
-    st = world_init(w, err);
+    st = supervisor_init(w, err);
     if (st == DT_OK)
         st = identify(w, err);
     if (st == DT_OK)
@@ -292,7 +292,7 @@ enum dt_status dt_supervisor_open(struct dt_transport *t, const struct dt_superv
     if (st == DT_OK)
         st = dt_supervisor_measure_clock(w, err);
     if (st) {
-        world_free(w);
+        supervisor_free(w);
         return st;
     }
     *out = w;
@@ -304,5 +304,5 @@ void dt_supervisor_close(struct dt_supervisor *w)
     if (!w)
         return;
     dt_supervisor_watch_stop(w);
-    world_free(w);
+    supervisor_free(w);
 }

@@ -126,9 +126,9 @@ static enum dt_status post_reduce_scatter(struct dt_tp *tp, const struct job *j,
                                                             &tp->error, out);
 }
 
-/* Runs `j` with every member's rows counted in units of `unit` (bytes or elements of a row). */
+/* Runs `j` with every member's rows counted in units of `each` (bytes or elements of a row). */
 static void by_rows(struct dt_device_queue *q, struct dt_tp *tp, struct job *j, int64_t rows,
-                    size_t unit, size_t row_bytes, void *all)
+                    size_t each, size_t row_bytes, void *all)
 {
     size_t few[FEW], *pieces = few;
 
@@ -142,7 +142,7 @@ static void by_rows(struct dt_device_queue *q, struct dt_tp *tp, struct job *j, 
         }
     }
     for (int k = 0; k < tp->size; k++)
-        pieces[k] = (size_t)dt_tp_count(tp, rows, k) * unit;
+        pieces[k] = (size_t)dt_tp_count(tp, rows, k) * each;
     j->pieces = pieces;
     run(q, tp, j, all, (size_t)rows * row_bytes);
     if (pieces != few)

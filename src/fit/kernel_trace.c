@@ -68,7 +68,7 @@ static int by_start(const void *x, const void *y)
 {
     const struct dt_import_trace_range *a = x, *b = y;
 
-    ORDER(a->lane, b->lane);
+    ORDER(a->thread, b->thread);
     ORDER(a->start_ns, b->start_ns);
     ORDER(b->end_ns, a->end_ns);
     ORDER(a->id, b->id);
@@ -79,7 +79,7 @@ static int by_launch(const void *x, const void *y)
 {
     const struct dt_import_trace_kernel *a = x, *b = y;
 
-    ORDER(a->lane, b->lane);
+    ORDER(a->thread, b->thread);
     ORDER(a->at_ns, b->at_ns);
     ORDER(a->duration_ns, b->duration_ns);
     ORDER(a->op_id, b->op_id);
@@ -99,14 +99,14 @@ static void close_until(struct sweep *s, int64_t at_ns)
         s->n--;
 }
 
-static void open_until(struct sweep *s, int64_t lane, int64_t at_ns)
+static void open_until(struct sweep *s, int64_t thread, int64_t at_ns)
 {
     for (; s->next < s->t->n_ranges; s->next++) {
         struct dt_import_trace_range *r = &s->t->ranges[s->next];
 
-        if (r->lane > lane || (r->lane == lane && r->start_ns > at_ns))
+        if (r->thread > thread || (r->thread == thread && r->start_ns > at_ns))
             break;
-        if (r->lane != lane)
+        if (r->thread != thread)
             continue;
         close_until(s, r->start_ns);
         r->parent = s->n ? s->open[s->n - 1] + 1 : 0;
@@ -133,7 +133,7 @@ static size_t find_op(const struct dt_import_trace *t, const struct dt_import_tr
 enum dt_status dt_import_trace_attach(struct dt_import_trace *t, struct dt_error *err)
 {
     struct sweep s = {.t = t};
-    int64_t lane = 0;
+    int64_t thread = 0;
 
     s.open = dt_calloc(t->n_ranges + 1, sizeof(*s.open));
     if (!s.open)
@@ -145,10 +145,10 @@ enum dt_status dt_import_trace_attach(struct dt_import_trace *t, struct dt_error
     for (size_t i = 0; i < t->n_kernels; i++) {
         struct dt_import_trace_kernel *k = &t->kernels[i];
 
-        if (i == 0 || k->lane != lane)
+        if (i == 0 || k->thread != thread)
             s.n = 0;
-        lane = k->lane;
-        open_until(&s, lane, k->at_ns);
+        thread = k->thread;
+        open_until(&s, thread, k->at_ns);
         k->range = s.n ? s.open[s.n - 1] + 1 : 0;
         k->op = find_op(t, k);
     }

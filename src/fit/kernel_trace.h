@@ -9,7 +9,7 @@
 #include "base/mem.h"
 
 struct dt_import_trace_range {
-    int64_t lane, start_ns, end_ns; /* lane: a host thread */
+    int64_t thread, start_ns, end_ns; /* thread: a host thread */
     const char *text;
     bool op; /* an operator of the framework, with what is known of its inputs */
     int64_t id;
@@ -17,7 +17,7 @@ struct dt_import_trace_range {
     size_t parent;                               /* the range open when it began + 1; 0 = none */
 };
 struct dt_import_trace_kernel {
-    int64_t lane, at_ns; /* host thread and time of the launch */
+    int64_t thread, at_ns; /* host thread and time of the launch */
     int64_t duration_ns;
     const char *name;
     bool has_op;

@@ -18,7 +18,7 @@
     INT64_C(4000000000000000) /* of an epoch or of a boot; times in ns stay in 63 bits */
 
 struct host { /* an operator, or a runtime call */
-    int64_t id, lane, at_ns;
+    int64_t id, thread, at_ns;
     int64_t external; /* of a call: its operator */
     bool has_external;
 };
@@ -108,7 +108,7 @@ static bool external_of(struct dt_node args, int64_t *out)
 }
 
 /* pid and tid are numbers or words ("stream 7"). */
-static int64_t lane_of(struct dt_node event)
+static int64_t thread_of(struct dt_node event)
 {
     static const char *const keys[] = {"pid", "tid"};
     uint64_t h = UINT64_C(14695981039346656037); /* FNV-1a */
@@ -186,7 +186,7 @@ static enum dt_status copy_name(struct reading *rd, struct dt_node event, const 
 
 static enum dt_status read_kernel(struct reading *rd, struct dt_node event, struct dt_node args)
 {
-    struct dt_import_trace_kernel k = {.lane = -1};
+    struct dt_import_trace_kernel k = {.thread = -1};
     struct pending p = {0};
 
     DT_TRY(time_of(event, "ts", rd->err, &k.at_ns));
@@ -204,7 +204,7 @@ static enum dt_status read_kernel(struct reading *rd, struct dt_node event, stru
 
 static enum dt_status read_call(struct reading *rd, struct dt_node event, struct dt_node args)
 {
-    struct host h = {.lane = lane_of(event)};
+    struct host h = {.thread = thread_of(event)};
 
     if (!id_of(args, "correlation", &h.id))
         return DT_OK;
@@ -216,8 +216,8 @@ static enum dt_status read_call(struct reading *rd, struct dt_node event, struct
 static enum dt_status read_range(struct reading *rd, struct dt_node event, struct dt_node args,
                                  bool op)
 {
-    struct dt_import_trace_range r = {.lane = lane_of(event), .op = op};
-    struct host h = {.lane = r.lane};
+    struct dt_import_trace_range r = {.thread = thread_of(event), .op = op};
+    struct host h = {.thread = r.thread};
     int64_t dur = 0;
 
     DT_TRY(time_of(event, "ts", rd->err, &r.start_ns));
@@ -281,7 +281,7 @@ static int by_id(const void *x, const void *y)
         return a->id < b->id ? -1 : 1;
     if (a->at_ns != b->at_ns)
         return a->at_ns < b->at_ns ? -1 : 1;
-    return (a->lane > b->lane) - (a->lane < b->lane);
+    return (a->thread > b->thread) - (a->thread < b->thread);
 }
 
 /* The first with this id; NULL if several threads have one, as in traces of ranks put together. */
@@ -300,7 +300,7 @@ static const struct host *find(const struct hosts *h, bool has, int64_t id)
     if (!has || lo >= h->n || h->at[lo].id != id)
         return NULL;
     for (size_t i = lo + 1; i < h->n && h->at[i].id == id; i++)
-        if (h->at[i].lane != h->at[lo].lane)
+        if (h->at[i].thread != h->at[lo].thread)
             return NULL;
     return &h->at[lo];
 }
@@ -324,7 +324,7 @@ static void join(struct reading *rd)
         if (!from)
             from = find(&rd->ops, k->has_op, k->op_id);
         if (from) {
-            k->lane = from->lane;
+            k->thread = from->thread;
             k->at_ns = from->at_ns;
         }
     }

@@ -22,7 +22,7 @@ struct string {
     const char *text;
 };
 struct launch {
-    int64_t process, correlation, lane, at_ns; /* correlations count per process */
+    int64_t process, correlation, thread, at_ns; /* correlations count per process */
 };
 struct reading {
     sqlite3 *db;
@@ -198,7 +198,7 @@ static enum dt_status launch_row(struct reading *rd, sqlite3_stmt *st)
 {
     struct launch l = {.correlation = sqlite3_column_int64(st, 0),
                        .at_ns = sqlite3_column_int64(st, 1),
-                       .lane = sqlite3_column_int64(st, 2)};
+                       .thread = sqlite3_column_int64(st, 2)};
 
     l.process = rd->by_process ? process_of(st, 2) : 0;
     if (dt_grow((void **)&rd->launches, &rd->cap_launches, rd->n_launches + 1, sizeof(l)))
@@ -238,7 +238,7 @@ static enum dt_status range_row(struct reading *rd, sqlite3_stmt *st)
         return DT_OK;
     r.start_ns = sqlite3_column_int64(st, 0);
     r.end_ns = sqlite3_column_int64(st, 1);
-    r.lane = rd->n_launches ? sqlite3_column_int64(st, 2) : 0; /* else: by time alone */
+    r.thread = rd->n_launches ? sqlite3_column_int64(st, 2) : 0; /* else: by time alone */
     DT_TRY(name_at(rd, st, 3, &r.text));
     if (!r.text)
         DT_TRY(name_at(rd, st, 4, &r.text));
@@ -293,10 +293,10 @@ static enum dt_status kernel_row(struct reading *rd, sqlite3_stmt *st)
     if (sqlite3_column_type(st, 2) == SQLITE_INTEGER)
         l = find_launch(rd, rd->by_process ? process_of(st, 3) : 0, sqlite3_column_int64(st, 2));
     if (l) {
-        k.lane = l->lane;
+        k.thread = l->thread;
         k.at_ns = l->at_ns;
     } else if (rd->n_launches) {
-        k.lane = -1; /* of no known thread: in no range */
+        k.thread = -1; /* of no known thread: in no range */
     }
     return dt_import_trace_add_kernel(rd->t, &k, rd->err);
 }

@@ -109,7 +109,7 @@ void dt_network_reset(struct dt_network *n)
     }
     for (int k = 0; k < NET_CLASSES; k++)
         n->free_head[k] = DT_NONE;
-    n->n_slots = n->n_hops = n->heap_n = n->soon_n = n->soon_from = n->n_dirty = n->stamp = 0;
+    n->n_ids = n->n_hops = n->heap_n = n->soon_n = n->soon_from = n->n_dirty = n->stamp = 0;
     n->solves = n->flows_solved = 0;
 }
 
@@ -134,7 +134,7 @@ enum dt_status dt_network_reserve(struct dt_network *n, size_t flows, size_t hop
                                   struct dt_error *err)
 {
     /* Size classes round a path up to twice its length, or to the least class. */
-    if (grow_flows(n, n->n_slots + flows, n->n_hops + 2 * hops + NET_HOPS_MIN * flows) ||
+    if (grow_flows(n, n->n_ids + flows, n->n_hops + 2 * hops + NET_HOPS_MIN * flows) ||
         grow_scratch(n, path) ||
         dt_grow((void **)&n->dirty, &n->dirty_cap, n->n_links, sizeof *n->dirty))
         return dt_error_nomem(err, "network flows");
@@ -142,7 +142,7 @@ enum dt_status dt_network_reserve(struct dt_network *n, size_t flows, size_t hop
 }
 
 /* A slot whose hop region holds n_hops, from the free list of its class or new. */
-static uint32_t take_slot(struct dt_network *n, uint32_t n_hops)
+static uint32_t take_id(struct dt_network *n, uint32_t n_hops)
 {
     uint8_t k = 0;
 
@@ -154,10 +154,10 @@ static uint32_t take_slot(struct dt_network *n, uint32_t n_hops)
         return f;
     }
     uint32_t room = (uint32_t)NET_HOPS_MIN << k;
-    if (grow_flows(n, (size_t)n->n_slots + 1, (size_t)n->n_hops + room) ||
+    if (grow_flows(n, (size_t)n->n_ids + 1, (size_t)n->n_hops + room) ||
         dt_grow((void **)&n->dirty, &n->dirty_cap, n->n_links, sizeof *n->dirty))
         return DT_NONE;
-    f = n->n_slots++;
+    f = n->n_ids++;
     memset(&n->flows[f], 0, sizeof n->flows[f]);
     n->flows[f].first_hop = n->n_hops;
     n->flows[f].size_class = k;
@@ -230,7 +230,7 @@ uint32_t dt_network_start_path(struct dt_network *n, const uint32_t *link, const
     bool held = false;
 
     flush_before(n, now_ns);
-    uint32_t id = take_slot(n, n_hops);
+    uint32_t id = take_id(n, n_hops);
     if (id == DT_NONE)
         return DT_NONE;
     struct dt_network_flow *f = &n->flows[id];

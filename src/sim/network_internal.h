@@ -60,7 +60,7 @@ struct dt_network {
     struct dt_network_link *links;
     struct dt_network_flow *flows; /* slots */
     size_t flows_cap;
-    uint32_t n_slots;
+    uint32_t n_ids;
     struct dt_network_hop *hops;
     size_t hops_cap;
     uint32_t n_hops;

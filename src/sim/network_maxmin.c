@@ -75,7 +75,7 @@ static uint32_t open_component(struct dt_network *n)
     if (++n->stamp == 0) { /* after 2^32 recomputations old stamps could look new */
         for (uint32_t i = 0; i < n->n_links; i++)
             n->links[i].stamp = 0;
-        for (uint32_t i = 0; i < n->n_slots; i++)
+        for (uint32_t i = 0; i < n->n_ids; i++)
             n->flows[i].stamp = 0;
         n->stamp = 1;
     }

@@ -63,23 +63,23 @@ static void find_surfaces(struct dt_cost_block_kernels *b, int module, int class
         r->class_ = class_;
         r->shard = *shard;
         for (int i = 0; i < DT_MAX_KOPS; i++)
-            r->slot[i].family = -1;
+            r->kernel[i].family = -1;
     }
     for (int i = 0; i < b->n; i++) {
         const struct dt_kop *k = &b->k[i];
-        bool same = r->slot[i].family == (int)k->family;
+        bool same = r->kernel[i].family == (int)k->family;
 
         if (dt_cost_is_collective((int)k->family))
             continue;
         for (int d = 0; same && d < 6; d++)
-            same = !dt_cost_is_slow((int)k->family, d) || r->slot[i].d[d] == k->d[d];
+            same = !dt_cost_is_slow((int)k->family, d) || r->kernel[i].d[d] == k->d[d];
         if (!same) {
-            r->slot[i].family = (int)k->family;
-            memcpy(r->slot[i].d, k->d, sizeof(k->d));
+            r->kernel[i].family = (int)k->family;
+            memcpy(r->kernel[i].d, k->d, sizeof(k->d));
             for (int p = 0; p < DT_PHASE_N; p++)
-                r->slot[i].s[p] = dt_cost_kernel_surface(c, k, (enum dt_kop_phase)p);
+                r->kernel[i].s[p] = dt_cost_kernel_surface(c, k, (enum dt_kop_phase)p);
         }
-        memcpy(b->s[i], r->slot[i].s, sizeof(b->s[i]));
+        memcpy(b->s[i], r->kernel[i].s, sizeof(b->s[i]));
     }
 }
 
@@ -370,7 +370,7 @@ void dt_cost_block(struct dt_cost *c, int module, int class_, const struct dt_bl
     h = dt_cost_mix(h, (uint64_t)work->tokens_sq);
     h = dt_cost_mix(h, (uint64_t)work->n << 40 ^ (uint64_t)work->tokens_max);
     h |= 1;
-    e = &c->blocks[(h >> 9) & (BLOCK_SLOTS - 1)];
+    e = &c->blocks[(h >> 9) & (BLOCK_ENTRIES - 1)];
     if (e->hash == h && e->module == module && e->class_ == class_ &&
         !memcmp(&e->shard, &key, sizeof(key)) && !memcmp(&e->work, work, sizeof(*work))) {
         *out = e->t;

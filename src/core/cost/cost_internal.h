@@ -61,7 +61,12 @@ struct dt_cost_surface {
 /* Flags beside the row kind of a knot: between rows of its group; beyond them. */
 enum { ROW_FILLED = 0x80, ROW_BEYOND = 0x40, ROW_FLAGS = 0xc0 };
 
-enum { SURFACE_SLOTS = 1 << 13, BLOCK_SLOTS = 1 << 12, STAGE_SLOTS = 1 << 15, RECIPES = 1 << 9 };
+enum {
+    SURFACE_ENTRIES = 1 << 13,
+    BLOCK_ENTRIES = 1 << 12,
+    STAGE_ENTRIES = 1 << 15,
+    RECIPES = 1 << 9
+};
 
 /* ---- block and stage memo ---- */
 struct dt_cost_shard_key {
@@ -102,7 +107,7 @@ struct
         int family;
         int64_t d[6];
         struct dt_cost_surface *s[DT_PHASE_N];
-    } slot[DT_MAX_KOPS];
+    } kernel[DT_MAX_KOPS];
 };
 
 struct dt_cost {
@@ -113,7 +118,7 @@ struct dt_cost {
     struct dt_cost_tuning tuning;
     bool oom; /* a lazily built table could not be allocated; analytical times were used instead */
     struct dt_cost_group_table groups[DT_KOP_FAMILY_N][DT_PHASE_N];
-    struct dt_cost_surface *surface[SURFACE_SLOTS]; /* open addressing, never removed */
+    struct dt_cost_surface *surface[SURFACE_ENTRIES]; /* open addressing, never removed */
     struct dt_cost_surface *surfaces;
     int n_surfaces;
     uint16_t *class_of[DT_MAX_MODULES]; /* block -> first identical block of the module */
@@ -217,8 +222,8 @@ void dt_cost_stage_key(struct dt_cost_stage_key *key, int module, int first, int
                        const struct dt_block_shard *shard, const unsigned char *trainable,
                        bool upstream); /* all but the work */
 /* The place of the answer in the memo. */
-struct dt_cost_stage_entry *dt_cost_stage_slot(struct dt_cost *c,
-                                               const struct dt_cost_stage_key *key, uint64_t *hash);
+struct dt_cost_stage_entry *
+dt_cost_stage_entry_of(struct dt_cost *c, const struct dt_cost_stage_key *key, uint64_t *hash);
 static inline bool dt_cost_stage_known(const struct dt_cost_stage_entry *e,
                                        const struct dt_cost_stage_key *key, uint64_t hash)
 {

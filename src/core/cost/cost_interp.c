@@ -235,13 +235,13 @@ struct dt_cost_surface *dt_cost_surface(struct dt_cost *c, int family, int phase
         slow[i] = dt_cost_is_slow(family, i) ? d[i] : 0;
         h = dt_cost_mix(h, (uint64_t)slow[i]);
     }
-    for (at = (int)(h & (SURFACE_SLOTS - 1)); (s = c->surface[at]);
-         at = (at + 1) & (SURFACE_SLOTS - 1)) {
+    for (at = (int)(h & (SURFACE_ENTRIES - 1)); (s = c->surface[at]);
+         at = (at + 1) & (SURFACE_ENTRIES - 1)) {
         if (s->hash == h && s->family == family && s->phase == phase &&
             !memcmp(s->slow, slow, sizeof(slow)))
             return s;
     }
-    if (c->n_surfaces >= SURFACE_SLOTS / 2) /* no program asks for thousands of shapes */
+    if (c->n_surfaces >= SURFACE_ENTRIES / 2) /* no program asks for thousands of shapes */
         return NULL;
     s = surface_new(c, family, phase, slow);
     if (s) {

@@ -226,15 +226,15 @@ static bool share_sheets(const struct batch *q, const struct dt_work *a, const s
 /* at[n], numbers of works, by group; groups and their members in the order of first sight. */
 static bool group_works(struct batch *q, const struct dt_work *work, uint32_t *at, uint32_t n)
 {
-    uint32_t size = 16, n_groups = 0, sum = 0, *slot, *group, *fill, *sorted;
+    uint32_t size = 16, n_groups = 0, sum = 0, *entry, *group, *fill, *sorted;
 
     while (size < 2 * n)
         size *= 2;
-    slot = DT_ARENA_NEW(&q->arena, uint32_t, size); /* a group's first work + 1 */
+    entry = DT_ARENA_NEW(&q->arena, uint32_t, size); /* a group's first work + 1 */
     group = DT_ARENA_NEW(&q->arena, uint32_t, n);
     fill = DT_ARENA_NEW(&q->arena, uint32_t, n);
     sorted = DT_ARENA_NEW(&q->arena, uint32_t, n);
-    if (!slot || !group || !fill || !sorted)
+    if (!entry || !group || !fill || !sorted)
         return false;
     for (uint32_t i = 0; i < n; i++) {
         const struct dt_work *w = &work[at[i]];
@@ -246,13 +246,13 @@ static bool group_works(struct batch *q, const struct dt_work *work, uint32_t *a
         if (q->shard.ip > 1)
             h = dt_cost_mix(h, (uint64_t)w->tokens_max);
         k = (uint32_t)(h >> 9) & (size - 1);
-        while (slot[k] && !share_sheets(q, &work[at[slot[k] - 1]], w))
+        while (entry[k] && !share_sheets(q, &work[at[entry[k] - 1]], w))
             k = (k + 1) & (size - 1);
-        if (!slot[k]) {
-            slot[k] = i + 1;
+        if (!entry[k]) {
+            entry[k] = i + 1;
             group[i] = n_groups++;
         } else {
-            group[i] = group[slot[k] - 1];
+            group[i] = group[entry[k] - 1];
         }
         fill[group[i]]++;
     }
@@ -284,7 +284,7 @@ static uint32_t ask_memo(const struct batch *q, struct dt_cost_stage_key *key,
             continue;
         if (q->remember) {
             key->work = work[i];
-            e = dt_cost_stage_slot(q->c, key, &h);
+            e = dt_cost_stage_entry_of(q->c, key, &h);
             if (dt_cost_stage_known(e, key, h)) {
                 out[i] = e->ns;
                 continue;
@@ -304,7 +304,7 @@ static struct dt_cost_stage_ns answer(struct batch *q, struct dt_cost_stage_key 
     if (!q->remember)
         return stage_of(q, w);
     key->work = *w;
-    e = dt_cost_stage_slot(q->c, key, &h);
+    e = dt_cost_stage_entry_of(q->c, key, &h);
     if (!dt_cost_stage_known(e, key, h)) /* an equal work may have been here meanwhile */
         *e = (struct dt_cost_stage_entry){h, *key, stage_of(q, w)};
     return e->ns;
@@ -333,7 +333,7 @@ bool dt_cost_stages_ns(struct dt_cost *c, int module, int first, int n,
                        struct dt_cost_stage_ns *out)
 {
     struct batch q = {
-        .c = c, .module = module, .shard = *shard, .remember = n_works <= STAGE_SLOTS};
+        .c = c, .module = module, .shard = *shard, .remember = n_works <= STAGE_ENTRIES};
     uint32_t *at = n_works < UINT32_MAX / 4 ? dt_malloc((n_works + 1) * sizeof(*at)) : NULL;
     struct dt_cost_stage_key key;
     uint32_t left;

@@ -135,8 +135,8 @@ void dt_cost_stage_key(struct dt_cost_stage_key *key, int module, int first, int
     key->upstream = upstream;
 }
 
-struct dt_cost_stage_entry *dt_cost_stage_slot(struct dt_cost *c,
-                                               const struct dt_cost_stage_key *key, uint64_t *hash)
+struct dt_cost_stage_entry *
+dt_cost_stage_entry_of(struct dt_cost *c, const struct dt_cost_stage_key *key, uint64_t *hash)
 {
     const struct dt_work *work = &key->work;
     uint64_t h;
@@ -150,7 +150,7 @@ struct dt_cost_stage_entry *dt_cost_stage_slot(struct dt_cost *c,
                            (uint64_t)key->shard.ep << 16 | (uint64_t)key->shard.ip << 1 |
                            key->shard.seqpar);
     *hash = h |= 1;
-    return &c->stages[(h >> 11) & (STAGE_SLOTS - 1)];
+    return &c->stages[(h >> 11) & (STAGE_ENTRIES - 1)];
 }
 
 struct dt_cost_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int first, int n,
@@ -167,7 +167,7 @@ struct dt_cost_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int firs
         return (struct dt_cost_stage_ns){0, 0};
     dt_cost_stage_key(&key, module, first, n, shard, trainable, upstream);
     key.work = *work;
-    e = dt_cost_stage_slot(c, &key, &h);
+    e = dt_cost_stage_entry_of(c, &key, &h);
     if (dt_cost_stage_known(e, &key, h))
         return e->ns;
     dt_cost_stage(c, module, first, n, shard, work, trainable, upstream, &full);

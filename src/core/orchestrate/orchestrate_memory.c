@@ -78,8 +78,8 @@ static uint64_t hash(uint64_t x) /* splitmix64 finaliser */
     return x ^ (x >> 31);
 }
 
-static struct dt_orch_mem_entry *slot_of(struct dt_orch_mem_entry *table, size_t cap, uint64_t key,
-                                         uint32_t dp_lm)
+static struct dt_orch_mem_entry *entry_of(struct dt_orch_mem_entry *table, size_t cap, uint64_t key,
+                                          uint32_t dp_lm)
 {
     size_t i = (size_t)hash(key + ((uint64_t)dp_lm << 40)) & (cap - 1);
 
@@ -97,7 +97,7 @@ static bool grow(struct dt_orch_table *t)
         return false;
     for (size_t i = 0; i < t->mem_cap; i++)
         if (t->mem[i].key)
-            *slot_of(bigger, cap, t->mem[i].key, t->mem[i].dp_lm) = t->mem[i];
+            *entry_of(bigger, cap, t->mem[i].key, t->mem[i].dp_lm) = t->mem[i];
     dt_free(t->mem);
     t->mem = bigger;
     t->mem_cap = cap;
@@ -189,7 +189,7 @@ bool dt_orch_table_fits(struct dt_orch_table *t, int m, int tpi, int pp, int dp,
         t->nomem = true;
         return false;
     }
-    e = slot_of(t->mem, t->mem_cap, key, (uint32_t)dp_lm);
+    e = entry_of(t->mem, t->mem_cap, key, (uint32_t)dp_lm);
     if (e->key)
         return e->over_bytes <= 0;
     if (!set_scratch(t, m, tpi, pp, dp, dp_lm, pp_lm, vpp_lm, gen_pp))

@@ -67,14 +67,14 @@ static int number_works(struct times *t, int module)
 {
     const struct dt_assignment_module *a = &t->p->assignment->m[module];
     struct module_times *m = &t->m[module];
-    uint32_t n = a->mb_first[a->n_replicas], size = 16, *slot;
+    uint32_t n = a->mb_first[a->n_replicas], size = 16, *entry;
 
     while (size < 2 * n)
         size *= 2;
-    slot = DT_ARENA_NEW(&t->arena, uint32_t, size);
+    entry = DT_ARENA_NEW(&t->arena, uint32_t, size);
     m->work_id = DT_ARENA_NEW(&t->arena, uint32_t, n + 1);
     m->work = DT_ARENA_NEW(&t->arena, struct dt_work, n + 1);
-    if (!slot || !m->work_id || !m->work)
+    if (!entry || !m->work_id || !m->work)
         return -1;
     for (uint32_t i = 0; i < n; i++) {
         const struct dt_work *w = &a->work[i];
@@ -83,13 +83,13 @@ static int number_works(struct times *t, int module)
                 (uint64_t)w->tokens_max);
         uint32_t at = (uint32_t)(h >> 16) & (size - 1);
 
-        while (slot[at] != 0 && memcmp(&m->work[slot[at] - 1], w, sizeof(*w)) != 0)
+        while (entry[at] != 0 && memcmp(&m->work[entry[at] - 1], w, sizeof(*w)) != 0)
             at = (at + 1) & (size - 1);
-        if (slot[at] == 0) {
+        if (entry[at] == 0) {
             m->work[m->n_ids++] = *w;
-            slot[at] = m->n_ids;
+            entry[at] = m->n_ids;
         }
-        m->work_id[i] = slot[at] - 1;
+        m->work_id[i] = entry[at] - 1;
     }
     return 0;
 }

@@ -89,9 +89,9 @@ struct dt_sched {
 static inline size_t dt_sched_at(const struct dt_sched_module *m, int replica, int v, uint32_t k)
 {
     uint32_t first = m->mb_first[replica], n = m->mb_first[replica + 1] - first;
-    int slot = v % m->pp * m->vpp + v / m->pp;
+    int at = v % m->pp * m->vpp + v / m->pp;
 
-    return (size_t)first * m->n_v + (size_t)slot * n + k;
+    return (size_t)first * m->n_v + (size_t)at * n + k;
 }
 static inline const struct dt_sched_lane_order *
 dt_sched_order(const struct dt_sched *s, const struct dt_sched_module *m, int replica, int stage)

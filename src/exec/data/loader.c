@@ -22,7 +22,7 @@ enum {
     PATCH = 16
 };
 
-struct slot {
+struct place {
     struct dt_document doc;
     bool ready;
 };
@@ -48,7 +48,7 @@ struct dt_loader {
     int64_t issued, taken;
     int batch; /* places that a thread takes at a time; at most queue */
     bool stop;
-    struct slot *slots;
+    struct place *ring;
     int n_threads;
     pthread_t threads[THREADS_MAX];
 };
@@ -109,11 +109,11 @@ static void *worker(void *arg)
         end = first > l->end - l->batch ? l->end : first + l->batch;
         l->issued = end;
         pthread_mutex_unlock(&l->lock);
-        for (int64_t place = first; place < end; place++) /* these slots are this thread's own */
-            make_document(l, place, &scratch, &l->slots[place % l->o.queue].doc);
+        for (int64_t place = first; place < end; place++) /* these ring are this thread's own */
+            make_document(l, place, &scratch, &l->ring[place % l->o.queue].doc);
         pthread_mutex_lock(&l->lock);
         for (int64_t place = first; place < end; place++)
-            l->slots[place % l->o.queue].ready = true;
+            l->ring[place % l->o.queue].ready = true;
         if (first == l->taken)
             pthread_cond_signal(&l->can_take);
     }
@@ -125,7 +125,7 @@ static void *worker(void *arg)
 /* The next document in order; false at the end. */
 static bool take(struct dt_loader *l, struct dt_document *out)
 {
-    struct slot *s;
+    struct place *s;
     if (l->taken >= l->end)
         return false;
     if (l->n_threads == 0) {
@@ -133,7 +133,7 @@ static bool take(struct dt_loader *l, struct dt_document *out)
         return true;
     }
     pthread_mutex_lock(&l->lock);
-    s = &l->slots[l->taken % l->o.queue];
+    s = &l->ring[l->taken % l->o.queue];
     while (!s->ready)
         pthread_cond_wait(&l->can_take, &l->lock);
     *out = s->doc;
@@ -387,8 +387,8 @@ static enum dt_status start_threads(struct dt_loader *l, struct dt_error *err)
 {
     l->batch = l->o.queue / (2 * l->o.threads);
     l->batch = l->batch < 1 ? 1 : l->batch > BATCH_MAX ? BATCH_MAX : l->batch;
-    l->slots = dt_calloc((size_t)l->o.queue, sizeof *l->slots);
-    if (!l->slots)
+    l->ring = dt_calloc((size_t)l->o.queue, sizeof *l->ring);
+    if (!l->ring)
         return dt_error_nomem(err, "the loader's queue");
     for (int i = 0; i < l->o.threads; i++) {
         if (pthread_create(&l->threads[i], NULL, worker, l) != 0)
@@ -437,9 +437,9 @@ void dt_loader_close(struct dt_loader *l)
     pthread_mutex_unlock(&l->lock);
     for (int i = 0; i < l->n_threads; i++)
         pthread_join(l->threads[i], NULL);
-    for (int i = 0; l->slots && i < l->o.queue; i++)
-        if (l->slots[i].ready)
-            dt_document_free(&l->slots[i].doc);
+    for (int i = 0; l->ring && i < l->o.queue; i++)
+        if (l->ring[i].ready)
+            dt_document_free(&l->ring[i].doc);
     if (l->has_pending)
         dt_document_free(&l->pending);
     pthread_mutex_destroy(&l->lock);
@@ -447,6 +447,6 @@ void dt_loader_close(struct dt_loader *l)
     pthread_cond_destroy(&l->can_take);
     dt_shard_sample_free(&l->scratch);
     dt_shard_index_close(l->ix);
-    dt_free(l->slots);
+    dt_free(l->ring);
     dt_free(l);
 }

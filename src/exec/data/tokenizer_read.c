@@ -192,10 +192,10 @@ static enum dt_status read_merge(struct reader *r, struct dt_node m, int32_t ran
                              left < 0    ? "the first token"
                              : right < 0 ? "the second token"
                                          : "what it makes");
-    struct dt_tokenizer_merge *slot = &r->t->merge[dt_tokenizer_merge_entry(r->t, left, right)];
-    if (slot->rank >= 0)
+    struct dt_tokenizer_merge *entry = &r->t->merge[dt_tokenizer_merge_entry(r->t, left, right)];
+    if (entry->rank >= 0)
         return dt_node_error(m, r->err, "this merge appears twice");
-    *slot = (struct dt_tokenizer_merge){left, right, rank, id};
+    *entry = (struct dt_tokenizer_merge){left, right, rank, id};
     return DT_OK;
 }
 

@@ -137,7 +137,7 @@ enum dt_status dt_infer_new(const struct dt_infer_options *o, struct dt_error *e
                             struct dt_infer **out)
 {
     struct dt_infer *x = dt_calloc(1, sizeof(*x));
-    struct dt_infer_part *units[3];
+    struct dt_infer_part *parts[3];
     static const struct dt_batch_limits least = {.rows = 1, .seqs = 1, .max_len = 1};
     enum dt_status st;
 
@@ -156,13 +156,13 @@ enum dt_status dt_infer_new(const struct dt_infer_options *o, struct dt_error *e
         st = dt_error_set(err, DT_ERR_INTERNAL, "a generator without a noise schedule");
     if (st == DT_OK)
         st = o->device->queue_new(o->device, false, err, &x->q);
-    units[0] = &x->encoder;
-    units[1] = &x->llm;
-    units[2] = &x->generator;
+    parts[0] = &x->encoder;
+    parts[1] = &x->llm;
+    parts[2] = &x->generator;
     for (int i = 0; i < 3 && st == DT_OK; i++)
-        if (units[i]->module >= 0) { /* parameters have a place before the first batch */
-            st = replace_stage(x, units[i], &least, err);
-            units[i]->max = (struct dt_batch_limits){0};
+        if (parts[i]->module >= 0) { /* parameters have a place before the first batch */
+            st = replace_stage(x, parts[i], &least, err);
+            parts[i]->max = (struct dt_batch_limits){0};
         }
     if (st != DT_OK) {
         dt_infer_free(x);
@@ -172,7 +172,7 @@ enum dt_status dt_infer_new(const struct dt_infer_options *o, struct dt_error *e
     return DT_OK;
 }
 
-static void free_unit(struct dt_infer *x, struct dt_infer_part *u)
+static void free_part(struct dt_infer *x, struct dt_infer_part *u)
 {
     dt_stage_free(u->stage);
     dt_batch_free(u->batch);
@@ -183,16 +183,16 @@ void dt_infer_free(struct dt_infer *x)
 {
     if (!x)
         return;
-    free_unit(x, &x->encoder);
-    free_unit(x, &x->llm);
-    free_unit(x, &x->generator);
+    free_part(x, &x->encoder);
+    free_part(x, &x->llm);
+    free_part(x, &x->generator);
     x->o.device->queue_free(x->q);
     dt_free(x->best);
     dt_free(x->nll);
     dt_free(x);
 }
 
-static struct dt_infer_part *unit(struct dt_infer *x, int module)
+static struct dt_infer_part *part(struct dt_infer *x, int module)
 {
     return x->encoder.module == module     ? &x->encoder
            : x->generator.module == module ? &x->generator
@@ -206,7 +206,7 @@ enum dt_status dt_infer_load(struct dt_infer *x, const char *path, struct dt_err
     int n = x->o.model->n_modules;
 
     for (int i = 0; i < n; i++) {
-        struct dt_stage *s = unit(x, i)->stage;
+        struct dt_stage *s = part(x, i)->stage;
 
         parts[i] = (struct dt_ckpt_part){.device = x->o.device,
                                          .module = x->o.model->modules[i].name,
@@ -215,14 +215,14 @@ enum dt_status dt_infer_load(struct dt_infer *x, const char *path, struct dt_err
     }
     DT_TRY(dt_ckpt_load(path, parts, n, false, err, state));
     for (int i = 0; i < n; i++)
-        dt_stage_changed(x->q, unit(x, i)->stage, 0, x->o.model->modules[i].n_blocks);
+        dt_stage_changed(x->q, part(x, i)->stage, 0, x->o.model->modules[i].n_blocks);
     return x->o.device->queue_sync(x->q, err);
 }
 
 enum dt_status dt_infer_init(struct dt_infer *x, uint64_t seed, struct dt_error *err)
 {
     for (int i = 0; i < x->o.model->n_modules; i++)
-        dt_stage_init(x->q, unit(x, i)->stage, seed);
+        dt_stage_init(x->q, part(x, i)->stage, seed);
     return x->o.device->queue_sync(x->q, err);
 }
 

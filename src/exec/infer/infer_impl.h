@@ -25,7 +25,7 @@ struct dt_infer {
     size_t cap_best, cap_nll;
 };
 
-/* Makes the unit's stage and batch large enough; parameters move along. */
+/* Makes the part's stage and batch large enough; parameters move along. */
 enum dt_status dt_infer_room(struct dt_infer *x, struct dt_infer_part *u,
                              const struct dt_batch_limits *need, struct dt_error *err);
 enum dt_status dt_infer_forward(struct dt_infer *x, struct dt_infer_part *u, const void *in,
@@ -37,7 +37,7 @@ enum dt_status dt_infer_encode(struct dt_infer *x, const struct dt_sequence *con
 enum dt_status dt_infer_read(struct dt_infer *x, const struct dt_sequence *const *seqs, int n,
                              struct dt_error *err);
 
-/* What a unit gives must be numbers: DT_ERR_DIVERGED names the module. */
+/* What a part gives must be numbers: DT_ERR_DIVERGED names the module. */
 enum dt_status dt_infer_check(const struct dt_infer *x, const struct dt_infer_part *u,
                               const float *v, size_t n, struct dt_error *err);
 

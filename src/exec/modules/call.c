@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * How blocks call kernels: slots instead of pointers, gradients that know whether they hold
+ * How blocks call kernels: weights instead of pointers, gradients that know whether they hold
  * something yet, image runs of equal size. */
 #include "exec/modules/impl.h"
 
@@ -30,9 +30,9 @@ void *dt_nn_grad(struct dt_nn_call *c, size_t bytes, bool later)
 
 struct dt_nn_weight *dt_nn_weight_of(const struct dt_nn_call *c, int role)
 {
-    int i = c->n->slot[role];
+    int i = c->n->weight[role];
 
-    return i < 0 ? NULL : &c->s->slots[i];
+    return i < 0 ? NULL : &c->s->weights[i];
 }
 
 float *dt_nn_master_of(const struct dt_nn_call *c, int role)

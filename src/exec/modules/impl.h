@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Inside src/exec/modules only: nodes (blocks of a stage), slots (parameter matrices), flows, and
+ * Inside src/exec/modules only: nodes (blocks of a stage), weights (parameter matrices), flows, and
  * the wrappers through which blocks call kernels.
  *
  * A block is four functions (struct dt_nn_block_ops).  Its tensors are laid out by one function for
@@ -30,7 +30,7 @@ struct dt_nn_weight {
     bool written;               /* the gradient holds something of this iteration */
 };
 
-/* Roles of slots, per kind of block; -1 in node->slot = absent. */
+/* Roles of weights, per kind of block; -1 in node->weight = absent. */
 enum { EMB_TOKEN, EMB_POS, EMB_N };
 enum { PATCH_W, PATCH_B, PATCH_POS, PATCH_CLASS, PATCH_N };
 enum { NORM_G, NORM_B, NORM_N };
@@ -130,7 +130,7 @@ struct dt_nn_node {
     float scale; /* of q·k, in a transformer layer */
     enum dt_nn_lay_mode mode;
     uint64_t drop_key[2]; /* of attention's and of the MLP's mask */
-    int *slot;
+    int *weight;
     struct dt_param_range range;
     size_t partial_at, n_partial; /* gradients that dt_stage_grads_reduce sums */
 };
@@ -181,10 +181,10 @@ struct dt_stage {
     struct dt_nn_shape_facts facts;
     struct dt_nn_node *nodes;  /* [last - first] */
     struct dt_nn_place *place; /* [last - first], of the call under way */
-    struct dt_nn_weight *slots;
+    struct dt_nn_weight *weights;
     struct dt_param *params;
-    int n_slots, n_params;
-    size_t cap_slots, cap_params;
+    int n_weights, n_params;
+    size_t cap_weights, cap_params;
     size_t floats;
     float *master, *grads;
     float *ones; /* host memory */
@@ -379,14 +379,14 @@ void dt_nn_linear_col_back(struct dt_nn_call *c, int what, int64_t rows, const v
 /* dy own. */
 void dt_nn_linear_row_back(struct dt_nn_call *c, int what, int64_t rows, const void *x,
                            const void *dy, int w, int b, void *dx, char *room);
-/* Channels: `units` of `unit` channels each are dealt.  A room has place for every member's
+/* Channels: `grains` of `grain` channels each are dealt.  A room has place for every member's
  * columns side by side; `mine` is where this one's go, dense. */
-char *dt_nn_channels_mine(struct dt_nn_call *c, int64_t rows, int64_t units, int64_t unit,
+char *dt_nn_channels_mine(struct dt_nn_call *c, int64_t rows, int64_t grains, int64_t grain,
                           char *room);
-void dt_nn_channels_join(struct dt_nn_call *c, int64_t rows, int64_t units, int64_t unit,
+void dt_nn_channels_join(struct dt_nn_call *c, int64_t rows, int64_t grains, int64_t grain,
                          char *room, void *y);
 /* This member's columns of x, dense, in `room`; x itself with one member. */
-const void *dt_nn_channels_cut(struct dt_nn_call *c, int64_t rows, int64_t units, int64_t unit,
+const void *dt_nn_channels_cut(struct dt_nn_call *c, int64_t rows, int64_t grains, int64_t grain,
                                const void *x, char *room);
 
 /* A flow gradient as backward_weight finds it later: copied into the stash by backward_input. */
@@ -435,19 +435,19 @@ extern const struct dt_nn_block_ops dt_nn_ops_embedding, dt_nn_ops_patch, dt_nn_
 /* ---- params.c, names.c ---- */
 
 /* How a matrix is dealt to the members: its outputs or inputs, which are n parts one after another,
- * part k of units[k] units of `size`; every part is dealt by units. */
+ * part k of grains[k] grains of `size`; every part is dealt by grains. */
 enum dt_nn_deal_by { DT_DEAL_NONE, DT_DEAL_OUT, DT_DEAL_IN };
 struct dt_nn_deal {
     enum dt_nn_deal_by by;
     int n;
-    int64_t units[DT_PIECES_MAX];
+    int64_t grains[DT_PIECES_MAX];
     int64_t size;
 };
-/* Adds a slot to the node being built; out and in are the whole matrix's, deal NULL = none.
+/* Adds a weight to the node being built; out and in are the whole matrix's, deal NULL = none.
  * Returns its index or -1 when out of memory. */
 int dt_nn_weight_add(struct dt_stage *s, struct dt_nn_node *n, int role, int64_t out, int64_t in,
                      int kernel, bool product, const struct dt_nn_deal *deal);
-/* Elements of one of a slot's rows. */
+/* Elements of one of a weight's rows. */
 static inline size_t dt_nn_weight_row(const struct dt_nn_weight *p)
 {
     size_t in = p->decay ? (size_t)p->in : 1;
@@ -456,12 +456,12 @@ static inline size_t dt_nn_weight_row(const struct dt_nn_weight *p)
 }
 /* Says which slice of the parameter added last is here. */
 void dt_param_deal(struct dt_stage *s, const struct dt_nn_deal *deal);
-/* Names rows [row, row + rows) of a slot.  shape: Hugging Face's. */
-enum dt_status dt_param_add(struct dt_stage *s, int slot, int64_t row, int64_t rows, int n_dims,
+/* Names rows [row, row + rows) of a weight.  shape: Hugging Face's. */
+enum dt_status dt_param_add(struct dt_stage *s, int weight, int64_t row, int64_t rows, int n_dims,
                             const int64_t *shape, enum dt_param_init init, double std,
                             bool transpose, struct dt_error *err, const char *fmt, ...)
     __attribute__((format(printf, 11, 12)));
-/* Slots and names of every block of the stage. */
+/* Weights and names of every block of the stage. */
 enum dt_status dt_nn_names(struct dt_stage *s, struct dt_error *err);
 /* Offsets, memory, device weights. */
 enum dt_status dt_params_place(struct dt_stage *s, struct dt_error *err);

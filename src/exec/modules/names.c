@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Slots and Hugging Face names of text blocks: LlamaForCausalLM (also Qwen2, Qwen3),
+ * Weights and Hugging Face names of text blocks: LlamaForCausalLM (also Qwen2, Qwen3),
  * GPT2LMHeadModel.  names_vision.c: vision towers; names_unet.c: UNet2DConditionModel.  Projectors,
  * which no published architecture prescribes, take LLaVA's names on the encoder's side.
  *
@@ -17,18 +17,18 @@ static bool gpt2(const struct dt_block *b)
     return b->causal && b->layernorm && !b->gated && b->max_pos > 0;
 }
 
-/* Rows of a slot; of one that there was no memory for, none. */
-static int64_t rows_of(const struct dt_nn_namer *m, int slot)
+/* Rows of a weight; of one that there was no memory for, none. */
+static int64_t rows_of(const struct dt_nn_namer *m, int weight)
 {
-    return slot < 0 ? 0 : m->s->slots[slot].out;
+    return weight < 0 ? 0 : m->s->weights[weight].out;
 }
 
 enum dt_status dt_nn_name_matrix(struct dt_nn_namer *m, int role, int64_t out, int64_t in,
                                  const struct dt_nn_deal *deal, double std, const char *name)
 {
-    int slot = dt_nn_weight_add(m->s, m->n, role, out, in, 0, true, deal);
+    int weight = dt_nn_weight_add(m->s, m->n, role, out, in, 0, true, deal);
 
-    DT_TRY(dt_param_add(m->s, slot, 0, rows_of(m, slot), 2, (int64_t[]){out, in},
+    DT_TRY(dt_param_add(m->s, weight, 0, rows_of(m, weight), 2, (int64_t[]){out, in},
                         std > 0 ? DT_INIT_NORMAL : DT_INIT_ZERO, std, false, m->err, "%s%s.weight",
                         m->prefix, name));
     dt_param_deal(m->s, deal);
@@ -38,10 +38,11 @@ enum dt_status dt_nn_name_matrix(struct dt_nn_namer *m, int role, int64_t out, i
 enum dt_status dt_nn_name_vector(struct dt_nn_namer *m, int role, int64_t n,
                                  const struct dt_nn_deal *deal, bool ones, const char *name)
 {
-    int slot = dt_nn_weight_add(m->s, m->n, role, n, 0, 0, false, deal);
+    int weight = dt_nn_weight_add(m->s, m->n, role, n, 0, 0, false, deal);
 
-    DT_TRY(dt_param_add(m->s, slot, 0, rows_of(m, slot), 1, &n, ones ? DT_INIT_ONE : DT_INIT_ZERO,
-                        0, false, m->err, "%s%s", m->prefix, name));
+    DT_TRY(dt_param_add(m->s, weight, 0, rows_of(m, weight), 1, &n,
+                        ones ? DT_INIT_ONE : DT_INIT_ZERO, 0, false, m->err, "%s%s", m->prefix,
+                        name));
     dt_param_deal(m->s, deal);
     return DT_OK;
 }
@@ -68,7 +69,7 @@ enum dt_status dt_nn_name_bias(struct dt_nn_namer *m, int role, int64_t n,
     snprintf(text, sizeof(text), "%s.bias", name);
     DT_TRY(dt_nn_name_vector(m, role, n, inputs ? NULL : deal, false, text));
     if (inputs)
-        m->s->slots[m->n->slot[role]].partial = false;
+        m->s->weights[m->n->weight[role]].partial = false;
     return DT_OK;
 }
 
@@ -82,26 +83,26 @@ enum dt_status dt_nn_name_linear(struct dt_nn_namer *m, int role, int64_t out, i
 
 /* Several named matrices (and biases) that one product takes together. */
 enum dt_status dt_nn_name_packed(struct dt_nn_namer *m, int role, int bias_role, int n,
-                                 const int64_t *outs, int64_t in, int64_t unit, double std,
+                                 const int64_t *outs, int64_t in, int64_t grain, double std,
                                  const char *const *names)
 {
-    struct dt_nn_deal all = {.by = DT_DEAL_OUT, .n = n, .size = unit};
+    struct dt_nn_deal all = {.by = DT_DEAL_OUT, .n = n, .size = grain};
     int64_t total = 0, row = 0;
-    int slot, bias = -1;
+    int weight, bias = -1;
 
     for (int i = 0; i < n; i++) {
         total += outs[i];
-        all.units[i] = outs[i] / unit;
+        all.grains[i] = outs[i] / grain;
     }
-    slot = dt_nn_weight_add(m->s, m->n, role, total, in, 0, true, &all);
+    weight = dt_nn_weight_add(m->s, m->n, role, total, in, 0, true, &all);
     if (bias_role >= 0)
         bias = dt_nn_weight_add(m->s, m->n, bias_role, total, 0, 0, false, &all);
     for (int i = 0; i < n; i++) {
-        struct dt_nn_deal one = {DT_DEAL_OUT, 1, {outs[i] / unit}, unit};
-        int64_t rows = dt_nn_mine(m->s, one.units[0]) * unit;
+        struct dt_nn_deal one = {DT_DEAL_OUT, 1, {outs[i] / grain}, grain};
+        int64_t rows = dt_nn_mine(m->s, one.grains[0]) * grain;
 
-        DT_TRY(dt_param_add(m->s, slot, row, rows, 2, (int64_t[]){outs[i], in}, DT_INIT_NORMAL, std,
-                            false, m->err, "%s%s.weight", m->prefix, names[i]));
+        DT_TRY(dt_param_add(m->s, weight, row, rows, 2, (int64_t[]){outs[i], in}, DT_INIT_NORMAL,
+                            std, false, m->err, "%s%s.weight", m->prefix, names[i]));
         dt_param_deal(m->s, &one);
         if (bias_role >= 0) {
             DT_TRY(dt_param_add(m->s, bias, row, rows, 1, &outs[i], DT_INIT_ZERO, 0, false, m->err,
@@ -116,9 +117,9 @@ enum dt_status dt_nn_name_packed(struct dt_nn_namer *m, int role, int bias_role,
 static enum dt_status table(struct dt_nn_namer *m, int role, int64_t rows, int64_t width,
                             const struct dt_nn_deal *deal, const char *name)
 {
-    int slot = dt_nn_weight_add(m->s, m->n, role, rows, width, 0, false, deal);
+    int weight = dt_nn_weight_add(m->s, m->n, role, rows, width, 0, false, deal);
 
-    DT_TRY(dt_param_add(m->s, slot, 0, rows_of(m, slot), 2, (int64_t[]){rows, width},
+    DT_TRY(dt_param_add(m->s, weight, 0, rows_of(m, weight), 2, (int64_t[]){rows, width},
                         DT_INIT_NORMAL, DT_INIT_STD, false, m->err, "%s%s", m->prefix, name));
     dt_param_deal(m->s, deal);
     return DT_OK;
@@ -141,9 +142,9 @@ static enum dt_status name_embedding(struct dt_nn_namer *m)
     m->prefix[0] = '\0';
     DT_TRY(table(m, EMB_TOKEN, b->vocab, b->hidden, DT_BY_OUT(b->vocab, 1),
                  g ? "transformer.wte.weight" : "model.embed_tokens.weight"));
-    m->s->slots[m->n->slot[EMB_TOKEN]].rounded = true; /* a look-up rounds, once */
-    if (m->tied)                                       /* the head multiplies with the same table */
-        m->s->slots[m->n->slot[EMB_TOKEN]].product = true;
+    m->s->weights[m->n->weight[EMB_TOKEN]].rounded = true; /* a look-up rounds, once */
+    if (m->tied) /* the head multiplies with the same table */
+        m->s->weights[m->n->weight[EMB_TOKEN]].product = true;
     if (b->max_pos > 0)
         DT_TRY(table(m, EMB_POS, b->max_pos, b->hidden, NULL,
                      g ? "transformer.wpe.weight" : "model.embed_positions.weight"));
@@ -154,10 +155,10 @@ static enum dt_status name_embedding(struct dt_nn_namer *m)
 static enum dt_status conv1d(struct dt_nn_namer *m, int role, int64_t out, int64_t in,
                              const struct dt_nn_deal *deal, double std, const char *name)
 {
-    int slot = dt_nn_weight_add(m->s, m->n, role, out, in, 0, true, deal);
+    int weight = dt_nn_weight_add(m->s, m->n, role, out, in, 0, true, deal);
 
-    DT_TRY(dt_param_add(m->s, slot, 0, rows_of(m, slot), 2, (int64_t[]){in, out}, DT_INIT_NORMAL,
-                        std, true, m->err, "%s%s.weight", m->prefix, name));
+    DT_TRY(dt_param_add(m->s, weight, 0, rows_of(m, weight), 2, (int64_t[]){in, out},
+                        DT_INIT_NORMAL, std, true, m->err, "%s%s.weight", m->prefix, name));
     dt_param_deal(m->s, deal);
     return dt_nn_name_bias(m, role + 1, out, deal, name);
 }
@@ -189,7 +190,7 @@ enum dt_status dt_nn_name_head_norms(struct dt_nn_namer *m, const char *q, const
         return DT_OK;
     DT_TRY(dt_nn_name_vector(m, TF_QN, b->head_dim, NULL, true, q));
     DT_TRY(dt_nn_name_vector(m, TF_KN, b->head_dim, NULL, true, k));
-    m->s->slots[m->n->slot[TF_QN]].partial = m->s->slots[m->n->slot[TF_KN]].partial =
+    m->s->weights[m->n->weight[TF_QN]].partial = m->s->weights[m->n->weight[TF_KN]].partial =
         m->s->tp != NULL;
     return DT_OK;
 }
@@ -231,7 +232,7 @@ static enum dt_status name_head(struct dt_nn_namer *m)
         return dt_nn_name_matrix(m, HEAD_W, b->vocab, b->hidden, DT_BY_OUT(b->vocab, 1),
                                  DT_INIT_STD, "lm_head");
     if (m->s->first == 0) { /* the embedding is here too */
-        m->n->slot[HEAD_W] = m->s->nodes[0].slot[EMB_TOKEN];
+        m->n->weight[HEAD_W] = m->s->nodes[0].weight[EMB_TOKEN];
         return DT_OK;
     }
     DT_TRY(dt_nn_name_matrix(m, HEAD_W, b->vocab, b->hidden, DT_BY_OUT(b->vocab, 1), DT_INIT_STD,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Inside names*.c: declaring slots and naming them. */
+ * Inside names*.c: declaring weights and naming them. */
 #ifndef DT_EXEC_MODULES_NAMES_H
 #define DT_EXEC_MODULES_NAMES_H
 
@@ -24,7 +24,7 @@ struct dt_nn_namer {
     struct dt_nn_unet_place unet;
 };
 
-/* Deals of one part: u units of `s`. */
+/* Deals of one part: u grains of `s`. */
 #define DT_BY_OUT(u, s) (&(struct dt_nn_deal){DT_DEAL_OUT, 1, {u}, s})
 #define DT_BY_IN(u, s) (&(struct dt_nn_deal){DT_DEAL_IN, 1, {u}, s})
 
@@ -43,9 +43,9 @@ enum dt_status dt_nn_name_linear(struct dt_nn_namer *m, int role, int64_t out, i
  * gradient. */
 enum dt_status dt_nn_name_bias(struct dt_nn_namer *m, int role, int64_t n,
                                const struct dt_nn_deal *deal, const char *name);
-/* n matrices that one product takes together, dealt by outputs in units of `unit` rows. */
+/* n matrices that one product takes together, dealt by outputs in grains of `grain` rows. */
 enum dt_status dt_nn_name_packed(struct dt_nn_namer *m, int role, int bias_role, int n,
-                                 const int64_t *outs, int64_t in, int64_t unit, double std,
+                                 const int64_t *outs, int64_t in, int64_t grain, double std,
                                  const char *const *names);
 /* Deviation of PyTorch's default: uniform within 1/sqrt(fan in) has 1/sqrt(3 fan in). */
 double dt_nn_fan_in_std(int64_t fan_in);

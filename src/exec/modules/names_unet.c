@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Slots and names of diffusers' UNet2DConditionModel.
+ * Weights and names of diffusers' UNet2DConditionModel.
  *
  * Initialisation: PyTorch's default deviation; the last layer of each residual branch and conv_out
  * are zero, so that the network starts as the identity of its skips (Dhariwal & Nichol 2021).
@@ -83,9 +83,9 @@ void dt_nn_unet_place(struct dt_nn_unet_place *p, const struct dt_module *m, int
 static enum dt_status filter(struct dt_nn_namer *m, int role, int64_t out, int64_t in, int kernel,
                              const struct dt_nn_deal *deal, double std, const char *name)
 {
-    int slot = dt_nn_weight_add(m->s, m->n, role, out, in, kernel, true, deal);
+    int weight = dt_nn_weight_add(m->s, m->n, role, out, in, kernel, true, deal);
 
-    DT_TRY(dt_param_add(m->s, slot, 0, slot < 0 ? 0 : m->s->slots[slot].out, 4,
+    DT_TRY(dt_param_add(m->s, weight, 0, weight < 0 ? 0 : m->s->weights[weight].out, 4,
                         (int64_t[]){out, in, kernel, kernel},
                         std > 0 ? DT_INIT_NORMAL : DT_INIT_ZERO, std, false, m->err, "%s%s.weight",
                         m->prefix, name));
@@ -120,7 +120,7 @@ static enum dt_status name_conv(struct dt_nn_namer *m)
 static enum dt_status name_resnet(struct dt_nn_namer *m)
 {
     const struct dt_block *b = m->n->b;
-    int groups = dt_block_groups(b, b->c_out), each = b->c_out / groups, slot;
+    int groups = dt_block_groups(b, b->c_out), each = b->c_out / groups, weight;
     const struct dt_nn_deal *by_out = DT_BY_OUT(groups, each), *by_in = DT_BY_IN(b->c_in, 1);
 
     snprintf(m->prefix, sizeof(m->prefix), "%sresnets.%d.", m->unet.prefix, m->unet.resnet);
@@ -132,9 +132,9 @@ static enum dt_status name_resnet(struct dt_nn_namer *m)
     DT_TRY(filter(m, RES_C2, b->c_out, b->c_out, b->kernel, DT_BY_IN(groups, each), 0, "conv2"));
     if (b->c_in == b->c_out)
         return DT_OK;
-    slot =
+    weight =
         dt_nn_weight_add(m->s, m->n, RES_S, b->c_out, b->c_in, 0, true, by_in); /* 1x1: by rows */
-    DT_TRY(dt_param_add(m->s, slot, 0, b->c_out, 4, (int64_t[]){b->c_out, b->c_in, 1, 1},
+    DT_TRY(dt_param_add(m->s, weight, 0, b->c_out, 4, (int64_t[]){b->c_out, b->c_in, 1, 1},
                         DT_INIT_NORMAL, dt_nn_fan_in_std(b->c_in), false, m->err,
                         "%sconv_shortcut.weight", m->prefix));
     dt_param_deal(m->s, by_in);

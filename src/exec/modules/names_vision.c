@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Slots and Hugging Face names of vision towers: ViTModel's, or those that CLIPVisionModel and
+ * Weights and Hugging Face names of vision towers: ViTModel's, or those that CLIPVisionModel and
  * SiglipVisionModel share. */
 #include "exec/modules/names.h"
 
@@ -51,10 +51,10 @@ static const struct tower *tower_of(const struct dt_nn_namer *m)
 static enum dt_status table(struct dt_nn_namer *m, int role, int64_t n, int n_dims,
                             const int64_t *shape, const char *name)
 {
-    int slot = dt_nn_weight_add(m->s, m->n, role, n, m->n->b->hidden, 0, false, NULL);
+    int weight = dt_nn_weight_add(m->s, m->n, role, n, m->n->b->hidden, 0, false, NULL);
 
-    return dt_param_add(m->s, slot, 0, n, n_dims, shape, DT_INIT_NORMAL, DT_INIT_STD, false, m->err,
-                        "%s%s", m->prefix, name);
+    return dt_param_add(m->s, weight, 0, n, n_dims, shape, DT_INIT_NORMAL, DT_INIT_STD, false,
+                        m->err, "%s%s", m->prefix, name);
 }
 
 enum dt_status dt_nn_name_patch(struct dt_nn_namer *m)
@@ -62,11 +62,11 @@ enum dt_status dt_nn_name_patch(struct dt_nn_namer *m)
     const struct dt_block *b = m->n->b;
     const struct tower *t = tower_of(m);
     bool clip = m->s->module->clip_names;
-    int slot =
+    int weight =
         dt_nn_weight_add(m->s, m->n, PATCH_W, b->hidden, m->s->facts.patch_width, 0, true, NULL);
 
     snprintf(m->prefix, sizeof(m->prefix), "%s", t->top);
-    DT_TRY(dt_param_add(m->s, slot, 0, b->hidden, 4,
+    DT_TRY(dt_param_add(m->s, weight, 0, b->hidden, 4,
                         (int64_t[]){b->hidden, b->channels, b->patch, b->patch}, DT_INIT_NORMAL,
                         DT_INIT_STD, false, m->err, "%s%s.weight", m->prefix, t->patch));
     if (b->bias)

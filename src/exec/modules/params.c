@@ -29,7 +29,7 @@ static int64_t share(const struct dt_stage *s, const struct dt_nn_deal *d)
     int64_t sum = 0;
 
     for (int k = 0; k < d->n; k++)
-        sum += dt_nn_mine(s, d->units[k]) * d->size;
+        sum += dt_nn_mine(s, d->grains[k]) * d->size;
     return sum;
 }
 
@@ -39,9 +39,10 @@ int dt_nn_weight_add(struct dt_stage *s, struct dt_nn_node *n, int role, int64_t
     bool dealt = s->tp && deal && deal->by != DT_DEAL_NONE;
     struct dt_nn_weight *p;
 
-    if (dt_grow((void **)&s->slots, &s->cap_slots, (size_t)s->n_slots + 1, sizeof(*s->slots)) != 0)
+    if (dt_grow((void **)&s->weights, &s->cap_weights, (size_t)s->n_weights + 1,
+                sizeof(*s->weights)) != 0)
         return -1;
-    p = &s->slots[s->n_slots];
+    p = &s->weights[s->n_weights];
     *p = (struct dt_nn_weight){.out = dealt && deal->by == DT_DEAL_OUT ? share(s, deal) : out,
                                .in = dealt && deal->by == DT_DEAL_IN ? share(s, deal) : in,
                                .kernel = kernel,
@@ -52,11 +53,11 @@ int dt_nn_weight_add(struct dt_stage *s, struct dt_nn_node *n, int role, int64_t
                                .dealt = dealt,
                                .partial = s->seqpar && !dealt};
     p->n = (size_t)p->out * dt_nn_weight_row(p);
-    n->slot[role] = s->n_slots;
-    return s->n_slots++;
+    n->weight[role] = s->n_weights;
+    return s->n_weights++;
 }
 
-enum dt_status dt_param_add(struct dt_stage *s, int slot, int64_t row, int64_t rows, int n_dims,
+enum dt_status dt_param_add(struct dt_stage *s, int weight, int64_t row, int64_t rows, int n_dims,
                             const int64_t *shape, enum dt_param_init init, double std,
                             bool transpose, struct dt_error *err, const char *fmt, ...)
 {
@@ -65,10 +66,10 @@ enum dt_status dt_param_add(struct dt_stage *s, int slot, int64_t row, int64_t r
     va_list ap;
     int len;
 
-    if (slot < 0 ||
+    if (weight < 0 ||
         dt_grow((void **)&s->params, &s->cap_params, (size_t)s->n_params + 1, sizeof(*p)) != 0)
         return dt_error_nomem(err, "parameters");
-    t = &s->slots[slot];
+    t = &s->weights[weight];
     p = &s->params[s->n_params];
     *p = (struct dt_param){.n_dims = n_dims,
                            .transpose = transpose,
@@ -78,7 +79,7 @@ enum dt_status dt_param_add(struct dt_stage *s, int slot, int64_t row, int64_t r
                            .std = (float)std};
     memcpy(p->shape, shape, (size_t)n_dims * sizeof(*shape));
     p->replicated = s->tp && !t->dealt;
-    /* until dt_params_place: slot number and offset inside it */
+    /* until dt_params_place: weight number and offset inside it */
     p->at = (size_t)row * dt_nn_weight_row(t);
     p->n = (size_t)rows * dt_nn_weight_row(t);
     va_start(ap, fmt);
@@ -86,7 +87,7 @@ enum dt_status dt_param_add(struct dt_stage *s, int slot, int64_t row, int64_t r
     va_end(ap);
     if (len < 0 || (size_t)len >= sizeof(p->name))
         return dt_error_set(err, DT_ERR_INTERNAL, "parameter name too long: %s", p->name);
-    p->block = slot; /* replaced below */
+    p->block = weight; /* replaced below */
     s->n_params++;
     return DT_OK;
 }
@@ -101,9 +102,9 @@ void dt_param_deal(struct dt_stage *s, const struct dt_nn_deal *deal)
     p->split = (deal->by == DT_DEAL_IN) != p->transpose;
     p->n_pieces = deal->n;
     for (int k = 0; k < deal->n; k++) {
-        p->piece[k].first = begin + dt_nn_mine_first(s, deal->units[k]) * deal->size;
-        p->piece[k].count = dt_nn_mine(s, deal->units[k]) * deal->size;
-        begin += deal->units[k] * deal->size;
+        p->piece[k].first = begin + dt_nn_mine_first(s, deal->grains[k]) * deal->size;
+        p->piece[k].count = dt_nn_mine(s, deal->grains[k]) * deal->size;
+        begin += deal->grains[k] * deal->size;
     }
 }
 
@@ -152,8 +153,8 @@ struct dt_param_run dt_param_run(const struct dt_param *p, int64_t i)
 
 static void place_some(struct dt_stage *s, int block, bool decay, bool dealt, bool partial)
 {
-    for (int i = 0; i < s->n_slots; i++) {
-        struct dt_nn_weight *p = &s->slots[i];
+    for (int i = 0; i < s->n_weights; i++) {
+        struct dt_nn_weight *p = &s->weights[i];
 
         if (p->block != block || p->decay != decay || p->dealt != dealt || p->partial != partial)
             continue;
@@ -203,7 +204,7 @@ enum dt_status dt_params_place(struct dt_stage *s, struct dt_error *err)
         trained |= s->nodes[i - s->first].trained;
     }
     for (int i = 0; i < s->n_params; i++) {
-        const struct dt_nn_weight *t = &s->slots[s->params[i].block];
+        const struct dt_nn_weight *t = &s->weights[s->params[i].block];
 
         s->params[i].at += t->at;
         s->params[i].rounded = t->rounded;
@@ -222,18 +223,18 @@ enum dt_status dt_params_place(struct dt_stage *s, struct dt_error *err)
         DT_TRY(s->dev->alloc(s->dev, (s->floats + 1) * sizeof(float), err, &p));
         s->grads = p;
     }
-    for (int i = 0; i < s->n_slots; i++)
-        DT_TRY(make_weight(s, &s->slots[i], err));
+    for (int i = 0; i < s->n_weights; i++)
+        DT_TRY(make_weight(s, &s->weights[i], err));
     return DT_OK;
 }
 
 void dt_params_free(struct dt_stage *s)
 {
-    for (int i = 0; i < s->n_slots; i++)
-        s->dev->weight_free(s->slots[i].w);
+    for (int i = 0; i < s->n_weights; i++)
+        s->dev->weight_free(s->weights[i].w);
     s->dev->free(s->dev, s->master);
     s->dev->free(s->dev, s->grads);
-    dt_free(s->slots);
+    dt_free(s->weights);
     dt_free(s->params);
 }
 
@@ -272,8 +273,8 @@ bool dt_stage_trained(const struct dt_stage *s, int block)
 
 void dt_stage_changed(struct dt_device_queue *q, struct dt_stage *s, int first, int last)
 {
-    for (int i = 0; i < s->n_slots; i++) {
-        struct dt_nn_weight *p = &s->slots[i];
+    for (int i = 0; i < s->n_weights; i++) {
+        struct dt_nn_weight *p = &s->weights[i];
 
         if (p->w && p->block >= first && p->block < last)
             s->dev->weight_changed(q, p->w);
@@ -313,14 +314,14 @@ void dt_stage_init(struct dt_device_queue *q, struct dt_stage *s, uint64_t seed)
 
 void dt_stage_grads_begin(struct dt_stage *s)
 {
-    for (int i = 0; i < s->n_slots; i++)
-        s->slots[i].written = false;
+    for (int i = 0; i < s->n_weights; i++)
+        s->weights[i].written = false;
 }
 
 void dt_stage_grads_finish(struct dt_device_queue *q, struct dt_stage *s, int first, int last)
 {
-    for (int i = 0; i < s->n_slots; i++) {
-        struct dt_nn_weight *p = &s->slots[i];
+    for (int i = 0; i < s->n_weights; i++) {
+        struct dt_nn_weight *p = &s->weights[i];
         size_t padded = (p->n + ALIGN_FLOATS - 1) / ALIGN_FLOATS * ALIGN_FLOATS;
 
         if (p->block < first || p->block >= last || !s->grads)

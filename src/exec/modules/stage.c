@@ -159,7 +159,7 @@ static enum dt_status make_nodes(struct dt_stage *s, const struct dt_stage_spec 
         return dt_error_nomem(err, "a stage");
     for (int i = 0; i < n; i++) {
         struct dt_nn_node *p = &s->nodes[i];
-        int slots = TF_N + SP_N;
+        int weights = TF_N + SP_N;
 
         p->index = s->first + i;
         p->b = &s->module->blocks[p->index];
@@ -178,12 +178,12 @@ static enum dt_status make_nodes(struct dt_stage *s, const struct dt_stage_spec 
             p->drop_key[j] = dt_nn_name_hash(name);
         }
         if (p->b->kind == DT_BLOCK_SPATIAL_TRANSFORMER)
-            slots = SP_N + SPL_N * p->b->depth;
-        p->slot = DT_ARENA_NEW(&s->arena, int, slots);
-        if (!p->slot)
+            weights = SP_N + SPL_N * p->b->depth;
+        p->weight = DT_ARENA_NEW(&s->arena, int, weights);
+        if (!p->weight)
             return dt_error_nomem(err, "a stage");
-        for (int j = 0; j < slots; j++)
-            p->slot[j] = -1;
+        for (int j = 0; j < weights; j++)
+            p->weight[j] = -1;
     }
     return DT_OK;
 }

@@ -103,37 +103,37 @@ void dt_nn_linear_row_back(struct dt_nn_call *c, int what, int64_t rows, const v
 
 /* ---- channels ---- */
 
-char *dt_nn_channels_mine(struct dt_nn_call *c, int64_t rows, int64_t units, int64_t unit,
+char *dt_nn_channels_mine(struct dt_nn_call *c, int64_t rows, int64_t grains, int64_t grain,
                           char *room)
 {
-    return dt_nn_off(room, dt_nn_mine_first(c->s, units) * unit * rows, c->es);
+    return dt_nn_off(room, dt_nn_mine_first(c->s, grains) * grain * rows, c->es);
 }
 
-void dt_nn_channels_join(struct dt_nn_call *c, int64_t rows, int64_t units, int64_t unit,
+void dt_nn_channels_join(struct dt_nn_call *c, int64_t rows, int64_t grains, int64_t grain,
                          char *room, void *y)
 {
     struct dt_tp *tp = c->s->tp;
 
-    dt_tp_all_gather(c->q, tp, c->dtype, units, unit * rows, room);
+    dt_tp_all_gather(c->q, tp, c->dtype, grains, grain * rows, room);
     for (int k = 0; k < dt_tp_size(tp); k++) {
-        int64_t first = dt_tp_first(tp, units, k) * unit, n = dt_tp_count(tp, units, k) * unit;
+        int64_t first = dt_tp_first(tp, grains, k) * grain, n = dt_tp_count(tp, grains, k) * grain;
 
         if (n > 0)
             c->k->copy2d(c->q, c->dtype, rows, n, dt_nn_off(room, first * rows, c->es), n,
-                         dt_nn_off(y, first, c->es), units * unit, false);
+                         dt_nn_off(y, first, c->es), grains * grain, false);
     }
 }
 
-const void *dt_nn_channels_cut(struct dt_nn_call *c, int64_t rows, int64_t units, int64_t unit,
+const void *dt_nn_channels_cut(struct dt_nn_call *c, int64_t rows, int64_t grains, int64_t grain,
                                const void *x, char *room)
 {
-    int64_t n = dt_nn_mine(c->s, units) * unit;
+    int64_t n = dt_nn_mine(c->s, grains) * grain;
 
     if (!c->s->tp)
         return x;
     if (n > 0)
         c->k->copy2d(c->q, c->dtype, rows, n,
-                     dt_nn_off(x, dt_nn_mine_first(c->s, units) * unit, c->es), units * unit, room,
-                     n, false);
+                     dt_nn_off(x, dt_nn_mine_first(c->s, grains) * grain, c->es), grains * grain,
+                     room, n, false);
     return room;
 }

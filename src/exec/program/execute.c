@@ -373,7 +373,7 @@ static void begin_iteration(struct dt_exec *x)
             memset(vs->fresh, 0, (size_t)(vs->last - vs->first) * sizeof(*vs->fresh));
             dt_stage_grads_begin(vs->stage);
             /* an iteration that failed may have left some in use */
-            for (struct dt_exec_microbatch *s = vs->slots; s; s = s->next)
+            for (struct dt_exec_microbatch *s = vs->microbatches; s; s = s->next)
                 s->used = false;
             for (struct dt_exec_message *k = vs->messages; k; k = k->next)
                 k->users = 0;
@@ -400,8 +400,8 @@ static void tell(const struct dt_exec *x, uint32_t i)
 {
     const struct dt_op *op = &x->p->ops[i];
 
-    if (x->o.world)
-        dt_supervisor_doing(x->o.world, op->module,
+    if (x->o.supervisor)
+        dt_supervisor_doing(x->o.supervisor, op->module,
                             op->kind | op->stage << OP_STAGE | op->replica << OP_REPLICA,
                             op->mb == DT_NONE ? -1 : (int64_t)op->mb);
 }
@@ -453,8 +453,8 @@ static enum dt_status walk(struct dt_exec *x, struct dt_error *err)
         if (!dt_exec_is_comm(x, x->order[k]))
             DT_TRY(walk_op(x, x->order[k], err));
     DT_TRY(dt_exec_comm_end(x, err));
-    if (x->o.world)
-        dt_supervisor_doing(x->o.world, -1, 0, -1);
+    if (x->o.supervisor)
+        dt_supervisor_doing(x->o.supervisor, -1, 0, -1);
     return DT_OK;
 }
 

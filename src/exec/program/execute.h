@@ -18,7 +18,7 @@
  * Messages and collectives between ranks are begun by a communication thread as soon as what they
  * wait for has ended; all else runs on the calling thread.
  *
- * Microbatches live in slots: what a lane keeps between the forward and the backward.  Slots,
+ * Microbatches live in microbatches: what a lane keeps between the forward and the backward.  Microbatches,
  * batches and buffers are made when first needed and used again, so a step allocates nothing of
  * their size once the largest shapes have been seen. */
 #ifndef DT_EXEC_PROGRAM_EXECUTE_H
@@ -35,13 +35,13 @@ struct dt_supervisor;
 
 struct dt_exec_options {
     const struct dt_device *device;
-    const struct dt_model *model;   /* one encoder, one LLM, one generator at most; images */
-    const struct dt_plan *plan;     /* layouts without cp, ep, ip */
-    struct dt_transport *transport; /* NULL = this process alone; else every rank calls with equal
+    const struct dt_model *model;     /* one encoder, one LLM, one generator at most; images */
+    const struct dt_plan *plan;       /* layouts without cp, ep, ip */
+    struct dt_transport *transport;   /* NULL = this process alone; else every rank calls with equal
                                        options */
-    struct dt_supervisor *world;    /* is told what this rank does; NULL = nobody */
-    double limit_s;                 /* of a message or collective; 0 = the transport's */
-    int64_t clock_ahead_ns;         /* of this rank's dt_clock_ns before rank 0's */
+    struct dt_supervisor *supervisor; /* is told what this rank does; NULL = nobody */
+    double limit_s;                   /* of a message or collective; 0 = the transport's */
+    int64_t clock_ahead_ns;           /* of this rank's dt_clock_ns before rank 0's */
     enum dt_dtype dtype;
     struct dt_optimizer_options optimizer;
     const struct dt_diffusion *diffusion; /* NULL without a generator */
@@ -157,7 +157,7 @@ void dt_exec_memory(const struct dt_exec *x, int64_t *now_bytes, int64_t *max_by
 /* Of them, those of a lane (of this rank's member) now: all but the workspaces of kernels and buffers
  * that are between two messages.  0 when it is elsewhere. */
 int64_t dt_exec_lane_memory(const struct dt_exec *x, int module, int replica, int stage);
-/* Slots of a virtual stage in use at once, at most so far: its microbatches in flight. */
+/* Microbatches of a virtual stage in use at once, at most so far: its microbatches in flight. */
 int dt_exec_in_flight(const struct dt_exec *x, int module, int replica, int v);
 
 #endif

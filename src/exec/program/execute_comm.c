@@ -310,16 +310,17 @@ static enum dt_status wait_for(struct dt_exec *x, const uint32_t *n, struct dt_e
     while (*n > 0 && c->status == DT_OK) {
         if (!t0) {
             t0 = dt_clock_ns();
-            if (x->o.world)
-                dt_supervisor_waiting(x->o.world, true);
+            if (x->o.supervisor)
+                dt_supervisor_waiting(x->o.supervisor, true);
             c->main_waits = true;
             pthread_cond_signal(&c->work);
         }
         pthread_cond_wait(&c->done, &c->lock);
     }
     c->main_waits = false;
-    if (t0 && x->o.world && *n == 0) /* what failed is still waited for, as the watch must know */
-        dt_supervisor_waiting(x->o.world, false);
+    if (t0 && x->o.supervisor &&
+        *n == 0) /* what failed is still waited for, as the watch must know */
+        dt_supervisor_waiting(x->o.supervisor, false);
     if (t0)
         x->waited_ns += (int64_t)(dt_clock_ns() - t0);
     st = *n > 0 ? c->status : DT_OK;

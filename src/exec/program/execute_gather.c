@@ -82,8 +82,8 @@ enum dt_status dt_exec_gather_room(struct dt_exec *x, struct dt_exec_vstage *vs,
 
     if (x->o.dtype == DT_F32 || x->o.plan->policy.zero != 1 || !p->comm || vs->replica != p->leader)
         return DT_OK;
-    for (int k = 0; k < vs->n_units; k++) {
-        struct dt_exec_region *u = &vs->units[k];
+    for (int k = 0; k < vs->n_regions; k++) {
+        struct dt_exec_region *u = &vs->regions[k];
 
         u->wire_at = bytes;
         bytes += u->whole ? 0 : wire_bytes(vs->stage, u->at, u->n);
@@ -116,8 +116,8 @@ static enum dt_status pieces(const struct dt_exec *x, const struct dt_exec_vstag
 }
 
 /* This rank's piece onto the wire, or the others' off it. */
-static void convert_unit(struct dt_exec *x, struct dt_device_queue *q, struct dt_exec_vstage *vs,
-                         const struct dt_exec_region *u, bool pack)
+static void convert_region(struct dt_exec *x, struct dt_device_queue *q, struct dt_exec_vstage *vs,
+                           const struct dt_exec_region *u, bool pack)
 {
     const struct dt_exec_peers *p = peers_of(x, vs);
     char *wire = vs->wire + u->wire_at;
@@ -132,9 +132,9 @@ static void convert_unit(struct dt_exec *x, struct dt_device_queue *q, struct dt
     }
 }
 
-static enum dt_status gather_unit(struct dt_exec *x, const struct dt_exec_vstage *vs,
-                                  const struct dt_exec_region *u, bool wire, struct dt_error *err,
-                                  struct dt_req **req)
+static enum dt_status gather_region(struct dt_exec *x, const struct dt_exec_vstage *vs,
+                                    const struct dt_exec_region *u, bool wire, struct dt_error *err,
+                                    struct dt_req **req)
 {
     void *buf =
         wire ? (void *)(vs->wire + u->wire_at) : (void *)(dt_stage_master(vs->stage) + u->at);
@@ -152,17 +152,17 @@ enum dt_status dt_exec_post_gather(struct dt_exec *x, uint32_t i, struct dt_erro
     const struct dt_op *op = &x->p->ops[i];
     struct dt_exec_vstage *vs = dt_exec_leader_stage(x, op);
 
-    for (int k = 0; k < vs->n_units; k++) {
-        const struct dt_exec_region *u = &vs->units[k];
+    for (int k = 0; k < vs->n_regions; k++) {
+        const struct dt_exec_region *u = &vs->regions[k];
         struct dt_req *req;
 
         if (u->whole || !dt_exec_in_bucket(x, op, u))
             continue;
         if (vs->wire) {
-            convert_unit(x, x->c.q, vs, u, true);
+            convert_region(x, x->c.q, vs, u, true);
             DT_TRY(x->dev->queue_sync(x->c.q, err));
         }
-        DT_TRY(gather_unit(x, vs, u, vs->wire != NULL, err, &req));
+        DT_TRY(gather_region(x, vs, u, vs->wire != NULL, err, &req));
         DT_TRY(dt_exec_request_post(x, i, req, NULL, err));
     }
     return DT_OK;
@@ -173,13 +173,13 @@ enum dt_status dt_exec_end_gather(struct dt_exec *x, uint32_t i, struct dt_error
     const struct dt_op *op = &x->p->ops[i];
     struct dt_exec_vstage *vs = dt_exec_leader_stage(x, op);
 
-    for (int k = 0; k < vs->n_units; k++) {
-        const struct dt_exec_region *u = &vs->units[k];
+    for (int k = 0; k < vs->n_regions; k++) {
+        const struct dt_exec_region *u = &vs->regions[k];
 
         if (u->whole || !dt_exec_in_bucket(x, op, u))
             continue;
         if (vs->wire)
-            convert_unit(x, x->c.q, vs, u, false);
+            convert_region(x, x->c.q, vs, u, false);
         dt_exec_copy_here(x, x->c.q, op, false, u->at, u->n);
     }
     return x->dev->queue_sync(x->c.q, err);
@@ -197,14 +197,14 @@ enum dt_status dt_exec_gather(struct dt_exec *x, struct dt_error *err)
 
             if (!vs || !p->comm)
                 continue;
-            for (int k = 0; k < vs->n_units; k++) {
+            for (int k = 0; k < vs->n_regions; k++) {
                 struct dt_req *req;
 
-                if (vs->units[k].whole)
+                if (vs->regions[k].whole)
                     continue;
-                DT_TRY(gather_unit(x, vs, &vs->units[k], false, err, &req));
+                DT_TRY(gather_region(x, vs, &vs->regions[k], false, err, &req));
                 DT_TRY(dt_transport_wait(x->t, req, x->o.limit_s, "parameters", err));
-                dt_exec_copy_here(x, x->q, &like, false, vs->units[k].at, vs->units[k].n);
+                dt_exec_copy_here(x, x->q, &like, false, vs->regions[k].at, vs->regions[k].n);
             }
             for (int r = 0; r < x->dp[m]; r++)
                 if (dt_exec_vs(x, m, r, v)->stage)

@@ -47,7 +47,7 @@ struct dt_exec_microbatch {
     const void *in, *dout;
     struct dt_exec_message *in_from, *dout_from; /* whose data `in`, `dout` are */
     struct dt_exec_message *out, *din;           /* while they are written */
-    struct dt_exec_microbatch *next;             /* all slots of the virtual stage */
+    struct dt_exec_microbatch *next;             /* all microbatches of the virtual stage */
 };
 
 /* Floats of a virtual stage that its replicas on different ranks sum and share out together. */
@@ -64,15 +64,15 @@ struct dt_exec_vstage {
     struct dt_stage *stage;
     struct dt_optimizer opt;
     struct dt_batch_limits max;
-    struct dt_exec_microbatch *slots;
+    struct dt_exec_microbatch *microbatches;
     struct dt_exec_message *messages;
     int in_use, in_use_max;
     bool *finished;     /* per block of the stage: gradients are complete */
     bool *fresh;        /* per block: this iteration's parameters are in use */
     uint32_t backwards; /* that are still to come in this iteration */
-    struct dt_exec_region *units;
-    int n_units;
-    char *wire; /* units as they are gathered (execute_gather.c); NULL: as they lie */
+    struct dt_exec_region *regions;
+    int n_regions;
+    char *wire; /* regions as they are gathered (execute_gather.c); NULL: as they lie */
 };
 
 /* Replicas of a stage, seen from this rank: the ranks that hold some. */
@@ -237,7 +237,7 @@ void dt_exec_drop(struct dt_exec *x);
 enum dt_status dt_exec_reserve(struct dt_exec *x, struct dt_error *err);
 enum dt_status dt_exec_room(struct dt_exec *x, struct dt_exec_buffer *b, size_t bytes,
                             struct dt_error *err);
-/* The slot of a microbatch; made and filled when it is not there. */
+/* The microbatch of a microbatch; made and filled when it is not there. */
 enum dt_status dt_exec_microbatch_get(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
                                       struct dt_error *err, struct dt_exec_microbatch **out);
 void dt_exec_microbatch_done(struct dt_exec_vstage *vs, struct dt_exec_microbatch *s);
@@ -313,7 +313,7 @@ enum dt_status dt_exec_owned(const struct dt_exec *x, const struct dt_exec_vstag
 /* A stage like that one, of the smallest size; of one tensor-parallel member, or NULL: whole. */
 enum dt_status dt_exec_shell(const struct dt_exec *x, int module, int v, struct dt_tp *tp,
                              struct dt_error *err, struct dt_stage **out);
-/* First float and number of a member's piece of a unit. */
+/* First float and number of a member's piece of a region. */
 void dt_exec_piece(const struct dt_exec_region *u, int members, int member, size_t *at, size_t *n);
 /* The member of the sending lane that feeds member `t` of the receiving one, and both ranks. */
 void dt_exec_route(const struct dt_exec *x, const struct dt_op *from, const struct dt_op *to, int t,
@@ -356,7 +356,7 @@ enum dt_status dt_exec_end_gather(struct dt_exec *x, uint32_t i, struct dt_error
 
 /* execute_post.c: this rank's lowest replica of an op's stage. */
 struct dt_exec_vstage *dt_exec_leader_stage(const struct dt_exec *x, const struct dt_op *op);
-/* Does the bucket of the op hold the unit? */
+/* Does the bucket of the op hold the region? */
 bool dt_exec_in_bucket(const struct dt_exec *x, const struct dt_op *op,
                        const struct dt_exec_region *u);
 /* Begins an op of the communication thread; ends it when its operations are over.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Virtual stages of a process: building them, making them larger, and their slots. */
+ * Virtual stages of a process: building them, making them larger, and their microbatches. */
 #include "exec/program/execute_impl.h"
 
 #include <string.h>
@@ -115,7 +115,7 @@ enum dt_status dt_exec_build(struct dt_exec *x, struct dt_error *err)
     return x->dev->queue_sync(x->q, err);
 }
 
-static void free_slot(struct dt_exec *x, struct dt_exec_microbatch *s)
+static void free_microbatch(struct dt_exec *x, struct dt_exec_microbatch *s)
 {
     x->dev->free(x->dev, s->saved.p);
     if (s->batch)
@@ -123,13 +123,13 @@ static void free_slot(struct dt_exec *x, struct dt_exec_microbatch *s)
     dt_free(s);
 }
 
-static void free_slots(struct dt_exec *x, struct dt_exec_vstage *vs)
+static void free_microbatches(struct dt_exec *x, struct dt_exec_vstage *vs)
 {
-    while (vs->slots) {
-        struct dt_exec_microbatch *next = vs->slots->next;
+    while (vs->microbatches) {
+        struct dt_exec_microbatch *next = vs->microbatches->next;
 
-        free_slot(x, vs->slots);
-        vs->slots = next;
+        free_microbatch(x, vs->microbatches);
+        vs->microbatches = next;
     }
     while (vs->messages) {
         struct dt_exec_message *next = vs->messages->next;
@@ -147,13 +147,13 @@ void dt_exec_drop(struct dt_exec *x)
         for (int i = 0; x->vs[m] && i < x->dp[m] * x->n_v[m]; i++) {
             struct dt_exec_vstage *vs = &x->vs[m][i];
 
-            free_slots(x, vs);
+            free_microbatches(x, vs);
             dt_optimizer_free(&vs->opt);
             if (vs->stage)
                 dt_stage_free(vs->stage);
             dt_free(vs->finished);
             dt_free(vs->fresh);
-            dt_free(vs->units);
+            dt_free(vs->regions);
             x->dev->free(x->dev, vs->wire);
         }
         dt_free(x->vs[m]);
@@ -179,7 +179,7 @@ static enum dt_status resize_stage(struct dt_exec *x, struct dt_exec_vstage *vs,
     enum dt_status st;
 
     DT_TRY(x->dev->queue_sync(x->q, err)); /* nothing uses what goes */
-    free_slots(x, vs);
+    free_microbatches(x, vs);
     before = dt_exec_for_vs(x, vs);
     st = dt_stage_resize(vs->stage, max, err);
     x->dev->memory_for(x->dev, before);
@@ -258,7 +258,7 @@ enum dt_status dt_exec_reserve(struct dt_exec *x, struct dt_error *err)
     return DT_OK;
 }
 
-/* ---- slots ---- */
+/* ---- microbatches ---- */
 
 enum dt_status dt_exec_room(struct dt_exec *x, struct dt_exec_buffer *b, size_t bytes,
                             struct dt_error *err)
@@ -274,8 +274,8 @@ enum dt_status dt_exec_room(struct dt_exec *x, struct dt_exec_buffer *b, size_t 
     return DT_OK;
 }
 
-static enum dt_status fill_slot(struct dt_exec *x, struct dt_exec_vstage *vs,
-                                struct dt_exec_microbatch *s, struct dt_error *err)
+static enum dt_status fill_microbatch(struct dt_exec *x, struct dt_exec_vstage *vs,
+                                      struct dt_exec_microbatch *s, struct dt_error *err)
 {
     uint32_t global = x->p->assignment->m[vs->module].mb_first[vs->replica] + s->mb;
     struct dt_batch *b = s->batch;
@@ -298,12 +298,12 @@ static enum dt_status fill_slot(struct dt_exec *x, struct dt_exec_vstage *vs,
     return DT_OK;
 }
 
-static enum dt_status unused_slot(struct dt_exec *x, struct dt_exec_vstage *vs,
-                                  struct dt_error *err, struct dt_exec_microbatch **out)
+static enum dt_status unused_microbatch(struct dt_exec *x, struct dt_exec_vstage *vs,
+                                        struct dt_error *err, struct dt_exec_microbatch **out)
 {
     struct dt_exec_microbatch *s;
 
-    for (s = vs->slots; s; s = s->next)
+    for (s = vs->microbatches; s; s = s->next)
         if (!s->used) {
             *out = s;
             /* its host arrays may still be on their way to a card */
@@ -311,9 +311,9 @@ static enum dt_status unused_slot(struct dt_exec *x, struct dt_exec_vstage *vs,
         }
     s = dt_calloc(1, sizeof(*s));
     if (!s)
-        return dt_error_nomem(err, "a slot");
-    s->next = vs->slots;
-    vs->slots = s;
+        return dt_error_nomem(err, "a microbatch");
+    s->next = vs->microbatches;
+    vs->microbatches = s;
     DT_TRY(dt_batch_new(x->dev, &x->o.model->modules[vs->module], &vs->max, err, &s->batch));
     *out = s;
     return DT_OK;
@@ -322,16 +322,16 @@ static enum dt_status unused_slot(struct dt_exec *x, struct dt_exec_vstage *vs,
 enum dt_status dt_exec_microbatch_get(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
                                       struct dt_error *err, struct dt_exec_microbatch **out)
 {
-    struct dt_exec_microbatch *s = vs->slots;
+    struct dt_exec_microbatch *s = vs->microbatches;
 
     while (s && (!s->used || s->mb != mb))
         s = s->next;
     if (!s) {
-        DT_TRY(unused_slot(x, vs, err, &s));
+        DT_TRY(unused_microbatch(x, vs, err, &s));
         s->mb = mb;
         s->in = s->dout = NULL;
         s->in_from = s->dout_from = s->out = s->din = NULL;
-        DT_TRY(fill_slot(x, vs, s, err));
+        DT_TRY(fill_microbatch(x, vs, s, err));
         s->used = true;
         if (++vs->in_use > vs->in_use_max)
             vs->in_use_max = vs->in_use;

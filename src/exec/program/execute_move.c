@@ -173,16 +173,16 @@ enum dt_status dt_exec_recv(struct dt_exec *x, const struct dt_op *op, struct dt
     struct dt_exec_vstage *to = dt_exec_op_vs(x, op), *from = dt_exec_op_vs(x, send);
     struct dt_exec_message *m = dt_exec_message_sent(x, from, send->mb, grad), *inbox;
     struct dt_exec_link l;
-    struct dt_exec_microbatch *slot;
+    struct dt_exec_microbatch *microbatch;
 
-    DT_TRY(dt_exec_microbatch_get(x, to, op->mb, err, &slot));
+    DT_TRY(dt_exec_microbatch_get(x, to, op->mb, err, &microbatch));
     if (!m)
         return dt_error_set(err, DT_ERR_INTERNAL, "a message comes from a microbatch that is gone");
     dt_exec_link(x, op, &l);
     if (!l.edge || (l.n == l.to_rows && l.from_first == 0 && l.from_runs && l.to_runs)) {
         /* handed on as it is, and kept until the receiver is done with it */
-        *(grad ? &slot->dout : &slot->in) = m->data.p;
-        *(grad ? &slot->dout_from : &slot->in_from) = m;
+        *(grad ? &microbatch->dout : &microbatch->in) = m->data.p;
+        *(grad ? &microbatch->dout_from : &microbatch->in_from) = m;
         return DT_OK;
     }
     if (l.n > 0) {

@@ -156,7 +156,7 @@ struct dt_exec_vstage *dt_exec_leader_stage(const struct dt_exec *x, const struc
                       op->chunk * x->pp[op->module] + op->stage);
 }
 
-/* Does the bucket of the op hold the unit?  Both are cut from the same partition. */
+/* Does the bucket of the op hold the region?  Both are cut from the same partition. */
 bool dt_exec_in_bucket(const struct dt_exec *x, const struct dt_op *op,
                        const struct dt_exec_region *u)
 {
@@ -180,8 +180,8 @@ static enum dt_status pieces(const struct dt_exec_region *u, int n, struct dt_er
     return DT_OK;
 }
 
-static enum dt_status sync_unit(struct dt_exec *x, uint32_t i, const struct dt_exec_region *u,
-                                float *grads, struct dt_error *err)
+static enum dt_status sync_region(struct dt_exec *x, uint32_t i, const struct dt_exec_region *u,
+                                  float *grads, struct dt_error *err)
 {
     const struct dt_op *op = &x->p->ops[i];
     const struct dt_exec_peers *p = &x->peers[op->module][op->stage];
@@ -217,9 +217,9 @@ static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *
         return dt_exec_request_post(x, i, req, NULL, err);
     }
     vs = dt_exec_leader_stage(x, op);
-    for (int k = 0; k < vs->n_units; k++)
-        if (dt_exec_in_bucket(x, op, &vs->units[k]))
-            DT_TRY(sync_unit(x, i, &vs->units[k], dt_stage_grads(vs->stage), err));
+    for (int k = 0; k < vs->n_regions; k++)
+        if (dt_exec_in_bucket(x, op, &vs->regions[k]))
+            DT_TRY(sync_region(x, i, &vs->regions[k], dt_stage_grads(vs->stage), err));
     return DT_OK;
 }
 
@@ -230,10 +230,10 @@ static enum dt_status end_sync(struct dt_exec *x, const struct dt_op *op, struct
 
     if (op->flags & DT_OPF_TIED)
         return DT_OK;
-    for (int k = 0; k < vs->n_units; k++)
-        if (dt_exec_in_bucket(x, op, &vs->units[k]) &&
-            (vs->units[k].whole || x->o.plan->policy.zero != 1))
-            dt_exec_copy_here(x, x->c.q, op, true, vs->units[k].at, vs->units[k].n);
+    for (int k = 0; k < vs->n_regions; k++)
+        if (dt_exec_in_bucket(x, op, &vs->regions[k]) &&
+            (vs->regions[k].whole || x->o.plan->policy.zero != 1))
+            dt_exec_copy_here(x, x->c.q, op, true, vs->regions[k].at, vs->regions[k].n);
     return x->dev->queue_sync(x->c.q, err);
 }
 

@@ -233,18 +233,18 @@ void dt_exec_route(const struct dt_exec *x, const struct dt_op *from, const stru
 
 /* ---- who owns what ---- */
 
-static enum dt_status add_unit(struct dt_exec_vstage *vs, size_t *cap, struct dt_exec_region u,
-                               struct dt_error *err)
+static enum dt_status add_region(struct dt_exec_vstage *vs, size_t *cap, struct dt_exec_region u,
+                                 struct dt_error *err)
 {
     if (u.n == 0)
         return DT_OK;
-    if (dt_grow((void **)&vs->units, cap, (size_t)vs->n_units + 1, sizeof(*vs->units)))
+    if (dt_grow((void **)&vs->regions, cap, (size_t)vs->n_regions + 1, sizeof(*vs->regions)))
         return dt_error_nomem(err, "pieces of a stage");
-    vs->units[vs->n_units++] = u;
+    vs->regions[vs->n_regions++] = u;
     return DT_OK;
 }
 
-/* A run of trained blocks; a table that two stages share is a unit of its own. */
+/* A run of trained blocks; a table that two stages share is a region of its own. */
 static enum dt_status add_run(struct dt_exec_vstage *vs, size_t *cap, int first, int last,
                               const struct dt_param *table, struct dt_error *err)
 {
@@ -253,17 +253,17 @@ static enum dt_status add_run(struct dt_exec_vstage *vs, size_t *cap, int first,
     struct dt_exec_region u = {.first = first, .last = last, .at = a.at, .n = z.at + z.n - a.at};
 
     if (!table || table->block < first || table->block >= last)
-        return add_unit(vs, cap, u, err);
+        return add_region(vs, cap, u, err);
     u.n = table->at - a.at;
-    DT_TRY(add_unit(vs, cap, u, err));
+    DT_TRY(add_region(vs, cap, u, err));
     u.at = table->at;
     u.n = table->n;
     u.whole = true;
-    DT_TRY(add_unit(vs, cap, u, err));
+    DT_TRY(add_region(vs, cap, u, err));
     u.whole = false;
     u.at = table->at + table->n;
     u.n = z.at + z.n - u.at;
-    return add_unit(vs, cap, u, err);
+    return add_region(vs, cap, u, err);
 }
 
 enum dt_status dt_exec_make_regions(struct dt_exec *x, struct dt_exec_vstage *vs,
@@ -314,11 +314,11 @@ enum dt_status dt_exec_owned(const struct dt_exec *x, const struct dt_exec_vstag
     *n = 0;
     if (members == 1 || x->o.plan->policy.zero != 1)
         return DT_OK;
-    o = dt_malloc(((size_t)vs->n_units + 1) * sizeof(*o));
+    o = dt_malloc(((size_t)vs->n_regions + 1) * sizeof(*o));
     if (!o)
         return dt_error_nomem(err, "pieces of a stage");
-    for (int k = 0; k < vs->n_units; k++) {
-        const struct dt_exec_region *u = &vs->units[k];
+    for (int k = 0; k < vs->n_regions; k++) {
+        const struct dt_exec_region *u = &vs->regions[k];
         struct dt_optimizer_owned *w = &o[*n];
 
         *w = (struct dt_optimizer_owned){u->at, u->n, me == 0};

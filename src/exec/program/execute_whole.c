@@ -281,7 +281,7 @@ static enum dt_status like_peer(struct dt_exec *x, const struct member *m, int k
         st = dt_optimizer_init(out, x->dev, &x->o.model->modules[m->module], m->stage, m->t, owned,
                                n, err);
     dt_free(owned);
-    dt_free(vs.units);
+    dt_free(vs.regions);
     return st;
 }
 

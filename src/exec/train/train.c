@@ -20,7 +20,7 @@ struct train {
     const struct dt_job_run_options *run;
     struct dt_exec *x;
     struct dt_loader *loader;
-    struct dt_prefetch *ahead; /* batches of the loader */
+    struct dt_prefetch *prefetch; /* batches of the loader */
     struct dt_train_log *log;
     struct dt_ckpt_state state;
     struct dt_train_folder folder;
@@ -106,13 +106,13 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
 {
     struct dt_exec_options x;
     struct dt_loader_options l = t->s->loader;
-    int64_t ahead;
+    int64_t count;
 
     DT_TRY(dt_setup_gemm_peak(t->s, err, &t->sum.gemm_peak_flops));
     dt_setup_exec_options(t->s, &x);
     x.transport = t->o->transport;
-    x.world = t->o->world;
-    x.clock_ahead_ns = t->o->world ? dt_supervisor_clock(t->o->world, NULL) : 0;
+    x.supervisor = t->o->supervisor;
+    x.clock_ahead_ns = t->o->supervisor ? dt_supervisor_clock(t->o->supervisor, NULL) : 0;
     DT_TRY(dt_exec_new(&x, err, &t->x));
     t->save.x = t->x;
     DT_TRY(dt_exec_sum(t->x, &t->sum.gemm_peak_flops, 1, err));
@@ -125,10 +125,10 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     dt_loader_report(t->loader, &t->sum.data);
     /* Two batches that nobody takes: beside the last steps, of which the last is kept, runs what
      * runs beside all others. */
-    ahead = t->run->steps > t->state.step ? t->run->steps - t->state.step + DT_PREFETCH_BATCHES : 0;
-    if (ahead > 0 && dt_guard_rolls_back(&t->run->guard))
-        ahead = INT64_MAX; /* steps are made again, of other batches */
-    DT_TRY(dt_prefetch_open(t->s, t->loader, ahead, err, &t->ahead));
+    count = t->run->steps > t->state.step ? t->run->steps - t->state.step + DT_PREFETCH_BATCHES : 0;
+    if (count > 0 && dt_guard_rolls_back(&t->run->guard))
+        count = INT64_MAX; /* steps are made again, of other batches */
+    DT_TRY(dt_prefetch_open(t->s, t->loader, count, err, &t->prefetch));
     return t->first ? dt_train_log_open(t->run->log_dir, err, &t->log) : DT_OK;
 }
 
@@ -144,7 +144,7 @@ static void close_all(struct train *t)
 {
     dt_train_save_close(&t->save);
     dt_train_folder_close(&t->folder);
-    dt_prefetch_close(t->ahead);
+    dt_prefetch_close(t->prefetch);
     dt_loader_close(t->loader);
     dt_exec_free(t->x);
     dt_train_log_close(t->log, NULL);
@@ -159,11 +159,11 @@ static enum dt_status same_program(struct train *t, struct dt_error *err)
     char digest[24];
     struct dt_supervisor_fact fact = {"program", digest};
 
-    if (!t->o->world)
+    if (!t->o->supervisor)
         return DT_OK;
     snprintf(digest, sizeof(digest), "%016llx",
              (unsigned long long)dt_program_digest(t->sum.program));
-    return dt_supervisor_agree(t->o->world, &fact, 1, err);
+    return dt_supervisor_agree(t->o->supervisor, &fact, 1, err);
 }
 
 /* The program stays until the next: the runs file keeps the last one. */
@@ -173,7 +173,7 @@ static enum dt_status take_batch(struct train *t, struct dt_error *err,
     struct dt_prefetch_batch *b;
     enum dt_status st = DT_OK;
 
-    DT_TRY(dt_prefetch_take(t->ahead, err, &b));
+    DT_TRY(dt_prefetch_take(t->prefetch, err, &b));
     drop_program(t);
     t->sum.program = b->program;
     t->sum.assignment = b->assignment;
@@ -497,7 +497,7 @@ static enum dt_status keep_data(struct train *t, const double (*v)[4], struct dt
 static enum dt_status read_data(struct train *t, struct dt_error *err)
 {
     int own = t->o->transport ? t->o->transport->rank : 0;
-    int64_t ahead_ns = t->o->world ? dt_supervisor_clock(t->o->world, NULL) : 0;
+    int64_t ahead_ns = t->o->supervisor ? dt_supervisor_clock(t->o->supervisor, NULL) : 0;
     size_t n = (size_t)t->sum.ranks * DT_PREFETCH_SPANS;
     struct dt_prefetch_span s[DT_PREFETCH_SPANS];
     double(*v)[4] = dt_calloc(n, sizeof(*v)); /* batch, work, begin, end */
@@ -506,8 +506,8 @@ static enum dt_status read_data(struct train *t, struct dt_error *err)
 
     if (!v)
         return dt_error_nomem(err, "batches");
-    dt_prefetch_stop(t->ahead);
-    k = dt_prefetch_spans(t->ahead, s);
+    dt_prefetch_stop(t->prefetch);
+    k = dt_prefetch_spans(t->prefetch, s);
     for (int i = 0; i < k; i++) {
         double *to = v[own * DT_PREFETCH_SPANS + i];
 
@@ -535,7 +535,7 @@ static enum dt_status finish(struct train *t, struct dt_error *err)
     t->sum.mfu = t->step_s > 0 ? t->model_flops / t->step_s / t->sum.gemm_peak_flops : 0;
     t->sum.share_outside = t->step_s > 0 ? 1 - t->compute_s / t->step_s : 0;
     t->sum.share_waited = t->step_s > 0 ? t->waited_s / t->step_s : 0;
-    dt_prefetch_report(t->ahead, &t->sum.loading);
+    dt_prefetch_report(t->prefetch, &t->sum.loading);
     DT_TRY(read_memory(t, err));
     if (!t->sum.program)
         return DT_OK;

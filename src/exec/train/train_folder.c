@@ -54,7 +54,7 @@ static enum dt_status same_checkpoint(const struct dt_train_folder *f,
     bool found = f->found, any = !o->run_id && !o->from_scratch;
     const char *slash;
 
-    if (!o->world)
+    if (!o->supervisor)
         return DT_OK;
     snprintf(path, sizeof(path), "%s", f->path);
     if (!found && any && dir[0] && dt_ckpt_find(dir, NULL, &found, path, sizeof(path)) != DT_OK)
@@ -64,7 +64,7 @@ static enum dt_status same_checkpoint(const struct dt_train_folder *f,
         snprintf(value, sizeof(value), "%.30s (%s)", slash ? slash + 1 : path, digest);
         fact.value = value;
     }
-    return dt_supervisor_agree(o->world, &fact, 1, err);
+    return dt_supervisor_agree(o->supervisor, &fact, 1, err);
 }
 
 enum dt_status dt_train_folder_open(struct dt_train_folder *f, const struct dt_train_options *o,

@@ -34,13 +34,13 @@ static int64_t carve(const struct attn *a, int thread, struct work *w)
     uint16_t *h;
 
     if (!w)
-        return 4 * (SLAB * room + ROWS * KEYS + (DT_BF16_LANES + 1) * SLAB) +
+        return 4 * (SLAB * room + ROWS * KEYS + (DT_BF16_WIDTH + 1) * SLAB) +
                2 * (SLAB * room + 2 * KEYS * room + ROWS * KEYS);
     f = (float *)(void *)(a->scratch + thread * a->each);
     w->o = f, f += SLAB * room;
     w->s = f, f += ROWS * KEYS;
     w->max = f, f += SLAB;
-    w->sum = f, f += DT_BF16_LANES * SLAB;
+    w->sum = f, f += DT_BF16_WIDTH * SLAB;
     h = (uint16_t *)f;
     w->q = h, h += SLAB * room;
     w->kt = h, h += KEYS * room;
@@ -66,7 +66,7 @@ static void key_block(const struct attn *a, const struct work *w, int64_t q0, in
             int64_t seen = a->a.causal ? dt_cpu_min64(nk, q0 + r + i + shift + 1 - k0) : nk;
 
             a->ops->probabilities(w->s + i * KEYS, keys, dt_cpu_max64(0, seen), a->a.scale,
-                                  &w->max[r + i], w->sum + (r + i) * DT_BF16_LANES,
+                                  &w->max[r + i], w->sum + (r + i) * DT_BF16_WIDTH,
                                   w->o + (r + i) * room, room, w->p + i * KEYS);
         }
         memset(w->p + n * KEYS, 0, sizeof(*w->p) * (size_t)((rows - n) * KEYS));
@@ -81,9 +81,9 @@ static void store(const struct attn *a, const struct work *w, int64_t nq, uint16
         const float *from = w->o + i * a->room;
         uint16_t *to = o + i * a->a.stride_o;
 
-        for (int l = 1; l < DT_BF16_LANES; l++)
-            w->sum[i * DT_BF16_LANES] += w->sum[i * DT_BF16_LANES + l];
-        sum = w->sum[i * DT_BF16_LANES];
+        for (int l = 1; l < DT_BF16_WIDTH; l++)
+            w->sum[i * DT_BF16_WIDTH] += w->sum[i * DT_BF16_WIDTH + l];
+        sum = w->sum[i * DT_BF16_WIDTH];
         inv = w->max[i] > -INFINITY ? 1.0f / sum : 0;
         DT_SIMD_LOOP
         for (int64_t c = 0; c < a->a.head_dim; c++)
@@ -109,7 +109,7 @@ static void slab(const struct attn *a, const struct work *w, int64_t seq, int64_
     dt_bf16_rows(a->q + (first_q + q0) * p->stride_q + head * d, p->stride_q, nq, d,
                  dt_up_to(nq, DT_BF16_MN), room, w->q);
     memset(w->o, 0, sizeof(float) * (size_t)(dt_up_to(nq, DT_BF16_MN) * room));
-    memset(w->sum, 0, sizeof(float) * (size_t)(nq * DT_BF16_LANES));
+    memset(w->sum, 0, sizeof(float) * (size_t)(nq * DT_BF16_WIDTH));
     for (int64_t i = 0; i < nq; i++)
         w->max[i] = -INFINITY;
     for (int64_t k0 = 0; k0 < end; k0 += KEYS) {

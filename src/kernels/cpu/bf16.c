@@ -17,7 +17,7 @@
 #define INLINE_BF16                                                                                \
     static inline __attribute__((always_inline, target("avx512f,avx512bw,avx512bf16")))
 
-enum { LANES = DT_BF16_LANES, MR = 6, NV = 4 };
+enum { WIDTH = DT_BF16_WIDTH, MR = 6, NV = 4 };
 
 INLINE_BF16 void tile(const int mr, const int nv, int64_t k, const uint16_t *a, int64_t lda,
                       const uint16_t *b, int64_t ldb, float *c, int64_t ldc, bool add)
@@ -28,13 +28,13 @@ INLINE_BF16 void tile(const int mr, const int nv, int64_t k, const uint16_t *a, 
     for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < nv; j++)
-            acc[i][j] = add ? _mm512_loadu_ps(c + i * ldc + j * LANES) : _mm512_setzero_ps();
+            acc[i][j] = add ? _mm512_loadu_ps(c + i * ldc + j * WIDTH) : _mm512_setzero_ps();
     for (int64_t p = 0; p < k; p += 2) {
         __m512bh row[NV];
 
 #pragma GCC unroll 4
         for (int j = 0; j < nv; j++)
-            row[j] = (__m512bh)_mm512_loadu_si512(b + p * ldb + 2 * j * LANES);
+            row[j] = (__m512bh)_mm512_loadu_si512(b + p * ldb + 2 * j * WIDTH);
 #pragma GCC unroll 6
         for (int i = 0; i < mr; i++) {
             int32_t pair;
@@ -51,7 +51,7 @@ INLINE_BF16 void tile(const int mr, const int nv, int64_t k, const uint16_t *a, 
     for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < nv; j++)
-            _mm512_storeu_ps(c + i * ldc + j * LANES, acc[i][j]);
+            _mm512_storeu_ps(c + i * ldc + j * WIDTH, acc[i][j]);
 }
 
 INLINE_BF16 void column(const int nv, int64_t m, int64_t k, const uint16_t *a, int64_t lda,
@@ -71,11 +71,11 @@ WITH_BF16 static void product_avx512(int64_t m, int64_t n, int64_t k, const uint
 {
     int64_t j = 0;
 
-    for (; j + NV * LANES <= n; j += NV * LANES)
+    for (; j + NV * WIDTH <= n; j += NV * WIDTH)
         column(NV, m, k, a, lda, b + 2 * j, ldb, c + j, ldc, add);
-    for (; j + 2 * LANES <= n; j += 2 * LANES)
+    for (; j + 2 * WIDTH <= n; j += 2 * WIDTH)
         column(2, m, k, a, lda, b + 2 * j, ldb, c + j, ldc, add);
-    for (; j < n; j += LANES)
+    for (; j < n; j += WIDTH)
         column(1, m, k, a, lda, b + 2 * j, ldb, c + j, ldc, add);
 }
 
@@ -101,12 +101,12 @@ INLINE_BF16 __m512 exp_bf16(__m512 x)
 }
 
 /* Lanes of the 16 from `at` on that lie in [begin, end). */
-INLINE_BF16 __mmask16 lanes(int64_t at, int64_t begin, int64_t end)
+INLINE_BF16 __mmask16 between(int64_t at, int64_t begin, int64_t end)
 {
     int64_t lo = begin - at, hi = end - at;
 
-    lo = lo < 0 ? 0 : lo > LANES ? LANES : lo;
-    hi = hi < 0 ? 0 : hi > LANES ? LANES : hi;
+    lo = lo < 0 ? 0 : lo > WIDTH ? WIDTH : lo;
+    hi = hi < 0 ? 0 : hi > WIDTH ? WIDTH : hi;
     return (__mmask16)(((1u << hi) - 1u) & ~((1u << lo) - 1u));
 }
 
@@ -116,17 +116,17 @@ WITH_BF16 static void probabilities(float *s, int64_t keys, int64_t seen, float 
     __m512 f = _mm512_set1_ps(scale), top = _mm512_set1_ps(-INFINITY), total;
     float m;
 
-    for (int64_t j = 0; j < seen; j += LANES) {
+    for (int64_t j = 0; j < seen; j += WIDTH) {
         __m512 x = _mm512_mul_ps(f, _mm512_loadu_ps(s + j));
 
         _mm512_storeu_ps(s + j, x);
-        top = _mm512_mask_max_ps(top, lanes(j, 0, seen), top, x);
+        top = _mm512_mask_max_ps(top, between(j, 0, seen), top, x);
     }
     m = _mm512_reduce_max_ps(top);
     if (m > *max) {
         f = *max == -INFINITY ? _mm512_setzero_ps() : exp_bf16(_mm512_set1_ps(*max - m));
         _mm512_storeu_ps(sum, _mm512_mul_ps(f, _mm512_loadu_ps(sum)));
-        for (int64_t i = 0; i < room; i += LANES)
+        for (int64_t i = 0; i < room; i += WIDTH)
             _mm512_storeu_ps(o + i, _mm512_mul_ps(f, _mm512_loadu_ps(o + i)));
         *max = m;
     }
@@ -134,8 +134,8 @@ WITH_BF16 static void probabilities(float *s, int64_t keys, int64_t seen, float 
         seen = 0;
     f = _mm512_set1_ps(*max);
     total = _mm512_loadu_ps(sum);
-    for (int64_t j = 0; j < keys; j += LANES) {
-        __mmask16 in = lanes(j, 0, seen);
+    for (int64_t j = 0; j < keys; j += WIDTH) {
+        __mmask16 in = between(j, 0, seen);
         __m512 e = _mm512_setzero_ps();
 
         if (in)
@@ -152,12 +152,12 @@ WITH_BF16 static void gradients(int64_t n, const float *s, const float *dp, cons
 {
     __m512 f = _mm512_set1_ps(scale);
 
-    for (int64_t i = 0; i < n; i += LANES) {
+    for (int64_t i = 0; i < n; i += WIDTH) {
         __m512 l = _mm512_loadu_ps(lse + i), d = _mm512_loadu_ps(dot + i);
         __m256i g[2];
 
         for (int h = 0; h < 2; h++) {
-            __mmask16 in = lanes(i, from[h], n);
+            __mmask16 in = between(i, from[h], n);
             __m512 x = _mm512_fmsub_ps(f, _mm512_loadu_ps(s + h * n + i), l);
             __m512 e = _mm512_maskz_mov_ps(in, exp_bf16(x));
             __m512 y = _mm512_sub_ps(_mm512_loadu_ps(dp + h * n + i), d);
@@ -176,17 +176,17 @@ WITH_BF16 static void gradients(int64_t n, const float *s, const float *dp, cons
 /* ---- transposes: 16 x 16 elements of 32 bits in registers ---- */
 
 /* Rows to columns of four by four elements, then of four by four such blocks. */
-INLINE_BF16 void turn_16(__m512i r[LANES])
+INLINE_BF16 void turn_16(__m512i r[WIDTH])
 {
-    __m512i t[LANES];
+    __m512i t[WIDTH];
 
 #pragma GCC unroll 8
-    for (int i = 0; i < LANES; i += 2) {
+    for (int i = 0; i < WIDTH; i += 2) {
         t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
         t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
     }
 #pragma GCC unroll 4
-    for (int i = 0; i < LANES; i += 4) {
+    for (int i = 0; i < WIDTH; i += 4) {
         r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
         r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
         r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
@@ -219,18 +219,18 @@ INLINE_BF16 __mmask32 within(int64_t c, int64_t width, int n)
 WITH_BF16 static void turn_pairs(const uint16_t *x, int64_t stride, int64_t rows, int64_t width,
                                  int64_t rooms, int64_t room, uint16_t *to)
 {
-    for (int64_t r = 0; r < rooms; r += LANES)
-        for (int64_t c = 0; c < room; c += 2 * LANES) {
-            __mmask32 in = within(c, width, 2 * LANES);
-            __m512i v[LANES];
+    for (int64_t r = 0; r < rooms; r += WIDTH)
+        for (int64_t c = 0; c < room; c += 2 * WIDTH) {
+            __mmask32 in = within(c, width, 2 * WIDTH);
+            __m512i v[WIDTH];
 
 #pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++)
+            for (int i = 0; i < WIDTH; i++)
                 v[i] = r + i < rows ? _mm512_maskz_loadu_epi16(in, x + (r + i) * stride + c)
                                     : _mm512_setzero_si512();
             turn_16(v);
 #pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++)
+            for (int i = 0; i < WIDTH; i++)
                 _mm512_storeu_si512(to + (c + 2 * i) * rooms + 2 * r, v[i]);
         }
 }
@@ -238,13 +238,13 @@ WITH_BF16 static void turn_pairs(const uint16_t *x, int64_t stride, int64_t rows
 WITH_BF16 static void turn(const uint16_t *x, int64_t stride, int64_t rows, int64_t width,
                            int64_t rooms, int64_t room, uint16_t *to)
 {
-    for (int64_t r = 0; r < rooms; r += 2 * LANES)
-        for (int64_t c = 0; c < room; c += LANES) {
-            __mmask32 in = within(c, width, LANES);
-            __m512i v[LANES];
+    for (int64_t r = 0; r < rooms; r += 2 * WIDTH)
+        for (int64_t c = 0; c < room; c += WIDTH) {
+            __mmask32 in = within(c, width, WIDTH);
+            __m512i v[WIDTH];
 
 #pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++) { /* two rows in pairs */
+            for (int i = 0; i < WIDTH; i++) { /* two rows in pairs */
                 const uint16_t *at = x + (r + 2 * i) * stride + c;
                 __mmask32 lo = r + 2 * i < rows ? in : 0, hi = r + 2 * i + 1 < rows ? in : 0;
 
@@ -256,7 +256,7 @@ WITH_BF16 static void turn(const uint16_t *x, int64_t stride, int64_t rows, int6
             }
             turn_16(v);
 #pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++)
+            for (int i = 0; i < WIDTH; i++)
                 _mm512_storeu_si512(to + (c + i) * rooms + r, v[i]);
         }
 }
@@ -264,16 +264,16 @@ WITH_BF16 static void turn(const uint16_t *x, int64_t stride, int64_t rows, int6
 WITH_BF16 static void store_turned(const float *x, int64_t ldx, int64_t rows, int64_t width,
                                    float f, uint16_t *to, int64_t stride)
 {
-    for (int64_t r = 0; r < rows; r += LANES)
-        for (int64_t c = 0; c < width; c += LANES) {
-            __mmask32 in = within(c, width, LANES);
-            __m512i v[LANES];
+    for (int64_t r = 0; r < rows; r += WIDTH)
+        for (int64_t c = 0; c < width; c += WIDTH) {
+            __mmask32 in = within(c, width, WIDTH);
+            __m512i v[WIDTH];
 
 #pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++)
+            for (int i = 0; i < WIDTH; i++)
                 v[i] = _mm512_loadu_si512(x + (c + i) * ldx + r);
             turn_16(v);
-            for (int i = 0; i < LANES && r + i < rows; i++) {
+            for (int i = 0; i < WIDTH && r + i < rows; i++) {
                 __m512 y = _mm512_mul_ps(_mm512_set1_ps(f), _mm512_castsi512_ps(v[i]));
 
                 _mm512_mask_storeu_epi16(to + (r + i) * stride + c, in,
@@ -292,8 +292,8 @@ WITH_BF16 static void pack(const float *x, int64_t stride, int64_t rows, int64_t
     const float *below = rows > 1 ? x + stride : x;
     __mmask16 two = rows > 1 ? UINT16_MAX : 0;
 
-    for (int64_t n = 0; n < cols; n += LANES) {
-        __mmask16 in = (__mmask16)within(n, cols, LANES);
+    for (int64_t n = 0; n < cols; n += WIDTH) {
+        __mmask16 in = (__mmask16)within(n, cols, WIDTH);
         __m256i low = (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(in, x + n));
         __m256i high = (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(in & two, below + n));
 
@@ -304,24 +304,24 @@ WITH_BF16 static void pack(const float *x, int64_t stride, int64_t rows, int64_t
 }
 
 WITH_BF16 static void pack_turned(const float *x, int64_t stride, int64_t rows, int64_t cols,
-                                  uint16_t *const line[LANES])
+                                  uint16_t *const line[WIDTH])
 {
-    __mmask16 low = (__mmask16)within(0, rows, LANES), high = (__mmask16)within(LANES, rows, LANES);
-    __m512i v[LANES];
+    __mmask16 low = (__mmask16)within(0, rows, WIDTH), high = (__mmask16)within(WIDTH, rows, WIDTH);
+    __m512i v[WIDTH];
 
 #pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++) {
+    for (int i = 0; i < WIDTH; i++) {
         const float *at = x + i * stride;
 
         _mm_prefetch((const char *)(at + PREFETCH), _MM_HINT_T0);
-        _mm_prefetch((const char *)(at + PREFETCH + LANES), _MM_HINT_T0);
-        v[i] = i < cols ? (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(high, at + LANES),
+        _mm_prefetch((const char *)(at + PREFETCH + WIDTH), _MM_HINT_T0);
+        v[i] = i < cols ? (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(high, at + WIDTH),
                                                        _mm512_maskz_loadu_ps(low, at))
                         : _mm512_setzero_si512();
     }
     turn_16(v);
 #pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++)
+    for (int i = 0; i < WIDTH; i++)
         if (2 * i < rows)
             _mm512_storeu_si512(line[i], v[i]);
 }

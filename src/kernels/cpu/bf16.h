@@ -24,7 +24,7 @@ typedef void dt_cpu_bf16_product_fn(int64_t m, int64_t n, int64_t k, const uint1
 
 /* What attention does between its products, and the packing of weights, with AVX-512's own
  * conversions. */
-enum { DT_BF16_LANES = 16 };
+enum { DT_BF16_WIDTH = 16 };
 struct dt_cpu_bf16_ops {
     void (*begin)(void); /* before a thread's products, */
     void (*end)(void);   /* and after them: in between it runs no other code that has tiles */

@@ -17,7 +17,7 @@
 #include <omp.h>
 #endif
 
-enum { CACHE_SLOTS = 1 << 13, CACHE_MAX = 1 << 12, KEY_WORDS = 16 };
+enum { CACHE_ENTRIES = 1 << 13, CACHE_MAX = 1 << 12, KEY_WORDS = 16 };
 enum { KEY_PRODUCT = 1, KEY_CONV_FWD, KEY_CONV_BWD };
 
 struct dt_cpu_primitive { /* one primitive */
@@ -32,7 +32,7 @@ struct dt_cpu_primitive { /* one primitive */
 };
 
 struct dt_cpu_products {
-    struct dt_cpu_primitive *slot[CACHE_SLOTS]; /* open addressing */
+    struct dt_cpu_primitive *entry[CACHE_ENTRIES]; /* open addressing */
     int used;
     int threads; /* of the queue */
     dnnl_engine_t engine;
@@ -126,9 +126,9 @@ static void entry_free(struct dt_cpu_primitive *e, int threads)
 
 static void cache_clear(struct dt_cpu_products *p)
 {
-    for (int i = 0; i < CACHE_SLOTS; i++) {
-        entry_free(p->slot[i], p->threads);
-        p->slot[i] = NULL;
+    for (int i = 0; i < CACHE_ENTRIES; i++) {
+        entry_free(p->entry[i], p->threads);
+        p->entry[i] = NULL;
     }
     p->used = 0;
 }
@@ -156,21 +156,22 @@ void dt_cpu_products_free(struct dt_device_queue *q)
 /* ---- the cache ---- */
 
 /* The slot that holds the key, or the free one where it belongs. */
-static struct dt_cpu_primitive **cache_slot(struct dt_cpu_products *p, const int64_t key[KEY_WORDS])
+static struct dt_cpu_primitive **cache_entry(struct dt_cpu_products *p,
+                                             const int64_t key[KEY_WORDS])
 {
     uint64_t h = UINT64_C(0x9e3779b97f4a7c15);
 
     for (int i = 0; i < KEY_WORDS; i++)
         h = (h ^ (uint64_t)key[i]) * UINT64_C(0xff51afd7ed558ccd), h ^= h >> 32;
-    for (uint64_t i = h % CACHE_SLOTS;; i = (i + 1) % CACHE_SLOTS)
-        if (!p->slot[i] || memcmp(p->slot[i]->key, key, sizeof(p->slot[i]->key)) == 0)
-            return &p->slot[i];
+    for (uint64_t i = h % CACHE_ENTRIES;; i = (i + 1) % CACHE_ENTRIES)
+        if (!p->entry[i] || memcmp(p->entry[i]->key, key, sizeof(p->entry[i]->key)) == 0)
+            return &p->entry[i];
 }
 
-static void entry_arg(struct dt_cpu_primitive *e, int slot, int arg, const dnnl_memory_desc_t *md)
+static void entry_arg(struct dt_cpu_primitive *e, int k, int arg, const dnnl_memory_desc_t *md)
 {
-    e->arg[slot] = arg;
-    e->md[slot] = *md;
+    e->arg[k] = arg;
+    e->md[k] = *md;
 }
 
 /* From an operation descriptor to a ready primitive.  `sum`: c is added to. */
@@ -245,12 +246,12 @@ static bool entry_memory(struct dt_device_queue *q, struct dt_cpu_primitive *e)
 static struct dt_cpu_primitive *entry_get(struct dt_device_queue *q, int64_t key[KEY_WORDS],
                                           int threads, build_fn *build, const void *arg)
 {
-    struct dt_cpu_primitive **slot, *e;
+    struct dt_cpu_primitive **at, *e;
 
     key[KEY_WORDS - 1] = threads;
-    slot = cache_slot(q->products, key);
-    if (*slot)
-        return *slot;
+    at = cache_entry(q->products, key);
+    if (*at)
+        return *at;
     e = dt_calloc(1, sizeof(*e));
     if (!e) {
         dt_cpu_queue_fail(q, DT_ERR_NOMEM, "out of memory for a primitive");
@@ -262,7 +263,7 @@ static struct dt_cpu_primitive *entry_get(struct dt_device_queue *q, int64_t key
         entry_free(e, q->products->threads);
         return NULL;
     }
-    *slot = e;
+    *at = e;
     q->products->used++;
     return e;
 }

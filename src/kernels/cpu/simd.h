@@ -83,28 +83,28 @@ DT_INLINE void *dt_at_w(void *p, int64_t i, enum dt_dtype t)
 /* result = sum (or maximum) of `term`, an expression in i, over begin <= i < end: 16 partial
  * results, element i in number (i - begin) % 16, joined in a fixed tree.  The order is the same on
  * every instruction set; compilers are shy of vectorising reductions in the usual form. */
-enum { DT_LANES = 16 };
+enum { DT_PARTIALS = 16 };
 #define DT_REDUCE(type, init, join, result, begin, end, term)                                      \
     do {                                                                                           \
-        type lane_[DT_LANES];                                                                      \
+        type partial_[DT_PARTIALS];                                                                \
         int64_t at_ = (begin), end_ = (end);                                                       \
                                                                                                    \
-        for (int l_ = 0; l_ < DT_LANES; l_++)                                                      \
-            lane_[l_] = (init);                                                                    \
-        for (; at_ + DT_LANES <= end_; at_ += DT_LANES) {                                          \
+        for (int l_ = 0; l_ < DT_PARTIALS; l_++)                                                   \
+            partial_[l_] = (init);                                                                 \
+        for (; at_ + DT_PARTIALS <= end_; at_ += DT_PARTIALS) {                                    \
             DT_SIMD_LOOP                                                                           \
-            for (int l_ = 0; l_ < DT_LANES; l_++) {                                                \
+            for (int l_ = 0; l_ < DT_PARTIALS; l_++) {                                             \
                 int64_t i = at_ + l_;                                                              \
                                                                                                    \
-                lane_[l_] = join(lane_[l_], (term));                                               \
+                partial_[l_] = join(partial_[l_], (term));                                         \
             }                                                                                      \
         }                                                                                          \
         for (int64_t i = at_; i < end_; i++)                                                       \
-            lane_[i - at_] = join(lane_[i - at_], (term));                                         \
-        for (int w_ = DT_LANES / 2; w_ > 0; w_ /= 2)                                               \
+            partial_[i - at_] = join(partial_[i - at_], (term));                                   \
+        for (int w_ = DT_PARTIALS / 2; w_ > 0; w_ /= 2)                                            \
             for (int l_ = 0; l_ < w_; l_++)                                                        \
-                lane_[l_] = join(lane_[l_], lane_[l_ + w_]);                                       \
-        (result) = lane_[0];                                                                       \
+                partial_[l_] = join(partial_[l_], partial_[l_ + w_]);                              \
+        (result) = partial_[0];                                                                    \
     } while (0)
 #define DT_PLUS(a, b) ((a) + (b))
 DT_INLINE float dt_max(float a, float b)
