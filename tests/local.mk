@@ -62,6 +62,7 @@ check_PROGRAMS += \
 	tests/test_profile_nccl \
 	tests/test_profiler \
 	tests/test_program \
+	tests/test_program_mutants \
 	tests/test_report \
 	tests/test_run_facts \
 	tests/test_runs \
@@ -83,6 +84,9 @@ tests_test_cores_SOURCES = tests/test_cores.c tests/synth.c tests/synth.h
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
 tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h
 tests_test_outliers_SOURCES = tests/test_outliers.c tests/synth.c tests/synth.h
+tests_test_program_SOURCES = tests/test_program.c tests/random_plan.h
+tests_test_program_mutants_SOURCES = \
+	tests/test_program_mutants.c tests/program_oracle.c tests/program_oracle.h tests/random_plan.h
 tests_test_runs_hostile_SOURCES = tests/test_runs_hostile.c tests/synth.c tests/synth.h
 tests_test_timeline_SOURCES = tests/test_timeline.c tests/synth.c tests/synth.h
 tests_test_trace_perfetto_SOURCES = tests/test_trace_perfetto.c tests/synth.c tests/synth.h

@@ -2,7 +2,7 @@
  *
  * Programs as data: the check finds every kind of damage, equal inputs give equal programs, random
  * graphs compile. */
-#include "sched_fixture.h"
+#include "random_plan.h"
 
 #include <stdio.h>
 
@@ -228,55 +228,6 @@ END_TEST
 
 /* ---- random graphs ---- */
 
-static int below(struct dt_rng *r, int n)
-{
-    return (int)dt_rng_below(r, (uint64_t)n);
-}
-
-static void random_fixture(uint64_t seed, int round)
-{
-    static const char *const names[] = {"e0", "e1", "e2", "g0", "g1"};
-    static const int tps[] = {1, 2, 4, 8};
-    struct dt_rng r;
-    int encoders, generators, llm, dp, n, pp, vpp;
-    bool interleaved;
-
-    dt_rng_init(&r, seed, 1000 + (uint64_t)round);
-    sf_init(&s);
-    encoders = below(&r, 4);
-    generators = below(&r, 3);
-    for (int i = 0; i < encoders; i++)
-        sf_encoder(&s, names[i], 3 + below(&r, 5));
-    llm = sf_llm(&s, 10);
-    for (int i = 0; i < generators; i++)
-        sf_generator(&s, names[3 + i], 3 + below(&r, 5));
-    for (int i = 0; i < encoders; i++)
-        sf_edge(&s, i, llm);
-    for (int i = 0; i < generators; i++)
-        sf_edge(&s, llm, llm + 1 + i);
-    interleaved = below(&r, 3) == 0;
-    pp = 1 + below(&r, 4);
-    vpp = interleaved ? 1 + below(&r, 3) : 1;
-    dp = 1 + below(&r, 4);
-    n = vpp > 1 ? pp * (1 + below(&r, 4)) : 1 + below(&r, 12);
-    sf_plan(&s, (int64_t)n * dp * 2, 2,
-            interleaved    ? DT_SCHED_INTERLEAVED
-            : below(&r, 4) ? DT_SCHED_1F1B
-                           : DT_SCHED_GPIPE);
-    s.plan.policy.overlap_grad = below(&r, 2);
-    s.plan.policy.overlap_param = below(&r, 2);
-    s.plan.policy.zero = below(&r, 2);
-    for (int m = 0; m < s.f.model.n_modules; m++) {
-        if (m == llm)
-            sf_layout(&s, m, tps[below(&r, 4)], pp, vpp, dp);
-        else
-            sf_layout(&s, m, tps[below(&r, 3)], 1 + below(&r, 3), 1,
-                      1 + below(&r, 3 * dp < 2 * n * dp ? 3 * dp : 2 * n * dp));
-        s.plan.modules[m].frozen = below(&r, 3) == 0;
-    }
-    sf_samples(&s, (int64_t)n * dp * 2, 2, 2, below(&r, 2), dt_rng_u64(&r));
-}
-
 START_TEST(random_graphs_compile_and_run)
 {
     uint64_t seed = dt_test_seed();
@@ -285,7 +236,7 @@ START_TEST(random_graphs_compile_and_run)
         int64_t f[64], *ns, span;
         struct dt_program *again = NULL;
 
-        random_fixture(seed, round);
+        sf_random(&s, seed, round, false);
         sf_assign(&s);
         ck_assert_msg(
             dt_sched_compile(&s.plan, &s.f.model, &s.f.cluster, s.a, NULL, &s.err, &s.p) == DT_OK,

@@ -1,0 +1,512 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "program_oracle.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- copies ---- */
+
+static void *copy_of(const void *from, size_t bytes)
+{
+    void *p = malloc(bytes + 1);
+
+    ck_assert_ptr_nonnull(p);
+    memcpy(p, from, bytes);
+    return p;
+}
+
+struct oracle_copy oracle_copy(const struct dt_program *p)
+{
+    return (struct oracle_copy){copy_of(p->lanes, (size_t)p->n_lanes * sizeof(*p->lanes)),
+                                copy_of(p->ops, p->n_ops * sizeof(*p->ops)),
+                                copy_of(p->deps, p->n_deps * sizeof(*p->deps)),
+                                copy_of(p->groups, p->n_groups * sizeof(*p->groups)),
+                                copy_of(p->group_ops, p->n_group_ops * sizeof(*p->group_ops))};
+}
+
+void oracle_copy_free(struct oracle_copy *c)
+{
+    free(c->lanes);
+    free(c->ops);
+    free(c->deps);
+    free(c->groups);
+    free(c->group_ops);
+}
+
+void oracle_restore(struct dt_program *p, const struct oracle_copy *c)
+{
+    memcpy(p->lanes, c->lanes, (size_t)p->n_lanes * sizeof(*p->lanes));
+    memcpy(p->ops, c->ops, p->n_ops * sizeof(*p->ops));
+    memcpy(p->deps, c->deps, p->n_deps * sizeof(*p->deps));
+    memcpy(p->groups, c->groups, p->n_groups * sizeof(*p->groups));
+    memcpy(p->group_ops, c->group_ops, p->n_group_ops * sizeof(*p->group_ops));
+}
+
+/* ---- the judge ---- */
+
+struct judge {
+    const struct dt_program *p;
+    const struct dt_op *ops;
+    uint64_t *ended; /* [op][op / 64]: has ended before it begins */
+    size_t words;
+    bool *placed;
+};
+
+static bool coll(const struct dt_op *o)
+{
+    return o->kind == DT_OP_GRAD_SYNC || o->kind == DT_OP_GRAD_NORM ||
+           o->kind == DT_OP_PARAM_GATHER;
+}
+static bool message(const struct dt_op *o)
+{
+    return o->kind == DT_OP_SEND || o->kind == DT_OP_RECV;
+}
+static bool p2p(const struct dt_op *o)
+{
+    return message(o) || o->kind == DT_OP_FETCH;
+}
+static bool work(const struct dt_op *o)
+{
+    return o->kind == DT_OP_FORWARD || o->kind == DT_OP_BACKWARD || o->kind == DT_OP_WEIGHT_GRAD;
+}
+static int queue_of(const struct dt_op *o)
+{
+    return coll(o) ? 0 : o->kind == DT_OP_SEND ? 1 : p2p(o) ? 2 : 3;
+}
+
+/* The k-th thing that op i names; DT_NONE ends the list, DT_NONE - 1 is an empty place. */
+static uint32_t names(const struct dt_program *p, uint32_t i, uint32_t k)
+{
+    const struct dt_op *o = &p->ops[i];
+
+    uint32_t d;
+
+    if (k >= 3u + o->more_n)
+        return DT_NONE;
+    d = k < 3 ? o->dep[k] : p->deps[o->more_first + k - 3];
+    return d == DT_NONE ? DT_NONE - 1 : d;
+}
+
+static const char *indices(const struct dt_program *p)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const struct dt_op *o = &p->ops[i];
+
+        if (o->kind >= DT_OP_KIND_N || o->lane >= (uint32_t)p->n_lanes)
+            return "no such kind or lane";
+        if (i < p->lanes[o->lane].first || i >= p->lanes[o->lane].first + p->lanes[o->lane].n)
+            return "not where its lane is";
+        if (o->module != p->lanes[o->lane].module || o->stage != p->lanes[o->lane].stage ||
+            o->replica != p->lanes[o->lane].replica ||
+            o->chunk >= p->plan->modules[o->module].layout.vpp)
+            return "not what its lane is";
+        if (o->more_n > 0 && o->more_first + (uint64_t)o->more_n > p->n_deps)
+            return "list of dependencies";
+        for (uint32_t k = 0, d; (d = names(p, i, k)) != DT_NONE; k++)
+            if (d != DT_NONE - 1 &&
+                (d >= p->n_ops || (p->ops[d].lane != o->lane && !work(o) && o->kind != DT_OP_STEP)))
+                return "waits for nothing, or for another lane without computing";
+        if (message(o) && o->peer >= p->n_ops)
+            return "no peer";
+        if (coll(o) && o->peer >= p->n_groups)
+            return "no group";
+    }
+    return NULL;
+}
+
+static const char *queues(const struct dt_program *p)
+{
+    for (int l = 0; l < p->n_lanes; l++) {
+        uint32_t last[4] = {DT_NONE, DT_NONE, DT_NONE, DT_NONE};
+
+        for (uint32_t i = p->lanes[l].first; i < p->lanes[l].first + p->lanes[l].n; i++) {
+            uint32_t *at = &last[queue_of(&p->ops[i])];
+
+            if (p->ops[i].dep[0] != *at)
+                return "not behind the op before it";
+            *at = i;
+        }
+    }
+    return NULL;
+}
+
+/* ---- the same ops ---- */
+
+struct name {
+    uint64_t word[12];
+};
+
+/* What an op is, wherever it stands. */
+static struct name name_of(const struct dt_program *p, const struct dt_op *o)
+{
+    struct name n = {{o->kind, o->lane}};
+
+    if (work(o) || p2p(o))
+        n.word[2] = (uint64_t)o->mb << 8 | o->chunk;
+    if (work(o) || o->kind == DT_OP_GRAD_SYNC || o->kind == DT_OP_PARAM_GATHER)
+        n.word[3] = (uint64_t)o->part << 8 | o->parts;
+    if (o->kind == DT_OP_GRAD_SYNC || o->kind == DT_OP_PARAM_GATHER)
+        n.word[2] = o->chunk;
+    if (message(o) || coll(o)) {
+        n.word[4] = o->bytes;
+        n.word[5] = o->flags;
+    }
+    if (message(o)) {
+        const struct dt_op *x = &p->ops[o->peer];
+
+        n.word[6] = (uint64_t)x->lane << 32 | x->kind;
+        n.word[7] = (uint64_t)x->mb << 8 | x->chunk;
+        n.word[8] = x->peer == (uint32_t)(o - p->ops);
+        n.word[9] = (uint64_t)x->bytes;
+        n.word[10] = x->flags;
+    }
+    return n;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return memcmp(a, b, sizeof(struct name));
+}
+
+static struct name *all_names(const struct dt_program *p)
+{
+    struct name *n = malloc((p->n_ops + 1) * sizeof(*n));
+
+    ck_assert_ptr_nonnull(n);
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        n[i] = name_of(p, &p->ops[i]);
+    qsort(n, p->n_ops, sizeof(*n), by_name);
+    return n;
+}
+
+/* Members of all groups by name: of the norm in any order, else in theirs. */
+static struct name *all_members(const struct dt_program *p)
+{
+    struct name *n = calloc(p->n_group_ops + 1, sizeof(*n));
+    uint32_t at = 0;
+
+    ck_assert_ptr_nonnull(n);
+    for (uint32_t g = 0; g < p->n_groups; g++)
+        for (uint32_t k = 0; k < p->groups[g].n && at < p->n_group_ops; k++) {
+            const struct dt_op *o = &p->ops[p->group_ops[p->groups[g].first + k]];
+            const struct dt_op *one = &p->ops[p->group_ops[p->groups[g].first]];
+
+            n[at] = name_of(p, o);
+            if (p->groups[g].kind != DT_OP_GRAD_NORM) {
+                n[at].word[6] = k;
+                n[at].word[7] = (uint64_t)one->lane << 32 | (uint64_t)one->part << 8 | one->chunk;
+                n[at].word[9] = one->bytes;
+                n[at].word[10] = one->flags;
+            }
+            n[at].word[8] = (uint64_t)p->groups[g].n << 8 | p->groups[g].kind;
+            at++;
+        }
+    qsort(n, p->n_group_ops, sizeof(*n), by_name);
+    return n;
+}
+
+static const char *groups(const struct dt_program *p)
+{
+    uint32_t *times = calloc(p->n_ops + 1, sizeof(*times));
+    const char *wrong = NULL;
+
+    ck_assert_ptr_nonnull(times);
+    for (uint32_t g = 0; g < p->n_groups && !wrong; g++) {
+        if (p->groups[g].first + (uint64_t)p->groups[g].n > p->n_group_ops)
+            wrong = "group past the end";
+        for (uint32_t k = 0; k < p->groups[g].n && !wrong; k++) {
+            uint32_t i = p->group_ops[p->groups[g].first + k];
+
+            if (i >= p->n_ops || !coll(&p->ops[i]) || p->ops[i].peer != g)
+                wrong = "member that is none";
+            else
+                times[i]++;
+        }
+    }
+    for (uint32_t i = 0; i < p->n_ops && !wrong; i++)
+        if (coll(&p->ops[i]) && times[i] != 1)
+            wrong = "not once in a group";
+    free(times);
+    return wrong;
+}
+
+static const char *same_ops(const struct dt_program *p, const struct oracle_copy *was)
+{
+    struct dt_program old = *p;
+    struct name *a, *b;
+    bool same;
+
+    old.ops = was->ops;
+    old.groups = was->groups;
+    old.group_ops = was->group_ops;
+    a = all_names(p);
+    b = all_names(&old);
+    same = memcmp(a, b, p->n_ops * sizeof(*a)) == 0;
+    free(a);
+    free(b);
+    if (!same)
+        return "other ops";
+    a = all_members(p);
+    b = all_members(&old);
+    same = memcmp(a, b, p->n_group_ops * sizeof(*a)) == 0;
+    free(a);
+    free(b);
+    return same ? NULL : "other groups";
+}
+
+/* ---- the table ---- */
+
+static bool has_ended(const struct judge *j, uint32_t before, uint32_t at)
+{
+    return j->ended[at * j->words + before / 64] >> before % 64 & 1;
+}
+
+static bool can_place(const struct judge *j, uint32_t i)
+{
+    for (uint32_t k = 0, d; (d = names(j->p, i, k)) != DT_NONE; k++)
+        if (d != DT_NONE - 1 && !j->placed[d])
+            return false;
+    return j->ops[i].kind != DT_OP_RECV || j->placed[j->ops[i].peer];
+}
+
+/* What has ended before what op i names, and that itself.  A message's turn is not waited for. */
+static void inherit(struct judge *j, uint32_t i, uint64_t *row)
+{
+    for (uint32_t k = 0, d; (d = names(j->p, i, k)) != DT_NONE; k++) {
+        if (d == DT_NONE - 1 || (p2p(&j->ops[i]) && p2p(&j->ops[d]) && d != j->ops[i].peer))
+            continue;
+        for (size_t w = 0; w < j->words; w++)
+            row[w] |= j->ended[d * j->words + w];
+        row[d / 64] |= UINT64_C(1) << d % 64;
+    }
+    if (j->ops[i].kind == DT_OP_RECV)
+        for (size_t w = 0; w < j->words; w++)
+            row[w] |= j->ended[j->ops[i].peer * j->words + w];
+}
+
+static bool place(struct judge *j, uint32_t i)
+{
+    const struct dt_group *g = coll(&j->ops[i]) ? &j->p->groups[j->ops[i].peer] : NULL;
+    const uint32_t *m = g ? &j->p->group_ops[g->first] : &i;
+    uint32_t n = g ? g->n : 1;
+
+    for (uint32_t k = 0; k < n; k++)
+        if (!can_place(j, m[k]))
+            return false;
+    for (uint32_t k = 0; k < n; k++)
+        inherit(j, m[k], &j->ended[m[0] * j->words]);
+    for (uint32_t k = 0; k < n; k++) {
+        if (k > 0)
+            memcpy(&j->ended[m[k] * j->words], &j->ended[m[0] * j->words],
+                   j->words * sizeof(*j->ended));
+        j->placed[m[k]] = true;
+    }
+    return true;
+}
+
+static const char *fill_table(struct judge *j)
+{
+    uint32_t left = j->p->n_ops;
+    bool moved = true;
+
+    while (moved) {
+        moved = false;
+        for (uint32_t i = 0; i < j->p->n_ops; i++)
+            if (!j->placed[i] && place(j, i))
+                moved = true;
+    }
+    for (uint32_t i = 0; i < j->p->n_ops; i++)
+        left -= j->placed[i];
+    return left > 0 ? "circle" : NULL;
+}
+
+/* ---- what must have ended ---- */
+
+static bool same_mb(const struct dt_op *a, const struct dt_op *b)
+{
+    return a->lane == b->lane && a->mb == b->mb && a->chunk == b->chunk;
+}
+
+/* Must a have ended before b begins? */
+static bool must(const struct dt_program *p, const struct dt_op *a, const struct dt_op *b,
+                 bool split)
+{
+    const struct dt_plan_policy *y = &p->plan->policy;
+    enum dt_op_kind last = split ? DT_OP_WEIGHT_GRAD : DT_OP_BACKWARD;
+    bool grad = (message(a) || message(b)) && ((message(a) ? a : b)->flags & DT_OPF_GRAD);
+
+    if (b->kind == DT_OP_SEND)
+        return same_mb(a, b) && a->kind == (grad ? DT_OP_BACKWARD : DT_OP_FORWARD);
+    if (a->kind == DT_OP_RECV)
+        return same_mb(a, b) && b->part == 0 && b->kind == (grad ? DT_OP_BACKWARD : DT_OP_FORWARD);
+    if (a->kind == DT_OP_FETCH)
+        return same_mb(a, b) && b->part == 0 && b->kind == DT_OP_FORWARD;
+    if (a->lane != b->lane)
+        return false;
+    if (work(a) && work(b) && p->plan->modules[a->module].layout.pp == 1 && a->mb == b->mb &&
+        a->kind == b->kind && a->kind != DT_OP_WEIGHT_GRAD && b->part == 0)
+        return a->kind == DT_OP_FORWARD ? a->chunk + 1 == b->chunk : a->chunk == b->chunk + 1;
+    if (a->kind == DT_OP_FORWARD && b->kind == DT_OP_BACKWARD)
+        return same_mb(a, b);
+    if (a->kind == DT_OP_BACKWARD && b->kind == DT_OP_WEIGHT_GRAD)
+        return same_mb(a, b);
+    if (a->kind == DT_OP_PARAM_GATHER && b->kind == DT_OP_FORWARD)
+        return !y->overlap_param || (a->chunk == b->chunk && (b->parts == 1 || b->part >= a->part));
+    if (b->kind == DT_OP_GRAD_SYNC && work(a) && !y->overlap_grad && !(b->flags & DT_OPF_TIED))
+        return true;
+    if (b->kind == DT_OP_GRAD_SYNC && a->kind == last)
+        return a->chunk == b->chunk &&
+               (a->parts == 1 || (b->flags & DT_OPF_TIED) || a->part <= b->part);
+    if (b->kind == DT_OP_GRAD_SYNC && a->kind == DT_OP_GRAD_SYNC)
+        return (b->flags & DT_OPF_TIED) && !(a->flags & DT_OPF_TIED);
+    if (b->kind == DT_OP_GRAD_NORM)
+        return a->kind == DT_OP_GRAD_SYNC || a->kind == DT_OP_BACKWARD ||
+               a->kind == DT_OP_WEIGHT_GRAD || a->kind == DT_OP_PARAM_GATHER;
+    if (b->kind == DT_OP_STEP)
+        return work(a) || a->kind == DT_OP_GRAD_NORM;
+    return false;
+}
+
+static bool share_gpu(const struct dt_program *p, const struct dt_op *a, const struct dt_op *b)
+{
+    const struct dt_lane *x = &p->lanes[a->lane], *y = &p->lanes[b->lane];
+
+    return x->first_gpu < y->first_gpu + y->gpus && y->first_gpu < x->first_gpu + x->gpus;
+}
+
+static bool computes(const struct dt_op *o)
+{
+    return work(o) || o->kind == DT_OP_STEP;
+}
+
+static const char *pairs(const struct judge *j, bool split)
+{
+    for (uint32_t a = 0; a < j->p->n_ops; a++)
+        for (uint32_t b = 0; b < j->p->n_ops; b++) {
+            const struct dt_op *x = &j->ops[a], *y = &j->ops[b];
+
+            if (a == b)
+                continue;
+            if (must(j->p, x, y, split) && !has_ended(j, a, b))
+                return "too early";
+            if (a < b && computes(x) && computes(y) && share_gpu(j->p, x, y) &&
+                !has_ended(j, a, b) && !has_ended(j, b, a))
+                return "two at once on a GPU";
+            if (a < b && x->kind == DT_OP_SEND && y->kind == DT_OP_SEND && x->lane == y->lane &&
+                j->ops[x->peer].lane == j->ops[y->peer].lane && x->peer > y->peer)
+                return "messages overtake each other";
+        }
+    return NULL;
+}
+
+/* ---- counts ---- */
+
+/* Cut forwards come first of their chunk, cut gradients last; their parts lie side by side. */
+static const char *parts(const struct judge *j, bool split)
+{
+    for (uint32_t i = 0; i < j->p->n_ops; i++) {
+        const struct dt_op *o = &j->ops[i];
+
+        if (!work(o) || o->parts == 1)
+            continue;
+        if (o->part + 1 < o->parts &&
+            (i + 1 >= j->p->n_ops || j->ops[i + 1].kind != o->kind || !same_mb(o, &j->ops[i + 1]) ||
+             j->ops[i + 1].part != o->part + 1))
+            return "parts apart";
+        if (o->kind == DT_OP_BACKWARD && split)
+            return "a backward in parts";
+        for (uint32_t k = 0; k < j->p->n_ops; k++)
+            if (j->ops[k].kind == o->kind && j->ops[k].lane == o->lane &&
+                j->ops[k].chunk == o->chunk && j->ops[k].mb != o->mb &&
+                (o->kind == DT_OP_FORWARD ? k < i : k > i))
+                return "the cut one is not at the end";
+    }
+    return NULL;
+}
+
+static bool comes_back(const struct judge *j, uint32_t lane)
+{
+    for (uint32_t i = 0; i < j->p->n_ops; i++)
+        if (j->ops[i].kind == DT_OP_BACKWARD && j->ops[i].lane == lane)
+            return true;
+    return false;
+}
+
+static const char *in_flight(const struct judge *j, uint32_t lane)
+{
+    const struct dt_lane *l = &j->p->lanes[lane];
+    int held = 0;
+
+    for (uint32_t i = l->first; i < l->first + l->n; i++) {
+        const struct dt_op *o = &j->ops[i];
+
+        if (o->part > 0 || !(o->kind == DT_OP_FORWARD || o->kind == DT_OP_BACKWARD))
+            continue;
+        for (uint32_t k = l->first; k < l->first + l->n; k++)
+            if (o->kind == DT_OP_FORWARD && j->ops[k].kind == DT_OP_BACKWARD &&
+                j->ops[k].part == 0 && same_mb(o, &j->ops[k]))
+                held++;
+        held -= o->kind == DT_OP_BACKWARD;
+        if (held > (int)l->in_flight_max)
+            return "holds too much";
+    }
+    return NULL;
+}
+
+/* A lane without backwards: forward k waits for the readers of what forward k - bound sent. */
+static const char *credits(const struct judge *j, uint32_t lane)
+{
+    const struct dt_lane *l = &j->p->lanes[lane];
+    uint32_t order[4096], n = 0;
+
+    for (uint32_t i = l->first; i < l->first + l->n; i++)
+        if (j->ops[i].kind == DT_OP_FORWARD && j->ops[i].part == 0)
+            order[n++] = i;
+    for (uint32_t k = l->in_flight_max; k < n; k++)
+        for (uint32_t i = l->first; i < l->first + l->n; i++) {
+            const struct dt_op *to = &j->ops[j->ops[i].kind == DT_OP_SEND ? j->ops[i].peer : 0];
+
+            if (j->ops[i].kind != DT_OP_SEND ||
+                !same_mb(&j->ops[i], &j->ops[order[k - l->in_flight_max]]))
+                continue;
+            for (uint32_t f = 0; f < j->p->n_ops; f++)
+                if (j->ops[f].kind == DT_OP_FORWARD && same_mb(to, &j->ops[f]) &&
+                    !has_ended(j, f, order[k]))
+                    return "runs ahead";
+        }
+    return NULL;
+}
+
+static const char *orders(struct judge *j, bool split)
+{
+    const char *wrong = fill_table(j);
+
+    wrong = wrong ? wrong : pairs(j, split);
+    wrong = wrong ? wrong : parts(j, split);
+    for (uint32_t l = 0; l < (uint32_t)j->p->n_lanes && !wrong; l++)
+        wrong = comes_back(j, l) ? in_flight(j, l) : credits(j, l);
+    return wrong;
+}
+
+const char *oracle_judge(const struct dt_program *p, const struct oracle_copy *was)
+{
+    struct judge j = {.p = p, .ops = p->ops, .words = p->n_ops / 64 + 1};
+    const char *wrong;
+    bool split = false;
+
+    if (memcmp(p->lanes, was->lanes, (size_t)p->n_lanes * sizeof(*p->lanes)) != 0)
+        return "other lanes";
+    if ((wrong = indices(p)) || (wrong = queues(p)) || (wrong = groups(p)) ||
+        (wrong = same_ops(p, was)))
+        return wrong;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        split |= was->ops[i].kind == DT_OP_WEIGHT_GRAD;
+    j.ended = calloc((size_t)p->n_ops * j.words + 1, sizeof(*j.ended));
+    j.placed = calloc(p->n_ops + 1, sizeof(*j.placed));
+    ck_assert(j.ended && j.placed);
+    wrong = orders(&j, split);
+    free(j.ended);
+    free(j.placed);
+    return wrong;
+}

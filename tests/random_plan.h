@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Random graphs of modules with random plans, for tests of programs. */
+#ifndef DT_TESTS_RANDOM_PLAN_H
+#define DT_TESTS_RANDOM_PLAN_H
+
+#include "sched_fixture.h"
+
+static inline int sf_below(struct dt_rng *r, int n)
+{
+    return (int)dt_rng_below(r, (uint64_t)n);
+}
+
+/* Model, plan and samples; `small`: fewer modules, lanes and microbatches. */
+static inline void sf_random(struct sched_fixture *s, uint64_t seed, int round, bool small)
+{
+    static const char *const names[] = {"e0", "e1", "e2", "g0", "g1"};
+    static const int tps[] = {1, 2, 4, 8};
+    struct dt_rng r;
+    int encoders, generators, llm, dp, n, pp, vpp;
+    bool interleaved;
+
+    dt_rng_init(&r, seed, 1000 + (uint64_t)round);
+    sf_init(s);
+    encoders = sf_below(&r, small ? 2 : 4);
+    generators = sf_below(&r, small ? 2 : 3);
+    for (int i = 0; i < encoders; i++)
+        sf_encoder(s, names[i], 3 + sf_below(&r, 5));
+    llm = sf_llm(s, 10);
+    for (int i = 0; i < generators; i++)
+        sf_generator(s, names[3 + i], 3 + sf_below(&r, 5));
+    for (int i = 0; i < encoders; i++)
+        sf_edge(s, i, llm);
+    for (int i = 0; i < generators; i++)
+        sf_edge(s, llm, llm + 1 + i);
+    interleaved = sf_below(&r, 3) == 0;
+    pp = 1 + sf_below(&r, 4);
+    vpp = interleaved ? 1 + sf_below(&r, 3) : 1;
+    dp = 1 + sf_below(&r, small ? 3 : 4);
+    n = vpp > 1 ? pp * (1 + sf_below(&r, small ? 2 : 4)) : 1 + sf_below(&r, small ? 6 : 12);
+    sf_plan(s, (int64_t)n * dp * 2, 2,
+            interleaved       ? DT_SCHED_INTERLEAVED
+            : sf_below(&r, 4) ? DT_SCHED_1F1B
+                              : DT_SCHED_GPIPE);
+    s->plan.policy.overlap_grad = sf_below(&r, 2);
+    s->plan.policy.overlap_param = sf_below(&r, 2);
+    s->plan.policy.zero = sf_below(&r, 2);
+    for (int m = 0; m < s->f.model.n_modules; m++) {
+        if (m == llm)
+            sf_layout(s, m, tps[sf_below(&r, 4)], pp, vpp, dp);
+        else
+            sf_layout(s, m, tps[sf_below(&r, 3)], 1 + sf_below(&r, small ? 2 : 3), 1,
+                      1 + sf_below(&r, 3 * dp < 2 * n * dp ? (small ? 2 : 3) * dp : 2 * n * dp));
+        s->plan.modules[m].frozen = sf_below(&r, 3) == 0;
+    }
+    if (small) /* a table that the first and the last stage share */
+        s->f.model.modules[llm].blocks[s->f.model.modules[llm].n_blocks - 1].tied = sf_below(&r, 2);
+    s->plan.colocated = small && vpp == 1 && sf_below(&r, 4) == 0;
+    sf_samples(s, (int64_t)n * dp * 2, 2, 2, sf_below(&r, 2), dt_rng_u64(&r));
+}
+
+#endif
