@@ -79,6 +79,35 @@ expect 2 "" "$DISTTRAIN" plan mllm-nano-local not-an-assignment
 # a plan that does not go with the batch is refused where it stands
 expect 2 "gpt3-175b-1024.yaml:[0-9]*:[0-9]*: .*no multiple of dp 5" "$DISTTRAIN" plan gpt3-175b-1024 plan.llm.dp=5
 
+# --- where a plan says that a module is, it is ---
+job places.yaml <<'J'
+model: mllm-9b
+cluster: a100
+samples: {preset: laion-8k}
+profile: a100
+train: {global_batch: 8, microbatch: 1, seq_len: 8192}
+search: {strategy: manual, allow_analytical: true}
+plan:
+  encoder: {tp: 1}
+  llm: {tp: 8}
+  generator: {tp: 1}
+J
+expect 0 "" "$DISTTRAIN" simulate --no-runs --print-program --lane -1 --json "$tmp/places.yaml"
+near=$(grep -o '"module":"[a-z]*","replica":0,"stage":0,"first_gpu":[0-9]*' "$tmp/out" | sed 's/"//g; s/,replica.*first_gpu//' | tr '\n' ' ')
+[ "$near" = "module:encoder:8 module:llm:0 module:generator:9 " ] && ok || bad "unstated places: $near"
+expect 0 "" "$DISTTRAIN" simulate --no-runs --print-program --lane -1 --json "$tmp/places.yaml" \
+    plan.encoder.first_gpu=0 plan.llm.first_gpu=16
+far=$(grep -o '"module":"[a-z]*","replica":0,"stage":0,"first_gpu":[0-9]*' "$tmp/out" | sed 's/"//g; s/,replica.*first_gpu//' | tr '\n' ' ')
+[ "$far" = "module:encoder:0 module:llm:16 module:generator:1 " ] && ok || bad "stated places: $far"
+expect 0 '"first_gpu": 16' "$DISTTRAIN" plan -o - "$tmp/places.yaml" plan.llm.first_gpu=16
+cp "$tmp/out" "$tmp/placed.json"
+expect 0 '"first_gpu": 16' "$DISTTRAIN" plan -p "$tmp/placed.json" -o - "$tmp/places.yaml"
+expect 2 "places.yaml:8:3: .*modules encoder (GPUs 7 to 7) and llm (GPUs 0 to 7) share GPUs" \
+    "$DISTTRAIN" simulate --no-runs "$tmp/places.yaml" plan.encoder.first_gpu=7 plan.llm.first_gpu=0
+expect 2 "places.yaml:8:3: .*first_gpu 12 is no multiple of 8" \
+    "$DISTTRAIN" plan "$tmp/places.yaml" plan.llm.first_gpu=12
+expect 2 "outside cluster" "$DISTTRAIN" plan "$tmp/places.yaml" plan.llm.first_gpu=65536
+
 # shards that are not there: the place that names them
 expect 2 "command line:1:[0-9]*: .*none.tar: cannot open" "$DISTTRAIN" train mllm-nano-train "run.data=$tmp/none.tar"
 

@@ -168,6 +168,51 @@ START_TEST(placement_never_straddles)
 }
 END_TEST
 
+/* llm 48 GPUs in lanes of 4, vit 12 in lanes of 2, gen 2; 8 GPUs a node. */
+START_TEST(stated_places_are_kept)
+{
+    struct dt_error err;
+
+    plan.modules[0].layout.first_gpu = 4;
+    plan.modules[0].pinned = true;
+    dt_assert_ok(dt_plan_place(&plan, &fx.cluster, &err), err);
+    ck_assert_int_eq(plan.modules[0].layout.first_gpu, 4);
+    ck_assert_int_eq(plan.modules[1].layout.first_gpu, 16); /* no 48 in a row before it */
+    ck_assert_int_eq(plan.modules[2].layout.first_gpu, 0);  /* but 2 */
+    dt_assert_ok(dt_plan_validate(&plan, &fx.model, &fx.cluster, &err), err);
+    plan.modules[1].layout.first_gpu = 12;
+    plan.modules[1].pinned = true;
+    dt_assert_ok(dt_plan_place(&plan, &fx.cluster, &err), err);
+    ck_assert_int_eq(plan.modules[1].layout.first_gpu, 12);
+    ck_assert_int_eq(dt_plan_validate(&plan, &fx.model, &fx.cluster, &err), DT_ERR_INPUT);
+    dt_assert_has(err.message,
+                  "modules vit (GPUs 4 to 15) and llm (GPUs 12 to 59) share GPUs; move one");
+    plan.modules[1].layout.first_gpu = 14;
+    dt_assert_ok(dt_plan_place(&plan, &fx.cluster, &err), err);
+    ck_assert_int_eq(dt_plan_validate(&plan, &fx.model, &fx.cluster, &err), DT_ERR_INPUT);
+    dt_assert_has(err.message, "module llm: first_gpu 14 is no multiple of 4");
+    dt_plan_unpin(&plan);
+    dt_assert_ok(dt_plan_place(&plan, &fx.cluster, &err), err);
+    ck_assert_int_eq(plan.modules[1].layout.first_gpu, 0);
+    ck_assert_int_eq(plan.modules[0].layout.first_gpu, 48);
+}
+END_TEST
+
+START_TEST(stated_places_leave_no_room)
+{
+    struct dt_error err;
+
+    fx.cluster.nodes = 8; /* 64 GPUs for 62, and 48 of them in a row nowhere */
+    plan.modules[0].layout.first_gpu = 24;
+    plan.modules[0].pinned = true;
+    ck_assert_int_eq(dt_plan_place(&plan, &fx.cluster, &err), DT_ERR_INFEASIBLE);
+    dt_assert_has(err.message, "module llm: the first_gpu of the others leave no 48 GPUs in a row");
+    plan.colocated = true;
+    ck_assert_int_eq(dt_plan_place(&plan, &fx.cluster, &err), DT_ERR_INPUT);
+    dt_assert_has(err.message, "vit: first_gpu 24 does not go with colocated modules");
+}
+END_TEST
+
 START_TEST(placement_needs_room)
 {
     struct dt_error err;
@@ -252,7 +297,7 @@ static const char *const broken[] = {"2 modules, model three has 3",
                                      "virtual stage 1 holds no block",
                                      "outside cluster",
                                      "straddle nodes",
-                                     "vit and llm share GPUs",
+                                     "vit (GPUs 44 to 55) and llm (GPUs 0 to 47) share GPUs",
                                      "no multiple of dp 4 x microbatch 2",
                                      "for encoders and generators",
                                      "ep 3: expert parallelism is not supported yet",
@@ -332,6 +377,8 @@ START_TEST(json_round_trip)
     dt_assert_ok(dt_plan_to_json(&back, &err, &again), err);
     ck_assert_str_eq(text, again);
     dt_assert_ok(dt_plan_validate(&back, &fx.model, &fx.cluster, &err), err);
+    ck_assert(back.modules[0].pinned); /* a file states every place */
+    dt_plan_unpin(&back);
     ck_assert_mem_eq(&back.modules, &plan.modules, sizeof(plan.modules));
     ck_assert_mem_eq(&back.policy, &plan.policy, sizeof(plan.policy));
     ck_assert(fabs(back.predicted.total_s - plan.predicted.total_s) < 1e-8);
@@ -473,6 +520,8 @@ int main(void)
     tcase_add_checked_fixture(c, setup, teardown);
     tcase_add_test(c, placement);
     tcase_add_test(c, placement_never_straddles);
+    tcase_add_test(c, stated_places_are_kept);
+    tcase_add_test(c, stated_places_leave_no_room);
     tcase_add_test(c, placement_needs_room);
     tcase_add_loop_test(c, validity, 0, (int)(sizeof(broken) / sizeof(broken[0])));
     tcase_add_test(c, experts_are_split_by_tp_only);

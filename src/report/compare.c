@@ -328,7 +328,8 @@ static const struct {
     {"tokens_per_s", REPORT("tokens_per_s"), false},
     {"samples_per_s", REPORT("samples_per_s"), false},
     {"bubble_share",
-     "(SELECT 1.0 - sum(1.0 * l.busy_ns * l.gpus) / ((max(l.first_gpu + l.gpus) - "
+     /* colocated lanes share their GPUs, which have no gaps; others have theirs alone */
+     "(SELECT 1.0 - sum(1.0 * l.busy_ns * l.gpus) / (min(sum(l.gpus), max(l.first_gpu + l.gpus) - "
      "min(l.first_gpu)) * r.makespan_ns) FROM %s.lane l WHERE l.run = r.id AND r.makespan_ns > 0)",
      false},
     {"exposed_comm_share", REPORT("exposed_comm_s") " / " REPORT("iteration_s"), false},

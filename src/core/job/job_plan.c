@@ -31,6 +31,8 @@ static enum dt_status read_file(struct dt_node n, const char *path, struct dt_jo
                                 struct dt_error *err)
 {
     DT_TRY(dt_plan_read(path, err, &j->plan));
+    if (strcmp(j->plan.cluster, j->cluster.name) != 0) /* its GPUs are others */
+        dt_plan_unpin(&j->plan);
     if (!same_modules(&j->plan, j->model)) {
         struct dt_error why;
 

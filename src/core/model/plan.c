@@ -60,37 +60,94 @@ static int64_t align_up(int64_t x, int64_t to)
     return (x + to - 1) / to * to;
 }
 
-enum dt_status dt_plan_place(struct dt_plan *p, const struct dt_cluster *c, struct dt_error *err)
+void dt_plan_unpin(struct dt_plan *p)
 {
-    int order[DT_MAX_MODULES], first[DT_MAX_MODULES];
-    int64_t next = 0;
+    for (int m = 0; m < p->n_modules; m++)
+        p->modules[m].pinned = false;
+}
 
-    for (int i = 0; i < p->n_modules;
-         i++) { /* insertion sort: wider lanes first, then module order */
+/* The lowest aligned GPU, not below `from`, of a range that no module with a place (first >= 0)
+ * has. */
+static int64_t free_range(const struct dt_plan *p, const int64_t *first, int64_t from, int align,
+                          int gpus)
+{
+    bool moved = true;
+
+    while (moved) {
+        moved = false;
+        from = align_up(from, align);
+        for (int o = 0; o < p->n_modules; o++) {
+            int64_t end = first[o] + dt_plan_layout_gpus(&p->modules[o].layout);
+
+            if (first[o] >= 0 && from < end && first[o] < from + gpus) {
+                from = end;
+                moved = true;
+            }
+        }
+    }
+    return from;
+}
+
+/* Modules, those with wider lanes first, else in the order of the model. */
+static void widest_first(const struct dt_plan *p, int *order)
+{
+    for (int i = 0; i < p->n_modules; i++) {
         int width = dt_plan_layout_lane_gpus(&p->modules[i].layout), j = i;
 
         for (; j > 0 && dt_plan_layout_lane_gpus(&p->modules[order[j - 1]].layout) < width; j--)
             order[j] = order[j - 1];
         order[j] = i;
     }
-    for (int i = 0; i < p->n_modules; i++) {
-        const struct dt_plan_layout *l = &p->modules[order[i]].layout;
-        int width = dt_plan_layout_lane_gpus(l);
+}
 
-        if (!lane_fits_nodes(width, c->gpus_per_node))
-            return dt_error_set(err, DT_ERR_INFEASIBLE,
-                                "module %s: lanes of %d GPUs (tp*cp*ip) do not tile nodes of %d",
-                                p->module_names[order[i]], width, c->gpus_per_node);
-        next =
-            p->colocated ? 0 : align_up(next, width < c->gpus_per_node ? width : c->gpus_per_node);
-        first[order[i]] = (int)next;
-        next += (int64_t)width * l->pp * l->dp;
-        if (next > dt_cluster_gpus(c))
-            return dt_error_set(err, DT_ERR_INFEASIBLE, "the plan needs %d GPUs, cluster %s has %d",
-                                dt_plan_gpus(p), c->name, dt_cluster_gpus(c));
+static enum dt_status place_module(const struct dt_plan *p, const struct dt_cluster *c, int m,
+                                   bool pins, int64_t *first, int64_t *next, struct dt_error *err)
+{
+    const struct dt_plan_layout *l = &p->modules[m].layout;
+    int width = dt_plan_layout_lane_gpus(l), gpus = dt_plan_layout_gpus(l);
+    int align = width < c->gpus_per_node ? width : c->gpus_per_node;
+
+    if (!lane_fits_nodes(width, c->gpus_per_node))
+        return dt_error_set(err, DT_ERR_INFEASIBLE,
+                            "module %s: lanes of %d GPUs (tp*cp*ip) do not tile nodes of %d",
+                            p->module_names[m], width, c->gpus_per_node);
+    if (first[m] >= 0)
+        return DT_OK;
+    first[m] = p->colocated ? 0 : free_range(p, first, pins ? 0 : *next, align, gpus);
+    *next = first[m] + gpus;
+    if (*next <= dt_cluster_gpus(c))
+        return DT_OK;
+    if (pins && dt_plan_gpus(p) <= dt_cluster_gpus(c))
+        return dt_error_set(err, DT_ERR_INFEASIBLE,
+                            "module %s: the first_gpu of the others leave no %d GPUs in a row free "
+                            "in cluster %s (%d GPUs)",
+                            p->module_names[m], gpus, c->name, dt_cluster_gpus(c));
+    return dt_error_set(err, DT_ERR_INFEASIBLE, "the plan needs %d GPUs, cluster %s has %d",
+                        dt_plan_gpus(p), c->name, dt_cluster_gpus(c));
+}
+
+enum dt_status dt_plan_place(struct dt_plan *p, const struct dt_cluster *c, struct dt_error *err)
+{
+    int64_t first[DT_MAX_MODULES], next = 0;
+    int order[DT_MAX_MODULES];
+    bool pins = false;
+
+    for (int i = 0; i < p->n_modules; i++) {
+        const struct dt_plan_module *m = &p->modules[i];
+
+        if (p->colocated && m->pinned && m->layout.first_gpu != 0)
+            return dt_error_set(err, DT_ERR_INPUT,
+                                "module %s: first_gpu %d does not go with colocated modules, which "
+                                "all begin at GPU 0",
+                                p->module_names[i], m->layout.first_gpu);
+        first[i] = m->pinned ? m->layout.first_gpu : -1;
+        pins |= m->pinned;
     }
+    widest_first(p, order);
     for (int i = 0; i < p->n_modules; i++)
-        p->modules[i].layout.first_gpu = first[i];
+        DT_TRY(place_module(p, c, order[i], pins, first, &next, err));
+    for (int i = 0; i < p->n_modules; i++)
+        p->modules[i].layout.first_gpu = (int)first[i];
     memcpy(p->cluster, c->name, sizeof(p->cluster));
     return DT_OK;
 }
@@ -194,16 +251,22 @@ static enum dt_status check_place(const struct dt_plan *p, int m, const struct d
                             p->module_names[m], l->first_gpu, (long long)l->first_gpu + gpus - 1,
                             c->name, dt_cluster_gpus(c));
     if (l->first_gpu % node != 0)
-        return dt_error_set(err, DT_ERR_INPUT,
-                            "plan, module %s: first_gpu %d would make lanes of %d straddle nodes",
-                            p->module_names[m], l->first_gpu, width);
+        return dt_error_set(
+            err, DT_ERR_INPUT,
+            "plan, module %s: first_gpu %d is no multiple of %d, so that lanes of %d "
+            "GPUs would straddle nodes",
+            p->module_names[m], l->first_gpu, node, width);
     for (int o = 0; o < m && !p->colocated; o++) {
         const struct dt_plan_layout *k = &p->modules[o].layout;
 
         if (l->first_gpu < k->first_gpu + dt_plan_layout_gpus(k) &&
             k->first_gpu < l->first_gpu + gpus)
-            return dt_error_set(err, DT_ERR_INPUT, "plan: modules %s and %s share GPUs",
-                                p->module_names[o], p->module_names[m]);
+            return dt_error_set(err, DT_ERR_INPUT,
+                                "plan: modules %s (GPUs %d to %d) and %s (GPUs %d to %d) share "
+                                "GPUs; move one by first_gpu, or state colocated: true",
+                                p->module_names[o], k->first_gpu,
+                                k->first_gpu + dt_plan_layout_gpus(k) - 1, p->module_names[m],
+                                l->first_gpu, l->first_gpu + gpus - 1);
     }
     return DT_OK;
 }

@@ -54,6 +54,7 @@ static inline int dt_plan_layout_gpus(const struct dt_plan_layout *l)
 struct dt_plan_module {
     struct dt_plan_layout layout;
     bool frozen; /* body frozen; projector blocks stay trained */
+    bool pinned; /* layout.first_gpu is stated: dt_plan_place leaves it as it is */
     /* virtual stage v (= chunk*pp + stage) holds blocks [split[v], split[v+1]) ; split[pp*vpp] = n_blocks */
     uint16_t split[DT_MAX_VSTAGES + 1];
 };
@@ -115,9 +116,12 @@ void dt_plan_init(struct dt_plan *p, const struct dt_model *m, const struct dt_p
 /* Split n_blocks over v virtual stages so that the largest sum of cost[] is least (exact, binary search on the
  * bottleneck; ties put more blocks late).  cost[] >= 0. */
 void dt_plan_split_blocks(const double *cost, int n_blocks, int v, uint16_t *split);
-/* Give every module its GPU range: wider lanes first, so that TP groups never straddle nodes; checks capacity.
- * Colocated: every module begins at GPU 0. */
+/* Give every module its GPU range: pinned modules where they are stated to be; the others from GPU 0
+ * on, wider lanes first, so that TP groups never straddle nodes.  Checks capacity; that stated ranges
+ * lie apart is for dt_plan_validate.  Colocated: every module begins at GPU 0. */
 enum dt_status dt_plan_place(struct dt_plan *p, const struct dt_cluster *c, struct dt_error *err);
+/* No module is pinned any more: for a plan of another cluster, or a part of a plan. */
+void dt_plan_unpin(struct dt_plan *p);
 /* Global GPU index of the first GPU of a lane (order inside a module: tp fastest, then dp, then pp). */
 int dt_plan_lane_gpu(const struct dt_plan *p, int module, int replica, int stage);
 /* Can the block be split over tp ranks: heads and key/value heads of a transformer block must divide, as

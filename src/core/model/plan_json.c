@@ -223,6 +223,7 @@ static enum dt_status get_layout(struct dt_node n, struct dt_error *err, struct 
     if (l->pp * l->vpp > DT_MAX_VSTAGES)
         return dt_node_error(n, err, "pp*vpp = %d, at most %d", l->pp * l->vpp, DT_MAX_VSTAGES);
     DT_TRY(dt_get_i32(n, "first_gpu", 0, DT_PLAN_GPUS_MAX, &l->first_gpu, err));
+    mp->pinned = dt_node_present(dt_map_get(n, "first_gpu"));
     return dt_get_bool(n, "frozen", &mp->frozen, err);
 }
 

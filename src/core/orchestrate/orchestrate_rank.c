@@ -171,6 +171,7 @@ static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *
         return timeline_s(in, p, p, 0, err, &q->timeline_s, &q->mem_bytes_max);
     DT_TRY(check_expected(t, p, err));
     expected = q->mem_bytes_max;
+    dt_plan_unpin(&part);
     DT_TRY(dt_plan_place(&part, in->cluster, err));
     DT_TRY(timeline_s(in, p, &part, 0, err, &q->timeline_s, &q->mem_bytes_max));
     q->mem_bytes_max = fmax(q->mem_bytes_max, expected);
