@@ -51,6 +51,63 @@ START_TEST(test_collectives_in_a_node)
 }
 END_TEST
 
+/* Ranks of a lane lie tp fastest, so the ranks of a context-parallel group are tp apart; the expected members per
+ * node and groups per NIC are counted here GPU by GPU. */
+START_TEST(test_context_parallel_groups_span_nodes)
+{
+    static const struct {
+        int tp, cp;
+    } cases[] = {{1, 2}, {1, 8}, {1, 16}, {2, 2}, {2, 4}, {2, 8},
+                 {4, 2}, {4, 4}, {8, 2},  {8, 4}, {8, 16}};
+    const struct dt_block block = {.kind = DT_BLOCK_TRANSFORMER,
+                                   .hidden = 4096,
+                                   .heads = 32,
+                                   .kv_heads = 32,
+                                   .head_dim = 128,
+                                   .ffn = 11008,
+                                   .gated = true,
+                                   .causal = true};
+    const struct dt_work w = {1, 65536, 65536.0 * 65536.0, 65536};
+    struct fixture f;
+    struct dt_cost *c;
+
+    fx_init(&f);
+    fx_collectives(&f);
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const int tp = cases[i].tp, cp = cases[i].cp, node = f.cluster.gpus_per_node;
+        struct dt_block_shard shard = {.tp = tp, .cp = cp, .ep = 1, .ip = 1, .seqpar = tp > 1};
+        struct dt_kop k[DT_MAX_KOPS];
+        struct dt_cost_time got = {0}, want;
+        int n = dt_block_kops(&block, &shard, &w, k), per_node = 0, groups = 0, found = 0;
+        double bytes =
+            2.0 * 65536 * 2 * 4096 / tp; /* keys and values of this rank's heads, gathered */
+
+        for (int r = 0; r < cp; r++) /* the group of GPU 0: GPUs r * tp */
+            per_node += r * tp < node;
+        for (int g = 0; g < tp; g++) /* groups of the lane with a GPU in node 0 */
+            groups += g < node;
+        for (int j = 0; j < n; j++)
+            if (k[j].family == DT_KOP_ALL_GATHER && k[j].d[0] == cp && (double)k[j].d[2] == bytes &&
+                k[j].d[3] == tp) {
+                dt_cost_kernel(c, &k[j], DT_PHASE_FWD, &got);
+                found++;
+            }
+        ck_assert_msg(found == 1, "tp %d cp %d: %d gathers of keys and values", tp, cp, found);
+        dt_cost_collective(c, DT_KOP_ALL_GATHER, cp, per_node, groups, bytes, &want);
+        assert_near(got.ns, want.ns, 1e-12, "a group as it lies");
+        if (tp * cp > node) {
+            dt_cost_collective(c, DT_KOP_ALL_GATHER, cp < node ? cp : node, node, 1, bytes, &want);
+            ck_assert_msg(got.ns > (tp == node ? 2 : 1) * want.ns,
+                          "tp %d cp %d: as fast as inside a node", tp, cp);
+        }
+    }
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
 START_TEST(test_collectives_across_nodes)
 {
     struct fixture f;
@@ -166,6 +223,7 @@ int main(void)
 
     tcase_add_test(t, test_collectives_in_a_node);
     tcase_add_test(t, test_collectives_across_nodes);
+    tcase_add_test(t, test_context_parallel_groups_span_nodes);
     tcase_add_test(t, test_point_to_point);
     tcase_add_test(t, test_optimizer);
     return dt_test_run(s);

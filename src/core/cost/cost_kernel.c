@@ -191,6 +191,18 @@ static double from_surface(const struct dt_kop *op, struct dt_cost_surface *s, d
     return below && ns < s->min_ns ? s->min_ns : ns;
 }
 
+/* A group of GPUs `stride` apart: where it leaves the node, as many such groups share the node's NICs as lie
+ * between two neighbours (all of one lane run together). */
+static void group_collective(struct dt_cost *c, const struct dt_kop *op, struct dt_cost_time *out)
+{
+    int node = c->cluster->gpus_per_node, gpus = (int)op->d[0];
+    int stride = op->d[3] > 1 ? (int)(op->d[3] < node ? op->d[3] : node) : 1;
+    int inside = node / stride; /* members of a group that a node has room for */
+    int per_node = gpus < inside ? gpus : inside;
+
+    dt_cost_collective(c, op->family, gpus, per_node, stride, (double)op->d[2], out);
+}
+
 static void kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_kop_phase phase,
                        struct dt_cost_surface *s, struct dt_cost_time *out)
 {
@@ -201,8 +213,7 @@ static void kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_kop_p
         if (op->family == DT_KOP_SEND_RECV)
             dt_cost_p2p(c, op->d[0] > 1, 1, (double)op->d[1], out, NULL, NULL);
         else
-            dt_cost_collective(c, op->family, (int)op->d[0], (int)op->d[1], 1, (double)op->d[2],
-                               out);
+            group_collective(c, op, out);
         return;
     }
     ratio = phase_ratio(op, phase);

@@ -102,8 +102,8 @@ void dt_kop_emit_pointwise(struct dt_kop_list *o, enum dt_kop_family f, double t
     op->has_weight = has_weight;
 }
 
-void dt_kop_emit_coll(struct dt_kop_list *o, enum dt_kop_family f, double gpus, double bytes,
-                      double count)
+void dt_kop_emit_coll_apart(struct dt_kop_list *o, enum dt_kop_family f, double gpus, double stride,
+                            double bytes, double count)
 {
     struct dt_kop *op;
 
@@ -113,7 +113,14 @@ void dt_kop_emit_coll(struct dt_kop_list *o, enum dt_kop_family f, double gpus, 
     op->d[0] = (int64_t)gpus;
     op->d[1] = (int64_t)gpus;
     op->d[2] = dim(bytes);
+    op->d[3] = (int64_t)stride;
     op->bytes = bytes;
+}
+
+void dt_kop_emit_coll(struct dt_kop_list *o, enum dt_kop_family f, double gpus, double bytes,
+                      double count)
+{
+    dt_kop_emit_coll_apart(o, f, gpus, 1, bytes, count);
 }
 
 void dt_kop_emit_attention(struct dt_kop_list *o, bool causal, double seq, double tokens_sq,
@@ -203,7 +210,8 @@ static void attention_half(const struct dt_block *b, struct dt_kop_list *o)
     if (b->causal && b->max_pos == 0) /* rotary positions unless they are learned */
         dt_kop_emit_pointwise(o, DT_KOP_ROPE, w->tokens, qd + kvd, 0, 2, false, 1);
     /* context parallelism gathers keys and values and deals the causal triangle evenly */
-    dt_kop_emit_coll(o, DT_KOP_ALL_GATHER, w->cp, DT_ELEM_BYTES * w->tokens_all * 2 * kvd, 1);
+    dt_kop_emit_coll_apart(o, DT_KOP_ALL_GATHER, w->cp, w->tp,
+                           DT_ELEM_BYTES * w->tokens_all * 2 * kvd, 1);
     dt_kop_emit_attention(o, b->causal, w->seq, w->tokens_sq, heads, kv, b->head_dim, 1 / w->cp);
     dt_kop_emit_gemm(o, w->tokens, b->hidden, qd, 1);
     dt_kop_emit_tp_leave(o, w->tokens, b->hidden);
@@ -226,7 +234,8 @@ static void mlp_half(const struct dt_block *b, struct dt_kop_list *o)
         experts = dt_block_ceil_div(b->n_experts, w->ep);
         rows = w->tokens * b->top_k / experts;
         dt_kop_emit_gemm(o, w->norm_tokens, b->n_experts, b->hidden, 1);
-        dt_kop_emit_coll(o, DT_KOP_ALL_TO_ALL, w->ep, bytes, 2); /* dispatch and combine */
+        /* dispatch and combine; expert groups span lanes */
+        dt_kop_emit_coll_apart(o, DT_KOP_ALL_TO_ALL, w->ep, w->tp * w->cp, bytes, 2);
     }
     dt_kop_emit_gemm(o, rows, b->gated ? 2 * f : f, b->hidden, experts);
     dt_kop_emit_pointwise(o, DT_KOP_ACT, rows, f, b->gated, b->gated ? 3 : 2, false, experts);

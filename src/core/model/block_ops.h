@@ -45,8 +45,10 @@ void dt_kop_emit_gemm(struct dt_kop_list *o, double m, double n, double k, doubl
 /* Element-wise kernels: `passes` = reads + writes of a tokens x width tensor. */
 void dt_kop_emit_pointwise(struct dt_kop_list *o, enum dt_kop_family f, double tokens, double width,
                            int64_t extra, double passes, bool has_weight, double count);
-/* bytes: full buffer, nccl-tests convention.  Written with gpus_per_node = gpus: the block does not
- * know nodes; the cost model lowers it where a group is wider than a node. */
+/* bytes: full buffer, nccl-tests convention.  The group is GPUs that are `stride` apart (1: neighbours); the
+ * block does not know nodes, the cost model finds how many of a group share one. */
+void dt_kop_emit_coll_apart(struct dt_kop_list *o, enum dt_kop_family f, double gpus, double stride,
+                            double bytes, double count);
 void dt_kop_emit_coll(struct dt_kop_list *o, enum dt_kop_family f, double gpus, double bytes,
                       double count);
 /* Self-attention over sequences of mean length seq with total squared length tokens_sq. */
