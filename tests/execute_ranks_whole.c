@@ -3,6 +3,8 @@
  * All of the model in one place, collected from ranks and spread over them. */
 #include "execute_ranks.h"
 
+#include "base/hash.h"
+
 static double distance(const float *a, const float *b, size_t n, double *norm)
 {
     double off = 0, all = 0;
@@ -75,7 +77,8 @@ static void check_shares(const struct world *w, struct exec_fixture *f,
 /* A number that tells where it belongs. */
 static float mark(int module, const char *name, size_t i, int what)
 {
-    return (float)((dt_nn_name_hash(name) + 31 * (uint64_t)module + 7 * i + (uint64_t)what) %
+    return (float)((dt_hash_text(DT_HASH_START, name) + 31 * (uint64_t)module + 7 * i +
+                    (uint64_t)what) %
                    65521);
 }
 

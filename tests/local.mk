@@ -6,6 +6,7 @@
 check_PROGRAMS += \
 	tests/mutate \
 	tests/test_accuracy \
+	tests/test_algorithms \
 	tests/test_assign \
 	tests/test_base \
 	tests/test_boundary \

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "module_util.h"
 
+#include "base/hash.h"
+
 #include "comm/transport.h"
 
 #include <pthread.h>
@@ -127,7 +129,7 @@ static void arithmetic_of(enum mu_kind kind, struct dt_shape *s)
 
 static double normal(struct mu *u, const char *what, int64_t i)
 {
-    return dt_rng_normal_at(u->seed, dt_nn_name_hash(what), (uint64_t)i);
+    return dt_rng_normal_at(u->seed, dt_hash_text(DT_HASH_START, what), (uint64_t)i);
 }
 
 /* Rounded to bf16, so that both precisions start from the same numbers. */

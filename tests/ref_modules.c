@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "ref_modules.h"
 
+#include "base/hash.h"
 #include "base/rng.h"
 #include "exec/modules/module.h"
 
@@ -231,7 +232,7 @@ static double *drop(struct ref_module *r, const struct dt_block *b, int which, i
     if (p <= 0)
         return x;
     snprintf(name, sizeof(name), "%s/dropout/%d/%d", r->m->name, (int)(b - r->m->blocks), which);
-    key = r->seed ^ dt_nn_name_hash(name);
+    key = r->seed ^ dt_hash_text(DT_HASH_START, name);
     for (int i = 0; i < rows; i++) {
         bool same = i > 0 && doc[i] == doc[i - 1];
 

@@ -14,6 +14,8 @@ libdtbase_a_SOURCES = \
 	src/base/file.h \
 	src/base/finite.c \
 	src/base/finite.h \
+	src/base/hash.h \
+	src/base/heap.h \
 	src/base/json.c \
 	src/base/json.h \
 	src/base/mem.c \
@@ -21,6 +23,10 @@ libdtbase_a_SOURCES = \
 	src/base/normal.c \
 	src/base/number.c \
 	src/base/number.h \
+	src/base/protobuf.c \
+	src/base/protobuf.h \
+	src/base/quantile.c \
+	src/base/quantile.h \
 	src/base/rng.c \
 	src/base/rng.h \
 	src/base/status.c \

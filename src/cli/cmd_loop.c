@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/clock.h"
+#include "base/quantile.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -218,13 +219,6 @@ struct outcome {
     int chosen, best; /* least predicted, least measured */
 };
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static enum dt_status judge(const struct dt_loop *l, struct outcome *o, struct dt_error *err)
 {
     double *e = dt_malloc((size_t)l->n * sizeof(*e));
@@ -243,8 +237,7 @@ static enum dt_status judge(const struct dt_loop *l, struct outcome *o, struct d
         if (x->measured_s < l->layout[o->best].measured_s)
             o->best = i;
     }
-    qsort(e, (size_t)l->n, sizeof(*e), by_size);
-    o->median_abs_error = l->n % 2 ? e[l->n / 2] : (e[l->n / 2 - 1] + e[l->n / 2]) / 2;
+    o->median_abs_error = dt_median(e, (size_t)l->n);
     o->chosen_over_best = l->layout[o->chosen].measured_s / l->layout[o->best].measured_s;
     dt_free(e);
     return DT_OK;

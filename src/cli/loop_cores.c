@@ -3,6 +3,8 @@
  * A quiet place to measure, and watching that it stays quiet. */
 #include "cli/loop.h"
 
+#include "base/quantile.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -54,13 +56,6 @@ static void note(struct dt_loop *l, const struct dt_drift *d)
         l->foreign_max = d->foreign;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* The median of some: a virtual machine may stand still for a tenth of a second. */
 static enum dt_status reference(struct dt_loop *l, struct dt_error *err)
 {
@@ -68,8 +63,7 @@ static enum dt_status reference(struct dt_loop *l, struct dt_error *err)
 
     for (int k = 0; k < REFERENCES; k++)
         DT_TRY(dt_load_reference(&l->cpus, REFERENCE_S, err, &s[k]));
-    qsort(s, REFERENCES, sizeof(s[0]), by_size);
-    l->reference_s = s[REFERENCES / 2];
+    l->reference_s = dt_median(s, REFERENCES);
     return DT_OK;
 }
 

@@ -5,6 +5,7 @@
 #include "base/doc.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/quantile.h"
 #include "comm/lifeline.h"
 
 #include <errno.h>
@@ -216,19 +217,6 @@ enum dt_status dt_loop_profile(struct dt_loop *l, int threads, struct dt_error *
 
 /* ---- one layout ---- */
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, int64_t n)
-{
-    qsort(v, (size_t)n, sizeof(*v), by_size);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
-
 /* step_s of every line of metrics.jsonl after the warm-up. */
 static enum dt_status read_steps(struct dt_loop *l, const char *path, double *out,
                                  struct dt_error *err)
@@ -250,7 +238,7 @@ static enum dt_status read_steps(struct dt_loop *l, const char *path, double *ou
     if (st == DT_OK && n == 0)
         st = dt_error_at(err, DT_ERR_IO, path, 0, 0, "training left no steps");
     if (st == DT_OK)
-        *out = median(v, n);
+        *out = dt_median(v, (size_t)n);
     dt_free(v);
     dt_free(text);
     return st;
@@ -370,7 +358,7 @@ enum dt_status dt_loop_predict(struct dt_loop *l, const struct dt_loop_layout *x
     struct dt_session s;
 
     DT_TRY(simulate(l, x, pass, l->seen, (int)l->steps, err, &s, &r));
-    *out_s = median(r.iteration_s, r.iterations);
+    *out_s = dt_median(r.iteration_s, (size_t)r.iterations);
     dt_sim_result_free(&r);
     s.job->samples = NULL;
     dt_session_close(&s);

@@ -6,6 +6,7 @@
 #endif
 #include "comm/supervisor_impl.h"
 
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/clock.h"
 
@@ -139,8 +140,8 @@ enum dt_status dt_supervisor_agree(struct dt_supervisor *w, const struct dt_supe
 
 void dt_supervisor_binary_digest(char *buf, size_t size)
 {
-    uint64_t h = UINT64_C(14695981039346656037); /* FNV-1a, by 8 bytes */
-    uint64_t block[8192];
+    uint64_t h = DT_HASH_START;
+    char block[65536];
     FILE *f = fopen("/proc/self/exe", "rb");
     size_t n;
 
@@ -148,10 +149,8 @@ void dt_supervisor_binary_digest(char *buf, size_t size)
     if (!f)
         return;
     do {
-        memset(block, 0, sizeof(block));
         n = fread(block, 1, sizeof(block), f);
-        for (size_t k = 0; k < (n + 7) / 8; k++)
-            h = (h ^ block[k]) * UINT64_C(1099511628211);
+        h = dt_hash_digest(h, block, n);
     } while (n == sizeof(block));
     if (!ferror(f))
         snprintf(buf, size, "%016" PRIx64, h);

@@ -3,6 +3,7 @@
 
 #include "core/cost/cost_internal.h"
 #include "base/mem.h"
+#include "base/quantile.h"
 
 #include <gsl/gsl_errno.h>
 #include <gsl/gsl_multifit.h>
@@ -32,13 +33,6 @@ static int by_x(const void *a, const void *b)
     if (p->x != q->x)
         return p->x < q->x ? -1 : 1;
     return (p->ns > q->ns) - (p->ns < q->ns);
-}
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
 }
 
 /* ---- the fit ---- */
@@ -93,7 +87,7 @@ static void leave_out(const struct dt_curve *c, double t0, double slope, double 
 
     for (int i = 0; i < c->n; i++)
         e[i] = weight[i] = fabs((t0 + slope * c->point[i].x) / c->point[i].ns - 1);
-    qsort(e, (size_t)c->n, sizeof(*e), by_size);
+    dt_sort_numbers(e, (size_t)c->n);
     limit = 3 * 1.4826 * e[c->n / 2] + 1e-9;
     for (int i = 0; i < c->n; i++)
         weight[i] = weight[i] <= limit ? 1 : 0;
@@ -144,7 +138,7 @@ static enum dt_status fit(struct dt_curve *c, struct dt_error *err)
         c->point[i].fitted_ns = t0 + slope * c->point[i].x;
         e[i] = fabs(c->point[i].fitted_ns / c->point[i].ns - 1);
     }
-    qsort(e, (size_t)c->n, sizeof(*e), by_size);
+    dt_sort_numbers(e, (size_t)c->n);
     c->median_error = e[c->n / 2];
     c->p90_error = e[(9 * (c->n - 1)) / 10];
     dt_free(e);

@@ -3,6 +3,8 @@
  * From the kernels of traces to rows of a profile. */
 #include "fit/kernel_import.h"
 
+#include "base/quantile.h"
+
 #include "fit/kernel_dtype.h"
 #include "fit/profile_import.h"
 
@@ -403,15 +405,6 @@ int dt_import_kernels_top(struct dt_import_kernels *k, struct dt_import_kernels_
 
 /* ---- rows ---- */
 
-/* Quantile of sorted times, linear between order statistics. */
-static double quantile(const struct observation *o, size_t n, double q)
-{
-    double at = q * (double)(n - 1), lo = floor(at);
-    double a = o[(size_t)lo].ns, b = o[(size_t)lo + (at > lo)].ns;
-
-    return a + (at - lo) * (b - a);
-}
-
 static enum dt_status add_row(const struct observation *o, size_t n, int device,
                               struct dt_profile_table *add, struct dt_error *err)
 {
@@ -424,9 +417,9 @@ static enum dt_status add_row(const struct observation *o, size_t n, int device,
     row.r.kind = DT_ROW_MEASURED;
     memcpy(row.r.d, o->d, sizeof(row.r.d));
     row.r.n = (int64_t)n;
-    row.r.median_ns = quantile(o, n, 0.5);
-    row.r.p10_ns = quantile(o, n, 0.1);
-    row.r.p90_ns = quantile(o, n, 0.9);
+    row.r.median_ns = dt_quantile(&o->ns, sizeof(*o), n, 0.5);
+    row.r.p10_ns = dt_quantile(&o->ns, sizeof(*o), n, 0.1);
+    row.r.p90_ns = dt_quantile(&o->ns, sizeof(*o), n, 0.9);
     return dt_profile_table_add(add, &row, err);
 }
 

@@ -7,6 +7,7 @@
 #include "base/doc.h"
 #include "fit/kernel_dtype.h"
 #include "fit/kernel_trace.h"
+#include "base/hash.h"
 #include "base/number.h"
 
 #include <math.h>
@@ -111,14 +112,12 @@ static bool external_of(struct dt_node args, int64_t *out)
 static int64_t thread_of(struct dt_node event)
 {
     static const char *const keys[] = {"pid", "tid"};
-    uint64_t h = UINT64_C(14695981039346656037); /* FNV-1a */
+    uint64_t h = DT_HASH_START;
 
     for (int i = 0; i < 2; i++) {
         const char *s = text_of(event, keys[i]);
 
-        for (; s && *s; s++)
-            h = (h ^ (unsigned char)*s) * UINT64_C(1099511628211);
-        h = (h ^ '/') * UINT64_C(1099511628211);
+        h = dt_hash_text(dt_hash_text(h, s ? s : ""), "/");
     }
     return (int64_t)(h >> 1);
 }

@@ -6,6 +6,7 @@
 
 #include "base/doc.h"
 #include "base/mem.h"
+#include "base/quantile.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -35,15 +36,6 @@ static int compare_time(const void *x, const void *y)
     return 0;
 }
 
-/* Quantile of the sorted run rows[0..n), linear between order statistics. */
-static double quantile(const struct dt_profile_table_row *rows, size_t n, double q)
-{
-    double at = q * (double)(n - 1), lo = floor(at);
-    double a = rows[(size_t)lo].r.median_ns;
-    double b = rows[(size_t)lo + (at > lo)].r.median_ns;
-    return a + (at - lo) * (b - a);
-}
-
 static void group(struct dt_profile_table *t)
 {
     size_t w = 0;
@@ -53,10 +45,11 @@ static void group(struct dt_profile_table *t)
         for (j = i + 1; j < t->n_rows && compare_key(&t->rows[i], &t->rows[j]) == 0; j++)
             ;
         struct dt_profile_table_row row = t->rows[i];
+        const double *ns = &t->rows[i].r.median_ns;
         row.r.n = (int64_t)(j - i);
-        row.r.median_ns = quantile(&t->rows[i], j - i, 0.5);
-        row.r.p10_ns = quantile(&t->rows[i], j - i, 0.1);
-        row.r.p90_ns = quantile(&t->rows[i], j - i, 0.9);
+        row.r.median_ns = dt_quantile(ns, sizeof(row), j - i, 0.5);
+        row.r.p10_ns = dt_quantile(ns, sizeof(row), j - i, 0.1);
+        row.r.p90_ns = dt_quantile(ns, sizeof(row), j - i, 0.9);
         t->rows[w++] = row;
     }
     t->n_rows = w;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "fit/profile_local.h"
 
+#include "base/hash.h"
+#include "base/heap.h"
 #include "base/mem.h"
 
 #include <gsl/gsl_linalg.h>
@@ -40,11 +42,11 @@ void dt_fit_local_free(struct dt_fit_local *l)
 
 int dt_fit_local_fold(const long long *key, int n)
 {
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
+    uint64_t h = DT_HASH_START;
 
-    for (int i = 0; i < n; i++) {
-        h ^= (uint64_t)key[i];
-        h *= UINT64_C(0x9e3779b97f4a7c15);
+    for (int i = 0; i < n;
+         i++) { /* not dt_hash_word: scores of published profiles stand on these folds */
+        h = (h ^ (uint64_t)key[i]) * DT_HASH_GOLDEN;
         h ^= h >> 29;
     }
     return (int)(h % DT_LOCAL_FOLDS);
@@ -55,24 +57,10 @@ struct near {
     const struct dt_fit_local_point *p;
 };
 
-/* The `near` nearest points in a max-heap on (distance, address): ties go to the earlier point. */
-static bool farther(const struct near *a, const struct near *b)
-{
-    return a->d2 != b->d2 ? a->d2 > b->d2 : a->p > b->p;
-}
-
-static void sift_down(struct near *h, int n)
-{
-    for (int i = 0, c; (c = 2 * i + 1) < n; i = c) {
-        if (c + 1 < n && farther(&h[c + 1], &h[c]))
-            c++;
-        if (!farther(&h[c], &h[i]))
-            return;
-        struct near t = h[i];
-        h[i] = h[c];
-        h[c] = t;
-    }
-}
+/* The `near` nearest points, the farthest of them first, by (distance, address): ties go to the
+ * earlier point. */
+#define FARTHER(ctx, a, b) ((a).d2 != (b).d2 ? (a).d2 > (b).d2 : (a).p > (b).p)
+DT_HEAP(nears, const void *, struct near, 2, FARTHER, DT_HEAP_SET)
 
 static int nearest(const struct dt_fit_local *l, const double *x, int skip_fold, struct near *h)
 {
@@ -84,17 +72,10 @@ static int nearest(const struct dt_fit_local *l, const double *x, int skip_fold,
             continue;
         for (int k = 0; k < l->dim; k++)
             c.d2 += (c.p->x[k] - x[k]) * (c.p->x[k] - x[k]);
-        if (n < l->near) {
-            int at = n++;
-            for (h[at] = c; at > 0 && farther(&h[at], &h[(at - 1) / 2]); at = (at - 1) / 2) {
-                struct near t = h[at];
-                h[at] = h[(at - 1) / 2];
-                h[(at - 1) / 2] = t;
-            }
-        } else if (farther(&h[0], &c)) {
-            h[0] = c;
-            sift_down(h, n);
-        }
+        if (n < l->near)
+            nears_push(NULL, h, (uint32_t)n++, c);
+        else if (FARTHER(NULL, h[0], c))
+            nears_down(NULL, h, (uint32_t)n, 0, c);
     }
     return n;
 }

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/number.h"
 #include "report/runs_open.h"
+#include "base/quantile.h"
 #include "base/utf8.h"
 
 #include <math.h>
@@ -159,19 +160,6 @@ static enum dt_status make_keys(struct compare *c, const char *table, const char
 
 /* ---- lines ---- */
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, size_t n)
-{
-    qsort(v, n, sizeof(*v), by_size);
-    return n == 0 ? 0 : n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
-
 static struct dt_compare_line *new_line(struct compare *c, const char *name)
 {
     struct dt_compare *o = c->out;
@@ -215,7 +203,7 @@ static enum dt_status lines(struct compare *c, const char *sql, struct dt_error 
 
         if (!l || strncmp(l->name, name, sizeof(l->name) - 1) != 0) {
             if (l)
-                l->median = median(c->ratio, c->n_ratio);
+                l->median = dt_median(c->ratio, c->n_ratio);
             l = new_line(c, name);
         }
         st = l ? add(c, l, sqlite3_column_double(s, 1), sqlite3_column_double(s, 2), err)
@@ -224,7 +212,7 @@ static enum dt_status lines(struct compare *c, const char *sql, struct dt_error 
     if (st == DT_OK && rc != SQLITE_DONE)
         st = failed(c, err);
     if (l && st == DT_OK)
-        l->median = median(c->ratio, c->n_ratio);
+        l->median = dt_median(c->ratio, c->n_ratio);
     sqlite3_finalize(s);
     return st;
 }
@@ -258,7 +246,7 @@ static enum dt_status errors(struct compare *c, struct dt_error *err)
     }
     l = c->out->n > 0 ? &c->out->line[c->out->n - 1] : NULL;
     if (l && strcmp(l->name, "all") == 0) {
-        c->out->median_abs_error = median(c->ratio, c->n_ratio);
+        c->out->median_abs_error = dt_median(c->ratio, c->n_ratio);
         c->out->n--;
     }
     return DT_OK;

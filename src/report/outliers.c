@@ -3,6 +3,7 @@
 
 #include "core/schedule/assign.h"
 #include "base/mem.h"
+#include "base/quantile.h"
 #include "core/model/model.h"
 
 #include <math.h>
@@ -35,19 +36,6 @@ static double tokens_of(const struct dt_program *p, const struct dt_op *op)
     return a->work[a->mb_first[op->replica] + op->mb].tokens;
 }
 
-static int by_number(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, size_t n)
-{
-    qsort(v, n, sizeof(*v), by_number);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
-
 static int by_like(const void *a, const void *b)
 {
     const struct item *x = a, *y = b;
@@ -62,10 +50,10 @@ static double limit(double *rate, size_t n, double factor, double *usual)
 {
     double far;
 
-    *usual = median(rate, n);
+    *usual = dt_median(rate, n);
     for (size_t i = 0; i < n; i++)
         rate[i] = fabs(rate[i] - *usual);
-    far = *usual + DEVIATIONS * NORMAL_MAD * median(rate, n);
+    far = *usual + DEVIATIONS * NORMAL_MAD * dt_median(rate, n);
     return fmax(far, factor * *usual);
 }
 
@@ -160,7 +148,7 @@ static void set_paces(struct item *v, size_t n, double *room)
 
     for (size_t i = 0; i < n; i++)
         room[i] = v[i].rate;
-    usual = median(room, n);
+    usual = dt_median(room, n);
     for (size_t i = 0; i < n; i++)
         v[i].pace = v[i].rate / usual;
 }
@@ -189,7 +177,7 @@ static size_t lane_items(const struct dt_program *p, const struct item *op, size
             room[k] = op[i + k].pace;
             x->ns += op[i + k].ns;
         }
-        x->rate = median(room, k);
+        x->rate = dt_median(room, k);
     }
     return n_out;
 }

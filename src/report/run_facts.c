@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "report/run_facts.h"
 
+#include "base/hash.h"
+
 #include "core/model/block_key.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#define FNV_BASIS UINT64_C(0xcbf29ce484222325)
-
-static void mix(uint64_t *h, uint64_t v)
-{
-    for (int i = 0; i < 64; i += 8) /* FNV-1a 64 */
-        *h = (*h ^ (v >> i & 255)) * UINT64_C(0x100000001b3);
-}
 
 /* A sum over samples, so that reordering changes nothing; each is mixed once more, so that equal
  * ones do not cancel in pairs. */
@@ -22,15 +16,15 @@ uint64_t dt_run_samples_digest(const struct dt_samples *s, int64_t first, int64_
 
     for (int64_t k = first; k < first + n && s->n > 0; k++) {
         int64_t i = k % s->n;
-        uint64_t h = FNV_BASIS;
+        uint64_t h = DT_HASH_START;
 
-        mix(&h, s->text_tokens[i]);
-        mix(&h, s->seq_tokens[i]);
+        h = dt_hash_number(h, s->text_tokens[i]);
+        h = dt_hash_number(h, s->seq_tokens[i]);
         for (uint64_t j = s->item_first[i]; j < s->item_first[i + 1]; j++) {
             const struct dt_sample_item *x = &s->items[j];
 
-            mix(&h,
-                (uint64_t)x->w << 48 | (uint64_t)x->h << 32 | (uint64_t)x->kind << 16 | x->flags);
+            h = dt_hash_number(h, (uint64_t)x->w << 48 | (uint64_t)x->h << 32 |
+                                      (uint64_t)x->kind << 16 | x->flags);
         }
         sum += h;
     }
@@ -40,16 +34,16 @@ uint64_t dt_run_samples_digest(const struct dt_samples *s, int64_t first, int64_
 static uint64_t model_digest(const struct dt_model *m)
 {
     const struct dt_block_shard whole = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
-    uint64_t h = FNV_BASIS;
+    uint64_t h = DT_HASH_START;
 
     for (int i = 0; i < m->n_modules; i++) {
         const struct dt_module *x = &m->modules[i];
 
-        mix(&h, x->role);
+        h = dt_hash_number(h, x->role);
         for (const char *c = x->name; *c; c++)
-            mix(&h, (unsigned char)*c);
+            h = dt_hash_number(h, (unsigned char)*c);
         for (int b = 0; b < x->n_blocks; b++)
-            mix(&h, (uint64_t)dt_block_key(&x->blocks[b], &whole, DT_RECOMPUTE_NONE));
+            h = dt_hash_number(h, (uint64_t)dt_block_key(&x->blocks[b], &whole, DT_RECOMPUTE_NONE));
     }
     return h;
 }

@@ -16,83 +16,33 @@
  * message is its length, then its bytes. */
 #include "report/trace_export.h"
 
+#include "base/hash.h"
 #include "base/mem.h"
+#include "base/protobuf.h"
 #include "report/trace_read.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_BYTES = 2 };
 enum { SLICE_BEGIN = 1, SLICE_END = 2 }; /* TrackEvent.Type */
 /* Tracks of a resource whose ops overlap (several transfers in flight); the last takes the rest. */
 enum { SUB_MAX = 8 };
 
-struct bytes {
-    uint8_t *p;
-    size_t n, cap;
-    bool failed;
-};
-struct small { /* a message that goes into another; names are at most 96 bytes */
-    uint8_t p[768];
-    size_t n;
-};
 struct perfetto {
     int lane, n_lanes, rank; /* rank: the last that was named; -1 = none */
-    struct bytes out;
+    struct dt_pb out;
     int64_t
         *free_ns; /* [n_lanes][DT_RES_N][SUB_MAX]: end of the track's last slice, -1 = no slice */
 };
 
-/* ---- protobuf ---- */
+/* A message that goes into another: names are at most 96 bytes. */
+#define SMALL(name)                                                                                \
+    uint8_t name##_room[768];                                                                      \
+    struct dt_pb name = DT_PB_IN(name##_room)
 
-static void varint(struct small *m, uint64_t v)
+static void put_packet(struct perfetto *t, const struct dt_pb *packet)
 {
-    do {
-        m->p[m->n++] = (uint8_t)((v & 0x7f) | (v > 0x7f ? 0x80 : 0));
-        v >>= 7;
-    } while (v > 0);
-}
-
-static void put_int(struct small *m, unsigned field, uint64_t v)
-{
-    varint(m, field << 3 | WIRE_VARINT);
-    varint(m, v);
-}
-
-static void put_fixed64(struct small *m, unsigned field, uint64_t v)
-{
-    varint(m, field << 3 | WIRE_FIXED64);
-    for (int i = 0; i < 8; i++)
-        m->p[m->n++] = (uint8_t)(v >> 8 * i);
-}
-
-static void put_bytes(struct small *m, unsigned field, const void *p, size_t n)
-{
-    varint(m, field << 3 | WIRE_BYTES);
-    varint(m, n);
-    memcpy(m->p + m->n, p, n);
-    m->n += n;
-}
-
-static void put_text(struct small *m, unsigned field, const char *text)
-{
-    put_bytes(m, field, text, strlen(text));
-}
-
-static void put_packet(struct perfetto *t, const struct small *packet)
-{
-    struct small head = {.n = 0};
-    struct bytes *o = &t->out;
-
-    varint(&head, 1 << 3 | WIRE_BYTES);
-    varint(&head, packet->n);
-    if (o->failed || dt_grow((void **)&o->p, &o->cap, o->n + head.n + packet->n, 1)) {
-        o->failed = true;
-        return;
-    }
-    memcpy(o->p + o->n, head.p, head.n);
-    memcpy(o->p + o->n + head.n, packet->p, packet->n);
-    o->n += head.n + packet->n;
+    dt_pb_message(&t->out, 1, packet);
 }
 
 /* ---- tracks ---- */
@@ -107,38 +57,40 @@ static uint64_t thread_uuid(const struct perfetto *t, size_t track)
     return (uint64_t)t->n_lanes + 1 + track;
 }
 
-static void put_track(struct perfetto *t, const struct small *descriptor)
+static void put_track(struct perfetto *t, const struct dt_pb *descriptor)
 {
-    struct small packet = {.n = 0};
+    SMALL(packet);
 
-    put_int(&packet, 10, 1);
-    put_bytes(&packet, 60, descriptor->p, descriptor->n);
+    dt_pb_int(&packet, 10, 1);
+    dt_pb_message(&packet, 60, descriptor);
     put_packet(t, &packet);
 }
 
 /* Its pid is its uuid. */
 static void put_process(struct perfetto *t, uint64_t uuid, const char *name)
 {
-    struct small process = {.n = 0}, track = {.n = 0};
+    SMALL(process);
+    SMALL(track);
 
-    put_int(&process, 1, uuid);
-    put_text(&process, 6, name);
-    put_int(&track, 1, uuid);
-    put_bytes(&track, 3, process.p, process.n);
+    dt_pb_int(&process, 1, uuid);
+    dt_pb_text(&process, 6, name);
+    dt_pb_int(&track, 1, uuid);
+    dt_pb_message(&track, 3, &process);
     put_track(t, &track);
 }
 
 /* Its tid is its uuid: one that equals a pid would be that process's main thread. */
 static void put_thread(struct perfetto *t, uint64_t process, uint64_t uuid, const char *name)
 {
-    struct small thread = {.n = 0}, track = {.n = 0};
+    SMALL(thread);
+    SMALL(track);
 
-    put_int(&thread, 1, process);
-    put_int(&thread, 2, uuid);
-    put_text(&thread, 5, name);
-    put_int(&track, 1, uuid);
-    put_bytes(&track, 4, thread.p, thread.n);
-    put_int(&track, 5, process);
+    dt_pb_int(&thread, 1, process);
+    dt_pb_int(&thread, 2, uuid);
+    dt_pb_text(&thread, 5, name);
+    dt_pb_int(&track, 1, uuid);
+    dt_pb_message(&track, 4, &thread);
+    dt_pb_int(&track, 5, process);
     put_track(t, &track);
 }
 
@@ -194,40 +146,39 @@ static uint64_t track_of(struct perfetto *t, const struct dt_trace_op *op)
 
 /* ---- slices ---- */
 
-static void annotate(struct small *event, const char *name, int64_t v)
+static void annotate(struct dt_pb *event, const char *name, int64_t v)
 {
-    struct small a = {.n = 0};
+    SMALL(a);
 
-    put_text(&a, 10, name);
-    put_int(&a, 4, (uint64_t)v);
-    put_bytes(event, 4, a.p, a.n);
+    dt_pb_text(&a, 10, name);
+    dt_pb_int(&a, 4, (uint64_t)v);
+    dt_pb_message(event, 4, &a);
 }
 
-static void put_event(struct perfetto *t, int64_t at_ns, const struct small *event)
+static void put_event(struct perfetto *t, int64_t at_ns, const struct dt_pb *event)
 {
-    struct small packet = {.n = 0};
+    SMALL(packet);
 
-    put_int(&packet, 8, (uint64_t)at_ns);
-    put_int(&packet, 10, 1);
-    put_bytes(&packet, 11, event->p, event->n);
+    dt_pb_int(&packet, 8, (uint64_t)at_ns);
+    dt_pb_int(&packet, 10, 1);
+    dt_pb_message(&packet, 11, event);
     put_packet(t, &packet);
 }
 
 /* The same at both ends of a message and at no other: 20 bits of the one lane, 20 of the other, 24
- * of its number, mixed by splitmix64's finaliser, which loses nothing. */
+ * of its number, mixed without a loss. */
 static uint64_t flow_id(const struct dt_trace_op *op)
 {
     uint64_t x = ((uint64_t)op->from << 44) ^ ((uint64_t)op->to << 24) ^ (uint64_t)op->nth;
 
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
+    return dt_hash_spread(x);
 }
 
 static void add_op(void *ctx, const struct dt_trace_op *op)
 {
     struct perfetto *t = ctx;
-    struct small begin = {.n = 0}, end = {.n = 0};
+    SMALL(begin);
+    SMALL(end);
     uint64_t track;
     char name[64];
 
@@ -235,25 +186,26 @@ static void add_op(void *ctx, const struct dt_trace_op *op)
         return;
     snprintf(name, sizeof(name), op->mb >= 0 ? "%.40s %d" : "%.40s", op->name, op->mb);
     track = track_of(t, op);
-    put_int(&begin, 9, SLICE_BEGIN);
-    put_int(&begin, 11, track);
-    put_text(&begin, 22, dt_trace_threads[dt_op_resource(op->kind)]);
-    put_text(&begin, 23, name);
+    dt_pb_int(&begin, 9, SLICE_BEGIN);
+    dt_pb_int(&begin, 11, track);
+    dt_pb_text(&begin, 22, dt_trace_threads[dt_op_resource(op->kind)]);
+    dt_pb_text(&begin, 23, name);
     annotate(&begin, "chunk", op->chunk);
     annotate(&begin, "part", op->part);
     annotate(&begin, "bytes", op->bytes);
     if (op->from >= 0 && t->lane < 0)
-        put_fixed64(&begin, op->kind == DT_OP_SEND ? 47 : 48, flow_id(op));
+        dt_pb_fixed64(&begin, op->kind == DT_OP_SEND ? 47 : 48, flow_id(op));
     put_event(t, op->begin_ns, &begin);
-    put_int(&end, 9, SLICE_END);
-    put_int(&end, 11, track);
+    dt_pb_int(&end, 9, SLICE_END);
+    dt_pb_int(&end, 11, track);
     put_event(t, op->end_ns, &end);
 }
 
 static void add_data(void *ctx, const struct dt_trace_data *d)
 {
     struct perfetto *t = ctx;
-    struct small begin = {.n = 0}, end = {.n = 0};
+    SMALL(begin);
+    SMALL(end);
     uint64_t track = rank_uuid(t, d->rank) + 1;
     char name[64];
 
@@ -262,14 +214,14 @@ static void add_data(void *ctx, const struct dt_trace_data *d)
     if (t->rank != d->rank)
         name_rank(t, d->rank);
     snprintf(name, sizeof(name), "%.30s batch %lld", d->work, (long long)d->batch);
-    put_int(&begin, 9, SLICE_BEGIN);
-    put_int(&begin, 11, track);
-    put_text(&begin, 22, "data");
-    put_text(&begin, 23, name);
+    dt_pb_int(&begin, 9, SLICE_BEGIN);
+    dt_pb_int(&begin, 11, track);
+    dt_pb_text(&begin, 22, "data");
+    dt_pb_text(&begin, 23, name);
     annotate(&begin, "all_ns", d->end_ns - d->begin_ns);
     put_event(t, d->shown_ns, &begin);
-    put_int(&end, 9, SLICE_END);
-    put_int(&end, 11, track);
+    dt_pb_int(&end, 9, SLICE_END);
+    dt_pb_int(&end, 11, track);
     put_event(t, d->end_ns, &end);
 }
 

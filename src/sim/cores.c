@@ -5,6 +5,7 @@
  * as long as the rate is 1. */
 #include "sim/cores.h"
 
+#include "base/heap.h"
 #include "base/mem.h"
 #include "base/number.h"
 
@@ -150,35 +151,17 @@ static int prepare(struct cores *c)
 
 /* ---- events ---- */
 
-static bool before(const struct event *a, const struct event *b)
-{
-    return a->ns != b->ns ? a->ns < b->ns : a->op < b->op;
-}
+#define BEFORE(ctx, a, b) ((a).ns != (b).ns ? (a).ns < (b).ns : (a).op < (b).op)
+DT_HEAP(events, const void *, struct event, 2, BEFORE, DT_HEAP_SET)
 
 static void push(struct cores *c, double ns, uint32_t op)
 {
-    uint32_t i = c->n_heap++;
-    struct event e = {ns, op};
-
-    for (; i > 0 && before(&e, &c->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        c->heap[i] = c->heap[(i - 1) / 2];
-    c->heap[i] = e;
+    events_push(NULL, c->heap, c->n_heap++, (struct event){ns, op});
 }
 
 static struct event pop(struct cores *c)
 {
-    struct event top = c->heap[0], e = c->heap[--c->n_heap];
-    uint32_t i = 0;
-
-    for (uint32_t k; (k = 2 * i + 1) < c->n_heap; i = k) {
-        if (k + 1 < c->n_heap && before(&c->heap[k + 1], &c->heap[k]))
-            k++;
-        if (!before(&c->heap[k], &e))
-            break;
-        c->heap[i] = c->heap[k];
-    }
-    c->heap[i] = e;
-    return top;
+    return events_pop(NULL, c->heap, c->n_heap--);
 }
 
 static double rate(const struct cores *c, const struct host *h)

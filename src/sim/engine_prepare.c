@@ -4,20 +4,15 @@
  * + dependencies). */
 #include "sim/engine_internal.h"
 
+#include "base/hash.h"
 #include "base/mem.h"
 
 #include <string.h>
 
-static inline uint64_t mix(uint64_t h, uint64_t w)
-{
-    h = (h ^ w) * 0x9e3779b97f4a7c15u; /* 2^64 / golden ratio: odd, spreads low bits upward */
-    return h ^ h >> 32;
-}
-
 static uint64_t mix_words(uint64_t h, const uint32_t *w, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        h = mix(h, w[i]);
+        h = dt_hash_word(h, w[i]);
     return h;
 }
 
@@ -31,14 +26,14 @@ static uint64_t fingerprint(const struct dt_program *p)
     for (uint32_t i = 0; i < p->n_ops; i++) {
         memcpy(w, &p->ops[i], sizeof w);
         for (int k = 0; k < 6; k++)
-            h[k] = mix(h[k], w[k]);
+            h[k] = dt_hash_word(h[k], w[k]);
     }
-    h[0] = mix(mix_words(h[0], p->deps, p->n_deps), p->n_ops);
-    h[1] = mix(mix_words(h[1], p->group_ops, p->n_group_ops), p->n_groups);
+    h[0] = dt_hash_word(mix_words(h[0], p->deps, p->n_deps), p->n_ops);
+    h[1] = dt_hash_word(mix_words(h[1], p->group_ops, p->n_group_ops), p->n_groups);
     for (uint32_t g = 0; g < p->n_groups; g++)
-        h[2] = mix(h[2], (uint64_t)p->groups[g].first << 32 | p->groups[g].n);
+        h[2] = dt_hash_word(h[2], (uint64_t)p->groups[g].first << 32 | p->groups[g].n);
     for (int k = 1; k < 6; k++)
-        h[0] = mix(h[0], h[k]);
+        h[0] = dt_hash_word(h[0], h[k]);
     return h[0] | 1; /* never the "none" value */
 }
 

@@ -3,6 +3,7 @@
  * Before a run: room in the network, ops as before the first, the routes of transfers. */
 #include "sim/engine_internal.h"
 
+#include "base/hash.h"
 #include "base/mem.h"
 
 /* Room for a flow per lane and per group: then no flow start allocates. */
@@ -35,7 +36,7 @@ enum dt_status dt_engine_reserve_network(struct dt_engine *e, const struct dt_pr
 static uint32_t alpha_index(struct dt_engine *e, int64_t alpha_ns)
 {
     enum { FIRST = 1, N = ENGINE_ALPHAS - 2 };
-    uint32_t at = (uint32_t)(((uint64_t)alpha_ns * 0x9e3779b97f4a7c15u) >> 32) % N;
+    uint32_t at = (uint32_t)(((uint64_t)alpha_ns * DT_HASH_GOLDEN) >> 32) % N;
 
     for (int probe = 0; probe < 8; probe++, at = (at + 1) % N) {
         if (e->alpha_ns[FIRST + at] < 0)

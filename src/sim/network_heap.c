@@ -5,6 +5,8 @@
  * Whoever follows them through memory learns from that list what to fetch ahead. */
 #include "sim/network_internal.h"
 
+#include "base/heap.h"
+
 #include <string.h>
 
 #define IN_SOON 0xfffffffeu /* .heap_at of a flow in the list */
@@ -23,31 +25,18 @@ static inline void set(struct dt_network *n, uint32_t at, struct dt_network_fini
     n->flows[e.flow].heap_at = at;
 }
 
+#define BEFORE(n, a, b) before(a, b)
+#define SET(n, h, i, e) set(n, i, e)
+DT_HEAP(finishes, struct dt_network *, struct dt_network_finish, 4, BEFORE, SET)
+
 static void place(struct dt_network *n, uint32_t at, struct dt_network_finish e)
 {
-    struct dt_network_finish *h = n->heap;
-
-    while (at > 0 && before(e, h[(at - 1) / 4])) {
-        set(n, at, h[(at - 1) / 4]);
-        at = (at - 1) / 4;
-    }
-    for (;;) {
-        uint32_t c = 4 * at + 1, best = c, last = c + 4 < n->heap_n ? c + 4 : n->heap_n;
-        if (c >= n->heap_n)
-            break;
-        for (uint32_t k = c + 1; k < last; k++)
-            best = before(h[k], h[best]) ? k : best;
-        if (!before(h[best], e))
-            break;
-        set(n, at, h[best]);
-        at = best;
-    }
-    set(n, at, e);
+    finishes_down(n, n->heap, n->heap_n, finishes_up(n, n->heap, at, e), e);
 }
 
 static void push(struct dt_network *n, struct dt_network_finish e)
 {
-    place(n, n->heap_n++, e);
+    finishes_push(n, n->heap, n->heap_n++, e);
 }
 
 static void heap_remove(struct dt_network *n, uint32_t at)

@@ -19,30 +19,14 @@
  * flows, because for each of them the condition above holds. */
 #include "sim/network_internal.h"
 
+#include "base/heap.h"
 #include "base/number.h"
 
 #include <math.h>
 
-static void level_sift(struct dt_network_level *v, uint32_t count, uint32_t i)
-{
-    struct dt_network_level e = v[i];
-
-    for (;;) {
-        uint32_t c = 2 * i + 1;
-        if (c >= count)
-            break;
-        /* Ties by id: the order of processing is a function of the flows, not of how they were
-         * found. */
-        if (c + 1 < count &&
-            (v[c + 1].rate < v[c].rate || (v[c + 1].rate == v[c].rate && v[c + 1].id < v[c].id)))
-            c++;
-        if (e.rate < v[c].rate || (e.rate == v[c].rate && e.id < v[c].id))
-            break;
-        v[i] = v[c];
-        i = c;
-    }
-    v[i] = e;
-}
+/* Ties by id: the order of processing is a function of the flows, not of how they were found. */
+#define LOWER(ctx, a, b) ((a).rate < (b).rate || ((a).rate == (b).rate && (a).id < (b).id))
+DT_HEAP(levels, const void *, struct dt_network_level, 2, LOWER, DT_HEAP_SET)
 
 static uint32_t add_flow(struct dt_network *n, uint32_t flow, uint32_t n_flows)
 {
@@ -152,8 +136,7 @@ static uint32_t start_levels(struct dt_network *n, uint32_t n_flows, uint32_t n_
     for (uint32_t i = 0; i < n_flows; i++)
         n->level[count++] =
             (struct dt_network_level){n->flows[n->todo[i]].cap, n->todo[i] | NET_FLOW};
-    for (uint32_t i = count / 2; i-- > 0;)
-        level_sift(n->level, count, i);
+    levels_make(NULL, n->level, count);
     return count;
 }
 
@@ -264,8 +247,8 @@ static uint32_t fill(struct dt_network *n, uint32_t n_flows, uint32_t n_links)
             double now = n->links[v.id].spare / n->links[v.id].weight;
             if (now >
                 v.rate * (1 + 1e-12)) { /* flows that stopped lower left room: look again later */
-                n->level[0].rate = now;
-                level_sift(n->level, count, 0);
+                v.rate = now;
+                levels_down(NULL, n->level, count, 0, v);
                 continue;
             }
             uint32_t with = add_faster(n, v.id, v.rate, n_flows);
@@ -273,9 +256,7 @@ static uint32_t fill(struct dt_network *n, uint32_t n_flows, uint32_t n_links)
                 return with;
             left -= freeze_link(n, v.id, v.rate);
         }
-        n->level[0] = n->level[--count];
-        if (count > 0)
-            level_sift(n->level, count, 0);
+        levels_pop(NULL, n->level, count--);
     }
     return add_released(n, n_links, n_flows);
 }

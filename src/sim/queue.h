@@ -10,7 +10,10 @@
 #ifndef DT_SIM_QUEUE_H
 #define DT_SIM_QUEUE_H
 
+#include "base/heap.h"
+
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* What happens first at one instant.  Transfers end (rank 0) outside this queue, in the network,
@@ -67,42 +70,17 @@ static inline bool dt_sim_queue_empty(const struct dt_sim_queue *q)
     return q->n == (uint32_t)q->hole;
 }
 
-static inline void dt_sim_queue_sift_down(struct dt_sim_queue *q, uint32_t i, struct dt_sim_event e)
-{
-    struct dt_sim_event *h = q->heap;
-    uint32_t n = q->n;
-
-    for (;;) {
-        uint32_t c = 4 * i + 1, best = c;
-        if (c >= n)
-            break;
-        uint32_t last = c + 4 < n ? c + 4 : n;
-        for (uint32_t k = c + 1; k < last; k++)
-            best = dt_sim_event_before(h[k], h[best]) ? k : best;
-        if (!dt_sim_event_before(h[best], e))
-            break;
-        h[i] = h[best];
-        i = best;
-    }
-    h[i] = e;
-}
+#define DT_SIM_EVENT_BEFORE(ctx, a, b) dt_sim_event_before(a, b)
+DT_HEAP(dt_sim_events, const void *, struct dt_sim_event, 4, DT_SIM_EVENT_BEFORE, DT_HEAP_SET)
 
 static inline void dt_sim_queue_put(struct dt_sim_queue *q, struct dt_sim_event e)
 {
     if (q->hole) {
         q->hole = false;
-        dt_sim_queue_sift_down(q, 0, e);
+        dt_sim_events_down(NULL, q->heap, q->n, 0, e);
         return;
     }
-    uint32_t i = q->n++;
-    while (i > 0) {
-        uint32_t up = (i - 1) / 4;
-        if (!dt_sim_event_before(e, q->heap[up]))
-            break;
-        q->heap[i] = q->heap[up];
-        i = up;
-    }
-    q->heap[i] = e;
+    dt_sim_events_push(NULL, q->heap, q->n++, e);
 }
 
 static inline void dt_sim_queue_fill_hole(struct dt_sim_queue *q)
@@ -112,14 +90,13 @@ static inline void dt_sim_queue_fill_hole(struct dt_sim_queue *q)
     q->hole = false;
     struct dt_sim_event last = q->heap[--q->n];
     if (q->n > 0)
-        dt_sim_queue_sift_down(q, 0, last);
+        dt_sim_events_down(NULL, q->heap, q->n, 0, last);
 }
 
 /* Makes a heap of the events that stand in heap[0 .. n) in any order. */
 static inline void dt_sim_queue_order(struct dt_sim_queue *q)
 {
-    for (uint32_t i = (q->n + 2) / 4; i-- > 0;)
-        dt_sim_queue_sift_down(q, i, q->heap[i]);
+    dt_sim_events_make(NULL, q->heap, q->n);
 }
 
 /* The earliest event; the queue must not be empty. */

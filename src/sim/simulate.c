@@ -11,6 +11,7 @@
 #include "sim/simulate.h"
 
 #include "base/mem.h"
+#include "base/quantile.h"
 #include "report/sanity.h"
 #include "sim/cores.h"
 #include "sim/engine.h"
@@ -38,8 +39,8 @@ struct sim {
     uint64_t events;
 };
 struct timed {
-    int64_t makespan_ns;
-    int run; /* iteration * draws + draw */
+    double makespan_ns; /* a whole number, exact below 2^53 ns, 104 days */
+    int run;            /* iteration * draws + draw */
 };
 struct batch { /* one iteration, ready to run */
     struct dt_assignment *assignment;
@@ -149,7 +150,7 @@ static enum dt_status run_iteration(struct sim *s, const struct batch *b, int it
         int number = iteration * s->draws + d;
         struct dt_timeline *t = number == 0 ? first : &s->timeline;
         DT_TRY(run(s, b, number, t, err));
-        s->times[number] = (struct timed){t->makespan_ns, number};
+        s->times[number] = (struct timed){(double)t->makespan_ns, number};
     }
     return DT_OK;
 }
@@ -176,17 +177,6 @@ static int by_time(const void *a, const void *b)
     if (x->makespan_ns != y->makespan_ns)
         return x->makespan_ns < y->makespan_ns ? -1 : 1;
     return (x->run > y->run) - (x->run < y->run);
-}
-
-/* Linear between order statistics (definition 7 of Hyndman and Fan 1996). */
-static double percentile_s(const struct timed *sorted, int n, double q)
-{
-    double at = q * (n - 1);
-    int i = (int)at;
-    double low = (double)sorted[i].makespan_ns;
-    double high = (double)sorted[i + 1 < n ? i + 1 : i].makespan_ns;
-
-    return (low + (at - i) * (high - low)) * 1e-9;
 }
 
 static enum dt_status fill_report(struct sim *s, const struct batch *b, const struct dt_timeline *t,
@@ -218,8 +208,10 @@ static enum dt_status report_median(struct sim *s, const struct batch *first,
             batch_close(&b);
         DT_TRY(st);
     }
-    out->samples_s_p10 = percentile_s(s->times, n, 0.1);
-    out->samples_s_p90 = percentile_s(s->times, n, 0.9);
+    out->samples_s_p10 =
+        1e-9 * dt_quantile(&s->times->makespan_ns, sizeof(*s->times), (size_t)n, 0.1);
+    out->samples_s_p90 =
+        1e-9 * dt_quantile(&s->times->makespan_ns, sizeof(*s->times), (size_t)n, 0.9);
     return DT_OK;
 }
 
@@ -278,7 +270,7 @@ static enum dt_status interval(struct sim *s, const struct batch *first,
     if (!times_s)
         return dt_error_nomem(err, "iteration times");
     for (int i = 0; i < n; i++)
-        times_s[i] = (double)s->times[i].makespan_ns * 1e-9;
+        times_s[i] = s->times[i].makespan_ns * 1e-9;
     enum dt_status st = DT_OK;
     if (first->program->n_ops <= SAMPLED_OPS_MAX)
         st = further_batches(s, first, (double)t->makespan_ns * 1e-9, times_s, &n, err);
@@ -331,7 +323,7 @@ static enum dt_status simulate(struct sim *s, dt_sim_progress_fn *progress, void
     if (!r->iteration_s)
         return dt_error_nomem(err, "iteration times");
     for (int i = 0; i < s->iterations; i++)
-        r->iteration_s[i] = (double)s->times[i * s->draws].makespan_ns * 1e-9;
+        r->iteration_s[i] = s->times[i * s->draws].makespan_ns * 1e-9;
     r->iterations = s->iterations;
     DT_TRY(report_median(s, &first, &r->timeline, err, &r->report));
     DT_TRY(interval(s, &first, &r->timeline, err, r));

@@ -49,11 +49,11 @@ static void find_surfaces(struct dt_cost_block_kernels *b, int module, int class
                           const struct dt_cost_shard_key *shard)
 {
     struct dt_cost *c = b->c;
-    uint64_t h = dt_cost_mix((uint64_t)module << 32 | (uint64_t)class_, 0x2545f4914f6cdd1dULL);
+    uint64_t h = dt_hash_word((uint64_t)module << 32 | (uint64_t)class_, 0x2545f4914f6cdd1dULL);
     struct dt_cost_recipe *r;
 
-    h = dt_cost_mix(h, (uint64_t)shard->tp << 48 | (uint64_t)shard->cp << 32 |
-                           (uint64_t)shard->ep << 16 | shard->ip);
+    h = dt_hash_word(h, (uint64_t)shard->tp << 48 | (uint64_t)shard->cp << 32 |
+                            (uint64_t)shard->ep << 16 | shard->ip);
     r = &c->recipes[(h >> 7) & (RECIPES - 1)];
     if (!r->used || r->module != module || r->class_ != class_ ||
         memcmp(&r->shard, shard, sizeof(*shard))) {
@@ -360,15 +360,15 @@ void dt_cost_block(struct dt_cost *c, int module, int class_, const struct dt_bl
                    const struct dt_work *work, struct dt_cost_block_times *out)
 {
     struct dt_cost_shard_key key = dt_cost_shard_key(shard);
-    uint64_t h = dt_cost_mix((uint64_t)module << 32 | (uint64_t)class_, 0x9e3779b97f4a7c15ULL);
+    uint64_t h = dt_hash_word((uint64_t)module << 32 | (uint64_t)class_, DT_HASH_GOLDEN);
     struct dt_cost_block_entry *e;
     struct dt_cost_block_kernels b;
 
-    h = dt_cost_mix(h, (uint64_t)key.tp << 48 | (uint64_t)key.cp << 32 | (uint64_t)key.ep << 16 |
-                           key.ip);
-    h = dt_cost_mix(h, (uint64_t)work->tokens << 1 | key.seqpar);
-    h = dt_cost_mix(h, (uint64_t)work->tokens_sq);
-    h = dt_cost_mix(h, (uint64_t)work->n << 40 ^ (uint64_t)work->tokens_max);
+    h = dt_hash_word(h, (uint64_t)key.tp << 48 | (uint64_t)key.cp << 32 | (uint64_t)key.ep << 16 |
+                            key.ip);
+    h = dt_hash_word(h, (uint64_t)work->tokens << 1 | key.seqpar);
+    h = dt_hash_word(h, (uint64_t)work->tokens_sq);
+    h = dt_hash_word(h, (uint64_t)work->n << 40 ^ (uint64_t)work->tokens_max);
     h |= 1;
     e = &c->blocks[(h >> 9) & (BLOCK_ENTRIES - 1)];
     if (e->hash == h && e->module == module && e->class_ == class_ &&

@@ -10,6 +10,8 @@
 #define DT_CORE_COST_COST_INTERNAL_H
 
 #include "core/cost/cost.h"
+
+#include "base/hash.h"
 #include <gsl/gsl_interp.h>
 #include <gsl/gsl_interp2d.h>
 #include <math.h>
@@ -236,12 +238,5 @@ bool dt_cost_whole_block(struct dt_cost *c, const struct dt_block *b,
                          struct dt_cost_block_times *out);
 bool dt_cost_block_measured(struct dt_cost *c, const struct dt_block *b,
                             const struct dt_block_shard *s);
-
-static inline uint64_t dt_cost_mix(uint64_t h, uint64_t v)
-{
-    /* multiply-xorshift, the finaliser constants of MurmurHash3 (Appleby, public domain) */
-    h = (h ^ v) * 0xff51afd7ed558ccdULL;
-    return h ^ (h >> 32);
-}
 
 #endif

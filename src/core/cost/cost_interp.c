@@ -227,13 +227,13 @@ static struct dt_cost_surface *surface_new(struct dt_cost *c, int family, int ph
 struct dt_cost_surface *dt_cost_surface(struct dt_cost *c, int family, int phase, const int64_t *d)
 {
     int64_t slow[6];
-    uint64_t h = dt_cost_mix((uint64_t)family << 8 | (uint64_t)phase, 0x9e3779b97f4a7c15ULL);
+    uint64_t h = dt_hash_word((uint64_t)family << 8 | (uint64_t)phase, DT_HASH_GOLDEN);
     struct dt_cost_surface *s;
     int at;
 
     for (int i = 0; i < 6; i++) {
         slow[i] = dt_cost_is_slow(family, i) ? d[i] : 0;
-        h = dt_cost_mix(h, (uint64_t)slow[i]);
+        h = dt_hash_word(h, (uint64_t)slow[i]);
     }
     for (at = (int)(h & (SURFACE_ENTRIES - 1)); (s = c->surface[at]);
          at = (at + 1) & (SURFACE_ENTRIES - 1)) {

@@ -238,13 +238,13 @@ static bool group_works(struct batch *q, const struct dt_work *work, uint32_t *a
         return false;
     for (uint32_t i = 0; i < n; i++) {
         const struct dt_work *w = &work[at[i]];
-        uint64_t h = dt_cost_mix((uint64_t)w->tokens, 0x9e3779b97f4a7c15ULL);
+        uint64_t h = dt_hash_word((uint64_t)w->tokens, DT_HASH_GOLDEN);
         uint32_t k;
 
         if (q->by_items)
-            h = dt_cost_mix(h, (uint64_t)w->n);
+            h = dt_hash_word(h, (uint64_t)w->n);
         if (q->shard.ip > 1)
-            h = dt_cost_mix(h, (uint64_t)w->tokens_max);
+            h = dt_hash_word(h, (uint64_t)w->tokens_max);
         k = (uint32_t)(h >> 9) & (size - 1);
         while (entry[k] && !share_sheets(q, &work[at[entry[k] - 1]], w))
             k = (k + 1) & (size - 1);

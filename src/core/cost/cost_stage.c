@@ -111,7 +111,7 @@ static uint64_t pattern(const unsigned char *trainable, int first, int n)
     while (n >= 8) {
         memcpy(&word, p, 8);
         every &= word == all;
-        h = dt_cost_mix(h, word);
+        h = dt_hash_word(h, word);
         p += 8;
         n -= 8;
     }
@@ -119,7 +119,7 @@ static uint64_t pattern(const unsigned char *trainable, int first, int n)
     for (int i = 0; i < n; i++)
         ((unsigned char *)&word)[i] = p[i];
     every &= word == all;
-    h = dt_cost_mix(h, word);
+    h = dt_hash_word(h, word);
     return every ? 0 : h | 1;
 }
 
@@ -141,14 +141,14 @@ dt_cost_stage_entry_of(struct dt_cost *c, const struct dt_cost_stage_key *key, u
     const struct dt_work *work = &key->work;
     uint64_t h;
 
-    h = dt_cost_mix(key->flags, (uint64_t)key->module << 48 | (uint64_t)key->first << 24 |
-                                    (uint64_t)key->n << 1 | (uint64_t)key->upstream);
-    h = dt_cost_mix(h, (uint64_t)work->tokens);
-    h = dt_cost_mix(h, (uint64_t)work->tokens_sq ^ (uint64_t)work->n << 44 ^
-                           (uint64_t)work->tokens_max << 20);
-    h = dt_cost_mix(h, (uint64_t)key->shard.tp << 48 | (uint64_t)key->shard.cp << 32 |
-                           (uint64_t)key->shard.ep << 16 | (uint64_t)key->shard.ip << 1 |
-                           key->shard.seqpar);
+    h = dt_hash_word(key->flags, (uint64_t)key->module << 48 | (uint64_t)key->first << 24 |
+                                     (uint64_t)key->n << 1 | (uint64_t)key->upstream);
+    h = dt_hash_word(h, (uint64_t)work->tokens);
+    h = dt_hash_word(h, (uint64_t)work->tokens_sq ^ (uint64_t)work->n << 44 ^
+                            (uint64_t)work->tokens_max << 20);
+    h = dt_hash_word(h, (uint64_t)key->shard.tp << 48 | (uint64_t)key->shard.cp << 32 |
+                            (uint64_t)key->shard.ep << 16 | (uint64_t)key->shard.ip << 1 |
+                            key->shard.seqpar);
     *hash = h |= 1;
     return &c->stages[(h >> 11) & (STAGE_ENTRIES - 1)];
 }

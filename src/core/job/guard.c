@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "core/job/guard.h"
 
+#include "base/quantile.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,20 +40,6 @@ bool dt_guard_rolls_back(const struct dt_guard_options *o)
 
 /* ---- the window ---- */
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-/* Sorts. */
-static double median_of(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof(*v), by_value);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
-
 /* False while too few are known. */
 static bool find_limit(const struct dt_guard *g, double *median, double *limit)
 {
@@ -61,10 +49,10 @@ static bool find_limit(const struct dt_guard *g, double *median, double *limit)
     if (n < DT_GUARD_WINDOW_MIN)
         return false;
     memcpy(v, g->losses, (size_t)n * sizeof(*v));
-    *median = median_of(v, n);
+    *median = dt_median(v, (size_t)n);
     for (int i = 0; i < n; i++)
         v[i] = fabs(v[i] - *median);
-    spread = g->o.deviations * NORMAL_OF_MAD * median_of(v, n);
+    spread = g->o.deviations * NORMAL_OF_MAD * dt_median(v, (size_t)n);
     *limit = *median + fmax(spread, LEAST_SHARE * fabs(*median));
     return true;
 }

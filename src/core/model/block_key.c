@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "core/model/block_key.h"
 
-static void mix(uint64_t *h, int64_t v)
-{
-    for (int i = 0; i < 64; i += 8) /* FNV-1a 64 */
-        *h = (*h ^ ((uint64_t)v >> i & 255)) * UINT64_C(0x100000001b3);
-}
+#include "base/hash.h"
 
 int64_t dt_block_key(const struct dt_block *b, const struct dt_block_shard *s,
                      enum dt_block_recompute r)
@@ -48,14 +44,14 @@ int64_t dt_block_key(const struct dt_block *b, const struct dt_block_shard *s,
                          s->tp,
                          s->tp > 1 ? s->seqpar : 0,
                          r};
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
+    uint64_t h = DT_HASH_START;
 
     for (unsigned i = 0; i < sizeof(v) / sizeof(v[0]); i++)
-        mix(&h, v[i]);
+        h = dt_hash_number(h, (uint64_t)v[i]);
     /* younger than profiles that people have: blocks without them keep their keys */
     if (b->class_attends || b->groups > 0) {
-        mix(&h, b->class_attends);
-        mix(&h, b->groups);
+        h = dt_hash_number(h, (uint64_t)b->class_attends);
+        h = dt_hash_number(h, (uint64_t)b->groups);
     }
     return (int64_t)(h >> 17) + 1; /* dims of a profile are below 2^48 */
 }

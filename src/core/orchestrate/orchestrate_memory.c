@@ -2,6 +2,7 @@
  *
  * The planner's memory questions: asked of the memory model once per distinct situation and
  * remembered. */
+#include "base/hash.h"
 #include "base/mem.h"
 #include "core/orchestrate/orchestrate_internal.h"
 
@@ -71,17 +72,10 @@ double dt_orch_table_min_gpus(const struct dt_orch_table *t, int m, int tpi, int
 
 /* ---- the cache ---- */
 
-static uint64_t hash(uint64_t x) /* splitmix64 finaliser */
-{
-    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return x ^ (x >> 31);
-}
-
 static struct dt_orch_mem_entry *entry_of(struct dt_orch_mem_entry *table, size_t cap, uint64_t key,
                                           uint32_t dp_lm)
 {
-    size_t i = (size_t)hash(key + ((uint64_t)dp_lm << 40)) & (cap - 1);
+    size_t i = (size_t)dt_hash_spread(key + ((uint64_t)dp_lm << 40)) & (cap - 1);
 
     while (table[i].key && (table[i].key != key || table[i].dp_lm != dp_lm))
         i = (i + 1) & (cap - 1);

@@ -5,6 +5,7 @@
  * bin. */
 #include "core/schedule/assign_build.h"
 
+#include "base/heap.h"
 #include "base/mem.h"
 
 #include <stdlib.h>
@@ -14,19 +15,7 @@ static inline bool bin_before(const double *load, int a, int b)
     return load[a] < load[b] || (load[a] == load[b] && a < b);
 }
 
-static void sift_down(const double *load, int *heap, int n, int i)
-{
-    int bin = heap[i];
-    for (int c = 2 * i + 1; c < n; c = 2 * i + 1) {
-        if (c + 1 < n && bin_before(load, heap[c + 1], heap[c]))
-            c++;
-        if (!bin_before(load, heap[c], bin))
-            break;
-        heap[i] = heap[c];
-        i = c;
-    }
-    heap[i] = bin;
-}
+DT_HEAP(bins, const double *, int, 2, bin_before, DT_HEAP_SET)
 
 void dt_assign_lpt_sorted(const struct dt_assign_keyed *items, int n, int k, int cap, double *load,
                           int *heap, int *fill, int *bin)
@@ -37,8 +26,7 @@ void dt_assign_lpt_sorted(const struct dt_assign_keyed *items, int n, int k, int
         fill[b] = 0;
     }
     /* Callers may start from unequal loads; a heap of equal ones is already in order. */
-    for (int i = k / 2 - 1; i >= 0; i--)
-        sift_down(load, heap, live, i);
+    bins_make(load, heap, (uint32_t)live);
     for (int i = 0; i < n; i++) {
         int b = heap[0];
         bin[i] = b;
@@ -46,7 +34,7 @@ void dt_assign_lpt_sorted(const struct dt_assign_keyed *items, int n, int k, int
         if (++fill[b] == cap) /* a full bin leaves */
             heap[0] = heap[--live];
         if (live)
-            sift_down(load, heap, live, 0);
+            bins_down(load, heap, (uint32_t)live, 0, heap[0]);
     }
 }
 

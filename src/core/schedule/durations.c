@@ -5,6 +5,7 @@
  *
  * What the predicted time stands on: times are exact sums over the ops; the shares of a virtual
  * stage are those of its mean microbatch, so that they cost one question and not one per op. */
+#include "base/hash.h"
 #include "base/number.h"
 #include "core/schedule/schedule_impl.h"
 
@@ -57,12 +58,6 @@ static int64_t whole_ns(struct times *t, uint32_t i, double ns)
     return whole;
 }
 
-static uint64_t mix(uint64_t h, uint64_t x)
-{
-    h = (h ^ x) * 0x9e3779b97f4a7c15ULL; /* 2^64 / golden ratio */
-    return h ^ h >> 29;
-}
-
 static int number_works(struct times *t, int module)
 {
     const struct dt_assignment_module *a = &t->p->assignment->m[module];
@@ -78,9 +73,10 @@ static int number_works(struct times *t, int module)
         return -1;
     for (uint32_t i = 0; i < n; i++) {
         const struct dt_work *w = &a->work[i];
-        uint64_t h =
-            mix(mix(mix(mix(0, (uint64_t)w->n), (uint64_t)w->tokens), (uint64_t)w->tokens_sq),
-                (uint64_t)w->tokens_max);
+        uint64_t h = dt_hash_word(
+            dt_hash_word(dt_hash_word(dt_hash_word(0, (uint64_t)w->n), (uint64_t)w->tokens),
+                         (uint64_t)w->tokens_sq),
+            (uint64_t)w->tokens_max);
         uint32_t at = (uint32_t)(h >> 16) & (size - 1);
 
         while (entry[at] != 0 && memcmp(&m->work[entry[at] - 1], w, sizeof(*w)) != 0)
@@ -242,7 +238,8 @@ static void send_time(struct times *t, uint32_t i)
     uint32_t width = a->gpus < b->gpus ? a->gpus : b->gpus;
     bool same = a->first_gpu / gpn == b->first_gpu / gpn;
     bool there = a->first_gpu == b->first_gpu && a->gpus == b->gpus; /* colocated: nothing moves */
-    struct send_cost *s = &t->sends[mix(mix(width * 2u + same, op->bytes), 0) >> 40 & (SENDS - 1)];
+    struct send_cost *s =
+        &t->sends[dt_hash_word(dt_hash_word(width * 2u + same, op->bytes), 0) >> 40 & (SENDS - 1)];
 
     if (!s->used || s->bytes != op->bytes || s->width != width || s->same_node != same) {
         double alpha, rate;

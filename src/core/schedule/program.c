@@ -2,6 +2,7 @@
  *
  * Programs as data: names, freeing, printing, digest. */
 #include "core/schedule/program.h"
+#include "base/hash.h"
 #include "base/mem.h"
 
 #include <stdarg.h>
@@ -167,47 +168,19 @@ enum dt_status dt_program_print(const struct dt_program *p, int lane, struct dt_
 
 /* ---- digest ---- */
 
-/* Four lanes of multiply-xorshift (the finaliser constants of MurmurHash3), so that the loop is not
- * bound by the latency of one multiplication. */
-static uint64_t mix(uint64_t h)
-{
-    h ^= h >> 33;
-    h *= 0xff51afd7ed558ccdULL;
-    h ^= h >> 33;
-    h *= 0xc4ceb9fe1a85ec53ULL;
-    return h ^ h >> 33;
-}
-
-static uint64_t digest_bytes(uint64_t seed, const void *data, size_t n)
-{
-    const unsigned char *b = data;
-    uint64_t h[4] = {seed + 1, seed + 2, seed + 3, seed + 4}, w;
-    size_t i = 0;
-
-    for (; i + 32 <= n; i += 32)
-        for (int k = 0; k < 4; k++) {
-            memcpy(&w, b + i + 8 * k, 8);
-            h[k] = (h[k] ^ w) * 0xff51afd7ed558ccdULL;
-            h[k] ^= h[k] >> 32;
-        }
-    for (; i < n; i++)
-        h[0] = (h[0] ^ b[i]) * 0x100000001b3ULL;
-    return mix(h[0] + 3 * mix(h[1] + 5 * mix(h[2] + 7 * mix(h[3] ^ n))));
-}
-
 uint64_t dt_program_digest(const struct dt_program *p)
 {
-    uint64_t h = mix((uint64_t)p->n_lanes << 32 | p->n_ops);
+    uint64_t h = dt_hash_finish((uint64_t)p->n_lanes << 32 | p->n_ops);
 
-    h = digest_bytes(h, p->lanes, (size_t)p->n_lanes * sizeof(*p->lanes));
-    h = digest_bytes(h, p->ops, (size_t)p->n_ops * sizeof(*p->ops));
-    h = digest_bytes(h, p->deps, (size_t)p->n_deps * sizeof(*p->deps));
-    h = digest_bytes(h, p->group_ops, (size_t)p->n_group_ops * sizeof(*p->group_ops));
+    h = dt_hash_digest(h, p->lanes, (size_t)p->n_lanes * sizeof(*p->lanes));
+    h = dt_hash_digest(h, p->ops, (size_t)p->n_ops * sizeof(*p->ops));
+    h = dt_hash_digest(h, p->deps, (size_t)p->n_deps * sizeof(*p->deps));
+    h = dt_hash_digest(h, p->group_ops, (size_t)p->n_group_ops * sizeof(*p->group_ops));
     for (uint32_t g = 0; g < p->n_groups; g++) {
         const struct dt_group *x = &p->groups[g];
 
-        h = mix(h ^ ((uint64_t)x->first << 32 | x->n));
-        h = mix(h ^ ((uint64_t)x->kind << 32 | (uint64_t)x->per_node << 16 | x->share));
+        h = dt_hash_finish(h ^ ((uint64_t)x->first << 32 | x->n));
+        h = dt_hash_finish(h ^ ((uint64_t)x->kind << 32 | (uint64_t)x->per_node << 16 | x->share));
     }
     return h;
 }

@@ -14,6 +14,8 @@
  * holds in flight stays within its bound. */
 #include "core/schedule/schedule_impl.h"
 
+#include "base/heap.h"
+
 #include <string.h>
 
 struct merge {
@@ -104,29 +106,16 @@ static bool before(const struct dt_program *p, uint32_t a, uint32_t b)
     return x->module != y->module ? x->module < y->module : a < b;
 }
 
+DT_HEAP(ops, const struct dt_program *, uint32_t, 2, before, DT_HEAP_SET)
+
 static void ready_push(struct merge *g, uint32_t op)
 {
-    uint32_t i = g->n_ready++;
-
-    for (; i > 0 && before(g->p, op, g->ready[(i - 1) / 2]); i = (i - 1) / 2)
-        g->ready[i] = g->ready[(i - 1) / 2];
-    g->ready[i] = op;
+    ops_push(g->p, g->ready, g->n_ready++, op);
 }
 
 static uint32_t ready_pop(struct merge *g)
 {
-    uint32_t top = g->ready[0], last = g->ready[--g->n_ready], i = 0;
-
-    for (uint32_t c = 1; c < g->n_ready; c = 2 * i + 1) {
-        if (c + 1 < g->n_ready && before(g->p, g->ready[c + 1], g->ready[c]))
-            c++;
-        if (!before(g->p, g->ready[c], last))
-            break;
-        g->ready[i] = g->ready[c];
-        i = c;
-    }
-    g->ready[i] = last;
-    return top;
+    return ops_pop(g->p, g->ready, g->n_ready--);
 }
 
 /* ---- running ---- */

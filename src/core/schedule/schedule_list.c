@@ -23,6 +23,8 @@
  * oldest microbatch of all can always go on. */
 #include "core/schedule/schedule_impl.h"
 
+#include "base/heap.h"
+
 #include <string.h>
 
 enum { CLEARLY = 5 }; /* percent */
@@ -70,35 +72,17 @@ static size_t task_of(const struct list *l, int module, uint32_t mb, int v, int 
     return l->task_base[module] + ((size_t)mb * l->s->m[module].n_v + v) * 2 + backward;
 }
 
-static bool earlier(const struct event *a, const struct event *b)
-{
-    return a->ns != b->ns ? a->ns < b->ns : a->lane < b->lane;
-}
+#define EARLIER(ctx, a, b) ((a).ns != (b).ns ? (a).ns < (b).ns : (a).lane < (b).lane)
+DT_HEAP(events, const void *, struct event, 2, EARLIER, DT_HEAP_SET)
 
 static void heap_push(struct list *l, struct event e)
 {
-    uint32_t i = l->n_events++;
-
-    for (; i > 0 && earlier(&e, &l->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        l->heap[i] = l->heap[(i - 1) / 2];
-    l->heap[i] = e;
+    events_push(NULL, l->heap, l->n_events++, e);
 }
 
 static struct event heap_pop(struct list *l)
 {
-    struct event top = l->heap[0], last = l->heap[--l->n_events];
-    uint32_t i = 0;
-
-    for (uint32_t c = 1; c < l->n_events; c = 2 * i + 1) {
-        if (c + 1 < l->n_events && earlier(&l->heap[c + 1], &l->heap[c]))
-            c++;
-        if (!earlier(&l->heap[c], &last))
-            break;
-        l->heap[i] = l->heap[c];
-        i = c;
-    }
-    l->heap[i] = last;
-    return top;
+    return events_pop(NULL, l->heap, l->n_events--);
 }
 
 /* The mean microbatch: an order fitted to single microbatches did worse on the others that share

@@ -2,6 +2,7 @@
 #include "exec/checkpoint/checkpoint_host.h"
 
 #include "base/clock.h"
+#include "base/hash.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -103,6 +104,5 @@ uint64_t dt_ckpt_random(void)
     if (getrandom(&v, sizeof(v), 0) == (ssize_t)sizeof(v))
         return v;
     /* a kernel without it: unlikely to be anybody else's, and names are taken with O_EXCL anyway */
-    return dt_clock_ns() * UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)getpid() << 40 ^
-           (uint64_t)dt_clock_wall_s();
+    return dt_clock_ns() * DT_HASH_GOLDEN ^ (uint64_t)getpid() << 40 ^ (uint64_t)dt_clock_wall_s();
 }

@@ -4,6 +4,9 @@
  */
 #include "exec/data/tokenizer_impl.h"
 
+#include "base/hash.h"
+#include "base/heap.h"
+
 #include <string.h>
 
 enum { SHORT = 32 }; /* symbols up to which a plain search beats the heap */
@@ -33,9 +36,8 @@ int dt_tokenizer_ids_push(struct dt_tokenizer_ids *ids, int32_t id)
 
 uint64_t dt_tokenizer_bpe_hash(const char *bytes, size_t len)
 {
-    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
-    for (size_t i = 0; i < len; i++)
-        h = (h ^ (unsigned char)bytes[i]) * 0x100000001b3u;
+    uint64_t h = dt_hash_bytes(DT_HASH_START, bytes, len);
+
     return h ^ h >> 29;
 }
 
@@ -53,7 +55,7 @@ int32_t dt_tokenizer_bpe_find(const struct dt_tokenizer *t, const char *bytes, s
 uint32_t dt_tokenizer_merge_entry(const struct dt_tokenizer *t, int32_t left, int32_t right)
 {
     uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    uint32_t i = (uint32_t)(key * 0x9e3779b97f4a7c15u >> 32) & t->merge_mask;
+    uint32_t i = (uint32_t)(key * DT_HASH_GOLDEN >> 32) & t->merge_mask;
     while (t->merge[i].rank >= 0 && (t->merge[i].left != left || t->merge[i].right != right))
         i = (i + 1) & t->merge_mask;
     return i;
@@ -104,46 +106,23 @@ static int short_word(const struct dt_tokenizer *t, const char *word, size_t len
 
 /* ---- long words: a heap of pairs, stale entries skipped ---- */
 
-static bool before(const struct dt_tokenizer_bpe_entry *a, const struct dt_tokenizer_bpe_entry *b)
-{
-    return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
-}
+#define BEFORE(ctx, a, b) ((a).rank != (b).rank ? (a).rank < (b).rank : (a).at < (b).at)
+DT_HEAP(pairs, const void *, struct dt_tokenizer_bpe_entry, 2, BEFORE, DT_HEAP_SET)
 
-static int heap_push(struct dt_tokenizer_bpe_scratch *s, size_t *n, struct dt_tokenizer_bpe_entry e)
+static int pairs_add(struct dt_tokenizer_bpe_scratch *s, uint32_t *n,
+                     struct dt_tokenizer_bpe_entry e)
 {
     void *p = s->heap;
-    size_t i = *n;
-    if (dt_grow(&p, &s->cap_heap, *n + 1, sizeof *s->heap))
+
+    if (dt_grow(&p, &s->cap_heap, (size_t)*n + 1, sizeof *s->heap))
         return -1;
     s->heap = p;
-    for (; i > 0 && before(&e, &s->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        s->heap[i] = s->heap[(i - 1) / 2];
-    s->heap[i] = e;
-    ++*n;
+    pairs_push(NULL, s->heap, (*n)++, e);
     return 0;
 }
 
-static struct dt_tokenizer_bpe_entry heap_pop(struct dt_tokenizer_bpe_scratch *s, size_t *n)
-{
-    struct dt_tokenizer_bpe_entry top = s->heap[0], e = s->heap[--*n];
-    size_t i = 0;
-    for (;;) {
-        size_t child = 2 * i + 1;
-        if (child >= *n)
-            break;
-        if (child + 1 < *n && before(&s->heap[child + 1], &s->heap[child]))
-            child++;
-        if (!before(&s->heap[child], &e))
-            break;
-        s->heap[i] = s->heap[child];
-        i = child;
-    }
-    s->heap[i] = e;
-    return top;
-}
-
 /* Puts the pair of symbol `at` and the next on the heap, if there is a merge for it. */
-static int offer(const struct dt_tokenizer *t, struct dt_tokenizer_bpe_scratch *s, size_t *n,
+static int offer(const struct dt_tokenizer *t, struct dt_tokenizer_bpe_scratch *s, uint32_t *n,
                  int32_t at)
 {
     const struct dt_tokenizer_bpe_symbol *a;
@@ -154,14 +133,14 @@ static int offer(const struct dt_tokenizer *t, struct dt_tokenizer_bpe_scratch *
     m = &t->merge[dt_tokenizer_merge_entry(t, a->id, s->symbol[a->next].id)];
     if (m->rank < 0)
         return 0;
-    return heap_push(s, n, (struct dt_tokenizer_bpe_entry){m->rank, at, m->left, m->right, m->id});
+    return pairs_add(s, n, (struct dt_tokenizer_bpe_entry){m->rank, at, m->left, m->right, m->id});
 }
 
 static int long_word(const struct dt_tokenizer *t, struct dt_tokenizer_bpe_scratch *s,
                      const char *word, size_t len, struct dt_tokenizer_ids *ids)
 {
     void *p = s->symbol;
-    size_t n = 0;
+    uint32_t n = 0;
     if (dt_grow(&p, &s->cap_symbol, len, sizeof *s->symbol))
         return -1;
     s->symbol = p;
@@ -172,7 +151,7 @@ static int long_word(const struct dt_tokenizer *t, struct dt_tokenizer_bpe_scrat
         if (offer(t, s, &n, (int32_t)i))
             return -1;
     while (n > 0) {
-        struct dt_tokenizer_bpe_entry e = heap_pop(s, &n);
+        struct dt_tokenizer_bpe_entry e = pairs_pop(NULL, s->heap, n--);
         struct dt_tokenizer_bpe_symbol *a = &s->symbol[e.at], *b;
         if (a->id != e.left || a->next < 0 || s->symbol[a->next].id != e.right)
             continue; /* one of the two was merged since */

@@ -6,6 +6,7 @@
  */
 #include "exec/data/loader.h"
 
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "exec/data/document.h"
@@ -269,12 +270,6 @@ void dt_loader_report(const struct dt_loader *l, struct dt_data_report *out)
 
 /* ---- opening ---- */
 
-static void mix(uint64_t *h, uint64_t v)
-{
-    *h = (*h ^ v) * 0x9e3779b97f4a7c15u;
-    *h ^= *h >> 32;
-}
-
 static uint64_t fingerprint(const struct dt_loader_options *o, uint64_t data)
 {
     uint64_t h = data, generate, drop;
@@ -301,7 +296,7 @@ static uint64_t fingerprint(const struct dt_loader_options *o, uint64_t data)
         (uint64_t)o->parts,
         (uint64_t)dt_tokenizer_vocab(o->tokenizer)};
     for (size_t i = 0; i < sizeof v / sizeof v[0]; i++)
-        mix(&h, v[i]);
+        h = dt_hash_word(h, v[i]);
     return h ? h : 1;
 }
 

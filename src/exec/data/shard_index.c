@@ -4,6 +4,7 @@
 #include "exec/data/shard_impl.h"
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/mem.h"
 
 #include <errno.h>
@@ -48,13 +49,6 @@ static la_int64_t on_skip(struct archive *a, void *arg, la_int64_t n)
     return n;
 }
 
-static void mix(uint64_t *h, const void *bytes, size_t n)
-{
-    const unsigned char *p = bytes;
-    for (size_t i = 0; i < n; i++)
-        *h = (*h ^ p[i]) * 0x100000001b3u; /* FNV-1a */
-}
-
 static enum dt_status end_sample(struct dt_shard_index *ix, uint32_t shard, uint64_t begin,
                                  uint64_t end, struct dt_error *err)
 {
@@ -64,7 +58,7 @@ static enum dt_status end_sample(struct dt_shard_index *ix, uint32_t shard, uint
         return dt_error_nomem(err, "the index of shards");
     ix->samples = p;
     ix->samples[ix->n++] = (struct dt_shard_place){begin, end - begin, shard};
-    mix(&ix->fingerprint, span, sizeof span);
+    ix->fingerprint = dt_hash_bytes(ix->fingerprint, span, sizeof span);
     return DT_OK;
 }
 
@@ -130,7 +124,7 @@ static enum dt_status walk(struct dt_shard_index *ix, uint32_t shard, struct arc
         if (n >= sizeof key) {
             uint64_t digest = n;
 
-            mix(&digest, name, n);
+            digest = dt_hash_bytes(digest, name, n);
             if (open)
                 DT_TRY(end_sample(ix, shard, begin, at, err));
             open = false;
@@ -199,8 +193,8 @@ static enum dt_status index_shard(struct dt_shard_index *ix, uint32_t shard, str
     s->at = 0;
     s->size = (uint64_t)sb.st_size;
     base = base ? base + 1 : path;
-    mix(&ix->fingerprint, base, strlen(base));
-    mix(&ix->fingerprint, &s->size, sizeof s->size);
+    ix->fingerprint = dt_hash_bytes(ix->fingerprint, base, strlen(base));
+    ix->fingerprint = dt_hash_bytes(ix->fingerprint, &s->size, sizeof s->size);
     if ((st = refuse_compressed(s, path, err)) != DT_OK)
         goto close_file;
     a = archive_read_new();
@@ -238,7 +232,7 @@ enum dt_status dt_shard_index_open(const char *const *paths, int n, struct dt_da
         goto done;
     }
     ix->n_shards = n;
-    ix->fingerprint = 0xcbf29ce484222325u;
+    ix->fingerprint = DT_HASH_START;
     for (int i = 0; i < n; i++)
         ix->fds[i] = -1;
     for (int i = 0; i < n && st == DT_OK; i++) {

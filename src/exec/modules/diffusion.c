@@ -9,6 +9,7 @@
  * 1,000 steps and are scaled by 1000/steps, so that a shorter chain ends as noisy.  cosine:
  * abar_t = f(t+1)/f(0), f(t) = cos^2((t/T + 0.008)/1.008 pi/2), beta <= 0.999 (Nichol & Dhariwal
  * 2021).  Figures as published. */
+#include "base/hash.h"
 #include "base/rng.h"
 #include "exec/modules/impl.h"
 
@@ -68,7 +69,7 @@ void dt_batch_diffuse(struct dt_batch *b, const struct dt_diffusion *d, uint64_t
                       uint64_t draw)
 {
     for (int64_t i = 0; i < b->n_seq; i++) {
-        uint64_t stream = b->noise_stream[i] ^ (draw + 1) * UINT64_C(0x9E3779B97F4A7C15);
+        uint64_t stream = b->noise_stream[i] ^ (draw + 1) * DT_HASH_GOLDEN;
         struct dt_rng r;
         int t;
 

@@ -204,9 +204,6 @@ void dt_stage_grads_finish(struct dt_device_queue *q, struct dt_stage *s, int fi
  * same blocks, in the same order: then every replicated parameter has its whole gradient, equal at
  * all of them. One all-reduce per block that has such; nothing without tensor parallelism. */
 void dt_stage_grads_reduce(struct dt_device_queue *q, struct dt_stage *s, int first, int last);
-/* 64-bit FNV-1a; the Philox stream of a tensor. */
-uint64_t dt_nn_name_hash(const char *name);
-
 /* ---- stages ------------------------------------------------------------------------------------
  */
 

@@ -8,20 +8,13 @@
  * hold alike, and of that what they sum gradients of, lie together. */
 #include "exec/modules/impl.h"
 
+#include "base/hash.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { ALIGN_FLOATS = 16 }; /* 64 bytes */
-
-uint64_t dt_nn_name_hash(const char *name)
-{
-    uint64_t h = UINT64_C(0xcbf29ce484222325); /* FNV-1a 64, offset basis and prime */
-
-    for (; *name; name++)
-        h = (h ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
-    return h;
-}
 
 /* This member's share of a dealt dimension. */
 static int64_t share(const struct dt_stage *s, const struct dt_nn_deal *d)
@@ -307,7 +300,7 @@ void dt_stage_init(struct dt_device_queue *q, struct dt_stage *s, uint64_t seed)
         if (p->init == DT_INIT_ONE)
             dev->copy(q, s->master + p->at, s->ones, p->n * sizeof(float), DT_COPY_TO_DEVICE);
         else if (p->init == DT_INIT_NORMAL)
-            init_normal(q, s, p, seed, dt_nn_name_hash(name));
+            init_normal(q, s, p, seed, dt_hash_text(DT_HASH_START, name));
     }
     dt_stage_changed(q, s, s->first, s->last);
 }

@@ -5,6 +5,8 @@
  *   workspace: | temp 0 | temp 1 | a block's | gradients of the flow | saved (no backward only) |
  */
 #include "core/model/plan.h"
+
+#include "base/hash.h"
 #include "exec/modules/impl.h"
 
 #include <math.h>
@@ -175,7 +177,7 @@ static enum dt_status make_nodes(struct dt_stage *s, const struct dt_stage_spec 
         p->mode = mode_of(p, spec->recompute);
         for (int j = 0; j < 2; j++) {
             snprintf(name, sizeof(name), "%s/dropout/%d/%d", s->module->name, p->index, j);
-            p->drop_key[j] = dt_nn_name_hash(name);
+            p->drop_key[j] = dt_hash_text(DT_HASH_START, name);
         }
         if (p->b->kind == DT_BLOCK_SPATIAL_TRANSFORMER)
             weights = SP_N + SPL_N * p->b->depth;

@@ -4,6 +4,7 @@
 #include "core/model/block_key.h"
 #include "base/mem.h"
 #include "base/clock.h"
+#include "base/quantile.h"
 #include "exec/train/profiler_comm.h"
 #include "kernels/kernels.h"
 
@@ -51,18 +52,10 @@ struct bench {
 
 /* ---- numbers ---- */
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
 void dt_profiler_statistics(double *ns, int n, struct dt_profile_row *row)
 {
-    qsort(ns, (size_t)n, sizeof(*ns), by_size);
     row->n = n;
-    row->median_ns = n % 2 ? ns[n / 2] : (ns[n / 2 - 1] + ns[n / 2]) / 2;
+    row->median_ns = dt_median(ns, (size_t)n); /* and they are sorted */
     row->p10_ns = ns[(n - 1) / 10];
     row->p90_ns = ns[n - 1 - (n - 1) / 10];
     row->p10_ns = row->p10_ns < 1 ? 1 : row->p10_ns;

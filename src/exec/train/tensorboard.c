@@ -3,6 +3,7 @@
  * TensorBoard event files.  The few protocol-buffer fields are written by hand. */
 #include "exec/train/tensorboard.h"
 #include "base/mem.h"
+#include "base/protobuf.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -13,9 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Protocol buffers' wire types. */
-enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
-
 /* TFRecord's mask (tensorflow/core/lib/hash/crc32c.h): rotate right by 15, add a constant, so that
  * the checksum of data that holds checksums is not a weak one. */
 #define CRC_MASK_ADD 0xA282EAD8u
@@ -23,16 +21,10 @@ enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
 
 enum { TAG_BYTES_MAX = 1024 };
 
-struct bytes {
-    uint8_t *p;
-    size_t n, cap;
-    bool failed;
-};
-
 struct dt_tensorboard {
     FILE *f;
     char path[PATH_MAX];
-    struct bytes value, summary, event; /* kept from one event to the next */
+    struct dt_pb value, summary, event; /* kept from one event to the next */
 };
 
 /* ---- CRC-32C ---- */
@@ -57,79 +49,23 @@ uint32_t dt_tensorboard_crc32c_masked(const void *bytes, size_t len)
     return (crc >> 15 | crc << 17) + CRC_MASK_ADD;
 }
 
-/* ---- protocol buffers ---- */
-
-static void put(struct bytes *b, const void *bytes, size_t n)
-{
-    void *p = b->p;
-
-    if (b->failed || dt_grow(&p, &b->cap, b->n + n, 1)) {
-        b->failed = true;
-        return;
-    }
-    b->p = p;
-    if (n > 0)
-        memcpy(b->p + b->n, bytes, n);
-    b->n += n;
-}
-
-static void put_fixed(struct bytes *b, uint64_t v, int n)
-{
-    uint8_t le[8];
-
-    for (int i = 0; i < n; i++)
-        le[i] = (uint8_t)(v >> (8 * i));
-    put(b, le, (size_t)n);
-}
-
-static void put_varint(struct bytes *b, uint64_t v)
-{
-    uint8_t byte;
-
-    do {
-        byte = (uint8_t)((v & 0x7F) | (v > 0x7F ? 0x80 : 0));
-        put(b, &byte, 1);
-        v >>= 7;
-    } while (v);
-}
-
-static void put_key(struct bytes *b, unsigned field, unsigned wire)
-{
-    put_varint(b, field << 3 | wire);
-}
-
-static void put_field(struct bytes *b, unsigned field, const void *bytes, size_t n)
-{
-    put_key(b, field, WIRE_BYTES);
-    put_varint(b, n);
-    put(b, bytes, n);
-}
+/* ---- events ---- */
 
 /* Event.wall_time and Event.step */
-static void begin_event(struct bytes *b, double wall_s, int64_t step)
+static void begin_event(struct dt_pb *b, double wall_s, int64_t step)
 {
-    uint64_t bits;
-
-    memcpy(&bits, &wall_s, sizeof(bits));
     b->n = 0;
-    put_key(b, 1, WIRE_64);
-    put_fixed(b, bits, 8);
-    if (step != 0) { /* zero is the default, which proto3 leaves out */
-        put_key(b, 2, WIRE_VARINT);
-        put_varint(b, (uint64_t)step);
-    }
+    dt_pb_double(b, 1, wall_s);
+    if (step != 0) /* zero is the default, which proto3 leaves out */
+        dt_pb_int(b, 2, (uint64_t)step);
 }
 
 static void put_scalar(struct dt_tensorboard *t, const char *tag, float v)
 {
-    uint32_t bits;
-
-    memcpy(&bits, &v, sizeof(bits));
     t->value.n = 0;
-    put_field(&t->value, 1, tag, strlen(tag));
-    put_key(&t->value, 2, WIRE_32);
-    put_fixed(&t->value, bits, 4);
-    put_field(&t->summary, 1, t->value.p, t->value.n);
+    dt_pb_text(&t->value, 1, tag);
+    dt_pb_float(&t->value, 2, v);
+    dt_pb_message(&t->summary, 1, &t->value);
 }
 
 /* ---- records ---- */
@@ -206,7 +142,7 @@ enum dt_status dt_tensorboard_open(const char *dir, double wall_s, struct dt_err
     st = create(t, dir, wall_s, err);
     if (st == DT_OK) {
         begin_event(&t->event, wall_s, 0);
-        put_field(&t->event, 3, version, strlen(version));
+        dt_pb_text(&t->event, 3, version);
         st = write_record(t, err);
     }
     if (st == DT_OK)
@@ -235,7 +171,7 @@ enum dt_status dt_tensorboard_scalars(struct dt_tensorboard *t, double wall_s, i
     for (int i = 0; i < n; i++)
         put_scalar(t, tags[i], values[i]);
     begin_event(&t->event, wall_s, step);
-    put_field(&t->event, 5, t->summary.p, t->summary.n);
+    dt_pb_message(&t->event, 5, &t->summary);
     return write_record(t, err);
 }
 

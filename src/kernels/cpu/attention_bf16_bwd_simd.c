@@ -99,11 +99,6 @@ static void block_pair(const struct attn *a, const struct work *w, const struct 
     product(room, rows, keys, w->kt, KEYS, (const uint16_t *)w->ds_2, rows, w->dq + at, ROWS, true);
 }
 
-static float bf16_float(uint16_t h)
-{
-    return dt_bits_float((uint32_t)h << 16);
-}
-
 /* The head's queries, upstream gradients and what goes with each row. */
 static void load_head(const struct attn *a, const struct work *w, const struct span *s,
                       int64_t head, int64_t rooms)
@@ -128,7 +123,7 @@ static void load_head(const struct attn *a, const struct work *w, const struct s
         w->lse[r] = r < s->lq && lse[r] != -INFINITY ? lse[r] : INFINITY;
         if (r < s->lq)
             DT_SUM(w->dot[r], 0, d,
-                   bf16_float(g[r * p->stride_o + i]) * bf16_float(o[r * p->stride_o + i]));
+                   dt_bf16_to_f32(g[r * p->stride_o + i]) * dt_bf16_to_f32(o[r * p->stride_o + i]));
     }
 }
 

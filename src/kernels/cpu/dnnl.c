@@ -7,6 +7,7 @@
  * the pointers and runs. */
 #include "kernels/cpu/dnnl.h"
 
+#include "base/hash.h"
 #include "base/mem.h"
 #include "kernels/cpu/pack.h"
 
@@ -159,10 +160,10 @@ void dt_cpu_products_free(struct dt_device_queue *q)
 static struct dt_cpu_primitive **cache_entry(struct dt_cpu_products *p,
                                              const int64_t key[KEY_WORDS])
 {
-    uint64_t h = UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t h = DT_HASH_START;
 
     for (int i = 0; i < KEY_WORDS; i++)
-        h = (h ^ (uint64_t)key[i]) * UINT64_C(0xff51afd7ed558ccd), h ^= h >> 32;
+        h = dt_hash_word(h, (uint64_t)key[i]);
     for (uint64_t i = h % CACHE_ENTRIES;; i = (i + 1) % CACHE_ENTRIES)
         if (!p->entry[i] || memcmp(p->entry[i]->key, key, sizeof(p->entry[i]->key)) == 0)
             return &p->entry[i];
