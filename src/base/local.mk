@@ -18,6 +18,8 @@ libdtbase_a_SOURCES = \
 	src/base/heap.h \
 	src/base/json.c \
 	src/base/json.h \
+	src/base/keys.c \
+	src/base/keys.h \
 	src/base/mem.c \
 	src/base/mem.h \
 	src/base/normal.c \

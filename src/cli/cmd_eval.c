@@ -71,8 +71,9 @@ static enum dt_status read_words(struct eval *e, struct dt_error *err)
 static enum dt_status read_options(struct eval *e, struct dt_error *err)
 {
     const struct dt_job_run_options *r = &e->t.job->run;
-    const char *const *data = e->cli->n_list ? e->cli->list : (const char *const *)r->eval_data;
-    int n = e->cli->n_list ? e->cli->n_list : r->n_eval_data;
+    const char *const *data =
+        e->cli->n_list ? e->cli->list : (const char *const *)r->eval_data.path;
+    int n = e->cli->n_list ? e->cli->n_list : r->eval_data.n;
 
     if (n == 0)
         return dt_error_at(err, DT_ERR_INPUT, e->t.job->name, 0, 0,

@@ -113,7 +113,8 @@ static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *
         return DT_OK;
     DT_TRY(dt_doc_to_json(setup->job->doc, err, &job));
     snprintf(source, sizeof(source), "%s, step %lld",
-             setup->job->run.n_data > 0 ? setup->job->run.data[0] : "-", (long long)s->last_step);
+             setup->job->run.data.n > 0 ? setup->job->run.data.path[0] : "-",
+             (long long)s->last_step);
     dt_run_facts_of(setup->job->model, &setup->plan, source, s->samples_digest,
                     s->gemm_peak_flops / s->ranks, &facts);
     struct dt_run_record run = {.kind = DT_RUN_EXECUTED,

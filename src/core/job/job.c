@@ -120,32 +120,75 @@ static enum dt_status read_profile(struct dt_node root, bool shallow, struct dt_
 
 /* ---- the whole ---- */
 
-static enum dt_status read_root(struct dt_node root, bool shallow, struct dt_job *j,
-                                struct dt_error *err)
+/* Read one after the other by read_root. */
+const struct dt_key dt_job_keys[] = {
+    {.name = "model",
+     .type = DT_KEY_OWN,
+     .form = "preset, path or map",
+     .needed = "mllm-9b",
+     .help = "the model: its modules and how they are joined"},
+    {.name = "cluster",
+     .type = DT_KEY_OWN,
+     .at = offsetof(struct dt_job, cluster),
+     .form = "preset, path or map",
+     .keys = dt_cluster_keys,
+     .needed = "a800-96",
+     .help = "the machine"},
+    {.name = "samples",
+     .type = DT_KEY_OWN,
+     .form = "preset, path of a CSV file or map",
+     .needed = "laion-8k",
+     .help = "the training samples"},
+    {.name = "profile",
+     .type = DT_KEY_OWN,
+     .form = "preset or path",
+     .fallback = "none; needed unless search.allow_analytical",
+     .help = "measured kernel times of the cluster's device"},
+    {.name = "train", .type = DT_KEY_OWN, .keys = dt_job_train_keys, .help = "how to train"},
+    {.name = "search",
+     .type = DT_KEY_OWN,
+     .keys = dt_job_search_keys,
+     .help = "how to look for a plan"},
+    {.name = "plan",
+     .type = DT_KEY_OWN,
+     .form = "map of layouts, or path of a plan.json",
+     .fallback = "none; needed for strategy manual",
+     .help = "the plan of strategy manual"},
+    {.name = "simulate",
+     .type = DT_KEY_OWN,
+     .keys = dt_job_simulate_keys,
+     .help = "what to simulate"},
+    {.name = "run",
+     .type = DT_KEY_OWN,
+     .keys = dt_job_run_keys,
+     .help = "what to train on and how"},
+    {.name = NULL},
+};
+
+static enum dt_status read_root(struct dt_node root, struct dt_job *j, struct dt_error *err)
 {
-    static const char *const keys[] = {"model",  "cluster", "samples",  "profile", "train",
-                                       "search", "plan",    "simulate", "run",     NULL};
+    bool shallow = j->shallow;
     struct dt_node train = dt_map_get(root, "train");
-    bool frozen_stated = false;
+    bool frozen_stated = dt_node_present(dt_map_get(train, "frozen"));
 
     if (!dt_node_is_map(root))
         return dt_node_error(root, err,
                              "a job is a map with model, cluster, samples, profile and train");
-    DT_TRY(dt_map_check(root, "job", keys, err));
-    DT_TRY(dt_map_require(root, "job", "model", err));
-    DT_TRY(dt_map_require(root, "job", "cluster", err));
-    DT_TRY(dt_map_require(root, "job", "samples", err));
+    DT_TRY(dt_keys_check(root, "job", dt_job_keys, err));
+    for (const struct dt_key *k = dt_job_keys; k->name; k++)
+        if (k->needed)
+            DT_TRY(dt_map_require(root, "job", k->name, err));
     DT_TRY(dt_model_read(dt_map_get(root, "model"), err, &j->model));
     DT_TRY(dt_cluster_read(dt_map_get(root, "cluster"), err, &j->cluster));
     if (!shallow)
         DT_TRY(dt_job_plan_file(root, j, err));
     if (!j->has_plan)
         DT_TRY(dt_map_require(root, "job", "train", err));
-    DT_TRY(dt_job_train(train, j, &frozen_stated, err));
+    DT_TRY(dt_job_train(train, j, err));
     DT_TRY(dt_job_search(dt_map_get(root, "search"), j, err));
     DT_TRY(dt_job_plan_strategy(root, j, err));
     DT_TRY(dt_job_simulate(dt_map_get(root, "simulate"), j, err));
-    DT_TRY(dt_job_run(dt_map_get(root, "run"), shallow, j, err));
+    DT_TRY(dt_job_run(dt_map_get(root, "run"), j, err));
     dt_orch_policy(j->strategy, &j->policy);
     if (j->run.precision != 0) /* auto leaves it to the device, and to a plan file */
         j->policy.fp32 = strcmp(dt_job_run_precision_names[j->run.precision], "fp32") == 0;
@@ -188,13 +231,13 @@ static enum dt_status parse(const char *name, const char *text, size_t len, cons
     j = dt_calloc(1, sizeof(*j));
     if (!j)
         return dt_error_nomem(err, "a job");
+    dt_job_defaults(j);
+    j->shallow = shallow;
     snprintf(j->name, sizeof(j->name), "%s", name);
     snprintf(j->plan_file, sizeof(j->plan_file), "%s", plan_file ? plan_file : "");
-    dt_job_defaults(j);
-    dt_job_run_defaults(&j->run);
     st = open_doc(text, len, overrides, n_overrides, j, err);
     if (st == DT_OK)
-        st = read_root(dt_doc_root(j->doc), shallow, j, err);
+        st = read_root(dt_doc_root(j->doc), j, err);
     if (st != DT_OK) {
         dt_job_free(j);
         return st;

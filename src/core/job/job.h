@@ -5,6 +5,7 @@
 #define DT_CORE_JOB_JOB_H
 
 #include "core/cost/cost.h"
+#include "base/keys.h"
 #include "core/job/guard.h"
 #include "core/orchestrate/orchestrate.h"
 #include "core/model/plan.h"
@@ -23,17 +24,19 @@ struct dt_job_simulate_options { /* the job's `simulate:` map */
     uint64_t seed;
 };
 
+struct dt_job_paths {
+    char **path;
+    int n;
+};
 /* The job's `run:` map: what training needs beyond the plan (disttrain-job(5)).  Paths are as the job file sees them. */
 struct dt_job_run_options {
-    bool stated; /* the map is there */
-    char **data; /* shards, folders of shards, "x-{000..012}.tar" */
-    int n_data;
-    char **eval_data; /* held-out shards, for eval */
-    int n_eval_data;
-    char tokenizer[1024]; /* "bytes" or a tokenizer.json */
-    double generate;      /* share of documents whose image is a target */
-    double caption_drop;  /* share of these that lose their text (guidance) */
-    int fit;              /* how images get a module's `resize`: index of dt_job_run_fit_names */
+    bool stated;                   /* the map is there */
+    struct dt_job_paths data;      /* shards, folders of shards, "x-{000..012}.tar" */
+    struct dt_job_paths eval_data; /* held-out shards, for eval */
+    char tokenizer[1024];          /* "bytes" or a tokenizer.json */
+    double generate;               /* share of documents whose image is a target */
+    double caption_drop;           /* share of these that lose their text (guidance) */
+    int fit; /* how images get a module's `resize`: index of dt_job_run_fit_names */
     bool packed, text_only, shuffle, fatal;
     int data_threads;
     int64_t steps, warmup_steps;
@@ -80,8 +83,13 @@ struct dt_job {
     char plan_file[4096]; /* beside the job (dt_job_read_planned); "" = none */
     bool plan_from_file;  /* the plan brought policies along */
     char plan_changes
-        [1024]; /* where the job's policies are others than its plan file's, for people; "" */
+        [1024];   /* where the job's policies are others than its plan file's, for people; "" */
+    bool shallow; /* being read without looking for the files that it names */
 };
+/* Every key of a job, maps within maps, into a struct dt_job: what readers, `disttrain keys` and the completion go by. */
+extern const struct dt_key dt_job_keys[];
+/* All defaults, nothing that needs to be freed. */
+void dt_job_defaults(struct dt_job *j);
 
 /* Reads the file, applies `overrides` ("train.global_batch=960"), loads everything it names.  Relative paths inside a
  * job are relative to the job file. */

@@ -6,23 +6,22 @@
 
 #include "core/job/job.h"
 
-void dt_job_defaults(struct dt_job *j);
 /* The plan (job_plan.c): the file beside the job or named in it, read before the policies; the strategy, which is
  * manual with a file beside the job; and what stands when all is read. */
 enum dt_status dt_job_plan_file(struct dt_node root, struct dt_job *j, struct dt_error *err);
 enum dt_status dt_job_plan_strategy(struct dt_node root, struct dt_job *j, struct dt_error *err);
 enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool shallow,
                                   struct dt_job *j, struct dt_error *err);
-/* Each takes the map (may be absent) and needs what stands before it: model and cluster, then
- * policy. frozen_stated: train.frozen was given. */
-enum dt_status dt_job_train(struct dt_node map, struct dt_job *j, bool *frozen_stated,
-                            struct dt_error *err);
+/* Each takes the map (may be absent) and needs what stands before it: model and cluster, then policy. */
+enum dt_status dt_job_train(struct dt_node map, struct dt_job *j, struct dt_error *err);
 enum dt_status dt_job_search(struct dt_node map, struct dt_job *j, struct dt_error *err);
-/* `run` (job_run.c).  `shallow`: paths are not looked for. */
-enum dt_status dt_job_run(struct dt_node map, bool shallow, struct dt_job *j, struct dt_error *err);
+enum dt_status dt_job_run(struct dt_node map, struct dt_job *j, struct dt_error *err);
+enum dt_status dt_job_simulate(struct dt_node map, struct dt_job *j, struct dt_error *err);
 void dt_job_run_defaults(struct dt_job_run_options *r);
 void dt_job_run_free(struct dt_job_run_options *r);
-enum dt_status dt_job_simulate(struct dt_node map, struct dt_job *j, struct dt_error *err);
+/* Rows of the maps, into a struct dt_job (job_read.c, job_run.c). */
+extern const struct dt_key dt_job_train_keys[], dt_job_search_keys[], dt_job_simulate_keys[],
+    dt_job_run_keys[];
 /* Makes room for an override "model.…", "cluster.…" or "samples.…" where the job names a preset
  * only: `model: mllm-72b` becomes `model: {preset: mllm-72b}`. */
 enum dt_status dt_job_widen(struct dt_doc *doc, const char *override, struct dt_error *err);

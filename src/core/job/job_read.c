@@ -15,6 +15,9 @@ enum {
 
 void dt_job_defaults(struct dt_job *j)
 {
+    memset(j, 0, sizeof(*j));
+    j->cluster = dt_cluster_defaults;
+    dt_job_run_defaults(&j->run);
     j->policy = (struct dt_plan_policy){
         .microbatch = 1,
         .schedule = DT_SCHED_1F1B,
@@ -41,8 +44,11 @@ void dt_job_defaults(struct dt_job *j)
 
 /* ---- train ---- */
 
-static enum dt_status read_frozen(struct dt_node list, struct dt_job *j, struct dt_error *err)
+static enum dt_status read_frozen(struct dt_node map, const struct dt_key *key, void *into,
+                                  struct dt_error *err)
 {
+    struct dt_job *j = into;
+    struct dt_node list = dt_map_get(map, key->name);
     const char *names[DT_MAX_MODULES + 1] = {NULL}, *near;
     bool frozen[DT_MAX_MODULES] = {false};
 
@@ -68,13 +74,96 @@ static enum dt_status read_frozen(struct dt_node list, struct dt_job *j, struct 
     return DT_OK;
 }
 
-static enum dt_status read_pair(struct dt_node map, const char *what, const char *const *keys,
-                                bool *a, bool *b, struct dt_error *err)
-{
-    DT_TRY(dt_map_check(map, what, keys, err));
-    DT_TRY(dt_get_bool(map, keys[0], a, err));
-    return dt_get_bool(map, keys[1], b, err);
-}
+static const char *const precisions[] = {"bf16", "fp16", NULL}; /* false, true of half_grads */
+static const struct dt_key reorder_keys[] = {
+    {.name = "intra",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_job, policy.intra_reorder),
+     .help = "of samples across replicas"},
+    {.name = "inter",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_job, policy.inter_reorder),
+     .help = "of microbatches in time"},
+    {.name = NULL},
+};
+static const struct dt_key overlap_keys[] = {
+    {.name = "grad",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_job, policy.overlap_grad),
+     .help = "gradient synchronisation"},
+    {.name = "param",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_job, policy.overlap_param),
+     .help = "parameter gathering"},
+    {.name = NULL},
+};
+const struct dt_key dt_job_train_keys[] = {
+    {.name = "global_batch",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, policy.global_batch),
+     .min = 1,
+     .max = DT_BATCH_MAX,
+     .needed = "1920",
+     .help = "samples per iteration, a multiple of microbatch"},
+    {.name = "microbatch",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, policy.microbatch),
+     .min = 1,
+     .max = DT_MICROBATCH_MAX,
+     .help = "samples per LLM microbatch"},
+    {.name = "seq_len",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, policy.seq_len),
+     .min = 1,
+     .max = DT_SEQ_MAX,
+     .needed = "8192",
+     .help = "tokens per sample"},
+    {.name = "precision",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_job, policy.half_grads),
+     .words = precisions,
+     .help = "of parameters and activations; fp16: of reduced gradients too"},
+    {.name = "recompute",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_job, policy.recompute),
+     .words = dt_block_recompute_names,
+     .help = "which activations are computed again instead of kept"},
+    {.name = "schedule",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_job, policy.schedule),
+     .words = dt_pipe_schedule_names,
+     .help = "pipeline schedule: order of forwards and backwards on a stage"},
+    {.name = "zero",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, policy.zero),
+     .min = 0,
+     .max = 1,
+     .help = "1: the optimizer state is sharded over data-parallel replicas"},
+    {.name = "stepccl",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_job, policy.stepccl),
+     .help = "tensor-parallel collectives chunked against their products"},
+    {.name = "dispatch",
+     .type = DT_KEY_QUANTITY,
+     DT_KEY_INTO(struct dt_job, cost_opt.dispatch_ns),
+     .min = 0,
+     .max = 1e-2,
+     .scale = 1e9,
+     .unit = "s",
+     .help = "host time per forward kernel"},
+    {.name = "reorder", .type = DT_KEY_MAP, .keys = reorder_keys, .help = "reordering"},
+    {.name = "overlap",
+     .type = DT_KEY_MAP,
+     .keys = overlap_keys,
+     .help = "collectives that overlap with computation"},
+    {.name = "frozen",
+     .type = DT_KEY_OWN,
+     .form = "list of modules",
+     .read = read_frozen,
+     .fallback = "none",
+     .help = "modules whose bodies are not trained"},
+    {.name = NULL},
+};
 
 static enum dt_status check_policy(struct dt_node map, const struct dt_job *j, struct dt_error *err)
 {
@@ -95,46 +184,13 @@ static enum dt_status check_policy(struct dt_node map, const struct dt_job *j, s
     return DT_OK;
 }
 
-enum dt_status dt_job_train(struct dt_node map, struct dt_job *j, bool *frozen_stated,
-                            struct dt_error *err)
+enum dt_status dt_job_train(struct dt_node map, struct dt_job *j, struct dt_error *err)
 {
-    static const char *const keys[] = {
-        "global_batch", "microbatch", "seq_len", "precision", "frozen",   "recompute", "zero",
-        "schedule",     "reorder",    "overlap", "stepccl",   "dispatch", NULL};
-    static const char *const precisions[] = {"bf16", "fp16", NULL};
-    static const char *const reorder[] = {"intra", "inter", NULL};
-    static const char *const overlap[] = {"grad", "param", NULL};
-    struct dt_plan_policy *p = &j->policy;
-    double dispatch_s = j->cost_opt.dispatch_ns * 1e-9;
-    int precision = p->half_grads, schedule = (int)p->schedule, recompute = (int)p->recompute;
-    struct dt_node frozen = dt_map_get(map, "frozen");
+    const struct dt_key *missing;
 
-    DT_TRY(dt_map_check(map, "train", keys, err));
-    if (p->global_batch == 0)
-        DT_TRY(dt_map_require(map, "train", "global_batch", err));
-    if (p->seq_len == 0)
-        DT_TRY(dt_map_require(map, "train", "seq_len", err));
-    DT_TRY(dt_get_int(map, "global_batch", 1, DT_BATCH_MAX, &p->global_batch, err));
-    DT_TRY(dt_get_i32(map, "microbatch", 1, DT_MICROBATCH_MAX, &p->microbatch, err));
-    DT_TRY(dt_get_i32(map, "seq_len", 1, DT_SEQ_MAX, &p->seq_len, err));
-    DT_TRY(dt_get_enum(map, "precision", precisions, &precision, err));
-    DT_TRY(dt_get_enum(map, "recompute", dt_block_recompute_names, &recompute, err));
-    DT_TRY(dt_get_enum(map, "schedule", dt_pipe_schedule_names, &schedule, err));
-    DT_TRY(dt_get_i32(map, "zero", 0, 1, &p->zero, err));
-    DT_TRY(dt_get_bool(map, "stepccl", &p->stepccl, err));
-    DT_TRY(dt_get_quantity(map, "dispatch", "s", 0, 1e-2, &dispatch_s, err));
-    j->cost_opt.dispatch_ns = dispatch_s * 1e9;
-    p->half_grads = precision == 1;
-    DT_TRY(read_pair(dt_map_get(map, "reorder"), "reorder", reorder, &p->intra_reorder,
-                     &p->inter_reorder, err));
-    DT_TRY(read_pair(dt_map_get(map, "overlap"), "overlap", overlap, &p->overlap_grad,
-                     &p->overlap_param, err));
-    p->recompute = (enum dt_block_recompute)recompute;
-    p->schedule = (enum dt_pipe_schedule)schedule;
-    *frozen_stated = dt_node_present(frozen);
-    if (*frozen_stated)
-        DT_TRY(read_frozen(frozen, j, err));
-    return check_policy(map, j, err);
+    DT_TRY(dt_keys_read(map, "train", dt_job_train_keys, j, err));
+    missing = dt_keys_missing(dt_job_train_keys, j); /* not what a plan file states */
+    return missing ? dt_map_require(map, "train", missing->name, err) : check_policy(map, j, err);
 }
 
 /* ---- search ---- */
@@ -157,90 +213,209 @@ static enum dt_status tp_bit(struct dt_node n, int gpus_per_node, unsigned *mask
                          text ? text : "(not a number)", gpus_per_node);
 }
 
-static enum dt_status read_tp(struct dt_node n, const struct dt_job *j, unsigned *out,
+static enum dt_status read_tp(struct dt_node map, const struct dt_key *key, void *into,
                               struct dt_error *err)
 {
+    struct dt_node n = dt_map_get(map, key->name);
+    struct dt_job *j = into;
     unsigned mask = 0;
 
-    if (!dt_node_present(n))
-        return DT_OK;
     if (dt_node_is_scalar(n))
         DT_TRY(tp_bit(n, j->cluster.gpus_per_node, &mask, err));
     for (size_t i = 0; i < dt_seq_size(n); i++)
         DT_TRY(tp_bit(dt_seq_at(n, i), j->cluster.gpus_per_node, &mask, err));
     if (mask == 0)
         return dt_node_error(n, err, "tp: expected a list of degrees, such as [1, 2, 4, 8]");
-    *out = mask;
+    j->search.tp_mask = mask;
     return DT_OK;
 }
 
+static enum dt_status read_gpus(struct dt_node map, const struct dt_key *key, void *into,
+                                struct dt_error *err)
+{
+    struct dt_job *j = into;
+
+    return dt_get_i32(map, key->name, 1, dt_cluster_gpus(&j->cluster), &j->search.gpus, err);
+}
+
+const struct dt_key dt_job_search_keys[] = {
+    {.name = "strategy",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_job, strategy),
+     .words = dt_plan_strategy_names,
+     .help = "who chooses the layout of the modules"},
+    {.name = "gpus",
+     .type = DT_KEY_OWN,
+     .form = "integer",
+     .read = read_gpus,
+     .fallback = "all of the cluster",
+     .help = "GPUs to use at most"},
+    {.name = "top_k",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, search.k),
+     .min = 1,
+     .max = TOP_K_MAX,
+     .help = "plans kept"},
+    {.name = "tp",
+     .type = DT_KEY_OWN,
+     .form = "list of degrees",
+     .read = read_tp,
+     .fallback = "[1, 2, 4, 8], as far as a node is wide",
+     .help = "tensor-parallel degrees to try"},
+    {.name = "max_vpp",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, search.max_vpp),
+     .min = 1,
+     .max = DT_MAX_VSTAGES,
+     .help = "largest interleaving degree tried for the LLM"},
+    {.name = "rank",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_job, search.rank),
+     .help = "rank the kept plans by their timeline on real samples"},
+    {.name = "uniform",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_job, search.uniform),
+     .help = "search the published formula as it stands"},
+    {.name = "megatron_pp",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, search.megatron_pp),
+     .min = 0,
+     .max = DT_MAX_VSTAGES,
+     .help = "pipeline stages of the LLM for megatron-lm; 0: as published"},
+    {.name = "allow_analytical",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_job, cost_opt.allow_analytical),
+     .help = "estimate kernels that the profile lacks from the roofline"},
+    {.name = NULL},
+};
+
 enum dt_status dt_job_search(struct dt_node map, struct dt_job *j, struct dt_error *err)
 {
-    static const char *const keys[] = {"strategy",         "gpus", "top_k",   "tp",
-                                       "max_vpp",          "rank", "uniform", "megatron_pp",
-                                       "allow_analytical", NULL};
-    int strategy = (int)j->strategy, all = dt_cluster_gpus(&j->cluster);
     struct dt_search_options *s = &j->search;
 
-    DT_TRY(dt_map_check(map, "search", keys, err));
-    DT_TRY(dt_get_enum(map, "strategy", dt_plan_strategy_names, &strategy, err));
-    j->strategy = (enum dt_plan_strategy)strategy;
-    DT_TRY(dt_get_i32(map, "gpus", 1, all, &s->gpus, err));
-    DT_TRY(dt_get_i32(map, "top_k", 1, TOP_K_MAX, &s->k, err));
-    DT_TRY(dt_get_i32(map, "max_vpp", 1, DT_MAX_VSTAGES, &s->max_vpp, err));
-    DT_TRY(dt_get_bool(map, "rank", &s->rank, err));
-    DT_TRY(dt_get_bool(map, "uniform", &s->uniform, err));
-    DT_TRY(dt_get_i32(map, "megatron_pp", 0, DT_MAX_VSTAGES, &s->megatron_pp, err));
-    DT_TRY(dt_get_bool(map, "allow_analytical", &j->cost_opt.allow_analytical, err));
     while (s->tp_mask > 1 &&
            1u << (31 - __builtin_clz(s->tp_mask)) > (unsigned)j->cluster.gpus_per_node)
         s->tp_mask &= ~(1u << (31 - __builtin_clz(s->tp_mask)));
-    return read_tp(dt_map_get(map, "tp"), j, &s->tp_mask, err);
+    return dt_keys_read(map, "search", dt_job_search_keys, j, err);
 }
 
 /* ---- simulate ---- */
 
-static enum dt_status read_failures(struct dt_node n, struct dt_job *j, struct dt_error *err)
+static enum dt_status read_batch_s(struct dt_node map, const struct dt_key *key, void *into,
+                                   struct dt_error *err)
 {
-    static const char *const keys[] = {"enabled", "checkpoint_interval", "checkpoint_write",
-                                       "restart", NULL};
-    struct dt_job_simulate_options *s = &j->sim;
+    struct dt_job *j = into;
 
-    DT_TRY(dt_map_check(n, "failures", keys, err));
-    DT_TRY(dt_get_bool(n, "enabled", &s->failures, err));
-    DT_TRY(dt_get_quantity(n, "checkpoint_interval", "s", 1, 1e9, &s->checkpoint_interval_s, err));
-    DT_TRY(dt_get_quantity(n, "checkpoint_write", "s", 0, 1e9, &s->checkpoint_write_s, err));
-    DT_TRY(dt_get_quantity(n, "restart", "s", 0, 1e9, &s->restart_s, err));
-    if (s->failures && j->cluster.mtbf_gpu_hours <= 0)
+    DT_TRY(dt_get_quantity(map, key->name, key->unit, key->min, key->max, &j->sim.batch_s, err));
+    if (j->sim.batch_s > 0 && j->cluster.cores_per_node == 0)
+        return dt_node_error(dt_map_get(map, key->name), err,
+                             "batch_s: time of cores that ranks share with their batches; cluster "
+                             "%s has no cores_per_node",
+                             j->cluster.name);
+    return DT_OK;
+}
+
+static enum dt_status read_failures(struct dt_node map, const struct dt_key *key, void *into,
+                                    struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(map, key->name);
+    struct dt_job *j = into;
+
+    DT_TRY(dt_keys_read(n, key->name, key->keys, j, err));
+    if (j->sim.failures && j->cluster.mtbf_gpu_hours <= 0)
         return dt_node_error(n, err,
                              "failures: the cluster states no mtbf_gpu_hours; add it, such as "
                              "cluster.mtbf_gpu_hours=50000");
     return DT_OK;
 }
 
+static const struct dt_key slow_keys[] = {
+    {.name = "fraction",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_job, sim.slow_gpu_fraction),
+     .min = 0,
+     .max = 1,
+     .help = "share of the lanes"},
+    {.name = "factor",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_job, sim.slow_gpu_factor),
+     .min = 1,
+     .max = 100,
+     .help = "how many times as long they take"},
+    {.name = NULL},
+};
+static const struct dt_key failure_keys[] = {
+    {.name = "enabled",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_job, sim.failures),
+     .help = "simulate failures by the cluster's mtbf_gpu_hours"},
+    {.name = "checkpoint_interval",
+     .type = DT_KEY_QUANTITY,
+     DT_KEY_INTO(struct dt_job, sim.checkpoint_interval_s),
+     .min = 1,
+     .max = 1e9,
+     .unit = "s",
+     .help = "from one checkpoint to the next"},
+    {.name = "checkpoint_write",
+     .type = DT_KEY_QUANTITY,
+     DT_KEY_INTO(struct dt_job, sim.checkpoint_write_s),
+     .min = 0,
+     .max = 1e9,
+     .unit = "s",
+     .help = "time to write one"},
+    {.name = "restart",
+     .type = DT_KEY_QUANTITY,
+     DT_KEY_INTO(struct dt_job, sim.restart_s),
+     .min = 0,
+     .max = 1e9,
+     .unit = "s",
+     .help = "time from a failure to the first step after it"},
+    {.name = NULL},
+};
+const struct dt_key dt_job_simulate_keys[] = {
+    {.name = "iterations",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, sim.iterations),
+     .min = 1,
+     .max = ITERATIONS_MAX,
+     .help = "iterations, each on its own global batch"},
+    {.name = "contention",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_job, sim.contention),
+     .help = "transfers share links max-min fairly"},
+    {.name = "batch_s",
+     .type = DT_KEY_QUANTITY,
+     DT_KEY_INTO(struct dt_job, sim.batch_s),
+     .min = 0,
+     .max = 3600,
+     .unit = "s",
+     .read = read_batch_s,
+     .help = "time of a core that each rank needs for its next batch"},
+    {.name = "jitter",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_job, sim.jitter),
+     .min = 0,
+     .max = 1,
+     .help = "sigma of log-normal jitter of every computation"},
+    {.name = "seed",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, sim.seed),
+     .min = 0,
+     .max = DT_KEY_NO_LIMIT,
+     .help = "of everything random"},
+    {.name = "slow_gpu",
+     .type = DT_KEY_MAP,
+     .keys = slow_keys,
+     .help = "a share of the lanes is slower by a factor"},
+    {.name = "failures",
+     .type = DT_KEY_OWN,
+     .keys = failure_keys,
+     .read = read_failures,
+     .help = "failures with checkpoint and restart, reported as goodput"},
+    {.name = NULL},
+};
+
 enum dt_status dt_job_simulate(struct dt_node map, struct dt_job *j, struct dt_error *err)
 {
-    static const char *const keys[] = {"iterations", "contention", "batch_s", "jitter",
-                                       "slow_gpu",   "failures",   "seed",    NULL};
-    static const char *const slow_keys[] = {"fraction", "factor", NULL};
-    struct dt_job_simulate_options *s = &j->sim;
-    struct dt_node slow = dt_map_get(map, "slow_gpu");
-    int64_t seed = (int64_t)s->seed;
-
-    DT_TRY(dt_map_check(map, "simulate", keys, err));
-    DT_TRY(dt_get_i32(map, "iterations", 1, ITERATIONS_MAX, &s->iterations, err));
-    DT_TRY(dt_get_bool(map, "contention", &s->contention, err));
-    DT_TRY(dt_get_quantity(map, "batch_s", "s", 0, 3600, &s->batch_s, err));
-    if (s->batch_s > 0 && j->cluster.cores_per_node == 0)
-        return dt_node_error(dt_map_get(map, "batch_s"), err,
-                             "batch_s: time of cores that ranks share with their batches; cluster "
-                             "%s has no cores_per_node",
-                             j->cluster.name);
-    DT_TRY(dt_get_double(map, "jitter", 0, 1, &s->jitter, err));
-    DT_TRY(dt_get_int(map, "seed", 0, INT64_MAX, &seed, err));
-    s->seed = (uint64_t)seed;
-    DT_TRY(dt_map_check(slow, "slow_gpu", slow_keys, err));
-    DT_TRY(dt_get_double(slow, "fraction", 0, 1, &s->slow_gpu_fraction, err));
-    DT_TRY(dt_get_double(slow, "factor", 1, 100, &s->slow_gpu_factor, err));
-    return read_failures(dt_map_get(map, "failures"), j, err);
+    return dt_keys_read(map, "simulate", dt_job_simulate_keys, j, err);
 }

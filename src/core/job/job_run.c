@@ -14,7 +14,7 @@ const char *const dt_job_run_decay_names[] = {"constant", "cosine", NULL};
 const char *const dt_job_run_noise_names[] = {"linear", "scaled-linear", "cosine", NULL};
 const char *const dt_job_run_precision_names[] = {"auto", "fp32", "bf16", NULL};
 
-enum { DATA_MAX = 4096, STEPS_MAX = 1 << 30, THREADS_MAX = 256 };
+enum { DATA_MAX = 4096, STEPS_MAX = 1 << 30, THREADS_MAX = 256, PATH_SIZE = 4096 };
 
 void dt_job_run_defaults(struct dt_job_run_options *r)
 {
@@ -45,23 +45,23 @@ void dt_job_run_defaults(struct dt_job_run_options *r)
     snprintf(r->tokenizer, sizeof(r->tokenizer), "bytes");
 }
 
-static void free_paths(char **paths, int n)
+static void free_paths(struct dt_job_paths *p)
 {
-    for (int i = 0; i < n; i++)
-        dt_free(paths[i]);
-    dt_free(paths);
+    for (int i = 0; i < p->n; i++)
+        dt_free(p->path[i]);
+    dt_free(p->path);
 }
 
 void dt_job_run_free(struct dt_job_run_options *r)
 {
-    free_paths(r->data, r->n_data);
-    free_paths(r->eval_data, r->n_eval_data);
+    free_paths(&r->data);
+    free_paths(&r->eval_data);
 }
 
 /* A name of the data: a file, a folder or a range of files.  What is looked for beside the job
  * first is its part before any pattern. */
-static enum dt_status add_data(struct dt_node n, const char *key, bool shallow, char **paths,
-                               int *n_paths, struct dt_error *err)
+static enum dt_status add_data(struct dt_node n, const char *key, bool shallow,
+                               struct dt_job_paths *paths, struct dt_error *err)
 {
     const char *text = dt_node_text(n);
     char path[4096];
@@ -76,142 +76,384 @@ static enum dt_status add_data(struct dt_node n, const char *key, bool shallow, 
     if (!shallow && !strchr(text, '{') &&
         dt_preset_relative(n, text, NULL, path, sizeof(path)) != DT_OK)
         snprintf(path, sizeof(path), "%s", text);
-    paths[*n_paths] = dt_strdup(path);
-    if (!paths[*n_paths])
+    paths->path[paths->n] = dt_strdup(path);
+    if (!paths->path[paths->n])
         return dt_error_nomem(err, "paths of the data");
-    ++*n_paths;
+    paths->n++;
     return DT_OK;
 }
 
-static enum dt_status read_data(struct dt_node map, const char *key, bool shallow, char ***paths,
-                                int *n_paths, struct dt_error *err)
+static enum dt_status read_data(struct dt_node map, const struct dt_key *key, void *into,
+                                struct dt_error *err)
 {
-    struct dt_node n = dt_map_get(map, key);
+    struct dt_node n = dt_map_get(map, key->name);
     size_t count = dt_node_is_seq(n) ? dt_seq_size(n) : 1;
+    struct dt_job *j = into;
+    struct dt_job_paths *p = (struct dt_job_paths *)((char *)into + key->at);
 
-    if (!dt_node_present(n))
-        return DT_OK;
     if (count < 1 || count > DATA_MAX)
-        return dt_node_error(n, err, "%s: expected 1 to %d paths", key, DATA_MAX);
-    *paths = dt_calloc(count, sizeof(**paths));
-    if (!*paths)
+        return dt_node_error(n, err, "%s: expected 1 to %d paths", key->name, DATA_MAX);
+    p->path = dt_calloc(count, sizeof(*p->path));
+    if (!p->path)
         return dt_error_nomem(err, "paths of the data");
     if (!dt_node_is_seq(n))
-        return add_data(n, key, shallow, *paths, n_paths, err);
+        return add_data(n, key->name, j->shallow, p, err);
     for (size_t i = 0; i < count; i++)
-        DT_TRY(add_data(dt_seq_at(n, i), key, shallow, *paths, n_paths, err));
+        DT_TRY(add_data(dt_seq_at(n, i), key->name, j->shallow, p, err));
     return DT_OK;
 }
 
 /* An empty path is a script's variable that was not set, not the wish to do without. */
-static enum dt_status get_path(struct dt_node map, const char *key, char *buf, size_t size,
-                               struct dt_error *err)
+static enum dt_status read_folder(struct dt_node map, const struct dt_key *key, void *into,
+                                  struct dt_error *err)
 {
-    struct dt_node n = dt_map_get(map, key);
+    char *path = (char *)into + key->at;
 
-    DT_TRY(dt_get_string(map, key, buf, size, err));
-    if (dt_node_present(n) && !buf[0])
-        return dt_node_error(n, err, "%s: an empty path; leave the key out to do without", key);
+    DT_TRY(dt_get_string(map, key->name, path, key->size, err));
+    if (!path[0])
+        return dt_node_error(dt_map_get(map, key->name), err,
+                             "%s: an empty path; leave the key out to do without", key->name);
     return DT_OK;
 }
 
-static enum dt_status read_files(struct dt_node map, bool shallow, struct dt_job_run_options *r,
-                                 struct dt_error *err)
+/* The same of a file that is looked for beside the job, unless it is one of the key's words. */
+static enum dt_status read_file(struct dt_node map, const struct dt_key *key, void *into,
+                                struct dt_error *err)
 {
-    struct dt_node n = dt_map_get(map, "tokenizer");
-    char path[sizeof(r->tokenizer)];
+    char *path = (char *)into + key->at, found[PATH_SIZE];
+    const struct dt_job *j = into;
 
-    DT_TRY(read_data(map, "data", shallow, &r->data, &r->n_data, err));
-    DT_TRY(read_data(map, "eval_data", shallow, &r->eval_data, &r->n_eval_data, err));
-    DT_TRY(get_path(map, "tokenizer", r->tokenizer, sizeof(r->tokenizer), err));
-    if (!shallow && strcmp(r->tokenizer, "bytes") != 0) {
-        DT_TRY(dt_preset_relative(n, r->tokenizer, err, path, sizeof(path)));
-        memcpy(r->tokenizer, path, sizeof(path));
-    }
-    DT_TRY(get_path(map, "log_dir", r->log_dir, sizeof(r->log_dir), err));
-    DT_TRY(get_path(map, "init_from", r->init_from, sizeof(r->init_from), err));
-    DT_TRY(dt_get_bool(map, "init_partial", &r->init_partial, err));
-    if (!shallow && r->init_from[0]) {
-        DT_TRY(dt_preset_relative(dt_map_get(map, "init_from"), r->init_from, err, path,
-                                  sizeof(path)));
-        memcpy(r->init_from, path, sizeof(path));
-    }
+    DT_TRY(read_folder(map, key, into, err));
+    if (j->shallow || (key->words && strcmp(path, key->words[0]) == 0))
+        return DT_OK;
+    DT_TRY(dt_preset_relative(dt_map_get(map, key->name), path, err, found, key->size));
+    memcpy(path, found, strlen(found) + 1);
     return DT_OK;
 }
 
-static enum dt_status read_optimizer(struct dt_node map, struct dt_job_run_options *r,
-                                     struct dt_error *err)
+static enum dt_status read_min_lr(struct dt_node map, const struct dt_key *key, void *into,
+                                  struct dt_error *err)
 {
-    DT_TRY(dt_get_int(map, "steps", 1, STEPS_MAX, &r->steps, err));
-    if (!dt_node_present(dt_map_get(map, "warmup_steps")) && r->warmup_steps > r->steps / 10)
-        r->warmup_steps = r->steps / 10;
-    DT_TRY(dt_get_int(map, "warmup_steps", 0, STEPS_MAX, &r->warmup_steps, err));
-    DT_TRY(dt_get_double(map, "lr", 0, 10, &r->lr, err));
-    DT_TRY(dt_get_double(map, "min_lr", 0, r->lr, &r->min_lr, err));
-    DT_TRY(dt_get_enum(map, "decay", dt_job_run_decay_names, &r->decay, err));
-    DT_TRY(dt_get_double(map, "weight_decay", 0, 10, &r->weight_decay, err));
-    DT_TRY(dt_get_double(map, "beta1", 0, 0.999999, &r->beta1, err));
-    DT_TRY(dt_get_double(map, "beta2", 0, 0.999999, &r->beta2, err));
-    DT_TRY(dt_get_double(map, "eps", 1e-15, 1, &r->eps, err));
-    return dt_get_double(map, "clip", 0, 1e6, &r->clip, err);
+    struct dt_job *j = into;
+
+    return dt_get_double(map, key->name, key->min, j->run.lr, &j->run.min_lr, err);
 }
 
-static enum dt_status read_checkpoint(struct dt_node map, struct dt_job_run_options *r,
+static enum dt_status read_checkpoint(struct dt_node map, const struct dt_key *key, void *into,
                                       struct dt_error *err)
 {
-    static const char *const keys[] = {"dir", "interval", "keep", NULL};
+    struct dt_node n = dt_map_get(map, key->name);
+    const struct dt_key *missing;
 
-    DT_TRY(dt_map_check(map, "checkpoint", keys, err));
-    if (dt_node_present(map))
-        DT_TRY(dt_map_require(map, "checkpoint", "dir", err));
-    DT_TRY(get_path(map, "dir", r->checkpoint_dir, sizeof(r->checkpoint_dir), err));
-    DT_TRY(dt_get_int(map, "interval", 0, STEPS_MAX, &r->checkpoint_interval, err));
-    return dt_get_i32(map, "keep", 0, STEPS_MAX, &r->checkpoint_keep, err);
+    DT_TRY(dt_keys_read(n, key->name, key->keys, into, err));
+    missing = dt_keys_missing(key->keys, into);
+    return missing ? dt_map_require(n, key->name, missing->name, err) : DT_OK;
 }
 
+/* in the order of enum dt_guard_action, from stop on */
+static const char *const nonfinite_words[] = {"stop", "skip", "rollback", NULL};
+
 /* A word, or {skip: 3}. */
-static enum dt_status read_nonfinite(struct dt_node run, struct dt_guard_options *g,
+static enum dt_status read_nonfinite(struct dt_node map, const struct dt_key *key, void *into,
                                      struct dt_error *err)
 {
-    /* in the order of enum dt_guard_action, from stop on */
-    static const char *const words[] = {"stop", "skip", "rollback", NULL};
-    struct dt_node n = dt_map_get(run, "nonfinite");
+    struct dt_node n = dt_map_get(map, key->name);
+    struct dt_guard_options *g = &((struct dt_job *)into)->run.guard;
     int action = g->nonfinite - DT_GUARD_STOP;
 
     if (!dt_node_is_map(n)) {
-        DT_TRY(dt_get_enum(run, "nonfinite", words, &action, err));
+        DT_TRY(dt_get_enum(map, key->name, key->words, &action, err));
     } else {
-        DT_TRY(dt_map_check(n, "nonfinite", words + 1, err));
+        DT_TRY(dt_map_check(n, key->name, key->words + 1, err));
         if (dt_map_size(n) != 1)
             return dt_node_error(n, err, "nonfinite: expected {skip: N} or {rollback: N}");
         action = dt_node_present(dt_map_get(n, "skip")) ? 1 : 2;
-        DT_TRY(dt_get_i32(n, words[action], 1, STEPS_MAX, &g->nonfinite_most, err));
+        DT_TRY(dt_get_i32(n, key->words[action], 1, STEPS_MAX, &g->nonfinite_most, err));
     }
     g->nonfinite = action + DT_GUARD_STOP;
     return DT_OK;
 }
 
 /* A word, or {action: skip, most: 3, deviations: 10, window: 64}. */
-static enum dt_status read_spike(struct dt_node run, struct dt_guard_options *g,
+static enum dt_status read_spike(struct dt_node map, const struct dt_key *key, void *into,
                                  struct dt_error *err)
 {
-    static const char *const keys[] = {"action", "most", "deviations", "window", NULL};
-    struct dt_node n = dt_map_get(run, "spike");
+    struct dt_node n = dt_map_get(map, key->name);
+    struct dt_job *j = into;
 
     if (!dt_node_is_map(n))
-        return dt_get_enum(run, "spike", dt_guard_action_names, &g->spike, err);
-    DT_TRY(dt_map_check(n, "spike", keys, err));
-    DT_TRY(dt_get_enum(n, "action", dt_guard_action_names, &g->spike, err));
-    DT_TRY(dt_get_i32(n, "most", 1, STEPS_MAX, &g->spike_most, err));
-    DT_TRY(dt_get_double(n, "deviations", 1, 1e6, &g->deviations, err));
-    return dt_get_i32(n, "window", DT_GUARD_WINDOW_MIN, DT_GUARD_WINDOW_MAX, &g->window, err);
+        return dt_get_enum(map, key->name, key->words, &j->run.guard.spike, err);
+    return dt_keys_read(n, key->name, key->keys, into, err);
 }
 
-static enum dt_status read_guard(struct dt_node run, struct dt_job_run_options *r,
-                                 struct dt_error *err)
+/* ---- the rows ---- */
+
+static const char *const bad_words[] = {"skip", "fatal", NULL}; /* false, true of fatal */
+static const char *const only_bytes[] = {"bytes", NULL};
+static const struct dt_key checkpoint_keys[] = {
+    {.name = "dir",
+     .type = DT_KEY_STRING,
+     DT_KEY_INTO(struct dt_job, run.checkpoint_dir),
+     .read = read_folder,
+     .needed = "checkpoints",
+     .help = "folder of the checkpoints"},
+    {.name = "interval",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, run.checkpoint_interval),
+     .min = 0,
+     .max = STEPS_MAX,
+     .help = "steps between checkpoints; 0: only at the end"},
+    {.name = "keep",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, run.checkpoint_keep),
+     .min = 0,
+     .max = STEPS_MAX,
+     .help = "newest ones kept; 0: all"},
+    {.name = NULL},
+};
+static const struct dt_key spike_keys[] = {
+    {.name = "action",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_job, run.guard.spike),
+     .words = dt_guard_action_names,
+     .help = "what to do"},
+    {.name = "most",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, run.guard.spike_most),
+     .min = 1,
+     .max = STEPS_MAX,
+     .help = "how often in a row"},
+    {.name = "deviations",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_job, run.guard.deviations),
+     .min = 1,
+     .max = 1e6,
+     .help = "above the median, in normalised median absolute deviations"},
+    {.name = "window",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, run.guard.window),
+     .min = DT_GUARD_WINDOW_MIN,
+     .max = DT_GUARD_WINDOW_MAX,
+     .help = "losses that the median is of"},
+    {.name = NULL},
+};
+const struct dt_key dt_job_run_keys[] = {
+    {.name = "data",
+     .type = DT_KEY_OWN,
+     DT_KEY_INTO(struct dt_job, run.data),
+     .form = "path or list of paths",
+     .read = read_data,
+     .fallback = "none",
+     .help = "shards, folders of shards or ranges of shards"},
+    {.name = "eval_data",
+     .type = DT_KEY_OWN,
+     DT_KEY_INTO(struct dt_job, run.eval_data),
+     .form = "path or list of paths",
+     .read = read_data,
+     .fallback = "none",
+     .help = "held-out shards for disttrain eval"},
+    {.name = "tokenizer",
+     .type = DT_KEY_STRING,
+     DT_KEY_INTO(struct dt_job, run.tokenizer),
+     .read = read_file,
+     .words = only_bytes,
+     .help = "bytes, or the path of a tokenizer.json"},
+    {.name = "log_dir",
+     .type = DT_KEY_STRING,
+     DT_KEY_INTO(struct dt_job, run.log_dir),
+     .read = read_folder,
+     .fallback = "none",
+     .help = "folder of metrics"},
+    {.name = "init_from",
+     .type = DT_KEY_STRING,
+     DT_KEY_INTO(struct dt_job, run.init_from),
+     .read = read_file,
+     .fallback = "none",
+     .help = "weights to begin with: safetensors, a folder of them or a checkpoint"},
+    {.name = "init_partial",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_job, run.init_partial),
+     .help = "they may lack all of a module's weights"},
+    {.name = "generate",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_job, run.generate),
+     .min = 0,
+     .max = 1,
+     .help = "share of the documents whose image is drawn instead of read"},
+    {.name = "caption_drop",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_job, run.caption_drop),
+     .min = 0,
+     .max = 1,
+     .help = "share of these documents that lose their text"},
+    {.name = "fit",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_job, run.fit),
+     .words = dt_job_run_fit_names,
+     .help = "how images get a module's resize"},
+    {.name = "packed",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_job, run.packed),
+     .help = "fill sequences with several documents"},
+    {.name = "text_only",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_job, run.text_only),
+     .help = "samples without an image are good"},
+    {.name = "shuffle",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_job, run.shuffle),
+     .help = "a new order of the samples in every epoch"},
+    {.name = "bad_data",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_job, run.fatal),
+     .words = bad_words,
+     .help = "count bad samples and go on, or stop"},
+    {.name = "data_threads",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, run.data_threads),
+     .min = 0,
+     .max = THREADS_MAX,
+     .help = "threads that read and decode"},
+    {.name = "steps",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, run.steps),
+     .min = 1,
+     .max = STEPS_MAX,
+     .help = "optimizer steps of the run"},
+    {.name = "warmup_steps",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, run.warmup_steps),
+     .min = 0,
+     .max = STEPS_MAX,
+     .fallback = "50, or a tenth of a shorter run",
+     .help = "steps in which the learning rate rises to lr"},
+    {.name = "lr",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_job, run.lr),
+     .min = 0,
+     .max = 10,
+     .help = "learning rate"},
+    {.name = "min_lr",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_job, run.min_lr),
+     .min = 0,
+     .max = 10,
+     .read = read_min_lr,
+     .help = "what it falls to, at most lr"},
+    {.name = "decay",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_job, run.decay),
+     .words = dt_job_run_decay_names,
+     .help = "how it falls after the warm-up"},
+    {.name = "weight_decay",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_job, run.weight_decay),
+     .min = 0,
+     .max = 10,
+     .help = "of AdamW, on matrices and filters"},
+    {.name = "beta1",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_job, run.beta1),
+     .min = 0,
+     .max = 0.999999,
+     .help = "of AdamW: the first moment"},
+    {.name = "beta2",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_job, run.beta2),
+     .min = 0,
+     .max = 0.999999,
+     .help = "of AdamW: the second moment"},
+    {.name = "eps",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_job, run.eps),
+     .min = 1e-15,
+     .max = 1,
+     .help = "of AdamW: added to the root of the second moment"},
+    {.name = "clip",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_job, run.clip),
+     .min = 0,
+     .max = 1e6,
+     .help = "largest norm of all gradients together; 0: none"},
+    {.name = "text_weight",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_job, run.text_weight),
+     .min = 0,
+     .max = 1e6,
+     .help = "weight of the loss of tokens in the sum"},
+    {.name = "image_weight",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_job, run.image_weight),
+     .min = 0,
+     .max = 1e6,
+     .help = "weight of the loss of noise in the sum"},
+    {.name = "dropout",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_job, run.dropout),
+     .min = 0,
+     .max = 0.99,
+     .help = "share dropped of what a layer adds to its residual stream"},
+    {.name = "noise",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_job, run.noise),
+     .words = dt_job_run_noise_names,
+     .help = "schedule of the diffusion"},
+    {.name = "noise_steps",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, run.noise_steps),
+     .min = 2,
+     .max = 1 << 20,
+     .help = "its steps"},
+    {.name = "seed",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, run.seed),
+     .min = 0,
+     .max = DT_KEY_NO_LIMIT,
+     .help = "of parameters, order of the data, timesteps and noise"},
+    {.name = "threads",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, run.threads),
+     .min = 0,
+     .max = THREADS_MAX,
+     .help = "threads of a kernel; 0: one per core"},
+    {.name = "precision",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_job, run.precision),
+     .words = dt_job_run_precision_names,
+     .help = "of computation; auto: the faster one"},
+    {.name = "log_interval",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, run.log_interval),
+     .min = 1,
+     .max = STEPS_MAX,
+     .help = "steps between lines of metrics"},
+    {.name = "checkpoint",
+     .type = DT_KEY_OWN,
+     .keys = checkpoint_keys,
+     .read = read_checkpoint,
+     .fallback = "none",
+     .help = "where and when checkpoints are written"},
+    {.name = "nonfinite",
+     .type = DT_KEY_OWN,
+     .form = "map such as {skip: 3}",
+     .words = nonfinite_words,
+     .read = read_nonfinite,
+     .fallback = "skip",
+     .help = "what to do about a loss or gradient that is not finite"},
+    {.name = "spike",
+     .type = DT_KEY_OWN,
+     .form = "map",
+     .words = dt_guard_action_names,
+     .keys = spike_keys,
+     .read = read_spike,
+     .fallback = "warn",
+     .help = "what to do about a loss that stands out"},
+    {.name = NULL},
+};
+
+static enum dt_status check_rollback(struct dt_node run, const struct dt_job_run_options *r,
+                                     struct dt_error *err)
 {
-    DT_TRY(read_nonfinite(run, &r->guard, err));
-    DT_TRY(read_spike(run, &r->guard, err));
     if (!dt_guard_rolls_back(&r->guard) || r->checkpoint_dir[0])
         return DT_OK;
     return dt_node_error(
@@ -220,75 +462,15 @@ static enum dt_status read_guard(struct dt_node run, struct dt_job_run_options *
         "{dir: DIR, interval: 100}");
 }
 
-enum dt_status dt_job_run(struct dt_node map, bool shallow, struct dt_job *j, struct dt_error *err)
+enum dt_status dt_job_run(struct dt_node map, struct dt_job *j, struct dt_error *err)
 {
-    static const char *const keys[] = {"data",
-                                       "eval_data",
-                                       "tokenizer",
-                                       "generate",
-                                       "caption_drop",
-                                       "fit",
-                                       "packed",
-                                       "text_only",
-                                       "shuffle",
-                                       "bad_data",
-                                       "data_threads",
-                                       "steps",
-                                       "lr",
-                                       "warmup_steps",
-                                       "min_lr",
-                                       "decay",
-                                       "weight_decay",
-                                       "beta1",
-                                       "beta2",
-                                       "eps",
-                                       "clip",
-                                       "text_weight",
-                                       "image_weight",
-                                       "dropout",
-                                       "noise",
-                                       "noise_steps",
-                                       "seed",
-                                       "threads",
-                                       "precision",
-                                       "log_dir",
-                                       "log_interval",
-                                       "checkpoint",
-                                       "init_from",
-                                       "init_partial",
-                                       "nonfinite",
-                                       "spike",
-                                       NULL};
-    static const char *const bad[] = {"skip", "fatal", NULL};
     struct dt_job_run_options *r = &j->run;
-    int64_t seed = (int64_t)r->seed;
-    int fatal = r->fatal;
 
     r->stated = dt_node_present(map) && !dt_node_is_null(map);
     if (!r->stated)
         return DT_OK;
-    DT_TRY(dt_map_check(map, "run", keys, err));
-    DT_TRY(read_files(map, shallow, r, err));
-    DT_TRY(dt_get_double(map, "generate", 0, 1, &r->generate, err));
-    DT_TRY(dt_get_double(map, "caption_drop", 0, 1, &r->caption_drop, err));
-    DT_TRY(dt_get_enum(map, "fit", dt_job_run_fit_names, &r->fit, err));
-    DT_TRY(dt_get_bool(map, "packed", &r->packed, err));
-    DT_TRY(dt_get_bool(map, "text_only", &r->text_only, err));
-    DT_TRY(dt_get_bool(map, "shuffle", &r->shuffle, err));
-    DT_TRY(dt_get_enum(map, "bad_data", bad, &fatal, err));
-    r->fatal = fatal == 1;
-    DT_TRY(dt_get_i32(map, "data_threads", 0, THREADS_MAX, &r->data_threads, err));
-    DT_TRY(read_optimizer(map, r, err));
-    DT_TRY(dt_get_double(map, "text_weight", 0, 1e6, &r->text_weight, err));
-    DT_TRY(dt_get_double(map, "image_weight", 0, 1e6, &r->image_weight, err));
-    DT_TRY(dt_get_double(map, "dropout", 0, 0.99, &r->dropout, err));
-    DT_TRY(dt_get_enum(map, "noise", dt_job_run_noise_names, &r->noise, err));
-    DT_TRY(dt_get_i32(map, "noise_steps", 2, 1 << 20, &r->noise_steps, err));
-    DT_TRY(dt_get_int(map, "seed", 0, INT64_MAX, &seed, err));
-    r->seed = (uint64_t)seed;
-    DT_TRY(dt_get_i32(map, "threads", 0, THREADS_MAX, &r->threads, err));
-    DT_TRY(dt_get_enum(map, "precision", dt_job_run_precision_names, &r->precision, err));
-    DT_TRY(dt_get_i32(map, "log_interval", 1, STEPS_MAX, &r->log_interval, err));
-    DT_TRY(read_checkpoint(dt_map_get(map, "checkpoint"), r, err));
-    return read_guard(map, r, err);
+    DT_TRY(dt_keys_read(map, "run", dt_job_run_keys, j, err));
+    if (!dt_node_present(dt_map_get(map, "warmup_steps")) && r->warmup_steps > r->steps / 10)
+        r->warmup_steps = r->steps / 10;
+    return check_rollback(map, r, err);
 }

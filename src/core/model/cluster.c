@@ -12,24 +12,13 @@
 
 enum { PATH_SIZE = 4096, PRESET_DEPTH_MAX = 8, NODES_MAX = 1 << 20, GPUS_MAX = 1 << 21 };
 
-static const char *const keys[] = {"preset",         "name",
-                                   "device",         "nodes",
-                                   "gpus",           "gpus_per_node",
-                                   "cores_per_node", "peak_flops",
-                                   "memory",         "memory_reserve",
-                                   "hbm_bandwidth",  "nvlink_bandwidth",
-                                   "nvlink_latency", "nics_per_node",
-                                   "nic_bandwidth",  "nic_efficiency",
-                                   "nic_latency",    "oversubscription",
-                                   "mtbf_gpu_hours", NULL};
-
-static enum dt_status read_gpus(struct dt_node n, struct dt_cluster *c, struct dt_error *err)
+static enum dt_status read_gpus(struct dt_node n, const struct dt_key *key, void *into,
+                                struct dt_error *err)
 {
+    struct dt_cluster *c = into;
     int gpus = 0;
 
-    DT_TRY(dt_get_i32(n, "gpus", 1, GPUS_MAX, &gpus, err));
-    if (gpus == 0)
-        return DT_OK;
+    DT_TRY(dt_get_i32(n, key->name, (int)key->min, (int)key->max, &gpus, err));
     if (dt_node_present(dt_map_get(n, "nodes")))
         return dt_node_error(dt_map_get(n, "gpus"), err, "state either nodes or gpus, not both");
     if (c->gpus_per_node > 0 && gpus % c->gpus_per_node != 0)
@@ -46,28 +35,139 @@ static enum dt_status read_gpus(struct dt_node n, struct dt_cluster *c, struct d
     return DT_OK;
 }
 
-static enum dt_status read_values(struct dt_node n, struct dt_cluster *c, struct dt_error *err)
-{
-    DT_TRY(dt_get_string(n, "name", c->name, sizeof(c->name), err));
-    DT_TRY(dt_get_string(n, "device", c->device, sizeof(c->device), err));
-    DT_TRY(dt_get_i32(n, "nodes", 1, NODES_MAX, &c->nodes, err));
-    DT_TRY(dt_get_i32(n, "gpus_per_node", 1, 1024, &c->gpus_per_node, err));
-    DT_TRY(dt_get_i32(n, "cores_per_node", 0, 1024, &c->cores_per_node, err));
-    DT_TRY(read_gpus(n, c, err));
-    DT_TRY(dt_get_quantity(n, "peak_flops", "flop/s", 1e6, 1e18, &c->peak_flops, err));
-    DT_TRY(dt_get_quantity(n, "memory", "bytes", 1e6, 1e15, &c->mem_bytes, err));
-    DT_TRY(dt_get_quantity(n, "memory_reserve", "bytes", 0, 1e15, &c->mem_reserve_bytes, err));
-    DT_TRY(dt_get_quantity(n, "hbm_bandwidth", "bytes/s", 1e6, 1e16, &c->hbm_bytes_per_s, err));
-    DT_TRY(
-        dt_get_quantity(n, "nvlink_bandwidth", "bytes/s", 1e3, 1e16, &c->nvlink_bytes_per_s, err));
-    DT_TRY(dt_get_quantity(n, "nvlink_latency", "s", 0, 1, &c->nvlink_latency_s, err));
-    DT_TRY(dt_get_i32(n, "nics_per_node", 1, 1024, &c->nics_per_node, err));
-    DT_TRY(dt_get_quantity(n, "nic_bandwidth", "bytes/s", 1e3, 1e16, &c->nic_bytes_per_s, err));
-    DT_TRY(dt_get_double(n, "nic_efficiency", 0.01, 1, &c->nic_efficiency, err));
-    DT_TRY(dt_get_quantity(n, "nic_latency", "s", 0, 1, &c->nic_latency_s, err));
-    DT_TRY(dt_get_double(n, "oversubscription", 1, 1000, &c->fabric_oversubscription, err));
-    return dt_get_double(n, "mtbf_gpu_hours", 0, 1e12, &c->mtbf_gpu_hours, err);
-}
+const struct dt_key dt_cluster_keys[] = {
+    {.name = "preset",
+     .type = DT_KEY_OWN,
+     .form = "preset or path",
+     .fallback = "none",
+     .help = "a shipped cluster or a file; the other keys change it"},
+    {.name = "name",
+     .type = DT_KEY_STRING,
+     DT_KEY_INTO(struct dt_cluster, name),
+     .help = "what it is called"},
+    {.name = "device",
+     .type = DT_KEY_STRING,
+     DT_KEY_INTO(struct dt_cluster, device),
+     .needed = "A800-SXM4-80GB",
+     .help = "the GPU's name, as the profile has it"},
+    {.name = "nodes",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_cluster, nodes),
+     .min = 1,
+     .max = NODES_MAX,
+     .needed = "162",
+     .help = "nodes"},
+    {.name = "gpus_per_node",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_cluster, gpus_per_node),
+     .min = 1,
+     .max = 1024,
+     .needed = "8",
+     .help = "GPUs of a node"},
+    {.name = "cores_per_node",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_cluster, cores_per_node),
+     .min = 0,
+     .max = 1024,
+     .help = "CPUs as devices: cores that the ranks of a node share"},
+    {.name = "gpus",
+     .type = DT_KEY_OWN,
+     .min = 1,
+     .max = GPUS_MAX,
+     .form = "integer",
+     .read = read_gpus,
+     .fallback = "nodes x gpus_per_node",
+     .help = "GPUs in all, instead of nodes"},
+    {.name = "peak_flops",
+     .type = DT_KEY_QUANTITY,
+     DT_KEY_INTO(struct dt_cluster, peak_flops),
+     .min = 1e6,
+     .max = 1e18,
+     .unit = "flop/s",
+     .needed = "312 TFLOP/s",
+     .help = "of a GPU, dense bf16"},
+    {.name = "memory",
+     .type = DT_KEY_QUANTITY,
+     DT_KEY_INTO(struct dt_cluster, mem_bytes),
+     .min = 1e6,
+     .max = 1e15,
+     .unit = "bytes",
+     .needed = "80 GB",
+     .help = "of a GPU"},
+    {.name = "memory_reserve",
+     .type = DT_KEY_QUANTITY,
+     DT_KEY_INTO(struct dt_cluster, mem_reserve_bytes),
+     .min = 0,
+     .max = 1e15,
+     .unit = "bytes",
+     .help = "of it not for training: context, NCCL, fragmentation"},
+    {.name = "hbm_bandwidth",
+     .type = DT_KEY_QUANTITY,
+     DT_KEY_INTO(struct dt_cluster, hbm_bytes_per_s),
+     .min = 1e6,
+     .max = 1e16,
+     .unit = "bytes/s",
+     .needed = "2.0 TB/s",
+     .help = "of a GPU's memory"},
+    {.name = "nvlink_bandwidth",
+     .type = DT_KEY_QUANTITY,
+     DT_KEY_INTO(struct dt_cluster, nvlink_bytes_per_s),
+     .min = 1e3,
+     .max = 1e16,
+     .unit = "bytes/s",
+     .needed = "160 GB/s",
+     .help = "of a GPU, per direction, usable"},
+    {.name = "nvlink_latency",
+     .type = DT_KEY_QUANTITY,
+     DT_KEY_INTO(struct dt_cluster, nvlink_latency_s),
+     .min = 0,
+     .max = 1,
+     .unit = "s",
+     .help = "of a message inside a node"},
+    {.name = "nics_per_node",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_cluster, nics_per_node),
+     .min = 1,
+     .max = 1024,
+     .needed = "4",
+     .help = "NICs of a node"},
+    {.name = "nic_bandwidth",
+     .type = DT_KEY_QUANTITY,
+     DT_KEY_INTO(struct dt_cluster, nic_bytes_per_s),
+     .min = 1e3,
+     .max = 1e16,
+     .unit = "bytes/s",
+     .needed = "200 Gb/s",
+     .help = "of a NIC, per direction, line rate"},
+    {.name = "nic_efficiency",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_cluster, nic_efficiency),
+     .min = 0.01,
+     .max = 1,
+     .help = "usable share of the line rate"},
+    {.name = "nic_latency",
+     .type = DT_KEY_QUANTITY,
+     DT_KEY_INTO(struct dt_cluster, nic_latency_s),
+     .min = 0,
+     .max = 1,
+     .unit = "s",
+     .help = "of a message between nodes"},
+    {.name = "oversubscription",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_cluster, fabric_oversubscription),
+     .min = 1,
+     .max = 1000,
+     .help = "of the fabric; 1: full bisection"},
+    {.name = "mtbf_gpu_hours",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_cluster, mtbf_gpu_hours),
+     .min = 0,
+     .max = 1e12,
+     .help = "GPU hours from a failure to the next; 0: none"},
+    {.name = NULL},
+};
+const struct dt_cluster dt_cluster_defaults = {
+    .name = "cluster", .nic_efficiency = 1, .fabric_oversubscription = 1};
 
 static enum dt_status read_node(struct dt_node node, int depth, struct dt_cluster *c,
                                 struct dt_error *err);
@@ -96,39 +196,24 @@ static enum dt_status read_node(struct dt_node node, int depth, struct dt_cluste
         return read_preset(node, dt_node_text(node), depth, c, err);
     if (!dt_node_is_map(node))
         return dt_node_error(node, err, "cluster: expected a preset name, a path or a map");
-    DT_TRY(dt_map_check(node, "cluster", keys, err));
     if (dt_node_present(dt_map_get(node, "preset"))) {
+        DT_TRY(dt_keys_check(node, "cluster", dt_cluster_keys, err));
         DT_TRY(dt_get_string(node, "preset", name, sizeof(name), err));
         DT_TRY(read_preset(dt_map_get(node, "preset"), name, depth, c, err));
     }
-    return read_values(node, c, err);
+    return dt_keys_read(node, "cluster", dt_cluster_keys, c, err);
 }
 
 static enum dt_status check(struct dt_node node, struct dt_cluster *c, struct dt_error *err)
 {
-    const struct {
-        const char *key;
-        bool given;
-        const char *example;
-    } needed[] = {
-        {"device", c->device[0] != '\0', "A800-SXM4-80GB"},
-        {"nodes", c->nodes > 0, "162"},
-        {"gpus_per_node", c->gpus_per_node > 0, "8"},
-        {"peak_flops", c->peak_flops > 0, "312 TFLOP/s"},
-        {"memory", c->mem_bytes > 0, "80 GB"},
-        {"hbm_bandwidth", c->hbm_bytes_per_s > 0, "2.0 TB/s"},
-        {"nvlink_bandwidth", c->nvlink_bytes_per_s > 0, "160 GB/s"},
-        {"nics_per_node", c->nics_per_node > 0, "4"},
-        {"nic_bandwidth", c->nic_bytes_per_s > 0, "200 Gb/s"},
-    };
+    const struct dt_key *missing = dt_keys_missing(dt_cluster_keys, c);
     const char *file = dt_node_is_scalar(node) ? dt_node_text(node) : NULL;
     char what[PATH_SIZE + 16]; /* the node only names the file that is wrong */
 
     snprintf(what, sizeof(what), "cluster%s%s", file ? " " : "", file ? file : "");
-    for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++)
-        if (!needed[i].given)
-            return dt_node_error(node, err, "%s: key \"%s\" is missing (such as %s)", what,
-                                 needed[i].key, needed[i].example);
+    if (missing)
+        return dt_node_error(node, err, "%s: key \"%s\" is missing (such as %s)", what,
+                             missing->name, missing->needed);
     if ((int64_t)c->nodes * c->gpus_per_node > GPUS_MAX)
         return dt_node_error(node, err,
                              "%s: %d nodes of %d GPUs are more than the limit of %d GPUs", what,
@@ -147,7 +232,7 @@ bool dt_cluster_is_cpu(const struct dt_cluster *c)
 
 enum dt_status dt_cluster_read(struct dt_node node, struct dt_error *err, struct dt_cluster *out)
 {
-    struct dt_cluster c = {.name = "cluster", .nic_efficiency = 1, .fabric_oversubscription = 1};
+    struct dt_cluster c = dt_cluster_defaults;
 
     DT_TRY(read_node(node, 0, &c, err));
     DT_TRY(check(node, &c, err));

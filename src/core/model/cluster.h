@@ -4,6 +4,7 @@
 #ifndef DT_CORE_MODEL_CLUSTER_H
 #define DT_CORE_MODEL_CLUSTER_H
 
+#include "base/keys.h"
 #include "base/doc.h"
 #include "core/model/model.h"
 #include "base/status.h"
@@ -33,6 +34,10 @@ static inline int dt_cluster_gpus(const struct dt_cluster *c)
 /* Devices are CPUs, and so what trains there is our executor: the device's name begins with "cpu", or the cores are
  * stated. */
 bool dt_cluster_is_cpu(const struct dt_cluster *c);
+
+/* Every key of a cluster, into a struct dt_cluster, and what it has of those that may be left out. */
+extern const struct dt_key dt_cluster_keys[];
+extern const struct dt_cluster dt_cluster_defaults;
 
 /* preset name, path or inline map; `nodes`/`gpus` may override a preset: {preset: a800-1296, nodes: 12}. */
 enum dt_status dt_cluster_read(struct dt_node node, struct dt_error *err, struct dt_cluster *out);

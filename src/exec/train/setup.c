@@ -89,11 +89,12 @@ static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_er
         return dt_error_set(
             err, DT_ERR_INPUT, "tokenizer %s has %d tokens, module %s a vocabulary of %d",
             r->tokenizer, dt_tokenizer_vocab(s->tokenizer), m->modules[m->llm].name, vocab);
-    if (r->n_data > 0)
-        DT_TRY(dt_preset_error_place(
-            dt_map_get(dt_map_get(dt_doc_root(s->job->doc), "run"), "data"),
-            dt_shard_list((const char *const *)r->data, r->n_data, err, &s->shards, &s->n_shards),
-            err));
+    if (r->data.n > 0)
+        DT_TRY(
+            dt_preset_error_place(dt_map_get(dt_map_get(dt_doc_root(s->job->doc), "run"), "data"),
+                                  dt_shard_list((const char *const *)r->data.path, r->data.n, err,
+                                                &s->shards, &s->n_shards),
+                                  err));
     else if (need_data)
         return dt_error_at(err, DT_ERR_INPUT, s->job->name, 0, 0,
                            "run.data is missing: the shards to train on, such as run: {data: "

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "base/keys.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { KEYS_MAX = 64 };
+
+static int64_t whole(double limit)
+{
+    return limit >= DT_KEY_NO_LIMIT ? INT64_MAX : (int64_t)limit;
+}
+
+/* ---- values in structs ---- */
+
+static int64_t load_int(const struct dt_key *k, const void *in)
+{
+    const char *p = (const char *)in + k->at;
+    int64_t v64;
+    bool flag;
+    int v;
+
+    if (k->size == sizeof(v64)) {
+        memcpy(&v64, p, sizeof(v64));
+        return v64;
+    }
+    if (k->size == sizeof(flag)) {
+        memcpy(&flag, p, sizeof(flag));
+        return flag;
+    }
+    memcpy(&v, p, sizeof(v));
+    return v;
+}
+
+static void store_int(const struct dt_key *k, void *into, int64_t v64)
+{
+    char *p = (char *)into + k->at;
+    bool flag = v64 != 0;
+    int v = (int)v64;
+
+    if (k->size == sizeof(v64))
+        memcpy(p, &v64, sizeof(v64));
+    else if (k->size == sizeof(flag))
+        memcpy(p, &flag, sizeof(flag));
+    else
+        memcpy(p, &v, sizeof(v));
+}
+
+static double load_double(const struct dt_key *k, const void *in)
+{
+    double v;
+
+    memcpy(&v, (const char *)in + k->at, sizeof(v));
+    return k->scale > 0 ? v / k->scale : v;
+}
+
+static void store_double(const struct dt_key *k, void *into, double v)
+{
+    if (k->scale > 0)
+        v *= k->scale;
+    memcpy((char *)into + k->at, &v, sizeof(v));
+}
+
+/* ---- reading ---- */
+
+static enum dt_status read_int(struct dt_node map, const struct dt_key *k, void *into,
+                               struct dt_error *err)
+{
+    int64_t v = load_int(k, into);
+
+    DT_TRY(dt_get_int(map, k->name, whole(k->min), whole(k->max), &v, err));
+    store_int(k, into, v);
+    return DT_OK;
+}
+
+static enum dt_status read_double(struct dt_node map, const struct dt_key *k, void *into,
+                                  struct dt_error *err)
+{
+    double v;
+
+    if (k->type == DT_KEY_QUANTITY)
+        DT_TRY(dt_get_quantity(map, k->name, k->unit, k->min, k->max, &v, err));
+    else
+        DT_TRY(dt_get_double(map, k->name, k->min, k->max, &v, err));
+    store_double(k, into, v);
+    return DT_OK;
+}
+
+static enum dt_status read_bool(struct dt_node map, const struct dt_key *k, void *into,
+                                struct dt_error *err)
+{
+    bool v = load_int(k, into) != 0;
+
+    DT_TRY(dt_get_bool(map, k->name, &v, err));
+    store_int(k, into, v);
+    return DT_OK;
+}
+
+static enum dt_status read_word(struct dt_node map, const struct dt_key *k, void *into,
+                                struct dt_error *err)
+{
+    int v = (int)load_int(k, into);
+
+    DT_TRY(dt_get_enum(map, k->name, k->words, &v, err));
+    store_int(k, into, v);
+    return DT_OK;
+}
+
+static enum dt_status read_key(struct dt_node map, const struct dt_key *k, void *into,
+                               struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(map, k->name);
+
+    if (!dt_node_present(n))
+        return DT_OK;
+    if (k->read)
+        return k->read(map, k, into, err);
+    switch (k->type) {
+    case DT_KEY_INTEGER:
+        return read_int(map, k, into, err);
+    case DT_KEY_NUMBER:
+    case DT_KEY_QUANTITY:
+        return read_double(map, k, into, err);
+    case DT_KEY_BOOL:
+        return read_bool(map, k, into, err);
+    case DT_KEY_STRING:
+        return dt_get_string(map, k->name, (char *)into + k->at, k->size, err);
+    case DT_KEY_WORD:
+        return read_word(map, k, into, err);
+    case DT_KEY_MAP:
+        return dt_keys_read(n, k->name, k->keys, (char *)into + k->at, err);
+    case DT_KEY_OWN:
+        break;
+    }
+    return DT_OK;
+}
+
+enum dt_status dt_keys_check(struct dt_node map, const char *what, const struct dt_key *keys,
+                             struct dt_error *err)
+{
+    const char *names[KEYS_MAX + 1];
+    int n = 0;
+
+    for (const struct dt_key *k = keys; k->name && n < KEYS_MAX; k++)
+        names[n++] = k->name;
+    names[n] = NULL;
+    return dt_map_check(map, what, names, err);
+}
+
+enum dt_status dt_keys_read(struct dt_node map, const char *what, const struct dt_key *keys,
+                            void *into, struct dt_error *err)
+{
+    DT_TRY(dt_keys_check(map, what, keys, err));
+    for (const struct dt_key *k = keys; k->name; k++)
+        DT_TRY(read_key(map, k, into, err));
+    return DT_OK;
+}
+
+const struct dt_key *dt_keys_find(const struct dt_key *keys, const char *name)
+{
+    for (; keys->name; keys++)
+        if (strcmp(keys->name, name) == 0)
+            return keys;
+    return NULL;
+}
+
+const struct dt_key *dt_keys_missing(const struct dt_key *keys, const void *in)
+{
+    for (; keys->name; keys++) {
+        const char *p = (const char *)in + keys->at;
+        size_t i = 0;
+
+        while (i < keys->size && p[i] == 0)
+            i++;
+        if (keys->needed && i == keys->size)
+            return keys;
+    }
+    return NULL;
+}
+
+/* ---- for people ---- */
+
+static size_t add(char *buf, size_t size, size_t used, const char *a, const char *b)
+{
+    int n = used < size ? snprintf(buf + used, size - used, "%s%s", a, b) : 0;
+
+    return used + (size_t)(n > 0 ? n : 0);
+}
+
+const char *dt_key_type_text(const struct dt_key *key, char *buf, size_t size)
+{
+    static const char *const names[] = {
+        [DT_KEY_INTEGER] = "integer", [DT_KEY_NUMBER] = "number", [DT_KEY_BOOL] = "true or false",
+        [DT_KEY_STRING] = "string",   [DT_KEY_WORD] = "one of ",  [DT_KEY_QUANTITY] = "quantity",
+        [DT_KEY_MAP] = "map",         [DT_KEY_OWN] = "value",
+    };
+    const char *own = key->form ? key->form : key->keys ? "map" : names[DT_KEY_OWN];
+    size_t used = add(buf, size, 0, key->type == DT_KEY_OWN ? own : names[key->type], "");
+
+    if (key->type == DT_KEY_OWN && key->words)
+        used = add(buf, size, used, ", or one of ", "");
+    for (int i = 0; key->words && key->words[i]; i++)
+        used = add(buf, size, used, i ? ", " : "", key->words[i]);
+    return buf;
+}
+
+const char *dt_key_range_text(const struct dt_key *key, char *buf, size_t size)
+{
+    const char *unit = key->unit ? key->unit : "";
+    bool open = key->max >= DT_KEY_NO_LIMIT || key->max == INT_MAX;
+
+    buf[0] = '\0';
+    if (key->type != DT_KEY_INTEGER && key->type != DT_KEY_NUMBER && key->type != DT_KEY_QUANTITY)
+        return buf;
+    if (open)
+        snprintf(buf, size, "at least %.15g%s%s", key->min, *unit ? " " : "", unit);
+    else
+        snprintf(buf, size, "%.15g to %.15g%s%s", key->min, key->max, *unit ? " " : "", unit);
+    return buf;
+}
+
+const char *dt_key_default_text(const struct dt_key *key, const void *defaults, char *buf,
+                                size_t size)
+{
+    int64_t v;
+
+    buf[0] = '\0';
+    if (key->fallback) {
+        snprintf(buf, size, "%s", key->fallback);
+        return buf;
+    }
+    if (!defaults || key->needed)
+        return buf;
+    switch (key->type) {
+    case DT_KEY_INTEGER:
+        snprintf(buf, size, "%lld", (long long)load_int(key, defaults));
+        break;
+    case DT_KEY_NUMBER:
+        snprintf(buf, size, "%.15g", load_double(key, defaults));
+        break;
+    case DT_KEY_QUANTITY:
+        snprintf(buf, size, "%.15g %s", load_double(key, defaults), key->unit);
+        break;
+    case DT_KEY_BOOL:
+        snprintf(buf, size, "%s", load_int(key, defaults) ? "true" : "false");
+        break;
+    case DT_KEY_WORD:
+        v = load_int(key, defaults);
+        snprintf(buf, size, "%s", key->words[v]);
+        break;
+    case DT_KEY_STRING:
+        snprintf(buf, size, "%s", (const char *)defaults + key->at);
+        break;
+    case DT_KEY_MAP:
+    case DT_KEY_OWN:
+        break;
+    }
+    return buf;
+}

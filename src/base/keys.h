@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Keys of documents as rows of tables.  One row says all that is known of a key: where its value goes, what it may be,
+ * what it means.  The reader below, messages, `disttrain keys`, the completion and the tests of the pages take it from
+ * there: a new key is one row, and a reader of its own if its value is none of these types. */
+#ifndef DT_BASE_KEYS_H
+#define DT_BASE_KEYS_H
+
+#include "base/doc.h"
+
+enum dt_key_type {
+    DT_KEY_INTEGER,  /* into an int or an int64_t */
+    DT_KEY_NUMBER,   /* into a double */
+    DT_KEY_BOOL,     /* into a bool */
+    DT_KEY_STRING,   /* into a char array */
+    DT_KEY_WORD,     /* one of `words`; its number, into an int, an enum or a bool */
+    DT_KEY_QUANTITY, /* a number with a unit of dimension `unit` (dt_get_quantity), into a double */
+    DT_KEY_MAP,      /* a map of `keys`, into the struct at `at` */
+    DT_KEY_OWN       /* `read` reads it, or whoever else if that is NULL */
+};
+
+struct dt_key {
+    const char *name; /* NULL ends a table */
+    enum dt_key_type type;
+    size_t at, size; /* of the value inside the struct that is read into: DT_KEY_INTO */
+    double min, max; /* of numbers */
+    double scale;    /* of quantities: what is kept is so many times the base unit; 0 = 1 */
+    const char *unit;
+    const char *form;          /* what an own value is, such as "a list of paths" */
+    const char *const *words;  /* also words that an own value may be */
+    const struct dt_key *keys; /* also keys that an own value may have */
+    enum dt_status (*read)(struct dt_node map, const struct dt_key *key, void *into,
+                           struct dt_error *err);
+    const char *needed;   /* must be stated somewhere; such as this (dt_keys_missing) */
+    const char *fallback; /* the default in words; NULL: the value in the defaults */
+    const char *help;     /* one line for people */
+};
+#define DT_KEY_NO_LIMIT 0x1p63 /* .max of integers */
+/* .at and .size of a row */
+#define DT_KEY_INTO(type, member) .at = offsetof(type, member), .size = sizeof(((type *)0)->member)
+
+/* Reads the map into the struct `into`: unknown keys, wrong types and ranges are errors at their place; keys that are
+ * absent leave their value as it is.  Rows are read in their order.  An absent map is no error. */
+enum dt_status dt_keys_read(struct dt_node map, const char *what, const struct dt_key *keys,
+                            void *into, struct dt_error *err);
+/* Only whether all keys are known. */
+enum dt_status dt_keys_check(struct dt_node map, const char *what, const struct dt_key *keys,
+                             struct dt_error *err);
+/* One row of it, by name. */
+const struct dt_key *dt_keys_find(const struct dt_key *keys, const char *name);
+/* The first row that is needed and whose value is still all zero; NULL if none. */
+const struct dt_key *dt_keys_missing(const struct dt_key *keys, const void *in);
+
+/* For lists of keys: "integer", "one of a, b", ...; the range, with its unit, or ""; and the default, with `defaults`
+ * a struct that holds them, or "".  Each returns buf. */
+const char *dt_key_type_text(const struct dt_key *key, char *buf, size_t size);
+const char *dt_key_range_text(const struct dt_key *key, char *buf, size_t size);
+const char *dt_key_default_text(const struct dt_key *key, const void *defaults, char *buf,
+                                size_t size);
+
+#endif
