@@ -205,8 +205,8 @@ struct pipe {
     const struct synth_pipeline *c;
     struct builder b;
     struct dt_rng rng;
-    uint32_t
-        *sent[2]; /* [replica][stage][mb]: the SEND of a forward / backward that has been added */
+    /* [replica][stage][mb]: the SEND of a forward / backward that has been added */
+    uint32_t *sent[2];
     uint32_t *fwd_of; /* the forward ops themselves, for the last stage's backward */
     int *next;        /* per lane: position in its compute order */
 };

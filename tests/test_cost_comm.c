@@ -81,8 +81,8 @@ START_TEST(test_context_parallel_groups_span_nodes)
         struct dt_kop k[DT_MAX_KOPS];
         struct dt_cost_time got = {0}, want;
         int n = dt_block_kops(&block, &shard, &w, k), per_node = 0, groups = 0, found = 0;
-        double bytes =
-            2.0 * 65536 * 2 * 4096 / tp; /* keys and values of this rank's heads, gathered */
+        /* keys and values of this rank's heads, gathered */
+        double bytes = 2.0 * 65536 * 2 * 4096 / tp;
 
         for (int r = 0; r < cp; r++) /* the group of GPU 0: GPUs r * tp */
             per_node += r * tp < node;

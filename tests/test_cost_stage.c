@@ -172,8 +172,8 @@ START_TEST(test_freezing)
     dt_cost_stage(r.c, r.llm, 17, 1, &shard, &w, NULL, true, &head);
     ck_assert(s.dgrad.ns == 0 && s.wgrad.ns >= head.wgrad.ns && s.wgrad.ns < 2 * head.wgrad.ns);
     trained[17] = 0;
-    trained[4] =
-        1; /* blocks above the trained one pass gradients down to it, blocks below do nothing */
+    /* blocks above the trained one pass gradients down to it, blocks below do nothing */
+    trained[4] = 1;
     dt_cost_stage(r.c, r.llm, 0, 18, &shard, &w, trained, false, &s);
     dt_cost_stage(r.c, r.llm, 5, 13, &shard, &w, trained, true, &head);
     assert_near(s.dgrad.ns, head.dgrad.ns, 1e-12, "blocks above the trained one");

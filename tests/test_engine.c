@@ -572,8 +572,8 @@ START_TEST(wrong_programs_are_refused)
     uint32_t fwd = find(&s, DT_OP_FORWARD), recv = find(&s, DT_OP_RECV),
              sync = find(&s, DT_OP_GRAD_SYNC);
     struct dt_op saved = s.p.ops[fwd];
-    s.p.ops[fwd].dep[2] =
-        s.p.lanes[0].first + s.p.lanes[0].n - 1; /* the first waits for the last */
+    /* the first waits for the last */
+    s.p.ops[fwd].dep[2] = s.p.lanes[0].first + s.p.lanes[0].n - 1;
     expect_internal(e, &s, "deadlock");
     s.p.ops[fwd].dep[2] = s.p.n_ops;
     expect_internal(e, &s, "does not exist");

@@ -389,8 +389,8 @@ START_TEST(activation_bytes_follow_the_paper)
     s.tp = 8;
     s.seqpar = true;
     assert_near(dt_block_act_bytes(&b, &s, &w, DT_RECOMPUTE_NONE), whole / 8, 1e-12, "tp and s.p.");
-    s.seqpar =
-        false; /* the residual stream (2 inputs and 2 outputs of norms) is whole on every rank */
+    /* the residual stream (2 inputs and 2 outputs of norms) is whole on every rank */
+    s.seqpar = false;
     assert_near(dt_block_act_bytes(&b, &s, &w, DT_RECOMPUTE_NONE),
                 (whole - tokens * (8 * 6144 + 8)) / 8 + tokens * (8 * 6144 + 8), 1e-12, "tp alone");
 }

@@ -154,8 +154,8 @@ START_TEST(placement_never_straddles)
 
     fx.cluster.gpus_per_node = 6;
     fx.cluster.nodes = 20;
-    plan.modules[0].layout =
-        (struct dt_plan_layout){1, 1, 1, 1, 1, 1, 3, 0}; /* three images at a time */
+    /* three images at a time */
+    plan.modules[0].layout = (struct dt_plan_layout){1, 1, 1, 1, 1, 1, 3, 0};
     plan.modules[0].split[1] = 7;
     plan.modules[1].layout = (struct dt_plan_layout){2, 1, 1, 3, 1, 4, 1, 0};
     dt_assert_ok(dt_plan_place(&plan, &fx.cluster, &err), err);

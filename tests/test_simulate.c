@@ -123,8 +123,8 @@ END_TEST
 
 START_TEST(goodput_at_the_edges)
 {
-    struct dt_sim_goodput g =
-        goodput(0, 1000, 10, 100); /* no failures: 2592 segments, the last needs no write */
+    /* no failures: 2592 segments, the last needs no write */
+    struct dt_sim_goodput g = goodput(0, 1000, 10, 100);
 
     ck_assert_double_eq_tol(g.expected_wall_s, 30 * DAY + 2591 * 10.0, 1e-3);
     ck_assert_double_eq(g.failures_per_day, 0);

@@ -14,8 +14,8 @@ struct dt_launch {
     char *const *argv; /* this process' own, ended by NULL */
     int ranks;
     int64_t max_restarts;
-    const char
-        *run_id;  /* handed to every start, so that restarts go on with this run; NULL = none */
+    /* handed to every start, so that restarts go on with this run; NULL = none */
+    const char *run_id;
     bool orderly; /* ranks end in order on SIGUSR1; else the first signal ends them at once */
 };
 /* Returns when the job has ended; *exit_status is the job's own, 5 if a rank was lost in whatever

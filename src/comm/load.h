@@ -20,9 +20,9 @@ void dt_load_cpus(struct dt_load_cpus *out);
 void dt_load_keep_to(const struct dt_load_cpus *c);
 
 struct dt_load { /* since the machine began, in seconds */
-    double
-        busy_s[DT_LOAD_CPUS]; /* of each CPU: anything but idle, time stolen by a hypervisor too */
-    double own_s;             /* of this process and its children that have ended */
+    /* of each CPU: anything but idle, time stolen by a hypervisor too */
+    double busy_s[DT_LOAD_CPUS];
+    double own_s; /* of this process and its children that have ended */
     double at_s;
     bool known;
 };

@@ -29,8 +29,8 @@ enum {
  * collective DT_KEY_COLL | id of the comm between the two ranks, sequence, strand. */
 #define DT_KEY_COLL (UINT64_C(1) << 63)
 
-struct
-    dt_transport_xfer; /* the implementation's: one message under way, xfer_bytes long, zeroed at first */
+/* the implementation's: one message under way, xfer_bytes long, zeroed at first */
+struct dt_transport_xfer;
 
 struct dt_transport_wire {
     size_t xfer_bytes;

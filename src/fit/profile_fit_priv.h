@@ -35,8 +35,8 @@ struct dt_fit {
     struct dt_fit_report *report;
     struct dt_fit_local gemm;      /* of dev->base */
     struct dt_fit_local gemm_a100; /* reference of the gradients' ratio, which only the A100 has */
-    struct dt_fit_local
-        gemm_h100; /* reference of the convolutions' ratio, which only the H100 has */
+    /* reference of the convolutions' ratio, which only the H100 has */
+    struct dt_fit_local gemm_h100;
     const struct dt_fit_device *a100, *h100;
     double gemm_ratio[3][3];    /* per phase: intercept, slope over log2(flops), of ln(time / A100
                                    surface) */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  *   #  Rank  0 Group  0 Pid  4711 on   hosta device  0 [0000:07:00] NVIDIA A100-SXM4-80GB
- *   #       size         count    type   redop    root     time   algbw   busbw  #wrong     time
- * ... 1024           256   float     sum      -1    13.02    0.08    0.14       0    12.71 ...
+ *   #       size         count    type   redop    root     time   algbw   busbw  #wrong     time ...
+ *           1024           256   float     sum      -1    13.02    0.08    0.14       0    12.71 ...
  *
  * Columns, as in src/common.cu and src/util.cu of nccl-tests from 2019 to 2.19: size, count, type,
  * redop and root (older versions leave out what the operation has none of), then for out of place

@@ -3,23 +3,24 @@
  * The kernels: each one's contract, once, for every device.
  *
  * Conventions
- * - Tensors are row-major and dense unless a stride is given; images are NHWC.  Strides and sizes
- * count elements.  All pointers are device memory.
- * - "T" is the activation type of the call (struct field or argument `dtype`: fp32 or bf16).
- * Parameters of norms, biases, statistics, losses and all gradients of parameters are fp32 whatever
- * T is. Arithmetic is fp32 (sums over more than 2^10 terms in blocks or in double); a T result is
- * rounded once, at its store, to nearest even.
- * - Outputs may not overlap inputs unless "in place" says which.  An optional pointer is marked
- * (NULL).
- * - `add` true: the result is added to what is there; false: it overwrites (no zeroing needed
- * before).
- * - Forward kernels leave exactly what the backward takes; nothing else is kept.
- * - Zero rows or items are allowed everywhere and do nothing (add = false still zeroes gradients).
- * - Results do not depend on the number of threads or on other queues: reductions run over fixed
- * blocks in a fixed tree.  Kernels with atomics in their natural form (embedding) are ordered
- * instead.
- * - Wrong arguments (not data) are programming errors and assert; data outside its range is handled
- * as stated.  Failures stick to the queue (kernels/device.h). */
+ *
+ *  - Tensors are row-major and dense unless a stride is given; images are NHWC.  Strides and sizes
+ *    count elements.  All pointers are device memory.
+ *  - "T" is the activation type of the call (struct field or argument `dtype`: fp32 or bf16).
+ *    Parameters of norms, biases, statistics, losses and all gradients of parameters are fp32,
+ *    whatever T is.  Arithmetic is fp32 (sums over more than 2^10 terms in blocks or in double); a
+ *    T result is rounded once, at its store, to nearest even.
+ *  - Outputs may not overlap inputs unless "in place" says which.  An optional pointer is marked
+ *    (NULL).
+ *  - `add` true: the result is added to what is there; false: it overwrites (no zeroing needed
+ *    before).
+ *  - Forward kernels leave exactly what the backward takes; nothing else is kept.
+ *  - Zero rows or items are allowed everywhere and do nothing (add = false still zeroes gradients).
+ *  - Results do not depend on the number of threads or on other queues: reductions run over fixed
+ *    blocks in a fixed tree.  Kernels with atomics in their natural form (embedding) are ordered
+ *    instead.
+ *  - Wrong arguments (not data) are programming errors and assert; data outside its range is handled
+ *    as stated.  Failures stick to the queue (kernels/device.h). */
 #ifndef DT_KERNELS_KERNELS_H
 #define DT_KERNELS_KERNELS_H
 
@@ -44,8 +45,8 @@ struct dt_kernel_norm {
     float eps;
 };
 
-struct
-    dt_kernel_groupnorm { /* x: items x pixels x channels; statistics per (item, group of channels) */
+/* x: items x pixels x channels; statistics per (item, group of channels) */
+struct dt_kernel_groupnorm {
     enum dt_dtype dtype;
     int64_t items, pixels;
     int channels, groups; /* groups divides channels */
@@ -54,8 +55,8 @@ struct
 };
 
 /* Sequences packed one after another; sequence s owns query rows cu_q[s] .. cu_q[s+1] and key rows
- * cu_k[s] .. cu_k[s+1] and sees nothing else.  A causal query row i of lq sees key rows j <= i + lk
- * - lq. A query that sees no key gets o = 0, lse = -inf and contributes no gradient. */
+ * cu_k[s] .. cu_k[s+1] and sees nothing else.  A causal query row i of lq sees key rows
+ * j <= i + lk - lq.  A query that sees no key gets o = 0, lse = -inf and contributes no gradient. */
 struct dt_kernel_attention {
     enum dt_dtype dtype;
     bool causal;

@@ -21,9 +21,9 @@ struct dt_engine_node {  /* 32 bytes: all that the loop touches of an op, two to
     uint32_t succ_first; /* successors: succ[succ_first .. next node's succ_first) */
     uint32_t need;       /* dependencies that have not ended */
     uint32_t need_all : 18, class : 2;
-    uint32_t
-        alpha : 12; /* SEND: index into alpha_ns[]; 0 = it takes its duration and nothing else */
-    uint32_t peer;  /* RECV: its SEND; SEND: index into sends[]; group: the group's index */
+    /* SEND: index into alpha_ns[]; 0 = it takes its duration and nothing else */
+    uint32_t alpha : 12;
+    uint32_t peer; /* RECV: its SEND; SEND: index into sends[]; group: the group's index */
 };
 
 enum { ENGINE_ALPHAS = 4096 }; /* the last one: more are distinct, ask the durations */
@@ -77,8 +77,8 @@ struct dt_engine {
     struct dt_engine_parts parts;
     struct dt_sim_event *parked; /* window: events of all parts, by part */
     size_t parked_cap;
-    struct dt_network_finish
-        *flows[2]; /* window: flows in flight, by part; those that outlast it */
+    /* window: flows in flight, by part; those that outlast it */
+    struct dt_network_finish *flows[2];
     size_t flows_cap[2];
     bool tangled;    /* ops wait for ops of other lanes that are no SENDs */
     bool in_windows; /* wanted */

@@ -3,8 +3,8 @@
  * Which links a transfer between two lanes, or a ring over many, crosses.
  *
  *   same node:   NVLink port out of each source GPU -> NVLink port in of each destination GPU
- *   other node:  NIC out -> (fabric, when oversubscribed) -> NIC in; NICs hang off PCIe, so NVLink
- * is not crossed
+ *   other node:  NIC out -> (fabric, when oversubscribed) -> NIC in; NICs hang off PCIe, so that
+ *                NVLink is not crossed
  */
 #include "sim/network_internal.h"
 

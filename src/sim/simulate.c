@@ -2,8 +2,8 @@
  *
  * The simulate driver.
  *
- *   for each iteration: assign its global batch -> compile -> durations -> event engine (once per
- * noise draw)
+ *   for each iteration: assign its global batch -> compile -> durations -> event engine
+ *                                                                          (once per noise draw)
  *
  * The plan stays fixed; the program does not, because what crosses module boundaries depends on the
  * samples.  Only makespans are kept of most iterations: draws are functions of their numbers, so

@@ -33,10 +33,11 @@ struct dt_cost_tuning {
     double gemm;       /* time of a GEMM / the profile's */
     double misaligned; /* further factor when n or k is no multiple of 8 elements */
     double core;       /* softmax and dropout of the scores / residual add */
-    double
-        tp_skew_ns; /* a tensor-parallel collective waits for the slowest rank; an all-gather or a reduce-scatter half */
-    double
-        call_per_rank; /* host work of a collective: one kernel, and more per rank that has to meet */
+    /* a tensor-parallel collective waits for the slowest rank; an all-gather or a reduce-scatter
+     * half */
+    double tp_skew_ns;
+    /* host work of a collective: one kernel, and more per rank that has to meet */
+    double call_per_rank;
     double backward_call; /* host time of a backward kernel / of a forward kernel */
     double host_norm;     /* exponent of the norm that joins host and device time */
 };
@@ -54,11 +55,11 @@ struct dt_cost_options {
     bool allow_analytical; /* missing op families fall back to the roofline ("computed") */
     bool fp32;             /* collectives of tensor parallelism carry 4 bytes an element, else 2 */
     enum dt_block_recompute recompute;
-    double
-        dispatch_ns; /* host time per kernel: no stage is faster than the host issues it; 0 = never the
-                              * bottleneck (CUDA graphs, or kernels long enough) */
-    const struct dt_cost_tuning
-        *tuning; /* NULL = dt_cost_tuning_default; borrowed while the cost model is made */
+    /* host time per kernel: no stage is faster than the host issues it; 0 = never the bottleneck
+     * (CUDA graphs, or kernels long enough) */
+    double dispatch_ns;
+    /* NULL = dt_cost_tuning_default; borrowed while the cost model is made */
+    const struct dt_cost_tuning *tuning;
     double scale
         [DT_KOP_FAMILY_N]; /* factor on the times of a family; 0 = 1 (intervals, sensitivity) */
 };
@@ -108,8 +109,8 @@ void dt_cost_stage_parts(struct dt_cost *c, int module, int first, int n,
 struct dt_cost_origin {
     const char *source; /* its source's name, or "roofline"; lives as long as the profile */
     int kind;           /* enum dt_profile_row_kind; -1 = no row */
-    double
-        sigma; /* standard deviation of the logarithm, from the row's p10 and p90; 0 = none stated */
+    /* standard deviation of the logarithm, from the row's p10 and p90; 0 = none stated */
+    double sigma;
 };
 void dt_cost_origin(struct dt_cost *c, const struct dt_kop *op, enum dt_kop_phase phase,
                     struct dt_cost_origin *out);

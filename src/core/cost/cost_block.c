@@ -26,9 +26,7 @@
 /* A GEMM whose n or k is no multiple of 8 two-byte elements (16 bytes) loses the wide loads of the
  * tensor-core kernels (published: NVIDIA's guide to matrix multiplication: pad the vocabulary). */
 #define ALIGN_ELEMENTS 8
-#define TP_SKEW_MIN_BYTES                                                                          \
-    65536 /* below: scalars of the loss, one after another on ranks in step                        \
-           */
+#define TP_SKEW_MIN_BYTES 65536 /* below: scalars of the loss, one by one on ranks in step */
 
 struct dt_cost_shard_key dt_cost_shard_key(const struct dt_block_shard *s)
 {

@@ -6,8 +6,9 @@
  * ring and tree over the cluster's NICs, held to the published drop of ring bandwidth with size and
  * length.
  *
- *   bus bytes = bytes * f,  f = 2(n-1)/n all-reduce, (n-1)/n all-gather, reduce-scatter, all-to-all
- * (nccl-tests)
+ *   bus bytes = bytes * f        f of n ranks, as in nccl-tests:
+ *     2 (n-1)/n   all-reduce
+ *       (n-1)/n   all-gather, reduce-scatter, all-to-all
  *
  * Constants: NCCL src/graph/tuning.cc at 5067397c (published), SimAI nic_ratio.csv (published). */
 #include "core/cost/cost_internal.h"

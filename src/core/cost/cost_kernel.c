@@ -9,8 +9,8 @@ const char *const dt_cost_prov_names[DT_PROV_N + 1] = {"measured", "interpolated
 
 struct family_model {
     double eff; /* flat efficiency of the roofline estimate: of peak flop/s, for flop families */
-    double
-        dgrad; /* time of the input gradient / forward, when the profile has no row of that phase */
+    /* time of the input gradient / forward, when the profile has no row of that phase */
+    double dgrad;
     double wgrad;       /* the same for the weight gradient */
     double dgrad_flops; /* floor: flops of the input gradient / forward */
     int stand_in;       /* family whose efficiency is taken when this one has no rows; -1 = none */

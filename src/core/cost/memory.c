@@ -2,9 +2,14 @@
  *
  * The memory model (mixed precision AdamW; DESIGN section 4):
  *
- *   parameters 2 B (bf16) | gradients 4 B (fp32) of trained ones | master, m, v 12 B of trained
- * ones, over the data-parallel ranks under ZeRO-1 | activations x microbatches in flight | logits |
- * boundary buffers | reserve */
+ *   parameters   2 B each (bf16)
+ *   gradients    4 B of each trained one (fp32)
+ *   optimizer   12 B of each trained one (master, m and v); divided over the data-parallel ranks
+ *                under ZeRO-1
+ *   activations  of a microbatch, times the microbatches in flight
+ *   logits       where the LM head is
+ *   buffers      of what crosses a module's boundary
+ *   reserve      of the GPU */
 #include "core/cost/memory.h"
 #include "core/model/boundary.h"
 #include "core/cost/memory_cpu.h"

@@ -10,14 +10,14 @@
  *              of the rest; in fp32 they are gathered where they lie
  *   packed     weights of products in the job's precision, once as the forward reads them and once
  *              as the gradient of the input does (oneDNN's layouts); no tables
- *   activations  kept by microbatches in flight, as in memory.h but in the job's precision
+ *   activations kept by microbatches in flight, as in memory.h but in the job's precision
  *   workspace  of a stage: two tensors between blocks, the temporaries of the block that has most
  *              (gradients inside it; what recompute or no backward keeps out of the activations),
  *              gradients of skips and of conditioning states
  *   messages   tensors that enter and leave, and their gradients
  *   batches    ids, targets, pixels and noise of a microbatch
  *   scratch    of kernels: logits of a chunk of rows and their gradient, or the gathered rows and
- * the sum of a filter's gradient.  One for all lanes of a rank: not in `total`. */
+ *              the sum of a filter's gradient.  One for all lanes of a rank: not in `total`. */
 #ifndef DT_CORE_COST_MEMORY_CPU_H
 #define DT_CORE_COST_MEMORY_CPU_H
 

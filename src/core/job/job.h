@@ -14,8 +14,8 @@
 struct dt_job_simulate_options { /* the job's `simulate:` map */
     int iterations;              /* iterations simulated, each on its own global batch; default 1 */
     bool contention;             /* max-min fair link sharing; default true */
-    double
-        batch_s; /* of a core, that each rank needs for its next batch while it computes; 0 = none */
+    /* of a core, that each rank needs for its next batch while it computes; 0 = none */
+    double batch_s;
     double jitter; /* sigma of log-normal per-op jitter; 0 = off */
     double slow_gpu_fraction,
         slow_gpu_factor; /* share of lanes slowed, and by how much (1.1 = 10 % slower) */
@@ -78,8 +78,8 @@ struct dt_job {
     struct dt_job_simulate_options sim;
     struct dt_job_run_options run;
     bool has_plan;
-    struct dt_plan
-        plan; /* for strategy manual: from `plan:` (map or path of a plan.json) or plan_file */
+    /* for strategy manual: from `plan:` (map or path of a plan.json) or plan_file */
+    struct dt_plan plan;
     char plan_file[4096]; /* beside the job (dt_job_read_planned); "" = none */
     bool plan_from_file;  /* the plan brought policies along */
     char plan_changes

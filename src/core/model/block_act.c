@@ -6,8 +6,9 @@
  * widths; statistics of norms are counted.  The executor's blocks (exec/modules) allocate exactly
  * this at cp = 1 (tests/test_modules_stage.c, and of the widest member of tp test_modules_tp.c).
  *
- *   transformer layer, bytes per token (e bytes an element, 2 in bf16; q = heads*head_dim, k =
- * kv_heads*head_dim):
+ *   transformer layer, bytes per token (e bytes an element, 2 in bf16; q = heads * head_dim,
+ *   k = kv_heads * head_dim):
+ *
  *     norm inputs (residual stream)   2 x eh              /tp with sequence parallelism
  *     norm outputs                    2 x eh              the same; recomputed under `selective`
  *     norm statistics, fp32           2 x 4 (8 LayerNorm) the same
@@ -16,10 +17,10 @@
  *     MLP up output                   ef (2ef if gated)   /tp
  *     activation output               ef                  /tp; recomputed under `selective`
  *
- *   For h = q = k = f/4 without gate this is 32h + 4 heads + 8: the paper's 34h less its two
- * one-byte dropout masks.  `selective` drops what norms and activation functions produce
- * (dt_kop_family_recomputed); `full` keeps the block's input.  The LM head's loss is computed chunk by chunk
- * together with its gradient, which lies where the norm's output would. */
+ * For h = q = k = f/4 without gate this is 32h + 4 heads + 8: the paper's 34h less its two one-byte
+ * dropout masks.  `selective` drops what norms and activation functions produce
+ * (dt_kop_family_recomputed); `full` keeps the block's input.  The LM head's loss is computed chunk
+ * by chunk together with its gradient, which lies where the norm's output would. */
 #include "core/model/block_ops.h"
 
 /* Unfused attention after the paper as it stands: 34 bytes per token and hidden unit (dropout masks
@@ -81,8 +82,8 @@ static double spatial(const struct dt_block *b, const struct dt_block_share *w, 
 {
     double c = b->hidden, heads = dt_block_ceil_div(b->heads, w->tp), width = heads * b->head_dim;
     double f = dt_block_ceil_div(b->ffn, w->tp);
-    double streams =
-        c * (keep_cheap ? 6 : 3); /* three norms: inputs, and outputs unless recomputed */
+    /* three norms: inputs, and outputs unless recomputed */
+    double streams = c * (keep_cheap ? 6 : 3);
     double self = 4 * width, cross = 2 * width;
     double kv = b->context_len > 0 ? 2 * width * w->n * b->context_len : 2 * width * tokens;
     double lse = 4 * 2 * heads * tokens;

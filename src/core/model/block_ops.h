@@ -14,8 +14,8 @@ struct dt_block_share { /* what one rank of the lane processes, before tensor pa
     double tokens_all;  /* tokens before context parallelism */
     double tokens_sq;   /* attention work before context parallelism */
     double seq;         /* mean sequence length as attention sees it: tokens_sq / tokens */
-    double
-        norm_tokens; /* tokens of norms and residuals: divided by tp under sequence parallelism */
+    /* tokens of norms and residuals: divided by tp under sequence parallelism */
+    double norm_tokens;
     double tp, cp, ep;
     bool seqpar;
 };

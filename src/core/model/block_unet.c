@@ -6,9 +6,9 @@
  * block the first convolution or projection is split by output channels and the last by input
  * channels, followed by one all-reduce of the block's output:
  *
- *   ResBlock     GN -> conv (c_out/tp) -> GN(c_out/tp) -> conv (c_in/tp) -AR-> + shortcut
- *   transformer  GN -> proj_in (n/tp) -AG-> {self, cross, GEGLU}: n/tp then k/tp, -AR- each ->
- * proj_out (k/tp) -AR->
+ *   ResBlock     GN -> conv (c_out/tp) -> GN (c_out/tp) -> conv (c_in/tp) -AR-> + shortcut
+ *   transformer  GN -> proj_in (n/tp) -AG-> self      -AR-> cross     -AR-> GEGLU     -AR-> proj_out (k/tp) -AR->
+ *                                           n/tp, k/tp      n/tp, k/tp      n/tp, k/tp
  */
 #include "core/model/block_ops.h"
 

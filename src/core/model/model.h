@@ -76,28 +76,30 @@ struct dt_block {
     int hidden, ffn, heads, kv_heads, head_dim;
     int vocab, max_pos;   /* embedding / head; max_pos > 0 = learned positions */
     int n_experts, top_k; /* n_experts 0 = dense */
-    bool causal, gated, bias,
-        tied;            /* tied: LM head shares the embedding table (adds no parameters) */
-    bool layernorm;      /* LayerNorm (scale+bias) instead of RMSNorm */
-    bool qkv_bias;       /* bias on q,k,v only (Qwen2) */
-    bool qk_norm;        /* per-head RMSNorm of q and k (Qwen3) */
-    bool unfused;        /* attention with its score matrix in HBM, dropout, unfused loss: GPT as
-                                   * Megatron-LM ran it before flash attention */
-    bool no_seqpar;      /* norms and residuals whole on every tp rank (all-reduce instead of
-                                   * all-gather + reduce-scatter) */
+    bool causal, gated, bias;
+    bool tied;      /* LM head shares the embedding table (adds no parameters) */
+    bool layernorm; /* LayerNorm (scale+bias) instead of RMSNorm */
+    bool qkv_bias;  /* bias on q,k,v only (Qwen2) */
+    bool qk_norm;   /* per-head RMSNorm of q and k (Qwen3) */
+    /* attention with its score matrix in HBM, dropout, unfused loss: GPT as Megatron-LM ran it
+     * before flash attention */
+    bool unfused;
+    /* norms and residuals whole on every tp rank (all-reduce instead of all-gather +
+     * reduce-scatter) */
+    bool no_seqpar;
     int patch, channels; /* patch embed */
     int class_tokens;    /* patch embed: learned extra tokens (parameters only, no work) */
     bool class_attends;  /* patch embed: patches attend to them, as ViT's do; planned, not run */
-    int c_in, c_out, kernel,
-        stride; /* convolutions; stride 2 = down-sample; upsample = true doubles */
+    /* convolutions; stride 2 = down-sample; upsample = true doubles */
+    int c_in, c_out, kernel, stride;
     bool upsample;
     int level; /* U-Net: tokens at this block = input latents / 4^level */
     int time_dim, context_dim, context_len;
     int groups; /* U-Net: groups of every GroupNorm; 0 = by habit (dt_block_groups) */
     int depth;  /* spatial transformer: number of transformer layers inside */
-    int in_dim, out_dim,
-        mid_dim; /* projector; mid_dim 0 = one layer.  context_len > 0: applied to that
-                                   * many tokens per item instead of to every token */
+    /* projector; mid_dim 0 = one layer.  context_len > 0: applied to that many tokens per item
+     * instead of to every token */
+    int in_dim, out_dim, mid_dim;
 };
 
 struct dt_module {
@@ -109,8 +111,8 @@ struct dt_module {
     int patch;        /* image encoder: pixels per patch side; tokens = ceil(w/p)*ceil(h/p) */
     int latent_scale; /* image generator: pixels per latent side (8) */
     int resize;       /* 0 = native size; else every image becomes resize x resize pixels */
-    bool
-        clip_names; /* encoder: tensors are named as CLIP's and SigLIP's vision towers, not as ViT's */
+    /* encoder: tensors are named as CLIP's and SigLIP's vision towers, not as ViT's */
+    bool clip_names;
     struct dt_module_arithmetic arith;
     double frames_per_s; /* audio: tokens per second; for generators latent pixels per second */
     int out_width; /* elements per token handed downstream (LLM hidden for encoders, context width for LLM) */
@@ -176,8 +178,9 @@ enum dt_kop_family {
     DT_KOP_REDUCE_SCATTER,
     DT_KOP_ALL_TO_ALL,
     DT_KOP_SEND_RECV, /* d: gpus_per_node (1 = between nodes, 2 = inside) bytes */
-    DT_KOP_BLOCK, /* a block as a whole, measured where it runs; d: tokens key (core/model/block_key.h).  Goes
-                       * before its kernels */
+    /* a block as a whole, measured where it runs; d: tokens key (core/model/block_key.h).  Goes
+     * before its kernels */
+    DT_KOP_BLOCK,
     DT_KOP_FAMILY_N
 };
 enum dt_kop_phase { DT_PHASE_FWD, DT_PHASE_DGRAD, DT_PHASE_WGRAD, DT_PHASE_N };
@@ -187,20 +190,20 @@ extern const char
 struct dt_kop { /* one kernel (or TP collective) of one block for one work size */
     enum dt_kop_family family;
     int64_t d[6];
-    double
-        flops; /* forward floating-point operations (2 per multiply-add) of GEMMs, convolutions and
-                        * attention; causal counted half; 0 for element-wise kernels, which are HBM bound */
+    /* forward floating-point operations (2 per multiply-add) of GEMMs, convolutions and attention;
+     * causal counted half; 0 for element-wise kernels, which are HBM bound */
+    double flops;
     double bytes; /* forward HBM traffic, bytes, at 2 bytes per element: reads + writes */
     double count; /* multiplicity (e.g. depth) */
-    bool
-        has_weight; /* has a weight gradient (GEMM with parameters, conv, norm); attention: dgrad only */
-    bool
-        core; /* between the two projections of an unfused attention: what `selective` runs again */
+    /* has a weight gradient (GEMM with parameters, conv, norm); attention: dgrad only */
+    bool has_weight;
+    /* between the two projections of an unfused attention: what `selective` runs again */
+    bool core;
     bool own_back; /* the backward has its own multiplicity: `back`; else `count` */
     double back;
     bool wgrad_only; /* the backward is for the weights alone (gradient accumulation) */
-    bool
-        own_calls; /* `calls`, `calls_back` say what the host issues; else a kernel per phase and count */
+    /* `calls`, `calls_back` say what the host issues; else a kernel per phase and count */
+    bool own_calls;
     float calls, calls_back;
     bool by_sq; /* varies with tokens_sq where all else of the work stays */
 };

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Samples from CSV (RFC 4180 quoting; LF or CRLF; UTF-8 byte-order mark allowed; lines that start
- * with
- * '#' and empty lines skipped).  Columns, in any order, named by the first line:
+ * Samples from CSV (RFC 4180 quoting; LF or CRLF; UTF-8 byte-order mark allowed; empty lines and
+ * lines that start with '#' are skipped).  Columns, in any order, named by the first line:
  *
  *   text_tokens   required; 0 to seq_len
  *   sample        optional whole number, a label for people
  *   images        optional "WxH;WxH;...": pixels, encoded and read by the LLM
  *   gen_images    optional "WxH;...": targets.  An entry that equals an entry of images (each used
- * once) marks that image as a target too; any other is a target only audio_s       optional
- * "10;7.25;...": seconds of clips, encoded and read by the LLM gen_audio_s   optional, to audio_s
- * what gen_images is to images seq_tokens    optional; default seq_len (the sequence is padded)
+ *                 once) marks that image as a target too; any other is a target only
+ *   audio_s       optional "10;7.25;...": seconds of clips, encoded and read by the LLM
+ *   gen_audio_s   optional, to audio_s what gen_images is to images
+ *   seq_tokens    optional; default seq_len (the sequence is padded)
  *
  * One pass, no copies of the text: linear in its length. */
 #include "core/model/samples.h"

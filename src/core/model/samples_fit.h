@@ -16,8 +16,8 @@ struct dt_samples_ccdf {
  */
 struct dt_samples_size_fit {
     double mu, sigma, aspect_sigma;
-    double
-        rms_probit; /* root mean square residual, in standard deviations of the normal quantile */
+    /* root mean square residual, in standard deviations of the normal quantile */
+    double rms_probit;
 };
 enum { DT_SIZE_CCDF_MAX = 32 };
 

@@ -3,8 +3,9 @@
  * The convex inner problem of DistTrain's orchestration (SIGCOMM'25 section 4): TP degrees and
  * DP_lm fixed, GPU counts x_m real.
  *
- *   minimise  M*C_lm + sum_{m != lm} K_m/x_m + (n-1) * max_m K_m/x_m     K_m = DP_lm * M * TP_m *
- * C_m subject to sum x_m <= N, x_m >= min_m                                n   = BS / (DP_lm * M)
+ *   minimise    M*C_lm + sum_{m != lm} K_m/x_m + (n-1) * max_m K_m/x_m
+ *   subject to  sum x_m <= N,  x_m >= min_m
+ *   where       K_m = DP_lm * M * TP_m * C_m,  n = BS / (DP_lm * M)
  *
  * For a fixed steady interval t every module needs x_m >= K_m/t; the GPUs left over only shorten
  * the warm-up, so the LLM takes none of them and the others share them by water filling, x_m

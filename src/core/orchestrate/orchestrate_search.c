@@ -2,12 +2,9 @@
  *
  * The exact search over realisable layouts, branch and bound against the K-th best found so far.
  *
- *   cell      (TP_m for every module, DP_lm, vpp)      bound: a closed form, then the convex
- * optimum
- *    `- depth (deepest generator)                      generators' Pareto fronts (GPUs, warm-up,
- * interval)
- *        `- pp_lm                                      bound: its slot time and least warm-up of
- * the rest
+ *   cell (TP_m for every module, DP_lm, vpp)    bound: a closed form, then the convex optimum
+ *    `- depth (deepest generator)               generators' Pareto fronts (GPUs, warm-up, interval)
+ *        `- pp_lm                               bound: its slot time and least warm-up of the rest
  *            `- encoders' Pareto fronts, then all combinations within the GPUs left
  *
  * A front holds only layouts that fit in memory.  What a layout holds in memory depends, beyond the

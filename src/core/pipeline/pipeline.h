@@ -43,11 +43,11 @@ enum { DT_MB_MAX = 1 << 23 };
 
 struct dt_pipe {
     bool chunks; /* runs several chunks per stage: vpp may be above 1 */
-    bool
-        bounded; /* what a lane holds does not grow with n: where no fixed order goes with the graph, the list
-                   * schedule keeps that bound */
-    bool
-        in_step; /* vpp 1: forward k + in_flight waits for the whole backward k, which bounds the iteration */
+    /* what a lane holds does not grow with n: where no fixed order goes with the graph, the list
+     * schedule keeps that bound */
+    bool bounded;
+    /* vpp 1: forward k + in_flight waits for the whole backward k, which bounds the iteration */
+    bool in_step;
     /* Forwards (of chunks) that the lane holds at most, its activations with them. */
     int64_t (*in_flight)(const struct dt_pipe_lane *l);
     /* Microbatches that a module takes in before the gradient of the first of them leaves its first stage, at most

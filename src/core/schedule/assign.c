@@ -3,10 +3,10 @@
  * Assignment: what goes in (works and costs of the batch's samples) and what comes out (lists of
  * microbatches).  assign_slots.c decides in between.
  *
- *   slot k          | LLM replica 0 | LLM replica 1 | LLM replica 2 | LLM replica 3 |   S = DP_lm *
- * M positions j     |  0 .. M-1     |  M .. 2M-1    |      ...                      | encoder (DP
- * 2)  |          replica 0            |          replica 1            | broker groups   | group 0
- * |           group 1             |   gcd of all DP
+ *   slot k       | LLM replica 0 | LLM replica 1 | LLM replica 2 | LLM replica 3 |  S = DP_lm * M samples
+ *   position j   |  0 .. M-1     |  M .. 2M-1    |  2M .. 3M-1   |  3M .. 4M-1   |
+ *   encoder      |           replica 0           |           replica 1           |  DP_enc = 2
+ *   brokers      |            group 0            |            group 1            |  gcd of all DP
  */
 #include "core/schedule/assign_build.h"
 

@@ -20,9 +20,9 @@ struct dt_assignment_module {
     struct dt_microbatch *mb; /* replica-major, in execution order */
     struct dt_work *work;     /* [number of microbatches]: sum over its samples */
     int64_t *samples;         /* global sample indices */
-    struct dt_work
-        *sample_work; /* parallel to samples: this module's work of each (sizes of boundary
-                                      * transfers); NULL = a microbatch's work split evenly over its samples */
+    /* parallel to samples: this module's work of each (sizes of boundary transfers); NULL = a
+     * microbatch's work split evenly over its samples */
+    struct dt_work *sample_work;
 };
 struct dt_assignment {
     int n_modules;

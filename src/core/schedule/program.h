@@ -47,9 +47,9 @@ enum dt_op_resource dt_op_resource(enum dt_op_kind k);
 enum {
     DT_OPF_GRAD = 1,     /* SEND/RECV carries gradients (backward direction) */
     DT_OPF_BOUNDARY = 2, /* SEND/RECV between modules (through a broker) */
-    DT_OPF_TIED =
-        4 /* GRAD_SYNC of an embedding shared by the first and last stage of one replica: an
-                          * all-reduce over those two lanes, after their data-parallel syncs */
+    /* GRAD_SYNC of an embedding shared by the first and last stage of one replica: an all-reduce
+     * over those two lanes, after their data-parallel syncs */
+    DT_OPF_TIED = 4
 };
 
 struct dt_op {    /* 48 bytes */
@@ -57,17 +57,18 @@ struct dt_op {    /* 48 bytes */
     uint8_t module;
     uint8_t chunk; /* vpp chunk */
     uint8_t flags; /* DT_OPF_* */
-    uint8_t part,
-        parts; /* bucket part of the first forward / last backward, GRAD_SYNC, PARAM_GATHER; 0 of 1 else */
+    /* bucket part of the first forward / last backward, GRAD_SYNC, PARAM_GATHER; 0 of 1 else */
+    uint8_t part, parts;
     uint16_t more_n; /* further dependencies: deps[more_first .. +more_n) */
     uint16_t stage, replica;
-    uint32_t
-        mb; /* microbatch index within the replica of this module; DT_NONE for sync/step/gather */
+    /* microbatch index within the replica of this module; DT_NONE for sync/step/gather */
+    uint32_t mb;
     uint32_t lane;
-    uint32_t peer; /* SEND/RECV: the peer op's index (a RECV's SEND is named here, not in dep[]);
-                          * collectives: group index; else DT_NONE */
-    uint64_t
-        bytes; /* SEND/RECV payload; collectives: full buffer per lane GPU (nccl-tests convention) */
+    /* SEND/RECV: the peer op's index (a RECV's SEND is named here, not in dep[]); collectives:
+     * group index; else DT_NONE */
+    uint32_t peer;
+    /* SEND/RECV payload; collectives: full buffer per lane GPU (nccl-tests convention) */
+    uint64_t bytes;
     uint32_t dep[3]; /* op indices or DT_NONE; dep[0] = previous on the same resource */
     uint32_t more_first;
 };

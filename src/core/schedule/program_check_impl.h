@@ -33,8 +33,8 @@ struct dt_check_module {
     uint16_t *replica_of;       /* [n_mb] */
     struct dt_check_vstage *v;  /* [n_v] */
     struct dt_check_work *work; /* [n_mb * n_v] */
-    uint32_t (*inner)[2]; /* [n_mb * n_v]: RECV of what virtual stage v takes from a neighbour:
-                                  * activations, gradients */
+    /* [n_mb * n_v]: RECV of what virtual stage v takes from a neighbour: activations, gradients */
+    uint32_t (*inner)[2];
 };
 
 /* Samples that an upstream and a downstream microbatch have in common. */

@@ -2,13 +2,16 @@
  *
  * Transfers between modules, derived from samples in common.
  *
- *   upstream microbatch    [ s0 s1 s2 | s3 s4 s5 ]         one transfer per pair with samples in
- * common: downstream microbatch  [ s0 s1 | s2 s3 | s4 s5 ]       its bytes are those of the common
- * samples
+ *   upstream microbatches      [ s0 s1 s2 | s3 s4 s5 ]
+ *                                 |  |   \    |   |  |
+ *   downstream microbatches    [ s0 s1 | s2 s3 | s4 s5 ]
  *
- * With DP_u upstream and DP_d downstream replicas the transfers of one slot fall into gcd(DP_u,
- * DP_d) groups that share no lane (the brokers of DistTrain); the dependency graph needs no node
- * for them. */
+ * There is one transfer per pair of microbatches with samples in common (four here); its bytes are
+ * those of these samples.
+ *
+ * With DP_u upstream and DP_d downstream replicas the transfers of one slot fall into
+ * gcd(DP_u, DP_d) groups that share no lane (the brokers of DistTrain); the dependency graph needs
+ * no node for them. */
 #include "core/schedule/schedule_impl.h"
 
 #include <string.h>

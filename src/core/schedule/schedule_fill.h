@@ -3,8 +3,10 @@
  * How a lane's array is laid out; counting (schedule.c) and filling (schedule_fill.c) share these
  * counts.
  *
- *   [gathers] { [fetch][recv ...] forward parts [send ...] | [recv ...] backward parts [send ...] }
- * ... [syncs][tied sync][norm][step]
+ *   [gathers]
+ *   { [fetch] [recv ...] forward parts  [send ...]
+ *   |         [recv ...] backward parts [send ...] } ...      in the order of the schedule
+ *   [syncs] [tied sync] [norm] [step]
  */
 #ifndef DT_CORE_SCHEDULE_SCHEDULE_FILL_H
 #define DT_CORE_SCHEDULE_SCHEDULE_FILL_H

@@ -2,14 +2,15 @@
  *
  * A rank's share of a checkpoint, written by a thread of its own while training goes on.
  *
- *   every rank: dt_ckpt_share_new copies its parts to host memory and counts the files it will write
- *   rank 0:     makes the folder (dt_ckpt_share_folder)
- *   every rank: dt_ckpt_share_start; its files are numbered among those of all ranks, and beside them it
- *               writes what belongs into the manifest
- *   every rank: dt_ckpt_share_done now and then, at last dt_ckpt_share_end
- *   rank 0:     when all are through without an error dt_ckpt_share_commit, else dt_ckpt_share_abandon
+ *   every rank   dt_ckpt_share_new       copies its parts to host memory, counts its files
+ *   rank 0       dt_ckpt_share_folder    makes the folder
+ *   every rank   dt_ckpt_share_start     begins to write; its files are numbered among those of all
+ *                                        ranks, and next to them lies its part of the manifest
+ *   every rank   dt_ckpt_share_done      asked now and then; at last dt_ckpt_share_end
+ *   rank 0       dt_ckpt_share_commit    when all have ended without an error;
+ *                dt_ckpt_share_abandon   else
  *
- * Until the commit nothing but a folder with a temporary name is there. */
+ * Until the commit there is nothing but a folder with a temporary name. */
 #ifndef DT_EXEC_CHECKPOINT_CHECKPOINT_SHARE_H
 #define DT_EXEC_CHECKPOINT_CHECKPOINT_SHARE_H
 

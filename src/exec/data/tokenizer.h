@@ -13,8 +13,8 @@
 
 struct dt_tokenizer;
 
-struct
-    dt_tokenizer_ids { /* growing list of token ids; zero-initialised is valid, dt_tokenizer_ids_free */
+/* growing list of token ids; zero-initialised is valid, dt_tokenizer_ids_free */
+struct dt_tokenizer_ids {
     int32_t *id;
     size_t n, cap;
 };

@@ -3,8 +3,8 @@
  * The U-Net's convolutional blocks: time embedding, single convolutions (in, down, up, out with the
  * loss), ResBlocks.
  *
- *   ResBlock: [x | skip] -> s1 = silu(norm) -> conv1 -> + time -> h1 -> s2 = silu(norm) -> conv2 ->
- * + x
+ *   ResBlock: [x | skip] -> s1 = silu(norm) -> conv1 -> + time -> h1
+ *             h1         -> s2 = silu(norm) -> conv2 -> + x (or its 1 x 1 shortcut)
  *
  * Tensor parallelism: activations between blocks are whole at every member.  In a ResBlock conv1's
  * outputs are dealt in whole groups of the second norm, conv2's inputs likewise and the shortcut's

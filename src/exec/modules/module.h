@@ -46,7 +46,7 @@ struct dt_batch_limits {
  * encoder   hw = patches down and across per image, pixels = patch rows of channels*patch*patch
  *           (channel, y, x).  dt_batch_patches writes all of these from images.
  * generator hw = latent height and width per image, x0 = clean latents NHWC, t = timestep, alpha
- * and sigma of it (x_t = alpha x0 + sigma noise), noise_stream; dt_batch_latents and
+ *           and sigma of it (x_t = alpha x0 + sigma noise), noise_stream; dt_batch_latents and
  *           dt_batch_diffuse write them. */
 struct dt_batch_arrays {
     int32_t *cu, *pos, *ids, *target, *in_row, *cond_row;

@@ -132,8 +132,8 @@ static enum dt_status name_resnet(struct dt_nn_namer *m)
     DT_TRY(filter(m, RES_C2, b->c_out, b->c_out, b->kernel, DT_BY_IN(groups, each), 0, "conv2"));
     if (b->c_in == b->c_out)
         return DT_OK;
-    weight =
-        dt_nn_weight_add(m->s, m->n, RES_S, b->c_out, b->c_in, 0, true, by_in); /* 1x1: by rows */
+    /* 1x1: by rows */
+    weight = dt_nn_weight_add(m->s, m->n, RES_S, b->c_out, b->c_in, 0, true, by_in);
     DT_TRY(dt_param_add(m->s, weight, 0, b->c_out, 4, (int64_t[]){b->c_out, b->c_in, 1, 1},
                         DT_INIT_NORMAL, dt_nn_fan_in_std(b->c_in), false, m->err,
                         "%sconv_shortcut.weight", m->prefix));

@@ -161,8 +161,8 @@ struct dt_exec {
     const struct dt_kernels *k;
     struct dt_device_queue *q;
     struct dt_exec_vstage *vs[DT_MAX_MODULES]; /* [replica * n_v + v] */
-    struct dt_device_memory_owner
-        *lane[DT_MAX_MODULES]; /* [replica * pp + stage]: what is theirs */
+    /* [replica * pp + stage]: what is theirs */
+    struct dt_device_memory_owner *lane[DT_MAX_MODULES];
     int n_v[DT_MAX_MODULES], pp[DT_MAX_MODULES], dp[DT_MAX_MODULES];
     struct dt_exec_edge edge[DT_EDGES];
     int64_t edge_cap;

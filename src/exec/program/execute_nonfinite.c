@@ -3,8 +3,9 @@
  * Where values that are not finite are: looked for only when a norm or a loss has said that there
  * are some, so it may take its time.
  *
- *   every rank   the first such tensor among its parameters; among what it counts in the gradient
- * norm all          the least of these places; then how many such values there are of that tensor
+ *   every rank   the first such tensor among its parameters, and among what it counts in the
+ *                gradient norm
+ *   all          the least of these places; then how many such values that tensor has
  */
 #include "exec/program/execute_impl.h"
 

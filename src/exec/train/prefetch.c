@@ -21,9 +21,9 @@ struct dt_prefetch {
     pthread_t thread;
     bool has_thread;
     struct dt_prefetch_report report; /* the caller's */
-    struct dt_prefetch_span
-        span[DT_PREFETCH_SPANS]; /* the thread's; a ring, its work of a batch in turn */
-    int64_t begun;               /* batches; likewise */
+    /* the thread's; a ring, its work of a batch in turn */
+    struct dt_prefetch_span span[DT_PREFETCH_SPANS];
+    int64_t begun; /* batches; likewise */
     /* shared */
     pthread_mutex_t lock;
     pthread_cond_t can_make, can_take;

@@ -25,8 +25,8 @@ struct dt_profiler_options {
     int n_seqs;
     int sequences_max; /* microbatches of 1, 2, 4, ... sequences up to this many; 0 = n_seqs */
     int repeats;       /* of each, at least; 0 = 15 */
-    double
-        seconds; /* and at most so long times modules for each size, if repeats are done; 0 = 1 */
+    /* and at most so long times modules for each size, if repeats are done; 0 = 1 */
+    double seconds;
     struct dt_transport *transport; /* of several ranks, which measure at once; NULL = alone */
     const char *device;             /* name of the device in the rows */
     dt_profiler_fn *progress;       /* NULL = none */

@@ -2,9 +2,16 @@
  *
  * Attention, backward (Dao 2023): scores are rebuilt block by block from q, k and the log-sum-exp.
  *
- *   task = (sequence, key/value head); its query heads one after another, so dk and dv add up in
- * order D = rowsum(do * o) for each block of keys, for each ROWS queries p  = exp(s - lse) dv += pᵀ
- * do ds = p (do vᵀ - D) scale     dq += ds k      dk += dsᵀ q */
+ *   task = (sequence, key/value head)             its query heads one after another, so that dk and
+ *                                                 dv add up in order
+ *     D = rowsum(do * o)
+ *     for each block of keys
+ *       for each ROWS queries                     p   = exp(s - lse)
+ *                                                 dv += pᵀ do
+ *                                                 ds  = p (do vᵀ - D) scale
+ *                                                 dq += ds k
+ *                                                 dk += dsᵀ q
+ */
 #include "kernels/cpu/attention_bf16.h"
 #include "kernels/cpu/tile.h"
 
