@@ -16,7 +16,7 @@ bool bf16_here(void)
     struct dt_error err;
     bool has;
 
-    dt_assert_ok(dt_cpu_open_device(&o, &err, &dev), err);
+    dt_assert_ok(dt_device_open_cpu(&o, &err, &dev), err);
     has = dev->info.bf16;
     dev->close(dev);
     return has;

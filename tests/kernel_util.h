@@ -49,7 +49,7 @@ static inline void kt_open(struct kt *k, int i)
     for (int th = 0; th < 2; th++) {
         struct dt_device_options opt = {.threads = th + 1};
 
-        dt_assert_ok(dt_cpu_open_device(&opt, &err, &k->dev[th]), err);
+        dt_assert_ok(dt_device_open_cpu(&opt, &err, &k->dev[th]), err);
         dt_assert_ok(k->dev[th]->queue_new(k->dev[th], false, &err, &k->q[th]), err);
     }
     k->k = k->dev[0]->k;

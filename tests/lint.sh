@@ -120,6 +120,49 @@ else
     echo "no object files: what the check of programs calls is not checked"
 fi
 
+# ---- names: what a room shows begins with one of its prefixes ----
+awk '/^### Prefixes/ { on = 1; next } /^##/ { on = 0 } !on || /^```/ { next }
+    /^src\// { room = $1; first = 2 } /^ / { first = 1 }
+    /^src\// || /^  / { for (i = first; i <= NF; i++) print room, $i }' doc/design.md >"$tmp/prefixes"
+cut -d' ' -f1 "$tmp/prefixes" | sort -u >"$tmp/named"
+check "every room has its prefixes in doc/design.md" 'echo "$rooms" | sort | cmp -s - "$tmp/named"'
+cut -d' ' -f2 "$tmp/prefixes" | sort | uniq -d >"$tmp/out"
+cat "$tmp/out"
+check "no prefix belongs to two rooms" '[ ! -s "$tmp/out" ]'
+
+# ROOM WHERE NAME: what headers declare; symbols of the objects whose source is there
+headers=$(find src -name '*.h' | sort)
+{
+    awk '
+        function is(name) { print FILENAME ":" FNR, name }
+        /^(typedef )?(struct|union|enum) [a-z0-9_]+ \{/ { sub("^typedef ", ""); is($2); next }
+        /^typedef .*\(\*[a-z0-9_]+\)\(/ { sub(/.*\(\*/, ""); sub(/\).*/, ""); is($0); next }
+        /^extern [^(]*;/ { sub(/(\[.*)?;.*/, ""); sub(/.*[ *]/, ""); is($0); next }
+        /^[a-z][^({=]*[a-z0-9_]\(/ { sub(/\(.*/, ""); sub(/.*[ *]/, ""); if ($0 != "__attribute__") is($0) }' $headers
+    find "$builddir/src" -name '*.o' 2>/dev/null | while read -r o; do
+        c=${o#"$builddir/"} dir=${c%/*}; c=${c##*/}; c=$dir/${c##*-}; c=${c%.o}.c
+        if [ -f "$c" ]; then nm -g --defined-only "$o" | awk -v c="$c" '{ print c, $3 }'; fi
+    done
+} | awk '$2 != "main" { room = $1; sub("/[^/]*$", "", room); print room, $1, $2 }' | sort -u >"$tmp/names"
+# what a room's header declares may be defined by another room, which implements it
+grep -HoE '^struct [a-z0-9_]+;' $headers | sed -E 's/^(.*)\/[^/]*:struct (.*);/\1 \2/' >"$tmp/declared"
+awk '$2 ~ /\.h:/ { print $1, $3 }' "$tmp/names" >>"$tmp/declared"
+awk '
+    # the room of the longest prefix that the name begins with
+    function owner_of(name, part, n, i, p, room) {
+        n = split(name, part, "_"); room = "no room"
+        for (i = 1; i <= n; i++) { p = p (i > 1 ? "_" : "") part[i]; if (p in owner) room = owner[p] }
+        return room
+    }
+    FILENAME ~ /prefixes$/ { owner[$2] = $1; next }
+    FILENAME ~ /declared$/ { declared[$1, $2] = 1; next }
+    { room = owner_of($3) }
+    room != $1 && !((room, $3) in declared) { print $2 ": " $3 " has a prefix of " room ", not of " $1 }
+' "$tmp/prefixes" "$tmp/declared" "$tmp/names" >"$tmp/out"
+cat "$tmp/out"
+check "names have a prefix of their room" '[ "$(wc -l <"$tmp/names")" -gt 500 ] && [ ! -s "$tmp/out" ]'
+[ -d "$builddir/src/base" ] && ls "$builddir"/src/base/*.o >/dev/null 2>&1 || echo "no object files: only headers are checked for prefixes"
+
 # ---- names: dt_transport_xfer is opaque, and every transport has one of its own ----
 grep -hoE '^(typedef )?(struct|union|enum) dt_\w+ \{' $files | grep -oE 'dt_\w+' | grep -vx dt_transport_xfer |
     sort | uniq -d >"$tmp/out"

@@ -269,7 +269,7 @@ static void take_names(struct mu *u)
     struct dt_error err;
     const struct dt_param *p;
 
-    dt_assert_ok(dt_cpu_open_device(&opt, &err, &dev), err);
+    dt_assert_ok(dt_device_open_cpu(&opt, &err, &dev), err);
     dt_assert_ok(dt_stage_new(dev, &spec, &err, &s), err);
     p = dt_stage_params(s, &u->n);
     u->t = NEW(u, struct mu_tensor, u->n);
@@ -661,7 +661,7 @@ static void execute(struct exec *e)
     struct dt_device_options opt = {.threads = run->threads > 0 ? run->threads : 1};
     struct dt_error err;
 
-    dt_assert_ok(dt_cpu_open_device(&opt, &err, &e->dev), err);
+    dt_assert_ok(dt_device_open_cpu(&opt, &err, &e->dev), err);
     dt_assert_ok(e->dev->queue_new(e->dev, false, &err, &e->q), err);
     e->tp.device = e->dev;
     fill_batch(e);

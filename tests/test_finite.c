@@ -89,7 +89,7 @@ static void setup(void)
 
     snprintf(dir, sizeof(dir), "/tmp/dt-finite-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(dir));
-    dt_assert_ok(dt_cpu_open_device(&o, &err, &device), err);
+    dt_assert_ok(dt_device_open_cpu(&o, &err, &device), err);
     part.device = device;
     for (int i = 0; i < 1544; i++) {
         master[i] = (float)i / 1544;

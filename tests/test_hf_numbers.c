@@ -126,7 +126,7 @@ static void compute(struct run *r, const char *name, const char *text, size_t le
     shape.unet.context_len = shape.unet.context_len > 0 ? 5 : 0;
     dt_assert_ok(dt_shape_build(&shape, 0, &r->arena, &err, &r->m), err);
     spec.last = r->m.n_blocks;
-    dt_assert_ok(dt_cpu_open_device(&opt, &err, &r->dev), err);
+    dt_assert_ok(dt_device_open_cpu(&opt, &err, &r->dev), err);
     dt_assert_ok(r->dev->queue_new(r->dev, false, &err, &r->q), err);
     dt_assert_ok(dt_stage_new(r->dev, &spec, &err, &r->stage), err);
     dt_assert_ok(dt_batch_new(r->dev, &r->m, &max, &err, &r->batch), err);

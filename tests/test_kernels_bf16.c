@@ -221,7 +221,7 @@ START_TEST(test_packing)
     struct dt_rng g;
 
     dt_rng_init(&g, dt_test_seed(), 79);
-    dt_assert_ok(dt_cpu_open_device(NULL, &err, &dev), err);
+    dt_assert_ok(dt_device_open_cpu(NULL, &err, &dev), err);
     dt_assert_ok(dev->queue_new(dev, false, &err, &q), err);
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
         for (int turned = 0; turned < 2; turned++)

@@ -287,7 +287,7 @@ static void rig_open(struct rig *r, const struct dt_stage_spec *spec)
 {
     struct dt_device_options opt = {.threads = 1};
 
-    dt_assert_ok(dt_cpu_open_device(&opt, &r->err, &r->dev), r->err);
+    dt_assert_ok(dt_device_open_cpu(&opt, &r->err, &r->dev), r->err);
     dt_assert_ok(dt_stage_new(r->dev, spec, &r->err, &r->stage), r->err);
 }
 
@@ -346,7 +346,7 @@ START_TEST(messages_are_the_programs_figure)
     struct mu u;
 
     open_case(&u, _i);
-    dt_assert_ok(dt_cpu_open_device(&opt, &err, &dev), err);
+    dt_assert_ok(dt_device_open_cpu(&opt, &err, &dev), err);
     for (int cut = 1; cut < u.m.n_blocks; cut++) {
         struct dt_stage_spec spec = {.module = &u.m, .last = cut, .max = u.max};
         struct dt_stage *s;

@@ -260,7 +260,7 @@ static void rig_open(struct rig *r, const struct mu *u, struct dt_stage_spec spe
     struct dt_device_options opt = {.threads = 1};
 
     memset(r, 0, sizeof(*r));
-    dt_assert_ok(dt_cpu_open_device(&opt, &r->err, &r->dev), r->err);
+    dt_assert_ok(dt_device_open_cpu(&opt, &r->err, &r->dev), r->err);
     dt_assert_ok(r->dev->queue_new(r->dev, false, &r->err, &r->q), r->err);
     r->tp = (struct dt_tp){.rank = rank, .size = tp, .device = r->dev};
     spec.module = &u->m;
@@ -381,7 +381,7 @@ START_TEST(heads_that_members_do_not_divide_are_refused)
     spec.module = &u.m;
     spec.last = u.m.n_blocks;
     spec.max = u.max;
-    dt_assert_ok(dt_cpu_open_device(&opt, &err, &dev), err);
+    dt_assert_ok(dt_device_open_cpu(&opt, &err, &dev), err);
     ck_assert_int_eq(dt_stage_new(dev, &spec, &err, &s), DT_ERR_INPUT);
     dt_assert_has(err.message, "tp 4 does not divide the 4 heads (2 key/value heads)");
     dev->close(dev);

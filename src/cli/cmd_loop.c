@@ -104,7 +104,7 @@ static enum dt_status look_at_job(struct dt_loop *l, struct dt_error *err)
     DT_TRY(dt_file_find("jobs", path, ".yaml", err, found, sizeof(found)));
     DT_TRY(dt_job_read(found, l->cli->args + 1, l->cli->n_args - 1, err, &job));
     dt_setup_device(job, &opt);
-    st = job->run.stated ? dt_cpu_open_device(&opt, err, &device)
+    st = job->run.stated ? dt_device_open_cpu(&opt, err, &device)
                          : dt_error_at(err, DT_ERR_INPUT, job->name, 0, 0,
                                        "the job has no run: map, which says what to train on; see "
                                        "disttrain-job(5)");
@@ -249,7 +249,7 @@ static double drift(const struct dt_loop *l)
 }
 
 /* What else the machine did. */
-static void print_calm(const struct dt_loop *l)
+static void print_cores(const struct dt_loop *l)
 {
     if (l->cores < l->cpus_all)
         printf("%d of %d cores left to other work\n", l->cpus_all - l->cores, l->cpus_all);
@@ -290,7 +290,7 @@ static void print_table(const struct dt_loop *l, const struct outcome *o)
     dt_cli_table_print(&t, stdout);
     printf("\n%d layouts on %d core%s: median |error| %.1f %%, bias %+.1f %%\n", l->n, l->cores,
            l->cores == 1 ? "" : "s", 100 * o->median_abs_error, 100 * o->bias);
-    print_calm(l);
+    print_cores(l);
     if (dt_cli_flag(l->cli, "orders")) {
         const struct dt_loop_layout *given = &l->layout[0], *both = &l->layout[l->n - 1];
 

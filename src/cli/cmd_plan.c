@@ -134,7 +134,7 @@ static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_er
            s->search.plans[0].cluster, (long long)s->job->policy.global_batch,
            dt_plural(s->job->policy.global_batch),
            dt_plan_strategy_names[s->search.plans[0].strategy]);
-    dt_print_plan_changes(s);
+    dt_cli_print_plan_changes(s);
     print_plans(s);
     printf("%lld layout%s costed in %.3f s\n", (long long)s->search.stats.candidates,
            dt_plural(s->search.stats.candidates), s->search_wall_s);

@@ -28,8 +28,8 @@ struct profiling {
 static void on_progress(void *ctx, const struct dt_profiler_progress *p)
 {
     (void)ctx;
-    dt_progress_line("microbatches of %d sequence%s (%d of %d)", p->sequences,
-                     dt_plural(p->sequences), p->done + 1, p->all);
+    dt_cli_progress_line("microbatches of %d sequence%s (%d of %d)", p->sequences,
+                         dt_plural(p->sequences), p->done + 1, p->all);
 }
 
 /* The first sequences of the job's data, in the order in which training takes them. */
@@ -132,7 +132,7 @@ static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *jo
                            "disttrain-job(5)");
     dt_setup_device(job, &opt);
     opt.threads = opt.threads > 0 ? opt.threads : ranks->cores;
-    DT_TRY(dt_cpu_open_device(&opt, err, &device));
+    DT_TRY(dt_device_open_cpu(&opt, err, &device));
     st = dt_setup_open(job, device, true, err, &s.setup);
     if (st == DT_OK) {
         st = read_options(&s, job, err);

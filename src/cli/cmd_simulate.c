@@ -59,7 +59,7 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
     printf("%s on %s, %s, %lld samples of %d tokens per iteration\n", p->model, p->cluster,
            dt_plan_strategy_names[p->strategy], (long long)p->policy.global_batch,
            p->policy.seq_len);
-    dt_print_plan_changes(s);
+    dt_cli_print_plan_changes(s);
     putchar('\n');
     print_modules(p, r, dt_cluster_is_cpu(&s->job->cluster));
     printf("\niteration        %10.3f s   (80 %% interval %.3f to %.3f s)\n", r->iteration_s,

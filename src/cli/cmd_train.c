@@ -72,10 +72,10 @@ static void on_step(void *ctx, const struct dt_train_step *s)
         snprintf(text, sizeof text, "  text %.4f", s->r.loss_text);
     if (s->r.applied && s->r.images > 0)
         snprintf(image, sizeof image, "  image %.4f", s->r.loss_image);
-    dt_progress_line("step %lld/%lld%s%s%s  ETA %s  MFU %.1f %%  %.0f tokens/s  %.1f samples/s",
-                     (long long)s->step, (long long)s->steps, stop ? "  stopping" : "", text, image,
-                     dt_text_duration(s->eta_s, eta, sizeof eta), 100 * s->mfu, s->tokens_per_s,
-                     s->samples_per_s);
+    dt_cli_progress_line("step %lld/%lld%s%s%s  ETA %s  MFU %.1f %%  %.0f tokens/s  %.1f samples/s",
+                         (long long)s->step, (long long)s->steps, stop ? "  stopping" : "", text,
+                         image, dt_text_duration(s->eta_s, eta, sizeof eta), 100 * s->mfu,
+                         s->tokens_per_s, s->samples_per_s);
     *drawn = isatty(STDERR_FILENO);
 }
 
@@ -213,7 +213,7 @@ static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *jo
                            "disttrain-job(5)");
     dt_setup_device(job, &opt);
     opt.threads = opt.threads > 0 ? opt.threads : ranks->cores;
-    DT_TRY(dt_cpu_open_device(&opt, err, &device));
+    DT_TRY(dt_device_open_cpu(&opt, err, &device));
     st = dt_setup_open(job, device, true, err, &setup);
     if (st == DT_OK) {
         if (ranks->supervisor)

@@ -17,7 +17,7 @@ static int columns(void)
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : COLUMNS;
 }
 
-void dt_progress_line(const char *fmt, ...)
+void dt_cli_progress_line(const char *fmt, ...)
 {
     char line[512];
     va_list ap;
@@ -34,7 +34,7 @@ void dt_progress_line(const char *fmt, ...)
 
 void dt_cli_progress(const char *what, int done, int total)
 {
-    dt_progress_line("%s %d/%d", what, done, total);
+    dt_cli_progress_line("%s %d/%d", what, done, total);
 }
 
 void dt_cli_progress_end(void)

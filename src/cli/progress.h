@@ -7,7 +7,7 @@
 
 /* Fields of the line are two spaces apart, what matters most first: those that do not go into the
  * line are left out. */
-void dt_progress_line(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void dt_cli_progress_line(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* "what done/total" */
 void dt_cli_progress(const char *what, int done, int total);
 /* Wipes the line. */

@@ -98,7 +98,7 @@ enum dt_status dt_session_plan(struct dt_session *s, struct dt_error *err)
     return dt_report_suspect(job, st, err);
 }
 
-void dt_print_plan_changes(const struct dt_session *s)
+void dt_cli_print_plan_changes(const struct dt_session *s)
 {
     const struct dt_job *job = s->job;
 

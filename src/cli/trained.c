@@ -88,7 +88,7 @@ enum dt_status dt_cli_trained_open(const struct dt_cli *cli, int batch, struct d
     memset(t, 0, sizeof(*t));
     DT_TRY(read_job(cli, err, &t->job));
     dt_setup_device(t->job, &opt);
-    st = dt_cpu_open_device(&opt, err, &t->device);
+    st = dt_device_open_cpu(&opt, err, &t->device);
     if (st == DT_OK)
         st = dt_setup_open(t->job, t->device, false, err, &t->setup);
     t->has_setup = st == DT_OK;

@@ -138,7 +138,7 @@ struct dt_device {
 /* ---- implementations ---- */
 
 /* The CPU: built in, always there. */
-enum dt_status dt_cpu_open_device(const struct dt_device_options *opt, struct dt_error *err,
+enum dt_status dt_device_open_cpu(const struct dt_device_options *opt, struct dt_error *err,
                                   struct dt_device **out);
 
 /* A module loaded at run time exports exactly one symbol, of this type and name; it returns NULL

@@ -272,7 +272,7 @@ int main(void)
     struct bench b = {0};
     void *p[7] = {NULL};
 
-    if (dt_cpu_open_device(NULL, NULL, &dev) != DT_OK ||
+    if (dt_device_open_cpu(NULL, NULL, &dev) != DT_OK ||
         dev->queue_new(dev, false, NULL, &b.q) != DT_OK)
         return EXIT_FAILURE;
     b.dev = dev;

@@ -388,7 +388,7 @@ static void run_case(const struct step_case *c, enum dt_dtype type)
     struct dt_device_options o = {.no_bf16 = type == DT_F32};
     struct bench b = {.c = c, .type = type};
 
-    must(dt_cpu_open_device(&o, &b.err, &b.cpu), &b.err);
+    must(dt_device_open_cpu(&o, &b.err, &b.cpu), &b.err);
     if (type == DT_BF16 && b.cpu->info.fast != DT_BF16) {
         printf("# %s in bf16: no instructions for it here\n", c->name);
         b.cpu->close(b.cpu);

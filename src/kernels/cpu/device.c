@@ -363,7 +363,7 @@ static void cpu_close(struct dt_device *dev)
     dt_free(cpu);
 }
 
-enum dt_status dt_cpu_open_device(const struct dt_device_options *opt, struct dt_error *err,
+enum dt_status dt_device_open_cpu(const struct dt_device_options *opt, struct dt_error *err,
                                   struct dt_device **out)
 {
     struct dt_cpu *cpu = dt_calloc(1, sizeof(*cpu));
