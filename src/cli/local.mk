@@ -4,7 +4,6 @@ disttrain_SOURCES = \
 	src/cli/accuracy.h \
 	src/cli/accuracy_checks.c \
 	src/cli/accuracy_run.c \
-	src/cli/spin.c \
 	src/cli/cli.h \
 	src/cli/cmd_accuracy.c \
 	src/cli/cmd_compare.c \
@@ -48,6 +47,7 @@ disttrain_SOURCES = \
 	src/cli/session.c \
 	src/cli/session.h \
 	src/cli/session_json.c \
+	src/cli/spin.c \
 	src/cli/table.c \
 	src/cli/table.h \
 	src/cli/train_summary.c \

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 noinst_LIBRARIES += libdtcomm.a
 libdtcomm_a_SOURCES = \
+	src/comm/backoff.h \
 	src/comm/cores.c \
 	src/comm/cores.h \
 	src/comm/lifeline.c \
 	src/comm/lifeline.h \
 	src/comm/load.c \
 	src/comm/load.h \
-	src/comm/backoff.h \
+	src/comm/supervisor.c \
+	src/comm/supervisor.h \
+	src/comm/supervisor_impl.h \
+	src/comm/supervisor_page.c \
+	src/comm/supervisor_watch.c \
 	src/comm/transport.c \
 	src/comm/transport.h \
 	src/comm/transport_coll.c \
@@ -18,12 +23,7 @@ libdtcomm_a_SOURCES = \
 	src/comm/transport_sum.c \
 	src/comm/transport_tasks.c \
 	src/comm/transport_threads.c \
-	src/comm/transport_tp.c \
-	src/comm/supervisor.c \
-	src/comm/supervisor.h \
-	src/comm/supervisor_impl.h \
-	src/comm/supervisor_page.c \
-	src/comm/supervisor_watch.c
+	src/comm/transport_tp.c
 if HAVE_MPI
 libdtcomm_a_SOURCES += src/comm/transport_mpi.c
 else

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * The ranks of a job as a whole: that they are the same job, where they run, how their clocks
+ * Supervision of the ranks of a job: that they are the same job, where they run, how their clocks
  * differ, and whether they are still alive.
  *
  *   dt_supervisor_open     who is where; refuses ranks that differ in a fact (digests of the binary, the
@@ -18,7 +18,7 @@
 
 #include "comm/transport.h"
 
-/* Tags that messages of a job's own leave to the world. */
+/* Tags from here on are the supervisor's; messages of a job's own are below. */
 #define DT_SUPERVISOR_TAG ((1 << 22) - 16)
 
 struct dt_supervisor;

@@ -29,7 +29,7 @@ enum {
  * collective DT_KEY_COLL | id of the comm between the two ranks, sequence, strand. */
 #define DT_KEY_COLL (UINT64_C(1) << 63)
 
-/* the implementation's: one message under way, xfer_bytes long, zeroed at first */
+/* The implementation's: one message under way, xfer_bytes long, zeroed at first. */
 struct dt_transport_xfer;
 
 struct dt_transport_wire {

@@ -126,7 +126,7 @@ static enum dt_status post_reduce_scatter(struct dt_tp *tp, const struct job *j,
                                                             &tp->error, out);
 }
 
-/* Runs `j` with every member's rows counted in units of `each` (bytes or elements of a row). */
+/* Runs `j` with every member's rows counted, `each` bytes or elements a row. */
 static void by_rows(struct dt_device_queue *q, struct dt_tp *tp, struct job *j, int64_t rows,
                     size_t each, size_t row_bytes, void *all)
 {

@@ -78,8 +78,8 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/orchestrate_search.c \
 	src/core/orchestrate/orchestrate_search.h \
 	src/core/orchestrate/orchestrate_table.c \
-	src/core/orchestrate/strategy_disttrain.c \
 	src/core/orchestrate/strategy_distmm.c \
+	src/core/orchestrate/strategy_disttrain.c \
 	src/core/orchestrate/strategy_manual.c \
 	src/core/orchestrate/strategy_megatron.c \
 	src/core/pipeline/gpipe.c \

@@ -88,6 +88,8 @@ libdtexec_a_SOURCES = \
 	src/exec/modules/run.c \
 	src/exec/modules/stage.c \
 	src/exec/modules/tp.c \
+	src/exec/program/batching.c \
+	src/exec/program/batching.h \
 	src/exec/program/execute.c \
 	src/exec/program/execute.h \
 	src/exec/program/execute_comm.c \
@@ -104,8 +106,6 @@ libdtexec_a_SOURCES = \
 	src/exec/program/execute_ranks.c \
 	src/exec/program/execute_time.c \
 	src/exec/program/execute_whole.c \
-	src/exec/program/batching.c \
-	src/exec/program/batching.h \
 	src/exec/program/optimizer.c \
 	src/exec/program/optimizer.h \
 	src/exec/program/placement.c \

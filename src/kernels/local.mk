@@ -7,7 +7,6 @@ KERNELS_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS) $(KERNELS_CFLAGS_FP) -fno-math-er
 noinst_LIBRARIES += libdtkernels.a libdtkernels_base.a
 libdtkernels_a_CFLAGS = $(KERNELS_CFLAGS)
 libdtkernels_a_SOURCES = \
-	src/kernels/device.h \
 	src/kernels/cpu/bf16.c \
 	src/kernels/cpu/bf16.h \
 	src/kernels/cpu/bf16_amx.h \
@@ -20,6 +19,7 @@ libdtkernels_a_SOURCES = \
 	src/kernels/cpu/pieces.c \
 	src/kernels/cpu/products.c \
 	src/kernels/cpu/products.h \
+	src/kernels/device.h \
 	src/kernels/kernels.h
 KERNELS_SIMD = \
 	src/kernels/cpu/act_simd.c \

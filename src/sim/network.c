@@ -141,7 +141,7 @@ enum dt_status dt_network_reserve(struct dt_network *n, size_t flows, size_t hop
     return DT_OK;
 }
 
-/* A slot whose hop region holds n_hops, from the free list of its class or new. */
+/* The id of a flow whose region holds n_hops, from the free list of its class or new. */
 static uint32_t take_id(struct dt_network *n, uint32_t n_hops)
 {
     uint8_t k = 0;

@@ -58,13 +58,13 @@ struct dt_network {
     bool has_cluster, fabric_binds;
     uint32_t n_links, port_out, port_in, nic_out, nic_in, fabric; /* first link of each kind */
     struct dt_network_link *links;
-    struct dt_network_flow *flows; /* slots */
+    struct dt_network_flow *flows; /* [id] */
     size_t flows_cap;
     uint32_t n_ids;
     struct dt_network_hop *hops;
     size_t hops_cap;
     uint32_t n_hops;
-    uint32_t free_head[NET_CLASSES]; /* lists of free slots through .tag */
+    uint32_t free_head[NET_CLASSES]; /* lists of free ids through .tag */
     struct dt_network_finish *heap;  /* of flows with a rate, but for those in soon[] */
     size_t heap_cap;
     uint32_t heap_n;

@@ -77,8 +77,8 @@ struct dt_cost_shard_key {
 };
 struct dt_cost_block_times {
     struct dt_cost_time fwd, dgrad, wgrad;
-    /* extra when the block is trained but passes no gradient upstream */
-    struct dt_cost_time wgrad_only;
+    struct dt_cost_time
+        wgrad_only; /* extra when the block is trained but passes no gradient upstream */
     struct dt_cost_time recompute; /* forward kernels run again before the backward */
     double calls, calls_dgrad, calls_wgrad, calls_again; /* kernels that the host issues */
 };
@@ -100,7 +100,7 @@ struct dt_cost_stage_entry {
     struct dt_cost_stage_key key;
     struct dt_cost_stage_ns ns;
 };
-/* surfaces of the kernels of (module, class, shard), tried before the hash table */
+/* Surfaces of the kernels of (module, class, shard), tried before the hash table. */
 struct dt_cost_recipe {
     int module, class_;
     struct dt_cost_shard_key shard;

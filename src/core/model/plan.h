@@ -70,11 +70,11 @@ struct dt_plan_policy {   /* what the job states about the run; copied into ever
     bool stepccl;
     bool half_grads; /* fp16 training: gradients are reduced in 2 bytes, else in 4 */
     bool fp32;       /* fp32 training: activations and parameters travel in 4 bytes, else in 2 */
-    /* of parameters gathered in 2 bytes, those that are no matrices (struct dt_block_param_counts)
-     * travel in 4: so does the executor, whose kernels read them in fp32, and so count clusters of
-     * CPUs.  GPUs: false, Megatron-LM's distributed optimizer gathers all of a bf16 model in 2
-     * (recalled) */
-    bool exact_vectors;
+    bool
+        exact_vectors; /* of parameters gathered in 2 bytes, those that are no matrices (struct dt_block_param_counts)
+                           * travel in 4: so does the executor, whose kernels read them in fp32, and so count
+                           * clusters of CPUs.  GPUs: false, Megatron-LM's distributed optimizer gathers all of
+                           * a bf16 model in 2 (recalled) */
     bool overlap_grad,
         overlap_param; /* gradient reduce-scatter / parameter all-gather overlapped with compute */
 };
@@ -85,13 +85,12 @@ static inline int dt_plan_policy_elem_bytes(const struct dt_plan_policy *y)
     return y->fp32 ? 4 : 2;
 }
 
-/* the formula's view (DistTrain section 4), filled by planners; seconds */
+/* The formula's view (DistTrain section 4), filled by planners; seconds. */
 struct dt_plan_prediction {
     double warmup_s, steady_s, total_s;
     double lower_bound_s; /* convex bound for this (TP, DP_lm) */
-    /* the formula with every module's slowest real stage and whole samples per replica (>=
-     * total_s): what the search minimises */
-    double staged_s;
+    double staged_s;   /* the formula with every module's slowest real stage and whole samples per
+                           * replica (>= total_s): what the search minimises */
     double timeline_s; /* simulated ranking on real samples; 0 = not ranked */
     double mem_bytes_max;
 };

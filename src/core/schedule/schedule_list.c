@@ -17,9 +17,9 @@
  * take no time.  Ties fall to the lower lane, so that equal inputs give equal orders.
  *
  * Why the bound cannot block the run: let O be the first microbatch of a lane with forwards to run
- * that are held for a backward.  Any other one may begin a forward only if the slots that O still
+ * that are held for a backward.  Any other one may begin a forward only if the places that O still
  * needs stay free after it.  When O becomes the lane's oldest unfinished microbatch, the one before
- * it has given back as many slots as O can need, and none of them went to a younger one; so the
+ * it has given back as many places as O can need, and none of them went to a younger one; so the
  * oldest microbatch of all can always go on. */
 #include "core/schedule/schedule_impl.h"
 

@@ -21,7 +21,7 @@ enum dt_status dt_timeline_reserve(struct dt_timeline *t, uint32_t n_ops, struct
 void dt_timeline_free(struct dt_timeline *t);
 
 /* Topological order computed once per program (program order per lane is not global order). */
-/* what the evaluation reads, in topological order; a group is one record */
+/* What the evaluation reads, in topological order; a group is one record. */
 struct dt_timeline_topo_rec {
     uint32_t op; /* op or group index, kind of record in the top two bits (timeline.c) */
     uint32_t dep[3];
@@ -51,8 +51,8 @@ void dt_timeline_lane(const struct dt_program *p, const struct dt_timeline *t, i
 struct dt_timeline_summary {
     double iteration_s;
     double bubble_fraction; /* 1 - sum(busy compute * gpus) / (gpus_used * makespan) */
-    /* mean over lanes, GPU-weighted, of time compute waited for a transfer or collective */
-    double exposed_comm_s;
+    double
+        exposed_comm_s; /* mean over lanes, GPU-weighted, of time compute waited for a transfer or collective */
     double utilisation[DT_MAX_MODULES]; /* busy compute share per module */
     double sync_s, gather_s,
         step_s; /* exposed tail: from last backward to the end, by cause (critical lane) */

@@ -2,7 +2,7 @@
  *
  * The ring of documents and its threads, and packing.
  *
- *   taken <= place < issued <= taken + queue;  place k lives in slot k % queue
+ *   taken <= place < issued <= taken + queue;  place k is ring[k % queue]
  */
 #include "exec/data/loader.h"
 
@@ -110,7 +110,7 @@ static void *worker(void *arg)
         end = first > l->end - l->batch ? l->end : first + l->batch;
         l->issued = end;
         pthread_mutex_unlock(&l->lock);
-        for (int64_t place = first; place < end; place++) /* these ring are this thread's own */
+        for (int64_t place = first; place < end; place++) /* these are this thread's own */
             make_document(l, place, &scratch, &l->ring[place % l->o.queue].doc);
         pthread_mutex_lock(&l->lock);
         for (int64_t place = first; place < end; place++)

@@ -2,8 +2,8 @@
  *
  * The loader: shards in, packed sequences out, in an order that depends on the seed only.
  *
- *   index --(order: a permutation per epoch)--> document ring, filled by threads, in a ring of
- *   bounded size --> taken in order, packed by the caller's thread --> sequences
+ *   index --(order: a permutation per epoch)--> documents, read by threads into a ring of bounded
+ *   size --> taken in order, packed by the caller's thread --> sequences
  *
  * The cursor after any sequence restarts the loader there exactly: same documents, same tasks, same
  * packing, for any number of threads. */

@@ -13,7 +13,7 @@
 
 struct dt_tokenizer;
 
-/* growing list of token ids; zero-initialised is valid, dt_tokenizer_ids_free */
+/* A growing list of token ids; zeros are an empty one; dt_tokenizer_ids_free. */
 struct dt_tokenizer_ids {
     int32_t *id;
     size_t n, cap;

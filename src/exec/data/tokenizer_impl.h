@@ -29,7 +29,7 @@ struct dt_tokenizer_added_token {
     bool normalized, lstrip, rstrip;
 };
 
-struct dt_tokenizer_merge { /* an open-addressing slot; rank < 0 = empty */
+struct dt_tokenizer_merge { /* an entry of a table with open addressing; rank < 0 = empty */
     int32_t left, right, rank, id;
 };
 

@@ -30,7 +30,7 @@ struct dt_nn_weight {
     bool written;               /* the gradient holds something of this iteration */
 };
 
-/* Roles of weights, per kind of block; -1 in node->weight = absent. */
+/* Roles of weights, per kind of block; node->weight[role] is an index of stage->weights, -1 = absent. */
 enum { EMB_TOKEN, EMB_POS, EMB_N };
 enum { PATCH_W, PATCH_B, PATCH_POS, PATCH_CLASS, PATCH_N };
 enum { NORM_G, NORM_B, NORM_N };
@@ -435,7 +435,7 @@ extern const struct dt_nn_block_ops dt_nn_ops_embedding, dt_nn_ops_patch, dt_nn_
 /* ---- params.c, names.c ---- */
 
 /* How a matrix is dealt to the members: its outputs or inputs, which are n parts one after another,
- * part k of grains[k] grains of `size`; every part is dealt by grains. */
+ * part k of grains[k] grains of `size` each; every part is dealt by grains. */
 enum dt_nn_deal_by { DT_DEAL_NONE, DT_DEAL_OUT, DT_DEAL_IN };
 struct dt_nn_deal {
     enum dt_nn_deal_by by;

@@ -18,7 +18,7 @@
  * Messages and collectives between ranks are begun by a communication thread as soon as what they
  * wait for has ended; all else runs on the calling thread.
  *
- * Microbatches live in microbatches: what a lane keeps between the forward and the backward.  Microbatches,
+ * What a lane keeps of a microbatch between its forward and its backward (dt_exec_microbatch), its
  * batches and buffers are made when first needed and used again, so a step allocates nothing of
  * their size once the largest shapes have been seen. */
 #ifndef DT_EXEC_PROGRAM_EXECUTE_H

@@ -47,7 +47,7 @@ struct dt_exec_microbatch {
     const void *in, *dout;
     struct dt_exec_message *in_from, *dout_from; /* whose data `in`, `dout` are */
     struct dt_exec_message *out, *din;           /* while they are written */
-    struct dt_exec_microbatch *next;             /* all microbatches of the virtual stage */
+    struct dt_exec_microbatch *next;             /* those of the virtual stage, unused ones too */
 };
 
 /* Floats of a virtual stage that its replicas on different ranks sum and share out together. */
@@ -237,7 +237,7 @@ void dt_exec_drop(struct dt_exec *x);
 enum dt_status dt_exec_reserve(struct dt_exec *x, struct dt_error *err);
 enum dt_status dt_exec_room(struct dt_exec *x, struct dt_exec_buffer *b, size_t bytes,
                             struct dt_error *err);
-/* The microbatch of a microbatch; made and filled when it is not there. */
+/* What a virtual stage keeps of a microbatch; made and filled when it is not there. */
 enum dt_status dt_exec_microbatch_get(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
                                       struct dt_error *err, struct dt_exec_microbatch **out);
 void dt_exec_microbatch_done(struct dt_exec_vstage *vs, struct dt_exec_microbatch *s);

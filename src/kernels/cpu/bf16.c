@@ -100,7 +100,7 @@ INLINE_BF16 __m512 exp_bf16(__m512 x)
     return _mm512_scalef_ps(p, n);
 }
 
-/* Lanes of the 16 from `at` on that lie in [begin, end). */
+/* Those of the 16 elements from `at` on that lie in [begin, end). */
 INLINE_BF16 __mmask16 between(int64_t at, int64_t begin, int64_t end)
 {
     int64_t lo = begin - at, hi = end - at;

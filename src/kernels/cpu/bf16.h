@@ -31,7 +31,7 @@ struct dt_cpu_bf16_ops {
     dt_cpu_bf16_product_fn *product;
     /* Scores s of one query and `keys` keys (a multiple of 16), of which the first `seen` count, to
      * p = exp(scale s - m), 0 behind them; m is the largest so far.  The query's state moves on:
-     * *max = m, sum[16] takes the p of each lane, and when m grows sum and o[room] (room a multiple
+     * *max = m, sum[16] takes the p of each of 16 columns, and when m grows sum and o[room] (room a multiple
      * of 16) are scaled to it. */
     void (*probabilities)(float *s, int64_t keys, int64_t seen, float scale, float *max, float *sum,
                           float *o, int64_t room, uint16_t *p);

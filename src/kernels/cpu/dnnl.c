@@ -156,7 +156,7 @@ void dt_cpu_products_free(struct dt_device_queue *q)
 
 /* ---- the cache ---- */
 
-/* The slot that holds the key, or the free one where it belongs. */
+/* The entry that holds the key, or the free one where it belongs. */
 static struct dt_cpu_primitive **cache_entry(struct dt_cpu_products *p,
                                              const int64_t key[KEY_WORDS])
 {
