@@ -51,6 +51,45 @@ START_TEST(test_collectives_in_a_node)
 }
 END_TEST
 
+/* Rows over one link, a cluster with another: what the bytes add to the smallest buffer's time goes with the link. */
+START_TEST(test_rows_of_another_link)
+{
+    static const double links[] = {480e9, 240e9, 160e9, 60e9, 10e9};
+    struct fixture f;
+    double last = 0;
+
+    fx_init(&f);
+    fx_collectives(&f);
+    fx_index(&f);
+    snprintf(f.profile.device, sizeof(f.profile.device), "A100-SXM4-80GB"); /* 240 GB/s */
+    for (size_t i = 0; i < sizeof(links) / sizeof(links[0]); i++) {
+        struct dt_cost *c;
+        struct dt_cost_time big, small, p2p;
+        double small_ns = fx_coll_ns(DT_KOP_ALL_GATHER, 8, 1024),
+               big_ns = fx_coll_ns(DT_KOP_ALL_GATHER, 8, 1 << 28);
+        char note[256];
+
+        f.cluster.nvlink_bytes_per_s = links[i];
+        c = cost_of(&f, &plain);
+        dt_cost_collective(c, DT_KOP_ALL_GATHER, 8, 8, 1, 100, &small);
+        assert_near(small.ns, small_ns, 1e-9, "the latency stays");
+        dt_cost_collective(c, DT_KOP_ALL_GATHER, 8, 8, 1, 1 << 28, &big);
+        assert_near(big.ns, small_ns + (big_ns - small_ns) * 240e9 / links[i], 1e-9,
+                    "the bytes go with the link");
+        ck_assert(big.prov[links[i] == 240e9 ? DT_PROV_MEASURED : DT_PROV_COMPUTED] == big.ns);
+        dt_cost_p2p(c, true, 1, 1 << 28, &p2p, NULL, NULL);
+        ck_assert_msg(p2p.ns > last, "a transfer over %g B/s takes %g ns, over a faster link %g",
+                      links[i], p2p.ns, last);
+        last = p2p.ns;
+        dt_cost_note(c, note, sizeof(note));
+        ck_assert_int_eq(strstr(note, "inside a node are computed from rows over 240 GB/s") != NULL,
+                         links[i] != 240e9);
+        dt_cost_free(c);
+    }
+    fx_free(&f);
+}
+END_TEST
+
 /* Ranks of a lane lie tp fastest, so the ranks of a context-parallel group are tp apart; the expected members per
  * node and groups per NIC are counted here GPU by GPU. */
 START_TEST(test_context_parallel_groups_span_nodes)
@@ -224,6 +263,7 @@ int main(void)
     tcase_add_test(t, test_collectives_in_a_node);
     tcase_add_test(t, test_collectives_across_nodes);
     tcase_add_test(t, test_context_parallel_groups_span_nodes);
+    tcase_add_test(t, test_rows_of_another_link);
     tcase_add_test(t, test_point_to_point);
     tcase_add_test(t, test_optimizer);
     return dt_test_run(s);

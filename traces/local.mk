@@ -3,9 +3,15 @@
 # Shipped data, installed under $(pkgdatadir)/traces with the same folders.
 nobase_dist_pkgdata_DATA += \
 	traces/clusters/a100.yaml \
+	traces/clusters/a40.yaml \
 	traces/clusters/a800-1296.yaml \
 	traces/clusters/a800-96.yaml \
+	traces/clusters/a800.yaml \
 	traces/clusters/h100.yaml \
+	traces/clusters/h20.yaml \
+	traces/clusters/h200.yaml \
+	traces/clusters/h800.yaml \
+	traces/clusters/l40s.yaml \
 	traces/clusters/local.yaml \
 	traces/jobs/gpt3-175b-1024.yaml \
 	traces/jobs/llama-70b-96.yaml \

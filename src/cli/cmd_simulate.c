@@ -88,6 +88,7 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
         if (r->prov_share[k] >= 0.0005)
             printf(" %s %.1f %%", dt_cost_prov_names[k], 100 * r->prov_share[k]);
     printf("\nsamples: %s\n", s->job->samples->source);
+    dt_cli_print_cost_note(s);
     dt_cli_print_assumed(s->job->model);
     printf("%llu ops simulated in %.3f s\n", (unsigned long long)r->ops, wall_s);
 }

@@ -98,6 +98,15 @@ enum dt_status dt_session_plan(struct dt_session *s, struct dt_error *err)
     return dt_report_suspect(job, st, err);
 }
 
+void dt_cli_print_cost_note(const struct dt_session *s)
+{
+    char note[512];
+
+    dt_cost_note(s->cost, note, sizeof note);
+    if (note[0])
+        printf("%s\n", note);
+}
+
 void dt_cli_print_plan_changes(const struct dt_session *s)
 {
     const struct dt_job *job = s->job;

@@ -32,6 +32,17 @@ void dt_cli_json_modules(struct dt_json *j, const struct dt_plan *p, const struc
     dt_json_end_array(j);
 }
 
+void dt_cli_json_notes(struct dt_json *j, const struct dt_session *s)
+{
+    char note[512];
+
+    if (s->job->plan_changes[0])
+        dt_json_kv_string(j, "plan_changes", s->job->plan_changes);
+    dt_cost_note(s->cost, note, sizeof note);
+    if (note[0])
+        dt_json_kv_string(j, "profile_note", note);
+}
+
 void dt_cli_json_report(struct dt_json *j, const struct dt_session *s, const struct dt_plan *p,
                         const struct dt_sim_result *r)
 {
@@ -41,8 +52,7 @@ void dt_cli_json_report(struct dt_json *j, const struct dt_session *s, const str
     dt_json_kv_string(j, "cluster", p->cluster);
     dt_json_kv_string(j, "strategy", dt_plan_strategy_names[p->strategy]);
     dt_json_kv_string(j, "assumed", s->job->model->assumed);
-    if (s->job->plan_changes[0])
-        dt_json_kv_string(j, "plan_changes", s->job->plan_changes);
+    dt_cli_json_notes(j, s);
     dt_json_kv_double(j, "iteration_s", rep->iteration_s);
     dt_json_kv_double(j, "iteration_s_p10", rep->iteration_s_p10);
     dt_json_kv_double(j, "iteration_s_p90", rep->iteration_s_p90);

@@ -39,6 +39,8 @@ libdtcore_a_SOURCES = \
 	src/core/model/boundary.h \
 	src/core/model/cluster.c \
 	src/core/model/cluster.h \
+	src/core/model/cluster_gpu.c \
+	src/core/model/cluster_gpu.h \
 	src/core/model/hf.c \
 	src/core/model/hf.h \
 	src/core/model/hf_keys.c \

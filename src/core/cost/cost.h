@@ -72,6 +72,8 @@ enum dt_status dt_cost_new(const struct dt_model *model, const struct dt_cluster
                            struct dt_error *err, struct dt_cost **out);
 void dt_cost_free(struct dt_cost *c);
 const struct dt_cost_options *dt_cost_opts(const struct dt_cost *c);
+/* A sentence where rows of another device, or over another link inside a node, are made to do; else "". */
+void dt_cost_note(const struct dt_cost *c, char *buf, size_t size);
 /* Ask for every op family that the model at the given tensor-parallel degrees (bit t set = tp 2^t) needs; when any
  * lacks rows and analytical fallback is off: DT_ERR_MISSING_PROFILE listing ALL of them at once. */
 enum dt_status dt_cost_survey(struct dt_cost *c, unsigned tp_mask, struct dt_error *err);

@@ -13,7 +13,10 @@
  * Constants: NCCL src/graph/tuning.cc at 5067397c (published), SimAI nic_ratio.csv (published). */
 #include "core/cost/cost_internal.h"
 
+#include "core/model/cluster_gpu.h"
+
 #include <gsl/gsl_errno.h>
+#include <stdio.h>
 #include <string.h>
 
 enum proto { PROTO_LL, PROTO_LL128, PROTO_SIMPLE, PROTO_N };
@@ -114,12 +117,42 @@ static double ring_intra_ns(const struct dt_cost *c, int family, int gpus, doubl
     return best;
 }
 
+/* Rows of a faster or slower link: the latency, which is the time of the smallest measured buffer, stays; what the
+ * bytes add goes with the link. */
+static double rescale(const struct dt_cost *c, double alpha_ns, double ns)
+{
+    return ns > alpha_ns ? alpha_ns + (ns - alpha_ns) * c->link_ratio : ns;
+}
+
+double dt_cost_link_ratio(const struct dt_profile *p, const struct dt_cluster *cl)
+{
+    const struct dt_cluster_gpu *d = dt_cluster_gpu_find(p->device);
+
+    return d ? d->link_bytes_per_s / cl->nvlink_bytes_per_s : 1;
+}
+
+void dt_cost_note(const struct dt_cost *c, char *buf, size_t size)
+{
+    const char *rows = c->profile->device, *here = c->cluster->device;
+    double link = c->cluster->nvlink_bytes_per_s;
+    size_t n = 0;
+
+    buf[0] = '\0';
+    if (c->profile->n_rows > 0 && strcmp(rows, here) != 0)
+        n = (size_t)snprintf(buf, size, "kernels of %s are those of %s, the same chip", here, rows);
+    if (c->profile->n_rows > 0 && c->link_ratio != 1 && n < size)
+        snprintf(buf + n, size - n,
+                 "%scollectives and transfers inside a node are computed from rows over %.4g GB/s "
+                 "for %.4g GB/s",
+                 n ? "; " : "", 1e-9 * link * c->link_ratio, 1e-9 * link);
+}
+
 static void intra(struct dt_cost *c, int family, int gpus, double bytes, struct dt_cost_time *out)
 {
     int64_t d[6] = {gpus, gpus, 1};
     struct dt_cost_surface *s = dt_cost_surface(c, family, DT_PHASE_FWD, d);
-    double bus = bytes * dt_cost_bus_factor(family, gpus), z;
-    enum dt_cost_prov prov;
+    double bus = bytes * dt_cost_bus_factor(family, gpus), z, ns, alpha;
+    enum dt_cost_prov prov, smallest;
     bool below;
 
     if (!s) {
@@ -129,7 +162,14 @@ static void intra(struct dt_cost *c, int family, int gpus, double bytes, struct 
     z = dt_cost_surface_eval(s, log(bytes), 0, &prov, &below);
     if (below) /* latency bound: as long as the smallest measured buffer */
         bus *= exp(s->lu[0]) / bytes;
-    dt_cost_time_set(out, bus / exp(z), prov);
+    ns = bus / exp(z);
+    if (c->link_ratio != 1 && !below) {
+        z = dt_cost_surface_eval(s, s->lu[0], 0, &smallest, &below);
+        alpha = exp(s->lu[0]) * dt_cost_bus_factor(family, gpus) / exp(z);
+        ns = rescale(c, alpha, ns);
+        prov = DT_PROV_COMPUTED;
+    }
+    dt_cost_time_set(out, ns, prov);
 }
 
 double dt_cost_collective_alpha_ns(struct dt_cost *c, int family, int gpus)
@@ -290,7 +330,8 @@ void dt_cost_p2p(struct dt_cost *c, bool same_node, int width, double bytes,
         rate = cl->nvlink_bytes_per_s;
         if (s && part > 0) {
             z = dt_cost_surface_eval(s, log(part), 0, &prov, &below);
-            ns = part / exp(z);
+            ns = rescale(c, alpha, part / exp(z));
+            prov = c->link_ratio != 1 ? DT_PROV_COMPUTED : prov;
             /* the rate beside alpha, so that alpha + bytes/rate is the measured time */
             if (ns > alpha * 1.001 && 1e9 * part / (ns - alpha) < rate)
                 rate = 1e9 * part / (ns - alpha);

@@ -118,6 +118,7 @@ struct dt_cost {
     const struct dt_profile *profile;
     struct dt_cost_options opt;
     struct dt_cost_tuning tuning;
+    double link_ratio; /* time of the bytes inside a node / that of the rows (dt_cost_link_ratio) */
     bool oom; /* a lazily built table could not be allocated; analytical times were used instead */
     struct dt_cost_group_table groups[DT_KOP_FAMILY_N][DT_PHASE_N];
     struct dt_cost_surface *surface[SURFACE_ENTRIES]; /* open addressing, never removed */
@@ -178,6 +179,8 @@ static inline void dt_cost_time_set(struct dt_cost_time *t, double ns, enum dt_c
 }
 
 /* cost_collective.c */
+/* The link that the profile's rows were measured over / the cluster's; 1 where the former is not known. */
+double dt_cost_link_ratio(const struct dt_profile *p, const struct dt_cluster *cl);
 double dt_cost_bus_factor(int family, int gpus);
 /* Latency part of a collective inside a node: time of the smallest measured buffer. */
 enum dt_status dt_cost_nic_table_new(struct dt_cost *c, struct dt_error *err);

@@ -3,6 +3,7 @@
  * Reading clusters: a preset or file, plus what the job changes in it. */
 #include "core/model/cluster.h"
 
+#include "core/model/cluster_gpu.h"
 #include "core/model/shape.h"
 
 #include <math.h>
@@ -35,6 +36,29 @@ static enum dt_status read_gpus(struct dt_node n, const struct dt_key *key, void
     return DT_OK;
 }
 
+/* Another device than the preset's brings the values of its data sheet; what the map states beside it goes before
+ * them. */
+static enum dt_status read_device(struct dt_node n, const struct dt_key *key, void *into,
+                                  struct dt_error *err)
+{
+    struct dt_cluster *c = into;
+    char name[DT_NAME_MAX] = "";
+    const struct dt_cluster_gpu *d;
+
+    DT_TRY(dt_get_string(n, key->name, name, sizeof(name), err));
+    d = dt_cluster_gpu_find(name);
+    if (d)
+        snprintf(name, sizeof(name), "%s", d->name);
+    if (d && strcmp(name, c->device) != 0) {
+        c->peak_flops = d->peak_flops;
+        c->mem_bytes = d->mem_bytes;
+        c->hbm_bytes_per_s = d->hbm_bytes_per_s;
+        c->nvlink_bytes_per_s = d->link_bytes_per_s;
+    }
+    memcpy(c->device, name, sizeof(c->device));
+    return DT_OK;
+}
+
 const struct dt_key dt_cluster_keys[] = {
     {.name = "preset",
      .type = DT_KEY_OWN,
@@ -48,8 +72,9 @@ const struct dt_key dt_cluster_keys[] = {
     {.name = "device",
      .type = DT_KEY_STRING,
      DT_KEY_INTO(struct dt_cluster, device),
+     .read = read_device,
      .needed = "A800-SXM4-80GB",
-     .help = "the GPU's name, as the profile has it"},
+     .help = "the GPU's name, as the profile has it; a known one brings its data sheet"},
     {.name = "nodes",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct dt_cluster, nodes),

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "core/model/cluster_gpu.h"
 #include "core/profile/profile_schema.h"
 
 #include <stdio.h>
@@ -38,6 +39,17 @@ static bool same_point(const struct dt_profile_row *a, const struct dt_profile_r
     return a->family == b->family && a->phase == b->phase && memcmp(a->d, b->d, sizeof a->d) == 0;
 }
 
+/* The first device of the file whose kernels take the same time; -1 if there is none. */
+static int same_chip(const struct dt_profile_table *t, const char *device)
+{
+    const struct dt_cluster_gpu *asked = dt_cluster_gpu_find(device), *d;
+
+    for (int i = 0; asked && i < t->n_devices; i++)
+        if ((d = dt_cluster_gpu_find(t->devices[i])) && strcmp(d->chip, asked->chip) == 0)
+            return i;
+    return -1;
+}
+
 static enum dt_status pick_device(const struct dt_profile_table *t, const char *path,
                                   const char *device, struct dt_error *err, int *out)
 {
@@ -48,6 +60,8 @@ static enum dt_status pick_device(const struct dt_profile_table *t, const char *
         return DT_OK;
     }
     if (device[0] && (*out = dt_profile_table_find_device(t, device)) >= 0)
+        return DT_OK;
+    if ((*out = same_chip(t, device)) >= 0)
         return DT_OK;
     for (int i = 0; i < t->n_devices; i++) {
         size_t used = strlen(list);
