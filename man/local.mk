@@ -8,6 +8,7 @@ dist_man_MANS += \
 	man/disttrain-eval.1 \
 	man/disttrain-job.5 \
 	man/disttrain-json.5 \
+	man/disttrain-keys.1 \
 	man/disttrain-loop.1 \
 	man/disttrain-plan.1 \
 	man/disttrain-profile.1 \

@@ -188,6 +188,7 @@ SHELL_TESTS = \
 	tests/test_python.sh \
 	tests/test_reproduction.sh \
 	tests/test_runs_cli.sh \
+	tests/test_tables.sh \
 	tests/test_trace.sh \
 	tests/test_train_cli.sh \
 	tests/test_train_mpi.sh \

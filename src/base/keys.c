@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { KEYS_MAX = 64 };
+enum { KEYS_MAX = 64, PATH_SIZE = 256 };
 
 static int64_t whole(double limit)
 {
@@ -157,14 +157,6 @@ enum dt_status dt_keys_read(struct dt_node map, const char *what, const struct d
     return DT_OK;
 }
 
-const struct dt_key *dt_keys_find(const struct dt_key *keys, const char *name)
-{
-    for (; keys->name; keys++)
-        if (strcmp(keys->name, name) == 0)
-            return keys;
-    return NULL;
-}
-
 const struct dt_key *dt_keys_missing(const struct dt_key *keys, const void *in)
 {
     for (; keys->name; keys++) {
@@ -179,6 +171,40 @@ const struct dt_key *dt_keys_missing(const struct dt_key *keys, const void *in)
     return NULL;
 }
 
+/* ---- all of them ---- */
+
+static void walk(const struct dt_key *keys, const char *prefix, const void *defaults, dt_key_fn *fn,
+                 void *ctx)
+{
+    char path[PATH_SIZE];
+
+    for (; keys->name; keys++) {
+        snprintf(path, sizeof(path), "%s%s", prefix, keys->name);
+        fn(ctx, path, keys, defaults);
+        if (!keys->keys)
+            continue;
+        snprintf(path, sizeof(path), "%s%s.", prefix, keys->name);
+        walk(keys->keys, path, (const char *)defaults + keys->at, fn, ctx);
+    }
+}
+
+void dt_keys_walk(const struct dt_key *keys, const void *defaults, dt_key_fn *fn, void *ctx)
+{
+    walk(keys, "", defaults, fn, ctx);
+}
+
+const struct dt_key *dt_keys_at(const struct dt_key *keys, const char *path)
+{
+    size_t n = strcspn(path, ".");
+
+    for (; keys && keys->name; keys++) {
+        if (strlen(keys->name) != n || strncmp(keys->name, path, n) != 0)
+            continue;
+        return path[n] ? dt_keys_at(keys->keys, path + n + 1) : keys;
+    }
+    return NULL;
+}
+
 /* ---- for people ---- */
 
 static size_t add(char *buf, size_t size, size_t used, const char *a, const char *b)
@@ -188,6 +214,17 @@ static size_t add(char *buf, size_t size, size_t used, const char *a, const char
     return used + (size_t)(n > 0 ? n : 0);
 }
 
+const char *dt_key_type_name(const struct dt_key *key)
+{
+    static const char *const names[] = {
+        [DT_KEY_INTEGER] = "integer", [DT_KEY_NUMBER] = "number", [DT_KEY_BOOL] = "bool",
+        [DT_KEY_STRING] = "string",   [DT_KEY_WORD] = "word",     [DT_KEY_QUANTITY] = "quantity",
+        [DT_KEY_MAP] = "map",         [DT_KEY_OWN] = "own",
+    };
+
+    return names[key->type];
+}
+
 const char *dt_key_type_text(const struct dt_key *key, char *buf, size_t size)
 {
     static const char *const names[] = {
@@ -195,11 +232,11 @@ const char *dt_key_type_text(const struct dt_key *key, char *buf, size_t size)
         [DT_KEY_STRING] = "string",   [DT_KEY_WORD] = "one of ",  [DT_KEY_QUANTITY] = "quantity",
         [DT_KEY_MAP] = "map",         [DT_KEY_OWN] = "value",
     };
-    const char *own = key->form ? key->form : key->keys ? "map" : names[DT_KEY_OWN];
-    size_t used = add(buf, size, 0, key->type == DT_KEY_OWN ? own : names[key->type], "");
+    const char *form = key->form ? key->form : key->type == DT_KEY_OWN && key->keys ? "map" : NULL;
+    size_t used = add(buf, size, 0, form ? form : names[key->type], "");
 
-    if (key->type == DT_KEY_OWN && key->words)
-        used = add(buf, size, used, ", or one of ", "");
+    if (key->words && key->type != DT_KEY_WORD)
+        used = add(buf, size, used, ", or ", "");
     for (int i = 0; key->words && key->words[i]; i++)
         used = add(buf, size, used, i ? ", " : "", key->words[i]);
     return buf;

@@ -26,9 +26,10 @@ struct dt_key {
     double min, max; /* of numbers */
     double scale;    /* of quantities: what is kept is so many times the base unit; 0 = 1 */
     const char *unit;
-    const char *form;          /* what an own value is, such as "a list of paths" */
-    const char *const *words;  /* also words that an own value may be */
-    const struct dt_key *keys; /* also keys that an own value may have */
+    const char *form;           /* what a string or an own value is, such as "list of paths" */
+    const char *const *words;   /* also words that an own value may be */
+    const char *const *glosses; /* one line for each word; NULL: they speak for themselves */
+    const struct dt_key *keys;  /* also keys that an own value may have */
     enum dt_status (*read)(struct dt_node map, const struct dt_key *key, void *into,
                            struct dt_error *err);
     const char *needed;   /* must be stated somewhere; such as this (dt_keys_missing) */
@@ -46,11 +47,18 @@ enum dt_status dt_keys_read(struct dt_node map, const char *what, const struct d
 /* Only whether all keys are known. */
 enum dt_status dt_keys_check(struct dt_node map, const char *what, const struct dt_key *keys,
                              struct dt_error *err);
-/* One row of it, by name. */
-const struct dt_key *dt_keys_find(const struct dt_key *keys, const char *name);
 /* The first row that is needed and whose value is still all zero; NULL if none. */
 const struct dt_key *dt_keys_missing(const struct dt_key *keys, const void *in);
 
+/* Calls fn with every row, maps' rows after their map's, with the path ("train.reorder.intra") and the struct of
+ * defaults that its place is in. */
+typedef void dt_key_fn(void *ctx, const char *path, const struct dt_key *key, const void *defaults);
+void dt_keys_walk(const struct dt_key *keys, const void *defaults, dt_key_fn *fn, void *ctx);
+/* The row at a path, or NULL. */
+const struct dt_key *dt_keys_at(const struct dt_key *keys, const char *path);
+
+/* "integer", "number", "bool", "string", "word", "quantity", "map" or "own" */
+const char *dt_key_type_name(const struct dt_key *key);
 /* For lists of keys: "integer", "one of a, b", ...; the range, with its unit, or ""; and the default, with `defaults`
  * a struct that holds them, or "".  Each returns buf. */
 const char *dt_key_type_text(const struct dt_key *key, char *buf, size_t size);

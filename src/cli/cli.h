@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * The command line: one const table of commands and options from which the parser, --help, the bash
- * completion and error messages derive.  A new command is a row in commands.c and a file
- * cmd_NAME.c. */
+ * completion and error messages derive.  A new command is a row in commands.c, a file cmd_NAME.c and
+ * its page. */
 #ifndef DT_CLI_CLI_H
 #define DT_CLI_CLI_H
 
@@ -11,7 +11,14 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum dt_cli_option_kind { DT_OPT_FLAG, DT_OPT_STRING, DT_OPT_INT, DT_OPT_DOUBLE, DT_OPT_LIST };
+enum dt_cli_option_kind {
+    DT_OPT_FLAG,
+    DT_OPT_STRING,
+    DT_OPT_INT,
+    DT_OPT_DOUBLE,
+    DT_OPT_LIST,
+    DT_OPT_KEY /* `help` is the job's key that it overrides: meaning, range and words are its row's */
+};
 
 struct dt_cli_option {
     const char *name;             /* long name without "--"; NULL ends a table */
@@ -47,8 +54,8 @@ struct dt_cli { /* a parsed command line */
     char **argv; /* all of it, from the program's name to NULL, as it came */
 };
 
-/* The table, ended by a NULL name. */
-extern const struct dt_cli_command dt_cli_commands[];
+/* The table, ended by NULL. */
+extern const struct dt_cli_command *const dt_cli_commands[];
 extern const struct dt_cli_option dt_cli_common_options[]; /* --help, --json */
 
 /* argv[0] is the command's name.  --help sets *help. */
@@ -61,13 +68,22 @@ enum dt_status dt_cli_int(const struct dt_cli *c, const char *option, int64_t mi
                           int64_t fallback, int64_t *out, struct dt_error *err);
 enum dt_status dt_cli_double(const struct dt_cli *c, const char *option, double min, double max,
                              double fallback, double *out, struct dt_error *err);
+/* The job's overrides: KEY=VALUE arguments after the first, then options of kind KEY. */
+struct dt_cli_overrides {
+    const char *list[DT_CLI_MAX_ARGS + DT_CLI_MAX_OPTIONS];
+    int n;
+    char text[DT_CLI_MAX_OPTIONS][256]; /* of the options */
+};
+enum dt_status dt_cli_overrides(const struct dt_cli *c, struct dt_error *err,
+                                struct dt_cli_overrides *out);
+/* Are there such arguments: "JOB [KEY=VALUE...]". */
+bool dt_cli_takes_job(const struct dt_cli_command *cmd);
 /* DT_ERR_USAGE if both --json and the output file `path` want stdout. */
 enum dt_status dt_cli_one_stdout(const struct dt_cli *c, const char *path, struct dt_error *err);
 /* Does this command take the common option o. */
 bool dt_cli_has_common(const struct dt_cli_command *cmd, const struct dt_cli_option *o);
 void dt_cli_print_help(FILE *f, const struct dt_cli_command *cmd);
 void dt_cli_print_usage(FILE *f);
-void dt_cli_print_completion(FILE *f);
 
 /* For commands that compute, before anything else: may start the program again (spin.c). */
 void dt_cli_limit_spin(const struct dt_cli *cli);
@@ -76,26 +92,5 @@ void dt_cli_limit_spin(const struct dt_cli *cli);
 void dt_cli_limits_watch(void);
 /* DT_ERR_NOMEM if the limit is too low for the libraries of training, on ranks or alone. */
 enum dt_status dt_cli_limits_check(bool ranks, struct dt_error *err);
-
-/* Commands. */
-enum dt_status dt_cmd_plan(struct dt_cli *cli, struct dt_error *err);
-enum dt_status dt_cmd_simulate(struct dt_cli *cli, struct dt_error *err);
-enum dt_status dt_cmd_reproduce(struct dt_cli *cli, struct dt_error *err);
-enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err);
-enum dt_status dt_cmd_eval(struct dt_cli *cli, struct dt_error *err);
-enum dt_status dt_cmd_sample(struct dt_cli *cli, struct dt_error *err);
-enum dt_status dt_cmd_data(struct dt_cli *cli, struct dt_error *err);
-enum dt_status dt_cmd_accuracy(struct dt_cli *cli, struct dt_error *err);
-enum dt_status dt_cmd_db(struct dt_cli *cli, struct dt_error *err);
-enum dt_status dt_cmd_loop(struct dt_cli *cli, struct dt_error *err);
-enum dt_status dt_cmd_trace(struct dt_cli *cli, struct dt_error *err);
-enum dt_status dt_cmd_compare(struct dt_cli *cli, struct dt_error *err);
-enum dt_status dt_cmd_profile(struct dt_cli *cli, struct dt_error *err);
-enum dt_status dt_cmd_completion(struct dt_cli *cli, struct dt_error *err);
-extern const struct dt_cli_option dt_cmd_plan_options[], dt_cmd_simulate_options[],
-    dt_cmd_train_options[], dt_cmd_eval_options[], dt_cmd_sample_options[],
-    dt_cmd_profile_options[], dt_cmd_loop_options[], dt_cmd_compare_options[],
-    dt_cmd_trace_options[], dt_cmd_reproduce_options[], dt_cmd_accuracy_options[],
-    dt_cmd_db_options[], dt_cmd_data_options[];
 
 #endif

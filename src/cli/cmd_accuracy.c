@@ -12,7 +12,7 @@
 
 enum { WORST = 5, SOURCES = 8 };
 
-const struct dt_cli_option dt_cmd_accuracy_options[] = {
+static const struct dt_cli_option options[] = {
     {"table", 't', DT_OPT_LIST, "FILE.csv", "a table of measured runs (may be repeated)"},
     {"rows", 'r', DT_OPT_FLAG, NULL, "print every row, not only the worst five of a table"},
     {"every", 0, DT_OPT_INT, "N", "only every N-th row of a table"},
@@ -242,7 +242,7 @@ static enum dt_status tables(struct dt_cli *cli, const char *const *paths, int n
     return st;
 }
 
-enum dt_status dt_cmd_accuracy(struct dt_cli *cli, struct dt_error *err)
+static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 {
     const char *paths[DT_CLI_MAX_ARGS], *holdout = dt_cli_string(cli, "holdout", NULL);
     struct dt_cli_acc_profiles p = {.n = 0};
@@ -270,3 +270,13 @@ enum dt_status dt_cmd_accuracy(struct dt_cli *cli, struct dt_error *err)
     dt_json_discard(&j);
     return st;
 }
+
+const struct dt_cli_command dt_cmd_accuracy = {
+    .name = "accuracy",
+    .args = "",
+    .summary = "predict measured training runs and print the errors",
+    .options = options,
+    .min_args = 0,
+    .max_args = 0,
+    .run = command,
+};

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct dt_cli_option dt_cmd_compare_options[] = {
+static const struct dt_cli_option options[] = {
     {"tolerance", 't', DT_OPT_LIST, "NAME=PERCENT",
      "fail (exit status 4) when a line differs by more, such as iteration_s=5%"},
     {"anyway", 0, DT_OPT_FLAG, NULL, "compare runs of different jobs, too"},
@@ -436,7 +436,7 @@ static enum dt_status print_json(const struct dt_compare *c, struct dt_error *er
     return dt_cli_json_emit(&j, err);
 }
 
-enum dt_status dt_cmd_compare(struct dt_cli *cli, struct dt_error *err)
+static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 {
     const char *file = dt_cli_runs_file(cli);
     struct dt_run_ref a, b;
@@ -471,3 +471,13 @@ enum dt_status dt_cmd_compare(struct dt_cli *cli, struct dt_error *err)
     dt_compare_free(&c);
     return st;
 }
+
+const struct dt_cli_command dt_cmd_compare = {
+    .name = "compare",
+    .args = "RUN RUN",
+    .summary = "two runs side by side, simulated or executed",
+    .options = options,
+    .min_args = 2,
+    .max_args = 2,
+    .run = command,
+};

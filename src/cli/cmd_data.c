@@ -18,7 +18,7 @@
 
 enum { LABELS_MAX = 256, TEXT_MAX = 64 << 20 };
 
-const struct dt_cli_option dt_cmd_data_options[] = {
+static const struct dt_cli_option options[] = {
     {"output", 'o', DT_OPT_STRING, "FILE",
      "pack: PREFIX of the shards; scan: the CSV file (default - = stdout)"},
     {"fashion-mnist", 0, DT_OPT_STRING, "SPLIT", "pack: Fashion-MNIST, train or test"},
@@ -467,7 +467,7 @@ static enum dt_status data_tokens(struct dt_cli *cli, struct dt_error *err)
     return st;
 }
 
-enum dt_status dt_cmd_data(struct dt_cli *cli, struct dt_error *err)
+static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 {
     const char *action = cli->args[0];
     if (strcmp(action, "pack") == 0)
@@ -478,3 +478,13 @@ enum dt_status dt_cmd_data(struct dt_cli *cli, struct dt_error *err)
         return data_tokens(cli, err);
     return dt_error_set(err, DT_ERR_USAGE, "unknown action '%s': pack, scan or tokens", action);
 }
+
+const struct dt_cli_command dt_cmd_data = {
+    .name = "data",
+    .args = "ACTION [FILE...]",
+    .summary = "pack training data into shards, scan shards, show token ids",
+    .options = options,
+    .min_args = 1,
+    .max_args = -1,
+    .run = command,
+};

@@ -15,7 +15,7 @@
 
 enum { CSV_LIMIT_BYTES = 256 << 20 };
 
-const struct dt_cli_option dt_cmd_db_options[] = {
+static const struct dt_cli_option options[] = {
     {"output", 'o', DT_OPT_STRING, "FILE",
      "where to write: .db = SQLite, .sql = SQL text, - = stdout (text)"},
     {"device", 'd', DT_OPT_STRING, "NAME", "device of the imported rows, of the fit, or to show"},
@@ -463,7 +463,7 @@ static enum dt_status db_export(struct dt_cli *cli, struct dt_error *err)
     return status;
 }
 
-enum dt_status dt_cmd_db(struct dt_cli *cli, struct dt_error *err)
+static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 {
     static const struct {
         const char *name;
@@ -481,3 +481,13 @@ enum dt_status dt_cmd_db(struct dt_cli *cli, struct dt_error *err)
         err, DT_ERR_USAGE, "unknown action 'db %.40s'%s%s%s; actions: import, fit, show, export",
         cli->args[0], near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
+
+const struct dt_cli_command dt_cmd_db = {
+    .name = "db",
+    .args = "ACTION [FILE...]",
+    .summary = "import, fit, show and export kernel profiles",
+    .options = options,
+    .min_args = 1,
+    .max_args = -1,
+    .run = command,
+};

@@ -14,7 +14,7 @@
 
 enum { SAMPLES = 500, BATCH = 64, TOKENS = 64, DRAWS = 4, WORDS_MAX = 256 };
 
-const struct dt_cli_option dt_cmd_eval_options[] = {
+static const struct dt_cli_option options[] = {
     {"data", 'd', DT_OPT_LIST, "FILE", "held-out shards (default: the job's run.eval_data)"},
     {"checkpoint", 'c', DT_OPT_STRING, "DIR", "weights (default: the job's run.checkpoint.dir)"},
     {"samples", 'n', DT_OPT_INT, "N", "documents to look at (default 500)"},
@@ -296,7 +296,7 @@ static enum dt_status run(struct eval *e, struct dt_error *err)
     return DT_OK;
 }
 
-enum dt_status dt_cmd_eval(struct dt_cli *cli, struct dt_error *err)
+static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 {
     struct eval e = {.cli = cli};
     enum dt_status st;
@@ -316,3 +316,13 @@ enum dt_status dt_cmd_eval(struct dt_cli *cli, struct dt_error *err)
     dt_cli_trained_close(&e.t);
     return st;
 }
+
+const struct dt_cli_command dt_cmd_eval = {
+    .name = "eval",
+    .args = "JOB [KEY=VALUE...]",
+    .summary = "measure a trained model on held-out data",
+    .options = options,
+    .min_args = 1,
+    .max_args = -1,
+    .run = command,
+};

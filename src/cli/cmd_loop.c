@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-const struct dt_cli_option dt_cmd_loop_options[] = {
+static const struct dt_cli_option options[] = {
     {"steps", 0, DT_OPT_INT, "N", "steps measured with each layout (default 8)"},
     {"warm-up", 0, DT_OPT_INT, "N", "steps before these (default 20)"},
     {"ranks", 0, DT_OPT_INT, "N", "ranks of a layout at most (default 4)"},
@@ -409,7 +409,7 @@ static void end_by_signal(void)
     raise(dt_loop_signal());
 }
 
-enum dt_status dt_cmd_loop(struct dt_cli *cli, struct dt_error *err)
+static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 {
     struct dt_loop l = {.cli = cli,
                         .job = cli->args[0],
@@ -443,3 +443,13 @@ enum dt_status dt_cmd_loop(struct dt_cli *cli, struct dt_error *err)
     end_by_signal();
     return st;
 }
+
+const struct dt_cli_command dt_cmd_loop = {
+    .name = "loop",
+    .args = "JOB [KEY=VALUE...]",
+    .summary = "profile, predict, train and compare many small layouts",
+    .options = options,
+    .min_args = 1,
+    .max_args = -1,
+    .run = command,
+};

@@ -9,14 +9,13 @@
 
 #include <string.h>
 
-const struct dt_cli_option dt_cmd_plan_options[] = {
+static const struct dt_cli_option options[] = {
     {"explain", 'e', DT_OPT_FLAG, NULL,
      "why the winner wins: terms, binding constraints, memory, gap to the bound"},
     {"output", 'o', DT_OPT_STRING, "FILE", "write the best plan as plan.json ('-' = stdout)"},
     {"plan", 'p', DT_OPT_STRING, "FILE",
      "take this plan instead of searching (checks and costs it)"},
-    {"strategy", 's', DT_OPT_STRING, "NAME",
-     "disttrain, megatron-lm, distmm or manual (overrides the job)"},
+    {"strategy", 's', DT_OPT_KEY, "NAME", "search.strategy"},
     {"top", 'k', DT_OPT_INT, "K", "print the K best plans (default: the job's search.top_k)"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
@@ -142,22 +141,24 @@ static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_er
     return explain ? dt_cli_plan_explanation_print(s, err) : DT_OK;
 }
 
-enum dt_status dt_cmd_plan(struct dt_cli *cli, struct dt_error *err)
+static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 {
     struct dt_session s;
-    char strategy[96];
-    const char *overrides[DT_CLI_MAX_ARGS + 1];
-    int n = 0;
-    for (int i = 1; i < cli->n_args; i++)
-        overrides[n++] = cli->args[i];
-    if (dt_cli_string(cli, "strategy", NULL)) {
-        snprintf(strategy, sizeof strategy, "search.strategy=%s",
-                 dt_cli_string(cli, "strategy", ""));
-        overrides[n++] = strategy;
-    }
+    struct dt_cli_overrides o;
+    DT_TRY(dt_cli_overrides(cli, err, &o));
     DT_TRY(dt_session_check(cli, err));
-    DT_TRY(dt_session_open(cli->args[0], dt_cli_string(cli, "plan", NULL), overrides, n, err, &s));
+    DT_TRY(dt_session_open(cli->args[0], dt_cli_string(cli, "plan", NULL), o.list, o.n, err, &s));
     enum dt_status st = run(cli, &s, err);
     dt_session_close(&s);
     return st;
 }
+
+const struct dt_cli_command dt_cmd_plan = {
+    .name = "plan",
+    .args = "JOB [KEY=VALUE...]",
+    .summary = "search the layouts of a job and print the best plans",
+    .options = options,
+    .min_args = 1,
+    .max_args = -1,
+    .run = command,
+};

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-const struct dt_cli_option dt_cmd_profile_options[] = {
+static const struct dt_cli_option options[] = {
     {"output", 'o', DT_OPT_STRING, "FILE", "the profile, .sql text or SQLite (default local.sql)"},
     {"device", 0, DT_OPT_STRING, "NAME", "device name in it (default: the cluster's device)"},
     {"ranks", 0, DT_OPT_INT, "N", "start N ranks under mpirun, and measure messages between them"},
@@ -21,7 +21,7 @@ const struct dt_cli_option dt_cmd_profile_options[] = {
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
-enum dt_status dt_cmd_profile(struct dt_cli *cli, struct dt_error *err)
+static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 {
     if (strcmp(cli->args[0], "fit") == 0)
         return dt_cmd_profile_fit(cli, err);
@@ -29,3 +29,13 @@ enum dt_status dt_cmd_profile(struct dt_cli *cli, struct dt_error *err)
         return dt_cmd_profile_import(cli, err);
     return dt_cmd_profile_job(cli, err);
 }
+
+const struct dt_cli_command dt_cmd_profile = {
+    .name = "profile",
+    .args = "JOB [KEY=VALUE...]",
+    .summary = "measure this machine for the blocks of a job",
+    .options = options,
+    .min_args = 1,
+    .max_args = -1,
+    .run = command,
+};

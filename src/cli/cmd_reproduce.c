@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-const struct dt_cli_option dt_cmd_reproduce_options[] = {
+static const struct dt_cli_option options[] = {
     {"only", 0, DT_OPT_STRING, "LETTERS", "run only these parts, e.g. 'ac' (default: abcdef)"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
@@ -139,7 +139,7 @@ static enum dt_status run(struct dt_cli *cli, const char *only, struct dt_cli_re
     return cli->json ? print_json(r, err) : DT_OK;
 }
 
-enum dt_status dt_cmd_reproduce(struct dt_cli *cli, struct dt_error *err)
+static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 {
     const char *only = dt_cli_string(cli, "only", "abcdef");
     struct dt_cli_results r = {0};
@@ -152,3 +152,13 @@ enum dt_status dt_cmd_reproduce(struct dt_cli *cli, struct dt_error *err)
     dt_free(r.rows);
     return st;
 }
+
+const struct dt_cli_command dt_cmd_reproduce = {
+    .name = "reproduce",
+    .args = "",
+    .summary = "run the published DistTrain evaluation: published, recalled, ours",
+    .options = options,
+    .min_args = 0,
+    .max_args = 0,
+    .run = command,
+};

@@ -18,7 +18,7 @@ enum {
     GUIDANCE = 4
 };
 
-const struct dt_cli_option dt_cmd_sample_options[] = {
+static const struct dt_cli_option options[] = {
     {"image", 'i', DT_OPT_LIST, "FILE", "caption this image (JPEG, PNG, WebP)"},
     {"text", 't', DT_OPT_LIST, "TEXT", "draw this caption, a row of images each"},
     {"output", 'o', DT_OPT_STRING, "FILE", "PNG file of what is drawn (default sample.png)"},
@@ -200,7 +200,7 @@ static enum dt_status read_options(struct sample *s, struct dt_error *err)
     return dt_cli_int(cli, "seed", 0, INT64_MAX, 1, &s->seed, err);
 }
 
-enum dt_status dt_cmd_sample(struct dt_cli *cli, struct dt_error *err)
+static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 {
     struct sample s = {.cli = cli};
     enum dt_status st;
@@ -215,3 +215,13 @@ enum dt_status dt_cmd_sample(struct dt_cli *cli, struct dt_error *err)
     dt_cli_trained_close(&s.t);
     return st;
 }
+
+const struct dt_cli_command dt_cmd_sample = {
+    .name = "sample",
+    .args = "JOB [KEY=VALUE...]",
+    .summary = "caption images and draw captions with a trained model",
+    .options = options,
+    .min_args = 1,
+    .max_args = -1,
+    .run = command,
+};

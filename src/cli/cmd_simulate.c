@@ -12,14 +12,11 @@
 
 #include <string.h>
 
-const struct dt_cli_option dt_cmd_simulate_options[] = {
+static const struct dt_cli_option options[] = {
     {"plan", 'p', DT_OPT_STRING, "FILE", "simulate this plan.json instead of searching"},
-    {"strategy", 's', DT_OPT_STRING, "NAME",
-     "disttrain, megatron-lm, distmm or manual (overrides the job)"},
-    {"iterations", 'n', DT_OPT_INT, "N",
-     "iterations, each on its own global batch (overrides the job)"},
-    {"seed", 0, DT_OPT_INT, "N",
-     "seed of samples order, jitter, slow GPUs and failures (overrides the job)"},
+    {"strategy", 's', DT_OPT_KEY, "NAME", "search.strategy"},
+    {"iterations", 'n', DT_OPT_KEY, "N", "simulate.iterations"},
+    {"seed", 0, DT_OPT_KEY, "N", "simulate.seed"},
     {"explain", 'e', DT_OPT_FLAG, NULL,
      "the twenty largest contributions to the iteration, their sources and intervals"},
     {"print-program", 0, DT_OPT_FLAG, NULL, "list the ops of a lane as text instead of the report"},
@@ -209,28 +206,27 @@ static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_er
     return st;
 }
 
-enum dt_status dt_cmd_simulate(struct dt_cli *cli, struct dt_error *err)
+static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 {
     struct dt_session s;
-    char text[3][96];
-    const char *overrides[DT_CLI_MAX_ARGS + 3];
-    static const char *const option[3] = {"strategy", "iterations", "seed"};
-    static const char *const key[3] = {"search.strategy", "simulate.iterations", "simulate.seed"};
-    int n = 0;
+    struct dt_cli_overrides o;
     DT_TRY(check_timeline(cli, err));
     if (!dt_cli_flag(cli, "no-runs"))
         DT_TRY(dt_file_check(dt_cli_runs_file(cli), err));
-    for (int i = 1; i < cli->n_args; i++)
-        overrides[n++] = cli->args[i];
-    for (int i = 0; i < 3; i++) {
-        if (!dt_cli_string(cli, option[i], NULL))
-            continue;
-        snprintf(text[i], sizeof text[i], "%s=%s", key[i], dt_cli_string(cli, option[i], ""));
-        overrides[n++] = text[i];
-    }
+    DT_TRY(dt_cli_overrides(cli, err, &o));
     DT_TRY(dt_session_check(cli, err));
-    DT_TRY(dt_session_open(cli->args[0], dt_cli_string(cli, "plan", NULL), overrides, n, err, &s));
+    DT_TRY(dt_session_open(cli->args[0], dt_cli_string(cli, "plan", NULL), o.list, o.n, err, &s));
     enum dt_status st = run(cli, &s, err);
     dt_session_close(&s);
     return st;
 }
+
+const struct dt_cli_command dt_cmd_simulate = {
+    .name = "simulate",
+    .args = "JOB [KEY=VALUE...]",
+    .summary = "predict iteration time, MFU and memory of a job",
+    .options = options,
+    .min_args = 1,
+    .max_args = -1,
+    .run = command,
+};

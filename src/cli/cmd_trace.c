@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-const struct dt_cli_option dt_cmd_trace_options[] = {
+static const struct dt_cli_option options[] = {
     {"format", 'f', DT_OPT_STRING, "FORMAT",
      "chrome (JSON, the default) or perfetto (protobuf, smaller and faster to open)"},
     {"output", 'o', DT_OPT_STRING, "FILE",
@@ -81,7 +81,7 @@ static enum dt_status write_lanes(const struct dt_run_ref *run, bool perfetto, c
     return DT_OK;
 }
 
-enum dt_status dt_cmd_trace(struct dt_cli *cli, struct dt_error *err)
+static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 {
     const char *dir = dt_cli_string(cli, "per-lane", NULL);
     struct dt_run_ref run;
@@ -108,3 +108,13 @@ enum dt_status dt_cmd_trace(struct dt_cli *cli, struct dt_error *err)
     dt_json_discard(&j);
     return st;
 }
+
+const struct dt_cli_command dt_cmd_trace = {
+    .name = "trace",
+    .args = "export RUN",
+    .summary = "write a run as a trace for Perfetto and Chrome",
+    .options = options,
+    .min_args = 2,
+    .max_args = 2,
+    .run = command,
+};

@@ -21,7 +21,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-const struct dt_cli_option dt_cmd_train_options[] = {
+static const struct dt_cli_option options[] = {
     {"from-scratch", 0, DT_OPT_FLAG, NULL, "begin anew although there is a checkpoint"},
     {"run-id", 0, DT_OPT_STRING, "ID",
      "go on from the newest checkpoint of this run only, or begin it"},
@@ -294,7 +294,7 @@ static enum dt_status init_from(const char *path, struct dt_error *err, char out
     return DT_OK;
 }
 
-enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
+static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 {
     const char *path = cli->args[0], *weights = dt_cli_string(cli, "init-from", NULL);
     const char *run_id = dt_cli_string(cli, "run-id", NULL);
@@ -344,3 +344,13 @@ enum dt_status dt_cmd_train(struct dt_cli *cli, struct dt_error *err)
     dt_job_free(job);
     return st;
 }
+
+const struct dt_cli_command dt_cmd_train = {
+    .name = "train",
+    .args = "JOB [KEY=VALUE...]",
+    .summary = "execute the job: train its model on this machine",
+    .options = options,
+    .min_args = 1,
+    .max_args = -1,
+    .run = command,
+};

@@ -7,9 +7,11 @@ disttrain_SOURCES = \
 	src/cli/cli.h \
 	src/cli/cmd_accuracy.c \
 	src/cli/cmd_compare.c \
+	src/cli/cmd_completion.c \
 	src/cli/cmd_data.c \
 	src/cli/cmd_db.c \
 	src/cli/cmd_eval.c \
+	src/cli/cmd_keys.c \
 	src/cli/cmd_loop.c \
 	src/cli/cmd_plan.c \
 	src/cli/cmd_profile.c \

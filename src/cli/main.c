@@ -18,10 +18,10 @@ static const struct dt_cli_command *find_command(const char *name, struct dt_err
 {
     const char *words[32];
     int n = 0;
-    for (const struct dt_cli_command *c = dt_cli_commands; c->name; c++) {
-        if (strcmp(c->name, name) == 0)
-            return c;
-        words[n++] = c->name;
+    for (int i = 0; dt_cli_commands[i]; i++) {
+        if (strcmp(dt_cli_commands[i]->name, name) == 0)
+            return dt_cli_commands[i];
+        words[n++] = dt_cli_commands[i]->name;
     }
     words[n] = NULL;
     const char *near = dt_suggest(name, words);

@@ -220,3 +220,29 @@ enum dt_status dt_cli_one_stdout(const struct dt_cli *c, const char *path, struc
         return DT_OK;
     return dt_error_set(err, DT_ERR_USAGE, "--json and -o - both want stdout; use -o FILE");
 }
+
+bool dt_cli_takes_job(const struct dt_cli_command *cmd)
+{
+    return strncmp(cmd->args, "JOB", 3) == 0;
+}
+
+enum dt_status dt_cli_overrides(const struct dt_cli *c, struct dt_error *err,
+                                struct dt_cli_overrides *out)
+{
+    const struct dt_cli_option *o = c->command->options;
+
+    out->n = 0;
+    for (int i = 1; i < c->n_args; i++)
+        out->list[out->n++] = c->args[i];
+    for (int i = 0; o && o[i].name; i++) {
+        int n;
+
+        if (o[i].kind != DT_OPT_KEY || !c->values[i])
+            continue;
+        n = snprintf(out->text[i], sizeof(out->text[i]), "%s=%s", o[i].help, c->values[i]);
+        if (n < 0 || (size_t)n >= sizeof(out->text[i]))
+            return dt_error_set(err, DT_ERR_USAGE, "the value of --%s is too long", o[i].name);
+        out->list[out->n++] = out->text[i];
+    }
+    return DT_OK;
+}

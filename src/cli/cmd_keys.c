@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * disttrain keys: what a job may say, from the rows that its readers go by. */
+#include "base/doc.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "cli/cli.h"
+#include "cli/table.h"
+#include "core/job/job.h"
+
+#include <string.h>
+
+enum { TEXT = 512, KEYS_MAX = 512 };
+
+struct listing {
+    const struct dt_cli *cli;
+    struct dt_cli_table table;
+    struct dt_json json;
+    const char *all[KEYS_MAX + 1]; /* every path, for suggestions */
+    char paths[KEYS_MAX][64];
+    int n;
+};
+
+/* Is it asked for: itself, or a map that it is in; without arguments all are. */
+static bool asked(const struct dt_cli *cli, const char *path)
+{
+    for (int i = 0; i < cli->n_args; i++) {
+        size_t n = strlen(cli->args[i]);
+
+        if (strncmp(path, cli->args[i], n) == 0 && (path[n] == '\0' || path[n] == '.'))
+            return true;
+    }
+    return cli->n_args == 0;
+}
+
+static void collect(void *ctx, const char *path, const struct dt_key *key, const void *defaults)
+{
+    struct listing *l = ctx;
+
+    (void)key;
+    (void)defaults;
+    if (l->n == KEYS_MAX)
+        return;
+    snprintf(l->paths[l->n], sizeof(l->paths[l->n]), "%s", path);
+    l->all[l->n] = l->paths[l->n];
+    l->all[++l->n] = NULL;
+}
+
+static enum dt_status check(const struct listing *l, struct dt_error *err)
+{
+    for (int i = 0; i < l->cli->n_args; i++) {
+        const char *path = l->cli->args[i], *near;
+
+        if (dt_keys_at(dt_job_keys, path))
+            continue;
+        near = dt_suggest(path, l->all);
+        return dt_error_set(err, DT_ERR_USAGE, "unknown key \"%.100s\"%s%s%s", path,
+                            near ? "; did you mean \"" : " (see 'disttrain keys')",
+                            near ? near : "", near ? "\"?" : "");
+    }
+    return DT_OK;
+}
+
+static void row(void *ctx, const char *path, const struct dt_key *key, const void *defaults)
+{
+    struct listing *l = ctx;
+    char type[TEXT], range[TEXT], plain[TEXT];
+
+    if (!asked(l->cli, path))
+        return;
+    dt_key_type_text(key, type, sizeof(type));
+    dt_key_range_text(key, range, sizeof(range));
+    dt_key_default_text(key, defaults, plain, sizeof(plain));
+    dt_cli_table_cell(&l->table, "%s", path);
+    dt_cli_table_cell(&l->table, "%s%s%s", type, *range ? ", " : "", range);
+    dt_cli_table_cell(&l->table, "%s", key->needed ? "must be stated" : plain);
+    dt_cli_table_cell(&l->table, "%s", key->help);
+}
+
+static void member(void *ctx, const char *path, const struct dt_key *key, const void *defaults)
+{
+    struct listing *l = ctx;
+    struct dt_json *j = &l->json;
+    char text[TEXT];
+
+    if (!asked(l->cli, path))
+        return;
+    dt_json_begin_object(j);
+    dt_json_kv_string(j, "key", path);
+    dt_json_kv_string(j, "type", dt_key_type_name(key));
+    dt_json_kv_string(j, "range", dt_key_range_text(key, text, sizeof(text)));
+    dt_json_kv_string(j, "unit", key->unit);
+    dt_json_key(j, "words");
+    dt_json_begin_array(j);
+    for (int i = 0; key->words && key->words[i]; i++)
+        dt_json_string(j, key->words[i]);
+    dt_json_end_array(j);
+    dt_json_kv_string(j, "default", dt_key_default_text(key, defaults, text, sizeof(text)));
+    dt_json_kv_bool(j, "needed", key->needed != NULL);
+    dt_json_kv_string(j, "meaning", key->help);
+    dt_json_end_object(j);
+}
+
+/* Words with a line each, of keys that were asked for by their whole name. */
+static void print_glosses(const struct dt_cli *cli)
+{
+    for (int i = 0; i < cli->n_args; i++) {
+        const struct dt_key *k = dt_keys_at(dt_job_keys, cli->args[i]);
+
+        for (int w = 0; k->glosses && k->words[w]; w++)
+            printf("%s  %-12s %s\n", w == 0 ? "\n" : "", k->words[w], k->glosses[w]);
+    }
+}
+
+static enum dt_status print_json(struct listing *l, const struct dt_job *defaults,
+                                 struct dt_error *err)
+{
+    char *text;
+
+    dt_json_init(&l->json, true);
+    dt_json_begin_object(&l->json);
+    dt_json_key(&l->json, "keys");
+    dt_json_begin_array(&l->json);
+    dt_keys_walk(dt_job_keys, defaults, member, l);
+    dt_json_end_array(&l->json);
+    dt_json_end_object(&l->json);
+    DT_TRY(dt_json_finish(&l->json, err, &text));
+    printf("%s\n", text);
+    dt_free(text);
+    return DT_OK;
+}
+
+static enum dt_status list(struct listing *l, const struct dt_job *defaults, struct dt_error *err)
+{
+    static const char *const heads[] = {"key", "value", "default", "meaning"};
+
+    dt_keys_walk(dt_job_keys, defaults, collect, l);
+    DT_TRY(check(l, err));
+    if (l->cli->json)
+        return print_json(l, defaults, err);
+    dt_cli_table_init(&l->table, 4, heads);
+    dt_keys_walk(dt_job_keys, defaults, row, l);
+    dt_cli_table_print(&l->table, stdout);
+    print_glosses(l->cli);
+    return DT_OK;
+}
+
+static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
+{
+    struct dt_job *defaults = dt_calloc(1, sizeof(*defaults));
+    struct listing *l = dt_calloc(1, sizeof(*l));
+    enum dt_status st = defaults && l ? DT_OK : dt_error_nomem(err, "the list of keys");
+
+    if (st == DT_OK) {
+        dt_job_defaults(defaults);
+        l->cli = cli;
+        st = list(l, defaults, err);
+    }
+    dt_free(defaults);
+    dt_free(l);
+    return st;
+}
+
+const struct dt_cli_command dt_cmd_keys = {
+    .name = "keys",
+    .args = "[KEY...]",
+    .summary = "list what a job may say: keys, values, defaults",
+    .max_args = -1,
+    .run = command,
+};

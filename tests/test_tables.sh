@@ -1,0 +1,91 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+# Schedules, strategies, job keys and commands are rows of tables.  Every row is in the page, in --help, in the
+# completion and in JSON; every name in the page is a row; an unknown name is told which there are.
+: "${DISTTRAIN:=./disttrain}" "${srcdir:=.}"
+. "$srcdir/tests/shell.sh"
+job=$srcdir/man/disttrain-job.5
+"$DISTTRAIN" keys --json >"$tmp/json" || bad "keys --json"
+"$DISTTRAIN" completion >"$tmp/completion" || bad "completion"
+
+# KEY TYPE WORD,WORD per line
+awk -F'"' '
+    $2 == "key" { key = $4; words = ""; in_words = 0 }
+    $2 == "type" { type = $4 }
+    $2 == "words" { in_words = 1; next }
+    in_words && $2 != "" && $2 != "default" { words = words (words == "" ? "" : ",") $2 }
+    $2 == "default" { in_words = 0 }
+    $2 == "meaning" { print key, type, words == "" ? "-" : words }' "$tmp/json" >"$tmp/rows"
+check "keys --json has rows" '[ "$(wc -l <"$tmp/rows")" -gt 90 ]'
+
+# ---- page to rows, rows to page: sections of disttrain-job(5) and the map that each is about ----
+awk '
+    $1 == ".Sh" { map = $2; next }
+    map !~ /^(KEYS|TRAIN|SEARCH|SIMULATE|RUN|CLUSTERS)$/ { next }
+    { prefix = map == "KEYS" ? "" : map == "CLUSTERS" ? "cluster." : tolower(map) "." }
+    $1 == ".It" && $2 == "Cm" {
+        top = $3
+        for (i = 3; i <= NF; i++) if ($i ~ /^[a-z_0-9]+$/) print prefix $i
+    }
+    $1 == ".Brq" || ($1 == ".Ic" && top != "") {
+        for (i = 2; i <= NF; i++) if ($i ~ /^[a-z_0-9]+$/ && $(i - 1) != "Ar" && $i != "share" && $i != "times") print prefix top "." $i
+    }' "$job" | sort -u >"$tmp/page"
+cut -d' ' -f1 "$tmp/rows" | sort -u >"$tmp/keys"
+comm -23 "$tmp/keys" "$tmp/page" >"$tmp/out"
+cat "$tmp/out"
+check "every key is in disttrain-job(5)" '[ -s "$tmp/keys" ] && [ ! -s "$tmp/out" ]'
+comm -13 "$tmp/keys" "$tmp/page" >"$tmp/out"
+cat "$tmp/out"
+check "every key of disttrain-job(5) is a row" '[ -s "$tmp/page" ] && [ ! -s "$tmp/out" ]'
+
+# ---- each row where people look for it; each wrong value is told the words ----
+while read -r key type words; do
+    "$DISTTRAIN" keys "$key" >"$tmp/out" 2>"$tmp/err" || bad "keys $key"
+    grep -qE "[ ']$key(=|\.)" "$tmp/completion" && ok || bad "$key is not in the completion"
+    [ "$words" = - ] && continue
+    list=$(echo "$words" | sed 's/,/ /g')
+    for w in $list; do
+        grep -qE "(Cm|Ql|,|:) ?$w( |$)" "$job" && ok || bad "$key=$w is not in disttrain-job(5)"
+    done
+    grep -qF "$key) words='$list'" "$tmp/completion" && ok || bad "the words of $key are not in the completion"
+    [ "$type" = word ] || continue
+    expect 2 "${key##*.}: expected one of $(echo "$words" | sed 's/,/, /g'), found \"xyzzy\"" \
+        "$DISTTRAIN" plan mllm-nano-train "$key=xyzzy"
+done <"$tmp/rows"
+for map in train search simulate run cluster train.reorder run.checkpoint; do
+    expect 2 "unknown key \"xyzzyxyzzy\" in [a-z]*; its keys are [a-z]" "$DISTTRAIN" plan mllm-nano-train "$map={xyzzyxyzzy: 1}"
+done
+expect 2 'unknown key "train.shedule"; did you mean "train.schedule"' "$DISTTRAIN" keys train.shedule
+
+# ---- every schedule and every strategy does something, and says its name ----
+for s in $(sed -n 's/^train.schedule word //p' "$tmp/rows" | tr , ' '); do
+    expect 0 "\"schedule\": \"$s\"" "$DISTTRAIN" plan -o - mllm-nano-local "train.schedule=$s"
+    "$DISTTRAIN" keys train.schedule | grep -q "^  $s  *[a-z0-9]" && ok || bad "schedule $s has no line of its own"
+done
+for s in $(sed -n 's/^search.strategy word //p' "$tmp/rows" | tr , ' '); do
+    "$DISTTRAIN" keys search.strategy | grep -q "^  $s  *[A-Za-z0-9]" && ok || bad "strategy $s has no line of its own"
+    for c in plan simulate; do
+        "$DISTTRAIN" $c --help | grep -- --strategy | grep -qE "[ ]$s(,|\)| )" && ok || bad "$c --help lacks strategy $s"
+        grep -q "Cm.*$s" "$srcdir/man/disttrain-$c.1" && ok || bad "disttrain-$c(1) lacks strategy $s"
+        grep -qE "'$c --strategy' .*[ ']$s[ ']" "$tmp/completion" && ok || bad "$c --strategy $s is not completed"
+    done
+    [ "$s" = manual ] || expect 0 "strategy $s" "$DISTTRAIN" plan --strategy "$s" mllm-9b-96
+done
+
+# ---- the completion at work ----
+if command -v bash >/dev/null; then
+    complete_to() { # WORD... CURRENT: what bash would offer
+        bash -c '. "$1"; shift; COMP_WORDS=(disttrain "$@"); COMP_CWORD=$#; _disttrain; printf "%s\n" "${COMPREPLY[@]}"' \
+            bash "$tmp/completion" "$@" 2>/dev/null
+    }
+    check "a key is completed" '[ "$(complete_to plan job.yaml train.sch)" = train.schedule= ]'
+    check "a word of a key is completed" '[ "$(complete_to plan job.yaml train.schedule = gp)" = gpipe ]'
+    check "all words of a key are offered" '[ "$(complete_to plan job.yaml train.schedule = | tr "\n" ,)" = \
+        "$(sed -n "s/^train.schedule word //p" "$tmp/rows")," ]'
+    check "a word of an option is completed" '[ "$(complete_to simulate --strategy mega)" = megatron-lm ]'
+    check "also after =" '[ "$(complete_to simulate --strategy = man)" = manual ]'
+    check "a truth value is completed" '[ "$(complete_to train job.yaml run.packed = f)" = false ]'
+    check "a command is completed" '[ "$(complete_to simu)" = simulate ]'
+    check "commands without a job get no keys" '[ -z "$(complete_to compare train.sch)" ]'
+fi
+totals
