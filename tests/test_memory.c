@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "core/cost/memory.h"
-#include "core/cost/memory_cpu.h"
 #include "base/rng.h"
 #include "cost_fixture.h"
 #include "test_util.h"
@@ -64,8 +63,7 @@ static void assert_near(double a, double b, double rel, const char *what)
  * the check ask for the same. */
 START_TEST(test_processes)
 {
-    struct dt_memory gpu, mem;
-    struct dt_memory_cpu cpu;
+    struct dt_memory gpu, mem, cpu;
     struct dt_error err;
     double most;
     struct rig r;
@@ -76,9 +74,12 @@ START_TEST(test_processes)
     for (int fp32 = 0; fp32 < 2; fp32++) {
         r.p.policy.fp32 = fp32;
         dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 1, &r.work[r.llm], 8, &mem);
-        dt_memory_cpu_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 1, &r.work[r.llm], 8,
-                            fp32 ? 4 : 2, &cpu);
-        ck_assert_double_eq(mem.total, cpu.total + cpu.scratch);
+        dt_memory_stage_on(DT_MEMORY_CPU, &r.p, &r.f.model, &r.f.cluster, r.llm, 1, &r.work[r.llm],
+                           8, &cpu);
+        ck_assert_double_eq(mem.total, cpu.total);
+        dt_memory_stage_on(DT_MEMORY_GPU, &r.p, &r.f.model, &r.f.cluster, r.llm, 1, &r.work[r.llm],
+                           8, &cpu);
+        ck_assert(fp32 || cpu.total == gpu.total);
         assert_near(mem.params + mem.grads + mem.optimizer + mem.activations +
                         mem.logits_workspace + mem.broker + mem.reserve,
                     mem.total, 1e-12, "sum of the parts");

@@ -17,7 +17,8 @@ libdtcore_a_SOURCES = \
 	src/core/cost/memory.c \
 	src/core/cost/memory.h \
 	src/core/cost/memory_cpu.c \
-	src/core/cost/memory_cpu.h \
+	src/core/cost/memory_impl.h \
+	src/core/cost/memory_stage.c \
 	src/core/job/guard.c \
 	src/core/job/guard.h \
 	src/core/job/job.c \

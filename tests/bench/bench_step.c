@@ -4,7 +4,7 @@
  * program walked by the executor.  Each is held against the time of the step's own products run
  * alone through oneDNN, measured in turns with the steps, so that a busy machine slows both. */
 #include "core/job/job.h"
-#include "core/cost/memory_cpu.h"
+#include "core/cost/memory.h"
 #include "base/rng.h"
 #include "core/schedule/schedule.h"
 #include "base/clock.h"
@@ -187,7 +187,8 @@ static void open_program(struct bench *b)
                                .microbatch = c->microbatch,
                                .seq_len = c->seq_len,
                                .schedule = DT_SCHED_1F1B,
-                               .zero = 1};
+                               .zero = 1,
+                               .fp32 = b->type == DT_F32};
     const struct dt_sequence *seqs[SEQS_MAX];
     struct dt_samples *samples;
 
@@ -245,15 +246,15 @@ static double estimate_bytes(const struct bench *b)
     for (int m = 0; m < b->model->n_modules; m++) {
         const struct dt_assignment_module *a = &b->assignment->m[m];
         struct dt_work most = {0};
-        struct dt_memory_cpu mem;
+        struct dt_memory mem;
 
         for (uint32_t i = 0; i < a->mb_first[1]; i++)
             if (a->work[i].tokens > most.tokens)
                 most = a->work[i];
-        dt_memory_cpu_stage(&b->plan, b->model, &b->cluster, m, 0, &most, a->mb_first[1],
-                            (int)dt_dtype_bytes(b->type), &mem);
-        sum += mem.total;
-        scratch = mem.scratch > scratch ? mem.scratch : scratch;
+        dt_memory_stage_on(DT_MEMORY_CPU, &b->plan, b->model, &b->cluster, m, 0, &most,
+                           a->mb_first[1], &mem);
+        sum += mem.total - mem.logits_workspace;
+        scratch = mem.logits_workspace > scratch ? mem.logits_workspace : scratch;
     }
     return sum + scratch;
 }

@@ -2,9 +2,10 @@
  *
  * Memory model: bytes per GPU of a lane, by cause, for a stage under a schedule.
  *
- * Where devices are CPUs a lane is a process (memory_cpu.h): params are the master copy, packed weights and what
- * replicas gather, the workspace is with the activations, logits_workspace is the scratch of kernels, broker also holds
- * batches, and the reserve is left out of what a stage takes and into what it may not (dt_memory_limit). */
+ * Where devices are CPUs a lane is a process: params are the master copy, packed weights and what replicas gather,
+ * the workspace is with the activations, logits_workspace is the scratch of kernels, broker also holds batches, and
+ * the reserve is left out of what a stage takes and into what it may not (dt_memory_limit).  memory_stage.c has the
+ * differences side by side. */
 #ifndef DT_CORE_COST_MEMORY_H
 #define DT_CORE_COST_MEMORY_H
 
@@ -13,6 +14,7 @@
 struct dt_memory {
     double params, grads, optimizer, activations, logits_workspace, broker, reserve,
         total;     /* bytes */
+    double wire;   /* of params: what replicas gather under ZeRO-1 */
     int in_flight; /* microbatches whose activations are held at once (per chunk sum for vpp) */
 };
 /* In-flight microbatches of (module, stage) for n microbatches per replica, of chunks where a stage has several: the
@@ -38,10 +40,11 @@ double dt_memory_limit(const struct dt_cluster *c);
 void dt_memory_stage(const struct dt_plan *p, const struct dt_model *m, const struct dt_cluster *c,
                      int module, int stage, const struct dt_work *work, int64_t n_microbatches,
                      struct dt_memory *out);
-/* The same as a GPU, whatever the cluster. */
-void dt_memory_gpu_stage(const struct dt_plan *p, const struct dt_model *m,
-                         const struct dt_cluster *c, int module, int stage,
-                         const struct dt_work *work, int64_t n_microbatches, struct dt_memory *out);
+/* The same on such a device, whatever the cluster has. */
+enum dt_memory_device { DT_MEMORY_GPU, DT_MEMORY_CPU };
+void dt_memory_stage_on(enum dt_memory_device device, const struct dt_plan *p,
+                        const struct dt_model *m, const struct dt_cluster *c, int module, int stage,
+                        const struct dt_work *work, int64_t n_microbatches, struct dt_memory *out);
 /* Checks every stage; DT_ERR_INFEASIBLE with module, stage, breakdown and what would help. */
 enum dt_status dt_memory_check(const struct dt_plan *p, const struct dt_model *m,
                                const struct dt_cluster *c, const struct dt_work *work /*[modules]*/,

@@ -4,7 +4,7 @@
 #include "exec/train/train_memory.h"
 
 #include "base/mem.h"
-#include "core/cost/memory_cpu.h"
+#include "core/cost/memory.h"
 #include "exec/program/placement.h"
 
 static int64_t larger(int64_t a, int64_t b)
@@ -28,15 +28,15 @@ void dt_train_memory_see(struct dt_train_memory_seen *seen, const struct dt_prog
  * first replica holds its piece, and what it gathers, for the others there; on one rank alone
  * nothing is cut. */
 static double total(const struct dt_setup *s, const struct dt_placement *place,
-                    const struct dt_lane *l, const struct dt_memory_cpu *c)
+                    const struct dt_lane *l, const struct dt_memory *c)
 {
     int dp = s->plan.modules[l->module].layout.dp, ranks = 0, last = -1;
     int own = dt_placement_rank(place, l->module, l->replica, l->stage, 0);
-    double moments = 0;
+    double moments = 0, all = c->total - c->logits_workspace;
     bool leads = true;
 
     if (s->plan.policy.zero == 0)
-        return c->total;
+        return all;
     for (int r = 0; r < dp; r++) { /* replicas of a rank follow each other */
         int rank = dt_placement_rank(place, l->module, r, l->stage, 0);
 
@@ -45,8 +45,8 @@ static double total(const struct dt_setup *s, const struct dt_placement *place,
         last = rank;
     }
     if (ranks == 1 || leads)
-        moments = c->moments * dp / ranks;
-    return c->total - c->moments + moments - (ranks == 1 || !leads ? c->wire : 0);
+        moments = c->optimizer * dp / ranks;
+    return all - c->optimizer + moments - (ranks == 1 || !leads ? c->wire : 0);
 }
 
 /* Lanes of a rank add up; one scratch serves them all. */
@@ -56,12 +56,11 @@ static void predict(const struct dt_setup *s, const struct dt_train_memory_seen 
 {
     for (int i = 0; i < p->n_lanes; i++) {
         const struct dt_lane *l = &p->lanes[i];
-        struct dt_memory_cpu c;
+        struct dt_memory c;
         int64_t bytes;
 
-        dt_memory_cpu_stage(&s->plan, s->job->model, &s->job->cluster, l->module, l->stage,
-                            &seen->most[l->module], seen->n[l->module],
-                            (int)dt_dtype_bytes(s->dtype), &c);
+        dt_memory_stage_on(DT_MEMORY_CPU, &s->plan, s->job->model, &s->job->cluster, l->module,
+                           l->stage, &seen->most[l->module], seen->n[l->module], &c);
         bytes = (int64_t)total(s, place, l, &c);
         lanes[i].rank = dt_placement_rank(place, l->module, l->replica, l->stage, 0);
         lanes[i].predicted_bytes = bytes;
@@ -69,7 +68,7 @@ static void predict(const struct dt_setup *s, const struct dt_train_memory_seen 
             int r = dt_placement_rank(place, l->module, l->replica, l->stage, t);
 
             ranks[r].predicted_bytes += bytes;
-            scratch[r] = c.scratch > scratch[r] ? c.scratch : scratch[r];
+            scratch[r] = c.logits_workspace > scratch[r] ? c.logits_workspace : scratch[r];
         }
     }
 }

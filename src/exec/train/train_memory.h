@@ -14,7 +14,7 @@ struct dt_train_memory_seen {
 void dt_train_memory_see(struct dt_train_memory_seen *seen, const struct dt_program *p);
 
 /* Fills the predictions of ranks[n_ranks], and those and the ranks of lanes[p->n_lanes]: what the
- * memory model charges the lanes of a CPU (core/cost/memory_cpu.h), of a rank their sum and the scratch of
+ * memory model charges the lanes of a CPU (core/cost/memory_stage.c), of a rank their sum and the scratch of
  * the one that needs most. */
 enum dt_status dt_train_predict_memory(const struct dt_setup *s,
                                        const struct dt_train_memory_seen *seen,

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * What differs between implementations of a device: a row each, walked by memory_stage.c. */
+#ifndef DT_CORE_COST_MEMORY_IMPL_H
+#define DT_CORE_COST_MEMORY_IMPL_H
+
+#include "core/cost/memory.h"
+
+struct dt_memory_lane { /* a stage, and the block that is looked at */
+    const struct dt_plan *p;
+    const struct dt_module *mod;
+    const struct dt_plan_module *mp;
+    const struct dt_memory_row *row;
+    struct dt_block_shard shard;
+    const struct dt_work *work;
+    double elem; /* bytes of an element between blocks */
+    double tokens,
+        own; /* of the fullest rank; of those, a tensor-parallel rank's own between blocks */
+    double replicas;             /* that share moments under ZeRO-1 */
+    bool backward;               /* in any of its blocks */
+    const struct dt_block *seen; /* the block that the next three numbers are of */
+    double params, whole, kept;  /* activations: all, and those that stay for the backward */
+};
+
+struct dt_memory_row {
+    /* bytes per parameter: as the device keeps it, its gradient, what the optimizer has besides */
+    int param, grad, optimizer;
+    bool grads_of_all; /* of every parameter of a chunk that trains any, else of those trained */
+    int act_elem;      /* bytes of an element of activations; 0 = of the job's precision */
+    int messages;      /* copies of what enters and leaves: 2 = gradients have their own */
+    bool workspace_shared; /* chunks take turns in one workspace, else each has its own */
+    bool reserve; /* the device's reserve is charged to a stage (else taken off the limit) */
+    /* Of block i.  `above`: it runs a backward. */
+    double (*packed)(const struct dt_memory_lane *s, int i, bool above); /* copies of weights */
+    double (*wire)(const struct dt_memory_lane *s, int i); /* gathered, of a trained one */
+    double (*working)(const struct dt_memory_lane *s, int i, bool above);
+    double (*scratch)(const struct dt_memory_lane *s, int i, bool trained);
+    /* Of the blocks [first, last) of a chunk: beside the working set; kept per microbatch. */
+    double (*beside)(const struct dt_memory_lane *s, int module, const struct dt_model *m,
+                     int first, int last);
+    double (*states)(const struct dt_memory_lane *s, int first, int last);
+    double (*batch)(const struct dt_memory_lane *s); /* of a microbatch in flight */
+};
+extern const struct dt_memory_row dt_memory_row_cpu; /* memory_cpu.c */
+
+#endif

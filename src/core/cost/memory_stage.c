@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The memory model: bytes of a stage by cause, one walk over its chunks and blocks for every
+ * implementation of a device.
+ *
+ *                                    GPU (mixed precision AdamW)   CPU (the executor)
+ *   params      of each              2 B: bf16                     4 B: the master copy
+ *               copies of weights    -                             packed, and gathered under ZeRO-1
+ *   grads       fp32                 of those trained              of a chunk that trains any
+ *   optimizer   of those trained,    12 B: master, m, v            8 B: m, v
+ *               over the replicas under ZeRO-1
+ *   activations in flight            bf16                          in the job's precision
+ *               and a workspace      of one block                  of one block and between blocks
+ *   logits_workspace                 all logits                    the scratch of kernels
+ *   broker      messages             once                          and their gradients; batches
+ *   reserve                          charged                       taken off the limit
+ *
+ * A row of memory_impl.h says so for one of them. */
+#include "core/cost/memory_impl.h"
+
+#include "core/model/block_ops.h"
+#include "core/model/boundary.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { DT_MEMORY_BUFFERS = 2 /* one in use, one in transfer */ };
+
+/* ---- a GPU ---- */
+
+/* bf16 logits and their fp32 softmax, which becomes the gradient in place. */
+enum { LOGIT_BYTES = 2 + 4 };
+
+/* Kernels that run again before a backward bring their outputs back for one block; without any
+ * backward nothing stays, and one block's activations are there at a time. */
+static double gpu_working(const struct dt_memory_lane *s, int i, bool above)
+{
+    (void)i;
+    (void)above;
+    return s->backward ? s->whole - s->kept : s->whole;
+}
+
+static double gpu_logits(const struct dt_memory_lane *s, int i, bool trained)
+{
+    const struct dt_block *b = &s->mod->blocks[i];
+
+    (void)trained;
+    return b->kind == DT_BLOCK_LM_HEAD
+               ? LOGIT_BYTES * s->tokens * ceil((double)b->vocab / s->shard.tp)
+               : 0;
+}
+
+static const struct dt_memory_row gpu = {.param = 2,
+                                         .grad = 4,
+                                         .optimizer = 12,
+                                         .act_elem = DT_ELEM_BYTES,
+                                         .messages = 1,
+                                         .workspace_shared = true,
+                                         .reserve = true,
+                                         .working = gpu_working,
+                                         .scratch = gpu_logits};
+
+/* ---- blocks ---- */
+
+/* Norm tables, patch and time embeddings are whole on every rank. */
+double dt_memory_params(const struct dt_block *b, const struct dt_plan_layout *l)
+{
+    double all = (double)dt_block_params(b), experts = 0;
+
+    if (b->kind == DT_BLOCK_NORM || b->kind == DT_BLOCK_PATCH_EMBED ||
+        b->kind == DT_BLOCK_TIME_EMBED)
+        return all;
+    if (b->n_experts > 0)
+        experts = (double)b->n_experts * (b->gated ? 3 : 2) * b->hidden * b->ffn;
+    return (all - experts + experts / (l->ep > 1 ? l->ep : 1)) / (l->tp > 1 ? l->tp : 1);
+}
+
+/* Stacks repeat one block: ask the model once per run of equal ones. */
+static void look_at(struct dt_memory_lane *s, const struct dt_block *b)
+{
+    const struct dt_plan_layout *l = &s->mp->layout;
+    int elem = s->row->act_elem > 0 ? s->row->act_elem : (int)s->elem;
+
+    if (s->seen && memcmp(s->seen, b, sizeof(*b)) == 0)
+        return;
+    s->seen = b;
+    s->params = dt_memory_params(b, l);
+    if (b->kind == DT_BLOCK_LM_HEAD && b->tied && l->pp * l->vpp > 1)
+        /* the head's stage holds its own copy of the embedding table */
+        s->params += (double)b->vocab * b->hidden / (l->tp > 1 ? l->tp : 1);
+    s->whole = dt_block_act_bytes_of(b, &s->shard, s->work, DT_RECOMPUTE_NONE, elem);
+    s->kept = dt_block_act_bytes_of(b, &s->shard, s->work, s->p->policy.recompute, elem);
+}
+
+/* ---- messages ---- */
+
+static bool is_unet_block(const struct dt_block *b)
+{
+    return b->kind == DT_BLOCK_CONV || b->kind == DT_BLOCK_RESNET ||
+           b->kind == DT_BLOCK_SPATIAL_TRANSFORMER || b->kind == DT_BLOCK_TIME_EMBED;
+}
+
+/* Bytes per rank behind the first `end` blocks.  Ranks of a transformer with sequence parallelism
+ * hold their share of the tokens, those of a U-Net the whole of every tensor. */
+static double inner_bytes(const struct dt_memory_lane *s, int end)
+{
+    const struct dt_block *b = &s->mod->blocks[end - 1];
+    struct dt_boundary wire;
+    double items = (double)s->work->n / (s->shard.ip > 1 ? s->shard.ip : 1), sum;
+
+    dt_block_boundary(s->mod, end, (int)s->elem, &wire);
+    sum = (double)wire.item_bytes * ceil(items);
+    for (int l = 0; l < wire.n_levels; l++)
+        sum += ldexp(s->tokens, -2 * l) * (double)wire.token_bytes[l];
+    return sum / (s->shard.seqpar && !is_unet_block(b) ? s->shard.tp : 1);
+}
+
+/* What the module takes in: its own width per token, or the conditioning states of each item. */
+static double input_bytes(const struct dt_memory_lane *s)
+{
+    const struct dt_block *b = &s->mod->blocks[0];
+    double elem = s->elem;
+
+    if (b->kind == DT_BLOCK_PROJECTOR && b->context_len > 0)
+        return elem * (double)b->in_dim * b->context_len * (double)s->work->n;
+    return elem * s->tokens * (b->kind == DT_BLOCK_PROJECTOR ? b->out_dim : b->hidden) /
+           (s->shard.seqpar ? s->shard.tp : 1);
+}
+
+/* Receive buffers for `queue` microbatches, send buffers for one in use and one in transfer. */
+static double broker_bytes(const struct dt_memory_lane *s, int first, int last, int queue)
+{
+    double in = first > 0 ? inner_bytes(s, first) : input_bytes(s), out;
+    double elem = s->elem;
+
+    if (last < s->mod->n_blocks)
+        out = inner_bytes(s, last);
+    else if (s->mod->out_tokens_per_item > 0)
+        out = elem * (double)s->mod->out_width * s->mod->out_tokens_per_item * (double)s->work->n;
+    else
+        out = elem * (double)s->mod->out_width * s->tokens;
+    return queue * in + DT_MEMORY_BUFFERS * out;
+}
+
+/* ---- a stage ---- */
+
+/* Returns what it keeps of a microbatch in flight; *workspace: for the time of a block. */
+static double charge_chunk(struct dt_memory_lane *s, const struct dt_model *m, int module,
+                           int first, int last, double *workspace, struct dt_memory *out)
+{
+    const struct dt_memory_row *row = s->row;
+    double kept = 0, all = 0, with_grads = 0;
+    bool above = dt_plan_upstream_trained(s->p, m, module, first), any = false;
+
+    *workspace = 0;
+    for (int i = first; i < last; i++) {
+        bool trained = dt_plan_trained(s->p, m, module, i);
+
+        look_at(s, &s->mod->blocks[i]);
+        above |= trained;
+        any |= trained;
+        all += s->params;
+        if (trained) {
+            with_grads += s->params;
+            out->optimizer += row->optimizer * s->params / s->replicas;
+            out->wire += row->wire && s->replicas > 1 ? row->wire(s, i) : 0;
+        }
+        out->params += row->packed ? row->packed(s, i, above) : 0;
+        kept += above ? s->kept : 0; /* below the first trained block nothing is kept */
+        *workspace = fmax(*workspace, row->working(s, i, above));
+        out->logits_workspace = fmax(out->logits_workspace, row->scratch(s, i, trained));
+    }
+    out->params += row->param * all;
+    out->grads += row->grad * (!row->grads_of_all ? with_grads : any ? all : 0);
+    *workspace += row->beside ? row->beside(s, module, m, first, last) : 0;
+    return kept + (row->states ? row->states(s, first, last) : 0);
+}
+
+static void open_lane(struct dt_memory_lane *s, int stage, const struct dt_model *m, int module)
+{
+    const struct dt_plan_layout *l = &s->mp->layout;
+
+    s->mod = &m->modules[module];
+    s->shard = (struct dt_block_shard){l->tp, l->cp, l->ep, l->ip, l->tp > 1};
+    s->elem = dt_plan_policy_elem_bytes(&s->p->policy);
+    s->replicas = s->p->policy.zero > 0 ? (double)l->dp * l->cp * l->ip : 1;
+    s->backward = !dt_memory_forward_only(s->p, m, module, stage);
+    s->tokens = (double)s->work->tokens / (l->ip > 1 ? l->ip : 1);
+    if (l->ip > 1 && s->tokens < (double)s->work->tokens_max)
+        s->tokens = (double)s->work->tokens_max;
+    s->tokens /= l->cp > 1 ? l->cp : 1;
+    s->own = ceil(s->tokens / (l->tp > 1 ? l->tp : 1));
+}
+
+void dt_memory_stage_on(enum dt_memory_device device, const struct dt_plan *p,
+                        const struct dt_model *m, const struct dt_cluster *c, int module, int stage,
+                        const struct dt_work *work, int64_t n_microbatches, struct dt_memory *out)
+{
+    const struct dt_plan_module *mp = &p->modules[module];
+    const struct dt_plan_layout *l = &mp->layout;
+    const struct dt_memory_row *row = device == DT_MEMORY_CPU ? &dt_memory_row_cpu : &gpu;
+    struct dt_memory_lane s = {.p = p, .mp = mp, .row = row, .work = work};
+    int queue = dt_memory_queue(p, m, module, stage, n_microbatches);
+    double most = 0, workspace = 0, messages = 0;
+
+    *out = (struct dt_memory){.reserve = row->reserve ? c->mem_reserve_bytes : 0};
+    open_lane(&s, stage, m, module);
+    for (int chunk = 0; chunk < l->vpp; chunk++) {
+        int v = chunk * l->pp + stage, first = mp->split[v], last = mp->split[v + 1];
+        double own;
+
+        if (first == last)
+            continue;
+        most = fmax(most, charge_chunk(&s, m, module, first, last, &own, out));
+        workspace = row->workspace_shared ? fmax(workspace, own) : workspace + own;
+        messages = fmax(messages, broker_bytes(&s, first, last, queue));
+    }
+    out->in_flight = dt_memory_in_flight(p, m, module, stage, n_microbatches);
+    /* chunks differ by at most a block or so: every chunk-microbatch in flight is charged as the
+     * largest one */
+    out->activations = most * out->in_flight + workspace;
+    out->params += out->wire;
+    out->broker = row->messages * messages + (row->batch ? row->batch(&s) * out->in_flight : 0);
+    out->total = out->params + out->grads + out->optimizer + out->activations +
+                 out->logits_workspace + out->broker + out->reserve;
+}
+
+void dt_memory_stage(const struct dt_plan *p, const struct dt_model *m, const struct dt_cluster *c,
+                     int module, int stage, const struct dt_work *work, int64_t n_microbatches,
+                     struct dt_memory *out)
+{
+    dt_memory_stage_on(dt_cluster_is_cpu(c) ? DT_MEMORY_CPU : DT_MEMORY_GPU, p, m, c, module, stage,
+                       work, n_microbatches, out);
+}
