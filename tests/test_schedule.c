@@ -427,19 +427,51 @@ END_TEST
 
 /* ---- interleaved ---- */
 
-/* A last group of fewer than pp microbatches: the list schedule orders what Megatron-core cannot.
- */
+/* Forwards whose backward has not run yet, at most, on each lane of the compiled program. */
+static void most_in_flight(int pp, int *most)
+{
+    int held[6] = {0};
+
+    memset(most, 0, (size_t)pp * sizeof(*most));
+    for (uint32_t i = 0; i < s.p->n_ops; i++) { /* a lane's ops are in its order */
+        const struct dt_op *op = &s.p->ops[i];
+
+        held[op->lane] += (op->kind == DT_OP_FORWARD) - (op->kind == DT_OP_BACKWARD);
+        if (held[op->lane] > most[op->lane])
+            most[op->lane] = held[op->lane];
+    }
+}
+
+/* A last group of fewer than pp microbatches: never slower than the whole group would be, nor than 1F1B without
+ * chunks, and no lane holds more than it would then. */
 START_TEST(interleaving_takes_a_shorter_last_group)
 {
-    for (int pp = 2; pp <= 5; pp++)
-        for (int n = 2 * pp + 1; n < 3 * pp; n++) {
-            /* the bubble of whole groups and at most the turns of one more group */
-            int64_t most = (n + pp) * 36000 + (pp - 1) * 36000 / 2;
+    for (int pp = 2; pp <= 6; pp++)
+        for (int vpp = 2; vpp <= 4; vpp++)
+            for (int n = 1; n < 5 * pp; n++) {
+                const int all = (n + pp - 1) / pp * pp;
+                int held[6], whole_held[6];
+                int64_t span, whole, plain;
 
-            sf_llm_only(&s, pp, 2, 1, n, DT_SCHED_INTERLEAVED);
-            ck_assert_int_le(uniform_span(6000, 12000, pp * 2), most);
-            sf_free(&s);
-        }
+                sf_llm_only(&s, pp, vpp, 1, n, DT_SCHED_INTERLEAVED);
+                span = uniform_span(12000 / vpp, 24000 / vpp, pp * vpp);
+                most_in_flight(pp, held);
+                sf_free(&s);
+                sf_llm_only(&s, pp, vpp, 1, all, DT_SCHED_INTERLEAVED);
+                whole = uniform_span(12000 / vpp, 24000 / vpp, pp * vpp);
+                most_in_flight(pp, whole_held);
+                sf_free(&s);
+                sf_llm_only(&s, pp, 1, 1, n, DT_SCHED_1F1B);
+                plain = uniform_span(12000, 24000, pp);
+                sf_free(&s);
+                ck_assert_msg(span <= whole,
+                              "pp %d vpp %d: %d microbatches take %lld, %d take %lld", pp, vpp, n,
+                              (long long)span, all, (long long)whole);
+                ck_assert_msg(n % pp != 0 || span < plain,
+                              "pp %d vpp %d n %d: interleaving gains nothing", pp, vpp, n);
+                for (int l = 0; l < pp; l++)
+                    ck_assert_int_le(held[l], whole_held[l]);
+            }
 }
 END_TEST
 

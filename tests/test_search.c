@@ -40,14 +40,11 @@ static void brute_module(struct brute *b, int m, int left);
 static void brute_layouts(struct brute *b, int m, int left, int tpi, int dp)
 {
     int n = b->in->model->modules[m].n_blocks, llm = b->in->model->llm;
-    int64_t slots = b->in->policy.global_batch / b->slot;
 
     for (int vpp = 1; vpp <= (m == llm ? b->t->max_vpp : 1); vpp++)
         for (int pp = 1; pp * vpp <= n && (pp * dp) << tpi <= left; pp++) {
             const struct dt_orch_stage_entry *e = dt_orch_table_stage(b->t, m, tpi, pp, vpp);
 
-            if (vpp > 1 && slots % pp != 0)
-                continue;
             b->p.modules[m].layout = (struct dt_plan_layout){1 << tpi, 1, 1, pp, vpp, dp, 1, 0};
             memcpy(b->p.modules[m].split, e->split, (size_t)(pp * vpp + 1) * 2);
             brute_module(b, m + 1, left - ((pp * dp) << tpi));
@@ -82,8 +79,7 @@ static void brute_llm(struct brute *b)
                     const struct dt_orch_stage_entry *e;
 
                     b->slot = (int64_t)dp * y->microbatch;
-                    if (!b->t->cost[llm][tpi].legal || y->global_batch % b->slot != 0 ||
-                        (vpp > 1 && y->global_batch / b->slot % pp != 0))
+                    if (!b->t->cost[llm][tpi].legal || y->global_batch % b->slot != 0)
                         continue;
                     e = dt_orch_table_stage(b->t, llm, tpi, pp, vpp);
                     b->p.modules[llm].layout =

@@ -14,9 +14,8 @@ enum { BUFFERS = 2 /* one in use, one in transfer */ };
 
 static int behind(const struct dt_plan *p, const struct dt_model *m, int module, bool stages);
 
-/* The lane as its schedule sees it. */
-static struct dt_pipe_lane pipe_lane(const struct dt_plan *p, const struct dt_model *m, int module,
-                                     int stage, int64_t n)
+struct dt_pipe_lane dt_memory_pipe_lane(const struct dt_plan *p, const struct dt_model *m,
+                                        int module, int stage, int64_t n)
 {
     const struct dt_plan_layout *l = &p->modules[module].layout;
     bool bounded = dt_pipe_of(p->policy.schedule)->bounded;
@@ -39,7 +38,7 @@ static int behind(const struct dt_plan *p, const struct dt_model *m, int module,
         if (stages) {
             d = p->modules[dst].layout.pp + behind(p, m, dst, true);
         } else {
-            l = pipe_lane(p, m, dst, 0, 0);
+            l = dt_memory_pipe_lane(p, m, dst, 0, 0);
             d = dt_pipe_of(p->policy.schedule)->depth(&l);
         }
         d -= p->colocated; /* its first stage takes turns with our last instead of overlapping */
@@ -56,7 +55,7 @@ int dt_memory_stages_after(const struct dt_plan *p, const struct dt_model *m, in
 int dt_memory_in_flight(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
                         int64_t n_microbatches)
 {
-    struct dt_pipe_lane l = pipe_lane(p, m, module, stage, n_microbatches);
+    struct dt_pipe_lane l = dt_memory_pipe_lane(p, m, module, stage, n_microbatches);
     int64_t want = dt_pipe_of(p->policy.schedule)->in_flight(&l);
 
     return want > INT32_MAX ? INT32_MAX : (int)want;

@@ -17,6 +17,9 @@ struct dt_memory {
     double wire;   /* of params: what replicas gather under ZeRO-1 */
     int in_flight; /* microbatches whose activations are held at once (per chunk sum for vpp) */
 };
+/* The lane of (module, stage) with n microbatches per replica as the plan's schedule sees it. */
+struct dt_pipe_lane dt_memory_pipe_lane(const struct dt_plan *p, const struct dt_model *m,
+                                        int module, int stage, int64_t n);
 /* In-flight microbatches of (module, stage) for n microbatches per replica, of chunks where a stage has several: the
  * in_flight of the plan's schedule (core/pipeline).  The schedule compiler keeps the same bound and dt_program_check
  * proves it. */

@@ -158,11 +158,6 @@ static void open_depth_pp(struct dt_search_state *s, int pp)
     int gpus = (1 << c->tpi[s->llm]) * pp * c->dp_lm, left = s->t->gpus - gpus;
     double interval, limit, warm = least_warm(s, 0);
 
-    /* Interleaving deals microbatches in groups of pp, and Megatron-core refuses a last group that is
-     * smaller: forward_backward_pipelining_with_interleaving() wants M mod N to be 0 or at least PP,
-     * where the group size N is PP unless microbatch_group_size_per_vp_stage says otherwise. */
-    if (c->vpp > 1 && ((int64_t)s->steps + 1) % pp != 0)
-        return;
     s->pp_lm = pp;
     s->threshold = key_threshold(s);
     set_base(s, pp);

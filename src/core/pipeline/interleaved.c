@@ -61,10 +61,34 @@ static uint32_t backward_at(const struct dt_pipe_lane *l, uint32_t i)
     return DT_CODE(DT_CODE_MB(code), (uint32_t)l->vpp - 1 - DT_CODE_CHUNK(code), 1);
 }
 
+/* Writes the code unless its microbatch, or its backward, is not there. */
+static void write_code(const struct dt_pipe_lane *l, const bool *backward, uint32_t c,
+                       uint32_t *code, uint32_t *n)
+{
+    if (DT_CODE_MB(c) < (uint64_t)l->n && (!DT_CODE_BACKWARD(c) || backward[DT_CODE_CHUNK(c)]))
+        code[(*n)++] = c;
+}
+
+/* A last group of fewer than pp microbatches: the order of whole groups without what is not there.  Lanes that do not
+ * wait for each other in a circle do not when some of their work goes, and hold no more. */
 static uint32_t order(const struct dt_pipe_lane *l, int64_t held, const bool *backward,
                       uint32_t *code)
 {
-    return dt_pipe_in_turn(l, held, backward, forward_at, backward_at, code);
+    struct dt_pipe_lane whole = *l;
+    uint32_t n = 0, total, ahead;
+
+    if (l->n % l->pp == 0)
+        return dt_pipe_in_turn(l, held, backward, forward_at, backward_at, code);
+    whole.n = (l->n / l->pp + 1) * l->pp;
+    total = (uint32_t)(whole.n * l->vpp);
+    ahead = (uint32_t)in_flight(&whole) - 1;
+    for (uint32_t i = 0; i < total + ahead; i++) {
+        if (i < total)
+            write_code(l, backward, forward_at(l, i), code, &n);
+        if (i >= ahead)
+            write_code(l, backward, backward_at(l, i - ahead), code, &n);
+    }
+    return n;
 }
 
 const struct dt_pipe dt_pipe_interleaved = {

@@ -126,10 +126,9 @@ enum dt_status dt_sched_transfers(struct dt_sched *s, struct dt_error *err);
 /* Compute order of every lane (schedule_order.c). */
 enum dt_status dt_sched_orders(struct dt_sched *s, struct dt_error *err);
 /* The list schedule (schedule_list.c): orders for lanes of modules with list[m]; other lanes keep
- * the order they have.  Filled like m.order.  `megatron`: lanes of several chunks come with
- * Megatron-core's order, which is kept if no rule of the list schedule ends earlier. */
-enum dt_status dt_sched_list(struct dt_sched *s, const bool *list, bool megatron,
-                             struct dt_error *err);
+ * the order they have.  Filled like m.order; lanes of several chunks come with Megatron-core's
+ * order, which is kept if no rule of the list schedule ends earlier. */
+enum dt_status dt_sched_list(struct dt_sched *s, const bool *list, struct dt_error *err);
 /* RECVs of a lane are in the order of their consumers; where that is not the order in which some
  * peer sends, the lane takes the order of a common topological level instead (schedule_recv.c). */
 enum dt_status dt_sched_match(struct dt_sched *s, struct dt_program *p, struct dt_error *err);

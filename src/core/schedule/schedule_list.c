@@ -4,7 +4,7 @@
  *
  * A lane that is free takes, of what is ready, the oldest backward, else a forward within its
  * in-flight bound.  A lane of several chunks has a choice of forwards; two rules are tried, beside
- * Megatron-core's order where it exists, and the run that ends first gives the order,
+ * Megatron-core's order, and the run that ends first gives the order,
  * Megatron-core's unless another is 5 % faster:
  *
  *   deepest    the last chunk that can run: keeps step with modules around that deliver and take
@@ -505,8 +505,7 @@ static void keep_orders(struct list *l)
                (size_t)l->n_mb[i] * l->s->m[i].n_v * 2 * sizeof(*l->when));
 }
 
-enum dt_status dt_sched_list(struct dt_sched *s, const bool *list, bool megatron,
-                             struct dt_error *err)
+enum dt_status dt_sched_list(struct dt_sched *s, const bool *list, struct dt_error *err)
 {
     struct list l = {.s = s, .is_list = list};
     int64_t best = INT64_MAX;
@@ -518,7 +517,7 @@ enum dt_status dt_sched_list(struct dt_sched *s, const bool *list, bool megatron
         dt_arena_free(&l.arena);
         return dt_error_nomem(err, "list schedule");
     }
-    for (int rule = chunks && megatron ? 0 : 1; rule < (chunks ? 3 : 2); rule++) {
+    for (int rule = chunks ? 0 : 1; rule < (chunks ? 3 : 2); rule++) {
         int64_t ns = list_run(&l, rule == 0, rule == 2);
 
         /* Megatron-core's order is regular and bears unequal microbatches best, which means do not

@@ -32,7 +32,7 @@ static void order_ends(struct dt_sched_lane_order *o, int vpp)
 static enum dt_status order_lane(struct dt_sched *s, struct dt_sched_module *m, int stage,
                                  uint32_t n, struct dt_sched_lane_order *o, struct dt_error *err)
 {
-    struct dt_pipe_lane lane = {.pp = m->pp, .vpp = m->vpp, .stage = stage, .n = n};
+    struct dt_pipe_lane lane = dt_memory_pipe_lane(s->plan, s->model, m->index, stage, n);
     int held = dt_memory_in_flight(s->plan, s->model, m->index, stage, n);
     bool backward[DT_MAX_VSTAGES];
 
@@ -49,16 +49,6 @@ static enum dt_status order_lane(struct dt_sched *s, struct dt_sched_module *m, 
 static uint32_t lane_microbatches(const struct dt_sched_module *m, int l)
 {
     return m->mb_first[l / m->pp + 1] - m->mb_first[l / m->pp];
-}
-
-/* Megatron-core's order exists for whole groups only: with a shorter last group lanes wait for each
- * other in a circle. */
-static bool whole_groups(const struct dt_sched_module *m, int lanes)
-{
-    for (int l = 0; m->vpp > 1 && l < lanes; l += m->pp)
-        if (lane_microbatches(m, l) % (uint32_t)m->pp != 0)
-            return false;
-    return true;
 }
 
 static enum dt_status module_orders(struct dt_sched *s, struct dt_sched_module *m, int lanes,
@@ -84,23 +74,22 @@ static enum dt_status module_orders(struct dt_sched *s, struct dt_sched_module *
 
 enum dt_status dt_sched_orders(struct dt_sched *s, struct dt_error *err)
 {
-    bool list[DT_MAX_MODULES] = {false}, interleaved = false, whole = true, any = false;
+    bool list[DT_MAX_MODULES] = {false}, interleaved = false, any = false;
     int lanes[DT_MAX_MODULES];
 
     for (int i = 0; i < s->n_modules; i++) {
         lanes[i] = s->aligned ? s->m[i].pp : s->m[i].dp * s->m[i].pp;
         interleaved |= s->m[i].vpp > 1;
-        whole &= whole_groups(&s->m[i], lanes[i]);
     }
     for (int i = 0; i < s->n_modules; i++) {
         list[i] = dt_pipe_of(s->plan->policy.schedule)->bounded &&
-                  (!s->aligned || !whole || (interleaved && s->n_modules > 1));
+                  (!s->aligned || (interleaved && s->n_modules > 1));
         any |= list[i];
-        DT_TRY(module_orders(s, &s->m[i], lanes[i], !list[i] || (s->m[i].vpp > 1 && whole), err));
+        DT_TRY(module_orders(s, &s->m[i], lanes[i], !list[i] || s->m[i].vpp > 1, err));
     }
     if (!any)
         return DT_OK;
-    DT_TRY(dt_sched_list(s, list, whole, err));
+    DT_TRY(dt_sched_list(s, list, err));
     for (int i = 0; i < s->n_modules; i++)
         for (int l = 0; list[i] && l < lanes[i]; l++)
             order_ends(&s->m[i].order[l], s->m[i].vpp);
