@@ -9,12 +9,13 @@
 
 /* ---- opening ---- */
 
-static enum dt_status find_edges(struct dt_exec *x, struct dt_error *err)
+static enum dt_status find_edges(struct dt_exec_iteration *it, const struct dt_exec_env *env,
+                                 struct dt_error *err)
 {
-    const struct dt_model *m = x->o.model;
+    const struct dt_model *m = env->o.model;
 
-    x->edge[DT_EDGE_IN].src = x->edge[DT_EDGE_COND].src = -1;
-    x->edge[DT_EDGE_IN].dst = x->edge[DT_EDGE_COND].dst = -1;
+    it->edge[DT_EDGE_IN].src = it->edge[DT_EDGE_COND].src = -1;
+    it->edge[DT_EDGE_IN].dst = it->edge[DT_EDGE_COND].dst = -1;
     for (int i = 0; i < m->n_modules; i++)
         if (m->modules[i].modality == DT_MODALITY_AUDIO)
             return dt_error_set(err, DT_ERR_INPUT,
@@ -22,7 +23,7 @@ static enum dt_status find_edges(struct dt_exec *x, struct dt_error *err)
                                 m->modules[i].name);
     for (int e = 0; e < m->n_edges; e++) {
         struct dt_exec_edge *x_edge =
-            &x->edge[m->edges[e].dst == m->llm ? DT_EDGE_IN : DT_EDGE_COND];
+            &it->edge[m->edges[e].dst == m->llm ? DT_EDGE_IN : DT_EDGE_COND];
 
         if (x_edge->src >= 0 || (m->edges[e].dst != m->llm && m->edges[e].src != m->llm))
             return dt_error_set(err, DT_ERR_INPUT,
@@ -54,10 +55,10 @@ static enum dt_status check_layout(const struct dt_exec_options *o, struct dt_er
 
 static enum dt_status open_device(struct dt_exec *x, struct dt_error *err)
 {
-    DT_TRY(x->dev->queue_new(x->dev, false, err, &x->q));
-    DT_TRY(x->dev->alloc(x->dev, sizeof(double), err, (void **)&x->sq));
-    DT_TRY(x->dev->alloc(x->dev, sizeof(float), err, (void **)&x->norm));
-    return x->dev->alloc(x->dev, sizeof(float), err, (void **)&x->coef);
+    DT_TRY(x->env.dev->queue_new(x->env.dev, false, err, &x->env.q));
+    DT_TRY(x->env.dev->alloc(x->env.dev, sizeof(double), err, (void **)&x->norm.sq));
+    DT_TRY(x->env.dev->alloc(x->env.dev, sizeof(float), err, (void **)&x->norm.value));
+    return x->env.dev->alloc(x->env.dev, sizeof(float), err, (void **)&x->norm.coef);
 }
 
 enum dt_status dt_exec_new(const struct dt_exec_options *opt, struct dt_error *err,
@@ -68,18 +69,27 @@ enum dt_status dt_exec_new(const struct dt_exec_options *opt, struct dt_error *e
 
     if (!x)
         return dt_error_nomem(err, "an executor");
-    x->o = *opt;
-    x->dev = opt->device;
-    x->k = opt->device->k;
-    st = find_edges(x, err);
+    x->env.o = *opt;
+    x->env.dev = opt->device;
+    x->env.k = opt->device->k;
+    for (int m = 0; m < opt->plan->n_modules; m++) {
+        const struct dt_plan_layout *l = &opt->plan->modules[m].layout;
+
+        x->env.pp[m] = l->pp;
+        x->env.dp[m] = l->dp;
+        x->env.n_v[m] = l->pp * l->vpp;
+    }
+    x->ranks.env = x->stages.env = &x->env;
+    x->stages.ranks = &x->ranks;
+    st = find_edges(&x->it, &x->env, err);
     if (st == DT_OK)
         st = open_device(x, err);
     if (st == DT_OK)
-        st = dt_exec_place(x, err);
+        st = dt_exec_place(&x->ranks, err);
     if (st == DT_OK)
         st = check_layout(opt, err);
     if (st == DT_OK)
-        st = dt_exec_build(x, err);
+        st = dt_exec_build(&x->stages, err);
     if (st == DT_OK)
         st = dt_exec_comm_init(x, err);
     if (st != DT_OK) {
@@ -95,63 +105,62 @@ void dt_exec_free(struct dt_exec *x)
     if (!x)
         return;
     dt_exec_comm_free(x);
-    dt_exec_drop(x);
-    dt_exec_unplace(x);
-    for (size_t i = 0; i < x->n_events; i++) {
-        x->dev->event_free(x->begin[i]);
-        x->dev->event_free(x->end[i]);
+    dt_exec_drop(&x->stages);
+    dt_exec_unplace(&x->ranks);
+    for (size_t i = 0; i < x->events.n; i++) {
+        x->env.dev->event_free(x->events.begin[i]);
+        x->env.dev->event_free(x->events.end[i]);
     }
-    x->dev->queue_free(x->q);
-    x->dev->free(x->dev, x->sq);
-    x->dev->free(x->dev, x->norm);
-    x->dev->free(x->dev, x->coef);
-    x->dev->host_free(x->dev, x->nll);
-    x->dev->host_free(x->dev, x->sse);
+    x->env.dev->queue_free(x->env.q);
+    x->env.dev->free(x->env.dev, x->norm.sq);
+    x->env.dev->free(x->env.dev, x->norm.value);
+    x->env.dev->free(x->env.dev, x->norm.coef);
+    x->env.dev->host_free(x->env.dev, x->losses.nll);
+    x->env.dev->host_free(x->env.dev, x->losses.sse);
     for (int k = 0; k < DT_EDGES; k++) {
-        dt_free(x->edge[k].rows);
-        dt_free(x->edge[k].src_at);
-        dt_free(x->edge[k].dst_at);
-        dt_free(x->edge[k].src_mb);
-        dt_free(x->edge[k].dst_mb);
+        dt_free(x->it.edge[k].rows);
+        dt_free(x->it.edge[k].src_at);
+        dt_free(x->it.edge[k].dst_at);
+        dt_free(x->it.edge[k].src_mb);
+        dt_free(x->it.edge[k].dst_mb);
     }
     for (int m = 0; m < DT_MAX_MODULES; m++)
-        dt_free(x->lim[m]);
-    dt_free(x->losses);
-    dt_free(x->has_loss);
-    dt_free(x->row_at);
-    dt_free(x->img_at);
-    dt_free(x->image_values);
-    dt_free((void *)x->mb_seqs);
-    dt_free(x->order);
-    dt_free(x->placed);
-    dt_free(x->begin);
-    dt_free(x->end);
+        dt_free(x->it.lim[m]);
+    dt_free(x->losses.value);
+    dt_free(x->losses.has);
+    dt_free(x->losses.row_at);
+    dt_free(x->losses.img_at);
+    dt_free(x->losses.image_values);
+    dt_free((void *)x->it.mb_seqs);
+    dt_free(x->it.order);
+    dt_free(x->it.placed);
+    dt_free(x->events.begin);
+    dt_free(x->events.end);
     dt_free(x);
 }
 
 /* ---- ops ---- */
 
 /* SENDs stand behind the op that produces their data. */
-static int sends_of(const struct dt_exec *x, uint32_t i)
+static int sends_of(const struct dt_program *p, const struct dt_exec_ranks *ranks, uint32_t i)
 {
-    const struct dt_program *p = x->p;
     const struct dt_lane *l = &p->lanes[p->ops[i].lane];
     int n = 0;
 
     for (uint32_t k = i + 1; k < l->first + l->n && p->ops[k].kind == DT_OP_SEND; k++)
-        n += p->ops[k].dep[1] == i ? dt_exec_send_users(x, k) : 0;
+        n += p->ops[k].dep[1] == i ? dt_exec_send_users(p, ranks, k) : 0;
     return n;
 }
 
 /* What was gathered for the microbatch is its input. */
-static void open_inbox(struct dt_exec *x, struct dt_exec_vstage *vs, struct dt_exec_microbatch *s,
-                       bool grad)
+static void open_inbox(struct dt_exec_comm *c, struct dt_exec_vstage *vs,
+                       struct dt_exec_microbatch *s, bool grad)
 {
     struct dt_exec_message *m, **from = grad ? &s->dout_from : &s->in_from;
 
     if (*from)
         return;
-    m = dt_exec_message_received(x, vs, s->mb, grad);
+    m = dt_exec_message_received(c, vs, s->mb, grad);
     if (!m)
         return;
     *from = m;
@@ -168,10 +177,10 @@ static enum dt_status prepare(struct dt_exec *x, struct dt_exec_vstage *vs,
     size_t in = dt_stage_sends_gradient(g) ? dt_stage_in_bytes(g, s->batch) : 0;
 
     if (forward && out > 0 && !s->out)
-        DT_TRY(dt_exec_message_new(x, vs, s->mb, false, out, err, &s->out));
+        DT_TRY(dt_exec_message_new(&x->comm, &x->stages, vs, s->mb, false, out, err, &s->out));
     if (!forward && in > 0 && !s->din)
-        DT_TRY(dt_exec_message_new(x, vs, s->mb, true, in, err, &s->din));
-    open_inbox(x, vs, s, !forward);
+        DT_TRY(dt_exec_message_new(&x->comm, &x->stages, vs, s->mb, true, in, err, &s->din));
+    open_inbox(&x->comm, vs, s, !forward);
     *run = (struct dt_nn_run){
         .batch = s->batch,
         .saved = dt_stage_has_backward(g) ? s->saved.p : NULL,
@@ -184,32 +193,34 @@ static enum dt_status prepare(struct dt_exec *x, struct dt_exec_vstage *vs,
 }
 
 /* What was read is given back, what was written goes to those that it is sent to. */
-static void hand_on(struct dt_exec *x, struct dt_exec_microbatch *s, bool forward, int sends)
+static void hand_on(struct dt_exec_comm *c, struct dt_exec_microbatch *s, bool forward, int sends)
 {
     struct dt_exec_message **from = forward ? &s->in_from : &s->dout_from;
     struct dt_exec_message **to = forward ? &s->out : &s->din;
 
-    dt_exec_message_release(x, *from, 1);
+    dt_exec_message_release(c, *from, 1);
     *from = NULL;
-    dt_exec_message_release(x, *to, 1 - sends);
+    dt_exec_message_release(c, *to, 1 - sends);
     *to = NULL;
 }
 
 /* After the last backward of a stage its gradients are complete, for whoever sums them. */
-static void last_backward(struct dt_exec *x, struct dt_exec_vstage *vs, int lo, int hi)
+static void last_backward(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs, int lo,
+                          int hi)
 {
     if (vs->backwards > 1 || !dt_stage_grads(vs->stage))
         return;
-    dt_exec_finish_grads(x, vs, lo, hi);
-    dt_stage_grads_reduce(x->q, vs->stage, lo, hi);
+    dt_exec_finish_grads(stages, vs, lo, hi);
+    dt_stage_grads_reduce(stages->env->q, vs->stage, lo, hi);
 }
 
 /* Parameters that others have stepped have come since they were last used. */
-static void use_parameters(struct dt_exec *x, struct dt_exec_vstage *vs, int lo, int hi)
+static void use_parameters(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs, int lo,
+                           int hi)
 {
-    for (int b = lo; x->t && vs->opt.sharded && b < hi; b++)
+    for (int b = lo; stages->ranks->t && vs->opt.sharded && b < hi; b++)
         if (!vs->fresh[b - vs->first]) {
-            dt_stage_changed(x->q, vs->stage, b, b + 1);
+            dt_stage_changed(stages->env->q, vs->stage, b, b + 1);
             vs->fresh[b - vs->first] = true;
         }
 }
@@ -219,45 +230,45 @@ static enum dt_status take_losses(struct dt_exec *x, const struct dt_op *op,
                                   const struct dt_exec_microbatch *s, struct dt_error *err)
 {
     if (!s->empty)
-        dt_exec_loss_take(x, op, s);
-    if (--x->losses_left > 0)
+        dt_exec_loss_take(&x->losses, &x->it, &x->stages, op, s);
+    if (--x->losses.left > 0)
         return DT_OK;
-    DT_TRY(x->dev->queue_sync(x->q, err));
-    dt_exec_loss_sum(x);
+    DT_TRY(x->env.dev->queue_sync(x->env.q, err));
+    dt_exec_loss_sum(&x->losses, &x->it);
     dt_exec_comm_losses(x);
     return DT_OK;
 }
 
 static enum dt_status compute(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
-    const struct dt_op *op = &x->p->ops[i];
-    struct dt_exec_vstage *vs = dt_exec_op_vs(x, op);
+    const struct dt_op *op = &x->it.p->ops[i];
+    struct dt_exec_vstage *vs = dt_exec_op_vs(&x->stages, op);
     bool forward = op->kind == DT_OP_FORWARD, last = op->part + 1 == op->parts;
     int n = vs->last - vs->first, part = forward ? op->part : op->parts - 1 - op->part;
     int lo = vs->first + n * part / op->parts, hi = vs->first + n * (part + 1) / op->parts;
     struct dt_exec_microbatch *s;
     struct dt_nn_run run;
 
-    DT_TRY(dt_exec_microbatch_get(x, vs, op->mb, err, &s));
+    DT_TRY(dt_exec_microbatch_get(&x->stages, &x->it, vs, op->mb, err, &s));
     if (!s->empty) {
         DT_TRY(prepare(x, vs, s, forward, err, &run));
         if (forward) {
-            use_parameters(x, vs, lo, hi);
-            dt_stage_forward(x->q, vs->stage, &run, lo, hi);
+            use_parameters(&x->stages, vs, lo, hi);
+            dt_stage_forward(x->env.q, vs->stage, &run, lo, hi);
         } else {
-            dt_stage_backward(x->q, vs->stage, &run, lo, hi, DT_BACKWARD_BOTH);
+            dt_stage_backward(x->env.q, vs->stage, &run, lo, hi, DT_BACKWARD_BOTH);
         }
     }
     if (!forward)
-        last_backward(x, vs, lo, hi);
+        last_backward(&x->stages, vs, lo, hi);
     if (!last)
         return DT_OK;
     if (!forward)
         vs->backwards--;
-    if (forward && vs->v == x->n_v[op->module] - 1 &&
-        x->o.model->modules[op->module].role != DT_ROLE_ENCODER)
+    if (forward && vs->v == x->env.n_v[op->module] - 1 &&
+        x->env.o.model->modules[op->module].role != DT_ROLE_ENCODER)
         DT_TRY(take_losses(x, op, s, err));
-    hand_on(x, s, forward, sends_of(x, i));
+    hand_on(&x->comm, s, forward, sends_of(x->it.p, &x->ranks, i));
     if (!forward || !dt_stage_has_backward(vs->stage))
         dt_exec_microbatch_done(vs, s);
     return DT_OK;
@@ -267,31 +278,33 @@ static enum dt_status compute(struct dt_exec *x, uint32_t i, struct dt_error *er
  * the factor that clips.  Ranks that train nothing take part: all know the same. */
 static enum dt_status grad_norm(struct dt_exec *x, struct dt_error *err)
 {
-    x->dev->zero(x->q, x->sq, sizeof(double));
-    for (int m = 0; m < x->o.model->n_modules; m++)
-        for (int k = 0; k < x->dp[m] * x->n_v[m]; k++) {
-            struct dt_exec_vstage *vs = &x->vs[m][k];
-            const struct dt_exec_peers *p = &x->peers[m][vs->v % x->pp[m]];
+    x->env.dev->zero(x->env.q, x->norm.sq, sizeof(double));
+    for (int m = 0; m < x->env.o.model->n_modules; m++)
+        for (int k = 0; k < x->env.dp[m] * x->env.n_v[m]; k++) {
+            struct dt_exec_vstage *vs = &x->stages.vs[m][k];
+            const struct dt_exec_peers *p = &x->ranks.peers[m][vs->v % x->env.pp[m]];
 
             if (!vs->stage || !dt_stage_grads(vs->stage))
                 continue;
-            dt_exec_finish_grads(x, vs, vs->first, vs->last);
+            dt_exec_finish_grads(&x->stages, vs, vs->first, vs->last);
             /* replicas hold the same sums, unless each has its piece */
             if (vs->replica == p->leader && (p->me == 0 || vs->opt.sharded))
-                dt_optimizer_sum_sq(x->q, &vs->opt, x->sq);
+                dt_optimizer_sum_sq(x->env.q, &vs->opt, x->norm.sq);
         }
-    if (x->training) {
+    if (x->ranks.training) {
         struct dt_req *req;
 
-        x->dev->copy(x->q, &x->host_sq, x->sq, sizeof(double), DT_COPY_TO_HOST);
-        DT_TRY(x->dev->queue_sync(x->q, err));
-        DT_TRY(x->t->post_all_reduce(x->training, DT_REDUCE_F64, &x->host_sq, 1, err, &req));
-        DT_TRY(dt_transport_wait(x->t, req, x->o.limit_s, "the gradient norm", err));
-        x->dev->copy(x->q, x->sq, &x->host_sq, sizeof(double), DT_COPY_TO_DEVICE);
+        x->env.dev->copy(x->env.q, &x->norm.host_sq, x->norm.sq, sizeof(double), DT_COPY_TO_HOST);
+        DT_TRY(x->env.dev->queue_sync(x->env.q, err));
+        DT_TRY(x->ranks.t->post_all_reduce(x->ranks.training, DT_REDUCE_F64, &x->norm.host_sq, 1,
+                                           err, &req));
+        DT_TRY(dt_transport_wait(x->ranks.t, req, x->env.o.limit_s, "the gradient norm", err));
+        x->env.dev->copy(x->env.q, x->norm.sq, &x->norm.host_sq, sizeof(double), DT_COPY_TO_DEVICE);
     }
-    x->k->clip_coef(x->q, x->sq, (float)x->o.optimizer.clip, x->norm, x->coef);
-    x->dev->copy(x->q, &x->host_norm, x->norm, sizeof(float), DT_COPY_TO_HOST);
-    x->has_norm = true;
+    x->env.k->clip_coef(x->env.q, x->norm.sq, (float)x->env.o.optimizer.clip, x->norm.value,
+                        x->norm.coef);
+    x->env.dev->copy(x->env.q, &x->norm.host, x->norm.value, sizeof(float), DT_COPY_TO_HOST);
+    x->norm.known = true;
     return DT_OK;
 }
 
@@ -299,41 +312,43 @@ static enum dt_status grad_norm(struct dt_exec *x, struct dt_error *err)
  * the same numbers in the same order, so all decide alike. */
 static enum dt_status decide(struct dt_exec *x, struct dt_error *err)
 {
-    struct dt_exec_result *r = &x->result;
+    struct dt_exec_result *r = &x->it.result;
 
-    if (x->decided)
+    if (x->it.decided)
         return DT_OK;
-    DT_TRY(x->dev->queue_sync(x->q, err));
-    *r = (struct dt_exec_result){.grad_norm = x->has_norm ? (double)x->host_norm : 0,
-                                 .lr = dt_optimizer_lr(&x->o.optimizer, x->in->step)};
-    dt_exec_loss_end(x, r);
-    r->applied = x->in->accept ? x->in->accept(x->in->accept_ctx, r)
-                               : isfinite(r->loss) && isfinite(r->grad_norm);
-    x->decided = true;
+    DT_TRY(x->env.dev->queue_sync(x->env.q, err));
+    *r = (struct dt_exec_result){.grad_norm = x->norm.known ? (double)x->norm.host : 0,
+                                 .lr = dt_optimizer_lr(&x->env.o.optimizer, x->it.in->step)};
+    dt_exec_loss_end(&x->losses, &x->it, &x->env, r);
+    r->applied = x->it.in->accept ? x->it.in->accept(x->it.in->accept_ctx, r)
+                                  : isfinite(r->loss) && isfinite(r->grad_norm);
+    x->it.decided = true;
     return DT_OK;
 }
 
 static enum dt_status step(struct dt_exec *x, const struct dt_op *op, struct dt_error *err)
 {
     DT_TRY(decide(x, err));
-    for (int v = op->stage; x->result.applied && v < x->n_v[op->module]; v += x->pp[op->module]) {
-        struct dt_exec_vstage *vs = dt_exec_vs(x, op->module, op->replica, v);
+    for (int v = op->stage; x->it.result.applied && v < x->env.n_v[op->module];
+         v += x->env.pp[op->module]) {
+        struct dt_exec_vstage *vs = dt_exec_vs(&x->stages, op->module, op->replica, v);
 
-        dt_optimizer_step(x->q, &vs->opt, &x->o.optimizer, x->in->step, x->coef, vs->first,
-                          vs->last);
+        dt_optimizer_step(x->env.q, &vs->opt, &x->env.o.optimizer, x->it.in->step, x->norm.coef,
+                          vs->first, vs->last);
     }
     return DT_OK;
 }
 
 static enum dt_status execute(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
-    const struct dt_op *op = &x->p->ops[i];
+    const struct dt_op *op = &x->it.p->ops[i];
     struct dt_exec_microbatch *s;
-    bool leads = dt_exec_leader(x, i) == i;
+    bool leads = dt_exec_leader(x->it.p, &x->ranks, i) == i;
 
     switch ((enum dt_op_kind)op->kind) {
     case DT_OP_FETCH:
-        return dt_exec_microbatch_get(x, dt_exec_op_vs(x, op), op->mb, err, &s);
+        return dt_exec_microbatch_get(&x->stages, &x->it, dt_exec_op_vs(&x->stages, op), op->mb,
+                                      err, &s);
     case DT_OP_RECV:
         return dt_exec_recv(x, op, err);
     case DT_OP_FORWARD:
@@ -341,12 +356,12 @@ static enum dt_status execute(struct dt_exec *x, uint32_t i, struct dt_error *er
         return compute(x, i, err);
     case DT_OP_GRAD_SYNC:
         if (leads)
-            dt_exec_sync(x, &x->p->groups[op->peer]);
+            dt_exec_sync(&x->stages, x->it.p, &x->it.p->groups[op->peer]);
         return DT_OK;
     case DT_OP_GRAD_NORM:
         return leads ? grad_norm(x, err) : DT_OK;
     case DT_OP_STEP:
-        return x->late_steps ? DT_OK : step(x, op, err);
+        return x->it.late_steps ? DT_OK : step(x, op, err);
     case DT_OP_SEND:         /* the receiver takes it */
     case DT_OP_PARAM_GATHER: /* every replica has stepped all of its parameters */
         return DT_OK;
@@ -359,13 +374,14 @@ static enum dt_status execute(struct dt_exec *x, uint32_t i, struct dt_error *er
 
 /* ---- the walk ---- */
 
-static void begin_iteration(struct dt_exec *x)
+static void begin_iteration(struct dt_exec_iteration *it, const struct dt_exec_stages *stages,
+                            struct dt_exec_norm *norm)
 {
-    x->has_norm = x->decided = false;
-    x->waited_ns = 0;
-    for (int m = 0; m < x->o.model->n_modules; m++)
-        for (int i = 0; i < x->dp[m] * x->n_v[m]; i++) {
-            struct dt_exec_vstage *vs = &x->vs[m][i];
+    norm->known = it->decided = false;
+    it->waited_ns = 0;
+    for (int m = 0; m < stages->env->o.model->n_modules; m++)
+        for (int i = 0; i < stages->env->dp[m] * stages->env->n_v[m]; i++) {
+            struct dt_exec_vstage *vs = &stages->vs[m][i];
 
             if (!vs->stage)
                 continue;
@@ -380,28 +396,29 @@ static void begin_iteration(struct dt_exec *x)
             vs->in_use = 0;
             vs->backwards = 0;
         }
-    for (uint32_t i = 0; i < x->p->n_ops; i++) {
-        const struct dt_op *op = &x->p->ops[i];
+    for (uint32_t i = 0; i < it->p->n_ops; i++) {
+        const struct dt_op *op = &it->p->ops[i];
 
-        if (op->kind == DT_OP_BACKWARD && op->part == 0 && dt_exec_here(x, op))
-            dt_exec_op_vs(x, op)->backwards++;
+        if (op->kind == DT_OP_BACKWARD && op->part == 0 && dt_exec_here(stages->ranks, op))
+            dt_exec_op_vs(stages, op)->backwards++;
     }
     /* a replica without microbatches has gradients, too */
-    for (int m = 0; m < x->o.model->n_modules; m++)
-        for (int i = 0; i < x->dp[m] * x->n_v[m]; i++)
-            if (x->vs[m][i].stage && x->vs[m][i].backwards == 0)
-                last_backward(x, &x->vs[m][i], x->vs[m][i].first, x->vs[m][i].last);
+    for (int m = 0; m < stages->env->o.model->n_modules; m++)
+        for (int i = 0; i < stages->env->dp[m] * stages->env->n_v[m]; i++)
+            if (stages->vs[m][i].stage && stages->vs[m][i].backwards == 0)
+                last_backward(stages, &stages->vs[m][i], stages->vs[m][i].first,
+                              stages->vs[m][i].last);
 }
 
 /* Kind, stage and replica in one number, for dt_supervisor_doing. */
 enum { OP_STAGE = 4, OP_REPLICA = 16 };
 
-static void tell(const struct dt_exec *x, uint32_t i)
+static void tell(const struct dt_exec_env *env, const struct dt_program *p, uint32_t i)
 {
-    const struct dt_op *op = &x->p->ops[i];
+    const struct dt_op *op = &p->ops[i];
 
-    if (x->o.supervisor)
-        dt_supervisor_doing(x->o.supervisor, op->module,
+    if (env->o.supervisor)
+        dt_supervisor_doing(env->o.supervisor, op->module,
                             op->kind | op->stage << OP_STAGE | op->replica << OP_REPLICA,
                             op->mb == DT_NONE ? -1 : (int64_t)op->mb);
 }
@@ -421,22 +438,22 @@ void dt_exec_describe(const struct dt_model *m, int module, int op, int64_t micr
 
 static enum dt_status walk_op(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
-    const struct dt_op *op = &x->p->ops[i];
+    const struct dt_op *op = &x->it.p->ops[i];
     struct dt_device_memory_owner *before;
     enum dt_status st;
 
-    tell(x, i);
+    tell(&x->env, x->it.p, i);
     DT_TRY(dt_exec_comm_wait(x, i, err));
-    x->dev->event_record(x->q, x->begin[i]);
-    before = dt_exec_for(x, op->module, op->replica, op->stage);
+    x->env.dev->event_record(x->env.q, x->events.begin[i]);
+    before = dt_exec_for(&x->stages, op->module, op->replica, op->stage);
     st = execute(x, i, err);
-    x->dev->memory_for(x->dev, before);
-    x->dev->event_record(x->q, x->end[i]);
+    x->env.dev->memory_for(x->env.dev, before);
+    x->env.dev->event_record(x->env.q, x->events.end[i]);
     /* what others take must be there */
-    if (st == DT_OK && x->t)
-        st = x->dev->event_sync(x->end[i], err);
+    if (st == DT_OK && x->ranks.t)
+        st = x->env.dev->event_sync(x->events.end[i], err);
     if (st == DT_OK)
-        st = dt_tp_state(dt_exec_tp(x, op->module, op->replica, op->stage), err);
+        st = dt_tp_state(dt_exec_tp(&x->ranks, op->module, op->replica, op->stage), err);
     if (st != DT_OK)
         return dt_exec_error_at(x, i, st, err);
     dt_exec_comm_ended(x, i);
@@ -445,24 +462,24 @@ static enum dt_status walk_op(struct dt_exec *x, uint32_t i, struct dt_error *er
 
 static enum dt_status walk(struct dt_exec *x, struct dt_error *err)
 {
-    if (x->losses_left == 0) {
-        dt_exec_loss_sum(x);
+    if (x->losses.left == 0) {
+        dt_exec_loss_sum(&x->losses, &x->it);
         dt_exec_comm_losses(x);
     }
-    for (uint32_t k = 0; k < x->n_order; k++)
-        if (!dt_exec_is_comm(x, x->order[k]))
-            DT_TRY(walk_op(x, x->order[k], err));
+    for (uint32_t k = 0; k < x->it.n_order; k++)
+        if (!dt_exec_is_comm(&x->comm, x->it.order[k]))
+            DT_TRY(walk_op(x, x->it.order[k], err));
     DT_TRY(dt_exec_comm_end(x, err));
-    if (x->o.supervisor)
-        dt_supervisor_doing(x->o.supervisor, -1, 0, -1);
+    if (x->env.o.supervisor)
+        dt_supervisor_doing(x->env.o.supervisor, -1, 0, -1);
     return DT_OK;
 }
 
 static enum dt_status step_late(struct dt_exec *x, struct dt_error *err)
 {
-    for (uint32_t k = 0; x->late_steps && k < x->n_order; k++)
-        if (x->p->ops[x->order[k]].kind == DT_OP_STEP)
-            DT_TRY(step(x, &x->p->ops[x->order[k]], err));
+    for (uint32_t k = 0; x->it.late_steps && k < x->it.n_order; k++)
+        if (x->it.p->ops[x->it.order[k]].kind == DT_OP_STEP)
+            DT_TRY(step(x, &x->it.p->ops[x->it.order[k]], err));
     return DT_OK;
 }
 
@@ -470,14 +487,15 @@ static void count_compute(struct dt_exec *x, struct dt_exec_result *r)
 {
     int64_t ns = 0;
 
-    for (uint32_t k = 0; k < x->n_order; k++) {
-        uint32_t i = x->order[k];
+    for (uint32_t k = 0; k < x->it.n_order; k++) {
+        uint32_t i = x->it.order[k];
 
-        if (dt_op_resource(x->p->ops[i].kind) == DT_RES_COMPUTE)
-            ns += (int64_t)(x->dev->event_ns(x->end[i]) - x->dev->event_ns(x->begin[i]));
+        if (dt_op_resource(x->it.p->ops[i].kind) == DT_RES_COMPUTE)
+            ns += (int64_t)(x->env.dev->event_ns(x->events.end[i]) -
+                            x->env.dev->event_ns(x->events.begin[i]));
     }
     r->compute_s = (double)ns * 1e-9;
-    r->waited_s = (double)x->waited_ns * 1e-9;
+    r->waited_s = (double)x->it.waited_ns * 1e-9;
 }
 
 enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
@@ -488,38 +506,38 @@ enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
 
     if (p->assignment->n_samples != in->n || p->assignment->first_sample != 0)
         return dt_error_set(err, DT_ERR_INTERNAL, "the program is for other samples");
-    x->p = p;
-    x->in = in;
-    DT_TRY(dt_exec_edges(x, err));
-    DT_TRY(dt_exec_loss_begin(x, err));
-    DT_TRY(dt_exec_reserve(x, err));
-    DT_TRY(dt_exec_make_order(x, err));
-    DT_TRY(dt_exec_event_room(x, err));
-    begin_iteration(x);
+    x->it.p = p;
+    x->it.in = in;
+    DT_TRY(dt_exec_edges(&x->it, &x->env, err));
+    DT_TRY(dt_exec_loss_begin(&x->losses, &x->it, &x->stages, err));
+    DT_TRY(dt_exec_reserve(&x->stages, &x->it, err));
+    DT_TRY(dt_exec_make_order(&x->it, &x->ranks, err));
+    DT_TRY(dt_exec_event_room(&x->events, x->env.dev, p->n_ops, err));
+    begin_iteration(&x->it, &x->stages, &x->norm);
     DT_TRY(dt_exec_comm_begin(x, err));
     st = walk(x, err);
-    if (st == DT_OK && x->training && !x->has_norm) /* nothing is trained here */
+    if (st == DT_OK && x->ranks.training && !x->norm.known) /* nothing is trained here */
         st = grad_norm(x, err);
     if (st == DT_OK)
         st = decide(x, err);
     if (st == DT_OK)
         st = step_late(x, err);
     if (st == DT_OK)
-        st = x->dev->queue_sync(x->q, err);
+        st = x->env.dev->queue_sync(x->env.q, err);
     else
-        x->dev->queue_sync(x->q, NULL);
+        x->env.dev->queue_sync(x->env.q, NULL);
     DT_TRY(st);
     if (timeline)
         DT_TRY(dt_exec_read_timeline(x, err, timeline));
-    count_compute(x, &x->result);
-    *out = x->result;
+    count_compute(x, &x->it.result);
+    *out = x->it.result;
     return DT_OK;
 }
 
 enum dt_status dt_exec_timeline(struct dt_exec *x, const struct dt_program *p, struct dt_error *err,
                                 struct dt_timeline *out)
 {
-    x->p = p;
+    x->it.p = p;
     return dt_exec_read_timeline(x, err, out);
 }
 
@@ -527,67 +545,62 @@ enum dt_status dt_exec_timeline(struct dt_exec *x, const struct dt_program *p, s
 
 struct dt_stage *dt_exec_stage(const struct dt_exec *x, int module, int replica, int v)
 {
-    return dt_exec_vs(x, module, replica, v)->stage;
+    return dt_exec_vs(&x->stages, module, replica, v)->stage;
 }
 
 struct dt_optimizer *dt_exec_optimizer(const struct dt_exec *x, int module, int replica, int v)
 {
-    return &dt_exec_vs(x, module, replica, v)->opt;
+    return &dt_exec_vs(&x->stages, module, replica, v)->opt;
 }
 
 /* What the lowest replica here holds goes to the others here. */
-static void copy_to_replica(struct dt_exec *x, const struct dt_exec_vstage *from,
+static void copy_to_replica(const struct dt_exec_env *env, const struct dt_exec_vstage *from,
                             struct dt_exec_vstage *to)
 {
     size_t bytes = dt_stage_param_floats(to->stage) * sizeof(float);
     size_t moments = to->opt.moments * sizeof(float);
 
-    x->dev->copy(x->q, dt_stage_master(to->stage), dt_stage_master(from->stage), bytes,
-                 DT_COPY_ON_DEVICE);
+    env->dev->copy(env->q, dt_stage_master(to->stage), dt_stage_master(from->stage), bytes,
+                   DT_COPY_ON_DEVICE);
     if (!to->opt.exp_avg || to->opt.sharded)
         return;
-    x->dev->copy(x->q, to->opt.exp_avg, from->opt.exp_avg, moments, DT_COPY_ON_DEVICE);
-    x->dev->copy(x->q, to->opt.exp_avg_sq, from->opt.exp_avg_sq, moments, DT_COPY_ON_DEVICE);
+    env->dev->copy(env->q, to->opt.exp_avg, from->opt.exp_avg, moments, DT_COPY_ON_DEVICE);
+    env->dev->copy(env->q, to->opt.exp_avg_sq, from->opt.exp_avg_sq, moments, DT_COPY_ON_DEVICE);
 }
 
 enum dt_status dt_exec_changed(struct dt_exec *x, struct dt_error *err)
 {
-    for (int m = 0; m < x->o.model->n_modules; m++)
-        for (int k = 0; k < x->dp[m] * x->n_v[m]; k++) {
-            struct dt_exec_vstage *vs = &x->vs[m][k];
-            int leader = x->peers[m][vs->v % x->pp[m]].leader;
+    for (int m = 0; m < x->env.o.model->n_modules; m++)
+        for (int k = 0; k < x->env.dp[m] * x->env.n_v[m]; k++) {
+            struct dt_exec_vstage *vs = &x->stages.vs[m][k];
+            int leader = x->ranks.peers[m][vs->v % x->env.pp[m]].leader;
 
             if (!vs->stage)
                 continue;
             if (vs->replica != leader)
-                copy_to_replica(x, dt_exec_vs(x, m, leader, vs->v), vs);
-            dt_stage_changed(x->q, vs->stage, vs->first, vs->last);
+                copy_to_replica(&x->env, dt_exec_vs(&x->stages, m, leader, vs->v), vs);
+            dt_stage_changed(x->env.q, vs->stage, vs->first, vs->last);
         }
-    return x->dev->queue_sync(x->q, err);
+    return x->env.dev->queue_sync(x->env.q, err);
 }
 
 enum dt_status dt_exec_sum(struct dt_exec *x, double *v, size_t n, struct dt_error *err)
 {
-    struct dt_req *req;
-
-    if (!x->world)
-        return DT_OK;
-    DT_TRY(x->t->post_all_reduce(x->world, DT_REDUCE_F64, v, n, err, &req));
-    return dt_transport_wait(x->t, req, x->o.limit_s, "all ranks", err);
+    return dt_exec_ranks_sum(&x->ranks, v, n, err);
 }
 
 void dt_exec_memory(const struct dt_exec *x, int64_t *now_bytes, int64_t *max_bytes)
 {
-    x->dev->memory_used(x->dev, now_bytes, max_bytes);
+    x->env.dev->memory_used(x->env.dev, now_bytes, max_bytes);
 }
 
 int64_t dt_exec_lane_memory(const struct dt_exec *x, int module, int replica, int stage)
 {
-    return __atomic_load_n(&x->lane[module][replica * x->pp[module] + stage].now_bytes,
+    return __atomic_load_n(&x->stages.lane[module][replica * x->env.pp[module] + stage].now_bytes,
                            __ATOMIC_RELAXED);
 }
 
 int dt_exec_in_flight(const struct dt_exec *x, int module, int replica, int v)
 {
-    return dt_exec_vs(x, module, replica, v)->in_use_max;
+    return dt_exec_vs(&x->stages, module, replica, v)->in_use_max;
 }

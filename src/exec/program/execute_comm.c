@@ -25,52 +25,48 @@ static void arrive(struct dt_exec_comm *c, uint32_t i)
 }
 
 /* Op i is over: whoever waited for it waits for one less. */
-static void pass_on(struct dt_exec *x, uint32_t i)
+static void pass_on(struct dt_exec_comm *c, const struct dt_program *p, uint32_t i)
 {
-    struct dt_exec_comm *c = &x->c;
-    bool send = i < x->p->n_ops && x->p->ops[i].kind == DT_OP_SEND && c->kind[i] == DT_EXEC_COMM;
+    bool send = i < p->n_ops && p->ops[i].kind == DT_OP_SEND && c->kind[i] == DT_EXEC_COMM;
 
     for (uint32_t k = c->succ_first[i]; k < c->succ_first[i + 1]; k++)
         if (!send) /* those behind a SEND went on when it was posted */
             arrive(c, c->succ[k]);
 }
 
-static void ended(struct dt_exec *x, uint32_t i)
+static void ended(struct dt_exec_comm *c, const struct dt_program *p, uint32_t i)
 {
-    struct dt_exec_comm *c = &x->c;
     const struct dt_group *g;
 
     pthread_mutex_lock(&c->lock);
-    if (i < x->p->n_ops && c->kind[i] == DT_EXEC_COMM &&
-        dt_op_resource(x->p->ops[i].kind) == DT_RES_COLL) {
-        g = &x->p->groups[x->p->ops[i].peer];
+    if (i < p->n_ops && c->kind[i] == DT_EXEC_COMM &&
+        dt_op_resource(p->ops[i].kind) == DT_RES_COLL) {
+        g = &p->groups[p->ops[i].peer];
         for (uint32_t k = 0; k < g->n; k++)
-            if (c->kind[x->p->group_ops[g->first + k]] == DT_EXEC_COMM)
-                pass_on(x, x->p->group_ops[g->first + k]);
+            if (c->kind[p->group_ops[g->first + k]] == DT_EXEC_COMM)
+                pass_on(c, p, p->group_ops[g->first + k]);
     } else {
-        pass_on(x, i);
+        pass_on(c, p, i);
     }
     c->left--;
     pthread_cond_broadcast(&c->done);
     pthread_mutex_unlock(&c->lock);
 }
 
-static void fail(struct dt_exec *x, enum dt_status st, const struct dt_error *e)
+static void fail(struct dt_exec_comm *c, enum dt_status st, const struct dt_error *e)
 {
-    pthread_mutex_lock(&x->c.lock);
-    x->c.status = st;
-    x->c.error = *e;
-    pthread_cond_broadcast(&x->c.done);
-    pthread_mutex_unlock(&x->c.lock);
+    pthread_mutex_lock(&c->lock);
+    c->status = st;
+    c->error = *e;
+    pthread_cond_broadcast(&c->done);
+    pthread_mutex_unlock(&c->lock);
 }
 
 /* ---- operations under way ---- */
 
-enum dt_status dt_exec_request_post(struct dt_exec *x, uint32_t i, struct dt_req *req,
+enum dt_status dt_exec_request_post(struct dt_exec_comm *c, uint32_t i, struct dt_req *req,
                                     struct dt_exec_buffer *packed, struct dt_error *err)
 {
-    struct dt_exec_comm *c = &x->c;
-
     if (dt_grow((void **)&c->flights, &c->cap_flights, c->n_flights + 1, sizeof(*c->flights)))
         return dt_error_nomem(err, "operations under way");
     c->flights[c->n_flights++] = (struct dt_exec_request){req, i, dt_clock_ns(), packed};
@@ -89,21 +85,21 @@ static enum dt_status finish(struct dt_exec *x, uint32_t i, const struct dt_exec
                              struct dt_error *err)
 {
     DT_TRY(dt_exec_posted_end(x, i, packed, err));
-    x->c.end_ns[i] = dt_clock_ns();
-    ended(x, i);
+    x->comm.end_ns[i] = dt_clock_ns();
+    ended(&x->comm, x->it.p, i);
     return DT_OK;
 }
 
 static enum dt_status begin(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
-    struct dt_exec_comm *c = &x->c;
+    struct dt_exec_comm *c = &x->comm;
     enum dt_status st;
 
     c->begin_ns[i] = dt_clock_ns();
     st = dt_exec_post(x, i, err);
     if (st != DT_OK)
         return dt_exec_error_at(x, i, st, err);
-    if (i < x->p->n_ops && x->p->ops[i].kind == DT_OP_SEND) {
+    if (i < x->it.p->n_ops && x->it.p->ops[i].kind == DT_OP_SEND) {
         pthread_mutex_lock(&c->lock);
         for (uint32_t k = c->succ_first[i]; k < c->succ_first[i + 1]; k++)
             arrive(c, c->succ[k]);
@@ -112,10 +108,10 @@ static enum dt_status begin(struct dt_exec *x, uint32_t i, struct dt_error *err)
     return c->under_way[i] == 0 ? finish(x, i, NULL, err) : DT_OK;
 }
 
-static enum dt_status too_late(const struct dt_exec *x, const struct dt_exec_request *f,
+static enum dt_status too_late(const struct dt_exec_ranks *ranks, const struct dt_exec_request *f,
                                struct dt_error *err)
 {
-    double limit = x->o.limit_s > 0 ? x->o.limit_s : x->t->limit_s;
+    double limit = ranks->env->o.limit_s > 0 ? ranks->env->o.limit_s : ranks->t->limit_s;
 
     if ((double)(dt_clock_ns() - f->since_ns) * 1e-9 < limit)
         return DT_OK;
@@ -124,15 +120,15 @@ static enum dt_status too_late(const struct dt_exec *x, const struct dt_exec_req
 
 static enum dt_status test_all(struct dt_exec *x, bool *progress, struct dt_error *err)
 {
-    struct dt_exec_comm *c = &x->c;
+    struct dt_exec_comm *c = &x->comm;
 
     for (size_t k = 0; k < c->n_flights;) {
         struct dt_exec_request f = c->flights[k];
         bool done = false;
-        enum dt_status st = x->t->test(x->t, f.req, &done, err);
+        enum dt_status st = x->ranks.t->test(x->ranks.t, f.req, &done, err);
 
         if (st == DT_OK && !done)
-            st = too_late(x, &f, err);
+            st = too_late(&x->ranks, &f, err);
         if (st != DT_OK)
             return dt_exec_error_at(x, f.op, st, err);
         if (!done) {
@@ -165,7 +161,7 @@ static bool next_ready(struct dt_exec_comm *c, uint32_t *i)
 /* Until there is something to begin, or it is time to test again. */
 static bool pause_or_stop(struct dt_exec *x, int64_t *pause_ns)
 {
-    struct dt_exec_comm *c = &x->c;
+    struct dt_exec_comm *c = &x->comm;
     struct timespec until;
     bool stop;
 
@@ -173,7 +169,8 @@ static bool pause_or_stop(struct dt_exec *x, int64_t *pause_ns)
     while (!c->stop && c->ready_first == c->ready_end && c->n_flights == 0)
         pthread_cond_wait(&c->work, &c->lock);
     if (!c->stop && c->ready_first == c->ready_end) {
-        until = dt_clock_in(dt_backoff_ns(c->main_waits, dt_transport_crowded(x->t), pause_ns));
+        until =
+            dt_clock_in(dt_backoff_ns(c->main_waits, dt_transport_crowded(x->ranks.t), pause_ns));
         pthread_cond_timedwait(&c->work, &c->lock, &until);
     }
     stop = c->stop;
@@ -189,7 +186,7 @@ static enum dt_status serve(struct dt_exec *x, struct dt_error *err)
 
     do {
         progress = false;
-        while (next_ready(&x->c, &i)) {
+        while (next_ready(&x->comm, &i)) {
             DT_TRY(begin(x, i, err));
             progress = true;
         }
@@ -205,12 +202,12 @@ static enum dt_status serve(struct dt_exec *x, struct dt_error *err)
 static void *run(void *arg)
 {
     struct dt_exec *x = arg;
-    struct dt_exec_comm *c = &x->c;
+    struct dt_exec_comm *c = &x->comm;
     struct dt_error err = {0};
     enum dt_status st = serve(x, &err);
 
     if (st != DT_OK)
-        fail(x, st, &err);
+        fail(&x->comm, st, &err);
     pthread_mutex_lock(&c->lock); /* after a failure: nothing more until the end */
     while (!c->stop)
         pthread_cond_wait(&c->work, &c->lock);
@@ -220,13 +217,13 @@ static void *run(void *arg)
 
 enum dt_status dt_exec_comm_init(struct dt_exec *x, struct dt_error *err)
 {
-    struct dt_exec_comm *c = &x->c;
+    struct dt_exec_comm *c = &x->comm;
     pthread_condattr_t a;
     bool ok;
 
-    if (!x->t)
+    if (!x->ranks.t)
         return DT_OK;
-    DT_TRY(x->dev->queue_new(x->dev, true, err, &c->q));
+    DT_TRY(x->env.dev->queue_new(x->env.dev, true, err, &c->q));
     pthread_mutex_init(&c->lock, NULL);
     pthread_condattr_init(&a);
     pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
@@ -242,7 +239,7 @@ enum dt_status dt_exec_comm_init(struct dt_exec *x, struct dt_error *err)
 
 void dt_exec_comm_free(struct dt_exec *x)
 {
-    struct dt_exec_comm *c = &x->c;
+    struct dt_exec_comm *c = &x->comm;
 
     if (!c->q)
         return;
@@ -257,10 +254,10 @@ void dt_exec_comm_free(struct dt_exec *x)
     pthread_cond_destroy(&c->work);
     pthread_cond_destroy(&c->done);
     for (size_t k = 0; k < c->n_pool; k++) {
-        x->dev->free(x->dev, c->pool[k]->p);
+        x->env.dev->free(x->env.dev, c->pool[k]->p);
         dt_free(c->pool[k]);
     }
-    x->dev->queue_free(c->q);
+    x->env.dev->queue_free(c->q);
     dt_free((void *)c->pool);
     dt_free(c->pool_used);
     dt_free(c->pending);
@@ -279,18 +276,19 @@ void dt_exec_comm_free(struct dt_exec *x)
 
 enum dt_status dt_exec_comm_begin(struct dt_exec *x, struct dt_error *err)
 {
-    struct dt_exec_comm *c = &x->c;
+    struct dt_exec_comm *c = &x->comm;
     enum dt_status st;
 
-    if (!x->t)
+    if (!x->ranks.t)
         return DT_OK;
     pthread_mutex_lock(&c->lock);
     st = c->status != DT_OK ? dt_error_set(err, DT_ERR_INTERNAL, "an iteration has failed before")
-                            : dt_exec_graph(x, err);
+                            : dt_exec_graph(&x->comm, &x->it, &x->ranks, err);
     c->left = 0;
     c->ready_first = c->ready_end = 0;
     for (uint32_t i = 0; st == DT_OK && i < c->n; i++)
-        if (c->kind[i] == DT_EXEC_COMM && (i >= x->p->n_ops || dt_exec_leader(x, i) == i)) {
+        if (c->kind[i] == DT_EXEC_COMM &&
+            (i >= x->it.p->n_ops || dt_exec_leader(x->it.p, &x->ranks, i) == i)) {
             c->left++;
             if (c->pending[i] == 0)
                 c->ready[c->ready_end++] = i;
@@ -303,26 +301,26 @@ enum dt_status dt_exec_comm_begin(struct dt_exec *x, struct dt_error *err)
 /* Locked; until *n is 0. */
 static enum dt_status wait_for(struct dt_exec *x, const uint32_t *n, struct dt_error *err)
 {
-    struct dt_exec_comm *c = &x->c;
+    struct dt_exec_comm *c = &x->comm;
     uint64_t t0 = 0;
     enum dt_status st;
 
     while (*n > 0 && c->status == DT_OK) {
         if (!t0) {
             t0 = dt_clock_ns();
-            if (x->o.supervisor)
-                dt_supervisor_waiting(x->o.supervisor, true);
+            if (x->env.o.supervisor)
+                dt_supervisor_waiting(x->env.o.supervisor, true);
             c->main_waits = true;
             pthread_cond_signal(&c->work);
         }
         pthread_cond_wait(&c->done, &c->lock);
     }
     c->main_waits = false;
-    if (t0 && x->o.supervisor &&
+    if (t0 && x->env.o.supervisor &&
         *n == 0) /* what failed is still waited for, as the watch must know */
-        dt_supervisor_waiting(x->o.supervisor, false);
+        dt_supervisor_waiting(x->env.o.supervisor, false);
     if (t0)
-        x->waited_ns += (int64_t)(dt_clock_ns() - t0);
+        x->it.waited_ns += (int64_t)(dt_clock_ns() - t0);
     st = *n > 0 ? c->status : DT_OK;
     if (st != DT_OK && err)
         *err = c->error;
@@ -333,17 +331,17 @@ enum dt_status dt_exec_comm_wait(struct dt_exec *x, uint32_t i, struct dt_error 
 {
     enum dt_status st;
 
-    if (!x->t)
+    if (!x->ranks.t)
         return DT_OK;
-    pthread_mutex_lock(&x->c.lock);
-    st = wait_for(x, &x->c.pending[i], err);
-    pthread_mutex_unlock(&x->c.lock);
+    pthread_mutex_lock(&x->comm.lock);
+    st = wait_for(x, &x->comm.pending[i], err);
+    pthread_mutex_unlock(&x->comm.lock);
     return st;
 }
 
 static void more(struct dt_exec *x, uint32_t i, bool losses)
 {
-    struct dt_exec_comm *c = &x->c;
+    struct dt_exec_comm *c = &x->comm;
     uint32_t before;
 
     pthread_mutex_lock(&c->lock);
@@ -351,7 +349,7 @@ static void more(struct dt_exec *x, uint32_t i, bool losses)
     if (losses)
         arrive(c, i);
     else
-        pass_on(x, i);
+        pass_on(&x->comm, x->it.p, i);
     if (c->ready_end != before)
         pthread_cond_signal(&c->work);
     pthread_mutex_unlock(&c->lock);
@@ -359,24 +357,24 @@ static void more(struct dt_exec *x, uint32_t i, bool losses)
 
 void dt_exec_comm_ended(struct dt_exec *x, uint32_t i)
 {
-    if (x->t)
+    if (x->ranks.t)
         more(x, i, false);
 }
 
 void dt_exec_comm_losses(struct dt_exec *x)
 {
-    if (x->t)
-        more(x, dt_exec_loss_number(x), true);
+    if (x->ranks.t)
+        more(x, dt_exec_loss_number(&x->comm), true);
 }
 
 enum dt_status dt_exec_comm_end(struct dt_exec *x, struct dt_error *err)
 {
     enum dt_status st;
 
-    if (!x->t)
+    if (!x->ranks.t)
         return DT_OK;
-    pthread_mutex_lock(&x->c.lock);
-    st = wait_for(x, &x->c.left, err);
-    pthread_mutex_unlock(&x->c.lock);
+    pthread_mutex_lock(&x->comm.lock);
+    st = wait_for(x, &x->comm.left, err);
+    pthread_mutex_unlock(&x->comm.lock);
     return st;
 }

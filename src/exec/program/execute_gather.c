@@ -17,10 +17,10 @@
  * In fp32 masters are gathered where they lie, and the gaps between tensors with them. */
 #include "exec/program/execute_impl.h"
 
-static const struct dt_exec_peers *peers_of(const struct dt_exec *x,
+static const struct dt_exec_peers *peers_of(const struct dt_exec_ranks *ranks,
                                             const struct dt_exec_vstage *vs)
 {
-    return &x->peers[vs->module][vs->v % x->pp[vs->module]];
+    return &ranks->peers[vs->module][vs->v % ranks->env->pp[vs->module]];
 }
 
 /* ---- what travels ---- */
@@ -51,8 +51,8 @@ static size_t wire_bytes(const struct dt_stage *s, size_t at, size_t n)
 }
 
 /* Between masters [at, at + n) and what travels of them: its parameters in the stage's order. */
-static void convert(struct dt_exec *x, struct dt_device_queue *q, struct dt_stage *s, size_t at,
-                    size_t n, char *wire, bool pack)
+static void convert(const struct dt_exec_env *env, struct dt_device_queue *q, struct dt_stage *s,
+                    size_t at, size_t n, char *wire, bool pack)
 {
     int n_params;
     const struct dt_param *p = dt_stage_params(s, &n_params);
@@ -63,24 +63,25 @@ static void convert(struct dt_exec *x, struct dt_device_queue *q, struct dt_stag
         float *m = dt_stage_master(s) + first;
 
         if (count > 0 && !p[i].rounded)
-            x->dev->copy(q, pack ? (void *)wire : (void *)m, pack ? (void *)m : (void *)wire, bytes,
-                         DT_COPY_ON_DEVICE);
+            env->dev->copy(q, pack ? (void *)wire : (void *)m, pack ? (void *)m : (void *)wire,
+                           bytes, DT_COPY_ON_DEVICE);
         else if (count > 0 && pack)
-            x->k->cast(q, (int64_t)count, DT_F32, m, DT_BF16, wire);
+            env->k->cast(q, (int64_t)count, DT_F32, m, DT_BF16, wire);
         else if (count > 0)
-            x->k->cast(q, (int64_t)count, DT_BF16, wire, DT_F32, m);
+            env->k->cast(q, (int64_t)count, DT_BF16, wire, DT_F32, m);
         wire += bytes;
     }
 }
 
-enum dt_status dt_exec_gather_room(struct dt_exec *x, struct dt_exec_vstage *vs,
+enum dt_status dt_exec_gather_room(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs,
                                    struct dt_error *err)
 {
-    const struct dt_exec_peers *p = peers_of(x, vs);
+    const struct dt_exec_peers *p = peers_of(stages->ranks, vs);
     size_t bytes = 0;
     void *room;
 
-    if (x->o.dtype == DT_F32 || x->o.plan->policy.zero != 1 || !p->comm || vs->replica != p->leader)
+    if (stages->env->o.dtype == DT_F32 || stages->env->o.plan->policy.zero != 1 || !p->comm ||
+        vs->replica != p->leader)
         return DT_OK;
     for (int k = 0; k < vs->n_regions; k++) {
         struct dt_exec_region *u = &vs->regions[k];
@@ -90,7 +91,7 @@ enum dt_status dt_exec_gather_room(struct dt_exec *x, struct dt_exec_vstage *vs,
     }
     if (bytes == 0)
         return DT_OK;
-    DT_TRY(x->dev->alloc(x->dev, bytes, err, &room));
+    DT_TRY(stages->env->dev->alloc(stages->env->dev, bytes, err, &room));
     vs->wire = room;
     return DT_OK;
 }
@@ -98,11 +99,11 @@ enum dt_status dt_exec_gather_room(struct dt_exec *x, struct dt_exec_vstage *vs,
 /* ---- gathering ---- */
 
 /* Bytes of each member's piece, on the wire or as it lies; where this rank's begins. */
-static enum dt_status pieces(const struct dt_exec *x, const struct dt_exec_vstage *vs,
+static enum dt_status pieces(const struct dt_exec_ranks *ranks, const struct dt_exec_vstage *vs,
                              const struct dt_exec_region *u, bool wire, struct dt_error *err,
                              size_t **out)
 {
-    int members = peers_of(x, vs)->n;
+    int members = peers_of(ranks, vs)->n;
     size_t *bytes = dt_malloc((size_t)members * sizeof(*bytes)), at, n;
 
     if (!bytes)
@@ -116,10 +117,10 @@ static enum dt_status pieces(const struct dt_exec *x, const struct dt_exec_vstag
 }
 
 /* This rank's piece onto the wire, or the others' off it. */
-static void convert_region(struct dt_exec *x, struct dt_device_queue *q, struct dt_exec_vstage *vs,
-                           const struct dt_exec_region *u, bool pack)
+static void convert_region(const struct dt_exec_stages *stages, struct dt_device_queue *q,
+                           struct dt_exec_vstage *vs, const struct dt_exec_region *u, bool pack)
 {
-    const struct dt_exec_peers *p = peers_of(x, vs);
+    const struct dt_exec_peers *p = peers_of(stages->ranks, vs);
     char *wire = vs->wire + u->wire_at;
 
     for (int k = 0; k < p->n; k++) {
@@ -127,73 +128,75 @@ static void convert_region(struct dt_exec *x, struct dt_device_queue *q, struct 
 
         dt_exec_piece(u, p->n, k, &at, &n);
         if ((k == p->me) == pack)
-            convert(x, q, vs->stage, at, n, wire, pack);
+            convert(stages->env, q, vs->stage, at, n, wire, pack);
         wire += wire_bytes(vs->stage, at, n);
     }
 }
 
-static enum dt_status gather_region(struct dt_exec *x, const struct dt_exec_vstage *vs,
-                                    const struct dt_exec_region *u, bool wire, struct dt_error *err,
-                                    struct dt_req **req)
+static enum dt_status gather_region(const struct dt_exec_ranks *ranks,
+                                    const struct dt_exec_vstage *vs, const struct dt_exec_region *u,
+                                    bool wire, struct dt_error *err, struct dt_req **req)
 {
     void *buf =
         wire ? (void *)(vs->wire + u->wire_at) : (void *)(dt_stage_master(vs->stage) + u->at);
     size_t *bytes = NULL;
     enum dt_status st;
 
-    DT_TRY(pieces(x, vs, u, wire, err, &bytes));
-    st = x->t->post_all_gather(peers_of(x, vs)->comm, buf, bytes, err, req);
+    DT_TRY(pieces(ranks, vs, u, wire, err, &bytes));
+    st = ranks->t->post_all_gather(peers_of(ranks, vs)->comm, buf, bytes, err, req);
     dt_free(bytes);
     return st;
 }
 
 enum dt_status dt_exec_post_gather(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
-    const struct dt_op *op = &x->p->ops[i];
-    struct dt_exec_vstage *vs = dt_exec_leader_stage(x, op);
+    const struct dt_op *op = &x->it.p->ops[i];
+    struct dt_exec_vstage *vs = dt_exec_leader_stage(&x->stages, op);
 
     for (int k = 0; k < vs->n_regions; k++) {
         const struct dt_exec_region *u = &vs->regions[k];
         struct dt_req *req;
 
-        if (u->whole || !dt_exec_in_bucket(x, op, u))
+        if (u->whole || !dt_exec_in_bucket(&x->stages, op, u))
             continue;
         if (vs->wire) {
-            convert_region(x, x->c.q, vs, u, true);
-            DT_TRY(x->dev->queue_sync(x->c.q, err));
+            convert_region(&x->stages, x->comm.q, vs, u, true);
+            DT_TRY(x->env.dev->queue_sync(x->comm.q, err));
         }
-        DT_TRY(gather_region(x, vs, u, vs->wire != NULL, err, &req));
-        DT_TRY(dt_exec_request_post(x, i, req, NULL, err));
+        DT_TRY(gather_region(&x->ranks, vs, u, vs->wire != NULL, err, &req));
+        DT_TRY(dt_exec_request_post(&x->comm, i, req, NULL, err));
     }
     return DT_OK;
 }
 
 enum dt_status dt_exec_end_gather(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
-    const struct dt_op *op = &x->p->ops[i];
-    struct dt_exec_vstage *vs = dt_exec_leader_stage(x, op);
+    const struct dt_op *op = &x->it.p->ops[i];
+    struct dt_exec_vstage *vs = dt_exec_leader_stage(&x->stages, op);
 
     for (int k = 0; k < vs->n_regions; k++) {
         const struct dt_exec_region *u = &vs->regions[k];
 
-        if (u->whole || !dt_exec_in_bucket(x, op, u))
+        if (u->whole || !dt_exec_in_bucket(&x->stages, op, u))
             continue;
         if (vs->wire)
-            convert_region(x, x->c.q, vs, u, false);
-        dt_exec_copy_here(x, x->c.q, op, false, u->at, u->n);
+            convert_region(&x->stages, x->comm.q, vs, u, false);
+        dt_exec_copy_here(&x->stages, x->comm.q, op, false, u->at, u->n);
     }
-    return x->dev->queue_sync(x->c.q, err);
+    return x->env.dev->queue_sync(x->comm.q, err);
 }
 
 enum dt_status dt_exec_gather(struct dt_exec *x, struct dt_error *err)
 {
-    for (int m = 0; x->t && x->o.plan->policy.zero == 1 && m < x->o.model->n_modules; m++)
-        for (int v = 0; v < x->n_v[m]; v++) {
-            const struct dt_exec_peers *p = &x->peers[m][v % x->pp[m]];
-            struct dt_exec_vstage *vs = p->leader >= 0 ? dt_exec_vs(x, m, p->leader, v) : NULL;
+    for (int m = 0; x->ranks.t && x->env.o.plan->policy.zero == 1 && m < x->env.o.model->n_modules;
+         m++)
+        for (int v = 0; v < x->env.n_v[m]; v++) {
+            const struct dt_exec_peers *p = &x->ranks.peers[m][v % x->env.pp[m]];
+            struct dt_exec_vstage *vs =
+                p->leader >= 0 ? dt_exec_vs(&x->stages, m, p->leader, v) : NULL;
             struct dt_op like = {.module = (uint8_t)m,
-                                 .chunk = (uint8_t)(v / x->pp[m]),
-                                 .stage = (uint16_t)(v % x->pp[m])};
+                                 .chunk = (uint8_t)(v / x->env.pp[m]),
+                                 .stage = (uint16_t)(v % x->env.pp[m])};
 
             if (!vs || !p->comm)
                 continue;
@@ -202,13 +205,15 @@ enum dt_status dt_exec_gather(struct dt_exec *x, struct dt_error *err)
 
                 if (vs->regions[k].whole)
                     continue;
-                DT_TRY(gather_region(x, vs, &vs->regions[k], false, err, &req));
-                DT_TRY(dt_transport_wait(x->t, req, x->o.limit_s, "parameters", err));
-                dt_exec_copy_here(x, x->q, &like, false, vs->regions[k].at, vs->regions[k].n);
+                DT_TRY(gather_region(&x->ranks, vs, &vs->regions[k], false, err, &req));
+                DT_TRY(dt_transport_wait(x->ranks.t, req, x->env.o.limit_s, "parameters", err));
+                dt_exec_copy_here(&x->stages, x->env.q, &like, false, vs->regions[k].at,
+                                  vs->regions[k].n);
             }
-            for (int r = 0; r < x->dp[m]; r++)
-                if (dt_exec_vs(x, m, r, v)->stage)
-                    dt_stage_changed(x->q, dt_exec_vs(x, m, r, v)->stage, vs->first, vs->last);
+            for (int r = 0; r < x->env.dp[m]; r++)
+                if (dt_exec_vs(&x->stages, m, r, v)->stage)
+                    dt_stage_changed(x->env.q, dt_exec_vs(&x->stages, m, r, v)->stage, vs->first,
+                                     vs->last);
         }
-    return x->dev->queue_sync(x->q, err);
+    return x->env.dev->queue_sync(x->env.q, err);
 }

@@ -17,57 +17,61 @@
 
 /* ---- which thread ---- */
 
-int dt_exec_send_users(const struct dt_exec *x, uint32_t send)
+int dt_exec_send_users(const struct dt_program *p, const struct dt_exec_ranks *ranks, uint32_t send)
 {
-    const struct dt_op *from = &x->p->ops[send], *to = &x->p->ops[from->peer];
+    const struct dt_op *from = &p->ops[send], *to = &p->ops[from->peer];
     int here = 0, away = 0;
 
-    for (int t = 0; t < x->o.plan->modules[to->module].layout.tp; t++) {
+    for (int t = 0; t < ranks->env->o.plan->modules[to->module].layout.tp; t++) {
         int a, b;
 
-        dt_exec_route(x, from, to, t, &a, &b);
-        if (a != x->rank)
+        dt_exec_route(ranks, from, to, t, &a, &b);
+        if (a != ranks->rank)
             continue;
-        here += b == x->rank;
-        away += b != x->rank;
+        here += b == ranks->rank;
+        away += b != ranks->rank;
     }
     return here + (away > 0);
 }
 
-static bool sends_away(const struct dt_exec *x, const struct dt_op *from)
+static bool sends_away(const struct dt_program *p, const struct dt_exec_ranks *ranks,
+                       const struct dt_op *from)
 {
-    const struct dt_op *to = &x->p->ops[from->peer];
+    const struct dt_op *to = &p->ops[from->peer];
 
-    for (int t = 0; t < x->o.plan->modules[to->module].layout.tp; t++) {
+    for (int t = 0; t < ranks->env->o.plan->modules[to->module].layout.tp; t++) {
         int a, b;
 
-        dt_exec_route(x, from, to, t, &a, &b);
-        if (a == x->rank && b != x->rank)
+        dt_exec_route(ranks, from, to, t, &a, &b);
+        if (a == ranks->rank && b != ranks->rank)
             return true;
     }
     return false;
 }
 
-static enum dt_exec_where where(const struct dt_exec *x, const struct dt_op *op)
+static enum dt_exec_where where(const struct dt_program *p, const struct dt_exec_ranks *ranks,
+                                const struct dt_op *op)
 {
-    const struct dt_exec_peers *p;
+    const struct dt_exec_peers *peers;
     int a, b;
 
-    if (!dt_exec_here(x, op))
+    if (!dt_exec_here(ranks, op))
         return DT_EXEC_ELSEWHERE;
     switch ((enum dt_op_kind)op->kind) {
     case DT_OP_SEND:
-        return sends_away(x, op) ? DT_EXEC_COMM : DT_EXEC_MAIN;
+        return sends_away(p, ranks, op) ? DT_EXEC_COMM : DT_EXEC_MAIN;
     case DT_OP_RECV:
-        dt_exec_route(x, &x->p->ops[op->peer], op,
-                      x->member[op->module][op->replica * x->pp[op->module] + op->stage], &a, &b);
-        return a == x->rank ? DT_EXEC_MAIN : DT_EXEC_COMM;
+        dt_exec_route(
+            ranks, &p->ops[op->peer], op,
+            ranks->member[op->module][op->replica * ranks->env->pp[op->module] + op->stage], &a,
+            &b);
+        return a == ranks->rank ? DT_EXEC_MAIN : DT_EXEC_COMM;
     case DT_OP_GRAD_SYNC:
     case DT_OP_PARAM_GATHER:
-        p = &x->peers[op->module][op->stage];
+        peers = &ranks->peers[op->module][op->stage];
         if (op->flags & DT_OPF_TIED)
-            return x->tied[op->replica] ? DT_EXEC_COMM : DT_EXEC_MAIN;
-        return p->comm ? DT_EXEC_COMM : DT_EXEC_MAIN;
+            return ranks->tied[op->replica] ? DT_EXEC_COMM : DT_EXEC_MAIN;
+        return peers->comm ? DT_EXEC_COMM : DT_EXEC_MAIN;
     case DT_OP_FORWARD:
     case DT_OP_BACKWARD:
     case DT_OP_WEIGHT_GRAD:
@@ -101,34 +105,35 @@ static bool is_p2p(const struct dt_op *op)
 }
 
 /* What op i (here) waits for instead of d: DT_NONE = nothing that this rank counts. */
-static uint32_t counted(const struct dt_exec *x, uint32_t i, uint32_t d)
+static uint32_t counted(const struct dt_exec_comm *c, const struct dt_program *p, uint32_t i,
+                        uint32_t d)
 {
-    const struct dt_op *op = &x->p->ops[i];
-    bool comm = x->c.kind[i] == DT_EXEC_COMM;
+    const struct dt_op *op = &p->ops[i];
+    bool comm = c->kind[i] == DT_EXEC_COMM;
 
     if (op->kind == DT_OP_RECV && d == op->peer)
         return DT_NONE;
-    if (is_p2p(op) && is_p2p(&x->p->ops[d])) { /* the order of its resource */
+    if (is_p2p(op) && is_p2p(&p->ops[d])) { /* the order of its resource */
         if (!comm)
             return DT_NONE;
-        while (d != DT_NONE && x->c.kind[d] != DT_EXEC_COMM)
-            d = x->p->ops[d].dep[0];
+        while (d != DT_NONE && c->kind[d] != DT_EXEC_COMM)
+            d = p->ops[d].dep[0];
         return d;
     }
-    return x->c.kind[d] == DT_EXEC_ELSEWHERE ? DT_NONE : d;
+    return c->kind[d] == DT_EXEC_ELSEWHERE ? DT_NONE : d;
 }
 
-uint32_t dt_exec_leader(const struct dt_exec *x, uint32_t i)
+uint32_t dt_exec_leader(const struct dt_program *p, const struct dt_exec_ranks *ranks, uint32_t i)
 {
-    const struct dt_op *op = &x->p->ops[i];
+    const struct dt_op *op = &p->ops[i];
     const struct dt_group *g;
 
     if (dt_op_resource(op->kind) != DT_RES_COLL)
         return i;
-    g = &x->p->groups[op->peer];
+    g = &p->groups[op->peer];
     for (uint32_t k = 0; k < g->n; k++)
-        if (dt_exec_here(x, &x->p->ops[x->p->group_ops[g->first + k]]))
-            return x->p->group_ops[g->first + k];
+        if (dt_exec_here(ranks, &p->ops[p->group_ops[g->first + k]]))
+            return p->group_ops[g->first + k];
     return i;
 }
 
@@ -141,9 +146,9 @@ static bool lanes_meet(const struct dt_program *p, uint32_t a, uint32_t b)
     return x->first_gpu < y->first_gpu + y->gpus && y->first_gpu < x->first_gpu + x->gpus;
 }
 
-static enum dt_status add_token(struct dt_exec *x, struct dt_exec_token t, struct dt_error *err)
+static enum dt_status add_token(struct dt_exec_comm *c, struct dt_exec_token t,
+                                struct dt_error *err)
 {
-    struct dt_exec_comm *c = &x->c;
 
     if (dt_grow((void **)&c->tokens, &c->cap_tokens, c->n_tokens + 1u, sizeof(*c->tokens)))
         return dt_error_nomem(err, "tokens of a program");
@@ -152,39 +157,41 @@ static enum dt_status add_token(struct dt_exec *x, struct dt_exec_token t, struc
 }
 
 /* Op i of one lane waits for op d of another. */
-static enum dt_status tokens_of(struct dt_exec *x, uint32_t i, uint32_t d, struct dt_error *err)
+static enum dt_status tokens_of(struct dt_exec_comm *c, const struct dt_program *p,
+                                const struct dt_exec_ranks *ranks, uint32_t i, uint32_t d,
+                                struct dt_error *err)
 {
-    const struct dt_op *to = &x->p->ops[i], *from = &x->p->ops[d];
+    const struct dt_op *to = &p->ops[i], *from = &p->ops[d];
     int tag = DT_EXEC_TAG_TOKEN + (int)(i % (DT_EXEC_TAG_OWN - DT_EXEC_TAG_TOKEN));
 
-    if (lanes_meet(x->p, to->lane, from->lane))
+    if (lanes_meet(p, to->lane, from->lane))
         return DT_OK;
-    for (int t = 0; t < x->o.plan->modules[to->module].layout.tp; t++) {
+    for (int t = 0; t < ranks->env->o.plan->modules[to->module].layout.tp; t++) {
         int a, b;
 
-        dt_exec_route(x, from, to, t, &a, &b);
+        dt_exec_route(ranks, from, to, t, &a, &b);
         if (a == b)
             continue;
-        if (a == x->rank)
-            DT_TRY(add_token(x, (struct dt_exec_token){b, tag, false, d}, err));
-        if (b == x->rank)
-            DT_TRY(add_token(x, (struct dt_exec_token){a, tag, true, i}, err));
+        if (a == ranks->rank)
+            DT_TRY(add_token(c, (struct dt_exec_token){b, tag, false, d}, err));
+        if (b == ranks->rank)
+            DT_TRY(add_token(c, (struct dt_exec_token){a, tag, true, i}, err));
     }
     return DT_OK;
 }
 
-static enum dt_status find_tokens(struct dt_exec *x, struct dt_error *err)
+static enum dt_status find_tokens(struct dt_exec_comm *c, const struct dt_program *p,
+                                  const struct dt_exec_ranks *ranks, struct dt_error *err)
 {
-    const struct dt_program *p = x->p;
     uint32_t d;
 
-    x->c.n_tokens = 0;
+    c->n_tokens = 0;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         if (dt_op_resource(p->ops[i].kind) != DT_RES_COMPUTE)
             continue;
         for (uint32_t j = 0; (d = dep_at(p, i, j)) != DT_NONE; j++)
             if (p->ops[d].lane != p->ops[i].lane)
-                DT_TRY(tokens_of(x, i, d, err));
+                DT_TRY(tokens_of(c, p, ranks, i, d, err));
     }
     return DT_OK;
 }
@@ -201,25 +208,25 @@ static void link(struct dt_exec_comm *c, uint32_t from, uint32_t to, bool count)
     }
 }
 
-static void link_all(struct dt_exec *x, bool count)
+static void link_all(struct dt_exec_comm *c, const struct dt_exec_iteration *it,
+                     const struct dt_exec_ranks *ranks, bool count)
 {
-    struct dt_exec_comm *c = &x->c;
-    const struct dt_program *p = x->p;
+    const struct dt_program *p = it->p;
     uint32_t d;
 
     for (uint32_t i = 0; i < p->n_ops; i++) {
         if (c->kind[i] == DT_EXEC_ELSEWHERE)
             continue;
         for (uint32_t j = 0; (d = dep_at(p, i, j)) != DT_NONE; j++) {
-            d = counted(x, i, d);
+            d = counted(c, it->p, i, d);
             if (d != DT_NONE)
-                link(c, d, dt_exec_leader(x, i), count);
+                link(c, d, dt_exec_leader(it->p, ranks, i), count);
         }
     }
     /* a step is made or not, by the losses of all */
-    for (uint32_t i = 0; !x->late_steps && i < p->n_ops; i++)
+    for (uint32_t i = 0; !it->late_steps && i < p->n_ops; i++)
         if (p->ops[i].kind == DT_OP_STEP && c->kind[i] == DT_EXEC_MAIN)
-            link(c, dt_exec_loss_number(x), i, count);
+            link(c, dt_exec_loss_number(c), i, count);
     for (uint32_t k = 0; k < c->n_tokens; k++) {
         if (c->tokens[k].hears)
             link(c, p->n_ops + k, c->tokens[k].op, count);
@@ -242,31 +249,31 @@ static enum dt_status room(struct dt_exec_comm *c, struct dt_error *err)
     return DT_OK;
 }
 
-enum dt_status dt_exec_graph(struct dt_exec *x, struct dt_error *err)
+enum dt_status dt_exec_graph(struct dt_exec_comm *c, const struct dt_exec_iteration *it,
+                             const struct dt_exec_ranks *ranks, struct dt_error *err)
 {
-    struct dt_exec_comm *c = &x->c;
-    uint32_t n_ops = x->p->n_ops, sum = 0;
+    uint32_t n_ops = it->p->n_ops, sum = 0;
 
-    DT_TRY(find_tokens(x, err));
+    DT_TRY(find_tokens(c, it->p, ranks, err));
     c->n = n_ops + c->n_tokens + 1;
     DT_TRY(room(c, err));
     if (dt_grow((void **)&c->kind, &c->cap_kind, c->n + 1u, sizeof(*c->kind)))
         return dt_error_nomem(err, "the order of a program");
     for (uint32_t i = 0; i < n_ops; i++)
-        c->kind[i] = (unsigned char)where(x, &x->p->ops[i]);
+        c->kind[i] = (unsigned char)where(it->p, ranks, &it->p->ops[i]);
     memset(c->kind + n_ops, DT_EXEC_COMM, c->n - n_ops);
     memset(c->pending, 0, c->n * sizeof(*c->pending));
     memset(c->succ_first, 0, (c->n + 2u) * sizeof(*c->succ_first));
     memset(c->under_way, 0, c->n * sizeof(*c->under_way));
-    link_all(x, true);
+    link_all(c, it, ranks, true);
     for (uint32_t i = 0; i <= c->n; i++) /* ends of the lists, one place further */
         sum = c->succ_first[i] += i > 0 ? c->succ_first[i - 1] : 0;
     if (dt_grow((void **)&c->succ, &c->cap_succ, sum + 1u, sizeof(*c->succ)))
         return dt_error_nomem(err, "the order of a program");
-    link_all(x, false);
+    link_all(c, it, ranks, false);
     /* filled from the ends: succ_first[i + 1] is where the list of i begins now */
     memmove(c->succ_first, c->succ_first + 1, c->n * sizeof(*c->succ_first));
     c->succ_first[c->n] = sum;
-    c->pending[dt_exec_loss_number(x)] = 1; /* dt_exec_comm_losses */
+    c->pending[dt_exec_loss_number(c)] = 1; /* dt_exec_comm_losses */
     return DT_OK;
 }

@@ -140,130 +140,181 @@ struct dt_exec_comm {
 };
 enum dt_exec_where { DT_EXEC_ELSEWHERE, DT_EXEC_MAIN, DT_EXEC_COMM };
 
-struct dt_exec {
+/* ---- the parts of an executor, each of which may look at those before it ---- */
+
+/* What is stated, and does not change. */
+struct dt_exec_env {
     struct dt_exec_options o;
-    struct dt_transport *t; /* NULL = alone */
-    int rank, ranks;
-    struct dt_placement place;
-    int *member[DT_MAX_MODULES]; /* [replica * pp + stage]: what this rank is in the lane; -1 */
-    struct dt_exec_peers *peers[DT_MAX_MODULES]; /* [stage] */
-    struct dt_comm **tied;                       /* [replica of the LLM]; NULL entries: not here */
-    struct dt_comm *world, *training;            /* NULL = alone, or nothing is trained here */
-    struct dt_tp *tp[DT_MAX_MODULES];            /* [replica * pp + stage] */
-    struct dt_exec_comm c;
-    struct dt_batch_limits *lim[DT_MAX_MODULES]; /* per microbatch over all replicas */
-    size_t cap_lim[DT_MAX_MODULES];
-    double *losses;          /* per sample: text, image; then the sum of `signal` */
-    unsigned char *has_loss; /* per sample: computed here */
-    size_t cap_losses, cap_has_loss;
-    int64_t compute_ns, waited_ns;
     const struct dt_device *dev;
     const struct dt_kernels *k;
-    struct dt_device_queue *q;
-    struct dt_exec_vstage *vs[DT_MAX_MODULES]; /* [replica * n_v + v] */
-    /* [replica * pp + stage]: what is theirs */
-    struct dt_device_memory_owner *lane[DT_MAX_MODULES];
-    int n_v[DT_MAX_MODULES], pp[DT_MAX_MODULES], dp[DT_MAX_MODULES];
-    struct dt_exec_edge edge[DT_EDGES];
-    int64_t edge_cap;
-    double *sq, host_sq; /* device; of all ranks */
-    float *norm, *coef;  /* device */
-    float host_norm;
-    /* this iteration */
-    const struct dt_program *p;
-    const struct dt_exec_input *in;
-    struct dt_error *err;
-    double text_scale, image_scale;
-    bool has_norm, decided;
-    bool late_steps;              /* forwards come after a STEP here: steps are made at the end */
-    struct dt_exec_result result; /* when decided; times excepted */
-    uint32_t losses_left;         /* microbatches here whose losses are to come */
-    float *nll, *sse;             /* host memory of the device: per row, per image to draw */
-    int64_t *row_at, *img_at;     /* per sample: its first row and image there */
-    size_t cap_nll, cap_sse, cap_samples, cap_images;
-    int64_t *image_values; /* per image to draw: values in it */
-    const struct dt_sequence **mb_seqs;
-    size_t cap_mb_seqs;
-    uint32_t *order, n_order;
-    unsigned char *placed;
-    struct dt_device_event **begin, **end; /* per op */
-    size_t cap_order, cap_placed, cap_events, cap_ends, n_events;
+    struct dt_device_queue *q;                                       /* the main thread's */
+    int pp[DT_MAX_MODULES], dp[DT_MAX_MODULES], n_v[DT_MAX_MODULES]; /* n_v = pp * vpp */
 };
 
-static inline struct dt_exec_vstage *dt_exec_vs(const struct dt_exec *x, int module, int replica,
-                                                int v)
+/* Ranks and groups of them (execute_ranks.c).  Lanes are [replica * pp + stage]. */
+struct dt_exec_ranks {
+    const struct dt_exec_env *env;
+    struct dt_transport *t; /* NULL = alone */
+    int rank, n;
+    struct dt_placement place;
+    int *member[DT_MAX_MODULES]; /* [lane]: what this rank is in it; -1 = elsewhere */
+    struct dt_exec_peers *peers[DT_MAX_MODULES]; /* [stage] */
+    struct dt_tp *tp[DT_MAX_MODULES];            /* [lane] */
+    struct dt_comm **tied;                       /* [replica of the LLM]; NULL entries: not here */
+    struct dt_comm *world, *training;            /* NULL = alone, or nothing is trained here */
+};
+
+/* Virtual stages and what their lanes have in memory (execute_lane.c, execute_message.c). */
+struct dt_exec_stages {
+    const struct dt_exec_env *env;
+    const struct dt_exec_ranks *ranks;
+    struct dt_exec_vstage *vs[DT_MAX_MODULES];           /* [replica * n_v + v] */
+    struct dt_device_memory_owner *lane[DT_MAX_MODULES]; /* [lane]: what is theirs */
+};
+
+/* The iteration under way: its program, its samples, and what it has come to. */
+struct dt_exec_iteration {
+    const struct dt_program *p;
+    const struct dt_exec_input *in;
+    uint32_t *order, n_order; /* ops whose lanes are here (execute_order.c) */
+    unsigned char *placed;
+    size_t cap_order, cap_placed;
+    bool late_steps; /* forwards come after a STEP here: steps are made at the end */
+    struct dt_exec_edge edge[DT_EDGES];
+    int64_t edge_cap;
+    struct dt_batch_limits *lim[DT_MAX_MODULES]; /* per microbatch over all replicas */
+    size_t cap_lim[DT_MAX_MODULES];
+    const struct dt_sequence **mb_seqs; /* of the microbatch that is being made */
+    size_t cap_mb_seqs;
+    double text_scale, image_scale; /* of a target's loss, of an image's, in the sum */
+    int64_t waited_ns;
+    bool decided;
+    struct dt_exec_result result; /* when decided; times excepted */
+};
+
+/* The norm of all gradients. */
+struct dt_exec_norm {
+    double *sq, host_sq; /* device; of all ranks */
+    float *value, *coef; /* device */
+    float host;
+    bool known; /* in this iteration */
+};
+
+/* Losses of the iteration (execute_loss.c). */
+struct dt_exec_losses {
+    double *value;            /* per sample: text, image; then the sum of `signal` */
+    unsigned char *has;       /* per sample: computed here */
+    uint32_t left;            /* microbatches here whose losses are to come */
+    float *nll, *sse;         /* host memory of the device: per row, per image to draw */
+    int64_t *row_at, *img_at; /* per sample: its first row and image there */
+    int64_t *image_values;    /* per image to draw: values in it */
+    size_t cap_value, cap_has, cap_nll, cap_sse, cap_samples, cap_images;
+};
+
+/* When ops of the main thread began and ended (execute_time.c). */
+struct dt_exec_events {
+    struct dt_device_event **begin, **end; /* per op */
+    size_t n, cap_begin, cap_end;
+};
+
+struct dt_exec {
+    struct dt_exec_env env;
+    struct dt_exec_ranks ranks;
+    struct dt_exec_stages stages;
+    struct dt_exec_iteration it;
+    struct dt_exec_norm norm;
+    struct dt_exec_losses losses;
+    struct dt_exec_events events;
+    struct dt_exec_comm comm;
+};
+
+static inline struct dt_exec_vstage *dt_exec_vs(const struct dt_exec_stages *stages, int module,
+                                                int replica, int v)
 {
-    return &x->vs[module][replica * x->n_v[module] + v];
+    return &stages->vs[module][replica * stages->env->n_v[module] + v];
 }
-static inline struct dt_exec_vstage *dt_exec_op_vs(const struct dt_exec *x, const struct dt_op *op)
+static inline struct dt_exec_vstage *dt_exec_op_vs(const struct dt_exec_stages *stages,
+                                                   const struct dt_op *op)
 {
-    return dt_exec_vs(x, op->module, op->replica, op->chunk * x->pp[op->module] + op->stage);
+    return dt_exec_vs(stages, op->module, op->replica,
+                      op->chunk * stages->env->pp[op->module] + op->stage);
 }
-static inline uint32_t dt_exec_global_mb(const struct dt_exec *x, const struct dt_op *op)
+static inline uint32_t dt_exec_global_mb(const struct dt_program *p, const struct dt_op *op)
 {
-    return x->p->assignment->m[op->module].mb_first[op->replica] + op->mb;
+    return p->assignment->m[op->module].mb_first[op->replica] + op->mb;
 }
 
 /* Is (a member of) the lane here? */
-static inline bool dt_exec_here(const struct dt_exec *x, const struct dt_op *op)
+static inline bool dt_exec_here(const struct dt_exec_ranks *ranks, const struct dt_op *op)
 {
-    return x->member[op->module][op->replica * x->pp[op->module] + op->stage] >= 0;
+    return ranks->member[op->module][op->replica * ranks->env->pp[op->module] + op->stage] >= 0;
 }
 
 /* The ranks of a lane; NULL: it is one. */
-static inline struct dt_tp *dt_exec_tp(const struct dt_exec *x, int module, int replica, int stage)
+static inline struct dt_tp *dt_exec_tp(const struct dt_exec_ranks *ranks, int module, int replica,
+                                       int stage)
 {
-    struct dt_tp *tp = &x->tp[module][replica * x->pp[module] + stage];
+    struct dt_tp *tp = &ranks->tp[module][replica * ranks->env->pp[module] + stage];
 
     return tp->comm ? tp : NULL;
 }
 
 /* What this thread allocates from now on is for the lane; give dev->memory_for what comes back. */
-static inline struct dt_device_memory_owner *dt_exec_for(const struct dt_exec *x, int module,
-                                                         int replica, int stage)
+static inline struct dt_device_memory_owner *dt_exec_for(const struct dt_exec_stages *stages,
+                                                         int module, int replica, int stage)
 {
-    return x->dev->memory_for(x->dev, &x->lane[module][replica * x->pp[module] + stage]);
+    return stages->env->dev->memory_for(
+        stages->env->dev, &stages->lane[module][replica * stages->env->pp[module] + stage]);
 }
-static inline struct dt_device_memory_owner *dt_exec_for_vs(const struct dt_exec *x,
+static inline struct dt_device_memory_owner *dt_exec_for_vs(const struct dt_exec_stages *stages,
                                                             const struct dt_exec_vstage *vs)
 {
-    return dt_exec_for(x, vs->module, vs->replica, vs->v % x->pp[vs->module]);
+    return dt_exec_for(stages, vs->module, vs->replica, vs->v % stages->env->pp[vs->module]);
 }
 
 /* execute_lane.c */
-enum dt_status dt_exec_build(struct dt_exec *x, struct dt_error *err);
-void dt_exec_drop(struct dt_exec *x);
+enum dt_status dt_exec_build(struct dt_exec_stages *stages, struct dt_error *err);
+void dt_exec_drop(struct dt_exec_stages *stages);
 /* Makes room for the microbatches of this iteration. */
-enum dt_status dt_exec_reserve(struct dt_exec *x, struct dt_error *err);
-enum dt_status dt_exec_room(struct dt_exec *x, struct dt_exec_buffer *b, size_t bytes,
+enum dt_status dt_exec_reserve(const struct dt_exec_stages *stages, struct dt_exec_iteration *it,
+                               struct dt_error *err);
+enum dt_status dt_exec_room(const struct dt_device *dev, struct dt_exec_buffer *b, size_t bytes,
                             struct dt_error *err);
 /* What a virtual stage keeps of a microbatch; made and filled when it is not there. */
-enum dt_status dt_exec_microbatch_get(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
-                                      struct dt_error *err, struct dt_exec_microbatch **out);
+enum dt_status dt_exec_microbatch_get(const struct dt_exec_stages *stages,
+                                      struct dt_exec_iteration *it, struct dt_exec_vstage *vs,
+                                      uint32_t mb, struct dt_error *err,
+                                      struct dt_exec_microbatch **out);
 void dt_exec_microbatch_done(struct dt_exec_vstage *vs, struct dt_exec_microbatch *s);
 /* A batch of nothing but the counts of a microbatch (over all replicas): enough for sizes. */
-struct dt_batch dt_exec_counts(const struct dt_exec *x, int module, uint32_t mb);
+struct dt_batch dt_exec_counts(const struct dt_exec_env *env, const struct dt_exec_iteration *it,
+                               int module, uint32_t mb);
 
 /* execute_message.c.  These lock. */
 /* A message to write, of one user; one that was sent, or NULL; what a microbatch takes, made when
  * it is not there; the same or NULL; one user less (NULL is ignored). */
-enum dt_status dt_exec_message_new(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
-                                   bool grad, size_t bytes, struct dt_error *err,
-                                   struct dt_exec_message **out);
-struct dt_exec_message *dt_exec_message_sent(struct dt_exec *x, const struct dt_exec_vstage *vs,
-                                             uint32_t mb, bool grad);
-enum dt_status dt_exec_message_inbox(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
-                                     bool grad, size_t bytes, struct dt_error *err,
+enum dt_status dt_exec_message_new(struct dt_exec_comm *c, const struct dt_exec_stages *stages,
+                                   struct dt_exec_vstage *vs, uint32_t mb, bool grad, size_t bytes,
+                                   struct dt_error *err, struct dt_exec_message **out);
+struct dt_exec_message *dt_exec_message_sent(struct dt_exec_comm *c,
+                                             const struct dt_exec_vstage *vs, uint32_t mb,
+                                             bool grad);
+enum dt_status dt_exec_message_inbox(struct dt_exec_comm *c, const struct dt_exec_stages *stages,
+                                     struct dt_exec_vstage *vs, uint32_t mb, bool grad,
+                                     size_t bytes, struct dt_error *err,
                                      struct dt_exec_message **out);
-struct dt_exec_message *dt_exec_message_received(struct dt_exec *x, const struct dt_exec_vstage *vs,
-                                                 uint32_t mb, bool grad);
-void dt_exec_message_release(struct dt_exec *x, struct dt_exec_message *m, int users);
+struct dt_exec_message *dt_exec_message_received(struct dt_exec_comm *c,
+                                                 const struct dt_exec_vstage *vs, uint32_t mb,
+                                                 bool grad);
+void dt_exec_message_release(struct dt_exec_comm *c, struct dt_exec_message *m, int users);
 
-/* execute_order.c: x->order of this program, of lanes that are here, and late_steps. */
-enum dt_status dt_exec_make_order(struct dt_exec *x, struct dt_error *err);
+/* execute_order.c: x->it.order of this program, of lanes that are here, and late_steps. */
+enum dt_status dt_exec_make_order(struct dt_exec_iteration *it, const struct dt_exec_ranks *ranks,
+                                  struct dt_error *err);
 
 /* execute_move.c */
-enum dt_status dt_exec_edges(struct dt_exec *x, struct dt_error *err);
+enum dt_status dt_exec_edges(struct dt_exec_iteration *it, const struct dt_exec_env *env,
+                             struct dt_error *err);
 /* What a RECV takes of its SEND's microbatch. */
 struct dt_exec_link {
     const struct dt_exec_edge *edge; /* NULL: all of the tensor, which both sides hold alike */
@@ -277,47 +328,54 @@ struct dt_exec_link {
     bool from_runs, to_runs;      /* they lie side by side there */
     size_t width, to_bytes;       /* of a row; of the receiver's tensor */
 };
-void dt_exec_link(const struct dt_exec *x, const struct dt_op *recv, struct dt_exec_link *out);
+void dt_exec_link(const struct dt_exec_iteration *it, const struct dt_exec_stages *stages,
+                  const struct dt_op *recv, struct dt_exec_link *out);
 /* Between `tensor` (of the sender, or of the receiver) and `packed` rows. */
-void dt_exec_pack(struct dt_exec *x, struct dt_device_queue *q, const struct dt_exec_link *l,
-                  const char *tensor, char *packed);
-void dt_exec_unpack(struct dt_exec *x, struct dt_device_queue *q, const struct dt_exec_link *l,
-                    const char *packed, char *tensor);
+void dt_exec_pack(const struct dt_device *dev, struct dt_device_queue *q,
+                  const struct dt_exec_link *l, const char *tensor, char *packed);
+void dt_exec_unpack(const struct dt_device *dev, struct dt_device_queue *q,
+                    const struct dt_exec_link *l, const char *packed, char *tensor);
 /* A RECV from a lane of this rank. */
 enum dt_status dt_exec_recv(struct dt_exec *x, const struct dt_op *op, struct dt_error *err);
 /* Gradients of blocks [first, last) are complete: those that nothing wrote become zero, once. */
-void dt_exec_finish_grads(struct dt_exec *x, struct dt_exec_vstage *vs, int first, int last);
+void dt_exec_finish_grads(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs, int first,
+                          int last);
 /* The sums of a group whose members are all here. */
-void dt_exec_sync(struct dt_exec *x, const struct dt_group *g);
+void dt_exec_sync(const struct dt_exec_stages *stages, const struct dt_program *p,
+                  const struct dt_group *g);
 /* Blocks of the bucket of a GRAD_SYNC or PARAM_GATHER. */
-void dt_exec_bucket(const struct dt_exec *x, const struct dt_op *op, int *first, int *last);
+void dt_exec_bucket(const struct dt_exec_stages *stages, const struct dt_op *op, int *first,
+                    int *last);
 /* Replicas of this rank: their gradients into the leader's; the leader's floats into theirs. */
-void dt_exec_sum_here(struct dt_exec *x, struct dt_device_queue *q, const struct dt_op *op,
-                      size_t at, size_t n);
-void dt_exec_copy_here(struct dt_exec *x, struct dt_device_queue *q, const struct dt_op *op,
-                       bool grads, size_t at, size_t n);
+void dt_exec_sum_here(const struct dt_exec_stages *stages, struct dt_device_queue *q,
+                      const struct dt_op *op, size_t at, size_t n);
+void dt_exec_copy_here(const struct dt_exec_stages *stages, struct dt_device_queue *q,
+                       const struct dt_op *op, bool grads, size_t at, size_t n);
 /* The table of the first stage, or the head's copy of it; NULL. */
-const struct dt_param *dt_exec_shared_table(const struct dt_exec *x,
+const struct dt_param *dt_exec_shared_table(const struct dt_exec_env *env,
                                             const struct dt_exec_vstage *vs);
 
 /* execute_ranks.c */
-enum dt_status dt_exec_place(struct dt_exec *x, struct dt_error *err);
-void dt_exec_unplace(struct dt_exec *x);
-enum dt_status dt_exec_make_regions(struct dt_exec *x, struct dt_exec_vstage *vs,
+/* v[n] becomes the sum over ranks; alone it stays.  Collective. */
+enum dt_status dt_exec_ranks_sum(const struct dt_exec_ranks *ranks, double *v, size_t n,
+                                 struct dt_error *err);
+enum dt_status dt_exec_place(struct dt_exec_ranks *ranks, struct dt_error *err);
+void dt_exec_unplace(struct dt_exec_ranks *ranks);
+enum dt_status dt_exec_make_regions(const struct dt_exec_ranks *ranks, struct dt_exec_vstage *vs,
                                     struct dt_error *err);
 /* What a rank (member `me` of the peers, with replica `leader`) steps of a virtual stage; *out =
  * NULL: all of it. */
-enum dt_status dt_exec_owned(const struct dt_exec *x, const struct dt_exec_vstage *vs, int me,
-                             bool leads, struct dt_error *err, struct dt_optimizer_owned **out,
-                             int *n);
+enum dt_status dt_exec_owned(const struct dt_exec_ranks *ranks, const struct dt_exec_vstage *vs,
+                             int me, bool leads, struct dt_error *err,
+                             struct dt_optimizer_owned **out, int *n);
 /* A stage like that one, of the smallest size; of one tensor-parallel member, or NULL: whole. */
-enum dt_status dt_exec_shell(const struct dt_exec *x, int module, int v, struct dt_tp *tp,
+enum dt_status dt_exec_shell(const struct dt_exec_env *env, int module, int v, struct dt_tp *tp,
                              struct dt_error *err, struct dt_stage **out);
 /* First float and number of a member's piece of a region. */
 void dt_exec_piece(const struct dt_exec_region *u, int members, int member, size_t *at, size_t *n);
 /* The member of the sending lane that feeds member `t` of the receiving one, and both ranks. */
-void dt_exec_route(const struct dt_exec *x, const struct dt_op *from, const struct dt_op *to, int t,
-                   int *from_rank, int *to_rank);
+void dt_exec_route(const struct dt_exec_ranks *ranks, const struct dt_op *from,
+                   const struct dt_op *to, int t, int *from_rank, int *to_rank);
 
 /* execute_comm.c: the thread.  Alone, all but `init` do nothing. */
 enum dt_status dt_exec_comm_init(struct dt_exec *x, struct dt_error *err);
@@ -331,33 +389,36 @@ void dt_exec_comm_ended(struct dt_exec *x, uint32_t i);
 void dt_exec_comm_losses(struct dt_exec *x);
 /* Waits until nothing is under way. */
 enum dt_status dt_exec_comm_end(struct dt_exec *x, struct dt_error *err);
-static inline bool dt_exec_is_comm(const struct dt_exec *x, uint32_t i)
+static inline bool dt_exec_is_comm(const struct dt_exec_comm *c, uint32_t i)
 {
-    return x->t && x->c.kind[i] == DT_EXEC_COMM;
+    return c->q && c->kind[i] == DT_EXEC_COMM;
 }
-static inline uint32_t dt_exec_loss_number(const struct dt_exec *x)
+static inline uint32_t dt_exec_loss_number(const struct dt_exec_comm *c)
 {
-    return x->p->n_ops + x->c.n_tokens;
+    return c->n - 1;
 }
 
 /* execute_graph.c: fills pending, kind, succ and tokens of dt_exec_comm. */
-enum dt_status dt_exec_graph(struct dt_exec *x, struct dt_error *err);
+enum dt_status dt_exec_graph(struct dt_exec_comm *c, const struct dt_exec_iteration *it,
+                             const struct dt_exec_ranks *ranks, struct dt_error *err);
 /* The first member here of the op's group, which acts for all of them; the op itself outside. */
-uint32_t dt_exec_leader(const struct dt_exec *x, uint32_t i);
+uint32_t dt_exec_leader(const struct dt_program *p, const struct dt_exec_ranks *ranks, uint32_t i);
 /* Users of what an op hands on: SENDs of it to this rank, and to others. */
-int dt_exec_send_users(const struct dt_exec *x, uint32_t send);
+int dt_exec_send_users(const struct dt_program *p, const struct dt_exec_ranks *ranks,
+                       uint32_t send);
 
 /* execute_gather.c: parameters that others have stepped. */
 /* Memory for it, where what travels is not what lies in the masters. */
-enum dt_status dt_exec_gather_room(struct dt_exec *x, struct dt_exec_vstage *vs,
+enum dt_status dt_exec_gather_room(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs,
                                    struct dt_error *err);
 enum dt_status dt_exec_post_gather(struct dt_exec *x, uint32_t i, struct dt_error *err);
 enum dt_status dt_exec_end_gather(struct dt_exec *x, uint32_t i, struct dt_error *err);
 
 /* execute_post.c: this rank's lowest replica of an op's stage. */
-struct dt_exec_vstage *dt_exec_leader_stage(const struct dt_exec *x, const struct dt_op *op);
+struct dt_exec_vstage *dt_exec_leader_stage(const struct dt_exec_stages *stages,
+                                            const struct dt_op *op);
 /* Does the bucket of the op hold the region? */
-bool dt_exec_in_bucket(const struct dt_exec *x, const struct dt_op *op,
+bool dt_exec_in_bucket(const struct dt_exec_stages *stages, const struct dt_op *op,
                        const struct dt_exec_region *u);
 /* Begins an op of the communication thread; ends it when its operations are over.
  */
@@ -365,23 +426,27 @@ enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err)
 enum dt_status dt_exec_posted_end(struct dt_exec *x, uint32_t i,
                                   const struct dt_exec_buffer *packed, struct dt_error *err);
 /* One more operation of number i under way. */
-enum dt_status dt_exec_request_post(struct dt_exec *x, uint32_t i, struct dt_req *req,
+enum dt_status dt_exec_request_post(struct dt_exec_comm *c, uint32_t i, struct dt_req *req,
                                     struct dt_exec_buffer *packed, struct dt_error *err);
 /* "rank 3 on host: llm/0.1 RECV mb=2: " before the message of an error, once. */
 enum dt_status dt_exec_error_at(const struct dt_exec *x, uint32_t i, enum dt_status st,
                                 struct dt_error *err);
 
 /* execute_time.c */
-enum dt_status dt_exec_event_room(struct dt_exec *x, struct dt_error *err);
+enum dt_status dt_exec_event_room(struct dt_exec_events *events, const struct dt_device *dev,
+                                  size_t n, struct dt_error *err);
 enum dt_status dt_exec_read_timeline(struct dt_exec *x, struct dt_error *err,
                                      struct dt_timeline *t);
 
 /* execute_loss.c */
-enum dt_status dt_exec_loss_begin(struct dt_exec *x, struct dt_error *err);
-void dt_exec_loss_take(struct dt_exec *x, const struct dt_op *op,
+enum dt_status dt_exec_loss_begin(struct dt_exec_losses *losses, struct dt_exec_iteration *it,
+                                  const struct dt_exec_stages *stages, struct dt_error *err);
+void dt_exec_loss_take(struct dt_exec_losses *losses, const struct dt_exec_iteration *it,
+                       const struct dt_exec_stages *stages, const struct dt_op *op,
                        const struct dt_exec_microbatch *s);
 /* Sums of the samples of this rank; of all ranks after they have been exchanged. */
-void dt_exec_loss_sum(struct dt_exec *x);
-void dt_exec_loss_end(struct dt_exec *x, struct dt_exec_result *out);
+void dt_exec_loss_sum(struct dt_exec_losses *losses, const struct dt_exec_iteration *it);
+void dt_exec_loss_end(const struct dt_exec_losses *losses, const struct dt_exec_iteration *it,
+                      const struct dt_exec_env *env, struct dt_exec_result *out);
 
 #endif

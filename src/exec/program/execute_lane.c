@@ -9,155 +9,161 @@ enum { SLACK = 16 }; /* limits grow by that share more than what asked for it */
 
 /* ---- stages ---- */
 
-static enum dt_status make_stage(const struct dt_exec *x, const struct dt_exec_vstage *vs,
+static enum dt_status make_stage(const struct dt_exec_env *env, const struct dt_exec_vstage *vs,
                                  const struct dt_batch_limits *max, struct dt_tp *tp,
                                  struct dt_error *err, struct dt_stage **out)
 {
-    const struct dt_module *mod = &x->o.model->modules[vs->module];
+    const struct dt_module *mod = &env->o.model->modules[vs->module];
     unsigned char *trained = dt_malloc((size_t)mod->n_blocks + 1);
     struct dt_stage_spec spec = {
-        .model = x->o.model,
+        .model = env->o.model,
         .module = mod,
         .first = vs->first,
         .last = vs->last,
-        .dtype = x->o.dtype,
-        .recompute = x->o.plan->policy.recompute,
+        .dtype = env->o.dtype,
+        .recompute = env->o.plan->policy.recompute,
         .trained = trained,
-        .upstream_trained = dt_plan_upstream_trained(x->o.plan, x->o.model, vs->module, vs->first),
+        .upstream_trained =
+            dt_plan_upstream_trained(env->o.plan, env->o.model, vs->module, vs->first),
         .max = *max,
-        .dropout = (float)x->o.dropout,
+        .dropout = (float)env->o.dropout,
         .tp = tp,
     };
     enum dt_status st;
 
     if (!trained)
         return dt_error_nomem(err, "a stage");
-    dt_plan_trainable(x->o.plan, x->o.model, vs->module, trained);
-    st = dt_stage_new(x->dev, &spec, err, out);
+    dt_plan_trainable(env->o.plan, env->o.model, vs->module, trained);
+    st = dt_stage_new(env->dev, &spec, err, out);
     dt_free(trained);
     return st;
 }
 
-static struct dt_batch_limits smallest(const struct dt_exec *x, int module)
+static struct dt_batch_limits smallest(const struct dt_exec_env *env, int module)
 {
-    bool llm = x->o.model->modules[module].role == DT_ROLE_LLM;
+    bool llm = env->o.model->modules[module].role == DT_ROLE_LLM;
 
     return (struct dt_batch_limits){
         .rows = 64, .seqs = 1, .in = llm ? 64 : 0, .cond = llm ? 64 : 0};
 }
 
-enum dt_status dt_exec_shell(const struct dt_exec *x, int module, int v, struct dt_tp *tp,
+enum dt_status dt_exec_shell(const struct dt_exec_env *env, int module, int v, struct dt_tp *tp,
                              struct dt_error *err, struct dt_stage **out)
 {
-    const struct dt_plan_module *mp = &x->o.plan->modules[module];
-    struct dt_batch_limits max = smallest(x, module);
+    const struct dt_plan_module *mp = &env->o.plan->modules[module];
+    struct dt_batch_limits max = smallest(env, module);
     struct dt_exec_vstage vs = {
         .module = module, .v = v, .first = mp->split[v], .last = mp->split[v + 1]};
 
-    return make_stage(x, &vs, &max, tp, err, out);
+    return make_stage(env, &vs, &max, tp, err, out);
 }
 
-static enum dt_status build_vstage(struct dt_exec *x, struct dt_exec_vstage *vs,
+static enum dt_status build_vstage(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs,
                                    struct dt_error *err)
 {
-    const struct dt_exec_peers *peers = &x->peers[vs->module][vs->v % x->pp[vs->module]];
-    struct dt_tp *tp = dt_exec_tp(x, vs->module, vs->replica, vs->v % x->pp[vs->module]);
+    const struct dt_exec_peers *peers =
+        &stages->ranks->peers[vs->module][vs->v % stages->env->pp[vs->module]];
+    struct dt_tp *tp =
+        dt_exec_tp(stages->ranks, vs->module, vs->replica, vs->v % stages->env->pp[vs->module]);
     size_t blocks = (size_t)(vs->last - vs->first) + 1;
     struct dt_optimizer_owned *owned;
     enum dt_status st;
     int n;
 
-    vs->max = smallest(x, vs->module);
+    vs->max = smallest(stages->env, vs->module);
     vs->finished = dt_calloc(blocks, sizeof(*vs->finished));
     vs->fresh = dt_calloc(blocks, sizeof(*vs->fresh));
     if (!vs->finished || !vs->fresh)
         return dt_error_nomem(err, "a stage");
-    DT_TRY(make_stage(x, vs, &vs->max, tp, err, &vs->stage));
-    DT_TRY(dt_exec_make_regions(x, vs, err));
-    dt_stage_init(x->q, vs->stage, x->o.seed);
-    DT_TRY(dt_exec_owned(x, vs, peers->me, vs->replica == peers->leader, err, &owned, &n));
-    st = dt_optimizer_init(&vs->opt, x->dev, &x->o.model->modules[vs->module], vs->stage,
-                           dt_tp_rank(tp), owned, n, err);
+    DT_TRY(make_stage(stages->env, vs, &vs->max, tp, err, &vs->stage));
+    DT_TRY(dt_exec_make_regions(stages->ranks, vs, err));
+    dt_stage_init(stages->env->q, vs->stage, stages->env->o.seed);
+    DT_TRY(
+        dt_exec_owned(stages->ranks, vs, peers->me, vs->replica == peers->leader, err, &owned, &n));
+    st = dt_optimizer_init(&vs->opt, stages->env->dev, &stages->env->o.model->modules[vs->module],
+                           vs->stage, dt_tp_rank(tp), owned, n, err);
     dt_free(owned);
-    return st == DT_OK ? dt_exec_gather_room(x, vs, err) : st;
+    return st == DT_OK ? dt_exec_gather_room(stages, vs, err) : st;
 }
 
-static enum dt_status build_for_lane(struct dt_exec *x, struct dt_exec_vstage *vs,
+static enum dt_status build_for_lane(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs,
                                      struct dt_error *err)
 {
-    struct dt_device_memory_owner *before = dt_exec_for_vs(x, vs);
-    enum dt_status st = build_vstage(x, vs, err);
+    struct dt_device_memory_owner *before = dt_exec_for_vs(stages, vs);
+    enum dt_status st = build_vstage(stages, vs, err);
 
-    x->dev->memory_for(x->dev, before);
+    stages->env->dev->memory_for(stages->env->dev, before);
     return st;
 }
 
-enum dt_status dt_exec_build(struct dt_exec *x, struct dt_error *err)
+enum dt_status dt_exec_build(struct dt_exec_stages *stages, struct dt_error *err)
 {
-    for (int m = 0; m < x->o.model->n_modules; m++) {
-        const struct dt_plan_module *mp = &x->o.plan->modules[m];
+    for (int m = 0; m < stages->env->o.model->n_modules; m++) {
+        const struct dt_plan_module *mp = &stages->env->o.plan->modules[m];
 
-        x->vs[m] = dt_calloc((size_t)x->dp[m] * (size_t)x->n_v[m], sizeof(*x->vs[m]));
-        x->lane[m] = dt_calloc((size_t)x->dp[m] * (size_t)x->pp[m], sizeof(*x->lane[m]));
-        if (!x->vs[m] || !x->lane[m])
+        stages->vs[m] = dt_calloc((size_t)stages->env->dp[m] * (size_t)stages->env->n_v[m],
+                                  sizeof(*stages->vs[m]));
+        stages->lane[m] = dt_calloc((size_t)stages->env->dp[m] * (size_t)stages->env->pp[m],
+                                    sizeof(*stages->lane[m]));
+        if (!stages->vs[m] || !stages->lane[m])
             return dt_error_nomem(err, "stages");
-        for (int r = 0; r < x->dp[m]; r++)
-            for (int v = 0; v < x->n_v[m]; v++) {
-                struct dt_exec_vstage *vs = dt_exec_vs(x, m, r, v);
+        for (int r = 0; r < stages->env->dp[m]; r++)
+            for (int v = 0; v < stages->env->n_v[m]; v++) {
+                struct dt_exec_vstage *vs = dt_exec_vs(stages, m, r, v);
 
                 *vs = (struct dt_exec_vstage){.module = m, .replica = r, .v = v};
                 vs->first = mp->split[v];
                 vs->last = mp->split[v + 1];
-                if (x->member[m][r * x->pp[m] + v % x->pp[m]] >= 0)
-                    DT_TRY(build_for_lane(x, vs, err));
+                if (stages->ranks->member[m][r * stages->env->pp[m] + v % stages->env->pp[m]] >= 0)
+                    DT_TRY(build_for_lane(stages, vs, err));
             }
     }
-    return x->dev->queue_sync(x->q, err);
+    return stages->env->dev->queue_sync(stages->env->q, err);
 }
 
-static void free_microbatch(struct dt_exec *x, struct dt_exec_microbatch *s)
+static void free_microbatch(const struct dt_device *dev, struct dt_exec_microbatch *s)
 {
-    x->dev->free(x->dev, s->saved.p);
+    dev->free(dev, s->saved.p);
     if (s->batch)
         dt_batch_free(s->batch);
     dt_free(s);
 }
 
-static void free_microbatches(struct dt_exec *x, struct dt_exec_vstage *vs)
+static void free_microbatches(const struct dt_device *dev, struct dt_exec_vstage *vs)
 {
     while (vs->microbatches) {
         struct dt_exec_microbatch *next = vs->microbatches->next;
 
-        free_microbatch(x, vs->microbatches);
+        free_microbatch(dev, vs->microbatches);
         vs->microbatches = next;
     }
     while (vs->messages) {
         struct dt_exec_message *next = vs->messages->next;
 
-        x->dev->free(x->dev, vs->messages->data.p);
+        dev->free(dev, vs->messages->data.p);
         dt_free(vs->messages);
         vs->messages = next;
     }
     vs->in_use = 0;
 }
 
-void dt_exec_drop(struct dt_exec *x)
+void dt_exec_drop(struct dt_exec_stages *stages)
 {
     for (int m = 0; m < DT_MAX_MODULES; m++) {
-        for (int i = 0; x->vs[m] && i < x->dp[m] * x->n_v[m]; i++) {
-            struct dt_exec_vstage *vs = &x->vs[m][i];
+        for (int i = 0; stages->vs[m] && i < stages->env->dp[m] * stages->env->n_v[m]; i++) {
+            struct dt_exec_vstage *vs = &stages->vs[m][i];
 
-            free_microbatches(x, vs);
+            free_microbatches(stages->env->dev, vs);
             dt_optimizer_free(&vs->opt);
             if (vs->stage)
                 dt_stage_free(vs->stage);
             dt_free(vs->finished);
             dt_free(vs->fresh);
             dt_free(vs->regions);
-            x->dev->free(x->dev, vs->wire);
+            stages->env->dev->free(stages->env->dev, vs->wire);
         }
-        dt_free(x->vs[m]);
-        dt_free(x->lane[m]);
+        dt_free(stages->vs[m]);
+        dt_free(stages->lane[m]);
     }
 }
 
@@ -172,60 +178,62 @@ static bool grow_limit(int64_t *max, int64_t need)
 }
 
 /* Microbatches and the workspace are sized by the limits. */
-static enum dt_status resize_stage(struct dt_exec *x, struct dt_exec_vstage *vs,
+static enum dt_status resize_stage(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs,
                                    const struct dt_batch_limits *max, struct dt_error *err)
 {
     struct dt_device_memory_owner *before;
     enum dt_status st;
 
-    DT_TRY(x->dev->queue_sync(x->q, err)); /* nothing uses what goes */
-    free_microbatches(x, vs);
-    before = dt_exec_for_vs(x, vs);
+    DT_TRY(stages->env->dev->queue_sync(stages->env->q, err)); /* nothing uses what goes */
+    free_microbatches(stages->env->dev, vs);
+    before = dt_exec_for_vs(stages, vs);
     st = dt_stage_resize(vs->stage, max, err);
-    x->dev->memory_for(x->dev, before);
+    stages->env->dev->memory_for(stages->env->dev, before);
     DT_TRY(st);
     vs->max = *max;
     return DT_OK;
 }
 
 /* The sequences of a microbatch, in its order. */
-static enum dt_status gather_seqs(struct dt_exec *x, int module, uint32_t mb, int *n,
+static enum dt_status gather_seqs(struct dt_exec_iteration *it, int module, uint32_t mb, int *n,
                                   struct dt_error *err)
 {
-    const struct dt_assignment_module *a = &x->p->assignment->m[module];
+    const struct dt_assignment_module *a = &it->p->assignment->m[module];
     const struct dt_microbatch *m = &a->mb[mb];
 
-    if (dt_grow((void **)&x->mb_seqs, &x->cap_mb_seqs, m->n + 1u, sizeof(*x->mb_seqs)))
+    if (dt_grow((void **)&it->mb_seqs, &it->cap_mb_seqs, m->n + 1u, sizeof(*it->mb_seqs)))
         return dt_error_nomem(err, "samples of a microbatch");
     for (uint32_t i = 0; i < m->n; i++)
-        x->mb_seqs[i] = x->in->seqs[a->samples[m->first + i]];
+        it->mb_seqs[i] = it->in->seqs[a->samples[m->first + i]];
     *n = (int)m->n;
     return DT_OK;
 }
 
 /* Counts of every microbatch of the module, here or not: both sides of a message know its size. */
-static enum dt_status count_module(struct dt_exec *x, int m, struct dt_error *err)
+static enum dt_status count_module(struct dt_exec_iteration *it, const struct dt_exec_env *env,
+                                   int m, struct dt_error *err)
 {
-    const uint32_t *first = x->p->assignment->m[m].mb_first;
-    uint32_t n_mb = first[x->dp[m]];
+    const uint32_t *first = it->p->assignment->m[m].mb_first;
+    uint32_t n_mb = first[env->dp[m]];
 
-    if (dt_grow((void **)&x->lim[m], &x->cap_lim[m], n_mb + 1u, sizeof(*x->lim[m])))
+    if (dt_grow((void **)&it->lim[m], &it->cap_lim[m], n_mb + 1u, sizeof(*it->lim[m])))
         return dt_error_nomem(err, "sizes of microbatches");
     for (uint32_t mb = 0; mb < n_mb; mb++) {
         int n;
 
-        DT_TRY(gather_seqs(x, m, mb, &n, err));
-        dt_batching_limits(x->o.model, m, x->mb_seqs, n, &x->lim[m][mb]);
+        DT_TRY(gather_seqs(it, m, mb, &n, err));
+        dt_batching_limits(env->o.model, m, it->mb_seqs, n, &it->lim[m][mb]);
     }
     return DT_OK;
 }
 
-struct dt_batch dt_exec_counts(const struct dt_exec *x, int module, uint32_t mb)
+struct dt_batch dt_exec_counts(const struct dt_exec_env *env, const struct dt_exec_iteration *it,
+                               int module, uint32_t mb)
 {
-    const struct dt_batch_limits *l = &x->lim[module][mb];
+    const struct dt_batch_limits *l = &it->lim[module][mb];
 
-    return (struct dt_batch){.device = x->dev,
-                             .module = &x->o.model->modules[module],
+    return (struct dt_batch){.device = env->dev,
+                             .module = &env->o.model->modules[module],
                              .rows = l->rows,
                              .n_seq = l->seqs,
                              .n_in = l->in,
@@ -233,18 +241,19 @@ struct dt_batch dt_exec_counts(const struct dt_exec *x, int module, uint32_t mb)
                              .max_len = l->max_len};
 }
 
-enum dt_status dt_exec_reserve(struct dt_exec *x, struct dt_error *err)
+enum dt_status dt_exec_reserve(const struct dt_exec_stages *stages, struct dt_exec_iteration *it,
+                               struct dt_error *err)
 {
-    for (int m = 0; m < x->o.model->n_modules; m++) {
-        DT_TRY(count_module(x, m, err));
-        for (int k = 0; k < x->dp[m] * x->n_v[m]; k++) {
-            struct dt_exec_vstage *vs = &x->vs[m][k];
-            const uint32_t *first = &x->p->assignment->m[m].mb_first[vs->replica];
+    for (int m = 0; m < stages->env->o.model->n_modules; m++) {
+        DT_TRY(count_module(it, stages->env, m, err));
+        for (int k = 0; k < stages->env->dp[m] * stages->env->n_v[m]; k++) {
+            struct dt_exec_vstage *vs = &stages->vs[m][k];
+            const uint32_t *first = &it->p->assignment->m[m].mb_first[vs->replica];
             struct dt_batch_limits max = vs->max;
             bool grown = false;
 
             for (uint32_t mb = first[0]; vs->stage && mb < first[1]; mb++) {
-                const struct dt_batch_limits *need = &x->lim[m][mb];
+                const struct dt_batch_limits *need = &it->lim[m][mb];
 
                 grown |= grow_limit(&max.rows, need->rows);
                 grown |= grow_limit(&max.seqs, need->seqs);
@@ -252,7 +261,7 @@ enum dt_status dt_exec_reserve(struct dt_exec *x, struct dt_error *err)
                 grown |= grow_limit(&max.cond, need->cond);
             }
             if (grown)
-                DT_TRY(resize_stage(x, vs, &max, err));
+                DT_TRY(resize_stage(stages, vs, &max, err));
         }
     }
     return DT_OK;
@@ -260,45 +269,47 @@ enum dt_status dt_exec_reserve(struct dt_exec *x, struct dt_error *err)
 
 /* ---- microbatches ---- */
 
-enum dt_status dt_exec_room(struct dt_exec *x, struct dt_exec_buffer *b, size_t bytes,
+enum dt_status dt_exec_room(const struct dt_device *dev, struct dt_exec_buffer *b, size_t bytes,
                             struct dt_error *err)
 {
     if (bytes <= b->cap && b->p)
         return DT_OK;
-    x->dev->free(x->dev, b->p);
+    dev->free(dev, b->p);
     b->p = NULL;
     b->cap = 0;
     bytes = bytes > 0 ? bytes : 64;
-    DT_TRY(x->dev->alloc(x->dev, bytes, err, &b->p));
+    DT_TRY(dev->alloc(dev, bytes, err, &b->p));
     b->cap = bytes;
     return DT_OK;
 }
 
-static enum dt_status fill_microbatch(struct dt_exec *x, struct dt_exec_vstage *vs,
+static enum dt_status fill_microbatch(const struct dt_exec_stages *stages,
+                                      struct dt_exec_iteration *it, struct dt_exec_vstage *vs,
                                       struct dt_exec_microbatch *s, struct dt_error *err)
 {
-    uint32_t global = x->p->assignment->m[vs->module].mb_first[vs->replica] + s->mb;
+    uint32_t global = it->p->assignment->m[vs->module].mb_first[vs->replica] + s->mb;
     struct dt_batch *b = s->batch;
     int n;
 
-    DT_TRY(gather_seqs(x, vs->module, global, &n, err));
+    DT_TRY(gather_seqs(it, vs->module, global, &n, err));
     b->train = dt_stage_has_backward(vs->stage);
-    b->noise_seed = x->o.seed;
-    b->loss_scale = (float)(x->o.model->modules[vs->module].role == DT_ROLE_LLM ? x->text_scale
-                                                                                : x->image_scale);
-    DT_TRY(dt_batching_fill(x->o.model, vs->module, x->mb_seqs, n, b, err));
+    b->noise_seed = stages->env->o.seed;
+    b->loss_scale =
+        (float)(stages->env->o.model->modules[vs->module].role == DT_ROLE_LLM ? it->text_scale
+                                                                              : it->image_scale);
+    DT_TRY(dt_batching_fill(stages->env->o.model, vs->module, it->mb_seqs, n, b, err));
     s->empty = b->rows == 0;
     if (s->empty)
         return DT_OK;
-    if (x->o.model->modules[vs->module].role == DT_ROLE_GENERATOR)
-        dt_batch_diffuse(b, x->o.diffusion, x->o.seed, (uint64_t)x->in->step);
-    DT_TRY(dt_batch_upload(x->q, b, err));
+    if (stages->env->o.model->modules[vs->module].role == DT_ROLE_GENERATOR)
+        dt_batch_diffuse(b, stages->env->o.diffusion, stages->env->o.seed, (uint64_t)it->in->step);
+    DT_TRY(dt_batch_upload(stages->env->q, b, err));
     if (dt_stage_has_backward(vs->stage))
-        DT_TRY(dt_exec_room(x, &s->saved, dt_stage_saved_bytes(vs->stage, b), err));
+        DT_TRY(dt_exec_room(stages->env->dev, &s->saved, dt_stage_saved_bytes(vs->stage, b), err));
     return DT_OK;
 }
 
-static enum dt_status unused_microbatch(struct dt_exec *x, struct dt_exec_vstage *vs,
+static enum dt_status unused_microbatch(const struct dt_exec_env *env, struct dt_exec_vstage *vs,
                                         struct dt_error *err, struct dt_exec_microbatch **out)
 {
     struct dt_exec_microbatch *s;
@@ -307,31 +318,33 @@ static enum dt_status unused_microbatch(struct dt_exec *x, struct dt_exec_vstage
         if (!s->used) {
             *out = s;
             /* its host arrays may still be on their way to a card */
-            return x->dev->info.host_memory ? DT_OK : x->dev->queue_sync(x->q, err);
+            return env->dev->info.host_memory ? DT_OK : env->dev->queue_sync(env->q, err);
         }
     s = dt_calloc(1, sizeof(*s));
     if (!s)
         return dt_error_nomem(err, "a microbatch");
     s->next = vs->microbatches;
     vs->microbatches = s;
-    DT_TRY(dt_batch_new(x->dev, &x->o.model->modules[vs->module], &vs->max, err, &s->batch));
+    DT_TRY(dt_batch_new(env->dev, &env->o.model->modules[vs->module], &vs->max, err, &s->batch));
     *out = s;
     return DT_OK;
 }
 
-enum dt_status dt_exec_microbatch_get(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
-                                      struct dt_error *err, struct dt_exec_microbatch **out)
+enum dt_status dt_exec_microbatch_get(const struct dt_exec_stages *stages,
+                                      struct dt_exec_iteration *it, struct dt_exec_vstage *vs,
+                                      uint32_t mb, struct dt_error *err,
+                                      struct dt_exec_microbatch **out)
 {
     struct dt_exec_microbatch *s = vs->microbatches;
 
     while (s && (!s->used || s->mb != mb))
         s = s->next;
     if (!s) {
-        DT_TRY(unused_microbatch(x, vs, err, &s));
+        DT_TRY(unused_microbatch(stages->env, vs, err, &s));
         s->mb = mb;
         s->in = s->dout = NULL;
         s->in_from = s->dout_from = s->out = s->din = NULL;
-        DT_TRY(fill_microbatch(x, vs, s, err));
+        DT_TRY(fill_microbatch(stages, it, vs, s, err));
         s->used = true;
         if (++vs->in_use > vs->in_use_max)
             vs->in_use_max = vs->in_use;

@@ -3,16 +3,16 @@
  * Messages: what ops hand to each other.  Both threads of a rank make, find and give them back. */
 #include "exec/program/execute_impl.h"
 
-static void lock(struct dt_exec *x)
+static void lock(struct dt_exec_comm *c)
 {
-    if (x->t)
-        pthread_mutex_lock(&x->c.lock);
+    if (c->q) /* else there is one thread */
+        pthread_mutex_lock(&c->lock);
 }
 
-static void unlock(struct dt_exec *x)
+static void unlock(struct dt_exec_comm *c)
 {
-    if (x->t)
-        pthread_mutex_unlock(&x->c.lock);
+    if (c->q) /* else there is one thread */
+        pthread_mutex_unlock(&c->lock);
 }
 
 static struct dt_exec_message *find(const struct dt_exec_vstage *vs, uint32_t mb, bool grad,
@@ -24,8 +24,9 @@ static struct dt_exec_message *find(const struct dt_exec_vstage *vs, uint32_t mb
     return NULL;
 }
 
-static enum dt_status take(struct dt_exec *x, struct dt_exec_vstage *vs, bool grad, bool inbox,
-                           size_t bytes, struct dt_error *err, struct dt_exec_message **out)
+static enum dt_status take(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs,
+                           bool grad, bool inbox, size_t bytes, struct dt_error *err,
+                           struct dt_exec_message **out)
 {
     struct dt_exec_message *m = vs->messages;
     struct dt_device_memory_owner *before;
@@ -42,75 +43,78 @@ static enum dt_status take(struct dt_exec *x, struct dt_exec_vstage *vs, bool gr
     }
     m->grad = grad;
     m->inbox = inbox;
-    before = dt_exec_for_vs(x, vs); /* whichever thread this is */
-    st = dt_exec_room(x, &m->data, bytes, err);
-    x->dev->memory_for(x->dev, before);
+    before = dt_exec_for_vs(stages, vs); /* whichever thread this is */
+    st = dt_exec_room(stages->env->dev, &m->data, bytes, err);
+    stages->env->dev->memory_for(stages->env->dev, before);
     DT_TRY(st);
     *out = m;
     return DT_OK;
 }
 
-enum dt_status dt_exec_message_new(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
-                                   bool grad, size_t bytes, struct dt_error *err,
-                                   struct dt_exec_message **out)
+enum dt_status dt_exec_message_new(struct dt_exec_comm *c, const struct dt_exec_stages *stages,
+                                   struct dt_exec_vstage *vs, uint32_t mb, bool grad, size_t bytes,
+                                   struct dt_error *err, struct dt_exec_message **out)
 {
     enum dt_status st;
 
-    lock(x);
-    st = take(x, vs, grad, false, bytes, err, out);
+    lock(c);
+    st = take(stages, vs, grad, false, bytes, err, out);
     if (st == DT_OK) {
         (*out)->mb = mb;
         (*out)->users = 1;
     }
-    unlock(x);
+    unlock(c);
     return st;
 }
 
-struct dt_exec_message *dt_exec_message_sent(struct dt_exec *x, const struct dt_exec_vstage *vs,
-                                             uint32_t mb, bool grad)
+struct dt_exec_message *dt_exec_message_sent(struct dt_exec_comm *c,
+                                             const struct dt_exec_vstage *vs, uint32_t mb,
+                                             bool grad)
 {
     struct dt_exec_message *m;
 
-    lock(x);
+    lock(c);
     m = find(vs, mb, grad, false);
-    unlock(x);
+    unlock(c);
     return m;
 }
 
-enum dt_status dt_exec_message_inbox(struct dt_exec *x, struct dt_exec_vstage *vs, uint32_t mb,
-                                     bool grad, size_t bytes, struct dt_error *err,
+enum dt_status dt_exec_message_inbox(struct dt_exec_comm *c, const struct dt_exec_stages *stages,
+                                     struct dt_exec_vstage *vs, uint32_t mb, bool grad,
+                                     size_t bytes, struct dt_error *err,
                                      struct dt_exec_message **out)
 {
     enum dt_status st = DT_OK;
 
-    lock(x);
+    lock(c);
     *out = find(vs, mb, grad, true);
     if (!*out)
-        st = take(x, vs, grad, true, bytes, err, out);
+        st = take(stages, vs, grad, true, bytes, err, out);
     if (st == DT_OK) {
         (*out)->mb = mb;
         (*out)->users = 1;
     }
-    unlock(x);
+    unlock(c);
     return st;
 }
 
-struct dt_exec_message *dt_exec_message_received(struct dt_exec *x, const struct dt_exec_vstage *vs,
-                                                 uint32_t mb, bool grad)
+struct dt_exec_message *dt_exec_message_received(struct dt_exec_comm *c,
+                                                 const struct dt_exec_vstage *vs, uint32_t mb,
+                                                 bool grad)
 {
     struct dt_exec_message *m;
 
-    lock(x);
+    lock(c);
     m = find(vs, mb, grad, true);
-    unlock(x);
+    unlock(c);
     return m;
 }
 
-void dt_exec_message_release(struct dt_exec *x, struct dt_exec_message *m, int users)
+void dt_exec_message_release(struct dt_exec_comm *c, struct dt_exec_message *m, int users)
 {
     if (!m)
         return;
-    lock(x);
+    lock(c);
     m->users -= users;
-    unlock(x);
+    unlock(c);
 }

@@ -7,10 +7,10 @@
 
 /* ---- edges between modules ---- */
 
-static void place_rows(const struct dt_exec *x, const struct dt_exec_edge *e, int module,
+static void place_rows(const struct dt_program *p, const struct dt_exec_edge *e, int module,
                        int64_t *at_of, uint32_t *mb_of)
 {
-    const struct dt_assignment_module *a = &x->p->assignment->m[module];
+    const struct dt_assignment_module *a = &p->assignment->m[module];
 
     for (uint32_t mb = 0; mb < a->mb_first[a->n_replicas]; mb++) {
         int64_t at = 0;
@@ -25,12 +25,12 @@ static void place_rows(const struct dt_exec *x, const struct dt_exec_edge *e, in
     }
 }
 
-static enum dt_status edge_room(struct dt_exec *x, struct dt_error *err)
+static enum dt_status edge_room(struct dt_exec_iteration *it, struct dt_error *err)
 {
-    int64_t n = x->in->n;
+    int64_t n = it->in->n;
 
-    for (int k = 0; k < DT_EDGES && n > x->edge_cap; k++) {
-        struct dt_exec_edge *e = &x->edge[k];
+    for (int k = 0; k < DT_EDGES && n > it->edge_cap; k++) {
+        struct dt_exec_edge *e = &it->edge[k];
         void **p[] = {(void **)&e->rows, (void **)&e->src_at, (void **)&e->dst_at,
                       (void **)&e->src_mb, (void **)&e->dst_mb};
 
@@ -42,23 +42,24 @@ static enum dt_status edge_room(struct dt_exec *x, struct dt_error *err)
             *p[i] = grown;
         }
     }
-    x->edge_cap = n > x->edge_cap ? n : x->edge_cap;
+    it->edge_cap = n > it->edge_cap ? n : it->edge_cap;
     return DT_OK;
 }
 
-enum dt_status dt_exec_edges(struct dt_exec *x, struct dt_error *err)
+enum dt_status dt_exec_edges(struct dt_exec_iteration *it, const struct dt_exec_env *env,
+                             struct dt_error *err)
 {
-    DT_TRY(edge_room(x, err));
+    DT_TRY(edge_room(it, err));
     for (int k = 0; k < DT_EDGES; k++) {
-        struct dt_exec_edge *e = &x->edge[k];
+        struct dt_exec_edge *e = &it->edge[k];
 
         if (e->src < 0)
             continue;
-        for (int64_t s = 0; s < x->in->n; s++)
-            e->rows[s] = k == DT_EDGE_IN ? dt_batching_in_rows(x->in->seqs[s])
-                                         : dt_batching_cond_count(x->o.model, x->in->seqs[s]);
-        place_rows(x, e, e->src, e->src_at, e->src_mb);
-        place_rows(x, e, e->dst, e->dst_at, e->dst_mb);
+        for (int64_t s = 0; s < it->in->n; s++)
+            e->rows[s] = k == DT_EDGE_IN ? dt_batching_in_rows(it->in->seqs[s])
+                                         : dt_batching_cond_count(env->o.model, it->in->seqs[s]);
+        place_rows(it->p, e, e->src, e->src_at, e->src_mb);
+        place_rows(it->p, e, e->dst, e->dst_at, e->dst_mb);
     }
     return DT_OK;
 }
@@ -86,10 +87,10 @@ static void rows_in_common(struct dt_exec_link *l)
 }
 
 /* Rows of a microbatch of the module on one side of the edge. */
-static int64_t all_rows(const struct dt_exec *x, const struct dt_exec_edge *e, int module,
+static int64_t all_rows(const struct dt_program *p, const struct dt_exec_edge *e, int module,
                         uint32_t mb)
 {
-    const struct dt_assignment_module *a = &x->p->assignment->m[module];
+    const struct dt_assignment_module *a = &p->assignment->m[module];
     int64_t n = 0;
 
     for (uint32_t i = 0; i < a->mb[mb].n; i++)
@@ -98,47 +99,50 @@ static int64_t all_rows(const struct dt_exec *x, const struct dt_exec_edge *e, i
 }
 
 /* Bytes of the tensor of the side that is here: the same stage functions on both. */
-static size_t tensor_bytes(const struct dt_exec *x, const struct dt_op *op, bool out, uint32_t mb)
+static size_t tensor_bytes(const struct dt_exec_iteration *it, const struct dt_exec_stages *stages,
+                           const struct dt_op *op, bool out, uint32_t mb)
 {
-    const struct dt_stage *s = dt_exec_op_vs(x, op)->stage;
-    struct dt_batch counts = dt_exec_counts(x, op->module, mb);
+    const struct dt_stage *s = dt_exec_op_vs(stages, op)->stage;
+    struct dt_batch counts = dt_exec_counts(stages->env, it, op->module, mb);
 
     return out ? dt_stage_out_bytes(s, &counts) : dt_stage_in_bytes(s, &counts);
 }
 
-void dt_exec_link(const struct dt_exec *x, const struct dt_op *recv, struct dt_exec_link *l)
+void dt_exec_link(const struct dt_exec_iteration *it, const struct dt_exec_stages *stages,
+                  const struct dt_op *recv, struct dt_exec_link *l)
 {
-    const struct dt_op *send = &x->p->ops[recv->peer];
-    bool grad = recv->flags & DT_OPF_GRAD, here = dt_exec_here(x, recv);
+    const struct dt_op *send = &it->p->ops[recv->peer];
+    bool grad = recv->flags & DT_OPF_GRAD, here = dt_exec_here(stages->ranks, recv);
     size_t bytes;
     int64_t rows;
 
-    *l = (struct dt_exec_link){.from_global = dt_exec_global_mb(x, send),
-                               .to_global = dt_exec_global_mb(x, recv)};
-    l->to = &x->p->assignment->m[recv->module];
+    *l = (struct dt_exec_link){.from_global = dt_exec_global_mb(it->p, send),
+                               .to_global = dt_exec_global_mb(it->p, recv)};
+    l->to = &it->p->assignment->m[recv->module];
     l->mb = &l->to->mb[l->to_global];
-    bytes = here ? tensor_bytes(x, recv, grad, l->to_global)
-                 : tensor_bytes(x, send, !grad, l->from_global);
+    bytes = here ? tensor_bytes(it, stages, recv, grad, l->to_global)
+                 : tensor_bytes(it, stages, send, !grad, l->from_global);
     l->to_bytes = bytes;
     for (int k = 0; (recv->flags & DT_OPF_BOUNDARY) && k < DT_EDGES; k++)
-        if ((grad ? x->edge[k].src : x->edge[k].dst) == recv->module)
-            l->edge = &x->edge[k];
+        if ((grad ? it->edge[k].src : it->edge[k].dst) == recv->module)
+            l->edge = &it->edge[k];
     if (!l->edge)
         return;
     l->rows = l->edge->rows;
     l->from_at = grad ? l->edge->dst_at : l->edge->src_at;
     l->to_at = grad ? l->edge->src_at : l->edge->dst_at;
     l->from_mb = grad ? l->edge->dst_mb : l->edge->src_mb;
-    l->to_rows = all_rows(x, l->edge, recv->module, l->to_global);
-    rows = here ? l->to_rows : all_rows(x, l->edge, send->module, l->from_global);
+    l->to_rows = all_rows(it->p, l->edge, recv->module, l->to_global);
+    rows = here ? l->to_rows : all_rows(it->p, l->edge, send->module, l->from_global);
     l->width = rows > 0 ? bytes / (size_t)rows : 0;
     l->to_bytes = (size_t)l->to_rows * l->width;
     rows_in_common(l);
 }
 
 /* Each run of a sample's rows. */
-static void copy_rows(struct dt_exec *x, struct dt_device_queue *q, const struct dt_exec_link *l,
-                      const char *from, bool from_packed, char *to, bool to_packed)
+static void copy_rows(const struct dt_device *dev, struct dt_device_queue *q,
+                      const struct dt_exec_link *l, const char *from, bool from_packed, char *to,
+                      bool to_packed)
 {
     int64_t at = 0;
 
@@ -147,38 +151,39 @@ static void copy_rows(struct dt_exec *x, struct dt_device_queue *q, const struct
 
         if (l->rows[s] == 0 || l->from_mb[s] != l->from_global)
             continue;
-        x->dev->copy(q, to + (size_t)(to_packed ? at : l->to_at[s]) * l->width,
-                     from + (size_t)(from_packed ? at : l->from_at[s]) * l->width,
-                     (size_t)l->rows[s] * l->width, DT_COPY_ON_DEVICE);
+        dev->copy(q, to + (size_t)(to_packed ? at : l->to_at[s]) * l->width,
+                  from + (size_t)(from_packed ? at : l->from_at[s]) * l->width,
+                  (size_t)l->rows[s] * l->width, DT_COPY_ON_DEVICE);
         at += l->rows[s];
     }
 }
 
-void dt_exec_pack(struct dt_exec *x, struct dt_device_queue *q, const struct dt_exec_link *l,
-                  const char *tensor, char *packed)
+void dt_exec_pack(const struct dt_device *dev, struct dt_device_queue *q,
+                  const struct dt_exec_link *l, const char *tensor, char *packed)
 {
-    copy_rows(x, q, l, tensor, false, packed, true);
+    copy_rows(dev, q, l, tensor, false, packed, true);
 }
 
-void dt_exec_unpack(struct dt_exec *x, struct dt_device_queue *q, const struct dt_exec_link *l,
-                    const char *packed, char *tensor)
+void dt_exec_unpack(const struct dt_device *dev, struct dt_device_queue *q,
+                    const struct dt_exec_link *l, const char *packed, char *tensor)
 {
-    copy_rows(x, q, l, packed, true, tensor, false);
+    copy_rows(dev, q, l, packed, true, tensor, false);
 }
 
 enum dt_status dt_exec_recv(struct dt_exec *x, const struct dt_op *op, struct dt_error *err)
 {
-    const struct dt_op *send = &x->p->ops[op->peer];
+    const struct dt_op *send = &x->it.p->ops[op->peer];
     bool grad = op->flags & DT_OPF_GRAD;
-    struct dt_exec_vstage *to = dt_exec_op_vs(x, op), *from = dt_exec_op_vs(x, send);
-    struct dt_exec_message *m = dt_exec_message_sent(x, from, send->mb, grad), *inbox;
+    struct dt_exec_vstage *to = dt_exec_op_vs(&x->stages, op),
+                          *from = dt_exec_op_vs(&x->stages, send);
+    struct dt_exec_message *m = dt_exec_message_sent(&x->comm, from, send->mb, grad), *inbox;
     struct dt_exec_link l;
     struct dt_exec_microbatch *microbatch;
 
-    DT_TRY(dt_exec_microbatch_get(x, to, op->mb, err, &microbatch));
+    DT_TRY(dt_exec_microbatch_get(&x->stages, &x->it, to, op->mb, err, &microbatch));
     if (!m)
         return dt_error_set(err, DT_ERR_INTERNAL, "a message comes from a microbatch that is gone");
-    dt_exec_link(x, op, &l);
+    dt_exec_link(&x->it, &x->stages, op, &l);
     if (!l.edge || (l.n == l.to_rows && l.from_first == 0 && l.from_runs && l.to_runs)) {
         /* handed on as it is, and kept until the receiver is done with it */
         *(grad ? &microbatch->dout : &microbatch->in) = m->data.p;
@@ -186,83 +191,86 @@ enum dt_status dt_exec_recv(struct dt_exec *x, const struct dt_op *op, struct dt
         return DT_OK;
     }
     if (l.n > 0) {
-        DT_TRY(dt_exec_message_inbox(x, to, op->mb, grad, l.to_bytes, err, &inbox));
-        copy_rows(x, x->q, &l, m->data.p, false, inbox->data.p, false);
+        DT_TRY(
+            dt_exec_message_inbox(&x->comm, &x->stages, to, op->mb, grad, l.to_bytes, err, &inbox));
+        copy_rows(x->env.dev, x->env.q, &l, m->data.p, false, inbox->data.p, false);
     }
-    dt_exec_message_release(x, m, 1);
+    dt_exec_message_release(&x->comm, m, 1);
     return DT_OK;
 }
 
 /* ---- gradients ---- */
 
 /* at: where the floats lie in the first member; others: in the others. */
-static void sum_floats(struct dt_exec *x, const struct dt_group *g, size_t at, size_t others,
-                       size_t n)
+static void sum_floats(const struct dt_exec_stages *stages, const struct dt_program *p,
+                       const struct dt_group *g, size_t at, size_t others, size_t n)
 {
     float *first = NULL;
 
     for (uint32_t k = 0; k < g->n; k++) {
-        const struct dt_op *op = &x->p->ops[x->p->group_ops[g->first + k]];
-        float *own = dt_stage_grads(dt_exec_op_vs(x, op)->stage) + (k == 0 ? at : others);
+        const struct dt_op *op = &p->ops[p->group_ops[g->first + k]];
+        float *own = dt_stage_grads(dt_exec_op_vs(stages, op)->stage) + (k == 0 ? at : others);
 
         if (k == 0)
             first = own;
         else
-            x->k->add(x->q, DT_F32, (int64_t)n, first, own, first);
+            stages->env->k->add(stages->env->q, DT_F32, (int64_t)n, first, own, first);
     }
     for (uint32_t k = 1; k < g->n; k++) {
-        const struct dt_op *op = &x->p->ops[x->p->group_ops[g->first + k]];
+        const struct dt_op *op = &p->ops[p->group_ops[g->first + k]];
 
-        x->dev->copy(x->q, dt_stage_grads(dt_exec_op_vs(x, op)->stage) + others, first,
-                     n * sizeof(float), DT_COPY_ON_DEVICE);
+        stages->env->dev->copy(stages->env->q,
+                               dt_stage_grads(dt_exec_op_vs(stages, op)->stage) + others, first,
+                               n * sizeof(float), DT_COPY_ON_DEVICE);
     }
 }
 
-void dt_exec_sum_here(struct dt_exec *x, struct dt_device_queue *q, const struct dt_op *op,
-                      size_t at, size_t n)
+void dt_exec_sum_here(const struct dt_exec_stages *stages, struct dt_device_queue *q,
+                      const struct dt_op *op, size_t at, size_t n)
 {
-    int v = op->chunk * x->pp[op->module] + op->stage;
-    int leader = x->peers[op->module][op->stage].leader;
-    float *sum = dt_stage_grads(dt_exec_vs(x, op->module, leader, v)->stage) + at;
+    int v = op->chunk * stages->env->pp[op->module] + op->stage;
+    int leader = stages->ranks->peers[op->module][op->stage].leader;
+    float *sum = dt_stage_grads(dt_exec_vs(stages, op->module, leader, v)->stage) + at;
 
-    for (int r = leader + 1; r < x->dp[op->module]; r++) {
-        struct dt_stage *s = dt_exec_vs(x, op->module, r, v)->stage;
+    for (int r = leader + 1; r < stages->env->dp[op->module]; r++) {
+        struct dt_stage *s = dt_exec_vs(stages, op->module, r, v)->stage;
 
         if (s)
-            x->k->add(q, DT_F32, (int64_t)n, sum, dt_stage_grads(s) + at, sum);
+            stages->env->k->add(q, DT_F32, (int64_t)n, sum, dt_stage_grads(s) + at, sum);
     }
 }
 
-void dt_exec_copy_here(struct dt_exec *x, struct dt_device_queue *q, const struct dt_op *op,
-                       bool grads, size_t at, size_t n)
+void dt_exec_copy_here(const struct dt_exec_stages *stages, struct dt_device_queue *q,
+                       const struct dt_op *op, bool grads, size_t at, size_t n)
 {
-    int v = op->chunk * x->pp[op->module] + op->stage;
-    int leader = x->peers[op->module][op->stage].leader;
-    struct dt_stage *from = dt_exec_vs(x, op->module, leader, v)->stage;
+    int v = op->chunk * stages->env->pp[op->module] + op->stage;
+    int leader = stages->ranks->peers[op->module][op->stage].leader;
+    struct dt_stage *from = dt_exec_vs(stages, op->module, leader, v)->stage;
 
-    for (int r = leader + 1; r < x->dp[op->module]; r++) {
-        struct dt_stage *s = dt_exec_vs(x, op->module, r, v)->stage;
+    for (int r = leader + 1; r < stages->env->dp[op->module]; r++) {
+        struct dt_stage *s = dt_exec_vs(stages, op->module, r, v)->stage;
 
         if (s)
-            x->dev->copy(q, (grads ? dt_stage_grads(s) : dt_stage_master(s)) + at,
-                         (grads ? dt_stage_grads(from) : dt_stage_master(from)) + at,
-                         n * sizeof(float), DT_COPY_ON_DEVICE);
+            stages->env->dev->copy(q, (grads ? dt_stage_grads(s) : dt_stage_master(s)) + at,
+                                   (grads ? dt_stage_grads(from) : dt_stage_master(from)) + at,
+                                   n * sizeof(float), DT_COPY_ON_DEVICE);
     }
 }
 
-void dt_exec_finish_grads(struct dt_exec *x, struct dt_exec_vstage *vs, int first, int last)
+void dt_exec_finish_grads(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs, int first,
+                          int last)
 {
     for (int b = first; b < last; b++)
         if (!vs->finished[b - vs->first]) {
-            dt_stage_grads_finish(x->q, vs->stage, b, b + 1);
+            dt_stage_grads_finish(stages->env->q, vs->stage, b, b + 1);
             vs->finished[b - vs->first] = true;
         }
 }
 
-const struct dt_param *dt_exec_shared_table(const struct dt_exec *x,
+const struct dt_param *dt_exec_shared_table(const struct dt_exec_env *env,
                                             const struct dt_exec_vstage *vs)
 {
-    const struct dt_module *mod = &x->o.model->modules[vs->module];
+    const struct dt_module *mod = &env->o.model->modules[vs->module];
     const struct dt_block *head = &mod->blocks[mod->n_blocks - 1];
     int n;
     const struct dt_param *p = dt_stage_params(vs->stage, &n);
@@ -280,9 +288,10 @@ const struct dt_param *dt_exec_shared_table(const struct dt_exec *x,
     return table;
 }
 
-void dt_exec_bucket(const struct dt_exec *x, const struct dt_op *op, int *first, int *last)
+void dt_exec_bucket(const struct dt_exec_stages *stages, const struct dt_op *op, int *first,
+                    int *last)
 {
-    const struct dt_exec_vstage *vs = dt_exec_op_vs(x, op);
+    const struct dt_exec_vstage *vs = dt_exec_op_vs(stages, op);
     int n = vs->last - vs->first;
     int k = op->kind == DT_OP_GRAD_SYNC ? op->parts - 1 - op->part : op->part;
 
@@ -290,34 +299,35 @@ void dt_exec_bucket(const struct dt_exec *x, const struct dt_op *op, int *first,
     *last = vs->first + n * (k + 1) / op->parts;
 }
 
-void dt_exec_sync(struct dt_exec *x, const struct dt_group *g)
+void dt_exec_sync(const struct dt_exec_stages *stages, const struct dt_program *p,
+                  const struct dt_group *g)
 {
-    const struct dt_op *first = &x->p->ops[x->p->group_ops[g->first]];
-    struct dt_exec_vstage *vs = dt_exec_op_vs(x, first);
+    const struct dt_op *first = &p->ops[p->group_ops[g->first]];
+    struct dt_exec_vstage *vs = dt_exec_op_vs(stages, first);
     int lo, hi;
 
     if (first->flags & DT_OPF_TIED) {
-        const struct dt_param *p[2];
+        const struct dt_param *table[2];
 
         for (uint32_t k = 0; k < 2; k++) {
-            vs = dt_exec_op_vs(x, &x->p->ops[x->p->group_ops[g->first + k]]);
-            p[k] = dt_exec_shared_table(x, vs);
-            if (!p[k])
+            vs = dt_exec_op_vs(stages, &p->ops[p->group_ops[g->first + k]]);
+            table[k] = dt_exec_shared_table(stages->env, vs);
+            if (!table[k])
                 return;
-            dt_exec_finish_grads(x, vs, p[k]->block, p[k]->block + 1);
+            dt_exec_finish_grads(stages, vs, table[k]->block, table[k]->block + 1);
         }
-        sum_floats(x, g, p[0]->at, p[1]->at, p[0]->n);
+        sum_floats(stages, p, g, table[0]->at, table[1]->at, table[0]->n);
         return;
     }
-    dt_exec_bucket(x, first, &lo, &hi);
+    dt_exec_bucket(stages, first, &lo, &hi);
     for (int b = lo; b < hi; b++) {
         struct dt_param_range r = dt_stage_range(vs->stage, b);
 
         if (!dt_stage_trained(vs->stage, b))
             continue;
         for (uint32_t k = 0; k < g->n; k++)
-            dt_exec_finish_grads(x, dt_exec_op_vs(x, &x->p->ops[x->p->group_ops[g->first + k]]), b,
-                                 b + 1);
-        sum_floats(x, g, r.at, r.at, r.n);
+            dt_exec_finish_grads(stages, dt_exec_op_vs(stages, &p->ops[p->group_ops[g->first + k]]),
+                                 b, b + 1);
+        sum_floats(stages, p, g, r.at, r.at, r.n);
     }
 }

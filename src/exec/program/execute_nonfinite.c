@@ -16,7 +16,7 @@
 enum { CHUNK = 1 << 14, NAME = sizeof(((struct dt_exec_culprit *)0)->name) };
 
 struct search {
-    struct dt_exec *x;
+    const struct dt_exec_stages *stages;
     bool grads;  /* else parameters */
     float *host; /* [CHUNK] */
 };
@@ -31,13 +31,13 @@ struct place {
 static enum dt_status look(const struct search *s, const float *v, size_t n, struct dt_error *err,
                            struct dt_exec_culprit *c)
 {
-    const struct dt_device *dev = s->x->dev;
+    const struct dt_device *dev = s->stages->env->dev;
 
     for (size_t at = 0; at < n; at += CHUNK) {
         size_t m = n - at < CHUNK ? n - at : CHUNK;
 
-        dev->copy(s->x->q, s->host, v + at, m * sizeof(*v), DT_COPY_TO_HOST);
-        DT_TRY(dev->queue_sync(s->x->q, err));
+        dev->copy(s->stages->env->q, s->host, v + at, m * sizeof(*v), DT_COPY_TO_HOST);
+        DT_TRY(dev->queue_sync(s->stages->env->q, err));
         dt_nonfinite_count(s->host, m, &c->bad);
     }
     c->values += n;
@@ -72,9 +72,10 @@ static enum dt_status look_at(const struct search *s, const struct place *w, str
 /* This rank's lowest replica of a virtual stage; NULL: it has none, or none that it counts. */
 static const struct dt_exec_vstage *counted(const struct search *s, int module, int v)
 {
-    const struct dt_exec *x = s->x;
-    const struct dt_exec_peers *p = &x->peers[module][v % x->pp[module]];
-    const struct dt_exec_vstage *vs = p->leader >= 0 ? dt_exec_vs(x, module, p->leader, v) : NULL;
+    const struct dt_exec_stages *stages = s->stages;
+    const struct dt_exec_peers *p = &stages->ranks->peers[module][v % stages->env->pp[module]];
+    const struct dt_exec_vstage *vs =
+        p->leader >= 0 ? dt_exec_vs(stages, module, p->leader, v) : NULL;
 
     if (!vs || !vs->stage)
         return NULL;
@@ -90,8 +91,8 @@ static double key_of(int module, int v, int param)
 static enum dt_status first_here(const struct search *s, struct dt_error *err, double *key)
 {
     *key = INFINITY;
-    for (int m = 0; m < s->x->o.model->n_modules; m++)
-        for (int v = 0; v < s->x->n_v[m]; v++) {
+    for (int m = 0; m < s->stages->env->o.model->n_modules; m++)
+        for (int v = 0; v < s->stages->env->n_v[m]; v++) {
             struct place w = {.vs = counted(s, m, v)};
             int n = 0;
 
@@ -124,21 +125,22 @@ static enum dt_status count_here(const struct search *s, double key, struct dt_e
     if (!w.vs)
         return DT_OK;
     p = dt_stage_params(w.vs->stage, &n);
-    snprintf(c->name, sizeof(c->name), "%s.%s", s->x->o.model->modules[m].name, p[w.param].name);
+    snprintf(c->name, sizeof(c->name), "%s.%s", s->stages->env->o.model->modules[m].name,
+             p[w.param].name);
     return look_at(s, &w, err, c);
 }
 
 static enum dt_status least(struct search *s, double *key, int *owner, struct dt_error *err)
 {
-    double *all = dt_calloc((size_t)s->x->ranks, sizeof(*all));
+    double *all = dt_calloc((size_t)s->stages->ranks->n, sizeof(*all));
     enum dt_status st;
 
     if (!all)
         return dt_error_nomem(err, "places of values");
-    all[s->x->rank] = isfinite(*key) ? *key + 1 : 0; /* 0: nothing found */
-    st = dt_exec_sum(s->x, all, (size_t)s->x->ranks, err);
+    all[s->stages->ranks->rank] = isfinite(*key) ? *key + 1 : 0; /* 0: nothing found */
+    st = dt_exec_ranks_sum(s->stages->ranks, all, (size_t)s->stages->ranks->n, err);
     *key = INFINITY;
-    for (int r = 0; st == DT_OK && r < s->x->ranks; r++)
+    for (int r = 0; st == DT_OK && r < s->stages->ranks->n; r++)
         if (all[r] > 0 && all[r] - 1 < *key) {
             *key = all[r] - 1;
             *owner = r;
@@ -153,9 +155,9 @@ static enum dt_status put_together(struct search *s, int owner, struct dt_error 
 {
     double sum[3 + NAME] = {(double)c->bad.nan, (double)c->bad.inf, (double)c->values};
 
-    for (int i = 0; s->x->rank == owner && i < NAME && c->name[i]; i++)
+    for (int i = 0; s->stages->ranks->rank == owner && i < NAME && c->name[i]; i++)
         sum[3 + i] = (unsigned char)c->name[i];
-    DT_TRY(dt_exec_sum(s->x, sum, 3 + NAME, err));
+    DT_TRY(dt_exec_ranks_sum(s->stages->ranks, sum, 3 + NAME, err));
     c->bad = (struct dt_nonfinite){(uint64_t)sum[0], (uint64_t)sum[1]};
     c->values = (uint64_t)sum[2];
     for (int i = 0; i < NAME; i++)
@@ -173,7 +175,7 @@ static enum dt_status find(struct search *s, struct dt_error *err, struct dt_exe
     DT_TRY(least(s, &key, &owner, err));
     if (!isfinite(key))
         return DT_OK;
-    if (s->grads || s->x->rank == owner)
+    if (s->grads || s->stages->ranks->rank == owner)
         DT_TRY(count_here(s, key, err, out));
     return put_together(s, owner, err, out);
 }
@@ -181,7 +183,7 @@ static enum dt_status find(struct search *s, struct dt_error *err, struct dt_exe
 enum dt_status dt_exec_find_nonfinite(struct dt_exec *x, struct dt_error *err,
                                       struct dt_exec_culprit *param, struct dt_exec_culprit *grad)
 {
-    struct search s = {.x = x, .host = dt_malloc(CHUNK * sizeof(float))};
+    struct search s = {.stages = &x->stages, .host = dt_malloc(CHUNK * sizeof(float))};
     enum dt_status st = s.host ? DT_OK : dt_error_nomem(err, "values of a tensor");
 
     if (st == DT_OK)
@@ -191,9 +193,4 @@ enum dt_status dt_exec_find_nonfinite(struct dt_exec *x, struct dt_error *err,
         st = find(&s, err, grad);
     dt_free(s.host);
     return st;
-}
-
-const double *dt_exec_losses(const struct dt_exec *x)
-{
-    return x->losses;
 }

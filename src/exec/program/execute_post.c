@@ -13,10 +13,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static enum dt_status pool_take(struct dt_exec *x, size_t bytes, struct dt_error *err,
-                                struct dt_exec_buffer **out)
+static enum dt_status pool_take(struct dt_exec_comm *c, const struct dt_device *dev, size_t bytes,
+                                struct dt_error *err, struct dt_exec_buffer **out)
 {
-    struct dt_exec_comm *c = &x->c;
     size_t k = 0;
 
     while (k < c->n_pool && c->pool_used[k])
@@ -32,7 +31,7 @@ static enum dt_status pool_take(struct dt_exec *x, size_t bytes, struct dt_error
         c->pool[c->n_pool++] = b;
         c->pool_used[k] = false;
     }
-    DT_TRY(dt_exec_room(x, c->pool[k], bytes, err));
+    DT_TRY(dt_exec_room(dev, c->pool[k], bytes, err));
     c->pool_used[k] = true;
     *out = c->pool[k];
     return DT_OK;
@@ -47,15 +46,15 @@ static int tag_of(uint32_t recv)
 
 static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
-    const struct dt_op *op = &x->p->ops[i], *recv = &x->p->ops[op->peer];
-    struct dt_exec_message *m =
-        dt_exec_message_sent(x, dt_exec_op_vs(x, op), op->mb, (op->flags & DT_OPF_GRAD) != 0);
+    const struct dt_op *op = &x->it.p->ops[i], *recv = &x->it.p->ops[op->peer];
+    struct dt_exec_message *m = dt_exec_message_sent(&x->comm, dt_exec_op_vs(&x->stages, op),
+                                                     op->mb, (op->flags & DT_OPF_GRAD) != 0);
     struct dt_exec_buffer *packed = NULL;
     struct dt_exec_link l;
     const char *data;
     size_t bytes;
 
-    dt_exec_link(x, recv, &l);
+    dt_exec_link(&x->it, &x->stages, recv, &l);
     bytes = l.edge ? (size_t)l.n * l.width : l.to_bytes;
     if (!m && bytes == 0) /* a member of a lane without rows of this microbatch */
         return DT_OK;
@@ -65,37 +64,37 @@ static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *
     if (l.edge && l.from_runs) {
         data += (size_t)l.from_first * l.width;
     } else if (l.edge && bytes > 0) {
-        DT_TRY(pool_take(x, bytes, err, &packed));
-        dt_exec_pack(x, x->c.q, &l, data, packed->p);
-        DT_TRY(x->dev->queue_sync(x->c.q, err));
+        DT_TRY(pool_take(&x->comm, x->env.dev, bytes, err, &packed));
+        dt_exec_pack(x->env.dev, x->comm.q, &l, data, packed->p);
+        DT_TRY(x->env.dev->queue_sync(x->comm.q, err));
         data = packed->p;
     }
-    for (int t = 0; bytes > 0 && t < x->o.plan->modules[recv->module].layout.tp; t++) {
+    for (int t = 0; bytes > 0 && t < x->env.o.plan->modules[recv->module].layout.tp; t++) {
         struct dt_req *req;
         int from, to;
 
-        dt_exec_route(x, op, recv, t, &from, &to);
-        if (from != x->rank || to == x->rank)
+        dt_exec_route(&x->ranks, op, recv, t, &from, &to);
+        if (from != x->ranks.rank || to == x->ranks.rank)
             continue;
-        DT_TRY(x->t->post_send(x->t, to, tag_of(op->peer), data, bytes, err, &req));
-        DT_TRY(dt_exec_request_post(x, i, req, packed, err));
+        DT_TRY(x->ranks.t->post_send(x->ranks.t, to, tag_of(op->peer), data, bytes, err, &req));
+        DT_TRY(dt_exec_request_post(&x->comm, i, req, packed, err));
     }
     return DT_OK;
 }
 
 static enum dt_status end_send(struct dt_exec *x, const struct dt_op *op)
 {
-    struct dt_exec_vstage *vs = dt_exec_op_vs(x, op);
+    struct dt_exec_vstage *vs = dt_exec_op_vs(&x->stages, op);
 
-    dt_exec_message_release(x, dt_exec_message_sent(x, vs, op->mb, (op->flags & DT_OPF_GRAD) != 0),
-                            1);
+    dt_exec_message_release(
+        &x->comm, dt_exec_message_sent(&x->comm, vs, op->mb, (op->flags & DT_OPF_GRAD) != 0), 1);
     return DT_OK;
 }
 
 static enum dt_status post_recv(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
-    const struct dt_op *op = &x->p->ops[i], *send = &x->p->ops[op->peer];
-    int t = x->member[op->module][op->replica * x->pp[op->module] + op->stage], from, to;
+    const struct dt_op *op = &x->it.p->ops[i], *send = &x->it.p->ops[op->peer];
+    int t = x->ranks.member[op->module][op->replica * x->env.pp[op->module] + op->stage], from, to;
     struct dt_exec_buffer *packed = NULL;
     struct dt_exec_message *inbox;
     struct dt_exec_link l;
@@ -103,22 +102,22 @@ static enum dt_status post_recv(struct dt_exec *x, uint32_t i, struct dt_error *
     size_t bytes;
     char *data;
 
-    dt_exec_link(x, op, &l);
+    dt_exec_link(&x->it, &x->stages, op, &l);
     bytes = l.edge ? (size_t)l.n * l.width : l.to_bytes;
     if (bytes == 0)
         return DT_OK;
-    DT_TRY(dt_exec_message_inbox(x, dt_exec_op_vs(x, op), op->mb, (op->flags & DT_OPF_GRAD) != 0,
-                                 l.to_bytes, err, &inbox));
+    DT_TRY(dt_exec_message_inbox(&x->comm, &x->stages, dt_exec_op_vs(&x->stages, op), op->mb,
+                                 (op->flags & DT_OPF_GRAD) != 0, l.to_bytes, err, &inbox));
     data = inbox->data.p;
     if (l.edge && l.to_runs) {
         data += (size_t)l.to_first * l.width;
     } else if (l.edge) {
-        DT_TRY(pool_take(x, bytes, err, &packed));
+        DT_TRY(pool_take(&x->comm, x->env.dev, bytes, err, &packed));
         data = packed->p;
     }
-    dt_exec_route(x, send, op, t, &from, &to);
-    DT_TRY(x->t->post_recv(x->t, from, tag_of(i), data, bytes, err, &req));
-    return dt_exec_request_post(x, i, req, packed, err);
+    dt_exec_route(&x->ranks, send, op, t, &from, &to);
+    DT_TRY(x->ranks.t->post_recv(x->ranks.t, from, tag_of(i), data, bytes, err, &req));
+    return dt_exec_request_post(&x->comm, i, req, packed, err);
 }
 
 static enum dt_status end_recv(struct dt_exec *x, const struct dt_op *op,
@@ -129,40 +128,42 @@ static enum dt_status end_recv(struct dt_exec *x, const struct dt_op *op,
 
     if (!packed)
         return DT_OK;
-    dt_exec_link(x, op, &l);
-    inbox =
-        dt_exec_message_received(x, dt_exec_op_vs(x, op), op->mb, (op->flags & DT_OPF_GRAD) != 0);
-    dt_exec_unpack(x, x->c.q, &l, packed->p, inbox->data.p);
-    return x->dev->queue_sync(x->c.q, err);
+    dt_exec_link(&x->it, &x->stages, op, &l);
+    inbox = dt_exec_message_received(&x->comm, dt_exec_op_vs(&x->stages, op), op->mb,
+                                     (op->flags & DT_OPF_GRAD) != 0);
+    dt_exec_unpack(x->env.dev, x->comm.q, &l, packed->p, inbox->data.p);
+    return x->env.dev->queue_sync(x->comm.q, err);
 }
 
-static enum dt_status post_token(struct dt_exec *x, uint32_t i, struct dt_error *err)
+static enum dt_status post_token(struct dt_exec_comm *c, const struct dt_exec_ranks *ranks,
+                                 const struct dt_program *p, uint32_t i, struct dt_error *err)
 {
-    struct dt_exec_token *t = &x->c.tokens[i - x->p->n_ops];
+    struct dt_exec_token *t = &c->tokens[i - p->n_ops];
     struct dt_req *req;
 
     if (t->hears)
-        DT_TRY(x->t->post_recv(x->t, t->rank, t->tag, &x->c.byte_in, 1, err, &req));
+        DT_TRY(ranks->t->post_recv(ranks->t, t->rank, t->tag, &c->byte_in, 1, err, &req));
     else
-        DT_TRY(x->t->post_send(x->t, t->rank, t->tag, &x->c.byte_out, 1, err, &req));
-    return dt_exec_request_post(x, i, req, NULL, err);
+        DT_TRY(ranks->t->post_send(ranks->t, t->rank, t->tag, &c->byte_out, 1, err, &req));
+    return dt_exec_request_post(c, i, req, NULL, err);
 }
 
 /* ---- collectives ---- */
 
-struct dt_exec_vstage *dt_exec_leader_stage(const struct dt_exec *x, const struct dt_op *op)
+struct dt_exec_vstage *dt_exec_leader_stage(const struct dt_exec_stages *stages,
+                                            const struct dt_op *op)
 {
-    return dt_exec_vs(x, op->module, x->peers[op->module][op->stage].leader,
-                      op->chunk * x->pp[op->module] + op->stage);
+    return dt_exec_vs(stages, op->module, stages->ranks->peers[op->module][op->stage].leader,
+                      op->chunk * stages->env->pp[op->module] + op->stage);
 }
 
 /* Does the bucket of the op hold the region?  Both are cut from the same partition. */
-bool dt_exec_in_bucket(const struct dt_exec *x, const struct dt_op *op,
+bool dt_exec_in_bucket(const struct dt_exec_stages *stages, const struct dt_op *op,
                        const struct dt_exec_region *u)
 {
     int first, last;
 
-    dt_exec_bucket(x, op, &first, &last);
+    dt_exec_bucket(stages, op, &first, &last);
     return u->first >= first && u->last <= last;
 }
 
@@ -183,42 +184,43 @@ static enum dt_status pieces(const struct dt_exec_region *u, int n, struct dt_er
 static enum dt_status sync_region(struct dt_exec *x, uint32_t i, const struct dt_exec_region *u,
                                   float *grads, struct dt_error *err)
 {
-    const struct dt_op *op = &x->p->ops[i];
-    const struct dt_exec_peers *p = &x->peers[op->module][op->stage];
+    const struct dt_op *op = &x->it.p->ops[i];
+    const struct dt_exec_peers *p = &x->ranks.peers[op->module][op->stage];
     size_t *count = NULL;
     struct dt_req *req;
     enum dt_status st;
 
-    dt_exec_sum_here(x, x->c.q, op, u->at, u->n);
-    DT_TRY(x->dev->queue_sync(x->c.q, err));
-    if (u->whole || x->o.plan->policy.zero != 1) {
-        DT_TRY(x->t->post_all_reduce(p->comm, DT_REDUCE_F32, grads + u->at, u->n, err, &req));
-        return dt_exec_request_post(x, i, req, NULL, err);
+    dt_exec_sum_here(&x->stages, x->comm.q, op, u->at, u->n);
+    DT_TRY(x->env.dev->queue_sync(x->comm.q, err));
+    if (u->whole || x->env.o.plan->policy.zero != 1) {
+        DT_TRY(x->ranks.t->post_all_reduce(p->comm, DT_REDUCE_F32, grads + u->at, u->n, err, &req));
+        return dt_exec_request_post(&x->comm, i, req, NULL, err);
     }
     DT_TRY(pieces(u, p->n, err, &count));
-    st = x->t->post_reduce_scatter(p->comm, DT_REDUCE_F32, grads + u->at, count, err, &req);
+    st = x->ranks.t->post_reduce_scatter(p->comm, DT_REDUCE_F32, grads + u->at, count, err, &req);
     dt_free(count);
-    return st == DT_OK ? dt_exec_request_post(x, i, req, NULL, err) : st;
+    return st == DT_OK ? dt_exec_request_post(&x->comm, i, req, NULL, err) : st;
 }
 
 static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
-    const struct dt_op *op = &x->p->ops[i];
+    const struct dt_op *op = &x->it.p->ops[i];
     struct dt_exec_vstage *vs;
 
     if (op->flags & DT_OPF_TIED) {
         const struct dt_param *table;
         struct dt_req *req;
 
-        vs = dt_exec_op_vs(x, op);
-        table = dt_exec_shared_table(x, vs);
-        DT_TRY(x->t->post_all_reduce(x->tied[op->replica], DT_REDUCE_F32,
-                                     dt_stage_grads(vs->stage) + table->at, table->n, err, &req));
-        return dt_exec_request_post(x, i, req, NULL, err);
+        vs = dt_exec_op_vs(&x->stages, op);
+        table = dt_exec_shared_table(&x->env, vs);
+        DT_TRY(x->ranks.t->post_all_reduce(x->ranks.tied[op->replica], DT_REDUCE_F32,
+                                           dt_stage_grads(vs->stage) + table->at, table->n, err,
+                                           &req));
+        return dt_exec_request_post(&x->comm, i, req, NULL, err);
     }
-    vs = dt_exec_leader_stage(x, op);
+    vs = dt_exec_leader_stage(&x->stages, op);
     for (int k = 0; k < vs->n_regions; k++)
-        if (dt_exec_in_bucket(x, op, &vs->regions[k]))
+        if (dt_exec_in_bucket(&x->stages, op, &vs->regions[k]))
             DT_TRY(sync_region(x, i, &vs->regions[k], dt_stage_grads(vs->stage), err));
     return DT_OK;
 }
@@ -226,24 +228,24 @@ static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *
 /* Other replicas of this rank step what is whole themselves. */
 static enum dt_status end_sync(struct dt_exec *x, const struct dt_op *op, struct dt_error *err)
 {
-    struct dt_exec_vstage *vs = dt_exec_leader_stage(x, op);
+    struct dt_exec_vstage *vs = dt_exec_leader_stage(&x->stages, op);
 
     if (op->flags & DT_OPF_TIED)
         return DT_OK;
     for (int k = 0; k < vs->n_regions; k++)
-        if (dt_exec_in_bucket(x, op, &vs->regions[k]) &&
-            (vs->regions[k].whole || x->o.plan->policy.zero != 1))
-            dt_exec_copy_here(x, x->c.q, op, true, vs->regions[k].at, vs->regions[k].n);
-    return x->dev->queue_sync(x->c.q, err);
+        if (dt_exec_in_bucket(&x->stages, op, &vs->regions[k]) &&
+            (vs->regions[k].whole || x->env.o.plan->policy.zero != 1))
+            dt_exec_copy_here(&x->stages, x->comm.q, op, true, vs->regions[k].at, vs->regions[k].n);
+    return x->env.dev->queue_sync(x->comm.q, err);
 }
 
 static enum dt_status post_losses(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     struct dt_req *req;
 
-    DT_TRY(x->t->post_all_reduce(x->world, DT_REDUCE_F64, x->losses, 2 * (size_t)x->in->n + 1, err,
-                                 &req));
-    return dt_exec_request_post(x, i, req, NULL, err);
+    DT_TRY(x->ranks.t->post_all_reduce(x->ranks.world, DT_REDUCE_F64, x->losses.value,
+                                       2 * (size_t)x->it.in->n + 1, err, &req));
+    return dt_exec_request_post(&x->comm, i, req, NULL, err);
 }
 
 /* ---- all ---- */
@@ -255,11 +257,11 @@ static enum dt_status no_message(const struct dt_op *op, struct dt_error *err)
 
 enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
-    if (i == dt_exec_loss_number(x))
+    if (i == dt_exec_loss_number(&x->comm))
         return post_losses(x, i, err);
-    if (i >= x->p->n_ops)
-        return post_token(x, i, err);
-    switch ((enum dt_op_kind)x->p->ops[i].kind) {
+    if (i >= x->it.p->n_ops)
+        return post_token(&x->comm, &x->ranks, x->it.p, i, err);
+    switch ((enum dt_op_kind)x->it.p->ops[i].kind) {
     case DT_OP_SEND:
         return post_send(x, i, err);
     case DT_OP_RECV:
@@ -277,21 +279,21 @@ enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err)
     case DT_OP_KIND_N:
         break;
     }
-    return no_message(&x->p->ops[i], err);
+    return no_message(&x->it.p->ops[i], err);
 }
 
 enum dt_status dt_exec_posted_end(struct dt_exec *x, uint32_t i,
                                   const struct dt_exec_buffer *packed, struct dt_error *err)
 {
-    if (i >= x->p->n_ops)
+    if (i >= x->it.p->n_ops)
         return DT_OK;
-    switch ((enum dt_op_kind)x->p->ops[i].kind) {
+    switch ((enum dt_op_kind)x->it.p->ops[i].kind) {
     case DT_OP_SEND:
-        return end_send(x, &x->p->ops[i]);
+        return end_send(x, &x->it.p->ops[i]);
     case DT_OP_RECV:
-        return end_recv(x, &x->p->ops[i], packed, err);
+        return end_recv(x, &x->it.p->ops[i], packed, err);
     case DT_OP_GRAD_SYNC:
-        return end_sync(x, &x->p->ops[i], err);
+        return end_sync(x, &x->it.p->ops[i], err);
     case DT_OP_PARAM_GATHER:
         return dt_exec_end_gather(x, i, err);
     case DT_OP_FORWARD:
@@ -303,28 +305,29 @@ enum dt_status dt_exec_posted_end(struct dt_exec *x, uint32_t i,
     case DT_OP_KIND_N:
         break;
     }
-    return no_message(&x->p->ops[i], err);
+    return no_message(&x->it.p->ops[i], err);
 }
 
 enum dt_status dt_exec_error_at(const struct dt_exec *x, uint32_t i, enum dt_status st,
                                 struct dt_error *err)
 {
     char what[160], text[sizeof(err->message)];
-    const struct dt_op *op = i < x->p->n_ops ? &x->p->ops[i] : NULL;
+    const struct dt_op *op = i < x->it.p->n_ops ? &x->it.p->ops[i] : NULL;
     int n, rank, end = 0;
 
-    if (!err || !x->t || (sscanf(err->message, "rank %d on %n", &rank, &end) == 1 && end > 0))
+    if (!err || !x->ranks.t || (sscanf(err->message, "rank %d on %n", &rank, &end) == 1 && end > 0))
         return st; /* it says already who and where */
     if (op) {
-        n = snprintf(what, sizeof(what), "%s/%d.%d %s", x->o.model->modules[op->module].name,
+        n = snprintf(what, sizeof(what), "%s/%d.%d %s", x->env.o.model->modules[op->module].name,
                      op->replica, op->stage, dt_op_kind_names[op->kind]);
         if (op->mb != DT_NONE)
             snprintf(what + n, sizeof(what) - (size_t)n, " of microbatch %u", op->mb);
     } else {
-        snprintf(what, sizeof(what), "%s", i == dt_exec_loss_number(x) ? "losses" : "a token");
+        snprintf(what, sizeof(what), "%s",
+                 i == dt_exec_loss_number(&x->comm) ? "losses" : "a token");
     }
     snprintf(text, sizeof(text), "%s", err->message);
-    snprintf(err->message, sizeof(err->message), "rank %d on %.64s: %s: %.3800s", x->rank,
-             x->t->host, what, text);
+    snprintf(err->message, sizeof(err->message), "rank %d on %.64s: %s: %.3800s", x->ranks.rank,
+             x->ranks.t->host, what, text);
     return st;
 }

@@ -13,90 +13,87 @@
 
 enum { ALIGN = 16 }; /* floats: pieces begin where vectors like to (64 bytes) */
 
-static int member_of(const struct dt_exec *x, int m, int r, int s)
+static int member_of(const struct dt_exec_ranks *ranks, int m, int r, int s)
 {
-    return x->member[m][r * x->pp[m] + s];
+    return ranks->member[m][r * ranks->env->pp[m] + s];
 }
 
 /* A comm of the ranks that are marked; NULL where this rank is none of them or alone. */
-static enum dt_status comm_of(struct dt_exec *x, const bool *in, struct dt_error *err,
-                              struct dt_comm **out)
+static enum dt_status comm_of(const struct dt_exec_ranks *ranks, const bool *in,
+                              struct dt_error *err, struct dt_comm **out)
 {
-    int *ranks, n = 0;
+    int *list, n = 0;
     enum dt_status st;
 
     *out = NULL;
-    for (int r = 0; r < x->ranks; r++)
+    for (int r = 0; r < ranks->n; r++)
         n += in[r];
-    if (n < 2 || !in[x->rank])
+    if (n < 2 || !in[ranks->rank])
         return DT_OK;
-    ranks = dt_malloc((size_t)n * sizeof(*ranks));
-    if (!ranks)
+    list = dt_malloc((size_t)n * sizeof(*list));
+    if (!list)
         return dt_error_nomem(err, "ranks");
     n = 0;
-    for (int r = 0; r < x->ranks; r++)
+    for (int r = 0; r < ranks->n; r++)
         if (in[r])
-            ranks[n++] = r;
-    st = x->t->comm_new(x->t, ranks, n, err, out);
-    dt_free(ranks);
+            list[n++] = r;
+    st = ranks->t->comm_new(ranks->t, list, n, err, out);
+    dt_free(list);
     return st;
 }
 
-static void clear(const struct dt_exec *x, bool *in)
+static void clear(const struct dt_exec_ranks *ranks, bool *in)
 {
-    memset(in, 0, (size_t)x->ranks * sizeof(*in));
+    memset(in, 0, (size_t)ranks->n * sizeof(*in));
 }
 
 /* ---- lanes ---- */
 
-static enum dt_status find_lanes(struct dt_exec *x, struct dt_error *err)
+static enum dt_status find_lanes(struct dt_exec_ranks *ranks, struct dt_error *err)
 {
-    for (int m = 0; m < x->o.model->n_modules; m++) {
-        const struct dt_plan_layout *l = &x->o.plan->modules[m].layout;
+    for (int m = 0; m < ranks->env->o.model->n_modules; m++) {
+        const struct dt_plan_layout *l = &ranks->env->o.plan->modules[m].layout;
 
-        x->pp[m] = l->pp;
-        x->dp[m] = l->dp;
-        x->n_v[m] = l->pp * l->vpp;
-        x->member[m] = dt_malloc((size_t)(l->dp * l->pp) * sizeof(*x->member[m]));
-        x->peers[m] = dt_calloc((size_t)l->pp, sizeof(*x->peers[m]));
-        x->tp[m] = dt_calloc((size_t)(l->dp * l->pp), sizeof(*x->tp[m]));
-        if (!x->member[m] || !x->peers[m] || !x->tp[m])
+        ranks->member[m] = dt_malloc((size_t)(l->dp * l->pp) * sizeof(*ranks->member[m]));
+        ranks->peers[m] = dt_calloc((size_t)l->pp, sizeof(*ranks->peers[m]));
+        ranks->tp[m] = dt_calloc((size_t)(l->dp * l->pp), sizeof(*ranks->tp[m]));
+        if (!ranks->member[m] || !ranks->peers[m] || !ranks->tp[m])
             return dt_error_nomem(err, "lanes");
         for (int r = 0; r < l->dp; r++)
             for (int s = 0; s < l->pp; s++)
-                x->member[m][r * l->pp + s] =
-                    x->t ? dt_placement_member(&x->place, m, r, s, x->rank) : 0;
+                ranks->member[m][r * l->pp + s] =
+                    ranks->t ? dt_placement_member(&ranks->place, m, r, s, ranks->rank) : 0;
     }
     return DT_OK;
 }
 
-static enum dt_status join_peers(struct dt_exec *x, int m, bool *in, struct dt_error *err)
+static enum dt_status join_peers(struct dt_exec_ranks *ranks, int m, bool *in, struct dt_error *err)
 {
-    int tp = x->o.plan->modules[m].layout.tp;
+    int tp = ranks->env->o.plan->modules[m].layout.tp;
 
-    for (int s = 0; s < x->pp[m]; s++) {
-        struct dt_exec_peers *p = &x->peers[m][s];
+    for (int s = 0; s < ranks->env->pp[m]; s++) {
+        struct dt_exec_peers *p = &ranks->peers[m][s];
 
         *p = (struct dt_exec_peers){.n = 1, .leader = -1};
-        for (int r = x->dp[m] - 1; r >= 0; r--)
-            p->leader = member_of(x, m, r, s) >= 0 ? r : p->leader;
-        for (int t = 0; x->t && t < tp; t++) {
+        for (int r = ranks->env->dp[m] - 1; r >= 0; r--)
+            p->leader = member_of(ranks, m, r, s) >= 0 ? r : p->leader;
+        for (int t = 0; ranks->t && t < tp; t++) {
             struct dt_comm *c;
 
-            clear(x, in);
-            for (int r = 0; r < x->dp[m]; r++)
-                in[dt_placement_rank(&x->place, m, r, s, t)] = true;
+            clear(ranks, in);
+            for (int r = 0; r < ranks->env->dp[m]; r++)
+                in[dt_placement_rank(&ranks->place, m, r, s, t)] = true;
             p->n = 0;
-            for (int r = 0; r < x->ranks; r++)
+            for (int r = 0; r < ranks->n; r++)
                 p->n += in[r];
-            DT_TRY(comm_of(x, in, err, &c));
+            DT_TRY(comm_of(ranks, in, err, &c));
             if (!c)
                 continue;
             if (p->comm) /* two members of different replicas: they could not both be a piece */
                 return dt_error_set(err, DT_ERR_INPUT,
                                     "module %s: rank %d would be different tp members of its "
                                     "replicas; start a rank for each GPU",
-                                    x->o.plan->module_names[m], x->rank);
+                                    ranks->env->o.plan->module_names[m], ranks->rank);
             p->comm = c;
             p->me = dt_comm_member(c);
         }
@@ -104,131 +101,146 @@ static enum dt_status join_peers(struct dt_exec *x, int m, bool *in, struct dt_e
     return DT_OK;
 }
 
-static enum dt_status join_members(struct dt_exec *x, int m, bool *in, struct dt_error *err)
+static enum dt_status join_members(struct dt_exec_ranks *ranks, int m, bool *in,
+                                   struct dt_error *err)
 {
-    int tp = x->o.plan->modules[m].layout.tp;
+    int tp = ranks->env->o.plan->modules[m].layout.tp;
 
-    for (int lane = 0; tp > 1 && lane < x->dp[m] * x->pp[m]; lane++) {
-        struct dt_tp *g = &x->tp[m][lane];
+    for (int lane = 0; tp > 1 && lane < ranks->env->dp[m] * ranks->env->pp[m]; lane++) {
+        struct dt_tp *g = &ranks->tp[m][lane];
 
-        clear(x, in);
+        clear(ranks, in);
         for (int t = 0; t < tp; t++)
-            in[dt_placement_rank(&x->place, m, lane / x->pp[m], lane % x->pp[m], t)] = true;
-        DT_TRY(comm_of(x, in, err, &g->comm));
+            in[dt_placement_rank(&ranks->place, m, lane / ranks->env->pp[m],
+                                 lane % ranks->env->pp[m], t)] = true;
+        DT_TRY(comm_of(ranks, in, err, &g->comm));
         if (!g->comm)
             continue;
         g->rank = dt_comm_member(g->comm);
         g->size = tp;
-        g->device = x->dev;
-        g->limit_s = x->o.limit_s;
+        g->device = ranks->env->dev;
+        g->limit_s = ranks->env->o.limit_s;
     }
     return DT_OK;
 }
 
 /* The two lanes of each replica whose stages share a table. */
-static enum dt_status join_tied(struct dt_exec *x, bool *in, struct dt_error *err)
+static enum dt_status join_tied(struct dt_exec_ranks *ranks, bool *in, struct dt_error *err)
 {
-    int m = x->o.model->llm, tp = x->o.plan->modules[m].layout.tp;
+    int m = ranks->env->o.model->llm, tp = ranks->env->o.plan->modules[m].layout.tp;
 
-    x->tied = dt_calloc((size_t)x->dp[m], sizeof(struct dt_comm *));
-    if (!x->tied)
+    ranks->tied = dt_calloc((size_t)ranks->env->dp[m], sizeof(struct dt_comm *));
+    if (!ranks->tied)
         return dt_error_nomem(err, "lanes");
-    for (int r = 0; x->pp[m] > 1 && x->t && r < x->dp[m]; r++)
+    for (int r = 0; ranks->env->pp[m] > 1 && ranks->t && r < ranks->env->dp[m]; r++)
         for (int t = 0; t < tp; t++) {
             struct dt_comm *c;
 
-            clear(x, in);
-            in[dt_placement_rank(&x->place, m, r, 0, t)] = true;
-            in[dt_placement_rank(&x->place, m, r, x->pp[m] - 1, t)] = true;
-            DT_TRY(comm_of(x, in, err, &c));
-            x->tied[r] = c ? c : x->tied[r];
+            clear(ranks, in);
+            in[dt_placement_rank(&ranks->place, m, r, 0, t)] = true;
+            in[dt_placement_rank(&ranks->place, m, r, ranks->env->pp[m] - 1, t)] = true;
+            DT_TRY(comm_of(ranks, in, err, &c));
+            ranks->tied[r] = c ? c : ranks->tied[r];
         }
     return DT_OK;
 }
 
-static bool anything_trains(const struct dt_exec *x)
+static bool anything_trains(const struct dt_exec_env *env)
 {
-    for (int m = 0; m < x->o.model->n_modules; m++)
-        for (int b = 0; b < x->o.model->modules[m].n_blocks; b++)
-            if (dt_plan_trained(x->o.plan, x->o.model, m, b))
+    for (int m = 0; m < env->o.model->n_modules; m++)
+        for (int b = 0; b < env->o.model->modules[m].n_blocks; b++)
+            if (dt_plan_trained(env->o.plan, env->o.model, m, b))
                 return true;
     return false;
 }
 
-static enum dt_status join_all(struct dt_exec *x, bool *in, struct dt_error *err)
+static enum dt_status join_all(struct dt_exec_ranks *ranks, bool *in, struct dt_error *err)
 {
-    for (int m = 0; m < x->o.model->n_modules; m++) {
-        DT_TRY(join_peers(x, m, in, err));
-        DT_TRY(join_members(x, m, in, err));
+    for (int m = 0; m < ranks->env->o.model->n_modules; m++) {
+        DT_TRY(join_peers(ranks, m, in, err));
+        DT_TRY(join_members(ranks, m, in, err));
     }
-    DT_TRY(join_tied(x, in, err));
-    if (!x->t)
+    DT_TRY(join_tied(ranks, in, err));
+    if (!ranks->t)
         return DT_OK;
-    for (int r = 0; r < x->ranks; r++)
+    for (int r = 0; r < ranks->n; r++)
         in[r] = true;
-    if (anything_trains(x))
-        DT_TRY(comm_of(x, in, err, &x->training));
-    return comm_of(x, in, err, &x->world);
+    if (anything_trains(ranks->env))
+        DT_TRY(comm_of(ranks, in, err, &ranks->training));
+    return comm_of(ranks, in, err, &ranks->world);
 }
 
-enum dt_status dt_exec_place(struct dt_exec *x, struct dt_error *err)
+enum dt_status dt_exec_place(struct dt_exec_ranks *ranks, struct dt_error *err)
 {
     enum dt_status st;
     bool *in;
 
-    x->t = x->o.transport && x->o.transport->size > 1 ? x->o.transport : NULL;
-    x->rank = x->t ? x->t->rank : 0;
-    x->ranks = x->t ? x->t->size : 1;
-    DT_TRY(dt_placement_init(&x->place, x->o.plan, x->ranks, err));
-    DT_TRY(find_lanes(x, err));
-    in = dt_malloc((size_t)x->ranks * sizeof(*in));
+    ranks->t = ranks->env->o.transport && ranks->env->o.transport->size > 1
+                   ? ranks->env->o.transport
+                   : NULL;
+    ranks->rank = ranks->t ? ranks->t->rank : 0;
+    ranks->n = ranks->t ? ranks->t->size : 1;
+    DT_TRY(dt_placement_init(&ranks->place, ranks->env->o.plan, ranks->n, err));
+    DT_TRY(find_lanes(ranks, err));
+    in = dt_malloc((size_t)ranks->n * sizeof(*in));
     if (!in)
         return dt_error_nomem(err, "ranks");
-    st = join_all(x, in, err);
+    st = join_all(ranks, in, err);
     dt_free(in);
     return st;
 }
 
-static void leave(struct dt_exec *x, struct dt_comm *c)
+enum dt_status dt_exec_ranks_sum(const struct dt_exec_ranks *ranks, double *v, size_t n,
+                                 struct dt_error *err)
+{
+    struct dt_req *req;
+
+    if (!ranks->world)
+        return DT_OK;
+    DT_TRY(ranks->t->post_all_reduce(ranks->world, DT_REDUCE_F64, v, n, err, &req));
+    return dt_transport_wait(ranks->t, req, ranks->env->o.limit_s, "all ranks", err);
+}
+
+static void leave(const struct dt_exec_ranks *ranks, struct dt_comm *c)
 {
     if (c)
-        x->t->comm_free(c);
+        ranks->t->comm_free(c);
 }
 
-void dt_exec_unplace(struct dt_exec *x)
+void dt_exec_unplace(struct dt_exec_ranks *ranks)
 {
     for (int m = 0; m < DT_MAX_MODULES; m++) {
-        for (int s = 0; x->peers[m] && s < x->pp[m]; s++)
-            leave(x, x->peers[m][s].comm);
-        for (int k = 0; x->tp[m] && k < x->pp[m] * x->dp[m]; k++)
-            leave(x, x->tp[m][k].comm);
-        dt_free(x->member[m]);
-        dt_free(x->peers[m]);
-        dt_free(x->tp[m]);
+        for (int s = 0; ranks->peers[m] && s < ranks->env->pp[m]; s++)
+            leave(ranks, ranks->peers[m][s].comm);
+        for (int k = 0; ranks->tp[m] && k < ranks->env->pp[m] * ranks->env->dp[m]; k++)
+            leave(ranks, ranks->tp[m][k].comm);
+        dt_free(ranks->member[m]);
+        dt_free(ranks->peers[m]);
+        dt_free(ranks->tp[m]);
     }
-    for (int r = 0; x->tied && r < x->dp[x->o.model->llm]; r++)
-        leave(x, x->tied[r]);
-    dt_free((void *)x->tied);
-    leave(x, x->training);
-    leave(x, x->world);
-    dt_placement_free(&x->place);
+    for (int r = 0; ranks->tied && r < ranks->env->dp[ranks->env->o.model->llm]; r++)
+        leave(ranks, ranks->tied[r]);
+    dt_free((void *)ranks->tied);
+    leave(ranks, ranks->training);
+    leave(ranks, ranks->world);
+    dt_placement_free(&ranks->place);
 }
 
-void dt_exec_route(const struct dt_exec *x, const struct dt_op *from, const struct dt_op *to, int t,
-                   int *from_rank, int *to_rank)
+void dt_exec_route(const struct dt_exec_ranks *ranks, const struct dt_op *from,
+                   const struct dt_op *to, int t, int *from_rank, int *to_rank)
 {
-    int members = x->o.plan->modules[from->module].layout.tp, s;
+    int members = ranks->env->o.plan->modules[from->module].layout.tp, s;
 
-    if (!x->t) {
+    if (!ranks->t) {
         *from_rank = *to_rank = 0;
         return;
     }
-    *to_rank = dt_placement_rank(&x->place, to->module, to->replica, to->stage, t);
+    *to_rank = dt_placement_rank(&ranks->place, to->module, to->replica, to->stage, t);
     /* whole tensors are equal on all members: one of the same rank is nearest */
-    s = dt_placement_member(&x->place, from->module, from->replica, from->stage, *to_rank);
+    s = dt_placement_member(&ranks->place, from->module, from->replica, from->stage, *to_rank);
     if (s < 0 || (from->module == to->module && s != t))
         s = t % members;
-    *from_rank = dt_placement_rank(&x->place, from->module, from->replica, from->stage, s);
+    *from_rank = dt_placement_rank(&ranks->place, from->module, from->replica, from->stage, s);
 }
 
 /* ---- who owns what ---- */
@@ -266,16 +278,16 @@ static enum dt_status add_run(struct dt_exec_vstage *vs, size_t *cap, int first,
     return add_region(vs, cap, u, err);
 }
 
-enum dt_status dt_exec_make_regions(struct dt_exec *x, struct dt_exec_vstage *vs,
+enum dt_status dt_exec_make_regions(const struct dt_exec_ranks *ranks, struct dt_exec_vstage *vs,
                                     struct dt_error *err)
 {
     int n = vs->last - vs->first, parts = n < DT_EXEC_PARTS ? n : DT_EXEC_PARTS;
-    bool tied = vs->module == x->o.model->llm && x->pp[vs->module] > 1 &&
-                (vs->v == 0 || vs->v == x->n_v[vs->module] - 1);
-    const struct dt_param *table = tied ? dt_exec_shared_table(x, vs) : NULL;
+    bool tied = vs->module == ranks->env->o.model->llm && ranks->env->pp[vs->module] > 1 &&
+                (vs->v == 0 || vs->v == ranks->env->n_v[vs->module] - 1);
+    const struct dt_param *table = tied ? dt_exec_shared_table(ranks->env, vs) : NULL;
     size_t cap = 0;
 
-    if (!x->o.plan->policy.overlap_grad && !x->o.plan->policy.overlap_param)
+    if (!ranks->env->o.plan->policy.overlap_grad && !ranks->env->o.plan->policy.overlap_param)
         parts = 1;
     for (int k = 0; k < parts; k++) {
         int lo = vs->first + n * k / parts, hi = vs->first + n * (k + 1) / parts;
@@ -303,16 +315,16 @@ void dt_exec_piece(const struct dt_exec_region *u, int members, int member, size
     *n = count < u->n - first ? count : u->n - first;
 }
 
-enum dt_status dt_exec_owned(const struct dt_exec *x, const struct dt_exec_vstage *vs, int me,
-                             bool leads, struct dt_error *err, struct dt_optimizer_owned **out,
-                             int *n)
+enum dt_status dt_exec_owned(const struct dt_exec_ranks *ranks, const struct dt_exec_vstage *vs,
+                             int me, bool leads, struct dt_error *err,
+                             struct dt_optimizer_owned **out, int *n)
 {
-    int members = x->peers[vs->module][vs->v % x->pp[vs->module]].n;
+    int members = ranks->peers[vs->module][vs->v % ranks->env->pp[vs->module]].n;
     struct dt_optimizer_owned *o;
 
     *out = NULL;
     *n = 0;
-    if (members == 1 || x->o.plan->policy.zero != 1)
+    if (members == 1 || ranks->env->o.plan->policy.zero != 1)
         return DT_OK;
     o = dt_malloc(((size_t)vs->n_regions + 1) * sizeof(*o));
     if (!o)

@@ -10,17 +10,16 @@
 
 #include <string.h>
 
-enum dt_status dt_exec_event_room(struct dt_exec *x, struct dt_error *err)
+enum dt_status dt_exec_event_room(struct dt_exec_events *events, const struct dt_device *dev,
+                                  size_t n, struct dt_error *err)
 {
-    size_t n = x->p->n_ops;
-
-    if (dt_grow((void **)&x->begin, &x->cap_events, n + 1, sizeof(*x->begin)) ||
-        dt_grow((void **)&x->end, &x->cap_ends, n + 1, sizeof(*x->end)))
+    if (dt_grow((void **)&events->begin, &events->cap_begin, n + 1, sizeof(*events->begin)) ||
+        dt_grow((void **)&events->end, &events->cap_end, n + 1, sizeof(*events->end)))
         return dt_error_nomem(err, "events");
-    for (; x->n_events < n; x->n_events++) {
-        DT_TRY(x->dev->event_new(x->dev, err, &x->begin[x->n_events]));
-        if (x->dev->event_new(x->dev, err, &x->end[x->n_events]) != DT_OK) {
-            x->dev->event_free(x->begin[x->n_events]);
+    for (; events->n < n; events->n++) {
+        DT_TRY(dev->event_new(dev, err, &events->begin[events->n]));
+        if (dev->event_new(dev, err, &events->end[events->n]) != DT_OK) {
+            dev->event_free(events->begin[events->n]);
             return err ? err->status : DT_ERR_NOMEM;
         }
     }
@@ -32,21 +31,21 @@ enum dt_status dt_exec_event_room(struct dt_exec *x, struct dt_error *err)
 /* One member of a group acts for all of this rank. */
 static void times_of(const struct dt_exec *x, uint32_t i, int64_t t[2])
 {
-    uint32_t k = dt_exec_leader(x, i);
+    uint32_t k = dt_exec_leader(x->it.p, &x->ranks, i);
 
-    if (dt_exec_is_comm(x, i)) {
-        t[0] = (int64_t)x->c.begin_ns[k] - x->o.clock_ahead_ns;
-        t[1] = (int64_t)x->c.end_ns[k] - x->o.clock_ahead_ns;
+    if (dt_exec_is_comm(&x->comm, i)) {
+        t[0] = (int64_t)x->comm.begin_ns[k] - x->env.o.clock_ahead_ns;
+        t[1] = (int64_t)x->comm.end_ns[k] - x->env.o.clock_ahead_ns;
     } else {
-        t[0] = (int64_t)x->dev->event_ns(x->begin[k]) - x->o.clock_ahead_ns;
-        t[1] = (int64_t)x->dev->event_ns(x->end[k]) - x->o.clock_ahead_ns;
+        t[0] = (int64_t)x->env.dev->event_ns(x->events.begin[k]) - x->env.o.clock_ahead_ns;
+        t[1] = (int64_t)x->env.dev->event_ns(x->events.end[k]) - x->env.o.clock_ahead_ns;
     }
 }
 
 /* Members of a lane act in lockstep: the first one's times are the lane's. */
-static bool on_rank(const struct dt_exec *x, const struct dt_op *op, int rank)
+static bool on_rank(const struct dt_exec_ranks *ranks, const struct dt_op *op, int rank)
 {
-    return dt_placement_rank(&x->place, op->module, op->replica, op->stage, 0) == rank;
+    return dt_placement_rank(&ranks->place, op->module, op->replica, op->stage, 0) == rank;
 }
 
 static void put(struct dt_timeline *t, uint32_t i, const int64_t v[2])
@@ -58,24 +57,26 @@ static void put(struct dt_timeline *t, uint32_t i, const int64_t v[2])
 static enum dt_status exchange(struct dt_exec *x, int64_t *buf, struct dt_error *err,
                                struct dt_timeline *t)
 {
-    const struct dt_program *p = x->p;
+    const struct dt_program *p = x->it.p;
     struct dt_req *req;
     size_t n = 0;
 
-    if (x->rank != 0) {
+    if (x->ranks.rank != 0) {
         for (uint32_t i = 0; i < p->n_ops; i++)
-            if (on_rank(x, &p->ops[i], x->rank))
+            if (on_rank(&x->ranks, &p->ops[i], x->ranks.rank))
                 times_of(x, i, &buf[2 * n++]);
-        DT_TRY(x->t->post_send(x->t, 0, DT_EXEC_TAG_TIMES, buf, 2 * n * sizeof(*buf), err, &req));
-        return dt_transport_wait(x->t, req, x->o.limit_s, "times of ops", err);
+        DT_TRY(x->ranks.t->post_send(x->ranks.t, 0, DT_EXEC_TAG_TIMES, buf, 2 * n * sizeof(*buf),
+                                     err, &req));
+        return dt_transport_wait(x->ranks.t, req, x->env.o.limit_s, "times of ops", err);
     }
-    for (int r = 1; r < x->ranks; r++) {
+    for (int r = 1; r < x->ranks.n; r++) {
         for (uint32_t i = n = 0; i < p->n_ops; i++)
-            n += on_rank(x, &p->ops[i], r);
-        DT_TRY(x->t->post_recv(x->t, r, DT_EXEC_TAG_TIMES, buf, 2 * n * sizeof(*buf), err, &req));
-        DT_TRY(dt_transport_wait(x->t, req, x->o.limit_s, "times of ops", err));
+            n += on_rank(&x->ranks, &p->ops[i], r);
+        DT_TRY(x->ranks.t->post_recv(x->ranks.t, r, DT_EXEC_TAG_TIMES, buf, 2 * n * sizeof(*buf),
+                                     err, &req));
+        DT_TRY(dt_transport_wait(x->ranks.t, req, x->env.o.limit_s, "times of ops", err));
         for (uint32_t i = n = 0; i < p->n_ops; i++)
-            if (on_rank(x, &p->ops[i], r))
+            if (on_rank(&x->ranks, &p->ops[i], r))
                 put(t, i, &buf[2 * n++]);
     }
     return DT_OK;
@@ -163,29 +164,29 @@ static void count_from_zero(const struct dt_program *p, struct dt_timeline *t)
 
 enum dt_status dt_exec_read_timeline(struct dt_exec *x, struct dt_error *err, struct dt_timeline *t)
 {
-    const struct dt_program *p = x->p;
+    const struct dt_program *p = x->it.p;
     enum dt_status st = DT_OK;
 
     DT_TRY(dt_timeline_reserve(t, p->n_ops, err));
     t->origin_ns = 0;
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (on_rank(x, &p->ops[i], x->rank)) {
+        if (on_rank(&x->ranks, &p->ops[i], x->ranks.rank)) {
             int64_t v[2];
 
             times_of(x, i, v);
             put(t, i, v);
         }
     }
-    if (x->t) {
+    if (x->ranks.t) {
         int64_t *buf = dt_malloc((2 * (size_t)p->n_ops + 2) * sizeof(*buf));
 
         st = buf ? exchange(x, buf, err, t) : dt_error_nomem(err, "times of ops");
         dt_free(buf);
-        if (st != DT_OK || x->rank != 0)
+        if (st != DT_OK || x->ranks.rank != 0)
             return st;
     }
     count_from_zero(p, t);
-    if (x->t) {
+    if (x->ranks.t) {
         end_sends(p, t);
         queue_up(p, t, DT_OP_SEND);
         follow_sends(p, t);

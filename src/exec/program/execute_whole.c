@@ -15,38 +15,38 @@ struct own { /* of a part: memory that the executor does not have */
     struct dt_optimizer opt; /* all of it, when `moments` */
 };
 struct whole {
-    struct dt_exec *x;
     struct own *own;
 };
 
 /* ---- memory ---- */
 
 /* This rank's stage of the lowest replica here; NULL. */
-static struct dt_exec_vstage *held(const struct dt_exec *x, int m, int v)
+static struct dt_exec_vstage *held(const struct dt_exec_stages *stages, int m, int v)
 {
-    int leader = x->peers[m][v % x->pp[m]].leader;
+    int leader = stages->ranks->peers[m][v % stages->env->pp[m]].leader;
 
-    return leader >= 0 ? dt_exec_vs(x, m, leader, v) : NULL;
+    return leader >= 0 ? dt_exec_vs(stages, m, leader, v) : NULL;
 }
 
-static enum dt_status open_part(struct dt_exec *x, struct dt_exec_part *p, struct own *own,
-                                struct dt_error *err)
+static enum dt_status open_part(const struct dt_exec_stages *stages, struct dt_exec_part *p,
+                                struct own *own, struct dt_error *err)
 {
-    struct dt_exec_vstage *vs = held(x, p->module, p->v);
+    struct dt_exec_vstage *vs = held(stages, p->module, p->v);
     const struct dt_optimizer *o;
 
-    if (vs && x->o.plan->modules[p->module].layout.tp == 1) {
+    if (vs && stages->env->o.plan->modules[p->module].layout.tp == 1) {
         p->stage = vs->stage;
     } else {
-        DT_TRY(dt_exec_shell(x, p->module, p->v, NULL, err, &p->stage));
+        DT_TRY(dt_exec_shell(stages->env, p->module, p->v, NULL, err, &p->stage));
         own->stage = true;
     }
     if (!own->stage && !vs->opt.sharded) {
         o = &vs->opt;
     } else {
         own->moments = true;
-        DT_TRY(dt_optimizer_init(&own->opt, x->dev, &x->o.model->modules[p->module], p->stage, 0,
-                                 NULL, 0, err));
+        DT_TRY(dt_optimizer_init(&own->opt, stages->env->dev,
+                                 &stages->env->o.model->modules[p->module], p->stage, 0, NULL, 0,
+                                 err));
         o = &own->opt;
     }
     p->exp_avg = o->exp_avg;
@@ -56,29 +56,29 @@ static enum dt_status open_part(struct dt_exec *x, struct dt_exec_part *p, struc
 }
 
 /* The lowest rank that holds a piece of the virtual stage. */
-static int writer_of(const struct dt_exec *x, int m, int v)
+static int writer_of(const struct dt_exec_ranks *ranks, int m, int v)
 {
     int lowest = -1;
 
-    for (int r = 0; r < x->dp[m]; r++)
-        for (int t = 0; t < x->o.plan->modules[m].layout.tp; t++) {
-            int rank = dt_placement_rank(&x->place, m, r, v % x->pp[m], t);
+    for (int r = 0; r < ranks->env->dp[m]; r++)
+        for (int t = 0; t < ranks->env->o.plan->modules[m].layout.tp; t++) {
+            int rank = dt_placement_rank(&ranks->place, m, r, v % ranks->env->pp[m], t);
 
             lowest = lowest < 0 || rank < lowest ? rank : lowest;
         }
     return lowest;
 }
 
-static enum dt_status open_parts(struct dt_exec *x, bool mine, struct dt_error *err,
-                                 struct dt_exec_whole *out)
+static enum dt_status open_parts(const struct dt_exec_stages *stages, bool mine,
+                                 struct dt_error *err, struct dt_exec_whole *out)
 {
     struct dt_exec_whole w = {0};
     struct whole *impl = dt_calloc(1, sizeof(*impl));
     enum dt_status st = DT_OK;
     int n = 0;
 
-    for (int m = 0; m < x->o.model->n_modules; m++)
-        n += x->n_v[m];
+    for (int m = 0; m < stages->env->o.model->n_modules; m++)
+        n += stages->env->n_v[m];
     w.impl = impl;
     w.part = dt_calloc((size_t)n, sizeof(*w.part));
     if (impl)
@@ -88,14 +88,13 @@ static enum dt_status open_parts(struct dt_exec *x, bool mine, struct dt_error *
             dt_exec_whole_free(&w);
         return dt_error_nomem(err, "a checkpoint");
     }
-    impl->x = x;
-    for (int m = 0; m < x->o.model->n_modules; m++)
-        for (int v = 0; v < x->n_v[m] && st == DT_OK; v++) {
-            if (mine && x->t && writer_of(x, m, v) != x->rank)
+    for (int m = 0; m < stages->env->o.model->n_modules; m++)
+        for (int v = 0; v < stages->env->n_v[m] && st == DT_OK; v++) {
+            if (mine && stages->ranks->t && writer_of(stages->ranks, m, v) != stages->ranks->rank)
                 continue;
             w.part[w.n].module = m;
             w.part[w.n].v = v;
-            st = open_part(x, &w.part[w.n], &impl->own[w.n], err);
+            st = open_part(stages, &w.part[w.n], &impl->own[w.n], err);
             w.n++;
         }
     if (st != DT_OK) {
@@ -108,12 +107,12 @@ static enum dt_status open_parts(struct dt_exec *x, bool mine, struct dt_error *
 
 enum dt_status dt_exec_whole_new(struct dt_exec *x, struct dt_error *err, struct dt_exec_whole *out)
 {
-    return open_parts(x, false, err, out);
+    return open_parts(&x->stages, false, err, out);
 }
 
 enum dt_status dt_exec_share_new(struct dt_exec *x, struct dt_error *err, struct dt_exec_whole *out)
 {
-    return open_parts(x, true, err, out);
+    return open_parts(&x->stages, true, err, out);
 }
 
 void dt_exec_whole_free(struct dt_exec_whole *w)
@@ -136,19 +135,20 @@ void dt_exec_whole_free(struct dt_exec_whole *w)
 /* ---- between layouts ---- */
 
 /* Between what an optimizer keeps of its segments and moments laid out like parameters. */
-static void copy_segments(struct dt_exec *x, const struct dt_optimizer *o, float *own, float *all,
-                          bool to_all)
+static void copy_segments(const struct dt_exec_env *env, const struct dt_optimizer *o, float *own,
+                          float *all, bool to_all)
 {
     for (int i = 0; i < o->n_segments; i++) {
         const struct dt_optimizer_segment *s = &o->segments[i];
         float *a = own + s->moment, *b = all + s->at;
 
-        x->dev->copy(x->q, to_all ? b : a, to_all ? a : b, s->n * sizeof(float), DT_COPY_ON_DEVICE);
+        env->dev->copy(env->q, to_all ? b : a, to_all ? a : b, s->n * sizeof(float),
+                       DT_COPY_ON_DEVICE);
     }
 }
 
 /* Between a tensor-parallel member's floats and those of the whole stage, tensor by tensor. */
-static void copy_slices(struct dt_exec *x, const struct dt_stage *member, float *own,
+static void copy_slices(const struct dt_exec_env *env, const struct dt_stage *member, float *own,
                         const struct dt_stage *whole, float *all, bool to_all)
 {
     int n, n_all;
@@ -159,42 +159,43 @@ static void copy_slices(struct dt_exec *x, const struct dt_stage *member, float 
             struct dt_param_run r = dt_param_run(&p[i], k);
             float *a = own + p[i].at + r.at, *b = all + q[i].at + r.whole;
 
-            x->dev->copy(x->q, to_all ? b : a, to_all ? a : b, r.n * sizeof(float),
-                         DT_COPY_ON_DEVICE);
+            env->dev->copy(env->q, to_all ? b : a, to_all ? a : b, r.n * sizeof(float),
+                           DT_COPY_ON_DEVICE);
         }
 }
 
 /* ---- collecting ---- */
 
-static enum dt_status send_now(struct dt_exec *x, int to, int tag, const float *p, size_t n,
-                               struct dt_error *err)
+static enum dt_status send_now(const struct dt_exec_ranks *ranks, int to, int tag, const float *p,
+                               size_t n, struct dt_error *err)
 {
     struct dt_req *req;
 
     if (n == 0)
         return DT_OK;
-    DT_TRY(x->t->post_send(x->t, to, tag, p, n * sizeof(float), err, &req));
-    return dt_transport_wait(x->t, req, x->o.limit_s, "parameters", err);
+    DT_TRY(ranks->t->post_send(ranks->t, to, tag, p, n * sizeof(float), err, &req));
+    return dt_transport_wait(ranks->t, req, ranks->env->o.limit_s, "parameters", err);
 }
 
-static enum dt_status recv_now(struct dt_exec *x, int from, int tag, float *p, size_t n,
-                               struct dt_error *err)
+static enum dt_status recv_now(const struct dt_exec_ranks *ranks, int from, int tag, float *p,
+                               size_t n, struct dt_error *err)
 {
     struct dt_req *req;
 
     if (n == 0)
         return DT_OK;
-    DT_TRY(x->t->post_recv(x->t, from, tag, p, n * sizeof(float), err, &req));
-    return dt_transport_wait(x->t, req, x->o.limit_s, "parameters", err);
+    DT_TRY(ranks->t->post_recv(ranks->t, from, tag, p, n * sizeof(float), err, &req));
+    return dt_transport_wait(ranks->t, req, ranks->env->o.limit_s, "parameters", err);
 }
 
 /* The k-th rank of those that hold replicas of a member of the stage, ascending; -1 = no more. */
-static int peer_rank(const struct dt_exec *x, int m, int stage, int t, int k)
+static int peer_rank(const struct dt_exec_ranks *ranks, int m, int stage, int t, int k)
 {
     int last = -1;
 
-    for (int r = 0; r < x->dp[m]; r++) { /* replicas lie side by side, so their ranks ascend */
-        int rank = dt_placement_rank(&x->place, m, r, stage, t);
+    for (int r = 0; r < ranks->env->dp[m];
+         r++) { /* replicas lie side by side, so their ranks ascend */
+        int rank = dt_placement_rank(&ranks->place, m, r, stage, t);
 
         if (rank != last && k-- == 0)
             return rank;
@@ -203,20 +204,22 @@ static int peer_rank(const struct dt_exec *x, int m, int stage, int t, int k)
     return -1;
 }
 
-static enum dt_status give_part(struct dt_exec *x, int m, int v, int to, struct dt_error *err)
+static enum dt_status give_part(const struct dt_exec_stages *stages, int m, int v, int to,
+                                struct dt_error *err)
 {
-    const struct dt_exec_peers *p = &x->peers[m][v % x->pp[m]];
-    struct dt_exec_vstage *vs = held(x, m, v);
+    const struct dt_exec_peers *p = &stages->ranks->peers[m][v % stages->env->pp[m]];
+    struct dt_exec_vstage *vs = held(stages, m, v);
 
     if (!vs)
         return DT_OK;
     if (p->me == 0)
-        DT_TRY(send_now(x, to, DT_EXEC_TAG_MASTER, dt_stage_master(vs->stage),
+        DT_TRY(send_now(stages->ranks, to, DT_EXEC_TAG_MASTER, dt_stage_master(vs->stage),
                         dt_stage_param_floats(vs->stage), err));
     if (p->me > 0 && !vs->opt.sharded)
         return DT_OK;
-    DT_TRY(send_now(x, to, DT_EXEC_TAG_AVG, vs->opt.exp_avg, vs->opt.moments, err));
-    return send_now(x, to, DT_EXEC_TAG_AVG_SQ, vs->opt.exp_avg_sq, vs->opt.moments, err);
+    DT_TRY(send_now(stages->ranks, to, DT_EXEC_TAG_AVG, vs->opt.exp_avg, vs->opt.moments, err));
+    return send_now(stages->ranks, to, DT_EXEC_TAG_AVG_SQ, vs->opt.exp_avg_sq, vs->opt.moments,
+                    err);
 }
 
 /* One tensor-parallel member of a virtual stage on its way into the whole. */
@@ -228,10 +231,10 @@ struct member {
     struct dt_optimizer all;
 };
 
-static enum dt_status open_member(struct dt_exec *x, const struct dt_exec_part *p, int t,
-                                  struct dt_error *err, struct member *m)
+static enum dt_status open_member(const struct dt_exec_env *env, const struct dt_exec_part *p,
+                                  int t, struct dt_error *err, struct member *m)
 {
-    struct dt_tp tp = {.rank = t, .size = x->o.plan->modules[p->module].layout.tp};
+    struct dt_tp tp = {.rank = t, .size = env->o.plan->modules[p->module].layout.tp};
 
     *m = (struct member){.module = p->module,
                          .v = p->v,
@@ -243,9 +246,9 @@ static enum dt_status open_member(struct dt_exec *x, const struct dt_exec_part *
     if (!m->apart)
         return DT_OK;
     m->stage = NULL;
-    DT_TRY(dt_exec_shell(x, p->module, p->v, &tp, err, &m->stage));
-    DT_TRY(dt_optimizer_init(&m->all, x->dev, &x->o.model->modules[p->module], m->stage, t, NULL, 0,
-                             err));
+    DT_TRY(dt_exec_shell(env, p->module, p->v, &tp, err, &m->stage));
+    DT_TRY(dt_optimizer_init(&m->all, env->dev, &env->o.model->modules[p->module], m->stage, t,
+                             NULL, 0, err));
     m->exp_avg = m->all.exp_avg;
     m->exp_avg_sq = m->all.exp_avg_sq;
     return DT_OK;
@@ -261,10 +264,10 @@ static void close_member(struct member *m)
 }
 
 /* Moments that rank k of the replicas keeps, as it keeps them. */
-static enum dt_status like_peer(struct dt_exec *x, const struct member *m, int k,
+static enum dt_status like_peer(const struct dt_exec_ranks *ranks, const struct member *m, int k,
                                 struct dt_error *err, struct dt_optimizer *out)
 {
-    const struct dt_plan_module *mp = &x->o.plan->modules[m->module];
+    const struct dt_plan_module *mp = &ranks->env->o.plan->modules[m->module];
     struct dt_exec_vstage vs = {.module = m->module,
                                 .v = m->v,
                                 .stage = m->stage,
@@ -274,89 +277,91 @@ static enum dt_status like_peer(struct dt_exec *x, const struct member *m, int k
     enum dt_status st;
     int n = 0;
 
-    st = dt_exec_make_regions(x, &vs, err);
+    st = dt_exec_make_regions(ranks, &vs, err);
     if (st == DT_OK)
-        st = dt_exec_owned(x, &vs, k, true, err, &owned, &n);
+        st = dt_exec_owned(ranks, &vs, k, true, err, &owned, &n);
     if (st == DT_OK)
-        st = dt_optimizer_init(out, x->dev, &x->o.model->modules[m->module], m->stage, m->t, owned,
-                               n, err);
+        st = dt_optimizer_init(out, ranks->env->dev, &ranks->env->o.model->modules[m->module],
+                               m->stage, m->t, owned, n, err);
     dt_free(owned);
     dt_free(vs.regions);
     return st;
 }
 
-static enum dt_status take_moments(struct dt_exec *x, const struct member *m, int k, int from,
-                                   struct dt_error *err)
+static enum dt_status take_moments(const struct dt_exec_ranks *ranks, const struct member *m, int k,
+                                   int from, struct dt_error *err)
 {
     struct dt_optimizer o = {0};
-    enum dt_status st = like_peer(x, m, k, err, &o);
+    enum dt_status st = like_peer(ranks, m, k, err, &o);
 
     if (st == DT_OK)
-        st = recv_now(x, from, DT_EXEC_TAG_AVG, o.exp_avg, o.moments, err);
+        st = recv_now(ranks, from, DT_EXEC_TAG_AVG, o.exp_avg, o.moments, err);
     if (st == DT_OK)
-        st = recv_now(x, from, DT_EXEC_TAG_AVG_SQ, o.exp_avg_sq, o.moments, err);
+        st = recv_now(ranks, from, DT_EXEC_TAG_AVG_SQ, o.exp_avg_sq, o.moments, err);
     if (st == DT_OK) {
-        copy_segments(x, &o, o.exp_avg, m->exp_avg, true);
-        copy_segments(x, &o, o.exp_avg_sq, m->exp_avg_sq, true);
-        st = x->dev->queue_sync(x->q, err);
+        copy_segments(ranks->env, &o, o.exp_avg, m->exp_avg, true);
+        copy_segments(ranks->env, &o, o.exp_avg_sq, m->exp_avg_sq, true);
+        st = ranks->env->dev->queue_sync(ranks->env->q, err);
     }
     dt_optimizer_free(&o);
     return st;
 }
 
 /* From this rank itself; what the whole shares with the executor is there already. */
-static void take_here(struct dt_exec *x, const struct member *m, bool moments)
+static void take_here(const struct dt_exec_stages *stages, const struct member *m, bool moments)
 {
-    struct dt_exec_vstage *vs = held(x, m->module, m->v);
+    struct dt_exec_vstage *vs = held(stages, m->module, m->v);
 
     if (m->stage != vs->stage)
-        x->dev->copy(x->q, dt_stage_master(m->stage), dt_stage_master(vs->stage),
-                     dt_stage_param_floats(vs->stage) * sizeof(float), DT_COPY_ON_DEVICE);
+        stages->env->dev->copy(stages->env->q, dt_stage_master(m->stage),
+                               dt_stage_master(vs->stage),
+                               dt_stage_param_floats(vs->stage) * sizeof(float), DT_COPY_ON_DEVICE);
     if (!moments || !vs->opt.exp_avg)
         return;
-    copy_segments(x, &vs->opt, vs->opt.exp_avg, m->exp_avg, true);
-    copy_segments(x, &vs->opt, vs->opt.exp_avg_sq, m->exp_avg_sq, true);
+    copy_segments(stages->env, &vs->opt, vs->opt.exp_avg, m->exp_avg, true);
+    copy_segments(stages->env, &vs->opt, vs->opt.exp_avg_sq, m->exp_avg_sq, true);
 }
 
-static enum dt_status take_member(struct dt_exec *x, const struct member *m, bool moments,
-                                  struct dt_error *err)
+static enum dt_status take_member(const struct dt_exec_stages *stages, const struct member *m,
+                                  bool moments, struct dt_error *err)
 {
-    int from, stage = m->v % x->pp[m->module];
-    bool sharded = x->peers[m->module][stage].n > 1 && x->o.plan->policy.zero == 1;
+    int from, stage = m->v % stages->env->pp[m->module];
+    bool sharded =
+        stages->ranks->peers[m->module][stage].n > 1 && stages->env->o.plan->policy.zero == 1;
 
-    for (int k = 0; (from = peer_rank(x, m->module, stage, m->t, k)) >= 0; k++) {
-        if (from == x->rank) {
-            take_here(x, m, moments);
+    for (int k = 0; (from = peer_rank(stages->ranks, m->module, stage, m->t, k)) >= 0; k++) {
+        if (from == stages->ranks->rank) {
+            take_here(stages, m, moments);
             continue;
         }
         if (k == 0)
-            DT_TRY(recv_now(x, from, DT_EXEC_TAG_MASTER, dt_stage_master(m->stage),
+            DT_TRY(recv_now(stages->ranks, from, DT_EXEC_TAG_MASTER, dt_stage_master(m->stage),
                             dt_stage_param_floats(m->stage), err));
         if (k == 0 || sharded)
-            DT_TRY(take_moments(x, m, k, from, err));
+            DT_TRY(take_moments(stages->ranks, m, k, from, err));
     }
     return DT_OK;
 }
 
-static enum dt_status take_part(struct dt_exec *x, const struct dt_exec_part *p,
+static enum dt_status take_part(const struct dt_exec_stages *stages, const struct dt_exec_part *p,
                                 const struct own *own, struct dt_error *err)
 {
     enum dt_status st = DT_OK;
 
-    for (int t = 0; st == DT_OK && t < x->o.plan->modules[p->module].layout.tp; t++) {
+    for (int t = 0; st == DT_OK && t < stages->env->o.plan->modules[p->module].layout.tp; t++) {
         struct member m;
 
-        st = open_member(x, p, t, err, &m);
+        st = open_member(stages->env, p, t, err, &m);
         if (st == DT_OK)
-            st = take_member(x, &m, own->moments, err);
+            st = take_member(stages, &m, own->moments, err);
         if (st == DT_OK && m.apart) {
-            copy_slices(x, m.stage, dt_stage_master(m.stage), p->stage, dt_stage_master(p->stage),
-                        true);
-            copy_slices(x, m.stage, m.exp_avg, p->stage, p->exp_avg, true);
-            copy_slices(x, m.stage, m.exp_avg_sq, p->stage, p->exp_avg_sq, true);
+            copy_slices(stages->env, m.stage, dt_stage_master(m.stage), p->stage,
+                        dt_stage_master(p->stage), true);
+            copy_slices(stages->env, m.stage, m.exp_avg, p->stage, p->exp_avg, true);
+            copy_slices(stages->env, m.stage, m.exp_avg_sq, p->stage, p->exp_avg_sq, true);
         }
         if (st == DT_OK)
-            st = x->dev->queue_sync(x->q, err);
+            st = stages->env->dev->queue_sync(stages->env->q, err);
         close_member(&m);
     }
     return st;
@@ -366,14 +371,14 @@ enum dt_status dt_exec_collect(struct dt_exec *x, struct dt_exec_whole *w, struc
 {
     const struct whole *impl = w->impl;
 
-    for (int m = 0, k = 0; x->t && m < x->o.model->n_modules; m++)
-        for (int v = 0; v < x->n_v[m]; v++) {
-            int writer = writer_of(x, m, v);
+    for (int m = 0, k = 0; x->ranks.t && m < x->env.o.model->n_modules; m++)
+        for (int v = 0; v < x->env.n_v[m]; v++) {
+            int writer = writer_of(&x->ranks, m, v);
 
-            if (writer != x->rank) {
-                DT_TRY(give_part(x, m, v, writer, err));
+            if (writer != x->ranks.rank) {
+                DT_TRY(give_part(&x->stages, m, v, writer, err));
             } else {
-                DT_TRY(take_part(x, &w->part[k], &impl->own[k], err));
+                DT_TRY(take_part(&x->stages, &w->part[k], &impl->own[k], err));
                 k++;
             }
         }
@@ -383,42 +388,42 @@ enum dt_status dt_exec_collect(struct dt_exec *x, struct dt_exec_whole *w, struc
 /* ---- spreading ---- */
 
 /* A tensor-parallel member takes its slices, then of the moments what it owns. */
-static enum dt_status spread_slices(struct dt_exec *x, const struct dt_exec_part *p,
+static enum dt_status spread_slices(const struct dt_exec_env *env, const struct dt_exec_part *p,
                                     struct dt_exec_vstage *vs, struct dt_error *err)
 {
     struct dt_optimizer all = {0};
     enum dt_status st;
 
-    copy_slices(x, vs->stage, dt_stage_master(vs->stage), p->stage, dt_stage_master(p->stage),
+    copy_slices(env, vs->stage, dt_stage_master(vs->stage), p->stage, dt_stage_master(p->stage),
                 false);
     if (!vs->opt.exp_avg)
         return DT_OK;
-    st = dt_optimizer_init(&all, x->dev, &x->o.model->modules[p->module], vs->stage, 0, NULL, 0,
+    st = dt_optimizer_init(&all, env->dev, &env->o.model->modules[p->module], vs->stage, 0, NULL, 0,
                            err);
     if (st == DT_OK) {
-        copy_slices(x, vs->stage, all.exp_avg, p->stage, p->exp_avg, false);
-        copy_slices(x, vs->stage, all.exp_avg_sq, p->stage, p->exp_avg_sq, false);
-        copy_segments(x, &vs->opt, vs->opt.exp_avg, all.exp_avg, false);
-        copy_segments(x, &vs->opt, vs->opt.exp_avg_sq, all.exp_avg_sq, false);
-        st = x->dev->queue_sync(x->q, err);
+        copy_slices(env, vs->stage, all.exp_avg, p->stage, p->exp_avg, false);
+        copy_slices(env, vs->stage, all.exp_avg_sq, p->stage, p->exp_avg_sq, false);
+        copy_segments(env, &vs->opt, vs->opt.exp_avg, all.exp_avg, false);
+        copy_segments(env, &vs->opt, vs->opt.exp_avg_sq, all.exp_avg_sq, false);
+        st = env->dev->queue_sync(env->q, err);
     }
     dt_optimizer_free(&all);
     return st;
 }
 
-static enum dt_status spread_part(struct dt_exec *x, const struct dt_exec_part *p,
+static enum dt_status spread_part(const struct dt_exec_stages *stages, const struct dt_exec_part *p,
                                   const struct own *own, struct dt_error *err)
 {
-    for (int r = 0; r < x->dp[p->module]; r++) {
-        struct dt_exec_vstage *vs = dt_exec_vs(x, p->module, r, p->v);
+    for (int r = 0; r < stages->env->dp[p->module]; r++) {
+        struct dt_exec_vstage *vs = dt_exec_vs(stages, p->module, r, p->v);
 
         if (!vs->stage)
             continue;
-        if (x->o.plan->modules[p->module].layout.tp > 1) {
-            DT_TRY(spread_slices(x, p, vs, err));
+        if (stages->env->o.plan->modules[p->module].layout.tp > 1) {
+            DT_TRY(spread_slices(stages->env, p, vs, err));
         } else if (own->moments && vs->opt.exp_avg) {
-            copy_segments(x, &vs->opt, vs->opt.exp_avg, p->exp_avg, false);
-            copy_segments(x, &vs->opt, vs->opt.exp_avg_sq, p->exp_avg_sq, false);
+            copy_segments(stages->env, &vs->opt, vs->opt.exp_avg, p->exp_avg, false);
+            copy_segments(stages->env, &vs->opt, vs->opt.exp_avg_sq, p->exp_avg_sq, false);
         }
     }
     return DT_OK;
@@ -430,7 +435,7 @@ enum dt_status dt_exec_spread(struct dt_exec *x, const struct dt_exec_whole *w,
     const struct whole *impl = w->impl;
 
     for (int k = 0; k < w->n; k++)
-        DT_TRY(spread_part(x, &w->part[k], &impl->own[k], err));
-    DT_TRY(x->dev->queue_sync(x->q, err));
+        DT_TRY(spread_part(&x->stages, &w->part[k], &impl->own[k], err));
+    DT_TRY(x->env.dev->queue_sync(x->env.q, err));
     return dt_exec_changed(x, err);
 }
