@@ -4,6 +4,7 @@
  * closed forms, messages against what they should say. */
 #include "core/model/cluster.h"
 #include "base/mem.h"
+#include "core/model/block_ops.h"
 #include "core/model/model.h"
 #include "base/rng.h"
 #include "test_util.h"
@@ -719,10 +720,27 @@ END_TEST
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
+/* A row may leave out only `input`: what a new kind forgets is found here at the latest. */
+START_TEST(every_kind_of_block_has_a_whole_row)
+{
+    for (int k = 0; k < DT_BLOCK_KIND_N; k++) {
+        struct dt_block b = {.kind = (enum dt_block_kind)k};
+        const struct dt_block_row *r = dt_block_row_of(&b);
+
+        ck_assert_msg(r->by_items && r->params && r->kernels && r->kept && r->cpu_flow &&
+                          r->cpu_temporaries && r->cpu_packed && r->cpu_scratch,
+                      "%s: its row lacks a function", dt_block_kind_name(b.kind));
+        for (int o = 0; o < k; o++)
+            ck_assert_str_ne(dt_block_kind_name(b.kind), dt_block_kind_name((enum dt_block_kind)o));
+    }
+}
+END_TEST
+
 static void add_blocks(Suite *s)
 {
     TCase *t = dt_test_case(s, "blocks", 0);
 
+    tcase_add_test(t, every_kind_of_block_has_a_whole_row);
     tcase_add_test(t, transformer_flops_match_the_closed_form);
     tcase_add_test(t, tensor_parallel_layer_lists_its_collectives);
     tcase_add_test(t, experts_compute_top_k_and_store_all);

@@ -30,11 +30,21 @@ libdtcore_a_SOURCES = \
 	src/core/model/arithmetic.c \
 	src/core/model/block.c \
 	src/core/model/block_act.c \
+	src/core/model/block_conv.c \
+	src/core/model/block_cpu.c \
+	src/core/model/block_embedding.c \
 	src/core/model/block_flops.c \
+	src/core/model/block_head.c \
 	src/core/model/block_key.c \
 	src/core/model/block_key.h \
+	src/core/model/block_norm.c \
 	src/core/model/block_ops.h \
-	src/core/model/block_unet.c \
+	src/core/model/block_patch.c \
+	src/core/model/block_projector.c \
+	src/core/model/block_resnet.c \
+	src/core/model/block_spatial.c \
+	src/core/model/block_time.c \
+	src/core/model/block_transformer.c \
 	src/core/model/block_unfused.c \
 	src/core/model/boundary.c \
 	src/core/model/boundary.h \

@@ -16,16 +16,13 @@
  *   scratch    of kernels: logits of a chunk of rows and their gradient, or the gathered rows and
  *              the sum of a filter's gradient.  One for all lanes of a rank.
  *
- * The sizes of temporaries follow the blocks of the executor (backward in exec/modules/block_*.c),
- * those of scratch its kernels (conv_bwd_weight, xent). */
+ * What each kind of block takes is its row's (core/model/block_KIND.c): the sizes of temporaries follow the blocks of the
+ * executor (backward in exec/modules/block_*.c), those of scratch its kernels (conv_bwd_weight, xent). */
 #include "core/cost/memory_impl.h"
+#include "core/model/block_ops.h"
 
 #include <math.h>
 
-/* derived: the limits of kernels/cpu/products.c and softmax_simd.c */
-#define SLAB_BYTES 8388608.0
-#define LOGITS_BYTES 335544320.0
-enum { SLAB_ROWS = 256, CHUNK_MAX = 1024, CHUNK_MIN = 16, LOGITS_WIDE = 1024 };
 enum { MASTER_BYTES = 4, MOMENT_BYTES = 8 };
 /* derived from what a batch holds: ids, targets, positions, rows, loss; on host and device */
 enum { BATCH_TOKEN_BYTES = 64, PIXEL_BYTES = 2 * 4, NOISE_BYTES = 2 * 4 };
@@ -58,155 +55,55 @@ static int skip_channels(const struct dt_memory_lane *s, int i)
     return b->c_in > channels_out(b - 1) ? b->c_in - channels_out(b - 1) : 0;
 }
 
+static struct dt_block_cpu block_here(const struct dt_memory_lane *s, int i)
+{
+    const struct dt_block *b = &s->mod->blocks[i];
+
+    return (struct dt_block_cpu){.e = s->elem,
+                                 .tp = tp(s),
+                                 .tokens = s->tokens,
+                                 .own = s->own,
+                                 .rows = level_tokens(s, b),
+                                 .items = (double)s->work->n,
+                                 .params = dt_memory_params(b, &s->mp->layout),
+                                 .skip = skip_channels(s, i),
+                                 .last = i == s->mod->n_blocks - 1};
+}
+
 /* The larger of what goes into a block and what comes out. */
 static double flow_bytes(const struct dt_memory_lane *s, int i)
 {
     const struct dt_block *b = &s->mod->blocks[i];
-    double rows = level_tokens(s, b), in = b->c_in - skip_channels(s, i), out = b->c_out;
+    struct dt_block_cpu c = block_here(s, i);
 
-    switch (b->kind) {
-    case DT_BLOCK_CONV:
-        return s->elem * rows * fmax(in, out * (b->upsample ? 4 : b->stride > 1 ? 0.25 : 1));
-    case DT_BLOCK_RESNET:
-        return s->elem * rows * fmax(in, out);
-    case DT_BLOCK_SPATIAL_TRANSFORMER:
-        return s->elem * rows * b->hidden;
-    case DT_BLOCK_PROJECTOR:
-        rows = b->context_len > 0 ? (double)s->work->n * b->context_len : s->own;
-        return s->elem * rows * fmax(b->in_dim, b->out_dim);
-    case DT_BLOCK_TIME_EMBED:
-        return 0;
-    case DT_BLOCK_EMBEDDING:
-    case DT_BLOCK_PATCH_EMBED:
-    case DT_BLOCK_TRANSFORMER:
-    case DT_BLOCK_LM_HEAD:
-    case DT_BLOCK_NORM:
-    case DT_BLOCK_KIND_N:
-        break;
-    }
-    return s->elem * s->own * b->hidden;
-}
-
-static double transformer_bytes(const struct dt_memory_lane *s, const struct dt_block *b)
-{
-    double q = ceil(b->heads / tp(s)) * b->head_dim, kv = ceil(b->kv_heads / tp(s)) * b->head_dim;
-    double f = ceil(b->ffn / tp(s)), width = q + 2 * kv + q; /* of qkv and of the output */
-
-    width += b->gated ? 3 * f : f;
-    width += b->qk_norm ? 3 * (q + kv) : 0;
-    width += tp(s) > 1 ? 3.0 * b->hidden : 0; /* whole rows, gathered and summed */
-    return s->elem * (s->tokens * width + 2 * s->own * b->hidden);
-}
-
-static double spatial_bytes(const struct dt_memory_lane *s, const struct dt_block *b)
-{
-    double rows = level_tokens(s, b), w = ceil(b->heads / tp(s)) * b->head_dim;
-    double f = ceil(b->ffn / tp(s)), states = (double)s->work->n * b->context_len;
-
-    return s->elem * (rows * (3 * f + 5 * w + 6.0 * b->hidden) +
-                      2 * w * (b->context_len > 0 ? states : rows));
-}
-
-static double conv_bytes(const struct dt_memory_lane *s, int i)
-{
-    const struct dt_block *b = &s->mod->blocks[i];
-    double rows = level_tokens(s, b);
-
-    if (b->upsample) /* the large input, and it and its gradient again in the backward */
-        return s->elem * rows * 12 * b->c_in;
-    if (b->layernorm) /* the last: prediction and its gradient, in fp32 too */
-        return rows * (s->elem * (b->c_in + 2.0 * b->c_out) + 4.0 * b->c_out);
-    return i < s->mod->n_blocks - 1 && b->stride == 1 ? 4 * rows * b->c_in : 0; /* noisy latents */
+    return dt_block_row_of(b)->cpu_flow(b, &c);
 }
 
 /* Temporaries of forward and backward of a block. */
 static double temporaries(const struct dt_memory_lane *s, int i)
 {
     const struct dt_block *b = &s->mod->blocks[i];
-    double rows = level_tokens(s, b), mid = ceil(b->c_out / tp(s));
+    struct dt_block_cpu c = block_here(s, i);
 
-    switch (b->kind) {
-    case DT_BLOCK_TRANSFORMER:
-        return transformer_bytes(s, b);
-    case DT_BLOCK_LM_HEAD:
-        return s->elem * (s->own + (tp(s) > 1 ? 3 * s->tokens : 0)) * b->hidden;
-    case DT_BLOCK_PROJECTOR:
-        rows = b->context_len > 0 ? (double)s->work->n * b->context_len : s->tokens;
-        return s->elem * rows * ceil(b->mid_dim / tp(s));
-    case DT_BLOCK_RESNET:
-        return s->elem * rows *
-               (mid + b->c_in * (skip_channels(s, i) > 0 ? 2.0 : 1.0) +
-                (tp(s) > 1 && b->c_in != b->c_out ? (double)b->c_in * (1 + 1 / tp(s)) : 0));
-    case DT_BLOCK_SPATIAL_TRANSFORMER:
-        return spatial_bytes(s, b);
-    case DT_BLOCK_CONV:
-        return conv_bytes(s, i);
-    case DT_BLOCK_EMBEDDING:
-    case DT_BLOCK_PATCH_EMBED:
-    case DT_BLOCK_NORM:
-    case DT_BLOCK_TIME_EMBED:
-    case DT_BLOCK_KIND_N:
-        break;
-    }
-    return 0;
-}
-
-/* Weights of products. */
-static double packed_elems(const struct dt_memory_lane *s, const struct dt_block *b)
-{
-    switch (b->kind) {
-    case DT_BLOCK_EMBEDDING:
-    case DT_BLOCK_NORM:
-        return 0;
-    case DT_BLOCK_PATCH_EMBED:
-        return (double)b->patch * b->patch * b->channels * b->hidden;
-    case DT_BLOCK_LM_HEAD:
-        return (double)b->vocab * b->hidden / tp(s);
-    case DT_BLOCK_TRANSFORMER:
-    case DT_BLOCK_PROJECTOR:
-    case DT_BLOCK_CONV:
-    case DT_BLOCK_RESNET:
-    case DT_BLOCK_SPATIAL_TRANSFORMER:
-    case DT_BLOCK_TIME_EMBED:
-    case DT_BLOCK_KIND_N:
-        break;
-    }
-    return dt_memory_params(b, &s->mp->layout);
+    return dt_block_row_of(b)->cpu_temporaries(b, &c);
 }
 
 /* As the forward reads them and, where there is one, as the gradient of the input does. */
 static double packed(const struct dt_memory_lane *s, int i, bool above)
 {
     const struct dt_block *b = &s->mod->blocks[i];
+    struct dt_block_cpu c = block_here(s, i);
 
-    return s->elem * packed_elems(s, b) * (above && b->kind != DT_BLOCK_PATCH_EMBED ? 2 : 1);
-}
-
-/* A chunk of logits and, where it does not take their place, their gradient. */
-static double logits_bytes(const struct dt_memory_lane *s, double vocab)
-{
-    double block = vocab < LOGITS_WIDE ? 32 : 64, each = s->elem < 4 ? 4 + s->elem : 4, rows, even;
-
-    each *= ceil(vocab / block) * block;
-    rows = fmax(CHUNK_MIN, fmin(CHUNK_MAX, floor(LOGITS_BYTES / each / CHUNK_MIN) * CHUNK_MIN));
-    even = ceil(s->tokens / fmax(1, ceil(s->tokens / rows))); /* chunks of equal length */
-    return fmin(s->tokens, ceil(even / CHUNK_MIN) * CHUNK_MIN) * each;
+    return s->elem * dt_block_row_of(b)->cpu_packed(b, &c) *
+           (above && b->kind != DT_BLOCK_PATCH_EMBED ? 2 : 1);
 }
 
 static double scratch(const struct dt_memory_lane *s, int i, bool trained)
 {
     const struct dt_block *b = &s->mod->blocks[i];
-    double rows, width;
+    struct dt_block_cpu c = block_here(s, i);
 
-    if (b->kind == DT_BLOCK_LM_HEAD)
-        return logits_bytes(s, ceil(b->vocab / tp(s)));
-    if (!trained || (b->kind != DT_BLOCK_CONV && b->kind != DT_BLOCK_RESNET) || b->kernel < 2)
-        return 0;
-    width = (double)b->kernel * b->kernel *
-            (b->kind == DT_BLOCK_RESNET && b->c_out > b->c_in ? b->c_out : b->c_in);
-    rows = fmax(SLAB_ROWS, floor(SLAB_BYTES / (s->elem * width) / SLAB_ROWS) * SLAB_ROWS);
-    rows = fmin(rows, level_tokens(s, b) * (b->upsample ? 4 : b->stride > 1 ? 0.25 : 1));
-    return 4.0 * b->c_out * width + s->elem * rows * width;
+    return trained || b->kind == DT_BLOCK_LM_HEAD ? dt_block_row_of(b)->cpu_scratch(b, &c) : 0;
 }
 
 static double batch_bytes(const struct dt_memory_lane *s)

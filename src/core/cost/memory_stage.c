@@ -17,6 +17,7 @@
  *
  * A row of memory_impl.h says so for one of them. */
 #include "core/cost/memory_impl.h"
+#include "core/model/block_ops.h"
 
 #include "core/model/block_ops.h"
 #include "core/model/boundary.h"
@@ -67,8 +68,7 @@ double dt_memory_params(const struct dt_block *b, const struct dt_plan_layout *l
 {
     double all = (double)dt_block_params(b), experts = 0;
 
-    if (b->kind == DT_BLOCK_NORM || b->kind == DT_BLOCK_PATCH_EMBED ||
-        b->kind == DT_BLOCK_TIME_EMBED)
+    if (dt_block_row_of(b)->whole)
         return all;
     if (b->n_experts > 0)
         experts = (double)b->n_experts * (b->gated ? 3 : 2) * b->hidden * b->ffn;

@@ -1,17 +1,25 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Blocks as kernels: the one list that FLOPs, times and activations derive from.
- *
- * Tensor parallelism is Megatron's (Shoeybi et al. 2019; sequence parallelism: Korthikanti et al.
- * 2022):
- *
- *   norm(s/tp) -AG-> qkv (n/tp) -> attention (heads/tp) -> out (k/tp) -RS-> add(s/tp)
- *   norm(s/tp) -AG-> up  (n/tp) -> activation           -> down (k/tp) -RS-> add(s/tp)
- *
- * Heads that tp does not divide are dealt unevenly; the list is that of the widest rank. */
+ * A kind of block is a file block_KIND.c, which says what it has of each, and a row of DT_BLOCK_KINDS. */
 #include "core/model/block_ops.h"
 
 #include <math.h>
+
+#define NAME(id, name, kind) name,
+#define ROW(id, name, kind) &dt_block_##kind,
+static const char *const kind_names[DT_BLOCK_KIND_N] = {DT_BLOCK_KINDS(NAME)};
+static const struct dt_block_row *const rows[DT_BLOCK_KIND_N] = {DT_BLOCK_KINDS(ROW)};
+
+const char *dt_block_kind_name(enum dt_block_kind k)
+{
+    return (unsigned)k < DT_BLOCK_KIND_N ? kind_names[k] : "unknown";
+}
+
+const struct dt_block_row *dt_block_row_of(const struct dt_block *b)
+{
+    return rows[b->kind];
+}
 
 const char *const dt_kop_family_names[DT_KOP_FAMILY_N + 1] = {
     "gemm",           "attn_causal", "attn_full", "attn_cross", "conv2d",
@@ -19,6 +27,15 @@ const char *const dt_kop_family_names[DT_KOP_FAMILY_N + 1] = {
     "embed",          "xent",        "adamw",     "all_reduce", "all_gather",
     "reduce_scatter", "all_to_all",  "send_recv", "block",
 };
+
+double dt_block_level_scale(int level)
+{
+    double f = 1;
+
+    while (level-- > 0)
+        f /= 4;
+    return f;
+}
 
 void dt_block_share_init(struct dt_block_share *w, const struct dt_block *b,
                          const struct dt_block_shard *s, const struct dt_work *work)
@@ -196,127 +213,21 @@ void dt_kop_emit_tp_leave(struct dt_kop_list *o, double tokens, double width)
                      DT_ELEM_BYTES * tokens * width, 1);
 }
 
-static void attention_half(const struct dt_block *b, struct dt_kop_list *o)
+bool dt_block_never(const struct dt_block *b)
 {
-    const struct dt_block_share *w = &o->w;
-    double heads = dt_block_ceil_div(b->heads, w->tp), kv = dt_block_ceil_div(b->kv_heads, w->tp);
-    double qd = heads * b->head_dim, kvd = kv * b->head_dim;
-
-    dt_kop_emit_pointwise(o, DT_KOP_NORM, w->norm_tokens, b->hidden, 0, 2, true, 1);
-    dt_kop_emit_tp_enter(o, w->tokens, b->hidden);
-    dt_kop_emit_gemm(o, w->tokens, qd + 2 * kvd, b->hidden, 1);
-    if (b->qk_norm)
-        dt_kop_emit_pointwise(o, DT_KOP_NORM, w->tokens * (heads + kv), b->head_dim, 0, 2, true, 1);
-    if (b->causal && b->max_pos == 0) /* rotary positions unless they are learned */
-        dt_kop_emit_pointwise(o, DT_KOP_ROPE, w->tokens, qd + kvd, 0, 2, false, 1);
-    /* context parallelism gathers keys and values and deals the causal triangle evenly */
-    dt_kop_emit_coll_apart(o, DT_KOP_ALL_GATHER, w->cp, w->tp,
-                           DT_ELEM_BYTES * w->tokens_all * 2 * kvd, 1);
-    dt_kop_emit_attention(o, b->causal, w->seq, w->tokens_sq, heads, kv, b->head_dim, 1 / w->cp);
-    dt_kop_emit_gemm(o, w->tokens, b->hidden, qd, 1);
-    dt_kop_emit_tp_leave(o, w->tokens, b->hidden);
-    dt_kop_emit_pointwise(o, DT_KOP_ADD, w->norm_tokens, b->hidden, 0, 3, false, 1);
+    (void)b;
+    return false;
 }
 
-static void mlp_half(const struct dt_block *b, struct dt_kop_list *o)
+bool dt_block_always(const struct dt_block *b)
 {
-    const struct dt_block_share *w = &o->w;
-    double f = dt_block_ceil_div(b->ffn, w->tp), rows = w->tokens, experts = 1;
-
-    dt_kop_emit_pointwise(o, DT_KOP_NORM, w->norm_tokens, b->hidden, 0, 2, true, 1);
-    dt_kop_emit_tp_enter(o, w->tokens, b->hidden);
-    if (b->n_experts > 0) {
-        /* Every expert-parallel rank brings its own tokens and holds n_experts/ep experts: on
-         * average it processes tokens*top_k rows, spread evenly (routing imbalance is not
-         * modelled). */
-        double bytes = DT_ELEM_BYTES * w->norm_tokens * b->top_k * b->hidden;
-
-        experts = dt_block_ceil_div(b->n_experts, w->ep);
-        rows = w->tokens * b->top_k / experts;
-        dt_kop_emit_gemm(o, w->norm_tokens, b->n_experts, b->hidden, 1);
-        /* dispatch and combine; expert groups span lanes */
-        dt_kop_emit_coll_apart(o, DT_KOP_ALL_TO_ALL, w->ep, w->tp * w->cp, bytes, 2);
-    }
-    dt_kop_emit_gemm(o, rows, b->gated ? 2 * f : f, b->hidden, experts);
-    dt_kop_emit_pointwise(o, DT_KOP_ACT, rows, f, b->gated, b->gated ? 3 : 2, false, experts);
-    dt_kop_emit_gemm(o, rows, b->hidden, f, experts);
-    dt_kop_emit_tp_leave(o, w->tokens, b->hidden);
-    dt_kop_emit_pointwise(o, DT_KOP_ADD, w->norm_tokens, b->hidden, 0, 3, false, 1);
-}
-
-/* Vocabulary-parallel table: every rank looks up its own rows, the partial sums are combined. */
-static void embedding(const struct dt_block *b, struct dt_kop_list *o)
-{
-    dt_kop_emit_pointwise(o, DT_KOP_EMBED, o->w.tokens, b->hidden, 0, 2, true, 1);
-    dt_kop_emit_tp_leave(o, o->w.tokens, b->hidden);
-    if (b->max_pos > 0)
-        dt_kop_emit_pointwise(o, DT_KOP_ADD, o->w.norm_tokens, b->hidden, 0, 3, true, 1);
-}
-
-static void patch_embed(const struct dt_block *b, struct dt_kop_list *o)
-{
-    double in = (double)b->patch * b->patch * b->channels;
-
-    dt_kop_emit_gemm(o, o->w.norm_tokens, b->hidden, in, 1);
-    if (b->max_pos > 0)
-        dt_kop_emit_pointwise(o, DT_KOP_ADD, o->w.norm_tokens, b->hidden, 0, 3, true, 1);
-}
-
-static void lm_head(const struct dt_block *b, struct dt_kop_list *o)
-{
-    double v = dt_block_ceil_div(b->vocab, o->w.tp);
-
-    dt_kop_emit_pointwise(o, DT_KOP_NORM, o->w.norm_tokens, b->hidden, 0, 2, true, 1);
-    dt_kop_emit_tp_enter(o, o->w.tokens, b->hidden);
-    dt_kop_emit_gemm(o, o->w.tokens, v, b->hidden, 1);
-    /* vocabulary-parallel loss: maximum, target logit and sum of exponentials, one fp32 per token
-     * each */
-    dt_kop_emit_coll(o, DT_KOP_ALL_REDUCE, o->w.tp, 4 * o->w.tokens, 3);
-    dt_kop_emit_pointwise(o, DT_KOP_XENT, o->w.tokens, v, 0, 2, false, 1);
-}
-
-static void projector(const struct dt_block *b, struct dt_kop_list *o)
-{
-    struct dt_block_share *w = &o->w;
-
-    if (b->context_len >
-        0) { /* conditioning tokens of generated items, not the item's own pixels */
-        w->tokens = w->n * b->context_len / w->cp;
-        w->norm_tokens = w->seqpar ? w->tokens / w->tp : w->tokens;
-    }
-    dt_kop_emit_tp_enter(o, w->tokens, b->in_dim);
-    if (b->mid_dim > 0) {
-        double mid = dt_block_ceil_div(b->mid_dim, w->tp);
-
-        dt_kop_emit_gemm(o, w->tokens, mid, b->in_dim, 1);
-        dt_kop_emit_pointwise(o, DT_KOP_ACT, w->tokens, mid, 0, 2, false, 1);
-        dt_kop_emit_gemm(o, w->tokens, b->out_dim, mid, 1);
-        dt_kop_emit_tp_leave(o, w->tokens, b->out_dim);
-        return;
-    }
-    dt_kop_emit_gemm(o, w->tokens, dt_block_ceil_div(b->out_dim, w->tp), b->in_dim, 1);
-    dt_kop_emit_coll(o, DT_KOP_ALL_GATHER, w->tp, DT_ELEM_BYTES * w->tokens * b->out_dim, 1);
+    (void)b;
+    return true;
 }
 
 bool dt_block_by_items(const struct dt_block *b)
 {
-    switch (b->kind) {
-    case DT_BLOCK_EMBEDDING:
-    case DT_BLOCK_PATCH_EMBED:
-    case DT_BLOCK_TRANSFORMER:
-    case DT_BLOCK_LM_HEAD:
-    case DT_BLOCK_NORM:
-    case DT_BLOCK_CONV:
-        return false;
-    case DT_BLOCK_PROJECTOR:
-        return b->context_len > 0;
-    case DT_BLOCK_RESNET:
-    case DT_BLOCK_SPATIAL_TRANSFORMER:
-    case DT_BLOCK_TIME_EMBED:
-    case DT_BLOCK_KIND_N:
-        break;
-    }
-    return true;
+    return dt_block_row_of(b)->by_items(b);
 }
 
 static int kops(const struct dt_block *b, const struct dt_block_shard *s,
@@ -327,43 +238,7 @@ static int kops(const struct dt_block *b, const struct dt_block_shard *s,
     if (work->n <= 0 || work->tokens <= 0)
         return 0;
     dt_block_share_init(&o.w, b, s, work);
-    switch (b->kind) {
-    case DT_BLOCK_EMBEDDING:
-        if (b->unfused)
-            dt_block_unfused_embedding(b, &o);
-        else
-            embedding(b, &o);
-        break;
-    case DT_BLOCK_PATCH_EMBED:
-        patch_embed(b, &o);
-        break;
-    case DT_BLOCK_TRANSFORMER:
-        if (b->unfused && b->n_experts == 0) {
-            dt_block_unfused_transformer(b, &o);
-            break;
-        }
-        attention_half(b, &o);
-        mlp_half(b, &o);
-        break;
-    case DT_BLOCK_PROJECTOR:
-        projector(b, &o);
-        break;
-    case DT_BLOCK_LM_HEAD:
-        if (b->unfused)
-            dt_block_unfused_head(b, &o);
-        else
-            lm_head(b, &o);
-        break;
-    case DT_BLOCK_NORM:
-        dt_kop_emit_pointwise(&o, DT_KOP_NORM, o.w.norm_tokens, b->hidden, 0, 2, true, 1);
-        break;
-    case DT_BLOCK_CONV:
-    case DT_BLOCK_RESNET:
-    case DT_BLOCK_SPATIAL_TRANSFORMER:
-    case DT_BLOCK_TIME_EMBED:
-    case DT_BLOCK_KIND_N:
-        dt_block_unet_kops(b, &o);
-    }
+    dt_block_row_of(b)->kernels(b, &o);
     return o.n;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Inside block*.c only: a lane rank's share of the work, and writers that append kernels. */
+ * Inside block*.c, and the memory model: a lane rank's share of the work, writers that append kernels, and what each
+ * kind of block is. */
 #ifndef DT_CORE_MODEL_BLOCK_OPS_H
 #define DT_CORE_MODEL_BLOCK_OPS_H
 
@@ -69,9 +70,62 @@ void dt_block_unfused_transformer(const struct dt_block *b, struct dt_kop_list *
 void dt_block_unfused_embedding(const struct dt_block *b, struct dt_kop_list *o);
 void dt_block_unfused_head(const struct dt_block *b, struct dt_kop_list *o);
 
-/* block_unet.c */
-void dt_block_unet_kops(const struct dt_block *b, struct dt_kop_list *o);
 /* Latent pixels at a U-Net level: a quarter per level down. */
 double dt_block_level_scale(int level);
+
+/* ---- kinds: a file block_KIND.c each, and a row of DT_BLOCK_KINDS (model.h) ---- */
+
+/* A block on a process of a CPU (core/cost/memory_cpu.c). */
+struct dt_block_cpu {
+    double e;      /* bytes of an element */
+    double tp;     /* at least 1 */
+    double tokens; /* of the process */
+    double own;    /* of them, between blocks */
+    double rows;   /* of them, at the block's level of a U-Net */
+    double items;
+    double params; /* of the block, on this process */
+    int skip;      /* channels of the skip that it joins to its input */
+    bool last;     /* of its module */
+};
+
+struct dt_block_row {
+    bool (*by_items)(const struct dt_block *b); /* see dt_block_by_items */
+    bool whole; /* its parameters are whole on every rank of tensor parallelism */
+    void (*params)(const struct dt_block *b, struct dt_block_param_counts *p);
+    void (*kernels)(const struct dt_block *b, struct dt_kop_list *o);
+    /* Bytes kept for the backward; keep_cheap: what norms and activation functions produce too. */
+    double (*kept)(const struct dt_block *b, const struct dt_block_share *w, bool keep_cheap,
+                   double e);
+    /* Of them what full recomputation keeps; NULL: all, for they are the input. */
+    double (*input)(const struct dt_block *b, const struct dt_block_share *w, double e);
+    /* On a CPU, bytes: the larger of input and output; temporaries of forward and backward; scratch of its kernels.
+     * Elements: weights that products keep packed. */
+    double (*cpu_flow)(const struct dt_block *b, const struct dt_block_cpu *c);
+    double (*cpu_temporaries)(const struct dt_block *b, const struct dt_block_cpu *c);
+    double (*cpu_packed)(const struct dt_block *b, const struct dt_block_cpu *c);
+    double (*cpu_scratch)(const struct dt_block *b, const struct dt_block_cpu *c);
+};
+#define DECLARE(id, name, kind) extern const struct dt_block_row dt_block_##kind;
+DT_BLOCK_KINDS(DECLARE)
+#undef DECLARE
+const struct dt_block_row *dt_block_row_of(const struct dt_block *b);
+
+/* For the rows. */
+bool dt_block_never(const struct dt_block *b);
+bool dt_block_always(const struct dt_block *b);
+/* `times` linear layers, or convolutions of taps in one; `times` norms. */
+void dt_block_count_linear(struct dt_block_param_counts *p, int64_t times, int64_t in, int64_t out,
+                           bool bias);
+void dt_block_count_norm(struct dt_block_param_counts *p, int64_t times, int64_t width,
+                         bool layernorm);
+/* Per row: mean and reciprocal deviation (LayerNorm, GroupNorm) or the latter alone (RMSNorm), fp32. */
+double dt_block_stat_bytes(bool mean);
+/* The input of a block of the residual stream. */
+double dt_block_input_stream(const struct dt_block *b, const struct dt_block_share *w, double e);
+/* block_cpu.c: nothing; all parameters; a row of the stream; scratch of filters over that many channels */
+double dt_block_cpu_none(const struct dt_block *b, const struct dt_block_cpu *c);
+double dt_block_cpu_all(const struct dt_block *b, const struct dt_block_cpu *c);
+double dt_block_cpu_stream(const struct dt_block *b, const struct dt_block_cpu *c);
+double dt_block_cpu_filter(const struct dt_block *b, const struct dt_block_cpu *c, double channels);
 
 #endif

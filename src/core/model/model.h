@@ -20,17 +20,36 @@ enum { DT_MAX_MODULES = 8, DT_NAME_MAX = 48 };
 enum dt_module_role { DT_ROLE_ENCODER, DT_ROLE_LLM, DT_ROLE_GENERATOR };
 enum dt_module_modality { DT_MODALITY_TEXT, DT_MODALITY_IMAGE, DT_MODALITY_AUDIO };
 
+/* X(ENUMERATOR, name for people, KIND).  A kind is a file on each floor: core/model/block_KIND.c fills dt_block_KIND (what
+ * it costs and holds), exec/modules dt_nn_ops_KIND (how it runs) and dt_nn_names_KIND (what its parameters are called).
+ * What one of them lacks, the linker names. */
+#define DT_BLOCK_KINDS(X)                                                                          \
+    /* token table: vocab x hidden (+ learned positions) */                                        \
+    X(EMBEDDING, "embedding", embedding)                                                           \
+    /* patch*patch*channels -> hidden (+ class token table, positions) */                          \
+    X(PATCH_EMBED, "patch-embedding", patch)                                                       \
+    /* attention + MLP (dense or MoE) */                                                           \
+    X(TRANSFORMER, "transformer", transformer)                                                     \
+    /* 1- or 2-layer MLP between modules; always trained */                                        \
+    X(PROJECTOR, "projector", projector)                                                           \
+    /* final norm + logits + loss */                                                               \
+    X(LM_HEAD, "lm-head", head)                                                                    \
+    /* final norm of an encoder */                                                                 \
+    X(NORM, "norm", norm)                                                                          \
+    /* U-Net: single convolution (conv_in, downsample, upsample, conv_out) */                      \
+    X(CONV, "convolution", conv)                                                                   \
+    /* U-Net: ResBlock (2 convs, optional 1x1 shortcut, time-embedding projection) */              \
+    X(RESNET, "resnet", resnet)                                                                    \
+    /* U-Net: proj_in, self-attention, cross-attention, GEGLU MLP, proj_out */                     \
+    X(SPATIAL_TRANSFORMER, "spatial-transformer", spatial)                                         \
+    /* U-Net: time-embedding MLP (per image, not per token) */                                     \
+    X(TIME_EMBED, "time-embedding", time)
+
 enum dt_block_kind {
-    DT_BLOCK_EMBEDDING,   /* token table: vocab x hidden (+ learned positions) */
-    DT_BLOCK_PATCH_EMBED, /* patch*patch*channels -> hidden (+ class token table, positions) */
-    DT_BLOCK_TRANSFORMER, /* attention + MLP (dense or MoE) */
-    DT_BLOCK_PROJECTOR,   /* 1- or 2-layer MLP between modules; always trained */
-    DT_BLOCK_LM_HEAD,     /* final norm + logits + loss */
-    DT_BLOCK_NORM,        /* final norm of an encoder */
-    DT_BLOCK_CONV,        /* U-Net: single convolution (conv_in, downsample, upsample, conv_out) */
-    DT_BLOCK_RESNET, /* U-Net: ResBlock (2 convs, optional 1x1 shortcut, time-embedding projection) */
-    DT_BLOCK_SPATIAL_TRANSFORMER, /* U-Net: proj_in, self-attention, cross-attention, GEGLU MLP, proj_out */
-    DT_BLOCK_TIME_EMBED,          /* U-Net: time-embedding MLP (per image, not per token) */
+#define ENUMERATOR(id, name, kind) DT_BLOCK_##id,
+    DT_BLOCK_KINDS(ENUMERATOR)
+#undef ENUMERATOR
+    /* not a kind */
     DT_BLOCK_KIND_N
 };
 

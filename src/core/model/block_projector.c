@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Projectors between modules: one or two linear layers; conditioning states of generated items too. */
+#include "core/model/block_ops.h"
+
+#include <math.h>
+
+static void params(const struct dt_block *b, struct dt_block_param_counts *p)
+{
+    dt_block_count_linear(p, 1, b->in_dim, b->mid_dim > 0 ? b->mid_dim : b->out_dim, b->bias);
+    if (b->mid_dim > 0)
+        dt_block_count_linear(p, 1, b->mid_dim, b->out_dim, b->bias);
+}
+
+static void kernels(const struct dt_block *b, struct dt_kop_list *o)
+{
+    struct dt_block_share *w = &o->w;
+
+    if (b->context_len >
+        0) { /* conditioning tokens of generated items, not the item's own pixels */
+        w->tokens = w->n * b->context_len / w->cp;
+        w->norm_tokens = w->seqpar ? w->tokens / w->tp : w->tokens;
+    }
+    dt_kop_emit_tp_enter(o, w->tokens, b->in_dim);
+    if (b->mid_dim > 0) {
+        double mid = dt_block_ceil_div(b->mid_dim, w->tp);
+
+        dt_kop_emit_gemm(o, w->tokens, mid, b->in_dim, 1);
+        dt_kop_emit_pointwise(o, DT_KOP_ACT, w->tokens, mid, 0, 2, false, 1);
+        dt_kop_emit_gemm(o, w->tokens, b->out_dim, mid, 1);
+        dt_kop_emit_tp_leave(o, w->tokens, b->out_dim);
+        return;
+    }
+    dt_kop_emit_gemm(o, w->tokens, dt_block_ceil_div(b->out_dim, w->tp), b->in_dim, 1);
+    dt_kop_emit_coll(o, DT_KOP_ALL_GATHER, w->tp, DT_ELEM_BYTES * w->tokens * b->out_dim, 1);
+}
+
+/* Tokens of a projector's input on one rank: conditioning states come whole. */
+static double input_tokens(const struct dt_block *b, const struct dt_block_share *w)
+{
+    if (b->context_len > 0)
+        return w->n * b->context_len / w->cp;
+    return w->tokens / (w->seqpar ? w->tp : 1);
+}
+
+static double kept(const struct dt_block *b, const struct dt_block_share *w, bool keep_cheap,
+                   double e)
+{
+    double tokens = b->context_len > 0 ? w->n * b->context_len / w->cp : w->tokens;
+    double in = e * input_tokens(b, w) * b->in_dim;
+    double mid = e * tokens * dt_block_ceil_div(b->mid_dim, w->tp);
+
+    return in + mid * (keep_cheap ? 2 : 1);
+}
+
+static double input(const struct dt_block *b, const struct dt_block_share *w, double e)
+{
+    return e * input_tokens(b, w) * b->in_dim;
+}
+
+static bool by_items(const struct dt_block *b)
+{
+    return b->context_len > 0;
+}
+
+static double flow(const struct dt_block *b, const struct dt_block_cpu *c)
+{
+    double rows = b->context_len > 0 ? c->items * b->context_len : c->own;
+
+    return c->e * rows * fmax(b->in_dim, b->out_dim);
+}
+
+static double temporaries(const struct dt_block *b, const struct dt_block_cpu *c)
+{
+    double rows = b->context_len > 0 ? c->items * b->context_len : c->tokens;
+
+    return c->e * rows * ceil(b->mid_dim / c->tp);
+}
+
+const struct dt_block_row dt_block_projector = {
+    .by_items = by_items,
+    .params = params,
+    .kernels = kernels,
+    .kept = kept,
+    .input = input,
+    .cpu_flow = flow,
+    .cpu_temporaries = temporaries,
+    .cpu_packed = dt_block_cpu_all,
+    .cpu_scratch = dt_block_cpu_none,
+};
