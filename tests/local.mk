@@ -79,7 +79,8 @@ check_PROGRAMS += \
 	tests/test_timeline \
 	tests/test_trace_perfetto \
 	tests/test_train \
-	tests/test_transport
+	tests/test_transport \
+	tests/test_zb_h1
 tests_mutate_SOURCES = tests/mutate.c tests/mutate.h tests/mutate_bytes.c
 tests_test_cores_SOURCES = tests/test_cores.c tests/synth.c tests/synth.h
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
@@ -88,6 +89,7 @@ tests_test_outliers_SOURCES = tests/test_outliers.c tests/synth.c tests/synth.h
 tests_test_program_SOURCES = tests/test_program.c tests/random_plan.h
 tests_test_program_mutants_SOURCES = \
 	tests/test_program_mutants.c tests/program_oracle.c tests/program_oracle.h tests/random_plan.h
+tests_test_zb_h1_SOURCES = tests/test_zb_h1.c tests/random_plan.h
 tests_test_runs_hostile_SOURCES = tests/test_runs_hostile.c tests/synth.c tests/synth.h
 tests_test_timeline_SOURCES = tests/test_timeline.c tests/synth.c tests/synth.h
 tests_test_trace_perfetto_SOURCES = tests/test_trace_perfetto.c tests/synth.c tests/synth.h

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "program_oracle.h"
 
+#include "core/cost/memory.h"
+
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,6 +49,7 @@ void oracle_restore(struct dt_program *p, const struct oracle_copy *c)
 
 struct judge {
     const struct dt_program *p;
+    const struct dt_model *model;
     const struct dt_op *ops;
     uint64_t *ended; /* [op][op / 64]: has ended before it begins */
     size_t words;
@@ -433,23 +436,47 @@ static bool comes_back(const struct judge *j, uint32_t lane)
     return false;
 }
 
+/* The first part of the op of that kind of the same microbatch; DT_NONE. */
+static uint32_t partner(const struct judge *j, const struct dt_op *o, enum dt_op_kind kind)
+{
+    for (uint32_t i = 0; i < j->p->n_ops; i++)
+        if (j->ops[i].kind == kind && j->ops[i].part == 0 && same_mb(o, &j->ops[i]))
+            return i;
+    return DT_NONE;
+}
+
+/* When op i of the lane begins: microbatches between their `from` and their `to`. */
+static int between(const struct judge *j, uint32_t i, enum dt_op_kind from, enum dt_op_kind to)
+{
+    const struct dt_lane *l = &j->p->lanes[j->ops[i].lane];
+    int n = 0;
+
+    for (uint32_t k = l->first; k <= i; k++) {
+        uint32_t end =
+            j->ops[k].kind == from && j->ops[k].part == 0 ? partner(j, &j->ops[k], to) : DT_NONE;
+
+        n += end != DT_NONE && end > i;
+    }
+    return n;
+}
+
 static const char *in_flight(const struct judge *j, uint32_t lane)
 {
     const struct dt_lane *l = &j->p->lanes[lane];
-    int held = 0;
+    const uint32_t *first = &j->p->assignment->m[l->module].mb_first[l->replica];
+    int64_t n = first[1] - first[0];
 
     for (uint32_t i = l->first; i < l->first + l->n; i++) {
-        const struct dt_op *o = &j->ops[i];
-
-        if (o->part > 0 || !(o->kind == DT_OP_FORWARD || o->kind == DT_OP_BACKWARD))
+        if (!work(&j->ops[i]) || j->ops[i].part > 0)
             continue;
-        for (uint32_t k = l->first; k < l->first + l->n; k++)
-            if (o->kind == DT_OP_FORWARD && j->ops[k].kind == DT_OP_BACKWARD &&
-                j->ops[k].part == 0 && same_mb(o, &j->ops[k]))
-                held++;
-        held -= o->kind == DT_OP_BACKWARD;
-        if (held > (int)l->in_flight_max)
+        if (between(j, i, DT_OP_FORWARD, DT_OP_BACKWARD) > (int)l->in_flight_max)
             return "holds too much";
+        if (between(j, i, DT_OP_BACKWARD, DT_OP_WEIGHT_GRAD) >
+            dt_memory_deferred(j->p->plan, j->model, l->module, l->stage, n))
+            return "puts off too much";
+        if (between(j, i, DT_OP_FORWARD, DT_OP_WEIGHT_GRAD) >
+            dt_memory_held(j->p->plan, j->model, l->module, l->stage, n))
+            return "holds too much until weight gradients";
     }
     return NULL;
 }
@@ -489,9 +516,10 @@ static const char *orders(struct judge *j, bool split)
     return wrong;
 }
 
-const char *oracle_judge(const struct dt_program *p, const struct oracle_copy *was)
+const char *oracle_judge(const struct dt_program *p, const struct dt_model *m,
+                         const struct oracle_copy *was)
 {
-    struct judge j = {.p = p, .ops = p->ops, .words = p->n_ops / 64 + 1};
+    struct judge j = {.p = p, .model = m, .ops = p->ops, .words = p->n_ops / 64 + 1};
     const char *wrong;
     bool split = false;
 

@@ -24,6 +24,7 @@ void oracle_copy_free(struct oracle_copy *c);
 void oracle_restore(struct dt_program *p, const struct oracle_copy *c);
 
 /* NULL: as good as the program whose arrays `was` are; else what is wrong. */
-const char *oracle_judge(const struct dt_program *p, const struct oracle_copy *was);
+const char *oracle_judge(const struct dt_program *p, const struct dt_model *m,
+                         const struct oracle_copy *was);
 
 #endif

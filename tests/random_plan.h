@@ -11,7 +11,7 @@ static inline int sf_below(struct dt_rng *r, int n)
     return (int)dt_rng_below(r, (uint64_t)n);
 }
 
-/* Model, plan and samples; `small`: fewer modules, lanes and microbatches. */
+/* Model, plan and samples, with 1F1B, interleaved 1F1B or GPipe; `small`: fewer modules, lanes and microbatches. */
 static inline void sf_random(struct sched_fixture *s, uint64_t seed, int round, bool small)
 {
     static const char *const names[] = {"e0", "e1", "e2", "g0", "g1"};

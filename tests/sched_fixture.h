@@ -190,9 +190,10 @@ static inline uint32_t sf_count(const struct dt_program *p, int module, enum dt_
     return n;
 }
 
-/* Forward f[virtual stage], backward b[virtual stage] of the module, parts of one op sharing its
- * time; the rest 0. */
-static inline int64_t *sf_durations(const struct dt_program *p, const int64_t *f, const int64_t *b)
+/* Forward f[virtual stage], backward b, and weight gradient w where it is apart; parts of one op sharing
+ * its time; the rest 0. */
+static inline int64_t *sf_split_durations(const struct dt_program *p, const int64_t *f,
+                                          const int64_t *b, const int64_t *w)
 {
     int64_t *ns = calloc((size_t)p->n_ops + 1, sizeof(*ns));
 
@@ -200,12 +201,20 @@ static inline int64_t *sf_durations(const struct dt_program *p, const int64_t *f
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const struct dt_op *op = &p->ops[i];
         int v = op->chunk * p->plan->modules[op->module].layout.pp + op->stage;
-        const int64_t *t = op->kind == DT_OP_FORWARD ? f : op->kind == DT_OP_BACKWARD ? b : NULL;
+        const int64_t *t = op->kind == DT_OP_FORWARD       ? f
+                           : op->kind == DT_OP_BACKWARD    ? b
+                           : op->kind == DT_OP_WEIGHT_GRAD ? w
+                                                           : NULL;
 
         if (t)
             ns[i] = t[v] * (op->part + 1) / op->parts - t[v] * op->part / op->parts;
     }
     return ns;
+}
+
+static inline int64_t *sf_durations(const struct dt_program *p, const int64_t *f, const int64_t *b)
+{
+    return sf_split_durations(p, f, b, NULL);
 }
 
 static inline int64_t sf_makespan(struct sched_fixture *s, const int64_t *ns)

@@ -196,6 +196,76 @@ START_TEST(every_freezing_trains_alike)
 }
 END_TEST
 
+/* Parameters of all stages after some steps, and what the last step gave back. */
+struct trained {
+    float *w[64];
+    size_t n[64];
+    int stages;
+    struct curve curve;
+};
+
+static void train_and_keep(struct layout_case c, const char *frozen, double dropout,
+                           enum dt_pipe_schedule schedule, struct trained *out)
+{
+    ef_init(&f, CHAIN, 1);
+    f.dropout = dropout;
+    ef_seqs(&f, 12, 9);
+    ef_plan(&f, c.microbatch, c.l, c.colocated, schedule);
+    f.plan.policy.recompute = c.recompute;
+    for (int m = 0; m < 3; m++)
+        f.plan.modules[m].frozen = frozen[m] == 'f';
+    ef_open(&f);
+    for (int i = 0; i < STEPS; i++)
+        out->curve.r[i] = ef_step(&f, i + 1);
+    out->stages = 0;
+    for (int m = 0; m < 3; m++)
+        for (int r = 0; r < f.plan.modules[m].layout.dp; r++)
+            for (int v = 0; v < f.plan.modules[m].layout.pp; v++) {
+                struct dt_stage *s = dt_exec_stage(f.x, m, r, v);
+                size_t n = dt_stage_param_floats(s);
+                int k = out->stages++;
+
+                ck_assert_int_lt(k, 64);
+                out->n[k] = n;
+                out->w[k] = malloc(n * sizeof(float) + 1);
+                ck_assert_ptr_nonnull(out->w[k]);
+                memcpy(out->w[k], dt_stage_master(s), n * sizeof(float));
+            }
+    ef_free(&f);
+}
+
+/* A lane adds up its weight gradients in the order of its microbatches in both schedules, from the same
+ * numbers, so nothing differs by a bit. */
+START_TEST(zb_h1_trains_as_1f1b_to_the_bit)
+{
+    static const struct {
+        int layout;
+        const char *frozen;
+        double dropout;
+    } runs[] = {{0, "ttt", 0},  {1, "ttt", 0},  {2, "ttt", 0},  {3, "ttt", 0}, {3, "ttt", 0.1},
+                {5, "ttt", 0},  {6, "ttt", 0},  {7, "ttt", 0},  {8, "ttt", 0}, {11, "ttt", 0},
+                {12, "ttt", 0}, {13, "ttt", 0}, {14, "ttt", 0}, {3, "ftt", 0}, {3, "tft", 0},
+                {3, "ttf", 0},  {14, "ftf", 0}, {7, "tff", 0},  {3, "fff", 0}};
+    static struct trained a, b;
+
+    for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
+        const struct layout_case *c = &layouts[runs[i].layout];
+
+        train_and_keep(*c, runs[i].frozen, runs[i].dropout, DT_SCHED_1F1B, &a);
+        train_and_keep(*c, runs[i].frozen, runs[i].dropout, DT_SCHED_ZB_H1, &b);
+        ck_assert_int_eq(a.stages, b.stages);
+        ck_assert_msg(memcmp(&a.curve, &b.curve, sizeof(a.curve)) == 0, "%s, %s: other losses",
+                      c->name, runs[i].frozen);
+        for (int k = 0; k < a.stages; k++) {
+            ck_assert_msg(memcmp(a.w[k], b.w[k], a.n[k] * sizeof(float)) == 0,
+                          "%s, %s: stage %d differs", c->name, runs[i].frozen, k);
+            free(a.w[k]);
+            free(b.w[k]);
+        }
+    }
+}
+END_TEST
+
 START_TEST(threads_and_repetition_change_nothing)
 {
     struct curve one, two, again;
@@ -346,6 +416,7 @@ int main(void)
     tcase_add_test(tc, every_layout_trains_alike);
     tcase_add_test(tc, every_freezing_trains_alike);
     tcase_add_test(tc, shared_tables_stay_equal);
+    tcase_add_test(tc, zb_h1_trains_as_1f1b_to_the_bit);
     tcase_add_test(tc, threads_and_repetition_change_nothing);
     tcase_add_test(tc, gradients_are_those_of_the_loss);
     tcase_add_test(tc, refuses_what_it_cannot_run);

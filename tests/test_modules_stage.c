@@ -334,6 +334,33 @@ START_TEST(saved_memory_is_the_models_figure)
 }
 END_TEST
 
+/* What a split backward leaves: gradients of the outputs of all kernels with weights.  Blocks of a U-Net share a few of
+ * them, which the model counts twice. */
+START_TEST(stashed_memory_is_the_models_figure)
+{
+    static const struct dt_block_shard whole = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
+    struct mu u;
+    struct dt_stage_spec spec;
+    struct rig r;
+    struct dt_batch b;
+    struct dt_work w = {3, 48, 3 * 16 * 16, 16};
+    double want = 0, got;
+
+    open_case(&u, _i);
+    b = (struct dt_batch){.module = &u.m, .rows = 48, .n_seq = 3, .max_len = 16};
+    spec = (struct dt_stage_spec){
+        .module = &u.m, .last = u.m.n_blocks, .max = u.max, .split_backward = true};
+    rig_open(&r, &spec);
+    for (int k = 0; k < u.m.n_blocks; k++)
+        want += dt_block_stash_bytes(&u.m.blocks[k], &whole, &w, 4);
+    got = (double)dt_stage_stash_bytes(r.stage, &b);
+    ck_assert_msg(got <= want && got >= (u.m.role == DT_ROLE_GENERATOR ? 0.95 : 1) * want,
+                  "%s: %.0f bytes, model %.0f", mu_names[u.kind], got, want);
+    rig_close(&r);
+    mu_close(&u);
+}
+END_TEST
+
 /* ---- names, counts, initialisation ---- */
 
 /* The messages that the executor sends are those that core's programs and its memory model count
@@ -527,6 +554,7 @@ int main(void)
     tcase_add_loop_test(c, bf16_is_near_fp32, 0, MU_N);
     tcase_add_loop_test(c, frozen_blocks_are_skipped, 0, MU_N);
     tcase_add_loop_test(c, saved_memory_is_the_models_figure, 0, MU_N);
+    tcase_add_loop_test(c, stashed_memory_is_the_models_figure, 0, MU_N);
     tcase_add_loop_test(c, messages_are_the_programs_figure, 0, MU_N);
     tcase_add_loop_test(c, counts_are_the_models, 0, MU_N);
     tcase_add_loop_test(c, initial_values_do_not_depend_on_the_layout, 0, MU_N);

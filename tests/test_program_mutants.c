@@ -30,6 +30,10 @@ static bool is_work(const struct dt_op *o)
 {
     return o->kind == DT_OP_FORWARD || o->kind == DT_OP_BACKWARD || o->kind == DT_OP_WEIGHT_GRAD;
 }
+static bool is_weight(const struct dt_op *o)
+{
+    return o->kind == DT_OP_WEIGHT_GRAD;
+}
 static bool is_cut(const struct dt_op *o)
 {
     return is_work(o) && o->parts > 1;
@@ -219,6 +223,13 @@ static bool add(pick *is, pick *to, bool same_lane, bool later)
     X(forwards_change_places, move(is_forward, is_forward))                                        \
     X(backwards_change_places, move(is_backward, is_backward))                                     \
     X(backward_before_forward, move(is_backward, is_forward))                                      \
+    X(weight_gradients_change_places, move(is_weight, is_weight))                                  \
+    X(weight_gradient_before_backward, move(is_weight, is_backward))                               \
+    X(weight_gradient_behind_forward, move(is_weight, is_forward))                                 \
+    X(weight_gradient_of_another_microbatch, label(is_weight))                                     \
+    X(weight_gradient_twice, twice(is_weight))                                                     \
+    X(weight_gradient_lost, lost_weight())                                                         \
+    X(sync_after_a_backward, redirect(is_sync, is_backward, true))                                 \
     X(parts_change_places, move(is_cut, is_cut))                                                   \
     X(sends_change_places, move(is_send, is_send))                                                 \
     X(receives_change_places, move(is_recv, is_recv))                                              \
@@ -362,6 +373,16 @@ static bool other_parts(void)
         return false;
     at(i)->parts = (uint8_t)(at(i)->parts + 1 - 2 * below(2));
     return true;
+}
+
+/* A backward takes the place of a weight gradient. */
+static bool lost_weight(void)
+{
+    uint32_t i = choose(is_weight, DT_NONE, DT_NONE);
+
+    if (i != DT_NONE)
+        at(i)->kind = (uint8_t)(below(2) ? DT_OP_BACKWARD : DT_OP_STEP);
+    return i != DT_NONE;
 }
 
 /* Two messages, of one lane or any, are received for each other. */
@@ -565,7 +586,7 @@ static void damage(int kind, uint64_t seed, int round, const struct oracle_copy 
             oracle_restore(s.p, sound);
             continue;
         }
-        wrong = oracle_judge(s.p, sound);
+        wrong = oracle_judge(s.p, &s.f.model, sound);
         s.err.message[0] = '\0';
         st = dt_program_check(s.p, &s.f.model, &s.err);
         ck_assert_msg(st == (wrong ? DT_ERR_INTERNAL : DT_OK),
@@ -597,6 +618,8 @@ START_TEST(damage_is_found_where_it_matters)
         const char *wrong;
 
         sf_random(&s, seed, round, true);
+        if (s.plan.policy.schedule == DT_SCHED_1F1B && round % 2)
+            s.plan.policy.schedule = DT_SCHED_ZB_H1;
         sf_assign(&s);
         if (dt_sched_compile(&s.plan, &s.f.model, &s.f.cluster, s.a, NULL, &s.err, &s.p) != DT_OK ||
             s.p->n_ops > OPS_MAX) {
@@ -607,7 +630,7 @@ START_TEST(damage_is_found_where_it_matters)
         ck_assert_msg(dt_program_check(s.p, &s.f.model, &s.err) == DT_OK,
                       "seed %" PRIu64 " round %d: %s", seed, round, s.err.message);
         sound = oracle_copy(s.p);
-        wrong = oracle_judge(s.p, &sound);
+        wrong = oracle_judge(s.p, &s.f.model, &sound);
         ck_assert_msg(!wrong,
                       "seed %" PRIu64 " round %d: the oracle says \"%s\" of a sound program", seed,
                       round, wrong);

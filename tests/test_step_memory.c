@@ -42,12 +42,24 @@ struct layout_case {
     bool colocated;
     enum dt_block_recompute recompute;
     double dropout;
+    enum dt_pipe_schedule schedule;
 };
 static const struct layout_case layouts[] = {
-    {"colocated", {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}}, true, DT_RECOMPUTE_NONE, 0},
-    {"dropout, full recompute", {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}}, true, DT_RECOMPUTE_FULL, 0.1},
-    {"pp 2/3/2", {{2, 1, 1}, {3, 1, 1}, {2, 1, 1}}, false, DT_RECOMPUTE_SELECTIVE, 0},
-    {"dp 2/2/3", {{1, 2, 1}, {1, 2, 1}, {1, 3, 1}}, false, DT_RECOMPUTE_NONE, 0},
+    {"colocated", {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}}, true, DT_RECOMPUTE_NONE, 0, DT_SCHED_1F1B},
+    {"dropout, full recompute",
+     {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}},
+     true,
+     DT_RECOMPUTE_FULL,
+     0.1,
+     DT_SCHED_1F1B},
+    {"pp 2/3/2",
+     {{2, 1, 1}, {3, 1, 1}, {2, 1, 1}},
+     false,
+     DT_RECOMPUTE_SELECTIVE,
+     0,
+     DT_SCHED_1F1B},
+    {"dp 2/2/3", {{1, 2, 1}, {1, 2, 1}, {1, 3, 1}}, false, DT_RECOMPUTE_NONE, 0, DT_SCHED_1F1B},
+    {"zb-h1", {{2, 1, 1}, {3, 1, 1}, {2, 1, 1}}, false, DT_RECOMPUTE_NONE, 0, DT_SCHED_ZB_H1},
 };
 enum { N_LAYOUTS = sizeof(layouts) / sizeof(layouts[0]) };
 
@@ -61,7 +73,7 @@ START_TEST(a_step_allocates_nothing)
 
     ef_init(&f, EF_ENCODER ", " EF_LLM ", " EF_UNET, 2);
     ef_seqs(&f, 12, 9);
-    ef_plan(&f, 1, c->l, c->colocated, DT_SCHED_1F1B);
+    ef_plan(&f, 1, c->l, c->colocated, c->schedule);
     f.plan.policy.recompute = c->recompute;
     ef_open(&f);
     if (c->dropout > 0) {

@@ -100,6 +100,7 @@ libdtcore_a_SOURCES = \
 	src/core/pipeline/one_f_one_b.c \
 	src/core/pipeline/pipeline.c \
 	src/core/pipeline/pipeline.h \
+	src/core/pipeline/zb_h1.c \
 	src/core/profile/profile.c \
 	src/core/profile/profile.h \
 	src/core/profile/profile_csv.c \

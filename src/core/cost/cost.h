@@ -93,6 +93,10 @@ void dt_cost_kernel(struct dt_cost *c, const struct dt_kop *op, enum dt_kop_phas
  * trainable (else the first trainable block needs no dgrad below it and blocks before it run no backward). */
 struct dt_cost_stage {
     struct dt_cost_time fwd, dgrad, wgrad;
+    double
+        later_ns; /* of wgrad: what a split backward puts off.  The LM head's is made with the loss, whose logits
+                      * nobody keeps */
+    double again_ns; /* of dgrad: recomputation that the weight gradients put off need once more */
 };
 void dt_cost_stage(struct dt_cost *c, int module, int first, int n,
                    const struct dt_block_shard *shard, const struct dt_work *work,
@@ -119,8 +123,9 @@ void dt_cost_origin(struct dt_cost *c, const struct dt_kop *op, enum dt_kop_phas
 
 /* Fast path for the same: totals only, memoised on (module, range, shard, work, flags). */
 struct dt_cost_stage_ns {
-    double fwd, bwd;
-}; /* bwd = dgrad + wgrad */
+    double fwd, bwd;     /* bwd = dgrad + wgrad */
+    double later, again; /* a split backward: bwd - later, then later + again */
+};
 struct dt_cost_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int first, int n,
                                          const struct dt_block_shard *shard,
                                          const struct dt_work *work, const unsigned char *trainable,

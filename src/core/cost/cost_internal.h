@@ -217,6 +217,7 @@ struct dt_cost_shard_key dt_cost_shard_key(const struct dt_block_shard *s);
 struct dt_cost_stage_run { /* identical blocks in the same state */
     int class_, n;
     bool above, trained; /* something before them, or they themselves, are trained */
+    bool head;           /* LM heads */
 };
 /* The run at block *at of a stage that ends before `end`; moves *at and *above on.  False at the end. */
 bool dt_cost_stage_run(const struct dt_cost *c, int module, int end, const unsigned char *trainable,

@@ -175,7 +175,8 @@ static struct dt_cost_stage_ns stage_of(const struct batch *q, const struct dt_w
     memset(&sum, 0, sizeof(sum));
     for (int r = 0; r < q->n_runs; r++)
         dt_cost_stage_add(q->c, &q->run[r], block_of(q, q->of_run[r], work), &sum);
-    return (struct dt_cost_stage_ns){sum.fwd.ns, sum.dgrad.ns + sum.wgrad.ns};
+    return (struct dt_cost_stage_ns){sum.fwd.ns, sum.dgrad.ns + sum.wgrad.ns, sum.later_ns,
+                                     sum.again_ns};
 }
 
 /* ---- the stage as runs of blocks ---- */
@@ -279,7 +280,7 @@ static uint32_t ask_memo(const struct batch *q, struct dt_cost_stage_key *key,
         struct dt_cost_stage_entry *e;
         uint64_t h;
 
-        out[i] = (struct dt_cost_stage_ns){0, 0};
+        out[i] = (struct dt_cost_stage_ns){0};
         if (work[i].n <= 0 || work[i].tokens <= 0 || key->n <= 0)
             continue;
         if (q->remember) {

@@ -56,7 +56,8 @@ bool dt_cost_stage_run(const struct dt_cost *c, int module, int end, const unsig
     while (to < end && class_of[to] == class_of[b] && (!trainable || !!trainable[to] == trained) &&
            (*above || !trained))
         to++;
-    *run = (struct dt_cost_stage_run){class_of[b], to - b, *above, trained};
+    *run = (struct dt_cost_stage_run){class_of[b], to - b, *above, trained,
+                                      c->model->modules[module].blocks[b].kind == DT_BLOCK_LM_HEAD};
     *above |= trained;
     *at = to;
     return true;
@@ -77,6 +78,10 @@ void dt_cost_stage_add(const struct dt_cost *c, const struct dt_cost_stage_run *
         dt_cost_time_add(&out->wgrad, &t->wgrad, k);
     if (trained && !above)
         dt_cost_time_add(&out->wgrad, &t->wgrad_only, k);
+    if (trained && !run->head) {
+        out->later_ns += k * (t->wgrad.ns + (above ? 0 : t->wgrad_only.ns));
+        out->again_ns += k * t->recompute.ns;
+    }
     if (c->opt.dispatch_ns > 0) {
         wait = dt_cost_host_wait(c, t, above, trained, &wait_fwd);
         add_wait(&out->fwd, k * wait_fwd);
@@ -164,13 +169,14 @@ struct dt_cost_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int firs
     uint64_t h;
 
     if (work->n <= 0 || work->tokens <= 0 || n <= 0)
-        return (struct dt_cost_stage_ns){0, 0};
+        return (struct dt_cost_stage_ns){0};
     dt_cost_stage_key(&key, module, first, n, shard, trainable, upstream);
     key.work = *work;
     e = dt_cost_stage_entry_of(c, &key, &h);
     if (dt_cost_stage_known(e, &key, h))
         return e->ns;
     dt_cost_stage(c, module, first, n, shard, work, trainable, upstream, &full);
-    *e = (struct dt_cost_stage_entry){h, key, {full.fwd.ns, full.dgrad.ns + full.wgrad.ns}};
+    *e = (struct dt_cost_stage_entry){
+        h, key, {full.fwd.ns, full.dgrad.ns + full.wgrad.ns, full.later_ns, full.again_ns}};
     return e->ns;
 }

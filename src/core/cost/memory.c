@@ -13,6 +13,7 @@ enum { BUFFERS = 2 /* one in use, one in transfer */ };
 /* ---- microbatches in flight ---- */
 
 static int behind(const struct dt_plan *p, const struct dt_model *m, int module, bool stages);
+static int chunks_held(const struct dt_plan *p, const struct dt_model *m, int module, int stage);
 
 struct dt_pipe_lane dt_memory_pipe_lane(const struct dt_plan *p, const struct dt_model *m,
                                         int module, int stage, int64_t n)
@@ -20,8 +21,13 @@ struct dt_pipe_lane dt_memory_pipe_lane(const struct dt_plan *p, const struct dt
     const struct dt_plan_layout *l = &p->modules[module].layout;
     bool bounded = dt_pipe_of(p->policy.schedule)->bounded;
 
-    return (struct dt_pipe_lane){l->pp, l->vpp, stage, bounded ? behind(p, m, module, false) : 0,
-                                 n};
+    return (struct dt_pipe_lane){
+        .pp = l->pp,
+        .vpp = l->vpp,
+        .stage = stage,
+        .behind = bounded ? behind(p, m, module, false) : 0,
+        .n = n,
+    };
 }
 
 /* The largest of the schedule's depths (or of the number of stages) over the paths that leave the module. */
@@ -59,6 +65,53 @@ int dt_memory_in_flight(const struct dt_plan *p, const struct dt_model *m, int m
     int64_t want = dt_pipe_of(p->policy.schedule)->in_flight(&l);
 
     return want > INT32_MAX ? INT32_MAX : (int)want;
+}
+
+/* ---- weight gradients that are put off ---- */
+
+/* Stages in front of (module, stage) that run a backward, on the longest path. */
+static int before(const struct dt_plan *p, const struct dt_model *m, int module, int stage)
+{
+    int most = 0, n = 0;
+
+    for (int e = 0; e < m->n_edges; e++) {
+        int src = m->edges[e].src, d;
+
+        if (m->edges[e].dst != module)
+            continue;
+        d = before(p, m, src, p->modules[src].layout.pp);
+        d -= p->colocated && d > 0; /* its last stage takes turns with our first */
+        most = d > most ? d : most;
+    }
+    for (int k = 0; k < stage; k++)
+        n += chunks_held(p, m, module, k) > 0;
+    return most + n;
+}
+
+int dt_memory_deferred(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
+                       int64_t n_microbatches)
+{
+    const struct dt_pipe *pipe = dt_pipe_of(p->policy.schedule);
+    struct dt_pipe_lane l;
+    int64_t want;
+
+    if (!dt_plan_splits_backward(p, m, module, stage))
+        return 0;
+    l = dt_memory_pipe_lane(p, m, module, stage, n_microbatches);
+    l.before = before(p, m, module, stage);
+    want = (int64_t)pipe->put_off(&l) + 1;
+    return (int)(want < n_microbatches ? want : n_microbatches);
+}
+
+int dt_memory_held(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
+                   int64_t n_microbatches)
+{
+    int deferred = dt_memory_deferred(p, m, module, stage, n_microbatches);
+    int held = dt_memory_in_flight(p, m, module, stage, n_microbatches);
+
+    if (deferred == 0)
+        return held;
+    return held + deferred - 1 < n_microbatches ? held + deferred - 1 : (int)n_microbatches;
 }
 
 /* ---- messages that wait at a stage ----

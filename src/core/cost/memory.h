@@ -25,6 +25,13 @@ struct dt_pipe_lane dt_memory_pipe_lane(const struct dt_plan *p, const struct dt
  * proves it. */
 int dt_memory_in_flight(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
                         int64_t n_microbatches);
+/* Microbatches of (module, stage) between the backward and the weight gradient that is put off, at most; 0: backwards
+ * are whole there. */
+int dt_memory_deferred(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
+                       int64_t n_microbatches);
+/* Microbatches whose activations are held: in_flight until the backward, and the others until the weight gradient. */
+int dt_memory_held(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
+                   int64_t n_microbatches);
 /* Microbatches whose input may have reached (module, stage) without being in flight there yet: what its receive
  * buffers are charged for, at least 2 (one in use, one in transfer).  See memory.c; dt_program_check proves it. */
 int dt_memory_queue(const struct dt_plan *p, const struct dt_model *m, int module, int stage,

@@ -18,8 +18,9 @@ struct dt_memory_lane { /* a stage, and the block that is looked at */
         own; /* of the fullest rank; of those, a tensor-parallel rank's own between blocks */
     double replicas;             /* that share moments under ZeRO-1 */
     bool backward;               /* in any of its blocks */
-    const struct dt_block *seen; /* the block that the next three numbers are of */
+    const struct dt_block *seen; /* the block that the next four numbers are of */
     double params, whole, kept;  /* activations: all, and those that stay for the backward */
+    double stash;                /* what a split backward leaves for the weight gradients */
 };
 
 struct dt_memory_row {

@@ -10,6 +10,7 @@
  *   optimizer   of those trained,    12 B: master, m, v            8 B: m, v
  *               over the replicas under ZeRO-1
  *   activations in flight            bf16                          in the job's precision
+ *               (a split backward: until the weight gradient, and what it leaves for that)
  *               and a workspace      of one block                  of one block and between blocks
  *   logits_workspace                 all logits                    the scratch of kernels
  *   broker      messages             once                          and their gradients; batches
@@ -90,6 +91,7 @@ static void look_at(struct dt_memory_lane *s, const struct dt_block *b)
         s->params += (double)b->vocab * b->hidden / (l->tp > 1 ? l->tp : 1);
     s->whole = dt_block_act_bytes_of(b, &s->shard, s->work, DT_RECOMPUTE_NONE, elem);
     s->kept = dt_block_act_bytes_of(b, &s->shard, s->work, s->p->policy.recompute, elem);
+    s->stash = dt_block_stash_bytes(b, &s->shard, s->work, elem);
 }
 
 /* ---- messages ---- */
@@ -144,9 +146,11 @@ static double broker_bytes(const struct dt_memory_lane *s, int first, int last, 
 
 /* ---- a stage ---- */
 
-/* Returns what it keeps of a microbatch in flight; *workspace: for the time of a block. */
+/* Returns what it keeps of a microbatch in flight; *workspace: for the time of a block; *stash: added to, of a
+ * microbatch whose weight gradients are put off. */
 static double charge_chunk(struct dt_memory_lane *s, const struct dt_model *m, int module,
-                           int first, int last, double *workspace, struct dt_memory *out)
+                           int first, int last, double *workspace, double *stash,
+                           struct dt_memory *out)
 {
     const struct dt_memory_row *row = s->row;
     double kept = 0, all = 0, with_grads = 0;
@@ -167,6 +171,7 @@ static double charge_chunk(struct dt_memory_lane *s, const struct dt_model *m, i
         }
         out->params += row->packed ? row->packed(s, i, above) : 0;
         kept += above ? s->kept : 0; /* below the first trained block nothing is kept */
+        *stash += above ? s->stash : 0;
         *workspace = fmax(*workspace, row->working(s, i, above));
         out->logits_workspace = fmax(out->logits_workspace, row->scratch(s, i, trained));
     }
@@ -201,7 +206,8 @@ void dt_memory_stage_on(enum dt_memory_device device, const struct dt_plan *p,
     const struct dt_memory_row *row = device == DT_MEMORY_CPU ? &dt_memory_row_cpu : &gpu;
     struct dt_memory_lane s = {.p = p, .mp = mp, .row = row, .work = work};
     int queue = dt_memory_queue(p, m, module, stage, n_microbatches);
-    double most = 0, workspace = 0, messages = 0;
+    int deferred = dt_memory_deferred(p, m, module, stage, n_microbatches);
+    double most = 0, workspace = 0, messages = 0, stash = 0;
 
     *out = (struct dt_memory){.reserve = row->reserve ? c->mem_reserve_bytes : 0};
     open_lane(&s, stage, m, module);
@@ -211,14 +217,14 @@ void dt_memory_stage_on(enum dt_memory_device device, const struct dt_plan *p,
 
         if (first == last)
             continue;
-        most = fmax(most, charge_chunk(&s, m, module, first, last, &own, out));
+        most = fmax(most, charge_chunk(&s, m, module, first, last, &own, &stash, out));
         workspace = row->workspace_shared ? fmax(workspace, own) : workspace + own;
         messages = fmax(messages, broker_bytes(&s, first, last, queue));
     }
-    out->in_flight = dt_memory_in_flight(p, m, module, stage, n_microbatches);
+    out->in_flight = dt_memory_held(p, m, module, stage, n_microbatches);
     /* chunks differ by at most a block or so: every chunk-microbatch in flight is charged as the
      * largest one */
-    out->activations = most * out->in_flight + workspace;
+    out->activations = most * out->in_flight + stash * deferred + workspace;
     out->params += out->wire;
     out->broker = row->messages * messages + (row->batch ? row->batch(&s) * out->in_flight : 0);
     out->total = out->params + out->grads + out->optimizer + out->activations +

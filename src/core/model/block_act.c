@@ -52,3 +52,51 @@ double dt_block_act_bytes(const struct dt_block *b, const struct dt_block_shard 
 {
     return dt_block_act_bytes_of(b, s, work, r, DT_ELEM_BYTES);
 }
+
+/* Elements of the output of a kernel with weights. */
+static double output_elems(const struct dt_kop *k)
+{
+    switch (k->family) {
+    case DT_KOP_GEMM:
+        return (double)k->d[0] * (double)k->d[1];
+    case DT_KOP_CONV2D:
+        return (double)k->d[0] * (double)k->d[2];
+    case DT_KOP_NORM:
+    case DT_KOP_GROUPNORM:
+    case DT_KOP_EMBED:
+        return (double)k->d[0] * (double)k->d[1];
+    case DT_KOP_ATTN_CAUSAL:
+    case DT_KOP_ATTN_FULL:
+    case DT_KOP_ATTN_CROSS:
+    case DT_KOP_ACT:
+    case DT_KOP_ADD:
+    case DT_KOP_ROPE:
+    case DT_KOP_XENT:
+    case DT_KOP_ADAMW:
+    case DT_KOP_ALL_REDUCE:
+    case DT_KOP_ALL_GATHER:
+    case DT_KOP_REDUCE_SCATTER:
+    case DT_KOP_ALL_TO_ALL:
+    case DT_KOP_SEND_RECV:
+    case DT_KOP_BLOCK:
+    case DT_KOP_FAMILY_N:
+        break;
+    }
+    return 0;
+}
+
+double dt_block_stash_bytes(const struct dt_block *b, const struct dt_block_shard *s,
+                            const struct dt_work *work, int elem_bytes)
+{
+    struct dt_kop k[DT_MAX_KOPS];
+    double sum = 0;
+    int n;
+
+    if (work->n <= 0 || work->tokens <= 0 || b->kind == DT_BLOCK_LM_HEAD)
+        return 0;
+    n = dt_block_kops(b, s, work, k);
+    for (int i = 0; i < n; i++)
+        if (k[i].has_weight)
+            sum += k[i].count * output_elems(&k[i]);
+    return elem_bytes * sum;
+}

@@ -282,6 +282,10 @@ double dt_block_act_bytes(const struct dt_block *b, const struct dt_block_shard 
 /* The same at another width of an element: 2 = bf16 (above), 4 = fp32. */
 double dt_block_act_bytes_of(const struct dt_block *b, const struct dt_block_shard *s,
                              const struct dt_work *w, enum dt_block_recompute r, int elem_bytes);
+/* Bytes that a split backward leaves for the weight gradients beside what the forward kept: gradients of the outputs of
+ * all kernels with weights.  None of the LM head's, whose weight gradient is made with the loss. */
+double dt_block_stash_bytes(const struct dt_block *b, const struct dt_block_shard *s,
+                            const struct dt_work *w, int elem_bytes);
 /* Groups of a GroupNorm over `channels`: what the block states, else 32 (diffusers' norm_num_groups) for 128
  * channels and more; fewer where 32 does not divide them or a group would have less than 4, since what a
  * ResBlock adds per channel and image (the time embedding) vanishes in a group of one. */

@@ -315,6 +315,16 @@ bool dt_plan_trained(const struct dt_plan *p, const struct dt_model *m, int modu
            m->modules[module].blocks[block].kind == DT_BLOCK_PROJECTOR;
 }
 
+bool dt_plan_splits_backward(const struct dt_plan *p, const struct dt_model *m, int module, int v)
+{
+    const uint16_t *split = &p->modules[module].split[v];
+
+    for (int b = split[0]; dt_pipe_of(p->policy.schedule)->put_off && b < split[1]; b++)
+        if (dt_plan_trained(p, m, module, b) && dt_block_params(&m->modules[module].blocks[b]) > 0)
+            return true;
+    return false;
+}
+
 void dt_plan_trainable(const struct dt_plan *p, const struct dt_model *m, int module,
                        unsigned char *out)
 {

@@ -134,6 +134,8 @@ enum dt_status dt_plan_validate(const struct dt_plan *p, const struct dt_model *
 bool dt_plan_trained(const struct dt_plan *p, const struct dt_model *m, int module, int block);
 bool dt_plan_upstream_trained(const struct dt_plan *p, const struct dt_model *m, int module,
                               int block);
+/* Does virtual stage v of the module run its weight gradients apart from its backwards. */
+bool dt_plan_splits_backward(const struct dt_plan *p, const struct dt_model *m, int module, int v);
 /* trainable flag per block of a module, for dt_cost_stage (array of n_blocks bytes). */
 void dt_plan_trainable(const struct dt_plan *p, const struct dt_model *m, int module,
                        unsigned char *out);

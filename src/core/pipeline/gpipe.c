@@ -15,9 +15,9 @@ static uint32_t order(const struct dt_pipe_lane *l, int64_t held, const bool *ba
 
     (void)held;
     for (uint32_t i = 0; i < (uint32_t)l->n; i++)
-        code[n++] = DT_CODE(i, 0, 0);
+        code[n++] = DT_CODE(i, 0, DT_CODE_FORWARD);
     for (uint32_t i = 0; backward[0] && i < (uint32_t)l->n; i++)
-        code[n++] = DT_CODE(i, 0, 1);
+        code[n++] = DT_CODE(i, 0, DT_CODE_BACKWARD);
     return n;
 }
 

@@ -51,21 +51,22 @@ static uint32_t forward_at(const struct dt_pipe_lane *l, uint32_t i)
 {
     uint32_t pp = (uint32_t)l->pp, group = pp * (uint32_t)l->vpp, in = i % group;
 
-    return DT_CODE(i / group * pp + in % pp, in / pp, 0);
+    return DT_CODE(i / group * pp + in % pp, in / pp, DT_CODE_FORWARD);
 }
 
 static uint32_t backward_at(const struct dt_pipe_lane *l, uint32_t i)
 {
     uint32_t code = forward_at(l, i);
 
-    return DT_CODE(DT_CODE_MB(code), (uint32_t)l->vpp - 1 - DT_CODE_CHUNK(code), 1);
+    return DT_CODE(DT_CODE_MB(code), (uint32_t)l->vpp - 1 - DT_CODE_CHUNK(code), DT_CODE_BACKWARD);
 }
 
 /* Writes the code unless its microbatch, or its backward, is not there. */
 static void write_code(const struct dt_pipe_lane *l, const bool *backward, uint32_t c,
                        uint32_t *code, uint32_t *n)
 {
-    if (DT_CODE_MB(c) < (uint64_t)l->n && (!DT_CODE_BACKWARD(c) || backward[DT_CODE_CHUNK(c)]))
+    if (DT_CODE_MB(c) < (uint64_t)l->n &&
+        (DT_CODE_KIND(c) == DT_CODE_FORWARD || backward[DT_CODE_CHUNK(c)]))
         code[(*n)++] = c;
 }
 

@@ -27,13 +27,13 @@ static int depth(const struct dt_pipe_lane *l)
 static uint32_t forward_at(const struct dt_pipe_lane *l, uint32_t i)
 {
     (void)l;
-    return DT_CODE(i, 0, 0);
+    return DT_CODE(i, 0, DT_CODE_FORWARD);
 }
 
 static uint32_t backward_at(const struct dt_pipe_lane *l, uint32_t i)
 {
     (void)l;
-    return DT_CODE(i, 0, 1);
+    return DT_CODE(i, 0, DT_CODE_BACKWARD);
 }
 
 static uint32_t order(const struct dt_pipe_lane *l, int64_t held, const bool *backward,

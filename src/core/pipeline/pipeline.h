@@ -15,7 +15,8 @@
     X(1F1B, "1f1b", dt_pipe_1f1b, "one forward, one backward in turn after the warm-up")           \
     X(INTERLEAVED, "interleaved", dt_pipe_interleaved,                                             \
       "1f1b over several chunks of blocks per stage (vpp above 1)")                                \
-    X(GPIPE, "gpipe", dt_pipe_gpipe, "all forwards, then all backwards")
+    X(GPIPE, "gpipe", dt_pipe_gpipe, "all forwards, then all backwards")                           \
+    X(ZB_H1, "zb-h1", dt_pipe_zb_h1, "1f1b with weight gradients put off into the gaps")
 
 enum dt_pipe_schedule {
 #define ENUMERATOR(id, name, pipe, help) DT_SCHED_##id,
@@ -32,14 +33,16 @@ struct dt_pipe_lane {
     int pp, vpp, stage;
     int behind; /* microbatches under way in the modules behind it, at most */
     int64_t n;
+    int before; /* stages in front of it that run a backward, on the longest path */
 };
 
-/* Compute order of a lane: codes of forwards and backwards. */
-#define DT_CODE(mb, chunk, backward) ((uint32_t)(mb) << 9 | (uint32_t)(chunk) << 1 | (backward))
-#define DT_CODE_MB(code) ((code) >> 9)
-#define DT_CODE_CHUNK(code) ((code) >> 1 & 0xff)
-#define DT_CODE_BACKWARD(code) ((code)&1)
-enum { DT_MB_MAX = 1 << 23 };
+/* Compute order of a lane: codes of forwards (0), backwards (1) and weight gradients apart from them (2). */
+enum { DT_CODE_FORWARD, DT_CODE_BACKWARD, DT_CODE_WEIGHT };
+#define DT_CODE(mb, chunk, kind) ((uint32_t)(mb) << 10 | (uint32_t)(chunk) << 2 | (kind))
+#define DT_CODE_MB(code) ((code) >> 10)
+#define DT_CODE_CHUNK(code) ((code) >> 2 & 0xff)
+#define DT_CODE_KIND(code) ((code)&3)
+enum { DT_MB_MAX = 1 << 22 };
 
 struct dt_pipe {
     bool chunks; /* runs several chunks per stage: vpp may be above 1 */
@@ -57,6 +60,9 @@ struct dt_pipe {
      * many codes it wrote, at most 2 * n * vpp. */
     uint32_t (*order)(const struct dt_pipe_lane *l, int64_t in_flight, const bool *backward,
                       uint32_t *code);
+    /* Splits the backward: the weight gradient of backward k of a lane follows backward k + put_off.  NULL: whole
+     * backwards. */
+    int (*put_off)(const struct dt_pipe_lane *l);
 };
 const struct dt_pipe *dt_pipe_of(enum dt_pipe_schedule schedule);
 #define DECLARE(id, name, pipe, help) extern const struct dt_pipe pipe;

@@ -72,7 +72,7 @@ static void flops_of(const struct dt_assign_job *j, int m, const unsigned char *
     for (int i = 0; i < j->batch; i++) {
         const struct dt_work *w = &j->m[m].work[i];
         double f = w->n > 0 ? dt_module_flops(mod, w) : 0;
-        out[i] = (struct dt_cost_stage_ns){f, f * ((any || above) + any)};
+        out[i] = (struct dt_cost_stage_ns){.fwd = f, .bwd = f * ((any || above) + any)};
     }
 }
 

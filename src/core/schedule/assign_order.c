@@ -57,7 +57,7 @@ static struct dt_cost_stage_ns range_time(const struct dt_assign_job *j, int m, 
                                           const struct dt_work *w, const unsigned char *trained)
 {
     const struct dt_module *mod = &j->model->modules[m];
-    struct dt_cost_stage_ns t = {0, 0};
+    struct dt_cost_stage_ns t = {0};
     bool above = dt_plan_upstream_trained(j->plan, j->model, m, first);
     if (j->cost) {
         struct dt_block_shard shard = dt_assign_shard(&j->plan->modules[m].layout);
@@ -78,7 +78,7 @@ static enum dt_status stage_shares(struct dt_assign_job *j, int m, double *fwd_a
     const struct dt_plan_module *mp = &j->plan->modules[m];
     const struct dt_plan_layout *l = &mp->layout;
     struct dt_work w = mean_work(&j->m[m], j->batch);
-    struct dt_cost_stage_ns sum = {0, 0};
+    struct dt_cost_stage_ns sum = {0};
     unsigned char *trained =
         dt_arena_alloc(j->scratch, (size_t)j->model->modules[m].n_blocks + 1, 1);
     if (!trained)
@@ -125,15 +125,15 @@ static struct dt_cost_stage_ns slot_time(const struct dt_assign_job *j, int m, i
     const struct dt_assign_module *am = &j->m[m];
     const int base = slot * j->slot_size + g * j->group_size;
     const int *replica = j->replica + (size_t)m * j->batch;
-    struct dt_cost_stage_ns worst = {0, 0};
+    struct dt_cost_stage_ns worst = {0};
     if (am->spread) { /* one sample to a replica, which then rests until its turn comes again */
         for (int i = base; i < base + j->group_size; i++) {
-            struct dt_cost_stage_ns t = {am->fwd[j->at[i]], am->bwd[j->at[i]]};
+            struct dt_cost_stage_ns t = {.fwd = am->fwd[j->at[i]], .bwd = am->bwd[j->at[i]]};
             if (t.fwd + t.bwd > worst.fwd + worst.bwd)
                 worst = t;
         }
         double k = (double)j->slot_size / am->dp;
-        return (struct dt_cost_stage_ns){worst.fwd * k, worst.bwd * k};
+        return (struct dt_cost_stage_ns){.fwd = worst.fwd * k, .bwd = worst.bwd * k};
     }
     memset(load, 0, (size_t)am->share * sizeof(*load));
     for (int i = base; i < base + j->group_size; i++) {

@@ -148,10 +148,10 @@ static int64_t compute_ns(struct times *t, uint32_t i)
     const struct dt_plan_module *mp = &t->p->plan->modules[op->module];
     const struct dt_assignment_module *a = &t->p->assignment->m[op->module];
     struct module_times *m = &t->m[op->module];
-    int v = op->chunk * mp->layout.pp + op->stage, backward = op->kind == DT_OP_BACKWARD;
+    int v = op->chunk * mp->layout.pp + op->stage, backward = op->kind != DT_OP_FORWARD;
     uint32_t id = m->work_id[a->mb_first[op->replica] + op->mb];
     int first = mp->split[v], n = mp->split[v + 1] - first;
-    struct dt_cost_stage_ns s = {0, 0};
+    struct dt_cost_stage_ns s = {0};
     double now;
 
     if (op->parts > 1) { /* one microbatch per chunk: buckets of blocks, backwards from the end */
@@ -165,6 +165,10 @@ static int64_t compute_ns(struct times *t, uint32_t i)
             s = all[id];
     }
     now = backward ? s.bwd : s.fwd;
+    if (op->kind == DT_OP_WEIGHT_GRAD)
+        now = s.later + s.again;
+    else if (backward && dt_pipe_of(t->p->plan->policy.schedule)->put_off)
+        now = s.bwd - s.later;
     m->total[2 * v + backward] += now;
     return whole_ns(t, i, now);
 }
@@ -303,6 +307,7 @@ static void all_ops(struct times *t)
         switch ((enum dt_op_kind)p->ops[i].kind) {
         case DT_OP_FORWARD:
         case DT_OP_BACKWARD:
+        case DT_OP_WEIGHT_GRAD:
             t->ns[i] = compute_ns(t, i);
             break;
         case DT_OP_STEP:
@@ -311,7 +316,6 @@ static void all_ops(struct times *t)
         case DT_OP_SEND:
             send_time(t, i);
             break;
-        case DT_OP_WEIGHT_GRAD:
         case DT_OP_RECV:
         case DT_OP_GRAD_SYNC:
         case DT_OP_GRAD_NORM:

@@ -28,7 +28,7 @@
 
 enum dt_op_kind {
     DT_OP_FORWARD,
-    DT_OP_BACKWARD,    /* input and weight gradients together */
+    DT_OP_BACKWARD, /* input and weight gradients together; the former alone where WEIGHT_GRAD follows */
     DT_OP_WEIGHT_GRAD, /* weight gradient alone (schedules that split the backward) */
     DT_OP_SEND,
     DT_OP_RECV,
@@ -102,7 +102,8 @@ void dt_program_free(struct dt_program *p);
 
 /* Proves, from plan, assignment and model alone and with no code of the compiler:
  *  - lanes, resources and indices are in order; nothing waits in a circle, messages and groups included;
- *  - every forward once and every backward once, or none where nothing is trained;
+ *  - every forward once and every backward once, or none where nothing is trained; weight gradients apart from it once
+ *    where the schedule splits the backward, else none;
  *  - every message and fetch that the samples ask for once, of their bytes, after what makes it and before what uses it;
  *    messages of two lanes are received in the order in which they are sent;
  *  - lanes hold what memory was charged for, and no more messages wait than there are buffers for;

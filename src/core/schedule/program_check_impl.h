@@ -14,13 +14,14 @@
 
 /* Compute ops of one microbatch in one virtual stage: first and last part, DT_NONE = none. */
 struct dt_check_work {
-    uint32_t f, f_end, b, b_end;
+    uint32_t f, f_end, b, b_end, w, w_end;
 };
 
 struct dt_check_vstage {
     int first, n;     /* blocks */
     bool backward;    /* trains something, or something upstream of it does */
     bool trains;      /* has parameters of its own that are trained */
+    bool split;       /* their gradients are an op of their own */
     int sync_parts;   /* buckets of its gradients; 0: nobody to share them with */
     int gather_parts; /* buckets of its parameters; 0: every replica has them */
     uint64_t token_bytes[16], item_bytes; /* of what it hands on, by level of the tokens */
@@ -75,7 +76,14 @@ static inline struct dt_check_work *dt_check_at(const struct dt_check *c, int mo
 }
 static inline bool dt_check_is_work(const struct dt_op *op)
 {
-    return op->kind == DT_OP_FORWARD || op->kind == DT_OP_BACKWARD;
+    return op->kind == DT_OP_FORWARD || op->kind == DT_OP_BACKWARD || op->kind == DT_OP_WEIGHT_GRAD;
+}
+
+/* The op that completes a microbatch's gradients of a virtual stage. */
+static inline uint32_t dt_check_gradients(const struct dt_check_vstage *v,
+                                          const struct dt_check_work *w)
+{
+    return v->split ? w->w : w->b;
 }
 
 /* program_check_graph.c: nothing waits in a circle; fills order and position. */

@@ -118,6 +118,7 @@ static void expect_stages(struct dt_check *c, int module)
             above |= dt_plan_trained(c->p->plan, c->model, module, b);
         v->backward = above;
         v->trains = params_sum(c, module, v->first, v->n, false) > 0;
+        v->split = v->trains && dt_pipe_of(y->schedule)->put_off;
         if (v->trains && copies > 1) {
             v->sync_parts = y->overlap_grad ? buckets : 1;
             v->gather_parts = y->zero != 1 ? 0 : y->overlap_param ? buckets : 1;

@@ -112,8 +112,8 @@ static void ends(const struct lane *x, int v, uint32_t *first_f, uint32_t *last_
         const struct dt_check_work *w = dt_check_at(x->c, x->l->module, mb, v);
 
         *first_f = w->f < *first_f ? w->f : *first_f;
-        if (w->b != DT_NONE && (*last_b == DT_NONE || w->b > *last_b))
-            *last_b = w->b;
+        if (w->b != DT_NONE && (*last_b == DT_NONE || dt_check_gradients(&x->m->v[v], w) > *last_b))
+            *last_b = dt_check_gradients(&x->m->v[v], w);
     }
 }
 

@@ -20,8 +20,10 @@ static void noted(struct dt_check *c, const struct dt_op *op, uint32_t **first, 
 {
     struct dt_check_work *w = dt_check_at(c, op->module, dt_check_mb(c, op), dt_check_v(c, op));
 
-    *first = op->kind == DT_OP_FORWARD ? &w->f : &w->b;
-    *last = op->kind == DT_OP_FORWARD ? &w->f_end : &w->b_end;
+    *first = op->kind == DT_OP_FORWARD ? &w->f : op->kind == DT_OP_BACKWARD ? &w->b : &w->w;
+    *last = op->kind == DT_OP_FORWARD    ? &w->f_end
+            : op->kind == DT_OP_BACKWARD ? &w->b_end
+                                         : &w->w_end;
 }
 
 /* Parts lie side by side, each of the same op. */
@@ -47,6 +49,7 @@ static enum dt_status note_op(struct dt_check *c, const struct dt_lane *l, uint3
 {
     const struct dt_op *op = &c->p->ops[i];
     uint32_t *first, *last, n = lane_microbatches(c, l);
+    const struct dt_check_vstage *v;
     struct dt_check_work *w;
 
     if (op->mb >= n)
@@ -58,10 +61,17 @@ static enum dt_status note_op(struct dt_check *c, const struct dt_lane *l, uint3
     if (*first != DT_NONE)
         return dt_check_fail(c, i, "happens twice: op %u of the lane is the same",
                              *first - l->first);
-    if (op->kind == DT_OP_BACKWARD && !c->m[op->module].v[dt_check_v(c, op)].backward)
+    v = &c->m[op->module].v[dt_check_v(c, op)];
+    if (op->kind == DT_OP_BACKWARD && !v->backward)
         return dt_check_fail(c, i, "is a backward where nothing is trained, nor upstream of it");
     if (op->kind == DT_OP_BACKWARD && w->f == DT_NONE)
         return dt_check_fail(c, i, "comes before its forward");
+    if (op->kind == DT_OP_WEIGHT_GRAD && !v->split)
+        return dt_check_fail(c, i,
+                             "is apart from its backward, which the schedule does not split, or "
+                             "has nothing to train");
+    if (op->kind == DT_OP_WEIGHT_GRAD && w->b == DT_NONE)
+        return dt_check_fail(c, i, "comes before its backward");
     *first = i;
     *last = i + op->parts - 1u;
     return DT_OK;
@@ -80,35 +90,46 @@ static enum dt_status note_lane(struct dt_check *c, const struct dt_lane *l)
     return DT_OK;
 }
 
+static enum dt_status check_cut(const struct dt_check *c, uint32_t i, int parts)
+{
+    if (c->p->ops[i].parts == parts)
+        return DT_OK;
+    return dt_check_fail(c, i, "is cut into %u parts, not into %d", c->p->ops[i].parts, parts);
+}
+
 /* All of virtual stage v of one replica; which forward and backward are cut into buckets. */
 static enum dt_status check_stage(struct dt_check *c, int module, int replica, int v)
 {
     const struct dt_check_module *m = &c->m[module];
     const struct dt_check_vstage *x = &m->v[v];
-    uint32_t first_f = DT_NONE, last_b = 0;
+    uint32_t first_f = DT_NONE, last = 0;
 
     for (uint32_t mb = m->a->mb_first[replica]; mb < m->a->mb_first[replica + 1]; mb++) {
         const struct dt_check_work *w = dt_check_at(c, module, mb, v);
+        const char *lacks = w->f == DT_NONE                  ? "forward"
+                            : x->backward && w->b == DT_NONE ? "backward"
+                            : x->split && w->w == DT_NONE    ? "weight gradient"
+                                                             : NULL;
 
-        if (w->f == DT_NONE || (x->backward && w->b == DT_NONE))
-            return dt_error_set(
-                c->err, DT_ERR_INTERNAL, "program: %s/%d.%d, chunk %d: microbatch %u has no %s",
-                c->model->modules[module].name, replica, v % m->pp, v / m->pp,
-                mb - m->a->mb_first[replica], w->f == DT_NONE ? "forward" : "backward");
+        if (lacks)
+            return dt_error_set(c->err, DT_ERR_INTERNAL,
+                                "program: %s/%d.%d, chunk %d: microbatch %u has no %s",
+                                c->model->modules[module].name, replica, v % m->pp, v / m->pp,
+                                mb - m->a->mb_first[replica], lacks);
         first_f = w->f < first_f ? w->f : first_f;
-        last_b = x->backward && w->b > last_b ? w->b : last_b;
+        last = x->backward && dt_check_gradients(x, w) > last ? dt_check_gradients(x, w) : last;
     }
     for (uint32_t mb = m->a->mb_first[replica]; mb < m->a->mb_first[replica + 1]; mb++) {
         const struct dt_check_work *w = dt_check_at(c, module, mb, v);
         int f = w->f == first_f && x->gather_parts > 0 ? x->gather_parts : 1;
-        int b = w->b == last_b && x->sync_parts > 0 ? x->sync_parts : 1;
 
-        if (c->p->ops[w->f].parts != f)
-            return dt_check_fail(c, w->f, "is cut into %u parts, not into %d",
-                                 c->p->ops[w->f].parts, f);
-        if (x->backward && c->p->ops[w->b].parts != b)
-            return dt_check_fail(c, w->b, "is cut into %u parts, not into %d",
-                                 c->p->ops[w->b].parts, b);
+        DT_TRY(check_cut(c, w->f, f));
+        if (x->split)
+            DT_TRY(check_cut(c, w->b, 1));
+        if (x->backward)
+            DT_TRY(check_cut(c, dt_check_gradients(x, w),
+                             dt_check_gradients(x, w) == last && x->sync_parts > 0 ? x->sync_parts
+                                                                                   : 1));
     }
     return DT_OK;
 }
@@ -134,22 +155,33 @@ static bool forward_only(const struct dt_check *c, const struct dt_lane *l)
     return true;
 }
 
-/* Microbatches between forward and backward, within the bound. */
+/* Microbatches between forward and backward, backward and weight gradient, and all of them, within their
+ * bounds. */
 static enum dt_status check_in_flight(struct dt_check *c, uint32_t lane)
 {
     const struct dt_lane *l = &c->p->lanes[lane];
-    uint32_t held = 0;
+    uint32_t n = lane_microbatches(c, l), held = 0, put_off = 0;
+    uint32_t most_off = (uint32_t)dt_memory_deferred(c->p->plan, c->model, l->module, l->stage, n);
+    uint32_t most = (uint32_t)dt_memory_held(c->p->plan, c->model, l->module, l->stage, n);
 
     for (uint32_t i = l->first; i < l->first + l->n; i++) {
         const struct dt_op *op = &c->p->ops[i];
+        const struct dt_check_vstage *v = &c->m[op->module].v[dt_check_v(c, op)];
 
-        if (!dt_check_is_work(op) || op->part > 0 ||
-            !c->m[op->module].v[dt_check_v(c, op)].backward)
+        if (!dt_check_is_work(op) || op->part > 0 || !v->backward)
             continue;
-        held += op->kind == DT_OP_FORWARD ? 1 : UINT32_MAX;
+        held += op->kind == DT_OP_FORWARD ? 1 : op->kind == DT_OP_BACKWARD ? UINT32_MAX : 0;
+        if (v->split && op->kind != DT_OP_FORWARD)
+            put_off += op->kind == DT_OP_BACKWARD ? 1 : UINT32_MAX;
         if (held > l->in_flight_max)
             return dt_check_fail(c, i, "makes the lane hold %u microbatches; memory is for %u",
                                  held, l->in_flight_max);
+        if (put_off > most_off || (v->split && held + put_off > most))
+            return dt_check_fail(
+                c, i,
+                "makes %u weight gradients and %u backwards wait; memory is for %u "
+                "and %u, %u in all",
+                put_off, held, most_off, l->in_flight_max, most);
     }
     return DT_OK;
 }
@@ -252,7 +284,9 @@ static enum dt_status check_unread(struct dt_check *c, uint32_t lane, bool align
 
         if (!dt_check_is_work(op) || op->part > 0)
             continue;
-        held[op->chunk] += op->kind == DT_OP_FORWARD ? 1 : UINT32_MAX;
+        held[op->chunk] += op->kind == DT_OP_FORWARD    ? 1
+                           : op->kind == DT_OP_BACKWARD ? UINT32_MAX
+                                                        : 0;
         most[op->chunk] = held[op->chunk] > most[op->chunk] ? held[op->chunk] : most[op->chunk];
     }
     for (uint32_t i = l->first; i < l->first + l->n; i++) {

@@ -42,6 +42,7 @@ static int init_module(struct dt_sched *s, int i)
         v->backward = dt_plan_upstream_trained(s->plan, s->model, i, v->first);
         for (int b = v->first; b < v->first + v->n; b++)
             v->backward |= dt_plan_trained(s->plan, s->model, i, b);
+        v->split = dt_plan_splits_backward(s->plan, s->model, i, k);
         dt_block_boundary(m->mod, v->first + v->n, dt_plan_policy_elem_bytes(&s->plan->policy),
                           &v->wire);
     }
@@ -110,7 +111,7 @@ static void count_backward(const struct dt_sched *s, struct dt_sched_module *m, 
     c->at += in;
     c->deps += in;
     m->b_idx[dt_sched_at(m, replica, v, k)] = (uint32_t)c->at;
-    c->at += last ? m->v[v].b_parts : 1;
+    c->at += last && !m->v[v].split ? m->v[v].b_parts : 1;
     c->at += dt_sched_fill_backward_outputs(m, a, v, mb);
 }
 
@@ -124,10 +125,12 @@ static void count_lane(const struct dt_sched *s, struct dt_sched_module *m, int 
         uint32_t k = DT_CODE_MB(o->code[i]), chunk = DT_CODE_CHUNK(o->code[i]);
         int v = (int)chunk * m->pp + stage;
 
-        if (DT_CODE_BACKWARD(o->code[i]))
+        if (DT_CODE_KIND(o->code[i]) == DT_CODE_FORWARD)
+            count_forward(s, m, replica, v, k, k == o->first_f[chunk], c);
+        else if (DT_CODE_KIND(o->code[i]) == DT_CODE_BACKWARD)
             count_backward(s, m, replica, v, k, k == o->last_b[chunk], c);
         else
-            count_forward(s, m, replica, v, k, k == o->first_f[chunk], c);
+            c->at += k == o->last_b[chunk] ? m->v[v].b_parts : 1;
     }
     c->at += dt_sched_fill_tail(s, m, stage);
 }

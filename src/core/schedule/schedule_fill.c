@@ -12,6 +12,8 @@ struct fill {
     const struct dt_assignment_module *a;
     const struct dt_sched_lane_order *o;
     uint32_t lane, at, last[DT_RES_N];
+    uint32_t grads
+        [DT_MAX_VSTAGES]; /* per chunk: the first part of the op that completes its gradients, or DT_NONE */
     uint16_t replica, stage;
     bool overflow;
 };
@@ -66,7 +68,8 @@ static uint32_t backward_end(const struct fill *f, const struct dt_sched_module 
 {
     const struct dt_sched_lane_order *o = dt_sched_order(f->s, m, r, v % m->pp);
 
-    return m->b_idx[dt_sched_at(m, r, v, k)] + (k == o->last_b[v / m->pp] ? m->v[v].b_parts : 1u);
+    return m->b_idx[dt_sched_at(m, r, v, k)] +
+           (k == o->last_b[v / m->pp] && !m->v[v].split ? m->v[v].b_parts : 1u);
 }
 
 static void transfer_op(struct fill *f, enum dt_op_kind kind, int v, uint32_t k, unsigned flags,
@@ -242,23 +245,32 @@ static void backward_outputs(struct fill *f, int v, uint32_t k, uint32_t mb)
     }
 }
 
-static void backward(struct fill *f, int v, uint32_t k)
+/* The op, in buckets where it completes the gradients of its chunk; the first part waits for ops [in, f->at). */
+static void gradients(struct fill *f, enum dt_op_kind kind, int v, uint32_t k, uint32_t in)
 {
-    const struct dt_sched_module *m = f->m;
-    uint32_t mb = m->mb_first[f->replica] + k, in = f->at, at;
-    int parts = k == f->o->last_b[v / m->pp] ? m->v[v].b_parts : 1;
+    bool last = k == f->o->last_b[v / f->m->pp] && f->m->v[v].split == (kind == DT_OP_WEIGHT_GRAD);
+    int parts = last ? f->m->v[v].b_parts : 1;
+    uint32_t at = f->at;
 
-    backward_inputs(f, v, k, mb);
-    at = f->at;
-    assert(at == m->b_idx[dt_sched_at(m, f->replica, v, k)]);
+    if (last)
+        f->grads[v / f->m->pp] = at;
     for (int i = 0; i < parts; i++) {
-        struct dt_op *op = new_op(f, DT_OP_BACKWARD, v, k);
+        struct dt_op *op = new_op(f, kind, v, k);
 
         op->part = (uint8_t)i;
         op->parts = (uint8_t)parts;
         for (uint32_t d = in; i == 0 && d < at; d++)
             add_dep(f, op, d);
     }
+}
+
+static void backward(struct fill *f, int v, uint32_t k)
+{
+    uint32_t mb = f->m->mb_first[f->replica] + k, in = f->at;
+
+    backward_inputs(f, v, k, mb);
+    assert(f->at == f->m->b_idx[dt_sched_at(f->m, f->replica, v, k)]);
+    gradients(f, DT_OP_BACKWARD, v, k, in);
     backward_outputs(f, v, k, mb);
 }
 
@@ -301,7 +313,6 @@ static void syncs(struct fill *f)
     for (int v = f->stage + (m->vpp - 1) * m->pp; v >= 0; v -= m->pp)
         for (int i = 0; i < m->v[v].b_parts; i++) {
             int bucket = m->v[v].b_parts - 1 - i;
-            uint32_t k = f->o->last_b[v / m->pp];
             struct dt_op *op;
 
             if (m->v[v].sync_group[bucket] == DT_NONE)
@@ -312,8 +323,8 @@ static void syncs(struct fill *f)
             op->parts = m->v[v].b_parts;
             if (!f->s->plan->policy.overlap_grad)
                 op->dep[1] = f->last[DT_RES_COMPUTE];
-            else if (k != DT_NONE)
-                op->dep[1] = m->b_idx[dt_sched_at(m, f->replica, v, k)] + (uint32_t)i;
+            else if (f->grads[v / m->pp] != DT_NONE)
+                op->dep[1] = f->grads[v / m->pp] + (uint32_t)i;
         }
 }
 
@@ -416,6 +427,8 @@ static void fill_lane(struct fill *f, uint32_t *norm_member)
     f->at = l->first;
     for (int r = 0; r < DT_RES_N; r++)
         f->last[r] = DT_NONE;
+    for (int c = 0; c < f->m->vpp; c++)
+        f->grads[c] = DT_NONE;
     for (int v = l->stage; v < f->m->n_v; v += f->m->pp)
         forward_only &= !f->m->v[v].backward;
     head(f);
@@ -423,10 +436,12 @@ static void fill_lane(struct fill *f, uint32_t *norm_member)
         uint32_t k = DT_CODE_MB(f->o->code[i]);
         int v = (int)DT_CODE_CHUNK(f->o->code[i]) * f->m->pp + l->stage;
 
-        if (DT_CODE_BACKWARD(f->o->code[i]))
-            backward(f, v, k);
-        else
+        if (DT_CODE_KIND(f->o->code[i]) == DT_CODE_FORWARD)
             forward(f, v, k, ordinal++, forward_only);
+        else if (DT_CODE_KIND(f->o->code[i]) == DT_CODE_BACKWARD)
+            backward(f, v, k);
+        else /* its backward is before it on the same resource */
+            gradients(f, DT_OP_WEIGHT_GRAD, v, k, f->at);
     }
     tail(f, norm_member);
     assert(f->at == l->first + l->n);

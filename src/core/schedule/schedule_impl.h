@@ -17,6 +17,7 @@ enum {
 struct dt_sched_vstage {
     uint16_t first, n; /* blocks */
     bool backward; /* runs BACKWARD ops: trains something or something upstream of it is trained */
+    bool split;    /* runs WEIGHT_GRAD ops apart from them */
     uint8_t f_parts, b_parts; /* ops of the first forward and of the last backward */
     struct dt_boundary wire;  /* what leaves the stage for the next one */
     /* By bucket in forward order (f_parts or b_parts of them): group or DT_NONE, and bytes per GPU.
@@ -41,7 +42,8 @@ struct dt_sched_lane_order {
     uint32_t n;
     uint32_t *code;
     uint32_t *first_f,
-        *last_b; /* [vpp] microbatch of the chunk's first forward and last backward, or DT_NONE */
+        *last_b; /* [vpp] microbatch of the chunk's first forward and of what completes its gradients: the last
+                  * backward or, where it is split, weight gradient; or DT_NONE */
 };
 
 struct dt_sched_module {

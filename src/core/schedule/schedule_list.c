@@ -116,7 +116,7 @@ static int stage_times(struct list *l, int module)
         dt_plan_trainable(s->plan, s->model, module, trainable);
     }
     for (int v = 0; v < m->n_v; v++) {
-        struct dt_cost_stage_ns t = {UNIT / m->vpp, 2 * UNIT / m->vpp};
+        struct dt_cost_stage_ns t = {.fwd = UNIT / m->vpp, .bwd = 2 * UNIT / m->vpp};
 
         if (s->cost && m->n_mb > 0)
             t = dt_cost_stage_ns(
@@ -265,7 +265,7 @@ static void arrive(struct list *l, int module, uint32_t mb, int v, int backward)
     lane = l->lane_base[module] + (uint32_t)(replica * m->pp + v % m->pp);
     if (backward && !l->lanes[lane].fixed) {
         struct list_lane *x = &l->lanes[lane];
-        uint32_t code = DT_CODE(mb - x->first_mb, v / m->pp, 1), i = x->ready_n++;
+        uint32_t code = DT_CODE(mb - x->first_mb, v / m->pp, DT_CODE_BACKWARD), i = x->ready_n++;
 
         for (; i > 0 && x->ready[i - 1] < code; i--) /* oldest last */
             x->ready[i] = x->ready[i - 1];
@@ -312,7 +312,7 @@ static void finish(struct list *l, struct list_lane *x)
     const struct dt_sched_module *m = &s->m[x->module];
     uint32_t mb = x->first_mb + DT_CODE_MB(x->running);
     int v = (int)DT_CODE_CHUNK(x->running) * m->pp + x->stage;
-    bool backward = DT_CODE_BACKWARD(x->running);
+    bool backward = DT_CODE_KIND(x->running) == DT_CODE_BACKWARD;
 
     x->busy = false;
     l->done++;
@@ -401,7 +401,7 @@ static uint32_t choose_forward(struct list *l, struct list_lane *x)
 
         if (mb < x->n && at < rank && within_bound(x, m, c) &&
             l->waits[task_of(l, x->module, x->first_mb + mb, c * m->pp + x->stage, 0)] == 0) {
-            best = DT_CODE(mb, c, 0);
+            best = DT_CODE(mb, c, DT_CODE_FORWARD);
             rank = at;
         }
     }
@@ -424,8 +424,7 @@ static uint32_t choose(struct list *l, struct list_lane *x)
 
         if (code == DT_NONE || (!x->backward && !has_credit(l, x)) ||
             l->waits[task_of(l, x->module, x->first_mb + DT_CODE_MB(code),
-                             (int)DT_CODE_CHUNK(code) * m->pp + x->stage, DT_CODE_BACKWARD(code))] >
-                0)
+                             (int)DT_CODE_CHUNK(code) * m->pp + x->stage, DT_CODE_KIND(code))] > 0)
             return DT_NONE;
         x->at++;
         return code;
@@ -453,7 +452,7 @@ static void start_touched(struct list *l)
         v = (int)DT_CODE_CHUNK(code) * l->s->m[x->module].pp + x->stage;
         x->running = code;
         x->busy = true;
-        heap_push(l, (struct event){l->now + l->ns[x->module][2 * v + DT_CODE_BACKWARD(code)],
+        heap_push(l, (struct event){l->now + l->ns[x->module][2 * v + DT_CODE_KIND(code)],
                                     l->touched[i]});
     }
     l->n_touched = 0;

@@ -21,11 +21,37 @@ static void order_ends(struct dt_sched_lane_order *o, int vpp)
     for (uint32_t i = 0; i < o->n; i++) {
         uint32_t c = DT_CODE_CHUNK(o->code[i]), mb = DT_CODE_MB(o->code[i]);
 
-        if (DT_CODE_BACKWARD(o->code[i]))
+        if (DT_CODE_KIND(o->code[i]) != DT_CODE_FORWARD)
             o->last_b[c] = mb;
         else if (o->first_f[c] == DT_NONE)
             o->first_f[c] = mb;
     }
+}
+
+/* Puts the weight gradients of a lane that splits its backwards into its order: that of backward k behind backward
+ * k + put_off. */
+static enum dt_status put_off(struct dt_sched *s, struct dt_sched_module *m, int stage, uint32_t n,
+                              struct dt_sched_lane_order *o, struct dt_error *err)
+{
+    int deferred = dt_memory_deferred(s->plan, s->model, m->index, stage, n);
+    uint32_t waits = deferred > 0 ? (uint32_t)deferred - 1 : 0, from = o->n, w = 0, b = 0;
+    uint32_t *whole = o->code;
+
+    if (deferred == 0)
+        return DT_OK;
+    if (order_alloc(s, o, 3 * n, 1) != 0)
+        return dt_error_nomem(err, "order of a lane");
+    for (uint32_t i = 0; i < from; i++) {
+        o->code[o->n++] = whole[i];
+        if (DT_CODE_KIND(whole[i]) != DT_CODE_BACKWARD)
+            continue;
+        whole[b++] = DT_CODE(DT_CODE_MB(whole[i]), 0, DT_CODE_WEIGHT); /* b <= i */
+        if (b > waits)
+            o->code[o->n++] = whole[w++];
+    }
+    while (w < b)
+        o->code[o->n++] = whole[w++];
+    return DT_OK;
 }
 
 /* The schedule's own order; chunks without a backward leave none. */
@@ -41,7 +67,6 @@ static enum dt_status order_lane(struct dt_sched *s, struct dt_sched_module *m, 
     for (int c = 0; c < m->vpp; c++)
         backward[c] = m->v[c * m->pp + stage].backward;
     o->n = dt_pipe_of(s->plan->policy.schedule)->order(&lane, held, backward, o->code);
-    order_ends(o, m->vpp);
     return DT_OK;
 }
 
@@ -87,11 +112,13 @@ enum dt_status dt_sched_orders(struct dt_sched *s, struct dt_error *err)
         any |= list[i];
         DT_TRY(module_orders(s, &s->m[i], lanes[i], !list[i] || s->m[i].vpp > 1, err));
     }
-    if (!any)
-        return DT_OK;
-    DT_TRY(dt_sched_list(s, list, err));
+    if (any)
+        DT_TRY(dt_sched_list(s, list, err));
     for (int i = 0; i < s->n_modules; i++)
-        for (int l = 0; list[i] && l < lanes[i]; l++)
+        for (int l = 0; l < lanes[i]; l++) {
+            DT_TRY(put_off(s, &s->m[i], l % s->m[i].pp, lane_microbatches(&s->m[i], l),
+                           &s->m[i].order[l], err));
             order_ends(&s->m[i].order[l], s->m[i].vpp);
+        }
     return DT_OK;
 }

@@ -169,21 +169,24 @@ static void open_inbox(struct dt_exec_comm *c, struct dt_exec_vstage *vs,
 
 /* Whose microbatch it is, and the buffers that it reads and writes. */
 static enum dt_status prepare(struct dt_exec *x, struct dt_exec_vstage *vs,
-                              struct dt_exec_microbatch *s, bool forward, struct dt_error *err,
-                              struct dt_nn_run *run)
+                              struct dt_exec_microbatch *s, enum dt_op_kind kind,
+                              struct dt_error *err, struct dt_nn_run *run)
 {
     const struct dt_stage *g = vs->stage;
+    bool forward = kind == DT_OP_FORWARD, back = kind == DT_OP_BACKWARD;
     size_t out = dt_stage_out_bytes(g, s->batch);
     size_t in = dt_stage_sends_gradient(g) ? dt_stage_in_bytes(g, s->batch) : 0;
 
     if (forward && out > 0 && !s->out)
         DT_TRY(dt_exec_message_new(&x->comm, &x->stages, vs, s->mb, false, out, err, &s->out));
-    if (!forward && in > 0 && !s->din)
+    if (back && in > 0 && !s->din)
         DT_TRY(dt_exec_message_new(&x->comm, &x->stages, vs, s->mb, true, in, err, &s->din));
-    open_inbox(&x->comm, vs, s, !forward);
+    if (forward || back)
+        open_inbox(&x->comm, vs, s, back);
     *run = (struct dt_nn_run){
         .batch = s->batch,
         .saved = dt_stage_has_backward(g) ? s->saved.p : NULL,
+        .stash = s->stash ? s->stash->data.p : NULL,
         .in = s->in,
         .out = s->out ? s->out->data.p : NULL,
         .dout = s->dout,
@@ -239,37 +242,57 @@ static enum dt_status take_losses(struct dt_exec *x, const struct dt_op *op,
     return DT_OK;
 }
 
+/* What a backward op computes: all gradients, or a split one's half. */
+static int gradients_of(const struct dt_exec_vstage *vs, const struct dt_op *op)
+{
+    if (!vs->split)
+        return DT_BACKWARD_BOTH;
+    return op->kind == DT_OP_BACKWARD ? DT_BACKWARD_INPUT : DT_BACKWARD_WEIGHT;
+}
+
+static enum dt_status run_blocks(struct dt_exec *x, struct dt_exec_vstage *vs,
+                                 struct dt_exec_microbatch *s, const struct dt_op *op, int lo,
+                                 int hi, struct dt_error *err)
+{
+    struct dt_nn_run run;
+
+    if (op->kind == DT_OP_BACKWARD && vs->split)
+        DT_TRY(dt_exec_stash_take(&x->stages, vs, s, err));
+    DT_TRY(prepare(x, vs, s, (enum dt_op_kind)op->kind, err, &run));
+    if (op->kind == DT_OP_FORWARD) {
+        use_parameters(&x->stages, vs, lo, hi);
+        dt_stage_forward(x->env.q, vs->stage, &run, lo, hi);
+    } else {
+        dt_stage_backward(x->env.q, vs->stage, &run, lo, hi, gradients_of(vs, op));
+    }
+    return DT_OK;
+}
+
 static enum dt_status compute(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     const struct dt_op *op = &x->it.p->ops[i];
     struct dt_exec_vstage *vs = dt_exec_op_vs(&x->stages, op);
     bool forward = op->kind == DT_OP_FORWARD, last = op->part + 1 == op->parts;
+    bool completes = !forward && (gradients_of(vs, op) & DT_BACKWARD_WEIGHT);
     int n = vs->last - vs->first, part = forward ? op->part : op->parts - 1 - op->part;
     int lo = vs->first + n * part / op->parts, hi = vs->first + n * (part + 1) / op->parts;
     struct dt_exec_microbatch *s;
-    struct dt_nn_run run;
 
     DT_TRY(dt_exec_microbatch_get(&x->stages, &x->it, vs, op->mb, err, &s));
-    if (!s->empty) {
-        DT_TRY(prepare(x, vs, s, forward, err, &run));
-        if (forward) {
-            use_parameters(&x->stages, vs, lo, hi);
-            dt_stage_forward(x->env.q, vs->stage, &run, lo, hi);
-        } else {
-            dt_stage_backward(x->env.q, vs->stage, &run, lo, hi, DT_BACKWARD_BOTH);
-        }
-    }
-    if (!forward)
+    if (!s->empty)
+        DT_TRY(run_blocks(x, vs, s, op, lo, hi, err));
+    if (completes)
         last_backward(&x->stages, vs, lo, hi);
     if (!last)
         return DT_OK;
-    if (!forward)
+    if (completes)
         vs->backwards--;
     if (forward && vs->v == x->env.n_v[op->module] - 1 &&
         x->env.o.model->modules[op->module].role != DT_ROLE_ENCODER)
         DT_TRY(take_losses(x, op, s, err));
-    hand_on(&x->comm, s, forward, sends_of(x->it.p, &x->ranks, i));
-    if (!forward || !dt_stage_has_backward(vs->stage))
+    if (op->kind != DT_OP_WEIGHT_GRAD)
+        hand_on(&x->comm, s, forward, sends_of(x->it.p, &x->ranks, i));
+    if (completes || !dt_stage_has_backward(vs->stage))
         dt_exec_microbatch_done(vs, s);
     return DT_OK;
 }
@@ -353,6 +376,7 @@ static enum dt_status execute(struct dt_exec *x, uint32_t i, struct dt_error *er
         return dt_exec_recv(x, op, err);
     case DT_OP_FORWARD:
     case DT_OP_BACKWARD:
+    case DT_OP_WEIGHT_GRAD:
         return compute(x, i, err);
     case DT_OP_GRAD_SYNC:
         if (leads)
@@ -365,7 +389,6 @@ static enum dt_status execute(struct dt_exec *x, uint32_t i, struct dt_error *er
     case DT_OP_SEND:         /* the receiver takes it */
     case DT_OP_PARAM_GATHER: /* every replica has stepped all of its parameters */
         return DT_OK;
-    case DT_OP_WEIGHT_GRAD:
     case DT_OP_KIND_N:
         break;
     }
@@ -391,6 +414,8 @@ static void begin_iteration(struct dt_exec_iteration *it, const struct dt_exec_s
             /* an iteration that failed may have left some in use */
             for (struct dt_exec_microbatch *s = vs->microbatches; s; s = s->next)
                 s->used = false;
+            for (struct dt_exec_stash *k = vs->stashes; k; k = k->next)
+                k->used = false;
             for (struct dt_exec_message *k = vs->messages; k; k = k->next)
                 k->users = 0;
             vs->in_use = 0;
@@ -399,7 +424,8 @@ static void begin_iteration(struct dt_exec_iteration *it, const struct dt_exec_s
     for (uint32_t i = 0; i < it->p->n_ops; i++) {
         const struct dt_op *op = &it->p->ops[i];
 
-        if (op->kind == DT_OP_BACKWARD && op->part == 0 && dt_exec_here(stages->ranks, op))
+        if (op->part == 0 && dt_exec_here(stages->ranks, op) &&
+            op->kind == (dt_exec_op_vs(stages, op)->split ? DT_OP_WEIGHT_GRAD : DT_OP_BACKWARD))
             dt_exec_op_vs(stages, op)->backwards++;
     }
     /* a replica without microbatches has gradients, too */

@@ -38,12 +38,19 @@ struct dt_exec_message {
     int users;
     struct dt_exec_message *next;
 };
+/* What a split backward leaves for the weight gradients. */
+struct dt_exec_stash {
+    struct dt_exec_buffer data;
+    bool used;
+    struct dt_exec_stash *next;
+};
 /* A microbatch in a virtual stage, from its first input to the end of its last compute op. */
 struct dt_exec_microbatch {
     uint32_t mb;
     bool used, empty; /* empty: nothing to compute */
     struct dt_batch *batch;
     struct dt_exec_buffer saved;
+    struct dt_exec_stash *stash; /* between a split backward and its weight gradients */
     const void *in, *dout;
     struct dt_exec_message *in_from, *dout_from; /* whose data `in`, `dout` are */
     struct dt_exec_message *out, *din;           /* while they are written */
@@ -66,10 +73,13 @@ struct dt_exec_vstage {
     struct dt_batch_limits max;
     struct dt_exec_microbatch *microbatches;
     struct dt_exec_message *messages;
+    bool split; /* weight gradients are ops of their own */
+    struct dt_exec_stash *stashes;
     int in_use, in_use_max;
-    bool *finished;     /* per block of the stage: gradients are complete */
-    bool *fresh;        /* per block: this iteration's parameters are in use */
-    uint32_t backwards; /* that are still to come in this iteration */
+    bool *finished; /* per block of the stage: gradients are complete */
+    bool *fresh;    /* per block: this iteration's parameters are in use */
+    uint32_t
+        backwards; /* that are still to come in this iteration; where split, weight gradients */
     struct dt_exec_region *regions;
     int n_regions;
     char *wire; /* regions as they are gathered (execute_gather.c); NULL: as they lie */
@@ -285,6 +295,9 @@ enum dt_status dt_exec_microbatch_get(const struct dt_exec_stages *stages,
                                       struct dt_exec_iteration *it, struct dt_exec_vstage *vs,
                                       uint32_t mb, struct dt_error *err,
                                       struct dt_exec_microbatch **out);
+/* Room for what the microbatch's split backward leaves, until it is done. */
+enum dt_status dt_exec_stash_take(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs,
+                                  struct dt_exec_microbatch *s, struct dt_error *err);
 void dt_exec_microbatch_done(struct dt_exec_vstage *vs, struct dt_exec_microbatch *s);
 /* A batch of nothing but the counts of a microbatch (over all replicas): enough for sizes. */
 struct dt_batch dt_exec_counts(const struct dt_exec_env *env, const struct dt_exec_iteration *it,

@@ -25,6 +25,7 @@ static enum dt_status make_stage(const struct dt_exec_env *env, const struct dt_
         .trained = trained,
         .upstream_trained =
             dt_plan_upstream_trained(env->o.plan, env->o.model, vs->module, vs->first),
+        .split_backward = dt_plan_splits_backward(env->o.plan, env->o.model, vs->module, vs->v),
         .max = *max,
         .dropout = (float)env->o.dropout,
         .tp = tp,
@@ -114,6 +115,8 @@ enum dt_status dt_exec_build(struct dt_exec_stages *stages, struct dt_error *err
                 *vs = (struct dt_exec_vstage){.module = m, .replica = r, .v = v};
                 vs->first = mp->split[v];
                 vs->last = mp->split[v + 1];
+                vs->split =
+                    dt_plan_splits_backward(stages->env->o.plan, stages->env->o.model, m, v);
                 if (stages->ranks->member[m][r * stages->env->pp[m] + v % stages->env->pp[m]] >= 0)
                     DT_TRY(build_for_lane(stages, vs, err));
             }
@@ -143,6 +146,13 @@ static void free_microbatches(const struct dt_device *dev, struct dt_exec_vstage
         dev->free(dev, vs->messages->data.p);
         dt_free(vs->messages);
         vs->messages = next;
+    }
+    while (vs->stashes) {
+        struct dt_exec_stash *next = vs->stashes->next;
+
+        dev->free(dev, vs->stashes->data.p);
+        dt_free(vs->stashes);
+        vs->stashes = next;
     }
     vs->in_use = 0;
 }
@@ -344,6 +354,7 @@ enum dt_status dt_exec_microbatch_get(const struct dt_exec_stages *stages,
         s->mb = mb;
         s->in = s->dout = NULL;
         s->in_from = s->dout_from = s->out = s->din = NULL;
+        s->stash = NULL;
         DT_TRY(fill_microbatch(stages, it, vs, s, err));
         s->used = true;
         if (++vs->in_use > vs->in_use_max)
@@ -353,8 +364,32 @@ enum dt_status dt_exec_microbatch_get(const struct dt_exec_stages *stages,
     return DT_OK;
 }
 
+enum dt_status dt_exec_stash_take(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs,
+                                  struct dt_exec_microbatch *s, struct dt_error *err)
+{
+    struct dt_exec_stash *k = vs->stashes;
+
+    while (k && k->used)
+        k = k->next;
+    if (!k) {
+        k = dt_calloc(1, sizeof(*k));
+        if (!k)
+            return dt_error_nomem(err, "what a backward leaves");
+        k->next = vs->stashes;
+        vs->stashes = k;
+    }
+    DT_TRY(
+        dt_exec_room(stages->env->dev, &k->data, dt_stage_stash_bytes(vs->stage, s->batch), err));
+    k->used = true;
+    s->stash = k;
+    return DT_OK;
+}
+
 void dt_exec_microbatch_done(struct dt_exec_vstage *vs, struct dt_exec_microbatch *s)
 {
     s->used = false;
+    if (s->stash)
+        s->stash->used = false;
+    s->stash = NULL;
     vs->in_use--;
 }
