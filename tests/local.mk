@@ -65,6 +65,7 @@ check_PROGRAMS += \
 	tests/test_program \
 	tests/test_program_mutants \
 	tests/test_report \
+	tests/test_rows \
 	tests/test_run_facts \
 	tests/test_runs \
 	tests/test_runs_hostile \
@@ -81,6 +82,7 @@ check_PROGRAMS += \
 	tests/test_train \
 	tests/test_transport \
 	tests/test_zb_h1
+tests_test_rows_SOURCES = tests/test_rows.c src/cli/rows.c src/cli/table.c
 tests_mutate_SOURCES = tests/mutate.c tests/mutate.h tests/mutate_bytes.c
 tests_test_cores_SOURCES = tests/test_cores.c tests/synth.c tests/synth.h
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h

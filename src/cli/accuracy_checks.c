@@ -2,7 +2,7 @@
  *
  * Hold-out errors of the kernels' fit, and the sensitivity of the tables to each constant. */
 #include "cli/accuracy.h"
-#include "cli/table.h"
+#include "cli/rows.h"
 #include "fit/profile_fit.h"
 
 #include <math.h>
@@ -146,50 +146,46 @@ struct line {
     struct effect less, more;
 };
 
+static void lines(struct dt_cli_rows *r, const struct line *l, int n, const struct effect *base)
+{
+    for (int i = 0; i < n; i++) {
+        dt_cli_row(r);
+        dt_cli_row_text(r, "constant", "constant", l[i].c->name);
+        dt_cli_row_number(r, "value", "value", "%.6g", 1, l[i].value);
+        dt_cli_row_text(r, "unit", "unit", l[i].c->unit);
+        dt_cli_row_text(r, "source", "source", l[i].c->source);
+        dt_cli_row_text(r, "meaning", "meaning", l[i].c->meaning);
+        dt_cli_row_number(r, "mape", NULL, NULL, 1, base->mape);
+        dt_cli_row_number(r, "mape_less", "MAPE -10 % [%]", "%.2f", 100, l[i].less.mape);
+        dt_cli_row_number(r, "mape_more", "MAPE +10 % [%]", "%.2f", 100, l[i].more.mape);
+        dt_cli_row_number(r, "time_less", "time -10 % [%]", "%+.2f", 100,
+                          exp(l[i].less.time - base->time) - 1);
+        dt_cli_row_number(r, "time_more", "time +10 % [%]", "%+.2f", 100,
+                          exp(l[i].more.time - base->time) - 1);
+    }
+}
+
 static void print_lines(const struct line *l, int n, const struct effect *base)
 {
-    static const char *const heads[] = {"constant",       "value",          "unit",
-                                        "MAPE -10 % [%]", "MAPE +10 % [%]", "time -10 % [%]",
-                                        "time +10 % [%]", "source",         "meaning"};
-    struct dt_cli_table t;
+    static const int order[] = {0, 1, 2, 5, 6, 7, 8, 3, 4}; /* long texts last */
+    struct dt_cli_rows r;
 
     printf("sensitivity: mean error of all rows %.2f %% as shipped; with 10 %% less and more of "
            "each constant, and how the predicted time moves\n",
            100 * base->mape);
-    dt_cli_table_init(&t, 9, heads);
-    for (int i = 0; i < n; i++) {
-        dt_cli_table_cell(&t, "%s", l[i].c->name);
-        dt_cli_table_cell(&t, "%.6g", l[i].value);
-        dt_cli_table_cell(&t, "%s", l[i].c->unit);
-        dt_cli_table_cell(&t, "%.2f", 100 * l[i].less.mape);
-        dt_cli_table_cell(&t, "%.2f", 100 * l[i].more.mape);
-        dt_cli_table_cell(&t, "%+.2f", 100 * (exp(l[i].less.time - base->time) - 1));
-        dt_cli_table_cell(&t, "%+.2f", 100 * (exp(l[i].more.time - base->time) - 1));
-        dt_cli_table_cell(&t, "%s", l[i].c->source);
-        dt_cli_table_cell(&t, "%s", l[i].c->meaning);
-    }
-    dt_cli_table_print(&t, stdout);
+    dt_cli_rows_table(&r);
+    r.order = order;
+    lines(&r, l, n, base);
+    dt_cli_rows_end(&r, stdout);
 }
 
 static void json_lines(struct dt_json *j, const struct line *l, int n, const struct effect *base)
 {
-    dt_json_key(j, "sensitivity");
-    dt_json_begin_array(j);
-    for (int i = 0; i < n; i++) {
-        dt_json_begin_object(j);
-        dt_json_kv_string(j, "constant", l[i].c->name);
-        dt_json_kv_double(j, "value", l[i].value);
-        dt_json_kv_string(j, "unit", l[i].c->unit);
-        dt_json_kv_string(j, "source", l[i].c->source);
-        dt_json_kv_string(j, "meaning", l[i].c->meaning);
-        dt_json_kv_double(j, "mape", base->mape);
-        dt_json_kv_double(j, "mape_less", l[i].less.mape);
-        dt_json_kv_double(j, "mape_more", l[i].more.mape);
-        dt_json_kv_double(j, "time_less", exp(l[i].less.time - base->time) - 1);
-        dt_json_kv_double(j, "time_more", exp(l[i].more.time - base->time) - 1);
-        dt_json_end_object(j);
-    }
-    dt_json_end_array(j);
+    struct dt_cli_rows r;
+
+    dt_cli_rows_json(&r, j, "sensitivity");
+    lines(&r, l, n, base);
+    dt_cli_rows_end(&r, NULL);
 }
 
 enum dt_status dt_cli_acc_sensitivity(const char *const *paths, int n, int every,

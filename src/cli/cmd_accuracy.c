@@ -3,7 +3,7 @@
  * disttrain accuracy: measured training runs, predicted as jobs, and the errors; hold-out errors of
  * kernels; what each constant does. */
 #include "cli/accuracy.h"
-#include "cli/table.h"
+#include "cli/rows.h"
 #include "base/file.h"
 #include "base/mem.h"
 
@@ -23,35 +23,34 @@ static const struct dt_cli_option options[] = {
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
+static void add_row(struct dt_cli_rows *o, const struct dt_cli_acc_run *r, int i)
+{
+    const struct dt_accuracy_row *a = &r->rows[i];
+    const char *source = r->table.rows[i].source;
+    bool measured = a->measured_s > 0;
+
+    dt_cli_row(o);
+    dt_cli_row_int(o, "line", NULL, r->table.rows[i].line);
+    dt_cli_row_text(o, "row", NULL, r->table.rows[i].label);
+    dt_cli_row_text(o, source[0] ? "source" : NULL, NULL, source);
+    dt_cli_row_cell(o, "row", source[0] ? "%s (%s)" : "%s", r->table.rows[i].label, source);
+    dt_cli_row_number(o, measured ? "measured_s" : NULL, "measured [s]", "%.4f", 1,
+                      measured ? a->measured_s : NAN);
+    dt_cli_row_number(o, "predicted_s", "predicted [s]", "%.4f", 1, a->predicted_s);
+    dt_cli_row_number(o, "p10_s", "p10 [s]", "%.4f", 1, a->p10_s);
+    dt_cli_row_number(o, "p90_s", "p90 [s]", "%.4f", 1, a->p90_s);
+    dt_cli_row_number(o, NULL, "error [%]", "%+.1f", 100, measured ? dt_cli_acc_error(a) : NAN);
+}
+
 static void print_rows(const struct dt_cli_acc_run *r, bool all)
 {
-    static const char *const heads[] = {"row",     "measured [s]", "predicted [s]",
-                                        "p10 [s]", "p90 [s]",      "error [%]"};
     int n = all || r->table.n < WORST ? r->table.n : WORST;
-    struct dt_cli_table t;
+    struct dt_cli_rows o;
 
-    dt_cli_table_init(&t, 6, heads);
-    for (int k = 0; k < n; k++) {
-        int i = all ? k : r->order[k];
-        const struct dt_accuracy_row *a = &r->rows[i];
-
-        if (r->table.rows[i].source[0])
-            dt_cli_table_cell(&t, "%s (%s)", r->table.rows[i].label, r->table.rows[i].source);
-        else
-            dt_cli_table_cell(&t, "%s", r->table.rows[i].label);
-        if (a->measured_s > 0)
-            dt_cli_table_cell(&t, "%.4f", a->measured_s);
-        else
-            dt_cli_table_cell(&t, "-");
-        dt_cli_table_cell(&t, "%.4f", a->predicted_s);
-        dt_cli_table_cell(&t, "%.4f", a->p10_s);
-        dt_cli_table_cell(&t, "%.4f", a->p90_s);
-        if (a->measured_s > 0)
-            dt_cli_table_cell(&t, "%+.1f", 100 * dt_cli_acc_error(a));
-        else
-            dt_cli_table_cell(&t, "-");
-    }
-    dt_cli_table_print(&t, stdout);
+    dt_cli_rows_table(&o);
+    for (int k = 0; k < n; k++)
+        add_row(&o, r, all ? k : r->order[k]);
+    dt_cli_rows_end(&o, stdout);
 }
 
 static void print_line(const char *name, const char *source, const struct dt_accuracy *a)
@@ -130,22 +129,12 @@ static void json_errors(struct dt_json *j, const struct dt_accuracy *a)
 
 static void json_rows(struct dt_json *j, const struct dt_cli_acc_run *r)
 {
-    dt_json_key(j, "rows");
-    dt_json_begin_array(j);
-    for (int i = 0; i < r->table.n; i++) {
-        dt_json_begin_object(j);
-        dt_json_kv_int(j, "line", r->table.rows[i].line);
-        dt_json_kv_string(j, "row", r->table.rows[i].label);
-        if (r->table.rows[i].source[0])
-            dt_json_kv_string(j, "source", r->table.rows[i].source);
-        if (r->rows[i].measured_s > 0)
-            dt_json_kv_double(j, "measured_s", r->rows[i].measured_s);
-        dt_json_kv_double(j, "predicted_s", r->rows[i].predicted_s);
-        dt_json_kv_double(j, "p10_s", r->rows[i].p10_s);
-        dt_json_kv_double(j, "p90_s", r->rows[i].p90_s);
-        dt_json_end_object(j);
-    }
-    dt_json_end_array(j);
+    struct dt_cli_rows o;
+
+    dt_cli_rows_json(&o, j, "rows");
+    for (int i = 0; i < r->table.n; i++)
+        add_row(&o, r, i);
+    dt_cli_rows_end(&o, NULL);
 }
 
 static enum dt_status json_run(struct dt_json *j, const struct dt_cli_acc_run *r,

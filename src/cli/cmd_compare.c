@@ -2,7 +2,7 @@
  *
  * disttrain compare: two runs side by side, worst differences first. */
 #include "cli/session.h"
-#include "cli/table.h"
+#include "cli/rows.h"
 #include "report/compare.h"
 #include "base/doc.h"
 #include "base/mem.h"
@@ -187,24 +187,35 @@ static int worst_metric_first(const void *a, const void *b)
     return dx != dy ? (dx < dy ? 1 : -1) : strcmp(x->name, y->name);
 }
 
-static void print_metrics(const struct dt_compare *c)
+/* "relative" has no number where a is 0 and b is not: 0 for programs, "-" for people. */
+static void add_relative(struct dt_cli_rows *o, double r)
 {
-    static const char *const heads[] = {"of the run", "a", "b", "b - a", "[%]"};
-    struct dt_cli_table t;
+    dt_cli_row_number(o, "relative", NULL, NULL, 1, isfinite(r) ? r : 0);
+    dt_cli_row_number(o, NULL, "[%]", "%+.1f", 100, r);
+}
 
-    dt_cli_table_init(&t, 5, heads);
+static void metrics(struct dt_cli_rows *o, const struct dt_compare *c)
+{
     for (int i = 0; i < c->n_metrics; i++) {
         const struct dt_compare_metric *m = &c->metric[i];
-        double r = dt_compare_relative(m->a, m->b);
 
-        dt_cli_table_cell(&t, "%s", m->name);
-        dt_cli_table_cell(&t, "%.6g", m->a);
-        dt_cli_table_cell(&t, "%.6g", m->b);
-        dt_cli_table_cell(&t, "%+.6g", m->b - m->a);
-        dt_cli_table_cell(&t, isfinite(r) ? "%+.1f" : "-", 100 * r);
+        dt_cli_row(o);
+        dt_cli_row_text(o, "name", "of the run", m->name);
+        dt_cli_row_number(o, "a", "a", "%.6g", 1, m->a);
+        dt_cli_row_number(o, "b", "b", "%.6g", 1, m->b);
+        dt_cli_row_number(o, "difference", "b - a", "%+.6g", 1, m->b - m->a);
+        add_relative(o, dt_compare_relative(m->a, m->b));
     }
+}
+
+static void print_metrics(const struct dt_compare *c)
+{
+    struct dt_cli_rows o;
+
+    dt_cli_rows_table(&o);
+    metrics(&o, c);
     printf("\n");
-    dt_cli_table_print(&t, stdout);
+    dt_cli_rows_end(&o, stdout);
     if (c->peak_flops > 0 && dt_compare_find_metric(c, "mfu"))
         printf("mfu: of %.4g GFLOP/s per GPU or process on both sides, %s by %s\n",
                1e-9 * c->peak_flops,
@@ -221,58 +232,76 @@ static int worst_memory_first(const void *a, const void *b)
     return dx != dy ? (dx < dy ? 1 : -1) : strcmp(x->name, y->name);
 }
 
-static void memory_cell(struct dt_cli_table *t, int64_t bytes)
+/* Bytes, or -1: null for programs, "-" for people, who get no column of dashes. */
+static void add_bytes(struct dt_cli_rows *o, const char *key, const char *head, int64_t bytes)
 {
-    if (bytes >= 0)
-        dt_cli_table_cell(t, "%.2f", (double)bytes / 1048576);
+    if (o->json && bytes < 0)
+        dt_cli_row_text(o, key, NULL, NULL);
+    else if (o->json)
+        dt_cli_row_int(o, key, NULL, bytes);
     else
-        dt_cli_table_cell(t, "-");
+        dt_cli_row_number(o, NULL, head, "%.2f", 1, bytes < 0 ? NAN : (double)bytes / 1048576);
 }
 
-/* Lanes that were not executed have nothing allocated: no column of dashes for them. */
-static void print_memory(const struct dt_compare *c, int top)
+static void memory(struct dt_cli_rows *o, const struct dt_compare *c, int top)
 {
-    const char *heads[8] = {"memory of lanes", "rank", "a predicted [MiB]"};
-    bool a = false, b = false;
-    struct dt_cli_table t;
-    int n = 3;
+    bool a = false, b = false; /* lanes that were not executed have nothing allocated */
 
     for (int i = 0; i < c->n_memory; i++) {
         a |= c->memory[i].a_allocated >= 0;
         b |= c->memory[i].b_allocated >= 0;
     }
-    if (a)
-        heads[n++] = "a allocated";
-    heads[n++] = "b predicted";
-    if (b)
-        heads[n++] = "b allocated";
-    heads[n++] = "b - a [%]";
-    dt_cli_table_init(&t, n, heads);
     for (int i = 0; i < c->n_memory && (top == 0 || i < top); i++) {
         const struct dt_compare_memory *m = &c->memory[i];
+        double r = memory_relative(m);
 
-        dt_cli_table_cell(&t, "%s", m->name);
-        if (m->rank >= 0)
-            dt_cli_table_cell(&t, "%d%s%s", m->rank, m->host[0] ? " on " : "", m->host);
-        else
-            dt_cli_table_cell(&t, "-");
-        memory_cell(&t, m->a_predicted);
-        if (a)
-            memory_cell(&t, m->a_allocated);
-        memory_cell(&t, m->b_predicted);
-        if (b)
-            memory_cell(&t, m->b_allocated);
-        dt_cli_table_cell(&t, "%+.1f", 100 * memory_relative(m));
+        dt_cli_row(o);
+        dt_cli_row_text(o, "lane", "memory of lanes", m->name);
+        if (o->json)
+            add_bytes(o, "rank", NULL, m->rank);
+        dt_cli_row_text(o, "host", NULL, m->host[0] ? m->host : NULL);
+        dt_cli_row_cell(o, "rank", m->rank >= 0 ? "%d%s%s" : "-", m->rank, m->host[0] ? " on " : "",
+                        m->host);
+        add_bytes(o, "a_predicted_bytes", "a predicted [MiB]", m->a_predicted);
+        add_bytes(o, "a_allocated_bytes", a ? "a allocated" : NULL, m->a_allocated);
+        add_bytes(o, "b_predicted_bytes", "b predicted", m->b_predicted);
+        add_bytes(o, "b_allocated_bytes", b ? "b allocated" : NULL, m->b_allocated);
+        dt_cli_row_int(o, "difference_bytes", NULL,
+                       dt_compare_memory_b(m) - dt_compare_memory_a(m));
+        dt_cli_row_number(o, "relative", NULL, NULL, 1, isfinite(r) ? r : 0);
+        dt_cli_row_cell(o, "b - a [%]", "%+.1f", 100 * r);
     }
+}
+
+static void print_memory(const struct dt_compare *c, int top)
+{
+    struct dt_cli_rows o;
+
+    dt_cli_rows_table(&o);
+    memory(&o, c, top);
     printf("\n");
-    dt_cli_table_print(&t, stdout);
+    dt_cli_rows_end(&o, stdout);
+}
+
+static void lines(struct dt_cli_rows *o, const struct dt_compare *c, int top)
+{
+    for (int i = 0; i < c->n && (top == 0 || i <= top); i++) {
+        const struct dt_compare_line *l = &c->line[i];
+
+        dt_cli_row(o);
+        dt_cli_row_text(o, "name", "what", l->name);
+        dt_cli_row_int(o, "ops", "ops", l->n);
+        dt_cli_row_number(o, "a_s", "a [ms]", "%.3f", 1e3, l->a_s);
+        dt_cli_row_number(o, "b_s", "b [ms]", "%.3f", 1e3, l->b_s);
+        dt_cli_row_number(o, "difference_s", "b - a [ms]", "%+.3f", 1e3, l->b_s - l->a_s);
+        add_relative(o, relative(l));
+        dt_cli_row_number(o, "median", "median of ops [%]", "%+.1f", 100, l->median);
+    }
 }
 
 static void print_table(const struct dt_compare *c, int top)
 {
-    static const char *const heads[] = {"what",       "ops", "a [ms]",           "b [ms]",
-                                        "b - a [ms]", "[%]", "median of ops [%]"};
-    struct dt_cli_table t;
+    struct dt_cli_rows o;
 
     print_head("a", &c->a);
     print_head("b", &c->b);
@@ -287,19 +316,9 @@ static void print_table(const struct dt_compare *c, int top)
     }
     printf("%lld ops joined, %lld only in a, %lld only in b\n\n", (long long)c->joined,
            (long long)c->only_a, (long long)c->only_b);
-    dt_cli_table_init(&t, 7, heads);
-    for (int i = 0; i < c->n && (top == 0 || i <= top); i++) {
-        const struct dt_compare_line *l = &c->line[i];
-
-        dt_cli_table_cell(&t, "%s", l->name);
-        dt_cli_table_cell(&t, "%lld", (long long)l->n);
-        dt_cli_table_cell(&t, "%.3f", 1e3 * l->a_s);
-        dt_cli_table_cell(&t, "%.3f", 1e3 * l->b_s);
-        dt_cli_table_cell(&t, "%+.3f", 1e3 * (l->b_s - l->a_s));
-        dt_cli_table_cell(&t, isfinite(relative(l)) ? "%+.1f" : "-", 100 * relative(l));
-        dt_cli_table_cell(&t, "%+.1f", 100 * l->median);
-    }
-    dt_cli_table_print(&t, stdout);
+    dt_cli_rows_table(&o);
+    lines(&o, c, top);
+    dt_cli_rows_end(&o, stdout);
     if (c->n_metrics > 0)
         print_metrics(c);
     if (c->n_memory > 0)
@@ -320,36 +339,6 @@ static void json_head(struct dt_json *j, const char *key, const struct dt_run_he
     dt_json_kv_string(j, "version", h->version);
     dt_json_kv_int(j, "ops", h->n_ops);
     dt_json_end_object(j);
-}
-
-static void json_bytes(struct dt_json *j, const char *key, int64_t bytes)
-{
-    dt_json_key(j, key);
-    if (bytes >= 0)
-        dt_json_int(j, bytes);
-    else
-        dt_json_null(j);
-}
-
-static void json_memory(const struct dt_compare *c, struct dt_json *j)
-{
-    dt_json_begin_array(j);
-    for (int i = 0; i < c->n_memory; i++) {
-        const struct dt_compare_memory *m = &c->memory[i];
-
-        dt_json_begin_object(j);
-        dt_json_kv_string(j, "lane", m->name);
-        json_bytes(j, "rank", m->rank);
-        dt_json_kv_string(j, "host", m->host[0] ? m->host : NULL);
-        json_bytes(j, "a_predicted_bytes", m->a_predicted);
-        json_bytes(j, "a_allocated_bytes", m->a_allocated);
-        json_bytes(j, "b_predicted_bytes", m->b_predicted);
-        json_bytes(j, "b_allocated_bytes", m->b_allocated);
-        dt_json_kv_int(j, "difference_bytes", dt_compare_memory_b(m) - dt_compare_memory_a(m));
-        dt_json_kv_double(j, "relative", isfinite(memory_relative(m)) ? memory_relative(m) : 0);
-        dt_json_end_object(j);
-    }
-    dt_json_end_array(j);
 }
 
 /* same_job: null where it is not known. */
@@ -384,6 +373,7 @@ static void json_error(struct dt_json *j, const char *key, const struct dt_compa
 
 static enum dt_status print_json(const struct dt_compare *c, struct dt_error *err)
 {
+    struct dt_cli_rows o;
     struct dt_json j;
 
     dt_json_init(&j, true);
@@ -399,39 +389,15 @@ static enum dt_status print_json(const struct dt_compare *c, struct dt_error *er
     json_error(&j, "median_abs_error", c, c->median_abs_error);
     json_error(&j, "bias", c, c->bias);
     dt_json_kv_double(&j, "peak_flops", c->peak_flops);
-    dt_json_key(&j, "lines");
-    dt_json_begin_array(&j);
-    for (int i = 0; i < c->n; i++) {
-        const struct dt_compare_line *l = &c->line[i];
-
-        dt_json_begin_object(&j);
-        dt_json_kv_string(&j, "name", l->name);
-        dt_json_kv_int(&j, "ops", l->n);
-        dt_json_kv_double(&j, "a_s", l->a_s);
-        dt_json_kv_double(&j, "b_s", l->b_s);
-        dt_json_kv_double(&j, "difference_s", l->b_s - l->a_s);
-        dt_json_kv_double(&j, "relative", isfinite(relative(l)) ? relative(l) : 0);
-        dt_json_kv_double(&j, "median", l->median);
-        dt_json_end_object(&j);
-    }
-    dt_json_end_array(&j);
-    dt_json_key(&j, "metrics");
-    dt_json_begin_array(&j);
-    for (int i = 0; i < c->n_metrics; i++) {
-        const struct dt_compare_metric *m = &c->metric[i];
-        double r = dt_compare_relative(m->a, m->b);
-
-        dt_json_begin_object(&j);
-        dt_json_kv_string(&j, "name", m->name);
-        dt_json_kv_double(&j, "a", m->a);
-        dt_json_kv_double(&j, "b", m->b);
-        dt_json_kv_double(&j, "difference", m->b - m->a);
-        dt_json_kv_double(&j, "relative", isfinite(r) ? r : 0);
-        dt_json_end_object(&j);
-    }
-    dt_json_end_array(&j);
-    dt_json_key(&j, "memory");
-    json_memory(c, &j);
+    dt_cli_rows_json(&o, &j, "lines");
+    lines(&o, c, 0);
+    dt_cli_rows_end(&o, NULL);
+    dt_cli_rows_json(&o, &j, "metrics");
+    metrics(&o, c);
+    dt_cli_rows_end(&o, NULL);
+    dt_cli_rows_json(&o, &j, "memory");
+    memory(&o, c, 0);
+    dt_cli_rows_end(&o, NULL);
     dt_json_end_object(&j);
     return dt_cli_json_emit(&j, err);
 }

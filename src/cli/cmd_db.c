@@ -2,7 +2,7 @@
  *
  * disttrain db: import published tables, fit profiles from them, show and export. */
 #include "cli/session.h"
-#include "cli/table.h"
+#include "cli/rows.h"
 #include "base/doc.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -159,46 +159,42 @@ static enum dt_status db_import(struct dt_cli *cli, struct dt_error *err)
     return status;
 }
 
+static void scores(struct dt_cli_rows *o, const struct dt_fit_report *r)
+{
+    for (int i = 0; i < r->n; i++) {
+        dt_cli_row(o);
+        dt_cli_row_text(o, "what", "relative error of the fit", r->score[i].what);
+        dt_cli_row_int(o, "points", "points", (int64_t)r->score[i].s.n);
+        dt_cli_row_number(o, "mape", "mean [%]", "%.1f", 100, r->score[i].s.mean);
+        dt_cli_row_number(o, "median", "median [%]", "%.1f", 100, r->score[i].s.median);
+        dt_cli_row_number(o, "p90", "p90 [%]", "%.1f", 100, r->score[i].s.p90);
+    }
+}
+
 static enum dt_status print_scores_json(const struct dt_fit_report *r, const char *device,
                                         size_t rows, struct dt_error *err)
 {
+    struct dt_cli_rows o;
     struct dt_json j;
 
     dt_json_init(&j, true);
     dt_json_begin_object(&j);
     dt_json_kv_string(&j, "device", device);
     dt_json_kv_int(&j, "rows", (int64_t)rows);
-    dt_json_key(&j, "scores");
-    dt_json_begin_array(&j);
-    for (int i = 0; i < r->n; i++) {
-        dt_json_begin_object(&j);
-        dt_json_kv_string(&j, "what", r->score[i].what);
-        dt_json_kv_int(&j, "points", (int64_t)r->score[i].s.n);
-        dt_json_kv_double(&j, "mape", r->score[i].s.mean);
-        dt_json_kv_double(&j, "median", r->score[i].s.median);
-        dt_json_kv_double(&j, "p90", r->score[i].s.p90);
-        dt_json_end_object(&j);
-    }
-    dt_json_end_array(&j);
+    dt_cli_rows_json(&o, &j, "scores");
+    scores(&o, r);
+    dt_cli_rows_end(&o, NULL);
     dt_json_end_object(&j);
     return dt_cli_json_emit(&j, err);
 }
 
 static void print_scores(const struct dt_fit_report *r)
 {
-    static const char *const heads[] = {"relative error of the fit", "points", "mean [%]",
-                                        "median [%]", "p90 [%]"};
-    struct dt_cli_table t;
+    struct dt_cli_rows o;
 
-    dt_cli_table_init(&t, 5, heads);
-    for (int i = 0; i < r->n; i++) {
-        dt_cli_table_cell(&t, "%s", r->score[i].what);
-        dt_cli_table_cell(&t, "%zu", r->score[i].s.n);
-        dt_cli_table_cell(&t, "%.1f", 100 * r->score[i].s.mean);
-        dt_cli_table_cell(&t, "%.1f", 100 * r->score[i].s.median);
-        dt_cli_table_cell(&t, "%.1f", 100 * r->score[i].s.p90);
-    }
-    dt_cli_table_print(&t, stdout);
+    dt_cli_rows_table(&o);
+    scores(&o, r);
+    dt_cli_rows_end(&o, stdout);
 }
 
 static enum dt_status db_fit(struct dt_cli *cli, struct dt_error *err)
@@ -244,21 +240,25 @@ static bool same_series(const struct dt_profile_table_row *a, const struct dt_pr
            a->r.phase == b->r.phase && a->r.kind == b->r.kind && a->r.source == b->r.source;
 }
 
-static void json_series(struct dt_json *j, const struct dt_profile_table *t,
-                        const struct dt_profile_table_row *r)
+/* NULL: names of columns alone. */
+static void add_series(struct dt_cli_rows *o, const struct dt_profile_table *t,
+                       const struct dt_profile_table_row *r, int64_t points)
 {
-    const struct dt_profile_source *s = &t->sources[r->r.source];
+    const struct dt_profile_source *s = r ? &t->sources[r->r.source] : NULL;
 
-    dt_json_kv_string(j, "device", t->devices[r->device]);
-    dt_json_kv_string(j, "dtype", t->dtypes[r->dtype]);
-    dt_json_kv_string(j, "op", dt_kop_family_names[r->r.family]);
-    dt_json_kv_string(j, "phase", dt_profile_table_phase_names[r->r.phase]);
-    dt_json_kv_string(j, "kind", dt_profile_row_kind_names[r->r.kind]);
-    dt_json_kv_string(j, "source", s->name);
-    dt_json_kv_string(j, "origin", s->origin);
-    dt_json_kv_string(j, "licence", s->licence);
-    dt_json_kv_string(j, "date", s->date);
-    dt_json_kv_string(j, "note", s->note);
+    dt_cli_row(o);
+    dt_cli_row_text(o, "device", "device", r ? t->devices[r->device] : NULL);
+    dt_cli_row_text(o, "dtype", "dtype", r ? t->dtypes[r->dtype] : NULL);
+    dt_cli_row_text(o, "op", "op", r ? dt_kop_family_names[r->r.family] : NULL);
+    dt_cli_row_text(o, "phase", "phase", r ? dt_profile_table_phase_names[r->r.phase] : NULL);
+    dt_cli_row_text(o, "kind", "kind", r ? dt_profile_row_kind_names[r->r.kind] : NULL);
+    dt_cli_row_cell(o, "points", "%lld", (long long)points);
+    dt_cli_row_text(o, "source", "source", s ? s->name : NULL);
+    dt_cli_row_text(o, "origin", NULL, s ? s->origin : NULL);
+    dt_cli_row_text(o, "licence", NULL, s ? s->licence : NULL);
+    dt_cli_row_text(o, "date", NULL, s ? s->date : NULL);
+    dt_cli_row_text(o, "note", NULL, s ? s->note : NULL);
+    dt_cli_row_int(o, "points", NULL, points);
 }
 
 /* The rows [from, to) of a series, as many as *limit allows; *limit: what is left of it. */
@@ -290,27 +290,24 @@ static enum dt_status show_json(const struct dt_profile_table *t, const char *de
                                 const char *dtype, int op, int64_t limit, struct dt_error *err)
 {
     int64_t left = limit ? limit : INT64_MAX, left_out = 0;
+    struct dt_cli_rows o;
     struct dt_json j;
 
     dt_json_init(&j, false);
     dt_json_begin_object(&j);
     dt_json_kv_int(&j, "schema_version", DT_PROFILE_SCHEMA);
-    dt_json_key(&j, "series");
-    dt_json_begin_array(&j);
+    dt_cli_rows_json(&o, &j, "series");
     for (size_t i = 0, k; i < t->n_rows; i = k) {
         const struct dt_profile_table_row *r = &t->rows[i];
         for (k = i + 1; k < t->n_rows && same_series(r, &t->rows[k]); k++)
             ;
         if (!wanted(t, r, device, dtype, op))
             continue;
-        dt_json_begin_object(&j);
-        json_series(&j, t, r);
-        dt_json_kv_int(&j, "points", (int64_t)(k - i));
+        add_series(&o, t, r, (int64_t)(k - i));
         if (op >= 0)
             json_rows(&j, t, i, k, &left, &left_out);
-        dt_json_end_object(&j);
     }
-    dt_json_end_array(&j);
+    dt_cli_rows_end(&o, NULL);
     if (op >= 0)
         dt_json_kv_int(&j, "left_out", left_out);
     dt_json_end_object(&j);
@@ -319,26 +316,22 @@ static enum dt_status show_json(const struct dt_profile_table *t, const char *de
 
 static void show_series(const struct dt_profile_table *t, const char *device, const char *dtype)
 {
-    static const char *const heads[] = {"device", "dtype",  "op",    "phase",
-                                        "kind",   "points", "source"};
-    struct dt_cli_table table;
+    struct dt_cli_rows o;
 
-    dt_cli_table_init(&table, 7, heads);
+    dt_cli_rows_table(&o);
     for (size_t i = 0, k; i < t->n_rows; i = k) {
         const struct dt_profile_table_row *r = &t->rows[i];
         for (k = i + 1; k < t->n_rows && same_series(r, &t->rows[k]); k++)
             ;
         if (!wanted(t, r, device, dtype, -1))
             continue;
-        dt_cli_table_cell(&table, "%s", t->devices[r->device]);
-        dt_cli_table_cell(&table, "%s", t->dtypes[r->dtype]);
-        dt_cli_table_cell(&table, "%s", dt_kop_family_names[r->r.family]);
-        dt_cli_table_cell(&table, "%s", dt_profile_table_phase_names[r->r.phase]);
-        dt_cli_table_cell(&table, "%s", dt_profile_row_kind_names[r->r.kind]);
-        dt_cli_table_cell(&table, "%zu", k - i);
-        dt_cli_table_cell(&table, "%s", t->sources[r->r.source].name);
+        add_series(&o, t, r, (int64_t)(k - i));
     }
-    dt_cli_table_print(&table, stdout);
+    if (o.rows == 0) {
+        add_series(&o, t, NULL, 0);
+        dt_cli_rows_none(&o);
+    }
+    dt_cli_rows_end(&o, stdout);
     printf("\nSources:\n");
     for (int i = 0; i < t->n_sources; i++)
         printf("  %s\n    from %s (%s, %s)\n%s%s%s", t->sources[i].name, t->sources[i].origin,

@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "cli/cli.h"
-#include "cli/table.h"
+#include "cli/rows.h"
 #include "core/job/job.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ enum { TEXT = 512, KEYS_MAX = 512 };
 
 struct listing {
     const struct dt_cli *cli;
-    struct dt_cli_table table;
+    struct dt_cli_rows rows;
     struct dt_json json;
     const char *all[KEYS_MAX + 1]; /* every path, for suggestions */
     char paths[KEYS_MAX][64];
@@ -64,41 +64,31 @@ static enum dt_status check(const struct listing *l, struct dt_error *err)
 static void row(void *ctx, const char *path, const struct dt_key *key, const void *defaults)
 {
     struct listing *l = ctx;
+    struct dt_cli_rows *o = &l->rows;
     char type[TEXT], range[TEXT], plain[TEXT];
 
     if (!asked(l->cli, path))
         return;
     dt_key_type_text(key, type, sizeof(type));
-    dt_key_range_text(key, range, sizeof(range));
     dt_key_default_text(key, defaults, plain, sizeof(plain));
-    dt_cli_table_cell(&l->table, "%s", path);
-    dt_cli_table_cell(&l->table, "%s%s%s", type, *range ? ", " : "", range);
-    dt_cli_table_cell(&l->table, "%s", key->needed ? "must be stated" : plain);
-    dt_cli_table_cell(&l->table, "%s", key->help);
-}
-
-static void member(void *ctx, const char *path, const struct dt_key *key, const void *defaults)
-{
-    struct listing *l = ctx;
-    struct dt_json *j = &l->json;
-    char text[TEXT];
-
-    if (!asked(l->cli, path))
-        return;
-    dt_json_begin_object(j);
-    dt_json_kv_string(j, "key", path);
-    dt_json_kv_string(j, "type", dt_key_type_name(key));
-    dt_json_kv_string(j, "range", dt_key_range_text(key, text, sizeof(text)));
-    dt_json_kv_string(j, "unit", key->unit);
-    dt_json_key(j, "words");
-    dt_json_begin_array(j);
-    for (int i = 0; key->words && key->words[i]; i++)
-        dt_json_string(j, key->words[i]);
-    dt_json_end_array(j);
-    dt_json_kv_string(j, "default", dt_key_default_text(key, defaults, text, sizeof(text)));
-    dt_json_kv_bool(j, "needed", key->needed != NULL);
-    dt_json_kv_string(j, "meaning", key->help);
-    dt_json_end_object(j);
+    dt_key_range_text(key, range, sizeof(range));
+    dt_cli_row(o);
+    dt_cli_row_text(o, "key", "key", path);
+    dt_cli_row_cell(o, "value", "%s%s%s", type, *range ? ", " : "", range);
+    dt_cli_row_text(o, "type", NULL, dt_key_type_name(key));
+    dt_cli_row_text(o, "range", NULL, range);
+    dt_cli_row_text(o, "unit", NULL, key->unit);
+    if (o->json) {
+        dt_json_key(o->json, "words");
+        dt_json_begin_array(o->json);
+        for (int i = 0; key->words && key->words[i]; i++)
+            dt_json_string(o->json, key->words[i]);
+        dt_json_end_array(o->json);
+    }
+    dt_cli_row_text(o, "default", NULL, plain);
+    dt_cli_row_cell(o, "default", "%s", key->needed ? "must be stated" : plain);
+    dt_cli_row_bool(o, "needed", key->needed != NULL);
+    dt_cli_row_text(o, "meaning", "meaning", key->help);
 }
 
 /* Words with a line each, of keys that were asked for by their whole name. */
@@ -119,10 +109,9 @@ static enum dt_status print_json(struct listing *l, const struct dt_job *default
 
     dt_json_init(&l->json, true);
     dt_json_begin_object(&l->json);
-    dt_json_key(&l->json, "keys");
-    dt_json_begin_array(&l->json);
-    dt_keys_walk(dt_job_keys, defaults, member, l);
-    dt_json_end_array(&l->json);
+    dt_cli_rows_json(&l->rows, &l->json, "keys");
+    dt_keys_walk(dt_job_keys, defaults, row, l);
+    dt_cli_rows_end(&l->rows, NULL);
     dt_json_end_object(&l->json);
     DT_TRY(dt_json_finish(&l->json, err, &text));
     printf("%s\n", text);
@@ -132,15 +121,13 @@ static enum dt_status print_json(struct listing *l, const struct dt_job *default
 
 static enum dt_status list(struct listing *l, const struct dt_job *defaults, struct dt_error *err)
 {
-    static const char *const heads[] = {"key", "value", "default", "meaning"};
-
     dt_keys_walk(dt_job_keys, defaults, collect, l);
     DT_TRY(check(l, err));
     if (l->cli->json)
         return print_json(l, defaults, err);
-    dt_cli_table_init(&l->table, 4, heads);
+    dt_cli_rows_table(&l->rows);
     dt_keys_walk(dt_job_keys, defaults, row, l);
-    dt_cli_table_print(&l->table, stdout);
+    dt_cli_rows_end(&l->rows, stdout);
     print_glosses(l->cli);
     return DT_OK;
 }

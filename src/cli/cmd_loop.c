@@ -3,7 +3,7 @@
  * disttrain loop: profile, predict, train, compare, for many layouts of one job on this machine. */
 #include "cli/loop.h"
 #include "cli/progress.h"
-#include "cli/table.h"
+#include "cli/rows.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/clock.h"
@@ -266,28 +266,33 @@ static void print_cores(const struct dt_loop *l)
         }
 }
 
-static void print_table(const struct dt_loop *l, const struct outcome *o)
+static void layouts(struct dt_cli_rows *r, const struct dt_loop *l)
 {
-    static const char *const heads[] = {"layout (pp x dp of each module) or order",
-                                        "ranks",
-                                        "threads each",
-                                        "predicted [ms]",
-                                        "measured [ms]",
-                                        "error [%]"};
-    struct dt_cli_table t;
-
-    dt_cli_table_init(&t, 6, heads);
     for (int i = 0; i < l->n; i++) {
         const struct dt_loop_layout *x = &l->layout[i];
 
-        dt_cli_table_cell(&t, "%s", x->name);
-        dt_cli_table_cell(&t, "%d", x->ranks);
-        dt_cli_table_cell(&t, "%d", x->threads);
-        dt_cli_table_cell(&t, "%.1f", 1e3 * x->predicted_s);
-        dt_cli_table_cell(&t, "%.1f", 1e3 * x->measured_s);
-        dt_cli_table_cell(&t, "%+.1f", 100 * (x->predicted_s / x->measured_s - 1));
+        dt_cli_row(r);
+        dt_cli_row_text(r, "layout", "layout (pp x dp of each module) or order", x->name);
+        dt_cli_row_int(r, "ranks", "ranks", x->ranks);
+        dt_cli_row_int(r, "threads", "threads each", x->threads);
+        dt_cli_row_number(r, "simulated_before_s", NULL, NULL, 1, x->simulated_s[0]);
+        dt_cli_row_number(r, "simulated_after_s", NULL, NULL, 1, x->simulated_s[1]);
+        dt_cli_row_number(r, "reference_s", NULL, NULL, 1, dt_drift_reference(&x->drift));
+        dt_cli_row_number(r, "foreign", NULL, NULL, 1, x->drift.foreign);
+        dt_cli_row_number(r, "predicted_s", "predicted [ms]", "%.1f", 1e3, x->predicted_s);
+        dt_cli_row_number(r, "measured_s", "measured [ms]", "%.1f", 1e3, x->measured_s);
+        dt_cli_row_number(r, "error", "error [%]", "%+.1f", 100,
+                          x->predicted_s / x->measured_s - 1);
     }
-    dt_cli_table_print(&t, stdout);
+}
+
+static void print_table(const struct dt_loop *l, const struct outcome *o)
+{
+    struct dt_cli_rows r;
+
+    dt_cli_rows_table(&r);
+    layouts(&r, l);
+    dt_cli_rows_end(&r, stdout);
     printf("\n%d layouts on %d core%s: median |error| %.1f %%, bias %+.1f %%\n", l->n, l->cores,
            l->cores == 1 ? "" : "s", 100 * o->median_abs_error, 100 * o->bias);
     print_cores(l);
@@ -325,6 +330,7 @@ static void json_profiles(const struct dt_loop *l, struct dt_json *j)
 static enum dt_status print_json(const struct dt_loop *l, const struct outcome *o,
                                  struct dt_error *err)
 {
+    struct dt_cli_rows r;
     struct dt_json j;
 
     dt_json_init(&j, true);
@@ -341,25 +347,9 @@ static enum dt_status print_json(const struct dt_loop *l, const struct outcome *
     dt_json_kv_double(&j, "chosen_over_best", o->chosen_over_best);
     dt_json_kv_double(&j, "batch_s", l->batch_s);
     json_profiles(l, &j);
-    dt_json_key(&j, "layouts");
-    dt_json_begin_array(&j);
-    for (int i = 0; i < l->n; i++) {
-        const struct dt_loop_layout *x = &l->layout[i];
-
-        dt_json_begin_object(&j);
-        dt_json_kv_string(&j, "layout", x->name);
-        dt_json_kv_int(&j, "ranks", x->ranks);
-        dt_json_kv_int(&j, "threads", x->threads);
-        dt_json_kv_double(&j, "simulated_before_s", x->simulated_s[0]);
-        dt_json_kv_double(&j, "simulated_after_s", x->simulated_s[1]);
-        dt_json_kv_double(&j, "reference_s", dt_drift_reference(&x->drift));
-        dt_json_kv_double(&j, "foreign", x->drift.foreign);
-        dt_json_kv_double(&j, "predicted_s", x->predicted_s);
-        dt_json_kv_double(&j, "measured_s", x->measured_s);
-        dt_json_kv_double(&j, "error", x->predicted_s / x->measured_s - 1);
-        dt_json_end_object(&j);
-    }
-    dt_json_end_array(&j);
+    dt_cli_rows_json(&r, &j, "layouts");
+    layouts(&r, l);
+    dt_cli_rows_end(&r, NULL);
     dt_json_end_object(&j);
     return dt_cli_json_emit(&j, err);
 }

@@ -2,11 +2,12 @@
  *
  * disttrain plan: search layouts, print the best, explain, write plan.json. */
 #include "cli/session.h"
-#include "cli/table.h"
+#include "cli/rows.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
 
+#include <math.h>
 #include <string.h>
 
 static const struct dt_cli_option options[] = {
@@ -20,41 +21,48 @@ static const struct dt_cli_option options[] = {
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
-static void print_plans(const struct dt_session *s)
+static void plans(struct dt_cli_rows *r, const struct dt_session *s)
 {
-    const char *heads[5 + DT_MAX_MODULES];
     char layout[96];
-    const struct dt_plan *first = &s->search.plans[0];
-    struct dt_cli_table t;
-    int n = 0;
-    heads[n++] = "#";
-    for (int m = 0; m < first->n_modules; m++)
-        heads[n++] = first->module_names[m];
-    heads[n++] = "GPUs";
-    heads[n++] = "formula [s]";
-    heads[n++] = "staged [s]";
-    heads[n++] = "timeline [s]";
-    dt_cli_table_init(&t, n, heads);
+
     for (int i = 0; i < s->search.n; i++) {
         const struct dt_plan *p = &s->search.plans[i];
-        dt_cli_table_cell(&t, "%d", i + 1);
+        const struct dt_plan_prediction *q = &p->predicted;
+
+        dt_cli_row(r);
+        dt_cli_row_int(r, NULL, "#", i + 1);
         for (int m = 0; m < p->n_modules; m++) {
             dt_cli_layout_text(p, m, layout, sizeof layout);
-            dt_cli_table_cell(&t, "%s", layout);
+            dt_cli_row_cell(r, p->module_names[m], "%s", layout);
         }
-        dt_cli_table_cell(&t, "%d", dt_plan_gpus(p));
-        dt_cli_table_cell(&t, "%.3f", p->predicted.total_s);
-        dt_cli_table_cell(&t, "%.3f", p->predicted.staged_s);
-        if (p->predicted.timeline_s > 0)
-            dt_cli_table_cell(&t, "%.3f", p->predicted.timeline_s);
-        else
-            dt_cli_table_cell(&t, "-");
+        dt_cli_row_int(r, NULL, "GPUs", dt_plan_gpus(p));
+        dt_cli_row_number(r, "warmup_s", NULL, NULL, 1, q->warmup_s);
+        dt_cli_row_number(r, "steady_s", NULL, NULL, 1, q->steady_s);
+        dt_cli_row_number(r, "formula_s", "formula [s]", "%.3f", 1, q->total_s);
+        dt_cli_row_number(r, "staged_s", "staged [s]", "%.3f", 1, q->staged_s);
+        dt_cli_row_number(r, "timeline_s", NULL, NULL, 1, q->timeline_s);
+        dt_cli_row_number(r, NULL, "timeline [s]", "%.3f", 1,
+                          q->timeline_s > 0 ? q->timeline_s : NAN);
+        dt_cli_row_number(r, "lower_bound_s", NULL, NULL, 1, q->lower_bound_s);
+        dt_cli_row_number(r, "memory_bytes_max", NULL, NULL, 1, q->mem_bytes_max);
+        dt_cli_row_int(r, "gpus_used", NULL, dt_plan_gpus(p));
+        if (r->json)
+            dt_cli_json_modules(r->json, p, NULL);
     }
-    dt_cli_table_print(&t, stdout);
+}
+
+static void print_plans(const struct dt_session *s)
+{
+    struct dt_cli_rows r;
+
+    dt_cli_rows_table(&r);
+    plans(&r, s);
+    dt_cli_rows_end(&r, stdout);
 }
 
 static enum dt_status print_json(const struct dt_session *s, bool explain, struct dt_error *err)
 {
+    struct dt_cli_rows r;
     struct dt_json j;
     enum dt_status st = DT_OK;
 
@@ -66,23 +74,9 @@ static enum dt_status print_json(const struct dt_session *s, bool explain, struc
     dt_json_kv_string(&j, "strategy", dt_plan_strategy_names[s->search.plans[0].strategy]);
     dt_json_kv_string(&j, "assumed", s->job->model->assumed);
     dt_cli_json_notes(&j, s);
-    dt_json_key(&j, "plans");
-    dt_json_begin_array(&j);
-    for (int i = 0; i < s->search.n; i++) {
-        const struct dt_plan *p = &s->search.plans[i];
-        dt_json_begin_object(&j);
-        dt_json_kv_double(&j, "warmup_s", p->predicted.warmup_s);
-        dt_json_kv_double(&j, "steady_s", p->predicted.steady_s);
-        dt_json_kv_double(&j, "formula_s", p->predicted.total_s);
-        dt_json_kv_double(&j, "staged_s", p->predicted.staged_s);
-        dt_json_kv_double(&j, "timeline_s", p->predicted.timeline_s);
-        dt_json_kv_double(&j, "lower_bound_s", p->predicted.lower_bound_s);
-        dt_json_kv_double(&j, "memory_bytes_max", p->predicted.mem_bytes_max);
-        dt_json_kv_int(&j, "gpus_used", dt_plan_gpus(p));
-        dt_cli_json_modules(&j, p, NULL);
-        dt_json_end_object(&j);
-    }
-    dt_json_end_array(&j);
+    dt_cli_rows_json(&r, &j, "plans");
+    plans(&r, s);
+    dt_cli_rows_end(&r, NULL);
     dt_json_key(&j, "search");
     dt_json_begin_object(&j);
     dt_json_kv_int(&j, "candidates", s->search.stats.candidates);

@@ -3,7 +3,7 @@
  * disttrain profile fit: two constants per curve of a profile, and pictures of what they miss. */
 #include "cli/profile.h"
 #include "cli/session.h"
-#include "cli/table.h"
+#include "cli/rows.h"
 #include "fit/cost_curve.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -58,29 +58,40 @@ static enum dt_status write_pictures(const struct dt_profile_table *t, const str
     return DT_OK;
 }
 
-static void print_table(const struct dt_profile_table *t, const struct dt_curves *c)
+static void curves(struct dt_cli_rows *r, const struct dt_profile_table *t,
+                   const struct dt_curves *c)
 {
-    static const char *const heads[] = {"device",  "type", "curve", "sizes",
-                                        "t0 [us]", "rate", "unit",  "median |error| [%]",
-                                        "p90 [%]"};
-    struct dt_cli_table out;
-
-    dt_cli_table_init(&out, 9, heads);
     for (int i = 0; i < c->n; i++) {
         const struct dt_curve *k = &c->curve[i];
         char name[96];
 
-        dt_cli_table_cell(&out, "%s", t->devices[k->device]);
-        dt_cli_table_cell(&out, "%s", t->dtypes[k->dtype]);
-        dt_cli_table_cell(&out, "%s", curve_name(k, name, sizeof(name)));
-        dt_cli_table_cell(&out, "%d", k->n);
-        dt_cli_table_cell(&out, "%.2f", k->t0_ns * 1e-3);
-        dt_cli_table_cell(&out, isfinite(k->rate) ? "%.4g" : "-", k->rate);
-        dt_cli_table_cell(&out, "%s", rate_unit(k));
-        dt_cli_table_cell(&out, "%.1f", 100 * k->median_error);
-        dt_cli_table_cell(&out, "%.1f", 100 * k->p90_error);
+        dt_cli_row(r);
+        dt_cli_row_text(r, "device", "device", t->devices[k->device]);
+        dt_cli_row_text(r, "dtype", "type", t->dtypes[k->dtype]);
+        dt_cli_row_text(r, NULL, "curve", curve_name(k, name, sizeof(name)));
+        dt_cli_row_text(r, "op", NULL, dt_kop_family_names[k->family]);
+        dt_cli_row_text(r, "phase", NULL, dt_profile_table_phase_names[k->phase]);
+        dt_cli_row_int(r, "gpus", NULL, k->gpus);
+        dt_cli_row_int(r, "gpus_per_node", NULL, k->gpus_per_node);
+        dt_cli_row_int(r, "sizes", "sizes", k->n);
+        dt_cli_row_number(r, "t0_s", NULL, NULL, 1, k->t0_ns * 1e-9);
+        dt_cli_row_number(r, NULL, "t0 [us]", "%.2f", 1e-3, k->t0_ns);
+        dt_cli_row_number(r, "rate_per_s", NULL, NULL, 1, isfinite(k->rate) ? k->rate * 1e9 : 0);
+        dt_cli_row_number(r, NULL, "rate", "%.4g", 1, k->rate);
+        dt_cli_row_text(r, "unit", NULL, rate_unit(k) + 1);
+        dt_cli_row_text(r, NULL, "unit", rate_unit(k));
+        dt_cli_row_number(r, "median_error", "median |error| [%]", "%.1f", 100, k->median_error);
+        dt_cli_row_number(r, "p90_error", "p90 [%]", "%.1f", 100, k->p90_error);
     }
-    dt_cli_table_print(&out, stdout);
+}
+
+static void print_table(const struct dt_profile_table *t, const struct dt_curves *c)
+{
+    struct dt_cli_rows r;
+
+    dt_cli_rows_table(&r);
+    curves(&r, t, c);
+    dt_cli_rows_end(&r, stdout);
     printf("\ntime = t0 + x / rate; x: bytes on the bus, flop, bytes moved, by the unit of the "
            "rate\n");
 }
@@ -88,31 +99,14 @@ static void print_table(const struct dt_profile_table *t, const struct dt_curves
 static enum dt_status print_json(const struct dt_profile_table *t, const struct dt_curves *c,
                                  struct dt_error *err)
 {
+    struct dt_cli_rows r;
     struct dt_json j;
 
     dt_json_init(&j, true);
     dt_json_begin_object(&j);
-    dt_json_key(&j, "curves");
-    dt_json_begin_array(&j);
-    for (int i = 0; i < c->n; i++) {
-        const struct dt_curve *k = &c->curve[i];
-
-        dt_json_begin_object(&j);
-        dt_json_kv_string(&j, "device", t->devices[k->device]);
-        dt_json_kv_string(&j, "dtype", t->dtypes[k->dtype]);
-        dt_json_kv_string(&j, "op", dt_kop_family_names[k->family]);
-        dt_json_kv_string(&j, "phase", dt_profile_table_phase_names[k->phase]);
-        dt_json_kv_int(&j, "gpus", k->gpus);
-        dt_json_kv_int(&j, "gpus_per_node", k->gpus_per_node);
-        dt_json_kv_int(&j, "sizes", k->n);
-        dt_json_kv_double(&j, "t0_s", k->t0_ns * 1e-9);
-        dt_json_kv_double(&j, "rate_per_s", isfinite(k->rate) ? k->rate * 1e9 : 0);
-        dt_json_kv_string(&j, "unit", rate_unit(k) + 1);
-        dt_json_kv_double(&j, "median_error", k->median_error);
-        dt_json_kv_double(&j, "p90_error", k->p90_error);
-        dt_json_end_object(&j);
-    }
-    dt_json_end_array(&j);
+    dt_cli_rows_json(&r, &j, "curves");
+    curves(&r, t, c);
+    dt_cli_rows_end(&r, NULL);
     dt_json_end_object(&j);
     return dt_cli_json_emit(&j, err);
 }

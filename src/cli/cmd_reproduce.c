@@ -4,9 +4,10 @@
  * side. */
 #include "cli/reproduce.h"
 #include "cli/progress.h"
-#include "cli/table.h"
+#include "cli/rows.h"
 #include "base/mem.h"
 
+#include <math.h>
 #include <string.h>
 
 static const struct dt_cli_option options[] = {
@@ -52,68 +53,63 @@ static double ratio(const struct dt_cli_result_row *r)
     return r->ours < g.lo ? r->ours / g.lo : 1;
 }
 
-static void print_part(const struct dt_cli_results *r, int part)
+static void add_range(struct dt_cli_rows *o, const char *key, struct dt_cli_range g)
 {
-    static const char *const heads[] = {"what", "unit",  "published", "recalled",
-                                        "ours", "ratio", "detail"};
-    char a[32], b[32];
-    struct dt_cli_table t;
-    printf("\n(%c) %s\n", parts[part].letter, parts[part].title);
-    dt_cli_table_init(&t, 7, heads);
-    for (size_t i = 0; i < r->n; i++) {
-        const struct dt_cli_result_row *row = &r->rows[i];
-        if (row->section != parts[part].letter)
-            continue;
-        range_text(row->published, a, sizeof a);
-        range_text(row->recalled, b, sizeof b);
-        dt_cli_table_cell(&t, "%s", row->what);
-        dt_cli_table_cell(&t, "%s", row->unit);
-        dt_cli_table_cell(&t, "%s", a);
-        dt_cli_table_cell(&t, "%s", b);
-        dt_cli_table_cell(&t, row->ours >= 100 ? "%.0f" : "%.2f", row->ours);
-        if (ratio(row) > 0)
-            dt_cli_table_cell(&t, "%.2f", ratio(row));
-        else
-            dt_cli_table_cell(&t, "-");
-        dt_cli_table_cell(&t, "%s", row->detail);
-    }
-    dt_cli_table_print(&t, stdout);
-}
+    char text[32];
 
-static void json_range(struct dt_json *j, const char *key, struct dt_cli_range g)
-{
-    dt_json_key(j, key);
+    range_text(g, text, sizeof text);
+    dt_cli_row_cell(o, key, "%s", text);
+    if (!o->json)
+        return;
+    dt_json_key(o->json, key);
     if (g.hi == 0) {
-        dt_json_null(j);
+        dt_json_null(o->json);
         return;
     }
-    dt_json_begin_object(j);
-    dt_json_kv_double(j, "low", g.lo);
-    dt_json_kv_double(j, "high", g.hi);
-    dt_json_end_object(j);
+    dt_json_begin_object(o->json);
+    dt_json_kv_double(o->json, "low", g.lo);
+    dt_json_kv_double(o->json, "high", g.hi);
+    dt_json_end_object(o->json);
+}
+
+static void add_result(struct dt_cli_rows *o, const struct dt_cli_result_row *row)
+{
+    char section[2] = {row->section, 0};
+
+    dt_cli_row(o);
+    dt_cli_row_text(o, "section", NULL, section);
+    dt_cli_row_text(o, "what", "what", row->what);
+    dt_cli_row_text(o, "unit", "unit", row->unit);
+    add_range(o, "published", row->published);
+    add_range(o, "recalled", row->recalled);
+    dt_cli_row_number(o, "ours", "ours", row->ours >= 100 ? "%.0f" : "%.2f", 1, row->ours);
+    dt_cli_row_number(o, NULL, "ratio", "%.2f", 1, ratio(row) > 0 ? ratio(row) : NAN);
+    dt_cli_row_text(o, "detail", "detail", row->detail);
+}
+
+static void print_part(const struct dt_cli_results *r, int part)
+{
+    struct dt_cli_rows o;
+
+    printf("\n(%c) %s\n", parts[part].letter, parts[part].title);
+    dt_cli_rows_table(&o);
+    for (size_t i = 0; i < r->n; i++)
+        if (r->rows[i].section == parts[part].letter)
+            add_result(&o, &r->rows[i]);
+    dt_cli_rows_end(&o, stdout);
 }
 
 static enum dt_status print_json(const struct dt_cli_results *r, struct dt_error *err)
 {
+    struct dt_cli_rows o;
     struct dt_json j;
+
     dt_json_init(&j, true);
     dt_json_begin_object(&j);
-    dt_json_key(&j, "results");
-    dt_json_begin_array(&j);
-    for (size_t i = 0; i < r->n; i++) {
-        const struct dt_cli_result_row *row = &r->rows[i];
-        char section[2] = {row->section, 0};
-        dt_json_begin_object(&j);
-        dt_json_kv_string(&j, "section", section);
-        dt_json_kv_string(&j, "what", row->what);
-        dt_json_kv_string(&j, "unit", row->unit);
-        json_range(&j, "published", row->published);
-        json_range(&j, "recalled", row->recalled);
-        dt_json_kv_double(&j, "ours", row->ours);
-        dt_json_kv_string(&j, "detail", row->detail);
-        dt_json_end_object(&j);
-    }
-    dt_json_end_array(&j);
+    dt_cli_rows_json(&o, &j, "results");
+    for (size_t i = 0; i < r->n; i++)
+        add_result(&o, &r->rows[i]);
+    dt_cli_rows_end(&o, NULL);
     dt_json_end_object(&j);
     return dt_cli_json_emit(&j, err);
 }

@@ -31,24 +31,6 @@ static const struct dt_cli_option options[] = {
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
-static void print_modules(const struct dt_plan *p, const struct dt_report *r, bool cpu)
-{
-    const char *heads[] = {"module", "layout = GPUs", "model FLOPs [PFLOP]", "busy [%]",
-                           cpu ? "memory max [MiB]" : "memory max [GiB]"};
-    struct dt_cli_table t;
-    char layout[96];
-    dt_cli_table_init(&t, 5, heads);
-    for (int m = 0; m < p->n_modules; m++) {
-        dt_cli_layout_text(p, m, layout, sizeof layout);
-        dt_cli_table_cell(&t, "%s%s", p->module_names[m], p->modules[m].frozen ? " (frozen)" : "");
-        dt_cli_table_cell(&t, "%s", layout);
-        dt_cli_table_cell(&t, "%.3f", r->model_flops[m] * 1e-15);
-        dt_cli_table_cell(&t, "%.1f", 100 * r->timeline.utilisation[m]);
-        dt_cli_table_cell(&t, "%.2f", r->mem_bytes_max[m] / (cpu ? 1048576.0 : 1073741824.0));
-    }
-    dt_cli_table_print(&t, stdout);
-}
-
 static void print_report(const struct dt_session *s, const struct dt_sim_result *res, double wall_s)
 {
     const struct dt_report *r = &res->report;
@@ -58,7 +40,7 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
            p->policy.seq_len);
     dt_cli_print_plan_changes(s);
     putchar('\n');
-    print_modules(p, r, dt_cluster_is_cpu(&s->job->cluster));
+    dt_cli_print_modules(p, r, dt_cluster_is_cpu(&s->job->cluster));
     printf("\niteration        %10.3f s   (80 %% interval %.3f to %.3f s)\n", r->iteration_s,
            r->iteration_s_p10, r->iteration_s_p90);
     if (res->iterations > 1 || s->job->sim.jitter > 0)

@@ -46,6 +46,8 @@ disttrain_SOURCES = \
 	src/cli/ranks.h \
 	src/cli/reproduce.h \
 	src/cli/reproduce_cases.c \
+	src/cli/rows.c \
+	src/cli/rows.h \
 	src/cli/session.c \
 	src/cli/session.h \
 	src/cli/session_json.c \

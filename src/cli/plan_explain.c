@@ -3,7 +3,7 @@
  * `plan --explain`: what bounds the best plan, how far it is from the bound, and its memory; as text
  * and as JSON. */
 #include "cli/session.h"
-#include "cli/table.h"
+#include "cli/rows.h"
 #include "core/cost/memory.h"
 
 /* ---- the steady interval ---- */
@@ -15,30 +15,36 @@ static enum dt_status binding(const struct dt_session *s, struct dt_search_input
     return dt_orch_plan_binding(in, &s->search.plans[0], err, b);
 }
 
-static enum dt_status print_steady(const struct dt_session *s, struct dt_error *err)
+static void steady(struct dt_cli_rows *r, const struct dt_plan *p, const struct dt_search_input *in,
+                   const struct dt_orch_binding *b)
 {
-    static const char *const heads[] = {
-        "module", "GPUs", "TP", "C_m(TP) [ms/sample]", "ideal [ms/slot]", "slowest stage [ms/slot]",
-        "binds"};
-    const struct dt_plan *p = &s->search.plans[0];
-    struct dt_search_input in;
-    struct dt_orch_binding b;
-    struct dt_cli_table t;
-
-    DT_TRY(binding(s, &in, err, &b));
-    dt_cli_table_init(&t, 7, heads);
     for (int m = 0; m < p->n_modules; m++) {
         const struct dt_plan_layout *l = &p->modules[m].layout;
 
-        dt_cli_table_cell(&t, "%s", p->module_names[m]);
-        dt_cli_table_cell(&t, "%d", dt_plan_layout_gpus(l));
-        dt_cli_table_cell(&t, "%d", l->tp);
-        dt_cli_table_cell(&t, "%.3f", 1e3 * dt_orch_module_sample_s(&in, m, l->tp));
-        dt_cli_table_cell(&t, "%.3f", 1e3 * b.ideal_s[m]);
-        dt_cli_table_cell(&t, "%.3f", 1e3 * b.interval_s[m]);
-        dt_cli_table_cell(&t, "%s", m == b.module ? "<- sets the steady interval" : "");
+        dt_cli_row(r);
+        dt_cli_row_text(r, "name", "module", p->module_names[m]);
+        dt_cli_row_int(r, "gpus", "GPUs", dt_plan_layout_gpus(l));
+        dt_cli_row_int(r, "tp", "TP", l->tp);
+        dt_cli_row_number(r, "sample_s", "C_m(TP) [ms/sample]", "%.3f", 1e3,
+                          dt_orch_module_sample_s(in, m, l->tp));
+        dt_cli_row_number(r, "ideal_s", "ideal [ms/slot]", "%.3f", 1e3, b->ideal_s[m]);
+        dt_cli_row_number(r, "interval_s", "slowest stage [ms/slot]", "%.3f", 1e3,
+                          b->interval_s[m]);
+        dt_cli_row_int(r, "slowest_stage", NULL, b->stage_of[m]);
+        dt_cli_row_text(r, NULL, "binds", m == b->module ? "<- sets the steady interval" : "");
     }
-    dt_cli_table_print(&t, stdout);
+}
+
+static enum dt_status print_steady(const struct dt_session *s, struct dt_error *err)
+{
+    struct dt_search_input in;
+    struct dt_orch_binding b;
+    struct dt_cli_rows r;
+
+    DT_TRY(binding(s, &in, err, &b));
+    dt_cli_rows_table(&r);
+    steady(&r, &s->search.plans[0], &in, &b);
+    dt_cli_rows_end(&r, stdout);
     printf("%s\n", b.why);
     return DT_OK;
 }
@@ -49,26 +55,14 @@ static enum dt_status json_steady(const struct dt_session *s, struct dt_json *j,
     const struct dt_plan *p = &s->search.plans[0];
     struct dt_search_input in;
     struct dt_orch_binding b;
+    struct dt_cli_rows r;
 
     DT_TRY(binding(s, &in, err, &b));
     dt_json_kv_string(j, "binding_module", p->module_names[b.module]);
     dt_json_kv_string(j, "why", b.why);
-    dt_json_key(j, "modules");
-    dt_json_begin_array(j);
-    for (int m = 0; m < p->n_modules; m++) {
-        const struct dt_plan_layout *l = &p->modules[m].layout;
-
-        dt_json_begin_object(j);
-        dt_json_kv_string(j, "name", p->module_names[m]);
-        dt_json_kv_int(j, "gpus", dt_plan_layout_gpus(l));
-        dt_json_kv_int(j, "tp", l->tp);
-        dt_json_kv_double(j, "sample_s", dt_orch_module_sample_s(&in, m, l->tp));
-        dt_json_kv_double(j, "ideal_s", b.ideal_s[m]);
-        dt_json_kv_double(j, "interval_s", b.interval_s[m]);
-        dt_json_kv_int(j, "slowest_stage", b.stage_of[m]);
-        dt_json_end_object(j);
-    }
-    dt_json_end_array(j);
+    dt_cli_rows_json(&r, j, "modules");
+    steady(&r, p, &in, &b);
+    dt_cli_rows_end(&r, NULL);
     return DT_OK;
 }
 
@@ -87,85 +81,53 @@ static enum dt_status largest(const struct dt_session *s, struct dt_error *err,
     return DT_OK;
 }
 
-struct row { /* one stage */
-    const char *module;
-    int stage, blocks;
-    struct dt_memory mem;
-};
-
-static double other(const struct dt_memory *m)
+static void stage(struct dt_cli_rows *r, const struct dt_cluster *c, const struct dt_plan *p,
+                  int module, int stage, const struct dt_memory *mem)
 {
-    return m->logits_workspace + m->broker + m->reserve;
+    const uint16_t *split = p->modules[module].split;
+    bool mib = dt_cluster_is_cpu(c);
+    double unit = 1 / (mib ? 1048576.0 : 1073741824.0);
+    double other = mem->logits_workspace + mem->broker + mem->reserve;
+
+    dt_cli_row(r);
+    dt_cli_row_text(r, "module", "module", p->module_names[module]);
+    dt_cli_row_int(r, "stage", "stage", stage);
+    dt_cli_row_int(r, "blocks", "blocks", split[stage + 1] - split[stage]);
+    dt_cli_row_number(r, "params_bytes", mib ? "params [MiB]" : "params [GiB]", "%.2f", unit,
+                      mem->params);
+    dt_cli_row_number(r, "grads_bytes", mib ? "grads [MiB]" : "grads [GiB]", "%.2f", unit,
+                      mem->grads);
+    dt_cli_row_number(r, "optimizer_bytes", mib ? "optim [MiB]" : "optim [GiB]", "%.2f", unit,
+                      mem->optimizer);
+    dt_cli_row_number(r, "activations_bytes", mib ? "activ. [MiB]" : "activ. [GiB]", "%.2f", unit,
+                      mem->activations);
+    dt_cli_row_int(r, "in_flight", "x in flight", mem->in_flight);
+    dt_cli_row_number(r, "other_bytes", mib ? "other [MiB]" : "other [GiB]", "%.2f", unit, other);
+    dt_cli_row_number(r, "total_bytes", mib ? "total [MiB]" : "total [GiB]", "%.2f", unit,
+                      mem->total);
 }
 
-static void print_row(void *ctx, const struct dt_cluster *c, const struct row *r)
-{
-    const double unit = dt_cluster_is_cpu(c) ? 1048576.0 : 1073741824.0;
-    struct dt_cli_table *t = ctx;
-
-    dt_cli_table_cell(t, "%s", r->module);
-    dt_cli_table_cell(t, "%d", r->stage);
-    dt_cli_table_cell(t, "%d", r->blocks);
-    dt_cli_table_cell(t, "%.2f", r->mem.params / unit);
-    dt_cli_table_cell(t, "%.2f", r->mem.grads / unit);
-    dt_cli_table_cell(t, "%.2f", r->mem.optimizer / unit);
-    dt_cli_table_cell(t, "%.2f", r->mem.activations / unit);
-    dt_cli_table_cell(t, "%d", r->mem.in_flight);
-    dt_cli_table_cell(t, "%.2f", other(&r->mem) / unit);
-    dt_cli_table_cell(t, "%.2f", r->mem.total / unit);
-}
-
-static void json_row(void *ctx, const struct dt_cluster *c, const struct row *r)
-{
-    struct dt_json *j = ctx;
-
-    (void)c;
-    dt_json_begin_object(j);
-    dt_json_kv_string(j, "module", r->module);
-    dt_json_kv_int(j, "stage", r->stage);
-    dt_json_kv_int(j, "blocks", r->blocks);
-    dt_json_kv_double(j, "params_bytes", r->mem.params);
-    dt_json_kv_double(j, "grads_bytes", r->mem.grads);
-    dt_json_kv_double(j, "optimizer_bytes", r->mem.optimizer);
-    dt_json_kv_double(j, "activations_bytes", r->mem.activations);
-    dt_json_kv_int(j, "in_flight", r->mem.in_flight);
-    dt_json_kv_double(j, "other_bytes", other(&r->mem));
-    dt_json_kv_double(j, "total_bytes", r->mem.total);
-    dt_json_end_object(j);
-}
-
-static void each_stage(const struct dt_session *s, const struct dt_work *work,
-                       void (*show)(void *ctx, const struct dt_cluster *c, const struct row *r),
-                       void *ctx)
+static void stages(struct dt_cli_rows *r, const struct dt_session *s, const struct dt_work *work)
 {
     const struct dt_plan *p = &s->search.plans[0];
+    const struct dt_cluster *c = &s->job->cluster;
     int64_t n_mb = dt_plan_slots(p, s->job->model->llm);
+    struct dt_memory mem;
 
     for (int m = 0; m < p->n_modules; m++)
-        for (int stage = 0; stage < p->modules[m].layout.pp; stage++) {
-            const uint16_t *split = p->modules[m].split;
-            struct row r = {.module = p->module_names[m],
-                            .stage = stage,
-                            .blocks = split[stage + 1] - split[stage]};
-
-            dt_memory_stage(p, s->job->model, &s->job->cluster, m, stage, &work[m], n_mb, &r.mem);
-            show(ctx, &s->job->cluster, &r);
+        for (int k = 0; k < p->modules[m].layout.pp; k++) {
+            dt_memory_stage(p, s->job->model, c, m, k, &work[m], n_mb, &mem);
+            stage(r, c, p, m, k, &mem);
         }
 }
 
 static void print_memory(const struct dt_session *s, const struct dt_work *work)
 {
-    static const char *const gpu[] = {"module",      "stage",       "blocks",       "params [GiB]",
-                                      "grads [GiB]", "optim [GiB]", "activ. [GiB]", "x in flight",
-                                      "other [GiB]", "total [GiB]"};
-    static const char *const process[] = {
-        "module",      "stage",        "blocks",      "params [MiB]", "grads [MiB]",
-        "optim [MiB]", "activ. [MiB]", "x in flight", "other [MiB]",  "total [MiB]"};
-    struct dt_cli_table t;
+    struct dt_cli_rows r;
 
-    dt_cli_table_init(&t, 10, dt_cluster_is_cpu(&s->job->cluster) ? process : gpu);
-    each_stage(s, work, print_row, &t);
-    dt_cli_table_print(&t, stdout);
+    dt_cli_rows_table(&r);
+    stages(&r, s, work);
+    dt_cli_rows_end(&r, stdout);
 }
 
 /* ---- all of it ---- */
@@ -202,6 +164,7 @@ enum dt_status dt_cli_plan_explanation_print(const struct dt_session *s, struct 
 enum dt_status dt_cli_plan_explanation_json(const struct dt_session *s, struct dt_json *j,
                                             struct dt_error *err)
 {
+    struct dt_cli_rows r;
     struct dt_work work[DT_MAX_MODULES] = {{0}};
     double bound = s->search.stats.lower_bound_s;
 
@@ -216,10 +179,9 @@ enum dt_status dt_cli_plan_explanation_json(const struct dt_session *s, struct d
         dt_json_null(j);
     dt_json_kv_int(j, "gpus", dt_cluster_gpus(&s->job->cluster));
     dt_json_kv_double(j, "memory_limit_bytes", dt_memory_limit(&s->job->cluster));
-    dt_json_key(j, "memory");
-    dt_json_begin_array(j);
-    each_stage(s, work, json_row, j);
-    dt_json_end_array(j);
+    dt_cli_rows_json(&r, j, "memory");
+    stages(&r, s, work);
+    dt_cli_rows_end(&r, NULL);
     dt_json_end_object(j);
     return DT_OK;
 }

@@ -3,7 +3,7 @@
  * What disttrain profile import found, file by file, and what no rule maps. */
 #include "cli/profile_import.h"
 #include "cli/session.h"
-#include "cli/table.h"
+#include "cli/rows.h"
 
 /* Names come from files: nothing in them reaches the terminal but printable ASCII. */
 static const char *plain(const char *name, char *buf, size_t size)
@@ -21,50 +21,70 @@ static double share(double part, double whole)
     return whole > 0 ? part / whole : 0;
 }
 
-static void print_files(const struct dt_cli_import_run *run, FILE *f)
+/* For people the five that matter, for programs all: of a file, or of all files. */
+static void add_sums(struct dt_cli_rows *r, const struct dt_import_kernels_sums *s)
 {
-    static const char *const heads[] = {"file",          "kind",        "kernels",
-                                        "time [ms]",     "mapped [ms]", "ignored [ms]",
-                                        "unmapped [ms]", "observations"};
-    struct dt_cli_table t;
+    dt_cli_row_int(r, "kernels", "kernels", s->kernels);
+    dt_cli_row_int(r, "unmapped", NULL, s->unmapped);
+    dt_cli_row_number(r, "kernel_s", NULL, NULL, 1, s->ns * 1e-9);
+    dt_cli_row_number(r, "mapped_s", NULL, NULL, 1, s->mapped_ns * 1e-9);
+    dt_cli_row_number(r, "ignored_s", NULL, NULL, 1, s->ignored_ns * 1e-9);
+    dt_cli_row_number(r, "unmapped_s", NULL, NULL, 1, s->unmapped_ns * 1e-9);
+    dt_cli_row_number(r, NULL, "time [ms]", "%.3f", 1e-6, s->ns);
+    dt_cli_row_number(r, NULL, "mapped [ms]", "%.3f", 1e-6, s->mapped_ns);
+    dt_cli_row_number(r, NULL, "ignored [ms]", "%.3f", 1e-6, s->ignored_ns);
+    dt_cli_row_number(r, NULL, "unmapped [ms]", "%.3f", 1e-6, s->unmapped_ns);
+    dt_cli_row_int(r, "observations", "observations", s->observations);
+    dt_cli_row_int(r, "mixed_dtype", NULL, s->mixed_dtype);
+    dt_cli_row_int(r, "unknown_math", NULL, s->unknown_math);
+    dt_cli_row_int(r, "denied_dtype", NULL, s->denied_dtype);
+    dt_cli_row_int(r, "assumed_dtype", NULL, s->assumed_dtype);
+}
+
+static void files(struct dt_cli_rows *r, const struct dt_cli_import_run *run)
+{
     char name[80];
 
-    dt_cli_table_init(&t, 8, heads);
     for (int i = 0; i < run->n_files; i++) {
-        const struct dt_import_kernels_sums *s = &run->file[i].sums;
-
-        dt_cli_table_cell(&t, "%s", plain(run->file[i].path, name, sizeof(name)));
-        dt_cli_table_cell(&t, "%s", dt_cli_import_kind_names[run->file[i].kind]);
-        dt_cli_table_cell(&t, "%lld", (long long)s->kernels);
-        dt_cli_table_cell(&t, "%.3f", s->ns * 1e-6);
-        dt_cli_table_cell(&t, "%.3f", s->mapped_ns * 1e-6);
-        dt_cli_table_cell(&t, "%.3f", s->ignored_ns * 1e-6);
-        dt_cli_table_cell(&t, "%.3f", s->unmapped_ns * 1e-6);
-        dt_cli_table_cell(&t, "%lld", (long long)s->observations);
+        dt_cli_row(r);
+        dt_cli_row_text(r, "file", NULL, run->file[i].path);
+        dt_cli_row_text(r, NULL, "file", plain(run->file[i].path, name, sizeof(name)));
+        dt_cli_row_text(r, "kind", "kind", dt_cli_import_kind_names[run->file[i].kind]);
+        dt_cli_row_bool(r, "ranges_by_time", run->file[i].by_time);
+        dt_cli_row_int(r, "lines_left_out", NULL, run->file[i].lines_left_out);
+        add_sums(r, &run->file[i].sums);
     }
-    dt_cli_table_print(&t, f);
+}
+
+static void top_unmapped(struct dt_cli_rows *r, const struct dt_cli_import_run *run)
+{
+    char name[120];
+
+    for (int i = 0; i < run->n_top; i++) {
+        dt_cli_row(r);
+        dt_cli_row_text(r, "kernel", NULL, run->top[i].name);
+        dt_cli_row_number(r, NULL, "time [ms]", "%.3f", 1e-6, run->top[i].ns);
+        dt_cli_row_number(r, NULL, "share [%]", "%.1f", 100, share(run->top[i].ns, run->sums.ns));
+        dt_cli_row_int(r, "kernels", "kernels", run->top[i].kernels);
+        dt_cli_row_text(r, NULL, "kernel", plain(run->top[i].name, name, sizeof(name)));
+        dt_cli_row_number(r, "kernel_s", NULL, NULL, 1, run->top[i].ns * 1e-9);
+        dt_cli_row_number(r, "share", NULL, NULL, 1, share(run->top[i].ns, run->sums.ns));
+    }
 }
 
 static void print_unmapped(const struct dt_cli_import_run *run, FILE *f)
 {
-    static const char *const heads[] = {"time [ms]", "share [%]", "kernels", "kernel"};
     const struct dt_import_kernels_sums *s = &run->sums;
-    struct dt_cli_table t;
-    char name[120];
+    struct dt_cli_rows r;
 
     fprintf(f, "\nunmapped: %lld of %lld kernels, %.3f of %.3f ms (%.1f %%)%s\n",
             (long long)s->unmapped, (long long)s->kernels, s->unmapped_ns * 1e-6, s->ns * 1e-6,
             100 * share(s->unmapped_ns, s->ns), s->unmapped ? "; most of it:" : "");
     if (s->unmapped == 0)
         return;
-    dt_cli_table_init(&t, 4, heads);
-    for (int i = 0; i < run->n_top; i++) {
-        dt_cli_table_cell(&t, "%.3f", run->top[i].ns * 1e-6);
-        dt_cli_table_cell(&t, "%.1f", 100 * share(run->top[i].ns, s->ns));
-        dt_cli_table_cell(&t, "%lld", (long long)run->top[i].kernels);
-        dt_cli_table_cell(&t, "%s", plain(run->top[i].name, name, sizeof(name)));
-    }
-    dt_cli_table_print(&t, f);
+    dt_cli_rows_table(&r);
+    top_unmapped(&r, run);
+    dt_cli_rows_end(&r, f);
 }
 
 /* Kernels that a rule knows, but not of what element type. */
@@ -94,9 +114,12 @@ static void print_dtypes(const struct dt_cli_import_run *run, FILE *f)
 
 void dt_cli_import_print(const struct dt_cli_import_run *run, FILE *f)
 {
+    struct dt_cli_rows r;
     char name[120];
 
-    print_files(run, f);
+    dt_cli_rows_table(&r);
+    files(&r, run);
+    dt_cli_rows_end(&r, f);
     for (int i = 0; i < run->n_files; i++)
         if (run->file[i].lines_left_out)
             fprintf(f, "%s: lines left out that nccl-tests did not print: %lld\n",
@@ -117,23 +140,9 @@ void dt_cli_import_print(const struct dt_cli_import_run *run, FILE *f)
                 run->rows, run->device, (long long)run->sums.observations, run->table.n_rows);
 }
 
-static void json_sums(struct dt_json *j, const struct dt_import_kernels_sums *s)
-{
-    dt_json_kv_int(j, "kernels", s->kernels);
-    dt_json_kv_int(j, "unmapped", s->unmapped);
-    dt_json_kv_double(j, "kernel_s", s->ns * 1e-9);
-    dt_json_kv_double(j, "mapped_s", s->mapped_ns * 1e-9);
-    dt_json_kv_double(j, "ignored_s", s->ignored_ns * 1e-9);
-    dt_json_kv_double(j, "unmapped_s", s->unmapped_ns * 1e-9);
-    dt_json_kv_int(j, "observations", s->observations);
-    dt_json_kv_int(j, "mixed_dtype", s->mixed_dtype);
-    dt_json_kv_int(j, "unknown_math", s->unknown_math);
-    dt_json_kv_int(j, "denied_dtype", s->denied_dtype);
-    dt_json_kv_int(j, "assumed_dtype", s->assumed_dtype);
-}
-
 enum dt_status dt_cli_import_print_json(const struct dt_cli_import_run *run, struct dt_error *err)
 {
+    struct dt_cli_rows r;
     struct dt_json j;
 
     dt_json_init(&j, true);
@@ -143,31 +152,15 @@ enum dt_status dt_cli_import_print_json(const struct dt_cli_import_run *run, str
     dt_json_kv_string(&j, "device", run->device);
     dt_json_kv_string(&j, "rules", run->rules ? run->rules_name : NULL);
     dt_json_kv_int(&j, "rows", (int64_t)run->rows);
-    json_sums(&j, &run->sums);
+    r = (struct dt_cli_rows){.json = &j}; /* members of the object that is open */
+    add_sums(&r, &run->sums);
     dt_json_kv_double(&j, "unmapped_share", share(run->sums.unmapped_ns, run->sums.ns));
-    dt_json_key(&j, "files");
-    dt_json_begin_array(&j);
-    for (int i = 0; i < run->n_files; i++) {
-        dt_json_begin_object(&j);
-        dt_json_kv_string(&j, "file", run->file[i].path);
-        dt_json_kv_string(&j, "kind", dt_cli_import_kind_names[run->file[i].kind]);
-        dt_json_kv_bool(&j, "ranges_by_time", run->file[i].by_time);
-        dt_json_kv_int(&j, "lines_left_out", run->file[i].lines_left_out);
-        json_sums(&j, &run->file[i].sums);
-        dt_json_end_object(&j);
-    }
-    dt_json_end_array(&j);
-    dt_json_key(&j, "top_unmapped");
-    dt_json_begin_array(&j);
-    for (int i = 0; i < run->n_top; i++) {
-        dt_json_begin_object(&j);
-        dt_json_kv_string(&j, "kernel", run->top[i].name);
-        dt_json_kv_int(&j, "kernels", run->top[i].kernels);
-        dt_json_kv_double(&j, "kernel_s", run->top[i].ns * 1e-9);
-        dt_json_kv_double(&j, "share", share(run->top[i].ns, run->sums.ns));
-        dt_json_end_object(&j);
-    }
-    dt_json_end_array(&j);
+    dt_cli_rows_json(&r, &j, "files");
+    files(&r, run);
+    dt_cli_rows_end(&r, NULL);
+    dt_cli_rows_json(&r, &j, "top_unmapped");
+    top_unmapped(&r, run);
+    dt_cli_rows_end(&r, NULL);
     dt_json_end_object(&j);
     return dt_cli_json_emit(&j, err);
 }

@@ -55,6 +55,7 @@ void dt_cli_layout_text(const struct dt_plan *p, int module, char *buf, size_t s
 void dt_cli_json_report(struct dt_json *j, const struct dt_session *s, const struct dt_plan *p,
                         const struct dt_sim_result *r);
 void dt_cli_json_modules(struct dt_json *j, const struct dt_plan *p, const struct dt_report *r);
+void dt_cli_print_modules(const struct dt_plan *p, const struct dt_report *r, bool cpu);
 /* The same of both, and of the cost model's note, as members. */
 void dt_cli_json_notes(struct dt_json *j, const struct dt_session *s);
 /* What the cost model makes do with: a line, if anything. */

@@ -4,32 +4,57 @@
 #include "cli/session.h"
 
 #include "base/mem.h"
+#include "cli/rows.h"
+
+static void modules(struct dt_cli_rows *o, const struct dt_plan *p, const struct dt_report *r,
+                    bool cpu)
+{
+    char layout[96];
+
+    for (int m = 0; m < p->n_modules; m++) {
+        const struct dt_plan_layout *l = &p->modules[m].layout;
+        bool frozen = p->modules[m].frozen;
+
+        dt_cli_row(o);
+        dt_cli_row_text(o, "name", NULL, p->module_names[m]);
+        dt_cli_row_cell(o, "module", "%s%s", p->module_names[m], frozen ? " (frozen)" : "");
+        dt_cli_layout_text(p, m, layout, sizeof layout);
+        dt_cli_row_text(o, NULL, "layout = GPUs", layout);
+        dt_cli_row_int(o, "gpus", NULL, dt_plan_layout_gpus(l));
+        dt_cli_row_int(o, "tp", NULL, l->tp);
+        dt_cli_row_int(o, "cp", NULL, l->cp);
+        dt_cli_row_int(o, "ep", NULL, l->ep);
+        dt_cli_row_int(o, "pp", NULL, l->pp);
+        dt_cli_row_int(o, "vpp", NULL, l->vpp);
+        dt_cli_row_int(o, "dp", NULL, l->dp);
+        dt_cli_row_int(o, "ip", NULL, l->ip);
+        dt_cli_row_bool(o, "frozen", frozen);
+        if (!r)
+            continue;
+        dt_cli_row_number(o, NULL, "model FLOPs [PFLOP]", "%.3f", 1e-15, r->model_flops[m]);
+        dt_cli_row_number(o, "utilisation", "busy [%]", "%.1f", 100, r->timeline.utilisation[m]);
+        dt_cli_row_number(o, "memory_bytes_max", cpu ? "memory max [MiB]" : "memory max [GiB]",
+                          "%.2f", 1 / (cpu ? 1048576.0 : 1073741824.0), r->mem_bytes_max[m]);
+        dt_cli_row_number(o, "model_flops", NULL, NULL, 1, r->model_flops[m]);
+    }
+}
+
+void dt_cli_print_modules(const struct dt_plan *p, const struct dt_report *r, bool cpu)
+{
+    struct dt_cli_rows o;
+
+    dt_cli_rows_table(&o);
+    modules(&o, p, r, cpu);
+    dt_cli_rows_end(&o, stdout);
+}
 
 void dt_cli_json_modules(struct dt_json *j, const struct dt_plan *p, const struct dt_report *r)
 {
-    dt_json_key(j, "modules");
-    dt_json_begin_array(j);
-    for (int m = 0; m < p->n_modules; m++) {
-        const struct dt_plan_layout *l = &p->modules[m].layout;
-        dt_json_begin_object(j);
-        dt_json_kv_string(j, "name", p->module_names[m]);
-        dt_json_kv_int(j, "gpus", dt_plan_layout_gpus(l));
-        dt_json_kv_int(j, "tp", l->tp);
-        dt_json_kv_int(j, "cp", l->cp);
-        dt_json_kv_int(j, "ep", l->ep);
-        dt_json_kv_int(j, "pp", l->pp);
-        dt_json_kv_int(j, "vpp", l->vpp);
-        dt_json_kv_int(j, "dp", l->dp);
-        dt_json_kv_int(j, "ip", l->ip);
-        dt_json_kv_bool(j, "frozen", p->modules[m].frozen);
-        if (r) {
-            dt_json_kv_double(j, "utilisation", r->timeline.utilisation[m]);
-            dt_json_kv_double(j, "memory_bytes_max", r->mem_bytes_max[m]);
-            dt_json_kv_double(j, "model_flops", r->model_flops[m]);
-        }
-        dt_json_end_object(j);
-    }
-    dt_json_end_array(j);
+    struct dt_cli_rows o;
+
+    dt_cli_rows_json(&o, j, "modules");
+    modules(&o, p, r, false);
+    dt_cli_rows_end(&o, NULL);
 }
 
 void dt_cli_json_notes(struct dt_json *j, const struct dt_session *s)

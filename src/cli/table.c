@@ -71,6 +71,11 @@ void dt_cli_table_print(struct dt_cli_table *t, FILE *f)
     }
     if (t->failed)
         fprintf(f, "(table cut short: out of memory)\n");
+    dt_cli_table_free(t);
+}
+
+void dt_cli_table_free(struct dt_cli_table *t)
+{
     for (int i = 0; i < t->cells; i++)
         dt_free(t->text[i]);
     dt_free(t->text);

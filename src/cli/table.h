@@ -19,6 +19,7 @@ void dt_cli_table_init(struct dt_cli_table *t, int cols, const char *const *head
 void dt_cli_table_cell(struct dt_cli_table *t, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void dt_cli_table_print(struct dt_cli_table *t, FILE *f); /* and frees */
+void dt_cli_table_free(struct dt_cli_table *t);
 
 /* "12.3 s", "45.6 ms", "7.8 us" / "1.23 GiB" into buf; returns buf. */
 char *dt_cli_format_seconds(double s, char *buf, size_t size);

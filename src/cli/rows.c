@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "cli/rows.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+void dt_cli_rows_table(struct dt_cli_rows *r)
+{
+    memset(r, 0, sizeof(*r));
+}
+
+void dt_cli_rows_json(struct dt_cli_rows *r, struct dt_json *j, const char *key)
+{
+    memset(r, 0, sizeof(*r));
+    r->json = j;
+    if (key)
+        dt_json_key(j, key);
+    dt_json_begin_array(j);
+}
+
+void dt_cli_row(struct dt_cli_rows *r)
+{
+    if (r->json && r->rows > 0)
+        dt_json_end_object(r->json);
+    if (r->json)
+        dt_json_begin_object(r->json);
+    r->rows++;
+}
+
+void dt_cli_rows_none(struct dt_cli_rows *r)
+{
+    r->rows = 0;
+}
+
+void dt_cli_rows_end(struct dt_cli_rows *r, FILE *f)
+{
+    const char *heads[DT_CLI_COLUMNS_MAX];
+    struct dt_cli_table t;
+
+    if (r->json) {
+        if (r->rows > 0)
+            dt_json_end_object(r->json);
+        dt_json_end_array(r->json);
+        return;
+    }
+    for (int c = 0; c < r->cols; c++)
+        heads[c] = r->heads[r->order ? r->order[c] : c];
+    dt_cli_table_init(&t, r->cols, heads);
+    for (int k = 0; k < r->rows * r->cols; k++) {
+        int c = k % r->cols, at = k - c + (r->order ? r->order[c] : c);
+
+        if (at < r->cells.cells)
+            dt_cli_table_cell(&t, "%s", r->cells.text[at]);
+    }
+    t.failed |= r->cells.failed;
+    dt_cli_table_print(&t, f);
+    dt_cli_table_free(&r->cells);
+}
+
+/* ---- fields ---- */
+
+static void cell(struct dt_cli_rows *r, const char *head, const char *text)
+{
+    if (r->rows == 1 && r->cols < DT_CLI_COLUMNS_MAX)
+        snprintf(r->heads[r->cols++], sizeof(r->heads[0]), "%s", head);
+    dt_cli_table_cell(&r->cells, "%s", text);
+}
+
+void dt_cli_row_text(struct dt_cli_rows *r, const char *key, const char *head, const char *v)
+{
+    if (r->json && key)
+        dt_json_kv_string(r->json, key, v);
+    if (!r->json && head)
+        cell(r, head, v ? v : "");
+}
+
+void dt_cli_row_int(struct dt_cli_rows *r, const char *key, const char *head, int64_t v)
+{
+    if (r->json && key)
+        dt_json_kv_int(r->json, key, v);
+    if (!r->json && head)
+        dt_cli_row_cell(r, head, "%lld", (long long)v);
+}
+
+void dt_cli_row_number(struct dt_cli_rows *r, const char *key, const char *head, const char *format,
+                       double scale, double v)
+{
+    char text[64];
+
+    if (r->json && key)
+        dt_json_kv_double(r->json, key, v);
+    if (r->json || !head)
+        return;
+    snprintf(text, sizeof(text), isfinite(v) ? format : "-", scale * v);
+    cell(r, head, text);
+}
+
+void dt_cli_row_bool(struct dt_cli_rows *r, const char *key, bool v)
+{
+    if (r->json)
+        dt_json_kv_bool(r->json, key, v);
+}
+
+void dt_cli_row_cell(struct dt_cli_rows *r, const char *head, const char *format, ...)
+{
+    char text[512];
+    va_list ap;
+
+    if (r->json)
+        return;
+    va_start(ap, format);
+    vsnprintf(text, sizeof(text), format, ap);
+    va_end(ap);
+    cell(r, head, text);
+}
