@@ -101,6 +101,7 @@ libdtexec_a_SOURCES = \
 	src/exec/program/execute_message.c \
 	src/exec/program/execute_move.c \
 	src/exec/program/execute_nonfinite.c \
+	src/exec/program/execute_norm.c \
 	src/exec/program/execute_order.c \
 	src/exec/program/execute_post.c \
 	src/exec/program/execute_ranks.c \

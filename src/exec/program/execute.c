@@ -53,12 +53,20 @@ static enum dt_status check_layout(const struct dt_exec_options *o, struct dt_er
     return DT_OK;
 }
 
-static enum dt_status open_device(struct dt_exec *x, struct dt_error *err)
+static enum dt_status open_env(struct dt_exec_env *env, const struct dt_exec_options *o,
+                               struct dt_error *err)
 {
-    DT_TRY(x->env.dev->queue_new(x->env.dev, false, err, &x->env.q));
-    DT_TRY(x->env.dev->alloc(x->env.dev, sizeof(double), err, (void **)&x->norm.sq));
-    DT_TRY(x->env.dev->alloc(x->env.dev, sizeof(float), err, (void **)&x->norm.value));
-    return x->env.dev->alloc(x->env.dev, sizeof(float), err, (void **)&x->norm.coef);
+    env->o = *o;
+    env->dev = o->device;
+    env->k = o->device->k;
+    for (int m = 0; m < o->plan->n_modules; m++) {
+        const struct dt_plan_layout *l = &o->plan->modules[m].layout;
+
+        env->pp[m] = l->pp;
+        env->dp[m] = l->dp;
+        env->n_v[m] = l->pp * l->vpp;
+    }
+    return env->dev->queue_new(env->dev, false, err, &env->q);
 }
 
 enum dt_status dt_exec_new(const struct dt_exec_options *opt, struct dt_error *err,
@@ -69,21 +77,13 @@ enum dt_status dt_exec_new(const struct dt_exec_options *opt, struct dt_error *e
 
     if (!x)
         return dt_error_nomem(err, "an executor");
-    x->env.o = *opt;
-    x->env.dev = opt->device;
-    x->env.k = opt->device->k;
-    for (int m = 0; m < opt->plan->n_modules; m++) {
-        const struct dt_plan_layout *l = &opt->plan->modules[m].layout;
-
-        x->env.pp[m] = l->pp;
-        x->env.dp[m] = l->dp;
-        x->env.n_v[m] = l->pp * l->vpp;
-    }
     x->ranks.env = x->stages.env = &x->env;
     x->stages.ranks = &x->ranks;
-    st = find_edges(&x->it, &x->env, err);
+    st = open_env(&x->env, opt, err);
     if (st == DT_OK)
-        st = open_device(x, err);
+        st = find_edges(&x->it, &x->env, err);
+    if (st == DT_OK)
+        st = dt_exec_norm_init(&x->norm, &x->env, err);
     if (st == DT_OK)
         st = dt_exec_place(&x->ranks, err);
     if (st == DT_OK)
@@ -100,6 +100,22 @@ enum dt_status dt_exec_new(const struct dt_exec_options *opt, struct dt_error *e
     return DT_OK;
 }
 
+static void free_iteration(struct dt_exec_iteration *it)
+{
+    for (int k = 0; k < DT_EDGES; k++) {
+        dt_free(it->edge[k].rows);
+        dt_free(it->edge[k].src_at);
+        dt_free(it->edge[k].dst_at);
+        dt_free(it->edge[k].src_mb);
+        dt_free(it->edge[k].dst_mb);
+    }
+    for (int m = 0; m < DT_MAX_MODULES; m++)
+        dt_free(it->lim[m]);
+    dt_free((void *)it->mb_seqs);
+    dt_free(it->order);
+    dt_free(it->placed);
+}
+
 void dt_exec_free(struct dt_exec *x)
 {
     if (!x)
@@ -107,35 +123,11 @@ void dt_exec_free(struct dt_exec *x)
     dt_exec_comm_free(x);
     dt_exec_drop(&x->stages);
     dt_exec_unplace(&x->ranks);
-    for (size_t i = 0; i < x->events.n; i++) {
-        x->env.dev->event_free(x->events.begin[i]);
-        x->env.dev->event_free(x->events.end[i]);
-    }
+    dt_exec_events_free(&x->events, x->env.dev);
+    dt_exec_losses_free(&x->losses, x->env.dev);
+    dt_exec_norm_free(&x->norm, x->env.dev);
+    free_iteration(&x->it);
     x->env.dev->queue_free(x->env.q);
-    x->env.dev->free(x->env.dev, x->norm.sq);
-    x->env.dev->free(x->env.dev, x->norm.value);
-    x->env.dev->free(x->env.dev, x->norm.coef);
-    x->env.dev->host_free(x->env.dev, x->losses.nll);
-    x->env.dev->host_free(x->env.dev, x->losses.sse);
-    for (int k = 0; k < DT_EDGES; k++) {
-        dt_free(x->it.edge[k].rows);
-        dt_free(x->it.edge[k].src_at);
-        dt_free(x->it.edge[k].dst_at);
-        dt_free(x->it.edge[k].src_mb);
-        dt_free(x->it.edge[k].dst_mb);
-    }
-    for (int m = 0; m < DT_MAX_MODULES; m++)
-        dt_free(x->it.lim[m]);
-    dt_free(x->losses.value);
-    dt_free(x->losses.has);
-    dt_free(x->losses.row_at);
-    dt_free(x->losses.img_at);
-    dt_free(x->losses.image_values);
-    dt_free((void *)x->it.mb_seqs);
-    dt_free(x->it.order);
-    dt_free(x->it.placed);
-    dt_free(x->events.begin);
-    dt_free(x->events.end);
     dt_free(x);
 }
 
@@ -195,8 +187,9 @@ static enum dt_status prepare(struct dt_exec *x, struct dt_exec_vstage *vs,
     return DT_OK;
 }
 
-/* What was read is given back, what was written goes to those that it is sent to. */
-static void hand_on(struct dt_exec_comm *c, struct dt_exec_microbatch *s, bool forward, int sends)
+/* What was read is released, what was written goes to those that it is sent to. */
+static void pass_messages(struct dt_exec_comm *c, struct dt_exec_microbatch *s, bool forward,
+                          int sends)
 {
     struct dt_exec_message **from = forward ? &s->in_from : &s->dout_from;
     struct dt_exec_message **to = forward ? &s->out : &s->din;
@@ -238,7 +231,7 @@ static enum dt_status take_losses(struct dt_exec *x, const struct dt_op *op,
         return DT_OK;
     DT_TRY(x->env.dev->queue_sync(x->env.q, err));
     dt_exec_loss_sum(&x->losses, &x->it);
-    dt_exec_comm_losses(x);
+    dt_exec_comm_post_losses(x);
     return DT_OK;
 }
 
@@ -291,43 +284,9 @@ static enum dt_status compute(struct dt_exec *x, uint32_t i, struct dt_error *er
         x->env.o.model->modules[op->module].role != DT_ROLE_ENCODER)
         DT_TRY(take_losses(x, op, s, err));
     if (op->kind != DT_OP_WEIGHT_GRAD)
-        hand_on(&x->comm, s, forward, sends_of(x->it.p, &x->ranks, i));
+        pass_messages(&x->comm, s, forward, sends_of(x->it.p, &x->ranks, i));
     if (completes || !dt_stage_has_backward(vs->stage))
         dt_exec_microbatch_done(vs, s);
-    return DT_OK;
-}
-
-/* Squares of all that is trained here and counted nowhere else, then those of the other ranks, then
- * the factor that clips.  Ranks that train nothing take part: all know the same. */
-static enum dt_status grad_norm(struct dt_exec *x, struct dt_error *err)
-{
-    x->env.dev->zero(x->env.q, x->norm.sq, sizeof(double));
-    for (int m = 0; m < x->env.o.model->n_modules; m++)
-        for (int k = 0; k < x->env.dp[m] * x->env.n_v[m]; k++) {
-            struct dt_exec_vstage *vs = &x->stages.vs[m][k];
-            const struct dt_exec_peers *p = &x->ranks.peers[m][vs->v % x->env.pp[m]];
-
-            if (!vs->stage || !dt_stage_grads(vs->stage))
-                continue;
-            dt_exec_finish_grads(&x->stages, vs, vs->first, vs->last);
-            /* replicas hold the same sums, unless each has its piece */
-            if (vs->replica == p->leader && (p->me == 0 || vs->opt.sharded))
-                dt_optimizer_sum_sq(x->env.q, &vs->opt, x->norm.sq);
-        }
-    if (x->ranks.training) {
-        struct dt_req *req;
-
-        x->env.dev->copy(x->env.q, &x->norm.host_sq, x->norm.sq, sizeof(double), DT_COPY_TO_HOST);
-        DT_TRY(x->env.dev->queue_sync(x->env.q, err));
-        DT_TRY(x->ranks.t->post_all_reduce(x->ranks.training, DT_REDUCE_F64, &x->norm.host_sq, 1,
-                                           err, &req));
-        DT_TRY(dt_transport_wait(x->ranks.t, req, x->env.o.limit_s, "the gradient norm", err));
-        x->env.dev->copy(x->env.q, x->norm.sq, &x->norm.host_sq, sizeof(double), DT_COPY_TO_DEVICE);
-    }
-    x->env.k->clip_coef(x->env.q, x->norm.sq, (float)x->env.o.optimizer.clip, x->norm.value,
-                        x->norm.coef);
-    x->env.dev->copy(x->env.q, &x->norm.host, x->norm.value, sizeof(float), DT_COPY_TO_HOST);
-    x->norm.known = true;
     return DT_OK;
 }
 
@@ -383,7 +342,7 @@ static enum dt_status execute(struct dt_exec *x, uint32_t i, struct dt_error *er
             dt_exec_sync(&x->stages, x->it.p, &x->it.p->groups[op->peer]);
         return DT_OK;
     case DT_OP_GRAD_NORM:
-        return leads ? grad_norm(x, err) : DT_OK;
+        return leads ? dt_exec_norm_take(&x->norm, &x->stages, err) : DT_OK;
     case DT_OP_STEP:
         return x->it.late_steps ? DT_OK : step(x, op, err);
     case DT_OP_SEND:         /* the receiver takes it */
@@ -482,7 +441,7 @@ static enum dt_status walk_op(struct dt_exec *x, uint32_t i, struct dt_error *er
         st = dt_tp_state(dt_exec_tp(&x->ranks, op->module, op->replica, op->stage), err);
     if (st != DT_OK)
         return dt_exec_error_at(x, i, st, err);
-    dt_exec_comm_ended(x, i);
+    dt_exec_comm_complete(x, i);
     return DT_OK;
 }
 
@@ -490,12 +449,12 @@ static enum dt_status walk(struct dt_exec *x, struct dt_error *err)
 {
     if (x->losses.left == 0) {
         dt_exec_loss_sum(&x->losses, &x->it);
-        dt_exec_comm_losses(x);
+        dt_exec_comm_post_losses(x);
     }
     for (uint32_t k = 0; k < x->it.n_order; k++)
         if (!dt_exec_is_comm(&x->comm, x->it.order[k]))
             DT_TRY(walk_op(x, x->it.order[k], err));
-    DT_TRY(dt_exec_comm_end(x, err));
+    DT_TRY(dt_exec_comm_drain(x, err));
     if (x->env.o.supervisor)
         dt_supervisor_doing(x->env.o.supervisor, -1, 0, -1);
     return DT_OK;
@@ -543,7 +502,7 @@ enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
     DT_TRY(dt_exec_comm_begin(x, err));
     st = walk(x, err);
     if (st == DT_OK && x->ranks.training && !x->norm.known) /* nothing is trained here */
-        st = grad_norm(x, err);
+        st = dt_exec_norm_take(&x->norm, &x->stages, err);
     if (st == DT_OK)
         st = decide(x, err);
     if (st == DT_OK)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * The communication thread: begins what is ready, tests what is under way, and tells the main
- * thread.
+ * The communication thread: posts what is ready, makes progress of what is under way, and tells the
+ * main thread what has completed.
  *
- *   main thread   compute ... ended(i) --> pending of successors falls --> ready[] --+
- *                 wait(j) <-- pending of j is 0 <-- ended <-- test <-- post <--------+  this thread
+ *   main thread   compute ... complete(i) --> pending of successors falls --> ready[] ------+
+ *                 wait(j) <-- pending of j is 0 <-- complete <-- progress <-- post <--------+  this thread
  *
  * It shares its core with compute: after a test that found nothing it pauses (comm/backoff.h), each
- * time longer, and shorter while the main thread has nothing to do but wait.  A new op to begin
+ * time longer, and shorter while the main thread has nothing to do but wait.  A new op to post
  * wakes it at once. */
 #include "base/clock.h"
 #include "exec/program/execute_impl.h"
@@ -18,35 +18,36 @@
 
 /* ---- locked ---- */
 
-static void arrive(struct dt_exec_comm *c, uint32_t i)
+/* What i waits for is one less. */
+static void satisfy(struct dt_exec_comm *c, uint32_t i)
 {
-    if (--c->pending[i] == 0 && c->kind[i] == DT_EXEC_COMM)
+    if (--c->graph.pending[i] == 0 && c->graph.kind[i] == DT_EXEC_COMM)
         c->ready[c->ready_end++] = i;
 }
 
-/* Op i is over: whoever waited for it waits for one less. */
-static void pass_on(struct dt_exec_comm *c, const struct dt_program *p, uint32_t i)
+static void satisfy_successors(struct dt_exec_comm *c, const struct dt_program *p, uint32_t i)
 {
-    bool send = i < p->n_ops && p->ops[i].kind == DT_OP_SEND && c->kind[i] == DT_EXEC_COMM;
+    bool send = i < p->n_ops && p->ops[i].kind == DT_OP_SEND && c->graph.kind[i] == DT_EXEC_COMM;
 
-    for (uint32_t k = c->succ_first[i]; k < c->succ_first[i + 1]; k++)
+    for (uint32_t k = c->graph.succ_first[i]; k < c->graph.succ_first[i + 1]; k++)
         if (!send) /* those behind a SEND went on when it was posted */
-            arrive(c, c->succ[k]);
+            satisfy(c, c->graph.succ[k]);
 }
 
-static void ended(struct dt_exec_comm *c, const struct dt_program *p, uint32_t i)
+/* Op i is over, for all members of its group that are here. */
+static void complete(struct dt_exec_comm *c, const struct dt_program *p, uint32_t i)
 {
     const struct dt_group *g;
 
     pthread_mutex_lock(&c->lock);
-    if (i < p->n_ops && c->kind[i] == DT_EXEC_COMM &&
+    if (i < p->n_ops && c->graph.kind[i] == DT_EXEC_COMM &&
         dt_op_resource(p->ops[i].kind) == DT_RES_COLL) {
         g = &p->groups[p->ops[i].peer];
         for (uint32_t k = 0; k < g->n; k++)
-            if (c->kind[p->group_ops[g->first + k]] == DT_EXEC_COMM)
-                pass_on(c, p, p->group_ops[g->first + k]);
+            if (c->graph.kind[p->group_ops[g->first + k]] == DT_EXEC_COMM)
+                satisfy_successors(c, p, p->group_ops[g->first + k]);
     } else {
-        pass_on(c, p, i);
+        satisfy_successors(c, p, i);
     }
     c->left--;
     pthread_cond_broadcast(&c->done);
@@ -62,35 +63,36 @@ static void fail(struct dt_exec_comm *c, enum dt_status st, const struct dt_erro
     pthread_mutex_unlock(&c->lock);
 }
 
-/* ---- operations under way ---- */
+/* ---- requests ---- */
 
-enum dt_status dt_exec_request_post(struct dt_exec_comm *c, uint32_t i, struct dt_req *req,
-                                    struct dt_exec_buffer *packed, struct dt_error *err)
+enum dt_status dt_exec_request_add(struct dt_exec_comm *c, uint32_t i, struct dt_req *req,
+                                   struct dt_exec_buffer *packed, struct dt_error *err)
 {
-    if (dt_grow((void **)&c->flights, &c->cap_flights, c->n_flights + 1, sizeof(*c->flights)))
+    if (dt_grow((void **)&c->requests, &c->cap_requests, c->n_requests + 1, sizeof(*c->requests)))
         return dt_error_nomem(err, "operations under way");
-    c->flights[c->n_flights++] = (struct dt_exec_request){req, i, dt_clock_ns(), packed};
+    c->requests[c->n_requests++] = (struct dt_exec_request){req, i, dt_clock_ns(), packed};
     c->under_way[i]++;
     return DT_OK;
 }
 
-static void give_back(struct dt_exec_comm *c, const struct dt_exec_buffer *b)
+static void buffer_release(struct dt_exec_comm *c, const struct dt_exec_buffer *b)
 {
     for (size_t k = 0; b && k < c->n_pool; k++)
         if (c->pool[k] == b)
             c->pool_used[k] = false;
 }
 
-static enum dt_status finish(struct dt_exec *x, uint32_t i, const struct dt_exec_buffer *packed,
-                             struct dt_error *err)
+/* All requests of op i are over. */
+static enum dt_status complete_op(struct dt_exec *x, uint32_t i,
+                                  const struct dt_exec_buffer *packed, struct dt_error *err)
 {
-    DT_TRY(dt_exec_posted_end(x, i, packed, err));
+    DT_TRY(dt_exec_complete(x, i, packed, err));
     x->comm.end_ns[i] = dt_clock_ns();
-    ended(&x->comm, x->it.p, i);
+    complete(&x->comm, x->it.p, i);
     return DT_OK;
 }
 
-static enum dt_status begin(struct dt_exec *x, uint32_t i, struct dt_error *err)
+static enum dt_status post_op(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     struct dt_exec_comm *c = &x->comm;
     enum dt_status st;
@@ -101,15 +103,15 @@ static enum dt_status begin(struct dt_exec *x, uint32_t i, struct dt_error *err)
         return dt_exec_error_at(x, i, st, err);
     if (i < x->it.p->n_ops && x->it.p->ops[i].kind == DT_OP_SEND) {
         pthread_mutex_lock(&c->lock);
-        for (uint32_t k = c->succ_first[i]; k < c->succ_first[i + 1]; k++)
-            arrive(c, c->succ[k]);
+        for (uint32_t k = c->graph.succ_first[i]; k < c->graph.succ_first[i + 1]; k++)
+            satisfy(c, c->graph.succ[k]);
         pthread_mutex_unlock(&c->lock);
     }
-    return c->under_way[i] == 0 ? finish(x, i, NULL, err) : DT_OK;
+    return c->under_way[i] == 0 ? complete_op(x, i, NULL, err) : DT_OK;
 }
 
-static enum dt_status too_late(const struct dt_exec_ranks *ranks, const struct dt_exec_request *f,
-                               struct dt_error *err)
+static enum dt_status check_limit(const struct dt_exec_ranks *ranks,
+                                  const struct dt_exec_request *f, struct dt_error *err)
 {
     double limit = ranks->env->o.limit_s > 0 ? ranks->env->o.limit_s : ranks->t->limit_s;
 
@@ -118,35 +120,35 @@ static enum dt_status too_late(const struct dt_exec_ranks *ranks, const struct d
     return dt_error_set(err, DT_ERR_TIMEOUT, "not over after %g s", limit);
 }
 
-static enum dt_status test_all(struct dt_exec *x, bool *progress, struct dt_error *err)
+static enum dt_status progress_requests(struct dt_exec *x, bool *any, struct dt_error *err)
 {
     struct dt_exec_comm *c = &x->comm;
 
-    for (size_t k = 0; k < c->n_flights;) {
-        struct dt_exec_request f = c->flights[k];
+    for (size_t k = 0; k < c->n_requests;) {
+        struct dt_exec_request f = c->requests[k];
         bool done = false;
         enum dt_status st = x->ranks.t->test(x->ranks.t, f.req, &done, err);
 
         if (st == DT_OK && !done)
-            st = too_late(&x->ranks, &f, err);
+            st = check_limit(&x->ranks, &f, err);
         if (st != DT_OK)
             return dt_exec_error_at(x, f.op, st, err);
         if (!done) {
             k++;
             continue;
         }
-        memmove(&c->flights[k], &c->flights[k + 1], (--c->n_flights - k) * sizeof(f));
-        *progress = true;
+        memmove(&c->requests[k], &c->requests[k + 1], (--c->n_requests - k) * sizeof(f));
+        *any = true;
         if (--c->under_way[f.op] == 0)
-            DT_TRY(finish(x, f.op, f.packed, err));
-        give_back(c, f.packed);
+            DT_TRY(complete_op(x, f.op, f.packed, err));
+        buffer_release(c, f.packed);
     }
     return DT_OK;
 }
 
 /* ---- the thread ---- */
 
-static bool next_ready(struct dt_exec_comm *c, uint32_t *i)
+static bool take_ready(struct dt_exec_comm *c, uint32_t *i)
 {
     bool any;
 
@@ -158,7 +160,7 @@ static bool next_ready(struct dt_exec_comm *c, uint32_t *i)
     return any;
 }
 
-/* Until there is something to begin, or it is time to test again. */
+/* Until there is something to post, or it is time to test again. */
 static bool pause_or_stop(struct dt_exec *x, int64_t *pause_ns)
 {
     struct dt_exec_comm *c = &x->comm;
@@ -166,7 +168,7 @@ static bool pause_or_stop(struct dt_exec *x, int64_t *pause_ns)
     bool stop;
 
     pthread_mutex_lock(&c->lock);
-    while (!c->stop && c->ready_first == c->ready_end && c->n_flights == 0)
+    while (!c->stop && c->ready_first == c->ready_end && c->n_requests == 0)
         pthread_cond_wait(&c->work, &c->lock);
     if (!c->stop && c->ready_first == c->ready_end) {
         until =
@@ -186,11 +188,11 @@ static enum dt_status serve(struct dt_exec *x, struct dt_error *err)
 
     do {
         progress = false;
-        while (next_ready(&x->comm, &i)) {
-            DT_TRY(begin(x, i, err));
+        while (take_ready(&x->comm, &i)) {
+            DT_TRY(post_op(x, i, err));
             progress = true;
         }
-        DT_TRY(test_all(x, &progress, err));
+        DT_TRY(progress_requests(x, &progress, err));
         if (progress) {
             pause_ns = 0;
             continue;
@@ -260,19 +262,28 @@ void dt_exec_comm_free(struct dt_exec *x)
     x->env.dev->queue_free(c->q);
     dt_free((void *)c->pool);
     dt_free(c->pool_used);
-    dt_free(c->pending);
-    dt_free(c->kind);
-    dt_free(c->succ_first);
-    dt_free(c->succ);
+    dt_exec_graph_free(&c->graph);
     dt_free(c->ready);
-    dt_free(c->flights);
+    dt_free(c->requests);
     dt_free(c->under_way);
-    dt_free(c->tokens);
     dt_free(c->begin_ns);
     dt_free(c->end_ns);
 }
 
 /* ---- the main thread ---- */
+
+static enum dt_status room(struct dt_exec_comm *c, struct dt_error *err)
+{
+    size_t n = c->graph.n;
+
+    if (dt_grow((void **)&c->ready, &c->cap_ready, n, sizeof(*c->ready)) ||
+        dt_grow((void **)&c->under_way, &c->cap_under_way, n, sizeof(*c->under_way)) ||
+        dt_grow((void **)&c->begin_ns, &c->cap_begin, n, sizeof(*c->begin_ns)) ||
+        dt_grow((void **)&c->end_ns, &c->cap_end, n, sizeof(*c->end_ns)))
+        return dt_error_nomem(err, "the order of a program");
+    memset(c->under_way, 0, n * sizeof(*c->under_way));
+    return DT_OK;
+}
 
 enum dt_status dt_exec_comm_begin(struct dt_exec *x, struct dt_error *err)
 {
@@ -283,14 +294,16 @@ enum dt_status dt_exec_comm_begin(struct dt_exec *x, struct dt_error *err)
         return DT_OK;
     pthread_mutex_lock(&c->lock);
     st = c->status != DT_OK ? dt_error_set(err, DT_ERR_INTERNAL, "an iteration has failed before")
-                            : dt_exec_graph(&x->comm, &x->it, &x->ranks, err);
+                            : dt_exec_graph(&c->graph, &x->it, &x->ranks, err);
+    if (st == DT_OK)
+        st = room(c, err);
     c->left = 0;
     c->ready_first = c->ready_end = 0;
-    for (uint32_t i = 0; st == DT_OK && i < c->n; i++)
-        if (c->kind[i] == DT_EXEC_COMM &&
+    for (uint32_t i = 0; st == DT_OK && i < c->graph.n; i++)
+        if (c->graph.kind[i] == DT_EXEC_COMM &&
             (i >= x->it.p->n_ops || dt_exec_leader(x->it.p, &x->ranks, i) == i)) {
             c->left++;
-            if (c->pending[i] == 0)
+            if (c->graph.pending[i] == 0)
                 c->ready[c->ready_end++] = i;
         }
     pthread_cond_signal(&c->work);
@@ -334,7 +347,7 @@ enum dt_status dt_exec_comm_wait(struct dt_exec *x, uint32_t i, struct dt_error 
     if (!x->ranks.t)
         return DT_OK;
     pthread_mutex_lock(&x->comm.lock);
-    st = wait_for(x, &x->comm.pending[i], err);
+    st = wait_for(x, &x->comm.graph.pending[i], err);
     pthread_mutex_unlock(&x->comm.lock);
     return st;
 }
@@ -347,27 +360,27 @@ static void more(struct dt_exec *x, uint32_t i, bool losses)
     pthread_mutex_lock(&c->lock);
     before = c->ready_end;
     if (losses)
-        arrive(c, i);
+        satisfy(c, i);
     else
-        pass_on(&x->comm, x->it.p, i);
+        satisfy_successors(&x->comm, x->it.p, i);
     if (c->ready_end != before)
         pthread_cond_signal(&c->work);
     pthread_mutex_unlock(&c->lock);
 }
 
-void dt_exec_comm_ended(struct dt_exec *x, uint32_t i)
+void dt_exec_comm_complete(struct dt_exec *x, uint32_t i)
 {
     if (x->ranks.t)
         more(x, i, false);
 }
 
-void dt_exec_comm_losses(struct dt_exec *x)
+void dt_exec_comm_post_losses(struct dt_exec *x)
 {
     if (x->ranks.t)
-        more(x, dt_exec_loss_number(&x->comm), true);
+        more(x, dt_exec_loss_number(&x->comm.graph), true);
 }
 
-enum dt_status dt_exec_comm_end(struct dt_exec *x, struct dt_error *err)
+enum dt_status dt_exec_comm_drain(struct dt_exec *x, struct dt_error *err)
 {
     enum dt_status st;
 

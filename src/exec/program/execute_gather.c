@@ -148,7 +148,7 @@ static enum dt_status gather_region(const struct dt_exec_ranks *ranks,
     return st;
 }
 
-enum dt_status dt_exec_post_gather(struct dt_exec *x, uint32_t i, struct dt_error *err)
+enum dt_status dt_exec_gather_post(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     const struct dt_op *op = &x->it.p->ops[i];
     struct dt_exec_vstage *vs = dt_exec_leader_stage(&x->stages, op);
@@ -164,12 +164,12 @@ enum dt_status dt_exec_post_gather(struct dt_exec *x, uint32_t i, struct dt_erro
             DT_TRY(x->env.dev->queue_sync(x->comm.q, err));
         }
         DT_TRY(gather_region(&x->ranks, vs, u, vs->wire != NULL, err, &req));
-        DT_TRY(dt_exec_request_post(&x->comm, i, req, NULL, err));
+        DT_TRY(dt_exec_request_add(&x->comm, i, req, NULL, err));
     }
     return DT_OK;
 }
 
-enum dt_status dt_exec_end_gather(struct dt_exec *x, uint32_t i, struct dt_error *err)
+enum dt_status dt_exec_gather_complete(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     const struct dt_op *op = &x->it.p->ops[i];
     struct dt_exec_vstage *vs = dt_exec_leader_stage(&x->stages, op);

@@ -105,22 +105,22 @@ static bool is_p2p(const struct dt_op *op)
 }
 
 /* What op i (here) waits for instead of d: DT_NONE = nothing that this rank counts. */
-static uint32_t counted(const struct dt_exec_comm *c, const struct dt_program *p, uint32_t i,
+static uint32_t counted(const struct dt_exec_graph *g, const struct dt_program *p, uint32_t i,
                         uint32_t d)
 {
     const struct dt_op *op = &p->ops[i];
-    bool comm = c->kind[i] == DT_EXEC_COMM;
+    bool comm = g->kind[i] == DT_EXEC_COMM;
 
     if (op->kind == DT_OP_RECV && d == op->peer)
         return DT_NONE;
     if (is_p2p(op) && is_p2p(&p->ops[d])) { /* the order of its resource */
         if (!comm)
             return DT_NONE;
-        while (d != DT_NONE && c->kind[d] != DT_EXEC_COMM)
+        while (d != DT_NONE && g->kind[d] != DT_EXEC_COMM)
             d = p->ops[d].dep[0];
         return d;
     }
-    return c->kind[d] == DT_EXEC_ELSEWHERE ? DT_NONE : d;
+    return g->kind[d] == DT_EXEC_ELSEWHERE ? DT_NONE : d;
 }
 
 uint32_t dt_exec_leader(const struct dt_program *p, const struct dt_exec_ranks *ranks, uint32_t i)
@@ -146,18 +146,18 @@ static bool lanes_meet(const struct dt_program *p, uint32_t a, uint32_t b)
     return x->first_gpu < y->first_gpu + y->gpus && y->first_gpu < x->first_gpu + x->gpus;
 }
 
-static enum dt_status add_token(struct dt_exec_comm *c, struct dt_exec_token t,
+static enum dt_status add_token(struct dt_exec_graph *g, struct dt_exec_token t,
                                 struct dt_error *err)
 {
 
-    if (dt_grow((void **)&c->tokens, &c->cap_tokens, c->n_tokens + 1u, sizeof(*c->tokens)))
+    if (dt_grow((void **)&g->tokens, &g->cap_tokens, g->n_tokens + 1u, sizeof(*g->tokens)))
         return dt_error_nomem(err, "tokens of a program");
-    c->tokens[c->n_tokens++] = t;
+    g->tokens[g->n_tokens++] = t;
     return DT_OK;
 }
 
 /* Op i of one lane waits for op d of another. */
-static enum dt_status tokens_of(struct dt_exec_comm *c, const struct dt_program *p,
+static enum dt_status tokens_of(struct dt_exec_graph *g, const struct dt_program *p,
                                 const struct dt_exec_ranks *ranks, uint32_t i, uint32_t d,
                                 struct dt_error *err)
 {
@@ -173,107 +173,102 @@ static enum dt_status tokens_of(struct dt_exec_comm *c, const struct dt_program 
         if (a == b)
             continue;
         if (a == ranks->rank)
-            DT_TRY(add_token(c, (struct dt_exec_token){b, tag, false, d}, err));
+            DT_TRY(add_token(g, (struct dt_exec_token){b, tag, false, d}, err));
         if (b == ranks->rank)
-            DT_TRY(add_token(c, (struct dt_exec_token){a, tag, true, i}, err));
+            DT_TRY(add_token(g, (struct dt_exec_token){a, tag, true, i}, err));
     }
     return DT_OK;
 }
 
-static enum dt_status find_tokens(struct dt_exec_comm *c, const struct dt_program *p,
+static enum dt_status find_tokens(struct dt_exec_graph *g, const struct dt_program *p,
                                   const struct dt_exec_ranks *ranks, struct dt_error *err)
 {
     uint32_t d;
 
-    c->n_tokens = 0;
+    g->n_tokens = 0;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         if (dt_op_resource(p->ops[i].kind) != DT_RES_COMPUTE)
             continue;
         for (uint32_t j = 0; (d = dep_at(p, i, j)) != DT_NONE; j++)
             if (p->ops[d].lane != p->ops[i].lane)
-                DT_TRY(tokens_of(c, p, ranks, i, d, err));
+                DT_TRY(tokens_of(g, p, ranks, i, d, err));
     }
     return DT_OK;
 }
 
 /* ---- the lists ---- */
 
-static void link(struct dt_exec_comm *c, uint32_t from, uint32_t to, bool count)
+static void link(struct dt_exec_graph *g, uint32_t from, uint32_t to, bool count)
 {
     if (count) {
-        c->succ_first[from + 1]++;
-        c->pending[to]++;
+        g->succ_first[from + 1]++;
+        g->pending[to]++;
     } else {
-        c->succ[--c->succ_first[from + 1]] = to;
+        g->succ[--g->succ_first[from + 1]] = to;
     }
 }
 
-static void link_all(struct dt_exec_comm *c, const struct dt_exec_iteration *it,
+static void link_all(struct dt_exec_graph *g, const struct dt_exec_iteration *it,
                      const struct dt_exec_ranks *ranks, bool count)
 {
     const struct dt_program *p = it->p;
     uint32_t d;
 
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (c->kind[i] == DT_EXEC_ELSEWHERE)
+        if (g->kind[i] == DT_EXEC_ELSEWHERE)
             continue;
         for (uint32_t j = 0; (d = dep_at(p, i, j)) != DT_NONE; j++) {
-            d = counted(c, it->p, i, d);
+            d = counted(g, it->p, i, d);
             if (d != DT_NONE)
-                link(c, d, dt_exec_leader(it->p, ranks, i), count);
+                link(g, d, dt_exec_leader(it->p, ranks, i), count);
         }
     }
     /* a step is made or not, by the losses of all */
     for (uint32_t i = 0; !it->late_steps && i < p->n_ops; i++)
-        if (p->ops[i].kind == DT_OP_STEP && c->kind[i] == DT_EXEC_MAIN)
-            link(c, dt_exec_loss_number(c), i, count);
-    for (uint32_t k = 0; k < c->n_tokens; k++) {
-        if (c->tokens[k].hears)
-            link(c, p->n_ops + k, c->tokens[k].op, count);
+        if (p->ops[i].kind == DT_OP_STEP && g->kind[i] == DT_EXEC_MAIN)
+            link(g, dt_exec_loss_number(g), i, count);
+    for (uint32_t k = 0; k < g->n_tokens; k++) {
+        if (g->tokens[k].hears)
+            link(g, p->n_ops + k, g->tokens[k].op, count);
         else
-            link(c, c->tokens[k].op, p->n_ops + k, count);
+            link(g, g->tokens[k].op, p->n_ops + k, count);
     }
 }
 
-static enum dt_status room(struct dt_exec_comm *c, struct dt_error *err)
-{
-    size_t n = (size_t)c->n + 2;
-
-    if (dt_grow((void **)&c->pending, &c->cap_pending, n, sizeof(*c->pending)) ||
-        dt_grow((void **)&c->succ_first, &c->cap_succ_first, n, sizeof(*c->succ_first)) ||
-        dt_grow((void **)&c->ready, &c->cap_ready, n, sizeof(*c->ready)) ||
-        dt_grow((void **)&c->under_way, &c->cap_under_way, n, sizeof(*c->under_way)) ||
-        dt_grow((void **)&c->begin_ns, &c->cap_begin, n, sizeof(*c->begin_ns)) ||
-        dt_grow((void **)&c->end_ns, &c->cap_end, n, sizeof(*c->end_ns)))
-        return dt_error_nomem(err, "the order of a program");
-    return DT_OK;
-}
-
-enum dt_status dt_exec_graph(struct dt_exec_comm *c, const struct dt_exec_iteration *it,
+enum dt_status dt_exec_graph(struct dt_exec_graph *g, const struct dt_exec_iteration *it,
                              const struct dt_exec_ranks *ranks, struct dt_error *err)
 {
     uint32_t n_ops = it->p->n_ops, sum = 0;
 
-    DT_TRY(find_tokens(c, it->p, ranks, err));
-    c->n = n_ops + c->n_tokens + 1;
-    DT_TRY(room(c, err));
-    if (dt_grow((void **)&c->kind, &c->cap_kind, c->n + 1u, sizeof(*c->kind)))
+    DT_TRY(find_tokens(g, it->p, ranks, err));
+    g->n = n_ops + g->n_tokens + 1;
+    if (dt_grow((void **)&g->pending, &g->cap_pending, g->n, sizeof(*g->pending)) ||
+        dt_grow((void **)&g->succ_first, &g->cap_succ_first, g->n + 2u, sizeof(*g->succ_first)) ||
+        dt_grow((void **)&g->kind, &g->cap_kind, g->n + 1u, sizeof(*g->kind)))
         return dt_error_nomem(err, "the order of a program");
     for (uint32_t i = 0; i < n_ops; i++)
-        c->kind[i] = (unsigned char)where(it->p, ranks, &it->p->ops[i]);
-    memset(c->kind + n_ops, DT_EXEC_COMM, c->n - n_ops);
-    memset(c->pending, 0, c->n * sizeof(*c->pending));
-    memset(c->succ_first, 0, (c->n + 2u) * sizeof(*c->succ_first));
-    memset(c->under_way, 0, c->n * sizeof(*c->under_way));
-    link_all(c, it, ranks, true);
-    for (uint32_t i = 0; i <= c->n; i++) /* ends of the lists, one place further */
-        sum = c->succ_first[i] += i > 0 ? c->succ_first[i - 1] : 0;
-    if (dt_grow((void **)&c->succ, &c->cap_succ, sum + 1u, sizeof(*c->succ)))
+        g->kind[i] = (unsigned char)where(it->p, ranks, &it->p->ops[i]);
+    memset(g->kind + n_ops, DT_EXEC_COMM, g->n - n_ops);
+    memset(g->pending, 0, g->n * sizeof(*g->pending));
+    memset(g->succ_first, 0, (g->n + 2u) * sizeof(*g->succ_first));
+    link_all(g, it, ranks, true);
+    for (uint32_t i = 0; i <= g->n; i++) /* ends of the lists, one place further */
+        sum = g->succ_first[i] += i > 0 ? g->succ_first[i - 1] : 0;
+    if (dt_grow((void **)&g->succ, &g->cap_succ, sum + 1u, sizeof(*g->succ)))
         return dt_error_nomem(err, "the order of a program");
-    link_all(c, it, ranks, false);
+    link_all(g, it, ranks, false);
     /* filled from the ends: succ_first[i + 1] is where the list of i begins now */
-    memmove(c->succ_first, c->succ_first + 1, c->n * sizeof(*c->succ_first));
-    c->succ_first[c->n] = sum;
-    c->pending[dt_exec_loss_number(c)] = 1; /* dt_exec_comm_losses */
+    memmove(g->succ_first, g->succ_first + 1, g->n * sizeof(*g->succ_first));
+    g->succ_first[g->n] = sum;
+    g->pending[dt_exec_loss_number(g)] = 1; /* dt_exec_comm_post_losses */
     return DT_OK;
+}
+
+void dt_exec_graph_free(struct dt_exec_graph *g)
+{
+    dt_free(g->pending);
+    dt_free(g->kind);
+    dt_free(g->succ_first);
+    dt_free(g->succ);
+    dt_free(g->tokens);
 }

@@ -29,8 +29,7 @@ struct dt_exec_buffer { /* device memory that grows */
 
 /* What a stage hands on: outputs of a forward, or gradients of its inputs.  `users`: the stage
  * while it writes, then every SEND of it that has not been used up.  An inbox is what a stage
- * takes, gathered from other ranks or from several microbatches; its user is the op that reads it.
- */
+ * takes, gathered from other ranks or from several microbatches; its user is the op that reads it. */
 struct dt_exec_message {
     struct dt_exec_buffer data;
     uint32_t mb;
@@ -100,55 +99,61 @@ struct dt_exec_edge {
 };
 enum { DT_EDGE_IN, DT_EDGE_COND, DT_EDGES };
 
-/* One operation of the transport under way. */
+/* A request of the transport that is under way. */
 struct dt_exec_request {
     struct dt_req *req;
     uint32_t op;
     uint64_t since_ns;
     struct dt_exec_buffer *packed; /* of the pool; NULL = sent or received in place */
 };
-/* The communication thread, and what both threads know of this iteration's ops.  Numbers: ops of
- * the program, then `n_tokens` tokens, then the losses.  A token tells another rank that an op that
- * one of its ops waits for has ended, where no message says so. */
+/* Which thread does an op. */
+enum dt_exec_where { DT_EXEC_ELSEWHERE, DT_EXEC_MAIN, DT_EXEC_COMM };
+/* A token tells another rank that an op that one of its ops waits for has ended, where no message
+ * says so. */
 struct dt_exec_token {
     int rank; /* to tell, or to hear from */
     int tag;
     bool hears;
     uint32_t op; /* waits for it here (hears), or is told of */
 };
+/* Who waits for whom on this rank in this iteration (execute_graph.c).  Numbers: ops of the program,
+ * then `n_tokens` tokens, then the losses. */
+struct dt_exec_graph {
+    uint32_t n;                  /* numbers */
+    uint32_t *pending;           /* per number: what it waits for */
+    unsigned char *kind;         /* per number: enum dt_exec_where */
+    uint32_t *succ_first, *succ; /* per number: who waits for it */
+    struct dt_exec_token *tokens;
+    uint32_t n_tokens;
+    size_t cap_pending, cap_kind, cap_succ_first, cap_succ, cap_tokens;
+};
+/* The communication thread (execute_comm.c, execute_post.c). */
 struct dt_exec_comm {
     pthread_t thread;
     bool started;
     pthread_mutex_t lock; /* of all below, of messages and their users */
     pthread_cond_t work, done;
     bool stop, main_waits;
-    uint32_t n, left;    /* numbers; ops of the thread that have not ended */
-    uint32_t *pending;   /* per number: what it waits for */
-    unsigned char *kind; /* enum dt_exec_where */
-    uint32_t *succ_first, *succ;
+    struct dt_exec_graph graph;
+    uint32_t left;                           /* ops of the thread that have not completed */
     uint32_t *ready, ready_first, ready_end; /* for the thread */
     enum dt_status status;
     struct dt_error error;
-    size_t cap_pending, cap_kind, cap_succ_first, cap_succ, cap_ready;
+    size_t cap_ready;
     /* the thread's own */
-    struct dt_exec_request *flights;
-    size_t n_flights, cap_flights;
-    uint32_t *under_way; /* per number: operations of it in flight */
+    struct dt_exec_request *requests; /* under way */
+    size_t n_requests, cap_requests;
+    uint32_t *under_way; /* per number: its requests */
     size_t cap_under_way;
     struct dt_device_queue *q;
     struct dt_exec_buffer **pool;
     bool *pool_used;
     size_t n_pool, cap_pool, cap_pool_used;
-    /* tokens */
-    struct dt_exec_token *tokens;
-    uint32_t n_tokens;
-    size_t cap_tokens;
-    unsigned char byte_out, byte_in;
+    unsigned char byte_out, byte_in; /* of tokens */
     /* measured */
-    uint64_t *begin_ns, *end_ns; /* per op of the thread */
+    uint64_t *begin_ns, *end_ns; /* per number */
     size_t cap_begin, cap_end;
 };
-enum dt_exec_where { DT_EXEC_ELSEWHERE, DT_EXEC_MAIN, DT_EXEC_COMM };
 
 /* ---- the parts of an executor, each of which may look at those before it ---- */
 
@@ -202,7 +207,7 @@ struct dt_exec_iteration {
     struct dt_exec_result result; /* when decided; times excepted */
 };
 
-/* The norm of all gradients. */
+/* The norm of all gradients (execute_norm.c). */
 struct dt_exec_norm {
     double *sq, host_sq; /* device; of all ranks */
     float *value, *coef; /* device */
@@ -390,30 +395,31 @@ void dt_exec_piece(const struct dt_exec_region *u, int members, int member, size
 void dt_exec_route(const struct dt_exec_ranks *ranks, const struct dt_op *from,
                    const struct dt_op *to, int t, int *from_rank, int *to_rank);
 
-/* execute_comm.c: the thread.  Alone, all but `init` do nothing. */
+/* execute_comm.c: the thread.  Alone, all of these do nothing. */
 enum dt_status dt_exec_comm_init(struct dt_exec *x, struct dt_error *err);
 void dt_exec_comm_free(struct dt_exec *x);
-/* Of this program: who waits for whom, then off it goes. */
+/* Counts who waits for whom in this program, then lets the thread post what waits for nothing. */
 enum dt_status dt_exec_comm_begin(struct dt_exec *x, struct dt_error *err);
-/* The main thread waits for all that an op waits for; says that it has ended. */
+/* The main thread waits for all that an op waits for; says that the op has completed. */
 enum dt_status dt_exec_comm_wait(struct dt_exec *x, uint32_t i, struct dt_error *err);
-void dt_exec_comm_ended(struct dt_exec *x, uint32_t i);
+void dt_exec_comm_complete(struct dt_exec *x, uint32_t i);
 /* The losses of all microbatches of this rank are there. */
-void dt_exec_comm_losses(struct dt_exec *x);
+void dt_exec_comm_post_losses(struct dt_exec *x);
 /* Waits until nothing is under way. */
-enum dt_status dt_exec_comm_end(struct dt_exec *x, struct dt_error *err);
+enum dt_status dt_exec_comm_drain(struct dt_exec *x, struct dt_error *err);
 static inline bool dt_exec_is_comm(const struct dt_exec_comm *c, uint32_t i)
 {
-    return c->q && c->kind[i] == DT_EXEC_COMM;
+    return c->q && c->graph.kind[i] == DT_EXEC_COMM;
 }
-static inline uint32_t dt_exec_loss_number(const struct dt_exec_comm *c)
+static inline uint32_t dt_exec_loss_number(const struct dt_exec_graph *g)
 {
-    return c->n - 1;
+    return g->n - 1;
 }
 
-/* execute_graph.c: fills pending, kind, succ and tokens of dt_exec_comm. */
-enum dt_status dt_exec_graph(struct dt_exec_comm *c, const struct dt_exec_iteration *it,
+/* execute_graph.c: fills the graph of this iteration's program. */
+enum dt_status dt_exec_graph(struct dt_exec_graph *g, const struct dt_exec_iteration *it,
                              const struct dt_exec_ranks *ranks, struct dt_error *err);
+void dt_exec_graph_free(struct dt_exec_graph *g);
 /* The first member here of the op's group, which acts for all of them; the op itself outside. */
 uint32_t dt_exec_leader(const struct dt_program *p, const struct dt_exec_ranks *ranks, uint32_t i);
 /* Users of what an op hands on: SENDs of it to this rank, and to others. */
@@ -424,8 +430,8 @@ int dt_exec_send_users(const struct dt_program *p, const struct dt_exec_ranks *r
 /* Memory for it, where what travels is not what lies in the masters. */
 enum dt_status dt_exec_gather_room(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs,
                                    struct dt_error *err);
-enum dt_status dt_exec_post_gather(struct dt_exec *x, uint32_t i, struct dt_error *err);
-enum dt_status dt_exec_end_gather(struct dt_exec *x, uint32_t i, struct dt_error *err);
+enum dt_status dt_exec_gather_post(struct dt_exec *x, uint32_t i, struct dt_error *err);
+enum dt_status dt_exec_gather_complete(struct dt_exec *x, uint32_t i, struct dt_error *err);
 
 /* execute_post.c: this rank's lowest replica of an op's stage. */
 struct dt_exec_vstage *dt_exec_leader_stage(const struct dt_exec_stages *stages,
@@ -433,25 +439,33 @@ struct dt_exec_vstage *dt_exec_leader_stage(const struct dt_exec_stages *stages,
 /* Does the bucket of the op hold the region? */
 bool dt_exec_in_bucket(const struct dt_exec_stages *stages, const struct dt_op *op,
                        const struct dt_exec_region *u);
-/* Begins an op of the communication thread; ends it when its operations are over.
- */
+/* Posts an op of the communication thread; what remains to be done when its requests are over. */
 enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err);
-enum dt_status dt_exec_posted_end(struct dt_exec *x, uint32_t i,
-                                  const struct dt_exec_buffer *packed, struct dt_error *err);
-/* One more operation of number i under way. */
-enum dt_status dt_exec_request_post(struct dt_exec_comm *c, uint32_t i, struct dt_req *req,
-                                    struct dt_exec_buffer *packed, struct dt_error *err);
+enum dt_status dt_exec_complete(struct dt_exec *x, uint32_t i, const struct dt_exec_buffer *packed,
+                                struct dt_error *err);
+/* One more request of number i is under way. */
+enum dt_status dt_exec_request_add(struct dt_exec_comm *c, uint32_t i, struct dt_req *req,
+                                   struct dt_exec_buffer *packed, struct dt_error *err);
 /* "rank 3 on host: llm/0.1 RECV mb=2: " before the message of an error, once. */
 enum dt_status dt_exec_error_at(const struct dt_exec *x, uint32_t i, enum dt_status st,
                                 struct dt_error *err);
 
+/* execute_norm.c.  `take`: squares of all that is trained, of all ranks; then the factor.  Collective. */
+enum dt_status dt_exec_norm_init(struct dt_exec_norm *norm, const struct dt_exec_env *env,
+                                 struct dt_error *err);
+void dt_exec_norm_free(struct dt_exec_norm *norm, const struct dt_device *dev);
+enum dt_status dt_exec_norm_take(struct dt_exec_norm *norm, const struct dt_exec_stages *stages,
+                                 struct dt_error *err);
+
 /* execute_time.c */
+void dt_exec_events_free(struct dt_exec_events *events, const struct dt_device *dev);
 enum dt_status dt_exec_event_room(struct dt_exec_events *events, const struct dt_device *dev,
                                   size_t n, struct dt_error *err);
 enum dt_status dt_exec_read_timeline(struct dt_exec *x, struct dt_error *err,
                                      struct dt_timeline *t);
 
 /* execute_loss.c */
+void dt_exec_losses_free(struct dt_exec_losses *losses, const struct dt_device *dev);
 enum dt_status dt_exec_loss_begin(struct dt_exec_losses *losses, struct dt_exec_iteration *it,
                                   const struct dt_exec_stages *stages, struct dt_error *err);
 void dt_exec_loss_take(struct dt_exec_losses *losses, const struct dt_exec_iteration *it,

@@ -170,6 +170,17 @@ void dt_exec_loss_end(const struct dt_exec_losses *losses, const struct dt_exec_
     out->loss = env->o.text_weight * out->loss_text + env->o.image_weight * out->loss_image;
 }
 
+void dt_exec_losses_free(struct dt_exec_losses *losses, const struct dt_device *dev)
+{
+    dev->host_free(dev, losses->nll);
+    dev->host_free(dev, losses->sse);
+    dt_free(losses->value);
+    dt_free(losses->has);
+    dt_free(losses->row_at);
+    dt_free(losses->img_at);
+    dt_free(losses->image_values);
+}
+
 const double *dt_exec_losses(const struct dt_exec *x)
 {
     return x->losses.value;

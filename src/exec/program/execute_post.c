@@ -77,12 +77,12 @@ static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *
         if (from != x->ranks.rank || to == x->ranks.rank)
             continue;
         DT_TRY(x->ranks.t->post_send(x->ranks.t, to, tag_of(op->peer), data, bytes, err, &req));
-        DT_TRY(dt_exec_request_post(&x->comm, i, req, packed, err));
+        DT_TRY(dt_exec_request_add(&x->comm, i, req, packed, err));
     }
     return DT_OK;
 }
 
-static enum dt_status end_send(struct dt_exec *x, const struct dt_op *op)
+static enum dt_status complete_send(struct dt_exec *x, const struct dt_op *op)
 {
     struct dt_exec_vstage *vs = dt_exec_op_vs(&x->stages, op);
 
@@ -117,11 +117,11 @@ static enum dt_status post_recv(struct dt_exec *x, uint32_t i, struct dt_error *
     }
     dt_exec_route(&x->ranks, send, op, t, &from, &to);
     DT_TRY(x->ranks.t->post_recv(x->ranks.t, from, tag_of(i), data, bytes, err, &req));
-    return dt_exec_request_post(&x->comm, i, req, packed, err);
+    return dt_exec_request_add(&x->comm, i, req, packed, err);
 }
 
-static enum dt_status end_recv(struct dt_exec *x, const struct dt_op *op,
-                               const struct dt_exec_buffer *packed, struct dt_error *err)
+static enum dt_status complete_recv(struct dt_exec *x, const struct dt_op *op,
+                                    const struct dt_exec_buffer *packed, struct dt_error *err)
 {
     struct dt_exec_message *inbox;
     struct dt_exec_link l;
@@ -138,14 +138,14 @@ static enum dt_status end_recv(struct dt_exec *x, const struct dt_op *op,
 static enum dt_status post_token(struct dt_exec_comm *c, const struct dt_exec_ranks *ranks,
                                  const struct dt_program *p, uint32_t i, struct dt_error *err)
 {
-    struct dt_exec_token *t = &c->tokens[i - p->n_ops];
+    struct dt_exec_token *t = &c->graph.tokens[i - p->n_ops];
     struct dt_req *req;
 
     if (t->hears)
         DT_TRY(ranks->t->post_recv(ranks->t, t->rank, t->tag, &c->byte_in, 1, err, &req));
     else
         DT_TRY(ranks->t->post_send(ranks->t, t->rank, t->tag, &c->byte_out, 1, err, &req));
-    return dt_exec_request_post(c, i, req, NULL, err);
+    return dt_exec_request_add(c, i, req, NULL, err);
 }
 
 /* ---- collectives ---- */
@@ -194,12 +194,12 @@ static enum dt_status sync_region(struct dt_exec *x, uint32_t i, const struct dt
     DT_TRY(x->env.dev->queue_sync(x->comm.q, err));
     if (u->whole || x->env.o.plan->policy.zero != 1) {
         DT_TRY(x->ranks.t->post_all_reduce(p->comm, DT_REDUCE_F32, grads + u->at, u->n, err, &req));
-        return dt_exec_request_post(&x->comm, i, req, NULL, err);
+        return dt_exec_request_add(&x->comm, i, req, NULL, err);
     }
     DT_TRY(pieces(u, p->n, err, &count));
     st = x->ranks.t->post_reduce_scatter(p->comm, DT_REDUCE_F32, grads + u->at, count, err, &req);
     dt_free(count);
-    return st == DT_OK ? dt_exec_request_post(&x->comm, i, req, NULL, err) : st;
+    return st == DT_OK ? dt_exec_request_add(&x->comm, i, req, NULL, err) : st;
 }
 
 static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *err)
@@ -216,7 +216,7 @@ static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *
         DT_TRY(x->ranks.t->post_all_reduce(x->ranks.tied[op->replica], DT_REDUCE_F32,
                                            dt_stage_grads(vs->stage) + table->at, table->n, err,
                                            &req));
-        return dt_exec_request_post(&x->comm, i, req, NULL, err);
+        return dt_exec_request_add(&x->comm, i, req, NULL, err);
     }
     vs = dt_exec_leader_stage(&x->stages, op);
     for (int k = 0; k < vs->n_regions; k++)
@@ -226,7 +226,7 @@ static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *
 }
 
 /* Other replicas of this rank step what is whole themselves. */
-static enum dt_status end_sync(struct dt_exec *x, const struct dt_op *op, struct dt_error *err)
+static enum dt_status complete_sync(struct dt_exec *x, const struct dt_op *op, struct dt_error *err)
 {
     struct dt_exec_vstage *vs = dt_exec_leader_stage(&x->stages, op);
 
@@ -245,7 +245,7 @@ static enum dt_status post_losses(struct dt_exec *x, uint32_t i, struct dt_error
 
     DT_TRY(x->ranks.t->post_all_reduce(x->ranks.world, DT_REDUCE_F64, x->losses.value,
                                        2 * (size_t)x->it.in->n + 1, err, &req));
-    return dt_exec_request_post(&x->comm, i, req, NULL, err);
+    return dt_exec_request_add(&x->comm, i, req, NULL, err);
 }
 
 /* ---- all ---- */
@@ -257,7 +257,7 @@ static enum dt_status no_message(const struct dt_op *op, struct dt_error *err)
 
 enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
-    if (i == dt_exec_loss_number(&x->comm))
+    if (i == dt_exec_loss_number(&x->comm.graph))
         return post_losses(x, i, err);
     if (i >= x->it.p->n_ops)
         return post_token(&x->comm, &x->ranks, x->it.p, i, err);
@@ -269,7 +269,7 @@ enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err)
     case DT_OP_GRAD_SYNC:
         return post_sync(x, i, err);
     case DT_OP_PARAM_GATHER:
-        return dt_exec_post_gather(x, i, err);
+        return dt_exec_gather_post(x, i, err);
     case DT_OP_FORWARD:
     case DT_OP_BACKWARD:
     case DT_OP_WEIGHT_GRAD:
@@ -282,20 +282,20 @@ enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err)
     return no_message(&x->it.p->ops[i], err);
 }
 
-enum dt_status dt_exec_posted_end(struct dt_exec *x, uint32_t i,
-                                  const struct dt_exec_buffer *packed, struct dt_error *err)
+enum dt_status dt_exec_complete(struct dt_exec *x, uint32_t i, const struct dt_exec_buffer *packed,
+                                struct dt_error *err)
 {
     if (i >= x->it.p->n_ops)
         return DT_OK;
     switch ((enum dt_op_kind)x->it.p->ops[i].kind) {
     case DT_OP_SEND:
-        return end_send(x, &x->it.p->ops[i]);
+        return complete_send(x, &x->it.p->ops[i]);
     case DT_OP_RECV:
-        return end_recv(x, &x->it.p->ops[i], packed, err);
+        return complete_recv(x, &x->it.p->ops[i], packed, err);
     case DT_OP_GRAD_SYNC:
-        return end_sync(x, &x->it.p->ops[i], err);
+        return complete_sync(x, &x->it.p->ops[i], err);
     case DT_OP_PARAM_GATHER:
-        return dt_exec_end_gather(x, i, err);
+        return dt_exec_gather_complete(x, i, err);
     case DT_OP_FORWARD:
     case DT_OP_BACKWARD:
     case DT_OP_WEIGHT_GRAD:
@@ -324,7 +324,7 @@ enum dt_status dt_exec_error_at(const struct dt_exec *x, uint32_t i, enum dt_sta
             snprintf(what + n, sizeof(what) - (size_t)n, " of microbatch %u", op->mb);
     } else {
         snprintf(what, sizeof(what), "%s",
-                 i == dt_exec_loss_number(&x->comm) ? "losses" : "a token");
+                 i == dt_exec_loss_number(&x->comm.graph) ? "losses" : "a token");
     }
     snprintf(text, sizeof(text), "%s", err->message);
     snprintf(err->message, sizeof(err->message), "rank %d on %.64s: %s: %.3800s", x->ranks.rank,

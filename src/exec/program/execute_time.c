@@ -26,6 +26,16 @@ enum dt_status dt_exec_event_room(struct dt_exec_events *events, const struct dt
     return DT_OK;
 }
 
+void dt_exec_events_free(struct dt_exec_events *events, const struct dt_device *dev)
+{
+    for (size_t i = 0; i < events->n; i++) {
+        dev->event_free(events->begin[i]);
+        dev->event_free(events->end[i]);
+    }
+    dt_free(events->begin);
+    dt_free(events->end);
+}
+
 /* ---- one rank ---- */
 
 /* One member of a group acts for all of this rank. */
