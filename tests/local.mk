@@ -177,6 +177,7 @@ SHELL_TESTS = \
 	tests/test_hosts.sh \
 	tests/test_inputs.sh \
 	tests/test_json.sh \
+	tests/test_job_facts.sh \
 	tests/test_launch.sh \
 	tests/test_licences.sh \
 	tests/test_lists.sh \

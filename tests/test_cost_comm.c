@@ -5,6 +5,8 @@
 #include "cost_fixture.h"
 #include "test_util.h"
 
+#include <stdio.h>
+
 static const struct dt_cost_options plain = {.recompute = DT_RECOMPUTE_NONE};
 
 static struct dt_cost *cost_of(struct fixture *f, const struct dt_cost_options *o)

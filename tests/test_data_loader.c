@@ -420,7 +420,8 @@ START_TEST(agrees_with_planner)
                               s->items[i].h);
                 sep = ";";
             }
-        dt_assert_ok(dt_samples_parse_csv("t.csv", csv, strlen(csv), s->seq_len, &err, &p), err);
+        dt_assert_ok(dt_samples_parse_csv("t.csv", csv, strlen(csv), s->seq_len, NULL, &err, &p),
+                     err);
         dt_sample_work(p, 0, &vit, &work);
         ck_assert_int_eq((int)work.tokens, s->n_tokens - s->text_tokens);
         dt_samples_free(p);

@@ -66,7 +66,8 @@ START_TEST(every_key_is_read)
         "model: mllm-9b\ncluster: a800-96\nsamples: text\nprofile: a800\n"
         "train: {global_batch: 96, microbatch: 2, seq_len: 4096, precision: bf16, frozen: "
         "[encoder, llm],\n"
-        "  recompute: full, zero: 0, schedule: gpipe, reorder: {intra: false, inter: false},\n"
+        "  recompute: full, zero: 0, schedule: interleaved, reorder: {intra: false, inter: "
+        "false},\n"
         "  overlap: {grad: false, param: false}, stepccl: false}\n"
         "search: {strategy: distmm, gpus: 48, top_k: 3, tp: [2, 8], max_vpp: 2, rank: false, "
         "uniform: true,\n"
@@ -85,7 +86,7 @@ START_TEST(every_key_is_read)
     ck_assert_int_eq(j->policy.recompute, DT_RECOMPUTE_FULL);
     ck_assert_int_eq(j->cost_opt.recompute, DT_RECOMPUTE_FULL);
     ck_assert_int_eq(j->policy.zero, 0);
-    ck_assert_int_eq(j->policy.schedule, DT_SCHED_GPIPE);
+    ck_assert_int_eq(j->policy.schedule, DT_SCHED_INTERLEAVED);
     ck_assert(!j->policy.intra_reorder && !j->policy.inter_reorder && !j->policy.stepccl);
     ck_assert(!j->policy.overlap_grad && !j->policy.overlap_param && !j->cost_opt.stepccl);
     ck_assert_int_eq(j->strategy, DT_STRATEGY_DISTMM);

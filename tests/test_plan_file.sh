@@ -27,13 +27,14 @@ BEGIN {
         if (rand() < 0.3) line = line " train.seq_len=" one("4096 6144")
         if (rand() < 0.6) line = line " train.recompute=" one("none selective full")
         if (rand() < 0.3) line = line " train.zero=0"
-        if (rand() < 0.3) line = line " train.schedule=" one("gpipe interleaved") " search.max_vpp=2"
+        if (rand() < 0.3) line = line " train.schedule=" one("gpipe interleaved@search.max_vpp=2")
         if (rand() < 0.5) line = line " train.reorder.intra=" one("true false") " train.reorder.inter=" one("true false")
         if (rand() < 0.5) line = line " train.overlap={grad: " one("true false") ", param: " one("true false") "}"
         if (rand() < 0.4) line = line " train.stepccl=" one("true false")
         if (rand() < 0.3) line = line " train.precision=fp16"
         if (rand() < 0.3) line = line " train.frozen=[llm]"
         if (rand() < 0.3) line = line " search.strategy=" one("megatron-lm distmm")
+        gsub(/@search/, " search", line)
         gsub(/overlap={grad: /, "overlap={grad:@", line); gsub(/, param: /, ",@param:@", line)
         print line
     }

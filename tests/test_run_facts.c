@@ -15,8 +15,8 @@ static struct dt_samples *samples(const char *rows)
     char text[512];
 
     snprintf(text, sizeof(text), "sample,text_tokens,images,audio_s,gen_images\n%s", rows);
-    ck_assert_msg(dt_samples_parse_csv("x.csv", text, strlen(text), 4096, &err, &s) == DT_OK, "%s",
-                  err.message);
+    ck_assert_msg(dt_samples_parse_csv("x.csv", text, strlen(text), 4096, NULL, &err, &s) == DT_OK,
+                  "%s", err.message);
     return s;
 }
 

@@ -19,7 +19,7 @@ enum { SEQ = 8192 };
 
 static enum dt_status csv(const char *text, struct dt_error *err, struct dt_samples **out)
 {
-    return dt_samples_parse_csv("t.csv", text, strlen(text), SEQ, err, out);
+    return dt_samples_parse_csv("t.csv", text, strlen(text), SEQ, NULL, err, out);
 }
 
 /* Reads `samples: <yaml>` as a job would. */
@@ -31,8 +31,8 @@ static enum dt_status read_yaml(const char *yaml, int seq_len, int64_t count, ui
     snprintf(text, sizeof(text), "samples: %s\n", yaml);
     enum dt_status st = dt_doc_parse("job.yaml", text, strlen(text), err, &doc);
     if (st == DT_OK)
-        st = dt_samples_read(dt_map_get(dt_doc_root(doc), "samples"), seq_len, count, seed, err,
-                             out);
+        st = dt_samples_read(dt_map_get(dt_doc_root(doc), "samples"), seq_len, count, seed, NULL,
+                             err, out);
     dt_doc_free(doc);
     return st;
 }
@@ -54,6 +54,59 @@ static bool same(const struct dt_samples *a, const struct dt_samples *b, int64_t
            memcmp(a->items, b->items, (size_t)a->item_first[n] * sizeof(struct dt_sample_item)) ==
                0;
 }
+
+/* ---- tokens of images ---- */
+
+/* A sequence holds the tokens that the encoder makes of its images, counted here one by one. */
+START_TEST(sequences_are_packed_by_the_encoders_patches)
+{
+    static const struct {
+        struct dt_samples_image image;
+        const char *yaml;
+        int patch, resize; /* what must come of the two */
+    } cases[] = {
+        {{0, 0}, "samples: laion-8k\n", 16, 0},
+        {{14, 0}, "samples: laion-8k\n", 14, 0},
+        {{14, 224}, "samples: laion-8k\n", 14, 224},
+        {{14, 0}, "samples: {preset: laion-8k, patch: 28}\n", 28, 0},
+        {{14, 0},
+         "samples: {distribution: {image_side: {kind: constant, value: 300}, patch: 28}}\n",
+         28,
+         0},
+        {{14, 0}, "samples: {distribution: {image_side: {kind: constant, value: 300}}}\n", 14, 0},
+    };
+
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        const int p = cases[c].patch;
+        struct dt_samples *s = NULL;
+        struct dt_error err = {0};
+        struct dt_doc *doc = NULL;
+        int64_t most = 0;
+
+        dt_assert_ok(dt_doc_parse("t.yaml", cases[c].yaml, strlen(cases[c].yaml), &err, &doc), err);
+        dt_assert_ok(dt_samples_read(dt_map_get(dt_doc_root(doc), "samples"), 8192, 200, 7,
+                                     &cases[c].image, &err, &s),
+                     err);
+        dt_doc_free(doc);
+        for (int64_t i = 0; i < s->n; i++) {
+            int64_t tokens = s->text_tokens[i];
+
+            for (uint64_t k = s->item_first[i]; k < s->item_first[i + 1]; k++) {
+                int w = cases[c].resize ? cases[c].resize : s->items[k].w;
+                int h = cases[c].resize ? cases[c].resize : s->items[k].h;
+
+                tokens += (int64_t)((w + p - 1) / p) * ((h + p - 1) / p);
+            }
+            ck_assert_msg(tokens <= 8192, "case %zu sample %lld: %lld tokens", c, (long long)i,
+                          (long long)tokens);
+            most = tokens > most ? tokens : most;
+        }
+        ck_assert_msg(most > 7600, "case %zu: no sequence is full, at most %lld tokens", c,
+                      (long long)most);
+        dt_samples_free(s);
+    }
+}
+END_TEST
 
 /* ---- CSV ---- */
 
@@ -162,7 +215,7 @@ START_TEST(csv_survives_truncation)
         struct dt_error err = {0};
         char *copy = malloc(len + 1); /* its end is the sanitizer's */
         memcpy(copy, text, len);
-        enum dt_status st = dt_samples_parse_csv("t.csv", copy, len, SEQ, &err, &s);
+        enum dt_status st = dt_samples_parse_csv("t.csv", copy, len, SEQ, NULL, &err, &s);
         ck_assert((st == DT_OK) == (s != NULL));
         if (st == DT_OK)
             good++;
@@ -598,6 +651,7 @@ int main(void)
 {
     Suite *suite = suite_create("samples");
     TCase *tc = dt_test_case(suite, "csv", 0);
+    tcase_add_test(tc, sequences_are_packed_by_the_encoders_patches);
     tcase_add_test(tc, csv_reads_every_column);
     tcase_add_test(tc, csv_targets_match_once);
     tcase_add_loop_test(tc, csv_says_what_and_where, 0, sizeof(bad_csv) / sizeof(*bad_csv));

@@ -79,7 +79,8 @@ static void brute_llm(struct brute *b)
                     const struct dt_orch_stage_entry *e;
 
                     b->slot = (int64_t)dp * y->microbatch;
-                    if (!b->t->cost[llm][tpi].legal || y->global_batch % b->slot != 0)
+                    if (!b->t->cost[llm][tpi].legal || y->global_batch % b->slot != 0 ||
+                        (vpp > 1 && pp == 1))
                         continue;
                     e = dt_orch_table_stage(b->t, llm, tpi, pp, vpp);
                     b->p.modules[llm].layout =

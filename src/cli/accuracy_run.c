@@ -75,7 +75,7 @@ static enum dt_status predict_row(const struct dt_accuracy_measured_row *r,
     st = profile_of(p, profile, job->cluster.device, err, &job->profile);
     if (st == DT_OK)
         st = dt_samples_read(dt_map_get(dt_doc_root(job->doc), "samples"), r->seq, r->global_batch,
-                             1, err, &job->samples);
+                             1, NULL, err, &job->samples);
     out->measured_s = r->measured_s;
     if (st == DT_OK)
         st = predict(job, v, err, out);

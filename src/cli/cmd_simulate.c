@@ -35,6 +35,7 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
 {
     const struct dt_report *r = &res->report;
     const struct dt_plan *p = &s->search.plans[0];
+    char samples[512];
     printf("%s on %s, %s, %lld samples of %d tokens per iteration\n", p->model, p->cluster,
            dt_plan_strategy_names[p->strategy], (long long)p->policy.global_batch,
            p->policy.seq_len);
@@ -66,7 +67,8 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
     for (int k = 0; k < DT_PROV_N; k++)
         if (r->prov_share[k] >= 0.0005)
             printf(" %s %.1f %%", dt_cost_prov_names[k], 100 * r->prov_share[k]);
-    printf("\nsamples: %s\n", s->job->samples->source);
+    dt_samples_describe(s->job->samples, s->job->model, samples, sizeof samples);
+    printf("\nsamples: %s\n", samples);
     dt_cli_print_cost_note(s);
     dt_cli_print_assumed(s->job->model);
     printf("%llu ops simulated in %.3f s\n", (unsigned long long)r->ops, wall_s);

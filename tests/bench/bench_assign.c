@@ -120,7 +120,7 @@ int main(void)
     struct dt_node root = dt_doc_root(doc);
     must(dt_model_read(dt_map_get(root, "model"), &err, &model), &err);
     must(dt_cluster_read(dt_map_get(root, "cluster"), &err, &cluster), &err);
-    must(dt_samples_read(dt_map_get(root, "samples"), 8192, 1920, 1, &err, &s), &err);
+    must(dt_samples_read(dt_map_get(root, "samples"), 8192, 1920, 1, NULL, &err, &s), &err);
     must(dt_cost_new(model, &cluster, &profile, &opt, &err, &cost), &err);
 
     static const char *const names[] = {"given", "intra", "inter", "intra_inter"};

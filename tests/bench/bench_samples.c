@@ -24,7 +24,7 @@ static struct dt_samples *read_preset(int64_t count)
     struct dt_error err;
     struct dt_samples *s = NULL;
     if (dt_doc_parse("bench", text, strlen(text), &err, &doc) != DT_OK ||
-        dt_samples_read(dt_map_get(dt_doc_root(doc), "samples"), 8192, count, 1, &err, &s)) {
+        dt_samples_read(dt_map_get(dt_doc_root(doc), "samples"), 8192, count, 1, NULL, &err, &s)) {
         fprintf(stderr, "bench_samples: %s\n", err.message);
         exit(1);
     }
@@ -94,7 +94,7 @@ int main(void)
     struct dt_samples *c = NULL;
     struct dt_error err;
     begin = now_s();
-    if (dt_samples_parse_csv("bench", text, len, 8192, &err, &c) != DT_OK) {
+    if (dt_samples_parse_csv("bench", text, len, 8192, NULL, &err, &c) != DT_OK) {
         fprintf(stderr, "bench_samples: line %d: %s\n", err.line, err.message);
         return 1;
     }

@@ -16,7 +16,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct dt_samples *s = NULL;
     struct dt_error err;
     memset(&err, 0, sizeof(err));
-    enum dt_status st = dt_samples_parse_csv("fuzz.csv", (const char *)data, size, 8192, &err, &s);
+    enum dt_status st =
+        dt_samples_parse_csv("fuzz.csv", (const char *)data, size, 8192, NULL, &err, &s);
     if ((st == DT_OK) != (s != NULL))
         abort();
     if (st != DT_OK) {

@@ -64,21 +64,27 @@ static enum dt_status apply_overrides(struct dt_doc *doc, const char *const *ove
 /* A CSV path is relative to the job; everything else goes to the samples' own reader. */
 static enum dt_status read_samples(struct dt_node root, struct dt_job *j, struct dt_error *err)
 {
+    static const char *const of_csv[] = {"csv", "patch", NULL};
     struct dt_node n = dt_map_get(root, "samples");
-    struct dt_node csv = dt_node_is_map(n) && dt_map_size(n) == 1 ? dt_map_get(n, "csv") : n;
+    bool listed = dt_node_is_map(n) && dt_map_check(n, "samples", of_csv, NULL) == DT_OK;
+    struct dt_node csv = listed ? dt_map_get(n, "csv") : n;
     const char *text = dt_node_text(csv), *dot = text ? strrchr(text, '.') : NULL;
+    struct dt_samples_image image = dt_samples_image_of(j->model);
     int64_t count = j->policy.global_batch * j->sim.iterations;
     char path[PATH_SIZE];
 
     if (dot && strcmp(dot, ".csv") == 0) {
         DT_TRY(dt_preset_relative(csv, text, err, path, sizeof(path)));
-        return dt_samples_read_csv(path, j->policy.seq_len, err, &j->samples);
+        if (listed)
+            DT_TRY(dt_samples_patch(n, &image, err));
+        return dt_samples_read_csv(path, j->policy.seq_len, &image, err, &j->samples);
     }
     if (count >
         SAMPLES_MAX) /* samples repeat after this many; at least one batch is all different */
         count = j->policy.global_batch > SAMPLES_MAX ? j->policy.global_batch : SAMPLES_MAX;
     return dt_preset_error_place(
-        n, dt_samples_read(n, j->policy.seq_len, count, j->sim.seed, err, &j->samples), err);
+        n, dt_samples_read(n, j->policy.seq_len, count, j->sim.seed, &image, err, &j->samples),
+        err);
 }
 
 /* Without a profile every time comes from the roofline: an empty table of the cluster's device. */

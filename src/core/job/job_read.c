@@ -291,6 +291,19 @@ const struct dt_key dt_job_search_keys[] = {
     {.name = NULL},
 };
 
+static enum dt_status check_vpp(struct dt_node map, const struct dt_job *j, struct dt_error *err)
+{
+    char names[64];
+
+    if (j->search.max_vpp == 1 || dt_pipe_of(j->policy.schedule)->chunks)
+        return DT_OK;
+    return dt_node_error(dt_map_get(map, "max_vpp"), err,
+                         "max_vpp: schedule %s has one chunk of blocks per stage; chunks need "
+                         "train.schedule: %s",
+                         dt_pipe_schedule_names[j->policy.schedule],
+                         dt_pipe_chunked_names(names, (int)sizeof(names)));
+}
+
 enum dt_status dt_job_search(struct dt_node map, struct dt_job *j, struct dt_error *err)
 {
     struct dt_search_options *s = &j->search;
@@ -298,7 +311,8 @@ enum dt_status dt_job_search(struct dt_node map, struct dt_job *j, struct dt_err
     while (s->tp_mask > 1 &&
            1u << (31 - __builtin_clz(s->tp_mask)) > (unsigned)j->cluster.gpus_per_node)
         s->tp_mask &= ~(1u << (31 - __builtin_clz(s->tp_mask)));
-    return dt_keys_read(map, "search", dt_job_search_keys, j, err);
+    DT_TRY(dt_keys_read(map, "search", dt_job_search_keys, j, err));
+    return check_vpp(map, j, err);
 }
 
 /* ---- simulate ---- */

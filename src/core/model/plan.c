@@ -188,6 +188,12 @@ static enum dt_status check_degrees(const struct dt_plan *p, int m, const struct
                             p->module_names[m], l->vpp,
                             dt_pipe_chunked_names(chunked, sizeof(chunked)),
                             dt_pipe_schedule_names[p->policy.schedule]);
+    if (l->vpp > 1 && l->pp == 1)
+        return dt_error_set(
+            err, DT_ERR_INPUT,
+            "plan, module %s: vpp %d with pp 1: chunks are dealt to several stages; "
+            "use vpp 1",
+            p->module_names[m], l->vpp);
     if (l->vpp > 1 && p->colocated)
         return bad(err, p, m, "vpp above 1 does not go with colocated modules");
     if (l->ip > 1 && mod->role == DT_ROLE_LLM)

@@ -178,13 +178,66 @@ static bool ends_with(const char *s, const char *tail)
     return n >= k && strcmp(s + n - k, tail) == 0;
 }
 
-enum dt_status dt_samples_read_csv(const char *path, int seq_len, struct dt_error *err,
+struct dt_samples_image dt_samples_image_of(const struct dt_model *m)
+{
+    for (int i = 0; i < m->n_modules; i++)
+        if (m->modules[i].role == DT_ROLE_ENCODER && m->modules[i].modality == DT_MODALITY_IMAGE)
+            return (struct dt_samples_image){m->modules[i].patch, m->modules[i].resize};
+    return (struct dt_samples_image){0, 0};
+}
+
+enum dt_status dt_samples_patch(struct dt_node node, struct dt_samples_image *image,
+                                struct dt_error *err)
+{
+    int patch = 0, encoder = image->patch;
+
+    DT_TRY(dt_get_i32(node, "patch", 1, 1024, &patch, err));
+    if (patch == 0)
+        return DT_OK;
+    if (encoder > 0 && patch % encoder != 0)
+        return dt_node_error(
+            dt_map_get(node, "patch"), err,
+            "patch: the encoder's patches of %d pixels make no tokens of %d; use "
+            "%d or a multiple of it (which merges patches), or change the encoder's",
+            encoder, patch, encoder);
+    image->patch = patch;
+    return DT_OK;
+}
+
+void dt_samples_describe(const struct dt_samples *s, const struct dt_model *m, char *buf,
+                         size_t size)
+{
+    const struct dt_module *g = NULL;
+    size_t n = (size_t)snprintf(buf, size, "%s", s->source);
+
+    for (int i = 0; i < m->n_modules; i++)
+        if (m->modules[i].role == DT_ROLE_GENERATOR)
+            g = &m->modules[i];
+    if (s->generate < 0 || n >= size)
+        return;
+    if (!g) {
+        snprintf(buf + n, size - n, "; none is generated, for no module does");
+        return;
+    }
+    if (s->generate == 0) {
+        snprintf(buf + n, size - n, "; no image or clip is generated (%s)",
+                 s->generate_stated ? "stated" : "assumed");
+        return;
+    }
+    n += (size_t)snprintf(buf + n, size - n, "; %g %% of the images or clips generated (%s)",
+                          100 * s->generate, s->generate_stated ? "stated" : "assumed");
+    if (g->resize > 0 && g->modality == DT_MODALITY_IMAGE && n < size)
+        snprintf(buf + n, size - n, ", each at %d x %d pixels (resize)", g->resize, g->resize);
+}
+
+enum dt_status dt_samples_read_csv(const char *path, int seq_len,
+                                   const struct dt_samples_image *image, struct dt_error *err,
                                    struct dt_samples **out)
 {
     char *text = NULL;
     size_t len = 0;
     DT_TRY(dt_file_read(path, (size_t)4 << 30, err, &text, &len));
-    enum dt_status st = dt_samples_parse_csv(path, text, len, seq_len, err, out);
+    enum dt_status st = dt_samples_parse_csv(path, text, len, seq_len, image, err, out);
     dt_free(text);
     return st;
 }
@@ -192,7 +245,8 @@ enum dt_status dt_samples_read_csv(const char *path, int seq_len, struct dt_erro
 /* A preset file: {name, source, licence, seed, distribution}. */
 static enum dt_status read_preset(struct dt_node at, const char *name, struct dt_node over,
                                   int seq_len, int64_t count, uint64_t seed, bool seed_given,
-                                  struct dt_error *err, struct dt_samples **out)
+                                  const struct dt_samples_image *image, struct dt_error *err,
+                                  struct dt_samples **out)
 {
     static const char *const keys[] = {"name", "source", "licence", "seed", "distribution", NULL};
     char path[4096];
@@ -216,7 +270,7 @@ static enum dt_status read_preset(struct dt_node at, const char *name, struct dt
         st = dt_get_int(root, "seed", 0, INT64_MAX, &file_seed, err);
     if (st == DT_OK)
         st = dt_samples_generate(dt_map_get(root, "distribution"), over, seq_len, count,
-                                 seed_given ? seed : (uint64_t)file_seed, err, &s);
+                                 seed_given ? seed : (uint64_t)file_seed, image, true, err, &s);
     if (st == DT_OK) {
         memcpy(s->name, title, sizeof(title));
         memcpy(s->source, source, sizeof(source));
@@ -228,11 +282,12 @@ static enum dt_status read_preset(struct dt_node at, const char *name, struct dt
 
 /* A CSV file that a job names: one that cannot be opened is the job's mistake. */
 static enum dt_status read_named_csv(struct dt_node at, const char *path, int seq_len,
-                                     struct dt_error *err, struct dt_samples **out)
+                                     const struct dt_samples_image *image, struct dt_error *err,
+                                     struct dt_samples **out)
 {
     struct dt_error why;
     memset(&why, 0, sizeof(why));
-    enum dt_status st = dt_samples_read_csv(path, seq_len, &why, out);
+    enum dt_status st = dt_samples_read_csv(path, seq_len, image, &why, out);
     if (st == DT_ERR_INPUT && why.line == 0)
         return dt_node_error(at, err, "%s: %s", path, why.message);
     if (st != DT_OK && err)
@@ -241,10 +296,12 @@ static enum dt_status read_named_csv(struct dt_node at, const char *path, int se
 }
 
 static enum dt_status read_map(struct dt_node node, int seq_len, int64_t count, uint64_t seed,
-                               struct dt_error *err, struct dt_samples **out)
+                               const struct dt_samples_image *image, struct dt_error *err,
+                               struct dt_samples **out)
 {
-    static const char *const keys[] = {"preset",   "csv",      "distribution", "seed", "count",
-                                       "min_side", "max_side", "generate",     NULL};
+    static const char *const keys[] = {"preset",   "csv",      "distribution", "seed",  "count",
+                                       "min_side", "max_side", "generate",     "patch", NULL};
+    struct dt_samples_image stated = image ? *image : (struct dt_samples_image){0, 0};
     DT_TRY(dt_map_check(node, "samples", keys, err));
     bool preset = dt_node_present(dt_map_get(node, "preset"));
     bool csv = dt_node_present(dt_map_get(node, "csv"));
@@ -267,16 +324,17 @@ static enum dt_status read_map(struct dt_node node, int seq_len, int64_t count, 
                                      "'%s' does not apply to samples read from a CSV file",
                                      not_csv[i]);
         DT_TRY(dt_get_string(node, "csv", name, sizeof(name), err));
-        return read_named_csv(dt_map_get(node, "csv"), name, seq_len, err, out);
+        DT_TRY(dt_samples_patch(node, &stated, err));
+        return read_named_csv(dt_map_get(node, "csv"), name, seq_len, &stated, err, out);
     }
     if (preset) {
         DT_TRY(dt_get_string(node, "preset", name, sizeof(name), err));
         return read_preset(dt_map_get(node, "preset"), name, node, seq_len, want, seed, seed_given,
-                           err, out);
+                           image, err, out);
     }
     struct dt_samples *s = NULL;
-    DT_TRY(
-        dt_samples_generate(dt_map_get(node, "distribution"), node, seq_len, want, seed, err, &s));
+    DT_TRY(dt_samples_generate(dt_map_get(node, "distribution"), node, seq_len, want, seed, image,
+                               false, err, &s));
     snprintf(s->name, sizeof(s->name), "distribution");
     snprintf(s->source, sizeof(s->source), "distribution stated in the job");
     *out = s;
@@ -284,21 +342,22 @@ static enum dt_status read_map(struct dt_node node, int seq_len, int64_t count, 
 }
 
 enum dt_status dt_samples_read(struct dt_node node, int seq_len, int64_t count, uint64_t seed,
-                               struct dt_error *err, struct dt_samples **out)
+                               const struct dt_samples_image *image, struct dt_error *err,
+                               struct dt_samples **out)
 {
     if (seq_len < 1 || seq_len > DT_SAMPLES_SEQ_MAX || count < 1)
         return dt_error_set(err, DT_ERR_INPUT,
                             "samples: seq_len must be 1 to %d and count positive",
                             (int)DT_SAMPLES_SEQ_MAX);
     if (dt_node_is_map(node))
-        return read_map(node, seq_len, count, seed, err, out);
+        return read_map(node, seq_len, count, seed, image, err, out);
     const char *text = dt_node_is_scalar(node) ? dt_node_text(node) : NULL;
     if (!text || !*text || dt_node_is_null(node))
         return dt_node_error(node, err,
                              "samples must be a preset name, a .csv path or a map with 'preset', "
                              "'csv' or 'distribution'");
     if (ends_with(text, ".csv"))
-        return read_named_csv(node, text, seq_len, err, out);
+        return read_named_csv(node, text, seq_len, image, err, out);
     struct dt_node none = {NULL, NULL};
-    return read_preset(node, text, none, seq_len, count, seed, false, err, out);
+    return read_preset(node, text, none, seq_len, count, seed, false, image, err, out);
 }

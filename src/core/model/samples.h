@@ -19,9 +19,19 @@ struct dt_sample_item { /* one image or audio clip */
 };
 enum { DT_ITEM_ENCODE = 1, DT_ITEM_GENERATE = 2 };
 
+/* What an image is to the LLM: a token per patch of so many pixels a side (0 = 16), of the image itself or, unless
+ * `resize` is 0, of resize x resize pixels. */
+struct dt_samples_image {
+    int patch, resize;
+};
+/* As the model's (first) image encoder has it; zeros without one. */
+struct dt_samples_image dt_samples_image_of(const struct dt_model *m);
+
 struct dt_samples {
     char name[DT_NAME_MAX];
     char source[256]; /* where the sizes come from; printed in reports */
+    double generate;  /* share of images and clips that are drawn as targets; -1 = none is drawn */
+    bool generate_stated; /* by the user, not by a preset */
     int64_t n;
     uint32_t *text_tokens; /* [n] */
     uint32_t *seq_tokens;  /* [n] LLM tokens of the whole sequence, padding included when packed */
@@ -31,16 +41,27 @@ struct dt_samples {
 
 /* `node`: preset name (traces/samples/NAME.yaml), a .csv path, or an inline map:
  *   {preset: laion-8k, max_side: 1024, seed: 7, count: 19200}  |  {distribution: {...}}  |  {csv: path}.
- * `seq_len` is train.seq_len; `count` the number of samples wanted (>= one global batch), `seed` the default seed.
+ * `seq_len` is train.seq_len; `count` the number of samples wanted (>= one global batch), `seed` the default seed;
+ * `image` (may be NULL) the model's, which holds unless the user states a patch.
  * CSV columns (documented in disttrain-job(5)): sample,text_tokens,images,audio_s,gen_images where images is
  * "WxH;WxH;…" and gen_images the same. */
 enum dt_status dt_samples_read(struct dt_node node, int seq_len, int64_t count, uint64_t seed,
-                               struct dt_error *err, struct dt_samples **out);
-enum dt_status dt_samples_read_csv(const char *path, int seq_len, struct dt_error *err,
+                               const struct dt_samples_image *image, struct dt_error *err,
+                               struct dt_samples **out);
+enum dt_status dt_samples_read_csv(const char *path, int seq_len,
+                                   const struct dt_samples_image *image, struct dt_error *err,
                                    struct dt_samples **out);
+/* `patch` of the map `node`, if it is there, into image; one that the encoder's patches do not add up to is an
+ * error. */
+enum dt_status dt_samples_patch(struct dt_node node, struct dt_samples_image *image,
+                                struct dt_error *err);
+/* Source and assumptions for people, as far as they concern the model. */
+void dt_samples_describe(const struct dt_samples *s, const struct dt_model *m, char *buf,
+                         size_t size);
 /* The same from memory (tests, fuzzing). */
 enum dt_status dt_samples_parse_csv(const char *name, const char *text, size_t len, int seq_len,
-                                    struct dt_error *err, struct dt_samples **out);
+                                    const struct dt_samples_image *image, struct dt_error *err,
+                                    struct dt_samples **out);
 void dt_samples_free(struct dt_samples *s);
 
 /* What module m has to do for sample i (i taken modulo n, so short sets repeat). */

@@ -8,8 +8,8 @@
 #include "core/model/samples.h"
 
 enum {
-    DT_SAMPLES_PATCH = 16,           /* pixels per patch side: one LLM token per patch */
-    DT_SAMPLES_SIDE_MAX = 16384,     /* pixels; larger images are taken for mistakes */
+    DT_SAMPLES_PATCH = 16,       /* pixels per patch side where the model has no image encoder */
+    DT_SAMPLES_SIDE_MAX = 16384, /* pixels; larger images are taken for mistakes */
     DT_SAMPLES_AUDIO_CS_MAX = 65535, /* centiseconds: what dt_sample_item.w can hold, 655.35 s */
     DT_SAMPLES_ITEMS_MAX = 1 << 26,  /* images and clips in all: 512 MiB */
     DT_SAMPLES_COUNT_MAX = 1 << 20,  /* drawn: 160 MB and 5 s of them, measured */
@@ -47,13 +47,21 @@ static inline int64_t dt_sample_image_tokens(int w, int h, int patch)
 {
     return dt_samples_ceil_div(w, patch) * dt_samples_ceil_div(h, patch);
 }
+/* Tokens of the LLM that an image is; image->patch > 0. */
+static inline int64_t dt_samples_image_tokens(const struct dt_samples_image *image,
+                                              const struct dt_sample_item *it)
+{
+    return dt_sample_image_tokens(image->resize ? image->resize : it->w,
+                                  image->resize ? image->resize : it->h, image->patch);
+}
 /* Frames of a clip of `cs` centiseconds: rounded to nearest, at least one. */
 int64_t dt_sample_audio_frames(int cs, double frames_per_s);
 
-/* samples_dist.c: `map` is a `distribution:` map; `over` a map whose min_side, max_side and
- * generate replace those of `map` (absent node = none). */
+/* samples_dist.c: `map` is a `distribution:` map; `over` a map whose min_side, max_side, patch and
+ * generate replace those of `map` (absent node = none).  preset: `map` is not the user's. */
 enum dt_status dt_samples_generate(struct dt_node map, struct dt_node over, int seq_len,
-                                   int64_t count, uint64_t seed, struct dt_error *err,
-                                   struct dt_samples **out);
+                                   int64_t count, uint64_t seed,
+                                   const struct dt_samples_image *image, bool preset,
+                                   struct dt_error *err, struct dt_samples **out);
 
 #endif

@@ -47,6 +47,7 @@ struct parser {
     const char *line_begin;
     int line;
     int seq_len;
+    struct dt_samples_image image;
     int n_columns;
     int column_of[MAX_FIELDS]; /* field index -> enum column */
     struct dt_error *err;
@@ -312,7 +313,7 @@ static enum dt_status read_items(struct parser *ps, const struct field *f, int c
             continue;
         }
         it.flags = DT_ITEM_ENCODE;
-        *tokens += image ? dt_sample_image_tokens(it.w, it.h, DT_SAMPLES_PATCH)
+        *tokens += image ? dt_samples_image_tokens(&ps->image, &it)
                          : dt_sample_audio_frames(it.w, DT_SAMPLES_AUDIO_TOKENS_PER_S);
         DT_TRY(dt_samples_builder_item(&ps->b, it, ps->err));
     }
@@ -347,12 +348,13 @@ static enum dt_status read_row(struct parser *ps)
         return dt_error_at(ps->err, DT_ERR_INPUT, ps->name, line, 1,
                            "text, images (one token per %d-px patch) and clips come to %lld "
                            "tokens, more than the sequence's %lld (train.seq_len %d)",
-                           (int)DT_SAMPLES_PATCH, (long long)tokens, (long long)seq, ps->seq_len);
+                           ps->image.patch, (long long)tokens, (long long)seq, ps->seq_len);
     return dt_samples_builder_end(&ps->b, (uint32_t)text, (uint32_t)seq, ps->err);
 }
 
 enum dt_status dt_samples_parse_csv(const char *name, const char *text, size_t len, int seq_len,
-                                    struct dt_error *err, struct dt_samples **out)
+                                    const struct dt_samples_image *image, struct dt_error *err,
+                                    struct dt_samples **out)
 {
     struct parser ps = {.name = name,
                         .p = text,
@@ -361,6 +363,10 @@ enum dt_status dt_samples_parse_csv(const char *name, const char *text, size_t l
                         .line = 1,
                         .seq_len = seq_len,
                         .err = err};
+    if (image)
+        ps.image = *image;
+    if (ps.image.patch == 0)
+        ps.image.patch = DT_SAMPLES_PATCH;
     if (seq_len < 1 || seq_len > DT_SAMPLES_SEQ_MAX)
         return dt_error_set(err, DT_ERR_INPUT, "samples: seq_len must be 1 to %d",
                             (int)DT_SAMPLES_SEQ_MAX);
@@ -378,5 +384,6 @@ enum dt_status dt_samples_parse_csv(const char *name, const char *text, size_t l
     snprintf(ps.b.s->name, sizeof(ps.b.s->name), "%.47s", slash ? slash + 1 : name);
     snprintf(ps.b.s->source, sizeof(ps.b.s->source), "sizes listed in %.200s", name);
     *out = dt_samples_builder_take(&ps.b);
+    (*out)->generate = -1;
     return DT_OK;
 }

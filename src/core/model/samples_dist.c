@@ -28,7 +28,9 @@ struct dist { /* clipped to [min, max] */
 struct pairs {
     struct dist text, side, audio_s;
     double aspect_sigma;
-    int min_side, max_side, patch;
+    int min_side, max_side;
+    struct dt_samples_image image;
+    bool generate_stated;
     double tokens_per_s, generate;
     bool fill_text; /* what follows the last pair is text, not padding */
 };
@@ -126,6 +128,8 @@ static enum dt_status read_overrides(struct dt_node n, struct pairs *p, struct d
         return DT_OK;
     DT_TRY(dt_get_i32(n, "min_side", 1, DT_SAMPLES_SIDE_MAX, &p->min_side, err));
     DT_TRY(dt_get_i32(n, "max_side", 1, DT_SAMPLES_SIDE_MAX, &p->max_side, err));
+    DT_TRY(dt_samples_patch(n, &p->image, err));
+    p->generate_stated |= dt_node_present(dt_map_get(n, "generate"));
     return dt_get_double(n, "generate", 0, 1, &p->generate, err);
 }
 
@@ -136,7 +140,8 @@ static enum dt_status check_fits(struct dt_node map, const struct pairs *p, int 
     if (p->side.on && p->min_side > p->max_side)
         return dt_node_error(map, err, "min_side %d is above max_side %d", p->min_side,
                              p->max_side);
-    int64_t side = dt_samples_ceil_div(p->max_side, p->patch);
+    int64_t side =
+        dt_samples_ceil_div(p->image.resize ? p->image.resize : p->max_side, p->image.patch);
     int64_t image = p->side.on ? side * side : 0;
     int64_t audio = p->audio_s.on
                         ? dt_sample_audio_frames((int)ceil(p->audio_s.max * 100.0), p->tokens_per_s)
@@ -152,8 +157,20 @@ static enum dt_status check_fits(struct dt_node map, const struct pairs *p, int 
                          p->max_side, (long long)audio, seq_len);
 }
 
+/* The encoder's patch goes before a preset's; a stated one must go with the encoder's. */
+static enum dt_status read_patch(struct dt_node map, const struct dt_samples_image *image,
+                                 bool preset, struct pairs *p, struct dt_error *err)
+{
+    DT_TRY(dt_get_i32(map, "patch", 1, 1024, &p->image.patch, err));
+    if (!image || image->patch == 0)
+        return DT_OK;
+    p->image.patch = image->patch;
+    return preset ? DT_OK : dt_samples_patch(map, &p->image, err);
+}
+
 static enum dt_status read_pairs(struct dt_node map, struct dt_node over, int seq_len,
-                                 struct pairs *p, struct dt_error *err)
+                                 const struct dt_samples_image *image, bool preset, struct pairs *p,
+                                 struct dt_error *err)
 {
     static const char *const keys[] = {
         "text_tokens", "image_side", "aspect_sigma",       "size_ccdf", "audio_s", "min_side",
@@ -165,7 +182,7 @@ static enum dt_status read_pairs(struct dt_node map, struct dt_node over, int se
     *p = (struct pairs){.aspect_sigma = -1,
                         .min_side = 64,
                         .max_side = 1024,
-                        .patch = DT_SAMPLES_PATCH,
+                        .image = {DT_SAMPLES_PATCH, image ? image->resize : 0},
                         .tokens_per_s = DT_SAMPLES_AUDIO_TOKENS_PER_S,
                         .generate = 0.5};
     DT_TRY(dt_map_check(map, "distribution", keys, err));
@@ -178,11 +195,14 @@ static enum dt_status read_pairs(struct dt_node map, struct dt_node over, int se
         DT_TRY(fit_sides(rows, p, err));
     if (p->aspect_sigma < 0)
         p->aspect_sigma = 0;
-    DT_TRY(dt_get_i32(map, "patch", 1, 1024, &p->patch, err));
+    DT_TRY(read_patch(map, image, preset, p, err));
     DT_TRY(dt_get_double(map, "audio_tokens_per_s", 1e-3, 1e6, &p->tokens_per_s, err));
     DT_TRY(dt_get_enum(map, "fill", fills, &fill, err));
     p->fill_text = fill == 1;
-    DT_TRY(read_overrides(map, p, err));
+    DT_TRY(dt_get_i32(map, "min_side", 1, DT_SAMPLES_SIDE_MAX, &p->min_side, err));
+    DT_TRY(dt_get_i32(map, "max_side", 1, DT_SAMPLES_SIDE_MAX, &p->max_side, err));
+    DT_TRY(dt_get_double(map, "generate", 0, 1, &p->generate, err));
+    p->generate_stated = !preset && dt_node_present(dt_map_get(map, "generate"));
     DT_TRY(read_overrides(over, p, err));
     if (!p->text.on && !p->side.on && !p->audio_s.on && !p->fill_text)
         return dt_node_error(map, err,
@@ -243,7 +263,7 @@ static void draw_pair(const struct pairs *p, uint64_t seed, uint64_t k, struct p
     out->n_items = 0;
     if (p->side.on) {
         struct dt_sample_item it = draw_image(p, &r);
-        out->tokens += dt_sample_image_tokens(it.w, it.h, p->patch);
+        out->tokens += dt_samples_image_tokens(&p->image, &it);
         out->items[out->n_items++] = it;
     }
     if (p->audio_s.on) {
@@ -286,12 +306,13 @@ static enum dt_status pack(const struct pairs *p, int seq_len, int64_t count, ui
 }
 
 enum dt_status dt_samples_generate(struct dt_node map, struct dt_node over, int seq_len,
-                                   int64_t count, uint64_t seed, struct dt_error *err,
-                                   struct dt_samples **out)
+                                   int64_t count, uint64_t seed,
+                                   const struct dt_samples_image *image, bool preset,
+                                   struct dt_error *err, struct dt_samples **out)
 {
     struct pairs p;
     struct dt_samples_builder b;
-    DT_TRY(read_pairs(map, over, seq_len, &p, err));
+    DT_TRY(read_pairs(map, over, seq_len, image, preset, &p, err));
     DT_TRY(dt_samples_builder_init(&b, count, err));
     enum dt_status st = pack(&p, seq_len, count, seed, &b, err);
     if (st != DT_OK) {
@@ -299,5 +320,7 @@ enum dt_status dt_samples_generate(struct dt_node map, struct dt_node over, int 
         return st;
     }
     *out = dt_samples_builder_take(&b);
+    (*out)->generate = p.side.on || p.audio_s.on ? p.generate : -1;
+    (*out)->generate_stated = p.generate_stated;
     return DT_OK;
 }

@@ -158,6 +158,8 @@ static void open_depth_pp(struct dt_search_state *s, int pp)
     int gpus = (1 << c->tpi[s->llm]) * pp * c->dp_lm, left = s->t->gpus - gpus;
     double interval, limit, warm = least_warm(s, 0);
 
+    if (c->vpp > 1 && pp == 1) /* chunks are dealt to several stages */
+        return;
     s->pp_lm = pp;
     s->threshold = key_threshold(s);
     set_base(s, pp);
