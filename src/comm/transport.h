@@ -89,7 +89,7 @@ struct dt_transport {
                                       void *recv, const size_t *recv_bytes, struct dt_error *err,
                                       struct dt_req **out);
 
-    /* One step of everything under way.  *done: over, and `r` is gone.  An error is reported once
+    /* Makes progress of what is under way.  *done: over, and `r` is gone.  An error is reported once
      * and ends `r` too. */
     enum dt_status (*test)(struct dt_transport *t, struct dt_req *r, bool *done,
                            struct dt_error *err);

@@ -46,8 +46,8 @@ enum dt_status dt_coll_new(struct dt_comm *c, const struct dt_coll *kind, void *
 }
 
 /* Room, then off it goes; a request that cannot is released. */
-enum dt_status dt_coll_go(struct dt_req *r, int n_strands, int max_xfers, size_t scratch_strand,
-                          struct dt_error *err, struct dt_req **out)
+enum dt_status dt_coll_post(struct dt_req *r, int n_strands, int max_xfers, size_t scratch_strand,
+                            struct dt_error *err, struct dt_req **out)
 {
     enum dt_status st = dt_req_room(r, n_strands, max_xfers, scratch_strand, err);
 
@@ -55,7 +55,7 @@ enum dt_status dt_coll_go(struct dt_req *r, int n_strands, int max_xfers, size_t
         dt_req_release(r);
         return st;
     }
-    return dt_req_start(r, err, out);
+    return dt_req_post(r, err, out);
 }
 
 static void nothing(struct dt_req *r, struct dt_coll_strand *s, int strand)
@@ -108,7 +108,7 @@ enum dt_status dt_coll_broadcast(struct dt_comm *c, int root, void *buf, size_t 
     r->chunk = BROADCAST_CHUNK;
     if (c->n == 2) /* nobody to hand it on to */
         r->chunk = bytes ? bytes : 1;
-    return dt_coll_go(r, r->n > r->chunk ? DT_STRANDS : 1, 32, 0, err, out);
+    return dt_coll_post(r, r->n > r->chunk ? DT_STRANDS : 1, 32, 0, err, out);
 }
 
 /* ---- all-gather and all-to-all: one round ---- */
@@ -142,7 +142,7 @@ enum dt_status dt_coll_all_gather(struct dt_comm *c, void *buf, const size_t *by
 
     DT_TRY(dt_coll_new(c, &gather, buf, bytes, err, &r));
     r->bytes = r->at[c->n];
-    return dt_coll_go(r, 1, 2 * c->n, 0, err, out);
+    return dt_coll_post(r, 1, 2 * c->n, 0, err, out);
 }
 
 static bool to_all_begin(struct dt_req *r, struct dt_coll_strand *s, int strand,
@@ -189,5 +189,5 @@ enum dt_status dt_coll_all_to_all(struct dt_comm *c, const void *send, const siz
         return st;
     }
     r->bytes = r->at[c->n] + r->at_send[c->n];
-    return dt_coll_go(r, 1, 2 * c->n, 0, err, out);
+    return dt_coll_post(r, 1, 2 * c->n, 0, err, out);
 }

@@ -8,8 +8,8 @@
  *   round       transfers that are under way together, then a local step (a sum, nothing)
  *   strand      every n-th chunk of a long collective; strands overlap one another
  *
- * A request is stepped by its tester, and a collective also by whoever tests anything else of this
- * rank: two ranks that wait for the same two collectives in different order both get on. */
+ * A request makes progress when it is tested, and a collective also when anything else of this rank
+ * is: two ranks that wait for the same two collectives in different order both complete them. */
 #ifndef DT_COMM_TRANSPORT_IMPL_H
 #define DT_COMM_TRANSPORT_IMPL_H
 
@@ -35,16 +35,16 @@ struct dt_transport_xfer;
 struct dt_transport_wire {
     size_t xfer_bytes;
     uint64_t key_max; /* of a collective's key without DT_KEY_COLL */
-    /* Begin.  The bytes may be none. */
+    /* Posts a transfer.  The bytes may be none. */
     enum dt_status (*send)(struct dt_transport *t, struct dt_transport_xfer *x, int to,
                            uint64_t key, const void *buf, size_t bytes, struct dt_error *err);
     enum dt_status (*recv)(struct dt_transport *t, struct dt_transport_xfer *x, int from,
                            uint64_t key, void *buf, size_t bytes, struct dt_error *err);
-    /* Is it over?  Not asked again once done or failed. */
-    enum dt_status (*step)(struct dt_transport *t, struct dt_transport_xfer *x, bool *done,
-                           struct dt_error *err);
+    /* Moves it on; is it over?  Not asked again once done or failed. */
+    enum dt_status (*progress)(struct dt_transport *t, struct dt_transport_xfer *x, bool *done,
+                               struct dt_error *err);
     /* The request was given up (the job ends): takes the transfer back if it is still there. */
-    void (*drop)(struct dt_transport *t, struct dt_transport_xfer *x);
+    void (*cancel)(struct dt_transport *t, struct dt_transport_xfer *x);
 };
 
 struct dt_comm {
@@ -74,7 +74,7 @@ struct dt_req {
     struct dt_transport *t;
     struct dt_req *next, *prev; /* in the list of collectives under way, or of free ones */
     struct dt_req *all;         /* every request of the transport */
-    atomic_flag busy;           /* somebody steps it */
+    atomic_flag busy;           /* somebody makes it progress */
     bool live;                  /* given out, not yet over */
     enum dt_status failed;
     struct dt_error error;
@@ -136,10 +136,10 @@ enum dt_status dt_req_room(struct dt_req *r, int n_strands, int max_xfers, size_
 /* A collective of `c` with the next sequence number; counts of the members' pieces, or NULL. */
 enum dt_status dt_coll_new(struct dt_comm *c, const struct dt_coll *kind, void *buf,
                            const size_t *counts, struct dt_error *err, struct dt_req **out);
-/* Gives it room and begins it; a request that cannot is released. */
-enum dt_status dt_coll_go(struct dt_req *r, int n_strands, int max_xfers, size_t scratch_strand,
-                          struct dt_error *err, struct dt_req **out);
-enum dt_status dt_req_start(struct dt_req *r, struct dt_error *err, struct dt_req **out);
+/* Gives it room and posts it; a request that cannot be posted is released. */
+enum dt_status dt_coll_post(struct dt_req *r, int n_strands, int max_xfers, size_t scratch_strand,
+                            struct dt_error *err, struct dt_req **out);
+enum dt_status dt_req_post(struct dt_req *r, struct dt_error *err, struct dt_req **out);
 bool dt_coll_send(struct dt_req *r, struct dt_coll_strand *s, int strand, int member,
                   const void *buf, size_t bytes, struct dt_error *err);
 bool dt_coll_recv(struct dt_req *r, struct dt_coll_strand *s, int strand, int member, void *buf,

@@ -141,8 +141,8 @@ static enum dt_status test_piece(struct dt_transport *t, struct dt_transport_xfe
     return failed(t, x, code, err);
 }
 
-static enum dt_status wire_step(struct dt_transport *t, struct dt_transport_xfer *x, bool *done,
-                                struct dt_error *err)
+static enum dt_status wire_progress(struct dt_transport *t, struct dt_transport_xfer *x, bool *done,
+                                    struct dt_error *err)
 {
     while (x->next < x->n) {
         int flag = 0;
@@ -160,7 +160,7 @@ static enum dt_status wire_step(struct dt_transport *t, struct dt_transport_xfer
     return DT_OK;
 }
 
-static void wire_drop(struct dt_transport *t, struct dt_transport_xfer *x)
+static void wire_cancel(struct dt_transport *t, struct dt_transport_xfer *x)
 {
     struct mpi *m = mpi_of(t);
 
@@ -319,8 +319,8 @@ static const struct dt_transport_wire mpi_wire = {
     .xfer_bytes = sizeof(struct dt_transport_xfer),
     .send = wire_send,
     .recv = wire_recv,
-    .step = wire_step,
-    .drop = wire_drop,
+    .progress = wire_progress,
+    .cancel = wire_cancel,
 };
 
 static enum dt_status open_mpi(struct mpi *m, struct dt_error *err)

@@ -147,8 +147,8 @@ enum dt_status dt_coll_reduce_scatter(struct dt_comm *c, enum dt_reduce_type typ
     r->n = c->n > 1 ? longest : 0; /* the rounds go on until the longest piece is through */
     r->bytes = r->at[c->n] * e;
     r->chunk = lesser(chunk_bytes(c->n) / e, longest ? longest : 1);
-    return dt_coll_go(r, r->n > r->chunk ? 2 : 1, 2 * c->n, scratch_bytes(c, r->chunk * e), err,
-                      out);
+    return dt_coll_post(r, r->n > r->chunk ? 2 : 1, 2 * c->n, scratch_bytes(c, r->chunk * e), err,
+                        out);
 }
 
 /* ---- all-reduce, short ---- */
@@ -252,9 +252,9 @@ enum dt_status dt_coll_all_reduce(struct dt_comm *c, enum dt_reduce_type type, v
     r->n = c->n > 1 ? n : 0;
     r->bytes = r->n * e;
     if (brief)
-        return dt_coll_go(r, 1, 2 * c->n, scratch_bytes(c, r->bytes), err, out);
+        return dt_coll_post(r, 1, 2 * c->n, scratch_bytes(c, r->bytes), err, out);
     r->chunk = lesser((size_t)c->n * (chunk_bytes(c->n) / e), n);
     strands = r->n > r->chunk ? 2 : 1;
-    return dt_coll_go(r, strands, 2 * c->n, scratch_bytes(c, (r->chunk / (size_t)c->n + 1) * e),
-                      err, out);
+    return dt_coll_post(r, strands, 2 * c->n, scratch_bytes(c, (r->chunk / (size_t)c->n + 1) * e),
+                        err, out);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Requests of transports over host memory: where they come from, how they get on, how they end. */
+ * Requests of transports over host memory: where they come from, how they progress, how they end. */
 #include "comm/cores.h"
 #include "comm/transport_impl.h"
 
@@ -74,13 +74,13 @@ enum dt_status dt_req_new(struct dt_transport *t, struct dt_error *err, struct d
     return DT_OK;
 }
 
-static void drop_transfers(struct dt_req *r)
+static void cancel_transfers(struct dt_req *r)
 {
     for (int i = 0; i < r->n_strands; i++) {
         struct dt_coll_strand *s = &r->strand[i];
 
         for (int k = s->first; k < s->n; k++)
-            dt_transport_base(r->t)->wire->drop(r->t, xfer_of(r, i, k));
+            dt_transport_base(r->t)->wire->cancel(r->t, xfer_of(r, i, k));
         s->first = s->n = 0;
     }
 }
@@ -104,7 +104,7 @@ static void unlink_coll(struct dt_transport_base *b, struct dt_req *r)
 void dt_req_release(struct dt_req *r)
 {
     unlink_coll(dt_transport_base(r->t), r);
-    drop_transfers(r);
+    cancel_transfers(r);
     r->live = false;
     atomic_flag_clear_explicit(&r->busy, memory_order_release);
     put_free(dt_transport_base(r->t), r);
@@ -126,7 +126,7 @@ enum dt_status dt_req_room(struct dt_req *r, int n_strands, int max_xfers, size_
     return DT_OK;
 }
 
-/* ---- getting on ---- */
+/* ---- progress ---- */
 
 static uint64_t coll_key(const struct dt_req *r, int member, int strand)
 {
@@ -170,7 +170,7 @@ bool dt_coll_recv(struct dt_req *r, struct dt_coll_strand *s, int strand, int me
 }
 
 /* As far as it goes now; `busy` is held. */
-static void step_strand(struct dt_req *r, int i)
+static void progress_strand(struct dt_req *r, int i)
 {
     struct dt_coll_strand *s = &r->strand[i];
 
@@ -178,8 +178,8 @@ static void step_strand(struct dt_req *r, int i)
         while (s->first < s->n) {
             bool done = false;
 
-            r->failed = dt_transport_base(r->t)->wire->step(r->t, xfer_of(r, i, s->first), &done,
-                                                            &r->error);
+            r->failed = dt_transport_base(r->t)->wire->progress(r->t, xfer_of(r, i, s->first),
+                                                                &done, &r->error);
             s->first += done || r->failed;
             if (!done)
                 return;
@@ -192,19 +192,19 @@ static void step_strand(struct dt_req *r, int i)
     }
 }
 
-static bool step(struct dt_req *r)
+static bool progress(struct dt_req *r)
 {
     bool over = true;
 
     for (int i = 0; i < r->n_strands; i++) {
-        step_strand(r, i);
+        progress_strand(r, i);
         over = over && r->strand[i].over;
     }
     return over;
 }
 
 /* One of the other collectives under way, in turn. */
-static void step_another(struct dt_transport_base *b, const struct dt_req *but)
+static void progress_another(struct dt_transport_base *b, const struct dt_req *but)
 {
     struct dt_req *r, *last;
 
@@ -226,20 +226,20 @@ static void step_another(struct dt_transport_base *b, const struct dt_req *but)
     pthread_mutex_unlock(&b->lock);
     if (r) {
         if (!r->failed)
-            step(r);
+            progress(r);
         atomic_flag_clear_explicit(&r->busy, memory_order_release);
     }
 }
 
-/* One transfer: nobody but its owner steps it. */
+/* One transfer: nobody but its owner makes it progress. */
 static enum dt_status test_transfer(struct dt_transport *t, struct dt_req *r, bool *done,
                                     struct dt_error *err)
 {
     struct dt_coll_strand *s = &r->strand[0];
-    enum dt_status st = dt_transport_base(t)->wire->step(t, xfer_of(r, 0, 0), done, err);
+    enum dt_status st = dt_transport_base(t)->wire->progress(t, xfer_of(r, 0, 0), done, err);
 
     if (st || *done) {
-        s->first = s->n; /* nothing to drop */
+        s->first = s->n; /* nothing to cancel */
         dt_req_release(r);
     }
     return st;
@@ -252,7 +252,7 @@ static enum dt_status test_coll(struct dt_req *r, bool *done, struct dt_error *e
 
     if (atomic_flag_test_and_set_explicit(&r->busy, memory_order_acquire))
         return DT_OK; /* somebody else is at it */
-    over = !r->failed && step(r);
+    over = !r->failed && progress(r);
     st = r->failed;
     if (st && err)
         *err = r->error;
@@ -273,11 +273,11 @@ static enum dt_status test(struct dt_transport *t, struct dt_req *r, bool *done,
     *done = false;
     st = r->coll ? test_coll(r, done, err) : test_transfer(t, r, done, err);
     if (st == DT_OK && !*done)
-        step_another(dt_transport_base(t), but);
+        progress_another(dt_transport_base(t), but);
     return st;
 }
 
-enum dt_status dt_req_start(struct dt_req *r, struct dt_error *err, struct dt_req **out)
+enum dt_status dt_req_post(struct dt_req *r, struct dt_error *err, struct dt_req **out)
 {
     struct dt_transport_base *b = dt_transport_base(r->t);
     enum dt_status st;
@@ -285,7 +285,7 @@ enum dt_status dt_req_start(struct dt_req *r, struct dt_error *err, struct dt_re
     atomic_flag_test_and_set_explicit(&r->busy, memory_order_acquire);
     for (int i = 0; i < r->n_strands; i++)
         r->strand[i].round = -1;
-    step(r); /* begins the first rounds */
+    progress(r); /* begins the first rounds */
     st = r->failed;
     if (st) {
         if (err)
@@ -481,7 +481,7 @@ void dt_transport_base_free(struct dt_transport *t)
     for (struct dt_req *r = b->all, *next; r; r = next) {
         next = r->all;
         if (r->live)
-            drop_transfers(r);
+            cancel_transfers(r);
         dt_free(r->at);
         dt_free(r->at_send);
         dt_free(r->scratch);

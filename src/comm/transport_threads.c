@@ -128,8 +128,8 @@ static enum dt_status wire_recv(struct dt_transport *t, struct dt_transport_xfer
     return post(t, x);
 }
 
-static enum dt_status wire_step(struct dt_transport *t, struct dt_transport_xfer *x, bool *done,
-                                struct dt_error *err)
+static enum dt_status wire_progress(struct dt_transport *t, struct dt_transport_xfer *x, bool *done,
+                                    struct dt_error *err)
 {
     int state = atomic_load_explicit(&x->state, memory_order_acquire);
 
@@ -142,7 +142,7 @@ static enum dt_status wire_step(struct dt_transport *t, struct dt_transport_xfer
     return DT_OK;
 }
 
-static void wire_drop(struct dt_transport *t, struct dt_transport_xfer *x)
+static void wire_cancel(struct dt_transport *t, struct dt_transport_xfer *x)
 {
     struct mailbox *box = &house_of(t)->box[x->to];
     struct queue *q = x->send ? &box->sends : &box->recvs;
@@ -166,8 +166,8 @@ static const struct dt_transport_wire threads_wire = {
     .key_max = DT_KEY_COLL - 1,
     .send = wire_send,
     .recv = wire_recv,
-    .step = wire_step,
-    .drop = wire_drop,
+    .progress = wire_progress,
+    .cancel = wire_cancel,
 };
 
 static void house_free(struct house *h)

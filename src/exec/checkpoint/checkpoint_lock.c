@@ -268,7 +268,7 @@ static bool guard(const struct take *t)
     return false;
 }
 
-static void give_back(int fd, const char *name)
+static void put_back(int fd, const char *name)
 {
     struct stat sb;
 
@@ -294,7 +294,7 @@ static void move_away(const struct take *t, const struct seen *judged)
     n = dt_ckpt_slurp(t->fd, name, text, TEXT_MAX);
     now.ours_to_read = n > 0 && parse(text, (size_t)n, FORMAT, &now.h);
     if (fstatat(t->fd, name, &now.sb, AT_SYMLINK_NOFOLLOW) == 0 && !same(&now, judged))
-        give_back(t->fd, name);
+        put_back(t->fd, name);
     else
         unlinkat(t->fd, name, 0);
 }
