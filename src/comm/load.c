@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/clock.h"
+#include "base/quantile.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -149,13 +150,6 @@ static void one_round(struct worker *w)
         w->memory[i] = 0.5f * w->memory[i] + w->c[i % (SIDE * SIDE)];
 }
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static void *work(void *arg)
 {
     struct dt_load_cpus own = {.n = 1};
@@ -179,8 +173,7 @@ static void *work(void *arg)
         w->round[rounds++] = (double)(now - last) * 1e-9;
         last = now;
     } while ((double)(last - begin) * 1e-9 < w->seconds && rounds < ROUNDS_MAX);
-    qsort(w->round, (size_t)rounds, sizeof(w->round[0]), by_size);
-    w->round_s = w->round[rounds / 2];
+    w->round_s = dt_median(w->round, (size_t)rounds);
     return NULL;
 }
 

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "core/schedule/assign.h"
 #include "base/doc.h"
+#include "base/quantile.h"
 #include "base/rng.h"
 
 #include <stdio.h>
@@ -19,12 +20,6 @@ static double now_s(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 static void must(enum dt_status st, const struct dt_error *err)
@@ -73,7 +68,7 @@ static double time_assign(const struct dt_plan *p, const struct dt_model *m, str
         dt_assign_free(a);
     }
     *first_s = t[0];
-    qsort(t, RUNS, sizeof(*t), by_value);
+    dt_sort_numbers(t, RUNS);
     return t[RUNS / 2];
 }
 
@@ -97,7 +92,7 @@ static void bench_order(int p, int n)
             exit(1);
         runs[k] = now_s() - begin;
     }
-    qsort(runs, RUNS, sizeof(*runs), by_value);
+    dt_sort_numbers(runs, RUNS);
     printf("bench: inter_order_p%d_n%d %.1f us ratio %.4f of the given order's time\n", p, n,
            runs[RUNS / 2] * 1e6, after / before);
     free(t);

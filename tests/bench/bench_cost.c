@@ -2,6 +2,8 @@
  *
  * The speed of the questions the search and the compiler ask most. */
 #include "core/cost/cost.h"
+
+#include "base/quantile.h"
 #include "../cost_fixture.h"
 
 #include <stdio.h>
@@ -15,19 +17,6 @@ static double now_ns(void)
 
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
-static int cmp(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof(*v), cmp);
-    return v[n / 2];
 }
 
 int main(void)
@@ -72,8 +61,8 @@ int main(void)
     }
     if (!(sum > 0))
         return EXIT_FAILURE;
-    printf("bench: cost_stage_hit %.1f ns\n", median(hit, ROUNDS));
-    printf("bench: cost_stage_new_work %.0f ns\n", median(miss, ROUNDS));
+    printf("bench: cost_stage_hit %.1f ns\n", dt_median(hit, ROUNDS));
+    printf("bench: cost_stage_new_work %.0f ns\n", dt_median(miss, ROUNDS));
     printf("bench: cost_first_use_of_a_model %.2f ms\n", cold / 1e6);
     dt_cost_free(c);
     fx_free(&f);

@@ -5,6 +5,8 @@
  * WHAT]". */
 #include "../synth.h"
 
+#include "base/quantile.h"
+
 #include "sim/engine.h"
 
 #include <stdio.h>
@@ -20,13 +22,6 @@ static double now_s(void)
 
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
 }
 
 static void must(enum dt_status s, const struct dt_error *err)
@@ -62,7 +57,7 @@ static double median_s(struct bench *b, enum what what)
         if (i >= 0)
             s[i] = now_s() - t0;
     }
-    qsort(s, RUNS, sizeof *s, by_value);
+    dt_sort_numbers(s, RUNS);
     return s[RUNS / 2];
 }
 

@@ -6,6 +6,7 @@
  * of one core; peak memory of a process that does nothing else. */
 #define _GNU_SOURCE
 #include "base/mem.h"
+#include "base/quantile.h"
 #include "sim/engine.h"
 #include "sim/simulate.h"
 
@@ -36,19 +37,6 @@ static double now_s(void)
 
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof(*v), by_value);
-    return v[n / 2];
 }
 
 static void must(enum dt_status st, const struct dt_error *err)
@@ -171,8 +159,8 @@ static void run_case(const struct job_case *c, struct figures *f)
         for (int k = 0; k < PHASES; k++)
             whole[i] += part[k][i] = s[k];
     }
-    f->total_s = median(total, c->runs);
-    f->iteration_s = median(whole, n_phases);
+    f->total_s = dt_median(total, (size_t)c->runs);
+    f->iteration_s = dt_median(whole, (size_t)n_phases);
     printf("bench: simulate_%s %.2f ms (with its report and interval)\n", c->name,
            1e3 * f->total_s);
     printf("bench: simulate_%s_iteration %.2f ms ratio %.2f of the %.0f ms target\n", c->name,
@@ -180,7 +168,7 @@ static void run_case(const struct job_case *c, struct figures *f)
     printf("bench: simulate_%s_ops %.0f ops (%.0f GPUs used)\n", c->name, f->ops, f->gpus);
     for (int k = 0; k < PHASES; k++)
         printf("bench: simulate_%s_%s %.2f ms\n", c->name, phase_names[k],
-               1e3 * median(part[k], n_phases));
+               1e3 * dt_median(part[k], (size_t)n_phases));
     printf("bench: simulate_%s_engine_rate %.2f Mops/s ratio %.2f of the 10 Mops/s target\n",
            c->name, f->ops / part[ENGINE][n_phases / 2] * 1e-6,
            f->ops / part[ENGINE][n_phases / 2] / c->target_ops_per_s);

@@ -3,6 +3,7 @@
  * Benchmark: drawing and packing samples (linear in their number), asking for their work, CSV. */
 #define _GNU_SOURCE
 #include "base/doc.h"
+#include "base/quantile.h"
 #include "core/model/samples.h"
 
 #include <stdio.h>
@@ -37,12 +38,6 @@ static double bytes_of(const struct dt_samples *s)
     return (double)s->n * 16 + (double)s->item_first[s->n] * sizeof(struct dt_sample_item);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 int main(void)
 {
     enum { ONE = 1000000, ROWS = 100000 };
@@ -58,7 +53,7 @@ int main(void)
             s = read_preset((int64_t)ONE * (k + 1));
             runs[r] = now_s() - begin;
         }
-        qsort(runs, 3, sizeof(*runs), by_value);
+        dt_sort_numbers(runs, 3);
         t[k] = runs[1];
         bytes[k] = bytes_of(s);
     }

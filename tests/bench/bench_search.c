@@ -5,6 +5,8 @@
  * starts with a fresh cost model, so nothing is remembered from the one before. */
 #define _GNU_SOURCE
 #include "core/job/job.h"
+
+#include "base/quantile.h"
 #include "core/orchestrate/orchestrate.h"
 
 #include <stdio.h>
@@ -22,13 +24,6 @@ static double now_s(void)
 
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
 }
 
 static void must(enum dt_status st, const struct dt_error *err)
@@ -63,7 +58,7 @@ static double median_s(const struct dt_job *job, bool rank, double *layouts)
         dt_search_result_free(&r);
         dt_cost_free(in.cost);
     }
-    qsort(s, RUNS, sizeof(*s), by_value);
+    dt_sort_numbers(s, RUNS);
     return s[RUNS / 2];
 }
 

@@ -5,6 +5,7 @@
  * alone through oneDNN, measured in turns with the steps, so that a busy machine slows both. */
 #include "core/job/job.h"
 #include "core/cost/memory.h"
+#include "base/quantile.h"
 #include "base/rng.h"
 #include "core/schedule/schedule.h"
 #include "base/clock.h"
@@ -259,19 +260,6 @@ static double estimate_bytes(const struct bench *b)
     return sum + scratch;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof(*v), by_value);
-    return n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
-}
-
 /* All products of the recorded step.  BENCH_STEP_SHAPES=1 prints each. */
 static struct gemm_time bound_seconds(struct gemm *g, const struct rec *r, double *flops)
 {
@@ -323,24 +311,25 @@ static void report(const struct bench *b, struct rounds *r, double flops)
     const char *type = b->type == DT_BF16 ? "bf16" : "f32";
     double per_step = (double)c->batch * (c->images > 0 ? c->images : c->seq_len);
     double target = b->type == DT_BF16 ? c->target_bf16 : c->target_f32;
-    double wall = median(r->wall, c->rounds), bound = median(r->bound, c->rounds);
+    double wall = dt_median(r->wall, (size_t)c->rounds),
+           bound = dt_median(r->bound, (size_t)c->rounds);
 
     printf("bench: step_%s_%s %.1f %s ratio %.2f of products_alone\n", c->name, type,
-           per_step / wall, c->unit, median(r->ratio, c->rounds));
+           per_step / wall, c->unit, dt_median(r->ratio, (size_t)c->rounds));
     /* as fast as whole cores would be: what other programs took from them does not count */
     printf("bench: step_%s_%s_by_cpu_time %.1f %s ratio %.2f of products_alone\n", c->name, type,
-           per_step * b->dev.info.threads / median(r->cpu, c->rounds), c->unit,
-           median(r->ratio_cpu, c->rounds));
+           per_step * b->dev.info.threads / dt_median(r->cpu, (size_t)c->rounds), c->unit,
+           dt_median(r->ratio_cpu, (size_t)c->rounds));
     printf("bench: step_%s_%s_against_target %.2f of_products_alone ratio %.2f of target_%.2f\n",
-           c->name, type, median(r->ratio_cpu, c->rounds), median(r->ratio_cpu, c->rounds) / target,
-           target);
+           c->name, type, dt_median(r->ratio_cpu, (size_t)c->rounds),
+           dt_median(r->ratio_cpu, (size_t)c->rounds) / target, target);
     printf("bench: step_%s_%s_products_alone %.1f %s\n", c->name, type, per_step / bound, c->unit);
     printf("bench: step_%s_%s_products_alone_rate %.1f GFLOP/s\n", c->name, type,
            flops / bound * 1e-9);
     for (int k = 0; k < REC_CLASSES; k++)
-        if (median(r->class[k], c -> rounds) > 0)
+        if (dt_median(r->class[k], (size_t)c -> rounds) > 0)
             printf("bench: step_%s_%s_in_%s %.3f of_step\n", c->name, type, rec_class_names[k],
-                   median(r->class[k], c -> rounds));
+                   dt_median(r->class[k], (size_t)c -> rounds));
 }
 
 static void measure(struct bench *b)

@@ -5,6 +5,8 @@
  * NAME VALUE UNIT [ratio R of WHAT]". */
 #include "../test_util.h"
 
+#include "base/quantile.h"
+
 #include <stdio.h>
 
 /* The fixture's asserts need a running test; here they end the program. */
@@ -31,13 +33,6 @@ static double now_s(void)
 
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
 }
 
 enum { COMPILE, DURATIONS, ORDER, EVALUATE, TOTAL, PHASES };
@@ -117,7 +112,7 @@ static void bench(const struct size *z)
     for (int k = 0; k < PHASES; k++) {
         double x;
 
-        qsort(runs[k], RUNS, sizeof(double), by_value);
+        dt_sort_numbers(runs[k], RUNS);
         x = runs[k][RUNS / 2];
         printf("bench: %s_%s %.3f ms ratio %.1f of 1 M ops/s\n", phase_names[k], z->name, 1e3 * x,
                (double)n / x * 1e-6);

@@ -3,6 +3,7 @@
  * The MPI transport against the MPI library's own blocking calls, on the same ranks in the same
  * run, turn by turn.  Without a launcher it starts itself as 2 ranks. */
 #include "base/clock.h"
+#include "base/quantile.h"
 #include "comm/transport.h"
 
 #include <mpi.h>
@@ -83,13 +84,6 @@ static double turn_us(void (*f)(size_t), size_t n, int times)
     return (double)(dt_clock_ns() - begin) * 1e-3 / times;
 }
 
-static int by_value(const void *x, const void *y)
-{
-    const double *p = x, *q = y;
-
-    return (*p > *q) - (*p < *q);
-}
-
 static void measure(const char *name, void (*ours)(size_t), void (*theirs)(size_t), size_t n)
 {
     double own[TURNS], mpi[TURNS], ratio[TURNS];
@@ -105,8 +99,8 @@ static void measure(const char *name, void (*ours)(size_t), void (*theirs)(size_
         mpi[k] = turn_us(theirs, n, times);
         ratio[k] = own[k] / mpi[k];
     }
-    qsort(own, TURNS, sizeof(*own), by_value);
-    qsort(ratio, TURNS, sizeof(*ratio), by_value);
+    dt_sort_numbers(own, TURNS);
+    dt_sort_numbers(ratio, TURNS);
     if (t->rank == 0)
         printf("bench: transport_%s_%zu%s %.2f us ratio %.2f of the MPI library's own\n", name,
                count, unit, own[TURNS / 2], ratio[TURNS / 2]);

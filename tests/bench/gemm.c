@@ -2,6 +2,7 @@
 #include "gemm.h"
 
 #include "base/clock.h"
+#include "base/quantile.h"
 
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
@@ -82,13 +83,6 @@ struct run {
     int arg[OPERANDS];
 };
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 struct gemm_time gemm_now(void)
 {
     struct timespec t;
@@ -128,8 +122,8 @@ static struct gemm_time timed(struct gemm *g, struct run *r)
     for (int i = 0; i < OPERANDS; i++)
         dnnl_memory_destroy(mem[i]);
     dnnl_primitive_destroy(prim);
-    qsort(wall, RUNS, sizeof(*wall), by_value);
-    qsort(cpu, RUNS, sizeof(*cpu), by_value);
+    dt_sort_numbers(wall, RUNS);
+    dt_sort_numbers(cpu, RUNS);
     return (struct gemm_time){wall[RUNS / 2], cpu[RUNS / 2]};
 }
 
