@@ -61,9 +61,9 @@ wide='model.modules.encoder={kind: encoder, layers: 2, hidden: 128, ffn: 384, he
 llm='model.modules.llm={kind: llm, layers: 4, hidden: 192, ffn: 512, heads: 4, vocab: 264}'
 unet='model.modules.generator={kind: unet, channels: [32, 64], head_dim: 16, res_blocks: 1, in_channels: 1,
     out_channels: 1, context_dim: 64, context_len: 8, latent_scale: 1, resize: 16}'
-near() { # N RANKS: as many ranks are told, each is within 10 %
-    sed -n "/\"${2:-memory}\": \[/,/\]/p" out | awk -v n="$1" '/"allocated_bytes"/ { a = $2 + 0 }
-        /"predicted_bytes"/ { k++; p = $2 + 0; if (a < 1e6 || p < 0.9 * a || p > 1.1 * a) { print p, a; bad = 1 } }
+near() { # N RANKS MOST: as many ranks are told, each is within 10 %, or MOST times above
+    sed -n "/\"${2:-memory}\": \[/,/\]/p" out | awk -v n="$1" -v most="${3:-1.1}" '/"allocated_bytes"/ { a = $2 + 0 }
+        /"predicted_bytes"/ { k++; p = $2 + 0; if (a < 1e6 || p < 0.9 * a || p > most * a) { print p, a; bad = 1 } }
         END { exit bad || k != n }'
 }
 for precision in fp32 auto; do
@@ -83,6 +83,14 @@ for precision in fp32 auto; do
         'plan={encoder: {}, llm: {tp: 2}, generator: {}}'
     check "memory of tensor-parallel members, $precision" 'near 4'
     check "memory of their lanes, $precision" 'near 3 lanes'
+    # weight gradients that wait: of both microbatches, then of up to four of six, which differ in size
+    expect 0 "" "$DISTTRAIN" "$@" --ranks 4 run.checkpoint.dir=$precision-zb train.schedule=zb-h1
+    check "memory where weight gradients wait, $precision" 'near 4 && near 4 lanes'
+    expect 0 "" "$DISTTRAIN" "$@" --ranks 4 run.checkpoint.dir=$precision-1f1b6 train.global_batch=12
+    expect 0 "" "$DISTTRAIN" "$@" --ranks 4 run.checkpoint.dir=$precision-zb6 train.global_batch=12 train.schedule=zb-h1
+    check "memory enough for six, $precision" 'near 4 memory 1.4 && near 4 lanes 1.4'
+    sums $precision-1f1b6/step-00000002 >sums.1f1b; sums $precision-zb6/step-00000002 >sums.zb
+    check "and the same parameters and moments, $precision" '[ $(wc -l <sums.zb) -gt 60 ] && cmp -s sums.zb sums.1f1b'
 done
 
 # --- replicas that share a rank: ZeRO's pieces are of ranks ---

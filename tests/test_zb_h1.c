@@ -180,6 +180,34 @@ START_TEST(random_graphs_compile)
 }
 END_TEST
 
+/* What is recomputed is recomputed for the gradients of the input and once more for those of the weights; the LM head's
+ * come together. */
+START_TEST(recomputation_counts_twice)
+{
+    double model[DT_MAX_MODULES], once, twice, none, head;
+    struct dt_work w = {0};
+
+    sf_init(&s);
+    sf_llm(&s, 4);
+    sf_plan(&s, 4, 1, DT_SCHED_1F1B);
+    sf_layout(&s, 0, 1, 2, 1, 1);
+    sf_samples(&s, 4, 0, 0, false, 1);
+    sf_compile(&s);
+    for (int i = 0; i < 4; i++)
+        dt_work_add(&w, &s.a->m[0].work[i]);
+    dt_report_flops(&s.plan, &s.f.model, s.a, model, &none);
+    s.plan.policy.recompute = DT_RECOMPUTE_FULL;
+    dt_report_flops(&s.plan, &s.f.model, s.a, model, &once);
+    s.plan.policy.schedule = DT_SCHED_ZB_H1;
+    dt_report_flops(&s.plan, &s.f.model, s.a, model, &twice);
+    head = dt_block_flops(&s.f.model.modules[0].blocks[s.f.model.modules[0].n_blocks - 1], &w);
+    ck_assert_double_gt(head, 0);
+    ck_assert_double_gt(once, none);
+    ck_assert_double_eq_tol(twice - once, once - none - head, 1e-9 * once);
+    sf_free(&s);
+}
+END_TEST
+
 int main(void)
 {
     Suite *u = suite_create("zb_h1");
@@ -191,5 +219,6 @@ int main(void)
     tcase_add_test(c, the_order_is_the_one_drawn);
     tcase_add_test(c, frozen_modules_split_nothing);
     tcase_add_test(c, random_graphs_compile);
+    tcase_add_test(c, recomputation_counts_twice);
     return dt_test_run(u);
 }

@@ -41,6 +41,7 @@ static double recomputed_flops(const struct dt_block *b, const struct dt_work *w
 void dt_report_flops(const struct dt_plan *p, const struct dt_model *m,
                      const struct dt_assignment *a, double *model_flops, double *hardware_flops)
 {
+    bool split = dt_pipe_of(p->policy.schedule)->put_off != NULL;
     double hardware = 0;
 
     for (int i = 0; i < m->n_modules; i++) {
@@ -56,8 +57,10 @@ void dt_report_flops(const struct dt_plan *p, const struct dt_model *m,
             /* A trained block counts 3, the first of the network too: its input gradient is not
              * computed, but the convention (forward : backward = 1 : 2) is kept. */
             model_flops[i] += f * (wgrad ? 3 : dgrad ? 2 : 1);
+            /* a split backward brings the same back for either half, but for the LM head, which stays whole */
             if (wgrad || dgrad)
-                hardware += recomputed_flops(&mod->blocks[b], &w, p->policy.recompute);
+                hardware += recomputed_flops(&mod->blocks[b], &w, p->policy.recompute) *
+                            (split && wgrad && mod->blocks[b].kind != DT_BLOCK_LM_HEAD ? 2 : 1);
         }
         hardware += model_flops[i];
     }
