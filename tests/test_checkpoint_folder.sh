@@ -21,7 +21,7 @@ train 0 '"resumed": true' 3 'run.checkpoint={dir: c, keep: 1}'
 check "an archived step stays" '[ -f archive/step-00000001/model.safetensors ] && [ -L c/step-00000001 ] &&
     [ ! -e c/step-00000002 ]'
 echo mine >c/step-00000003/notes.txt
-train 0 "what this program did not write" 4 'run.checkpoint={dir: c, keep: 1}'
+train 0 "this program did not write" 4 'run.checkpoint={dir: c, keep: 1}'
 check "notes stay" '[ "$(ls -A c/step-00000003)" = notes.txt ]'
 rm -r c; mkdir c; echo precious >victim
 # the process that trains knows what its temporary files are called, and so does whoever plants them
@@ -33,9 +33,9 @@ check "nothing goes through a planted name" '[ "$(cat victim)" = precious ] && [
 "$DISTTRAIN" train --no-runs job.yaml 'run.checkpoint={dir: two, interval: 1, keep: 1}' run.log_dir=log >first 2>&1 &
 first=$!
 n=0; while [ ! -f two/latest ] && [ $n -lt 600 ]; do sleep 0.05; n=$((n + 1)); done
-train 2 "another training has this folder: process $first on $(uname -n), run [0-9a-f]\{32\}, since 20" 5 run.checkpoint.dir=two
+train 2 "another training uses this folder: process $first on $(uname -n), run [0-9a-f]\{32\}, since 20" 5 run.checkpoint.dir=two
 check "it says how to get past it" 'grep -q "remove two/lock" err && [ "$(grep -c "^disttrain: " err)" -eq 1 ]'
-expect 2 "another training has this folder" "$DISTTRAIN" train --ranks 2 --no-runs job.yaml run.checkpoint.dir=two
+expect 2 "another training uses this folder" "$DISTTRAIN" train --ranks 2 --no-runs job.yaml run.checkpoint.dir=two
 check "ranks say it once" '[ "$(grep -c "another training" err)" -eq 1 ]'
 # readers need no lock, and what keep takes away from them is not the end
 for k in 1 2 3; do
@@ -85,7 +85,7 @@ rm -rf log
 first=$!
 n=0; while [ $n -lt 600 ] && [ "$(cat log/metrics.jsonl 2>/dev/null | grep -c .)" -lt 1 ]; do sleep 0.05; n=$((n + 1)); done
 kill -KILL $first; wait $first 2>/dev/null
-train 0 "which began here at .*, has no checkpoint; going on from two/step-00000001 of run job-17" 2 run.checkpoint.dir=two
+train 0 "which began here at .*, has no checkpoint; resuming from two/step-00000001 of run job-17" 2 run.checkpoint.dir=two
 
 # --- what is not complete ---
 rm -rf part; cp -r two part

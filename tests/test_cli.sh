@@ -77,7 +77,7 @@ expect 2 "command line" "$DISTTRAIN" plan mllm-nano-local train.global_batch=-3
 expect 2 "" "$DISTTRAIN" plan mllm-nano-local not-an-assignment
 
 # a plan that does not go with the batch is refused where it stands
-expect 2 "gpt3-175b-1024.yaml:[0-9]*:[0-9]*: .*no multiple of dp 5" "$DISTTRAIN" plan gpt3-175b-1024 plan.llm.dp=5
+expect 2 "gpt3-175b-1024.yaml:[0-9]*:[0-9]*: .*not a multiple of dp 5" "$DISTTRAIN" plan gpt3-175b-1024 plan.llm.dp=5
 
 # --- where a plan says that a module is, it is ---
 job places.yaml <<'J'
@@ -104,7 +104,7 @@ cp "$tmp/out" "$tmp/placed.json"
 expect 0 '"first_gpu": 16' "$DISTTRAIN" plan -p "$tmp/placed.json" -o - "$tmp/places.yaml"
 expect 2 "places.yaml:8:3: .*modules encoder (GPUs 7 to 7) and llm (GPUs 0 to 7) share GPUs" \
     "$DISTTRAIN" simulate --no-runs "$tmp/places.yaml" plan.encoder.first_gpu=7 plan.llm.first_gpu=0
-expect 2 "places.yaml:8:3: .*first_gpu 12 is no multiple of 8" \
+expect 2 "places.yaml:8:3: .*first_gpu 12 is not a multiple of 8" \
     "$DISTTRAIN" plan "$tmp/places.yaml" plan.llm.first_gpu=12
 expect 2 "outside cluster" "$DISTTRAIN" plan "$tmp/places.yaml" plan.llm.first_gpu=65536
 

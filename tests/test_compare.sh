@@ -57,7 +57,7 @@ expect 0 "only in b" "$DISTTRAIN" compare 1 layout.db:1
 cp layout.db before.db
 if command -v sqlite3 >/dev/null; then
     sqlite3 before.db 'DROP TABLE fact'
-    expect 0 "whether they are of the same job is not known: b says nothing" "$DISTTRAIN" compare 1 before.db:1
+    expect 0 "not known whether they are of the same job: b does not record it" "$DISTTRAIN" compare 1 before.db:1
 fi
 # metrics of whole runs: the same of one run; recomputation takes time and saves memory
 expect 0 "" "$DISTTRAIN" compare 1 1 -t mfu=0 -t tokens_per_s=0 -t samples_per_s=0 -t bubble_share=0 \
@@ -88,7 +88,7 @@ expect 2 "has no run 7" "$DISTTRAIN" compare 1 7
 expect 2 "none.db: .*No such file" "$DISTTRAIN" compare 1 none.db:1
 expect 2 "none.db: .*No such file" "$DISTTRAIN" compare --runs none.db 1 2
 check "no file is made" '[ ! -e none.db ]'
-expect 2 "is no run" "$DISTTRAIN" compare one 1
+expect 2 "is not a run" "$DISTTRAIN" compare one 1
 expect 2 "has no 9 runs" "$DISTTRAIN" compare last-8 1
 expect 2 "no line 'speed'" "$DISTTRAIN" compare 1 2 -t speed=3%
 expect 2 "not NAME=PERCENT" "$DISTTRAIN" compare 1 2 -t iteration_s

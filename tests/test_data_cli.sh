@@ -10,10 +10,10 @@ skipped=0
 expect 2 "pack, scan or tokens" "$DISTTRAIN" data frob
 expect 2 "needs -o PREFIX" "$DISTTRAIN" data pack .
 expect 2 "folders, or --idx" "$DISTTRAIN" data pack -o x
-expect 2 "which shards" "$DISTTRAIN" data scan
+expect 2 "data scan needs shards" "$DISTTRAIN" data scan
 expect 2 "none.tar: cannot open" "$DISTTRAIN" data scan none.tar
 expect 2 "skip or fail" "$DISTTRAIN" data pack . -o x --on-bad ignore
-expect 2 "go with --side" "$DISTTRAIN" data scan none.tar --fit crop
+expect 2 "crop or stretch needs --side" "$DISTTRAIN" data scan none.tar --fit crop
 expect 2 "train or test" "$DISTTRAIN" data pack -o x --fashion-mnist all
 expect 2 "dataset-fashion-mnist" "$DISTTRAIN" data pack -o x --fashion-mnist train --dir "$tmp"
 expect 2 "needs --labels" "$DISTTRAIN" data pack -o x --idx images

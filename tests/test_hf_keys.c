@@ -112,7 +112,7 @@ static const struct {
     {"unet", "\"resnet_time_scale_shift\": \"scale_shift\"", "resnet_time_scale_shift"},
     {"unet", "\"act_fn\": \"gelu\"", "supported: silu|swish"},
     {"unet", "\"dropout\": 0.1", "dropout: 0.1 is not supported"},
-    {"unet", "\"norm_num_groups\": 24", "no multiple of 24 groups"},
+    {"unet", "\"norm_num_groups\": 24", "not a multiple of 24 groups"},
     {"unet", "\"norm_num_groups\": null", "norm_num_groups: null"},
     {"unet", "\"mid_block_type\": null", "mid_block_type: null"},
     {"unet", "\"num_class_embeds\": 10", "num_class_embeds"},

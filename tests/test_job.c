@@ -262,7 +262,7 @@ static const struct {
     {BASE, "train.global_batch=0", "command line", 1, 20,
      "global_batch: expected an integer from 1"},
     {BASE, "train.global_batch=many", "command line", 1, 20, "global_batch: expected an integer"},
-    {BASE, "train.microbatch=3", "job.yaml", 5, 23, "no multiple of microbatch 3; use 129"},
+    {BASE, "train.microbatch=3", "job.yaml", 5, 23, "not a multiple of microbatch 3; use 129"},
     {BASE, "train.precision=fp8", "command line", 1, 17, "one of bf16"},
     {BASE, "train.zero=3", "command line", 1, 12, "from 0 to 1"},
     {BASE, "train.schedule=1f1", "command line", 1, 16, "did you mean \"1f1b\""},

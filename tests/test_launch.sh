@@ -111,13 +111,13 @@ check "its arguments came whole" '[ -f "odd\\name #/metrics.jsonl" ] && [ -f "tw
 check "both ranks ran" 'grep -q "\"ranks\": *2\b" out'
 expect 2 'nonsense' "$DISTTRAIN" $train --ranks 2 "$@" run.nonsense=1
 # another host's launcher might not hand the environment down
-expect 2 "did not hand down the command line of 123456 bytes" "$DISTTRAIN" @environment 123456
+expect 2 "did not pass on the command line of 123456 bytes" "$DISTTRAIN" @environment 123456
 # what the system cannot hand on is said: a \ takes two bytes on the way
 slashes=$(printf '%05300d' 0 | tr 0 '\\')
 set --
 n=0
 while [ $n -lt 25 ]; do set -- "$@" "run.lr=0.001 # $slashes"; n=$((n + 1)); done
-expect 2 'together longer than this system hands' sh -c 'ulimit -s 1024 && exec "$@"' sh "$DISTTRAIN" $train --ranks 2 "$@" run.steps=1
+expect 2 'together longer than this system allows' sh -c 'ulimit -s 1024 && exec "$@"' sh "$DISTTRAIN" $train --ranks 2 "$@" run.steps=1
 expect 0 "" "$DISTTRAIN" $train --ranks 2 "$@" run.steps=1
 
 # --- tasks that do not know of each other ---

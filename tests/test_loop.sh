@@ -45,7 +45,7 @@ check "what was read is named" 'grep -q "; b: two-000000.tar, step 3, " err'
 expect 0 "ops joined, 0 only in a, 0 only in b" "$DISTTRAIN" compare --runs runs.db 1 2
 check "predicted, then measured" 'grep -q "run 1, simulated" out && grep -q "run 2, executed" out'
 expect 0 "median |error|" "$DISTTRAIN" loop --anyway job.yaml --ranks 1 --steps 1 --warm-up 0 --seconds 0
-expect 5 "failed; it said last" env PATH=/none "$DISTTRAIN" loop --anyway job.yaml --ranks 2 --steps 1 --warm-up 0 --seconds 0
+expect 5 "failed; its last output was" env PATH=/none "$DISTTRAIN" loop --anyway job.yaml --ranks 2 --steps 1 --warm-up 0 --seconds 0
 # Every core busy: no table.  All but one, or a test beside this one: a table of the others, or none.
 burners=
 burn() { (exec sh -c 'while :; do :; done') & burners="$burners $!"; }

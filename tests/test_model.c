@@ -522,7 +522,7 @@ static const struct {
     {"{\"model_type\": \"llama\", \"num_hidden_layers\": 2, \"hidden_size\": 10, "
      "\"intermediate_size\": 20, "
      "\"num_attention_heads\": 3, \"vocab_size\": 100}",
-     "no multiple of heads"},
+     "not a multiple of heads"},
 };
 
 START_TEST(hf_errors_explain)
@@ -561,9 +561,9 @@ static const struct {
     {"{preset: mllm-9b, generater: {resize: 512}}", 37, "did you mean \"generator\""},
     {"{preset: mllm-9b, generator: {resise: 512}}", 38, "did you mean \"resize\""},
     {"{preset: mllm-9b, generator: {resize: big}}", 46, "resize: expected an integer"},
-    {"{preset: mllm-9b, generator: {resize: 513}}", 37, "no multiple of latent_scale 8"},
-    {"{preset: mllm-9b, llm: {heads: 33}}", 31, "no multiple of heads 33"},
-    {"{preset: mllm-9b, llm: {kv_heads: 5}}", 31, "no multiple of kv_heads 5"},
+    {"{preset: mllm-9b, generator: {resize: 513}}", 37, "not a multiple of latent_scale 8"},
+    {"{preset: mllm-9b, llm: {heads: 33}}", 31, "not a multiple of heads 33"},
+    {"{preset: mllm-9b, llm: {kv_heads: 5}}", 31, "not a multiple of kv_heads 5"},
     {"{preset: mllm-9b, llm: {experts: 4}}", 31, "top_k"},
     {"{preset: mllm-9b, llm: {kind: unet}}", 38, "of kind llm already"},
     {"{preset: mllm-9b, llm: {modality: image}}", 31, "text"},

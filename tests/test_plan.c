@@ -190,7 +190,7 @@ START_TEST(stated_places_are_kept)
     plan.modules[1].layout.first_gpu = 14;
     dt_assert_ok(dt_plan_place(&plan, &fx.cluster, &err), err);
     ck_assert_int_eq(dt_plan_validate(&plan, &fx.model, &fx.cluster, &err), DT_ERR_INPUT);
-    dt_assert_has(err.message, "module llm: first_gpu 14 is no multiple of 4");
+    dt_assert_has(err.message, "module llm: first_gpu 14 is not a multiple of 4");
     dt_plan_unpin(&plan);
     dt_assert_ok(dt_plan_place(&plan, &fx.cluster, &err), err);
     ck_assert_int_eq(plan.modules[1].layout.first_gpu, 0);
@@ -209,7 +209,7 @@ START_TEST(stated_places_leave_no_room)
     dt_assert_has(err.message, "module llm: the first_gpu of the others leave no 48 GPUs in a row");
     plan.colocated = true;
     ck_assert_int_eq(dt_plan_place(&plan, &fx.cluster, &err), DT_ERR_INPUT);
-    dt_assert_has(err.message, "vit: first_gpu 24 does not go with colocated modules");
+    dt_assert_has(err.message, "vit: first_gpu 24 cannot be combined with colocated modules");
 }
 END_TEST
 
@@ -298,7 +298,7 @@ static const char *const broken[] = {"2 modules, model three has 3",
                                      "outside cluster",
                                      "straddle nodes",
                                      "vit (GPUs 44 to 55) and llm (GPUs 0 to 47) share GPUs",
-                                     "no multiple of dp 4 x microbatch 2",
+                                     "not a multiple of dp 4 x microbatch 2",
                                      "for encoders and generators",
                                      "ep 3: expert parallelism is not supported yet",
                                      "at least 1",

@@ -88,7 +88,7 @@ expect 0 "overruled: train.recompute is full, not selective" "$DISTTRAIN" simula
 # what cannot be both
 expect 2 "command line:1:17: strategy: the plan is given by as-job.json" \
     "$DISTTRAIN" simulate --no-runs -p as-job.json $job search.strategy=distmm
-expect 2 "either the plan is given or it is looked for" \
+expect 2 "either the plan is given or it is searched for" \
     "$DISTTRAIN" simulate --no-runs -p as-job.json -s distmm $job
 expect 2 "whose modules are not those of" "$DISTTRAIN" simulate --no-runs -p as-job.json llama-70b-96
 expect 2 "as-job.json" "$DISTTRAIN" simulate --no-runs -p as-job.json $job train.global_batch=7

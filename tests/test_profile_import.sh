@@ -40,7 +40,7 @@ expect 0 "2 rows in all" "$DISTTRAIN" profile import -o a.sql a100.sqlite
 check "importing twice changes nothing" 'cmp -s a.sql before.sql'
 expect 0 "h.db: 2 rows of H100 80GB HBM3" "$DISTTRAIN" profile import -o h.db h100.json
 check "integers are counted" 'grep -q "5 of them are of operators on integers" out'
-check "so is what --dtype says" 'grep -q "5 mapped kernels are taken for --dtype" out'
+check "so is what --dtype says" 'grep -q "5 mapped kernels have the type of --dtype" out'
 expect 0 "attn_causal" "$DISTTRAIN" db show h.db
 expect 0 "2 rows of card from 4 observations" "$DISTTRAIN" profile import -o n.sql --device card nccl.txt
 cp n.sql n3.sql
@@ -121,11 +121,11 @@ refused "neither an Nsight" words
 refused "no table CUPTI_ACTIVITY_KIND_KERNEL" j.db
 refused "cannot open" none.json
 refused "cannot read" .
-refused "does not name its GPU: say --device" unnamed.sqlite
-refused "one by one, or say --device" a100.sqlite h100.json
+refused "does not name its GPU: use --device" unnamed.sqlite
+refused "one by one, or use --device" a100.sqlite h100.json
 echo "  - {kernel: '(', op: gemm, dims: [1, 2, 3]}" >>own.yaml
 refused "own.yaml:6:14: kernel: not a POSIX" --rules own.yaml a100.sqlite
-refused "one of the rules presets (presets: default)" --rules nowhere a100.sqlite
+refused "nor a rule preset (presets: default)" --rules nowhere a100.sqlite
 printf 'rules: [{kernel: "^zzz$", op: adamw, dims: [1]}]\n' >none.yaml
 rm -f no.db
 expect 2 "a100.sqlite: rules none.yaml map no kernel to an op: nothing written" \

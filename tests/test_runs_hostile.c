@@ -163,8 +163,8 @@ START_TEST(damaged_rows_are_refused)
         {LOOSE("op") "UPDATE op SET lane = -1 WHERE op = 0", "lane is -1, not 0 to"},
         {LOOSE("op") "UPDATE op SET lane = 4294967296 WHERE op = 0", "lane is 4294967296"},
         {LOOSE("op") "UPDATE op SET peer_lane = 6", "peer_lane is the number of no lane"},
-        {LOOSE("op") "UPDATE op SET begin_ns = 'soon'", "begin_ns is no whole number"},
-        {LOOSE("op") "UPDATE op SET begin_ns = 1.5", "begin_ns is no whole number"},
+        {LOOSE("op") "UPDATE op SET begin_ns = 'soon'", "begin_ns is not a whole number"},
+        {LOOSE("op") "UPDATE op SET begin_ns = 1.5", "begin_ns is not a whole number"},
         {LOOSE("op") "UPDATE op SET begin_ns = -9223372036854775808", "begin_ns is -922"},
         {LOOSE("op") "UPDATE op SET end_ns = 9223372036854775807", "end_ns is 9223372036854775807"},
         {LOOSE("op") "UPDATE op SET end_ns = begin_ns - 1 WHERE begin_ns > 0",
@@ -179,10 +179,10 @@ START_TEST(damaged_rows_are_refused)
         {LOOSE("lane") "UPDATE lane SET gpus = 0", "gpus is 0"},
         {LOOSE("lane") "UPDATE lane SET first_gpu = 2147483647", "first_gpu is too large"},
         {LOOSE("run") "UPDATE run SET kind = NULL", "table run: kind is NULL"},
-        {LOOSE("run") "UPDATE run SET makespan_ns = 'long'", "makespan_ns is no whole number"},
+        {LOOSE("run") "UPDATE run SET makespan_ns = 'long'", "makespan_ns is not a whole number"},
         {LOOSE("run") "UPDATE run SET report = x'00'", "report is no text"},
-        {LOOSE("run") "INSERT INTO run SELECT * FROM run", "there twice"},
-        {LOOSE("place") "INSERT INTO place SELECT * FROM place", "there twice"},
+        {LOOSE("run") "INSERT INTO run SELECT * FROM run", "duplicate rows"},
+        {LOOSE("place") "INSERT INTO place SELECT * FROM place", "duplicate rows"},
         {LOOSE("place") "UPDATE place SET rank = 2147483647", "rank is 2147483647"},
         {LOOSE("memory") "UPDATE memory SET model = NULL", "model is NULL"},
         {LOOSE("memory") "UPDATE memory SET predicted_bytes = -1", "predicted_bytes is -1"},
@@ -339,7 +339,7 @@ START_TEST(databases_of_others_are_not_written_to)
     sql(path2, "ALTER TABLE op RENAME TO o; CREATE VIEW op AS SELECT * FROM o");
     assert_untouched("a view", "a view");
     dt_assert_ok(dt_file_write(path2, "run 1: fast\n", 12, &err), err);
-    assert_untouched("a text", "no SQLite database");
+    assert_untouched("a text", "not an SQLite database");
     end();
 }
 END_TEST

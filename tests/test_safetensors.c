@@ -479,7 +479,7 @@ START_TEST(wrong_indexes_are_refused)
          "\"c\" is not there"},
         {"{\"weight_map\":{\"b\":\"model-00001-of-00002.safetensors\","
          "\"a\":\"../model-00002-of-00002.safetensors\"}}",
-         "beside the index"},
+         "folder of the index"},
         {"{\"weight_map\":{\"b\":\"gone.safetensors\"}}", "cannot open"},
         {"{\"weight_map\":{}}", "weight_map"},
         {"{\"weight_map\":{\"b\":{}}}", "\"b\""},

@@ -91,7 +91,7 @@ sed 's/^    encoder:/    eye:/' job.yaml >eye.yaml
 expect 2 'none of the 2[0-9] parameters of module "eye" is there.*looked for embeddings.patch_embeddings.projection.weight, .*also has encoder\.' \
     "$DISTTRAIN" train --no-runs --init-from saved eye.yaml run.steps=1 run.checkpoint.dir=fifth
 check "nothing was trained" '[ ! -e fifth/latest ]'
-expect 0 "eye  *0 of 2[0-9]; not there: embeddings" \
+expect 0 "eye  *0 of 2[0-9]; missing: embeddings" \
     "$DISTTRAIN" train --no-runs --init-from saved --init-partial eye.yaml run.steps=1 run.checkpoint.dir=fifth
 expect 0 '"module": "llm",' "$DISTTRAIN" train --no-runs --json --init-from saved eye.yaml run.steps=1 run.checkpoint.dir=sixth run.init_partial=true
 check "counts of every module in JSON" 'tr -d " \n" <out | grep -q "\"init\":{\"found\":[1-9][0-9]*,\"missing\":2[0-9],\"unused\":2[0-9],\"modules\":\[{\"module\":\"eye\",\"asked\":2[0-9],\"found\":0,\"missing\":2[0-9],\"unused\":0},"'

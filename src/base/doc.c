@@ -240,7 +240,7 @@ static enum dt_status on_alias(struct builder *b, struct fy_event *e, struct dt_
         if (strcmp(a->name, name) != 0)
             continue;
         if (!a->value)
-            return fail(b, at, "an alias cannot stand inside the value that it names");
+            return fail(b, at, "an alias cannot be inside the value that it names");
         b->values += a->value->weight;
         if (b->values > DT_DOC_VALUES_MAX)
             return fail(b, at, "too many values in one document once its aliases are expanded");

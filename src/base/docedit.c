@@ -68,7 +68,7 @@ static enum dt_status override_at(const struct override *o, const struct dt_valu
     if (level >= DT_DOC_DEPTH_MAX)
         return override_fail(o, col, path, len, "is nested too deeply");
     if (v->kind == DT_VALUE_SCALAR)
-        return override_fail(o, col, path, len, "cannot be set: the value above it is no map");
+        return override_fail(o, col, path, len, "cannot be set: the value above it is not a map");
     DT_TRY(override_index(o, v, path, len, &index));
     old = index < v->n ? v->child[index].value : NULL;
     if (path[len] == '.')

@@ -314,10 +314,13 @@ static enum dt_status not_found(const char *kind, const char *name, const char *
     char names[3072] = "";
     size_t used = 0;
     const char *near;
+    char one[32]; /* "job" of the folder "jobs" */
     enum dt_status st;
 
+    snprintf(one, sizeof(one), "%.*s", (int)(strlen(kind) - (kind[strlen(kind) - 1] == 's')), kind);
     if (!*name)
-        return dt_error_set(err, DT_ERR_INPUT, "an empty name where one of the %s is needed", kind);
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "an empty name; the name of a file or of a %s preset is needed", one);
     DT_TRY(dt_file_check(name, err));
     for (size_t i = 0; i < n_dirs; i++)
         list_presets(dirs[i], kind, ext, &list);
@@ -331,12 +334,11 @@ static enum dt_status not_found(const char *kind, const char *name, const char *
         st = dt_error_set(err, DT_ERR_INPUT,
                           "\"%s\" is neither a file nor a preset; no %s presets were found (set "
                           "DISTTRAIN_TRACES to the directory that holds %s/)",
-                          name, kind, kind);
+                          name, one, kind);
     else
-        st = dt_error_set(err, DT_ERR_INPUT,
-                          "\"%s\" is neither a file nor one of the %s presets%s%s%s (presets: %s)",
-                          name, kind, near ? "; did you mean \"" : "", near ? near : "",
-                          near ? "\"?" : "", names);
+        st = dt_error_set(
+            err, DT_ERR_INPUT, "\"%s\" is neither a file nor a %s preset%s%s%s (presets: %s)", name,
+            one, near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "", names);
     for (size_t i = 0; i < list.n; i++)
         dt_free(list.name[i]);
     return st;

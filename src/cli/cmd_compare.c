@@ -15,10 +15,10 @@
 static const struct dt_cli_option options[] = {
     {"tolerance", 't', DT_OPT_LIST, "NAME=PERCENT",
      "fail (exit status 4) when a line differs by more, such as iteration_s=5%"},
-    {"anyway", 0, DT_OPT_FLAG, NULL, "compare runs of different jobs, too"},
+    {"anyway", 0, DT_OPT_FLAG, NULL, "also compare runs of different jobs"},
     {"top", 0, DT_OPT_INT, "N", "lines to print (default 20; 0 = all)"},
     {"runs", 0, DT_OPT_STRING, "FILE",
-     "where runs without a file name are (default $DISTTRAIN_RUNS or ./disttrain-runs.db)"},
+     "the runs file, for runs named without one (default $DISTTRAIN_RUNS or ./disttrain-runs.db)"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
@@ -53,8 +53,8 @@ static enum dt_status one_job(const struct dt_compare *c, struct dt_error *err)
         return DT_OK;
     name_differences(c, text, sizeof(text));
     return dt_error_set(err, DT_ERR_INPUT,
-                        "not the same job: %s; --anyway compares them all the same, but neither "
-                        "is a prediction of the other",
+                        "not the same job: %s; --anyway compares them nevertheless, but neither is "
+                        "a prediction of the other",
                         text);
 }
 
@@ -311,7 +311,7 @@ static void print_table(const struct dt_compare *c, int top)
         name_differences(c, text, sizeof(text));
         printf("not the same job: %s\n", text);
     } else if (c->facts_a.n == 0 || c->facts_b.n == 0) {
-        printf("whether they are of the same job is not known: %s says nothing about it\n",
+        printf("it is not known whether they are of the same job: %s does not record it\n",
                c->facts_a.n == 0 ? "a" : "b");
     }
     printf("%lld ops joined, %lld only in a, %lld only in b\n\n", (long long)c->joined,

@@ -22,7 +22,7 @@ static const struct dt_cli_option options[] = {
     {"output", 'o', DT_OPT_STRING, "FILE",
      "pack: PREFIX of the shards; scan: the CSV file (default - = stdout)"},
     {"fashion-mnist", 0, DT_OPT_STRING, "SPLIT", "pack: Fashion-MNIST, train or test"},
-    {"dir", 0, DT_OPT_STRING, "DIR", "pack --fashion-mnist: where its files are"},
+    {"dir", 0, DT_OPT_STRING, "DIR", "pack --fashion-mnist: the folder of its files"},
     {"idx", 0, DT_OPT_STRING, "FILE", "pack: pictures in IDX format (MNIST), plain or .gz"},
     {"labels", 0, DT_OPT_STRING, "FILE", "pack --idx: their labels"},
     {"label-names", 0, DT_OPT_STRING, "A,B,...", "pack --idx: a word per label for the captions"},
@@ -57,7 +57,8 @@ static enum dt_status on_bad(const struct dt_cli *cli, struct dt_error *err, boo
 static void print_report(FILE *f, const char *begin, const struct dt_data_report *r)
 {
     if (r->captions_cut)
-        fprintf(f, "%s%lld captions shortened to what fits\n", begin, (long long)r->captions_cut);
+        fprintf(f, "%s%lld caption%s shortened to fit\n", begin, (long long)r->captions_cut,
+                dt_plural(r->captions_cut));
     for (int i = 0; i < DT_BAD_COUNT; i++)
         if (r->bad[i])
             fprintf(f, "%s%lld %s, for instance %s\n", begin, (long long)r->bad[i],
@@ -98,8 +99,8 @@ static enum dt_status pack_fashion(const struct dt_cli *cli, const char *split,
     enum dt_status st = dt_pack_idx(images, labels, dt_caption_fashion_words, o, r, err, res);
     if (st == DT_ERR_INPUT && err && strstr(err->message, "cannot open"))
         return dt_error_at(err, st, images, 0, 0,
-                           "cannot open (Debian's package dataset-fashion-mnist has it; --dir says "
-                           "where it is)");
+                           "cannot open (it is in Debian's package dataset-fashion-mnist; --dir "
+                           "names another folder)");
     return st;
 }
 
@@ -243,7 +244,9 @@ static enum dt_status scan_options(const struct dt_cli *cli, struct dt_loader_op
         return dt_error_set(err, DT_ERR_USAGE, "--fit is none, max, crop or stretch, not '%s'",
                             fit);
     if ((f == DT_FIT_NONE) != (side == 0))
-        return dt_error_set(err, DT_ERR_USAGE, "--fit max, crop or stretch go with --side PIXELS");
+        return dt_error_set(
+            err, DT_ERR_USAGE,
+            "--fit max, crop or stretch needs --side PIXELS, which needs one of them");
     o->image = (struct dt_image_spec){(enum dt_image_fit)f, (int)side, DT_FILTER_AUTO};
     o->target = o->image;
     o->seq_len = (int)seq_len;
@@ -283,8 +286,9 @@ static enum dt_status print_scanned(const struct dt_cli *cli, const char *path,
 {
     struct dt_json j;
     if (!cli->json) {
-        printf("%s: %lld rows from %lld of %lld samples\n", path, (long long)sum->rows,
-               (long long)r->documents, (long long)samples);
+        printf("%s: %lld row%s from %lld of %lld sample%s\n", path, (long long)sum->rows,
+               dt_plural(sum->rows), (long long)r->documents, (long long)samples,
+               dt_plural(samples));
         printf(
             "  %lld tokens (%lld text, %lld image), sequences %.1f %% full; %lld images encoded, "
             "%lld to generate\n",
@@ -370,7 +374,7 @@ static enum dt_status data_scan(struct dt_cli *cli, struct dt_error *err)
     char **shards;
     enum dt_status st;
     if (cli->n_args < 2)
-        return dt_error_set(err, DT_ERR_USAGE, "data scan SHARDS...: which shards?");
+        return dt_error_set(err, DT_ERR_USAGE, "data scan needs shards: data scan SHARDS...");
     DT_TRY(dt_cli_one_stdout(cli, dt_cli_string(cli, "output", "-"), err));
     DT_TRY(scan_options(cli, &o, err));
     DT_TRY(dt_tokenizer_open(dt_cli_string(cli, "tokenizer", "bytes"), err, &t));

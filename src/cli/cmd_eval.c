@@ -17,7 +17,7 @@ enum { SAMPLES = 500, BATCH = 64, TOKENS = 64, DRAWS = 4, WORDS_MAX = 256 };
 static const struct dt_cli_option options[] = {
     {"data", 'd', DT_OPT_LIST, "FILE", "held-out shards (default: the job's run.eval_data)"},
     {"checkpoint", 'c', DT_OPT_STRING, "DIR", "weights (default: the job's run.checkpoint.dir)"},
-    {"samples", 'n', DT_OPT_INT, "N", "documents to look at (default 500)"},
+    {"samples", 'n', DT_OPT_INT, "N", "number of documents (default 500)"},
     {"draws", 0, DT_OPT_INT, "N", "timesteps and noises per image for its loss (default 4)"},
     {"max-tokens", 0, DT_OPT_INT, "N", "longest caption (default 64)"},
     {"label-names", 0, DT_OPT_STRING, "A,B,...",
@@ -77,7 +77,7 @@ static enum dt_status read_options(struct eval *e, struct dt_error *err)
 
     if (n == 0)
         return dt_error_at(err, DT_ERR_INPUT, e->t.job->name, 0, 0,
-                           "the job has no run.eval_data; say --data FILE");
+                           "the job has no run.eval_data; use --data FILE");
     DT_TRY(read_words(e, err));
     return dt_shard_list(data, n, err, &e->shards, &e->n_shards);
 }
@@ -264,8 +264,7 @@ static void print_text(const struct eval *e)
                    100 * share(e->right, e->classed), (long long)e->right, (long long)e->classed);
         printf("whole caption right    %6.1f %%\n", 100 * share(e->exact, e->captions));
         printf("text loss              %8.4f nats per token\n", e->nll / (double)e->targets);
-        printf("example                \"%s\" where \"%s\" was right\n", e->example[1],
-               e->example[0]);
+        printf("example                \"%s\", correct: \"%s\"\n", e->example[1], e->example[0]);
     }
     if (e->images.images > 0) {
         printf("diffusion loss         %8.4f mean squared error of the noise\n", e->images.mse / n);

@@ -253,11 +253,12 @@ static void print_cores(const struct dt_loop *l)
 {
     if (l->cores < l->cpus_all)
         printf("%d of %d cores left to other work\n", l->cpus_all - l->cores, l->cpus_all);
-    printf("the machine's speed drifted by %.0f %%, which predictions follow", 100 * drift(l));
+    printf("the machine's speed drifted by %.0f %%, for which predictions are corrected",
+           100 * drift(l));
     if (l->foreign_max >= 0)
         printf("; other work took at most %.0f %% of the cores' time", 100 * l->foreign_max);
     if (l->again > 0)
-        printf("; %d measurement%s taken again", l->again, l->again == 1 ? " was" : "s were");
+        printf("; %d measurement%s repeated", l->again, l->again == 1 ? " was" : "s were");
     printf("\n");
     for (int i = 0; i < l->n; i++)
         if (!dt_drift_counts(&l->layout[i].drift)) {

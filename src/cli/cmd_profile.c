@@ -16,7 +16,7 @@ static const struct dt_cli_option options[] = {
     {"svg", 0, DT_OPT_STRING, "DIR", "fit: draw the residuals of every curve into this folder"},
     {"rules", 0, DT_OPT_STRING, "FILE", "import: which op a kernel is (default: default)"},
     {"dtype", 0, DT_OPT_STRING, "TYPE",
-     "import: element type where rule and trace name none (default bf16)"},
+     "import: element type if neither rule nor trace names one (default bf16)"},
     {"strict", 0, DT_OPT_FLAG, NULL, "import: fail if any kernel is not mapped"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };

@@ -238,15 +238,15 @@ static enum dt_status find_device(struct dt_cli_import_run *run, struct dt_error
         if (said && strcmp(said->device, f->device) != 0)
             return dt_error_set(err, DT_ERR_USAGE,
                                 "%.200s was taken on %s, %.200s on %s: import them one by one, or "
-                                "say --device NAME",
+                                "use --device NAME",
                                 said->path, said->device, f->path, f->device);
         said = f;
     }
     if (!said)
-        return dt_error_set(err, DT_ERR_USAGE,
-                            "%.200s does not name its GPU: say --device NAME, as in --device "
-                            "A100-SXM4-80GB",
-                            run->file[0].path);
+        return dt_error_set(
+            err, DT_ERR_USAGE,
+            "%.200s does not name its GPU: use --device NAME, as in --device A100-SXM4-80GB",
+            run->file[0].path);
     run->device = said->device;
     return DT_OK;
 }

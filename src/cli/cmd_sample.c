@@ -106,7 +106,7 @@ static enum dt_status draw(struct sample *s, struct dt_error *err)
     o.w = o.h = s->side ? (int)s->side : m->resize;
     if (o.w <= 0)
         return dt_error_set(err, DT_ERR_USAGE,
-                            "the generator has no size of its own; say --side PIXELS");
+                            "the generator has no size of its own; use --side PIXELS");
     images = dt_calloc((size_t)n, sizeof(*images));
     texts = dt_calloc((size_t)n, sizeof(*texts));
     st = images && texts ? DT_OK : dt_error_nomem(err, "images");
@@ -186,7 +186,7 @@ static enum dt_status read_options(struct sample *s, struct dt_error *err)
         else
             s->texts[s->n_texts++] = cli->list[i];
     if (s->n_files + s->n_texts == 0)
-        return dt_error_set(err, DT_ERR_USAGE, "say what to do: --image FILE or --text TEXT");
+        return dt_error_set(err, DT_ERR_USAGE, "nothing to do: use --image FILE or --text TEXT");
     s->output = dt_cli_string(cli, "output", "sample.png");
     if (s->n_texts)
         DT_TRY(dt_cli_one_stdout(cli, s->output, err));

@@ -45,7 +45,7 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
     printf("\niteration        %10.3f s   (80 %% interval %.3f to %.3f s)\n", r->iteration_s,
            r->iteration_s_p10, r->iteration_s_p90);
     if (res->iterations > 1 || s->job->sim.jitter > 0)
-        printf("  of it samples, jitter         p10 %.3f s, p90 %.3f s over %d iteration%s\n",
+        printf("  samples and jitter only       p10 %.3f s, p90 %.3f s over %d iteration%s\n",
                r->samples_s_p10, r->samples_s_p90, res->iterations,
                res->iterations == 1 ? "" : "s");
     printf("MFU              %10.2f %%   of %d GPUs used (%.2f %% of the cluster's %d)\n",

@@ -14,11 +14,11 @@ static const struct dt_cli_option options[] = {
     {"format", 'f', DT_OPT_STRING, "FORMAT",
      "chrome (JSON, the default) or perfetto (protobuf, smaller and faster to open)"},
     {"output", 'o', DT_OPT_STRING, "FILE",
-     "where to (default trace.json or trace.pftrace; - = stdout)"},
+     "output file (default trace.json or trace.pftrace; - = stdout)"},
     {"per-lane", 0, DT_OPT_STRING, "DIR",
-     "instead a file per lane, lane-N.json or .pftrace, as ranks write them"},
+     "write one file per lane instead, lane-N.json or lane-N.pftrace"},
     {"runs", 0, DT_OPT_STRING, "FILE",
-     "where the run is (default $DISTTRAIN_RUNS or ./disttrain-runs.db)"},
+     "the runs file (default $DISTTRAIN_RUNS or ./disttrain-runs.db)"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 

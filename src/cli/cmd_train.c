@@ -22,20 +22,21 @@
 #include <unistd.h>
 
 static const struct dt_cli_option options[] = {
-    {"from-scratch", 0, DT_OPT_FLAG, NULL, "begin anew although there is a checkpoint"},
+    {"from-scratch", 0, DT_OPT_FLAG, NULL, "start a new run, even if there is a checkpoint"},
     {"run-id", 0, DT_OPT_STRING, "ID",
-     "go on from the newest checkpoint of this run only, or begin it"},
+     "resume from the newest checkpoint of this run only, or start this run"},
     {"changed-data", 0, DT_OPT_FLAG, NULL,
-     "go on although the data is not what the checkpoint was trained on"},
+     "resume even if the data is not what the checkpoint was trained on"},
     {"init-from", 0, DT_OPT_STRING, "PATH",
-     "begin with these weights: safetensors, a folder of them, or a checkpoint"},
-    {"init-partial", 0, DT_OPT_FLAG, NULL, "even where they have nothing of a module"},
+     "start with these weights: safetensors, a folder of them, or a checkpoint"},
+    {"init-partial", 0, DT_OPT_FLAG, NULL,
+     "with --init-from: accept weights that lack all of a module"},
     {"ranks", 0, DT_OPT_INT, "N", "start N ranks under mpirun"},
     {"max-restarts", 0, DT_OPT_INT, "N",
-     "with --ranks: when the job fails, go on from its last checkpoint, at most N times"},
+     "with --ranks: if the job fails, resume from its last checkpoint, at most N times"},
     {"runs", 0, DT_OPT_STRING, "FILE",
      "keep the run in this SQLite file (default $DISTTRAIN_RUNS or ./disttrain-runs.db)"},
-    {"no-runs", 0, DT_OPT_FLAG, NULL, "keep nothing there"},
+    {"no-runs", 0, DT_OPT_FLAG, NULL, "do not store the run"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
@@ -265,7 +266,7 @@ static enum dt_status launch(const struct task *t, int64_t ranks, int64_t restar
 
     if (restarts > 0 && !t->job->run.checkpoint_dir[0])
         return dt_error_set(err, DT_ERR_USAGE,
-                            "--max-restarts goes on from checkpoints: the job needs "
+                            "--max-restarts resumes from checkpoints: the job needs "
                             "run.checkpoint, such as {dir: DIR, interval: 100}");
     if (restarts > 0 && !dt_cli_string(t->cli, "run-id", NULL)) {
         DT_TRY(choose_run(t->cli, t->job, err, id));

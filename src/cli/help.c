@@ -9,8 +9,10 @@
 
 void dt_cli_print_usage(FILE *f)
 {
-    fprintf(f, "usage: disttrain COMMAND [OPTION...] ARGUMENT...\n\n"
-               "Plans and simulates the training of multimodal language models on GPU clusters.\n\n"
+    fprintf(f, "usage: disttrain COMMAND [OPTION...] ARGUMENT...\n"
+               "\n"
+               "Plans, simulates and executes the training of multimodal language models.\n"
+               "\n"
                "commands:\n");
     for (int i = 0; dt_cli_commands[i]; i++)
         fprintf(f, "  %-12s %s\n", dt_cli_commands[i]->name, dt_cli_commands[i]->summary);
@@ -54,5 +56,5 @@ void dt_cli_print_help(FILE *f, const struct dt_cli_command *cmd)
         if (dt_cli_has_common(cmd, o))
             print_option(f, o);
     fprintf(f, "\nman disttrain-%s has the details.%s\n", cmd->name,
-            dt_cli_takes_job(cmd) ? "  'disttrain keys' lists what a job may say." : "");
+            dt_cli_takes_job(cmd) ? "  'disttrain keys' lists the keys of a job." : "");
 }

@@ -128,8 +128,7 @@ static enum dt_status not_started(char *const *args, int why, struct dt_error *e
     if (why == E2BIG)
         return dt_error_set(err, DT_ERR_USAGE,
                             "the command line (%zu bytes) and the environment are together longer "
-                            "than this system hands to a program; write settings into the job's "
-                            "file",
+                            "than this system allows; write settings into the job's file",
                             bytes);
     return dt_error_set(err, DT_ERR_INPUT,
                         "cannot start %s: %s; install an MPI library's launcher (Debian: "

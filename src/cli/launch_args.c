@@ -150,7 +150,7 @@ static enum dt_status join(size_t bytes, struct dt_error *err, char **out)
     }
     dt_free(text);
     return dt_error_set(err, DT_ERR_USAGE,
-                        "the launcher did not hand down the command line of %zu bytes; write "
+                        "the launcher did not pass on the command line of %zu bytes; write "
                         "settings into the job's file to make it shorter",
                         bytes);
 }

@@ -102,7 +102,7 @@ enum dt_status dt_cli_limits_check(bool ranks, struct dt_error *err)
         return DT_OK;
     return dt_error_set(err, DT_ERR_NOMEM,
                         "the address space is limited to %llu MiB (ulimit -v); this command needs "
-                        "%llu MiB%s, and what the model takes besides",
+                        "%llu MiB%s, plus the memory of the model",
                         (unsigned long long)bytes >> 20, (need >> 20) + 1,
                         ranks ? " for each rank" : "");
 }

@@ -157,7 +157,7 @@ static enum dt_status run(const struct dt_loop *l, struct command *c, const char
                ? text + len - 1500
            : text ? text
                   : "";
-    st = dt_error_set(err, DT_ERR_PEER, "%s failed; it said last:\n%s", what, tail);
+    st = dt_error_set(err, DT_ERR_PEER, "%s failed; its last output was:\n%s", what, tail);
     dt_free(text);
     return st;
 }

@@ -108,7 +108,8 @@ static void print_dtypes(const struct dt_cli_import_run *run, FILE *f)
                 "their names deny --dtype\n",
                 (long long)s->denied_dtype);
     if (s->assumed_dtype)
-        fprintf(f, "%lld mapped kernels are taken for --dtype: the trace does not say theirs\n",
+        fprintf(f,
+                "%lld mapped kernels have the type of --dtype: the trace does not state theirs\n",
                 (long long)s->assumed_dtype);
 }
 

@@ -67,11 +67,10 @@ enum dt_status dt_session_check(const struct dt_cli *cli, struct dt_error *err)
     const char *strategy = dt_cli_string(cli, "strategy", "manual");
 
     if (dt_cli_string(cli, "plan", NULL) && strcmp(strategy, "manual") != 0)
-        return dt_error_set(
-            err, DT_ERR_USAGE,
-            "--plan and --strategy=%s: either the plan is given or it is looked for; "
-            "leave one of them out",
-            strategy);
+        return dt_error_set(err, DT_ERR_USAGE,
+                            "--plan and --strategy=%s: either the plan is given or it is searched "
+                            "for; leave one of them out",
+                            strategy);
     return DT_OK;
 }
 
@@ -229,8 +228,8 @@ void dt_cli_warn_not_kept(const struct dt_error *err)
     fflush(stdout);
     dt_error_format(err, text, sizeof text);
     fprintf(stderr,
-            "disttrain: warning: the result is complete, but its run is not kept: %s (--runs FILE "
-            "names another file, --no-runs keeps none)\n",
+            "disttrain: warning: the result is complete, but its run was not stored: %s (--runs "
+            "FILE names another file, --no-runs stores none)\n",
             text);
 }
 

@@ -95,7 +95,7 @@ static void print_loading(const struct dt_prefetch_report *l)
     dt_cli_format_seconds((l->load_s + l->order_s) / n, a, sizeof a);
     dt_cli_format_seconds(l->order_s / n, b, sizeof b);
     dt_cli_format_seconds(l->batches > 1 ? l->exposed_s / (n - 1) : 0, c, sizeof c);
-    printf("data and order   %10s   per batch (order %s), beside the steps; exposed %s\n", a, b, c);
+    printf("data and order   %10s   per batch (order %s), during the steps; exposed %s\n", a, b, c);
 }
 
 static void lanes_json(const struct dt_train_summary *s, const struct dt_model *m,
@@ -180,7 +180,7 @@ static void print_init(const struct dt_ckpt_init_report *r)
            (long long)r->unexpected);
     for (int k = 0; k < r->n_modules; k++)
         printf("  %-16s %lld of %lld%s%s%s\n", r->modules[k].name, (long long)r->modules[k].found,
-               (long long)r->modules[k].asked, r->modules[k].missing ? "; not there: " : "",
+               (long long)r->modules[k].asked, r->modules[k].missing ? "; missing: " : "",
                r->modules[k].expected, r->modules[k].missing > 3 ? ", ..." : "");
     if (r->unexpected > 0)
         printf("  %-16s %s\n", "unused", r->unexpected_names);
@@ -225,7 +225,7 @@ static void print_finished(const struct dt_setup *setup, const struct dt_train_s
            "run.steps is %lld\n",
            (long long)s->last_step, (long long)setup->job->run.steps);
     printf("  to train on      set run.steps above %lld\n", (long long)s->last_step);
-    printf("  to begin anew    --from-scratch, or another run.checkpoint.dir\n");
+    printf("  for a new run    --from-scratch, or another run.checkpoint.dir\n");
     if (s->checkpoint[0])
         printf("checkpoint         %s\n", s->checkpoint);
 }
@@ -336,7 +336,7 @@ void dt_cli_train_print(const struct dt_setup *setup, const struct dt_train_summ
     printf("iteration        %10s   (%.0f tokens/s, %.1f samples/s at the end)\n",
            dt_cli_format_seconds(s->mean_step_s, a, sizeof a), last->tokens_per_s,
            last->samples_per_s);
-    printf("MFU              %10.1f %%   of the %.1f GFLOP/s that a product reaches here\n",
+    printf("MFU              %10.1f %%   of the %.1f GFLOP/s of a matrix product measured here\n",
            100 * s->mfu, s->gemm_peak_flops * 1e-9);
     printf("outside compute  %10.1f %%   of the iterations%s\n", 100 * s->share_outside,
            s->ranks > 1 ? " of rank 0" : "");
@@ -347,8 +347,8 @@ void dt_cli_train_print(const struct dt_setup *setup, const struct dt_train_summ
     print_memory(s, setup->job->model, f);
     dt_cli_print_outliers("last step", s->program, setup->job->model, &f->o, f->rank, f->host);
     if (dt_data_bad_total(&s->data) > 0)
-        printf("bad data         %10lld sample%s passed over\n",
-               (long long)dt_data_bad_total(&s->data), dt_plural(dt_data_bad_total(&s->data)));
+        printf("bad data         %10lld sample%s skipped\n", (long long)dt_data_bad_total(&s->data),
+               dt_plural(dt_data_bad_total(&s->data)));
     if (s->checkpoint[0])
         printf("checkpoint       %s\n", s->checkpoint);
 }

@@ -52,7 +52,7 @@ static enum dt_status load_newest(const char *path, struct dt_error *err, struct
                                 sizeof(t->checkpoint), NULL));
         if (!found)
             return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
-                               "there is no checkpoint; \"disttrain train\" makes them");
+                               "there is no checkpoint; \"disttrain train\" writes them");
         st = dt_infer_load(t->infer, t->checkpoint, err, &t->state);
         if (st == DT_OK || !is_gone(t->checkpoint))
             break;
@@ -73,7 +73,7 @@ static enum dt_status load(const struct dt_cli *cli, int batch, struct dt_error 
 
     if (!*path)
         return dt_error_at(err, DT_ERR_INPUT, t->job->name, 0, 0,
-                           "the job names no run.checkpoint.dir; say --checkpoint DIR");
+                           "the job names no run.checkpoint.dir; use --checkpoint DIR");
     DT_TRY(dt_infer_new(&o, err, &t->infer));
     return load_newest(path, err, t);
 }

@@ -136,6 +136,6 @@ enum dt_status dt_transport_check_tasks(int size, struct dt_error *err)
                         "this process is one of several tasks (%s), but there is no MPI between "
                         "them, so each would run the whole job by itself; start them with 'srun "
                         "--mpi=pmix', with the mpirun of the MPI library that disttrain was built "
-                        "with, or as one task with --ranks N (--ranks 1 to run alone all the same)",
+                        "with, or as one task with --ranks N (--ranks 1 to run alone nevertheless)",
                         text);
 }

@@ -145,7 +145,7 @@ static enum dt_status get(const struct reader *r, int f, int64_t *out, struct dt
         return DT_OK;
     if (!dt_number_double(text, &v) || v < 1 || v > 1e9 || v != (double)(int64_t)v)
         return dt_error_at(err, DT_ERR_INPUT, r->csv.name, r->csv.line, r->col[f] + 1,
-                           "%s: \"%.40s\" is no positive whole number", r->names->of[f], text);
+                           "%s: \"%.40s\" is not a positive whole number", r->names->of[f], text);
     *out = (int64_t)v;
     return DT_OK;
 }
@@ -250,7 +250,8 @@ static enum dt_status read_row(const struct reader *r, struct dt_accuracy_measur
     if (*time) {
         if (!dt_number_double(time, &m->measured_s) || !(m->measured_s > 0))
             return dt_error_at(err, DT_ERR_INPUT, r->csv.name, r->csv.line, r->col[F_TIME] + 1,
-                               "%s: \"%.40s\" is no positive number", r->names->of[F_TIME], time);
+                               "%s: \"%.40s\" is not a positive number", r->names->of[F_TIME],
+                               time);
         m->measured_s *= r->names->unit_s;
     }
     snprintf(m->source, sizeof m->source, "%.15s", cell(r, F_SOURCE));

@@ -74,11 +74,10 @@ enum dt_status dt_run_find(const char *text, const char *file, struct dt_error *
         (id[4] == '\0' || (id[4] == '-' && dt_number_int(id + 5, &back) && back >= 0)))
         return last_run(out->file, back, err, &out->id);
     if (!dt_number_int(id, &out->id) || out->id < 1)
-        return dt_error_set(
-            err, DT_ERR_USAGE,
-            "'%s' is no run: a number, last or last-1, with FILE: before it if it is "
-            "in another file",
-            text);
+        return dt_error_set(err, DT_ERR_USAGE,
+                            "'%s' is not a run: a number, last or last-1, with FILE: before it if "
+                            "it is in another file",
+                            text);
     return DT_OK;
 }
 

@@ -226,7 +226,7 @@ static enum dt_status check_version(const struct check *c)
     if (version < 0)
         return dt_error_at(c->err, DT_ERR_INPUT, c->path, 0, 0,
                            "not a runs file: it is a database of another program (its table meta "
-                           "says nothing of runs)");
+                           "does not mention runs)");
     if (version != DT_RUNS_SCHEMA)
         return dt_error_at(c->err, DT_ERR_INPUT, c->path, 0, 0,
                            "runs file has schema %lld, this program knows %d; name another file "
@@ -295,7 +295,7 @@ static enum dt_status check_value(const struct check *c, const struct table *t, 
     if (type == SQLITE_NULL)
         return k->null ? DT_OK : bad_value(c, t, k, row, "is NULL");
     if (type != (k->type == TEXT ? SQLITE_TEXT : SQLITE_INTEGER))
-        return bad_value(c, t, k, row, k->type == TEXT ? "is no text" : "is no whole number");
+        return bad_value(c, t, k, row, k->type == TEXT ? "is no text" : "is not a whole number");
     v = k->type == TEXT ? sqlite3_column_bytes(s, i) : sqlite3_column_int64(s, i);
     if (v < k->min || v > k->max) {
         snprintf(text, sizeof text, "is %lld%s, not %lld to %lld", (long long)v,
@@ -358,11 +358,11 @@ static enum dt_status check_unique(const struct check *c, const struct table *t,
              "SELECT count(*) FROM (SELECT DISTINCT %s FROM %s.%s WHERE %s = %lld)", t->key,
              c->schema, t->name, t->run, (long long)c->id);
     DT_TRY(number(c, sql, 0, &different));
-    return different == n ? DT_OK
-                          : dt_error_at(c->err, DT_ERR_INPUT, c->path, 0, 0,
-                                        "runs file: damaged: run %lld has %lld rows in table %s "
-                                        "that are there twice",
-                                        (long long)c->id, (long long)(n - different), t->name);
+    return different == n
+               ? DT_OK
+               : dt_error_at(c->err, DT_ERR_INPUT, c->path, 0, 0,
+                             "runs file: damaged: run %lld has %lld duplicate rows in table %s",
+                             (long long)c->id, (long long)(n - different), t->name);
 }
 
 static enum dt_status check_rows(struct check *c, const struct table *t, int64_t *n)

@@ -75,7 +75,7 @@ static enum dt_status probe(const char *path, struct dt_error *err, int64_t *siz
         return DT_OK;
     if (n != HEADER_BYTES || memcmp(head, "SQLite format 3", 16) != 0)
         return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
-                           "not a runs file: it is no SQLite database");
+                           "not a runs file: it is not an SQLite database");
     if (big_endian(head + 68) != 0 && big_endian(head + 68) != DT_RUNS_APPLICATION_ID)
         return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
                            "not a runs file: it is a database of another program (application_id "
@@ -163,8 +163,8 @@ static enum dt_status copy_bytes(const char *path, int from, const char *to, str
         n = close(fd) != 0 ? -1 : n;
     }
     return n < 0 ? dt_error_at(err, DT_ERR_IO, path, 0, 0,
-                               "runs file: cannot copy it to %s, to undo what a killed writer left "
-                               "half done: %s",
+                               "runs file: cannot copy it to %s, to undo the unfinished work of a "
+                               "killed writer: %s",
                                to, strerror(saved))
                  : DT_OK;
 }
@@ -190,8 +190,8 @@ static enum dt_status open_journal(const struct dt_runs_db *r, struct dt_error *
     *out = open(name, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (*out < 0)
         return dt_error_at(err, DT_ERR_INPUT, r->path, 0, 0,
-                           "runs file: a writer was killed, and %s, which undoes what it left half "
-                           "done, cannot be opened: %s",
+                           "runs file: a writer was killed, and %s, which undoes its unfinished "
+                           "work, cannot be opened: %s",
                            name, strerror(errno));
     if (!journal_names_others(*out))
         return DT_OK;
@@ -212,8 +212,8 @@ static enum dt_status make_folder(struct dt_runs_db *r, struct dt_error *err)
         return DT_OK;
     r->folder[0] = '\0';
     return dt_error_at(err, DT_ERR_IO, r->path, 0, 0,
-                       "runs file: a writer was killed, and there is no folder for a copy to undo "
-                       "in what it left half done: %s",
+                       "runs file: a writer was killed, and no folder can be made for a copy in "
+                       "which to undo its unfinished work: %s",
                        strerror(errno));
 }
 
@@ -334,10 +334,10 @@ static enum dt_status connect(struct dt_runs_db *r, const char *path, struct dt_
             rc = open_at(r, SQLITE_OPEN_READONLY);
     }
     if (hot_journal(rc))
-        return dt_error_at(err, DT_ERR_DB, path, 0, 0,
-                           "runs file: what a killed writer left half done cannot be undone here: "
-                           "%s",
-                           sqlite3_errmsg(r->db));
+        return dt_error_at(
+            err, DT_ERR_DB, path, 0, 0,
+            "runs file: the unfinished work of a killed writer cannot be undone here: %s",
+            sqlite3_errmsg(r->db));
     if (rc != SQLITE_OK)
         return dt_runs_error(r, err);
     r->steps += size / BYTES_PER_STEP;

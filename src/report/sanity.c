@@ -42,7 +42,7 @@ static enum dt_status too_fast(const struct dt_report *r, const struct dt_plan *
 
     return dt_error_set(
         err, DT_ERR_RANGE,
-        "the simulation says MFU %.4g %%, HFU %.4g %%: more than the devices' peak of %.3g FLOP/s "
+        "the simulation gives MFU %.4g %%, HFU %.4g %%: more than the devices' peak of %.3g FLOP/s "
         "allows; %s comes to %.4g %% of it while it computes. Its profile is of a faster device "
         "than %s, peak_flops is too low, or simulate.jitter is too large",
         100 * r->mfu, 100 * r->hfu, c->peak_flops, p->module_names[m], 100 * share, c->device);

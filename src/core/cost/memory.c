@@ -254,9 +254,9 @@ static enum dt_status too_large(const struct dt_plan *p, const struct dt_model *
     if (dt_cluster_is_cpu(c))
         return dt_error_set(
             err, DT_ERR_INFEASIBLE,
-            "%s stage %d needs %.3f GiB of a process, which has %.3f GiB besides its reserve: "
-            "parameters and their packed copies %.3f, gradients %.3f, moments %.3f, "
-            "activations %.3f (%d in flight), scratch %.3f, messages and batches %.3f; %s",
+            "%s stage %d needs %.3f GiB per process, which has %.3f GiB after its reserve: "
+            "parameters and their packed copies %.3f, gradients %.3f, moments %.3f, activations "
+            "%.3f (%d in flight), scratch %.3f, messages and batches %.3f; %s",
             m->modules[at->module].name, at->stage, gib(mem->total), gib(dt_memory_limit(c)),
             gib(mem->params), gib(mem->grads), gib(mem->optimizer), gib(mem->activations),
             mem->in_flight, gib(mem->logits_workspace), gib(mem->broker), help);

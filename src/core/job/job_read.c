@@ -64,7 +64,8 @@ static enum dt_status read_frozen(struct dt_node map, const struct dt_key *key, 
 
         if (m < 0) {
             near = name ? dt_suggest(name, names) : NULL;
-            return dt_node_error(n, err, "frozen: \"%.60s\" is no module of the model; %s \"%s\"?",
+            return dt_node_error(n, err,
+                                 "frozen: \"%.60s\" is not a module of the model; %s \"%s\"?",
                                  name ? name : "(not a name)", near ? "did you mean" : "perhaps",
                                  near ? near : names[0]);
         }
@@ -174,7 +175,7 @@ static enum dt_status check_policy(struct dt_node map, const struct dt_job *j, s
 
     if (p->global_batch % p->microbatch != 0)
         return dt_node_error(dt_map_get(map, "global_batch"), err,
-                             "global_batch: %lld is no multiple of microbatch %d; use %lld",
+                             "global_batch: %lld is not a multiple of microbatch %d; use %lld",
                              (long long)p->global_batch, p->microbatch,
                              (long long)(p->global_batch / p->microbatch + 1) * p->microbatch);
     if (b->max_pos > 0 && p->seq_len > b->max_pos)
@@ -209,7 +210,7 @@ static enum dt_status tp_bit(struct dt_node n, int gpus_per_node, unsigned *mask
                 return DT_OK;
             }
     return dt_node_error(n, err,
-                         "tp: \"%.20s\" is no tensor-parallel degree here; use powers of two up "
+                         "tp: \"%.20s\" is not a tensor-parallel degree here; use powers of two up "
                          "to the %d GPUs of a node, such as [1, 2, 4, 8]",
                          text ? text : "(not a number)", gpus_per_node);
 }
@@ -245,7 +246,7 @@ const struct dt_key dt_job_search_keys[] = {
      DT_KEY_INTO(struct dt_job, strategy),
      .words = dt_plan_strategy_names,
      .glosses = dt_plan_strategy_help,
-     .help = "who chooses the layout of the modules"},
+     .help = "how the layouts of the modules are chosen"},
     {.name = "gpus",
      .type = DT_KEY_OWN,
      .form = "integer",
@@ -277,7 +278,7 @@ const struct dt_key dt_job_search_keys[] = {
     {.name = "uniform",
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct dt_job, search.uniform),
-     .help = "search the published formula as it stands"},
+     .help = "minimise the published formula itself"},
     {.name = "megatron_pp",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct dt_job, search.megatron_pp),

@@ -311,7 +311,7 @@ const struct dt_key dt_job_run_keys[] = {
      .type = DT_KEY_WORD,
      DT_KEY_INTO(struct dt_job, run.fatal),
      .words = bad_words,
-     .help = "count bad samples and go on, or stop"},
+     .help = "count bad samples and continue, or stop"},
     {.name = "data_threads",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct dt_job, run.data_threads),
@@ -451,7 +451,7 @@ const struct dt_key dt_job_run_keys[] = {
      .keys = spike_keys,
      .read = read_spike,
      .fallback = "warn",
-     .help = "what to do about a loss that stands out"},
+     .help = "what to do about a spike of the loss"},
     {.name = NULL},
 };
 

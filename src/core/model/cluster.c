@@ -24,8 +24,7 @@ static enum dt_status read_gpus(struct dt_node n, const struct dt_key *key, void
         return dt_node_error(dt_map_get(n, "gpus"), err, "state either nodes or gpus, not both");
     if (c->gpus_per_node > 0 && gpus % c->gpus_per_node != 0)
         return dt_node_error(dt_map_get(n, "gpus"), err,
-                             "gpus: %d is no multiple of the %d GPUs of a "
-                             "node; use %d or %d",
+                             "gpus: %d is not a multiple of the %d GPUs of a node; use %d or %d",
                              gpus, c->gpus_per_node,
                              gpus / c->gpus_per_node * c->gpus_per_node > 0
                                  ? gpus / c->gpus_per_node * c->gpus_per_node

@@ -133,7 +133,7 @@ static const struct key idle_keys[] = {
     {"tokenizer_class", ANY, NULL, "tokens are the tokenizer's (run.tokenizer)"},
     {"bos_token_id", TRANSFORMERS, NULL, "tokens are the tokenizer's"},
     {"eos_token_id", TRANSFORMERS, NULL, "tokens are the tokenizer's"},
-    {"pad_token_id", TRANSFORMERS, NULL, "padding has no loss and is seen by nobody"},
+    {"pad_token_id", TRANSFORMERS, NULL, "padding has no loss, and no token attends to it"},
     {"sep_token_id", TRANSFORMERS, NULL, "tokens are the tokenizer's"},
     {"decoder_start_token_id", TRANSFORMERS, NULL, "tokens are the tokenizer's"},
     {"prefix", TRANSFORMERS, NULL, "tokens are the tokenizer's"},
@@ -178,7 +178,7 @@ static const struct key idle_keys[] = {
     {"reorder_and_upcast_attn", DT_HF_GPT2, NULL, "precision of a product; ours sum in fp32"},
     {"max_window_layers", DT_HF_QWEN2 | DT_HF_QWEN3, NULL, "only with use_sliding_window"},
     {"output_router_logits", DT_HF_MIXTRAL, NULL, "what the library's calls return"},
-    {"router_aux_loss_coef", DT_HF_MIXTRAL, NULL, "of a loss that planning does not look at"},
+    {"router_aux_loss_coef", DT_HF_MIXTRAL, NULL, "of a loss that planning does not use"},
     {"router_jitter_noise", DT_HF_MIXTRAL, NULL, "of training; mixtures are planned, not run"},
     {"encoder_stride", DT_HF_VIT, NULL, "of the decoder for masked images"},
     {"pooler_act", DT_HF_VIT, NULL, "of the pooler, which is left out"},
@@ -286,11 +286,11 @@ static enum dt_status check_only(const struct dt_hf *hf, const struct key *k, st
 
 static enum dt_status unknown(const struct dt_hf *hf, const char *key, struct dt_node v)
 {
-    return dt_node_error(v, hf->err,
-                         "%.60s: this key of a %s config is not known here and may change what "
-                         "the model computes; where it does not, say so: "
-                         "hf: {config: FILE, ignore: [%.60s]}",
-                         key, hf->type, key);
+    return dt_node_error(
+        v, hf->err,
+        "%.60s: this key of a %s config is not known here and may change what the model computes; "
+        "if it does not, write hf: {config: FILE, ignore: [%.60s]}",
+        key, hf->type, key);
 }
 
 enum dt_status dt_hf_check_keys(const struct dt_hf *hf, unsigned types)

@@ -93,7 +93,7 @@ static enum dt_status no_such_module(const struct draft *d, const char *name, st
     }
     near = dt_suggest(name, words);
     return dt_node_error(
-        node, d->err, "model: \"%.60s\" is no module of this model%s%s%s (modules: %s)", name,
+        node, d->err, "model: \"%.60s\" is not a module of this model%s%s%s (modules: %s)", name,
         near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "", list);
 }
 

@@ -137,8 +137,8 @@ enum dt_status dt_plan_place(struct dt_plan *p, const struct dt_cluster *c, stru
 
         if (p->colocated && m->pinned && m->layout.first_gpu != 0)
             return dt_error_set(err, DT_ERR_INPUT,
-                                "module %s: first_gpu %d does not go with colocated modules, which "
-                                "all begin at GPU 0",
+                                "module %s: first_gpu %d cannot be combined with colocated "
+                                "modules, which all begin at GPU 0",
                                 p->module_names[i], m->layout.first_gpu);
         first[i] = m->pinned ? m->layout.first_gpu : -1;
         pins |= m->pinned;
@@ -195,7 +195,7 @@ static enum dt_status check_degrees(const struct dt_plan *p, int m, const struct
             "use vpp 1",
             p->module_names[m], l->vpp);
     if (l->vpp > 1 && p->colocated)
-        return bad(err, p, m, "vpp above 1 does not go with colocated modules");
+        return bad(err, p, m, "vpp above 1 cannot be combined with colocated modules");
     if (l->ip > 1 && mod->role == DT_ROLE_LLM)
         return bad(err, p, m, "ip (image parallelism) is for encoders and generators");
     if (l->ep > 1) /* experts need gradient groups and routing of their own */
@@ -257,11 +257,10 @@ static enum dt_status check_place(const struct dt_plan *p, int m, const struct d
                             p->module_names[m], l->first_gpu, (long long)l->first_gpu + gpus - 1,
                             c->name, dt_cluster_gpus(c));
     if (l->first_gpu % node != 0)
-        return dt_error_set(
-            err, DT_ERR_INPUT,
-            "plan, module %s: first_gpu %d is no multiple of %d, so that lanes of %d "
-            "GPUs would straddle nodes",
-            p->module_names[m], l->first_gpu, node, width);
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "plan, module %s: first_gpu %d is not a multiple of %d, so that lanes "
+                            "of %d GPUs would straddle nodes",
+                            p->module_names[m], l->first_gpu, node, width);
     for (int o = 0; o < m && !p->colocated; o++) {
         const struct dt_plan_layout *k = &p->modules[o].layout;
 
@@ -289,10 +288,11 @@ static enum dt_status check_policy(const struct dt_plan *p, int llm, struct dt_e
         return dt_error_set(err, DT_ERR_INPUT,
                             "plan: unknown schedule, recompute, strategy or zero");
     if (y->global_batch % dt_plan_slot_samples(p, llm) != 0)
-        return dt_error_set(err, DT_ERR_INPUT,
-                            "plan: global batch %lld is no multiple of dp %d x microbatch %d of %s",
-                            (long long)y->global_batch, p->modules[llm].layout.dp, y->microbatch,
-                            p->module_names[llm]);
+        return dt_error_set(
+            err, DT_ERR_INPUT,
+            "plan: global batch %lld is not a multiple of dp %d x microbatch %d of %s",
+            (long long)y->global_batch, p->modules[llm].layout.dp, y->microbatch,
+            p->module_names[llm]);
     return DT_OK;
 }
 

@@ -23,16 +23,16 @@ static enum dt_status check_transformer(struct dt_node node, const char *what, s
     if (s->kv_heads == 0)
         s->kv_heads = s->heads;
     if (s->head_dim == 0 && s->hidden % s->heads != 0)
-        return dt_node_error(node, err,
-                             "%s: hidden %d is no multiple of heads %d; state head_dim or "
-                             "change one of them",
-                             what, s->hidden, s->heads);
+        return dt_node_error(
+            node, err,
+            "%s: hidden %d is not a multiple of heads %d; state head_dim or change one of them",
+            what, s->hidden, s->heads);
     if (s->head_dim == 0)
         s->head_dim = s->hidden / s->heads;
     if (s->kv_heads > s->heads || s->heads % s->kv_heads != 0)
         return dt_node_error(node, err,
-                             "%s: heads %d is no multiple of kv_heads %d; grouped "
-                             "attention gives every key/value head equally many query heads",
+                             "%s: heads %d is not a multiple of kv_heads %d; grouped attention "
+                             "gives every key/value head equally many query heads",
                              what, s->heads, s->kv_heads);
     return DT_OK;
 }
@@ -70,24 +70,25 @@ static enum dt_status check_level(struct dt_node node, struct dt_shape_unet *u, 
     int c = u->channels[l];
 
     if (u->norm_groups > 0 && c % u->norm_groups != 0)
-        return dt_node_error(node, err,
-                             "unet: %d channels at level %d are no multiple of %d groups of a norm",
-                             c, l, u->norm_groups);
+        return dt_node_error(
+            node, err, "unet: %d channels at level %d are not a multiple of %d groups of a norm", c,
+            l, u->norm_groups);
     if (u->depth[l] == 0)
         u->depth[l] = 1;
     if (u->heads[l] == 0) {
         int d = u->head_dim > 0 ? u->head_dim : 64; /* Stable Diffusion 2.1's (FACTS, derived) */
 
         if (c % d != 0 && u->attention[l])
-            return dt_node_error(node, err,
-                                 "unet: %d channels at level %d are no multiple of "
-                                 "head_dim %d; state heads",
-                                 c, l, d);
+            return dt_node_error(
+                node, err,
+                "unet: %d channels at level %d are not a multiple of head_dim %d; state heads", c,
+                l, d);
         u->heads[l] = c >= d ? c / d : 1;
     }
     if (c % u->heads[l] != 0)
-        return dt_node_error(node, err, "unet: %d channels at level %d are no multiple of heads %d",
-                             c, l, u->heads[l]);
+        return dt_node_error(node, err,
+                             "unet: %d channels at level %d are not a multiple of heads %d", c, l,
+                             u->heads[l]);
     return DT_OK;
 }
 
@@ -114,7 +115,7 @@ static enum dt_status check_unet(struct dt_node node, struct dt_shape *s, struct
                              "unet: audio needs frames_per_s, the latent pixels per "
                              "second of sound (AudioLDM: 400)");
     if (s->modality == DT_MODALITY_IMAGE && s->resize % s->latent_scale != 0)
-        return dt_node_error(node, err, "resize: %d pixels are no multiple of latent_scale %d",
+        return dt_node_error(node, err, "resize: %d pixels are not a multiple of latent_scale %d",
                              s->resize, s->latent_scale);
     if (dt_shape_context_tokens(s) == 0 && s->projector != DT_PROJ_NONE)
         return dt_node_error(node, err,

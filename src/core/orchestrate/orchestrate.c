@@ -197,7 +197,7 @@ static enum dt_status check_input(const struct dt_search_input *in, struct dt_er
 
     if (y->global_batch < 1 || y->microbatch < 1 || y->global_batch % y->microbatch != 0)
         return dt_error_set(err, DT_ERR_INPUT,
-                            "global batch %lld is no multiple of the microbatch %d",
+                            "global batch %lld is not a multiple of the microbatch %d",
                             (long long)y->global_batch, y->microbatch);
     if (in->samples->n < 1)
         return dt_error_set(err, DT_ERR_INPUT, "the sample set is empty");

@@ -37,9 +37,10 @@ static enum dt_status measure(struct dt_assign_job *j, const struct dt_plan *p,
                             "assignment: the LLM's dp, the microbatch and the global batch must be "
                             "positive");
     if (pol->global_batch % size)
-        return dt_error_set(err, DT_ERR_INPUT,
-                            "global batch %lld is no multiple of the LLM's dp %lld x microbatch %d",
-                            (long long)pol->global_batch, (long long)dp, pol->microbatch);
+        return dt_error_set(
+            err, DT_ERR_INPUT,
+            "global batch %lld is not a multiple of the LLM's dp %lld x microbatch %d",
+            (long long)pol->global_batch, (long long)dp, pol->microbatch);
     j->batch = (int)pol->global_batch;
     j->slot_size = (int)size;
     j->slots = j->batch / j->slot_size;

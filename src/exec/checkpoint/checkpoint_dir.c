@@ -147,7 +147,7 @@ static void discard(const char *dir, int fd, const char *hidden, const struct dt
     else if (!set_aside(fd, hidden, step, NULL, aside, sizeof(aside)))
         snprintf(aside, sizeof(aside), "%s", hidden);
     dt_warn(warn,
-            "%s: of the old checkpoint %s stays what this program did not write; it is in %s/%s",
+            "%s: files of the old checkpoint %s that this program did not write are kept in %s/%s",
             dir, step, dir, aside);
 }
 

@@ -221,8 +221,8 @@ static enum dt_status find_in(struct find *f, struct dt_error *err, bool *found,
     if (*found || good || !f->why_not[0] || f->run_id)
         return DT_OK;
     return dt_error_at(err, DT_ERR_INPUT, f->dir, 0, 0,
-                       "there was a checkpoint, and none of them is complete any more: latest%s%s "
-                       "(%s); \"disttrain train --from-scratch\" begins anew",
+                       "no checkpoint is complete any more: latest%s%s (%s); \"disttrain train "
+                       "--from-scratch\" starts a new run",
                        f->pointed[0] ? " names " : "", f->pointed, f->why_not);
 }
 

@@ -38,7 +38,7 @@ static enum dt_status all_finite(struct loader *l, const struct dt_tensor *x, st
     return dt_error_at(err, DT_ERR_INPUT, dt_tensors_file_name(l->t, x->file), 0, 0,
                        "tensor \"%s\": %s; take %s", x->name,
                        dt_nonfinite_text(&bad, x->n, text, sizeof(text)),
-                       l->manifest ? "an older checkpoint, or begin anew"
+                       l->manifest ? "an older checkpoint, or start a new run"
                                    : "weights from before that happened, or repair the file");
 }
 
@@ -209,10 +209,9 @@ enum dt_status dt_ckpt_read_data(const char *path, const struct dt_warn *warn, s
     if (there)
         st = dt_ckpt_data_read(path, err, out);
     else if (version >= 2)
-        st =
-            dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
-                        "this checkpoint has no data.json, which says what data it was trained on; "
-                        "--changed-data goes on with the data as it is");
+        st = dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
+                         "this checkpoint has no data.json, which says what data it was trained "
+                         "on; --changed-data resumes with the present data");
     else
         dt_warn(warn,
                 "%s is from before checkpoints kept what is in the data: that the shards have the "

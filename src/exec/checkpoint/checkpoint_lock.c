@@ -126,19 +126,19 @@ static enum dt_status look(const char *dir, int fd, struct dt_error *err, struct
     if (file < 0 || fstat(file, &s->sb) != 0 || !S_ISREG(s->sb.st_mode)) {
         if (file >= 0)
             close(file);
-        return dt_error_at(err, DT_ERR_INPUT, dir, 0, 0,
-                           "%s/" DT_CKPT_LOCK
-                           " should be the lock of a training, and is no regular "
-                           "file that can be read; move it away",
-                           dir);
+        return dt_error_at(
+            err, DT_ERR_INPUT, dir, 0, 0,
+            "%s/" DT_CKPT_LOCK
+            " should be the lock of a training, but is not a readable regular file; move it away",
+            dir);
     }
     close(file);
     n = dt_ckpt_slurp(fd, DT_CKPT_LOCK, text, TEXT_MAX);
     s->there = n >= 0;
     if (s->there && !begins_as(text, n, FORMAT))
         return dt_error_at(err, DT_ERR_INPUT, dir, 0, 0,
-                           "%s/" DT_CKPT_LOCK " should be the lock of a training, and is something "
-                           "else; move it away",
+                           "%s/" DT_CKPT_LOCK
+                           " should be the lock of a training, but is something else; move it away",
                            dir);
     s->ours_to_read = n > 0 && parse(text, (size_t)n, FORMAT, &s->h);
     return DT_OK;
@@ -317,17 +317,15 @@ static enum dt_status refuse(const struct take *t, const struct seen *s, struct 
     if (!s->ours_to_read)
         return dt_error_at(
             err, DT_ERR_INPUT, dir, 0, 0,
-            "another training has this folder: its lock was renewed %.0f s ago, but "
-            "does not say by whom; wait for it, or, when it is certain that there is "
-            "none, remove %s/" DT_CKPT_LOCK,
+            "another training uses this folder: its lock was renewed %.0f s ago, but does not say "
+            "by which process; wait for it or, if there certainly is none, remove %s/" DT_CKPT_LOCK,
             fmax(0, age_s(t, s)), dir);
-    return dt_error_at(
-        err, DT_ERR_INPUT, dir, 0, 0,
-        "another training has this folder: process %ld on %s, run %s, since %s (lock "
-        "renewed %.0f s ago); wait for it or stop it, or, when it is certain that it "
-        "is gone, remove %s/" DT_CKPT_LOCK,
-        h->process.pid, h->process.host, h->run_id[0] ? h->run_id : "not known yet", h->since,
-        fmax(0, age_s(t, s)), dir);
+    return dt_error_at(err, DT_ERR_INPUT, dir, 0, 0,
+                       "another training uses this folder: process %ld on %s, run %s, since %s "
+                       "(lock renewed %.0f s ago); wait for it or stop it, or, when it is certain "
+                       "that it is gone, remove %s/" DT_CKPT_LOCK,
+                       h->process.pid, h->process.host, h->run_id[0] ? h->run_id : "not known yet",
+                       h->since, fmax(0, age_s(t, s)), dir);
 }
 
 /* Somebody has it.  DT_OK: try again. */
@@ -540,8 +538,8 @@ enum dt_status dt_ckpt_lock_run(struct dt_ckpt_lock *l, const char *run_id, stru
     n = dt_ckpt_slurp(AT_FDCWD, path, text, TEXT_MAX);
     if (n > 0 && !begins_as(text, n, RUN_FORMAT))
         return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
-                           "this program keeps here which run the folder is of, and the file is "
-                           "something else; move it away");
+                           "this file should say which run the folder belongs to, but is something "
+                           "else; move it away");
     pthread_mutex_lock(&l->mutex); /* the other thread reads what is replaced */
     snprintf(l->own.run_id, sizeof(l->own.run_id), "%s", run_id);
     st = write_file(l, DT_CKPT_LOCK, FORMAT, err);

@@ -97,8 +97,9 @@ static enum dt_status open_shard(struct dt_tensors *t, const char *index, const 
     char path[PATH_MAX];
 
     if (!*name || strchr(name, '/') || name[0] == '.')
-        return dt_error_at(err, DT_ERR_INPUT, index, 0, 0,
-                           "weight_map: \"%s\" is not the name of a file beside the index", name);
+        return dt_error_at(
+            err, DT_ERR_INPUT, index, 0, 0,
+            "weight_map: \"%s\" is not the name of a file in the folder of the index", name);
     if (snprintf(path, sizeof(path), "%.*s%s", slash ? (int)(slash + 1 - index) : 0, index, name) >=
         (int)sizeof(path))
         return dt_error_at(err, DT_ERR_INPUT, index, 0, 0, "file name too long");

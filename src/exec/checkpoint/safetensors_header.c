@@ -164,7 +164,7 @@ static enum dt_status check_places(const struct dt_tensor_file *f, struct dt_ten
     for (size_t i = 0; i < n; i++) {
         if (x[i].at != at)
             return REFUSE(f, "tensor \"%s\" %s", x[i].name,
-                          x[i].at < at ? "overlaps another" : "lies behind a hole");
+                          x[i].at < at ? "overlaps another" : "follows a hole");
         at += x[i].bytes;
     }
     if (at != f->bytes)

@@ -84,7 +84,7 @@ static enum dt_status read_idx(struct source *s, const char *name, size_t max, s
         return dt_error_at(err, DT_ERR_INPUT, name, 0, 0,
                            got < 0             ? "corrupt gzip data"
                            : got != (int64_t)n ? "truncated: %lld of %zu values"
-                                               : "damaged, or more than its header says",
+                                               : "damaged, or longer than its header says",
                            (long long)got, n);
     }
     *out = x;

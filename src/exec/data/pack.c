@@ -147,7 +147,7 @@ static enum dt_status pack_pair(struct packer *p, const char *path, const char *
                                    {text_ext, (const uint8_t *)text, text_len}};
     bool ok;
     if (!text)
-        return bad_file(p, DT_BAD_NO_CAPTION, path, "there is no .txt or .json beside it");
+        return bad_file(p, DT_BAD_NO_CAPTION, path, "there is no .txt or .json next to it");
     if (blank(text, text_len))
         return bad_file(p, DT_BAD_EMPTY_CAPTION, path, "its caption is empty");
     DT_TRY(check_image(p, path, image, image_len, &ok));

@@ -11,7 +11,7 @@
 
 /* name, JSON key, text */
 #define DT_BAD_LIST(X)                                                                             \
-    X(SHARD, "damaged_shards", "shards truncated or damaged (samples behind that place are lost)") \
+    X(SHARD, "damaged_shards", "shards truncated or damaged (samples after that place are lost)")  \
     X(SAMPLE, "damaged_samples",                                                                   \
       "samples damaged, above the size limit in bytes or of too long a name")                      \
     X(NO_IMAGE, "no_image", "samples without an image")                                            \

@@ -70,7 +70,7 @@ static enum dt_status damage(struct dt_data_report *r, const char *path, uint64_
         dt_error_at(&why, DT_ERR_INPUT, path, 0, 0, "not a tar archive: %s",
                     what ? what : "unknown format");
     else
-        dt_error_at(&why, DT_ERR_INPUT, path, 0, 0, "damaged behind byte %llu: %s",
+        dt_error_at(&why, DT_ERR_INPUT, path, 0, 0, "damaged after byte %llu: %s",
                     (unsigned long long)at, what ? what : "unknown format");
     if (dt_data_bad(r, DT_BAD_SHARD, &why) == DT_OK)
         return DT_OK;

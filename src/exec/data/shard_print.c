@@ -155,7 +155,7 @@ enum dt_status dt_shard_prints_take(const char *const *paths, int n,
 /* ---- comparing them ---- */
 
 #define WHAT_TO_DO                                                                                 \
-    "; put back what was there, or say --changed-data to go on with the data as it is"
+    "; restore the original data, or use --changed-data to resume with the present data"
 
 enum dt_status dt_shard_prints_compare(const struct dt_shard_prints *was,
                                        const struct dt_shard_prints *is, const char *const *paths,

@@ -288,7 +288,8 @@ static enum dt_status give_up(struct train *t, const struct dt_train_event *e, s
 
     dt_train_trouble_text(e, text, sizeof(text));
     if (!t->good[0])
-        return dt_error_set(err, DT_ERR_DIVERGED, "%s; there is no checkpoint to go on from", text);
+        return dt_error_set(err, DT_ERR_DIVERGED, "%s; there is no checkpoint to resume from",
+                            text);
     if (t->first && dt_ckpt_keep(t->good, &why) != DT_OK)
         return dt_error_set(err, DT_ERR_DIVERGED, "%s; the last good checkpoint is %s (%s)", text,
                             t->good, why.message);

@@ -16,7 +16,7 @@ static void mention_lost(const char *dir, const struct dt_train_folder *f, const
     if (dt_ckpt_last_run(dir, id, since) && strcmp(id, f->run_id) != 0 &&
         dt_ckpt_find_run(dir, id, NULL, NULL, &found, path, sizeof(path), NULL) == DT_OK && !found)
         dt_warn(w,
-                "%s: run %s, which began here at %s, has no checkpoint; going on from %s of run %s",
+                "%s: run %s, which began here at %s, has no checkpoint; resuming from %s of run %s",
                 dir, id, since, f->path, f->run_id);
 }
 
@@ -100,7 +100,7 @@ static enum dt_status same_data(const struct dt_train_folder *f, const struct dt
     if (state->step > 0 && state->cursor.fingerprint == 0 && !o->changed_data)
         return dt_error_at(err, DT_ERR_INPUT, f->path, 0, 0,
                            "this checkpoint does not say which data it was trained on; "
-                           "--changed-data goes on with the data as it is, from its beginning");
+                           "--changed-data resumes with the present data, from its beginning");
     return dt_ckpt_read_data(f->path, o->changed_data ? NULL : o->warn, err, was);
 }
 
