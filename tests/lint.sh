@@ -143,7 +143,7 @@ headers=$(find src -name '*.h' | sort)
         c=${o#"$builddir/"} dir=${c%/*}; c=${c##*/}; c=$dir/${c##*-}; c=${c%.o}.c
         if [ -f "$c" ]; then nm -g --defined-only "$o" | awk -v c="$c" '{ print c, $3 }'; fi
     done
-} | awk '$2 != "main" { room = $1; sub("/[^/]*$", "", room); print room, $1, $2 }' | sort -u >"$tmp/names"
+} | awk '$2 != "main" && $2 !~ /^_/ { room = $1; sub("/[^/]*$", "", room); print room, $1, $2 }' | sort -u >"$tmp/names"
 # what a room's header declares may be defined by another room, which implements it
 grep -HoE '^struct [a-z0-9_]+;' $headers | sed -E 's/^(.*)\/[^/]*:struct (.*);/\1 \2/' >"$tmp/declared"
 awk '$2 ~ /\.h:/ { print $1, $3 }' "$tmp/names" >>"$tmp/declared"

@@ -121,7 +121,7 @@ static uint32_t ready_pop(struct merge *g)
 /* ---- running ---- */
 
 /* All that op i waits for has ended. */
-static void arrive(struct merge *g, uint32_t i)
+static void make_ready(struct merge *g, uint32_t i)
 {
     const struct dt_op *op = &g->p->ops[i];
     const struct dt_group *x;
@@ -141,14 +141,15 @@ static void arrive(struct merge *g, uint32_t i)
         g->done[g->n_done++] = g->p->group_ops[x->first + k];
 }
 
-static void pass_on(struct merge *g)
+/* Ops that are done make those ready that waited for nothing else. */
+static void complete_all(struct merge *g)
 {
     while (g->n_done > 0) {
         uint32_t i = g->done[--g->n_done];
 
         for (uint32_t k = g->succ_first[i]; k < g->succ_first[i + 1]; k++)
             if (--g->waits[g->succ[k]] == 0)
-                arrive(g, g->succ[k]);
+                make_ready(g, g->succ[k]);
     }
 }
 
@@ -204,8 +205,8 @@ static enum dt_status run(struct merge *g, struct dt_error *err)
 
     for (uint32_t i = 0; i < g->p->n_ops; i++)
         if (g->waits[i] == 0)
-            arrive(g, i);
-    pass_on(g);
+            make_ready(g, i);
+    complete_all(g);
     for (uint32_t turn = 1; g->n_ready > 0; turn++) {
         uint32_t n_held = 0, n_started = 0;
 
@@ -223,7 +224,7 @@ static enum dt_status run(struct merge *g, struct dt_error *err)
             ready_push(g, g->held[--n_held]);
         for (uint32_t k = 0; k < n_started; k++) {
             g->done[g->n_done++] = started[k];
-            pass_on(g);
+            complete_all(g);
         }
     }
     return DT_OK;

@@ -252,7 +252,7 @@ static void touch(struct list *l, uint32_t lane)
 }
 
 /* One input of (module, mb, v, backward) is there. */
-static void arrive(struct list *l, int module, uint32_t mb, int v, int backward)
+static void satisfy(struct list *l, int module, uint32_t mb, int v, int backward)
 {
     const struct dt_sched_module *m = &l->s->m[module];
     uint32_t lane;
@@ -319,30 +319,30 @@ static void finish(struct list *l, struct list_lane *x)
     l->when[task_of(l, x->module, mb, v, backward)] = l->now;
     if (!backward) {
         consume_inputs(l, x->module, mb, v);
-        arrive(l, x->module, mb, v, 1);
+        satisfy(l, x->module, mb, v, 1);
         if (v + 1 < m->n_v)
-            arrive(l, x->module, mb, v + 1, 0);
+            satisfy(l, x->module, mb, v + 1, 0);
     } else if (v > 0) {
-        arrive(l, x->module, mb, v - 1, 1);
+        satisfy(l, x->module, mb, v - 1, 1);
     }
     for (int e = 0; s->aligned && e < s->model->n_edges; e++) {
         const struct dt_model_edge *y = &s->model->edges[e];
 
         if (!backward && v == m->n_v - 1 && y->src == x->module)
-            arrive(l, y->dst, mb, 0, 0);
+            satisfy(l, y->dst, mb, 0, 0);
         if (backward && v == 0 && y->dst == x->module && s->m[y->src].mirrored_out)
-            arrive(l, y->src, mb, s->m[y->src].n_v - 1, 1);
+            satisfy(l, y->src, mb, s->m[y->src].n_v - 1, 1);
     }
     if (s->aligned)
         return;
     for (uint32_t i = m->out_first[mb]; !backward && v == m->n_v - 1 && i < m->out_first[mb + 1];
          i++)
-        arrive(l, s->transfers[m->out[i]].d, s->transfers[m->out[i]].d_mb, 0, 0);
+        satisfy(l, s->transfers[m->out[i]].d, s->transfers[m->out[i]].d_mb, 0, 0);
     for (uint32_t i = m->in_first[mb]; backward && v == 0 && i < m->in_first[mb + 1]; i++) {
         const struct dt_sched_transfer *t = &s->transfers[m->in[i]];
 
         if (t->grad)
-            arrive(l, t->u, t->u_mb, s->m[t->u].n_v - 1, 1);
+            satisfy(l, t->u, t->u_mb, s->m[t->u].n_v - 1, 1);
     }
 }
 
