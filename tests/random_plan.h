@@ -35,7 +35,7 @@ static inline void sf_random(struct sched_fixture *s, uint64_t seed, int round, 
         sf_edge(s, llm, llm + 1 + i);
     interleaved = sf_below(&r, 3) == 0;
     pp = 1 + sf_below(&r, 4);
-    vpp = interleaved ? 1 + sf_below(&r, 3) : 1;
+    vpp = interleaved && pp > 1 ? 1 + sf_below(&r, 3) : 1;
     dp = 1 + sf_below(&r, small ? 3 : 4);
     n = vpp > 1 ? 1 + sf_below(&r, pp * (small ? 2 : 4)) : 1 + sf_below(&r, small ? 6 : 12);
     sf_plan(s, (int64_t)n * dp * 2, 2,
