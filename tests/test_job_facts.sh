@@ -37,6 +37,20 @@ simulates 0 "; none is generated, for no module does" llama-70b-96 samples=laion
 "$DISTTRAIN" simulate --no-runs llama-70b-96 >text.out 2>&1
 check "samples without images say nothing of images" 'grep -q "^samples:" text.out && ! grep -q generated text.out'
 
+# --- one is one ---
+cat >one.yaml <<J
+model: llama-7b
+cluster: a800-96
+profile: a800
+samples: text
+train: {global_batch: 1, microbatch: 1, seq_len: 1024}
+search: {gpus: 8}
+J
+for command in "plan --explain" "simulate --no-runs --explain"; do
+    "$DISTTRAIN" $command one.yaml >out 2>err </dev/null
+    check "$command of one sample: $(grep -o "1 samples" out | head -1)" 'grep -q "1 sample" out && ! grep -q "\\b1 samples" out'
+done
+
 # --- keys that could have no effect ---
 simulates 2 "command line:1:16: max_vpp: schedule 1f1b has one chunk of blocks per stage; chunks need train.schedule: interleaved" \
     llama-70b-96 search.max_vpp=2

@@ -4,6 +4,7 @@
 #include "cli/progress.h"
 #include "cli/trained.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "base/mem.h"
 #include "base/clock.h"
 #include "exec/data/caption.h"
@@ -256,8 +257,8 @@ static void print_text(const struct eval *e)
 {
     double n = (double)e->images.images;
 
-    printf("%s after %lld steps (%s)\n", e->t.setup.plan.model, (long long)e->t.state.step,
-           e->t.checkpoint);
+    printf("%s after %lld step%s (%s)\n", e->t.setup.plan.model, (long long)e->t.state.step,
+           dt_plural(e->t.state.step), e->t.checkpoint);
     if (e->captions > 0) {
         if (e->classed > 0)
             printf("caption accuracy       %6.1f %%   class word right in %lld of %lld\n",

@@ -5,6 +5,7 @@
 #include "cli/session.h"
 #include "cli/table.h"
 #include "base/doc.h"
+#include "base/text.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "report/timeline_svg.h"
@@ -36,9 +37,9 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
     const struct dt_report *r = &res->report;
     const struct dt_plan *p = &s->search.plans[0];
     char samples[512];
-    printf("%s on %s, %s, %lld samples of %d tokens per iteration\n", p->model, p->cluster,
+    printf("%s on %s, %s, %lld sample%s of %d tokens per iteration\n", p->model, p->cluster,
            dt_plan_strategy_names[p->strategy], (long long)p->policy.global_batch,
-           p->policy.seq_len);
+           dt_plural(p->policy.global_batch), p->policy.seq_len);
     dt_cli_print_plan_changes(s);
     putchar('\n');
     dt_cli_print_modules(p, r, dt_cluster_is_cpu(&s->job->cluster));

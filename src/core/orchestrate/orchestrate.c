@@ -3,6 +3,7 @@
  * Orchestration: the formula of a plan, and the strategies behind one door. */
 #include "core/orchestrate/orchestrate.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "core/orchestrate/orchestrate_internal.h"
 
 #include <math.h>
@@ -171,9 +172,9 @@ static void binding_text(const struct dt_search_input *in, const struct dt_plan 
     int n;
 
     n = snprintf(b->why, sizeof(b->why),
-                 "%s bounds the steady interval with %.4f s per slot of %lld samples (stage %d of "
+                 "%s bounds the steady interval with %.4f s per slot of %lld sample%s (stage %d of "
                  "%d, %.1f %% above the mean stage); ",
-                 name, b->interval_s[b->module], (long long)slot, b->stage, l->pp,
+                 name, b->interval_s[b->module], (long long)slot, dt_plural(slot), b->stage, l->pp,
                  100 * (mean_ratio - 1));
     if (n < 0 || (size_t)n >= sizeof(b->why))
         return;
