@@ -54,7 +54,7 @@ cat >readers <<END
 job job.yaml m.yaml lj $DISTTRAIN plan --json m.yaml
 model model.yaml m.yaml jn $DISTTRAIN plan --json job-model.yaml
 cluster cluster.yaml m.yaml j $DISTTRAIN plan --json job.yaml cluster=./m.yaml
-samples samples.yaml m.yaml lj $DISTTRAIN simulate --no-runs --json job.yaml samples=./m.yaml train.seq_len=8192
+samples samples.yaml m.yaml lj $DISTTRAIN simulate --no-runs --json job.yaml samples=./m.yaml train.seq_len=8192 model.modules.encoder.patch=16
 samples-csv samples.csv m.csv lj $DISTTRAIN simulate --no-runs --json job.yaml samples=./m.csv train.seq_len=128
 plan plan.json m.json j $DISTTRAIN simulate --no-runs --json --plan m.json job.yaml
 hf llama-2-7b.json m.json j $DISTTRAIN plan --json job-hf.yaml
