@@ -92,8 +92,8 @@ rm -rf part; cp -r two part
 rm part/$(cat part/latest)/manifest.json
 train 0 "^disttrain: warning: part: latest, $(cat part/latest) cannot be gone on from .*; taking step-" 200 run.checkpoint.dir=part
 rm -f part/step-*/manifest.json
-train 2 "none of them is complete any more" 200 run.checkpoint.dir=part
-expect 2 "none of them is complete any more" "$DISTTRAIN" eval job.yaml --data two-000000.tar --checkpoint part
+train 2 "no checkpoint is complete any more" 200 run.checkpoint.dir=part
+expect 2 "no checkpoint is complete any more" "$DISTTRAIN" eval job.yaml --data two-000000.tar --checkpoint part
 
 # --- data ---
 cp two-000000.tar data.tar

@@ -92,7 +92,7 @@ expect 0 "PNG" head -c 4 grid.png
 if cmp -s grid.png again.png; then passed=$((passed + 1)); else bad "the same seed drew something else"; fi
 expect 0 "^grid.png	." "$DISTTRAIN" sample job.yaml --image grid.png train.seq_len=512 --max-tokens 20
 expect 0 '"caption": "' "$DISTTRAIN" sample job.yaml --image grid.png --json
-expect 2 "say what to do" "$DISTTRAIN" sample job.yaml
+expect 2 "nothing to do" "$DISTTRAIN" sample job.yaml
 expect 2 "cannot open" "$DISTTRAIN" sample job.yaml --image nothing.png
 expect 2 "job.yaml" "$DISTTRAIN" sample job.yaml --image job.yaml
 echo "$passed passed, $failed failed"
