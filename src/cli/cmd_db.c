@@ -159,15 +159,23 @@ static enum dt_status db_import(struct dt_cli *cli, struct dt_error *err)
     return status;
 }
 
+static void add_score(struct dt_cli_rows *o, const char *what, const struct dt_fit_local_score *s)
+{
+    dt_cli_row(o);
+    dt_cli_row_text(o, "what", "relative error of the fit", what);
+    dt_cli_row_int(o, "points", "points", (int64_t)s->n);
+    dt_cli_row_number(o, "mape", "mean [%]", "%.1f", 100, s->mean);
+    dt_cli_row_number(o, "median", "median [%]", "%.1f", 100, s->median);
+    dt_cli_row_number(o, "p90", "p90 [%]", "%.1f", 100, s->p90);
+}
+
 static void scores(struct dt_cli_rows *o, const struct dt_fit_report *r)
 {
-    for (int i = 0; i < r->n; i++) {
-        dt_cli_row(o);
-        dt_cli_row_text(o, "what", "relative error of the fit", r->score[i].what);
-        dt_cli_row_int(o, "points", "points", (int64_t)r->score[i].s.n);
-        dt_cli_row_number(o, "mape", "mean [%]", "%.1f", 100, r->score[i].s.mean);
-        dt_cli_row_number(o, "median", "median [%]", "%.1f", 100, r->score[i].s.median);
-        dt_cli_row_number(o, "p90", "p90 [%]", "%.1f", 100, r->score[i].s.p90);
+    for (int i = 0; i < r->n; i++)
+        add_score(o, r->score[i].what, &r->score[i].s);
+    if (r->n == 0 && !o->json) {
+        add_score(o, NULL, &(struct dt_fit_local_score){0});
+        dt_cli_rows_none(o);
     }
 }
 
