@@ -2,12 +2,11 @@
  *
  * Microbatches in flight and messages that wait, and the check of a plan's memory (the bytes of a
  * stage: memory_stage.c). */
-#include "core/cost/memory.h"
+#include "core/cost/memory_impl.h"
 
 #include <math.h>
 #include <stdio.h>
 
-enum { BUFFERS = 2 /* one in use, one in transfer */ };
 #define GIB 1073741824.0
 
 /* ---- microbatches in flight ---- */
@@ -158,7 +157,8 @@ int dt_memory_queue(const struct dt_plan *p, const struct dt_model *m, int modul
                     int64_t n_microbatches)
 {
     const struct dt_plan_layout *l = &p->modules[module].layout;
-    int here = dt_memory_in_flight(p, m, module, stage, n_microbatches), most = BUFFERS, w;
+    int here = dt_memory_in_flight(p, m, module, stage, n_microbatches), most = DT_MEMORY_BUFFERS,
+        w;
     int held = chunks_held(p, m, module, stage);
 
     if (l->pp > 1 && (stage > 0 || l->vpp > 1)) {

@@ -6,6 +6,8 @@
 
 #include "core/cost/memory.h"
 
+enum { DT_MEMORY_BUFFERS = 2 /* of a message: one in use, one in transfer */ };
+
 struct dt_memory_lane { /* a stage, and the block that is looked at */
     const struct dt_plan *p;
     const struct dt_module *mod;
@@ -13,9 +15,8 @@ struct dt_memory_lane { /* a stage, and the block that is looked at */
     const struct dt_memory_row *row;
     struct dt_block_shard shard;
     const struct dt_work *work;
-    double elem; /* bytes of an element between blocks */
-    double tokens,
-        own; /* of the fullest rank; of those, a tensor-parallel rank's own between blocks */
+    double elem;                 /* bytes of an element between blocks */
+    double tokens, own;          /* of the fullest rank; its own between blocks under tp */
     double replicas;             /* that share moments under ZeRO-1 */
     bool backward;               /* in any of its blocks */
     const struct dt_block *seen; /* the block that the next four numbers are of */

@@ -18,15 +18,12 @@
  *
  * A row of memory_impl.h says so for one of them. */
 #include "core/cost/memory_impl.h"
-#include "core/model/block_ops.h"
 
 #include "core/model/block_ops.h"
 #include "core/model/boundary.h"
 
 #include <math.h>
 #include <string.h>
-
-enum { DT_MEMORY_BUFFERS = 2 /* one in use, one in transfer */ };
 
 /* ---- a GPU ---- */
 
