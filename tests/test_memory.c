@@ -95,7 +95,7 @@ START_TEST(test_processes)
     r.f.cluster.mem_bytes -= 4096;
     ck_assert_int_eq(dt_memory_check(&r.p, &r.f.model, &r.f.cluster, r.work, NULL, &err),
                      DT_ERR_INFEASIBLE);
-    dt_assert_has(err.message, "of a process");
+    dt_assert_has(err.message, "per process");
     fx_free(&r.f);
 }
 END_TEST
