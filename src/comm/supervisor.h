@@ -3,10 +3,10 @@
  * Supervision of the ranks of a job: that they are the same job, where they run, how their clocks
  * differ, and whether they are still alive.
  *
- *   dt_supervisor_open     who is where; refuses ranks that differ in a fact (digests of the binary, the
- *                     job, the data); clock of this rank before rank 0's
- *   dt_supervisor_watch    begins to watch: from here on a rank that dies or falls silent ends the job,
- *                     with one message that names it and what it did
+ *   dt_supervisor_open     who is where; refuses ranks that differ in a fact (digests of the binary,
+ *                          the job, the data); clock of this rank before rank 0's
+ *   dt_supervisor_watch    begins to watch: from here on a rank that dies or falls silent ends the
+ *                          job, with one message that names it and what it did
  *   dt_supervisor_doing    what this rank does now; written by the main thread, read by the others
  *   dt_supervisor_close    all are through
  *

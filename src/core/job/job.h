@@ -28,7 +28,8 @@ struct dt_job_paths {
     char **path;
     int n;
 };
-/* The job's `run:` map: what training needs beyond the plan (disttrain-job(5)).  Paths are as the job file sees them. */
+/* The job's `run:` map: what training needs beyond the plan (disttrain-job(5)).  Paths are as the job file sees
+ * them. */
 struct dt_job_run_options {
     bool stated;                   /* the map is there */
     struct dt_job_paths data;      /* shards, folders of shards, "x-{000..012}.tar" */

@@ -9,8 +9,8 @@
 #include "core/pipeline/pipeline.h"
 #include "base/status.h"
 
-/* Strategies: X(ENUMERATOR, name in files, struct dt_orch_planner of core/orchestrate, one line for people); the order is
- * that of `enum dt_plan_strategy`. */
+/* Strategies: X(ENUMERATOR, name in files, struct dt_orch_planner of core/orchestrate, one line for people); the order
+ * is that of `enum dt_plan_strategy`. */
 #define DT_STRATEGIES(X)                                                                           \
     X(DISTTRAIN, "disttrain", dt_orch_planner_disttrain,                                           \
       "a layout of its own for every module, by search (DistTrain)")                               \

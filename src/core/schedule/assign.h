@@ -50,7 +50,8 @@ enum dt_status dt_assign_lpt(const double *cost, int n, int k, bool equal, int *
 
 /* Inter-microbatch order for one pipeline: n microbatches, each with an extra stage time that varies
  * (encoder/generator), p stages of the whole path.  order[] is a permutation of 0..n-1.  Uses the algorithm of
- * DistTrain section 5 and falls back to the given order when its own model (dt_assign_chain_makespan) says it is no better. */
+ * DistTrain section 5 and falls back to the given order when its own model (dt_assign_chain_makespan) says it is no
+ * better. */
 struct dt_assign_chain { /* a linear pipeline: per-stage forward/backward ns of each microbatch */
     int p, n;
     const double *fwd, *bwd; /* [p * n], stage-major */

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * The executor, the inside.  Shared by execute*.c only. */
+ * The executor, the inside.  Shared by execute*.c only.
+ *
+ *   env <- ranks <- stages <- it <- norm, losses, events <- comm     parts of struct dt_exec: a function
+ *                                                                    takes those that it works on */
 #ifndef DT_EXEC_PROGRAM_EXECUTE_IMPL_H
 #define DT_EXEC_PROGRAM_EXECUTE_IMPL_H
 
@@ -75,10 +78,9 @@ struct dt_exec_vstage {
     bool split; /* weight gradients are ops of their own */
     struct dt_exec_stash *stashes;
     int in_use, in_use_max;
-    bool *finished; /* per block of the stage: gradients are complete */
-    bool *fresh;    /* per block: this iteration's parameters are in use */
-    uint32_t
-        backwards; /* that are still to come in this iteration; where split, weight gradients */
+    bool *finished;     /* per block of the stage: gradients are complete */
+    bool *fresh;        /* per block: this iteration's parameters are in use */
+    uint32_t backwards; /* still to come in this iteration; where split, weight gradients */
     struct dt_exec_region *regions;
     int n_regions;
     char *wire; /* regions as they are gathered (execute_gather.c); NULL: as they lie */
