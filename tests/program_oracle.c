@@ -73,6 +73,10 @@ static bool work(const struct dt_op *o)
 {
     return o->kind == DT_OP_FORWARD || o->kind == DT_OP_BACKWARD || o->kind == DT_OP_WEIGHT_GRAD;
 }
+static bool computes(const struct dt_op *o)
+{
+    return work(o) || o->kind == DT_OP_STEP;
+}
 static int queue_of(const struct dt_op *o)
 {
     return coll(o) ? 0 : o->kind == DT_OP_SEND ? 1 : p2p(o) ? 2 : 3;
@@ -107,8 +111,8 @@ static const char *indices(const struct dt_program *p)
         if (o->more_n > 0 && o->more_first + (uint64_t)o->more_n > p->n_deps)
             return "list of dependencies";
         for (uint32_t k = 0, d; (d = names(p, i, k)) != DT_NONE; k++)
-            if (d != DT_NONE - 1 &&
-                (d >= p->n_ops || (p->ops[d].lane != o->lane && !work(o) && o->kind != DT_OP_STEP)))
+            if (d != DT_NONE - 1 && (d >= p->n_ops || (p->ops[d].lane != o->lane &&
+                                                       !(computes(o) && computes(&p->ops[d])))))
                 return "waits for nothing, or for another lane without computing";
         if (message(o) && o->peer >= p->n_ops)
             return "no peer";
@@ -378,9 +382,21 @@ static bool share_gpu(const struct dt_program *p, const struct dt_op *a, const s
     return x->first_gpu < y->first_gpu + y->gpus && y->first_gpu < x->first_gpu + x->gpus;
 }
 
-static bool computes(const struct dt_op *o)
+/* Every SEND names its producer second and comes behind it, after other SENDs of it at most. */
+static const char *sends(const struct judge *j)
 {
-    return work(o) || o->kind == DT_OP_STEP;
+    for (uint32_t i = 0; i < j->p->n_ops; i++) {
+        uint32_t k = i;
+
+        if (j->ops[i].kind != DT_OP_SEND)
+            continue;
+        while (k > 0 && j->ops[k].kind == DT_OP_SEND)
+            k--;
+        if (j->ops[i].dep[1] != k || !must(j->p, &j->ops[k], &j->ops[i], false) ||
+            j->ops[k].part + 1 != j->ops[k].parts)
+            return "a message away from its producer";
+    }
+    return NULL;
 }
 
 static const char *pairs(const struct judge *j, bool split)
@@ -509,6 +525,7 @@ static const char *orders(struct judge *j, bool split)
 {
     const char *wrong = fill_table(j);
 
+    wrong = wrong ? wrong : sends(j);
     wrong = wrong ? wrong : pairs(j, split);
     wrong = wrong ? wrong : parts(j, split);
     for (uint32_t l = 0; l < (uint32_t)j->p->n_lanes && !wrong; l++)

@@ -50,9 +50,11 @@ static enum dt_status check_op(const struct dt_check *c, const struct dt_lane *l
             continue;
         if (d >= p->n_ops)
             return dt_check_fail(c, i, "waits for op %u; there are %u", d, p->n_ops);
-        /* processes tell each other what their compute waits for, and nothing else */
-        if (p->ops[d].lane != lane && dt_op_resource(op->kind) != DT_RES_COMPUTE)
-            return dt_check_fail(c, i, "waits for op %u of another lane, which only compute may",
+        /* beside messages and collectives processes tell each other only of compute ops */
+        if (p->ops[d].lane != lane &&
+            (p->ops[d].kind >= DT_OP_KIND_N || dt_op_resource(op->kind) != DT_RES_COMPUTE ||
+             dt_op_resource(p->ops[d].kind) != DT_RES_COMPUTE))
+            return dt_check_fail(c, i, "waits for op %u of another lane; compute may for compute",
                                  d);
     }
     if (dt_op_resource(op->kind) == DT_RES_COLL && op->peer >= p->n_groups)

@@ -130,6 +130,24 @@ static enum dt_status inside(struct dt_check *c, const struct dt_op *send, const
     return DT_OK;
 }
 
+/* A SEND names its producer second, and stands behind it with nothing but other SENDs between: by these the executor
+ * counts who still needs an output (exec/program/execute.c). */
+static enum dt_status check_producer(struct dt_check *c, uint32_t send, uint32_t producer)
+{
+    uint32_t number = producer - c->p->lanes[c->p->ops[send].lane].first;
+
+    if (c->p->ops[send].dep[1] != producer)
+        return dt_check_fail(c, send, "does not wait for op %u of its lane, whose output it is",
+                             number);
+    for (uint32_t k = send; k > producer; k--)
+        if (c->p->ops[k].kind != DT_OP_SEND)
+            return dt_check_fail(c, send, "does not stand right behind op %u, whose output it is",
+                                 number);
+    if (send < producer)
+        return dt_check_fail(c, send, "stands before op %u, whose output it is", number);
+    return DT_OK;
+}
+
 static enum dt_status note_pair(struct dt_check *c, uint32_t recv)
 {
     const struct dt_op *to = &c->p->ops[recv], *from = &c->p->ops[to->peer];
@@ -150,10 +168,7 @@ static enum dt_status note_pair(struct dt_check *c, uint32_t recv)
                              (unsigned long long)to->bytes, (unsigned long long)bytes);
     w = dt_check_at(c, from->module, dt_check_mb(c, from), dt_check_v(c, from));
     producer = is_grad(from) ? w->b_end : w->f_end;
-    if (!dt_check_after(c, to->peer, producer))
-        return dt_check_fail(c, to->peer, "does not wait for op %u of its lane, whose output it is",
-                             producer - c->p->lanes[from->lane].first);
-    return DT_OK;
+    return check_producer(c, to->peer, producer);
 }
 
 /* ---- what an op uses ---- */
