@@ -77,8 +77,8 @@ enum dt_status dt_job_plan_strategy(struct dt_node root, struct dt_job *j, struc
         dt_node_where(n, &file, &line, &col);
     if (strcmp(file, dt_doc_name(j->doc)) != 0 && *file && j->strategy != DT_STRATEGY_MANUAL)
         return dt_node_error(n, err,
-                             "strategy: the plan is given by %s, so none is looked for; leave this "
-                             "out, or the plan file",
+                             "strategy: the plan is given by %s, so none is searched for; leave "
+                             "this out, or the plan file",
                              j->plan_file);
     j->strategy = DT_STRATEGY_MANUAL;
     return DT_OK;

@@ -214,8 +214,8 @@ enum dt_status dt_ckpt_read_data(const char *path, const struct dt_warn *warn, s
                          "on; --changed-data resumes with the present data");
     else
         dt_warn(warn,
-                "%s is from before checkpoints kept what is in the data: that the shards have the "
-                "same names and sizes is all that is known",
+                "%s is from before checkpoints recorded the contents of the data: only names and "
+                "sizes of the shards can be compared",
                 path);
     return st;
 }
@@ -327,15 +327,15 @@ enum dt_status dt_ckpt_init_check_modules(const struct dt_ckpt_init_report *r, c
 {
     for (int k = 0; k < r->n_modules; k++)
         if (r->modules[k].found == 0 && r->modules[k].asked > 0)
-            return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
-                               "none of the %" PRId64
-                               " parameters of module \"%s\" is there, which "
-                               "would begin at random; looked for %s%s; the file also has %.300s; "
-                               "to begin so all the same, use --init-partial "
-                               "(run.init_partial: true)",
-                               r->modules[k].asked, r->modules[k].name, r->modules[k].expected,
-                               r->modules[k].missing > 3 ? " and others" : "",
-                               r->unexpected ? r->unexpected_names : "nothing else");
+            return dt_error_at(
+                err, DT_ERR_INPUT, path, 0, 0,
+                "none of the %" PRId64 " parameters of module \"%s\" is there, so that "
+                "it would start at random; looked for %s%s; the file also has %.300s; "
+                "to accept that, use --init-partial "
+                "(run.init_partial: true)",
+                r->modules[k].asked, r->modules[k].name, r->modules[k].expected,
+                r->modules[k].missing > 3 ? " and others" : "",
+                r->unexpected ? r->unexpected_names : "nothing else");
     return DT_OK;
 }
 

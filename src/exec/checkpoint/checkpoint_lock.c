@@ -347,12 +347,11 @@ static enum dt_status judge(struct take *t, const struct seen *s, struct dt_erro
     } else if (!t->first.there || !same(&t->first, s)) {
         t->first = *s;
         if (s->ours_to_read)
-            dt_warn(
-                t->o->warn,
-                "%s: process %ld on %s has this folder; waiting to see whether it is still there, "
-                "at most %.0f s",
-                t->l->dir, s->h.process.pid, s->h.process.host[0] ? s->h.process.host : "?",
-                t->l->stale_s);
+            dt_warn(t->o->warn,
+                    "%s: process %ld on %s uses this folder; waiting to see whether it is still "
+                    "running, at most %.0f s",
+                    t->l->dir, s->h.process.pid, s->h.process.host[0] ? s->h.process.host : "?",
+                    t->l->stale_s);
     } else if (s->sb.st_mtim.tv_sec != t->first.sb.st_mtim.tv_sec ||
                s->sb.st_mtim.tv_nsec != t->first.sb.st_mtim.tv_nsec) {
         return refuse(t, s, err); /* renewed meanwhile */

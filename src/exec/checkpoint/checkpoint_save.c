@@ -126,7 +126,7 @@ static enum dt_status all_finite(const struct entry *e, const float *v, size_t n
     if (dt_nonfinite_all(&bad) == 0)
         return DT_OK;
     return dt_error_set(err, DT_ERR_DIVERGED,
-                        "no checkpoint is written, since it would be of no use: tensor \"%s\": %s",
+                        "no checkpoint is written, because it could not be used: tensor \"%s\": %s",
                         e->name, dt_nonfinite_text(&bad, n, text, sizeof(text)));
 }
 
