@@ -3,7 +3,9 @@
  * What must not change results: stage boundaries, recompute, threads, parts, split backwards.  What
  * must: precision within bounds.  And: memory is what the model says, names and counts are whole.
  */
+#include "core/model/block_ops.h"
 #include "core/model/boundary.h"
+#include "exec/modules/impl.h"
 #include "module_util.h"
 
 static void open_case(struct mu *u, int i)
@@ -496,6 +498,22 @@ END_TEST
 
 /* ---- refusals ---- */
 
+/* What a new kind forgets is found here at the latest; both floors agree on what needs no block before it. */
+START_TEST(every_kind_of_block_has_a_whole_row)
+{
+    for (int k = 0; k < DT_BLOCK_KIND_N; k++) {
+        struct dt_block b = {.kind = (enum dt_block_kind)k};
+        const struct dt_nn_block_ops *o = dt_nn_ops_of(&b);
+
+        ck_assert_msg(o->layout && o->forward && o->backward && o->in_width && o->out_width &&
+                          o->begin && o->note,
+                      "%s: its row lacks a function", dt_block_kind_name(b.kind));
+        ck_assert_msg(o->source == !dt_block_row_of(&b)->input,
+                      "%s: does recomputation keep its input?", dt_block_kind_name(b.kind));
+    }
+}
+END_TEST
+
 START_TEST(what_does_not_fit_is_refused)
 {
     struct mu u;
@@ -545,6 +563,7 @@ int main(void)
     Suite *s = suite_create("modules_stage");
     TCase *c = dt_test_case(s, "stages", 240);
 
+    tcase_add_test(c, every_kind_of_block_has_a_whole_row);
     tcase_add_loop_test(c, a_boundary_anywhere_changes_nothing, 0, MU_N);
     tcase_add_loop_test(c, recompute_changes_nothing, 0, 2 * MU_N);
     tcase_add_loop_test(c, dropout_depends_on_no_layout, 0, MU_N);

@@ -411,4 +411,21 @@ static void backward(struct dt_nn_call *c, int what)
                          c->dx, true);
 }
 
-const struct dt_nn_block_ops dt_nn_ops_spatial = {layout, forward, backward};
+static void note(struct dt_nn_shape_facts *f, const struct dt_block *b, int i)
+{
+    if (b->context_len == 0)
+        return;
+    f->context_last = i;
+    f->context_len = b->context_len;
+    f->context_dim = b->context_dim;
+}
+
+const struct dt_nn_block_ops dt_nn_ops_spatial = {
+    .layout = layout,
+    .forward = forward,
+    .backward = backward,
+    .in_width = dt_nn_in_hidden,
+    .out_width = dt_nn_out_hidden,
+    .begin = dt_nn_begin_none,
+    .note = note,
+};

@@ -93,8 +93,21 @@ static void embedding_backward(struct dt_nn_call *c, int what)
         table_back(c, EMB_POS, own_rows(c), c->act.emb.pos + own_first(c), c->dy);
 }
 
-const struct dt_nn_block_ops dt_nn_ops_embedding = {embedding_layout, embedding_forward,
-                                                    embedding_backward};
+static int64_t embedding_begin(const struct dt_block *b, const struct dt_batch *m)
+{
+    return m->n_in * b->hidden; /* the encoders' rows */
+}
+
+const struct dt_nn_block_ops dt_nn_ops_embedding = {
+    .layout = embedding_layout,
+    .forward = embedding_forward,
+    .backward = embedding_backward,
+    .source = true,
+    .in_width = dt_nn_in_hidden,
+    .out_width = dt_nn_out_hidden,
+    .begin = embedding_begin,
+    .note = dt_nn_note_nothing,
+};
 
 /* ---- patch embedding ---- */
 
@@ -128,7 +141,22 @@ static void patch_backward(struct dt_nn_call *c, int what)
         table_back(c, PATCH_POS, own_rows(c), c->batch->dev.pos + own_first(c), c->dy);
 }
 
-const struct dt_nn_block_ops dt_nn_ops_patch = {patch_layout, patch_forward, patch_backward};
+static void patch_note(struct dt_nn_shape_facts *f, const struct dt_block *b, int i)
+{
+    (void)i;
+    f->patch_width = b->patch * b->patch * b->channels;
+}
+
+const struct dt_nn_block_ops dt_nn_ops_patch = {
+    .layout = patch_layout,
+    .forward = patch_forward,
+    .backward = patch_backward,
+    .source = true,
+    .in_width = dt_nn_in_hidden,
+    .out_width = dt_nn_out_hidden,
+    .begin = dt_nn_begin_none,
+    .note = patch_note,
+};
 
 /* ---- final norm ---- */
 
@@ -178,7 +206,15 @@ static void norm_backward(struct dt_nn_call *c, int what)
                     c->act.norm.rstd, c->dy, c->dx, false);
 }
 
-const struct dt_nn_block_ops dt_nn_ops_norm = {norm_layout, norm_forward, norm_backward};
+const struct dt_nn_block_ops dt_nn_ops_norm = {
+    .layout = norm_layout,
+    .forward = norm_forward,
+    .backward = norm_backward,
+    .in_width = dt_nn_in_hidden,
+    .out_width = dt_nn_out_hidden,
+    .begin = dt_nn_begin_none,
+    .note = dt_nn_note_nothing,
+};
 
 /* ---- projector: one linear layer, or linear, GELU, linear ----
  *
@@ -302,8 +338,41 @@ static void projector_backward(struct dt_nn_call *c, int what)
     dt_nn_linear_col_back(c, what, rows, c->x, dh, PROJ_W1, PROJ_B1, c->dx, room.in[0], room.in[1]);
 }
 
-const struct dt_nn_block_ops dt_nn_ops_projector = {projector_layout, projector_forward,
-                                                    projector_backward};
+static int64_t projector_in(const struct dt_block *b)
+{
+    return b->in_dim;
+}
+
+/* Conditioning states go beside the running activation. */
+static int64_t projector_out(const struct dt_block *b, int64_t *rows)
+{
+    (void)rows;
+    return b->context_len > 0 ? 0 : b->out_dim;
+}
+
+static int64_t projector_begin(const struct dt_block *b, const struct dt_batch *m)
+{
+    return (b->context_len > 0 ? m->n_seq * b->context_len : m->rows) * b->in_dim;
+}
+
+static void projector_note(struct dt_nn_shape_facts *f, const struct dt_block *b, int i)
+{
+    if (b->context_len == 0)
+        return;
+    f->context_first = i + 1;
+    f->context_len = b->context_len;
+    f->context_dim = b->out_dim;
+}
+
+const struct dt_nn_block_ops dt_nn_ops_projector = {
+    .layout = projector_layout,
+    .forward = projector_forward,
+    .backward = projector_backward,
+    .in_width = projector_in,
+    .out_width = projector_out,
+    .begin = projector_begin,
+    .note = projector_note,
+};
 
 /* ---- LM head: final norm, logits, loss ----
  *
@@ -422,4 +491,12 @@ static void head_backward(struct dt_nn_call *c, int what)
                     c->act.norm.rstd, dn, c->dx, false);
 }
 
-const struct dt_nn_block_ops dt_nn_ops_head = {head_layout, head_forward, head_backward};
+const struct dt_nn_block_ops dt_nn_ops_head = {
+    .layout = head_layout,
+    .forward = head_forward,
+    .backward = head_backward,
+    .in_width = dt_nn_in_hidden,
+    .out_width = dt_nn_out_none,
+    .begin = dt_nn_begin_none,
+    .note = dt_nn_note_nothing,
+};

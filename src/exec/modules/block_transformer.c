@@ -322,4 +322,19 @@ static void backward(struct dt_nn_call *c, int what)
     attention_back(c, what, &d, &room, dqkv, dn1, dnormed, dx2);
 }
 
-const struct dt_nn_block_ops dt_nn_ops_transformer = {layout, forward, backward};
+static void note(struct dt_nn_shape_facts *f, const struct dt_block *b, int i)
+{
+    (void)b;
+    (void)i;
+    f->n_transformers++;
+}
+
+const struct dt_nn_block_ops dt_nn_ops_transformer = {
+    .layout = layout,
+    .forward = forward,
+    .backward = backward,
+    .in_width = dt_nn_in_hidden,
+    .out_width = dt_nn_out_hidden,
+    .begin = dt_nn_begin_none,
+    .note = note,
+};

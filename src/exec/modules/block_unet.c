@@ -59,7 +59,22 @@ static void time_backward(struct dt_nn_call *c, int what)
                       false);
 }
 
-const struct dt_nn_block_ops dt_nn_ops_time = {time_layout, time_forward, time_backward};
+static void time_note(struct dt_nn_shape_facts *f, const struct dt_block *b, int i)
+{
+    f->time_first = i + 1;
+    f->time_dim = b->time_dim;
+}
+
+const struct dt_nn_block_ops dt_nn_ops_time = {
+    .layout = time_layout,
+    .forward = time_forward,
+    .backward = time_backward,
+    .source = true,
+    .in_width = dt_nn_in_hidden,
+    .out_width = dt_nn_out_none,
+    .begin = dt_nn_begin_none,
+    .note = time_note,
+};
 
 /* ---- single convolutions ---- */
 
@@ -241,7 +256,36 @@ static void conv_backward(struct dt_nn_call *c, int what)
                              c->act.conv.rstd, ds, c->dx, false);
 }
 
-const struct dt_nn_block_ops dt_nn_ops_conv = {conv_layout, conv_forward, conv_backward};
+static int64_t channels_in(const struct dt_block *b)
+{
+    return b->c_in;
+}
+
+/* conv_out makes the prediction, and no running activation. */
+static int64_t conv_out(const struct dt_block *b, int64_t *rows)
+{
+    *rows = b->upsample ? *rows * 4 : b->stride == 2 ? *rows / 4 : *rows;
+    return b->layernorm ? 0 : b->c_out;
+}
+
+static void conv_note(struct dt_nn_shape_facts *f, const struct dt_block *b, int i)
+{
+    if (f->conv_in < 0) {
+        f->conv_in = i;
+        f->in_channels = b->c_in;
+    }
+    f->out_channels = b->c_out;
+}
+
+const struct dt_nn_block_ops dt_nn_ops_conv = {
+    .layout = conv_layout,
+    .forward = conv_forward,
+    .backward = conv_backward,
+    .in_width = channels_in,
+    .out_width = conv_out,
+    .begin = dt_nn_begin_none,
+    .note = conv_note,
+};
 
 /* ---- ResBlock ---- */
 
@@ -485,4 +529,24 @@ static void res_backward(struct dt_nn_call *c, int what)
     input_back(c, what, ds1, joined, &room);
 }
 
-const struct dt_nn_block_ops dt_nn_ops_resnet = {res_layout, res_forward, res_backward};
+static int64_t res_out(const struct dt_block *b, int64_t *rows)
+{
+    (void)rows;
+    return b->c_out;
+}
+
+static void res_note(struct dt_nn_shape_facts *f, const struct dt_block *b, int i)
+{
+    (void)b;
+    f->time_last = i;
+}
+
+const struct dt_nn_block_ops dt_nn_ops_resnet = {
+    .layout = res_layout,
+    .forward = res_forward,
+    .backward = res_backward,
+    .in_width = channels_in,
+    .out_width = res_out,
+    .begin = dt_nn_begin_none,
+    .note = res_note,
+};

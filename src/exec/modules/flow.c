@@ -115,53 +115,6 @@ static enum dt_status skips(struct walk *w, struct dt_error *err)
                                     m->name, w->n);
 }
 
-static void note_block(struct dt_nn_shape_facts *f, const struct dt_block *b, int i)
-{
-    switch (b->kind) {
-    case DT_BLOCK_TRANSFORMER:
-        f->n_transformers++;
-        break;
-    case DT_BLOCK_PATCH_EMBED:
-        f->patch_width = b->patch * b->patch * b->channels;
-        break;
-    case DT_BLOCK_PROJECTOR:
-        if (b->context_len > 0) {
-            f->context_first = i + 1;
-            f->context_len = b->context_len;
-            f->context_dim = b->out_dim;
-        }
-        break;
-    case DT_BLOCK_TIME_EMBED:
-        f->time_first = i + 1;
-        f->time_dim = b->time_dim;
-        break;
-    case DT_BLOCK_CONV:
-        if (f->conv_in < 0) {
-            f->conv_in = i;
-            f->in_channels = b->c_in;
-        }
-        f->out_channels = b->c_out;
-        break;
-    case DT_BLOCK_RESNET:
-        f->time_last = i;
-        break;
-    case DT_BLOCK_SPATIAL_TRANSFORMER:
-        if (b->context_len > 0) {
-            f->context_last = i;
-            f->context_len = b->context_len;
-            f->context_dim = b->context_dim;
-        }
-        break;
-    case DT_BLOCK_EMBEDDING:
-    case DT_BLOCK_LM_HEAD:
-    case DT_BLOCK_NORM:
-    case DT_BLOCK_KIND_N:
-        break;
-    }
-    if (b->level >= f->levels)
-        f->levels = b->level + 1;
-}
-
 enum dt_status dt_nn_shape_facts(const struct dt_module *m, struct dt_error *err,
                                  struct dt_nn_shape_facts *f)
 {
@@ -174,13 +127,57 @@ enum dt_status dt_nn_shape_facts(const struct dt_module *m, struct dt_error *err
         DT_TRY(check_block(m, &m->blocks[i], err));
         if (m->blocks[i].kind == DT_BLOCK_TIME_EMBED && f->time_dim > 0)
             return unsupported(err, m, "a class embedding");
-        note_block(f, &m->blocks[i], i);
+        dt_nn_ops_of(&m->blocks[i])->note(f, &m->blocks[i], i);
+        if (m->blocks[i].level >= f->levels)
+            f->levels = m->blocks[i].level + 1;
     }
     if (m->modality == DT_MODALITY_AUDIO)
         return unsupported(err, m, "audio");
     if (f->levels > DT_BATCH_LEVELS)
         return unsupported(err, m, "a U-Net of more than 8 levels");
     return f->conv_in >= 0 ? skips(&w, err) : DT_OK;
+}
+
+/* ---- kinds ---- */
+
+#define ROW(id, name, kind) &dt_nn_ops_##kind,
+static const struct dt_nn_block_ops *const ops[DT_BLOCK_KIND_N] = {DT_BLOCK_KINDS(ROW)};
+
+const struct dt_nn_block_ops *dt_nn_ops_of(const struct dt_block *b)
+{
+    return ops[b->kind];
+}
+
+int64_t dt_nn_in_hidden(const struct dt_block *b)
+{
+    return b->hidden;
+}
+
+int64_t dt_nn_out_hidden(const struct dt_block *b, int64_t *rows)
+{
+    (void)rows;
+    return b->hidden;
+}
+
+int64_t dt_nn_out_none(const struct dt_block *b, int64_t *rows)
+{
+    (void)b;
+    (void)rows;
+    return 0;
+}
+
+int64_t dt_nn_begin_none(const struct dt_block *b, const struct dt_batch *m)
+{
+    (void)b;
+    (void)m;
+    return 0;
+}
+
+void dt_nn_note_nothing(struct dt_nn_shape_facts *f, const struct dt_block *b, int i)
+{
+    (void)f;
+    (void)b;
+    (void)i;
 }
 
 /* ---- sizes ---- */
@@ -207,34 +204,13 @@ size_t dt_nn_node_x_bytes(const struct dt_stage *s, const struct dt_nn_node *n,
 static size_t running_bytes(const struct dt_stage *s, const struct dt_batch *b, int at, bool all)
 {
     const struct dt_block *p;
-    int64_t rows = all ? b->rows : dt_nn_own_rows(s, b->rows), width = 0;
+    int64_t rows = all ? b->rows : dt_nn_own_rows(s, b->rows), width;
 
     if (at <= 0 || at > s->module->n_blocks)
         return 0;
     p = &s->module->blocks[at - 1];
     rows >>= 2 * p->level;
-    switch (p->kind) {
-    case DT_BLOCK_PROJECTOR:
-        width = p->context_len > 0 ? 0 : p->out_dim;
-        break;
-    case DT_BLOCK_TIME_EMBED:
-        break;
-    case DT_BLOCK_CONV:
-        rows = p->upsample ? rows * 4 : p->stride == 2 ? rows / 4 : rows;
-        width = p->c_out;
-        break;
-    case DT_BLOCK_RESNET:
-        width = p->c_out;
-        break;
-    case DT_BLOCK_EMBEDDING:
-    case DT_BLOCK_PATCH_EMBED:
-    case DT_BLOCK_TRANSFORMER:
-    case DT_BLOCK_LM_HEAD:
-    case DT_BLOCK_NORM:
-    case DT_BLOCK_SPATIAL_TRANSFORMER:
-    case DT_BLOCK_KIND_N:
-        width = p->hidden;
-    }
+    width = dt_nn_ops_of(p)->out_width(p, &rows);
     return (size_t)(rows * width) * dt_dtype_bytes(s->dtype);
 }
 
@@ -248,24 +224,7 @@ static size_t begin_bytes(const struct dt_stage *s, const struct dt_batch *b)
 {
     const struct dt_block *p = &s->module->blocks[0];
 
-    switch (p->kind) {
-    case DT_BLOCK_EMBEDDING:
-        return (size_t)(b->n_in * p->hidden) * dt_dtype_bytes(s->dtype);
-    case DT_BLOCK_PROJECTOR:
-        return (size_t)((p->context_len > 0 ? b->n_seq * p->context_len : b->rows) * p->in_dim) *
-               dt_dtype_bytes(s->dtype);
-    case DT_BLOCK_PATCH_EMBED:
-    case DT_BLOCK_TRANSFORMER:
-    case DT_BLOCK_LM_HEAD:
-    case DT_BLOCK_NORM:
-    case DT_BLOCK_CONV:
-    case DT_BLOCK_RESNET:
-    case DT_BLOCK_SPATIAL_TRANSFORMER:
-    case DT_BLOCK_TIME_EMBED:
-    case DT_BLOCK_KIND_N:
-        break;
-    }
-    return 0;
+    return (size_t)dt_nn_ops_of(p)->begin(p, b) * dt_dtype_bytes(s->dtype);
 }
 
 static size_t end_bytes(const struct dt_stage *s, const struct dt_batch *b)

@@ -104,12 +104,32 @@ enum dt_nn_lay_mode {
 };
 
 struct dt_nn_call;
+struct dt_nn_shape_facts;
+/* A kind of block: a file fills it and DT_BLOCK_KINDS (core/model/model.h) names it. */
 struct dt_nn_block_ops {
-    /* Bytes of one tensor between this block and its predecessor or successor. */
     void (*layout)(struct dt_nn_call *c);              /* sets pointers in c->act, counts areas */
     void (*forward)(struct dt_nn_call *c, bool again); /* again: all but the output */
     void (*backward)(struct dt_nn_call *c, int what);
+    bool source; /* takes nothing from the block before; what it keeps is its input */
+    /* Width of the running activation that it takes. */
+    int64_t (*in_width)(const struct dt_block *b);
+    /* Of what it hands on: the width, and *rows, of its level before; 0 = no running activation. */
+    int64_t (*out_width)(const struct dt_block *b, int64_t *rows);
+    /* Elements that a module which begins with it takes from other modules. */
+    int64_t (*begin)(const struct dt_block *b, const struct dt_batch *m);
+    /* What the module's facts must know of it, block i. */
+    void (*note)(struct dt_nn_shape_facts *f, const struct dt_block *b, int i);
 };
+#define DECLARE(id, name, kind) extern const struct dt_nn_block_ops dt_nn_ops_##kind;
+DT_BLOCK_KINDS(DECLARE)
+#undef DECLARE
+const struct dt_nn_block_ops *dt_nn_ops_of(const struct dt_block *b);
+/* flow.c, for the rows: a block of the residual stream */
+int64_t dt_nn_in_hidden(const struct dt_block *b);
+int64_t dt_nn_out_hidden(const struct dt_block *b, int64_t *rows);
+int64_t dt_nn_out_none(const struct dt_block *b, int64_t *rows);
+int64_t dt_nn_begin_none(const struct dt_block *b, const struct dt_batch *m);
+void dt_nn_note_nothing(struct dt_nn_shape_facts *f, const struct dt_block *b, int i);
 
 struct dt_nn_node {
     const struct dt_block *b;
@@ -427,10 +447,6 @@ void dt_nn_conv(struct dt_nn_call *c, const struct dt_nn_conv_at *a, const void 
                 const void *residual, void *y);
 void dt_nn_conv_back(struct dt_nn_call *c, int what, const struct dt_nn_conv_at *a, const void *x,
                      const void *dy, int w, int b, void *dx, bool add);
-
-extern const struct dt_nn_block_ops dt_nn_ops_embedding, dt_nn_ops_patch, dt_nn_ops_transformer,
-    dt_nn_ops_projector, dt_nn_ops_head, dt_nn_ops_norm, dt_nn_ops_conv, dt_nn_ops_resnet,
-    dt_nn_ops_spatial, dt_nn_ops_time;
 
 /* ---- params.c, names.c ---- */
 

@@ -134,7 +134,7 @@ double dt_nn_residual_std(const struct dt_nn_namer *m)
     return DT_INIT_STD / sqrt(2.0 * (n > 0 ? n : 1));
 }
 
-static enum dt_status name_embedding(struct dt_nn_namer *m)
+enum dt_status dt_nn_names_embedding(struct dt_nn_namer *m)
 {
     const struct dt_block *b = m->n->b;
     bool g = m->gpt2;
@@ -220,7 +220,7 @@ static enum dt_status name_llama_layer(struct dt_nn_namer *m)
                              dt_nn_residual_std(m), "mlp.down_proj");
 }
 
-static enum dt_status name_head(struct dt_nn_namer *m)
+enum dt_status dt_nn_names_head(struct dt_nn_namer *m)
 {
     const struct dt_block *b = m->n->b;
     struct dt_param *p;
@@ -242,7 +242,7 @@ static enum dt_status name_head(struct dt_nn_namer *m)
     return DT_OK;
 }
 
-static enum dt_status name_projector(struct dt_nn_namer *m)
+enum dt_status dt_nn_names_projector(struct dt_nn_namer *m)
 {
     const struct dt_block *b = m->n->b;
     int64_t mid = b->mid_dim > 0 ? b->mid_dim : b->out_dim;
@@ -264,34 +264,15 @@ double dt_nn_fan_in_std(int64_t fan_in)
 
 /* ---- all blocks, in order: layers are numbered through the whole module ---- */
 
-static enum dt_status name_one(struct dt_nn_namer *m)
+enum dt_status dt_nn_names_transformer(struct dt_nn_namer *m)
 {
-    const struct dt_block *b = m->n->b;
-
-    switch (b->kind) {
-    case DT_BLOCK_EMBEDDING:
-        return name_embedding(m);
-    case DT_BLOCK_PATCH_EMBED:
-        return dt_nn_name_patch(m);
-    case DT_BLOCK_TRANSFORMER:
-        return !b->causal ? dt_nn_name_tower_layer(m)
-               : m->gpt2  ? name_gpt2_layer(m)
-                          : name_llama_layer(m);
-    case DT_BLOCK_PROJECTOR:
-        return name_projector(m);
-    case DT_BLOCK_LM_HEAD:
-        return name_head(m);
-    case DT_BLOCK_NORM:
-        return dt_nn_name_tower_norm(m);
-    case DT_BLOCK_CONV:
-    case DT_BLOCK_RESNET:
-    case DT_BLOCK_SPATIAL_TRANSFORMER:
-    case DT_BLOCK_TIME_EMBED:
-    case DT_BLOCK_KIND_N:
-        break;
-    }
-    return dt_nn_names_unet(m);
+    if (!m->n->b->causal)
+        return dt_nn_name_tower_layer(m);
+    return m->gpt2 ? name_gpt2_layer(m) : name_llama_layer(m);
 }
+
+#define ROW(id, name, kind) dt_nn_names_##kind,
+static dt_nn_names_fn *const names[DT_BLOCK_KIND_N] = {DT_BLOCK_KINDS(ROW)};
 
 enum dt_status dt_nn_names(struct dt_stage *s, struct dt_error *err)
 {
@@ -307,7 +288,7 @@ enum dt_status dt_nn_names(struct dt_stage *s, struct dt_error *err)
         dt_nn_unet_place(&m.unet, mod, i);
         if (i >= s->first) {
             m.n = &s->nodes[i - s->first];
-            DT_TRY(name_one(&m));
+            DT_TRY(names[m.n->b->kind](&m));
         }
         m.layer += mod->blocks[i].kind == DT_BLOCK_TRANSFORMER;
     }

@@ -57,12 +57,15 @@ double dt_nn_residual_std(const struct dt_nn_namer *m);
 /* Norms of q and k, where there are. */
 enum dt_status dt_nn_name_head_norms(struct dt_nn_namer *m, const char *q, const char *k);
 
-/* names_vision.c: of the block in m->n */
-enum dt_status dt_nn_name_patch(struct dt_nn_namer *m);
+/* names_vision.c */
 enum dt_status dt_nn_name_tower_layer(struct dt_nn_namer *m);
-enum dt_status dt_nn_name_tower_norm(struct dt_nn_namer *m);
 
 void dt_nn_unet_place(struct dt_nn_unet_place *p, const struct dt_module *m, int block);
-enum dt_status dt_nn_names_unet(struct dt_nn_namer *m);
+
+/* Of the block in m->n, a function for each kind of DT_BLOCK_KINDS (core/model/model.h). */
+typedef enum dt_status dt_nn_names_fn(struct dt_nn_namer *m);
+#define DECLARE(id, name, kind) dt_nn_names_fn dt_nn_names_##kind;
+DT_BLOCK_KINDS(DECLARE)
+#undef DECLARE
 
 #endif

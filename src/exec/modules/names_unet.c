@@ -98,7 +98,7 @@ static double conv_std(const struct dt_block *b, int64_t in)
     return dt_nn_fan_in_std(in * b->kernel * b->kernel);
 }
 
-static enum dt_status name_conv(struct dt_nn_namer *m)
+enum dt_status dt_nn_names_conv(struct dt_nn_namer *m)
 {
     const struct dt_block *b = m->n->b;
     const struct dt_nn_deal *by_out = DT_BY_OUT(b->c_out, 1), *deal = NULL;
@@ -117,7 +117,7 @@ static enum dt_status name_conv(struct dt_nn_namer *m)
     return filter(m, CONV_W, b->c_out, b->c_in, b->kernel, deal, conv_std(b, b->c_in), name);
 }
 
-static enum dt_status name_resnet(struct dt_nn_namer *m)
+enum dt_status dt_nn_names_resnet(struct dt_nn_namer *m)
 {
     const struct dt_block *b = m->n->b;
     int groups = dt_block_groups(b, b->c_out), each = b->c_out / groups, weight;
@@ -166,7 +166,7 @@ static enum dt_status name_attentions(struct dt_nn_namer *m, int layer)
                              "attn2.to_out.0");
 }
 
-static enum dt_status name_spatial(struct dt_nn_namer *m)
+enum dt_status dt_nn_names_spatial(struct dt_nn_namer *m)
 {
     const struct dt_block *b = m->n->b;
     int64_t c = b->hidden, f = b->ffn;
@@ -193,7 +193,7 @@ static enum dt_status name_spatial(struct dt_nn_namer *m)
     return DT_OK;
 }
 
-static enum dt_status name_time(struct dt_nn_namer *m)
+enum dt_status dt_nn_names_time(struct dt_nn_namer *m)
 {
     const struct dt_block *b = m->n->b;
 
@@ -202,28 +202,4 @@ static enum dt_status name_time(struct dt_nn_namer *m)
                              dt_nn_fan_in_std(b->hidden), "linear_1"));
     return dt_nn_name_linear(m, TIME_W2, b->time_dim, b->time_dim, NULL, b->bias,
                              dt_nn_fan_in_std(b->time_dim), "linear_2");
-}
-
-enum dt_status dt_nn_names_unet(struct dt_nn_namer *m)
-{
-    switch (m->n->b->kind) {
-    case DT_BLOCK_CONV:
-        return name_conv(m);
-    case DT_BLOCK_RESNET:
-        return name_resnet(m);
-    case DT_BLOCK_SPATIAL_TRANSFORMER:
-        return name_spatial(m);
-    case DT_BLOCK_TIME_EMBED:
-        return name_time(m);
-    case DT_BLOCK_EMBEDDING:
-    case DT_BLOCK_PATCH_EMBED:
-    case DT_BLOCK_TRANSFORMER:
-    case DT_BLOCK_PROJECTOR:
-    case DT_BLOCK_LM_HEAD:
-    case DT_BLOCK_NORM:
-    case DT_BLOCK_KIND_N:
-        break;
-    }
-    return dt_error_set(m->err, DT_ERR_INTERNAL, "a block of kind %s has no parameters' names",
-                        dt_block_kind_name(m->n->b->kind));
 }

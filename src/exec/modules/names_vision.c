@@ -57,7 +57,7 @@ static enum dt_status table(struct dt_nn_namer *m, int role, int64_t n, int n_di
                         m->err, "%s%s", m->prefix, name);
 }
 
-enum dt_status dt_nn_name_patch(struct dt_nn_namer *m)
+enum dt_status dt_nn_names_patch(struct dt_nn_namer *m)
 {
     const struct dt_block *b = m->n->b;
     const struct tower *t = tower_of(m);
@@ -107,7 +107,7 @@ enum dt_status dt_nn_name_tower_layer(struct dt_nn_namer *m)
                              dt_nn_residual_std(m), t->down);
 }
 
-enum dt_status dt_nn_name_tower_norm(struct dt_nn_namer *m)
+enum dt_status dt_nn_names_norm(struct dt_nn_namer *m)
 {
     const struct dt_block *b = m->n->b;
     const struct tower *t = tower_of(m);

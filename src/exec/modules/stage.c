@@ -15,55 +15,6 @@
 
 /* ---- nodes ---- */
 
-static const struct dt_nn_block_ops *ops_of(enum dt_block_kind k)
-{
-    switch (k) {
-    case DT_BLOCK_EMBEDDING:
-        return &dt_nn_ops_embedding;
-    case DT_BLOCK_PATCH_EMBED:
-        return &dt_nn_ops_patch;
-    case DT_BLOCK_TRANSFORMER:
-        return &dt_nn_ops_transformer;
-    case DT_BLOCK_PROJECTOR:
-        return &dt_nn_ops_projector;
-    case DT_BLOCK_LM_HEAD:
-        return &dt_nn_ops_head;
-    case DT_BLOCK_NORM:
-        return &dt_nn_ops_norm;
-    case DT_BLOCK_CONV:
-        return &dt_nn_ops_conv;
-    case DT_BLOCK_RESNET:
-        return &dt_nn_ops_resnet;
-    case DT_BLOCK_SPATIAL_TRANSFORMER:
-        return &dt_nn_ops_spatial;
-    case DT_BLOCK_TIME_EMBED:
-    case DT_BLOCK_KIND_N:
-        break;
-    }
-    return &dt_nn_ops_time;
-}
-
-static int64_t input_width(const struct dt_block *b)
-{
-    switch (b->kind) {
-    case DT_BLOCK_PROJECTOR:
-        return b->in_dim;
-    case DT_BLOCK_CONV:
-    case DT_BLOCK_RESNET:
-        return b->c_in;
-    case DT_BLOCK_EMBEDDING:
-    case DT_BLOCK_PATCH_EMBED:
-    case DT_BLOCK_TRANSFORMER:
-    case DT_BLOCK_LM_HEAD:
-    case DT_BLOCK_NORM:
-    case DT_BLOCK_SPATIAL_TRANSFORMER:
-    case DT_BLOCK_TIME_EMBED:
-    case DT_BLOCK_KIND_N:
-        break;
-    }
-    return b->hidden;
-}
-
 static enum dt_kernel_act activation(const struct dt_stage *s, const struct dt_block *b)
 {
     switch (s->numbers.activation) {
@@ -104,21 +55,8 @@ static enum dt_nn_lay_mode mode_of(const struct dt_nn_node *n, enum dt_block_rec
 {
     if (!n->keep)
         return DT_LAY_TRANSIENT;
-    switch (n->b->kind) {
-    case DT_BLOCK_EMBEDDING: /* what these keep is their input */
-    case DT_BLOCK_PATCH_EMBED:
-    case DT_BLOCK_TIME_EMBED:
+    if (n->ops->source)
         return DT_LAY_NONE;
-    case DT_BLOCK_TRANSFORMER:
-    case DT_BLOCK_PROJECTOR:
-    case DT_BLOCK_LM_HEAD:
-    case DT_BLOCK_NORM:
-    case DT_BLOCK_CONV:
-    case DT_BLOCK_RESNET:
-    case DT_BLOCK_SPATIAL_TRANSFORMER:
-    case DT_BLOCK_KIND_N:
-        break;
-    }
     return r == DT_RECOMPUTE_NONE        ? DT_LAY_NONE
            : r == DT_RECOMPUTE_SELECTIVE ? DT_LAY_SELECTIVE
                                          : DT_LAY_FULL;
@@ -126,14 +64,12 @@ static enum dt_nn_lay_mode mode_of(const struct dt_nn_node *n, enum dt_block_rec
 
 static void node_kind(struct dt_nn_node *n, const struct dt_nn_shape_facts *f)
 {
-    enum dt_block_kind k = n->b->kind;
+    int64_t rows = 0;
 
-    n->has_x = k != DT_BLOCK_EMBEDDING && k != DT_BLOCK_PATCH_EMBED && k != DT_BLOCK_TIME_EMBED;
-    n->has_y = k != DT_BLOCK_TIME_EMBED && k != DT_BLOCK_LM_HEAD &&
-               !(k == DT_BLOCK_PROJECTOR && n->b->context_len > 0) &&
-               !(k == DT_BLOCK_CONV && n->b->layernorm);
+    n->has_x = !n->ops->source;
+    n->has_y = n->ops->out_width(n->b, &rows) > 0;
     n->own_x = n->index == f->conv_in;
-    n->x_width = input_width(n->b);
+    n->x_width = n->ops->in_width(n->b);
     n->push = n->pop = n->source = -1;
     for (int i = 0; i < f->n_skips; i++) {
         if (f->skip[i].push == n->index)
@@ -165,7 +101,7 @@ static enum dt_status make_nodes(struct dt_stage *s, const struct dt_stage_spec 
 
         p->index = s->first + i;
         p->b = &s->module->blocks[p->index];
-        p->ops = ops_of(p->b->kind);
+        p->ops = dt_nn_ops_of(p->b);
         node_kind(p, &s->facts);
         p->trained = !spec->trained || spec->trained[p->index];
         p->need = above;
