@@ -11,14 +11,14 @@ static inline int sf_below(struct dt_rng *r, int n)
     return (int)dt_rng_below(r, (uint64_t)n);
 }
 
-/* Model, plan and samples, with 1F1B, interleaved 1F1B or GPipe; `small`: fewer modules, lanes and microbatches. */
+/* Model, plan and samples, with 1F1B or any other schedule of the table; `small`: fewer modules, lanes and microbatches. */
 static inline void sf_random(struct sched_fixture *s, uint64_t seed, int round, bool small)
 {
     static const char *const names[] = {"e0", "e1", "e2", "g0", "g1"};
     static const int tps[] = {1, 2, 4, 8};
     struct dt_rng r;
     int encoders, generators, llm, dp, n, pp, vpp;
-    bool interleaved;
+    enum dt_pipe_schedule schedule;
 
     dt_rng_init(&r, seed, 1000 + (uint64_t)round);
     sf_init(s);
@@ -33,15 +33,12 @@ static inline void sf_random(struct sched_fixture *s, uint64_t seed, int round, 
         sf_edge(s, i, llm);
     for (int i = 0; i < generators; i++)
         sf_edge(s, llm, llm + 1 + i);
-    interleaved = sf_below(&r, 3) == 0;
+    schedule = sf_below(&r, 2) ? DT_SCHED_1F1B : (enum dt_pipe_schedule)sf_below(&r, DT_SCHED_N);
     pp = 1 + sf_below(&r, 4);
-    vpp = interleaved && pp > 1 ? 1 + sf_below(&r, 3) : 1;
+    vpp = dt_pipe_of(schedule)->chunks && pp > 1 ? 1 + sf_below(&r, 3) : 1;
     dp = 1 + sf_below(&r, small ? 3 : 4);
     n = vpp > 1 ? 1 + sf_below(&r, pp * (small ? 2 : 4)) : 1 + sf_below(&r, small ? 6 : 12);
-    sf_plan(s, (int64_t)n * dp * 2, 2,
-            interleaved       ? DT_SCHED_INTERLEAVED
-            : sf_below(&r, 4) ? DT_SCHED_1F1B
-                              : DT_SCHED_GPIPE);
+    sf_plan(s, (int64_t)n * dp * 2, 2, schedule);
     s->plan.policy.overlap_grad = sf_below(&r, 2);
     s->plan.policy.overlap_param = sf_below(&r, 2);
     s->plan.policy.zero = sf_below(&r, 2);

@@ -213,23 +213,24 @@ static enum dt_status read_pairs(struct dt_node map, struct dt_node over, int se
 
 /* ---- drawing ---- */
 
-static double draw(const struct dist *d, struct dt_rng *r)
+static double value_of(const struct dist *d, struct dt_rng *r)
 {
-    double x;
     switch ((enum dist_kind)d->kind) {
     case KIND_CONSTANT:
-        x = d->a;
-        break;
+        return d->a;
     case KIND_EXPONENTIAL:
-        x = -d->a * log(dt_rng_uniform(r));
-        break;
+        return -d->a * log(dt_rng_uniform(r));
     case KIND_UNIFORM:
-        x = d->min + (d->max - d->min) * dt_rng_uniform(r);
-        break;
+        return d->min + (d->max - d->min) * dt_rng_uniform(r);
     case KIND_LOGNORMAL:
-        x = exp(d->a + d->b * dt_rng_normal(r));
+        break;
     }
-    return fmin(fmax(x, d->min), d->max);
+    return exp(d->a + d->b * dt_rng_normal(r));
+}
+
+static double draw(const struct dist *d, struct dt_rng *r)
+{
+    return fmin(fmax(value_of(d, r), d->min), d->max);
 }
 
 /* Smaller side at least min_side; then the larger is cut to max_side, the shape kept as far as
