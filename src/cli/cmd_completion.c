@@ -90,7 +90,7 @@ static const char tail[] = "        esac ;;\n"
                            "    esac\n"
                            "    case $cmd in\n";
 static const char foot[] =
-    "        COMPREPLY+=($(compgen -W \"$words\" -- \"$cur\"))\n"
+    "        [ -z \"$cur\" ] || COMPREPLY+=($(compgen -W \"$words\" -- \"$cur\"))\n"
     "        case ${COMPREPLY[0]} in *= | *.) compopt -o nospace 2>/dev/null ;; esac ;;\n"
     "    esac\n"
     "}\n"

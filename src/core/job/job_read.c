@@ -419,7 +419,7 @@ const struct dt_key dt_job_simulate_keys[] = {
      DT_KEY_INTO(struct dt_job, sim.seed),
      .min = 0,
      .max = DT_KEY_NO_LIMIT,
-     .help = "of everything random"},
+     .help = "seed of everything random"},
     {.name = "slow_gpu",
      .type = DT_KEY_MAP,
      .keys = slow_keys,

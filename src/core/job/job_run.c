@@ -413,7 +413,7 @@ const struct dt_key dt_job_run_keys[] = {
      DT_KEY_INTO(struct dt_job, run.seed),
      .min = 0,
      .max = DT_KEY_NO_LIMIT,
-     .help = "of parameters, order of the data, timesteps and noise"},
+     .help = "seed of parameters, order of the data, timesteps and noise"},
     {.name = "threads",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct dt_job, run.threads),
