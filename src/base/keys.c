@@ -184,7 +184,7 @@ static void walk(const struct dt_key *keys, const char *prefix, const void *defa
         if (!keys->keys)
             continue;
         snprintf(path, sizeof(path), "%s%s.", prefix, keys->name);
-        walk(keys->keys, path, (const char *)defaults + keys->at, fn, ctx);
+        walk(keys->keys, path, defaults ? (const char *)defaults + keys->at : NULL, fn, ctx);
     }
 }
 

@@ -35,6 +35,7 @@ static double kept(const struct dt_block *b, const struct dt_block_share *w, boo
                    double e)
 {
     double tokens = w->tokens * dt_block_level_scale(b->level);
+
     if (!b->layernorm || !keep_cheap)
         return e * tokens * b->c_in;
     return 2 * e * tokens * b->c_in +
