@@ -33,7 +33,7 @@ struct dt_pipe_lane {
     int pp, vpp, stage;
     int behind; /* microbatches under way in the modules behind it, at most */
     int64_t n;
-    int before; /* stages in front of it that run a backward, on the longest path */
+    int before; /* stages in front of it that run a backward, on the longest path; for put_off alone */
 };
 
 /* Compute order of a lane: codes of forwards (0), backwards (1) and weight gradients apart from them (2). */

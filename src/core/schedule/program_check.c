@@ -130,9 +130,8 @@ static enum dt_status check_bounds(const struct dt_check *c)
 {
     for (int i = 0; i < c->p->n_lanes; i++) {
         const struct dt_lane *l = &c->p->lanes[i];
-        const uint32_t *first = &c->m[l->module].a->mb_first[l->replica];
-        int bound =
-            dt_memory_in_flight(c->p->plan, c->model, l->module, l->stage, first[1] - first[0]);
+        int bound = dt_memory_in_flight(c->p->plan, c->model, l->module, l->stage,
+                                        dt_check_count(c, l->module, l->replica));
 
         if (l->in_flight_max != (uint32_t)bound)
             return dt_error_set(c->err, DT_ERR_INTERNAL,

@@ -71,17 +71,6 @@ static enum dt_status check_turns(struct dt_check *c)
 
 /* ---- what a pair carries ---- */
 
-static int by_pair(const void *x, const void *y)
-{
-    const struct dt_check_transfer *a = x, *b = y;
-    const uint32_t key[2][4] = {{a->u, a->u_mb, a->d, a->d_mb}, {b->u, b->u_mb, b->d, b->d_mb}};
-
-    for (int i = 0; i < 4; i++)
-        if (key[0][i] != key[1][i])
-            return key[0][i] < key[1][i] ? -1 : 1;
-    return 0;
-}
-
 /* Between modules: where its RECV is noted, and the bytes of the samples in common. */
 static enum dt_status between(struct dt_check *c, const struct dt_op *send,
                               const struct dt_op *recv, uint32_t **noted, uint64_t *bytes)
@@ -94,7 +83,7 @@ static enum dt_status between(struct dt_check *c, const struct dt_op *send,
 
     key.u_mb = dt_check_mb(c, u);
     key.d_mb = dt_check_mb(c, d);
-    t = bsearch(&key, c->transfer, c->n_transfers, sizeof(key), by_pair);
+    t = bsearch(&key, c->transfer, c->n_transfers, sizeof(key), dt_check_by_place);
     if (!t)
         return dt_check_fail(c, i,
                              "is from a microbatch that has no sample in common with its own");
@@ -250,8 +239,8 @@ static enum dt_status check_fetches(struct dt_check *c)
 
         if (op->kind != DT_OP_FETCH)
             continue;
-        mb = op->mb == DT_NONE ? DT_NONE : dt_check_mb(c, op);
-        if (mb >= c->m[op->module].a->mb_first[op->replica + 1] || dt_check_v(c, op) != 0 ||
+        mb = dt_check_mb(c, op);
+        if (op->mb >= dt_check_count(c, op->module, op->replica) || dt_check_v(c, op) != 0 ||
             c->m[op->module].a->mb[mb].n == 0)
             return dt_check_fail(c, i, "fetches no samples of its lane");
         if (fetched[op->module][mb] > 0)

@@ -10,6 +10,7 @@
 #define DT_CORE_SCHEDULE_PROGRAM_CHECK_IMPL_H
 
 #include "base/mem.h"
+#include "core/model/boundary.h"
 #include "core/schedule/program.h"
 
 /* Compute ops of one microbatch in one virtual stage: first and last part, DT_NONE = none. */
@@ -24,14 +25,14 @@ struct dt_check_vstage {
     bool split;       /* their gradients are an op of their own */
     int sync_parts;   /* buckets of its gradients; 0: nobody to share them with */
     int gather_parts; /* buckets of its parameters; 0: every replica has them */
-    uint64_t token_bytes[16], item_bytes; /* of what it hands on, by level of the tokens */
+    uint64_t token_bytes[DT_LEVEL_MAX],
+        item_bytes; /* of what it hands on, by level of the tokens */
 };
 
 struct dt_check_module {
     const struct dt_assignment_module *a;
     int pp, vpp, dp, n_v;
     uint32_t n_mb;              /* over all replicas */
-    uint16_t *replica_of;       /* [n_mb] */
     struct dt_check_vstage *v;  /* [n_v] */
     struct dt_check_work *work; /* [n_mb * n_v] */
     /* [n_mb * n_v]: RECV of what virtual stage v takes from a neighbour: activations, gradients */
@@ -69,6 +70,13 @@ static inline uint32_t dt_check_mb(const struct dt_check *c, const struct dt_op 
 {
     return c->m[op->module].a->mb_first[op->replica] + op->mb;
 }
+/* Microbatches of a replica. */
+static inline uint32_t dt_check_count(const struct dt_check *c, int module, int replica)
+{
+    const uint32_t *first = &c->m[module].a->mb_first[replica];
+
+    return first[1] - first[0];
+}
 static inline struct dt_check_work *dt_check_at(const struct dt_check *c, int module, uint32_t mb,
                                                 int v)
 {
@@ -95,6 +103,8 @@ bool dt_check_after(struct dt_check *c, uint32_t later, uint32_t earlier);
 
 /* program_check_plan.c: fills m[] and transfer[]. */
 enum dt_status dt_check_expect(struct dt_check *c);
+/* The order of transfer[], for qsort and bsearch. */
+int dt_check_by_place(const void *a, const void *b);
 /* Bytes that virtual stage v hands on for a microbatch. */
 uint64_t dt_check_wire(const struct dt_check *c, int module, int v, uint32_t mb);
 /* Does a GPU of the lane hold trained parameters of blocks [first, first + n)?  Are they of `bytes` at

@@ -2,7 +2,6 @@
  *
  * Check of a program: what the plan and the assignment ask for.  Virtual stages with what they train
  * and share, and the samples that microbatches of two modules have in common. */
-#include "core/model/boundary.h"
 #include "core/schedule/program_check_impl.h"
 
 #include <stdlib.h>
@@ -94,7 +93,7 @@ uint64_t dt_check_wire(const struct dt_check *c, int module, int v, uint32_t mb)
     const struct dt_work *w = &c->m[module].a->work[mb];
     uint64_t sum = x->item_bytes * (uint64_t)w->n;
 
-    for (int l = 0; l < 16; l++)
+    for (int l = 0; l < DT_LEVEL_MAX; l++)
         sum += x->token_bytes[l] * ((uint64_t)w->tokens >> 2 * l);
     return sum;
 }
@@ -141,16 +140,12 @@ static enum dt_status expect_module(struct dt_check *c, int module)
     m->n_v = l->pp * l->vpp;
     m->n_mb = a->mb_first[l->dp];
     m->v = DT_ARENA_NEW(&c->arena, struct dt_check_vstage, m->n_v);
-    m->replica_of = DT_ARENA_NEW(&c->arena, uint16_t, m->n_mb + 1);
     m->work = DT_ARENA_NEW(&c->arena, struct dt_check_work, (size_t)m->n_mb * m->n_v + 1);
     m->inner = dt_arena_alloc(&c->arena, (size_t)m->n_mb * m->n_v + 1, sizeof(*m->inner));
-    if (!m->v || !m->replica_of || !m->work || !m->inner)
+    if (!m->v || !m->work || !m->inner)
         return dt_error_nomem(c->err, "check of a program");
     memset(m->work, 0xff, (size_t)m->n_mb * (size_t)m->n_v * sizeof(*m->work));
     memset(m->inner, 0xff, (size_t)m->n_mb * (size_t)m->n_v * sizeof(*m->inner));
-    for (int r = 0; r < l->dp; r++)
-        for (uint32_t k = a->mb_first[r]; k < a->mb_first[r + 1]; k++)
-            m->replica_of[k] = (uint16_t)r;
     expect_stages(c, module);
     return DT_OK;
 }
@@ -210,7 +205,7 @@ static uint64_t crossing(const struct dt_check *c, int u, int d, struct where in
            (items ? (uint64_t)states : 1);
 }
 
-static int by_place(const void *x, const void *y)
+int dt_check_by_place(const void *x, const void *y)
 {
     const struct dt_check_transfer *a = x, *b = y;
 
@@ -246,11 +241,11 @@ static enum dt_status expect_transfers(struct dt_check *c)
                                                 crossing(c, u, d, in_u[s], in_d[s]),
                                                 {DT_NONE, DT_NONE}};
     }
-    qsort(t, n, sizeof(*t), by_place);
+    qsort(t, n, sizeof(*t), dt_check_by_place);
     for (size_t i = 0; i < n; i++) {
         if (t[i].bytes == 0) /* a sample without such an item sends nothing */
             continue;
-        if (kept > 0 && by_place(&t[kept - 1], &t[i]) == 0)
+        if (kept > 0 && dt_check_by_place(&t[kept - 1], &t[i]) == 0)
             t[kept - 1].bytes += t[i].bytes;
         else
             t[kept++] = t[i];

@@ -77,14 +77,14 @@ struct lane {
     const struct dt_lane *l;
     const struct dt_check_module *m;
     uint32_t first_work, last_work, last_b;
-    uint32_t last_sync, norm, step;                           /* DT_NONE = none yet */
+    uint32_t norm, step;                                      /* DT_NONE = none yet */
     uint8_t synced[DT_MAX_VSTAGES], gathered[DT_MAX_VSTAGES]; /* per chunk: a bit for each bucket */
     bool tied;
 };
 
 static void look_at(struct lane *x)
 {
-    x->first_work = x->last_work = x->last_b = x->last_sync = x->norm = x->step = DT_NONE;
+    x->first_work = x->last_work = x->last_b = x->norm = x->step = DT_NONE;
     for (uint32_t i = x->l->first; i < x->l->first + x->l->n; i++) {
         const struct dt_op *op = &x->c->p->ops[i];
 
@@ -163,7 +163,6 @@ static enum dt_status check_sync(struct lane *x, uint32_t i)
                              "does not wait for op %u, the last of its lane's compute; "
                              "overlap_grad is off",
                              number(x, x->last_work));
-    x->last_sync = i;
     return DT_OK;
 }
 

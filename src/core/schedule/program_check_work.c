@@ -6,13 +6,6 @@
 
 #include <string.h>
 
-static uint32_t lane_microbatches(const struct dt_check *c, const struct dt_lane *l)
-{
-    const uint32_t *first = c->m[l->module].a->mb_first;
-
-    return first[l->replica + 1] - first[l->replica];
-}
-
 /* ---- once each ---- */
 
 /* First and last part of an op, where they are noted. */
@@ -48,7 +41,7 @@ static enum dt_status check_parts(struct dt_check *c, const struct dt_lane *l, u
 static enum dt_status note_op(struct dt_check *c, const struct dt_lane *l, uint32_t i)
 {
     const struct dt_op *op = &c->p->ops[i];
-    uint32_t *first, *last, n = lane_microbatches(c, l);
+    uint32_t *first, *last, n = dt_check_count(c, l->module, l->replica);
     const struct dt_check_vstage *v;
     struct dt_check_work *w;
 
@@ -160,7 +153,7 @@ static bool forward_only(const struct dt_check *c, const struct dt_lane *l)
 static enum dt_status check_in_flight(struct dt_check *c, uint32_t lane)
 {
     const struct dt_lane *l = &c->p->lanes[lane];
-    uint32_t n = lane_microbatches(c, l), held = 0, put_off = 0;
+    uint32_t n = dt_check_count(c, l->module, l->replica), held = 0, put_off = 0;
     uint32_t most_off = (uint32_t)dt_memory_deferred(c->p->plan, c->model, l->module, l->stage, n);
     uint32_t most = (uint32_t)dt_memory_held(c->p->plan, c->model, l->module, l->stage, n);
 
@@ -198,7 +191,8 @@ static uint32_t consumer_of(const struct dt_check *c, uint32_t send)
 static enum dt_status check_credit(struct dt_check *c, uint32_t lane)
 {
     const struct dt_lane *l = &c->p->lanes[lane];
-    uint32_t n = lane_microbatches(c, l), chunks = (uint32_t)c->m[l->module].vpp, done = 0;
+    uint32_t n = dt_check_count(c, l->module, l->replica), chunks = (uint32_t)c->m[l->module].vpp,
+             done = 0;
     uint32_t *ran = DT_ARENA_NEW(&c->arena, uint32_t, (size_t)n * chunks + 1);
     uint32_t *ordinal = DT_ARENA_NEW(&c->arena, uint32_t, (size_t)n * chunks + 1);
 
@@ -259,7 +253,7 @@ static enum dt_status check_buffers(struct dt_check *c, const struct dt_lane *fr
     const struct dt_check_module *m = &c->m[to->module];
     uint32_t keeps = 0;
     uint32_t room = (uint32_t)dt_memory_queue(c->p->plan, c->model, to->module, to->stage,
-                                              lane_microbatches(c, to));
+                                              dt_check_count(c, to->module, to->replica));
 
     for (int v = to->stage; v < m->n_v; v += m->pp)
         keeps += m->v[v].backward;
