@@ -36,6 +36,7 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
 {
     const struct dt_report *r = &res->report;
     const struct dt_plan *p = &s->search.plans[0];
+    const struct dt_cli_facts f = {.width = 16};
     char samples[512];
     printf("%s on %s, %s, %lld sample%s of %d tokens per iteration\n", p->model, p->cluster,
            dt_plan_strategy_names[p->strategy], (long long)p->policy.global_batch,
@@ -43,25 +44,8 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
     dt_cli_print_plan_changes(s);
     putchar('\n');
     dt_cli_print_modules(p, r, dt_cluster_is_cpu(&s->job->cluster));
-    printf("\niteration        %10.3f s   (80 %% interval %.3f to %.3f s)\n", r->iteration_s,
-           r->iteration_s_p10, r->iteration_s_p90);
-    if (res->iterations > 1 || s->job->sim.jitter > 0)
-        printf("  samples and jitter only       p10 %.3f s, p90 %.3f s over %d iteration%s\n",
-               r->samples_s_p10, r->samples_s_p90, res->iterations,
-               res->iterations == 1 ? "" : "s");
-    printf("MFU              %10.2f %%   of %d GPUs used (%.2f %% of the cluster's %d)\n",
-           100 * r->mfu, r->gpus_used, 100 * r->mfu_cluster, r->gpus);
-    printf("HFU              %10.2f %%\n", 100 * r->hfu);
-    if (r->mfu > 1) /* of a CPU: dt_report_check */
-        printf("  above 100 %%: cluster.peak_flops, %.3g FLOP/s, is less than was measured here\n",
-               s->job->cluster.peak_flops);
-    printf("throughput       %10.1f samples/s, %.0f tokens/s\n", r->samples_per_s, r->tokens_per_s);
-    printf("bubbles          %10.2f %%   of the used GPUs' time without compute\n",
-           100 * r->bubble_fraction);
-    printf("exposed comm.    %10.3f s   mean over GPUs, outside kernels\n", r->exposed_comm_s);
-    if (s->job->sim.failures)
-        printf("goodput          %10.2f %%   of wall time, failures and checkpoints included\n",
-               100 * res->goodput);
+    putchar('\n');
+    dt_cli_report_facts(&f, s, res);
     printf("\nMFU counts causal attention once (half), recomputation not; %s\nthe predicted time "
            "rests on:",
            "HFU counts what the hardware runs.");

@@ -25,6 +25,8 @@ disttrain_SOURCES = \
 	src/cli/cmd_train.c \
 	src/cli/commands.c \
 	src/cli/explain.c \
+	src/cli/facts.c \
+	src/cli/facts.h \
 	src/cli/help.c \
 	src/cli/launch.c \
 	src/cli/launch.h \

@@ -6,6 +6,7 @@
 #define DT_CLI_SESSION_H
 
 #include "cli/cli.h"
+#include "cli/facts.h"
 #include "core/job/job.h"
 #include "base/json.h"
 #include "report/outliers.h"
@@ -51,6 +52,9 @@ void dt_session_search_input(const struct dt_session *s, struct dt_search_input 
 /* "llm tp8 pp10 dp12 (960)" for one module. */
 void dt_cli_layout_text(const struct dt_plan *p, int module, char *buf, size_t size);
 
+/* The numbers of a simulation: lines of its report, members of its JSON. */
+void dt_cli_report_facts(const struct dt_cli_facts *f, const struct dt_session *s,
+                         const struct dt_sim_result *res);
 /* The members that `simulate --json` documents, into an open object. */
 void dt_cli_json_report(struct dt_json *j, const struct dt_session *s, const struct dt_plan *p,
                         const struct dt_sim_result *r);

@@ -68,32 +68,60 @@ void dt_cli_json_notes(struct dt_json *j, const struct dt_session *s)
         dt_json_kv_string(j, "profile_note", note);
 }
 
+void dt_cli_report_facts(const struct dt_cli_facts *f, const struct dt_session *s,
+                         const struct dt_sim_result *res)
+{
+    const struct dt_report *r = &res->report;
+    bool spread = res->iterations > 1 || s->job->sim.jitter > 0;
+
+    dt_cli_fact_number(f, "iteration_s", "iteration", "%10.3f s", 1, r->iteration_s);
+    dt_cli_fact_number(f, "iteration_s_p10", "", "   (80 %% interval %.3f", 1, r->iteration_s_p10);
+    dt_cli_fact_number(f, "iteration_s_p90", "", " to %.3f s)\n", 1, r->iteration_s_p90);
+    dt_cli_fact_number(f, "samples_s_p10", spread ? "  samples and jitter only" : NULL,
+                       "      p10 %.3f s", 1, r->samples_s_p10);
+    dt_cli_fact_number(f, "samples_s_p90", spread ? "" : NULL, ", p90 %.3f s", 1, r->samples_s_p90);
+    dt_cli_fact_int(f, "iterations", spread ? "" : NULL,
+                    res->iterations == 1 ? " over %lld iteration\n" : " over %lld iterations\n",
+                    res->iterations);
+    dt_cli_fact_number(f, "mfu", "MFU", "%10.2f %%", 100, r->mfu);
+    dt_cli_fact_note(f, "   of %d GPUs used (%.2f %% of the cluster's %d)\n", r->gpus_used,
+                     100 * r->mfu_cluster, r->gpus);
+    dt_cli_fact_number(f, "hfu", "HFU", "%10.2f %%\n", 100, r->hfu);
+    dt_cli_fact_number(f, "mfu_cluster", NULL, NULL, 1, r->mfu_cluster);
+    if (r->mfu > 1) /* of a CPU: dt_report_check */
+        dt_cli_fact_note(
+            f, "  above 100 %%: cluster.peak_flops, %.3g FLOP/s, is less than was measured here\n",
+            s->job->cluster.peak_flops);
+    dt_cli_fact_number(f, "tokens_per_s", NULL, NULL, 1, r->tokens_per_s);
+    dt_cli_fact_number(f, "samples_per_s", "throughput", "%10.1f samples/s", 1, r->samples_per_s);
+    dt_cli_fact_note(f, ", %.0f tokens/s\n", r->tokens_per_s);
+    dt_cli_fact_number(f, "goodput", NULL, NULL, 1, res->goodput);
+    dt_cli_fact_int(f, "gpus", NULL, NULL, r->gpus);
+    dt_cli_fact_int(f, "gpus_used", NULL, NULL, r->gpus_used);
+    dt_cli_fact_number(f, "bubble_fraction", "bubbles",
+                       "%10.2f %%   of the used GPUs' time without compute\n", 100,
+                       r->bubble_fraction);
+    dt_cli_fact_number(f, "exposed_comm_s", "exposed comm.",
+                       "%10.3f s   mean over GPUs, outside kernels\n", 1, r->exposed_comm_s);
+    if (s->job->sim.failures) /* the last line, an earlier member */
+        dt_cli_fact_number(f, NULL, "goodput",
+                           "%10.2f %%   of wall time, failures and checkpoints included\n", 100,
+                           res->goodput);
+}
+
 void dt_cli_json_report(struct dt_json *j, const struct dt_session *s, const struct dt_plan *p,
                         const struct dt_sim_result *r)
 {
     const struct dt_report *rep = &r->report;
+    const struct dt_cli_facts f = {.json = j};
+
     dt_json_kv_string(j, "job", s->job->name);
     dt_json_kv_string(j, "model", p->model);
     dt_json_kv_string(j, "cluster", p->cluster);
     dt_json_kv_string(j, "strategy", dt_plan_strategy_names[p->strategy]);
     dt_json_kv_string(j, "assumed", s->job->model->assumed);
     dt_cli_json_notes(j, s);
-    dt_json_kv_double(j, "iteration_s", rep->iteration_s);
-    dt_json_kv_double(j, "iteration_s_p10", rep->iteration_s_p10);
-    dt_json_kv_double(j, "iteration_s_p90", rep->iteration_s_p90);
-    dt_json_kv_double(j, "samples_s_p10", rep->samples_s_p10);
-    dt_json_kv_double(j, "samples_s_p90", rep->samples_s_p90);
-    dt_json_kv_int(j, "iterations", r->iterations);
-    dt_json_kv_double(j, "mfu", rep->mfu);
-    dt_json_kv_double(j, "hfu", rep->hfu);
-    dt_json_kv_double(j, "mfu_cluster", rep->mfu_cluster);
-    dt_json_kv_double(j, "tokens_per_s", rep->tokens_per_s);
-    dt_json_kv_double(j, "samples_per_s", rep->samples_per_s);
-    dt_json_kv_double(j, "goodput", r->goodput);
-    dt_json_kv_int(j, "gpus", rep->gpus);
-    dt_json_kv_int(j, "gpus_used", rep->gpus_used);
-    dt_json_kv_double(j, "bubble_fraction", rep->bubble_fraction);
-    dt_json_kv_double(j, "exposed_comm_s", rep->exposed_comm_s);
+    dt_cli_report_facts(&f, s, r);
     dt_cli_json_modules(j, p, rep);
     dt_json_key(j, "provenance");
     dt_json_begin_object(j);
