@@ -19,8 +19,22 @@ awk -F'"' '
 check "keys --json has rows" '[ "$(wc -l <"$tmp/rows")" -gt 90 ]'
 
 # ---- page to rows, rows to page: sections of disttrain-job(5) and the map that each is about ----
+# (a list under .Ss is about the maps of that name)
 awk '
-    $1 == ".Sh" { map = $2; next }
+    BEGIN {
+        d = "samples.distribution."
+        of["Distributions"] = d
+        of["Numbers of a distribution"] = d "text_tokens. " d "image_side. " d "audio_s."
+        of["Rows of size_ccdf"] = d "size_ccdf.ROW."
+    }
+    $1 == ".Sh" { map = $2; maps = map == "SAMPLES" ? "samples." : ""; next }
+    $1 == ".Ss" { sub(/^.Ss /, ""); maps = of[$0]; next }
+    maps != "" {
+        n = split(maps, prefixes, " ")
+        for (p = 1; p <= n && $1 == ".It" && $2 == "Cm"; p++)
+            for (i = 3; i <= NF; i++) if ($i ~ /^[a-z_0-9]+$/) print prefixes[p] $i
+        next
+    }
     map !~ /^(KEYS|TRAIN|SEARCH|SIMULATE|RUN|CLUSTERS)$/ { next }
     { prefix = map == "KEYS" ? "" : map == "CLUSTERS" ? "cluster." : tolower(map) "." }
     $1 == ".It" && $2 == "Cm" {
@@ -30,7 +44,7 @@ awk '
     $1 == ".Brq" || ($1 == ".Ic" && top != "") {
         for (i = 2; i <= NF; i++) if ($i ~ /^[a-z_0-9]+$/ && $(i - 1) != "Ar" && $i != "share" && $i != "times") print prefix top "." $i
     }' "$job" | sort -u >"$tmp/page"
-cut -d' ' -f1 "$tmp/rows" | sort -u >"$tmp/keys"
+cut -d' ' -f1 "$tmp/rows" | sed '/\.ROW$/d' | sort -u >"$tmp/keys"
 comm -23 "$tmp/keys" "$tmp/page" >"$tmp/out"
 cat "$tmp/out"
 check "every key is in disttrain-job(5)" '[ -s "$tmp/keys" ] && [ ! -s "$tmp/out" ]'
@@ -41,18 +55,26 @@ check "every key of disttrain-job(5) is a row" '[ -s "$tmp/page" ] && [ ! -s "$t
 # ---- each row where people look for it; each wrong value is told the words ----
 while read -r key type words; do
     "$DISTTRAIN" keys "$key" >"$tmp/out" 2>"$tmp/err" || bad "keys $key"
-    grep -qE "[ ']$key(=|\.)" "$tmp/completion" && ok || bad "$key is not in the completion"
+    case $key in
+    *[A-Z]*) grep -qE "[ ']$key(=|\.)" "$tmp/completion" && bad "$key is in the completion" || ok ;;
+    *) grep -qE "[ ']$key(=|\.)" "$tmp/completion" && ok || bad "$key is not in the completion" ;;
+    esac
     [ "$words" = - ] && continue
     list=$(echo "$words" | sed 's/,/ /g')
     for w in $list; do
         grep -qE "(Cm|Ql|,|:) ?$w( |$)" "$job" && ok || bad "$key=$w is not in disttrain-job(5)"
     done
-    grep -qF "$key) words='$list'" "$tmp/completion" && ok || bad "the words of $key are not in the completion"
+    pattern=$(echo "$key" | sed 's/[A-Z][A-Z]*/*/g')
+    grep -qF " $pattern) words='$list'" "$tmp/completion" && ok || bad "the words of $key are not in the completion"
     [ "$type" = word ] || continue
+    case $key in
+    samples.*) set_it="samples={$(echo "${key#*.}" | sed 's/\./: {/g'): xyzzy$(echo "$key" | tr -dc . | tr . '}')" ;;
+    *) set_it=$key=xyzzy ;;
+    esac
     expect 2 "${key##*.}: expected one of $(echo "$words" | sed 's/,/, /g'), found \"xyzzy\"" \
-        "$DISTTRAIN" plan mllm-nano-train "$key=xyzzy"
+        "$DISTTRAIN" plan mllm-nano-train "$set_it"
 done <"$tmp/rows"
-for map in train search simulate run cluster train.reorder run.checkpoint; do
+for map in train search simulate run cluster samples train.reorder run.checkpoint; do
     expect 2 "unknown key \"xyzzyxyzzy\" in [a-z]*; its keys are [a-z]" "$DISTTRAIN" plan mllm-nano-train "$map={xyzzyxyzzy: 1}"
 done
 expect 2 'unknown key "train.shedule"; did you mean "train.schedule"' "$DISTTRAIN" keys train.shedule

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "base/keys.h"
 
+#include <ctype.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -157,6 +158,23 @@ enum dt_status dt_keys_read(struct dt_node map, const char *what, const struct d
     return DT_OK;
 }
 
+enum dt_status dt_keys_get(struct dt_node map, const struct dt_key *keys, const char *name,
+                           void *into, struct dt_error *err)
+{
+    while (strcmp(keys->name, name) != 0)
+        keys++;
+    return read_key(map, keys, into, err);
+}
+
+enum dt_status dt_keys_require(struct dt_node map, const char *what, const struct dt_key *keys,
+                               struct dt_error *err)
+{
+    for (; keys->name; keys++)
+        if (keys->needed)
+            DT_TRY(dt_map_require(map, what, keys->name, err));
+    return DT_OK;
+}
+
 const struct dt_key *dt_keys_missing(const struct dt_key *keys, const void *in)
 {
     for (; keys->name; keys++) {
@@ -179,12 +197,14 @@ static void walk(const struct dt_key *keys, const char *prefix, const void *defa
     char path[PATH_SIZE];
 
     for (; keys->name; keys++) {
+        const void *inner = defaults ? (const char *)defaults + keys->at : NULL;
+
         snprintf(path, sizeof(path), "%s%s", prefix, keys->name);
         fn(ctx, path, keys, defaults);
         if (!keys->keys)
             continue;
         snprintf(path, sizeof(path), "%s%s.", prefix, keys->name);
-        walk(keys->keys, path, defaults ? (const char *)defaults + keys->at : NULL, fn, ctx);
+        walk(keys->keys, path, keys->base ? keys->base : inner, fn, ctx);
     }
 }
 
@@ -198,11 +218,40 @@ const struct dt_key *dt_keys_at(const struct dt_key *keys, const char *path)
     size_t n = strcspn(path, ".");
 
     for (; keys && keys->name; keys++) {
-        if (strlen(keys->name) != n || strncmp(keys->name, path, n) != 0)
+        const struct dt_key *found = keys;
+
+        if (!keys->any && (strlen(keys->name) != n || strncmp(keys->name, path, n) != 0))
             continue;
-        return path[n] ? dt_keys_at(keys->keys, path + n + 1) : keys;
+        if (path[n])
+            found = dt_keys_at(keys->keys, path + n + 1);
+        if (found || !keys->any) /* several kinds of modules may have a name */
+            return found;
     }
     return NULL;
+}
+
+bool dt_keys_open(const char *path)
+{
+    while (*path && !isupper((unsigned char)*path))
+        path++;
+    return *path;
+}
+
+bool dt_keys_inside(const char *path, const char *asked)
+{
+    for (;;) {
+        size_t n = strcspn(path, "."), m = strcspn(asked, ".");
+        bool any = isupper((unsigned char)*path);
+
+        if (!any && (n != m || strncmp(path, asked, n) != 0))
+            return false;
+        if (!asked[m])
+            return true;
+        if (!path[n])
+            return false;
+        path += n + 1;
+        asked += m + 1;
+    }
 }
 
 /* ---- for people ---- */

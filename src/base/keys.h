@@ -30,6 +30,9 @@ struct dt_key {
     const char *const *words;   /* also words that an own value may be */
     const char *const *glosses; /* one line for each word; NULL: they speak for themselves */
     const struct dt_key *keys;  /* also keys that an own value may have */
+    const void *
+        base; /* what `keys` are read into, with the defaults, where that is no part of the struct */
+    bool any; /* the name, in capitals, stands for any name (of a module) or place in a list */
     enum dt_status (*read)(struct dt_node map, const struct dt_key *key, void *into,
                            struct dt_error *err);
     const char *needed;   /* must be stated somewhere; such as this (dt_keys_missing) */
@@ -47,6 +50,12 @@ enum dt_status dt_keys_read(struct dt_node map, const char *what, const struct d
 /* Only whether all keys are known. */
 enum dt_status dt_keys_check(struct dt_node map, const char *what, const struct dt_key *keys,
                              struct dt_error *err);
+/* Only the row of this name, for keys whose turn depends on others. */
+enum dt_status dt_keys_get(struct dt_node map, const struct dt_key *keys, const char *name,
+                           void *into, struct dt_error *err);
+/* Whether the map has all keys that are needed. */
+enum dt_status dt_keys_require(struct dt_node map, const char *what, const struct dt_key *keys,
+                               struct dt_error *err);
 /* The first row that is needed and whose value is still all zero; NULL if none. */
 const struct dt_key *dt_keys_missing(const struct dt_key *keys, const void *in);
 
@@ -54,8 +63,12 @@ const struct dt_key *dt_keys_missing(const struct dt_key *keys, const void *in);
  * defaults that its place is in. */
 typedef void dt_key_fn(void *ctx, const char *path, const struct dt_key *key, const void *defaults);
 void dt_keys_walk(const struct dt_key *keys, const void *defaults, dt_key_fn *fn, void *ctx);
-/* The row at a path, or NULL. */
+/* The row at a path, or NULL; any name goes for one in capitals. */
 const struct dt_key *dt_keys_at(const struct dt_key *keys, const char *path);
+/* Is `path`, as the walk has it, what is asked for or inside it. */
+bool dt_keys_inside(const char *path, const char *asked);
+/* Does the path, as the walk has it, lead through a name in capitals. */
+bool dt_keys_open(const char *path);
 
 /* "integer", "number", "bool", "string", "word", "quantity", "map" or "own" */
 const char *dt_key_type_name(const struct dt_key *key);

@@ -4,6 +4,8 @@
 #include "cli/cli.h"
 #include "core/job/job.h"
 
+#include <ctype.h>
+
 static void print_option(const struct dt_cli_option *o)
 {
     printf(" --%s", o->name);
@@ -17,11 +19,14 @@ static void print_words(const char *const *words)
         printf("%s%s", i ? " " : "", words[i]);
 }
 
-/* A key that has keys of its own leads on to them; the others take a value. */
+/* A key that has keys of its own leads on to them; the others take a value.  Those behind a name that the job chooses
+ * are not offered. */
 static void print_key(void *ctx, const char *path, const struct dt_key *key, const void *defaults)
 {
     (void)ctx;
     (void)defaults;
+    if (dt_keys_open(path))
+        return;
     printf(" %s%s", path, key->keys ? "." : "=");
     if (key->keys && key->type == DT_KEY_OWN) /* it may also be stated whole */
         printf(" %s=", path);
@@ -34,7 +39,15 @@ static void print_values(void *ctx, const char *path, const struct dt_key *key,
     (void)defaults;
     if (!key->words && key->type != DT_KEY_BOOL)
         return;
-    printf("    %s) words='", path);
+    printf("    ");
+    for (bool any = false; *path; path++) { /* NAME is the pattern '*' */
+        if (!isupper((unsigned char)*path))
+            putchar(*path);
+        else if (!any)
+            putchar('*');
+        any = isupper((unsigned char)*path);
+    }
+    printf(") words='");
     if (key->words)
         print_words(key->words);
     else

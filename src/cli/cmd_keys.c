@@ -24,12 +24,9 @@ struct listing {
 /* Is it asked for: itself, or a map that it is in; without arguments all are. */
 static bool asked(const struct dt_cli *cli, const char *path)
 {
-    for (int i = 0; i < cli->n_args; i++) {
-        size_t n = strlen(cli->args[i]);
-
-        if (strncmp(path, cli->args[i], n) == 0 && (path[n] == '\0' || path[n] == '.'))
+    for (int i = 0; i < cli->n_args; i++)
+        if (dt_keys_inside(path, cli->args[i]))
             return true;
-    }
     return cli->n_args == 0;
 }
 

@@ -71,6 +71,7 @@ libdtcore_a_SOURCES = \
 	src/core/model/samples_csv.c \
 	src/core/model/samples_dist.c \
 	src/core/model/samples_fit.c \
+	src/core/model/samples_read.c \
 	src/core/model/samples_fit.h \
 	src/core/model/shape.c \
 	src/core/model/shape.h \

@@ -143,6 +143,8 @@ const struct dt_key dt_job_keys[] = {
     {.name = "samples",
      .type = DT_KEY_OWN,
      .form = "preset, path of a CSV file or map",
+     .keys = dt_samples_keys,
+     .base = &dt_samples_pairs_defaults,
      .needed = "laion-8k",
      .help = "the training samples"},
     {.name = "profile",
@@ -181,9 +183,7 @@ static enum dt_status read_root(struct dt_node root, struct dt_job *j, struct dt
         return dt_node_error(root, err,
                              "a job is a map with model, cluster, samples, profile and train");
     DT_TRY(dt_keys_check(root, "job", dt_job_keys, err));
-    for (const struct dt_key *k = dt_job_keys; k->name; k++)
-        if (k->needed)
-            DT_TRY(dt_map_require(root, "job", k->name, err));
+    DT_TRY(dt_keys_require(root, "job", dt_job_keys, err));
     DT_TRY(dt_model_read(dt_map_get(root, "model"), err, &j->model));
     DT_TRY(dt_cluster_read(dt_map_get(root, "cluster"), err, &j->cluster));
     if (!shallow)

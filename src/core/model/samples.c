@@ -186,24 +186,6 @@ struct dt_samples_image dt_samples_image_of(const struct dt_model *m)
     return (struct dt_samples_image){0, 0};
 }
 
-enum dt_status dt_samples_patch(struct dt_node node, struct dt_samples_image *image,
-                                struct dt_error *err)
-{
-    int patch = 0, encoder = image->patch;
-
-    DT_TRY(dt_get_i32(node, "patch", 1, 1024, &patch, err));
-    if (patch == 0)
-        return DT_OK;
-    if (encoder > 0 && patch % encoder != 0)
-        return dt_node_error(
-            dt_map_get(node, "patch"), err,
-            "patch: the encoder's patches of %d pixels make no tokens of %d; use "
-            "%d or a multiple of it (which merges patches), or change the encoder's",
-            encoder, patch, encoder);
-    image->patch = patch;
-    return DT_OK;
-}
-
 void dt_samples_describe(const struct dt_samples *s, const struct dt_model *m, char *buf,
                          size_t size)
 {
@@ -242,13 +224,28 @@ enum dt_status dt_samples_read_csv(const char *path, int seq_len,
     return st;
 }
 
-/* A preset file: {name, source, licence, seed, distribution}. */
+/* A preset file. */
+struct preset {
+    char name[DT_NAME_MAX], source[sizeof(((struct dt_samples *)0)->source)];
+    int64_t seed;
+};
+static const struct dt_key preset_keys[] = {
+    {.name = "name", .type = DT_KEY_STRING, DT_KEY_INTO(struct preset, name)},
+    {.name = "source", .type = DT_KEY_STRING, DT_KEY_INTO(struct preset, source)},
+    {.name = "licence", .type = DT_KEY_OWN},
+    {.name = "seed",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct preset, seed),
+     .max = DT_KEY_NO_LIMIT},
+    {.name = "distribution", .type = DT_KEY_OWN, .needed = "{...}"},
+    {.name = NULL},
+};
+
 static enum dt_status read_preset(struct dt_node at, const char *name, struct dt_node over,
                                   int seq_len, int64_t count, uint64_t seed, bool seed_given,
                                   const struct dt_samples_image *image, struct dt_error *err,
                                   struct dt_samples **out)
 {
-    static const char *const keys[] = {"name", "source", "licence", "seed", "distribution", NULL};
     char path[4096];
     struct dt_error why;
     if (dt_file_find("samples", name, ".yaml", &why, path, sizeof(path)) != DT_OK)
@@ -257,23 +254,18 @@ static enum dt_status read_preset(struct dt_node at, const char *name, struct dt
     DT_TRY(dt_doc_read(path, err, &doc));
     struct dt_node root = dt_doc_root(doc);
     struct dt_samples *s = NULL;
-    char title[DT_NAME_MAX] = "", source[sizeof(s->source)] = "";
-    int64_t file_seed = (int64_t)(seed & INT64_MAX);
-    enum dt_status st = dt_map_check(root, "samples", keys, err);
+    struct preset p = {.seed = (int64_t)(seed & INT64_MAX)};
+    enum dt_status st = dt_keys_check(root, "samples", preset_keys, err);
     if (st == DT_OK)
-        st = dt_map_require(root, "samples", "distribution", err);
+        st = dt_keys_require(root, "samples", preset_keys, err);
     if (st == DT_OK)
-        st = dt_get_string(root, "name", title, sizeof(title), err);
-    if (st == DT_OK)
-        st = dt_get_string(root, "source", source, sizeof(source), err);
-    if (st == DT_OK)
-        st = dt_get_int(root, "seed", 0, INT64_MAX, &file_seed, err);
+        st = dt_keys_read(root, "samples", preset_keys, &p, err);
     if (st == DT_OK)
         st = dt_samples_generate(dt_map_get(root, "distribution"), over, seq_len, count,
-                                 seed_given ? seed : (uint64_t)file_seed, image, true, err, &s);
+                                 seed_given ? seed : (uint64_t)p.seed, image, true, err, &s);
     if (st == DT_OK) {
-        memcpy(s->name, title, sizeof(title));
-        memcpy(s->source, source, sizeof(source));
+        memcpy(s->name, p.name, sizeof(p.name));
+        memcpy(s->source, p.source, sizeof(p.source));
         *out = s;
     }
     dt_doc_free(doc);
@@ -295,14 +287,23 @@ static enum dt_status read_named_csv(struct dt_node at, const char *path, int se
     return st;
 }
 
+/* Of the keys beside a CSV file only the patch means something. */
+static enum dt_status refuse_drawn(struct dt_node node, struct dt_error *err)
+{
+    for (const struct dt_key *k = dt_samples_keys; k->name; k++)
+        if (strcmp(k->name, "csv") != 0 && strcmp(k->name, "patch") != 0 &&
+            dt_node_present(dt_map_get(node, k->name)))
+            return dt_node_error(dt_map_get(node, k->name), err,
+                                 "'%s' does not apply to samples read from a CSV file", k->name);
+    return DT_OK;
+}
+
 static enum dt_status read_map(struct dt_node node, int seq_len, int64_t count, uint64_t seed,
                                const struct dt_samples_image *image, struct dt_error *err,
                                struct dt_samples **out)
 {
-    static const char *const keys[] = {"preset",   "csv",      "distribution", "seed",  "count",
-                                       "min_side", "max_side", "generate",     "patch", NULL};
     struct dt_samples_image stated = image ? *image : (struct dt_samples_image){0, 0};
-    DT_TRY(dt_map_check(node, "samples", keys, err));
+    DT_TRY(dt_keys_check(node, "samples", dt_samples_keys, err));
     bool preset = dt_node_present(dt_map_get(node, "preset"));
     bool csv = dt_node_present(dt_map_get(node, "csv"));
     bool dist = dt_node_present(dt_map_get(node, "distribution"));
@@ -310,31 +311,26 @@ static enum dt_status read_map(struct dt_node node, int seq_len, int64_t count, 
         return dt_node_error(node, err,
                              "samples needs exactly one of 'preset', 'csv' and 'distribution'");
     char name[4096] = "";
-    int64_t seed_i = (int64_t)(seed & INT64_MAX), want = count;
+    struct dt_samples_pairs drawn = {.seed = (int64_t)(seed & INT64_MAX), .count = count};
     bool seed_given = dt_node_present(dt_map_get(node, "seed"));
-    DT_TRY(dt_get_int(node, "seed", 0, INT64_MAX, &seed_i, err));
-    DT_TRY(dt_get_int(node, "count", 1, DT_SAMPLES_COUNT_MAX, &want, err));
+    DT_TRY(dt_keys_get(node, dt_samples_keys, "seed", &drawn, err));
+    DT_TRY(dt_keys_get(node, dt_samples_keys, "count", &drawn, err));
     if (seed_given)
-        seed = (uint64_t)seed_i;
+        seed = (uint64_t)drawn.seed;
     if (csv) {
-        static const char *const not_csv[] = {"seed", "count", "min_side", "max_side", "generate"};
-        for (size_t i = 0; i < sizeof(not_csv) / sizeof(*not_csv); i++)
-            if (dt_node_present(dt_map_get(node, not_csv[i])))
-                return dt_node_error(dt_map_get(node, not_csv[i]), err,
-                                     "'%s' does not apply to samples read from a CSV file",
-                                     not_csv[i]);
+        DT_TRY(refuse_drawn(node, err));
         DT_TRY(dt_get_string(node, "csv", name, sizeof(name), err));
         DT_TRY(dt_samples_patch(node, &stated, err));
         return read_named_csv(dt_map_get(node, "csv"), name, seq_len, &stated, err, out);
     }
     if (preset) {
         DT_TRY(dt_get_string(node, "preset", name, sizeof(name), err));
-        return read_preset(dt_map_get(node, "preset"), name, node, seq_len, want, seed, seed_given,
-                           image, err, out);
+        return read_preset(dt_map_get(node, "preset"), name, node, seq_len, drawn.count, seed,
+                           seed_given, image, err, out);
     }
     struct dt_samples *s = NULL;
-    DT_TRY(dt_samples_generate(dt_map_get(node, "distribution"), node, seq_len, want, seed, image,
-                               false, err, &s));
+    DT_TRY(dt_samples_generate(dt_map_get(node, "distribution"), node, seq_len, drawn.count, seed,
+                               image, false, err, &s));
     snprintf(s->name, sizeof(s->name), "distribution");
     snprintf(s->source, sizeof(s->source), "distribution stated in the job");
     *out = s;

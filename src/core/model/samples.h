@@ -8,7 +8,7 @@
 #ifndef DT_CORE_MODEL_SAMPLES_H
 #define DT_CORE_MODEL_SAMPLES_H
 
-#include "base/doc.h"
+#include "base/keys.h"
 #include "core/model/model.h"
 #include "base/status.h"
 
@@ -48,6 +48,9 @@ struct dt_samples {
 enum dt_status dt_samples_read(struct dt_node node, int seq_len, int64_t count, uint64_t seed,
                                const struct dt_samples_image *image, struct dt_error *err,
                                struct dt_samples **out);
+/* The keys of the map, and what those that have a default read into. */
+extern const struct dt_key dt_samples_keys[];
+extern const struct dt_samples_pairs dt_samples_pairs_defaults;
 enum dt_status dt_samples_read_csv(const char *path, int seq_len,
                                    const struct dt_samples_image *image, struct dt_error *err,
                                    struct dt_samples **out);

@@ -57,8 +57,40 @@ static inline int64_t dt_samples_image_tokens(const struct dt_samples_image *ima
 /* Frames of a clip of `cs` centiseconds: rounded to nearest, at least one. */
 int64_t dt_sample_audio_frames(int cs, double frames_per_s);
 
-/* samples_dist.c: `map` is a `distribution:` map; `over` a map whose min_side, max_side, patch and
+/* ---- what is drawn ---- */
+
+enum dt_samples_dist_kind {
+    DT_SAMPLES_CONSTANT,
+    DT_SAMPLES_LOGNORMAL,
+    DT_SAMPLES_EXPONENTIAL,
+    DT_SAMPLES_UNIFORM
+};
+struct dt_samples_dist { /* clipped to [min, max] */
+    bool on;
+    enum dt_samples_dist_kind kind;
+    double a, b; /* value | mu, sigma | mean | - */
+    double min, max;
+};
+
+/* What the keys of a `distribution:` map, and those beside it, are read into. */
+struct dt_samples_pairs {
+    int64_t seed, count; /* beside a distribution or preset only */
+    int seq_len;
+    struct dt_samples_dist text, side, audio_s;
+    double aspect_sigma; /* < 0: not stated */
+    int min_side, max_side;
+    struct dt_samples_image image;
+    bool generate_stated;
+    double tokens_per_s, generate;
+    bool fill_text; /* what follows the last pair is text, not padding */
+};
+
+/* samples_read.c: `map` is a `distribution:` map; `over` a map whose min_side, max_side, patch and
  * generate replace those of `map` (absent node = none).  preset: `map` is not the user's. */
+enum dt_status dt_samples_pairs_read(struct dt_node map, struct dt_node over, int seq_len,
+                                     const struct dt_samples_image *image, bool preset,
+                                     struct dt_error *err, struct dt_samples_pairs *out);
+/* samples_dist.c: reads the pairs and draws `count` samples of them. */
 enum dt_status dt_samples_generate(struct dt_node map, struct dt_node over, int seq_len,
                                    int64_t count, uint64_t seed,
                                    const struct dt_samples_image *image, bool preset,
