@@ -418,7 +418,7 @@ START_TEST(bad_overrides_change_nothing)
     WRONG(dt_doc_override(doc, "a.b=", &err), 1, 5, "a value must follow");
     WRONG(dt_doc_override(doc, "a.b=[1", &err), 2, 1, "");
     WRONG(dt_doc_override(doc, "a..b=1", &err), 1, 3, "is not a key");
-    WRONG(dt_doc_override(doc, "w.x=1", &err), 1, 3, "no map");
+    WRONG(dt_doc_override(doc, "w.x=1", &err), 1, 3, "not a map");
     WRONG(dt_doc_override(doc, "list.x=1", &err), 1, 6, "index");
     WRONG(dt_doc_override(doc, "list.1=1", &err), 1, 6, "past the end");
     for (uint64_t k = 1;; k++) {

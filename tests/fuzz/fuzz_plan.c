@@ -53,11 +53,11 @@ static void use(struct dt_plan *p)
 
                 REQUIRE(last <= dt_cluster_gpus(&cluster));
             }
+            REQUIRE(dt_plan_gpus(p) <= dt_cluster_gpus(&cluster));
             REQUIRE(dt_plan_slots(p, model.llm) >= 1);
         }
         if (dt_plan_place(p, &cluster, &err) != DT_OK)
             return;
-        REQUIRE(dt_plan_gpus(p) <= dt_cluster_gpus(&cluster));
     }
 }
 
