@@ -25,9 +25,10 @@ awk '
         d = "samples.distribution."
         of["Distributions"] = d
         of["Numbers of a distribution"] = d "text_tokens. " d "image_side. " d "audio_s."
+        of["Layout of a module"] = "plan.MODULE."
         of["Rows of size_ccdf"] = d "size_ccdf.ROW."
     }
-    $1 == ".Sh" { map = $2; maps = map == "SAMPLES" ? "samples." : ""; next }
+    $1 == ".Sh" { map = $2; maps = map ~ /^(SAMPLES|PLAN)$/ ? tolower(map) "." : ""; next }
     $1 == ".Ss" { sub(/^.Ss /, ""); maps = of[$0]; next }
     maps != "" {
         n = split(maps, prefixes, " ")
@@ -44,7 +45,7 @@ awk '
     $1 == ".Brq" || ($1 == ".Ic" && top != "") {
         for (i = 2; i <= NF; i++) if ($i ~ /^[a-z_0-9]+$/ && $(i - 1) != "Ar" && $i != "share" && $i != "times") print prefix top "." $i
     }' "$job" | sort -u >"$tmp/page"
-cut -d' ' -f1 "$tmp/rows" | sed '/\.ROW$/d' | sort -u >"$tmp/keys"
+cut -d' ' -f1 "$tmp/rows" | sed '/\.[A-Z]*$/d' | sort -u >"$tmp/keys"
 comm -23 "$tmp/keys" "$tmp/page" >"$tmp/out"
 cat "$tmp/out"
 check "every key is in disttrain-job(5)" '[ -s "$tmp/keys" ] && [ ! -s "$tmp/out" ]'
@@ -77,6 +78,11 @@ done <"$tmp/rows"
 for map in train search simulate run cluster samples train.reorder run.checkpoint; do
     expect 2 "unknown key \"xyzzyxyzzy\" in [a-z]*; its keys are [a-z]" "$DISTTRAIN" plan mllm-nano-train "$map={xyzzyxyzzy: 1}"
 done
+expect 2 'unknown key "xyzzy" in llm; its keys are tp, ' \
+    "$DISTTRAIN" plan mllm-nano-train search.strategy=manual "plan={encoder: {}, llm: {xyzzy: 1}, generator: {}}"
+expect 0 '^plan.MODULE.tp  *integer, 1 to ' "$DISTTRAIN" keys plan.llm.tp
+expect 0 '^plan.MODULE.tp  ' "$DISTTRAIN" keys plan.llm
+expect 2 'unknown key "plan.llm.tpp"' "$DISTTRAIN" keys plan.llm.tpp
 expect 2 'unknown key "train.shedule"; did you mean "train.schedule"' "$DISTTRAIN" keys train.shedule
 
 # ---- every schedule and every strategy does something, and says its name ----

@@ -4,6 +4,7 @@
 #ifndef DT_CORE_MODEL_PLAN_H
 #define DT_CORE_MODEL_PLAN_H
 
+#include "base/keys.h"
 #include "core/model/cluster.h"
 #include "core/model/model.h"
 #include "core/pipeline/pipeline.h"
@@ -144,6 +145,8 @@ enum dt_status dt_plan_to_json(const struct dt_plan *p, struct dt_error *err, ch
 enum dt_status dt_plan_parse(const char *name, const char *text, size_t len, struct dt_error *err,
                              struct dt_plan *out);
 enum dt_status dt_plan_read(const char *path, struct dt_error *err, struct dt_plan *out);
+/* The keys of a job's `plan:` map; MODULE stands for each module of the model. */
+extern const struct dt_key dt_plan_map_keys[];
 /* The same from a node: the `plan:` map of a job for strategy manual (module name -> {tp, cp, ep, ip, pp, vpp, dp,
  * first_gpu, frozen, split}); every module of the model must be named.  Without `split` the blocks are divided by
  * forward FLOPs of a nominal sample. */

@@ -15,10 +15,87 @@ enum { PLAN_VERSION = 1 };
 /* Widest degrees a plan may state; dt_plan_validate() then holds them against model and cluster. */
 enum { DEGREE_MAX = 1 << 20 };
 
-static const char *const module_keys[] = {"name", "tp", "cp",        "ep",     "ip",    "pp",
-                                          "vpp",  "dp", "first_gpu", "frozen", "split", NULL};
+/* ---- keys ---- */
+
+static const struct dt_key module_keys[] = {
+    {.name = "name", .type = DT_KEY_OWN},
+    {.name = "tp",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_plan_module, layout.tp),
+     .min = 1,
+     .max = DEGREE_MAX,
+     .help = "tensor parallelism"},
+    {.name = "cp",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_plan_module, layout.cp),
+     .min = 1,
+     .max = DEGREE_MAX,
+     .help = "context parallelism"},
+    {.name = "ep",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_plan_module, layout.ep),
+     .min = 1,
+     .max = DEGREE_MAX,
+     .help = "expert parallelism"},
+    {.name = "ip",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_plan_module, layout.ip),
+     .min = 1,
+     .max = DEGREE_MAX,
+     .help = "image parallelism: whole images dealt to the ranks of a lane"},
+    {.name = "pp",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_plan_module, layout.pp),
+     .min = 1,
+     .max = DT_MAX_VSTAGES,
+     .help = "pipeline stages"},
+    {.name = "vpp",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_plan_module, layout.vpp),
+     .min = 1,
+     .max = DT_MAX_VSTAGES,
+     .help = "virtual stages per stage"},
+    {.name = "dp",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_plan_module, layout.dp),
+     .min = 1,
+     .max = DEGREE_MAX,
+     .help = "replicas"},
+    {.name = "first_gpu",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_plan_module, layout.first_gpu),
+     .min = 0,
+     .max = DT_PLAN_GPUS_MAX,
+     .fallback = "the first ones that no other module has",
+     .help = "the module has this GPU and those that follow"},
+    {.name = "frozen",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_plan_module, frozen),
+     .help = "its body is not trained"},
+    {.name = "split",
+     .type = DT_KEY_OWN,
+     .form = "list of blocks",
+     .fallback = "balanced by FLOPs",
+     .help = "first block of each virtual stage, and the number of blocks"},
+    {.name = NULL},
+};
 /* A job's `plan:` map names the module by its key. */
-static const char *const *const layout_keys = module_keys + 1;
+static const struct dt_key *const layout_keys = module_keys + 1;
+static const struct dt_plan_module layout_defaults = {
+    .layout = {.tp = 1, .cp = 1, .ep = 1, .pp = 1, .vpp = 1, .dp = 1, .ip = 1}};
+const struct dt_key dt_plan_map_keys[] = {
+    {.name = "colocated",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_plan, colocated),
+     .help = "all modules take turns on the same GPUs"},
+    {.name = "MODULE",
+     .type = DT_KEY_OWN,
+     .any = true,
+     .keys = module_keys + 1,
+     .base = &layout_defaults,
+     .help = "the layout of this module"},
+    {.name = NULL},
+};
 
 /* ---- writing ---- */
 
@@ -109,62 +186,117 @@ enum dt_status dt_plan_to_json(const struct dt_plan *p, struct dt_error *err, ch
 
 /* ---- reading ---- */
 
-static enum dt_status require_all_of(struct dt_node map, const char *what, const char *const *keys,
-                                     struct dt_error *err)
-{
-    for (; *keys; keys++)
-        DT_TRY(dt_map_require(map, what, *keys, err));
-    return DT_OK;
-}
+static const struct dt_key policy_keys[] = {
+    {.name = "global_batch",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_plan_policy, global_batch),
+     .min = 1,
+     .max = DT_BATCH_MAX,
+     .needed = "1920"},
+    {.name = "microbatch",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_plan_policy, microbatch),
+     .min = 1,
+     .max = DT_MICROBATCH_MAX,
+     .needed = "1"},
+    {.name = "seq_len",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_plan_policy, seq_len),
+     .min = 1,
+     .max = DT_SEQ_MAX,
+     .needed = "8192"},
+    {.name = "schedule",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_plan_policy, schedule),
+     .words = dt_pipe_schedule_names,
+     .needed = "1f1b"},
+    {.name = "recompute",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_plan_policy, recompute),
+     .words = dt_block_recompute_names,
+     .needed = "selective"},
+    {.name = "zero",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_plan_policy, zero),
+     .min = 0,
+     .max = 1,
+     .needed = "1"},
+    {.name = "intra_reorder",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_plan_policy, intra_reorder),
+     .needed = "true"},
+    {.name = "inter_reorder",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_plan_policy, inter_reorder),
+     .needed = "true"},
+    {.name = "stepccl",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_plan_policy, stepccl),
+     .needed = "true"},
+    {.name = "overlap_grad",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_plan_policy, overlap_grad),
+     .needed = "true"},
+    {.name = "overlap_param",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_plan_policy, overlap_param),
+     .needed = "true"},
+    /* these came later: absent means false */
+    {.name = "half_grads", .type = DT_KEY_BOOL, DT_KEY_INTO(struct dt_plan_policy, half_grads)},
+    {.name = "fp32", .type = DT_KEY_BOOL, DT_KEY_INTO(struct dt_plan_policy, fp32)},
+    {.name = "exact_vectors",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_plan_policy, exact_vectors)},
+    {.name = NULL},
+};
+static const struct dt_key predicted_keys[] = {
+    {.name = "warmup_s",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_plan_prediction, warmup_s),
+     .min = 0,
+     .max = 1e18},
+    {.name = "steady_s",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_plan_prediction, steady_s),
+     .min = 0,
+     .max = 1e18},
+    {.name = "total_s",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_plan_prediction, total_s),
+     .min = 0,
+     .max = 1e18},
+    {.name = "staged_s",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_plan_prediction, staged_s),
+     .min = 0,
+     .max = 1e18},
+    {.name = "lower_bound_s",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_plan_prediction, lower_bound_s),
+     .min = 0,
+     .max = 1e18},
+    {.name = "timeline_s",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_plan_prediction, timeline_s),
+     .min = 0,
+     .max = 1e18},
+    {.name = "mem_bytes_max",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_plan_prediction, mem_bytes_max),
+     .min = 0,
+     .max = 1e18},
+    {.name = NULL},
+};
 
-static enum dt_status require_all(struct dt_node map, const char *what, const char *const *keys,
+static enum dt_status read_policy(struct dt_node map, const struct dt_key *key, void *into,
                                   struct dt_error *err)
 {
-    DT_TRY(dt_map_check(map, what, keys, err));
-    return require_all_of(map, what, keys, err);
-}
+    struct dt_node n = dt_map_get(map, key->name);
+    struct dt_plan *p = into;
 
-static enum dt_status get_policy(struct dt_node n, struct dt_error *err, struct dt_plan_policy *y)
-{
-    static const char *const keys[] = {
-        "global_batch",  "microbatch",    "seq_len",       "schedule",      "recompute",
-        "zero",          "intra_reorder", "inter_reorder", "stepccl",       "overlap_grad",
-        "overlap_param", "half_grads",    "fp32",          "exact_vectors", NULL};
-    int schedule = 0, recompute = 0;
-
-    DT_TRY(dt_map_check(n, "policy", keys, err));
-    for (int i = 0; keys[i + 3]; i++) /* the last three came later: absent means false */
-        DT_TRY(dt_map_require(n, "policy", keys[i], err));
-    DT_TRY(dt_get_bool(n, "half_grads", &y->half_grads, err));
-    DT_TRY(dt_get_bool(n, "fp32", &y->fp32, err));
-    DT_TRY(dt_get_bool(n, "exact_vectors", &y->exact_vectors, err));
-    DT_TRY(dt_get_int(n, "global_batch", 1, DT_BATCH_MAX, &y->global_batch, err));
-    DT_TRY(dt_get_i32(n, "microbatch", 1, DT_MICROBATCH_MAX, &y->microbatch, err));
-    DT_TRY(dt_get_i32(n, "seq_len", 1, DT_SEQ_MAX, &y->seq_len, err));
-    DT_TRY(dt_get_enum(n, "schedule", dt_pipe_schedule_names, &schedule, err));
-    DT_TRY(dt_get_enum(n, "recompute", dt_block_recompute_names, &recompute, err));
-    y->schedule = (enum dt_pipe_schedule)schedule;
-    y->recompute = (enum dt_block_recompute)recompute;
-    DT_TRY(dt_get_i32(n, "zero", 0, 1, &y->zero, err));
-    DT_TRY(dt_get_bool(n, "intra_reorder", &y->intra_reorder, err));
-    DT_TRY(dt_get_bool(n, "inter_reorder", &y->inter_reorder, err));
-    DT_TRY(dt_get_bool(n, "stepccl", &y->stepccl, err));
-    DT_TRY(dt_get_bool(n, "overlap_grad", &y->overlap_grad, err));
-    return dt_get_bool(n, "overlap_param", &y->overlap_param, err);
-}
-
-static enum dt_status get_predicted(struct dt_node n, struct dt_error *err,
-                                    struct dt_plan_prediction *q)
-{
-    static const char *const keys[] = {"warmup_s",      "steady_s",   "total_s",       "staged_s",
-                                       "lower_bound_s", "timeline_s", "mem_bytes_max", NULL};
-    double *const out[] = {&q->warmup_s,      &q->steady_s,   &q->total_s,      &q->staged_s,
-                           &q->lower_bound_s, &q->timeline_s, &q->mem_bytes_max};
-
-    DT_TRY(dt_map_check(n, "predicted", keys, err));
-    for (int i = 0; keys[i]; i++)
-        DT_TRY(dt_get_double(n, keys[i], 0, 1e18, out[i], err));
-    return DT_OK;
+    DT_TRY(dt_keys_check(n, key->name, policy_keys, err));
+    DT_TRY(dt_keys_require(n, key->name, policy_keys, err));
+    return dt_keys_read(n, key->name, policy_keys, &p->policy, err);
 }
 
 /* A scalar list element as an integer in [min, max]. */
@@ -203,44 +335,45 @@ static enum dt_status get_split(struct dt_node map, struct dt_error *err, struct
     return DT_OK;
 }
 
-static enum dt_status get_layout(struct dt_node n, struct dt_error *err, struct dt_plan_module *mp)
+/* The keys of a layout, except for its split. */
+static enum dt_status get_layout(struct dt_node n, const char *what, const struct dt_key *keys,
+                                 struct dt_error *err, struct dt_plan_module *mp)
 {
-    static const char *const degrees[] = {"tp", "cp", "ep", "ip", "pp", "vpp", "dp"};
-    struct dt_plan_layout *l = &mp->layout;
-    int *const out[] = {&l->tp, &l->cp, &l->ep, &l->ip, &l->pp, &l->vpp, &l->dp};
+    const struct dt_plan_layout *l = &mp->layout;
     int64_t gpus = 1;
 
-    for (size_t i = 0; i < sizeof(out) / sizeof(out[0]); i++) {
-        bool stages = out[i] == &l->pp || out[i] == &l->vpp;
-
-        DT_TRY(dt_get_i32(n, degrees[i], 1, stages ? DT_MAX_VSTAGES : DEGREE_MAX, out[i], err));
-        if (out[i] != &l->ep && out[i] != &l->vpp)
-            gpus *= *out[i];
+    DT_TRY(dt_keys_read(n, what, keys, mp, err));
+    for (int i = 0; i < 5; i++) { /* step by step, lest the product be more than 64 bits hold */
+        gpus *= (const int[]){l->tp, l->cp, l->ip, l->pp, l->dp}[i];
         if (gpus > DT_PLAN_GPUS_MAX)
             return dt_node_error(n, err, "tp*cp*ip*pp*dp asks for more than %d GPUs",
                                  DT_PLAN_GPUS_MAX);
     }
     if (l->pp * l->vpp > DT_MAX_VSTAGES)
         return dt_node_error(n, err, "pp*vpp = %d, at most %d", l->pp * l->vpp, DT_MAX_VSTAGES);
-    DT_TRY(dt_get_i32(n, "first_gpu", 0, DT_PLAN_GPUS_MAX, &l->first_gpu, err));
     mp->pinned = dt_node_present(dt_map_get(n, "first_gpu"));
-    return dt_get_bool(n, "frozen", &mp->frozen, err);
+    return DT_OK;
 }
 
 static enum dt_status get_module(struct dt_node n, int m, struct dt_error *err, struct dt_plan *p)
 {
-    DT_TRY(require_all(n, "module", module_keys, err));
+    DT_TRY(dt_keys_check(n, "module", module_keys, err));
+    for (const struct dt_key *k = module_keys; k->name; k++) /* nothing is left to defaults */
+        DT_TRY(dt_map_require(n, "module", k->name, err));
     DT_TRY(dt_get_string(n, "name", p->module_names[m], sizeof(p->module_names[m]), err));
     for (int o = 0; o < m; o++)
         if (strcmp(p->module_names[o], p->module_names[m]) == 0)
             return dt_node_error(dt_map_get(n, "name"), err, "module %s is listed twice",
                                  p->module_names[m]);
-    DT_TRY(get_layout(n, err, &p->modules[m]));
+    DT_TRY(get_layout(n, "module", module_keys, err, &p->modules[m]));
     return get_split(n, err, &p->modules[m]);
 }
 
-static enum dt_status get_modules(struct dt_node seq, struct dt_error *err, struct dt_plan *p)
+static enum dt_status read_modules(struct dt_node map, const struct dt_key *key, void *into,
+                                   struct dt_error *err)
 {
+    struct dt_node seq = dt_map_get(map, key->name);
+    struct dt_plan *p = into;
     size_t n = dt_node_is_seq(seq) ? dt_seq_size(seq) : 0;
 
     if (n < 1 || n > DT_MAX_MODULES)
@@ -251,19 +384,39 @@ static enum dt_status get_modules(struct dt_node seq, struct dt_error *err, stru
     return DT_OK;
 }
 
+static const struct dt_key plan_keys[] = {
+    {.name = "format", .type = DT_KEY_OWN, .needed = PLAN_FORMAT},
+    {.name = "version", .type = DT_KEY_OWN, .needed = "1"},
+    {.name = "model",
+     .type = DT_KEY_STRING,
+     DT_KEY_INTO(struct dt_plan, model),
+     .needed = "mllm-9b"},
+    {.name = "cluster",
+     .type = DT_KEY_STRING,
+     DT_KEY_INTO(struct dt_plan, cluster),
+     .needed = "a800-96"},
+    {.name = "strategy",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_plan, strategy),
+     .words = dt_plan_strategy_names,
+     .needed = "disttrain"},
+    {.name = "colocated", .type = DT_KEY_BOOL, DT_KEY_INTO(struct dt_plan, colocated)},
+    {.name = "policy", .type = DT_KEY_OWN, .read = read_policy, .needed = "{...}"},
+    {.name = "modules", .type = DT_KEY_OWN, .read = read_modules, .needed = "[...]"},
+    {.name = "predicted",
+     .type = DT_KEY_MAP,
+     .at = offsetof(struct dt_plan, predicted),
+     .keys = predicted_keys},
+    {.name = NULL},
+};
+
 static enum dt_status get_plan(struct dt_node root, struct dt_error *err, struct dt_plan *p)
 {
-    static const char *const keys[] = {"format",    "version", "model",   "cluster",   "strategy",
-                                       "colocated", "policy",  "modules", "predicted", NULL};
-    static const char *const required[] = {"format",   "version", "model",   "cluster",
-                                           "strategy", "policy",  "modules", NULL};
     char format[32] = "";
     int64_t version = 0;
-    int strategy = 0;
 
-    DT_TRY(dt_map_check(root, "plan", keys, err));
-    for (int i = 0; required[i]; i++)
-        DT_TRY(dt_map_require(root, "plan", required[i], err));
+    DT_TRY(dt_keys_check(root, "plan", plan_keys, err));
+    DT_TRY(dt_keys_require(root, "plan", plan_keys, err));
     DT_TRY(dt_get_string(root, "format", format, sizeof(format), err));
     if (strcmp(format, PLAN_FORMAT) != 0)
         return dt_node_error(dt_map_get(root, "format"), err, "format is '%s', expected '%s'",
@@ -273,16 +426,7 @@ static enum dt_status get_plan(struct dt_node root, struct dt_error *err, struct
         return dt_node_error(dt_map_get(root, "version"), err,
                              "plan version %lld, this program reads version %d", (long long)version,
                              PLAN_VERSION);
-    DT_TRY(dt_get_string(root, "model", p->model, sizeof(p->model), err));
-    DT_TRY(dt_get_string(root, "cluster", p->cluster, sizeof(p->cluster), err));
-    DT_TRY(dt_get_enum(root, "strategy", dt_plan_strategy_names, &strategy, err));
-    p->strategy = (enum dt_plan_strategy)strategy;
-    DT_TRY(dt_get_bool(root, "colocated", &p->colocated, err));
-    DT_TRY(get_policy(dt_map_get(root, "policy"), err, &p->policy));
-    DT_TRY(get_modules(dt_map_get(root, "modules"), err, p));
-    if (dt_node_present(dt_map_get(root, "predicted")))
-        DT_TRY(get_predicted(dt_map_get(root, "predicted"), err, &p->predicted));
-    return DT_OK;
+    return dt_keys_read(root, "plan", plan_keys, p, err);
 }
 
 static enum dt_status from_doc(struct dt_doc *doc, struct dt_error *err, struct dt_plan *out)
@@ -341,8 +485,7 @@ static enum dt_status node_module(struct dt_node n, const struct dt_module *mod,
 {
     int v;
 
-    DT_TRY(dt_map_check(n, mod->name, layout_keys, err));
-    DT_TRY(get_layout(n, err, mp));
+    DT_TRY(get_layout(n, mod->name, layout_keys, err, mp));
     v = mp->layout.pp * mp->layout.vpp;
     if (v > mod->n_blocks)
         return dt_node_error(n, err, "pp*vpp = %d stages but module %s has %d blocks", v, mod->name,
@@ -369,10 +512,11 @@ enum dt_status dt_plan_from_node(struct dt_node node, const struct dt_model *m,
         names[i] = m->modules[i].name;
     names[m->n_modules] = "colocated";
     DT_TRY(dt_map_check(node, "plan", names, err));
-    DT_TRY(dt_get_bool(node, "colocated", &p.colocated, err));
+    DT_TRY(dt_keys_get(node, dt_plan_map_keys, "colocated", &p, err));
     names[m->n_modules] = NULL;
-    if (!p.colocated) /* a colocated module that is not named has one lane */
-        DT_TRY(require_all_of(node, "plan", names, err));
+    for (int i = 0; names[i] && !p.colocated;
+         i++) /* a colocated module that is not named has one lane */
+        DT_TRY(dt_map_require(node, "plan", names[i], err));
     for (int i = 0; i < m->n_modules; i++)
         if (dt_node_present(dt_map_get(node, names[i])))
             DT_TRY(node_module(dt_map_get(node, names[i]), &m->modules[i], policy->seq_len, err,
