@@ -9,7 +9,7 @@
  *
  * A fact has the key of its member, or NULL where programs do not get it, and the label that begins its
  * line ("" goes on with the line), or NULL where people do not. The format has the unit and what explains
- * the value, and "\n" where the line ends. */
+ * the value, and "\n" where the line ends; it is "" where a note writes the value. */
 #ifndef DT_CLI_FACTS_H
 #define DT_CLI_FACTS_H
 

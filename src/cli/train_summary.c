@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "cli/train_summary.h"
 
+#include "cli/facts.h"
 #include "cli/session.h"
 #include "cli/table.h"
 #include "base/mem.h"
@@ -155,18 +156,53 @@ static void print_memory(const struct dt_train_summary *s, const struct dt_model
     }
 }
 
-static void print_trouble(const struct dt_train_trouble *c)
+/* ---- facts: in JSON losses come before trouble, as text after it ---- */
+
+static void losses(const struct dt_cli_facts *f, const struct dt_train_summary *s)
 {
-    if (c->nonfinite > 0)
-        printf("not finite       %10lld   loss%s or gradient norm%s\n", (long long)c->nonfinite,
-               c->nonfinite == 1 ? "" : "es", dt_plural(c->nonfinite));
-    if (c->spikes > 0)
-        printf("loss spikes      %10lld\n", (long long)c->spikes);
-    if (c->skipped > 0)
-        printf("skipped          %10lld   step%s\n", (long long)c->skipped, dt_plural(c->skipped));
-    if (c->rollbacks > 0)
-        printf("rolled back      %10lld   time%s\n", (long long)c->rollbacks,
-               dt_plural(c->rollbacks));
+    const struct dt_train_step *last = &s->last;
+
+    dt_cli_fact_number(f, "loss", NULL, NULL, 1, last->r.loss);
+    dt_cli_fact_number(f, "loss_text", last->r.targets > 0 ? "text loss" : NULL,
+                       "%10.4f nats per token\n", 1, last->r.loss_text);
+    dt_cli_fact_number(f, "loss_image", last->r.images > 0 ? "image loss" : NULL,
+                       "%10.4f mean squared error of the noise\n", 1, last->r.loss_image);
+    dt_cli_fact_number(f, "best_loss", NULL, NULL, 1, s->best_loss);
+    dt_cli_fact_number(f, "grad_norm", NULL, NULL, 1, last->r.grad_norm);
+}
+
+static void trouble(const struct dt_cli_facts *f, const struct dt_train_trouble *c)
+{
+    dt_cli_fact_int(f, "nonfinite_steps", c->nonfinite > 0 ? "not finite" : NULL,
+                    c->nonfinite == 1 ? "%10lld   loss or gradient norm\n"
+                                      : "%10lld   losses or gradient norms\n",
+                    c->nonfinite);
+    dt_cli_fact_int(f, "spikes", c->spikes > 0 ? "loss spikes" : NULL, "%10lld\n", c->spikes);
+    dt_cli_fact_int(f, "skipped_steps", c->skipped > 0 ? "skipped" : NULL,
+                    c->skipped == 1 ? "%10lld   step\n" : "%10lld   steps\n", c->skipped);
+    dt_cli_fact_int(f, "rollbacks", c->rollbacks > 0 ? "rolled back" : NULL,
+                    c->rollbacks == 1 ? "%10lld   time\n" : "%10lld   times\n", c->rollbacks);
+}
+
+static void speed(const struct dt_cli_facts *f, const struct dt_train_summary *s)
+{
+    char a[32];
+
+    dt_cli_fact_number(f, "iteration_s", "iteration", "", 1, s->mean_step_s);
+    dt_cli_fact_note(f, "%10s   (", dt_cli_format_seconds(s->mean_step_s, a, sizeof a));
+    dt_cli_fact_number(f, "tokens_per_s", "", "%.0f tokens/s", 1, s->last.tokens_per_s);
+    dt_cli_fact_number(f, "samples_per_s", "", ", %.1f samples/s at the end)\n", 1,
+                       s->last.samples_per_s);
+    dt_cli_fact_number(f, "mfu", "MFU", "%10.1f %%", 100, s->mfu);
+    dt_cli_fact_number(f, "gemm_peak_flops", "",
+                       "   of the %.1f GFLOP/s of a matrix product measured here\n", 1e-9,
+                       s->gemm_peak_flops);
+    dt_cli_fact_number(f, "share_outside_compute", "outside compute",
+                       s->ranks > 1 ? "%10.1f %%   of the iterations of rank 0\n"
+                                    : "%10.1f %%   of the iterations\n",
+                       100, s->share_outside);
+    dt_cli_fact_number(f, "share_waited", s->ranks > 1 ? "waiting" : NULL,
+                       "%10.1f %%   of the iterations, for other ranks\n", 100, s->share_waited);
 }
 
 /* ---- weights to begin with ---- */
@@ -236,8 +272,8 @@ enum dt_status dt_cli_train_json(const struct dt_setup *setup, const struct dt_t
                                  const struct dt_cli_train_findings *f, struct dt_error *err,
                                  char **out)
 {
-    const struct dt_train_step *last = &s->last;
     struct dt_json j;
+    const struct dt_cli_facts facts = {.json = &j};
 
     dt_json_init(&j, true);
     dt_json_begin_object(&j);
@@ -249,22 +285,9 @@ enum dt_status dt_cli_train_json(const struct dt_setup *setup, const struct dt_t
     dt_json_kv_string(&j, "run_id", s->run_id);
     dt_json_kv_bool(&j, "stopped", s->stopped);
     dt_json_kv_bool(&j, "finished_before", finished_before(setup, s));
-    dt_json_kv_double(&j, "loss", last->r.loss);
-    dt_json_kv_double(&j, "loss_text", last->r.loss_text);
-    dt_json_kv_double(&j, "loss_image", last->r.loss_image);
-    dt_json_kv_double(&j, "best_loss", s->best_loss);
-    dt_json_kv_double(&j, "grad_norm", last->r.grad_norm);
-    dt_json_kv_int(&j, "nonfinite_steps", s->trouble.nonfinite);
-    dt_json_kv_int(&j, "spikes", s->trouble.spikes);
-    dt_json_kv_int(&j, "skipped_steps", s->trouble.skipped);
-    dt_json_kv_int(&j, "rollbacks", s->trouble.rollbacks);
-    dt_json_kv_double(&j, "iteration_s", s->mean_step_s);
-    dt_json_kv_double(&j, "tokens_per_s", last->tokens_per_s);
-    dt_json_kv_double(&j, "samples_per_s", last->samples_per_s);
-    dt_json_kv_double(&j, "mfu", s->mfu);
-    dt_json_kv_double(&j, "gemm_peak_flops", s->gemm_peak_flops);
-    dt_json_kv_double(&j, "share_outside_compute", s->share_outside);
-    dt_json_kv_double(&j, "share_waited", s->share_waited);
+    losses(&facts, s);
+    trouble(&facts, &s->trouble);
+    speed(&facts, s);
     dt_json_key(&j, "loading");
     loading_json(&s->loading, &j);
     dt_json_kv_int(&j, "ranks", s->ranks);
@@ -307,7 +330,7 @@ enum dt_status dt_cli_train_json(const struct dt_setup *setup, const struct dt_t
 void dt_cli_train_print(const struct dt_setup *setup, const struct dt_train_summary *s,
                         const struct dt_cli_train_findings *f)
 {
-    const struct dt_train_step *last = &s->last;
+    const struct dt_cli_facts facts = {.width = 16};
     char a[32];
 
     snprintf(a, sizeof a, s->ranks > 1 ? "%d ranks of " : "", s->ranks);
@@ -328,21 +351,9 @@ void dt_cli_train_print(const struct dt_setup *setup, const struct dt_train_summ
     else
         printf("steps            %10s   stopped on request after step %lld of %lld\n", "none",
                (long long)s->last_step, (long long)setup->job->run.steps);
-    print_trouble(&s->trouble);
-    if (last->r.targets > 0)
-        printf("text loss        %10.4f nats per token\n", last->r.loss_text);
-    if (last->r.images > 0)
-        printf("image loss       %10.4f mean squared error of the noise\n", last->r.loss_image);
-    printf("iteration        %10s   (%.0f tokens/s, %.1f samples/s at the end)\n",
-           dt_cli_format_seconds(s->mean_step_s, a, sizeof a), last->tokens_per_s,
-           last->samples_per_s);
-    printf("MFU              %10.1f %%   of the %.1f GFLOP/s of a matrix product measured here\n",
-           100 * s->mfu, s->gemm_peak_flops * 1e-9);
-    printf("outside compute  %10.1f %%   of the iterations%s\n", 100 * s->share_outside,
-           s->ranks > 1 ? " of rank 0" : "");
-    if (s->ranks > 1)
-        printf("waiting          %10.1f %%   of the iterations, for other ranks\n",
-               100 * s->share_waited);
+    trouble(&facts, &s->trouble);
+    losses(&facts, s);
+    speed(&facts, s);
     print_loading(&s->loading);
     print_memory(s, setup->job->model, f);
     dt_cli_print_outliers("last step", s->program, setup->job->model, &f->o, f->rank, f->host);
