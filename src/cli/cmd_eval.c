@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * disttrain eval: what a trained model can do on data that it has not seen. */
+#include "cli/facts.h"
 #include "cli/progress.h"
+#include "cli/session.h"
 #include "cli/trained.h"
 #include "base/json.h"
 #include "base/text.h"
@@ -222,24 +224,50 @@ static double share(int64_t part, int64_t whole)
     return whole > 0 ? (double)part / (double)whole : NAN;
 }
 
-static enum dt_status print_json(const struct eval *e, struct dt_error *err)
+static void caption_facts(const struct dt_cli_facts *f, const struct eval *e)
+{
+    bool any = e->captions > 0;
+
+    dt_cli_fact_int(f, "captions", NULL, NULL, e->captions);
+    dt_cli_fact_number(f, "caption_accuracy", e->classed > 0 ? "caption accuracy" : NULL,
+                       "%6.1f %%", 100, share(e->right, e->classed));
+    if (e->classed > 0)
+        dt_cli_fact_note(f, "   class word right in %lld of %lld\n", (long long)e->right,
+                         (long long)e->classed);
+    dt_cli_fact_number(f, "caption_exact", any ? "whole caption right" : NULL, "%6.1f %%\n", 100,
+                       share(e->exact, e->captions));
+    dt_cli_fact_number(f, "text_loss", any ? "text loss" : NULL, "%8.4f nats per token\n", 1,
+                       e->targets > 0 ? e->nll / (double)e->targets : NAN);
+    if (any)
+        dt_cli_fact_note(f, "example                \"%s\", correct: \"%s\"\n", e->example[1],
+                         e->example[0]);
+}
+
+static void image_facts(const struct dt_cli_facts *f, const struct eval *e)
 {
     double n = (double)e->images.images;
+
+    dt_cli_fact_int(f, "images", NULL, NULL, e->images.images);
+    dt_cli_fact_number(f, "diffusion_loss", n > 0 ? "diffusion loss" : NULL,
+                       "%8.4f mean squared error of the noise\n", 1,
+                       n > 0 ? e->images.mse / n : NAN);
+    dt_cli_fact_number(f, "diffusion_loss_trivial", n > 0 ? "trivial predictor" : NULL,
+                       "%8.4f the best linear guess from the noisy pixel alone\n", 1,
+                       n > 0 ? dt_infer_trivial_mse(&e->images) : NAN);
+}
+
+static enum dt_status print_json(const struct eval *e, struct dt_error *err)
+{
     struct dt_json j;
-    char *text;
+    const struct dt_cli_facts f = {.json = &j};
 
     dt_json_init(&j, true);
     dt_json_begin_object(&j);
     dt_json_kv_string(&j, "model", e->t.setup.plan.model);
     dt_json_kv_string(&j, "checkpoint", e->t.checkpoint);
     dt_json_kv_int(&j, "step", e->t.state.step);
-    dt_json_kv_int(&j, "captions", e->captions);
-    dt_json_kv_double(&j, "caption_accuracy", share(e->right, e->classed));
-    dt_json_kv_double(&j, "caption_exact", share(e->exact, e->captions));
-    dt_json_kv_double(&j, "text_loss", e->targets > 0 ? e->nll / (double)e->targets : NAN);
-    dt_json_kv_int(&j, "images", e->images.images);
-    dt_json_kv_double(&j, "diffusion_loss", n > 0 ? e->images.mse / n : NAN);
-    dt_json_kv_double(&j, "diffusion_loss_trivial", n > 0 ? dt_infer_trivial_mse(&e->images) : NAN);
+    caption_facts(&f, e);
+    image_facts(&f, e);
     dt_json_key(&j, "classes");
     dt_json_begin_object(&j);
     for (int i = 0; i < e->n_words && e->classed > 0; i++)
@@ -247,31 +275,17 @@ static enum dt_status print_json(const struct eval *e, struct dt_error *err)
     dt_json_end_object(&j);
     dt_json_kv_double(&j, "wall_s", e->wall_s);
     dt_json_end_object(&j);
-    DT_TRY(dt_json_finish(&j, err, &text));
-    printf("%s\n", text);
-    dt_free(text);
-    return DT_OK;
+    return dt_cli_json_emit(&j, err);
 }
 
 static void print_text(const struct eval *e)
 {
-    double n = (double)e->images.images;
+    const struct dt_cli_facts f = {.width = 22};
 
     printf("%s after %lld step%s (%s)\n", e->t.setup.plan.model, (long long)e->t.state.step,
            dt_plural(e->t.state.step), e->t.checkpoint);
-    if (e->captions > 0) {
-        if (e->classed > 0)
-            printf("caption accuracy       %6.1f %%   class word right in %lld of %lld\n",
-                   100 * share(e->right, e->classed), (long long)e->right, (long long)e->classed);
-        printf("whole caption right    %6.1f %%\n", 100 * share(e->exact, e->captions));
-        printf("text loss              %8.4f nats per token\n", e->nll / (double)e->targets);
-        printf("example                \"%s\", correct: \"%s\"\n", e->example[1], e->example[0]);
-    }
-    if (e->images.images > 0) {
-        printf("diffusion loss         %8.4f mean squared error of the noise\n", e->images.mse / n);
-        printf("trivial predictor      %8.4f the best linear guess from the noisy pixel alone\n",
-               dt_infer_trivial_mse(&e->images));
-    }
+    caption_facts(&f, e);
+    image_facts(&f, e);
 }
 
 /* ---- running ---- */
