@@ -2,6 +2,7 @@
  *
  * Hold-out errors of the kernels' fit, and the sensitivity of the tables to each constant. */
 #include "cli/accuracy.h"
+#include "cli/facts.h"
 #include "cli/rows.h"
 #include "fit/profile_fit.h"
 
@@ -29,37 +30,31 @@ static double target_of(const char *what)
     return 0;
 }
 
-static void print_scores(const char *device, const struct dt_fit_report *r)
+/* An object each, or (NULL) a line. */
+static void scores(struct dt_json *j, const char *device, const struct dt_fit_report *r)
 {
+    const struct dt_cli_facts f = {.json = j};
+
     for (int i = 0; i < r->n; i++) {
         const struct dt_fit_local_score *s = &r->score[i].s;
         double most = target_of(r->score[i].what);
 
-        printf("holdout: %s %s n=%zu mean=%.1f%% median=%.1f%% p90=%.1f%%", device,
-               r->score[i].what, s->n, 100 * s->mean, 100 * s->median, 100 * s->p90);
-        if (most > 0)
-            printf(" target=%.0f%% %s", 100 * most, s->mean <= most ? "met" : "MISSED");
-        printf("\n");
-    }
-}
-
-static void json_scores(struct dt_json *j, const char *device, const struct dt_fit_report *r)
-{
-    for (int i = 0; i < r->n; i++) {
-        double most = target_of(r->score[i].what);
-
-        dt_json_begin_object(j);
-        dt_json_kv_string(j, "device", device);
-        dt_json_kv_string(j, "what", r->score[i].what);
-        dt_json_kv_int(j, "points", (int64_t)r->score[i].s.n);
-        dt_json_kv_double(j, "mape", r->score[i].s.mean);
-        dt_json_kv_double(j, "median", r->score[i].s.median);
-        dt_json_kv_double(j, "p90", r->score[i].s.p90);
+        if (j)
+            dt_json_begin_object(j);
+        dt_cli_fact_text(&f, "device", "", "holdout: %s", device);
+        dt_cli_fact_text(&f, "what", "", " %s", r->score[i].what);
+        dt_cli_fact_int(&f, "points", "", " n=%lld", (int64_t)s->n);
+        dt_cli_fact_number(&f, "mape", "", " mean=%.1f%%", 100, s->mean);
+        dt_cli_fact_number(&f, "median", "", " median=%.1f%%", 100, s->median);
+        dt_cli_fact_number(&f, "p90", "", " p90=%.1f%%", 100, s->p90);
         if (most > 0) {
-            dt_json_kv_double(j, "target", most);
-            dt_json_kv_bool(j, "met", r->score[i].s.mean <= most);
+            dt_cli_fact_number(&f, "target", "", " target=%.0f%%", 100, most);
+            dt_cli_fact_bool(&f, "met", s->mean <= most);
+            dt_cli_fact_note(&f, " %s", s->mean <= most ? "met" : "MISSED");
         }
-        dt_json_end_object(j);
+        dt_cli_fact_note(&f, "\n");
+        if (j)
+            dt_json_end_object(j);
     }
 }
 
@@ -93,10 +88,7 @@ enum dt_status dt_cli_acc_holdout(const char *path, struct dt_json *j, struct dt
         if (st != DT_OK)
             break;
         fitted++;
-        if (j)
-            json_scores(j, dt_fit_device(d), &report);
-        else
-            print_scores(dt_fit_device(d), &report);
+        scores(j, dt_fit_device(d), &report);
     }
     if (j)
         dt_json_end_array(j);

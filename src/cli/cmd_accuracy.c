@@ -3,6 +3,7 @@
  * disttrain accuracy: measured training runs, predicted as jobs, and the errors; hold-out errors of
  * kernels; what each constant does. */
 #include "cli/accuracy.h"
+#include "cli/facts.h"
 #include "cli/rows.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -53,12 +54,24 @@ static void print_rows(const struct dt_cli_acc_run *r, bool all)
     dt_cli_rows_end(&o, stdout);
 }
 
+/* Members of the object that is open, or (NULL) the end of a line. */
+static void errors(struct dt_json *j, const struct dt_accuracy *a)
+{
+    const struct dt_cli_facts f = {.json = j};
+
+    dt_cli_fact_int(&f, "n", "", " n=%lld", a->n);
+    dt_cli_fact_number(&f, "mape", "", " mape=%.2f%%", 100, a->mape);
+    dt_cli_fact_number(&f, "median", "", " median=%.2f%%", 100, a->median);
+    dt_cli_fact_number(&f, "p90", "", " p90=%.2f%%", 100, a->p90);
+    dt_cli_fact_number(&f, "max", "", " max=%.2f%%", 100, a->max);
+    dt_cli_fact_number(&f, "bias", "", " bias=%+.2f%%", 100, a->bias);
+    dt_cli_fact_number(&f, "cover80", "", " cover80=%.1f%%\n", 100, a->cover80);
+}
+
 static void print_line(const char *name, const char *source, const struct dt_accuracy *a)
 {
-    printf("accuracy: %s%s%s n=%d mape=%.2f%% median=%.2f%% p90=%.2f%% max=%.2f%% bias=%+.2f%% "
-           "cover80=%.1f%%\n",
-           name, source[0] ? "/" : "", source, a->n, 100 * a->mape, 100 * a->median, 100 * a->p90,
-           100 * a->max, 100 * a->bias, 100 * a->cover80);
+    printf("accuracy: %s%s%s", name, source[0] ? "/" : "", source);
+    errors(NULL, a);
 }
 
 struct source { /* rows that rest on one word */
@@ -116,17 +129,6 @@ static enum dt_status print_run(const struct dt_cli_acc_run *r, bool all, struct
     return DT_OK;
 }
 
-static void json_errors(struct dt_json *j, const struct dt_accuracy *a)
-{
-    dt_json_kv_int(j, "n", a->n);
-    dt_json_kv_double(j, "mape", a->mape);
-    dt_json_kv_double(j, "median", a->median);
-    dt_json_kv_double(j, "p90", a->p90);
-    dt_json_kv_double(j, "max", a->max);
-    dt_json_kv_double(j, "bias", a->bias);
-    dt_json_kv_double(j, "cover80", a->cover80);
-}
-
 static void json_rows(struct dt_json *j, const struct dt_cli_acc_run *r)
 {
     struct dt_cli_rows o;
@@ -149,13 +151,13 @@ static enum dt_status json_run(struct dt_json *j, const struct dt_cli_acc_run *r
     dt_json_kv_string(j, "assumed", r->table.assumed);
     if (r->table.peers)
         dt_json_kv_string(j, "peers", r->table.peers);
-    json_errors(j, &r->a);
+    errors(j, &r->a);
     dt_json_key(j, "sources");
     dt_json_begin_array(j);
     for (int k = 0; k < n; k++) {
         dt_json_begin_object(j);
         dt_json_kv_string(j, "source", s[k].name);
-        json_errors(j, &s[k].a);
+        errors(j, &s[k].a);
         dt_json_end_object(j);
     }
     dt_json_end_array(j);
@@ -219,7 +221,7 @@ static enum dt_status tables(struct dt_cli *cli, const char *const *paths, int n
     if (st == DT_OK && cli->json) {
         dt_json_key(j, "all");
         dt_json_begin_object(j);
-        json_errors(j, &a);
+        errors(j, &a);
         dt_json_end_object(j);
     } else if (st == DT_OK && n > 1) {
         print_line("all tables together", "", &a);

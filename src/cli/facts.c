@@ -32,6 +32,23 @@ void dt_cli_fact_int(const struct dt_cli_facts *f, const char *key, const char *
     printf(format, (long long)v);
 }
 
+void dt_cli_fact_text(const struct dt_cli_facts *f, const char *key, const char *label,
+                      const char *format, const char *v)
+{
+    if (f->json && key)
+        dt_json_kv_string(f->json, key, v);
+    if (f->json || !label)
+        return;
+    begin(f, label);
+    printf(format, v);
+}
+
+void dt_cli_fact_bool(const struct dt_cli_facts *f, const char *key, bool v)
+{
+    if (f->json)
+        dt_json_kv_bool(f->json, key, v);
+}
+
 void dt_cli_fact_note(const struct dt_cli_facts *f, const char *format, ...)
 {
     va_list ap;

@@ -26,6 +26,9 @@ void dt_cli_fact_number(const struct dt_cli_facts *f, const char *key, const cha
 /* The format takes an int64_t as %lld. */
 void dt_cli_fact_int(const struct dt_cli_facts *f, const char *key, const char *label,
                      const char *format, int64_t v);
+void dt_cli_fact_text(const struct dt_cli_facts *f, const char *key, const char *label,
+                      const char *format, const char *v);
+void dt_cli_fact_bool(const struct dt_cli_facts *f, const char *key, bool v);
 /* For people only. */
 void dt_cli_fact_note(const struct dt_cli_facts *f, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
