@@ -28,6 +28,7 @@ void dt_cli_fact_int(const struct dt_cli_facts *f, const char *key, const char *
                      const char *format, int64_t v);
 void dt_cli_fact_text(const struct dt_cli_facts *f, const char *key, const char *label,
                       const char *format, const char *v);
+/* For programs only. */
 void dt_cli_fact_bool(const struct dt_cli_facts *f, const char *key, bool v);
 /* For people only. */
 void dt_cli_fact_note(const struct dt_cli_facts *f, const char *format, ...)
