@@ -26,9 +26,18 @@ awk '
         of["Distributions"] = d
         of["Numbers of a distribution"] = d "text_tokens. " d "image_side. " d "audio_s."
         of["Layout of a module"] = "plan.MODULE."
+        all = "model.LLM. model.ENCODER. model.UNET."
+        of["Module maps"] = all
+        of["A map in place of the path of hf"] = "model.LLM.hf. model.ENCODER.hf. model.UNET.hf."
+        of["Transformers"] = "model.LLM. model.ENCODER."
+        of["LLMs"] = "model.LLM."
+        of["Rotary positions"] = "model.LLM.rope."
+        of["Encoders"] = "model.ENCODER."
+        of["U-Nets"] = "model.UNET."
+        of["Encoders and U-Nets"] = "model.ENCODER. model.UNET."
         of["Rows of size_ccdf"] = d "size_ccdf.ROW."
     }
-    $1 == ".Sh" { map = $2; maps = map ~ /^(SAMPLES|PLAN)$/ ? tolower(map) "." : ""; next }
+    $1 == ".Sh" { map = $2; maps = map == "SAMPLES" ? "samples." : map == "PLAN" ? "plan." : map == "MODELS" ? "model." : ""; next }
     $1 == ".Ss" { sub(/^.Ss /, ""); maps = of[$0]; next }
     maps != "" {
         n = split(maps, prefixes, " ")
@@ -70,7 +79,7 @@ while read -r key type words; do
     [ "$type" = word ] || continue
     case $key in
     samples.*) set_it="samples={$(echo "${key#*.}" | sed 's/\./: {/g'): xyzzy$(echo "$key" | tr -dc . | tr . '}')" ;;
-    *) set_it=$key=xyzzy ;;
+    *) set_it=$(echo "$key=xyzzy" | sed 's/LLM/llm/; s/ENCODER/encoder/; s/UNET/generator/') ;;
     esac
     expect 2 "${key##*.}: expected one of $(echo "$words" | sed 's/,/, /g'), found \"xyzzy\"" \
         "$DISTTRAIN" plan mllm-nano-train "$set_it"
@@ -80,6 +89,8 @@ for map in train search simulate run cluster samples train.reorder run.checkpoin
 done
 expect 2 'unknown key "xyzzy" in llm; its keys are tp, ' \
     "$DISTTRAIN" plan mllm-nano-train search.strategy=manual "plan={encoder: {}, llm: {xyzzy: 1}, generator: {}}"
+expect 2 'unknown key "xyzzy" in an LLM module; its keys are name, kind, ' "$DISTTRAIN" plan mllm-nano-train model.llm.xyzzy=1
+expect 0 '^model.UNET.res_blocks  *integer, 1 to 16  *2 ' "$DISTTRAIN" keys model.generator.res_blocks
 expect 0 '^plan.MODULE.tp  *integer, 1 to ' "$DISTTRAIN" keys plan.llm.tp
 expect 0 '^plan.MODULE.tp  ' "$DISTTRAIN" keys plan.llm
 expect 2 'unknown key "plan.llm.tpp"' "$DISTTRAIN" keys plan.llm.tpp

@@ -75,9 +75,9 @@ libdtcore_a_SOURCES = \
 	src/core/model/samples_fit.h \
 	src/core/model/shape.c \
 	src/core/model/shape.h \
-	src/core/model/shape_arith.c \
 	src/core/model/shape_build.h \
 	src/core/model/shape_check.c \
+	src/core/model/shape_keys.c \
 	src/core/model/shape_read.c \
 	src/core/model/shape_unet.c \
 	src/core/orchestrate/orchestrate.c \

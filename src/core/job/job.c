@@ -131,6 +131,7 @@ const struct dt_key dt_job_keys[] = {
     {.name = "model",
      .type = DT_KEY_OWN,
      .form = "preset, path or map",
+     .keys = dt_model_keys,
      .needed = "mllm-9b",
      .help = "the model: its modules and how they are joined"},
     {.name = "cluster",

@@ -9,7 +9,7 @@
 #ifndef DT_CORE_MODEL_MODEL_H
 #define DT_CORE_MODEL_MODEL_H
 
-#include "base/doc.h"
+#include "base/keys.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include <stdbool.h>
@@ -303,6 +303,8 @@ const char *dt_block_kind_name(enum dt_block_kind k);
 double dt_module_flops(const struct dt_module *m, const struct dt_work *w);
 int64_t dt_module_params(const struct dt_module *m);
 
+/* The keys of a `model:` map; LLM, ENCODER and UNET stand for the names of modules. */
+extern const struct dt_key dt_model_keys[];
 /* ---- reading ---- */
 /* `node`: a preset name, a path, or an inline map; each module is a shape, a preset of known families,
  * or `hf: config.json`.  Format: disttrain-job(5). */

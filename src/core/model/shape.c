@@ -6,29 +6,7 @@
 
 void dt_shape_init(struct dt_shape *s, enum dt_shape_kind kind)
 {
-    *s = (struct dt_shape){.kind = kind, .projector = DT_PROJ_MLP, .latent_scale = 8};
-    switch (kind) {
-    case DT_SHAPE_LLM:
-        s->role = DT_ROLE_LLM;
-        s->modality = DT_MODALITY_TEXT;
-        s->gated = true;
-        break;
-    case DT_SHAPE_ENCODER:
-        s->role = DT_ROLE_ENCODER;
-        s->modality = DT_MODALITY_IMAGE;
-        s->layernorm = s->bias = s->patch_bias = s->final_norm = true;
-        s->channels = 3;
-        break;
-    case DT_SHAPE_UNET:
-        s->role = DT_ROLE_GENERATOR;
-        s->modality = DT_MODALITY_IMAGE;
-        s->unet.in_channels = s->unet.out_channels = 4;
-        s->unet.res_blocks = 2;
-        s->unet.class_layers = 1;
-        break;
-    case DT_SHAPE_NONE:
-        break;
-    }
+    *s = dt_shape_defaults[kind];
 }
 
 int dt_shape_context_tokens(const struct dt_shape *s)

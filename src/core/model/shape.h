@@ -5,6 +5,7 @@
 #ifndef DT_CORE_MODEL_SHAPE_H
 #define DT_CORE_MODEL_SHAPE_H
 
+#include "base/keys.h"
 #include "core/model/model.h"
 
 enum { DT_MAX_LEVELS = 8 };
@@ -63,6 +64,15 @@ struct dt_shape {
     int projector_hidden; /* 0 = the projector's output width */
 };
 
+extern const char *const dt_shape_kind_words[];   /* of the kinds from DT_SHAPE_LLM on; NULL */
+extern const struct dt_shape dt_shape_defaults[]; /* by kind */
+/* The keys of each kind of module. */
+struct dt_shape_row {
+    const char *what; /* for messages */
+    const struct dt_key *keys;
+};
+extern const struct dt_shape_row dt_shape_rows[]; /* by kind */
+extern const struct dt_key dt_shape_any_keys[], dt_shape_hf_keys[];
 /* Defaults of a kind: LLM = Llama habits, encoder = ViT habits, U-Net = Stable Diffusion habits. */
 void dt_shape_init(struct dt_shape *s, enum dt_shape_kind kind);
 /* Applies the keys of a module map (preset or hf first, then everything else). */
@@ -88,8 +98,6 @@ enum dt_status dt_preset_open(struct dt_node node, const char *kind, const char 
                               struct dt_error *err, struct dt_doc **out);
 
 enum dt_status dt_rope_check(struct dt_node node, const struct dt_rope *r, struct dt_error *err);
-/* The keys of a module map that change no width (shape_arith.c). */
-enum dt_status dt_shape_read_arith(struct dt_node node, struct dt_shape *s, struct dt_error *err);
 /* hf.c; appends one line per assumed default to `assumed` (may be NULL with size 0).  `ignore`: a
  * list of keys to take as if the config did not have them, or an absent node. */
 enum dt_status dt_hf_shape(const char *path, struct dt_node ignore, struct dt_shape *s,

@@ -37,6 +37,23 @@ static enum dt_status check_transformer(struct dt_node node, const char *what, s
     return DT_OK;
 }
 
+enum dt_status dt_rope_check(struct dt_node node, const struct dt_rope *r, struct dt_error *err)
+{
+    if (r->scaling != DT_ROPE_PLAIN && !(r->factor >= 1))
+        return dt_node_error(node, err, "rope: scaling %s needs factor, 1 or more",
+                             dt_rope_scaling_names[r->scaling]);
+    if (r->scaling != DT_ROPE_LLAMA3)
+        return DT_OK;
+    if (r->original < 1)
+        return dt_node_error(node, err,
+                             "rope: scaling llama3 needs the original number of positions");
+    if (!(r->low_freq > 0 && r->high_freq > r->low_freq))
+        return dt_node_error(node, err,
+                             "rope: scaling llama3 needs low_freq_factor above 0 and "
+                             "high_freq_factor above that");
+    return DT_OK;
+}
+
 static enum dt_status check_llm(struct dt_node node, struct dt_shape *s, struct dt_error *err)
 {
     DT_TRY(check_transformer(node, "llm", s, err));

@@ -1,0 +1,646 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The keys of models and of module maps (disttrain-job(5)): a table for each kind of module. */
+#include "base/number.h"
+#include "core/model/shape.h"
+
+#include <string.h>
+
+const char *const dt_shape_kind_words[] = {"llm", "encoder", "unet", NULL};
+static const char *const modality_words[] = {"text", "image", "audio", NULL};
+static const char *const norm_words[] = {"rmsnorm", "layernorm", NULL};  /* of layernorm */
+static const char *const attention_words[] = {"flash", "unfused", NULL}; /* of unfused */
+static const char *const projector_words[] = {"none", "linear", "mlp", NULL};
+static const char *const names_words[] = {"vit", "clip", NULL}; /* of clip_names */
+
+/* LLM = Llama habits, encoder = ViT habits, U-Net = Stable Diffusion habits. */
+const struct dt_shape dt_shape_defaults[] = {
+    [DT_SHAPE_LLM] = {.kind = DT_SHAPE_LLM,
+                      .role = DT_ROLE_LLM,
+                      .modality = DT_MODALITY_TEXT,
+                      .projector = DT_PROJ_MLP,
+                      .latent_scale = 8,
+                      .gated = true},
+    [DT_SHAPE_ENCODER] = {.kind = DT_SHAPE_ENCODER,
+                          .role = DT_ROLE_ENCODER,
+                          .modality = DT_MODALITY_IMAGE,
+                          .projector = DT_PROJ_MLP,
+                          .latent_scale = 8,
+                          .layernorm = true,
+                          .bias = true,
+                          .patch_bias = true,
+                          .final_norm = true,
+                          .channels = 3},
+    [DT_SHAPE_UNET] =
+        {.kind = DT_SHAPE_UNET,
+         .role = DT_ROLE_GENERATOR,
+         .modality = DT_MODALITY_IMAGE,
+         .projector = DT_PROJ_MLP,
+         .latent_scale = 8,
+         .unet = {.in_channels = 4, .out_channels = 4, .res_blocks = 2, .class_layers = 1}},
+};
+
+/* ---- values with a form of their own ---- */
+
+/* What says where the other keys come from is read before them. */
+static enum dt_status read_before(struct dt_node map, const struct dt_key *key, void *into,
+                                  struct dt_error *err)
+{
+    (void)map;
+    (void)key;
+    (void)into;
+    (void)err;
+    return DT_OK;
+}
+
+static enum dt_status read_seqpar(struct dt_node map, const struct dt_key *key, void *into,
+                                  struct dt_error *err)
+{
+    struct dt_shape *s = into;
+    bool seqpar = !s->no_seqpar;
+
+    DT_TRY(dt_get_bool(map, key->name, &seqpar, err));
+    s->no_seqpar = !seqpar;
+    return DT_OK;
+}
+
+/* The first name, the habit, is what is not stated. */
+static enum dt_status read_activation(struct dt_node map, const struct dt_key *key, void *into,
+                                      struct dt_error *err)
+{
+    struct dt_shape *s = into;
+    int activation = (int)s->arith.activation - 1;
+
+    DT_TRY(dt_get_enum(map, key->name, key->words, &activation, err));
+    s->arith.activation = (enum dt_block_activation)(activation + 1);
+    return DT_OK;
+}
+
+static enum dt_status read_rope(struct dt_node map, const struct dt_key *key, void *into,
+                                struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(map, key->name);
+    struct dt_shape *s = into;
+
+    DT_TRY(dt_keys_read(n, key->name, key->keys, &s->arith.rope, err));
+    return dt_rope_check(n, &s->arith.rope, err);
+}
+
+/* ---- lists, one value per U-Net level ---- */
+
+static enum dt_status level_value(struct dt_node n, const char *key, int min, int max, bool boolean,
+                                  int *out, struct dt_error *err)
+{
+    const char *text = dt_node_text(n);
+    int64_t v = 0;
+
+    if (boolean && text && (strcmp(text, "true") == 0 || strcmp(text, "false") == 0)) {
+        *out = text[0] == 't';
+        return DT_OK;
+    }
+    if (boolean)
+        return dt_node_error(n, err, "%s: expected true or false for each level", key);
+    if (!text || !dt_number_int(text, &v) || v < min || v > max)
+        return dt_node_error(n, err, "%s: expected an integer from %d to %d for each level", key,
+                             min, max);
+    *out = (int)v;
+    return DT_OK;
+}
+
+static enum dt_status get_levels(struct dt_node map, const char *key, int levels, int min, int max,
+                                 bool boolean, int *out, struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(map, key);
+    size_t size = dt_seq_size(n);
+    int values[DT_MAX_LEVELS] = {0};
+
+    if (!dt_node_present(n))
+        return DT_OK;
+    if (!dt_node_is_seq(n)) { /* one value for all levels */
+        DT_TRY(level_value(n, key, min, max, boolean, &values[0], err));
+        for (int i = 0; i < DT_MAX_LEVELS; i++)
+            out[i] = values[0];
+        return DT_OK;
+    }
+    if ((int)size != levels)
+        return dt_node_error(n, err, "%s: %zu values for %d levels; give one per entry of channels",
+                             key, size, levels);
+    for (int i = 0; i < levels; i++)
+        DT_TRY(level_value(dt_seq_at(n, (size_t)i), key, min, max, boolean, &values[i], err));
+    memcpy(out, values, sizeof(values));
+    return DT_OK;
+}
+
+static enum dt_status read_channels(struct dt_node map, const struct dt_key *key, void *into,
+                                    struct dt_error *err)
+{
+    struct dt_shape_unet *u = &((struct dt_shape *)into)->unet;
+    struct dt_node list = dt_map_get(map, key->name);
+    size_t levels = dt_seq_size(list);
+
+    if (levels < 1 || levels > DT_MAX_LEVELS)
+        return dt_node_error(list, err,
+                             "channels: expected a list of 1 to %d channel counts, one "
+                             "per level, such as [320, 640, 1280, 1280]",
+                             DT_MAX_LEVELS);
+    u->n_levels = (int)levels;
+    u->time_dim = 0; /* derived numbers are derived anew */
+    memset(u->heads, 0, sizeof(u->heads));
+    return get_levels(map, key->name, u->n_levels, (int)key->min, (int)key->max, false, u->channels,
+                      err);
+}
+
+static enum dt_status read_levels(struct dt_node map, const struct dt_key *key, void *into,
+                                  struct dt_error *err)
+{
+    struct dt_shape *s = into;
+
+    return get_levels(map, key->name, s->unet.n_levels, (int)key->min, (int)key->max, false,
+                      (int *)((char *)into + key->at), err);
+}
+
+static enum dt_status read_level_flags(struct dt_node map, const struct dt_key *key, void *into,
+                                       struct dt_error *err)
+{
+    struct dt_shape *s = into;
+
+    return get_levels(map, key->name, s->unet.n_levels, 0, 1, true, s->unet.attention, err);
+}
+
+/* ---- the rows ---- */
+
+/* in more than one kind of module */
+#define COMMON_ROWS                                                                                \
+    {.name = "name", .type = DT_KEY_OWN, .form = "string", .fallback = "none", .help = "a note"},  \
+        {.name = "kind",                                                                           \
+         .type = DT_KEY_WORD,                                                                      \
+         .words = dt_shape_kind_words,                                                             \
+         .read = read_before,                                                                      \
+         .fallback = "that of preset or hf",                                                       \
+         .help = "of module"},                                                                     \
+        {.name = "preset",                                                                         \
+         .type = DT_KEY_OWN,                                                                       \
+         .form = "preset or path",                                                                 \
+         .fallback = "none",                                                                       \
+         .help = "a module that the other keys change"},                                           \
+        {.name = "hf",                                                                             \
+         .type = DT_KEY_OWN,                                                                       \
+         .form = "path of a config.json, or map",                                                  \
+         .keys = dt_shape_hf_keys,                                                                 \
+         .fallback = "none",                                                                       \
+         .help = "a Hugging Face configuration that the other keys change"},                       \
+    {                                                                                              \
+        .name = "modality", .type = DT_KEY_WORD, DT_KEY_INTO(struct dt_shape, modality),           \
+        .words = modality_words, .help = "what the module reads or makes"                          \
+    }
+#define SIZE_ROWS                                                                                  \
+    {.name = "layers",                                                                             \
+     .type = DT_KEY_INTEGER,                                                                       \
+     DT_KEY_INTO(struct dt_shape, layers),                                                         \
+     .min = 1,                                                                                     \
+     .max = DT_LIM_LAYERS,                                                                         \
+     .needed = "32",                                                                               \
+     .help = "transformer layers"},                                                                \
+        {.name = "hidden",                                                                         \
+         .type = DT_KEY_INTEGER,                                                                   \
+         DT_KEY_INTO(struct dt_shape, hidden),                                                     \
+         .min = 1,                                                                                 \
+         .max = DT_LIM_HIDDEN,                                                                     \
+         .needed = "4096",                                                                         \
+         .help = "width of the residual stream"},                                                  \
+        {.name = "ffn",                                                                            \
+         .type = DT_KEY_INTEGER,                                                                   \
+         DT_KEY_INTO(struct dt_shape, ffn),                                                        \
+         .min = 1,                                                                                 \
+         .max = DT_LIM_FFN,                                                                        \
+         .needed = "11008",                                                                        \
+         .help = "width inside an MLP"},                                                           \
+        {.name = "heads",                                                                          \
+         .type = DT_KEY_INTEGER,                                                                   \
+         DT_KEY_INTO(struct dt_shape, heads),                                                      \
+         .min = 1,                                                                                 \
+         .max = DT_LIM_HEADS,                                                                      \
+         .needed = "32",                                                                           \
+         .help = "attention heads"},                                                               \
+        {.name = "kv_heads",                                                                       \
+         .type = DT_KEY_INTEGER,                                                                   \
+         DT_KEY_INTO(struct dt_shape, kv_heads),                                                   \
+         .min = 1,                                                                                 \
+         .max = DT_LIM_HEADS,                                                                      \
+         .fallback = "heads",                                                                      \
+         .help = "heads of key and value"},                                                        \
+    {                                                                                              \
+        .name = "head_dim", .type = DT_KEY_INTEGER, DT_KEY_INTO(struct dt_shape, head_dim),        \
+        .min = 1, .max = DT_LIM_HEADS, .fallback = "hidden / heads", .help = "width of a head"     \
+    }
+#define POSITION_ROW                                                                               \
+    {                                                                                              \
+        .name = "positions", .type = DT_KEY_INTEGER, DT_KEY_INTO(struct dt_shape, positions),      \
+        .min = 0, .max = DT_LIM_POSITIONS,                                                         \
+        .help = "learned positions; 0: rotary in an LLM, none in an encoder"                       \
+    }
+#define FLAG_ROWS                                                                                  \
+    {.name = "gated",                                                                              \
+     .type = DT_KEY_BOOL,                                                                          \
+     DT_KEY_INTO(struct dt_shape, gated),                                                          \
+     .help = "gated MLP"},                                                                         \
+        {.name = "bias",                                                                           \
+         .type = DT_KEY_BOOL,                                                                      \
+         DT_KEY_INTO(struct dt_shape, bias),                                                       \
+         .help = "biases everywhere"},                                                             \
+        {.name = "qkv_bias",                                                                       \
+         .type = DT_KEY_BOOL,                                                                      \
+         DT_KEY_INTO(struct dt_shape, qkv_bias),                                                   \
+         .help = "biases on query, key and value"},                                                \
+        {.name = "qk_norm",                                                                        \
+         .type = DT_KEY_BOOL,                                                                      \
+         DT_KEY_INTO(struct dt_shape, qk_norm),                                                    \
+         .help = "norms of query and key"},                                                        \
+    {                                                                                              \
+        .name = "norm", .type = DT_KEY_WORD, DT_KEY_INTO(struct dt_shape, layernorm),              \
+        .words = norm_words, .help = "kind of the norms"                                           \
+    }
+#define ATTENTION_ROWS                                                                             \
+    {.name = "attention",                                                                          \
+     .type = DT_KEY_WORD,                                                                          \
+     DT_KEY_INTO(struct dt_shape, unfused),                                                        \
+     .words = attention_words,                                                                     \
+     .help = "whether scores pass through memory"},                                                \
+    {                                                                                              \
+        .name = "sequence_parallel", .type = DT_KEY_BOOL, .read = read_seqpar, .fallback = "true", \
+        .help = "tensor-parallel ranks share norms and residuals"                                  \
+    }
+#define PROJECTOR_ROWS                                                                             \
+    {.name = "projector",                                                                          \
+     .type = DT_KEY_WORD,                                                                          \
+     DT_KEY_INTO(struct dt_shape, projector),                                                      \
+     .words = projector_words,                                                                     \
+     .help = "joins the module to the LLM"},                                                       \
+    {                                                                                              \
+        .name = "projector_hidden", .type = DT_KEY_INTEGER,                                        \
+        DT_KEY_INTO(struct dt_shape, projector_hidden), .min = 1, .max = DT_LIM_HIDDEN,            \
+        .fallback = "that of its output", .help = "width between a projector's layers"             \
+    }
+#define RESIZE_ROW                                                                                 \
+    {                                                                                              \
+        .name = "resize", .type = DT_KEY_INTEGER, DT_KEY_INTO(struct dt_shape, resize), .min = 0,  \
+        .max = 1 << 15, .help = "pixels a side to which images are resized; 0: their own"          \
+    }
+#define RATE_ROW                                                                                   \
+    {                                                                                              \
+        .name = "frames_per_s", .type = DT_KEY_NUMBER, DT_KEY_INTO(struct dt_shape, frames_per_s), \
+        .min = 1e-3, .max = 1e6, .fallback = "none; audio needs it",                               \
+        .help = "tokens or latent pixels per second of sound"                                      \
+    }
+#define ARITHMETIC_ROWS(eps, habit)                                                                \
+    {.name = "norm_eps",                                                                           \
+     .type = DT_KEY_NUMBER,                                                                        \
+     DT_KEY_INTO(struct dt_shape, arith.norm_eps),                                                 \
+     .min = DT_NORM_EPS_MIN,                                                                       \
+     .max = 1,                                                                                     \
+     .fallback = eps,                                                                              \
+     .help = "added to the variance in every norm"},                                               \
+        {.name = "activation",                                                                     \
+         .type = DT_KEY_WORD,                                                                      \
+         .words = dt_block_activation_names + 1,                                                   \
+         .read = read_activation,                                                                  \
+         .fallback = habit,                                                                        \
+         .help = "activation function of the MLPs"},                                               \
+        {.name = "attention_scale",                                                                \
+         .type = DT_KEY_NUMBER,                                                                    \
+         DT_KEY_INTO(struct dt_shape, arith.attention_scale),                                      \
+         .min = 1e-6,                                                                              \
+         .max = 1e6,                                                                               \
+         .fallback = "1 / sqrt(head_dim)",                                                         \
+         .help = "factor of the scores"},                                                          \
+    {                                                                                              \
+        .name = "attention_scale_by_layer", .type = DT_KEY_BOOL,                                   \
+        DT_KEY_INTO(struct dt_shape, arith.scale_by_layer),                                        \
+        .help = "divide that by the layer's number, from 1"                                        \
+    }
+
+const struct dt_key dt_shape_hf_keys[] = {
+    {.name = "config",
+     .type = DT_KEY_OWN,
+     .form = "path of a config.json",
+     .needed = "config.json",
+     .help = "the configuration"},
+    {.name = "ignore",
+     .type = DT_KEY_OWN,
+     .form = "list of keys",
+     .fallback = "none",
+     .help = "keys taken as absent"},
+    {.name = NULL},
+};
+static const struct dt_key rope_keys[] = {
+    {.name = "theta",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_rope, theta),
+     .min = DT_ROPE_THETA_MIN,
+     .max = DT_ROPE_THETA_MAX,
+     .fallback = "10000",
+     .help = "base of the frequencies"},
+    {.name = "scaling",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_rope, scaling),
+     .words = dt_rope_scaling_names,
+     .help = "of frequencies, for longer texts"},
+    {.name = "factor",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_rope, factor),
+     .min = 1,
+     .max = DT_ROPE_FACTOR_MAX,
+     .fallback = "none; a scaling needs it",
+     .help = "by which frequencies are divided"},
+    {.name = "low_freq_factor",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_rope, low_freq),
+     .min = 0,
+     .max = DT_ROPE_FACTOR_MAX,
+     .fallback = "none; llama3 needs it",
+     .help = "of llama3: fewer rotations are divided"},
+    {.name = "high_freq_factor",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_rope, high_freq),
+     .min = 0,
+     .max = DT_ROPE_FACTOR_MAX,
+     .fallback = "none; llama3 needs it",
+     .help = "of llama3: more rotations stay"},
+    {.name = "original_positions",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_rope, original),
+     .min = 1,
+     .max = DT_LIM_POSITIONS,
+     .fallback = "none; llama3 needs it",
+     .help = "of llama3: positions trained on"},
+    {.name = NULL},
+};
+static const struct dt_key llm_keys[] = {
+    COMMON_ROWS,
+    SIZE_ROWS,
+    {.name = "vocab",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_shape, vocab),
+     .min = 1,
+     .max = DT_LIM_VOCAB,
+     .needed = "32000",
+     .help = "tokens of the vocabulary"},
+    POSITION_ROW,
+    {.name = "experts",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_shape, n_experts),
+     .min = 0,
+     .max = DT_LIM_EXPERTS,
+     .help = "experts of a layer; 0: dense"},
+    {.name = "top_k",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_shape, top_k),
+     .min = 1,
+     .max = DT_LIM_EXPERTS,
+     .fallback = "none; experts need it",
+     .help = "experts per token"},
+    FLAG_ROWS,
+    {.name = "tied",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_shape, tied),
+     .help = "the head shares the embedding"},
+    ATTENTION_ROWS,
+    ARITHMETIC_ROWS("1e-5", "silu if gated, else gelu-tanh"),
+    {.name = "rope",
+     .type = DT_KEY_OWN,
+     .at = offsetof(struct dt_shape, arith.rope),
+     .keys = rope_keys,
+     .read = read_rope,
+     .help = "rotary positions"},
+    {.name = NULL},
+};
+static const struct dt_key encoder_keys[] = {
+    COMMON_ROWS,
+    SIZE_ROWS,
+    POSITION_ROW,
+    FLAG_ROWS,
+    {.name = "patch",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_shape, patch),
+     .min = 1,
+     .max = DT_LIM_PATCH,
+     .needed = "16",
+     .help = "pixels a side of a patch"},
+    {.name = "channels",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_shape, channels),
+     .min = 1,
+     .max = DT_LIM_PATCH,
+     .help = "of an image"},
+    RESIZE_ROW,
+    PROJECTOR_ROWS,
+    RATE_ROW,
+    {.name = "class_tokens",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_shape, class_tokens),
+     .min = 0,
+     .max = DT_LIM_PATCH,
+     .help = "tokens before the patches"},
+    {.name = "patch_bias",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_shape, patch_bias),
+     .help = "bias of the patch embedding"},
+    {.name = "pre_norm",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_shape, pre_norm),
+     .help = "norm before the first layer"},
+    {.name = "final_norm",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_shape, final_norm),
+     .help = "norm after the last layer"},
+    ATTENTION_ROWS,
+    ARITHMETIC_ROWS("1e-12", "silu if gated, else gelu"),
+    {.name = "names",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_shape, clip_names),
+     .words = names_words,
+     .help = "names of tensors in files"},
+    {.name = "class_attention",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_shape, class_attends),
+     .help = "patches attend to the class tokens"},
+    {.name = NULL},
+};
+static const struct dt_key unet_keys[] = {
+    COMMON_ROWS,
+    {.name = "channels",
+     .type = DT_KEY_OWN,
+     .min = 1,
+     .max = DT_LIM_CHANNELS,
+     .form = "list of integers",
+     .read = read_channels,
+     .needed = "[320, 640, 1280, 1280]",
+     .help = "per level, from the input down"},
+    {.name = "attention",
+     .type = DT_KEY_OWN,
+     .form = "bool or list of bools",
+     .read = read_level_flags,
+     .fallback = "none",
+     .help = "levels with spatial transformers"},
+    {.name = "depth",
+     .type = DT_KEY_OWN,
+     DT_KEY_INTO(struct dt_shape, unet.depth),
+     .min = 1,
+     .max = 64,
+     .form = "integer or list of integers",
+     .read = read_levels,
+     .fallback = "1",
+     .help = "layers of a spatial transformer, per level"},
+    {.name = "heads",
+     .type = DT_KEY_OWN,
+     DT_KEY_INTO(struct dt_shape, unet.heads),
+     .min = 1,
+     .max = DT_LIM_HEADS,
+     .form = "integer or list of integers",
+     .read = read_levels,
+     .fallback = "from head_dim",
+     .help = "attention heads, per level"},
+    {.name = "head_dim",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_shape, unet.head_dim),
+     .min = 1,
+     .max = DT_LIM_HEADS,
+     .fallback = "64",
+     .help = "width of a head"},
+    {.name = "res_blocks",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_shape, unet.res_blocks),
+     .min = 1,
+     .max = 16,
+     .help = "ResBlocks per level on the way down"},
+    {.name = "in_channels",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_shape, unet.in_channels),
+     .min = 1,
+     .max = DT_LIM_CHANNELS,
+     .help = "latent channels read"},
+    {.name = "out_channels",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_shape, unet.out_channels),
+     .min = 1,
+     .max = DT_LIM_CHANNELS,
+     .help = "latent channels made"},
+    {.name = "time_dim",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_shape, unet.time_dim),
+     .min = 1,
+     .max = DT_LIM_HIDDEN,
+     .fallback = "4 times the first channel count",
+     .help = "width of the time embedding"},
+    {.name = "context_dim",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_shape, unet.context_dim),
+     .min = 1,
+     .max = DT_LIM_HIDDEN,
+     .fallback = "none; context_len needs it",
+     .help = "width of the conditioning states"},
+    {.name = "context_len",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_shape, unet.context_len),
+     .min = 0,
+     .max = 1 << 16,
+     .help = "conditioning states of an item"},
+    {.name = "class_dim",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_shape, unet.class_dim),
+     .min = 0,
+     .max = DT_LIM_HIDDEN,
+     .help = "width of a pooled condition"},
+    {.name = "class_layers",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_shape, unet.class_layers),
+     .min = 1,
+     .max = 2,
+     .help = "layers that bring it to time_dim"},
+    {.name = "class_concat",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_shape, unet.class_concat),
+     .help = "it is concatenated, not added"},
+    RESIZE_ROW,
+    {.name = "latent_scale",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_shape, latent_scale),
+     .min = 1,
+     .max = 1 << 10,
+     .help = "pixels per latent side"},
+    RATE_ROW,
+    PROJECTOR_ROWS,
+    {.name = "norm_eps",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_shape, arith.norm_eps),
+     .min = DT_NORM_EPS_MIN,
+     .max = 1,
+     .fallback = "1e-5",
+     .help = "added to the variance in norms of ResBlocks"},
+    {.name = "norm_groups",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_shape, unet.norm_groups),
+     .min = 1,
+     .max = DT_LIM_CHANNELS,
+     .fallback = "32, or fewer below 4 channels each",
+     .help = "groups of every norm"},
+    {.name = "freq_shift",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_shape, arith.freq_shift),
+     .min = 0,
+     .max = 1,
+     .help = "shift in the timestep's frequencies"},
+    {.name = "sine_first",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_shape, arith.sine_first),
+     .help = "sines come before cosines of the timestep"},
+    {.name = NULL},
+};
+/* of a module whose kind is not known */
+const struct dt_key dt_shape_any_keys[] = {
+    COMMON_ROWS,
+    {.name = NULL},
+};
+const struct dt_shape_row dt_shape_rows[] = {
+    [DT_SHAPE_LLM] = {"an LLM module", llm_keys},
+    [DT_SHAPE_ENCODER] = {"an encoder module", encoder_keys},
+    [DT_SHAPE_UNET] = {"a unet module", unet_keys},
+};
+
+/* Read by model.c, which knows the modules' names. */
+const struct dt_key dt_model_keys[] = {
+    {.name = "preset",
+     .type = DT_KEY_OWN,
+     .form = "preset or path",
+     .fallback = "none",
+     .help = "a model; any other key but name changes one of its modules"},
+    {.name = "name",
+     .type = DT_KEY_OWN,
+     .form = "string",
+     .fallback = "the preset's",
+     .help = "what it is called"},
+    {.name = "modules",
+     .type = DT_KEY_OWN,
+     .form = "map of modules",
+     .fallback = "none",
+     .help = "modules by name, instead of a preset"},
+    {.name = "LLM",
+     .type = DT_KEY_OWN,
+     .any = true,
+     .keys = llm_keys,
+     .base = &dt_shape_defaults[DT_SHAPE_LLM],
+     .help = "the LLM, by its name"},
+    {.name = "ENCODER",
+     .type = DT_KEY_OWN,
+     .any = true,
+     .keys = encoder_keys,
+     .base = &dt_shape_defaults[DT_SHAPE_ENCODER],
+     .help = "an encoder, by its name"},
+    {.name = "UNET",
+     .type = DT_KEY_OWN,
+     .any = true,
+     .keys = unet_keys,
+     .base = &dt_shape_defaults[DT_SHAPE_UNET],
+     .help = "a generator, by its name"},
+    {.name = NULL},
+};
