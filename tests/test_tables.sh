@@ -122,6 +122,10 @@ if command -v bash >/dev/null; then
         "$(sed -n "s/^train.schedule word //p" "$tmp/rows")," ]'
     check "a word of an option is completed" '[ "$(complete_to simulate --strategy mega)" = megatron-lm ]'
     check "also after =" '[ "$(complete_to simulate --strategy = man)" = manual ]'
+    check "a word is completed behind a name that the job chooses" \
+        '[ "$(complete_to plan job.yaml model.brain.norm = lay)" = layernorm ]'
+    check "a key of samples is completed" \
+        '[ "$(complete_to plan job.yaml samples.distribution.aspect)" = samples.distribution.aspect_sigma= ]'
     check "a truth value is completed" '[ "$(complete_to train job.yaml run.packed = f)" = false ]'
     check "a command is completed" '[ "$(complete_to simu)" = simulate ]'
     check "commands without a job get no keys" '[ -z "$(complete_to compare train.sch)" ]'

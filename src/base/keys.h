@@ -50,7 +50,7 @@ enum dt_status dt_keys_read(struct dt_node map, const char *what, const struct d
 /* Only whether all keys are known. */
 enum dt_status dt_keys_check(struct dt_node map, const char *what, const struct dt_key *keys,
                              struct dt_error *err);
-/* Only the row of this name, for keys whose turn depends on others. */
+/* Only the row of this name, which the table has, for keys whose turn depends on others. */
 enum dt_status dt_keys_get(struct dt_node map, const struct dt_key *keys, const char *name,
                            void *into, struct dt_error *err);
 /* Whether the map has all keys that are needed. */
