@@ -257,6 +257,39 @@ START_TEST(a_split_unet_sends_what_its_stages_need)
 END_TEST
 
 /* Transfer buffers: twice what comes in and what goes out, whole on every tp rank. */
+/* What a model keeps of its boundaries is what a walk over its blocks finds. */
+START_TEST(kept_boundaries_are_those_of_the_blocks)
+{
+    static const char *const names[] = {"mllm-72b", "mllm-nano", "mllm-audio", "gpt-22b"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        struct dt_model *m = NULL;
+        struct dt_doc *doc = NULL;
+        struct dt_error err = {0};
+        char text[64];
+        int n = snprintf(text, sizeof(text), "model: %s\n", names[i]);
+
+        dt_assert_ok(dt_doc_parse("job.yaml", text, (size_t)n, &err, &doc), err);
+        dt_assert_ok(dt_model_read(dt_map_get(dt_doc_root(doc), "model"), &err, &m), err);
+        for (int k = 0; k < m->n_modules; k++)
+            for (int end = 1; end < m->modules[k].n_blocks; end++)
+                for (int elem = 2; elem <= 4; elem += 2) {
+                    struct dt_module walked = m->modules[k];
+                    struct dt_boundary a, b;
+
+                    ck_assert_ptr_nonnull(walked.wire);
+                    walked.wire = NULL;
+                    dt_block_boundary(&m->modules[k], end, elem, &a);
+                    dt_block_boundary(&walked, end, elem, &b);
+                    ck_assert_msg(memcmp(&a, &b, sizeof(a)) == 0, "%s, module %d, block %d",
+                                  names[i], k, end);
+                }
+        dt_model_free(m);
+        dt_doc_free(doc);
+    }
+}
+END_TEST
+
 START_TEST(memory_charges_the_whole_boundary)
 {
     struct dt_model *m = preset("{preset: mllm-9b}");
@@ -359,6 +392,7 @@ int main(void)
     tcase_add_test(c, the_middle_of_a_unet_is_its_widest_boundary);
     tcase_add_loop_test(c, every_pop_finds_a_skip_of_its_width, 0, 3);
     tcase_add_loop_test(c, a_split_unet_sends_what_its_stages_need, 0, 4);
+    tcase_add_test(c, kept_boundaries_are_those_of_the_blocks);
     tcase_add_test(c, memory_charges_the_whole_boundary);
     tcase_add_loop_test(c, image_parallel_ranks_are_copies, 0, 4);
     return dt_test_run(u);

@@ -94,7 +94,7 @@ int dt_memory_deferred(const struct dt_plan *p, const struct dt_model *m, int mo
     struct dt_pipe_lane l;
     int64_t want;
 
-    if (!dt_plan_splits_backward(p, m, module, stage))
+    if (!pipe->put_off || !dt_plan_splits_backward(p, m, module, stage))
         return 0;
     l = dt_memory_pipe_lane(p, m, module, stage, n_microbatches);
     l.before = before(p, m, module, stage);

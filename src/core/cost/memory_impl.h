@@ -21,6 +21,7 @@ struct dt_memory_lane { /* a stage, and the block that is looked at */
     bool backward;               /* in any of its blocks */
     const struct dt_block *seen; /* the block that the next four numbers are of */
     double params, whole, kept;  /* activations: all, and those that stay for the backward */
+    int deferred;                /* microbatches whose weight gradients are put off, at most */
     double stash;                /* what a split backward leaves for the weight gradients */
 };
 

@@ -88,7 +88,8 @@ static void look_at(struct dt_memory_lane *s, const struct dt_block *b)
         s->params += (double)b->vocab * b->hidden / (l->tp > 1 ? l->tp : 1);
     s->whole = dt_block_act_bytes_of(b, &s->shard, s->work, DT_RECOMPUTE_NONE, elem);
     s->kept = dt_block_act_bytes_of(b, &s->shard, s->work, s->p->policy.recompute, elem);
-    s->stash = dt_block_stash_bytes(b, &s->shard, s->work, elem);
+    /* most schedules put nothing off, and the search asks for millions of stages */
+    s->stash = s->deferred > 0 ? dt_block_stash_bytes(b, &s->shard, s->work, elem) : 0;
 }
 
 /* ---- messages ---- */
@@ -203,11 +204,11 @@ void dt_memory_stage_on(enum dt_memory_device device, const struct dt_plan *p,
     const struct dt_memory_row *row = device == DT_MEMORY_CPU ? &dt_memory_row_cpu : &gpu;
     struct dt_memory_lane s = {.p = p, .mp = mp, .row = row, .work = work};
     int queue = dt_memory_queue(p, m, module, stage, n_microbatches);
-    int deferred = dt_memory_deferred(p, m, module, stage, n_microbatches);
     double most = 0, workspace = 0, messages = 0, stash = 0;
 
     *out = (struct dt_memory){.reserve = row->reserve ? c->mem_reserve_bytes : 0};
     open_lane(&s, stage, m, module);
+    s.deferred = dt_memory_deferred(p, m, module, stage, n_microbatches);
     for (int chunk = 0; chunk < l->vpp; chunk++) {
         int v = chunk * l->pp + stage, first = mp->split[v], last = mp->split[v + 1];
         double own;
@@ -221,7 +222,7 @@ void dt_memory_stage_on(enum dt_memory_device device, const struct dt_plan *p,
     out->in_flight = dt_memory_held(p, m, module, stage, n_microbatches);
     /* chunks differ by at most a block or so: every chunk-microbatch in flight is charged as the
      * largest one */
-    out->activations = most * out->in_flight + stash * deferred + workspace;
+    out->activations = most * out->in_flight + stash * s.deferred + workspace;
     out->params += out->wire;
     out->broker = row->messages * messages + (row->batch ? row->batch(&s) * out->in_flight : 0);
     out->total = out->params + out->grads + out->optimizer + out->activations +

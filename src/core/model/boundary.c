@@ -158,14 +158,15 @@ int dt_boundary_tensors(const struct dt_module *m, int end,
     return n + add_aside(m, end, out + n);
 }
 
-void dt_block_boundary(const struct dt_module *m, int end, int elem_bytes, struct dt_boundary *out)
+/* At a byte an element. */
+static void work_out(const struct dt_module *m, int end, struct dt_boundary *out)
 {
     struct dt_boundary_tensor t[DT_BOUNDARY_MAX];
     int n = dt_boundary_tensors(m, end, t);
 
     memset(out, 0, sizeof(*out));
     for (int i = 0; i < n; i++) {
-        uint64_t bytes = (uint64_t)elem_bytes * (uint64_t)t[i].width;
+        uint64_t bytes = (uint64_t)t[i].width;
         int level = t[i].level < DT_LEVEL_MAX ? t[i].level : DT_LEVEL_MAX - 1;
 
         if (t[i].per_item) {
@@ -175,6 +176,36 @@ void dt_block_boundary(const struct dt_module *m, int end, int elem_bytes, struc
         out->token_bytes[level] += bytes;
         out->n_levels = level + 1 > out->n_levels ? level + 1 : out->n_levels;
     }
+}
+
+void dt_block_boundary(const struct dt_module *m, int end, int elem_bytes, struct dt_boundary *out)
+{
+    struct dt_boundary one;
+    const struct dt_boundary *w = &one;
+
+    if (m->wire && end > 0 && end < m->n_blocks)
+        w = &m->wire[end];
+    else
+        work_out(m, end, &one);
+    *out = (struct dt_boundary){.n_levels = w->n_levels,
+                                .item_bytes = (uint64_t)elem_bytes * w->item_bytes};
+    for (int l = 0; l < w->n_levels; l++)
+        out->token_bytes[l] = (uint64_t)elem_bytes * w->token_bytes[l];
+}
+
+enum dt_status dt_model_wires(struct dt_model *m, struct dt_error *err)
+{
+    for (int i = 0; i < m->n_modules; i++) {
+        struct dt_module *mod = &m->modules[i];
+        struct dt_boundary *wire = DT_ARENA_NEW(&m->arena, struct dt_boundary, mod->n_blocks);
+
+        if (!wire)
+            return dt_error_nomem(err, "a model");
+        for (int end = 1; end < mod->n_blocks; end++)
+            work_out(mod, end, &wire[end]);
+        mod->wire = wire;
+    }
+    return DT_OK;
 }
 
 uint64_t dt_block_boundary_bytes(const struct dt_module *m, int end, const struct dt_work *w)

@@ -36,6 +36,9 @@ struct dt_boundary {
     uint64_t item_bytes;
 };
 void dt_block_boundary(const struct dt_module *m, int end, int elem_bytes, struct dt_boundary *out);
+/* Works them all out for a model whose blocks do not change any more: the search asks millions of times, and a U-Net
+ * has to be walked for an answer. */
+enum dt_status dt_model_wires(struct dt_model *m, struct dt_error *err);
 static inline uint64_t dt_boundary_bytes(const struct dt_boundary *b, int64_t tokens, int64_t items)
 {
     uint64_t sum = (uint64_t)items * b->item_bytes;

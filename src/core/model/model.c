@@ -5,6 +5,7 @@
  * A model file has `modules:` (name -> module map) or is itself one LLM module; a job may write
  * `model: {preset: mllm-72b, generator: {resize: 512}}`, where every other key names a module of
  * the preset. */
+#include "core/model/boundary.h"
 #include "core/model/shape.h"
 
 #include <stdio.h>
@@ -218,6 +219,8 @@ enum dt_status dt_model_read(struct dt_node node, struct dt_error *err, struct d
     st = read_node(d, node, 0);
     if (st == DT_OK)
         st = assemble(d, node, m);
+    if (st == DT_OK)
+        st = dt_model_wires(m, err);
     if (st == DT_OK) {
         memcpy(m->name, d->model_name, sizeof(m->name));
         memcpy(m->assumed, d->assumed, sizeof(m->assumed));

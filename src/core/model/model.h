@@ -127,6 +127,8 @@ struct dt_module {
     enum dt_module_modality modality;
     int n_blocks;
     struct dt_block *blocks;
+    struct dt_boundary
+        *wire;        /* [n_blocks], of dt_model_wires; NULL: worked out at every question */
     int patch;        /* image encoder: pixels per patch side; tokens = ceil(w/p)*ceil(h/p) */
     int latent_scale; /* image generator: pixels per latent side (8) */
     int resize;       /* 0 = native size; else every image becomes resize x resize pixels */
