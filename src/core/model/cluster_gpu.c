@@ -5,11 +5,11 @@
 #include <string.h>
 #include <strings.h>
 
-/* Peaks, memory and links: NVIDIA's data sheets, dense bf16 (A100 80GB, H100, H200, L40S and A40: published; A800,
- * H800 and H20: as published by vendors of servers with them).  NVLink per direction: links x 20.0 GB/s of NVLink 3
- * and 20.6 GB/s of NVLink 4, which is what NCCL counts on (src/graph, published): 12 links (A100), 8 (A800), 18
- * (H100, H200, H20), 8 (H800).  L40S has PCIe 4 x16 only, and A40's NVLink bridges pairs only, so both stand with
- * the 25.6 GB/s that SimAI takes for PCIe 4 x16 (published). */
+/* Peaks (dense bf16) and memory: NVIDIA's data sheets of A100 80GB, A800, H100, H200 and L40S (published); H800, H20
+ * and A40: recalled.  NVLink per direction: links x 20.0 GB/s of NVLink 3 and 20.6 GB/s of NVLink 4, which is what
+ * NCCL counts on (src/graph, published): 12 links (A100), 8 (A800), 18 (H100, H200; H20: recalled), 8 (H800).  L40S
+ * has PCIe 4 x16 only, and A40's NVLink bridges pairs only, so both are given the 25.6 GB/s that SimAI takes for
+ * PCIe 4 x16 (published). */
 static const struct dt_cluster_gpu devices[] = {
     {"A100-SXM4-80GB", "GA100", 312e12, 80e9, 2.0e12, 240e9},
     {"A800-SXM4-80GB", "GA100", 312e12, 80e9, 2.0e12, 160e9},

@@ -169,7 +169,7 @@ static enum dt_status decode(const uint8_t *bytes, size_t len, const struct dt_i
                              const struct dt_image_spec *spec, struct dt_error *err,
                              struct dt_image *out, int *w, int *h)
 {
-    enum dt_status st;
+    enum dt_status st = DT_ERR_INTERNAL; /* of no kind */
     switch (dt_image_sniff(bytes, len)) {
     case DT_IMAGE_JPEG:
         return dt_image_jpeg_decode(bytes, len, limits, spec, err, out, w, h);
