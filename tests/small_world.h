@@ -80,8 +80,7 @@ static inline void random_samples(struct world *w, int n)
 
 static inline void build_world(struct world *w, int encoders, int generators, int64_t batch)
 {
-    static const struct dt_cost_options opt = {.allow_analytical = true,
-                                               .recompute = DT_RECOMPUTE_SELECTIVE};
+    static const struct dt_cost_options opt = {.allow_analytical = true};
     struct dt_error err;
     struct dt_model *m = &w->fx.model;
 

@@ -186,7 +186,7 @@ START_TEST(test_unfused_flops)
                          .bias = true,
                          .layernorm = true};
     const struct dt_work w = {3, 3 * 896, 3 * 896 * 896, 896};
-    const struct dt_block_shard shard = {4, 1, 1, 1, true};
+    const struct dt_block_shard shard = {.tp = 4, .cp = 1, .ep = 1, .ip = 1, .seqpar = true};
     struct dt_kop k[DT_MAX_KOPS];
     double fused = dt_block_flops(&b, &w), core = 0;
     double fused_bytes = dt_block_act_bytes(&b, &shard, &w, DT_RECOMPUTE_SELECTIVE);
@@ -220,7 +220,7 @@ START_TEST(test_constants)
                               "8,2048,16,8,4,2,2,16,50257\n";
     struct dt_accuracy_measured_table t = parse(row);
     struct dt_work w = {2, 4096, 4096 * 2048, 2048};
-    struct dt_block_shard shard = {4, 1, 1, 1, false};
+    struct dt_block_shard shard = {.tp = 4, .cp = 1, .ep = 1, .ip = 1};
     struct dt_cost_tuning tune;
     struct dt_cost_stage base, moved;
     char text[DT_MEASURED_JOB_MAX];

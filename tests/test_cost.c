@@ -5,7 +5,7 @@
 #include "cost_fixture.h"
 #include "test_util.h"
 
-static const struct dt_cost_options plain = {.recompute = DT_RECOMPUTE_NONE};
+static const struct dt_cost_options plain = {0};
 
 static struct dt_cost *cost_of(struct fixture *f, const struct dt_cost_options *o)
 {
@@ -410,6 +410,11 @@ START_TEST(test_better_row_of_two)
 }
 END_TEST
 
+static enum dt_status survey(struct dt_cost *c, unsigned tp_mask, struct dt_error *err)
+{
+    return dt_cost_survey(c, &(struct dt_cost_modes){.tp = tp_mask, .recompute = {1, 1}}, err);
+}
+
 START_TEST(test_survey)
 {
     struct fixture f;
@@ -425,19 +430,19 @@ START_TEST(test_survey)
     fx_pointwise(&f);
     fx_index(&f);
     c = cost_of(&f, &plain);
-    ck_assert_int_eq(dt_cost_survey(c, 1 | 4, &err), DT_ERR_MISSING_PROFILE);
+    ck_assert_int_eq(survey(c, 1 | 4, &err), DT_ERR_MISSING_PROFILE);
     dt_assert_has(err.message, "\n  gemm: ");
     dt_assert_has(err.message, "\n  attn_causal: ");
     dt_assert_has(err.message, "\n  all_gather: ");
     dt_assert_has(err.message, "\n  reduce_scatter: ");
     ck_assert(!strstr(err.message, "norm:") && !strstr(err.message, "rope:"));
     ck_assert(!strstr(err.message, "xent:")); /* activations stand in */
-    ck_assert_int_eq(dt_cost_survey(c, 1, &err), DT_ERR_MISSING_PROFILE);
+    ck_assert_int_eq(survey(c, 1, &err), DT_ERR_MISSING_PROFILE);
     ck_assert(!strstr(err.message, "all_gather")); /* not needed without tensor parallelism */
     dt_cost_free(c);
 
     c = cost_of(&f, &loose);
-    dt_assert_ok(dt_cost_survey(c, 0xf, &err), err);
+    dt_assert_ok(survey(c, 0xf, &err), err);
     dt_cost_stage(c, 0, 0, 4, &shard, &w, NULL, false, &s);
     ck_assert(s.fwd.prov[DT_PROV_COMPUTED] > 0.9 * s.fwd.ns);
     assert_sums(&s.fwd);
@@ -447,7 +452,7 @@ START_TEST(test_survey)
 
     fx_profile(&f, false);
     c = cost_of(&f, &plain);
-    dt_assert_ok(dt_cost_survey(c, 0xf, &err), err);
+    dt_assert_ok(survey(c, 0xf, &err), err);
     dt_cost_free(c);
     fx_free(&f);
 }

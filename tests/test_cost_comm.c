@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-static const struct dt_cost_options plain = {.recompute = DT_RECOMPUTE_NONE};
+static const struct dt_cost_options plain = {0};
 
 static struct dt_cost *cost_of(struct fixture *f, const struct dt_cost_options *o)
 {

@@ -99,12 +99,12 @@ static void any_works(struct dt_rng *rng, struct dt_work *w)
 }
 
 static void measure_whole(struct fixture *f, const struct dt_block *b,
-                          const struct dt_block_shard *s, enum dt_block_recompute r)
+                          const struct dt_block_shard *s)
 {
     for (int phase = 0; phase < DT_PHASE_N; phase++)
         for (int64_t t = 128; t <= 4096; t *= 2)
-            fx_row(f, DT_KOP_BLOCK, phase, DT_ROW_MEASURED, (int64_t[]){t, dt_block_key(b, s, r)},
-                   2, 5e3 + 311.7 * (double)t);
+            fx_row(f, DT_KOP_BLOCK, phase, DT_ROW_MEASURED, (int64_t[]){t, dt_block_key(b, s)}, 2,
+                   5e3 + 311.7 * (double)t);
 }
 
 static void one_case(uint64_t seed, int nr)
@@ -122,15 +122,15 @@ static void one_case(uint64_t seed, int nr)
     fx_init(&f);
     any_module(&f, &rng);
     o.stepccl = coin(&rng);
-    o.recompute = (enum dt_block_recompute)dt_rng_below(&rng, 3);
     o.dispatch_ns = coin(&rng) ? 4000 : 0;
     o.scale[DT_KOP_GEMM] = coin(&rng) ? 1.07 : 0;
     shard = fx_shard(pick(&rng, 1, 2, 8));
     shard.cp = pick(&rng, 1, 1, 2);
     shard.ep = pick(&rng, 1, 1, 4);
     shard.ip = pick(&rng, 1, 1, 4);
+    shard.recompute = (enum dt_block_recompute)dt_rng_below(&rng, 3);
     if (coin(&rng))
-        measure_whole(&f, &f.model.modules[0].blocks[2], &shard, o.recompute);
+        measure_whole(&f, &f.model.modules[0].blocks[2], &shard);
     fx_profile(&f, coin(&rng));
     dt_assert_ok(dt_cost_new(&f.model, &f.cluster, &f.profile, &o, &err, &fast), err);
     dt_assert_ok(dt_cost_new(&f.model, &f.cluster, &f.profile, &o, &err, &slow), err);
@@ -174,7 +174,7 @@ END_TEST
 START_TEST(test_large_batch)
 {
     enum { MANY = 40000 };
-    struct dt_cost_options o = {.stepccl = true, .recompute = DT_RECOMPUTE_SELECTIVE};
+    struct dt_cost_options o = {.stepccl = true};
     struct dt_work *work = calloc(MANY, sizeof(*work));
     struct dt_cost_stage_ns *many = calloc(MANY, sizeof(*many));
     struct dt_block_shard shard = fx_shard(2);

@@ -21,9 +21,9 @@ static void rig_open_with(struct rig *r, const struct dt_cost_options *o)
     dt_assert_ok(dt_cost_new(&r->f.model, &r->f.cluster, &r->f.profile, o, &err, &r->c), err);
 }
 
-static void rig_open(struct rig *r, bool stepccl, enum dt_block_recompute rc)
+static void rig_open(struct rig *r, bool stepccl)
 {
-    rig_open_with(r, &(struct dt_cost_options){.stepccl = stepccl, .recompute = rc});
+    rig_open_with(r, &(struct dt_cost_options){.stepccl = stepccl});
 }
 
 static void rig_open_fp32(struct rig *r)
@@ -43,14 +43,20 @@ static void assert_near(double a, double b, double rel, const char *what)
                   rel);
 }
 
-static struct dt_cost_stage layers(struct rig *r, int n, int tp)
+static struct dt_cost_stage layers_as(struct rig *r, int n, int tp, enum dt_block_recompute how)
 {
     struct dt_block_shard shard = fx_shard(tp);
     struct dt_work w = fx_text(1, 8192);
     struct dt_cost_stage s;
 
+    shard.recompute = how;
     dt_cost_stage(r->c, r->llm, 1, n, &shard, &w, NULL, true, &s);
     return s;
+}
+
+static struct dt_cost_stage layers(struct rig *r, int n, int tp)
+{
+    return layers_as(r, n, tp, DT_RECOMPUTE_NONE);
 }
 
 /* Kernels of one layer summed by hand, and its collectives apart. */
@@ -74,7 +80,7 @@ START_TEST(test_forward_is_the_sum)
 {
     struct rig r;
 
-    rig_open(&r, false, DT_RECOMPUTE_NONE);
+    rig_open(&r, false);
     for (int tp = 1; tp <= 8; tp *= 2) {
         double kernels, collectives;
         struct dt_cost_stage one = layers(&r, 1, tp), ten = layers(&r, 10, tp);
@@ -104,7 +110,7 @@ START_TEST(test_fp32_collectives_are_twice_as_long)
     double sum = 0;
     int n;
 
-    rig_open(&bf16, false, DT_RECOMPUTE_NONE);
+    rig_open(&bf16, false);
     rig_open_fp32(&r);
     n = dt_block_kops(&r.f.model.modules[r.llm].blocks[1], &shard, &w, k);
     for (int i = 0; i < n; i++) {
@@ -131,8 +137,8 @@ START_TEST(test_stepccl_bounds)
 {
     struct rig off, on;
 
-    rig_open(&off, false, DT_RECOMPUTE_NONE);
-    rig_open(&on, true, DT_RECOMPUTE_NONE);
+    rig_open(&off, false);
+    rig_open(&on, true);
     for (int tp = 1; tp <= 8; tp *= 2) {
         struct dt_cost_stage a = layers(&off, 1, tp), b = layers(&on, 1, tp);
         double kernels, collectives, hidden;
@@ -160,7 +166,7 @@ START_TEST(test_freezing)
     unsigned char trained[18];
     struct dt_cost_stage all, s, head;
 
-    rig_open(&r, false, DT_RECOMPUTE_NONE);
+    rig_open(&r, false);
     memset(trained, 0, sizeof(trained));
     dt_cost_stage(r.c, r.llm, 0, 18, &shard, &w, NULL, true, &all);
     dt_cost_stage(r.c, r.llm, 0, 18, &shard, &w, trained, false, &s);
@@ -183,26 +189,23 @@ END_TEST
 
 START_TEST(test_recompute)
 {
-    struct rig none, sel, full;
+    struct rig r;
     struct dt_cost_stage a, b, c;
     unsigned char frozen[18] = {0};
     struct dt_block_shard shard = fx_shard(4);
     struct dt_work w = fx_text(1, 8192);
 
-    rig_open(&none, true, DT_RECOMPUTE_NONE);
-    rig_open(&sel, true, DT_RECOMPUTE_SELECTIVE);
-    rig_open(&full, true, DT_RECOMPUTE_FULL);
-    a = layers(&none, 3, 4);
-    b = layers(&sel, 3, 4);
-    c = layers(&full, 3, 4);
+    rig_open(&r, true);
+    a = layers_as(&r, 3, 4, DT_RECOMPUTE_NONE);
+    b = layers_as(&r, 3, 4, DT_RECOMPUTE_SELECTIVE);
+    c = layers_as(&r, 3, 4, DT_RECOMPUTE_FULL);
     ck_assert(a.fwd.ns == b.fwd.ns && a.fwd.ns == c.fwd.ns && a.wgrad.ns == c.wgrad.ns);
     assert_near(c.dgrad.ns, a.dgrad.ns + a.fwd.ns, 1e-12, "the whole forward again");
     ck_assert(b.dgrad.ns > a.dgrad.ns && b.dgrad.ns < a.dgrad.ns + 0.2 * a.fwd.ns);
-    dt_cost_stage(full.c, full.llm, 1, 3, &shard, &w, frozen, false, &c);
+    shard.recompute = DT_RECOMPUTE_FULL;
+    dt_cost_stage(r.c, r.llm, 1, 3, &shard, &w, frozen, false, &c);
     ck_assert(c.dgrad.ns == 0); /* nothing to recompute for */
-    rig_close(&none);
-    rig_close(&sel);
-    rig_close(&full);
+    rig_close(&r);
 }
 END_TEST
 
@@ -213,7 +216,7 @@ START_TEST(test_memo_property)
     struct dt_rng rng;
     uint64_t seed = dt_test_seed();
 
-    rig_open(&r, true, DT_RECOMPUTE_SELECTIVE);
+    rig_open(&r, true);
     dt_rng_init(&rng, seed, 4);
     for (int i = 0; i < 4000; i++) {
         int module = (int)dt_rng_below(&rng, 2), n_blocks = r.f.model.modules[module].n_blocks;
@@ -226,6 +229,7 @@ START_TEST(test_memo_property)
         struct dt_cost_stage s;
         struct dt_cost_stage_ns ns;
 
+        shard.recompute = (enum dt_block_recompute)dt_rng_below(&rng, 3);
         for (int b = 0; b < 18; b++)
             trained[b] = dt_rng_below(&rng, 4) != 0;
         for (int64_t k = (int64_t)dt_rng_below(&rng, 9); k > 0; k--) {
@@ -262,7 +266,7 @@ START_TEST(test_more_images_take_longer)
     struct dt_work w = {0}, image = fx_text(1, 1024);
     double last = 0;
 
-    rig_open(&r, false, DT_RECOMPUTE_NONE);
+    rig_open(&r, false);
     ck_assert(dt_cost_stage_ns(r.c, r.vit, 0, 9, &shard, &w, NULL, true).fwd == 0);
     for (int i = 0; i < 60; i++) {
         struct dt_cost_stage_ns ns;
@@ -285,8 +289,8 @@ START_TEST(test_layer_efficiency)
     struct dt_work w = fx_text(1, 8192);
     double last = 1;
 
-    rig_open(&off, false, DT_RECOMPUTE_NONE);
-    rig_open(&on, true, DT_RECOMPUTE_NONE);
+    rig_open(&off, false);
+    rig_open(&on, true);
     for (int tp = 1; tp <= 8; tp *= 2) {
         double flops = 3 * dt_block_flops(&off.f.model.modules[off.llm].blocks[1], &w) / tp;
         struct dt_cost_stage a = layers(&off, 1, tp), b = layers(&on, 1, tp);

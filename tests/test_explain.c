@@ -100,7 +100,8 @@ START_TEST(parts_sum_to_the_stage)
         int n = 1 + (int)(dt_rng_uniform(&rng) * (blocks - first));
         int64_t seqs = 1 + (int64_t)(dt_rng_uniform(&rng) * 7);
         struct dt_work w = {seqs, seqs * 2048, seqs * 2048 * 2048, 2048};
-        struct dt_block_shard shard = {1 << (int)(dt_rng_uniform(&rng) * 4), 1, 1, 1, false};
+        struct dt_block_shard shard = {
+            .tp = 1 << (int)(dt_rng_uniform(&rng) * 4), .cp = 1, .ep = 1, .ip = 1};
         bool upstream = dt_rng_uniform(&rng) < 0.5;
         unsigned char trainable[64];
         struct dt_cost_stage whole;

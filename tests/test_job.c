@@ -50,7 +50,6 @@ START_TEST(defaults_are_as_documented)
     ck_assert_int_eq(j->search.gpus, 0);
     ck_assert_int_eq(j->search.max_vpp, 1);
     ck_assert(j->search.rank && !j->cost_opt.allow_analytical && j->cost_opt.stepccl);
-    ck_assert_int_eq(j->cost_opt.recompute, DT_RECOMPUTE_SELECTIVE);
     ck_assert_int_eq(j->sim.iterations, 1);
     ck_assert(j->sim.contention && !j->sim.failures && !j->has_plan);
     ck_assert_double_eq(j->sim.checkpoint_interval_s, 1800);
@@ -84,7 +83,6 @@ START_TEST(every_key_is_read)
     ck_assert_int_eq(j->policy.seq_len, 4096);
     ck_assert(j->frozen[0] && j->frozen[1] && !j->frozen[2]);
     ck_assert_int_eq(j->policy.recompute, DT_RECOMPUTE_FULL);
-    ck_assert_int_eq(j->cost_opt.recompute, DT_RECOMPUTE_FULL);
     ck_assert_int_eq(j->policy.zero, 0);
     ck_assert_int_eq(j->policy.schedule, DT_SCHED_INTERLEAVED);
     ck_assert(!j->policy.intra_reorder && !j->policy.inter_reorder && !j->policy.stepccl);

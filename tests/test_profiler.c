@@ -38,6 +38,12 @@ static void make_model(struct fixture *f, struct dt_block *b)
     f->model.n_modules = 1;
 }
 
+static struct dt_block_shard as(struct dt_block_shard s, enum dt_block_recompute r)
+{
+    s.recompute = r;
+    return s;
+}
+
 static double time_of(int kind, int phase, int64_t tokens)
 {
     return 1000.0 * (kind + 1) * (phase + 2) + (double)tokens * 37 * (kind + 2) * (phase + 1);
@@ -45,10 +51,12 @@ static double time_of(int kind, int phase, int64_t tokens)
 
 static void add_rows(struct fixture *f, const struct dt_block *b, enum dt_block_recompute r)
 {
+    const struct dt_block_shard shard = as(alone, r);
+
     for (int kind = 0; kind < 2; kind++)
         for (int phase = 0; phase < DT_PHASE_N; phase++)
             for (int64_t tokens = 64; tokens <= 1024; tokens *= 4) {
-                int64_t d[] = {tokens, dt_block_key(&b[kind ? 2 : 0], &alone, r)};
+                int64_t d[] = {tokens, dt_block_key(&b[kind ? 2 : 0], &shard)};
 
                 fx_row(f, DT_KOP_BLOCK, phase, DT_ROW_MEASURED, d, 2, time_of(kind, phase, tokens));
             }
@@ -58,15 +66,16 @@ static void add_rows(struct fixture *f, const struct dt_block *b, enum dt_block_
 static struct dt_cost_stage cost_of(struct fixture *f, enum dt_block_recompute r,
                                     const struct dt_block_shard *s, int64_t tokens, bool upstream)
 {
-    const struct dt_cost_options o = {.recompute = r, .allow_analytical = true};
+    const struct dt_cost_options o = {.allow_analytical = true};
+    const struct dt_block_shard shard = as(*s, r);
     struct dt_work w = {1, tokens, tokens * tokens, tokens};
     struct dt_cost_stage out;
     struct dt_error err;
     struct dt_cost *c;
 
     dt_assert_ok(dt_cost_new(&f->model, &f->cluster, &f->profile, &o, &err, &c), err);
-    dt_cost_stage(c, 0, 0, BLOCKS, s, &w, NULL, upstream, &out);
-    dt_assert_ok(dt_cost_survey(c, 1, &err), err);
+    dt_cost_stage(c, 0, 0, BLOCKS, &shard, &w, NULL, upstream, &out);
+    dt_assert_ok(dt_cost_survey(c, &(struct dt_cost_modes){1, {1U << r}}, &err), err);
     dt_cost_free(c);
     return out;
 }
@@ -132,26 +141,26 @@ START_TEST(keys_tell_blocks_apart)
 
     fx_init(&f);
     make_model(&f, b);
-    key = dt_block_key(&b[0], &s, DT_RECOMPUTE_NONE);
+    key = dt_block_key(&b[0], &s);
     ck_assert_int_gt(key, 0);
     ck_assert_int_le(key, INT64_C(1) << 48);
-    ck_assert_int_eq(key, dt_block_key(&b[1], &s, DT_RECOMPUTE_NONE));
-    ck_assert_int_ne(key, dt_block_key(&b[2], &s, DT_RECOMPUTE_NONE));
-    ck_assert_int_ne(key, dt_block_key(&b[0], &s, DT_RECOMPUTE_FULL));
+    ck_assert_int_eq(key, dt_block_key(&b[1], &s));
+    ck_assert_int_ne(key, dt_block_key(&b[2], &s));
+    s.recompute = DT_RECOMPUTE_FULL;
+    ck_assert_int_ne(key, dt_block_key(&b[0], &s));
+    s.recompute = DT_RECOMPUTE_NONE;
     /* every byte that is set in a block counts */
     for (size_t at = 0; at < sizeof(c); at += sizeof(int)) {
         int one = 1;
 
         memset(&c, 0, sizeof(c));
-        key = dt_block_key(&c, &s, DT_RECOMPUTE_NONE);
+        key = dt_block_key(&c, &s);
         memcpy((char *)&c + at, &one, sizeof(one));
-        ck_assert_msg(key != dt_block_key(&c, &s, DT_RECOMPUTE_NONE) ||
-                          at == offsetof(struct dt_block, class_tokens),
+        ck_assert_msg(key != dt_block_key(&c, &s) || at == offsetof(struct dt_block, class_tokens),
                       "byte %zu of struct dt_block does not matter to its key", at);
     }
     s.tp = 2;
-    ck_assert_int_ne(dt_block_key(&b[0], &alone, DT_RECOMPUTE_NONE),
-                     dt_block_key(&b[0], &s, DT_RECOMPUTE_NONE));
+    ck_assert_int_ne(dt_block_key(&b[0], &alone), dt_block_key(&b[0], &s));
     free(f.profile.rows);
 }
 END_TEST

@@ -11,7 +11,7 @@ static struct sched_fixture s;
 /* A chain with a made-up profile; the analytical fallback covers what the profile lacks. */
 static struct dt_cost *costed_chain(enum dt_block_recompute recompute)
 {
-    struct dt_cost_options opt = {.allow_analytical = true, .recompute = recompute};
+    struct dt_cost_options opt = {.allow_analytical = true};
     struct dt_cost *cost = NULL;
 
     sf_init(&s);
@@ -19,6 +19,8 @@ static struct dt_cost *costed_chain(enum dt_block_recompute recompute)
     fx_profile(&s.f, true);
     sf_plan(&s, 36, 1, DT_SCHED_1F1B);
     s.plan.policy.recompute = recompute;
+    for (int m = 0; m < s.plan.n_modules; m++)
+        s.plan.modules[m].recompute = recompute;
     sf_layout(&s, 0, 1, 2, 1, 2);
     sf_layout(&s, 1, 2, 2, 1, 3);
     sf_layout(&s, 2, 1, 1, 1, 1);
@@ -30,9 +32,10 @@ static struct dt_cost *costed_chain(enum dt_block_recompute recompute)
 
 static struct dt_block_shard shard_of(const struct dt_op *op)
 {
-    const struct dt_plan_layout *l = &s.plan.modules[op->module].layout;
+    const struct dt_plan_module *mp = &s.plan.modules[op->module];
+    const struct dt_plan_layout *l = &mp->layout;
 
-    return (struct dt_block_shard){l->tp, l->cp, l->ep, l->ip, l->tp > 1};
+    return (struct dt_block_shard){l->tp, l->cp, l->ep, l->ip, l->tp > 1, mp->recompute};
 }
 
 START_TEST(durations_are_the_costs)

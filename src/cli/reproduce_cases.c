@@ -246,7 +246,12 @@ static enum dt_status stage_ns(const char *job, int tp, bool stepccl, struct dt_
     const char *o[1] = {stepccl ? "train.stepccl=true" : "train.stepccl=false"};
     DT_TRY(dt_session_open(job, NULL, o, 1, err, &s));
     const struct dt_model *m = s.job->model;
-    struct dt_block_shard shard = {.tp = tp, .cp = 1, .ep = 1, .ip = 1, .seqpar = tp > 1};
+    struct dt_block_shard shard = {.tp = tp,
+                                   .cp = 1,
+                                   .ep = 1,
+                                   .ip = 1,
+                                   .seqpar = tp > 1,
+                                   .recompute = s.job->policy.recompute};
     struct dt_work work;
     struct dt_cost_stage c;
     dt_sample_work(s.job->samples, 0, &m->modules[m->llm], &work);

@@ -19,7 +19,7 @@ enum dt_status dt_session_open(const char *path, const char *plan_file,
                                const char *const *overrides, int n_overrides, struct dt_error *err,
                                struct dt_session *s)
 {
-    unsigned mask;
+    struct dt_cost_modes modes;
     char found[4096];
     memset(s, 0, sizeof *s);
     if (strcmp(path, "-") != 0) {
@@ -31,11 +31,15 @@ enum dt_status dt_session_open(const char *path, const char *plan_file,
                                     &s->job->cost_opt, err, &s->cost);
     if (st == DT_OK) {
         /* a stated plan is all that there is to cost */
-        mask =
-            s->job->has_plan && s->job->strategy == DT_STRATEGY_MANUAL ? 0 : s->job->search.tp_mask;
+        bool stated = s->job->has_plan && s->job->strategy == DT_STRATEGY_MANUAL;
+
+        modes.tp = stated ? 0 : s->job->search.tp_mask;
         for (int m = 0; s->job->has_plan && m < s->job->plan.n_modules; m++)
-            mask |= (unsigned)s->job->plan.modules[m].layout.tp;
-        st = dt_cost_survey(s->cost, mask, err);
+            modes.tp |= (unsigned)s->job->plan.modules[m].layout.tp;
+        for (int m = 0; m < s->job->model->n_modules; m++)
+            modes.recompute[m] =
+                1U << (stated ? s->job->plan.modules[m].recompute : s->job->policy.recompute);
+        st = dt_cost_survey(s->cost, &modes, err);
     }
     if (st != DT_OK)
         dt_session_close(s);

@@ -180,7 +180,7 @@ static enum dt_status module_parts(struct explain *e, int module, struct dt_erro
     const struct dt_plan *plan = e->p->plan;
     const struct dt_plan_module *mp = &plan->modules[module];
     const struct dt_plan_layout *l = &mp->layout;
-    struct dt_block_shard shard = {l->tp, l->cp, l->ep, l->ip, l->tp > 1};
+    const struct dt_block_shard shard = dt_plan_shard(mp);
     unsigned char *trainable =
         DT_ARENA_NEW(&e->arena, unsigned char, e->model->modules[module].n_blocks + 1);
     struct dt_work mean;

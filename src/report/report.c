@@ -22,7 +22,7 @@ static void total_work(const struct dt_assignment *a, int module, struct dt_work
 static double recomputed_flops(const struct dt_block *b, const struct dt_work *w,
                                enum dt_block_recompute mode)
 {
-    static const struct dt_block_shard whole = {1, 1, 1, 1, false};
+    static const struct dt_block_shard whole = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
     struct dt_kop ops[DT_MAX_KOPS];
     double sum = 0;
     int n;

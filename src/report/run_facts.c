@@ -43,7 +43,7 @@ static uint64_t model_digest(const struct dt_model *m)
         for (const char *c = x->name; *c; c++)
             h = dt_hash_number(h, (unsigned char)*c);
         for (int b = 0; b < x->n_blocks; b++)
-            h = dt_hash_number(h, (uint64_t)dt_block_key(&x->blocks[b], &whole, DT_RECOMPUTE_NONE));
+            h = dt_hash_number(h, (uint64_t)dt_block_key(&x->blocks[b], &whole));
     }
     return h;
 }

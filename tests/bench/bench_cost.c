@@ -21,8 +21,7 @@ static double now_ns(void)
 
 int main(void)
 {
-    static const struct dt_cost_options opt = {.stepccl = true,
-                                               .recompute = DT_RECOMPUTE_SELECTIVE};
+    static const struct dt_cost_options opt = {.stepccl = true};
     struct dt_block_shard tp8 = fx_shard(8), tp1 = fx_shard(1);
     struct dt_work text = fx_text(1, 8192);
     double hit[ROUNDS], miss[ROUNDS], cold, sum = 0;
@@ -31,6 +30,7 @@ int main(void)
     struct fixture f;
     int vit, llm;
 
+    tp8.recompute = tp1.recompute = DT_RECOMPUTE_SELECTIVE;
     fx_init(&f);
     vit = fx_vit(&f, 32, 1280, 5120, 16, 8192);
     llm = fx_llm(&f, 80, 8192, 28672, 64, 8, 32000);

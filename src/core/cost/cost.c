@@ -99,7 +99,20 @@ struct need { /* who asks for a family */
     int block, tp;
 };
 
-static void survey_blocks(struct dt_cost *c, int module, int tp, struct need *need)
+/* In all of the modes, so that none needs its kernels. */
+static bool measured(struct dt_cost *c, const struct dt_block *b, struct dt_block_shard shard,
+                     unsigned recompute)
+{
+    for (int r = 0; r <= DT_RECOMPUTE_FULL; r++) {
+        shard.recompute = (enum dt_block_recompute)r;
+        if ((recompute >> r & 1) && !dt_cost_block_measured(c, b, &shard))
+            return false;
+    }
+    return true;
+}
+
+static void survey_blocks(struct dt_cost *c, int module, int tp, unsigned recompute,
+                          struct need *need)
 {
     const struct dt_module *mod = &c->model->modules[module];
     struct dt_block_shard shard = {.tp = tp, .cp = 1, .ep = 1, .ip = 1, .seqpar = tp > 1};
@@ -109,7 +122,7 @@ static void survey_blocks(struct dt_cost *c, int module, int tp, struct need *ne
     for (int b = 0; b < mod->n_blocks; b++) {
         int n;
 
-        if (c->class_of[module][b] != b || dt_cost_block_measured(c, &mod->blocks[b], &shard))
+        if (c->class_of[module][b] != b || measured(c, &mod->blocks[b], shard, recompute))
             continue;
         n = dt_block_kops(&mod->blocks[b], &shard, &work, k);
         for (int i = 0; i < n; i++) {
@@ -121,7 +134,8 @@ static void survey_blocks(struct dt_cost *c, int module, int tp, struct need *ne
     }
 }
 
-enum dt_status dt_cost_survey(struct dt_cost *c, unsigned tp_mask, struct dt_error *err)
+enum dt_status dt_cost_survey(struct dt_cost *c, const struct dt_cost_modes *modes,
+                              struct dt_error *err)
 {
     struct need need[DT_KOP_FAMILY_N] = {{0}};
     char list[2048] = "";
@@ -129,8 +143,8 @@ enum dt_status dt_cost_survey(struct dt_cost *c, unsigned tp_mask, struct dt_err
     int missing = 0;
 
     for (int bit = 0; bit < 16; bit++) {
-        for (int m = 0; (tp_mask >> bit & 1) && m < c->model->n_modules; m++)
-            survey_blocks(c, m, 1 << bit, need);
+        for (int m = 0; (modes->tp >> bit & 1) && m < c->model->n_modules; m++)
+            survey_blocks(c, m, 1 << bit, modes->recompute[m], need);
     }
     for (int f = 0; f < DT_KOP_FAMILY_N; f++) {
         int n;

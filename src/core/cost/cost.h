@@ -54,7 +54,6 @@ struct dt_cost_options {
     bool stepccl;          /* chunked overlap of TP collectives with their GEMMs on copy engines */
     bool allow_analytical; /* missing op families fall back to the roofline ("computed") */
     bool fp32;             /* collectives of tensor parallelism carry 4 bytes an element, else 2 */
-    enum dt_block_recompute recompute;
     /* host time per kernel: no stage is faster than the host issues it; 0 = never the bottleneck
      * (CUDA graphs, or kernels long enough) */
     double dispatch_ns;
@@ -74,9 +73,15 @@ void dt_cost_free(struct dt_cost *c);
 const struct dt_cost_options *dt_cost_opts(const struct dt_cost *c);
 /* A sentence where rows of another device, or over another link inside a node, are made to do; else "". */
 void dt_cost_note(const struct dt_cost *c, char *buf, size_t size);
-/* Ask for every op family that the model at the given tensor-parallel degrees (bit t set = tp 2^t) needs; when any
- * lacks rows and analytical fallback is off: DT_ERR_MISSING_PROFILE listing ALL of them at once. */
-enum dt_status dt_cost_survey(struct dt_cost *c, unsigned tp_mask, struct dt_error *err);
+/* What plans may make of the model. */
+struct dt_cost_modes {
+    unsigned tp;                        /* bit t: tensor parallelism over 2^t ranks */
+    unsigned recompute[DT_MAX_MODULES]; /* bit r: mode r */
+};
+/* Ask for every op family that the model in these modes needs; when any lacks rows and analytical fallback is off:
+ * DT_ERR_MISSING_PROFILE listing ALL of them at once. */
+enum dt_status dt_cost_survey(struct dt_cost *c, const struct dt_cost_modes *modes,
+                              struct dt_error *err);
 
 /* DT_ERR_NOMEM once a table built on demand could not be allocated (roofline times were used from then on). */
 enum dt_status dt_cost_status(const struct dt_cost *c, struct dt_error *err);

@@ -38,11 +38,12 @@ struct dt_cost_shard_key dt_cost_shard_key(const struct dt_block_shard *s)
     k.ep = (uint16_t)s->ep;
     k.ip = (uint16_t)s->ip;
     k.seqpar = s->seqpar;
+    k.recompute = (uint32_t)s->recompute;
     return k;
 }
 
 /* Surfaces of the block's kernels: the same from one microbatch to the next, as only fast dims
- * change. */
+ * change, and for every mode of recomputation. */
 static void find_surfaces(struct dt_cost_block_kernels *b, int module, int class_,
                           const struct dt_cost_shard_key *shard)
 {
@@ -269,7 +270,7 @@ static void count_calls(const struct dt_cost_block_kernels *b, int i,
 {
     const struct dt_kop *k = &b->k[i];
     double n = k->count > 1 ? k->count : 1, fwd = n, dgrad, wgrad = 0;
-    enum dt_block_recompute r = b->c->opt.recompute;
+    enum dt_block_recompute r = b->recompute;
 
     if (k->own_calls) {
         fwd = k->calls;
@@ -295,7 +296,7 @@ static void count_calls(const struct dt_cost_block_kernels *b, int i,
 void dt_cost_kernel_add(struct dt_cost_block_kernels *b, int i, struct dt_cost_block_times *out)
 {
     const struct dt_kop *k = &b->k[i];
-    enum dt_block_recompute r = b->c->opt.recompute;
+    enum dt_block_recompute r = b->recompute;
 
     count_calls(b, i, out);
     if (dt_cost_is_collective((int)k->family)) {
@@ -326,7 +327,9 @@ void dt_cost_block_kernels(struct dt_cost *c, int module, int class_,
 {
     struct dt_cost_shard_key key = dt_cost_shard_key(shard);
 
+    key.recompute = 0;
     b->c = c;
+    b->recompute = shard->recompute;
     b->block = &c->model->modules[module].blocks[class_];
     b->n = dt_block_kops(b->block, shard, work, b->k);
     if (c->opt.fp32)
@@ -348,7 +351,7 @@ int dt_cost_block_parts(struct dt_cost *c, int module, int class_,
         kop[i] = b.k[i];
         memset(&part[i], 0, sizeof(part[i]));
         dt_cost_kernel_add(&b, i, &part[i]);
-        if (c->opt.recompute == DT_RECOMPUTE_FULL)
+        if (shard->recompute == DT_RECOMPUTE_FULL)
             part[i].recompute = part[i].fwd;
     }
     return b.n;
@@ -364,7 +367,7 @@ void dt_cost_block(struct dt_cost *c, int module, int class_, const struct dt_bl
 
     h = dt_hash_word(h, (uint64_t)key.tp << 48 | (uint64_t)key.cp << 32 | (uint64_t)key.ep << 16 |
                             key.ip);
-    h = dt_hash_word(h, (uint64_t)work->tokens << 1 | key.seqpar);
+    h = dt_hash_word(h, (uint64_t)work->tokens << 3 | key.recompute << 1 | key.seqpar);
     h = dt_hash_word(h, (uint64_t)work->tokens_sq);
     h = dt_hash_word(h, (uint64_t)work->n << 40 ^ (uint64_t)work->tokens_max);
     h |= 1;
@@ -379,7 +382,7 @@ void dt_cost_block(struct dt_cost *c, int module, int class_, const struct dt_bl
         dt_cost_block_kernels(c, module, class_, shard, work, &b);
         for (int i = 0; i < b.n; i++)
             dt_cost_kernel_add(&b, i, out);
-        if (c->opt.recompute == DT_RECOMPUTE_FULL) /* collectives run again too */
+        if (shard->recompute == DT_RECOMPUTE_FULL) /* collectives run again too */
             out->recompute = out->fwd;
     }
     e->hash = h;

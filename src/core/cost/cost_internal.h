@@ -73,7 +73,7 @@ enum {
 /* ---- block and stage memo ---- */
 struct dt_cost_shard_key {
     uint16_t tp, cp, ep, ip;
-    uint64_t seqpar;
+    uint32_t seqpar, recompute;
 };
 struct dt_cost_block_times {
     struct dt_cost_time fwd, dgrad, wgrad;
@@ -190,6 +190,7 @@ void dt_cost_nic_table_free(struct dt_cost *c);
 struct dt_cost_block_kernels { /* a block's kernels and their times, count included */
     struct dt_cost *c;
     const struct dt_block *block;
+    enum dt_block_recompute recompute;
     int n;
     struct dt_kop k[DT_MAX_KOPS];
     struct dt_cost_surface *s[DT_MAX_KOPS][DT_PHASE_N];

@@ -77,7 +77,7 @@ static void sum_up(struct sheet *s)
     s->t.dgrad.ns = a.dgrad;
     s->t.wgrad.ns = a.wgrad;
     s->t.wgrad_only.ns = a.wgrad_only;
-    s->t.recompute.ns = s->b.c->opt.recompute == DT_RECOMPUTE_FULL ? a.fwd : a.recompute;
+    s->t.recompute.ns = s->b.recompute == DT_RECOMPUTE_FULL ? a.fwd : a.recompute;
     s->t.calls = a.calls;
     s->t.calls_dgrad = a.calls_dgrad;
     s->t.calls_wgrad = a.calls_wgrad;

@@ -152,8 +152,8 @@ dt_cost_stage_entry_of(struct dt_cost *c, const struct dt_cost_stage_key *key, u
     h = dt_hash_word(h, (uint64_t)work->tokens_sq ^ (uint64_t)work->n << 44 ^
                             (uint64_t)work->tokens_max << 20);
     h = dt_hash_word(h, (uint64_t)key->shard.tp << 48 | (uint64_t)key->shard.cp << 32 |
-                            (uint64_t)key->shard.ep << 16 | (uint64_t)key->shard.ip << 1 |
-                            key->shard.seqpar);
+                            (uint64_t)key->shard.ep << 16 | (uint64_t)key->shard.ip << 3 |
+                            key->shard.recompute << 1 | key->shard.seqpar);
     *hash = h |= 1;
     return &c->stages[(h >> 11) & (STAGE_ENTRIES - 1)];
 }

@@ -15,7 +15,7 @@ static struct dt_cost_surface *whole(struct dt_cost *c, const struct dt_block *b
 
     if (dt_cost_groups(c, DT_KOP_BLOCK, phase)->n_groups == 0)
         return NULL;
-    d[1] = dt_block_key(b, shard, c->opt.recompute);
+    d[1] = dt_block_key(b, shard);
     s = dt_cost_surface(c, DT_KOP_BLOCK, phase, d);
     return s && s->slow_exact ? s : NULL;
 }

@@ -184,7 +184,7 @@ static void open_lane(struct dt_memory_lane *s, int stage, const struct dt_model
     const struct dt_plan_layout *l = &s->mp->layout;
 
     s->mod = &m->modules[module];
-    s->shard = (struct dt_block_shard){l->tp, l->cp, l->ep, l->ip, l->tp > 1};
+    s->shard = dt_plan_shard(s->mp);
     s->elem = dt_plan_policy_elem_bytes(&s->p->policy);
     s->replicas = s->p->policy.zero > 0 ? (double)l->dp * l->cp * l->ip : 1;
     s->backward = !dt_memory_forward_only(s->p, m, module, stage);

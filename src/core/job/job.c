@@ -204,7 +204,6 @@ static enum dt_status read_root(struct dt_node root, struct dt_job *j, struct dt
     j->policy.exact_vectors = dt_cluster_is_cpu(&j->cluster); /* a plan file may be of another */
     j->cost_opt.fp32 = j->policy.fp32;
     j->cost_opt.stepccl = j->policy.stepccl;
-    j->cost_opt.recompute = j->policy.recompute;
     DT_TRY(dt_job_plan_finish(root, frozen_stated, shallow, j, err));
     if (!shallow) {
         DT_TRY(read_samples(root, j, err));

@@ -180,8 +180,10 @@ enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool 
         compare_policies(j, &j->plan.policy);
         compare_frozen(j);
     }
-    for (int i = 0; i < j->model->n_modules; i++)
+    for (int i = 0; i < j->model->n_modules; i++) {
         j->plan.modules[i].frozen = j->frozen[i];
+        j->plan.modules[i].recompute = j->policy.recompute;
+    }
     j->plan.policy = j->policy;
     memcpy(j->plan.model, j->model->name, sizeof(j->plan.model));
     memcpy(j->plan.cluster, j->cluster.name, sizeof(j->plan.cluster));

@@ -3,47 +3,19 @@
 
 #include "base/hash.h"
 
-int64_t dt_block_key(const struct dt_block *b, const struct dt_block_shard *s,
-                     enum dt_block_recompute r)
+int64_t dt_block_key(const struct dt_block *b, const struct dt_block_shard *s)
 {
     /* Names beside numbers would be kinder, but a profile's dims are numbers. */
-    const int64_t v[] = {b->kind,
-                         b->hidden,
-                         b->ffn,
-                         b->heads,
-                         b->kv_heads,
-                         b->head_dim,
-                         b->vocab,
-                         b->max_pos,
-                         b->n_experts,
-                         b->top_k,
-                         b->causal,
-                         b->gated,
-                         b->bias,
-                         b->tied,
-                         b->layernorm,
-                         b->qkv_bias,
-                         b->qk_norm,
-                         b->unfused,
-                         b->no_seqpar,
-                         b->patch,
-                         b->channels,
-                         b->c_in,
-                         b->c_out,
-                         b->kernel,
-                         b->stride,
-                         b->upsample,
-                         b->level,
-                         b->time_dim,
-                         b->context_dim,
-                         b->context_len,
-                         b->depth,
-                         b->in_dim,
-                         b->out_dim,
-                         b->mid_dim,
-                         s->tp,
-                         s->tp > 1 ? s->seqpar : 0,
-                         r};
+    const int64_t v[] = {b->kind,        b->hidden,      b->ffn,       b->heads,
+                         b->kv_heads,    b->head_dim,    b->vocab,     b->max_pos,
+                         b->n_experts,   b->top_k,       b->causal,    b->gated,
+                         b->bias,        b->tied,        b->layernorm, b->qkv_bias,
+                         b->qk_norm,     b->unfused,     b->no_seqpar, b->patch,
+                         b->channels,    b->c_in,        b->c_out,     b->kernel,
+                         b->stride,      b->upsample,    b->level,     b->time_dim,
+                         b->context_dim, b->context_len, b->depth,     b->in_dim,
+                         b->out_dim,     b->mid_dim,     s->tp,        s->tp > 1 ? s->seqpar : 0,
+                         s->recompute};
     uint64_t h = DT_HASH_START;
 
     for (unsigned i = 0; i < sizeof(v) / sizeof(v[0]); i++)

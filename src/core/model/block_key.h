@@ -9,7 +9,6 @@
 /* A positive number that stands for everything about the block that its time depends on, besides
  * the work: its shape, how it is split, what its backward computes again.  64-bit FNV-1a of the
  * fields, its upper 47 bits. */
-int64_t dt_block_key(const struct dt_block *b, const struct dt_block_shard *s,
-                     enum dt_block_recompute r);
+int64_t dt_block_key(const struct dt_block *b, const struct dt_block_shard *s);
 
 #endif

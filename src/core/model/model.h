@@ -230,11 +230,16 @@ struct dt_kop { /* one kernel (or TP collective) of one block for one work size 
 };
 enum { DT_MAX_KOPS = 64 };
 
-/* How a lane splits a block. */
+enum dt_block_recompute { DT_RECOMPUTE_NONE, DT_RECOMPUTE_SELECTIVE, DT_RECOMPUTE_FULL };
+extern const char *const dt_block_recompute_names[]; /* NULL-terminated */
+
+/* How a lane splits a block, and how it runs its share. */
 struct dt_block_shard {
     int tp, cp, ep;
     int ip; /* image parallelism: whole images dealt to ip ranks of the lane (Megatron baseline) */
     bool seqpar; /* sequence parallelism of norms/residuals with tp (on whenever tp > 1) */
+    enum dt_block_recompute
+        recompute; /* forward work that the backward repeats; no business of the list of kernels */
 };
 
 /* Expand a block's forward into kernels for one lane shard; returns the number written (<= DT_MAX_KOPS).
@@ -260,8 +265,6 @@ struct dt_block_param_counts {
 struct dt_block_param_counts dt_block_param_count(const struct dt_block *b);
 /* Bytes of activations kept for backward by one lane rank, for the given recompute mode
  * (Korthikanti et al. 2022 accounting, per kept tensor, documented in block.c). */
-enum dt_block_recompute { DT_RECOMPUTE_NONE, DT_RECOMPUTE_SELECTIVE, DT_RECOMPUTE_FULL };
-extern const char *const dt_block_recompute_names[]; /* NULL-terminated */
 /* Which forward kernels run again in the backward: full = all of the block; selective = the cheap element-wise
  * ones (norms, activations).  The attention core needs no line here: flash attention keeps only its output
  * and log-sum-exp and rebuilds the scores inside its own backward kernel. */

@@ -44,6 +44,7 @@ void dt_plan_init(struct dt_plan *p, const struct dt_model *m, const struct dt_p
     for (int i = 0; i < m->n_modules; i++) {
         memcpy(p->module_names[i], m->modules[i].name, sizeof(p->module_names[i]));
         p->modules[i].layout = one;
+        p->modules[i].recompute = policy->recompute;
         p->modules[i].split[1] = (uint16_t)m->modules[i].n_blocks;
     }
 }

@@ -54,11 +54,25 @@ static inline int dt_plan_layout_gpus(const struct dt_plan_layout *l)
 
 struct dt_plan_module {
     struct dt_plan_layout layout;
+    enum dt_block_recompute recompute;
     bool frozen; /* body frozen; projector blocks stay trained */
     bool pinned; /* layout.first_gpu is stated: dt_plan_place leaves it as it is */
     /* virtual stage v (= chunk*pp + stage) holds blocks [split[v], split[v+1]) ; split[pp*vpp] = n_blocks */
     uint16_t split[DT_MAX_VSTAGES + 1];
 };
+
+/* How a lane of the module splits and runs its blocks. */
+static inline struct dt_block_shard dt_plan_shard(const struct dt_plan_module *mp)
+{
+    const struct dt_plan_layout *l = &mp->layout;
+
+    return (struct dt_block_shard){.tp = l->tp,
+                                   .cp = l->cp,
+                                   .ep = l->ep,
+                                   .ip = l->ip,
+                                   .seqpar = l->tp > 1,
+                                   .recompute = mp->recompute};
+}
 
 struct dt_plan_policy {   /* what the job states about the run; copied into every plan */
     int64_t global_batch; /* samples per iteration */

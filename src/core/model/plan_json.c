@@ -426,7 +426,10 @@ static enum dt_status get_plan(struct dt_node root, struct dt_error *err, struct
         return dt_node_error(dt_map_get(root, "version"), err,
                              "plan version %lld, this program reads version %d", (long long)version,
                              PLAN_VERSION);
-    return dt_keys_read(root, "plan", plan_keys, p, err);
+    DT_TRY(dt_keys_read(root, "plan", plan_keys, p, err));
+    for (int m = 0; m < p->n_modules; m++)
+        p->modules[m].recompute = p->policy.recompute;
+    return DT_OK;
 }
 
 static enum dt_status from_doc(struct dt_doc *doc, struct dt_error *err, struct dt_plan *out)

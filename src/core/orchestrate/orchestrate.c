@@ -23,7 +23,7 @@ void dt_orch_policy(enum dt_plan_strategy strategy, struct dt_plan_policy *polic
 
 double dt_orch_module_sample_s(const struct dt_search_input *in, int module, int tp)
 {
-    const struct dt_block_shard shard = {tp, 1, 1, 1, tp > 1};
+    struct dt_block_shard shard;
     struct dt_orch_block_timer timer;
     struct dt_orch_work_stats stats;
     struct dt_plan p;
@@ -32,6 +32,8 @@ double dt_orch_module_sample_s(const struct dt_search_input *in, int module, int
     dt_plan_init(&p, in->model, &in->policy);
     for (int m = 0; m < in->model->n_modules; m++)
         p.modules[m].frozen = in->frozen[m];
+    p.modules[module].layout.tp = tp;
+    shard = dt_plan_shard(&p.modules[module]);
     dt_orch_work_stats(in, module, &stats);
     dt_orch_block_timer_init(&timer, in, &p, module, &shard, &stats);
     for (int b = 0; b < in->model->modules[module].n_blocks; b++)
@@ -52,7 +54,7 @@ static void module_times(const struct dt_search_input *in, const struct dt_plan 
 {
     const struct dt_plan_module *mp = &p->modules[m];
     const struct dt_plan_layout *l = &mp->layout;
-    const struct dt_block_shard shard = {l->tp, l->cp, l->ep, l->ip, l->tp > 1};
+    const struct dt_block_shard shard = dt_plan_shard(mp);
     struct dt_orch_block_timer timer;
 
     memset(out, 0, sizeof(*out));

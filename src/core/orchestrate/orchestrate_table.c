@@ -113,7 +113,12 @@ static enum dt_status build_tp(struct dt_orch_table *t, int m, int tpi, struct d
 {
     const struct dt_module *mod = &t->in->model->modules[m];
     struct dt_orch_tp_costs *c = &t->cost[m][tpi];
-    const struct dt_block_shard shard = {1 << tpi, 1, 1, 1, tpi > 0};
+    const struct dt_block_shard shard = {.tp = 1 << tpi,
+                                         .cp = 1,
+                                         .ep = 1,
+                                         .ip = 1,
+                                         .seqpar = tpi > 0,
+                                         .recompute = t->scratch.modules[m].recompute};
     struct dt_orch_block_timer timer;
     size_t n = (size_t)mod->n_blocks;
     size_t entries = n * (size_t)(m == t->in->model->llm ? t->max_vpp : 1);

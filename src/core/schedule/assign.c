@@ -101,7 +101,7 @@ static enum dt_status cost_samples(struct dt_assign_job *j, struct dt_error *err
     for (int m = 0; m < j->model->n_modules; m++) {
         struct dt_assign_module *am = &j->m[m];
         const struct dt_module *mod = &j->model->modules[m];
-        struct dt_block_shard shard = dt_assign_shard(&j->plan->modules[m].layout);
+        struct dt_block_shard shard = dt_plan_shard(&j->plan->modules[m]);
         bool above = dt_plan_upstream_trained(j->plan, j->model, m, 0);
         unsigned char *trained = dt_arena_alloc(j->scratch, (size_t)mod->n_blocks + 1, 1);
         am->fwd = DT_ARENA_NEW(j->scratch, double, j->batch);

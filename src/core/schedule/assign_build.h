@@ -41,7 +41,6 @@ struct dt_assign_job {
     struct dt_arena *scratch;
 };
 
-struct dt_block_shard dt_assign_shard(const struct dt_plan_layout *l);
 /* Deals samples to slots and positions (at[]): as given, or by LPT when the plan says so. */
 enum dt_status dt_assign_deal(struct dt_assign_job *j, struct dt_error *err);
 /* Deals every slot's samples to each module's replicas (replica[]). */

@@ -60,7 +60,7 @@ static struct dt_cost_stage_ns range_time(const struct dt_assign_job *j, int m, 
     struct dt_cost_stage_ns t = {0};
     bool above = dt_plan_upstream_trained(j->plan, j->model, m, first);
     if (j->cost) {
-        struct dt_block_shard shard = dt_assign_shard(&j->plan->modules[m].layout);
+        struct dt_block_shard shard = dt_plan_shard(&j->plan->modules[m]);
         return dt_cost_stage_ns(j->cost, m, first, n, &shard, w, trained, above);
     }
     for (int b = first; b < first + n; b++) {

@@ -15,12 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct dt_block_shard dt_assign_shard(const struct dt_plan_layout *l)
-{
-    return (struct dt_block_shard){
-        .tp = l->tp, .cp = l->cp, .ep = l->ep, .ip = l->ip, .seqpar = l->tp > 1};
-}
-
 static double own_cost(const struct dt_assign_module *m, int i)
 {
     return m->fwd[i] + m->bwd[i];

@@ -92,11 +92,12 @@ static int number_works(struct times *t, int module)
 
 static int init_module(struct times *t, int i)
 {
-    const struct dt_plan_layout *l = &t->p->plan->modules[i].layout;
+    const struct dt_plan_module *mp = &t->p->plan->modules[i];
+    const struct dt_plan_layout *l = &mp->layout;
     struct module_times *m = &t->m[i];
     size_t v = (size_t)l->pp * l->vpp;
 
-    m->shard = (struct dt_block_shard){l->tp, l->cp, l->ep, l->ip, l->tp > 1};
+    m->shard = dt_plan_shard(mp);
     m->trainable = DT_ARENA_NEW(&t->arena, unsigned char, t->model->modules[i].n_blocks + 1);
     if (!m->trainable || number_works(t, i) != 0)
         return -1;

@@ -103,8 +103,7 @@ static int stage_times(struct list *l, int module)
 {
     struct dt_sched *s = l->s;
     const struct dt_sched_module *m = &s->m[module];
-    const struct dt_plan_layout *y = m->layout;
-    struct dt_block_shard shard = {y->tp, y->cp, y->ep, y->ip, y->tp > 1};
+    const struct dt_block_shard shard = dt_plan_shard(&s->plan->modules[module]);
     unsigned char *trainable = DT_ARENA_NEW(&l->arena, unsigned char, m->mod->n_blocks + 1);
     struct dt_work w;
 

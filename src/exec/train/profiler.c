@@ -287,7 +287,7 @@ static enum dt_status pool(struct bench *b, int first, int64_t key,
     struct series *all = &b->t[phase][first];
 
     for (int i = first + 1; i < b->n_blocks; i++)
-        if (dt_block_key(&b->mod->blocks[i], shard, b->p->s->plan.policy.recompute) == key)
+        if (dt_block_key(&b->mod->blocks[i], shard) == key)
             for (int k = 0; k < b->t[phase][i].n; k++)
                 DT_TRY(note(all, (uint64_t)b->t[phase][i].ns[k], err));
     return DT_OK;
@@ -302,14 +302,14 @@ static void less(struct dt_profile_row *a, const struct dt_profile_row *b)
     a->p90_ns -= b->median_ns;
 }
 
-static enum dt_status block_rows(struct bench *b, int i, int64_t key, struct dt_error *err)
+static enum dt_status block_rows(struct bench *b, int i, int64_t key,
+                                 const struct dt_block_shard *shard, struct dt_error *err)
 {
-    const struct dt_block_shard shard = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
     struct dt_profile_row row[DT_PHASE_N];
 
     for (int k = 0; k < DT_PHASE_N; k++) {
         memset(&row[k], 0, sizeof(row[k]));
-        DT_TRY(pool(b, i, key, &shard, k, err));
+        DT_TRY(pool(b, i, key, shard, k, err));
         dt_profiler_statistics(b->t[k][i].ns, b->t[k][i].n, &row[k]);
     }
     less(&row[DT_PHASE_WGRAD], &row[DT_PHASE_DGRAD]);
@@ -321,17 +321,17 @@ static enum dt_status block_rows(struct bench *b, int i, int64_t key, struct dt_
 
 static enum dt_status all_rows(struct bench *b, struct dt_error *err)
 {
-    const struct dt_block_shard shard = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
-    enum dt_block_recompute r = b->p->s->plan.policy.recompute;
+    const struct dt_block_shard shard = {
+        .tp = 1, .cp = 1, .ep = 1, .ip = 1, .recompute = b->p->s->plan.policy.recompute};
 
     for (int i = 0; i < b->n_blocks; i++) {
-        int64_t key = dt_block_key(&b->mod->blocks[i], &shard, r);
+        int64_t key = dt_block_key(&b->mod->blocks[i], &shard);
         int first = 0;
 
-        while (dt_block_key(&b->mod->blocks[first], &shard, r) != key)
+        while (dt_block_key(&b->mod->blocks[first], &shard) != key)
             first++;
         if (first == i)
-            DT_TRY(block_rows(b, i, key, err));
+            DT_TRY(block_rows(b, i, key, &shard, err));
     }
     return DT_OK;
 }
