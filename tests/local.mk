@@ -45,6 +45,7 @@ check_PROGRAMS += \
 	tests/test_kernels_norm \
 	tests/test_kernels_product \
 	tests/test_memory \
+	tests/test_merge \
 	tests/test_model \
 	tests/test_modules_grad \
 	tests/test_modules_noise \

@@ -54,6 +54,8 @@ static inline void sf_random(struct sched_fixture *s, uint64_t seed, int round, 
         s->f.model.modules[llm].blocks[s->f.model.modules[llm].n_blocks - 1].tied = sf_below(&r, 2);
     s->plan.colocated = small && vpp == 1 && sf_below(&r, 4) == 0;
     sf_samples(s, (int64_t)n * dp * 2, 2, 2, sf_below(&r, 2), dt_rng_u64(&r));
+    for (int m = 0; m < llm; m++)
+        s->f.model.modules[m].merge = sf_below(&r, 3); /* 0 and 1: no merging */
 }
 
 #endif

@@ -23,11 +23,15 @@ printf 'text_tokens,images\n0,512x512\n0,512x512\n' >s.csv
 job 'patch: 16' s.csv; simulates 0 "" job.yaml
 job 'patch: 14' s.csv; simulates 2 "one token per 14-px patch) and clips come to 1369 tokens, more than the sequence's 1024" job.yaml
 job 'patch: 14, resize: 224' s.csv; simulates 0 "" job.yaml
-job 'patch: 14' '{csv: s.csv, patch: 28}'; simulates 0 "" job.yaml
-job 'patch: 14' '{csv: s.csv, patch: 16}'
-simulates 2 "job.yaml:4:30: patch: the encoder's patches of 14 pixels make no tokens of 16; use 14 or a multiple of it" job.yaml
-job 'patch: 14' '{preset: laion-8k, max_side: 400, patch: 20}'
-simulates 2 "job.yaml:4:51: patch: the encoder's patches of 14" job.yaml
+job 'patch: 14, merge: 2' s.csv; simulates 0 "" job.yaml
+job 'patch: 14, merge: 2' '{csv: s.csv, patch: 28}'; simulates 0 "" job.yaml
+job 'patch: 14' '{csv: s.csv, patch: 28}'
+simulates 2 "job.yaml:4:30: patch: the encoder makes one token of 14 x 14 pixels, not of 28 x 28; leave this key out, or change patch or merge" job.yaml
+job 'patch: 14, merge: 2' '{preset: laion-8k, max_side: 400, patch: 14}'
+simulates 2 "job.yaml:4:51: patch: the encoder makes one token of 28 x 28 pixels, not of 14 x 14" job.yaml
+job 'patch: 14, merge: 2' s.csv
+sed -i 's/projector: mlp/projector: none/' job.yaml
+simulates 2 "merge: the projector takes the merged rows in; state projector: linear or mlp" job.yaml
 
 # --- what was assumed of the images ---
 simulates 0 "; 50 % of the images or clips generated (assumed), each at 512 x 512 pixels (resize)" mllm-9b-96

@@ -138,7 +138,7 @@ static double broker_bytes(const struct dt_memory_lane *s, int first, int last, 
     else if (s->mod->out_tokens_per_item > 0)
         out = elem * (double)s->mod->out_width * s->mod->out_tokens_per_item * (double)s->work->n;
     else
-        out = elem * (double)s->mod->out_width * s->tokens;
+        out = elem * (double)s->mod->out_width * s->tokens / dt_module_merged(s->mod);
     return queue * in + DT_MEMORY_BUFFERS * out;
 }
 

@@ -25,5 +25,9 @@ int64_t dt_block_key(const struct dt_block *b, const struct dt_block_shard *s)
         h = dt_hash_number(h, (uint64_t)b->class_attends);
         h = dt_hash_number(h, (uint64_t)b->groups);
     }
+    if (b->merge > 1 || b->in_norm != DT_NORM_NONE) {
+        h = dt_hash_number(h, (uint64_t)b->merge << 1 | b->pool);
+        h = dt_hash_number(h, b->in_norm);
+    }
     return (int64_t)(h >> 17) + 1; /* dims of a profile are below 2^48 */
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Projectors between modules: one or two linear layers; conditioning states of generated items too. */
+ * Projectors between modules: one or two linear layers, of every token, of squares of merged patches, or of the
+ * conditioning states of generated items. */
 #include "core/model/block_ops.h"
 
 #include <math.h>
@@ -10,17 +11,29 @@ static void params(const struct dt_block *b, struct dt_block_param_counts *p)
     dt_block_count_linear(p, 1, b->in_dim, b->mid_dim > 0 ? b->mid_dim : b->out_dim, b->bias);
     if (b->mid_dim > 0)
         dt_block_count_linear(p, 1, b->mid_dim, b->out_dim, b->bias);
+    if (b->in_norm != DT_NORM_NONE)
+        dt_block_count_norm(p, 1, b->in_dim, b->in_norm == DT_NORM_LAYERNORM);
+}
+
+/* Rows of `tokens`: with merging fewer. */
+static double rows_of(const struct dt_block *b, double tokens)
+{
+    return b->merge > 1 ? tokens / ((double)b->merge * b->merge) : tokens;
 }
 
 static void kernels(const struct dt_block *b, struct dt_kop_list *o)
 {
     struct dt_block_share *w = &o->w;
 
-    if (b->context_len >
-        0) { /* conditioning tokens of generated items, not the item's own pixels */
+    if (b->pool) /* reads all tokens, writes their means */
+        dt_kop_emit_pointwise(o, DT_KOP_ADD, w->norm_tokens, b->in_dim, 0, 1 + rows_of(b, 1), false,
+                              1);
+    w->tokens = rows_of(b, w->tokens);
+    if (b->context_len > 0) /* conditioning tokens of generated items, not the item's own pixels */
         w->tokens = w->n * b->context_len / w->cp;
-        w->norm_tokens = w->seqpar ? w->tokens / w->tp : w->tokens;
-    }
+    w->norm_tokens = w->seqpar ? w->tokens / w->tp : w->tokens;
+    if (b->in_norm != DT_NORM_NONE)
+        dt_kop_emit_pointwise(o, DT_KOP_NORM, w->norm_tokens, b->in_dim, 0, 2, true, 1);
     dt_kop_emit_tp_enter(o, w->tokens, b->in_dim);
     if (b->mid_dim > 0) {
         double mid = dt_block_ceil_div(b->mid_dim, w->tp);
@@ -35,27 +48,31 @@ static void kernels(const struct dt_block *b, struct dt_kop_list *o)
     dt_kop_emit_coll(o, DT_KOP_ALL_GATHER, w->tp, DT_ELEM_BYTES * w->tokens * b->out_dim, 1);
 }
 
-/* Tokens of a projector's input on one rank: conditioning states come whole. */
-static double input_tokens(const struct dt_block *b, const struct dt_block_share *w)
+/* Rows of a projector's input on one rank: conditioning states come whole. */
+static double input_rows(const struct dt_block *b, const struct dt_block_share *w)
 {
     if (b->context_len > 0)
         return w->n * b->context_len / w->cp;
-    return w->tokens / (w->seqpar ? w->tp : 1);
+    return rows_of(b, w->tokens / (w->seqpar ? w->tp : 1));
 }
 
+/* The input, once more normed if it is (the norm's output and statistics are cheap), and the middle. */
 static double kept(const struct dt_block *b, const struct dt_block_share *w, bool keep_cheap,
                    double e)
 {
-    double tokens = b->context_len > 0 ? w->n * b->context_len / w->cp : w->tokens;
-    double in = e * input_tokens(b, w) * b->in_dim;
-    double mid = e * tokens * dt_block_ceil_div(b->mid_dim, w->tp);
+    double rows = b->context_len > 0 ? w->n * b->context_len / w->cp : rows_of(b, w->tokens);
+    double in = e * input_rows(b, w) * b->in_dim;
+    double mid = e * rows * dt_block_ceil_div(b->mid_dim, w->tp);
 
+    if (b->in_norm != DT_NORM_NONE && keep_cheap)
+        in += input_rows(b, w) *
+              (e * b->in_dim + dt_block_stat_bytes(b->in_norm == DT_NORM_LAYERNORM));
     return in + mid * (keep_cheap ? 2 : 1);
 }
 
 static double input(const struct dt_block *b, const struct dt_block_share *w, double e)
 {
-    return e * input_tokens(b, w) * b->in_dim;
+    return e * input_rows(b, w) * b->in_dim;
 }
 
 static bool by_items(const struct dt_block *b)
@@ -65,14 +82,14 @@ static bool by_items(const struct dt_block *b)
 
 static double flow(const struct dt_block *b, const struct dt_block_cpu *c)
 {
-    double rows = b->context_len > 0 ? c->items * b->context_len : c->own;
+    double rows = b->context_len > 0 ? c->items * b->context_len : rows_of(b, c->own);
 
     return c->e * rows * fmax(b->in_dim, b->out_dim);
 }
 
 static double temporaries(const struct dt_block *b, const struct dt_block_cpu *c)
 {
-    double rows = b->context_len > 0 ? c->items * b->context_len : c->tokens;
+    double rows = b->context_len > 0 ? c->items * b->context_len : rows_of(b, c->tokens);
 
     return c->e * rows * ceil(b->mid_dim / c->tp);
 }

@@ -53,6 +53,8 @@ enum dt_block_kind {
     DT_BLOCK_KIND_N
 };
 
+enum dt_block_norm { DT_NORM_NONE, DT_NORM_LAYERNORM, DT_NORM_RMSNORM };
+
 /* How a module computes, beyond its widths: no cost depends on it.  Zero = the habit of the module's kind
  * (doc/modules.md has them). */
 enum dt_block_activation {                      /* of MLPs */
@@ -117,8 +119,12 @@ struct dt_block {
     int groups; /* U-Net: groups of every GroupNorm; 0 = by habit (dt_block_groups) */
     int depth;  /* spatial transformer: number of transformer layers inside */
     /* projector; mid_dim 0 = one layer.  context_len > 0: applied to that many tokens per item
-     * instead of to every token */
+     * instead of to every token; merge > 1: to rows of merge x merge neighbouring tokens, side by side
+     * (in_dim is merge * merge times their width) or, with `pool`, their mean */
     int in_dim, out_dim, mid_dim;
+    int merge;
+    bool pool;
+    enum dt_block_norm in_norm; /* of its rows, before the first layer */
 };
 
 struct dt_module {
@@ -128,8 +134,11 @@ struct dt_module {
     int n_blocks;
     struct dt_block *blocks;
     struct dt_boundary
-        *wire;        /* [n_blocks], of dt_model_wires; NULL: worked out at every question */
-    int patch;        /* image encoder: pixels per patch side; tokens = ceil(w/p)*ceil(h/p) */
+        *wire; /* [n_blocks], of dt_model_wires; NULL: worked out at every question */
+    int patch; /* image encoder: pixels per patch side; tokens = ceil(w/p)*ceil(h/p) */
+    /* image encoder: merge x merge patches leave as one row, images being completed to whole squares of
+     * them; 0 and 1: every patch is a row */
+    int merge;
     int latent_scale; /* image generator: pixels per latent side (8) */
     int resize;       /* 0 = native size; else every image becomes resize x resize pixels */
     /* encoder: tensors are named as CLIP's and SigLIP's vision towers, not as ViT's */
@@ -139,6 +148,17 @@ struct dt_module {
     int out_width; /* elements per token handed downstream (LLM hidden for encoders, context width for LLM) */
     int out_tokens_per_item; /* 0 = one per token; else fixed per image (77 conditioning states per generated image) */
 };
+
+/* Patches that become one row: 1 without merging. */
+static inline int dt_module_merged(const struct dt_module *m)
+{
+    return m->merge > 1 ? m->merge * m->merge : 1;
+}
+/* Rows that `tokens` of an encoder hand to the LLM. */
+static inline int64_t dt_module_out_tokens(const struct dt_module *m, int64_t tokens)
+{
+    return tokens / dt_module_merged(m);
+}
 
 struct dt_model_edge {
     int src, dst;

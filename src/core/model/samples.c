@@ -114,13 +114,16 @@ static inline void add_sequence(struct dt_work *w, int64_t tokens)
         w->tokens_max = tokens;
 }
 
-/* Tokens of one item in a module: patches, latent pixels or frames. */
+/* Tokens of one item in a module: patches, latent pixels or frames.  Patches that are merged come in whole squares:
+ * an image has as many as rows for the LLM, times those of a square. */
 static inline int64_t item_tokens(const struct dt_sample_item *it, const struct dt_module *m,
                                   int pixels)
 {
     if (it->kind == DT_MODALITY_AUDIO)
         return dt_sample_audio_frames(it->w, m->frames_per_s);
     int w = m->resize ? m->resize : it->w, h = m->resize ? m->resize : it->h;
+    if (m->merge > 1)
+        return dt_sample_image_tokens(w, h, pixels * m->merge) * dt_module_merged(m);
     return dt_sample_image_tokens(w, h, pixels);
 }
 
@@ -182,7 +185,9 @@ struct dt_samples_image dt_samples_image_of(const struct dt_model *m)
 {
     for (int i = 0; i < m->n_modules; i++)
         if (m->modules[i].role == DT_ROLE_ENCODER && m->modules[i].modality == DT_MODALITY_IMAGE)
-            return (struct dt_samples_image){m->modules[i].patch, m->modules[i].resize};
+            return (struct dt_samples_image){
+                m->modules[i].patch * (m->modules[i].merge > 1 ? m->modules[i].merge : 1),
+                m->modules[i].resize};
     return (struct dt_samples_image){0, 0};
 }
 

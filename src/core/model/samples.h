@@ -19,8 +19,8 @@ struct dt_sample_item { /* one image or audio clip */
 };
 enum { DT_ITEM_ENCODE = 1, DT_ITEM_GENERATE = 2 };
 
-/* What an image is to the LLM: a token per patch of so many pixels a side (0 = 16), of the image itself or, unless
- * `resize` is 0, of resize x resize pixels. */
+/* What an image is to the LLM: a token per patch (of merged ones: per square of them) of so many pixels a side
+ * (0 = 16), of the image itself or, unless `resize` is 0, of resize x resize pixels. */
 struct dt_samples_image {
     int patch, resize;
 };
@@ -54,8 +54,7 @@ extern const struct dt_samples_pairs dt_samples_pairs_defaults;
 enum dt_status dt_samples_read_csv(const char *path, int seq_len,
                                    const struct dt_samples_image *image, struct dt_error *err,
                                    struct dt_samples **out);
-/* `patch` of the map `node`, if it is there, into image; one that the encoder's patches do not add up to is an
- * error. */
+/* `patch` of the map `node`, if it is there, into image; another one than the encoder's is an error. */
 enum dt_status dt_samples_patch(struct dt_node node, struct dt_samples_image *image,
                                 struct dt_error *err);
 /* Source and assumptions for people, as far as they concern the model. */

@@ -361,12 +361,11 @@ enum dt_status dt_samples_patch(struct dt_node node, struct dt_samples_image *im
     patch = stated.image.patch;
     if (patch == 0)
         return DT_OK;
-    if (encoder > 0 && patch % encoder != 0)
-        return dt_node_error(
-            dt_map_get(node, "patch"), err,
-            "patch: the encoder's patches of %d pixels make no tokens of %d; use "
-            "%d or a multiple of it (which merges patches), or change the encoder's",
-            encoder, patch, encoder);
+    if (encoder > 0 && patch != encoder)
+        return dt_node_error(dt_map_get(node, "patch"), err,
+                             "patch: the encoder makes one token of %d x %d pixels, not of %d x "
+                             "%d; leave this key out, or change patch or merge of the encoder",
+                             encoder, encoder, patch, patch);
     image->patch = patch;
     return DT_OK;
 }

@@ -105,7 +105,13 @@ static void add_projector(const struct dt_shape *s, int in, int out, int tokens,
     p->in_dim = in;
     p->out_dim = out;
     p->context_len = tokens;
-    p->bias = true;
+    p->bias = s->projector_bias;
+    p->in_norm = s->projector_norm;
+    if (s->merge > 1) {
+        p->merge = s->merge;
+        p->pool = s->merge_mean;
+        p->in_dim *= s->merge_mean ? 1 : s->merge * s->merge;
+    }
     if (s->projector == DT_PROJ_MLP)
         p->mid_dim = s->projector_hidden > 0 ? s->projector_hidden : out;
 }
@@ -152,6 +158,7 @@ enum dt_status dt_shape_build(const struct dt_shape *s, int llm_hidden, struct d
     out->blocks = b.blocks;
     out->patch = s->kind == DT_SHAPE_ENCODER ? s->patch : 0;
     out->latent_scale = s->kind == DT_SHAPE_UNET ? s->latent_scale : 0;
+    out->merge = project ? s->merge : 1;
     out->resize = s->resize;
     out->clip_names = s->clip_names;
     out->arith = s->arith;

@@ -22,6 +22,7 @@ enum {
     DT_LIM_POSITIONS = 1 << 24,
     DT_LIM_EXPERTS = 1 << 10,
     DT_LIM_PATCH = 1 << 10,
+    DT_LIM_MERGE = 16,
     DT_LIM_CHANNELS = 1 << 14,
 };
 
@@ -62,6 +63,10 @@ struct dt_shape {
     double frames_per_s;
     enum dt_shape_projector projector;
     int projector_hidden; /* 0 = the projector's output width */
+    bool projector_bias;
+    enum dt_block_norm projector_norm;
+    int merge;       /* 1 = none */
+    bool merge_mean; /* else side by side */
 };
 
 extern const char *const dt_shape_kind_words[];   /* of the kinds from DT_SHAPE_LLM on; NULL */

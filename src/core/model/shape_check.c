@@ -78,6 +78,14 @@ static enum dt_status check_encoder(struct dt_node node, struct dt_shape *s, str
         return dt_node_error(node, err,
                              "encoder: audio needs frames_per_s, the tokens per second "
                              "of sound (BEATs: 49.6)");
+    if (s->merge > 1 && s->modality != DT_MODALITY_IMAGE)
+        return dt_node_error(node, err,
+                             "merge: it joins squares of patches of an image; frames of sound "
+                             "have no second side (lower frames_per_s instead)");
+    if (s->merge > 1 && s->projector == DT_PROJ_NONE)
+        return dt_node_error(node, err,
+                             "merge: the projector takes the merged rows in; state projector: "
+                             "linear or mlp");
     return DT_OK;
 }
 

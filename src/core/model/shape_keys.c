@@ -11,7 +11,9 @@ static const char *const modality_words[] = {"text", "image", "audio", NULL};
 static const char *const norm_words[] = {"rmsnorm", "layernorm", NULL};  /* of layernorm */
 static const char *const attention_words[] = {"flash", "unfused", NULL}; /* of unfused */
 static const char *const projector_words[] = {"none", "linear", "mlp", NULL};
-static const char *const names_words[] = {"vit", "clip", NULL}; /* of clip_names */
+static const char *const projector_norm_words[] = {"none", "layernorm", "rmsnorm", NULL};
+static const char *const merge_words[] = {"concatenate", "mean", NULL}; /* of merge_mean */
+static const char *const names_words[] = {"vit", "clip", NULL};         /* of clip_names */
 
 /* LLM = Llama habits, encoder = ViT habits, U-Net = Stable Diffusion habits. */
 const struct dt_shape dt_shape_defaults[] = {
@@ -19,12 +21,16 @@ const struct dt_shape dt_shape_defaults[] = {
                       .role = DT_ROLE_LLM,
                       .modality = DT_MODALITY_TEXT,
                       .projector = DT_PROJ_MLP,
+                      .projector_bias = true,
+                      .merge = 1,
                       .latent_scale = 8,
                       .gated = true},
     [DT_SHAPE_ENCODER] = {.kind = DT_SHAPE_ENCODER,
                           .role = DT_ROLE_ENCODER,
                           .modality = DT_MODALITY_IMAGE,
                           .projector = DT_PROJ_MLP,
+                          .projector_bias = true,
+                          .merge = 1,
                           .latent_scale = 8,
                           .layernorm = true,
                           .bias = true,
@@ -36,6 +42,8 @@ const struct dt_shape dt_shape_defaults[] = {
          .role = DT_ROLE_GENERATOR,
          .modality = DT_MODALITY_IMAGE,
          .projector = DT_PROJ_MLP,
+         .projector_bias = true,
+         .merge = 1,
          .latent_scale = 8,
          .unet = {.in_channels = 4, .out_channels = 4, .res_blocks = 2, .class_layers = 1}},
 };
@@ -276,10 +284,21 @@ static enum dt_status read_level_flags(struct dt_node map, const struct dt_key *
      DT_KEY_INTO(struct dt_shape, projector),                                                      \
      .words = projector_words,                                                                     \
      .help = "joins the module to the LLM"},                                                       \
+        {.name = "projector_hidden",                                                               \
+         .type = DT_KEY_INTEGER,                                                                   \
+         DT_KEY_INTO(struct dt_shape, projector_hidden),                                           \
+         .min = 1,                                                                                 \
+         .max = DT_LIM_HIDDEN,                                                                     \
+         .fallback = "that of its output",                                                         \
+         .help = "width between a projector's layers"},                                            \
+        {.name = "projector_norm",                                                                 \
+         .type = DT_KEY_WORD,                                                                      \
+         DT_KEY_INTO(struct dt_shape, projector_norm),                                             \
+         .words = projector_norm_words,                                                            \
+         .help = "of the rows that it takes in"},                                                  \
     {                                                                                              \
-        .name = "projector_hidden", .type = DT_KEY_INTEGER,                                        \
-        DT_KEY_INTO(struct dt_shape, projector_hidden), .min = 1, .max = DT_LIM_HIDDEN,            \
-        .fallback = "that of its output", .help = "width between a projector's layers"             \
+        .name = "projector_bias", .type = DT_KEY_BOOL,                                             \
+        DT_KEY_INTO(struct dt_shape, projector_bias), .help = "biases of its layers"               \
     }
 #define RESIZE_ROW                                                                                 \
     {                                                                                              \
@@ -433,6 +452,17 @@ static const struct dt_key encoder_keys[] = {
      .max = DT_LIM_PATCH,
      .help = "of an image"},
     RESIZE_ROW,
+    {.name = "merge",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_shape, merge),
+     .min = 1,
+     .max = DT_LIM_MERGE,
+     .help = "patches a side of the square that becomes one row for the LLM"},
+    {.name = "merge_by",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_shape, merge_mean),
+     .words = merge_words,
+     .help = "what the row is of them"},
     PROJECTOR_ROWS,
     RATE_ROW,
     {.name = "class_tokens",

@@ -184,7 +184,7 @@ static enum dt_status find_samples(struct dt_check *c, int module, struct where 
     return DT_OK;
 }
 
-/* What crosses from u to d for a sample: the encoder's tokens, or as many of the LLM's states as
+/* What crosses from u to d for a sample: the encoder's rows, or as many of the LLM's states as
  * each item to generate is conditioned on. */
 static uint64_t crossing(const struct dt_check *c, int u, int d, struct where in_u,
                          struct where in_d)
@@ -197,7 +197,8 @@ static uint64_t crossing(const struct dt_check *c, int u, int d, struct where in
     const struct dt_microbatch *mb = &a->mb[at.mb - 1];
     const struct dt_work *w =
         a->sample_work ? &a->sample_work[mb->first + at.at] : &a->work[at.mb - 1];
-    uint64_t n = (uint64_t)(items ? w->n : w->tokens);
+    int side = from->merge > 1 ? from->merge : 1; /* a row for the LLM has side x side patches */
+    uint64_t n = (uint64_t)(items ? w->n : w->tokens / (side * side));
 
     if (!a->sample_work) /* of the microbatch's work an even share, in whole tokens */
         n = n * (at.at + 1) / mb->n - n * at.at / mb->n;

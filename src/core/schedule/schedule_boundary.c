@@ -19,8 +19,9 @@
 /* Bytes of sample `pos` of a microbatch on the edge u -> d. */
 struct edge_bytes {
     const struct dt_assignment_module *of; /* whose work counts: u's tokens or d's items */
-    uint64_t width;                        /* bytes per token, or per item when `items` */
+    uint64_t width;                        /* bytes per row, or per item when `items` */
     bool items;
+    int merged; /* u's tokens that leave as one row */
 };
 
 static struct edge_bytes edge_bytes(const struct dt_sched *s, const struct dt_model_edge *e)
@@ -28,7 +29,8 @@ static struct edge_bytes edge_bytes(const struct dt_sched *s, const struct dt_mo
     const struct dt_module *u = &s->model->modules[e->src], *d = &s->model->modules[e->dst];
     int per_item = d->out_tokens_per_item ? d->out_tokens_per_item : u->out_tokens_per_item;
     uint64_t elem = (uint64_t)dt_plan_policy_elem_bytes(&s->plan->policy);
-    struct edge_bytes b = {&s->a->m[e->src], elem * (uint64_t)u->out_width, false};
+    struct edge_bytes b = {&s->a->m[e->src], elem * (uint64_t)u->out_width, false,
+                           dt_module_merged(u)};
 
     /* A generator is conditioned on a fixed number of LLM states for each item that it generates.
      */
@@ -48,10 +50,10 @@ static uint64_t sample_bytes(const struct edge_bytes *b, uint32_t mb, uint32_t p
 
     if (b->of->sample_work) {
         w = &b->of->sample_work[x->first + pos];
-        return b->width * (uint64_t)(b->items ? w->n : w->tokens);
+        return b->width * (uint64_t)(b->items ? w->n : w->tokens / b->merged);
     }
     w = &b->of->work[mb];
-    total = (uint64_t)(b->items ? w->n : w->tokens);
+    total = (uint64_t)(b->items ? w->n : w->tokens / b->merged);
     return b->width * (total * (pos + 1) / x->n - total * pos / x->n);
 }
 

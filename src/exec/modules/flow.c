@@ -24,6 +24,10 @@ static enum dt_status check_block(const struct dt_module *m, const struct dt_blo
 {
     if (b->n_experts > 0)
         return unsupported(err, m, "a mixture of experts");
+    if (b->merge > 1)
+        return unsupported(err, m, "merging of patches (merge)");
+    if (b->kind == DT_BLOCK_PROJECTOR && b->in_norm != DT_NORM_NONE)
+        return unsupported(err, m, "a projector with a norm (projector_norm)");
     if (b->class_attends)
         return unsupported(err, m,
                            "attention to a class token (class_attention: false leaves the token "
