@@ -65,6 +65,7 @@ check_PROGRAMS += \
 	tests/test_profiler \
 	tests/test_program \
 	tests/test_program_mutants \
+	tests/test_replicas \
 	tests/test_report \
 	tests/test_rows \
 	tests/test_run_facts \
@@ -90,6 +91,7 @@ tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
 tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h
 tests_test_outliers_SOURCES = tests/test_outliers.c tests/synth.c tests/synth.h
 tests_test_program_SOURCES = tests/test_program.c tests/random_plan.h
+tests_test_replicas_SOURCES = tests/test_replicas.c tests/random_plan.h
 tests_test_program_mutants_SOURCES = \
 	tests/test_program_mutants.c tests/program_oracle.c tests/program_oracle.h tests/random_plan.h
 tests_test_zb_h1_SOURCES = tests/test_zb_h1.c tests/random_plan.h

@@ -4,6 +4,7 @@
  * backward will be, so that the second (schedule_fill.c) can name any op of any lane by arithmetic,
  * without a table. */
 #include "core/schedule/schedule_fill.h"
+#include "core/schedule/timeline.h"
 
 #include <string.h>
 
@@ -196,9 +197,13 @@ static enum dt_status compile(struct dt_sched *s, struct dt_program *p, struct d
     return dt_sched_colocate(s, p, err);
 }
 
-enum dt_status dt_sched_compile(const struct dt_plan *plan, const struct dt_model *model,
-                                const struct dt_cluster *cluster, const struct dt_assignment *a,
-                                struct dt_cost *cost, struct dt_error *err, struct dt_program **out)
+struct compiled {
+    struct dt_program *p;
+    bool list_sooner;
+};
+
+static enum dt_status compile_one(const struct dt_sched *in, enum dt_sched_take take,
+                                  struct dt_error *err, struct compiled *out)
 {
     struct dt_program *p = dt_calloc(1, sizeof(*p));
     struct dt_sched s;
@@ -206,8 +211,9 @@ enum dt_status dt_sched_compile(const struct dt_plan *plan, const struct dt_mode
 
     if (!p)
         return dt_error_nomem(err, "a program");
-    st = dt_sched_init(&s, plan, model, cluster, a, err);
-    s.cost = cost;
+    st = dt_sched_init(&s, in->plan, in->model, in->cluster, in->a, err);
+    s.cost = in->cost;
+    s.take = take;
     if (st == DT_OK)
         st = compile(&s, p, err);
     dt_sched_fini(&s);
@@ -215,6 +221,68 @@ enum dt_status dt_sched_compile(const struct dt_plan *plan, const struct dt_mode
         dt_program_free(p);
         return st;
     }
-    *out = p;
+    *out = (struct compiled){p, s.list_sooner};
+    return DT_OK;
+}
+
+static enum dt_status makespan(const struct dt_sched *in, const struct dt_program *p,
+                               struct dt_error *err, int64_t *ns)
+{
+    struct dt_timeline line = {0};
+    struct dt_timeline_topo topo = {0};
+    struct dt_durations dur;
+    enum dt_status st;
+
+    DT_TRY(dt_durations_compute(p, in->model, in->cluster, in->cost, false, err, &dur));
+    st = dt_timeline_topo_build(p, err, &topo);
+    if (st == DT_OK)
+        st = dt_timeline_eval(p, &topo, dur.ns, err, &line);
+    if (st == DT_OK)
+        *ns = line.makespan_ns;
+    dt_timeline_free(&line);
+    dt_timeline_topo_free(&topo);
+    dt_durations_free(&dur);
+    return st;
+}
+
+/* The program of the list schedule in place of that of the fixed order, if its timeline is shorter; without a cost
+ * model the orders' own times have decided. */
+static enum dt_status try_list(const struct dt_sched *in, struct dt_error *err,
+                               struct dt_program **best)
+{
+    struct compiled list;
+    int64_t fixed_ns = 1, list_ns = 0;
+    enum dt_status st = DT_OK;
+
+    DT_TRY(compile_one(in, DT_SCHED_LIST, err, &list));
+    if (in->cost)
+        st = makespan(in, *best, err, &fixed_ns);
+    if (st == DT_OK && in->cost)
+        st = makespan(in, list.p, err, &list_ns);
+    if (st == DT_OK && list_ns < fixed_ns) {
+        dt_program_free(*best);
+        *best = list.p;
+    } else {
+        dt_program_free(list.p);
+    }
+    return st;
+}
+
+enum dt_status dt_sched_compile(const struct dt_plan *plan, const struct dt_model *model,
+                                const struct dt_cluster *cluster, const struct dt_assignment *a,
+                                struct dt_cost *cost, struct dt_error *err, struct dt_program **out)
+{
+    const struct dt_sched in = {
+        .plan = plan, .model = model, .cluster = cluster, .a = a, .cost = cost};
+    struct compiled c;
+    enum dt_status st;
+
+    DT_TRY(compile_one(&in, DT_SCHED_FIXED, err, &c));
+    st = c.list_sooner ? try_list(&in, err, &c.p) : DT_OK;
+    if (st != DT_OK) {
+        dt_program_free(c.p);
+        return st;
+    }
+    *out = c.p;
     return DT_OK;
 }

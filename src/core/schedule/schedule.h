@@ -8,7 +8,7 @@
 #include "core/cost/cost.h"
 #include "core/schedule/program.h"
 
-/* `cost` is only asked when lanes need a list schedule (unequal counts, parallel branches). */
+/* `cost` is only asked when lanes need a list schedule, or may take one (unequal counts, an interleaved module). */
 enum dt_status dt_sched_compile(const struct dt_plan *plan, const struct dt_model *model,
                                 const struct dt_cluster *cluster, const struct dt_assignment *a,
                                 struct dt_cost *cost, struct dt_error *err,

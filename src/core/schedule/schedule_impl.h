@@ -69,6 +69,9 @@ struct dt_sched_module {
     int64_t *when;
 };
 
+/* Where lanes of one chunk have both a fixed order and a list schedule (slots that are not aligned). */
+enum dt_sched_take { DT_SCHED_FIXED, DT_SCHED_LIST };
+
 struct dt_sched {
     const struct dt_plan *plan;
     const struct dt_model *model;
@@ -78,6 +81,9 @@ struct dt_sched {
     int n_modules;
     bool aligned; /* microbatch k of every replica of every module is slot k */
     struct dt_sched_module m[DT_MAX_MODULES];
+    enum dt_sched_take take;
+    bool
+        list_sooner; /* out: the list schedule ended before the fixed order, with mean microbatches and free transfers */
     uint32_t n_transfers;
     struct dt_sched_transfer *transfers;
     uint32_t n_lanes, n_groups;
@@ -128,9 +134,11 @@ enum dt_status dt_sched_transfers(struct dt_sched *s, struct dt_error *err);
 /* Compute order of every lane (schedule_order.c). */
 enum dt_status dt_sched_orders(struct dt_sched *s, struct dt_error *err);
 /* The list schedule (schedule_list.c): orders for lanes of modules with list[m]; other lanes keep
- * the order they have.  Filled like m.order; lanes of several chunks come with Megatron-core's
- * order, which is kept if no rule of the list schedule ends earlier. */
-enum dt_status dt_sched_list(struct dt_sched *s, const bool *list, struct dt_error *err);
+ * the order they have.  Filled like m.order.  Lanes of modules with fixed[m] come with an order: several chunks with
+ * Megatron-core's, which is kept if no rule of the list schedule ends earlier; one chunk with that of the schedule,
+ * which is kept as `take` says. */
+enum dt_status dt_sched_list(struct dt_sched *s, const bool *list, const bool *fixed,
+                             struct dt_error *err);
 /* RECVs of a lane are in the order of their consumers; where that is not the order in which some
  * peer sends, the lane takes the order of a common topological level instead (schedule_recv.c). */
 enum dt_status dt_sched_match(struct dt_sched *s, struct dt_program *p, struct dt_error *err);

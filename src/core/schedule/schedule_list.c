@@ -3,9 +3,10 @@
  * The list schedule: a simulated execution whose order becomes the fixed order of its lanes.
  *
  * A lane that is free takes, of what is ready, the oldest backward, else a forward within its
- * in-flight bound.  A lane of several chunks has a choice of forwards; two rules are tried, beside
- * Megatron-core's order, and the run that ends first gives the order,
- * Megatron-core's unless another is 5 % faster:
+ * in-flight bound.  Where lanes have a fixed order as well (slots that are not aligned, without chunks), that is run
+ * beside it; the compiler asks for the list schedule in a second program if it ends earlier here, and keeps the program
+ * that is.  A lane of several chunks has a choice of forwards; two rules are tried, beside Megatron-core's order, and
+ * the run that ends first gives the order, Megatron-core's unless another is 5 % faster:
  *
  *   deepest    the last chunk that can run: keeps step with modules around that deliver and take
  *              one microbatch at a time
@@ -51,8 +52,8 @@ struct list_lane {
 };
 struct list {
     struct dt_sched *s;
-    const bool *is_list;
-    bool groups; /* the rule in force */
+    const bool *is_list, *given; /* of modules: on the list; lanes come with a fixed order too */
+    bool groups;                 /* the rule in force */
     int replicas[DT_MAX_MODULES];
     uint32_t lane_base[DT_MAX_MODULES], n_mb[DT_MAX_MODULES];
     size_t task_base[DT_MAX_MODULES], n_tasks, done;
@@ -234,7 +235,7 @@ static void list_reset(struct list *l, bool fixed, bool groups)
         struct list_lane *x = &l->lanes[i];
         int vpp = l->s->m[x->module].vpp;
 
-        x->fixed = !l->is_list[x->module] || (fixed && vpp > 1);
+        x->fixed = !l->is_list[x->module] || (fixed && l->given[x->module]);
         x->busy = x->touched = false;
         x->held = x->at = x->first_open = x->credit_at = x->ready_n = x->n_code = 0;
         memset(x->next_f, 0, (size_t)vpp * sizeof(*x->next_f));
@@ -503,30 +504,58 @@ static void keep_orders(struct list *l)
                (size_t)l->n_mb[i] * l->s->m[i].n_v * 2 * sizeof(*l->when));
 }
 
-enum dt_status dt_sched_list(struct dt_sched *s, const bool *list, struct dt_error *err)
+/* Keeps the order that ends first; its time, or INT64_MAX where every one blocks. */
+static int64_t best_of_chunks(struct list *l)
 {
-    struct list l = {.s = s, .is_list = list};
     int64_t best = INT64_MAX;
-    bool chunks = false;
 
-    for (int i = 0; i < s->n_modules; i++)
-        chunks |= list[i] && s->m[i].vpp > 1;
-    if (list_init(&l) != 0) {
-        dt_arena_free(&l.arena);
-        return dt_error_nomem(err, "list schedule");
-    }
-    for (int rule = chunks ? 0 : 1; rule < (chunks ? 3 : 2); rule++) {
-        int64_t ns = list_run(&l, rule == 0, rule == 2);
+    for (int rule = 0; rule < 3; rule++) {
+        int64_t ns = list_run(l, rule == 0, rule == 2);
 
         /* Megatron-core's order is regular and bears unequal microbatches best, which means do not
          * show: another must be clearly faster. */
         if (ns < best) {
             best = rule == 0 && ns < INT64_MAX ? ns / 100 * (100 - CLEARLY) : ns;
-            keep_orders(&l);
+            keep_orders(l);
         }
     }
+    return best;
+}
+
+/* The list schedule, or the fixed order unless the list schedule is asked for. */
+static int64_t best_of_two(struct list *l, bool any_fixed)
+{
+    int64_t listed, fixed = INT64_MAX;
+
+    listed = list_run(l, false, false);
+    if (any_fixed && l->s->take == DT_SCHED_FIXED) {
+        fixed = list_run(l, true, false);
+        l->s->list_sooner = listed < fixed;
+        if (fixed == INT64_MAX) /* transfers leave their slots: no order by slots */
+            listed = list_run(l, false, false);
+    }
+    keep_orders(l);
+    return fixed < INT64_MAX ? fixed : listed;
+}
+
+enum dt_status dt_sched_list(struct dt_sched *s, const bool *list, const bool *fixed,
+                             struct dt_error *err)
+{
+    struct list l = {.s = s, .is_list = list, .given = fixed};
+    bool chunks = false, both = false;
+    int64_t ns;
+
+    for (int i = 0; i < s->n_modules; i++) {
+        both |= list[i] && fixed[i];
+        chunks |= list[i] && s->m[i].vpp > 1;
+    }
+    if (list_init(&l) != 0) {
+        dt_arena_free(&l.arena);
+        return dt_error_nomem(err, "list schedule");
+    }
+    ns = chunks ? best_of_chunks(&l) : best_of_two(&l, both);
     dt_arena_free(&l.arena);
-    if (best == INT64_MAX)
+    if (ns == INT64_MAX)
         return dt_error_set(err, DT_ERR_INFEASIBLE,
                             "no order of the microbatches keeps within the in-flight bounds");
     return DT_OK;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * The order of forwards and backwards on every lane: that of the plan's schedule (core/pipeline) where the graph allows
- * a fixed one.  Modules around an interleaved one, and every module when slots are not aligned, take the list
- * schedule. */
+ * a fixed one.  Modules around an interleaved one take the list schedule; so does every module when slots are not
+ * aligned and that is faster than the fixed order. */
 #include "core/schedule/schedule_impl.h"
 
 static int order_alloc(struct dt_sched *s, struct dt_sched_lane_order *o, uint32_t n, int vpp)
@@ -70,14 +70,47 @@ static enum dt_status order_lane(struct dt_sched *s, struct dt_sched_module *m, 
     return DT_OK;
 }
 
+/* A module that takes its inputs from others and works on some slots only.  1F1B counted in its own microbatches would
+ * wait for inputs of slots that the modules in front may not begin before it has run a backward.  So a lane goes by the
+ * times of core/pipeline/one_f_one_b.c: F of slot k at 2k - a, B at 2k + a + 1, where a is its bound less one.  Its
+ * microbatches are of different slots, hence it holds no more than the bound.
+ *
+ * A module without inputs keeps 1F1B in its own microbatches: that only moves forwards ahead of these times. */
+static enum dt_status order_by_slots(struct dt_sched *s, struct dt_sched_module *m, int replica,
+                                     int stage, struct dt_sched_lane_order *o, struct dt_error *err)
+{
+    const struct dt_microbatch *mb = &s->a->m[m->index].mb[m->mb_first[replica]];
+    uint32_t n = m->mb_first[replica + 1] - m->mb_first[replica], b = 0;
+    int64_t ahead = dt_memory_in_flight(s->plan, s->model, m->index, stage, s->a->n_slots) - 1;
+
+    if (order_alloc(s, o, 2 * n, 1) != 0)
+        return dt_error_nomem(err, "order of a lane");
+    for (uint32_t f = 0; f <= n; f++) {
+        while (m->v[stage].backward && b < f && (f == n || mb[f].slot > mb[b].slot + ahead))
+            o->code[o->n++] = DT_CODE(b++, 0, DT_CODE_BACKWARD);
+        if (f < n)
+            o->code[o->n++] = DT_CODE(f, 0, DT_CODE_FORWARD);
+    }
+    return DT_OK;
+}
+
+static bool takes_inputs(const struct dt_sched *s, const struct dt_sched_module *m)
+{
+    for (int e = 0; e < s->model->n_edges; e++)
+        if (s->model->edges[e].dst == m->index)
+            return true;
+    return false;
+}
+
 /* Microbatches of lane l of a module (one replica stands for all when slots are aligned). */
 static uint32_t lane_microbatches(const struct dt_sched_module *m, int l)
 {
     return m->mb_first[l / m->pp + 1] - m->mb_first[l / m->pp];
 }
 
+/* `by_slots`: the list schedule could stand for it. */
 static enum dt_status module_orders(struct dt_sched *s, struct dt_sched_module *m, int lanes,
-                                    bool fixed, struct dt_error *err)
+                                    bool fixed, bool by_slots, struct dt_error *err)
 {
     m->order = DT_ARENA_NEW(&s->arena, struct dt_sched_lane_order, lanes);
     if (!m->order)
@@ -89,7 +122,9 @@ static enum dt_status module_orders(struct dt_sched *s, struct dt_sched_module *
             return dt_error_set(err, DT_ERR_INPUT,
                                 "module %s: %u microbatches per replica, at most %d", m->mod->name,
                                 n, DT_MB_MAX - 1);
-        if (fixed)
+        if (fixed && by_slots && n != (uint32_t)s->a->n_slots && takes_inputs(s, m))
+            DT_TRY(order_by_slots(s, m, l / m->pp, l % m->pp, &m->order[l], err));
+        else if (fixed)
             DT_TRY(order_lane(s, m, l % m->pp, n, &m->order[l], err));
         else if (order_alloc(s, &m->order[l], 2 * n * (uint32_t)m->vpp, m->vpp) != 0)
             return dt_error_nomem(err, "orders of lanes");
@@ -99,7 +134,7 @@ static enum dt_status module_orders(struct dt_sched *s, struct dt_sched_module *
 
 enum dt_status dt_sched_orders(struct dt_sched *s, struct dt_error *err)
 {
-    bool list[DT_MAX_MODULES] = {false}, interleaved = false, any = false;
+    bool list[DT_MAX_MODULES] = {false}, fixed[DT_MAX_MODULES], interleaved = false, any = false;
     int lanes[DT_MAX_MODULES];
 
     for (int i = 0; i < s->n_modules; i++) {
@@ -110,10 +145,11 @@ enum dt_status dt_sched_orders(struct dt_sched *s, struct dt_error *err)
         list[i] = dt_pipe_of(s->plan->policy.schedule)->bounded &&
                   (!s->aligned || (interleaved && s->n_modules > 1));
         any |= list[i];
-        DT_TRY(module_orders(s, &s->m[i], lanes[i], !list[i] || s->m[i].vpp > 1, err));
+        fixed[i] = !list[i] || !interleaved || s->m[i].vpp > 1;
+        DT_TRY(module_orders(s, &s->m[i], lanes[i], fixed[i], list[i] && !interleaved, err));
     }
     if (any)
-        DT_TRY(dt_sched_list(s, list, err));
+        DT_TRY(dt_sched_list(s, list, fixed, err));
     for (int i = 0; i < s->n_modules; i++)
         for (int l = 0; l < lanes[i]; l++) {
             DT_TRY(put_off(s, &s->m[i], l % s->m[i].pp, lane_microbatches(&s->m[i], l),
