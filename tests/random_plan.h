@@ -11,6 +11,27 @@ static inline int sf_below(struct dt_rng *r, int n)
     return (int)dt_rng_below(r, (uint64_t)n);
 }
 
+/* Some modules as guests on the GPUs of others that are as large, the LLM among them; chains of guests, too. */
+static inline void sf_random_guests(struct sched_fixture *s, uint64_t seed, int round)
+{
+    struct dt_plan *p = &s->plan;
+    struct dt_rng r;
+
+    dt_rng_init(&r, seed, 900000 + (uint64_t)round);
+    if (p->colocated || sf_below(&r, 2))
+        return;
+    for (int m = 0; m < p->n_modules; m++) {
+        int host = sf_below(&r, p->n_modules);
+
+        for (int k = 0; k < 3 && host == m; k++)
+            host = sf_below(&r, p->n_modules);
+        if (host != m && dt_plan_host(p, host) != m &&
+            dt_plan_layout_gpus(&p->modules[m].layout) <=
+                dt_plan_layout_gpus(&p->modules[host].layout))
+            p->modules[m].with = (uint8_t)(host + 1);
+    }
+}
+
 /* Model, plan and samples, with 1F1B or any other schedule of the table; `small`: fewer modules, lanes and microbatches. */
 static inline void sf_random(struct sched_fixture *s, uint64_t seed, int round, bool small)
 {
@@ -52,7 +73,8 @@ static inline void sf_random(struct sched_fixture *s, uint64_t seed, int round, 
     }
     if (small) /* a table that the first and the last stage share */
         s->f.model.modules[llm].blocks[s->f.model.modules[llm].n_blocks - 1].tied = sf_below(&r, 2);
-    s->plan.colocated = small && vpp == 1 && sf_below(&r, 4) == 0;
+    s->plan.colocated = small && sf_below(&r, 4) == 0;
+    sf_random_guests(s, seed, round);
     sf_samples(s, (int64_t)n * dp * 2, 2, 2, sf_below(&r, 2), dt_rng_u64(&r));
     for (int m = 0; m < llm; m++)
         s->f.model.modules[m].merge = sf_below(&r, 3); /* 0 and 1: no merging */

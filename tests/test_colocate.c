@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Colocated modules: lanes that share GPUs take turns, whatever the durations are. */
-#include "sched_fixture.h"
+#include "random_plan.h"
 
 #include "core/schedule/timeline.h"
 
+#include <math.h>
 #include <stdio.h>
 
 static struct sched_fixture s; /* large: not on the stack */
@@ -78,6 +79,28 @@ START_TEST(lanes_of_a_gpu_never_overlap)
         check_turns(&r);
         sf_free(&s);
     }
+}
+END_TEST
+
+/* The same for plans in which some modules are guests and others are not, with durations from costs or without. */
+START_TEST(guests_and_hosts_never_overlap)
+{
+    uint64_t seed = dt_test_seed();
+    int guests = 0;
+    struct dt_rng r;
+
+    dt_rng_init(&r, seed, 23);
+    for (int round = 0; round < 150; round++) {
+        sf_random(&s, seed, round, true);
+        printf("seed %" PRIu64 " round %d\n", seed, round);
+        sf_compile(&s);
+        for (int m = 0; m < s.plan.n_modules; m++)
+            guests += s.plan.modules[m].with > 0;
+        if (s.p->n_ops < 1000)
+            check_turns(&r);
+        sf_free(&s);
+    }
+    ck_assert_int_gt(guests, 10);
 }
 END_TEST
 
@@ -196,16 +219,54 @@ START_TEST(memory_of_a_gpu_adds_up)
 }
 END_TEST
 
+/* The encoder on the GPUs of the LLM's second stage, the generator on its own: the sum is that of those two stages, and the
+ * message names them. */
+START_TEST(memory_of_a_guest_adds_to_its_host)
+{
+    struct dt_work w[3] = {{1, 256, 65536, 256}, {1, 256, 65536, 256}, {1, 64, 4096, 64}};
+    double bytes[3] = {0}, most = 0;
+
+    sf_init(&s);
+    sf_chain(&s, 4);
+    sf_plan(&s, 4, 1, DT_SCHED_1F1B);
+    sf_layout(&s, 1, 1, 2, 1, 2);
+    sf_layout(&s, 0, 1, 1, 1, 2);
+    s.plan.modules[0].with = 2;
+    s.plan.modules[0].pinned = true;
+    s.plan.modules[0].layout.first_gpu = 2;
+    dt_assert_ok(dt_plan_place(&s.plan, &s.f.cluster, &s.err), s.err);
+    dt_assert_ok(dt_plan_validate(&s.plan, &s.f.model, &s.f.cluster, &s.err), s.err);
+    dt_assert_ok(dt_memory_check(&s.plan, &s.f.model, &s.f.cluster, w, &most, &s.err), s.err);
+    for (int k = 0; k < 3; k++) { /* encoder, LLM stage 0, LLM stage 1 */
+        struct dt_memory mem;
+
+        dt_memory_stage(&s.plan, &s.f.model, &s.f.cluster, k > 0, k > 1, &w[k > 0], 2, &mem);
+        bytes[k] = mem.total - (k == 0 ? mem.reserve : 0);
+    }
+    ck_assert_double_eq_tol(most, fmax(bytes[0] + bytes[2], bytes[1]), 1);
+    s.f.cluster.mem_bytes = bytes[0] + bytes[2] - 1;
+    ck_assert_double_gt(s.f.cluster.mem_bytes, fmax(bytes[1], bytes[2]));
+    ck_assert_int_eq(dt_memory_check(&s.plan, &s.f.model, &s.f.cluster, w, NULL, &s.err),
+                     DT_ERR_INFEASIBLE);
+    dt_assert_has(s.err.message, "of GPU 2");
+    dt_assert_has(s.err.message, "encoder stage 0");
+    dt_assert_has(s.err.message, "llm stage 1");
+    sf_free(&s);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("colocate");
     TCase *tc = dt_test_case(suite, "turns", 120);
 
     tcase_add_test(tc, lanes_of_a_gpu_never_overlap);
+    tcase_add_test(tc, guests_and_hosts_never_overlap);
     tcase_add_test(tc, one_gpu_holds_one_microbatch);
     tcase_add_test(tc, check_finds_a_lost_turn);
     tcase_add_test(tc, same_program_every_time);
     tcase_add_test(tc, plan_json_keeps_the_flag);
     tcase_add_test(tc, memory_of_a_gpu_adds_up);
+    tcase_add_test(tc, memory_of_a_guest_adds_to_its_host);
     return dt_test_run(suite);
 }

@@ -213,6 +213,73 @@ START_TEST(stated_places_leave_no_room)
 }
 END_TEST
 
+/* vit (12 GPUs in lanes of 2) and gen (2) on the llm's 48. */
+START_TEST(guests_lie_on_their_hosts)
+{
+    struct dt_error err;
+
+    plan.modules[0].with = 2;
+    plan.modules[2].with = 1; /* and so with the llm */
+    dt_assert_ok(dt_plan_place(&plan, &fx.cluster, &err), err);
+    ck_assert_int_eq(dt_plan_host(&plan, 2), 1);
+    ck_assert_int_eq(dt_plan_gpus(&plan), 48);
+    for (int m = 0; m < 3; m++)
+        ck_assert_int_eq(plan.modules[m].layout.first_gpu, 0);
+    dt_assert_ok(dt_plan_validate(&plan, &fx.model, &fx.cluster, &err), err);
+    plan.modules[1].layout.first_gpu =
+        8; /* guests go where the host goes, or where they are told to */
+    plan.modules[1].pinned = plan.modules[2].pinned = true;
+    plan.modules[2].layout.first_gpu = 18;
+    dt_assert_ok(dt_plan_place(&plan, &fx.cluster, &err), err);
+    ck_assert_int_eq(plan.modules[0].layout.first_gpu, 8);
+    ck_assert_int_eq(plan.modules[2].layout.first_gpu, 18);
+    dt_assert_ok(dt_plan_validate(&plan, &fx.model, &fx.cluster, &err), err);
+    plan.modules[2].layout.first_gpu = 20; /* of the llm, but not of vit, which has 8 to 19 */
+    ck_assert_int_eq(dt_plan_validate(&plan, &fx.model, &fx.cluster, &err), DT_ERR_INPUT);
+    dt_assert_has(err.message, "GPUs 20 to 21 are not all among those of vit, which has 8 to 19");
+    plan.modules[2].with = 0;
+    plan.modules[2].layout.first_gpu = 18;
+    ck_assert_int_eq(dt_plan_validate(&plan, &fx.model, &fx.cluster, &err), DT_ERR_INPUT);
+    dt_assert_has(err.message, "gen (GPUs 18 to 19) share GPUs; move one by first_gpu, or let them "
+                               "take turns by with: vit");
+}
+END_TEST
+
+/* A guest with wider lanes than its host: the host begins where they tile nodes. */
+START_TEST(hosts_begin_where_guests_can)
+{
+    struct dt_error err;
+
+    plan.modules[0].layout = (struct dt_plan_layout){8, 1, 1, 1, 1, 1, 1, 0};
+    plan.modules[0].with = 2;
+    plan.modules[2].layout = (struct dt_plan_layout){4, 1, 1, 1, 1, 1, 1, 0};
+    plan.modules[2].pinned = true;
+    dt_assert_ok(dt_plan_place(&plan, &fx.cluster, &err), err);
+    ck_assert_int_eq(plan.modules[1].layout.first_gpu, 8); /* lanes of 4 alone would begin at 4 */
+    ck_assert_int_eq(plan.modules[0].layout.first_gpu, 8);
+}
+END_TEST
+
+START_TEST(impossible_guests_are_refused)
+{
+    struct dt_error err;
+
+    plan.modules[0].with = 2;
+    plan.modules[1].with = 1;
+    ck_assert_int_eq(dt_plan_place(&plan, &fx.cluster, &err), DT_ERR_INPUT);
+    dt_assert_has(err.message, "module vit lies with llm, and so on in a circle");
+    plan.modules[0].with = 0;
+    dt_assert_ok(dt_plan_place(&plan, &fx.cluster, &err), err);
+    ck_assert_int_eq(dt_plan_validate(&plan, &fx.model, &fx.cluster, &err), DT_ERR_INPUT);
+    dt_assert_has(err.message, "llm: its 48 GPUs are to be some of those of vit, which has 12");
+    plan.modules[1].with = 0;
+    plan.modules[0].with = 2;
+    plan.colocated = true;
+    ck_assert_int_eq(dt_plan_place(&plan, &fx.cluster, &err), DT_ERR_INPUT);
+    dt_assert_has(err.message, "with and colocated: true cannot be combined");
+}
+END_TEST
+
 START_TEST(placement_needs_room)
 {
     struct dt_error err;
@@ -522,6 +589,9 @@ int main(void)
     tcase_add_test(c, placement_never_straddles);
     tcase_add_test(c, stated_places_are_kept);
     tcase_add_test(c, stated_places_leave_no_room);
+    tcase_add_test(c, guests_lie_on_their_hosts);
+    tcase_add_test(c, hosts_begin_where_guests_can);
+    tcase_add_test(c, impossible_guests_are_refused);
     tcase_add_test(c, placement_needs_room);
     tcase_add_loop_test(c, validity, 0, (int)(sizeof(broken) / sizeof(broken[0])));
     tcase_add_test(c, experts_are_split_by_tp_only);

@@ -111,12 +111,12 @@ static void stages(struct dt_cli_rows *r, const struct dt_session *s, const stru
 {
     const struct dt_plan *p = &s->search.plans[0];
     const struct dt_cluster *c = &s->job->cluster;
-    int64_t n_mb = dt_plan_slots(p, s->job->model->llm);
     struct dt_memory mem;
 
     for (int m = 0; m < p->n_modules; m++)
         for (int k = 0; k < p->modules[m].layout.pp; k++) {
-            dt_memory_stage(p, s->job->model, c, m, k, &work[m], n_mb, &mem);
+            dt_memory_stage(p, s->job->model, c, m, k, &work[m],
+                            dt_plan_microbatches(p, s->job->model->llm, m), &mem);
             stage(r, c, p, m, k, &mem);
         }
 }

@@ -64,6 +64,7 @@ libdtcore_a_SOURCES = \
 	src/core/model/plan.c \
 	src/core/model/plan.h \
 	src/core/model/plan_json.c \
+	src/core/model/plan_place.c \
 	src/core/model/plan_split.c \
 	src/core/model/samples.c \
 	src/core/model/samples.h \

@@ -4,6 +4,8 @@
  * stage: memory_stage.c). */
 #include "core/cost/memory_impl.h"
 
+#include "base/mem.h"
+
 #include <math.h>
 #include <stdio.h>
 
@@ -46,7 +48,8 @@ static int behind(const struct dt_plan *p, const struct dt_model *m, int module,
             l = dt_memory_pipe_lane(p, m, dst, 0, 0);
             d = dt_pipe_of(p->policy.schedule)->depth(&l);
         }
-        d -= p->colocated; /* its first stage takes turns with our last instead of overlapping */
+        /* its first stage may take turns with our last instead of overlapping */
+        d -= dt_plan_takes_turns(p, module, dst);
         most = d > most ? d : most;
     }
     return most;
@@ -79,7 +82,7 @@ static int before(const struct dt_plan *p, const struct dt_model *m, int module,
         if (m->edges[e].dst != module)
             continue;
         d = before(p, m, src, p->modules[src].layout.pp);
-        d -= p->colocated && d > 0; /* its last stage takes turns with our first */
+        d -= d > 0 && dt_plan_takes_turns(p, src, module);
         most = d > most ? d : most;
     }
     for (int k = 0; k < stage; k++)
@@ -271,37 +274,95 @@ static enum dt_status too_large(const struct dt_plan *p, const struct dt_model *
         mem->in_flight, gib(mem->logits_workspace), gib(mem->broker), gib(mem->reserve), help);
 }
 
-/* Colocated modules: the stages that share a GPU add up; the reserve counts once, and so does the
- * scratch of kernels in a process. */
-static enum dt_status check_shared(const struct dt_plan *p, const struct dt_model *m,
-                                   const struct dt_cluster *c, const struct dt_work *work,
-                                   int64_t n, double *most, struct dt_error *err)
+/* ---- GPUs that several modules share ---- */
+
+/* Of a stage: bytes, and those of them that stages of one GPU need once (the reserve; in a process the scratch of
+ * kernels). */
+struct share {
+    double total, once;
+};
+
+/* The stage of a module that a GPU runs, or -1. */
+static int stage_on(const struct dt_plan *p, int module, int gpu)
+{
+    const struct dt_plan_layout *l = &p->modules[module].layout;
+    int at = gpu - l->first_gpu;
+
+    return at < 0 || at >= dt_plan_layout_gpus(l) ? -1 : at / (dt_plan_layout_lane_gpus(l) * l->dp);
+}
+
+/* "llm stage 2 41.3, encoder stage 0 8.0" */
+static void names_on(const struct dt_plan *p, struct share *const *share, int gpu, char *text,
+                     size_t size)
+{
+    size_t n = 0;
+
+    for (int m = 0; m < p->n_modules && n < size; m++) {
+        int stage = stage_on(p, m, gpu);
+
+        if (stage >= 0)
+            n += (size_t)snprintf(text + n, size - n, "%s%s stage %d %.2f", n ? ", " : "",
+                                  p->module_names[m], stage, gib(share[m][stage].total));
+    }
+}
+
+static enum dt_status check_gpu(const struct dt_plan *p, const struct dt_cluster *c,
+                                struct share *const *share, int gpu, double *most,
+                                struct dt_error *err)
 {
     bool cpu = dt_cluster_is_cpu(c);
+    double sum = 0, shared = 0;
+    char names[512] = "";
 
-    for (int gpu = 0; gpu < dt_plan_gpus(p); gpu++) {
-        double sum = 0, shared = 0;
+    for (int m = 0; m < p->n_modules; m++) {
+        int stage = stage_on(p, m, gpu);
 
-        for (int module = 0; module < p->n_modules; module++) {
-            const struct dt_plan_layout *l = &p->modules[module].layout;
-            int stage = gpu / dt_plan_layout_lane_gpus(l) / l->dp;
+        if (stage < 0)
+            continue;
+        sum += share[m][stage].total - fmin(share[m][stage].once, shared);
+        shared = fmax(share[m][stage].once, shared);
+    }
+    *most = fmax(*most, sum);
+    if (sum <= dt_memory_limit(c))
+        return DT_OK;
+    names_on(p, share, gpu, names, sizeof(names));
+    return dt_error_set(err, DT_ERR_INFEASIBLE,
+                        "colocated modules need %.2f GiB of %s %d, cluster %s has %.2f GiB: %s%s; "
+                        "more %s, a smaller microbatch or recomputation would help",
+                        gib(sum), cpu ? "process" : "GPU", gpu, c->name, gib(dt_memory_limit(c)),
+                        names, cpu ? "" : " (the reserve counts once)", cpu ? "processes" : "GPUs");
+}
+
+/* Which stages meet changes only where a stage begins, so one GPU there stands for those that follow. */
+static enum dt_status check_shared(const struct dt_plan *p, const struct dt_cluster *c,
+                                   struct share *const *share, double *most, struct dt_error *err)
+{
+    for (int m = 0; m < p->n_modules; m++)
+        for (int stage = 0; stage < p->modules[m].layout.pp; stage++)
+            DT_TRY(check_gpu(p, c, share, dt_plan_lane_gpu(p, m, 0, stage), most, err));
+    return DT_OK;
+}
+
+/* ---- the check of a plan ---- */
+
+static enum dt_status check_stages(const struct dt_plan *p, const struct dt_model *m,
+                                   const struct dt_cluster *c, const struct dt_work *work,
+                                   struct share *const *share, double *most, struct dt_error *err)
+{
+    for (int module = 0; module < p->n_modules; module++) {
+        int64_t n = dt_plan_microbatches(p, m->llm, module);
+
+        for (int stage = 0; stage < p->modules[module].layout.pp; stage++) {
+            struct place at = {module, stage, &work[module], n > 0 ? n : 1};
             struct dt_memory mem;
-            double once;
 
-            if (stage >= l->pp)
-                continue;
-            dt_memory_stage(p, m, c, module, stage, &work[module], n, &mem);
-            once = cpu ? mem.logits_workspace : mem.reserve;
-            sum += mem.total - fmin(once, shared);
-            shared = fmax(once, shared);
+            dt_memory_stage(p, m, c, module, stage, at.work, at.n, &mem);
+            if (mem.total > dt_memory_limit(c))
+                return too_large(p, m, c, &at, &mem, err);
+            *most = fmax(*most, mem.total);
+            share[module][stage] = (struct share){
+                mem.total, dt_cluster_is_cpu(c) ? mem.logits_workspace : mem.reserve};
         }
-        if (sum > dt_memory_limit(c))
-            return dt_error_set(err, DT_ERR_INFEASIBLE,
-                                "colocated modules need %.2f GiB of %s %d, cluster %s has %.2f "
-                                "GiB; more %s, a smaller microbatch or recomputation would help",
-                                sum / GIB, cpu ? "process" : "GPU", gpu, c->name,
-                                dt_memory_limit(c) / GIB, cpu ? "processes" : "GPUs");
-        *most = sum > *most ? sum : *most;
     }
     return DT_OK;
 }
@@ -310,23 +371,26 @@ enum dt_status dt_memory_check(const struct dt_plan *p, const struct dt_model *m
                                const struct dt_cluster *c, const struct dt_work *work,
                                double *max_bytes, struct dt_error *err)
 {
-    int64_t n = dt_plan_slots(p, m->llm);
+    struct share *share[DT_MAX_MODULES], *all;
+    size_t stages = 0;
     double most = 0;
+    enum dt_status st;
 
+    for (int module = 0; module < p->n_modules; module++)
+        stages += (size_t)p->modules[module].layout.pp;
+    all = dt_malloc((stages + 1) * sizeof(*all));
+    if (!all)
+        return dt_error_nomem(err, "memory of stages");
+    stages = 0;
     for (int module = 0; module < p->n_modules; module++) {
-        for (int stage = 0; stage < p->modules[module].layout.pp; stage++) {
-            struct place at = {module, stage, &work[module], n > 0 ? n : 1};
-            struct dt_memory mem;
-
-            dt_memory_stage(p, m, c, module, stage, at.work, at.n, &mem);
-            if (mem.total > dt_memory_limit(c))
-                return too_large(p, m, c, &at, &mem, err);
-            most = mem.total > most ? mem.total : most;
-        }
+        share[module] = all + stages;
+        stages += (size_t)p->modules[module].layout.pp;
     }
-    if (p->colocated)
-        DT_TRY(check_shared(p, m, c, work, n > 0 ? n : 1, &most, err));
-    if (max_bytes)
+    st = check_stages(p, m, c, work, share, &most, err);
+    if (st == DT_OK && dt_plan_shares(p))
+        st = check_shared(p, c, share, &most, err);
+    dt_free(all);
+    if (st == DT_OK && max_bytes)
         *max_bytes = most;
-    return DT_OK;
+    return st;
 }

@@ -57,6 +57,8 @@ struct dt_plan_module {
     enum dt_block_recompute recompute;
     bool frozen; /* body frozen; projector blocks stay trained */
     bool pinned; /* layout.first_gpu is stated: dt_plan_place leaves it as it is */
+    /* 1 + the module on whose GPUs this one lies, as a guest that takes turns with it; 0: it has its own */
+    uint8_t with;
     /* virtual stage v (= chunk*pp + stage) holds blocks [split[v], split[v+1]) ; split[pp*vpp] = n_blocks */
     uint16_t split[DT_MAX_VSTAGES + 1];
 };
@@ -122,23 +124,45 @@ struct dt_plan {
     struct dt_plan_prediction predicted;
 };
 
-int dt_plan_gpus(const struct dt_plan *p); /* GPUs used by all modules; colocated: by the widest */
 /* Samples of one aligned slot (DP_lm * M) and slots per iteration. */
 int64_t dt_plan_slot_samples(const struct dt_plan *p, int llm);
 int64_t dt_plan_slots(const struct dt_plan *p, int llm);
+/* Microbatches of the replica of a module that runs most: one of every slot; of a module with more replicas than a slot
+ * has samples, those of single samples, dealt in turn. */
+int64_t dt_plan_microbatches(const struct dt_plan *p, int llm, int module);
 /* A plan for the model with every layout 1x1, empty splits and no frozen module: what callers fill in. */
 void dt_plan_init(struct dt_plan *p, const struct dt_model *m, const struct dt_plan_policy *policy);
 /* Split n_blocks over v virtual stages so that the largest sum of cost[] is least (exact, binary search on the
  * bottleneck; ties put more blocks late).  cost[] >= 0. */
 void dt_plan_split_blocks(const double *cost, int n_blocks, int v, uint16_t *split);
+
+/* ---- placement (plan_place.c) ---- */
+
+int dt_plan_gpus(const struct dt_plan *p); /* GPUs used by all modules; guests add none */
+/* The module on whose GPUs this one lies in the end, over any chain of `with`: itself, if it has its own.  Of a colocated
+ * plan the one with the most GPUs, for all of them. */
+int dt_plan_host(const struct dt_plan *p, int module);
+/* Do some modules lie on GPUs of others? */
+bool dt_plan_shares(const struct dt_plan *p);
+/* Do the last stage of module u and the first of module d take turns on the very same GPUs, so that they never overlap?
+ * Of a colocated plan: always. */
+bool dt_plan_takes_turns(const struct dt_plan *p, int u, int d);
 /* Give every module its GPU range: pinned modules where they are stated to be; the others from GPU 0
- * on, wider lanes first, so that TP groups never straddle nodes.  Checks capacity; that stated ranges
- * lie apart is for dt_plan_validate.  Colocated: every module begins at GPU 0. */
+ * on, wider lanes first, so that TP groups never straddle nodes; guests from their host's first GPU
+ * on.  Checks capacity; that stated ranges lie apart, and guests inside of their hosts, is for
+ * dt_plan_validate. */
 enum dt_status dt_plan_place(struct dt_plan *p, const struct dt_cluster *c, struct dt_error *err);
+/* Lanes tile nodes; modules lie inside the cluster, guests inside their hosts, and no others meet.  Part of
+ * dt_plan_validate. */
+enum dt_status dt_plan_check_places(const struct dt_plan *p, const struct dt_cluster *c,
+                                    struct dt_error *err);
 /* No module is pinned any more: for a plan of another cluster, or a part of a plan. */
 void dt_plan_unpin(struct dt_plan *p);
 /* Global GPU index of the first GPU of a lane (order inside a module: tp fastest, then dp, then pp). */
 int dt_plan_lane_gpu(const struct dt_plan *p, int module, int replica, int stage);
+
+/* ---- validity ---- */
+
 /* Can the block be split over tp ranks: heads and key/value heads of a transformer block must divide, as
  * Megatron-LM asks; a U-Net's heads (5 at the first level of SD 2.1) are dealt unevenly and costed so. */
 bool dt_block_allows_tp(const struct dt_block *b, int tp);

@@ -174,8 +174,7 @@ void dt_timeline_summarise(const struct dt_program *p, const struct dt_timeline 
     }
     if (p->n_lanes < 1 || span <= 0)
         return;
-    out->bubble_fraction =
-        1 - busy / ((p->plan && p->plan->colocated ? dt_plan_gpus(p->plan) : gpus) * span);
+    out->bubble_fraction = 1 - busy / ((p->plan ? dt_plan_gpus(p->plan) : gpus) * span);
     out->exposed_comm_s = 1e-9 * comm / gpus;
     for (int m = 0; m < DT_MAX_MODULES; m++)
         out->utilisation[m] = of[m] > 0 ? by_module[m] / (of[m] * span) : 0;
