@@ -3,17 +3,22 @@
  * The planner's search against exhaustive enumeration of small random worlds. */
 #include "small_world.h"
 
-/* ---- exhaustive enumeration ---- */
+/* ---- exhaustive enumeration: lays out, splits and asks by itself ---- */
 
 struct brute {
     const struct dt_search_input *in;
-    struct dt_orch_table *t;
+    struct dt_orch_work_stats work[DT_MAX_MODULES];
     struct dt_plan p;
     int gpus;
     int64_t slot;
     double best, least_formula;
     int64_t tried, fit;
 };
+
+static bool in_set(unsigned set, int value, int stated)
+{
+    return set ? set >> value & 1 : value == stated;
+}
 
 static void brute_leaf(struct brute *b)
 {
@@ -24,31 +29,69 @@ static void brute_leaf(struct brute *b)
     b->tried++;
     for (int m = 0; m < b->p.n_modules; m++)
         dt_orch_largest_work(
-            &b->t->work[m], (double)dt_orch_samples_per_replica(b->slot, b->p.modules[m].layout.dp),
-            3, &work[m]);
+            &b->work[m],
+            (double)((b->slot + b->p.modules[m].layout.dp - 1) / b->p.modules[m].layout.dp), 3,
+            &work[m]);
     if (dt_memory_check(&b->p, b->in->model, b->in->cluster, work, NULL, NULL) != DT_OK)
         return;
     b->fit++;
-    dt_orch_formula_stats(b->in, &b->p, b->t->work, &q);
+    dt_orch_formula(b->in, &b->p, &q);
     value = b->in->opt.uniform ? q.total_s : q.staged_s;
     b->best = fmin(b->best, value);
     b->least_formula = fmin(b->least_formula, q.total_s);
 }
 
+/* The split whose slowest stage is fastest, by the times of single blocks of the mean microbatch. */
+static void split_module(struct brute *b, int m)
+{
+    struct dt_plan_module *mp = &b->p.modules[m];
+    const struct dt_block_shard shard = dt_plan_shard(mp);
+    int n = b->in->model->modules[m].n_blocks;
+    bool zb = b->p.policy.schedule == DT_SCHED_ZB_H1;
+    double k = m == b->in->model->llm ? b->p.policy.microbatch : 1, s[DT_MAX_VSTAGES];
+    unsigned char trainable[DT_MAX_VSTAGES];
+    struct dt_work w = {0};
+
+    w.n = llround(fmax(1, b->work[m].n * k));
+    w.tokens = llround(fmax(1, b->work[m].tokens * k));
+    w.tokens_sq = llround(fmax(1, b->work[m].tokens_sq * k));
+    w.tokens_max = b->work[m].longest < w.tokens ? b->work[m].longest : w.tokens;
+    dt_plan_trainable(&b->p, b->in->model, m, trainable);
+    for (int i = 0; i < n; i++) {
+        struct dt_cost_stage_ns ns =
+            dt_cost_stage_ns(b->in->cost, m, i, 1, &shard, &w, trainable,
+                             dt_plan_upstream_trained(&b->p, b->in->model, m, i));
+
+        s[i] = (ns.fwd + ns.bwd + (zb ? ns.again : 0)) * 1e-9 / k;
+    }
+    dt_plan_split_blocks(s, n, mp->layout.pp * mp->layout.vpp, mp->split);
+}
+
 static void brute_module(struct brute *b, int m, int left);
 
-static void brute_layouts(struct brute *b, int m, int left, int tpi, int dp)
+static void brute_layouts(struct brute *b, int m, int left, int tp, int dp)
 {
-    int n = b->in->model->modules[m].n_blocks, llm = b->in->model->llm;
+    const struct dt_search_options *o = &b->in->opt;
+    struct dt_plan_module *mp = &b->p.modules[m];
+    int n = b->in->model->modules[m].n_blocks, vpp = m == b->in->model->llm ? mp->layout.vpp : 1;
 
-    for (int vpp = 1; vpp <= (m == llm ? b->t->max_vpp : 1); vpp++)
-        for (int pp = 1; pp * vpp <= n && (pp * dp) << tpi <= left; pp++) {
-            const struct dt_orch_stage_entry *e = dt_orch_table_stage(b->t, m, tpi, pp, vpp);
-
-            b->p.modules[m].layout = (struct dt_plan_layout){1 << tpi, 1, 1, pp, vpp, dp, 1, 0};
-            memcpy(b->p.modules[m].split, e->split, (size_t)(pp * vpp + 1) * 2);
-            brute_module(b, m + 1, left - ((pp * dp) << tpi));
+    for (int r = 0; r < 3; r++)
+        for (int pp = vpp > 1 ? 2 : 1; pp * vpp <= n && pp * dp * tp <= left; pp++) {
+            if (!in_set(o->recompute[m], r, DT_RECOMPUTE_SELECTIVE))
+                continue;
+            mp->layout = (struct dt_plan_layout){tp, 1, 1, pp, vpp, dp, 1, 0};
+            mp->recompute = (enum dt_block_recompute)r;
+            split_module(b, m);
+            brute_module(b, m == b->in->model->llm ? 0 : m + 1, left - pp * dp * tp);
         }
+}
+
+static bool tp_allowed(const struct brute *b, int m, int tp)
+{
+    for (int i = 0; i < b->in->model->modules[m].n_blocks; i++)
+        if (!dt_block_allows_tp(&b->in->model->modules[m].blocks[i], tp))
+            return false;
+    return b->in->cluster->gpus_per_node % tp == 0;
 }
 
 /* Modules 0.. in turn (the LLM has been chosen before). */
@@ -60,49 +103,49 @@ static void brute_module(struct brute *b, int m, int left)
         brute_leaf(b);
         return;
     }
-    for (int tpi = 0; tpi < 4; tpi++)
-        if (b->t->cost[m][tpi].legal)
-            for (int dp = 1; dp <= b->slot && dp << tpi <= left; dp++)
-                brute_layouts(b, m, left, tpi, dp);
+    for (int tp = 1; tp <= 8; tp *= 2)
+        for (int dp = 1; dp <= b->slot && dp * tp <= left && tp_allowed(b, m, tp); dp++)
+            brute_layouts(b, m, left, tp, dp);
 }
 
 static void brute_llm(struct brute *b)
 {
-    const struct dt_plan_policy *y = &b->in->policy;
-    int llm = b->in->model->llm, n = b->in->model->modules[llm].n_blocks;
+    struct dt_plan_policy *y = &b->p.policy;
+    int llm = b->in->model->llm;
 
-    b->best = b->least_formula = HUGE_VAL;
-    for (int tpi = 0; tpi < 4; tpi++)
-        for (int dp = 1; dp <= b->gpus; dp++)
-            for (int vpp = 1; vpp <= b->t->max_vpp; vpp++)
-                for (int pp = 1; pp * vpp <= n && (pp * dp) << tpi <= b->gpus; pp++) {
-                    const struct dt_orch_stage_entry *e;
-
-                    b->slot = (int64_t)dp * y->microbatch;
-                    if (!b->t->cost[llm][tpi].legal || y->global_batch % b->slot != 0 ||
-                        (vpp > 1 && pp == 1))
-                        continue;
-                    e = dt_orch_table_stage(b->t, llm, tpi, pp, vpp);
-                    b->p.modules[llm].layout =
-                        (struct dt_plan_layout){1 << tpi, 1, 1, pp, vpp, dp, 1, 0};
-                    memcpy(b->p.modules[llm].split, e->split, (size_t)(pp * vpp + 1) * 2);
-                    brute_module(b, 0, b->gpus - ((pp * dp) << tpi));
-                }
+    for (int tp = 1; tp <= 8; tp *= 2)
+        for (int dp = 1; dp * tp <= b->gpus && tp_allowed(b, llm, tp); dp++) {
+            b->slot = (int64_t)dp * y->microbatch;
+            b->p.modules[llm].layout.dp = dp;
+            if (y->global_batch % b->slot == 0)
+                brute_layouts(b, llm, b->gpus, tp, dp);
+        }
 }
 
 static void brute_force(struct brute *b, const struct dt_search_input *in)
 {
-    struct dt_error err;
-
     memset(b, 0, sizeof(*b));
     b->in = in;
-    dt_assert_ok(dt_orch_table_new(in, &err, &b->t), err);
-    b->gpus = b->t->gpus;
+    b->gpus = in->opt.gpus;
+    b->best = b->least_formula = HUGE_VAL;
     dt_plan_init(&b->p, in->model, &in->policy);
-    for (int m = 0; m < in->model->n_modules; m++)
+    for (int m = 0; m < in->model->n_modules; m++) {
         b->p.modules[m].frozen = in->frozen[m];
-    brute_llm(b);
-    dt_orch_table_free(b->t);
+        dt_orch_work_stats(in, m, &b->work[m]);
+    }
+    for (int s = 0; s < DT_SCHED_N; s++)
+        for (int vpp = 1; vpp <= (s == DT_SCHED_INTERLEAVED ? in->opt.max_vpp : 1); vpp++)
+            for (int micro = 1; micro <= (in->opt.max_microbatch ? in->opt.max_microbatch : 16);
+                 micro++) {
+                if (!in_set(in->opt.schedules, s, (int)in->policy.schedule) ||
+                    (!in->opt.max_microbatch && micro != in->policy.microbatch) ||
+                    in->policy.global_batch % micro != 0)
+                    continue;
+                b->p.policy.schedule = (enum dt_pipe_schedule)s;
+                b->p.policy.microbatch = micro;
+                b->p.modules[in->model->llm].layout.vpp = vpp;
+                brute_llm(b);
+            }
 }
 
 static double value_of(const struct dt_search_input *in, const struct dt_plan *p)
@@ -110,8 +153,8 @@ static double value_of(const struct dt_search_input *in, const struct dt_plan *p
     return in->opt.uniform ? p->predicted.total_s : p->predicted.staged_s;
 }
 
-/* What must hold of any result: valid, best first, different, at most two per (TP_lm, DP_lm,
- * pp_lm). */
+/* What must hold of any result: valid, best first, different, at most two that have schedule, microbatch and the LLM's
+ * layout in common. */
 static void check_result(const struct dt_search_input *in, const struct dt_search_result *r)
 {
     struct dt_error err;
@@ -133,24 +176,46 @@ static void check_result(const struct dt_search_input *in, const struct dt_searc
         for (int j = 0; j < r->n; j++) {
             const struct dt_plan_layout *b = &r->plans[j].modules[llm].layout;
 
-            same += a->tp == b->tp && a->dp == b->dp && a->pp == b->pp;
+            same += a->tp == b->tp && a->dp == b->dp && a->pp == b->pp && a->vpp == b->vpp &&
+                    r->plans[i].policy.schedule == r->plans[j].policy.schedule &&
+                    r->plans[i].policy.microbatch == r->plans[j].policy.microbatch;
             if (j != i)
-                ck_assert_mem_ne(r->plans[i].modules, r->plans[j].modules,
-                                 sizeof(r->plans[i].modules));
+                ck_assert(
+                    memcmp(r->plans[i].modules, r->plans[j].modules, sizeof(r->plans[i].modules)) ||
+                    memcmp(&r->plans[i].policy, &r->plans[j].policy, sizeof(r->plans[i].policy)));
         }
         ck_assert_int_le(same, 2);
     }
+}
+
+static void compare_with_brute_force(struct world *w, int encoders)
+{
+    struct dt_search_result r;
+    struct dt_error err;
+    struct brute b;
+    enum dt_status st;
+
+    brute_force(&b, &w->in);
+    st = dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w->in, &err, &r);
+    if (isinf(b.best)) {
+        ck_assert_msg(st == DT_ERR_INFEASIBLE, "seed %" PRIu64 ": found what does not fit", seed);
+        ck_assert(strstr(err.message, "memory:") || strstr(err.message, "parameters alone"));
+        return;
+    }
+    ck_assert_msg(st == DT_OK, "seed %" PRIu64 ", %d encoders: %s", seed, encoders, err.message);
+    ck_assert_msg(fabs(value_of(&w->in, &r.plans[0]) / b.best - 1) < 1e-12,
+                  "seed %" PRIu64 ": %.12g, exhaustive %.12g of %lld layouts (%lld fit)", seed,
+                  value_of(&w->in, &r.plans[0]), b.best, (long long)b.tried, (long long)b.fit);
+    ck_assert_double_le(r.stats.lower_bound_s, b.least_formula * (1 + 1e-7));
+    check_result(&w->in, &r);
+    dt_search_result_free(&r);
 }
 
 START_TEST(search_is_exhaustive)
 {
     static const int64_t batches[] = {6, 8, 12, 24};
     int encoders = (_i + 1) % 3, generators = _i / 3 % 3;
-    struct dt_search_result r;
-    struct dt_error err;
-    struct brute b;
     struct world w;
-    enum dt_status st;
 
     if (encoders + generators > 3)
         generators = 1;
@@ -167,23 +232,31 @@ START_TEST(search_is_exhaustive)
     for (int m = 0; m < w.in.model->n_modules; m++)
         w.in.frozen[m] = below(4) == 0;
     set_memory(&w, _i % 3 == 0 ? 10 : _i % 3 == 1 ? uniform(0.6, 1.3) : uniform(0.3, 0.8));
-    brute_force(&b, &w.in);
-    st = dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r);
-    if (isinf(b.best)) {
-        ck_assert_msg(st == DT_ERR_INFEASIBLE, "seed %" PRIu64 " case %d: found what does not fit",
-                      seed, _i);
-        ck_assert(strstr(err.message, "memory:") || strstr(err.message, "parameters alone"));
-    } else {
-        dt_assert_ok(st, err);
-        ck_assert_msg(
-            fabs(value_of(&w.in, &r.plans[0]) / b.best - 1) < 1e-12,
-            "seed %" PRIu64 " case %d: %.12g, exhaustive %.12g of %lld layouts (%lld fit)", seed,
-            _i, value_of(&w.in, &r.plans[0]), b.best, (long long)b.tried, (long long)b.fit);
-        ck_assert_double_le(r.stats.lower_bound_s, b.least_formula * (1 + 1e-7));
-        ck_assert_double_gt(r.stats.lower_bound_s, _i % 3 == 0 ? 0.5 * b.least_formula : 0);
-        check_result(&w.in, &r);
-        dt_search_result_free(&r);
+    compare_with_brute_force(&w, encoders);
+    free_world(&w);
+}
+END_TEST
+
+/* The same with schedules, chunks, microbatches and recomputation open. */
+START_TEST(wide_search_is_exhaustive)
+{
+    static const int64_t batches[] = {4, 6, 8};
+    int encoders = _i % 2, generators = _i / 2 % 2;
+    struct world w;
+
+    dt_rng_init(&rng, seed, 200 + (uint64_t)_i);
+    build_world(&w, encoders, generators, batches[_i % 3]);
+    w.in.opt.gpus = 4 + below(encoders + generators > 1 ? 3 : 6);
+    w.in.opt.schedules = 1U << DT_SCHED_1F1B | 1U << DT_SCHED_INTERLEAVED | 1U << DT_SCHED_ZB_H1;
+    w.in.opt.schedules &= _i % 4 == 3 ? 1U << DT_SCHED_ZB_H1 : ~0U;
+    w.in.opt.max_vpp = 3;
+    w.in.opt.max_microbatch = 1 + below(4);
+    for (int m = 0; m < w.in.model->n_modules; m++) {
+        w.in.opt.recompute[m] = 1 + (unsigned)below(7);
+        w.in.frozen[m] = below(4) == 0;
     }
+    set_memory(&w, _i % 3 == 0 ? uniform(0.5, 1.5) : uniform(0.25, 0.6));
+    compare_with_brute_force(&w, encoders);
     free_world(&w);
 }
 END_TEST
@@ -195,5 +268,6 @@ int main(void)
 
     tcase_add_checked_fixture(c, setup_seed, NULL);
     tcase_add_loop_test(c, search_is_exhaustive, 0, 36);
+    tcase_add_loop_test(c, wide_search_is_exhaustive, 0, 24);
     return dt_test_run(s);
 }

@@ -84,14 +84,17 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/orchestrate.c \
 	src/core/orchestrate/orchestrate.h \
 	src/core/orchestrate/orchestrate_bound.c \
+	src/core/orchestrate/orchestrate_cells.c \
 	src/core/orchestrate/orchestrate_convex.c \
 	src/core/orchestrate/orchestrate_explain.c \
 	src/core/orchestrate/orchestrate_front.c \
 	src/core/orchestrate/orchestrate_internal.h \
 	src/core/orchestrate/orchestrate_memory.c \
+	src/core/orchestrate/orchestrate_pool.c \
 	src/core/orchestrate/orchestrate_rank.c \
 	src/core/orchestrate/orchestrate_search.c \
 	src/core/orchestrate/orchestrate_search.h \
+	src/core/orchestrate/orchestrate_space.c \
 	src/core/orchestrate/orchestrate_table.c \
 	src/core/orchestrate/strategy_distmm.c \
 	src/core/orchestrate/strategy_disttrain.c \

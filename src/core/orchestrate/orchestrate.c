@@ -37,7 +37,7 @@ double dt_orch_module_sample_s(const struct dt_search_input *in, int module, int
     dt_orch_work_stats(in, module, &stats);
     dt_orch_block_timer_init(&timer, in, &p, module, &shard, &stats);
     for (int b = 0; b < in->model->modules[module].n_blocks; b++)
-        sum += dt_orch_block_timer_s(&timer, b);
+        sum += dt_orch_block_timer_s(&timer, b, NULL);
     return sum;
 }
 
@@ -45,6 +45,7 @@ double dt_orch_module_sample_s(const struct dt_search_input *in, int module, int
 
 struct module_times {
     double sample_s; /* C_m on a lane of this layout */
+    double later_s;  /* of it, what a split backward puts off */
     double slowest_s;
     int slowest;
 };
@@ -59,14 +60,18 @@ static void module_times(const struct dt_search_input *in, const struct dt_plan 
 
     memset(out, 0, sizeof(*out));
     dt_orch_block_timer_init(&timer, in, p, m, &shard, stats);
-    for (int b = 0; b < in->model->modules[m].n_blocks; b++)
-        out->sample_s += dt_orch_block_timer_s(&timer, b);
+    for (int b = 0; b < in->model->modules[m].n_blocks; b++) {
+        double later;
+
+        out->sample_s += dt_orch_block_timer_s(&timer, b, &later);
+        out->later_s += later;
+    }
     for (int s = 0; s < l->pp; s++) {
         double sum = 0;
 
         for (int v = s; v < l->pp * l->vpp; v += l->pp)
             for (int b = mp->split[v]; b < mp->split[v + 1]; b++)
-                sum += dt_orch_block_timer_s(&timer, b);
+                sum += dt_orch_block_timer_s(&timer, b, NULL);
         if (sum > out->slowest_s) {
             out->slowest_s = sum;
             out->slowest = s;
@@ -107,11 +112,12 @@ void dt_orch_formula_stats(const struct dt_search_input *in, const struct dt_pla
 
         module_times(in, p, m, &stats[m], &t);
         if (m == llm) {
-            double w = dt_orch_llm_warmup_s(p->policy.microbatch * t.sample_s, l->pp, l->vpp);
+            double c = p->policy.microbatch * t.sample_s, later = p->policy.microbatch * t.later_s;
+            double w = dt_orch_llm_warmup_s(c, later, slots, l->pp, l->vpp);
 
             out->warmup_s += w;
             staged_warm += w;
-            pass = l->vpp > 1 ? p->policy.microbatch * t.sample_s - w : 0;
+            pass = dt_orch_llm_pass_s(c, later, w);
             staged_lm = p->policy.microbatch * t.slowest_s;
         } else {
             out->warmup_s += replica_share(slot, l->dp, false) * t.sample_s;
@@ -224,6 +230,9 @@ enum dt_status dt_orch_find_plans(enum dt_plan_strategy strategy, const struct d
     memset(&r, 0, sizeof(r));
     st = planners[strategy]->plan(t, err, &r);
     if (st == DT_OK) {
+        r.stats.simulated = t->simulated;
+        r.stats.ops = t->ops;
+        r.stats.untimed = t->untimed;
         dt_orch_rejects_text(t, r.stats.infeasible, sizeof(r.stats.infeasible));
         *out = r;
     }

@@ -7,21 +7,36 @@
 #include "core/cost/cost.h"
 #include "core/model/plan.h"
 
+/* What may be chosen.  A set that is left empty holds what the policy states and nothing else. */
 struct dt_search_options {
-    int gpus;         /* GPUs to use at most; 0 = the whole cluster */
-    int k;            /* plans kept for ranking by timeline (default 8) */
-    bool rank;        /* rank the K best by timeline on real samples */
-    unsigned tp_mask; /* bit t = TP 2^t allowed; default 0xf */
-    int max_vpp;      /* interleaving degrees tried for the LLM; default 1 */
+    int gpus;                           /* GPUs to use at most; 0 = the whole cluster */
+    int k;                              /* plans returned (default 8) */
+    bool rank;                          /* rank the best by timeline on real samples */
+    int64_t budget;                     /* ops of programs that ranking may time; 0 = the default */
+    unsigned schedules;                 /* bit s: enum dt_pipe_schedule s */
+    int max_microbatch;                 /* divisors of the global batch up to this; 0: empty */
+    unsigned recompute[DT_MAX_MODULES]; /* bit r: enum dt_block_recompute r */
+    unsigned zero[DT_MAX_MODULES];      /* bit z: level z */
+    unsigned tp_mask;                   /* bit t = TP 2^t allowed; default 0xf */
+    int max_vpp; /* interleaving degrees tried for the LLM; 0 = as many as its blocks allow, up to 16 */
+    int max_cp; /* context parallelism tried for the LLM; 0 = while a rank has 8,192 tokens of a sequence */
     bool uniform; /* search the published formula as it stands: uniform stages, fractional samples
                    * per replica.  Default: slowest real stage and whole samples (staged_s) */
     int megatron_pp; /* Megatron-LM: the LLM's pp; 0 = the published configuration as recalled */
 };
+enum { DT_SEARCH_BUDGET = 4000000 }; /* ops: a few tenths of a second on one core */
 struct dt_search_stats {
+    int64_t cells,
+        cells_opened; /* (schedule, vpp, microbatch, lane, DP_lm): all, and not pruned by their bounds */
     int64_t candidates; /* layouts costed */
     int64_t convex_solves;
-    double lower_bound_s;  /* least convex bound over (TP, DP_lm): no realisable plan's formula is
-                              below it */
+    int64_t simulated, ops; /* plans timed, and the ops of their programs */
+    int64_t
+        untimed; /* plans kept whose bound is below the best timeline, but the budget was spent */
+    double
+        lower_bound_s; /* least convex bound over all cells: no realisable plan's formula is below it */
+    double
+        floor_s; /* no plan of the space has a shorter timeline on samples that are all the mean one; 0 = unknown */
     char infeasible[2048]; /* why plans were rejected, per constraint with counts; "" when not */
 };
 struct dt_search_result {

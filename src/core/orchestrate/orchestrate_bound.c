@@ -16,7 +16,20 @@
 #include <math.h>
 #include <string.h>
 
-static double stage_s(const struct dt_orch_tp_costs *c, const struct dt_plan_module *mp, int stage)
+/* The table's times of a module of the plan; NULL when the table does not cover it. */
+static const struct dt_orch_times *times_of(struct dt_orch_table *t, const struct dt_plan *p, int m)
+{
+    int lane = dt_orch_space_lane(t, m, &p->modules[m].layout);
+    int recompute = dt_orch_space_recompute(t, m, p->modules[m].recompute);
+    int microbatch = m == t->in->model->llm ? dt_orch_space_microbatch(t, p->policy.microbatch) : 0;
+
+    if (lane < 0 || recompute < 0 || microbatch < 0)
+        return NULL;
+    return dt_orch_times_of(t, m, lane, recompute, microbatch,
+                            dt_pipe_of(p->policy.schedule)->put_off != NULL);
+}
+
+static double stage_s(const struct dt_orch_times *c, const struct dt_plan_module *mp, int stage)
 {
     const struct dt_plan_layout *l = &mp->layout;
     double sum = 0;
@@ -52,33 +65,38 @@ static double round_trip_s(const struct dt_orch_table *t, const struct dt_plan *
 
 /* What the gradients of the LLM's outputs wait for: the generator that takes longest over the mean
  * microbatch. */
-static double beyond_s(const struct dt_orch_table *t, const struct dt_plan *p, double slot)
+static double beyond_s(struct dt_orch_table *t, const struct dt_plan *p, double slot)
 {
     double most = 0;
 
     for (int m = 0; m < p->n_modules; m++) {
         const struct dt_plan_layout *l = &p->modules[m].layout;
-        const struct dt_orch_tp_costs *c = &t->cost[m][__builtin_ctz((unsigned)l->tp)];
+        const struct dt_orch_times *c;
 
-        if (t->in->model->modules[m].role == DT_ROLE_GENERATOR && l->dp <= slot)
-            most = fmax(most, fmin(1, t->work[m].n) * slot / l->dp * c->sample_s);
+        if (t->in->model->modules[m].role != DT_ROLE_GENERATOR || l->dp > slot)
+            continue;
+        c = times_of(t, p, m);
+        most = fmax(most, c ? fmin(1, t->work[m].n) * slot / l->dp * c->sample_s : 0);
     }
     return most;
 }
 
-static double llm_least_s(const struct dt_orch_table *t, const struct dt_plan *p, int m,
-                          const struct dt_orch_tp_costs *c, double slot, double slots)
+/* Stages above work before the first forward of a stage and after its last backward, but not where chunks come
+ * back, nor on what a split backward puts off. */
+static double llm_least_s(struct dt_orch_table *t, const struct dt_plan *p, int m,
+                          const struct dt_orch_times *c, double slot, double slots)
 {
     const struct dt_plan_layout *l = &p->modules[m].layout;
-    double above = 0, least = 0, all = 0;
+    double above = 0, least = 0, all = 0, now = 1 - c->later_s / fmax(c->sample_s, 1e-300);
 
     for (int s = 0; s < l->pp; s++) {
         double x = p->policy.microbatch * stage_s(c, &p->modules[m], s);
 
         least = fmax(least, above + slots * x);
-        above += l->vpp == 1 ? x : 0;
+        above += l->vpp == 1 && c->later_s <= 0 ? x : 0;
         all += x;
     }
+    least = fmax(least, all * fmax(0, now));
     if (dt_pipe_of(p->policy.schedule)->in_step && l->vpp == 1 &&
         dt_plan_upstream_trained(p, t->in->model, m, p->modules[m].split[1])) {
         int w = dt_memory_in_flight(p, t->in->model, m, 0, (int64_t)slots);
@@ -89,7 +107,7 @@ static double llm_least_s(const struct dt_orch_table *t, const struct dt_plan *p
     return least;
 }
 
-double dt_orch_plan_least_s(const struct dt_orch_table *t, const struct dt_plan *p)
+double dt_orch_plan_least_s(struct dt_orch_table *t, const struct dt_plan *p)
 {
     const int llm = t->in->model->llm;
     double slot = (double)dt_plan_slot_samples(p, llm), slots = (double)dt_plan_slots(p, llm);
@@ -97,10 +115,10 @@ double dt_orch_plan_least_s(const struct dt_orch_table *t, const struct dt_plan 
 
     for (int m = 0; m < p->n_modules; m++) {
         const struct dt_plan_layout *l = &p->modules[m].layout;
-        const struct dt_orch_tp_costs *c = &t->cost[m][__builtin_ctz((unsigned)l->tp)];
+        const struct dt_orch_times *c = times_of(t, p, m);
         double slowest = 0, around = 0;
 
-        if (!c->block_s)
+        if (!c)
             return 0;
         if (m == llm) {
             least = fmax(least, llm_least_s(t, p, m, c, slot, slots));
@@ -109,9 +127,9 @@ double dt_orch_plan_least_s(const struct dt_orch_table *t, const struct dt_plan 
         for (int s = 0; s < l->pp; s++)
             slowest = fmax(slowest, stage_s(c, &p->modules[m], s));
         if (t->in->model->modules[m].role == DT_ROLE_GENERATOR) {
-            const struct dt_orch_tp_costs *lc =
-                &t->cost[llm][__builtin_ctz((unsigned)p->modules[llm].layout.tp)];
-            around = lc->block_s ? p->policy.microbatch * lc->sample_s : 0;
+            const struct dt_orch_times *lc = times_of(t, p, llm);
+
+            around = lc ? p->policy.microbatch * (lc->sample_s - lc->later_s) : 0;
         }
         least = fmax(least, around + slots * slot / l->dp * slowest);
     }
@@ -120,8 +138,7 @@ double dt_orch_plan_least_s(const struct dt_orch_table *t, const struct dt_plan 
 
 /* ---- a share of the replicas ---- */
 
-/* Ops of the program, near enough. */
-static double ops_of(const struct dt_plan *p, int llm)
+double dt_orch_plan_ops(const struct dt_plan *p, int llm)
 {
     double slots = (double)dt_plan_slots(p, llm), ops = 0;
 
@@ -148,7 +165,7 @@ static int gcd(int a, int b)
 
 bool dt_orch_plan_share(const struct dt_plan *p, int llm, double ops_max, struct dt_plan *out)
 {
-    double ops = ops_of(p, llm);
+    double ops = dt_orch_plan_ops(p, llm);
     int groups = 0, keep = 1;
 
     if (ops <= ops_max)

@@ -152,17 +152,15 @@ static double minimise(struct convex *c, double lo, double hi)
     return f_lo <= f_hi ? lo : hi;
 }
 
-double dt_orch_convex_solve_base(int n_modules, int llm, const double *c, const int *tp, int dp_llm,
-                                 int microbatch, int64_t global_batch, double n_total,
-                                 const double *min_x, double base_s, double *x)
+double dt_orch_convex_solve_k(int n_modules, int llm, const double *k, double steps, double n_total,
+                              const double *min_x, double base_s, double *x)
 {
-    const double slot = (double)dp_llm * microbatch;
-    struct convex p = {.n_modules = n_modules, .llm = llm, .n_total = n_total, .base = base_s};
+    struct convex p = {
+        .n_modules = n_modules, .llm = llm, .n_total = n_total, .base = base_s, .steps = steps};
     double t, t_min, warm_far, need = 0, value;
 
-    p.steps = (double)global_batch / slot - 1;
     for (int m = 0; m < n_modules; m++) {
-        p.k[m] = slot * tp[m] * c[m];
+        p.k[m] = k[m];
         p.lo[m] = min_x ? min_x[m] : 0;
         need += p.lo[m];
     }
@@ -191,6 +189,11 @@ double dt_orch_convex_solve(int n_modules, int llm, const double *c, const int *
                             int microbatch, int64_t global_batch, double n_total,
                             const double *min_x, double *x)
 {
-    return dt_orch_convex_solve_base(n_modules, llm, c, tp, dp_llm, microbatch, global_batch,
-                                     n_total, min_x, microbatch * c[llm], x);
+    const double slot = (double)dp_llm * microbatch;
+    double k[DT_MAX_MODULES];
+
+    for (int m = 0; m < n_modules; m++)
+        k[m] = slot * tp[m] * c[m];
+    return dt_orch_convex_solve_k(n_modules, llm, k, (double)global_batch / slot - 1, n_total,
+                                  min_x, microbatch * c[llm], x);
 }

@@ -42,7 +42,8 @@ void dt_orch_rejects_text(const struct dt_orch_table *t, char *out, size_t size)
     }
     if (r->gpus > 0)
         add(&x,
-            "gpus: %lld (TP, DP) choices need more than %d GPUs for one lane of every module or "
+            "gpus: %lld (schedule, microbatch, TP, DP) choices need more than %d GPUs for one lane "
+            "of every module or "
             "for the parameters alone (the least of them %lld)",
             (long long)r->gpus, t->gpus, (long long)r->gpus_least);
     if (r->heads > 0)

@@ -21,17 +21,14 @@ static int by_gpus(const void *pa, const void *pb)
         return a->interval < b->interval ? -1 : 1;
     if (a->warm != b->warm)
         return a->warm < b->warm ? -1 : 1;
-    return a->pp - b->pp;
+    return a->of.pp - b->of.pp;
 }
 
-static void cost_option(const struct dt_search_state *s, int m, int pp, int dp, double stage_s,
+static void cost_option(const struct dt_search_state *s, double c, double stage_s,
                         struct dt_orch_option *o)
 {
-    double c = s->sample_s[m];
+    int pp = o->of.pp, dp = o->of.dp;
 
-    o->pp = pp;
-    o->dp = dp;
-    o->gpus = (1 << s->c->tpi[m]) * pp * dp;
     if (s->t->in->opt.uniform) { /* the published formula: uniform stages, fractional samples */
         o->warm = (double)s->slot * c / dp;
         o->interval = o->warm / pp;
@@ -56,56 +53,104 @@ static bool push(struct dt_search_state *s, const struct dt_orch_option *o)
     return true;
 }
 
-/* Layouts of module m with dp replicas, worth their GPUs: from the shallowest pipeline that may
- * meet interval_max to the first that is as fast as anything else can be (interval_min) and fits;
- * deeper ones only cost more. */
-static bool list_depths(struct dt_search_state *s, int m, int dp, const struct dt_orch_limits *lim)
+/* The first ZeRO level, by preference, at which the layout fits. */
+static bool fits(struct dt_search_state *s, int m, struct dt_orch_choice *of)
 {
-    const int tpi = s->c->tpi[m], tp = 1 << tpi;
-    double fullest = s->t->in->opt.uniform ? (double)s->slot / dp
-                                           : (double)dt_orch_samples_per_replica(s->slot, dp);
-    double least = fullest * s->sample_s[m] / lim->interval_max; /* no stage beats the mean stage */
-    int pp = least > 1 ? (least < lim->pp_max ? (int)least : lim->pp_max) : 1;
+    struct dt_orch_question q = {.m = m,
+                                 .pipe = s->c->pipe,
+                                 .microbatch = s->c->microbatch,
+                                 .dp_lm = s->c->dp_lm,
+                                 .pp_lm = s->pp_lm,
+                                 .gen_pp = s->gen_pp};
 
-    for (; pp <= lim->pp_max && (int64_t)tp * pp * dp <= lim->gpus_max; pp++) {
-        const struct dt_orch_stage_entry *e = dt_orch_table_stage(s->t, m, tpi, pp, 1);
-        struct dt_orch_option o;
+    for (int z = 0; z < s->t->space.of[m].n_zero; z++) {
+        of->zero = (uint8_t)z;
+        q.of = *of;
+        if (dt_orch_table_fits(s->t, &q))
+            return true;
+    }
+    return false;
+}
+
+/* One lane, dp and depth: the recomputations that fit, but those that are no faster than another.  *done: the fastest
+ * is as fast as anything else can be, so that deeper pipelines only cost more. */
+static bool list_recompute(struct dt_search_state *s, int m, int lane, int dp, int pp,
+                           const struct dt_orch_limits *lim, bool *done)
+{
+    const struct dt_orch_modes *modes = &s->t->space.of[m];
+    size_t before = s->raw.n;
+
+    for (int r = 0; r < modes->n_recompute; r++) {
+        struct dt_orch_times *x = dt_orch_times_of(s->t, m, lane, r, 0, s->pipe->split);
+        const struct dt_orch_stage_entry *e = x ? dt_orch_stage_of(s->t, m, x, pp, 1) : NULL;
+        struct dt_orch_option o = {dt_orch_lane_gpus(&modes->lane[lane]) * pp * dp,
+                                   {(uint8_t)lane, (uint8_t)r, 0, (int16_t)pp, dp},
+                                   0,
+                                   0};
+        bool useless = false;
 
         if (!e)
             return false;
         s->stats->candidates++;
-        cost_option(s, m, pp, dp, e->max_s, &o);
-        if (o.interval > lim->interval_max * (1 + 1e-12))
-            continue;
-        if (!dt_orch_table_fits(s->t, m, tpi, pp, dp, s->c->dp_lm, s->pp_lm, s->c->vpp, s->gen_pp))
+        cost_option(s, x->sample_s, e->max_s, &o);
+        for (size_t i = before; i < s->raw.n; i++)
+            useless |= s->raw.o[i].warm <= o.warm && s->raw.o[i].interval <= o.interval;
+        if (useless || o.interval > lim->interval_max * (1 + 1e-12) || !fits(s, m, &o.of))
             continue;
         if (!push(s, &o))
             return false;
-        if (o.interval <= lim->interval_min)
-            break;
+        *done |= r == 0 && o.interval <= lim->interval_min;
     }
+    return !s->t->nomem;
+}
+
+/* Layouts of module m with dp replicas, worth their GPUs: from the shallowest pipeline that may
+ * meet interval_max to the first that is as fast as anything else can be (interval_min) and fits;
+ * deeper ones only cost more. */
+static bool list_depths(struct dt_search_state *s, int m, int lane, int dp,
+                        const struct dt_orch_limits *lim)
+{
+    int gpus = dt_orch_lane_gpus(&s->t->space.of[m].lane[lane]);
+    double fullest = s->t->in->opt.uniform ? (double)s->slot / dp
+                                           : (double)dt_orch_samples_per_replica(s->slot, dp);
+    /* no stage beats the mean stage */
+    double least = fullest * s->least[m]->sample_s / lim->interval_max;
+    int pp = least > 1 ? (least < lim->pp_max ? (int)least : lim->pp_max) : 1;
+    bool done = false;
+
+    for (; !done && pp <= lim->pp_max && (int64_t)gpus * pp * dp <= lim->gpus_max; pp++)
+        if (!list_recompute(s, m, lane, dp, pp, lim, &done))
+            return false;
     return true;
 }
 
 /* Unless `uniform`, only the least dp of each number of samples per replica is worth its GPUs:
  * about 2*sqrt(slot) of them. */
-static bool list_options(struct dt_search_state *s, int m, const struct dt_orch_limits *lim)
+static bool list_lane(struct dt_search_state *s, int m, int lane, const struct dt_orch_limits *lim)
 {
-    int64_t dp_max = lim->gpus_max >> s->c->tpi[m];
+    int64_t dp_max = lim->gpus_max / dt_orch_lane_gpus(&s->t->space.of[m].lane[lane]);
 
-    s->raw.n = 0;
     if (dp_max > s->slot)
         dp_max = s->slot;
     for (int64_t dp = 1; dp <= dp_max;) {
         int64_t k = dt_orch_samples_per_replica(s->slot, (int)dp);
 
-        if (!list_depths(s, m, (int)dp, lim))
+        if (!list_depths(s, m, lane, (int)dp, lim))
             return false;
         if (s->t->in->opt.uniform)
             dp++;
         else
             dp = k > 1 ? (s->slot + k - 2) / (k - 1) : dp_max + 1;
     }
+    return true;
+}
+
+static bool list_options(struct dt_search_state *s, int m, const struct dt_orch_limits *lim)
+{
+    s->raw.n = 0;
+    for (int lane = 0; lane < s->t->space.of[m].n_lanes; lane++)
+        if (!list_lane(s, m, lane, lim))
+            return false;
     return !s->t->nomem;
 }
 
@@ -117,7 +162,8 @@ static bool dominated(const struct dt_orch_front *f, const struct dt_orch_option
     for (size_t i = f->l.n; i-- > 0;) {
         const struct dt_orch_option *x = &f->l.o[i];
 
-        if (x->warm <= o->warm && x->interval <= o->interval && (!depth_matters || x->pp <= o->pp))
+        if (x->warm <= o->warm && x->interval <= o->interval &&
+            (!depth_matters || x->of.pp <= o->of.pp))
             return true;
     }
     return false;
@@ -167,12 +213,19 @@ bool dt_orch_front_shallow(struct dt_search_state *s, const struct dt_orch_front
     if (!front_reserve(s, f, all->l.n))
         return false;
     for (size_t i = 0; i < all->l.n; i++)
-        if (all->l.o[i].pp <= pp_max)
+        if (all->l.o[i].of.pp <= pp_max)
             front_add(f, &all->l.o[i]);
     return f->l.n > 0;
 }
 
 /* ---- combinations ---- */
+
+/* Is a combination of layouts that fit by themselves to be checked as a whole. */
+static bool must_check(const struct dt_search_state *s)
+{
+    return s->n_others > 0 &&
+           (s->pipe->split || (s->n_gens > 0 && s->pipe->vpp > 1) || s->n_gens > 1);
+}
 
 static void take_leaf(struct dt_search_state *s, int gpus, double total)
 {
@@ -182,16 +235,15 @@ static void take_leaf(struct dt_search_state *s, int gpus, double total)
     c.total_s = total;
     c.score = s->lean ? gpus : total;
     c.gpus = gpus;
-    c.vpp = s->c->vpp;
+    c.pipe = s->c->pipe;
+    c.microbatch = s->c->microbatch;
     c.lower_bound_s = s->cell_bound;
-    memcpy(c.tpi, s->c->tpi, sizeof(c.tpi));
-    c.pp[s->llm] = (int16_t)s->pp_lm;
-    c.dp[s->llm] = s->c->dp_lm;
-    for (int i = 0; i < s->n_others; i++) {
-        c.pp[s->others[i]] = (int16_t)s->pick[i]->pp;
-        c.dp[s->others[i]] = s->pick[i]->dp;
-    }
+    c.of[s->llm] = s->of_lm;
+    for (int i = 0; i < s->n_others; i++)
+        c.of[s->others[i]] = s->pick[i]->of;
     if (s->found && !dt_orch_cand_better(&c, &s->best))
+        return;
+    if (must_check(s) && !dt_orch_cand_fits(s->t, &c))
         return;
     s->best = c;
     s->found = true;
@@ -206,8 +258,8 @@ static bool depth_reached(const struct dt_search_state *s)
     int deepest = s->n_gens ? 0 : s->gen_pp;
 
     for (int i = 0; i < s->n_gens; i++)
-        if (s->pick[i]->pp > deepest)
-            deepest = s->pick[i]->pp;
+        if (s->pick[i]->of.pp > deepest)
+            deepest = s->pick[i]->of.pp;
     return deepest == s->gen_pp;
 }
 

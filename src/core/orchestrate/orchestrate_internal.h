@@ -7,10 +7,43 @@
 #include "core/cost/memory.h"
 #include "core/orchestrate/orchestrate.h"
 
+enum { DT_SEARCH_VPP_MAX = 16 };
+
+/* ---- the space: what the search may choose from (orchestrate_space.c) ---- */
+
 enum {
-    DT_TP_N = 8, /* tensor-parallel degrees 2^0 .. 2^7 */
-    DT_SEARCH_VPP_MAX = 16
+    DT_ORCH_LANES_MAX = 32,
+    DT_ORCH_MICROBATCHES_MAX = 32,
+    DT_ORCH_PIPES_MAX = DT_SCHED_N + DT_SEARCH_VPP_MAX,
+    DT_ORCH_RECOMPUTE_N = DT_RECOMPUTE_FULL + 1
 };
+
+struct dt_orch_lane { /* how wide a lane of a module is */
+    int tp, cp, ep;
+};
+static inline int dt_orch_lane_gpus(const struct dt_orch_lane *l)
+{
+    return l->tp * l->cp;
+}
+struct dt_orch_pipe { /* a schedule with the LLM's number of chunks per stage */
+    enum dt_pipe_schedule schedule;
+    int vpp;
+    bool split; /* backwards are split */
+};
+struct dt_orch_modes { /* of one module */
+    int n_lanes, n_recompute, n_zero;
+    struct dt_orch_lane lane[DT_ORCH_LANES_MAX];
+    enum dt_block_recompute recompute[DT_ORCH_RECOMPUTE_N];
+    int zero[4]; /* the one to be preferred first */
+};
+struct dt_orch_space {
+    int n_microbatches, n_pipes;
+    int microbatch[DT_ORCH_MICROBATCHES_MAX];
+    struct dt_orch_pipe pipe[DT_ORCH_PIPES_MAX];
+    struct dt_orch_modes of[DT_MAX_MODULES];
+};
+
+/* ---- tables ---- */
 
 /* Sizes of one sample in a module over the first global batch. */
 struct dt_orch_work_stats {
@@ -21,16 +54,23 @@ struct dt_orch_work_stats {
 };
 
 struct dt_orch_stage_entry { /* the best split of a module over (pp, vpp) */
-    double max_s;    /* slowest stage: time of one sample through all its chunks; < 0 = not yet
-                           computed */
-    uint16_t *split; /* [pp*vpp + 1] */
+    double max_s;            /* slowest stage: time of one sample through all its chunks */
+    uint16_t *split;         /* [pp*vpp + 1]; NULL = not yet computed */
 };
 
-struct dt_orch_tp_costs { /* one module at one TP degree */
-    bool legal;           /* heads divide, lanes tile the nodes */
-    double sample_s;      /* C_m(TP): one sample through the whole module, forward and backward */
-    double *block_s;      /* [n_blocks] */
-    struct dt_orch_stage_entry *stage; /* [(vpp-1) * n_blocks + pp-1] */
+/* Times of one module in one mode: a lane, recomputation, a microbatch, whole or split backwards. */
+struct dt_orch_times {
+    double sample_s; /* C_m: one sample through the whole module, forward and backward */
+    double later_s;  /* of it, what a split backward puts off */
+    double *block_s; /* [n_blocks]; NULL = not yet computed */
+    struct dt_orch_stage_entry *stage[DT_SEARCH_VPP_MAX]; /* [vpp - 1][pp - 1] */
+};
+
+/* The least over all modes of a module, for whole and split backwards. */
+struct dt_orch_least {
+    double sample_s; /* C_m */
+    double gpu_s;    /* GPUs of a lane x C_m */
+    int lane_gpus;
 };
 
 /* Rejections, per constraint, for the infeasible message. */
@@ -43,33 +83,51 @@ struct dt_orch_rejects {
 };
 
 struct dt_orch_mem_entry {
-    uint64_t key; /* 0 = free */
-    uint32_t dp_lm;
+    uint64_t key[2];  /* 0: free */
     float over_bytes; /* <= 0: fits; > 0: by how much the worst stage seen is over */
 };
 
 struct dt_orch_table {
     const struct dt_search_input *in;
     struct dt_arena arena;
+    struct dt_orch_space space;
     struct dt_plan scratch; /* template of every plan; layouts are set before a memory question */
     struct dt_orch_work_stats work[DT_MAX_MODULES];
-    struct dt_orch_tp_costs *cost[DT_MAX_MODULES]; /* [DT_TP_N] each */
-    int max_vpp, gpus;
+    /* [lane][recompute][microbatch (LLM alone)][split], dt_orch_times_of fills them */
+    struct dt_orch_times *times[DT_MAX_MODULES];
+    struct dt_orch_least least[DT_MAX_MODULES][2]; /* [split]; not of the LLM */
+    int gpus;
     double static_bytes[DT_MAX_MODULES], optimizer_bytes[DT_MAX_MODULES];
     double sigmas; /* spread that the largest microbatch is taken to have */
     struct dt_orch_mem_entry *mem;
     size_t mem_cap, mem_n;
     struct dt_orch_rejects rejects;
-    bool nomem; /* sticky: an allocation inside the search failed */
+    int64_t simulated, ops, untimed; /* as in struct dt_search_stats */
+    bool nomem;                      /* sticky: an allocation inside the search failed */
 };
 
+struct dt_orch_choice {            /* of one module */
+    uint8_t lane, recompute, zero; /* indices into its modes */
+    int16_t pp;
+    int dp;
+};
 struct dt_orch_cand { /* a realisable layout vector */
     double score, total_s, lower_bound_s;
-    int gpus, vpp; /* vpp of the LLM */
-    uint8_t tpi[DT_MAX_MODULES];
-    int16_t pp[DT_MAX_MODULES];
-    int dp[DT_MAX_MODULES];
+    int gpus;
+    uint8_t pipe, microbatch; /* indices into the space */
+    struct dt_orch_choice of[DT_MAX_MODULES];
 };
+
+/* orchestrate_space.c */
+/* Fills t->space; counts what is not legal. */
+void dt_orch_space_fill(struct dt_orch_table *t);
+/* Where in the space a plan's module, or its pipeline, lies; -1: elsewhere. */
+int dt_orch_space_lane(const struct dt_orch_table *t, int m, const struct dt_plan_layout *l);
+int dt_orch_space_recompute(const struct dt_orch_table *t, int m, enum dt_block_recompute r);
+int dt_orch_space_microbatch(const struct dt_orch_table *t, int microbatch);
+/* What a choice makes of a module of a plan, but for the split; `vpp` is the LLM's. */
+void dt_orch_choice_apply(const struct dt_orch_table *t, int m, const struct dt_orch_choice *c,
+                          int vpp, struct dt_plan *p);
 
 /* orchestrate_table.c */
 enum dt_status dt_orch_table_new(const struct dt_search_input *in, struct dt_error *err,
@@ -77,7 +135,8 @@ enum dt_status dt_orch_table_new(const struct dt_search_input *in, struct dt_err
 void dt_orch_table_free(struct dt_orch_table *t);
 void dt_orch_work_stats(const struct dt_search_input *in, int module,
                         struct dt_orch_work_stats *out);
-/* Times of single blocks for one sample under a plan's freezing and the given shard. */
+/* Times of single blocks for one sample under a plan's freezing, schedule and microbatch, and the
+ * given shard. */
 struct dt_orch_block_timer {
     const struct dt_search_input *in;
     const struct dt_plan *p;
@@ -85,17 +144,22 @@ struct dt_orch_block_timer {
     struct dt_block_shard shard;
     struct dt_work work; /* of k samples */
     double k;
+    bool split; /* backwards are split */
     unsigned char trainable[UINT16_MAX];
 };
 void dt_orch_block_timer_init(struct dt_orch_block_timer *b, const struct dt_search_input *in,
                               const struct dt_plan *p, int module,
                               const struct dt_block_shard *shard,
                               const struct dt_orch_work_stats *w);
-double dt_orch_block_timer_s(const struct dt_orch_block_timer *b,
-                             int block); /* forward and backward */
-/* Slowest stage of module m at TP index tpi; NULL when out of memory (t->nomem). */
-const struct dt_orch_stage_entry *dt_orch_table_stage(struct dt_orch_table *t, int m, int tpi,
-                                                      int pp, int vpp);
+/* Forward and backward; *later_s (may be NULL): of it, what a split backward puts off. */
+double dt_orch_block_timer_s(const struct dt_orch_block_timer *b, int block, double *later_s);
+/* Times of module m in a mode, `microbatch` an index into the space (the LLM's; 0 for others);
+ * NULL when out of memory (t->nomem). */
+struct dt_orch_times *dt_orch_times_of(struct dt_orch_table *t, int m, int lane, int recompute,
+                                       int microbatch, bool split);
+/* Slowest stage in that mode; NULL when out of memory (t->nomem). */
+const struct dt_orch_stage_entry *dt_orch_stage_of(struct dt_orch_table *t, int m,
+                                                   struct dt_orch_times *times, int pp, int vpp);
 /* Samples of a slot that the fullest of dp replicas takes. */
 static inline int64_t dt_orch_samples_per_replica(int64_t slot, int dp)
 {
@@ -103,13 +167,23 @@ static inline int64_t dt_orch_samples_per_replica(int64_t slot, int dp)
 }
 
 /* orchestrate_memory.c */
-/* Does every stage of module m fit: LLM pp and vpp, generators at most gen_pp stages deep. */
-bool dt_orch_table_fits(struct dt_orch_table *t, int m, int tpi, int pp, int dp, int dp_lm,
-                        int pp_lm, int vpp_lm, int gen_pp);
+/* Does every stage of a module fit.  What lies around it counts, too: the LLM's pipeline and replicas, the depth of
+ * the deepest generator and, where backwards are split, of the deepest encoder. */
+struct dt_orch_question {
+    int m;
+    struct dt_orch_choice of;
+    int pipe, microbatch; /* indices into the space */
+    int dp_lm, pp_lm, gen_pp;
+};
+bool dt_orch_table_fits(struct dt_orch_table *t, const struct dt_orch_question *q);
+/* The same of a whole candidate, with every module as it is: where backwards are split, stages behind
+ * deep encoders hold more than the question above knows. */
+bool dt_orch_cand_fits(struct dt_orch_table *t, const struct dt_orch_cand *c);
 void dt_orch_table_static_bytes(struct dt_orch_table *t,
                                 int m); /* fills the sums that the next one uses */
-/* Fewest GPUs on which the parameters of module m can lie at all (real number, >= tp [* DP_lm]). */
-double dt_orch_table_min_gpus(const struct dt_orch_table *t, int m, int tpi, int dp);
+/* Fewest GPUs on which the parameters of module m can lie at all in any mode (real number), of dp replicas at most;
+ * `lane` the GPUs of the narrowest lane. */
+double dt_orch_table_min_gpus(const struct dt_orch_table *t, int m, int lane, int dp);
 /* Work of the largest of many microbatches of `samples` samples: mean + sigmas, at most all of the
  * largest. */
 void dt_orch_largest_work(const struct dt_orch_work_stats *s, double samples, double sigmas,
@@ -120,13 +194,16 @@ void dt_orch_note_reject(struct dt_orch_table *t, const struct dt_plan *p, int m
 /* Forget what was asked (after a change of sigmas). */
 void dt_orch_table_forget(struct dt_orch_table *t);
 
-/* orchestrate_search.c: the best layouts, best first; cap[m] (may be NULL) limits each module's
- * GPUs. */
-enum dt_status dt_orch_search(struct dt_orch_table *t, const double *cap, int k,
-                              struct dt_error *err, struct dt_orch_cand *out, int *n,
-                              struct dt_search_stats *stats);
-/* The layout of c's TP degrees, DP_lm and pp_lm with the fewest GPUs whose score is at most
- * `limit`. */
+/* orchestrate_search.c: the k best candidates, best first; beyond the first `sure` of them none that is slower than the
+ * best by more than `margin` (0: however slow).  cap[m] (may be NULL) limits each module's GPUs. */
+struct dt_orch_keep {
+    int k, sure;
+    double margin;
+};
+enum dt_status dt_orch_search(struct dt_orch_table *t, const double *cap,
+                              const struct dt_orch_keep *keep, struct dt_error *err,
+                              struct dt_orch_cand *out, int *n, struct dt_search_stats *stats);
+/* The candidate with c's LLM whose others take the fewest GPUs with a score of at most `limit`. */
 enum dt_status dt_orch_search_lean(struct dt_orch_table *t, const struct dt_orch_cand *c,
                                    double limit, struct dt_error *err, struct dt_orch_cand *out);
 
@@ -136,18 +213,28 @@ void dt_orch_formula_stats(const struct dt_search_input *in, const struct dt_pla
 
 /* orchestrate_bound.c: seconds that no timeline of a plan of this table undercuts, for samples that
  * are all the mean one (0 when the table does not cover the plan). */
-double dt_orch_plan_least_s(const struct dt_orch_table *t, const struct dt_plan *p);
+double dt_orch_plan_least_s(struct dt_orch_table *t, const struct dt_plan *p);
+/* Ops of the plan's program, near enough. */
+double dt_orch_plan_ops(const struct dt_plan *p, int llm);
 /* If p's program has more than ops_max ops and falls into independent broker groups (the gcd of all
  * DP): the plan of some of the groups and their share of the global batch, not yet placed. */
 bool dt_orch_plan_share(const struct dt_plan *p, int llm, double ops_max, struct dt_plan *out);
 
 /* orchestrate_rank.c */
-/* Warm-up of the LLM for one microbatch taking c seconds on one lane: the pipeline fills once;
- * interleaving divides the fill beyond the first stage by vpp.  That is the LLM's own view.  Seen
- * from the modules around it a microbatch still takes all of c to pass through. */
-static inline double dt_orch_llm_warmup_s(double c, int pp, int vpp)
+/* Warm-up of the LLM for one microbatch taking c seconds on one lane, `later` of them put off: the
+ * pipeline fills once; interleaving divides the fill beyond the first stage by vpp; what is put off fills the gaps of
+ * the others, before and after (core/pipeline/zb_h1.c), as far as n microbatches go.  That is the LLM's own view.
+ * Seen from the modules around it a microbatch still takes all of c - later to pass through. */
+static inline double dt_orch_llm_warmup_s(double c, double later, int64_t n, int pp, int vpp)
 {
-    return c * (vpp + pp - 1) / ((double)pp * vpp);
+    double gaps = (pp - 1) + (double)((n < pp ? n : pp) - 1);
+
+    return c * (vpp + pp - 1) / ((double)pp * vpp) - later / pp * gaps;
+}
+/* What a microbatch's passage through the LLM takes beyond that warm-up. */
+static inline double dt_orch_llm_pass_s(double c, double later, double warmup)
+{
+    return c - later > warmup ? c - later - warmup : 0;
 }
 /* Staged total: `warm` of all modules (the LLM's as above), intervals of the LLM and of the slowest
  * other module; `pass` is what the LLM's passage takes beyond its warm-up (0 for vpp = 1). */
@@ -188,9 +275,9 @@ struct dt_orch_planner {
 enum dt_status dt_orch_plan_stated(struct dt_orch_table *t, struct dt_error *err,
                                    struct dt_search_result *out);
 
-/* orchestrate_convex.c: dt_orch_convex_solve with the constant term given (M*C_lm, divided by vpp). */
-double dt_orch_convex_solve_base(int n_modules, int llm, const double *c, const int *tp, int dp_llm,
-                                 int microbatch, int64_t global_batch, double n_total,
-                                 const double *min_x, double base_s, double *x);
+/* orchestrate_convex.c: the convex problem with its numbers at hand: k[m] = GPU-seconds of a slot, `steps` slots
+ * after the first, base_s = the LLM's warm-up. */
+double dt_orch_convex_solve_k(int n_modules, int llm, const double *k, double steps, double n_total,
+                              const double *min_x, double base_s, double *x);
 
 #endif

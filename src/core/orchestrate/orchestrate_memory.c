@@ -61,23 +61,28 @@ void dt_orch_table_static_bytes(struct dt_orch_table *t, int m)
     }
 }
 
-double dt_orch_table_min_gpus(const struct dt_orch_table *t, int m, int tpi, int dp)
+double dt_orch_table_min_gpus(const struct dt_orch_table *t, int m, int lane, int dp)
 {
     const struct dt_cluster *c = t->in->cluster;
-    double bytes = t->static_bytes[m] + t->optimizer_bytes[m] / (t->in->policy.zero ? dp : 1);
-    double lanes = bytes / (c->mem_bytes - c->mem_reserve_bytes);
+    const struct dt_orch_modes *o = &t->space.of[m];
+    int zero = 0;
+    double bytes, lanes;
 
-    return fmax(1 << tpi, lanes) * (m == t->in->model->llm ? dp : 1);
+    for (int i = 0; i < o->n_zero; i++)
+        zero = o->zero[i] > zero ? o->zero[i] : zero;
+    bytes = t->static_bytes[m] + t->optimizer_bytes[m] / (zero > 0 ? dp : 1);
+    lanes = bytes / (c->mem_bytes - c->mem_reserve_bytes);
+    return fmax(lane, lanes) * (m == t->in->model->llm ? dp : 1);
 }
 
 /* ---- the cache ---- */
 
-static struct dt_orch_mem_entry *entry_of(struct dt_orch_mem_entry *table, size_t cap, uint64_t key,
-                                          uint32_t dp_lm)
+static struct dt_orch_mem_entry *entry_of(struct dt_orch_mem_entry *table, size_t cap,
+                                          const uint64_t key[2])
 {
-    size_t i = (size_t)dt_hash_spread(key + ((uint64_t)dp_lm << 40)) & (cap - 1);
+    size_t i = (size_t)dt_hash_spread(dt_hash_word(key[0], key[1])) & (cap - 1);
 
-    while (table[i].key && (table[i].key != key || table[i].dp_lm != dp_lm))
+    while (table[i].key[0] && (table[i].key[0] != key[0] || table[i].key[1] != key[1]))
         i = (i + 1) & (cap - 1);
     return &table[i];
 }
@@ -90,8 +95,8 @@ static bool grow(struct dt_orch_table *t)
     if (!bigger)
         return false;
     for (size_t i = 0; i < t->mem_cap; i++)
-        if (t->mem[i].key)
-            *entry_of(bigger, cap, t->mem[i].key, t->mem[i].dp_lm) = t->mem[i];
+        if (t->mem[i].key[0])
+            *entry_of(bigger, cap, t->mem[i].key) = t->mem[i];
     dt_free(t->mem);
     t->mem = bigger;
     t->mem_cap = cap;
@@ -139,60 +144,118 @@ static double stages_over(struct dt_orch_table *t, int m, int64_t slots, int64_t
     return worst;
 }
 
-/* Lay the scratch plan out as the question says. */
-static bool set_scratch(struct dt_orch_table *t, int m, int tpi, int pp, int dp, int dp_lm,
-                        int pp_lm, int vpp_lm, int gen_pp)
+static bool set_module(struct dt_orch_table *t, int m, const struct dt_orch_choice *c,
+                       int microbatch, const struct dt_orch_pipe *pipe)
 {
-    const struct dt_model *model = t->in->model;
-    struct dt_plan_module *mp = &t->scratch.modules[m];
-    int vpp = m == model->llm ? vpp_lm : 1;
-    const struct dt_orch_stage_entry *e = dt_orch_table_stage(t, m, tpi, pp, vpp);
+    bool llm = m == t->in->model->llm;
+    struct dt_orch_times *x =
+        dt_orch_times_of(t, m, c->lane, c->recompute, llm ? microbatch : 0, pipe->split);
+    const struct dt_orch_stage_entry *e =
+        x ? dt_orch_stage_of(t, m, x, c->pp, llm ? pipe->vpp : 1) : NULL;
 
     if (!e)
         return false;
-    for (int i = 0; i < model->n_modules; i++)
-        if (model->modules[i].role == DT_ROLE_GENERATOR)
-            t->scratch.modules[i].layout.pp = gen_pp;
-    t->scratch.modules[model->llm].layout.pp = pp_lm;
-    t->scratch.modules[model->llm].layout.vpp = vpp_lm;
-    t->scratch.modules[model->llm].layout.dp = dp_lm;
-    mp->layout.tp = 1 << tpi;
-    mp->layout.pp = pp;
-    mp->layout.vpp = vpp;
-    mp->layout.dp = dp;
-    memcpy(mp->split, e->split, (size_t)(pp * vpp + 1) * sizeof(*mp->split));
+    dt_orch_choice_apply(t, m, c, pipe->vpp, &t->scratch);
+    memcpy(t->scratch.modules[m].split, e->split,
+           (size_t)(c->pp * (llm ? pipe->vpp : 1) + 1) * sizeof(*e->split));
     return true;
 }
 
-bool dt_orch_table_fits(struct dt_orch_table *t, int m, int tpi, int pp, int dp, int dp_lm,
-                        int pp_lm, int vpp_lm, int gen_pp)
+/* One stage of everything: what a module that was asked about leaves behind would count for others. */
+static void reset_module(struct dt_orch_table *t, int m)
 {
-    const struct dt_plan_policy *y = &t->in->policy;
-    int64_t slot_samples = (int64_t)dp_lm * y->microbatch;
-    int role = t->in->model->modules[m].role;
-    struct dt_orch_mem_entry *e;
-    uint64_t key;
+    struct dt_plan_module *mp = &t->scratch.modules[m];
 
-    /* What lies upstream of a module does not change what it holds. */
-    if (role == DT_ROLE_GENERATOR)
-        pp_lm = vpp_lm = gen_pp = 1;
-    /* 3 + 3 + 5 + 9 + 9 + 9 + 24 bits and the mark of a used entry: every field fits exactly. */
-    key = (uint64_t)m | (uint64_t)tpi << 3 | (uint64_t)vpp_lm << 6 | (uint64_t)pp << 11 |
-          (uint64_t)pp_lm << 20 | (uint64_t)gen_pp << 29 | (uint64_t)dp << 38 | UINT64_C(1) << 63;
+    mp->layout = (struct dt_plan_layout){1, 1, 1, 1, 1, 1, 1, 0};
+    mp->split[0] = 0;
+    mp->split[1] = (uint16_t)t->in->model->modules[m].n_blocks;
+}
+
+/* For generators the LLM is taken to be one stage: what lies upstream changes what waits for them and, with split
+ * backwards, what they put off; dt_orch_cand_fits() has the last word there. */
+static double ask(struct dt_orch_table *t, const struct dt_orch_question *q)
+{
+    const struct dt_model *model = t->in->model;
+    const struct dt_orch_pipe *pipe = &t->space.pipe[q->pipe];
+    bool alone = model->modules[q->m].role == DT_ROLE_GENERATOR;
+    struct dt_plan_layout *llm = &t->scratch.modules[model->llm].layout;
+    struct dt_plan_policy *y = &t->scratch.policy;
+    const struct dt_plan_policy stated = *y;
+    double over = HUGE_VAL;
+    int64_t slot;
+
+    y->microbatch = t->space.microbatch[q->microbatch];
+    y->schedule = pipe->schedule;
+    slot = (int64_t)q->dp_lm * y->microbatch;
+    for (int i = 0; i < model->n_modules && !alone; i++)
+        if (model->modules[i].role == DT_ROLE_GENERATOR)
+            t->scratch.modules[i].layout.pp = q->gen_pp;
+    llm->pp = alone ? 1 : q->pp_lm;
+    llm->vpp = alone ? 1 : pipe->vpp;
+    llm->dp = q->dp_lm;
+    if (set_module(t, q->m, &q->of, q->microbatch, pipe))
+        over = stages_over(t, q->m, y->global_batch / slot, slot);
+    for (int i = 0; i < model->n_modules; i++)
+        reset_module(t, i);
+    *y = stated;
+    return over;
+}
+
+static void make_key(const struct dt_orch_table *t, const struct dt_orch_question *q,
+                     uint64_t key[2])
+{
+    bool alone = t->in->model->modules[q->m].role == DT_ROLE_GENERATOR;
+    uint64_t pp_lm = alone ? 1 : (uint64_t)q->pp_lm;
+    uint64_t gen_pp = alone || q->gen_pp < 1 ? 1 : (uint64_t)q->gen_pp;
+
+    key[0] = (uint64_t)q->m | (uint64_t)q->of.lane << 8 | (uint64_t)q->of.recompute << 16 |
+             (uint64_t)q->of.zero << 20 | (uint64_t)q->pipe << 24 | (uint64_t)q->microbatch << 32 |
+             (uint64_t)q->of.pp << 40 | UINT64_C(1) << 63;
+    /* degrees of parallelism are below 2^24 (DT_PLAN_GPUS_MAX), depths at most 2^8 */
+    key[1] = (uint64_t)q->of.dp | (uint64_t)q->dp_lm << 24 | (pp_lm - 1) << 48 | (gen_pp - 1) << 56;
+}
+
+bool dt_orch_table_fits(struct dt_orch_table *t, const struct dt_orch_question *q)
+{
+    struct dt_orch_mem_entry *e;
+    uint64_t key[2];
+
+    make_key(t, q, key);
     if ((t->mem_n + 1) * 2 > t->mem_cap && !grow(t)) {
         t->nomem = true;
         return false;
     }
-    e = entry_of(t->mem, t->mem_cap, key, (uint32_t)dp_lm);
-    if (e->key)
+    e = entry_of(t->mem, t->mem_cap, key);
+    if (e->key[0])
         return e->over_bytes <= 0;
-    if (!set_scratch(t, m, tpi, pp, dp, dp_lm, pp_lm, vpp_lm, gen_pp))
+    e->over_bytes = (float)ask(t, q);
+    if (t->nomem)
         return false;
-    e->over_bytes = (float)stages_over(t, m, y->global_batch / slot_samples, slot_samples);
-    e->key = key;
-    e->dp_lm = (uint32_t)dp_lm;
+    memcpy(e->key, key, sizeof(key));
     t->mem_n++;
     return e->over_bytes <= 0;
+}
+
+bool dt_orch_cand_fits(struct dt_orch_table *t, const struct dt_orch_cand *c)
+{
+    const struct dt_orch_pipe *pipe = &t->space.pipe[c->pipe];
+    struct dt_plan_policy *y = &t->scratch.policy;
+    const struct dt_plan_policy stated = *y;
+    int llm = t->in->model->llm, n = t->in->model->n_modules;
+    bool fits = true;
+    int64_t slot;
+
+    y->microbatch = t->space.microbatch[c->microbatch];
+    y->schedule = pipe->schedule;
+    slot = (int64_t)c->of[llm].dp * y->microbatch;
+    for (int m = 0; m < n && fits; m++)
+        fits = set_module(t, m, &c->of[m], c->microbatch, pipe);
+    for (int m = 0; m < n && fits; m++)
+        fits = stages_over(t, m, y->global_batch / slot, slot) <= 0;
+    for (int m = 0; m < n; m++)
+        reset_module(t, m);
+    *y = stated;
+    return fits;
 }
 
 void dt_orch_table_forget(struct dt_orch_table *t)

@@ -17,36 +17,39 @@
 /* Programs longer than this are ranked by a share of their replicas (dt_orch_plan_share): ranking then
  * takes a few hundredths of a second a plan on any cluster. */
 #define RANK_OPS 3e5
+/* Candidates whose timelines may be asked for, and how much slower than the best of them by the formula one may be:
+ * the formula is up to 8 % off the timeline. */
+enum { POOL = 96 };
+#define MARGIN 0.1
 /* How much slower by the formula the leaner variant of the winner may be before its timeline is
  * asked: the timeline hides warm-up that the formula counts in full. */
 #define LEAN_FORMULA 5e-3
-
-static void set_layout(struct dt_orch_table *t, const struct dt_orch_cand *c, int m,
-                       struct dt_plan *p)
-{
-    struct dt_plan_module *mp = &p->modules[m];
-    int vpp = m == t->in->model->llm ? c->vpp : 1;
-    const struct dt_orch_stage_entry *e = dt_orch_table_stage(t, m, c->tpi[m], c->pp[m], vpp);
-
-    mp->layout = (struct dt_plan_layout){1 << c->tpi[m], 1, 1, c->pp[m], vpp, c->dp[m], 1, 0};
-    if (e)
-        memcpy(mp->split, e->split, (size_t)(c->pp[m] * vpp + 1) * sizeof(*mp->split));
-}
 
 enum dt_status dt_orch_cand_plan(struct dt_orch_table *t, const struct dt_orch_cand *c,
                                  enum dt_plan_strategy strategy, struct dt_error *err,
                                  struct dt_plan *out)
 {
     const struct dt_search_input *in = t->in;
+    const struct dt_orch_pipe *pipe = &t->space.pipe[c->pipe];
 
     dt_plan_init(out, in->model, &in->policy);
     out->strategy = strategy;
+    out->policy.schedule = pipe->schedule;
+    out->policy.microbatch = t->space.microbatch[c->microbatch];
     for (int m = 0; m < in->model->n_modules; m++) {
+        bool llm = m == in->model->llm;
+        struct dt_orch_times *x = dt_orch_times_of(t, m, c->of[m].lane, c->of[m].recompute,
+                                                   llm ? c->microbatch : 0, pipe->split);
+        const struct dt_orch_stage_entry *e =
+            x ? dt_orch_stage_of(t, m, x, c->of[m].pp, llm ? pipe->vpp : 1) : NULL;
+
+        if (!e)
+            return dt_error_nomem(err, "plan splits");
         out->modules[m].frozen = in->frozen[m];
-        set_layout(t, c, m, out);
+        dt_orch_choice_apply(t, m, &c->of[m], pipe->vpp, out);
+        memcpy(out->modules[m].split, e->split,
+               (size_t)(c->of[m].pp * (llm ? pipe->vpp : 1) + 1) * sizeof(*e->split));
     }
-    if (t->nomem)
-        return dt_error_nomem(err, "plan splits");
     out->predicted.lower_bound_s = c->lower_bound_s;
     DT_TRY(dt_plan_place(out, in->cluster, err));
     return dt_plan_validate(out, in->model, in->cluster, err);
@@ -167,8 +170,12 @@ static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *
     double expected;
     struct dt_plan part;
 
-    if (!dt_orch_plan_share(p, in->model->llm, RANK_OPS, &part))
+    t->simulated++;
+    if (!dt_orch_plan_share(p, in->model->llm, RANK_OPS, &part)) {
+        t->ops += (int64_t)dt_orch_plan_ops(p, in->model->llm);
         return timeline_s(in, p, p, 0, err, &q->timeline_s, &q->mem_bytes_max);
+    }
+    t->ops += (int64_t)dt_orch_plan_ops(&part, in->model->llm);
     DT_TRY(check_expected(t, p, err));
     expected = q->mem_bytes_max;
     dt_plan_unpin(&part);
@@ -178,19 +185,23 @@ static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *
     return DT_OK;
 }
 
-/* Predictions of one plan, with a timeline unless it takes more than `limit` seconds for certain.
- * DT_ERR_INFEASIBLE if its memory does not fit after all. */
+/* Predictions of one plan, with a timeline unless it takes more than `limit` seconds for certain, or the budget is
+ * spent.  DT_ERR_INFEASIBLE if its memory does not fit after all. */
 static enum dt_status predict(struct dt_orch_table *t, struct dt_plan *p, double limit,
                               struct dt_error *err)
 {
     const struct dt_search_input *in = t->in;
+    int64_t budget = in->opt.budget > 0 ? in->opt.budget : DT_SEARCH_BUDGET;
     double bound = p->predicted.lower_bound_s;
 
     dt_orch_formula_stats(in, p, t->work, &p->predicted);
     p->predicted.lower_bound_s = bound;
     if (!in->opt.rank || dt_orch_plan_least_s(t, p) > limit * CERTAIN)
         return check_expected(t, p, err);
-    return ranking_timeline(t, p, err);
+    if (t->ops < budget || isinf(limit))
+        return ranking_timeline(t, p, err);
+    t->untimed++;
+    return check_expected(t, p, err);
 }
 
 static double seconds_of(const struct dt_plan *p)
@@ -241,53 +252,25 @@ static enum dt_status sort_plans(struct dt_plan *plans, int n, struct dt_error *
     return DT_OK;
 }
 
-/* Where in `at` the plans stand by their bounds, the least first. */
-static enum dt_status by_bound(const struct dt_orch_table *t, const struct dt_plan *plans, int n,
-                               struct dt_error *err, int **at)
-{
-    double *least = dt_malloc((size_t)n * sizeof(*least) + 1);
-    int *order = dt_malloc((size_t)n * sizeof(*order) + 1);
-
-    if (!least || !order) {
-        dt_free(least);
-        dt_free(order);
-        return dt_error_nomem(err, "plans");
-    }
-    for (int i = 0; i < n; i++) { /* a dozen at most: insertion keeps equal ones in order */
-        int k = i;
-
-        least[i] = dt_orch_plan_least_s(t, &plans[i]);
-        for (; k > 0 && least[order[k - 1]] > least[i]; k--)
-            order[k] = order[k - 1];
-        order[k] = i;
-    }
-    dt_free(least);
-    *at = order;
-    return DT_OK;
-}
-
 enum dt_status dt_orch_rank(struct dt_orch_table *t, struct dt_plan *plans, int *n, bool sort,
                             struct dt_error *err)
 {
     double limit = HUGE_VAL;
-    int kept = 0, *order = NULL;
+    int kept = 0;
 
-    DT_TRY(by_bound(t, plans, *n, err, &order));
     for (int i = 0; i < *n; i++) {
-        struct dt_plan *p = &plans[sort ? order[i] : i];
+        struct dt_plan *p = &plans[i];
         enum dt_status st = predict(t, p, limit, err);
 
         if (st == DT_ERR_INFEASIBLE) {
             t->rejects.assigned++;
             p->n_modules = 0; /* marks it */
         } else if (st != DT_OK) {
-            dt_free(order);
             return st;
         }
         if (st == DT_OK && sort && p->predicted.timeline_s > 0)
             limit = fmin(limit, p->predicted.timeline_s);
     }
-    dt_free(order);
     for (int i = 0; i < *n; i++)
         if (plans[i].n_modules > 0)
             plans[kept++] = plans[i];
@@ -303,12 +286,21 @@ struct round { /* one pass of search and ranking */
     int n;
 };
 
-static bool same_layout(const struct dt_plan *p, const struct dt_orch_cand *c)
+static bool is_of(const struct dt_orch_table *t, const struct dt_plan *p,
+                  const struct dt_orch_cand *c)
 {
+    const struct dt_orch_pipe *pipe = &t->space.pipe[c->pipe];
+
+    if (p->policy.schedule != pipe->schedule ||
+        p->policy.microbatch != t->space.microbatch[c->microbatch] ||
+        p->modules[t->in->model->llm].layout.vpp != pipe->vpp)
+        return false;
     for (int m = 0; m < p->n_modules; m++) {
         const struct dt_plan_layout *l = &p->modules[m].layout;
 
-        if (l->tp != 1 << c->tpi[m] || l->pp != c->pp[m] || l->dp != c->dp[m])
+        if (dt_orch_space_lane(t, m, l) != c->of[m].lane || l->pp != c->of[m].pp ||
+            l->dp != c->of[m].dp ||
+            dt_orch_space_recompute(t, m, p->modules[m].recompute) != c->of[m].recompute)
             return false;
     }
     return true;
@@ -324,8 +316,7 @@ static enum dt_status add_lean(struct dt_orch_table *t, struct round *r, int n_c
     int one = 1;
 
     for (int i = 0; i < n_cands; i++) {
-        if (!same_layout(&r->plans[0], &r->cands[i]) ||
-            r->plans[0].modules[t->in->model->llm].layout.vpp != r->cands[i].vpp)
+        if (!is_of(t, &r->plans[0], &r->cands[i]))
             continue;
         DT_TRY(dt_orch_search_lean(t, &r->cands[i], r->cands[i].total_s * (1 + LEAN_FORMULA), err,
                                    &lean));
@@ -339,20 +330,35 @@ static enum dt_status add_lean(struct dt_orch_table *t, struct round *r, int n_c
     return DT_OK;
 }
 
+static int kept_plans(const struct dt_search_input *in)
+{
+    return in->opt.k > 0 ? in->opt.k : 8;
+}
+
+/* Candidates that are worth a timeline; without ranking those that are returned. */
+static int pool_size(const struct dt_search_input *in)
+{
+    int k = kept_plans(in);
+
+    return in->opt.rank && k < POOL ? POOL : k;
+}
+
 static enum dt_status one_round(struct dt_orch_table *t, const double *cap,
                                 enum dt_plan_strategy strategy, struct dt_error *err,
                                 struct round *r, struct dt_search_stats *stats)
 {
-    int k = t->in->opt.k > 0 ? t->in->opt.k : 8, n_cands;
+    const struct dt_orch_keep keep = {pool_size(t->in), kept_plans(t->in),
+                                      t->in->opt.rank ? MARGIN : 0};
+    int n_cands;
 
-    DT_TRY(dt_orch_search(t, cap, k, err, r->cands, &n_cands, stats));
+    DT_TRY(dt_orch_search(t, cap, &keep, err, r->cands, &n_cands, stats));
     for (r->n = 0; r->n < n_cands; r->n++)
         DT_TRY(dt_orch_cand_plan(t, &r->cands[r->n], strategy, err, &r->plans[r->n]));
     DT_TRY(dt_orch_rank(t, r->plans, &r->n, true, err));
     if (r->n > 0 && t->in->opt.rank)
         DT_TRY(add_lean(t, r, n_cands, strategy, err));
-    if (r->n > k)
-        r->n = k;
+    if (r->n > keep.sure)
+        r->n = keep.sure;
     return DT_OK;
 }
 
@@ -360,7 +366,7 @@ enum dt_status dt_search_plans(struct dt_orch_table *t, const double *cap,
                                enum dt_plan_strategy strategy, struct dt_error *err,
                                struct dt_search_result *out)
 {
-    int k = t->in->opt.k > 0 ? t->in->opt.k : 8;
+    int k = pool_size(t->in);
     struct round r = {dt_calloc((size_t)k, sizeof(*r.cands)),
                       dt_calloc((size_t)k + 1, sizeof(*r.plans)), 0};
     enum dt_status st = DT_OK;

@@ -2,14 +2,17 @@
  *
  * The exact search over realisable layouts, branch and bound against the K-th best found so far.
  *
- *   cell (TP_m for every module, DP_lm, vpp)    bound: a closed form, then the convex optimum
- *    `- depth (deepest generator)               generators' Pareto fronts (GPUs, warm-up, interval)
+ *   cell (schedule and vpp, microbatch, lane of the LLM, DP_lm)    bound: a closed form, then the convex optimum
+ *    `- depth (deepest generator)               generators' Pareto fronts (GPUs, warm-up, interval) over all modes
  *        `- pp_lm                               bound: its slot time and least warm-up of the rest
- *            `- encoders' Pareto fronts, then all combinations within the GPUs left
+ *            `- recomputation, ZeRO of the LLM  the fastest that fits: slower ones bring nothing
+ *                `- encoders' Pareto fronts, then all combinations within the GPUs left
  *
  * A front holds only layouts that fit in memory.  What a layout holds in memory depends, beyond the
  * layout itself, only on the stages downstream of it, and never falls with more of them; those are
- * fixed by the outer loops, so no layout is dropped that could be part of the optimum. */
+ * fixed by the outer loops, so no layout is dropped that could be part of the optimum.  Two things upstream matter a
+ * little: what waits for a generator behind a deep or interleaved LLM, and what stages behind others put off where
+ * backwards are split; there a combination is checked as a whole. */
 #include "base/mem.h"
 #include "core/orchestrate/orchestrate_search.h"
 
@@ -18,82 +21,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEEP_PER_KEY = 2 };
+/* ---- what the timelines of the space cannot undercut ---- */
 
-/* Bounds are compared with this much slack, far above rounding and far below any real difference.
- */
-#define SLACK 1e-9
-
-/* ---- the pool: the k best, at most two per (TP_lm, DP_lm, pp_lm) ---- */
-
-static bool same_key(const struct dt_search_state *s, const struct dt_orch_cand *a,
-                     const struct dt_orch_cand *b)
+static void note_floor(struct dt_search_state *s, double seconds)
 {
-    return a->tpi[s->llm] == b->tpi[s->llm] && a->dp[s->llm] == b->dp[s->llm] &&
-           a->pp[s->llm] == b->pp[s->llm];
+    s->stats->floor_s = fmin(s->stats->floor_s, seconds);
 }
 
-/* The entry that a newcomer with this key would have to displace, or -1 when there is room. */
-static int victim(const struct dt_search_state *s, const struct dt_orch_cand *c)
+/* Of the cell, whatever the depth: no stage beats the mean stage. */
+static void note_cell_floor(struct dt_search_state *s)
 {
-    int worst = -1, worst_key = -1, keys = 0;
+    int max = dt_orch_cell_depth_max(s);
 
-    for (int i = 0; i < s->n_pool; i++) {
-        if (worst < 0 || dt_orch_cand_better(&s->pool[worst], &s->pool[i]))
-            worst = i;
-        if (!same_key(s, &s->pool[i], c))
-            continue;
-        keys++;
-        if (worst_key < 0 || dt_orch_cand_better(&s->pool[worst_key], &s->pool[i]))
-            worst_key = i;
-    }
-    if (keys >= KEEP_PER_KEY)
-        return worst_key;
-    return s->n_pool < s->k ? -1 : worst;
-}
-
-static double pool_threshold(const struct dt_search_state *s)
-{
-    double worst = 0;
-
-    if (s->n_pool < s->k)
-        return HUGE_VAL;
-    for (int i = 0; i < s->n_pool; i++)
-        worst = fmax(worst, s->pool[i].score);
-    return worst;
-}
-
-static void pool_add(struct dt_search_state *s, const struct dt_orch_cand *c)
-{
-    int v = victim(s, c);
-
-    if (v < 0)
-        s->pool[s->n_pool++] = *c;
-    else if (dt_orch_cand_better(c, &s->pool[v]))
-        s->pool[v] = *c;
+    for (int pp = s->pipe->vpp > 1 ? 2 : 1; pp <= max; pp++)
+        note_floor(s, dt_orch_cell_floor(s, pp, s->micro * s->sample_lm / pp));
 }
 
 /* ---- one cell ---- */
-
-static double llm_interval(struct dt_search_state *s, int pp)
-{
-    int tpi = s->c->tpi[s->llm], m = s->t->in->policy.microbatch;
-    const struct dt_orch_stage_entry *e;
-
-    if (s->t->in->opt.uniform)
-        return m * s->sample_s[s->llm] / pp;
-    e = dt_orch_table_stage(s->t, s->llm, tpi, pp, s->c->vpp);
-    return e ? m * e->max_s : HUGE_VAL;
-}
-
-/* The LLM's warm-up at this depth, and what its passage takes beyond it. */
-static void set_base(struct dt_search_state *s, int pp)
-{
-    double c = s->t->in->policy.microbatch * s->sample_s[s->llm];
-
-    s->base = dt_orch_llm_warmup_s(c, pp, s->c->vpp);
-    s->pass = s->t->in->opt.uniform || s->c->vpp == 1 ? 0 : c - s->base;
-}
 
 /* The interval at which another module no longer lengthens a plan whose LLM has this one. */
 static double fast_enough(const struct dt_search_state *s, double interval)
@@ -103,33 +47,10 @@ static double fast_enough(const struct dt_search_state *s, double interval)
     return s->steps > 0 ? fmax(0, interval - s->pass / s->steps) : 0;
 }
 
-static int module_cap(const struct dt_search_state *s, int m, int gpus)
-{
-    return s->cap && s->cap[m] < gpus ? (int)s->cap[m] : gpus;
-}
-
-static double least_warm(const struct dt_search_state *s, int from)
-{
-    double warm = 0;
-
-    for (int i = from; i < s->n_others; i++) /* a replica sees at least one sample of a slot */
-        warm += s->sample_s[s->others[i]];
-    return warm;
-}
-
-static int least_gpus(const struct dt_search_state *s, int from)
-{
-    int gpus = 0;
-
-    for (int i = from; i < s->n_others; i++)
-        gpus += 1 << s->c->tpi[s->others[i]];
-    return gpus;
-}
-
 /* What the interval may be at most for the total to stay within the threshold. */
 static double interval_limit(const struct dt_search_state *s, double warm)
 {
-    double room = s->threshold * (1 + SLACK) - warm;
+    double room = s->threshold * (1 + DT_ORCH_SLACK) - warm;
 
     if (s->steps <= 0)
         return room < 0 ? -1 : HUGE_VAL;
@@ -140,67 +61,136 @@ static double interval_limit(const struct dt_search_state *s, double warm)
 static double key_threshold(const struct dt_search_state *s)
 {
     struct dt_orch_cand key;
-    int v;
 
     if (s->lean)
         return s->limit;
     memset(&key, 0, sizeof(key));
-    key.tpi[s->llm] = s->c->tpi[s->llm];
-    key.dp[s->llm] = s->c->dp_lm;
-    key.pp[s->llm] = (int16_t)s->pp_lm;
-    v = victim(s, &key);
-    return v < 0 ? HUGE_VAL : s->pool[v].score;
+    key.pipe = s->c->pipe;
+    key.microbatch = s->c->microbatch;
+    key.of[s->llm].lane = s->c->lane;
+    key.of[s->llm].dp = s->c->dp_lm;
+    key.of[s->llm].pp = (int16_t)s->pp_lm;
+    return dt_orch_pool_key_threshold(&s->pool, &key, s->llm);
+}
+
+/* The LLM's view of its times at the depth at hand: warm-up, passage, interval. */
+struct llm_view {
+    double base, pass, interval, total;
+};
+
+static bool view_llm(struct dt_search_state *s, struct dt_orch_times *x, struct llm_view *v)
+{
+    double c = s->micro * x->sample_s, later = s->micro * x->later_s;
+    const struct dt_orch_stage_entry *e;
+
+    v->base = dt_orch_llm_warmup_s(c, later, (int64_t)s->steps + 1, s->pp_lm, s->pipe->vpp);
+    v->pass = s->t->in->opt.uniform ? 0 : dt_orch_llm_pass_s(c, later, v->base);
+    v->interval = c / s->pp_lm;
+    if (v->interval > interval_limit(s, v->base + dt_orch_cell_least_warm(s)))
+        return false; /* no split is faster */
+    if (!s->t->in->opt.uniform) {
+        e = dt_orch_stage_of(s->t, s->llm, x, s->pp_lm, s->pipe->vpp);
+        v->interval = e ? s->micro * e->max_s : HUGE_VAL;
+    }
+    v->total = dt_orch_staged_s(v->base, s->steps, v->interval, 0, v->pass);
+    return v->interval <= interval_limit(s, v->base + dt_orch_cell_least_warm(s));
+}
+
+/* The first ZeRO level, by preference, at which the LLM fits. */
+static bool llm_fits(struct dt_search_state *s, struct dt_orch_choice *of)
+{
+    struct dt_orch_question q = {.m = s->llm,
+                                 .pipe = s->c->pipe,
+                                 .microbatch = s->c->microbatch,
+                                 .dp_lm = s->c->dp_lm,
+                                 .pp_lm = s->pp_lm,
+                                 .gen_pp = s->gen_pp};
+
+    for (int z = 0; z < s->t->space.of[s->llm].n_zero; z++) {
+        if (s->lean && z != s->lean->zero)
+            continue;
+        of->zero = (uint8_t)z;
+        q.of = *of;
+        if (dt_orch_table_fits(s->t, &q))
+            return true;
+    }
+    return false;
+}
+
+enum llm_fate { LLM_TAKEN, LLM_TOO_SLOW, LLM_TOO_LARGE };
+
+/* The fastest recomputation of the LLM at this depth that fits. */
+static enum llm_fate choose_llm(struct dt_search_state *s)
+{
+    double best = HUGE_VAL;
+    bool slow = false;
+
+    for (int r = 0; r < s->t->space.of[s->llm].n_recompute && !s->t->nomem; r++) {
+        struct dt_orch_choice of = {
+            s->c->lane, (uint8_t)r, 0, (int16_t)s->pp_lm, s->c->dp_lm,
+        };
+        struct dt_orch_times *x =
+            dt_orch_times_of(s->t, s->llm, s->c->lane, r, s->c->microbatch, s->pipe->split);
+        struct llm_view v;
+
+        if (!x || (s->lean && r != s->lean->recompute))
+            continue;
+        if (!view_llm(s, x, &v)) {
+            slow = true;
+            continue;
+        }
+        if (v.total >= best || !llm_fits(s, &of))
+            continue;
+        best = v.total;
+        s->of_lm = of;
+        s->base = v.base;
+        s->pass = v.pass;
+        s->interval_lm = v.interval;
+    }
+    return best < HUGE_VAL ? LLM_TAKEN : slow ? LLM_TOO_SLOW : LLM_TOO_LARGE;
+}
+
+static bool encoder_layouts(struct dt_search_state *s, int left)
+{
+    double limit = interval_limit(s, s->base + dt_orch_cell_least_warm(s));
+
+    for (int i = s->n_gens; i < s->n_others; i++) {
+        int m = s->others[i];
+        int spare = left - (dt_orch_cell_least_gpus(s) - s->least[m]->lane_gpus);
+        const struct dt_orch_limits lim = {s->t->in->model->modules[m].n_blocks,
+                                           dt_orch_module_cap(s, m, spare), limit,
+                                           fast_enough(s, s->interval_lm)};
+
+        if (!dt_orch_front_build(s, m, &lim, &s->front[m]))
+            return false;
+    }
+    return true;
 }
 
 static void open_depth_pp(struct dt_search_state *s, int pp)
 {
-    const struct dt_orch_cell *c = s->c;
-    int gpus = (1 << c->tpi[s->llm]) * pp * c->dp_lm, left = s->t->gpus - gpus;
-    double interval, limit, warm = least_warm(s, 0);
+    int gpus = s->lane_gpus * pp * s->c->dp_lm, left = s->t->gpus - gpus;
+    enum llm_fate fate;
 
-    if (c->vpp > 1 && pp == 1) /* chunks are dealt to several stages */
+    if (s->pipe->vpp > 1 && pp == 1) /* chunks are dealt to several stages */
         return;
     s->pp_lm = pp;
     s->threshold = key_threshold(s);
-    set_base(s, pp);
-    interval = s->interval_lm = llm_interval(s, pp);
-    limit = interval_limit(s, s->base + warm);
     s->stats->candidates++;
-    if (interval > limit)
-        return;
     for (int i = 0; i < s->n_gens; i++)
         if (s->front[s->others[i]].l.o[0].gpus > left)
             return;
-    if (!dt_orch_table_fits(s->t, s->llm, c->tpi[s->llm], pp, c->dp_lm, c->dp_lm, pp, c->vpp,
-                            s->gen_pp))
+    fate = choose_llm(s);
+    if (fate == LLM_TOO_LARGE)
         return;
-    for (int i = s->n_gens; i < s->n_others; i++) {
-        int m = s->others[i];
-        int spare = left - (least_gpus(s, 0) - (1 << c->tpi[m]));
-        const struct dt_orch_limits lim = {s->t->in->model->modules[m].n_blocks,
-                                           module_cap(s, m, spare), limit,
-                                           fast_enough(s, interval)};
-
-        if (!dt_orch_front_build(s, m, &lim, &s->front[m]))
-            return;
-    }
+    note_floor(s, dt_orch_cell_floor(
+                      s, pp, fate == LLM_TAKEN ? s->interval_lm : s->micro * s->sample_lm / pp));
+    if (fate != LLM_TAKEN || !encoder_layouts(s, left))
+        return;
     s->found = s->lean ? s->found : false;
     dt_orch_front_combine(s, left, gpus);
     if (s->found && !s->lean)
-        pool_add(s, &s->best);
-}
-
-/* Deepest LLM pipeline that leaves a lane to every other module. */
-static int llm_depth_max(const struct dt_search_state *s)
-{
-    const struct dt_orch_cell *c = s->c;
-    int lane = (1 << c->tpi[s->llm]) * c->dp_lm;
-    int room = module_cap(s, s->llm, s->t->gpus - least_gpus(s, 0)) / lane;
-    int max = s->t->in->model->modules[s->llm].n_blocks / c->vpp;
-
-    if (max * c->vpp > DT_MAX_VSTAGES)
-        max = DT_MAX_VSTAGES / c->vpp;
-    return room < max ? room : max;
+        dt_orch_pool_add(&s->pool, &s->best, s->llm);
 }
 
 static void reject_gpus(struct dt_search_state *s, double need)
@@ -214,16 +204,15 @@ static void reject_gpus(struct dt_search_state *s, double need)
 /* Depths of the LLM pipeline outwards from where the convex optimum lies. */
 static void open_depth(struct dt_search_state *s, double x_lm)
 {
-    const struct dt_orch_cell *c = s->c;
-    int lane = (1 << c->tpi[s->llm]) * c->dp_lm;
-    int max = llm_depth_max(s), mid = (int)(x_lm / lane + 0.5);
+    int lane = s->lane_gpus * s->c->dp_lm;
+    int max = dt_orch_cell_depth_max(s), mid = (int)(x_lm / lane + 0.5);
 
     mid = mid < 1 ? 1 : mid > max ? max : mid;
     if (max < 1) {
-        reject_gpus(s, lane + least_gpus(s, 0));
+        reject_gpus(s, lane + dt_orch_cell_least_gpus(s));
         return;
     }
-    for (int d = 0; d < max; d++) {
+    for (int d = 0; d < max && !s->t->nomem; d++) {
         if (mid + d <= max)
             open_depth_pp(s, mid + d);
         if (d > 0 && mid - d >= 1)
@@ -234,26 +223,36 @@ static void open_depth(struct dt_search_state *s, double x_lm)
 /* Fastest slot the LLM can reach in this cell. */
 static double llm_interval_min(struct dt_search_state *s)
 {
-    int pp = llm_depth_max(s);
+    int pp = dt_orch_cell_depth_max(s);
 
-    return pp > 0 ? s->t->in->policy.microbatch * s->sample_s[s->llm] / pp : HUGE_VAL;
+    return pp > 0 ? s->micro * s->sample_lm / pp : HUGE_VAL;
+}
+
+/* The least warm-up and the most `pass` that the LLM may have at any depth. */
+static void set_least_base(struct dt_search_state *s)
+{
+    int blocks = s->t->in->model->modules[s->llm].n_blocks;
+    double c = s->micro * s->sample_lm, later = s->micro * s->later_lm;
+
+    s->base = fmax(0, dt_orch_llm_warmup_s(c, 0, 1, blocks, s->pipe->vpp) - 2 * later);
+    s->pass = s->t->in->opt.uniform || (s->pipe->vpp == 1 && !s->pipe->split) ? 0 : c - s->base;
 }
 
 /* Layouts of all generators, of any depth; what they hold in memory does not depend on the rest. */
 static bool generator_layouts(struct dt_search_state *s)
 {
-    int lane = (1 << s->c->tpi[s->llm]) * s->c->dp_lm;
+    int lane = s->lane_gpus * s->c->dp_lm;
     double limit;
 
-    s->threshold = s->lean ? s->limit : pool_threshold(s);
-    set_base(s, s->t->in->model->modules[s->llm].n_blocks); /* the least warm-up, the most `pass` */
+    s->threshold = s->lean ? s->limit : dt_orch_pool_threshold(&s->pool);
+    set_least_base(s);
     s->pp_lm = s->gen_pp = 1;
-    limit = interval_limit(s, s->base + least_warm(s, 0));
+    limit = interval_limit(s, s->base + dt_orch_cell_least_warm(s));
     for (int i = 0; i < s->n_gens; i++) {
         int m = s->others[i];
-        int spare = s->t->gpus - lane - (least_gpus(s, 0) - (1 << s->c->tpi[m]));
+        int spare = s->t->gpus - lane - (dt_orch_cell_least_gpus(s) - s->least[m]->lane_gpus);
         const struct dt_orch_limits lim = {s->t->in->model->modules[m].n_blocks,
-                                           module_cap(s, m, spare), limit,
+                                           dt_orch_module_cap(s, m, spare), limit,
                                            fast_enough(s, llm_interval_min(s))};
 
         if (!dt_orch_front_build(s, m, &lim, &s->any_depth[m]))
@@ -272,7 +271,7 @@ static bool set_depth(struct dt_search_state *s, int gen_pp)
         const struct dt_orch_front *all = &s->any_depth[s->others[i]];
 
         for (size_t a = 0; a < all->l.n; a++)
-            reached |= all->l.o[a].pp == gen_pp;
+            reached |= all->l.o[a].of.pp == gen_pp;
     }
     if (!reached)
         return false;
@@ -282,26 +281,20 @@ static bool set_depth(struct dt_search_state *s, int gen_pp)
     return true;
 }
 
-static void set_cell(struct dt_search_state *s, const struct dt_orch_cell *c)
-{
-    s->c = c;
-    s->slot = (int64_t)c->dp_lm * s->t->in->policy.microbatch;
-    s->steps = (double)(s->t->in->policy.global_batch / s->slot) - 1;
-    for (int m = 0; m < s->n_modules; m++)
-        s->sample_s[m] = s->t->cost[m][c->tpi[m]].sample_s;
-}
-
 static void open_cell(struct dt_search_state *s, double x_lm)
 {
     int deepest = 0;
 
-    if (!generator_layouts(s))
+    s->stats->cells_opened++;
+    if (!generator_layouts(s)) {
+        note_cell_floor(s);
         return;
+    }
     for (int i = 0; i < s->n_gens; i++) {
         const struct dt_orch_front *all = &s->any_depth[s->others[i]];
 
         for (size_t a = 0; a < all->l.n; a++)
-            deepest = all->l.o[a].pp > deepest ? all->l.o[a].pp : deepest;
+            deepest = all->l.o[a].of.pp > deepest ? all->l.o[a].of.pp : deepest;
     }
     for (int gen_pp = s->n_gens ? 1 : 0; gen_pp <= deepest && !s->t->nomem; gen_pp++)
         if (set_depth(s, gen_pp))
@@ -310,138 +303,36 @@ static void open_cell(struct dt_search_state *s, double x_lm)
 
 /* ---- all cells ---- */
 
-/* A bound without solving anything: every module at its warm-up-free share and the best split of
- * the warm-up, both with all N GPUs (Cauchy-Schwarz). */
-static double quick_bound(const struct dt_search_state *s)
-{
-    double k_sum = 0, roots = 0, least = 0, n = s->t->gpus;
-
-    for (int m = 0; m < s->n_modules; m++) {
-        double k = (double)s->slot * (1 << s->c->tpi[m]) * s->sample_s[m];
-
-        k_sum += k;
-        if (m != s->llm) {
-            roots += sqrt(k);
-            least += s->sample_s[m];
-        }
-    }
-    return s->t->in->policy.microbatch * s->sample_s[s->llm] / s->c->vpp +
-           fmax(least, roots * roots / n) + s->steps * k_sum / n;
-}
-
-static double convex_bound(struct dt_search_state *s, double *x)
-{
-    const struct dt_orch_cell *c = s->c;
-    double min_x[DT_MAX_MODULES];
-    int tp[DT_MAX_MODULES];
-
-    s->min_gpus = 0;
-    for (int m = 0; m < s->n_modules; m++) {
-        tp[m] = 1 << c->tpi[m];
-        min_x[m] =
-            dt_orch_table_min_gpus(s->t, m, c->tpi[m], m == s->llm ? c->dp_lm : (int)s->slot);
-        s->min_gpus += min_x[m];
-    }
-    s->stats->convex_solves++;
-    return dt_orch_convex_solve_base(s->n_modules, s->llm, s->sample_s, tp, c->dp_lm,
-                                     s->t->in->policy.microbatch, s->t->in->policy.global_batch,
-                                     s->t->gpus, min_x,
-                                     s->t->in->policy.microbatch * s->sample_s[s->llm] / c->vpp, x);
-}
-
-static int by_bound(const void *pa, const void *pb)
-{
-    const struct dt_orch_cell *a = pa, *b = pb;
-
-    if (a->bound != b->bound)
-        return a->bound < b->bound ? -1 : 1;
-    if (a->dp_lm != b->dp_lm)
-        return a->dp_lm - b->dp_lm;
-    if (a->vpp != b->vpp)
-        return a->vpp - b->vpp;
-    return memcmp(a->tpi, b->tpi, sizeof(a->tpi));
-}
-
-static bool next_tp(const struct dt_search_state *s, struct dt_orch_cell *c)
-{
-    for (int m = 0; m < s->n_modules; m++) {
-        do {
-            c->tpi[m]++;
-        } while (c->tpi[m] < DT_TP_N && !s->t->cost[m][c->tpi[m]].legal);
-        if (c->tpi[m] < DT_TP_N)
-            return true;
-        for (c->tpi[m] = 0; !s->t->cost[m][c->tpi[m]].legal;)
-            c->tpi[m]++;
-    }
-    return false;
-}
-
-static bool first_tp(const struct dt_search_state *s, struct dt_orch_cell *c)
-{
-    memset(c, 0, sizeof(*c));
-    for (int m = 0; m < s->n_modules; m++) {
-        while (c->tpi[m] < DT_TP_N && !s->t->cost[m][c->tpi[m]].legal)
-            c->tpi[m]++;
-        if (c->tpi[m] == DT_TP_N)
-            return false;
-    }
-    return true;
-}
-
-static bool list_cells(struct dt_search_state *s, struct dt_orch_cell **out, size_t *n)
-{
-    int64_t slots = s->t->in->policy.global_batch / s->t->in->policy.microbatch;
-    size_t cap = 0;
-    struct dt_orch_cell c;
-    void *cells = NULL;
-
-    *n = 0;
-    *out = NULL;
-    if (s->t->in->policy.global_batch % s->t->in->policy.microbatch != 0 || !first_tp(s, &c))
-        return true;
-    do {
-        for (c.dp_lm = 1; c.dp_lm <= slots && c.dp_lm <= s->t->gpus; c.dp_lm++) {
-            if (slots % c.dp_lm != 0)
-                continue;
-            for (c.vpp = 1; c.vpp <= s->t->max_vpp; c.vpp++) {
-                if (dt_grow(&cells, &cap, *n + 1, sizeof(c)) != 0) {
-                    dt_free(cells);
-                    return false;
-                }
-                set_cell(s, &c);
-                c.bound = quick_bound(s);
-                ((struct dt_orch_cell *)cells)[(*n)++] = c;
-            }
-        }
-    } while (next_tp(s, &c));
-    qsort(cells, *n, sizeof(c), by_bound);
-    *out = cells;
-    return true;
-}
-
 static void visit_cells(struct dt_search_state *s, const struct dt_orch_cell *cells, size_t n)
 {
     double x[DT_MAX_MODULES] = {0};
+    bool far = false; /* all that follow are beyond the threshold, too */
 
-    s->stats->lower_bound_s = HUGE_VAL;
+    s->stats->lower_bound_s = s->stats->floor_s = HUGE_VAL;
+    s->stats->cells = (int64_t)n;
     for (size_t i = 0; i < n && !s->t->nomem; i++) {
-        double threshold = pool_threshold(s);
+        double threshold = dt_orch_pool_threshold(&s->pool);
 
-        if (cells[i].bound > threshold && cells[i].bound > s->stats->lower_bound_s)
-            break;
-        set_cell(s, &cells[i]);
-        s->cell_bound = convex_bound(s, x);
-        if (s->cell_bound < s->stats->lower_bound_s)
-            s->stats->lower_bound_s = s->cell_bound;
-        if (isinf(s->cell_bound)) {
-            reject_gpus(s, s->min_gpus);
+        dt_orch_cell_set(s, &cells[i]);
+        far = far || (cells[i].bound > threshold && cells[i].bound > s->stats->lower_bound_s);
+        if (far) {
+            note_cell_floor(s);
             continue;
         }
-        if (s->cell_bound * (1 - SLACK) <= threshold)
+        s->cell_bound = dt_orch_cell_convex(s, x);
+        if (s->cell_bound < s->stats->lower_bound_s)
+            s->stats->lower_bound_s = s->cell_bound;
+        if (isinf(s->cell_bound))
+            reject_gpus(s, s->min_gpus);
+        else if (s->cell_bound * (1 - DT_ORCH_SLACK) <= threshold)
             open_cell(s, x[s->llm]);
+        else
+            note_cell_floor(s);
     }
     if (isinf(s->stats->lower_bound_s))
         s->stats->lower_bound_s = 0;
+    if (isinf(s->stats->floor_s))
+        s->stats->floor_s = 0;
 }
 
 static void search_init(struct dt_search_state *s, struct dt_orch_table *t)
@@ -470,16 +361,9 @@ static void search_free(struct dt_search_state *s)
     dt_free(s->raw.o);
 }
 
-static int by_score(const void *pa, const void *pb)
-{
-    const struct dt_orch_cand *a = pa, *b = pb;
-
-    return dt_orch_cand_better(a, b) ? -1 : dt_orch_cand_better(b, a) ? 1 : 0;
-}
-
-enum dt_status dt_orch_search(struct dt_orch_table *t, const double *cap, int k,
-                              struct dt_error *err, struct dt_orch_cand *out, int *n,
-                              struct dt_search_stats *stats)
+enum dt_status dt_orch_search(struct dt_orch_table *t, const double *cap,
+                              const struct dt_orch_keep *keep, struct dt_error *err,
+                              struct dt_orch_cand *out, int *n, struct dt_search_stats *stats)
 {
     struct dt_orch_cell *cells;
     struct dt_search_state s;
@@ -487,10 +371,9 @@ enum dt_status dt_orch_search(struct dt_orch_table *t, const double *cap, int k,
 
     search_init(&s, t);
     s.cap = cap;
-    s.k = k;
-    s.pool = out;
+    s.pool = (struct dt_orch_pool){out, keep->k, 0, keep->sure, keep->margin};
     s.stats = stats;
-    if (list_cells(&s, &cells, &n_cells))
+    if (dt_orch_cells_list(&s, &cells, &n_cells))
         visit_cells(&s, cells, n_cells);
     else
         t->nomem = true;
@@ -498,35 +381,31 @@ enum dt_status dt_orch_search(struct dt_orch_table *t, const double *cap, int k,
     search_free(&s);
     if (t->nomem)
         return dt_error_nomem(err, "planner search");
-    qsort(out, (size_t)s.n_pool, sizeof(*out), by_score);
-    *n = s.n_pool;
+    *n = s.pool.n;
     return DT_OK;
 }
 
 enum dt_status dt_orch_search_lean(struct dt_orch_table *t, const struct dt_orch_cand *c,
                                    double limit, struct dt_error *err, struct dt_orch_cand *out)
 {
+    const struct dt_orch_choice *llm = &c->of[t->in->model->llm];
+    struct dt_orch_cell cell = {0, llm->dp, c->pipe, c->microbatch, llm->lane};
     struct dt_search_stats stats;
-    struct dt_orch_cell cell;
     struct dt_search_state s;
     int gen_pp = 0;
 
     memset(&stats, 0, sizeof(stats));
-    memset(&cell, 0, sizeof(cell));
     search_init(&s, t);
-    cell.dp_lm = c->dp[t->in->model->llm];
-    cell.vpp = (uint8_t)c->vpp;
-    memcpy(cell.tpi, c->tpi, sizeof(cell.tpi));
     s.stats = &stats;
-    s.lean = true;
+    s.lean = llm;
     s.limit = limit;
     s.cell_bound = c->lower_bound_s;
-    set_cell(&s, &cell);
+    dt_orch_cell_set(&s, &cell);
     for (int i = 0; i < s.n_gens; i++)
-        if (c->pp[s.others[i]] > gen_pp)
-            gen_pp = c->pp[s.others[i]];
+        if (c->of[s.others[i]].pp > gen_pp)
+            gen_pp = c->of[s.others[i]].pp;
     if (generator_layouts(&s) && set_depth(&s, gen_pp))
-        open_depth_pp(&s, c->pp[s.llm]);
+        open_depth_pp(&s, llm->pp);
     search_free(&s);
     if (t->nomem)
         return dt_error_nomem(err, "planner search");

@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * The state of one branch-and-bound search, shared by its two files. */
+ * The state of one branch-and-bound search, shared by its files. */
 #ifndef DT_CORE_ORCHESTRATE_ORCHESTRATE_SEARCH_H
 #define DT_CORE_ORCHESTRATE_ORCHESTRATE_SEARCH_H
 
 #include "core/orchestrate/orchestrate_internal.h"
 
-struct dt_orch_cell { /* all TP degrees, DP_lm and the LLM's vpp */
+/* Bounds are compared with this much slack, far above rounding and far below any real difference. */
+#define DT_ORCH_SLACK 1e-9
+
+struct dt_orch_cell { /* schedule and chunks, microbatch, the LLM's lane and DP */
     double bound;
     int dp_lm;
-    uint8_t vpp, tpi[DT_MAX_MODULES];
+    uint8_t pipe, microbatch, lane;
 };
 
 struct dt_orch_option { /* one layout of one module */
-    int gpus, dp, pp;
+    int gpus;
+    struct dt_orch_choice of;
     double warm, interval;
 };
 
@@ -27,26 +31,37 @@ struct dt_orch_front {        /* Pareto-optimal layouts of a module that fit in 
     double warm_min, interval_min;
 };
 
+struct dt_orch_pool {       /* the best candidates, best first */
+    struct dt_orch_cand *c; /* [k] */
+    int k, n;
+    int sure;      /* so many are kept however slow they are */
+    double margin; /* the others are at most this much slower than the best; 0: however slow */
+};
+
 struct dt_search_state {
     struct dt_orch_table *t;
-    const double *cap;         /* most GPUs per module, or NULL */
-    struct dt_orch_cand *pool; /* [k], unordered */
-    int k, n_pool;
+    const double *cap; /* most GPUs per module, or NULL */
+    struct dt_orch_pool pool;
     struct dt_search_stats *stats;
     int n_modules, llm;
     int others[DT_MAX_MODULES], n_others, n_gens; /* generators first, then encoders */
-    bool lean;                                    /* find the fewest GPUs with total <= limit */
+    const struct dt_orch_choice
+        *lean; /* find the fewest GPUs with total <= limit beside this LLM */
     double limit;
     struct dt_orch_options raw; /* unsorted layouts of one module */
     /* the cell at hand */
     const struct dt_orch_cell *c;
+    const struct dt_orch_pipe *pipe;
+    const struct dt_orch_least *least[DT_MAX_MODULES]; /* of the others */
     double cell_bound, steps;
     double min_gpus; /* one lane of each module, or what the parameters alone need */
-    double sample_s[DT_MAX_MODULES];
+    int micro, lane_gpus;
+    double sample_lm, later_lm; /* the least and the most over recomputation */
     int64_t slot;
     int gen_pp, pp_lm; /* deepest generator, depth of the LLM */
-    double base;       /* warm-up of the LLM */
-    double pass;       /* what a microbatch's passage through it takes beyond that */
+    struct dt_orch_choice of_lm;
+    double base; /* warm-up of the LLM */
+    double pass; /* what a microbatch's passage through it takes beyond that */
     double interval_lm;
     struct dt_orch_front front[DT_MAX_MODULES];
     struct dt_orch_front any_depth[DT_MAX_MODULES]; /* generators, whatever gen_pp */
@@ -62,6 +77,38 @@ static inline bool dt_orch_cand_better(const struct dt_orch_cand *a, const struc
 {
     return a->score != b->score ? a->score < b->score : a->gpus < b->gpus;
 }
+
+/* ---- orchestrate_pool.c: the k best, at most two that differ only around the LLM's layout ---- */
+
+/* The score that a newcomer must not exceed. */
+double dt_orch_pool_threshold(const struct dt_orch_pool *p);
+/* The same for one with the key of `c`: its plan-wide choices and its LLM's lane, DP and PP. */
+double dt_orch_pool_key_threshold(const struct dt_orch_pool *p, const struct dt_orch_cand *c,
+                                  int llm);
+void dt_orch_pool_add(struct dt_orch_pool *p, const struct dt_orch_cand *c, int llm);
+
+/* ---- orchestrate_cells.c ---- */
+
+/* All cells with a bound of each, the least first; false when out of memory. */
+bool dt_orch_cells_list(struct dt_search_state *s, struct dt_orch_cell **out, size_t *n);
+void dt_orch_cell_set(struct dt_search_state *s, const struct dt_orch_cell *c);
+/* The convex optimum of the cell and the x_m that it takes. */
+double dt_orch_cell_convex(struct dt_search_state *s, double *x);
+/* What no timeline of the cell with a pipeline of this depth, whose slowest stage takes `interval` a slot, undercuts
+ * for samples that are all the mean one. */
+double dt_orch_cell_floor(const struct dt_search_state *s, int pp, double interval);
+/* Deepest LLM pipeline that leaves a lane to every other module. */
+int dt_orch_cell_depth_max(const struct dt_search_state *s);
+/* Least GPUs of the others, and least warm-up: a replica sees at least one sample of a slot. */
+int dt_orch_cell_least_gpus(const struct dt_search_state *s);
+double dt_orch_cell_least_warm(const struct dt_search_state *s);
+static inline int dt_orch_module_cap(const struct dt_search_state *s, int m, int gpus)
+{
+    return s->cap && s->cap[m] < gpus ? (int)s->cap[m] : gpus;
+}
+
+/* ---- orchestrate_front.c ---- */
+
 struct dt_orch_limits { /* what a layout may take to be of use */
     int pp_max, gpus_max;
     double interval_max; /* seconds per slot */

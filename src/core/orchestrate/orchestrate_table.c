@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "core/orchestrate/orchestrate_internal.h"
 
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -77,65 +78,134 @@ void dt_orch_block_timer_init(struct dt_orch_block_timer *b, const struct dt_sea
     b->p = p;
     b->module = module;
     b->shard = *shard;
-    b->k = module == in->model->llm ? in->policy.microbatch : 1;
+    b->k = module == in->model->llm ? p->policy.microbatch : 1;
+    b->split = dt_pipe_of(p->policy.schedule)->put_off != NULL;
     mean_work(w, b->k, &b->work);
     dt_plan_trainable(p, in->model, module, b->trainable);
 }
 
-double dt_orch_block_timer_s(const struct dt_orch_block_timer *b, int block)
+double dt_orch_block_timer_s(const struct dt_orch_block_timer *b, int block, double *later_s)
 {
-    struct dt_cost_stage_ns ns;
+    struct dt_cost_stage_ns ns = {0};
 
-    if (b->work.tokens <= 0)
-        return 0;
-    ns = dt_cost_stage_ns(b->in->cost, b->module, block, 1, &b->shard, &b->work, b->trainable,
-                          dt_plan_upstream_trained(b->p, b->in->model, b->module, block));
-    return (ns.fwd + ns.bwd) * 1e-9 / b->k;
+    if (b->work.tokens > 0)
+        ns = dt_cost_stage_ns(b->in->cost, b->module, block, 1, &b->shard, &b->work, b->trainable,
+                              dt_plan_upstream_trained(b->p, b->in->model, b->module, block));
+    if (!b->split)
+        ns.later = ns.again = 0;
+    if (later_s)
+        *later_s = (ns.later + ns.again) * 1e-9 / b->k;
+    return (ns.fwd + ns.bwd + ns.again) * 1e-9 / b->k;
 }
 
-static bool tp_legal(const struct dt_orch_table *t, int m, int tp, struct dt_orch_rejects *r)
-{
-    const struct dt_module *mod = &t->in->model->modules[m];
+/* ---- times of the modes ---- */
 
-    if (t->in->cluster->gpus_per_node % tp != 0) {
-        r->nodes++;
-        return false;
-    }
-    for (int b = 0; b < mod->n_blocks; b++)
-        if (!dt_block_allows_tp(&mod->blocks[b], tp)) {
-            r->heads++;
-            return false;
-        }
-    return true;
+static struct dt_orch_times *slot_of(const struct dt_orch_table *t, int m, int lane, int recompute,
+                                     int microbatch, bool split)
+{
+    int n = m == t->in->model->llm ? t->space.n_microbatches : 1;
+
+    return &t->times[m][((lane * t->space.of[m].n_recompute + recompute) * n + microbatch) * 2 +
+                        split];
 }
 
-static enum dt_status build_tp(struct dt_orch_table *t, int m, int tpi, struct dt_error *err)
+/* A schedule of the space whose backwards are split or whole, as asked. */
+static enum dt_pipe_schedule a_schedule(const struct dt_orch_table *t, bool split)
+{
+    for (int i = 0; i < t->space.n_pipes; i++)
+        if (t->space.pipe[i].split == split)
+            return t->space.pipe[i].schedule;
+    return t->in->policy.schedule;
+}
+
+/* Stacks repeat one block: it is asked for once where its neighbour is equal and trained alike. */
+static void time_blocks(struct dt_orch_table *t, int m, const struct dt_block_shard *shard,
+                        struct dt_orch_times *out)
 {
     const struct dt_module *mod = &t->in->model->modules[m];
-    struct dt_orch_tp_costs *c = &t->cost[m][tpi];
-    const struct dt_block_shard shard = {.tp = 1 << tpi,
-                                         .cp = 1,
-                                         .ep = 1,
-                                         .ip = 1,
-                                         .seqpar = tpi > 0,
-                                         .recompute = t->scratch.modules[m].recompute};
     struct dt_orch_block_timer timer;
-    size_t n = (size_t)mod->n_blocks;
-    size_t entries = n * (size_t)(m == t->in->model->llm ? t->max_vpp : 1);
+    double later = 0;
+    bool before = false;
 
-    c->legal = tp_legal(t, m, 1 << tpi, &t->rejects);
-    if (!c->legal)
-        return DT_OK;
-    c->block_s = DT_ARENA_NEW(&t->arena, double, n);
-    c->stage = DT_ARENA_NEW(&t->arena, struct dt_orch_stage_entry, entries);
-    if (!c->block_s || !c->stage)
+    dt_orch_block_timer_init(&timer, t->in, &t->scratch, m, shard, &t->work[m]);
+    for (int b = 0; b < mod->n_blocks; b++) {
+        bool above = dt_plan_upstream_trained(&t->scratch, t->in->model, m, b);
+
+        if (b > 0 && above == before && timer.trainable[b] == timer.trainable[b - 1] &&
+            memcmp(&mod->blocks[b], &mod->blocks[b - 1], sizeof(*mod->blocks)) == 0)
+            out->block_s[b] = out->block_s[b - 1];
+        else
+            out->block_s[b] = dt_orch_block_timer_s(&timer, b, &later);
+        before = above;
+        out->sample_s += out->block_s[b];
+        out->later_s += later;
+    }
+}
+
+struct dt_orch_times *dt_orch_times_of(struct dt_orch_table *t, int m, int lane, int recompute,
+                                       int microbatch, bool split)
+{
+    const struct dt_orch_modes *o = &t->space.of[m];
+    struct dt_orch_times *x = slot_of(t, m, lane, recompute, microbatch, split);
+    struct dt_plan_policy *y = &t->scratch.policy;
+    const struct dt_plan_policy stated = *y;
+    struct dt_block_shard shard = {.tp = o->lane[lane].tp,
+                                   .cp = o->lane[lane].cp,
+                                   .ep = o->lane[lane].ep,
+                                   .ip = 1,
+                                   .seqpar = o->lane[lane].tp > 1,
+                                   .recompute = o->recompute[recompute]};
+
+    if (x->block_s)
+        return x;
+    x->block_s = DT_ARENA_NEW(&t->arena, double, t->in->model->modules[m].n_blocks);
+    if (!x->block_s) {
+        t->nomem = true;
+        return NULL;
+    }
+    if (m == t->in->model->llm)
+        y->microbatch = t->space.microbatch[microbatch];
+    y->schedule = a_schedule(t, split);
+    time_blocks(t, m, &shard, x);
+    *y = stated;
+    return x;
+}
+
+/* ---- building ---- */
+
+static bool has_split(const struct dt_orch_table *t, bool split)
+{
+    for (int i = 0; i < t->space.n_pipes; i++)
+        if (t->space.pipe[i].split == split)
+            return true;
+    return false;
+}
+
+static enum dt_status build_times(struct dt_orch_table *t, int m, struct dt_error *err)
+{
+    const struct dt_orch_modes *o = &t->space.of[m];
+    bool llm = m == t->in->model->llm;
+    size_t n = (size_t)o->n_lanes * (size_t)o->n_recompute * 2 *
+               (size_t)(llm ? t->space.n_microbatches : 1);
+
+    t->times[m] = DT_ARENA_NEW(&t->arena, struct dt_orch_times, n + 1);
+    if (!t->times[m])
         return dt_error_nomem(err, "planner tables");
-    for (size_t i = 0; i < entries; i++)
-        c->stage[i].max_s = -1;
-    dt_orch_block_timer_init(&timer, t->in, &t->scratch, m, &shard, &t->work[m]);
-    for (size_t b = 0; b < n; b++) {
-        c->block_s[b] = dt_orch_block_timer_s(&timer, (int)b);
-        c->sample_s += c->block_s[b];
+    for (int split = 0; split < 2 && !llm; split++) {
+        struct dt_orch_least *least = &t->least[m][split];
+
+        *least = (struct dt_orch_least){HUGE_VAL, HUGE_VAL, INT_MAX};
+        for (int lane = 0; has_split(t, split) && lane < o->n_lanes; lane++)
+            for (int r = 0; r < o->n_recompute; r++) {
+                const struct dt_orch_times *x = dt_orch_times_of(t, m, lane, r, 0, split);
+
+                if (!x)
+                    return dt_error_nomem(err, "planner tables");
+                if (dt_orch_lane_gpus(&o->lane[lane]) < least->lane_gpus)
+                    least->lane_gpus = dt_orch_lane_gpus(&o->lane[lane]);
+                least->sample_s = fmin(least->sample_s, x->sample_s);
+                least->gpu_s = fmin(least->gpu_s, dt_orch_lane_gpus(&o->lane[lane]) * x->sample_s);
+            }
     }
     return DT_OK;
 }
@@ -143,20 +213,17 @@ static enum dt_status build_tp(struct dt_orch_table *t, int m, int tpi, struct d
 static enum dt_status build(struct dt_orch_table *t, struct dt_error *err)
 {
     const struct dt_search_input *in = t->in;
-    unsigned mask = in->opt.tp_mask ? in->opt.tp_mask : 0xfu;
 
     dt_plan_init(&t->scratch, in->model, &in->policy);
-    for (int m = 0; m < in->model->n_modules; m++)
+    for (int m = 0; m < in->model->n_modules; m++) {
         t->scratch.modules[m].frozen = in->frozen[m];
+        t->scratch.modules[m].split[1] = (uint16_t)in->model->modules[m].n_blocks;
+    }
+    dt_orch_space_fill(t);
     for (int m = 0; m < in->model->n_modules; m++) {
         dt_orch_work_stats(in, m, &t->work[m]);
         dt_orch_table_static_bytes(t, m);
-        t->cost[m] = DT_ARENA_NEW(&t->arena, struct dt_orch_tp_costs, DT_TP_N);
-        if (!t->cost[m])
-            return dt_error_nomem(err, "planner tables");
-        for (int tpi = 0; tpi < DT_TP_N; tpi++)
-            if (mask >> tpi & 1)
-                DT_TRY(build_tp(t, m, tpi, err));
+        DT_TRY(build_times(t, m, err));
     }
     return DT_OK;
 }
@@ -179,10 +246,6 @@ enum dt_status dt_orch_table_new(const struct dt_search_input *in, struct dt_err
     t->gpus = in->opt.gpus > 0 && in->opt.gpus < dt_cluster_gpus(in->cluster)
                   ? in->opt.gpus
                   : dt_cluster_gpus(in->cluster);
-    t->max_vpp =
-        dt_pipe_of(in->policy.schedule)->chunks && in->opt.max_vpp > 1 ? in->opt.max_vpp : 1;
-    if (t->max_vpp > DT_SEARCH_VPP_MAX)
-        t->max_vpp = DT_SEARCH_VPP_MAX;
     st = build(t, err);
     if (st != DT_OK)
         dt_orch_table_free(t);
@@ -200,6 +263,8 @@ void dt_orch_table_free(struct dt_orch_table *t)
     dt_free(t);
 }
 
+/* ---- splits ---- */
+
 /* Time of one sample through the chunks of the slowest stage. */
 static double slowest_stage(const double *block_s, const uint16_t *split, int pp, int vpp)
 {
@@ -216,21 +281,27 @@ static double slowest_stage(const double *block_s, const uint16_t *split, int pp
     return max;
 }
 
-const struct dt_orch_stage_entry *dt_orch_table_stage(struct dt_orch_table *t, int m, int tpi,
-                                                      int pp, int vpp)
+const struct dt_orch_stage_entry *dt_orch_stage_of(struct dt_orch_table *t, int m,
+                                                   struct dt_orch_times *times, int pp, int vpp)
 {
     int n = t->in->model->modules[m].n_blocks;
-    struct dt_orch_tp_costs *c = &t->cost[m][tpi];
-    struct dt_orch_stage_entry *e = &c->stage[(size_t)(vpp - 1) * (size_t)n + (size_t)(pp - 1)];
+    struct dt_orch_stage_entry **row = &times->stage[vpp - 1], *e;
 
-    if (e->max_s >= 0)
+    if (!*row)
+        *row = DT_ARENA_NEW(&t->arena, struct dt_orch_stage_entry, n);
+    if (!*row) {
+        t->nomem = true;
+        return NULL;
+    }
+    e = &(*row)[pp - 1];
+    if (e->split)
         return e;
     e->split = DT_ARENA_NEW(&t->arena, uint16_t, pp * vpp + 1);
     if (!e->split) {
         t->nomem = true;
         return NULL;
     }
-    dt_plan_split_blocks(c->block_s, n, pp * vpp, e->split);
-    e->max_s = slowest_stage(c->block_s, e->split, pp, vpp);
+    dt_plan_split_blocks(times->block_s, n, pp * vpp, e->split);
+    e->max_s = slowest_stage(times->block_s, e->split, pp, vpp);
     return e;
 }

@@ -52,10 +52,13 @@ static void even_layers(const struct dt_module *mod, int layers, int pp, uint16_
 /* TP 8, or the widest allowed below it. */
 static int megatron_tp(const struct dt_orch_table *t)
 {
-    for (int tpi = 3; tpi >= 0; tpi--)
-        if (t->cost[t->in->model->llm][tpi].legal)
-            return 1 << tpi;
-    return 0;
+    const struct dt_orch_modes *o = &t->space.of[t->in->model->llm];
+    int widest = 0;
+
+    for (int i = 0; i < o->n_lanes; i++)
+        if (o->lane[i].tp <= 8 && o->lane[i].cp == 1 && o->lane[i].tp > widest)
+            widest = o->lane[i].tp;
+    return widest;
 }
 
 static enum dt_status megatron_plan(struct dt_orch_table *t, int tp, int pp, struct dt_error *err,

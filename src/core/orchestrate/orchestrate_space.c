@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The space of the search: what it may choose from, as short lists.  A candidate names its choices by
+ * their places in them.
+ *
+ *   of the plan      microbatch, and schedule with the LLM's chunks per stage ("pipe")
+ *   of a module      lane (tp, cp, ep), recomputation, ZeRO
+ *   not listed here  pp, dp and the split, which depend on the numbers of GPUs and blocks */
+#include "core/orchestrate/orchestrate_internal.h"
+
+enum {
+    TP_BITS = 10, /* tensor-parallel degrees 2^0 .. 2^9 */
+    CP_TOKENS_MIN =
+        8192, /* of a sequence on a rank: below, its attention is not worth another rank */
+    MICROBATCH_MAX = 4096, /* as train.microbatch */
+};
+
+/* ---- of the plan ---- */
+
+static void fill_microbatches(const struct dt_search_input *in, struct dt_orch_space *s)
+{
+    int most = in->opt.max_microbatch;
+
+    if (most < 1) {
+        s->microbatch[s->n_microbatches++] = in->policy.microbatch;
+        return;
+    }
+    for (int m = 1; m <= most && m <= MICROBATCH_MAX; m++)
+        if (in->policy.global_batch % m == 0 && s->n_microbatches < DT_ORCH_MICROBATCHES_MAX)
+            s->microbatch[s->n_microbatches++] = m;
+}
+
+static void add_pipe(struct dt_orch_space *s, int schedule, int vpp)
+{
+    const struct dt_pipe *pipe = dt_pipe_of((enum dt_pipe_schedule)schedule);
+
+    s->pipe[s->n_pipes++] =
+        (struct dt_orch_pipe){(enum dt_pipe_schedule)schedule, vpp, pipe->put_off != NULL};
+}
+
+/* With one chunk a schedule of chunks is 1F1B: not listed twice. */
+static void fill_pipes(const struct dt_search_input *in, struct dt_orch_space *s)
+{
+    unsigned set = in->opt.schedules ? in->opt.schedules : 1U << in->policy.schedule;
+    int blocks = in->model->modules[in->model->llm].n_blocks, max = blocks / 2;
+
+    if (in->opt.max_vpp > 0 && in->opt.max_vpp < max)
+        max = in->opt.max_vpp;
+    if (max > DT_SEARCH_VPP_MAX)
+        max = DT_SEARCH_VPP_MAX;
+    for (int i = 0; i < DT_SCHED_N; i++) {
+        bool chunks = dt_pipe_of((enum dt_pipe_schedule)i)->chunks;
+
+        if (!(set >> i & 1))
+            continue;
+        if (!chunks || !(set >> DT_SCHED_1F1B & 1))
+            add_pipe(s, i, 1);
+        for (int vpp = 2; chunks && vpp <= max; vpp++)
+            add_pipe(s, i, vpp);
+    }
+}
+
+/* ---- of a module ---- */
+
+static bool tp_legal(struct dt_orch_table *t, int m, int tp)
+{
+    const struct dt_module *mod = &t->in->model->modules[m];
+    int node = t->in->cluster->gpus_per_node;
+
+    if (node % tp != 0 && tp % node != 0) {
+        t->rejects.nodes++;
+        return false;
+    }
+    for (int b = 0; b < mod->n_blocks; b++)
+        if (!dt_block_allows_tp(&mod->blocks[b], tp)) {
+            t->rejects.heads++;
+            return false;
+        }
+    return true;
+}
+
+/* Context parallelism is for sequences that are long: those of the LLM. */
+static int cp_max(const struct dt_search_input *in, int m)
+{
+    int most = 1;
+
+    if (m != in->model->llm || dt_cluster_is_cpu(in->cluster))
+        return 1;
+    while (in->policy.seq_len / (2 * most) >= CP_TOKENS_MIN &&
+           (in->opt.max_cp == 0 || 2 * most <= in->opt.max_cp))
+        most *= 2;
+    return most;
+}
+
+static void fill_lanes(struct dt_orch_table *t, int m, struct dt_orch_modes *o)
+{
+    unsigned mask = t->in->opt.tp_mask ? t->in->opt.tp_mask : 0xfu;
+    int node = t->in->cluster->gpus_per_node, most = cp_max(t->in, m);
+
+    for (int bit = 0; bit < TP_BITS; bit++) {
+        if (!(mask >> bit & 1) || !tp_legal(t, m, 1 << bit))
+            continue;
+        for (int cp = 1; cp <= most && o->n_lanes < DT_ORCH_LANES_MAX; cp *= 2)
+            if (node % (cp << bit) == 0 || (cp << bit) % node == 0)
+                o->lane[o->n_lanes++] = (struct dt_orch_lane){1 << bit, cp, 1};
+    }
+}
+
+/* Where several levels fit the first that does is taken: what is sharded costs next to nothing at level 1 and saves
+ * optimizer time; the formula knows nothing of either. */
+static void fill_zero(const struct dt_search_input *in, int m, struct dt_orch_modes *o)
+{
+    static const int order[] = {1, 0, 2, 3};
+    unsigned set = in->opt.zero[m] ? in->opt.zero[m] : 1U << in->policy.zero;
+
+    for (size_t i = 0; i < sizeof(order) / sizeof(*order); i++)
+        if (set >> order[i] & 1)
+            o->zero[o->n_zero++] = order[i];
+}
+
+void dt_orch_space_fill(struct dt_orch_table *t)
+{
+    const struct dt_search_input *in = t->in;
+    struct dt_orch_space *s = &t->space;
+
+    fill_microbatches(in, s);
+    fill_pipes(in, s);
+    for (int m = 0; m < in->model->n_modules; m++) {
+        unsigned set =
+            in->opt.recompute[m] ? in->opt.recompute[m] : 1U << t->scratch.modules[m].recompute;
+        struct dt_orch_modes *o = &s->of[m];
+
+        fill_lanes(t, m, o);
+        for (int r = 0; r < DT_ORCH_RECOMPUTE_N; r++)
+            if (set >> r & 1)
+                o->recompute[o->n_recompute++] = (enum dt_block_recompute)r;
+        fill_zero(in, m, o);
+    }
+}
+
+/* ---- places ---- */
+
+int dt_orch_space_lane(const struct dt_orch_table *t, int m, const struct dt_plan_layout *l)
+{
+    const struct dt_orch_modes *o = &t->space.of[m];
+
+    for (int i = 0; i < o->n_lanes; i++)
+        if (o->lane[i].tp == l->tp && o->lane[i].cp == l->cp && o->lane[i].ep == l->ep &&
+            l->ip == 1)
+            return i;
+    return -1;
+}
+
+int dt_orch_space_recompute(const struct dt_orch_table *t, int m, enum dt_block_recompute r)
+{
+    const struct dt_orch_modes *o = &t->space.of[m];
+
+    for (int i = 0; i < o->n_recompute; i++)
+        if (o->recompute[i] == r)
+            return i;
+    return -1;
+}
+
+int dt_orch_space_microbatch(const struct dt_orch_table *t, int microbatch)
+{
+    for (int i = 0; i < t->space.n_microbatches; i++)
+        if (t->space.microbatch[i] == microbatch)
+            return i;
+    return -1;
+}
+
+void dt_orch_choice_apply(const struct dt_orch_table *t, int m, const struct dt_orch_choice *c,
+                          int vpp, struct dt_plan *p)
+{
+    const struct dt_orch_modes *o = &t->space.of[m];
+    const struct dt_orch_lane *lane = &o->lane[c->lane];
+    struct dt_plan_module *mp = &p->modules[m];
+
+    mp->layout = (struct dt_plan_layout){
+        .tp = lane->tp,
+        .cp = lane->cp,
+        .ep = lane->ep,
+        .ip = 1,
+        .pp = c->pp,
+        .vpp = m == t->in->model->llm ? vpp : 1,
+        .dp = c->dp,
+    };
+    mp->recompute = o->recompute[c->recompute];
+}
