@@ -29,6 +29,7 @@ check_PROGRAMS += \
 	tests/test_engine \
 	tests/test_execute \
 	tests/test_execute_ranks \
+	tests/test_experts \
 	tests/test_explain \
 	tests/test_extremes \
 	tests/test_finite \

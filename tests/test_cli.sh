@@ -169,7 +169,7 @@ profile: a100
 train: {global_batch: 16, microbatch: 1, seq_len: 1024}
 search: {gpus: 8}
 J
-expect 0 "assumed, because" "$DISTTRAIN" plan "$tmp/hf.yaml"
+expect 0 "assumed:" "$DISTTRAIN" plan "$tmp/hf.yaml"
 
 # --- the runs file ---
 expect 0 "" "$DISTTRAIN" simulate --runs "$tmp/runs.db" mllm-nano-local

@@ -299,7 +299,7 @@ START_TEST(experts_compute_top_k_and_store_all)
                 "MoE FLOPs");
     ck_assert_int_eq(dt_block_params(&moe) - dt_block_params(&dense), 7 * 3 * 512 * 1408 + 512 * 8);
     n = dt_block_kops(&moe, &s, &w, ops);
-    ck_assert_int_eq(count_family(ops, n, DT_KOP_ALL_TO_ALL, &bytes), 1);
+    ck_assert_int_eq(count_family(ops, n, DT_KOP_ALL_TO_ALL, &bytes), 2);
     ck_assert_double_eq(bytes, 1280.0 * 2 * 512 * 2);
     for (int i = 0; i < n; i++)
         sum += ops[i].flops * ops[i].count;

@@ -514,6 +514,37 @@ START_TEST(every_kind_of_block_has_a_whole_row)
 }
 END_TEST
 
+/* Layers that can be planned alone: each is named, and none is run as if it were the plain one. */
+START_TEST(layers_that_are_only_planned)
+{
+    static const struct {
+        struct dt_block change;
+        const char *message;
+    } cases[] = {{{.n_experts = 4}, "a mixture of experts cannot be run yet, only planned"},
+                 {{.kv_lora = 8}, "latent attention"},
+                 {{.window = 8}, "(window)"},
+                 {{.norms = 4}, "other norms"},
+                 {{.norm_free = true}, "other norms"},
+                 {{.qk_norm_whole = true}, "together"},
+                 {{.layer_scale = true}, "layer scale"}};
+    size_t n = sizeof(cases) / sizeof(cases[0]);
+
+    for (size_t i = 0; i <= n; i++) {
+        struct dt_nn_shape_facts f;
+        struct dt_error err = {0};
+        struct mu u;
+
+        mu_open(&u, MU_LLAMA, 1);
+        for (size_t at = 0; i < n && at < sizeof(struct dt_block); at++)
+            ((char *)&u.m.blocks[2])[at] |= ((const char *)&cases[i].change)[at];
+        u.m.planned_only = i < n ? NULL : "capped scores";
+        ck_assert_int_eq(dt_nn_shape_facts(&u.m, &err, &f), DT_ERR_INPUT);
+        dt_assert_has(err.message, i < n ? cases[i].message : "capped scores cannot be run yet");
+        mu_close(&u);
+    }
+}
+END_TEST
+
 START_TEST(what_does_not_fit_is_refused)
 {
     struct mu u;
@@ -577,6 +608,7 @@ int main(void)
     tcase_add_loop_test(c, messages_are_the_programs_figure, 0, MU_N);
     tcase_add_loop_test(c, counts_are_the_models, 0, MU_N);
     tcase_add_loop_test(c, initial_values_do_not_depend_on_the_layout, 0, MU_N);
+    tcase_add_test(c, layers_that_are_only_planned);
     tcase_add_test(c, what_does_not_fit_is_refused);
     return dt_test_run(s);
 }

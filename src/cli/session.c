@@ -256,7 +256,7 @@ void dt_cli_print_assumed(const struct dt_model *m)
 {
     if (!m->assumed[0])
         return;
-    printf("assumed, because the configuration does not say:\n");
+    printf("assumed:\n");
     for (const char *line = m->assumed; *line;) {
         size_t n = strcspn(line, "\n");
         printf("  %.*s\n", (int)n, line);

@@ -30,6 +30,7 @@ libdtcore_a_SOURCES = \
 	src/core/model/arithmetic.c \
 	src/core/model/block.c \
 	src/core/model/block_act.c \
+	src/core/model/block_attention.c \
 	src/core/model/block_conv.c \
 	src/core/model/block_cpu.c \
 	src/core/model/block_embedding.c \
@@ -37,6 +38,7 @@ libdtcore_a_SOURCES = \
 	src/core/model/block_head.c \
 	src/core/model/block_key.c \
 	src/core/model/block_key.h \
+	src/core/model/block_mlp.c \
 	src/core/model/block_norm.c \
 	src/core/model/block_ops.h \
 	src/core/model/block_patch.c \

@@ -64,12 +64,10 @@ static const struct dt_memory_row gpu = {.param = 2,
 /* Norm tables, patch and time embeddings are whole on every rank. */
 double dt_memory_params(const struct dt_block *b, const struct dt_plan_layout *l)
 {
-    double all = (double)dt_block_params(b), experts = 0;
+    double all = (double)dt_block_params(b), experts = (double)dt_block_expert_params(b);
 
     if (dt_block_row_of(b)->whole)
         return all;
-    if (b->n_experts > 0)
-        experts = (double)b->n_experts * (b->gated ? 3 : 2) * b->hidden * b->ffn;
     return (all - experts + experts / (l->ep > 1 ? l->ep : 1)) / (l->tp > 1 ? l->tp : 1);
 }
 

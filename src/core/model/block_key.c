@@ -29,5 +29,19 @@ int64_t dt_block_key(const struct dt_block *b, const struct dt_block_shard *s)
         h = dt_hash_number(h, (uint64_t)b->merge << 1 | b->pool);
         h = dt_hash_number(h, b->in_norm);
     }
+    if (b->shared_ffn || b->capacity > 0 || b->imbalance > 0) {
+        h = dt_hash_number(h, (uint64_t)b->shared_ffn << 1 | b->shared_gate);
+        h = dt_hash_number(h, (uint64_t)(b->capacity * 1e6));
+        h = dt_hash_number(h, (uint64_t)(b->imbalance * 1e6));
+    }
+    if (b->norms || b->window || b->norm_free || b->layer_scale || b->qk_norm_whole ||
+        b->no_qkv_bias || b->router_bias || b->kv_lora) {
+        h = dt_hash_number(h, (uint64_t)b->norms << 8 | (uint64_t)b->router_bias << 4 |
+                                  (uint64_t)b->norm_free << 3 | (uint64_t)b->layer_scale << 2 |
+                                  (uint64_t)b->qk_norm_whole << 1 | b->no_qkv_bias);
+        h = dt_hash_number(h, (uint64_t)b->window);
+        h = dt_hash_number(h, (uint64_t)b->q_lora << 32 | (uint64_t)b->kv_lora);
+        h = dt_hash_number(h, (uint64_t)b->rope_dim << 32 | (uint64_t)b->v_dim);
+    }
     return (int64_t)(h >> 17) + 1; /* dims of a profile are below 2^48 */
 }

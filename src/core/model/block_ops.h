@@ -65,6 +65,16 @@ void dt_kop_emit_conv(struct dt_kop_list *o, double pixels, double c_in, double 
 void dt_kop_emit_tp_enter(struct dt_kop_list *o, double tokens, double width);
 void dt_kop_emit_tp_leave(struct dt_kop_list *o, double tokens, double width);
 
+/* block_attention.c, block_mlp.c: the halves of a transformer layer.  `kept`: bytes for the backward, see block_act.c. */
+void dt_block_attention_params(const struct dt_block *b, struct dt_block_param_counts *p);
+void dt_block_attention_kernels(const struct dt_block *b, struct dt_kop_list *o);
+double dt_block_attention_kept(const struct dt_block *b, const struct dt_block_share *w,
+                               bool keep_cheap, double e);
+void dt_block_mlp_params(const struct dt_block *b, struct dt_block_param_counts *p);
+void dt_block_mlp_kernels(const struct dt_block *b, struct dt_kop_list *o);
+double dt_block_mlp_kept(const struct dt_block *b, const struct dt_block_share *w, bool keep_cheap,
+                         double e);
+
 /* block_unfused.c */
 void dt_block_unfused_transformer(const struct dt_block *b, struct dt_kop_list *o);
 void dt_block_unfused_embedding(const struct dt_block *b, struct dt_kop_list *o);
@@ -116,6 +126,9 @@ bool dt_block_always(const struct dt_block *b);
 /* `times` linear layers, or convolutions of taps in one; `times` norms. */
 void dt_block_count_linear(struct dt_block_param_counts *p, int64_t times, int64_t in, int64_t out,
                            bool bias);
+/* `times` MLPs of that width, as the block has them. */
+void dt_block_count_mlp(struct dt_block_param_counts *p, int64_t times, const struct dt_block *b,
+                        int width);
 void dt_block_count_norm(struct dt_block_param_counts *p, int64_t times, int64_t width,
                          bool layernorm);
 /* Per row: mean and reciprocal deviation (LayerNorm, GroupNorm) or the latter alone (RMSNorm), fp32. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Transformer layers: attention and MLP, dense or of experts.
+ * Transformer layers: attention (block_attention.c) and MLP, dense or of experts (block_mlp.c).
  *
  * Tensor parallelism is Megatron's (Shoeybi et al. 2019; sequence parallelism: Korthikanti et al. 2022):
  *
@@ -12,70 +12,19 @@
 
 #include <math.h>
 
+static int norms(const struct dt_block *b)
+{
+    return b->norms > 0 ? b->norms : 2;
+}
+
 static void params(const struct dt_block *b, struct dt_block_param_counts *p)
 {
-    int64_t h = b->hidden, q = (int64_t)b->heads * b->head_dim;
-    int64_t kv = (int64_t)b->kv_heads * b->head_dim, experts = b->n_experts > 0 ? b->n_experts : 1;
-    bool qkv_bias = b->bias || b->qkv_bias;
-
-    dt_block_count_linear(p, 1, h, q, qkv_bias);
-    dt_block_count_linear(p, 2, h, kv, qkv_bias);
-    dt_block_count_linear(p, 1, q, h, b->bias);
-    dt_block_count_linear(p, experts, h, b->gated ? 2 * (int64_t)b->ffn : b->ffn, b->bias);
-    dt_block_count_linear(p, experts, b->ffn, h, b->bias);
-    dt_block_count_norm(p, 2, h, b->layernorm);
-    if (b->n_experts > 0)
-        dt_block_count_linear(p, 1, h, b->n_experts, false); /* router */
-    if (b->qk_norm)
-        dt_block_count_norm(p, 2, b->head_dim, b->layernorm);
-}
-
-static void attention_half(const struct dt_block *b, struct dt_kop_list *o)
-{
-    const struct dt_block_share *w = &o->w;
-    double heads = dt_block_ceil_div(b->heads, w->tp), kv = dt_block_ceil_div(b->kv_heads, w->tp);
-    double qd = heads * b->head_dim, kvd = kv * b->head_dim;
-
-    dt_kop_emit_pointwise(o, DT_KOP_NORM, w->norm_tokens, b->hidden, 0, 2, true, 1);
-    dt_kop_emit_tp_enter(o, w->tokens, b->hidden);
-    dt_kop_emit_gemm(o, w->tokens, qd + 2 * kvd, b->hidden, 1);
-    if (b->qk_norm)
-        dt_kop_emit_pointwise(o, DT_KOP_NORM, w->tokens * (heads + kv), b->head_dim, 0, 2, true, 1);
-    if (b->causal && b->max_pos == 0) /* rotary positions unless they are learned */
-        dt_kop_emit_pointwise(o, DT_KOP_ROPE, w->tokens, qd + kvd, 0, 2, false, 1);
-    /* context parallelism gathers keys and values and deals the causal triangle evenly */
-    dt_kop_emit_coll_apart(o, DT_KOP_ALL_GATHER, w->cp, w->tp,
-                           DT_ELEM_BYTES * w->tokens_all * 2 * kvd, 1);
-    dt_kop_emit_attention(o, b->causal, w->seq, w->tokens_sq, heads, kv, b->head_dim, 1 / w->cp);
-    dt_kop_emit_gemm(o, w->tokens, b->hidden, qd, 1);
-    dt_kop_emit_tp_leave(o, w->tokens, b->hidden);
-    dt_kop_emit_pointwise(o, DT_KOP_ADD, w->norm_tokens, b->hidden, 0, 3, false, 1);
-}
-
-static void mlp_half(const struct dt_block *b, struct dt_kop_list *o)
-{
-    const struct dt_block_share *w = &o->w;
-    double f = dt_block_ceil_div(b->ffn, w->tp), rows = w->tokens, experts = 1;
-
-    dt_kop_emit_pointwise(o, DT_KOP_NORM, w->norm_tokens, b->hidden, 0, 2, true, 1);
-    dt_kop_emit_tp_enter(o, w->tokens, b->hidden);
-    if (b->n_experts > 0) {
-        /* Every expert-parallel rank brings its own tokens and holds n_experts/ep experts: on
-         * average it processes tokens*top_k rows, spread evenly (routing imbalance is not
-         * modelled). */
-        double bytes = DT_ELEM_BYTES * w->norm_tokens * b->top_k * b->hidden;
-
-        experts = dt_block_ceil_div(b->n_experts, w->ep);
-        rows = w->tokens * b->top_k / experts;
-        dt_kop_emit_gemm(o, w->norm_tokens, b->n_experts, b->hidden, 1);
-        /* dispatch and combine; expert groups span lanes */
-        dt_kop_emit_coll_apart(o, DT_KOP_ALL_TO_ALL, w->ep, w->tp * w->cp, bytes, 2);
-    }
-    dt_kop_emit_gemm(o, rows, b->gated ? 2 * f : f, b->hidden, experts);
-    dt_kop_emit_pointwise(o, DT_KOP_ACT, rows, f, b->gated, b->gated ? 3 : 2, false, experts);
-    dt_kop_emit_gemm(o, rows, b->hidden, f, experts);
-    dt_kop_emit_tp_leave(o, w->tokens, b->hidden);
-    dt_kop_emit_pointwise(o, DT_KOP_ADD, w->norm_tokens, b->hidden, 0, 3, false, 1);
+    dt_block_attention_params(b, p);
+    dt_block_mlp_params(b, p);
+    if (!b->norm_free)
+        dt_block_count_norm(p, norms(b), b->hidden, b->layernorm);
+    if (b->layer_scale)
+        p->vectors += 2 * (int64_t)b->hidden;
 }
 
 static void kernels(const struct dt_block *b, struct dt_kop_list *o)
@@ -84,8 +33,8 @@ static void kernels(const struct dt_block *b, struct dt_kop_list *o)
         dt_block_unfused_transformer(b, o);
         return;
     }
-    attention_half(b, o);
-    mlp_half(b, o);
+    dt_block_attention_kernels(b, o);
+    dt_block_mlp_kernels(b, o);
 }
 
 /* Unfused attention after the paper as it stands: 34 bytes per token and hidden unit (dropout masks
@@ -105,22 +54,14 @@ static double unfused(const struct dt_block *b, const struct dt_block_share *w, 
 static double fused(const struct dt_block *b, const struct dt_block_share *w, bool keep_cheap,
                     double e)
 {
-    double heads = dt_block_ceil_div(b->heads, w->tp), kv = dt_block_ceil_div(b->kv_heads, w->tp);
-    double f = dt_block_ceil_div(b->ffn, w->tp),
-           rows = b->n_experts > 0 ? w->tokens * b->top_k : w->tokens;
     double stream = e * w->norm_tokens * b->hidden;
-    double attn = e * b->head_dim * (2 * heads + 2 * kv) + 4 * heads;
-    double mlp = e * f * (b->gated ? 2 : 1) + (keep_cheap ? e * f : 0);
-    double sum = stream * (keep_cheap ? 4 : 2) + w->tokens * attn + rows * mlp;
+    int before = norms(b) == 1 ? 1 : 2, behind = norms(b) == 4 ? 2 : 0;
+    /* norms behind, and scales, keep what they take in; their output is added to the stream and not needed */
+    int held = before * (keep_cheap ? 2 : 1) + behind + (b->layer_scale ? 2 : 0);
+    double stats = keep_cheap ? dt_block_stat_bytes(b->layernorm) : 0;
 
-    if (keep_cheap)
-        sum += 2 * dt_block_stat_bytes(b->layernorm) * w->norm_tokens;
-    if (b->n_experts > 0) /* the dispatched rows are the experts' own input */
-        sum += e * w->norm_tokens * b->top_k * b->hidden;
-    if (b->qk_norm) /* q and k before their norm */
-        sum += w->tokens * (heads + kv) *
-               (e * b->head_dim + (keep_cheap ? dt_block_stat_bytes(b->layernorm) : 0));
-    return sum;
+    return stream * held + (before + behind) * stats * w->norm_tokens +
+           dt_block_attention_kept(b, w, keep_cheap, e) + dt_block_mlp_kept(b, w, keep_cheap, e);
 }
 
 static double kept(const struct dt_block *b, const struct dt_block_share *w, bool keep_cheap,

@@ -18,7 +18,7 @@ struct draft { /* modules as stated so far */
     char name[DT_MAX_MODULES][DT_NAME_MAX];
     struct dt_shape shape[DT_MAX_MODULES];
     char model_name[DT_NAME_MAX];
-    char assumed[2048];
+    char assumed[sizeof(((struct dt_model *)0)->assumed)];
     struct dt_error *err;
 };
 
@@ -162,6 +162,25 @@ static enum dt_status read_node(struct draft *d, struct dt_node node, int depth)
     return dt_get_string(node, "name", d->model_name, sizeof(d->model_name), d->err);
 }
 
+/* Routing decides the rows of an expert; nothing here knows it before training does. */
+static void assume_routing(const struct dt_shape *s, const char *name, char *assumed, size_t size)
+{
+    size_t used = strlen(assumed);
+
+    if (s->n_experts == 0)
+        return;
+    if (s->capacity > 0)
+        snprintf(assumed + used, size - used,
+                 "%s.expert_capacity: %g (every expert computes that many times the mean rows; "
+                 "what is more is dropped)\n",
+                 name, s->capacity);
+    else
+        snprintf(assumed + used, size - used,
+                 "%s.expert_imbalance: %g (the busiest rank of expert parallelism has that many "
+                 "times the mean rows; nothing is dropped)\n",
+                 name, s->imbalance > 1 ? s->imbalance : 1.0);
+}
+
 /* One LLM; encoders feed it, generators take from it. */
 static enum dt_status assemble(const struct draft *d, struct dt_node node, struct dt_model *m)
 {
@@ -197,6 +216,7 @@ static enum dt_status assemble(const struct draft *d, struct dt_node node, struc
         }
     }
     m->modules[m->llm].out_tokens_per_item = context;
+    assume_routing(&d->shape[llm], d->name[llm], m->assumed, sizeof(m->assumed));
     for (int i = 0; i < m->n_modules; i++)
         if (i != m->llm)
             m->edges[m->n_edges++] =
@@ -218,12 +238,13 @@ enum dt_status dt_model_read(struct dt_node node, struct dt_error *err, struct d
     memcpy(d->model_name, "model", sizeof("model"));
     st = read_node(d, node, 0);
     if (st == DT_OK)
+        memcpy(m->assumed, d->assumed, sizeof(m->assumed));
+    if (st == DT_OK)
         st = assemble(d, node, m);
     if (st == DT_OK)
         st = dt_model_wires(m, err);
     if (st == DT_OK) {
         memcpy(m->name, d->model_name, sizeof(m->name));
-        memcpy(m->assumed, d->assumed, sizeof(m->assumed));
         *out = m;
         m = NULL;
     }

@@ -95,13 +95,29 @@ struct dt_module_arithmetic {
 struct dt_block {
     enum dt_block_kind kind;
     int hidden, ffn, heads, kv_heads, head_dim;
-    int vocab, max_pos;   /* embedding / head; max_pos > 0 = learned positions */
-    int n_experts, top_k; /* n_experts 0 = dense */
+    int vocab, max_pos; /* embedding / head; max_pos > 0 = learned positions */
+    /* n_experts 0 = dense; else each expert is `ffn` wide and the experts that every token goes through are
+     * `shared_ffn` wide together (0 = none; shared_gate: weighed by a gate of their own) */
+    int n_experts, top_k, shared_ffn;
+    bool shared_gate, router_bias;
+    /* Rows of an expert over the mean of all: capacity > 0: padded and cut to that many, whatever the routing; else
+     * nothing is dropped and the busiest rank of expert parallelism has `imbalance` times the mean (0 = 1). */
+    double capacity, imbalance;
     bool causal, gated, bias;
-    bool tied;      /* LM head shares the embedding table (adds no parameters) */
-    bool layernorm; /* LayerNorm (scale+bias) instead of RMSNorm */
-    bool qkv_bias;  /* bias on q,k,v only (Qwen2) */
-    bool qk_norm;   /* per-head RMSNorm of q and k (Qwen3) */
+    bool tied;          /* LM head shares the embedding table (adds no parameters) */
+    bool layernorm;     /* LayerNorm (scale+bias) instead of RMSNorm */
+    bool qkv_bias;      /* bias on q,k,v only (Qwen2) */
+    bool qk_norm;       /* per-head RMSNorm of q and k (Qwen3) */
+    bool qk_norm_whole; /* one over all heads together (OLMo 2) */
+    bool no_qkv_bias;   /* `bias` means all but q, k and v (InternViT-6B) */
+    int norms;      /* of a layer's width: 0 and 2 before attention and MLP; 1 for both (Falcon); 4
+                           behind them too (Gemma 2) */
+    bool norm_free; /* norms have no parameters (OLMo) */
+    bool layer_scale; /* a vector scales what attention and MLP add (DINOv2) */
+    int window;       /* tokens that a token attends to at most; 0 = all */
+    /* multi-head latent attention (DeepSeek-V2): widths that q (0: none) and k with v are compressed to, of the
+     * rotary part of a head, which keys share, and of a head's values; head_dim is that of a whole query */
+    int q_lora, kv_lora, rope_dim, v_dim;
     /* attention with its score matrix in HBM, dropout, unfused loss: GPT as Megatron-LM ran it
      * before flash attention */
     bool unfused;
@@ -144,6 +160,7 @@ struct dt_module {
     /* encoder: tensors are named as CLIP's and SigLIP's vision towers, not as ViT's */
     bool clip_names;
     struct dt_module_arithmetic arith;
+    const char *planned_only; /* arithmetic that the executor lacks, for its message; NULL = none */
     double frames_per_s; /* audio: tokens per second; for generators latent pixels per second */
     int out_width; /* elements per token handed downstream (LLM hidden for encoders, context width for LLM) */
     int out_tokens_per_item; /* 0 = one per token; else fixed per image (77 conditioning states per generated image) */
@@ -171,7 +188,9 @@ struct dt_model {
     struct dt_model_edge edges[DT_MAX_MODULES * 2];
     int llm; /* index of the LLM */
     struct dt_arena arena;
-    char assumed[2048]; /* "key: default" lines assumed by an HF import; "" when none */
+    /* lines, each about a key of a module: defaults that a Hugging Face config leaves open, how tokens are routed to
+     * experts; "" when none */
+    char assumed[4096];
 };
 
 /* Additive description of what a module has to process. */
@@ -325,6 +344,10 @@ static inline int dt_block_groups(const struct dt_block *b, int channels)
     return groups;
 }
 const char *dt_block_kind_name(enum dt_block_kind k);
+/* Parameters of a block's routed experts, all together; 0 of a dense block. */
+int64_t dt_block_expert_params(const struct dt_block *b);
+/* Of a module, those that a token meets: of the routed experts top_k. */
+int64_t dt_module_active_params(const struct dt_module *m);
 double dt_module_flops(const struct dt_module *m, const struct dt_work *w);
 int64_t dt_module_params(const struct dt_module *m);
 

@@ -28,6 +28,22 @@ struct dt_block *dt_shape_builder_add(struct dt_shape_builder *b, enum dt_block_
     return p;
 }
 
+static void add_experts(const struct dt_shape *s, int layer, struct dt_block *p)
+{
+    int every = s->moe_every > 0 ? s->moe_every : 1;
+
+    if (s->n_experts == 0 || layer < s->dense_first || (layer + 1) % every != 0)
+        return;
+    p->ffn = s->expert_ffn > 0 ? s->expert_ffn : s->ffn;
+    p->n_experts = s->n_experts;
+    p->top_k = s->top_k;
+    p->shared_ffn = s->shared_ffn;
+    p->shared_gate = s->shared_gate;
+    p->router_bias = s->router_bias;
+    p->capacity = s->capacity;
+    p->imbalance = s->imbalance;
+}
+
 static void add_transformers(const struct dt_shape *s, bool causal, struct dt_shape_builder *b)
 {
     for (int i = 0; i < s->layers; i++) {
@@ -39,8 +55,17 @@ static void add_transformers(const struct dt_shape *s, bool causal, struct dt_sh
         p->kv_heads = s->kv_heads;
         p->head_dim = s->head_dim;
         p->max_pos = s->positions;
-        p->n_experts = s->n_experts;
-        p->top_k = s->top_k;
+        add_experts(s, i, p);
+        p->window = s->window_every > 0 && (i + 1) % s->window_every == 0 ? 0 : s->window;
+        p->q_lora = s->q_lora;
+        p->kv_lora = s->kv_lora;
+        p->rope_dim = s->rope_dim;
+        p->v_dim = s->v_dim;
+        p->norms = s->norms == 2 ? 0 : s->norms;
+        p->norm_free = s->norm_free;
+        p->layer_scale = s->layer_scale;
+        p->qk_norm_whole = s->qk_norm_whole;
+        p->no_qkv_bias = s->no_qkv_bias;
         p->causal = causal;
         p->gated = s->gated;
         p->bias = s->bias;
@@ -162,6 +187,7 @@ enum dt_status dt_shape_build(const struct dt_shape *s, int llm_hidden, struct d
     out->resize = s->resize;
     out->clip_names = s->clip_names;
     out->arith = s->arith;
+    out->planned_only = s->planned_only;
     out->frames_per_s = s->frames_per_s;
     out->out_tokens_per_item = 0;
     switch (s->role) {

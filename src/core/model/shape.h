@@ -53,8 +53,18 @@ struct dt_shape {
     enum dt_module_role role;
     enum dt_module_modality modality;
     int layers, hidden, ffn, heads, kv_heads, head_dim; /* kv_heads, head_dim 0 = derived */
-    int vocab, positions, n_experts, top_k;
+    int vocab, positions;
+    /* expert_ffn 0 = ffn; layers from dense_first on have experts where (number from 0, + 1) divides by moe_every */
+    int n_experts, top_k, expert_ffn, shared_ffn, moe_every, dense_first;
+    double capacity, imbalance;
+    bool shared_gate, router_bias;
+    int window,
+        window_every; /* layers whose (number from 0) + 1 it divides see all; 0 = none does */
+    int q_lora, kv_lora, rope_dim, v_dim;
+    int norms; /* of a layer; 0 = 2 */
     bool gated, bias, qkv_bias, qk_norm, layernorm, tied, unfused, no_seqpar;
+    bool qk_norm_whole, no_qkv_bias, norm_free, layer_scale;
+    const char *planned_only; /* see dt_module */
     int patch, channels, class_tokens;
     bool patch_bias, pre_norm, final_norm, clip_names, class_attends;
     struct dt_module_arithmetic arith;

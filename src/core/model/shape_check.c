@@ -54,6 +54,29 @@ enum dt_status dt_rope_check(struct dt_node node, const struct dt_rope *r, struc
     return DT_OK;
 }
 
+/* Multi-head latent attention. */
+static enum dt_status check_latent(struct dt_node node, const struct dt_shape *s,
+                                   struct dt_error *err)
+{
+    if (s->kv_lora == 0) {
+        if (s->q_lora > 0 || s->rope_dim > 0 || s->v_dim > 0)
+            return dt_node_error(node, err,
+                                 "q_lora, rope_dim and v_dim are of latent attention, which needs "
+                                 "kv_lora too");
+        return DT_OK;
+    }
+    DT_TRY(need(node, "llm", "v_dim", s->v_dim, err));
+    if (s->rope_dim < 1 || s->rope_dim >= s->head_dim)
+        return dt_node_error(node, err,
+                             "rope_dim: %d of a head's %d elements (head_dim); latent attention "
+                             "rotates some of them, not all",
+                             s->rope_dim, s->head_dim);
+    if (s->kv_heads != s->heads)
+        return dt_node_error(node, err, "kv_heads: latent attention has as many as heads, %d",
+                             s->heads);
+    return DT_OK;
+}
+
 static enum dt_status check_llm(struct dt_node node, struct dt_shape *s, struct dt_error *err)
 {
     DT_TRY(check_transformer(node, "llm", s, err));
@@ -65,9 +88,16 @@ static enum dt_status check_llm(struct dt_node node, struct dt_shape *s, struct 
     if (s->n_experts > 0 && (s->top_k < 1 || s->top_k > s->n_experts))
         return dt_node_error(node, err, "top_k: %d of %d experts per token; use 1 to %d", s->top_k,
                              s->n_experts, s->n_experts);
+    if (s->n_experts == 0 && (s->expert_ffn > 0 || s->shared_ffn > 0))
+        return dt_node_error(node, err, "%s: a dense LLM has none; state experts and top_k too",
+                             s->expert_ffn > 0 ? "expert_ffn" : "shared_ffn");
+    if (s->capacity > 0 && s->imbalance > 1)
+        return dt_node_error(node, err,
+                             "expert_imbalance: with expert_capacity every expert has the rows of "
+                             "its capacity; state one of the two");
     if (s->n_experts == 0)
         s->top_k = 0;
-    return DT_OK;
+    return check_latent(node, s, err);
 }
 
 static enum dt_status check_encoder(struct dt_node node, struct dt_shape *s, struct dt_error *err)

@@ -19,11 +19,31 @@ static enum dt_status unsupported(struct dt_error *err, const struct dt_module *
                         m->name, what);
 }
 
+/* What a transformer layer has beyond those that run. */
+static const char *unknown_layer(const struct dt_block *b)
+{
+    if (b->n_experts > 0)
+        return "a mixture of experts";
+    if (b->kv_lora > 0)
+        return "multi-head latent attention";
+    if (b->window > 0)
+        return "attention to a window of tokens (window)";
+    if ((b->norms != 0 && b->norms != 2) || b->norm_free)
+        return "a layer with other norms than one before attention and one before its MLP";
+    if (b->qk_norm_whole)
+        return "a norm of all heads' queries or keys together";
+    if (b->layer_scale || b->no_qkv_bias)
+        return "a layer with a layer scale or with biases on some matrices alone";
+    return NULL;
+}
+
 static enum dt_status check_block(const struct dt_module *m, const struct dt_block *b,
                                   struct dt_error *err)
 {
-    if (b->n_experts > 0)
-        return unsupported(err, m, "a mixture of experts");
+    if (unknown_layer(b))
+        return unsupported(err, m, unknown_layer(b));
+    if (b->kind == DT_BLOCK_PROJECTOR && !b->bias)
+        return unsupported(err, m, "a projector without biases (projector_bias)");
     if (b->merge > 1)
         return unsupported(err, m, "merging of patches (merge)");
     if (b->kind == DT_BLOCK_PROJECTOR && b->in_norm != DT_NORM_NONE)
@@ -127,6 +147,8 @@ enum dt_status dt_nn_shape_facts(const struct dt_module *m, struct dt_error *err
     memset(f, 0, sizeof(*f));
     f->conv_in = -1;
     f->time_last = f->context_last = -1;
+    if (m->planned_only)
+        return unsupported(err, m, m->planned_only);
     for (int i = 0; i < m->n_blocks; i++) {
         DT_TRY(check_block(m, &m->blocks[i], err));
         if (m->blocks[i].kind == DT_BLOCK_TIME_EMBED && f->time_dim > 0)
