@@ -193,6 +193,7 @@ SHELL_TESTS = \
 	tests/test_mutants.sh \
 	tests/test_nonfinite.sh \
 	tests/test_plan_file.sh \
+	tests/test_reorder.sh \
 	tests/test_profile_import.sh \
 	tests/test_profile_job.sh \
 	tests/test_python.sh \

@@ -74,6 +74,7 @@ static enum dt_status print_json(const struct dt_session *s, bool explain, struc
     dt_json_kv_string(&j, "strategy", dt_plan_strategy_names[s->search.plans[0].strategy]);
     dt_json_kv_string(&j, "assumed", s->job->model->assumed);
     dt_cli_json_notes(&j, s);
+    dt_cli_json_reorder(&j, s);
     dt_cli_rows_json(&r, &j, "plans");
     plans(&r, s);
     dt_cli_rows_end(&r, NULL);
@@ -130,6 +131,7 @@ static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_er
     print_plans(s);
     printf("%lld layout%s costed in %.3f s\n", (long long)s->search.stats.candidates,
            dt_plural(s->search.stats.candidates), s->search_wall_s);
+    dt_cli_print_reorder(s);
     dt_cli_print_cost_note(s);
     dt_cli_print_assumed(s->job->model);
     return explain ? dt_cli_plan_explanation_print(s, err) : DT_OK;

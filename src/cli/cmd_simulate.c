@@ -54,6 +54,7 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
             printf(" %s %.1f %%", dt_cost_prov_names[k], 100 * r->prov_share[k]);
     dt_samples_describe(s->job->samples, s->job->model, samples, sizeof samples);
     printf("\nsamples: %s\n", samples);
+    dt_cli_print_reorder(s);
     dt_cli_print_cost_note(s);
     dt_cli_print_assumed(s->job->model);
     printf("%llu ops simulated in %.3f s\n", (unsigned long long)r->ops, wall_s);

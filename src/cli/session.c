@@ -12,6 +12,7 @@
 #include "core/model/shape.h"
 #include "base/clock.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -108,6 +109,47 @@ void dt_cli_print_cost_note(const struct dt_session *s)
     dt_cost_note(s->cost, note, sizeof note);
     if (note[0])
         printf("%s\n", note);
+}
+
+void dt_cli_print_reorder(const struct dt_session *s)
+{
+    const struct dt_orch_reorder *r = &s->search.reorder;
+    const char *before = "";
+
+    if (r->batches == 0)
+        return;
+    printf("reordering of samples: %s, %.3f s (mean timeline of %d global batch%s);",
+           dt_orch_reorder_names[r->choice], r->mean_s[r->choice], r->batches,
+           r->batches == 1 ? "" : "es");
+    for (int way = DT_REORDER_N - 1; way >= 0; way--) {
+        if (way == r->choice || isnan(r->mean_s[way]))
+            continue;
+        if (isinf(r->mean_s[way]))
+            printf("%s %s does not fit", before, dt_orch_reorder_names[way]);
+        else
+            printf("%s %s %.3f s", before, dt_orch_reorder_names[way], r->mean_s[way]);
+        before = ",";
+    }
+    putchar('\n');
+}
+
+void dt_cli_json_reorder(struct dt_json *j, const struct dt_session *s)
+{
+    const struct dt_orch_reorder *r = &s->search.reorder;
+    char key[16];
+
+    if (r->batches == 0)
+        return;
+    dt_json_key(j, "reorder");
+    dt_json_begin_object(j);
+    dt_json_kv_string(j, "chosen", dt_orch_reorder_names[r->choice]);
+    dt_json_kv_int(j, "batches", r->batches);
+    for (int way = 0; way < DT_REORDER_N; way++)
+        if (isfinite(r->mean_s[way])) {
+            snprintf(key, sizeof key, "%s_s", dt_orch_reorder_names[way]);
+            dt_json_kv_double(j, key, r->mean_s[way]);
+        }
+    dt_json_end_object(j);
 }
 
 void dt_cli_print_plan_changes(const struct dt_session *s)

@@ -62,6 +62,9 @@ void dt_cli_json_modules(struct dt_json *j, const struct dt_plan *p, const struc
 void dt_cli_print_modules(const struct dt_plan *p, const struct dt_report *r, bool cpu);
 /* The same of both, and of the cost model's note, as members. */
 void dt_cli_json_notes(struct dt_json *j, const struct dt_session *s);
+/* Which reordering of samples was chosen and why: a line, and members of an object "reorder", if any was. */
+void dt_cli_print_reorder(const struct dt_session *s);
+void dt_cli_json_reorder(struct dt_json *j, const struct dt_session *s);
 /* What the cost model makes do with: a line, if anything. */
 void dt_cli_print_cost_note(const struct dt_session *s);
 /* What an import took for granted ("llm: rope_theta: 10000"), one indented line each; nothing when

@@ -121,6 +121,7 @@ void dt_cli_json_report(struct dt_json *j, const struct dt_session *s, const str
     dt_json_kv_string(j, "strategy", dt_plan_strategy_names[p->strategy]);
     dt_json_kv_string(j, "assumed", s->job->model->assumed);
     dt_cli_json_notes(j, s);
+    dt_cli_json_reorder(j, s);
     dt_cli_report_facts(&f, s, r);
     dt_cli_json_modules(j, p, rep);
     dt_json_key(j, "provenance");

@@ -94,6 +94,7 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/orchestrate_memory.c \
 	src/core/orchestrate/orchestrate_pool.c \
 	src/core/orchestrate/orchestrate_rank.c \
+	src/core/orchestrate/orchestrate_reorder.c \
 	src/core/orchestrate/orchestrate_search.c \
 	src/core/orchestrate/orchestrate_search.h \
 	src/core/orchestrate/orchestrate_space.c \

@@ -46,6 +46,7 @@ static enum dt_status read_file(struct dt_node n, const char *path, struct dt_jo
     for (int i = 0; i < j->model->n_modules; i++)
         j->frozen[i] = j->plan.modules[i].frozen;
     j->policy = j->plan.policy;
+    j->search.free_intra = j->search.free_inter = false;
     j->has_plan = true;
     j->plan_from_file = true;
     return DT_OK;

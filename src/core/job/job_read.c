@@ -30,7 +30,8 @@ void dt_job_defaults(struct dt_job *j)
         .overlap_param = true,
     };
     j->strategy = DT_STRATEGY_DISTTRAIN;
-    j->search = (struct dt_search_options){.k = 8, .rank = true, .tp_mask = 0xf, .max_vpp = 1};
+    j->search = (struct dt_search_options){
+        .k = 8, .rank = true, .tp_mask = 0xf, .max_vpp = 1, .free_intra = true, .free_inter = true};
     j->sim = (struct dt_job_simulate_options){
         .iterations = 1,
         .contention = true,
@@ -76,17 +77,68 @@ static enum dt_status read_frozen(struct dt_node map, const struct dt_key *key, 
 }
 
 static const char *const precisions[] = {"bf16", "fp16", NULL}; /* false, true of half_grads */
+/* true, false or auto, which is true while layouts are compared. */
+static enum dt_status read_way(struct dt_node map, const char *name, bool *on, bool *open,
+                               struct dt_error *err)
+{
+    const char *text = dt_node_text(dt_map_get(map, name));
+
+    *open = text && strcmp(text, "auto") == 0;
+    *on = *open;
+    return *open ? DT_OK : dt_get_bool(map, name, on, err);
+}
+
+static enum dt_status read_intra(struct dt_node map, const struct dt_key *key, void *into,
+                                 struct dt_error *err)
+{
+    struct dt_job *j = into;
+
+    return read_way(map, key->name, &j->policy.intra_reorder, &j->search.free_intra, err);
+}
+
+static enum dt_status read_inter(struct dt_node map, const struct dt_key *key, void *into,
+                                 struct dt_error *err)
+{
+    struct dt_job *j = into;
+
+    return read_way(map, key->name, &j->policy.inter_reorder, &j->search.free_inter, err);
+}
+
+static const char *const automatic[] = {"auto", NULL};
 static const struct dt_key reorder_keys[] = {
     {.name = "intra",
-     .type = DT_KEY_BOOL,
-     DT_KEY_INTO(struct dt_job, policy.intra_reorder),
+     .type = DT_KEY_OWN,
+     .form = "true or false",
+     .words = automatic,
+     .read = read_intra,
+     .fallback = "auto",
      .help = "of samples across replicas"},
     {.name = "inter",
-     .type = DT_KEY_BOOL,
-     DT_KEY_INTO(struct dt_job, policy.inter_reorder),
+     .type = DT_KEY_OWN,
+     .form = "true or false",
+     .words = automatic,
+     .read = read_inter,
+     .fallback = "auto",
      .help = "of microbatches in time"},
     {.name = NULL},
 };
+
+/* A map of the two, or `auto` for both. */
+static enum dt_status read_reorder(struct dt_node map, const struct dt_key *key, void *into,
+                                   struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(map, key->name);
+    struct dt_job *j = into;
+    int word = 0;
+
+    if (!dt_node_is_scalar(n))
+        return dt_keys_read(n, key->name, key->keys, j, err);
+    DT_TRY(dt_get_enum(map, key->name, automatic, &word, err));
+    j->policy.intra_reorder = j->policy.inter_reorder = true;
+    j->search.free_intra = j->search.free_inter = true;
+    return DT_OK;
+}
+
 static const struct dt_key overlap_keys[] = {
     {.name = "grad",
      .type = DT_KEY_BOOL,
@@ -153,7 +205,13 @@ const struct dt_key dt_job_train_keys[] = {
      .scale = 1e9,
      .unit = "s",
      .help = "host time per forward kernel"},
-    {.name = "reorder", .type = DT_KEY_MAP, .keys = reorder_keys, .help = "reordering"},
+    {.name = "reorder",
+     .type = DT_KEY_OWN,
+     .words = automatic,
+     .keys = reorder_keys,
+     .read = read_reorder,
+     .fallback = "auto",
+     .help = "reordering of samples"},
     {.name = "overlap",
      .type = DT_KEY_MAP,
      .keys = overlap_keys,

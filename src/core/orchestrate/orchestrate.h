@@ -23,6 +23,19 @@ struct dt_search_options {
     bool uniform; /* search the published formula as it stands: uniform stages, fractional samples
                    * per replica.  Default: slowest real stage and whole samples (staged_s) */
     int megatron_pp; /* Megatron-LM: the LLM's pp; 0 = the published configuration as recalled */
+    /* The best plan takes the reordering that its timeline does best with; the policy's, where it is on, is what layouts
+     * are compared with.  false: the policy's is stated. */
+    bool free_intra, free_inter;
+};
+/* Ways of reordering samples: bits, and names for people. */
+enum { DT_REORDER_NONE, DT_REORDER_INTER, DT_REORDER_INTRA, DT_REORDER_BOTH, DT_REORDER_N };
+extern const char *const dt_orch_reorder_names[DT_REORDER_N + 1];
+
+struct dt_orch_reorder { /* how that was chosen */
+    int batches;         /* global batches that it was decided on; 0: nothing was to be chosen */
+    int choice;
+    double mean_s
+        [DT_REORDER_N]; /* of the timelines; NAN: not among the choices, INFINITY: does not fit */
 };
 enum { DT_SEARCH_BUDGET = 4000000 }; /* ops: a few tenths of a second on one core */
 struct dt_search_stats {
@@ -43,6 +56,7 @@ struct dt_search_result {
     int n;                 /* best first */
     struct dt_plan *plans; /* [n], dt_free */
     struct dt_search_stats stats;
+    struct dt_orch_reorder reorder; /* of plans[0] */
 };
 struct dt_search_input {
     const struct dt_model *model;

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Which reordering of samples the best plan takes.
+ *
+ * Reordering can lose: dealing the samples of a batch to replicas by their cost evens out what the replicas do, but puts
+ * samples of like cost into the same slot, and an order of microbatches that fits one replica's encoder may starve the
+ * others that share it.  So the plan's timeline decides, over several global batches. */
+#include "core/orchestrate/orchestrate_internal.h"
+
+#include <math.h>
+
+/* Ops of a program that stands for the plan (some of its replicas where it has more), and of all programs together,
+ * with which the choice takes a tenth of a second. */
+#define PROGRAM_OPS 3e5
+#define ALL_OPS 7e5
+enum { BATCHES_MIN = 2, BATCHES_MAX = 4 };
+/* Ways this close are equally fast; the one that reorders less is better. */
+#define TIE 1e-4
+
+const char *const dt_orch_reorder_names[DT_REORDER_N + 1] = {
+    [DT_REORDER_NONE] = "none",
+    [DT_REORDER_INTER] = "inter",
+    [DT_REORDER_INTRA] = "intra",
+    [DT_REORDER_BOTH] = "both",
+};
+
+static void set_way(struct dt_plan_policy *y, int way)
+{
+    y->inter_reorder = way & DT_REORDER_INTER;
+    y->intra_reorder = way & DT_REORDER_INTRA;
+}
+
+/* What stands for the plan: the plan, or some of its broker groups, and how far its batches are apart. */
+static enum dt_status stand_in(const struct dt_search_input *in, const struct dt_plan *p,
+                               struct dt_error *err, struct dt_plan *out)
+{
+    if (!dt_orch_plan_share(p, in->model->llm, PROGRAM_OPS, out)) {
+        *out = *p;
+        return DT_OK;
+    }
+    dt_plan_unpin(out);
+    return dt_plan_place(out, in->cluster, err);
+}
+
+/* Mean over the batches; INFINITY where the microbatches of one do not fit. */
+static enum dt_status time_way(const struct dt_search_input *in, struct dt_plan *p, int64_t stride,
+                               int batches, struct dt_error *err, double *mean_s, double *first_s,
+                               double *mem_bytes)
+{
+    double sum = 0, bytes = 0;
+
+    *mem_bytes = 0;
+    for (int b = 0; b < batches; b++) {
+        double s = INFINITY;
+        struct dt_error why;
+        enum dt_status st = dt_orch_plan_timeline_s(in, p, b * stride, &why, &s, &bytes);
+
+        if (st != DT_OK && st != DT_ERR_INFEASIBLE) {
+            if (err)
+                *err = why;
+            return st;
+        }
+        sum += s;
+        *first_s = b == 0 ? s : *first_s;
+        *mem_bytes = fmax(*mem_bytes, bytes);
+    }
+    *mean_s = sum / batches;
+    return DT_OK;
+}
+
+enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct dt_plan *p,
+                                      struct dt_error *err, struct dt_orch_reorder *out)
+{
+    struct dt_orch_reorder r = {.batches = 0};
+    double first[DT_REORDER_N] = {0}, bytes[DT_REORDER_N] = {0}, best = INFINITY, ops;
+    bool intra = in->opt.free_intra && in->policy.intra_reorder;
+    bool inter = in->opt.free_inter && in->policy.inter_reorder;
+    int stated =
+        p->policy.inter_reorder * DT_REORDER_INTER + p->policy.intra_reorder * DT_REORDER_INTRA;
+    struct dt_plan run;
+
+    *out = r;
+    if (!in->opt.rank || (!intra && !inter))
+        return DT_OK;
+    if (p->n_modules ==
+        1) { /* samples are sequences of one length, and nobody around has more to do for some */
+        set_way(&p->policy, stated & ~(intra * DT_REORDER_INTRA + inter * DT_REORDER_INTER));
+        return DT_OK;
+    }
+    DT_TRY(stand_in(in, p, err, &run));
+    ops = dt_orch_plan_ops(&run, in->model->llm) * (intra && inter ? 4 : 2);
+    r.batches = (int)fmax(BATCHES_MIN, fmin(BATCHES_MAX, ALL_OPS / ops));
+    for (int way = 0; way < DT_REORDER_N; way++) {
+        r.mean_s[way] = NAN;
+        if ((!intra && (way ^ stated) & DT_REORDER_INTRA) ||
+            (!inter && (way ^ stated) & DT_REORDER_INTER))
+            continue;
+        set_way(&run.policy, way);
+        DT_TRY(time_way(in, &run, p->policy.global_batch, r.batches, err, &r.mean_s[way],
+                        &first[way], &bytes[way]));
+        best = fmin(best, r.mean_s[way]);
+    }
+    if (isinf(best)) /* what was ranked fits its first batch; nothing here fits all of them */
+        return DT_OK;
+    while (!(r.mean_s[r.choice] <= best * (1 + TIE)))
+        r.choice++;
+    if (r.choice != stated) {
+        set_way(&p->policy, r.choice);
+        p->predicted.timeline_s = first[r.choice];
+        p->predicted.mem_bytes_max = fmax(p->predicted.mem_bytes_max, bytes[r.choice]);
+    }
+    *out = r;
+    return DT_OK;
+}
