@@ -8,6 +8,7 @@
 
 #include "core/cost/cost.h"
 #include "core/model/plan.h"
+#include "plan_modes.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "core/schedule/schedule.h"
 #include "exec/program/execute.h"
+#include "plan_modes.h"
 #include "test_util.h"
 
 #include <stdio.h>
@@ -184,7 +185,6 @@ static inline void ef_plan(struct exec_fixture *f, int microbatch, const struct 
                                .microbatch = microbatch,
                                .seq_len = EF_SEQ_LEN,
                                .schedule = schedule,
-                               .zero = 1,
                                .overlap_grad = true,
                                .overlap_param = true,
                                .fp32 = true};
@@ -193,6 +193,7 @@ static inline void ef_plan(struct exec_fixture *f, int microbatch, const struct 
     for (int i = 0; i < 64; i++)
         cost[i] = 1;
     dt_plan_init(&f->plan, f->model, &y);
+    fx_modes(&f->plan, DT_RECOMPUTE_NONE, 1);
     f->plan.colocated = colocated;
     for (int m = 0; m < f->model->n_modules; m++) {
         int vpp = l[m].vpp > 0 ? l[m].vpp : 1;

@@ -40,7 +40,7 @@ static const struct {
     {"zb-h1, tp 2, pp 2, dp 2 of the LLM", "1/1/2 2/2/2 1/1/1", "zb-h1 full"},
     {"zb-h1, colocated, pp 2/2/1 dp 1/1/2", "1/2/1 1/2/1 1/1/2", "zb-h1 colocated full"},
     {"zb-h1, dp 6/4/3", "1/1/6 1/1/4 1/1/3", "zb-h1 full"},
-    {"zb-h1, dp 4 on 2 ranks, zero 0", "1/1/4 1/1/4 1/1/4", "zb-h1 colocated ranks=2 zero0 full"},
+    {"zb-h1, dp 4 on 2 ranks, zero 0", "1/1/4 1/1/4 1/1/4", "zb-h1 colocated ranks=2 zero=0 full"},
     {"zb-h1, no overlap", "1/1/2 1/2/2 1/1/2", "zb-h1 apart full"},
     {"zb-h1, selective", "1/1/1 1/3/1 1/1/1", "zb-h1 recompute=selective full"},
     {"zb-h1, tp 2, full recompute", "2/1/1 2/2/1 2/1/1", "zb-h1 recompute=full full"},
@@ -75,11 +75,11 @@ static const struct {
     {"tp 2, vpp 2 of the LLM, dp 2 around", "1/1/2 2/2/1/2 1/1/2", "interleaved mb=2 full"},
     {"both fans", "1/1/4 2/2/1 1/1/4", "mb=4 full"},
     /* gradients and parameters */
-    {"dp 2, zero 0", "1/1/2 1/1/2 1/1/2", "zero0"},
-    {"dp 4 on 2 ranks, zero 0", "1/1/4 1/1/4 1/1/4", "colocated ranks=2 zero0 full"},
+    {"dp 2, zero 0", "1/1/2 1/1/2 1/1/2", "zero=0"},
+    {"dp 4 on 2 ranks, zero 0", "1/1/4 1/1/4 1/1/4", "colocated ranks=2 zero=0 full"},
     {"dp 4 on 2 ranks", "1/1/4 1/1/4 1/1/4", "colocated ranks=2"},
     {"dp 2, no overlap", "1/1/2 1/1/2 1/1/2", "apart full"},
-    {"tp 2 dp 2 of the LLM, zero 0", "1/1/1 2/1/2 1/1/1", "zero0 full"},
+    {"tp 2 dp 2 of the LLM, zero 0", "1/1/1 2/1/2 1/1/1", "zero=0 full"},
     /* order of samples */
     {"reordered, dp 2/2/1", "1/1/2 1/2/2 1/1/1", "reorder mpi"},
     {"the same order, dp 2/2/1", "1/1/2 1/2/2 1/1/1", "full"},
@@ -99,6 +99,13 @@ static const struct {
     {"full recompute, gpipe", "1/2/1 1/2/1 1/2/1", "gpipe recompute=full full"},
     {"tp 2, selective", "2/1/1 2/1/1 2/1/1", "recompute=selective full"},
     {"tp 2, full recompute", "2/1/1 2/1/1 2/1/1", "recompute=full full"},
+    /* each module in its own way */
+    {"recomputed and sharded apart", "1/1/2 1/2/2 1/1/2",
+     "recompute=full/none/selective zero=0/1/0 mpi"},
+    {"the same with tp 2 and vpp 2", "1/1/2 2/2/1/2 1/1/2",
+     "interleaved recompute=none/full/selective zero=1/0/0 full"},
+    {"apart on 2 ranks", "1/1/4 1/1/4 1/1/4",
+     "colocated ranks=2 recompute=selective/none/full zero=1/0/1"},
     /* masks of dropout */
     {"dropout", "1/1/2 1/2/2 1/1/1", "dropout=0.1 reorder full"},
     {"dropout, tp 2, full recompute", "2/1/1 2/1/1 2/1/1", "dropout=0.1 recompute=full"},
@@ -134,7 +141,7 @@ static const struct {
     {"shared table, tp 2 pp 2 dp 2", "2/2/2", "gpt"},
     {"shared table, pp 3 dp 2", "1/3/2", "gpt"},
     {"shared table, pp 2 dp 4 on 3 ranks", "1/2/4", "gpt ranks=3 full"},
-    {"shared table, zero 0", "1/2/2", "gpt zero0 full"},
+    {"shared table, zero 0", "1/2/2", "gpt zero=0 full"},
     {"shared table, tp 4 pp 2", "4/2/1", "gpt"},
     {"shared table, tp 2 pp 2 dp 2, whole rows", "2/2/2", "rows full"},
     {"shared table, vpp 2, tp 2", "2/2/1/2", "gpt interleaved full"},
@@ -174,6 +181,21 @@ static int one_of(const char *s, const char *const *names)
     return i;
 }
 
+/* Of all modules, or of each: "full/none/selective". */
+static void read_recompute(const char *value, struct ranks_case *c)
+{
+    char text[64], *rest = text, *s = NULL;
+
+    snprintf(text, sizeof(text), "%s", value);
+    for (int m = 0; m < MODULES; m++) {
+        char *next = strtok_r(rest, "/", &rest);
+
+        s = next ? next : s;
+        must(s != NULL, value);
+        c->recompute[m] = (enum dt_block_recompute)one_of(s, dt_block_recompute_names);
+    }
+}
+
 static void read_option(const char *s, struct ranks_case *c)
 {
     static const char *const data[] = {"mixed", "text", "captions", "drawings", "one", NULL};
@@ -184,7 +206,7 @@ static void read_option(const char *s, struct ranks_case *c)
     else if (word_is(s, "ranks=", &v))
         c->ranks = atoi(v);
     else if (word_is(s, "recompute=", &v))
-        c->recompute = (enum dt_block_recompute)one_of(v, dt_block_recompute_names);
+        read_recompute(v, c);
     else if (word_is(s, "frozen=", &v))
         memcpy(c->frozen, v, MODULES); /* t: trained, f: frozen */
     else if (word_is(s, "dropout=", &v))
@@ -197,8 +219,9 @@ static void read_option(const char *s, struct ranks_case *c)
         c->model = GPT ", sequence_parallel: false}";
     else if (word_is(s, "colocated", &v))
         c->colocated = true;
-    else if (word_is(s, "zero0", &v))
-        c->zero0 = true;
+    else if (word_is(s, "zero=", &v)) /* of all modules, or of each: "0/1/0" */
+        for (int m = 0; m < MODULES; m++)
+            c->zero[m] = strlen(v) > 1 ? v[2 * m] - '0' : *v - '0';
     else if (word_is(s, "apart", &v)) /* gradients and parameters not under compute */
         c->apart = true;
     else if (word_is(s, "reorder", &v))
@@ -219,6 +242,8 @@ void read_layout(int i, struct ranks_case *c)
     *c = (struct ranks_case){
         .name = rows[i].name, .layout = rows[i].layout, .model = CHAIN, .microbatch = 1};
     memset(c->frozen, 't', MODULES);
+    for (int k = 0; k < MODULES; k++)
+        c->zero[k] = 1;
     snprintf(text, sizeof(text), "%s", rows[i].layout);
     while ((s = strtok_r(rest, " ", &rest))) {
         must(m < MODULES, s);

@@ -21,9 +21,10 @@ struct ranks_case {
     bool colocated;
     int ranks; /* 0 = one per GPU */
     enum dt_pipe_schedule schedule;
-    enum dt_block_recompute recompute;
+    enum dt_block_recompute recompute[MODULES];
+    int zero[MODULES];
     char frozen[MODULES + 1]; /* 't' trained, 'f' frozen */
-    bool zero0, apart;        /* apart: no overlap with compute */
+    bool apart;               /* no overlap with compute */
     bool reorder;
     enum ef_data data;
     double dropout;
@@ -38,6 +39,7 @@ void read_layout(int i, struct ranks_case *c);
 struct world {
     const struct ranks_case *c;
     int steps, ranks;
+    int way;                  /* of running the case, where there are several */
     struct exec_fixture *one; /* what it is compared with; owns the layout of `grads` */
     float *grads[MODULES];    /* of step 1, as one stage holds them */
     pthread_mutex_t lock;

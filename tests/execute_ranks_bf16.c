@@ -8,6 +8,7 @@
 #include "execute_ranks.h"
 
 enum { STEPS = 3 };
+enum { SHARDED, WHOLE, APART, WAYS };
 
 bool bf16_here(void)
 {
@@ -26,7 +27,7 @@ static struct outcome {
     double text[STEPS], image[STEPS];
     uint64_t parameters;   /* of all stages here, a hash of their bits */
     size_t rounded, exact; /* floats of others' matrices, and of others' other parameters */
-} outcomes[2][RANKS_MAX];
+} outcomes[WAYS][RANKS_MAX];
 
 static uint32_t bits_of(float x)
 {
@@ -101,7 +102,7 @@ static void *train_in_bf16(void *arg)
 {
     struct rank *r = arg;
     struct exec_fixture *f = calloc(1, sizeof(*f));
-    struct outcome *o = &outcomes[r->w->c->zero0][r->t->rank];
+    struct outcome *o = &outcomes[r->w->way][r->t->rank];
 
     ck_assert_ptr_nonnull(f);
     *o = (struct outcome){0};
@@ -127,11 +128,12 @@ static void *train_in_bf16(void *arg)
 static bool gathers(const struct ranks_case *c)
 {
     for (int m = 0; m < MODULES; m++)
-        if (c->l[m].dp > 1 && !c->zero0)
+        if (c->l[m].dp > 1 && c->zero[m] > 0)
             return true;
     return false;
 }
 
+/* Optimizer states sharded or not, of all modules or of some: the same bits. */
 START_TEST(rounding_what_is_gathered_changes_nothing)
 {
     const char *full = getenv("DT_CHECK_FULL");
@@ -143,17 +145,21 @@ START_TEST(rounding_what_is_gathered_changes_nothing)
     read_layout(_i, &c);
     if (gathers(&c) && (!c.full || (full && *full && *full != '0')) && bf16_here()) {
         c.bf16 = true;
-        for (int zero0 = 0; zero0 < 2; zero0++) {
-            c.zero0 = zero0;
-            run_ranks(&(struct world){.c = &c, .ranks = ranks_of(&c)}, ranks, train_in_bf16);
+        for (int way = 0; way < WAYS; way++) {
+            for (int m = 0; m < MODULES; m++)
+                c.zero[m] = way == APART ? m % 2 : way == SHARDED;
+            run_ranks(&(struct world){.c = &c, .ranks = ranks_of(&c), .way = way}, ranks,
+                      train_in_bf16);
         }
-        for (int k = 0; k < ranks_of(&c); k++) {
-            const struct outcome *a = &outcomes[0][k], *b = &outcomes[1][k];
+        for (int i = 0; i < (WAYS - 1) * ranks_of(&c); i++) {
+            int k = i % ranks_of(&c);
+            const struct outcome *a = &outcomes[SHARDED][k];
+            const struct outcome *b = &outcomes[WHOLE + i / ranks_of(&c)][k];
 
-            for (int i = 0; i < STEPS; i++)
-                ck_assert_msg(a->text[i] == b->text[i] && a->image[i] == b->image[i],
+            for (int t = 0; t < STEPS; t++)
+                ck_assert_msg(a->text[t] == b->text[t] && a->image[t] == b->image[t],
                               "%s: step %d on rank %d: losses %.17g and %.17g, not %.17g and %.17g",
-                              c.name, i + 1, k, a->text[i], a->image[i], b->text[i], b->image[i]);
+                              c.name, t + 1, k, a->text[t], a->image[t], b->text[t], b->image[t]);
             ck_assert_msg(a->parameters == b->parameters, "%s: parameters on rank %d differ",
                           c.name, k);
             rounded += a->rounded;

@@ -123,6 +123,7 @@ START_TEST(collectives_run_under_compute)
         .l = {{1, 2, 1}},
         .tp = {1, 1, 1},
         .frozen = "ttt",
+        .zero = {1, 1, 1},
         .microbatch = 2,
         .model = "llm: {kind: llm, layers: 8, hidden: 192, ffn: 512, heads: 4, vocab: 61}"};
     struct rank ranks[2];
@@ -171,6 +172,7 @@ START_TEST(a_missing_rank_is_named)
                                           .l = {{2, 1, 1}},
                                           .tp = {1, 1, 1},
                                           .frozen = "ttt",
+                                          .zero = {1, 1, 1},
                                           .microbatch = 1,
                                           .model = EF_LLM};
     struct rank ranks[2];

@@ -12,15 +12,16 @@ void open_case(struct exec_fixture *f, const struct ranks_case *c)
         f->plan.modules[m].layout.tp = c->tp[m];
     dt_assert_ok(dt_plan_place(&f->plan, &f->cluster, &f->err), f->err);
     dt_assert_ok(dt_plan_validate(&f->plan, f->model, &f->cluster, &f->err), f->err);
-    f->plan.policy.recompute = c->recompute;
     f->dropout = c->dropout;
     f->dtype = c->bf16 ? DT_BF16 : DT_F32;
     f->plan.policy.fp32 = !c->bf16;
     f->plan.policy.exact_vectors = true;
-    f->plan.policy.zero = !c->zero0;
     f->plan.policy.overlap_grad = f->plan.policy.overlap_param = !c->apart;
-    for (int m = 0; m < f->model->n_modules; m++)
+    for (int m = 0; m < f->model->n_modules; m++) {
         f->plan.modules[m].frozen = c->frozen[m] == 'f';
+        f->plan.modules[m].recompute = c->recompute[m];
+        f->plan.modules[m].zero = c->zero[m];
+    }
     if (c->reorder)
         ef_reorder(f);
 }
@@ -114,11 +115,11 @@ void run_alone(struct exec_fixture *f, const struct ranks_case *c, int steps, st
     for (int m = 0; m < MODULES; m++) {
         one.l[m] = (struct ef_layout){1, 1, 1};
         one.tp[m] = 1;
+        one.recompute[m] = DT_RECOMPUTE_NONE;
     }
     one.microbatch = 1;
     one.colocated = true;
     one.schedule = DT_SCHED_1F1B;
-    one.recompute = DT_RECOMPUTE_NONE;
     one.reorder = false;
     open_case(f, &one);
     ef_open(f);

@@ -252,6 +252,7 @@ START_TEST(a_failed_spread_leaves_no_memory_behind)
                                           .l = {{1, 1, 1}},
                                           .tp = {2, 1, 1},
                                           .frozen = "ttt",
+                                          .zero = {1, 1, 1},
                                           .microbatch = 1,
                                           .model = EF_LLM};
     struct rank ranks[2];

@@ -221,6 +221,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/modules_compare.py \
 	tests/mpirun.sh \
 	tests/cost_fixture.h \
+	tests/plan_modes.h \
 	tests/sched_fixture.h \
 	tests/shell.sh \
 	tests/small_job.sh \

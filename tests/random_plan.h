@@ -62,7 +62,6 @@ static inline void sf_random(struct sched_fixture *s, uint64_t seed, int round, 
     sf_plan(s, (int64_t)n * dp * 2, 2, schedule);
     s->plan.policy.overlap_grad = sf_below(&r, 2);
     s->plan.policy.overlap_param = sf_below(&r, 2);
-    s->plan.policy.zero = sf_below(&r, 2);
     for (int m = 0; m < s->f.model.n_modules; m++) {
         if (m == llm)
             sf_layout(s, m, tps[sf_below(&r, 4)], pp, vpp, dp);
@@ -70,6 +69,7 @@ static inline void sf_random(struct sched_fixture *s, uint64_t seed, int round, 
             sf_layout(s, m, tps[sf_below(&r, 3)], 1 + sf_below(&r, small ? 2 : 3), 1,
                       1 + sf_below(&r, 3 * dp < 2 * n * dp ? (small ? 2 : 3) * dp : 2 * n * dp));
         s->plan.modules[m].frozen = sf_below(&r, 3) == 0;
+        s->plan.modules[m].zero = sf_below(&r, 2);
     }
     if (small) /* a table that the first and the last stage share */
         s->f.model.modules[llm].blocks[s->f.model.modules[llm].n_blocks - 1].tied = sf_below(&r, 2);

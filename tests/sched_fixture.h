@@ -100,11 +100,11 @@ static inline void sf_plan(struct sched_fixture *s, int64_t batch, int microbatc
                                .microbatch = microbatch,
                                .seq_len = SF_SEQ,
                                .schedule = schedule,
-                               .zero = 1,
                                .overlap_grad = true,
                                .overlap_param = true};
 
     dt_plan_init(&s->plan, &s->f.model, &y);
+    fx_modes(&s->plan, DT_RECOMPUTE_NONE, 1);
 }
 
 static inline void sf_layout(struct sched_fixture *s, int m, int tp, int pp, int vpp, int dp)

@@ -106,16 +106,17 @@ static inline void build_world(struct world *w, int encoders, int generators, in
                 i < m->llm ? (struct dt_model_edge){i, m->llm} : (struct dt_model_edge){m->llm, i};
     random_samples(w, (int)batch);
     dt_assert_ok(dt_cost_new(m, &w->fx.cluster, &w->fx.profile, &opt, &err, &w->cost), err);
-    w->in = (struct dt_search_input){.model = m,
-                                     .cluster = &w->fx.cluster,
-                                     .samples = &w->samples,
-                                     .cost = w->cost,
-                                     .policy = {.global_batch = batch,
-                                                .microbatch = 1,
-                                                .seq_len = 2048,
-                                                .recompute = DT_RECOMPUTE_SELECTIVE,
-                                                .zero = 1},
-                                     .opt = {.k = 8, .tp_mask = 0xf, .max_vpp = 1}};
+    w->in = (struct dt_search_input){
+        .model = m,
+        .cluster = &w->fx.cluster,
+        .samples = &w->samples,
+        .cost = w->cost,
+        .policy = {.global_batch = batch, .microbatch = 1, .seq_len = 2048},
+        .opt = {.k = 8, .tp_mask = 0xf, .max_vpp = 1}};
+    for (int i = 0; i < m->n_modules; i++) {
+        w->in.recompute[i] = DT_RECOMPUTE_SELECTIVE;
+        w->in.zero[i] = 1;
+    }
 }
 
 static inline void free_world(struct world *w)

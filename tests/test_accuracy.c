@@ -127,8 +127,8 @@ START_TEST(test_job)
         ck_assert_int_eq(b->kv_heads, r->kv_groups);
         ck_assert_int_eq(b->unfused, i == 0);
         ck_assert_int_eq(b->gated, i == 1);
-        ck_assert_int_eq(j->policy.zero, i);
-        ck_assert_int_eq(j->policy.recompute, r->recompute);
+        ck_assert_int_eq(j->zero[0], i);
+        ck_assert_int_eq(j->recompute[0], r->recompute);
         ck_assert_str_eq(profile, i ? "h100" : "a100");
         ck_assert_int_eq(j->plan.modules[0].split[1], 1 + r->layers / (r->pp * r->vpp));
         ck_assert_int_eq(j->plan.modules[0].split[r->pp * r->vpp], r->layers + 2);

@@ -139,7 +139,7 @@ static void train(const struct layout_case *c, const char *frozen, int threads, 
     ef_init(&f, CHAIN, threads);
     ef_seqs(&f, 12, 9);
     ef_plan(&f, c->microbatch, c->l, c->colocated, c->schedule);
-    f.plan.policy.recompute = c->recompute;
+    fx_modes(&f.plan, c->recompute, 1);
     for (int m = 0; m < 3; m++)
         f.plan.modules[m].frozen = frozen[m] == 'f';
     ef_open(&f);
@@ -211,7 +211,7 @@ static void train_and_keep(struct layout_case c, const char *frozen, double drop
     f.dropout = dropout;
     ef_seqs(&f, 12, 9);
     ef_plan(&f, c.microbatch, c.l, c.colocated, schedule);
-    f.plan.policy.recompute = c.recompute;
+    fx_modes(&f.plan, c.recompute, 1);
     for (int m = 0; m < 3; m++)
         f.plan.modules[m].frozen = frozen[m] == 'f';
     ef_open(&f);

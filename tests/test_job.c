@@ -40,8 +40,10 @@ START_TEST(defaults_are_as_documented)
     ck_assert_int_eq(j->policy.global_batch, 128);
     ck_assert_int_eq(j->policy.microbatch, 1);
     ck_assert_int_eq(j->policy.schedule, DT_SCHED_1F1B);
-    ck_assert_int_eq(j->policy.recompute, DT_RECOMPUTE_SELECTIVE);
-    ck_assert_int_eq(j->policy.zero, 1);
+    for (int m = 0; m < j->model->n_modules; m++) {
+        ck_assert_int_eq(j->recompute[m], DT_RECOMPUTE_SELECTIVE);
+        ck_assert_int_eq(j->zero[m], 1);
+    }
     ck_assert(j->policy.intra_reorder && j->policy.inter_reorder && j->policy.stepccl);
     ck_assert(j->policy.overlap_grad && j->policy.overlap_param);
     ck_assert_int_eq(j->strategy, DT_STRATEGY_DISTTRAIN);
@@ -82,8 +84,10 @@ START_TEST(every_key_is_read)
     ck_assert_int_eq(j->policy.microbatch, 2);
     ck_assert_int_eq(j->policy.seq_len, 4096);
     ck_assert(j->frozen[0] && j->frozen[1] && !j->frozen[2]);
-    ck_assert_int_eq(j->policy.recompute, DT_RECOMPUTE_FULL);
-    ck_assert_int_eq(j->policy.zero, 0);
+    for (int m = 0; m < j->model->n_modules; m++) {
+        ck_assert_int_eq(j->recompute[m], DT_RECOMPUTE_FULL);
+        ck_assert_int_eq(j->zero[m], 0);
+    }
     ck_assert_int_eq(j->policy.schedule, DT_SCHED_INTERLEAVED);
     ck_assert(!j->policy.intra_reorder && !j->policy.inter_reorder && !j->policy.stepccl);
     ck_assert(!j->policy.overlap_grad && !j->policy.overlap_param && !j->cost_opt.stepccl);
@@ -263,6 +267,11 @@ static const struct {
     {BASE, "train.microbatch=3", "job.yaml", 5, 23, "not a multiple of microbatch 3; use 129"},
     {BASE, "train.precision=fp8", "command line", 1, 17, "one of bf16"},
     {BASE, "train.zero=3", "command line", 1, 12, "from 0 to 1"},
+    {BASE, "train.zero={encoder: 1, llm: 7}", "command line", 1, 30,
+     "llm: expected an integer from 0 to 1"},
+    {BASE, "train.recompute={encoders: full}", "command line", 1, 18, "did you mean \"encoder\""},
+    {BASE, "train.recompute={encoder: ful}", "command line", 1, 27, "did you mean \"full\""},
+    {BASE, "train.recompute=sometimes", "command line", 1, 17, "one of none, selective, full"},
     {BASE, "train.schedule=1f1", "command line", 1, 16, "did you mean \"1f1b\""},
     {BASE, "train.frozen=[encoders]", "command line", 1, 15, "did you mean \"encoder\""},
     {BASE, "train.frozen=encoder", "command line", 1, 14, "a list of module names"},
@@ -326,16 +335,30 @@ static void write_text(const char *dir, const char *name, const char *text, char
     dt_assert_ok(dt_file_write(path, text, strlen(text), &err), err);
 }
 
+/* One for all, or each its own; who is not named has the default. */
+START_TEST(modules_of_their_own_kind)
+{
+    struct dt_job *j = must_parse(BASE, "train={global_batch: 128, seq_len: 8192, zero: {llm: 0}, "
+                                        "recompute: {encoder: full, generator: none}}");
+
+    ck_assert_int_eq(j->recompute[0], DT_RECOMPUTE_FULL);
+    ck_assert_int_eq(j->recompute[1], DT_RECOMPUTE_SELECTIVE);
+    ck_assert_int_eq(j->recompute[2], DT_RECOMPUTE_NONE);
+    ck_assert(j->zero[0] == 1 && j->zero[1] == 0 && j->zero[2] == 1);
+    dt_job_free(j);
+}
+END_TEST
+
 /* A plan file beside the job, named relative to it; stated train keys go before the file's
  * policies. */
 START_TEST(plan_file_beside_the_job)
 {
     char dir[] = "/tmp/disttrain-job-XXXXXX", plan[256], csv[256], job[256], *json = NULL;
-    struct dt_job *j =
-        must_parse(BASE "search: {strategy: manual}\n"
-                        "plan: {encoder: {tp: 1, dp: 4}, llm: {tp: 8, pp: 2, dp: 4},\n"
-                        "  generator: {tp: 2, dp: 2, frozen: true}}\n",
-                   "train.recompute=full");
+    struct dt_job *j = must_parse(
+        BASE "search: {strategy: manual}\n"
+             "plan: {encoder: {tp: 1, dp: 4}, llm: {tp: 8, pp: 2, dp: 4, recompute: none},\n"
+             "  generator: {tp: 2, dp: 2, frozen: true}}\n",
+        "train.recompute=full");
     struct dt_error err = {0};
 
     ck_assert_ptr_nonnull(mkdtemp(dir));
@@ -354,9 +377,12 @@ START_TEST(plan_file_beside_the_job)
     j = NULL;
     dt_assert_ok(dt_job_read(job, NULL, 0, &err, &j), err);
     ck_assert_int_eq(j->policy.global_batch, 128);
-    ck_assert_int_eq(j->policy.recompute, DT_RECOMPUTE_FULL);
-    ck_assert_int_eq(j->policy.zero, 0);
-    ck_assert_int_eq(j->plan.policy.zero, 0);
+    for (int m = 0; m < j->model->n_modules; m++) {
+        ck_assert_int_eq(j->recompute[m], m == 1 ? DT_RECOMPUTE_NONE : DT_RECOMPUTE_FULL);
+        ck_assert_int_eq(j->plan.modules[m].recompute, j->recompute[m]);
+        ck_assert_int_eq(j->zero[m], 0);
+        ck_assert_int_eq(j->plan.modules[m].zero, 0);
+    }
     ck_assert(j->frozen[2] && !j->frozen[1]);
     ck_assert_int_eq(j->plan.modules[1].layout.tp, 8);
     ck_assert_int_eq(j->samples->n, 2);
@@ -521,6 +547,7 @@ int main(void)
     tcase_add_test(t, overrides_reach_into_presets);
     tcase_add_loop_test(t, bad_jobs_are_explained, 0, COUNT(bad));
     tcase_add_test(t, manual_plan_takes_the_jobs_policies);
+    tcase_add_test(t, modules_of_their_own_kind);
     tcase_add_test(t, plan_file_beside_the_job);
     tcase_add_test(t, missing_files_are_named);
     tcase_add_test(t, shipped_jobs_are_valid);

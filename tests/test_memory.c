@@ -27,8 +27,7 @@ static void even_split(struct dt_plan *p, const struct dt_model *m, int module)
 /* Encoder -> 70B-shaped LLM -> a generator of two blocks. */
 static void rig_open(struct rig *r, int tp, int pp, int dp)
 {
-    struct dt_plan_policy policy = {
-        .global_batch = 1920, .microbatch = 1, .seq_len = 8192, .zero = 1};
+    struct dt_plan_policy policy = {.global_batch = 1920, .microbatch = 1, .seq_len = 8192};
     struct dt_module *gen;
 
     fx_init(&r->f);
@@ -42,6 +41,7 @@ static void rig_open(struct rig *r, int tp, int pp, int dp)
     r->f.model.edges[0] = (struct dt_model_edge){r->vit, r->llm};
     r->f.model.edges[1] = (struct dt_model_edge){r->llm, r->gen};
     dt_plan_init(&r->p, &r->f.model, &policy);
+    fx_modes(&r->p, DT_RECOMPUTE_NONE, 1);
     for (int m = 0; m < 3; m++) {
         struct dt_plan_layout *l = &r->p.modules[m].layout;
 
@@ -232,7 +232,7 @@ START_TEST(test_closed_form_70b)
                 1e-12, "total");
     dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 9, &r.work[r.llm], 160, &m);
     assert_near(m.logits_workspace, 6.0 * 8192 * 32000 / 8, 1e-12, "logits");
-    r.p.policy.zero = 0;
+    r.p.modules[r.llm].zero = 0;
     dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 0, &r.work[r.llm], 160, &m);
     assert_near(m.optimizer, 12 * params, 1e-12, "12 bytes on every rank");
     fx_free(&r.f);
@@ -265,7 +265,7 @@ START_TEST(test_recompute_order)
     for (int mode = DT_RECOMPUTE_NONE; mode <= DT_RECOMPUTE_FULL; mode++) {
         struct dt_memory m;
 
-        r.p.policy.recompute = (enum dt_block_recompute)mode;
+        r.p.modules[r.llm].recompute = (enum dt_block_recompute)mode;
         dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 0, &r.work[r.llm], 160, &m);
         ck_assert(m.activations < last && m.activations > 0);
         last = m.activations;
@@ -289,7 +289,7 @@ START_TEST(test_monotone_property)
         struct rig r;
 
         rig_open(&r, tp, pp, 1 + (int)dt_rng_below(&rng, 30));
-        r.p.policy.recompute = (enum dt_block_recompute)dt_rng_below(&rng, 3);
+        r.p.modules[r.llm].recompute = (enum dt_block_recompute)dt_rng_below(&rng, 3);
         dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, stage, &r.work[r.llm], n, &a);
         r.p.modules[r.llm].layout.tp *= 2;
         dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, stage, &r.work[r.llm], n, &b);

@@ -93,8 +93,6 @@ static void setup(void)
     static const struct dt_plan_policy policy = {.global_batch = 240,
                                                  .microbatch = 2,
                                                  .seq_len = 2048,
-                                                 .recompute = DT_RECOMPUTE_SELECTIVE,
-                                                 .zero = 1,
                                                  .intra_reorder = true,
                                                  .overlap_grad = true};
     struct dt_module *g;
@@ -114,6 +112,7 @@ static void setup(void)
     fx.model.edges[0] = (struct dt_model_edge){0, 1};
     fx.model.edges[1] = (struct dt_model_edge){1, 2};
     dt_plan_init(&plan, &fx.model, &policy);
+    fx_modes(&plan, DT_RECOMPUTE_SELECTIVE, 1);
     plan.modules[0].layout = (struct dt_plan_layout){2, 1, 1, 2, 1, 3, 1, 0};
     plan.modules[1].layout = (struct dt_plan_layout){4, 1, 1, 3, 1, 4, 1, 0};
     plan.modules[2].layout = (struct dt_plan_layout){1, 1, 1, 1, 1, 2, 1, 0};
@@ -342,7 +341,7 @@ static void break_plan(int what)
         plan.policy.microbatch = 0;
         break;
     case 15:
-        plan.policy.zero = 2;
+        llm->zero = 4;
         break;
     case 16:
         llm->layout.dp = 1 << 24;
@@ -369,7 +368,7 @@ static const char *const broken[] = {"2 modules, model three has 3",
                                      "for encoders and generators",
                                      "ep 3: expert parallelism is not supported yet",
                                      "at least 1",
-                                     "unknown schedule",
+                                     "module llm: unknown recompute or zero",
                                      "larger than any cluster",
                                      "at most 256"};
 
@@ -435,6 +434,9 @@ START_TEST(json_round_trip)
     dt_assert_ok(dt_plan_place(&plan, &fx.cluster, &err), err);
     plan.strategy = DT_STRATEGY_DISTMM;
     plan.modules[2].frozen = true;
+    plan.modules[0].recompute = DT_RECOMPUTE_FULL;
+    plan.modules[1].recompute = DT_RECOMPUTE_NONE;
+    plan.modules[0].zero = 0;
     plan.policy.schedule = DT_SCHED_INTERLEAVED;
     plan.policy.fp32 = plan.policy.exact_vectors = true;
     dt_assert_ok(dt_plan_to_json(&plan, &err, &text), err);
@@ -454,12 +456,59 @@ START_TEST(json_round_trip)
 }
 END_TEST
 
+/* What people have: one recomputation and one ZeRO of all modules, in the policy. */
+START_TEST(json_of_version_1)
+{
+    static const char old[] =
+        "{\"format\": \"disttrain-plan\", \"version\": 1, \"model\": \"m\", \"cluster\": \"c\",\n"
+        " \"strategy\": \"manual\",\n"
+        " \"policy\": {\"global_batch\": 24, \"microbatch\": 1, \"seq_len\": 2048, \"schedule\": "
+        "\"1f1b\",\n"
+        "  \"recompute\": \"full\", \"zero\": 1, \"intra_reorder\": true, \"inter_reorder\": "
+        "false,\n"
+        "  \"stepccl\": true, \"overlap_grad\": true, \"overlap_param\": true},\n"
+        " \"modules\": [\n"
+        "  {\"name\": \"vit\", \"tp\": 1, \"cp\": 1, \"ep\": 1, \"ip\": 2, \"pp\": 1, \"vpp\": 1, "
+        "\"dp\": 3,\n"
+        "   \"first_gpu\": 48, \"frozen\": true, \"split\": [0, 12]},\n"
+        "  {\"name\": \"llm\", \"tp\": 4, \"cp\": 1, \"ep\": 1, \"ip\": 1, \"pp\": 3, \"vpp\": 1, "
+        "\"dp\": 4,\n"
+        "   \"first_gpu\": 0, \"frozen\": false%s, \"split\": [0, 4, 8, 12]}]}\n";
+    char text[2048], *again, *third;
+    struct dt_plan p, back;
+    struct dt_error err;
+
+    snprintf(text, sizeof(text), old, "");
+    dt_assert_ok(dt_plan_parse("old.json", text, strlen(text), &err, &p), err);
+    for (int m = 0; m < 2; m++) {
+        ck_assert_int_eq(p.modules[m].recompute, DT_RECOMPUTE_FULL);
+        ck_assert_int_eq(p.modules[m].zero, 1);
+    }
+    dt_assert_ok(dt_plan_to_json(&p, &err, &again), err);
+    dt_assert_has(again, "\"version\": 2");
+    dt_assert_ok(dt_plan_parse("new.json", again, strlen(again), &err, &back), err);
+    ck_assert_mem_eq(&back, &p, sizeof(p));
+    dt_assert_ok(dt_plan_to_json(&back, &err, &third), err);
+    ck_assert_str_eq(again, third);
+    dt_free(again);
+    dt_free(third);
+    snprintf(text, sizeof(text), old, ", \"zero\": 0"); /* it knew no such thing */
+    ck_assert_int_eq(dt_plan_parse("old.json", text, strlen(text), &err, &p), DT_ERR_INPUT);
+    dt_assert_has(err.message, "unknown key \"zero\"");
+}
+END_TEST
+
 /* Replace the first `from` in the plan's text, and expect a refusal with these words. */
 static const struct {
     const char *from, *to, *words;
 } edits[] = {
     {"disttrain-plan", "disttrain-job", "expected 'disttrain-plan'"},
-    {"\"version\": 1", "\"version\": 2", "reads version 1"},
+    {"\"version\": 2", "\"version\": 3", "reads versions 1 to 2"},
+    {"\"version\": 2", "\"version\": 0", "reads versions 1 to 2"},
+    {"\"version\": 2", "\"version\": 1", "policy: key \"recompute\" is missing"},
+    {"\"intra_reorder\"", "\"recompute\": \"full\", \"intra_reorder\"",
+     "unknown key \"recompute\""},
+    {"\"recompute\": \"selective\",", "", "recompute"},
     {"\"seq_len\"", "\"seq_length\"", "seq_len"},
     {"\"pp\": 2", "\"pp\": 0", "pp"},
     {"\"pp\": 2", "\"pp\": 257", "pp"},
@@ -543,11 +592,14 @@ END_TEST
 
 static enum dt_status from_text(const char *text, struct dt_error *err, struct dt_plan *out)
 {
+    struct dt_plan base;
     struct dt_doc *doc;
     enum dt_status st;
 
     dt_assert_ok(dt_doc_parse("job.yaml", text, strlen(text), err, &doc), *err);
-    st = dt_plan_from_node(dt_doc_root(doc), &fx.model, &plan.policy, err, out);
+    dt_plan_init(&base, &fx.model, &plan.policy);
+    fx_modes(&base, DT_RECOMPUTE_FULL, 1);
+    st = dt_plan_from_node(dt_doc_root(doc), &fx.model, &base, err, out);
     dt_doc_free(doc);
     return st;
 }
@@ -558,7 +610,8 @@ START_TEST(map)
     struct dt_plan p;
 
     dt_assert_ok(from_text("llm: {tp: 4, pp: 3, dp: 4, split: [0, 4, 7, 10]}\n"
-                           "vit: {tp: 2, pp: 2, dp: 3, frozen: true}\ngen: {dp: 2}\n",
+                           "vit: {tp: 2, pp: 2, dp: 3, frozen: true, recompute: none, zero: 0}\n"
+                           "gen: {dp: 2}\n",
                            &err, &p),
                  err);
     dt_assert_ok(dt_plan_place(&p, &fx.cluster, &err), err);
@@ -566,6 +619,10 @@ START_TEST(map)
     ck_assert_int_eq(p.modules[1].layout.pp, 3);
     ck_assert_int_eq(p.modules[0].split[1], 3); /* six equal layers and a projector */
     ck_assert(p.modules[0].frozen);
+    ck_assert_int_eq(p.modules[0].recompute, DT_RECOMPUTE_NONE);
+    ck_assert_int_eq(p.modules[0].zero, 0);
+    ck_assert_int_eq(p.modules[1].recompute, DT_RECOMPUTE_FULL); /* the job's */
+    ck_assert_int_eq(p.modules[1].zero, 1);
     ck_assert_int_eq(from_text("llm: {tp: 4}\nvit: {}\n", &err, &p), DT_ERR_INPUT);
     dt_assert_has(err.message, "gen");
     ck_assert_int_eq(from_text("llm: {pp: 11}\nvit: {}\ngen: {}\n", &err, &p), DT_ERR_INPUT);
@@ -597,6 +654,7 @@ int main(void)
     tcase_add_test(c, experts_are_split_by_tp_only);
     tcase_add_test(c, freezing);
     tcase_add_test(c, json_round_trip);
+    tcase_add_test(c, json_of_version_1);
     tcase_add_loop_test(c, json_refusals, 0, (int)(sizeof(edits) / sizeof(edits[0])));
     tcase_add_test(c, json_truncated);
     tcase_add_test(c, json_without_memory);

@@ -28,8 +28,10 @@ BEGIN {
         if (rand() < 0.5) line = line " train.global_batch=" one("64 96 128 192")
         if (rand() < 0.3) line = line " train.microbatch=2"
         if (rand() < 0.3) line = line " train.seq_len=" one("4096 6144")
-        if (rand() < 0.6) line = line " train.recompute=" one("none selective full")
+        if (rand() < 0.4) line = line " train.recompute=" one("none selective full")
+        else if (rand() < 0.6) line = line " train.recompute={encoder:@" one("none selective full") ",@llm:@" one("none selective full") "}"
         if (rand() < 0.3) line = line " train.zero=0"
+        else if (rand() < 0.5) line = line " train.zero={encoder:@" one("0 1") ",@llm:@" one("0 1") "}"
         if (rand() < 0.3) line = line " train.schedule=" one("gpipe interleaved@search.max_vpp=2")
         if (rand() < 0.5) line = line " train.reorder.intra=" one("true false") " train.reorder.inter=" one("true false")
         if (rand() < 0.5) line = line " train.overlap={grad: " one("true false") ", param: " one("true false") "}"
@@ -67,7 +69,7 @@ for key in recompute=full stepccl=false reorder.intra=false overlap.grad=false g
     case $name in
     reorder.intra) member=intra_reorder ;;
     overlap.grad) member=overlap_grad ;;
-    *) member=$name ;;
+    *) member=$name ;; # of the policy, or of every module
     esac
     case $value in full) value='"full"' ;; esac
     sed "s/\"$member\": .*,\$/\"$member\": $value,/" as-job.json >by-hand.json

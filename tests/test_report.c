@@ -18,9 +18,7 @@ static struct dt_cost *costed_chain(enum dt_block_recompute recompute)
     sf_chain(&s, 6);
     fx_profile(&s.f, true);
     sf_plan(&s, 36, 1, DT_SCHED_1F1B);
-    s.plan.policy.recompute = recompute;
-    for (int m = 0; m < s.plan.n_modules; m++)
-        s.plan.modules[m].recompute = recompute;
+    fx_modes(&s.plan, recompute, 1);
     sf_layout(&s, 0, 1, 2, 1, 2);
     sf_layout(&s, 1, 2, 2, 1, 3);
     sf_layout(&s, 2, 1, 1, 1, 1);
@@ -206,11 +204,11 @@ START_TEST(recompute_counts_for_the_hardware_only)
 
     sf_llm_only(&s, 2, 1, 1, 6, DT_SCHED_1F1B);
     dt_report_flops(&s.plan, &s.f.model, s.a, none, &h_none);
-    s.plan.policy.recompute = DT_RECOMPUTE_FULL;
+    s.plan.modules[0].recompute = DT_RECOMPUTE_FULL;
     dt_report_flops(&s.plan, &s.f.model, s.a, full, &h_full);
     ck_assert_double_eq(none[0], full[0]);
     ck_assert_double_eq_tol(h_full, none[0] * 4 / 3, 1e-9 * h_full);
-    s.plan.policy.recompute = DT_RECOMPUTE_SELECTIVE;
+    s.plan.modules[0].recompute = DT_RECOMPUTE_SELECTIVE;
     dt_report_flops(&s.plan, &s.f.model, s.a, full, &h_full);
     ck_assert_double_ge(h_full, h_none);
     ck_assert_double_lt(h_full, h_none * 1.05);

@@ -595,7 +595,7 @@ START_TEST(overlap_and_zero_decide_the_collectives)
         sf_plan(&s, 12, 1, DT_SCHED_1F1B);
         s.plan.policy.overlap_grad = bits & 1;
         s.plan.policy.overlap_param = bits & 2;
-        s.plan.policy.zero = bits >> 2;
+        s.plan.modules[0].zero = bits >> 2;
         sf_layout(&s, 0, 1, 2, 1, 3);
         sf_samples(&s, 12, 0, 0, false, 15);
         sf_compile(&s);

@@ -77,7 +77,7 @@ static void brute_layouts(struct brute *b, int m, int left, int tp, int dp)
 
     for (int r = 0; r < 3; r++)
         for (int pp = vpp > 1 ? 2 : 1; pp * vpp <= n && pp * dp * tp <= left; pp++) {
-            if (!in_set(o->recompute[m], r, DT_RECOMPUTE_SELECTIVE))
+            if (!in_set(o->recompute[m], r, (int)b->in->recompute[m]))
                 continue;
             mp->layout = (struct dt_plan_layout){tp, 1, 1, pp, vpp, dp, 1, 0};
             mp->recompute = (enum dt_block_recompute)r;
@@ -131,6 +131,7 @@ static void brute_force(struct brute *b, const struct dt_search_input *in)
     dt_plan_init(&b->p, in->model, &in->policy);
     for (int m = 0; m < in->model->n_modules; m++) {
         b->p.modules[m].frozen = in->frozen[m];
+        b->p.modules[m].zero = in->zero[m];
         dt_orch_work_stats(in, m, &b->work[m]);
     }
     for (int s = 0; s < DT_SCHED_N; s++)
@@ -223,7 +224,6 @@ START_TEST(search_is_exhaustive)
     build_world(&w, encoders, generators, batches[_i % 4]);
     w.in.opt.gpus = encoders + generators > 2 ? 7 + below(4) : 8 + below(9);
     w.in.policy.microbatch = batches[_i % 4] % 2 == 0 && _i % 5 == 0 ? 2 : 1;
-    w.in.policy.zero = _i % 2;
     w.in.opt.uniform = _i % 4 == 3;
     if (_i % 6 == 5) {
         w.in.policy.schedule = DT_SCHED_INTERLEAVED;
@@ -231,6 +231,10 @@ START_TEST(search_is_exhaustive)
     }
     for (int m = 0; m < w.in.model->n_modules; m++)
         w.in.frozen[m] = below(4) == 0;
+    for (int m = 0; m < w.in.model->n_modules; m++) {
+        w.in.zero[m] = (_i + m) % 2;
+        w.in.recompute[m] = (enum dt_block_recompute)((_i / 2 + m) % 3);
+    }
     set_memory(&w, _i % 3 == 0 ? 10 : _i % 3 == 1 ? uniform(0.6, 1.3) : uniform(0.3, 0.8));
     compare_with_brute_force(&w, encoders);
     free_world(&w);

@@ -74,7 +74,7 @@ START_TEST(a_step_allocates_nothing)
     ef_init(&f, EF_ENCODER ", " EF_LLM ", " EF_UNET, 2);
     ef_seqs(&f, 12, 9);
     ef_plan(&f, 1, c->l, c->colocated, c->schedule);
-    f.plan.policy.recompute = c->recompute;
+    fx_modes(&f.plan, c->recompute, 1);
     ef_open(&f);
     if (c->dropout > 0) {
         ef_close(&f);

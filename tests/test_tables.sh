@@ -79,6 +79,7 @@ while read -r key type words; do
     [ "$type" = word ] || continue
     case $key in
     samples.*) set_it="samples={$(echo "${key#*.}" | sed 's/\./: {/g'): xyzzy$(echo "$key" | tr -dc . | tr . '}')" ;;
+    plan.MODULE.*) set_it="plan={colocated: true, llm: {${key##*.}: xyzzy}}" ;;
     *) set_it=$(echo "$key=xyzzy" | sed 's/LLM/llm/; s/ENCODER/encoder/; s/UNET/generator/') ;;
     esac
     expect 2 "${key##*.}: expected one of $(echo "$words" | sed 's/,/, /g'), found \"xyzzy\"" \

@@ -196,7 +196,7 @@ START_TEST(recomputation_counts_twice)
     for (int i = 0; i < 4; i++)
         dt_work_add(&w, &s.a->m[0].work[i]);
     dt_report_flops(&s.plan, &s.f.model, s.a, model, &none);
-    s.plan.policy.recompute = DT_RECOMPUTE_FULL;
+    s.plan.modules[0].recompute = DT_RECOMPUTE_FULL;
     dt_report_flops(&s.plan, &s.f.model, s.a, model, &once);
     s.plan.policy.schedule = DT_SCHED_ZB_H1;
     dt_report_flops(&s.plan, &s.f.model, s.a, model, &twice);

@@ -251,7 +251,7 @@ static enum dt_status stage_ns(const char *job, int tp, bool stepccl, struct dt_
                                    .ep = 1,
                                    .ip = 1,
                                    .seqpar = tp > 1,
-                                   .recompute = s.job->policy.recompute};
+                                   .recompute = s.job->recompute[m->llm]};
     struct dt_work work;
     struct dt_cost_stage c;
     dt_sample_work(s.job->samples, 0, &m->modules[m->llm], &work);

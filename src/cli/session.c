@@ -38,8 +38,7 @@ enum dt_status dt_session_open(const char *path, const char *plan_file,
         for (int m = 0; s->job->has_plan && m < s->job->plan.n_modules; m++)
             modes.tp |= (unsigned)s->job->plan.modules[m].layout.tp;
         for (int m = 0; m < s->job->model->n_modules; m++)
-            modes.recompute[m] =
-                1U << (stated ? s->job->plan.modules[m].recompute : s->job->policy.recompute);
+            modes.recompute[m] = 1U << s->job->recompute[m];
         st = dt_cost_survey(s->cost, &modes, err);
     }
     if (st != DT_OK)
@@ -64,6 +63,8 @@ void dt_session_search_input(const struct dt_session *s, struct dt_search_input 
     in->cost = s->cost;
     in->policy = s->job->policy;
     memcpy(in->frozen, s->job->frozen, sizeof in->frozen);
+    memcpy(in->recompute, s->job->recompute, sizeof in->recompute);
+    memcpy(in->zero, s->job->zero, sizeof in->zero);
     in->opt = s->job->search;
 }
 

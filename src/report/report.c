@@ -59,7 +59,7 @@ void dt_report_flops(const struct dt_plan *p, const struct dt_model *m,
             model_flops[i] += f * (wgrad ? 3 : dgrad ? 2 : 1);
             /* a split backward brings the same back for either half, but for the LM head, which stays whole */
             if (wgrad || dgrad)
-                hardware += recomputed_flops(&mod->blocks[b], &w, p->policy.recompute) *
+                hardware += recomputed_flops(&mod->blocks[b], &w, p->modules[i].recompute) *
                             (split && wgrad && mod->blocks[b].kind != DT_BLOCK_LM_HEAD ? 2 : 1);
         }
         hardware += model_flops[i];

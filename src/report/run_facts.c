@@ -84,9 +84,9 @@ void dt_run_facts_of(const struct dt_model *m, const struct dt_plan *p, const ch
     add_int(out, "microbatch", y->microbatch);
     add_int(out, "seq_len", y->seq_len);
     dt_run_facts_add(out, "precision", y->fp32 ? "fp32" : y->half_grads ? "fp16" : "bf16");
-    dt_run_facts_add(out, "recompute", dt_block_recompute_names[y->recompute]);
+    dt_run_facts_add(out, "recompute", dt_plan_recompute_text(p, text, sizeof(text)));
     dt_run_facts_add(out, "schedule", dt_pipe_schedule_names[y->schedule]);
-    add_int(out, "zero", y->zero);
+    dt_run_facts_add(out, "zero", dt_plan_zero_text(p, text, sizeof(text)));
     if (dt_plan_gpus(p) > 1) /* one GPU gains nothing from order: it says nothing about the job */
         dt_run_facts_add(out, "reorder",
                          y->intra_reorder   ? y->inter_reorder ? "intra and inter" : "intra"

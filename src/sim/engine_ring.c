@@ -30,7 +30,8 @@ void dt_engine_ring_start(struct dt_engine_run *r, uint32_t g, int64_t now)
         ns = r->node[ops[i]].end_ns > ns ? r->node[ops[i]].end_ns : ns;
     }
     /* Ring: reduce-scatter or all-gather pass (n-1)/n of the buffer, all-reduce does both. */
-    bool tied = op->flags & DT_OPF_TIED, zero = !r->p->plan || r->p->plan->policy.zero > 0;
+    bool tied = op->flags & DT_OPF_TIED,
+         zero = !r->p->plan || r->p->plan->modules[op->module].zero > 0;
     bool all_reduce = op->kind == DT_OP_GRAD_SYNC && (tied || !zero);
     double bytes = (double)op->bytes * (gr->n - 1) / gr->n * (all_reduce ? 2 : 1);
     if (dt_network_start_ring(r->net, r->p->lanes, r->e->members, gr->n, bytes, ns, now, ops[0]) ==

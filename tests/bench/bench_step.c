@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "exec/program/execute.h"
 #include "gemm.h"
+#include "plan_modes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -188,7 +189,6 @@ static void open_program(struct bench *b)
                                .microbatch = c->microbatch,
                                .seq_len = c->seq_len,
                                .schedule = DT_SCHED_1F1B,
-                               .zero = 1,
                                .fp32 = b->type == DT_F32};
     const struct dt_sequence *seqs[SEQS_MAX];
     struct dt_samples *samples;
@@ -196,6 +196,7 @@ static void open_program(struct bench *b)
     for (int i = 0; i < c->batch; i++)
         seqs[i] = b->seqs[i] = sequence(c, i, b->model->modules[b->model->llm].blocks[0].vocab);
     dt_plan_init(&b->plan, b->model, &y);
+    fx_modes(&b->plan, DT_RECOMPUTE_NONE, 1);
     b->plan.colocated = true;
     must(dt_plan_place(&b->plan, &b->cluster, &b->err), &b->err);
     must(dt_plan_validate(&b->plan, b->model, &b->cluster, &b->err), &b->err);

@@ -219,14 +219,14 @@ static void remedies(const struct dt_plan *p, const struct dt_model *m, const st
     struct dt_plan_layout *l = &q.modules[at->module].layout;
     int k = snprintf(text, size, "this stage with ");
 
-    if (p->policy.recompute != DT_RECOMPUTE_FULL) {
+    if (p->modules[at->module].recompute != DT_RECOMPUTE_FULL) {
         q = *p;
-        q.policy.recompute = DT_RECOMPUTE_FULL;
+        q.modules[at->module].recompute = DT_RECOMPUTE_FULL;
         k += try_change(&q, m, c, at, "recompute full", text + k, size - (size_t)k);
     }
-    if (p->policy.zero == 0) {
+    if (p->modules[at->module].zero == 0) {
         q = *p;
-        q.policy.zero = 1;
+        q.modules[at->module].zero = 1;
         k += try_change(&q, m, c, at, "zero 1", text + k, size - (size_t)k);
     }
     q = *p;

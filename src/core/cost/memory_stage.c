@@ -85,7 +85,7 @@ static void look_at(struct dt_memory_lane *s, const struct dt_block *b)
         /* the head's stage holds its own copy of the embedding table */
         s->params += (double)b->vocab * b->hidden / (l->tp > 1 ? l->tp : 1);
     s->whole = dt_block_act_bytes_of(b, &s->shard, s->work, DT_RECOMPUTE_NONE, elem);
-    s->kept = dt_block_act_bytes_of(b, &s->shard, s->work, s->p->policy.recompute, elem);
+    s->kept = dt_block_act_bytes_of(b, &s->shard, s->work, s->shard.recompute, elem);
     /* most schedules put nothing off, and the search asks for millions of stages */
     s->stash = s->deferred > 0 ? dt_block_stash_bytes(b, &s->shard, s->work, elem) : 0;
 }
@@ -184,7 +184,7 @@ static void open_lane(struct dt_memory_lane *s, int stage, const struct dt_model
     s->mod = &m->modules[module];
     s->shard = dt_plan_shard(s->mp);
     s->elem = dt_plan_policy_elem_bytes(&s->p->policy);
-    s->replicas = s->p->policy.zero > 0 ? (double)l->dp * l->cp * l->ip : 1;
+    s->replicas = s->mp->zero > 0 ? (double)l->dp * l->cp * l->ip : 1;
     s->backward = !dt_memory_forward_only(s->p, m, module, stage);
     s->tokens = (double)s->work->tokens / (l->ip > 1 ? l->ip : 1);
     if (l->ip > 1 && s->tokens < (double)s->work->tokens_max)

@@ -72,7 +72,10 @@ struct dt_job {
     struct dt_samples *samples;
     struct dt_profile *profile;
     struct dt_plan_policy policy;
+    /* of each module; a plan may state its own */
     bool frozen[DT_MAX_MODULES];
+    enum dt_block_recompute recompute[DT_MAX_MODULES];
+    int zero[DT_MAX_MODULES];
     enum dt_plan_strategy strategy;
     struct dt_search_options search;
     struct dt_cost_options cost_opt;

@@ -26,6 +26,20 @@ static bool same_modules(const struct dt_plan *p, const struct dt_model *m)
     return same;
 }
 
+static void from_plan(struct dt_job *j, int module)
+{
+    j->frozen[module] = j->plan.modules[module].frozen;
+    j->recompute[module] = j->plan.modules[module].recompute;
+    j->zero[module] = j->plan.modules[module].zero;
+}
+
+static void into_plan(const struct dt_job *j, int module, struct dt_plan *p)
+{
+    p->modules[module].frozen = j->frozen[module];
+    p->modules[module].recompute = j->recompute[module];
+    p->modules[module].zero = j->zero[module];
+}
+
 /* What names the file, for messages: the job's node, or (beside it) the file alone. */
 static enum dt_status read_file(struct dt_node n, const char *path, struct dt_job *j,
                                 struct dt_error *err)
@@ -44,7 +58,7 @@ static enum dt_status read_file(struct dt_node n, const char *path, struct dt_jo
                                   : dt_error_set(err, DT_ERR_INPUT, "%s", why.message);
     }
     for (int i = 0; i < j->model->n_modules; i++)
-        j->frozen[i] = j->plan.modules[i].frozen;
+        from_plan(j, i);
     j->policy = j->plan.policy;
     j->search.free_intra = j->search.free_inter = false;
     j->has_plan = true;
@@ -116,6 +130,19 @@ static void tell_bool(struct dt_job *j, const char *key, bool used, bool stated)
     tell_word(j, key, used ? "true" : "false", stated ? "true" : "false");
 }
 
+static void compare_modules(struct dt_job *j)
+{
+    struct dt_plan used = j->plan;
+    char a[DT_MAX_MODULES * (DT_NAME_MAX + 16)], b[DT_MAX_MODULES * (DT_NAME_MAX + 16)];
+
+    for (int m = 0; m < j->model->n_modules; m++)
+        into_plan(j, m, &used);
+    tell_word(j, "train.recompute", dt_plan_recompute_text(&used, a, sizeof(a)),
+              dt_plan_recompute_text(&j->plan, b, sizeof(b)));
+    tell_word(j, "train.zero", dt_plan_zero_text(&used, a, sizeof(a)),
+              dt_plan_zero_text(&j->plan, b, sizeof(b)));
+}
+
 /* exact_vectors follows the cluster and is no key of anybody's. */
 static void compare_policies(struct dt_job *j, const struct dt_plan_policy *stated)
 {
@@ -126,9 +153,7 @@ static void compare_policies(struct dt_job *j, const struct dt_plan_policy *stat
     tell_int(j, "train.seq_len", y->seq_len, stated->seq_len);
     tell_word(j, "train.schedule", dt_pipe_schedule_names[y->schedule],
               dt_pipe_schedule_names[stated->schedule]);
-    tell_word(j, "train.recompute", dt_block_recompute_names[y->recompute],
-              dt_block_recompute_names[stated->recompute]);
-    tell_int(j, "train.zero", y->zero, stated->zero);
+    compare_modules(j);
     tell_bool(j, "train.reorder.intra", y->intra_reorder, stated->intra_reorder);
     tell_bool(j, "train.reorder.inter", y->inter_reorder, stated->inter_reorder);
     tell_bool(j, "train.stepccl", y->stepccl, stated->stepccl);
@@ -152,9 +177,20 @@ static void compare_frozen(struct dt_job *j)
 static enum dt_status from_map(struct dt_node n, bool frozen_stated, struct dt_job *j,
                                struct dt_error *err)
 {
-    DT_TRY(dt_plan_from_node(n, j->model, &j->policy, err, &j->plan));
-    for (int i = 0; i < j->model->n_modules; i++)
-        j->frozen[i] = frozen_stated ? j->frozen[i] : j->plan.modules[i].frozen;
+    struct dt_plan base;
+
+    dt_plan_init(&base, j->model, &j->policy);
+    for (int i = 0; i < j->model->n_modules; i++) {
+        into_plan(j, i, &base);
+        base.modules[i].frozen = false;
+    }
+    DT_TRY(dt_plan_from_node(n, j->model, &base, err, &j->plan));
+    for (int i = 0; i < j->model->n_modules; i++) {
+        bool frozen = frozen_stated ? j->frozen[i] : j->plan.modules[i].frozen;
+
+        from_plan(j, i);
+        j->frozen[i] = frozen;
+    }
     j->has_plan = true;
     return DT_OK;
 }
@@ -181,10 +217,8 @@ enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool 
         compare_policies(j, &j->plan.policy);
         compare_frozen(j);
     }
-    for (int i = 0; i < j->model->n_modules; i++) {
-        j->plan.modules[i].frozen = j->frozen[i];
-        j->plan.modules[i].recompute = j->policy.recompute;
-    }
+    for (int i = 0; i < j->model->n_modules; i++)
+        into_plan(j, i, &j->plan);
     j->plan.policy = j->policy;
     memcpy(j->plan.model, j->model->name, sizeof(j->plan.model));
     memcpy(j->plan.cluster, j->cluster.name, sizeof(j->plan.cluster));

@@ -21,14 +21,16 @@ void dt_job_defaults(struct dt_job *j)
     j->policy = (struct dt_plan_policy){
         .microbatch = 1,
         .schedule = DT_SCHED_1F1B,
-        .recompute = DT_RECOMPUTE_SELECTIVE,
-        .zero = 1,
         .intra_reorder = true,
         .inter_reorder = true,
         .stepccl = true,
         .overlap_grad = true,
         .overlap_param = true,
     };
+    for (int m = 0; m < DT_MAX_MODULES; m++) {
+        j->recompute[m] = DT_RECOMPUTE_SELECTIVE;
+        j->zero[m] = 1;
+    }
     j->strategy = DT_STRATEGY_DISTTRAIN;
     j->search = (struct dt_search_options){
         .k = 8, .rank = true, .tp_mask = 0xf, .max_vpp = 1, .free_intra = true, .free_inter = true};
@@ -74,6 +76,57 @@ static enum dt_status read_frozen(struct dt_node map, const struct dt_key *key, 
     }
     memcpy(j->frozen, frozen, sizeof(frozen));
     return DT_OK;
+}
+
+/* A key that is one value for all modules, or a map of modules: reads each by `one`, from the map that holds it. */
+static enum dt_status of_modules(struct dt_node map, const struct dt_key *key, struct dt_job *j,
+                                 enum dt_status (*one)(struct dt_node map, const char *name,
+                                                       struct dt_job *j, int module,
+                                                       struct dt_error *err),
+                                 struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(map, key->name);
+    const char *names[DT_MAX_MODULES + 1] = {NULL};
+
+    for (int m = 0; m < j->model->n_modules; m++)
+        names[m] = j->model->modules[m].name;
+    if (dt_node_is_map(n))
+        DT_TRY(dt_map_check(n, key->name, names, err));
+    for (int m = 0; m < j->model->n_modules; m++)
+        DT_TRY(dt_node_is_map(n) ? one(n, names[m], j, m, err) : one(map, key->name, j, m, err));
+    return DT_OK;
+}
+
+static enum dt_status one_recompute(struct dt_node map, const char *name, struct dt_job *j,
+                                    int module, struct dt_error *err)
+{
+    int v = (int)j->recompute[module];
+
+    DT_TRY(dt_get_enum(map, name, dt_block_recompute_names, &v, err));
+    j->recompute[module] = (enum dt_block_recompute)v;
+    return DT_OK;
+}
+
+static enum dt_status read_recompute(struct dt_node map, const struct dt_key *key, void *into,
+                                     struct dt_error *err)
+{
+    return of_modules(map, key, into, one_recompute, err);
+}
+
+static enum dt_status one_zero(struct dt_node map, const char *name, struct dt_job *j, int module,
+                               struct dt_error *err)
+{
+    int64_t v = j->zero[module];
+
+    DT_TRY(dt_get_int(map, name, 0, 1, &v, err));
+    j->zero[module] = (int)v;
+    return DT_OK;
+}
+
+static enum dt_status read_zero(struct dt_node map, const struct dt_key *key, void *into,
+                                struct dt_error *err)
+{
+    return of_modules(map, key, into, one_zero, err);
 }
 
 static const char *const precisions[] = {"bf16", "fp16", NULL}; /* false, true of half_grads */
@@ -177,9 +230,11 @@ const struct dt_key dt_job_train_keys[] = {
      .words = precisions,
      .help = "of parameters and activations; fp16: of reduced gradients too"},
     {.name = "recompute",
-     .type = DT_KEY_WORD,
-     DT_KEY_INTO(struct dt_job, policy.recompute),
+     .type = DT_KEY_OWN,
+     .form = "map of modules",
      .words = dt_block_recompute_names,
+     .read = read_recompute,
+     .fallback = "selective",
      .help = "which activations are computed again instead of kept"},
     {.name = "schedule",
      .type = DT_KEY_WORD,
@@ -188,10 +243,10 @@ const struct dt_key dt_job_train_keys[] = {
      .glosses = dt_pipe_schedule_help,
      .help = "pipeline schedule: order of forwards and backwards on a stage"},
     {.name = "zero",
-     .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_job, policy.zero),
-     .min = 0,
-     .max = 1,
+     .type = DT_KEY_OWN,
+     .form = "integer from 0 to 1, or map of modules",
+     .read = read_zero,
+     .fallback = "1",
      .help = "1: the optimizer state is sharded over data-parallel replicas"},
     {.name = "stepccl",
      .type = DT_KEY_BOOL,

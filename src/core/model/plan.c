@@ -3,6 +3,7 @@
  * Plans: structural validity, and what freezing means for a block (placement: plan_place.c). */
 #include "core/model/plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define NAME(id, name, planner, help) name,
@@ -41,7 +42,6 @@ void dt_plan_init(struct dt_plan *p, const struct dt_model *m, const struct dt_p
     for (int i = 0; i < m->n_modules; i++) {
         memcpy(p->module_names[i], m->modules[i].name, sizeof(p->module_names[i]));
         p->modules[i].layout = one;
-        p->modules[i].recompute = policy->recompute;
         p->modules[i].split[1] = (uint16_t)m->modules[i].n_blocks;
     }
 }
@@ -132,10 +132,8 @@ static enum dt_status check_policy(const struct dt_plan *p, int llm, struct dt_e
     if (y->global_batch < 1 || y->microbatch < 1 || y->seq_len < 1)
         return dt_error_set(err, DT_ERR_INPUT,
                             "plan: global_batch, microbatch and seq_len must be at least 1");
-    if ((unsigned)y->schedule >= DT_SCHED_N || (unsigned)y->recompute > DT_RECOMPUTE_FULL ||
-        (unsigned)p->strategy >= DT_STRATEGY_N || (y->zero != 0 && y->zero != 1))
-        return dt_error_set(err, DT_ERR_INPUT,
-                            "plan: unknown schedule, recompute, strategy or zero");
+    if ((unsigned)y->schedule >= DT_SCHED_N || (unsigned)p->strategy >= DT_STRATEGY_N)
+        return dt_error_set(err, DT_ERR_INPUT, "plan: unknown schedule or strategy");
     if (y->global_batch % dt_plan_slot_samples(p, llm) != 0)
         return dt_error_set(
             err, DT_ERR_INPUT,
@@ -155,6 +153,9 @@ enum dt_status dt_plan_validate(const struct dt_plan *p, const struct dt_model *
         if (strcmp(p->module_names[i], m->modules[i].name) != 0)
             return dt_error_set(err, DT_ERR_INPUT, "plan: module %d is %s, in model %s it is %s", i,
                                 p->module_names[i], m->name, m->modules[i].name);
+        if ((unsigned)p->modules[i].recompute > DT_RECOMPUTE_FULL || p->modules[i].zero < 0 ||
+            p->modules[i].zero > 1)
+            return bad(err, p, i, "unknown recompute or zero");
         DT_TRY(check_degrees(p, i, &m->modules[i], err));
         DT_TRY(check_blocks(p, i, &m->modules[i], err));
     }
@@ -178,6 +179,53 @@ bool dt_plan_splits_backward(const struct dt_plan *p, const struct dt_model *m, 
         if (dt_plan_trained(p, m, module, b) && dt_block_params(&m->modules[module].blocks[b]) > 0)
             return true;
     return false;
+}
+
+/* ---- for people ---- */
+
+typedef const char *text_of(const struct dt_plan_module *mp, char *buf, size_t size);
+
+static const char *recompute_of(const struct dt_plan_module *mp, char *buf, size_t size)
+{
+    (void)buf;
+    (void)size;
+    return dt_block_recompute_names[mp->recompute];
+}
+
+static const char *zero_of(const struct dt_plan_module *mp, char *buf, size_t size)
+{
+    snprintf(buf, size, "%d", mp->zero);
+    return buf;
+}
+
+/* One word if all modules have the same, else each with its name. */
+static const char *of_modules(const struct dt_plan *p, text_of *of, char *buf, size_t size)
+{
+    char one[16], other[16];
+    bool same = true;
+    size_t used = 0;
+
+    for (int m = 1; m < p->n_modules; m++)
+        same &= strcmp(of(&p->modules[0], one, sizeof(one)),
+                       of(&p->modules[m], other, sizeof(other))) == 0;
+    if (same) {
+        snprintf(buf, size, "%s", of(&p->modules[0], one, sizeof(one)));
+        return buf;
+    }
+    for (int m = 0; m < p->n_modules && used < size; m++)
+        used += (size_t)snprintf(buf + used, size - used, "%s%s %s", m ? ", " : "",
+                                 p->module_names[m], of(&p->modules[m], one, sizeof(one)));
+    return buf;
+}
+
+const char *dt_plan_recompute_text(const struct dt_plan *p, char *buf, size_t size)
+{
+    return of_modules(p, recompute_of, buf, size);
+}
+
+const char *dt_plan_zero_text(const struct dt_plan *p, char *buf, size_t size)
+{
+    return of_modules(p, zero_of, buf, size);
 }
 
 void dt_plan_trainable(const struct dt_plan *p, const struct dt_model *m, int module,

@@ -55,6 +55,7 @@ static inline int dt_plan_layout_gpus(const struct dt_plan_layout *l)
 struct dt_plan_module {
     struct dt_plan_layout layout;
     enum dt_block_recompute recompute;
+    int zero; /* what the ranks that hold the same parameters share out: 1 the optimizer's states; 0 nothing */
     bool frozen; /* body frozen; projector blocks stay trained */
     bool pinned; /* layout.first_gpu is stated: dt_plan_place leaves it as it is */
     /* 1 + the module on whose GPUs this one lies, as a guest that takes turns with it; 0: it has its own */
@@ -81,8 +82,6 @@ struct dt_plan_policy {   /* what the job states about the run; copied into ever
     int microbatch;       /* M: samples per LLM microbatch */
     int seq_len;
     enum dt_pipe_schedule schedule;
-    enum dt_block_recompute recompute;
-    int zero; /* 0 or 1 */
     bool intra_reorder, inter_reorder;
     bool stepccl;
     bool half_grads; /* fp16 training: gradients are reduced in 2 bytes, else in 4 */
@@ -130,7 +129,8 @@ int64_t dt_plan_slots(const struct dt_plan *p, int llm);
 /* Microbatches of the replica of a module that runs most: one of every slot; of a module with more replicas than a slot
  * has samples, those of single samples, dealt in turn. */
 int64_t dt_plan_microbatches(const struct dt_plan *p, int llm, int module);
-/* A plan for the model with every layout 1x1, empty splits and no frozen module: what callers fill in. */
+/* A plan for the model with every layout 1x1, empty splits, no frozen module, no recomputation and ZeRO 0: what callers
+ * fill in. */
 void dt_plan_init(struct dt_plan *p, const struct dt_model *m, const struct dt_plan_policy *policy);
 /* Split n_blocks over v virtual stages so that the largest sum of cost[] is least (exact, binary search on the
  * bottleneck; ties put more blocks late).  cost[] >= 0. */
@@ -175,6 +175,9 @@ bool dt_plan_upstream_trained(const struct dt_plan *p, const struct dt_model *m,
                               int block);
 /* Does virtual stage v of the module run its weight gradients apart from its backwards. */
 bool dt_plan_splits_backward(const struct dt_plan *p, const struct dt_model *m, int module, int v);
+/* What the modules have, for people: "selective", or "encoder full, llm none" where they differ.  Each returns buf. */
+const char *dt_plan_recompute_text(const struct dt_plan *p, char *buf, size_t size);
+const char *dt_plan_zero_text(const struct dt_plan *p, char *buf, size_t size);
 /* trainable flag per block of a module, for dt_cost_stage (array of n_blocks bytes). */
 void dt_plan_trainable(const struct dt_plan *p, const struct dt_model *m, int module,
                        unsigned char *out);
@@ -186,10 +189,10 @@ enum dt_status dt_plan_read(const char *path, struct dt_error *err, struct dt_pl
 /* The keys of a job's `plan:` map; MODULE stands for each module of the model. */
 extern const struct dt_key dt_plan_map_keys[];
 /* The same from a node: the `plan:` map of a job for strategy manual (module name -> {tp, cp, ep, ip, pp, vpp, dp,
- * first_gpu, frozen, split}); every module of the model must be named.  Without `split` the blocks are divided by
- * forward FLOPs of a nominal sample. */
+ * first_gpu, frozen, recompute, zero, split}); every module of the model must be named.  `base`: the plan without the
+ * map.  Without `split` the blocks are divided by forward FLOPs of a nominal sample. */
 enum dt_status dt_plan_from_node(struct dt_node node, const struct dt_model *m,
-                                 const struct dt_plan_policy *policy, struct dt_error *err,
+                                 const struct dt_plan *base, struct dt_error *err,
                                  struct dt_plan *out);
 
 #endif

@@ -10,7 +10,8 @@
 #include <string.h>
 
 #define PLAN_FORMAT "disttrain-plan"
-enum { PLAN_VERSION = 1 };
+/* 1: policy.recompute and policy.zero, of all modules; 2: each module has its own. */
+enum { PLAN_VERSION = 2 };
 
 /* Widest degrees a plan may state; dt_plan_validate() then holds them against model and cluster. */
 enum { DEGREE_MAX = 1 << 20 };
@@ -72,6 +73,19 @@ static const struct dt_key module_keys[] = {
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct dt_plan_module, frozen),
      .help = "its body is not trained"},
+    {.name = "recompute",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_plan_module, recompute),
+     .words = dt_block_recompute_names,
+     .fallback = "as train.recompute says",
+     .help = "which of its activations are computed again instead of kept"},
+    {.name = "zero",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_plan_module, zero),
+     .min = 0,
+     .max = 1,
+     .fallback = "as train.zero says",
+     .help = "1: its optimizer states are sharded over data-parallel replicas"},
     {.name = "split",
      .type = DT_KEY_OWN,
      .form = "list of blocks",
@@ -79,6 +93,7 @@ static const struct dt_key module_keys[] = {
      .help = "first block of each virtual stage, and the number of blocks"},
     {.name = NULL},
 };
+enum { MODULE_KEYS = sizeof(module_keys) / sizeof(module_keys[0]) - 1 };
 /* A job's `plan:` map names the module by its key. */
 static const struct dt_key *const layout_keys = module_keys + 1;
 static const struct dt_plan_module layout_defaults = {
@@ -114,6 +129,8 @@ static void put_module(struct dt_json *j, const char *name, const struct dt_plan
     dt_json_kv_int(j, "dp", l->dp);
     dt_json_kv_int(j, "first_gpu", l->first_gpu);
     dt_json_kv_bool(j, "frozen", mp->frozen);
+    dt_json_kv_string(j, "recompute", dt_block_recompute_names[mp->recompute]);
+    dt_json_kv_int(j, "zero", mp->zero);
     dt_json_key(j, "split");
     dt_json_begin_array(j);
     for (int v = 0; v <= l->pp * l->vpp; v++)
@@ -129,8 +146,6 @@ static void put_policy(struct dt_json *j, const struct dt_plan_policy *y)
     dt_json_kv_int(j, "microbatch", y->microbatch);
     dt_json_kv_int(j, "seq_len", y->seq_len);
     dt_json_kv_string(j, "schedule", dt_pipe_schedule_names[y->schedule]);
-    dt_json_kv_string(j, "recompute", dt_block_recompute_names[y->recompute]);
-    dt_json_kv_int(j, "zero", y->zero);
     dt_json_kv_bool(j, "intra_reorder", y->intra_reorder);
     dt_json_kv_bool(j, "inter_reorder", y->inter_reorder);
     dt_json_kv_bool(j, "stepccl", y->stepccl);
@@ -186,67 +201,76 @@ enum dt_status dt_plan_to_json(const struct dt_plan *p, struct dt_error *err, ch
 
 /* ---- reading ---- */
 
+/* A file as it is read. */
+struct file {
+    struct dt_plan p;
+    int64_t version;
+    struct dt_plan_module all; /* what version 1 says of all modules */
+};
+
+/* Version 1 has the first ones in its policy; later versions in each module. */
+enum { OF_ALL_MODULES = 2 };
 static const struct dt_key policy_keys[] = {
+    {.name = "recompute",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct file, all.recompute),
+     .words = dt_block_recompute_names,
+     .needed = "selective"},
+    {.name = "zero",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct file, all.zero),
+     .min = 0,
+     .max = 1,
+     .needed = "1"},
     {.name = "global_batch",
      .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_plan_policy, global_batch),
+     DT_KEY_INTO(struct file, p.policy.global_batch),
      .min = 1,
      .max = DT_BATCH_MAX,
      .needed = "1920"},
     {.name = "microbatch",
      .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_plan_policy, microbatch),
+     DT_KEY_INTO(struct file, p.policy.microbatch),
      .min = 1,
      .max = DT_MICROBATCH_MAX,
      .needed = "1"},
     {.name = "seq_len",
      .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_plan_policy, seq_len),
+     DT_KEY_INTO(struct file, p.policy.seq_len),
      .min = 1,
      .max = DT_SEQ_MAX,
      .needed = "8192"},
     {.name = "schedule",
      .type = DT_KEY_WORD,
-     DT_KEY_INTO(struct dt_plan_policy, schedule),
+     DT_KEY_INTO(struct file, p.policy.schedule),
      .words = dt_pipe_schedule_names,
      .needed = "1f1b"},
-    {.name = "recompute",
-     .type = DT_KEY_WORD,
-     DT_KEY_INTO(struct dt_plan_policy, recompute),
-     .words = dt_block_recompute_names,
-     .needed = "selective"},
-    {.name = "zero",
-     .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_plan_policy, zero),
-     .min = 0,
-     .max = 1,
-     .needed = "1"},
     {.name = "intra_reorder",
      .type = DT_KEY_BOOL,
-     DT_KEY_INTO(struct dt_plan_policy, intra_reorder),
+     DT_KEY_INTO(struct file, p.policy.intra_reorder),
      .needed = "true"},
     {.name = "inter_reorder",
      .type = DT_KEY_BOOL,
-     DT_KEY_INTO(struct dt_plan_policy, inter_reorder),
+     DT_KEY_INTO(struct file, p.policy.inter_reorder),
      .needed = "true"},
     {.name = "stepccl",
      .type = DT_KEY_BOOL,
-     DT_KEY_INTO(struct dt_plan_policy, stepccl),
+     DT_KEY_INTO(struct file, p.policy.stepccl),
      .needed = "true"},
     {.name = "overlap_grad",
      .type = DT_KEY_BOOL,
-     DT_KEY_INTO(struct dt_plan_policy, overlap_grad),
+     DT_KEY_INTO(struct file, p.policy.overlap_grad),
      .needed = "true"},
     {.name = "overlap_param",
      .type = DT_KEY_BOOL,
-     DT_KEY_INTO(struct dt_plan_policy, overlap_param),
+     DT_KEY_INTO(struct file, p.policy.overlap_param),
      .needed = "true"},
     /* these came later: absent means false */
-    {.name = "half_grads", .type = DT_KEY_BOOL, DT_KEY_INTO(struct dt_plan_policy, half_grads)},
-    {.name = "fp32", .type = DT_KEY_BOOL, DT_KEY_INTO(struct dt_plan_policy, fp32)},
+    {.name = "half_grads", .type = DT_KEY_BOOL, DT_KEY_INTO(struct file, p.policy.half_grads)},
+    {.name = "fp32", .type = DT_KEY_BOOL, DT_KEY_INTO(struct file, p.policy.fp32)},
     {.name = "exact_vectors",
      .type = DT_KEY_BOOL,
-     DT_KEY_INTO(struct dt_plan_policy, exact_vectors)},
+     DT_KEY_INTO(struct file, p.policy.exact_vectors)},
     {.name = NULL},
 };
 static const struct dt_key predicted_keys[] = {
@@ -292,11 +316,12 @@ static enum dt_status read_policy(struct dt_node map, const struct dt_key *key, 
                                   struct dt_error *err)
 {
     struct dt_node n = dt_map_get(map, key->name);
-    struct dt_plan *p = into;
+    struct file *f = into;
+    const struct dt_key *keys = f->version == 1 ? policy_keys : policy_keys + OF_ALL_MODULES;
 
-    DT_TRY(dt_keys_check(n, key->name, policy_keys, err));
-    DT_TRY(dt_keys_require(n, key->name, policy_keys, err));
-    return dt_keys_read(n, key->name, policy_keys, &p->policy, err);
+    DT_TRY(dt_keys_check(n, key->name, keys, err));
+    DT_TRY(dt_keys_require(n, key->name, keys, err));
+    return dt_keys_read(n, key->name, keys, f, err);
 }
 
 /* A scalar list element as an integer in [min, max]. */
@@ -355,65 +380,90 @@ static enum dt_status get_layout(struct dt_node n, const char *what, const struc
     return DT_OK;
 }
 
-static enum dt_status get_module(struct dt_node n, int m, struct dt_error *err, struct dt_plan *p)
+static bool of_all_modules(const char *name)
 {
-    DT_TRY(dt_keys_check(n, "module", module_keys, err));
-    for (const struct dt_key *k = module_keys; k->name; k++) /* nothing is left to defaults */
-        DT_TRY(dt_map_require(n, "module", k->name, err));
+    for (int i = 0; i < OF_ALL_MODULES; i++)
+        if (strcmp(policy_keys[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* Nothing is left to defaults; version 1 has the keys of all modules in its policy. */
+static enum dt_status check_module(struct dt_node n, int64_t version, struct dt_error *err)
+{
+    const char *names[MODULE_KEYS + 1] = {NULL};
+    int n_names = 0;
+
+    for (const struct dt_key *k = module_keys; k->name; k++)
+        if (version > 1 || !of_all_modules(k->name))
+            names[n_names++] = k->name;
+    DT_TRY(dt_map_check(n, "module", names, err));
+    for (int i = 0; i < n_names; i++)
+        DT_TRY(dt_map_require(n, "module", names[i], err));
+    return DT_OK;
+}
+
+static enum dt_status get_module(struct dt_node n, int m, struct file *f, struct dt_error *err)
+{
+    struct dt_plan *p = &f->p;
+    struct dt_plan_module *mp = &p->modules[m];
+
+    DT_TRY(check_module(n, f->version, err));
     DT_TRY(dt_get_string(n, "name", p->module_names[m], sizeof(p->module_names[m]), err));
     for (int o = 0; o < m; o++)
         if (strcmp(p->module_names[o], p->module_names[m]) == 0)
             return dt_node_error(dt_map_get(n, "name"), err, "module %s is listed twice",
                                  p->module_names[m]);
-    DT_TRY(get_layout(n, "module", module_keys, err, &p->modules[m]));
-    return get_split(n, err, &p->modules[m]);
+    mp->recompute = f->all.recompute;
+    mp->zero = f->all.zero;
+    DT_TRY(get_layout(n, "module", module_keys, err, mp));
+    return get_split(n, err, mp);
 }
 
 static enum dt_status read_modules(struct dt_node map, const struct dt_key *key, void *into,
                                    struct dt_error *err)
 {
     struct dt_node seq = dt_map_get(map, key->name);
-    struct dt_plan *p = into;
+    struct file *f = into;
     size_t n = dt_node_is_seq(seq) ? dt_seq_size(seq) : 0;
 
     if (n < 1 || n > DT_MAX_MODULES)
         return dt_node_error(seq, err, "modules must be a list of 1 to %d modules", DT_MAX_MODULES);
-    p->n_modules = (int)n;
-    for (int m = 0; m < p->n_modules; m++)
-        DT_TRY(get_module(dt_seq_at(seq, (size_t)m), m, err, p));
+    f->p.n_modules = (int)n;
+    for (int m = 0; m < f->p.n_modules; m++)
+        DT_TRY(get_module(dt_seq_at(seq, (size_t)m), m, f, err));
     return DT_OK;
 }
 
 static const struct dt_key plan_keys[] = {
     {.name = "format", .type = DT_KEY_OWN, .needed = PLAN_FORMAT},
-    {.name = "version", .type = DT_KEY_OWN, .needed = "1"},
+    {.name = "version", .type = DT_KEY_OWN, .needed = "2"},
     {.name = "model",
      .type = DT_KEY_STRING,
-     DT_KEY_INTO(struct dt_plan, model),
+     DT_KEY_INTO(struct file, p.model),
      .needed = "mllm-9b"},
     {.name = "cluster",
      .type = DT_KEY_STRING,
-     DT_KEY_INTO(struct dt_plan, cluster),
+     DT_KEY_INTO(struct file, p.cluster),
      .needed = "a800-96"},
     {.name = "strategy",
      .type = DT_KEY_WORD,
-     DT_KEY_INTO(struct dt_plan, strategy),
+     DT_KEY_INTO(struct file, p.strategy),
      .words = dt_plan_strategy_names,
      .needed = "disttrain"},
-    {.name = "colocated", .type = DT_KEY_BOOL, DT_KEY_INTO(struct dt_plan, colocated)},
+    {.name = "colocated", .type = DT_KEY_BOOL, DT_KEY_INTO(struct file, p.colocated)},
     {.name = "policy", .type = DT_KEY_OWN, .read = read_policy, .needed = "{...}"},
     {.name = "modules", .type = DT_KEY_OWN, .read = read_modules, .needed = "[...]"},
     {.name = "predicted",
      .type = DT_KEY_MAP,
-     .at = offsetof(struct dt_plan, predicted),
+     .at = offsetof(struct file, p.predicted),
      .keys = predicted_keys},
     {.name = NULL},
 };
 
-static enum dt_status get_plan(struct dt_node root, struct dt_error *err, struct dt_plan *p)
+static enum dt_status get_plan(struct dt_node root, struct dt_error *err, struct file *f)
 {
     char format[32] = "";
-    int64_t version = 0;
 
     DT_TRY(dt_keys_check(root, "plan", plan_keys, err));
     DT_TRY(dt_keys_require(root, "plan", plan_keys, err));
@@ -421,27 +471,24 @@ static enum dt_status get_plan(struct dt_node root, struct dt_error *err, struct
     if (strcmp(format, PLAN_FORMAT) != 0)
         return dt_node_error(dt_map_get(root, "format"), err, "format is '%s', expected '%s'",
                              format, PLAN_FORMAT);
-    DT_TRY(dt_get_int(root, "version", 0, INT32_MAX, &version, err));
-    if (version != PLAN_VERSION)
+    DT_TRY(dt_get_int(root, "version", 0, INT32_MAX, &f->version, err));
+    if (f->version < 1 || f->version > PLAN_VERSION)
         return dt_node_error(dt_map_get(root, "version"), err,
-                             "plan version %lld, this program reads version %d", (long long)version,
-                             PLAN_VERSION);
-    DT_TRY(dt_keys_read(root, "plan", plan_keys, p, err));
-    for (int m = 0; m < p->n_modules; m++)
-        p->modules[m].recompute = p->policy.recompute;
-    return DT_OK;
+                             "plan version %lld, this program reads versions 1 to %d",
+                             (long long)f->version, PLAN_VERSION);
+    return dt_keys_read(root, "plan", plan_keys, f, err);
 }
 
 static enum dt_status from_doc(struct dt_doc *doc, struct dt_error *err, struct dt_plan *out)
 {
-    struct dt_plan p;
+    struct file f;
     enum dt_status st;
 
-    memset(&p, 0, sizeof(p));
-    st = get_plan(dt_doc_root(doc), err, &p);
+    memset(&f, 0, sizeof(f));
+    st = get_plan(dt_doc_root(doc), err, &f);
     dt_doc_free(doc);
     if (st == DT_OK)
-        *out = p;
+        *out = f.p;
     return st;
 }
 
@@ -504,13 +551,12 @@ static enum dt_status node_module(struct dt_node n, const struct dt_module *mod,
 }
 
 enum dt_status dt_plan_from_node(struct dt_node node, const struct dt_model *m,
-                                 const struct dt_plan_policy *policy, struct dt_error *err,
+                                 const struct dt_plan *base, struct dt_error *err,
                                  struct dt_plan *out)
 {
     const char *names[DT_MAX_MODULES + 2] = {NULL};
-    struct dt_plan p;
+    struct dt_plan p = *base;
 
-    dt_plan_init(&p, m, policy);
     for (int i = 0; i < m->n_modules; i++)
         names[i] = m->modules[i].name;
     names[m->n_modules] = "colocated";
@@ -522,8 +568,8 @@ enum dt_status dt_plan_from_node(struct dt_node node, const struct dt_model *m,
         DT_TRY(dt_map_require(node, "plan", names[i], err));
     for (int i = 0; i < m->n_modules; i++)
         if (dt_node_present(dt_map_get(node, names[i])))
-            DT_TRY(node_module(dt_map_get(node, names[i]), &m->modules[i], policy->seq_len, err,
-                               &p.modules[i]));
+            DT_TRY(node_module(dt_map_get(node, names[i]), &m->modules[i], base->policy.seq_len,
+                               err, &p.modules[i]));
     *out = p;
     return DT_OK;
 }

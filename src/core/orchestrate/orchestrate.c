@@ -21,6 +21,16 @@ void dt_orch_policy(enum dt_plan_strategy strategy, struct dt_plan_policy *polic
         planners[strategy]->policy(policy);
 }
 
+void dt_search_plan_init(const struct dt_search_input *in, struct dt_plan *p)
+{
+    dt_plan_init(p, in->model, &in->policy);
+    for (int m = 0; m < p->n_modules; m++) {
+        p->modules[m].frozen = in->frozen[m];
+        p->modules[m].recompute = in->recompute[m];
+        p->modules[m].zero = in->zero[m];
+    }
+}
+
 double dt_orch_module_sample_s(const struct dt_search_input *in, int module, int tp)
 {
     struct dt_block_shard shard;
@@ -29,9 +39,7 @@ double dt_orch_module_sample_s(const struct dt_search_input *in, int module, int
     struct dt_plan p;
     double sum = 0;
 
-    dt_plan_init(&p, in->model, &in->policy);
-    for (int m = 0; m < in->model->n_modules; m++)
-        p.modules[m].frozen = in->frozen[m];
+    dt_search_plan_init(in, &p);
     p.modules[module].layout.tp = tp;
     shard = dt_plan_shard(&p.modules[module]);
     dt_orch_work_stats(in, module, &stats);

@@ -64,7 +64,10 @@ struct dt_search_input {
     const struct dt_samples *samples;
     struct dt_cost *cost;
     struct dt_plan_policy policy;
+    /* of each module of the plans that are made */
     bool frozen[DT_MAX_MODULES];
+    enum dt_block_recompute recompute[DT_MAX_MODULES];
+    int zero[DT_MAX_MODULES];
     struct dt_search_options opt;
     const struct dt_plan *manual; /* DT_STRATEGY_MANUAL: the plan to cost */
 };
@@ -73,6 +76,9 @@ struct dt_search_input {
  * DistMM* have neither reordering nor StepCCL.  Apply it before dt_cost_new(): the cost's stepccl
  * must be the policy's. */
 void dt_orch_policy(enum dt_plan_strategy strategy, struct dt_plan_policy *policy);
+
+/* A plan to fill in (dt_plan_init), with what the input says of its modules. */
+void dt_search_plan_init(const struct dt_search_input *in, struct dt_plan *p);
 
 /* Mean work of one sample of the (first) global batch in module m. */
 void dt_search_mean_work(const struct dt_search_input *in, int module, struct dt_work *out);

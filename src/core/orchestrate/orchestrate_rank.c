@@ -32,7 +32,7 @@ enum dt_status dt_orch_cand_plan(struct dt_orch_table *t, const struct dt_orch_c
     const struct dt_search_input *in = t->in;
     const struct dt_orch_pipe *pipe = &t->space.pipe[c->pipe];
 
-    dt_plan_init(out, in->model, &in->policy);
+    dt_search_plan_init(in, out);
     out->strategy = strategy;
     out->policy.schedule = pipe->schedule;
     out->policy.microbatch = t->space.microbatch[c->microbatch];
@@ -45,7 +45,6 @@ enum dt_status dt_orch_cand_plan(struct dt_orch_table *t, const struct dt_orch_c
 
         if (!e)
             return dt_error_nomem(err, "plan splits");
-        out->modules[m].frozen = in->frozen[m];
         dt_orch_choice_apply(t, m, &c->of[m], pipe->vpp, out);
         memcpy(out->modules[m].split, e->split,
                (size_t)(c->of[m].pp * (llm ? pipe->vpp : 1) + 1) * sizeof(*e->split));

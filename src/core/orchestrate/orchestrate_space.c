@@ -111,7 +111,7 @@ static void fill_lanes(struct dt_orch_table *t, int m, struct dt_orch_modes *o)
 static void fill_zero(const struct dt_search_input *in, int m, struct dt_orch_modes *o)
 {
     static const int order[] = {1, 0, 2, 3};
-    unsigned set = in->opt.zero[m] ? in->opt.zero[m] : 1U << in->policy.zero;
+    unsigned set = in->opt.zero[m] ? in->opt.zero[m] : 1U << in->zero[m];
 
     for (size_t i = 0; i < sizeof(order) / sizeof(*order); i++)
         if (set >> order[i] & 1)
@@ -126,8 +126,7 @@ void dt_orch_space_fill(struct dt_orch_table *t)
     fill_microbatches(in, s);
     fill_pipes(in, s);
     for (int m = 0; m < in->model->n_modules; m++) {
-        unsigned set =
-            in->opt.recompute[m] ? in->opt.recompute[m] : 1U << t->scratch.modules[m].recompute;
+        unsigned set = in->opt.recompute[m] ? in->opt.recompute[m] : 1U << in->recompute[m];
         struct dt_orch_modes *o = &s->of[m];
 
         fill_lanes(t, m, o);
@@ -186,4 +185,5 @@ void dt_orch_choice_apply(const struct dt_orch_table *t, int m, const struct dt_
         .dp = c->dp,
     };
     mp->recompute = o->recompute[c->recompute];
+    mp->zero = o->zero[c->zero];
 }

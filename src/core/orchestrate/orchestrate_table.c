@@ -214,11 +214,7 @@ static enum dt_status build(struct dt_orch_table *t, struct dt_error *err)
 {
     const struct dt_search_input *in = t->in;
 
-    dt_plan_init(&t->scratch, in->model, &in->policy);
-    for (int m = 0; m < in->model->n_modules; m++) {
-        t->scratch.modules[m].frozen = in->frozen[m];
-        t->scratch.modules[m].split[1] = (uint16_t)in->model->modules[m].n_blocks;
-    }
+    dt_search_plan_init(in, &t->scratch);
     dt_orch_space_fill(t);
     for (int m = 0; m < in->model->n_modules; m++) {
         dt_orch_work_stats(in, m, &t->work[m]);

@@ -14,14 +14,12 @@ static enum dt_status colocated(struct dt_orch_table *t, struct dt_error *err,
     int dp = t->gpus;
     enum dt_status st;
 
-    dt_plan_init(&p, in.model, &in.policy);
+    dt_search_plan_init(&in, &p);
     p.colocated = true;
     while (dp > 1 && in.policy.global_batch % ((int64_t)dp * in.policy.microbatch) != 0)
         dp--;
-    for (int m = 0; m < p.n_modules; m++) {
+    for (int m = 0; m < p.n_modules; m++)
         p.modules[m].layout.dp = dp;
-        p.modules[m].frozen = in.frozen[m];
-    }
     in.manual = &p;
     t->in = &in;
     st = dt_orch_plan_stated(t, err, out);

@@ -78,14 +78,12 @@ static enum dt_status megatron_plan(struct dt_orch_table *t, int tp, int pp, str
             t->rejects.gpus_least = replica;
         return DT_ERR_INFEASIBLE;
     }
-    dt_plan_init(out, model, &in->policy);
+    dt_search_plan_init(in, out);
     out->strategy = DT_STRATEGY_MEGATRON;
-    for (int m = 0; m < model->n_modules; m++) {
-        out->modules[m].frozen = in->frozen[m];
+    for (int m = 0; m < model->n_modules; m++)
         out->modules[m].layout = m == model->llm
                                      ? (struct dt_plan_layout){tp, 1, 1, pp, 1, dp, 1, 0}
                                      : (struct dt_plan_layout){1, 1, 1, 1, 1, dp, tp, 0};
-    }
     even_layers(llm, layers_of(llm), pp, out->modules[model->llm].split);
     DT_TRY(dt_plan_place(out, in->cluster, err));
     return dt_plan_validate(out, model, in->cluster, err);

@@ -191,7 +191,7 @@ static int64_t step_ns(struct times *t, uint32_t i)
                                                       split[1] - split[0]);
         }
         /* ZeRO-1: each of the ranks that hold the same parameters updates its share of them. */
-        if (p->policy.zero == 1)
+        if (p->modules[op->module].zero > 0)
             params /= (double)l->dp * dt_sched_sync_ranks(l);
         dt_cost_optimizer(t->cost, params, &m->step[op->stage]);
         m->step_ns[op->stage] = whole_ns(t, i, m->step[op->stage].ns);
@@ -276,7 +276,8 @@ static void group_time(struct times *t, const struct dt_group *g)
 
     if (g->kind == DT_OP_PARAM_GATHER)
         family = DT_KOP_ALL_GATHER;
-    else if (g->kind == DT_OP_GRAD_SYNC && p->plan->policy.zero == 1 && !(op->flags & DT_OPF_TIED))
+    else if (g->kind == DT_OP_GRAD_SYNC && p->plan->modules[op->module].zero > 0 &&
+             !(op->flags & DT_OPF_TIED))
         family = DT_KOP_REDUCE_SCATTER;
     if (g->kind == DT_OP_GRAD_NORM) {
         gpus = 0;

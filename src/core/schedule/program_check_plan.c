@@ -120,7 +120,9 @@ static void expect_stages(struct dt_check *c, int module)
         v->split = v->trains && dt_pipe_of(y->schedule)->put_off;
         if (v->trains && copies > 1) {
             v->sync_parts = y->overlap_grad ? buckets : 1;
-            v->gather_parts = y->zero != 1 ? 0 : y->overlap_param ? buckets : 1;
+            v->gather_parts = c->p->plan->modules[module].zero == 0 ? 0
+                              : y->overlap_param                    ? buckets
+                                                                    : 1;
         }
         wire(c, &c->model->modules[module], v);
     }

@@ -86,7 +86,7 @@ static void module_groups(struct dt_sched *s, struct dt_sched_module *m)
     for (int i = 0; i < m->n_v; i++) {
         struct dt_sched_vstage *v = &m->v[i];
         uint64_t params = dt_sched_trained_params(s->plan, s->model, m->index, v->first, v->n);
-        bool sync = params > 0 && shared, gather = sync && policy->zero == 1;
+        bool sync = params > 0 && shared, gather = sync && s->plan->modules[m->index].zero > 0;
 
         v->b_parts = (uint8_t)parts_of(v, sync && policy->overlap_grad);
         v->f_parts = (uint8_t)parts_of(v, gather && policy->overlap_param);

@@ -80,8 +80,8 @@ enum dt_status dt_exec_gather_room(const struct dt_exec_stages *stages, struct d
     size_t bytes = 0;
     void *room;
 
-    if (stages->env->o.dtype == DT_F32 || stages->env->o.plan->policy.zero != 1 || !p->comm ||
-        vs->replica != p->leader)
+    if (stages->env->o.dtype == DT_F32 || stages->env->o.plan->modules[vs->module].zero == 0 ||
+        !p->comm || vs->replica != p->leader)
         return DT_OK;
     for (int k = 0; k < vs->n_regions; k++) {
         struct dt_exec_region *u = &vs->regions[k];
@@ -188,9 +188,8 @@ enum dt_status dt_exec_gather_complete(struct dt_exec *x, uint32_t i, struct dt_
 
 enum dt_status dt_exec_gather(struct dt_exec *x, struct dt_error *err)
 {
-    for (int m = 0; x->ranks.t && x->env.o.plan->policy.zero == 1 && m < x->env.o.model->n_modules;
-         m++)
-        for (int v = 0; v < x->env.n_v[m]; v++) {
+    for (int m = 0; x->ranks.t && m < x->env.o.model->n_modules; m++)
+        for (int v = 0; x->env.o.plan->modules[m].zero > 0 && v < x->env.n_v[m]; v++) {
             const struct dt_exec_peers *p = &x->ranks.peers[m][v % x->env.pp[m]];
             struct dt_exec_vstage *vs =
                 p->leader >= 0 ? dt_exec_vs(&x->stages, m, p->leader, v) : NULL;

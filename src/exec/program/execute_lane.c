@@ -21,7 +21,7 @@ static enum dt_status make_stage(const struct dt_exec_env *env, const struct dt_
         .first = vs->first,
         .last = vs->last,
         .dtype = env->o.dtype,
-        .recompute = env->o.plan->policy.recompute,
+        .recompute = env->o.plan->modules[vs->module].recompute,
         .trained = trained,
         .upstream_trained =
             dt_plan_upstream_trained(env->o.plan, env->o.model, vs->module, vs->first),

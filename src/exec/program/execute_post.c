@@ -192,7 +192,7 @@ static enum dt_status sync_region(struct dt_exec *x, uint32_t i, const struct dt
 
     dt_exec_sum_here(&x->stages, x->comm.q, op, u->at, u->n);
     DT_TRY(x->env.dev->queue_sync(x->comm.q, err));
-    if (u->whole || x->env.o.plan->policy.zero != 1) {
+    if (u->whole || x->env.o.plan->modules[op->module].zero == 0) {
         DT_TRY(x->ranks.t->post_all_reduce(p->comm, DT_REDUCE_F32, grads + u->at, u->n, err, &req));
         return dt_exec_request_add(&x->comm, i, req, NULL, err);
     }
@@ -234,7 +234,7 @@ static enum dt_status complete_sync(struct dt_exec *x, const struct dt_op *op, s
         return DT_OK;
     for (int k = 0; k < vs->n_regions; k++)
         if (dt_exec_in_bucket(&x->stages, op, &vs->regions[k]) &&
-            (vs->regions[k].whole || x->env.o.plan->policy.zero != 1))
+            (vs->regions[k].whole || x->env.o.plan->modules[op->module].zero == 0))
             dt_exec_copy_here(&x->stages, x->comm.q, op, true, vs->regions[k].at, vs->regions[k].n);
     return x->env.dev->queue_sync(x->comm.q, err);
 }

@@ -324,7 +324,7 @@ enum dt_status dt_exec_owned(const struct dt_exec_ranks *ranks, const struct dt_
 
     *out = NULL;
     *n = 0;
-    if (members == 1 || ranks->env->o.plan->policy.zero != 1)
+    if (members == 1 || ranks->env->o.plan->modules[vs->module].zero == 0)
         return DT_OK;
     o = dt_malloc(((size_t)vs->n_regions + 1) * sizeof(*o));
     if (!o)

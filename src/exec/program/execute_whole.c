@@ -326,8 +326,8 @@ static enum dt_status take_member(const struct dt_exec_stages *stages, const str
                                   bool moments, struct dt_error *err)
 {
     int from, stage = m->v % stages->env->pp[m->module];
-    bool sharded =
-        stages->ranks->peers[m->module][stage].n > 1 && stages->env->o.plan->policy.zero == 1;
+    bool sharded = stages->ranks->peers[m->module][stage].n > 1 &&
+                   stages->env->o.plan->modules[m->module].zero > 0;
 
     for (int k = 0; (from = peer_rank(stages->ranks, m->module, stage, m->t, k)) >= 0; k++) {
         if (from == stages->ranks->rank) {

@@ -90,6 +90,11 @@ static enum dt_status random_room(struct bench *b, size_t bytes, uint64_t stream
     return DT_OK;
 }
 
+static enum dt_block_recompute recompute_of(const struct bench *b)
+{
+    return b->p->s->plan.modules[b->mod - b->p->s->job->model->modules].recompute;
+}
+
 static enum dt_status make_stage(struct bench *b, bool trained, struct dt_error *err,
                                  struct dt_stage **out)
 {
@@ -98,7 +103,7 @@ static enum dt_status make_stage(struct bench *b, bool trained, struct dt_error 
                                  .module = b->mod,
                                  .last = b->n_blocks,
                                  .dtype = b->p->s->dtype,
-                                 .recompute = b->p->s->plan.policy.recompute,
+                                 .recompute = recompute_of(b),
                                  .trained = flags,
                                  .upstream_trained = true,
                                  .max = b->max};
@@ -322,7 +327,7 @@ static enum dt_status block_rows(struct bench *b, int i, int64_t key,
 static enum dt_status all_rows(struct bench *b, struct dt_error *err)
 {
     const struct dt_block_shard shard = {
-        .tp = 1, .cp = 1, .ep = 1, .ip = 1, .recompute = b->p->s->plan.policy.recompute};
+        .tp = 1, .cp = 1, .ep = 1, .ip = 1, .recompute = recompute_of(b)};
 
     for (int i = 0; i < b->n_blocks; i++) {
         int64_t key = dt_block_key(&b->mod->blocks[i], &shard);
@@ -438,7 +443,7 @@ static enum dt_status name_source(struct profiler *p, struct dt_error *err)
 {
     struct dt_profile_source s = {.name = "disttrain profile", .licence = "own measurement"};
     const struct dt_device_info *i = &p->dev->info;
-    char host[64] = "this host", cpu[96];
+    char host[64] = "this host", cpu[96], recompute[128];
 
     gethostname(host, sizeof(host) - 1);
     cpu_name(cpu, sizeof(cpu));
@@ -447,7 +452,7 @@ static enum dt_status name_source(struct profiler *p, struct dt_error *err)
     snprintf(s.note, sizeof(s.note),
              "%s, %s, %d thread%s, recompute %s; adamw with the packing of weights", i->isa,
              p->s->dtype == DT_BF16 ? "bf16" : "fp32", i->threads, i->threads == 1 ? "" : "s",
-             dt_block_recompute_names[p->s->plan.policy.recompute]);
+             dt_plan_recompute_text(&p->s->plan, recompute, sizeof(recompute)));
     DT_TRY(dt_profile_table_device(p->out, p->o->device, err, &p->device));
     DT_TRY(dt_profile_table_dtype(p->out, "any", err, &p->dtype));
     return dt_profile_table_source(p->out, &s, err, &p->source);

@@ -42,8 +42,11 @@ static enum dt_status choose_plan(struct dt_setup *s, struct dt_error *err)
         s->plan = j->plan;
     } else {
         dt_plan_init(&s->plan, j->model, &j->policy);
-        for (int m = 0; m < j->model->n_modules; m++)
+        for (int m = 0; m < j->model->n_modules; m++) {
             s->plan.modules[m].frozen = j->frozen[m];
+            s->plan.modules[m].recompute = j->recompute[m];
+            s->plan.modules[m].zero = j->zero[m];
+        }
         s->plan.colocated = true;
     }
     s->plan.policy.fp32 = s->dtype == DT_F32; /* what `auto` has come to */

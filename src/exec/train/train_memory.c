@@ -30,12 +30,13 @@ void dt_train_memory_see(struct dt_train_memory_seen *seen, const struct dt_prog
 static double total(const struct dt_setup *s, const struct dt_placement *place,
                     const struct dt_lane *l, const struct dt_memory *c)
 {
-    int dp = s->plan.modules[l->module].layout.dp, ranks = 0, last = -1;
+    const struct dt_plan_module *mp = &s->plan.modules[l->module];
+    int dp = mp->layout.dp, ranks = 0, last = -1;
     int own = dt_placement_rank(place, l->module, l->replica, l->stage, 0);
     double moments = 0, all = c->total - c->logits_workspace;
     bool leads = true;
 
-    if (s->plan.policy.zero == 0)
+    if (mp->zero == 0)
         return all;
     for (int r = 0; r < dp; r++) { /* replicas of a rank follow each other */
         int rank = dt_placement_rank(place, l->module, r, l->stage, 0);
