@@ -23,7 +23,7 @@ static const struct dt_cli_option options[] = {
 
 static void plans(struct dt_cli_rows *r, const struct dt_session *s)
 {
-    char layout[96];
+    char layout[160];
 
     for (int i = 0; i < s->search.n; i++) {
         const struct dt_plan *p = &s->search.plans[i];
