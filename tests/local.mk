@@ -164,6 +164,7 @@ endif
 
 SHELL_TESTS = \
 	tests/lint.sh \
+	tests/test_advice.sh \
 	tests/test_checkpoint_folder.sh \
 	tests/test_checkpoint_kills.sh \
 	tests/test_checkpoint_ranks.sh \

@@ -85,6 +85,7 @@ libdtcore_a_SOURCES = \
 	src/core/model/shape_unet.c \
 	src/core/orchestrate/orchestrate.c \
 	src/core/orchestrate/orchestrate.h \
+	src/core/orchestrate/orchestrate_advice.c \
 	src/core/orchestrate/orchestrate_bound.c \
 	src/core/orchestrate/orchestrate_cells.c \
 	src/core/orchestrate/orchestrate_convex.c \
