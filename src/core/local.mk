@@ -56,7 +56,12 @@ libdtcore_a_SOURCES = \
 	src/core/model/cluster_gpu.h \
 	src/core/model/hf.c \
 	src/core/model/hf.h \
+	src/core/model/hf_gemma.c \
 	src/core/model/hf_keys.c \
+	src/core/model/hf_moe.c \
+	src/core/model/hf_neox.c \
+	src/core/model/hf_pair.c \
+	src/core/model/hf_qwen_vision.c \
 	src/core/model/hf_rope.c \
 	src/core/model/hf_text.c \
 	src/core/model/hf_unet.c \
