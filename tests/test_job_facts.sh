@@ -57,7 +57,7 @@ done
 
 # --- keys that could have no effect ---
 simulates 2 "command line:1:16: max_vpp: schedule 1f1b has one chunk of blocks per stage; chunks need train.schedule: interleaved" \
-    llama-70b-96 search.max_vpp=2
+    llama-70b-96 search.max_vpp=2 train.schedule=1f1b
 simulates 0 "" llama-70b-96 search.max_vpp=2 train.schedule=interleaved
 simulates 2 "vpp 2 with pp 1: chunks are dealt to several stages; use vpp 1" llama-70b-96 search.strategy=manual \
     train.schedule=interleaved 'plan={llm: {tp: 8, vpp: 2}}' train.recompute=full

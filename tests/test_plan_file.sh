@@ -44,11 +44,6 @@ BEGIN {
         print line
     }
 }' >cases
-# guests: the LLM on all GPUs, the encoder with it, the generator with it or on GPUs of its own
-cat >>cases <<'EOF'
-mllm-9b-96 search.strategy=manual plan={llm:@{tp:@8,@dp:@8},@encoder:@{dp:@64,@with:@llm},@generator:@{dp:@8}}
-mllm-9b-96 search.strategy=manual plan={llm:@{tp:@4,@pp:@2,@dp:@8},@encoder:@{tp:@4,@dp:@8,@with:@llm,@first_gpu:@32},@generator:@{dp:@16,@with:@encoder}}
-EOF
 run=0
 while read -r job keys; do
     set --
@@ -67,7 +62,7 @@ check "at least a third of the cases can be planned: $run" '[ $((3 * run)) -ge "
 
 # --- a key beside the plan: applied everywhere, and told ---
 job=mllm-15b-96
-expect 0 "" "$DISTTRAIN" plan -o as-job.json $job
+expect 0 "" "$DISTTRAIN" plan -o as-job.json $job train.recompute=selective train.reorder.intra=true train.reorder.inter=true
 for key in recompute=full stepccl=false reorder.intra=false overlap.grad=false global_batch=128 seq_len=4096; do
     # the layouts of as-job.json with another policy, written into it by hand
     name=${key%=*} value=${key#*=}
@@ -92,7 +87,7 @@ expect 0 "overruled: train.recompute is full, not selective" \
 expect 0 "overruled: llm is frozen, not trained" \
     "$DISTTRAIN" simulate --no-runs -p as-job.json $job 'train.frozen=[llm]'
 # the same through the job's own key
-sed -e '/^search:/d' -e 's/recompute: .*/recompute: full/' "$srcdir/traces/jobs/$job.yaml" >named.yaml
+sed -e '/^search:/d' -e 's/^  global_batch: .*/&\n  recompute: full/' "$srcdir/traces/jobs/$job.yaml" >named.yaml
 printf 'search: {strategy: manual}\nplan: as-job.json\n' >>named.yaml
 expect 0 "overruled: train.recompute is full, not selective" "$DISTTRAIN" simulate --no-runs named.yaml
 # what cannot be both

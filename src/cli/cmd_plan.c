@@ -2,12 +2,10 @@
  *
  * disttrain plan: search layouts, print the best, explain, write plan.json. */
 #include "cli/session.h"
-#include "cli/rows.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
 
-#include <math.h>
 #include <string.h>
 
 static const struct dt_cli_option options[] = {
@@ -21,49 +19,8 @@ static const struct dt_cli_option options[] = {
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
-static void plans(struct dt_cli_rows *r, const struct dt_session *s)
+static enum dt_status print_json(const struct dt_session *s, bool explain, struct dt_error *err)
 {
-    char layout[160];
-
-    for (int i = 0; i < s->search.n; i++) {
-        const struct dt_plan *p = &s->search.plans[i];
-        const struct dt_plan_prediction *q = &p->predicted;
-
-        dt_cli_row(r);
-        dt_cli_row_int(r, NULL, "#", i + 1);
-        for (int m = 0; m < p->n_modules; m++) {
-            dt_cli_layout_text(p, m, layout, sizeof layout);
-            dt_cli_row_cell(r, p->module_names[m], "%s", layout);
-        }
-        dt_cli_row_int(r, NULL, "GPUs", dt_plan_gpus(p));
-        dt_cli_row_number(r, "warmup_s", NULL, NULL, 1, q->warmup_s);
-        dt_cli_row_number(r, "steady_s", NULL, NULL, 1, q->steady_s);
-        dt_cli_row_number(r, "formula_s", "formula [s]", "%.3f", 1, q->total_s);
-        dt_cli_row_number(r, "staged_s", "staged [s]", "%.3f", 1, q->staged_s);
-        dt_cli_row_number(r, "timeline_s", NULL, NULL, 1, q->timeline_s);
-        dt_cli_row_number(r, NULL, "timeline [s]", "%.3f", 1,
-                          q->timeline_s > 0 ? q->timeline_s : NAN);
-        dt_cli_row_number(r, "lower_bound_s", NULL, NULL, 1, q->lower_bound_s);
-        dt_cli_row_number(r, "memory_bytes_max", NULL, NULL, 1, q->mem_bytes_max);
-        dt_cli_row_int(r, "gpus_used", NULL, dt_plan_gpus(p));
-        if (r->json)
-            dt_cli_json_modules(r->json, p, NULL);
-    }
-}
-
-static void print_plans(const struct dt_session *s)
-{
-    struct dt_cli_rows r;
-
-    dt_cli_rows_table(&r);
-    plans(&r, s);
-    dt_cli_rows_end(&r, stdout);
-}
-
-static enum dt_status print_json(const struct dt_session *s, const struct dt_orch_advice *advice,
-                                 bool explain, struct dt_error *err)
-{
-    struct dt_cli_rows r;
     struct dt_json j;
     enum dt_status st = DT_OK;
 
@@ -76,18 +33,9 @@ static enum dt_status print_json(const struct dt_session *s, const struct dt_orc
     dt_json_kv_string(&j, "assumed", s->job->model->assumed);
     dt_cli_json_notes(&j, s);
     dt_cli_json_reorder(&j, s);
-    dt_cli_rows_json(&r, &j, "plans");
-    plans(&r, s);
-    dt_cli_rows_end(&r, NULL);
+    dt_cli_plans_json(&s->search, &j);
     dt_json_key(&j, "search");
-    dt_json_begin_object(&j);
-    dt_json_kv_int(&j, "candidates", s->search.stats.candidates);
-    dt_json_kv_int(&j, "convex_solves", s->search.stats.convex_solves);
-    dt_json_kv_double(&j, "wall_s", s->search_wall_s);
-    dt_json_kv_double(&j, "lower_bound_s", s->search.stats.lower_bound_s);
-    dt_json_kv_string(&j, "rejected", s->search.stats.infeasible);
-    dt_json_end_object(&j);
-    dt_cli_json_advice(&j, advice);
+    dt_cli_search_json(s, &j);
     if (explain)
         st = dt_cli_plan_explanation_json(s, &j, err);
     dt_json_end_object(&j);
@@ -110,8 +58,6 @@ static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_er
 {
     const char *output = dt_cli_string(cli, "output", NULL);
     bool to_stdout = output && strcmp(output, "-") == 0, explain = dt_cli_flag(cli, "explain");
-    struct dt_orch_advice advice;
-    enum dt_status st;
     int64_t top;
 
     if (to_stdout)
@@ -120,26 +66,21 @@ static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_er
         return dt_error_set(err, DT_ERR_USAGE, "--explain and -o - both want stdout; use -o FILE");
     DT_TRY(dt_cli_int(cli, "top", 1, 1000, s->job->search.k, &top, err));
     s->job->search.k = (int)top;
-    st = dt_session_plan(s, err);
-    if (st != DT_OK)
-        return to_stdout ? st : dt_cli_say_what_fits(s, cli->json, st, err);
+    DT_TRY(dt_session_plan(s, err));
     if (output)
         DT_TRY(write_plan(s, output, err));
     if (to_stdout)
         return DT_OK;
-    DT_TRY(dt_session_advise(s, true, err, &advice));
     if (cli->json)
-        return print_json(s, &advice, explain, err);
+        return print_json(s, explain, err);
     printf("%s on %s: %lld sample%s per iteration, strategy %s\n", s->search.plans[0].model,
            s->search.plans[0].cluster, (long long)s->job->policy.global_batch,
            dt_plural(s->job->policy.global_batch),
            dt_plan_strategy_names[s->search.plans[0].strategy]);
     dt_cli_print_plan_changes(s);
-    print_plans(s);
-    printf("%lld layout%s costed in %.3f s\n", (long long)s->search.stats.candidates,
-           dt_plural(s->search.stats.candidates), s->search_wall_s);
+    dt_cli_plans_print(&s->search);
+    dt_cli_search_print(s);
     dt_cli_print_reorder(s);
-    dt_cli_print_advice(&advice);
     dt_cli_print_cost_note(s);
     dt_cli_print_assumed(s->job->model);
     return explain ? dt_cli_plan_explanation_print(s, err) : DT_OK;

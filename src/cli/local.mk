@@ -4,7 +4,6 @@ disttrain_SOURCES = \
 	src/cli/accuracy.h \
 	src/cli/accuracy_checks.c \
 	src/cli/accuracy_run.c \
-	src/cli/advice.c \
 	src/cli/cli.h \
 	src/cli/cmd_accuracy.c \
 	src/cli/cmd_compare.c \
@@ -40,6 +39,7 @@ disttrain_SOURCES = \
 	src/cli/main.c \
 	src/cli/options.c \
 	src/cli/plan_explain.c \
+	src/cli/plan_table.c \
 	src/cli/profile.h \
 	src/cli/profile_import.h \
 	src/cli/profile_import_report.c \

@@ -65,15 +65,6 @@ void dt_cli_json_notes(struct dt_json *j, const struct dt_session *s);
 /* Which reordering of samples was chosen and why: a line, and members of an object "reorder", if any was. */
 void dt_cli_print_reorder(const struct dt_session *s);
 void dt_cli_json_reorder(struct dt_json *j, const struct dt_session *s);
-/* What one change of the job would bring, of the best plan or where none fits: text, and the members "hints" or
- * "would_fit" (advice.c). */
-enum dt_status dt_session_advise(const struct dt_session *s, bool fits, struct dt_error *err,
-                                 struct dt_orch_advice *out);
-void dt_cli_print_advice(const struct dt_orch_advice *a);
-void dt_cli_json_advice(struct dt_json *j, const struct dt_orch_advice *a);
-/* Where no plan fits (the error says so): what would, printed before the error is.  Returns st. */
-enum dt_status dt_cli_say_what_fits(const struct dt_session *s, bool json, enum dt_status st,
-                                    struct dt_error *err);
 /* What the cost model makes do with: a line, if anything. */
 void dt_cli_print_cost_note(const struct dt_session *s);
 /* What an import took for granted ("llm: rope_theta: 10000"), one indented line each; nothing when
@@ -83,6 +74,11 @@ void dt_cli_print_assumed(const struct dt_model *m);
 void dt_cli_print_explanation(const struct dt_explanation *e, const struct dt_model *m);
 void dt_cli_json_explanation(struct dt_json *j, const struct dt_explanation *e,
                              const struct dt_model *m);
+/* Plans side by side, and what the search did, as text and as the members "plans" and "search" (plan_table.c). */
+void dt_cli_plans_print(const struct dt_search_result *found);
+void dt_cli_plans_json(const struct dt_search_result *found, struct dt_json *j);
+void dt_cli_search_print(const struct dt_session *s);
+void dt_cli_search_json(const struct dt_session *s, struct dt_json *j);
 /* `plan --explain` of the best plan, as text and as the member "explain" (plan_explain.c). */
 enum dt_status dt_cli_plan_explanation_print(const struct dt_session *s, struct dt_error *err);
 enum dt_status dt_cli_plan_explanation_json(const struct dt_session *s, struct dt_json *j,

@@ -23,6 +23,7 @@ libdtcore_a_SOURCES = \
 	src/core/job/guard.h \
 	src/core/job/job.c \
 	src/core/job/job.h \
+	src/core/job/job_auto.c \
 	src/core/job/job_internal.h \
 	src/core/job/job_plan.c \
 	src/core/job/job_read.c \
@@ -56,12 +57,7 @@ libdtcore_a_SOURCES = \
 	src/core/model/cluster_gpu.h \
 	src/core/model/hf.c \
 	src/core/model/hf.h \
-	src/core/model/hf_gemma.c \
 	src/core/model/hf_keys.c \
-	src/core/model/hf_moe.c \
-	src/core/model/hf_neox.c \
-	src/core/model/hf_pair.c \
-	src/core/model/hf_qwen_vision.c \
 	src/core/model/hf_rope.c \
 	src/core/model/hf_text.c \
 	src/core/model/hf_unet.c \
@@ -90,7 +86,6 @@ libdtcore_a_SOURCES = \
 	src/core/model/shape_unet.c \
 	src/core/orchestrate/orchestrate.c \
 	src/core/orchestrate/orchestrate.h \
-	src/core/orchestrate/orchestrate_advice.c \
 	src/core/orchestrate/orchestrate_bound.c \
 	src/core/orchestrate/orchestrate_cells.c \
 	src/core/orchestrate/orchestrate_convex.c \

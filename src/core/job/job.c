@@ -194,7 +194,7 @@ static enum dt_status read_root(struct dt_node root, struct dt_job *j, struct dt
     if (!j->has_plan)
         DT_TRY(dt_map_require(root, "job", "train", err));
     DT_TRY(dt_job_train(train, j, err));
-    DT_TRY(dt_job_search(dt_map_get(root, "search"), j, err));
+    DT_TRY(dt_job_search(dt_map_get(root, "search"), train, j, err));
     DT_TRY(dt_job_plan_strategy(root, j, err));
     DT_TRY(dt_job_simulate(dt_map_get(root, "simulate"), j, err));
     DT_TRY(dt_job_run(dt_map_get(root, "run"), j, err));

@@ -14,7 +14,11 @@ enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool 
                                   struct dt_job *j, struct dt_error *err);
 /* Each takes the map (may be absent) and needs what stands before it: model and cluster, then policy. */
 enum dt_status dt_job_train(struct dt_node map, struct dt_job *j, struct dt_error *err);
-enum dt_status dt_job_search(struct dt_node map, struct dt_job *j, struct dt_error *err);
+/* What `train` leaves open is the search's to choose (job_auto.c). */
+enum dt_status dt_job_search(struct dt_node map, struct dt_node train, struct dt_job *j,
+                             struct dt_error *err);
+bool dt_job_is_auto(struct dt_node n);
+void dt_job_open_search(struct dt_node train, struct dt_job *j);
 enum dt_status dt_job_run(struct dt_node map, struct dt_job *j, struct dt_error *err);
 enum dt_status dt_job_simulate(struct dt_node map, struct dt_job *j, struct dt_error *err);
 void dt_job_run_defaults(struct dt_job_run_options *r);

@@ -11,6 +11,7 @@ enum {
     ITERATIONS_MAX = 1 << 20,
     TP_BITS = 7, /* TP up to 64 */
     TOP_K_MAX = 256,
+    BUDGET_MAX = 1 << 30,
 };
 
 void dt_job_defaults(struct dt_job *j)
@@ -32,8 +33,12 @@ void dt_job_defaults(struct dt_job *j)
         j->zero[m] = 1;
     }
     j->strategy = DT_STRATEGY_DISTTRAIN;
-    j->search = (struct dt_search_options){
-        .k = 8, .rank = true, .tp_mask = 0xf, .max_vpp = 1, .free_intra = true, .free_inter = true};
+    j->search = (struct dt_search_options){.k = 8,
+                                           .rank = true,
+                                           .tp_mask = 0xf,
+                                           .budget = DT_SEARCH_BUDGET,
+                                           .free_intra = true,
+                                           .free_inter = true};
     j->sim = (struct dt_job_simulate_options){
         .iterations = 1,
         .contention = true,
@@ -78,6 +83,40 @@ static enum dt_status read_frozen(struct dt_node map, const struct dt_key *key, 
     return DT_OK;
 }
 
+/* ---- keys that may be left to the search (job_auto.c) ---- */
+
+static const char *const auto_words[] = {"auto", NULL};
+#define NAME(id, name, pipe, help) name,
+#define HELP(id, name, pipe, help) help,
+static const char *const schedule_words[] = {"auto", DT_SCHEDULES(NAME) NULL};
+static const char *const schedule_glosses[] = {"as the search finds", DT_SCHEDULES(HELP) NULL};
+#undef NAME
+#undef HELP
+/* in the order of enum dt_block_recompute */
+static const char *const recompute_words[] = {"auto", "none", "selective", "full", NULL};
+
+static enum dt_status read_schedule(struct dt_node map, const struct dt_key *key, void *into,
+                                    struct dt_error *err)
+{
+    struct dt_job *j = into;
+    int v = (int)j->policy.schedule + 1; /* as a word */
+
+    DT_TRY(dt_get_enum(map, key->name, schedule_words, &v, err));
+    if (v > 0)
+        j->policy.schedule = (enum dt_pipe_schedule)(v - 1);
+    return DT_OK;
+}
+
+static enum dt_status read_microbatch(struct dt_node map, const struct dt_key *key, void *into,
+                                      struct dt_error *err)
+{
+    struct dt_job *j = into;
+
+    if (dt_job_is_auto(dt_map_get(map, key->name)))
+        return DT_OK;
+    return dt_get_i32(map, key->name, 1, DT_MICROBATCH_MAX, &j->policy.microbatch, err);
+}
+
 /* A key that is one value for all modules, or a map of modules: reads each by `one`, from the map that holds it. */
 static enum dt_status of_modules(struct dt_node map, const struct dt_key *key, struct dt_job *j,
                                  enum dt_status (*one)(struct dt_node map, const char *name,
@@ -100,10 +139,11 @@ static enum dt_status of_modules(struct dt_node map, const struct dt_key *key, s
 static enum dt_status one_recompute(struct dt_node map, const char *name, struct dt_job *j,
                                     int module, struct dt_error *err)
 {
-    int v = (int)j->recompute[module];
+    int v = (int)j->recompute[module] + 1; /* as a word */
 
-    DT_TRY(dt_get_enum(map, name, dt_block_recompute_names, &v, err));
-    j->recompute[module] = (enum dt_block_recompute)v;
+    DT_TRY(dt_get_enum(map, name, recompute_words, &v, err));
+    if (v > 0)
+        j->recompute[module] = (enum dt_block_recompute)(v - 1);
     return DT_OK;
 }
 
@@ -118,6 +158,8 @@ static enum dt_status one_zero(struct dt_node map, const char *name, struct dt_j
 {
     int64_t v = j->zero[module];
 
+    if (dt_job_is_auto(dt_map_get(map, name)))
+        return DT_OK;
     DT_TRY(dt_get_int(map, name, 0, 1, &v, err));
     j->zero[module] = (int)v;
     return DT_OK;
@@ -212,10 +254,11 @@ const struct dt_key dt_job_train_keys[] = {
      .needed = "1920",
      .help = "samples per iteration, a multiple of microbatch"},
     {.name = "microbatch",
-     .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_job, policy.microbatch),
-     .min = 1,
-     .max = DT_MICROBATCH_MAX,
+     .type = DT_KEY_OWN,
+     .form = "integer",
+     .words = auto_words,
+     .read = read_microbatch,
+     .fallback = "auto where plans are searched for on GPUs, else 1",
      .help = "samples per LLM microbatch"},
     {.name = "seq_len",
      .type = DT_KEY_INTEGER,
@@ -232,21 +275,24 @@ const struct dt_key dt_job_train_keys[] = {
     {.name = "recompute",
      .type = DT_KEY_OWN,
      .form = "map of modules",
-     .words = dt_block_recompute_names,
+     .words = recompute_words,
      .read = read_recompute,
-     .fallback = "selective",
+     .fallback = "auto where plans are searched for on GPUs, else selective",
      .help = "which activations are computed again instead of kept"},
     {.name = "schedule",
-     .type = DT_KEY_WORD,
-     DT_KEY_INTO(struct dt_job, policy.schedule),
-     .words = dt_pipe_schedule_names,
-     .glosses = dt_pipe_schedule_help,
+     .type = DT_KEY_OWN,
+     .form = "word",
+     .words = schedule_words,
+     .glosses = schedule_glosses,
+     .read = read_schedule,
+     .fallback = "auto where plans are searched for on GPUs, else 1f1b",
      .help = "pipeline schedule: order of forwards and backwards on a stage"},
     {.name = "zero",
      .type = DT_KEY_OWN,
      .form = "integer from 0 to 1, or map of modules",
+     .words = auto_words,
      .read = read_zero,
-     .fallback = "1",
+     .fallback = "auto where plans are searched for on GPUs, else 1",
      .help = "1: the optimizer state is sharded over data-parallel replicas"},
     {.name = "stepccl",
      .type = DT_KEY_BOOL,
@@ -318,13 +364,13 @@ static enum dt_status tp_bit(struct dt_node n, int gpus_per_node, unsigned *mask
 
     if (text && dt_number_int(text, &v))
         for (int bit = 0; bit < TP_BITS; bit++)
-            if (v == 1 << bit && v <= gpus_per_node) {
+            if (v == 1 << bit && (v <= gpus_per_node || v % gpus_per_node == 0)) {
                 *mask |= 1u << bit;
                 return DT_OK;
             }
     return dt_node_error(n, err,
                          "tp: \"%.20s\" is not a tensor-parallel degree here; use powers of two up "
-                         "to the %d GPUs of a node, such as [1, 2, 4, 8]",
+                         "to the %d GPUs of a node or multiples of them, such as [1, 2, 4, 8]",
                          text ? text : "(not a number)", gpus_per_node);
 }
 
@@ -381,9 +427,23 @@ const struct dt_key dt_job_search_keys[] = {
     {.name = "max_vpp",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct dt_job, search.max_vpp),
-     .min = 1,
+     .min = 0,
      .max = DT_MAX_VSTAGES,
-     .help = "largest interleaving degree tried for the LLM"},
+     .help =
+         "largest interleaving degree tried for the LLM; 0: as many as its blocks allow, up to 16"},
+    {.name = "max_cp",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, search.max_cp),
+     .min = 0,
+     .max = DT_MAX_VSTAGES,
+     .help = "largest context parallelism tried for the LLM; 0: while a rank has 8192 tokens of a "
+             "sequence"},
+    {.name = "budget",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, search.budget),
+     .min = 1,
+     .max = BUDGET_MAX,
+     .help = "operations of programs that ranking may time"},
     {.name = "rank",
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct dt_job, search.rank),
@@ -409,7 +469,8 @@ static enum dt_status check_vpp(struct dt_node map, const struct dt_job *j, stru
 {
     char names[64];
 
-    if (j->search.max_vpp == 1 || dt_pipe_of(j->policy.schedule)->chunks)
+    if (j->search.max_vpp <= 1 || j->search.schedules != 0 ||
+        dt_pipe_of(j->policy.schedule)->chunks)
         return DT_OK;
     return dt_node_error(dt_map_get(map, "max_vpp"), err,
                          "max_vpp: schedule %s has one chunk of blocks per stage; chunks need "
@@ -418,7 +479,8 @@ static enum dt_status check_vpp(struct dt_node map, const struct dt_job *j, stru
                          dt_pipe_chunked_names(names, (int)sizeof(names)));
 }
 
-enum dt_status dt_job_search(struct dt_node map, struct dt_job *j, struct dt_error *err)
+enum dt_status dt_job_search(struct dt_node map, struct dt_node train, struct dt_job *j,
+                             struct dt_error *err)
 {
     struct dt_search_options *s = &j->search;
 
@@ -426,6 +488,7 @@ enum dt_status dt_job_search(struct dt_node map, struct dt_job *j, struct dt_err
            1u << (31 - __builtin_clz(s->tp_mask)) > (unsigned)j->cluster.gpus_per_node)
         s->tp_mask &= ~(1u << (31 - __builtin_clz(s->tp_mask)));
     DT_TRY(dt_keys_read(map, "search", dt_job_search_keys, j, err));
+    dt_job_open_search(train, j);
     return check_vpp(map, j, err);
 }
 

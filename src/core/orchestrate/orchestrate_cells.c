@@ -42,13 +42,12 @@ int dt_orch_cell_depth_max(const struct dt_search_state *s)
     return room < max ? room : max;
 }
 
-/* The least time and the most that is put off, over what recomputation may be. */
+/* The least over what recomputation may be. */
 static bool llm_times(struct dt_search_state *s)
 {
     const struct dt_orch_modes *o = &s->t->space.of[s->llm];
 
-    s->sample_lm = HUGE_VAL;
-    s->later_lm = 0;
+    s->sample_lm = s->passage_lm = s->filled_lm = HUGE_VAL;
     for (int r = 0; r < o->n_recompute; r++) {
         const struct dt_orch_times *x =
             dt_orch_times_of(s->t, s->llm, s->c->lane, r, s->c->microbatch, s->pipe->split);
@@ -56,7 +55,8 @@ static bool llm_times(struct dt_search_state *s)
         if (!x)
             return false;
         s->sample_lm = fmin(s->sample_lm, x->sample_s);
-        s->later_lm = fmax(s->later_lm, x->later_s);
+        s->passage_lm = fmin(s->passage_lm, x->sample_s - x->later_s);
+        s->filled_lm = fmin(s->filled_lm, x->sample_s - 2 * x->later_s);
     }
     return true;
 }
@@ -78,18 +78,21 @@ void dt_orch_cell_set(struct dt_search_state *s, const struct dt_orch_cell *c)
 
 /* ---- bounds of the formula ---- */
 
-/* The LLM's warm-up at any depth. */
-static double least_base(const struct dt_search_state *s)
+/* The LLM's warm-up at any depth; chunks are dealt to as many stages as there are blocks for, at most. */
+double dt_orch_cell_least_base(const struct dt_search_state *s)
 {
-    return s->micro * fmax(0, s->sample_lm / s->pipe->vpp - 2 * s->later_lm);
+    double c = s->micro * s->sample_lm;
+    int vpp = s->pipe->vpp, blocks = s->t->in->model->modules[s->llm].n_blocks;
+
+    return vpp > 1 ? c / vpp + c * (vpp - 1) / blocks : fmax(0, s->micro * s->filled_lm);
 }
 
-/* A bound without solving anything: every module at its warm-up-free share and the best split of
- * the warm-up, both with all N GPUs (Cauchy-Schwarz). */
-static double quick_bound(const struct dt_search_state *s)
+/* The others share `gpus`: their slowest takes what all of them together need on it, and their warm-up is least when
+ * they share as the roots of their needs (Cauchy-Schwarz). */
+double dt_orch_cell_bound(const struct dt_search_state *s, double gpus, double base, double pass,
+                          double interval)
 {
-    double slot = (double)s->slot, n = s->t->gpus;
-    double k_sum = slot * s->lane_gpus * s->sample_lm, roots = 0, least = 0;
+    double k_sum = 0, roots = 0, least = 0, slot = (double)s->slot;
 
     for (int i = 0; i < s->n_others; i++) {
         const struct dt_orch_least *l = s->least[s->others[i]];
@@ -98,7 +101,25 @@ static double quick_bound(const struct dt_search_state *s)
         roots += sqrt(slot * l->gpu_s);
         least += l->sample_s;
     }
-    return least_base(s) + fmax(least, roots * roots / n) + s->steps * k_sum / n;
+    if (s->n_others == 0)
+        return dt_orch_staged_s(base, s->steps, interval, 0, pass);
+    if (gpus <= 0)
+        return HUGE_VAL;
+    return dt_orch_staged_s(base + fmax(least, roots * roots / gpus), s->steps, interval,
+                            k_sum / gpus, pass);
+}
+
+/* A bound without solving anything: all modules do their work on all GPUs, and a microbatch passes the LLM. */
+static double quick_bound(const struct dt_search_state *s)
+{
+    double n = s->t->gpus, slot = (double)s->slot, base = dt_orch_cell_least_base(s);
+    double k_sum = slot * s->lane_gpus * s->sample_lm;
+    double passage = s->micro * s->passage_lm;
+
+    for (int i = 0; i < s->n_others; i++)
+        k_sum += slot * s->least[s->others[i]]->gpu_s;
+    return dt_orch_cell_bound(
+        s, n, base, s->t->in->opt.uniform || passage < base ? 0 : passage - base, k_sum / n);
 }
 
 double dt_orch_cell_convex(struct dt_search_state *s, double *x)
@@ -116,23 +137,20 @@ double dt_orch_cell_convex(struct dt_search_state *s, double *x)
     }
     s->stats->convex_solves++;
     return dt_orch_convex_solve_k(s->n_modules, s->llm, k, s->steps, s->t->gpus, min_x,
-                                  least_base(s), x);
+                                  dt_orch_cell_least_base(s), x);
 }
 
 /* ---- bound of timelines ---- */
 
-/* The others do their part of the batch on the GPUs that the LLM leaves; the LLM's slowest stage does all slots, and
- * with one chunk and whole backwards a microbatch passes the stages above it before the first and after the last. */
+/* The others do their part of the batch on the GPUs that the LLM leaves; the LLM's slowest stage does all slots, one
+ * after the other, and a microbatch passes all of them. */
 double dt_orch_cell_floor(const struct dt_search_state *s, int pp, double interval)
 {
     double left = s->t->gpus - (double)s->lane_gpus * pp * s->c->dp_lm, work = 0, llm;
 
     for (int i = 0; i < s->n_others; i++)
         work += (double)s->t->in->policy.global_batch * s->least[s->others[i]]->gpu_s;
-    if (s->pipe->vpp == 1 && !s->pipe->split)
-        llm = s->micro * s->sample_lm + s->steps * interval;
-    else
-        llm = fmax(s->micro * (s->sample_lm - s->later_lm), (s->steps + 1) * interval);
+    llm = fmax(s->micro * s->passage_lm, (s->steps + 1) * interval);
     if (work <= 0)
         return llm;
     return left > 0 ? fmax(llm, work / left) : HUGE_VAL;
@@ -174,7 +192,8 @@ static bool list_dp(struct dt_search_state *s, struct dt_orch_cell *c, void **ce
     return true;
 }
 
-bool dt_orch_cells_list(struct dt_search_state *s, struct dt_orch_cell **out, size_t *n)
+bool dt_orch_cells_list(struct dt_search_state *s, enum dt_pipe_schedule schedule,
+                        struct dt_orch_cell **out, size_t *n)
 {
     const struct dt_orch_space *space = &s->t->space;
     size_t cap = 0;
@@ -191,6 +210,8 @@ bool dt_orch_cells_list(struct dt_search_state *s, struct dt_orch_cell **out, si
             for (int lane = 0; lane < space->of[s->llm].n_lanes; lane++) {
                 struct dt_orch_cell c = {0, 1, (uint8_t)p, (uint8_t)k, (uint8_t)lane};
 
+                if (space->pipe[p].schedule != schedule)
+                    break;
                 ok = ok && list_dp(s, &c, &cells, &cap, n) && !s->t->nomem;
             }
     if (!ok) {

@@ -61,7 +61,8 @@ static bool fits(struct dt_search_state *s, int m, struct dt_orch_choice *of)
                                  .microbatch = s->c->microbatch,
                                  .dp_lm = s->c->dp_lm,
                                  .pp_lm = s->pp_lm,
-                                 .gen_pp = s->gen_pp};
+                                 .gen_pp = s->gen_pp,
+                                 .behind = s->behind[m]};
 
     for (int z = 0; z < s->t->space.of[m].n_zero; z++) {
         of->zero = (uint8_t)z;
@@ -72,13 +73,35 @@ static bool fits(struct dt_search_state *s, int m, struct dt_orch_choice *of)
     return false;
 }
 
-/* One lane, dp and depth: the recomputations that fit, but those that are no faster than another.  *done: the fastest
- * is as fast as anything else can be, so that deeper pipelines only cost more. */
+/* May a combination with this layout stay within the threshold? */
+static bool of_use(const struct dt_search_state *s, const struct dt_orch_limits *lim, double warm,
+                   double interval)
+{
+    return dt_orch_staged_s(lim->base + warm, s->steps, s->interval_lm, interval, lim->pass) <=
+           s->threshold * (1 + DT_ORCH_SLACK);
+}
+
+/* Is a layout that fits no larger, with neither more warm-up nor a longer interval?  Deeper generators raise what
+ * everything upstream holds, so among generators a deeper one never beats a shallower. */
+static bool beaten(const struct dt_orch_options *l, const struct dt_orch_option *o, bool generator)
+{
+    for (size_t i = l->n; i-- > 0;) {
+        const struct dt_orch_option *x = &l->o[i];
+
+        if (x->gpus <= o->gpus && x->warm <= o->warm && x->interval <= o->interval &&
+            (!generator || x->of.pp <= o->of.pp))
+            return true;
+    }
+    return false;
+}
+
+/* One lane, dp and depth: every recomputation that fits and is not beaten.  Memory is asked last, it takes longest.
+ * *done: nothing deeper is of use. */
 static bool list_recompute(struct dt_search_state *s, int m, int lane, int dp, int pp,
                            const struct dt_orch_limits *lim, bool *done)
 {
     const struct dt_orch_modes *modes = &s->t->space.of[m];
-    size_t before = s->raw.n;
+    bool generator = s->t->in->model->modules[m].role == DT_ROLE_GENERATOR;
 
     for (int r = 0; r < modes->n_recompute; r++) {
         struct dt_orch_times *x = dt_orch_times_of(s->t, m, lane, r, 0, s->pipe->split);
@@ -87,19 +110,23 @@ static bool list_recompute(struct dt_search_state *s, int m, int lane, int dp, i
                                    {(uint8_t)lane, (uint8_t)r, 0, (int16_t)pp, dp},
                                    0,
                                    0};
-        bool useless = false;
+        bool fastest;
 
         if (!e)
             return false;
         s->stats->candidates++;
         cost_option(s, x->sample_s, e->max_s, &o);
-        for (size_t i = before; i < s->raw.n; i++)
-            useless |= s->raw.o[i].warm <= o.warm && s->raw.o[i].interval <= o.interval;
-        if (useless || o.interval > lim->interval_max * (1 + 1e-12) || !fits(s, m, &o.of))
+        o.interval = fmax(o.interval, lim->interval_min); /* being faster is worth nothing */
+        fastest = r == 0 && o.interval <= lim->interval_min;
+        if (beaten(&s->raw, &o, generator)) {
+            *done |= fastest; /* deeper ones with more GPUs are beaten, too */
+            continue;
+        }
+        if (!of_use(s, lim, o.warm, o.interval) || !fits(s, m, &o.of))
             continue;
         if (!push(s, &o))
             return false;
-        *done |= r == 0 && o.interval <= lim->interval_min;
+        *done |= fastest;
     }
     return !s->t->nomem;
 }
@@ -116,7 +143,7 @@ static bool list_depths(struct dt_search_state *s, int m, int lane, int dp,
     /* no stage beats the mean stage */
     double least = fullest * s->least[m]->sample_s / lim->interval_max;
     int pp = least > 1 ? (least < lim->pp_max ? (int)least : lim->pp_max) : 1;
-    bool done = false;
+    bool done = !of_use(s, lim, fullest * s->least[m]->sample_s, 0);
 
     for (; !done && pp <= lim->pp_max && (int64_t)gpus * pp * dp <= lim->gpus_max; pp++)
         if (!list_recompute(s, m, lane, dp, pp, lim, &done))
@@ -125,22 +152,21 @@ static bool list_depths(struct dt_search_state *s, int m, int lane, int dp,
 }
 
 /* Unless `uniform`, only the least dp of each number of samples per replica is worth its GPUs:
- * about 2*sqrt(slot) of them. */
+ * about 2*sqrt(slot) of them.  Many replicas first: they need the least depth, and beat deep ones. */
 static bool list_lane(struct dt_search_state *s, int m, int lane, const struct dt_orch_limits *lim)
 {
-    int64_t dp_max = lim->gpus_max / dt_orch_lane_gpus(&s->t->space.of[m].lane[lane]);
+    int64_t dp = lim->gpus_max / dt_orch_lane_gpus(&s->t->space.of[m].lane[lane]);
 
-    if (dp_max > s->slot)
-        dp_max = s->slot;
-    for (int64_t dp = 1; dp <= dp_max;) {
-        int64_t k = dt_orch_samples_per_replica(s->slot, (int)dp);
+    if (dp > s->slot)
+        dp = s->slot;
+    for (; dp > 0; dp--) {
+        if (!s->t->in->opt.uniform) {
+            int64_t k = dt_orch_samples_per_replica(s->slot, (int)dp);
 
+            dp = (s->slot + k - 1) / k;
+        }
         if (!list_depths(s, m, lane, (int)dp, lim))
             return false;
-        if (s->t->in->opt.uniform)
-            dp++;
-        else
-            dp = k > 1 ? (s->slot + k - 2) / (k - 1) : dp_max + 1;
     }
     return true;
 }
@@ -152,21 +178,6 @@ static bool list_options(struct dt_search_state *s, int m, const struct dt_orch_
         if (!list_lane(s, m, lane, lim))
             return false;
     return !s->t->nomem;
-}
-
-/* Deeper generators raise what everything upstream holds, so among generators a deeper one never
- * beats a shallower. */
-static bool dominated(const struct dt_orch_front *f, const struct dt_orch_option *o,
-                      bool depth_matters)
-{
-    for (size_t i = f->l.n; i-- > 0;) {
-        const struct dt_orch_option *x = &f->l.o[i];
-
-        if (x->warm <= o->warm && x->interval <= o->interval &&
-            (!depth_matters || x->of.pp <= o->of.pp))
-            return true;
-    }
-    return false;
 }
 
 static bool front_reserve(struct dt_search_state *s, struct dt_orch_front *f, size_t n)
@@ -190,8 +201,7 @@ static void front_add(struct dt_orch_front *f, const struct dt_orch_option *o)
     f->interval_min = fmin(f->interval_min, o->interval);
 }
 
-/* Sorted by GPUs, an option is dominated exactly if an earlier one has neither more warm-up nor a
- * longer interval. */
+/* Sorted by GPUs, an option is beaten exactly if an earlier one beats it. */
 bool dt_orch_front_build(struct dt_search_state *s, int m, const struct dt_orch_limits *lim,
                          struct dt_orch_front *f)
 {
@@ -202,7 +212,7 @@ bool dt_orch_front_build(struct dt_search_state *s, int m, const struct dt_orch_
     if (s->raw.n > 1)
         qsort(s->raw.o, s->raw.n, sizeof(*s->raw.o), by_gpus);
     for (size_t i = 0; i < s->raw.n; i++)
-        if (!dominated(f, &s->raw.o[i], generator))
+        if (!beaten(&f->l, &s->raw.o[i], generator))
             front_add(f, &s->raw.o[i]);
     return f->l.n > 0;
 }

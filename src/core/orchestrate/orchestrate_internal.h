@@ -167,17 +167,20 @@ static inline int64_t dt_orch_samples_per_replica(int64_t slot, int dp)
 }
 
 /* orchestrate_memory.c */
-/* Does every stage of a module fit.  What lies around it counts, too: the LLM's pipeline and replicas, the depth of
- * the deepest generator and, where backwards are split, of the deepest encoder. */
+/* Does every stage of a module fit.  What lies around it counts, too: the LLM's pipeline and replicas, and the depth of
+ * the deepest generator. */
 struct dt_orch_question {
     int m;
     struct dt_orch_choice of;
     int pipe, microbatch; /* indices into the space */
     int dp_lm, pp_lm, gen_pp;
+    int behind; /* of an encoder: dt_orch_behind() */
 };
+/* Microbatches under way behind a module, as the schedules of those modules have it. */
+int dt_orch_behind(struct dt_orch_table *t, const struct dt_orch_question *q);
 bool dt_orch_table_fits(struct dt_orch_table *t, const struct dt_orch_question *q);
-/* The same of a whole candidate, with every module as it is: where backwards are split, stages behind
- * deep encoders hold more than the question above knows. */
+/* What that question does not know of a whole candidate: what waits for generators behind an interleaved LLM or beside a
+ * deeper one, and what stages behind deep encoders put off where backwards are split. */
 bool dt_orch_cand_fits(struct dt_orch_table *t, const struct dt_orch_cand *c);
 void dt_orch_table_static_bytes(struct dt_orch_table *t,
                                 int m); /* fills the sums that the next one uses */
@@ -194,8 +197,10 @@ void dt_orch_note_reject(struct dt_orch_table *t, const struct dt_plan *p, int m
 /* Forget what was asked (after a change of sigmas). */
 void dt_orch_table_forget(struct dt_orch_table *t);
 
-/* orchestrate_search.c: the k best candidates, best first; beyond the first `sure` of them none that is slower than the
- * best by more than `margin` (0: however slow).  cap[m] (may be NULL) limits each module's GPUs. */
+/* orchestrate_search.c: of each schedule the k best candidates, beyond the first `sure` of them none that is slower
+ * than the best by more than `margin` (0: however slow); all of them together, best first, in out[DT_SCHED_N * k].
+ * cap[m] (may be NULL) limits each module's GPUs.  Schedules do not compete here, as the formula is off by a few per
+ * cent, and not alike for all of them. */
 struct dt_orch_keep {
     int k, sure;
     double margin;

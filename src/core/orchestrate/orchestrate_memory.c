@@ -171,48 +171,72 @@ static void reset_module(struct dt_orch_table *t, int m)
     mp->split[1] = (uint16_t)t->in->model->modules[m].n_blocks;
 }
 
-/* For generators the LLM is taken to be one stage: what lies upstream changes what waits for them and, with split
- * backwards, what they put off; dt_orch_cand_fits() has the last word there. */
-static double ask(struct dt_orch_table *t, const struct dt_orch_question *q)
+static void set_llm(struct dt_orch_table *t, const struct dt_orch_question *q, bool alone)
 {
     const struct dt_model *model = t->in->model;
     const struct dt_orch_pipe *pipe = &t->space.pipe[q->pipe];
-    bool alone = model->modules[q->m].role == DT_ROLE_GENERATOR;
     struct dt_plan_layout *llm = &t->scratch.modules[model->llm].layout;
-    struct dt_plan_policy *y = &t->scratch.policy;
-    const struct dt_plan_policy stated = *y;
-    double over = HUGE_VAL;
-    int64_t slot;
 
-    y->microbatch = t->space.microbatch[q->microbatch];
-    y->schedule = pipe->schedule;
-    slot = (int64_t)q->dp_lm * y->microbatch;
+    t->scratch.policy.microbatch = t->space.microbatch[q->microbatch];
+    t->scratch.policy.schedule = pipe->schedule;
     for (int i = 0; i < model->n_modules && !alone; i++)
         if (model->modules[i].role == DT_ROLE_GENERATOR)
             t->scratch.modules[i].layout.pp = q->gen_pp;
     llm->pp = alone ? 1 : q->pp_lm;
     llm->vpp = alone ? 1 : pipe->vpp;
     llm->dp = q->dp_lm;
-    if (set_module(t, q->m, &q->of, q->microbatch, pipe))
-        over = stages_over(t, q->m, y->global_batch / slot, slot);
+}
+
+/* For generators the LLM is taken to be one stage: what lies upstream changes what waits for them and, with split
+ * backwards, what they put off; dt_orch_cand_fits() has the last word there. */
+static double ask(struct dt_orch_table *t, const struct dt_orch_question *q)
+{
+    const struct dt_model *model = t->in->model;
+    const struct dt_plan_policy stated = t->scratch.policy;
+    double over = HUGE_VAL;
+    int64_t slot;
+
+    set_llm(t, q, model->modules[q->m].role == DT_ROLE_GENERATOR);
+    slot = (int64_t)q->dp_lm * t->scratch.policy.microbatch;
+    if (set_module(t, q->m, &q->of, q->microbatch, &t->space.pipe[q->pipe]))
+        over = stages_over(t, q->m, stated.global_batch / slot, slot);
     for (int i = 0; i < model->n_modules; i++)
         reset_module(t, i);
-    *y = stated;
+    t->scratch.policy = stated;
     return over;
 }
 
+int dt_orch_behind(struct dt_orch_table *t, const struct dt_orch_question *q)
+{
+    const struct dt_model *model = t->in->model;
+    const struct dt_plan_policy stated = t->scratch.policy;
+    int behind;
+
+    set_llm(t, q, false);
+    behind = dt_memory_pipe_lane(&t->scratch, model, q->m, 0, 1).behind;
+    for (int i = 0; i < model->n_modules; i++)
+        reset_module(t, i);
+    t->scratch.policy = stated;
+    return behind;
+}
+
+/* Around an LLM all that counts of it is how many microbatches are under way behind a module and how many samples a
+ * slot has: different pipes, depths and microbatches share their answers. */
 static void make_key(const struct dt_orch_table *t, const struct dt_orch_question *q,
                      uint64_t key[2])
 {
-    bool alone = t->in->model->modules[q->m].role == DT_ROLE_GENERATOR;
-    uint64_t pp_lm = alone ? 1 : (uint64_t)q->pp_lm;
-    uint64_t gen_pp = alone || q->gen_pp < 1 ? 1 : (uint64_t)q->gen_pp;
+    const struct dt_orch_pipe *pipe = &t->space.pipe[q->pipe];
+    bool llm = q->m == t->in->model->llm;
+    uint64_t kind = llm ? (uint64_t)q->pipe
+                        : (uint64_t)pipe->split | (dt_pipe_of(pipe->schedule)->bounded ? 2U : 0U);
+    uint64_t slot = (uint64_t)q->dp_lm * (uint64_t)t->space.microbatch[q->microbatch];
 
     key[0] = (uint64_t)q->m | (uint64_t)q->of.lane << 8 | (uint64_t)q->of.recompute << 16 |
-             (uint64_t)q->of.zero << 20 | (uint64_t)q->pipe << 24 | (uint64_t)q->microbatch << 32 |
+             (uint64_t)q->of.zero << 20 | kind << 24 | (uint64_t)(llm ? q->microbatch : 0) << 32 |
              (uint64_t)q->of.pp << 40 | UINT64_C(1) << 63;
-    /* degrees of parallelism are below 2^24 (DT_PLAN_GPUS_MAX), depths at most 2^8 */
-    key[1] = (uint64_t)q->of.dp | (uint64_t)q->dp_lm << 24 | (pp_lm - 1) << 48 | (gen_pp - 1) << 56;
+    /* replicas and samples of a slot are below 2^24 (DT_PLAN_GPUS_MAX, DT_BATCH_MAX), depths at most 2^8 stages of
+     * up to 2^8 microbatches */
+    key[1] = (uint64_t)q->of.dp | slot << 24 | (uint64_t)(llm ? q->gen_pp : q->behind) << 48;
 }
 
 bool dt_orch_table_fits(struct dt_orch_table *t, const struct dt_orch_question *q)
@@ -239,22 +263,23 @@ bool dt_orch_table_fits(struct dt_orch_table *t, const struct dt_orch_question *
 bool dt_orch_cand_fits(struct dt_orch_table *t, const struct dt_orch_cand *c)
 {
     const struct dt_orch_pipe *pipe = &t->space.pipe[c->pipe];
-    struct dt_plan_policy *y = &t->scratch.policy;
-    const struct dt_plan_policy stated = *y;
-    int llm = t->in->model->llm, n = t->in->model->n_modules;
-    bool fits = true;
-    int64_t slot;
+    const struct dt_plan_policy stated = t->scratch.policy;
+    const struct dt_model *model = t->in->model;
+    int64_t slot = (int64_t)c->of[model->llm].dp * t->space.microbatch[c->microbatch];
+    bool fits = true, deep = false;
 
-    y->microbatch = t->space.microbatch[c->microbatch];
-    y->schedule = pipe->schedule;
-    slot = (int64_t)c->of[llm].dp * y->microbatch;
-    for (int m = 0; m < n && fits; m++)
+    t->scratch.policy.microbatch = t->space.microbatch[c->microbatch];
+    t->scratch.policy.schedule = pipe->schedule;
+    for (int m = 0; m < model->n_modules && fits; m++) {
         fits = set_module(t, m, &c->of[m], c->microbatch, pipe);
-    for (int m = 0; m < n && fits; m++)
-        fits = stages_over(t, m, y->global_batch / slot, slot) <= 0;
-    for (int m = 0; m < n; m++)
+        deep |= model->modules[m].role == DT_ROLE_ENCODER && c->of[m].pp > 1;
+    }
+    for (int m = 0; m < model->n_modules && fits; m++)
+        if (model->modules[m].role == DT_ROLE_GENERATOR || (m == model->llm && deep && pipe->split))
+            fits = stages_over(t, m, stated.global_batch / slot, slot) <= 0;
+    for (int m = 0; m < model->n_modules; m++)
         reset_module(t, m);
-    *y = stated;
+    t->scratch.policy = stated;
     return fits;
 }
 

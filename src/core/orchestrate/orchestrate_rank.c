@@ -20,7 +20,7 @@
 /* Candidates whose timelines may be asked for, and how much slower than the best of them by the formula one may be:
  * the formula is up to 8 % off the timeline. */
 enum { POOL = 96 };
-#define MARGIN 0.1
+#define MARGIN 0.08
 /* How much slower by the formula the leaner variant of the winner may be before its timeline is
  * asked: the timeline hides warm-up that the formula counts in full. */
 #define LEAN_FORMULA 5e-3
@@ -191,10 +191,7 @@ static enum dt_status predict(struct dt_orch_table *t, struct dt_plan *p, double
 {
     const struct dt_search_input *in = t->in;
     int64_t budget = in->opt.budget > 0 ? in->opt.budget : DT_SEARCH_BUDGET;
-    double bound = p->predicted.lower_bound_s;
 
-    dt_orch_formula_stats(in, p, t->work, &p->predicted);
-    p->predicted.lower_bound_s = bound;
     if (!in->opt.rank || dt_orch_plan_least_s(t, p) > limit * CERTAIN)
         return check_expected(t, p, err);
     if (t->ops < budget || isinf(limit))
@@ -251,25 +248,101 @@ static enum dt_status sort_plans(struct dt_plan *plans, int n, struct dt_error *
     return DT_OK;
 }
 
-enum dt_status dt_orch_rank(struct dt_orch_table *t, struct dt_plan *plans, int *n, bool sort,
-                            struct dt_error *err)
+/* What the timelines are to the formula, by the LLM's pipe: the formula leaves out transfers, which chunks multiply,
+ * and counts warm-up that the timeline hides.  A pipe that no plan was timed with takes the one before it. */
+struct ratios {
+    double sum[DT_SCHED_N][DT_SEARCH_VPP_MAX + 1];
+    int n[DT_SCHED_N][DT_SEARCH_VPP_MAX + 1];
+};
+
+static int vpp_of(const struct dt_orch_table *t, const struct dt_plan *p)
+{
+    int vpp = p->modules[t->in->model->llm].layout.vpp;
+
+    return vpp < DT_SEARCH_VPP_MAX ? vpp : DT_SEARCH_VPP_MAX;
+}
+
+static double ratio_of(const struct dt_orch_table *t, const struct ratios *r,
+                       const struct dt_plan *p)
+{
+    for (int v = vpp_of(t, p); v > 0; v--)
+        if (r->n[p->policy.schedule][v] > 0)
+            return r->sum[p->policy.schedule][v] / r->n[p->policy.schedule][v];
+    return 1;
+}
+
+static void learn_ratio(const struct dt_orch_table *t, struct ratios *r, const struct dt_plan *p)
+{
+    int v = vpp_of(t, p);
+
+    if (p->predicted.timeline_s <= 0 || p->predicted.staged_s <= 0)
+        return;
+    r->sum[p->policy.schedule][v] += p->predicted.timeline_s / p->predicted.staged_s;
+    r->n[p->policy.schedule][v]++;
+}
+
+/* The plan to be timed next: the one of least expected time, of those not yet asked. */
+static int next_plan(const struct dt_orch_table *t, const struct ratios *r,
+                     const struct dt_plan *plans, const bool *asked, int n)
+{
+    double least = HUGE_VAL;
+    int best = 0;
+
+    for (int i = 0; i < n; i++) {
+        double s = asked[i] ? HUGE_VAL : plans[i].predicted.staged_s * ratio_of(t, r, &plans[i]);
+
+        if (s < least) {
+            least = s;
+            best = i;
+        }
+    }
+    return best;
+}
+
+static enum dt_status rank(struct dt_orch_table *t, struct dt_plan *plans, int n, bool sort,
+                           bool *asked, struct dt_error *err)
 {
     double limit = HUGE_VAL;
-    int kept = 0;
+    struct ratios r;
 
-    for (int i = 0; i < *n; i++) {
+    memset(&r, 0, sizeof(r));
+    for (int k = 0; k < n; k++) {
+        int i = sort ? next_plan(t, &r, plans, asked, n) : k;
         struct dt_plan *p = &plans[i];
         enum dt_status st = predict(t, p, limit, err);
 
+        asked[i] = true;
         if (st == DT_ERR_INFEASIBLE) {
             t->rejects.assigned++;
             p->n_modules = 0; /* marks it */
-        } else if (st != DT_OK) {
-            return st;
+            continue;
         }
-        if (st == DT_OK && sort && p->predicted.timeline_s > 0)
+        DT_TRY(st);
+        learn_ratio(t, &r, p);
+        if (sort && p->predicted.timeline_s > 0)
             limit = fmin(limit, p->predicted.timeline_s);
     }
+    return DT_OK;
+}
+
+enum dt_status dt_orch_rank(struct dt_orch_table *t, struct dt_plan *plans, int *n, bool sort,
+                            struct dt_error *err)
+{
+    bool *asked = dt_calloc((size_t)*n + 1, sizeof(*asked));
+    enum dt_status st;
+    int kept = 0;
+
+    if (!asked)
+        return dt_error_nomem(err, "plans");
+    for (int i = 0; i < *n; i++) {
+        double bound = plans[i].predicted.lower_bound_s;
+
+        dt_orch_formula_stats(t->in, &plans[i], t->work, &plans[i].predicted);
+        plans[i].predicted.lower_bound_s = bound;
+    }
+    st = rank(t, plans, *n, sort, asked, err);
+    dt_free(asked);
+    DT_TRY(st);
     for (int i = 0; i < *n; i++)
         if (plans[i].n_modules > 0)
             plans[kept++] = plans[i];
@@ -366,8 +439,8 @@ enum dt_status dt_search_plans(struct dt_orch_table *t, const double *cap,
                                struct dt_search_result *out)
 {
     int k = pool_size(t->in);
-    struct round r = {dt_calloc((size_t)k, sizeof(*r.cands)),
-                      dt_calloc((size_t)k + 1, sizeof(*r.plans)), 0};
+    size_t all = (size_t)k * DT_SCHED_N;
+    struct round r = {dt_calloc(all, sizeof(*r.cands)), dt_calloc(all + 1, sizeof(*r.plans)), 0};
     enum dt_status st = DT_OK;
 
     if (!r.cands || !r.plans)

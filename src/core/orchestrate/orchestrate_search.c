@@ -78,6 +78,15 @@ struct llm_view {
     double base, pass, interval, total;
 };
 
+/* False when no combination around it stays within the threshold. */
+static bool of_use(const struct dt_search_state *s, struct llm_view *v)
+{
+    int left = s->t->gpus - s->lane_gpus * s->pp_lm * s->c->dp_lm;
+
+    return dt_orch_cell_bound(s, left, v->base, v->pass, v->interval) <=
+           s->threshold * (1 + DT_ORCH_SLACK);
+}
+
 static bool view_llm(struct dt_search_state *s, struct dt_orch_times *x, struct llm_view *v)
 {
     double c = s->micro * x->sample_s, later = s->micro * x->later_s;
@@ -85,15 +94,15 @@ static bool view_llm(struct dt_search_state *s, struct dt_orch_times *x, struct 
 
     v->base = dt_orch_llm_warmup_s(c, later, (int64_t)s->steps + 1, s->pp_lm, s->pipe->vpp);
     v->pass = s->t->in->opt.uniform ? 0 : dt_orch_llm_pass_s(c, later, v->base);
-    v->interval = c / s->pp_lm;
-    if (v->interval > interval_limit(s, v->base + dt_orch_cell_least_warm(s)))
-        return false; /* no split is faster */
+    v->interval = c / s->pp_lm; /* no split is faster */
+    if (!of_use(s, v))
+        return false;
     if (!s->t->in->opt.uniform) {
         e = dt_orch_stage_of(s->t, s->llm, x, s->pp_lm, s->pipe->vpp);
         v->interval = e ? s->micro * e->max_s : HUGE_VAL;
     }
     v->total = dt_orch_staged_s(v->base, s->steps, v->interval, 0, v->pass);
-    return v->interval <= interval_limit(s, v->base + dt_orch_cell_least_warm(s));
+    return of_use(s, v);
 }
 
 /* The first ZeRO level, by preference, at which the LLM fits. */
@@ -150,17 +159,33 @@ static enum llm_fate choose_llm(struct dt_search_state *s)
     return best < HUGE_VAL ? LLM_TAKEN : slow ? LLM_TOO_SLOW : LLM_TOO_LARGE;
 }
 
+/* Warm-up of all modules but m, at least. */
+static double least_beside(const struct dt_search_state *s, int m)
+{
+    return s->base + dt_orch_cell_least_warm(s) - s->least[m]->sample_s;
+}
+
 static bool encoder_layouts(struct dt_search_state *s, int left)
 {
     double limit = interval_limit(s, s->base + dt_orch_cell_least_warm(s));
+    struct dt_orch_question q = {.pipe = s->c->pipe,
+                                 .microbatch = s->c->microbatch,
+                                 .dp_lm = s->c->dp_lm,
+                                 .pp_lm = s->pp_lm,
+                                 .gen_pp = s->gen_pp};
 
     for (int i = s->n_gens; i < s->n_others; i++) {
         int m = s->others[i];
         int spare = left - (dt_orch_cell_least_gpus(s) - s->least[m]->lane_gpus);
         const struct dt_orch_limits lim = {s->t->in->model->modules[m].n_blocks,
-                                           dt_orch_module_cap(s, m, spare), limit,
-                                           fast_enough(s, s->interval_lm)};
+                                           dt_orch_module_cap(s, m, spare),
+                                           limit,
+                                           fast_enough(s, s->interval_lm),
+                                           least_beside(s, m),
+                                           s->pass};
 
+        q.m = m;
+        s->behind[m] = dt_orch_behind(s->t, &q);
         if (!dt_orch_front_build(s, m, &lim, &s->front[m]))
             return false;
     }
@@ -231,11 +256,10 @@ static double llm_interval_min(struct dt_search_state *s)
 /* The least warm-up and the most `pass` that the LLM may have at any depth. */
 static void set_least_base(struct dt_search_state *s)
 {
-    int blocks = s->t->in->model->modules[s->llm].n_blocks;
-    double c = s->micro * s->sample_lm, later = s->micro * s->later_lm;
+    bool plain = s->t->in->opt.uniform || (s->pipe->vpp == 1 && !s->pipe->split);
 
-    s->base = fmax(0, dt_orch_llm_warmup_s(c, 0, 1, blocks, s->pipe->vpp) - 2 * later);
-    s->pass = s->t->in->opt.uniform || (s->pipe->vpp == 1 && !s->pipe->split) ? 0 : c - s->base;
+    s->base = dt_orch_cell_least_base(s);
+    s->pass = plain ? 0 : s->micro * s->sample_lm - s->base;
 }
 
 /* Layouts of all generators, of any depth; what they hold in memory does not depend on the rest. */
@@ -248,12 +272,16 @@ static bool generator_layouts(struct dt_search_state *s)
     set_least_base(s);
     s->pp_lm = s->gen_pp = 1;
     limit = interval_limit(s, s->base + dt_orch_cell_least_warm(s));
+    s->interval_lm = llm_interval_min(s);
     for (int i = 0; i < s->n_gens; i++) {
         int m = s->others[i];
         int spare = s->t->gpus - lane - (dt_orch_cell_least_gpus(s) - s->least[m]->lane_gpus);
         const struct dt_orch_limits lim = {s->t->in->model->modules[m].n_blocks,
-                                           dt_orch_module_cap(s, m, spare), limit,
-                                           fast_enough(s, llm_interval_min(s))};
+                                           dt_orch_module_cap(s, m, spare),
+                                           limit,
+                                           fast_enough(s, llm_interval_min(s)),
+                                           least_beside(s, m),
+                                           0};
 
         if (!dt_orch_front_build(s, m, &lim, &s->any_depth[m]))
             return false;
@@ -281,12 +309,32 @@ static bool set_depth(struct dt_search_state *s, int gen_pp)
     return true;
 }
 
+/* Is there a depth at which the LLM, as fast as it may be, is of use? */
+static bool depth_of_use(struct dt_search_state *s)
+{
+    const struct dt_orch_modes *o = &s->t->space.of[s->llm];
+    int max = dt_orch_cell_depth_max(s);
+    bool use = max < 1; /* the rejection is to be counted */
+
+    s->threshold = s->lean ? s->limit : dt_orch_pool_threshold(&s->pool);
+    for (int pp = 1; pp <= max && !use; pp++)
+        for (int r = 0; r < o->n_recompute && !use; r++) {
+            struct dt_orch_times *x =
+                dt_orch_times_of(s->t, s->llm, s->c->lane, r, s->c->microbatch, s->pipe->split);
+            struct llm_view v;
+
+            s->pp_lm = pp;
+            use = x && view_llm(s, x, &v);
+        }
+    return use;
+}
+
 static void open_cell(struct dt_search_state *s, double x_lm)
 {
     int deepest = 0;
 
     s->stats->cells_opened++;
-    if (!generator_layouts(s)) {
+    if (!depth_of_use(s) || !generator_layouts(s)) {
         note_cell_floor(s);
         return;
     }
@@ -305,34 +353,29 @@ static void open_cell(struct dt_search_state *s, double x_lm)
 
 static void visit_cells(struct dt_search_state *s, const struct dt_orch_cell *cells, size_t n)
 {
-    double x[DT_MAX_MODULES] = {0};
+    double x[DT_MAX_MODULES] = {0}, least = HUGE_VAL;
     bool far = false; /* all that follow are beyond the threshold, too */
 
-    s->stats->lower_bound_s = s->stats->floor_s = HUGE_VAL;
-    s->stats->cells = (int64_t)n;
+    s->stats->cells += (int64_t)n;
     for (size_t i = 0; i < n && !s->t->nomem; i++) {
         double threshold = dt_orch_pool_threshold(&s->pool);
 
         dt_orch_cell_set(s, &cells[i]);
-        far = far || (cells[i].bound > threshold && cells[i].bound > s->stats->lower_bound_s);
+        far = far || (cells[i].bound > threshold && cells[i].bound > least);
         if (far) {
             note_cell_floor(s);
             continue;
         }
         s->cell_bound = dt_orch_cell_convex(s, x);
-        if (s->cell_bound < s->stats->lower_bound_s)
-            s->stats->lower_bound_s = s->cell_bound;
+        least = fmin(least, s->cell_bound);
         if (isinf(s->cell_bound))
             reject_gpus(s, s->min_gpus);
-        else if (s->cell_bound * (1 - DT_ORCH_SLACK) <= threshold)
+        else if (fmax(s->cell_bound, cells[i].bound) * (1 - DT_ORCH_SLACK) <= threshold)
             open_cell(s, x[s->llm]);
         else
             note_cell_floor(s);
     }
-    if (isinf(s->stats->lower_bound_s))
-        s->stats->lower_bound_s = 0;
-    if (isinf(s->stats->floor_s))
-        s->stats->floor_s = 0;
+    s->stats->lower_bound_s = fmin(s->stats->lower_bound_s, least);
 }
 
 static void search_init(struct dt_search_state *s, struct dt_orch_table *t)
@@ -361,9 +404,10 @@ static void search_free(struct dt_search_state *s)
     dt_free(s->raw.o);
 }
 
-enum dt_status dt_orch_search(struct dt_orch_table *t, const double *cap,
-                              const struct dt_orch_keep *keep, struct dt_error *err,
-                              struct dt_orch_cand *out, int *n, struct dt_search_stats *stats)
+/* Everything with this schedule, into a pool of its own at `out`. */
+static int search_schedule(struct dt_orch_table *t, enum dt_pipe_schedule schedule,
+                           const double *cap, const struct dt_orch_keep *keep,
+                           struct dt_orch_cand *out, struct dt_search_stats *stats)
 {
     struct dt_orch_cell *cells;
     struct dt_search_state s;
@@ -373,15 +417,40 @@ enum dt_status dt_orch_search(struct dt_orch_table *t, const double *cap,
     s.cap = cap;
     s.pool = (struct dt_orch_pool){out, keep->k, 0, keep->sure, keep->margin};
     s.stats = stats;
-    if (dt_orch_cells_list(&s, &cells, &n_cells))
+    if (dt_orch_cells_list(&s, schedule, &cells, &n_cells))
         visit_cells(&s, cells, n_cells);
     else
         t->nomem = true;
     dt_free(cells);
     search_free(&s);
+    return s.pool.n;
+}
+
+static int by_score(const void *pa, const void *pb)
+{
+    const struct dt_orch_cand *a = pa, *b = pb;
+
+    return dt_orch_cand_better(a, b) ? -1 : dt_orch_cand_better(b, a) ? 1 : 0;
+}
+
+enum dt_status dt_orch_search(struct dt_orch_table *t, const double *cap,
+                              const struct dt_orch_keep *keep, struct dt_error *err,
+                              struct dt_orch_cand *out, int *n, struct dt_search_stats *stats)
+{
+    int kept = 0;
+
+    stats->lower_bound_s = stats->floor_s = HUGE_VAL;
+    for (int i = 0; i < DT_SCHED_N; i++)
+        kept += search_schedule(t, (enum dt_pipe_schedule)i, cap, keep, out + kept, stats);
+    if (isinf(stats->lower_bound_s))
+        stats->lower_bound_s = 0;
+    if (isinf(stats->floor_s))
+        stats->floor_s = 0;
     if (t->nomem)
         return dt_error_nomem(err, "planner search");
-    *n = s.pool.n;
+    if (kept > 1)
+        qsort(out, (size_t)kept, sizeof(*out), by_score);
+    *n = kept;
     return DT_OK;
 }
 

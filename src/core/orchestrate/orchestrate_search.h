@@ -56,9 +56,11 @@ struct dt_search_state {
     double cell_bound, steps;
     double min_gpus; /* one lane of each module, or what the parameters alone need */
     int micro, lane_gpus;
-    double sample_lm, later_lm; /* the least and the most over recomputation */
+    /* the LLM's least times over recomputation: all of a sample, without what is put off, without twice that */
+    double sample_lm, passage_lm, filled_lm;
     int64_t slot;
-    int gen_pp, pp_lm; /* deepest generator, depth of the LLM */
+    int behind[DT_MAX_MODULES]; /* of encoders: microbatches under way behind them */
+    int gen_pp, pp_lm;          /* deepest generator, depth of the LLM */
     struct dt_orch_choice of_lm;
     double base; /* warm-up of the LLM */
     double pass; /* what a microbatch's passage through it takes beyond that */
@@ -89,9 +91,15 @@ void dt_orch_pool_add(struct dt_orch_pool *p, const struct dt_orch_cand *c, int 
 
 /* ---- orchestrate_cells.c ---- */
 
-/* All cells with a bound of each, the least first; false when out of memory. */
-bool dt_orch_cells_list(struct dt_search_state *s, struct dt_orch_cell **out, size_t *n);
+/* All cells of the schedule with a bound of each, the least first; false when out of memory. */
+bool dt_orch_cells_list(struct dt_search_state *s, enum dt_pipe_schedule schedule,
+                        struct dt_orch_cell **out, size_t *n);
 void dt_orch_cell_set(struct dt_search_state *s, const struct dt_orch_cell *c);
+/* No combination with an LLM of this warm-up, passage and interval that leaves so many GPUs is faster by the formula. */
+double dt_orch_cell_bound(const struct dt_search_state *s, double gpus, double base, double pass,
+                          double interval);
+/* The LLM's warm-up at any depth, at least. */
+double dt_orch_cell_least_base(const struct dt_search_state *s);
 /* The convex optimum of the cell and the x_m that it takes. */
 double dt_orch_cell_convex(struct dt_search_state *s, double *x);
 /* What no timeline of the cell with a pipeline of this depth, whose slowest stage takes `interval` a slot, undercuts
@@ -113,6 +121,7 @@ struct dt_orch_limits { /* what a layout may take to be of use */
     int pp_max, gpus_max;
     double interval_max; /* seconds per slot */
     double interval_min; /* no combination is faster than this: being faster is worth nothing */
+    double base, pass;   /* warm-up of all other modules, and passage of the LLM, at least */
 };
 /* The Pareto-optimal layouts of module m within the limits; false when there is none. */
 bool dt_orch_front_build(struct dt_search_state *s, int m, const struct dt_orch_limits *lim,
