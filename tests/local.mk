@@ -84,7 +84,8 @@ check_PROGRAMS += \
 	tests/test_trace_perfetto \
 	tests/test_train \
 	tests/test_transport \
-	tests/test_zb_h1
+	tests/test_zb_h1 \
+	tests/test_zero
 tests_test_rows_SOURCES = tests/test_rows.c src/cli/rows.c src/cli/table.c
 tests_mutate_SOURCES = tests/mutate.c tests/mutate.h tests/mutate_bytes.c
 tests_test_cores_SOURCES = tests/test_cores.c tests/synth.c tests/synth.h
@@ -96,6 +97,7 @@ tests_test_replicas_SOURCES = tests/test_replicas.c tests/random_plan.h
 tests_test_program_mutants_SOURCES = \
 	tests/test_program_mutants.c tests/program_oracle.c tests/program_oracle.h tests/random_plan.h
 tests_test_zb_h1_SOURCES = tests/test_zb_h1.c tests/random_plan.h
+tests_test_zero_SOURCES = tests/test_zero.c tests/random_plan.h
 tests_test_runs_hostile_SOURCES = tests/test_runs_hostile.c tests/synth.c tests/synth.h
 tests_test_timeline_SOURCES = tests/test_timeline.c tests/synth.c tests/synth.h
 tests_test_trace_perfetto_SOURCES = tests/test_trace_perfetto.c tests/synth.c tests/synth.h

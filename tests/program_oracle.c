@@ -56,6 +56,8 @@ struct judge {
     bool *placed;
 };
 
+enum { OPS = 4096 }; /* of a program, at most */
+
 static bool coll(const struct dt_op *o)
 {
     return o->kind == DT_OP_GRAD_SYNC || o->kind == DT_OP_GRAD_NORM ||
@@ -153,8 +155,10 @@ static struct name name_of(const struct dt_program *p, const struct dt_op *o)
         n.word[2] = (uint64_t)o->mb << 8 | o->chunk;
     if (work(o) || o->kind == DT_OP_GRAD_SYNC || o->kind == DT_OP_PARAM_GATHER)
         n.word[3] = (uint64_t)o->part << 8 | o->parts;
-    if (o->kind == DT_OP_GRAD_SYNC || o->kind == DT_OP_PARAM_GATHER)
-        n.word[2] = o->chunk;
+    if (coll(o))
+        n.word[2] = (uint64_t)o->mb << 8 | o->chunk;
+    if (o->kind == DT_OP_GRAD_NORM)
+        n.word[2] = o->mb;
     if (message(o) || coll(o)) {
         n.word[4] = o->bytes;
         n.word[5] = o->flags;
@@ -205,6 +209,7 @@ static struct name *all_members(const struct dt_program *p)
                 n[at].word[7] = (uint64_t)one->lane << 32 | (uint64_t)one->part << 8 | one->chunk;
                 n[at].word[9] = one->bytes;
                 n[at].word[10] = one->flags;
+                n[at].word[11] = one->mb;
             }
             n[at].word[8] = (uint64_t)p->groups[g].n << 8 | p->groups[g].kind;
             at++;
@@ -358,6 +363,12 @@ static bool must(const struct dt_program *p, const struct dt_op *a, const struct
         return same_mb(a, b);
     if (a->kind == DT_OP_BACKWARD && b->kind == DT_OP_WEIGHT_GRAD)
         return same_mb(a, b);
+    if (a->kind == DT_OP_PARAM_GATHER && a->mb != DT_NONE && b->kind != DT_OP_GRAD_NORM)
+        return same_mb(a, b) &&
+               b->kind == (a->flags & DT_OPF_GRAD ? DT_OP_BACKWARD : DT_OP_FORWARD) &&
+               b->part >= a->part;
+    if (b->kind == DT_OP_GRAD_SYNC && b->mb != DT_NONE)
+        return a->kind == last && same_mb(a, b) && a->part <= b->part;
     if (a->kind == DT_OP_PARAM_GATHER && b->kind == DT_OP_FORWARD)
         return !y->overlap_param || (a->chunk == b->chunk && (b->parts == 1 || b->part >= a->part));
     if (b->kind == DT_OP_GRAD_SYNC && work(a) && !y->overlap_grad && !(b->flags & DT_OPF_TIED))
@@ -419,6 +430,53 @@ static const char *pairs(const struct judge *j, bool split)
     return NULL;
 }
 
+/* Collectives of each microbatch: no more parts are gathered, nor have gradients that are not reduced, than there is room
+ * for. */
+static const char *windows(const struct judge *j, uint32_t lane, bool split)
+{
+    const struct dt_lane *l = &j->p->lanes[lane];
+    const struct dt_plan_policy *y = &j->p->plan->policy;
+    uint32_t part[OPS], sync[OPS], parts = 0, grads = 0, last = DT_NONE;
+    bool own[256] = {false};
+
+    for (uint32_t i = l->first; i < l->first + l->n; i++)
+        if (coll(&j->ops[i]) && j->ops[i].mb != DT_NONE)
+            own[j->ops[i].chunk] = true;
+    for (uint32_t i = l->first; i < l->first + l->n; i++) {
+        const struct dt_op *o = &j->ops[i];
+        bool makes = o->kind == (split ? DT_OP_WEIGHT_GRAD : DT_OP_BACKWARD) && own[o->chunk];
+        uint32_t lead = y->overlap_param ? 2 : 1, room = y->overlap_grad && o->parts > 1 ? 2 : 1;
+
+        if (!work(o))
+            continue;
+        for (uint32_t k = l->first; k < l->first + l->n; k++) {
+            const struct dt_op *x = &j->ops[k];
+            bool mine = coll(x) && x->mb != DT_NONE && same_mb(x, o) && x->part == o->part;
+
+            if (mine && x->kind == DT_OP_PARAM_GATHER && parts >= lead &&
+                o->kind == (x->flags & DT_OPF_GRAD ? DT_OP_BACKWARD : DT_OP_FORWARD) &&
+                !has_ended(j, part[parts - lead], k))
+                return "gathers too early";
+        }
+        if (makes && grads >= room && sync[grads - room] != DT_NONE &&
+            !has_ended(j, sync[grads - room], i))
+            return "too much to reduce";
+        if (!y->overlap_grad && last != DT_NONE && !has_ended(j, last, i))
+            return "computes beside a sync";
+        part[parts++] = i;
+        if (!makes)
+            continue;
+        sync[grads] = DT_NONE;
+        for (uint32_t k = l->first; k < l->first + l->n; k++)
+            if (j->ops[k].kind == DT_OP_GRAD_SYNC && j->ops[k].mb != DT_NONE &&
+                same_mb(&j->ops[k], o) && j->ops[k].part == o->part)
+                sync[grads] = k;
+        last = sync[grads];
+        grads++;
+    }
+    return NULL;
+}
+
 /* ---- counts ---- */
 
 /* Cut forwards come first of their chunk, cut gradients last; their parts lie side by side. */
@@ -426,6 +484,8 @@ static const char *parts(const struct judge *j, bool split)
 {
     for (uint32_t i = 0; i < j->p->n_ops; i++) {
         const struct dt_op *o = &j->ops[i];
+
+        int zero = j->p->plan->modules[o->module].zero;
 
         if (!work(o) || o->parts == 1)
             continue;
@@ -435,7 +495,7 @@ static const char *parts(const struct judge *j, bool split)
             return "parts apart";
         if (o->kind == DT_OP_BACKWARD && split)
             return "a backward in parts";
-        for (uint32_t k = 0; k < j->p->n_ops; k++)
+        for (uint32_t k = 0; zero < (o->kind == DT_OP_FORWARD ? 3 : 2) && k < j->p->n_ops; k++)
             if (j->ops[k].kind == o->kind && j->ops[k].lane == o->lane &&
                 j->ops[k].chunk == o->chunk && j->ops[k].mb != o->mb &&
                 (o->kind == DT_OP_FORWARD ? k < i : k > i))
@@ -501,7 +561,7 @@ static const char *in_flight(const struct judge *j, uint32_t lane)
 static const char *credits(const struct judge *j, uint32_t lane)
 {
     const struct dt_lane *l = &j->p->lanes[lane];
-    uint32_t order[4096], n = 0;
+    uint32_t order[OPS], n = 0;
 
     for (uint32_t i = l->first; i < l->first + l->n; i++)
         if (j->ops[i].kind == DT_OP_FORWARD && j->ops[i].part == 0)
@@ -529,7 +589,8 @@ static const char *orders(struct judge *j, bool split)
     wrong = wrong ? wrong : pairs(j, split);
     wrong = wrong ? wrong : parts(j, split);
     for (uint32_t l = 0; l < (uint32_t)j->p->n_lanes && !wrong; l++)
-        wrong = comes_back(j, l) ? in_flight(j, l) : credits(j, l);
+        if (!(wrong = windows(j, l, split)))
+            wrong = comes_back(j, l) ? in_flight(j, l) : credits(j, l);
     return wrong;
 }
 

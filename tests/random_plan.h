@@ -33,6 +33,19 @@ static inline void sf_random_guests(struct sched_fixture *s, uint64_t seed, int 
 }
 
 /* Model, plan and samples, with 1F1B or any other schedule of the table; `small`: fewer modules, lanes and microbatches. */
+/* Collectives of each microbatch need slots that are aligned, and gathers of parameters backwards that are whole. */
+static inline void sf_zero_allowed(struct sched_fixture *s)
+{
+    int most = dt_pipe_of(s->plan.policy.schedule)->put_off ? 2 : 3;
+
+    for (int m = 0; m < s->plan.n_modules; m++)
+        if (s->plan.modules[m].layout.dp > dt_plan_slot_samples(&s->plan, s->f.model.llm))
+            most = 1;
+    for (int m = 0; m < s->plan.n_modules; m++)
+        if (s->plan.modules[m].zero > most)
+            s->plan.modules[m].zero = most;
+}
+
 static inline void sf_random(struct sched_fixture *s, uint64_t seed, int round, bool small)
 {
     static const char *const names[] = {"e0", "e1", "e2", "g0", "g1"};
@@ -69,13 +82,14 @@ static inline void sf_random(struct sched_fixture *s, uint64_t seed, int round, 
             sf_layout(s, m, tps[sf_below(&r, 3)], 1 + sf_below(&r, small ? 2 : 3), 1,
                       1 + sf_below(&r, 3 * dp < 2 * n * dp ? (small ? 2 : 3) * dp : 2 * n * dp));
         s->plan.modules[m].frozen = sf_below(&r, 3) == 0;
-        s->plan.modules[m].zero = sf_below(&r, 2);
+        s->plan.modules[m].zero = sf_below(&r, 4);
     }
     if (small) /* a table that the first and the last stage share */
         s->f.model.modules[llm].blocks[s->f.model.modules[llm].n_blocks - 1].tied = sf_below(&r, 2);
     s->plan.colocated = small && sf_below(&r, 4) == 0;
     sf_random_guests(s, seed, round);
     sf_samples(s, (int64_t)n * dp * 2, 2, 2, sf_below(&r, 2), dt_rng_u64(&r));
+    sf_zero_allowed(s);
     for (int m = 0; m < llm; m++)
         s->f.model.modules[m].merge = sf_below(&r, 3); /* 0 and 1: no merging */
 }

@@ -383,6 +383,12 @@ START_TEST(refuses_what_it_cannot_run)
     f.plan.modules[1].layout.tp = 2;
     ck_assert_int_eq(dt_exec_new(&f.opt, &f.err, &x), DT_ERR_INPUT);
     dt_assert_has(f.err.message, "tp");
+    f.plan.modules[1].layout.tp = 1;
+    f.plan.modules[1].layout.dp = 2;
+    f.plan.modules[1].zero = 2;
+    ck_assert_int_eq(dt_exec_new(&f.opt, &f.err, &x), DT_ERR_INPUT);
+    dt_assert_has(f.err.message, "zero 2 is planned and simulated");
+    f.plan.modules[1].layout.dp = f.plan.modules[1].zero = 1;
     ef_free(&f);
 }
 END_TEST

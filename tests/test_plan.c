@@ -522,7 +522,7 @@ static const struct {
     {"      3,", "      x,", "integer"},
     {"\"frozen\": false", "\"frozen\": 7", "frozen"},
     {"\"strategy\"", "\"strategies\"", "strategy"},
-    {"\"zero\": 1", "\"zero\": 3", "zero"},
+    {"\"zero\": 1", "\"zero\": 4", "zero"},
     {"\"mem_bytes_max\"", "\"mem\"", "mem"},
     {"\"tp\": 2", "\"tp\": 1000000, \"cp\": 1000000", "cp"},
 };

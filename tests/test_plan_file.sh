@@ -30,8 +30,8 @@ BEGIN {
         if (rand() < 0.3) line = line " train.seq_len=" one("4096 6144")
         if (rand() < 0.4) line = line " train.recompute=" one("none selective full")
         else if (rand() < 0.6) line = line " train.recompute={encoder:@" one("none selective full") ",@llm:@" one("none selective full") "}"
-        if (rand() < 0.3) line = line " train.zero=0"
-        else if (rand() < 0.5) line = line " train.zero={encoder:@" one("0 1") ",@llm:@" one("0 1") "}"
+        if (rand() < 0.4) line = line " train.zero=" one("0 2 3")
+        else if (rand() < 0.5) line = line " train.zero={encoder:@" one("0 1 2 3") ",@llm:@" one("0 1 2 3") "}"
         if (rand() < 0.3) line = line " train.schedule=" one("gpipe interleaved@search.max_vpp=2")
         if (rand() < 0.5) line = line " train.reorder.intra=" one("true false") " train.reorder.inter=" one("true false")
         if (rand() < 0.5) line = line " train.overlap={grad: " one("true false") ", param: " one("true false") "}"

@@ -79,6 +79,20 @@ static bool is_collective(const struct dt_op *o)
     return dt_op_resource(o->kind) == DT_RES_COLL;
 }
 
+/* of a microbatch */
+static bool is_own(const struct dt_op *o)
+{
+    return is_collective(o) && o->mb != DT_NONE;
+}
+static bool is_own_gather(const struct dt_op *o)
+{
+    return is_gather(o) && is_own(o);
+}
+static bool is_own_sync(const struct dt_op *o)
+{
+    return is_sync(o) && is_own(o);
+}
+
 static uint32_t below(uint32_t n)
 {
     return (uint32_t)dt_rng_below(&rng, n);
@@ -204,6 +218,13 @@ static bool add(pick *is, pick *to, bool same_lane, bool later)
     X(backward_waits_for_less, drop(is_backward))                                                  \
     X(send_waits_for_less, drop(is_send))                                                          \
     X(sync_waits_for_less, drop(is_sync))                                                          \
+    X(gather_waits_for_less, drop(is_own_gather))                                                  \
+    X(own_sync_waits_for_less, drop(is_own_sync))                                                  \
+    X(gather_after_another_part, redirect(is_own_gather, is_work, true))                           \
+    X(own_collectives_change_places, move(is_own, is_own))                                         \
+    X(collective_of_another_microbatch, label(is_own))                                             \
+    X(collective_of_one_microbatch, label(is_collective))                                          \
+    X(gather_for_the_other_direction, other_use())                                                 \
     X(shared_table_waits_for_less, drop(is_tied))                                                  \
     X(norm_waits_for_less, drop(is_norm))                                                          \
     X(step_waits_for_less, drop(is_step))                                                          \
@@ -421,6 +442,17 @@ static bool flags(unsigned bit)
     return true;
 }
 
+static bool other_use(void)
+{
+    uint32_t i = choose(is_gather, DT_NONE, DT_NONE);
+
+    if (i == DT_NONE)
+        return false;
+    for (uint32_t k = 0, g = at(i)->peer; k < s.p->groups[g].n; k++)
+        at(s.p->group_ops[s.p->groups[g].first + k])->flags ^= DT_OPF_GRAD;
+    return true;
+}
+
 static bool other_group(void)
 {
     uint32_t i = choose(is_collective, DT_NONE, DT_NONE);
@@ -620,6 +652,7 @@ START_TEST(damage_is_found_where_it_matters)
         sf_random(&s, seed, round, true);
         if (s.plan.policy.schedule == DT_SCHED_1F1B && round % 2)
             s.plan.policy.schedule = DT_SCHED_ZB_H1;
+        sf_zero_allowed(&s);
         sf_assign(&s);
         if (dt_sched_compile(&s.plan, &s.f.model, &s.f.cluster, s.a, NULL, &s.err, &s.p) != DT_OK ||
             s.p->n_ops > OPS_MAX) {

@@ -166,6 +166,7 @@ START_TEST(random_graphs_compile)
             continue;
         }
         s.plan.policy.schedule = DT_SCHED_ZB_H1;
+        sf_zero_allowed(&s);
         sf_assign(&s);
         ck_assert_msg(
             dt_sched_compile(&s.plan, &s.f.model, &s.f.cluster, s.a, NULL, &s.err, &s.p) == DT_OK,

@@ -224,10 +224,14 @@ static void remedies(const struct dt_plan *p, const struct dt_model *m, const st
         q.modules[at->module].recompute = DT_RECOMPUTE_FULL;
         k += try_change(&q, m, c, at, "recompute full", text + k, size - (size_t)k);
     }
-    if (p->modules[at->module].zero == 0) {
+    for (int zero = p->modules[at->module].zero + 1;
+         zero <= (dt_cluster_is_cpu(c) ? 1 : DT_ZERO_MAX); zero++) {
+        char what[16];
+
         q = *p;
-        q.modules[at->module].zero = 1;
-        k += try_change(&q, m, c, at, "zero 1", text + k, size - (size_t)k);
+        q.modules[at->module].zero = zero;
+        snprintf(what, sizeof(what), "zero %d", zero);
+        k += try_change(&q, m, c, at, what, text + k, size - (size_t)k);
     }
     q = *p;
     if (l->tp * 2 <= c->gpus_per_node) {

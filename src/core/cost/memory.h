@@ -13,8 +13,10 @@
 
 struct dt_memory {
     double params, grads, optimizer, activations, logits_workspace, broker, reserve,
-        total;     /* bytes */
-    double wire;   /* of params: what replicas gather under ZeRO-1 */
+        total;   /* bytes */
+    double wire; /* of params: what replicas gather under ZeRO-1 */
+    double
+        whole; /* of params and grads: the buckets that are whole for a time under ZeRO 2 and 3 */
     int in_flight; /* microbatches whose activations are held at once (per chunk sum for vpp) */
 };
 /* The lane of (module, stage) with n microbatches per replica as the plan's schedule sees it. */

@@ -15,9 +15,12 @@ struct dt_memory_lane { /* a stage, and the block that is looked at */
     const struct dt_memory_row *row;
     struct dt_block_shard shard;
     const struct dt_work *work;
-    double elem;                 /* bytes of an element between blocks */
-    double tokens, own;          /* of the fullest rank; its own between blocks under tp */
-    double replicas;             /* that share moments under ZeRO-1 */
+    double elem;        /* bytes of an element between blocks */
+    double tokens, own; /* of the fullest rank; its own between blocks under tp */
+    int zero;           /* of the module, as far as the device goes along */
+    double replicas;    /* that share moments, and more from ZeRO 2 on */
+    double bucket,
+        bucket_grads; /* parameters of the largest bucket, and of the largest with those trained alone */
     bool backward;               /* in any of its blocks */
     const struct dt_block *seen; /* the block that the next four numbers are of */
     double params, whole, kept;  /* activations: all, and those that stay for the backward */

@@ -9,6 +9,10 @@
  *   grads       fp32                 of those trained              of a chunk that trains any
  *   optimizer   of those trained,    12 B: master, m, v            8 B: m, v
  *               over the replicas under ZeRO-1
+ *   ZeRO 2      grads over the       the share of a rank, and the  as ZeRO-1 (such plans are not run)
+ *               replicas             buckets that are not reduced
+ *   ZeRO 3      params as well       the share, and the buckets    as ZeRO-1
+ *                                    that are gathered
  *   activations in flight            bf16                          in the job's precision
  *               (a split backward: until the weight gradient, and what it leaves for that)
  *               and a workspace      of one block                  of one block and between blocks
@@ -149,8 +153,9 @@ static double charge_chunk(struct dt_memory_lane *s, const struct dt_model *m, i
                            struct dt_memory *out)
 {
     const struct dt_memory_row *row = s->row;
-    double kept = 0, all = 0, with_grads = 0;
+    double kept = 0, all = 0, with_grads = 0, all_before = 0, grads_before = 0;
     bool above = dt_plan_upstream_trained(s->p, m, module, first), any = false;
+    int n = last - first, buckets = n < DT_PLAN_BUCKETS ? n : DT_PLAN_BUCKETS, bucket = 0;
 
     *workspace = 0;
     for (int i = first; i < last; i++) {
@@ -170,11 +175,37 @@ static double charge_chunk(struct dt_memory_lane *s, const struct dt_model *m, i
         *stash += above ? s->stash : 0;
         *workspace = fmax(*workspace, row->working(s, i, above));
         out->logits_workspace = fmax(out->logits_workspace, row->scratch(s, i, trained));
+        if (s->zero < 2 || i + 1 < first + n * (bucket + 1) / buckets)
+            continue;
+        s->bucket = fmax(s->bucket, all - all_before);
+        s->bucket_grads = fmax(s->bucket_grads, with_grads - grads_before);
+        all_before = all;
+        grads_before = with_grads;
+        bucket++;
     }
     out->params += row->param * all;
     out->grads += row->grad * (!row->grads_of_all ? with_grads : any ? all : 0);
     *workspace += row->beside ? row->beside(s, module, m, first, last) : 0;
     return kept + (row->states ? row->states(s, first, last) : 0);
+}
+
+/* ZeRO 2 and 3: every rank keeps its share, and as many buckets are whole as the program allows (dt_program_check).  No
+ * more than all of it: buckets that are reduced, or gathered, in the place where the shares are need no more. */
+static void shard(const struct dt_memory_lane *s, struct dt_memory *out)
+{
+    const struct dt_plan_policy *y = &s->p->policy;
+    double params = out->params, grads = out->grads;
+    double gathered = dt_plan_whole_buckets(y->overlap_param) * s->row->param * s->bucket;
+    double reduced = dt_plan_whole_buckets(y->overlap_grad) * s->row->grad * s->bucket_grads;
+
+    if (s->zero > 1 && s->replicas > 1) {
+        out->grads = fmin(grads, grads / s->replicas + reduced);
+        out->whole += out->grads - grads / s->replicas;
+    }
+    if (s->zero > 2 && s->replicas > 1) {
+        out->params = fmin(params, params / s->replicas + gathered);
+        out->whole += out->params - params / s->replicas;
+    }
 }
 
 static void open_lane(struct dt_memory_lane *s, int stage, const struct dt_model *m, int module)
@@ -184,7 +215,8 @@ static void open_lane(struct dt_memory_lane *s, int stage, const struct dt_model
     s->mod = &m->modules[module];
     s->shard = dt_plan_shard(s->mp);
     s->elem = dt_plan_policy_elem_bytes(&s->p->policy);
-    s->replicas = s->mp->zero > 0 ? (double)l->dp * l->cp * l->ip : 1;
+    s->zero = s->row == &gpu || s->mp->zero < 1 ? s->mp->zero : 1;
+    s->replicas = s->zero > 0 ? (double)dt_plan_layout_copies(l) : 1;
     s->backward = !dt_memory_forward_only(s->p, m, module, stage);
     s->tokens = (double)s->work->tokens / (l->ip > 1 ? l->ip : 1);
     if (l->ip > 1 && s->tokens < (double)s->work->tokens_max)
@@ -217,6 +249,7 @@ void dt_memory_stage_on(enum dt_memory_device device, const struct dt_plan *p,
         workspace = row->workspace_shared ? fmax(workspace, own) : workspace + own;
         messages = fmax(messages, broker_bytes(&s, first, last, queue));
     }
+    shard(&s, out);
     out->in_flight = dt_memory_held(p, m, module, stage, n_microbatches);
     /* chunks differ by at most a block or so: every chunk-microbatch in flight is charged as the
      * largest one */

@@ -160,7 +160,11 @@ static enum dt_status one_zero(struct dt_node map, const char *name, struct dt_j
 
     if (dt_job_is_auto(dt_map_get(map, name)))
         return DT_OK;
-    DT_TRY(dt_get_int(map, name, 0, 1, &v, err));
+    DT_TRY(dt_get_int(map, name, 0, DT_ZERO_MAX, &v, err));
+    if (v > 1 && dt_cluster_is_cpu(&j->cluster))
+        return dt_node_error(
+            dt_map_get(map, name), err,
+            "zero: %d: on CPUs gradients and parameters are not sharded; use 0 or 1", (int)v);
     j->zero[module] = (int)v;
     return DT_OK;
 }
@@ -289,11 +293,11 @@ const struct dt_key dt_job_train_keys[] = {
      .help = "pipeline schedule: order of forwards and backwards on a stage"},
     {.name = "zero",
      .type = DT_KEY_OWN,
-     .form = "integer from 0 to 1, or map of modules",
+     .form = "integer from 0 to 3, or map of modules",
      .words = auto_words,
      .read = read_zero,
      .fallback = "auto where plans are searched for on GPUs, else 1",
-     .help = "1: the optimizer state is sharded over data-parallel replicas"},
+     .help = "what replicas shard: 1 optimizer states, 2 gradients too, 3 parameters too"},
     {.name = "stepccl",
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct dt_job, policy.stepccl),

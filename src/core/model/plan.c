@@ -2,6 +2,7 @@
  *
  * Plans: structural validity, and what freezing means for a block (placement: plan_place.c). */
 #include "core/model/plan.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -125,6 +126,39 @@ static enum dt_status check_blocks(const struct dt_plan *p, int m, const struct 
     return DT_OK;
 }
 
+/* What is exchanged at each microbatch (ZeRO 2 and 3) needs replicas that work in step, slot by slot. */
+static enum dt_status check_modes(const struct dt_plan *p, int m, int llm,
+                                  const struct dt_cluster *c, struct dt_error *err)
+{
+    const struct dt_plan_module *mp = &p->modules[m];
+    const char *schedule = dt_pipe_schedule_names[p->policy.schedule];
+    int64_t slot = dt_plan_slot_samples(p, llm);
+
+    if ((unsigned)mp->recompute > DT_RECOMPUTE_FULL || mp->zero < 0 || mp->zero > DT_ZERO_MAX)
+        return bad(err, p, m, "unknown recompute or zero");
+    if (mp->zero < 2 || dt_plan_layout_copies(&mp->layout) == 1)
+        return DT_OK;
+    if (dt_cluster_is_cpu(c))
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "plan, module %s: zero %d: on CPUs gradients and parameters are not "
+                            "sharded; use zero 0 or 1",
+                            p->module_names[m], mp->zero);
+    if (mp->zero > 2 && dt_pipe_of(p->policy.schedule)->put_off)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "plan, module %s: zero 3 gathers parameters for a forward and a "
+                            "backward, and schedule %s splits the backward; use zero 2",
+                            p->module_names[m], schedule);
+    for (int o = 0; o < p->n_modules; o++)
+        if (p->modules[o].layout.dp > slot)
+            return dt_error_set(err, DT_ERR_INPUT,
+                                "plan, module %s: zero %d exchanges gradients at each microbatch, "
+                                "but the %d replicas of %s share slots of %lld sample%s and do not "
+                                "work in step; use zero 0 or 1",
+                                p->module_names[m], mp->zero, p->modules[o].layout.dp,
+                                p->module_names[o], (long long)slot, dt_plural(slot));
+    return DT_OK;
+}
+
 static enum dt_status check_policy(const struct dt_plan *p, int llm, struct dt_error *err)
 {
     const struct dt_plan_policy *y = &p->policy;
@@ -153,9 +187,7 @@ enum dt_status dt_plan_validate(const struct dt_plan *p, const struct dt_model *
         if (strcmp(p->module_names[i], m->modules[i].name) != 0)
             return dt_error_set(err, DT_ERR_INPUT, "plan: module %d is %s, in model %s it is %s", i,
                                 p->module_names[i], m->name, m->modules[i].name);
-        if ((unsigned)p->modules[i].recompute > DT_RECOMPUTE_FULL || p->modules[i].zero < 0 ||
-            p->modules[i].zero > 1)
-            return bad(err, p, i, "unknown recompute or zero");
+        DT_TRY(check_modes(p, i, m->llm, c, err));
         DT_TRY(check_degrees(p, i, &m->modules[i], err));
         DT_TRY(check_blocks(p, i, &m->modules[i], err));
     }

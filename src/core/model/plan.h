@@ -52,10 +52,26 @@ static inline int dt_plan_layout_gpus(const struct dt_plan_layout *l)
     return dt_plan_layout_lane_gpus(l) * l->pp * l->dp;
 }
 
+/* Ranks that hold the same parameters. */
+static inline int64_t dt_plan_layout_copies(const struct dt_plan_layout *l)
+{
+    return (int64_t)l->dp * l->cp * l->ip;
+}
+/* Ranges of blocks that a virtual stage's collectives are cut into, at most: where they overlap with compute, and
+ * where gradients (ZeRO 2) or parameters (ZeRO 3) are whole for one range at a time. */
+enum { DT_PLAN_BUCKETS = 4, DT_ZERO_MAX = 3 };
+/* Parameters of a ZeRO 3 module that are gathered, and gradients of a ZeRO 2 module that are not reduced yet: of how
+ * many buckets at most.  The next one is under way beside that in use if they overlap with compute. */
+static inline int dt_plan_whole_buckets(bool overlap)
+{
+    return overlap ? 2 : 1;
+}
+
 struct dt_plan_module {
     struct dt_plan_layout layout;
     enum dt_block_recompute recompute;
-    int zero; /* what the ranks that hold the same parameters share out: 1 the optimizer's states; 0 nothing */
+    int zero; /* what the ranks that hold the same parameters share out (ZeRO's stages): 1 the optimizer's states, 2 also
+               * the gradients, 3 also the parameters; 0 nothing */
     bool frozen; /* body frozen; projector blocks stay trained */
     bool pinned; /* layout.first_gpu is stated: dt_plan_place leaves it as it is */
     /* 1 + the module on whose GPUs this one lies, as a guest that takes turns with it; 0: it has its own */

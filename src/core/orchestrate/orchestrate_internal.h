@@ -97,7 +97,8 @@ struct dt_orch_table {
     struct dt_orch_times *times[DT_MAX_MODULES];
     struct dt_orch_least least[DT_MAX_MODULES][2]; /* [split]; not of the LLM */
     int gpus;
-    double static_bytes[DT_MAX_MODULES], optimizer_bytes[DT_MAX_MODULES];
+    double static_bytes[DT_MAX_MODULES], grad_bytes[DT_MAX_MODULES],
+        optimizer_bytes[DT_MAX_MODULES];
     double sigmas; /* spread that the largest microbatch is taken to have */
     struct dt_orch_mem_entry *mem;
     size_t mem_cap, mem_n;

@@ -41,7 +41,8 @@ void dt_search_largest_work(const struct dt_search_input *in, const struct dt_pl
 }
 
 /* Bytes per parameter that no split avoids: bf16 weights; where trained, fp32 gradients and the
- * fp32 master copy and two Adam moments, those over dp under ZeRO-1.  On CPUs the master copy is
+ * fp32 master copy and two Adam moments; over dp those under ZeRO 1, gradients too under 2, weights
+ * too under 3.  On CPUs the master copy is
  * the weights. */
 void dt_orch_table_static_bytes(struct dt_orch_table *t, int m)
 {
@@ -55,7 +56,7 @@ void dt_orch_table_static_bytes(struct dt_orch_table *t, int m)
             continue; /* experts may lie elsewhere (ep) */
         t->static_bytes[m] += params * (cpu ? 4 : 2);
         if (dt_plan_trained(&t->scratch, model, m, b)) {
-            t->static_bytes[m] += params * 4;
+            t->grad_bytes[m] += params * 4;
             t->optimizer_bytes[m] += params * (cpu ? 8 : 12);
         }
     }
@@ -70,7 +71,8 @@ double dt_orch_table_min_gpus(const struct dt_orch_table *t, int m, int lane, in
 
     for (int i = 0; i < o->n_zero; i++)
         zero = o->zero[i] > zero ? o->zero[i] : zero;
-    bytes = t->static_bytes[m] + t->optimizer_bytes[m] / (zero > 0 ? dp : 1);
+    bytes = t->static_bytes[m] / (zero > 2 ? dp : 1) + t->grad_bytes[m] / (zero > 1 ? dp : 1) +
+            t->optimizer_bytes[m] / (zero > 0 ? dp : 1);
     lanes = bytes / (c->mem_bytes - c->mem_reserve_bytes);
     return fmax(lane, lanes) * (m == t->in->model->llm ? dp : 1);
 }
@@ -193,9 +195,12 @@ static double ask(struct dt_orch_table *t, const struct dt_orch_question *q)
 {
     const struct dt_model *model = t->in->model;
     const struct dt_plan_policy stated = t->scratch.policy;
+    const struct dt_orch_modes *modes = &t->space.of[q->m];
     double over = HUGE_VAL;
     int64_t slot;
 
+    if (t->space.pipe[q->pipe].split && modes->n_zero > 1 && modes->zero[q->of.zero] > 2)
+        return over; /* dt_plan_validate refuses it */
     set_llm(t, q, model->modules[q->m].role == DT_ROLE_GENERATOR);
     slot = (int64_t)q->dp_lm * t->scratch.policy.microbatch;
     if (set_module(t, q->m, &q->of, q->microbatch, &t->space.pipe[q->pipe]))

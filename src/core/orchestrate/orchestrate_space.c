@@ -114,7 +114,7 @@ static void fill_zero(const struct dt_search_input *in, int m, struct dt_orch_mo
     unsigned set = in->opt.zero[m] ? in->opt.zero[m] : 1U << in->zero[m];
 
     for (size_t i = 0; i < sizeof(order) / sizeof(*order); i++)
-        if (set >> order[i] & 1)
+        if ((set >> order[i] & 1) && (order[i] < 2 || !dt_cluster_is_cpu(in->cluster)))
             o->zero[o->n_zero++] = order[i];
 }
 

@@ -16,15 +16,18 @@
 /* Compute ops of one microbatch in one virtual stage: first and last part, DT_NONE = none. */
 struct dt_check_work {
     uint32_t f, f_end, b, b_end, w, w_end;
+    /* a bit for each part that has a collective of its own: gathers for the forward and for the backward, syncs */
+    uint8_t own[3];
 };
 
 struct dt_check_vstage {
-    int first, n;     /* blocks */
-    bool backward;    /* trains something, or something upstream of it does */
-    bool trains;      /* has parameters of its own that are trained */
-    bool split;       /* their gradients are an op of their own */
-    int sync_parts;   /* buckets of its gradients; 0: nobody to share them with */
-    int gather_parts; /* buckets of its parameters; 0: every replica has them */
+    int first, n;                /* blocks */
+    bool backward;               /* trains something, or something upstream of it does */
+    bool trains;                 /* has parameters of its own that are trained */
+    bool split;                  /* their gradients are an op of their own */
+    int sync_parts;              /* buckets of its gradients; 0: nobody to share them with */
+    int gather_parts;            /* buckets of its parameters; 0: every replica has them */
+    bool sync_each, gather_each; /* at every microbatch (ZeRO 2; ZeRO 3) */
     uint64_t token_bytes[DT_LEVEL_MAX],
         item_bytes; /* of what it hands on, by level of the tokens */
 };
@@ -107,10 +110,10 @@ enum dt_status dt_check_expect(struct dt_check *c);
 int dt_check_by_place(const void *a, const void *b);
 /* Bytes that virtual stage v hands on for a microbatch. */
 uint64_t dt_check_wire(const struct dt_check *c, int module, int v, uint32_t mb);
-/* Does a GPU of the lane hold trained parameters of blocks [first, first + n)?  Are they of `bytes` at
- * `each` bytes, with `vectors` more for those that are no matrices? */
-bool dt_check_shared(const struct dt_check *c, int module, int first, int n);
-bool dt_check_bytes(const struct dt_check *c, int module, int first, int n, uint64_t each,
+/* Does a GPU of the lane hold parameters of blocks [first, first + n), of those trained or of all?  Are they of `bytes`
+ * at `each` bytes, with `vectors` more for those that are no matrices? */
+bool dt_check_shared(const struct dt_check *c, int module, int first, int n, bool all);
+bool dt_check_bytes(const struct dt_check *c, int module, int first, int n, bool all, uint64_t each,
                     uint64_t vectors, uint64_t bytes);
 
 /* program_check_work.c: every forward and backward once; what lanes hold. */

@@ -33,7 +33,8 @@ static bool trained_above(const struct dt_check *c, int module)
     return above;
 }
 
-static int64_t params_sum(const struct dt_check *c, int module, int first, int n, bool vectors)
+static int64_t params_sum(const struct dt_check *c, int module, int first, int n, bool all,
+                          bool vectors)
 {
     const struct dt_plan_layout *l = layout(c, module);
     int64_t sum = 0;
@@ -42,7 +43,7 @@ static int64_t params_sum(const struct dt_check *c, int module, int first, int n
         const struct dt_block *b = &c->model->modules[module].blocks[i];
         struct dt_block_param_counts count = dt_block_param_count(b);
 
-        if (!dt_plan_trained(c->p->plan, c->model, module, i))
+        if (!all && !dt_plan_trained(c->p->plan, c->model, module, i))
             continue;
         sum += count.vectors + (vectors ? 0 : count.matrices);
         if (!vectors && b->kind == DT_BLOCK_LM_HEAD && b->tied && l->pp > 1)
@@ -57,20 +58,20 @@ static uint64_t share(int64_t sum, int tp, bool up)
     return (uint64_t)((2 * sum + tp - !up) / (2 * tp));
 }
 
-bool dt_check_shared(const struct dt_check *c, int module, int first, int n)
+bool dt_check_shared(const struct dt_check *c, int module, int first, int n, bool all)
 {
-    return share(params_sum(c, module, first, n, false), layout(c, module)->tp, true) > 0;
+    return share(params_sum(c, module, first, n, all, false), layout(c, module)->tp, true) > 0;
 }
 
-bool dt_check_bytes(const struct dt_check *c, int module, int first, int n, uint64_t each,
+bool dt_check_bytes(const struct dt_check *c, int module, int first, int n, bool all, uint64_t each,
                     uint64_t vectors, uint64_t bytes)
 {
-    int64_t all = params_sum(c, module, first, n, false);
-    int64_t more = params_sum(c, module, first, n, true);
+    int64_t sum = params_sum(c, module, first, n, all, false);
+    int64_t more = params_sum(c, module, first, n, all, true);
     int tp = layout(c, module)->tp;
 
     for (int i = 0; i < 4; i++)
-        if (bytes == each * share(all, tp, i & 1) + vectors * share(more, tp, i & 2))
+        if (bytes == each * share(sum, tp, i & 1) + vectors * share(more, tp, i & 2))
             return true;
     return false;
 }
@@ -105,6 +106,7 @@ static void expect_stages(struct dt_check *c, int module)
     const uint16_t *split = c->p->plan->modules[module].split;
     struct dt_check_module *m = &c->m[module];
     bool above = trained_above(c, module);
+    int zero = c->p->plan->modules[module].zero;
 
     for (int i = 0; i < m->n_v; i++) {
         struct dt_check_vstage *v = &m->v[i];
@@ -116,14 +118,15 @@ static void expect_stages(struct dt_check *c, int module)
         for (int b = v->first; b < v->first + v->n; b++)
             above |= dt_plan_trained(c->p->plan, c->model, module, b);
         v->backward = above;
-        v->trains = params_sum(c, module, v->first, v->n, false) > 0;
+        v->trains = dt_check_shared(c, module, v->first, v->n, false);
         v->split = v->trains && dt_pipe_of(y->schedule)->put_off;
-        if (v->trains && copies > 1) {
-            v->sync_parts = y->overlap_grad ? buckets : 1;
-            v->gather_parts = c->p->plan->modules[module].zero == 0 ? 0
-                              : y->overlap_param                    ? buckets
-                                                                    : 1;
-        }
+        v->gather_each =
+            zero == 3 && copies > 1 && dt_check_shared(c, module, v->first, v->n, true);
+        v->sync_each = zero >= 2 && copies > 1 && v->trains;
+        if (v->trains && copies > 1)
+            v->sync_parts = y->overlap_grad || v->sync_each ? buckets : 1;
+        if (v->gather_each || (zero > 0 && v->trains && copies > 1))
+            v->gather_parts = y->overlap_param || v->gather_each ? buckets : 1;
         wire(c, &c->model->modules[module], v);
     }
 }
@@ -147,6 +150,8 @@ static enum dt_status expect_module(struct dt_check *c, int module)
     if (!m->v || !m->work || !m->inner)
         return dt_error_nomem(c->err, "check of a program");
     memset(m->work, 0xff, (size_t)m->n_mb * (size_t)m->n_v * sizeof(*m->work));
+    for (size_t i = 0; i < (size_t)m->n_mb * (size_t)m->n_v; i++)
+        memset(m->work[i].own, 0, sizeof(m->work[i].own));
     memset(m->inner, 0xff, (size_t)m->n_mb * (size_t)m->n_v * sizeof(*m->inner));
     expect_stages(c, module);
     return DT_OK;

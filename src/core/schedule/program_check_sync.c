@@ -5,6 +5,8 @@
  * norm. */
 #include "core/schedule/program_check_impl.h"
 
+#include <string.h>
+
 /* ---- groups ---- */
 
 static enum dt_status check_group(struct dt_check *c, uint32_t g, uint8_t *member)
@@ -64,7 +66,7 @@ static enum dt_status check_replicas(struct dt_check *c, uint32_t i)
     for (uint32_t k = 0; k < g->n; k++) {
         x = &c->p->ops[c->p->group_ops[g->first + k]];
         if (x->module != op->module || x->stage != op->stage || x->chunk != op->chunk ||
-            x->part != op->part || x->parts != op->parts || x->replica != k)
+            x->part != op->part || x->parts != op->parts || x->mb != op->mb || x->replica != k)
             return dt_check_fail(c, i, "meets what is not the same of replica %u", k);
     }
     return DT_OK;
@@ -80,6 +82,15 @@ struct lane {
     uint32_t norm, step;                                      /* DT_NONE = none yet */
     uint8_t synced[DT_MAX_VSTAGES], gathered[DT_MAX_VSTAGES]; /* per chunk: a bit for each bucket */
     bool tied;
+};
+
+enum { OWN_GATHER_F, OWN_GATHER_B, OWN_SYNC }; /* in dt_check_work.own */
+
+/* Collectives of each microbatch on a lane, while its compute is walked. */
+struct own {
+    uint32_t *gather, *sync; /* per op of the lane: of this part; DT_NONE */
+    uint32_t part[2];        /* the last part, and the one before */
+    uint32_t left[2];        /* the last sync, and the one before */
 };
 
 static void look_at(struct lane *x)
@@ -124,9 +135,10 @@ static void bucket(const struct dt_check_vstage *v, int k, int parts, int *first
     *n = v->first + v->n * (k + 1) / parts - *first;
 }
 
-/* Is op i the only one of its bucket, of the right number, size and members?  `k`: the bucket. */
-static enum dt_status check_bucket(struct lane *x, uint32_t i, int parts, int k, uint64_t each,
-                                   uint64_t vectors, uint8_t *seen)
+/* Is op i the only one of its bucket, of the right number, size and members?  `k`: the bucket; `all`: also of what is
+ * not trained. */
+static enum dt_status check_bucket(struct lane *x, uint32_t i, int parts, int k, bool all,
+                                   uint64_t each, uint64_t vectors, uint8_t *seen)
 {
     const struct dt_op *op = &x->c->p->ops[i];
     int first, n;
@@ -135,13 +147,32 @@ static enum dt_status check_bucket(struct lane *x, uint32_t i, int parts, int k,
         return dt_check_fail(x->c, i, "is part %u of %u; its chunk has %d such parts", op->part,
                              op->parts, parts);
     bucket(&x->m->v[dt_check_v(x->c, op)], k, parts, &first, &n);
-    if (op->bytes == 0 || !dt_check_bytes(x->c, op->module, first, n, each, vectors, op->bytes))
+    if (op->bytes == 0 ||
+        !dt_check_bytes(x->c, op->module, first, n, all, each, vectors, op->bytes))
         return dt_check_fail(x->c, i, "is of %llu bytes, which blocks %d to %d do not have",
                              (unsigned long long)op->bytes, first, first + n - 1);
-    if (seen[op->chunk] & 1u << op->part)
+    if (*seen & 1u << op->part)
         return dt_check_fail(x->c, i, "is the second of its part");
-    seen[op->chunk] |= (uint8_t)(1u << op->part);
+    *seen |= (uint8_t)(1u << op->part);
     return check_replicas(x->c, i);
+}
+
+/* Where a collective is noted: of its microbatch, or of the iteration. */
+static enum dt_status place_of(struct lane *x, uint32_t i, bool each, int own, uint8_t *once,
+                               uint8_t **seen)
+{
+    const struct dt_op *op = &x->c->p->ops[i];
+    uint32_t n = dt_check_count(x->c, op->module, op->replica);
+
+    if (!each && op->mb != DT_NONE)
+        return dt_check_fail(x->c, i, "is of one microbatch; the plan has it once an iteration");
+    if (each && op->mb >= n)
+        return dt_check_fail(x->c, i, "is of no microbatch of its replica, which has 0 to %d",
+                             (int)n - 1);
+    *seen =
+        each ? &dt_check_at(x->c, op->module, dt_check_mb(x->c, op), dt_check_v(x->c, op))->own[own]
+             : &once[op->chunk];
+    return DT_OK;
 }
 
 static enum dt_status check_sync(struct lane *x, uint32_t i)
@@ -149,9 +180,14 @@ static enum dt_status check_sync(struct lane *x, uint32_t i)
     const struct dt_op *op = &x->c->p->ops[i];
     const struct dt_plan_policy *y = &x->c->p->plan->policy;
     int v = dt_check_v(x->c, op), parts = x->m->v[v].sync_parts;
+    bool each = x->m->v[v].sync_each;
     uint32_t first_f, last_b;
+    uint8_t *seen;
 
-    DT_TRY(check_bucket(x, i, parts, parts - 1 - op->part, y->half_grads ? 2 : 4, 0, x->synced));
+    DT_TRY(place_of(x, i, each, OWN_SYNC, x->synced, &seen));
+    DT_TRY(check_bucket(x, i, parts, parts - 1 - op->part, false, y->half_grads ? 2 : 4, 0, seen));
+    if (each)
+        return DT_OK; /* check_own */
     ends(x, v, &first_f, &last_b);
     if (last_b != DT_NONE && !dt_check_after(x->c, i, last_b + op->part))
         return dt_check_fail(x->c, i,
@@ -208,11 +244,18 @@ static enum dt_status check_gather(struct lane *x, uint32_t i)
     const struct dt_op *op = &x->c->p->ops[i];
     const struct dt_plan_policy *y = &x->c->p->plan->policy;
     bool exact = !y->fp32 && y->exact_vectors; /* norms and biases travel in fp32 */
-    int v = dt_check_v(x->c, op);
+    int v = dt_check_v(x->c, op), parts = x->m->v[v].gather_parts;
+    bool each = x->m->v[v].gather_each, grad = op->flags & DT_OPF_GRAD;
     uint32_t first_f, last_b;
+    uint8_t *seen;
 
-    DT_TRY(check_bucket(x, i, x->m->v[v].gather_parts, op->part, y->fp32 ? 4 : 2, exact ? 2 : 0,
-                        x->gathered));
+    if ((op->flags & ~(unsigned)DT_OPF_GRAD) || (grad && !(each && x->m->v[v].backward)))
+        return dt_check_fail(x->c, i, "is for a backward that does not gather");
+    DT_TRY(place_of(x, i, each, grad ? OWN_GATHER_B : OWN_GATHER_F, x->gathered, &seen));
+    DT_TRY(check_bucket(x, i, parts, grad ? parts - 1 - op->part : op->part, each, y->fp32 ? 4 : 2,
+                        exact ? 2 : 0, seen));
+    if (each)
+        return DT_OK; /* check_own */
     ends(x, v, &first_f, &last_b);
     if (first_f != DT_NONE && !dt_check_after(x->c, first_f + op->part, i))
         return dt_check_fail(x->c, first_f + op->part,
@@ -246,6 +289,8 @@ static enum dt_status check_op(struct lane *x, uint32_t i)
 
     if ((op->kind == DT_OP_GRAD_SYNC || op->kind == DT_OP_PARAM_GATHER) && x->norm != DT_NONE)
         return dt_check_fail(x->c, i, "comes after op %u, the gradient norm", number(x, x->norm));
+    if ((op->kind == DT_OP_GRAD_NORM || (op->flags & DT_OPF_TIED)) && op->mb != DT_NONE)
+        return dt_check_fail(x->c, i, "is of one microbatch, not of all");
     switch ((enum dt_op_kind)op->kind) {
     case DT_OP_GRAD_SYNC:
         if (op->flags & DT_OPF_TIED)
@@ -284,22 +329,117 @@ static enum dt_status lacks(const struct lane *x, const char *what, int chunk)
                         what);
 }
 
-/* Every bucket that has trained parameters is shared, and nothing else happens. */
-static enum dt_status check_buckets(struct lane *x, int chunk)
+/* Parts, counted from the last bucket where `reversed`, that have parameters to share. */
+static unsigned wanted(const struct lane *x, const struct dt_check_vstage *v, int parts, bool all,
+                       bool reversed)
 {
-    const struct dt_check_vstage *v = &x->m->v[chunk * x->m->pp + x->l->stage];
+    unsigned mask = 0;
     int first, n;
 
-    for (int k = 0; k < v->sync_parts; k++) {
-        bucket(v, v->sync_parts - 1 - k, v->sync_parts, &first, &n);
-        if (dt_check_shared(x->c, x->l->module, first, n) && !(x->synced[chunk] & 1 << k))
-            return lacks(x, "gradient sync", chunk);
+    for (int k = 0; k < parts; k++) {
+        bucket(v, reversed ? parts - 1 - k : k, parts, &first, &n);
+        mask |= dt_check_shared(x->c, x->l->module, first, n, all) ? 1u << k : 0;
     }
-    for (int k = 0; k < v->gather_parts; k++) {
-        bucket(v, k, v->gather_parts, &first, &n);
-        if (dt_check_shared(x->c, x->l->module, first, n) && !(x->gathered[chunk] & 1 << k))
-            return lacks(x, "parameter gather", chunk);
+    return mask;
+}
+
+/* Every bucket that has parameters is shared, and nothing else happens. */
+static enum dt_status check_buckets(struct lane *x, int chunk)
+{
+    int at = chunk * x->m->pp + x->l->stage;
+    const struct dt_check_vstage *v = &x->m->v[at];
+    const uint32_t *first = &x->m->a->mb_first[x->l->replica];
+    unsigned sync = wanted(x, v, v->sync_parts, false, true);
+    unsigned f = wanted(x, v, v->gather_parts, v->gather_each, false);
+    unsigned b = v->backward ? wanted(x, v, v->gather_parts, true, true) : 0;
+
+    if (!v->sync_each && x->synced[chunk] != sync)
+        return lacks(x, "gradient sync", chunk);
+    if (!v->gather_each && x->gathered[chunk] != f)
+        return lacks(x, "parameter gather", chunk);
+    for (uint32_t mb = first[0]; mb < first[1]; mb++) {
+        const struct dt_check_work *w = dt_check_at(x->c, x->l->module, mb, at);
+
+        if (v->sync_each && w->own[OWN_SYNC] != sync)
+            return lacks(x, "gradient sync of a microbatch", chunk);
+        if (v->gather_each && (w->own[OWN_GATHER_F] != f || w->own[OWN_GATHER_B] != b))
+            return lacks(x, "parameter gather of a microbatch", chunk);
     }
+    return DT_OK;
+}
+
+/* ---- collectives of each microbatch ---- */
+
+/* The op that a collective is for: the part that uses what it gathers, or makes what it reduces. */
+static uint32_t part_of(const struct lane *x, const struct dt_op *op)
+{
+    const struct dt_check_work *w =
+        dt_check_at(x->c, op->module, dt_check_mb(x->c, op), dt_check_v(x->c, op));
+    uint32_t first = op->kind == DT_OP_GRAD_SYNC
+                         ? dt_check_gradients(&x->m->v[dt_check_v(x->c, op)], w)
+                     : op->flags & DT_OPF_GRAD ? w->b
+                                               : w->f;
+
+    return first + op->part;
+}
+
+/* A part waits for its gather, which waits until no more parts are gathered than there is room for; a sync waits for its
+ * part, and a part until no more gradients than there is room for are not reduced.  Where they do not overlap with
+ * compute there is room for one, and what comes next waits. */
+static enum dt_status check_own_part(struct lane *x, struct own *o, uint32_t i)
+{
+    const struct dt_op *op = &x->c->p->ops[i];
+    const struct dt_plan_policy *y = &x->c->p->plan->policy;
+    const struct dt_check_vstage *v = &x->m->v[dt_check_v(x->c, op)];
+    uint32_t gather = o->gather[number(x, i)], sync = o->sync[number(x, i)];
+    uint32_t used = o->part[y->overlap_param], *left = o->left;
+    bool reduces = (v->sync_each || v->gather_each) && v->backward &&
+                   op->kind == (v->split ? DT_OP_WEIGHT_GRAD : DT_OP_BACKWARD);
+    uint32_t before = left[reduces && y->overlap_grad && op->parts > 1];
+
+    if (gather != DT_NONE && !dt_check_after(x->c, i, gather))
+        return dt_check_fail(x->c, i, "does not wait for op %u, which gathers its parameters",
+                             number(x, gather));
+    if (gather != DT_NONE && used != DT_NONE && !dt_check_after(x->c, gather, used))
+        return dt_check_fail(x->c, gather, "does not wait for op %u, whose parameters it replaces",
+                             number(x, used));
+    if (sync != DT_NONE && !dt_check_after(x->c, sync, i))
+        return dt_check_fail(x->c, sync, "does not wait for op %u, which makes its gradients",
+                             number(x, i));
+    if ((reduces || !y->overlap_grad) && before != DT_NONE && !dt_check_after(x->c, i, before))
+        return dt_check_fail(x->c, i, "does not wait for op %u, which reduces gradients before",
+                             number(x, before));
+    o->part[1] = o->part[0];
+    o->part[0] = i;
+    if (reduces) {
+        left[1] = left[0];
+        left[0] = sync;
+    }
+    return DT_OK;
+}
+
+static enum dt_status check_own(struct lane *x)
+{
+    struct own o = {.part = {DT_NONE, DT_NONE}, .left = {DT_NONE, DT_NONE}};
+    const struct dt_program *p = x->c->p;
+    bool any = false;
+
+    for (int v = x->l->stage; v < x->m->n_v; v += x->m->pp)
+        any |= x->m->v[v].sync_each || x->m->v[v].gather_each;
+    if (!any)
+        return DT_OK;
+    o.gather = dt_arena_alloc(&x->c->arena, (size_t)x->l->n + 1, 2 * sizeof(*o.gather));
+    if (!o.gather)
+        return dt_error_nomem(x->c->err, "check of a program");
+    memset(o.gather, 0xff, ((size_t)x->l->n + 1) * 2 * sizeof(*o.gather));
+    o.sync = o.gather + x->l->n + 1;
+    for (uint32_t i = x->l->first; i < x->l->first + x->l->n; i++)
+        if (dt_op_resource(p->ops[i].kind) == DT_RES_COLL && p->ops[i].mb != DT_NONE)
+            (p->ops[i].kind == DT_OP_GRAD_SYNC ? o.sync
+                                               : o.gather)[number(x, part_of(x, &p->ops[i]))] = i;
+    for (uint32_t i = x->l->first; i < x->l->first + x->l->n; i++)
+        if (dt_check_is_work(&p->ops[i]))
+            DT_TRY(check_own_part(x, &o, i));
     return DT_OK;
 }
 
@@ -328,6 +468,7 @@ static enum dt_status check_lane(struct dt_check *c, uint32_t lane, uint32_t *no
         trains |= x.m->v[k * x.m->pp + x.l->stage].trains;
         DT_TRY(check_buckets(&x, k));
     }
+    DT_TRY(check_own(&x));
     if (x.tied != ends_share)
         return x.tied ? dt_error_set(c->err, DT_ERR_INTERNAL,
                                      "program: %s/%d.%d shares a table with no other stage",

@@ -114,15 +114,16 @@ static enum dt_status check_stage(struct dt_check *c, int module, int replica, i
     }
     for (uint32_t mb = m->a->mb_first[replica]; mb < m->a->mb_first[replica + 1]; mb++) {
         const struct dt_check_work *w = dt_check_at(c, module, mb, v);
-        int f = w->f == first_f && x->gather_parts > 0 ? x->gather_parts : 1;
+        int f = (w->f == first_f || x->gather_each) && x->gather_parts > 0 ? x->gather_parts : 1;
+        bool each = x->sync_each || x->gather_each;
+        int g = x->gather_each ? x->gather_parts : x->sync_parts > 0 ? x->sync_parts : 1;
 
         DT_TRY(check_cut(c, w->f, f));
         if (x->split)
             DT_TRY(check_cut(c, w->b, 1));
         if (x->backward)
             DT_TRY(check_cut(c, dt_check_gradients(x, w),
-                             dt_check_gradients(x, w) == last && x->sync_parts > 0 ? x->sync_parts
-                                                                                   : 1));
+                             dt_check_gradients(x, w) == last || each ? g : 1));
     }
     return DT_OK;
 }

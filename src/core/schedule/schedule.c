@@ -51,6 +51,29 @@ static int init_module(struct dt_sched *s, int i)
     return 0;
 }
 
+/* Collectives of each microbatch are the same ones, in the same order, on all replicas. */
+static enum dt_status check_in_step(const struct dt_sched *s, struct dt_error *err)
+{
+    for (int i = 0; i < s->n_modules; i++)
+        for (int v = 0; v < s->m[i].n_v; v++) {
+            const struct dt_sched_vstage *x = &s->m[i].v[v];
+
+            if (x->f_each && x->split)
+                return dt_error_set(err, DT_ERR_INFEASIBLE,
+                                    "%s: ZeRO 3 gathers parameters for a forward and a backward, "
+                                    "and schedule %s splits the backward; use zero 2",
+                                    s->model->modules[i].name,
+                                    dt_pipe_schedule_names[s->plan->policy.schedule]);
+            if (!s->aligned && (x->b_each || x->f_each))
+                return dt_error_set(err, DT_ERR_INFEASIBLE,
+                                    "%s: with ZeRO %d its replicas exchange gradients or "
+                                    "parameters at each microbatch, but microbatches are not the "
+                                    "same slots everywhere; use zero 0 or 1",
+                                    s->model->modules[i].name, s->plan->modules[i].zero);
+        }
+    return DT_OK;
+}
+
 enum dt_status dt_sched_init(struct dt_sched *s, const struct dt_plan *plan,
                              const struct dt_model *model, const struct dt_cluster *cluster,
                              const struct dt_assignment *a, struct dt_error *err)
@@ -72,7 +95,8 @@ enum dt_status dt_sched_init(struct dt_sched *s, const struct dt_plan *plan,
             return dt_error_nomem(err, "modules of a schedule");
     }
     dt_sched_sync_init(s);
-    return dt_sched_transfers(s, err);
+    DT_TRY(dt_sched_transfers(s, err));
+    return check_in_step(s, err);
 }
 
 void dt_sched_fini(struct dt_sched *s)
@@ -96,9 +120,10 @@ static void count_forward(const struct dt_sched *s, struct dt_sched_module *m, i
 
     c->at += in;
     c->deps +=
-        in + 2 + dt_sched_fill_forward_outputs(m, a, v, mb); /* gathers; credits of a later one */
+        in + 3 +
+        dt_sched_fill_forward_outputs(m, a, v, mb); /* gathers, a sync; credits of a later one */
     m->f_idx[dt_sched_at(m, replica, v, k)] = (uint32_t)c->at;
-    c->at += first ? m->v[v].f_parts : 1;
+    c->at += (uint32_t)dt_sched_forward_parts(&m->v[v], first);
     c->at += dt_sched_fill_forward_outputs(m, a, v, mb);
 }
 
@@ -110,9 +135,9 @@ static void count_backward(const struct dt_sched *s, struct dt_sched_module *m, 
     uint32_t in = dt_sched_fill_backward_inputs(m, a, v, mb);
 
     c->at += in;
-    c->deps += in;
+    c->deps += in + (m->v[v].b_each ? 2 : 0); /* a gather, and the sync of a bucket before */
     m->b_idx[dt_sched_at(m, replica, v, k)] = (uint32_t)c->at;
-    c->at += last && !m->v[v].split ? m->v[v].b_parts : 1;
+    c->at += (uint32_t)dt_sched_backward_parts(&m->v[v], last);
     c->at += dt_sched_fill_backward_outputs(m, a, v, mb);
 }
 
@@ -120,8 +145,10 @@ static void count_lane(const struct dt_sched *s, struct dt_sched_module *m, int 
                        struct counter *c)
 {
     const struct dt_sched_lane_order *o = dt_sched_order(s, m, replica, stage);
+    struct dt_sched_fill_ahead ahead;
 
     c->at += dt_sched_fill_head(m, stage);
+    c->at += dt_sched_fill_begin(s, m, o, stage, &ahead);
     for (uint32_t i = 0; i < o->n; i++) {
         uint32_t k = DT_CODE_MB(o->code[i]), chunk = DT_CODE_CHUNK(o->code[i]);
         int v = (int)chunk * m->pp + stage;
@@ -131,7 +158,8 @@ static void count_lane(const struct dt_sched *s, struct dt_sched_module *m, int 
         else if (DT_CODE_KIND(o->code[i]) == DT_CODE_BACKWARD)
             count_backward(s, m, replica, v, k, k == o->last_b[chunk], c);
         else
-            c->at += k == o->last_b[chunk] ? m->v[v].b_parts : 1;
+            c->at += (uint32_t)dt_sched_gradient_parts(&m->v[v], k == o->last_b[chunk]);
+        c->at += dt_sched_fill_behind(m, o, stage, i, &ahead);
     }
     c->at += dt_sched_fill_tail(s, m, stage);
 }

@@ -15,6 +15,13 @@ struct fill {
     uint32_t grads
         [DT_MAX_VSTAGES]; /* per chunk: the first part of the op that completes its gradients, or DT_NONE */
     uint16_t replica, stage;
+    /* collectives of each microbatch */
+    struct dt_sched_fill_ahead ahead;
+    uint32_t
+        gathered[2];  /* gathers of the next parts, by their number on the lane modulo 2; DT_NONE */
+    uint32_t n_parts; /* compute parts of the lane so far */
+    uint32_t unreduced
+        [2]; /* syncs of the last part that has completed gradients, and of the one before; DT_NONE */
     bool overflow;
 };
 
@@ -60,7 +67,8 @@ static uint32_t forward_end(const struct fill *f, const struct dt_sched_module *
 {
     const struct dt_sched_lane_order *o = dt_sched_order(f->s, m, r, v % m->pp);
 
-    return m->f_idx[dt_sched_at(m, r, v, k)] + (k == o->first_f[v / m->pp] ? m->v[v].f_parts : 1u);
+    return m->f_idx[dt_sched_at(m, r, v, k)] +
+           (uint32_t)dt_sched_forward_parts(&m->v[v], k == o->first_f[v / m->pp]);
 }
 
 static uint32_t backward_end(const struct fill *f, const struct dt_sched_module *m, int r, int v,
@@ -69,7 +77,7 @@ static uint32_t backward_end(const struct fill *f, const struct dt_sched_module 
     const struct dt_sched_lane_order *o = dt_sched_order(f->s, m, r, v % m->pp);
 
     return m->b_idx[dt_sched_at(m, r, v, k)] +
-           (k == o->last_b[v / m->pp] && !m->v[v].split ? m->v[v].b_parts : 1u);
+           (uint32_t)dt_sched_backward_parts(&m->v[v], k == o->last_b[v / m->pp]);
 }
 
 static void transfer_op(struct fill *f, enum dt_op_kind kind, int v, uint32_t k, unsigned flags,
@@ -137,7 +145,7 @@ static uint32_t gather_of(const struct fill *f, int v, int part)
 {
     uint32_t at = f->p->lanes[f->lane].first;
 
-    if (f->m->v[v].gather_group[part] == DT_NONE)
+    if (f->m->v[v].f_each || f->m->v[v].gather_group[part] == DT_NONE)
         return DT_NONE;
     for (int x = f->stage; x <= v; x += f->m->pp)
         for (int k = 0; k < (x == v ? part : f->m->v[x].f_parts); k++)
@@ -167,13 +175,28 @@ static void add_credit(struct fill *f, struct dt_op *op, uint32_t code)
     }
 }
 
+/* Part i of an op waits for its own gather, as far as that stands before it, and for the sync that frees the gradients
+ * of a bucket: its own, or, where syncs do not overlap with compute, any compute's. */
+static void wait_for_own(struct fill *f, struct dt_op *op, int v, int i)
+{
+    bool overlap = f->s->plan->policy.overlap_grad;
+    int whole = f->m->v[v].b_parts > 1 ? dt_plan_whole_buckets(overlap) : 1;
+    bool reduces =
+        f->m->v[v].b_each && op->kind == (f->m->v[v].split ? DT_OP_WEIGHT_GRAD : DT_OP_BACKWARD);
+
+    if (i < dt_sched_fill_lead(f->s))
+        add_dep(f, op, f->gathered[(f->n_parts + (uint32_t)i) % 2]);
+    if (i < whole && (reduces || (!overlap && i == 0)))
+        add_dep(f, op, f->unreduced[reduces ? whole - 1 - i : 0]);
+}
+
 static void forward(struct fill *f, int v, uint32_t k, uint32_t ordinal, bool forward_only)
 {
     const struct dt_sched_module *m = f->m;
     uint32_t mb = m->mb_first[f->replica] + k, in = f->at;
     uint32_t cap = f->p->lanes[f->lane].in_flight_max;
     bool first = k == f->o->first_f[v / m->pp];
-    int parts = first ? m->v[v].f_parts : 1;
+    int parts = dt_sched_forward_parts(&m->v[v], first);
 
     forward_inputs(f, v, k, mb);
     assert(f->at == m->f_idx[dt_sched_at(m, f->replica, v, k)]);
@@ -186,8 +209,9 @@ static void forward(struct fill *f, int v, uint32_t k, uint32_t ordinal, bool fo
             add_dep(f, op, d);
         if (first)
             add_dep(f, op, gather_of(f, v, i));
-        /* Without overlap all gathers stand before the first compute op. */
-        if (i == 0 && ordinal == 0 && !f->s->plan->policy.overlap_param &&
+        wait_for_own(f, op, v, i);
+        /* Without overlap all gathers of the iteration stand before the first compute op. */
+        if (i == 0 && ordinal == 0 && !f->s->plan->policy.overlap_param && !m->v[v].f_each &&
             f->last[DT_RES_COLL] != DT_NONE && f->last[DT_RES_COLL] != gather_of(f, v, 0))
             add_dep(f, op, f->last[DT_RES_COLL]);
         if (i == 0 && forward_only && cap > 0 && ordinal >= cap)
@@ -249,7 +273,8 @@ static void backward_outputs(struct fill *f, int v, uint32_t k, uint32_t mb)
 static void gradients(struct fill *f, enum dt_op_kind kind, int v, uint32_t k, uint32_t in)
 {
     bool last = k == f->o->last_b[v / f->m->pp] && f->m->v[v].split == (kind == DT_OP_WEIGHT_GRAD);
-    int parts = last ? f->m->v[v].b_parts : 1;
+    int parts = kind == DT_OP_WEIGHT_GRAD ? dt_sched_gradient_parts(&f->m->v[v], last)
+                                          : dt_sched_backward_parts(&f->m->v[v], last);
     uint32_t at = f->at;
 
     if (last)
@@ -261,6 +286,7 @@ static void gradients(struct fill *f, enum dt_op_kind kind, int v, uint32_t k, u
         op->parts = (uint8_t)parts;
         for (uint32_t d = in; i == 0 && d < at; d++)
             add_dep(f, op, d);
+        wait_for_own(f, op, v, i);
     }
 }
 
@@ -288,6 +314,71 @@ static struct dt_op *collective(struct fill *f, enum dt_op_kind kind, int v, uin
     return op;
 }
 
+/* The gather at f->ahead, which moves on; DT_NONE if that part needs none. */
+static uint32_t gather_ahead(struct fill *f, uint32_t after)
+{
+    const struct dt_sched_module *m = f->m;
+    struct dt_sched_fill_gather g = dt_sched_fill_next(m, f->o, f->stage, &f->ahead);
+    uint32_t n = m->mb_first[1] - m->mb_first[0], use = g.k + (g.backward ? n : 0);
+    const struct dt_sched_vstage *v = &m->v[g.v];
+    struct dt_op *op;
+
+    if (g.bucket < 0)
+        return DT_NONE;
+    op = collective(f, DT_OP_PARAM_GATHER, g.v, v->gather_group[g.bucket] + use * v->gather_stride,
+                    f->replica, v->gather_bytes[g.bucket]);
+    op->mb = g.k;
+    op->flags = g.backward ? DT_OPF_GRAD : 0;
+    op->part = (uint8_t)(g.backward ? v->b_parts - 1 - g.bucket : g.bucket);
+    op->parts = v->f_parts;
+    op->dep[1] = after;
+    return f->at - 1;
+}
+
+static uint32_t sync_now(struct fill *f, int v, uint32_t k, int part, uint32_t after)
+{
+    const struct dt_sched_vstage *x = &f->m->v[v];
+    int bucket = x->b_parts - 1 - part;
+    struct dt_op *op;
+
+    if (x->sync_group[bucket] == DT_NONE)
+        return DT_NONE;
+    op = collective(f, DT_OP_GRAD_SYNC, v, x->sync_group[bucket] + k * x->sync_stride, f->replica,
+                    x->sync_bytes[bucket]);
+    op->mb = k;
+    op->part = (uint8_t)part;
+    op->parts = x->b_parts;
+    op->dep[1] = after;
+    return f->at - 1;
+}
+
+/* Collectives behind entry i of the order, whose parts stand at [first, first + n). */
+static void behind(struct fill *f, uint32_t i, uint32_t first)
+{
+    const struct dt_sched_module *m = f->m;
+    int n = dt_sched_fill_parts(m, f->o, f->stage, i), lead = dt_sched_fill_lead(f->s);
+    int v = (int)DT_CODE_CHUNK(f->o->code[i]) * m->pp + f->stage;
+    int whole = m->v[v].b_parts > 1 ? dt_plan_whole_buckets(f->s->plan->policy.overlap_grad) : 1;
+    bool reduces = dt_sched_fill_reduces(m, f->o, f->stage, i);
+
+    for (int k = 0; k < n; k++) {
+        uint32_t at = first + (uint32_t)k, d = gather_ahead(f, at);
+
+        if (k + lead < n)
+            add_dep(f, &f->p->ops[at + (uint32_t)lead], d);
+        else
+            f->gathered[(f->n_parts + (uint32_t)(k + lead)) % 2] = d;
+        if (!reduces)
+            continue;
+        d = sync_now(f, v, DT_CODE_MB(f->o->code[i]), k, at);
+        if (k + whole < n)
+            add_dep(f, &f->p->ops[at + (uint32_t)whole], d);
+        f->unreduced[1] = f->unreduced[0];
+        f->unreduced[0] = d;
+    }
+    f->n_parts += (uint32_t)n;
+}
+
 static void head(struct fill *f)
 {
     const struct dt_sched_module *m = f->m;
@@ -296,13 +387,16 @@ static void head(struct fill *f)
         for (int k = 0; k < m->v[v].f_parts; k++) {
             struct dt_op *op;
 
-            if (m->v[v].gather_group[k] == DT_NONE)
+            if (m->v[v].f_each || m->v[v].gather_group[k] == DT_NONE)
                 continue;
             op = collective(f, DT_OP_PARAM_GATHER, v, m->v[v].gather_group[k], f->replica,
                             m->v[v].gather_bytes[k]);
             op->part = (uint8_t)k;
             op->parts = m->v[v].f_parts;
         }
+    f->ahead = dt_sched_fill_first(m, f->o, f->stage);
+    for (int k = 0; k < dt_sched_fill_lead(f->s); k++)
+        f->gathered[k] = gather_ahead(f, DT_NONE);
 }
 
 static void syncs(struct fill *f)
@@ -315,7 +409,7 @@ static void syncs(struct fill *f)
             int bucket = m->v[v].b_parts - 1 - i;
             struct dt_op *op;
 
-            if (m->v[v].sync_group[bucket] == DT_NONE)
+            if (m->v[v].b_each || m->v[v].sync_group[bucket] == DT_NONE)
                 continue;
             op = collective(f, DT_OP_GRAD_SYNC, v, m->v[v].sync_group[bucket], f->replica,
                             m->v[v].sync_bytes[bucket]);
@@ -376,6 +470,19 @@ static void set_group(const struct dt_sched *s, struct dt_program *p, uint32_t g
     p->groups[g].share = (uint16_t)(m->layout->tp < gpn ? m->layout->tp : gpn);
 }
 
+/* n groups in a row from the first bucket's. */
+static void set_bucket_groups(const struct dt_sched *s, struct dt_program *p,
+                              const struct dt_sched_module *m, enum dt_op_kind kind,
+                              const uint32_t *group, int buckets, uint32_t n, uint32_t *next)
+{
+    int k = 0;
+
+    while (k < buckets && group[k] == DT_NONE)
+        k++;
+    for (uint32_t i = 0; i < n; i++)
+        set_group(s, p, group[k] + i, kind, m, (uint32_t)m->dp, next);
+}
+
 static void set_groups(const struct dt_sched *s, struct dt_program *p)
 {
     uint32_t next = 0, trains = 0;
@@ -384,14 +491,13 @@ static void set_groups(const struct dt_sched *s, struct dt_program *p)
         const struct dt_sched_module *m = &s->m[i];
 
         for (int v = 0; v < m->n_v; v++) {
-            for (int k = 0; k < m->v[v].b_parts; k++)
-                if (m->v[v].sync_group[k] != DT_NONE)
-                    set_group(s, p, m->v[v].sync_group[k], DT_OP_GRAD_SYNC, m, (uint32_t)m->dp,
-                              &next);
-            for (int k = 0; k < m->v[v].f_parts; k++)
-                if (m->v[v].gather_group[k] != DT_NONE)
-                    set_group(s, p, m->v[v].gather_group[k], DT_OP_PARAM_GATHER, m, (uint32_t)m->dp,
-                              &next);
+            const struct dt_sched_vstage *x = &m->v[v];
+            uint32_t mbs = m->mb_first[1] - m->mb_first[0];
+
+            set_bucket_groups(s, p, m, DT_OP_GRAD_SYNC, x->sync_group, x->b_parts,
+                              x->sync_stride * (x->b_each ? mbs : 1), &next);
+            set_bucket_groups(s, p, m, DT_OP_PARAM_GATHER, x->gather_group, x->f_parts,
+                              x->gather_stride * (x->f_each ? dt_sched_uses(x, mbs) : 1), &next);
         }
         for (int st = 0; st < m->pp; st++)
             trains += m->lane_trains[st] ? (uint32_t)m->dp : 0;
@@ -416,7 +522,7 @@ static void set_groups(const struct dt_sched *s, struct dt_program *p)
 static void fill_lane(struct fill *f, uint32_t *norm_member)
 {
     const struct dt_lane *l = &f->p->lanes[f->lane];
-    bool forward_only = true;
+    bool forward_only = true, own = false;
     uint32_t ordinal = 0;
 
     f->m = &f->s->m[l->module];
@@ -429,12 +535,17 @@ static void fill_lane(struct fill *f, uint32_t *norm_member)
         f->last[r] = DT_NONE;
     for (int c = 0; c < f->m->vpp; c++)
         f->grads[c] = DT_NONE;
-    for (int v = l->stage; v < f->m->n_v; v += f->m->pp)
+    f->gathered[0] = f->gathered[1] = f->unreduced[0] = f->unreduced[1] = DT_NONE;
+    f->n_parts = 0;
+    for (int v = l->stage; v < f->m->n_v; v += f->m->pp) {
         forward_only &= !f->m->v[v].backward;
+        own |= f->m->v[v].f_each || f->m->v[v].b_each;
+    }
     head(f);
     for (uint32_t i = 0; i < f->o->n; i++) {
         uint32_t k = DT_CODE_MB(f->o->code[i]);
         int v = (int)DT_CODE_CHUNK(f->o->code[i]) * f->m->pp + l->stage;
+        uint32_t first = f->at; /* of a weight gradient */
 
         if (DT_CODE_KIND(f->o->code[i]) == DT_CODE_FORWARD)
             forward(f, v, k, ordinal++, forward_only);
@@ -442,6 +553,12 @@ static void fill_lane(struct fill *f, uint32_t *norm_member)
             backward(f, v, k);
         else /* its backward is before it on the same resource */
             gradients(f, DT_OP_WEIGHT_GRAD, v, k, f->at);
+        if (DT_CODE_KIND(f->o->code[i]) != DT_CODE_WEIGHT)
+            first = (DT_CODE_KIND(f->o->code[i]) == DT_CODE_FORWARD
+                         ? f->m->f_idx
+                         : f->m->b_idx)[dt_sched_at(f->m, f->replica, v, k)];
+        if (own)
+            behind(f, i, first);
     }
     tail(f, norm_member);
     assert(f->at == l->first + l->n);

@@ -4,9 +4,16 @@
  * counts.
  *
  *   [gathers]
- *   { [fetch] [recv ...] forward parts  [send ...]
- *   |         [recv ...] backward parts [send ...] } ...      in the order of the schedule
+ *   { [fetch] [recv ...] forward parts  [send ...] [collectives]
+ *   |         [recv ...] backward parts [send ...] [collectives] } ...      in the order of the schedule
  *   [syncs] [tied sync] [norm] [step]
+ *
+ * Collectives of each microbatch (ZeRO 2 and 3) stand behind the op: for each part of it the gather of the part that
+ * comes one or two parts later, be it of this op or the next one, and then its own sync.  So a part may wait for a
+ * gather or sync that stands behind it, and whose turn on its resource is before it nevertheless:
+ *
+ *   compute       p0    p1    p2    p3    q0    q1          one op of four parts, then another
+ *   collective    g(p2) s(p0) g(p3) s(p1) g(q0) s(p2) ...   each from the end of its part on
  */
 #ifndef DT_CORE_SCHEDULE_SCHEDULE_FILL_H
 #define DT_CORE_SCHEDULE_SCHEDULE_FILL_H
@@ -57,14 +64,114 @@ static inline uint32_t dt_sched_fill_backward_outputs(const struct dt_sched_modu
         return m->gin_n[mb];
     return m->v[v - 1].backward && dt_sched_fill_crosses(m, a, v - 1, mb);
 }
+/* ---- collectives of each microbatch ---- */
+
+static inline int dt_sched_fill_parts(const struct dt_sched_module *m,
+                                      const struct dt_sched_lane_order *o, int stage, uint32_t i)
+{
+    uint32_t k = DT_CODE_MB(o->code[i]), chunk = DT_CODE_CHUNK(o->code[i]);
+    const struct dt_sched_vstage *v = &m->v[(int)chunk * m->pp + stage];
+
+    if (DT_CODE_KIND(o->code[i]) == DT_CODE_FORWARD)
+        return dt_sched_forward_parts(v, k == o->first_f[chunk]);
+    if (DT_CODE_KIND(o->code[i]) == DT_CODE_BACKWARD)
+        return dt_sched_backward_parts(v, k == o->last_b[chunk]);
+    return dt_sched_gradient_parts(v, k == o->last_b[chunk]);
+}
+/* The part of a lane's compute whose gather comes next. */
+struct dt_sched_fill_ahead {
+    uint32_t i; /* of the lane's order */
+    int part;
+};
+struct dt_sched_fill_gather {
+    int v, bucket; /* bucket: -1: none */
+    uint32_t k;
+    bool backward;
+};
+static inline struct dt_sched_fill_gather dt_sched_fill_next(const struct dt_sched_module *m,
+                                                             const struct dt_sched_lane_order *o,
+                                                             int stage,
+                                                             struct dt_sched_fill_ahead *a)
+{
+    struct dt_sched_fill_gather g = {.bucket = -1};
+    const struct dt_sched_vstage *v;
+    uint32_t i = a->i;
+    int part = a->part++;
+
+    if (i >= o->n)
+        return g;
+    if (a->part == dt_sched_fill_parts(m, o, stage, i))
+        *a = (struct dt_sched_fill_ahead){.i = i + 1};
+    g.v = (int)DT_CODE_CHUNK(o->code[i]) * m->pp + stage;
+    g.k = DT_CODE_MB(o->code[i]);
+    g.backward = DT_CODE_KIND(o->code[i]) != DT_CODE_FORWARD;
+    v = &m->v[g.v];
+    if (v->f_each) /* both are cut alike */
+        g.bucket = g.backward ? v->b_parts - 1 - part : part;
+    if (g.bucket >= 0 && v->gather_group[g.bucket] == DT_NONE)
+        g.bucket = -1;
+    return g;
+}
+/* How many parts ahead gathers are. */
+static inline int dt_sched_fill_lead(const struct dt_sched *s)
+{
+    return dt_plan_whole_buckets(s->plan->policy.overlap_param);
+}
+/* The first part, or none if the lane has no such gathers. */
+static inline struct dt_sched_fill_ahead
+dt_sched_fill_first(const struct dt_sched_module *m, const struct dt_sched_lane_order *o, int stage)
+{
+    for (int v = stage; v < m->n_v; v += m->pp)
+        if (m->v[v].f_each)
+            return (struct dt_sched_fill_ahead){0};
+    return (struct dt_sched_fill_ahead){.i = o->n};
+}
+/* Gathers of the first parts, in front of the lane. */
+static inline uint32_t dt_sched_fill_begin(const struct dt_sched *s,
+                                           const struct dt_sched_module *m,
+                                           const struct dt_sched_lane_order *o, int stage,
+                                           struct dt_sched_fill_ahead *a)
+{
+    uint32_t n = 0;
+
+    *a = dt_sched_fill_first(m, o, stage);
+    for (int k = 0; k < dt_sched_fill_lead(s); k++)
+        n += dt_sched_fill_next(m, o, stage, a).bucket >= 0;
+    return n;
+}
+/* Does entry i of the order complete gradients that are reduced for its microbatch alone? */
+static inline bool dt_sched_fill_reduces(const struct dt_sched_module *m,
+                                         const struct dt_sched_lane_order *o, int stage, uint32_t i)
+{
+    const struct dt_sched_vstage *v = &m->v[(int)DT_CODE_CHUNK(o->code[i]) * m->pp + stage];
+
+    return v->b_each && DT_CODE_KIND(o->code[i]) == (v->split ? DT_CODE_WEIGHT : DT_CODE_BACKWARD);
+}
+/* Collectives behind entry i of the order. */
+static inline uint32_t dt_sched_fill_behind(const struct dt_sched_module *m,
+                                            const struct dt_sched_lane_order *o, int stage,
+                                            uint32_t i, struct dt_sched_fill_ahead *a)
+{
+    uint32_t n = 0;
+
+    if (dt_sched_fill_reduces(m, o, stage, i))
+        n += m->v[(int)DT_CODE_CHUNK(o->code[i]) * m->pp + stage].sync_stride;
+    if (a->i >= o->n)
+        return n;
+    for (int k = dt_sched_fill_parts(m, o, stage, i); k > 0; k--)
+        n += dt_sched_fill_next(m, o, stage, a).bucket >= 0;
+    return n;
+}
+
+/* ---- collectives of the iteration ---- */
+
 /* Gathers in front of a lane. */
 static inline uint32_t dt_sched_fill_head(const struct dt_sched_module *m, int stage)
 {
     uint32_t n = 0;
 
     for (int v = stage; v < m->n_v; v += m->pp)
-        for (int k = 0; k < m->v[v].f_parts; k++)
-            n += m->v[v].gather_group[k] != DT_NONE;
+        n += m->v[v].f_each ? 0 : m->v[v].gather_stride;
     return n;
 }
 static inline uint32_t dt_sched_fill_syncs(const struct dt_sched_module *m, int stage)
@@ -72,8 +179,7 @@ static inline uint32_t dt_sched_fill_syncs(const struct dt_sched_module *m, int 
     uint32_t n = 0;
 
     for (int v = stage; v < m->n_v; v += m->pp)
-        for (int k = 0; k < m->v[v].b_parts; k++)
-            n += m->v[v].sync_group[k] != DT_NONE;
+        n += m->v[v].b_each ? 0 : m->v[v].sync_stride;
     return n;
 }
 static inline bool dt_sched_fill_tied(const struct dt_sched *s, const struct dt_sched_module *m,
@@ -93,8 +199,14 @@ static inline uint32_t dt_sched_fill_tail(const struct dt_sched *s, const struct
 static inline uint32_t dt_sched_fill_group_ops(const struct dt_sched *s,
                                                const struct dt_sched_module *m, int stage)
 {
-    return dt_sched_fill_head(m, stage) + dt_sched_fill_syncs(m, stage) +
-           dt_sched_fill_tied(s, m, stage) + m->lane_trains[stage];
+    uint32_t n = dt_sched_fill_tied(s, m, stage) + m->lane_trains[stage];
+    uint32_t mbs = m->mb_first[1] - m->mb_first[0];
+
+    for (int v = stage; v < m->n_v; v += m->pp) {
+        n += m->v[v].sync_stride * (m->v[v].b_each ? mbs : 1);
+        n += m->v[v].gather_stride * (m->v[v].f_each ? dt_sched_uses(&m->v[v], mbs) : 1);
+    }
+    return n;
 }
 
 /* Second pass: every op with its dependencies. */

@@ -10,7 +10,7 @@
 #include "core/schedule/schedule.h"
 
 enum {
-    DT_PARTS_MAX = 4
+    DT_PARTS_MAX = DT_PLAN_BUCKETS
 }; /* buckets of one virtual stage when its collectives overlap with compute */
 
 /* One virtual stage (chunk * pp + stage) of a module: what every replica of it has in common. */
@@ -19,10 +19,14 @@ struct dt_sched_vstage {
     bool backward; /* runs BACKWARD ops: trains something or something upstream of it is trained */
     bool split;    /* runs WEIGHT_GRAD ops apart from them */
     uint8_t f_parts, b_parts; /* ops of the first forward and of the last backward */
-    struct dt_boundary wire;  /* what leaves the stage for the next one */
+    /* Every forward, every backward (or weight gradient) is cut so, and each part has its own gather (ZeRO 3, both) and
+     * sync (ZeRO 2). */
+    bool f_each, b_each;
+    struct dt_boundary wire; /* what leaves the stage for the next one */
     /* By bucket in forward order (f_parts or b_parts of them): group or DT_NONE, and bytes per GPU.
-     */
+     * Collectives of each microbatch: the group of the first one, and how far on that of the next is. */
     uint32_t sync_group[DT_PARTS_MAX], gather_group[DT_PARTS_MAX];
+    uint32_t sync_stride, gather_stride;
     uint64_t sync_bytes[DT_PARTS_MAX], gather_bytes[DT_PARTS_MAX];
 };
 
@@ -111,6 +115,24 @@ static inline uint64_t dt_sched_vstage_bytes(const struct dt_sched_vstage *v,
                                              const struct dt_work *w)
 {
     return dt_boundary_bytes(&v->wire, w->tokens, w->n);
+}
+/* Ops of a forward, and of a backward or weight gradient that completes gradients. */
+static inline int dt_sched_forward_parts(const struct dt_sched_vstage *v, bool first)
+{
+    return first || v->f_each ? v->f_parts : 1;
+}
+static inline int dt_sched_gradient_parts(const struct dt_sched_vstage *v, bool last)
+{
+    return last || v->b_each ? v->b_parts : 1;
+}
+static inline int dt_sched_backward_parts(const struct dt_sched_vstage *v, bool last)
+{
+    return v->split ? 1 : dt_sched_gradient_parts(v, last);
+}
+/* Times that the parameters of a virtual stage are used, and gathered with ZeRO 3: by n forwards, then n backwards. */
+static inline uint32_t dt_sched_uses(const struct dt_sched_vstage *v, uint32_t n)
+{
+    return v->backward ? 2 * n : n;
 }
 /* Blocks of bucket `part` of `parts` (in forward order) of a virtual stage of blocks [*first,
  * *first + *n). */

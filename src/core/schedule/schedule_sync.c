@@ -6,7 +6,19 @@
  * A group has one member op per lane; the lanes of a stage hold dp * cp * ip copies of its
  * parameters.  A stage whose collectives overlap with compute is cut into buckets of consecutive
  * blocks; a bucket without trained parameters has no sync and no gather.  Experts (ep > 1) travel
- * with the dense parameters of their bucket. */
+ * with the dense parameters of their bucket.
+ *
+ *   ZeRO   gradients                                       parameters
+ *    0     all-reduced once, fp32                          -
+ *    1     reduce-scattered once                           those trained all-gathered once, bf16
+ *    2     reduce-scattered after each backward            the same
+ *    3     the same                                        all of them all-gathered before each forward and backward
+ *
+ * (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", arXiv 1910.02054,
+ * section 5: what is partitioned; section 7: volumes (numbers of sections recalled).  Reduction after each backward,
+ * and gathering for forward and backward: PyTorch's FullyShardedDataParallel, strategy FULL_SHARD.)  With 2 and 3 every
+ * backward, with 3 every forward is cut into buckets whatever overlaps, since no more than one or two of them are
+ * whole at a time. */
 #include "core/schedule/schedule_impl.h"
 
 /* Parameters of a block that one GPU of a lane holds; of them those that are no matrices. */
@@ -30,13 +42,15 @@ static double block_params_per_gpu(const struct dt_block *b, const struct dt_pla
     return (all - experts) / l->tp + experts / (l->tp * l->ep);
 }
 
-static uint64_t trained(const struct dt_plan *p, const struct dt_model *m, int module, int first,
-                        int n, bool vectors)
+enum which { TRAINED, ALL };
+
+static uint64_t params(const struct dt_plan *p, const struct dt_model *m, int module, int first,
+                       int n, enum which which, bool vectors)
 {
     double sum = 0;
 
     for (int b = first; b < first + n; b++)
-        if (dt_plan_trained(p, m, module, b))
+        if (which == ALL || dt_plan_trained(p, m, module, b))
             sum += block_params_per_gpu(&m->modules[module].blocks[b], &p->modules[module].layout,
                                         vectors);
     return (uint64_t)(sum + 0.5);
@@ -45,7 +59,7 @@ static uint64_t trained(const struct dt_plan *p, const struct dt_model *m, int m
 uint64_t dt_sched_trained_params(const struct dt_plan *p, const struct dt_model *m, int module,
                                  int first, int n)
 {
-    return trained(p, m, module, first, n, false);
+    return params(p, m, module, first, n, TRAINED, false);
 }
 
 static int parts_of(const struct dt_sched_vstage *v, bool overlap)
@@ -68,43 +82,73 @@ static uint64_t gather_bytes(const struct dt_sched *s, const struct dt_sched_mod
                              const struct dt_sched_vstage *v, int bucket)
 {
     const struct dt_plan_policy *y = &s->plan->policy;
-    uint64_t bytes =
-        (uint64_t)dt_plan_policy_elem_bytes(y) * bucket_params(s, m, v, bucket, v->f_parts);
+    enum which which = v->f_each ? ALL : TRAINED;
     int first = v->first, n = v->n;
+    uint64_t bytes;
 
+    dt_sched_vstage_bucket(bucket, v->f_parts, &first, &n);
+    bytes = (uint64_t)dt_plan_policy_elem_bytes(y) *
+            params(s->plan, s->model, m->index, first, n, which, false);
     if (y->fp32 || !y->exact_vectors)
         return bytes;
-    dt_sched_vstage_bucket(bucket, v->f_parts, &first, &n);
-    return bytes + 2 * trained(s->plan, s->model, m->index, first, n, true);
+    return bytes + 2 * params(s->plan, s->model, m->index, first, n, which, true);
+}
+
+/* Groups of the buckets that have bytes, for as many uses; returns how many buckets those are. */
+static uint32_t number_groups(struct dt_sched *s, const uint64_t *bytes, int buckets, uint32_t uses,
+                              uint32_t *group)
+{
+    uint32_t n = 0;
+
+    for (int k = 0; k < buckets; k++)
+        group[k] = bytes[k] > 0 ? s->n_groups + n++ : DT_NONE;
+    s->n_groups += n * uses;
+    return n;
+}
+
+/* Which collectives the virtual stage has, and whether each microbatch does. */
+static void cut_stage(struct dt_sched *s, const struct dt_sched_module *m,
+                      struct dt_sched_vstage *v, bool *sync, bool *gather)
+{
+    const struct dt_plan_policy *y = &s->plan->policy;
+    bool shared = dt_plan_layout_copies(m->layout) > 1;
+    bool trains = dt_sched_trained_params(s->plan, s->model, m->index, v->first, v->n) > 0;
+    int zero = s->plan->modules[m->index].zero;
+
+    *sync = shared && trains;
+    v->f_each =
+        shared && zero > 2 && params(s->plan, s->model, m->index, v->first, v->n, ALL, false) > 0;
+    v->b_each = v->backward && (v->f_each || (*sync && zero > 1));
+    *gather = v->f_each || (*sync && zero > 0);
+    v->b_parts = (uint8_t)parts_of(v, v->b_each || (*sync && y->overlap_grad));
+    v->f_parts = (uint8_t)parts_of(v, v->f_each || (*gather && y->overlap_param));
 }
 
 static void module_groups(struct dt_sched *s, struct dt_sched_module *m)
 {
-    const struct dt_plan_policy *policy = &s->plan->policy;
-    bool shared = (int64_t)m->dp * dt_sched_sync_ranks(m->layout) > 1;
+    uint32_t n = m->mb_first[1] - m->mb_first[0];
 
     for (int i = 0; i < m->n_v; i++) {
         struct dt_sched_vstage *v = &m->v[i];
-        uint64_t params = dt_sched_trained_params(s->plan, s->model, m->index, v->first, v->n);
-        bool sync = params > 0 && shared, gather = sync && s->plan->modules[m->index].zero > 0;
+        bool sync, gather;
 
-        v->b_parts = (uint8_t)parts_of(v, sync && policy->overlap_grad);
-        v->f_parts = (uint8_t)parts_of(v, gather && policy->overlap_param);
-        if (params > 0) {
+        cut_stage(s, m, v, &sync, &gather);
+        if (dt_sched_trained_params(s->plan, s->model, m->index, v->first, v->n) > 0) {
             m->lane_trains[i % m->pp] = true;
             m->trains = true;
         }
         for (int k = 0; k < DT_PARTS_MAX; k++)
             v->sync_group[k] = v->gather_group[k] = DT_NONE;
         /* fp32 gradients (2 bytes in fp16 training). */
-        for (int k = 0; sync && k < v->b_parts; k++) {
-            v->sync_bytes[k] = (policy->half_grads ? 2 : 4) * bucket_params(s, m, v, k, v->b_parts);
-            v->sync_group[k] = v->sync_bytes[k] > 0 ? s->n_groups++ : DT_NONE;
-        }
-        for (int k = 0; gather && k < v->f_parts; k++) {
+        for (int k = 0; sync && k < v->b_parts; k++)
+            v->sync_bytes[k] =
+                (s->plan->policy.half_grads ? 2 : 4) * bucket_params(s, m, v, k, v->b_parts);
+        for (int k = 0; gather && k < v->f_parts; k++)
             v->gather_bytes[k] = gather_bytes(s, m, v, k);
-            v->gather_group[k] = v->gather_bytes[k] > 0 ? s->n_groups++ : DT_NONE;
-        }
+        v->sync_stride =
+            number_groups(s, v->sync_bytes, v->b_parts, v->b_each ? n : 1, v->sync_group);
+        v->gather_stride = number_groups(s, v->gather_bytes, v->f_parts,
+                                         v->f_each ? dt_sched_uses(v, n) : 1, v->gather_group);
     }
 }
 

@@ -46,6 +46,11 @@ static enum dt_status check_layout(const struct dt_exec_options *o, struct dt_er
                                 "module %s: cp %d, ep %d and ip %d are planned and simulated; "
                                 "training takes 1 of each",
                                 o->plan->module_names[m], l->cp, l->ep, l->ip);
+        if (o->plan->modules[m].zero > 1 && dt_plan_layout_copies(l) > 1)
+            return dt_error_set(err, DT_ERR_INPUT,
+                                "module %s: zero %d is planned and simulated; training shards the "
+                                "optimizer's states alone: zero 0 or 1",
+                                o->plan->module_names[m], o->plan->modules[m].zero);
         if (l->pp == 1 && l->vpp > 1)
             return dt_error_set(err, DT_ERR_INPUT, "module %s: vpp %d needs more than one stage",
                                 o->plan->module_names[m], l->vpp);

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * ZeRO 2 and 3: collectives of each microbatch, their volumes and times, what they save, who may not. */
+#include "base/mem.h"
+#include "core/schedule/timeline.h"
+#include "random_plan.h"
+#include "sim/engine.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static struct sched_fixture s; /* large: not on the stack */
+
+enum { SLOTS = 6, REPLICAS = 3 };
+
+static void open_llm(int zero, bool overlap, int vpp)
+{
+    sf_init(&s);
+    sf_llm(&s, 14);
+    sf_plan(&s, (int64_t)SLOTS * REPLICAS, 1, vpp > 1 ? DT_SCHED_INTERLEAVED : DT_SCHED_1F1B);
+    fx_modes(&s.plan, DT_RECOMPUTE_NONE, zero);
+    s.plan.policy.overlap_grad = s.plan.policy.overlap_param = overlap;
+    sf_layout(&s, 0, 1, 2, vpp, REPLICAS);
+    sf_samples(&s, (int64_t)SLOTS * REPLICAS, 0, 0, false, 15);
+}
+
+/* Bytes of a lane's collectives of a kind. */
+static uint64_t volume(uint32_t lane, enum dt_op_kind kind)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < s.p->n_ops; i++)
+        if (s.p->ops[i].lane == lane && s.p->ops[i].kind == kind)
+            sum += s.p->ops[i].bytes;
+    return sum;
+}
+
+/* 4 bytes per parameter and backward, 2 per parameter, forward and backward; ZeRO 1 the same once an iteration. */
+START_TEST(volumes)
+{
+    uint64_t params[2] = {0};
+
+    for (int zero = 0; zero <= 3; zero++)
+        for (int overlap = 0; overlap < 2; overlap++)
+            for (int vpp = 1; vpp <= 2; vpp++) {
+                open_llm(zero, overlap, vpp);
+                sf_compile(&s);
+                for (uint32_t stage = 0; stage < 2; stage++) {
+                    params[stage] = 0;
+                    for (int v = (int)stage; v < 2 * vpp; v += 2)
+                        for (int b = s.plan.modules[0].split[v]; b < s.plan.modules[0].split[v + 1];
+                             b++)
+                            params[stage] +=
+                                (uint64_t)dt_block_params(&s.f.model.modules[0].blocks[b]);
+                    ck_assert_uint_eq(volume(stage, DT_OP_GRAD_SYNC),
+                                      (zero > 1 ? SLOTS : 1) * 4 * params[stage]);
+                    ck_assert_uint_eq(volume(stage, DT_OP_PARAM_GATHER), (zero == 0   ? 0
+                                                                          : zero == 3 ? 2 * SLOTS
+                                                                                      : 1) *
+                                                                             2 * params[stage]);
+                }
+                sf_free(&s);
+            }
+}
+END_TEST
+
+/* What is frozen is gathered too, but nothing is reduced; and nothing backwards where no backward runs. */
+START_TEST(frozen_modules_gather)
+{
+    open_llm(3, true, 1);
+    s.plan.modules[0].frozen = true;
+    sf_compile(&s);
+    ck_assert_uint_eq(sf_count(s.p, 0, DT_OP_GRAD_SYNC), 0);
+    ck_assert_uint_eq(sf_count(s.p, 0, DT_OP_PARAM_GATHER), 2 * REPLICAS * SLOTS * DT_PLAN_BUCKETS);
+    for (uint32_t i = 0; i < s.p->n_ops; i++)
+        ck_assert(s.p->ops[i].kind != DT_OP_PARAM_GATHER || s.p->ops[i].flags == 0);
+    sf_free(&s);
+}
+END_TEST
+
+static struct dt_cost *cost;
+
+static int64_t span(void)
+{
+    struct dt_timeline_topo topo = {0};
+    struct dt_timeline line = {0}, walked = {0};
+    struct dt_durations d = {0};
+    struct dt_engine *e = NULL;
+    int64_t ns;
+
+    dt_assert_ok(dt_durations_compute(s.p, &s.f.model, &s.f.cluster, cost, true, &s.err, &d),
+                 s.err);
+    dt_assert_ok(dt_timeline_topo_build(s.p, &s.err, &topo), s.err);
+    dt_assert_ok(dt_timeline_eval(s.p, &topo, d.ns, &s.err, &line), s.err);
+    dt_assert_ok(dt_engine_new(&s.err, &e), s.err);
+    dt_assert_ok(dt_engine_run(e, s.p, &d, NULL, NULL, &s.err, &walked), s.err);
+    for (uint32_t i = 0; i < s.p->n_ops; i++) /* both evaluators, to the nanosecond */
+        ck_assert(line.begin_ns[i] == walked.begin_ns[i] && line.end_ns[i] == walked.end_ns[i]);
+    ns = line.makespan_ns;
+    dt_engine_free(e);
+    dt_timeline_free(&line);
+    dt_timeline_free(&walked);
+    dt_timeline_topo_free(&topo);
+    dt_durations_free(&d);
+    return ns;
+}
+
+static int64_t time_of(int zero, bool overlap, int vpp)
+{
+    static const struct dt_cost_options opt = {.allow_analytical = true};
+    int64_t ns;
+
+    open_llm(zero, overlap, vpp);
+    fx_profile(&s.f, true);
+    dt_assert_ok(dt_cost_new(&s.f.model, &s.f.cluster, &s.f.profile, &opt, &s.err, &cost), s.err);
+    sf_compile(&s);
+    ns = span();
+    dt_cost_free(cost);
+    sf_free(&s);
+    return ns;
+}
+
+/* Cutting an op rounds its parts to whole nanoseconds. */
+START_TEST(more_sharding_takes_longer)
+{
+    for (int vpp = 1; vpp <= 2; vpp++) {
+        int64_t one = time_of(1, false, vpp), two = time_of(2, false, vpp),
+                three = time_of(3, false, vpp);
+
+        printf("vpp %d: ZeRO 1 %lld ns, 2 %lld ns, 3 %lld ns; overlapping %lld, %lld, %lld ns\n",
+               vpp, (long long)one, (long long)two, (long long)three,
+               (long long)time_of(1, true, vpp), (long long)time_of(2, true, vpp),
+               (long long)time_of(3, true, vpp));
+        ck_assert_int_lt(one, two);
+        ck_assert_int_lt(two, three);
+        for (int zero = 1; zero <= 3; zero++) /* under compute */
+            ck_assert_int_lt(time_of(zero, true, vpp), time_of(zero, false, vpp));
+    }
+}
+END_TEST
+
+/* Of any graph of modules: both evaluators agree, and no stage holds more with more sharding. */
+START_TEST(random_graphs)
+{
+    static const struct dt_cost_options opt = {.allow_analytical = true};
+    uint64_t seed = dt_test_seed();
+    int own = 0;
+
+    for (int round = 0; round < 150; round++) {
+        sf_random(&s, seed, round, round % 2);
+        fx_profile(&s.f, true);
+        dt_assert_ok(dt_cost_new(&s.f.model, &s.f.cluster, &s.f.profile, &opt, &s.err, &cost),
+                     s.err);
+        sf_compile(&s);
+        for (uint32_t i = 0; i < s.p->n_ops; i++)
+            own += dt_op_resource(s.p->ops[i].kind) == DT_RES_COLL && s.p->ops[i].mb != DT_NONE;
+        span();
+        dt_cost_free(cost);
+        for (int m = 0; m < s.plan.n_modules; m++)
+            for (int stage = 0; stage < s.plan.modules[m].layout.pp; stage++) {
+                double last = HUGE_VAL;
+
+                for (int zero = 0; zero <= 3; zero++) {
+                    struct dt_work w = {2, 2048, 2048 * 1024, 1024};
+                    struct dt_memory mem;
+
+                    s.plan.modules[m].zero = zero;
+                    dt_memory_stage(&s.plan, &s.f.model, &s.f.cluster, m, stage, &w, 8, &mem);
+                    ck_assert_msg(mem.total <= last,
+                                  "seed %" PRIu64 " round %d: %s/%d: ZeRO %d holds %.0f, %d %.0f",
+                                  seed, round, s.plan.module_names[m], stage, zero, mem.total,
+                                  zero - 1, last);
+                    ck_assert(mem.whole >= 0 && mem.whole <= mem.params + mem.grads);
+                    last = mem.total;
+                }
+            }
+        sf_free(&s);
+    }
+    ck_assert_int_gt(own, 1000);
+}
+END_TEST
+
+/* By hand: 8 equal layers on one of 4 replicas, in 4 buckets of 2. */
+START_TEST(what_a_rank_keeps)
+{
+    static const double params[] = {2, 2, 2, 2. / 4 + 2 * 2. / 4},
+                        grads[] = {4, 4, 4. / 4 + 2 * 4. / 4, 4. / 4 + 2 * 4. / 4},
+                        optimizer[] = {12, 3, 3, 3};
+    struct dt_work w = {1, 512, 512 * 512, 512};
+    double n;
+
+    sf_init(&s);
+    sf_llm(&s, 10); /* an embedding and a head at the ends */
+    sf_plan(&s, 32, 1, DT_SCHED_1F1B);
+    sf_layout(&s, 0, 1, 3, 1, 4);
+    memcpy(s.plan.modules[0].split, (uint16_t[]){0, 1, 9, (uint16_t)s.f.model.modules[0].n_blocks},
+           4 * sizeof(uint16_t));
+    n = 8.0 * (double)dt_block_params(&s.f.model.modules[0].blocks[1]);
+    for (int zero = 0; zero <= 3; zero++) {
+        struct dt_memory mem;
+
+        s.plan.modules[0].zero = zero;
+        dt_memory_stage(&s.plan, &s.f.model, &s.f.cluster, 0, 1, &w, 8, &mem);
+        ck_assert_double_eq_tol(mem.params, params[zero] * n, 1e-9 * n);
+        ck_assert_double_eq_tol(mem.grads, grads[zero] * n, 1e-9 * n);
+        ck_assert_double_eq_tol(mem.optimizer, optimizer[zero] * n, 1e-9 * n);
+        /* a process of the executor keeps what it keeps with ZeRO 1 */
+        dt_memory_stage_on(DT_MEMORY_CPU, &s.plan, &s.f.model, &s.f.cluster, 0, 1, &w, 8, &mem);
+        ck_assert_double_eq_tol(mem.grads, 4 * n, 1e-9 * n);
+    }
+    fx_free(&s.f);
+}
+END_TEST
+
+/* ---- who may not ---- */
+
+static void refused(const char *why)
+{
+    dt_assert_ok(dt_plan_place(&s.plan, &s.f.cluster, &s.err), s.err);
+    ck_assert_int_eq(dt_plan_validate(&s.plan, &s.f.model, &s.f.cluster, &s.err), DT_ERR_INPUT);
+    dt_assert_has(s.err.message, why);
+    fx_free(&s.f);
+}
+
+START_TEST(plans_that_are_refused)
+{
+    open_llm(2, true, 1);
+    s.f.cluster.cores_per_node = 8;
+    refused("zero 2: on CPUs gradients and parameters are not sharded");
+    open_llm(3, true, 1);
+    s.plan.policy.schedule = DT_SCHED_ZB_H1;
+    refused("zero 3 gathers parameters for a forward and a backward, and schedule zb-h1 splits");
+    sf_init(&s);
+    sf_chain(&s, 4);
+    sf_plan(&s, 8, 1, DT_SCHED_1F1B);
+    sf_layout(&s, 0, 1, 1, 1, 4);
+    sf_layout(&s, 1, 1, 1, 1, 2);
+    sf_layout(&s, 2, 1, 1, 1, 1);
+    s.plan.modules[1].zero = 2;
+    refused("the 4 replicas of ");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *u = suite_create("zero");
+    TCase *c = dt_test_case(u, "zero", 300);
+
+    tcase_add_test(c, volumes);
+    tcase_add_test(c, frozen_modules_gather);
+    tcase_add_test(c, more_sharding_takes_longer);
+    tcase_add_test(c, random_graphs);
+    tcase_add_test(c, what_a_rank_keeps);
+    tcase_add_test(c, plans_that_are_refused);
+    return dt_test_run(u);
+}
