@@ -462,6 +462,51 @@ START_TEST(manual_plans)
 }
 END_TEST
 
+/* What memory asks for and no more; on CPUs nothing above the optimizer's states is sharded. */
+START_TEST(sharding_where_memory_is_short)
+{
+    struct dt_search_result r;
+    struct dt_error err;
+    struct world w;
+    double all;
+    int most = 0;
+
+    build_world(&w, 1, 0, 16);
+    w.in.opt.gpus = 16;
+    w.in.opt.tp_mask = 1;
+    w.in.opt.k = 4;
+    for (int m = 0; m < 2; m++) {
+        w.in.opt.zero[m] = 0xf;
+        w.in.opt.recompute[m] = 1U << DT_RECOMPUTE_FULL;
+    }
+    w.fx.cluster.mem_bytes = 64e9;
+    dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), err);
+    ck_assert(r.plans[0].modules[0].zero < 2 && r.plans[0].modules[1].zero < 2);
+    all = r.plans[0].predicted.mem_bytes_max;
+    dt_search_result_free(&r);
+    /* less and less, until nothing fits */
+    for (double mem = all; dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r) == DT_OK;
+         mem *= 0.9) {
+        for (int i = 0; i < r.n; i++)
+            for (int m = 0; m < 2; m++)
+                most = r.plans[i].modules[m].zero > most ? r.plans[i].modules[m].zero : most;
+        dt_search_result_free(&r);
+        w.fx.cluster.mem_bytes = mem;
+    }
+    ck_assert_int_gt(most, 1);
+    w.fx.cluster.mem_bytes = 64e9;
+    w.fx.cluster.cores_per_node = 8;
+    for (double mem = all; dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r) == DT_OK;
+         mem *= 0.9) {
+        for (int i = 0; i < r.n; i++)
+            ck_assert(r.plans[i].modules[0].zero < 2 && r.plans[i].modules[1].zero < 2);
+        dt_search_result_free(&r);
+        w.fx.cluster.mem_bytes = mem;
+    }
+    free_world(&w);
+}
+END_TEST
+
 /* ---- refusals ---- */
 
 START_TEST(infeasible_says_why)
@@ -563,6 +608,7 @@ int main(void)
     tcase_add_test(c, megatron_deals_layers_evenly);
     tcase_add_test(c, distmm);
     tcase_add_test(c, manual_plans);
+    tcase_add_test(c, sharding_where_memory_is_short);
     tcase_add_test(c, infeasible_says_why);
     tcase_add_test(c, bad_input);
     tcase_add_test(c, without_memory);

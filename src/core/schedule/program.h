@@ -32,10 +32,11 @@ enum dt_op_kind {
     DT_OP_WEIGHT_GRAD, /* weight gradient alone (schedules that split the backward) */
     DT_OP_SEND,
     DT_OP_RECV,
-    DT_OP_GRAD_SYNC, /* ZeRO-1: reduce-scatter; ZeRO-0: all-reduce; over the DP group of a stage */
+    DT_OP_GRAD_SYNC, /* ZeRO 0: all-reduce; 1: reduce-scatter, 2 and 3: of each microbatch; over the DP group of a
+                      * stage */
     DT_OP_GRAD_NORM, /* scalar all-reduce over every lane that trains something */
     DT_OP_STEP,
-    DT_OP_PARAM_GATHER, /* ZeRO-1 all-gather of parameters; before the first use of the iteration */
+    DT_OP_PARAM_GATHER, /* all-gather of parameters; ZeRO 1 and 2: before the first use of the iteration, 3: each */
     DT_OP_FETCH, /* wait for this microbatch's input data (CPU side; zero cost unless modelled) */
     DT_OP_KIND_N
 };
@@ -45,7 +46,8 @@ enum dt_op_resource dt_op_resource(enum dt_op_kind k);
 
 #define DT_NONE UINT32_MAX
 enum {
-    DT_OPF_GRAD = 1,     /* SEND/RECV carries gradients (backward direction) */
+    DT_OPF_GRAD =
+        1, /* SEND/RECV carries gradients (backward direction); PARAM_GATHER is for a backward */
     DT_OPF_BOUNDARY = 2, /* SEND/RECV between modules (through a broker) */
     /* GRAD_SYNC of an embedding shared by the first and last stage of one replica: an all-reduce
      * over those two lanes, after their data-parallel syncs */
@@ -57,11 +59,12 @@ struct dt_op {    /* 48 bytes */
     uint8_t module;
     uint8_t chunk; /* vpp chunk */
     uint8_t flags; /* DT_OPF_* */
-    /* bucket part of the first forward / last backward, GRAD_SYNC, PARAM_GATHER; 0 of 1 else */
+    /* bucket part of the first forward / last backward (ZeRO 3 / 2: of each), GRAD_SYNC, PARAM_GATHER; 0 of 1 else */
     uint8_t part, parts;
     uint16_t more_n; /* further dependencies: deps[more_first .. +more_n) */
     uint16_t stage, replica;
-    /* microbatch index within the replica of this module; DT_NONE for sync/step/gather */
+    /* microbatch index within the replica of this module; DT_NONE for step, norm, and syncs and gathers that are done
+     * once an iteration */
     uint32_t mb;
     uint32_t lane;
     /* SEND/RECV: the peer op's index (a RECV's SEND is named here, not in dep[]); collectives:
