@@ -62,7 +62,8 @@ static bool fits(struct dt_search_state *s, int m, struct dt_orch_choice *of)
                                  .dp_lm = s->c->dp_lm,
                                  .pp_lm = s->pp_lm,
                                  .gen_pp = s->gen_pp,
-                                 .behind = s->behind[m]};
+                                 .behind = s->behind[m],
+                                 .alone = s->alone};
 
     for (int z = 0; z < s->t->space.of[m].n_zero; z++) {
         of->zero = (uint8_t)z;

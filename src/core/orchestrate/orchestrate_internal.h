@@ -176,6 +176,7 @@ struct dt_orch_question {
     int pipe, microbatch; /* indices into the space */
     int dp_lm, pp_lm, gen_pp;
     int behind; /* of an encoder: dt_orch_behind() */
+    bool alone; /* of a generator: as behind an LLM of one stage, of one chunk */
 };
 /* Microbatches under way behind a module, as the schedules of those modules have it. */
 int dt_orch_behind(struct dt_orch_table *t, const struct dt_orch_question *q);
@@ -264,6 +265,9 @@ enum dt_status dt_orch_cand_plan(struct dt_orch_table *t, const struct dt_orch_c
  * come last, by staged_s, with timeline_s 0. */
 enum dt_status dt_orch_rank(struct dt_orch_table *t, struct dt_plan *plans, int *n, bool sort,
                             struct dt_error *err);
+/* By timeline as above; those without one, by staged_s, last. */
+enum dt_status dt_orch_sort(struct dt_plan *plans, int n, struct dt_error *err);
+/* orchestrate_plans.c */
 /* dt_orch_search, then plans, then dt_orch_rank, then the leaner variant of the winner. */
 enum dt_status dt_search_plans(struct dt_orch_table *t, const double *cap,
                                enum dt_plan_strategy strategy, struct dt_error *err,

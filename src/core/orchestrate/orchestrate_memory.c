@@ -189,8 +189,6 @@ static void set_llm(struct dt_orch_table *t, const struct dt_orch_question *q, b
     llm->dp = q->dp_lm;
 }
 
-/* For generators the LLM is taken to be one stage: what lies upstream changes what waits for them and, with split
- * backwards, what they put off; dt_orch_cand_fits() has the last word there. */
 static double ask(struct dt_orch_table *t, const struct dt_orch_question *q)
 {
     const struct dt_model *model = t->in->model;
@@ -201,7 +199,7 @@ static double ask(struct dt_orch_table *t, const struct dt_orch_question *q)
 
     if (t->space.pipe[q->pipe].split && modes->n_zero > 1 && modes->zero[q->of.zero] > 2)
         return over; /* dt_plan_validate refuses it */
-    set_llm(t, q, model->modules[q->m].role == DT_ROLE_GENERATOR);
+    set_llm(t, q, q->alone);
     slot = (int64_t)q->dp_lm * t->scratch.policy.microbatch;
     if (set_module(t, q->m, &q->of, q->microbatch, &t->space.pipe[q->pipe]))
         over = stages_over(t, q->m, stated.global_batch / slot, slot);
@@ -230,18 +228,24 @@ int dt_orch_behind(struct dt_orch_table *t, const struct dt_orch_question *q)
 static void make_key(const struct dt_orch_table *t, const struct dt_orch_question *q,
                      uint64_t key[2])
 {
+    enum { ALONE = 0x80 };
     const struct dt_orch_pipe *pipe = &t->space.pipe[q->pipe];
-    bool llm = q->m == t->in->model->llm;
-    uint64_t kind = llm ? (uint64_t)q->pipe
-                        : (uint64_t)pipe->split | (dt_pipe_of(pipe->schedule)->bounded ? 2U : 0U);
+    bool encoder = t->in->model->modules[q->m].role == DT_ROLE_ENCODER;
+    bool llm = q->m == t->in->model->llm, few = encoder || q->alone;
+    uint64_t kind =
+        !few ? (uint64_t)q->pipe
+             : ALONE | (uint64_t)pipe->split | (dt_pipe_of(pipe->schedule)->bounded ? 2U : 0U);
     uint64_t slot = (uint64_t)q->dp_lm * (uint64_t)t->space.microbatch[q->microbatch];
+    uint64_t around = encoder    ? (uint64_t)q->behind
+                      : q->alone ? 0
+                                 : (uint64_t)q->gen_pp | (llm ? 0 : (uint64_t)q->pp_lm << 8);
 
     key[0] = (uint64_t)q->m | (uint64_t)q->of.lane << 8 | (uint64_t)q->of.recompute << 16 |
              (uint64_t)q->of.zero << 20 | kind << 24 | (uint64_t)(llm ? q->microbatch : 0) << 32 |
              (uint64_t)q->of.pp << 40 | UINT64_C(1) << 63;
-    /* replicas and samples of a slot are below 2^24 (DT_PLAN_GPUS_MAX, DT_BATCH_MAX), depths at most 2^8 stages of
-     * up to 2^8 microbatches */
-    key[1] = (uint64_t)q->of.dp | slot << 24 | (uint64_t)(llm ? q->gen_pp : q->behind) << 48;
+    /* replicas and samples of a slot are below 2^24 (DT_PLAN_GPUS_MAX, DT_BATCH_MAX), depths below 2^8, and what is
+     * under way behind below 2^16 */
+    key[1] = (uint64_t)q->of.dp | slot << 24 | around << 48;
 }
 
 bool dt_orch_table_fits(struct dt_orch_table *t, const struct dt_orch_question *q)

@@ -14,45 +14,13 @@
 /* A plan that the bound puts this far behind the best timeline is left out.  The bound is of mean
  * samples; a test holds it to at most 0.3 % above the timeline on real ones, in random small worlds. */
 #define CERTAIN 1.01
-/* Programs longer than this are ranked by a share of their replicas (dt_orch_plan_share): ranking then
- * takes a few hundredths of a second a plan on any cluster. */
+/* Programs longer than this are ranked by a share of their replicas (dt_orch_plan_share): ranking then takes a few
+ * hundredths of a second a plan on any cluster.  At first sight a share of so many samples is enough, if it is no
+ * longer than that; what comes close to the best is looked at again. */
 #define RANK_OPS 3e5
-/* Candidates whose timelines may be asked for, and how much slower than the best of them by the formula one may be:
- * the formula is up to 8 % off the timeline. */
-enum { POOL = 96 };
-#define MARGIN 0.08
-/* How much slower by the formula the leaner variant of the winner may be before its timeline is
- * asked: the timeline hides warm-up that the formula counts in full. */
-#define LEAN_FORMULA 5e-3
-
-enum dt_status dt_orch_cand_plan(struct dt_orch_table *t, const struct dt_orch_cand *c,
-                                 enum dt_plan_strategy strategy, struct dt_error *err,
-                                 struct dt_plan *out)
-{
-    const struct dt_search_input *in = t->in;
-    const struct dt_orch_pipe *pipe = &t->space.pipe[c->pipe];
-
-    dt_search_plan_init(in, out);
-    out->strategy = strategy;
-    out->policy.schedule = pipe->schedule;
-    out->policy.microbatch = t->space.microbatch[c->microbatch];
-    for (int m = 0; m < in->model->n_modules; m++) {
-        bool llm = m == in->model->llm;
-        struct dt_orch_times *x = dt_orch_times_of(t, m, c->of[m].lane, c->of[m].recompute,
-                                                   llm ? c->microbatch : 0, pipe->split);
-        const struct dt_orch_stage_entry *e =
-            x ? dt_orch_stage_of(t, m, x, c->of[m].pp, llm ? pipe->vpp : 1) : NULL;
-
-        if (!e)
-            return dt_error_nomem(err, "plan splits");
-        dt_orch_choice_apply(t, m, &c->of[m], pipe->vpp, out);
-        memcpy(out->modules[m].split, e->split,
-               (size_t)(c->of[m].pp * (llm ? pipe->vpp : 1) + 1) * sizeof(*e->split));
-    }
-    out->predicted.lower_bound_s = c->lower_bound_s;
-    DT_TRY(dt_plan_place(out, in->cluster, err));
-    return dt_plan_validate(out, in->model, in->cluster, err);
-}
+#define FIRST_SAMPLES 256.0
+/* Plans this close to the best at first sight may be the best. */
+#define CLOSE 0.015
 
 /* ---- the timeline of a plan ---- */
 
@@ -160,20 +128,24 @@ static enum dt_status check_expected(struct dt_orch_table *t, struct dt_plan *p,
 }
 
 /* Broker groups meet only in the gradient sync, so a long program is ranked by some of them. Memory
- * must hold what they were given and what is to be expected of the others. */
-static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *p,
-                                       struct dt_error *err)
+ * must hold what they were given and what is to be expected of the others.  *closer: more would be seen of a longer one. */
+static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *p, bool first,
+                                       struct dt_error *err, bool *closer)
 {
     const struct dt_search_input *in = t->in;
     struct dt_plan_prediction *q = &p->predicted;
-    double expected;
+    double all = dt_orch_plan_ops(p, in->model->llm), ops = RANK_OPS, expected;
     struct dt_plan part;
 
+    if (first)
+        ops = fmin(ops, all * FIRST_SAMPLES / (double)p->policy.global_batch);
     t->simulated++;
-    if (!dt_orch_plan_share(p, in->model->llm, RANK_OPS, &part)) {
-        t->ops += (int64_t)dt_orch_plan_ops(p, in->model->llm);
+    *closer = false;
+    if (!dt_orch_plan_share(p, in->model->llm, ops, &part)) {
+        t->ops += (int64_t)all;
         return timeline_s(in, p, p, 0, err, &q->timeline_s, &q->mem_bytes_max);
     }
+    *closer = first && all > ops;
     t->ops += (int64_t)dt_orch_plan_ops(&part, in->model->llm);
     DT_TRY(check_expected(t, p, err));
     expected = q->mem_bytes_max;
@@ -186,8 +158,8 @@ static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *
 
 /* Predictions of one plan, with a timeline unless it takes more than `limit` seconds for certain, or the budget is
  * spent.  DT_ERR_INFEASIBLE if its memory does not fit after all. */
-static enum dt_status predict(struct dt_orch_table *t, struct dt_plan *p, double limit,
-                              struct dt_error *err)
+static enum dt_status predict(struct dt_orch_table *t, struct dt_plan *p, bool first, double limit,
+                              struct dt_error *err, bool *closer)
 {
     const struct dt_search_input *in = t->in;
     int64_t budget = in->opt.budget > 0 ? in->opt.budget : DT_SEARCH_BUDGET;
@@ -195,7 +167,7 @@ static enum dt_status predict(struct dt_orch_table *t, struct dt_plan *p, double
     if (!in->opt.rank || dt_orch_plan_least_s(t, p) > limit * CERTAIN)
         return check_expected(t, p, err);
     if (t->ops < budget || isinf(limit))
-        return ranking_timeline(t, p, err);
+        return ranking_timeline(t, p, first, err, closer);
     t->untimed++;
     return check_expected(t, p, err);
 }
@@ -218,7 +190,7 @@ static int by_seconds(const void *pa, const void *pb)
 }
 
 /* Shortest first; then the leanest of those within TIE of the shortest comes to the front. */
-static enum dt_status sort_plans(struct dt_plan *plans, int n, struct dt_error *err)
+enum dt_status dt_orch_sort(struct dt_plan *plans, int n, struct dt_error *err)
 {
     const struct dt_plan **order = dt_malloc((size_t)n * sizeof(*order)), *front;
     struct dt_plan *sorted = dt_malloc((size_t)n * sizeof(*sorted));
@@ -249,7 +221,7 @@ static enum dt_status sort_plans(struct dt_plan *plans, int n, struct dt_error *
 }
 
 /* What the timelines are to the formula, by the LLM's pipe: the formula leaves out transfers, which chunks multiply,
- * and counts warm-up that the timeline hides.  A pipe that no plan was timed with takes the one before it. */
+ * and counts warm-up that the timeline hides.  A pipe that no plan was timed with takes the nearest of its schedule. */
 struct ratios {
     double sum[DT_SCHED_N][DT_SEARCH_VPP_MAX + 1];
     int n[DT_SCHED_N][DT_SEARCH_VPP_MAX + 1];
@@ -265,9 +237,12 @@ static int vpp_of(const struct dt_orch_table *t, const struct dt_plan *p)
 static double ratio_of(const struct dt_orch_table *t, const struct ratios *r,
                        const struct dt_plan *p)
 {
-    for (int v = vpp_of(t, p); v > 0; v--)
-        if (r->n[p->policy.schedule][v] > 0)
-            return r->sum[p->policy.schedule][v] / r->n[p->policy.schedule][v];
+    int s = (int)p->policy.schedule, at = vpp_of(t, p);
+
+    for (int d = 0; d < DT_SEARCH_VPP_MAX; d++)
+        for (int v = at - d; v <= at + d; v += d > 0 ? 2 * d : 1)
+            if (v >= 1 && v <= DT_SEARCH_VPP_MAX && r->n[s][v] > 0)
+                return r->sum[s][v] / r->n[s][v];
     return 1;
 }
 
@@ -281,15 +256,18 @@ static void learn_ratio(const struct dt_orch_table *t, struct ratios *r, const s
     r->n[p->policy.schedule][v]++;
 }
 
-/* The plan to be timed next: the one of least expected time, of those not yet asked. */
+enum state { NEW, SEEN, CLOSER /* seen, and worth a second look */ };
+
+/* The plan to be timed next: the one of least expected time, of those that are new. */
 static int next_plan(const struct dt_orch_table *t, const struct ratios *r,
-                     const struct dt_plan *plans, const bool *asked, int n)
+                     const struct dt_plan *plans, const unsigned char *state, int n)
 {
     double least = HUGE_VAL;
     int best = 0;
 
     for (int i = 0; i < n; i++) {
-        double s = asked[i] ? HUGE_VAL : plans[i].predicted.staged_s * ratio_of(t, r, &plans[i]);
+        double s =
+            state[i] != NEW ? HUGE_VAL : plans[i].predicted.staged_s * ratio_of(t, r, &plans[i]);
 
         if (s < least) {
             least = s;
@@ -299,28 +277,81 @@ static int next_plan(const struct dt_orch_table *t, const struct ratios *r,
     return best;
 }
 
-static enum dt_status rank(struct dt_orch_table *t, struct dt_plan *plans, int n, bool sort,
-                           bool *asked, struct dt_error *err)
+/* Times plan i, or puts it aside; *limit falls with the best timeline. */
+static enum dt_status look(struct dt_orch_table *t, struct dt_plan *p, bool first, double *limit,
+                           unsigned char *state, struct dt_error *err)
+{
+    bool closer = false;
+    enum dt_status st = predict(t, p, first, *limit, err, &closer);
+
+    *state = closer ? CLOSER : SEEN;
+    if (st == DT_ERR_INFEASIBLE) {
+        t->rejects.assigned++;
+        p->n_modules = 0; /* marks it */
+        return DT_OK;
+    }
+    DT_TRY(st);
+    if (p->predicted.timeline_s > 0)
+        *limit = fmin(*limit, p->predicted.timeline_s);
+    return DT_OK;
+}
+
+/* All plans at first sight, the most promising first. */
+static enum dt_status first_look(struct dt_orch_table *t, struct dt_plan *plans, int n,
+                                 unsigned char *state, struct dt_error *err)
 {
     double limit = HUGE_VAL;
     struct ratios r;
 
     memset(&r, 0, sizeof(r));
     for (int k = 0; k < n; k++) {
-        int i = sort ? next_plan(t, &r, plans, asked, n) : k;
-        struct dt_plan *p = &plans[i];
-        enum dt_status st = predict(t, p, limit, err);
+        int i = next_plan(t, &r, plans, state, n);
 
-        asked[i] = true;
-        if (st == DT_ERR_INFEASIBLE) {
-            t->rejects.assigned++;
-            p->n_modules = 0; /* marks it */
-            continue;
+        DT_TRY(look(t, &plans[i], true, &limit, &state[i], err));
+        if (plans[i].n_modules > 0)
+            learn_ratio(t, &r, &plans[i]);
+    }
+    return DT_OK;
+}
+
+/* Those that may be the best once more, by more of their replicas: the best first, until it has been, and nothing that
+ * came close is left. */
+static enum dt_status second_look(struct dt_orch_table *t, struct dt_plan *plans, int n,
+                                  unsigned char *state, struct dt_error *err)
+{
+    for (;;) {
+        double best = HUGE_VAL, least = HUGE_VAL, limit = HUGE_VAL;
+        int next = -1;
+
+        for (int i = 0; i < n; i++) {
+            double s = plans[i].predicted.timeline_s;
+
+            if (plans[i].n_modules == 0 || s <= 0)
+                continue;
+            best = fmin(best, s);
+            if (state[i] == CLOSER && s < least) {
+                least = s;
+                next = i;
+            }
         }
-        DT_TRY(st);
-        learn_ratio(t, &r, p);
-        if (sort && p->predicted.timeline_s > 0)
-            limit = fmin(limit, p->predicted.timeline_s);
+        if (next < 0 || least > best * (1 + CLOSE))
+            return DT_OK;
+        DT_TRY(look(t, &plans[next], false, &limit, &state[next], err));
+    }
+}
+
+static enum dt_status rank(struct dt_orch_table *t, struct dt_plan *plans, int n, bool sort,
+                           unsigned char *state, struct dt_error *err)
+{
+    double limit;
+
+    if (sort) {
+        DT_TRY(first_look(t, plans, n, state, err));
+        return second_look(t, plans, n, state, err);
+    }
+    for (int i = 0; i < n; i++) {
+        limit = HUGE_VAL;
+        DT_TRY(look(t, &plans[i], false, &limit, &state[i], err));
     }
     return DT_OK;
 }
@@ -328,11 +359,11 @@ static enum dt_status rank(struct dt_orch_table *t, struct dt_plan *plans, int n
 enum dt_status dt_orch_rank(struct dt_orch_table *t, struct dt_plan *plans, int *n, bool sort,
                             struct dt_error *err)
 {
-    bool *asked = dt_calloc((size_t)*n + 1, sizeof(*asked));
+    unsigned char *state = dt_calloc((size_t)*n + 1, sizeof(*state));
     enum dt_status st;
     int kept = 0;
 
-    if (!asked)
+    if (!state)
         return dt_error_nomem(err, "plans");
     for (int i = 0; i < *n; i++) {
         double bound = plans[i].predicted.lower_bound_s;
@@ -340,128 +371,12 @@ enum dt_status dt_orch_rank(struct dt_orch_table *t, struct dt_plan *plans, int 
         dt_orch_formula_stats(t->in, &plans[i], t->work, &plans[i].predicted);
         plans[i].predicted.lower_bound_s = bound;
     }
-    st = rank(t, plans, *n, sort, asked, err);
-    dt_free(asked);
+    st = rank(t, plans, *n, sort, state, err);
+    dt_free(state);
     DT_TRY(st);
     for (int i = 0; i < *n; i++)
         if (plans[i].n_modules > 0)
             plans[kept++] = plans[i];
     *n = kept;
-    return sort && t->in->opt.rank && kept > 1 ? sort_plans(plans, kept, err) : DT_OK;
-}
-
-/* ---- search, plans, ranking ---- */
-
-struct round { /* one pass of search and ranking */
-    struct dt_orch_cand *cands;
-    struct dt_plan *plans;
-    int n;
-};
-
-static bool is_of(const struct dt_orch_table *t, const struct dt_plan *p,
-                  const struct dt_orch_cand *c)
-{
-    const struct dt_orch_pipe *pipe = &t->space.pipe[c->pipe];
-
-    if (p->policy.schedule != pipe->schedule ||
-        p->policy.microbatch != t->space.microbatch[c->microbatch] ||
-        p->modules[t->in->model->llm].layout.vpp != pipe->vpp)
-        return false;
-    for (int m = 0; m < p->n_modules; m++) {
-        const struct dt_plan_layout *l = &p->modules[m].layout;
-
-        if (dt_orch_space_lane(t, m, l) != c->of[m].lane || l->pp != c->of[m].pp ||
-            l->dp != c->of[m].dp ||
-            dt_orch_space_recompute(t, m, p->modules[m].recompute) != c->of[m].recompute)
-            return false;
-    }
-    return true;
-}
-
-/* The winner with fewer GPUs, if there is such a layout nearly as fast by the formula and as fast
- * by the timeline. */
-static enum dt_status add_lean(struct dt_orch_table *t, struct round *r, int n_cands,
-                               enum dt_plan_strategy strategy, struct dt_error *err)
-{
-    struct dt_plan *spare = &r->plans[r->n];
-    struct dt_orch_cand lean;
-    int one = 1;
-
-    for (int i = 0; i < n_cands; i++) {
-        if (!is_of(t, &r->plans[0], &r->cands[i]))
-            continue;
-        DT_TRY(dt_orch_search_lean(t, &r->cands[i], r->cands[i].total_s * (1 + LEAN_FORMULA), err,
-                                   &lean));
-        if (lean.gpus >= dt_plan_gpus(&r->plans[0]))
-            return DT_OK;
-        DT_TRY(dt_orch_cand_plan(t, &lean, strategy, err, spare));
-        DT_TRY(dt_orch_rank(t, spare, &one, false, err));
-        r->n += one;
-        return sort_plans(r->plans, r->n, err);
-    }
-    return DT_OK;
-}
-
-static int kept_plans(const struct dt_search_input *in)
-{
-    return in->opt.k > 0 ? in->opt.k : 8;
-}
-
-/* Candidates that are worth a timeline; without ranking those that are returned. */
-static int pool_size(const struct dt_search_input *in)
-{
-    int k = kept_plans(in);
-
-    return in->opt.rank && k < POOL ? POOL : k;
-}
-
-static enum dt_status one_round(struct dt_orch_table *t, const double *cap,
-                                enum dt_plan_strategy strategy, struct dt_error *err,
-                                struct round *r, struct dt_search_stats *stats)
-{
-    const struct dt_orch_keep keep = {pool_size(t->in), kept_plans(t->in),
-                                      t->in->opt.rank ? MARGIN : 0};
-    int n_cands;
-
-    DT_TRY(dt_orch_search(t, cap, &keep, err, r->cands, &n_cands, stats));
-    for (r->n = 0; r->n < n_cands; r->n++)
-        DT_TRY(dt_orch_cand_plan(t, &r->cands[r->n], strategy, err, &r->plans[r->n]));
-    DT_TRY(dt_orch_rank(t, r->plans, &r->n, true, err));
-    if (r->n > 0 && t->in->opt.rank)
-        DT_TRY(add_lean(t, r, n_cands, strategy, err));
-    if (r->n > keep.sure)
-        r->n = keep.sure;
-    return DT_OK;
-}
-
-enum dt_status dt_search_plans(struct dt_orch_table *t, const double *cap,
-                               enum dt_plan_strategy strategy, struct dt_error *err,
-                               struct dt_search_result *out)
-{
-    int k = pool_size(t->in);
-    size_t all = (size_t)k * DT_SCHED_N;
-    struct round r = {dt_calloc(all, sizeof(*r.cands)), dt_calloc(all + 1, sizeof(*r.plans)), 0};
-    enum dt_status st = DT_OK;
-
-    if (!r.cands || !r.plans)
-        st = dt_error_nomem(err, "plans");
-    if (st == DT_OK)
-        st = one_round(t, cap, strategy, err, &r, &out->stats);
-    if (st == DT_OK && r.n == 0 && t->rejects.assigned > 0) {
-        /* Every plan was over when its real microbatches were known: allow for the largest possible
-         * ones. */
-        t->sigmas = HUGE_VAL;
-        dt_orch_table_forget(t);
-        st = one_round(t, cap, strategy, err, &r, &out->stats);
-    }
-    if (st == DT_OK && r.n == 0)
-        st = dt_orch_infeasible(t, err);
-    dt_free(r.cands);
-    if (st != DT_OK) {
-        dt_free(r.plans);
-        return st;
-    }
-    out->plans = r.plans;
-    out->n = r.n;
-    return DT_OK;
+    return sort && t->in->opt.rank && kept > 1 ? dt_orch_sort(plans, kept, err) : DT_OK;
 }

@@ -165,9 +165,23 @@ static double least_beside(const struct dt_search_state *s, int m)
     return s->base + dt_orch_cell_least_warm(s) - s->least[m]->sample_s;
 }
 
+/* What the layouts of module m may take beside the LLM at hand. */
+static struct dt_orch_limits limits_of(const struct dt_search_state *s, int m, int left, int pp_max)
+{
+    int spare = left - (dt_orch_cell_least_gpus(s) - s->least[m]->lane_gpus);
+
+    return (struct dt_orch_limits){
+        .pp_max = pp_max,
+        .gpus_max = dt_orch_module_cap(s, m, spare),
+        .interval_max = interval_limit(s, s->base + dt_orch_cell_least_warm(s)),
+        .interval_min = fast_enough(s, s->interval_lm),
+        .base = least_beside(s, m),
+        .pass = s->pass,
+    };
+}
+
 static bool encoder_layouts(struct dt_search_state *s, int left)
 {
-    double limit = interval_limit(s, s->base + dt_orch_cell_least_warm(s));
     struct dt_orch_question q = {.pipe = s->c->pipe,
                                  .microbatch = s->c->microbatch,
                                  .dp_lm = s->c->dp_lm,
@@ -176,17 +190,26 @@ static bool encoder_layouts(struct dt_search_state *s, int left)
 
     for (int i = s->n_gens; i < s->n_others; i++) {
         int m = s->others[i];
-        int spare = left - (dt_orch_cell_least_gpus(s) - s->least[m]->lane_gpus);
-        const struct dt_orch_limits lim = {s->t->in->model->modules[m].n_blocks,
-                                           dt_orch_module_cap(s, m, spare),
-                                           limit,
-                                           fast_enough(s, s->interval_lm),
-                                           least_beside(s, m),
-                                           s->pass};
+        struct dt_orch_limits lim = limits_of(s, m, left, s->t->in->model->modules[m].n_blocks);
 
         q.m = m;
         s->behind[m] = dt_orch_behind(s->t, &q);
         if (!dt_orch_front_build(s, m, &lim, &s->front[m]))
+            return false;
+    }
+    return true;
+}
+
+/* Behind chunks more may wait for a generator, and where backwards are split its stages put off more: they are asked
+ * once more with the LLM as it is. */
+static bool generators_behind(struct dt_search_state *s, int left)
+{
+    if (s->pipe->vpp == 1 && !s->pipe->split)
+        return true;
+    for (int i = 0; i < s->n_gens; i++) {
+        struct dt_orch_limits lim = limits_of(s, s->others[i], left, s->gen_pp);
+
+        if (!dt_orch_front_build(s, s->others[i], &lim, &s->front[s->others[i]]))
             return false;
     }
     return true;
@@ -210,7 +233,7 @@ static void open_depth_pp(struct dt_search_state *s, int pp)
         return;
     note_floor(s, dt_orch_cell_floor(
                       s, pp, fate == LLM_TAKEN ? s->interval_lm : s->micro * s->sample_lm / pp));
-    if (fate != LLM_TAKEN || !encoder_layouts(s, left))
+    if (fate != LLM_TAKEN || !generators_behind(s, left) || !encoder_layouts(s, left))
         return;
     s->found = s->lean ? s->found : false;
     dt_orch_front_combine(s, left, gpus);
@@ -266,27 +289,26 @@ static void set_least_base(struct dt_search_state *s)
 static bool generator_layouts(struct dt_search_state *s)
 {
     int lane = s->lane_gpus * s->c->dp_lm;
-    double limit;
+    double enough;
+    bool ok = true;
 
     s->threshold = s->lean ? s->limit : dt_orch_pool_threshold(&s->pool);
     set_least_base(s);
+    enough = fast_enough(s, llm_interval_min(s));
     s->pp_lm = s->gen_pp = 1;
-    limit = interval_limit(s, s->base + dt_orch_cell_least_warm(s));
+    s->alone = true;
     s->interval_lm = llm_interval_min(s);
-    for (int i = 0; i < s->n_gens; i++) {
+    s->pass = 0;
+    for (int i = 0; i < s->n_gens && ok; i++) {
         int m = s->others[i];
-        int spare = s->t->gpus - lane - (dt_orch_cell_least_gpus(s) - s->least[m]->lane_gpus);
-        const struct dt_orch_limits lim = {s->t->in->model->modules[m].n_blocks,
-                                           dt_orch_module_cap(s, m, spare),
-                                           limit,
-                                           fast_enough(s, llm_interval_min(s)),
-                                           least_beside(s, m),
-                                           0};
+        struct dt_orch_limits lim =
+            limits_of(s, m, s->t->gpus - lane, s->t->in->model->modules[m].n_blocks);
 
-        if (!dt_orch_front_build(s, m, &lim, &s->any_depth[m]))
-            return false;
+        lim.interval_min = enough;
+        ok = dt_orch_front_build(s, m, &lim, &s->any_depth[m]);
     }
-    return true;
+    s->alone = false;
+    return ok;
 }
 
 /* Generators of at most this depth; false unless one of them can be exactly so deep. */

@@ -60,6 +60,7 @@ struct dt_search_state {
     double sample_lm, passage_lm, filled_lm;
     int64_t slot;
     int behind[DT_MAX_MODULES]; /* of encoders: microbatches under way behind them */
+    bool alone;                 /* generators are asked for whatever is in front of them */
     int gen_pp, pp_lm;          /* deepest generator, depth of the LLM */
     struct dt_orch_choice of_lm;
     double base; /* warm-up of the LLM */

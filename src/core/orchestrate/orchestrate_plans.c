@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * From candidates to plans: search, ranking, and the leaner variant of the winner. */
+#include "base/mem.h"
+#include "core/orchestrate/orchestrate_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Candidates of a schedule whose timelines may be asked for, and how much slower than the best of them by the formula
+ * one may be: the formula is up to 8 % off the timeline. */
+enum { POOL = 96 };
+#define MARGIN 0.08
+/* How much slower by the formula the leaner variant of the winner may be before its timeline is
+ * asked: the timeline hides warm-up that the formula counts in full. */
+#define LEAN_FORMULA 5e-3
+
+enum dt_status dt_orch_cand_plan(struct dt_orch_table *t, const struct dt_orch_cand *c,
+                                 enum dt_plan_strategy strategy, struct dt_error *err,
+                                 struct dt_plan *out)
+{
+    const struct dt_search_input *in = t->in;
+    const struct dt_orch_pipe *pipe = &t->space.pipe[c->pipe];
+
+    dt_search_plan_init(in, out);
+    out->strategy = strategy;
+    out->policy.schedule = pipe->schedule;
+    out->policy.microbatch = t->space.microbatch[c->microbatch];
+    for (int m = 0; m < in->model->n_modules; m++) {
+        bool llm = m == in->model->llm;
+        struct dt_orch_times *x = dt_orch_times_of(t, m, c->of[m].lane, c->of[m].recompute,
+                                                   llm ? c->microbatch : 0, pipe->split);
+        const struct dt_orch_stage_entry *e =
+            x ? dt_orch_stage_of(t, m, x, c->of[m].pp, llm ? pipe->vpp : 1) : NULL;
+
+        if (!e)
+            return dt_error_nomem(err, "plan splits");
+        dt_orch_choice_apply(t, m, &c->of[m], pipe->vpp, out);
+        memcpy(out->modules[m].split, e->split,
+               (size_t)(c->of[m].pp * (llm ? pipe->vpp : 1) + 1) * sizeof(*e->split));
+    }
+    out->predicted.lower_bound_s = c->lower_bound_s;
+    DT_TRY(dt_plan_place(out, in->cluster, err));
+    return dt_plan_validate(out, in->model, in->cluster, err);
+}
+
+struct round { /* one pass of search and ranking */
+    struct dt_orch_cand *cands;
+    struct dt_plan *plans;
+    int n;
+};
+
+static bool is_of(const struct dt_orch_table *t, const struct dt_plan *p,
+                  const struct dt_orch_cand *c)
+{
+    const struct dt_orch_pipe *pipe = &t->space.pipe[c->pipe];
+
+    if (p->policy.schedule != pipe->schedule ||
+        p->policy.microbatch != t->space.microbatch[c->microbatch] ||
+        p->modules[t->in->model->llm].layout.vpp != pipe->vpp)
+        return false;
+    for (int m = 0; m < p->n_modules; m++) {
+        const struct dt_plan_layout *l = &p->modules[m].layout;
+
+        if (dt_orch_space_lane(t, m, l) != c->of[m].lane || l->pp != c->of[m].pp ||
+            l->dp != c->of[m].dp ||
+            dt_orch_space_recompute(t, m, p->modules[m].recompute) != c->of[m].recompute)
+            return false;
+    }
+    return true;
+}
+
+/* The winner with fewer GPUs, if there is such a layout nearly as fast by the formula and as fast
+ * by the timeline. */
+static enum dt_status add_lean(struct dt_orch_table *t, struct round *r, int n_cands,
+                               enum dt_plan_strategy strategy, struct dt_error *err)
+{
+    struct dt_plan *spare = &r->plans[r->n];
+    struct dt_orch_cand lean;
+    int one = 1;
+
+    for (int i = 0; i < n_cands; i++) {
+        if (!is_of(t, &r->plans[0], &r->cands[i]))
+            continue;
+        DT_TRY(dt_orch_search_lean(t, &r->cands[i], r->cands[i].total_s * (1 + LEAN_FORMULA), err,
+                                   &lean));
+        if (lean.gpus >= dt_plan_gpus(&r->plans[0]))
+            return DT_OK;
+        DT_TRY(dt_orch_cand_plan(t, &lean, strategy, err, spare));
+        DT_TRY(dt_orch_rank(t, spare, &one, false, err));
+        r->n += one;
+        return dt_orch_sort(r->plans, r->n, err);
+    }
+    return DT_OK;
+}
+
+static int kept_plans(const struct dt_search_input *in)
+{
+    return in->opt.k > 0 ? in->opt.k : 8;
+}
+
+/* Candidates that are worth a timeline; without ranking those that are returned. */
+static int pool_size(const struct dt_search_input *in)
+{
+    int k = kept_plans(in);
+
+    return in->opt.rank && k < POOL ? POOL : k;
+}
+
+static enum dt_status one_round(struct dt_orch_table *t, const double *cap,
+                                enum dt_plan_strategy strategy, struct dt_error *err,
+                                struct round *r, struct dt_search_stats *stats)
+{
+    const struct dt_orch_keep keep = {pool_size(t->in), kept_plans(t->in),
+                                      t->in->opt.rank ? MARGIN : 0};
+    int n_cands;
+
+    DT_TRY(dt_orch_search(t, cap, &keep, err, r->cands, &n_cands, stats));
+    for (r->n = 0; r->n < n_cands; r->n++)
+        DT_TRY(dt_orch_cand_plan(t, &r->cands[r->n], strategy, err, &r->plans[r->n]));
+    DT_TRY(dt_orch_rank(t, r->plans, &r->n, true, err));
+    if (r->n > 0 && t->in->opt.rank)
+        DT_TRY(add_lean(t, r, n_cands, strategy, err));
+    if (r->n > keep.sure)
+        r->n = keep.sure;
+    return DT_OK;
+}
+
+enum dt_status dt_search_plans(struct dt_orch_table *t, const double *cap,
+                               enum dt_plan_strategy strategy, struct dt_error *err,
+                               struct dt_search_result *out)
+{
+    int k = pool_size(t->in);
+    size_t all = (size_t)k * DT_SCHED_N;
+    struct round r = {dt_calloc(all, sizeof(*r.cands)), dt_calloc(all + 1, sizeof(*r.plans)), 0};
+    enum dt_status st = DT_OK;
+
+    if (!r.cands || !r.plans)
+        st = dt_error_nomem(err, "plans");
+    if (st == DT_OK)
+        st = one_round(t, cap, strategy, err, &r, &out->stats);
+    if (st == DT_OK && r.n == 0 && t->rejects.assigned > 0) {
+        /* Every plan was over when its real microbatches were known: allow for the largest possible
+         * ones. */
+        t->sigmas = HUGE_VAL;
+        dt_orch_table_forget(t);
+        st = one_round(t, cap, strategy, err, &r, &out->stats);
+    }
+    if (st == DT_OK && r.n == 0)
+        st = dt_orch_infeasible(t, err);
+    dt_free(r.cands);
+    if (st != DT_OK) {
+        dt_free(r.plans);
+        return st;
+    }
+    out->plans = r.plans;
+    out->n = r.n;
+    return DT_OK;
+}
