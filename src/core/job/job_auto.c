@@ -11,7 +11,7 @@ enum { MICROBATCH_AUTO_MAX = 16 };
 /* GPipe never beats 1F1B: it waits as long and holds more. */
 enum {
     RECOMPUTE_AUTO = 1 << DT_RECOMPUTE_NONE | 1 << DT_RECOMPUTE_SELECTIVE | 1 << DT_RECOMPUTE_FULL,
-    ZERO_AUTO = 1 << 0 | 1 << 1,
+    ZERO_AUTO = (2 << DT_ZERO_MAX) - 1,
     SCHEDULES_AUTO = 1 << DT_SCHED_1F1B | 1 << DT_SCHED_INTERLEAVED | 1 << DT_SCHED_ZB_H1,
 };
 

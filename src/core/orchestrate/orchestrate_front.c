@@ -53,25 +53,19 @@ static bool push(struct dt_search_state *s, const struct dt_orch_option *o)
     return true;
 }
 
-/* The first ZeRO level, by preference, at which the layout fits. */
-static bool fits(struct dt_search_state *s, int m, struct dt_orch_choice *of)
+static bool fits(struct dt_search_state *s, int m, const struct dt_orch_choice *of)
 {
-    struct dt_orch_question q = {.m = m,
-                                 .pipe = s->c->pipe,
-                                 .microbatch = s->c->microbatch,
-                                 .dp_lm = s->c->dp_lm,
-                                 .pp_lm = s->pp_lm,
-                                 .gen_pp = s->gen_pp,
-                                 .behind = s->behind[m],
-                                 .alone = s->alone};
+    const struct dt_orch_question q = {.m = m,
+                                       .of = *of,
+                                       .pipe = s->c->pipe,
+                                       .microbatch = s->c->microbatch,
+                                       .dp_lm = s->c->dp_lm,
+                                       .pp_lm = s->pp_lm,
+                                       .gen_pp = s->gen_pp,
+                                       .behind = s->behind[m],
+                                       .alone = s->alone};
 
-    for (int z = 0; z < s->t->space.of[m].n_zero; z++) {
-        of->zero = (uint8_t)z;
-        q.of = *of;
-        if (dt_orch_table_fits(s->t, &q))
-            return true;
-    }
-    return false;
+    return dt_orch_table_fits(s->t, &q);
 }
 
 /* May a combination with this layout stay within the threshold? */
@@ -96,26 +90,25 @@ static bool beaten(const struct dt_orch_options *l, const struct dt_orch_option 
     return false;
 }
 
-/* One lane, dp and depth: every recomputation that fits and is not beaten.  Memory is asked last, it takes longest.
- * *done: nothing deeper is of use. */
-static bool list_recompute(struct dt_search_state *s, int m, int lane, int dp, int pp,
+/* One lane, dp, depth and level of ZeRO: every recomputation that fits and is not beaten.  Memory is asked last, it
+ * takes longest.  *done: nothing deeper is of use. */
+static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choice *of,
                            const struct dt_orch_limits *lim, bool *done)
 {
     const struct dt_orch_modes *modes = &s->t->space.of[m];
     bool generator = s->t->in->model->modules[m].role == DT_ROLE_GENERATOR;
 
     for (int r = 0; r < modes->n_recompute; r++) {
-        struct dt_orch_times *x = dt_orch_times_of(s->t, m, lane, r, 0, s->pipe->split);
-        const struct dt_orch_stage_entry *e = x ? dt_orch_stage_of(s->t, m, x, pp, 1) : NULL;
-        struct dt_orch_option o = {dt_orch_lane_gpus(&modes->lane[lane]) * pp * dp,
-                                   {(uint8_t)lane, (uint8_t)r, 0, (int16_t)pp, dp},
-                                   0,
-                                   0};
+        struct dt_orch_times *x = dt_orch_times_of(s->t, m, of->lane, r, 0, s->pipe->split);
+        const struct dt_orch_stage_entry *e = x ? dt_orch_stage_of(s->t, m, x, of->pp, 1) : NULL;
+        struct dt_orch_option o = {.of = *of};
         bool fastest;
 
         if (!e)
             return false;
         s->stats->candidates++;
+        o.of.recompute = (uint8_t)r;
+        o.gpus = dt_orch_lane_gpus(&modes->lane[of->lane]) * of->pp * of->dp;
         cost_option(s, x->sample_s, e->max_s, &o);
         o.interval = fmax(o.interval, lim->interval_min); /* being faster is worth nothing */
         fastest = r == 0 && o.interval <= lim->interval_min;
@@ -132,6 +125,20 @@ static bool list_recompute(struct dt_search_state *s, int m, int lane, int dp, i
     return !s->t->nomem;
 }
 
+/* One lane, dp and depth, at the first level of ZeRO, by preference, at which any recomputation fits. */
+static bool list_zero(struct dt_search_state *s, int m, struct dt_orch_choice *of,
+                      const struct dt_orch_limits *lim, bool *done)
+{
+    size_t before = s->raw.n;
+
+    for (int z = 0; z < s->t->space.of[m].n_zero && s->raw.n == before && !*done; z++) {
+        of->zero = (uint8_t)z;
+        if (!list_recompute(s, m, of, lim, done))
+            return false;
+    }
+    return true;
+}
+
 /* Layouts of module m with dp replicas, worth their GPUs: from the shallowest pipeline that may
  * meet interval_max to the first that is as fast as anything else can be (interval_min) and fits;
  * deeper ones only cost more. */
@@ -146,9 +153,12 @@ static bool list_depths(struct dt_search_state *s, int m, int lane, int dp,
     int pp = least > 1 ? (least < lim->pp_max ? (int)least : lim->pp_max) : 1;
     bool done = !of_use(s, lim, fullest * s->least[m]->sample_s, 0);
 
-    for (; !done && pp <= lim->pp_max && (int64_t)gpus * pp * dp <= lim->gpus_max; pp++)
-        if (!list_recompute(s, m, lane, dp, pp, lim, &done))
+    for (; !done && pp <= lim->pp_max && (int64_t)gpus * pp * dp <= lim->gpus_max; pp++) {
+        struct dt_orch_choice of = {(uint8_t)lane, 0, 0, (int16_t)pp, dp};
+
+        if (!list_zero(s, m, &of, lim, &done))
             return false;
+    }
     return true;
 }
 

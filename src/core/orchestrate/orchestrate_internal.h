@@ -34,7 +34,7 @@ struct dt_orch_modes { /* of one module */
     int n_lanes, n_recompute, n_zero;
     struct dt_orch_lane lane[DT_ORCH_LANES_MAX];
     enum dt_block_recompute recompute[DT_ORCH_RECOMPUTE_N];
-    int zero[4]; /* the one to be preferred first */
+    int zero[DT_ZERO_MAX + 1]; /* the one to be preferred first */
 };
 struct dt_orch_space {
     int n_microbatches, n_pipes;

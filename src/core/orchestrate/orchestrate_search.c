@@ -105,39 +105,23 @@ static bool view_llm(struct dt_search_state *s, struct dt_orch_times *x, struct 
     return of_use(s, v);
 }
 
-/* The first ZeRO level, by preference, at which the LLM fits. */
-static bool llm_fits(struct dt_search_state *s, struct dt_orch_choice *of)
-{
-    struct dt_orch_question q = {.m = s->llm,
-                                 .pipe = s->c->pipe,
-                                 .microbatch = s->c->microbatch,
-                                 .dp_lm = s->c->dp_lm,
-                                 .pp_lm = s->pp_lm,
-                                 .gen_pp = s->gen_pp};
-
-    for (int z = 0; z < s->t->space.of[s->llm].n_zero; z++) {
-        if (s->lean && z != s->lean->zero)
-            continue;
-        of->zero = (uint8_t)z;
-        q.of = *of;
-        if (dt_orch_table_fits(s->t, &q))
-            return true;
-    }
-    return false;
-}
-
 enum llm_fate { LLM_TAKEN, LLM_TOO_SLOW, LLM_TOO_LARGE };
 
-/* The fastest recomputation of the LLM at this depth that fits. */
-static enum llm_fate choose_llm(struct dt_search_state *s)
+/* The fastest recomputation of the LLM at this depth that fits with this level of ZeRO. */
+static enum llm_fate choose_recompute(struct dt_search_state *s, int zero)
 {
+    struct dt_orch_question q = {
+        .m = s->llm,
+        .of = {s->c->lane, 0, (uint8_t)zero, (int16_t)s->pp_lm, s->c->dp_lm},
+        .pipe = s->c->pipe,
+        .microbatch = s->c->microbatch,
+        .dp_lm = s->c->dp_lm,
+        .pp_lm = s->pp_lm,
+        .gen_pp = s->gen_pp};
     double best = HUGE_VAL;
     bool slow = false;
 
     for (int r = 0; r < s->t->space.of[s->llm].n_recompute && !s->t->nomem; r++) {
-        struct dt_orch_choice of = {
-            s->c->lane, (uint8_t)r, 0, (int16_t)s->pp_lm, s->c->dp_lm,
-        };
         struct dt_orch_times *x =
             dt_orch_times_of(s->t, s->llm, s->c->lane, r, s->c->microbatch, s->pipe->split);
         struct llm_view v;
@@ -148,15 +132,28 @@ static enum llm_fate choose_llm(struct dt_search_state *s)
             slow = true;
             continue;
         }
-        if (v.total >= best || !llm_fits(s, &of))
+        q.of.recompute = (uint8_t)r;
+        if (v.total >= best || !dt_orch_table_fits(s->t, &q))
             continue;
         best = v.total;
-        s->of_lm = of;
+        s->of_lm = q.of;
         s->base = v.base;
         s->pass = v.pass;
         s->interval_lm = v.interval;
     }
     return best < HUGE_VAL ? LLM_TAKEN : slow ? LLM_TOO_SLOW : LLM_TOO_LARGE;
+}
+
+/* At the first level of ZeRO, by preference, at which any fits: the formula does not know what gathers and scatters of
+ * every microbatch take. */
+static enum llm_fate choose_llm(struct dt_search_state *s)
+{
+    enum llm_fate fate = LLM_TOO_LARGE;
+
+    for (int z = 0; z < s->t->space.of[s->llm].n_zero && fate == LLM_TOO_LARGE; z++)
+        if (!s->lean || z == s->lean->zero)
+            fate = choose_recompute(s, z);
+    return fate;
 }
 
 /* Warm-up of all modules but m, at least. */

@@ -106,16 +106,17 @@ static void fill_lanes(struct dt_orch_table *t, int m, struct dt_orch_modes *o)
     }
 }
 
-/* Where several levels fit the first that does is taken: what is sharded costs next to nothing at level 1 and saves
- * optimizer time; the formula knows nothing of either. */
+/* Cheapest first.  Level 0 is left out where level 1 may be chosen, which moves as many bytes, holds less and updates
+ * less on each rank. */
 static void fill_zero(const struct dt_search_input *in, int m, struct dt_orch_modes *o)
 {
-    static const int order[] = {1, 0, 2, 3};
     unsigned set = in->opt.zero[m] ? in->opt.zero[m] : 1U << in->zero[m];
 
-    for (size_t i = 0; i < sizeof(order) / sizeof(*order); i++)
-        if ((set >> order[i] & 1) && (order[i] < 2 || !dt_cluster_is_cpu(in->cluster)))
-            o->zero[o->n_zero++] = order[i];
+    if (set & 1U << 1)
+        set &= ~1U;
+    for (int z = 0; z <= DT_ZERO_MAX; z++)
+        if ((set >> z & 1) && (z < 2 || !dt_cluster_is_cpu(in->cluster)))
+            o->zero[o->n_zero++] = z;
 }
 
 void dt_orch_space_fill(struct dt_orch_table *t)
