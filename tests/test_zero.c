@@ -78,6 +78,27 @@ START_TEST(frozen_modules_gather)
 }
 END_TEST
 
+/* Copies of the parameters may be ranks of one lane alone. */
+START_TEST(context_parallel_ranks_share)
+{
+    open_llm(3, true, 1);
+    s.plan.modules[0].layout.dp = 1;
+    s.plan.modules[0].layout.cp = REPLICAS;
+    s.f.cluster.gpus_per_node = 2 * REPLICAS;
+    sf_compile(&s);
+    ck_assert_uint_eq(sf_count(s.p, 0, DT_OP_GRAD_SYNC),
+                      2 * SLOTS * REPLICAS * DT_PLAN_BUCKETS); /* all slots are one lane's */
+    ck_assert_uint_eq(sf_count(s.p, 0, DT_OP_PARAM_GATHER),
+                      2 * 2 * SLOTS * REPLICAS * DT_PLAN_BUCKETS);
+    sf_free(&s);
+    open_llm(3, true, 1); /* nobody to share with */
+    s.plan.modules[0].layout.dp = 1;
+    sf_compile(&s);
+    ck_assert_uint_eq(sf_count(s.p, 0, DT_OP_GRAD_SYNC) + sf_count(s.p, 0, DT_OP_PARAM_GATHER), 0);
+    sf_free(&s);
+}
+END_TEST
+
 static struct dt_cost *cost;
 
 static int64_t span(void)
@@ -248,6 +269,7 @@ int main(void)
 
     tcase_add_test(c, volumes);
     tcase_add_test(c, frozen_modules_gather);
+    tcase_add_test(c, context_parallel_ranks_share);
     tcase_add_test(c, more_sharding_takes_longer);
     tcase_add_test(c, random_graphs);
     tcase_add_test(c, what_a_rank_keeps);
