@@ -126,6 +126,17 @@ static const struct {
     {"tp 2, generator only", "2/1/1 2/1/1 2/1/1", "frozen=fft full"},
     {"colocated, frozen LLM, full recompute", "1/1/2 1/1/2 1/1/2",
      "colocated frozen=tft recompute=full full"},
+    /* guests on the GPUs of another module, beside modules with GPUs of their own */
+    {"encoder dp 4 with LLM pp 2 dp 2", "1/1/4 1/2/2 1/1/1", "with=l-- mb=2 mpi"},
+    {"encoder dp 4 with LLM tp 2 pp 2, single samples", "1/1/4 2/2/1 1/1/1", "with=l--"},
+    {"generator dp 4 with LLM tp 2 pp 2", "1/1/2 2/2/1 1/1/4", "with=--l mb=4"},
+    {"encoder and generator with LLM pp 4", "1/1/4 1/4/1 1/1/2", "with=l-l mb=4 full"},
+    {"LLM with encoder dp 4", "1/1/4 1/2/1 1/1/1", "with=-e- mb=4 full"},
+    {"generator with encoder with LLM, vpp 2", "1/1/2 1/2/1/2 1/1/2", "with=l-e interleaved mb=4"},
+    {"zb-h1, encoder tp 2 with LLM pp 2 dp 2", "2/1/2 1/2/2 1/1/1", "with=l-- zb-h1 mb=2 full"},
+    {"gpipe, encoder with LLM, frozen LLM", "1/1/2 1/2/2 1/1/1", "with=l-- gpipe frozen=tft full"},
+    {"generator with LLM on 2 ranks", "1/1/1 1/2/2 1/1/2", "with=--l ranks=2 full"},
+    {"colocated, vpp 2", "1/1/2 1/2/1/2 1/1/2", "colocated interleaved mb=4"},
     /* what the samples hold (elsewhere: every third has no picture, others one or several) */
     {"text only", "1/1/2 1/2/1 1/1/2", "data=text"},
     {"text only, vpp 2", "1/1/1 1/2/1/2 1/1/1", "data=text interleaved full"},
@@ -222,6 +233,9 @@ static void read_option(const char *s, struct ranks_case *c)
     else if (word_is(s, "zero=", &v)) /* of all modules, or of each: "0/1/0" */
         for (int m = 0; m < MODULES; m++)
             c->zero[m] = strlen(v) > 1 ? v[2 * m] - '0' : *v - '0';
+    else if (word_is(s, "with=", &v)) /* of each module: - on GPUs of its own, or of e, l, g */
+        for (int m = 0; m < MODULES; m++)
+            c->with[m] = (int)strcspn("-elg", (const char[]){v[m], '\0'});
     else if (word_is(s, "apart", &v)) /* gradients and parameters not under compute */
         c->apart = true;
     else if (word_is(s, "reorder", &v))

@@ -19,7 +19,8 @@ struct ranks_case {
     int tp[MODULES];
     int microbatch;
     bool colocated;
-    int ranks; /* 0 = one per GPU */
+    int with[MODULES]; /* 1 + the module on whose GPUs this one lies */
+    int ranks;         /* 0 = one per GPU */
     enum dt_pipe_schedule schedule;
     enum dt_block_recompute recompute[MODULES];
     int zero[MODULES];

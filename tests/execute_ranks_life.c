@@ -8,8 +8,10 @@ void open_case(struct exec_fixture *f, const struct ranks_case *c)
     ef_init(f, c->model, 1);
     ef_seqs_of(f, 12, 9, c->data);
     ef_plan(f, c->microbatch, c->l, c->colocated, c->schedule);
-    for (int m = 0; m < f->model->n_modules; m++)
+    for (int m = 0; m < f->model->n_modules; m++) {
         f->plan.modules[m].layout.tp = c->tp[m];
+        f->plan.modules[m].with = (uint8_t)c->with[m];
+    }
     dt_assert_ok(dt_plan_place(&f->plan, &f->cluster, &f->err), f->err);
     dt_assert_ok(dt_plan_validate(&f->plan, f->model, &f->cluster, &f->err), f->err);
     f->dropout = c->dropout;
@@ -119,6 +121,7 @@ void run_alone(struct exec_fixture *f, const struct ranks_case *c, int steps, st
     }
     one.microbatch = 1;
     one.colocated = true;
+    memset(one.with, 0, sizeof(one.with));
     one.schedule = DT_SCHED_1F1B;
     one.reorder = false;
     open_case(f, &one);
@@ -157,7 +160,7 @@ static int gpus_of(const struct ranks_case *c)
     for (int m = 0; m < MODULES; m++) {
         int n = c->l[m].pp * c->l[m].dp * c->tp[m];
 
-        sum += n;
+        sum += c->with[m] ? 0 : n;
         max = n > max ? n : max;
     }
     return c->colocated ? max : sum;

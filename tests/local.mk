@@ -35,6 +35,7 @@ check_PROGRAMS += \
 	tests/test_finite \
 	tests/test_guard \
 	tests/test_hf_keys \
+	tests/test_hf_models \
 	tests/test_hf_numbers \
 	tests/test_infer \
 	tests/test_job \
@@ -166,6 +167,7 @@ endif
 
 SHELL_TESTS = \
 	tests/lint.sh \
+	tests/test_advice.sh \
 	tests/test_checkpoint_folder.sh \
 	tests/test_checkpoint_kills.sh \
 	tests/test_checkpoint_ranks.sh \
@@ -220,6 +222,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/data_tokens_compare.py \
 	tests/hf_compare.py \
 	tests/hf_numbers.py \
+	tests/hf_params.py \
 	tests/modules_compare.py \
 	tests/mpirun.sh \
 	tests/cost_fixture.h \

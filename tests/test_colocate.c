@@ -196,6 +196,33 @@ START_TEST(plan_json_keeps_the_flag)
 }
 END_TEST
 
+START_TEST(plan_json_names_the_host)
+{
+    char *text, *again, *with;
+    struct dt_plan p;
+
+    sf_init(&s);
+    sf_chain(&s, 4);
+    sf_plan(&s, 4, 1, DT_SCHED_1F1B);
+    sf_layout(&s, 1, 1, 2, 1, 2);
+    s.plan.modules[0].with = 2;
+    dt_assert_ok(dt_plan_to_json(&s.plan, &s.err, &text), s.err);
+    dt_assert_has(text, "\"with\": \"llm\"");
+    dt_assert_ok(dt_plan_parse("p", text, strlen(text), &s.err, &p), s.err);
+    ck_assert_int_eq(p.modules[0].with, 2);
+    ck_assert_int_eq(p.modules[1].with, 0);
+    dt_assert_ok(dt_plan_to_json(&p, &s.err, &again), s.err);
+    ck_assert_str_eq(text, again);
+    with = strstr(text, "\"llm\"");
+    memcpy(with, "\"lln\"", 5); /* the host, of the first module */
+    ck_assert_int_eq(dt_plan_parse("p", text, strlen(text), &s.err, &p), DT_ERR_INPUT);
+    dt_assert_has(s.err.message, "the plan has no module 'lln'");
+    dt_free(text);
+    dt_free(again);
+    sf_free(&s);
+}
+END_TEST
+
 START_TEST(memory_of_a_gpu_adds_up)
 {
     struct dt_work w[3] = {{1, 256, 65536, 256}, {1, 256, 65536, 256}, {1, 64, 4096, 64}};
@@ -266,6 +293,7 @@ int main(void)
     tcase_add_test(tc, check_finds_a_lost_turn);
     tcase_add_test(tc, same_program_every_time);
     tcase_add_test(tc, plan_json_keeps_the_flag);
+    tcase_add_test(tc, plan_json_names_the_host);
     tcase_add_test(tc, memory_of_a_gpu_adds_up);
     tcase_add_test(tc, memory_of_a_guest_adds_to_its_host);
     return dt_test_run(suite);

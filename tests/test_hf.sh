@@ -16,5 +16,7 @@ done
 tmp=$(mktemp -d) || exit 99
 trap 'rm -rf "$tmp"' EXIT
 "$python" "${srcdir:-.}/tests/hf_compare.py" "$disttrain" "$tmp" || exit 1
+tests/test_hf_models --table >"$tmp/params" &&
+    "$python" "${srcdir:-.}/tests/hf_params.py" "$tmp/params" "${srcdir:-.}/tests/data/hf" || exit 1
 mkdir "$tmp/numbers"
 "$python" "${srcdir:-.}/tests/hf_numbers.py" tests/test_hf_numbers "$tmp/numbers" || exit 1

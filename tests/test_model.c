@@ -499,7 +499,8 @@ END_TEST
 static const struct {
     const char *text, *message;
 } hf_bad[] = {
-    {"{\"model_type\": \"bert\"}", "supported: llama, qwen2"},
+    {"{\"model_type\": \"bert\"}", "needs the head of a masked language model"},
+    {"{\"model_type\": \"glados\"}", "supported: llama, mistral"},
     {"{\"model_type\": \"qwen\"}", "nearest is \"qwen2\""},
     {"{}", "needs \"model_type\""},
     {"[]", "JSON object"},

@@ -44,6 +44,11 @@ BEGIN {
         print line
     }
 }' >cases
+# guests: the LLM on all GPUs, the encoder with it, the generator with it or on GPUs of its own
+cat >>cases <<'EOF'
+mllm-9b-96 search.strategy=manual plan={llm:@{tp:@8,@dp:@8},@encoder:@{dp:@64,@with:@llm},@generator:@{dp:@8}}
+mllm-9b-96 search.strategy=manual plan={llm:@{tp:@4,@pp:@2,@dp:@8},@encoder:@{tp:@4,@dp:@8,@with:@llm,@first_gpu:@32},@generator:@{dp:@16,@with:@encoder}}
+EOF
 run=0
 while read -r job keys; do
     set --

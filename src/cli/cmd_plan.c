@@ -19,7 +19,8 @@ static const struct dt_cli_option options[] = {
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
-static enum dt_status print_json(const struct dt_session *s, bool explain, struct dt_error *err)
+static enum dt_status print_json(const struct dt_session *s, const struct dt_orch_advice *advice,
+                                 bool explain, struct dt_error *err)
 {
     struct dt_json j;
     enum dt_status st = DT_OK;
@@ -36,6 +37,7 @@ static enum dt_status print_json(const struct dt_session *s, bool explain, struc
     dt_cli_plans_json(&s->search, &j);
     dt_json_key(&j, "search");
     dt_cli_search_json(s, &j);
+    dt_cli_json_advice(&j, advice);
     if (explain)
         st = dt_cli_plan_explanation_json(s, &j, err);
     dt_json_end_object(&j);
@@ -58,6 +60,8 @@ static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_er
 {
     const char *output = dt_cli_string(cli, "output", NULL);
     bool to_stdout = output && strcmp(output, "-") == 0, explain = dt_cli_flag(cli, "explain");
+    struct dt_orch_advice advice;
+    enum dt_status st;
     int64_t top;
 
     if (to_stdout)
@@ -66,13 +70,16 @@ static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_er
         return dt_error_set(err, DT_ERR_USAGE, "--explain and -o - both want stdout; use -o FILE");
     DT_TRY(dt_cli_int(cli, "top", 1, 1000, s->job->search.k, &top, err));
     s->job->search.k = (int)top;
-    DT_TRY(dt_session_plan(s, err));
+    st = dt_session_plan(s, err);
+    if (st != DT_OK)
+        return to_stdout ? st : dt_cli_say_what_fits(s, cli->json, st, err);
     if (output)
         DT_TRY(write_plan(s, output, err));
     if (to_stdout)
         return DT_OK;
+    DT_TRY(dt_session_advise(s, true, err, &advice));
     if (cli->json)
-        return print_json(s, explain, err);
+        return print_json(s, &advice, explain, err);
     printf("%s on %s: %lld sample%s per iteration, strategy %s\n", s->search.plans[0].model,
            s->search.plans[0].cluster, (long long)s->job->policy.global_batch,
            dt_plural(s->job->policy.global_batch),
@@ -81,6 +88,7 @@ static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_er
     dt_cli_plans_print(&s->search);
     dt_cli_search_print(s);
     dt_cli_print_reorder(s);
+    dt_cli_print_advice(&advice);
     dt_cli_print_cost_note(s);
     dt_cli_print_assumed(s->job->model);
     return explain ? dt_cli_plan_explanation_print(s, err) : DT_OK;

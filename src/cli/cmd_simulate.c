@@ -168,10 +168,12 @@ static enum dt_status show(struct dt_cli *cli, const struct dt_session *s,
 static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_error *err)
 {
     struct dt_sim_result r;
-    DT_TRY(dt_session_plan(s, err));
+    enum dt_status st = dt_session_plan(s, err);
+    if (st != DT_OK)
+        return dt_cli_say_what_fits(s, cli->json, st, err);
     uint64_t t0 = dt_clock_ns();
     DT_TRY(dt_session_simulate(s, "simulating iteration", err, &r));
-    enum dt_status st = show(cli, s, &r, (double)(dt_clock_ns() - t0) * 1e-9, err);
+    st = show(cli, s, &r, (double)(dt_clock_ns() - t0) * 1e-9, err);
     dt_sim_result_free(&r);
     return st;
 }

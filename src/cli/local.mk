@@ -4,6 +4,7 @@ disttrain_SOURCES = \
 	src/cli/accuracy.h \
 	src/cli/accuracy_checks.c \
 	src/cli/accuracy_run.c \
+	src/cli/advice.c \
 	src/cli/cli.h \
 	src/cli/cmd_accuracy.c \
 	src/cli/cmd_compare.c \

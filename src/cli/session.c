@@ -283,7 +283,7 @@ void dt_cli_warn_not_kept(const struct dt_error *err)
 void dt_cli_layout_text(const struct dt_plan *p, int module, char *buf, size_t size)
 {
     const struct dt_plan_layout *l = &p->modules[module].layout;
-    char extra[64] = "";
+    char extra[64] = "", host[DT_NAME_MAX + 16] = "";
     size_t n = 0;
     if (l->cp > 1)
         n += (size_t)snprintf(extra + n, sizeof extra - n, " cp%d", l->cp);
@@ -291,7 +291,9 @@ void dt_cli_layout_text(const struct dt_plan *p, int module, char *buf, size_t s
         n += (size_t)snprintf(extra + n, sizeof extra - n, " ip%d", l->ip);
     if (l->vpp > 1)
         snprintf(extra + n, sizeof extra - n, " vpp%d", l->vpp);
-    snprintf(buf, size, "tp%d pp%d dp%d%s = %d", l->tp, l->pp, l->dp, extra,
+    if (p->modules[module].with)
+        snprintf(host, sizeof host, "with %s: ", p->module_names[p->modules[module].with - 1]);
+    snprintf(buf, size, "%stp%d pp%d dp%d%s = %d", host, l->tp, l->pp, l->dp, extra,
              dt_plan_layout_gpus(l));
 }
 

@@ -65,6 +65,15 @@ void dt_cli_json_notes(struct dt_json *j, const struct dt_session *s);
 /* Which reordering of samples was chosen and why: a line, and members of an object "reorder", if any was. */
 void dt_cli_print_reorder(const struct dt_session *s);
 void dt_cli_json_reorder(struct dt_json *j, const struct dt_session *s);
+/* What one change of the job would bring, of the best plan or where none fits: text, and the members "hints" or
+ * "would_fit" (advice.c). */
+enum dt_status dt_session_advise(const struct dt_session *s, bool fits, struct dt_error *err,
+                                 struct dt_orch_advice *out);
+void dt_cli_print_advice(const struct dt_orch_advice *a);
+void dt_cli_json_advice(struct dt_json *j, const struct dt_orch_advice *a);
+/* Where no plan fits (the error says so): what would, printed before the error is.  Returns st. */
+enum dt_status dt_cli_say_what_fits(const struct dt_session *s, bool json, enum dt_status st,
+                                    struct dt_error *err);
 /* What the cost model makes do with: a line, if anything. */
 void dt_cli_print_cost_note(const struct dt_session *s);
 /* What an import took for granted ("llm: rope_theta: 10000"), one indented line each; nothing when

@@ -9,7 +9,7 @@
 static void modules(struct dt_cli_rows *o, const struct dt_plan *p, const struct dt_report *r,
                     bool cpu)
 {
-    char layout[96];
+    char layout[160];
 
     for (int m = 0; m < p->n_modules; m++) {
         const struct dt_plan_layout *l = &p->modules[m].layout;
@@ -21,6 +21,8 @@ static void modules(struct dt_cli_rows *o, const struct dt_plan *p, const struct
         dt_cli_layout_text(p, m, layout, sizeof layout);
         dt_cli_row_text(o, NULL, "layout = GPUs", layout);
         dt_cli_row_int(o, "gpus", NULL, dt_plan_layout_gpus(l));
+        if (p->modules[m].with)
+            dt_cli_row_text(o, "with", NULL, p->module_names[p->modules[m].with - 1]);
         dt_cli_row_int(o, "tp", NULL, l->tp);
         dt_cli_row_int(o, "cp", NULL, l->cp);
         dt_cli_row_int(o, "ep", NULL, l->ep);

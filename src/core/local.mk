@@ -57,7 +57,12 @@ libdtcore_a_SOURCES = \
 	src/core/model/cluster_gpu.h \
 	src/core/model/hf.c \
 	src/core/model/hf.h \
+	src/core/model/hf_gemma.c \
 	src/core/model/hf_keys.c \
+	src/core/model/hf_moe.c \
+	src/core/model/hf_neox.c \
+	src/core/model/hf_pair.c \
+	src/core/model/hf_qwen_vision.c \
 	src/core/model/hf_rope.c \
 	src/core/model/hf_text.c \
 	src/core/model/hf_unet.c \
@@ -86,6 +91,7 @@ libdtcore_a_SOURCES = \
 	src/core/model/shape_unet.c \
 	src/core/orchestrate/orchestrate.c \
 	src/core/orchestrate/orchestrate.h \
+	src/core/orchestrate/orchestrate_advice.c \
 	src/core/orchestrate/orchestrate_bound.c \
 	src/core/orchestrate/orchestrate_cells.c \
 	src/core/orchestrate/orchestrate_convex.c \

@@ -315,9 +315,12 @@ static const struct {
     {"tokens_per_s", REPORT("tokens_per_s"), false},
     {"samples_per_s", REPORT("samples_per_s"), false},
     {"bubble_share",
-     /* colocated lanes share their GPUs, which have no gaps; others have theirs alone */
-     "(SELECT 1.0 - sum(1.0 * l.busy_ns * l.gpus) / (min(sum(l.gpus), max(l.first_gpu + l.gpus) - "
-     "min(l.first_gpu)) * r.makespan_ns) FROM %s.lane l WHERE l.run = r.id AND r.makespan_ns > 0)",
+     /* lanes may share GPUs: of each, what no lane before it has */
+     "(SELECT 1.0 - sum(busy) / (sum(max(0, past - max(first, coalesce(seen, first)))) * "
+     "r.makespan_ns) FROM (SELECT 1.0 * busy_ns * gpus busy, first_gpu first, first_gpu + gpus "
+     "past, "
+     "max(first_gpu + gpus) OVER (ORDER BY first_gpu, lane ROWS BETWEEN UNBOUNDED PRECEDING AND 1 "
+     "PRECEDING) seen FROM %s.lane WHERE run = r.id AND r.makespan_ns > 0))",
      false},
     {"exposed_comm_share", REPORT("exposed_comm_s") " / " REPORT("iteration_s"), false},
     {"memory_bytes_max",
@@ -332,7 +335,7 @@ static enum dt_status metric(struct compare *c, const char *where, int64_t id, i
                              struct dt_error *err, double *out, bool *found)
 {
     sqlite3_stmt *s = NULL;
-    char value[512], sql[768];
+    char value[640], sql[1024];
     enum dt_status st = DT_OK;
     int rc;
 

@@ -12,7 +12,8 @@ enum { CHUNK_MAX = 1024, CHUNK_MIN = 16, LOGITS_WIDE = 1024 };
 
 static void params(const struct dt_block *b, struct dt_block_param_counts *p)
 {
-    dt_block_count_norm(p, 1, b->hidden, b->layernorm);
+    if (!b->norm_free)
+        dt_block_count_norm(p, 1, b->hidden, b->layernorm);
     p->matrices = b->tied ? 0 : (int64_t)b->vocab * b->hidden;
 }
 

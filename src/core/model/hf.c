@@ -126,32 +126,65 @@ enum dt_status dt_hf_only(const struct dt_hf *hf, const char *key, bool expected
 
 /* ---- the table ---- */
 
-static const struct {
+struct reader {
     const char *type;
     unsigned keys;
-    enum dt_status (*read)(const struct dt_hf *, struct dt_shape *);
-    bool nested; /* the shape is inside vision_config when there is one */
-} readers[] = {
-    {"llama", DT_HF_LLAMA, dt_hf_llama, false},
-    {"qwen2", DT_HF_QWEN2, dt_hf_qwen2, false},
-    {"qwen3", DT_HF_QWEN3, dt_hf_qwen3, false},
-    {"mixtral", DT_HF_MIXTRAL, dt_hf_mixtral, false},
-    {"gpt2", DT_HF_GPT2, dt_hf_gpt2, false},
-    {"vit", DT_HF_VIT, dt_hf_vit, false},
-    {"clip", DT_HF_CLIP, dt_hf_clip, true},
-    {"clip_vision_model", DT_HF_CLIP, dt_hf_clip, false},
-    {"siglip", DT_HF_SIGLIP, dt_hf_siglip, true},
-    {"siglip_vision_model", DT_HF_SIGLIP, dt_hf_siglip, false},
-    {"UNet2DConditionModel", DT_HF_UNET, dt_hf_unet, false},
+    dt_hf_reader *read;
+    bool nested;  /* the shape is inside vision_config when there is one */
+    bool planned; /* see struct dt_hf */
+};
+static const struct reader readers[] = {
+    {"llama", DT_HF_LLAMA, dt_hf_llama, false, false},
+    {"mistral", DT_HF_MISTRAL, dt_hf_mistral, false, true},
+    {"qwen2", DT_HF_QWEN2, dt_hf_qwen2, false, false},
+    {"qwen3", DT_HF_QWEN3, dt_hf_qwen3, false, false},
+    {"mixtral", DT_HF_MIXTRAL, dt_hf_mixtral, false, false},
+    {"qwen2_moe", DT_HF_QWEN2_MOE, dt_hf_qwen2_moe, false, true},
+    {"qwen3_moe", DT_HF_QWEN3_MOE, dt_hf_qwen3_moe, false, true},
+    {"deepseek", DT_HF_DEEPSEEK, dt_hf_deepseek, false, true},
+    {"deepseek_v2", DT_HF_DEEPSEEK, dt_hf_deepseek_v2, false, true},
+    {"deepseek_v3", DT_HF_DEEPSEEK, dt_hf_deepseek_v3, false, true},
+    {"olmoe", DT_HF_OLMO, dt_hf_olmoe, false, true},
+    {"olmo", DT_HF_OLMO, dt_hf_olmo, false, true},
+    {"olmo2", DT_HF_OLMO, dt_hf_olmo2, false, true},
+    {"gemma", DT_HF_GEMMA, dt_hf_gemma, false, true},
+    {"gemma2", DT_HF_GEMMA, dt_hf_gemma2, false, true},
+    {"gemma3_text", DT_HF_GEMMA, dt_hf_gemma3, false, true},
+    {"phi3", DT_HF_PHI3, dt_hf_phi3, false, true},
+    {"internlm2", DT_HF_INTERNLM2, dt_hf_internlm2, false, true},
+    {"gpt2", DT_HF_GPT2, dt_hf_gpt2, false, false},
+    {"gpt_neox", DT_HF_NEOX, dt_hf_gpt_neox, false, false},
+    {"falcon", DT_HF_FALCON, dt_hf_falcon, false, false},
+    {"vit", DT_HF_VIT, dt_hf_vit, false, false},
+    {"clip", DT_HF_CLIP, dt_hf_clip, true, false},
+    {"clip_vision_model", DT_HF_CLIP, dt_hf_clip, false, false},
+    {"siglip", DT_HF_SIGLIP, dt_hf_siglip, true, false},
+    {"siglip_vision_model", DT_HF_SIGLIP, dt_hf_siglip, false, false},
+    {"dinov2", DT_HF_DINOV2, dt_hf_dinov2, false, false},
+    {"intern_vit_6b", DT_HF_INTERN_VIT, dt_hf_intern_vit, false, false},
+    {"qwen2_vl_vision", DT_HF_QWEN_VISION, dt_hf_qwen2_vision, false, false},
+    {"qwen2_5_vl_vision", DT_HF_QWEN_VISION, dt_hf_qwen25_vision, false, false},
+    {"UNet2DConditionModel", DT_HF_UNET, dt_hf_unet, false, false},
 };
 enum { N_READERS = sizeof(readers) / sizeof(readers[0]) };
 
+static const struct reader *reader_of(const char *type)
+{
+    for (int i = 0; i < N_READERS; i++)
+        if (strcmp(readers[i].type, type) == 0)
+            return &readers[i];
+    return NULL;
+}
+
 static enum dt_status unsupported(struct dt_node at, const char *type, struct dt_error *err)
 {
-    const char *types[N_READERS + 1], *near;
-    char list[512];
+    const char *types[N_READERS + 1], *near, *missing = dt_hf_missing(type);
+    char list[1024];
     size_t used = 0;
 
+    if (missing)
+        return dt_node_error(at, err, "model type \"%s\" needs %s, which blocks cannot express",
+                             type, missing);
     for (int i = 0; i < N_READERS; i++) {
         types[i] = readers[i].type;
         used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "", types[i]);
@@ -165,7 +198,8 @@ static enum dt_status unsupported(struct dt_node at, const char *type, struct dt
 
 static bool somewhere(struct dt_node root, const char *key)
 {
-    static const char *const inside[] = {"vision_config", "rope_parameters", "rope_scaling"};
+    static const char *const inside[] = {"vision_config", "text_config", "llm_config",
+                                         "rope_parameters", "rope_scaling"};
     struct dt_node vision = dt_map_get(root, inside[0]);
     bool found = dt_node_present(dt_map_get(root, key)) || dt_node_present(dt_map_get(vision, key));
 
@@ -190,48 +224,108 @@ static enum dt_status check_ignore(const struct dt_hf *hf, struct dt_node root)
     return DT_OK;
 }
 
-static enum dt_status read_root(struct dt_node root, struct dt_node ignore, struct dt_shape *s,
-                                char *assumed, size_t size, struct dt_error *err)
+static const char *type_key(struct dt_node map)
 {
-    char type[64] = "";
-    const char *key =
-        dt_node_present(dt_map_get(root, "model_type")) ? "model_type" : "_class_name";
-    struct dt_hf hf = {root, type, assumed, size, err, ignore};
-    struct dt_node vision = dt_map_get(root, "vision_config");
-    int i;
+    return dt_node_present(dt_map_get(map, "model_type")) ? "model_type" : "_class_name";
+}
 
-    if (!dt_node_is_map(root))
-        return dt_node_error(root, err, "a Hugging Face config is a JSON object");
-    if (!dt_hf_has(&hf, key))
-        return dt_node_error(root, err,
+static enum dt_status read_type(struct dt_node map, char *type, size_t size, struct dt_error *err)
+{
+    const char *key = type_key(map);
+
+    if (!dt_node_is_map(map))
+        return dt_node_error(map, err, "a Hugging Face config is a JSON object");
+    if (!dt_node_present(dt_map_get(map, key)))
+        return dt_node_error(map, err,
                              "a Hugging Face config needs \"model_type\" (or \"_class_name\" "
                              "for diffusers)");
-    DT_TRY(dt_get_string(root, key, type, sizeof(type), err));
-    for (i = 0; i < N_READERS && strcmp(readers[i].type, type) != 0; i++)
-        ;
-    if (i == N_READERS)
-        return unsupported(dt_map_get(root, key), type, err);
+    return dt_get_string(map, key, type, size, err);
+}
+
+/* One tower of a model that has both; `around`: bits of keys that stand beside its own. */
+static enum dt_status read_tower(const struct dt_hf *root, const char *key, const char *reader,
+                                 unsigned around, struct dt_shape *s)
+{
+    struct dt_hf hf = *root;
+    const struct reader *r;
+    char type[64] = "";
+
+    if (key)
+        hf.map = dt_map_get(root->map, key);
+    if (!dt_node_is_map(hf.map))
+        return dt_node_error(root->map, root->err, "%s config: key \"%s\" is missing (an object)",
+                             root->type, key);
+    if (reader)
+        snprintf(type, sizeof(type), "%s", reader);
+    else
+        DT_TRY(read_type(hf.map, type, sizeof(type), hf.err));
+    r = reader_of(type);
+    if (!r)
+        return unsupported(dt_map_get(hf.map, type_key(hf.map)), type, hf.err);
+    hf.type = type;
+    hf.planned = true;
+    DT_TRY(r->read(&hf, s));
+    return dt_hf_check_keys(&hf, r->keys | around);
+}
+
+static enum dt_status read_pair(const struct dt_hf *hf, const struct dt_hf_pair *p,
+                                enum dt_hf_part part, struct dt_shape *s)
+{
+    if (part == DT_HF_ALL)
+        return dt_node_error(hf->map, hf->err,
+                             "a %s config has an encoder and an LLM: state it for the whole model, "
+                             "or part: vision or part: text beside config",
+                             p->type);
+    if (p->text)
+        DT_TRY(dt_hf_check_keys(hf, DT_HF_VLM));
+    if (part == DT_HF_TEXT)
+        return read_tower(hf, p->text, p->text_type, p->text ? 0 : DT_HF_VLM, s);
+    DT_TRY(read_tower(hf, "vision_config", p->vision_type, 0, s));
+    if (s->role != DT_ROLE_ENCODER)
+        return dt_node_error(dt_map_get(hf->map, "vision_config"), hf->err,
+                             "vision_config: it is of a language model");
+    return p->join(hf, s);
+}
+
+static enum dt_status read_root(struct dt_node root, struct dt_node ignore, enum dt_hf_part part,
+                                struct dt_shape *s, char *assumed, size_t size,
+                                struct dt_error *err)
+{
+    char type[64] = "";
+    struct dt_hf hf = {
+        .map = root, .type = type, .assumed = assumed, .size = size, .err = err, .ignore = ignore};
+    struct dt_node vision = dt_map_get(root, "vision_config");
+    const struct reader *r;
+
+    DT_TRY(read_type(root, type, sizeof(type), err));
     DT_TRY(check_ignore(&hf, root));
-    if (readers[i].nested && dt_node_present(vision)) {
+    if (dt_hf_pair_of(type))
+        return read_pair(&hf, dt_hf_pair_of(type), part, s);
+    r = reader_of(type);
+    if (!r)
+        return unsupported(dt_map_get(root, type_key(root)), type, err);
+    if (r->nested && dt_node_present(vision)) {
         if (!dt_node_is_map(vision))
             return dt_node_error(vision, err, "vision_config: expected an object");
         DT_TRY(dt_hf_check_keys(&hf, DT_HF_PAIR));
         hf.map = vision;
     }
-    DT_TRY(readers[i].read(&hf, s));
-    return dt_hf_check_keys(&hf, readers[i].keys);
+    hf.planned = r->planned;
+    DT_TRY(r->read(&hf, s));
+    return dt_hf_check_keys(&hf, r->keys);
 }
 
 /* Errors of the config are placed there, those of `ignore` in the job. */
 static enum dt_status parse(const char *name, const char *text, size_t len, struct dt_node ignore,
-                            struct dt_shape *s, char *assumed, size_t size, struct dt_error *err)
+                            enum dt_hf_part part, struct dt_shape *s, char *assumed, size_t size,
+                            struct dt_error *err)
 {
     struct dt_doc *doc = NULL;
     struct dt_shape shape = {0};
     enum dt_status st;
 
     DT_TRY(dt_doc_parse(name, text, len, err, &doc));
-    st = read_root(dt_doc_root(doc), ignore, &shape, assumed, size, err);
+    st = read_root(dt_doc_root(doc), ignore, part, &shape, assumed, size, err);
     if (st == DT_OK)
         st = dt_shape_check(dt_doc_root(doc), &shape, err);
     dt_doc_free(doc);
@@ -243,18 +337,32 @@ static enum dt_status parse(const char *name, const char *text, size_t len, stru
 enum dt_status dt_hf_parse(const char *name, const char *text, size_t len, struct dt_shape *s,
                            char *assumed, size_t size, struct dt_error *err)
 {
-    return parse(name, text, len, (struct dt_node){0}, s, assumed, size, err);
+    return parse(name, text, len, (struct dt_node){0}, DT_HF_ALL, s, assumed, size, err);
 }
 
-enum dt_status dt_hf_shape(const char *path, struct dt_node ignore, struct dt_shape *s,
-                           char *assumed, size_t size, struct dt_error *err)
+enum dt_status dt_hf_is_pair(const char *path, struct dt_error *err, bool *pair)
+{
+    struct dt_doc *doc = NULL;
+    char type[64] = "";
+    enum dt_status st;
+
+    DT_TRY(dt_doc_read(path, err, &doc));
+    st = read_type(dt_doc_root(doc), type, sizeof(type), err);
+    if (st == DT_OK)
+        *pair = dt_hf_pair_of(type) != NULL;
+    dt_doc_free(doc);
+    return st;
+}
+
+enum dt_status dt_hf_shape(const char *path, struct dt_node ignore, enum dt_hf_part part,
+                           struct dt_shape *s, char *assumed, size_t size, struct dt_error *err)
 {
     char *text = NULL;
     size_t len = 0;
     enum dt_status st;
 
     DT_TRY(dt_file_read(path, CONFIG_MAX, err, &text, &len));
-    st = parse(path, text, len, ignore, s, assumed, size, err);
+    st = parse(path, text, len, ignore, part, s, assumed, size, err);
     dt_free(text);
     return st;
 }
@@ -265,7 +373,7 @@ enum dt_status dt_hf_module(const char *path, struct dt_arena *arena, struct dt_
     struct dt_shape shape;
     struct dt_module module = {0};
 
-    DT_TRY(dt_hf_shape(path, (struct dt_node){0}, &shape, assumed, size, err));
+    DT_TRY(dt_hf_shape(path, (struct dt_node){0}, DT_HF_ALL, &shape, assumed, size, err));
     DT_TRY(dt_shape_build(&shape, 0, arena, err, &module));
     *out = module;
     return DT_OK;

@@ -52,7 +52,29 @@ static enum dt_status read_inside(const struct dt_hf *hf, int positions, struct 
     return dt_rope_check(hf->map, r, hf->err);
 }
 
-enum dt_status dt_hf_rope(const struct dt_hf *hf, double theta, struct dt_rope *out)
+/* A scaling that is planned, not run: angles cost the same.  Only theta is read. */
+static bool only_planned(const struct dt_hf *hf, struct dt_node node, struct dt_shape *s)
+{
+    static const struct {
+        const char *name, *what;
+    } kinds[] = {{"yarn", "yarn rotary positions"},
+                 {"longrope", "longrope rotary positions"},
+                 {"su", "longrope rotary positions"},
+                 {"dynamic", "dynamic rotary positions"},
+                 {"mrope", "multimodal rotary positions"}};
+    const char *type = dt_node_text(dt_map_get(node, "rope_type"));
+
+    if (!type)
+        type = dt_node_text(dt_map_get(node, "type"));
+    for (size_t i = 0; hf->planned && type && i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        if (strcmp(kinds[i].name, type) == 0)
+            s->planned_only = kinds[i].what;
+    if (hf->planned && dt_node_present(dt_map_get(node, "mrope_section")))
+        s->planned_only = "multimodal rotary positions";
+    return s->planned_only != NULL;
+}
+
+enum dt_status dt_hf_rope(const struct dt_hf *hf, double theta, struct dt_shape *s)
 {
     const char *key = dt_hf_has(hf, "rope_parameters") ? "rope_parameters" : "rope_scaling";
     struct dt_node node = dt_hf_get(hf, key);
@@ -75,12 +97,16 @@ enum dt_status dt_hf_rope(const struct dt_hf *hf, double theta, struct dt_rope *
             return dt_node_error(node, hf->err, "%s: expected an object or null", key);
         inside.map = node;
         inside.type = key;
-        DT_TRY(read_inside(&inside, positions, &r));
+        if (!only_planned(hf, node, s))
+            DT_TRY(read_inside(&inside, positions, &r));
+        else if (dt_hf_has(&inside, "rope_theta"))
+            DT_TRY(dt_get_double(node, "rope_theta", DT_ROPE_THETA_MIN, DT_ROPE_THETA_MAX, &r.theta,
+                                 hf->err));
     }
     if (r.theta <= 0) {
         r.theta = theta;
         dt_hf_assume(hf, "rope_theta: %g", theta);
     }
-    *out = r;
+    s->arith.rope = r;
     return DT_OK;
 }

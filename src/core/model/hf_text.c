@@ -8,7 +8,7 @@
 
 /* ---- attention over a window: supported where it is never shorter than a sequence can be ---- */
 
-static enum dt_status whole_window(const struct dt_hf *hf, int positions)
+enum dt_status dt_hf_whole_window(const struct dt_hf *hf, int positions)
 {
     int window = 0;
 
@@ -45,23 +45,19 @@ static enum dt_status layer_types(const struct dt_hf *hf)
     return DT_OK;
 }
 
-static enum dt_status qwen_window(const struct dt_hf *hf, int positions)
+enum dt_status dt_hf_qwen_window(const struct dt_hf *hf, int positions)
 {
     bool window = false;
 
     DT_TRY(layer_types(hf));
     DT_TRY(dt_hf_bool(hf, "use_sliding_window", false, &window));
-    return window ? whole_window(hf, positions) : DT_OK;
+    return window ? dt_hf_whole_window(hf, positions) : DT_OK;
 }
 
-/* ---- Llama, Qwen2, Qwen3 and Mixtral share these keys ---- */
+/* ---- what Llama and its kin share ---- */
 
-struct defaults {
-    double norm_eps, theta;
-};
-
-static enum dt_status llama_like(const struct dt_hf *hf, const struct defaults *d,
-                                 struct dt_shape *s)
+enum dt_status dt_hf_llama_like(const struct dt_hf *hf, const struct dt_hf_habits *h,
+                                struct dt_shape *s)
 {
     dt_shape_init(s, DT_SHAPE_LLM);
     DT_TRY(dt_hf_need(hf, "num_hidden_layers", DT_LIM_LAYERS, &s->layers));
@@ -72,42 +68,56 @@ static enum dt_status llama_like(const struct dt_hf *hf, const struct defaults *
     DT_TRY(dt_hf_int(hf, "num_key_value_heads", DT_LIM_HEADS, s->heads, &s->kv_heads));
     if (dt_hf_has(hf, "head_dim"))
         DT_TRY(dt_hf_need(hf, "head_dim", DT_LIM_HEADS, &s->head_dim));
-    DT_TRY(dt_hf_double(hf, "rms_norm_eps", DT_NORM_EPS_MIN, 1, d->norm_eps, &s->arith.norm_eps));
-    DT_TRY(dt_hf_activation(hf, "hidden_act", "silu", &s->arith.activation));
-    DT_TRY(dt_hf_rope(hf, d->theta, &s->arith.rope));
-    return dt_hf_bool(hf, "tie_word_embeddings", false, &s->tied);
+    DT_TRY(dt_hf_double(hf, "rms_norm_eps", DT_NORM_EPS_MIN, 1, h->norm_eps, &s->arith.norm_eps));
+    DT_TRY(dt_hf_activation(hf, h->activation_key ? h->activation_key : "hidden_act",
+                            h->activation ? h->activation : "silu", &s->arith.activation));
+    DT_TRY(dt_hf_rope(hf, h->theta, s));
+    return dt_hf_bool(hf, "tie_word_embeddings", h->tied, &s->tied);
 }
 
 enum dt_status dt_hf_llama(const struct dt_hf *hf, struct dt_shape *s)
 {
     DT_TRY(dt_hf_only(hf, "attention_bias", false, "Llama layers are taken without biases"));
     DT_TRY(dt_hf_only(hf, "mlp_bias", false, "Llama layers are taken without biases"));
-    return llama_like(hf, &(struct defaults){1e-6, 10000}, s);
+    return dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-6, .theta = 10000}, s);
 }
 
 enum dt_status dt_hf_qwen2(const struct dt_hf *hf, struct dt_shape *s)
 {
-    DT_TRY(llama_like(hf, &(struct defaults){1e-6, 10000}, s));
+    DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-6, .theta = 10000}, s));
     s->qkv_bias = true;
-    return qwen_window(hf, 32768);
+    return dt_hf_qwen_window(hf, 32768);
 }
 
 enum dt_status dt_hf_qwen3(const struct dt_hf *hf, struct dt_shape *s)
 {
     DT_TRY(dt_hf_only(hf, "attention_bias", false, "Qwen3 layers are taken without biases"));
-    DT_TRY(llama_like(hf, &(struct defaults){1e-6, 10000}, s));
+    DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-6, .theta = 10000}, s));
     s->qk_norm = true;
     if (s->head_dim == 0)
         DT_TRY(dt_hf_int(hf, "head_dim", DT_LIM_HEADS, 128, &s->head_dim));
-    return qwen_window(hf, 32768);
+    return dt_hf_qwen_window(hf, 32768);
 }
 
-enum dt_status dt_hf_mixtral(const struct dt_hf *hf, struct dt_shape *s)
+enum dt_status dt_hf_window(const struct dt_hf *hf, struct dt_shape *s)
 {
-    DT_TRY(llama_like(hf, &(struct defaults){1e-5, 1e6}, s));
-    DT_TRY(dt_hf_int(hf, "num_local_experts", DT_LIM_EXPERTS, 8, &s->n_experts));
-    DT_TRY(dt_hf_int(hf, "num_experts_per_tok", DT_LIM_EXPERTS, 2, &s->top_k));
-    return whole_window(hf, 4096 * 32);
+    if (!dt_hf_has(hf, "sliding_window"))
+        return DT_OK;
+    return dt_hf_need(hf, "sliding_window", DT_LIM_POSITIONS, &s->window);
+}
+
+enum dt_status dt_hf_mistral(const struct dt_hf *hf, struct dt_shape *s)
+{
+    DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-6, .theta = 10000}, s));
+    return dt_hf_window(hf, s);
+}
+
+enum dt_status dt_hf_internlm2(const struct dt_hf *hf, struct dt_shape *s)
+{
+    DT_TRY(dt_hf_only(hf, "bias", false, "InternLM2 layers are taken without biases"));
+    DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-6, .theta = 10000}, s));
+    s->planned_only = "InternLM2's order of queries, keys and values in files";
+    return DT_OK;
 }
 
 enum dt_status dt_hf_gpt2(const struct dt_hf *hf, struct dt_shape *s)

@@ -30,15 +30,11 @@ static int find(const struct draft *d, const char *name)
     return -1;
 }
 
-static enum dt_status read_module(struct draft *d, const char *name, struct dt_node node, int i)
+/* The module i, perhaps a new one, is of this shape. */
+static void keep(struct draft *d, const char *name, int i, const struct dt_shape *shape,
+                 const char *line)
 {
-    char assumed[1024] = "";
-    struct dt_shape shape = i < d->n ? d->shape[i] : (struct dt_shape){0};
-    char *line = assumed;
-
-    DT_TRY(dt_shape_read(node, &shape, assumed, sizeof(assumed), d->err));
-    DT_TRY(dt_shape_check(node, &shape, d->err));
-    d->shape[i] = shape;
+    d->shape[i] = *shape;
     if (i == d->n)
         memcpy(d->name[d->n++], name, strlen(name) + 1);
     while (*line) { /* "module.key: default" */
@@ -46,6 +42,35 @@ static enum dt_status read_module(struct draft *d, const char *name, struct dt_n
 
         snprintf(d->assumed + used, sizeof(d->assumed) - used, "%s.%.*s\n", name, (int)len, line);
         line += len + (line[len] == '\n');
+    }
+}
+
+static enum dt_status read_module(struct draft *d, const char *name, struct dt_node node, int i)
+{
+    char assumed[1024] = "";
+    struct dt_shape shape = i < d->n ? d->shape[i] : (struct dt_shape){0};
+
+    DT_TRY(dt_shape_read(node, &shape, assumed, sizeof(assumed), d->err));
+    DT_TRY(dt_shape_check(node, &shape, d->err));
+    keep(d, name, i, &shape, assumed);
+    return DT_OK;
+}
+
+/* Both towers of a Hugging Face config. */
+static enum dt_status read_towers(struct draft *d, struct dt_node node)
+{
+    static const struct {
+        const char *name;
+        enum dt_hf_part part;
+    } towers[] = {{"encoder", DT_HF_VISION}, {"llm", DT_HF_TEXT}};
+
+    for (int i = 0; i < 2; i++) {
+        char assumed[1024] = "";
+        struct dt_shape shape = {0};
+
+        DT_TRY(dt_shape_read_part(node, towers[i].part, &shape, assumed, sizeof(assumed), d->err));
+        DT_TRY(dt_shape_check(node, &shape, d->err));
+        keep(d, towers[i].name, i, &shape, assumed);
     }
     return DT_OK;
 }
@@ -124,7 +149,7 @@ static enum dt_status read_changes(struct draft *d, struct dt_node map)
         int m;
 
         dt_map_at(map, i, &name, &node);
-        if (strcmp(name, "preset") == 0 || strcmp(name, "name") == 0)
+        if (strcmp(name, "preset") == 0 || strcmp(name, "name") == 0 || strcmp(name, "hf") == 0)
             continue;
         m = find(d, name);
         if (m < 0)
@@ -138,6 +163,7 @@ static enum dt_status read_node(struct draft *d, struct dt_node node, int depth)
 {
     static const char *const keys[] = {"name", "modules", NULL};
     char name[PATH_SIZE] = "";
+    bool towers = false;
 
     if (dt_node_is_scalar(node) && !dt_node_is_null(node) && *dt_node_text(node))
         return read_preset(d, node, dt_node_text(node), depth);
@@ -145,7 +171,11 @@ static enum dt_status read_node(struct draft *d, struct dt_node node, int depth)
         return dt_node_error(node, d->err,
                              "model: expected a preset name, a path or a map with "
                              "\"preset\" or \"modules\"");
-    if (dt_node_present(dt_map_get(node, "modules"))) {
+    DT_TRY(dt_shape_is_pair(node, d->err, &towers));
+    if (towers) {
+        DT_TRY(read_towers(d, node));
+        DT_TRY(read_changes(d, node));
+    } else if (dt_node_present(dt_map_get(node, "modules"))) {
         DT_TRY(dt_map_check(node, "model", keys, d->err));
         DT_TRY(read_modules(d, dt_map_get(node, "modules")));
     } else if (dt_node_present(dt_map_get(node, "kind")) ||

@@ -360,7 +360,7 @@ enum dt_status dt_model_read(struct dt_node node, struct dt_error *err, struct d
 void dt_model_free(struct dt_model *m);
 int dt_model_find(const struct dt_model *m, const char *module); /* index or -1 */
 /* Hugging Face config.json -> module (blocks allocated in `arena`); appends to `assumed` (size bytes).
- * Llama, Qwen2, Qwen3, GPT-2, Mixtral, ViT, CLIP (vision), SigLIP (vision), diffusers UNet2DConditionModel. */
+ * hf.c has the table of model types. */
 enum dt_status dt_hf_module(const char *path, struct dt_arena *arena, struct dt_error *err,
                             struct dt_module *out, char *assumed, size_t size);
 

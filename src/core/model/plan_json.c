@@ -69,6 +69,11 @@ static const struct dt_key module_keys[] = {
      .max = DT_PLAN_GPUS_MAX,
      .fallback = "the first ones that no other module has",
      .help = "the module has this GPU and those that follow"},
+    {.name = "with",
+     .type = DT_KEY_OWN,
+     .form = "module",
+     .fallback = "GPUs of its own",
+     .help = "it lies on the GPUs of this module, and they take turns"},
     {.name = "frozen",
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct dt_plan_module, frozen),
@@ -102,7 +107,7 @@ const struct dt_key dt_plan_map_keys[] = {
     {.name = "colocated",
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct dt_plan, colocated),
-     .help = "all modules take turns on the same GPUs"},
+     .help = "all modules take turns on the same GPUs; with: MODULE says it of one"},
     {.name = "MODULE",
      .type = DT_KEY_OWN,
      .any = true,
@@ -114,7 +119,9 @@ const struct dt_key dt_plan_map_keys[] = {
 
 /* ---- writing ---- */
 
-static void put_module(struct dt_json *j, const char *name, const struct dt_plan_module *mp)
+/* `host`: the module on whose GPUs it lies, or NULL. */
+static void put_module(struct dt_json *j, const char *name, const char *host,
+                       const struct dt_plan_module *mp)
 {
     const struct dt_plan_layout *l = &mp->layout;
 
@@ -128,6 +135,8 @@ static void put_module(struct dt_json *j, const char *name, const struct dt_plan
     dt_json_kv_int(j, "vpp", l->vpp);
     dt_json_kv_int(j, "dp", l->dp);
     dt_json_kv_int(j, "first_gpu", l->first_gpu);
+    if (host)
+        dt_json_kv_string(j, "with", host);
     dt_json_kv_bool(j, "frozen", mp->frozen);
     dt_json_kv_string(j, "recompute", dt_block_recompute_names[mp->recompute]);
     dt_json_kv_int(j, "zero", mp->zero);
@@ -191,7 +200,9 @@ enum dt_status dt_plan_to_json(const struct dt_plan *p, struct dt_error *err, ch
     dt_json_key(&j, "modules");
     dt_json_begin_array(&j);
     for (int m = 0; m < p->n_modules; m++)
-        put_module(&j, p->module_names[m], &p->modules[m]);
+        put_module(&j, p->module_names[m],
+                   p->modules[m].with ? p->module_names[p->modules[m].with - 1] : NULL,
+                   &p->modules[m]);
     dt_json_end_array(&j);
     dt_json_key(&j, "predicted");
     put_predicted(&j, &p->predicted);
@@ -380,6 +391,37 @@ static enum dt_status get_layout(struct dt_node n, const char *what, const struc
     return DT_OK;
 }
 
+/* `with` of module m of a plan whose names are known. */
+static enum dt_status get_with(struct dt_node map, int m, struct dt_error *err, struct dt_plan *p)
+{
+    struct dt_node n = dt_map_get(map, "with");
+    char host[DT_NAME_MAX];
+
+    if (!dt_node_present(n))
+        return DT_OK;
+    if (p->colocated)
+        return dt_node_error(n, err,
+                             "with cannot be combined with colocated: true, which says it of every "
+                             "module");
+    DT_TRY(dt_get_string(map, "with", host, sizeof(host), err));
+    for (int h = 0; h < p->n_modules; h++)
+        if (strcmp(p->module_names[h], host) == 0)
+            p->modules[m].with = (uint8_t)(h + 1);
+    if (p->modules[m].with == 0)
+        return dt_node_error(n, err, "with: the plan has no module '%s'", host);
+    if (p->modules[dt_plan_host(p, m)].with != 0)
+        return dt_node_error(n, err,
+                             "module %s would lie with itself: one module of a chain of with must "
+                             "have GPUs of its own",
+                             p->module_names[m]);
+    return DT_OK;
+}
+
+static bool is_with(const char *name)
+{
+    return strcmp(name, "with") == 0;
+}
+
 static bool of_all_modules(const char *name)
 {
     for (int i = 0; i < OF_ALL_MODULES; i++)
@@ -388,18 +430,20 @@ static bool of_all_modules(const char *name)
     return false;
 }
 
-/* Nothing is left to defaults; version 1 has the keys of all modules in its policy. */
+/* Nothing is left to defaults, except that a module has GPUs of its own; version 1 has the keys of all modules in its
+ * policy, and no guests. */
 static enum dt_status check_module(struct dt_node n, int64_t version, struct dt_error *err)
 {
     const char *names[MODULE_KEYS + 1] = {NULL};
     int n_names = 0;
 
     for (const struct dt_key *k = module_keys; k->name; k++)
-        if (version > 1 || !of_all_modules(k->name))
+        if (version > 1 || !(of_all_modules(k->name) || is_with(k->name)))
             names[n_names++] = k->name;
     DT_TRY(dt_map_check(n, "module", names, err));
     for (int i = 0; i < n_names; i++)
-        DT_TRY(dt_map_require(n, "module", names[i], err));
+        if (!is_with(names[i]))
+            DT_TRY(dt_map_require(n, "module", names[i], err));
     return DT_OK;
 }
 
@@ -432,6 +476,8 @@ static enum dt_status read_modules(struct dt_node map, const struct dt_key *key,
     f->p.n_modules = (int)n;
     for (int m = 0; m < f->p.n_modules; m++)
         DT_TRY(get_module(dt_seq_at(seq, (size_t)m), m, f, err));
+    for (int m = 0; m < f->p.n_modules; m++)
+        DT_TRY(get_with(dt_seq_at(seq, (size_t)m), m, err, &f->p));
     return DT_OK;
 }
 
@@ -570,6 +616,9 @@ enum dt_status dt_plan_from_node(struct dt_node node, const struct dt_model *m,
         if (dt_node_present(dt_map_get(node, names[i])))
             DT_TRY(node_module(dt_map_get(node, names[i]), &m->modules[i], base->policy.seq_len,
                                err, &p.modules[i]));
+    for (int i = 0; i < m->n_modules; i++)
+        if (dt_node_present(dt_map_get(node, names[i])))
+            DT_TRY(get_with(dt_map_get(node, names[i]), i, err, &p));
     *out = p;
     return DT_OK;
 }

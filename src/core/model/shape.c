@@ -93,6 +93,7 @@ static void build_llm(const struct dt_shape *s, struct dt_shape_builder *b)
     p->hidden = s->hidden;
     p->vocab = s->vocab;
     p->tied = s->tied;
+    p->norm_free = s->norm_free;
     p->layernorm = s->layernorm;
 }
 

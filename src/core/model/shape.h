@@ -12,6 +12,9 @@ enum { DT_MAX_LEVELS = 8 };
 enum dt_shape_kind { DT_SHAPE_NONE, DT_SHAPE_LLM, DT_SHAPE_ENCODER, DT_SHAPE_UNET };
 enum dt_shape_projector { DT_PROJ_NONE, DT_PROJ_LINEAR, DT_PROJ_MLP };
 
+/* Which tower of a config that has an encoder and an LLM. */
+enum dt_hf_part { DT_HF_ALL, DT_HF_TEXT, DT_HF_VISION };
+
 /* Bounds that keep every product of shape numbers inside int64. */
 enum {
     DT_LIM_LAYERS = 1024,
@@ -80,6 +83,7 @@ struct dt_shape {
 };
 
 extern const char *const dt_shape_kind_words[];   /* of the kinds from DT_SHAPE_LLM on; NULL */
+extern const char *const dt_shape_part_words[];   /* of the parts from DT_HF_TEXT on; NULL */
 extern const struct dt_shape dt_shape_defaults[]; /* by kind */
 /* The keys of each kind of module. */
 struct dt_shape_row {
@@ -93,6 +97,11 @@ void dt_shape_init(struct dt_shape *s, enum dt_shape_kind kind);
 /* Applies the keys of a module map (preset or hf first, then everything else). */
 enum dt_status dt_shape_read(struct dt_node node, struct dt_shape *s, char *assumed, size_t size,
                              struct dt_error *err);
+/* Whether the `hf` key of a map names a config with an encoder and an LLM, of which no part is stated; and one of its
+ * towers. */
+enum dt_status dt_shape_is_pair(struct dt_node node, struct dt_error *err, bool *pair);
+enum dt_status dt_shape_read_part(struct dt_node node, enum dt_hf_part part, struct dt_shape *s,
+                                  char *assumed, size_t size, struct dt_error *err);
 /* Fills derived fields and checks consistency; errors are placed at `node`. */
 enum dt_status dt_shape_check(struct dt_node node, struct dt_shape *s, struct dt_error *err);
 /* Expands a checked shape.  llm_hidden 0 = no projector. */
@@ -115,8 +124,9 @@ enum dt_status dt_preset_open(struct dt_node node, const char *kind, const char 
 enum dt_status dt_rope_check(struct dt_node node, const struct dt_rope *r, struct dt_error *err);
 /* hf.c; appends one line per assumed default to `assumed` (may be NULL with size 0).  `ignore`: a
  * list of keys to take as if the config did not have them, or an absent node. */
-enum dt_status dt_hf_shape(const char *path, struct dt_node ignore, struct dt_shape *s,
-                           char *assumed, size_t size, struct dt_error *err);
+enum dt_status dt_hf_shape(const char *path, struct dt_node ignore, enum dt_hf_part part,
+                           struct dt_shape *s, char *assumed, size_t size, struct dt_error *err);
+enum dt_status dt_hf_is_pair(const char *path, struct dt_error *err, bool *pair);
 enum dt_status dt_hf_parse(const char *name, const char *text, size_t len, struct dt_shape *s,
                            char *assumed, size_t size, struct dt_error *err);
 

@@ -7,6 +7,8 @@
 #include <string.h>
 
 const char *const dt_shape_kind_words[] = {"llm", "encoder", "unet", NULL};
+const char *const dt_shape_part_words[] = {"text", "vision",
+                                           NULL}; /* of dt_hf_part, from the first on */
 static const char *const modality_words[] = {"text", "image", "audio", NULL};
 static const char *const norm_words[] = {"rmsnorm", "layernorm", NULL};  /* of layernorm */
 static const char *const attention_words[] = {"flash", "unfused", NULL}; /* of unfused */
@@ -367,6 +369,12 @@ const struct dt_key dt_shape_hf_keys[] = {
      .form = "list of keys",
      .fallback = "none",
      .help = "keys taken as absent"},
+    {.name = "part",
+     .type = DT_KEY_WORD,
+     .words = dt_shape_part_words,
+     .read = read_before,
+     .fallback = "the whole; a config with both needs it in a module",
+     .help = "of a configuration with an LLM and a vision tower, one of them"},
     {.name = NULL},
 };
 static const struct dt_key rope_keys[] = {

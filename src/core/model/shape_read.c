@@ -116,24 +116,61 @@ static enum dt_status read_preset(struct dt_node node, int depth, struct dt_shap
     return st;
 }
 
-/* hf: config.json, or {config: config.json, ignore: [key, ...]}. */
-static enum dt_status read_hf(struct dt_node hf, struct dt_node module, struct dt_shape *s,
-                              char *assumed, size_t size, struct dt_error *err)
-{
-    char name[PATH_SIZE] = "", path[PATH_SIZE];
-    struct dt_node ignore = {0}, at = hf;
+/* hf: config.json, or {config: config.json, ignore: [key, ...], part: vision}. */
+struct hf {
+    char path[PATH_SIZE];
+    struct dt_node ignore;
+    int part; /* enum dt_hf_part */
+};
 
+static enum dt_status open_hf(struct dt_node module, struct hf *out, struct dt_error *err)
+{
+    struct dt_node hf = dt_map_get(module, "hf"), at = hf;
+    char name[PATH_SIZE] = "";
+    int part = -1;
+
+    out->ignore = (struct dt_node){0};
     if (dt_node_is_map(hf)) {
         DT_TRY(dt_keys_check(hf, "hf", dt_shape_hf_keys, err));
+        DT_TRY(dt_get_enum(hf, "part", dt_shape_part_words, &part, err));
         DT_TRY(dt_keys_require(hf, "hf", dt_shape_hf_keys, err));
         DT_TRY(dt_get_string(hf, "config", name, sizeof(name), err));
         at = dt_map_get(hf, "config");
-        ignore = dt_map_get(hf, "ignore");
+        out->ignore = dt_map_get(hf, "ignore");
     } else {
         DT_TRY(dt_get_string(module, "hf", name, sizeof(name), err));
     }
-    DT_TRY(dt_preset_relative(at, name, err, path, sizeof(path)));
-    return dt_hf_shape(path, ignore, s, assumed, size, err);
+    out->part = part + 1;
+    return dt_preset_relative(at, name, err, out->path, sizeof(out->path));
+}
+
+static enum dt_status read_hf(struct dt_node module, struct dt_shape *s, char *assumed, size_t size,
+                              struct dt_error *err)
+{
+    struct hf hf;
+
+    DT_TRY(open_hf(module, &hf, err));
+    return dt_hf_shape(hf.path, hf.ignore, (enum dt_hf_part)hf.part, s, assumed, size, err);
+}
+
+enum dt_status dt_shape_is_pair(struct dt_node node, struct dt_error *err, bool *pair)
+{
+    struct hf hf;
+
+    *pair = false;
+    if (!dt_node_present(dt_map_get(node, "hf")))
+        return DT_OK;
+    DT_TRY(open_hf(node, &hf, err));
+    return hf.part == DT_HF_ALL ? dt_hf_is_pair(hf.path, err, pair) : DT_OK;
+}
+
+enum dt_status dt_shape_read_part(struct dt_node node, enum dt_hf_part part, struct dt_shape *s,
+                                  char *assumed, size_t size, struct dt_error *err)
+{
+    struct hf hf;
+
+    DT_TRY(open_hf(node, &hf, err));
+    return dt_hf_shape(hf.path, hf.ignore, part, s, assumed, size, err);
 }
 
 static enum dt_status read_base(struct dt_node node, int depth, struct dt_shape *s, char *assumed,
@@ -150,7 +187,7 @@ static enum dt_status read_base(struct dt_node node, int depth, struct dt_shape 
     memset(s, 0, sizeof(*s)); /* a new base replaces whatever was stated before */
     if (preset)
         return read_preset(node, depth, s, assumed, size, err);
-    return read_hf(dt_map_get(node, "hf"), node, s, assumed, size, err);
+    return read_hf(node, s, assumed, size, err);
 }
 
 static enum dt_status read_depth(struct dt_node node, int depth, struct dt_shape *s, char *assumed,

@@ -130,4 +130,40 @@ enum dt_status dt_orch_find_plans(enum dt_plan_strategy strategy, const struct d
                                   struct dt_error *err, struct dt_search_result *out);
 void dt_search_result_free(struct dt_search_result *r);
 
+/* ---- what one change of the job would bring (orchestrate_advice.c) ---- */
+
+enum dt_orch_advice_key {
+    DT_ADVICE_ZERO,
+    DT_ADVICE_MICROBATCH,
+    DT_ADVICE_SCHEDULE,
+    DT_ADVICE_RECOMPUTE,
+    DT_ADVICE_CP,
+    DT_ADVICE_TP,
+    DT_ADVICE_GPUS,
+    DT_ADVICE_MEMORY,
+    DT_ADVICE_N
+};
+extern const char *const dt_orch_advice_names[DT_ADVICE_N + 1];
+
+struct dt_orch_advice_item {
+    enum dt_orch_advice_key key;
+    char set[320];      /* KEY=VALUE of the job, several with blanks between them */
+    double iteration_s; /* of the best plan with that */
+    int gpus;           /* that it uses */
+};
+struct dt_orch_advice {
+    double now_s; /* timeline of the best plan; 0: no plan fits */
+    int searches; /* that were made */
+    int n, n_left_out;
+    struct dt_orch_advice_item item[DT_ADVICE_N];
+    enum dt_orch_advice_key
+        left_out[DT_ADVICE_N]; /* stated, but looking would have taken too long */
+};
+/* No plan fits (`now` NULL): the least change of each key alone with which one does.  Otherwise what is stated and would
+ * make the best plan `now`, for which `layouts` were costed, more than 3 % faster if the search might choose it.  Nothing
+ * for strategy manual. */
+enum dt_status dt_orch_advise(enum dt_plan_strategy strategy, const struct dt_search_input *in,
+                              const struct dt_plan *now, int64_t layouts, struct dt_error *err,
+                              struct dt_orch_advice *out);
+
 #endif

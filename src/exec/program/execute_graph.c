@@ -10,7 +10,7 @@
  * SENDs are buffered: the next one waits until a SEND has been posted, not until it is over, which
  * is what the proof in core/schedule/program_check.c assumes.  Hand-offs inside the rank and FETCHes are
  * done by the main thread when it needs them, so nothing of the communication thread waits for
- * these. */
+ * these; a hand-off waits for the messages before it in its queue, as the program has it. */
 #include "exec/program/execute_impl.h"
 
 #include <string.h>
@@ -114,7 +114,7 @@ static uint32_t counted(const struct dt_exec_graph *g, const struct dt_program *
     if (op->kind == DT_OP_RECV && d == op->peer)
         return DT_NONE;
     if (is_p2p(op) && is_p2p(&p->ops[d])) { /* the order of its resource */
-        if (!comm)
+        if (!comm && op->kind != DT_OP_RECV)
             return DT_NONE;
         while (d != DT_NONE && g->kind[d] != DT_EXEC_COMM)
             d = p->ops[d].dep[0];

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Hugging Face configs of language models with experts -> shapes.  Defaults are those of transformers' config classes. */
+#include "core/model/hf.h"
+
+#include "base/number.h"
+
+enum dt_status dt_hf_mixtral(const struct dt_hf *hf, struct dt_shape *s)
+{
+    DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-5, .theta = 1e6}, s));
+    DT_TRY(dt_hf_int(hf, "num_local_experts", DT_LIM_EXPERTS, 8, &s->n_experts));
+    DT_TRY(dt_hf_int(hf, "num_experts_per_tok", DT_LIM_EXPERTS, 2, &s->top_k));
+    return dt_hf_whole_window(hf, 4096 * 32);
+}
+
+/* mlp_only_layers: dense layers.  The first few of all are taken, as no published model has others. */
+static enum dt_status dense_layers(const struct dt_hf *hf, struct dt_shape *s)
+{
+    struct dt_node list = dt_hf_get(hf, "mlp_only_layers");
+
+    if (dt_node_present(list) && !dt_node_is_seq(list))
+        return dt_node_error(list, hf->err, "mlp_only_layers: expected a list");
+    for (size_t i = 0; i < dt_seq_size(list); i++) {
+        const char *text = dt_node_text(dt_seq_at(list, i));
+        int64_t layer;
+
+        if (!text || !dt_number_int(text, &layer) || layer != (int64_t)i)
+            return dt_node_error(dt_seq_at(list, i), hf->err,
+                                 "mlp_only_layers: supported are the first layers, 0, 1 and so on");
+    }
+    s->dense_first = (int)dt_seq_size(list);
+    return DT_OK;
+}
+
+static enum dt_status qwen_experts(const struct dt_hf *hf, int experts, int top_k, int width,
+                                   struct dt_shape *s)
+{
+    DT_TRY(dt_hf_int(hf, "num_experts", DT_LIM_EXPERTS, experts, &s->n_experts));
+    DT_TRY(dt_hf_int(hf, "num_experts_per_tok", DT_LIM_EXPERTS, top_k, &s->top_k));
+    DT_TRY(dt_hf_int(hf, "moe_intermediate_size", DT_LIM_FFN, width, &s->expert_ffn));
+    DT_TRY(dt_hf_int(hf, "decoder_sparse_step", DT_LIM_LAYERS, 1, &s->moe_every));
+    DT_TRY(dense_layers(hf, s));
+    return dt_hf_qwen_window(hf, 32768);
+}
+
+enum dt_status dt_hf_qwen2_moe(const struct dt_hf *hf, struct dt_shape *s)
+{
+    DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-6, .theta = 10000}, s));
+    DT_TRY(dt_hf_int(hf, "shared_expert_intermediate_size", DT_LIM_FFN, 5632, &s->shared_ffn));
+    s->qkv_bias = s->shared_gate = true;
+    return qwen_experts(hf, 60, 4, 1408, s);
+}
+
+enum dt_status dt_hf_qwen3_moe(const struct dt_hf *hf, struct dt_shape *s)
+{
+    DT_TRY(dt_hf_only(hf, "attention_bias", false, "Qwen3 layers are taken without biases"));
+    DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-6, .theta = 10000}, s));
+    s->qk_norm = true;
+    return qwen_experts(hf, 128, 8, 768, s);
+}
+
+/* ---- DeepSeek ---- */
+
+/* n_shared_experts as wide together as that many experts. */
+static enum dt_status deepseek_experts(const struct dt_hf *hf, struct dt_shape *s)
+{
+    int shared = 0;
+
+    DT_TRY(dt_hf_need(hf, "n_routed_experts", DT_LIM_EXPERTS, &s->n_experts));
+    DT_TRY(dt_hf_need(hf, "num_experts_per_tok", DT_LIM_EXPERTS, &s->top_k));
+    DT_TRY(dt_hf_need(hf, "moe_intermediate_size", DT_LIM_FFN, &s->expert_ffn));
+    if (dt_hf_has(hf, "n_shared_experts"))
+        DT_TRY(dt_get_i32(hf->map, "n_shared_experts", 0, 64, &shared, hf->err));
+    if (dt_hf_has(hf, "first_k_dense_replace"))
+        DT_TRY(dt_get_i32(hf->map, "first_k_dense_replace", 0, DT_LIM_LAYERS, &s->dense_first,
+                          hf->err));
+    if ((int64_t)shared * s->expert_ffn > DT_LIM_FFN)
+        return dt_node_error(hf->map, hf->err, "n_shared_experts: %d of %d are too wide", shared,
+                             s->expert_ffn);
+    s->shared_ffn = shared * s->expert_ffn;
+    return DT_OK;
+}
+
+enum dt_status dt_hf_deepseek(const struct dt_hf *hf, struct dt_shape *s)
+{
+    DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-6, .theta = 10000}, s));
+    return deepseek_experts(hf, s);
+}
+
+static enum dt_status latent(const struct dt_hf *hf, struct dt_shape *s)
+{
+    int nope = 0;
+
+    DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-6, .theta = 10000}, s));
+    if (dt_hf_has(hf, "q_lora_rank"))
+        DT_TRY(dt_hf_need(hf, "q_lora_rank", DT_LIM_HIDDEN, &s->q_lora));
+    DT_TRY(dt_hf_need(hf, "kv_lora_rank", DT_LIM_HIDDEN, &s->kv_lora));
+    DT_TRY(dt_hf_need(hf, "qk_nope_head_dim", DT_LIM_HEADS / 2, &nope));
+    DT_TRY(dt_hf_need(hf, "qk_rope_head_dim", DT_LIM_HEADS / 2, &s->rope_dim));
+    DT_TRY(dt_hf_need(hf, "v_head_dim", DT_LIM_HEADS, &s->v_dim));
+    s->head_dim = nope + s->rope_dim;
+    s->kv_heads = s->heads;
+    return deepseek_experts(hf, s);
+}
+
+enum dt_status dt_hf_deepseek_v2(const struct dt_hf *hf, struct dt_shape *s)
+{
+    return latent(hf, s);
+}
+
+enum dt_status dt_hf_deepseek_v3(const struct dt_hf *hf, struct dt_shape *s)
+{
+    DT_TRY(latent(hf, s));
+    s->router_bias = true;
+    if (dt_hf_has(hf, "num_nextn_predict_layers"))
+        dt_hf_assume(hf, "num_nextn_predict_layers: left out");
+    return DT_OK;
+}
+
+enum dt_status dt_hf_olmoe(const struct dt_hf *hf, struct dt_shape *s)
+{
+    DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-5, .theta = 10000}, s));
+    DT_TRY(dt_hf_int(hf, "num_experts", DT_LIM_EXPERTS, 64, &s->n_experts));
+    DT_TRY(dt_hf_int(hf, "num_experts_per_tok", DT_LIM_EXPERTS, 8, &s->top_k));
+    s->qk_norm_whole = true;
+    return DT_OK;
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * vision_config of Qwen2-VL and Qwen2.5-VL -> shapes.  Defaults are those of transformers' config classes.
+ *
+ * Patches are temporal_patch_size frames deep (an image is repeated).  The merger's norm is that of single patches, so
+ * here the tower's final norm; its first layer is as wide as what it takes in. */
+#include "core/model/hf.h"
+
+#include "base/number.h"
+
+static enum dt_status qwen_vision(const struct dt_hf *hf, int width, struct dt_shape *s)
+{
+    int frames = 2, channels = 3, merge = 2;
+
+    s->hidden = width;
+    DT_TRY(dt_hf_need(hf, "depth", DT_LIM_LAYERS, &s->layers));
+    DT_TRY(dt_hf_int(hf, "num_heads", DT_LIM_HEADS, 16, &s->heads));
+    DT_TRY(dt_hf_int(hf, "patch_size", DT_LIM_PATCH, 14, &s->patch));
+    DT_TRY(dt_hf_int(hf, dt_hf_has(hf, "in_chans") ? "in_chans" : "in_channels", 16, 3, &channels));
+    DT_TRY(dt_hf_int(hf, "temporal_patch_size", 16, 2, &frames));
+    DT_TRY(dt_hf_int(hf, "spatial_merge_size", DT_LIM_MERGE, 2, &merge));
+    s->channels = channels * frames;
+    s->patch_bias = false;
+    s->arith.norm_eps = 1e-6;
+    s->merge = merge;
+    s->projector = DT_PROJ_MLP;
+    s->projector_hidden = merge * merge * width;
+    s->planned_only = "rotary positions in two dimensions";
+    return DT_OK;
+}
+
+enum dt_status dt_hf_qwen2_vision(const struct dt_hf *hf, struct dt_shape *s)
+{
+    int width, ratio = 4;
+
+    dt_shape_init(s, DT_SHAPE_ENCODER);
+    DT_TRY(dt_hf_need(hf, "embed_dim", DT_LIM_HIDDEN / 4, &width));
+    DT_TRY(qwen_vision(hf, width, s));
+    DT_TRY(dt_hf_int(hf, "mlp_ratio", 8, 4, &ratio));
+    s->ffn = ratio * width;
+    return dt_hf_activation(hf, "hidden_act", "quick_gelu", &s->arith.activation);
+}
+
+/* Windows of window_size pixels a side; fullatt_block_indexes are the last of every so many layers. */
+static enum dt_status windows(const struct dt_hf *hf, struct dt_shape *s)
+{
+    struct dt_node list = dt_hf_get(hf, "fullatt_block_indexes");
+    int pixels = 112;
+    int64_t first = 0, layer;
+
+    DT_TRY(dt_hf_int(hf, "window_size", 1 << 14, 112, &pixels));
+    s->window = (pixels / s->patch) * (pixels / s->patch);
+    for (size_t i = 0; i < dt_seq_size(list); i++) {
+        const char *text = dt_node_text(dt_seq_at(list, i));
+
+        if (!text || !dt_number_int(text, &layer) || layer < 0 || layer >= DT_LIM_LAYERS)
+            return dt_node_error(dt_seq_at(list, i), hf->err,
+                                 "fullatt_block_indexes: expected numbers of layers");
+        first = i == 0 ? layer + 1 : first;
+        if (layer + 1 != first * (int64_t)(i + 1))
+            return dt_node_error(dt_seq_at(list, i), hf->err,
+                                 "fullatt_block_indexes: supported are layers at equal distances, "
+                                 "such as 7, 15, 23, 31");
+    }
+    s->window_every = (int)first;
+    return DT_OK;
+}
+
+enum dt_status dt_hf_qwen25_vision(const struct dt_hf *hf, struct dt_shape *s)
+{
+    int width;
+
+    dt_shape_init(s, DT_SHAPE_ENCODER);
+    s->layernorm = false;
+    s->gated = true;
+    DT_TRY(dt_hf_need(hf, "hidden_size", DT_LIM_HIDDEN / 4, &width));
+    DT_TRY(qwen_vision(hf, width, s));
+    DT_TRY(dt_hf_need(hf, "intermediate_size", DT_LIM_FFN, &s->ffn));
+    DT_TRY(windows(hf, s));
+    return dt_hf_activation(hf, "hidden_act", "silu", &s->arith.activation);
+}
