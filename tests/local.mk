@@ -46,6 +46,7 @@ check_PROGRAMS += \
 	tests/test_kernels_loss \
 	tests/test_kernels_norm \
 	tests/test_kernels_product \
+	tests/test_megatron \
 	tests/test_memory \
 	tests/test_merge \
 	tests/test_model \

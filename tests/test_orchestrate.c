@@ -349,6 +349,7 @@ START_TEST(megatron)
     build_world(&w, 1, 1, 12);
     w.in.policy.intra_reorder = w.in.policy.inter_reorder = true;
     w.in.opt.rank = true;
+    w.in.opt.megatron_pp = DT_MEGATRON_PUBLISHED;
     dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_MEGATRON, &w.in, &err, &r), err);
     ck_assert_int_eq(r.n, 1); /* no published size: the shallowest that fits */
     ck_assert(!r.plans[0].policy.intra_reorder && !r.plans[0].policy.inter_reorder);
@@ -363,7 +364,6 @@ START_TEST(megatron)
     }
     ck_assert_double_gt(r.plans[0].predicted.timeline_s, 0);
     dt_search_result_free(&r);
-    w.in.opt.megatron_pp = 99; /* does not divide the layers: the shallowest again */
     w.in.opt.gpus = 11;
     ck_assert_int_eq(dt_orch_find_plans(DT_STRATEGY_MEGATRON, &w.in, &err, &r), DT_ERR_INFEASIBLE);
     dt_assert_has(err.message, "gpus:");
@@ -386,18 +386,19 @@ START_TEST(megatron_deals_layers_evenly)
         int layers = w.in.model->modules[0].n_blocks - 2;
 
         w.in.opt.megatron_pp = pp;
-        dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_MEGATRON, &w.in, &err, &r), err);
         if (layers % pp == 0) {
+            dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_MEGATRON, &w.in, &err, &r), err);
             const uint16_t *split = r.plans[0].modules[0].split;
 
             ck_assert_int_eq(r.plans[0].modules[0].layout.pp, pp);
             for (int s = 1; s < pp; s++)
                 ck_assert_int_eq(split[s], 1 + layers / pp * s);
             ck_assert_int_eq(split[pp], layers + 2);
+            dt_search_result_free(&r);
         } else {
-            ck_assert_int_eq(r.plans[0].modules[0].layout.pp, 1);
+            ck_assert_int_eq(dt_orch_find_plans(DT_STRATEGY_MEGATRON, &w.in, &err, &r),
+                             DT_ERR_INPUT);
         }
-        dt_search_result_free(&r);
     }
     free_world(&w);
 }

@@ -403,6 +403,24 @@ static enum dt_status read_gpus(struct dt_node map, const struct dt_key *key, vo
     return dt_get_i32(map, key->name, 1, dt_cluster_gpus(&j->cluster), &j->search.gpus, err);
 }
 
+static const char *const megatron_words[] = {"auto", "published", NULL};
+
+static enum dt_status read_megatron_pp(struct dt_node map, const struct dt_key *key, void *into,
+                                       struct dt_error *err)
+{
+    const char *text = dt_node_text(dt_map_get(map, key->name));
+    struct dt_job *j = into;
+    int *pp = &j->search.megatron_pp;
+
+    if (text && strcmp(text, "auto") == 0)
+        *pp = DT_MEGATRON_AUTO;
+    else if (text && strcmp(text, "published") == 0)
+        *pp = DT_MEGATRON_PUBLISHED;
+    else
+        return dt_get_i32(map, key->name, 1, DT_MAX_VSTAGES, pp, err);
+    return DT_OK;
+}
+
 const struct dt_key dt_job_search_keys[] = {
     {.name = "strategy",
      .type = DT_KEY_WORD,
@@ -457,11 +475,14 @@ const struct dt_key dt_job_search_keys[] = {
      DT_KEY_INTO(struct dt_job, search.uniform),
      .help = "minimise the published formula itself"},
     {.name = "megatron_pp",
-     .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_job, search.megatron_pp),
-     .min = 0,
+     .type = DT_KEY_OWN,
+     .form = "integer",
+     .words = megatron_words,
+     .min = 1,
      .max = DT_MAX_VSTAGES,
-     .help = "pipeline stages of the LLM for megatron-lm; 0: as published"},
+     .read = read_megatron_pp,
+     .fallback = "auto",
+     .help = "pipeline stages of the LLM for megatron-lm, or its published configuration"},
     {.name = "allow_analytical",
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct dt_job, cost_opt.allow_analytical),

@@ -22,10 +22,15 @@ struct dt_search_options {
     int max_cp; /* context parallelism tried for the LLM; 0 = while a rank has 8,192 tokens of a sequence */
     bool uniform; /* search the published formula as it stands: uniform stages, fractional samples
                    * per replica.  Default: slowest real stage and whole samples (staged_s) */
-    int megatron_pp; /* Megatron-LM: the LLM's pp; 0 = the published configuration as recalled */
+    int megatron_pp; /* Megatron-LM: the LLM's pp, or one of the two below */
     /* The best plan takes the reordering that its timeline does best with; the policy's, where it is on, is what layouts
      * are compared with.  false: the policy's is stated. */
     bool free_intra, free_inter;
+};
+enum {
+    DT_MEGATRON_AUTO = 0, /* searched for, with the rest that is not stated */
+    DT_MEGATRON_PUBLISHED =
+        -1, /* the published configuration as recalled, the rest as the policy states */
 };
 /* Ways of reordering samples: bits, and names for people. */
 enum { DT_REORDER_NONE, DT_REORDER_INTER, DT_REORDER_INTRA, DT_REORDER_BOTH, DT_REORDER_N };

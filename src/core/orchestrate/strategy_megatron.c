@@ -4,12 +4,16 @@
  * it.
  *
  * The encoder and the generator are one extra pipeline stage each, as wide as the LLM's lanes and with its DP; they are
- * replicated over the TP ranks, which work on different images (ip = the LLM's tp).  Recalled: TP 8 and PP_lm 1 / 2 /
- * 10 for the 7B / 13B / 70B LLM; other sizes take the shallowest pipeline that fits. */
+ * replicated over the TP ranks, which work on different images (ip = the LLM's tp).
+ *
+ * Within that the fastest configuration is searched for, so that the baseline is not weaker than it has to be; or it is
+ * the published one, as recalled: TP 8 and PP_lm 1 / 2 / 10 for the 7B / 13B / 70B LLM; other sizes take the shallowest
+ * pipeline that fits. */
 #include "base/mem.h"
 #include "core/orchestrate/orchestrate_internal.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int recalled_pp(double llm_params)
@@ -61,14 +65,21 @@ static int megatron_tp(const struct dt_orch_table *t)
     return widest;
 }
 
-static enum dt_status megatron_plan(struct dt_orch_table *t, int tp, int pp, struct dt_error *err,
-                                    struct dt_plan *out)
+struct config { /* one layout for the whole model */
+    int tp, pp, vpp, microbatch;
+    enum dt_pipe_schedule schedule;
+    enum dt_block_recompute recompute; /* of all modules, unless they keep what is stated of each */
+    bool stated_recompute;
+};
+
+static enum dt_status megatron_plan(struct dt_orch_table *t, const struct config *c,
+                                    struct dt_error *err, struct dt_plan *out)
 {
     const struct dt_search_input *in = t->in;
     const struct dt_model *model = in->model;
     const struct dt_module *llm = &model->modules[model->llm];
-    int64_t slots = in->policy.global_batch / in->policy.microbatch;
-    int replica = tp * (pp + model->n_modules - 1), dp = t->gpus / replica;
+    int64_t slots = in->policy.global_batch / c->microbatch;
+    int replica = c->tp * (c->pp + model->n_modules - 1), dp = t->gpus / replica;
 
     while (dp > 1 && slots % dp != 0)
         dp--;
@@ -80,11 +91,16 @@ static enum dt_status megatron_plan(struct dt_orch_table *t, int tp, int pp, str
     }
     dt_search_plan_init(in, out);
     out->strategy = DT_STRATEGY_MEGATRON;
-    for (int m = 0; m < model->n_modules; m++)
-        out->modules[m].layout = m == model->llm
-                                     ? (struct dt_plan_layout){tp, 1, 1, pp, 1, dp, 1, 0}
-                                     : (struct dt_plan_layout){1, 1, 1, 1, 1, dp, tp, 0};
-    even_layers(llm, layers_of(llm), pp, out->modules[model->llm].split);
+    out->policy.schedule = c->schedule;
+    out->policy.microbatch = c->microbatch;
+    for (int m = 0; m < model->n_modules; m++) {
+        struct dt_plan_module *mp = &out->modules[m];
+
+        mp->layout = m == model->llm ? (struct dt_plan_layout){c->tp, 1, 1, c->pp, c->vpp, dp, 1, 0}
+                                     : (struct dt_plan_layout){1, 1, 1, 1, 1, dp, c->tp, 0};
+        mp->recompute = c->stated_recompute ? mp->recompute : c->recompute;
+    }
+    even_layers(llm, layers_of(llm), c->pp * c->vpp, out->modules[model->llm].split);
     DT_TRY(dt_plan_place(out, in->cluster, err));
     return dt_plan_validate(out, model, in->cluster, err);
 }
@@ -114,44 +130,224 @@ static bool megatron_fits(struct dt_orch_table *t, const struct dt_plan *p)
     return fits;
 }
 
-/* The plan with this pp if it can be built and fits. */
-static enum dt_status try_pp(struct dt_orch_table *t, int tp, int pp, struct dt_error *err,
-                             struct dt_plan *out, bool *ok)
+/* ---- as published ---- */
+
+/* The plan if it can be built and fits. */
+static enum dt_status try_plan(struct dt_orch_table *t, const struct config *c,
+                               struct dt_error *err, struct dt_plan *out, bool *ok)
 {
-    enum dt_status st = megatron_plan(t, tp, pp, err, out);
+    enum dt_status st = megatron_plan(t, c, err, out);
 
     *ok = st == DT_OK && megatron_fits(t, out);
     return st == DT_ERR_INFEASIBLE ? DT_OK : st;
 }
 
+/* Of the policy as it is stated: the recalled pipeline if it fits, and the shallowest other one that does. */
+static enum dt_status published(struct dt_orch_table *t, struct dt_error *err,
+                                struct dt_plan *plans, int *n, int64_t *candidates)
+{
+    const struct dt_module *llm = &t->in->model->modules[t->in->model->llm];
+    int layers = layers_of(llm), recalled = recalled_pp((double)dt_module_params(llm));
+    struct config c = {.tp = megatron_tp(t),
+                       .pp = recalled,
+                       .vpp = 1,
+                       .microbatch = t->in->policy.microbatch,
+                       .schedule = t->in->policy.schedule,
+                       .stated_recompute = true};
+    bool ok = false;
+
+    if (c.tp > 0 && recalled > 0 && layers % recalled == 0) {
+        ++*candidates;
+        DT_TRY(try_plan(t, &c, err, &plans[0], &ok));
+        *n += ok;
+    }
+    ok = false;
+    for (c.pp = 1; c.tp > 0 && !ok && c.pp <= layers && c.pp <= DT_MAX_VSTAGES; c.pp++) {
+        if (layers % c.pp != 0 || (*n > 0 && c.pp == recalled))
+            continue;
+        ++*candidates;
+        DT_TRY(try_plan(t, &c, err, &plans[*n], &ok));
+    }
+    *n += ok;
+    return dt_orch_rank(t, plans, n, false, err);
+}
+
+/* ---- searched ---- */
+
+/* Seconds of an iteration by stages: all of them once, then the slowest for every other microbatch.  Encoders and
+ * generators are stages here, which take a microbatch at once. */
+static double by_stages_s(const struct dt_orch_table *t, const struct dt_plan *p)
+{
+    const struct dt_search_input *in = t->in;
+    double slots = (double)dt_plan_slots(p, in->model->llm), k = p->policy.microbatch;
+    double warm = 0, others = 0, slowest = 0, all = 0, later = 0;
+
+    for (int m = 0; m < p->n_modules; m++) {
+        const struct dt_plan_module *mp = &p->modules[m];
+        const struct dt_block_shard shard = dt_plan_shard(mp);
+        struct dt_orch_work_stats w = t->work[m];
+        double stage[DT_MAX_VSTAGES] = {0}, sum = 0;
+        struct dt_orch_block_timer timer;
+        bool llm = m == in->model->llm;
+
+        if (!llm) { /* the timer takes them sample by sample */
+            w.n *= k;
+            w.tokens *= k;
+            w.tokens_sq *= k;
+        }
+        dt_orch_block_timer_init(&timer, in, p, m, &shard, &w);
+        for (int v = 0; v < mp->layout.pp * mp->layout.vpp; v++)
+            for (int b = mp->split[v]; b < mp->split[v + 1]; b++) {
+                double put_off, s = dt_orch_block_timer_s(&timer, b, &put_off) * (llm ? k : 1);
+
+                stage[v % mp->layout.pp] += s;
+                sum += s;
+                later += llm ? k * put_off : 0;
+            }
+        for (int s = 0; s < mp->layout.pp && llm; s++)
+            slowest = fmax(slowest, stage[s]);
+        warm += llm ? 0 : sum;
+        others = llm ? others : fmax(others, sum);
+        all = llm ? sum : all;
+    }
+    {
+        const struct dt_plan_layout *l = &p->modules[in->model->llm].layout;
+        double fill = dt_orch_llm_warmup_s(all, later, (int64_t)slots, l->pp, l->vpp);
+
+        return dt_orch_staged_s(warm + fill, slots - 1, slowest, others,
+                                dt_orch_llm_pass_s(all, later, fill));
+    }
+}
+
+/* The best by that are timed, as far as the budget goes.  It knows mean samples alone, and is not alike off with chunks
+ * and without: POOL of each. */
+enum { POOL = 48 };
+
+struct pool {
+    struct dt_plan *plans; /* [2 * POOL], those with chunks in the second half */
+    int n[2];
+};
+
+static void keep(struct pool *pool, const struct dt_plan *p, bool chunks)
+{
+    struct dt_plan *half = pool->plans + (chunks ? POOL : 0);
+    int *n = &pool->n[chunks], worst = 0;
+
+    if (*n < POOL) {
+        half[(*n)++] = *p;
+        return;
+    }
+    for (int i = 1; i < POOL; i++)
+        if (half[i].predicted.staged_s > half[worst].predicted.staged_s)
+            worst = i;
+    if (p->predicted.staged_s < half[worst].predicted.staged_s)
+        half[worst] = *p;
+}
+
+static int by_staged(const void *pa, const void *pb)
+{
+    const struct dt_plan *a = pa, *b = pb;
+    double x = a->predicted.staged_s, y = b->predicted.staged_s;
+
+    return x != y ? (x < y ? -1 : 1) : dt_plan_gpus(a) - dt_plan_gpus(b);
+}
+
+/* Both halves as one list, best first. */
+static int merge(struct pool *pool)
+{
+    memmove(pool->plans + pool->n[0], pool->plans + POOL,
+            (size_t)pool->n[1] * sizeof(*pool->plans));
+    qsort(pool->plans, (size_t)(pool->n[0] + pool->n[1]), sizeof(*pool->plans), by_staged);
+    return pool->n[0] + pool->n[1];
+}
+
+static enum dt_status try_config(struct dt_orch_table *t, const struct config *c, struct pool *pool,
+                                 struct dt_plan *spare, struct dt_error *err, int64_t *candidates)
+{
+    const struct dt_module *llm = &t->in->model->modules[t->in->model->llm];
+    bool ok;
+
+    if (layers_of(llm) % (c->pp * c->vpp) != 0 || c->pp * c->vpp > DT_MAX_VSTAGES ||
+        (c->vpp > 1 && c->pp == 1))
+        return DT_OK;
+    ++*candidates;
+    DT_TRY(try_plan(t, c, err, spare, &ok));
+    if (!ok)
+        return DT_OK;
+    spare->predicted.staged_s = by_stages_s(t, spare); /* until it is ranked */
+    keep(pool, spare, c->vpp > 1);
+    return DT_OK;
+}
+
+/* All that one layout for the whole model, even layers and one policy allow: TP, PP, chunks, microbatch, recomputation,
+ * as far as they are not stated.  Megatron-LM does not split backwards. */
+static enum dt_status all_configs(struct dt_orch_table *t, struct pool *pool, struct dt_plan *spare,
+                                  struct dt_error *err, int64_t *candidates)
+{
+    const struct dt_orch_space *s = &t->space;
+    const struct dt_orch_modes *o = &s->of[t->in->model->llm];
+    int layers = layers_of(&t->in->model->modules[t->in->model->llm]),
+        stated = t->in->opt.megatron_pp;
+    bool whole = false;
+
+    for (int i = 0; i < s->n_pipes; i++)
+        whole |= !s->pipe[i].split;
+    for (int l = 0; l < o->n_lanes; l++)
+        for (int i = 0; i < s->n_pipes; i++)
+            for (int pp = stated > 0 ? stated : 1; pp <= (stated > 0 ? stated : layers); pp++)
+                for (int k = 0; k < s->n_microbatches * o->n_recompute; k++) {
+                    struct config c = {.tp = o->lane[l].tp,
+                                       .pp = pp,
+                                       .vpp = s->pipe[i].vpp,
+                                       .microbatch = s->microbatch[k / o->n_recompute],
+                                       .schedule = s->pipe[i].schedule,
+                                       .recompute = o->recompute[k % o->n_recompute],
+                                       .stated_recompute = o->n_recompute == 1};
+
+                    if (o->lane[l].cp == 1 && o->lane[l].ep == 1 && !(whole && s->pipe[i].split))
+                        DT_TRY(try_config(t, &c, pool, spare, err, candidates));
+                }
+    return DT_OK;
+}
+
+static enum dt_status searched(struct dt_orch_table *t, struct dt_error *err, struct dt_plan *plans,
+                               int *n, int64_t *candidates)
+{
+    struct dt_plan *spare = dt_malloc(sizeof(*spare));
+    struct pool pool = {plans, {0, 0}};
+    enum dt_status st;
+    int k = t->in->opt.k > 0 ? t->in->opt.k : 8;
+
+    if (!spare)
+        return dt_error_nomem(err, "plans");
+    st = all_configs(t, &pool, spare, err, candidates);
+    dt_free(spare);
+    if (st != DT_OK)
+        return st;
+    *n = merge(&pool);
+    DT_TRY(dt_orch_rank(t, plans, n, true, err));
+    *n = *n < k ? *n : k;
+    return DT_OK;
+}
+
 static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
                            struct dt_search_result *out)
 {
-    const struct dt_module *llm = &t->in->model->modules[t->in->model->llm];
-    int layers = layers_of(llm), tp = megatron_tp(t), stated = t->in->opt.megatron_pp, n = 0;
-    struct dt_plan *plans = dt_malloc(2 * sizeof(*plans));
-    enum dt_status st = DT_OK;
-    bool ok = false;
+    int stated = t->in->opt.megatron_pp, n = 0;
+    int layers = layers_of(&t->in->model->modules[t->in->model->llm]);
+    struct dt_plan *plans;
+    enum dt_status st;
 
+    if (stated > 0 && layers % stated != 0)
+        return dt_error_set(
+            err, DT_ERR_INPUT,
+            "search.megatron_pp: %d stages do not take the %d layers of module %s evenly", stated,
+            layers, t->in->model->modules[t->in->model->llm].name);
+    plans = dt_malloc(2 * POOL * sizeof(*plans));
     if (!plans)
         return dt_error_nomem(err, "plans");
-    if (stated == 0)
-        stated = recalled_pp((double)dt_module_params(llm));
-    if (tp > 0 && stated > 0 && layers % stated == 0 && stated <= DT_MAX_VSTAGES) {
-        out->stats.candidates++;
-        st = try_pp(t, tp, stated, err, &plans[0], &ok);
-        n += ok;
-    }
-    ok = false;
-    for (int pp = 1; st == DT_OK && tp > 0 && !ok && pp <= layers && pp <= DT_MAX_VSTAGES; pp++) {
-        if (layers % pp != 0 || (n > 0 && pp == stated))
-            continue;
-        out->stats.candidates++;
-        st = try_pp(t, tp, pp, err, &plans[n], &ok);
-    }
-    n += ok;
-    if (st == DT_OK)
-        st = dt_orch_rank(t, plans, &n, false, err);
+    st = (stated == DT_MEGATRON_PUBLISHED ? published : searched)(t, err, plans, &n,
+                                                                  &out->stats.candidates);
     if (st == DT_OK && n == 0)
         st = dt_orch_infeasible(t, err);
     if (st != DT_OK) {

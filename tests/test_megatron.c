@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The baseline Megatron-LM: searched as widely as its rules allow, against all its configurations written down here. */
+#include "small_world.h"
+
+#include "core/pipeline/pipeline.h"
+
+#include <math.h>
+
+static int layers_of(const struct dt_module *m)
+{
+    int n = 0;
+
+    for (int b = 0; b < m->n_blocks; b++)
+        n += m->blocks[b].kind == DT_BLOCK_TRANSFORMER;
+    return n;
+}
+
+struct tried {
+    int tp, pp, vpp, dp, microbatch;
+    enum dt_block_recompute recompute;
+};
+
+/* Timeline of a configuration by the rules: one TP, PP and DP, even layers, encoders and generators a stage each whose
+ * TP ranks take different images; INFINITY where it cannot be or is not sure to fit. */
+static double timeline_of(const struct world *w, const struct dt_search_input *in,
+                          const struct tried *c)
+{
+    const struct dt_module *llm = &in->model->modules[in->model->llm];
+    int parts = c->pp * c->vpp, layers = layers_of(llm);
+    struct dt_work work[DT_MAX_MODULES];
+    struct dt_plan p;
+    struct dt_error err;
+    double s, bytes;
+
+    if (layers % parts != 0 || (c->vpp > 1 && c->pp == 1) ||
+        in->policy.global_batch % ((int64_t)c->dp * c->microbatch) != 0 ||
+        c->dp * c->tp * (c->pp + in->model->n_modules - 1) > dt_cluster_gpus(&w->fx.cluster))
+        return INFINITY;
+    dt_search_plan_init(in, &p);
+    p.policy.microbatch = c->microbatch;
+    p.policy.schedule = c->vpp > 1 ? DT_SCHED_INTERLEAVED : DT_SCHED_1F1B;
+    for (int m = 0; m < p.n_modules; m++) {
+        bool is_llm = m == in->model->llm;
+
+        p.modules[m].recompute = c->recompute;
+        p.modules[m].layout = is_llm
+                                  ? (struct dt_plan_layout){c->tp, 1, 1, c->pp, c->vpp, c->dp, 1, 0}
+                                  : (struct dt_plan_layout){1, 1, 1, 1, 1, c->dp, c->tp, 0};
+    }
+    for (int k = 1; k < parts; k++) /* the embedding is block 0 */
+        p.modules[in->model->llm].split[k] = (uint16_t)(1 + layers / parts * k);
+    p.modules[in->model->llm].split[parts] = (uint16_t)llm->n_blocks;
+    dt_search_largest_work(in, &p, work);
+    if (dt_plan_place(&p, in->cluster, &err) != DT_OK ||
+        dt_plan_validate(&p, in->model, in->cluster, &err) != DT_OK ||
+        dt_memory_check(&p, in->model, in->cluster, work, &bytes, &err) != DT_OK ||
+        dt_orch_plan_timeline_s(in, &p, 0, &err, &s, NULL) != DT_OK)
+        return INFINITY;
+    return s;
+}
+
+static double best_of_all(const struct world *w, const struct dt_search_input *in,
+                          struct tried *best)
+{
+    int layers = layers_of(&in->model->modules[in->model->llm]);
+    double least = INFINITY;
+
+    for (int tp = 1; tp <= 4; tp *= 2)
+        for (int pp = 1; pp <= layers; pp++)
+            for (int vpp = 1; vpp <= layers; vpp++)
+                for (int dp = 1; dp <= 16; dp++)
+                    for (int mb = 1; mb <= 4; mb++)
+                        for (int r = 0; r <= DT_RECOMPUTE_FULL; r++) {
+                            struct tried c = {tp, pp, vpp, dp, mb, (enum dt_block_recompute)r};
+                            double s = timeline_of(w, in, &c);
+
+                            if (s < least) {
+                                least = s;
+                                *best = c;
+                            }
+                        }
+    return least;
+}
+
+static void open_all(struct dt_search_input *in)
+{
+    in->opt.schedules = 1U << DT_SCHED_1F1B | 1U << DT_SCHED_INTERLEAVED | 1U << DT_SCHED_ZB_H1;
+    in->opt.max_vpp = 0;
+    in->opt.max_microbatch = 4;
+    in->opt.rank = true;
+    for (int m = 0; m < in->model->n_modules; m++)
+        in->opt.recompute[m] = (1U << DT_ORCH_RECOMPUTE_N) - 1;
+}
+
+START_TEST(no_configuration_is_faster)
+{
+    int searched = 0, gained = 0;
+
+    for (int round = 0; round < 12; round++) {
+        struct dt_search_result r, published;
+        struct dt_search_input in;
+        struct dt_error err;
+        struct tried c = {0};
+        struct world w;
+        double least;
+
+        build_world(&w, below(2), below(2), 24);
+        open_all(&w.in);
+        if (below(2))
+            set_memory(&w, uniform(0.5, 2));
+        in = w.in;
+        dt_orch_policy(DT_STRATEGY_MEGATRON, &in.policy);
+        least = best_of_all(&w, &in, &c);
+        if (dt_orch_find_plans(DT_STRATEGY_MEGATRON, &w.in, &err, &r) != DT_OK) {
+            ck_assert_msg(isinf(least),
+                          "seed %" PRIu64 " round %d: none found, but tp %d pp %d fits", seed,
+                          round, c.tp, c.pp);
+            free_world(&w);
+            continue;
+        }
+        searched++;
+        ck_assert_msg(r.plans[0].predicted.timeline_s <= 1.0011 * least,
+                      "seed %" PRIu64 " round %d: %g s, but tp %d pp %d vpp %d dp %d microbatch %d "
+                      "recompute %d take %g s",
+                      seed, round, r.plans[0].predicted.timeline_s, c.tp, c.pp, c.vpp, c.dp,
+                      c.microbatch, (int)c.recompute, least);
+        ck_assert(r.plans[0].policy.schedule != DT_SCHED_ZB_H1);
+        w.in.opt.megatron_pp = DT_MEGATRON_PUBLISHED;
+        if (dt_orch_find_plans(DT_STRATEGY_MEGATRON, &w.in, &err, &published) == DT_OK) {
+            ck_assert_double_ge(published.plans[0].predicted.timeline_s, 0.9989 * least);
+            gained += published.plans[0].predicted.timeline_s > 1.02 * least;
+            ck_assert_int_eq(published.plans[0].policy.microbatch, 1);
+            ck_assert_int_eq(published.plans[0].policy.schedule, DT_SCHED_1F1B);
+            dt_search_result_free(&published);
+        }
+        dt_search_result_free(&r);
+        free_world(&w);
+    }
+    ck_assert_int_gt(searched, 6);
+    ck_assert_int_gt(gained, 3); /* the search is worth its name */
+}
+END_TEST
+
+/* What is stated stays, one key at a time. */
+START_TEST(stated_keys_stay)
+{
+    struct dt_search_result r;
+    struct dt_error err;
+    struct world w;
+
+    build_world(&w, 1, 1, 24);
+    open_all(&w.in);
+    w.in.opt.tp_mask = 2;
+    w.in.opt.max_microbatch = 0;
+    w.in.policy.microbatch = 2;
+    for (int m = 0; m < 3; m++) {
+        w.in.opt.recompute[m] = 0;
+        w.in.recompute[m] = m == 0 ? DT_RECOMPUTE_FULL : DT_RECOMPUTE_NONE;
+    }
+    w.in.opt.megatron_pp = 1;
+    dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_MEGATRON, &w.in, &err, &r), err);
+    for (int i = 0; i < r.n; i++) {
+        ck_assert_int_eq(r.plans[i].modules[1].layout.pp, 1);
+        ck_assert_int_eq(r.plans[i].modules[1].layout.tp, 2);
+        ck_assert_int_eq(r.plans[i].policy.microbatch, 2);
+        for (int m = 0; m < 3; m++)
+            ck_assert_int_eq(r.plans[i].modules[m].recompute, w.in.recompute[m]);
+    }
+    dt_search_result_free(&r);
+    w.in.opt.megatron_pp = 99;
+    ck_assert_int_eq(dt_orch_find_plans(DT_STRATEGY_MEGATRON, &w.in, &err, &r), DT_ERR_INPUT);
+    dt_assert_has(err.message, "search.megatron_pp: 99 ");
+    free_world(&w);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *u = suite_create("megatron");
+    TCase *c = dt_test_case(u, "megatron", 240);
+
+    tcase_add_checked_fixture(c, setup_seed, NULL);
+    tcase_add_test(c, no_configuration_is_faster);
+    tcase_add_test(c, stated_keys_stay);
+    return dt_test_run(u);
+}
