@@ -226,7 +226,7 @@ static void remedies(const struct dt_plan *p, const struct dt_model *m, const st
     }
     for (int zero = p->modules[at->module].zero + 1;
          zero <= (dt_cluster_is_cpu(c) ? 1 : DT_ZERO_MAX); zero++) {
-        char what[16];
+        char what[32];
 
         q = *p;
         q.modules[at->module].zero = zero;

@@ -128,7 +128,7 @@ static bool open_key(struct asked *a, enum dt_orch_advice_key key)
         return narrow;
     case DT_ADVICE_ZERO:
         for (int m = 0; m < in->model->n_modules; m++)
-            narrow |= widen(&o->zero[m], (1U << 2) - 1);
+            narrow |= widen(&o->zero[m], (cpu ? 4U : 2U << DT_ZERO_MAX) - 1);
         return narrow;
     case DT_ADVICE_MICROBATCH:
         narrow = o->max_microbatch == 0;
