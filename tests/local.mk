@@ -27,6 +27,7 @@ check_PROGRAMS += \
 	tests/test_doc \
 	tests/test_drift \
 	tests/test_engine \
+	tests/test_ep \
 	tests/test_execute \
 	tests/test_execute_ranks \
 	tests/test_experts \
@@ -186,6 +187,7 @@ SHELL_TESTS = \
 	tests/test_hosts.sh \
 	tests/test_inputs.sh \
 	tests/test_json.sh \
+	tests/test_expert_jobs.sh \
 	tests/test_job_facts.sh \
 	tests/test_launch.sh \
 	tests/test_licences.sh \

@@ -32,6 +32,20 @@ static inline void sf_random_guests(struct sched_fixture *s, uint64_t seed, int 
     }
 }
 
+/* Every `every`-th block of the module that is a layer gets experts, dealt to ep ranks if they can be. */
+static inline void sf_experts(struct sched_fixture *s, int m, int experts, int ep, int every)
+{
+    struct dt_module *mod = &s->f.model.modules[m];
+    struct dt_plan_layout *l = &s->plan.modules[m].layout;
+
+    for (int b = 1; b < mod->n_blocks - 1; b++)
+        if (b % every == 0) {
+            mod->blocks[b].n_experts = experts;
+            mod->blocks[b].top_k = 2;
+        }
+    l->ep = dt_plan_allows_ep(mod, ep, l->dp * l->cp) ? ep : 1;
+}
+
 /* Model, plan and samples, with 1F1B or any other schedule of the table; `small`: fewer modules, lanes and microbatches. */
 /* Collectives of each microbatch need slots that are aligned, and gathers of parameters backwards that are whole. */
 static inline void sf_zero_allowed(struct sched_fixture *s)
@@ -92,6 +106,8 @@ static inline void sf_random(struct sched_fixture *s, uint64_t seed, int round, 
     sf_zero_allowed(s);
     for (int m = 0; m < llm; m++)
         s->f.model.modules[m].merge = sf_below(&r, 3); /* 0 and 1: no merging */
+    if (sf_below(&r, 3) == 0)
+        sf_experts(s, llm, 4 << sf_below(&r, 2), 1 << sf_below(&r, 3), sf_below(&r, 2) + 1);
 }
 
 #endif

@@ -106,7 +106,8 @@ static uint32_t add_recv(struct builder *b, int lane, uint32_t send)
 static uint32_t open_group(struct builder *b, enum dt_op_kind kind)
 {
     grow(&b->groups, &b->groups_cap, b->n_groups + 1, sizeof *b->groups);
-    b->groups[b->n_groups] = (struct dt_group){(uint32_t)b->n_group_ops, 0, (uint8_t)kind, 1, 1};
+    b->groups[b->n_groups] = (struct dt_group){
+        .first = (uint32_t)b->n_group_ops, .kind = (uint8_t)kind, .per_node = 1, .share = 1};
     return (uint32_t)b->n_groups++;
 }
 

@@ -92,6 +92,8 @@ static const struct {
     {"gpt3-175b", "llm", 174615846912},
     {"{preset: mllm-9b, encoder: {patch: 14}}", "encoder", 630764800},
     {"mllm-9b", "encoder", 630995200},
+    {"mixtral-8x7b", "llm", 46702792704},
+    {"qwen3-30b-a3b", "llm", 30532122624},
     {"mllm-9b", "llm", 6738415616},
     {"mllm-15b", "llm", 13015864320},
     {"mllm-72b", "llm", 68976648192},

@@ -366,7 +366,7 @@ static const char *const broken[] = {"2 modules, model three has 3",
                                      "vit (GPUs 44 to 55) and llm (GPUs 0 to 47) share GPUs",
                                      "not a multiple of dp 4 x microbatch 2",
                                      "for encoders and generators",
-                                     "ep 3: expert parallelism is not supported yet",
+                                     "module llm: ep 3, but it has no experts",
                                      "at least 1",
                                      "module llm: unknown recompute or zero",
                                      "larger than any cluster",
@@ -383,15 +383,33 @@ START_TEST(validity)
 }
 END_TEST
 
-START_TEST(experts_are_split_by_tp_only)
+/* dp 4, cp 1 */
+START_TEST(experts_are_dealt_evenly)
 {
+    static const struct {
+        int experts, ep;
+        const char *message; /* NULL: it is valid */
+    } cases[] = {{6, 1, NULL},
+                 {6, 2, NULL},
+                 {8, 4, NULL},
+                 {6, 4, "ep 4 does not divide the 6 experts"},
+                 {6, 3, "ep 3 does not divide dp*cp = 4"},
+                 {8, 8, "ep 8 does not divide dp*cp = 4"}};
     struct dt_error err;
 
     dt_assert_ok(dt_plan_place(&plan, &fx.cluster, &err), err);
-    fx.model.modules[1].blocks[3].n_experts = 6;
-    plan.modules[1].layout.ep = 2;
-    ck_assert_int_eq(dt_plan_validate(&plan, &fx.model, &fx.cluster, &err), DT_ERR_INPUT);
-    dt_assert_has(err.message, "module llm: ep 2: expert parallelism is not supported yet");
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        fx.model.modules[1].blocks[3].n_experts = cases[i].experts;
+        plan.modules[1].layout.ep = cases[i].ep;
+        ck_assert_int_eq(dt_plan_allows_ep(&fx.model.modules[1], cases[i].ep, 4),
+                         cases[i].message == NULL);
+        if (!cases[i].message) {
+            dt_assert_ok(dt_plan_validate(&plan, &fx.model, &fx.cluster, &err), err);
+            continue;
+        }
+        ck_assert_int_eq(dt_plan_validate(&plan, &fx.model, &fx.cluster, &err), DT_ERR_INPUT);
+        dt_assert_has(err.message, cases[i].message);
+    }
     plan.modules[1].layout.ep = 1;
     plan.policy.schedule = DT_SCHED_GPIPE;
     dt_assert_ok(dt_plan_validate(&plan, &fx.model, &fx.cluster, &err), err);
@@ -651,7 +669,7 @@ int main(void)
     tcase_add_test(c, impossible_guests_are_refused);
     tcase_add_test(c, placement_needs_room);
     tcase_add_loop_test(c, validity, 0, (int)(sizeof(broken) / sizeof(broken[0])));
-    tcase_add_test(c, experts_are_split_by_tp_only);
+    tcase_add_test(c, experts_are_dealt_evenly);
     tcase_add_test(c, freezing);
     tcase_add_test(c, json_round_trip);
     tcase_add_test(c, json_of_version_1);

@@ -15,6 +15,7 @@ nobase_dist_pkgdata_DATA += \
 	traces/clusters/local.yaml \
 	traces/jobs/gpt3-175b-1024.yaml \
 	traces/jobs/llama-70b-96.yaml \
+	traces/jobs/mixtral-8x7b-64.yaml \
 	traces/jobs/mllm-15b-1296.yaml \
 	traces/jobs/mllm-15b-96.yaml \
 	traces/jobs/mllm-72b-1296.yaml \
@@ -26,6 +27,7 @@ nobase_dist_pkgdata_DATA += \
 	traces/jobs/mllm-nano-train.yaml \
 	traces/jobs/mllm-tiny-local.yaml \
 	traces/jobs/mllm-tiny-train.yaml \
+	traces/jobs/qwen3-30b-a3b-64.yaml \
 	traces/measured/megatron.csv \
 	traces/models/audioldm-unet.yaml \
 	traces/models/beats.yaml \
@@ -35,12 +37,14 @@ nobase_dist_pkgdata_DATA += \
 	traces/models/llama-13b.yaml \
 	traces/models/llama-70b.yaml \
 	traces/models/llama-7b.yaml \
+	traces/models/mixtral-8x7b.yaml \
 	traces/models/mllm-15b.yaml \
 	traces/models/mllm-72b.yaml \
 	traces/models/mllm-9b.yaml \
 	traces/models/mllm-audio.yaml \
 	traces/models/mllm-nano.yaml \
 	traces/models/mllm-tiny.yaml \
+	traces/models/qwen3-30b-a3b.yaml \
 	traces/models/sd21-unet.yaml \
 	traces/models/vit-huge.yaml \
 	traces/profiles/a100.sql \

@@ -287,6 +287,8 @@ void dt_cli_layout_text(const struct dt_plan *p, int module, char *buf, size_t s
     size_t n = 0;
     if (l->cp > 1)
         n += (size_t)snprintf(extra + n, sizeof extra - n, " cp%d", l->cp);
+    if (l->ep > 1)
+        n += (size_t)snprintf(extra + n, sizeof extra - n, " ep%d", l->ep);
     if (l->ip > 1)
         n += (size_t)snprintf(extra + n, sizeof extra - n, " ip%d", l->ip);
     if (l->vpp > 1)

@@ -3,6 +3,8 @@
  * Collectives over several nodes: one flow around the ring of a group's members. */
 #include "sim/engine_internal.h"
 
+#include <math.h>
+
 bool dt_engine_group_flows(const struct dt_engine_run *r, uint32_t g, int64_t ns)
 {
     const struct dt_group *gr = &r->p->groups[g];
@@ -33,7 +35,15 @@ void dt_engine_ring_start(struct dt_engine_run *r, uint32_t g, int64_t now)
     bool tied = op->flags & DT_OPF_TIED,
          zero = !r->p->plan || r->p->plan->modules[op->module].zero > 0;
     bool all_reduce = op->kind == DT_OP_GRAD_SYNC && (tied || !zero);
-    double bytes = (double)op->bytes * (gr->n - 1) / gr->n * (all_reduce ? 2 : 1);
+    double bytes = (double)(op->bytes - gr->expert_bytes) * (gr->n - 1) / gr->n;
+
+    if (gr->expert_bytes > 0) { /* over the lanes that hold the same experts, which are fewer */
+        const struct dt_plan_layout *l = &r->p->plan->modules[op->module].layout;
+        double lanes = fmax(1, (double)gr->n * l->cp / l->ep);
+
+        bytes += (double)gr->expert_bytes * (lanes - 1) / lanes;
+    }
+    bytes *= all_reduce ? 2 : 1;
     if (dt_network_start_ring(r->net, r->p->lanes, r->e->members, gr->n, bytes, ns, now, ops[0]) ==
         DT_NONE)
         r->nomem = true;

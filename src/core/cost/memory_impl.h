@@ -23,9 +23,11 @@ struct dt_memory_lane { /* a stage, and the block that is looked at */
         bucket_grads; /* parameters of the largest bucket, and of the largest with those trained alone */
     bool backward;               /* in any of its blocks */
     const struct dt_block *seen; /* the block that the next four numbers are of */
-    double params, whole, kept;  /* activations: all, and those that stay for the backward */
-    int deferred;                /* microbatches whose weight gradients are put off, at most */
-    double stash;                /* what a split backward leaves for the weight gradients */
+    /* routed experts' of params; sums over a stage, and over what it trains */
+    double experts, expert_params, expert_grads;
+    double params, whole, kept; /* activations: all, and those that stay for the backward */
+    int deferred;               /* microbatches whose weight gradients are put off, at most */
+    double stash;               /* what a split backward leaves for the weight gradients */
 };
 
 struct dt_memory_row {

@@ -85,6 +85,7 @@ static void look_at(struct dt_memory_lane *s, const struct dt_block *b)
         return;
     s->seen = b;
     s->params = dt_memory_params(b, l);
+    s->experts = (double)dt_block_expert_params(b) / ((double)l->tp * l->ep);
     if (b->kind == DT_BLOCK_LM_HEAD && b->tied && l->pp * l->vpp > 1)
         /* the head's stage holds its own copy of the embedding table */
         s->params += (double)b->vocab * b->hidden / (l->tp > 1 ? l->tp : 1);
@@ -165,9 +166,14 @@ static double charge_chunk(struct dt_memory_lane *s, const struct dt_model *m, i
         above |= trained;
         any |= trained;
         all += s->params;
+        s->expert_params += s->experts;
         if (trained) {
             with_grads += s->params;
-            out->optimizer += row->optimizer * s->params / s->replicas;
+            s->expert_grads += s->experts;
+            /* experts have ep times fewer copies */
+            out->optimizer +=
+                row->optimizer * ((s->params - s->experts) / s->replicas +
+                                  s->experts / (s->replicas > 1 ? s->replicas / s->shard.ep : 1));
             out->wire += row->wire && s->replicas > 1 ? row->wire(s, i) : 0;
         }
         out->params += row->packed ? row->packed(s, i, above) : 0;
@@ -197,14 +203,18 @@ static void shard(const struct dt_memory_lane *s, struct dt_memory *out)
     double params = out->params, grads = out->grads;
     double gathered = dt_plan_whole_buckets(y->overlap_param) * s->row->param * s->bucket;
     double reduced = dt_plan_whole_buckets(y->overlap_grad) * s->row->grad * s->bucket_grads;
+    /* experts have ep times fewer copies, and so larger shares */
+    double more = s->shard.ep - 1, own;
 
     if (s->zero > 1 && s->replicas > 1) {
-        out->grads = fmin(grads, grads / s->replicas + reduced);
-        out->whole += out->grads - grads / s->replicas;
+        own = (grads + more * s->row->grad * s->expert_grads) / s->replicas;
+        out->grads = fmin(grads, own + reduced);
+        out->whole += out->grads - own;
     }
     if (s->zero > 2 && s->replicas > 1) {
-        out->params = fmin(params, params / s->replicas + gathered);
-        out->whole += out->params - params / s->replicas;
+        own = (params + more * s->row->param * s->expert_params) / s->replicas;
+        out->params = fmin(params, own + gathered);
+        out->whole += out->params - own;
     }
 }
 

@@ -61,13 +61,19 @@ int64_t dt_block_params(const struct dt_block *b)
     return p.matrices + p.vectors;
 }
 
-int64_t dt_block_expert_params(const struct dt_block *b)
+struct dt_block_param_counts dt_block_expert_count(const struct dt_block *b)
 {
     struct dt_block_param_counts p = {0};
 
-    if (b->n_experts == 0)
-        return 0;
-    dt_block_count_mlp(&p, b->n_experts, b, b->ffn);
+    if (b->n_experts > 0)
+        dt_block_count_mlp(&p, b->n_experts, b, b->ffn);
+    return p;
+}
+
+int64_t dt_block_expert_params(const struct dt_block *b)
+{
+    struct dt_block_param_counts p = dt_block_expert_count(b);
+
     return p.matrices + p.vectors;
 }
 

@@ -193,22 +193,23 @@ static enum dt_status read_node(struct draft *d, struct dt_node node, int depth)
 }
 
 /* Routing decides the rows of an expert; nothing here knows it before training does. */
-static void assume_routing(const struct dt_shape *s, const char *name, char *assumed, size_t size)
+static void assume_routing(const struct dt_shape *s, const struct dt_module *m, char *assumed,
+                           size_t size)
 {
     size_t used = strlen(assumed);
+    bool capacity = s->capacity > 0;
 
     if (s->n_experts == 0)
         return;
-    if (s->capacity > 0)
-        snprintf(assumed + used, size - used,
-                 "%s.expert_capacity: %g (every expert computes that many times the mean rows; "
-                 "what is more is dropped)\n",
-                 name, s->capacity);
-    else
-        snprintf(assumed + used, size - used,
-                 "%s.expert_imbalance: %g (the busiest rank of expert parallelism has that many "
-                 "times the mean rows; nothing is dropped)\n",
-                 name, s->imbalance > 1 ? s->imbalance : 1.0);
+    snprintf(assumed + used, size - used,
+             "%s.%s: %g (%s; a token meets %.3g of %.3g billion parameters)\n", m->name,
+             capacity ? "expert_capacity" : "expert_imbalance",
+             capacity           ? s->capacity
+             : s->imbalance > 1 ? s->imbalance
+                                : 1.0,
+             capacity ? "every expert computes that many times the mean rows, and more are dropped"
+                      : "the busiest rank of expert parallelism has that many times the mean rows",
+             1e-9 * (double)dt_module_active_params(m), 1e-9 * (double)dt_module_params(m));
 }
 
 /* One LLM; encoders feed it, generators take from it. */
@@ -246,7 +247,7 @@ static enum dt_status assemble(const struct draft *d, struct dt_node node, struc
         }
     }
     m->modules[m->llm].out_tokens_per_item = context;
-    assume_routing(&d->shape[llm], d->name[llm], m->assumed, sizeof(m->assumed));
+    assume_routing(&d->shape[llm], &m->modules[m->llm], m->assumed, sizeof(m->assumed));
     for (int i = 0; i < m->n_modules; i++)
         if (i != m->llm)
             m->edges[m->n_edges++] =

@@ -346,6 +346,7 @@ static inline int dt_block_groups(const struct dt_block *b, int channels)
 const char *dt_block_kind_name(enum dt_block_kind k);
 /* Parameters of a block's routed experts, all together; 0 of a dense block. */
 int64_t dt_block_expert_params(const struct dt_block *b);
+struct dt_block_param_counts dt_block_expert_count(const struct dt_block *b);
 /* Of a module, those that a token meets: of the routed experts top_k. */
 int64_t dt_module_active_params(const struct dt_module *m);
 double dt_module_flops(const struct dt_module *m, const struct dt_work *w);

@@ -54,6 +54,43 @@ static enum dt_status bad(struct dt_error *err, const struct dt_plan *p, int m, 
     return dt_error_set(err, DT_ERR_INPUT, "plan, module %s: %s", p->module_names[m], what);
 }
 
+bool dt_plan_allows_ep(const struct dt_module *m, int ep, int copies)
+{
+    bool any = false;
+
+    if (ep == 1)
+        return true;
+    for (int b = 0; b < m->n_blocks; b++) {
+        any |= m->blocks[b].n_experts > 0;
+        if (m->blocks[b].n_experts % ep != 0)
+            return false;
+    }
+    return any && copies % ep == 0;
+}
+
+/* Why not. */
+static enum dt_status check_experts(const struct dt_plan *p, int m, const struct dt_module *mod,
+                                    struct dt_error *err)
+{
+    const struct dt_plan_layout *l = &p->modules[m].layout;
+    int most = 0;
+
+    if (dt_plan_allows_ep(mod, l->ep, l->dp * l->cp))
+        return DT_OK;
+    for (int b = 0; b < mod->n_blocks; b++)
+        most = mod->blocks[b].n_experts > most ? mod->blocks[b].n_experts : most;
+    if (most == 0)
+        return dt_error_set(err, DT_ERR_INPUT, "plan, module %s: ep %d, but it has no experts",
+                            p->module_names[m], l->ep);
+    if (l->dp * l->cp % l->ep != 0)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "plan, module %s: ep %d does not divide dp*cp = %d, the ranks that "
+                            "experts are dealt to",
+                            p->module_names[m], l->ep, l->dp * l->cp);
+    return dt_error_set(err, DT_ERR_INPUT, "plan, module %s: ep %d does not divide the %d experts",
+                        p->module_names[m], l->ep, most);
+}
+
 static enum dt_status check_degrees(const struct dt_plan *p, int m, const struct dt_module *mod,
                                     struct dt_error *err)
 {
@@ -84,12 +121,7 @@ static enum dt_status check_degrees(const struct dt_plan *p, int m, const struct
             p->module_names[m], l->vpp);
     if (l->ip > 1 && mod->role == DT_ROLE_LLM)
         return bad(err, p, m, "ip (image parallelism) is for encoders and generators");
-    if (l->ep > 1) /* experts need gradient groups and routing of their own */
-        return dt_error_set(err, DT_ERR_INPUT,
-                            "plan, module %s: ep %d: expert parallelism is not supported yet, ep "
-                            "must be 1 (experts are then split by tp)",
-                            p->module_names[m], l->ep);
-    return DT_OK;
+    return check_experts(p, m, mod, err);
 }
 
 bool dt_block_allows_tp(const struct dt_block *b, int tp)

@@ -179,6 +179,11 @@ int dt_plan_lane_gpu(const struct dt_plan *p, int module, int replica, int stage
 
 /* ---- validity ---- */
 
+/* Can the experts of the module be dealt to groups of ep of the `copies` = dp*cp ranks that hold the same dense
+ * parameters?  Expert groups are ep neighbours among these, tp GPUs apart; an expert is split by tp as a dense MLP is, so
+ * that copies/ep ranks hold the same one. */
+bool dt_plan_allows_ep(const struct dt_module *m, int ep, int copies);
+
 /* Can the block be split over tp ranks: heads and key/value heads of a transformer block must divide, as
  * Megatron-LM asks; a U-Net's heads (5 at the first level of SD 2.1) are dealt unevenly and costed so. */
 bool dt_block_allows_tp(const struct dt_block *b, int tp);

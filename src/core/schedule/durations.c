@@ -186,13 +186,13 @@ static int64_t step_ns(struct times *t, uint32_t i)
 
         for (int c = 0; c < l->vpp; c++) {
             const uint16_t *split = &p->modules[op->module].split[c * l->pp + op->stage];
+            int n = split[1] - split[0];
 
-            params += (double)dt_sched_trained_params(p, t->model, op->module, split[0],
-                                                      split[1] - split[0]);
+            /* ZeRO: each of the ranks that hold the same parameters updates its share of them. */
+            params += p->modules[op->module].zero > 0
+                          ? dt_sched_trained_share(p, t->model, op->module, split[0], n)
+                          : (double)dt_sched_trained_params(p, t->model, op->module, split[0], n);
         }
-        /* ZeRO-1: each of the ranks that hold the same parameters updates its share of them. */
-        if (p->modules[op->module].zero > 0)
-            params /= (double)l->dp * dt_sched_sync_ranks(l);
         dt_cost_optimizer(t->cost, params, &m->step[op->stage]);
         m->step_ns[op->stage] = whole_ns(t, i, m->step[op->stage].ns);
     }
@@ -263,6 +263,20 @@ static void send_time(struct times *t, uint32_t i)
         t->alpha_ns[i] = there ? 0 : s->alpha_ns;
 }
 
+/* What a group moves of experts, among the ranks that hold the same ones: tp * ep GPUs apart, as many groups as GPUs
+ * between them. */
+static void expert_time(struct times *t, const struct dt_group *g, const struct dt_plan_layout *l,
+                        enum dt_kop_family family, struct dt_cost_time *sum)
+{
+    int gpn = t->cluster->gpus_per_node, apart = l->tp * l->ep;
+    struct dt_cost_time cost;
+
+    dt_cost_collective(t->cost, family, l->dp * dt_sched_sync_ranks(l) / l->ep,
+                       apart < gpn ? gpn / apart : 1, apart < gpn ? apart : gpn,
+                       (double)g->expert_bytes, &cost);
+    dt_cost_time_add(sum, &cost, 1);
+}
+
 static void group_time(struct times *t, const struct dt_group *g)
 {
     const struct dt_program *p = t->p;
@@ -284,7 +298,10 @@ static void group_time(struct times *t, const struct dt_group *g)
         for (uint32_t k = 0; k < g->n; k++)
             gpus += p->lanes[p->ops[p->group_ops[g->first + k]].lane].gpus;
     }
-    dt_cost_collective(t->cost, family, (int)gpus, g->per_node, g->share, (double)op->bytes, &cost);
+    dt_cost_collective(t->cost, family, (int)gpus, g->per_node, g->share,
+                       (double)(op->bytes - g->expert_bytes), &cost);
+    if (g->expert_bytes > 0)
+        expert_time(t, g, l, family, &cost);
     dt_cost_time_add(&t->prov, &cost, g->n);
     ns = whole_ns(t, first, cost.ns);
     alpha = t->alpha_ns && t->cluster->cores_per_node > 0

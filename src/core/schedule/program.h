@@ -87,6 +87,8 @@ struct dt_group { /* members of one collective: group_ops[first .. first+n) are 
     uint8_t kind;      /* enum dt_op_kind */
     uint16_t per_node; /* lanes' GPUs of this group that share a node (for the cost model) */
     uint16_t share;    /* such groups that use the node's NICs at the same time */
+    /* Expert parallelism: of the ops' bytes those of experts, which ep times fewer ranks hold */
+    uint64_t expert_bytes;
 };
 
 struct dt_program {

@@ -115,6 +115,9 @@ uint64_t dt_check_wire(const struct dt_check *c, int module, int v, uint32_t mb)
 bool dt_check_shared(const struct dt_check *c, int module, int first, int n, bool all);
 bool dt_check_bytes(const struct dt_check *c, int module, int first, int n, bool all, uint64_t each,
                     uint64_t vectors, uint64_t bytes);
+/* The same of its experts, with expert parallelism; else 0. */
+bool dt_check_expert_bytes(const struct dt_check *c, int module, int first, int n, bool all,
+                           uint64_t each, uint64_t vectors, uint64_t bytes);
 
 /* program_check_work.c: every forward and backward once; what lanes hold. */
 enum dt_status dt_check_compute(struct dt_check *c);

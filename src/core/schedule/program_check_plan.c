@@ -33,11 +33,34 @@ static bool trained_above(const struct dt_check *c, int module)
     return above;
 }
 
+/* Parameters of every routed expert of a block, by the shape of its three (or two) matrices. */
+static int64_t experts_of(const struct dt_block *b, bool vectors)
+{
+    int64_t up = b->gated ? 2 * (int64_t)b->ffn : b->ffn, biases = b->bias ? up + b->hidden : 0;
+
+    return b->n_experts * (biases + (vectors ? 0 : (int64_t)b->hidden * (up + b->ffn)));
+}
+
+/* Expert parallelism: a rank holds one ep-th of the experts, and shares them with the ranks of other expert groups
+ * alone.  Both sums are counted in ep-ths of a parameter. */
+static int64_t experts_sum(const struct dt_check *c, int module, int first, int n, bool all,
+                           bool vectors)
+{
+    const struct dt_plan_layout *l = layout(c, module);
+    int64_t sum = 0;
+
+    for (int i = first; i < first + n; i++)
+        if ((l->ep == 1 || l->ep < l->dp * l->cp * l->ip) &&
+            (all || dt_plan_trained(c->p->plan, c->model, module, i)))
+            sum += experts_of(&c->model->modules[module].blocks[i], vectors);
+    return sum;
+}
+
 static int64_t params_sum(const struct dt_check *c, int module, int first, int n, bool all,
                           bool vectors)
 {
     const struct dt_plan_layout *l = layout(c, module);
-    int64_t sum = 0;
+    int64_t sum = experts_sum(c, module, first, n, all, vectors);
 
     for (int i = first; i < first + n; i++) {
         const struct dt_block *b = &c->model->modules[module].blocks[i];
@@ -45,9 +68,9 @@ static int64_t params_sum(const struct dt_check *c, int module, int first, int n
 
         if (!all && !dt_plan_trained(c->p->plan, c->model, module, i))
             continue;
-        sum += count.vectors + (vectors ? 0 : count.matrices);
+        sum += l->ep * (count.vectors + (vectors ? 0 : count.matrices) - experts_of(b, vectors));
         if (!vectors && b->kind == DT_BLOCK_LM_HEAD && b->tied && l->pp > 1)
-            sum += (int64_t)b->vocab * b->hidden; /* its own copy of the first stage's table */
+            sum += l->ep * (int64_t)b->vocab * b->hidden; /* its own copy of the first stage's */
     }
     return sum;
 }
@@ -60,20 +83,38 @@ static uint64_t share(int64_t sum, int tp, bool up)
 
 bool dt_check_shared(const struct dt_check *c, int module, int first, int n, bool all)
 {
-    return share(params_sum(c, module, first, n, all, false), layout(c, module)->tp, true) > 0;
+    const struct dt_plan_layout *l = layout(c, module);
+
+    return share(params_sum(c, module, first, n, all, false), l->tp * l->ep, true) > 0;
+}
+
+static bool are_bytes(int64_t sum, int64_t vectors, int ranks, uint64_t each, uint64_t each_vector,
+                      uint64_t bytes)
+{
+    for (int i = 0; i < 4; i++)
+        if (bytes == each * share(sum, ranks, i & 1) + each_vector * share(vectors, ranks, i & 2))
+            return true;
+    return false;
 }
 
 bool dt_check_bytes(const struct dt_check *c, int module, int first, int n, bool all, uint64_t each,
                     uint64_t vectors, uint64_t bytes)
 {
-    int64_t sum = params_sum(c, module, first, n, all, false);
-    int64_t more = params_sum(c, module, first, n, all, true);
-    int tp = layout(c, module)->tp;
+    int ranks = layout(c, module)->tp * layout(c, module)->ep;
 
-    for (int i = 0; i < 4; i++)
-        if (bytes == each * share(sum, tp, i & 1) + vectors * share(more, tp, i & 2))
-            return true;
-    return false;
+    return are_bytes(params_sum(c, module, first, n, all, false),
+                     params_sum(c, module, first, n, all, true), ranks, each, vectors, bytes);
+}
+
+bool dt_check_expert_bytes(const struct dt_check *c, int module, int first, int n, bool all,
+                           uint64_t each, uint64_t vectors, uint64_t bytes)
+{
+    int ranks = layout(c, module)->tp * layout(c, module)->ep;
+
+    if (layout(c, module)->ep == 1) /* nothing to tell apart */
+        return bytes == 0;
+    return are_bytes(experts_sum(c, module, first, n, all, false),
+                     experts_sum(c, module, first, n, all, true), ranks, each, vectors, bytes);
 }
 
 /* What virtual stages hand on, summed over the tensors behind their last block. */

@@ -151,6 +151,10 @@ static enum dt_status check_bucket(struct lane *x, uint32_t i, int parts, int k,
         !dt_check_bytes(x->c, op->module, first, n, all, each, vectors, op->bytes))
         return dt_check_fail(x->c, i, "is of %llu bytes, which blocks %d to %d do not have",
                              (unsigned long long)op->bytes, first, first + n - 1);
+    if (!dt_check_expert_bytes(x->c, op->module, first, n, all, each, vectors,
+                               x->c->p->groups[op->peer].expert_bytes))
+        return dt_check_fail(x->c, i, "is in a group that has %llu bytes of experts",
+                             (unsigned long long)x->c->p->groups[op->peer].expert_bytes);
     if (*seen & 1u << op->part)
         return dt_check_fail(x->c, i, "is the second of its part");
     *seen |= (uint8_t)(1u << op->part);

@@ -221,6 +221,7 @@ static enum dt_status compile(struct dt_sched *s, struct dt_program *p, struct d
     if (!p->ops || !p->deps || !p->groups || !p->group_ops)
         return dt_error_nomem(err, "ops of a program");
     DT_TRY(dt_sched_fill(s, p, err));
+    dt_sched_expert_groups(s, p);
     DT_TRY(dt_sched_match(s, p, err));
     return dt_sched_colocate(s, p, err);
 }

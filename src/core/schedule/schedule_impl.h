@@ -171,6 +171,11 @@ enum dt_status dt_sched_colocate(struct dt_sched *s, struct dt_program *p, struc
 /* Trained parameters of blocks [first, first + n) held by one GPU of a lane (schedule_sync.c). */
 uint64_t dt_sched_trained_params(const struct dt_plan *p, const struct dt_model *m, int module,
                                  int first, int n);
+/* The same of a rank that updates its share of them alone (ZeRO). */
+double dt_sched_trained_share(const struct dt_plan *p, const struct dt_model *m, int module,
+                              int first, int n);
+/* Expert parallelism: what each group moves of experts. */
+void dt_sched_expert_groups(const struct dt_sched *s, struct dt_program *p);
 /* GPUs that hold the same parameters and so share one gradient sync per member lane (cp and ip
  * ranks). */
 static inline int dt_sched_sync_ranks(const struct dt_plan_layout *l)

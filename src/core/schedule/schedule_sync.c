@@ -5,8 +5,9 @@
  *
  * A group has one member op per lane; the lanes of a stage hold dp * cp * ip copies of its
  * parameters.  A stage whose collectives overlap with compute is cut into buckets of consecutive
- * blocks; a bucket without trained parameters has no sync and no gather.  Experts (ep > 1) travel
- * with the dense parameters of their bucket.
+ * blocks; a bucket without trained parameters has no sync and no gather.  Experts (ep > 1) have fewer
+ * copies: dp * cp / ep.  They travel behind the dense parameters of their bucket, in the same op, for
+ * all lanes of the stage have met there; experts without another copy do not travel.
  *
  *   ZeRO   gradients                                       parameters
  *    0     all-reduced once, fp32                          -
@@ -21,45 +22,69 @@
  * whole at a time. */
 #include "core/schedule/schedule_impl.h"
 
-/* Parameters of a block that one GPU of a lane holds; of them those that are no matrices. */
-static double block_params_per_gpu(const struct dt_block *b, const struct dt_plan_layout *l,
-                                   bool vectors)
+/* Parameters of a block's experts that one GPU of a lane holds; of them those that are no matrices. */
+static double experts_per_gpu(const struct dt_block *b, const struct dt_plan_layout *l,
+                              bool vectors)
 {
-    struct dt_block_param_counts n = dt_block_param_count(b), twice;
-    double all = (double)(vectors ? n.vectors : n.matrices + n.vectors), experts = 0;
+    struct dt_block_param_counts n = dt_block_expert_count(b);
 
-    if (b->n_experts > 0) {
-        struct dt_block more = *b; /* parameters are affine in the number of experts */
+    return (double)(vectors ? n.vectors : n.matrices + n.vectors) / (l->tp * l->ep);
+}
 
-        more.n_experts *= 2;
-        twice = dt_block_param_count(&more);
-        experts = (double)(vectors ? twice.vectors : twice.matrices + twice.vectors) - all;
-    }
+/* The same of all its parameters but those. */
+static double dense_per_gpu(const struct dt_block *b, const struct dt_plan_layout *l, bool vectors)
+{
+    struct dt_block_param_counts n = dt_block_param_count(b), x = dt_block_expert_count(b);
+    int64_t all = vectors ? n.vectors - x.vectors : n.matrices + n.vectors - x.matrices - x.vectors;
+
     /* A head that shares the table of the first stage keeps its own copy when it is on another one.
      */
     if (b->kind == DT_BLOCK_LM_HEAD && b->tied && l->pp > 1 && !vectors)
-        all += (double)b->vocab * b->hidden;
-    return (all - experts) / l->tp + experts / (l->tp * l->ep);
+        all += (int64_t)b->vocab * b->hidden;
+    return (double)all / l->tp;
 }
 
-enum which { TRAINED, ALL };
+enum which { TRAINED, ALL };                /* of the blocks */
+enum held { HELD, SHARED, SHARED_EXPERTS }; /* on a GPU; of that what others hold too */
 
 static uint64_t params(const struct dt_plan *p, const struct dt_model *m, int module, int first,
-                       int n, enum which which, bool vectors)
+                       int n, enum which which, enum held held, bool vectors)
 {
+    const struct dt_plan_layout *l = &p->modules[module].layout;
+    bool experts = held == HELD || dt_plan_layout_copies(l) > l->ep;
     double sum = 0;
 
-    for (int b = first; b < first + n; b++)
-        if (which == ALL || dt_plan_trained(p, m, module, b))
-            sum += block_params_per_gpu(&m->modules[module].blocks[b], &p->modules[module].layout,
-                                        vectors);
+    for (int i = first; i < first + n; i++) {
+        const struct dt_block *b = &m->modules[module].blocks[i];
+
+        if (which == TRAINED && !dt_plan_trained(p, m, module, i))
+            continue;
+        sum += held == SHARED_EXPERTS ? 0 : dense_per_gpu(b, l, vectors);
+        sum += experts ? experts_per_gpu(b, l, vectors) : 0;
+    }
     return (uint64_t)(sum + 0.5);
 }
 
 uint64_t dt_sched_trained_params(const struct dt_plan *p, const struct dt_model *m, int module,
                                  int first, int n)
 {
-    return params(p, m, module, first, n, TRAINED, false);
+    return params(p, m, module, first, n, TRAINED, HELD, false);
+}
+
+double dt_sched_trained_share(const struct dt_plan *p, const struct dt_model *m, int module,
+                              int first, int n)
+{
+    const struct dt_plan_layout *l = &p->modules[module].layout;
+    double copies = (double)dt_plan_layout_copies(l), sum = 0;
+
+    for (int i = first; i < first + n; i++) {
+        const struct dt_block *b = &m->modules[module].blocks[i];
+
+        if (dt_plan_trained(p, m, module, i))
+            sum +=
+                dense_per_gpu(b, l, false) / copies + experts_per_gpu(b, l, false) * l->ep / copies;
+    }
+    return sum;
 }
 
 static int parts_of(const struct dt_sched_vstage *v, bool overlap)
@@ -67,19 +92,21 @@ static int parts_of(const struct dt_sched_vstage *v, bool overlap)
     return !overlap ? 1 : v->n < DT_PARTS_MAX ? v->n : DT_PARTS_MAX;
 }
 
-static uint64_t bucket_params(const struct dt_sched *s, const struct dt_sched_module *m,
-                              const struct dt_sched_vstage *v, int bucket, int buckets)
+/* fp32 gradients (2 bytes in fp16 training). */
+static uint64_t sync_bytes(const struct dt_sched *s, const struct dt_sched_module *m,
+                           const struct dt_sched_vstage *v, int bucket, enum held held)
 {
     int first = v->first, n = v->n;
 
-    dt_sched_vstage_bucket(bucket, buckets, &first, &n);
-    return dt_sched_trained_params(s->plan, s->model, m->index, first, n);
+    dt_sched_vstage_bucket(bucket, v->b_parts, &first, &n);
+    return (s->plan->policy.half_grads ? 2 : 4) *
+           params(s->plan, s->model, m->index, first, n, TRAINED, held, false);
 }
 
 /* What a gather of parameters brings: all of them in the type of the activations, or (see
  * struct dt_plan_policy) vectors in fp32. */
 static uint64_t gather_bytes(const struct dt_sched *s, const struct dt_sched_module *m,
-                             const struct dt_sched_vstage *v, int bucket)
+                             const struct dt_sched_vstage *v, int bucket, enum held held)
 {
     const struct dt_plan_policy *y = &s->plan->policy;
     enum which which = v->f_each ? ALL : TRAINED;
@@ -88,10 +115,10 @@ static uint64_t gather_bytes(const struct dt_sched *s, const struct dt_sched_mod
 
     dt_sched_vstage_bucket(bucket, v->f_parts, &first, &n);
     bytes = (uint64_t)dt_plan_policy_elem_bytes(y) *
-            params(s->plan, s->model, m->index, first, n, which, false);
+            params(s->plan, s->model, m->index, first, n, which, held, false);
     if (y->fp32 || !y->exact_vectors)
         return bytes;
-    return bytes + 2 * params(s->plan, s->model, m->index, first, n, which, true);
+    return bytes + 2 * params(s->plan, s->model, m->index, first, n, which, held, true);
 }
 
 /* Groups of the buckets that have bytes, for as many uses; returns how many buckets those are. */
@@ -116,8 +143,8 @@ static void cut_stage(struct dt_sched *s, const struct dt_sched_module *m,
     int zero = s->plan->modules[m->index].zero;
 
     *sync = shared && trains;
-    v->f_each =
-        shared && zero > 2 && params(s->plan, s->model, m->index, v->first, v->n, ALL, false) > 0;
+    v->f_each = shared && zero > 2 &&
+                params(s->plan, s->model, m->index, v->first, v->n, ALL, SHARED, false) > 0;
     v->b_each = v->backward && (v->f_each || (*sync && zero > 1));
     *gather = v->f_each || (*sync && zero > 0);
     v->b_parts = (uint8_t)parts_of(v, v->b_each || (*sync && y->overlap_grad));
@@ -139,12 +166,10 @@ static void module_groups(struct dt_sched *s, struct dt_sched_module *m)
         }
         for (int k = 0; k < DT_PARTS_MAX; k++)
             v->sync_group[k] = v->gather_group[k] = DT_NONE;
-        /* fp32 gradients (2 bytes in fp16 training). */
         for (int k = 0; sync && k < v->b_parts; k++)
-            v->sync_bytes[k] =
-                (s->plan->policy.half_grads ? 2 : 4) * bucket_params(s, m, v, k, v->b_parts);
+            v->sync_bytes[k] = sync_bytes(s, m, v, k, SHARED);
         for (int k = 0; gather && k < v->f_parts; k++)
-            v->gather_bytes[k] = gather_bytes(s, m, v, k);
+            v->gather_bytes[k] = gather_bytes(s, m, v, k, SHARED);
         v->sync_stride =
             number_groups(s, v->sync_bytes, v->b_parts, v->b_each ? n : 1, v->sync_group);
         v->gather_stride = number_groups(s, v->gather_bytes, v->f_parts,
@@ -181,4 +206,31 @@ void dt_sched_sync_init(struct dt_sched *s)
     }
     if (any)
         s->norm_group = s->n_groups++;
+}
+
+static void tell_experts(struct dt_program *p, uint32_t first, uint32_t stride, uint32_t uses,
+                         uint64_t bytes)
+{
+    for (uint32_t k = 0; first != DT_NONE && k < uses; k++)
+        p->groups[first + k * stride].expert_bytes = bytes;
+}
+
+void dt_sched_expert_groups(const struct dt_sched *s, struct dt_program *p)
+{
+    for (int i = 0; i < s->n_modules; i++) {
+        const struct dt_sched_module *m = &s->m[i];
+        uint32_t n = m->mb_first[1] - m->mb_first[0];
+
+        for (int j = 0; j < m->n_v && m->layout->ep > 1; j++) {
+            const struct dt_sched_vstage *v = &m->v[j];
+
+            for (int k = 0; k < v->b_parts; k++)
+                tell_experts(p, v->sync_group[k], v->sync_stride, v->b_each ? n : 1,
+                             sync_bytes(s, m, v, k, SHARED_EXPERTS));
+            for (int k = 0; k < v->f_parts; k++)
+                tell_experts(p, v->gather_group[k], v->gather_stride,
+                             v->f_each ? dt_sched_uses(v, n) : 1,
+                             gather_bytes(s, m, v, k, SHARED_EXPERTS));
+        }
+    }
 }

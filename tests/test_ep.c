@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Expert parallelism in programs and memory: what travels, among how many, how long, and what a rank holds, against
+ * sums written down here. */
+#include "core/cost/memory.h"
+#include "core/schedule/timeline.h"
+#include "random_plan.h"
+#include "test_util.h"
+
+#include <math.h>
+
+enum { HIDDEN = 1024, FFN = 2816, VOCAB = 4099, EXPERTS = 8, DP = 8, TP = 2 };
+/* of one layer: attention, two norms, router; all experts */
+#define DENSE (4.0 * HIDDEN * HIDDEN + 2.0 * HIDDEN + (double)HIDDEN * EXPERTS)
+#define ROUTED (3.0 * HIDDEN * FFN * EXPERTS)
+
+/* An LLM of a table, four layers with experts and a head, in two stages. */
+static void world(struct sched_fixture *s, int ep, int cp, int zero)
+{
+    sf_init(s);
+    fx_index(&s->f);
+    sf_llm(s, 4);
+    sf_plan(s, 64, 1, DT_SCHED_1F1B);
+    sf_layout(s, 0, TP, 2, 1, DP / cp);
+    s->plan.modules[0].layout.cp = cp;
+    sf_experts(s, 0, EXPERTS, ep, 1);
+    ck_assert_int_eq(s->plan.modules[0].layout.ep, ep);
+    s->plan.modules[0].zero = zero;
+    sf_samples(s, 64, 0, 0, false, 3);
+    sf_compile(s);
+}
+
+/* Parameters on a GPU of the first stage that others hold too. */
+static double shared(int ep)
+{
+    return (VOCAB * (double)HIDDEN + 2 * DENSE) / TP + (ep < DP ? 2 * ROUTED / (TP * ep) : 0);
+}
+
+START_TEST(what_travels)
+{
+    for (int ep = 1; ep <= DP; ep *= 2)
+        for (int cp = 1; cp <= 2; cp++) {
+            struct sched_fixture s;
+            double grads = 0, params = 0, experts = 0;
+
+            world(&s, ep, cp, 1);
+            for (uint32_t i = s.p->lanes[0].first; i < s.p->lanes[0].first + s.p->lanes[0].n; i++) {
+                const struct dt_op *op = &s.p->ops[i];
+
+                if (op->kind == DT_OP_GRAD_SYNC) {
+                    grads += (double)op->bytes;
+                    experts += (double)s.p->groups[op->peer].expert_bytes;
+                    ck_assert_uint_eq(s.p->groups[op->peer].n, (unsigned)(DP / cp));
+                }
+                params += op->kind == DT_OP_PARAM_GATHER ? (double)op->bytes : 0;
+            }
+            /* a byte or two of rounding in each of up to three buckets */
+            ck_assert_double_eq_tol(grads, 4 * shared(ep), 12);
+            ck_assert_double_eq_tol(params, 2 * shared(ep), 6);
+            ck_assert_double_eq_tol(experts, ep > 1 && ep < DP ? 4 * 2 * ROUTED / (TP * ep) : 0,
+                                    12);
+            sf_free(&s);
+        }
+}
+END_TEST
+
+/* A sync takes as long as that of the dense parameters among all, and that of the experts among those that hold the
+ * same: GPUs of a node are tp * ep apart. */
+START_TEST(how_long)
+{
+    static const int eps[] = {2, 4, 8};
+
+    for (int i = 0; i < 3; i++) {
+        int ep = eps[i], apart = TP * ep, per_node = apart < 8 ? 8 / apart : 1;
+        struct dt_cost_options opt = {.allow_analytical = true};
+        struct sched_fixture s;
+        struct dt_durations d;
+        struct dt_cost *cost;
+
+        world(&s, ep, 1, 1);
+        dt_assert_ok(dt_cost_new(&s.f.model, &s.f.cluster, &s.f.profile, &opt, &s.err, &cost),
+                     s.err);
+        dt_assert_ok(dt_durations_compute(s.p, &s.f.model, &s.f.cluster, cost, false, &s.err, &d),
+                     s.err);
+        for (uint32_t k = 0; k < s.p->n_ops; k++) {
+            const struct dt_op *op = &s.p->ops[k];
+            struct dt_cost_time all, some;
+            uint64_t experts;
+
+            if (op->kind != DT_OP_GRAD_SYNC)
+                continue;
+            experts = s.p->groups[op->peer].expert_bytes;
+            dt_cost_collective(cost, DT_KOP_REDUCE_SCATTER, DP, 8 / TP, TP,
+                               (double)(op->bytes - experts), &all);
+            dt_cost_collective(cost, DT_KOP_REDUCE_SCATTER, DP / ep, per_node,
+                               apart < 8 ? apart : 8, (double)experts, &some);
+            ck_assert_double_eq_tol((double)d.ns[k], all.ns + some.ns, 1);
+            ck_assert(ep == DP ? some.ns <= 0 : experts == 0 || some.ns > 0);
+        }
+        dt_durations_free(&d);
+        dt_cost_free(cost);
+        sf_free(&s);
+    }
+}
+END_TEST
+
+/* A rank holds the ep-th part of the experts, and whatever ep is, the same part of the optimizer's states. */
+START_TEST(what_a_rank_holds)
+{
+    struct dt_work w = {1, SF_SEQ, (int64_t)SF_SEQ * SF_SEQ, SF_SEQ};
+
+    for (int zero = 0; zero <= 3; zero++)
+        for (int ep = 1; ep <= DP; ep *= 2) {
+            struct sched_fixture s;
+            struct dt_memory mem;
+            double dense = (VOCAB * (double)HIDDEN + 2 * DENSE) / TP, experts = 2 * ROUTED / TP;
+
+            world(&s, ep, 1, zero);
+            dt_memory_stage(&s.plan, &s.f.model, &s.f.cluster, 0, 0, &w, 8, &mem);
+            if (zero < 3)
+                ck_assert_double_eq_tol(mem.params, 2 * (dense + experts / ep), 1);
+            else /* the same shares, whatever ep is, beside what is gathered or not yet reduced */
+                ck_assert_double_eq_tol(mem.params + mem.grads - mem.whole,
+                                        (2 + 4) * (dense + experts) / DP, 1);
+            if (zero < 2)
+                ck_assert_double_eq_tol(mem.grads, 4 * (dense + experts / ep), 1);
+            ck_assert_double_eq_tol(mem.optimizer,
+                                    12 * (zero ? (dense + experts) / DP : dense + experts / ep), 1);
+            sf_free(&s);
+        }
+}
+END_TEST
+
+/* The check of programs knows how much of a group is the experts'. */
+START_TEST(wrong_shares_are_found)
+{
+    struct sched_fixture s;
+
+    world(&s, 4, 1, 1);
+    for (uint32_t g = 0; g < s.p->n_groups; g++) {
+        uint64_t right = s.p->groups[g].expert_bytes;
+        const uint64_t wrong[] = {0, right + 4, right / 2};
+
+        if (right == 0)
+            continue;
+        for (size_t k = 0; k < sizeof(wrong) / sizeof(wrong[0]); k++) {
+            s.p->groups[g].expert_bytes = wrong[k];
+            ck_assert_int_eq(dt_program_check(s.p, &s.f.model, &s.err), DT_ERR_INTERNAL);
+        }
+        s.p->groups[g].expert_bytes = right;
+        dt_assert_ok(dt_program_check(s.p, &s.f.model, &s.err), s.err);
+    }
+    s.plan.modules[0].layout.ep = 2; /* of another degree every op is wrong */
+    ck_assert_int_eq(dt_program_check(s.p, &s.f.model, &s.err), DT_ERR_INTERNAL);
+    sf_free(&s);
+}
+END_TEST
+
+/* The busiest rank takes the stated factor longer over its experts, and nothing else does. */
+START_TEST(crowded_ranks_take_longer)
+{
+    struct dt_cost_options opt = {.allow_analytical = true};
+    double fwd[2][2];
+
+    for (int ep = 1; ep <= 2; ep++)
+        for (int crowd = 0; crowd < 2; crowd++) {
+            struct sched_fixture s;
+            struct dt_cost *cost;
+            struct dt_durations d;
+
+            world(&s, ep, 1, 1);
+            for (int b = 1; b <= 4; b++)
+                s.f.model.modules[0].blocks[b].imbalance = crowd ? 1.5 : 1;
+            dt_assert_ok(dt_cost_new(&s.f.model, &s.f.cluster, &s.f.profile, &opt, &s.err, &cost),
+                         s.err);
+            dt_assert_ok(
+                dt_durations_compute(s.p, &s.f.model, &s.f.cluster, cost, false, &s.err, &d),
+                s.err);
+            for (uint32_t i = 0; i < s.p->n_ops; i++)
+                if (s.p->ops[i].kind == DT_OP_FORWARD && s.p->ops[i].parts == 1)
+                    fwd[ep - 1][crowd] = (double)d.ns[i];
+            dt_durations_free(&d);
+            dt_cost_free(cost);
+            sf_free(&s);
+        }
+    ck_assert_double_eq(fwd[0][0], fwd[0][1]); /* all experts are here */
+    ck_assert_double_gt(fwd[1][1], 1.05 * fwd[1][0]);
+    ck_assert_double_lt(fwd[1][1], 1.5 * fwd[1][0]);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("ep");
+    TCase *c = dt_test_case(suite, "ep", 30);
+
+    tcase_add_test(c, what_travels);
+    tcase_add_test(c, how_long);
+    tcase_add_test(c, what_a_rank_holds);
+    tcase_add_test(c, wrong_shares_are_found);
+    tcase_add_test(c, crowded_ranks_take_longer);
+    return dt_test_run(suite);
+}
