@@ -39,6 +39,7 @@ disttrain_SOURCES = \
 	src/cli/loop_run.c \
 	src/cli/main.c \
 	src/cli/options.c \
+	src/cli/plan_decisions.c \
 	src/cli/plan_explain.c \
 	src/cli/plan_table.c \
 	src/cli/profile.h \

@@ -2,6 +2,7 @@
  *
  * `plan --explain`: what bounds the best plan, how far it is from the bound, and its memory; as text
  * and as JSON. */
+#include "base/mem.h"
 #include "cli/session.h"
 #include "cli/rows.h"
 #include "core/cost/memory.h"
@@ -138,6 +139,7 @@ enum dt_status dt_cli_plan_explanation_print(const struct dt_session *s, struct 
     const struct dt_plan_prediction *q = &p->predicted;
     struct dt_work work[DT_MAX_MODULES] = {{0}};
     double bound = s->search.stats.lower_bound_s;
+    struct dt_orch_decisions *decided;
 
     printf("\nbest plan: formula %.3f s = warm-up %.3f s + steady %.3f s", q->total_s, q->warmup_s,
            q->steady_s);
@@ -158,6 +160,9 @@ enum dt_status dt_cli_plan_explanation_print(const struct dt_session *s, struct 
            dt_memory_limit(&s->job->cluster) / (1024.0 * 1024 * 1024));
     DT_TRY(largest(s, err, work));
     print_memory(s, work);
+    DT_TRY(dt_cli_plan_decisions(s, err, &decided));
+    dt_cli_plan_decisions_print(s, decided);
+    dt_free(decided);
     return DT_OK;
 }
 
@@ -167,11 +172,18 @@ enum dt_status dt_cli_plan_explanation_json(const struct dt_session *s, struct d
     struct dt_cli_rows r;
     struct dt_work work[DT_MAX_MODULES] = {{0}};
     double bound = s->search.stats.lower_bound_s;
+    struct dt_orch_decisions *decided;
+    enum dt_status st;
 
     DT_TRY(largest(s, err, work));
+    DT_TRY(dt_cli_plan_decisions(s, err, &decided));
     dt_json_key(j, "explain");
     dt_json_begin_object(j);
-    DT_TRY(json_steady(s, j, err));
+    st = json_steady(s, j, err);
+    if (st != DT_OK) {
+        dt_free(decided);
+        return st;
+    }
     dt_json_key(j, "gap"); /* null without a bound */
     if (bound > 0)
         dt_json_double(j, s->search.plans[0].predicted.total_s / bound - 1);
@@ -182,6 +194,8 @@ enum dt_status dt_cli_plan_explanation_json(const struct dt_session *s, struct d
     dt_cli_rows_json(&r, j, "memory");
     stages(&r, s, work);
     dt_cli_rows_end(&r, NULL);
+    dt_cli_plan_decisions_json(s, decided, j);
+    dt_free(decided);
     dt_json_end_object(j);
     return DT_OK;
 }

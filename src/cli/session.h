@@ -83,6 +83,12 @@ void dt_cli_print_assumed(const struct dt_model *m);
 void dt_cli_print_explanation(const struct dt_explanation *e, const struct dt_model *m);
 void dt_cli_json_explanation(struct dt_json *j, const struct dt_explanation *e,
                              const struct dt_model *m);
+/* What was decided per dimension of the search (plan_decisions.c); `out` is for dt_free(). */
+enum dt_status dt_cli_plan_decisions(const struct dt_session *s, struct dt_error *err,
+                                     struct dt_orch_decisions **out);
+void dt_cli_plan_decisions_print(const struct dt_session *s, const struct dt_orch_decisions *x);
+void dt_cli_plan_decisions_json(const struct dt_session *s, const struct dt_orch_decisions *x,
+                                struct dt_json *j);
 /* Plans side by side, and what the search did, as text and as the members "plans" and "search" (plan_table.c). */
 void dt_cli_plans_print(const struct dt_search_result *found);
 void dt_cli_plans_json(const struct dt_search_result *found, struct dt_json *j);

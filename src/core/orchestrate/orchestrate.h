@@ -9,9 +9,11 @@
 
 /* What may be chosen.  A set that is left empty holds what the policy states and nothing else. */
 struct dt_search_options {
-    int gpus;                           /* GPUs to use at most; 0 = the whole cluster */
-    int k;                              /* plans returned (default 8) */
-    bool rank;                          /* rank the best by timeline on real samples */
+    int gpus;  /* GPUs to use at most; 0 = the whole cluster */
+    int k;     /* plans returned (default 8) */
+    bool rank; /* rank the best by timeline on real samples */
+    double
+        margin; /* what is timed is at most so much slower by the formula than the best; 0 = 8 % */
     int64_t budget;                     /* ops of programs that ranking may time; 0 = the default */
     unsigned schedules;                 /* bit s: enum dt_pipe_schedule s */
     int max_microbatch;                 /* divisors of the global batch up to this; 0: empty */
@@ -170,5 +172,41 @@ struct dt_orch_advice {
 enum dt_status dt_orch_advise(enum dt_plan_strategy strategy, const struct dt_search_input *in,
                               const struct dt_plan *now, int64_t layouts, struct dt_error *err,
                               struct dt_orch_advice *out);
+
+/* Why a plan is as it is: for each dimension that the search chose in, what it chose and what the others would give. */
+enum dt_orch_dimension {
+    DT_ORCH_SCHEDULE,
+    DT_ORCH_VPP,
+    DT_ORCH_MICROBATCH,
+    DT_ORCH_RECOMPUTE,
+    DT_ORCH_ZERO,
+    DT_ORCH_TP,
+    DT_ORCH_CP,
+    /* not a dimension */
+    DT_ORCH_DIMENSION_N
+};
+extern const char *const dt_orch_dimension_names[DT_ORCH_DIMENSION_N + 1]; /* ended by NULL */
+struct dt_orch_decision {
+    enum dt_orch_dimension dimension;
+    int module;    /* -1: of the whole plan */
+    bool chosen;   /* the first of its dimension and module; the alternatives follow */
+    int value;     /* as a number: a degree, a level, an enumerator */
+    char text[32]; /* the same in words */
+    double
+        seconds; /* of the best plan with it, by timeline (by the formula without ranking); 0: there is none */
+    /* recompute and zero: what the chosen plan would hold with it in its largest stage of the module */
+    double same_bytes;
+    int same_stage;
+    char why[512]; /* there is none, because */
+};
+enum { DT_ORCH_DECISIONS_MAX = 16 * DT_MAX_MODULES };
+struct dt_orch_decisions {
+    int n;
+    struct dt_orch_decision d[DT_ORCH_DECISIONS_MAX];
+};
+/* Searches again for each alternative, with a sixteenth of the budget. */
+enum dt_status dt_orch_decide(enum dt_plan_strategy strategy, const struct dt_search_input *in,
+                              const struct dt_plan *best, struct dt_error *err,
+                              struct dt_orch_decisions *out);
 
 #endif

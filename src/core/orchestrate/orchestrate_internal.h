@@ -38,6 +38,7 @@ struct dt_orch_modes { /* of one module */
 };
 struct dt_orch_space {
     int n_microbatches, n_pipes;
+    bool whole; /* there is a pipe whose backwards are not split */
     int microbatch[DT_ORCH_MICROBATCHES_MAX];
     struct dt_orch_pipe pipe[DT_ORCH_PIPES_MAX];
     struct dt_orch_modes of[DT_MAX_MODULES];

@@ -197,8 +197,10 @@ static double ask(struct dt_orch_table *t, const struct dt_orch_question *q)
     double over = HUGE_VAL;
     int64_t slot;
 
-    if (t->space.pipe[q->pipe].split && modes->n_zero > 1 && modes->zero[q->of.zero] > 2)
-        return over; /* dt_plan_validate refuses it */
+    /* dt_plan_validate refuses ZeRO 3 with split backwards; where both are stated it is to say so */
+    if (t->space.pipe[q->pipe].split && modes->zero[q->of.zero] > 2 &&
+        (modes->n_zero > 1 || t->space.whole))
+        return over;
     set_llm(t, q, q->alone);
     slot = (int64_t)q->dp_lm * t->scratch.policy.microbatch;
     if (set_module(t, q->m, &q->of, q->microbatch, &t->space.pipe[q->pipe]))

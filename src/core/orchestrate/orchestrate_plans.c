@@ -64,7 +64,8 @@ static bool is_of(const struct dt_orch_table *t, const struct dt_plan *p,
 
         if (dt_orch_space_lane(t, m, l) != c->of[m].lane || l->pp != c->of[m].pp ||
             l->dp != c->of[m].dp ||
-            dt_orch_space_recompute(t, m, p->modules[m].recompute) != c->of[m].recompute)
+            dt_orch_space_recompute(t, m, p->modules[m].recompute) != c->of[m].recompute ||
+            p->modules[m].zero != t->space.of[m].zero[c->of[m].zero])
             return false;
     }
     return true;
@@ -112,7 +113,9 @@ static enum dt_status one_round(struct dt_orch_table *t, const double *cap,
                                 struct round *r, struct dt_search_stats *stats)
 {
     const struct dt_orch_keep keep = {pool_size(t->in), kept_plans(t->in),
-                                      t->in->opt.rank ? MARGIN : 0};
+                                      !t->in->opt.rank        ? 0
+                                      : t->in->opt.margin > 0 ? t->in->opt.margin
+                                                              : MARGIN};
     int n_cands;
 
     DT_TRY(dt_orch_search(t, cap, &keep, err, r->cands, &n_cands, stats));

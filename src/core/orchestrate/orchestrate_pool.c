@@ -13,7 +13,7 @@ static bool same_key(const struct dt_orch_cand *a, const struct dt_orch_cand *b,
     const struct dt_orch_choice *x = &a->of[llm], *y = &b->of[llm];
 
     return a->pipe == b->pipe && a->microbatch == b->microbatch && x->lane == y->lane &&
-           x->dp == y->dp && x->pp == y->pp;
+           x->dp == y->dp && x->pp == y->pp && x->zero == y->zero;
 }
 
 /* The entry that a newcomer with this key would have to displace, or -1 when there is room. */

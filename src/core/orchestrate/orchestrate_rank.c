@@ -222,9 +222,9 @@ enum dt_status dt_orch_sort(struct dt_plan *plans, int n, struct dt_error *err)
 
 /* What the timelines are to the formula, by the LLM's pipe: the formula leaves out transfers, which chunks multiply,
  * and counts warm-up that the timeline hides.  A pipe that no plan was timed with takes the nearest of its schedule. */
-struct ratios {
-    double sum[DT_SCHED_N][DT_SEARCH_VPP_MAX + 1];
-    int n[DT_SCHED_N][DT_SEARCH_VPP_MAX + 1];
+struct ratios { /* levels of ZeRO above 1 apart: they exchange at every microbatch */
+    double sum[DT_ZERO_MAX + 1][DT_SCHED_N][DT_SEARCH_VPP_MAX + 1];
+    int n[DT_ZERO_MAX + 1][DT_SCHED_N][DT_SEARCH_VPP_MAX + 1];
 };
 
 static int vpp_of(const struct dt_orch_table *t, const struct dt_plan *p)
@@ -237,23 +237,23 @@ static int vpp_of(const struct dt_orch_table *t, const struct dt_plan *p)
 static double ratio_of(const struct dt_orch_table *t, const struct ratios *r,
                        const struct dt_plan *p)
 {
-    int s = (int)p->policy.schedule, at = vpp_of(t, p);
+    int s = (int)p->policy.schedule, at = vpp_of(t, p), z = p->modules[t->in->model->llm].zero;
 
     for (int d = 0; d < DT_SEARCH_VPP_MAX; d++)
         for (int v = at - d; v <= at + d; v += d > 0 ? 2 * d : 1)
-            if (v >= 1 && v <= DT_SEARCH_VPP_MAX && r->n[s][v] > 0)
-                return r->sum[s][v] / r->n[s][v];
+            if (v >= 1 && v <= DT_SEARCH_VPP_MAX && r->n[z][s][v] > 0)
+                return r->sum[z][s][v] / r->n[z][s][v];
     return 1;
 }
 
 static void learn_ratio(const struct dt_orch_table *t, struct ratios *r, const struct dt_plan *p)
 {
-    int v = vpp_of(t, p);
+    int v = vpp_of(t, p), z = p->modules[t->in->model->llm].zero;
 
     if (p->predicted.timeline_s <= 0 || p->predicted.staged_s <= 0)
         return;
-    r->sum[p->policy.schedule][v] += p->predicted.timeline_s / p->predicted.staged_s;
-    r->n[p->policy.schedule][v]++;
+    r->sum[z][p->policy.schedule][v] += p->predicted.timeline_s / p->predicted.staged_s;
+    r->n[z][p->policy.schedule][v]++;
 }
 
 enum state { NEW, SEEN, CLOSER /* seen, and worth a second look */ };

@@ -5,7 +5,7 @@
  *   cell (schedule and vpp, microbatch, lane of the LLM, DP_lm)    bound: a closed form, then the convex optimum
  *    `- depth (deepest generator)               generators' Pareto fronts (GPUs, warm-up, interval) over all modes
  *        `- pp_lm                               bound: its slot time and least warm-up of the rest
- *            `- recomputation, ZeRO of the LLM  the fastest that fits: slower ones bring nothing
+ *            `- ZeRO of the LLM                 with the fastest recomputation that fits: slower ones bring nothing
  *                `- encoders' Pareto fronts, then all combinations within the GPUs left
  *
  * A front holds only layouts that fit in memory.  What a layout holds in memory depends, beyond the
@@ -58,7 +58,7 @@ static double interval_limit(const struct dt_search_state *s, double warm)
 }
 
 /* The pool's threshold for this key: a third variant of one key must beat the second. */
-static double key_threshold(const struct dt_search_state *s)
+static double key_threshold(const struct dt_search_state *s, int zero)
 {
     struct dt_orch_cand key;
 
@@ -68,6 +68,7 @@ static double key_threshold(const struct dt_search_state *s)
     key.pipe = s->c->pipe;
     key.microbatch = s->c->microbatch;
     key.of[s->llm].lane = s->c->lane;
+    key.of[s->llm].zero = (uint8_t)zero;
     key.of[s->llm].dp = s->c->dp_lm;
     key.of[s->llm].pp = (int16_t)s->pp_lm;
     return dt_orch_pool_key_threshold(&s->pool, &key, s->llm);
@@ -107,8 +108,9 @@ static bool view_llm(struct dt_search_state *s, struct dt_orch_times *x, struct 
 
 enum llm_fate { LLM_TAKEN, LLM_TOO_SLOW, LLM_TOO_LARGE };
 
-/* The fastest recomputation of the LLM at this depth that fits with this level of ZeRO. */
-static enum llm_fate choose_recompute(struct dt_search_state *s, int zero)
+/* The fastest recomputation of the LLM at this depth that fits with this level of ZeRO, if it is faster than *best;
+ * *best becomes what it takes. */
+static enum llm_fate choose_llm(struct dt_search_state *s, int zero, double *best)
 {
     struct dt_orch_question q = {
         .m = s->llm,
@@ -118,8 +120,7 @@ static enum llm_fate choose_recompute(struct dt_search_state *s, int zero)
         .dp_lm = s->c->dp_lm,
         .pp_lm = s->pp_lm,
         .gen_pp = s->gen_pp};
-    double best = HUGE_VAL;
-    bool slow = false;
+    bool slow = false, taken = false;
 
     for (int r = 0; r < s->t->space.of[s->llm].n_recompute && !s->t->nomem; r++) {
         struct dt_orch_times *x =
@@ -133,27 +134,16 @@ static enum llm_fate choose_recompute(struct dt_search_state *s, int zero)
             continue;
         }
         q.of.recompute = (uint8_t)r;
-        if (v.total >= best || !dt_orch_table_fits(s->t, &q))
+        if (v.total >= *best || !dt_orch_table_fits(s->t, &q))
             continue;
-        best = v.total;
+        *best = v.total;
+        taken = true;
         s->of_lm = q.of;
         s->base = v.base;
         s->pass = v.pass;
         s->interval_lm = v.interval;
     }
-    return best < HUGE_VAL ? LLM_TAKEN : slow ? LLM_TOO_SLOW : LLM_TOO_LARGE;
-}
-
-/* At the first level of ZeRO, by preference, at which any fits: the formula does not know what gathers and scatters of
- * every microbatch take. */
-static enum llm_fate choose_llm(struct dt_search_state *s)
-{
-    enum llm_fate fate = LLM_TOO_LARGE;
-
-    for (int z = 0; z < s->t->space.of[s->llm].n_zero && fate == LLM_TOO_LARGE; z++)
-        if (!s->lean || z == s->lean->zero)
-            fate = choose_recompute(s, z);
-    return fate;
+    return taken ? LLM_TAKEN : slow ? LLM_TOO_SLOW : LLM_TOO_LARGE;
 }
 
 /* Warm-up of all modules but m, at least. */
@@ -212,30 +202,46 @@ static bool generators_behind(struct dt_search_state *s, int left)
     return true;
 }
 
+/* The combinations around the LLM as it was chosen. */
+static void open_llm(struct dt_search_state *s, int left)
+{
+    if (!generators_behind(s, left) || !encoder_layouts(s, left))
+        return;
+    s->found = s->lean ? s->found : false;
+    dt_orch_front_combine(s, left, s->t->gpus - left);
+    if (s->found && !s->lean)
+        dt_orch_pool_add(&s->pool, &s->best, s->llm);
+}
+
+/* A level of ZeRO above the cheapest that fits is of use only with less recomputation.  Level 3 is tried where no other
+ * fits: the formula does not know what its gathers take. */
 static void open_depth_pp(struct dt_search_state *s, int pp)
 {
     int gpus = s->lane_gpus * pp * s->c->dp_lm, left = s->t->gpus - gpus;
-    enum llm_fate fate;
+    const struct dt_orch_modes *modes = &s->t->space.of[s->llm];
+    double best = HUGE_VAL;
 
     if (s->pipe->vpp > 1 && pp == 1) /* chunks are dealt to several stages */
         return;
     s->pp_lm = pp;
-    s->threshold = key_threshold(s);
     s->stats->candidates++;
     for (int i = 0; i < s->n_gens; i++)
         if (s->front[s->others[i]].l.o[0].gpus > left)
             return;
-    fate = choose_llm(s);
-    if (fate == LLM_TOO_LARGE)
-        return;
-    note_floor(s, dt_orch_cell_floor(
-                      s, pp, fate == LLM_TAKEN ? s->interval_lm : s->micro * s->sample_lm / pp));
-    if (fate != LLM_TAKEN || !generators_behind(s, left) || !encoder_layouts(s, left))
-        return;
-    s->found = s->lean ? s->found : false;
-    dt_orch_front_combine(s, left, gpus);
-    if (s->found && !s->lean)
-        dt_orch_pool_add(&s->pool, &s->best, s->llm);
+    for (int z = 0; z < modes->n_zero && !s->t->nomem; z++) {
+        enum llm_fate fate;
+
+        if ((s->lean && z != s->lean->zero) || (modes->zero[z] > 2 && best < HUGE_VAL))
+            continue;
+        s->threshold = key_threshold(s, z);
+        fate = choose_llm(s, z, &best);
+        if (fate != LLM_TOO_LARGE)
+            note_floor(s, dt_orch_cell_floor(s, pp,
+                                             fate == LLM_TAKEN ? s->interval_lm
+                                                               : s->micro * s->sample_lm / pp));
+        if (fate == LLM_TAKEN)
+            open_llm(s, left);
+    }
 }
 
 static void reject_gpus(struct dt_search_state *s, double need)

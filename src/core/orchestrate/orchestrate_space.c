@@ -36,6 +36,7 @@ static void add_pipe(struct dt_orch_space *s, int schedule, int vpp)
 
     s->pipe[s->n_pipes++] =
         (struct dt_orch_pipe){(enum dt_pipe_schedule)schedule, vpp, pipe->put_off != NULL};
+    s->whole |= pipe->put_off == NULL;
 }
 
 /* With one chunk a schedule of chunks is 1F1B: not listed twice. */

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Why a plan is as it is, dimension by dimension: the same search once more for each alternative, with that dimension
+ * fixed to it and everything else open.  What it finds is the price of the alternative, what it cannot find the reason
+ * against it. */
+#include "core/orchestrate/orchestrate_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Ops that the search for one alternative may time, and how far the formula of what is timed may lie behind the best:
+ * it need not find the best layout of it to a thousandth. */
+enum { BUDGET = DT_SEARCH_BUDGET / 16 };
+#define MARGIN 0.02
+
+const char *const dt_orch_dimension_names[DT_ORCH_DIMENSION_N + 1] = {
+    [DT_ORCH_SCHEDULE] = "schedule",
+    [DT_ORCH_VPP] = "vpp",
+    [DT_ORCH_MICROBATCH] = "microbatch",
+    [DT_ORCH_RECOMPUTE] = "recompute",
+    [DT_ORCH_ZERO] = "zero",
+    [DT_ORCH_TP] = "tp",
+    [DT_ORCH_CP] = "cp",
+};
+
+struct asking {
+    const struct dt_search_input *in;
+    enum dt_plan_strategy strategy;
+    const struct dt_plan *best;
+    struct dt_orch_decisions *out;
+    enum dt_orch_dimension dimension;
+    int module; /* -1: of the whole plan */
+};
+
+static void add(struct asking *a, const struct dt_orch_decision *d)
+{
+    if (a->out->n < DT_ORCH_DECISIONS_MAX)
+        a->out->d[a->out->n++] = *d;
+}
+
+/* What the chosen plan's module would hold in its largest stage with another recomputation or level of ZeRO. */
+static void same_layout(const struct asking *a, int value, struct dt_orch_decision *d)
+{
+    const struct dt_search_input *in = a->in;
+    struct dt_work work[DT_MAX_MODULES];
+    struct dt_plan p = *a->best;
+    struct dt_memory mem;
+
+    if (a->dimension == DT_ORCH_RECOMPUTE)
+        p.modules[a->module].recompute = (enum dt_block_recompute)value;
+    else if (a->dimension == DT_ORCH_ZERO)
+        p.modules[a->module].zero = value;
+    else
+        return;
+    dt_search_largest_work(in, &p, work);
+    for (int s = 0; s < p.modules[a->module].layout.pp; s++) {
+        dt_memory_stage(&p, in->model, in->cluster, a->module, s, &work[a->module],
+                        dt_plan_slots(&p, in->model->llm), &mem);
+        if (mem.total > d->same_bytes) {
+            d->same_bytes = mem.total;
+            d->same_stage = s;
+        }
+    }
+}
+
+/* The alternative `value`, stated by `own`. */
+static enum dt_status ask(struct asking *a, struct dt_search_input *own, int value,
+                          const char *text, struct dt_error *err)
+{
+    struct dt_orch_decision d = {.dimension = a->dimension, .module = a->module, .value = value};
+    struct dt_search_result r = {0};
+    struct dt_error why;
+    enum dt_status st;
+
+    snprintf(d.text, sizeof(d.text), "%s", text);
+    same_layout(a, value, &d);
+    own->opt.budget = BUDGET;
+    own->opt.k = 1;
+    own->opt.margin = MARGIN;
+    memset(&why, 0, sizeof(why));
+    st = dt_orch_find_plans(a->strategy, own, &why, &r);
+    if (st == DT_OK) {
+        d.seconds = own->opt.rank ? r.plans[0].predicted.timeline_s : r.plans[0].predicted.staged_s;
+        dt_search_result_free(&r);
+    } else if (st == DT_ERR_INFEASIBLE || st == DT_ERR_INPUT) {
+        snprintf(d.why, sizeof(d.why), "%.*s", (int)sizeof(d.why) - 1, why.message);
+    } else {
+        if (err)
+            *err = why;
+        return st;
+    }
+    add(a, &d);
+    return DT_OK;
+}
+
+static void chosen(struct asking *a, int value, const char *text)
+{
+    struct dt_orch_decision d = {.dimension = a->dimension,
+                                 .module = a->module,
+                                 .value = value,
+                                 .chosen = true,
+                                 .seconds = a->in->opt.rank ? a->best->predicted.timeline_s
+                                                            : a->best->predicted.staged_s};
+
+    snprintf(d.text, sizeof(d.text), "%s", text);
+    add(a, &d);
+}
+
+/* ---- of the whole plan ---- */
+
+static enum dt_status schedules(struct asking *a, struct dt_error *err)
+{
+    unsigned set = a->in->opt.schedules;
+    int best = (int)a->best->policy.schedule;
+
+    if (!set || !(set & (set - 1)))
+        return DT_OK;
+    a->dimension = DT_ORCH_SCHEDULE;
+    chosen(a, best, dt_pipe_schedule_names[best]);
+    for (int i = 0; i < DT_SCHED_N; i++) {
+        struct dt_search_input own = *a->in;
+
+        if (i == best || !(set >> i & 1))
+            continue;
+        own.opt.schedules = 1U << i;
+        own.policy.schedule = (enum dt_pipe_schedule)i;
+        DT_TRY(ask(a, &own, i, dt_pipe_schedule_names[i], err));
+    }
+    return DT_OK;
+}
+
+/* A half and a quarter of the chunks. */
+static enum dt_status chunks(struct asking *a, struct dt_error *err)
+{
+    const struct dt_plan_layout *l = &a->best->modules[a->in->model->llm].layout;
+    char text[32];
+
+    if (!dt_pipe_of(a->best->policy.schedule)->chunks || l->vpp < 2)
+        return DT_OK;
+    a->dimension = DT_ORCH_VPP;
+    snprintf(text, sizeof(text), "%d", l->vpp);
+    chosen(a, l->vpp, text);
+    for (int vpp = l->vpp / 2; vpp >= 2 && vpp >= l->vpp / 4; vpp /= 2) {
+        struct dt_search_input own = *a->in;
+
+        own.opt.schedules = 1U << a->best->policy.schedule;
+        own.policy.schedule = a->best->policy.schedule;
+        own.opt.max_vpp = vpp;
+        snprintf(text, sizeof(text), "at most %d", vpp);
+        DT_TRY(ask(a, &own, vpp, text, err));
+    }
+    return DT_OK;
+}
+
+/* The divisors of the batch next to the one that was chosen. */
+static enum dt_status microbatches(struct asking *a, struct dt_error *err)
+{
+    int best = a->best->policy.microbatch, most = a->in->opt.max_microbatch;
+    char text[32];
+
+    if (most < 1)
+        return DT_OK;
+    a->dimension = DT_ORCH_MICROBATCH;
+    snprintf(text, sizeof(text), "%d", best);
+    chosen(a, best, text);
+    for (int step = -1; step <= 1; step += 2) {
+        struct dt_search_input own = *a->in;
+        int m = best + step;
+
+        while (m >= 1 && m <= most && a->in->policy.global_batch % m != 0)
+            m += step;
+        if (m < 1 || m > most)
+            continue;
+        own.opt.max_microbatch = 0;
+        own.policy.microbatch = m;
+        snprintf(text, sizeof(text), "%d", m);
+        DT_TRY(ask(a, &own, m, text, err));
+    }
+    return DT_OK;
+}
+
+/* ---- of a module ---- */
+
+static enum dt_status recomputes(struct asking *a, struct dt_error *err)
+{
+    unsigned set = a->in->opt.recompute[a->module];
+    int best = (int)a->best->modules[a->module].recompute;
+
+    if (!set || !(set & (set - 1)))
+        return DT_OK;
+    a->dimension = DT_ORCH_RECOMPUTE;
+    chosen(a, best, dt_block_recompute_names[best]);
+    for (int i = 0; i < DT_ORCH_RECOMPUTE_N; i++) {
+        struct dt_search_input own = *a->in;
+
+        if (i == best || !(set >> i & 1))
+            continue;
+        own.opt.recompute[a->module] = 1U << i;
+        DT_TRY(ask(a, &own, i, dt_block_recompute_names[i], err));
+    }
+    return DT_OK;
+}
+
+static enum dt_status zeros(struct asking *a, struct dt_error *err)
+{
+    unsigned set = a->in->opt.zero[a->module];
+    int best = a->best->modules[a->module].zero;
+    char text[32];
+
+    if (!set || !(set & (set - 1)))
+        return DT_OK;
+    a->dimension = DT_ORCH_ZERO;
+    snprintf(text, sizeof(text), "%d", best);
+    chosen(a, best, text);
+    for (int i = 0; i <= DT_ZERO_MAX; i++) {
+        struct dt_search_input own = *a->in;
+
+        if (i == best || !(set >> i & 1))
+            continue;
+        own.opt.zero[a->module] = 1U << i;
+        snprintf(text, sizeof(text), "%d", i);
+        DT_TRY(ask(a, &own, i, text, err));
+    }
+    return DT_OK;
+}
+
+/* The LLM's context parallelism: none, where it has some. */
+static enum dt_status contexts(struct asking *a, struct dt_error *err)
+{
+    const struct dt_plan_layout *l = &a->best->modules[a->in->model->llm].layout;
+    struct dt_search_input own = *a->in;
+    char text[32];
+
+    if (l->cp < 2)
+        return DT_OK;
+    a->dimension = DT_ORCH_CP;
+    snprintf(text, sizeof(text), "%d", l->cp);
+    chosen(a, l->cp, text);
+    own.opt.max_cp = l->cp / 2;
+    snprintf(text, sizeof(text), "at most %d", l->cp / 2);
+    return ask(a, &own, l->cp / 2, text, err);
+}
+
+/* Less tensor parallelism in every module than the LLM has. */
+static enum dt_status tensors(struct asking *a, struct dt_error *err)
+{
+    int tp = a->best->modules[a->in->model->llm].layout.tp;
+    unsigned all = a->in->opt.tp_mask ? a->in->opt.tp_mask : 0xfu;
+    struct dt_search_input own = *a->in;
+    char text[32];
+
+    own.opt.tp_mask = all & ((unsigned)tp - 1);
+    if (own.opt.tp_mask == 0)
+        return DT_OK;
+    a->dimension = DT_ORCH_TP;
+    snprintf(text, sizeof(text), "%d", tp);
+    chosen(a, tp, text);
+    snprintf(text, sizeof(text), "below %d everywhere", tp);
+    return ask(a, &own, tp / 2, text, err);
+}
+
+enum dt_status dt_orch_decide(enum dt_plan_strategy strategy, const struct dt_search_input *in,
+                              const struct dt_plan *best, struct dt_error *err,
+                              struct dt_orch_decisions *out)
+{
+    struct asking a = {.in = in, .strategy = strategy, .best = best, .out = out, .module = -1};
+
+    out->n = 0;
+    if (strategy == DT_STRATEGY_MANUAL)
+        return DT_OK;
+    DT_TRY(schedules(&a, err));
+    DT_TRY(chunks(&a, err));
+    DT_TRY(microbatches(&a, err));
+    for (a.module = 0; a.module < in->model->n_modules; a.module++) {
+        DT_TRY(recomputes(&a, err));
+        if (a.module == in->model->llm) /* the others are small: their ZeRO decides nothing */
+            DT_TRY(zeros(&a, err));
+    }
+    a.module = -1;
+    DT_TRY(tensors(&a, err));
+    a.module = in->model->llm;
+    return contexts(&a, err);
+}
