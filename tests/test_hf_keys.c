@@ -37,6 +37,53 @@ static const struct base {
     {"siglip", DT_HF_SIGLIP,
      "\"model_type\": \"siglip_vision_model\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
      "\"intermediate_size\": 80, \"num_attention_heads\": 4"},
+    {"mistral", DT_HF_MISTRAL,
+     "\"model_type\": \"mistral\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
+    {"qwen2_moe", DT_HF_QWEN2_MOE,
+     "\"model_type\": \"qwen2_moe\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
+    {"qwen3_moe", DT_HF_QWEN3_MOE,
+     "\"model_type\": \"qwen3_moe\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
+    {"deepseek", DT_HF_DEEPSEEK,
+     "\"model_type\": \"deepseek\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264, "
+     "\"n_routed_experts\": 4, "
+     "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 16"},
+    {"deepseek_v2", DT_HF_DEEPSEEK,
+     "\"model_type\": \"deepseek_v2\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264, "
+     "\"n_routed_experts\": 4, "
+     "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 16, \"kv_lora_rank\": 8, "
+     "\"qk_nope_head_dim\": 8, \"qk_rope_head_dim\": 4, \"v_head_dim\": 8"},
+    {"olmo", DT_HF_OLMO,
+     "\"model_type\": \"olmo\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
+    {"gemma", DT_HF_GEMMA,
+     "\"model_type\": \"gemma\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
+    {"gemma3", DT_HF_GEMMA,
+     "\"model_type\": \"gemma3_text\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
+    {"phi3", DT_HF_PHI3,
+     "\"model_type\": \"phi3\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
+    {"internlm2", DT_HF_INTERNLM2,
+     "\"model_type\": \"internlm2\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
+    {"neox", DT_HF_NEOX,
+     "\"model_type\": \"gpt_neox\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
+    {"falcon", DT_HF_FALCON,
+     "\"model_type\": \"falcon\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
+     "\"num_attention_heads\": 4, \"vocab_size\": 264"},
+    {"dinov2", DT_HF_DINOV2,
+     "\"model_type\": \"dinov2\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
+     "\"num_attention_heads\": 4"},
+    {"intern_vit", DT_HF_INTERN_VIT,
+     "\"model_type\": \"intern_vit_6b\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4"},
     {"unet", DT_HF_UNET,
      "\"_class_name\": \"UNet2DConditionModel\", \"block_out_channels\": [64, 128], "
      "\"down_block_types\": [\"CrossAttnDownBlock2D\", \"DownBlock2D\"], "
@@ -103,6 +150,24 @@ static const struct {
      "\"sliding_attention\" is not supported"},
     {"qwen3", "\"attention_bias\": true", "attention_bias: true is not supported"},
     {"mixtral", "\"sliding_window\": 4096", "sliding_window: 4096 of 131072"},
+    {"mistral", "\"attention_bias\": true", "attention_bias: true is not supported"},
+    {"mistral", "\"logit_scale\": 2", "logit_scale: this key of a mistral config"},
+    {"qwen3_moe", "\"mlp_only_layers\": [1]", "supported are the first layers"},
+    {"qwen3_moe", "\"use_sliding_window\": true, \"sliding_window\": 64", "64 of 32768"},
+    {"qwen2_moe", "\"n_routed_experts\": 4", "n_routed_experts: this key of a qwen2_moe config"},
+    {"deepseek", "\"moe_layer_freq\": 2", "moe_layer_freq: 2 is not supported"},
+    {"deepseek", "\"attention_bias\": true", "attention_bias: true is not supported"},
+    {"deepseek_v2", "\"n_shared_experts\": 65", "n_shared_experts"},
+    {"olmo", "\"attention_bias\": true", "attention_bias: true is not supported"},
+    {"gemma", "\"hidden_activation\": \"mish\"", "hidden_activation: \"mish\""},
+    {"gemma3", "\"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\"]",
+     "at equal distances"},
+    {"phi3", "\"attention_bias\": true", "attention_bias: true is not supported"},
+    {"internlm2", "\"bias\": true", "bias: true is not supported"},
+    {"neox", "\"attention_bias\": false", "attention_bias: false is not supported"},
+    {"falcon", "\"alibi\": true", "alibi: true is not supported"},
+    {"dinov2", "\"intermediate_size\": 96", "intermediate_size: this key of a dinov2 config"},
+    {"intern_vit", "\"norm_type\": \"batch_norm\"", "norm_type: \"batch_norm\""},
     {"gpt2", "\"add_cross_attention\": true", "add_cross_attention: true is not supported"},
     {"gpt2", "\"activation_function\": \"mish\"", "activation_function: \"mish\""},
     {"gpt2", "\"rope_theta\": 10000", "rope_theta: this key of a gpt2 config"},
@@ -154,6 +219,24 @@ static const struct {
     {"qwen3", "\"rope_theta\": 1000000"},
     {"mixtral", "\"rope_theta\": 10000"},
     {"mixtral", "\"num_local_experts\": 4"},
+    {"mistral", "\"sliding_window\": 64"},
+    {"mistral", "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}"},
+    {"qwen2_moe", "\"shared_expert_intermediate_size\": 96"},
+    {"qwen3_moe", "\"moe_intermediate_size\": 96"},
+    {"qwen3_moe", "\"decoder_sparse_step\": 2"},
+    {"qwen3_moe", "\"mlp_only_layers\": [0]"},
+    {"deepseek", "\"n_shared_experts\": 2"},
+    {"deepseek", "\"first_k_dense_replace\": 1"},
+    {"deepseek_v2", "\"q_lora_rank\": 12"},
+    {"gemma", "\"head_dim\": 12"},
+    {"gemma3", "\"sliding_window_pattern\": 2"},
+    {"gemma3", "\"layer_types\": [\"sliding_attention\", \"full_attention\"]"},
+    {"phi3", "\"partial_rotary_factor\": 0.5"},
+    {"falcon", "\"new_decoder_architecture\": true"},
+    {"falcon", "\"multi_query\": false"},
+    {"falcon", "\"parallel_attn\": false"},
+    {"dinov2", "\"use_swiglu_ffn\": true"},
+    {"intern_vit", "\"qk_normalization\": false"},
     {"gpt2", "\"layer_norm_epsilon\": 1e-6"},
     {"gpt2", "\"activation_function\": \"relu\""},
     {"gpt2", "\"scale_attn_weights\": false"},

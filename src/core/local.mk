@@ -87,6 +87,8 @@ libdtcore_a_SOURCES = \
 	src/core/model/shape_build.h \
 	src/core/model/shape_check.c \
 	src/core/model/shape_keys.c \
+	src/core/model/shape_keys.h \
+	src/core/model/shape_keys_unet.c \
 	src/core/model/shape_read.c \
 	src/core/model/shape_unet.c \
 	src/core/orchestrate/orchestrate.c \

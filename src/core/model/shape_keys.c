@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * The keys of models and of module maps (disttrain-job(5)): a table for each kind of module. */
-#include "base/number.h"
-#include "core/model/shape.h"
+ * The keys of models and of module maps (disttrain-job(5)): a table for each kind of module (U-Nets: shape_keys_unet.c). */
+#include "core/model/shape_keys.h"
 
 #include <string.h>
 
 const char *const dt_shape_kind_words[] = {"llm", "encoder", "unet", NULL};
 const char *const dt_shape_part_words[] = {"text", "vision",
                                            NULL}; /* of dt_hf_part, from the first on */
-static const char *const modality_words[] = {"text", "image", "audio", NULL};
+const char *const dt_shape_modality_words[] = {"text", "image", "audio", NULL};
 static const char *const norm_words[] = {"rmsnorm", "layernorm", NULL};  /* of layernorm */
 static const char *const attention_words[] = {"flash", "unfused", NULL}; /* of unfused */
-static const char *const projector_words[] = {"none", "linear", "mlp", NULL};
-static const char *const projector_norm_words[] = {"none", "layernorm", "rmsnorm", NULL};
+const char *const dt_shape_projector_words[] = {"none", "linear", "mlp", NULL};
+const char *const dt_shape_projector_norm_words[] = {"none", "layernorm", "rmsnorm", NULL};
 static const char *const merge_words[] = {"concatenate", "mean", NULL}; /* of merge_mean */
 static const char *const names_words[] = {"vit", "clip", NULL};         /* of clip_names */
 
@@ -56,8 +55,8 @@ const struct dt_shape dt_shape_defaults[] = {
 /* ---- values with a form of their own ---- */
 
 /* What says where the other keys come from is read before them. */
-static enum dt_status read_before(struct dt_node map, const struct dt_key *key, void *into,
-                                  struct dt_error *err)
+enum dt_status dt_shape_read_before(struct dt_node map, const struct dt_key *key, void *into,
+                                    struct dt_error *err)
 {
     (void)map;
     (void)key;
@@ -114,113 +113,8 @@ static enum dt_status read_rope(struct dt_node map, const struct dt_key *key, vo
     return dt_rope_check(n, &s->arith.rope, err);
 }
 
-/* ---- lists, one value per U-Net level ---- */
-
-static enum dt_status level_value(struct dt_node n, const char *key, int min, int max, bool boolean,
-                                  int *out, struct dt_error *err)
-{
-    const char *text = dt_node_text(n);
-    int64_t v = 0;
-
-    if (boolean && text && (strcmp(text, "true") == 0 || strcmp(text, "false") == 0)) {
-        *out = text[0] == 't';
-        return DT_OK;
-    }
-    if (boolean)
-        return dt_node_error(n, err, "%s: expected true or false for each level", key);
-    if (!text || !dt_number_int(text, &v) || v < min || v > max)
-        return dt_node_error(n, err, "%s: expected an integer from %d to %d for each level", key,
-                             min, max);
-    *out = (int)v;
-    return DT_OK;
-}
-
-static enum dt_status get_levels(struct dt_node map, const char *key, int levels, int min, int max,
-                                 bool boolean, int *out, struct dt_error *err)
-{
-    struct dt_node n = dt_map_get(map, key);
-    size_t size = dt_seq_size(n);
-    int values[DT_MAX_LEVELS] = {0};
-
-    if (!dt_node_present(n))
-        return DT_OK;
-    if (!dt_node_is_seq(n)) { /* one value for all levels */
-        DT_TRY(level_value(n, key, min, max, boolean, &values[0], err));
-        for (int i = 0; i < DT_MAX_LEVELS; i++)
-            out[i] = values[0];
-        return DT_OK;
-    }
-    if ((int)size != levels)
-        return dt_node_error(n, err, "%s: %zu values for %d levels; give one per entry of channels",
-                             key, size, levels);
-    for (int i = 0; i < levels; i++)
-        DT_TRY(level_value(dt_seq_at(n, (size_t)i), key, min, max, boolean, &values[i], err));
-    memcpy(out, values, sizeof(values));
-    return DT_OK;
-}
-
-static enum dt_status read_channels(struct dt_node map, const struct dt_key *key, void *into,
-                                    struct dt_error *err)
-{
-    struct dt_shape_unet *u = &((struct dt_shape *)into)->unet;
-    struct dt_node list = dt_map_get(map, key->name);
-    size_t levels = dt_seq_size(list);
-
-    if (levels < 1 || levels > DT_MAX_LEVELS)
-        return dt_node_error(list, err,
-                             "channels: expected a list of 1 to %d channel counts, one "
-                             "per level, such as [320, 640, 1280, 1280]",
-                             DT_MAX_LEVELS);
-    u->n_levels = (int)levels;
-    u->time_dim = 0; /* derived numbers are derived anew */
-    memset(u->heads, 0, sizeof(u->heads));
-    return get_levels(map, key->name, u->n_levels, (int)key->min, (int)key->max, false, u->channels,
-                      err);
-}
-
-static enum dt_status read_levels(struct dt_node map, const struct dt_key *key, void *into,
-                                  struct dt_error *err)
-{
-    struct dt_shape *s = into;
-
-    return get_levels(map, key->name, s->unet.n_levels, (int)key->min, (int)key->max, false,
-                      (int *)((char *)into + key->at), err);
-}
-
-static enum dt_status read_level_flags(struct dt_node map, const struct dt_key *key, void *into,
-                                       struct dt_error *err)
-{
-    struct dt_shape *s = into;
-
-    return get_levels(map, key->name, s->unet.n_levels, 0, 1, true, s->unet.attention, err);
-}
-
 /* ---- the rows ---- */
 
-/* in more than one kind of module */
-#define COMMON_ROWS                                                                                \
-    {.name = "name", .type = DT_KEY_OWN, .form = "string", .fallback = "none", .help = "a note"},  \
-        {.name = "kind",                                                                           \
-         .type = DT_KEY_WORD,                                                                      \
-         .words = dt_shape_kind_words,                                                             \
-         .read = read_before,                                                                      \
-         .fallback = "that of preset or hf",                                                       \
-         .help = "of module"},                                                                     \
-        {.name = "preset",                                                                         \
-         .type = DT_KEY_OWN,                                                                       \
-         .form = "preset or path",                                                                 \
-         .fallback = "none",                                                                       \
-         .help = "a module that the other keys change"},                                           \
-        {.name = "hf",                                                                             \
-         .type = DT_KEY_OWN,                                                                       \
-         .form = "path of a config.json, or map",                                                  \
-         .keys = dt_shape_hf_keys,                                                                 \
-         .fallback = "none",                                                                       \
-         .help = "a Hugging Face configuration that the other keys change"},                       \
-    {                                                                                              \
-        .name = "modality", .type = DT_KEY_WORD, DT_KEY_INTO(struct dt_shape, modality),           \
-        .words = modality_words, .help = "what the module reads or makes"                          \
-    }
 #define SIZE_ROWS                                                                                  \
     {.name = "layers",                                                                             \
      .type = DT_KEY_INTEGER,                                                                       \
@@ -298,39 +192,6 @@ static enum dt_status read_level_flags(struct dt_node map, const struct dt_key *
         .name = "sequence_parallel", .type = DT_KEY_BOOL, .read = read_seqpar, .fallback = "true", \
         .help = "tensor-parallel ranks share norms and residuals"                                  \
     }
-#define PROJECTOR_ROWS                                                                             \
-    {.name = "projector",                                                                          \
-     .type = DT_KEY_WORD,                                                                          \
-     DT_KEY_INTO(struct dt_shape, projector),                                                      \
-     .words = projector_words,                                                                     \
-     .help = "joins the module to the LLM"},                                                       \
-        {.name = "projector_hidden",                                                               \
-         .type = DT_KEY_INTEGER,                                                                   \
-         DT_KEY_INTO(struct dt_shape, projector_hidden),                                           \
-         .min = 1,                                                                                 \
-         .max = DT_LIM_HIDDEN,                                                                     \
-         .fallback = "that of its output",                                                         \
-         .help = "width between a projector's layers"},                                            \
-        {.name = "projector_norm",                                                                 \
-         .type = DT_KEY_WORD,                                                                      \
-         DT_KEY_INTO(struct dt_shape, projector_norm),                                             \
-         .words = projector_norm_words,                                                            \
-         .help = "of the rows that it takes in"},                                                  \
-    {                                                                                              \
-        .name = "projector_bias", .type = DT_KEY_BOOL,                                             \
-        DT_KEY_INTO(struct dt_shape, projector_bias), .help = "biases of its layers"               \
-    }
-#define RESIZE_ROW                                                                                 \
-    {                                                                                              \
-        .name = "resize", .type = DT_KEY_INTEGER, DT_KEY_INTO(struct dt_shape, resize), .min = 0,  \
-        .max = 1 << 15, .help = "pixels a side to which images are resized; 0: their own"          \
-    }
-#define RATE_ROW                                                                                   \
-    {                                                                                              \
-        .name = "frames_per_s", .type = DT_KEY_NUMBER, DT_KEY_INTO(struct dt_shape, frames_per_s), \
-        .min = 1e-3, .max = 1e6, .fallback = "none; audio needs it",                               \
-        .help = "tokens or latent pixels per second of sound"                                      \
-    }
 #define ARITHMETIC_ROWS(eps, habit)                                                                \
     {.name = "norm_eps",                                                                           \
      .type = DT_KEY_NUMBER,                                                                        \
@@ -372,7 +233,7 @@ const struct dt_key dt_shape_hf_keys[] = {
     {.name = "part",
      .type = DT_KEY_WORD,
      .words = dt_shape_part_words,
-     .read = read_before,
+     .read = dt_shape_read_before,
      .fallback = "the whole; a config with both needs it in a module",
      .help = "of a configuration with an LLM and a vision tower, one of them"},
     {.name = NULL},
@@ -421,7 +282,7 @@ static const struct dt_key rope_keys[] = {
     {.name = NULL},
 };
 static const struct dt_key llm_keys[] = {
-    COMMON_ROWS,
+    DT_SHAPE_COMMON_ROWS,
     SIZE_ROWS,
     {.name = "vocab",
      .type = DT_KEY_INTEGER,
@@ -540,7 +401,7 @@ static const struct dt_key llm_keys[] = {
     {.name = NULL},
 };
 static const struct dt_key encoder_keys[] = {
-    COMMON_ROWS,
+    DT_SHAPE_COMMON_ROWS,
     SIZE_ROWS,
     POSITION_ROW,
     FLAG_ROWS,
@@ -557,7 +418,7 @@ static const struct dt_key encoder_keys[] = {
      .min = 1,
      .max = DT_LIM_PATCH,
      .help = "of an image"},
-    RESIZE_ROW,
+    DT_SHAPE_RESIZE_ROW,
     {.name = "merge",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct dt_shape, merge),
@@ -569,8 +430,8 @@ static const struct dt_key encoder_keys[] = {
      DT_KEY_INTO(struct dt_shape, merge_mean),
      .words = merge_words,
      .help = "what the row is of them"},
-    PROJECTOR_ROWS,
-    RATE_ROW,
+    DT_SHAPE_PROJECTOR_ROWS,
+    DT_SHAPE_RATE_ROW,
     {.name = "class_tokens",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct dt_shape, class_tokens),
@@ -602,145 +463,15 @@ static const struct dt_key encoder_keys[] = {
      .help = "patches attend to the class tokens"},
     {.name = NULL},
 };
-static const struct dt_key unet_keys[] = {
-    COMMON_ROWS,
-    {.name = "channels",
-     .type = DT_KEY_OWN,
-     .min = 1,
-     .max = DT_LIM_CHANNELS,
-     .form = "list of integers",
-     .read = read_channels,
-     .needed = "[320, 640, 1280, 1280]",
-     .help = "per level, from the input down"},
-    {.name = "attention",
-     .type = DT_KEY_OWN,
-     .form = "bool or list of bools",
-     .read = read_level_flags,
-     .fallback = "none",
-     .help = "levels with spatial transformers"},
-    {.name = "depth",
-     .type = DT_KEY_OWN,
-     DT_KEY_INTO(struct dt_shape, unet.depth),
-     .min = 1,
-     .max = 64,
-     .form = "integer or list of integers",
-     .read = read_levels,
-     .fallback = "1",
-     .help = "layers of a spatial transformer, per level"},
-    {.name = "heads",
-     .type = DT_KEY_OWN,
-     DT_KEY_INTO(struct dt_shape, unet.heads),
-     .min = 1,
-     .max = DT_LIM_HEADS,
-     .form = "integer or list of integers",
-     .read = read_levels,
-     .fallback = "from head_dim",
-     .help = "attention heads, per level"},
-    {.name = "head_dim",
-     .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_shape, unet.head_dim),
-     .min = 1,
-     .max = DT_LIM_HEADS,
-     .fallback = "64",
-     .help = "width of a head"},
-    {.name = "res_blocks",
-     .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_shape, unet.res_blocks),
-     .min = 1,
-     .max = 16,
-     .help = "ResBlocks per level on the way down"},
-    {.name = "in_channels",
-     .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_shape, unet.in_channels),
-     .min = 1,
-     .max = DT_LIM_CHANNELS,
-     .help = "latent channels read"},
-    {.name = "out_channels",
-     .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_shape, unet.out_channels),
-     .min = 1,
-     .max = DT_LIM_CHANNELS,
-     .help = "latent channels made"},
-    {.name = "time_dim",
-     .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_shape, unet.time_dim),
-     .min = 1,
-     .max = DT_LIM_HIDDEN,
-     .fallback = "4 times the first channel count",
-     .help = "width of the time embedding"},
-    {.name = "context_dim",
-     .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_shape, unet.context_dim),
-     .min = 1,
-     .max = DT_LIM_HIDDEN,
-     .fallback = "none; context_len needs it",
-     .help = "width of the conditioning states"},
-    {.name = "context_len",
-     .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_shape, unet.context_len),
-     .min = 0,
-     .max = 1 << 16,
-     .help = "conditioning states of an item"},
-    {.name = "class_dim",
-     .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_shape, unet.class_dim),
-     .min = 0,
-     .max = DT_LIM_HIDDEN,
-     .help = "width of a pooled condition"},
-    {.name = "class_layers",
-     .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_shape, unet.class_layers),
-     .min = 1,
-     .max = 2,
-     .help = "layers that bring it to time_dim"},
-    {.name = "class_concat",
-     .type = DT_KEY_BOOL,
-     DT_KEY_INTO(struct dt_shape, unet.class_concat),
-     .help = "it is concatenated, not added"},
-    RESIZE_ROW,
-    {.name = "latent_scale",
-     .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_shape, latent_scale),
-     .min = 1,
-     .max = 1 << 10,
-     .help = "pixels per latent side"},
-    RATE_ROW,
-    PROJECTOR_ROWS,
-    {.name = "norm_eps",
-     .type = DT_KEY_NUMBER,
-     DT_KEY_INTO(struct dt_shape, arith.norm_eps),
-     .min = DT_NORM_EPS_MIN,
-     .max = 1,
-     .fallback = "1e-5",
-     .help = "added to the variance in norms of ResBlocks"},
-    {.name = "norm_groups",
-     .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_shape, unet.norm_groups),
-     .min = 1,
-     .max = DT_LIM_CHANNELS,
-     .fallback = "32, or fewer below 4 channels each",
-     .help = "groups of every norm"},
-    {.name = "freq_shift",
-     .type = DT_KEY_NUMBER,
-     DT_KEY_INTO(struct dt_shape, arith.freq_shift),
-     .min = 0,
-     .max = 1,
-     .help = "shift in the timestep's frequencies"},
-    {.name = "sine_first",
-     .type = DT_KEY_BOOL,
-     DT_KEY_INTO(struct dt_shape, arith.sine_first),
-     .help = "sines come before cosines of the timestep"},
-    {.name = NULL},
-};
 /* of a module whose kind is not known */
 const struct dt_key dt_shape_any_keys[] = {
-    COMMON_ROWS,
+    DT_SHAPE_COMMON_ROWS,
     {.name = NULL},
 };
 const struct dt_shape_row dt_shape_rows[] = {
     [DT_SHAPE_LLM] = {"an LLM module", llm_keys},
     [DT_SHAPE_ENCODER] = {"an encoder module", encoder_keys},
-    [DT_SHAPE_UNET] = {"a unet module", unet_keys},
+    [DT_SHAPE_UNET] = {"a unet module", dt_shape_unet_keys},
 };
 
 /* Read by model.c, which knows the modules' names. */
@@ -775,7 +506,7 @@ const struct dt_key dt_model_keys[] = {
     {.name = "UNET",
      .type = DT_KEY_OWN,
      .any = true,
-     .keys = unet_keys,
+     .keys = dt_shape_unet_keys,
      .base = &dt_shape_defaults[DT_SHAPE_UNET],
      .help = "a generator, by its name"},
     {.name = NULL},
