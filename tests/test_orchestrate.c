@@ -496,6 +496,18 @@ START_TEST(sharding_where_memory_is_short)
     }
     ck_assert_int_gt(most, 1);
     w.fx.cluster.mem_bytes = 64e9;
+    /* ZeRO 3 goes with none of the plans that split the backward: they are left out, or it is said */
+    w.in.opt.zero[1] = 1 << 3;
+    w.in.opt.schedules = 1 << DT_SCHED_1F1B | 1 << DT_SCHED_ZB_H1;
+    dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), err);
+    for (int i = 0; i < r.n; i++)
+        ck_assert(r.plans[i].modules[1].zero == 3 && r.plans[i].policy.schedule == DT_SCHED_1F1B);
+    dt_search_result_free(&r);
+    w.in.opt.schedules = 1 << DT_SCHED_ZB_H1;
+    ck_assert_int_eq(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INPUT);
+    dt_assert_has(err.message, "schedule zb-h1 splits the backward; use zero 2");
+    w.in.opt.zero[1] = 0xf;
+    w.in.opt.schedules = 0;
     w.fx.cluster.cores_per_node = 8;
     for (double mem = all; dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r) == DT_OK;
          mem *= 0.9) {

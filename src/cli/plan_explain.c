@@ -98,6 +98,7 @@ static void stage(struct dt_cli_rows *r, const struct dt_cluster *c, const struc
                       mem->params);
     dt_cli_row_number(r, "grads_bytes", mib ? "grads [MiB]" : "grads [GiB]", "%.2f", unit,
                       mem->grads);
+    dt_cli_row_number(r, "whole_bytes", NULL, NULL, 1, mem->whole);
     dt_cli_row_number(r, "optimizer_bytes", mib ? "optim [MiB]" : "optim [GiB]", "%.2f", unit,
                       mem->optimizer);
     dt_cli_row_number(r, "activations_bytes", mib ? "activ. [MiB]" : "activ. [GiB]", "%.2f", unit,

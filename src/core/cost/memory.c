@@ -253,11 +253,13 @@ static enum dt_status too_large(const struct dt_plan *p, const struct dt_model *
                                 const struct dt_cluster *c, const struct place *at,
                                 const struct dt_memory *mem, struct dt_error *err)
 {
-    char help[512];
+    char help[512], whole[48] = "";
 
     if (!err)
         return DT_ERR_INFEASIBLE;
     remedies(p, m, c, at, help, sizeof(help));
+    if (mem->whole > 0) /* ZeRO 2 and 3 */
+        snprintf(whole, sizeof(whole), " (of both, %.1f in whole buckets)", gib(mem->whole));
     if (dt_cluster_is_cpu(c))
         return dt_error_set(
             err, DT_ERR_INFEASIBLE,
@@ -270,11 +272,11 @@ static enum dt_status too_large(const struct dt_plan *p, const struct dt_model *
     return dt_error_set(
         err, DT_ERR_INFEASIBLE,
         "%s stage %d needs %.1f GiB per GPU, the GPU has %.1f GiB: parameters %.1f, gradients "
-        "%.1f, "
+        "%.1f%s, "
         "optimizer %.1f, activations %.1f (%d in flight), logits %.1f, transfer buffers %.1f, "
         "reserve %.1f; %s",
         m->modules[at->module].name, at->stage, gib(mem->total), gib(c->mem_bytes),
-        gib(mem->params), gib(mem->grads), gib(mem->optimizer), gib(mem->activations),
+        gib(mem->params), gib(mem->grads), whole, gib(mem->optimizer), gib(mem->activations),
         mem->in_flight, gib(mem->logits_workspace), gib(mem->broker), gib(mem->reserve), help);
 }
 
