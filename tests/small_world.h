@@ -119,6 +119,20 @@ static inline void build_world(struct world *w, int encoders, int generators, in
     }
 }
 
+/* The LLM's layers have experts, of which the first may be dense. */
+static inline void add_experts(struct world *w)
+{
+    struct dt_module *llm = &w->fx.model.modules[w->fx.model.llm];
+    int first = 1 + below(2), experts = 2 << below(3);
+
+    for (int b = first; b < llm->n_blocks - 1; b++) {
+        llm->blocks[b].ffn = 256;
+        llm->blocks[b].n_experts = experts;
+        llm->blocks[b].top_k = 2;
+        llm->blocks[b].imbalance = 1.25;
+    }
+}
+
 static inline void free_world(struct world *w)
 {
     dt_cost_free(w->cost);

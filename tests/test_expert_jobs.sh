@@ -25,6 +25,23 @@ for job in mixtral-8x7b-64 qwen3-30b-a3b-64; do
     check "$job: imbalance is no work" '[ "$(member model_flops <crowded.json)" = "$flops" ]'
     check "$job: the assumption is what was stated" 'grep -q "llm.expert_imbalance: 1.5 " crowded.json'
 done
+# the search deals experts too, and more to choose from is never worse
+cat >search.yaml <<J
+model: {preset: qwen3-30b-a3b, llm: {layers: 12}}
+cluster: {preset: h100, nodes: 2}
+samples: text
+profile: h100
+train: {global_batch: 64, seq_len: 4096}
+J
+for most in 1 2 0; do
+    expect 0 "" "$DISTTRAIN" plan --json search.yaml search.max_ep=$most
+    member timeline_s <out >"best$most"
+    grep -o '"ep": *[0-9]*' out | head -1 | tr -dc 0-9 >"ep$most"
+done
+check "without expert parallelism there is none" '[ "$(cat ep1)" -eq 1 ]'
+check "at most two is at most two" '[ "$(cat ep2)" -le 2 ]'
+check "ep up to 2 ($(cat best2) s) is no worse than none ($(cat best1) s)" 'awk "BEGIN { exit !($(cat best2) <= $(cat best1)) }"'
+check "any ep ($(cat best0) s, ep $(cat ep0)) is no worse than that" 'awk "BEGIN { exit !($(cat best0) <= $(cat best2)) }"'
 # between nodes rows go through the NICs
 "$DISTTRAIN" simulate --no-runs --json qwen3-30b-a3b-64 plan.llm.ep=16 >ep16.json 2>/dev/null
 check "an expert group over two nodes is slower than in one" \

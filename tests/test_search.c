@@ -69,6 +69,20 @@ static void split_module(struct brute *b, int m)
 
 static void brute_module(struct brute *b, int m, int left);
 
+/* Powers of two that divide the replicas and every layer's experts. */
+static bool ep_allowed(const struct brute *b, int m, int ep, int dp)
+{
+    const struct dt_module *mod = &b->in->model->modules[m];
+    int experts = 0;
+
+    for (int i = 0; i < mod->n_blocks; i++) {
+        experts += mod->blocks[i].n_experts;
+        if (mod->blocks[i].n_experts % ep != 0)
+            return false;
+    }
+    return ep == 1 || (experts > 0 && dp % ep == 0 && (ep & (ep - 1)) == 0);
+}
+
 static void brute_layouts(struct brute *b, int m, int left, int tp, int dp)
 {
     const struct dt_search_options *o = &b->in->opt;
@@ -79,10 +93,14 @@ static void brute_layouts(struct brute *b, int m, int left, int tp, int dp)
         for (int pp = vpp > 1 ? 2 : 1; pp * vpp <= n && pp * dp * tp <= left; pp++) {
             if (!in_set(o->recompute[m], r, (int)b->in->recompute[m]))
                 continue;
-            mp->layout = (struct dt_plan_layout){tp, 1, 1, pp, vpp, dp, 1, 0};
-            mp->recompute = (enum dt_block_recompute)r;
-            split_module(b, m);
-            brute_module(b, m == b->in->model->llm ? 0 : m + 1, left - pp * dp * tp);
+            for (int ep = 1; ep <= dp; ep++) {
+                if (!ep_allowed(b, m, ep, dp))
+                    continue;
+                mp->layout = (struct dt_plan_layout){tp, 1, ep, pp, vpp, dp, 1, 0};
+                mp->recompute = (enum dt_block_recompute)r;
+                split_module(b, m);
+                brute_module(b, m == b->in->model->llm ? 0 : m + 1, left - pp * dp * tp);
+            }
         }
 }
 
@@ -177,7 +195,8 @@ static void check_result(const struct dt_search_input *in, const struct dt_searc
         for (int j = 0; j < r->n; j++) {
             const struct dt_plan_layout *b = &r->plans[j].modules[llm].layout;
 
-            same += a->tp == b->tp && a->dp == b->dp && a->pp == b->pp && a->vpp == b->vpp &&
+            same += a->tp == b->tp && a->ep == b->ep && a->dp == b->dp && a->pp == b->pp &&
+                    a->vpp == b->vpp &&
                     r->plans[i].policy.schedule == r->plans[j].policy.schedule &&
                     r->plans[i].policy.microbatch == r->plans[j].policy.microbatch;
             if (j != i)
@@ -222,6 +241,8 @@ START_TEST(search_is_exhaustive)
         generators = 1;
     dt_rng_init(&rng, seed, 100 + (uint64_t)_i);
     build_world(&w, encoders, generators, batches[_i % 4]);
+    if (_i % 3 == 1)
+        add_experts(&w);
     w.in.opt.gpus = encoders + generators > 2 ? 7 + below(4) : 8 + below(9);
     w.in.policy.microbatch = batches[_i % 4] % 2 == 0 && _i % 5 == 0 ? 2 : 1;
     w.in.opt.uniform = _i % 4 == 3;
@@ -250,6 +271,8 @@ START_TEST(wide_search_is_exhaustive)
 
     dt_rng_init(&rng, seed, 200 + (uint64_t)_i);
     build_world(&w, encoders, generators, batches[_i % 3]);
+    if (_i % 3 == 2)
+        add_experts(&w);
     w.in.opt.gpus = 4 + below(encoders + generators > 1 ? 3 : 6);
     w.in.opt.schedules = 1U << DT_SCHED_1F1B | 1U << DT_SCHED_INTERLEAVED | 1U << DT_SCHED_ZB_H1;
     w.in.opt.schedules &= _i % 4 == 3 ? 1U << DT_SCHED_ZB_H1 : ~0U;

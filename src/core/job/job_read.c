@@ -460,6 +460,12 @@ const struct dt_key dt_job_search_keys[] = {
      .max = DT_MAX_VSTAGES,
      .help = "largest context parallelism tried for the LLM; 0: while a rank has 8192 tokens of a "
              "sequence"},
+    {.name = "max_ep",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, search.max_ep),
+     .min = 0,
+     .max = 1 << 10,
+     .help = "largest expert parallelism tried for an LLM with experts; 0: whatever divides them"},
     {.name = "budget",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct dt_job, search.budget),

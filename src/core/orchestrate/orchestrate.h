@@ -22,6 +22,7 @@ struct dt_search_options {
     unsigned tp_mask;                   /* bit t = TP 2^t allowed; default 0xf */
     int max_vpp; /* interleaving degrees tried for the LLM; 0 = as many as its blocks allow, up to 16 */
     int max_cp; /* context parallelism tried for the LLM; 0 = while a rank has 8,192 tokens of a sequence */
+    int max_ep;   /* expert parallelism tried for an LLM with experts; 0 = whatever divides them */
     bool uniform; /* search the published formula as it stands: uniform stages, fractional samples
                    * per replica.  Default: slowest real stage and whole samples (staged_s) */
     int megatron_pp; /* Megatron-LM: the LLM's pp, or one of the two below */
@@ -182,6 +183,7 @@ enum dt_orch_dimension {
     DT_ORCH_ZERO,
     DT_ORCH_TP,
     DT_ORCH_CP,
+    DT_ORCH_EP,
     /* not a dimension */
     DT_ORCH_DIMENSION_N
 };

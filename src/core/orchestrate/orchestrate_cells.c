@@ -171,16 +171,18 @@ static int by_bound(const void *pa, const void *pb)
     return a->microbatch != b->microbatch ? a->microbatch - b->microbatch : a->lane - b->lane;
 }
 
-/* Cells of one pipe, microbatch and lane: every DP that divides the slots. */
+/* Cells of one pipe, microbatch and lane: every DP that divides the slots and that experts can be dealt over. */
 static bool list_dp(struct dt_search_state *s, struct dt_orch_cell *c, void **cells, size_t *cap,
                     size_t *n)
 {
     int64_t slots = s->t->in->policy.global_batch / s->t->space.microbatch[c->microbatch];
+    const struct dt_orch_lane *l = &s->t->space.of[s->llm].lane[c->lane];
+    const struct dt_module *llm = &s->t->in->model->modules[s->llm];
 
     c->dp_lm = 1;
     dt_orch_cell_set(s, c);
     for (; c->dp_lm <= slots && (int64_t)c->dp_lm * s->lane_gpus <= s->t->gpus; c->dp_lm++) {
-        if (slots % c->dp_lm != 0)
+        if (slots % c->dp_lm != 0 || !dt_plan_allows_ep(llm, l->ep, c->dp_lm * l->cp))
             continue;
         if (dt_grow(cells, cap, *n + 1, sizeof(*c)) != 0)
             return false;

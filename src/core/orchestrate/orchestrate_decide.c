@@ -21,6 +21,7 @@ const char *const dt_orch_dimension_names[DT_ORCH_DIMENSION_N + 1] = {
     [DT_ORCH_ZERO] = "zero",
     [DT_ORCH_TP] = "tp",
     [DT_ORCH_CP] = "cp",
+    [DT_ORCH_EP] = "ep",
 };
 
 struct asking {
@@ -241,6 +242,23 @@ static enum dt_status contexts(struct asking *a, struct dt_error *err)
     return ask(a, &own, l->cp / 2, text, err);
 }
 
+/* Its expert parallelism: less, where it has some. */
+static enum dt_status experts(struct asking *a, struct dt_error *err)
+{
+    const struct dt_plan_layout *l = &a->best->modules[a->in->model->llm].layout;
+    struct dt_search_input own = *a->in;
+    char text[32];
+
+    if (l->ep < 2)
+        return DT_OK;
+    a->dimension = DT_ORCH_EP;
+    snprintf(text, sizeof(text), "%d", l->ep);
+    chosen(a, l->ep, text);
+    own.opt.max_ep = l->ep / 2;
+    snprintf(text, sizeof(text), "at most %d", l->ep / 2);
+    return ask(a, &own, l->ep / 2, text, err);
+}
+
 /* Less tensor parallelism in every module than the LLM has. */
 static enum dt_status tensors(struct asking *a, struct dt_error *err)
 {
@@ -279,5 +297,6 @@ enum dt_status dt_orch_decide(enum dt_plan_strategy strategy, const struct dt_se
     a.module = -1;
     DT_TRY(tensors(&a, err));
     a.module = in->model->llm;
-    return contexts(&a, err);
+    DT_TRY(contexts(&a, err));
+    return experts(&a, err);
 }

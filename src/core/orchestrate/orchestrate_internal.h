@@ -12,7 +12,7 @@ enum { DT_SEARCH_VPP_MAX = 16 };
 /* ---- the space: what the search may choose from (orchestrate_space.c) ---- */
 
 enum {
-    DT_ORCH_LANES_MAX = 32,
+    DT_ORCH_LANES_MAX = 128, /* a byte names one */
     DT_ORCH_MICROBATCHES_MAX = 32,
     DT_ORCH_PIPES_MAX = DT_SCHED_N + DT_SEARCH_VPP_MAX,
     DT_ORCH_RECOMPUTE_N = DT_RECOMPUTE_FULL + 1

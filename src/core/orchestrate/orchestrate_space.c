@@ -93,6 +93,16 @@ static int cp_max(const struct dt_search_input *in, int m)
     return most;
 }
 
+/* Powers of two that divide the experts of every layer, for an LLM; which DP they go with is for the cells. */
+static bool ep_legal(const struct dt_search_input *in, int m, int ep)
+{
+    if (ep == 1)
+        return true;
+    return m == in->model->llm && !dt_cluster_is_cpu(in->cluster) &&
+           (in->opt.max_ep == 0 || ep <= in->opt.max_ep) &&
+           dt_plan_allows_ep(&in->model->modules[m], ep, ep);
+}
+
 static void fill_lanes(struct dt_orch_table *t, int m, struct dt_orch_modes *o)
 {
     unsigned mask = t->in->opt.tp_mask ? t->in->opt.tp_mask : 0xfu;
@@ -101,9 +111,12 @@ static void fill_lanes(struct dt_orch_table *t, int m, struct dt_orch_modes *o)
     for (int bit = 0; bit < TP_BITS; bit++) {
         if (!(mask >> bit & 1) || !tp_legal(t, m, 1 << bit))
             continue;
-        for (int cp = 1; cp <= most && o->n_lanes < DT_ORCH_LANES_MAX; cp *= 2)
-            if (node % (cp << bit) == 0 || (cp << bit) % node == 0)
-                o->lane[o->n_lanes++] = (struct dt_orch_lane){1 << bit, cp, 1};
+        for (int cp = 1; cp <= most; cp *= 2) {
+            if (node % (cp << bit) != 0 && (cp << bit) % node != 0)
+                continue;
+            for (int ep = 1; ep_legal(t->in, m, ep) && o->n_lanes < DT_ORCH_LANES_MAX; ep *= 2)
+                o->lane[o->n_lanes++] = (struct dt_orch_lane){1 << bit, cp, ep};
+        }
     }
 }
 
