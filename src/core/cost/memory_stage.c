@@ -195,8 +195,8 @@ static double charge_chunk(struct dt_memory_lane *s, const struct dt_model *m, i
     return kept + (row->states ? row->states(s, first, last) : 0);
 }
 
-/* ZeRO 2 and 3: every rank keeps its share, and as many buckets are whole as the program allows (dt_program_check).  No
- * more than all of it: buckets that are reduced, or gathered, in the place where the shares are need no more. */
+/* ZeRO 2 and 3: every rank keeps its share, and as many buckets are whole as the program allows (dt_program_check).
+ * Never more than all of it: one buffer in which the share has its place is enough to reduce or to gather in. */
 static void shard(const struct dt_memory_lane *s, struct dt_memory *out)
 {
     const struct dt_plan_policy *y = &s->p->policy;
