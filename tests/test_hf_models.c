@@ -234,6 +234,10 @@ START_TEST(towers_are_joined)
     snprintf(yaml, sizeof(yaml), "modules: {eye: {hf: \"%s\"}}", path);
     ck_assert_int_eq(read_yaml(yaml, &err, &m), DT_ERR_INPUT);
     dt_assert_has(err.message, "or part: vision or part: text");
+    snprintf(yaml, sizeof(yaml), "modules: {llm: {hf: {config: \"%s\", part: text}}}",
+             path_of("llama-2-7b"));
+    ck_assert_int_eq(read_yaml(yaml, &err, &m), DT_ERR_INPUT);
+    dt_assert_has(err.message, "a llama config has no two towers: leave out part");
 }
 END_TEST
 
@@ -245,6 +249,7 @@ static const struct {
                {"bloom", "needs ALiBi biases of attention"},
                {"mllama", "cross-attention to an image"},
                {"qwen3_next", "gated linear attention"},
+               {"qwen2_vll", "the nearest is \"qwen2_vl\""},
                {"qwen9", "the nearest is \"qwen2\""}};
 
 START_TEST(missing_features_are_named)

@@ -178,18 +178,21 @@ static const struct reader *reader_of(const char *type)
 
 static enum dt_status unsupported(struct dt_node at, const char *type, struct dt_error *err)
 {
-    const char *types[N_READERS + 1], *near, *missing = dt_hf_missing(type);
+    const char *types[N_READERS + DT_HF_PAIRS + 1], *near, *missing = dt_hf_missing(type);
+    int n = 0;
     char list[1024];
     size_t used = 0;
 
     if (missing)
         return dt_node_error(at, err, "model type \"%s\" needs %s, which blocks cannot express",
                              type, missing);
-    for (int i = 0; i < N_READERS; i++) {
-        types[i] = readers[i].type;
+    for (int i = 0; i < N_READERS; i++)
+        types[n++] = readers[i].type;
+    for (int i = 0; i < DT_HF_PAIRS; i++)
+        types[n++] = dt_hf_pairs[i].type;
+    types[n] = NULL;
+    for (int i = 0; i < n; i++)
         used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "", types[i]);
-    }
-    types[N_READERS] = NULL;
     near = dt_suggest(type, types);
     return dt_node_error(at, err, "model type \"%.60s\" is not supported%s%s%s (supported: %s)",
                          type, near ? "; the nearest is \"" : "", near ? near : "",
@@ -278,8 +281,13 @@ static enum dt_status read_pair(const struct dt_hf *hf, const struct dt_hf_pair 
                              p->type);
     if (p->text)
         DT_TRY(dt_hf_check_keys(hf, DT_HF_VLM));
-    if (part == DT_HF_TEXT)
-        return read_tower(hf, p->text, p->text_type, p->text ? 0 : DT_HF_VLM, s);
+    if (part == DT_HF_TEXT) {
+        DT_TRY(read_tower(hf, p->text, p->text_type, p->text ? 0 : DT_HF_VLM, s));
+        if (s->role != DT_ROLE_LLM)
+            return dt_node_error(dt_map_get(hf->map, p->text), hf->err,
+                                 "%s: it is not of a language model", p->text);
+        return DT_OK;
+    }
     DT_TRY(read_tower(hf, "vision_config", p->vision_type, 0, s));
     if (s->role != DT_ROLE_ENCODER)
         return dt_node_error(dt_map_get(hf->map, "vision_config"), hf->err,
@@ -304,6 +312,8 @@ static enum dt_status read_root(struct dt_node root, struct dt_node ignore, enum
     r = reader_of(type);
     if (!r)
         return unsupported(dt_map_get(root, type_key(root)), type, err);
+    if (part != DT_HF_ALL)
+        return dt_node_error(root, err, "a %s config has no two towers: leave out part", type);
     if (r->nested && dt_node_present(vision)) {
         if (!dt_node_is_map(vision))
             return dt_node_error(vision, err, "vision_config: expected an object");

@@ -104,6 +104,8 @@ struct dt_hf_pair {
     const char *text_type, *vision_type; /* readers; NULL = by the tower's own model_type */
     dt_hf_reader *join;
 };
+enum { DT_HF_PAIRS = 6 };
+extern const struct dt_hf_pair dt_hf_pairs[DT_HF_PAIRS];
 const struct dt_hf_pair *dt_hf_pair_of(const char *type);
 /* What a model type would need that blocks cannot express; NULL = not known here. */
 const char *dt_hf_missing(const char *type);

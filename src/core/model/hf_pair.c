@@ -78,7 +78,7 @@ static enum dt_status join_itself(const struct dt_hf *hf, struct dt_shape *s)
     return DT_OK;
 }
 
-static const struct dt_hf_pair pairs[] = {
+const struct dt_hf_pair dt_hf_pairs[DT_HF_PAIRS] = {
     {"llava", "text_config", NULL, NULL, join_llava},
     {"internvl_chat", "llm_config", NULL, NULL, join_internvl},
     {"paligemma", "text_config", NULL, NULL, join_linear},
@@ -89,9 +89,9 @@ static const struct dt_hf_pair pairs[] = {
 
 const struct dt_hf_pair *dt_hf_pair_of(const char *type)
 {
-    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++)
-        if (strcmp(pairs[i].type, type) == 0)
-            return &pairs[i];
+    for (int i = 0; i < DT_HF_PAIRS; i++)
+        if (strcmp(dt_hf_pairs[i].type, type) == 0)
+            return &dt_hf_pairs[i];
     return NULL;
 }
 
