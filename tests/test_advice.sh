@@ -8,7 +8,7 @@ set -u
 . "${srcdir:=.}/tests/shell.sh"
 # the items of a list: KEY|KEY=VALUE...|SECONDS, a line each
 items() { # FILE LIST
-    sed -n "/\"$2\": \\[/,/\\]/p" "$1" | awk -F'": ' '
+    sed -n "/\"$2\": \\[/,/^ *\\]/p" "$1" | awk -F'": ' '
         { gsub(/^ *"|,$/, ""); v = $2; gsub(/^"|"$/, "", v); at[$1] = v }
         /gpus_used/ { print at["key"] "|" at["set"] "|" at["iteration_s"] }'
 }
@@ -49,6 +49,8 @@ nothing_fits "gpus memory" mllm-72b-96 search.gpus=8
 nothing_fits "gpus memory" llama-70b-96 cluster.nodes=1 cluster.memory=80GB
 nothing_fits "microbatch recompute gpus memory" mllm-9b-96 train.microbatch=8 train.recompute=none \
     train.zero=1 train.schedule=1f1b search.gpus=12
+nothing_fits "recompute tp gpus memory" mllm-9b-96 train.schedule=1f1b train.microbatch=1 train.recompute=selective \
+    train.zero=0 'search.tp=[1]' cluster.memory=24GiB
 expect 3 "^search.gpus=" "$DISTTRAIN" simulate --no-runs mllm-72b-96 search.gpus=8
 
 # 70 billion parameters on 8 H100: what fits is said for any profile

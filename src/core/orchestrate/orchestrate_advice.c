@@ -238,6 +238,44 @@ static void cheaply(struct asked *a, const struct dt_search_input *stated,
         o->max_vpp = HINT_VPP;
 }
 
+/* The opened key with the plan's value, as the job would state it. */
+static void state_value(struct asked *a, const struct dt_search_input *stated,
+                        enum dt_orch_advice_key key, const struct dt_plan *p)
+{
+    const struct dt_plan_layout *llm = &p->modules[stated->model->llm].layout;
+    struct dt_search_options *o = &a->in.opt;
+
+    switch (key) {
+    case DT_ADVICE_RECOMPUTE:
+    case DT_ADVICE_ZERO:
+        for (int m = 0; m < p->n_modules; m++) {
+            *(key == DT_ADVICE_ZERO ? &o->zero[m] : &o->recompute[m]) = 0;
+            if (key == DT_ADVICE_ZERO)
+                a->in.zero[m] = p->modules[m].zero;
+            else
+                a->in.recompute[m] = p->modules[m].recompute;
+        }
+        break;
+    case DT_ADVICE_MICROBATCH:
+        o->max_microbatch = 0;
+        a->in.policy.microbatch = p->policy.microbatch;
+        break;
+    case DT_ADVICE_SCHEDULE:
+        o->schedules = 0;
+        a->in.policy.schedule = p->policy.schedule;
+        o->max_vpp = llm->vpp > 1 ? llm->vpp : stated->opt.max_vpp;
+        break;
+    case DT_ADVICE_CP:
+        o->max_cp = llm->cp;
+        break;
+    case DT_ADVICE_TP: /* the list is the value */
+    case DT_ADVICE_GPUS:
+    case DT_ADVICE_MEMORY:
+    case DT_ADVICE_N:
+        break;
+    }
+}
+
 static enum dt_status advise_open(struct advisor *v, enum dt_orch_advice_key key,
                                   const struct dt_plan *now, double layouts, struct dt_error *err)
 {
@@ -259,6 +297,11 @@ static enum dt_status advise_open(struct advisor *v, enum dt_orch_advice_key key
     }
     if (now)
         cheaply(&a, v->in, now, layouts);
+    DT_TRY(ask(v, &a, err, &fits, &best));
+    if (!fits)
+        return DT_OK;
+    /* with the value stated the search goes other ways: what is promised is what that gives */
+    state_value(&a, v->in, key, &best);
     DT_TRY(ask(v, &a, err, &fits, &best));
     if (fits)
         note_open(v, &a, key, &best);
