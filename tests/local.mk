@@ -87,6 +87,7 @@ check_PROGRAMS += \
 	tests/test_trace_perfetto \
 	tests/test_train \
 	tests/test_transport \
+	tests/test_with \
 	tests/test_zb_h1 \
 	tests/test_zero
 tests_test_rows_SOURCES = tests/test_rows.c src/cli/rows.c src/cli/table.c

@@ -421,6 +421,18 @@ static enum dt_status read_megatron_pp(struct dt_node map, const struct dt_key *
     return DT_OK;
 }
 
+static enum dt_status read_placement(struct dt_node map, const struct dt_key *key, void *into,
+                                     struct dt_error *err)
+{
+    static const char *const words[] = {"own", "auto", NULL};
+    struct dt_job *j = into;
+    int word = 0;
+
+    DT_TRY(dt_get_enum(map, key->name, words, &word, err));
+    j->search.guests = word == 1 ? ~0u : 0;
+    return DT_OK;
+}
+
 const struct dt_key dt_job_search_keys[] = {
     {.name = "strategy",
      .type = DT_KEY_WORD,
@@ -446,6 +458,12 @@ const struct dt_key dt_job_search_keys[] = {
      .read = read_tp,
      .fallback = "[1, 2, 4, 8], as far as a node is wide",
      .help = "tensor-parallel degrees to try"},
+    {.name = "placement",
+     .type = DT_KEY_OWN,
+     .form = "own or auto",
+     .read = read_placement,
+     .fallback = "auto on GPUs, own on CPUs",
+     .help = "auto: encoders and generators also on the GPUs of the LLM; own: never"},
     {.name = "max_vpp",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct dt_job, search.max_vpp),
@@ -518,6 +536,7 @@ enum dt_status dt_job_search(struct dt_node map, struct dt_node train, struct dt
     while (s->tp_mask > 1 &&
            1u << (31 - __builtin_clz(s->tp_mask)) > (unsigned)j->cluster.gpus_per_node)
         s->tp_mask &= ~(1u << (31 - __builtin_clz(s->tp_mask)));
+    s->guests = dt_cluster_is_cpu(&j->cluster) ? 0 : ~0u;
     DT_TRY(dt_keys_read(map, "search", dt_job_search_keys, j, err));
     dt_job_open_search(train, j);
     return check_vpp(map, j, err);

@@ -112,13 +112,18 @@ void dt_orch_formula_stats(const struct dt_search_input *in, const struct dt_pla
     const int llm = in->model->llm;
     int64_t slot = dt_plan_slot_samples(p, llm), slots = dt_plan_slots(p, llm);
     double interval = 0, staged_lm = 0, staged = 0, staged_warm = 0, pass = 0;
+    double interval_lm = 0, guests = 0,
+           staged_guests = 0; /* per slot, of guests on the LLM's GPUs */
 
     memset(out, 0, sizeof(*out));
     for (int m = 0; m < p->n_modules; m++) {
         const struct dt_plan_layout *l = &p->modules[m].layout;
+        bool guest = m != llm && !p->colocated && dt_plan_host(p, m) == llm;
         struct module_times t;
+        double mean, staged_m;
 
         module_times(in, p, m, &stats[m], &t);
+        mean = replica_share(slot, l->dp, false) * t.sample_s / l->pp;
         if (m == llm) {
             double c = p->policy.microbatch * t.sample_s, later = p->policy.microbatch * t.later_s;
             double w = dt_orch_llm_warmup_s(c, later, slots, l->pp, l->vpp);
@@ -127,16 +132,25 @@ void dt_orch_formula_stats(const struct dt_search_input *in, const struct dt_pla
             staged_warm += w;
             pass = dt_orch_llm_pass_s(c, later, w);
             staged_lm = p->policy.microbatch * t.slowest_s;
-        } else {
-            out->warmup_s += replica_share(slot, l->dp, false) * t.sample_s;
-            staged_warm += (double)dt_orch_samples_per_replica(slot, l->dp) * t.sample_s;
-            staged = fmax(staged, replica_share(slot, l->dp, true) * t.slowest_s);
+            interval_lm = mean;
+            continue;
         }
-        interval = fmax(interval, replica_share(slot, l->dp, false) * t.sample_s / l->pp);
+        out->warmup_s += replica_share(slot, l->dp, false) * t.sample_s;
+        staged_warm += (double)dt_orch_samples_per_replica(slot, l->dp) * t.sample_s;
+        staged_m = replica_share(slot, l->dp, true) * t.slowest_s;
+        if (guest) {
+            guests += mean * dt_plan_layout_gpus(l) / dt_plan_layout_gpus(&p->modules[llm].layout);
+            staged_guests += staged_m;
+        } else {
+            interval = fmax(interval, mean);
+            staged = fmax(staged, staged_m);
+        }
     }
+    interval = fmax(interval, interval_lm + guests);
     out->steady_s = (double)(slots - 1) * interval;
     out->total_s = out->warmup_s + out->steady_s;
-    out->staged_s = dt_orch_staged_s(staged_warm, (double)(slots - 1), staged_lm, staged, pass);
+    out->staged_s =
+        dt_orch_staged_s(staged_warm, (double)(slots - 1), staged_lm + staged_guests, staged, pass);
 }
 
 /* ---- what binds a plan ---- */
@@ -144,11 +158,25 @@ void dt_orch_formula_stats(const struct dt_search_input *in, const struct dt_pla
 static void binding_text(const struct dt_search_input *in, const struct dt_plan *p,
                          struct dt_orch_binding *b, double mean_ratio);
 
+/* Guests take turns with their host: what a slot takes them is added to what it takes the host. */
+static void add_guests(const struct dt_plan *p, struct dt_orch_binding *b)
+{
+    for (int m = 0; m < p->n_modules; m++) {
+        int host = dt_plan_host(p, m);
+
+        if (host == m || p->colocated)
+            continue;
+        b->interval_s[host] += b->interval_s[m];
+        b->ideal_s[host] += b->ideal_s[m] * dt_plan_layout_gpus(&p->modules[m].layout) /
+                            dt_plan_layout_gpus(&p->modules[host].layout);
+    }
+}
+
 enum dt_status dt_orch_plan_binding(const struct dt_search_input *in, const struct dt_plan *p,
                                     struct dt_error *err, struct dt_orch_binding *out)
 {
     int64_t slot = dt_plan_slot_samples(p, in->model->llm);
-    double ratio = 1;
+    double ratio[DT_MAX_MODULES];
     struct dt_orch_binding b;
 
     if (p->n_modules != in->model->n_modules)
@@ -165,13 +193,13 @@ enum dt_status dt_orch_plan_binding(const struct dt_search_input *in, const stru
         b.interval_s[m] = replica_share(slot, l->dp, true) * t.slowest_s;
         b.ideal_s[m] = replica_share(slot, l->dp, false) * t.sample_s / l->pp;
         b.stage_of[m] = t.slowest;
-        if (m == 0 || b.interval_s[m] > b.interval_s[b.module]) {
-            b.module = m;
-            b.stage = t.slowest;
-            ratio = t.sample_s > 0 ? t.slowest_s * l->pp / t.sample_s : 1;
-        }
+        ratio[m] = t.sample_s > 0 ? t.slowest_s * l->pp / t.sample_s : 1;
     }
-    binding_text(in, p, &b, ratio);
+    add_guests(p, &b);
+    for (int m = 1; m < p->n_modules; m++)
+        b.module = b.interval_s[m] > b.interval_s[b.module] ? m : b.module;
+    b.stage = b.stage_of[b.module];
+    binding_text(in, p, &b, ratio[b.module]);
     *out = b;
     return DT_OK;
 }

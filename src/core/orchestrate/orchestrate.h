@@ -19,6 +19,7 @@ struct dt_search_options {
     int max_microbatch;                 /* divisors of the global batch up to this; 0: empty */
     unsigned recompute[DT_MAX_MODULES]; /* bit r: enum dt_block_recompute r */
     unsigned zero[DT_MAX_MODULES];      /* bit z: level z */
+    unsigned guests;                    /* bit m: module m may lie on the GPUs of the LLM */
     unsigned tp_mask;                   /* bit t = TP 2^t allowed; default 0xf */
     int max_vpp; /* interleaving degrees tried for the LLM; 0 = as many as its blocks allow, up to 16 */
     int max_cp; /* context parallelism tried for the LLM; 0 = while a rank has 8,192 tokens of a sequence */

@@ -257,9 +257,16 @@ static inline double dt_orch_staged_s(double warm, double steps, double llm, dou
 
     return warm + (a > b ? a : b);
 }
+/* The layouts and policies of a candidate as a plan, not yet placed. */
+enum dt_status dt_orch_cand_layouts(struct dt_orch_table *t, const struct dt_orch_cand *c,
+                                    enum dt_plan_strategy strategy, struct dt_error *err,
+                                    struct dt_plan *out);
 enum dt_status dt_orch_cand_plan(struct dt_orch_table *t, const struct dt_orch_cand *c,
                                  enum dt_plan_strategy strategy, struct dt_error *err,
                                  struct dt_plan *out);
+/* Memory against the microbatches to be expected, where none are assigned. */
+enum dt_status dt_orch_check_expected(struct dt_orch_table *t, struct dt_plan *p,
+                                      struct dt_error *err);
 /* Fill predictions of n plans (timeline too when asked for), drop those whose assigned microbatches
  * do not fit and, if `sort`, order them: shortest timeline first, of those within 0.1 % of it the
  * one with the fewest GPUs.  Sorting needs no timeline of a plan that cannot be the shortest: those
@@ -273,6 +280,10 @@ enum dt_status dt_orch_sort(struct dt_plan *plans, int n, struct dt_error *err);
 enum dt_status dt_search_plans(struct dt_orch_table *t, const double *cap,
                                enum dt_plan_strategy strategy, struct dt_error *err,
                                struct dt_search_result *out);
+/* orchestrate_with.c: adds plans with guests on the LLM's GPUs to those of `out`, which may have none; best first.  Nothing
+ * where no module may be a guest, or where there are plans and they are not ranked. */
+enum dt_status dt_orch_place_guests(struct dt_orch_table *t, enum dt_plan_strategy strategy,
+                                    struct dt_error *err, struct dt_search_result *out);
 /* orchestrate_explain.c */
 void dt_orch_rejects_text(const struct dt_orch_table *t, char *out, size_t size);
 enum dt_status dt_orch_infeasible(const struct dt_orch_table *t, struct dt_error *err);

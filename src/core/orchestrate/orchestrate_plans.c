@@ -15,9 +15,9 @@ enum { POOL = 96 };
  * asked: the timeline hides warm-up that the formula counts in full. */
 #define LEAN_FORMULA 5e-3
 
-enum dt_status dt_orch_cand_plan(struct dt_orch_table *t, const struct dt_orch_cand *c,
-                                 enum dt_plan_strategy strategy, struct dt_error *err,
-                                 struct dt_plan *out)
+enum dt_status dt_orch_cand_layouts(struct dt_orch_table *t, const struct dt_orch_cand *c,
+                                    enum dt_plan_strategy strategy, struct dt_error *err,
+                                    struct dt_plan *out)
 {
     const struct dt_search_input *in = t->in;
     const struct dt_orch_pipe *pipe = &t->space.pipe[c->pipe];
@@ -40,8 +40,16 @@ enum dt_status dt_orch_cand_plan(struct dt_orch_table *t, const struct dt_orch_c
                (size_t)(c->of[m].pp * (llm ? pipe->vpp : 1) + 1) * sizeof(*e->split));
     }
     out->predicted.lower_bound_s = c->lower_bound_s;
-    DT_TRY(dt_plan_place(out, in->cluster, err));
-    return dt_plan_validate(out, in->model, in->cluster, err);
+    return DT_OK;
+}
+
+enum dt_status dt_orch_cand_plan(struct dt_orch_table *t, const struct dt_orch_cand *c,
+                                 enum dt_plan_strategy strategy, struct dt_error *err,
+                                 struct dt_plan *out)
+{
+    DT_TRY(dt_orch_cand_layouts(t, c, strategy, err, out));
+    DT_TRY(dt_plan_place(out, t->in->cluster, err));
+    return dt_plan_validate(out, t->in->model, t->in->cluster, err);
 }
 
 struct round { /* one pass of search and ranking */

@@ -107,9 +107,8 @@ enum dt_status dt_orch_plan_timeline_s(const struct dt_search_input *in, const s
 
 /* ---- ranking ---- */
 
-/* Memory against the microbatches to be expected, where none are assigned. */
-static enum dt_status check_expected(struct dt_orch_table *t, struct dt_plan *p,
-                                     struct dt_error *err)
+enum dt_status dt_orch_check_expected(struct dt_orch_table *t, struct dt_plan *p,
+                                      struct dt_error *err)
 {
     const struct dt_search_input *in = t->in;
     struct dt_work work[DT_MAX_MODULES];
@@ -147,7 +146,7 @@ static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *
     }
     *closer = first && all > ops;
     t->ops += (int64_t)dt_orch_plan_ops(&part, in->model->llm);
-    DT_TRY(check_expected(t, p, err));
+    DT_TRY(dt_orch_check_expected(t, p, err));
     expected = q->mem_bytes_max;
     dt_plan_unpin(&part);
     DT_TRY(dt_plan_place(&part, in->cluster, err));
@@ -165,11 +164,11 @@ static enum dt_status predict(struct dt_orch_table *t, struct dt_plan *p, bool f
     int64_t budget = in->opt.budget > 0 ? in->opt.budget : DT_SEARCH_BUDGET;
 
     if (!in->opt.rank || dt_orch_plan_least_s(t, p) > limit * CERTAIN)
-        return check_expected(t, p, err);
+        return dt_orch_check_expected(t, p, err);
     if (t->ops < budget || isinf(limit))
         return ranking_timeline(t, p, first, err, closer);
     t->untimed++;
-    return check_expected(t, p, err);
+    return dt_orch_check_expected(t, p, err);
 }
 
 static double seconds_of(const struct dt_plan *p)

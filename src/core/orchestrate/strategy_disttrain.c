@@ -32,9 +32,15 @@ static enum dt_status colocated(struct dt_orch_table *t, struct dt_error *err,
 static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
                            struct dt_search_result *out)
 {
+    enum dt_status st;
+
     if (t->gpus < t->in->model->n_modules)
         return colocated(t, err, out);
-    return dt_search_plans(t, NULL, DT_STRATEGY_DISTTRAIN, err, out);
+    st = dt_search_plans(t, NULL, DT_STRATEGY_DISTTRAIN, err, out);
+    if (st != DT_OK && st != DT_ERR_INFEASIBLE)
+        return st;
+    DT_TRY(dt_orch_place_guests(t, DT_STRATEGY_DISTTRAIN, err, out));
+    return out->n > 0 ? DT_OK : st;
 }
 
 const struct dt_orch_planner dt_orch_planner_disttrain = {.plan = plan};

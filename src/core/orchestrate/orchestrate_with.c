@@ -1,0 +1,683 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The search over placements: encoders and generators as guests on the GPUs of the LLM.
+ *
+ * The plans of the other search give every module GPUs of its own.  Here, for every set of guests,
+ *
+ *   hosts      all layouts of the LLM that fit, by the staged formula with the guests' work spread over the LLM's GPUs;
+ *              the modules that are no guests need the GPUs that are left
+ *   the rest   the fastest layouts on the GPUs that the LLM leaves
+ *   guests     lanes and replicas over the host's GPUs, the least loaded first, of which the memory of the GPUs, LLM and
+ *              all guests together, decides
+ *
+ * and the timelines of the best of them, until their bounds reach the best timeline or the budget is spent.  The
+ * formula only says what is looked at first. */
+#include "base/mem.h"
+#include "core/orchestrate/orchestrate_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The formula of a plan may be so far above its timeline: it counts in full what the timeline hides. */
+#define SLACK 1.03
+
+enum {
+    /* of a schedule: layouts of the LLM with a set of guests that are worth a plan; on few GPUs */
+    HOSTS_MAX = 24,
+    FEW_HOSTS_MAX = 96,
+    OPTIONS_MAX = 24, /* layouts of one guest */
+    COMBOS_MAX = 48,  /* layouts of all guests of a host whose memory may be asked for */
+    SWIFT_SLOTS = 8,
+    SETS_MAX = 32,
+    PLANS_MAX = 120,
+    FEW_PLANS_MAX = 1200,
+    FEW_GPUS = 16,         /* on so few every number of replicas is tried */
+    GUEST_BUDGET = 600000, /* ops of programs that are timed */
+    LONG_PROGRAM = 40000,  /* ops of 256 samples: such plans would take the time of many others */
+};
+
+struct host {
+    double score;    /* seconds of an iteration by the formula */
+    double interval; /* of a slot, with the guests */
+    unsigned set;    /* bit m: module m is a guest */
+    struct dt_orch_cand c;
+    /* Its guests take the layouts of the least load, or rather those that a microbatch passes fast: the pipeline waits
+     * for them.  Of each order, combinations that have had their turn. */
+    bool swift;
+    int tried[2];
+};
+
+struct option { /* one layout of a guest */
+    struct dt_orch_choice of;
+    double load; /* seconds of an iteration that a GPU works for it, and its first microbatch */
+    double pass; /* seconds of a microbatch, forward and backward */
+};
+
+struct placing {
+    struct dt_orch_table *t;
+    const struct dt_search_input *in;
+    struct dt_search_result *out;
+    enum dt_plan_strategy strategy;
+    int llm, n_sets, hosts_max, plans_max;
+    unsigned set[SETS_MAX];
+    double limit; /* what the formula may come to */
+    /* by schedule: the formula is off by another factor for each */
+    struct hosts {
+        int n;
+        struct host h[FEW_HOSTS_MAX];
+    } hosts[DT_SCHED_N];
+};
+
+/* ---- sets of guests ---- */
+
+/* All of up to three modules; of more, each alone, all of a role, and all. */
+static void list_sets(struct placing *w)
+{
+    unsigned of_role[2] = {0, 0}, all;
+    int n = 0;
+
+    for (int m = 0; m < w->in->model->n_modules; m++)
+        if (m != w->llm && (w->in->opt.guests >> m & 1)) {
+            of_role[w->in->model->modules[m].role == DT_ROLE_GENERATOR] |= 1U << m;
+            n++;
+        }
+    all = of_role[0] | of_role[1];
+    for (unsigned s = 1; s <= all && all; s++) {
+        bool single = (s & (s - 1)) == 0;
+
+        if ((s & ~all) != 0 || w->n_sets == SETS_MAX)
+            continue;
+        if (n <= 3 || single || s == of_role[0] || s == of_role[1] || s == all)
+            w->set[w->n_sets++] = s;
+    }
+}
+
+/* ---- hosts ---- */
+
+struct view { /* a layout of the LLM */
+    int pipe, microbatch, gpus;
+    struct dt_orch_choice of;
+    int64_t slot;
+    double bound; /* cell_bound */
+    double steps, base, pass, interval;
+};
+
+static struct hosts *hosts_of(struct placing *w, const struct view *v)
+{
+    return &w->hosts[w->t->space.pipe[v->pipe].schedule];
+}
+
+static double threshold(struct placing *w, const struct view *v)
+{
+    const struct hosts *o = hosts_of(w, v);
+
+    return o->n < w->hosts_max ? w->limit : fmin(w->limit, o->h[w->hosts_max - 1].score);
+}
+
+/* The LLM that only differs in its chunks. */
+static bool same_but_chunks(const struct host *a, unsigned set, const struct view *v, int llm)
+{
+    const struct dt_orch_choice *x = &a->c.of[llm], *y = &v->of;
+
+    return a->set == set && a->c.microbatch == v->microbatch && x->lane == y->lane &&
+           x->dp == y->dp && x->pp == y->pp && x->recompute == y->recompute;
+}
+
+static void keep_host(struct placing *w, unsigned set, const struct view *v, double score,
+                      double interval)
+{
+    struct hosts *o = hosts_of(w, v);
+    struct host *h = o->h;
+    int at = 0, end = o->n;
+
+    while (at < o->n && h[at].score <= score) {
+        if (same_but_chunks(&h[at], set, v, w->llm))
+            return;
+        at++;
+    }
+    for (int i = at; i < o->n; i++)
+        if (same_but_chunks(&h[i], set, v, w->llm)) {
+            end = i;
+            break;
+        }
+    if (end == o->n && o->n < w->hosts_max)
+        o->n++;
+    else if (end == w->hosts_max)
+        end--;
+    if (at > end)
+        return;
+    memmove(h + at + 1, h + at, (size_t)(end - at) * sizeof(*h));
+    memset(&h[at], 0, sizeof(h[at]));
+    h[at].score = score;
+    h[at].interval = interval;
+    h[at].set = set;
+    h[at].c.pipe = (uint8_t)v->pipe;
+    h[at].c.microbatch = (uint8_t)v->microbatch;
+    h[at].c.of[w->llm] = v->of;
+    h[at].c.gpus = v->gpus;
+    h[at].c.lower_bound_s = v->bound;
+}
+
+/* Seconds of an iteration with these guests, by the formula; *interval of a slot on the LLM. */
+static double score_of(const struct placing *w, const struct view *v, unsigned set,
+                       double *interval)
+{
+    const struct dt_orch_space *space = &w->t->space;
+    double warm = v->base, guests = 0, rest = 0;
+    int left = w->t->gpus - v->gpus, lanes = 0;
+
+    for (int m = 0; m < w->in->model->n_modules; m++) {
+        const struct dt_orch_least *l = &w->t->least[m][space->pipe[v->pipe].split];
+
+        if (m == w->llm)
+            continue;
+        warm += l->sample_s;
+        if (set >> m & 1)
+            guests += (double)v->slot * l->gpu_s;
+        else
+            rest += (double)v->slot * l->gpu_s;
+        lanes += set >> m & 1 ? 0 : l->lane_gpus;
+    }
+    if (lanes > left)
+        return HUGE_VAL;
+    *interval = v->interval + guests / v->gpus;
+    return dt_orch_staged_s(warm, v->steps, *interval, left > 0 ? rest / left : 0, v->pass);
+}
+
+static bool llm_fits(const struct placing *w, struct view *v)
+{
+    const struct dt_orch_modes *o = &w->t->space.of[w->llm];
+    struct dt_orch_question q = {.m = w->llm,
+                                 .pipe = v->pipe,
+                                 .microbatch = v->microbatch,
+                                 .dp_lm = v->of.dp,
+                                 .pp_lm = v->of.pp};
+
+    for (int m = 0; m < w->in->model->n_modules; m++)
+        if (w->in->model->modules[m].role == DT_ROLE_GENERATOR)
+            q.gen_pp = 1;
+    for (int z = 0; z < o->n_zero; z++) {
+        v->of.zero = (uint8_t)z;
+        q.of = v->of;
+        if (dt_orch_table_fits(w->t, &q))
+            return true;
+    }
+    return false;
+}
+
+/* No timeline with this LLM undercuts it. */
+static double floor_s(const struct view *v, double c, double later, const struct dt_orch_pipe *pipe)
+{
+    if (pipe->vpp == 1 && !pipe->split)
+        return c + v->steps * v->interval;
+    return fmax(c - later, (v->steps + 1) * v->interval);
+}
+
+/* One way of running the LLM's blocks in a layout. */
+static void try_host(struct placing *w, struct view *v)
+{
+    const struct dt_orch_pipe *pipe = &w->t->space.pipe[v->pipe];
+    struct dt_orch_times *x =
+        dt_orch_times_of(w->t, w->llm, v->of.lane, v->of.recompute, v->microbatch, pipe->split);
+    double micro = w->t->space.microbatch[v->microbatch], c, later, least;
+    const struct dt_orch_stage_entry *e;
+    struct dt_search_stats *stats = &w->out->stats;
+    bool fits = false;
+
+    if (!x)
+        return;
+    c = micro * x->sample_s;
+    later = micro * x->later_s;
+    v->base = dt_orch_llm_warmup_s(c, later, (int64_t)v->steps + 1, v->of.pp, pipe->vpp);
+    v->pass = dt_orch_llm_pass_s(c, later, v->base);
+    v->interval = c / v->of.pp;
+    least = floor_s(v, c, later, pipe);
+    if (least > threshold(w, v) && !(stats->floor_s > 0 && least < stats->floor_s))
+        return;
+    e = dt_orch_stage_of(w->t, w->llm, x, v->of.pp, pipe->vpp);
+    if (!e)
+        return;
+    v->interval = micro * e->max_s;
+    least = floor_s(v, c, later, pipe);
+    stats->candidates++;
+    for (int i = 0; i < w->n_sets; i++) {
+        double interval = 0, score = score_of(w, v, w->set[i], &interval);
+
+        if (score >= threshold(w, v))
+            continue;
+        if (!fits && !(fits = llm_fits(w, v)))
+            return;
+        keep_host(w, w->set[i], v, score, interval);
+    }
+    if (stats->floor_s > 0 && least < stats->floor_s && (fits || llm_fits(w, v)))
+        stats->floor_s = least;
+}
+
+static void depths_of(struct placing *w, struct view *v, int lane_gpus)
+{
+    int blocks = w->in->model->modules[w->llm].n_blocks, vpp = w->t->space.pipe[v->pipe].vpp;
+
+    for (int pp = vpp > 1 ? 2 : 1; pp * vpp <= blocks && pp * v->of.dp * lane_gpus <= w->t->gpus;
+         pp++) {
+        v->of.pp = (int16_t)pp;
+        v->gpus = pp * v->of.dp * lane_gpus;
+        for (int r = 0; r < w->t->space.of[w->llm].n_recompute && !w->t->nomem; r++) {
+            v->of.recompute = (uint8_t)r;
+            try_host(w, v);
+        }
+    }
+}
+
+/* The formula of no plan of the cell is below it, whoever is a guest: the work of a slot on all GPUs at once. */
+static double cell_bound(struct placing *w, const struct view *v)
+{
+    const struct dt_orch_pipe *pipe = &w->t->space.pipe[v->pipe];
+    double micro = w->t->space.microbatch[v->microbatch], gpus = w->t->gpus, work = 0;
+    double sample = HUGE_VAL, base = HUGE_VAL, lm;
+
+    for (int r = 0; r < w->t->space.of[w->llm].n_recompute; r++) {
+        struct dt_orch_times *x =
+            dt_orch_times_of(w->t, w->llm, v->of.lane, r, v->microbatch, pipe->split);
+
+        if (!x)
+            return 0;
+        sample = fmin(sample, x->sample_s);
+        base = fmin(base, micro * fmax(0, x->sample_s / pipe->vpp - 2 * x->later_s));
+    }
+    for (int m = 0; m < w->in->model->n_modules; m++)
+        work += m == w->llm ? 0 : (double)v->slot * w->t->least[m][pipe->split].gpu_s;
+    lm = (double)v->slot * dt_orch_lane_gpus(&w->t->space.of[w->llm].lane[v->of.lane]) * sample;
+    base = pipe->split ? base
+                       : fmax(base, lm / gpus); /* the first slot is not faster than the others */
+    return base + work / gpus + v->steps * (work + lm) / gpus;
+}
+
+static void find_hosts(struct placing *w)
+{
+    struct dt_search_stats *stats = &w->out->stats;
+    const struct dt_orch_space *s = &w->t->space;
+    int64_t batch = w->in->policy.global_batch;
+
+    for (int p = 0; p < s->n_pipes; p++)
+        for (int i = 0; i < s->n_microbatches; i++)
+            for (int l = 0; l < s->of[w->llm].n_lanes; l++) {
+                int lane = dt_orch_lane_gpus(&s->of[w->llm].lane[l]);
+
+                for (int dp = 1; dp * lane <= w->t->gpus && dp <= batch / s->microbatch[i]; dp++) {
+                    struct view v = {.pipe = p, .microbatch = i, .of = {.lane = (uint8_t)l}};
+
+                    v.slot = (int64_t)dp * s->microbatch[i];
+                    if (batch % v.slot != 0 ||
+                        dt_orch_table_min_gpus(w->t, w->llm, lane, dp) > w->t->gpus)
+                        continue;
+                    v.of.dp = dp;
+                    v.steps = (double)(batch / v.slot) - 1;
+                    v.bound = cell_bound(w, &v);
+                    if (w->n_sets > 0)
+                        stats->lower_bound_s = stats->lower_bound_s > 0
+                                                   ? fmin(stats->lower_bound_s, v.bound)
+                                                   : v.bound;
+                    depths_of(w, &v, lane);
+                }
+            }
+}
+
+/* ---- modules on GPUs of their own ---- */
+
+/* Does this layout of a module with GPUs of its own fit beside the host? */
+static bool own_fits(struct placing *w, const struct host *h, int m,
+                     const struct dt_orch_choice *of)
+{
+    const struct dt_orch_choice *llm = &h->c.of[w->llm];
+    const struct dt_orch_question q = {
+        .m = m,
+        .of = *of,
+        .pipe = h->c.pipe,
+        .microbatch = h->c.microbatch,
+        .dp_lm = llm->dp,
+        .pp_lm = llm->pp,
+        .gen_pp = w->in->model->modules[m].role == DT_ROLE_GENERATOR ? of->pp : 1};
+
+    return dt_orch_table_fits(w->t, &q);
+}
+
+struct own { /* layouts of a module on `left` GPUs of its own, as they come */
+    int m, left, gpus;
+    double best; /* the least score yet */
+};
+
+/* One lane and depth: the replicas with the least time of a slot, the fewest of them; where a slot outlasts the host's, it
+ * is the interval that counts. */
+static void try_own(struct placing *w, struct host *h, struct own *o, int lane, int recompute,
+                    int pp)
+{
+    const struct dt_orch_space *s = &w->t->space;
+    int64_t slot = (int64_t)h->c.of[w->llm].dp * s->microbatch[h->c.microbatch];
+    int gpus = pp * dt_orch_lane_gpus(&s->of[o->m].lane[lane]);
+    struct dt_orch_times *x =
+        dt_orch_times_of(w->t, o->m, lane, recompute, 0, s->pipe[h->c.pipe].split);
+    const struct dt_orch_stage_entry *e = x ? dt_orch_stage_of(w->t, o->m, x, pp, 1) : NULL;
+    int64_t most = o->left / gpus < slot ? o->left / gpus : slot;
+
+    for (int64_t k = most > 0 ? (slot + most - 1) / most : slot + 1; e && k <= slot; k++) {
+        struct dt_orch_choice of = {(uint8_t)lane, (uint8_t)recompute, 0, (int16_t)pp,
+                                    (int)((slot + k - 1) / k)};
+        double pass = (double)k * x->sample_s, late = (double)k * e->max_s - h->interval;
+        double score = pass + (late > 0 ? late * (double)(w->in->policy.global_batch / slot) : 0);
+
+        if (score > o->best || (score == o->best && of.dp * gpus >= o->gpus))
+            return; /* fewer replicas take longer */
+        if (!own_fits(w, h, o->m, &of))
+            continue;
+        o->best = score;
+        o->gpus = of.dp * gpus;
+        h->c.of[o->m] = of;
+    }
+}
+
+/* The fastest way through module m on at most so many GPUs of its own; false: it fits on none. */
+static bool choose_own(struct placing *w, struct host *h, int m, int left)
+{
+    const struct dt_orch_modes *modes = &w->t->space.of[m];
+    struct own o = {.m = m, .left = left, .best = HUGE_VAL};
+
+    for (int l = 0; l < modes->n_lanes; l++)
+        for (int r = 0; r < modes->n_recompute; r++)
+            for (int pp = 1; pp <= w->in->model->modules[m].n_blocks &&
+                             pp * dt_orch_lane_gpus(&modes->lane[l]) <= left;
+                 pp++)
+                try_own(w, h, &o, l, r, pp);
+    return o.gpus > 0;
+}
+
+/* ---- guests ---- */
+
+/* Seconds of an iteration that a GPU of the guest works, and what its first microbatch takes. */
+static double load_of(int64_t batch, int64_t slot, int64_t dp, double sample_s)
+{
+    int64_t mbs = dp > slot ? (batch + dp - 1) / dp : batch / slot * ((slot + dp - 1) / dp);
+    int64_t first = dp > slot ? 1 : (slot + dp - 1) / dp;
+
+    return (double)(mbs + first) * sample_s;
+}
+
+static void keep_option(struct option *o, int *n, const struct option *x)
+{
+    int at = *n;
+
+    for (int i = 0; i < *n; i++)
+        if (memcmp(&o[i].of, &x->of, sizeof(x->of)) == 0)
+            return;
+    if (at == OPTIONS_MAX && o[--at].load <= x->load)
+        return;
+    for (; at > 0 && o[at - 1].load > x->load; at--)
+        o[at] = o[at - 1];
+    o[at] = *x;
+    *n += *n < OPTIONS_MAX;
+}
+
+/* Numbers of replicas worth a try on `most` lanes: on few all; else the most, the most that share the batch evenly, the
+ * most that share slots evenly, those that fill whole stages of the host, and those of a slot. */
+static void replicas_of(const struct placing *w, int most, int64_t slot, int stages,
+                        struct option *x, double sample_s, struct option *o, int *n)
+{
+    int64_t batch = w->in->policy.global_batch;
+
+    most = most < batch ? most : (int)batch;
+    for (int dp = 1; dp <= most; dp++) {
+        bool even = batch % dp == 0, slots = dp > slot ? dp % slot == 0 : slot % dp == 0;
+        bool whole = (int64_t)dp * stages % most == 0;
+
+        if (most > FEW_GPUS && dp != most && !(even && (slots || 4 * dp > 3 * most)) && !whole)
+            continue;
+        x->of.dp = dp;
+        x->load = load_of(batch, slot, dp, sample_s);
+        x->pass = (double)(dp > slot ? 1 : (slot + dp - 1) / dp) * sample_s;
+        keep_option(o, n, x);
+    }
+}
+
+static int options_of(struct placing *w, const struct host *h, int m, struct option *o)
+{
+    const struct dt_orch_choice *llm = &h->c.of[w->llm];
+    const struct dt_orch_space *s = &w->t->space;
+    int64_t slot = (int64_t)llm->dp * s->microbatch[h->c.microbatch];
+    int n = 0;
+
+    for (int l = 0; l < s->of[m].n_lanes; l++)
+        for (int r = 0; r < s->of[m].n_recompute; r++) {
+            struct dt_orch_times *x = dt_orch_times_of(w->t, m, l, r, 0, s->pipe[h->c.pipe].split);
+            int most = h->c.gpus / dt_orch_lane_gpus(&s->of[m].lane[l]);
+            struct option y;
+
+            memset(&y, 0, sizeof(y)); /* compared as bytes */
+            y.of.lane = (uint8_t)l;
+            y.of.recompute = (uint8_t)r;
+            y.of.pp = 1;
+            if (x && most > 0)
+                replicas_of(w, most, slot, llm->pp, &y, x->sample_s, o, &n);
+        }
+    return n;
+}
+
+/* The plan of a host with these layouts of its guests; DT_ERR_INFEASIBLE or DT_ERR_INPUT: there is none. */
+static enum dt_status plan_of(struct placing *w, const struct host *h, struct dt_error *err,
+                              struct dt_plan *out)
+{
+    DT_TRY(dt_orch_cand_layouts(w->t, &h->c, w->strategy, err, out));
+    for (int m = 0; m < out->n_modules; m++)
+        out->modules[m].with = h->set >> m & 1 ? (uint8_t)(w->llm + 1) : 0;
+    DT_TRY(dt_plan_place(out, w->in->cluster, err));
+    DT_TRY(dt_plan_validate(out, w->in->model, w->in->cluster, err));
+    return dt_orch_check_expected(w->t, out, err);
+}
+
+struct combo { /* an option of each guest */
+    double load;
+    uint8_t of[DT_MAX_MODULES];
+};
+
+static void keep_combo(struct combo *out, int *n, const struct combo *c)
+{
+    int at = *n;
+
+    if (at == COMBOS_MAX && out[--at].load <= c->load)
+        return;
+    for (; at > 0 && out[at - 1].load > c->load; at--)
+        out[at] = out[at - 1];
+    out[at] = *c;
+    *n += *n < COMBOS_MAX;
+}
+
+/* Combinations of the guests' options, the least loaded first. */
+static int list_combos(struct option (*o)[OPTIONS_MAX], const int *n, int guests, double slots,
+                       struct combo *out)
+{
+    static const int cap_of[] = {0, OPTIONS_MAX, OPTIONS_MAX, 8, 4}; /* a few hundred in all */
+    int cap = guests < 5 ? cap_of[guests] : 2, n_out = 0, g = 0;
+    uint8_t at[DT_MAX_MODULES] = {0};
+
+    while (g < guests) {
+        struct combo c = {0};
+
+        for (int i = 0; i < guests; i++) {
+            c.load += o[i][at[i]].load + slots * o[i][at[i]].pass;
+            c.of[i] = at[i];
+        }
+        keep_combo(out, &n_out, &c);
+        for (g = 0; g < guests && ++at[g] >= (n[g] < cap ? n[g] : cap); g++)
+            at[g] = 0;
+    }
+    return n_out;
+}
+
+/* The next plan of a host that fits; *found = false: there are no more. */
+static enum dt_status next_plan(struct placing *w, struct host *h, struct dt_error *err,
+                                struct dt_plan *out, bool *found)
+{
+    struct option o[DT_MAX_MODULES][OPTIONS_MAX];
+    struct combo combo[COMBOS_MAX];
+    int n[DT_MAX_MODULES], module[DT_MAX_MODULES], guests = 0, left = w->t->gpus - h->c.gpus;
+    int n_combos, later = 0; /* GPUs that modules still to come need at least */
+
+    *found = false;
+    for (int m = 0; m < w->in->model->n_modules; m++)
+        later += m == w->llm || (h->set >> m & 1) ? 0 : w->t->least[m][0].lane_gpus;
+    for (int m = 0; m < w->in->model->n_modules; m++) {
+        if (h->set >> m & 1) {
+            module[guests] = m;
+            n[guests] = options_of(w, h, m, o[guests]);
+            if (n[guests++] == 0)
+                return DT_OK;
+        } else if (m != w->llm) {
+            later -= w->t->least[m][0].lane_gpus;
+            if (!choose_own(w, h, m, left - later))
+                return DT_OK;
+            left -= dt_orch_lane_gpus(&w->t->space.of[m].lane[h->c.of[m].lane]) * h->c.of[m].pp *
+                    h->c.of[m].dp;
+        }
+    }
+    n_combos = list_combos(o, n, guests, h->swift ? SWIFT_SLOTS : 0, combo);
+    while (h->tried[h->swift] < n_combos) {
+        const struct combo *c = &combo[h->tried[h->swift]++];
+        enum dt_status st;
+
+        for (int i = 0; i < guests; i++)
+            h->c.of[module[i]] = o[i][c->of[i]].of;
+        st = plan_of(w, h, err, out);
+        if (st == DT_OK) {
+            *found = true;
+            return DT_OK;
+        }
+        if (st != DT_ERR_INFEASIBLE && st != DT_ERR_INPUT)
+            return st;
+    }
+    return DT_OK;
+}
+
+/* ---- timelines ---- */
+
+static bool is_long(const struct placing *w, const struct dt_plan *p)
+{
+    double share = fmin(1, 256.0 / (double)p->policy.global_batch);
+
+    return share * dt_orch_plan_ops(p, w->llm) > LONG_PROGRAM;
+}
+
+/* Is plans[n] among those before it? */
+static bool is_listed(const struct dt_plan *plans, int n)
+{
+    const struct dt_plan *p = &plans[n];
+
+    for (int i = 0; i < n; i++) {
+        bool same = plans[i].policy.schedule == p->policy.schedule &&
+                    plans[i].policy.microbatch == p->policy.microbatch;
+
+        for (int m = 0; m < p->n_modules && same; m++)
+            same = memcmp(&plans[i].modules[m].layout, &p->modules[m].layout,
+                          sizeof(p->modules[m].layout)) == 0 &&
+                   plans[i].modules[m].with == p->modules[m].with &&
+                   plans[i].modules[m].recompute == p->modules[m].recompute;
+        if (same)
+            return true;
+    }
+    return false;
+}
+
+/* Two plans of every host, on few GPUs more; plans[] has room for plans_max. */
+static enum dt_status list_plans(struct placing *w, struct dt_error *err, struct dt_plan *plans,
+                                 int *n)
+{
+    int rounds = w->t->gpus <= FEW_GPUS ? COMBOS_MAX : 2;
+
+    for (int k = 0; k < rounds; k++)
+        for (int i = 0; i < w->hosts_max * DT_SCHED_N && *n < w->plans_max; i++) {
+            struct hosts *o = &w->hosts[i % DT_SCHED_N];
+            struct host *h = &o->h[i / DT_SCHED_N];
+            bool found;
+
+            if (i / DT_SCHED_N >= o->n)
+                continue;
+            h->swift = k % 2;
+            DT_TRY(next_plan(w, h, err, &plans[*n], &found));
+            if (!found || is_long(w, &plans[*n]) || is_listed(plans, *n))
+                continue;
+            dt_orch_formula_stats(w->in, &plans[*n], w->t->work, &plans[*n].predicted);
+            plans[(*n)++].predicted.lower_bound_s = h->c.lower_bound_s;
+        }
+    return w->t->nomem ? dt_error_nomem(err, "planner search") : DT_OK;
+}
+
+/* Ranks them beside the best plan so far, which says when one need not be timed; of the budget, so much is theirs. */
+static enum dt_status rank_plans(struct placing *w, struct dt_plan *plans, int *n,
+                                 struct dt_error *err)
+{
+    int64_t budget = w->in->opt.budget > 0 ? w->in->opt.budget : DT_SEARCH_BUDGET;
+    int64_t spent = w->t->ops, begin = budget > GUEST_BUDGET ? budget - GUEST_BUDGET : 0;
+    enum dt_status st;
+
+    w->t->ops = begin;
+    st = dt_orch_rank(w->t, plans, n, true, err);
+    w->t->ops += spent - begin;
+    return st;
+}
+
+/* The plans of `out`, and those of these that are new: the ones with guests. */
+static enum dt_status merge_plans(struct dt_search_result *out, const struct dt_plan *plans, int n,
+                                  struct dt_error *err)
+{
+    struct dt_plan *all = dt_realloc(out->plans, ((size_t)out->n + (size_t)n + 1) * sizeof(*all));
+
+    if (!all)
+        return dt_error_nomem(err, "plans");
+    out->plans = all;
+    for (int i = 0; i < n; i++)
+        if (dt_plan_shares(&plans[i]))
+            all[out->n++] = plans[i];
+    return out->n > 1 ? dt_orch_sort(all, out->n, err) : DT_OK;
+}
+
+static enum dt_status place(struct placing *w, struct dt_plan *plans, struct dt_error *err)
+{
+    int k = w->in->opt.k > 0 ? w->in->opt.k : 8, n = 0;
+
+    list_sets(w);
+    find_hosts(w);
+    if (w->out->n > 0)
+        plans[n++] = w->out->plans[0];
+    DT_TRY(list_plans(w, err, plans, &n));
+    DT_TRY(rank_plans(w, plans, &n, err));
+    DT_TRY(merge_plans(w->out, plans, n, err));
+    w->out->n = w->out->n < k ? w->out->n : k;
+    return DT_OK;
+}
+
+enum dt_status dt_orch_place_guests(struct dt_orch_table *t, enum dt_plan_strategy strategy,
+                                    struct dt_error *err, struct dt_search_result *out)
+{
+    const struct dt_search_options *o = &t->in->opt;
+    bool few = t->gpus <= FEW_GPUS;
+    struct placing *w;
+    struct dt_plan *plans;
+    enum dt_status st;
+
+    if (o->guests == 0 || o->uniform || t->in->model->n_modules < 2)
+        return DT_OK;
+    if (!o->rank && out->n > 0) /* the formula alone does not tell */
+        return DT_OK;
+    w = dt_calloc(1, sizeof(*w));
+    plans = dt_calloc(few ? FEW_PLANS_MAX : PLANS_MAX, sizeof(*plans));
+    if (w && plans) {
+        *w = (struct placing){.t = t, .in = t->in, .out = out, .strategy = strategy};
+        w->llm = t->in->model->llm;
+        w->hosts_max = few ? FEW_HOSTS_MAX : HOSTS_MAX;
+        w->plans_max = few ? FEW_PLANS_MAX : PLANS_MAX;
+        w->limit = out->n > 0 ? (few ? 2 : SLACK) * out->plans[0].predicted.timeline_s : HUGE_VAL;
+        st = place(w, plans, err);
+    } else {
+        st = dt_error_nomem(err, "planner search");
+    }
+    dt_free(plans);
+    dt_free(w);
+    return st;
+}
