@@ -174,49 +174,61 @@ static enum dt_status published(struct dt_orch_table *t, struct dt_error *err,
 
 /* ---- searched ---- */
 
-/* Seconds of an iteration by stages: all of them once, then the slowest for every other microbatch.  Encoders and
- * generators are stages here, which take a microbatch at once. */
+struct stages {        /* seconds of a microbatch */
+    double llm, later; /* the whole LLM; of it, what a split backward puts off */
+    double llm_slowest, others_slowest, others;
+};
+
+/* Adds module m.  Encoders and generators are stages here, which take a microbatch at once; the timer takes them sample
+ * by sample. */
+static void add_stages(const struct dt_orch_table *t, const struct dt_plan *p, int m,
+                       struct stages *x)
+{
+    const struct dt_plan_module *mp = &p->modules[m];
+    const struct dt_block_shard shard = dt_plan_shard(mp);
+    bool llm = m == t->in->model->llm;
+    double stage[DT_MAX_VSTAGES] = {0}, k = p->policy.microbatch, sum = 0, later = 0;
+    struct dt_orch_work_stats w = t->work[m];
+    struct dt_orch_block_timer timer;
+
+    if (!llm) {
+        w.n *= k;
+        w.tokens *= k;
+        w.tokens_sq *= k;
+    }
+    dt_orch_block_timer_init(&timer, t->in, p, m, &shard, &w);
+    for (int v = 0; v < mp->layout.pp * mp->layout.vpp; v++)
+        for (int b = mp->split[v]; b < mp->split[v + 1]; b++) {
+            double put_off, s = dt_orch_block_timer_s(&timer, b, &put_off) * (llm ? k : 1);
+
+            stage[v % mp->layout.pp] += s;
+            sum += s;
+            later += k * put_off;
+        }
+    if (!llm) {
+        x->others += sum;
+        x->others_slowest = fmax(x->others_slowest, sum);
+        return;
+    }
+    x->llm = sum;
+    x->later = later;
+    for (int s = 0; s < mp->layout.pp; s++)
+        x->llm_slowest = fmax(x->llm_slowest, stage[s]);
+}
+
+/* Seconds of an iteration: all stages once, then the slowest for every other microbatch. */
 static double by_stages_s(const struct dt_orch_table *t, const struct dt_plan *p)
 {
-    const struct dt_search_input *in = t->in;
-    double slots = (double)dt_plan_slots(p, in->model->llm), k = p->policy.microbatch;
-    double warm = 0, others = 0, slowest = 0, all = 0, later = 0;
+    const struct dt_plan_layout *l = &p->modules[t->in->model->llm].layout;
+    int64_t slots = dt_plan_slots(p, t->in->model->llm);
+    struct stages x = {0};
+    double fill;
 
-    for (int m = 0; m < p->n_modules; m++) {
-        const struct dt_plan_module *mp = &p->modules[m];
-        const struct dt_block_shard shard = dt_plan_shard(mp);
-        struct dt_orch_work_stats w = t->work[m];
-        double stage[DT_MAX_VSTAGES] = {0}, sum = 0;
-        struct dt_orch_block_timer timer;
-        bool llm = m == in->model->llm;
-
-        if (!llm) { /* the timer takes them sample by sample */
-            w.n *= k;
-            w.tokens *= k;
-            w.tokens_sq *= k;
-        }
-        dt_orch_block_timer_init(&timer, in, p, m, &shard, &w);
-        for (int v = 0; v < mp->layout.pp * mp->layout.vpp; v++)
-            for (int b = mp->split[v]; b < mp->split[v + 1]; b++) {
-                double put_off, s = dt_orch_block_timer_s(&timer, b, &put_off) * (llm ? k : 1);
-
-                stage[v % mp->layout.pp] += s;
-                sum += s;
-                later += llm ? k * put_off : 0;
-            }
-        for (int s = 0; s < mp->layout.pp && llm; s++)
-            slowest = fmax(slowest, stage[s]);
-        warm += llm ? 0 : sum;
-        others = llm ? others : fmax(others, sum);
-        all = llm ? sum : all;
-    }
-    {
-        const struct dt_plan_layout *l = &p->modules[in->model->llm].layout;
-        double fill = dt_orch_llm_warmup_s(all, later, (int64_t)slots, l->pp, l->vpp);
-
-        return dt_orch_staged_s(warm + fill, slots - 1, slowest, others,
-                                dt_orch_llm_pass_s(all, later, fill));
-    }
+    for (int m = 0; m < p->n_modules; m++)
+        add_stages(t, p, m, &x);
+    fill = dt_orch_llm_warmup_s(x.llm, x.later, slots, l->pp, l->vpp);
+    return dt_orch_staged_s(x.others + fill, (double)(slots - 1), x.llm_slowest, x.others_slowest,
+                            dt_orch_llm_pass_s(x.llm, x.later, fill));
 }
 
 /* The best by that are timed, as far as the budget goes.  It knows mean samples alone, and is not alike off with chunks
