@@ -69,8 +69,10 @@ static enum dt_status ask(struct advisor *v, const struct asked *a, struct dt_er
         v->layouts += (double)r.stats.candidates;
         *best = r.plans[0];
         dt_search_result_free(&r);
-    } else if (st != DT_ERR_INFEASIBLE) {
-        *err = why;
+    } else if (st != DT_ERR_INFEASIBLE &&
+               st != DT_ERR_INPUT) { /* what is refused does not fit either */
+        if (err)
+            *err = why;
         return st;
     }
     return DT_OK;
