@@ -79,6 +79,7 @@ check_PROGRAMS += \
 	tests/test_samples \
 	tests/test_schedule \
 	tests/test_search \
+	tests/test_search_more \
 	tests/test_shard_print \
 	tests/test_simulate \
 	tests/test_step_memory \

@@ -215,7 +215,7 @@ START_TEST(ranking_by_timeline)
 }
 END_TEST
 
-static const struct dt_orch_keep keep = {8, 8, 0};
+static const struct dt_orch_keep keep = {8, 8, 0, DT_ORCH_PER_KEY};
 
 /* No timeline undercuts the bound by which plans are left out of the ranking. */
 START_TEST(bound_of_timelines)

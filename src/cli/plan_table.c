@@ -113,10 +113,10 @@ static void print_gap(const struct dt_search_stats *st, double best)
 {
     if (!(st->floor_s > 0) || !(best > 0))
         return;
-    printf("no plan of this space takes less than %.3f s on samples that are all the mean one, "
-           "with every GPU always "
-           "busy (gap %.1f %%)\n",
-           st->floor_s, 100 * (best / st->floor_s - 1));
+    printf(
+        "no plan whose modules have GPUs of their own takes less than %.3f s on samples that are "
+        "all the mean one, with every GPU always busy (gap %.1f %%)\n",
+        st->floor_s, 100 * (best / st->floor_s - 1));
 }
 
 void dt_cli_search_print(const struct dt_session *s)

@@ -13,7 +13,7 @@ struct dt_search_options {
     int k;     /* plans returned (default 8) */
     bool rank; /* rank the best by timeline on real samples */
     double
-        margin; /* what is timed is at most so much slower by the formula than the best; 0 = 8 % */
+        margin; /* what is timed is at most so much slower by the formula than the best; 0 = 6 % */
     int64_t budget;                     /* ops of programs that ranking may time; 0 = the default */
     unsigned schedules;                 /* bit s: enum dt_pipe_schedule s */
     int max_microbatch;                 /* divisors of the global batch up to this; 0: empty */
@@ -46,7 +46,7 @@ struct dt_orch_reorder { /* how that was chosen */
     double mean_s
         [DT_REORDER_N]; /* of the timelines; NAN: not among the choices, INFINITY: does not fit */
 };
-enum { DT_SEARCH_BUDGET = 4000000 }; /* ops: a few tenths of a second on one core */
+enum { DT_SEARCH_BUDGET = 2500000 }; /* ops: a few tenths of a second on one core */
 struct dt_search_stats {
     int64_t cells,
         cells_opened; /* (schedule, vpp, microbatch, lane, DP_lm): all, and not pruned by their bounds */
@@ -207,7 +207,7 @@ struct dt_orch_decisions {
     int n;
     struct dt_orch_decision d[DT_ORCH_DECISIONS_MAX];
 };
-/* Searches again for each alternative, with a sixteenth of the budget. */
+/* Searches again for each alternative, with a quarter of the default budget. */
 enum dt_status dt_orch_decide(enum dt_plan_strategy strategy, const struct dt_search_input *in,
                               const struct dt_plan *best, struct dt_error *err,
                               struct dt_orch_decisions *out);

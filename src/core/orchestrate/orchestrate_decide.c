@@ -8,10 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Ops that the search for one alternative may time, and how far the formula of what is timed may lie behind the best:
- * it need not find the best layout of it to a thousandth. */
-enum { BUDGET = DT_SEARCH_BUDGET / 16 };
-#define MARGIN 0.02
+/* Ops that the search for one alternative may time: it need not find the best layout of it to a thousandth. */
+enum { BUDGET = DT_SEARCH_BUDGET / 4 };
 
 const char *const dt_orch_dimension_names[DT_ORCH_DIMENSION_N + 1] = {
     [DT_ORCH_SCHEDULE] = "schedule",
@@ -77,7 +75,6 @@ static enum dt_status ask(struct asking *a, struct dt_search_input *own, int val
     same_layout(a, value, &d);
     own->opt.budget = BUDGET;
     own->opt.k = 1;
-    own->opt.margin = MARGIN;
     memset(&why, 0, sizeof(why));
     st = dt_orch_find_plans(a->strategy, own, &why, &r);
     if (st == DT_OK) {

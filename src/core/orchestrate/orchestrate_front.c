@@ -262,10 +262,14 @@ static void take_leaf(struct dt_search_state *s, int gpus, double total)
     c.of[s->llm] = s->of_lm;
     for (int i = 0; i < s->n_others; i++)
         c.of[s->others[i]] = s->pick[i]->of;
-    if (s->found && !dt_orch_cand_better(&c, &s->best))
+    if (s->found && !s->all && !dt_orch_cand_better(&c, &s->best))
         return;
     if (must_check(s) && !dt_orch_cand_fits(s->t, &c))
         return;
+    if (s->all) {
+        dt_orch_pool_add(&s->pool, &c, s->llm);
+        return;
+    }
     s->best = c;
     s->found = true;
     if (!s->lean)

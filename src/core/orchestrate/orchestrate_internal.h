@@ -207,7 +207,9 @@ void dt_orch_table_forget(struct dt_orch_table *t);
 struct dt_orch_keep {
     int k, sure;
     double margin;
+    int per_key; /* candidates that have the cell and the LLM's depth and ZeRO in common */
 };
+enum { DT_ORCH_PER_KEY = 2 }; /* more: every combination around an LLM counts, not only the best */
 enum dt_status dt_orch_search(struct dt_orch_table *t, const double *cap,
                               const struct dt_orch_keep *keep, struct dt_error *err,
                               struct dt_orch_cand *out, int *n, struct dt_search_stats *stats);

@@ -8,9 +8,12 @@
 #include <string.h>
 
 /* Candidates of a schedule whose timelines may be asked for, and how much slower than the best of them by the formula
- * one may be: the formula is up to 8 % off the timeline. */
+ * one may be. */
 enum { POOL = 96 };
-#define MARGIN 0.08
+#define MARGIN 0.06
+/* Where the space is so small that this was done in no time, once more with plans far slower by the formula. */
+#define WIDE_MARGIN 0.5
+enum { WIDE_CANDIDATES = 100000, WIDE_PER_KEY = 24 };
 /* How much slower by the formula the leaner variant of the winner may be before its timeline is
  * asked: the timeline hides warm-up that the formula counts in full. */
 #define LEAN_FORMULA 5e-3
@@ -117,15 +120,16 @@ static int pool_size(const struct dt_search_input *in)
 }
 
 static enum dt_status one_round(struct dt_orch_table *t, const double *cap,
-                                enum dt_plan_strategy strategy, struct dt_error *err,
+                                enum dt_plan_strategy strategy, double margin, struct dt_error *err,
                                 struct round *r, struct dt_search_stats *stats)
 {
     const struct dt_orch_keep keep = {pool_size(t->in), kept_plans(t->in),
-                                      !t->in->opt.rank        ? 0
-                                      : t->in->opt.margin > 0 ? t->in->opt.margin
-                                                              : MARGIN};
+                                      t->in->opt.rank ? margin : 0,
+                                      margin < WIDE_MARGIN ? DT_ORCH_PER_KEY : WIDE_PER_KEY};
     int n_cands;
 
+    memset(stats, 0, sizeof(*stats));
+    t->rejects = (struct dt_orch_rejects){.heads = t->rejects.heads, .nodes = t->rejects.nodes};
     DT_TRY(dt_orch_search(t, cap, &keep, err, r->cands, &n_cands, stats));
     for (r->n = 0; r->n < n_cands; r->n++)
         DT_TRY(dt_orch_cand_plan(t, &r->cands[r->n], strategy, err, &r->plans[r->n]));
@@ -137,28 +141,46 @@ static enum dt_status one_round(struct dt_orch_table *t, const double *cap,
     return DT_OK;
 }
 
+/* Was that so little that far more may be looked at? */
+static bool was_short(const struct dt_orch_table *t, const struct dt_search_stats *stats)
+{
+    int64_t budget = t->in->opt.budget > 0 ? t->in->opt.budget : DT_SEARCH_BUDGET;
+
+    return t->in->opt.rank && t->in->opt.margin <= 0 && stats->candidates < WIDE_CANDIDATES &&
+           t->ops < budget / 8;
+}
+
+static enum dt_status rounds(struct dt_orch_table *t, const double *cap,
+                             enum dt_plan_strategy strategy, struct dt_error *err, struct round *r,
+                             struct dt_search_stats *stats)
+{
+    double margin = t->in->opt.margin > 0 ? t->in->opt.margin : MARGIN;
+
+    DT_TRY(one_round(t, cap, strategy, margin, err, r, stats));
+    if (r->n == 0 && t->rejects.assigned > 0) {
+        /* Every plan was over when its real microbatches were known: allow for the largest possible
+         * ones. */
+        t->sigmas = HUGE_VAL;
+        dt_orch_table_forget(t);
+        DT_TRY(one_round(t, cap, strategy, margin, err, r, stats));
+    }
+    if (r->n > 0 && was_short(t, stats))
+        DT_TRY(one_round(t, cap, strategy, WIDE_MARGIN, err, r, stats));
+    return r->n > 0 ? DT_OK : dt_orch_infeasible(t, err);
+}
+
 enum dt_status dt_search_plans(struct dt_orch_table *t, const double *cap,
                                enum dt_plan_strategy strategy, struct dt_error *err,
                                struct dt_search_result *out)
 {
-    int k = pool_size(t->in);
-    size_t all = (size_t)k * DT_SCHED_N;
+    size_t all = (size_t)pool_size(t->in) * DT_SCHED_N;
     struct round r = {dt_calloc(all, sizeof(*r.cands)), dt_calloc(all + 1, sizeof(*r.plans)), 0};
     enum dt_status st = DT_OK;
 
     if (!r.cands || !r.plans)
         st = dt_error_nomem(err, "plans");
     if (st == DT_OK)
-        st = one_round(t, cap, strategy, err, &r, &out->stats);
-    if (st == DT_OK && r.n == 0 && t->rejects.assigned > 0) {
-        /* Every plan was over when its real microbatches were known: allow for the largest possible
-         * ones. */
-        t->sigmas = HUGE_VAL;
-        dt_orch_table_forget(t);
-        st = one_round(t, cap, strategy, err, &r, &out->stats);
-    }
-    if (st == DT_OK && r.n == 0)
-        st = dt_orch_infeasible(t, err);
+        st = rounds(t, cap, strategy, err, &r, &out->stats);
     dt_free(r.cands);
     if (st != DT_OK) {
         dt_free(r.plans);

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * The candidates that a search keeps: the k best, of each kind two at most, so that many variants of one
+ * The candidates that a search keeps: the k best, of each kind a few at most, so that many variants of one
  * layout do not crowd out what the timeline may like better. */
 #include "core/orchestrate/orchestrate_search.h"
 
 #include <math.h>
-
-enum { KEEP_PER_KEY = 2 };
 
 static bool same_key(const struct dt_orch_cand *a, const struct dt_orch_cand *b, int llm)
 {
@@ -26,7 +24,7 @@ static int victim(const struct dt_orch_pool *p, const struct dt_orch_cand *c, in
             keys++;
             worst = i;
         }
-    if (keys >= KEEP_PER_KEY)
+    if (keys >= p->per_key)
         return worst;
     return p->n < p->k ? -1 : p->n - 1;
 }

@@ -17,7 +17,7 @@
 /* Programs longer than this are ranked by a share of their replicas (dt_orch_plan_share): ranking then takes a few
  * hundredths of a second a plan on any cluster.  At first sight a share of so many samples is enough, if it is no
  * longer than that; what comes close to the best is looked at again. */
-#define RANK_OPS 3e5
+#define RANK_OPS 1.2e5
 #define FIRST_SAMPLES 256.0
 /* Plans this close to the best at first sight may be the best. */
 #define CLOSE 0.015

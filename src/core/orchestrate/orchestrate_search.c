@@ -209,7 +209,7 @@ static void open_llm(struct dt_search_state *s, int left)
         return;
     s->found = s->lean ? s->found : false;
     dt_orch_front_combine(s, left, s->t->gpus - left);
-    if (s->found && !s->lean)
+    if (s->found && !s->lean && !s->all)
         dt_orch_pool_add(&s->pool, &s->best, s->llm);
 }
 
@@ -440,7 +440,8 @@ static int search_schedule(struct dt_orch_table *t, enum dt_pipe_schedule schedu
 
     search_init(&s, t);
     s.cap = cap;
-    s.pool = (struct dt_orch_pool){out, keep->k, 0, keep->sure, keep->margin};
+    s.pool = (struct dt_orch_pool){out, keep->k, 0, keep->per_key, keep->sure, keep->margin};
+    s.all = keep->per_key > DT_ORCH_PER_KEY;
     s.stats = stats;
     if (dt_orch_cells_list(&s, schedule, &cells, &n_cells))
         visit_cells(&s, cells, n_cells);

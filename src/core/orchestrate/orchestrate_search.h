@@ -34,6 +34,7 @@ struct dt_orch_front {        /* Pareto-optimal layouts of a module that fit in 
 struct dt_orch_pool {       /* the best candidates, best first */
     struct dt_orch_cand *c; /* [k] */
     int k, n;
+    int per_key;   /* so many at most that differ only around the LLM's layout */
     int sure;      /* so many are kept however slow they are */
     double margin; /* the others are at most this much slower than the best; 0: however slow */
 };
@@ -70,6 +71,7 @@ struct dt_search_state {
     struct dt_orch_front any_depth[DT_MAX_MODULES]; /* generators, whatever gen_pp */
     /* the combination at hand */
     const struct dt_orch_option *pick[DT_MAX_MODULES];
+    bool all;         /* every combination within the threshold is kept, not only the best */
     double threshold; /* a combination must not take longer than this */
     struct dt_orch_cand best;
     bool found;
@@ -81,7 +83,7 @@ static inline bool dt_orch_cand_better(const struct dt_orch_cand *a, const struc
     return a->score != b->score ? a->score < b->score : a->gpus < b->gpus;
 }
 
-/* ---- orchestrate_pool.c: the k best, at most two that differ only around the LLM's layout ---- */
+/* ---- orchestrate_pool.c: the k best ---- */
 
 /* The score that a newcomer must not exceed. */
 double dt_orch_pool_threshold(const struct dt_orch_pool *p);
