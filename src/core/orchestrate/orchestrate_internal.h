@@ -84,8 +84,10 @@ struct dt_orch_rejects {
 };
 
 struct dt_orch_mem_entry {
-    uint64_t key[2];  /* 0: free */
-    float over_bytes; /* <= 0: fits; > 0: by how much the worst stage seen is over */
+    uint64_t key[2]; /* 0: free */
+    bool fits;
+    uint32_t
+        over_dp; /* where the key is of no dp: the most replicas seen with which it does not fit */
 };
 
 struct dt_orch_table {

@@ -189,18 +189,22 @@ static void set_llm(struct dt_orch_table *t, const struct dt_orch_question *q, b
     llm->dp = q->dp_lm;
 }
 
+/* dt_plan_validate refuses ZeRO 3 with split backwards; where both are stated it is to say so. */
+static bool refused(const struct dt_orch_table *t, const struct dt_orch_question *q)
+{
+    const struct dt_orch_modes *modes = &t->space.of[q->m];
+
+    return t->space.pipe[q->pipe].split && modes->zero[q->of.zero] > 2 &&
+           (modes->n_zero > 1 || t->space.whole);
+}
+
 static double ask(struct dt_orch_table *t, const struct dt_orch_question *q)
 {
     const struct dt_model *model = t->in->model;
     const struct dt_plan_policy stated = t->scratch.policy;
-    const struct dt_orch_modes *modes = &t->space.of[q->m];
     double over = HUGE_VAL;
     int64_t slot;
 
-    /* dt_plan_validate refuses ZeRO 3 with split backwards; where both are stated it is to say so */
-    if (t->space.pipe[q->pipe].split && modes->zero[q->of.zero] > 2 &&
-        (modes->n_zero > 1 || t->space.whole))
-        return over;
     set_llm(t, q, q->alone);
     slot = (int64_t)q->dp_lm * t->scratch.policy.microbatch;
     if (set_module(t, q->m, &q->of, q->microbatch, &t->space.pipe[q->pipe]))
@@ -250,25 +254,62 @@ static void make_key(const struct dt_orch_table *t, const struct dt_orch_questio
     key[1] = (uint64_t)q->of.dp | slot << 24 | around << 48;
 }
 
+/* The entry of the key, new ones zero but for it; NULL when out of memory.  Valid until the next call. */
+static struct dt_orch_mem_entry *look_up(struct dt_orch_table *t, const uint64_t key[2])
+{
+    struct dt_orch_mem_entry *e;
+
+    if ((t->mem_n + 1) * 2 > t->mem_cap && !grow(t)) {
+        t->nomem = true;
+        return NULL;
+    }
+    e = entry_of(t->mem, t->mem_cap, key);
+    if (!e->key[0]) {
+        memcpy(e->key, key, sizeof(e->key));
+        t->mem_n++;
+    }
+    return e;
+}
+
+/* With fewer replicas a module's replica takes more samples of a slot, and under ZeRO a larger share of the rest: where
+ * more replicas do not fit, fewer do not either.  Nearly all that is asked does not fit, so that saves nearly all of it. */
+static bool fits_of_fewer(struct dt_orch_table *t, const struct dt_orch_question *q,
+                          const uint64_t key[2])
+{
+    const uint64_t any_dp[2] = {key[0], key[1] & ~UINT64_C(0xffffff)};
+    struct dt_orch_mem_entry *e = look_up(t, any_dp);
+    bool fits;
+
+    if (!e)
+        return false;
+    if ((uint32_t)q->of.dp < e->over_dp) {
+        t->rejects.memory++;
+        return false;
+    }
+    fits = ask(t, q) <= 0;
+    if (!fits)
+        e->over_dp = (uint32_t)q->of.dp;
+    return fits;
+}
+
 bool dt_orch_table_fits(struct dt_orch_table *t, const struct dt_orch_question *q)
 {
     struct dt_orch_mem_entry *e;
     uint64_t key[2];
+    bool fits;
 
+    if (refused(t, q))
+        return false;
     make_key(t, q, key);
-    if ((t->mem_n + 1) * 2 > t->mem_cap && !grow(t)) {
-        t->nomem = true;
+    e = t->mem_cap ? entry_of(t->mem, t->mem_cap, key) : NULL;
+    if (e && e->key[0])
+        return e->fits;
+    fits = q->m == t->in->model->llm ? ask(t, q) <= 0 : fits_of_fewer(t, q, key);
+    e = t->nomem ? NULL : look_up(t, key);
+    if (!e)
         return false;
-    }
-    e = entry_of(t->mem, t->mem_cap, key);
-    if (e->key[0])
-        return e->over_bytes <= 0;
-    e->over_bytes = (float)ask(t, q);
-    if (t->nomem)
-        return false;
-    memcpy(e->key, key, sizeof(key));
-    t->mem_n++;
-    return e->over_bytes <= 0;
+    e->fits = fits;
+    return fits;
 }
 
 bool dt_orch_cand_fits(struct dt_orch_table *t, const struct dt_orch_cand *c)
