@@ -3,6 +3,16 @@
 
 #include "base/hash.h"
 
+#include <string.h>
+
+static uint64_t bits(double x)
+{
+    uint64_t u;
+
+    memcpy(&u, &x, sizeof(u));
+    return u;
+}
+
 int64_t dt_block_key(const struct dt_block *b, const struct dt_block_shard *s)
 {
     /* Names beside numbers would be kinder, but a profile's dims are numbers. */
@@ -25,17 +35,17 @@ int64_t dt_block_key(const struct dt_block *b, const struct dt_block_shard *s)
         h = dt_hash_number(h, (uint64_t)b->class_attends);
         h = dt_hash_number(h, (uint64_t)b->groups);
     }
-    if (b->merge > 1 || b->in_norm != DT_NORM_NONE) {
+    if (b->merge > 0 || b->pool || b->in_norm != DT_NORM_NONE) {
         h = dt_hash_number(h, (uint64_t)b->merge << 1 | b->pool);
         h = dt_hash_number(h, b->in_norm);
     }
-    if (b->shared_ffn || b->capacity > 0 || b->imbalance > 0) {
+    if (b->shared_ffn || b->shared_gate || b->capacity > 0 || b->imbalance > 0) {
         h = dt_hash_number(h, (uint64_t)b->shared_ffn << 1 | b->shared_gate);
-        h = dt_hash_number(h, (uint64_t)(b->capacity * 1e6));
-        h = dt_hash_number(h, (uint64_t)(b->imbalance * 1e6));
+        h = dt_hash_number(h, bits(b->capacity));
+        h = dt_hash_number(h, bits(b->imbalance));
     }
     if (b->norms || b->window || b->norm_free || b->layer_scale || b->qk_norm_whole ||
-        b->no_qkv_bias || b->router_bias || b->kv_lora) {
+        b->no_qkv_bias || b->router_bias || b->q_lora || b->kv_lora || b->rope_dim || b->v_dim) {
         h = dt_hash_number(h, (uint64_t)b->norms << 8 | (uint64_t)b->router_bias << 4 |
                                   (uint64_t)b->norm_free << 3 | (uint64_t)b->layer_scale << 2 |
                                   (uint64_t)b->qk_norm_whole << 1 | b->no_qkv_bias);
