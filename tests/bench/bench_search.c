@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Benchmark: the planner on MLLM-72B with 96, 1,296 and 16,384 GPUs, everything free as the shipped jobs have it, and with
- * what was free before schedules, microbatches and recomputation were searched for (narrow); the size of the space, what of
- * it was looked at, times and rates.  Every run starts with a fresh cost model, so nothing is remembered from the one
- * before. */
+ * what was free before schedules, microbatches, recomputation, placement and reordering were searched for (narrow); the
+ * size of the space, what of it was looked at, times and rates.  Every run starts with a fresh cost model, so nothing is
+ * remembered from the one before. */
 #define _GNU_SOURCE
 #include "core/job/job.h"
 
@@ -93,12 +93,13 @@ static void search(const char *name, const char *job_name, const char *const *ke
 
 int main(void)
 {
-    static const char *const narrow[] = {"train.schedule=1f1b", "train.microbatch=1",
-                                         "train.recompute=selective", "train.zero=1"};
+    static const char *const narrow[] = {
+        "train.schedule=1f1b", "train.microbatch=1",   "train.recompute=selective",
+        "train.zero=1",        "search.placement=own", "train.reorder={intra: true, inter: true}"};
     static const char *const large[] = {"cluster.nodes=2048", "train.global_batch=16384"};
 
     search("72b_96", "mllm-72b-96", NULL, 0);
-    search("72b_1296_narrow", "mllm-72b-1296", narrow, 4);
+    search("72b_1296_narrow", "mllm-72b-1296", narrow, 6);
     search("72b_1296", "mllm-72b-1296", NULL, 0);
     search("72b_16384", "mllm-72b-1296", large, 2);
     return 0;
