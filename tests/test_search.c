@@ -227,6 +227,7 @@ static void compare_with_brute_force(struct world *w, int encoders)
                   "seed %" PRIu64 ": %.12g, exhaustive %.12g of %lld layouts (%lld fit)", seed,
                   value_of(&w->in, &r.plans[0]), b.best, (long long)b.tried, (long long)b.fit);
     ck_assert_double_le(r.stats.lower_bound_s, b.least_formula * (1 + 1e-7));
+    ck_assert_double_gt(r.stats.lower_bound_s, 0.1 * b.least_formula);
     check_result(&w->in, &r);
     dt_search_result_free(&r);
 }

@@ -107,6 +107,16 @@ static enum dt_status read_schedule(struct dt_node map, const struct dt_key *key
     return DT_OK;
 }
 
+/* What was said of a value that is no number or truth: the words that it may be, too. */
+static enum dt_status or_words(enum dt_status st, const char *words, struct dt_error *err)
+{
+    size_t n = st == DT_ERR_INPUT && err ? strlen(err->message) : 0;
+
+    if (n > 0)
+        snprintf(err->message + n, sizeof(err->message) - n, "; also possible: %s", words);
+    return st;
+}
+
 static enum dt_status read_microbatch(struct dt_node map, const struct dt_key *key, void *into,
                                       struct dt_error *err)
 {
@@ -114,7 +124,8 @@ static enum dt_status read_microbatch(struct dt_node map, const struct dt_key *k
 
     if (dt_job_is_auto(dt_map_get(map, key->name)))
         return DT_OK;
-    return dt_get_i32(map, key->name, 1, DT_MICROBATCH_MAX, &j->policy.microbatch, err);
+    return or_words(dt_get_i32(map, key->name, 1, DT_MICROBATCH_MAX, &j->policy.microbatch, err),
+                    "auto", err);
 }
 
 /* A key that is one value for all modules, or a map of modules: reads each by `one`, from the map that holds it. */
@@ -160,7 +171,7 @@ static enum dt_status one_zero(struct dt_node map, const char *name, struct dt_j
 
     if (dt_job_is_auto(dt_map_get(map, name)))
         return DT_OK;
-    DT_TRY(dt_get_int(map, name, 0, DT_ZERO_MAX, &v, err));
+    DT_TRY(or_words(dt_get_int(map, name, 0, DT_ZERO_MAX, &v, err), "auto", err));
     if (v > 1 && dt_cluster_is_cpu(&j->cluster))
         return dt_node_error(
             dt_map_get(map, name), err,
@@ -180,11 +191,9 @@ static const char *const precisions[] = {"bf16", "fp16", NULL}; /* false, true o
 static enum dt_status read_way(struct dt_node map, const char *name, bool *on, bool *open,
                                struct dt_error *err)
 {
-    const char *text = dt_node_text(dt_map_get(map, name));
-
-    *open = text && strcmp(text, "auto") == 0;
+    *open = dt_job_is_auto(dt_map_get(map, name));
     *on = *open;
-    return *open ? DT_OK : dt_get_bool(map, name, on, err);
+    return *open ? DT_OK : or_words(dt_get_bool(map, name, on, err), "auto", err);
 }
 
 static enum dt_status read_intra(struct dt_node map, const struct dt_key *key, void *into,
@@ -232,7 +241,8 @@ static enum dt_status read_reorder(struct dt_node map, const struct dt_key *key,
 
     if (!dt_node_is_scalar(n))
         return dt_keys_read(n, key->name, key->keys, j, err);
-    DT_TRY(dt_get_enum(map, key->name, automatic, &word, err));
+    DT_TRY(or_words(dt_get_enum(map, key->name, automatic, &word, err),
+                    "{intra: true, inter: false}", err));
     j->policy.intra_reorder = j->policy.inter_reorder = true;
     j->search.free_intra = j->search.free_inter = true;
     return DT_OK;
@@ -412,12 +422,13 @@ static enum dt_status read_megatron_pp(struct dt_node map, const struct dt_key *
     struct dt_job *j = into;
     int *pp = &j->search.megatron_pp;
 
-    if (text && strcmp(text, "auto") == 0)
+    if (dt_job_is_auto(dt_map_get(map, key->name)))
         *pp = DT_MEGATRON_AUTO;
     else if (text && strcmp(text, "published") == 0)
         *pp = DT_MEGATRON_PUBLISHED;
     else
-        return dt_get_i32(map, key->name, 1, DT_MAX_VSTAGES, pp, err);
+        return or_words(dt_get_i32(map, key->name, 1, DT_MAX_VSTAGES, pp, err), "auto, published",
+                        err);
     return DT_OK;
 }
 

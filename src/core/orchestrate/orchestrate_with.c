@@ -329,15 +329,17 @@ static bool own_fits(struct placing *w, const struct host *h, int m,
                      const struct dt_orch_choice *of)
 {
     const struct dt_orch_choice *llm = &h->c.of[w->llm];
-    const struct dt_orch_question q = {
-        .m = m,
-        .of = *of,
-        .pipe = h->c.pipe,
-        .microbatch = h->c.microbatch,
-        .dp_lm = llm->dp,
-        .pp_lm = llm->pp,
-        .gen_pp = w->in->model->modules[m].role == DT_ROLE_GENERATOR ? of->pp : 1};
+    bool generator = w->in->model->modules[m].role == DT_ROLE_GENERATOR;
+    struct dt_orch_question q = {.m = m,
+                                 .of = *of,
+                                 .pipe = h->c.pipe,
+                                 .microbatch = h->c.microbatch,
+                                 .dp_lm = llm->dp,
+                                 .pp_lm = llm->pp,
+                                 .gen_pp = generator ? of->pp : 1};
 
+    if (!generator) /* answers are remembered by it */
+        q.behind = dt_orch_behind(w->t, &q);
     return dt_orch_table_fits(w->t, &q);
 }
 
