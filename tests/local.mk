@@ -61,6 +61,7 @@ check_PROGRAMS += \
 	tests/test_placement \
 	tests/test_plan \
 	tests/test_png \
+	tests/test_point \
 	tests/test_profile \
 	tests/test_profile_fit \
 	tests/test_profile_import \
@@ -92,6 +93,17 @@ check_PROGRAMS += \
 	tests/test_zb_h1 \
 	tests/test_zero
 tests_test_rows_SOURCES = tests/test_rows.c src/cli/rows.c src/cli/table.c
+tests_test_point_SOURCES = \
+	tests/test_point.c \
+	src/cli/explain.c \
+	src/cli/facts.c \
+	src/cli/options.c \
+	src/cli/point.c \
+	src/cli/progress.c \
+	src/cli/rows.c \
+	src/cli/session.c \
+	src/cli/session_json.c \
+	src/cli/table.c
 tests_mutate_SOURCES = tests/mutate.c tests/mutate.h tests/mutate_bytes.c
 tests_test_cores_SOURCES = tests/test_cores.c tests/synth.c tests/synth.h
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h

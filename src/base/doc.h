@@ -40,6 +40,8 @@ const char *dt_doc_name(const struct dt_doc *doc);
 struct dt_node dt_doc_root(const struct dt_doc *doc);
 /* The document as canonical JSON text (keys in document order); caller frees with dt_free. */
 enum dt_status dt_doc_to_json(const struct dt_doc *doc, struct dt_error *err, char **out);
+/* The same of one value, on one line; "null" of an absent one. */
+enum dt_status dt_node_to_json(struct dt_node n, struct dt_error *err, char **out);
 
 bool dt_node_present(struct dt_node n);
 bool dt_node_is_map(struct dt_node n);

@@ -247,3 +247,15 @@ enum dt_status dt_doc_to_json(const struct dt_doc *doc, struct dt_error *err, ch
     value_to_json(doc->root, &j);
     return dt_json_finish(&j, err, out);
 }
+
+enum dt_status dt_node_to_json(struct dt_node n, struct dt_error *err, char **out)
+{
+    struct dt_json j;
+
+    dt_json_init(&j, false);
+    if (n.value)
+        value_to_json(n.value, &j);
+    else
+        dt_json_null(&j);
+    return dt_json_finish(&j, err, out);
+}

@@ -42,6 +42,8 @@ disttrain_SOURCES = \
 	src/cli/plan_decisions.c \
 	src/cli/plan_explain.c \
 	src/cli/plan_table.c \
+	src/cli/point.c \
+	src/cli/point.h \
 	src/cli/profile.h \
 	src/cli/profile_import.h \
 	src/cli/profile_import_report.c \

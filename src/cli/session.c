@@ -16,11 +16,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum dt_status dt_session_survey(const struct dt_job *job, struct dt_cost *cost,
+                                 struct dt_error *err)
+{
+    /* a stated plan is all that there is to cost */
+    bool stated = job->has_plan && job->strategy == DT_STRATEGY_MANUAL;
+    struct dt_cost_modes modes;
+
+    modes.tp = stated ? 0 : job->search.tp_mask;
+    for (int m = 0; job->has_plan && m < job->plan.n_modules; m++)
+        modes.tp |= (unsigned)job->plan.modules[m].layout.tp;
+    for (int m = 0; m < job->model->n_modules; m++)
+        modes.recompute[m] = 1U << job->recompute[m];
+    return dt_cost_survey(cost, &modes, err);
+}
+
 enum dt_status dt_session_open(const char *path, const char *plan_file,
                                const char *const *overrides, int n_overrides, struct dt_error *err,
                                struct dt_session *s)
 {
-    struct dt_cost_modes modes;
     char found[4096];
     memset(s, 0, sizeof *s);
     if (strcmp(path, "-") != 0) {
@@ -30,17 +44,8 @@ enum dt_status dt_session_open(const char *path, const char *plan_file,
     DT_TRY(dt_job_read_planned(path, plan_file, overrides, n_overrides, err, &s->job));
     enum dt_status st = dt_cost_new(s->job->model, &s->job->cluster, s->job->profile,
                                     &s->job->cost_opt, err, &s->cost);
-    if (st == DT_OK) {
-        /* a stated plan is all that there is to cost */
-        bool stated = s->job->has_plan && s->job->strategy == DT_STRATEGY_MANUAL;
-
-        modes.tp = stated ? 0 : s->job->search.tp_mask;
-        for (int m = 0; s->job->has_plan && m < s->job->plan.n_modules; m++)
-            modes.tp |= (unsigned)s->job->plan.modules[m].layout.tp;
-        for (int m = 0; m < s->job->model->n_modules; m++)
-            modes.recompute[m] = 1U << s->job->recompute[m];
-        st = dt_cost_survey(s->cost, &modes, err);
-    }
+    if (st == DT_OK)
+        st = dt_session_survey(s->job, s->cost, err);
     if (st != DT_OK)
         dt_session_close(s);
     return st;
@@ -297,6 +302,19 @@ void dt_cli_layout_text(const struct dt_plan *p, int module, char *buf, size_t s
         snprintf(host, sizeof host, "with %s: ", p->module_names[p->modules[module].with - 1]);
     snprintf(buf, size, "%stp%d pp%d dp%d%s = %d", host, l->tp, l->pp, l->dp, extra,
              dt_plan_layout_gpus(l));
+}
+
+void dt_cli_plan_text(const struct dt_plan *p, char *buf, size_t size)
+{
+    char layout[160];
+    size_t n = 0;
+
+    buf[0] = '\0';
+    for (int m = 0; m < p->n_modules && n < size; m++) {
+        dt_cli_layout_text(p, m, layout, sizeof layout);
+        n += (size_t)snprintf(buf + n, size - n, "%s%s %s", m > 0 ? "; " : "", p->module_names[m],
+                              layout);
+    }
 }
 
 void dt_cli_print_assumed(const struct dt_model *m)

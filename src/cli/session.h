@@ -24,6 +24,9 @@ struct dt_session {
 enum dt_status dt_session_open(const char *path, const char *plan_file,
                                const char *const *overrides, int n_overrides, struct dt_error *err,
                                struct dt_session *s);
+/* What the job's plans may need of the cost model: DT_ERR_MISSING_PROFILE lists all that the profile lacks. */
+enum dt_status dt_session_survey(const struct dt_job *job, struct dt_cost *cost,
+                                 struct dt_error *err);
 /* --plan and another --strategy than manual exclude each other. */
 enum dt_status dt_session_check(const struct dt_cli *cli, struct dt_error *err);
 /* Runs the job's strategy; a plan is checked against model, cluster, memory. */
@@ -51,6 +54,8 @@ void dt_session_close(struct dt_session *s);
 void dt_session_search_input(const struct dt_session *s, struct dt_search_input *in);
 /* "llm tp8 pp10 dp12 (960)" for one module. */
 void dt_cli_layout_text(const struct dt_plan *p, int module, char *buf, size_t size);
+/* All modules on one line: "encoder tp2 pp1 dp5 = 10; llm tp8 pp2 dp5 vpp10 = 80". */
+void dt_cli_plan_text(const struct dt_plan *p, char *buf, size_t size);
 
 /* The numbers of a simulation: lines of its report, members of its JSON. */
 void dt_cli_report_facts(const struct dt_cli_facts *f, const struct dt_session *s,

@@ -62,7 +62,8 @@ static enum dt_status apply_overrides(struct dt_doc *doc, const char *const *ove
 /* ---- samples and profile ---- */
 
 /* A CSV path is relative to the job; everything else goes to the samples' own reader. */
-static enum dt_status read_samples(struct dt_node root, struct dt_job *j, struct dt_error *err)
+static enum dt_status make_samples(struct dt_node root, struct dt_job *j, struct dt_error *err,
+                                   struct dt_samples **out)
 {
     static const char *const of_csv[] = {"csv", "patch", NULL};
     struct dt_node n = dt_map_get(root, "samples");
@@ -77,24 +78,91 @@ static enum dt_status read_samples(struct dt_node root, struct dt_job *j, struct
         DT_TRY(dt_preset_relative(csv, text, err, path, sizeof(path)));
         if (listed)
             DT_TRY(dt_samples_patch(n, &image, err));
-        return dt_samples_read_csv(path, j->policy.seq_len, &image, err, &j->samples);
+        return dt_samples_read_csv(path, j->policy.seq_len, &image, err, out);
     }
     if (count >
         SAMPLES_MAX) /* samples repeat after this many; at least one batch is all different */
         count = j->policy.global_batch > SAMPLES_MAX ? j->policy.global_batch : SAMPLES_MAX;
     return dt_preset_error_place(
-        n, dt_samples_read(n, j->policy.seq_len, count, j->sim.seed, &image, err, &j->samples),
-        err);
+        n, dt_samples_read(n, j->policy.seq_len, count, j->sim.seed, &image, err, out), err);
+}
+
+/* All that make_samples() looks at; for dt_free(). */
+static enum dt_status samples_key(struct dt_node root, const struct dt_job *j, struct dt_error *err,
+                                  char **out)
+{
+    struct dt_samples_image image = dt_samples_image_of(j->model);
+    char *samples, *key;
+    size_t size;
+
+    DT_TRY(dt_node_to_json(dt_map_get(root, "samples"), err, &samples));
+    size = strlen(samples) + strlen(dt_doc_name(j->doc)) + 256;
+    key = dt_malloc(size);
+    if (key)
+        snprintf(key, size, "%s beside %s: %d tokens, %lld x %d, seed %llu, images %d %d", samples,
+                 dt_doc_name(j->doc), j->policy.seq_len, (long long)j->policy.global_batch,
+                 j->sim.iterations, (unsigned long long)j->sim.seed, image.patch, image.resize);
+    dt_free(samples);
+    if (!key)
+        return dt_error_nomem(err, "samples");
+    *out = key;
+    return DT_OK;
+}
+
+static enum dt_status read_samples(struct dt_node root, struct dt_job *j, struct dt_error *err)
+{
+    struct dt_samples *made = NULL;
+    char *key = NULL;
+
+    if (!j->inputs)
+        return make_samples(root, j, err, &j->samples);
+    DT_TRY(samples_key(root, j, err, &key));
+    j->samples = dt_job_input_find(j->inputs, DT_JOB_SAMPLES, key);
+    enum dt_status st = j->samples ? DT_OK : make_samples(root, j, err, &made);
+    if (st == DT_OK && made)
+        st = dt_job_input_add(j->inputs, DT_JOB_SAMPLES, key, made, err);
+    if (st == DT_OK && made)
+        j->samples = made;
+    dt_free(key);
+    return st;
 }
 
 /* Without a profile every time comes from the roofline: an empty table of the cluster's device. */
-static enum dt_status empty_profile(struct dt_job *j, struct dt_error *err)
+static enum dt_status empty_profile(const char *device, struct dt_error *err,
+                                    struct dt_profile **out)
 {
-    j->profile = dt_calloc(1, sizeof(*j->profile));
-    if (!j->profile)
+    struct dt_profile *p = dt_calloc(1, sizeof(*p));
+
+    if (!p)
         return dt_error_nomem(err, "a profile");
-    memcpy(j->profile->device, j->cluster.device, sizeof(j->profile->device));
-    snprintf(j->profile->dtype, sizeof(j->profile->dtype), "bf16");
+    snprintf(p->device, sizeof(p->device), "%s", device);
+    snprintf(p->dtype, sizeof(p->dtype), "bf16");
+    *out = p;
+    return DT_OK;
+}
+
+/* `path` "": without one. */
+static enum dt_status make_profile(const char *path, const char *device, struct dt_error *err,
+                                   struct dt_profile **out)
+{
+    return *path ? dt_profile_load(path, device, "bf16", err, out)
+                 : empty_profile(device, err, out);
+}
+
+static enum dt_status load_profile(const char *path, struct dt_job *j, struct dt_error *err)
+{
+    char key[PATH_SIZE + DT_NAME_MAX + 16];
+    struct dt_profile *made;
+
+    if (!j->inputs)
+        return make_profile(path, j->cluster.device, err, &j->profile);
+    snprintf(key, sizeof(key), "%s of %s", path, j->cluster.device);
+    j->profile = dt_job_input_find(j->inputs, DT_JOB_PROFILE, key);
+    if (j->profile)
+        return DT_OK;
+    DT_TRY(make_profile(path, j->cluster.device, err, &made));
+    DT_TRY(dt_job_input_add(j->inputs, DT_JOB_PROFILE, key, made, err));
+    j->profile = made;
     return DT_OK;
 }
 
@@ -111,7 +179,7 @@ static enum dt_status read_profile(struct dt_node root, bool shallow, struct dt_
                 "job: key \"profile\" is missing (a preset such as a800, or a .sql or .db "
                 "file); without one, search.allow_analytical: true estimates every time "
                 "from the roofline");
-        return shallow ? DT_OK : empty_profile(j, err);
+        return shallow ? DT_OK : load_profile("", j, err);
     }
     DT_TRY(dt_get_string(root, "profile", name, sizeof(name), err));
     if (shallow)
@@ -120,8 +188,7 @@ static enum dt_status read_profile(struct dt_node root, bool shallow, struct dt_
         DT_TRY(dt_preset_relative(n, name, err, path, sizeof(path)));
     else
         memcpy(path, name, sizeof(path)); /* a preset */
-    return dt_preset_error_place(
-        n, dt_profile_load(path, j->cluster.device, "bf16", err, &j->profile), err);
+    return dt_preset_error_place(n, load_profile(path, j, err), err);
 }
 
 /* ---- the whole ---- */
@@ -216,36 +283,38 @@ static enum dt_status read_root(struct dt_node root, struct dt_job *j, struct dt
 
 /* A plan file beside the job states the policies: of the job's `train` only what no plan holds remains, and
  * what the command line adds afterwards. */
-static enum dt_status open_doc(const char *text, size_t len, const char *const *overrides, int n,
-                               struct dt_job *j, struct dt_error *err)
+static enum dt_status open_doc(const struct dt_job_source *src, struct dt_job *j,
+                               struct dt_error *err)
 {
     static const char *const not_in_plans[] = {"dispatch", NULL};
 
-    DT_TRY(dt_doc_parse(j->name, text, len, err, &j->doc));
+    DT_TRY(dt_doc_parse(j->name, src->text, src->len, err, &j->doc));
     if (j->plan_file[0])
         DT_TRY(dt_doc_keep(j->doc, "train", not_in_plans, err));
-    return apply_overrides(j->doc, overrides, n, err);
+    return apply_overrides(j->doc, src->overrides, src->n_overrides, err);
 }
 
-static enum dt_status parse(const char *name, const char *text, size_t len, const char *plan_file,
-                            const char *const *overrides, int n_overrides, bool shallow,
-                            struct dt_error *err, struct dt_job **out)
+enum dt_status dt_job_read_source(const struct dt_job_source *src, struct dt_error *err,
+                                  struct dt_job **out)
 {
     struct dt_job *j;
     enum dt_status st;
 
-    if (plan_file && strlen(plan_file) >= sizeof(j->plan_file))
+    if (src->plan_file && strlen(src->plan_file) >= sizeof(j->plan_file))
         return dt_error_set(err, DT_ERR_INPUT, "the plan's file name is too long");
     j = dt_calloc(1, sizeof(*j));
     if (!j)
         return dt_error_nomem(err, "a job");
     dt_job_defaults(j);
-    j->shallow = shallow;
-    snprintf(j->name, sizeof(j->name), "%s", name);
-    snprintf(j->plan_file, sizeof(j->plan_file), "%s", plan_file ? plan_file : "");
-    st = open_doc(text, len, overrides, n_overrides, j, err);
+    j->shallow = src->shallow;
+    j->inputs = src->inputs;
+    j->plan_text = src->plan_text;
+    snprintf(j->name, sizeof(j->name), "%s", src->name);
+    snprintf(j->plan_file, sizeof(j->plan_file), "%s", src->plan_file ? src->plan_file : "");
+    st = open_doc(src, j, err);
     if (st == DT_OK)
         st = read_root(dt_doc_root(j->doc), j, err);
+    j->plan_text = NULL;
     if (st != DT_OK) {
         dt_job_free(j);
         return st;
@@ -258,20 +327,36 @@ enum dt_status dt_job_parse(const char *name, const char *text, size_t len,
                             const char *const *overrides, int n_overrides, bool shallow,
                             struct dt_error *err, struct dt_job **out)
 {
-    return parse(name, text, len, NULL, overrides, n_overrides, shallow, err, out);
+    struct dt_job_source src = {.name = name,
+                                .text = text,
+                                .len = len,
+                                .overrides = overrides,
+                                .n_overrides = n_overrides,
+                                .shallow = shallow};
+
+    return dt_job_read_source(&src, err, out);
+}
+
+enum dt_status dt_job_read_text(const char *path, struct dt_error *err, const char **name,
+                                char **text, size_t *len)
+{
+    DT_TRY(dt_file_read(path, JOB_MAX, err, text, len));
+    *name = strcmp(path, "-") == 0 ? "standard input" : path;
+    return DT_OK;
 }
 
 enum dt_status dt_job_read_planned(const char *path, const char *plan_file,
                                    const char *const *overrides, int n_overrides,
                                    struct dt_error *err, struct dt_job **out)
 {
-    char *text = NULL;
-    size_t len = 0;
+    struct dt_job_source src = {
+        .plan_file = plan_file, .overrides = overrides, .n_overrides = n_overrides};
+    char *text;
     enum dt_status st;
 
-    DT_TRY(dt_file_read(path, JOB_MAX, err, &text, &len));
-    st = parse(strcmp(path, "-") == 0 ? "standard input" : path, text, len, plan_file, overrides,
-               n_overrides, false, err, out);
+    DT_TRY(dt_job_read_text(path, err, &src.name, &text, &src.len));
+    src.text = text;
+    st = dt_job_read_source(&src, err, out);
     dt_free(text);
     return st;
 }
@@ -287,8 +372,13 @@ void dt_job_free(struct dt_job *j)
     if (!j)
         return;
     dt_model_free(j->model);
-    dt_samples_free(j->samples);
-    dt_profile_free(j->profile);
+    if (j->inputs) {
+        dt_job_input_drop(j->inputs, j->samples);
+        dt_job_input_drop(j->inputs, j->profile);
+    } else {
+        dt_samples_free(j->samples);
+        dt_profile_free(j->profile);
+    }
     dt_job_run_free(&j->run);
     dt_doc_free(j->doc);
     dt_free(j);

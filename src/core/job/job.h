@@ -84,11 +84,13 @@ struct dt_job {
     bool has_plan;
     /* for strategy manual: from `plan:` (map or path of a plan.json) or plan_file */
     struct dt_plan plan;
-    char plan_file[4096]; /* beside the job (dt_job_read_planned); "" = none */
-    bool plan_from_file;  /* the plan brought policies along */
+    char plan_file[4096];  /* beside the job (dt_job_read_planned); "" = none */
+    const char *plan_text; /* what is in it, while the job is being read; NULL: it is read */
+    bool plan_from_file;   /* the plan brought policies along */
     char plan_changes
         [1024];   /* where the job's policies are others than its plan file's, for people; "" */
     bool shallow; /* being read without looking for the files that it names */
+    struct dt_job_inputs *inputs; /* whose samples and profile these are; NULL: the job's own */
 };
 /* Every key of a job, maps within maps, into a struct dt_job: what readers, `disttrain keys` and the completion go by. */
 extern const struct dt_key dt_job_keys[];
@@ -109,5 +111,30 @@ enum dt_status dt_job_read_planned(const char *path, const char *plan_file,
                                    const char *const *overrides, int n_overrides,
                                    struct dt_error *err, struct dt_job **out);
 void dt_job_free(struct dt_job *j);
+
+/* ---- many jobs that differ in a few keys (job_inputs.c) ---- */
+
+/* Profiles and samples, each read once: jobs that ask for the same ones share them.  A file that changes in the
+ * meantime is not read again.  For one thread; to be freed after the jobs. */
+struct dt_job_inputs;
+enum dt_status dt_job_inputs_new(struct dt_error *err, struct dt_job_inputs **out);
+void dt_job_inputs_free(struct dt_job_inputs *in);
+
+struct dt_job_source { /* what a job is made of */
+    const char *name;  /* of the file, which its paths are relative to; "standard input" */
+    const char *text;
+    size_t len;
+    const char *plan_file; /* a plan.json beside it, as with dt_job_read_planned; NULL = none */
+    const char *plan_text; /* what that file has in it; NULL: it is read */
+    const char *const *overrides;
+    int n_overrides;
+    bool shallow;
+    struct dt_job_inputs *inputs; /* NULL: it shares nothing */
+};
+enum dt_status dt_job_read_source(const struct dt_job_source *src, struct dt_error *err,
+                                  struct dt_job **out);
+/* The text of a job's file ("-": standard input), and what it is called. */
+enum dt_status dt_job_read_text(const char *path, struct dt_error *err, const char **name,
+                                char **text, size_t *len);
 
 #endif

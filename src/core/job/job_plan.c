@@ -44,7 +44,10 @@ static void into_plan(const struct dt_job *j, int module, struct dt_plan *p)
 static enum dt_status read_file(struct dt_node n, const char *path, struct dt_job *j,
                                 struct dt_error *err)
 {
-    DT_TRY(dt_plan_read(path, err, &j->plan));
+    if (j->plan_text)
+        DT_TRY(dt_plan_parse(path, j->plan_text, strlen(j->plan_text), err, &j->plan));
+    else
+        DT_TRY(dt_plan_read(path, err, &j->plan));
     if (strcmp(j->plan.cluster, j->cluster.name) != 0) /* its GPUs are others */
         dt_plan_unpin(&j->plan);
     if (!same_modules(&j->plan, j->model)) {

@@ -5,6 +5,7 @@
 
 #include "base/number.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum {

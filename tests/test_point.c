@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Points: the same numbers as jobs that are opened one by one, whatever came before; refused ones say why; what is kept
+ * between them is let go again. */
+#include "base/mem.h"
+#include "cli/point.h"
+
+#include "test_util.h"
+
+#include <unistd.h>
+
+static struct dt_points *must_open(const char *job)
+{
+    struct dt_error err = {0};
+    struct dt_points *p = NULL;
+
+    dt_assert_ok(dt_points_open(job, NULL, &err, &p), err);
+    return p;
+}
+
+static struct dt_point must_eval(struct dt_points *p, const char *const *keys, int n, bool report)
+{
+    struct dt_point_request q = {.overrides = keys, .n_overrides = n, .report = report};
+    struct dt_error err = {0};
+    struct dt_point out;
+
+    dt_assert_ok(dt_point_eval(p, &q, &err, &out), err);
+    return out;
+}
+
+/* Without its last member, which is a measured time. */
+static void cut_wall(char *report)
+{
+    char *wall = strstr(report, "\"wall_s\"");
+
+    ck_assert_ptr_nonnull(wall);
+    *wall = '\0';
+}
+
+/* The oracle: a session of its own. */
+static char *alone(const char *job, const char *const *keys, int n)
+{
+    struct dt_error err = {0};
+    struct dt_sim_result r;
+    struct dt_session s;
+    char *report;
+
+    dt_assert_ok(dt_session_open(job, NULL, keys, n, &err, &s), err);
+    dt_assert_ok(dt_session_plan(&s, &err), err);
+    dt_assert_ok(dt_session_simulate(&s, "", &err, &r), err);
+    dt_assert_ok(dt_session_report_json(&s, &r, false, 0, &err, &report), err);
+    dt_sim_result_free(&r);
+    dt_session_close(&s);
+    cut_wall(report);
+    return report;
+}
+
+static const char *const points[][2] = {
+    {"train.global_batch=32", "cluster.nodes=12"},
+    {"train.global_batch=48", "cluster.nodes=12"},
+    {"train.global_batch=48", "cluster.nvlink_bandwidth=80 GB/s"},
+    {"train.global_batch=32", "cluster.nodes=9"},
+    {"train.seq_len=4096", "simulate.seed=7"},
+    {"samples.max_side=256", "train.microbatch=2"},
+    {"model.llm.layers=20", "train.frozen=[llm]"},
+    {"profile=a100", "train.stepccl=false"},
+    {"train.global_batch=32", "cluster.nodes=12"},
+    {"cluster=a100", "cluster.nodes=6"},
+};
+enum { POINTS = sizeof points / sizeof points[0] };
+
+START_TEST(a_point_is_what_simulate_says)
+{
+    struct dt_points *p = must_open("mllm-9b-96");
+
+    for (int i = 0; i < POINTS; i++) {
+        struct dt_point at = must_eval(p, points[i], 2, true);
+        char *expected = alone("mllm-9b-96", points[i], 2);
+
+        ck_assert_msg(at.feasible, "%s: %s", points[i][0], at.error.message);
+        cut_wall(at.report);
+        ck_assert_str_eq(at.report, expected);
+        ck_assert(at.iteration_s_p10 < at.iteration_s && at.iteration_s < at.iteration_s_p90);
+        ck_assert_double_eq_tol(at.tokens / at.iteration_s / at.tokens_per_s, 1, 1e-9);
+        dt_free(expected);
+        dt_point_free(&at);
+    }
+    dt_points_close(p);
+}
+END_TEST
+
+START_TEST(refused_points_say_why)
+{
+    static const struct {
+        const char *key, *why;
+        enum dt_status status;
+    } refused[] = {
+        {"cluster.nodes=1", "", DT_ERR_INFEASIBLE},
+        {"cluster.nodes=0", "nodes", DT_ERR_INPUT},
+        {"train.global_bach=8", "did you mean", DT_ERR_INPUT},
+        {"profile=nosuch", "nosuch", DT_ERR_INPUT},
+        {"cluster=nosuch", "nosuch", DT_ERR_INPUT},
+    };
+    static const char *const good[] = {"cluster.nodes=12"};
+    struct dt_points *p = must_open("mllm-72b-96");
+
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        struct dt_point at = must_eval(p, &refused[i].key, 1, true);
+
+        ck_assert_msg(!at.feasible, "%s", refused[i].key);
+        ck_assert_int_eq(at.error.status, refused[i].status);
+        ck_assert_ptr_nonnull(strstr(at.error.message, refused[i].why));
+        ck_assert(at.error.message[0] && !at.report);
+        dt_point_free(&at);
+    }
+    struct dt_point at = must_eval(p, good, 1, false);
+    ck_assert(at.feasible && at.gpus == 96);
+    dt_point_free(&at);
+    dt_points_close(p);
+}
+END_TEST
+
+START_TEST(a_kept_plan_is_the_plan_file)
+{
+    static const char *const other[] = {"train.global_batch=64"};
+    const char *path = "test_point_plan.json";
+    struct dt_points *p = must_open("mllm-9b-96"), *beside;
+    struct dt_point base = must_eval(p, NULL, 0, false), kept, file;
+    struct dt_error err = {0};
+    char *text;
+    FILE *f;
+
+    dt_assert_ok(dt_points_keep_plan(p, &base.plan, &err), err);
+    kept = must_eval(p, other, 1, false);
+    dt_assert_ok(dt_plan_to_json(&base.plan, &err, &text), err);
+    f = fopen(path, "w");
+    ck_assert_ptr_nonnull(f);
+    fputs(text, f);
+    fclose(f);
+    dt_assert_ok(dt_points_open("mllm-9b-96", path, &err, &beside), err);
+    unlink(path);
+    file = must_eval(beside, other, 1, false);
+    ck_assert_msg(kept.feasible, "%s", kept.error.message);
+    ck_assert(kept.iteration_s == file.iteration_s && kept.mfu == file.mfu);
+    ck_assert_str_eq(kept.plan_text, base.plan_text);
+    dt_point_free(&file);
+    dt_point_free(&kept);
+    dt_point_free(&base);
+    dt_points_close(beside);
+    dt_points_close(p);
+    dt_free(text);
+}
+END_TEST
+
+static enum dt_status refuse(void *ctx, const struct dt_session *s, const struct dt_sim_result *r,
+                             struct dt_error *err)
+{
+    ck_assert(s->search.n > 0 && r->program->n_ops > 0);
+    ++*(int *)ctx;
+    return dt_error_set(err, DT_ERR_IO, "no paper");
+}
+
+START_TEST(visitors_see_it_all_and_may_fail)
+{
+    struct dt_points *p = must_open("mllm-9b-96");
+    int visits = 0;
+    struct dt_point_request q = {.visit = refuse, .ctx = &visits};
+    struct dt_error err = {0};
+    struct dt_point at;
+
+    ck_assert_int_eq(dt_point_eval(p, &q, &err, &at), DT_ERR_IO);
+    ck_assert_str_eq(err.message, "no paper");
+    ck_assert_int_eq(visits, 1);
+    dt_points_close(p);
+}
+END_TEST
+
+/* Whichever allocation fails: an error, nothing lost (under a sanitizer), and the next point is as ever. */
+START_TEST(memory_may_run_out_anywhere)
+{
+    static const char *const keys[] = {"search.rank=false", "cluster.nodes=3"};
+    struct dt_points *p = must_open("mllm-9b-96");
+    struct dt_point_request q = {.overrides = keys, .n_overrides = 2};
+    struct dt_point good = must_eval(p, keys, 2, false), at;
+    uint64_t n;
+
+    dt_mem_fail_at(0);
+    dt_point_free(&good);
+    good = must_eval(p, keys, 2, false);
+    n = dt_mem_count();
+    for (uint64_t k = 1; k <= n; k += 1 + n / 40) {
+        struct dt_error err = {0};
+
+        dt_mem_fail_at(k);
+        if (dt_point_eval(p, &q, &err, &at) == DT_OK)
+            dt_point_free(&at); /* done without what it did not get */
+        dt_mem_fail_at(0);
+    }
+    at = must_eval(p, keys, 2, false);
+    ck_assert(at.feasible && at.iteration_s == good.iteration_s);
+    dt_point_free(&at);
+    dt_point_free(&good);
+    dt_points_close(p);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("point");
+    TCase *c = dt_test_case(s, "point", 120);
+
+    tcase_add_test(c, a_point_is_what_simulate_says);
+    tcase_add_test(c, refused_points_say_why);
+    tcase_add_test(c, a_kept_plan_is_the_plan_file);
+    tcase_add_test(c, visitors_see_it_all_and_may_fail);
+    tcase_add_test(c, memory_may_run_out_anywhere);
+    return dt_test_run(s);
+}
