@@ -10,6 +10,7 @@ check_PROGRAMS += \
 	tests/test_assign \
 	tests/test_base \
 	tests/test_boundary \
+	tests/test_chart \
 	tests/test_checkpoint \
 	tests/test_checkpoint_dir \
 	tests/test_checkpoint_lock \

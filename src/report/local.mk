@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 noinst_LIBRARIES += libdtreport.a
 libdtreport_a_SOURCES = \
+	src/report/chart.c \
+	src/report/chart.h \
+	src/report/chart_impl.h \
+	src/report/chart_style.c \
+	src/report/chart_svg.c \
+	src/report/chart_text.c \
 	src/report/compare.c \
 	src/report/compare.h \
 	src/report/critical.c \
 	src/report/explain.c \
 	src/report/explain.h \
+	src/report/html.c \
+	src/report/html.h \
 	src/report/interval.c \
 	src/report/outliers.c \
 	src/report/outliers.h \
