@@ -99,6 +99,7 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/orchestrate_cells.c \
 	src/core/orchestrate/orchestrate_convex.c \
 	src/core/orchestrate/orchestrate_decide.c \
+	src/core/orchestrate/orchestrate_effort.c \
 	src/core/orchestrate/orchestrate_explain.c \
 	src/core/orchestrate/orchestrate_front.c \
 	src/core/orchestrate/orchestrate_internal.h \

@@ -34,12 +34,8 @@ void dt_job_defaults(struct dt_job *j)
         j->zero[m] = 1;
     }
     j->strategy = DT_STRATEGY_DISTTRAIN;
-    j->search = (struct dt_search_options){.k = 8,
-                                           .rank = true,
-                                           .tp_mask = 0xf,
-                                           .budget = DT_SEARCH_BUDGET,
-                                           .free_intra = true,
-                                           .free_inter = true};
+    j->search = (struct dt_search_options){
+        .k = 8, .rank = true, .tp_mask = 0xf, .free_intra = true, .free_inter = true};
     j->sim = (struct dt_job_simulate_options){
         .iterations = 1,
         .contention = true,
@@ -496,11 +492,18 @@ const struct dt_key dt_job_search_keys[] = {
      .min = 0,
      .max = 1 << 10,
      .help = "largest expert parallelism tried for an LLM with experts; 0: whatever divides them"},
+    {.name = "effort",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_job, search.effort),
+     .words = dt_search_effort_names,
+     .glosses = dt_search_effort_help,
+     .help = "how long to look for a plan"},
     {.name = "budget",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct dt_job, search.budget),
      .min = 1,
      .max = BUDGET_MAX,
+     .fallback = "by effort: normal 2500000, quick 100000, thorough 20000000",
      .help = "operations of programs that ranking may time"},
     {.name = "rank",
      .type = DT_KEY_BOOL,

@@ -7,16 +7,22 @@
 #include "core/cost/cost.h"
 #include "core/model/plan.h"
 
+/* How long to look (orchestrate_effort.c).  What is found is checked alike. */
+enum dt_search_effort { DT_EFFORT_NORMAL, DT_EFFORT_QUICK, DT_EFFORT_THOROUGH, DT_EFFORT_N };
+extern const char *const dt_search_effort_names[DT_EFFORT_N + 1];
+extern const char *const dt_search_effort_help[DT_EFFORT_N + 1];
+
 /* What may be chosen.  A set that is left empty holds what the policy states and nothing else. */
 struct dt_search_options {
     int gpus;  /* GPUs to use at most; 0 = the whole cluster */
     int k;     /* plans returned (default 8) */
     bool rank; /* rank the best by timeline on real samples */
-    double
-        margin; /* what is timed is at most so much slower by the formula than the best; 0 = 6 % */
-    int64_t budget;                     /* ops of programs that ranking may time; 0 = the default */
-    unsigned schedules;                 /* bit s: enum dt_pipe_schedule s */
-    int max_microbatch;                 /* divisors of the global batch up to this; 0: empty */
+    enum dt_search_effort effort;
+    /* what is timed is at most so much slower by the formula than the best; 0 = as the effort has it */
+    double margin;
+    int64_t budget;     /* ops of programs that ranking may time; 0 = as the effort has it */
+    unsigned schedules; /* bit s: enum dt_pipe_schedule s */
+    int max_microbatch; /* divisors of the global batch up to this; 0: empty */
     unsigned recompute[DT_MAX_MODULES]; /* bit r: enum dt_block_recompute r */
     unsigned zero[DT_MAX_MODULES];      /* bit z: level z */
     unsigned guests;                    /* bit m: module m may lie on the GPUs of the LLM */
@@ -46,7 +52,9 @@ struct dt_orch_reorder { /* how that was chosen */
     double mean_s
         [DT_REORDER_N]; /* of the timelines; NAN: not among the choices, INFINITY: does not fit */
 };
-enum { DT_SEARCH_BUDGET = 2500000 }; /* ops: a few tenths of a second on one core */
+enum {
+    DT_SEARCH_BUDGET = 2500000
+}; /* ops at normal effort: a few tenths of a second on one core */
 struct dt_search_stats {
     int64_t cells,
         cells_opened; /* (schedule, vpp, microbatch, lane, DP_lm): all, and not pruned by their bounds */

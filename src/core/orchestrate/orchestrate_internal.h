@@ -44,6 +44,27 @@ struct dt_orch_space {
     struct dt_orch_modes of[DT_MAX_MODULES];
 };
 
+/* ---- how long to look (orchestrate_effort.c) ---- */
+
+struct dt_orch_effort {
+    bool coarse; /* of chunks and microbatches only powers of two */
+    bool
+        wide; /* where the space is small, once more with plans that are far slower by the formula */
+    int pool;       /* candidates of a schedule whose timelines may be asked for */
+    double margin;  /* how much slower than the best of them by the formula one may be */
+    int64_t budget; /* ops of programs that ranking may time */
+    /* Programs of more ops are ranked by a share of their replicas (dt_orch_plan_share).  At first sight a share of so
+     * many samples is enough, if it is no longer than that; what comes close to the best is looked at again. */
+    double rank_ops, first_samples, close;
+    int hosts;            /* layouts of the LLM of a schedule that guests are tried on */
+    int64_t guest_budget; /* of the budget */
+    /* ops of a program by which the reordering is chosen, and of all of them together */
+    double reorder_program, reorder_ops;
+};
+const struct dt_orch_effort *dt_orch_effort_of(const struct dt_search_input *in);
+/* The budget of ranking: as stated, or the effort's. */
+int64_t dt_orch_budget(const struct dt_search_input *in);
+
 /* ---- tables ---- */
 
 /* Sizes of one sample in a module over the first global batch. */

@@ -7,10 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Candidates of a schedule whose timelines may be asked for, and how much slower than the best of them by the formula
- * one may be. */
-enum { POOL = 96 };
-#define MARGIN 0.06
 /* Where the space is so small that this was done in no time, once more with plans far slower by the formula. */
 #define WIDE_MARGIN 0.5
 enum { WIDE_CANDIDATES = 100000, WIDE_PER_KEY = 24 };
@@ -114,9 +110,9 @@ static int kept_plans(const struct dt_search_input *in)
 /* Candidates that are worth a timeline; without ranking those that are returned. */
 static int pool_size(const struct dt_search_input *in)
 {
-    int k = kept_plans(in);
+    int k = kept_plans(in), pool = dt_orch_effort_of(in)->pool;
 
-    return in->opt.rank && k < POOL ? POOL : k;
+    return in->opt.rank && k < pool ? pool : k;
 }
 
 static enum dt_status one_round(struct dt_orch_table *t, const double *cap,
@@ -144,17 +140,15 @@ static enum dt_status one_round(struct dt_orch_table *t, const double *cap,
 /* Was that so little that far more may be looked at? */
 static bool was_short(const struct dt_orch_table *t, const struct dt_search_stats *stats)
 {
-    int64_t budget = t->in->opt.budget > 0 ? t->in->opt.budget : DT_SEARCH_BUDGET;
-
-    return t->in->opt.rank && t->in->opt.margin <= 0 && stats->candidates < WIDE_CANDIDATES &&
-           t->ops < budget / 8;
+    return t->in->opt.rank && t->in->opt.margin <= 0 && dt_orch_effort_of(t->in)->wide &&
+           stats->candidates < WIDE_CANDIDATES && t->ops < dt_orch_budget(t->in) / 8;
 }
 
 static enum dt_status rounds(struct dt_orch_table *t, const double *cap,
                              enum dt_plan_strategy strategy, struct dt_error *err, struct round *r,
                              struct dt_search_stats *stats)
 {
-    double margin = t->in->opt.margin > 0 ? t->in->opt.margin : MARGIN;
+    double margin = t->in->opt.margin > 0 ? t->in->opt.margin : dt_orch_effort_of(t->in)->margin;
 
     DT_TRY(one_round(t, cap, strategy, margin, err, r, stats));
     if (r->n == 0 && t->rejects.assigned > 0) {

@@ -14,13 +14,6 @@
 /* A plan that the bound puts this far behind the best timeline is left out.  The bound is of mean
  * samples; a test holds it to at most 0.3 % above the timeline on real ones, in random small worlds. */
 #define CERTAIN 1.01
-/* Programs longer than this are ranked by a share of their replicas (dt_orch_plan_share): ranking then takes a few
- * hundredths of a second a plan on any cluster.  At first sight a share of so many samples is enough, if it is no
- * longer than that; what comes close to the best is looked at again. */
-#define RANK_OPS 1.2e5
-#define FIRST_SAMPLES 256.0
-/* Plans this close to the best at first sight may be the best. */
-#define CLOSE 0.015
 
 /* ---- the timeline of a plan ---- */
 
@@ -132,12 +125,13 @@ static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *
                                        struct dt_error *err, bool *closer)
 {
     const struct dt_search_input *in = t->in;
+    const struct dt_orch_effort *effort = dt_orch_effort_of(in);
     struct dt_plan_prediction *q = &p->predicted;
-    double all = dt_orch_plan_ops(p, in->model->llm), ops = RANK_OPS, expected;
+    double all = dt_orch_plan_ops(p, in->model->llm), ops = effort->rank_ops, expected;
     struct dt_plan part;
 
     if (first)
-        ops = fmin(ops, all * FIRST_SAMPLES / (double)p->policy.global_batch);
+        ops = fmin(ops, all * effort->first_samples / (double)p->policy.global_batch);
     t->simulated++;
     *closer = false;
     if (!dt_orch_plan_share(p, in->model->llm, ops, &part)) {
@@ -161,11 +155,10 @@ static enum dt_status predict(struct dt_orch_table *t, struct dt_plan *p, bool f
                               struct dt_error *err, bool *closer)
 {
     const struct dt_search_input *in = t->in;
-    int64_t budget = in->opt.budget > 0 ? in->opt.budget : DT_SEARCH_BUDGET;
 
     if (!in->opt.rank || dt_orch_plan_least_s(t, p) > limit * CERTAIN)
         return dt_orch_check_expected(t, p, err);
-    if (t->ops < budget || isinf(limit))
+    if (t->ops < dt_orch_budget(in) || isinf(limit))
         return ranking_timeline(t, p, first, err, closer);
     t->untimed++;
     return dt_orch_check_expected(t, p, err);
@@ -318,6 +311,8 @@ static enum dt_status first_look(struct dt_orch_table *t, struct dt_plan *plans,
 static enum dt_status second_look(struct dt_orch_table *t, struct dt_plan *plans, int n,
                                   unsigned char *state, struct dt_error *err)
 {
+    const double close = dt_orch_effort_of(t->in)->close;
+
     for (;;) {
         double best = HUGE_VAL, least = HUGE_VAL, limit = HUGE_VAL;
         int next = -1;
@@ -333,7 +328,7 @@ static enum dt_status second_look(struct dt_orch_table *t, struct dt_plan *plans
                 next = i;
             }
         }
-        if (next < 0 || least > best * (1 + CLOSE))
+        if (next < 0 || least > best * (1 + close))
             return DT_OK;
         DT_TRY(look(t, &plans[next], false, &limit, &state[next], err));
     }

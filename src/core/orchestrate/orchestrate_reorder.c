@@ -9,10 +9,6 @@
 
 #include <math.h>
 
-/* Ops of a program that stands for the plan (some of its replicas where it has more), and of all programs together,
- * with which the choice takes a tenth of a second. */
-#define PROGRAM_OPS 3e5
-#define ALL_OPS 7e5
 enum { BATCHES_MIN = 2, BATCHES_MAX = 4 };
 /* Ways this close are equally fast; the one that reorders less is better. */
 #define TIE 1e-4
@@ -34,7 +30,7 @@ static void set_way(struct dt_plan_policy *y, int way)
 static enum dt_status stand_in(const struct dt_search_input *in, const struct dt_plan *p,
                                struct dt_error *err, struct dt_plan *out)
 {
-    if (!dt_orch_plan_share(p, in->model->llm, PROGRAM_OPS, out)) {
+    if (!dt_orch_plan_share(p, in->model->llm, dt_orch_effort_of(in)->reorder_program, out)) {
         *out = *p;
         return DT_OK;
     }
@@ -89,7 +85,7 @@ enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct d
     }
     DT_TRY(stand_in(in, p, err, &run));
     ops = dt_orch_plan_ops(&run, in->model->llm) * (intra && inter ? 4 : 2);
-    r.batches = (int)fmax(BATCHES_MIN, fmin(BATCHES_MAX, ALL_OPS / ops));
+    r.batches = (int)fmax(BATCHES_MIN, fmin(BATCHES_MAX, dt_orch_effort_of(in)->reorder_ops / ops));
     for (int way = 0; way < DT_REORDER_N; way++) {
         r.mean_s[way] = NAN;
         if ((!intra && (way ^ stated) & DT_REORDER_INTRA) ||

@@ -17,6 +17,11 @@ enum {
 
 /* ---- of the plan ---- */
 
+static bool left_out(const struct dt_search_input *in, int degree)
+{
+    return dt_orch_effort_of(in)->coarse && (degree & (degree - 1)) != 0;
+}
+
 static void fill_microbatches(const struct dt_search_input *in, struct dt_orch_space *s)
 {
     int most = in->opt.max_microbatch;
@@ -26,7 +31,8 @@ static void fill_microbatches(const struct dt_search_input *in, struct dt_orch_s
         return;
     }
     for (int m = 1; m <= most && m <= MICROBATCH_MAX; m++)
-        if (in->policy.global_batch % m == 0 && s->n_microbatches < DT_ORCH_MICROBATCHES_MAX)
+        if (!left_out(in, m) && in->policy.global_batch % m == 0 &&
+            s->n_microbatches < DT_ORCH_MICROBATCHES_MAX)
             s->microbatch[s->n_microbatches++] = m;
 }
 
@@ -57,7 +63,8 @@ static void fill_pipes(const struct dt_search_input *in, struct dt_orch_space *s
         if (!chunks || !(set >> DT_SCHED_1F1B & 1))
             add_pipe(s, i, 1);
         for (int vpp = 2; chunks && vpp <= max; vpp++)
-            add_pipe(s, i, vpp);
+            if (!left_out(in, vpp))
+                add_pipe(s, i, vpp);
     }
 }
 

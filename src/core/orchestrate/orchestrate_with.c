@@ -22,8 +22,7 @@
 #define SLACK 1.03
 
 enum {
-    /* of a schedule: layouts of the LLM with a set of guests that are worth a plan; on few GPUs */
-    HOSTS_MAX = 24,
+    /* of a schedule: layouts of the LLM that are worth a plan on few GPUs, and at most */
     FEW_HOSTS_MAX = 96,
     OPTIONS_MAX = 24, /* layouts of one guest */
     COMBOS_MAX = 48,  /* layouts of all guests of a host whose memory may be asked for */
@@ -31,9 +30,8 @@ enum {
     SETS_MAX = 32,
     PLANS_MAX = 120,
     FEW_PLANS_MAX = 1200,
-    FEW_GPUS = 16,         /* on so few every number of replicas is tried */
-    GUEST_BUDGET = 600000, /* ops of programs that are timed */
-    LONG_PROGRAM = 40000,  /* ops of 256 samples: such plans would take the time of many others */
+    FEW_GPUS = 16,        /* on so few every number of replicas is tried */
+    LONG_PROGRAM = 40000, /* ops of 256 samples: such plans would take the time of many others */
 };
 
 struct host {
@@ -60,6 +58,7 @@ struct placing {
     enum dt_plan_strategy strategy;
     int llm, n_sets, hosts_max, plans_max;
     unsigned set[SETS_MAX];
+    bool few;     /* GPUs: nearly everything is tried */
     double limit; /* what the formula may come to */
     /* by schedule: the formula is off by another factor for each */
     struct hosts {
@@ -590,7 +589,7 @@ static bool is_listed(const struct dt_plan *plans, int n)
 static enum dt_status list_plans(struct placing *w, struct dt_error *err, struct dt_plan *plans,
                                  int *n)
 {
-    int rounds = w->t->gpus <= FEW_GPUS ? COMBOS_MAX : 2;
+    int rounds = w->few ? COMBOS_MAX : 2;
 
     for (int k = 0; k < rounds; k++)
         for (int i = 0; i < w->hosts_max * DT_SCHED_N && *n < w->plans_max; i++) {
@@ -614,8 +613,8 @@ static enum dt_status list_plans(struct placing *w, struct dt_error *err, struct
 static enum dt_status rank_plans(struct placing *w, struct dt_plan *plans, int *n,
                                  struct dt_error *err)
 {
-    int64_t budget = w->in->opt.budget > 0 ? w->in->opt.budget : DT_SEARCH_BUDGET;
-    int64_t spent = w->t->ops, begin = budget > GUEST_BUDGET ? budget - GUEST_BUDGET : 0;
+    int64_t budget = dt_orch_budget(w->in), theirs = dt_orch_effort_of(w->in)->guest_budget;
+    int64_t spent = w->t->ops, begin = budget > theirs ? budget - theirs : 0;
     enum dt_status st;
 
     w->t->ops = begin;
@@ -658,7 +657,8 @@ enum dt_status dt_orch_place_guests(struct dt_orch_table *t, enum dt_plan_strate
                                     struct dt_error *err, struct dt_search_result *out)
 {
     const struct dt_search_options *o = &t->in->opt;
-    bool few = t->gpus <= FEW_GPUS;
+    const struct dt_orch_effort *effort = dt_orch_effort_of(t->in);
+    bool few = t->gpus <= FEW_GPUS && !effort->coarse;
     struct placing *w;
     struct dt_plan *plans;
     enum dt_status st;
@@ -672,7 +672,8 @@ enum dt_status dt_orch_place_guests(struct dt_orch_table *t, enum dt_plan_strate
     if (w && plans) {
         *w = (struct placing){.t = t, .in = t->in, .out = out, .strategy = strategy};
         w->llm = t->in->model->llm;
-        w->hosts_max = few ? FEW_HOSTS_MAX : HOSTS_MAX;
+        w->few = few;
+        w->hosts_max = few ? FEW_HOSTS_MAX : effort->hosts;
         w->plans_max = few ? FEW_PLANS_MAX : PLANS_MAX;
         w->limit = out->n > 0 ? (few ? 2 : SLACK) * out->plans[0].predicted.timeline_s : HUGE_VAL;
         st = place(w, plans, err);

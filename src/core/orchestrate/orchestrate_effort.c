@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * How long the planner looks: what each effort allows itself.  Every effort asks the same questions of the same cost and
+ * memory models and accepts a plan by the same checks; they differ in how many layouts are looked at, and in how many
+ * programs are timed, of how many of the replicas. */
+#include "core/orchestrate/orchestrate_internal.h"
+
+const char *const dt_search_effort_names[DT_EFFORT_N + 1] = {
+    [DT_EFFORT_NORMAL] = "normal",
+    [DT_EFFORT_QUICK] = "quick",
+    [DT_EFFORT_THOROUGH] = "thorough",
+};
+const char *const dt_search_effort_help[DT_EFFORT_N + 1] = {
+    [DT_EFFORT_NORMAL] = "a second or two on a thousand GPUs",
+    [DT_EFFORT_QUICK] = "a few hundredths of one, for many questions one after the other",
+    [DT_EFFORT_THOROUGH] = "several times as many candidates as normal",
+};
+
+static const struct dt_orch_effort efforts[DT_EFFORT_N] = {
+    [DT_EFFORT_NORMAL] = {.pool = 96,
+                          .margin = 0.06,
+                          .wide = true,
+                          .budget = DT_SEARCH_BUDGET,
+                          .first_samples = 256,
+                          .rank_ops = 1.2e5,
+                          .close = 0.015,
+                          .hosts = 24,
+                          .guest_budget = 600000,
+                          .reorder_ops = 7e5,
+                          .reorder_program = 3e5},
+    [DT_EFFORT_QUICK] = {.coarse = true,
+                         .pool = 12,
+                         .margin = 0.03,
+                         .budget = DT_SEARCH_BUDGET / 25,
+                         .first_samples = 64,
+                         .rank_ops = 1.5e4,
+                         .close = 0,
+                         .hosts = 4,
+                         .guest_budget = DT_SEARCH_BUDGET / 50,
+                         .reorder_ops = 8e4,
+                         .reorder_program = 2e4},
+    [DT_EFFORT_THOROUGH] = {.pool = 256,
+                            .margin = 0.12,
+                            .wide = true,
+                            .budget = 8 * (int64_t)DT_SEARCH_BUDGET,
+                            .first_samples = 512,
+                            .rank_ops = 3e5,
+                            .close = 0.03,
+                            .hosts = 96,
+                            .guest_budget = 4800000,
+                            .reorder_ops = 5e6,
+                            .reorder_program = 1e6},
+};
+
+const struct dt_orch_effort *dt_orch_effort_of(const struct dt_search_input *in)
+{
+    return &efforts[in->opt.effort];
+}
+
+int64_t dt_orch_budget(const struct dt_search_input *in)
+{
+    return in->opt.budget > 0 ? in->opt.budget : dt_orch_effort_of(in)->budget;
+}
