@@ -16,22 +16,24 @@ struct counting {
 static struct counting counting[RANKS_MAX];
 
 static enum dt_status count_send(struct dt_transport *t, int to, int tag, const void *buf,
-                                 size_t bytes, struct dt_error *err, struct dt_req **out)
+                                 size_t bytes, struct dt_device_queue *q, struct dt_error *err,
+                                 struct dt_req **out)
 {
     struct counting *c = &counting[t->rank];
 
     c->sent_bytes += tag < DT_SUPERVISOR_TAG / 2 ? bytes : 0; /* no tokens */
-    return c->real->post_send(c->real, to, tag, buf, bytes, err, out);
+    return c->real->post_send(c->real, to, tag, buf, bytes, q, err, out);
 }
 
 static enum dt_status count_gather(struct dt_comm *comm, void *buf, const size_t *bytes,
-                                   struct dt_error *err, struct dt_req **out)
+                                   struct dt_device_queue *q, struct dt_error *err,
+                                   struct dt_req **out)
 {
     struct counting *c = &counting[dt_comm_rank(comm, dt_comm_member(comm))];
 
     for (int k = 0; k < dt_comm_size(comm); k++)
         c->gathered_bytes += bytes[k];
-    return c->real->post_all_gather(comm, buf, bytes, err, out);
+    return c->real->post_all_gather(comm, buf, bytes, q, err, out);
 }
 
 static void *run_counted(void *arg)
@@ -156,7 +158,7 @@ static void *wait_for_nothing(void *arg)
         dt_assert_has(f->err.message, "llm/0.0 ");
         dt_assert_has(f->err.message, "of microbatch 0");
     }
-    dt_assert_ok(r->t->post_all_reduce(both, DT_REDUCE_F64, &x, 1, &err, &req), err);
+    dt_assert_ok(r->t->post_all_reduce(both, DT_REDUCE_F64, &x, 1, NULL, &err, &req), err);
     dt_assert_ok(dt_transport_wait(r->t, req, 30, NULL, &err), err);
     r->t->comm_free(both);
     ef_free(f);

@@ -123,6 +123,7 @@ tests_test_transport_SOURCES = \
 	tests/test_transport.c \
 	tests/transport_suite.c \
 	tests/transport_suite.h
+tests_test_transport_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_infer_SOURCES = tests/test_infer.c tests/exec_fixture.h
 tests_test_profile_import_SOURCES = \
 	tests/import_fixture.h \

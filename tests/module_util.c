@@ -380,6 +380,7 @@ struct exec {
     struct dt_nn_run r[8];
     void *flow[9], *grad[9];
     struct dt_transport *transport; /* of this member; NULL = there are no others */
+    struct dt_transport *data;      /* the same for the device's memory */
     struct dt_tp tp;
 };
 
@@ -655,6 +656,31 @@ static void collect(struct exec *e, struct mu_result *out)
     }
 }
 
+/* With the other members, over the device's memory. */
+static void join(struct exec *e)
+{
+    struct dt_error err;
+    int ranks[16];
+
+    if (!e->transport)
+        return;
+    dt_assert_ok(dt_transport_open_staged(e->transport, e->dev, &err, &e->data), err);
+    for (int i = 0; i < e->data->size; i++)
+        ranks[i] = i;
+    dt_assert_ok(e->data->comm_new(e->data, ranks, e->data->size, &err, &e->tp.comm), err);
+    e->tp.rank = dt_comm_member(e->tp.comm);
+    e->tp.size = e->data->size;
+    e->tp.limit_s = 60;
+}
+
+static void leave(struct exec *e)
+{
+    if (!e->data)
+        return;
+    e->data->comm_free(e->tp.comm);
+    e->data->close(e->data);
+}
+
 static void execute(struct exec *e)
 {
     const struct mu_run *run = e->run;
@@ -663,7 +689,7 @@ static void execute(struct exec *e)
 
     dt_assert_ok(dt_device_open_cpu(&opt, &err, &e->dev), err);
     dt_assert_ok(e->dev->queue_new(e->dev, false, &err, &e->q), err);
-    e->tp.device = e->dev;
+    join(e);
     fill_batch(e);
     make_stages(e);
     for (int64_t i = 0; i < e->u->n_in; i++)
@@ -682,6 +708,7 @@ static void execute(struct exec *e)
     }
     dt_assert_ok(e->dev->queue_sync(e->q, &err), err);
     dt_assert_ok(dt_tp_state(&e->tp, &err), err);
+    leave(e);
 }
 
 static void finish(struct exec *e)
@@ -707,18 +734,8 @@ static void finish(struct exec *e)
 static void *member_runs(void *arg)
 {
     struct exec *e = arg;
-    struct dt_error err;
-    int ranks[16];
 
-    for (int i = 0; i < e->transport->size; i++)
-        ranks[i] = i;
-    dt_assert_ok(e->transport->comm_new(e->transport, ranks, e->transport->size, &err, &e->tp.comm),
-                 err);
-    e->tp.rank = dt_comm_member(e->tp.comm);
-    e->tp.size = e->transport->size;
-    e->tp.limit_s = 60;
     execute(e);
-    e->transport->comm_free(e->tp.comm);
     e->transport->close(e->transport);
     return NULL;
 }

@@ -90,8 +90,8 @@ static int time_link(struct dt_transport *t)
             size_t bytes = turn ? 1 : n;
 
             must(t, NULL,
-                 send ? t->post_send(t, peer, k, buf, bytes, &err, &r)
-                      : t->post_recv(t, peer, k, buf, bytes, &err, &r),
+                 send ? t->post_send(t, peer, k, buf, bytes, NULL, &err, &r)
+                      : t->post_recv(t, peer, k, buf, bytes, NULL, &err, &r),
                  &err);
             must(t, NULL, dt_transport_wait(t, r, 60, "the other host", &err), &err);
         }
@@ -138,7 +138,7 @@ int main(int argc, char **argv)
         dt_supervisor_doing(w, k % 2, k / 2 % 2 ? BACKWARD : 0, k);
         if (k == 7 && t->rank == whom)
             happen(what, w, t);
-        must(t, w, t->post_all_reduce(all, DT_REDUCE_F64, &x, 1, &err, &r), &err);
+        must(t, w, t->post_all_reduce(all, DT_REDUCE_F64, &x, 1, NULL, &err, &r), &err);
         must(t, w, dt_transport_wait(t, r, strcmp(what, "late") ? 60 : 0, "the others", &err),
              &err);
         if (x != t->size)

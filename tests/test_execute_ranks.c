@@ -172,7 +172,7 @@ static void reduce_over_ranks(struct dt_transport *t, enum dt_reduce_type type, 
     for (int i = 0; i < t->size; i++)
         who[i] = i;
     dt_assert_ok(t->comm_new(t, who, t->size, &err, &all), err);
-    dt_assert_ok(t->post_all_reduce(all, type, x, n, &err, &req), err);
+    dt_assert_ok(t->post_all_reduce(all, type, x, n, NULL, &err, &req), err);
     dt_assert_ok(dt_transport_wait(t, req, 60, "gradients", &err), err);
     t->comm_free(all);
 }

@@ -262,7 +262,7 @@ static void rig_open(struct rig *r, const struct mu *u, struct dt_stage_spec spe
     memset(r, 0, sizeof(*r));
     dt_assert_ok(dt_device_open_cpu(&opt, &r->err, &r->dev), r->err);
     dt_assert_ok(r->dev->queue_new(r->dev, false, &r->err, &r->q), r->err);
-    r->tp = (struct dt_tp){.rank = rank, .size = tp, .device = r->dev};
+    r->tp = (struct dt_tp){.rank = rank, .size = tp};
     spec.module = &u->m;
     spec.last = u->m.n_blocks;
     spec.max = u->max;

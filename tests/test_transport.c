@@ -18,6 +18,7 @@ struct thread {
     struct dt_transport *t;
     uint64_t seed;
     int rounds;
+    bool staged;
     struct verdict v;
 };
 
@@ -30,7 +31,31 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-static void over_threads(int n, int rounds)
+/* The suite over the memory of a device: the CPU's, or (`staged`) that of a device which says that the
+ * host may not touch it. */
+static void *rank_on_device(void *arg)
+{
+    const struct dt_device_options o = {.threads = 1};
+    struct thread *x = arg;
+    struct dt_device *cpu, dev;
+    struct dt_transport *t;
+    struct dt_error err = {0};
+
+    dt_assert_ok(dt_device_open_cpu(&o, &err, &cpu), err);
+    dev = *cpu;
+    dev.info.host_memory = !x->staged;
+    dt_assert_ok(dev.queue_new(&dev, false, &err, &suite_queue[x->t->rank]), err);
+    dt_assert_ok(dt_transport_open_staged(x->t, &dev, &err, &t), err);
+    ck_assert_int_eq(dt_transport_open_staged(t, &dev, &err, &t), DT_ERR_INTERNAL);
+    transport_suite(t, x->seed, x->rounds, &x->v);
+    dev.queue_free(suite_queue[t->rank]);
+    t->close(t);
+    x->t->close(x->t);
+    cpu->close(cpu);
+    return NULL;
+}
+
+static void over_threads(int n, int rounds, void *main_of_rank(void *), bool staged)
 {
     struct dt_transport *t[8];
     struct thread x[8];
@@ -40,8 +65,8 @@ static void over_threads(int n, int rounds)
 
     dt_assert_ok(dt_transport_open_threads(n, &err, t), err);
     for (int k = 0; k < n; k++) {
-        x[k] = (struct thread){.t = t[k], .seed = seed, .rounds = rounds};
-        ck_assert_int_eq(pthread_create(&id[k], NULL, rank_main, &x[k]), 0);
+        x[k] = (struct thread){.t = t[k], .seed = seed, .rounds = rounds, .staged = staged};
+        ck_assert_int_eq(pthread_create(&id[k], NULL, main_of_rank, &x[k]), 0);
     }
     for (int k = 0; k < n; k++)
         pthread_join(id[k], NULL);
@@ -53,7 +78,15 @@ START_TEST(ranks_as_threads)
 {
     static const int sizes[] = {1, 2, 3, 4, 7};
 
-    over_threads(sizes[_i], 6);
+    over_threads(sizes[_i], 6, rank_main, false);
+}
+END_TEST
+
+START_TEST(ranks_on_a_device)
+{
+    static const int sizes[] = {1, 2, 3, 7};
+
+    over_threads(sizes[_i / 2], 3, rank_on_device, _i % 2);
 }
 END_TEST
 
@@ -162,6 +195,7 @@ static int under_check(void)
     TCase *c = dt_test_case(s, "threads", 120);
 
     tcase_add_loop_test(c, ranks_as_threads, 0, 5);
+    tcase_add_loop_test(c, ranks_on_a_device, 0, 8);
     tcase_add_test(c, one_rank_alone);
     tcase_add_test(c, out_of_memory);
     tcase_add_test(c, limit_of_the_environment);

@@ -15,6 +15,8 @@
 
 #define LIMIT_S 60.0
 
+struct dt_device_queue *suite_queue[SUITE_RANKS];
+
 static void fail(struct verdict *v, const struct dt_transport *t, const char *where,
                  const char *what)
 {
@@ -111,7 +113,8 @@ static void many_outstanding(struct dt_transport *t, uint64_t seed, int rounds, 
             x->req = NULL;
             if (x->to == t->rank) { /* receives, and sends to oneself too, in the order of posts */
                 CHECK(x->buf = malloc(x->bytes + 1));
-                OK(t->post_recv(t, x->from, x->tag, x->buf, x->bytes, &err, &x->req));
+                OK(t->post_recv(t, x->from, x->tag, x->buf, x->bytes, suite_queue[t->rank], &err,
+                                &x->req));
                 left++;
             }
         }
@@ -124,7 +127,7 @@ static void many_outstanding(struct dt_transport *t, uint64_t seed, int rounds, 
                 continue;
             CHECK(p = malloc(x->bytes + 1));
             fill(p, x->bytes, x->from, (uint64_t)i);
-            OK(t->post_send(t, x->to, x->tag, p, x->bytes, &err, &r));
+            OK(t->post_send(t, x->to, x->tag, p, x->bytes, suite_queue[t->rank], &err, &r));
             if (x->to == t->rank) { /* the receive stands already */
                 bool done = false;
 
@@ -173,8 +176,8 @@ static void sends_before_receives(struct dt_transport *t, uint64_t seed, int rou
     (void)rounds;
     CHECK(a && b);
     fill(a, n, t->rank, 5);
-    OK(t->post_send(t, next, 9, a, n, &err, &s));
-    OK(t->post_recv(t, prev, 9, b, n, &err, &r));
+    OK(t->post_send(t, next, 9, a, n, suite_queue[t->rank], &err, &s));
+    OK(t->post_recv(t, prev, 9, b, n, suite_queue[t->rank], &err, &r));
     WAIT(s);
     WAIT(r);
     CHECK(is(b, n, prev, 5));
@@ -200,7 +203,7 @@ static void broadcast(struct dt_transport *t, uint64_t seed, int rounds, struct 
         struct dt_req *r;
 
         fill(p, n, t->rank == root ? root : root + 1, (uint64_t)round);
-        OK(t->post_broadcast(c, root, p, n, &err, &r));
+        OK(t->post_broadcast(c, root, p, n, suite_queue[t->rank], &err, &r));
         WAIT(r);
         CHECK(is(p, n, root, (uint64_t)round));
     }
@@ -339,9 +342,9 @@ static void sums(struct dt_transport *t, uint64_t seed, int rounds, struct verdi
         for (size_t i = 0; i < n; i++)
             store(p, type, i, part(type, t->rank, id, i));
         if (scatter)
-            OK(t->post_reduce_scatter(c, type, p, counts, &err, &r));
+            OK(t->post_reduce_scatter(c, type, p, counts, suite_queue[t->rank], &err, &r));
         else
-            OK(t->post_all_reduce(c, type, p, n, &err, &r));
+            OK(t->post_all_reduce(c, type, p, n, suite_queue[t->rank], &err, &r));
         WAIT(r);
         for (size_t i = from; i < to && want; i++) {
             union elem e = total(type, ranks, members, id, i);
@@ -385,7 +388,7 @@ static void gathers(struct dt_transport *t, uint64_t seed, int rounds, struct ve
         CHECK((p = malloc(n + 1)) && (q = malloc(m + 1)));
         for (int k = 0; k < t->size; at += mine[k++])
             fill(p + at, mine[k], t->rank, (uint64_t)k);
-        OK(t->post_all_to_all(c, p, mine, q, theirs, &err, &r));
+        OK(t->post_all_to_all(c, p, mine, q, theirs, suite_queue[t->rank], &err, &r));
         WAIT(r);
         at = 0;
         for (int k = 0; k < t->size; at += theirs[k++])
@@ -396,7 +399,7 @@ static void gathers(struct dt_transport *t, uint64_t seed, int rounds, struct ve
             own = k == t->rank ? n : own;
         CHECK(p = calloc(n + 1, 1));
         fill(p + own, size[0][t->rank], t->rank, 77);
-        OK(t->post_all_gather(c, p, size[0], &err, &s));
+        OK(t->post_all_gather(c, p, size[0], suite_queue[t->rank], &err, &s));
         WAIT(s);
         at = 0;
         for (int k = 0; k < t->size; at += size[0][k++])
@@ -429,7 +432,8 @@ static void crossed_waits(struct dt_transport *t, uint64_t seed, int rounds, str
         for (int k = 0; k < SETS; k++) {
             for (int i = 0; i < N; i++)
                 x[k][i] = (float)(t->rank + k + i % 5);
-            OK(t->post_all_reduce(k % 2 ? c : d, DT_REDUCE_F32, x[k], N, &err, &r[k]));
+            OK(t->post_all_reduce(k % 2 ? c : d, DT_REDUCE_F32, x[k], N, suite_queue[t->rank], &err,
+                                  &r[k]));
         }
         for (int k = 0; k < SETS; k++)
             WAIT(r[(k + t->rank) % SETS]);
@@ -471,7 +475,7 @@ static void *second_thread(void *arg)
 
         for (int i = 0; i < n; i++)
             x[i] = t->rank + i;
-        OK(t->post_all_reduce(s->c, DT_REDUCE_F64, x, (size_t)n, &err, &r));
+        OK(t->post_all_reduce(s->c, DT_REDUCE_F64, x, (size_t)n, suite_queue[t->rank], &err, &r));
         WAIT(r);
         for (int i = 0; i < n; i++)
             CHECK(x[i] == t->size * (t->size - 1) / 2 + (double)t->size * i);
@@ -500,24 +504,11 @@ out:;
 
 /* ---- tensor parallelism ---- */
 
-struct fake {
-    struct dt_device dev;
-    int syncs;
-};
-
-static enum dt_status fake_sync(struct dt_device_queue *q, struct dt_error *err)
-{
-    (void)err;
-    ((struct fake *)(void *)q)->syncs++;
-    return DT_OK;
-}
-
 static void tensor_parallel(struct dt_transport *t, uint64_t seed, int rounds, struct verdict *v)
 {
     struct dt_error err = {0};
-    struct fake f = {.dev = {.info = {.host_memory = true}, .queue_sync = fake_sync}};
-    struct dt_device_queue *q = (struct dt_device_queue *)(void *)&f;
-    struct dt_tp tp = {.comm = all_of(t, &err), .rank = t->rank, .size = t->size, .device = &f.dev};
+    struct dt_device_queue *q = suite_queue[t->rank];
+    struct dt_tp tp = {.comm = all_of(t, &err), .rank = t->rank, .size = t->size};
     enum { ROWS = 13, WIDTH = 24 };
     float x[ROWS * WIDTH], m[3] = {(float)t->rank, -(float)t->rank, 2.5f};
     double d[2] = {0.5, t->rank};
@@ -563,10 +554,10 @@ static void size_mismatch(struct dt_transport *t, uint64_t seed, int rounds, str
         char a[64], b[64];
 
         if (t->rank == 0) { /* what the sender hears of it depends on the transport */
-            OK(t->post_send(t, 1, 40 + k, p, sent[k], &err, &r));
+            OK(t->post_send(t, 1, 40 + k, p, sent[k], suite_queue[t->rank], &err, &r));
             (void)!dt_transport_wait(t, r, 0.05, NULL, &err);
         } else if (t->rank == 1) {
-            OK(t->post_recv(t, 0, 40 + k, p, expected[k], &err, &r));
+            OK(t->post_recv(t, 0, 40 + k, p, expected[k], suite_queue[t->rank], &err, &r));
             CHECK(dt_transport_wait(t, r, LIMIT_S, NULL, &err) == DT_ERR_PEER);
             snprintf(a, sizeof(a), " %zu bytes", sent[k]);
             snprintf(b, sizeof(b), " %zu bytes", expected[k]);
@@ -590,15 +581,15 @@ static void wrong_arguments(struct dt_transport *t, uint64_t seed, int rounds, s
 
     (void)seed;
     (void)rounds;
-    CHECK(t->post_send(t, t->size, 0, &x, 1, &err, &r) == DT_ERR_INTERNAL);
-    CHECK(t->post_recv(t, -1, 0, &x, 1, &err, &r) == DT_ERR_INTERNAL);
-    CHECK(t->post_send(t, 0, -1, &x, 1, &err, &r) == DT_ERR_INTERNAL);
-    CHECK(t->post_recv(t, 0, 1 << 22, &x, 1, &err, &r) == DT_ERR_INTERNAL);
+    CHECK(t->post_send(t, t->size, 0, &x, 1, suite_queue[t->rank], &err, &r) == DT_ERR_INTERNAL);
+    CHECK(t->post_recv(t, -1, 0, &x, 1, suite_queue[t->rank], &err, &r) == DT_ERR_INTERNAL);
+    CHECK(t->post_send(t, 0, -1, &x, 1, suite_queue[t->rank], &err, &r) == DT_ERR_INTERNAL);
+    CHECK(t->post_recv(t, 0, 1 << 22, &x, 1, suite_queue[t->rank], &err, &r) == DT_ERR_INTERNAL);
     CHECK(t->comm_new(t, &none, 1, &err, &c) == DT_ERR_INTERNAL);
     CHECK(t->comm_new(t, twice, 2, &err, &c) == DT_ERR_INTERNAL);
     CHECK(t->comm_new(t, NULL, 0, &err, &c) == DT_ERR_INTERNAL);
     OK(t->comm_new(t, &self, 1, &err, &c));
-    CHECK(t->post_broadcast(c, 1, &x, 1, &err, &r) == DT_ERR_INTERNAL);
+    CHECK(t->post_broadcast(c, 1, &x, 1, suite_queue[t->rank], &err, &r) == DT_ERR_INTERNAL);
     CHECK(r == NULL);
 out:
     if (c)
@@ -614,7 +605,8 @@ static void time_out(struct dt_transport *t, uint64_t seed, int rounds, struct v
 
     (void)seed;
     (void)rounds;
-    OK(t->post_recv(t, (t->rank + 1) % t->size, 1234567, &memory, 1, &err, &r));
+    OK(t->post_recv(t, (t->rank + 1) % t->size, 1234567, &memory, 1, suite_queue[t->rank], &err,
+                    &r));
     CHECK(dt_transport_wait(t, r, 0.02, "the kettle", &err) == DT_ERR_TIMEOUT);
     CHECK(strstr(err.message, "the kettle"));
 out:;

@@ -18,6 +18,11 @@ struct suite_check {
 extern const struct suite_check transport_checks[];
 extern const int transport_checks_n;
 
+/* The queue that each rank of a transport of device memory gives with every operation; NULL: it carries
+ * host memory.  The host may touch what the device calls its own. */
+enum { SUITE_RANKS = 64 };
+extern struct dt_device_queue *suite_queue[SUITE_RANKS];
+
 /* Runs all of them over one rank; false with v->text filled on the first failure. */
 bool transport_suite(struct dt_transport *t, uint64_t seed, int rounds, struct verdict *v);
 

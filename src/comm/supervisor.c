@@ -25,9 +25,9 @@ static enum dt_status pass(struct dt_supervisor *w, bool send, int peer, int tag
     struct dt_req *r;
 
     if (send)
-        DT_TRY(t->post_send(t, peer, DT_SUPERVISOR_TAG + tag, buf, bytes, err, &r));
+        DT_TRY(t->post_send(t, peer, DT_SUPERVISOR_TAG + tag, buf, bytes, NULL, err, &r));
     else
-        DT_TRY(t->post_recv(t, peer, DT_SUPERVISOR_TAG + tag, buf, bytes, err, &r));
+        DT_TRY(t->post_recv(t, peer, DT_SUPERVISOR_TAG + tag, buf, bytes, NULL, err, &r));
     return dt_transport_wait(t, r, 0, what, err);
 }
 
@@ -177,7 +177,7 @@ static enum dt_status identify(struct dt_supervisor *w, struct dt_error *err)
     me->cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
     me->page = w->page_fd;
     me->nonce = w->page->nonce;
-    st = t->post_all_gather(w->all, w->ranks, bytes, err, &r);
+    st = t->post_all_gather(w->all, w->ranks, bytes, NULL, err, &r);
     if (st == DT_OK)
         st = dt_transport_wait(t, r, 0, "the other ranks to start", err);
     dt_free(bytes);

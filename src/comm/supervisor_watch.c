@@ -182,8 +182,8 @@ static bool post(struct dt_supervisor *w, int r, bool send)
     struct dt_error err;
     int tag = DT_SUPERVISOR_TAG + TAG_BEAT;
 
-    return (send ? t->post_send(t, r, tag, &p->out, sizeof(p->out), &err, &p->send)
-                 : t->post_recv(t, r, tag, &p->in, sizeof(p->in), &err, &p->recv)) == DT_OK;
+    return (send ? t->post_send(t, r, tag, &p->out, sizeof(p->out), NULL, &err, &p->send)
+                 : t->post_recv(t, r, tag, &p->in, sizeof(p->in), NULL, &err, &p->recv)) == DT_OK;
 }
 
 /* A beat that has come, and whether the last one went out.  What fails is left to the silence that

@@ -6,9 +6,18 @@
  *   comm   an ordered set of ranks that act together; made once, before training
  *   req    an operation under way: begun by post_*, over when `test` says so
  *
- * Every implementation fills every entry; callers never ask which one it is.  Buffers are host
- * memory, or device memory where the device's info.host_memory says the host may touch it.  Nothing
- * blocks: whoever needs a result tests and decides how long to wait (dt_transport_wait).
+ * Every implementation fills every entry; callers never ask which one it is.  Nothing blocks: whoever
+ * needs a result tests and decides how long to wait (dt_transport_wait).
+ *
+ * Memory.  A rank has two of these tables.  One is for control: it carries host memory (MPI, threads,
+ * self), and `q` is NULL.  The other one carries the memory of a device, and every operation names the
+ * queue `q` in whose order its buffer is ready: the operation begins when what is on `q` at the post has
+ * passed, be it what writes the bytes to send or what still reads where bytes will be received.
+ *
+ *   on_queue    the operation itself is put on `q`: what is put there later comes after it.  `out` may be
+ *               NULL, as nobody needs to test it; what fails then sticks to `q`
+ *   otherwise   it is over when `test` says so; any queue, and the host, may then use the buffer.  The
+ *               caller keeps `q` from writing it in the meantime
  *
  * Order.  Between two ranks, messages of one tag meet in the order of their posts; on one comm all
  * members post the same operations in the same order.  A caller that posts in the program's order
@@ -27,7 +36,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DT_TRANSPORT_ABI 1u
+#define DT_TRANSPORT_ABI 2u
 
 struct dt_transport;
 struct dt_comm; /* belongs to one transport */
@@ -42,8 +51,12 @@ enum dt_reduce_type {
     DT_REDUCE_F32_MAX /* a NaN stays one */
 };
 
+enum dt_transport_memory { DT_TRANSPORT_HOST, DT_TRANSPORT_DEVICE };
+
 struct dt_transport {
-    uint32_t abi; /* DT_TRANSPORT_ABI */
+    uint32_t abi;                    /* DT_TRANSPORT_ABI */
+    enum dt_transport_memory memory; /* of all buffers */
+    bool on_queue;                   /* see above; only of device memory */
     int rank, size;
     int local_rank, local_size; /* among the ranks of this host */
     int cores;                  /* that this rank may run on */
@@ -65,28 +78,34 @@ struct dt_transport {
 
     /* ---- between two ranks ---- tag: 0 .. 2^22 - 1.  To oneself is allowed. */
     enum dt_status (*post_send)(struct dt_transport *t, int to, int tag, const void *buf,
-                                size_t bytes, struct dt_error *err, struct dt_req **out);
+                                size_t bytes, struct dt_device_queue *q, struct dt_error *err,
+                                struct dt_req **out);
     enum dt_status (*post_recv)(struct dt_transport *t, int from, int tag, void *buf, size_t bytes,
-                                struct dt_error *err, struct dt_req **out);
+                                struct dt_device_queue *q, struct dt_error *err,
+                                struct dt_req **out);
 
     /* ---- collectives; every member has the same arguments ----
      * counts are elements; pieces lie side by side in the order of members, pieces may be empty. */
     enum dt_status (*post_broadcast)(struct dt_comm *c, int root_member, void *buf, size_t bytes,
-                                     struct dt_error *err, struct dt_req **out);
+                                     struct dt_device_queue *q, struct dt_error *err,
+                                     struct dt_req **out);
     /* In place. */
     enum dt_status (*post_all_reduce)(struct dt_comm *c, enum dt_reduce_type type, void *buf,
-                                      size_t n, struct dt_error *err, struct dt_req **out);
+                                      size_t n, struct dt_device_queue *q, struct dt_error *err,
+                                      struct dt_req **out);
     /* `buf` holds all pieces; afterwards this member's piece in it is the sum, the others are
      * undefined. */
     enum dt_status (*post_reduce_scatter)(struct dt_comm *c, enum dt_reduce_type type, void *buf,
-                                          const size_t *counts, struct dt_error *err,
-                                          struct dt_req **out);
+                                          const size_t *counts, struct dt_device_queue *q,
+                                          struct dt_error *err, struct dt_req **out);
     /* `buf` holds this member's piece in its place; afterwards all pieces.  bytes[]: per member. */
     enum dt_status (*post_all_gather)(struct dt_comm *c, void *buf, const size_t *bytes,
-                                      struct dt_error *err, struct dt_req **out);
+                                      struct dt_device_queue *q, struct dt_error *err,
+                                      struct dt_req **out);
     /* send_bytes[k] go to member k; recv_bytes[k] come from it. */
     enum dt_status (*post_all_to_all)(struct dt_comm *c, const void *send, const size_t *send_bytes,
-                                      void *recv, const size_t *recv_bytes, struct dt_error *err,
+                                      void *recv, const size_t *recv_bytes,
+                                      struct dt_device_queue *q, struct dt_error *err,
                                       struct dt_req **out);
 
     /* Makes progress of what is under way.  *done: over, and `r` is gone.  An error is reported once
@@ -139,15 +158,20 @@ enum dt_status dt_transport_open_threads(int n, struct dt_error *err, struct dt_
 /* One rank alone. */
 enum dt_status dt_transport_open_self(struct dt_error *err, struct dt_transport **out);
 
+/* The memory of a device, over a transport of host memory, which outlives it.  Bytes go through page-locked
+ * memory, copied on a queue of its own; where the host may touch the device's memory (info.host_memory)
+ * they do not, and `inner` gets the buffers themselves.  Not collective. */
+enum dt_status dt_transport_open_staged(struct dt_transport *inner, const struct dt_device *device,
+                                        struct dt_error *err, struct dt_transport **out);
+
 /* ---- tensor parallelism: collectives inside an op, in queue order ----
  *
- * On a device whose queues run at once (CPU) these have happened when they return; on a card they
- * are put on the queue.  Failures stick to the dt_tp: later calls do nothing, and dt_tp_state
- * tells. A NULL dt_tp is one rank alone: calls do nothing. */
+ * Where the transport is on_queue these are put on the queue; else they have happened when they return.
+ * Failures stick to the dt_tp: later calls do nothing, and dt_tp_state tells.  (What fails on the queue
+ * sticks to that.)  A NULL dt_tp is one rank alone: calls do nothing. */
 struct dt_tp {
-    struct dt_comm *comm;
-    int rank, size; /* members of comm */
-    const struct dt_device *device;
+    struct dt_comm *comm; /* of device memory */
+    int rank, size;       /* members of comm */
     double limit_s;
     struct dt_error error; /* the first failure */
 };

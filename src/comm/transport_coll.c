@@ -26,11 +26,13 @@ static enum dt_status offsets(const size_t *counts, int n, struct dt_error *err,
 }
 
 enum dt_status dt_coll_new(struct dt_comm *c, const struct dt_coll *kind, void *buf,
-                           const size_t *counts, struct dt_error *err, struct dt_req **out)
+                           const size_t *counts, struct dt_device_queue *q, struct dt_error *err,
+                           struct dt_req **out)
 {
     struct dt_req *r;
     enum dt_status st;
 
+    DT_TRY(dt_req_check_queue(c->t, q, err));
     DT_TRY(dt_req_new(c->t, err, &r));
     r->coll = kind;
     r->comm = c;
@@ -95,13 +97,14 @@ static bool broadcast_begin(struct dt_req *r, struct dt_coll_strand *s, int stra
 static const struct dt_coll broadcast = {"broadcast", broadcast_begin, nothing};
 
 enum dt_status dt_coll_broadcast(struct dt_comm *c, int root, void *buf, size_t bytes,
-                                 struct dt_error *err, struct dt_req **out)
+                                 struct dt_device_queue *q, struct dt_error *err,
+                                 struct dt_req **out)
 {
     struct dt_req *r;
 
     if (root < 0 || root >= c->n)
         return dt_error_set(err, DT_ERR_INTERNAL, "there is no member %d among %d", root, c->n);
-    DT_TRY(dt_coll_new(c, &broadcast, buf, NULL, err, &r));
+    DT_TRY(dt_coll_new(c, &broadcast, buf, NULL, q, err, &r));
     r->root = root;
     r->n = c->n > 1 ? bytes : 0;
     r->bytes = r->n;
@@ -136,11 +139,12 @@ static bool gather_begin(struct dt_req *r, struct dt_coll_strand *s, int strand,
 static const struct dt_coll gather = {"all-gather", gather_begin, nothing};
 
 enum dt_status dt_coll_all_gather(struct dt_comm *c, void *buf, const size_t *bytes,
-                                  struct dt_error *err, struct dt_req **out)
+                                  struct dt_device_queue *q, struct dt_error *err,
+                                  struct dt_req **out)
 {
     struct dt_req *r;
 
-    DT_TRY(dt_coll_new(c, &gather, buf, bytes, err, &r));
+    DT_TRY(dt_coll_new(c, &gather, buf, bytes, q, err, &r));
     r->bytes = r->at[c->n];
     return dt_coll_post(r, 1, 2 * c->n, 0, err, out);
 }
@@ -171,8 +175,8 @@ static bool to_all_begin(struct dt_req *r, struct dt_coll_strand *s, int strand,
 static const struct dt_coll to_all = {"all-to-all", to_all_begin, nothing};
 
 enum dt_status dt_coll_all_to_all(struct dt_comm *c, const void *send, const size_t *send_bytes,
-                                  void *recv, const size_t *recv_bytes, struct dt_error *err,
-                                  struct dt_req **out)
+                                  void *recv, const size_t *recv_bytes, struct dt_device_queue *q,
+                                  struct dt_error *err, struct dt_req **out)
 {
     struct dt_req *r;
     enum dt_status st;
@@ -181,7 +185,7 @@ enum dt_status dt_coll_all_to_all(struct dt_comm *c, const void *send, const siz
         return dt_error_set(err, DT_ERR_INTERNAL,
                             "all-to-all: %zu bytes to oneself, but %zu bytes from oneself",
                             send_bytes[c->me], recv_bytes[c->me]);
-    DT_TRY(dt_coll_new(c, &to_all, recv, recv_bytes, err, &r));
+    DT_TRY(dt_coll_new(c, &to_all, recv, recv_bytes, q, err, &r));
     r->send = send;
     st = offsets(send_bytes, c->n, err, &r->at_send, &r->at_send_cap);
     if (st) {

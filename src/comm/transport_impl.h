@@ -49,6 +49,7 @@ struct dt_transport_wire {
 
 struct dt_comm {
     struct dt_transport *t;
+    struct dt_comm *inner; /* of a staged transport: the same ranks in the transport below */
     int n, me;
     int *ranks;
     uint64_t *pair; /* [n] number of this comm among those that this rank and member k share */
@@ -128,6 +129,9 @@ static inline struct dt_transport_base *dt_transport_base(const struct dt_transp
 }
 
 /* ---- requests (transport_request.c) ---- */
+/* A queue goes with device memory, and only with it. */
+enum dt_status dt_req_check_queue(const struct dt_transport *t, const struct dt_device_queue *q,
+                                  struct dt_error *err);
 enum dt_status dt_req_new(struct dt_transport *t, struct dt_error *err, struct dt_req **out);
 void dt_req_release(struct dt_req *r);
 /* Room for the transfers and the scratch of the strands; `at` (and `at_send`) of the members. */
@@ -135,7 +139,8 @@ enum dt_status dt_req_room(struct dt_req *r, int n_strands, int max_xfers, size_
                            struct dt_error *err);
 /* A collective of `c` with the next sequence number; counts of the members' pieces, or NULL. */
 enum dt_status dt_coll_new(struct dt_comm *c, const struct dt_coll *kind, void *buf,
-                           const size_t *counts, struct dt_error *err, struct dt_req **out);
+                           const size_t *counts, struct dt_device_queue *q, struct dt_error *err,
+                           struct dt_req **out);
 /* Gives it room and posts it; a request that cannot be posted is released. */
 enum dt_status dt_coll_post(struct dt_req *r, int n_strands, int max_xfers, size_t scratch_strand,
                             struct dt_error *err, struct dt_req **out);
@@ -147,17 +152,20 @@ bool dt_coll_recv(struct dt_req *r, struct dt_coll_strand *s, int strand, int me
 
 /* ---- collectives (transport_coll.c, transport_reduce.c): the table's entries ---- */
 enum dt_status dt_coll_broadcast(struct dt_comm *c, int root, void *buf, size_t bytes,
-                                 struct dt_error *err, struct dt_req **out);
+                                 struct dt_device_queue *q, struct dt_error *err,
+                                 struct dt_req **out);
 enum dt_status dt_coll_all_gather(struct dt_comm *c, void *buf, const size_t *bytes,
-                                  struct dt_error *err, struct dt_req **out);
-enum dt_status dt_coll_all_to_all(struct dt_comm *c, const void *send, const size_t *send_bytes,
-                                  void *recv, const size_t *recv_bytes, struct dt_error *err,
+                                  struct dt_device_queue *q, struct dt_error *err,
                                   struct dt_req **out);
-enum dt_status dt_coll_all_reduce(struct dt_comm *c, enum dt_reduce_type type, void *buf, size_t n,
+enum dt_status dt_coll_all_to_all(struct dt_comm *c, const void *send, const size_t *send_bytes,
+                                  void *recv, const size_t *recv_bytes, struct dt_device_queue *q,
                                   struct dt_error *err, struct dt_req **out);
+enum dt_status dt_coll_all_reduce(struct dt_comm *c, enum dt_reduce_type type, void *buf, size_t n,
+                                  struct dt_device_queue *q, struct dt_error *err,
+                                  struct dt_req **out);
 enum dt_status dt_coll_reduce_scatter(struct dt_comm *c, enum dt_reduce_type type, void *buf,
-                                      const size_t *counts, struct dt_error *err,
-                                      struct dt_req **out);
+                                      const size_t *counts, struct dt_device_queue *q,
+                                      struct dt_error *err, struct dt_req **out);
 
 /* Sums (transport_sum.c): x[n] becomes the sum (maximum) of `members` parts in their order; part
  * `me` is x itself, part k lies at others[k] (others[me] is not read).  fp32 inside for BF16. */

@@ -133,13 +133,13 @@ static void scatter_end(struct dt_req *r, struct dt_coll_strand *s, int strand)
 static const struct dt_coll reduce_scatter = {"reduce-scatter", scatter_begin, scatter_end};
 
 enum dt_status dt_coll_reduce_scatter(struct dt_comm *c, enum dt_reduce_type type, void *buf,
-                                      const size_t *counts, struct dt_error *err,
-                                      struct dt_req **out)
+                                      const size_t *counts, struct dt_device_queue *q,
+                                      struct dt_error *err, struct dt_req **out)
 {
     struct dt_req *r;
     size_t e = dt_reduce_bytes(type), longest = 0;
 
-    DT_TRY(dt_coll_new(c, &reduce_scatter, buf, counts, err, &r));
+    DT_TRY(dt_coll_new(c, &reduce_scatter, buf, counts, q, err, &r));
     r->type = type;
     for (int k = 0; k < c->n; k++)
         if (counts[k] > longest)
@@ -238,7 +238,8 @@ static void reduce_end(struct dt_req *r, struct dt_coll_strand *s, int strand)
 static const struct dt_coll all_reduce = {"all-reduce", reduce_begin, reduce_end};
 
 enum dt_status dt_coll_all_reduce(struct dt_comm *c, enum dt_reduce_type type, void *buf, size_t n,
-                                  struct dt_error *err, struct dt_req **out)
+                                  struct dt_device_queue *q, struct dt_error *err,
+                                  struct dt_req **out)
 {
     size_t e = dt_reduce_bytes(type);
     bool brief = in_one_round(n * e, c->n);
@@ -247,7 +248,7 @@ enum dt_status dt_coll_all_reduce(struct dt_comm *c, enum dt_reduce_type type, v
 
     if (n > SIZE_MAX / e)
         return dt_error_set(err, DT_ERR_INTERNAL, "all-reduce of %zu elements", n);
-    DT_TRY(dt_coll_new(c, brief ? &exchange : &all_reduce, buf, NULL, err, &r));
+    DT_TRY(dt_coll_new(c, brief ? &exchange : &all_reduce, buf, NULL, q, err, &r));
     r->type = type;
     r->n = c->n > 1 ? n : 0;
     r->bytes = r->n * e;

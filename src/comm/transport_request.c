@@ -46,6 +46,15 @@ static void put_free(struct dt_transport_base *b, struct dt_req *r)
     pthread_mutex_unlock(&b->lock);
 }
 
+enum dt_status dt_req_check_queue(const struct dt_transport *t, const struct dt_device_queue *q,
+                                  struct dt_error *err)
+{
+    if ((t->memory == DT_TRANSPORT_DEVICE) == (q != NULL))
+        return DT_OK;
+    return dt_error_set(err, DT_ERR_INTERNAL, "a transport of %s memory was given %s queue",
+                        q ? "host" : "device", q ? "a" : "no");
+}
+
 enum dt_status dt_req_new(struct dt_transport *t, struct dt_error *err, struct dt_req **out)
 {
     struct dt_transport_base *b = dt_transport_base(t);
@@ -309,7 +318,8 @@ enum dt_status dt_req_post(struct dt_req *r, struct dt_error *err, struct dt_req
 /* ---- between two ranks ---- */
 
 static enum dt_status post(struct dt_transport *t, bool send, int peer, int tag, void *buf,
-                           size_t bytes, struct dt_error *err, struct dt_req **out)
+                           size_t bytes, struct dt_device_queue *q, struct dt_error *err,
+                           struct dt_req **out)
 {
     const struct dt_transport_wire *w = dt_transport_base(t)->wire;
     struct dt_req *r;
@@ -320,6 +330,7 @@ static enum dt_status post(struct dt_transport *t, bool send, int peer, int tag,
         return dt_error_set(err, DT_ERR_INTERNAL, "there is no rank %d among %d", peer, t->size);
     if (tag < 0 || tag >= 1 << DT_TAG_BITS)
         return dt_error_set(err, DT_ERR_INTERNAL, "tag %d is not below 2^%d", tag, DT_TAG_BITS);
+    DT_TRY(dt_req_check_queue(t, q, err));
     DT_TRY(dt_req_new(t, err, &r));
     st = dt_req_room(r, 1, 1, 0, err);
     if (st == DT_OK) {
@@ -338,15 +349,17 @@ static enum dt_status post(struct dt_transport *t, bool send, int peer, int tag,
 }
 
 static enum dt_status post_send(struct dt_transport *t, int to, int tag, const void *buf,
-                                size_t bytes, struct dt_error *err, struct dt_req **out)
+                                size_t bytes, struct dt_device_queue *q, struct dt_error *err,
+                                struct dt_req **out)
 {
-    return post(t, true, to, tag, (void *)(uintptr_t)buf, bytes, err, out);
+    return post(t, true, to, tag, (void *)(uintptr_t)buf, bytes, q, err, out);
 }
 
 static enum dt_status post_recv(struct dt_transport *t, int from, int tag, void *buf, size_t bytes,
-                                struct dt_error *err, struct dt_req **out)
+                                struct dt_device_queue *q, struct dt_error *err,
+                                struct dt_req **out)
 {
-    return post(t, false, from, tag, buf, bytes, err, out);
+    return post(t, false, from, tag, buf, bytes, q, err, out);
 }
 
 /* ---- comms ---- */

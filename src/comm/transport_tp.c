@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Collectives of tensor parallelism, in queue order, over any transport and device. */
+ * Collectives of tensor parallelism, in queue order. */
 #include "comm/transport.h"
 
 #include "base/mem.h"
@@ -16,58 +16,29 @@ enum dt_status dt_tp_state(const struct dt_tp *tp, struct dt_error *err)
     return tp->error.status;
 }
 
-/* What is done with the host's copy of the bytes. */
 struct job {
     const char *what;
-    enum dt_status (*post)(struct dt_tp *tp, const struct job *j, void *buf, struct dt_req **out);
+    /* `out` as the table's entries take it */
+    enum dt_status (*post)(struct dt_tp *tp, const struct job *j, void *buf,
+                           struct dt_device_queue *q, struct dt_req **out);
     enum dt_reduce_type type;
     size_t n;
     const size_t *pieces;
 };
 
-static enum dt_status post_and_wait(struct dt_tp *tp, const struct job *j, void *buf)
+/* In the order of `q`: by the transport itself, or because nothing more is put there until it is over. */
+static void run(struct dt_device_queue *q, struct dt_tp *tp, const struct job *j, void *x)
 {
     struct dt_transport *t = dt_comm_transport(tp->comm);
     struct dt_req *r;
-
-    DT_TRY(j->post(tp, j, buf, &r));
-    return dt_transport_wait(t, r, tp->limit_s, j->what, &tp->error);
-}
-
-/* On a device whose memory the host cannot touch, by way of host memory. */
-static enum dt_status by_way_of_host(struct dt_device_queue *q, struct dt_tp *tp,
-                                     const struct job *j, void *x, size_t bytes)
-{
-    const struct dt_device *d = tp->device;
-    enum dt_status st;
-    void *host;
-
-    DT_TRY(d->host_alloc(d, bytes, &tp->error, &host));
-    d->copy(q, host, x, bytes, DT_COPY_TO_HOST);
-    st = d->queue_sync(q, &tp->error);
-    if (st == DT_OK)
-        st = post_and_wait(tp, j, host);
-    if (st == DT_OK) {
-        d->copy(q, x, host, bytes, DT_COPY_TO_DEVICE);
-        st = d->queue_sync(q, &tp->error); /* the copy reads `host` until then */
-    }
-    d->host_free(d, host);
-    return st;
-}
-
-static void run(struct dt_device_queue *q, struct dt_tp *tp, const struct job *j, void *x,
-                size_t bytes)
-{
     enum dt_status st;
 
-    if (!tp || tp->size < 2 || bytes == 0 || tp->error.status)
-        return;
-    if (!tp->device->info.host_memory) {
-        st = by_way_of_host(q, tp, j, x, bytes);
+    if (t->on_queue) {
+        st = j->post(tp, j, x, q, NULL);
     } else {
-        st = tp->device->queue_sync(q, &tp->error);
+        st = j->post(tp, j, x, q, &r);
         if (st == DT_OK)
-            st = post_and_wait(tp, j, x);
+            st = dt_transport_wait(t, r, tp->limit_s, j->what, &tp->error);
     }
     if (st != DT_OK && tp->error.status == DT_OK)
         dt_error_set(&tp->error, st, "%s failed", j->what);
@@ -76,18 +47,19 @@ static void run(struct dt_device_queue *q, struct dt_tp *tp, const struct job *j
 /* ---- sums ---- */
 
 static enum dt_status post_all_reduce(struct dt_tp *tp, const struct job *j, void *buf,
-                                      struct dt_req **out)
+                                      struct dt_device_queue *q, struct dt_req **out)
 {
-    return dt_comm_transport(tp->comm)->post_all_reduce(tp->comm, j->type, buf, j->n, &tp->error,
+    return dt_comm_transport(tp->comm)->post_all_reduce(tp->comm, j->type, buf, j->n, q, &tp->error,
                                                         out);
 }
 
 static void all_reduce(struct dt_device_queue *q, struct dt_tp *tp, enum dt_reduce_type type,
-                       size_t elem, int64_t n, void *x)
+                       int64_t n, void *x)
 {
     struct job j = {"an all-reduce of tensor parallelism", post_all_reduce, type, (size_t)n, NULL};
 
-    run(q, tp, &j, x, (size_t)n * elem);
+    if (tp && tp->size > 1 && n > 0 && tp->error.status == DT_OK)
+        run(q, tp, &j, x);
 }
 
 static enum dt_reduce_type reduce_type(enum dt_dtype type)
@@ -98,41 +70,42 @@ static enum dt_reduce_type reduce_type(enum dt_dtype type)
 void dt_tp_all_reduce(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type, int64_t n,
                       void *x)
 {
-    all_reduce(q, tp, reduce_type(type), dt_dtype_bytes(type), n, x);
+    all_reduce(q, tp, reduce_type(type), n, x);
 }
 
 void dt_tp_all_reduce_f64(struct dt_device_queue *q, struct dt_tp *tp, int64_t n, double *x)
 {
-    all_reduce(q, tp, DT_REDUCE_F64, sizeof(*x), n, x);
+    all_reduce(q, tp, DT_REDUCE_F64, n, x);
 }
 
 void dt_tp_all_reduce_max(struct dt_device_queue *q, struct dt_tp *tp, int64_t n, float *x)
 {
-    all_reduce(q, tp, DT_REDUCE_F32_MAX, sizeof(*x), n, x);
+    all_reduce(q, tp, DT_REDUCE_F32_MAX, n, x);
 }
 
 /* ---- rows ---- */
 
 static enum dt_status post_all_gather(struct dt_tp *tp, const struct job *j, void *buf,
-                                      struct dt_req **out)
+                                      struct dt_device_queue *q, struct dt_req **out)
 {
-    return dt_comm_transport(tp->comm)->post_all_gather(tp->comm, buf, j->pieces, &tp->error, out);
+    return dt_comm_transport(tp->comm)->post_all_gather(tp->comm, buf, j->pieces, q, &tp->error,
+                                                        out);
 }
 
 static enum dt_status post_reduce_scatter(struct dt_tp *tp, const struct job *j, void *buf,
-                                          struct dt_req **out)
+                                          struct dt_device_queue *q, struct dt_req **out)
 {
-    return dt_comm_transport(tp->comm)->post_reduce_scatter(tp->comm, j->type, buf, j->pieces,
+    return dt_comm_transport(tp->comm)->post_reduce_scatter(tp->comm, j->type, buf, j->pieces, q,
                                                             &tp->error, out);
 }
 
 /* Runs `j` with every member's rows counted, `each` bytes or elements a row. */
 static void by_rows(struct dt_device_queue *q, struct dt_tp *tp, struct job *j, int64_t rows,
-                    size_t each, size_t row_bytes, void *all)
+                    size_t each, void *all)
 {
     size_t few[FEW], *pieces = few;
 
-    if (!tp || tp->size < 2 || tp->error.status)
+    if (!tp || tp->size < 2 || rows * (int64_t)each == 0 || tp->error.status)
         return;
     if (tp->size > FEW) {
         pieces = dt_malloc((size_t)tp->size * sizeof(*pieces));
@@ -144,7 +117,7 @@ static void by_rows(struct dt_device_queue *q, struct dt_tp *tp, struct job *j, 
     for (int k = 0; k < tp->size; k++)
         pieces[k] = (size_t)dt_tp_count(tp, rows, k) * each;
     j->pieces = pieces;
-    run(q, tp, j, all, (size_t)rows * row_bytes);
+    run(q, tp, j, all);
     if (pieces != few)
         dt_free(pieces);
 }
@@ -155,7 +128,7 @@ void dt_tp_all_gather(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype
     struct job j = {"an all-gather of tensor parallelism", post_all_gather, DT_REDUCE_F32, 0, NULL};
     size_t row = (size_t)width * dt_dtype_bytes(type);
 
-    by_rows(q, tp, &j, rows, row, row, all);
+    by_rows(q, tp, &j, rows, row, all);
 }
 
 void dt_tp_reduce_scatter(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type,
@@ -164,5 +137,5 @@ void dt_tp_reduce_scatter(struct dt_device_queue *q, struct dt_tp *tp, enum dt_d
     struct job j = {"a reduce-scatter of tensor parallelism", post_reduce_scatter,
                     reduce_type(type), 0, NULL};
 
-    by_rows(q, tp, &j, rows, (size_t)width, (size_t)width * dt_dtype_bytes(type), all);
+    by_rows(q, tp, &j, rows, (size_t)width, all);
 }

@@ -37,14 +37,14 @@ static void ours_ping(size_t n)
     struct dt_req *r;
 
     if (t->rank == 0) {
-        must(t->post_send(t, 1, 1, a, n, &err, &r));
+        must(t->post_send(t, 1, 1, a, n, NULL, &err, &r));
         wait_for(r);
-        must(t->post_recv(t, 1, 1, b, n, &err, &r));
+        must(t->post_recv(t, 1, 1, b, n, NULL, &err, &r));
         wait_for(r);
     } else if (t->rank == 1) {
-        must(t->post_recv(t, 0, 1, b, n, &err, &r));
+        must(t->post_recv(t, 0, 1, b, n, NULL, &err, &r));
         wait_for(r);
-        must(t->post_send(t, 0, 1, a, n, &err, &r));
+        must(t->post_send(t, 0, 1, a, n, NULL, &err, &r));
         wait_for(r);
     }
 }
@@ -64,7 +64,7 @@ static void ours_sum(size_t n)
 {
     struct dt_req *r;
 
-    must(t->post_all_reduce(comm, DT_REDUCE_F32, a, n / 4, &err, &r));
+    must(t->post_all_reduce(comm, DT_REDUCE_F32, a, n / 4, NULL, &err, &r));
     wait_for(r);
 }
 

@@ -65,12 +65,13 @@ static void fail(struct dt_exec_comm *c, enum dt_status st, const struct dt_erro
 
 /* ---- requests ---- */
 
-enum dt_status dt_exec_request_add(struct dt_exec_comm *c, uint32_t i, struct dt_req *req,
-                                   struct dt_exec_buffer *packed, struct dt_error *err)
+enum dt_status dt_exec_request_add(struct dt_exec_comm *c, uint32_t i, struct dt_transport *t,
+                                   struct dt_req *req, struct dt_exec_buffer *packed,
+                                   struct dt_error *err)
 {
     if (dt_grow((void **)&c->requests, &c->cap_requests, c->n_requests + 1, sizeof(*c->requests)))
         return dt_error_nomem(err, "operations under way");
-    c->requests[c->n_requests++] = (struct dt_exec_request){req, i, dt_clock_ns(), packed};
+    c->requests[c->n_requests++] = (struct dt_exec_request){t, req, i, dt_clock_ns(), packed};
     c->under_way[i]++;
     return DT_OK;
 }
@@ -127,7 +128,7 @@ static enum dt_status progress_requests(struct dt_exec *x, bool *any, struct dt_
     for (size_t k = 0; k < c->n_requests;) {
         struct dt_exec_request f = c->requests[k];
         bool done = false;
-        enum dt_status st = x->ranks.t->test(x->ranks.t, f.req, &done, err);
+        enum dt_status st = f.t->test(f.t, f.req, &done, err);
 
         if (st == DT_OK && !done)
             st = check_limit(&x->ranks, &f, err);

@@ -133,7 +133,7 @@ static void convert_region(const struct dt_exec_stages *stages, struct dt_device
     }
 }
 
-static enum dt_status gather_region(const struct dt_exec_ranks *ranks,
+static enum dt_status gather_region(const struct dt_exec_ranks *ranks, struct dt_device_queue *q,
                                     const struct dt_exec_vstage *vs, const struct dt_exec_region *u,
                                     bool wire, struct dt_error *err, struct dt_req **req)
 {
@@ -143,7 +143,7 @@ static enum dt_status gather_region(const struct dt_exec_ranks *ranks,
     enum dt_status st;
 
     DT_TRY(pieces(ranks, vs, u, wire, err, &bytes));
-    st = ranks->t->post_all_gather(peers_of(ranks, vs)->comm, buf, bytes, err, req);
+    st = ranks->data->post_all_gather(peers_of(ranks, vs)->comm, buf, bytes, q, err, req);
     dt_free(bytes);
     return st;
 }
@@ -159,12 +159,10 @@ enum dt_status dt_exec_gather_post(struct dt_exec *x, uint32_t i, struct dt_erro
 
         if (u->whole || !dt_exec_in_bucket(&x->stages, op, u))
             continue;
-        if (vs->wire) {
+        if (vs->wire)
             convert_region(&x->stages, x->comm.q, vs, u, true);
-            DT_TRY(x->env.dev->queue_sync(x->comm.q, err));
-        }
-        DT_TRY(gather_region(&x->ranks, vs, u, vs->wire != NULL, err, &req));
-        DT_TRY(dt_exec_request_add(&x->comm, i, req, NULL, err));
+        DT_TRY(gather_region(&x->ranks, x->comm.q, vs, u, vs->wire != NULL, err, &req));
+        DT_TRY(dt_exec_request_add(&x->comm, i, x->ranks.data, req, NULL, err));
     }
     return DT_OK;
 }
@@ -204,8 +202,8 @@ enum dt_status dt_exec_gather(struct dt_exec *x, struct dt_error *err)
 
                 if (vs->regions[k].whole)
                     continue;
-                DT_TRY(gather_region(&x->ranks, vs, &vs->regions[k], false, err, &req));
-                DT_TRY(dt_transport_wait(x->ranks.t, req, x->env.o.limit_s, "parameters", err));
+                DT_TRY(gather_region(&x->ranks, x->env.q, vs, &vs->regions[k], false, err, &req));
+                DT_TRY(dt_transport_wait(x->ranks.data, req, x->env.o.limit_s, "parameters", err));
                 dt_exec_copy_here(&x->stages, x->env.q, &like, false, vs->regions[k].at,
                                   vs->regions[k].n);
             }

@@ -103,6 +103,7 @@ enum { DT_EDGE_IN, DT_EDGE_COND, DT_EDGES };
 
 /* A request of the transport that is under way. */
 struct dt_exec_request {
+    struct dt_transport *t; /* one of the two (struct dt_exec_ranks) */
     struct dt_req *req;
     uint32_t op;
     uint64_t since_ns;
@@ -171,7 +172,8 @@ struct dt_exec_env {
 /* Ranks and groups of them (execute_ranks.c).  Lanes are [replica * pp + stage]. */
 struct dt_exec_ranks {
     const struct dt_exec_env *env;
-    struct dt_transport *t; /* NULL = alone */
+    struct dt_transport *t;    /* of host memory; NULL = alone */
+    struct dt_transport *data; /* of the device's memory */
     int rank, n;
     struct dt_placement place;
     int *member[DT_MAX_MODULES]; /* [lane]: what this rank is in it; -1 = elsewhere */
@@ -446,8 +448,9 @@ enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err)
 enum dt_status dt_exec_complete(struct dt_exec *x, uint32_t i, const struct dt_exec_buffer *packed,
                                 struct dt_error *err);
 /* One more request of number i is under way. */
-enum dt_status dt_exec_request_add(struct dt_exec_comm *c, uint32_t i, struct dt_req *req,
-                                   struct dt_exec_buffer *packed, struct dt_error *err);
+enum dt_status dt_exec_request_add(struct dt_exec_comm *c, uint32_t i, struct dt_transport *t,
+                                   struct dt_req *req, struct dt_exec_buffer *packed,
+                                   struct dt_error *err);
 /* "rank 3 on host: llm/0.1 RECV mb=2: " before the message of an error, once. */
 enum dt_status dt_exec_error_at(const struct dt_exec *x, uint32_t i, enum dt_status st,
                                 struct dt_error *err);

@@ -44,8 +44,8 @@ enum dt_status dt_exec_norm_take(struct dt_exec_norm *norm, const struct dt_exec
 
         env->dev->copy(env->q, &norm->host_sq, norm->sq, sizeof(double), DT_COPY_TO_HOST);
         DT_TRY(env->dev->queue_sync(env->q, err));
-        DT_TRY(ranks->t->post_all_reduce(ranks->training, DT_REDUCE_F64, &norm->host_sq, 1, err,
-                                         &req));
+        DT_TRY(ranks->t->post_all_reduce(ranks->training, DT_REDUCE_F64, &norm->host_sq, 1, NULL,
+                                         err, &req));
         DT_TRY(dt_transport_wait(ranks->t, req, env->o.limit_s, "the gradient norm", err));
         env->dev->copy(env->q, norm->sq, &norm->host_sq, sizeof(double), DT_COPY_TO_DEVICE);
     }

@@ -66,7 +66,6 @@ static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *
     } else if (l.edge && bytes > 0) {
         DT_TRY(pool_take(&x->comm, x->env.dev, bytes, err, &packed));
         dt_exec_pack(x->env.dev, x->comm.q, &l, data, packed->p);
-        DT_TRY(x->env.dev->queue_sync(x->comm.q, err));
         data = packed->p;
     }
     for (int t = 0; bytes > 0 && t < x->env.o.plan->modules[recv->module].layout.tp; t++) {
@@ -76,8 +75,9 @@ static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *
         dt_exec_route(&x->ranks, op, recv, t, &from, &to);
         if (from != x->ranks.rank || to == x->ranks.rank)
             continue;
-        DT_TRY(x->ranks.t->post_send(x->ranks.t, to, tag_of(op->peer), data, bytes, err, &req));
-        DT_TRY(dt_exec_request_add(&x->comm, i, req, packed, err));
+        DT_TRY(x->ranks.data->post_send(x->ranks.data, to, tag_of(op->peer), data, bytes, x->comm.q,
+                                        err, &req));
+        DT_TRY(dt_exec_request_add(&x->comm, i, x->ranks.data, req, packed, err));
     }
     return DT_OK;
 }
@@ -116,8 +116,9 @@ static enum dt_status post_recv(struct dt_exec *x, uint32_t i, struct dt_error *
         data = packed->p;
     }
     dt_exec_route(&x->ranks, send, op, t, &from, &to);
-    DT_TRY(x->ranks.t->post_recv(x->ranks.t, from, tag_of(i), data, bytes, err, &req));
-    return dt_exec_request_add(&x->comm, i, req, packed, err);
+    DT_TRY(x->ranks.data->post_recv(x->ranks.data, from, tag_of(i), data, bytes, x->comm.q, err,
+                                    &req));
+    return dt_exec_request_add(&x->comm, i, x->ranks.data, req, packed, err);
 }
 
 static enum dt_status complete_recv(struct dt_exec *x, const struct dt_op *op,
@@ -142,10 +143,10 @@ static enum dt_status post_token(struct dt_exec_comm *c, const struct dt_exec_ra
     struct dt_req *req;
 
     if (t->hears)
-        DT_TRY(ranks->t->post_recv(ranks->t, t->rank, t->tag, &c->byte_in, 1, err, &req));
+        DT_TRY(ranks->t->post_recv(ranks->t, t->rank, t->tag, &c->byte_in, 1, NULL, err, &req));
     else
-        DT_TRY(ranks->t->post_send(ranks->t, t->rank, t->tag, &c->byte_out, 1, err, &req));
-    return dt_exec_request_add(c, i, req, NULL, err);
+        DT_TRY(ranks->t->post_send(ranks->t, t->rank, t->tag, &c->byte_out, 1, NULL, err, &req));
+    return dt_exec_request_add(c, i, ranks->t, req, NULL, err);
 }
 
 /* ---- collectives ---- */
@@ -191,15 +192,16 @@ static enum dt_status sync_region(struct dt_exec *x, uint32_t i, const struct dt
     enum dt_status st;
 
     dt_exec_sum_here(&x->stages, x->comm.q, op, u->at, u->n);
-    DT_TRY(x->env.dev->queue_sync(x->comm.q, err));
     if (u->whole || x->env.o.plan->modules[op->module].zero == 0) {
-        DT_TRY(x->ranks.t->post_all_reduce(p->comm, DT_REDUCE_F32, grads + u->at, u->n, err, &req));
-        return dt_exec_request_add(&x->comm, i, req, NULL, err);
+        DT_TRY(x->ranks.data->post_all_reduce(p->comm, DT_REDUCE_F32, grads + u->at, u->n,
+                                              x->comm.q, err, &req));
+        return dt_exec_request_add(&x->comm, i, x->ranks.data, req, NULL, err);
     }
     DT_TRY(pieces(u, p->n, err, &count));
-    st = x->ranks.t->post_reduce_scatter(p->comm, DT_REDUCE_F32, grads + u->at, count, err, &req);
+    st = x->ranks.data->post_reduce_scatter(p->comm, DT_REDUCE_F32, grads + u->at, count, x->comm.q,
+                                            err, &req);
     dt_free(count);
-    return st == DT_OK ? dt_exec_request_add(&x->comm, i, req, NULL, err) : st;
+    return st == DT_OK ? dt_exec_request_add(&x->comm, i, x->ranks.data, req, NULL, err) : st;
 }
 
 static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *err)
@@ -213,10 +215,10 @@ static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *
 
         vs = dt_exec_op_vs(&x->stages, op);
         table = dt_exec_shared_table(&x->env, vs);
-        DT_TRY(x->ranks.t->post_all_reduce(x->ranks.tied[op->replica], DT_REDUCE_F32,
-                                           dt_stage_grads(vs->stage) + table->at, table->n, err,
-                                           &req));
-        return dt_exec_request_add(&x->comm, i, req, NULL, err);
+        DT_TRY(x->ranks.data->post_all_reduce(x->ranks.tied[op->replica], DT_REDUCE_F32,
+                                              dt_stage_grads(vs->stage) + table->at, table->n,
+                                              x->comm.q, err, &req));
+        return dt_exec_request_add(&x->comm, i, x->ranks.data, req, NULL, err);
     }
     vs = dt_exec_leader_stage(&x->stages, op);
     for (int k = 0; k < vs->n_regions; k++)
@@ -244,8 +246,8 @@ static enum dt_status post_losses(struct dt_exec *x, uint32_t i, struct dt_error
     struct dt_req *req;
 
     DT_TRY(x->ranks.t->post_all_reduce(x->ranks.world, DT_REDUCE_F64, x->losses.value,
-                                       2 * (size_t)x->it.in->n + 1, err, &req));
-    return dt_exec_request_add(&x->comm, i, req, NULL, err);
+                                       2 * (size_t)x->it.in->n + 1, NULL, err, &req));
+    return dt_exec_request_add(&x->comm, i, x->ranks.t, req, NULL, err);
 }
 
 /* ---- all ---- */

@@ -2,11 +2,13 @@
  *
  * The ranks of a job: which lanes are here, who acts together with whom, who owns which piece.
  *
+ * Of device memory:
  *   peers     ranks that hold replicas of a stage (of the same tp member): gradients, parameters
  *   tied      the two stages that share a table, per replica
+ *   tp        members of a lane
+ * Of host memory:
  *   training  all, where anything is trained: the norm
- *   world     all: losses
- *   tp        members of a lane */
+ *   world     all: losses */
 #include "exec/program/execute_impl.h"
 
 #include <string.h>
@@ -19,8 +21,8 @@ static int member_of(const struct dt_exec_ranks *ranks, int m, int r, int s)
 }
 
 /* A comm of the ranks that are marked; NULL where this rank is none of them or alone. */
-static enum dt_status comm_of(const struct dt_exec_ranks *ranks, const bool *in,
-                              struct dt_error *err, struct dt_comm **out)
+static enum dt_status comm_of(const struct dt_exec_ranks *ranks, struct dt_transport *t,
+                              const bool *in, struct dt_error *err, struct dt_comm **out)
 {
     int *list, n = 0;
     enum dt_status st;
@@ -37,7 +39,7 @@ static enum dt_status comm_of(const struct dt_exec_ranks *ranks, const bool *in,
     for (int r = 0; r < ranks->n; r++)
         if (in[r])
             list[n++] = r;
-    st = ranks->t->comm_new(ranks->t, list, n, err, out);
+    st = t->comm_new(t, list, n, err, out);
     dt_free(list);
     return st;
 }
@@ -86,7 +88,7 @@ static enum dt_status join_peers(struct dt_exec_ranks *ranks, int m, bool *in, s
             p->n = 0;
             for (int r = 0; r < ranks->n; r++)
                 p->n += in[r];
-            DT_TRY(comm_of(ranks, in, err, &c));
+            DT_TRY(comm_of(ranks, ranks->data, in, err, &c));
             if (!c)
                 continue;
             if (p->comm) /* two members of different replicas: they could not both be a piece */
@@ -113,12 +115,11 @@ static enum dt_status join_members(struct dt_exec_ranks *ranks, int m, bool *in,
         for (int t = 0; t < tp; t++)
             in[dt_placement_rank(&ranks->place, m, lane / ranks->env->pp[m],
                                  lane % ranks->env->pp[m], t)] = true;
-        DT_TRY(comm_of(ranks, in, err, &g->comm));
+        DT_TRY(comm_of(ranks, ranks->data, in, err, &g->comm));
         if (!g->comm)
             continue;
         g->rank = dt_comm_member(g->comm);
         g->size = tp;
-        g->device = ranks->env->dev;
         g->limit_s = ranks->env->o.limit_s;
     }
     return DT_OK;
@@ -139,7 +140,7 @@ static enum dt_status join_tied(struct dt_exec_ranks *ranks, bool *in, struct dt
             clear(ranks, in);
             in[dt_placement_rank(&ranks->place, m, r, 0, t)] = true;
             in[dt_placement_rank(&ranks->place, m, r, ranks->env->pp[m] - 1, t)] = true;
-            DT_TRY(comm_of(ranks, in, err, &c));
+            DT_TRY(comm_of(ranks, ranks->data, in, err, &c));
             ranks->tied[r] = c ? c : ranks->tied[r];
         }
     return DT_OK;
@@ -166,8 +167,8 @@ static enum dt_status join_all(struct dt_exec_ranks *ranks, bool *in, struct dt_
     for (int r = 0; r < ranks->n; r++)
         in[r] = true;
     if (anything_trains(ranks->env))
-        DT_TRY(comm_of(ranks, in, err, &ranks->training));
-    return comm_of(ranks, in, err, &ranks->world);
+        DT_TRY(comm_of(ranks, ranks->t, in, err, &ranks->training));
+    return comm_of(ranks, ranks->t, in, err, &ranks->world);
 }
 
 enum dt_status dt_exec_place(struct dt_exec_ranks *ranks, struct dt_error *err)
@@ -180,6 +181,8 @@ enum dt_status dt_exec_place(struct dt_exec_ranks *ranks, struct dt_error *err)
                    : NULL;
     ranks->rank = ranks->t ? ranks->t->rank : 0;
     ranks->n = ranks->t ? ranks->t->size : 1;
+    if (ranks->t)
+        DT_TRY(dt_transport_open_staged(ranks->t, ranks->env->dev, err, &ranks->data));
     DT_TRY(dt_placement_init(&ranks->place, ranks->env->o.plan, ranks->n, err));
     DT_TRY(find_lanes(ranks, err));
     in = dt_malloc((size_t)ranks->n * sizeof(*in));
@@ -197,32 +200,34 @@ enum dt_status dt_exec_ranks_sum(const struct dt_exec_ranks *ranks, double *v, s
 
     if (!ranks->world)
         return DT_OK;
-    DT_TRY(ranks->t->post_all_reduce(ranks->world, DT_REDUCE_F64, v, n, err, &req));
+    DT_TRY(ranks->t->post_all_reduce(ranks->world, DT_REDUCE_F64, v, n, NULL, err, &req));
     return dt_transport_wait(ranks->t, req, ranks->env->o.limit_s, "all ranks", err);
 }
 
-static void leave(const struct dt_exec_ranks *ranks, struct dt_comm *c)
+static void leave(struct dt_comm *c)
 {
     if (c)
-        ranks->t->comm_free(c);
+        dt_comm_transport(c)->comm_free(c);
 }
 
 void dt_exec_unplace(struct dt_exec_ranks *ranks)
 {
     for (int m = 0; m < DT_MAX_MODULES; m++) {
         for (int s = 0; ranks->peers[m] && s < ranks->env->pp[m]; s++)
-            leave(ranks, ranks->peers[m][s].comm);
+            leave(ranks->peers[m][s].comm);
         for (int k = 0; ranks->tp[m] && k < ranks->env->pp[m] * ranks->env->dp[m]; k++)
-            leave(ranks, ranks->tp[m][k].comm);
+            leave(ranks->tp[m][k].comm);
         dt_free(ranks->member[m]);
         dt_free(ranks->peers[m]);
         dt_free(ranks->tp[m]);
     }
     for (int r = 0; ranks->tied && r < ranks->env->dp[ranks->env->o.model->llm]; r++)
-        leave(ranks, ranks->tied[r]);
+        leave(ranks->tied[r]);
     dt_free((void *)ranks->tied);
-    leave(ranks, ranks->training);
-    leave(ranks, ranks->world);
+    leave(ranks->training);
+    leave(ranks->world);
+    if (ranks->data)
+        ranks->data->close(ranks->data);
     dt_placement_free(&ranks->place);
 }
 

@@ -76,14 +76,14 @@ static enum dt_status exchange(struct dt_exec *x, int64_t *buf, struct dt_error 
             if (on_rank(&x->ranks, &p->ops[i], x->ranks.rank))
                 times_of(x, i, &buf[2 * n++]);
         DT_TRY(x->ranks.t->post_send(x->ranks.t, 0, DT_EXEC_TAG_TIMES, buf, 2 * n * sizeof(*buf),
-                                     err, &req));
+                                     NULL, err, &req));
         return dt_transport_wait(x->ranks.t, req, x->env.o.limit_s, "times of ops", err);
     }
     for (int r = 1; r < x->ranks.n; r++) {
         for (uint32_t i = n = 0; i < p->n_ops; i++)
             n += on_rank(&x->ranks, &p->ops[i], r);
         DT_TRY(x->ranks.t->post_recv(x->ranks.t, r, DT_EXEC_TAG_TIMES, buf, 2 * n * sizeof(*buf),
-                                     err, &req));
+                                     NULL, err, &req));
         DT_TRY(dt_transport_wait(x->ranks.t, req, x->env.o.limit_s, "times of ops", err));
         for (uint32_t i = n = 0; i < p->n_ops; i++)
             if (on_rank(&x->ranks, &p->ops[i], r))

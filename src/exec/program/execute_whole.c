@@ -173,8 +173,9 @@ static enum dt_status send_now(const struct dt_exec_ranks *ranks, int to, int ta
 
     if (n == 0)
         return DT_OK;
-    DT_TRY(ranks->t->post_send(ranks->t, to, tag, p, n * sizeof(float), err, &req));
-    return dt_transport_wait(ranks->t, req, ranks->env->o.limit_s, "parameters", err);
+    DT_TRY(ranks->data->post_send(ranks->data, to, tag, p, n * sizeof(float), ranks->env->q, err,
+                                  &req));
+    return dt_transport_wait(ranks->data, req, ranks->env->o.limit_s, "parameters", err);
 }
 
 static enum dt_status recv_now(const struct dt_exec_ranks *ranks, int from, int tag, float *p,
@@ -184,8 +185,9 @@ static enum dt_status recv_now(const struct dt_exec_ranks *ranks, int from, int 
 
     if (n == 0)
         return DT_OK;
-    DT_TRY(ranks->t->post_recv(ranks->t, from, tag, p, n * sizeof(float), err, &req));
-    return dt_transport_wait(ranks->t, req, ranks->env->o.limit_s, "parameters", err);
+    DT_TRY(ranks->data->post_recv(ranks->data, from, tag, p, n * sizeof(float), ranks->env->q, err,
+                                  &req));
+    return dt_transport_wait(ranks->data, req, ranks->env->o.limit_s, "parameters", err);
 }
 
 /* The k-th rank of those that hold replicas of a member of the stage, ascending; -1 = no more. */

@@ -48,14 +48,15 @@ static enum dt_status post(struct courier *c, struct dt_req **out)
             c->pieces[k] /= sizeof(float);
     }
     if (c->family == DT_KOP_ALL_REDUCE)
-        return c->t->post_all_reduce(c->comm, DT_REDUCE_F32, c->buf, c->bytes / sizeof(float),
+        return c->t->post_all_reduce(c->comm, DT_REDUCE_F32, c->buf, c->bytes / sizeof(float), NULL,
                                      &c->error, out);
     if (c->family == DT_KOP_REDUCE_SCATTER)
-        return c->t->post_reduce_scatter(c->comm, DT_REDUCE_F32, c->buf, c->pieces, &c->error, out);
+        return c->t->post_reduce_scatter(c->comm, DT_REDUCE_F32, c->buf, c->pieces, NULL, &c->error,
+                                         out);
     if (c->family == DT_KOP_ALL_GATHER)
-        return c->t->post_all_gather(c->comm, c->buf, c->pieces, &c->error, out);
-    return c->sends ? c->t->post_send(c->t, c->peer, TAG, c->buf, c->bytes, &c->error, out)
-                    : c->t->post_recv(c->t, c->peer, TAG, c->buf, c->bytes, &c->error, out);
+        return c->t->post_all_gather(c->comm, c->buf, c->pieces, NULL, &c->error, out);
+    return c->sends ? c->t->post_send(c->t, c->peer, TAG, c->buf, c->bytes, NULL, &c->error, out)
+                    : c->t->post_recv(c->t, c->peer, TAG, c->buf, c->bytes, NULL, &c->error, out);
 }
 
 static enum dt_status carry(struct courier *c)
@@ -146,7 +147,7 @@ static enum dt_status meet(struct dt_transport *t, struct dt_comm *all, struct d
     struct dt_req *r;
     float one = 1;
 
-    DT_TRY(t->post_all_reduce(all, DT_REDUCE_F32, &one, 1, err, &r));
+    DT_TRY(t->post_all_reduce(all, DT_REDUCE_F32, &one, 1, NULL, err, &r));
     return dt_transport_wait(t, r, 0, "the ranks that measure", err);
 }
 
