@@ -191,16 +191,31 @@ if [ -w /dev/full ]; then
     if [ $? -eq 1 ]; then ok; else bad "a full disk looks like success"; fi
 fi
 
-# --- the picture: one bar for each compute and collective op of replica 0, and closed tags ---
+# --- the picture: one bar for each compute op of replica 0, rows named, a legend, closed tags ---
 expect 0 "" "$DISTTRAIN" simulate --no-runs --svg "$tmp/t.svg" mllm-nano-local
 if head -c 4 "$tmp/t.svg" | grep -q '<svg' && tail -n 1 "$tmp/t.svg" | grep -q '</svg>'; then ok; else bad "not an SVG"; fi
-for what in 'encoder stage 0' 'llm stage 0' 'generator stage 0' 'optimizer step'; do
+for what in '>encoder<' '>llm<' '>generator<' '>2 processes<' '>optimizer step<' 'mllm-nano on local' '>0.2 s<'; do
     if grep -q "$what" "$tmp/t.svg"; then ok; else bad "the picture lacks '$what'"; fi
 done
 drawn=$(grep -c '<title>forward' "$tmp/t.svg")
 listed=$("$DISTTRAIN" simulate --no-runs --print-program --lane -1 mllm-nano-local | grep -c '/0\.[0-9]* #[0-9]* F ')
 if [ "$drawn" -gt 0 ] && [ "$drawn" = "$listed" ]; then ok; else bad "$drawn forwards drawn, $listed in the program"; fi
 expect 1 "cannot create" "$DISTTRAIN" simulate --no-runs --svg "$tmp/no/such/dir.svg" mllm-nano-local
+# a guest is drawn on its host's row, and only what is drawn is explained
+expect 0 "" "$DISTTRAIN" simulate --no-runs --svg "$tmp/t.svg" mllm-72b-1296
+for what in 'of 1,280 GPUs, replica 0 of 64, with encoder<' '>transfers<' '(encoder)</title>' '>30 s<'; do
+    if grep -q "$what" "$tmp/t.svg"; then ok; else bad "the picture lacks '$what'"; fi
+done
+for what in '>weight gradient<' '>encoder<'; do
+    if grep -q "$what" "$tmp/t.svg"; then bad "the picture has '$what'"; else ok; fi
+done
+# in characters: as wide as asked for, colours never in a file
+COLUMNS=70 "$DISTTRAIN" simulate --no-runs --timeline-text mllm-nano-local >"$tmp/out"
+if grep -q '^generator │.*0.*│$' "$tmp/out" && grep -q 'forward   █ backward' "$tmp/out"; then ok; else bad "no picture in characters"; fi
+if grep -q "$(printf '\033')" "$tmp/out"; then bad "colour in a file"; else ok; fi
+wide=$(grep '│$' "$tmp/out" | sed 's/[^│]*│\(.*\)│/\1/; s/▒/x/g; s/█/x/g' | awk '{ print length($0) }' | sort -u)
+if [ "$wide" = 58 ]; then ok; else bad "bars of $wide columns, not 58"; fi
+expect 2 "excludes --json" "$DISTTRAIN" simulate --no-runs --timeline-text --json mllm-nano-local
 
 # --- nothing fits ---
 expect 3 "no plan fits" "$DISTTRAIN" plan mllm-72b-96 search.gpus=8

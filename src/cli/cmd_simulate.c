@@ -8,7 +8,6 @@
 #include "base/text.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "report/timeline_svg.h"
 #include "base/clock.h"
 
 #include <string.h>
@@ -29,6 +28,8 @@ static const struct dt_cli_option options[] = {
      "what the runs file keeps per op: auto (up to 400,000 ops), all or none"},
     {"svg", 0, DT_OPT_STRING, "FILE",
      "draw the first iteration's timeline (replica 0 of every module)"},
+    {"timeline-text", 0, DT_OPT_FLAG, NULL,
+     "the same in characters, below the report; for small pipelines"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
@@ -120,16 +121,6 @@ static enum dt_status print_program(struct dt_cli *cli, const struct dt_session 
     return DT_OK;
 }
 
-static enum dt_status write_svg(const char *path, const struct dt_session *s,
-                                const struct dt_sim_result *r, struct dt_error *err)
-{
-    char *text;
-    DT_TRY(dt_report_timeline_svg(r->program, s->job->model, &r->timeline, err, &text));
-    enum dt_status st = dt_file_write(path, text, strlen(text), err);
-    dt_free(text);
-    return st;
-}
-
 /* Slow GPUs, where the job has some, as they would stand out in a run. */
 static enum dt_status print_outliers(const struct dt_session *s, const struct dt_sim_result *r,
                                      struct dt_error *err)
@@ -148,7 +139,7 @@ static enum dt_status show(struct dt_cli *cli, const struct dt_session *s,
     if (dt_cli_flag(cli, "print-program"))
         return print_program(cli, s, r, err);
     if (dt_cli_string(cli, "svg", NULL))
-        DT_TRY(write_svg(dt_cli_string(cli, "svg", NULL), s, r, err));
+        DT_TRY(dt_cli_timeline_write(dt_cli_string(cli, "svg", NULL), s, r, err));
     DT_TRY(dt_session_report_json(s, r, dt_cli_flag(cli, "explain"), wall_s, err, &json));
     enum dt_status st = DT_OK;
     if (cli->json)
@@ -159,6 +150,8 @@ static enum dt_status show(struct dt_cli *cli, const struct dt_session *s,
         st = print_outliers(s, r, err);
     if (st == DT_OK && !cli->json && dt_cli_flag(cli, "explain"))
         dt_cli_print_explanation(&r->explanation, s->job->model);
+    if (st == DT_OK && !cli->json && dt_cli_flag(cli, "timeline-text"))
+        st = dt_cli_timeline_print(s, r, err);
     if (st == DT_OK)
         keep_run(cli, s, r, json);
     dt_free(json);
@@ -183,6 +176,10 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
     struct dt_session s;
     struct dt_cli_overrides o;
     DT_TRY(check_timeline(cli, err));
+    if (dt_cli_flag(cli, "timeline-text") && (cli->json || dt_cli_flag(cli, "print-program")))
+        return dt_error_set(err, DT_ERR_USAGE,
+                            "--timeline-text is drawn below the report: it excludes --%s",
+                            cli->json ? "json" : "print-program");
     if (!dt_cli_flag(cli, "no-runs"))
         DT_TRY(dt_file_check(dt_cli_runs_file(cli), err));
     DT_TRY(dt_cli_overrides(cli, err, &o));

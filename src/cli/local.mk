@@ -61,6 +61,9 @@ disttrain_SOURCES = \
 	src/cli/spin.c \
 	src/cli/table.c \
 	src/cli/table.h \
+	src/cli/terminal.c \
+	src/cli/terminal.h \
+	src/cli/timeline.c \
 	src/cli/train_summary.c \
 	src/cli/train_summary.h \
 	src/cli/trained.c \

@@ -110,6 +110,11 @@ void dt_cli_print_outliers(const char *heading, const struct dt_program *p,
                            const char *const *host);
 void dt_cli_json_outliers(struct dt_json *j, const struct dt_program *p, const struct dt_model *m,
                           const struct dt_outliers *o, const int *rank, const char *const *host);
+/* The first iteration's timeline: an SVG file; characters on standard output (timeline.c). */
+enum dt_status dt_cli_timeline_write(const char *path, const struct dt_session *s,
+                                     const struct dt_sim_result *r, struct dt_error *err);
+enum dt_status dt_cli_timeline_print(const struct dt_session *s, const struct dt_sim_result *r,
+                                     struct dt_error *err);
 /* Prints finished JSON on stdout and frees it. */
 enum dt_status dt_cli_json_emit(struct dt_json *j, struct dt_error *err);
 

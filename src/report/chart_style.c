@@ -75,7 +75,7 @@ static void classes(struct dt_text *t, enum source from)
         {".dt-empty{fill:", 4},
         {".dt-rule{stroke:", 1},
         {".dt-front{fill:none;stroke:", 1},
-        {".dt-halo{fill:none;stroke:", 0},
+        {".dt-time rect{stroke-width:.4;vector-effect:non-scaling-stroke;stroke:", 0},
     };
 
     for (size_t k = 0; k < sizeof rules / sizeof rules[0]; k++) {
@@ -96,6 +96,7 @@ static void forms(struct dt_text *t)
 {
     dt_text_add(t, ".dt-chart{font:12px system-ui,sans-serif}\n"
                    ".dt-title{font-size:14px;font-weight:600}\n"
+                   ".dt-small{font-size:10px}\n"
                    ".dt-grid,.dt-axis{stroke-width:1}\n"
                    ".dt-line{stroke-width:2;stroke-linejoin:round}\n"
                    ".dt-whisker{stroke-width:1.3}\n"

@@ -21,6 +21,9 @@ libdtreport_a_SOURCES = \
 	src/report/report.h \
 	src/report/run_facts.c \
 	src/report/run_facts.h \
+	src/report/run_view.c \
+	src/report/run_view.h \
+	src/report/run_view_read.c \
 	src/report/runs.c \
 	src/report/runs.h \
 	src/report/runs_check.c \
@@ -28,8 +31,9 @@ libdtreport_a_SOURCES = \
 	src/report/runs_open.h \
 	src/report/sanity.c \
 	src/report/sanity.h \
+	src/report/timeline_draw.h \
 	src/report/timeline_svg.c \
-	src/report/timeline_svg.h \
+	src/report/timeline_text.c \
 	src/report/trace_export.c \
 	src/report/trace_export.h \
 	src/report/trace_perfetto.c \

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "report/run_view.h"
+
+#include "base/mem.h"
+#include "base/text.h"
+#include "report/chart_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- from a program and its timeline ---- */
+
+static void copy_lane(const struct dt_program *p, const struct dt_timeline *t, int k,
+                      struct dt_run_view *v)
+{
+    const struct dt_lane *l = &p->lanes[k];
+
+    v->lane[k] = (struct dt_run_view_lane){.module = l->module,
+                                           .replica = l->replica,
+                                           .stage = l->stage,
+                                           .gpus = l->gpus,
+                                           .first_gpu = l->first_gpu,
+                                           .first = l->first,
+                                           .n = l->n};
+    for (uint32_t i = l->first; i < l->first + l->n; i++) {
+        const struct dt_op *o = &p->ops[i];
+        bool message = o->kind == DT_OP_SEND || o->kind == DT_OP_RECV;
+
+        v->op[i] = (struct dt_run_view_op){
+            .kind = o->kind,
+            .chunk = o->chunk,
+            .part = o->part,
+            .mb = o->mb == DT_NONE ? -1 : (int32_t)o->mb,
+            .peer = message && o->peer < p->n_ops ? (int32_t)p->ops[o->peer].lane : -1,
+            .bytes = (int64_t)o->bytes,
+            .begin_ns = t->begin_ns[i],
+            .end_ns = t->end_ns[i]};
+    }
+}
+
+enum dt_status dt_run_view_of(const struct dt_program *p, const struct dt_model *m,
+                              const struct dt_timeline *t, struct dt_error *err,
+                              struct dt_run_view *out)
+{
+    struct dt_run_view v = {.n_modules = m->n_modules,
+                            .n_lanes = p->n_lanes,
+                            .n_ops = p->n_ops,
+                            .makespan_ns = t->makespan_ns};
+    enum dt_status st = DT_OK;
+
+    v.lane = dt_calloc((size_t)p->n_lanes + 1, sizeof *v.lane);
+    v.op = dt_calloc((size_t)p->n_ops + 1, sizeof *v.op);
+    if (!v.lane || !v.op)
+        st = dt_error_nomem(err, "a picture of the run");
+    for (int i = 0; i < m->n_modules; i++)
+        snprintf(v.module[i].name, sizeof v.module[i].name, "%s", m->modules[i].name);
+    for (int k = 0; st == DT_OK && k < p->n_lanes; k++)
+        copy_lane(p, t, k, &v);
+    if (st == DT_OK)
+        st = dt_run_view_seat(&v, err);
+    if (st == DT_OK)
+        *out = v;
+    else
+        dt_run_view_free(&v);
+    return st;
+}
+
+void dt_run_view_free(struct dt_run_view *v)
+{
+    dt_free(v->lane);
+    dt_free(v->op);
+    memset(v, 0, sizeof *v);
+}
+
+/* ---- who shares GPUs ---- */
+
+static bool meet(const struct dt_run_view_lane *a, const struct dt_run_view_lane *b)
+{
+    return a->first_gpu < b->first_gpu + b->gpus && b->first_gpu < a->first_gpu + a->gpus;
+}
+
+struct range {
+    int64_t from, to;
+    int lane;
+};
+
+static int by_place(const void *va, const void *vb)
+{
+    const struct range *a = va, *b = vb;
+
+    if (a->from != b->from)
+        return a->from < b->from ? -1 : 1;
+    return a->lane < b->lane ? -1 : a->lane > b->lane;
+}
+
+/* Which modules share GPUs: a lane meets one before it of a module whose lanes so far reach beyond its first GPU. */
+static void mark_shared(const struct dt_run_view *v, const struct range *r,
+                        bool shared[DT_MAX_MODULES][DT_MAX_MODULES])
+{
+    int64_t reached[DT_MAX_MODULES] = {0};
+
+    for (int i = 0; i < v->n_lanes; i++) {
+        int a = v->lane[r[i].lane].module;
+
+        for (int b = 0; b < v->n_modules; b++)
+            if (b != a && reached[b] > r[i].from)
+                shared[a][b] = shared[b][a] = true;
+        reached[a] = r[i].to > reached[a] ? r[i].to : reached[a];
+    }
+}
+
+/* Of modules that share GPUs, whose rows the others are drawn on: the one with more GPUs, or else with more stages. */
+static bool comes_first(const struct dt_run_view_module *a, const struct dt_run_view_module *b)
+{
+    return a->gpus != b->gpus ? a->gpus > b->gpus : a->stages > b->stages;
+}
+
+enum dt_status dt_run_view_seat(struct dt_run_view *v, struct dt_error *err)
+{
+    bool shared[DT_MAX_MODULES][DT_MAX_MODULES] = {{false}}, seated[DT_MAX_MODULES] = {false};
+    struct range *r = dt_malloc(((size_t)v->n_lanes + 1) * sizeof *r);
+    int64_t end = 0;
+
+    if (!r)
+        return dt_error_nomem(err, "a picture of the run");
+    for (int k = 0; k < v->n_lanes; k++) {
+        const struct dt_run_view_lane *l = &v->lane[k];
+        struct dt_run_view_module *m = &v->module[l->module];
+
+        r[k] = (struct range){l->first_gpu, l->first_gpu + l->gpus, k};
+        m->gpus += l->gpus;
+        m->replicas = l->replica + 1 > m->replicas ? l->replica + 1 : m->replicas;
+        m->stages = l->stage + 1 > m->stages ? l->stage + 1 : m->stages;
+    }
+    qsort(r, (size_t)v->n_lanes, sizeof *r, by_place);
+    for (int k = 0; k < v->n_lanes; k++) {
+        int64_t from = r[k].from > end ? r[k].from : end;
+
+        v->gpus += r[k].to > from ? r[k].to - from : 0;
+        end = r[k].to > end ? r[k].to : end;
+    }
+    mark_shared(v, r, shared);
+    dt_free(r);
+    for (int n = 0; n < v->n_modules; n++) { /* each host takes those that it meets */
+        int most = -1;
+
+        for (int m = 0; m < v->n_modules; m++)
+            if (!seated[m] && (most < 0 || comes_first(&v->module[m], &v->module[most])))
+                most = m;
+        seated[most] = true;
+        v->module[most].host = most;
+        for (int m = 0; m < v->n_modules; m++)
+            if (!seated[m] && shared[most][m]) {
+                seated[m] = true;
+                v->module[m].host = most;
+            }
+    }
+    return DT_OK;
+}
+
+/* ---- rows ---- */
+
+static void find_guests(const struct dt_run_view *v, struct dt_run_view_row *row)
+{
+    const struct dt_run_view_lane *l = &v->lane[row->lane];
+    bool there[DT_MAX_MODULES] = {false};
+
+    there[l->module] = true;
+    for (int k = 0; k < v->n_lanes; k++) {
+        const struct dt_run_view_lane *g = &v->lane[k];
+
+        if (!there[g->module] && v->module[g->module].host == l->module && meet(l, g)) {
+            there[g->module] = true;
+            row->guest[row->n_guests++] = k;
+        }
+    }
+}
+
+enum dt_status dt_run_view_rows(const struct dt_run_view *v, struct dt_error *err,
+                                struct dt_run_view_row **out, int *n, int *more)
+{
+    struct dt_run_view_row *rows = dt_calloc(DT_RUN_VIEW_ROWS_MAX, sizeof *rows);
+    int found = 0;
+
+    *more = 0;
+    if (!rows)
+        return dt_error_nomem(err, "a picture of the run");
+    for (int k = 0; k < v->n_lanes; k++) {
+        const struct dt_run_view_lane *l = &v->lane[k];
+
+        if (l->replica != 0 || v->module[l->module].host != l->module)
+            continue;
+        if (found == DT_RUN_VIEW_ROWS_MAX) {
+            ++*more;
+            continue;
+        }
+        rows[found].lane = k;
+        find_guests(v, &rows[found++]);
+    }
+    *out = rows;
+    *n = found;
+    return DT_OK;
+}
+
+void dt_run_view_row_name(const struct dt_run_view *v, const struct dt_run_view_row *r, char *buf,
+                          size_t size)
+{
+    const struct dt_run_view_lane *l = &v->lane[r->lane];
+
+    if (v->module[l->module].stages > 1)
+        snprintf(buf, size, "%s stage %d", v->module[l->module].name, l->stage);
+    else
+        snprintf(buf, size, "%s", v->module[l->module].name);
+}
+
+void dt_run_view_row_note(const struct dt_run_view *v, const struct dt_run_view_row *r,
+                          const char *unit, char *buf, size_t size)
+{
+    const struct dt_run_view_lane *l = &v->lane[r->lane];
+    const struct dt_run_view_module *m = &v->module[l->module];
+    const char *s = m->gpus == 1 ? "" : strcmp(unit, "process") == 0 ? "es" : "s";
+    char all[32];
+    int n;
+
+    dt_chart_value((double)m->gpus, NULL, all, sizeof all);
+    if (m->gpus == l->gpus)
+        n = snprintf(buf, size, "%d %s%s", l->gpus, unit, s);
+    else if (m->replicas == 1)
+        n = snprintf(buf, size, "%d of %s %s%s", l->gpus, all, unit, s);
+    else
+        n = snprintf(buf, size, "%d of %s %s%s, replica 0 of %d", l->gpus, all, unit, s,
+                     m->replicas);
+    for (int k = 0; k < r->n_guests && n > 0 && (size_t)n < size; k++)
+        n += snprintf(buf + n, size - (size_t)n, "%s%s", k ? ", " : ", with ",
+                      v->module[v->lane[r->guest[k]].module].name);
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * One iteration of a run as pictures and sums need it, simulated or executed, in memory or from the runs file: lanes, their
+ * ops with begin and end, and which GPUs they share. */
+#ifndef DT_REPORT_RUN_VIEW_H
+#define DT_REPORT_RUN_VIEW_H
+
+#include "core/schedule/timeline.h"
+#include "report/compare.h"
+
+struct dt_run_view_op {
+    uint8_t kind; /* enum dt_op_kind */
+    uint8_t chunk, part;
+    int32_t mb;   /* -1 = of none */
+    int32_t peer; /* the other lane of a message; -1 = none */
+    int64_t bytes, begin_ns, end_ns;
+};
+struct dt_run_view_lane {
+    int module, replica, stage, gpus;
+    int64_t first_gpu;
+    uint32_t first, n; /* ops, in the order of the lane */
+};
+struct dt_run_view_module {
+    char name[64];
+    int replicas, stages; /* dp, pp */
+    int64_t gpus;         /* of all its lanes */
+    int host;             /* the module on whose GPUs it lies; itself, if they are its own */
+};
+struct dt_run_view {
+    int n_modules, n_lanes;
+    struct dt_run_view_module module[DT_MAX_MODULES];
+    struct dt_run_view_lane *lane; /* [n_lanes] */
+    uint32_t n_ops;
+    struct dt_run_view_op *op; /* [n_ops] */
+    int64_t makespan_ns;
+    int64_t gpus; /* of all lanes, those that several share counted once */
+};
+/* *out is the caller's (dt_run_view_free). */
+enum dt_status dt_run_view_of(const struct dt_program *p, const struct dt_model *m,
+                              const struct dt_timeline *t, struct dt_error *err,
+                              struct dt_run_view *out);
+/* Of a run in a runs file; without ops where it has kept none.  The makespan is that of the run. */
+enum dt_status dt_run_view_read(const struct dt_run_ref *run, struct dt_error *err,
+                                struct dt_run_view *out);
+void dt_run_view_free(struct dt_run_view *v);
+/* Works out hosts and GPUs from the lanes; those that make views call it. */
+enum dt_status dt_run_view_seat(struct dt_run_view *v, struct dt_error *err);
+
+enum { DT_RUN_VIEW_ROWS_MAX = 160 };
+/* A row of a picture: a lane of replica 0 of a module that has GPUs of its own, and the lanes of other modules that share
+ * GPUs with it. */
+struct dt_run_view_row {
+    int lane;
+    int n_guests, guest[DT_MAX_MODULES]; /* a lane of each: the first on these GPUs */
+};
+/* Rows in the order of the lanes, and how many were more than that; *out is the caller's (dt_free). */
+enum dt_status dt_run_view_rows(const struct dt_run_view *v, struct dt_error *err,
+                                struct dt_run_view_row **out, int *n, int *more);
+/* "llm stage 3", or "encoder" where it has one stage. */
+void dt_run_view_row_name(const struct dt_run_view *v, const struct dt_run_view_row *r, char *buf,
+                          size_t size);
+/* "4 of 1,280 GPUs, replica 0 of 64, with encoder"; `unit`: "GPU", "process". */
+void dt_run_view_row_note(const struct dt_run_view *v, const struct dt_run_view_row *r,
+                          const char *unit, char *buf, size_t size);
+
+#endif
