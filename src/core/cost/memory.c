@@ -85,6 +85,9 @@ static int before(const struct dt_plan *p, const struct dt_model *m, int module,
         d -= d > 0 && dt_plan_takes_turns(p, src, module);
         most = d > most ? d : most;
     }
+    /* nearly always all of them: below a trained block every stage runs a backward */
+    if (!p->modules[module].frozen && p->modules[module].split[1] > 0)
+        return most + stage;
     for (int k = 0; k < stage; k++)
         n += chunks_held(p, m, module, k) > 0;
     return most + n;
@@ -105,15 +108,21 @@ int dt_memory_deferred(const struct dt_plan *p, const struct dt_model *m, int mo
     return (int)(want < n_microbatches ? want : n_microbatches);
 }
 
-int dt_memory_held(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
-                   int64_t n_microbatches)
+int dt_memory_held_beside(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
+                          int64_t n_microbatches, int deferred)
 {
-    int deferred = dt_memory_deferred(p, m, module, stage, n_microbatches);
     int held = dt_memory_in_flight(p, m, module, stage, n_microbatches);
 
     if (deferred == 0)
         return held;
     return held + deferred - 1 < n_microbatches ? held + deferred - 1 : (int)n_microbatches;
+}
+
+int dt_memory_held(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
+                   int64_t n_microbatches)
+{
+    return dt_memory_held_beside(p, m, module, stage, n_microbatches,
+                                 dt_memory_deferred(p, m, module, stage, n_microbatches));
 }
 
 /* ---- messages that wait at a stage ----

@@ -52,6 +52,14 @@ double dt_memory_limit(const struct dt_cluster *c);
 void dt_memory_stage(const struct dt_plan *p, const struct dt_model *m, const struct dt_cluster *c,
                      int module, int stage, const struct dt_work *work, int64_t n_microbatches,
                      struct dt_memory *out);
+/* The same for a caller who asks for very many stages of one model: what was computed of its blocks is remembered. */
+struct dt_memory_memo;
+struct dt_memory_memo *dt_memory_memo_new(void); /* NULL: out of memory */
+void dt_memory_memo_free(struct dt_memory_memo *memo);
+void dt_memory_stage_again(struct dt_memory_memo *memo, const struct dt_plan *p,
+                           const struct dt_model *m, const struct dt_cluster *c, int module,
+                           int stage, const struct dt_work *work, int64_t n_microbatches,
+                           struct dt_memory *out);
 /* The same on such a device, whatever the cluster has. */
 enum dt_memory_device { DT_MEMORY_GPU, DT_MEMORY_CPU };
 void dt_memory_stage_on(enum dt_memory_device device, const struct dt_plan *p,

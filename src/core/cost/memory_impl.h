@@ -8,6 +8,10 @@
 
 enum { DT_MEMORY_BUFFERS = 2 /* of a message: one in use, one in transfer */ };
 
+/* dt_memory_held with what is put off at hand. */
+int dt_memory_held_beside(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
+                          int64_t n_microbatches, int deferred);
+
 struct dt_memory_lane { /* a stage, and the block that is looked at */
     const struct dt_plan *p;
     const struct dt_module *mod;
@@ -25,9 +29,10 @@ struct dt_memory_lane { /* a stage, and the block that is looked at */
     const struct dt_block *seen; /* the block that the next four numbers are of */
     /* routed experts' of params; sums over a stage, and over what it trains */
     double experts, expert_params, expert_grads;
-    double params, whole, kept; /* activations: all, and those that stay for the backward */
-    int deferred;               /* microbatches whose weight gradients are put off, at most */
-    double stash;               /* what a split backward leaves for the weight gradients */
+    double params, whole, kept;  /* activations: all, and those that stay for the backward */
+    int deferred;                /* microbatches whose weight gradients are put off, at most */
+    double stash;                /* what a split backward leaves for the weight gradients */
+    struct dt_memory_memo *memo; /* NULL: nothing is remembered */
 };
 
 struct dt_memory_row {

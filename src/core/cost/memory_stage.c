@@ -23,6 +23,8 @@
  * A row of memory_impl.h says so for one of them. */
 #include "core/cost/memory_impl.h"
 
+#include "base/hash.h"
+#include "base/mem.h"
 #include "core/model/block_ops.h"
 #include "core/model/boundary.h"
 
@@ -75,11 +77,75 @@ double dt_memory_params(const struct dt_block *b, const struct dt_plan_layout *l
     return (all - experts + experts / (l->ep > 1 ? l->ep : 1)) / (l->tp > 1 ? l->tp : 1);
 }
 
+/* Activations of a block, by all that they depend on. */
+struct acts {
+    const struct dt_block *b; /* NULL: free */
+    struct dt_block_shard shard;
+    struct dt_work work;
+    int elem;
+    bool stashes; /* stash is known, too */
+    double whole, kept, stash;
+};
+enum { MEMO_BITS = 10 };
+struct dt_memory_memo {
+    struct acts of[1 << MEMO_BITS]; /* a newcomer takes the place of the one that was there */
+};
+
+struct dt_memory_memo *dt_memory_memo_new(void)
+{
+    return dt_calloc(1, sizeof(struct dt_memory_memo));
+}
+
+void dt_memory_memo_free(struct dt_memory_memo *memo)
+{
+    dt_free(memo);
+}
+
+static bool same_shard(const struct dt_block_shard *a, const struct dt_block_shard *b)
+{
+    return a->tp == b->tp && a->cp == b->cp && a->ep == b->ep && a->ip == b->ip &&
+           a->seqpar == b->seqpar && a->recompute == b->recompute;
+}
+
+static struct acts *place_of(const struct dt_memory_lane *s, const struct dt_block *b)
+{
+    uint64_t h = dt_hash_word((uint64_t)(b - s->mod->blocks),
+                              (uint64_t)s->work->tokens << 20 ^ (uint64_t)s->work->n);
+
+    h = dt_hash_word(h, (uint64_t)s->shard.tp << 8 | (uint64_t)s->shard.recompute);
+    return &s->memo->of[dt_hash_spread(h) >> (64 - MEMO_BITS)];
+}
+
+static void measure(const struct dt_memory_lane *s, const struct dt_block *b, int elem,
+                    struct acts *a)
+{
+    *a = (struct acts){.b = b, .shard = s->shard, .work = *s->work, .elem = elem};
+    a->whole = dt_block_act_bytes_of(b, &s->shard, s->work, DT_RECOMPUTE_NONE, elem);
+    a->kept = dt_block_act_bytes_of(b, &s->shard, s->work, s->shard.recompute, elem);
+}
+
+static void look_at_acts(struct dt_memory_lane *s, const struct dt_block *b)
+{
+    int elem = s->row->act_elem > 0 ? s->row->act_elem : (int)s->elem;
+    struct acts own, *a = s->memo ? place_of(s, b) : &own;
+
+    if (a == &own || a->b != b || a->elem != elem || !same_shard(&a->shard, &s->shard) ||
+        memcmp(&a->work, s->work, sizeof(a->work)) != 0)
+        measure(s, b, elem, a);
+    /* most schedules put nothing off, and the search asks for millions of stages */
+    if (s->deferred > 0 && !a->stashes) {
+        a->stash = dt_block_stash_bytes(b, &s->shard, s->work, elem);
+        a->stashes = true;
+    }
+    s->whole = a->whole;
+    s->kept = a->kept;
+    s->stash = s->deferred > 0 ? a->stash : 0;
+}
+
 /* Stacks repeat one block: ask the model once per run of equal ones. */
 static void look_at(struct dt_memory_lane *s, const struct dt_block *b)
 {
     const struct dt_plan_layout *l = &s->mp->layout;
-    int elem = s->row->act_elem > 0 ? s->row->act_elem : (int)s->elem;
 
     if (s->seen && memcmp(s->seen, b, sizeof(*b)) == 0)
         return;
@@ -89,10 +155,7 @@ static void look_at(struct dt_memory_lane *s, const struct dt_block *b)
     if (b->kind == DT_BLOCK_LM_HEAD && b->tied && l->pp * l->vpp > 1)
         /* the head's stage holds its own copy of the embedding table */
         s->params += (double)b->vocab * b->hidden / (l->tp > 1 ? l->tp : 1);
-    s->whole = dt_block_act_bytes_of(b, &s->shard, s->work, DT_RECOMPUTE_NONE, elem);
-    s->kept = dt_block_act_bytes_of(b, &s->shard, s->work, s->shard.recompute, elem);
-    /* most schedules put nothing off, and the search asks for millions of stages */
-    s->stash = s->deferred > 0 ? dt_block_stash_bytes(b, &s->shard, s->work, elem) : 0;
+    look_at_acts(s, b);
 }
 
 /* ---- messages ---- */
@@ -235,14 +298,15 @@ static void open_lane(struct dt_memory_lane *s, int stage, const struct dt_model
     s->own = ceil(s->tokens / (l->tp > 1 ? l->tp : 1));
 }
 
-void dt_memory_stage_on(enum dt_memory_device device, const struct dt_plan *p,
-                        const struct dt_model *m, const struct dt_cluster *c, int module, int stage,
-                        const struct dt_work *work, int64_t n_microbatches, struct dt_memory *out)
+static void stage_on(enum dt_memory_device device, struct dt_memory_memo *memo,
+                     const struct dt_plan *p, const struct dt_model *m, const struct dt_cluster *c,
+                     int module, int stage, const struct dt_work *work, int64_t n_microbatches,
+                     struct dt_memory *out)
 {
     const struct dt_plan_module *mp = &p->modules[module];
     const struct dt_plan_layout *l = &mp->layout;
     const struct dt_memory_row *row = device == DT_MEMORY_CPU ? &dt_memory_row_cpu : &gpu;
-    struct dt_memory_lane s = {.p = p, .mp = mp, .row = row, .work = work};
+    struct dt_memory_lane s = {.p = p, .mp = mp, .row = row, .work = work, .memo = memo};
     int queue = dt_memory_queue(p, m, module, stage, n_microbatches);
     double most = 0, workspace = 0, messages = 0, stash = 0;
 
@@ -260,7 +324,7 @@ void dt_memory_stage_on(enum dt_memory_device device, const struct dt_plan *p,
         messages = fmax(messages, broker_bytes(&s, first, last, queue));
     }
     shard(&s, out);
-    out->in_flight = dt_memory_held(p, m, module, stage, n_microbatches);
+    out->in_flight = dt_memory_held_beside(p, m, module, stage, n_microbatches, s.deferred);
     /* chunks differ by at most a block or so: every chunk-microbatch in flight is charged as the
      * largest one */
     out->activations = most * out->in_flight + stash * s.deferred + workspace;
@@ -270,10 +334,29 @@ void dt_memory_stage_on(enum dt_memory_device device, const struct dt_plan *p,
                  out->logits_workspace + out->broker + out->reserve;
 }
 
+void dt_memory_stage_on(enum dt_memory_device device, const struct dt_plan *p,
+                        const struct dt_model *m, const struct dt_cluster *c, int module, int stage,
+                        const struct dt_work *work, int64_t n_microbatches, struct dt_memory *out)
+{
+    stage_on(device, NULL, p, m, c, module, stage, work, n_microbatches, out);
+}
+
+static enum dt_memory_device device_of(const struct dt_cluster *c)
+{
+    return dt_cluster_is_cpu(c) ? DT_MEMORY_CPU : DT_MEMORY_GPU;
+}
+
 void dt_memory_stage(const struct dt_plan *p, const struct dt_model *m, const struct dt_cluster *c,
                      int module, int stage, const struct dt_work *work, int64_t n_microbatches,
                      struct dt_memory *out)
 {
-    dt_memory_stage_on(dt_cluster_is_cpu(c) ? DT_MEMORY_CPU : DT_MEMORY_GPU, p, m, c, module, stage,
-                       work, n_microbatches, out);
+    stage_on(device_of(c), NULL, p, m, c, module, stage, work, n_microbatches, out);
+}
+
+void dt_memory_stage_again(struct dt_memory_memo *memo, const struct dt_plan *p,
+                           const struct dt_model *m, const struct dt_cluster *c, int module,
+                           int stage, const struct dt_work *work, int64_t n_microbatches,
+                           struct dt_memory *out)
+{
+    stage_on(device_of(c), memo, p, m, c, module, stage, work, n_microbatches, out);
 }

@@ -107,8 +107,9 @@ struct dt_orch_rejects {
 struct dt_orch_mem_entry {
     uint64_t key[2]; /* 0: free */
     bool fits;
-    uint32_t
-        over_dp; /* where the key is of no dp: the most replicas seen with which it does not fit */
+    /* where the key is of no dp: the most replicas seen with which it does not fit, and the fewest with which it does
+     * (0: none) */
+    uint32_t over_dp, fits_dp;
 };
 
 struct dt_orch_table {
@@ -124,6 +125,7 @@ struct dt_orch_table {
     double static_bytes[DT_MAX_MODULES], grad_bytes[DT_MAX_MODULES],
         optimizer_bytes[DT_MAX_MODULES];
     double sigmas; /* spread that the largest microbatch is taken to have */
+    struct dt_memory_memo *acts;
     struct dt_orch_mem_entry *mem;
     size_t mem_cap, mem_n;
     struct dt_orch_rejects rejects;

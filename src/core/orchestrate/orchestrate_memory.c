@@ -136,7 +136,8 @@ static double stages_over(struct dt_orch_table *t, int m, int64_t slots, int64_t
     for (int s = 0; s < l->pp; s++) {
         struct dt_memory mem;
 
-        dt_memory_stage(&t->scratch, t->in->model, t->in->cluster, m, s, &work, slots, &mem);
+        dt_memory_stage_again(t->acts, &t->scratch, t->in->model, t->in->cluster, m, s, &work,
+                              slots, &mem);
         worst = fmax(worst, mem.total - limit);
         if (worst > 0) {
             dt_orch_note_reject(t, &t->scratch, m, s, &mem);
@@ -271,6 +272,74 @@ static struct dt_orch_mem_entry *look_up(struct dt_orch_table *t, const uint64_t
     return e;
 }
 
+/* The same but for the replicas, with as many samples of a slot for the fullest of them.  How many slots there are counts
+ * only where a stage could hold all of them. */
+static void make_share_key(const struct dt_orch_table *t, const struct dt_orch_question *q,
+                           const uint64_t key[2], uint64_t share[2])
+{
+    int64_t slot = (int64_t)q->dp_lm * t->space.microbatch[q->microbatch];
+    int64_t n = t->in->policy.global_batch / slot;
+    int64_t most = 2 * (q->of.pp + DT_MAX_MODULES) + q->behind + q->pp_lm + q->gen_pp;
+
+    if (n > most && dt_pipe_of(t->space.pipe[q->pipe].schedule)->bounded)
+        n = most;
+    share[0] = key[0] | UINT64_C(1) << 62;
+    share[1] = (uint64_t)dt_orch_samples_per_replica(slot, q->of.dp) | (uint64_t)n << 24 |
+               (key[1] >> 48) << 48;
+}
+
+/* Under ZeRO each of more replicas holds less, and without it as much; one alone is left out, as it exchanges nothing. */
+static bool known_of_share(const struct dt_orch_mem_entry *e, uint32_t dp, bool *fits)
+{
+    *fits = e->fits_dp > 0 && dp >= e->fits_dp;
+    return dp > 1 && (*fits || dp <= e->over_dp);
+}
+
+static void note_share(struct dt_orch_mem_entry *e, uint32_t dp, bool fits)
+{
+    if (fits && (e->fits_dp == 0 || dp < e->fits_dp))
+        e->fits_dp = dp;
+    if (!fits && dp > e->over_dp)
+        e->over_dp = dp;
+}
+
+static bool fits_of_share(struct dt_orch_table *t, const struct dt_orch_question *q,
+                          const uint64_t key[2])
+{
+    struct dt_orch_mem_entry *e;
+    uint64_t share[2];
+    bool fits;
+
+    make_share_key(t, q, key, share);
+    e = look_up(t, share);
+    if (!e)
+        return false;
+    if (known_of_share(e, (uint32_t)q->of.dp, &fits)) {
+        t->rejects.memory += !fits;
+        return fits;
+    }
+    fits = ask(t, q) <= 0;
+    note_share(e, (uint32_t)q->of.dp, fits);
+    return fits;
+}
+
+static bool table_fits(struct dt_orch_table *t, const struct dt_orch_question *q);
+
+/* The layout with the recomputation and the level of ZeRO that hold least: where it does not fit, none does. */
+static bool leanest_fits(struct dt_orch_table *t, const struct dt_orch_question *q)
+{
+    const struct dt_orch_modes *modes = &t->space.of[q->m];
+    struct dt_orch_question lean = *q;
+
+    lean.of.recompute = (uint8_t)(modes->n_recompute - 1);
+    lean.of.zero = (uint8_t)(modes->n_zero - 1);
+    while (lean.of.zero > q->of.zero && refused(t, &lean))
+        lean.of.zero--;
+    if (lean.of.recompute == q->of.recompute && lean.of.zero == q->of.zero)
+        return true; /* it is the question */
+    return table_fits(t, &lean);
+}
+
 /* With fewer replicas a module's replica takes more samples of a slot, and under ZeRO a larger share of the rest: where
  * more replicas do not fit, fewer do not either.  Nearly all that is asked does not fit, so that saves nearly all of it. */
 static bool fits_of_fewer(struct dt_orch_table *t, const struct dt_orch_question *q,
@@ -282,34 +351,38 @@ static bool fits_of_fewer(struct dt_orch_table *t, const struct dt_orch_question
 
     if (!e)
         return false;
-    if ((uint32_t)q->of.dp < e->over_dp) {
+    if ((uint32_t)q->of.dp < e->over_dp || !leanest_fits(t, q)) {
         t->rejects.memory++;
         return false;
     }
-    fits = ask(t, q) <= 0;
-    if (!fits)
+    fits = fits_of_share(t, q, key);
+    e = look_up(t, any_dp); /* the table may have moved */
+    if (e && !fits)
         e->over_dp = (uint32_t)q->of.dp;
     return fits;
 }
 
-bool dt_orch_table_fits(struct dt_orch_table *t, const struct dt_orch_question *q)
+static bool table_fits(struct dt_orch_table *t, const struct dt_orch_question *q)
 {
     struct dt_orch_mem_entry *e;
     uint64_t key[2];
     bool fits;
 
-    if (refused(t, q))
-        return false;
     make_key(t, q, key);
     e = t->mem_cap ? entry_of(t->mem, t->mem_cap, key) : NULL;
     if (e && e->key[0])
         return e->fits;
-    fits = q->m == t->in->model->llm ? ask(t, q) <= 0 : fits_of_fewer(t, q, key);
+    fits = q->m == t->in->model->llm ? fits_of_share(t, q, key) : fits_of_fewer(t, q, key);
     e = t->nomem ? NULL : look_up(t, key);
     if (!e)
         return false;
     e->fits = fits;
     return fits;
+}
+
+bool dt_orch_table_fits(struct dt_orch_table *t, const struct dt_orch_question *q)
+{
+    return !refused(t, q) && table_fits(t, q);
 }
 
 bool dt_orch_cand_fits(struct dt_orch_table *t, const struct dt_orch_cand *c)

@@ -142,11 +142,11 @@ static void time_blocks(struct dt_orch_table *t, int m, const struct dt_block_sh
     }
 }
 
-struct dt_orch_times *dt_orch_times_of(struct dt_orch_table *t, int m, int lane, int recompute,
-                                       int microbatch, bool split)
+/* Asked for the first time. */
+static struct dt_orch_times *fill_times(struct dt_orch_table *t, int m, int lane, int recompute,
+                                        int microbatch, bool split, struct dt_orch_times *x)
 {
     const struct dt_orch_modes *o = &t->space.of[m];
-    struct dt_orch_times *x = slot_of(t, m, lane, recompute, microbatch, split);
     struct dt_plan_policy *y = &t->scratch.policy;
     const struct dt_plan_policy stated = *y;
     struct dt_block_shard shard = {.tp = o->lane[lane].tp,
@@ -156,8 +156,6 @@ struct dt_orch_times *dt_orch_times_of(struct dt_orch_table *t, int m, int lane,
                                    .seqpar = o->lane[lane].tp > 1,
                                    .recompute = o->recompute[recompute]};
 
-    if (x->block_s)
-        return x;
     x->block_s = DT_ARENA_NEW(&t->arena, double, t->in->model->modules[m].n_blocks);
     if (!x->block_s) {
         t->nomem = true;
@@ -169,6 +167,14 @@ struct dt_orch_times *dt_orch_times_of(struct dt_orch_table *t, int m, int lane,
     time_blocks(t, m, &shard, x);
     *y = stated;
     return x;
+}
+
+struct dt_orch_times *dt_orch_times_of(struct dt_orch_table *t, int m, int lane, int recompute,
+                                       int microbatch, bool split)
+{
+    struct dt_orch_times *x = slot_of(t, m, lane, recompute, microbatch, split);
+
+    return x->block_s ? x : fill_times(t, m, lane, recompute, microbatch, split, x);
 }
 
 /* ---- building ---- */
@@ -237,6 +243,11 @@ enum dt_status dt_orch_table_new(const struct dt_search_input *in, struct dt_err
     t = dt_calloc(1, sizeof(*t));
     if (!t)
         return dt_error_nomem(err, "planner tables");
+    t->acts = dt_memory_memo_new();
+    if (!t->acts) {
+        dt_free(t);
+        return dt_error_nomem(err, "planner tables");
+    }
     t->in = in;
     t->sigmas = 3;
     t->gpus = in->opt.gpus > 0 && in->opt.gpus < dt_cluster_gpus(in->cluster)
@@ -255,6 +266,7 @@ void dt_orch_table_free(struct dt_orch_table *t)
     if (!t)
         return;
     dt_arena_free(&t->arena);
+    dt_memory_memo_free(t->acts);
     dt_free(t->mem);
     dt_free(t);
 }
