@@ -68,26 +68,78 @@ static bool fits(struct dt_search_state *s, int m, const struct dt_orch_choice *
     return dt_orch_table_fits(s->t, &q);
 }
 
-/* May a combination with this layout stay within the threshold? */
-static bool of_use(const struct dt_search_state *s, const struct dt_orch_limits *lim, double warm,
-                   double interval)
+/* A generator that fits alone: does it behind the deepest LLM of use and beside the deepest generator? */
+static bool fits_surely(struct dt_search_state *s, int m, const struct dt_orch_choice *of)
 {
-    return dt_orch_staged_s(lim->base + warm, s->steps, s->interval_lm, interval, lim->pass) <=
-           s->threshold * (1 + DT_ORCH_SLACK);
+    struct dt_orch_question q = {.m = m,
+                                 .of = *of,
+                                 .pipe = s->c->pipe,
+                                 .microbatch = s->c->microbatch,
+                                 .dp_lm = s->c->dp_lm,
+                                 .pp_lm = s->deepest_lm,
+                                 .gen_pp = of->pp};
+
+    for (int i = 0; i < s->n_gens && s->n_gens > 1; i++) {
+        int blocks = s->t->in->model->modules[s->others[i]].n_blocks;
+
+        q.gen_pp = blocks > q.gen_pp ? blocks : q.gen_pp;
+    }
+    return dt_orch_table_fits(s->t, &q);
 }
 
-/* Is a layout that fits no larger, with neither more warm-up nor a longer interval?  Deeper generators raise what
- * everything upstream holds, so among generators a deeper one never beats a shallower. */
-static bool beaten(const struct dt_orch_options *l, const struct dt_orch_option *o, bool generator)
+/* The LLM's interval, at least, where a layout takes so many GPUs and the LLM is yet to be chosen. */
+static double interval_beside(const struct dt_search_state *s, int m, int gpus)
 {
-    for (size_t i = l->n; i-- > 0;) {
+    int lane = s->lane_gpus * s->c->dp_lm, most = dt_orch_cell_depth_max(s);
+    int room = (s->t->gpus - gpus - dt_orch_cell_least_gpus(s) + s->least[m]->lane_gpus) / lane;
+
+    if (!s->alone)
+        return s->interval_lm;
+    return room < 1 ? HUGE_VAL : s->micro * s->sample_lm / (room < most ? room : most);
+}
+
+/* May a combination with this layout stay within the threshold? */
+static bool of_use(const struct dt_search_state *s, int m, const struct dt_orch_limits *lim,
+                   int gpus, double warm, double interval)
+{
+    return dt_orch_staged_s(lim->base + warm, s->steps, interval_beside(s, m, gpus), interval,
+                            lim->pass) <= s->threshold * (1 + DT_ORCH_SLACK);
+}
+
+/* What one layout must have of another to beat it, beyond being no larger and no slower. */
+enum rival {
+    ANY,
+    NONE,    /* the faster one was refused together with the others */
+    SHALLOW, /* no more stages: deeper generators raise what everything upstream holds */
+    SAFE, /* it fits with most under way, or has as many stages and no less recomputation: what fits here may not
+              * fit behind other LLMs */
+};
+
+static enum rival rival_of(const struct dt_search_state *s, int m)
+{
+    if (s->careful)
+        return NONE;
+    if (s->t->in->model->modules[m].role != DT_ROLE_GENERATOR)
+        return ANY;
+    return s->alone && dt_orch_asked_again(s) ? SAFE : SHALLOW;
+}
+
+/* A layout that fits and is no larger, with neither more warm-up nor a longer interval; NULL: there is none. */
+static const struct dt_orch_option *beats(const struct dt_orch_options *l,
+                                          const struct dt_orch_option *o, enum rival rival)
+{
+    for (size_t i = rival == NONE ? 0 : l->n; i-- > 0;) {
         const struct dt_orch_option *x = &l->o[i];
 
-        if (x->gpus <= o->gpus && x->warm <= o->warm && x->interval <= o->interval &&
-            (!generator || x->of.pp <= o->of.pp))
-            return true;
+        if (x->gpus > o->gpus || x->warm > o->warm || x->interval > o->interval ||
+            (rival != ANY && x->of.pp > o->of.pp))
+            continue;
+        if (rival == SAFE && !x->sure &&
+            (x->of.pp != o->of.pp || x->of.recompute < o->of.recompute))
+            continue;
+        return x;
     }
-    return false;
+    return NULL;
 }
 
 /* One lane, dp, depth and level of ZeRO: every recomputation that fits and is not beaten.  Memory is asked last, it
@@ -96,12 +148,13 @@ static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choi
                            const struct dt_orch_limits *lim, bool *done)
 {
     const struct dt_orch_modes *modes = &s->t->space.of[m];
-    bool generator = s->t->in->model->modules[m].role == DT_ROLE_GENERATOR;
+    enum rival rival = rival_of(s, m);
 
     for (int r = 0; r < modes->n_recompute; r++) {
         struct dt_orch_times *x = dt_orch_times_of(s->t, m, of->lane, r, 0, s->pipe->split);
         const struct dt_orch_stage_entry *e = x ? dt_orch_stage_of(s->t, m, x, of->pp, 1) : NULL;
         struct dt_orch_option o = {.of = *of};
+        const struct dt_orch_option *better;
         bool fastest;
 
         if (!e)
@@ -112,15 +165,17 @@ static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choi
         cost_option(s, x->sample_s, e->max_s, &o);
         o.interval = fmax(o.interval, lim->interval_min); /* being faster is worth nothing */
         fastest = r == 0 && o.interval <= lim->interval_min;
-        if (beaten(&s->raw, &o, generator)) {
-            *done |= fastest; /* deeper ones with more GPUs are beaten, too */
+        better = beats(&s->raw, &o, rival);
+        if (better) {
+            *done |= fastest && better->sure; /* deeper ones with more GPUs are beaten, too */
             continue;
         }
-        if (!of_use(s, lim, o.warm, o.interval) || !fits(s, m, &o.of))
+        if (!of_use(s, m, lim, o.gpus, o.warm, o.interval) || !fits(s, m, &o.of))
             continue;
+        o.sure = rival != SAFE || fits_surely(s, m, &o.of);
         if (!push(s, &o))
             return false;
-        *done |= fastest;
+        *done |= fastest && o.sure && rival != NONE;
     }
     return !s->t->nomem;
 }
@@ -151,7 +206,7 @@ static bool list_depths(struct dt_search_state *s, int m, int lane, int dp,
     /* no stage beats the mean stage */
     double least = fullest * s->least[m]->sample_s / lim->interval_max;
     int pp = least > 1 ? (least < lim->pp_max ? (int)least : lim->pp_max) : 1;
-    bool done = !of_use(s, lim, fullest * s->least[m]->sample_s, 0);
+    bool done = !of_use(s, m, lim, gpus * pp * dp, fullest * s->least[m]->sample_s, 0);
 
     for (; !done && pp <= lim->pp_max && (int64_t)gpus * pp * dp <= lim->gpus_max; pp++) {
         struct dt_orch_choice of = {(uint8_t)lane, 0, 0, (int16_t)pp, dp};
@@ -216,14 +271,14 @@ static void front_add(struct dt_orch_front *f, const struct dt_orch_option *o)
 bool dt_orch_front_build(struct dt_search_state *s, int m, const struct dt_orch_limits *lim,
                          struct dt_orch_front *f)
 {
-    bool generator = s->t->in->model->modules[m].role == DT_ROLE_GENERATOR;
+    enum rival rival = rival_of(s, m);
 
     if (!list_options(s, m, lim) || !front_reserve(s, f, s->raw.n))
         return false;
     if (s->raw.n > 1)
         qsort(s->raw.o, s->raw.n, sizeof(*s->raw.o), by_gpus);
     for (size_t i = 0; i < s->raw.n; i++)
-        if (!beaten(&f->l, &s->raw.o[i], generator))
+        if (!beats(&f->l, &s->raw.o[i], rival))
             front_add(f, &s->raw.o[i]);
     return f->l.n > 0;
 }
@@ -264,8 +319,10 @@ static void take_leaf(struct dt_search_state *s, int gpus, double total)
         c.of[s->others[i]] = s->pick[i]->of;
     if (s->found && !s->all && !dt_orch_cand_better(&c, &s->best))
         return;
-    if (must_check(s) && !dt_orch_cand_fits(s->t, &c))
+    if (must_check(s) && !dt_orch_cand_fits(s->t, &c)) {
+        s->refused = fmin(s->refused, c.score);
         return;
+    }
     if (s->all) {
         dt_orch_pool_add(&s->pool, &c, s->llm);
         return;
@@ -310,13 +367,13 @@ static void combine(struct dt_search_state *s, int i, int left, double warm, dou
         return;
     }
     for (int j = i + 1; j < s->n_others; j++) {
-        const struct dt_orch_front *g = &s->front[s->others[j]];
+        const struct dt_orch_front *g = s->use[s->others[j]];
 
         rest_warm += g->warm_min;
         rest_interval = fmax(rest_interval, g->interval_min);
         rest_gpus += g->l.o[0].gpus;
     }
-    f = &s->front[s->others[i]];
+    f = s->use[s->others[i]];
     for (size_t a = f->l.n; a-- > 0;) { /* most GPUs first: a good incumbent early */
         const struct dt_orch_option *o = &f->l.o[a];
         double longest = fmax(interval, o->interval);

@@ -188,6 +188,10 @@ static void set_llm(struct dt_orch_table *t, const struct dt_orch_question *q, b
     llm->pp = alone ? 1 : q->pp_lm;
     llm->vpp = alone ? 1 : pipe->vpp;
     llm->dp = q->dp_lm;
+    /* which of its stages run backwards matters to what waits around it; any split into stages that hold something does */
+    for (int v = 0; v <= llm->pp * llm->vpp; v++)
+        t->scratch.modules[model->llm].split[v] =
+            (uint16_t)(v * model->modules[model->llm].n_blocks / (llm->pp * llm->vpp));
 }
 
 /* dt_plan_validate refuses ZeRO 3 with split backwards; where both are stated it is to say so. */

@@ -31,7 +31,7 @@ static int victim(const struct dt_orch_pool *p, const struct dt_orch_cand *c, in
 
 double dt_orch_pool_threshold(const struct dt_orch_pool *p)
 {
-    double full = p->n < p->k ? HUGE_VAL : p->c[p->n - 1].score;
+    double full = p->n < p->k ? p->limit : p->c[p->n - 1].score;
 
     if (p->margin <= 0 || p->n < p->sure)
         return full;

@@ -18,8 +18,12 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Schedules do not compete, but for one that is so much slower by the formula than another. */
+#define FAR 0.3
 
 /* ---- what the timelines of the space cannot undercut ---- */
 
@@ -106,11 +110,56 @@ static bool view_llm(struct dt_search_state *s, struct dt_orch_times *x, struct 
     return of_use(s, v);
 }
 
+/* No combination whose deepest generator is `at` with this layout is faster by the formula. */
+static double bound_with(const struct dt_search_state *s, const struct llm_view *v, int at,
+                         const struct dt_orch_option *o, int left)
+{
+    double warm = v->base + o->warm, interval = o->interval, roots = 0, work = 0, least = 0;
+
+    left -= o->gpus;
+    for (int i = 0; i < s->n_others; i++) {
+        int m = s->others[i];
+
+        if (i < s->n_gens && i != at) {
+            warm += s->shallow[m].warm_min;
+            interval = fmax(interval, s->shallow[m].interval_min);
+            left -= s->shallow[m].l.o[0].gpus;
+        } else if (i >= s->n_gens) {
+            work += (double)s->slot * s->least[m]->gpu_s;
+            roots += sqrt((double)s->slot * s->least[m]->gpu_s);
+            least += s->least[m]->sample_s;
+        }
+    }
+    if (left < 0 || (left == 0 && work > 0))
+        return HUGE_VAL;
+    if (work > 0) {
+        warm += fmax(least, roots * roots / left);
+        interval = fmax(interval, work / left);
+    }
+    return dt_orch_staged_s(warm, s->steps, v->interval, interval, v->pass);
+}
+
+/* May one with a generator of exactly this depth stay within the threshold? */
+static bool depth_pays(const struct dt_search_state *s, const struct llm_view *v)
+{
+    int left = s->t->gpus - s->lane_gpus * s->pp_lm * s->c->dp_lm;
+
+    for (int i = 0; i < s->n_gens; i++) {
+        const struct dt_orch_options *l = &s->shallow[s->others[i]].l;
+
+        for (size_t a = 0; a < l->n; a++)
+            if (l->o[a].of.pp == s->gen_pp &&
+                bound_with(s, v, i, &l->o[a], left) <= s->threshold * (1 + DT_ORCH_SLACK))
+                return true;
+    }
+    return s->n_gens == 0;
+}
+
 enum llm_fate { LLM_TAKEN, LLM_TOO_SLOW, LLM_TOO_LARGE };
 
 /* The fastest recomputation of the LLM at this depth that fits with this level of ZeRO, if it is faster than *best;
  * *best becomes what it takes. */
-static enum llm_fate choose_llm(struct dt_search_state *s, int zero, double *best)
+static enum llm_fate choose_llm(struct dt_search_state *s, int zero, int from, double *best)
 {
     struct dt_orch_question q = {
         .m = s->llm,
@@ -122,14 +171,14 @@ static enum llm_fate choose_llm(struct dt_search_state *s, int zero, double *bes
         .gen_pp = s->gen_pp};
     bool slow = false, taken = false;
 
-    for (int r = 0; r < s->t->space.of[s->llm].n_recompute && !s->t->nomem; r++) {
+    for (int r = from; r < s->t->space.of[s->llm].n_recompute && !s->t->nomem; r++) {
         struct dt_orch_times *x =
             dt_orch_times_of(s->t, s->llm, s->c->lane, r, s->c->microbatch, s->pipe->split);
         struct llm_view v;
 
         if (!x || (s->lean && r != s->lean->recompute))
             continue;
-        if (!view_llm(s, x, &v)) {
+        if (!view_llm(s, x, &v) || !depth_pays(s, &v)) {
             slow = true;
             continue;
         }
@@ -181,36 +230,59 @@ static bool encoder_layouts(struct dt_search_state *s, int left)
 
         q.m = m;
         s->behind[m] = dt_orch_behind(s->t, &q);
+        s->use[m] = &s->front[m];
         if (!dt_orch_front_build(s, m, &lim, &s->front[m]))
             return false;
     }
     return true;
 }
 
-/* Behind chunks more may wait for a generator, and where backwards are split its stages put off more: they are asked
- * once more with the LLM as it is. */
-static bool generators_behind(struct dt_search_state *s, int left)
+/* The generators that fit behind the LLM at hand; false unless the deepest of them can still be as deep. */
+static bool generator_fronts(struct dt_search_state *s, int left)
 {
-    if (s->pipe->vpp == 1 && !s->pipe->split)
-        return true;
-    for (int i = 0; i < s->n_gens; i++) {
-        struct dt_orch_limits lim = limits_of(s, s->others[i], left, s->gen_pp);
+    bool reached = s->n_gens == 0;
 
-        if (!dt_orch_front_build(s, s->others[i], &lim, &s->front[s->others[i]]))
-            return false;
+    for (int i = 0; i < s->n_gens; i++) {
+        int m = s->others[i];
+        int blocks = s->t->in->model->modules[m].n_blocks;
+        struct dt_orch_limits lim = limits_of(s, m, left, s->gen_pp < blocks ? s->gen_pp : blocks);
+
+        s->use[m] = &s->shallow[m];
+        if (dt_orch_asked_again(s) || s->careful) {
+            s->use[m] = &s->front[m];
+            if (!dt_orch_front_build(s, m, &lim, &s->front[m]))
+                return false;
+        }
+        for (size_t a = 0; a < s->use[m]->l.n; a++)
+            reached |= s->use[m]->l.o[a].of.pp == s->gen_pp;
     }
-    return true;
+    return reached;
 }
 
-/* The combinations around the LLM as it was chosen. */
-static void open_llm(struct dt_search_state *s, int left)
+static void combine(struct dt_search_state *s, int left)
 {
-    if (!generators_behind(s, left) || !encoder_layouts(s, left))
-        return;
+    if (generator_fronts(s, left) && encoder_layouts(s, left))
+        dt_orch_front_combine(s, left, s->t->gpus - left);
+}
+
+/* The combinations around the LLM as it was chosen; false: what fits by itself and is the fastest did not fit together, not
+ * even where slower layouts are tried instead. */
+static bool open_llm(struct dt_search_state *s, int left)
+{
+    const bool only_best = !s->lean && !s->all;
+
     s->found = s->lean ? s->found : false;
-    dt_orch_front_combine(s, left, s->t->gpus - left);
-    if (s->found && !s->lean && !s->all)
+    s->refused = HUGE_VAL;
+    combine(s, left);
+    if (only_best && s->refused < s->threshold) {
+        s->careful = true;
+        s->refused = HUGE_VAL;
+        combine(s, left);
+        s->careful = false;
+    }
+    if (s->found && only_best)
         dt_orch_pool_add(&s->pool, &s->best, s->llm);
+    return !only_best || s->refused >= s->threshold;
 }
 
 /* A level of ZeRO above the cheapest that fits is of use only with less recomputation.  Level 3 is tried where no other
@@ -226,7 +298,7 @@ static void open_depth_pp(struct dt_search_state *s, int pp)
     s->pp_lm = pp;
     s->stats->candidates++;
     for (int i = 0; i < s->n_gens; i++)
-        if (s->front[s->others[i]].l.o[0].gpus > left)
+        if (s->shallow[s->others[i]].l.o[0].gpus > left)
             return;
     for (int z = 0; z < modes->n_zero && !s->t->nomem; z++) {
         enum llm_fate fate;
@@ -234,13 +306,16 @@ static void open_depth_pp(struct dt_search_state *s, int pp)
         if ((s->lean && z != s->lean->zero) || (modes->zero[z] > 2 && best < HUGE_VAL))
             continue;
         s->threshold = key_threshold(s, z);
-        fate = choose_llm(s, z, &best);
+        fate = choose_llm(s, z, 0, &best);
         if (fate != LLM_TOO_LARGE)
             note_floor(s, dt_orch_cell_floor(s, pp,
                                              fate == LLM_TAKEN ? s->interval_lm
                                                                : s->micro * s->sample_lm / pp));
-        if (fate == LLM_TAKEN)
-            open_llm(s, left);
+        while (fate == LLM_TAKEN && !open_llm(s, left)) {
+            best = HUGE_VAL; /* more recomputation, or ZeRO, may make room */
+            fate = choose_llm(s, z, s->of_lm.recompute + 1, &best);
+            best = HUGE_VAL;
+        }
     }
 }
 
@@ -329,29 +404,39 @@ static bool set_depth(struct dt_search_state *s, int gen_pp)
     if (!reached)
         return false;
     for (int i = 0; i < s->n_gens; i++)
-        if (!dt_orch_front_shallow(s, &s->any_depth[s->others[i]], gen_pp, &s->front[s->others[i]]))
+        if (!dt_orch_front_shallow(s, &s->any_depth[s->others[i]], gen_pp,
+                                   &s->shallow[s->others[i]]))
             return false;
     return true;
 }
 
-/* Is there a depth at which the LLM, as fast as it may be, is of use? */
-static bool depth_of_use(struct dt_search_state *s)
+/* Is the LLM, as fast as it may be, of use at this depth? */
+static bool depth_of_use(struct dt_search_state *s, int pp)
 {
     const struct dt_orch_modes *o = &s->t->space.of[s->llm];
+
+    s->pp_lm = pp;
+    for (int r = 0; r < o->n_recompute; r++) {
+        struct dt_orch_times *x =
+            dt_orch_times_of(s->t, s->llm, s->c->lane, r, s->c->microbatch, s->pipe->split);
+        struct llm_view v;
+
+        if (x && view_llm(s, x, &v))
+            return true;
+    }
+    return false;
+}
+
+/* The deepest LLM of use; false: there is none. */
+static bool set_deepest(struct dt_search_state *s)
+{
     int max = dt_orch_cell_depth_max(s);
-    bool use = max < 1; /* the rejection is to be counted */
 
     s->threshold = s->lean ? s->limit : dt_orch_pool_threshold(&s->pool);
-    for (int pp = 1; pp <= max && !use; pp++)
-        for (int r = 0; r < o->n_recompute && !use; r++) {
-            struct dt_orch_times *x =
-                dt_orch_times_of(s->t, s->llm, s->c->lane, r, s->c->microbatch, s->pipe->split);
-            struct llm_view v;
-
-            s->pp_lm = pp;
-            use = x && view_llm(s, x, &v);
-        }
-    return use;
+    s->deepest_lm = max;
+    while (s->deepest_lm > 0 && !depth_of_use(s, s->deepest_lm))
+        s->deepest_lm--;
+    return s->deepest_lm > 0 || max < 1; /* the rejection is to be counted */
 }
 
 static void open_cell(struct dt_search_state *s, double x_lm)
@@ -359,7 +444,7 @@ static void open_cell(struct dt_search_state *s, double x_lm)
     int deepest = 0;
 
     s->stats->cells_opened++;
-    if (!depth_of_use(s) || !generator_layouts(s)) {
+    if (!set_deepest(s) || !generator_layouts(s)) {
         note_cell_floor(s);
         return;
     }
@@ -424,14 +509,15 @@ static void search_free(struct dt_search_state *s)
 {
     for (int m = 0; m < s->n_modules; m++) {
         dt_free(s->front[m].l.o);
+        dt_free(s->shallow[m].l.o);
         dt_free(s->any_depth[m].l.o);
     }
     dt_free(s->raw.o);
 }
 
-/* Everything with this schedule, into a pool of its own at `out`. */
+/* Everything with this schedule that takes at most `limit`, into a pool of its own at `out`. */
 static int search_schedule(struct dt_orch_table *t, enum dt_pipe_schedule schedule,
-                           const double *cap, const struct dt_orch_keep *keep,
+                           const double *cap, const struct dt_orch_keep *keep, double limit,
                            struct dt_orch_cand *out, struct dt_search_stats *stats)
 {
     struct dt_orch_cell *cells;
@@ -440,7 +526,7 @@ static int search_schedule(struct dt_orch_table *t, enum dt_pipe_schedule schedu
 
     search_init(&s, t);
     s.cap = cap;
-    s.pool = (struct dt_orch_pool){out, keep->k, 0, keep->per_key, keep->sure, keep->margin};
+    s.pool = (struct dt_orch_pool){out, keep->k, 0, keep->per_key, keep->sure, keep->margin, limit};
     s.all = keep->per_key > DT_ORCH_PER_KEY;
     s.stats = stats;
     if (dt_orch_cells_list(&s, schedule, &cells, &n_cells))
@@ -463,11 +549,19 @@ enum dt_status dt_orch_search(struct dt_orch_table *t, const double *cap,
                               const struct dt_orch_keep *keep, struct dt_error *err,
                               struct dt_orch_cand *out, int *n, struct dt_search_stats *stats)
 {
+    double least = HUGE_VAL;
     int kept = 0;
 
     stats->lower_bound_s = stats->floor_s = HUGE_VAL;
-    for (int i = 0; i < DT_SCHED_N; i++)
-        kept += search_schedule(t, (enum dt_pipe_schedule)i, cap, keep, out + kept, stats);
+    for (int i = 0; i < DT_SCHED_N; i++) {
+        double limit = keep->margin > 0 ? least * (1 + fmax(FAR, keep->margin)) : HUGE_VAL;
+        int found =
+            search_schedule(t, (enum dt_pipe_schedule)i, cap, keep, limit, out + kept, stats);
+
+        if (found > 0)
+            least = fmin(least, out[kept].score);
+        kept += found;
+    }
     if (isinf(stats->lower_bound_s))
         stats->lower_bound_s = 0;
     if (isinf(stats->floor_s))
@@ -496,6 +590,7 @@ enum dt_status dt_orch_search_lean(struct dt_orch_table *t, const struct dt_orch
     s.limit = limit;
     s.cell_bound = c->lower_bound_s;
     dt_orch_cell_set(&s, &cell);
+    s.deepest_lm = llm->pp;
     for (int i = 0; i < s.n_gens; i++)
         if (c->of[s.others[i]].pp > gen_pp)
             gen_pp = c->of[s.others[i]].pp;

@@ -19,6 +19,7 @@ struct dt_orch_option { /* one layout of one module */
     int gpus;
     struct dt_orch_choice of;
     double warm, interval;
+    bool sure; /* fits whatever LLM is in front of it */
 };
 
 struct dt_orch_options {
@@ -37,6 +38,7 @@ struct dt_orch_pool {       /* the best candidates, best first */
     int per_key;   /* so many at most that differ only around the LLM's layout */
     int sure;      /* so many are kept however slow they are */
     double margin; /* the others are at most this much slower than the best; 0: however slow */
+    double limit;  /* none is slower than this */
 };
 
 struct dt_search_state {
@@ -62,25 +64,37 @@ struct dt_search_state {
     int64_t slot;
     int behind[DT_MAX_MODULES]; /* of encoders: microbatches under way behind them */
     bool alone;                 /* generators are asked for whatever is in front of them */
+    int deepest_lm;             /* depth of the LLM that may be of use in the cell, at most */
     int gen_pp, pp_lm;          /* deepest generator, depth of the LLM */
     struct dt_orch_choice of_lm;
     double base; /* warm-up of the LLM */
     double pass; /* what a microbatch's passage through it takes beyond that */
     double interval_lm;
-    struct dt_orch_front front[DT_MAX_MODULES];
-    struct dt_orch_front any_depth[DT_MAX_MODULES]; /* generators, whatever gen_pp */
+    struct dt_orch_front any_depth[DT_MAX_MODULES];  /* generators, whatever gen_pp */
+    struct dt_orch_front shallow[DT_MAX_MODULES];    /* of these those with at most gen_pp stages */
+    struct dt_orch_front front[DT_MAX_MODULES];      /* around the LLM at hand */
+    const struct dt_orch_front *use[DT_MAX_MODULES]; /* what is combined: one of the two above */
     /* the combination at hand */
     const struct dt_orch_option *pick[DT_MAX_MODULES];
     bool all;         /* every combination within the threshold is kept, not only the best */
     double threshold; /* a combination must not take longer than this */
     struct dt_orch_cand best;
     bool found;
+    double refused; /* the least score that did not fit as a whole */
+    bool careful;   /* so no layout that fits by itself is left out */
 };
 
 /* Lower score first, then fewer GPUs. */
 static inline bool dt_orch_cand_better(const struct dt_orch_cand *a, const struct dt_orch_cand *b)
 {
     return a->score != b->score ? a->score < b->score : a->gpus < b->gpus;
+}
+
+/* Behind chunks more may wait for a generator, and where backwards are split its stages put off more: what fits behind
+ * an LLM of one stage is asked for once more. */
+static inline bool dt_orch_asked_again(const struct dt_search_state *s)
+{
+    return s->pipe->vpp > 1 || s->pipe->split;
 }
 
 /* ---- orchestrate_pool.c: the k best ---- */
