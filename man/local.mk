@@ -5,6 +5,7 @@ dist_man_MANS += \
 	man/disttrain-completion.1 \
 	man/disttrain-data.1 \
 	man/disttrain-db.1 \
+	man/disttrain-devices.1 \
 	man/disttrain-eval.1 \
 	man/disttrain-job.5 \
 	man/disttrain-json.5 \

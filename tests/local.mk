@@ -194,6 +194,7 @@ SHELL_TESTS = \
 	tests/test_compare.sh \
 	tests/test_data_cli.sh \
 	tests/test_data_tokens.sh \
+	tests/test_devices.sh \
 	tests/test_eval.sh \
 	tests/test_execute_mpi.sh \
 	tests/test_faults.sh \
@@ -258,6 +259,18 @@ AM_TESTS_ENVIRONMENT = \
 	DISTTRAIN='$(abs_builddir)/disttrain$(EXEEXT)'; export DISTTRAIN; \
 	HAVE_MPI='$(HAVE_MPI)'; export HAVE_MPI; \
 	HARDENING='$(DT_HARDENING)'; export HARDENING;
+
+# Modules of devices for tests/test_devices.sh: one that is right, others that are not.
+DEVICE_MODULES = \
+	tests/modules/OLD/disttrain-cuda.so \
+	tests/modules/OTHER/disttrain-cuda.so \
+	tests/modules/RIGHT/disttrain-cuda.so
+check_DATA = $(DEVICE_MODULES)
+CLEANFILES += $(DEVICE_MODULES)
+EXTRA_DIST += tests/device_module.c
+$(DEVICE_MODULES): tests/device_module.c src/kernels/device.h
+	$(AM_V_CC)$(MKDIR_P) $(@D) && $(CC) -DFAKE_MODULE_$$(basename $(@D)) $(AM_CPPFLAGS) $(CPPFLAGS) \
+	    $(AM_CFLAGS) $(CFLAGS) -fPIC -shared -o $@ $(srcdir)/tests/device_module.c
 
 # ---- fuzzing ----
 # tests/fuzz/fuzz_X.c defines LLVMFuzzerTestOneInput; tests/fuzz/corpus/X/ are its seeds.  Add X to

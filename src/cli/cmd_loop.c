@@ -3,6 +3,7 @@
  * disttrain loop: profile, predict, train, compare, for many layouts of one job on this machine. */
 #include "cli/loop.h"
 #include "cli/progress.h"
+#include "cli/ranks.h"
 #include "cli/rows.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -93,7 +94,6 @@ static enum dt_status time_batches(struct dt_loop *l, const struct dt_setup *s,
 
 static enum dt_status look_at_job(struct dt_loop *l, struct dt_error *err)
 {
-    struct dt_device_options opt;
     struct dt_device *device;
     char found[4096];
     const char *path = l->job;
@@ -103,8 +103,7 @@ static enum dt_status look_at_job(struct dt_loop *l, struct dt_error *err)
 
     DT_TRY(dt_file_find("jobs", path, ".yaml", err, found, sizeof(found)));
     DT_TRY(dt_job_read(found, l->cli->args + 1, l->cli->n_args - 1, err, &job));
-    dt_setup_device(job, &opt);
-    st = job->run.stated ? dt_device_open_cpu(&opt, err, &device)
+    st = job->run.stated ? dt_cli_open_device(job, NULL, err, &device)
                          : dt_error_at(err, DT_ERR_INPUT, job->name, 0, 0,
                                        "the job has no run: map, which says what to train on; see "
                                        "disttrain-job(5)");

@@ -203,7 +203,6 @@ static enum dt_status agree_on_data(const struct dt_setup *setup, struct dt_supe
 static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *job,
                                const struct dt_cli_ranks *ranks, struct dt_error *err)
 {
-    struct dt_device_options opt;
     struct dt_device *device;
     struct dt_setup setup;
     enum dt_status st;
@@ -212,9 +211,7 @@ static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *jo
         return dt_error_at(err, DT_ERR_INPUT, job->name, 0, 0,
                            "the job has no run: map, which says what to train on; see "
                            "disttrain-job(5)");
-    dt_setup_device(job, &opt);
-    opt.threads = opt.threads > 0 ? opt.threads : ranks->cores;
-    DT_TRY(dt_device_open_cpu(&opt, err, &device));
+    DT_TRY(dt_cli_open_device(job, ranks, err, &device));
     st = dt_setup_open(job, device, true, err, &setup);
     if (st == DT_OK) {
         if (ranks->supervisor)

@@ -18,6 +18,7 @@
     X(accuracy)                                                                                    \
     X(profile)                                                                                     \
     X(db)                                                                                          \
+    X(devices)                                                                                     \
     X(keys)                                                                                        \
     X(completion)
 

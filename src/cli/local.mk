@@ -11,6 +11,7 @@ disttrain_SOURCES = \
 	src/cli/cmd_completion.c \
 	src/cli/cmd_data.c \
 	src/cli/cmd_db.c \
+	src/cli/cmd_devices.c \
 	src/cli/cmd_eval.c \
 	src/cli/cmd_keys.c \
 	src/cli/cmd_loop.c \

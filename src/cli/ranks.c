@@ -8,7 +8,9 @@
 #include "exec/checkpoint/checkpoint.h"
 #include "comm/cores.h"
 #include "exec/program/execute.h"
+#include "exec/train/setup.h"
 #include "comm/lifeline.h"
+#include "kernels/device_open.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -106,4 +108,19 @@ enum dt_status dt_cli_on_ranks(const struct dt_job *job, int64_t ranks, dt_cli_r
         dt_supervisor_close(r.supervisor);
     r.transport->close(r.transport);
     return st;
+}
+
+enum dt_status dt_cli_open_device(const struct dt_job *job, const struct dt_cli_ranks *ranks,
+                                  struct dt_error *err, struct dt_device **out)
+{
+    const struct dt_transport *t = ranks ? ranks->transport : NULL;
+    const struct dt_device_choice choice = {.name = dt_job_run_device_names[job->run.device],
+                                            .index = job->run.device_index,
+                                            .local_rank = t ? t->local_rank : 0};
+    struct dt_device_options o;
+
+    dt_setup_device(job, &o);
+    if (o.threads == 0 && ranks)
+        o.threads = ranks->cores;
+    return dt_device_open(&choice, &o, err, out);
 }

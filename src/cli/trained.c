@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "cli/trained.h"
 
+#include "cli/ranks.h"
 #include "base/file.h"
 
 #include <stdio.h>
@@ -81,14 +82,12 @@ static enum dt_status load(const struct dt_cli *cli, int batch, struct dt_error 
 enum dt_status dt_cli_trained_open(const struct dt_cli *cli, int batch, struct dt_error *err,
                                    struct dt_cli_trained *out)
 {
-    struct dt_device_options opt;
     struct dt_cli_trained *t = out; /* in place: the model points into the setup */
     enum dt_status st;
 
     memset(t, 0, sizeof(*t));
     DT_TRY(read_job(cli, err, &t->job));
-    dt_setup_device(t->job, &opt);
-    st = dt_device_open_cpu(&opt, err, &t->device);
+    st = dt_cli_open_device(t->job, NULL, err, &t->device);
     if (st == DT_OK)
         st = dt_setup_open(t->job, t->device, false, err, &t->setup);
     t->has_setup = st == DT_OK;

@@ -5,7 +5,7 @@
 # A program that uses kernels has $(DT_KERNEL_LIBS) in front of $(LDADD).
 KERNELS_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS) $(KERNELS_CFLAGS_FP) -fno-math-errno
 noinst_LIBRARIES += libdtkernels.a libdtkernels_base.a
-libdtkernels_a_CFLAGS = $(KERNELS_CFLAGS)
+libdtkernels_a_CFLAGS = $(KERNELS_CFLAGS) -DDT_BUILD_MODULES='"$(abs_top_builddir)"' -DDT_PKGLIBEXECDIR='"$(pkglibexecdir)"'
 libdtkernels_a_SOURCES = \
 	src/kernels/cpu/bf16.c \
 	src/kernels/cpu/bf16.h \
@@ -20,6 +20,8 @@ libdtkernels_a_SOURCES = \
 	src/kernels/cpu/products.c \
 	src/kernels/cpu/products.h \
 	src/kernels/device.h \
+	src/kernels/device_open.c \
+	src/kernels/device_open.h \
 	src/kernels/kernels.h
 KERNELS_SIMD = \
 	src/kernels/cpu/act_simd.c \

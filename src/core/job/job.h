@@ -46,6 +46,8 @@ struct dt_job_run_options {
     double text_weight, image_weight, dropout;
     int noise, noise_steps; /* index of dt_job_run_noise_names */
     uint64_t seed;
+    int device;                  /* index of dt_job_run_device_names */
+    int device_index;            /* of "cuda:1"; -1 = ranks take turns */
     int threads;                 /* 0 = one per core */
     int precision;               /* index of dt_job_run_precision_names */
     char log_dir[1024];          /* "" = no files */
@@ -62,6 +64,7 @@ extern const char
 extern const char
     *const dt_job_run_decay_names[]; /* as dt_optimizer_decay_names: "constant", "cosine" */
 extern const char *const dt_job_run_noise_names[];     /* as dt_diffusion_schedule_names */
+extern const char *const dt_job_run_device_names[];    /* "auto", "cpu", "cuda" */
 extern const char *const dt_job_run_precision_names[]; /* "auto", "fp32", "bf16" */
 
 struct dt_job {

@@ -12,9 +12,16 @@
 const char *const dt_job_run_fit_names[] = {"none", "max", "crop", "stretch", NULL};
 const char *const dt_job_run_decay_names[] = {"constant", "cosine", NULL};
 const char *const dt_job_run_noise_names[] = {"linear", "scaled-linear", "cosine", NULL};
+const char *const dt_job_run_device_names[] = {"auto", "cpu", "cuda", NULL};
 const char *const dt_job_run_precision_names[] = {"auto", "fp32", "bf16", NULL};
 
-enum { DATA_MAX = 4096, STEPS_MAX = 1 << 30, THREADS_MAX = 256, PATH_SIZE = 4096 };
+enum {
+    DATA_MAX = 4096,
+    STEPS_MAX = 1 << 30,
+    THREADS_MAX = 256,
+    DEVICE_MODULES = 2 /* words before are no modules */,
+    PATH_SIZE = 4096
+};
 
 void dt_job_run_defaults(struct dt_job_run_options *r)
 {
@@ -38,6 +45,7 @@ void dt_job_run_defaults(struct dt_job_run_options *r)
         .noise = 2,
         .noise_steps = 1000,
         .seed = 1,
+        .device_index = -1,
         .log_interval = 1,
         .checkpoint_keep = 2,
     };
@@ -129,6 +137,33 @@ static enum dt_status read_file(struct dt_node map, const struct dt_key *key, vo
     DT_TRY(dt_preset_relative(dt_map_get(map, key->name), path, err, found, key->size));
     memcpy(path, found, strlen(found) + 1);
     return DT_OK;
+}
+
+/* A word, or the word of a module and a number: cuda:1. */
+static enum dt_status read_device(struct dt_node map, const struct dt_key *key, void *into,
+                                  struct dt_error *err)
+{
+    struct dt_job_run_options *r = &((struct dt_job *)into)->run;
+    char text[32] = "", *colon;
+    int index = -1, end = 0;
+
+    DT_TRY(dt_get_string(map, key->name, text, sizeof(text), err));
+    colon = strchr(text, ':');
+    if (colon && (sscanf(colon, ":%4d%n", &index, &end) != 1 || colon[end] || colon[1] == '-' ||
+                  colon[1] == '+' || colon[1] == ' '))
+        return dt_node_error(dt_map_get(map, key->name), err,
+                             "device: \"%s\" has no number of a device behind ':', such as cuda:0",
+                             text);
+    if (colon)
+        *colon = '\0';
+    for (int i = 0; key->words[i]; i++)
+        if (strcmp(text, key->words[i]) == 0 && (!colon || i >= DEVICE_MODULES)) {
+            r->device = i;
+            r->device_index = index;
+            return DT_OK;
+        }
+    return dt_node_error(dt_map_get(map, key->name), err,
+                         "device: expected auto, cpu, cuda or cuda:N (see 'disttrain devices')");
 }
 
 static enum dt_status read_min_lr(struct dt_node map, const struct dt_key *key, void *into,
@@ -414,6 +449,14 @@ const struct dt_key dt_job_run_keys[] = {
      .min = 0,
      .max = DT_KEY_NO_LIMIT,
      .help = "seed of parameters, order of the data, timesteps and noise"},
+    {.name = "device",
+     .type = DT_KEY_OWN,
+     DT_KEY_INTO(struct dt_job, run.device),
+     .form = "auto, cpu, cuda or cuda:N",
+     .words = dt_job_run_device_names,
+     .read = read_device,
+     .fallback = "auto",
+     .help = "what computes; auto: a GPU where there is one"},
     {.name = "threads",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct dt_job, run.threads),

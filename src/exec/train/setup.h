@@ -23,11 +23,11 @@ struct dt_setup {
     int encoder, generator;          /* modules; -1 = none */
     struct dt_cost *cost; /* what reordering goes by, the same on every rank; NULL: one GPU */
 };
-/* `need_data`: without shards it is an error.  Device options of the job: dt_setup_device. */
+/* `need_data`: without shards it is an error. */
 enum dt_status dt_setup_open(const struct dt_job *job, const struct dt_device *device,
                              bool need_data, struct dt_error *err, struct dt_setup *out);
 void dt_setup_close(struct dt_setup *s);
-/* threads and precision of the job. */
+/* Threads and precision of the job. */
 void dt_setup_device(const struct dt_job *job, struct dt_device_options *out);
 void dt_setup_exec_options(const struct dt_setup *s, struct dt_exec_options *out);
 
