@@ -14,6 +14,7 @@ dist_man_MANS += \
 	man/disttrain-plan.1 \
 	man/disttrain-profile.1 \
 	man/disttrain-reproduce.1 \
+	man/disttrain-runs.1 \
 	man/disttrain-sample.1 \
 	man/disttrain-simulate.1 \
 	man/disttrain-trace.1 \

@@ -223,6 +223,7 @@ SHELL_TESTS = \
 	tests/test_python.sh \
 	tests/test_reproduction.sh \
 	tests/test_runs_cli.sh \
+	tests/test_runs_keep.sh \
 	tests/test_tables.sh \
 	tests/test_trace.sh \
 	tests/test_train_cli.sh \
@@ -236,6 +237,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/bench/ranks.sh \
 	tests/bench/torch_step.py \
 	tests/data/hf \
+	tests/data/runs-before.sql \
 	tests/golden \
 	tests/data/tokenizer \
 	tests/data_fixture.h \

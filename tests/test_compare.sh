@@ -31,10 +31,11 @@ expect 2 "no line 'iteration_ms'; did you mean 'iteration_s'" "$DISTTRAIN" compa
 check "nor JSON" '[ ! -s out ]'
 # recomputation: backwards are longer, forwards are not
 expect 4 "backward_s differs by +" "$DISTTRAIN" compare --anyway 1 other.db:3 -t llm.forward_s=0.1 -t llm.backward_s=1
-# ... so they are runs of two jobs: refused, or differences instead of errors
-expect 2 "not the same job: recompute (a: none; b: full); --anyway" "$DISTTRAIN" compare 1 other.db:3
-expect 0 "median |difference|" "$DISTTRAIN" compare --anyway 1 other.db:3
-check "no error of a prediction" 'grep -q "^not the same job: recompute" out && ! grep -q "median |error|" out'
+# ... so they are runs of two choices: a tolerance is about one, and what differs is no error
+expect 2 "not the same job: recompute (a: none; b: full); --anyway" "$DISTTRAIN" compare 1 other.db:3 -t mfu=90
+expect 0 "median |difference|" "$DISTTRAIN" compare 1 other.db:3
+check "the work is the same" 'grep -q "^b: the same work as a" out && grep -q "^   other choices: recompute (a: none; b: full)" out'
+check "no error of a prediction" '! grep -q "median |error|" out'
 expect 0 "" "$DISTTRAIN" compare --anyway --json 1 other.db:3
 check "nor in JSON" 'grep -q "\"same_job\": false" out && grep -q "\"median_abs_error\": null" out && [ "$(number median_abs_difference)" != "" ]'
 expect 0 "" "$DISTTRAIN" compare --json 1 2
@@ -47,17 +48,21 @@ for change in "samples (a: .*; b: " "global_batch (a: .*; b: 4)" "model (a: .* p
         model*) with=model.llm.layers=3;;
     esac
     expect 0 "" "$DISTTRAIN" simulate mllm-nano-local --runs changed.db --timeline all $with
-    expect 2 "not the same job: " "$DISTTRAIN" compare 1 changed.db:last
+    expect 2 "not the same job: " "$DISTTRAIN" compare 1 changed.db:last -t iteration_s=90
     check "$with is named" 'grep -q "$change" err'
+    expect 0 "^b: OTHER WORK than a" "$DISTTRAIN" compare 1 changed.db:last
+    check "$with comes first" 'sed -n 4p out | grep -q "^   not the same job: .*$change"'
 done
+check "by how much" '"$DISTTRAIN" compare 1 changed.db:2 | grep -q "OTHER WORK .*llm -50.00 %"' 
 # the same samples from elsewhere are the same; a layout does not make another job
-expect 0 "" "$DISTTRAIN" simulate mllm-nano-local --runs layout.db --timeline all 'plan={encoder: {dp: 2}, llm: {}, generator: {}}' search.strategy=manual
+expect 0 "" "$DISTTRAIN" simulate mllm-nano-local --runs layout.db --timeline all 'plan={encoder: {dp: 2}, llm: {tp: 2}, generator: {}}' search.strategy=manual cluster.gpus_per_node=6
 expect 0 "only in b" "$DISTTRAIN" compare 1 layout.db:1
 # files of before say nothing about it
 cp layout.db before.db
 if command -v sqlite3 >/dev/null; then
     sqlite3 before.db 'DROP TABLE fact'
-    expect 0 "not known whether they are of the same job: b does not record it" "$DISTTRAIN" compare 1 before.db:1
+    expect 0 "whether they are of the same job is not known: b does not record it" "$DISTTRAIN" compare 1 before.db:1
+    check "the report has its work" 'grep -q "^b: the same work" out'
 fi
 # metrics of whole runs: the same of one run; recomputation takes time and saves memory
 expect 0 "" "$DISTTRAIN" compare 1 1 -t mfu=0 -t tokens_per_s=0 -t samples_per_s=0 -t bubble_share=0 \
@@ -66,7 +71,7 @@ expect 4 "mfu differs by -" "$DISTTRAIN" compare --anyway 1 other.db:3 -t mfu=0.
 expect 4 "tokens_per_s differs by -" "$DISTTRAIN" compare --anyway 1 other.db:3 -t tokens_per_s=0.01
 expect 4 "memory_bytes_max differs by -" "$DISTTRAIN" compare --anyway 1 other.db:3 -t memory_bytes_max=0.01
 expect 0 "" "$DISTTRAIN" compare --json 1 2
-check "metrics" '[ "$(sed -n "/\"metrics\"/,/^  \]/p" out | grep -c "\"relative\"")" = 6 ]'
+check "metrics" '[ "$(sed -n "/\"metrics\"/,/^  \]/p" out | grep -c "\"relative\"")" = 11 ]'
 bubble() { sed -n "/\"bubble_share\"/,/\"b\"/s/^ *\"$1\": \([-0-9.e]*\),*$/\1/p" out; }
 a=$(bubble a) b=$(bubble b)
 # memory of lanes: recomputation saves most where most is kept; the worst comes first
@@ -82,8 +87,95 @@ check "worst first" 'sed -n "s/^ *\"relative\": \([-0-9.e]*\),*$/\1/p" memory |
 expect 0 "" "$DISTTRAIN" simulate mllm-nano-local --json --timeline none
 check "the bubble of the lanes is that of the report" 'awk "BEGIN {d = $(number bubble_fraction) - $a; exit !(d < 1e-6 && d > -1e-6)}"'
 check "jitter moves it" '[ "$a" != "$b" ]'
+# another layout of a module: its ops are other ops, its wholes can be compared
+expect 0 "encoder is compared as a whole only: other layout" "$DISTTRAIN" compare 1 layout.db:1
+check "no line of its ops" '! grep -q "^encoder.forward_s" out && ! grep -q "^lane encoder/" out && grep -q "^llm.forward_s" out'
+check "nor of its memory by lane" '! grep -q "^encoder/0.0" out && grep -q "^llm/0.0" out'
+check "its layouts" 'grep -q "^encoder  *tp1 pp1 dp1  tp1 pp1 dp2" out'
+expect 2 "no line 'encoder.forward_s' (other layout)" "$DISTTRAIN" compare 1 layout.db:1 -t encoder.forward_s=1
+expect 0 "" "$DISTTRAIN" compare --json 1 layout.db:1
+check "and in JSON" 'grep -q "\"why_not\": \"other layout\"" out && ! grep -q "\"name\": \"encoder.forward_s\"" out'
+work() { sed -n "/\"name\": \"$1\"/,/\]/p" out | sed -n 's/^ *\([0-9][-0-9.e+]*\),*$/\1/p' | tr '\n' ' '; }
+check "the same work, the GPU time of it" 'set -- $(work encoder.model_flops) && [ "$1" = "$2" ] &&
+    set -- $(work encoder.forward_gpu_s) && awk "BEGIN {exit !($2 > 0 && $1 > 0)}"'
+# microbatches of another size are other ops, too; a backward that is split as well
+expect 0 "" "$DISTTRAIN" simulate mllm-nano-local --runs micro.db --timeline all train.microbatch=2 \
+    search.strategy=manual 'plan={encoder: {}, llm: {tp: 2}, generator: {}}'
+expect 0 "llm is compared as a whole only: other microbatch" "$DISTTRAIN" compare 1 micro.db:1
+expect 0 "" "$DISTTRAIN" simulate mllm-nano-local --runs split.db --timeline all train.schedule=zb-h1 \
+    search.strategy=manual 'plan={encoder: {}, llm: {tp: 2}, generator: {}}'
+expect 0 "llm is compared as a whole only: its passes are divided into other ops" "$DISTTRAIN" compare 1 split.db:1
+
+# many runs side by side, each against the first, named by what they are
+expect 0 "" "$DISTTRAIN" simulate mllm-nano-local --runs many.db
+expect 0 "" "$DISTTRAIN" simulate mllm-nano-local --runs many.db train.global_batch=4 simulate.jitter=0.01
+expect 0 "" "$DISTTRAIN" simulate mllm-nano-local --runs many.db -s megatron-lm
+expect 0 "^what .* a .* b .* b - a \[%\] .* c .* c - a \[%\]" "$DISTTRAIN" compare --runs many.db 1 2 3
+check "their names" 'grep -q "^a  run 1: mllm-nano-local, disttrain, simulated on .* 20..-..-.. ..:..Z, " out &&
+    grep -q "^b  run 2: mllm-nano-local, disttrain, train.global_batch=4 simulate.jitter=0.01, simulated on " out &&
+    grep -q "^c  run 3: mllm-nano-local, megatron-lm, simulated on " out'
+check "whose work is another" 'grep -q "^b: OTHER WORK" out && grep -q "^c: the same work" out'
+expect 0 "" "$DISTTRAIN" compare --json --runs many.db 1 2 3
+check "three values of each" '[ "$(grep -c "\"kind\": \"simulated\"" out)" = 7 ] && set -- $(work iteration_s) && [ $# = 3 ]'
+expect 0 "" "$DISTTRAIN" compare --json --runs many.db 1 3
+set -- $(work iteration_s); second=$2
+expect 0 "" "$DISTTRAIN" compare --json --runs many.db 1 2 3
+check "as of two" 'set -- $(work iteration_s) && [ "$3" = "$second" ]'
+expect 4 "c: iteration_s differs by" "$DISTTRAIN" compare --anyway --runs many.db 1 1 3 -t iteration_s=0.0001
+# MFU: of one peak on all sides, and of each run's own
+expect 0 "" "$DISTTRAIN" simulate mllm-nano-local --runs peak.db --timeline all "cluster.peak_flops=100 GFLOP/s"
+expect 0 "^mfu: of 0.05 TFLOP/s per GPU or process on all sides, stated by a; mfu_own_peak" "$DISTTRAIN" compare 1 peak.db:1
+expect 0 "" "$DISTTRAIN" compare --json 1 peak.db:1
+check "shares of one peak" 'set -- $(work model_flops_per_s_per_gpu) && f=$2 && set -- $(work mfu) &&
+    awk "BEGIN {d = $2 * 50e9 / $f - 1; exit !(d < 1e-6 && d > -1e-6)}" && own=$2 && set -- $(work mfu_own_peak) &&
+    awk "BEGIN {d = $2 * 2 / $own - 1; exit !(d < 1e-6 && d > -1e-6)}"'
+
+# measured values
+cat >measured.csv <<'END'
+# from a log of another system
+name,value,unit
+job, nano at site A,
+peak_flops, 100, GFLOP/s
+mfu, 20, %
+iteration_s, 500, ms
+llm.forward_gpu_s, 0.1, GPU s
+END
+expect 0 "^b  measured.csv: nano at site A, measured" "$DISTTRAIN" compare 1 measured.csv
+check "in our units" 'grep -q "^iteration_s  *ms  *[0-9.]*  *500  " out && grep -q "^llm.forward_gpu_s  *GPU ms  *[0-9.]*  *100  " out'
+check "mfu of the measured peak" 'grep -q "^mfu: of 0.1 TFLOP/s per GPU or process on all sides, measured by b" out'
+expect 0 "" "$DISTTRAIN" compare measured.csv 1 --json
+check "first, too" 'set -- $(work iteration_s) && [ "$1" = 0.5 ]'
+expect 4 "iteration_s differs by" "$DISTTRAIN" compare 1 measured.csv -t iteration_s=1
+expect 2 "no line 'tokens_per_s'" "$DISTTRAIN" compare 1 measured.csv -t tokens_per_s=1
+printf 'name,value,unit\nseq_len,77,\n' >seq.csv
+expect 2 "not the same job: seq_len (a: 512; b: 77)" "$DISTTRAIN" compare 1 seq.csv
+printf 'name,value,unit\nllm.model_flops,77,TFLOP\n' >work.csv
+expect 2 "not the same job: the model FLOPs" "$DISTTRAIN" compare 1 work.csv
+expect 0 "OTHER WORK than a (model FLOPs: llm +" "$DISTTRAIN" compare --anyway 1 work.csv
+printf 'name,value,unit\niteration,6.3,s\n' >bad.csv
+expect 2 "bad.csv:2:1: unknown metric 'iteration'; did you mean 'iteration_s'" "$DISTTRAIN" compare 1 bad.csv
+printf 'name,value,unit\niteration_s,6.3,kg\n' >bad.csv
+expect 2 "bad.csv:2:17: the unit of iteration_s is one of s, ms, us, ns, min, h; found 'kg'" "$DISTTRAIN" compare 1 bad.csv
+printf '{"step": 1, "step_s": 9}\n{"step": 2, "step_s": 0.2}\n{"step": 3, "step_s": 0.4}\n' >metrics.jsonl
+expect 0 "^b  metrics.jsonl: metrics.jsonl, measured" "$DISTTRAIN" compare 1 metrics.jsonl
+check "the median without the first step" 'grep -q "^iteration_s  *ms  *[0-9.]*  *300.00  " out'
+
+# JUnit: a case for each tolerance and run, also when one fails or nothing can be compared
+expect 4 "iteration_s differs" "$DISTTRAIN" compare 1 2 -t mfu=90 -t iteration_s=0.001% --junit junit.xml
+check "cases" 'grep -q "<testsuites .*tests=\"2\" failures=\"1\"" junit.xml && [ "$(grep -c "<testcase" junit.xml)" = 2 ] &&
+    grep -q "<failure message=\"iteration_s differs by" junit.xml'
+expect 0 "" "$DISTTRAIN" compare 1 1 -t mfu=0 --junit junit.xml
+check "none fails" 'grep -q "tests=\"1\" failures=\"0\"" junit.xml && ! grep -q "<failure" junit.xml'
+expect 2 "not the same job" "$DISTTRAIN" compare 1 many.db:2 -t mfu=0 --junit junit.xml
+check "an error" 'grep -q "<error message=\"not the same job: " junit.xml'
+expect 2 "needs --tolerance" "$DISTTRAIN" compare 1 1 --junit junit.xml
+if command -v python3 >/dev/null; then
+    check "it is XML" 'python3 -c "import xml.dom.minidom; xml.dom.minidom.parse(\"junit.xml\")"'
+fi
+
 # what cannot be compared
-expect 2 "kept no ops" "$DISTTRAIN" compare 1 other.db:2
+expect 0 "llm is compared as a whole only: a run has kept no ops" "$DISTTRAIN" compare 1 other.db:2
+check "wholes are" 'grep -q "^iteration_s .*+0.0" out'
 expect 2 "has no run 7" "$DISTTRAIN" compare 1 7
 expect 2 "none.db: .*No such file" "$DISTTRAIN" compare 1 none.db:1
 expect 2 "none.db: .*No such file" "$DISTTRAIN" compare --runs none.db 1 2

@@ -39,13 +39,26 @@ struct timespec dt_clock_wall_in(int64_t ns)
     return from_now(CLOCK_REALTIME, ns);
 }
 
-void dt_clock_utc(char *buf, size_t size)
+static void utc(time_t t, char *buf, size_t size)
 {
-    time_t now = time(NULL);
     struct tm tm;
 
-    if (!gmtime_r(&now, &tm) || strftime(buf, size, "%Y-%m-%dT%H:%M:%SZ", &tm) == 0)
+    if (!gmtime_r(&t, &tm) || strftime(buf, size, "%Y-%m-%dT%H:%M:%SZ", &tm) == 0)
         buf[0] = '\0';
+}
+
+void dt_clock_utc(char *buf, size_t size)
+{
+    utc(time(NULL), buf, size);
+}
+
+void dt_clock_utc_ago(double s, char *buf, size_t size)
+{
+    double then = (double)time(NULL) - s;
+
+    buf[0] = '\0';
+    if (then > -62135596800.0 && then < 253402300800.0) /* the years 1 to 9999 */
+        utc((time_t)then, buf, size);
 }
 
 double dt_clock_wall_s(void)

@@ -19,5 +19,7 @@ struct timespec dt_clock_wall_in(int64_t ns);
 double dt_clock_wall_s(void);
 /* The date and time now, UTC, ISO 8601 ("2026-11-20T23:02:43Z"), for labels only; "" if size < 21. */
 void dt_clock_utc(char *buf, size_t size);
+/* The same of so many seconds ago; "" also if there is no such date. */
+void dt_clock_utc_ago(double s, char *buf, size_t size);
 
 #endif

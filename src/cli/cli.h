@@ -38,7 +38,8 @@ struct dt_cli_command {
     const struct dt_cli_option *options;
     int min_args, max_args;
     enum dt_status (*run)(struct dt_cli *cli, struct dt_error *err);
-    const char *no_json; /* why --json makes no sense here; NULL = it does */
+    const char *const *actions; /* what the first argument may be, ended by NULL; NULL = anything */
+    const char *no_json;        /* why --json makes no sense here; NULL = it does */
 };
 
 struct dt_cli { /* a parsed command line */
@@ -76,6 +77,8 @@ struct dt_cli_overrides {
 };
 enum dt_status dt_cli_overrides(const struct dt_cli *c, struct dt_error *err,
                                 struct dt_cli_overrides *out);
+/* The number of the first argument among the command's actions. */
+enum dt_status dt_cli_action(const struct dt_cli *c, struct dt_error *err, int *out);
 /* Are there such arguments: "JOB [KEY=VALUE...]". */
 bool dt_cli_takes_job(const struct dt_cli_command *cmd);
 /* DT_ERR_USAGE if both --json and the output file `path` want stdout. */

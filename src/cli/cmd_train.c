@@ -106,13 +106,18 @@ static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *
                                const char *report, struct dt_error *err)
 {
     struct dt_run_facts facts;
-    char source[256], *job = NULL;
+    char source[256], host[256], *job = NULL, *overrides = NULL;
     int64_t id;
     enum dt_status st;
 
     if (dt_cli_flag(cli, "no-runs") || !s->program)
         return DT_OK;
     DT_TRY(dt_doc_to_json(setup->job->doc, err, &job));
+    st = dt_cli_overrides_text(cli->args + 1, cli->n_args - 1, NULL, err, &overrides);
+    if (st != DT_OK) {
+        dt_free(job);
+        return st;
+    }
     snprintf(source, sizeof(source), "%s, step %lld",
              setup->job->run.data.n > 0 ? setup->job->run.data.path[0] : "-",
              (long long)s->last_step);
@@ -136,8 +141,12 @@ static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *
                                 .data = s->beside,
                                 .n_data = s->n_beside,
                                 .facts = &facts,
+                                .model_flops = s->model_flops,
+                                .host = dt_cli_host(host, sizeof host),
+                                .overrides = overrides,
                                 .ops = true};
     st = dt_runs_add(dt_cli_runs_file(cli), &run, err, &id);
+    dt_free(overrides);
     dt_free(job);
     return st;
 }

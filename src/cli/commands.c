@@ -12,6 +12,7 @@
     X(sample)                                                                                      \
     X(loop)                                                                                        \
     X(compare)                                                                                     \
+    X(runs)                                                                                        \
     X(trace)                                                                                       \
     X(reproduce)                                                                                   \
     X(data)                                                                                        \

@@ -22,10 +22,15 @@ disttrain_SOURCES = \
 	src/cli/cmd_profile_job.c \
 	src/cli/cmd_reproduce.c \
 	src/cli/cmd_sample.c \
+	src/cli/cmd_runs.c \
 	src/cli/cmd_simulate.c \
 	src/cli/cmd_trace.c \
 	src/cli/cmd_train.c \
 	src/cli/commands.c \
+	src/cli/compare.h \
+	src/cli/compare_check.c \
+	src/cli/compare_ops.c \
+	src/cli/compare_rows.c \
 	src/cli/explain.c \
 	src/cli/facts.c \
 	src/cli/facts.h \
@@ -56,6 +61,9 @@ disttrain_SOURCES = \
 	src/cli/reproduce_cases.c \
 	src/cli/rows.c \
 	src/cli/rows.h \
+	src/cli/runs.h \
+	src/cli/runs_plot.c \
+	src/cli/runs_show.c \
 	src/cli/session.c \
 	src/cli/session.h \
 	src/cli/session_json.c \

@@ -221,6 +221,26 @@ enum dt_status dt_cli_one_stdout(const struct dt_cli *c, const char *path, struc
     return dt_error_set(err, DT_ERR_USAGE, "--json and -o - both want stdout; use -o FILE");
 }
 
+enum dt_status dt_cli_action(const struct dt_cli *c, struct dt_error *err, int *out)
+{
+    const char *const *words = c->command->actions;
+    const char *near;
+    char list[256] = "";
+    size_t n = 0;
+
+    for (int i = 0; words[i]; i++) {
+        if (strcmp(words[i], c->args[0]) == 0) {
+            *out = i;
+            return DT_OK;
+        }
+        n += (size_t)snprintf(list + n, sizeof(list) - n, "%s%s", i ? ", " : "", words[i]);
+    }
+    near = dt_suggest(c->args[0], words);
+    return dt_error_set(err, DT_ERR_USAGE, "%s has no action '%s'%s%s%s; its actions are %s",
+                        c->command->name, c->args[0], near ? "; did you mean '" : "",
+                        near ? near : "", near ? "'?" : "", list);
+}
+
 bool dt_cli_takes_job(const struct dt_cli_command *cmd)
 {
     return strncmp(cmd->args, "JOB", 3) == 0;

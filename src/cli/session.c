@@ -15,6 +15,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum dt_status dt_session_survey(const struct dt_job *job, struct dt_cost *cost,
                                  struct dt_error *err)
@@ -42,8 +43,11 @@ enum dt_status dt_session_open(const char *path, const char *plan_file,
         path = found;
     }
     DT_TRY(dt_job_read_planned(path, plan_file, overrides, n_overrides, err, &s->job));
-    enum dt_status st = dt_cost_new(s->job->model, &s->job->cluster, s->job->profile,
-                                    &s->job->cost_opt, err, &s->cost);
+    enum dt_status st =
+        dt_cli_overrides_text(overrides, n_overrides, plan_file, err, &s->overrides);
+    if (st == DT_OK)
+        st = dt_cost_new(s->job->model, &s->job->cluster, s->job->profile, &s->job->cost_opt, err,
+                         &s->cost);
     if (st == DT_OK)
         st = dt_session_survey(s->job, s->cost, err);
     if (st != DT_OK)
@@ -56,6 +60,7 @@ void dt_session_close(struct dt_session *s)
     dt_search_result_free(&s->search);
     dt_cost_free(s->cost);
     dt_job_free(s->job);
+    dt_free(s->overrides);
     memset(s, 0, sizeof *s);
 }
 
@@ -231,7 +236,7 @@ enum dt_status dt_session_keep_run(const struct dt_session *s, const struct dt_s
 {
     struct dt_run_memory *memory = NULL;
     struct dt_run_facts facts;
-    char started[32], *job = NULL;
+    char started[32], host[256], *job = NULL;
     int64_t id;
     enum dt_status st;
 
@@ -255,6 +260,9 @@ enum dt_status dt_session_keep_run(const struct dt_session *s, const struct dt_s
         .timeline = &res->timeline,
         .memory_of = dt_cluster_is_cpu(&s->job->cluster) ? "cpu" : "gpu",
         .facts = &facts,
+        .model_flops = res->report.model_flops,
+        .host = dt_cli_host(host, sizeof host),
+        .overrides = s->overrides,
         .ops = ops,
     };
     st = lane_memory(s, res->program, err, &memory);
@@ -271,6 +279,41 @@ const char *dt_cli_runs_file(const struct dt_cli *cli)
     const char *file = dt_cli_string(cli, "runs", getenv("DISTTRAIN_RUNS"));
 
     return file && *file ? file : "disttrain-runs.db";
+}
+
+char *dt_cli_host(char *buf, size_t size)
+{
+    if (gethostname(buf, size) != 0)
+        buf[0] = '\0';
+    buf[size - 1] = '\0';
+    return buf;
+}
+
+enum dt_status dt_cli_overrides_text(const char *const *list, int n, const char *plan,
+                                     struct dt_error *err, char **out)
+{
+    size_t size = plan ? strlen(plan) + 16 : 1, at = 0;
+    char *text;
+
+    *out = NULL;
+    for (int i = 0; i < n; i++)
+        size += strlen(list[i]) + 1;
+    if (n == 0 && !plan)
+        return DT_OK;
+    text = dt_malloc(size);
+    if (!text)
+        return dt_error_nomem(err, "the overrides");
+    for (int i = 0; i < n; i++) {
+        char *line = text + at;
+
+        at += (size_t)snprintf(line, size - at, "%s%s", at ? "\n" : "", list[i]);
+        for (line += line > text; *line; line++)
+            *line = *line == '\n' ? ' ' : *line;
+    }
+    if (plan)
+        snprintf(text + at, size - at, "%s--plan=%s", at ? "\n" : "", plan);
+    *out = text;
+    return DT_OK;
 }
 
 void dt_cli_warn_not_kept(const struct dt_error *err)

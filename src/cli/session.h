@@ -17,6 +17,8 @@ struct dt_session {
     struct dt_cost *cost;
     struct dt_search_result search; /* plans, best first; [0] is the one to use */
     double search_wall_s;
+    char
+        *overrides; /* as the command line has them, one a line, with the plan's file; NULL: none */
 };
 
 /* Reads the job at `path` (a file, "-", or the name of a shipped job) with KEY=VALUE overrides, and the plan
@@ -45,6 +47,11 @@ enum dt_status dt_session_keep_run(const struct dt_session *s, const struct dt_s
                                    struct dt_error *err);
 /* Where runs are kept: --runs, or $DISTTRAIN_RUNS, or disttrain-runs.db here. */
 const char *dt_cli_runs_file(const struct dt_cli *cli);
+/* The name of this machine; "" if it has none.  Returns buf. */
+char *dt_cli_host(char *buf, size_t size);
+/* KEY=VALUE, one a line, for dt_free; *out NULL of none.  `plan` (may be NULL): the file of --plan. */
+enum dt_status dt_cli_overrides_text(const char *const *list, int n, const char *plan,
+                                     struct dt_error *err, char **out);
 /* A result is there although its run could not be kept: flushes the result and says so on stderr.
  */
 void dt_cli_warn_not_kept(const struct dt_error *err);

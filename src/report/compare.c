@@ -3,9 +3,9 @@
 
 #include "base/mem.h"
 #include "base/number.h"
+#include "report/run_about.h"
 #include "report/runs_open.h"
 #include "base/quantile.h"
-#include "base/utf8.h"
 
 #include <math.h>
 #include <sqlite3.h>
@@ -30,115 +30,135 @@ static enum dt_status failed(const struct compare *c, struct dt_error *err)
     return dt_runs_error(&named, err);
 }
 
-/* ---- which run ---- */
+/* ---- work ---- */
 
-static enum dt_status last_run(const char *path, int64_t back, struct dt_error *err, int64_t *id)
+enum { WORK_TOLERANCE_PPM = 100 };
+
+double dt_compare_module_work(const struct dt_run_summary *a, const struct dt_run_summary *b,
+                              const char *name)
 {
-    struct dt_runs_db file;
-    sqlite3_stmt *s = NULL;
-    enum dt_status st = DT_OK;
-    int rc;
+    const struct dt_run_module *x = dt_run_summary_module(a, name),
+                               *y = dt_run_summary_module(b, name);
 
-    DT_TRY(dt_runs_open(&file, path, err));
-    rc = sqlite3_prepare_v2(file.db, "SELECT id FROM run ORDER BY id DESC LIMIT 1 OFFSET ?", -1, &s,
-                            NULL);
-    if (rc == SQLITE_OK) {
-        sqlite3_bind_int64(s, 1, back);
-        rc = sqlite3_step(s);
-    }
-    if (rc == SQLITE_ROW && sqlite3_column_type(s, 0) == SQLITE_INTEGER &&
-        sqlite3_column_int64(s, 0) > 0)
-        *id = sqlite3_column_int64(s, 0);
-    else if (rc == SQLITE_DONE)
-        st = dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "has no %lld runs", (long long)back + 1);
-    else if (rc == SQLITE_ROW)
-        st = dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
-                         "runs file: damaged: a run has no number from 1 on");
-    else
-        st = dt_runs_error(&file, err);
-    sqlite3_finalize(s);
-    dt_runs_close(&file);
-    return st;
+    return x && y ? dt_compare_relative(x->v[DT_RUN_OF_model_flops], y->v[DT_RUN_OF_model_flops])
+                  : NAN;
 }
 
-enum dt_status dt_run_find(const char *text, const char *file, struct dt_error *err,
-                           struct dt_run_ref *out)
+bool dt_compare_is_work(const char *fact)
 {
-    const char *colon = strrchr(text, ':'), *id = colon ? colon + 1 : text;
-    int64_t back = 0;
+    static const char *const names[] = {"model", "samples", "global_batch", "seq_len", NULL};
 
-    if (snprintf(out->file, sizeof(out->file), "%.*s", (int)(colon ? colon - text : 1000),
-                 colon ? text : file) >= (int)sizeof(out->file))
-        return dt_error_set(err, DT_ERR_USAGE, "file name too long: %s", text);
-    if (strncmp(id, "last", 4) == 0 &&
-        (id[4] == '\0' || (id[4] == '-' && dt_number_int(id + 5, &back) && back >= 0)))
-        return last_run(out->file, back, err, &out->id);
-    if (!dt_number_int(id, &out->id) || out->id < 1)
-        return dt_error_set(err, DT_ERR_USAGE,
-                            "'%s' is not a run: a number, last or last-1, with FILE: before it if "
-                            "it is in another file",
-                            text);
+    for (int i = 0; names[i]; i++)
+        if (strcmp(names[i], fact) == 0)
+            return true;
+    return false;
+}
+
+enum dt_compare_work dt_compare_work(const struct dt_run_summary *a, const struct dt_run_summary *b)
+{
+    struct dt_run_difference d[DT_RUN_FACTS_MAX];
+    int n = dt_run_facts_differ(&a->facts, &b->facts, d);
+    bool known = a->n_modules > 0 && b->n_modules > 0;
+    bool all = known && !a->measured && !b->measured; /* who measured need not name all modules */
+
+    for (int i = 0; i < n; i++)
+        if (dt_compare_is_work(d[i].name))
+            return DT_COMPARE_OTHER;
+    for (int i = 0; all && i < b->n_modules; i++)
+        if (!dt_run_summary_module(a, b->module[i].name))
+            return DT_COMPARE_OTHER;
+    for (int i = 0; i < a->n_modules; i++) {
+        double r = dt_compare_module_work(a, b, a->module[i].name);
+
+        if (all && !dt_run_summary_module(b, a->module[i].name))
+            return DT_COMPARE_OTHER;
+        if (fabs(r) > 1e-6 * WORK_TOLERANCE_PPM)
+            return DT_COMPARE_OTHER;
+        known &= !isnan(r);
+    }
+    return known || (a->facts.n > 0 && b->facts.n > 0) ? DT_COMPARE_SAME : DT_COMPARE_UNKNOWN;
+}
+
+/* ---- which ops are the same work ---- */
+
+/* Of all kinds that compute: a backward that is split, or cut into parts, is another op. */
+static bool same_passes(const struct dt_run_module *a, const struct dt_run_module *b)
+{
+    static const enum dt_op_kind kinds[] = {DT_OP_FORWARD, DT_OP_BACKWARD, DT_OP_WEIGHT_GRAD};
+
+    for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
+        if (a->n_ops[kinds[k]] != b->n_ops[kinds[k]])
+            return false;
+    return true;
+}
+
+static bool same_layout(const struct dt_run_module *a, const struct dt_run_module *b)
+{
+    return a->pp == b->pp && a->dp == b->dp &&
+           (!a->layout[0] || !b->layout[0] || strcmp(a->layout, b->layout) == 0);
+}
+
+static void why_not_joined(const struct dt_run_summary *sa, const struct dt_run_summary *sb,
+                           const struct dt_run_module *a, const struct dt_run_module *b, char *out,
+                           size_t size)
+{
+    const char *one = dt_run_facts_find(&sa->facts, "microbatch"),
+               *other = dt_run_facts_find(&sb->facts, "microbatch");
+
+    out[0] = '\0';
+    if (!b)
+        snprintf(out, size, "the other run has no such module");
+    else if (sa->kept_ops == 0 || sb->kept_ops == 0)
+        snprintf(out, size, "a run has kept no ops");
+    else if (!same_layout(a, b))
+        snprintf(out, size, "other layout");
+    else if (one && other && strcmp(one, other) != 0)
+        snprintf(out, size, "other microbatch");
+    else if (!same_passes(a, b))
+        snprintf(out, size, "its passes are divided into other ops");
+}
+
+/* Into the table pair(m, k): modules and kinds whose ops are joined. */
+static enum dt_status pair_module(struct compare *c, sqlite3_stmt *insert,
+                                  const struct dt_run_module *a, struct dt_error *err)
+{
+    struct dt_compare *o = c->out;
+    const struct dt_run_module *b = dt_run_summary_module(&o->b, a->name);
+    struct dt_compare_module *m = &o->module[o->n_modules++];
+
+    m->name = a->name;
+    m->same_layout = b && same_layout(a, b);
+    why_not_joined(&o->a, &o->b, a, b, m->why_not, sizeof(m->why_not));
+    for (int k = 0; !m->why_not[0] && k < DT_OP_KIND_N; k++) {
+        if (a->n_ops[k] != b->n_ops[k] || a->n_ops[k] == 0)
+            continue;
+        sqlite3_bind_text(insert, 1, a->name, -1, SQLITE_STATIC);
+        sqlite3_bind_text(insert, 2, dt_op_kind_names[k], -1, SQLITE_STATIC);
+        if (sqlite3_step(insert) != SQLITE_DONE)
+            return failed(c, err);
+        sqlite3_reset(insert);
+        m->joined += a->n_ops[k];
+    }
     return DT_OK;
 }
 
-/* ---- reading ---- */
-
-/* Text of a file goes to terminals: what is no well-formed UTF-8 or controls them does not. */
-static void copy_text(sqlite3_stmt *s, int column, char *out, size_t size)
-{
-    const char *text = (const char *)sqlite3_column_text(s, column);
-    size_t left = text ? strlen(text) : 0, n = 0;
-
-    while (left > 0) {
-        size_t k = dt_utf8_length(text, left), used = k ? k : 1;
-
-        if (n + used >= size)
-            break;
-        if (k == 0 || (unsigned char)*text < 0x20 || *text == 0x7f)
-            out[n] = '?';
-        else
-            memcpy(out + n, text, used);
-        n += used;
-        text += used;
-        left -= used;
-    }
-    out[n] = '\0';
-}
-
-static enum dt_status head(struct compare *c, const char *where, int64_t id, struct dt_error *err,
-                           struct dt_run_head *out, double *makespan_s)
+static enum dt_status make_pairs(struct compare *c, struct dt_error *err)
 {
     sqlite3_stmt *s = NULL;
-    char sql[256];
     enum dt_status st = DT_OK;
 
-    snprintf(sql, sizeof(sql),
-             "SELECT kind, job_name, started, version, makespan_ns, "
-             "(SELECT count(*) FROM %s.op WHERE run = ?1) FROM %s.run WHERE id = ?1",
-             where, where);
-    if (sqlite3_prepare_v2(c->db, sql, -1, &s, NULL) != SQLITE_OK)
+    if (sqlite3_exec(c->db, "CREATE TEMP TABLE pair(m TEXT, k TEXT)", NULL, NULL, NULL) !=
+            SQLITE_OK ||
+        sqlite3_prepare_v2(c->db, "INSERT INTO temp.pair(m, k) VALUES(?, ?)", -1, &s, NULL) !=
+            SQLITE_OK)
         return failed(c, err);
-    sqlite3_bind_int64(s, 1, id);
-    if (sqlite3_step(s) != SQLITE_ROW) {
-        st = dt_error_at(err, DT_ERR_INPUT, c->path, 0, 0, "has no run %lld", (long long)id);
-    } else {
-        out->id = id;
-        copy_text(s, 0, out->kind, sizeof(out->kind));
-        copy_text(s, 1, out->job, sizeof(out->job));
-        copy_text(s, 2, out->started, sizeof(out->started));
-        copy_text(s, 3, out->version, sizeof(out->version));
-        *makespan_s = 1e-9 * sqlite3_column_double(s, 4);
-        out->n_ops = sqlite3_column_int64(s, 5);
-        if (out->n_ops == 0)
-            st = dt_error_at(err, DT_ERR_INPUT, c->path, 0, 0,
-                             "run %lld has kept no ops; simulate again with --timeline all",
-                             (long long)id);
-    }
+    for (int i = 0; i < c->out->a.n_modules && st == DT_OK; i++)
+        st = pair_module(c, s, &c->out->a.module[i], err);
     sqlite3_finalize(s);
     return st;
 }
 
-/* Ops with their keys; `nth` tells apart those whose keys are equal. */
+/* Ops of such modules and kinds with their keys; `nth` tells apart those whose keys are equal. */
 static enum dt_status make_keys(struct compare *c, const char *table, const char *where, int64_t id,
                                 struct dt_error *err)
 {
@@ -151,7 +171,8 @@ static enum dt_status make_keys(struct compare *c, const char *table, const char
              "row_number() OVER (PARTITION BY o.lane, o.kind, o.chunk, o.part, o.microbatch, "
              "o.peer_lane ORDER BY o.op) nth, (o.end_ns - o.begin_ns) * 1e-9 t "
              "FROM %s.op o JOIN %s.lane l ON l.run = o.run AND l.lane = o.lane "
-             "LEFT JOIN %s.lane q ON q.run = o.run AND q.lane = o.peer_lane WHERE o.run = %lld;"
+             "LEFT JOIN %s.lane q ON q.run = o.run AND q.lane = o.peer_lane WHERE o.run = %lld "
+             "AND EXISTS (SELECT 1 FROM temp.pair x WHERE x.m = l.module AND x.k = o.kind);"
              "CREATE INDEX %s_key ON %s(m, k, r, s, c, p, mb, peer, nth)",
              table, where, where, where, (long long)id, table, table);
     return sqlite3_exec(c->db, sql, NULL, NULL, NULL) == SQLITE_OK ? DT_OK : failed(c, err);
@@ -228,8 +249,8 @@ static enum dt_status count(struct compare *c, struct dt_error *err)
     if (sqlite3_step(s) == SQLITE_ROW)
         c->out->joined = sqlite3_column_int64(s, 0);
     sqlite3_finalize(s);
-    c->out->only_a = c->out->a.n_ops - c->out->joined;
-    c->out->only_b = c->out->b.n_ops - c->out->joined;
+    c->out->only_a = c->out->a.kept_ops - c->out->joined;
+    c->out->only_b = c->out->b.kept_ops - c->out->joined;
     return DT_OK;
 }
 
@@ -244,137 +265,12 @@ static enum dt_status errors(struct compare *c, struct dt_error *err)
         c->ratio[i] = fabs(c->ratio[i]);
     }
     l = c->out->n > 0 ? &c->out->line[c->out->n - 1] : NULL;
+    c->out->median_abs_error = NAN;
+    if (c->n_ratio == 0)
+        c->out->bias = NAN;
     if (l && strcmp(l->name, "all") == 0) {
         c->out->median_abs_error = dt_median(c->ratio, c->n_ratio);
         c->out->n--;
-    }
-    return DT_OK;
-}
-
-/* ---- tables of later ---- */
-
-static enum dt_status read_facts(struct compare *c, const char *where, int64_t id,
-                                 struct dt_error *err, struct dt_run_facts *out)
-{
-    sqlite3_stmt *s = NULL;
-    char sql[128];
-    int rc;
-
-    if (!dt_runs_has_table(&c->file, where, "fact"))
-        return DT_OK;
-    snprintf(sql, sizeof(sql), "SELECT name, value FROM %s.fact WHERE run = %lld", where,
-             (long long)id);
-    if (sqlite3_prepare_v2(c->db, sql, -1, &s, NULL) != SQLITE_OK)
-        return failed(c, err);
-    while ((rc = sqlite3_step(s)) == SQLITE_ROW) {
-        struct dt_run_fact fact;
-
-        copy_text(s, 0, fact.name, sizeof(fact.name));
-        copy_text(s, 1, fact.value, sizeof(fact.value));
-        dt_run_facts_add(out, fact.name, fact.value);
-    }
-    sqlite3_finalize(s);
-    return rc == SQLITE_DONE ? DT_OK : failed(c, err);
-}
-
-static double peak_of(const struct dt_run_facts *f)
-{
-    const char *text = dt_run_facts_find(f, "peak_flops");
-    double v = 0;
-
-    return text && dt_number_double(text, &v) && v > 0 ? v : 0;
-}
-
-/* A cluster's data sheet and a product measured here are not the same 100 %: both MFUs become
- * shares of what was measured, if one of them is, or else of b's. */
-static void one_peak(struct dt_compare *o)
-{
-    double a = peak_of(&o->facts_a), b = peak_of(&o->facts_b);
-
-    if (!(a > 0 && b > 0))
-        return;
-    o->peak_of_b = strcmp(o->b.kind, "executed") == 0 || strcmp(o->a.kind, "executed") != 0;
-    o->peak_flops = o->peak_of_b ? b : a;
-    for (int k = 0; k < o->n_metrics; k++)
-        if (strcmp(o->metric[k].name, "mfu") == 0) {
-            o->metric[k].a *= a / o->peak_flops;
-            o->metric[k].b *= b / o->peak_flops;
-        }
-}
-
-/* ---- metrics of whole runs ---- */
-
-#define REPORT(path) "json_extract(r.report, '$." path "')"
-/* Busy shares come from the lanes, which every run has; the rest from reports.  Memory is that of a
- * GPU in simulated runs, of a process in executed ones: runs of one kind have the same. */
-static const struct {
-    const char *name, *sql;
-    bool same_kind;
-} metrics[] = {
-    {"mfu", REPORT("mfu"), false},
-    {"tokens_per_s", REPORT("tokens_per_s"), false},
-    {"samples_per_s", REPORT("samples_per_s"), false},
-    {"bubble_share",
-     /* lanes may share GPUs: of each, what no lane before it has */
-     "(SELECT 1.0 - sum(busy) / (sum(max(0, past - max(first, coalesce(seen, first)))) * "
-     "r.makespan_ns) FROM (SELECT 1.0 * busy_ns * gpus busy, first_gpu first, first_gpu + gpus "
-     "past, "
-     "max(first_gpu + gpus) OVER (ORDER BY first_gpu, lane ROWS BETWEEN UNBOUNDED PRECEDING AND 1 "
-     "PRECEDING) seen FROM %s.lane WHERE run = r.id AND r.makespan_ns > 0))",
-     false},
-    {"exposed_comm_share", REPORT("exposed_comm_s") " / " REPORT("iteration_s"), false},
-    {"memory_bytes_max",
-     "coalesce((SELECT max(json_extract(value, '$.allocated_bytes')) FROM json_each(r.report, "
-     "'$.memory')), (SELECT max(json_extract(value, '$.memory_bytes_max')) FROM json_each(r.report,"
-     " '$.modules')))",
-     true},
-};
-
-/* *found = false where the run does not say. */
-static enum dt_status metric(struct compare *c, const char *where, int64_t id, int k,
-                             struct dt_error *err, double *out, bool *found)
-{
-    sqlite3_stmt *s = NULL;
-    char value[640], sql[1024];
-    enum dt_status st = DT_OK;
-    int rc;
-
-    snprintf(value, sizeof(value), metrics[k].sql, where);
-    /* a run without a report, or with one that is no JSON, has lanes all the same */
-    snprintf(sql, sizeof(sql),
-             "SELECT %s FROM (SELECT id, makespan_ns, CASE WHEN json_valid(report) THEN report END "
-             "report FROM %s.run WHERE id = %lld) r",
-             value, where, (long long)id);
-    if (sqlite3_prepare_v2(c->db, sql, -1, &s, NULL) != SQLITE_OK)
-        return failed(c, err);
-    rc = sqlite3_step(s);
-    if (rc != SQLITE_ROW) {
-        st = failed(c, err);
-    } else {
-        int type = sqlite3_column_type(s, 0);
-
-        *out = sqlite3_column_double(s, 0);
-        *found = (type == SQLITE_INTEGER || type == SQLITE_FLOAT) && isfinite(*out);
-    }
-    sqlite3_finalize(s);
-    return st;
-}
-
-static enum dt_status add_metrics(struct compare *c, struct dt_error *err)
-{
-    struct dt_compare *o = c->out;
-    bool same = strcmp(o->a.kind, o->b.kind) == 0;
-
-    for (int k = 0; k < (int)(sizeof(metrics) / sizeof(metrics[0])); k++) {
-        struct dt_compare_metric m = {.name = metrics[k].name};
-        bool in_a = false, in_b = false;
-
-        if (metrics[k].same_kind && !same)
-            continue;
-        DT_TRY(metric(c, "main", o->a.id, k, err, &m.a, &in_a));
-        DT_TRY(metric(c, "other", o->b.id, k, err, &m.b, &in_b));
-        if (in_a && in_b)
-            o->metric[o->n_metrics++] = m;
     }
     return DT_OK;
 }
@@ -390,7 +286,14 @@ static enum dt_status add_lane(struct compare *c, sqlite3_stmt *s, struct dt_err
 {
     struct dt_compare *o = c->out;
     struct dt_compare_memory *m;
+    char module[DT_NAME_MAX];
+    bool same = false;
 
+    dt_run_about_copy(s, 7, module, sizeof(module));
+    for (int i = 0; i < o->n_modules; i++)
+        same |= o->module[i].same_layout && strcmp(o->module[i].name, module) == 0;
+    if (!same)
+        return DT_OK;
     if (dt_grow((void **)&o->memory, &o->cap_memory, (size_t)o->n_memory + 1, sizeof(*o->memory)))
         return dt_error_nomem(err, "lanes");
     m = &o->memory[o->n_memory++];
@@ -399,8 +302,8 @@ static enum dt_status add_lane(struct compare *c, sqlite3_stmt *s, struct dt_err
                                     .b_predicted = bytes_at(s, 3),
                                     .b_allocated = bytes_at(s, 4),
                                     .rank = (int)bytes_at(s, 5)};
-    copy_text(s, 0, m->name, sizeof(m->name));
-    copy_text(s, 6, m->host, sizeof(m->host));
+    dt_run_about_copy(s, 0, m->name, sizeof(m->name));
+    dt_run_about_copy(s, 6, m->host, sizeof(m->host));
     return DT_OK;
 }
 
@@ -419,7 +322,8 @@ static enum dt_status memory_of_lanes(struct compare *c, int64_t a, int64_t b, s
         sql, sizeof(sql),
         "SELECT l.module || '/' || l.replica || '.' || l.stage, x.predicted_bytes, "
         "x.allocated_bytes, y.predicted_bytes, y.allocated_bytes, coalesce(q.rank, p.rank), "
-        "coalesce(q.host, p.host) FROM main.lane l JOIN other.lane k USING(module, replica, "
+        "coalesce(q.host, p.host), l.module FROM main.lane l JOIN other.lane k USING(module, "
+        "replica, "
         "stage) JOIN main.memory x ON x.run = l.run AND x.lane = l.lane JOIN other.memory y ON "
         "y.run = k.run AND y.lane = k.lane AND y.model = x.model LEFT JOIN main.place p ON "
         "p.run = l.run AND p.lane = l.lane LEFT JOIN other.place q ON q.run = k.run AND q.lane "
@@ -448,19 +352,19 @@ int64_t dt_compare_memory_b(const struct dt_compare_memory *m)
 static enum dt_status run(struct compare *c, const struct dt_run_ref *a, const struct dt_run_ref *b,
                           struct dt_error *err)
 {
-    struct dt_compare_line *l = new_line(c, "iteration_s");
+    struct dt_compare *o = c->out;
+    struct dt_compare_line *l;
 
+    DT_TRY(dt_run_summary_of(&c->file, "main", a->file, a->id, err, &o->a));
+    DT_TRY(dt_run_summary_of(&c->file, "other", b->file, b->id, err, &o->b));
+    l = new_line(c, "iteration_s");
     if (!l)
         return dt_error_nomem(err, "lines");
-    DT_TRY(head(c, "main", a->id, err, &c->out->a, &l->a_s));
-    c->path = b->file;
-    DT_TRY(head(c, "other", b->id, err, &c->out->b, &l->b_s));
+    l->a_s = o->a.about.makespan_s;
+    l->b_s = o->b.about.makespan_s;
     l->median = l->a_s > 0 ? l->b_s / l->a_s - 1 : 0;
     l->n = 1;
-    DT_TRY(read_facts(c, "main", a->id, err, &c->out->facts_a));
-    DT_TRY(read_facts(c, "other", b->id, err, &c->out->facts_b));
-    DT_TRY(add_metrics(c, err));
-    one_peak(c->out);
+    DT_TRY(make_pairs(c, err));
     DT_TRY(memory_of_lanes(c, a->id, b->id, err));
     DT_TRY(make_keys(c, "a", "main", a->id, err));
     DT_TRY(make_keys(c, "b", "other", b->id, err));
@@ -493,7 +397,9 @@ enum dt_status dt_compare_runs(const struct dt_run_ref *a, const struct dt_run_r
     dt_free(c.ratio);
     if (st == DT_OK) {
         *out = result;
-        out->n_differ = dt_run_facts_differ(&out->facts_a, &out->facts_b, out->differ);
+        for (int i = 0; i < out->n_modules; i++)
+            out->module[i].name = out->a.module[i].name;
+        out->n_differ = dt_run_facts_differ(&out->a.facts, &out->b.facts, out->differ);
     } else {
         dt_compare_free(&result);
     }
@@ -512,14 +418,6 @@ const struct dt_compare_line *dt_compare_find(const struct dt_compare *c, const 
     for (int i = 0; i < c->n; i++)
         if (strcmp(c->line[i].name, name) == 0)
             return &c->line[i];
-    return NULL;
-}
-
-const struct dt_compare_metric *dt_compare_find_metric(const struct dt_compare *c, const char *name)
-{
-    for (int i = 0; i < c->n_metrics; i++)
-        if (strcmp(c->metric[i].name, name) == 0)
-            return &c->metric[i];
     return NULL;
 }
 

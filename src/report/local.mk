@@ -15,18 +15,30 @@ libdtreport_a_SOURCES = \
 	src/report/html.c \
 	src/report/html.h \
 	src/report/interval.c \
+	src/report/measured.c \
+	src/report/measured.h \
 	src/report/outliers.c \
 	src/report/outliers.h \
 	src/report/report.c \
 	src/report/report.h \
+	src/report/run_about.c \
+	src/report/run_about.h \
 	src/report/run_facts.c \
 	src/report/run_facts.h \
+	src/report/run_log.c \
+	src/report/run_log.h \
+	src/report/run_ref.c \
+	src/report/run_ref.h \
+	src/report/run_summary.c \
+	src/report/run_summary.h \
 	src/report/run_view.c \
 	src/report/run_view.h \
 	src/report/run_view_read.c \
 	src/report/runs.c \
 	src/report/runs.h \
 	src/report/runs_check.c \
+	src/report/runs_edit.c \
+	src/report/runs_edit.h \
 	src/report/runs_open.c \
 	src/report/runs_open.h \
 	src/report/sanity.c \

@@ -38,6 +38,12 @@ static const char schema[] =
     " PRIMARY KEY(run, rank, batch, work)) WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS fact(run INTEGER NOT NULL REFERENCES run(id), name TEXT NOT NULL,"
     " value TEXT NOT NULL, PRIMARY KEY(run, name)) WITHOUT ROWID;"
+    "CREATE TABLE IF NOT EXISTS work(run INTEGER NOT NULL REFERENCES run(id), module TEXT NOT NULL,"
+    " model_flops REAL NOT NULL, PRIMARY KEY(run, module)) WITHOUT ROWID;"
+    "CREATE TABLE IF NOT EXISTS origin(run INTEGER PRIMARY KEY REFERENCES run(id), host TEXT,"
+    " overrides TEXT);"
+    "CREATE TABLE IF NOT EXISTS tag(name TEXT PRIMARY KEY, run INTEGER NOT NULL REFERENCES run(id))"
+    " WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS op(run INTEGER NOT NULL REFERENCES run(id), op INTEGER NOT NULL,"
     " lane INTEGER NOT NULL, kind TEXT NOT NULL, chunk INTEGER NOT NULL, part INTEGER NOT NULL,"
     " microbatch INTEGER, peer_lane INTEGER, bytes INTEGER NOT NULL, begin_ns INTEGER NOT NULL,"
@@ -55,8 +61,7 @@ static enum dt_status exec(const struct dt_runs_db *r, const char *sql, struct d
     return sqlite3_exec(r->db, sql, NULL, NULL, NULL) == SQLITE_OK ? DT_OK : dt_runs_error(r, err);
 }
 
-/* Only a file that is empty or ours is written to.  Ours gets the tables that it lacks. */
-static enum dt_status make_tables(const struct dt_runs_db *r, struct dt_error *err)
+enum dt_status dt_runs_make_tables(const struct dt_runs_db *r, struct dt_error *err)
 {
     char sql[160];
     bool empty;
@@ -70,17 +75,36 @@ static enum dt_status make_tables(const struct dt_runs_db *r, struct dt_error *e
     return exec(r, sql, err);
 }
 
+/* One more than any that the file ever had: the number of a run that was removed is not given again. */
+static enum dt_status next_number(const struct dt_runs_db *d, struct dt_error *err, int64_t *id)
+{
+    static const char sql[] = "SELECT max(coalesce((SELECT max(id) FROM run), 0), coalesce((SELECT "
+                              "CAST(value AS INTEGER) "
+                              "FROM meta WHERE key = 'last_run'), 0)) + 1";
+    enum dt_status st = DT_OK;
+    sqlite3_stmt *s;
+
+    DT_TRY(prepare(d, sql, err, &s));
+    if (sqlite3_step(s) == SQLITE_ROW)
+        *id = sqlite3_column_int64(s, 0);
+    else
+        st = dt_runs_error(d, err);
+    sqlite3_finalize(s);
+    return st;
+}
+
 static enum dt_status add_run(const struct dt_runs_db *d, const struct dt_run_record *r,
                               struct dt_error *err, int64_t *id)
 {
     char digest[24], *plan = NULL;
     sqlite3_stmt *s;
+    DT_TRY(next_number(d, err, id));
     if (r->plan)
         DT_TRY(dt_plan_to_json(r->plan, err, &plan));
     enum dt_status st =
         prepare(d,
                 "INSERT INTO run(kind,job_name,job,plan,report,started,version,seed,program_digest,"
-                "n_ops,makespan_ns) VALUES(?,?,?,?,?,?,?,?,?,?,?)",
+                "n_ops,makespan_ns,id) VALUES(?,?,?,?,?,?,?,?,?,?,?,?)",
                 err, &s);
     if (st != DT_OK) {
         dt_free(plan);
@@ -100,11 +124,11 @@ static enum dt_status add_run(const struct dt_runs_db *d, const struct dt_run_re
     sqlite3_bind_text(s, 9, digest, -1, SQLITE_STATIC);
     sqlite3_bind_int64(s, 10, r->program ? r->program->n_ops : 0);
     sqlite3_bind_int64(s, 11, r->timeline ? r->timeline->makespan_ns : 0);
+    sqlite3_bind_int64(s, 12, *id);
     if (sqlite3_step(s) != SQLITE_DONE)
         st = dt_runs_error(d, err);
     sqlite3_finalize(s);
     dt_free(plan);
-    *id = sqlite3_last_insert_rowid(d->db);
     return st;
 }
 
@@ -239,6 +263,43 @@ static enum dt_status add_facts(const struct dt_runs_db *d, const struct dt_run_
     return st;
 }
 
+/* How much it had to do. */
+static enum dt_status add_work(const struct dt_runs_db *d, const struct dt_run_record *r,
+                               int64_t id, struct dt_error *err)
+{
+    enum dt_status st = DT_OK;
+    sqlite3_stmt *s;
+
+    DT_TRY(prepare(d, "INSERT INTO work(run,module,model_flops) VALUES(?,?,?)", err, &s));
+    for (int k = 0; k < r->model->n_modules && st == DT_OK; k++) {
+        sqlite3_bind_int64(s, 1, id);
+        sqlite3_bind_text(s, 2, r->model->modules[k].name, -1, SQLITE_STATIC);
+        sqlite3_bind_double(s, 3, r->model_flops[k]);
+        if (sqlite3_step(s) != SQLITE_DONE)
+            st = dt_runs_error(d, err);
+        sqlite3_reset(s);
+    }
+    sqlite3_finalize(s);
+    return st;
+}
+
+/* Where it comes from. */
+static enum dt_status add_origin(const struct dt_runs_db *d, const struct dt_run_record *r,
+                                 int64_t id, struct dt_error *err)
+{
+    enum dt_status st = DT_OK;
+    sqlite3_stmt *s;
+
+    DT_TRY(prepare(d, "INSERT INTO origin(run,host,overrides) VALUES(?,?,?)", err, &s));
+    sqlite3_bind_int64(s, 1, id);
+    sqlite3_bind_text(s, 2, r->host, -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 3, r->overrides, -1, SQLITE_STATIC);
+    if (sqlite3_step(s) != SQLITE_DONE)
+        st = dt_runs_error(d, err);
+    sqlite3_finalize(s);
+    return st;
+}
+
 static void bind_op(sqlite3_stmt *s, const struct dt_run_record *r, int64_t id, uint32_t i)
 {
     const struct dt_op *o = &r->program->ops[i];
@@ -285,7 +346,7 @@ static enum dt_status add_ops(const struct dt_runs_db *d, const struct dt_run_re
 static enum dt_status add_all(const struct dt_runs_db *d, const struct dt_run_record *r,
                               struct dt_error *err, int64_t *id)
 {
-    DT_TRY(make_tables(d, err));
+    DT_TRY(dt_runs_make_tables(d, err));
     DT_TRY(add_run(d, r, err, id));
     if (r->program && r->timeline && r->model)
         DT_TRY(add_lanes(d, r, *id, err));
@@ -297,6 +358,10 @@ static enum dt_status add_all(const struct dt_runs_db *d, const struct dt_run_re
         DT_TRY(add_data(d, r, *id, err));
     if (r->facts)
         DT_TRY(add_facts(d, r->facts, *id, err));
+    if (r->model && r->model_flops)
+        DT_TRY(add_work(d, r, *id, err));
+    if (r->host || r->overrides)
+        DT_TRY(add_origin(d, r, *id, err));
     if (r->program && r->timeline && r->ops)
         DT_TRY(add_ops(d, r, *id, err));
     return exec(d, "COMMIT", err);

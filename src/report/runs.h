@@ -48,6 +48,9 @@ struct dt_run_record { /* what is kept; everything borrowed; NULL parts are left
     const struct dt_run_data *data;          /* [n_data] */
     int64_t n_data;
     const struct dt_run_facts *facts; /* what it was of; NULL = not known */
+    const double *model_flops;        /* [modules of the model] of the iteration: its work */
+    const char *host;                 /* where it was made */
+    const char *overrides;            /* KEY=VALUE of the command line, one a line */
     bool ops;                         /* keep a row per op (else lanes only) */
 };
 /* Creates the file when absent; refuses a foreign or newer file.  *run_id is the new run's number.

@@ -2,22 +2,24 @@
  *
  * What a runs file must be, as tables of columns; SQLite itself keeps anything in any column. */
 #include "core/schedule/program.h"
+#include "report/run_ref.h"
 #include "report/runs.h"
 #include "report/runs_open.h"
 
+#include <math.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
 enum { COLUMNS_MAX = 12, TEXT_MAX = 1 << 29 };
-enum type { INTEGER, TEXT };
+enum type { INTEGER, TEXT, REAL };
 
 struct column {
     const char *name;
     enum type type;
     bool null;        /* may be NULL */
-    int64_t min, max; /* of a text: bytes */
+    int64_t min, max; /* of a text: bytes; of a REAL only the sign */
 };
 struct table {
     const char *name;
@@ -85,6 +87,17 @@ static const struct table tables[] = {
      true,
      {{"name", TEXT, false, 1, sizeof((struct dt_run_fact *)0)->name - 1},
       {"value", TEXT, false, 0, sizeof((struct dt_run_fact *)0)->value - 1}}},
+    {"work",
+     "run",
+     "module",
+     true,
+     {{"module", TEXT, false, 1, DT_NAME_MAX - 1}, {"model_flops", REAL, false, 0, 0}}},
+    {"origin",
+     "run",
+     "run",
+     true,
+     {{"host", TEXT, true, 0, 255}, {"overrides", TEXT, true, 0, 1 << 20}}},
+    {"tag", "run", "name", true, {{"name", TEXT, false, 1, DT_RUN_TAG_SIZE - 1}}},
     {"op",
      "run",
      "op",
@@ -100,7 +113,7 @@ static const struct table tables[] = {
       {"begin_ns", INTEGER, false, 0, NS},
       {"end_ns", INTEGER, false, 0, NS}}},
 };
-enum { TABLES_N = sizeof tables / sizeof *tables, RUN = 0, LANE = 1, OP = 6 };
+enum { TABLES_N = sizeof tables / sizeof *tables, RUN = 0, LANE = 1, OP = 9 };
 
 struct check {
     const struct dt_runs_db *r;
@@ -294,6 +307,13 @@ static enum dt_status check_value(const struct check *c, const struct table *t, 
 
     if (type == SQLITE_NULL)
         return k->null ? DT_OK : bad_value(c, t, k, row, "is NULL");
+    if (k->type == REAL) {
+        double x = sqlite3_column_double(s, i);
+
+        return (type == SQLITE_FLOAT || type == SQLITE_INTEGER) && isfinite(x) && x >= 0
+                   ? DT_OK
+                   : bad_value(c, t, k, row, "is not a number of 0 or more");
+    }
     if (type != (k->type == TEXT ? SQLITE_TEXT : SQLITE_INTEGER))
         return bad_value(c, t, k, row, k->type == TEXT ? "is no text" : "is not a whole number");
     v = k->type == TEXT ? sqlite3_column_bytes(s, i) : sqlite3_column_int64(s, i);

@@ -87,9 +87,9 @@ static enum dt_status probe(const char *path, struct dt_error *err, int64_t *siz
 static int allow(void *unused, int action, const char *a, const char *b, const char *db,
                  const char *trigger)
 {
-    static const char *const functions[] = {"count", "coalesce",   "max",          "min",
-                                            "sum",   "row_number", "json_extract", "json_each",
-                                            "->>",   "typeof",     "json_valid",   NULL};
+    static const char *const functions[] = {
+        "count",     "coalesce", "max",    "min",        "sum",    "row_number", "json_extract",
+        "json_each", "->>",      "typeof", "json_valid", "length", NULL};
 
     (void)unused;
     if (trigger)
@@ -107,7 +107,8 @@ static int allow(void *unused, int action, const char *a, const char *b, const c
     case SQLITE_PRAGMA:
         return a && (strcmp(a, "table_xinfo") == 0 || strcmp(a, "table_list") == 0 ||
                      strcmp(a, "application_id") == 0 || strcmp(a, "user_version") == 0 ||
-                     strcmp(a, "page_size") == 0)
+                     strcmp(a, "page_size") == 0 || strcmp(a, "page_count") == 0 ||
+                     strcmp(a, "freelist_count") == 0)
                    ? SQLITE_OK
                    : SQLITE_DENY;
     case SQLITE_CREATE_TEMP_TABLE: /* compare joins in tables of its own */

@@ -38,6 +38,8 @@ enum dt_status dt_runs_open_two(struct dt_runs_db *a, const char *path_a, struct
 /* For writing; made where it is not there.  A transaction is open on success. */
 enum dt_status dt_runs_open_write(struct dt_runs_db *r, const char *path, struct dt_error *err);
 void dt_runs_close(struct dt_runs_db *r);
+/* In that transaction: only a file that is empty or ours is written to; ours gets the tables that it lacks. */
+enum dt_status dt_runs_make_tables(const struct dt_runs_db *r, struct dt_error *err);
 
 /* What SQLite says is wrong. */
 enum dt_status dt_runs_error(const struct dt_runs_db *r, struct dt_error *err);

@@ -80,7 +80,7 @@ static enum dt_status order(struct dt_prefetch *a, struct dt_prefetch_batch *b, 
 {
     const struct dt_setup *s = a->s;
     const struct dt_model *m = s->job->model;
-    double flops[DT_MAX_MODULES], hardware;
+    double hardware;
     struct dt_samples *samples;
     enum dt_status st;
 
@@ -94,9 +94,9 @@ static enum dt_status order(struct dt_prefetch *a, struct dt_prefetch_batch *b, 
     b->samples_digest = dt_run_samples_digest(samples, 0, b->n);
     dt_samples_free(samples);
     DT_TRY(st);
-    dt_report_flops(&s->plan, m, b->assignment, flops, &hardware);
+    dt_report_flops(&s->plan, m, b->assignment, b->flops, &hardware);
     for (int i = 0; i < s->plan.n_modules; i++)
-        b->model_flops += flops[i];
+        b->model_flops += b->flops[i];
     return DT_OK;
 }
 

@@ -26,6 +26,7 @@ struct dt_prefetch_batch {
     struct dt_assignment *assignment;
     struct dt_program *program;
     double model_flops;           /* of one iteration */
+    double flops[DT_MAX_MODULES]; /* of it, each module's */
     uint64_t samples_digest;      /* report/run_facts.h */
     struct dt_data_cursor cursor; /* of the loader behind this batch */
     struct dt_data_report data;   /* of the loader then */

@@ -180,6 +180,7 @@ static enum dt_status take_batch(struct train *t, struct dt_error *err,
     b->program = NULL;
     b->assignment = NULL;
     t->sum.samples_digest = b->samples_digest;
+    memcpy(t->sum.model_flops, b->flops, sizeof t->sum.model_flops);
     dt_train_memory_see(&t->seen, t->sum.program);
     if (!t->lane_bytes) {
         t->lane_bytes = dt_calloc((size_t)t->sum.program->n_lanes, sizeof(*t->lane_bytes));

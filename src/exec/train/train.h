@@ -83,8 +83,9 @@ struct dt_train_summary {
     struct dt_program *program;
     struct dt_assignment *assignment;
     uint64_t samples_digest;
-    struct dt_timeline timeline; /* this and the next on rank 0 only */
-    struct dt_run_data *beside;  /* [n_beside] made of other batches meanwhile, by all ranks */
+    double model_flops[DT_MAX_MODULES]; /* of its iteration */
+    struct dt_timeline timeline;        /* this and the next on rank 0 only */
+    struct dt_run_data *beside; /* [n_beside] made of other batches meanwhile, by all ranks */
     int64_t n_beside;
 };
 /* What the guard stops is DT_ERR_DIVERGED: the message says what and where, and names the last good
