@@ -3,6 +3,7 @@
  * Orchestration: the convex problem, the formula, ranking, baselines, refusals.  (The search
  * itself: test_search.c.) */
 #include "core/schedule/assign.h"
+#include "core/schedule/timeline.h"
 #include "small_world.h"
 
 /* ---- the convex problem ---- */
@@ -239,6 +240,8 @@ START_TEST(bound_of_timelines)
             struct dt_plan p;
 
             dt_assert_ok(dt_orch_cand_plan(t, &c[i], DT_STRATEGY_DISTTRAIN, &err, &p), err);
+            for (int m = 0; m < p.n_modules && i % 2; m++)
+                p.modules[m].zero = below(DT_ZERO_MAX + 1);
             if (dt_orch_plan_timeline_s(&w.in, &p, 0, &err, &s, NULL) != DT_OK)
                 continue;
             least = dt_orch_plan_least_s(t, &p);
@@ -251,6 +254,81 @@ START_TEST(bound_of_timelines)
         free_world(&w);
     }
     ck_assert_int_gt(asked, 10);
+}
+END_TEST
+
+/* What ranking asks for is what the program gives, with guests, collectives of each microbatch and list schedules, and no
+ * lane's collectives take longer than that. */
+static void check_makespan(const struct world *w, const struct dt_plan *p, int *guests, int *each)
+{
+    const struct dt_search_input *in = &w->in;
+    struct dt_timeline_topo topo = {0};
+    struct dt_timeline line = {0};
+    struct dt_assignment *a;
+    struct dt_durations dur;
+    struct dt_program *prog;
+    struct dt_error err;
+    int64_t ns = 0;
+
+    dt_assert_ok(dt_assign(p, in->model, in->cost, in->samples, 0, &err, &a), err);
+    if (dt_sched_compile(p, in->model, in->cluster, a, in->cost, &err, &prog) != DT_OK) {
+        ck_assert_int_ne(dt_sched_makespan(p, in->model, in->cluster, a, in->cost, &err, &ns),
+                         DT_OK);
+        dt_assign_free(a);
+        return;
+    }
+    dt_assert_ok(dt_durations_compute(prog, in->model, in->cluster, in->cost, false, &err, &dur),
+                 err);
+    dt_assert_ok(dt_timeline_topo_build(prog, &err, &topo), err);
+    dt_assert_ok(dt_timeline_eval(prog, &topo, dur.ns, &err, &line), err);
+    dt_assert_ok(dt_sched_makespan(p, in->model, in->cluster, a, in->cost, &err, &ns), err);
+    ck_assert_int_eq(ns, line.makespan_ns);
+    for (int m = 0; m < p->n_modules; m++) {
+        double least = p->modules[m].layout.dp <= dt_plan_slot_samples(p, in->model->llm)
+                           ? dt_sched_collectives_s(p, in->model, in->cluster, in->cost, m,
+                                                    dt_plan_slots(p, in->model->llm))
+                           : 0;
+
+        ck_assert_double_le(least, 1e-9 * (double)ns * (1 + 1e-6) + 1e-6);
+        *each += least > 0;
+    }
+    *guests += dt_plan_shares(p);
+    dt_timeline_free(&line);
+    dt_timeline_topo_free(&topo);
+    dt_durations_free(&dur);
+    dt_program_free(prog);
+    dt_assign_free(a);
+}
+
+START_TEST(makespans_are_those_of_programs)
+{
+    int guests = 0, each = 0;
+
+    for (int round = 0; round < 8; round++) {
+        struct dt_search_result r;
+        struct dt_error err;
+        struct world w;
+
+        printf("seed %" PRIu64 " round %d\n", seed, round);
+        build_world(&w, 1, 1, 12);
+        w.in.opt.gpus = 16;
+        w.in.opt.k = 40;
+        w.in.opt.guests = round % 2 ? ~0u : 0;
+        w.in.opt.rank = round % 2;
+        w.in.opt.schedules =
+            1U << DT_SCHED_1F1B | 1U << DT_SCHED_INTERLEAVED | 1U << DT_SCHED_ZB_H1;
+        if (dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r) == DT_OK) {
+            for (int i = 0; i < r.n; i++) {
+                for (int m = 0; m < r.plans[i].n_modules; m++)
+                    r.plans[i].modules[m].zero = below(DT_ZERO_MAX + 1);
+                check_makespan(&w, &r.plans[i], &guests, &each);
+            }
+            dt_search_result_free(&r);
+        }
+        free_world(&w);
+    }
+    ck_assert_int_gt(guests, 3);
+    ck_assert_int_gt(each, 10);
 }
 END_TEST
 
@@ -614,6 +692,7 @@ int main(void)
     tcase_add_test(c, formula_and_1f1b);
     tcase_add_test(c, ranking_by_timeline);
     tcase_add_test(c, bound_of_timelines);
+    tcase_add_test(c, makespans_are_those_of_programs);
     tcase_add_test(c, share_of_replicas);
     tcase_add_test(c, lean_variant);
     tcase_add_test(c, sample_time);

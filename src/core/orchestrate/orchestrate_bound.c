@@ -9,9 +9,11 @@
  *   every module    its slowest stage does all slots of a mean replica, one after the other
  *   LLM, stage s    before its first forward and after its last backward the stages above it work
  *   generator       before and after, one microbatch passes the whole LLM
+ *   ZeRO 2 and 3    collectives of all microbatches follow each other on a lane
  *   LLM, 1F1B       stage 0 keeps w microbatches in flight; each comes back only after all stages,
  *                   all transfers between them, there and back, and the generator behind them */
 #include "core/orchestrate/orchestrate_internal.h"
+#include "core/schedule/schedule.h"
 
 #include <math.h>
 #include <string.h>
@@ -120,6 +122,9 @@ double dt_orch_plan_least_s(struct dt_orch_table *t, const struct dt_plan *p)
 
         if (!c)
             return 0;
+        if (l->dp <= slot) /* else not every replica has a microbatch in every slot */
+            least = fmax(least, dt_sched_collectives_s(p, t->in->model, t->in->cluster, t->in->cost,
+                                                       m, (int64_t)slots));
         if (m == llm) {
             least = fmax(least, llm_least_s(t, p, m, c, slot, slots));
             continue;

@@ -33,55 +33,24 @@ static enum dt_status check_assigned(const struct dt_search_input *in, const str
     return dt_memory_check(p, in->model, in->cluster, work, mem_bytes_max, err);
 }
 
-static enum dt_status evaluate(const struct dt_search_input *in, const struct dt_program *prog,
-                               struct dt_error *err, double *seconds)
-{
-    struct dt_durations dur;
-    struct dt_timeline line;
-    struct dt_timeline_topo topo;
-    enum dt_status st;
-
-    memset(&line, 0, sizeof(line));
-    st = dt_durations_compute(prog, in->model, in->cluster, in->cost, false, err, &dur);
-    if (st != DT_OK)
-        return st;
-    st = dt_timeline_topo_build(prog, err, &topo);
-    if (st != DT_OK)
-        goto free_durations;
-    st = dt_timeline_eval(prog, &topo, dur.ns, err, &line);
-    if (st == DT_OK)
-        *seconds = (double)line.makespan_ns * 1e-9;
-    dt_timeline_free(&line);
-    dt_timeline_topo_free(&topo);
-free_durations:
-    dt_durations_free(&dur);
-    return st;
-}
-
 /* The timeline of the program of `run`; memory is checked for plan `p`. */
 static enum dt_status timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
                                  const struct dt_plan *run, int64_t first_sample,
                                  struct dt_error *err, double *seconds, double *mem_bytes_max)
 {
-    struct dt_program *prog;
     struct dt_assignment *a;
-    double value = 0, bytes = 0;
+    double bytes = 0;
+    int64_t ns = 0;
     enum dt_status st;
 
     DT_TRY(dt_assign(run, in->model, in->cost, in->samples, first_sample, err, &a));
     st = check_assigned(in, p, a, err, &bytes);
-    if (st != DT_OK)
-        goto free_assignment;
-    st = dt_sched_compile(run, in->model, in->cluster, a, in->cost, err, &prog);
-    if (st != DT_OK)
-        goto free_assignment;
-    st = evaluate(in, prog, err, &value);
-    dt_program_free(prog);
+    if (st == DT_OK)
+        st = dt_sched_makespan(run, in->model, in->cluster, a, in->cost, err, &ns);
     if (st == DT_OK) {
-        *seconds = value;
+        *seconds = (double)ns * 1e-9;
         *mem_bytes_max = bytes;
     }
-free_assignment:
     dt_assign_free(a);
     return st;
 }

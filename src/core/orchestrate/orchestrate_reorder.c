@@ -26,6 +26,19 @@ static void set_way(struct dt_plan_policy *y, int way)
     y->intra_reorder = way & DT_REORDER_INTRA;
 }
 
+/* Batches with other samples than those before them. */
+static int distinct_batches(const struct dt_search_input *in, int most)
+{
+    int64_t at = 0;
+    int n = 0;
+
+    do {
+        at = (at + in->policy.global_batch) % in->samples->n;
+        n++;
+    } while (at != 0 && n < most);
+    return n;
+}
+
 /* What stands for the plan: the plan, or some of its broker groups, and how far its batches are apart. */
 static enum dt_status stand_in(const struct dt_search_input *in, const struct dt_plan *p,
                                struct dt_error *err, struct dt_plan *out)
@@ -86,6 +99,7 @@ enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct d
     DT_TRY(stand_in(in, p, err, &run));
     ops = dt_orch_plan_ops(&run, in->model->llm) * (intra && inter ? 4 : 2);
     r.batches = (int)fmax(BATCHES_MIN, fmin(BATCHES_MAX, dt_orch_effort_of(in)->reorder_ops / ops));
+    r.batches = distinct_batches(in, r.batches);
     for (int way = 0; way < DT_REORDER_N; way++) {
         r.mean_s[way] = NAN;
         if ((!intra && (way ^ stated) & DT_REORDER_INTRA) ||

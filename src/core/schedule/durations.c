@@ -20,6 +20,12 @@ struct send_cost {
     struct dt_cost_time t;
     int64_t ns, alpha_ns;
 };
+struct
+    part_cost {   /* of one of the parts that an op is cut into: the last work that was asked for */
+    int first, n; /* blocks */
+    uint32_t id;  /* of the work, + 1; 0: none yet */
+    struct dt_cost_stage_ns ns;
+};
 struct module_times {
     struct dt_block_shard shard;
     unsigned char *trainable;
@@ -27,6 +33,7 @@ struct module_times {
     uint32_t n_ids;
     struct dt_work *work;         /* [n_ids] */
     struct dt_cost_stage_ns **ns; /* [v][n_ids]; NULL: not asked yet */
+    struct part_cost *part;       /* [v][backward][DT_PARTS_MAX] */
     double *total;                /* [2 * v + backward] */
     int64_t *step_ns;             /* [pp], negative: not asked yet */
     struct dt_cost_time *step;
@@ -103,10 +110,11 @@ static int init_module(struct times *t, int i)
         return -1;
     dt_plan_trainable(t->p->plan, t->model, i, m->trainable);
     m->ns = DT_ARENA_NEW(&t->arena, struct dt_cost_stage_ns *, v);
+    m->part = DT_ARENA_NEW(&t->arena, struct part_cost, 2 * v * DT_PARTS_MAX);
     m->total = DT_ARENA_NEW(&t->arena, double, 2 * v);
     m->step_ns = DT_ARENA_NEW(&t->arena, int64_t, l->pp);
     m->step = DT_ARENA_NEW(&t->arena, struct dt_cost_time, l->pp);
-    if (!m->ns || !m->total || !m->step_ns || !m->step)
+    if (!m->ns || !m->part || !m->total || !m->step_ns || !m->step)
         return -1;
     for (int s = 0; s < l->pp; s++)
         m->step_ns[s] = -1;
@@ -115,13 +123,22 @@ static int init_module(struct times *t, int i)
 
 /* ---- compute ---- */
 
-static struct dt_cost_stage_ns blocks_ns(struct times *t, int module, int first, int n,
-                                         const struct dt_work *w)
+/* Of one part of virtual stage v: nearly always that of the microbatch before. */
+static struct dt_cost_stage_ns part_ns(struct times *t, const struct dt_op *op, int v,
+                                       bool backward, uint32_t id)
 {
-    struct module_times *m = &t->m[module];
+    const uint16_t *split = &t->p->plan->modules[op->module].split[v];
+    struct module_times *m = &t->m[op->module];
+    struct part_cost *c = &m->part[(2 * v + backward) * DT_PARTS_MAX + op->part];
+    int first = split[0], n = split[1] - split[0];
 
-    return dt_cost_stage_ns(t->cost, module, first, n, &m->shard, w, m->trainable,
-                            dt_plan_upstream_trained(t->p->plan, t->model, module, first));
+    dt_sched_vstage_bucket(backward ? op->parts - 1 - op->part : op->part, op->parts, &first, &n);
+    if (c->id != id + 1 || c->first != first || c->n != n)
+        *c = (struct part_cost){
+            first, n, id + 1,
+            dt_cost_stage_ns(t->cost, op->module, first, n, &m->shard, &m->work[id], m->trainable,
+                             dt_plan_upstream_trained(t->p->plan, t->model, op->module, first))};
+    return c->ns;
 }
 
 /* The stage's times for all works of its module: each comes to each stage.  NULL: out of memory. */
@@ -151,14 +168,11 @@ static int64_t compute_ns(struct times *t, uint32_t i)
     struct module_times *m = &t->m[op->module];
     int v = op->chunk * mp->layout.pp + op->stage, backward = op->kind != DT_OP_FORWARD;
     uint32_t id = m->work_id[a->mb_first[op->replica] + op->mb];
-    int first = mp->split[v], n = mp->split[v + 1] - first;
     struct dt_cost_stage_ns s = {0};
     double now;
 
-    if (op->parts > 1) { /* one microbatch per chunk: buckets of blocks, backwards from the end */
-        dt_sched_vstage_bucket(backward ? op->parts - 1 - op->part : op->part, op->parts, &first,
-                               &n);
-        s = blocks_ns(t, op->module, first, n, &m->work[id]);
+    if (op->parts > 1) { /* buckets of blocks, backwards from the end */
+        s = part_ns(t, op, v, backward, id);
     } else {
         const struct dt_cost_stage_ns *all = stage_ns(t, op->module, v);
 

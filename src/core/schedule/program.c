@@ -20,28 +20,6 @@ const char *const dt_op_kind_names[DT_OP_KIND_N + 1] = {
 static const char *const kind_letters[DT_OP_KIND_N] = {"F",    "B",    "W",    "SEND",   "RECV",
                                                        "SYNC", "NORM", "STEP", "GATHER", "FETCH"};
 
-enum dt_op_resource dt_op_resource(enum dt_op_kind k)
-{
-    switch (k) {
-    case DT_OP_SEND:
-        return DT_RES_P2P_OUT;
-    case DT_OP_RECV:
-    case DT_OP_FETCH:
-        return DT_RES_P2P_IN;
-    case DT_OP_GRAD_SYNC:
-    case DT_OP_GRAD_NORM:
-    case DT_OP_PARAM_GATHER:
-        return DT_RES_COLL;
-    case DT_OP_FORWARD:
-    case DT_OP_BACKWARD:
-    case DT_OP_WEIGHT_GRAD:
-    case DT_OP_STEP:
-    case DT_OP_KIND_N:
-        break;
-    }
-    return DT_RES_COMPUTE;
-}
-
 void dt_program_free(struct dt_program *p)
 {
     if (!p)

@@ -42,7 +42,19 @@ enum dt_op_kind {
 };
 extern const char *const dt_op_kind_names[DT_OP_KIND_N + 1];
 enum dt_op_resource { DT_RES_COMPUTE, DT_RES_P2P_OUT, DT_RES_P2P_IN, DT_RES_COLL, DT_RES_N };
-enum dt_op_resource dt_op_resource(enum dt_op_kind k);
+static inline enum dt_op_resource dt_op_resource(enum dt_op_kind k)
+{
+    static const uint8_t of[DT_OP_KIND_N + 1] = {
+        [DT_OP_SEND] = DT_RES_P2P_OUT,        [DT_OP_RECV] = DT_RES_P2P_IN,
+        [DT_OP_FETCH] = DT_RES_P2P_IN,        [DT_OP_GRAD_SYNC] = DT_RES_COLL,
+        [DT_OP_GRAD_NORM] = DT_RES_COLL,      [DT_OP_PARAM_GATHER] = DT_RES_COLL,
+        [DT_OP_FORWARD] = DT_RES_COMPUTE,     [DT_OP_BACKWARD] = DT_RES_COMPUTE,
+        [DT_OP_WEIGHT_GRAD] = DT_RES_COMPUTE, [DT_OP_STEP] = DT_RES_COMPUTE,
+        [DT_OP_KIND_N] = DT_RES_COMPUTE,
+    };
+
+    return (enum dt_op_resource)of[k < DT_OP_KIND_N ? k : DT_OP_KIND_N];
+}
 
 #define DT_NONE UINT32_MAX
 enum {

@@ -228,8 +228,18 @@ static enum dt_status compile(struct dt_sched *s, struct dt_program *p, struct d
 
 struct compiled {
     struct dt_program *p;
+    struct dt_durations dur; /* as in struct dt_sched */
+    uint32_t *order;
     bool list_sooner;
 };
+
+static void compiled_free(struct compiled *c, bool program)
+{
+    dt_durations_free(&c->dur);
+    dt_free(c->order);
+    if (program)
+        dt_program_free(c->p);
+}
 
 static enum dt_status compile_one(const struct dt_sched *in, enum dt_sched_take take,
                                   struct dt_error *err, struct compiled *out)
@@ -246,54 +256,55 @@ static enum dt_status compile_one(const struct dt_sched *in, enum dt_sched_take 
     if (st == DT_OK)
         st = compile(&s, p, err);
     dt_sched_fini(&s);
-    if (st != DT_OK) {
-        dt_program_free(p);
-        return st;
-    }
-    *out = (struct compiled){p, s.list_sooner};
-    return DT_OK;
-}
-
-static enum dt_status makespan(const struct dt_sched *in, const struct dt_program *p,
-                               struct dt_error *err, int64_t *ns)
-{
-    struct dt_timeline line = {0};
-    struct dt_timeline_topo topo = {0};
-    struct dt_durations dur;
-    enum dt_status st;
-
-    DT_TRY(dt_durations_compute(p, in->model, in->cluster, in->cost, false, err, &dur));
-    st = dt_timeline_topo_build(p, err, &topo);
-    if (st == DT_OK)
-        st = dt_timeline_eval(p, &topo, dur.ns, err, &line);
-    if (st == DT_OK)
-        *ns = line.makespan_ns;
-    dt_timeline_free(&line);
-    dt_timeline_topo_free(&topo);
-    dt_durations_free(&dur);
+    *out = (struct compiled){p, s.dur, s.order, s.list_sooner};
+    if (st != DT_OK)
+        compiled_free(out, true);
     return st;
 }
 
+static enum dt_status makespan(const struct dt_sched *in, struct compiled *c, struct dt_error *err,
+                               int64_t *ns)
+{
+    if (!c->dur.ns)
+        DT_TRY(dt_durations_compute(c->p, in->model, in->cluster, in->cost, false, err, &c->dur));
+    return dt_timeline_makespan(c->p, c->order, c->dur.ns, err, ns);
+}
+
 /* The program of the list schedule in place of that of the fixed order, if its timeline is shorter; without a cost
- * model the orders' own times have decided. */
+ * model the orders' own times have decided.  *ns: its makespan, if that was asked for. */
 static enum dt_status try_list(const struct dt_sched *in, struct dt_error *err,
-                               struct dt_program **best)
+                               struct compiled *best, int64_t *ns)
 {
     struct compiled list;
     int64_t fixed_ns = 1, list_ns = 0;
     enum dt_status st = DT_OK;
+    bool sooner;
 
     DT_TRY(compile_one(in, DT_SCHED_LIST, err, &list));
     if (in->cost)
-        st = makespan(in, *best, err, &fixed_ns);
+        st = makespan(in, best, err, &fixed_ns);
     if (st == DT_OK && in->cost)
-        st = makespan(in, list.p, err, &list_ns);
-    if (st == DT_OK && list_ns < fixed_ns) {
-        dt_program_free(*best);
-        *best = list.p;
-    } else {
-        dt_program_free(list.p);
-    }
+        st = makespan(in, &list, err, &list_ns);
+    sooner = st == DT_OK && list_ns < fixed_ns;
+    compiled_free(sooner ? best : &list, true);
+    if (sooner)
+        *best = list;
+    *ns = sooner ? list_ns : fixed_ns;
+    return st;
+}
+
+/* *ns: the makespan where it was found on the way, else negative. */
+static enum dt_status compile_best(const struct dt_sched *in, struct dt_error *err,
+                                   struct compiled *out, int64_t *ns)
+{
+    enum dt_status st = DT_OK;
+
+    *ns = -1;
+    DT_TRY(compile_one(in, DT_SCHED_FIXED, err, out));
+    if (out->list_sooner)
+        st = try_list(in, err, out, ns);
+    if (st != DT_OK)
+        compiled_free(out, true);
     return st;
 }
 
@@ -304,14 +315,29 @@ enum dt_status dt_sched_compile(const struct dt_plan *plan, const struct dt_mode
     const struct dt_sched in = {
         .plan = plan, .model = model, .cluster = cluster, .a = a, .cost = cost};
     struct compiled c;
-    enum dt_status st;
+    int64_t ns;
 
-    DT_TRY(compile_one(&in, DT_SCHED_FIXED, err, &c));
-    st = c.list_sooner ? try_list(&in, err, &c.p) : DT_OK;
-    if (st != DT_OK) {
-        dt_program_free(c.p);
-        return st;
-    }
+    DT_TRY(compile_best(&in, err, &c, &ns));
+    compiled_free(&c, false);
     *out = c.p;
     return DT_OK;
+}
+
+enum dt_status dt_sched_makespan(const struct dt_plan *plan, const struct dt_model *model,
+                                 const struct dt_cluster *cluster, const struct dt_assignment *a,
+                                 struct dt_cost *cost, struct dt_error *err, int64_t *ns)
+{
+    const struct dt_sched in = {
+        .plan = plan, .model = model, .cluster = cluster, .a = a, .cost = cost};
+    struct compiled c;
+    int64_t found;
+    enum dt_status st = DT_OK;
+
+    DT_TRY(compile_best(&in, err, &c, &found));
+    if (found < 0)
+        st = makespan(&in, &c, err, &found);
+    compiled_free(&c, true);
+    if (st == DT_OK)
+        *ns = found;
+    return st;
 }

@@ -14,6 +14,17 @@ enum dt_status dt_sched_compile(const struct dt_plan *plan, const struct dt_mode
                                 struct dt_cost *cost, struct dt_error *err,
                                 struct dt_program **out);
 
+/* The makespan of that program on the timeline without contention; the rest of it is not kept. */
+enum dt_status dt_sched_makespan(const struct dt_plan *plan, const struct dt_model *model,
+                                 const struct dt_cluster *cluster, const struct dt_assignment *a,
+                                 struct dt_cost *cost, struct dt_error *err, int64_t *ns);
+
+/* Seconds that the collectives of a module with ZeRO 2 or 3 take one after the other on its busiest lane, over n
+ * microbatches, those of experts apart: no program of the plan ends sooner.  0 with less ZeRO. */
+double dt_sched_collectives_s(const struct dt_plan *plan, const struct dt_model *model,
+                              const struct dt_cluster *cluster, struct dt_cost *cost, int module,
+                              int64_t n);
+
 struct dt_durations {
     int64_t *
         ns; /* [n_ops]; SEND: alpha + bytes/bw without contention; RECV: 0; collectives: their time */

@@ -30,10 +30,11 @@
 
 #include <string.h>
 
-struct event {
+struct event { /* the end of an op, or of all ops of a group */
     int64_t ns;
-    uint32_t op;
+    uint32_t op; /* or GROUP and the group */
 };
+#define GROUP (1U << 31)
 
 /* What ops wait for so that lanes take turns, and when the run that it comes from has ended. */
 struct turns {
@@ -41,6 +42,7 @@ struct turns {
     uint32_t (*before)[2]; /* (op, what it waits for) */
     uint32_t n, cap;
     int64_t end_ns;
+    uint32_t *order, n_order; /* ops as they ended */
 };
 
 struct merge {
@@ -63,6 +65,7 @@ struct merge {
     uint32_t *group_waits; /* per group: members that are not ready */
     struct event *heap;    /* what is under way */
     uint32_t n_heap, n_run;
+    uint32_t *over, n_over;  /* ops that have ended, and what waits for them does not know yet */
     uint32_t *ready;         /* per lane: its compute op that is ready, or DT_NONE */
     bool *stirred;           /* per island: something became ready or free */
     uint32_t *stir, n_stir;  /* those */
@@ -163,11 +166,11 @@ static bool before(const struct merge *g, uint32_t a, uint32_t b)
 /* ---- running ---- */
 
 #define EARLIER(ctx, a, b) ((a).ns != (b).ns ? (a).ns < (b).ns : (a).op < (b).op)
-DT_HEAP(events, const void *, struct event, 2, EARLIER, DT_HEAP_SET)
+DT_HEAP(events, const void *, struct event, 4, EARLIER, DT_HEAP_SET)
 
-static void ends_later(struct merge *g, uint32_t op)
+static void ends_later(struct merge *g, uint32_t op, int64_t ns)
 {
-    events_push(NULL, g->heap, g->n_heap++, (struct event){g->now + g->ns[op], op});
+    events_push(NULL, g->heap, g->n_heap++, (struct event){g->now + ns, op});
 }
 
 static void stir(struct merge *g, uint32_t lane)
@@ -191,17 +194,19 @@ static void make_ready(struct merge *g, uint32_t i)
         return;
     }
     if (dt_op_resource(op->kind) != DT_RES_COLL) {
-        ends_later(g, i);
+        if (g->ns[i] > 0)
+            ends_later(g, i, g->ns[i]);
+        else
+            g->over[g->n_over++] = i;
         return;
     }
-    x = &g->p->groups[op->peer];
     if (--g->group_waits[op->peer] > 0)
         return;
-    for (uint32_t k = 0; k < x->n; k++)
-        ends_later(g, g->p->group_ops[x->first + k]);
+    x = &g->p->groups[op->peer];
+    ends_later(g, GROUP | op->peer, g->ns[g->p->group_ops[x->first]]); /* of all alike */
 }
 
-static void end(struct merge *g, uint32_t i)
+static void tell(struct merge *g, uint32_t i)
 {
     const struct dt_op *op = &g->p->ops[i];
 
@@ -214,6 +219,34 @@ static void end(struct merge *g, uint32_t i)
     for (uint32_t k = g->succ_first[i]; k < g->succ_first[i + 1]; k++)
         if (--g->waits[g->succ[k]] == 0)
             make_ready(g, g->succ[k]);
+}
+
+/* What takes no time, such as a RECV, ends with what it waited for, and never lies in the heap.  Members of a group stand
+ * side by side in the order of ends. */
+static void tell_all(struct merge *g)
+{
+    while (g->n_over > 0) {
+        uint32_t i = g->over[--g->n_over];
+
+        g->turns->order[g->turns->n_order++] = i;
+        tell(g, i);
+    }
+}
+
+static void end(struct merge *g, uint32_t what)
+{
+    const struct dt_group *x = &g->p->groups[what & ~GROUP];
+
+    if (!(what & GROUP)) {
+        g->over[g->n_over++] = what;
+        tell_all(g);
+        return;
+    }
+    for (uint32_t k = 0; k < x->n; k++)
+        g->turns->order[g->turns->n_order++] = g->p->group_ops[x->first + k];
+    for (uint32_t k = 0; k < x->n; k++)
+        tell(g, g->p->group_ops[x->first + k]);
+    tell_all(g);
 }
 
 static enum dt_status note(struct turns *t, uint32_t op, uint32_t waits_for, struct dt_error *err)
@@ -252,7 +285,7 @@ static enum dt_status start(struct merge *g, uint32_t i, struct dt_error *err)
     }
     g->ready[op->lane] = DT_NONE;
     g->n_run++;
-    ends_later(g, i);
+    ends_later(g, i, g->ns[i]);
     return DT_OK;
 }
 
@@ -304,7 +337,7 @@ static void rewind_all(struct merge *g)
     const struct dt_program *p = g->p;
 
     g->now = 0;
-    g->n_heap = g->n_run = g->n_stir = g->keeping = 0;
+    g->n_heap = g->n_run = g->n_over = g->n_stir = g->keeping = 0;
     memset(g->waits, 0, (size_t)p->n_ops * sizeof(*g->waits));
     memset(g->last, 0xff, (size_t)g->n_gpus * sizeof(*g->last));
     memset(g->kept, 0, (size_t)g->n_gpus * sizeof(*g->kept));
@@ -323,6 +356,7 @@ static enum dt_status run(struct merge *g, struct turns *t, struct dt_error *err
 
     rewind_all(g);
     g->turns = t;
+    t->n_order = 0;
     for (uint32_t i = 0; i < g->p->n_ops; i++) {
         to_run += is_compute(&g->p->ops[i]);
         t->before_n[i] = 0;
@@ -330,6 +364,7 @@ static enum dt_status run(struct merge *g, struct turns *t, struct dt_error *err
     for (uint32_t i = 0; i < g->p->n_ops; i++)
         if (g->waits[i] == 0)
             make_ready(g, i);
+    tell_all(g);
     do {
         while (g->n_heap > 0 && g->heap[0].ns == g->now)
             end(g, events_pop(NULL, g->heap, g->n_heap--).op);
@@ -341,7 +376,7 @@ static enum dt_status run(struct merge *g, struct turns *t, struct dt_error *err
             g->now = g->heap[0].ns;
     } while (g->n_heap > 0);
     t->end_ns = g->now;
-    if (g->n_run == to_run)
+    if (g->n_run == to_run && t->n_order == g->p->n_ops)
         return DT_OK;
     return dt_error_set(err, DT_ERR_INFEASIBLE,
                         "modules on the same GPUs: %u of %u compute ops can never run: the lanes' "
@@ -442,17 +477,17 @@ static int64_t most_behind(const struct merge *g, const int64_t *behind, uint32_
     return most;
 }
 
-static enum dt_status find_behind(struct merge *g, struct dt_error *err, int64_t **out)
+/* `order`: of a run of all ops. */
+static enum dt_status find_behind(struct merge *g, const uint32_t *order, struct dt_error *err,
+                                  int64_t **out)
 {
     const struct dt_program *p = g->p;
     int64_t *behind = DT_ARENA_NEW(&g->s->arena, int64_t, (size_t)p->n_ops + 1);
-    struct dt_timeline_topo topo;
 
     if (!behind)
         return dt_error_nomem(err, "turns of colocated modules");
-    DT_TRY(dt_timeline_topo_build(p, err, &topo));
-    for (uint32_t k = topo.n; k-- > 0;) {
-        uint32_t i = topo.order[k];
+    for (uint32_t k = p->n_ops; k-- > 0;) {
+        uint32_t i = order[k];
         const struct dt_op *op = &p->ops[i];
         const struct dt_group *x;
         int64_t most = 0;
@@ -467,9 +502,10 @@ static enum dt_status find_behind(struct merge *g, struct dt_error *err, int64_t
 
             most = b > most ? b : most;
         }
-        behind[i] = g->ns[i] + most;
+        for (uint32_t m = 0; m < x->n; m++)
+            behind[p->group_ops[x->first + m]] = g->ns[i] + most;
+        k -= x->n - 1;
     }
-    dt_timeline_topo_free(&topo);
     *out = behind;
     return DT_OK;
 }
@@ -488,6 +524,7 @@ static int merge_init(struct merge *g, struct dt_arena *a)
     g->waits = DT_ARENA_NEW(a, uint32_t, (size_t)p->n_ops + 1);
     g->group_waits = DT_ARENA_NEW(a, uint32_t, (size_t)p->n_groups + 1);
     g->heap = DT_ARENA_NEW(a, struct event, (size_t)p->n_ops + 1);
+    g->over = DT_ARENA_NEW(a, uint32_t, (size_t)p->n_ops + 1);
     g->ready = DT_ARENA_NEW(a, uint32_t, (size_t)p->n_lanes + 1);
     g->stirred = DT_ARENA_NEW(a, bool, (size_t)g->n_islands + 1);
     g->stir = DT_ARENA_NEW(a, uint32_t, (size_t)g->n_islands + 1);
@@ -495,8 +532,8 @@ static int merge_init(struct merge *g, struct dt_arena *a)
     g->last = DT_ARENA_NEW(a, uint32_t, (size_t)g->n_gpus + 1);
     g->kept = DT_ARENA_NEW(a, uint32_t, (size_t)g->n_gpus + 1);
     g->busy = DT_ARENA_NEW(a, bool, (size_t)g->n_gpus + 1);
-    if (!g->waits || !g->group_waits || !g->heap || !g->ready || !g->stirred || !g->stir ||
-        !g->choice || !g->last || !g->kept || !g->busy)
+    if (!g->waits || !g->group_waits || !g->heap || !g->over || !g->ready || !g->stirred ||
+        !g->stir || !g->choice || !g->last || !g->kept || !g->busy)
         return -1;
     return link_all(g, a);
 }
@@ -521,7 +558,7 @@ static enum dt_status run_guests(struct merge *g, struct turns *oldest, struct t
 
     g->keeps = true;
     DT_TRY(run(g, oldest, err));
-    DT_TRY(find_behind(g, err, &behind));
+    DT_TRY(find_behind(g, oldest->order, err, &behind));
     g->behind = behind;
     return run(g, longest, err);
 }
@@ -542,26 +579,44 @@ static enum dt_status run_rules(struct merge *g, struct turns *oldest, struct tu
     DT_TRY(dt_durations_compute(g->p, s->model, s->cluster, s->cost, false, err, &d));
     g->ns = d.ns;
     st = run_guests(g, oldest, longest, err);
-    dt_durations_free(&d);
+    if (st == DT_OK)
+        s->dur = d;
+    else
+        dt_durations_free(&d);
     return st;
+}
+
+static void take_order(struct dt_sched *s, struct turns *t)
+{
+    s->order = t->order;
+    t->order = NULL;
 }
 
 enum dt_status dt_sched_colocate(struct dt_sched *s, struct dt_program *p, struct dt_error *err)
 {
     struct merge g = {.s = s, .p = p};
-    struct turns oldest = {.end_ns = INT64_MAX}, longest = {.end_ns = INT64_MAX};
+    struct turns oldest = {.end_ns = INT64_MAX}, longest = {.end_ns = INT64_MAX}, *best;
     enum dt_status st;
 
     if (!dt_plan_shares(s->plan))
         return DT_OK;
+    oldest.order = dt_malloc(((size_t)p->n_ops + 1) * sizeof(uint32_t));
+    longest.order = dt_malloc(((size_t)p->n_ops + 1) * sizeof(uint32_t));
     oldest.before_n = DT_ARENA_NEW(&s->arena, uint32_t, (size_t)p->n_ops + 1);
     longest.before_n = DT_ARENA_NEW(&s->arena, uint32_t, (size_t)p->n_ops + 1);
-    if (!oldest.before_n || !longest.before_n || merge_init(&g, &s->arena) != 0)
-        return dt_error_nomem(err, "turns of colocated modules");
-    st = run_rules(&g, &oldest, &longest, err);
-    if (st == DT_OK && write_deps(p, longest.end_ns < oldest.end_ns ? &longest : &oldest) != 0)
+    if (!oldest.order || !longest.order || !oldest.before_n || !longest.before_n ||
+        merge_init(&g, &s->arena) != 0)
         st = dt_error_nomem(err, "turns of colocated modules");
+    else
+        st = run_rules(&g, &oldest, &longest, err);
+    best = longest.end_ns < oldest.end_ns ? &longest : &oldest;
+    if (st == DT_OK && write_deps(p, best) != 0)
+        st = dt_error_nomem(err, "turns of colocated modules");
+    if (st == DT_OK)
+        take_order(s, best);
     dt_free(oldest.before);
+    dt_free(oldest.order);
     dt_free(longest.before);
+    dt_free(longest.order);
     return st;
 }

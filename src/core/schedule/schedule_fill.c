@@ -452,8 +452,7 @@ static void set_group(const struct dt_sched *s, struct dt_program *p, uint32_t g
                       enum dt_op_kind kind, const struct dt_sched_module *m, uint32_t n,
                       uint32_t *next)
 {
-    int gpn = s->cluster->gpus_per_node, copies = m ? dt_sched_sync_ranks(m->layout) : 1;
-    int64_t ranks = (int64_t)n * copies, near;
+    int gpn = s->cluster->gpus_per_node;
 
     p->groups[g] = (struct dt_group){.first = *next, .n = n, .kind = (uint8_t)kind, .share = 1};
     *next += n;
@@ -461,13 +460,7 @@ static void set_group(const struct dt_sched *s, struct dt_program *p, uint32_t g
         p->groups[g].per_node = (uint16_t)gpn;
         return;
     }
-    /* Lanes of consecutive replicas lie side by side: gpn / lane GPUs of them in a node, each with
-     * `copies` ranks of this group; each of the tp ranks has a group of its own, and they use the
-     * NICs together. */
-    near = m->lane_gpus <= gpn ? (int64_t)(gpn / m->lane_gpus) * copies : gpn / m->layout->tp;
-    near = near < 1 ? 1 : near;
-    p->groups[g].per_node = (uint16_t)(near < ranks ? near : ranks);
-    p->groups[g].share = (uint16_t)(m->layout->tp < gpn ? m->layout->tp : gpn);
+    dt_sched_group_shape(m->layout, gpn, n, &p->groups[g]);
 }
 
 /* n groups in a row from the first bucket's. */

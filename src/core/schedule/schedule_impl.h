@@ -86,6 +86,10 @@ struct dt_sched {
     bool aligned; /* microbatch k of every replica of every module is slot k */
     struct dt_sched_module m[DT_MAX_MODULES];
     enum dt_sched_take take;
+    /* out, of plans with guests whose turns were timed: how long each op takes, and an order of all ops, each behind
+     * what it waits for; the caller's to free.  NULL: not known */
+    struct dt_durations dur;
+    uint32_t *order;
     bool
         list_sooner; /* out: the list schedule ended before the fixed order, with mean microbatches and free transfers */
     uint32_t n_transfers;
@@ -174,6 +178,9 @@ uint64_t dt_sched_trained_params(const struct dt_plan *p, const struct dt_model 
 /* The same of a rank that updates its share of them alone (ZeRO). */
 double dt_sched_trained_share(const struct dt_plan *p, const struct dt_model *m, int module,
                               int first, int n);
+/* How a group of n lanes of a module lies on nodes: per_node and share. */
+void dt_sched_group_shape(const struct dt_plan_layout *l, int gpus_per_node, uint32_t n,
+                          struct dt_group *g);
 /* Expert parallelism: what each group moves of experts. */
 void dt_sched_expert_groups(const struct dt_sched *s, struct dt_program *p);
 /* GPUs that hold the same parameters and so share one gradient sync per member lane (cp and ip

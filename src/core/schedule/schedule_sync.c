@@ -134,7 +134,7 @@ static uint32_t number_groups(struct dt_sched *s, const uint64_t *bytes, int buc
 }
 
 /* Which collectives the virtual stage has, and whether each microbatch does. */
-static void cut_stage(struct dt_sched *s, const struct dt_sched_module *m,
+static void cut_stage(const struct dt_sched *s, const struct dt_sched_module *m,
                       struct dt_sched_vstage *v, bool *sync, bool *gather)
 {
     const struct dt_plan_policy *y = &s->plan->policy;
@@ -233,4 +233,83 @@ void dt_sched_expert_groups(const struct dt_sched *s, struct dt_program *p)
                              gather_bytes(s, m, v, k, SHARED_EXPERTS));
         }
     }
+}
+
+/* Lanes of consecutive replicas lie side by side: as many as there are lanes in a node, each with some ranks of this
+ * group; each of the tp ranks has a group of its own, and they use the NICs together. */
+void dt_sched_group_shape(const struct dt_plan_layout *l, int gpus_per_node, uint32_t n,
+                          struct dt_group *g)
+{
+    int copies = dt_sched_sync_ranks(l), lane = dt_plan_layout_lane_gpus(l);
+    int64_t ranks = (int64_t)n * copies;
+    int64_t near =
+        lane <= gpus_per_node ? (int64_t)(gpus_per_node / lane) * copies : gpus_per_node / l->tp;
+
+    near = near < 1 ? 1 : near;
+    g->per_node = (uint16_t)(near < ranks ? near : ranks);
+    g->share = (uint16_t)(l->tp < gpus_per_node ? l->tp : gpus_per_node);
+}
+
+/* ---- what they take at least ---- */
+
+static double collective_s(const struct dt_sched *s, const struct dt_plan_layout *l,
+                           enum dt_kop_family family, uint64_t bytes, uint64_t expert_bytes)
+{
+    struct dt_cost_time t;
+    struct dt_group g;
+
+    if (bytes <= expert_bytes)
+        return 0;
+    dt_sched_group_shape(l, s->cluster->gpus_per_node, (uint32_t)l->dp, &g);
+    dt_cost_collective(s->cost, family, l->dp * dt_sched_sync_ranks(l), g.per_node, g.share,
+                       (double)(bytes - expert_bytes), &t);
+    return 1e-9 * t.ns;
+}
+
+/* Of one virtual stage, over n microbatches. */
+static double vstage_collectives_s(struct dt_sched *s, const struct dt_sched_module *m, int at,
+                                   int64_t n)
+{
+    const uint16_t *split = &s->plan->modules[m->index].split[at];
+    struct dt_sched_vstage v = {.first = split[0], .n = (uint16_t)(split[1] - split[0])};
+    double sum = 0, uses;
+    bool sync, gather;
+
+    v.backward = dt_plan_upstream_trained(s->plan, s->model, m->index, v.first);
+    for (int b = v.first; b < v.first + v.n; b++)
+        v.backward |= dt_plan_trained(s->plan, s->model, m->index, b);
+    cut_stage(s, m, &v, &sync, &gather);
+    uses = v.b_each ? (double)n : 1;
+    for (int k = 0; sync && k < v.b_parts; k++)
+        sum += uses * collective_s(s, m->layout, DT_KOP_REDUCE_SCATTER,
+                                   sync_bytes(s, m, &v, k, SHARED),
+                                   m->layout->ep > 1 ? sync_bytes(s, m, &v, k, SHARED_EXPERTS) : 0);
+    uses = v.f_each ? (double)dt_sched_uses(&v, (uint32_t)n) : 1;
+    for (int k = 0; gather && k < v.f_parts; k++)
+        sum +=
+            uses * collective_s(s, m->layout, DT_KOP_ALL_GATHER, gather_bytes(s, m, &v, k, SHARED),
+                                m->layout->ep > 1 ? gather_bytes(s, m, &v, k, SHARED_EXPERTS) : 0);
+    return sum;
+}
+
+double dt_sched_collectives_s(const struct dt_plan *plan, const struct dt_model *model,
+                              const struct dt_cluster *cluster, struct dt_cost *cost, int module,
+                              int64_t n)
+{
+    const struct dt_plan_layout *l = &plan->modules[module].layout;
+    struct dt_sched s = {.plan = plan, .model = model, .cluster = cluster, .cost = cost};
+    const struct dt_sched_module m = {
+        .mod = &model->modules[module], .layout = l, .index = module, .pp = l->pp, .vpp = l->vpp};
+    double most = 0;
+
+    if (plan->modules[module].zero < 2)
+        return 0;
+    for (int stage = 0; stage < l->pp; stage++) {
+        double sum = 0;
+
+        for (int v = stage; v < l->pp * l->vpp; v += l->pp)
+            sum += vstage_collectives_s(&s, &m, v, n);
+        most = sum > most ? sum : most;
+    }
+    return most;
 }

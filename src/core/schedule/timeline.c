@@ -57,7 +57,16 @@ struct walk {
     uint32_t *waits;   /* per resource: the next one that waits for the same op */
     uint32_t *arrived; /* per group */
     uint32_t *stack, n_stack;
+    /* Without `t` ops are evaluated as they are placed. */
+    const int64_t *dur;
+    int64_t *begin, *end;
+    uint32_t placed;
 };
+
+static void eval_op(const struct dt_program *p, uint32_t i, const int64_t *dur, int64_t *begin,
+                    int64_t *end);
+static void eval_group(const struct dt_program *p, uint32_t g, const int64_t *dur, int64_t *begin,
+                       int64_t *end);
 
 static void walk_free(struct walk *w)
 {
@@ -86,10 +95,12 @@ static enum dt_status walk_init(struct walk *w, struct dt_error *err)
     w->next = dt_malloc(((size_t)p->n_ops + 1) * sizeof(uint32_t));
     w->state = dt_calloc((size_t)p->n_ops + 1, sizeof(uint32_t));
     w->arrived = dt_calloc((size_t)p->n_groups + 1, sizeof(uint32_t));
-    w->t->order = dt_malloc(((size_t)p->n_ops + 1) * sizeof(uint32_t));
-    w->t->rec = dt_malloc(((size_t)p->n_ops + 1) * sizeof(*w->t->rec));
+    if (w->t) {
+        w->t->order = dt_malloc(((size_t)p->n_ops + 1) * sizeof(uint32_t));
+        w->t->rec = dt_malloc(((size_t)p->n_ops + 1) * sizeof(*w->t->rec));
+    }
     if (!w->cursor || !w->waits || !w->stack || !w->next || !w->state || !w->arrived ||
-        !w->t->order || !w->t->rec)
+        (w->t && (!w->t->order || !w->t->rec)))
         return dt_error_nomem(err, "the order of a program");
     for (int l = p->n_lanes - 1; l >= 0; l--) {
         const struct dt_lane *lane = &p->lanes[l];
@@ -119,7 +130,9 @@ static void place(struct walk *w, uint32_t i)
     for (uint32_t r = w->state[i]; r != 0; r = w->waits[r - 1])
         w->stack[w->n_stack++] = r - 1;
     w->state[i] = PLACED;
-    w->t->order[w->t->n++] = i;
+    if (w->t)
+        w->t->order[w->placed] = i;
+    w->placed++;
 }
 
 static void record_op(struct walk *w, uint32_t i)
@@ -167,7 +180,8 @@ static enum dt_status place_group(struct walk *w, uint32_t g, struct dt_error *e
 {
     const struct dt_group *gr = &w->p->groups[g];
 
-    w->t->rec[w->t->n_rec++].op = g | (uint32_t)REC_GROUP << REC_SHIFT;
+    if (w->t)
+        w->t->rec[w->t->n_rec++].op = g | (uint32_t)REC_GROUP << REC_SHIFT;
     for (uint32_t k = 0; k < gr->n; k++) {
         uint32_t op = w->p->group_ops[gr->first + k], res;
 
@@ -181,6 +195,8 @@ static enum dt_status place_group(struct walk *w, uint32_t g, struct dt_error *e
         w->cursor[res] = w->next[op];
         w->stack[w->n_stack++] = res;
     }
+    if (!w->t)
+        eval_group(w->p, g, w->dur, w->begin, w->end);
     return DT_OK;
 }
 
@@ -209,11 +225,35 @@ static enum dt_status run_resource(struct walk *w, uint32_t res, struct dt_error
                 return DT_OK;
             return place_group(w, op->peer, err);
         }
-        record_op(w, i);
+        if (w->t)
+            record_op(w, i);
+        else
+            eval_op(p, i, w->dur, w->begin, w->end);
         place(w, i);
     }
     w->cursor[res] = DT_NONE;
     return DT_OK;
+}
+
+static enum dt_status walk_all(struct walk *w, struct dt_error *err)
+{
+    const struct dt_program *p = w->p;
+    enum dt_status st;
+
+    if (p->n_ops > REC_MASK)
+        return dt_error_set(err, DT_ERR_INPUT, "a program of %u ops is too long", p->n_ops);
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].more_n > 0 && (uint64_t)p->ops[i].more_first + p->ops[i].more_n > p->n_deps)
+            return dt_error_set(err, DT_ERR_INTERNAL, "program: op %u has no dependency list", i);
+    st = walk_init(w, err);
+    while (st == DT_OK && w->n_stack > 0)
+        st = run_resource(w, w->stack[--w->n_stack], err);
+    if (st == DT_OK && w->placed != p->n_ops)
+        st = dt_error_set(err, DT_ERR_INTERNAL,
+                          "program: %u of %u ops wait for each other in a circle",
+                          p->n_ops - w->placed, p->n_ops);
+    walk_free(w);
+    return st;
 }
 
 enum dt_status dt_timeline_topo_build(const struct dt_program *p, struct dt_error *err,
@@ -221,25 +261,13 @@ enum dt_status dt_timeline_topo_build(const struct dt_program *p, struct dt_erro
 {
     struct dt_timeline_topo t = {0};
     struct walk w = {.p = p, .t = &t};
-    enum dt_status st = DT_OK;
+    enum dt_status st = walk_all(&w, err);
 
-    if (p->n_ops > REC_MASK)
-        return dt_error_set(err, DT_ERR_INPUT, "a program of %u ops is too long", p->n_ops);
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        if (p->ops[i].more_n > 0 && (uint64_t)p->ops[i].more_first + p->ops[i].more_n > p->n_deps)
-            return dt_error_set(err, DT_ERR_INTERNAL, "program: op %u has no dependency list", i);
-    st = walk_init(&w, err);
-    while (st == DT_OK && w.n_stack > 0)
-        st = run_resource(&w, w.stack[--w.n_stack], err);
-    if (st == DT_OK && t.n != p->n_ops)
-        st = dt_error_set(err, DT_ERR_INTERNAL,
-                          "program: %u of %u ops wait for each other in a circle", p->n_ops - t.n,
-                          p->n_ops);
-    walk_free(&w);
     if (st != DT_OK) {
         dt_timeline_topo_free(&t);
         return st;
     }
+    t.n = w.placed;
     *out = t;
     return DT_OK;
 }
@@ -300,6 +328,57 @@ static void eval_group(const struct dt_program *p, uint32_t g, const int64_t *du
         begin[member[k]] = at;
         end[member[k]] = at + ns;
     }
+}
+
+static void eval_op(const struct dt_program *p, uint32_t i, const int64_t *dur, int64_t *begin,
+                    int64_t *end)
+{
+    const struct dt_op *op = &p->ops[i];
+
+    begin[i] = ready_ns(p, op, begin, end);
+    end[i] = op->kind == DT_OP_RECV ? later(begin[i], end[op->peer]) : begin[i] + dur[i];
+}
+
+/* In an order in which members of a group may be apart: all of them when the first comes. */
+static void eval_in_order(const struct dt_program *p, const uint32_t *order, const int64_t *dur,
+                          int64_t *begin, int64_t *end)
+{
+    for (uint32_t k = 0; k < p->n_ops; k++) {
+        uint32_t i = order[k];
+
+        if (!in_group(&p->ops[i]))
+            eval_op(p, i, dur, begin, end);
+        else if (end[i] < 0)
+            eval_group(p, p->ops[i].peer, dur, begin, end);
+    }
+}
+
+enum dt_status dt_timeline_makespan(const struct dt_program *p, const uint32_t *order,
+                                    const int64_t *dur_ns, struct dt_error *err, int64_t *ns)
+{
+    struct dt_timeline line = {0};
+    struct walk w = {.p = p, .dur = dur_ns};
+    int64_t makespan = 0;
+    enum dt_status st;
+
+    DT_TRY(dt_timeline_reserve(&line, p->n_ops, err));
+    w.begin = line.begin_ns;
+    w.end = line.end_ns;
+    if (order) {
+        memset(line.end_ns, 0xff, (size_t)p->n_ops * sizeof(*line.end_ns));
+        eval_in_order(p, order, dur_ns, line.begin_ns, line.end_ns);
+        st = DT_OK;
+    } else {
+        st = walk_all(&w, err);
+    }
+    for (uint32_t i = 0; st == DT_OK && i < p->n_ops; i++)
+        makespan = later(makespan, line.end_ns[i]);
+    dt_timeline_free(&line);
+    if (st == DT_OK)
+        st = dt_timeline_check(makespan, err);
+    if (st == DT_OK)
+        *ns = makespan;
+    return st;
 }
 
 enum dt_status dt_timeline_eval(const struct dt_program *p, const struct dt_timeline_topo *topo,

@@ -40,6 +40,10 @@ enum dt_status dt_timeline_eval(const struct dt_program *p, const struct dt_time
                                 const int64_t *dur_ns, struct dt_error *err,
                                 struct dt_timeline *out);
 
+/* Its end alone, for a program that is asked for no more; `order`, if known, has every op behind all that it waits for. */
+enum dt_status dt_timeline_makespan(const struct dt_program *p, const uint32_t *order,
+                                    const int64_t *dur_ns, struct dt_error *err, int64_t *ns);
+
 /* DT_ERR_RANGE for an iteration of DT_TIME_MAX_NS or longer. */
 enum dt_status dt_timeline_check(int64_t makespan_ns, struct dt_error *err);
 
