@@ -50,6 +50,7 @@ check_PROGRAMS += \
 	tests/test_kernels_product \
 	tests/test_megatron \
 	tests/test_memory \
+	tests/test_memory_device \
 	tests/test_merge \
 	tests/test_model \
 	tests/test_modules_grad \
@@ -140,6 +141,8 @@ tests_test_finite_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_infer_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_train_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_execute_SOURCES = tests/test_execute.c tests/exec_fixture.h
+tests_test_memory_device_SOURCES = tests/test_memory_device.c tests/exec_fixture.h
+tests_test_memory_device_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_execute_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_execute_ranks_SOURCES = \
 	tests/exec_fixture.h \

@@ -136,7 +136,7 @@ static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *
                                 .timeline = &s->timeline,
                                 .lane_rank = f->rank,
                                 .rank_host = f->host,
-                                .memory_of = "cpu",
+                                .memory_of = setup->device->info.packs ? "cpu" : "gpu",
                                 .lane_memory = f->memory,
                                 .data = s->beside,
                                 .n_data = s->n_beside,

@@ -25,7 +25,7 @@
 #include <stdint.h>
 
 /* Grows whenever this file or kernels/kernels.h changes meaning or layout. */
-#define DT_DEVICE_ABI 3u
+#define DT_DEVICE_ABI 4u
 
 enum dt_dtype { DT_F32, DT_BF16, DT_DTYPE_N };
 static inline size_t dt_dtype_bytes(enum dt_dtype t)
@@ -54,6 +54,7 @@ struct dt_device_info {
     bool bf16;            /* products of bf16 work at all; else a bf16 weight is refused */
     int threads;          /* CPU threads; 1 on a card */
     int64_t memory_bytes; /* installed memory */
+    bool packs;           /* keeps a weight twice, packed for products; else once, in its type */
     bool host_memory; /* device pointers may be read and written by the host (after queue_sync) */
 };
 

@@ -61,7 +61,11 @@ void dt_memory_stage_again(struct dt_memory_memo *memo, const struct dt_plan *p,
                            int stage, const struct dt_work *work, int64_t n_microbatches,
                            struct dt_memory *out);
 /* The same on such a device, whatever the cluster has. */
-enum dt_memory_device { DT_MEMORY_GPU, DT_MEMORY_CPU };
+enum dt_memory_device {
+    DT_MEMORY_GPU, /* as others train on GPUs: what plans for them are charged */
+    DT_MEMORY_CPU,
+    DT_MEMORY_EXECUTOR /* our executor on a device that keeps a weight once, not packed: a GPU */
+};
 void dt_memory_stage_on(enum dt_memory_device device, const struct dt_plan *p,
                         const struct dt_model *m, const struct dt_cluster *c, int module, int stage,
                         const struct dt_work *work, int64_t n_microbatches, struct dt_memory *out);

@@ -17,7 +17,9 @@
  *              the sum of a filter's gradient.  One for all lanes of a rank.
  *
  * What each kind of block takes is its row's (core/model/block_KIND.c): the sizes of temporaries follow the blocks of the
- * executor (backward in exec/modules/block_*.c), those of scratch its kernels (conv_bwd_weight, xent). */
+ * executor (backward in exec/modules/block_*.c), those of scratch its kernels (conv_bwd_weight, xent).
+ *
+ * The executor on a GPU has a row, too, which differs in `packed`. */
 #include "core/cost/memory_impl.h"
 #include "core/model/block_ops.h"
 
@@ -173,15 +175,19 @@ static double beside(const struct dt_memory_lane *s, int module, const struct dt
     return 2 * flow + skips + states_bytes(s, first, last);
 }
 
-const struct dt_memory_row dt_memory_row_cpu = {.param = MASTER_BYTES,
-                                                .grad = MASTER_BYTES,
-                                                .optimizer = MOMENT_BYTES,
-                                                .grads_of_all = true,
-                                                .messages = 2,
-                                                .packed = packed,
-                                                .wire = wire,
-                                                .working = working,
-                                                .scratch = scratch,
-                                                .beside = beside,
-                                                .states = states_bytes,
-                                                .batch = batch_bytes};
+/* Rounded once, for all products; in fp32 they read the master itself. */
+static double rounded(const struct dt_memory_lane *s, int i, bool above)
+{
+    const struct dt_block *b = &s->mod->blocks[i];
+    struct dt_block_cpu c = block_here(s, i);
+
+    (void)above;
+    return s->elem < MASTER_BYTES ? s->elem * dt_block_row_of(b)->cpu_packed(b, &c) : 0;
+}
+
+#define EXECUTOR                                                                                   \
+    .param = MASTER_BYTES, .grad = MASTER_BYTES, .optimizer = MOMENT_BYTES, .grads_of_all = true,  \
+    .messages = 2, .wire = wire, .working = working, .scratch = scratch, .beside = beside,         \
+    .states = states_bytes, .batch = batch_bytes
+const struct dt_memory_row dt_memory_row_cpu = {EXECUTOR, .packed = packed};
+const struct dt_memory_row dt_memory_row_executor = {EXECUTOR, .packed = rounded};

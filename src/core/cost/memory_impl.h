@@ -54,6 +54,6 @@ struct dt_memory_row {
     double (*states)(const struct dt_memory_lane *s, int first, int last);
     double (*batch)(const struct dt_memory_lane *s); /* of a microbatch in flight */
 };
-extern const struct dt_memory_row dt_memory_row_cpu; /* memory_cpu.c */
+extern const struct dt_memory_row dt_memory_row_cpu, dt_memory_row_executor; /* memory_cpu.c */
 
 #endif

@@ -20,6 +20,8 @@
  *   broker      messages             once                          and their gradients; batches
  *   reserve                          charged                       taken off the limit
  *
+ * Our executor on a GPU keeps what it keeps on a CPU, but a weight in bf16 once instead of packed twice.
+ *
  * A row of memory_impl.h says so for one of them. */
 #include "core/cost/memory_impl.h"
 
@@ -305,7 +307,11 @@ static void stage_on(enum dt_memory_device device, struct dt_memory_memo *memo,
 {
     const struct dt_plan_module *mp = &p->modules[module];
     const struct dt_plan_layout *l = &mp->layout;
-    const struct dt_memory_row *row = device == DT_MEMORY_CPU ? &dt_memory_row_cpu : &gpu;
+    static const struct dt_memory_row *const rows[] = {[DT_MEMORY_GPU] = &gpu,
+                                                       [DT_MEMORY_CPU] = &dt_memory_row_cpu,
+                                                       [DT_MEMORY_EXECUTOR] =
+                                                           &dt_memory_row_executor};
+    const struct dt_memory_row *row = rows[device];
     struct dt_memory_lane s = {.p = p, .mp = mp, .row = row, .work = work, .memo = memo};
     int queue = dt_memory_queue(p, m, module, stage, n_microbatches);
     double most = 0, workspace = 0, messages = 0, stash = 0;

@@ -60,8 +60,9 @@ static void predict(const struct dt_setup *s, const struct dt_train_memory_seen 
         struct dt_memory c;
         int64_t bytes;
 
-        dt_memory_stage_on(DT_MEMORY_CPU, &s->plan, s->job->model, &s->job->cluster, l->module,
-                           l->stage, &seen->most[l->module], seen->n[l->module], &c);
+        dt_memory_stage_on(s->device->info.packs ? DT_MEMORY_CPU : DT_MEMORY_EXECUTOR, &s->plan,
+                           s->job->model, &s->job->cluster, l->module, l->stage,
+                           &seen->most[l->module], seen->n[l->module], &c);
         bytes = (int64_t)total(s, place, l, &c);
         lanes[i].rank = dt_placement_rank(place, l->module, l->replica, l->stage, 0);
         lanes[i].predicted_bytes = bytes;

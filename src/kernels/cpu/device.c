@@ -411,6 +411,7 @@ enum dt_status dt_device_open_cpu(const struct dt_device_options *opt, struct dt
     cpu->dev.info.threads = 1;
 #endif
     cpu->dev.info.memory_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
+    cpu->dev.info.packs = true;
     cpu->dev.info.host_memory = true;
     st = dt_cpu_products_open(cpu, opt, err);
     if (st != DT_OK) {

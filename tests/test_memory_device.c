@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * What the executor keeps on a device that has its weights once and not packed, as a GPU has, against the memory
+ * model's row for it.  The device is the CPU; beside a weight that the CPU packs, it allocates what a GPU would, and
+ * before its memory is read the packed ones are given back. */
+#include "exec_fixture.h"
+
+#include "comm/transport.h"
+
+#include <math.h>
+#include <pthread.h>
+
+#define WIDE                                                                                       \
+    "encoder: {kind: encoder, layers: 2, hidden: 128, ffn: 384, heads: 4, patch: 4, positions: "   \
+    "16},"                                                                                         \
+    "llm: {kind: llm, layers: 4, hidden: 192, ffn: 512, heads: 4, vocab: 261},"                    \
+    "generator: {kind: unet, channels: [32, 64], head_dim: 16, res_blocks: 1, in_channels: 1, "    \
+    "out_channels: 1, context_dim: 64, context_len: 8, latent_scale: 1, resize: 8}"
+
+/* ---- the device ---- */
+
+enum { WEIGHTS = 512 };
+
+struct keeper {
+    struct dt_device dev, *cpu;
+    struct dt_device_weight *weight[WEIGHTS];
+    void *rounded[WEIGHTS];
+    int n;
+    bool given_back;
+};
+static struct keeper keepers[2]; /* of a rank */
+
+static enum dt_status weight_new(const struct dt_device *dev,
+                                 const struct dt_device_weight_shape *shape, const float *master,
+                                 struct dt_error *err, struct dt_device_weight **out)
+{
+    struct keeper *k = (struct keeper *)(uintptr_t)dev; /* its first member */
+    size_t filter = shape->kernel > 0 ? (size_t)shape->kernel * (size_t)shape->kernel : 1;
+    size_t n = (size_t)shape->out * (size_t)shape->in * filter;
+
+    ck_assert_int_lt(k->n, WEIGHTS);
+    if (shape->dtype == DT_BF16)
+        DT_TRY(dev->alloc(dev, n * 2, err, &k->rounded[k->n]));
+    DT_TRY(k->cpu->weight_new(dev, shape, master, err, out));
+    k->weight[k->n++] = *out;
+    return DT_OK;
+}
+
+static void weight_free(struct dt_device_weight *w)
+{
+    for (int r = 0; w && r < 2; r++)
+        for (int i = 0; i < keepers[r].n; i++)
+            if (keepers[r].weight[i] == w) {
+                keepers[r].dev.free(&keepers[r].dev, keepers[r].rounded[i]);
+                keepers[r].weight[i] = NULL;
+                if (!keepers[r].given_back)
+                    keepers[r].cpu->weight_free(w);
+            }
+}
+
+static double measured(struct keeper *k)
+{
+    int64_t now, max;
+
+    for (int i = 0; i < k->n; i++)
+        if (k->weight[i])
+            k->cpu->weight_free(k->weight[i]);
+    k->given_back = true;
+    k->dev.memory_used(&k->dev, &now, &max);
+    return (double)now;
+}
+
+/* ---- the model ---- */
+
+static double predicted(struct exec_fixture *f)
+{
+    const struct dt_sequence *seqs[EF_SEQS_MAX];
+    double sum = 0, scratch = 0;
+    struct dt_assignment *a;
+    struct dt_samples *samples;
+
+    for (int i = 0; i < f->n_seqs; i++)
+        seqs[i] = f->seqs[i];
+    dt_assert_ok(dt_batching_samples(seqs, f->n_seqs, &f->err, &samples), f->err);
+    dt_assert_ok(dt_assign(&f->plan, f->model, f->cost, samples, 0, &f->err, &a), f->err);
+    for (int m = 0; m < f->model->n_modules; m++) {
+        const struct dt_assignment_module *x = &a->m[m];
+        struct dt_work most = {0};
+        struct dt_memory mem;
+
+        for (uint32_t i = 0; i < x->mb_first[x->n_replicas]; i++)
+            dt_work_most(&most, &x->work[i]);
+        dt_memory_stage_on(DT_MEMORY_EXECUTOR, &f->plan, f->model, &f->cluster, m, 0, &most,
+                           x->mb_first[1], &mem);
+        sum += mem.total - mem.logits_workspace;
+        scratch = mem.logits_workspace > scratch ? mem.logits_workspace : scratch;
+    }
+    dt_assign_free(a);
+    dt_samples_free(samples);
+    return sum + scratch;
+}
+
+/* ---- the cases ---- */
+
+struct memory_case {
+    const char *name;
+    enum dt_dtype dtype;
+    enum dt_block_recompute recompute;
+    int ranks; /* replicas, which share the moments */
+};
+static const struct memory_case cases[] = {
+    {"fp32", DT_F32, DT_RECOMPUTE_NONE, 1},
+    {"bf16", DT_BF16, DT_RECOMPUTE_NONE, 1},
+    {"bf16, full recompute", DT_BF16, DT_RECOMPUTE_FULL, 1},
+    {"bf16, two replicas with ZeRO-1", DT_BF16, DT_RECOMPUTE_NONE, 2},
+};
+enum { CASES = sizeof(cases) / sizeof(cases[0]) };
+
+struct rank {
+    const struct memory_case *c;
+    struct dt_transport *t; /* NULL: alone */
+    struct keeper *keeper;
+    double measured, predicted;
+};
+
+static void *run_rank(void *arg)
+{
+    const struct dt_device_options o = {.threads = 1};
+    struct rank *r = arg;
+    struct exec_fixture *f = calloc(1, sizeof(*f));
+    struct ef_layout l[3] = {{1, r->c->ranks, 1}, {1, r->c->ranks, 1}, {1, r->c->ranks, 1}};
+    struct keeper *k = r->keeper;
+
+    ck_assert_ptr_nonnull(f);
+    ef_init(f, WIDE, 1);
+    f->dev->close(f->dev);
+    dt_assert_ok(dt_device_open_cpu(&o, &f->err, &k->cpu), f->err);
+    k->dev = *k->cpu;
+    k->dev.weight_new = weight_new;
+    k->dev.weight_free = weight_free;
+    f->dev = &k->dev;
+    f->dtype = r->c->dtype;
+    f->transport = r->t;
+    ef_seqs(f, 8, 5);
+    ef_plan(f, 2, l, true, DT_SCHED_1F1B);
+    f->plan.policy.fp32 = r->c->dtype == DT_F32;
+    fx_modes(&f->plan, r->c->recompute, 1);
+    ef_open(f);
+    for (int step = 1; step <= 2; step++)
+        ef_step(f, step);
+    r->predicted = predicted(f);
+    r->measured = measured(k);
+    ef_free(f); /* closes the copy of the device, and so the device */
+    free(f);
+    if (r->t)
+        r->t->close(r->t);
+    return NULL;
+}
+
+START_TEST(what_a_gpu_keeps)
+{
+    struct rank ranks[2] = {{.c = &cases[_i]}, {.c = &cases[_i]}};
+    struct dt_transport *t[2] = {NULL, NULL};
+    struct dt_error err;
+    pthread_t id[2];
+    int n = cases[_i].ranks;
+
+    memset(keepers, 0, sizeof(keepers));
+    if (n > 1)
+        dt_assert_ok(dt_transport_open_threads(n, &err, t), err);
+    for (int r = 0; r < n; r++) {
+        ranks[r].t = t[r];
+        ranks[r].keeper = &keepers[r];
+        ck_assert_int_eq(pthread_create(&id[r], NULL, run_rank, &ranks[r]), 0);
+    }
+    for (int r = 0; r < n; r++)
+        pthread_join(id[r], NULL);
+    for (int r = 0; r < n; r++) {
+        printf("%s, rank %d: predicted %.2f MiB, allocated %.2f MiB\n", cases[_i].name, r,
+               ranks[r].predicted / 0x1p20, ranks[r].measured / 0x1p20);
+        ck_assert_double_gt(ranks[r].measured, 4e6);
+        ck_assert_double_lt(fabs(ranks[r].predicted / ranks[r].measured - 1), 0.1);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("memory_device");
+    TCase *c = dt_test_case(s, "memory", 240);
+
+    tcase_add_loop_test(c, what_a_gpu_keeps, 0, CASES);
+    return dt_test_run(s);
+}
