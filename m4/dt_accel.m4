@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 #
-# --with-cuda, --with-nccl, --with-mpi.  Each is tri-state: not given = use it if it works, yes (or a
+# --with-cuda, --with-nccl, --with-mpi, --with-serve.  Each is tri-state: not given = use it if it works, yes (or a
 # directory) = it must work, no = do not look.  "Works" is tried, never guessed from a file's presence.
 
 # DT_TRISTATE(NAME, DESCRIPTION): sets with_NAME to auto, yes or no and dt_NAME_dir.
@@ -104,4 +104,28 @@ AC_DEFUN([DT_ARG_MPI], [
     AC_SUBST([MPI_LIBS])
     AC_SUBST([HAVE_MPI], [$dt_mpi_works])
     DT_TRISTATE_RESULT([mpi], [MPI], [$dt_mpi_works], [$dt_mpi_how])
+])
+
+# libmicrohttpd through pkg-config, for disttrain serve.
+AC_DEFUN([DT_ARG_SERVE], [
+    DT_TRISTATE([serve], [libmicrohttpd, for disttrain serve])
+    dt_serve_works=no SERVE_CFLAGS= SERVE_LIBS=
+    AS_IF([test "$with_serve" != no],
+          [AC_MSG_CHECKING([for libmicrohttpd >= 0.9.71])
+           AS_IF([PKG_CONFIG_PATH="${dt_serve_dir:+$dt_serve_dir/lib/pkgconfig:}$PKG_CONFIG_PATH"
+                  export PKG_CONFIG_PATH
+                  $PKG_CONFIG --exists "libmicrohttpd >= 0.9.71" 2>/dev/null],
+                 [SERVE_CFLAGS=`$PKG_CONFIG --cflags libmicrohttpd` SERVE_LIBS=`$PKG_CONFIG --libs libmicrohttpd`
+                  dt_save_CPPFLAGS=$CPPFLAGS dt_save_LIBS=$LIBS
+                  CPPFLAGS="$CPPFLAGS $SERVE_CFLAGS" LIBS="$SERVE_LIBS $LIBS"
+                  AC_LINK_IFELSE([AC_LANG_PROGRAM([[#include <microhttpd.h>]],
+                                                  [[return MHD_get_version() == 0;]])],
+                                 [dt_serve_works=yes], [SERVE_CFLAGS= SERVE_LIBS=])
+                  CPPFLAGS=$dt_save_CPPFLAGS LIBS=$dt_save_LIBS])
+           AC_MSG_RESULT([$dt_serve_works])])
+    AC_SUBST([SERVE_CFLAGS])
+    AC_SUBST([SERVE_LIBS])
+    AC_SUBST([HAVE_SERVE], [$dt_serve_works])
+    DT_TRISTATE_RESULT([serve], [libmicrohttpd (libmicrohttpd-dev)], [$dt_serve_works],
+                       [`$PKG_CONFIG --modversion libmicrohttpd`])
 ])

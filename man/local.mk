@@ -16,6 +16,7 @@ dist_man_MANS += \
 	man/disttrain-reproduce.1 \
 	man/disttrain-runs.1 \
 	man/disttrain-sample.1 \
+	man/disttrain-serve.1 \
 	man/disttrain-simulate.1 \
 	man/disttrain-trace.1 \
 	man/disttrain-train.1 \

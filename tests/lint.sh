@@ -21,6 +21,7 @@ src/fit
 src/sim
 src/kernels
 src/kernels/cpu
+src/serve
 src/comm
 src/exec/data
 src/exec/modules
@@ -39,7 +40,11 @@ src/comm src/fit
 src/kernels src/core
 src/kernels src/sim
 src/kernels src/report
-src/kernels src/fit"
+src/kernels src/fit
+src/serve src/core
+src/serve src/sim
+src/serve src/report
+src/serve src/fit"
 # HEADER ROOMS: the rooms (or files) that may include it
 homes="mpi.h src/comm/transport_mpi.c
 libfyaml.h src/base/doc.c
@@ -47,6 +52,7 @@ sqlite3.h src/core/profile src/report src/fit
 gsl/ src/core src/report src/fit
 pthread.h src/comm src/exec src/sim src/cli src/kernels/cpu
 threads.h -
+microhttpd.h src/serve/server.c
 omp.h src/kernels/cpu
 cuda -
 nccl.h -

@@ -83,6 +83,8 @@ check_PROGRAMS += \
 	tests/test_schedule \
 	tests/test_search \
 	tests/test_search_more \
+	tests/test_serve \
+	tests/test_serve_http \
 	tests/test_shard_print \
 	tests/test_simulate \
 	tests/test_step_memory \
@@ -115,6 +117,7 @@ tests_test_program_SOURCES = tests/test_program.c tests/random_plan.h
 tests_test_replicas_SOURCES = tests/test_replicas.c tests/random_plan.h
 tests_test_program_mutants_SOURCES = \
 	tests/test_program_mutants.c tests/program_oracle.c tests/program_oracle.h tests/random_plan.h
+tests_test_serve_LDADD = libdtserve.a $(LDADD)
 tests_test_zb_h1_SOURCES = tests/test_zb_h1.c tests/random_plan.h
 tests_test_zero_SOURCES = tests/test_zero.c tests/random_plan.h
 tests_test_runs_hostile_SOURCES = tests/test_runs_hostile.c tests/synth.c tests/synth.h
@@ -227,6 +230,7 @@ SHELL_TESTS = \
 	tests/test_reproduction.sh \
 	tests/test_runs_cli.sh \
 	tests/test_runs_keep.sh \
+	tests/test_serve_page.sh \
 	tests/test_tables.sh \
 	tests/test_trace.sh \
 	tests/test_train_cli.sh \
@@ -239,6 +243,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/bench/peers.sh \
 	tests/bench/ranks.sh \
 	tests/bench/torch_step.py \
+	tests/browser.py \
 	tests/data/hf \
 	tests/data/runs-before.sql \
 	tests/golden \
@@ -253,6 +258,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/cost_fixture.h \
 	tests/plan_modes.h \
 	tests/sched_fixture.h \
+	tests/serve_page.py \
 	tests/shell.sh \
 	tests/small_job.sh \
 	tests/small_world.h \
@@ -263,6 +269,7 @@ AM_TESTS_ENVIRONMENT = \
 	srcdir='$(abs_srcdir)'; export srcdir; \
 	DISTTRAIN='$(abs_builddir)/disttrain$(EXEEXT)'; export DISTTRAIN; \
 	HAVE_MPI='$(HAVE_MPI)'; export HAVE_MPI; \
+	HAVE_SERVE='$(HAVE_SERVE)'; export HAVE_SERVE; \
 	HARDENING='$(DT_HARDENING)'; export HARDENING;
 
 # Modules of devices for tests/test_devices.sh: one that is right, others that are not.
@@ -293,6 +300,7 @@ FUZZ_TARGETS = \
 	tests/fuzz/fuzz_rules \
 	tests/fuzz/fuzz_safetensors \
 	tests/fuzz/fuzz_samples_csv \
+	tests/fuzz/fuzz_serve \
 	tests/fuzz/fuzz_sqlite \
 	tests/fuzz/fuzz_tar \
 	tests/fuzz/fuzz_tokenizer
@@ -338,6 +346,9 @@ tests_fuzz_fuzz_safetensors_SOURCES = tests/fuzz/fuzz_safetensors.c $(FUZZ_DRIVE
 tests_fuzz_fuzz_safetensors_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_samples_csv_SOURCES = tests/fuzz/fuzz_samples_csv.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_samples_csv_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_serve_SOURCES = tests/fuzz/fuzz_serve.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_serve_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_serve_LDADD = libdtserve.a $(LDADD)
 tests_fuzz_fuzz_sqlite_SOURCES = tests/fuzz/fuzz_sqlite.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_sqlite_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_idx_SOURCES = tests/fuzz/fuzz_idx.c $(FUZZ_DRIVER)

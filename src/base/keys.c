@@ -309,34 +309,37 @@ const char *dt_key_range_text(const struct dt_key *key, char *buf, size_t size)
 const char *dt_key_default_text(const struct dt_key *key, const void *defaults, char *buf,
                                 size_t size)
 {
-    int64_t v;
-
     buf[0] = '\0';
-    if (key->fallback) {
+    if (key->fallback)
         snprintf(buf, size, "%s", key->fallback);
-        return buf;
-    }
-    if (!defaults || key->needed)
+    else if (defaults && !key->needed)
+        dt_key_value_text(key, defaults, buf, size);
+    return buf;
+}
+
+const char *dt_key_value_text(const struct dt_key *key, const void *in, char *buf, size_t size)
+{
+    buf[0] = '\0';
+    if (key->size == 0) /* has no place of its own */
         return buf;
     switch (key->type) {
     case DT_KEY_INTEGER:
-        snprintf(buf, size, "%lld", (long long)load_int(key, defaults));
+        snprintf(buf, size, "%lld", (long long)load_int(key, in));
         break;
     case DT_KEY_NUMBER:
-        snprintf(buf, size, "%.15g", load_double(key, defaults));
+        snprintf(buf, size, "%.15g", load_double(key, in));
         break;
     case DT_KEY_QUANTITY:
-        snprintf(buf, size, "%.15g %s", load_double(key, defaults), key->unit);
+        snprintf(buf, size, "%.15g %s", load_double(key, in), key->unit);
         break;
     case DT_KEY_BOOL:
-        snprintf(buf, size, "%s", load_int(key, defaults) ? "true" : "false");
+        snprintf(buf, size, "%s", load_int(key, in) ? "true" : "false");
         break;
     case DT_KEY_WORD:
-        v = load_int(key, defaults);
-        snprintf(buf, size, "%s", key->words[v]);
+        snprintf(buf, size, "%s", key->words[load_int(key, in)]);
         break;
     case DT_KEY_STRING:
-        snprintf(buf, size, "%s", (const char *)defaults + key->at);
+        snprintf(buf, size, "%s", (const char *)in + key->at);
         break;
     case DT_KEY_MAP:
     case DT_KEY_OWN:

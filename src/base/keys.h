@@ -19,6 +19,13 @@ enum dt_key_type {
     DT_KEY_OWN       /* `read` reads it, or whoever else if that is NULL */
 };
 
+/* What a text may name.  Who may set keys but not open files (src/serve) goes by it. */
+enum dt_key_file {
+    DT_KEY_NO_FILE,
+    DT_KEY_PRESET, /* a shipped preset by a plain name, or a file */
+    DT_KEY_FILE    /* a file or folder, here or inside the value */
+};
+
 struct dt_key {
     const char *name; /* NULL ends a table */
     enum dt_key_type type;
@@ -26,7 +33,8 @@ struct dt_key {
     double min, max; /* of numbers */
     double scale;    /* of quantities: what is kept is so many times the base unit; 0 = 1 */
     const char *unit;
-    const char *form;           /* what a string or an own value is, such as "list of paths" */
+    const char *form; /* what a string or an own value is, such as "list of paths" */
+    enum dt_key_file file;
     const char *const *words;   /* also words that an own value may be */
     const char *const *glosses; /* one line for each word; NULL: they speak for themselves */
     const struct dt_key *keys;  /* also keys that an own value may have */
@@ -78,5 +86,7 @@ const char *dt_key_type_text(const struct dt_key *key, char *buf, size_t size);
 const char *dt_key_range_text(const struct dt_key *key, char *buf, size_t size);
 const char *dt_key_default_text(const struct dt_key *key, const void *defaults, char *buf,
                                 size_t size);
+/* The value in the struct `in`, as it would be stated; "" of maps and own values.  Returns buf. */
+const char *dt_key_value_text(const struct dt_key *key, const void *in, char *buf, size_t size);
 
 #endif

@@ -23,6 +23,7 @@ disttrain_SOURCES = \
 	src/cli/cmd_reproduce.c \
 	src/cli/cmd_sample.c \
 	src/cli/cmd_runs.c \
+	src/cli/cmd_serve.c \
 	src/cli/cmd_simulate.c \
 	src/cli/cmd_trace.c \
 	src/cli/cmd_train.c \
@@ -64,6 +65,9 @@ disttrain_SOURCES = \
 	src/cli/runs.h \
 	src/cli/runs_plot.c \
 	src/cli/runs_show.c \
+	src/cli/serve.h \
+	src/cli/serve_answer.c \
+	src/cli/serve_keys.c \
 	src/cli/session.c \
 	src/cli/session.h \
 	src/cli/session_json.c \
@@ -77,7 +81,7 @@ disttrain_SOURCES = \
 	src/cli/train_summary.h \
 	src/cli/trained.c \
 	src/cli/trained.h
-disttrain_LDADD = $(DT_KERNEL_LIBS) $(DT_LIBS)
+disttrain_LDADD = $(DT_KERNEL_LIBS) libdtserve.a $(DT_LIBS) $(SERVE_LIBS)
 
 # The completion is printed by the program itself.
 if !CROSS

@@ -117,7 +117,10 @@ void dt_cli_print_outliers(const char *heading, const struct dt_program *p,
                            const char *const *host);
 void dt_cli_json_outliers(struct dt_json *j, const struct dt_program *p, const struct dt_model *m,
                           const struct dt_outliers *o, const int *rank, const char *const *host);
-/* The first iteration's timeline: an SVG file; characters on standard output (timeline.c). */
+/* The first iteration's timeline (timeline.c): as SVG, a file's text or, with an `id`, a fragment of a page, for dt_free();
+ * an SVG file; characters on standard output. */
+enum dt_status dt_cli_timeline_svg(const struct dt_session *s, const struct dt_sim_result *r,
+                                   const char *id, struct dt_error *err, char **out);
 enum dt_status dt_cli_timeline_write(const char *path, const struct dt_session *s,
                                      const struct dt_sim_result *r, struct dt_error *err);
 enum dt_status dt_cli_timeline_print(const struct dt_session *s, const struct dt_sim_result *r,

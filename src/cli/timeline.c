@@ -27,20 +27,29 @@ static void words(const struct dt_session *s, const struct dt_sim_result *r, cha
     *out = (struct dt_report_timeline_text){title, subtitle, unit};
 }
 
-enum dt_status dt_cli_timeline_write(const char *path, const struct dt_session *s,
-                                     const struct dt_sim_result *r, struct dt_error *err)
+enum dt_status dt_cli_timeline_svg(const struct dt_session *s, const struct dt_sim_result *r,
+                                   const char *id, struct dt_error *err, char **out)
 {
+    enum dt_chart_form form = id ? DT_CHART_FRAGMENT : DT_CHART_FILE;
     struct dt_report_timeline_text w;
     struct dt_run_view v;
-    char title[512], subtitle[256], *text;
+    char title[512], subtitle[256];
     enum dt_status st;
 
     words(s, r, title, subtitle, &w);
     DT_TRY(dt_run_view_of(r->program, s->job->model, &r->timeline, err, &v));
-    st = dt_report_timeline_svg(&v, &w, DT_CHART_FILE, NULL, err, &text);
+    st = dt_report_timeline_svg(&v, &w, form, id, err, out);
     dt_run_view_free(&v);
-    if (st != DT_OK)
-        return st;
+    return st;
+}
+
+enum dt_status dt_cli_timeline_write(const char *path, const struct dt_session *s,
+                                     const struct dt_sim_result *r, struct dt_error *err)
+{
+    enum dt_status st;
+    char *text;
+
+    DT_TRY(dt_cli_timeline_svg(s, r, NULL, err, &text));
     st = dt_file_write(path, text, strlen(text), err);
     dt_free(text);
     return st;

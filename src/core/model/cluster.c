@@ -62,6 +62,7 @@ const struct dt_key dt_cluster_keys[] = {
     {.name = "preset",
      .type = DT_KEY_OWN,
      .form = "preset or path",
+     .file = DT_KEY_PRESET,
      .fallback = "none",
      .help = "a shipped cluster or a file; the other keys change it"},
     {.name = "name",

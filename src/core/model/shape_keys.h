@@ -26,11 +26,13 @@ enum dt_status dt_shape_read_before(struct dt_node map, const struct dt_key *key
         {.name = "preset",                                                                         \
          .type = DT_KEY_OWN,                                                                       \
          .form = "preset or path",                                                                 \
+         .file = DT_KEY_PRESET,                                                                    \
          .fallback = "none",                                                                       \
          .help = "a module that the other keys change"},                                           \
         {.name = "hf",                                                                             \
          .type = DT_KEY_OWN,                                                                       \
          .form = "path of a config.json, or map",                                                  \
+         .file = DT_KEY_FILE,                                                                      \
          .keys = dt_shape_hf_keys,                                                                 \
          .fallback = "none",                                                                       \
          .help = "a Hugging Face configuration that the other keys change"},                       \

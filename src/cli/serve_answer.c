@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Answers of disttrain serve, in a worker: the same planning and simulation as that of the commands. */
+#include "cli/serve.h"
+
+#include "base/doc.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+/* What the point's visitor makes while plan and program are at hand. */
+struct extra {
+    enum dt_serve_path path;
+    const char *picture; /* the id of a timeline that is wanted */
+    char *text;
+    double capacity_bytes;
+};
+
+static enum dt_status visit(void *ctx, const struct dt_session *s, const struct dt_sim_result *r,
+                            struct dt_error *err)
+{
+    const struct dt_cluster *c = &s->job->cluster;
+    struct extra *x = ctx;
+
+    x->capacity_bytes = c->mem_bytes - c->mem_reserve_bytes;
+    if (x->path == DT_SERVE_PLAN)
+        return dt_plan_to_json(&s->search.plans[0], err, &x->text);
+    if (x->picture)
+        return dt_cli_timeline_svg(s, r, x->picture, err, &x->text);
+    return DT_OK;
+}
+
+static enum dt_status answer_json(const struct dt_point *p, const struct extra *x,
+                                  struct dt_error *err, char **text)
+{
+    char why[sizeof(p->error.message) + sizeof(p->error.file) + 64];
+    struct dt_json j;
+
+    dt_json_init(&j, false);
+    dt_json_begin_object(&j);
+    dt_json_kv_bool(&j, "feasible", p->feasible);
+    if (p->feasible) {
+        dt_json_kv_double(&j, "capacity_bytes", x->capacity_bytes);
+        dt_json_key(&j, "result");
+        dt_json_raw(&j, p->report);
+        if (x->picture)
+            dt_json_kv_string(&j, "timeline", x->text);
+    } else {
+        dt_error_format(&p->error, why, sizeof(why));
+        dt_json_kv_string(&j, "kind", dt_status_text(p->error.status));
+        dt_json_kv_string(&j, "reason", why);
+    }
+    dt_json_end_object(&j);
+    return dt_json_finish(&j, err, text);
+}
+
+static enum dt_status take(char **from, char **text)
+{
+    *text = *from;
+    *from = NULL;
+    return DT_OK;
+}
+
+/* A page shows what does not fit; a file of it there is none. */
+static enum dt_status refusal(const struct dt_point *p, struct dt_error *err)
+{
+    *err = p->error;
+    return p->error.status;
+}
+
+static enum dt_status text_of(const struct dt_serve_question *q, struct dt_point *p,
+                              struct extra *x, struct dt_error *err, char **text)
+{
+    if (q->path == DT_SERVE_ANSWER)
+        return answer_json(p, x, err, text);
+    if (!p->feasible)
+        return refusal(p, err);
+    return take(q->path == DT_SERVE_RESULT ? &p->report : &x->text, text);
+}
+
+enum dt_status dt_cli_serve_answer(void *ctx, const struct dt_serve_question *q,
+                                   struct dt_error *err, char **text)
+{
+    static const char quick[] = "search.effort=quick";
+    const struct dt_cli_served *d = ctx;
+    const char *keys[DT_CLI_MAX_ARGS + DT_CLI_MAX_OPTIONS + DT_SERVE_KEYS_MAX + 1];
+    struct extra x = {.path = q->path};
+    struct dt_point p;
+    int n = 0;
+
+    if (q->path == DT_SERVE_ANSWER && q->effort == DT_SERVE_NORMAL)
+        x.picture = q->side == 0 ? "a" : "b";
+    if (q->effort == DT_SERVE_QUICK) /* what the user states comes later, and wins */
+        keys[n++] = quick;
+    for (int i = 0; i < d->n_overrides; i++)
+        keys[n++] = d->overrides[i];
+    for (int i = 0; i < q->n_keys; i++)
+        keys[n++] = q->keys[i];
+    struct dt_point_request request = {.overrides = keys,
+                                       .n_overrides = n,
+                                       .report =
+                                           q->path == DT_SERVE_ANSWER || q->path == DT_SERVE_RESULT,
+                                       .visit = visit,
+                                       .ctx = &x};
+    enum dt_status st = dt_point_eval(d->points, &request, err, &p);
+
+    if (st == DT_OK) {
+        st = text_of(q, &p, &x, err, text);
+        dt_point_free(&p);
+    }
+    dt_free(x.text);
+    return st;
+}
