@@ -76,6 +76,7 @@ check_PROGRAMS += \
 	tests/test_report \
 	tests/test_rows \
 	tests/test_run_facts \
+	tests/test_run_view \
 	tests/test_runs \
 	tests/test_runs_hostile \
 	tests/test_safetensors \
@@ -120,6 +121,7 @@ tests_test_program_mutants_SOURCES = \
 tests_test_serve_LDADD = libdtserve.a $(LDADD)
 tests_test_zb_h1_SOURCES = tests/test_zb_h1.c tests/random_plan.h
 tests_test_zero_SOURCES = tests/test_zero.c tests/random_plan.h
+tests_test_run_view_SOURCES = tests/test_run_view.c tests/synth.c tests/synth.h
 tests_test_runs_hostile_SOURCES = tests/test_runs_hostile.c tests/synth.c tests/synth.h
 tests_test_timeline_SOURCES = tests/test_timeline.c tests/synth.c tests/synth.h
 tests_test_trace_perfetto_SOURCES = tests/test_trace_perfetto.c tests/synth.c tests/synth.h
@@ -222,6 +224,8 @@ SHELL_TESTS = \
 	tests/test_mpi.sh \
 	tests/test_mutants.sh \
 	tests/test_nonfinite.sh \
+	tests/test_page.sh \
+	tests/test_page_browser.sh \
 	tests/test_plan_file.sh \
 	tests/test_reorder.sh \
 	tests/test_profile_import.sh \

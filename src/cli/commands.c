@@ -13,6 +13,7 @@
     X(loop)                                                                                        \
     X(compare)                                                                                     \
     X(runs)                                                                                        \
+    X(report)                                                                                      \
     X(serve)                                                                                       \
     X(trace)                                                                                       \
     X(reproduce)                                                                                   \

@@ -20,6 +20,7 @@ disttrain_SOURCES = \
 	src/cli/cmd_profile_fit.c \
 	src/cli/cmd_profile_import.c \
 	src/cli/cmd_profile_job.c \
+	src/cli/cmd_report.c \
 	src/cli/cmd_reproduce.c \
 	src/cli/cmd_sample.c \
 	src/cli/cmd_runs.c \
@@ -46,6 +47,8 @@ disttrain_SOURCES = \
 	src/cli/loop_run.c \
 	src/cli/main.c \
 	src/cli/options.c \
+	src/cli/page.h \
+	src/cli/page_work.c \
 	src/cli/plan_decisions.c \
 	src/cli/plan_explain.c \
 	src/cli/plan_table.c \

@@ -184,6 +184,29 @@ enum dt_status dt_points_open(const char *job, const char *plan_file, struct dt_
     return st;
 }
 
+enum dt_status dt_points_open_text(const char *name, const char *text, struct dt_error *err,
+                                   struct dt_points **out)
+{
+    struct dt_points *p = dt_calloc(1, sizeof *p);
+    enum dt_status st = DT_OK;
+
+    if (!p)
+        return dt_error_nomem(err, "points");
+    snprintf(p->path, sizeof p->path, "%s", name);
+    p->name = p->path;
+    p->len = strlen(text);
+    p->text = dt_strdup(text);
+    if (!p->text)
+        st = dt_error_nomem(err, "points");
+    if (st == DT_OK)
+        st = dt_job_inputs_new(err, &p->inputs);
+    if (st == DT_OK)
+        *out = p;
+    else
+        dt_points_close(p);
+    return st;
+}
+
 void dt_points_close(struct dt_points *p)
 {
     if (!p)

@@ -49,6 +49,9 @@ struct dt_points;
 /* Reads the job's text (a file, "-", or the name of a shipped job) and that of the plan.json beside it (NULL: none). */
 enum dt_status dt_points_open(const char *job, const char *plan_file, struct dt_error *err,
                               struct dt_points **out);
+/* The same of a job's text that is at hand, such as that which a run keeps; `name` is the file that it was read from. */
+enum dt_status dt_points_open_text(const char *name, const char *text, struct dt_error *err,
+                                   struct dt_points **out);
 void dt_points_close(struct dt_points *p);
 /* Is the job valid with these, and the profile complete?  Nothing is planned; what is read for it is kept. */
 enum dt_status dt_points_check(struct dt_points *p, const char *const *overrides, int n,

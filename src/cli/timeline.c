@@ -24,7 +24,7 @@ static void words(const struct dt_session *s, const struct dt_sim_result *r, cha
              "for the others",
              dt_pipe_schedule_names[p->policy.schedule], r->report.gpus_used,
              r->report.gpus_used == 1 ? unit : units);
-    *out = (struct dt_report_timeline_text){title, subtitle, unit};
+    *out = (struct dt_report_timeline_text){title, subtitle, unit, 0};
 }
 
 enum dt_status dt_cli_timeline_svg(const struct dt_session *s, const struct dt_sim_result *r,

@@ -72,8 +72,7 @@ enum dt_chart_colour dt_chart_colour_of(const struct dt_chart *c, int series)
 {
     enum dt_chart_colour own = c->series[series].colour;
 
-    return own != DT_CHART_AUTO ? own
-                                : (enum dt_chart_colour)(1 + series % (DT_CHART_COLOUR_N - 1));
+    return own != DT_CHART_AUTO ? own : (enum dt_chart_colour)(1 + series % DT_CHART_GREY);
 }
 
 /* ---- the marked front ---- */
@@ -148,11 +147,11 @@ static void linear(struct dt_chart_scale *s, double least, double most, int want
     double first;
 
     s->step = nice((most - least) / want);
-    first = floor(least / s->step + 1e-9);
+    first = floor(least / s->step + 1e-6);
     s->n_ticks = 0;
     for (int i = 0; i < DT_CHART_TICKS_MAX; i++) {
         s->tick[s->n_ticks++] = (first + i) * s->step;
-        if ((first + i) * s->step >= most - 1e-9 * s->step)
+        if ((first + i) * s->step >= most - 1e-6 * s->step)
             break;
     }
     s->from = s->tick[0];

@@ -27,6 +27,13 @@ enum dt_chart_colour {
     DT_CHART_RED,
     DT_CHART_OLIVE,
     DT_CHART_GREY,
+    /* shades of these, for stacks; not by place */
+    DT_CHART_SILVER,
+    DT_CHART_SLATE,
+    DT_CHART_STONE,
+    DT_CHART_PLUM,
+    DT_CHART_AMBER,
+    DT_CHART_SAND,
     DT_CHART_COLOUR_N
 };
 

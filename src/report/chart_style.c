@@ -8,14 +8,20 @@ static const struct {
     const char *fill, *light, *dark;
 } palette[DT_CHART_COLOUR_N] = {
     {"", "", ""},
-    {"dt-f1", "#0072b2", "#4aa3df"}, /* blue */
-    {"dt-f2", "#e69f00", "#f0b13c"}, /* orange */
-    {"dt-f3", "#009e73", "#2fbf95"}, /* green */
-    {"dt-f4", "#b0619a", "#d894bd"}, /* purple */
-    {"dt-f5", "#56b4e9", "#8fd0f5"}, /* sky */
-    {"dt-f6", "#d55e00", "#f07f30"}, /* red */
-    {"dt-f7", "#8a7f00", "#c9bd3c"}, /* olive */
-    {"dt-f8", "#8c8c8c", "#9a9a9a"}, /* grey */
+    {"dt-f1", "#0072b2", "#4aa3df"},  /* blue */
+    {"dt-f2", "#e69f00", "#f0b13c"},  /* orange */
+    {"dt-f3", "#009e73", "#2fbf95"},  /* green */
+    {"dt-f4", "#b0619a", "#d894bd"},  /* purple */
+    {"dt-f5", "#56b4e9", "#8fd0f5"},  /* sky */
+    {"dt-f6", "#d55e00", "#f07f30"},  /* red */
+    {"dt-f7", "#8a7f00", "#c9bd3c"},  /* olive */
+    {"dt-f8", "#8c8c8c", "#9a9a9a"},  /* grey */
+    {"dt-f9", "#c3c6cb", "#5d626b"},  /* silver */
+    {"dt-f10", "#5a6675", "#7d8a9b"}, /* slate */
+    {"dt-f11", "#b5a796", "#8f8272"}, /* stone */
+    {"dt-f12", "#dba9c6", "#a8668c"}, /* plum */
+    {"dt-f13", "#b07400", "#c98d18"}, /* amber */
+    {"dt-f14", "#dccf9c", "#80774f"}, /* sand */
 };
 static const struct {
     const char *name, *light, *dark;

@@ -32,8 +32,8 @@ struct canvas {
 /* ---- text ---- */
 
 static const char *const escapes[DT_CHART_COLOUR_N] = {
-    "",         "\033[34m", "\033[33m", "\033[32m", "\033[35m",
-    "\033[36m", "\033[31m", "\033[93m", "\033[90m",
+    "",         "\033[34m", "\033[33m", "\033[32m", "\033[35m", "\033[36m", "\033[31m", "\033[93m",
+    "\033[90m", "\033[37m", "\033[94m", "\033[90m", "\033[95m", "\033[33m", "\033[37m",
 };
 
 static void put(const struct canvas *v, int colour, const char *s)

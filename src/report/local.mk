@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 noinst_LIBRARIES += libdtreport.a
 libdtreport_a_SOURCES = \
+	src/report/breakdown.c \
+	src/report/breakdown.h \
 	src/report/chart.c \
 	src/report/chart.h \
 	src/report/chart_impl.h \
@@ -14,11 +16,18 @@ libdtreport_a_SOURCES = \
 	src/report/explain.h \
 	src/report/html.c \
 	src/report/html.h \
+	src/report/html_style.c \
 	src/report/interval.c \
 	src/report/measured.c \
 	src/report/measured.h \
 	src/report/outliers.c \
 	src/report/outliers.h \
+	src/report/page.c \
+	src/report/page.h \
+	src/report/page_head.c \
+	src/report/page_read.c \
+	src/report/page_time.c \
+	src/report/page_work.c \
 	src/report/report.c \
 	src/report/report.h \
 	src/report/run_about.c \

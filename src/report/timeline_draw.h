@@ -12,6 +12,8 @@ struct dt_report_timeline_text {
     const char *title;    /* job, cluster and result */
     const char *subtitle; /* what is seen; NULL = none */
     const char *unit;     /* what a lane consists of: "GPU", "process" */
+    int64_t
+        span_ns; /* what the width stands for, for several runs on one scale; less than the makespan: that */
 };
 /* SVG text: the caller's (dt_free).  Where there are more ops than eyes tell apart, neighbours become one bar.  `id` as for
  * dt_chart_svg; a fragment's bars lie in an inner <svg class="dt-time">, whose viewBox zooms them. */

@@ -55,6 +55,7 @@ enum dt_report_time dt_report_time_of(enum dt_op_kind kind)
 struct pen {
     const struct dt_run_view *v;
     struct dt_text *t; /* NULL = bars are only counted */
+    int64_t span_ns;
     double px_per_ns, narrow_ns;
     int64_t bars;
     double widest[DT_TIME_N]; /* px */
@@ -213,7 +214,7 @@ static void labels(const struct pen *p, const struct dt_report_timeline_text *wo
 static void ticks(const struct pen *p, int top, int height)
 {
     const struct dt_chart_axis axis = {.zero = true};
-    double end_s = 1e-9 * (double)p->v->makespan_ns, unit = end_s < 0.5 ? 1e3 : 1;
+    double end_s = 1e-9 * (double)p->span_ns, unit = end_s < 0.5 ? 1e3 : 1;
     struct dt_chart_scale s;
     char label[64];
 
@@ -281,7 +282,7 @@ static void draw(struct pen *p, struct dt_text *t, const struct dt_report_timeli
     dt_text_add(t,
                 "<svg class=\"dt-time\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" viewBox=\"0 0 "
                 "%d %d\" preserveAspectRatio=\"none\" data-end-ns=\"%lld\">\n",
-                LEFT, top, PLOT, height, PLOT, height, (long long)p->v->makespan_ns);
+                LEFT, top, PLOT, height, PLOT, height, (long long)p->span_ns);
     for (int i = 0; i < n; i++)
         dt_text_add(t, "<rect class=\"dt-empty\" y=\"%d\" width=\"%d\" height=\"%d\"/>\n", i * ROW,
                     PLOT, BAR);
@@ -301,7 +302,9 @@ enum dt_status dt_report_timeline_svg(const struct dt_run_view *v,
                                       enum dt_chart_form form, const char *id, struct dt_error *err,
                                       char **out)
 {
-    struct pen p = {.v = v, .px_per_ns = v->makespan_ns > 0 ? PLOT / (double)v->makespan_ns : 1};
+    int64_t span_ns = words->span_ns > v->makespan_ns ? words->span_ns : v->makespan_ns;
+    struct pen p = {
+        .v = v, .span_ns = span_ns, .px_per_ns = span_ns > 0 ? PLOT / (double)span_ns : 1};
     struct dt_run_view_row *rows;
     struct dt_text t = {0};
     int n, more;

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * What a page about a run says beside what the run keeps: worked out from its job. */
+#ifndef DT_CLI_PAGE_H
+#define DT_CLI_PAGE_H
+
+#include "cli/session.h"
+#include "report/page.h"
+
+/* From a job that is planned and simulated: memory of stages, contributions, assumptions and the search's plans; with
+ * `deep` also sensitivity and stragglers, which take some twenty more timelines.  Arrays and texts go into r->arena. */
+enum dt_status dt_cli_page_fill(struct dt_report_page_run *r, const struct dt_session *s,
+                                const struct dt_sim_result *res, bool deep, struct dt_error *err);
+/* Opens the job that the run keeps, searches and simulates it, then its own plan.  What cannot be worked out (files that
+ * are gone, a profile that lacks rows) is said on the page: r->worked.why_not, .why_no_next. */
+enum dt_status dt_cli_page_work_out(struct dt_report_page_run *r, struct dt_error *err);
+
+#endif

@@ -1,0 +1,102 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+# disttrain report: pages are well-formed, need nothing from outside, and say what the runs file says.
+. "${srcdir:-.}/tests/shell.sh"
+. "$srcdir/tests/small_job.sh"
+
+# value KEY FILE: what a page says of KEY, as it was before rounding
+value() { grep -o "<data value=\"[^\"]*\" data-key=\"$1\"" "$2" | head -n 1 | sed 's/<data value="\([^"]*\)".*/\1/'; }
+# member KEY FILE: of the JSON of a report
+member() { sed -n "s/^ *\"$1\": \([^,]*\),*$/\1/p" "$2" | head -n 1; }
+same() { awk -v a="$1" -v b="$2" 'BEGIN { d = a - b; exit !(a != "" && b != "" && d * d <= 1e-18 * b * b) }'; }
+well_formed() {
+    if command -v xmllint >/dev/null; then
+        check "$1 is well-formed" "xmllint --noout --nonet $1 2>out"
+    else
+        echo "no xmllint: whether $1 is well-formed is not checked"
+    fi
+}
+
+expect 0 "" "$DISTTRAIN" simulate --json mllm-nano-local
+cp out nano.json
+expect 0 "wrote nano.html" "$DISTTRAIN" report last -o nano.html
+well_formed nano.html
+for key in iteration_s iteration_s_p10 iteration_s_p90 tokens_per_s mfu gpus_used bubble_fraction; do
+    check "$key is that of the JSON" "same '$(value $key nano.html)' '$(member $key nano.json)'"
+done
+
+# kinds of time are the whole, and what does not compute is what the JSON calls so
+grep -o '<data value="[^"]*" data-key="spent-[0-9]*"' nano.html | sed 's/<data value="\([^"]*\)" data-key="spent-\([0-9]*\)"/\2 \1/' >spent
+check "kinds of time sum to 1" "awk '{ s += \$2 } END { exit !(s > 0.999999 && s < 1.000001) }' spent"
+compute=$(awk '$1 < 4 { s += $2 } END { printf "%.12f", 1 - s }' spent)
+check "the rest of computation is the JSON's bubbles" \
+    "awk 'BEGIN { d = $compute - $(member bubble_fraction nano.json); exit !(d * d < 1e-12) }'"
+
+# a slower kernel makes a slower iteration, and nothing is far off in the first order
+more=$(grep '<th scope="row">time of matrix products</th>' nano.html | grep -o 'data value="[^"]*" data-key="input-[0-9]*-more"' | sed 's/data value="\([^"]*\)".*/\1/')
+check "longer products take longer" "awk 'BEGIN { x = \"$more\"; exit !(x != \"\" && x > 0.01 && x < 0.101) }'"
+
+# nothing from outside; the policy would not let it
+check "no other file is named" '! grep -oE "(src|href)=|url\(|@import|https?://[^\" ]*" nano.html | grep -v "^http://www.w3.org/"'
+check "the page's policy lets nothing in" "grep -q \"default-src 'none'\" nano.html"
+for what in 'One iteration' 'Where the time goes' Memory Stragglers 'Next-best plans' Sensitivity 'Largest contributions' \
+    'Assumptions and their sources' 'What the predicted time rests on' 'they give the same iteration'; do
+    check "the page has '$what'" "grep -q '$what' nano.html"
+done
+ids=$(grep -o ' id="[^"]*"' nano.html | sort | uniq -d)
+check "no id is there twice" '[ -z "$ids" ]'
+
+# what comes from outside is text
+expect 0 "" "$DISTTRAIN" report last -o evil.html --kept-only --title '</title><script>alert(1)</script>&"'
+well_formed evil.html
+check "a title cannot be a script" '[ "$(grep -c "<script" evil.html)" = 1 ] && grep -q "&lt;script&gt;alert" evil.html'
+check "what was not worked out is said" 'grep -q "not on this page: the page shows what the run keeps" evil.html'
+
+# 1,296 GPUs: within bounds
+expect 0 "" "$DISTTRAIN" simulate --json mllm-72b-1296
+cp out 72b.json
+expect 0 "" "$DISTTRAIN" report 2 -o 72b.html --kept-only
+well_formed 72b.html
+check "less than 3 MB" '[ "$(wc -c <72b.html)" -lt 3000000 ]'
+check "the iteration is that of the JSON" "same '$(value iteration_s 72b.html)' '$(member iteration_s 72b.json)'"
+check "rows say what they stand for" 'grep -q "4 of 1,280 GPUs, replica 0 of 64, with encoder" 72b.html'
+
+# several runs
+expect 0 "" "$DISTTRAIN" simulate -s megatron-lm mllm-nano-local
+expect 0 "" "$DISTTRAIN" report 1 3 -o two.html --kept-only
+well_formed two.html
+check "the runs stand side by side" 'grep -q "<h2>Side by side</h2>" two.html && grep -q "run 3</th>" two.html'
+ids=$(grep -o ' id="[^"]*"' two.html | sort | uniq -d)
+check "no id is there twice, of two runs" '[ -z "$ids" ]'
+check "two timelines, one scale" '[ "$(grep -o "data-end-ns=\"[0-9]*\"" two.html | sort | uniq -c | awk "{ print \$1 }")" = 2 ]'
+
+# a run without ops has no timeline; a job whose files are gone has no predictions, and the page says why
+expect 0 "" "$DISTTRAIN" simulate --timeline none mllm-nano-local
+expect 0 "" "$DISTTRAIN" report last -o none.html
+well_formed none.html
+check "no ops, no timeline" 'grep -q "The run has kept no ops" none.html && ! grep -q "dt-time\" x=" none.html'
+sed 's/^ *samples:.*/samples: mine.csv/' "$srcdir/traces/jobs/mllm-nano-local.yaml" >gone.yaml
+printf 'text_tokens\n512\n512\n512\n512\n512\n512\n512\n512\n' >mine.csv
+if "$DISTTRAIN" simulate gone.yaml >out 2>err; then
+    mv mine.csv away.csv
+    expect 0 "" "$DISTTRAIN" report last -o gone.html
+    check "what is gone is named" 'grep -q "not on this page: .*mine.csv" gone.html'
+    well_formed gone.html
+else
+    bad "a job with samples of its own does not simulate"
+fi
+
+# an executed run: measured, and predictions said to be such
+pack_two_tones
+write_small_job "steps: 2"
+expect 0 "" "$DISTTRAIN" train job.yaml
+expect 0 "" "$DISTTRAIN" report last -o train.html
+well_formed train.html
+check "measured is called measured" 'grep -q "<strong>measured</strong>" train.html && grep -q "The last iteration of the run, measured" train.html'
+check "the rest is called predicted" 'grep -q "What follows is predicted" train.html || grep -q "not on this page" train.html'
+check "processes are no GPUs" '! grep -q "GPUs used" train.html'
+
+expect 2 "no run" "$DISTTRAIN" report 99
+expect 1 "cannot create" "$DISTTRAIN" report 1 --kept-only -o no/such/page.html
+expect 0 "<!DOCTYPE html>" "$DISTTRAIN" report 1 --kept-only -o -
+totals
