@@ -55,15 +55,24 @@ static void *rank_on_device(void *arg)
     return NULL;
 }
 
-static void over_threads(int n, int rounds, void *main_of_rank(void *), bool staged)
+/* device NULL: over host memory. */
+static void over_threads(int n, int rounds, const struct dt_device *device,
+                         void *main_of_rank(void *), bool staged)
 {
+    const struct dt_device *devices[8];
     struct dt_transport *t[8];
     struct thread x[8];
     pthread_t id[8];
     struct dt_error err = {0};
     uint64_t seed = dt_test_seed();
 
-    dt_assert_ok(dt_transport_open_threads(n, &err, t), err);
+    if (device) {
+        for (int k = 0; k < n; k++)
+            devices[k] = device;
+        dt_assert_ok(dt_transport_open_threads_on(n, devices, &err, t), err);
+    } else {
+        dt_assert_ok(dt_transport_open_threads(n, &err, t), err);
+    }
     for (int k = 0; k < n; k++) {
         x[k] = (struct thread){.t = t[k], .seed = seed, .rounds = rounds, .staged = staged};
         ck_assert_int_eq(pthread_create(&id[k], NULL, main_of_rank, &x[k]), 0);
@@ -78,7 +87,7 @@ START_TEST(ranks_as_threads)
 {
     static const int sizes[] = {1, 2, 3, 4, 7};
 
-    over_threads(sizes[_i], 6, rank_main, false);
+    over_threads(sizes[_i], 6, NULL, rank_main, false);
 }
 END_TEST
 
@@ -86,7 +95,29 @@ START_TEST(ranks_on_a_device)
 {
     static const int sizes[] = {1, 2, 3, 7};
 
-    over_threads(sizes[_i / 2], 3, rank_on_device, _i % 2);
+    over_threads(sizes[_i / 2], 3, NULL, rank_on_device, _i % 2);
+}
+END_TEST
+
+/* Ranks that share a device, in its memory. */
+START_TEST(ranks_on_one_device)
+{
+    static const int sizes[] = {1, 2, 3, 7};
+    const struct dt_device_options o = {.threads = 1};
+    struct dt_device *cpu;
+    struct dt_error err = {0};
+    int64_t now, max;
+
+    dt_assert_ok(dt_device_open_cpu(&o, &err, &cpu), err);
+    for (int k = 0; k < sizes[_i]; k++)
+        dt_assert_ok(cpu->queue_new(cpu, false, &err, &suite_queue[k]), err);
+    over_threads(sizes[_i], 3, cpu, rank_main, false);
+    for (int k = 0; k < sizes[_i]; k++)
+        cpu->queue_free(suite_queue[k]);
+    cpu->memory_used(cpu, &now, &max);
+    ck_assert_int_eq(now, 0);
+    ck_assert(sizes[_i] == 1 || max > 0); /* parts to be summed lie on the device */
+    cpu->close(cpu);
 }
 END_TEST
 
@@ -196,6 +227,7 @@ static int under_check(void)
 
     tcase_add_loop_test(c, ranks_as_threads, 0, 5);
     tcase_add_loop_test(c, ranks_on_a_device, 0, 8);
+    tcase_add_loop_test(c, ranks_on_one_device, 0, 4);
     tcase_add_test(c, one_rank_alone);
     tcase_add_test(c, out_of_memory);
     tcase_add_test(c, limit_of_the_environment);

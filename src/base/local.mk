@@ -29,6 +29,8 @@ libdtbase_a_SOURCES = \
 	src/base/protobuf.h \
 	src/base/quantile.c \
 	src/base/quantile.h \
+	src/base/reduce.c \
+	src/base/reduce.h \
 	src/base/rng.c \
 	src/base/rng.h \
 	src/base/status.c \

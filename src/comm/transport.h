@@ -30,6 +30,7 @@
 #ifndef DT_COMM_TRANSPORT_H
 #define DT_COMM_TRANSPORT_H
 
+#include "base/reduce.h"
 #include "base/status.h"
 #include "kernels/device.h"
 #include <stdbool.h>
@@ -41,15 +42,6 @@
 struct dt_transport;
 struct dt_comm; /* belongs to one transport */
 struct dt_req;  /* belongs to one transport; ends with the `test` that reports it done or failed */
-
-/* Types of reductions.  BF16 sums are formed in fp32 and rounded once per member at most. */
-enum dt_reduce_type {
-    DT_REDUCE_F32,
-    DT_REDUCE_F64,
-    DT_REDUCE_BF16,
-    DT_REDUCE_U64_MAX,
-    DT_REDUCE_F32_MAX /* a NaN stays one */
-};
 
 enum dt_transport_memory { DT_TRANSPORT_HOST, DT_TRANSPORT_DEVICE };
 
@@ -155,6 +147,11 @@ enum dt_status dt_transport_check_tasks(int size, struct dt_error *err);
 /* `n` ranks that are threads of this process: one table per rank in out[], each to be used by the
  * threads of that rank.  For tests, and where there is no MPI. */
 enum dt_status dt_transport_open_threads(int n, struct dt_error *err, struct dt_transport **out);
+/* The same for the memory of devices, one of each rank, which may be the same one: bytes go from memory to
+ * memory, copied by the device of the rank that came second, and sums are made by the devices.  A device
+ * takes the memory and the events of all: they are one device, or CPUs. */
+enum dt_status dt_transport_open_threads_on(int n, const struct dt_device *const *devices,
+                                            struct dt_error *err, struct dt_transport **out);
 /* One rank alone. */
 enum dt_status dt_transport_open_self(struct dt_error *err, struct dt_transport **out);
 

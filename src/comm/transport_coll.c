@@ -32,13 +32,16 @@ enum dt_status dt_coll_new(struct dt_comm *c, const struct dt_coll *kind, void *
     struct dt_req *r;
     enum dt_status st;
 
-    DT_TRY(dt_req_check_queue(c->t, q, err));
+    DT_TRY(dt_req_begin(c->t, q, err));
     DT_TRY(dt_req_new(c->t, err, &r));
     r->coll = kind;
     r->comm = c;
     r->seq = atomic_fetch_add_explicit(&c->seq, 1, memory_order_relaxed);
     r->buf = buf;
     st = counts ? offsets(counts, c->n, err, &r->at, &r->at_cap) : DT_OK;
+    if (st == DT_OK &&
+        dt_grow((void **)&r->parts, &r->parts_cap, (size_t)c->n, sizeof(*r->parts)) != 0)
+        st = dt_error_nomem(err, "the members of a collective");
     if (st) {
         dt_req_release(r);
         return st;

@@ -45,6 +45,20 @@ struct dt_transport_wire {
                                struct dt_error *err);
     /* The request was given up (the job ends): takes the transfer back if it is still there. */
     void (*cancel)(struct dt_transport *t, struct dt_transport_xfer *x);
+
+    /* ---- of device memory; NULL where buffers are host memory ---- */
+    /* What is posted from now on comes after what is on q. */
+    enum dt_status (*follow)(struct dt_transport *t, struct dt_device_queue *q,
+                             struct dt_error *err);
+    /* dt_reduce_parts, behind the transfers that are over and before those that are posted later. */
+    void (*sum)(struct dt_transport *t, enum dt_reduce_type type, void *x,
+                const void *const *others, int members, int me, size_t n);
+    /* Has all of `sum` so far happened?  *mark: NULL at first, and when it has. */
+    enum dt_status (*settle)(struct dt_transport *t, void **mark, bool *done, struct dt_error *err);
+    /* Scratch memory of a collective; grows, and is lost. */
+    enum dt_status (*grow)(struct dt_transport *t, char **p, size_t *cap, size_t bytes,
+                           struct dt_error *err);
+    void (*free)(struct dt_transport *t, char *p);
 };
 
 struct dt_comm {
@@ -96,8 +110,10 @@ struct dt_req {
     size_t *at_send; /* [members + 1], all-to-all */
     char *scratch;   /* n_strands x scratch_strand bytes */
     size_t scratch_strand;
-    char *xfers; /* n_strands x max_xfers x xfer_bytes */
-    size_t at_cap, at_send_cap, scratch_cap, xfers_cap;
+    const void **parts; /* [members] of a sum */
+    void *mark;         /* of wire->settle */
+    char *xfers;        /* n_strands x max_xfers x xfer_bytes */
+    size_t at_cap, at_send_cap, scratch_cap, parts_cap, xfers_cap;
 };
 
 /* What every implementation's `impl` begins with. */
@@ -132,6 +148,9 @@ static inline struct dt_transport_base *dt_transport_base(const struct dt_transp
 /* A queue goes with device memory, and only with it. */
 enum dt_status dt_req_check_queue(const struct dt_transport *t, const struct dt_device_queue *q,
                                   struct dt_error *err);
+/* The same, and what is posted now comes after what is on it. */
+enum dt_status dt_req_begin(struct dt_transport *t, struct dt_device_queue *q,
+                            struct dt_error *err);
 enum dt_status dt_req_new(struct dt_transport *t, struct dt_error *err, struct dt_req **out);
 void dt_req_release(struct dt_req *r);
 /* Room for the transfers and the scratch of the strands; `at` (and `at_send`) of the members. */
@@ -166,12 +185,6 @@ enum dt_status dt_coll_all_reduce(struct dt_comm *c, enum dt_reduce_type type, v
 enum dt_status dt_coll_reduce_scatter(struct dt_comm *c, enum dt_reduce_type type, void *buf,
                                       const size_t *counts, struct dt_device_queue *q,
                                       struct dt_error *err, struct dt_req **out);
-
-/* Sums (transport_sum.c): x[n] becomes the sum (maximum) of `members` parts in their order; part
- * `me` is x itself, part k lies at others[k] (others[me] is not read).  fp32 inside for BF16. */
-size_t dt_reduce_bytes(enum dt_reduce_type type);
-void dt_reduce_parts(enum dt_reduce_type type, void *x, const void *const *others, int members,
-                     int me, size_t n);
 
 /* MPI: longest message in one piece; tests set it. */
 extern size_t dt_transport_mpi_piece_bytes;

@@ -54,27 +54,24 @@ static size_t piece(size_t n, int members, int k)
  * another, `stride` bytes apart. */
 static void sum_parts(const struct dt_req *r, int strand, char *x, size_t n, size_t stride)
 {
-    const void *few[64];
-    int members = r->comm->n;
+    const struct dt_transport_wire *w = dt_transport_base(r->t)->wire;
     const char *scratch = r->scratch + (size_t)strand * r->scratch_strand;
-    /* the pointers of many members stand behind their parts (see room below) */
-    const void **parts =
-        members <= 64
-            ? few
-            : (const void **)(void *)(r->scratch + (size_t)strand * r->scratch_strand +
-                                      r->scratch_strand - (size_t)members * sizeof(*parts));
+    int members = r->comm->n, me = r->comm->me;
 
     for (int k = 0; k < members; k++)
-        parts[k] = scratch + (size_t)k * stride;
-    dt_reduce_parts(r->type, x, parts, members, r->comm->me, n);
+        r->parts[k] = scratch + (size_t)k * stride;
+    if (w->sum)
+        w->sum(r->t, r->type, x, r->parts, members, me, n);
+    else
+        dt_reduce_parts(r->type, x, r->parts, members, me, n);
 }
 
-/* Scratch of a strand: a part per member (its own stays unused), the pointers. */
+/* Scratch of a strand: a part per member (its own stays unused). */
 static size_t scratch_bytes(const struct dt_comm *c, size_t part_bytes)
 {
     size_t part = (part_bytes + 63) / 64 * 64;
 
-    return (size_t)c->n * (part + sizeof(void *)) + 64;
+    return (size_t)c->n * part + 64;
 }
 
 static size_t stride_of(size_t part_bytes)

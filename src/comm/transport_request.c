@@ -55,6 +55,14 @@ enum dt_status dt_req_check_queue(const struct dt_transport *t, const struct dt_
                         q ? "host" : "device", q ? "a" : "no");
 }
 
+enum dt_status dt_req_begin(struct dt_transport *t, struct dt_device_queue *q, struct dt_error *err)
+{
+    const struct dt_transport_wire *w = dt_transport_base(t)->wire;
+
+    DT_TRY(dt_req_check_queue(t, q, err));
+    return w->follow ? w->follow(t, q, err) : DT_OK;
+}
+
 enum dt_status dt_req_new(struct dt_transport *t, struct dt_error *err, struct dt_req **out)
 {
     struct dt_transport_base *b = dt_transport_base(t);
@@ -119,6 +127,18 @@ void dt_req_release(struct dt_req *r)
     put_free(dt_transport_base(r->t), r);
 }
 
+static enum dt_status grow_scratch(struct dt_req *r, size_t bytes, struct dt_error *err)
+{
+    const struct dt_transport_wire *w = dt_transport_base(r->t)->wire;
+
+    if (w->grow)
+        return bytes > r->scratch_cap ? w->grow(r->t, &r->scratch, &r->scratch_cap, bytes, err)
+                                      : DT_OK;
+    if (dt_grow((void **)&r->scratch, &r->scratch_cap, bytes, 1) != 0)
+        return dt_error_nomem(err, "the messages of a collective");
+    return DT_OK;
+}
+
 enum dt_status dt_req_room(struct dt_req *r, int n_strands, int max_xfers, size_t scratch_strand,
                            struct dt_error *err)
 {
@@ -126,9 +146,9 @@ enum dt_status dt_req_room(struct dt_req *r, int n_strands, int max_xfers, size_
         (size_t)n_strands * (size_t)max_xfers * dt_transport_base(r->t)->wire->xfer_bytes;
 
     scratch_strand = (scratch_strand + 63) / 64 * 64;
-    if (dt_grow((void **)&r->xfers, &r->xfers_cap, xfers, 1) != 0 ||
-        dt_grow((void **)&r->scratch, &r->scratch_cap, scratch_strand * (size_t)n_strands, 1) != 0)
+    if (dt_grow((void **)&r->xfers, &r->xfers_cap, xfers, 1) != 0)
         return dt_error_nomem(err, "the messages of a collective");
+    DT_TRY(grow_scratch(r, scratch_strand * (size_t)n_strands, err));
     r->n_strands = n_strands;
     r->max_xfers = max_xfers;
     r->scratch_strand = scratch_strand;
@@ -262,6 +282,8 @@ static enum dt_status test_coll(struct dt_req *r, bool *done, struct dt_error *e
     if (atomic_flag_test_and_set_explicit(&r->busy, memory_order_acquire))
         return DT_OK; /* somebody else is at it */
     over = !r->failed && progress(r);
+    if (over && dt_transport_base(r->t)->wire->settle)
+        r->failed = dt_transport_base(r->t)->wire->settle(r->t, &r->mark, &over, &r->error);
     st = r->failed;
     if (st && err)
         *err = r->error;
@@ -330,7 +352,7 @@ static enum dt_status post(struct dt_transport *t, bool send, int peer, int tag,
         return dt_error_set(err, DT_ERR_INTERNAL, "there is no rank %d among %d", peer, t->size);
     if (tag < 0 || tag >= 1 << DT_TAG_BITS)
         return dt_error_set(err, DT_ERR_INTERNAL, "tag %d is not below 2^%d", tag, DT_TAG_BITS);
-    DT_TRY(dt_req_check_queue(t, q, err));
+    DT_TRY(dt_req_begin(t, q, err));
     DT_TRY(dt_req_new(t, err, &r));
     st = dt_req_room(r, 1, 1, 0, err);
     if (st == DT_OK) {
@@ -497,7 +519,11 @@ void dt_transport_base_free(struct dt_transport *t)
             cancel_transfers(r);
         dt_free(r->at);
         dt_free(r->at_send);
-        dt_free(r->scratch);
+        if (b->wire->free)
+            b->wire->free(t, r->scratch);
+        else
+            dt_free(r->scratch);
+        dt_free((void *)r->parts);
         dt_free(r->xfers);
         dt_free(r);
     }

@@ -2,10 +2,15 @@
  *
  * Ranks that are threads of one process.  A message is copied once, straight from the sender's
  * memory to the receiver's, by whichever side came second; a send is over when it is received, so
- * that a program which hangs with messages of any size hangs here with all. */
+ * that a program which hangs with messages of any size hangs here with all.
+ *
+ * In the memory of devices a rank has a queue, on which its copies and sums follow one another.  A transfer
+ * has an event: at first what was on its rank's queue when it was posted, then, on the queue of the side
+ * that came second, the copy. */
 #include "comm/transport_impl.h"
 
 #include "base/mem.h"
+#include "kernels/kernels.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -22,7 +27,14 @@ struct dt_transport_xfer {
     size_t bytes, other_bytes;
     int from, to;
     bool send;
+    struct mark *mark; /* of device memory */
     atomic_int state;
+};
+
+/* An event, one of its rank's. */
+struct mark {
+    struct dt_device_event *event;
+    struct mark *next, *all;
 };
 
 struct queue {
@@ -45,12 +57,73 @@ struct rank {
     struct dt_transport_base base; /* first: see dt_transport_base */
     struct dt_transport t;
     struct house *house;
+    /* of device memory; dev NULL: of host memory */
+    const struct dt_device *dev;
+    pthread_mutex_t lock; /* of all below */
+    struct dt_device_queue *q;
+    struct mark *free, *all;
 };
+
+static struct rank *rank_of(const struct dt_transport *t)
+{
+    return t->impl;
+}
 
 static struct house *house_of(struct dt_transport *t)
 {
-    return ((struct rank *)t->impl)->house;
+    return rank_of(t)->house;
 }
+
+/* ---- marks.  Locked ---- */
+
+static enum dt_status mark_take(struct rank *r, struct dt_error *err, struct mark **out)
+{
+    struct mark *m = r->free;
+    enum dt_status st;
+
+    if (m) {
+        r->free = m->next;
+        *out = m;
+        return DT_OK;
+    }
+    m = dt_calloc(1, sizeof(*m));
+    if (!m)
+        return dt_error_nomem(err, "an event");
+    st = r->dev->event_new(r->dev, err, &m->event);
+    if (st != DT_OK) {
+        dt_free(m);
+        return st;
+    }
+    m->all = r->all;
+    r->all = m;
+    *out = m;
+    return DT_OK;
+}
+
+static void mark_put(struct rank *r, struct mark *m)
+{
+    m->next = r->free;
+    r->free = m;
+}
+
+/* What was on the rank's queue has passed; *m is given back then. */
+static enum dt_status mark_done(struct rank *r, struct mark **m, bool *done, struct dt_error *err)
+{
+    enum dt_status st = DT_OK;
+
+    pthread_mutex_lock(&r->lock);
+    *done = r->dev->event_done((*m)->event);
+    if (*done) {
+        mark_put(r, *m);
+        *m = NULL;
+        if (r->dev->queue_state(r->q) != DT_OK)
+            st = r->dev->queue_sync(r->q, err);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return st;
+}
+
+/* ---- messages ---- */
 
 /* The first of a queue that fits is taken out; NULL when there is none. */
 static struct dt_transport_xfer *take(struct queue *q, int from, uint64_t key)
@@ -75,12 +148,45 @@ static void put(struct queue *q, struct dt_transport_xfer *x)
     q->last = &x->next;
 }
 
-static enum dt_status post(struct dt_transport *t, struct dt_transport_xfer *x)
+static enum dt_status mark_now(struct rank *r, struct dt_error *err, struct mark **out)
+{
+    enum dt_status st;
+
+    pthread_mutex_lock(&r->lock);
+    st = mark_take(r, err, out);
+    if (st == DT_OK)
+        r->dev->event_record(r->q, (*out)->event);
+    pthread_mutex_unlock(&r->lock);
+    return st;
+}
+
+/* Both have been posted, x by this rank. */
+static void move(struct rank *r, struct dt_transport_xfer *x, struct dt_transport_xfer *y)
+{
+    void *to = x->send ? y->buf : x->buf;
+    const void *from = x->send ? x->buf : y->buf;
+
+    if (!r->dev) {
+        memcpy(to, from, x->bytes);
+        return;
+    }
+    pthread_mutex_lock(&r->lock);
+    r->dev->event_wait(r->q, y->mark->event);
+    r->dev->copy(r->q, to, from, x->bytes, DT_COPY_ON_DEVICE);
+    r->dev->event_record(r->q, x->mark->event);
+    r->dev->event_record(r->q, y->mark->event);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static enum dt_status post(struct dt_transport *t, struct dt_transport_xfer *x,
+                           struct dt_error *err)
 {
     struct mailbox *box = &house_of(t)->box[x->to];
     struct dt_transport_xfer *y;
     bool fits;
 
+    if (rank_of(t)->dev)
+        DT_TRY(mark_now(rank_of(t), err, &x->mark));
     atomic_init(&x->state, UNDER_WAY);
     pthread_mutex_lock(&box->lock);
     y = take(x->send ? &box->recvs : &box->sends, x->from, x->key);
@@ -93,7 +199,7 @@ static enum dt_status post(struct dt_transport *t, struct dt_transport_xfer *x)
         return DT_OK;
     fits = x->bytes == y->bytes;
     if (fits && x->bytes)
-        memcpy(x->send ? y->buf : x->buf, x->send ? x->buf : y->buf, x->bytes);
+        move(rank_of(t), x, y);
     x->other_bytes = y->bytes;
     y->other_bytes = x->bytes;
     atomic_store_explicit(&x->state, fits ? DONE : OTHER_SIZE, memory_order_relaxed);
@@ -105,27 +211,25 @@ static enum dt_status post(struct dt_transport *t, struct dt_transport_xfer *x)
 static enum dt_status wire_send(struct dt_transport *t, struct dt_transport_xfer *x, int to,
                                 uint64_t key, const void *buf, size_t bytes, struct dt_error *err)
 {
-    (void)err;
     x->key = key;
     x->buf = (char *)(uintptr_t)buf; /* only read */
     x->bytes = bytes;
     x->from = t->rank;
     x->to = to;
     x->send = true;
-    return post(t, x);
+    return post(t, x, err);
 }
 
 static enum dt_status wire_recv(struct dt_transport *t, struct dt_transport_xfer *x, int from,
                                 uint64_t key, void *buf, size_t bytes, struct dt_error *err)
 {
-    (void)err;
     x->key = key;
     x->buf = buf;
     x->bytes = bytes;
     x->from = from;
     x->to = t->rank;
     x->send = false;
-    return post(t, x);
+    return post(t, x, err);
 }
 
 static enum dt_status wire_progress(struct dt_transport *t, struct dt_transport_xfer *x, bool *done,
@@ -133,7 +237,8 @@ static enum dt_status wire_progress(struct dt_transport *t, struct dt_transport_
 {
     int state = atomic_load_explicit(&x->state, memory_order_acquire);
 
-    (void)t;
+    if (state == DONE && x->mark)
+        return mark_done(rank_of(t), &x->mark, done, err);
     *done = state == DONE;
     if (state == OTHER_SIZE)
         return dt_transport_size_error(err, x->from, x->to, x->key,
@@ -170,6 +275,112 @@ static const struct dt_transport_wire threads_wire = {
     .cancel = wire_cancel,
 };
 
+/* ---- device memory ---- */
+
+static enum dt_status follow(struct dt_transport *t, struct dt_device_queue *q,
+                             struct dt_error *err)
+{
+    struct rank *r = rank_of(t);
+    enum dt_status st;
+    struct mark *m;
+
+    if (r->dev->queue_state(q) != DT_OK)
+        return r->dev->queue_sync(q, err);
+    pthread_mutex_lock(&r->lock);
+    st = mark_take(r, err, &m);
+    if (st == DT_OK) {
+        r->dev->event_record(q, m->event);
+        r->dev->event_wait(r->q, m->event);
+        mark_put(r, m);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return st;
+}
+
+static void sum(struct dt_transport *t, enum dt_reduce_type type, void *x,
+                const void *const *others, int members, int me, size_t n)
+{
+    struct rank *r = rank_of(t);
+
+    pthread_mutex_lock(&r->lock);
+    r->dev->k->reduce(r->q, type, (int64_t)n, members, me, x, others);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static enum dt_status settle(struct dt_transport *t, void **mark, bool *done, struct dt_error *err)
+{
+    struct mark *m = *mark;
+    enum dt_status st;
+
+    if (!m) {
+        DT_TRY(mark_now(rank_of(t), err, &m));
+        *mark = m;
+    }
+    st = mark_done(rank_of(t), &m, done, err);
+    *mark = m;
+    return st;
+}
+
+/* No request uses it any more that has not settled. */
+static enum dt_status grow(struct dt_transport *t, char **p, size_t *cap, size_t bytes,
+                           struct dt_error *err)
+{
+    const struct dt_device *d = rank_of(t)->dev;
+    void *more;
+
+    d->free(d, *p);
+    *p = NULL;
+    *cap = 0;
+    DT_TRY(d->alloc(d, bytes, err, &more));
+    *p = more;
+    *cap = bytes;
+    return DT_OK;
+}
+
+static void free_memory(struct dt_transport *t, char *p)
+{
+    rank_of(t)->dev->free(rank_of(t)->dev, p);
+}
+
+static const struct dt_transport_wire device_wire = {
+    .xfer_bytes = sizeof(struct dt_transport_xfer),
+    .key_max = DT_KEY_COLL - 1,
+    .send = wire_send,
+    .recv = wire_recv,
+    .progress = wire_progress,
+    .cancel = wire_cancel,
+    .follow = follow,
+    .sum = sum,
+    .settle = settle,
+    .grow = grow,
+    .free = free_memory,
+};
+
+/* ---- opening and closing ---- */
+
+static void device_close(struct rank *r)
+{
+    if (!r->dev)
+        return;
+    if (r->q)
+        r->dev->queue_free(r->q);
+    for (struct mark *m = r->all, *next; m; m = next) {
+        next = m->all;
+        r->dev->event_free(m->event);
+        dt_free(m);
+    }
+    pthread_mutex_destroy(&r->lock);
+}
+
+static enum dt_status device_open(struct rank *r, const struct dt_device *dev, struct dt_error *err)
+{
+    if (pthread_mutex_init(&r->lock, NULL) != 0)
+        return dt_error_nomem(err, "the lock of a transport");
+    r->dev = dev;
+    r->t.memory = DT_TRANSPORT_DEVICE;
+    return dev->queue_new(dev, true, err, &r->q);
+}
+
 static void house_free(struct house *h)
 {
     if (!h)
@@ -189,7 +400,10 @@ static void close_rank(struct dt_transport *t)
         return;
     r = t->impl;
     h = r->house;
+    if (r->dev)
+        (void)r->dev->queue_sync(r->q, NULL); /* it uses what is freed next */
     dt_transport_base_free(t);
+    device_close(r);
     dt_free(r);
     if (atomic_fetch_sub_explicit(&h->open, 1, memory_order_acq_rel) == 1)
         house_free(h);
@@ -225,7 +439,8 @@ static enum dt_status house_new(int n, struct dt_error *err, struct house **out)
     return DT_OK;
 }
 
-static enum dt_status rank_new(struct house *h, int k, const char *name, struct dt_error *err,
+static enum dt_status rank_new(struct house *h, int k, const char *name,
+                               const struct dt_device *dev, struct dt_error *err,
                                struct dt_transport **out)
 {
     struct rank *r = dt_calloc(1, sizeof(*r));
@@ -244,9 +459,12 @@ static enum dt_status rank_new(struct house *h, int k, const char *name, struct 
     snprintf(r->t.name, sizeof(r->t.name), "%s", name);
     if (gethostname(r->t.host, sizeof(r->t.host) - 1) != 0)
         snprintf(r->t.host, sizeof(r->t.host), "localhost");
-    st = dt_transport_base_init(&r->t, &threads_wire, err);
+    st = dev ? device_open(r, dev, err) : DT_OK;
+    if (st == DT_OK)
+        st = dt_transport_base_init(&r->t, dev ? &device_wire : &threads_wire, err);
     if (st) {
         dt_transport_base_free(&r->t);
+        device_close(r);
         dt_free(r);
         return st;
     }
@@ -255,8 +473,9 @@ static enum dt_status rank_new(struct house *h, int k, const char *name, struct 
     return DT_OK;
 }
 
-static enum dt_status open_threads(int n, const char *name, struct dt_error *err,
-                                   struct dt_transport **out)
+/* devices NULL: host memory. */
+static enum dt_status open_threads(int n, const char *name, const struct dt_device *const *devices,
+                                   struct dt_error *err, struct dt_transport **out)
 {
     struct house *h = NULL;
     enum dt_status st = DT_OK;
@@ -266,7 +485,7 @@ static enum dt_status open_threads(int n, const char *name, struct dt_error *err
         return dt_error_set(err, DT_ERR_INTERNAL, "a job of %d ranks", n);
     DT_TRY(house_new(n, err, &h));
     while (k < n && !st) {
-        st = rank_new(h, k, name, err, &out[k]);
+        st = rank_new(h, k, name, devices ? devices[k] : NULL, err, &out[k]);
         k += !st;
     }
     if (!st)
@@ -280,10 +499,16 @@ static enum dt_status open_threads(int n, const char *name, struct dt_error *err
 
 enum dt_status dt_transport_open_threads(int n, struct dt_error *err, struct dt_transport **out)
 {
-    return open_threads(n, "threads", err, out);
+    return open_threads(n, "threads", NULL, err, out);
+}
+
+enum dt_status dt_transport_open_threads_on(int n, const struct dt_device *const *devices,
+                                            struct dt_error *err, struct dt_transport **out)
+{
+    return open_threads(n, "threads", devices, err, out);
 }
 
 enum dt_status dt_transport_open_self(struct dt_error *err, struct dt_transport **out)
 {
-    return open_threads(1, "self", err, out);
+    return open_threads(1, "self", NULL, err, out);
 }

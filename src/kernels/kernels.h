@@ -24,6 +24,7 @@
 #ifndef DT_KERNELS_KERNELS_H
 #define DT_KERNELS_KERNELS_H
 
+#include "base/reduce.h"
 #include "kernels/device.h"
 
 enum dt_kernel_act {
@@ -275,6 +276,13 @@ struct dt_kernels {
     /* p = softmax(temperature^-1 x) by rows, fp32 out; for sampling */
     void (*softmax)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
                     float inv_temperature, const void *x, float *p);
+
+    /* ---- sums of ranks
+     * ------------------------------------------------------------------------- */
+    /* dt_reduce_parts (base/reduce.h): x and what others[] point to are device memory, others[] itself is host
+     * memory and is read at the call. */
+    void (*reduce)(struct dt_device_queue *q, enum dt_reduce_type type, int64_t n, int members,
+                   int me, void *x, const void *const *others);
 
     /* ---- random
      * ---------------------------------------------------------------------------------- Element i

@@ -144,6 +144,15 @@ void *dt_cpu_scratch(struct dt_device_queue *q, int region, size_t bytes)
     return p;
 }
 
+/* ---- sums ---- */
+
+static void reduce(struct dt_device_queue *q, enum dt_reduce_type type, int64_t n, int members,
+                   int me, void *x, const void *const *others)
+{
+    if (q->status == DT_OK)
+        dt_reduce_parts(type, x, others, members, me, (size_t)n);
+}
+
 /* ---- queues ---- */
 
 void dt_cpu_queue_fail(struct dt_device_queue *q, enum dt_status status, const char *fmt, ...)
@@ -348,6 +357,7 @@ static const char *fill_kernels(struct dt_cpu *cpu, struct dt_kernels *k)
     }
 #endif
     dt_cpu_products(k);
+    k->reduce = reduce;
     return isa;
 }
 

@@ -1,9 +1,7 @@
-/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
- *
- * Sums of the members' parts, always in the order of members, so that a result depends neither on
- * how the vector was cut nor on who arrived first. */
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "base/reduce.h"
+
 #include "base/bf16.h"
-#include "comm/transport_impl.h"
 
 #include <string.h>
 
