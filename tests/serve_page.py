@@ -3,6 +3,7 @@
 # The page of `disttrain serve` as a user meets it, in a headless Chromium.  serve_page.py DISTTRAIN [FOLDER]: leaves
 # its pictures in FOLDER.
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -74,7 +75,7 @@ def first_answer(b, url):
     check("the command line of the job", command(b) == f"disttrain simulate {JOB}")
     is_shown(b, "first answer", simulate(command(b)))
     check("a timeline is drawn", b.value("document.querySelectorAll('#pictures figure.a svg rect').length") > 20)
-    check("it is said which answer it is", "normal search" in b.value("document.querySelector('#side-a .state').textContent"))
+    check("it is said which answer it is", "Normal answer" in b.value("document.querySelector('#side-a .state').textContent"))
     b.screenshot(f"{folder}/one-light.png")
 
 
@@ -135,6 +136,31 @@ def two_sides(b):
     return b.value("location.href")
 
 
+def files(b):
+    """What the links below B's command give: the report, and a plan that gives the same iteration."""
+    want = simulate(command(b, "b"))
+    for name, text in ((n, b.value(f"fetch(document.querySelector('#side-b .export .{n}').href).then(r => r.text())"))
+                       for n in ("plan", "result", "report")):
+        if name == "report":
+            check("the report has the same iteration", re.search(r'<data value="([^"]*)" data-key="iteration_s"', text) and
+                  abs(float(re.search(r'<data value="([^"]*)" data-key="iteration_s"', text)[1]) / want["iteration_s"] - 1) < 1e-8)
+            continue
+        with open(f"{folder}/{name}.json", "w") as f:
+            f.write(text)
+        if name == "plan":
+            again = simulate(f"disttrain simulate {JOB} --plan {folder}/plan.json")
+            check("plan.json gives the same iteration", again["iteration_s"] == want["iteration_s"])
+        else:
+            got = json.loads(text)
+            check("simulate.json is what the command prints", {**got, "wall_s": 0} == {**want, "wall_s": 0})
+
+
+def report(b, link):
+    b.open(link)
+    b.wait("document.querySelectorAll('svg').length > 2 && document.readyState === 'complete'")
+    b.screenshot(f"{folder}/report.png")
+
+
 def refusals(b):
     b.value("""(() => {
         const i = document.querySelector('#side-a .key');
@@ -169,11 +195,15 @@ try:
         sliders(b)
         other_keys(b)
         link = two_sides(b)
+        files(b)
         refusals(b)
         # a 403 is what the browser itself reports of the refusal above; the page reports nothing
         check(f"the console is silent: {b.console}", all("status of 40" in line for line in b.console))
         check("nothing is asked of anybody else", b.requests and all(r.startswith(url) or r.startswith("data:") for r in b.requests))
         narrow(b)
+    with Browser() as b:
+        report(b, f"{url}report.html?set=cluster.nodes%3D6")
+        check(f"the report's console is silent: {b.console}", not b.console)
     with Browser() as b:  # the address alone says it all
         b.open(link)
         rest(b, "a")

@@ -322,7 +322,8 @@ START_TEST(a_thousand_requests_are_answered_rightly_and_leave_nothing)
 
     for (int k = 0; k < SETTINGS; k++) {
         want[0][k] = printed("mllm-nano-local", settings[k], "");
-        want[1][k] = printed("mllm-nano-local", settings[k], "search.effort=quick");
+        want[1][k] = printed("mllm-nano-local", settings[k],
+                             "search.effort=quick simulate.contention=false");
     }
     s = start("mllm-nano-local", NULL);
     visit_all(&s, 200, want);
@@ -440,6 +441,11 @@ START_TEST(bad_questions_are_told_so)
     ck_assert_int_eq(post(&s, "set=%"), 400);
     ck_assert_int_eq(get(&s, "plan.json"), 200);
     ck_assert_ptr_nonnull(strstr(reply, "\"modules\""));
+    ck_assert_int_eq(get(&s, "report.html"), 200);
+    ck_assert_ptr_nonnull(strstr(reply, "Content-Type: text/html"));
+    ck_assert_ptr_nonnull(strstr(reply, "</html>"));
+    ck_assert_int_eq(get(&s, "report.html?set=train.global_batch%3D-1"), 400);
+    ck_assert_ptr_nonnull(strstr(reply, "Content-Type: application/json"));
     ck_assert_int_eq(end(&s, SIGHUP), 0);
 }
 END_TEST

@@ -267,7 +267,7 @@ function changed(side) {
   }
   $('.command code', side.at).textContent = commandLine(side);
   const query = form(side, {});
-  for (const [name, path] of [['plan', 'plan.json'], ['result', 'simulate.json']])
+  for (const [name, path] of [['report', 'report.html'], ['plan', 'plan.json'], ['result', 'simulate.json']])
     $(`.export .${name}`, side.at).href = `${path}?${query}`;
   writeAddress();
   clearTimeout(side.timer);
@@ -335,9 +335,9 @@ function show(side, answer) {
   if (!answer.feasible)
     state(side, 'bad', `${answer.kind}: ${answer.reason}`);
   else if (answer.effort === 'quick')
-    state(side, 'quick', `Quick search (search.effort=quick), ${took}; the normal one follows at rest.`);
+    state(side, 'quick', `Quick answer, ${took}: search.effort=quick, links not shared. The normal one follows at rest.`);
   else
-    state(side, 'normal', `Answer of the normal search, ${took}: what disttrain simulate prints.`);
+    state(side, 'normal', `Normal answer, ${took}: what disttrain simulate prints.`);
   table();
   pictures(side);
 }

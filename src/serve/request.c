@@ -96,6 +96,7 @@ static const struct {
     [DT_SERVE_KEYS] = {"keys.json", false, false},
     [DT_SERVE_ANSWER] = {"answer", true, true},
     [DT_SERVE_RESULT] = {"simulate.json", false, true},
+    [DT_SERVE_REPORT] = {"report.html", false, true},
     [DT_SERVE_PLAN] = {"plan.json", false, true},
 };
 

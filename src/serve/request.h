@@ -3,7 +3,7 @@
  * What a request asks for, and whether it may: the only reader of what comes from outside (fuzzed).
  *
  *     GET /TOKEN/                          the page, and page.css, page.js, keys.json beside it
- *     GET /TOKEN/plan.json?set=KEY%3DVALUE&...     and simulate.json: answers as files
+ *     GET /TOKEN/plan.json?set=KEY%3DVALUE&...     and simulate.json, report.html
  *     POST /TOKEN/answer  set=KEY%3DVALUE&effort=quick&client=f00&side=a&turn=7
  *
  * A form's text (application/x-www-form-urlencoded) is that of the query or of the body. */
@@ -29,6 +29,7 @@ enum dt_serve_path {
     DT_SERVE_KEYS,   /* what the page can set, and how it stands in the job */
     DT_SERVE_ANSWER, /* POST: the answer to a setting, for the page */
     DT_SERVE_RESULT, /* `simulate --json` of a setting */
+    DT_SERVE_REPORT, /* a page about the answer, of its own */
     DT_SERVE_PLAN,   /* plan.json of a setting */
     DT_SERVE_PATH_N
 };

@@ -70,6 +70,7 @@ static const struct {
     [DT_SERVE_KEYS] = {"application/json", NULL},
     [DT_SERVE_ANSWER] = {"application/json", NULL},
     [DT_SERVE_RESULT] = {"application/json", "simulate.json"},
+    [DT_SERVE_REPORT] = {"text/html; charset=utf-8", NULL},
     [DT_SERVE_PLAN] = {"application/json", "plan.json"},
 };
 
@@ -138,7 +139,11 @@ static enum MHD_Result send_answer(struct MHD_Connection *c, const struct visit 
     struct MHD_Response *r =
         MHD_create_response_from_buffer(v->text_len, bytes.out, MHD_RESPMEM_MUST_COPY);
 
-    return respond(c, v->http, kinds[v->path].type, kinds[v->path].file, POLICY("'none'"), r);
+    if (v->http != 200) /* an error */
+        return respond(c, v->http, "application/json", NULL, POLICY("'none'"), r);
+    /* the report is one file with its script in it, and asks nobody for anything */
+    return respond(c, v->http, kinds[v->path].type, kinds[v->path].file,
+                   v->path == DT_SERVE_REPORT ? POLICY("'unsafe-inline'") : POLICY("'none'"), r);
 }
 
 /* The visit has its answer, and its connection goes on. */
