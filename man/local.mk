@@ -21,4 +21,5 @@ dist_man_MANS += \
 	man/disttrain-simulate.1 \
 	man/disttrain-trace.1 \
 	man/disttrain-train.1 \
+	man/disttrain-whatif.1 \
 	man/disttrain.1

@@ -8,6 +8,7 @@ check_PROGRAMS += \
 	tests/test_accuracy \
 	tests/test_algorithms \
 	tests/test_assign \
+	tests/test_axes \
 	tests/test_base \
 	tests/test_boundary \
 	tests/test_chart \
@@ -89,6 +90,7 @@ check_PROGRAMS += \
 	tests/test_shard_print \
 	tests/test_simulate \
 	tests/test_step_memory \
+	tests/test_sweep \
 	tests/test_tensorboard \
 	tests/test_timeline \
 	tests/test_trace_perfetto \
@@ -239,7 +241,9 @@ SHELL_TESTS = \
 	tests/test_trace.sh \
 	tests/test_train_cli.sh \
 	tests/test_train_mpi.sh \
-	tests/test_supervisor.sh
+	tests/test_supervisor.sh \
+	tests/test_whatif.sh \
+	tests/test_whatif_target.sh
 
 TESTS += $(check_PROGRAMS) $(SHELL_TESTS)
 TEST_EXTENSIONS = .sh
@@ -292,6 +296,7 @@ $(DEVICE_MODULES): tests/device_module.c src/kernels/device.h
 # tests/fuzz/fuzz_X.c defines LLVMFuzzerTestOneInput; tests/fuzz/corpus/X/ are its seeds.  Add X to
 # FUZZ_TARGETS, and its _SOURCES and _LDFLAGS as below.
 FUZZ_TARGETS = \
+	tests/fuzz/fuzz_axes \
 	tests/fuzz/fuzz_csv \
 	tests/fuzz/fuzz_doc \
 	tests/fuzz/fuzz_hf \
@@ -330,6 +335,8 @@ FUZZ_LINK =
 fuzz:
 	@echo 'configure with CC=clang --enable-fuzzing --enable-asan --enable-ubsan' >&2; exit 1
 endif
+tests_fuzz_fuzz_axes_SOURCES = tests/fuzz/fuzz_axes.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_axes_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_csv_SOURCES = tests/fuzz/fuzz_csv.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_csv_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_doc_SOURCES = tests/fuzz/fuzz_doc.c $(FUZZ_DRIVER)

@@ -97,6 +97,24 @@ bool dt_number_int(const char *s, int64_t *out)
     return true;
 }
 
+bool dt_number_count(const char *s, double *out)
+{
+    static const char suffixes[] = "KMBGTQ";
+    static const double factors[] = {1e3, 1e6, 1e9, 1e9, 1e12, 1e15};
+    double v;
+    size_t n = dt_number_scan(s, &v);
+    const char *suffix = n > 0 && s[n] ? strchr(suffixes, s[n] == 'k' ? 'K' : s[n]) : NULL;
+
+    if (n == 0 || (s[n] && (!suffix || s[n + 1])))
+        return false;
+    if (suffix)
+        v *= factors[suffix - suffixes];
+    if (!(v > 0) || !isfinite(v))
+        return false;
+    *out = v;
+    return true;
+}
+
 bool dt_number_ns(double ns, int64_t *out)
 {
     if (!(ns > -0.5 && ns < (double)DT_TIME_MAX_NS))

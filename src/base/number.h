@@ -19,6 +19,10 @@ bool dt_number_double(const char *s, double *out);
 /* The whole text must be a decimal integer in range. */
 bool dt_number_int(const char *s, int64_t *out);
 
+/* The whole text is a number above 0, with or without a suffix: K (thousand), M (million), B or G (10^9), T (10^12) or
+ * Q (10^15), such as "1T", "2.5M", "500B", "1e12"; false (and *out untouched) if not. */
+bool dt_number_count(const char *s, double *out);
+
 /* Times are whole nanoseconds below this, 104 days: doubles hold them exactly, and a thousand of
  * them can be added up. */
 #define DT_TIME_MAX_NS (INT64_C(1) << 53)

@@ -72,7 +72,7 @@ static enum dt_status serve(struct dt_cli *cli, struct dt_cli_served *d, const c
     DT_TRY(dt_cli_int(cli, "port", 0, 65535, PORT, &port, err));
     o.port = (int)port;
     /* read once, here: the workers begin with it */
-    DT_TRY(dt_points_check(d->points, d->overrides, d->n_overrides, err));
+    DT_TRY(dt_points_check(d->points, d->overrides, d->n_overrides, NULL, NULL, err));
     DT_TRY(watch_signals(err));
     DT_TRY(dt_serve_open(&o, &program, err, &s));
     greet(d, dt_serve_url(s), o.host != NULL);

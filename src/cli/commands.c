@@ -7,6 +7,7 @@
 #define COMMANDS(X)                                                                                \
     X(plan)                                                                                        \
     X(simulate)                                                                                    \
+    X(whatif)                                                                                      \
     X(train)                                                                                       \
     X(eval)                                                                                        \
     X(sample)                                                                                      \

@@ -28,6 +28,7 @@ disttrain_SOURCES = \
 	src/cli/cmd_simulate.c \
 	src/cli/cmd_trace.c \
 	src/cli/cmd_train.c \
+	src/cli/cmd_whatif.c \
 	src/cli/commands.c \
 	src/cli/compare.h \
 	src/cli/compare_check.c \
@@ -83,7 +84,15 @@ disttrain_SOURCES = \
 	src/cli/train_summary.c \
 	src/cli/train_summary.h \
 	src/cli/trained.c \
-	src/cli/trained.h
+	src/cli/trained.h \
+	src/cli/whatif.h \
+	src/cli/whatif_chart.c \
+	src/cli/whatif_engine.c \
+	src/cli/whatif_print.c \
+	src/cli/whatif_ranks.c \
+	src/cli/whatif_run.c \
+	src/cli/whatif_setup.c \
+	src/cli/whatif_target.c
 disttrain_LDADD = $(DT_KERNEL_LIBS) libdtserve.a $(DT_LIBS) $(SERVE_LIBS)
 
 # The completion is printed by the program itself.

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/mem.h"
 
 #include <string.h>
@@ -47,6 +48,7 @@ static void timed_part(const struct dt_cluster *c, struct dt_cluster *out)
     out->nodes = 1;
     memset(out->name, 0, sizeof out->name);
     out->mem_bytes = out->mem_reserve_bytes = out->mtbf_gpu_hours = 0;
+    out->price_per_gpu_hour = out->watts_per_gpu = out->pue = out->grams_co2_per_kwh = 0;
 }
 
 static bool same_times(const struct dt_cluster *a, const struct dt_cluster *b)
@@ -220,13 +222,16 @@ void dt_points_close(struct dt_points *p)
 }
 
 enum dt_status dt_points_check(struct dt_points *p, const char *const *overrides, int n,
-                               struct dt_error *err)
+                               dt_point_visit_fn *visit, void *ctx, struct dt_error *err)
 {
     struct open_point o;
+    enum dt_status st = DT_OK;
 
     DT_TRY(open_session(p, overrides, n, err, &o));
+    if (visit)
+        st = visit(ctx, &o.s, NULL, err);
     close_session(&o);
-    return DT_OK;
+    return st;
 }
 
 enum dt_status dt_points_keep_plan(struct dt_points *p, const struct dt_plan *plan,
@@ -239,6 +244,11 @@ enum dt_status dt_points_keep_plan(struct dt_points *p, const struct dt_plan *pl
     p->plan_text = text;
     snprintf(p->plan_file, sizeof p->plan_file, "the plan that is kept");
     return DT_OK;
+}
+
+uint64_t dt_points_plan_digest(const struct dt_points *p)
+{
+    return dt_hash_text(DT_HASH_START, p->plan_text ? p->plan_text : "");
 }
 
 /* ---- evaluation ---- */

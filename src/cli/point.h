@@ -53,12 +53,15 @@ enum dt_status dt_points_open(const char *job, const char *plan_file, struct dt_
 enum dt_status dt_points_open_text(const char *name, const char *text, struct dt_error *err,
                                    struct dt_points **out);
 void dt_points_close(struct dt_points *p);
-/* Is the job valid with these, and the profile complete?  Nothing is planned; what is read for it is kept. */
+/* Is the job valid with these, and the profile complete?  Nothing is planned; what is read for it is kept.  `visit`
+ * (NULL: nobody) sees a session without plans and no simulation. */
 enum dt_status dt_points_check(struct dt_points *p, const char *const *overrides, int n,
-                               struct dt_error *err);
+                               dt_point_visit_fn *visit, void *ctx, struct dt_error *err);
 /* From here on no plan is searched for: points are evaluated with this one, as with `simulate --plan FILE`. */
 enum dt_status dt_points_keep_plan(struct dt_points *p, const struct dt_plan *plan,
                                    struct dt_error *err);
+/* Of the plan that is kept or beside the job; the same for all jobs without one. */
+uint64_t dt_points_plan_digest(const struct dt_points *p);
 /* A point that is refused is DT_OK, not feasible, and says why; it fails when memory runs out or the visitor does. */
 enum dt_status dt_point_eval(struct dt_points *p, const struct dt_point_request *q,
                              struct dt_error *err, struct dt_point *out);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Rows of a result, described once: a table for people and an array of objects in JSON are both made of
- * one list of fields.
+ * Rows of a result, described once: a table for people, an array of objects in JSON and comma-separated values are all
+ * made of one list of fields.
  *
  *     static void line(struct dt_cli_rows *r, const struct dt_compare_line *l)
  *     {
@@ -21,12 +21,17 @@
 #define DT_CLI_ROWS_H
 
 #include "base/json.h"
+#include "base/text.h"
 #include "cli/table.h"
 
 enum { DT_CLI_COLUMNS_MAX = 32 };
 
 struct dt_cli_rows {
     struct dt_json *json; /* NULL = a table */
+    struct dt_text
+        *csv; /* or comma-separated values (RFC 4180): the keys, then a line for each row */
+    struct dt_text keys;
+    int fields; /* of the row so far */
     struct dt_cli_table cells;
     char heads[DT_CLI_COLUMNS_MAX][64];
     int rows, cols;
@@ -34,6 +39,8 @@ struct dt_cli_rows {
 };
 
 void dt_cli_rows_table(struct dt_cli_rows *r);
+/* Into `out`, which has the rows from dt_cli_rows_end() on. */
+void dt_cli_rows_csv(struct dt_cli_rows *r, struct dt_text *out);
 /* The member `key` of the object that is open; NULL: the array is the value that is due. */
 void dt_cli_rows_json(struct dt_cli_rows *r, struct dt_json *j, const char *key);
 /* A table without rows has its heads only: the fields of a row that came last are taken back. */

@@ -24,6 +24,8 @@ libdtcore_a_SOURCES = \
 	src/core/job/job.c \
 	src/core/job/job.h \
 	src/core/job/job_auto.c \
+	src/core/job/job_axes.c \
+	src/core/job/job_axes.h \
 	src/core/job/job_inputs.c \
 	src/core/job/job_internal.h \
 	src/core/job/job_plan.c \

@@ -52,6 +52,8 @@ libdtreport_a_SOURCES = \
 	src/report/runs_open.h \
 	src/report/sanity.c \
 	src/report/sanity.h \
+	src/report/sweep.c \
+	src/report/sweep.h \
 	src/report/timeline_draw.h \
 	src/report/timeline_svg.c \
 	src/report/timeline_text.c \

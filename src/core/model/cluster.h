@@ -26,6 +26,11 @@ struct dt_cluster {
     double nic_latency_s;
     double fabric_oversubscription; /* 1 = full bisection */
     double mtbf_gpu_hours;          /* 0 = failures not modelled */
+    /* what it costs: 0 = not stated, and nothing is taken for it (pue: 1, the GPUs' own share) */
+    double price_per_gpu_hour; /* in whatever currency */
+    double watts_per_gpu;      /* while it trains, with its share of the node */
+    double pue;                /* power of the building / power of the nodes */
+    double grams_co2_per_kwh;
 };
 static inline int dt_cluster_gpus(const struct dt_cluster *c)
 {

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Pictures of a sweep: time over what varies, the front marked; with a price also money over time. */
+#include "cli/whatif.h"
+
+#include "base/number.h"
+#include "base/text.h"
+#include "report/chart.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { SERIES_MAX = 8, WIDTH = 760, HEIGHT = 420 };
+
+struct lines { /* one for each group of points */
+    int n;
+    int of[SERIES_MAX + 1]; /* group */
+    char name[SERIES_MAX + 1][160];
+    double *x, *y, *low, *high; /* [points], by series */
+    const char **label;
+    bool *front;
+    struct dt_chart_series series[SERIES_MAX + 1];
+};
+
+/* The axis that is drawn along: the size, or the first that has numbers; -1: none. */
+static int along(const struct dt_whatif *w)
+{
+    double v;
+
+    if (w->size_axis >= 0)
+        return w->size_axis;
+    for (int a = 0; a < w->n_axes; a++) {
+        bool numbers = w->n > 0;
+
+        for (int i = 0; i < w->n && numbers; i++)
+            numbers = dt_number_scan(w->point[i].value[a], &v) > 0;
+        if (numbers)
+            return a;
+    }
+    return -1;
+}
+
+static double place_of(const struct dt_whatif *w, const struct dt_whatif_point *p, int i, int axis)
+{
+    double v = NAN;
+
+    if (axis >= 0 && axis == w->size_axis)
+        return p->r.feasible ? p->r.gpus : NAN;
+    if (axis < 0)
+        return i + 1;
+    dt_number_scan(p->value[axis], &v);
+    return v;
+}
+
+static bool same_line(const struct dt_whatif *w, const struct dt_whatif_point *a,
+                      const struct dt_whatif_point *b, int axis)
+{
+    for (int k = 0; k < w->n_axes; k++)
+        if (k != axis && strcmp(a->value[k], b->value[k]) != 0)
+            return false;
+    return true;
+}
+
+static void name_line(const struct dt_whatif *w, const struct dt_whatif_point *p, int axis,
+                      char *buf, size_t size)
+{
+    size_t n = 0;
+
+    buf[0] = '\0';
+    for (int k = 0; k < w->n_axes && n < size; k++)
+        if (k != axis)
+            n += (size_t)snprintf(buf + n, size - n, "%s%s=%s", n > 0 ? " " : "", w->axis[k].key,
+                                  p->value[k]);
+}
+
+/* Which line each point is of; more than are told apart are one. */
+static bool find_lines(const struct dt_whatif *w, int axis, struct lines *l, int *line)
+{
+    const struct dt_whatif_point *first[SERIES_MAX];
+
+    l->n = 0;
+    for (int i = 0; i < w->n && !w->sample; i++) {
+        line[i] = -1;
+        for (int k = 0; k < l->n && line[i] < 0; k++)
+            if (same_line(w, first[k], &w->point[i], axis))
+                line[i] = k;
+        if (line[i] >= 0)
+            continue;
+        if (l->n == SERIES_MAX)
+            break;
+        name_line(w, &w->point[i], axis, l->name[l->n], sizeof l->name[0]);
+        first[l->n] = &w->point[i];
+        line[i] = l->n++;
+        if (i + 1 == w->n)
+            return true;
+    }
+    if (!w->sample && w->n > 0 && line[w->n - 1] >= 0)
+        return true;
+    l->n = 1; /* a cloud of points */
+    snprintf(l->name[0], sizeof l->name[0], "points");
+    for (int i = 0; i < w->n; i++)
+        line[i] = 0;
+    return false;
+}
+
+static enum dt_status make_room(struct lines *l, int n, struct dt_error *err)
+{
+    size_t count = (size_t)n + 1;
+
+    l->x = dt_malloc(4 * count * sizeof *l->x);
+    l->label = dt_calloc(count, sizeof *l->label);
+    l->front = dt_calloc(count, sizeof *l->front);
+    if (!l->x || !l->label || !l->front)
+        return dt_error_nomem(err, "a chart");
+    l->y = l->x + count;
+    l->low = l->y + count;
+    l->high = l->low + count;
+    return DT_OK;
+}
+
+static void free_room(struct lines *l)
+{
+    dt_free(l->x);
+    dt_free((void *)l->label);
+    dt_free(l->front);
+}
+
+enum what { TIME, MONEY };
+
+static void fill(const struct dt_whatif *w, const int *line, bool joined, int axis, enum what what,
+                 struct lines *l)
+{
+    bool days = w->goal.tokens > 0;
+    int at = 0;
+
+    for (int k = 0; k < l->n; k++) {
+        struct dt_chart_series *s = &l->series[k];
+
+        memset(s, 0, sizeof *s);
+        s->name = l->n > 1 || !joined ? l->name[k] : NULL;
+        s->mark = joined && what == TIME ? DT_CHART_LINE_AND_POINTS : DT_CHART_POINTS;
+        s->x = l->x + at;
+        s->y = l->y + at;
+        s->low = l->low + at;
+        s->high = l->high + at;
+        s->front = l->front + at;
+        s->label = l->label + at;
+        for (int i = 0; i < w->n; i++) {
+            const struct dt_whatif_point *p = &w->point[i];
+            const struct dt_sweep_result *r = &p->r;
+
+            if (line[i] != k || !r->feasible)
+                continue;
+            l->x[at] = what == MONEY ? p->days : place_of(w, p, i, axis);
+            l->y[at] = what == MONEY ? p->money : days ? p->days : r->iteration_s;
+            l->low[at] = what == MONEY ? p->money_low : days ? p->days_low : r->iteration_s_p10;
+            l->high[at] = what == MONEY ? p->money_high : days ? p->days_high : r->iteration_s_p90;
+            l->front[at] = p->front;
+            l->label[at] = p->label;
+            s->n++;
+            at++;
+        }
+    }
+}
+
+static bool wide(const struct lines *l, bool of_x)
+{
+    double least = INFINITY, most = 0;
+
+    for (int k = 0; k < l->n; k++)
+        for (int i = 0; i < l->series[k].n; i++) {
+            double v = of_x ? l->series[k].x[i] : l->series[k].y[i];
+
+            least = v < least ? v : least;
+            most = v > most ? v : most;
+        }
+    return least > 0 && most > 8 * least;
+}
+
+static enum dt_status draw(const struct dt_whatif *w, struct lines *l, int axis, enum what what,
+                           struct dt_error *err, char **out)
+{
+    bool days = w->goal.tokens > 0;
+    const char *x = axis < 0 ? "point" : axis == w->size_axis ? "GPUs" : w->axis[axis].key;
+    const char *name = strrchr(w->job.name, '/') ? strrchr(w->job.name, '/') + 1 : w->job.name;
+    struct dt_chart_rule rules[1];
+    struct dt_chart c = {.series = l->series, .n_series = l->n, .width = WIDTH, .height = HEIGHT};
+    char title[320];
+
+    snprintf(title, sizeof title, "%.200s: %s over %s", name,
+             what == MONEY ? "money"
+             : days        ? "days"
+                           : "time of an iteration",
+             what == MONEY ? "days" : x);
+    c.title = title;
+    c.summary = "Whiskers are 80 % intervals; marked points are on the front.";
+    c.x = (struct dt_chart_axis){.label = what == MONEY ? "time" : x,
+                                 .unit = what == MONEY ? "days" : NULL,
+                                 .log = wide(l, true)};
+    c.y = (struct dt_chart_axis){.label = what == MONEY ? "money" : "time",
+                                 .unit = what == MONEY ? NULL
+                                         : days        ? "days"
+                                                       : "s",
+                                 .log = wide(l, false)};
+    c.rules = rules;
+    if (what == MONEY ? w->goal.budget > 0 : w->goal.days > 0 && days)
+        rules[c.n_rules++] =
+            (struct dt_chart_rule){.name = what == MONEY ? "budget" : "deadline",
+                                   .at = what == MONEY ? w->goal.budget : w->goal.days};
+    return dt_chart_svg(&c, DT_CHART_FRAGMENT, what == MONEY ? "money" : "time", err, out);
+}
+
+/* A file of one or two charts, one below the other. */
+static enum dt_status frame(char *const *chart, int n, struct dt_error *err, char **out)
+{
+    struct dt_text t = {0};
+    char *style;
+
+    DT_TRY(dt_chart_page_style(err, &style));
+    dt_text_add(&t,
+                "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\">\n<style>",
+                WIDTH, n * HEIGHT);
+    for (size_t i = 0, len = strlen(style); i < len; i += 256)
+        dt_text_add(&t, "%.256s", style + i);
+    dt_text_add(&t, "</style>\n");
+    for (int k = 0; k < n; k++) {
+        dt_text_add(&t, "<g transform=\"translate(0 %d)\">\n", k * HEIGHT);
+        for (size_t i = 0, len = strlen(chart[k]); i < len; i += 256)
+            dt_text_add(&t, "%.256s", chart[k] + i);
+        dt_text_add(&t, "</g>\n");
+    }
+    dt_text_add(&t, "</svg>\n");
+    dt_free(style);
+    return dt_text_finish(&t, err, out);
+}
+
+enum dt_status dt_whatif_svg(const struct dt_whatif *w, struct dt_error *err, char **out)
+{
+    struct lines l = {0};
+    int *line = dt_malloc((size_t)w->n * sizeof *line + 1), axis = along(w), n = 0;
+    bool joined, priced = false;
+    char *chart[2] = {NULL, NULL};
+    enum dt_status st = line ? make_room(&l, w->n, err) : dt_error_nomem(err, "a chart");
+
+    if (st == DT_OK) {
+        joined = find_lines(w, axis, &l, line);
+        for (int i = 0; i < w->n; i++)
+            priced |= isfinite(w->point[i].money) && isfinite(w->point[i].days);
+        for (enum what what = TIME; what <= MONEY && st == DT_OK; what++) {
+            if (what == MONEY && (!priced || w->goal.tokens == 0))
+                break;
+            fill(w, line, joined, axis, what, &l);
+            st = draw(w, &l, axis, what, err, &chart[n++]);
+        }
+    }
+    if (st == DT_OK)
+        st = frame(chart, n, err, out);
+    dt_free(chart[0]);
+    dt_free(chart[1]);
+    free_room(&l);
+    dt_free(line);
+    return st;
+}

@@ -1,0 +1,156 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+# Sweeps: every point is what simulate says of it; as many processes or ranks as one likes give the same bytes; what was
+# interrupted goes on; what is refused says why.
+: "${DISTTRAIN:=./disttrain}" "${srcdir:=.}"
+. "$srcdir/tests/shell.sh"
+job="mllm-9b-96 search.effort=quick"
+vary='--vary cluster.nodes=1,3,6 --vary train.global_batch=16,32'
+whatif() { "$DISTTRAIN" whatif "$@" </dev/null; }
+# COLUMN FILE: the values of a column without quoted commas before it
+column() { awk -F, -v name="$1" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) c = i; next } { print $c }' "$2"; }
+
+# ---- the oracle: simulate, point by point ----
+# shellcheck disable=SC2086 # the options are words
+expect 0 "6 points over cluster.nodes and train.global_batch" "$DISTTRAIN" whatif $job $vary --runs sweep.db --csv grid.csv -j 2
+check "a row for each point" '[ "$(wc -l <grid.csv)" -eq 7 ]'
+member() { sed -n "s/^  \"$1\": \([^,]*\),*$/\1/p" one; }
+for nodes in 1 3 6; do
+    for batch in 16 32; do
+        # shellcheck disable=SC2086
+        "$DISTTRAIN" simulate $job --no-runs --json cluster.nodes=$nodes train.global_batch=$batch >one 2>err
+        grep "^$nodes,$batch," grid.csv >row
+        if grep -q '^[0-9]*,[0-9]*,true,' row; then
+            want=
+            for m in iteration_s iteration_s_p10 iteration_s_p90 mfu mfu_cluster tokens_per_s samples_per_s \
+                bubble_fraction exposed_comm_s goodput; do want="$want,$(member $m)"; done
+            check "nodes $nodes, batch $batch: $want is in $(cat row)" 'grep -qF -- "$want" row'
+            check "nodes $nodes: GPUs" 'grep -q ",quick,$(member gpus),$(member gpus_used)," row'
+        else
+            check "nodes $nodes, batch $batch is refused by both: $(cat row)" \
+                '! [ -s one ] && grep -q "no plan fits\|does not fit" row && grep -q "no plan fits\|does not fit" err'
+        fi
+    done
+done
+check "some fit, some do not" 'column feasible grid.csv | grep -q true'
+
+# ---- however many work on it ----
+# shellcheck disable=SC2086
+for j in 1 2 5; do whatif $job $vary --no-runs --csv - -j $j >"j$j.csv" 2>err || bad "-j $j"; done
+check "-j 1 is -j 2 and -j 5" 'cmp j1.csv grid.csv && cmp j1.csv j2.csv && cmp j1.csv j5.csv'
+
+# ---- going on ----
+# shellcheck disable=SC2086
+expect 0 "6 of them from sweep 1 of sweep.db" "$DISTTRAIN" whatif $job $vary --runs sweep.db --csv again.csv
+check "from the file they are the same" 'cmp grid.csv again.csv'
+# shellcheck disable=SC2086
+expect 0 '"evaluated": 2,' "$DISTTRAIN" whatif $job --vary cluster.nodes=1,3,6,9 --vary train.global_batch=16,32 \
+    --runs sweep.db --json
+check "and more values are more points of the same sweep" 'grep -q "\"from_runs_file\": 6" out && grep -q "\"sweep\": 1" out'
+# shellcheck disable=SC2086
+expect 0 '"evaluated": 6,' "$DISTTRAIN" whatif $job $vary --runs sweep.db --again --json
+# another job, other samples, another plan: another sweep
+for other in "simulate.seed=2" "cluster.nic_latency=1us" "train.recompute=full"; do
+    # shellcheck disable=SC2086
+    expect 0 '"from_runs_file": 0' "$DISTTRAIN" whatif $job "$other" --vary cluster.nodes=6 --runs sweep.db --json
+done
+# a profile that changes under the same name: its results are others
+for content in a800 a100; do
+    cp "$srcdir/traces/profiles/$content.sql" mine.sql
+    # shellcheck disable=SC2086
+    expect 0 '"evaluated": 1' "$DISTTRAIN" whatif $job profile=./mine.sql --vary cluster.nodes=6 --runs sweep.db --json
+done
+
+# Until some points are there: each takes a few hundred bytes, the empty tables five pages or so.
+wait_for_points() {
+    for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30; do
+        [ "$(cat "$1" 2>/dev/null | wc -c)" -gt 70000 ] && return
+        sleep 0.3
+    done
+}
+# SIGKILL in the middle: nothing is lost but what was at work; its processes end; the same command goes on
+big='--vary cluster.nodes=3..10 --vary train.global_batch=16,32,48,64 --vary simulate.seed=1..2'
+# shellcheck disable=SC2086
+"$DISTTRAIN" whatif $job $big --runs killed.db -j 2 --csv killed.csv >out 2>err </dev/null &
+pid=$!
+wait_for_points killed.db
+children=$(pgrep -P $pid)
+kill -KILL $pid
+wait $pid 2>/dev/null
+check "it was killed before its end" '[ ! -s killed.csv ]'
+for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+    # shellcheck disable=SC2086
+    kill -0 $children 2>/dev/null || break
+    sleep 0.5
+done
+# shellcheck disable=SC2086
+check "its processes end with it" '! kill -0 $children 2>/dev/null'
+# shellcheck disable=SC2086
+expect 0 "" "$DISTTRAIN" whatif $job $big --runs killed.db -j 2 --csv resumed.csv --json
+evaluated=$(sed -n 's/.*"evaluated": \([0-9]*\).*/\1/p' out) kept=$(sed -n 's/.*"from_runs_file": \([0-9]*\).*/\1/p' out)
+check "it went on: $kept kept, $evaluated evaluated" '[ "$kept" -gt 0 ] && [ $((kept + evaluated)) -eq 64 ]'
+# shellcheck disable=SC2086
+whatif $job $big --no-runs --csv - -j 2 >whole.csv
+check "and has what an undisturbed sweep has" 'cmp whole.csv resumed.csv'
+
+# SIGINT: says so, and ends as whoever sent it expects
+# shellcheck disable=SC2086
+("$DISTTRAIN" whatif $job $big --runs int.db -j 2 >out 2>err </dev/null & pid=$!; wait_for_points int.db; kill -TERM $pid; wait $pid; echo $? >code)
+check "a signal ends it: $(cat code)" '[ "$(cat code)" -eq 143 ]'
+check "and it says what is there" 'grep -q "interrupted; [0-9]* results* .* in sweep 1 of int.db: the same command goes on" err'
+
+# ---- random samples ----
+set -- --vary 'cluster.nodes=3..12' --vary 'cluster.nic_latency=1..100* us'
+# shellcheck disable=SC2086
+expect 0 "9 points of a Latin hypercube, seed 7, over" "$DISTTRAIN" whatif $job --sample 9 --seed 7 "$@" --no-runs --csv lh.csv
+check "all are evaluated" '[ "$(column feasible lh.csv | grep -c true)" -eq 9 ]'
+
+# ---- keeping the plan ----
+# shellcheck disable=SC2086
+"$DISTTRAIN" plan $job -o plan.json >/dev/null
+# shellcheck disable=SC2086
+expect 0 "" "$DISTTRAIN" whatif $job --keep-plan --vary train.global_batch=64,96 --no-runs --csv kept.csv
+for batch in 64 96; do
+    # shellcheck disable=SC2086
+    "$DISTTRAIN" simulate mllm-9b-96 --plan plan.json --no-runs --json train.global_batch=$batch >one
+    check "the kept plan at batch $batch is simulate --plan's" 'grep "^$batch,true,none," kept.csv | grep -qF ",$(member iteration_s),"'
+done
+# shellcheck disable=SC2086
+expect 0 "" "$DISTTRAIN" whatif mllm-9b-96 --plan plan.json --vary train.global_batch=64,96 --no-runs --csv file.csv
+check "and is the plan file's" '[ "$(column iteration_s kept.csv)" = "$(column iteration_s file.csv)" ]'
+
+# ---- refused points are rows, refused commands are errors ----
+expect 0 "gpus: 100 is not a multiple of the 8 GPUs of a node; use 96 or 104" "$DISTTRAIN" whatif $job --gpus 96,100 --no-runs --csv -
+expect 0 "no such preset\|no profile\|nosuch" "$DISTTRAIN" whatif $job --vary profile=a800,nosuch --no-runs
+expect 2 "has no key \"cluster.nods\"" "$DISTTRAIN" whatif $job --vary cluster.nods=1,2
+expect 2 "both stated and varied" "$DISTTRAIN" whatif $job cluster.nodes=3 --vary cluster.nodes=1,2
+expect 2 "varies twice" "$DISTTRAIN" whatif $job --gpus 8 --vary cluster.nodes=1,2
+expect 2 "varies twice" "$DISTTRAIN" whatif $job --vary cluster.nodes=3 --vary cluster.nodes=1,2
+expect 2 "nothing varies" "$DISTTRAIN" whatif mllm-9b-96
+expect 2 "nothing varies; add" "$DISTTRAIN" whatif mllm-9b-96 --sample 5 --tokens 1T
+expect 2 "missing between commas" "$DISTTRAIN" whatif mllm-9b-96 --vary cluster.nodes=1,,2
+expect 2 "a grid needs the step" "$DISTTRAIN" whatif mllm-9b-96 --vary simulate.jitter=0.0..0.1
+expect 2 "nosuch" "$DISTTRAIN" whatif nosuch --gpus 8
+expect 2 "not a runs file" "$DISTTRAIN" whatif $job --gpus 96 --runs "$srcdir/COPYING"
+expect 2 "standard output\|stdout" "$DISTTRAIN" whatif $job --gpus 96 --csv - --json
+
+# ---- a picture ----
+# shellcheck disable=SC2086
+expect 0 "" "$DISTTRAIN" whatif $job --gpus 48,96 --no-runs --svg picture.svg
+check "an SVG file" 'head -c 5 picture.svg | grep -q "<svg" && grep -q "</svg>" picture.svg'
+if command -v xmllint >/dev/null 2>&1; then check "well-formed" 'xmllint --noout picture.svg'; fi
+
+# ---- over ranks ----
+if [ "${HAVE_MPI-yes}" != no ] && command -v mpirun >/dev/null 2>&1; then
+    . "$srcdir/tests/mpirun.sh"
+    for ranks in 2 3; do
+        # shellcheck disable=SC2086
+        mpi_run $ranks "$DISTTRAIN" whatif $job $vary --no-runs --csv "ranks$ranks.csv" >out 2>err </dev/null || bad "$ranks ranks"
+        check "$ranks ranks give the bytes of one process" 'cmp grid.csv ranks$ranks.csv'
+    done
+    # shellcheck disable=SC2086
+    mpi_run 2 "$DISTTRAIN" whatif $job $vary --runs sweep.db --json >out 2>err </dev/null || bad "ranks on a runs file"
+    check "ranks go on with what processes have found" 'grep -q "\"evaluated\": 0" out'
+    check "one rank prints" '[ "$(grep -c "\"points\"" out)" -eq 1 ]'
+fi
+totals

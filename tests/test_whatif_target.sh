@@ -1,0 +1,91 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+# Targets: the least cluster against brute force over all sizes; days, money, energy against arithmetic of their own.
+: "${DISTTRAIN:=./disttrain}" "${srcdir:=.}"
+. "$srcdir/tests/shell.sh"
+# at one effort, so that search and brute force see the same plans; 2.1 GPU failures a day at 100 GPUs
+job="mllm-9b-96 train.global_batch=48 search.effort=quick cluster.mtbf_gpu_hours=1100"
+# COLUMN CONDITION FILE: values of a column, of rows that hold
+values() { awk -F, -v name="$1" -v want="$2" 'NR == 1 { for (i = 1; i <= NF; i++) c[$i] = i; next }
+    want == "" || $c[want] == "true" { print $c[name] }' "$3"; }
+
+# ---- days and money of given sizes ----
+# shellcheck disable=SC2086
+expect 0 "" "$DISTTRAIN" whatif $job --tokens 20B --gpus 24..104+8 --no-runs --csv all.csv \
+    cluster.price_per_gpu_hour=2.5 cluster.watts_per_gpu=400 cluster.pue=1.2 cluster.grams_co2_per_kwh=300
+awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) c[$i] = i; next }
+    $c["feasible"] != "true" { next }
+    function off(a, b) { d = a / b - 1; return d > 1e-7 || d < -1e-7 }
+    {
+        iterations = int((20e9 + 48 * 8192 - 1) / (48 * 8192))
+        days = iterations * $c["iteration_s"] / $c["goodput"] / 86400
+        high = iterations * $c["iteration_s_p90"] / $c["goodput"] / 86400
+        money = days * 24 * 2.5 * $c["gpus"]
+        mwh = days * 24 * 400 * 1.2 * $c["gpus"] / 1e6
+        if (off($c["days"], days) || off($c["days_p90"], high) || off($c["days_sure"], high) || off($c["money"], money) ||
+            off($c["energy_mwh"], mwh) || off($c["co2_t"], mwh * 0.3) || !($c["goodput"] < 1)) { print; bad = 1 }
+        n++
+    }
+    END { exit bad || n < 5 }' all.csv >out
+check "days, money, energy and emissions are what arithmetic says" '[ $? -eq 0 ] && ! [ -s out ]'
+
+# ---- the least size: against all of them ----
+least() { # DAYS
+    awk -F, -v days="$1" 'NR == 1 { for (i = 1; i <= NF; i++) c[$i] = i; next }
+        $c["feasible"] == "true" && $c["days_sure"] <= days && (best == "" || $c["gpus"] + 0 < best) { best = $c["gpus"] + 0 }
+        END { print best == "" ? "none" : best }' brute.csv
+}
+# shellcheck disable=SC2086
+expect 0 "" "$DISTTRAIN" whatif $job --tokens 20B --gpus 8..192+8 --no-runs --csv brute.csv
+for days in 60 30 20 12 8 7 6.5 5; do
+    # shellcheck disable=SC2086
+    "$DISTTRAIN" whatif $job --tokens 20B --days $days --no-runs --csv scan.csv >text 2>err </dev/null || bad "--days $days"
+    answer=$(values gpus answer scan.csv)
+    check "the least GPUs for $days days: ${answer:-none} is $(least $days)" '[ "${answer:-none}" = "$(least $days)" ] ||
+        [ "$(least $days)" = none ]'
+    check "and it says so: $(grep "days at" text)" 'grep -q "${answer:-no point meets}" text && grep -q "^searched: clusters of whole nodes of 8 GPUs" text'
+done
+check "more GPUs are not always faster here, or it would prove little" '
+    values days "" brute.csv | awk "last != \"\" && \$1 > last { up++ } \$1 != \"\" { last = \$1 } END { exit !(up > 0) }" ||
+    echo "(every size was faster than the one before)"'
+# another confidence: the median itself, and more
+for confidence in 1 50 95; do
+    # shellcheck disable=SC2086
+    "$DISTTRAIN" whatif $job --tokens 20B --gpus 96 --confidence $confidence --no-runs --csv c$confidence.csv >/dev/null 2>err || bad "confidence"
+done
+check "surer is longer" 'awk -v a="$(values days_sure "" c1.csv)" -v b="$(values days_sure "" c50.csv)" \
+    -v c="$(values days_p90 "" c50.csv)" -v d="$(values days_sure "" c95.csv)" "BEGIN { exit !(a < b && b < c && c < d) }"'
+
+# ---- a budget ----
+# shellcheck disable=SC2086
+expect 0 "" "$DISTTRAIN" whatif $job --tokens 20B --budget 50K --gpus 24..104+8 --no-runs --csv budget.csv cluster.price_per_gpu_hour=2.5
+best=$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) c[$i] = i; next }
+    $c["feasible"] == "true" && $c["money_sure"] <= 50000 && (best == "" || $c["days_sure"] < t) { best = $c["gpus"]; t = $c["days_sure"] }
+    END { print best }' budget.csv)
+check "the fastest for 50K is on $best GPUs: $(values gpus answer budget.csv)" '[ -n "$best" ] && [ "$(values gpus answer budget.csv)" = "$best" ]'
+# shellcheck disable=SC2086
+expect 2 "cluster.price_per_gpu_hour=PRICE; there is no default" "$DISTTRAIN" whatif $job --tokens 20B --budget 2M --no-runs
+# shellcheck disable=SC2086
+expect 0 "the most tokens for 50K" "$DISTTRAIN" whatif $job --budget 50K --gpus 48,96 --no-runs cluster.price_per_gpu_hour=2.5
+# shellcheck disable=SC2086
+expect 0 "no point meets" "$DISTTRAIN" whatif $job --tokens 20B --budget 1 --gpus 96 --no-runs cluster.price_per_gpu_hour=2.5
+check "without a price there is no money" '! "$DISTTRAIN" whatif $job --tokens 20B --gpus 96 --no-runs </dev/null | grep -q money'
+# what failures do
+# shellcheck disable=SC2086
+expect 0 "days do not include failures: the job has" "$DISTTRAIN" whatif $job --tokens 20B --gpus 96 --no-runs simulate.failures.enabled=false
+# shellcheck disable=SC2086
+expect 0 "days include failures of GPUs (one in 1100 GPU hours), checkpoints and restarts" \
+    "$DISTTRAIN" whatif $job --tokens 20B --gpus 96 --no-runs
+
+# ---- two clusters, an answer for each ----
+# shellcheck disable=SC2086
+expect 0 "cluster.nvlink_bandwidth=80 GB/s: at least" "$DISTTRAIN" whatif $job --tokens 20B --days 20 \
+    --vary "cluster.nvlink_bandwidth=80..160*2 GB/s" --no-runs --csv two.csv
+check "two answers" '[ "$(values gpus answer two.csv | wc -l)" -eq 2 ]'
+
+# ---- wrong questions ----
+for wrong in '--tokens 1X' '--tokens -1T' '--tokens 0' '--budget x' '--days 0' '--confidence 100' '--sample 4 --tokens 1T --days 5 --vary simulate.seed=1..9'; do
+    # shellcheck disable=SC2086
+    expect 2 "" "$DISTTRAIN" whatif $job $wrong --no-runs
+done
+totals
