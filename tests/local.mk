@@ -89,6 +89,7 @@ check_PROGRAMS += \
 	tests/test_serve_http \
 	tests/test_shard_print \
 	tests/test_simulate \
+	tests/test_staged \
 	tests/test_step_memory \
 	tests/test_sweep \
 	tests/test_tensorboard \
