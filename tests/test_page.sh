@@ -68,6 +68,7 @@ well_formed two.html
 check "the runs stand side by side" 'grep -q "<h2>Side by side</h2>" two.html && grep -q "run 3</th>" two.html'
 ids=$(grep -o ' id="[^"]*"' two.html | sort | uniq -d)
 check "no id is there twice, of two runs" '[ -z "$ids" ]'
+check "it is said whether the work is the same" 'grep -q "run 3 had the same work to do as run 1" two.html'
 check "two timelines, one scale" '[ "$(grep -o "data-end-ns=\"[0-9]*\"" two.html | sort | uniq -c | awk "{ print \$1 }")" = 2 ]'
 
 # a run without ops has no timeline; a job whose files are gone has no predictions, and the page says why
@@ -94,7 +95,13 @@ expect 0 "" "$DISTTRAIN" report last -o train.html
 well_formed train.html
 check "measured is called measured" 'grep -q "<strong>measured</strong>" train.html && grep -q "The last iteration of the run, measured" train.html'
 check "the rest is called predicted" 'grep -q "What follows is predicted" train.html || grep -q "not on this page" train.html'
+check "who executed the lanes is said" 'grep -q "1 process executed the lanes of 4 in turn" train.html'
 check "processes are no GPUs" '! grep -q "GPUs used" train.html'
+
+expect 0 "" "$DISTTRAIN" simulate job.yaml
+expect 0 "" "$DISTTRAIN" report last-1 last -o both.html --kept-only
+well_formed both.html
+check "other samples are other work" 'grep -q "had other work to do" both.html'
 
 expect 2 "no run" "$DISTTRAIN" report 99
 expect 1 "cannot create" "$DISTTRAIN" report 1 --kept-only -o no/such/page.html

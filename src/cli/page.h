@@ -7,7 +7,7 @@
 #include "cli/session.h"
 #include "report/page.h"
 
-/* From a job that is planned and simulated: memory of stages, contributions, assumptions and the search's plans; with
+/* From a job that is planned and simulated: memory of stages, contributions, assumptions, the plans of the search; with
  * `deep` also sensitivity and stragglers, which take some twenty more timelines.  Arrays and texts go into r->arena. */
 enum dt_status dt_cli_page_fill(struct dt_report_page_run *r, const struct dt_session *s,
                                 const struct dt_sim_result *res, bool deep, struct dt_error *err);

@@ -15,12 +15,15 @@ enum { PARTS_MAX = 15 };
 #define P90 1.2816 /* 90th percentile of a standard normal distribution */
 #define GIB 1073741824.0
 
+/* A text of the page's arena; that memory ran out is asked once, at the end. */
 static const char *keep(struct dt_report_page_run *r, const char *s)
 {
-    return dt_arena_strdup(&r->arena, s);
+    const char *copy = dt_arena_strdup(&r->arena, s);
+
+    r->no_memory |= !copy;
+    return copy ? copy : "";
 }
 
-/* A text of the arena; NULL sticks out when memory ran out, and is looked for once at the end. */
 static const char *print(struct dt_report_page_run *r, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 static const char *print(struct dt_report_page_run *r, const char *fmt, ...)
@@ -62,6 +65,7 @@ static enum dt_status memory(struct dt_report_page_run *r, const struct dt_sessi
     enum dt_status st = dt_run_view_rows(&v, err, &rows, &n, &more);
     if (st == DT_OK)
         w->stage = DT_ARENA_NEW(&r->arena, struct dt_report_stage, n + 1);
+    r->no_memory |= st == DT_OK && !w->stage;
     for (int i = 0; st == DT_OK && w->stage && i < n; i++) {
         const struct dt_run_view_lane *l = &v.lane[rows[i].lane];
         struct dt_report_stage *out = &w->stage[w->n_stage++];
@@ -110,6 +114,7 @@ static void parts(struct dt_report_page_run *r, const struct dt_session *s,
     char text[96];
 
     w->part = DT_ARENA_NEW(&r->arena, struct dt_report_part, PARTS_MAX);
+    r->no_memory |= !w->part;
     for (int i = 0; w->part && i < e->n && i < PARTS_MAX; i++) {
         const struct dt_explain_contribution *c = &e->at[i];
         double seconds = 1e-9 * c->critical_ns;
@@ -147,8 +152,10 @@ static void assumptions(struct dt_report_page_run *r, const struct dt_session *s
 
     r->worked.assumption =
         DT_ARENA_NEW(&r->arena, struct dt_report_assumption, 16 + DT_ERRF_N + DT_COST_CONSTANTS);
-    if (!r->worked.assumption || !t)
+    if (!r->worked.assumption || !t) {
+        r->no_memory = true;
         return;
+    }
     *t = tuning;
     dt_samples_describe(s->job->samples, s->job->model, text, sizeof text);
     assume(r, "samples", keep(r, text), keep(r, s->job->samples->source));
@@ -203,6 +210,7 @@ static void next(struct dt_report_page_run *r, const struct dt_session *s)
     char text[512], recompute[128], zero[128];
 
     w->next = DT_ARENA_NEW(&r->arena, struct dt_report_next, s->search.n);
+    r->no_memory |= !w->next;
     for (int i = 0; w->next && i < s->search.n; i++) {
         const struct dt_plan *p = &s->search.plans[i];
 
@@ -455,10 +463,11 @@ enum dt_status dt_cli_page_fill(struct dt_report_page_run *r, const struct dt_se
     assumptions(r, s);
     if (s->search.plans[0].strategy != DT_STRATEGY_MANUAL)
         next(r, s);
-    if (!deep)
-        return DT_OK;
-    DT_TRY(order(r, s, err));
-    return inputs(r, s, err);
+    if (deep)
+        DT_TRY(order(r, s, err));
+    if (deep)
+        DT_TRY(inputs(r, s, err));
+    return r->no_memory ? dt_error_nomem(err, "a page") : DT_OK;
 }
 
 static enum dt_status visit_search(void *ctx, const struct dt_session *s,
@@ -522,6 +531,8 @@ enum dt_status dt_cli_page_work_out(struct dt_report_page_run *r, struct dt_erro
         st = work_out(r, points, &why);
         dt_points_close(points);
     }
+    if (st == DT_OK && r->no_memory)
+        st = dt_error_nomem(&why, "a page");
     if (st == DT_ERR_NOMEM) {
         if (err)
             *err = why;

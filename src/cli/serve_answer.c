@@ -10,7 +10,6 @@
 #include "base/mem.h"
 #include "cli/page.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { N_QUICK = 2 };
@@ -27,6 +26,7 @@ struct extra {
 static enum dt_status describe(const struct dt_session *s, const struct dt_sim_result *r,
                                struct dt_error *err, struct dt_report_page_run *out)
 {
+    dt_report_page_init(out);
     snprintf(out->job, sizeof(out->job), "%s", s->job->name);
     snprintf(out->version, sizeof(out->version), "%s", PACKAGE_VERSION);
     snprintf(out->name, sizeof(out->name), "simulation");
@@ -34,7 +34,6 @@ static enum dt_status describe(const struct dt_session *s, const struct dt_sim_r
     out->cpu = dt_cluster_is_cpu(&s->job->cluster);
     out->plan = s->search.plans[0];
     out->has_plan = true;
-    out->worked.again_s = NAN;
     DT_TRY(dt_doc_to_json(s->job->doc, err, &out->job_json));
     DT_TRY(dt_session_report_json(s, r, false, 0, err, &out->report_json));
     DT_TRY(dt_report_page_parse(out->report_json, err, out));

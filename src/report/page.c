@@ -12,6 +12,7 @@ static void worked_note(struct dt_text *t, const struct dt_report_page_run *r)
 {
     const struct dt_report_worked_out *w = &r->worked;
     double kept = 1e-9 * (double)r->view.makespan_ns;
+    char again[48], time[48];
 
     if (w->why_not) {
         dt_html_raw(t, "<p class=\"note\">Memory, stragglers, next-best plans, sensitivity and "
@@ -24,24 +25,26 @@ static void worked_note(struct dt_text *t, const struct dt_report_page_run *r)
     if (!isfinite(w->again_s))
         return;
     dt_html_raw(t, "<p class=\"note\">");
+    dt_report_page_seconds(w->again_s, again, sizeof again);
+    dt_report_page_seconds(kept, time, sizeof time);
     if (r->executed)
         dt_html_text(t,
                      "What follows is predicted, from the job and plan that the run keeps. "
-                     "Simulated, its iteration "
-                     "takes %.3f s; the last one took %.3f s (%+.1f %%).",
-                     w->again_s, kept, 100 * (w->again_s / kept - 1));
+                     "Simulated, an iteration takes "
+                     "%s; the last one took %s (%+.1f %%).",
+                     again, time, 100 * (w->again_s / kept - 1));
     else if (fabs(w->again_s / kept - 1) < 1e-6)
-        dt_html_text(t, "What follows was worked out when this page was made, from the job and "
-                        "plan that the run keeps; "
-                        "simulated anew, they give the same iteration.");
+        dt_html_raw(t, "What follows was worked out when this page was made, from the job and plan "
+                       "that the run keeps; "
+                       "simulated anew, they give the same iteration.");
     else
         dt_html_text(t,
                      "What follows was worked out when this page was made, from the job and plan "
                      "that the run keeps. "
-                     "Simulated anew, its first iteration takes %.3f s, not %.3f s (%+.2f %%): "
-                     "profiles, presets or this "
-                     "program have changed since.",
-                     w->again_s, kept, 100 * (w->again_s / kept - 1));
+                     "Simulated anew, the first iteration takes %s, not %s (%+.2f %%): profiles, "
+                     "presets or this program "
+                     "have changed since.",
+                     again, time, 100 * (w->again_s / kept - 1));
     dt_html_raw(t, "</p>\n");
 }
 

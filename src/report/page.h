@@ -10,6 +10,7 @@
 #include "core/cost/cost.h"
 #include "core/model/plan.h"
 #include "report/breakdown.h"
+#include "report/run_summary.h"
 
 /* The single numbers of a run: X(ENUMERATOR, member of its JSON) */
 #define DT_REPORT_NUMBERS(X)                                                                       \
@@ -102,7 +103,8 @@ struct dt_report_page_run {
     bool has_plan;
     struct dt_plan plan;
     char assumed[1024], profile_note[512], plan_changes[1024], device[64];
-    double reorder_s[4]; /* none, inter, intra, both; NaN = not told */
+    double reorder_s[4];           /* none, inter, intra, both; NaN = not told */
+    struct dt_run_summary summary; /* nothing is known in it of what is no run of a runs file */
     char *job_json, *report_json;
     struct dt_run_view view; /* without ops where the run has kept none */
     bool has_spent;
@@ -110,11 +112,14 @@ struct dt_report_page_run {
     char no_spent[256]; /* why not */
     struct dt_report_worked_out worked;
     struct dt_arena arena; /* of what was worked out */
+    bool no_memory;        /* for some of it */
 };
-/* Reads a run of the runs file; nothing is worked out yet. */
+/* Nothing is known. */
+void dt_report_page_init(struct dt_report_page_run *r);
+/* Reads a run of the runs file; nothing is worked out yet.  Nothing is left to free on failure. */
 enum dt_status dt_report_page_read(const struct dt_run_ref *ref, struct dt_error *err,
                                    struct dt_report_page_run *out);
-/* The same from the JSON of a report that is at hand; the view is not filled. */
+/* Numbers from the JSON of a report that is at hand, into what dt_report_page_init made; the view is not filled. */
 enum dt_status dt_report_page_parse(const char *json, struct dt_error *err,
                                     struct dt_report_page_run *out);
 /* Where the time goes, from the view. */
@@ -122,6 +127,9 @@ void dt_report_page_spend(struct dt_report_page_run *r);
 void dt_report_page_free(struct dt_report_page_run *r);
 
 enum { DT_REPORT_PAGE_RUNS_MAX = 16 };
+
+/* "30.989 s", or "15.867 ms" below half a second, into buf; returns buf. */
+char *dt_report_page_seconds(double s, char *buf, size_t size);
 
 /* ---- sections: each adds itself, or nothing where there is nothing to say ---- */
 

@@ -3,6 +3,7 @@
  * The head of a page: the answer, the numbers, what they rest on; several runs side by side. */
 #include "report/page.h"
 
+#include "report/compare.h"
 #include "report/html.h"
 
 #include <math.h>
@@ -34,11 +35,23 @@ static const struct {
     [DT_NUMBER_STEPS] = {"steps trained", "", 1, 0, 0},
 };
 
+char *dt_report_page_seconds(double s, char *buf, size_t size)
+{
+    bool ms = fabs(s) < 0.5;
+
+    snprintf(buf, size, "%.3f %s", ms ? s * 1e3 : s, ms ? "ms" : "s");
+    return buf;
+}
+
 /* "1,296", "30.989 s", "56.66 %" */
 static void as_text(enum dt_report_number k, double v, char *buf, size_t size)
 {
     double x = v * shown[k].scale;
 
+    if (strcmp(shown[k].unit, "s") == 0) {
+        dt_report_page_seconds(x, buf, size);
+        return;
+    }
     if (shown[k].decimals == 0 && fabs(x) < 1e15) {
         char digits[32];
         size_t n = 0;
@@ -162,10 +175,19 @@ static void memory_tile(struct dt_text *t, const struct dt_report_page_run *r)
 {
     const struct dt_report_worked_out *w = &r->worked;
     double unit = r->cpu ? 1048576 : 1073741824, most = 0;
+    double measured = r->summary.v[DT_RUN_memory_bytes_max];
 
     for (int m = 0; m < r->n_modules; m++)
         most = r->module[m].memory_bytes > most ? r->module[m].memory_bytes : most;
     most = w->memory_bytes > most ? w->memory_bytes : most;
+    if (r->executed && measured > 0) {
+        dt_html_raw(t, "<div><dt>");
+        dt_html_text(t, "memory of the fullest %s", r->cpu ? "process" : "GPU");
+        dt_html_raw(t, "</dt><dd>");
+        dt_html_text(t, "%.1f %s", measured / unit, r->cpu ? "MiB" : "GiB");
+        dt_html_raw(t, "</dd><dd class=\"sub\">measured</dd></div>\n");
+        return;
+    }
     if (!(most > 0))
         return;
     dt_html_raw(t, "<div><dt>");
@@ -181,14 +203,22 @@ static void memory_tile(struct dt_text *t, const struct dt_report_page_run *r)
     dt_html_raw(t, "</dd></div>\n");
 }
 
+static void interval_text(const struct dt_report_page_run *r, char *buf, size_t size)
+{
+    char low[48], high[48];
+
+    as_text(DT_NUMBER_P10, r->number[DT_NUMBER_P10], low, sizeof low);
+    as_text(DT_NUMBER_P90, r->number[DT_NUMBER_P90], high, sizeof high);
+    snprintf(buf, size, "80 %% interval %s to %s", low, high);
+}
+
 void dt_report_page_numbers(struct dt_text *t, const struct dt_report_page_run *r)
 {
     char sub[160], other[64];
 
     dt_html_raw(t, "<dl class=\"tiles\">\n");
     if (has_interval(r))
-        snprintf(sub, sizeof sub, "80 %% interval %.3f to %.3f s", r->number[DT_NUMBER_P10],
-                 r->number[DT_NUMBER_P90]);
+        interval_text(r, sub, sizeof sub);
     else
         snprintf(sub, sizeof sub, r->executed ? "measured: mean of the run's steps" : "predicted");
     tile(t, r, DT_NUMBER_ITERATION, sub);
@@ -361,7 +391,10 @@ static void compare_row(struct dt_html_table *b, const struct dt_report_page_run
         any |= told(&runs[i], k);
     if (!any)
         return;
-    dt_html_cell(b, "%s", shown[k].label);
+    dt_html_cell(b, "%s",
+                 k == DT_NUMBER_GPUS_USED && runs[0].cpu ? "processes of the plan"
+                 : k == DT_NUMBER_GPUS && runs[0].cpu    ? "processes that the cluster has room for"
+                                                         : shown[k].label);
     for (int i = 0; i < n; i++)
         if (told(&runs[i], k)) {
             difference(text, sizeof text, &runs[0], &runs[i], k);
@@ -374,6 +407,12 @@ static void compare_row(struct dt_html_table *b, const struct dt_report_page_run
 static void words_row(struct dt_html_table *b, const struct dt_report_page_run *runs, int n,
                       const char *head, size_t offset)
 {
+    bool any = false;
+
+    for (int i = 0; i < n; i++)
+        any |= *((const char *)&runs[i] + offset) != '\0';
+    if (!any)
+        return;
     dt_html_cell(b, "%s", head);
     for (int i = 0; i < n; i++)
         dt_html_cell(b, "%s", (const char *)&runs[i] + offset);
@@ -395,6 +434,9 @@ static void compare_table(struct dt_text *t, const struct dt_report_page_run *ru
     words_row(&b, runs, n, "model", offsetof(struct dt_report_page_run, model));
     words_row(&b, runs, n, "cluster", offsetof(struct dt_report_page_run, cluster));
     words_row(&b, runs, n, "strategy", offsetof(struct dt_report_page_run, strategy));
+    words_row(&b, runs, n, "overrides",
+              offsetof(struct dt_report_page_run, summary.about.overrides));
+    words_row(&b, runs, n, "on", offsetof(struct dt_report_page_run, summary.about.host));
     words_row(&b, runs, n, "started", offsetof(struct dt_report_page_run, started));
     for (int k = 0; k < DT_NUMBER_N; k++)
         compare_row(&b, runs, n, (enum dt_report_number)k);
@@ -435,17 +477,45 @@ static enum dt_status compare_iterations(struct dt_text *t, const struct dt_repo
     return DT_OK;
 }
 
+/* Times of other work are no comparison, and MFUs of other peaks none of efficiency. */
+static void work_note(struct dt_text *t, const struct dt_report_page_run *a,
+                      const struct dt_report_page_run *b)
+{
+    struct dt_run_difference differ[DT_RUN_FACTS_MAX];
+    int n = dt_run_facts_differ(&a->summary.facts, &b->summary.facts, differ);
+    double x = a->summary.peak_flops, y = b->summary.peak_flops;
+
+    dt_html_raw(t, "<li>");
+    switch (dt_compare_work(&a->summary, &b->summary)) {
+    case DT_COMPARE_SAME:
+        dt_html_text(t, "%s had the same work to do as %s.", b->name, a->name);
+        break;
+    case DT_COMPARE_OTHER:
+        dt_html_text(t, "%s had other work to do than %s: their times are not of the same thing.",
+                     b->name, a->name);
+        break;
+    case DT_COMPARE_UNKNOWN:
+        dt_html_text(t, "Whether %s had the same work to do as %s is not known.", b->name, a->name);
+        break;
+    }
+    for (int i = 0; i < n; i++)
+        dt_html_text(t, "%s %s: %s instead of %s", i ? ";" : " They differ in", differ[i].name,
+                     differ[i].b, differ[i].a);
+    dt_html_raw(t, n > 0 ? "." : "");
+    if (x > 0 && y > 0 && fabs(y / x - 1) > 1e-3)
+        dt_html_text(t, " Each MFU is of its own peak: %.4g and %.4g TFLOP/s of a device.",
+                     x * 1e-12, y * 1e-12);
+    dt_html_raw(t, "</li>\n");
+}
+
 enum dt_status dt_report_page_compare(struct dt_text *t, const struct dt_report_page_run *runs,
                                       int n, struct dt_error *err)
 {
     dt_html_raw(t, "<h2>Side by side</h2>\n");
+    dt_html_raw(t, "<ul class=\"note\">\n");
     for (int i = 1; i < n; i++)
-        if (strcmp(runs[i].model, runs[0].model) != 0) {
-            dt_html_raw(
-                t, "<p class=\"note\">The runs are of different models: their times are not of the "
-                   "same work.</p>\n");
-            break;
-        }
+        work_note(t, &runs[0], &runs[i]);
+    dt_html_raw(t, "</ul>\n");
     compare_table(t, runs, n);
     return compare_iterations(t, runs, n, err);
 }

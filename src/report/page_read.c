@@ -4,10 +4,8 @@
 #include "report/page.h"
 
 #include "base/doc.h"
-#include "report/runs_open.h"
 
 #include <math.h>
-#include <sqlite3.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -94,72 +92,6 @@ enum dt_status dt_report_page_parse(const char *json, struct dt_error *err,
 
 /* ---- the runs file ---- */
 
-static enum dt_status copy_text(sqlite3_stmt *s, int column, struct dt_error *err, char **out)
-{
-    const char *text = (const char *)sqlite3_column_text(s, column);
-
-    *out = NULL;
-    if (sqlite3_column_type(s, column) != SQLITE_TEXT || !text || !*text)
-        return DT_OK;
-    *out = dt_strdup(text);
-    return *out ? DT_OK : dt_error_nomem(err, "a run");
-}
-
-static void short_text(sqlite3_stmt *s, int column, char *buf, size_t size)
-{
-    const char *text = (const char *)sqlite3_column_text(s, column);
-
-    snprintf(buf, size, "%s", text ? text : "");
-}
-
-static enum dt_status take_row(sqlite3_stmt *s, struct dt_error *err, struct dt_report_page_run *r,
-                               char **plan)
-{
-    r->executed = strcmp((const char *)sqlite3_column_text(s, 0), "executed") == 0;
-    short_text(s, 1, r->job, sizeof r->job);
-    short_text(s, 5, r->started, sizeof r->started);
-    short_text(s, 6, r->version, sizeof r->version);
-    r->cpu = sqlite3_column_int(s, 7) != 0;
-    DT_TRY(copy_text(s, 2, err, &r->job_json));
-    DT_TRY(copy_text(s, 4, err, &r->report_json));
-    return copy_text(s, 3, err, plan);
-}
-
-static enum dt_status read_row(const struct dt_runs_db *db, int64_t id, struct dt_error *err,
-                               struct dt_report_page_run *r, char **plan)
-{
-    static const char sql[] = "SELECT kind, job_name, job, plan, report, started, version, 0 FROM "
-                              "run WHERE id = ?";
-    static const char with_memory[] =
-        "SELECT kind, job_name, job, plan, report, started, version, (SELECT count(*) FROM memory "
-        "m "
-        "WHERE m.run = run.id AND m.model = 'cpu') FROM run WHERE id = ?";
-    sqlite3_stmt *s = NULL;
-    enum dt_status st;
-
-    if (sqlite3_prepare_v2(db->db, dt_runs_has_table(db, "main", "memory") ? with_memory : sql, -1,
-                           &s, NULL) != SQLITE_OK)
-        return dt_runs_error(db, err);
-    sqlite3_bind_int64(s, 1, id);
-    st = sqlite3_step(s) == SQLITE_ROW ? take_row(s, err, r, plan) : dt_runs_error(db, err);
-    sqlite3_finalize(s);
-    return st;
-}
-
-static enum dt_status read_run(const struct dt_run_ref *ref, struct dt_error *err,
-                               struct dt_report_page_run *r, char **plan)
-{
-    struct dt_runs_db db;
-    enum dt_status st;
-
-    DT_TRY(dt_runs_open(&db, ref->file, err));
-    st = dt_runs_check(&db, "main", ref->file, ref->id, err, NULL, NULL);
-    if (st == DT_OK)
-        st = read_row(&db, ref->id, err, r, plan);
-    dt_runs_close(&db);
-    return st;
-}
-
 void dt_report_page_spend(struct dt_report_page_run *r)
 {
     struct dt_error why = {0};
@@ -169,42 +101,77 @@ void dt_report_page_spend(struct dt_report_page_run *r)
         snprintf(r->no_spent, sizeof r->no_spent, "%.250s", why.message);
 }
 
-static enum dt_status fill(const struct dt_run_ref *ref, struct dt_error *err,
-                           struct dt_report_page_run *r, char **plan)
+static void take_summary(struct dt_report_page_run *r)
 {
-    DT_TRY(read_run(ref, err, r, plan));
+    const struct dt_run_about *a = &r->summary.about;
+
+    snprintf(r->job, sizeof r->job, "%s", a->job_file);
+    snprintf(r->started, sizeof r->started, "%s", a->started);
+    snprintf(r->version, sizeof r->version, "%s", a->version);
+    snprintf(r->cluster, sizeof r->cluster, "%s", a->cluster);
+    snprintf(r->strategy, sizeof r->strategy, "%s", a->strategy);
+    r->executed = strcmp(a->kind, "executed") == 0;
+    r->cpu = strcmp(r->summary.memory_of, "cpu") == 0;
+}
+
+static enum dt_status take_documents(struct dt_run_documents *d, struct dt_error *err,
+                                     struct dt_report_page_run *r)
+{
+    r->job_json = d->job;
+    r->report_json = d->report;
+    d->job = d->report = NULL;
     if (r->report_json)
         DT_TRY(dt_report_page_parse(r->report_json, err, r));
-    if (*plan) {
-        DT_TRY(dt_plan_parse("the run's plan", *plan, strlen(*plan), err, &r->plan));
-        r->has_plan = true;
-        snprintf(r->model, sizeof r->model, "%s", r->plan.model);
-        snprintf(r->cluster, sizeof r->cluster, "%s", r->plan.cluster);
-        snprintf(r->strategy, sizeof r->strategy, "%s", dt_plan_strategy_names[r->plan.strategy]);
-    }
-    DT_TRY(dt_run_view_read(ref, err, &r->view));
-    dt_report_page_spend(r);
+    if (!d->plan)
+        return DT_OK;
+    DT_TRY(dt_plan_parse("the run's plan", d->plan, strlen(d->plan), err, &r->plan));
+    r->has_plan = true;
+    snprintf(r->model, sizeof r->model, "%s", r->plan.model);
+    snprintf(r->cluster, sizeof r->cluster, "%s", r->plan.cluster);
+    snprintf(r->strategy, sizeof r->strategy, "%s", dt_plan_strategy_names[r->plan.strategy]);
     return DT_OK;
+}
+
+static enum dt_status fill(const struct dt_run_ref *ref, struct dt_error *err,
+                           struct dt_report_page_run *r)
+{
+    struct dt_run_documents d = {0};
+    enum dt_status st;
+
+    DT_TRY(dt_run_summary_read(ref, err, &r->summary));
+    take_summary(r);
+    DT_TRY(dt_run_documents_read(ref, err, &d));
+    st = take_documents(&d, err, r);
+    dt_run_documents_free(&d);
+    if (st == DT_OK)
+        st = dt_run_view_read(ref, err, &r->view);
+    if (st == DT_OK)
+        dt_report_page_spend(r);
+    return st;
+}
+
+void dt_report_page_init(struct dt_report_page_run *r)
+{
+    memset(r, 0, sizeof *r);
+    r->worked.again_s = NAN;
+    for (int k = 0; k < DT_NUMBER_N; k++)
+        r->number[k] = NAN;
+    for (int k = 0; k < 4; k++)
+        r->reorder_s[k] = NAN;
+    dt_run_summary_init(&r->summary);
 }
 
 enum dt_status dt_report_page_read(const struct dt_run_ref *ref, struct dt_error *err,
                                    struct dt_report_page_run *out)
 {
-    struct dt_report_page_run r = {.id = ref->id, .worked.again_s = NAN};
-    char *plan = NULL;
     enum dt_status st;
 
-    for (int k = 0; k < DT_NUMBER_N; k++)
-        r.number[k] = NAN;
-    for (int k = 0; k < 4; k++)
-        r.reorder_s[k] = NAN;
-    snprintf(r.name, sizeof r.name, "run %lld", (long long)ref->id);
-    st = fill(ref, err, &r, &plan);
-    dt_free(plan);
-    if (st == DT_OK)
-        *out = r;
-    else
-        dt_report_page_free(&r);
+    dt_report_page_init(out);
+    out->id = ref->id;
+    snprintf(out->name, sizeof out->name, "run %lld", (long long)ref->id);
+    st = fill(ref, err, out);
+    if (st != DT_OK)
+        dt_report_page_free(out);
     return st;
 }
 

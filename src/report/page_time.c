@@ -17,7 +17,7 @@ static const char *unit_of(const struct dt_report_page_run *r)
 enum dt_status dt_report_page_timeline(struct dt_text *t, const struct dt_report_page_run *r,
                                        int64_t span_ns, const char *id, struct dt_error *err)
 {
-    char title[512], subtitle[256], *svg;
+    char title[512], subtitle[256], time[48], *svg;
     const struct dt_report_timeline_text words = {title, subtitle, unit_of(r), span_ns};
 
     dt_html_raw(t, "<h2>One iteration</h2>\n");
@@ -26,21 +26,22 @@ enum dt_status dt_report_page_timeline(struct dt_text *t, const struct dt_report
                        "<code>simulate --timeline all</code> keeps them.</p>\n");
         return DT_OK;
     }
-    snprintf(title, sizeof title, "Timeline of %s: %.3f s", r->name,
-             1e-9 * (double)r->view.makespan_ns);
+    dt_report_page_seconds(1e-9 * (double)r->view.makespan_ns, time, sizeof time);
+    snprintf(title, sizeof title, "Timeline of %s: %s", r->name, time);
     snprintf(subtitle, sizeof subtitle, "%s, %s.", r->model,
              r->executed ? "measured" : "simulated");
     DT_TRY(dt_report_timeline_svg(&r->view, &words, DT_CHART_FRAGMENT, id, err, &svg));
     dt_html_raw(t, "<figure class=\"timeline\"><div class=\"scroll\">");
     dt_html_raw(t, svg);
     dt_html_raw(t, "</div><figcaption>");
-    dt_html_text(
-        t,
-        "%s: %.3f s. A row for each stage of replica 0 of every module, which stands for the other "
-        "replicas; below the bars of a row its collectives, the messages it sends and those it "
-        "receives. Blank is idle.",
-        r->executed ? "The last iteration of the run, measured" : "The first iteration, simulated",
-        1e-9 * (double)r->view.makespan_ns);
+    dt_html_text(t,
+                 "%s: %s. A row for each stage of replica 0 of every module, which stands for the "
+                 "other replicas; below "
+                 "the bars of a row its collectives, the messages it sends and those it receives. "
+                 "Blank is idle.",
+                 r->executed ? "The last iteration of the run, measured"
+                             : "The first iteration, simulated",
+                 time);
     dt_html_raw(t, "</figcaption></figure>\n");
     dt_free(svg);
     return DT_OK;
@@ -126,6 +127,12 @@ static enum dt_status draw(struct dt_text *t, const struct bars *b, const char *
     return DT_OK;
 }
 
+/* Of iterations below half a second milliseconds are told. */
+static double units_per_s(const struct dt_report_page_run *r)
+{
+    return r->view.makespan_ns < 500000000 ? 1e3 : 1;
+}
+
 static void one_row(struct dt_html_table *b, const struct dt_report_page_run *r, int k)
 {
     const struct dt_report_breakdown *s = &r->spent;
@@ -134,7 +141,7 @@ static void one_row(struct dt_html_table *b, const struct dt_report_page_run *r,
 
     dt_html_cell(b, "%s", dt_report_spent_kinds[k].name);
     dt_html_cell(b, "%s", dt_report_spent_kinds[k].meaning);
-    dt_html_cell(b, "%.3f", share * 1e-9 * (double)r->view.makespan_ns);
+    dt_html_cell(b, "%.3f", share * units_per_s(r) * 1e-9 * (double)r->view.makespan_ns);
     snprintf(text, sizeof text, "%.2f", 100 * share);
     snprintf(key, sizeof key, "spent-%d", k);
     dt_html_cell_number(b, key, share, text);
@@ -157,7 +164,7 @@ static enum dt_status table(struct dt_text *t, const struct dt_report_page_run *
     }
     columns[0].head = "kind of time";
     columns[1].head = "what it is";
-    columns[2] = (struct dt_html_column){"mean [s]", true};
+    columns[2] = (struct dt_html_column){units_per_s(r) > 1 ? "mean [ms]" : "mean [s]", true};
     columns[3] = (struct dt_html_column){"all [%]", true};
     for (int i = 0; i < r->spent.n; i++) {
         snprintf(heads[i], sizeof heads[i], "%s [%%]", bars->names[i + 1]);
@@ -222,6 +229,16 @@ enum dt_status dt_report_page_spent(struct dt_text *t, const struct dt_report_pa
         dt_html_escape(t, r->no_spent);
         dt_html_raw(t, ".</p>\n");
         return DT_OK;
+    }
+    if (r->executed && r->number[DT_NUMBER_RANKS] < (double)r->view.gpus) {
+        dt_html_raw(t, "<p class=\"note\">");
+        dt_html_text(t,
+                     "%.0f process%s executed the lanes of %lld in turn: what one waits for is "
+                     "mostly the computation of "
+                     "another.",
+                     r->number[DT_NUMBER_RANKS], r->number[DT_NUMBER_RANKS] == 1 ? "" : "es",
+                     (long long)r->view.gpus);
+        dt_html_raw(t, "</p>\n");
     }
     dt_html_raw(t, r->executed
                        ? "<p class=\"note\">Measured: from the begin and end of every op of the "

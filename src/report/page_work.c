@@ -208,18 +208,21 @@ enum dt_status dt_report_page_order(struct dt_text *t, const struct dt_report_pa
         {"reordered [% over the mean]", true},
     };
     const struct dt_report_worked_out *w = &r->worked;
+    char before[48], after[48];
     struct dt_html_table b;
 
     if (w->n_order == 0)
         return DT_OK;
     dt_html_raw(t, "<h2>Stragglers</h2>\n<p>");
-    dt_html_text(
-        t,
-        "Samples differ in size, so replicas and microbatches do too, and the slowest is waited "
-        "for. Reordering of samples: %s. The first global batch takes %.3f s as its samples come "
-        "and %.3f s as they are reordered (%+.2f %%; predicted, without contention of links).",
-        w->order_name, w->order_before_s, w->order_after_s,
-        100 * (w->order_after_s / w->order_before_s - 1));
+    dt_html_text(t,
+                 "Samples differ in size, so replicas and microbatches do too, and the slowest is "
+                 "waited for. Reordering of "
+                 "samples: %s. The first global batch takes %s as its samples come and %s as they "
+                 "are reordered "
+                 "(%+.2f %%; predicted, without contention of links).",
+                 w->order_name, dt_report_page_seconds(w->order_before_s, before, sizeof before),
+                 dt_report_page_seconds(w->order_after_s, after, sizeof after),
+                 100 * (w->order_after_s / w->order_before_s - 1));
     dt_html_raw(t, "</p>\n");
     DT_TRY(ways(t, r, id, err));
     dt_html_table_begin(&b, t, "How uneven the work of a module's first stage is, before and after",
