@@ -202,7 +202,7 @@ listed=$("$DISTTRAIN" simulate --no-runs --print-program --lane -1 mllm-nano-loc
 if [ "$drawn" -gt 0 ] && [ "$drawn" = "$listed" ]; then ok; else bad "$drawn forwards drawn, $listed in the program"; fi
 expect 1 "cannot create" "$DISTTRAIN" simulate --no-runs --svg "$tmp/no/such/dir.svg" mllm-nano-local
 # a guest is drawn on its host's row, and only what is drawn is explained
-expect 0 "" "$DISTTRAIN" simulate --no-runs --svg "$tmp/t.svg" mllm-72b-1296
+expect 0 "" "$DISTTRAIN" simulate --no-runs --svg "$tmp/t.svg" mllm-72b-1296 train.schedule=1f1b
 for what in 'of 1,280 GPUs, replica 0 of 64, with encoder<' '>transfers<' '(encoder)</title>' '>30 s<'; do
     if grep -q "$what" "$tmp/t.svg"; then ok; else bad "the picture lacks '$what'"; fi
 done

@@ -107,6 +107,7 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/orchestrate_internal.h \
 	src/core/orchestrate/orchestrate_memory.c \
 	src/core/orchestrate/orchestrate_plans.c \
+	src/core/orchestrate/orchestrate_polish.c \
 	src/core/orchestrate/orchestrate_pool.c \
 	src/core/orchestrate/orchestrate_rank.c \
 	src/core/orchestrate/orchestrate_reorder.c \

@@ -503,7 +503,7 @@ const struct dt_key dt_job_search_keys[] = {
      DT_KEY_INTO(struct dt_job, search.budget),
      .min = 1,
      .max = BUDGET_MAX,
-     .fallback = "by effort: normal 2500000, quick 100000, thorough 20000000",
+     .fallback = "by effort: normal 800000, quick 100000, thorough 20000000",
      .help = "operations of programs that ranking may time"},
     {.name = "rank",
      .type = DT_KEY_BOOL,

@@ -52,9 +52,7 @@ struct dt_orch_reorder { /* how that was chosen */
     double mean_s
         [DT_REORDER_N]; /* of the timelines; NAN: not among the choices, INFINITY: does not fit */
 };
-enum {
-    DT_SEARCH_BUDGET = 2500000
-}; /* ops at normal effort: a few tenths of a second on one core */
+enum { DT_SEARCH_BUDGET = 800000 }; /* ops at normal effort: a few tenths of a second on one core */
 struct dt_search_stats {
     int64_t cells,
         cells_opened; /* (schedule, vpp, microbatch, lane, DP_lm): all, and not pruned by their bounds */

@@ -74,7 +74,6 @@ static enum dt_status ask(struct asking *a, struct dt_search_input *own, int val
     snprintf(d.text, sizeof(d.text), "%s", text);
     same_layout(a, value, &d);
     own->opt.budget = BUDGET;
-    own->opt.k = 1;
     memset(&why, 0, sizeof(why));
     st = dt_orch_find_plans(a->strategy, own, &why, &r);
     if (st == DT_OK) {

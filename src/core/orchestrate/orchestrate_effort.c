@@ -26,28 +26,30 @@ static const struct dt_orch_effort efforts[DT_EFFORT_N] = {
                           .close = 0.015,
                           .hosts = 24,
                           .guest_budget = 600000,
+                          .polish = 3,
                           .reorder_ops = 7e5,
                           .reorder_program = 3e5},
     [DT_EFFORT_QUICK] = {.coarse = true,
                          .pool = 12,
                          .margin = 0.03,
-                         .budget = DT_SEARCH_BUDGET / 25,
+                         .budget = 100000,
                          .first_samples = 64,
                          .rank_ops = 1.5e4,
                          .close = 0,
                          .hosts = 4,
-                         .guest_budget = DT_SEARCH_BUDGET / 50,
+                         .guest_budget = 50000,
                          .reorder_ops = 8e4,
                          .reorder_program = 2e4},
     [DT_EFFORT_THOROUGH] = {.pool = 256,
                             .margin = 0.12,
                             .wide = true,
-                            .budget = 8 * (int64_t)DT_SEARCH_BUDGET,
+                            .budget = 20000000,
                             .first_samples = 512,
                             .rank_ops = 3e5,
                             .close = 0.03,
                             .hosts = 96,
                             .guest_budget = 4800000,
+                            .polish = 1,
                             .reorder_ops = 5e6,
                             .reorder_program = 1e6},
 };
@@ -60,4 +62,9 @@ const struct dt_orch_effort *dt_orch_effort_of(const struct dt_search_input *in)
 int64_t dt_orch_budget(const struct dt_search_input *in)
 {
     return in->opt.budget > 0 ? in->opt.budget : dt_orch_effort_of(in)->budget;
+}
+
+int64_t dt_orch_polish_budget(const struct dt_search_input *in)
+{
+    return dt_orch_effort_of(in)->polish * dt_orch_budget(in);
 }

@@ -58,12 +58,15 @@ struct dt_orch_effort {
     double rank_ops, first_samples, close;
     int hosts;            /* layouts of the LLM of a schedule that guests are tried on */
     int64_t guest_budget; /* of the budget */
+    int polish; /* times the budget that the neighbours of the best plans may take beyond it */
     /* ops of a program by which the reordering is chosen, and of all of them together */
     double reorder_program, reorder_ops;
 };
 const struct dt_orch_effort *dt_orch_effort_of(const struct dt_search_input *in);
 /* The budget of ranking: as stated, or the effort's. */
 int64_t dt_orch_budget(const struct dt_search_input *in);
+/* What the neighbours of the best plans may take beyond it (orchestrate_polish.c). */
+int64_t dt_orch_polish_budget(const struct dt_search_input *in);
 
 /* ---- tables ---- */
 
@@ -242,6 +245,11 @@ enum dt_status dt_orch_search(struct dt_orch_table *t, const double *cap,
 enum dt_status dt_orch_search_lean(struct dt_orch_table *t, const struct dt_orch_cand *c,
                                    double limit, struct dt_error *err, struct dt_orch_cand *out);
 
+/* The k best around c's LLM that take at most `limit`, best first. */
+enum dt_status dt_orch_search_around(struct dt_orch_table *t, const struct dt_orch_cand *c,
+                                     const double *cap, double limit, int k, struct dt_error *err,
+                                     struct dt_orch_cand *out, int *n);
+
 /* orchestrate.c: dt_orch_formula with the sample statistics at hand */
 void dt_orch_formula_stats(const struct dt_search_input *in, const struct dt_plan *p,
                            const struct dt_orch_work_stats *stats, struct dt_plan_prediction *out);
@@ -299,6 +307,10 @@ enum dt_status dt_orch_check_expected(struct dt_orch_table *t, struct dt_plan *p
  * come last, by staged_s, with timeline_s 0. */
 enum dt_status dt_orch_rank(struct dt_orch_table *t, struct dt_plan *plans, int *n, bool sort,
                             struct dt_error *err);
+/* Predictions of one plan with a timeline of the replicas that take so many samples, or (0) as close as ranking looks;
+ * *closer: the latter would be of more.  DT_ERR_INFEASIBLE where what was assigned does not fit. */
+enum dt_status dt_orch_time_plan(struct dt_orch_table *t, struct dt_plan *p, double samples,
+                                 struct dt_error *err, bool *closer);
 /* By timeline as above; those without one, by staged_s, last. */
 enum dt_status dt_orch_sort(struct dt_plan *plans, int n, struct dt_error *err);
 /* orchestrate_plans.c */
@@ -310,6 +322,11 @@ enum dt_status dt_search_plans(struct dt_orch_table *t, const double *cap,
  * where no module may be a guest, or where there are plans and they are not ranked. */
 enum dt_status dt_orch_place_guests(struct dt_orch_table *t, enum dt_plan_strategy strategy,
                                     struct dt_error *err, struct dt_search_result *out);
+/* orchestrate_polish.c: the best plan of `out` replaced by the best that changes of one thing at a time lead to, by
+ * timeline. */
+enum dt_status dt_orch_polish(struct dt_orch_table *t, const double *cap,
+                              enum dt_plan_strategy strategy, struct dt_error *err,
+                              struct dt_search_result *out);
 /* orchestrate_explain.c */
 void dt_orch_rejects_text(const struct dt_orch_table *t, char *out, size_t size);
 enum dt_status dt_orch_infeasible(const struct dt_orch_table *t, struct dt_error *err);

@@ -88,9 +88,10 @@ enum dt_status dt_orch_check_expected(struct dt_orch_table *t, struct dt_plan *p
     return DT_OK;
 }
 
-/* Broker groups meet only in the gradient sync, so a long program is ranked by some of them. Memory
- * must hold what they were given and what is to be expected of the others.  *closer: more would be seen of a longer one. */
-static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *p, bool first,
+/* Broker groups meet only in the gradient sync, so a long program is ranked by some of them, at first sight by no more than
+ * take so many samples (0: a closer look).  Memory must hold what they were given and what is to be expected of the others.
+ * *closer: more would be seen of a longer one. */
+static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *p, double samples,
                                        struct dt_error *err, bool *closer)
 {
     const struct dt_search_input *in = t->in;
@@ -99,15 +100,15 @@ static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *
     double all = dt_orch_plan_ops(p, in->model->llm), ops = effort->rank_ops, expected;
     struct dt_plan part;
 
-    if (first)
-        ops = fmin(ops, all * effort->first_samples / (double)p->policy.global_batch);
+    if (samples > 0)
+        ops = fmin(ops, all * samples / (double)p->policy.global_batch);
     t->simulated++;
     *closer = false;
     if (!dt_orch_plan_share(p, in->model->llm, ops, &part)) {
         t->ops += (int64_t)all;
         return timeline_s(in, p, p, 0, err, &q->timeline_s, &q->mem_bytes_max);
     }
-    *closer = first && all > ops;
+    *closer = samples > 0 && all > ops;
     t->ops += (int64_t)dt_orch_plan_ops(&part, in->model->llm);
     DT_TRY(dt_orch_check_expected(t, p, err));
     expected = q->mem_bytes_max;
@@ -116,6 +117,21 @@ static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *
     DT_TRY(timeline_s(in, p, &part, 0, err, &q->timeline_s, &q->mem_bytes_max));
     q->mem_bytes_max = fmax(q->mem_bytes_max, expected);
     return DT_OK;
+}
+
+static void predict_formula(struct dt_orch_table *t, struct dt_plan *p)
+{
+    double bound = p->predicted.lower_bound_s;
+
+    dt_orch_formula_stats(t->in, p, t->work, &p->predicted);
+    p->predicted.lower_bound_s = bound;
+}
+
+enum dt_status dt_orch_time_plan(struct dt_orch_table *t, struct dt_plan *p, double samples,
+                                 struct dt_error *err, bool *closer)
+{
+    predict_formula(t, p);
+    return ranking_timeline(t, p, samples, err, closer);
 }
 
 /* Predictions of one plan, with a timeline unless it takes more than `limit` seconds for certain, or the budget is
@@ -128,7 +144,8 @@ static enum dt_status predict(struct dt_orch_table *t, struct dt_plan *p, bool f
     if (!in->opt.rank || dt_orch_plan_least_s(t, p) > limit * CERTAIN)
         return dt_orch_check_expected(t, p, err);
     if (t->ops < dt_orch_budget(in) || isinf(limit))
-        return ranking_timeline(t, p, first, err, closer);
+        return ranking_timeline(t, p, first ? dt_orch_effort_of(in)->first_samples : 0, err,
+                                closer);
     t->untimed++;
     return dt_orch_check_expected(t, p, err);
 }
@@ -328,12 +345,8 @@ enum dt_status dt_orch_rank(struct dt_orch_table *t, struct dt_plan *plans, int 
 
     if (!state)
         return dt_error_nomem(err, "plans");
-    for (int i = 0; i < *n; i++) {
-        double bound = plans[i].predicted.lower_bound_s;
-
-        dt_orch_formula_stats(t->in, &plans[i], t->work, &plans[i].predicted);
-        plans[i].predicted.lower_bound_s = bound;
-    }
+    for (int i = 0; i < *n; i++)
+        predict_formula(t, &plans[i]);
     st = rank(t, plans, *n, sort, state, err);
     dt_free(state);
     DT_TRY(st);

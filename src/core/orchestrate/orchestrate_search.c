@@ -176,7 +176,7 @@ static enum llm_fate choose_llm(struct dt_search_state *s, int zero, int from, d
             dt_orch_times_of(s->t, s->llm, s->c->lane, r, s->c->microbatch, s->pipe->split);
         struct llm_view v;
 
-        if (!x || (s->lean && r != s->lean->recompute))
+        if (!x || (s->only && r != s->only->recompute))
             continue;
         if (!view_llm(s, x, &v) || !depth_pays(s, &v)) {
             slow = true;
@@ -303,7 +303,7 @@ static void open_depth_pp(struct dt_search_state *s, int pp)
     for (int z = 0; z < modes->n_zero && !s->t->nomem; z++) {
         enum llm_fate fate;
 
-        if ((s->lean && z != s->lean->zero) || (modes->zero[z] > 2 && best < HUGE_VAL))
+        if ((s->only && z != s->only->zero) || (modes->zero[z] > 2 && best < HUGE_VAL))
             continue;
         s->threshold = key_threshold(s, z);
         fate = choose_llm(s, z, 0, &best);
@@ -586,7 +586,8 @@ enum dt_status dt_orch_search_lean(struct dt_orch_table *t, const struct dt_orch
     memset(&stats, 0, sizeof(stats));
     search_init(&s, t);
     s.stats = &stats;
-    s.lean = llm;
+    s.lean = true;
+    s.only = llm;
     s.limit = limit;
     s.cell_bound = c->lower_bound_s;
     dt_orch_cell_set(&s, &cell);
@@ -602,5 +603,42 @@ enum dt_status dt_orch_search_lean(struct dt_orch_table *t, const struct dt_orch
     *out = s.found ? s.best : *c;
     if (s.found)
         out->score = out->total_s;
+    return DT_OK;
+}
+
+enum dt_status dt_orch_search_around(struct dt_orch_table *t, const struct dt_orch_cand *c,
+                                     const double *cap, double limit, int k, struct dt_error *err,
+                                     struct dt_orch_cand *out, int *n)
+{
+    const struct dt_orch_choice *llm = &c->of[t->in->model->llm];
+    struct dt_orch_cell cell = {0, llm->dp, c->pipe, c->microbatch, llm->lane};
+    struct dt_search_stats stats;
+    struct dt_search_state s;
+    int deepest = 0;
+
+    memset(&stats, 0, sizeof(stats));
+    search_init(&s, t);
+    s.cap = cap;
+    s.stats = &stats;
+    s.only = llm;
+    s.all = true;
+    s.pool = (struct dt_orch_pool){out, k, 0, k, k, 0, limit};
+    dt_orch_cell_set(&s, &cell);
+    s.deepest_lm = llm->pp;
+    if (llm->pp <= dt_orch_cell_depth_max(&s) && generator_layouts(&s)) {
+        for (int i = 0; i < s.n_gens; i++) {
+            const struct dt_orch_front *all = &s.any_depth[s.others[i]];
+
+            for (size_t a = 0; a < all->l.n; a++)
+                deepest = all->l.o[a].of.pp > deepest ? all->l.o[a].of.pp : deepest;
+        }
+        for (int gen_pp = s.n_gens ? 1 : 0; gen_pp <= deepest; gen_pp++)
+            if (set_depth(&s, gen_pp))
+                open_depth_pp(&s, llm->pp);
+    }
+    search_free(&s);
+    if (t->nomem)
+        return dt_error_nomem(err, "planner search");
+    *n = s.pool.n;
     return DT_OK;
 }

@@ -48,8 +48,8 @@ struct dt_search_state {
     struct dt_search_stats *stats;
     int n_modules, llm;
     int others[DT_MAX_MODULES], n_others, n_gens; /* generators first, then encoders */
-    const struct dt_orch_choice
-        *lean; /* find the fewest GPUs with total <= limit beside this LLM */
+    const struct dt_orch_choice *only;            /* no other LLM than this; NULL: any */
+    bool lean; /* find the fewest GPUs with total <= limit beside it, not the least total */
     double limit;
     struct dt_orch_options raw; /* unsorted layouts of one module */
     /* the cell at hand */

@@ -640,7 +640,7 @@ static enum dt_status merge_plans(struct dt_search_result *out, const struct dt_
 
 static enum dt_status place(struct placing *w, struct dt_plan *plans, struct dt_error *err)
 {
-    int k = w->in->opt.k > 0 ? w->in->opt.k : 8, n = 0;
+    int n = 0;
 
     list_sets(w);
     find_hosts(w);
@@ -648,9 +648,7 @@ static enum dt_status place(struct placing *w, struct dt_plan *plans, struct dt_
         plans[n++] = w->out->plans[0];
     DT_TRY(list_plans(w, err, plans, &n));
     DT_TRY(rank_plans(w, plans, &n, err));
-    DT_TRY(merge_plans(w->out, plans, n, err));
-    w->out->n = w->out->n < k ? w->out->n : k;
-    return DT_OK;
+    return merge_plans(w->out, plans, n, err);
 }
 
 enum dt_status dt_orch_place_guests(struct dt_orch_table *t, enum dt_plan_strategy strategy,

@@ -35,7 +35,8 @@ static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
     }
     for (int m = 0; m < t->in->model->n_modules; m++)
         cap[m] = fmax(1, floor(t->gpus * flops[m] / sum));
-    return dt_search_plans(t, cap, DT_STRATEGY_DISTMM, err, out);
+    DT_TRY(dt_search_plans(t, cap, DT_STRATEGY_DISTMM, err, out));
+    return dt_orch_polish(t, cap, DT_STRATEGY_DISTMM, err, out);
 }
 
 static void policy(struct dt_plan_policy *y)
