@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "core/schedule/schedule.h"
 #include "exec/program/execute.h"
+#include "fake_device.h"
 #include "plan_modes.h"
 #include "test_util.h"
 
@@ -82,7 +83,7 @@ static inline void ef_init(struct exec_fixture *f, const char *modules, int thre
                                      .nic_latency_s = 1e-6,
                                      .fabric_oversubscription = 1};
     snprintf(f->cluster.name, sizeof(f->cluster.name), "here");
-    dt_assert_ok(dt_device_open_cpu(&o, &f->err, &f->dev), f->err);
+    dt_assert_ok(dt_test_device_open(&o, &f->err, &f->dev), f->err);
     dt_assert_ok(dt_diffusion_init(&f->diffusion, DT_NOISE_COSINE, 1000, &f->err), f->err);
 }
 

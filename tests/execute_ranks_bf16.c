@@ -17,7 +17,7 @@ bool bf16_here(void)
     struct dt_error err;
     bool has;
 
-    dt_assert_ok(dt_device_open_cpu(&o, &err, &dev), err);
+    dt_assert_ok(dt_test_device_open(&o, &err, &dev), err);
     has = dev->info.bf16;
     dev->close(dev);
     return has;
@@ -48,7 +48,7 @@ static bool owns(const struct dt_optimizer *o, size_t at)
 /* What others have stepped came rounded where products read it, and only there. */
 static void look_at_stage(struct dt_stage *s, const struct dt_optimizer *opt, struct outcome *o)
 {
-    const float *w = dt_stage_master(s);
+    const float *w = dt_test_host(dt_stage_master(s));
     int n;
     const struct dt_param *p = dt_stage_params(s, &n);
 
@@ -65,7 +65,7 @@ static void look_at_stage(struct dt_stage *s, const struct dt_optimizer *opt, st
 
 static void hash_stage(struct dt_stage *s, struct outcome *o)
 {
-    const float *w = dt_stage_master(s);
+    const float *w = dt_test_host(dt_stage_master(s));
     int n;
     const struct dt_param *p = dt_stage_params(s, &n);
 

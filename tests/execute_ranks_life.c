@@ -45,7 +45,7 @@ static void keep_owned(const struct dt_optimizer *o, size_t at, size_t n, const 
 static void keep_stage(struct world *w, int m, struct dt_stage *s, const struct dt_optimizer *o)
 {
     struct dt_stage *whole = dt_exec_stage(w->one->x, m, 0, 0);
-    const float *g = dt_stage_grads(s);
+    const float *g = dt_test_host(dt_stage_grads(s));
     int n;
     const struct dt_param *p = dt_stage_params(s, &n);
 
@@ -134,7 +134,7 @@ void run_alone(struct exec_fixture *f, const struct ranks_case *c, int steps, st
 
             grads[m] = dt_stage_grads(s) ? malloc(bytes) : NULL;
             if (grads[m])
-                memcpy(grads[m], dt_stage_grads(s), bytes);
+                memcpy(grads[m], dt_test_host(dt_stage_grads(s)), bytes);
         }
     }
 }

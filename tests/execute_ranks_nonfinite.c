@@ -32,18 +32,22 @@ static void hash_stage(uint64_t *h, const struct exec_fixture *f, int m, int r, 
 {
     struct dt_stage *s = dt_exec_stage(f->x, m, r, v);
     const struct dt_optimizer *o = dt_exec_optimizer(f->x, m, r, v);
+    const float *master, *avg, *avg_sq;
     const struct dt_param *p;
     int n;
 
     if (!s)
         return;
     p = dt_stage_params(s, &n);
+    master = dt_test_host(dt_stage_master(s));
+    avg = dt_test_host(o->exp_avg);
+    avg_sq = dt_test_host(o->exp_avg_sq);
     for (int i = 0; all && i < n; i++)
-        hash(h, dt_stage_master(s) + p[i].at, p[i].n);
+        hash(h, master + p[i].at, p[i].n);
     for (int i = 0; i < o->n_segments; i++) {
-        hash(h, dt_stage_master(s) + o->segments[i].at, o->segments[i].n);
-        hash(h, o->exp_avg + o->segments[i].moment, o->segments[i].n);
-        hash(h, o->exp_avg_sq + o->segments[i].moment, o->segments[i].n);
+        hash(h, master + o->segments[i].at, o->segments[i].n);
+        hash(h, avg + o->segments[i].moment, o->segments[i].n);
+        hash(h, avg_sq + o->segments[i].moment, o->segments[i].n);
     }
 }
 
@@ -142,7 +146,7 @@ static void write_value(const struct exec_fixture *f, const struct victim *v, fl
     struct dt_device_queue *q;
 
     (void)f;
-    dt_stage_master(v->stage)[v->at] = x;
+    ((float *)dt_test_host(dt_stage_master(v->stage)))[v->at] = x;
     dt_assert_ok(f->dev->queue_new(f->dev, false, (struct dt_error *)&f->err, &q), f->err);
     dt_stage_changed(q, v->stage, v->p->block, v->p->block + 1);
     f->dev->queue_free(q);
@@ -153,7 +157,7 @@ static void idle(struct exec_fixture *f, struct rank *r, struct outcome *o)
 {
     struct victim v = {0};
     bool turn = spoiling && my_turn(f, pick(f, &v), r->t->rank, r->w->ranks);
-    float was = turn ? dt_stage_master(v.stage)[v.at] : 0;
+    float was = turn ? ((float *)dt_test_host(dt_stage_master(v.stage)))[v.at] : 0;
     uint64_t before = hash_rank(f, false);
 
     if (turn) {

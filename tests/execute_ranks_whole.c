@@ -33,6 +33,11 @@ static void check_collected(const struct world *w, const struct dt_exec_whole *a
         const struct dt_exec_part *part = &all->part[k];
         struct dt_stage *one = dt_exec_stage(w->one->x, part->module, 0, 0);
         const struct dt_optimizer *o = dt_exec_optimizer(w->one->x, part->module, 0, 0);
+        const float *value = dt_test_host(dt_stage_master(part->stage));
+        const float *avg = dt_test_host(part->exp_avg), *avg_sq = dt_test_host(part->exp_avg_sq);
+        const float *should = dt_test_host(dt_stage_master(one));
+        const float *should_avg = dt_test_host(o->exp_avg);
+        const float *should_avg_sq = dt_test_host(o->exp_avg_sq);
         int n;
         const struct dt_param *p = dt_stage_params(part->stage, &n);
 
@@ -43,14 +48,11 @@ static void check_collected(const struct world *w, const struct dt_exec_whole *a
                 continue;
             ck_assert_ptr_nonnull(q);
             ck_assert_uint_eq(p[i].n, q->n);
-            about_equal(w, &p[i], "value", dt_stage_master(part->stage) + p[i].at,
-                        dt_stage_master(one) + q->at, 1e-5);
+            about_equal(w, &p[i], "value", value + p[i].at, should + q->at, 1e-5);
             if (!part->trained[i])
                 continue;
-            about_equal(w, &p[i], "first moment", part->exp_avg + p[i].at, o->exp_avg + q->at,
-                        1e-6);
-            about_equal(w, &p[i], "second moment", part->exp_avg_sq + p[i].at,
-                        o->exp_avg_sq + q->at, 1e-9);
+            about_equal(w, &p[i], "first moment", avg + p[i].at, should_avg + q->at, 1e-6);
+            about_equal(w, &p[i], "second moment", avg_sq + p[i].at, should_avg_sq + q->at, 1e-9);
         }
     }
 }
@@ -86,16 +88,18 @@ static void write_marks(struct dt_exec_whole *all)
 {
     for (int k = 0; k < all->n; k++) {
         struct dt_exec_part *part = &all->part[k];
+        float *value = dt_test_host(dt_stage_master(part->stage));
+        float *avg = dt_test_host(part->exp_avg), *avg_sq = dt_test_host(part->exp_avg_sq);
         int n;
         const struct dt_param *p = dt_stage_params(part->stage, &n);
 
         for (int i = 0; i < n; i++)
             for (size_t j = 0; j < p[i].n; j++) {
-                dt_stage_master(part->stage)[p[i].at + j] = mark(part->module, p[i].name, j, 0);
+                value[p[i].at + j] = mark(part->module, p[i].name, j, 0);
                 if (!part->trained[i])
                     continue;
-                part->exp_avg[p[i].at + j] = mark(part->module, p[i].name, j, 1);
-                part->exp_avg_sq[p[i].at + j] = mark(part->module, p[i].name, j, 2);
+                avg[p[i].at + j] = mark(part->module, p[i].name, j, 1);
+                avg_sq[p[i].at + j] = mark(part->module, p[i].name, j, 2);
             }
     }
 }
@@ -104,6 +108,8 @@ static void check_marks(const struct world *w, struct exec_fixture *f, int m, in
 {
     struct dt_stage *s = dt_exec_stage(f->x, m, r, v);
     const struct dt_optimizer *o = dt_exec_optimizer(f->x, m, r, v);
+    const float *value = dt_test_host(dt_stage_master(s)), *avg = dt_test_host(o->exp_avg);
+    const float *avg_sq = dt_test_host(o->exp_avg_sq);
     int n;
     const struct dt_param *p = dt_stage_params(s, &n);
 
@@ -114,16 +120,15 @@ static void check_marks(const struct world *w, struct exec_fixture *f, int m, in
             for (size_t j = 0; j < run.n; j++) {
                 size_t at = p[i].at + run.at + j;
 
-                ck_assert_msg(dt_stage_master(s)[at] == mark(m, p[i].name, run.whole + j, 0),
+                ck_assert_msg(value[at] == mark(m, p[i].name, run.whole + j, 0),
                               "%s: %s[%zu] is another element", w->c->name, p[i].name, j);
                 for (int g = 0; g < o->n_segments; g++) {
                     const struct dt_optimizer_segment *x = &o->segments[g];
 
                     if (at < x->at || at >= x->at + x->n)
                         continue;
-                    ck_assert(o->exp_avg[x->moment + at - x->at] ==
-                              mark(m, p[i].name, run.whole + j, 1));
-                    ck_assert(o->exp_avg_sq[x->moment + at - x->at] ==
+                    ck_assert(avg[x->moment + at - x->at] == mark(m, p[i].name, run.whole + j, 1));
+                    ck_assert(avg_sq[x->moment + at - x->at] ==
                               mark(m, p[i].name, run.whole + j, 2));
                 }
             }

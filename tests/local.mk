@@ -144,14 +144,24 @@ tests_test_profile_kineto_SOURCES = \
 	tests/kernel_traces.c \
 	tests/kernel_traces.h \
 	tests/test_profile_kineto.c
+# What dt_test_device_open is: the CPU, or a device of tests (fake_device.h).
+check_LIBRARIES = tests/libfakedevice.a
+tests_libfakedevice_a_SOURCES = \
+	tests/fake_device.c \
+	tests/fake_device.h \
+	tests/fake_device_impl.h \
+	tests/fake_device_kernels.c \
+	tests/fake_device_memory.c \
+	tests/fake_device_queue.c
+TEST_DEVICE_LIBS = tests/libfakedevice.a $(DT_KERNEL_LIBS)
 tests_test_profiler_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_finite_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
-tests_test_infer_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
-tests_test_train_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_infer_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+tests_test_train_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_execute_SOURCES = tests/test_execute.c tests/exec_fixture.h
 tests_test_memory_device_SOURCES = tests/test_memory_device.c tests/exec_fixture.h
-tests_test_memory_device_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
-tests_test_execute_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_memory_device_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+tests_test_execute_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_execute_ranks_SOURCES = \
 	tests/exec_fixture.h \
 	tests/execute_layouts.c \
@@ -162,9 +172,9 @@ tests_test_execute_ranks_SOURCES = \
 	tests/execute_ranks_nonfinite.c \
 	tests/execute_ranks_whole.c \
 	tests/test_execute_ranks.c
-tests_test_execute_ranks_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_execute_ranks_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_step_memory_SOURCES = tests/test_step_memory.c tests/exec_fixture.h
-tests_test_step_memory_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_step_memory_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 KERNEL_TEST_SOURCES = tests/kernel_util.h tests/ref_kernels.c tests/ref_kernels.h
 tests_test_kernels_attention_SOURCES = tests/test_kernels_attention.c $(KERNEL_TEST_SOURCES)
 tests_test_kernels_attention_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
@@ -179,15 +189,15 @@ tests_test_kernels_product_SOURCES = tests/test_kernels_product.c $(KERNEL_TEST_
 tests_test_kernels_product_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 MODULE_TEST_SOURCES = tests/module_util.c tests/module_util.h tests/ref_modules.c tests/ref_modules.h
 tests_test_modules_grad_SOURCES = tests/test_modules_grad.c tests/modules_dump.c $(MODULE_TEST_SOURCES)
-tests_test_modules_grad_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_modules_grad_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_modules_noise_SOURCES = tests/test_modules_noise.c $(MODULE_TEST_SOURCES)
-tests_test_modules_noise_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_modules_noise_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_modules_stage_SOURCES = tests/test_modules_stage.c $(MODULE_TEST_SOURCES)
-tests_test_modules_stage_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_modules_stage_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_modules_tp_SOURCES = tests/test_modules_tp.c $(MODULE_TEST_SOURCES)
 tests_test_hf_numbers_SOURCES = tests/test_hf_numbers.c tests/hf_numbers.h
 tests_test_hf_numbers_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
-tests_test_modules_tp_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_modules_tp_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 
 # started by shell tests under mpirun
 if HAVE_MPI

@@ -269,7 +269,7 @@ static void take_names(struct mu *u)
     struct dt_error err;
     const struct dt_param *p;
 
-    dt_assert_ok(dt_device_open_cpu(&opt, &err, &dev), err);
+    dt_assert_ok(dt_test_device_open(&opt, &err, &dev), err);
     dt_assert_ok(dt_stage_new(dev, &spec, &err, &s), err);
     p = dt_stage_params(s, &u->n);
     u->t = NEW(u, struct mu_tensor, u->n);
@@ -390,7 +390,7 @@ static void *device_alloc(struct exec *e, size_t bytes)
     void *p = NULL;
 
     dt_assert_ok(e->dev->alloc(e->dev, bytes + 64, &err, &p), err);
-    memset(p, 0xff,
+    memset(dt_test_host(p), 0xff,
            bytes + 64); /* NaN in both precisions: nothing may be read before it is written */
     return p;
 }
@@ -482,10 +482,11 @@ static int64_t index_of(const struct mu_tensor *t, int64_t i)
 static void load(struct exec *e, struct dt_stage *s)
 {
     const struct dt_param *p;
+    float *master = dt_test_host(dt_stage_master(s));
     int n, at;
 
     p = dt_stage_params(s, &n);
-    memset(dt_stage_master(s), 0, dt_stage_param_floats(s) * 4);
+    memset(master, 0, dt_stage_param_floats(s) * 4);
     for (int i = 0; i < n; i++) {
         struct mu_tensor *t = find(e->u, p[i].name, &at);
 
@@ -493,8 +494,7 @@ static void load(struct exec *e, struct dt_stage *s)
             struct dt_param_run run = dt_param_run(&p[i], r);
 
             for (size_t k = 0; k < run.n; k++)
-                dt_stage_master(s)[p[i].at + run.at + k] =
-                    (float)t->v[index_of(t, (int64_t)(run.whole + k))];
+                master[p[i].at + run.at + k] = (float)t->v[index_of(t, (int64_t)(run.whole + k))];
         }
     }
     dt_stage_changed(e->q, s, 0, e->u->m.n_blocks);
@@ -566,6 +566,7 @@ static void pass(struct exec *e)
 {
     struct mu *u = e->u;
     int first, mid, last;
+    void *dout;
 
     for (int i = 0; i < e->n; i++) {
         bounds(e, i, &first, &mid, &last);
@@ -573,8 +574,9 @@ static void pass(struct exec *e)
         if (mid < last)
             dt_stage_forward(e->q, e->stage[i], &e->r[i], mid, last);
     }
+    dout = dt_test_host(e->grad[e->n]);
     for (int64_t i = 0; i < u->n_out; i++)
-        set_number(e->grad[e->n], i, e->run->dtype, u->weights[i]);
+        set_number(dout, i, e->run->dtype, u->weights[i]);
     for (int i = e->n - 1; i >= 0; i--) {
         int what = e->run->split_backward ? DT_BACKWARD_INPUT : DT_BACKWARD_BOTH;
 
@@ -595,13 +597,15 @@ static void pass(struct exec *e)
 static void collect_gradient(const struct exec *e, struct dt_stage *s, const struct dt_param *p,
                              int tensor, struct mu_result *out)
 {
+    const float *grads = dt_test_host(dt_stage_grads(s));
+
     for (int64_t r = 0; r < dt_param_runs(p); r++) {
         struct dt_param_run run = dt_param_run(p, r);
 
         for (size_t k = 0; k < run.n; k++) {
             int64_t i = index_of(&e->u->t[tensor], (int64_t)(run.whole + k));
 
-            out->g[tensor][i] += (double)dt_stage_grads(s)[p->at + run.at + k];
+            out->g[tensor][i] += (double)grads[p->at + run.at + k];
             out->copies[tensor][i]++;
         }
     }
@@ -611,6 +615,10 @@ static void collect(struct exec *e, struct mu_result *out)
 {
     struct mu *u = e->u;
     const struct dt_batch *b = e->batch;
+    const void *flow = dt_test_host(e->flow[e->n]), *grad = dt_test_host(e->grad[0]);
+    const float *nll = dt_test_host(b->dev.nll), *pred = dt_test_host(b->dev.pred);
+    const float *sse = dt_test_host(b->dev.sse);
+    const int32_t *best = dt_test_host(b->dev.best);
     int at = 0;
 
     memset(out, 0, sizeof(*out));
@@ -620,9 +628,9 @@ static void collect(struct exec *e, struct mu_result *out)
     out->has = NEW(u, bool, u->n);
     out->copies = NEW(u, int *, u->n);
     for (int64_t i = 0; i < u->n_out; i++)
-        out->out[i] = number(e->flow[e->n], i, e->run->dtype);
+        out->out[i] = number(flow, i, e->run->dtype);
     for (int64_t i = 0; e->r[0].din && i < u->n_in; i++)
-        out->d_in[i] = number(e->grad[0], i, e->run->dtype);
+        out->d_in[i] = number(grad, i, e->run->dtype);
     for (int i = 0; i < u->n; i++)
         out->g[i] = NEW(u, double, u->t[i].n), out->copies[i] = NEW(u, int, u->t[i].n);
     for (int i = 0; i < e->n; i++) {
@@ -643,16 +651,16 @@ static void collect(struct exec *e, struct mu_result *out)
         out->nll = NEW(u, double, b->rows);
         out->best = NEW(u, int, b->rows);
         for (int64_t i = 0; i < b->rows; i++) {
-            out->nll[i] = (double)b->dev.nll[i];
-            out->best[i] = b->dev.best[i];
+            out->nll[i] = (double)nll[i];
+            out->best[i] = best[i];
             out->loss += u->llm.scale * out->nll[i];
         }
     } else if (u->m.role == DT_ROLE_GENERATOR) {
         out->pred = NEW(u, double, b->rows * 3);
         for (int64_t i = 0; i < b->rows * 3; i++)
-            out->pred[i] = (double)b->dev.pred[i];
+            out->pred[i] = (double)pred[i];
         for (int64_t i = 0; i < b->n_seq; i++)
-            out->loss += u->gen.scale * (double)b->dev.sse[i] / (3.0 * b->hw[i][0] * b->hw[i][1]);
+            out->loss += u->gen.scale * (double)sse[i] / (3.0 * b->hw[i][0] * b->hw[i][1]);
     }
 }
 
@@ -686,18 +694,21 @@ static void execute(struct exec *e)
     const struct mu_run *run = e->run;
     struct dt_device_options opt = {.threads = run->threads > 0 ? run->threads : 1};
     struct dt_error err;
+    void *in;
 
-    dt_assert_ok(dt_device_open_cpu(&opt, &err, &e->dev), err);
+    dt_assert_ok(dt_test_device_open(&opt, &err, &e->dev), err);
     dt_assert_ok(e->dev->queue_new(e->dev, false, &err, &e->q), err);
     join(e);
     fill_batch(e);
     make_stages(e);
+    in = dt_test_host(e->flow[0]);
     for (int64_t i = 0; i < e->u->n_in; i++)
-        set_number(e->flow[0], i, run->dtype, e->u->in[i]);
+        set_number(in, i, run->dtype, e->u->in[i]);
     for (int i = 0; i < (run->microbatches > 0 ? run->microbatches : 1); i++) {
         if (!e->transport)
             dt_mem_fail_at(0); /* counts anew */
         pass(e);
+        dt_assert_ok(e->dev->queue_sync(e->q, &err), err);
         if (i > 1 && !e->transport) /* the first sized workspaces and made products, the second
                                        those that add */
             ck_assert_uint_eq(dt_mem_count(), 0);

@@ -10,6 +10,7 @@
 #include "exec/modules/module.h"
 #include "kernels/kernels.h"
 #include "ref_modules.h"
+#include "fake_device.h"
 #include "test_util.h"
 
 #include <math.h>

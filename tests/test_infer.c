@@ -223,7 +223,7 @@ START_TEST(drawing_does_not_depend_on_the_batch)
         for (int m = 0; m < 3; m++) {
             struct dt_stage *to = dt_infer_stage(x, m), *from = dt_exec_stage(f.x, m, 0, 0);
 
-            memcpy(dt_stage_master(to), dt_stage_master(from),
+            memcpy(dt_test_host(dt_stage_master(to)), dt_test_host(dt_stage_master(from)),
                    dt_stage_param_floats(to) * sizeof(float));
         }
         dt_assert_ok(dt_infer_draw(x, truth, N, &o, &f.err, k ? b : a), f.err);
@@ -264,7 +264,7 @@ START_TEST(guidance)
     for (int m = 0; m < 3; m++) {
         struct dt_stage *to = dt_infer_stage(x, m), *from = dt_exec_stage(f.x, m, 0, 0);
 
-        memcpy(dt_stage_master(to), dt_stage_master(from),
+        memcpy(dt_test_host(dt_stage_master(to)), dt_test_host(dt_stage_master(from)),
                dt_stage_param_floats(to) * sizeof(float));
     }
     dt_assert_ok(dt_infer_draw(x, nothing, 2, &o, &f.err, a), f.err);
@@ -340,14 +340,16 @@ START_TEST(what_is_not_finite_is_an_error)
         struct dt_infer *x;
         struct dt_stage *s;
         struct dt_device_queue *q;
+        float *master;
         char *text;
 
         setup(&f);
         x = infer(&f, 4);
         dt_assert_ok(dt_infer_init(x, 42, &f.err), f.err);
         s = dt_infer_stage(x, m);
+        master = dt_test_host(dt_stage_master(s));
         for (size_t k = 0; k < dt_stage_param_floats(s); k++)
-            dt_stage_master(s)[k] = k % 2 ? 2e38f : 3e38f;
+            master[k] = k % 2 ? 2e38f : 3e38f;
         dt_assert_ok(f.dev->queue_new(f.dev, false, &f.err, &q), f.err);
         dt_stage_changed(q, s, 0, f.model->modules[m].n_blocks);
         f.dev->queue_free(q);

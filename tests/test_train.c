@@ -9,6 +9,7 @@
 #include "exec/data/shard.h"
 #include "exec/program/batching.h"
 #include "exec/train/train.h"
+#include "fake_device.h"
 #include "test_util.h"
 
 #include <math.h>
@@ -100,7 +101,7 @@ static enum dt_status open_world(struct world *w, const char *const *over, int n
     dt_assert_ok(dt_job_parse("job", job_text, strlen(job_text), all, n + 1, false, &err, &w->job),
                  err);
     dt_setup_device(w->job, &o);
-    dt_assert_ok(dt_device_open_cpu(&o, &err, &w->device), err);
+    dt_assert_ok(dt_test_device_open(&o, &err, &w->device), err);
     return dt_setup_open(w->job, w->device, true, &err, &w->setup);
 }
 
