@@ -304,10 +304,14 @@ static void fake_close(struct dt_device *dev)
     if (!dev)
         return;
     f = dt_fake_of(dev);
-    if (f->queues || f->blocks > 0 || f->pinned)
-        dt_fake_stop("closed with %s, %d blocks of memory and %s",
-                     f->queues ? "a queue" : "no queue", f->blocks,
-                     f->pinned ? "host memory" : "no host memory");
+    if (f->queues || f->blocks > 0)
+        dt_fake_stop("closed with %s and %d blocks of memory", f->queues ? "a queue" : "no queue",
+                     f->blocks);
+    for (struct dt_fake_pinned *r = f->pinned, *next; r;
+         r = next) { /* left to others, on purpose */
+        next = r->next;
+        free(r);
+    }
     f->cpu->close(f->cpu);
     pthread_mutex_destroy(&f->lock);
     free(f->waits);

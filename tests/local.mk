@@ -35,6 +35,7 @@ check_PROGRAMS += \
 	tests/test_experts \
 	tests/test_explain \
 	tests/test_extremes \
+	tests/test_fake_device \
 	tests/test_finite \
 	tests/test_guard \
 	tests/test_hf_keys \
@@ -154,6 +155,7 @@ tests_libfakedevice_a_SOURCES = \
 	tests/fake_device_memory.c \
 	tests/fake_device_queue.c
 TEST_DEVICE_LIBS = tests/libfakedevice.a $(DT_KERNEL_LIBS)
+tests_test_fake_device_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_profiler_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_finite_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_infer_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
@@ -218,6 +220,7 @@ SHELL_TESTS = \
 	tests/test_devices.sh \
 	tests/test_eval.sh \
 	tests/test_execute_mpi.sh \
+	tests/test_fake_device.sh \
 	tests/test_faults.sh \
 	tests/test_golden.sh \
 	tests/test_hardening.sh \
@@ -383,12 +386,12 @@ tests_fuzz_fuzz_tokenizer_SOURCES = tests/fuzz/fuzz_tokenizer.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_tokenizer_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 
 # ---- every layout over ranks ----
-check-full: all tests/test_execute_ranks$(EXEEXT) tests/mutate$(EXEEXT) tests/test_profile_import$(EXEEXT)
+check-full: all $(check_PROGRAMS)
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 ./tests/test_execute_ranks$(EXEEXT)
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 $(SHELL) $(srcdir)/tests/test_execute_mpi.sh || test $$? -eq 77
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1; export DT_CHECK_FULL; \
 	    DT_MUTATIONS=$${DT_MUTATIONS:-3200}; export DT_MUTATIONS; \
-	    for t in checkpoint_kills checkpoint_ranks faults hosts mutants; do \
+	    for t in checkpoint_kills checkpoint_ranks fake_device faults hosts mutants; do \
 	        $(SHELL) $(srcdir)/tests/test_$$t.sh || test $$? -eq 77 || exit 1; \
 	    done
 .PHONY: check-full

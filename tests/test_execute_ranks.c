@@ -291,6 +291,7 @@ int main(int argc, char **argv)
     add_comm_tests(t);
     add_nonfinite_tests(t);
     add_whole_tests(t);
+    t = dt_test_case(s, "layouts", 120); /* alone: CK_RUN_CASE=layouts */
     tcase_add_loop_test(t, ranks_train_as_one_process, 0, n_layouts());
     status = dt_test_run(s);
     sum_up();

@@ -7,6 +7,10 @@
  * is put on it in order; two queues run independently unless an event orders them.  On the CPU a
  * call has run when it returns, and the same program is correct: only the events order anything.
  *
+ * Work is *issued* when the call returns and *done* when its queue has passed it.  Nobody waits for what he
+ * has issued unless the host itself needs the result: whoever comes after it on another queue waits there,
+ * for an event, and memory goes back at once (see free).
+ *
  * Errors stick to the queue.  A kernel, copy or event call returns nothing; when one fails, the
  * later calls on that queue do nothing and queue_sync reports the first failure, once.  Calls that
  * create things return a status at once.
@@ -82,8 +86,12 @@ struct dt_device {
     /* ---- memory: 64-byte aligned, contents undefined; NULL is freed silently ---- */
     enum dt_status (*alloc)(const struct dt_device *dev, size_t bytes, struct dt_error *err,
                             void **out);
+    /* Returns at once.  Work that has been issued, on any queue, may still use `p`: it becomes other
+     * memory, or faults, only when every queue has passed what is on it now.  The same goes for
+     * weight_free. */
     void (*free)(const struct dt_device *dev, void *p);
-    /* Host memory that copies fast and asynchronously (page-locked on a card). */
+    /* Host memory that copies fast and asynchronously (page-locked on a card).  It is freed when no
+     * copy of it is under way; both may wait for the whole device, so neither belongs into a step. */
     enum dt_status (*host_alloc)(const struct dt_device *dev, size_t bytes, struct dt_error *err,
                                  void **out);
     void (*host_free)(const struct dt_device *dev, void *p);
@@ -113,7 +121,10 @@ struct dt_device {
     /* ---- events ---- */
     enum dt_status (*event_new)(const struct dt_device *dev, struct dt_error *err,
                                 struct dt_device_event **out);
-    void (*event_free)(struct dt_device_event *e);
+    void (*event_free)(
+        struct dt_device_event *e); /* queues may still wait for it; NULL is ignored */
+    /* An event stands for its last record: that is what a wait or a question means by it, whatever is
+     * recorded later.  One that was never recorded is done. */
     void (*event_record)(struct dt_device_queue *q, struct dt_device_event *e);
     void (*event_wait)(struct dt_device_queue *q,
                        struct dt_device_event *e); /* q goes on after e */

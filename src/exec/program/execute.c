@@ -193,15 +193,15 @@ static enum dt_status prepare(struct dt_exec *x, struct dt_exec_vstage *vs,
 }
 
 /* What was read is released, what was written goes to those that it is sent to. */
-static void pass_messages(struct dt_exec_comm *c, struct dt_exec_microbatch *s, bool forward,
-                          int sends)
+static void pass_messages(struct dt_exec_comm *c, const struct dt_exec_env *env,
+                          struct dt_exec_microbatch *s, bool forward, int sends)
 {
     struct dt_exec_message **from = forward ? &s->in_from : &s->dout_from;
     struct dt_exec_message **to = forward ? &s->out : &s->din;
 
-    dt_exec_message_release(c, *from, 1);
+    dt_exec_message_release(c, env, *from, 1, env->q);
     *from = NULL;
-    dt_exec_message_release(c, *to, 1 - sends);
+    dt_exec_message_release(c, env, *to, 1 - sends, NULL);
     *to = NULL;
 }
 
@@ -226,18 +226,20 @@ static void use_parameters(const struct dt_exec_stages *stages, struct dt_exec_v
         }
 }
 
-/* When the last one is there, they go to the other ranks. */
-static enum dt_status take_losses(struct dt_exec *x, const struct dt_op *op,
-                                  const struct dt_exec_microbatch *s, struct dt_error *err)
+/* After the last one's copy to the host they can go to the other ranks. */
+static void post_losses(struct dt_exec *x)
+{
+    x->env.dev->event_record(x->env.q, x->losses.read);
+    dt_exec_comm_post_losses(x);
+}
+
+static void take_losses(struct dt_exec *x, const struct dt_op *op,
+                        const struct dt_exec_microbatch *s)
 {
     if (!s->empty)
         dt_exec_loss_take(&x->losses, &x->it, &x->stages, op, s);
-    if (--x->losses.left > 0)
-        return DT_OK;
-    DT_TRY(x->env.dev->queue_sync(x->env.q, err));
-    dt_exec_loss_sum(&x->losses, &x->it);
-    dt_exec_comm_post_losses(x);
-    return DT_OK;
+    if (--x->losses.left == 0)
+        post_losses(x);
 }
 
 /* What a backward op computes: all gradients, or a split one's half. */
@@ -287,9 +289,9 @@ static enum dt_status compute(struct dt_exec *x, uint32_t i, struct dt_error *er
         vs->backwards--;
     if (forward && vs->v == x->env.n_v[op->module] - 1 &&
         x->env.o.model->modules[op->module].role != DT_ROLE_ENCODER)
-        DT_TRY(take_losses(x, op, s, err));
+        take_losses(x, op, s);
     if (op->kind != DT_OP_WEIGHT_GRAD)
-        pass_messages(&x->comm, s, forward, sends_of(x->it.p, &x->ranks, i));
+        pass_messages(&x->comm, &x->env, s, forward, sends_of(x->it.p, &x->ranks, i));
     if (completes || !dt_stage_has_backward(vs->stage))
         dt_exec_microbatch_done(vs, s);
     return DT_OK;
@@ -304,7 +306,9 @@ static enum dt_status decide(struct dt_exec *x, struct dt_error *err)
     if (x->it.decided)
         return DT_OK;
     DT_TRY(x->env.dev->queue_sync(x->env.q, err));
-    *r = (struct dt_exec_result){.grad_norm = x->norm.known ? (double)x->norm.host : 0,
+    if (!x->ranks.t)
+        dt_exec_loss_sum(&x->losses, &x->it);
+    *r = (struct dt_exec_result){.grad_norm = x->norm.known ? (double)*x->norm.host : 0,
                                  .lr = dt_optimizer_lr(&x->env.o.optimizer, x->it.in->step)};
     dt_exec_loss_end(&x->losses, &x->it, &x->env, r);
     r->applied = x->it.in->accept ? x->it.in->accept(x->it.in->accept_ctx, r)
@@ -439,23 +443,18 @@ static enum dt_status walk_op(struct dt_exec *x, uint32_t i, struct dt_error *er
     st = execute(x, i, err);
     x->env.dev->memory_for(x->env.dev, before);
     x->env.dev->event_record(x->env.q, x->events.end[i]);
-    /* what others take must be there */
-    if (st == DT_OK && x->ranks.t)
-        st = x->env.dev->event_sync(x->events.end[i], err);
     if (st == DT_OK)
         st = dt_tp_state(dt_exec_tp(&x->ranks, op->module, op->replica, op->stage), err);
     if (st != DT_OK)
         return dt_exec_error_at(x, i, st, err);
-    dt_exec_comm_complete(x, i);
+    dt_exec_comm_issued(x, i);
     return DT_OK;
 }
 
 static enum dt_status walk(struct dt_exec *x, struct dt_error *err)
 {
-    if (x->losses.left == 0) {
-        dt_exec_loss_sum(&x->losses, &x->it);
-        dt_exec_comm_post_losses(x);
-    }
+    if (x->losses.left == 0)
+        post_losses(x);
     for (uint32_t k = 0; k < x->it.n_order; k++)
         if (!dt_exec_is_comm(&x->comm, x->it.order[k]))
             DT_TRY(walk_op(x, x->it.order[k], err));

@@ -3,8 +3,12 @@
  * The communication thread: posts what is ready, makes progress of what is under way, and tells the
  * main thread what has completed.
  *
- *   main thread   compute ... complete(i) --> pending of successors falls --> ready[] ------+
+ *   main thread   compute ... issued(i) --> pending of successors falls --> ready[] --------+
  *                 wait(j) <-- pending of j is 0 <-- complete <-- progress <-- post <--------+  this thread
+ *
+ * The main thread does not wait for what it has issued, nor does this one: what this one posts for an op
+ * begins, on the device, when the ops that it waits for are done (execute_post.c, follow).  Only what the
+ * host itself sends, losses and tokens, is held here until then.
  *
  * It shares its core with compute: after a test that found nothing it pauses (comm/backoff.h), each
  * time longer, and shorter while the main thread has nothing to do but wait.  A new op to post
@@ -25,29 +29,38 @@ static void satisfy(struct dt_exec_comm *c, uint32_t i)
         c->ready[c->ready_end++] = i;
 }
 
-static void satisfy_successors(struct dt_exec_comm *c, const struct dt_program *p, uint32_t i)
+/* `after`: where they keep the last op that they come after on its queue; NULL: nothing of `by` is left on
+ * a queue. */
+static void satisfy_successors(struct dt_exec_comm *c, const struct dt_program *p, uint32_t i,
+                               uint32_t *after, uint32_t by)
 {
     bool send = i < p->n_ops && p->ops[i].kind == DT_OP_SEND && c->graph.kind[i] == DT_EXEC_COMM;
 
-    for (uint32_t k = c->graph.succ_first[i]; k < c->graph.succ_first[i + 1]; k++)
-        if (!send) /* those behind a SEND went on when it was posted */
-            satisfy(c, c->graph.succ[k]);
+    for (uint32_t k = c->graph.succ_first[i]; k < c->graph.succ_first[i + 1]; k++) {
+        if (send) /* those behind a SEND went on when it was posted */
+            continue;
+        if (after)
+            after[c->graph.succ[k]] = by;
+        satisfy(c, c->graph.succ[k]);
+    }
 }
 
-/* Op i is over, for all members of its group that are here. */
+/* Op i is over, for all members of its group that are here, but for what has landed. */
 static void complete(struct dt_exec_comm *c, const struct dt_program *p, uint32_t i)
 {
     const struct dt_group *g;
+    uint32_t *after;
 
     pthread_mutex_lock(&c->lock);
+    after = c->landed[i] ? c->after_land : NULL;
     if (i < p->n_ops && c->graph.kind[i] == DT_EXEC_COMM &&
         dt_op_resource(p->ops[i].kind) == DT_RES_COLL) {
         g = &p->groups[p->ops[i].peer];
         for (uint32_t k = 0; k < g->n; k++)
             if (c->graph.kind[p->group_ops[g->first + k]] == DT_EXEC_COMM)
-                satisfy_successors(c, p, p->group_ops[g->first + k]);
+                satisfy_successors(c, p, p->group_ops[g->first + k], after, i);
     } else {
-        satisfy_successors(c, p, i);
+        satisfy_successors(c, p, i, after, i);
     }
     c->left--;
     pthread_cond_broadcast(&c->done);
@@ -66,7 +79,7 @@ static void fail(struct dt_exec_comm *c, enum dt_status st, const struct dt_erro
 /* ---- requests ---- */
 
 enum dt_status dt_exec_request_add(struct dt_exec_comm *c, uint32_t i, struct dt_transport *t,
-                                   struct dt_req *req, struct dt_exec_buffer *packed,
+                                   struct dt_req *req, struct dt_exec_packed *packed,
                                    struct dt_error *err)
 {
     if (dt_grow((void **)&c->requests, &c->cap_requests, c->n_requests + 1, sizeof(*c->requests)))
@@ -76,18 +89,16 @@ enum dt_status dt_exec_request_add(struct dt_exec_comm *c, uint32_t i, struct dt
     return DT_OK;
 }
 
-static void buffer_release(struct dt_exec_comm *c, const struct dt_exec_buffer *b)
-{
-    for (size_t k = 0; b && k < c->n_pool; k++)
-        if (c->pool[k] == b)
-            c->pool_used[k] = false;
-}
-
 /* All requests of op i are over. */
 static enum dt_status complete_op(struct dt_exec *x, uint32_t i,
-                                  const struct dt_exec_buffer *packed, struct dt_error *err)
+                                  const struct dt_exec_packed *packed, struct dt_error *err)
 {
-    DT_TRY(dt_exec_complete(x, i, packed, err));
+    bool landed;
+
+    DT_TRY(dt_exec_complete(x, i, packed, &landed, err));
+    if (landed)
+        x->env.dev->event_record(x->comm.q[DT_EXEC_LANDS], x->events.end[i]);
+    x->comm.landed[i] = landed;
     x->comm.end_ns[i] = dt_clock_ns();
     complete(&x->comm, x->it.p, i);
     return DT_OK;
@@ -142,7 +153,8 @@ static enum dt_status progress_requests(struct dt_exec *x, bool *any, struct dt_
         *any = true;
         if (--c->under_way[f.op] == 0)
             DT_TRY(complete_op(x, f.op, f.packed, err));
-        buffer_release(c, f.packed);
+        if (f.packed)
+            f.packed->used = false;
     }
     return DT_OK;
 }
@@ -161,6 +173,45 @@ static bool take_ready(struct dt_exec_comm *c, uint32_t *i)
     return any;
 }
 
+/* Tokens and losses are the host's to send: has what they tell of been computed? */
+static bool host_may_post(const struct dt_exec *x, uint32_t i)
+{
+    const struct dt_exec_comm *c = &x->comm;
+    const struct dt_device *dev = x->env.dev;
+
+    if (i < x->it.p->n_ops)
+        return true;
+    if (i == dt_exec_loss_number(&c->graph))
+        return dev->event_done(x->losses.read);
+    return (c->after_main[i] == DT_NONE || dev->event_done(x->events.end[c->after_main[i]])) &&
+           (c->after_land[i] == DT_NONE || dev->event_done(x->events.end[c->after_land[i]]));
+}
+
+static enum dt_status post_ready(struct dt_exec *x, bool *any, struct dt_error *err)
+{
+    struct dt_exec_comm *c = &x->comm;
+    uint32_t i, n = c->n_held;
+
+    c->n_held = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        if (host_may_post(x, c->held[k])) {
+            DT_TRY(post_op(x, c->held[k], err));
+            *any = true;
+        } else {
+            c->held[c->n_held++] = c->held[k];
+        }
+    }
+    while (take_ready(c, &i)) {
+        if (host_may_post(x, i)) {
+            DT_TRY(post_op(x, i, err));
+            *any = true;
+        } else {
+            c->held[c->n_held++] = i;
+        }
+    }
+    return DT_OK;
+}
+
 /* Until there is something to post, or it is time to test again. */
 static bool pause_or_stop(struct dt_exec *x, int64_t *pause_ns)
 {
@@ -169,7 +220,7 @@ static bool pause_or_stop(struct dt_exec *x, int64_t *pause_ns)
     bool stop;
 
     pthread_mutex_lock(&c->lock);
-    while (!c->stop && c->ready_first == c->ready_end && c->n_requests == 0)
+    while (!c->stop && c->ready_first == c->ready_end && c->n_requests == 0 && c->n_held == 0)
         pthread_cond_wait(&c->work, &c->lock);
     if (!c->stop && c->ready_first == c->ready_end) {
         until =
@@ -185,14 +236,10 @@ static enum dt_status serve(struct dt_exec *x, struct dt_error *err)
 {
     int64_t pause_ns = 0;
     bool progress;
-    uint32_t i;
 
     do {
         progress = false;
-        while (take_ready(&x->comm, &i)) {
-            DT_TRY(post_op(x, i, err));
-            progress = true;
-        }
+        DT_TRY(post_ready(x, &progress, err));
         DT_TRY(progress_requests(x, &progress, err));
         if (progress) {
             pause_ns = 0;
@@ -226,7 +273,16 @@ enum dt_status dt_exec_comm_init(struct dt_exec *x, struct dt_error *err)
 
     if (!x->ranks.t)
         return DT_OK;
-    DT_TRY(x->env.dev->queue_new(x->env.dev, true, err, &c->q));
+    for (int k = 0; k < DT_EXEC_QUEUES; k++) {
+        enum dt_status st = x->env.dev->queue_new(x->env.dev, true, err, &c->q[k]);
+
+        if (st != DT_OK) {
+            while (k > 0)
+                x->env.dev->queue_free(c->q[--k]);
+            c->q[0] = NULL;
+            return st;
+        }
+    }
     pthread_mutex_init(&c->lock, NULL);
     pthread_condattr_init(&a);
     pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
@@ -244,7 +300,7 @@ void dt_exec_comm_free(struct dt_exec *x)
 {
     struct dt_exec_comm *c = &x->comm;
 
-    if (!c->q)
+    if (!c->q[0])
         return;
     if (c->started) {
         pthread_mutex_lock(&c->lock);
@@ -257,16 +313,21 @@ void dt_exec_comm_free(struct dt_exec *x)
     pthread_cond_destroy(&c->work);
     pthread_cond_destroy(&c->done);
     for (size_t k = 0; k < c->n_pool; k++) {
-        x->env.dev->free(x->env.dev, c->pool[k]->p);
+        x->env.dev->free(x->env.dev, c->pool[k]->data.p);
+        x->env.dev->event_free(c->pool[k]->read);
         dt_free(c->pool[k]);
     }
-    x->env.dev->queue_free(c->q);
+    for (int k = 0; k < DT_EXEC_QUEUES; k++)
+        x->env.dev->queue_free(c->q[k]);
     dt_free((void *)c->pool);
-    dt_free(c->pool_used);
     dt_exec_graph_free(&c->graph);
     dt_free(c->ready);
     dt_free(c->requests);
     dt_free(c->under_way);
+    dt_free(c->held);
+    dt_free(c->after_main);
+    dt_free(c->after_land);
+    dt_free(c->landed);
     dt_free(c->begin_ns);
     dt_free(c->end_ns);
 }
@@ -279,10 +340,18 @@ static enum dt_status room(struct dt_exec_comm *c, struct dt_error *err)
 
     if (dt_grow((void **)&c->ready, &c->cap_ready, n, sizeof(*c->ready)) ||
         dt_grow((void **)&c->under_way, &c->cap_under_way, n, sizeof(*c->under_way)) ||
+        dt_grow((void **)&c->held, &c->cap_held, n, sizeof(*c->held)) ||
+        dt_grow((void **)&c->after_main, &c->cap_after_main, n, sizeof(*c->after_main)) ||
+        dt_grow((void **)&c->after_land, &c->cap_after_land, n, sizeof(*c->after_land)) ||
+        dt_grow((void **)&c->landed, &c->cap_landed, n, sizeof(*c->landed)) ||
         dt_grow((void **)&c->begin_ns, &c->cap_begin, n, sizeof(*c->begin_ns)) ||
         dt_grow((void **)&c->end_ns, &c->cap_end, n, sizeof(*c->end_ns)))
         return dt_error_nomem(err, "the order of a program");
     memset(c->under_way, 0, n * sizeof(*c->under_way));
+    memset(c->landed, 0, n * sizeof(*c->landed));
+    for (size_t i = 0; i < n; i++)
+        c->after_main[i] = c->after_land[i] = DT_NONE;
+    c->n_held = 0;
     return DT_OK;
 }
 
@@ -344,12 +413,16 @@ static enum dt_status wait_for(struct dt_exec *x, const uint32_t *n, struct dt_e
 enum dt_status dt_exec_comm_wait(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     enum dt_status st;
+    uint32_t after;
 
     if (!x->ranks.t)
         return DT_OK;
     pthread_mutex_lock(&x->comm.lock);
     st = wait_for(x, &x->comm.graph.pending[i], err);
+    after = x->comm.after_land[i];
     pthread_mutex_unlock(&x->comm.lock);
+    if (st == DT_OK && after != DT_NONE)
+        x->env.dev->event_wait(x->env.q, x->events.end[after]);
     return st;
 }
 
@@ -363,13 +436,13 @@ static void more(struct dt_exec *x, uint32_t i, bool losses)
     if (losses)
         satisfy(c, i);
     else
-        satisfy_successors(&x->comm, x->it.p, i);
+        satisfy_successors(&x->comm, x->it.p, i, c->after_main, i);
     if (c->ready_end != before)
         pthread_cond_signal(&c->work);
     pthread_mutex_unlock(&c->lock);
 }
 
-void dt_exec_comm_complete(struct dt_exec *x, uint32_t i)
+void dt_exec_comm_issued(struct dt_exec *x, uint32_t i)
 {
     if (x->ranks.t)
         more(x, i, false);
@@ -390,5 +463,8 @@ enum dt_status dt_exec_comm_drain(struct dt_exec *x, struct dt_error *err)
     pthread_mutex_lock(&x->comm.lock);
     st = wait_for(x, &x->comm.left, err);
     pthread_mutex_unlock(&x->comm.lock);
+    for (int k = 0; st == DT_OK && k < DT_EXEC_QUEUES;
+         k++) /* the thread puts nothing on them now */
+        st = x->env.dev->queue_sync(x->comm.q[k], err);
     return st;
 }

@@ -160,15 +160,17 @@ enum dt_status dt_exec_gather_post(struct dt_exec *x, uint32_t i, struct dt_erro
         if (u->whole || !dt_exec_in_bucket(&x->stages, op, u))
             continue;
         if (vs->wire)
-            convert_region(&x->stages, x->comm.q, vs, u, true);
-        DT_TRY(gather_region(&x->ranks, x->comm.q, vs, u, vs->wire != NULL, err, &req));
+            convert_region(&x->stages, x->comm.q[DT_EXEC_COLLS], vs, u, true);
+        DT_TRY(
+            gather_region(&x->ranks, x->comm.q[DT_EXEC_COLLS], vs, u, vs->wire != NULL, err, &req));
         DT_TRY(dt_exec_request_add(&x->comm, i, x->ranks.data, req, NULL, err));
     }
     return DT_OK;
 }
 
-enum dt_status dt_exec_gather_complete(struct dt_exec *x, uint32_t i, struct dt_error *err)
+void dt_exec_gather_complete(struct dt_exec *x, uint32_t i)
 {
+    struct dt_device_queue *q = x->comm.q[DT_EXEC_LANDS];
     const struct dt_op *op = &x->it.p->ops[i];
     struct dt_exec_vstage *vs = dt_exec_leader_stage(&x->stages, op);
 
@@ -178,10 +180,9 @@ enum dt_status dt_exec_gather_complete(struct dt_exec *x, uint32_t i, struct dt_
         if (u->whole || !dt_exec_in_bucket(&x->stages, op, u))
             continue;
         if (vs->wire)
-            convert_region(&x->stages, x->comm.q, vs, u, false);
-        dt_exec_copy_here(&x->stages, x->comm.q, op, false, u->at, u->n);
+            convert_region(&x->stages, q, vs, u, false);
+        dt_exec_copy_here(&x->stages, q, op, false, u->at, u->n);
     }
-    return x->env.dev->queue_sync(x->comm.q, err);
 }
 
 enum dt_status dt_exec_gather(struct dt_exec *x, struct dt_error *err)

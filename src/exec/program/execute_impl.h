@@ -32,12 +32,16 @@ struct dt_exec_buffer { /* device memory that grows */
 
 /* What a stage hands on: outputs of a forward, or gradients of its inputs.  `users`: the stage
  * while it writes, then every SEND of it that has not been used up.  An inbox is what a stage
- * takes, gathered from other ranks or from several microbatches; its user is the op that reads it. */
+ * takes, gathered from other ranks or from several microbatches; its user is the op that reads it.
+ *
+ * Users are counted when work is put on queues, which is before it is done.  The main thread writes again
+ * at once, on the queue that the readers are on; another queue waits for `read`. */
 struct dt_exec_message {
     struct dt_exec_buffer data;
     uint32_t mb;
     bool grad, inbox;
     int users;
+    struct dt_device_event *read; /* the main queue is past those that have read it */
     struct dt_exec_message *next;
 };
 /* What a split backward leaves for the weight gradients. */
@@ -51,6 +55,7 @@ struct dt_exec_microbatch {
     uint32_t mb;
     bool used, empty; /* empty: nothing to compute */
     struct dt_batch *batch;
+    struct dt_device_event *uploaded; /* the batch's host arrays may be written again */
     struct dt_exec_buffer saved;
     struct dt_exec_stash *stash; /* between a split backward and its weight gradients */
     const void *in, *dout;
@@ -107,7 +112,12 @@ struct dt_exec_request {
     struct dt_req *req;
     uint32_t op;
     uint64_t since_ns;
-    struct dt_exec_buffer *packed; /* of the pool; NULL = sent or received in place */
+    struct dt_exec_packed *packed; /* of the pool; NULL = sent or received in place */
+};
+struct dt_exec_packed { /* rows on their way */
+    struct dt_exec_buffer data;
+    struct dt_device_event *read; /* they have been unpacked */
+    bool used;
 };
 /* Which thread does an op. */
 enum dt_exec_where { DT_EXEC_ELSEWHERE, DT_EXEC_MAIN, DT_EXEC_COMM };
@@ -130,7 +140,20 @@ struct dt_exec_graph {
     uint32_t n_tokens;
     size_t cap_pending, cap_kind, cap_succ_first, cap_succ, cap_tokens;
 };
-/* The communication thread (execute_comm.c, execute_post.c). */
+/* The communication thread's queues.  What is posted on the first three waits for its ops on the main
+ * queue, each kind behind its own; what lands waits for nothing but what landed before. */
+enum dt_exec_queue {
+    DT_EXEC_SENDS,
+    DT_EXEC_RECVS,
+    DT_EXEC_COLLS,
+    DT_EXEC_LANDS, /* what remains to be done on the device when an operation is over */
+    DT_EXEC_QUEUES
+};
+/* The communication thread (execute_comm.c, execute_post.c).
+ *
+ * An op is *issued* when its work is on a queue, and *done* when the queue is past it.  Counters and
+ * conditions tell what has been issued (of a transport's operation: what is over).  Whoever comes after it
+ * on another queue waits there, on the device, for the op's event. */
 struct dt_exec_comm {
     pthread_t thread;
     bool started;
@@ -148,14 +171,19 @@ struct dt_exec_comm {
     size_t n_requests, cap_requests;
     uint32_t *under_way; /* per number: its requests */
     size_t cap_under_way;
-    struct dt_device_queue *q;
-    struct dt_exec_buffer **pool;
-    bool *pool_used;
-    size_t n_pool, cap_pool, cap_pool_used;
+    struct dt_device_queue *q[DT_EXEC_QUEUES]; /* NULL: there is no thread */
+    struct dt_exec_packed **pool;
+    size_t n_pool, cap_pool;
+    uint32_t *held, n_held; /* numbers whose host work needs what their ops have computed */
+    size_t cap_held;
     unsigned char byte_out, byte_in; /* of tokens */
+    /* per number: the last op on the main queue, and the last that landed, of those that it waits for;
+     * DT_NONE = none */
+    uint32_t *after_main, *after_land;
+    unsigned char *landed; /* per number: its event is on the queue of what lands */
     /* measured */
     uint64_t *begin_ns, *end_ns; /* per number */
-    size_t cap_begin, cap_end;
+    size_t cap_begin, cap_end, cap_after_main, cap_after_land, cap_landed;
 };
 
 /* ---- the parts of an executor, each of which may look at those before it ---- */
@@ -213,20 +241,22 @@ struct dt_exec_iteration {
 
 /* The norm of all gradients (execute_norm.c). */
 struct dt_exec_norm {
-    double *sq, host_sq; /* device; of all ranks */
+    double *sq;          /* device */
     float *value, *coef; /* device */
-    float host;
-    bool known; /* in this iteration */
+    double *host_sq;     /* host memory of the device; of all ranks */
+    float *host;         /* the same; of `value` */
+    bool known;          /* in this iteration */
 };
 
 /* Losses of the iteration (execute_loss.c). */
 struct dt_exec_losses {
-    double *value;            /* per sample: text, image; then the sum of `signal` */
-    unsigned char *has;       /* per sample: computed here */
-    uint32_t left;            /* microbatches here whose losses are to come */
-    float *nll, *sse;         /* host memory of the device: per row, per image to draw */
-    int64_t *row_at, *img_at; /* per sample: its first row and image there */
-    int64_t *image_values;    /* per image to draw: values in it */
+    double *value;                /* per sample: text, image; then the sum of `signal` */
+    unsigned char *has;           /* per sample: computed here */
+    uint32_t left;                /* microbatches here whose losses are to come */
+    struct dt_device_event *read; /* all have come to the host */
+    float *nll, *sse;             /* host memory of the device: per row, per image to draw */
+    int64_t *row_at, *img_at;     /* per sample: its first row and image there */
+    int64_t *image_values;        /* per image to draw: values in it */
     size_t cap_value, cap_has, cap_nll, cap_sse, cap_samples, cap_images;
 };
 
@@ -328,7 +358,9 @@ enum dt_status dt_exec_message_inbox(struct dt_exec_comm *c, const struct dt_exe
 struct dt_exec_message *dt_exec_message_received(struct dt_exec_comm *c,
                                                  const struct dt_exec_vstage *vs, uint32_t mb,
                                                  bool grad);
-void dt_exec_message_release(struct dt_exec_comm *c, struct dt_exec_message *m, int users);
+/* `reader`: of the main queue, where what has read it is; NULL: nothing more reads it. */
+void dt_exec_message_release(struct dt_exec_comm *c, const struct dt_exec_env *env,
+                             struct dt_exec_message *m, int users, struct dt_device_queue *reader);
 
 /* execute_order.c: x->it.order of this program, of lanes that are here, and late_steps. */
 enum dt_status dt_exec_make_order(struct dt_exec_iteration *it, const struct dt_exec_ranks *ranks,
@@ -404,16 +436,17 @@ enum dt_status dt_exec_comm_init(struct dt_exec *x, struct dt_error *err);
 void dt_exec_comm_free(struct dt_exec *x);
 /* Counts who waits for whom in this program, then lets the thread post what waits for nothing. */
 enum dt_status dt_exec_comm_begin(struct dt_exec *x, struct dt_error *err);
-/* The main thread waits for all that an op waits for; says that the op has completed. */
+/* The main thread waits until all that an op waits for is issued, and its queue until it is done; says
+ * that the op is issued. */
 enum dt_status dt_exec_comm_wait(struct dt_exec *x, uint32_t i, struct dt_error *err);
-void dt_exec_comm_complete(struct dt_exec *x, uint32_t i);
-/* The losses of all microbatches of this rank are there. */
+void dt_exec_comm_issued(struct dt_exec *x, uint32_t i);
+/* The losses of all microbatches of this rank are there when losses.read is done. */
 void dt_exec_comm_post_losses(struct dt_exec *x);
-/* Waits until nothing is under way. */
+/* Waits until nothing is under way; errors of the thread's queues. */
 enum dt_status dt_exec_comm_drain(struct dt_exec *x, struct dt_error *err);
 static inline bool dt_exec_is_comm(const struct dt_exec_comm *c, uint32_t i)
 {
-    return c->q && c->graph.kind[i] == DT_EXEC_COMM;
+    return c->q[0] && c->graph.kind[i] == DT_EXEC_COMM;
 }
 static inline uint32_t dt_exec_loss_number(const struct dt_exec_graph *g)
 {
@@ -435,7 +468,7 @@ int dt_exec_send_users(const struct dt_program *p, const struct dt_exec_ranks *r
 enum dt_status dt_exec_gather_room(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs,
                                    struct dt_error *err);
 enum dt_status dt_exec_gather_post(struct dt_exec *x, uint32_t i, struct dt_error *err);
-enum dt_status dt_exec_gather_complete(struct dt_exec *x, uint32_t i, struct dt_error *err);
+void dt_exec_gather_complete(struct dt_exec *x, uint32_t i);
 
 /* execute_post.c: this rank's lowest replica of an op's stage. */
 struct dt_exec_vstage *dt_exec_leader_stage(const struct dt_exec_stages *stages,
@@ -443,13 +476,14 @@ struct dt_exec_vstage *dt_exec_leader_stage(const struct dt_exec_stages *stages,
 /* Does the bucket of the op hold the region? */
 bool dt_exec_in_bucket(const struct dt_exec_stages *stages, const struct dt_op *op,
                        const struct dt_exec_region *u);
-/* Posts an op of the communication thread; what remains to be done when its requests are over. */
+/* Posts an op of the communication thread; puts on its last queue what remains to be done when its
+ * requests are over.  *landed: it did. */
 enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err);
-enum dt_status dt_exec_complete(struct dt_exec *x, uint32_t i, const struct dt_exec_buffer *packed,
-                                struct dt_error *err);
+enum dt_status dt_exec_complete(struct dt_exec *x, uint32_t i, const struct dt_exec_packed *packed,
+                                bool *landed, struct dt_error *err);
 /* One more request of number i is under way. */
 enum dt_status dt_exec_request_add(struct dt_exec_comm *c, uint32_t i, struct dt_transport *t,
-                                   struct dt_req *req, struct dt_exec_buffer *packed,
+                                   struct dt_req *req, struct dt_exec_packed *packed,
                                    struct dt_error *err);
 /* "rank 3 on host: llm/0.1 RECV mb=2: " before the message of an error, once. */
 enum dt_status dt_exec_error_at(const struct dt_exec *x, uint32_t i, enum dt_status st,

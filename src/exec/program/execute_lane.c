@@ -127,6 +127,7 @@ enum dt_status dt_exec_build(struct dt_exec_stages *stages, struct dt_error *err
 static void free_microbatch(const struct dt_device *dev, struct dt_exec_microbatch *s)
 {
     dev->free(dev, s->saved.p);
+    dev->event_free(s->uploaded);
     if (s->batch)
         dt_batch_free(s->batch);
     dt_free(s);
@@ -144,6 +145,7 @@ static void free_microbatches(const struct dt_device *dev, struct dt_exec_vstage
         struct dt_exec_message *next = vs->messages->next;
 
         dev->free(dev, vs->messages->data.p);
+        dev->event_free(vs->messages->read);
         dt_free(vs->messages);
         vs->messages = next;
     }
@@ -314,6 +316,7 @@ static enum dt_status fill_microbatch(const struct dt_exec_stages *stages,
     if (stages->env->o.model->modules[vs->module].role == DT_ROLE_GENERATOR)
         dt_batch_diffuse(b, stages->env->o.diffusion, stages->env->o.seed, (uint64_t)it->in->step);
     DT_TRY(dt_batch_upload(stages->env->q, b, err));
+    stages->env->dev->event_record(stages->env->q, s->uploaded);
     if (dt_stage_has_backward(vs->stage))
         DT_TRY(dt_exec_room(stages->env->dev, &s->saved, dt_stage_saved_bytes(vs->stage, b), err));
     return DT_OK;
@@ -327,14 +330,14 @@ static enum dt_status unused_microbatch(const struct dt_exec_env *env, struct dt
     for (s = vs->microbatches; s; s = s->next)
         if (!s->used) {
             *out = s;
-            /* its host arrays may still be on their way to a card */
-            return env->dev->info.host_memory ? DT_OK : env->dev->queue_sync(env->q, err);
+            return env->dev->event_sync(s->uploaded, err);
         }
     s = dt_calloc(1, sizeof(*s));
     if (!s)
         return dt_error_nomem(err, "a microbatch");
     s->next = vs->microbatches;
     vs->microbatches = s;
+    DT_TRY(env->dev->event_new(env->dev, err, &s->uploaded));
     DT_TRY(dt_batch_new(env->dev, &env->o.model->modules[vs->module], &vs->max, err, &s->batch));
     *out = s;
     return DT_OK;

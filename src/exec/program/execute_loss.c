@@ -48,6 +48,8 @@ enum dt_status dt_exec_loss_begin(struct dt_exec_losses *losses, struct dt_exec_
     int64_t rows = 0, images = 0, targets = 0;
     size_t n = (size_t)it->in->n;
 
+    if (!losses->read)
+        DT_TRY(stages->env->dev->event_new(stages->env->dev, err, &losses->read));
     if (dt_grow((void **)&losses->value, &losses->cap_value, 2 * n + 1, sizeof(*losses->value)) ||
         dt_grow((void **)&losses->has, &losses->cap_has, n + 1, sizeof(*losses->has)))
         return dt_error_nomem(err, "losses");
@@ -174,6 +176,7 @@ void dt_exec_losses_free(struct dt_exec_losses *losses, const struct dt_device *
 {
     dev->host_free(dev, losses->nll);
     dev->host_free(dev, losses->sse);
+    dev->event_free(losses->read);
     dt_free(losses->value);
     dt_free(losses->has);
     dt_free(losses->row_at);

@@ -5,13 +5,13 @@
 
 static void lock(struct dt_exec_comm *c)
 {
-    if (c->q) /* else there is one thread */
+    if (c->q[0]) /* else there is one thread */
         pthread_mutex_lock(&c->lock);
 }
 
 static void unlock(struct dt_exec_comm *c)
 {
-    if (c->q) /* else there is one thread */
+    if (c->q[0]) /* else there is one thread */
         pthread_mutex_unlock(&c->lock);
 }
 
@@ -38,6 +38,11 @@ static enum dt_status take(const struct dt_exec_stages *stages, struct dt_exec_v
         m = dt_calloc(1, sizeof(*m));
         if (!m)
             return dt_error_nomem(err, "a message");
+        st = stages->env->dev->event_new(stages->env->dev, err, &m->read);
+        if (st != DT_OK) {
+            dt_free(m);
+            return st;
+        }
         m->next = vs->messages;
         vs->messages = m;
     }
@@ -110,11 +115,14 @@ struct dt_exec_message *dt_exec_message_received(struct dt_exec_comm *c,
     return m;
 }
 
-void dt_exec_message_release(struct dt_exec_comm *c, struct dt_exec_message *m, int users)
+void dt_exec_message_release(struct dt_exec_comm *c, const struct dt_exec_env *env,
+                             struct dt_exec_message *m, int users, struct dt_device_queue *reader)
 {
     if (!m)
         return;
     lock(c);
+    if (reader && m->inbox)
+        env->dev->event_record(reader, m->read);
     m->users -= users;
     unlock(c);
 }

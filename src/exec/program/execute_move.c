@@ -195,7 +195,7 @@ enum dt_status dt_exec_recv(struct dt_exec *x, const struct dt_op *op, struct dt
             dt_exec_message_inbox(&x->comm, &x->stages, to, op->mb, grad, l.to_bytes, err, &inbox));
         copy_rows(x->env.dev, x->env.q, &l, m->data.p, false, inbox->data.p, false);
     }
-    dt_exec_message_release(&x->comm, m, 1);
+    dt_exec_message_release(&x->comm, &x->env, m, 1, x->env.q);
     return DT_OK;
 }
 

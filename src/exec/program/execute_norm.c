@@ -8,7 +8,9 @@ enum dt_status dt_exec_norm_init(struct dt_exec_norm *norm, const struct dt_exec
 {
     DT_TRY(env->dev->alloc(env->dev, sizeof(double), err, (void **)&norm->sq));
     DT_TRY(env->dev->alloc(env->dev, sizeof(float), err, (void **)&norm->value));
-    return env->dev->alloc(env->dev, sizeof(float), err, (void **)&norm->coef);
+    DT_TRY(env->dev->alloc(env->dev, sizeof(float), err, (void **)&norm->coef));
+    DT_TRY(env->dev->host_alloc(env->dev, sizeof(double), err, (void **)&norm->host_sq));
+    return env->dev->host_alloc(env->dev, sizeof(float), err, (void **)&norm->host);
 }
 
 void dt_exec_norm_free(struct dt_exec_norm *norm, const struct dt_device *dev)
@@ -16,6 +18,8 @@ void dt_exec_norm_free(struct dt_exec_norm *norm, const struct dt_device *dev)
     dev->free(dev, norm->sq);
     dev->free(dev, norm->value);
     dev->free(dev, norm->coef);
+    dev->host_free(dev, norm->host_sq);
+    dev->host_free(dev, norm->host);
 }
 
 /* Squares of all that is trained here and counted nowhere else, then those of the other ranks, then
@@ -42,15 +46,15 @@ enum dt_status dt_exec_norm_take(struct dt_exec_norm *norm, const struct dt_exec
     if (ranks->training) {
         struct dt_req *req;
 
-        env->dev->copy(env->q, &norm->host_sq, norm->sq, sizeof(double), DT_COPY_TO_HOST);
+        env->dev->copy(env->q, norm->host_sq, norm->sq, sizeof(double), DT_COPY_TO_HOST);
         DT_TRY(env->dev->queue_sync(env->q, err));
-        DT_TRY(ranks->t->post_all_reduce(ranks->training, DT_REDUCE_F64, &norm->host_sq, 1, NULL,
+        DT_TRY(ranks->t->post_all_reduce(ranks->training, DT_REDUCE_F64, norm->host_sq, 1, NULL,
                                          err, &req));
         DT_TRY(dt_transport_wait(ranks->t, req, env->o.limit_s, "the gradient norm", err));
-        env->dev->copy(env->q, norm->sq, &norm->host_sq, sizeof(double), DT_COPY_TO_DEVICE);
+        env->dev->copy(env->q, norm->sq, norm->host_sq, sizeof(double), DT_COPY_TO_DEVICE);
     }
     env->k->clip_coef(env->q, norm->sq, (float)env->o.optimizer.clip, norm->value, norm->coef);
-    env->dev->copy(env->q, &norm->host, norm->value, sizeof(float), DT_COPY_TO_HOST);
+    env->dev->copy(env->q, norm->host, norm->value, sizeof(float), DT_COPY_TO_HOST);
     norm->known = true;
     return DT_OK;
 }

@@ -13,28 +13,46 @@
 #include <stdio.h>
 #include <string.h>
 
-static enum dt_status pool_take(struct dt_exec_comm *c, const struct dt_device *dev, size_t bytes,
-                                struct dt_error *err, struct dt_exec_buffer **out)
+/* Room to write in, on `q`. */
+static enum dt_status pool_take(struct dt_exec_comm *c, const struct dt_device *dev,
+                                struct dt_device_queue *q, size_t bytes, struct dt_error *err,
+                                struct dt_exec_packed **out)
 {
     size_t k = 0;
 
-    while (k < c->n_pool && c->pool_used[k])
+    while (k < c->n_pool && c->pool[k]->used)
         k++;
     if (k == c->n_pool) {
-        struct dt_exec_buffer *b = dt_calloc(1, sizeof(*b));
+        struct dt_exec_packed *b = dt_calloc(1, sizeof(*b));
+        enum dt_status st;
 
-        if (!b || dt_grow((void **)&c->pool, &c->cap_pool, k + 1, sizeof(*c->pool)) ||
-            dt_grow((void **)&c->pool_used, &c->cap_pool_used, k + 1, sizeof(*c->pool_used))) {
+        if (!b || dt_grow((void **)&c->pool, &c->cap_pool, k + 1, sizeof(*c->pool))) {
             dt_free(b);
             return dt_error_nomem(err, "a message");
         }
+        st = dev->event_new(dev, err, &b->read);
+        if (st != DT_OK) {
+            dt_free(b);
+            return st;
+        }
         c->pool[c->n_pool++] = b;
-        c->pool_used[k] = false;
     }
-    DT_TRY(dt_exec_room(dev, c->pool[k], bytes, err));
-    c->pool_used[k] = true;
+    DT_TRY(dt_exec_room(dev, &c->pool[k]->data, bytes, err));
+    dev->event_wait(q, c->pool[k]->read);
+    c->pool[k]->used = true;
     *out = c->pool[k];
     return DT_OK;
+}
+
+/* On `q`, what number i puts there begins when all that it waits for is done. */
+static void follow(const struct dt_exec *x, uint32_t i, enum dt_exec_queue queue)
+{
+    const struct dt_device *dev = x->env.dev;
+
+    if (x->comm.after_main[i] != DT_NONE)
+        dev->event_wait(x->comm.q[queue], x->events.end[x->comm.after_main[i]]);
+    if (x->comm.after_land[i] != DT_NONE)
+        dev->event_wait(x->comm.q[queue], x->events.end[x->comm.after_land[i]]);
 }
 
 /* ---- messages ---- */
@@ -49,11 +67,13 @@ static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *
     const struct dt_op *op = &x->it.p->ops[i], *recv = &x->it.p->ops[op->peer];
     struct dt_exec_message *m = dt_exec_message_sent(&x->comm, dt_exec_op_vs(&x->stages, op),
                                                      op->mb, (op->flags & DT_OPF_GRAD) != 0);
-    struct dt_exec_buffer *packed = NULL;
+    struct dt_device_queue *q = x->comm.q[DT_EXEC_SENDS];
+    struct dt_exec_packed *packed = NULL;
     struct dt_exec_link l;
     const char *data;
     size_t bytes;
 
+    follow(x, i, DT_EXEC_SENDS);
     dt_exec_link(&x->it, &x->stages, recv, &l);
     bytes = l.edge ? (size_t)l.n * l.width : l.to_bytes;
     if (!m && bytes == 0) /* a member of a lane without rows of this microbatch */
@@ -64,9 +84,9 @@ static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *
     if (l.edge && l.from_runs) {
         data += (size_t)l.from_first * l.width;
     } else if (l.edge && bytes > 0) {
-        DT_TRY(pool_take(&x->comm, x->env.dev, bytes, err, &packed));
-        dt_exec_pack(x->env.dev, x->comm.q, &l, data, packed->p);
-        data = packed->p;
+        DT_TRY(pool_take(&x->comm, x->env.dev, q, bytes, err, &packed));
+        dt_exec_pack(x->env.dev, q, &l, data, packed->data.p);
+        data = packed->data.p;
     }
     for (int t = 0; bytes > 0 && t < x->env.o.plan->modules[recv->module].layout.tp; t++) {
         struct dt_req *req;
@@ -75,65 +95,66 @@ static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *
         dt_exec_route(&x->ranks, op, recv, t, &from, &to);
         if (from != x->ranks.rank || to == x->ranks.rank)
             continue;
-        DT_TRY(x->ranks.data->post_send(x->ranks.data, to, tag_of(op->peer), data, bytes, x->comm.q,
-                                        err, &req));
+        DT_TRY(x->ranks.data->post_send(x->ranks.data, to, tag_of(op->peer), data, bytes, q, err,
+                                        &req));
         DT_TRY(dt_exec_request_add(&x->comm, i, x->ranks.data, req, packed, err));
     }
     return DT_OK;
 }
 
-static enum dt_status complete_send(struct dt_exec *x, const struct dt_op *op)
+static void complete_send(struct dt_exec *x, const struct dt_op *op)
 {
     struct dt_exec_vstage *vs = dt_exec_op_vs(&x->stages, op);
 
     dt_exec_message_release(
-        &x->comm, dt_exec_message_sent(&x->comm, vs, op->mb, (op->flags & DT_OPF_GRAD) != 0), 1);
-    return DT_OK;
+        &x->comm, &x->env,
+        dt_exec_message_sent(&x->comm, vs, op->mb, (op->flags & DT_OPF_GRAD) != 0), 1, NULL);
 }
 
 static enum dt_status post_recv(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     const struct dt_op *op = &x->it.p->ops[i], *send = &x->it.p->ops[op->peer];
     int t = x->ranks.member[op->module][op->replica * x->env.pp[op->module] + op->stage], from, to;
-    struct dt_exec_buffer *packed = NULL;
+    struct dt_device_queue *q = x->comm.q[DT_EXEC_RECVS];
+    struct dt_exec_packed *packed = NULL;
     struct dt_exec_message *inbox;
     struct dt_exec_link l;
     struct dt_req *req;
     size_t bytes;
     char *data;
 
+    follow(x, i, DT_EXEC_RECVS);
     dt_exec_link(&x->it, &x->stages, op, &l);
     bytes = l.edge ? (size_t)l.n * l.width : l.to_bytes;
     if (bytes == 0)
         return DT_OK;
     DT_TRY(dt_exec_message_inbox(&x->comm, &x->stages, dt_exec_op_vs(&x->stages, op), op->mb,
                                  (op->flags & DT_OPF_GRAD) != 0, l.to_bytes, err, &inbox));
+    x->env.dev->event_wait(q, inbox->read); /* of the microbatch that had it before */
     data = inbox->data.p;
     if (l.edge && l.to_runs) {
         data += (size_t)l.to_first * l.width;
     } else if (l.edge) {
-        DT_TRY(pool_take(&x->comm, x->env.dev, bytes, err, &packed));
-        data = packed->p;
+        DT_TRY(pool_take(&x->comm, x->env.dev, q, bytes, err, &packed));
+        data = packed->data.p;
     }
     dt_exec_route(&x->ranks, send, op, t, &from, &to);
-    DT_TRY(x->ranks.data->post_recv(x->ranks.data, from, tag_of(i), data, bytes, x->comm.q, err,
-                                    &req));
+    DT_TRY(x->ranks.data->post_recv(x->ranks.data, from, tag_of(i), data, bytes, q, err, &req));
     return dt_exec_request_add(&x->comm, i, x->ranks.data, req, packed, err);
 }
 
-static enum dt_status complete_recv(struct dt_exec *x, const struct dt_op *op,
-                                    const struct dt_exec_buffer *packed, struct dt_error *err)
+static void complete_recv(struct dt_exec *x, const struct dt_op *op,
+                          const struct dt_exec_packed *packed)
 {
+    struct dt_device_queue *q = x->comm.q[DT_EXEC_LANDS];
     struct dt_exec_message *inbox;
     struct dt_exec_link l;
 
-    if (!packed)
-        return DT_OK;
     dt_exec_link(&x->it, &x->stages, op, &l);
     inbox = dt_exec_message_received(&x->comm, dt_exec_op_vs(&x->stages, op), op->mb,
                                      (op->flags & DT_OPF_GRAD) != 0);
-    dt_exec_unpack(x->env.dev, x->comm.q, &l, packed->p, inbox->data.p);
-    return x->env.dev->queue_sync(x->comm.q, err);
+    dt_exec_unpack(x->env.dev, q, &l, packed->data.p, inbox->data.p);
+    x->env.dev->event_record(q, packed->read);
 }
 
 static enum dt_status post_token(struct dt_exec_comm *c, const struct dt_exec_ranks *ranks,
@@ -188,18 +209,19 @@ static enum dt_status sync_region(struct dt_exec *x, uint32_t i, const struct dt
     const struct dt_op *op = &x->it.p->ops[i];
     const struct dt_exec_peers *p = &x->ranks.peers[op->module][op->stage];
     size_t *count = NULL;
+    struct dt_device_queue *q = x->comm.q[DT_EXEC_COLLS];
     struct dt_req *req;
     enum dt_status st;
 
-    dt_exec_sum_here(&x->stages, x->comm.q, op, u->at, u->n);
+    dt_exec_sum_here(&x->stages, q, op, u->at, u->n);
     if (u->whole || x->env.o.plan->modules[op->module].zero == 0) {
-        DT_TRY(x->ranks.data->post_all_reduce(p->comm, DT_REDUCE_F32, grads + u->at, u->n,
-                                              x->comm.q, err, &req));
+        DT_TRY(x->ranks.data->post_all_reduce(p->comm, DT_REDUCE_F32, grads + u->at, u->n, q, err,
+                                              &req));
         return dt_exec_request_add(&x->comm, i, x->ranks.data, req, NULL, err);
     }
     DT_TRY(pieces(u, p->n, err, &count));
-    st = x->ranks.data->post_reduce_scatter(p->comm, DT_REDUCE_F32, grads + u->at, count, x->comm.q,
-                                            err, &req);
+    st = x->ranks.data->post_reduce_scatter(p->comm, DT_REDUCE_F32, grads + u->at, count, q, err,
+                                            &req);
     dt_free(count);
     return st == DT_OK ? dt_exec_request_add(&x->comm, i, x->ranks.data, req, NULL, err) : st;
 }
@@ -209,6 +231,7 @@ static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *
     const struct dt_op *op = &x->it.p->ops[i];
     struct dt_exec_vstage *vs;
 
+    follow(x, i, DT_EXEC_COLLS);
     if (op->flags & DT_OPF_TIED) {
         const struct dt_param *table;
         struct dt_req *req;
@@ -217,7 +240,7 @@ static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *
         table = dt_exec_shared_table(&x->env, vs);
         DT_TRY(x->ranks.data->post_all_reduce(x->ranks.tied[op->replica], DT_REDUCE_F32,
                                               dt_stage_grads(vs->stage) + table->at, table->n,
-                                              x->comm.q, err, &req));
+                                              x->comm.q[DT_EXEC_COLLS], err, &req));
         return dt_exec_request_add(&x->comm, i, x->ranks.data, req, NULL, err);
     }
     vs = dt_exec_leader_stage(&x->stages, op);
@@ -228,23 +251,22 @@ static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *
 }
 
 /* Other replicas of this rank step what is whole themselves. */
-static enum dt_status complete_sync(struct dt_exec *x, const struct dt_op *op, struct dt_error *err)
+static void complete_sync(struct dt_exec *x, const struct dt_op *op)
 {
     struct dt_exec_vstage *vs = dt_exec_leader_stage(&x->stages, op);
 
-    if (op->flags & DT_OPF_TIED)
-        return DT_OK;
     for (int k = 0; k < vs->n_regions; k++)
         if (dt_exec_in_bucket(&x->stages, op, &vs->regions[k]) &&
             (vs->regions[k].whole || x->env.o.plan->modules[op->module].zero == 0))
-            dt_exec_copy_here(&x->stages, x->comm.q, op, true, vs->regions[k].at, vs->regions[k].n);
-    return x->env.dev->queue_sync(x->comm.q, err);
+            dt_exec_copy_here(&x->stages, x->comm.q[DT_EXEC_LANDS], op, true, vs->regions[k].at,
+                              vs->regions[k].n);
 }
 
 static enum dt_status post_losses(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     struct dt_req *req;
 
+    dt_exec_loss_sum(&x->losses, &x->it);
     DT_TRY(x->ranks.t->post_all_reduce(x->ranks.world, DT_REDUCE_F64, x->losses.value,
                                        2 * (size_t)x->it.in->n + 1, NULL, err, &req));
     return dt_exec_request_add(&x->comm, i, x->ranks.t, req, NULL, err);
@@ -271,6 +293,7 @@ enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err)
     case DT_OP_GRAD_SYNC:
         return post_sync(x, i, err);
     case DT_OP_PARAM_GATHER:
+        follow(x, i, DT_EXEC_COLLS);
         return dt_exec_gather_post(x, i, err);
     case DT_OP_FORWARD:
     case DT_OP_BACKWARD:
@@ -284,20 +307,32 @@ enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err)
     return no_message(&x->it.p->ops[i], err);
 }
 
-enum dt_status dt_exec_complete(struct dt_exec *x, uint32_t i, const struct dt_exec_buffer *packed,
-                                struct dt_error *err)
+enum dt_status dt_exec_complete(struct dt_exec *x, uint32_t i, const struct dt_exec_packed *packed,
+                                bool *landed, struct dt_error *err)
 {
-    if (i >= x->it.p->n_ops)
+    const struct dt_op *op = i < x->it.p->n_ops ? &x->it.p->ops[i] : NULL;
+
+    *landed = false;
+    if (!op)
         return DT_OK;
-    switch ((enum dt_op_kind)x->it.p->ops[i].kind) {
+    switch ((enum dt_op_kind)op->kind) {
     case DT_OP_SEND:
-        return complete_send(x, &x->it.p->ops[i]);
+        complete_send(x, op);
+        return DT_OK;
     case DT_OP_RECV:
-        return complete_recv(x, &x->it.p->ops[i], packed, err);
+        *landed = packed != NULL;
+        if (*landed)
+            complete_recv(x, op, packed);
+        return DT_OK;
     case DT_OP_GRAD_SYNC:
-        return complete_sync(x, &x->it.p->ops[i], err);
+        *landed = !(op->flags & DT_OPF_TIED);
+        if (*landed)
+            complete_sync(x, op);
+        return DT_OK;
     case DT_OP_PARAM_GATHER:
-        return dt_exec_gather_complete(x, i, err);
+        *landed = true;
+        dt_exec_gather_complete(x, i);
+        return DT_OK;
     case DT_OP_FORWARD:
     case DT_OP_BACKWARD:
     case DT_OP_WEIGHT_GRAD:
@@ -307,7 +342,7 @@ enum dt_status dt_exec_complete(struct dt_exec *x, uint32_t i, const struct dt_e
     case DT_OP_KIND_N:
         break;
     }
-    return no_message(&x->it.p->ops[i], err);
+    return no_message(op, err);
 }
 
 enum dt_status dt_exec_error_at(const struct dt_exec *x, uint32_t i, enum dt_status st,

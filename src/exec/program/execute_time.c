@@ -38,14 +38,35 @@ void dt_exec_events_free(struct dt_exec_events *events, const struct dt_device *
 
 /* ---- one rank ---- */
 
+static uint64_t ended_ns(const struct dt_exec *x, uint32_t op)
+{
+    return op != DT_NONE ? x->env.dev->event_ns(x->events.end[op]) : 0;
+}
+
+static uint64_t max64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* An operation was posted when what it waits for had been issued, and began when that was done. */
+static void times_of_comm(const struct dt_exec *x, uint32_t k, int64_t t[2])
+{
+    const struct dt_exec_comm *c = &x->comm;
+    uint64_t begin =
+        max64(c->begin_ns[k], max64(ended_ns(x, c->after_main[k]), ended_ns(x, c->after_land[k])));
+    uint64_t end = c->landed[k] ? max64(c->end_ns[k], ended_ns(x, k)) : c->end_ns[k];
+
+    t[0] = (int64_t)begin - x->env.o.clock_ahead_ns;
+    t[1] = (int64_t)max64(begin, end) - x->env.o.clock_ahead_ns;
+}
+
 /* One member of a group acts for all of this rank. */
 static void times_of(const struct dt_exec *x, uint32_t i, int64_t t[2])
 {
     uint32_t k = dt_exec_leader(x->it.p, &x->ranks, i);
 
     if (dt_exec_is_comm(&x->comm, i)) {
-        t[0] = (int64_t)x->comm.begin_ns[k] - x->env.o.clock_ahead_ns;
-        t[1] = (int64_t)x->comm.end_ns[k] - x->env.o.clock_ahead_ns;
+        times_of_comm(x, k, t);
     } else {
         t[0] = (int64_t)x->env.dev->event_ns(x->events.begin[k]) - x->env.o.clock_ahead_ns;
         t[1] = (int64_t)x->env.dev->event_ns(x->events.end[k]) - x->env.o.clock_ahead_ns;

@@ -1,0 +1,65 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+# The executor on a device whose memory the host cannot touch and whose queues take their time
+# (tests/fake_device.h): its tests pass as they do on the CPU, and a device that breaks its word is noticed.
+# A share of the tests; with DT_CHECK_FULL=1 all of them with five seeds, over threads and MPI.
+# Environment: srcdir (the source directory).
+set -u
+: "${srcdir:=.}"
+builddir=$(pwd)
+. "$srcdir/tests/shell.sh"
+OMP_NUM_THREADS=1; export OMP_NUM_THREADS
+DISTTRAIN_FAKE_DEVICE=1; export DISTTRAIN_FAKE_DEVICE
+DISTTRAIN_FAKE_DELAY_US=2000; export DISTTRAIN_FAKE_DELAY_US
+
+# WHAT COMMAND...: it passes
+passes() {
+    what=$1
+    shift
+    if "$@" >out 2>&1; then ok; else bad "$what"; fi
+}
+
+# NAME SEED SHARE: a layout over ranks that are threads
+layout() {
+    passes "layout $1, seed $2, one task in $3" env DT_TEST_CASE="$1" CK_RUN_CASE=layouts \
+        DISTTRAIN_FAKE_SEED="$2" DISTTRAIN_FAKE_SHARE="$3" "$builddir/tests/test_execute_ranks"
+    grep -q "^equivalence: $1 .*threads" out && ok || bad "layout $1 did not run"
+}
+
+if [ "${DT_CHECK_FULL:-0}" != 0 ]; then
+    for seed in 1 2 3 4 5; do
+        DISTTRAIN_FAKE_SEED=$seed; export DISTTRAIN_FAKE_SEED
+        for t in execute_ranks execute train infer step_memory modules_grad modules_noise modules_stage modules_tp; do
+            passes "test_$t, seed $seed" "$builddir/tests/test_$t"
+        done
+        (cd "$builddir" && sh "$srcdir/tests/test_execute_mpi.sh") >out 2>&1
+        case $? in 0 | 77) ok ;; *) bad "over MPI, seed $seed" ;; esac
+    done
+else
+    layout 'gpipe' 1 16
+    layout 'zb-h1, pp 2/2/1 dp 2/2/1' 2 64
+    layout 'fan-in 4/2/1' 3 64
+    layout 'dp 2, zero 0' 4 16
+    layout 'tp 2' 5 64
+    layout 'vpp 2' 6 16
+    passes 'training, seed 1' "$builddir/tests/test_train"
+    passes 'captions and drawings, seed 1' "$builddir/tests/test_infer"
+    passes 'memory of a step, seed 1' "$builddir/tests/test_step_memory"
+    if [ "${HAVE_MPI-yes}" = yes ] && command -v "${MPIRUN:-mpirun}" >/dev/null 2>&1; then
+        . "$srcdir/tests/mpirun.sh"
+        passes 'three ranks over MPI, seed 7' env DISTTRAIN_FAKE_SEED=7 DISTTRAIN_FAKE_SHARE=64 \
+            timeout -k 5 120 "${MPIRUN:-mpirun}" -np 3 "$builddir/tests/test_execute_ranks" --mpi 2
+    fi
+fi
+
+# ---- planted faults: queues that do not wait for each other, memory that goes at once, messages that are
+# handed on before their readers have run ----
+for fault in wait free done; do
+    if timeout -k 5 120 env DT_TEST_CASE=gpipe CK_RUN_CASE=layouts DISTTRAIN_FAKE_SHARE=16 DISTTRAIN_FAKE_SEED=1 \
+        DISTTRAIN_FAKE_FAULT=$fault "$builddir/tests/test_execute_ranks" >out 2>&1; then
+        bad "nobody notices the fault \"$fault\""
+    else
+        ok
+    fi
+done
+totals
