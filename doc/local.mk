@@ -6,6 +6,7 @@ dist_doc_DATA += \
 	doc/data.md \
 	doc/dependencies.md \
 	doc/design.md \
+	doc/device.md \
 	doc/executor.md \
 	doc/formats.md \
 	doc/kernels.md \

@@ -289,10 +289,39 @@ static void fake_xent(struct dt_device_queue *q, const struct dt_kernel_xent *c,
     }
 }
 
+/* ---- sums of ranks ---- */
+
+struct reduce_task {
+    enum dt_reduce_type type;
+    int64_t n;
+    int members, me;
+    void *x;
+    const void *others[]; /* read at the call */
+};
+
+static void run_reduce(struct dt_device_queue *cpu, const struct dt_device *dev, void *arg)
+{
+    const struct reduce_task *t = arg;
+
+    dev->k->reduce(cpu, t->type, t->n, t->members, t->me, t->x, t->others);
+}
+
+static void fake_reduce(struct dt_device_queue *q, enum dt_reduce_type type, int64_t n, int members,
+                        int me, void *x, const void *const *others)
+{
+    struct reduce_task *t =
+        dt_fake_task("reduce", run_reduce, sizeof(*t) + (size_t)members * sizeof(*t->others));
+
+    *t = (struct reduce_task){type, n, members, me, dt_fake_alias(x, "reduce")};
+    for (int k = 0; k < members; k++)
+        t->others[k] = k == me ? NULL : dt_fake_alias(others[k], "reduce");
+    dt_fake_submit(q, t);
+}
+
 void dt_fake_kernels(struct dt_kernels *k)
 {
 #define ENTRY(n, name, ...) .name = fake_##name,
-    *k = (struct dt_kernels){.xent = fake_xent, KERNELS(ENTRY)};
+    *k = (struct dt_kernels){.reduce = fake_reduce, .xent = fake_xent, KERNELS(ENTRY)};
     for (size_t i = 0; i < sizeof(*k) / sizeof(void (*)(void)); i++)
         if (!((void (**)(void))(void *)k)[i])
             dt_fake_stop("kernel %zu of kernels.h is not in the list", i);

@@ -62,6 +62,7 @@ check_PROGRAMS += \
 	tests/test_network \
 	tests/test_orchestrate \
 	tests/test_outliers \
+	tests/test_overlap \
 	tests/test_placement \
 	tests/test_plan \
 	tests/test_png \
@@ -156,6 +157,8 @@ tests_libfakedevice_a_SOURCES = \
 	tests/fake_device_queue.c
 TEST_DEVICE_LIBS = tests/libfakedevice.a $(DT_KERNEL_LIBS)
 tests_test_fake_device_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+tests_test_overlap_SOURCES = tests/test_overlap.c tests/exec_fixture.h
+tests_test_overlap_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_profiler_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_finite_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_infer_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
