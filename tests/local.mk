@@ -220,10 +220,10 @@ SHELL_TESTS = \
 	tests/test_compare.sh \
 	tests/test_data_cli.sh \
 	tests/test_data_tokens.sh \
+	tests/test_device_delays.sh \
 	tests/test_devices.sh \
 	tests/test_eval.sh \
 	tests/test_execute_mpi.sh \
-	tests/test_fake_device.sh \
 	tests/test_faults.sh \
 	tests/test_golden.sh \
 	tests/test_hardening.sh \
@@ -394,7 +394,7 @@ check-full: all $(check_PROGRAMS)
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 $(SHELL) $(srcdir)/tests/test_execute_mpi.sh || test $$? -eq 77
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1; export DT_CHECK_FULL; \
 	    DT_MUTATIONS=$${DT_MUTATIONS:-3200}; export DT_MUTATIONS; \
-	    for t in checkpoint_kills checkpoint_ranks fake_device faults hosts mutants; do \
+	    for t in checkpoint_kills checkpoint_ranks device_delays faults hosts mutants; do \
 	        $(SHELL) $(srcdir)/tests/test_$$t.sh || test $$? -eq 77 || exit 1; \
 	    done
 .PHONY: check-full
