@@ -268,6 +268,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/bench/peers.sh \
 	tests/bench/ranks.sh \
 	tests/bench/torch_step.py \
+	tests/bench/whatif.sh \
 	tests/browser.py \
 	tests/data/hf \
 	tests/data/runs-before.sql \
@@ -435,6 +436,7 @@ bench: all $(BENCHES)
 	@for b in $(BENCHES); do $(AM_TESTS_ENVIRONMENT) ./$$b || exit 1; done
 	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/ranks.sh
 	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/peers.sh
+	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/whatif.sh
 
 # ---- the tests under valgrind, and line coverage of what is pure ----
 check-valgrind:

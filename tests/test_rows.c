@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Rows that are described once: as a table and as JSON. */
+ * Rows that are described once: as a table, as JSON and as comma-separated values. */
 #include "base/mem.h"
 #include "cli/rows.h"
 #include "test_util.h"
@@ -53,6 +53,33 @@ START_TEST(table)
     add(&r, &runs[0]);
     table_is(&r, "     on  run    time [ms]  error [%]\n"
                  "4 ranks  first     1500.0      +25.0\n");
+}
+END_TEST
+
+START_TEST(csv)
+{
+    static const struct run quoted = {"say \"a,b\"\n", 1, 0.1, -INFINITY};
+    struct dt_error err = {0};
+    struct dt_text out = {0};
+    struct dt_cli_rows r;
+    char *text;
+
+    dt_cli_rows_csv(&r, &out);
+    for (int i = 0; i < 2; i++)
+        add(&r, &runs[i]);
+    add(&r, &quoted);
+    dt_cli_rows_end(&r, NULL);
+    dt_assert_ok(dt_text_finish(&out, &err, &text), err);
+    ck_assert_str_eq(text, "name,ranks,time_s,error,large\n"
+                           "first,4,1.5,0.25,false\n"
+                           "\"second, longer\",16,12,,true\n"
+                           "\"say \"\"a,b\"\"\n\",1,0.1,,false\n");
+    dt_free(text);
+    dt_cli_rows_csv(&r, &out); /* no rows: no heads either */
+    dt_cli_rows_end(&r, NULL);
+    dt_assert_ok(dt_text_finish(&out, &err, &text), err);
+    ck_assert_str_eq(text, "\n");
+    dt_free(text);
 }
 END_TEST
 
@@ -125,6 +152,7 @@ int main(void)
     tcase_add_test(c, table);
     tcase_add_test(c, table_without_rows);
     tcase_add_test(c, json);
+    tcase_add_test(c, csv);
     tcase_add_test(c, out_of_memory);
     return dt_test_run(s);
 }

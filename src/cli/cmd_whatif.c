@@ -94,8 +94,9 @@ static enum dt_status open_engine(struct dt_whatif *w, const struct dt_whatif_ba
 
     if (t)
         return dt_whatif_engine_ranks(b, t, err, &w->engine);
-    return jobs == 1 ? dt_whatif_engine_here(b, err, &w->engine)
-                     : dt_whatif_engine_processes(b, jobs, err, &w->engine);
+    if (jobs == 1 || w->launched) /* a rank alone: MPI does not like processes of its own */
+        return dt_whatif_engine_here(b, err, &w->engine);
+    return dt_whatif_engine_processes(b, jobs, err, &w->engine);
 }
 
 static enum dt_status work(struct dt_whatif *w, struct dt_transport *t, struct dt_error *err)
@@ -132,6 +133,7 @@ static enum dt_status launched_by_mpi(struct dt_whatif *w, struct dt_error *err)
     struct dt_job *job;
     enum dt_status st;
 
+    w->launched = true;
     if (w->jobs > 0)
         return dt_error_set(err, DT_ERR_USAGE,
                             "-j is for this machine alone; under mpirun each rank evaluates one "

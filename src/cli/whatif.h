@@ -79,9 +79,11 @@ struct dt_whatif_point {
     double tokens_sure; /* trained within the days or the budget, where no tokens are asked for */
     double mwh, co2_t;
     bool meets, front, answer;
-    int group;      /* points of a group differ in their number of GPUs alone */
-    int order;      /* of a search: its nodes */
-    char label[64]; /* in a chart */
+    int again;        /* the same point, searched for longer; 0 = none */
+    bool passed_over; /* of such two, that with the slower plan */
+    int group;        /* points of a group differ in their number of GPUs alone */
+    int order;        /* of a search: its nodes */
+    char label[64];   /* in a chart */
 };
 
 struct dt_whatif_goal { /* 0 = not asked for */
@@ -101,7 +103,7 @@ struct dt_whatif_job { /* what is known before any point is evaluated */
 
 struct dt_whatif {
     const struct dt_cli *cli;
-    bool first;       /* rank 0, or no ranks: who reads and writes files */
+    bool launched;    /* by an MPI launcher */
     int jobs;         /* processes; 0 = as many as there are cores */
     const char *path; /* of the job, as the user says it */
     struct dt_whatif_goal goal;

@@ -10,7 +10,12 @@
 #include <math.h>
 #include <string.h>
 
-enum { SERIES_MAX = 8, WIDTH = 760, HEIGHT = 420 };
+enum { SERIES_MAX = 8, LABELS_MAX = 8, WIDTH = 760, HEIGHT = 420, TITLE = 28 };
+
+struct picture {
+    char title[320];
+    char *chart; /* a fragment */
+};
 
 struct lines { /* one for each group of points */
     int n;
@@ -78,23 +83,22 @@ static bool find_lines(const struct dt_whatif *w, int axis, struct lines *l, int
 {
     const struct dt_whatif_point *first[SERIES_MAX];
 
+    bool many = w->sample > 0;
+
     l->n = 0;
-    for (int i = 0; i < w->n && !w->sample; i++) {
+    for (int i = 0; i < w->n && !many; i++) {
         line[i] = -1;
         for (int k = 0; k < l->n && line[i] < 0; k++)
             if (same_line(w, first[k], &w->point[i], axis))
                 line[i] = k;
-        if (line[i] >= 0)
+        many = line[i] < 0 && l->n == SERIES_MAX;
+        if (line[i] >= 0 || many)
             continue;
-        if (l->n == SERIES_MAX)
-            break;
         name_line(w, &w->point[i], axis, l->name[l->n], sizeof l->name[0]);
         first[l->n] = &w->point[i];
         line[i] = l->n++;
-        if (i + 1 == w->n)
-            return true;
     }
-    if (!w->sample && w->n > 0 && line[w->n - 1] >= 0)
+    if (!many)
         return true;
     l->n = 1; /* a cloud of points */
     snprintf(l->name[0], sizeof l->name[0], "points");
@@ -130,9 +134,12 @@ enum what { TIME, MONEY };
 static void fill(const struct dt_whatif *w, const int *line, bool joined, int axis, enum what what,
                  struct lines *l)
 {
-    bool days = w->goal.tokens > 0;
-    int at = 0;
+    bool days = w->goal.tokens > 0, few;
+    int at = 0, front = 0;
 
+    for (int i = 0; i < w->n; i++)
+        front += w->point[i].front;
+    few = front <= LABELS_MAX; /* more would lie over one another */
     for (int k = 0; k < l->n; k++) {
         struct dt_chart_series *s = &l->series[k];
 
@@ -149,14 +156,14 @@ static void fill(const struct dt_whatif *w, const int *line, bool joined, int ax
             const struct dt_whatif_point *p = &w->point[i];
             const struct dt_sweep_result *r = &p->r;
 
-            if (line[i] != k || !r->feasible)
+            if (line[i] != k || !r->feasible || p->passed_over)
                 continue;
             l->x[at] = what == MONEY ? p->days : place_of(w, p, i, axis);
             l->y[at] = what == MONEY ? p->money : days ? p->days : r->iteration_s;
             l->low[at] = what == MONEY ? p->money_low : days ? p->days_low : r->iteration_s_p10;
             l->high[at] = what == MONEY ? p->money_high : days ? p->days_high : r->iteration_s_p90;
             l->front[at] = p->front;
-            l->label[at] = p->label;
+            l->label[at] = p->answer || few ? p->label : NULL;
             s->n++;
             at++;
         }
@@ -178,21 +185,20 @@ static bool wide(const struct lines *l, bool of_x)
 }
 
 static enum dt_status draw(const struct dt_whatif *w, struct lines *l, int axis, enum what what,
-                           struct dt_error *err, char **out)
+                           struct dt_error *err, struct picture *out)
 {
     bool days = w->goal.tokens > 0;
     const char *x = axis < 0 ? "point" : axis == w->size_axis ? "GPUs" : w->axis[axis].key;
     const char *name = strrchr(w->job.name, '/') ? strrchr(w->job.name, '/') + 1 : w->job.name;
     struct dt_chart_rule rules[1];
     struct dt_chart c = {.series = l->series, .n_series = l->n, .width = WIDTH, .height = HEIGHT};
-    char title[320];
 
-    snprintf(title, sizeof title, "%.200s: %s over %s", name,
+    snprintf(out->title, sizeof out->title, "%.200s: %s over %s", name,
              what == MONEY ? "money"
              : days        ? "days"
                            : "time of an iteration",
              what == MONEY ? "days" : x);
-    c.title = title;
+    c.title = out->title;
     c.summary = "Whiskers are 80 % intervals; marked points are on the front.";
     c.x = (struct dt_chart_axis){.label = what == MONEY ? "time" : x,
                                  .unit = what == MONEY ? "days" : NULL,
@@ -207,11 +213,26 @@ static enum dt_status draw(const struct dt_whatif *w, struct lines *l, int axis,
         rules[c.n_rules++] =
             (struct dt_chart_rule){.name = what == MONEY ? "budget" : "deadline",
                                    .at = what == MONEY ? w->goal.budget : w->goal.days};
-    return dt_chart_svg(&c, DT_CHART_FRAGMENT, what == MONEY ? "money" : "time", err, out);
+    return dt_chart_svg(&c, DT_CHART_FRAGMENT, what == MONEY ? "money" : "time", err, &out->chart);
 }
 
-/* A file of one or two charts, one below the other. */
-static enum dt_status frame(char *const *chart, int n, struct dt_error *err, char **out)
+static void add_escaped(struct dt_text *t, const char *s)
+{
+    for (; *s; s++)
+        if (*s == '<' || *s == '&')
+            dt_text_add(t, *s == '<' ? "&lt;" : "&amp;");
+        else
+            dt_text_add(t, "%c", *s);
+}
+
+static void add_long(struct dt_text *t, const char *s)
+{
+    for (size_t i = 0, n = strlen(s); i < n; i += 256) /* dt_text_add takes pieces */
+        dt_text_add(t, "%.256s", s + i);
+}
+
+/* A file of one or two charts, one below the other, each with its title above it. */
+static enum dt_status frame(const struct picture *p, int n, struct dt_error *err, char **out)
 {
     struct dt_text t = {0};
     char *style;
@@ -219,15 +240,18 @@ static enum dt_status frame(char *const *chart, int n, struct dt_error *err, cha
     DT_TRY(dt_chart_page_style(err, &style));
     dt_text_add(&t,
                 "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\">\n<style>",
-                WIDTH, n * HEIGHT);
-    for (size_t i = 0, len = strlen(style); i < len; i += 256)
-        dt_text_add(&t, "%.256s", style + i);
-    dt_text_add(&t, "</style>\n");
+                WIDTH, n * (HEIGHT + TITLE));
+    add_long(&t, style);
+    dt_text_add(&t, "</style>\n<rect class=\"dt-paper\" width=\"100%%\" height=\"100%%\"/>\n");
     for (int k = 0; k < n; k++) {
-        dt_text_add(&t, "<g transform=\"translate(0 %d)\">\n", k * HEIGHT);
-        for (size_t i = 0, len = strlen(chart[k]); i < len; i += 256)
-            dt_text_add(&t, "%.256s", chart[k] + i);
-        dt_text_add(&t, "</g>\n");
+        dt_text_add(&t,
+                    "<g class=\"dt-chart\" transform=\"translate(0 %d)\">\n<text x=\"12\" y=\"20\" "
+                    "font-family=\"sans-serif\" font-size=\"15\">",
+                    k * (HEIGHT + TITLE));
+        add_escaped(&t, p[k].title);
+        dt_text_add(&t, "</text>\n<g transform=\"translate(0 %d)\">\n", TITLE);
+        add_long(&t, p[k].chart);
+        dt_text_add(&t, "</g>\n</g>\n");
     }
     dt_text_add(&t, "</svg>\n");
     dt_free(style);
@@ -239,7 +263,7 @@ enum dt_status dt_whatif_svg(const struct dt_whatif *w, struct dt_error *err, ch
     struct lines l = {0};
     int *line = dt_malloc((size_t)w->n * sizeof *line + 1), axis = along(w), n = 0;
     bool joined, priced = false;
-    char *chart[2] = {NULL, NULL};
+    struct picture picture[2] = {{.chart = NULL}};
     enum dt_status st = line ? make_room(&l, w->n, err) : dt_error_nomem(err, "a chart");
 
     if (st == DT_OK) {
@@ -250,13 +274,13 @@ enum dt_status dt_whatif_svg(const struct dt_whatif *w, struct dt_error *err, ch
             if (what == MONEY && (!priced || w->goal.tokens == 0))
                 break;
             fill(w, line, joined, axis, what, &l);
-            st = draw(w, &l, axis, what, err, &chart[n++]);
+            st = draw(w, &l, axis, what, err, &picture[n++]);
         }
     }
     if (st == DT_OK)
-        st = frame(chart, n, err, out);
-    dt_free(chart[0]);
-    dt_free(chart[1]);
+        st = frame(picture, n, err, out);
+    dt_free(picture[0].chart);
+    dt_free(picture[1].chart);
     free_room(&l);
     dt_free(line);
     return st;

@@ -362,7 +362,10 @@ static void print_answers(const struct dt_whatif *w)
         }
     }
     if (w->searched[0])
-        printf("%s\n", w->searched);
+        printf("%s%s\n", w->searched,
+               w->scan && w->groups > 1 ? " (for the first; the others alike, each from its own "
+                                          "bound)"
+                                        : "");
 }
 
 static void print_notes(const struct dt_whatif *w, const struct shown *s)
@@ -400,7 +403,7 @@ static int by_size(const void *a, const void *b)
 
     if (d == 0)
         d = (x->order > y->order) - (x->order < y->order);
-    return d ? d : strcmp(x->effort ? y->effort : "", y->effort ? x->effort : "");
+    return d ? d : (y->again > 0) - (x->again > 0); /* the longer search behind the quick one */
 }
 
 void dt_whatif_sort(struct dt_whatif *w)

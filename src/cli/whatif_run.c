@@ -128,6 +128,19 @@ static void show(const struct run *r)
                              dt_text_duration((r->n - r->done) / rate, eta, sizeof eta));
 }
 
+/* Whatever becomes of the runs file, the results stand: a full disk ends the keeping, not the sweep. */
+static void keep(struct dt_whatif *w, const struct dt_whatif_point *p)
+{
+    struct dt_error err = {0};
+
+    if (dt_sweep_add(w->sweep, p->set, &p->r, &err) == DT_OK)
+        return;
+    dt_cli_progress_end();
+    dt_cli_warn_not_kept(&err);
+    dt_sweep_close(w->sweep);
+    w->sweep = NULL;
+}
+
 static enum dt_status on_result(void *ctx, int task, const struct dt_sweep_result *result,
                                 struct dt_error *err)
 {
@@ -140,9 +153,10 @@ static enum dt_status on_result(void *ctx, int task, const struct dt_sweep_resul
     r->w->evaluated++;
     show(r);
     /* what a process died of may be the machine's fault: it is tried again next time */
-    if (!r->w->sweep || result->status == DT_ERR_INTERNAL)
-        return DT_OK;
-    return dt_sweep_add(r->w->sweep, p->set, result, err);
+    if (r->w->sweep && result->status != DT_ERR_INTERNAL)
+        keep(r->w, p);
+    (void)err;
+    return DT_OK;
 }
 
 struct by_text {

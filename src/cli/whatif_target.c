@@ -98,10 +98,11 @@ static enum dt_status mark_front(struct dt_whatif *w, struct dt_error *err)
         priced |= w->point[i].r.feasible && w->point[i].r.price_per_gpu_hour > 0;
     for (int i = 0; i < w->n; i++) {
         const struct dt_sweep_result *r = &w->point[i].r;
-        double s = r->feasible ? r->iteration_s / r->goodput / r->tokens : NAN;
+        bool counts = r->feasible && !w->point[i].passed_over;
+        double s = counts ? r->iteration_s / r->goodput / r->tokens : NAN;
 
         goal[i * GOALS] = s; /* of a token */
-        goal[i * GOALS + 1] = r->feasible ? r->gpus : NAN;
+        goal[i * GOALS + 1] = counts ? r->gpus : NAN;
         goal[i * GOALS + 2] = priced ? s * per_day(r) : 0;
     }
     dt_sweep_front(goal, w->n, GOALS, front);
@@ -323,6 +324,8 @@ static void say_searched(struct search *s, bool found)
     bool bounded = w->goal.days > 0 && !s->cpu && s->from > 1;
     char upto[64] = "the first size that meets the target", every[64] = "every size";
 
+    if (w->searched[0]) /* of the first of several searches */
+        return;
     if (!found || w->goal.days == 0)
         snprintf(upto, sizeof upto, "%d GPUs", s->to * s->per_node);
     if (s->step > 1)
@@ -398,8 +401,18 @@ static enum dt_status refine(struct dt_whatif *w, int group_, struct dt_error *e
         DT_TRY(dt_whatif_add(w, p->value, "normal", err));
         w->point[w->n - 1].group = group_;
         w->point[w->n - 1].order = order;
+        w->point[i].again = w->n - 1;
     }
-    return dt_whatif_evaluate_all(w, err);
+    DT_TRY(dt_whatif_evaluate_all(w, err));
+    for (int i = 0; i < n; i++)
+        if (w->point[i].group == group_ && w->point[i].again > 0) {
+            struct dt_whatif_point *quick = &w->point[i], *longer = &w->point[quick->again];
+            bool slower = longer->r.feasible && longer->r.tokens_per_s < quick->r.tokens_per_s;
+
+            longer->passed_over = slower || !longer->r.feasible;
+            quick->passed_over = !longer->passed_over;
+        }
+    return DT_OK;
 }
 
 static enum dt_status scan(struct dt_whatif *w, struct dt_error *err)
@@ -410,7 +423,7 @@ static enum dt_status scan(struct dt_whatif *w, struct dt_error *err)
     /* the size is the last axis */
     DT_TRY(dt_job_points_grid(w->axis, w->n_axes - 1, err, &others));
     for (int i = 0; i < others.n && st == DT_OK; i++) {
-        const char *value[DT_JOB_AXES_MAX + 1];
+        const char *value[DT_JOB_AXES_MAX + 1] = {NULL};
         struct search s = {.w = w, .value = value, .group = i, .first = w->n};
 
         for (int a = 0; a < others.n_axes; a++) {

@@ -1,0 +1,1 @@
+whatif llama-70b-96 search.strategy=manual plan={"llm":{"tp":8,"pp":4,"dp":3}} --no-runs -j 1 --vary train.global_batch=48,96,192,100 --tokens 100B cluster.price_per_gpu_hour=2 cluster.watts_per_gpu=500 cluster.grams_co2_per_kwh=400 cluster.mtbf_gpu_hours=51000
