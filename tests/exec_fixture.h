@@ -29,6 +29,7 @@ struct exec_fixture {
     int n_seqs;
     struct dt_exec *x;
     struct dt_transport *transport; /* NULL = alone */
+    struct dt_transport *data;      /* NULL = staged over it */
     double limit_s;
     enum dt_status expected;   /* of a step; not DT_OK: its result is empty */
     struct dt_profile profile; /* empty */
@@ -222,6 +223,7 @@ static inline void ef_open(struct exec_fixture *f)
                                       .model = f->model,
                                       .plan = &f->plan,
                                       .transport = f->transport,
+                                      .data = f->data,
                                       .limit_s = f->limit_s,
                                       .dtype = f->dtype,
                                       .diffusion = &f->diffusion,

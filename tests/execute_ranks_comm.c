@@ -134,6 +134,65 @@ START_TEST(collectives_run_under_compute)
 }
 END_TEST
 
+/* ---- whatever carries them ---- */
+
+static struct dt_transport *between_devices[RANKS_MAX];
+
+static void *run_steps(void *arg)
+{
+    struct rank *r = arg;
+    struct exec_fixture *f = calloc(1, sizeof(*f));
+
+    ck_assert_ptr_nonnull(f);
+    open_case(f, r->w->c);
+    f->transport = r->t;
+    f->data = r->w->way ? between_devices[r->t->rank] : NULL;
+    ef_open(f);
+    for (int i = 0; i < 3; i++)
+        r->curve.r[i] = ef_step(f, i + 1);
+    ef_free(f);
+    if (r->w->way)
+        between_devices[r->t->rank]->close(between_devices[r->t->rank]);
+    free(f);
+    r->t->close(r->t);
+    return NULL;
+}
+
+/* Staged over messages of the host, or from device to device with the device's own sums: the same bits. */
+START_TEST(devices_train_to_the_same_bits)
+{
+    static const char *const names[] = {"generator dp 4 with LLM tp 2 pp 2",
+                                        "encoder dp 4 with LLM pp 2 dp 2"};
+    const struct dt_device *devices[RANKS_MAX];
+    struct rank ranks[2][RANKS_MAX];
+    struct ranks_case c;
+    struct dt_device *dev;
+    struct dt_error err;
+    int64_t now, max;
+    int i = 0, n;
+
+    for (read_layout(0, &c); strcmp(c.name, names[_i]) != 0; read_layout(++i, &c))
+        ck_assert_int_lt(i, n_layouts());
+    n = ranks_of(&c);
+    dt_assert_ok(dt_device_open_cpu(NULL, &err, &dev), err);
+    for (int k = 0; k < n; k++)
+        devices[k] = dev;
+    dt_assert_ok(dt_transport_open_threads_on(n, devices, &err, between_devices), err);
+    for (int way = 0; way < 2; way++)
+        run_ranks(&(struct world){.c = &c, .ranks = n, .way = way}, ranks[way], run_steps);
+    for (int k = 0; k < 3; k++) {
+        const struct dt_exec_result *a = &ranks[0][0].curve.r[k], *b = &ranks[1][0].curve.r[k];
+
+        ck_assert_double_gt(a->loss, 0);
+        ck_assert(a->loss == b->loss && a->loss_text == b->loss_text);
+        ck_assert(a->loss_image == b->loss_image && a->grad_norm == b->grad_norm);
+    }
+    dev->memory_used(dev, &now, &max);
+    ck_assert(now == 0 && max > 0); /* parts lay on the device, which summed them */
+    dev->close(dev);
+}
+END_TEST
+
 /* ---- failures ---- */
 
 static void *wait_for_nothing(void *arg)
@@ -195,6 +254,7 @@ END_TEST
 void add_comm_tests(TCase *t)
 {
     tcase_add_test(t, a_missing_rank_is_named);
+    tcase_add_loop_test(t, devices_train_to_the_same_bits, 0, 2);
     tcase_add_loop_test(t, messages_have_their_planned_length, 0, 2);
     tcase_add_test(t, collectives_run_under_compute);
 }

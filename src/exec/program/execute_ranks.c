@@ -181,7 +181,9 @@ enum dt_status dt_exec_place(struct dt_exec_ranks *ranks, struct dt_error *err)
                    : NULL;
     ranks->rank = ranks->t ? ranks->t->rank : 0;
     ranks->n = ranks->t ? ranks->t->size : 1;
-    if (ranks->t)
+    if (ranks->t && ranks->env->o.data)
+        ranks->data = ranks->env->o.data;
+    else if (ranks->t)
         DT_TRY(dt_transport_open_staged(ranks->t, ranks->env->dev, err, &ranks->data));
     DT_TRY(dt_placement_init(&ranks->place, ranks->env->o.plan, ranks->n, err));
     DT_TRY(find_lanes(ranks, err));
@@ -226,7 +228,7 @@ void dt_exec_unplace(struct dt_exec_ranks *ranks)
     dt_free((void *)ranks->tied);
     leave(ranks->training);
     leave(ranks->world);
-    if (ranks->data)
+    if (ranks->data && ranks->data != ranks->env->o.data)
         ranks->data->close(ranks->data);
     dt_placement_free(&ranks->place);
 }
