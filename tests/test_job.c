@@ -112,6 +112,29 @@ START_TEST(every_key_is_read)
 END_TEST
 
 /* What training computes in decides how long its messages are. */
+/* One word states both ways of reordering. */
+START_TEST(reordering_in_words)
+{
+    static const char *const words[] = {"none", "inter", "intra", "both", "auto"};
+
+    for (int w = 0; w < 5; w++) {
+        char text[256];
+        struct dt_job *j;
+
+        snprintf(text, sizeof(text),
+                 "model: mllm-9b\ncluster: a800-96\nsamples: text\nprofile: a800\n"
+                 "train: {global_batch: 96, seq_len: 4096, reorder: %s}\n",
+                 words[w]);
+        j = must_parse(text, NULL);
+        ck_assert_int_eq(j->policy.inter_reorder, w == 1 || w > 2);
+        ck_assert_int_eq(j->policy.intra_reorder, w >= 2);
+        ck_assert_int_eq(j->search.free_inter, w == 4);
+        ck_assert_int_eq(j->search.free_intra, w == 4);
+        dt_job_free(j);
+    }
+}
+END_TEST
+
 START_TEST(precision_of_the_run_is_a_policy)
 {
     static const char *const over[] = {"run.precision=auto", "run.precision=bf16",
@@ -550,6 +573,7 @@ int main(void)
 
     tcase_add_test(t, defaults_are_as_documented);
     tcase_add_test(t, every_key_is_read);
+    tcase_add_test(t, reordering_in_words);
     tcase_add_test(t, precision_of_the_run_is_a_policy);
     tcase_add_test(t, what_becomes_of_a_bad_step);
     tcase_add_test(t, clusters_of_cpus_gather_vectors_exactly);

@@ -228,7 +228,8 @@ static const struct dt_key reorder_keys[] = {
     {.name = NULL},
 };
 
-/* A map of the two, or `auto` for both. */
+/* A map of the two, or one word for both. */
+static const char *const reorder_words[] = {"auto", "none", "inter", "intra", "both", NULL};
 static enum dt_status read_reorder(struct dt_node map, const struct dt_key *key, void *into,
                                    struct dt_error *err)
 {
@@ -238,10 +239,11 @@ static enum dt_status read_reorder(struct dt_node map, const struct dt_key *key,
 
     if (!dt_node_is_scalar(n))
         return dt_keys_read(n, key->name, key->keys, j, err);
-    DT_TRY(or_words(dt_get_enum(map, key->name, automatic, &word, err),
+    DT_TRY(or_words(dt_get_enum(map, key->name, reorder_words, &word, err),
                     "{intra: true, inter: false}", err));
-    j->policy.intra_reorder = j->policy.inter_reorder = true;
-    j->search.free_intra = j->search.free_inter = true;
+    j->search.free_intra = j->search.free_inter = word == 0;
+    j->policy.inter_reorder = word == 0 || (word - 1) & DT_REORDER_INTER;
+    j->policy.intra_reorder = word == 0 || (word - 1) & DT_REORDER_INTRA;
     return DT_OK;
 }
 
@@ -319,7 +321,7 @@ const struct dt_key dt_job_train_keys[] = {
      .help = "host time per forward kernel"},
     {.name = "reorder",
      .type = DT_KEY_OWN,
-     .words = automatic,
+     .words = reorder_words,
      .keys = reorder_keys,
      .read = read_reorder,
      .fallback = "auto",
