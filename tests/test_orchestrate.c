@@ -332,6 +332,65 @@ START_TEST(makespans_are_those_of_programs)
 }
 END_TEST
 
+/* At quick effort there is a plan wherever there is one, it is as right as any other, and seldom much slower. */
+START_TEST(quick_plans)
+{
+    enum { ROUNDS = 24 };
+    double sum = 0, worst = 0;
+    int n = 0;
+
+    for (int round = 0; round < ROUNDS; round++) {
+        struct dt_search_result normal, quick;
+        struct dt_assignment *a;
+        struct dt_program *prog;
+        double s[2] = {0, 0};
+        struct dt_error err;
+        enum dt_status st;
+        struct world w;
+
+        build_world(&w, 1, 1, 12);
+        w.in.opt.gpus = 8 << round % 3;
+        w.in.opt.rank = true;
+        w.in.opt.guests = round % 4 ? ~0u : 0;
+        w.in.opt.max_microbatch = 4;
+        w.in.opt.schedules =
+            1U << DT_SCHED_1F1B | 1U << DT_SCHED_INTERLEAVED | 1U << DT_SCHED_ZB_H1;
+        for (int m = 0; m < w.in.model->n_modules; m++) {
+            w.in.opt.recompute[m] = (1U << DT_ORCH_RECOMPUTE_N) - 1;
+            w.in.opt.zero[m] = (2U << DT_ZERO_MAX) - 1;
+        }
+        st = dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &normal);
+        w.in.opt.effort = DT_EFFORT_QUICK;
+        ck_assert_msg(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &quick) == st,
+                      "seed %" PRIu64 " round %d: %s", seed, round, err.message);
+        if (st == DT_OK) {
+            const struct dt_plan *p = &quick.plans[0];
+
+            dt_assert_ok(dt_plan_validate(p, w.in.model, w.in.cluster, &err), err);
+            dt_assert_ok(dt_assign(p, w.in.model, w.in.cost, w.in.samples, 0, &err, &a), err);
+            dt_assert_ok(dt_sched_compile(p, w.in.model, w.in.cluster, a, w.in.cost, &err, &prog),
+                         err);
+            dt_assert_ok(dt_program_check(prog, w.in.model, &err), err);
+            dt_assert_ok(dt_orch_plan_timeline_s(&w.in, p, 0, &err, &s[1], NULL), err);
+            dt_assert_ok(dt_orch_plan_timeline_s(&w.in, &normal.plans[0], 0, &err, &s[0], NULL),
+                         err);
+            printf("seed %" PRIu64 " round %d: %g s, normal %g s (%+.1f %%)\n", seed, round, s[1],
+                   s[0], 100 * (s[1] / s[0] - 1));
+            sum += s[1] / s[0];
+            worst = fmax(worst, s[1] / s[0]);
+            n++;
+            dt_program_free(prog);
+            dt_assign_free(a);
+            dt_search_result_free(&normal);
+            dt_search_result_free(&quick);
+        }
+        free_world(&w);
+    }
+    ck_assert_int_gt(n, ROUNDS / 3);
+    ck_assert_msg(sum / n < 1.06 && worst < 1.5, "mean %g, worst %g", sum / n, worst);
+}
+END_TEST
+
 /* A long program is ranked by some of its broker groups, which keep their shape. */
 START_TEST(share_of_replicas)
 {
@@ -693,6 +752,7 @@ int main(void)
     tcase_add_test(c, ranking_by_timeline);
     tcase_add_test(c, bound_of_timelines);
     tcase_add_test(c, makespans_are_those_of_programs);
+    tcase_add_test(c, quick_plans);
     tcase_add_test(c, share_of_replicas);
     tcase_add_test(c, lean_variant);
     tcase_add_test(c, sample_time);

@@ -106,9 +106,11 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/orchestrate_front.c \
 	src/core/orchestrate/orchestrate_internal.h \
 	src/core/orchestrate/orchestrate_memory.c \
+	src/core/orchestrate/orchestrate_own.c \
 	src/core/orchestrate/orchestrate_plans.c \
 	src/core/orchestrate/orchestrate_polish.c \
 	src/core/orchestrate/orchestrate_pool.c \
+	src/core/orchestrate/orchestrate_quick.c \
 	src/core/orchestrate/orchestrate_rank.c \
 	src/core/orchestrate/orchestrate_reorder.c \
 	src/core/orchestrate/orchestrate_search.c \

@@ -5,47 +5,53 @@
 #include "core/model/plan.h"
 
 #include <assert.h>
+#include <math.h>
 
 /* Greedy from the end: stages needed when none may exceed `limit`; from the end, because the last
- * stages then hold as much as they can ("ties put more blocks late"). */
-static int stages_needed(const double *cost, int n, double limit)
+ * stages then hold as much as they can ("ties put more blocks late").  *most: the largest of them; *next: the least sum
+ * that was too much, below which every limit gives the same stages. */
+static int stages_needed(const double *cost, int n, double limit, double *most, double *next)
 {
     int stages = 1;
     double sum = 0;
 
+    *most = 0;
+    *next = HUGE_VAL;
     for (int b = n - 1; b >= 0; b--) {
-        if (cost[b] > limit)
-            return n + 1;
         if (sum + cost[b] > limit) {
+            *next = fmin(*next, sum + cost[b]);
             stages++;
             sum = 0;
         }
         sum += cost[b];
+        *most = fmax(*most, sum);
     }
     return stages;
 }
 
-/* The least feasible limit, by bisection on the value down to rounding: two different stage sums of
- * real blocks are much further apart than 1e-14, so the split it gives is the exact one. */
+/* The least feasible limit, but for rounding: sums of the same blocks in another order.  All below `lo` are too little, hi
+ * is enough; both are sums of real stages after the first look, so stacks of equal blocks take three or four. */
 static double least_limit(const double *cost, int n, int v)
 {
-    double lo = 0, hi = 0;
+    double lo = 0, hi = 0, most, next;
 
     for (int b = 0; b < n; b++) {
         hi += cost[b];
-        if (cost[b] > lo)
-            lo = cost[b];
+        lo = fmax(lo, cost[b]);
     }
+    lo = fmax(lo, hi / v * (1 - 1e-12));
     hi *= 1 + 1e-12; /* sums from the end round differently */
-    for (int i = 0; i < 60 && hi - lo > 1e-14 * hi; i++) {
-        double mid = 0.5 * (lo + hi);
+    for (bool low = true; lo < hi; low = !low) {
+        double limit = low ? lo : 0.5 * (lo + hi);
 
-        if (stages_needed(cost, n, mid) <= v)
-            hi = mid;
+        if (stages_needed(cost, n, limit, &most, &next) > v)
+            lo = next;
+        else if (low || most <= lo)
+            return most * (1 + 5e-15);
         else
-            lo = mid;
+            hi = most;
     }
-    return stages_needed(cost, n, lo) <= v ? lo : hi;
+    return hi * (1 + 5e-15);
 }
 
 void dt_plan_split_blocks(const double *cost, int n_blocks, int v, uint16_t *split)

@@ -56,6 +56,8 @@ struct dt_orch_effort {
     /* Programs of more ops are ranked by a share of their replicas (dt_orch_plan_share).  At first sight a share of so
      * many samples is enough, if it is no longer than that; what comes close to the best is looked at again. */
     double rank_ops, first_samples, close;
+    double
+        most_ops; /* programs of more, shares of replicas included, are not timed once another plan is */
     int hosts;            /* layouts of the LLM of a schedule that guests are tried on */
     int64_t guest_budget; /* of the budget */
     int polish; /* times the budget that the neighbours of the best plans may take beyond it */
@@ -241,6 +243,15 @@ enum { DT_ORCH_PER_KEY = 2 }; /* more: every combination around an LLM counts, n
 enum dt_status dt_orch_search(struct dt_orch_table *t, const double *cap,
                               const struct dt_orch_keep *keep, struct dt_error *err,
                               struct dt_orch_cand *out, int *n, struct dt_search_stats *stats);
+/* orchestrate_quick.c: a few good candidates of every pipe, the best k of them; maybe none where there are some. */
+enum dt_status dt_orch_search_quick(struct dt_orch_table *t, int k, struct dt_error *err,
+                                    struct dt_orch_cand *out, int *n,
+                                    struct dt_search_stats *stats);
+/* orchestrate_own.c: chooses the layout of module m beside the candidate's LLM, which takes `interval` a slot, through
+ * which a slot passes fastest on at most `left` GPUs; gen_pp: depth of the deepest generator.  The GPUs that it takes; 0:
+ * none fits. */
+int dt_orch_choose_own(struct dt_orch_table *t, struct dt_orch_cand *c, int m, int left,
+                       double interval, int gen_pp);
 /* The candidate with c's LLM whose others take the fewest GPUs with a score of at most `limit`. */
 enum dt_status dt_orch_search_lean(struct dt_orch_table *t, const struct dt_orch_cand *c,
                                    double limit, struct dt_error *err, struct dt_orch_cand *out);
@@ -311,6 +322,10 @@ enum dt_status dt_orch_rank(struct dt_orch_table *t, struct dt_plan *plans, int 
  * *closer: the latter would be of more.  DT_ERR_INFEASIBLE where what was assigned does not fit. */
 enum dt_status dt_orch_time_plan(struct dt_orch_table *t, struct dt_plan *p, double samples,
                                  struct dt_error *err, bool *closer);
+/* The timeline of the program of `run`, which stands for plan p or is p; memory is checked for p. */
+enum dt_status dt_orch_run_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
+                                      const struct dt_plan *run, int64_t first_sample,
+                                      struct dt_error *err, double *seconds, double *mem_bytes_max);
 /* By timeline as above; those without one, by staged_s, last. */
 enum dt_status dt_orch_sort(struct dt_plan *plans, int n, struct dt_error *err);
 /* orchestrate_plans.c */

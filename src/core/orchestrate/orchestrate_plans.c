@@ -10,6 +10,8 @@
 /* Where the space is so small that this was done in no time, once more with plans far slower by the formula. */
 #define WIDE_MARGIN 0.5
 enum { WIDE_CANDIDATES = 100000, WIDE_PER_KEY = 24 };
+/* On so few the exact search is quick, and every layout counts. */
+enum { EXACT_GPUS = 32 };
 /* How much slower by the formula the leaner variant of the winner may be before its timeline is
  * asked: the timeline hides warm-up that the formula counts in full. */
 #define LEAN_FORMULA 5e-3
@@ -122,11 +124,14 @@ static enum dt_status one_round(struct dt_orch_table *t, const double *cap,
     const struct dt_orch_keep keep = {pool_size(t->in), kept_plans(t->in),
                                       t->in->opt.rank ? margin : 0,
                                       margin < WIDE_MARGIN ? DT_ORCH_PER_KEY : WIDE_PER_KEY};
-    int n_cands;
+    int n_cands = 0;
 
     memset(stats, 0, sizeof(*stats));
     t->rejects = (struct dt_orch_rejects){.heads = t->rejects.heads, .nodes = t->rejects.nodes};
-    DT_TRY(dt_orch_search(t, cap, &keep, err, r->cands, &n_cands, stats));
+    if (dt_orch_effort_of(t->in)->coarse && t->gpus > EXACT_GPUS && !cap && !t->in->opt.uniform)
+        DT_TRY(dt_orch_search_quick(t, keep.k, err, r->cands, &n_cands, stats));
+    if (n_cands == 0)
+        DT_TRY(dt_orch_search(t, cap, &keep, err, r->cands, &n_cands, stats));
     for (r->n = 0; r->n < n_cands; r->n++)
         DT_TRY(dt_orch_cand_plan(t, &r->cands[r->n], strategy, err, &r->plans[r->n]));
     DT_TRY(dt_orch_rank(t, r->plans, &r->n, true, err));

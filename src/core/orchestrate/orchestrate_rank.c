@@ -33,10 +33,9 @@ static enum dt_status check_assigned(const struct dt_search_input *in, const str
     return dt_memory_check(p, in->model, in->cluster, work, mem_bytes_max, err);
 }
 
-/* The timeline of the program of `run`; memory is checked for plan `p`. */
-static enum dt_status timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
-                                 const struct dt_plan *run, int64_t first_sample,
-                                 struct dt_error *err, double *seconds, double *mem_bytes_max)
+enum dt_status dt_orch_run_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
+                                      const struct dt_plan *run, int64_t first_sample,
+                                      struct dt_error *err, double *seconds, double *mem_bytes_max)
 {
     struct dt_assignment *a;
     double bytes = 0;
@@ -61,7 +60,7 @@ enum dt_status dt_orch_plan_timeline_s(const struct dt_search_input *in, const s
 {
     double bytes;
 
-    DT_TRY(timeline_s(in, p, p, first_sample, err, seconds, &bytes));
+    DT_TRY(dt_orch_run_timeline_s(in, p, p, first_sample, err, seconds, &bytes));
     if (mem_bytes_max)
         *mem_bytes_max = bytes;
     return DT_OK;
@@ -106,7 +105,7 @@ static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *
     *closer = false;
     if (!dt_orch_plan_share(p, in->model->llm, ops, &part)) {
         t->ops += (int64_t)all;
-        return timeline_s(in, p, p, 0, err, &q->timeline_s, &q->mem_bytes_max);
+        return dt_orch_run_timeline_s(in, p, p, 0, err, &q->timeline_s, &q->mem_bytes_max);
     }
     *closer = samples > 0 && all > ops;
     t->ops += (int64_t)dt_orch_plan_ops(&part, in->model->llm);
@@ -114,7 +113,7 @@ static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *
     expected = q->mem_bytes_max;
     dt_plan_unpin(&part);
     DT_TRY(dt_plan_place(&part, in->cluster, err));
-    DT_TRY(timeline_s(in, p, &part, 0, err, &q->timeline_s, &q->mem_bytes_max));
+    DT_TRY(dt_orch_run_timeline_s(in, p, &part, 0, err, &q->timeline_s, &q->mem_bytes_max));
     q->mem_bytes_max = fmax(q->mem_bytes_max, expected);
     return DT_OK;
 }
@@ -134,6 +133,18 @@ enum dt_status dt_orch_time_plan(struct dt_orch_table *t, struct dt_plan *p, dou
     return ranking_timeline(t, p, samples, err, closer);
 }
 
+/* Does even the smallest share of the plan have more ops than this effort times? */
+static bool is_long(const struct dt_search_input *in, const struct dt_plan *p)
+{
+    double most = dt_orch_effort_of(in)->most_ops;
+    struct dt_plan part;
+
+    if (most <= 0)
+        return false;
+    return dt_orch_plan_ops(dt_orch_plan_share(p, in->model->llm, most, &part) ? &part : p,
+                            in->model->llm) > most;
+}
+
 /* Predictions of one plan, with a timeline unless it takes more than `limit` seconds for certain, or the budget is
  * spent.  DT_ERR_INFEASIBLE if its memory does not fit after all. */
 static enum dt_status predict(struct dt_orch_table *t, struct dt_plan *p, bool first, double limit,
@@ -143,7 +154,7 @@ static enum dt_status predict(struct dt_orch_table *t, struct dt_plan *p, bool f
 
     if (!in->opt.rank || dt_orch_plan_least_s(t, p) > limit * CERTAIN)
         return dt_orch_check_expected(t, p, err);
-    if (t->ops < dt_orch_budget(in) || isinf(limit))
+    if ((t->ops < dt_orch_budget(in) && !is_long(in, p)) || isinf(limit))
         return ranking_timeline(t, p, first ? dt_orch_effort_of(in)->first_samples : 0, err,
                                 closer);
     t->untimed++;

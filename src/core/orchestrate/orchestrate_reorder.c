@@ -52,9 +52,9 @@ static enum dt_status stand_in(const struct dt_search_input *in, const struct dt
 }
 
 /* Mean over the batches; INFINITY where the microbatches of one do not fit. */
-static enum dt_status time_way(const struct dt_search_input *in, struct dt_plan *p, int64_t stride,
-                               int batches, struct dt_error *err, double *mean_s, double *first_s,
-                               double *mem_bytes)
+static enum dt_status time_way(const struct dt_search_input *in, const struct dt_plan *p,
+                               const struct dt_plan *run, int batches, struct dt_error *err,
+                               double *mean_s, double *first_s, double *mem_bytes)
 {
     double sum = 0, bytes = 0;
 
@@ -62,7 +62,8 @@ static enum dt_status time_way(const struct dt_search_input *in, struct dt_plan 
     for (int b = 0; b < batches; b++) {
         double s = INFINITY;
         struct dt_error why;
-        enum dt_status st = dt_orch_plan_timeline_s(in, p, b * stride, &why, &s, &bytes);
+        enum dt_status st =
+            dt_orch_run_timeline_s(in, p, run, b * p->policy.global_batch, &why, &s, &bytes);
 
         if (st != DT_OK && st != DT_ERR_INFEASIBLE) {
             if (err)
@@ -106,8 +107,7 @@ enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct d
             (!inter && (way ^ stated) & DT_REORDER_INTER))
             continue;
         set_way(&run.policy, way);
-        DT_TRY(time_way(in, &run, p->policy.global_batch, r.batches, err, &r.mean_s[way],
-                        &first[way], &bytes[way]));
+        DT_TRY(time_way(in, p, &run, r.batches, err, &r.mean_s[way], &first[way], &bytes[way]));
         best = fmin(best, r.mean_s[way]);
     }
     if (isinf(best)) /* what was ranked fits its first batch; nothing here fits all of them */

@@ -488,7 +488,7 @@ static void visit_cells(struct dt_search_state *s, const struct dt_orch_cell *ce
     s->stats->lower_bound_s = fmin(s->stats->lower_bound_s, least);
 }
 
-static void search_init(struct dt_search_state *s, struct dt_orch_table *t)
+void dt_orch_search_init(struct dt_search_state *s, struct dt_orch_table *t)
 {
     const struct dt_model *model = t->in->model;
 
@@ -524,7 +524,7 @@ static int search_schedule(struct dt_orch_table *t, enum dt_pipe_schedule schedu
     struct dt_search_state s;
     size_t n_cells;
 
-    search_init(&s, t);
+    dt_orch_search_init(&s, t);
     s.cap = cap;
     s.pool = (struct dt_orch_pool){out, keep->k, 0, keep->per_key, keep->sure, keep->margin, limit};
     s.all = keep->per_key > DT_ORCH_PER_KEY;
@@ -584,7 +584,7 @@ enum dt_status dt_orch_search_lean(struct dt_orch_table *t, const struct dt_orch
     int gen_pp = 0;
 
     memset(&stats, 0, sizeof(stats));
-    search_init(&s, t);
+    dt_orch_search_init(&s, t);
     s.stats = &stats;
     s.lean = true;
     s.only = llm;
@@ -617,7 +617,7 @@ enum dt_status dt_orch_search_around(struct dt_orch_table *t, const struct dt_or
     int deepest = 0;
 
     memset(&stats, 0, sizeof(stats));
-    search_init(&s, t);
+    dt_orch_search_init(&s, t);
     s.cap = cap;
     s.stats = &stats;
     s.only = llm;

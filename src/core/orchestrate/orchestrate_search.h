@@ -106,6 +106,11 @@ double dt_orch_pool_key_threshold(const struct dt_orch_pool *p, const struct dt_
                                   int llm);
 void dt_orch_pool_add(struct dt_orch_pool *p, const struct dt_orch_cand *c, int llm);
 
+/* ---- orchestrate_search.c ---- */
+
+/* For the modules of the table; the rest zero. */
+void dt_orch_search_init(struct dt_search_state *s, struct dt_orch_table *t);
+
 /* ---- orchestrate_cells.c ---- */
 
 /* All cells of the schedule with a bound of each, the least first; false when out of memory. */

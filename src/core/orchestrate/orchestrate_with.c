@@ -26,6 +26,7 @@ enum {
     FEW_HOSTS_MAX = 96,
     OPTIONS_MAX = 24, /* layouts of one guest */
     COMBOS_MAX = 48,  /* layouts of all guests of a host whose memory may be asked for */
+    QUICK_COMBOS = 6, /* the same at quick effort */
     SWIFT_SLOTS = 8,
     SETS_MAX = 32,
     PLANS_MAX = 120,
@@ -58,8 +59,9 @@ struct placing {
     enum dt_plan_strategy strategy;
     int llm, n_sets, hosts_max, plans_max;
     unsigned set[SETS_MAX];
-    bool few;     /* GPUs: nearly everything is tried */
-    double limit; /* what the formula may come to */
+    bool few;       /* GPUs: nearly everything is tried */
+    bool few_looks; /* only what is most likely to pay */
+    double limit;   /* what the formula may come to */
     /* by schedule: the formula is off by another factor for each */
     struct hosts {
         int n;
@@ -196,6 +198,9 @@ static bool llm_fits(const struct placing *w, struct view *v)
         if (w->in->model->modules[m].role == DT_ROLE_GENERATOR)
             q.gen_pp = 1;
     for (int z = 0; z < o->n_zero; z++) {
+        if (w->few_looks &&
+            o->zero[z] > 1) /* guests of few replicas are out of step with it, and it takes long */
+            continue;
         v->of.zero = (uint8_t)z;
         q.of = v->of;
         if (dt_orch_table_fits(w->t, &q))
@@ -291,6 +296,12 @@ static double cell_bound(struct placing *w, const struct view *v)
     return base + work / gpus + v->steps * (work + lm) / gpus;
 }
 
+/* At quick effort, and where there are plans without guests: chunks and split backwards leave few gaps for guests. */
+static bool hosts_guests(const struct placing *w, int pipe)
+{
+    return !w->few_looks || w->t->space.pipe[pipe].schedule == DT_SCHED_1F1B;
+}
+
 static void find_hosts(struct placing *w)
 {
     struct dt_search_stats *stats = &w->out->stats;
@@ -298,7 +309,7 @@ static void find_hosts(struct placing *w)
     int64_t batch = w->in->policy.global_batch;
 
     for (int p = 0; p < s->n_pipes; p++)
-        for (int i = 0; i < s->n_microbatches; i++)
+        for (int i = 0; i < s->n_microbatches && hosts_guests(w, p); i++)
             for (int l = 0; l < s->of[w->llm].n_lanes; l++) {
                 int lane = dt_orch_lane_gpus(&s->of[w->llm].lane[l]);
 
@@ -319,76 +330,6 @@ static void find_hosts(struct placing *w)
                     depths_of(w, &v, lane);
                 }
             }
-}
-
-/* ---- modules on GPUs of their own ---- */
-
-/* Does this layout of a module with GPUs of its own fit beside the host? */
-static bool own_fits(struct placing *w, const struct host *h, int m,
-                     const struct dt_orch_choice *of)
-{
-    const struct dt_orch_choice *llm = &h->c.of[w->llm];
-    bool generator = w->in->model->modules[m].role == DT_ROLE_GENERATOR;
-    struct dt_orch_question q = {.m = m,
-                                 .of = *of,
-                                 .pipe = h->c.pipe,
-                                 .microbatch = h->c.microbatch,
-                                 .dp_lm = llm->dp,
-                                 .pp_lm = llm->pp,
-                                 .gen_pp = generator ? of->pp : 1};
-
-    if (!generator) /* answers are remembered by it */
-        q.behind = dt_orch_behind(w->t, &q);
-    return dt_orch_table_fits(w->t, &q);
-}
-
-struct own { /* layouts of a module on `left` GPUs of its own, as they come */
-    int m, left, gpus;
-    double best; /* the least score yet */
-};
-
-/* One lane and depth: the replicas with the least time of a slot, the fewest of them; where a slot outlasts the host's, it
- * is the interval that counts. */
-static void try_own(struct placing *w, struct host *h, struct own *o, int lane, int recompute,
-                    int pp)
-{
-    const struct dt_orch_space *s = &w->t->space;
-    int64_t slot = (int64_t)h->c.of[w->llm].dp * s->microbatch[h->c.microbatch];
-    int gpus = pp * dt_orch_lane_gpus(&s->of[o->m].lane[lane]);
-    struct dt_orch_times *x =
-        dt_orch_times_of(w->t, o->m, lane, recompute, 0, s->pipe[h->c.pipe].split);
-    const struct dt_orch_stage_entry *e = x ? dt_orch_stage_of(w->t, o->m, x, pp, 1) : NULL;
-    int64_t most = o->left / gpus < slot ? o->left / gpus : slot;
-
-    for (int64_t k = most > 0 ? (slot + most - 1) / most : slot + 1; e && k <= slot; k++) {
-        struct dt_orch_choice of = {(uint8_t)lane, (uint8_t)recompute, 0, (int16_t)pp,
-                                    (int)((slot + k - 1) / k)};
-        double pass = (double)k * x->sample_s, late = (double)k * e->max_s - h->interval;
-        double score = pass + (late > 0 ? late * (double)(w->in->policy.global_batch / slot) : 0);
-
-        if (score > o->best || (score == o->best && of.dp * gpus >= o->gpus))
-            return; /* fewer replicas take longer */
-        if (!own_fits(w, h, o->m, &of))
-            continue;
-        o->best = score;
-        o->gpus = of.dp * gpus;
-        h->c.of[o->m] = of;
-    }
-}
-
-/* The fastest way through module m on at most so many GPUs of its own; false: it fits on none. */
-static bool choose_own(struct placing *w, struct host *h, int m, int left)
-{
-    const struct dt_orch_modes *modes = &w->t->space.of[m];
-    struct own o = {.m = m, .left = left, .best = HUGE_VAL};
-
-    for (int l = 0; l < modes->n_lanes; l++)
-        for (int r = 0; r < modes->n_recompute; r++)
-            for (int pp = 1; pp <= w->in->model->modules[m].n_blocks &&
-                             pp * dt_orch_lane_gpus(&modes->lane[l]) <= left;
-                 pp++)
-                try_own(w, h, &o, l, r, pp);
-    return o.gpus > 0;
 }
 
 /* ---- guests ---- */
@@ -531,11 +472,13 @@ static enum dt_status next_plan(struct placing *w, struct host *h, struct dt_err
             if (n[guests++] == 0)
                 return DT_OK;
         } else if (m != w->llm) {
+            int gpus;
+
             later -= w->t->least[m][0].lane_gpus;
-            if (!choose_own(w, h, m, left - later))
+            gpus = dt_orch_choose_own(w->t, &h->c, m, left - later, h->interval, 1);
+            if (gpus == 0)
                 return DT_OK;
-            left -= dt_orch_lane_gpus(&w->t->space.of[m].lane[h->c.of[m].lane]) * h->c.of[m].pp *
-                    h->c.of[m].dp;
+            left -= gpus;
         }
     }
     n_combos = list_combos(o, n, guests, h->swift ? SWIFT_SLOTS : 0, combo);
@@ -589,7 +532,7 @@ static bool is_listed(const struct dt_plan *plans, int n)
 static enum dt_status list_plans(struct placing *w, struct dt_error *err, struct dt_plan *plans,
                                  int *n)
 {
-    int rounds = w->few ? COMBOS_MAX : 2;
+    int rounds = !w->few ? 2 : dt_orch_effort_of(w->in)->coarse ? QUICK_COMBOS : COMBOS_MAX;
 
     for (int k = 0; k < rounds; k++)
         for (int i = 0; i < w->hosts_max * DT_SCHED_N && *n < w->plans_max; i++) {
@@ -656,7 +599,7 @@ enum dt_status dt_orch_place_guests(struct dt_orch_table *t, enum dt_plan_strate
 {
     const struct dt_search_options *o = &t->in->opt;
     const struct dt_orch_effort *effort = dt_orch_effort_of(t->in);
-    bool few = t->gpus <= FEW_GPUS && !effort->coarse;
+    bool few = t->gpus <= FEW_GPUS;
     struct placing *w;
     struct dt_plan *plans;
     enum dt_status st;
@@ -671,6 +614,7 @@ enum dt_status dt_orch_place_guests(struct dt_orch_table *t, enum dt_plan_strate
         *w = (struct placing){.t = t, .in = t->in, .out = out, .strategy = strategy};
         w->llm = t->in->model->llm;
         w->few = few;
+        w->few_looks = effort->coarse && !few && out->n > 0;
         w->hosts_max = few ? FEW_HOSTS_MAX : effort->hosts;
         w->plans_max = few ? FEW_PLANS_MAX : PLANS_MAX;
         w->limit = out->n > 0 ? (few ? 2 : SLACK) * out->plans[0].predicted.timeline_s : HUGE_VAL;
