@@ -19,6 +19,9 @@ dist_doc_DATA += \
 	doc/learning-curve.awk \
 	doc/learning-curve.svg \
 	doc/mllm-72b-1296.svg \
+	doc/planning-days.svg \
+	doc/planning-report.png \
+	doc/planning.md \
 	doc/program.md \
 	doc/reproduction.md \
 	doc/robustness.md \

@@ -74,6 +74,9 @@ def first_answer(b, url):
     check("the title names the job", b.value("document.title") == f"{JOB}: DistTrain")
     check("the command line of the job", command(b) == f"disttrain simulate {JOB}")
     is_shown(b, "first answer", simulate(command(b)))
+    explained = json.loads(subprocess.run([program, "plan", "--explain", "--json", JOB], capture_output=True, check=True).stdout)
+    check("memory is shown against the planner's limit",
+          b.value("sides.a.answer.capacity_bytes") == explained["explain"]["memory_limit_bytes"])
     check("a timeline is drawn", b.value("document.querySelectorAll('#pictures figure.a svg rect').length") > 20)
     check("it is said which answer it is", "Normal answer" in b.value("document.querySelector('#side-a .state').textContent"))
     b.screenshot(f"{folder}/one-light.png")

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "cli/page.h"
+#include "core/cost/memory.h"
 
 #include <string.h>
 
@@ -66,7 +67,7 @@ static enum dt_status visit(void *ctx, const struct dt_session *s, const struct 
     const struct dt_cluster *c = &s->job->cluster;
     struct extra *x = ctx;
 
-    x->capacity_bytes = c->mem_bytes - c->mem_reserve_bytes;
+    x->capacity_bytes = dt_memory_limit(c);
     if (x->path == DT_SERVE_PLAN)
         return dt_plan_to_json(&s->search.plans[0], err, &x->text);
     if (x->path == DT_SERVE_REPORT)

@@ -19,7 +19,7 @@ struct question_head {
     size_t len; /* of the keys, each with its NUL */
 };
 struct answer_head {
-    int http;
+    int64_t http; /* no padding: the whole struct is written */
     size_t len;
 };
 
@@ -225,7 +225,7 @@ static enum dt_status begin_answer(struct dt_serve_worker *w, struct dt_error *e
         return dt_error_nomem(err, "an answer");
     w->text[head.len] = '\0';
     w->len = head.len;
-    w->http = head.http;
+    w->http = (int)head.http;
     w->headed = true;
     return DT_OK;
 }
