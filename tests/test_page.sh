@@ -59,7 +59,7 @@ expect 0 "" "$DISTTRAIN" report 2 -o 72b.html --kept-only
 well_formed 72b.html
 check "less than 3 MB" '[ "$(wc -c <72b.html)" -lt 3000000 ]'
 check "the iteration is that of the JSON" "same '$(value iteration_s 72b.html)' '$(member iteration_s 72b.json)'"
-check "rows say what they stand for" 'grep -q "4 of 1,280 GPUs, replica 0 of 64, with encoder" 72b.html'
+check "rows say what they stand for" 'grep -q "[0-9]* of 1,280 GPUs, replica 0 of [0-9]*, with encoder" 72b.html'
 
 # several runs
 expect 0 "" "$DISTTRAIN" simulate -s megatron-lm mllm-nano-local
@@ -102,6 +102,16 @@ expect 0 "" "$DISTTRAIN" simulate job.yaml
 expect 0 "" "$DISTTRAIN" report last-1 last -o both.html --kept-only
 well_formed both.html
 check "other samples are other work" 'grep -q "had other work to do" both.html'
+
+# a sweep: charts over GPUs, a table with the reasons of what does not fit
+expect 0 "" "$DISTTRAIN" whatif mllm-72b-96 --vary search.gpus=8,96,192 --vary cluster.nodes=12,24
+expect 0 "" "$DISTTRAIN" report --sweep 0 -o sweep.html
+well_formed sweep.html
+check "all points are there" '[ "$(grep -c "<tr><th scope=\"row\">" sweep.html)" = 6 ]'
+check "what does not fit says why" 'grep "search.gpus=8" sweep.html | grep -q "no plan fits"'
+check "it has charts with a front" 'grep -q "id=\"sweep-mfu-t\"" sweep.html && grep -q "dt-ring" sweep.html'
+expect 2 "not of both" "$DISTTRAIN" report --sweep 0 last
+expect 2 "needs a run" "$DISTTRAIN" report
 
 expect 2 "no run" "$DISTTRAIN" report 99
 expect 1 "cannot create" "$DISTTRAIN" report 1 --kept-only -o no/such/page.html

@@ -26,6 +26,7 @@ libdtreport_a_SOURCES = \
 	src/report/page.h \
 	src/report/page_head.c \
 	src/report/page_read.c \
+	src/report/page_sweep.c \
 	src/report/page_time.c \
 	src/report/page_work.c \
 	src/report/report.c \

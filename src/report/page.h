@@ -11,6 +11,7 @@
 #include "core/model/plan.h"
 #include "report/breakdown.h"
 #include "report/run_summary.h"
+#include "report/sweep.h"
 
 /* The single numbers of a run: X(ENUMERATOR, member of its JSON) */
 #define DT_REPORT_NUMBERS(X)                                                                       \
@@ -173,5 +174,9 @@ struct dt_report_page_options {
 enum dt_status dt_report_page(const struct dt_report_page_run *runs, int n,
                               const struct dt_report_page_options *opt, struct dt_error *err,
                               char **out);
+/* Of a sweep: charts over the number of GPUs, and all points. */
+enum dt_status dt_report_sweep_page(const struct dt_sweep_data *d,
+                                    const struct dt_report_page_options *opt, struct dt_error *err,
+                                    char **out);
 
 #endif
