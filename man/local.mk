@@ -10,6 +10,7 @@ dist_man_MANS += \
 	man/disttrain-job.5 \
 	man/disttrain-json.5 \
 	man/disttrain-keys.1 \
+	man/disttrain-list.1 \
 	man/disttrain-loop.1 \
 	man/disttrain-plan.1 \
 	man/disttrain-profile.1 \
@@ -18,6 +19,7 @@ dist_man_MANS += \
 	man/disttrain-runs.1 \
 	man/disttrain-sample.1 \
 	man/disttrain-serve.1 \
+	man/disttrain-show.1 \
 	man/disttrain-simulate.1 \
 	man/disttrain-trace.1 \
 	man/disttrain-train.1 \

@@ -218,6 +218,7 @@ SHELL_TESTS = \
 	tests/test_cli.sh \
 	tests/test_cluster_keys.sh \
 	tests/test_compare.sh \
+	tests/test_completion.sh \
 	tests/test_data_cli.sh \
 	tests/test_data_tokens.sh \
 	tests/test_device_delays.sh \

@@ -7,7 +7,7 @@ set -u
 skipped=0
 
 # --- usage ---
-expect 2 "pack, scan or tokens" "$DISTTRAIN" data frob
+expect 2 "pack, scan, tokens" "$DISTTRAIN" data frob
 expect 2 "needs -o PREFIX" "$DISTTRAIN" data pack .
 expect 2 "folders, or --idx" "$DISTTRAIN" data pack -o x
 expect 2 "data scan needs shards" "$DISTTRAIN" data scan

@@ -18,7 +18,7 @@ json() {
 }
 
 # --- a script is no result ---
-expect 2 "'disttrain completion' has no --json: it prints a bash script" "$DISTTRAIN" completion --json
+expect 2 "'disttrain completion' has no --json: it prints a script" "$DISTTRAIN" completion --json
 check "a refused --json prints nothing" '[ ! -s out ]'
 expect 0 "" "$DISTTRAIN" completion --help
 check "completion --help offers no --json" '! grep -q -- --json out'

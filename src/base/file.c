@@ -307,6 +307,43 @@ static void list_presets(const char *dir, const char *kind, const char *ext,
     closedir(d);
 }
 
+enum { PRESET_DIRS = 3 };
+/* Where presets are looked for, the first first. */
+static size_t preset_dirs(const char *dirs[PRESET_DIRS])
+{
+    const char *env = getenv("DISTTRAIN_TRACES");
+    size_t n = 0;
+
+    if (env && *env)
+        dirs[n++] = env;
+    dirs[n++] = DT_SRC_TRACES;
+    dirs[n++] = DT_PKGDATADIR "/traces";
+    return n;
+}
+
+enum dt_status dt_file_presets(const char *kind, const char *ext, struct dt_error *err, char ***out,
+                               size_t *n)
+{
+    struct preset_list list = {.n = 0};
+    const char *dirs[PRESET_DIRS];
+    size_t n_dirs = preset_dirs(dirs);
+    char **names;
+
+    for (size_t i = 0; i < n_dirs; i++)
+        list_presets(dirs[i], kind, ext, &list);
+    qsort(list.name, list.n, sizeof(list.name[0]), by_name);
+    names = dt_malloc((list.n + 1) * sizeof(*names));
+    if (!names) {
+        for (size_t i = 0; i < list.n; i++)
+            dt_free(list.name[i]);
+        return dt_error_nomem(err, "presets");
+    }
+    memcpy(names, list.name, list.n * sizeof(*names));
+    *out = names;
+    *n = list.n;
+    return DT_OK;
+}
+
 static enum dt_status not_found(const char *kind, const char *name, const char *ext,
                                 const char *const *dirs, size_t n_dirs, struct dt_error *err)
 {
@@ -354,14 +391,9 @@ static bool is_file(const char *path)
 enum dt_status dt_file_find(const char *kind, const char *name, const char *ext,
                             struct dt_error *err, char *path, size_t size)
 {
-    const char *dirs[3], *env = getenv("DISTTRAIN_TRACES");
+    const char *dirs[PRESET_DIRS];
     char found[PATH_MAX];
-    size_t n_dirs = 0;
-
-    if (env && *env)
-        dirs[n_dirs++] = env;
-    dirs[n_dirs++] = DT_SRC_TRACES;
-    dirs[n_dirs++] = DT_PKGDATADIR "/traces";
+    size_t n_dirs = preset_dirs(dirs);
 
     if (strpbrk(name, "/.") && is_file(name)) {
         if (snprintf(found, sizeof(found), "%s", name) >= (int)sizeof(found))

@@ -34,4 +34,8 @@ enum dt_status dt_file_write(const char *path, const char *text, size_t len, str
 enum dt_status dt_file_find(const char *kind, const char *name, const char *ext,
                             struct dt_error *err, char *path, size_t size);
 
+/* Names of the shipped files of a kind, ascending: *out[*n], each and the list for dt_free.  None is no error. */
+enum dt_status dt_file_presets(const char *kind, const char *ext, struct dt_error *err, char ***out,
+                               size_t *n);
+
 #endif

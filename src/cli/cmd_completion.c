@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * disttrain completion: the bash completion, made from the tables of commands, options and keys. */
-#include "cli/cli.h"
-#include "core/job/job.h"
+ * disttrain completion: what shells complete, made from the tables of commands, options and keys; and bash's script. */
+#include "cli/completion.h"
 
 #include <ctype.h>
+#include <string.h>
 
 static void print_option(const struct dt_cli_option *o)
 {
@@ -32,12 +32,29 @@ static void print_key(void *ctx, const char *path, const struct dt_key *key, con
         printf(" %s=", path);
 }
 
+const char *dt_cli_completion_kind(const char *path, const struct dt_key *key)
+{
+    const char *last = strrchr(path, '.');
+    bool preset = last && strcmp(last, ".preset") == 0;
+    size_t n = strcspn(path, ".");
+
+    (void)key;
+    if (path[n] && !preset)
+        return NULL;
+    return strncmp(path, "model", n) == 0     ? "models"
+           : strncmp(path, "cluster", n) == 0 ? "clusters"
+           : strncmp(path, "samples", n) == 0 ? "samples"
+           : strncmp(path, "profile", n) == 0 ? "profiles"
+                                              : NULL;
+}
+
 static void print_values(void *ctx, const char *path, const struct dt_key *key,
                          const void *defaults)
 {
-    (void)ctx;
+    const char *kind = dt_cli_completion_kind(path, key);
+
     (void)defaults;
-    if (!key->words && key->type != DT_KEY_BOOL)
+    if (!kind && !key->words && key->type != DT_KEY_BOOL)
         return;
     printf("    ");
     for (bool any = false; *path; path++) { /* NAME is the pattern '*' */
@@ -47,7 +64,12 @@ static void print_values(void *ctx, const char *path, const struct dt_key *key,
             putchar('*');
         any = isupper((unsigned char)*path);
     }
-    printf(") words='");
+    if (kind)
+        printf(") %s=$(disttrain list %s --names 2>/dev/null) ;;\n", (const char *)ctx, kind);
+    else
+        printf(") %s='", (const char *)ctx);
+    if (kind)
+        return;
     if (key->words)
         print_words(key->words);
     else
@@ -55,7 +77,7 @@ static void print_values(void *ctx, const char *path, const struct dt_key *key,
     printf("' ;;\n");
 }
 
-static void print_option_values(const struct dt_cli_command *c)
+static void print_option_values(const struct dt_cli_command *c, const char *variable)
 {
     for (const struct dt_cli_option *o = c->options; o && o->name; o++) {
         const struct dt_key *k = o->kind == DT_OPT_KEY ? dt_keys_at(dt_job_keys, o->help) : NULL;
@@ -65,11 +87,30 @@ static void print_option_values(const struct dt_cli_command *c)
         printf("    '%s --%s'", c->name, o->name);
         if (o->letter)
             printf(" | '%s -%c'", c->name, o->letter);
-        printf(") words='");
+        printf(") %s='", variable);
         print_words(k->words);
         printf("' ;;\n");
     }
 }
+
+void dt_cli_completion_cases(const char *variable)
+{
+    union {
+        const char *in;
+        void *out;
+    } name = {variable};
+
+    dt_keys_walk(dt_job_keys, NULL, print_values, name.out);
+    for (int i = 0; dt_cli_commands[i]; i++)
+        print_option_values(dt_cli_commands[i], variable);
+}
+
+void dt_cli_completion_keys(void)
+{
+    dt_keys_walk(dt_job_keys, NULL, print_key, NULL);
+}
+
+/* ---- bash ---- */
 
 /* bash takes '=' for a word of its own: train.schedule, =, 1f */
 static const char head[] =
@@ -103,23 +144,22 @@ static const char tail[] = "        esac ;;\n"
                            "    esac\n"
                            "    case $cmd in\n";
 static const char foot[] =
+    "        case $cur in -* | */* | *=*) ;; *) COMPREPLY+=($(compgen -W \"$(disttrain list jobs "
+    "--names "
+    "2>/dev/null)\" -- \"$cur\")) ;; esac\n"
     "        [ -z \"$cur\" ] || COMPREPLY+=($(compgen -W \"$words\" -- \"$cur\"))\n"
     "        case ${COMPREPLY[0]} in *= | *.) compopt -o nospace 2>/dev/null ;; esac ;;\n"
     "    esac\n"
     "}\n"
     "complete -o filenames -F _disttrain disttrain\n";
 
-static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
+void dt_cli_completion_bash(void)
 {
-    (void)cli;
-    (void)err;
     printf("%s", head);
     for (int i = 0; dt_cli_commands[i]; i++)
         printf("%s ", dt_cli_commands[i]->name);
     printf("%s", after_commands);
-    dt_keys_walk(dt_job_keys, NULL, print_values, NULL);
-    for (int i = 0; dt_cli_commands[i]; i++)
-        print_option_values(dt_cli_commands[i]);
+    dt_cli_completion_cases("words");
     printf("%s", after_values);
     for (int i = 0; dt_cli_commands[i]; i++) {
         const struct dt_cli_command *c = dt_cli_commands[i];
@@ -133,19 +173,45 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
         printf("\" -- \"$cur\")) ;;\n");
     }
     printf("%s", tail);
+    for (int i = 0; dt_cli_commands[i]; i++) {
+        const struct dt_cli_command *c = dt_cli_commands[i];
+
+        if (!c->actions)
+            continue;
+        printf("    %s) [ \"$COMP_CWORD\" -ne 2 ] || COMPREPLY=($(compgen -W '", c->name);
+        print_words(c->actions);
+        printf("' -- \"$cur\")) ;;\n");
+    }
     for (int i = 0, n = 0; dt_cli_commands[i]; i++)
         if (dt_cli_takes_job(dt_cli_commands[i]))
             printf("%s%s", n++ ? " | " : "    ", dt_cli_commands[i]->name);
     printf(")\n        words='");
-    dt_keys_walk(dt_job_keys, NULL, print_key, NULL);
+    dt_cli_completion_keys();
     printf("'\n%s", foot);
+}
+
+/* ---- which ---- */
+
+static const char *const shells[] = {"bash", "zsh", "fish", NULL};
+
+static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
+{
+    static void (*const script[])(void) = {dt_cli_completion_bash, dt_cli_completion_zsh,
+                                           dt_cli_completion_fish};
+    int k = 0;
+
+    if (cli->n_args > 0)
+        DT_TRY(dt_cli_action(cli, err, &k));
+    script[k]();
     return DT_OK;
 }
 
 const struct dt_cli_command dt_cmd_completion = {
     .name = "completion",
-    .args = "",
-    .summary = "print the bash completion script",
+    .args = "[bash | zsh | fish]",
+    .summary = "print the completion script of a shell",
+    .max_args = 1,
     .run = command,
-    .no_json = "it prints a bash script",
+    .actions = shells,
+    .no_json = "it prints a script",
 };

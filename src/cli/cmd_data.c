@@ -471,16 +471,16 @@ static enum dt_status data_tokens(struct dt_cli *cli, struct dt_error *err)
     return st;
 }
 
+static const char *const names[] = {"pack", "scan", "tokens", NULL};
+
 static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 {
-    const char *action = cli->args[0];
-    if (strcmp(action, "pack") == 0)
-        return data_pack(cli, err);
-    if (strcmp(action, "scan") == 0)
-        return data_scan(cli, err);
-    if (strcmp(action, "tokens") == 0)
-        return data_tokens(cli, err);
-    return dt_error_set(err, DT_ERR_USAGE, "unknown action '%s': pack, scan or tokens", action);
+    static enum dt_status (*const action[])(struct dt_cli *, struct dt_error *) = {
+        data_pack, data_scan, data_tokens};
+    int k;
+
+    DT_TRY(dt_cli_action(cli, err, &k));
+    return action[k](cli, err);
 }
 
 const struct dt_cli_command dt_cmd_data = {
@@ -491,4 +491,5 @@ const struct dt_cli_command dt_cmd_data = {
     .min_args = 1,
     .max_args = -1,
     .run = command,
+    .actions = names,
 };

@@ -464,23 +464,16 @@ static enum dt_status db_export(struct dt_cli *cli, struct dt_error *err)
     return status;
 }
 
+static const char *const names[] = {"import", "fit", "show", "export", NULL};
+
 static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 {
-    static const struct {
-        const char *name;
-        enum dt_status (*run)(struct dt_cli *cli, struct dt_error *err);
-    } actions[] = {
-        {"import", db_import}, {"fit", db_fit}, {"show", db_show}, {"export", db_export}};
-    static const char *const names[] = {"import", "fit", "show", "export", NULL};
-    const char *near;
+    static enum dt_status (*const action[])(struct dt_cli *, struct dt_error *) = {
+        db_import, db_fit, db_show, db_export};
+    int k;
 
-    for (size_t i = 0; i < sizeof actions / sizeof actions[0]; i++)
-        if (strcmp(cli->args[0], actions[i].name) == 0)
-            return actions[i].run(cli, err);
-    near = dt_suggest(cli->args[0], names);
-    return dt_error_set(
-        err, DT_ERR_USAGE, "unknown action 'db %.40s'%s%s%s; actions: import, fit, show, export",
-        cli->args[0], near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    DT_TRY(dt_cli_action(cli, err, &k));
+    return action[k](cli, err);
 }
 
 const struct dt_cli_command dt_cmd_db = {
@@ -491,4 +484,5 @@ const struct dt_cli_command dt_cmd_db = {
     .min_args = 1,
     .max_args = -1,
     .run = command,
+    .actions = names,
 };

@@ -88,10 +88,9 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
     struct dt_json j;
     enum dt_status st;
     bool perfetto;
+    int action;
 
-    if (strcmp(cli->args[0], "export") != 0)
-        return dt_error_set(err, DT_ERR_USAGE, "trace has no action '%s'; its only one is export",
-                            cli->args[0]);
+    DT_TRY(dt_cli_action(cli, err, &action));
     DT_TRY(format_of(cli, &perfetto, err));
     DT_TRY(dt_run_find(cli->args[1], dt_cli_runs_file(cli), err, &run));
     dt_json_init(&j, true);
@@ -109,6 +108,8 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
     return st;
 }
 
+static const char *const names[] = {"export", NULL};
+
 const struct dt_cli_command dt_cmd_trace = {
     .name = "trace",
     .args = "export RUN",
@@ -117,4 +118,5 @@ const struct dt_cli_command dt_cmd_trace = {
     .min_args = 2,
     .max_args = 2,
     .run = command,
+    .actions = names,
 };

@@ -23,6 +23,8 @@
     X(profile)                                                                                     \
     X(db)                                                                                          \
     X(devices)                                                                                     \
+    X(list)                                                                                        \
+    X(show)                                                                                        \
     X(keys)                                                                                        \
     X(completion)
 

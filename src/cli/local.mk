@@ -14,6 +14,7 @@ disttrain_SOURCES = \
 	src/cli/cmd_devices.c \
 	src/cli/cmd_eval.c \
 	src/cli/cmd_keys.c \
+	src/cli/cmd_list.c \
 	src/cli/cmd_loop.c \
 	src/cli/cmd_plan.c \
 	src/cli/cmd_profile.c \
@@ -25,6 +26,7 @@ disttrain_SOURCES = \
 	src/cli/cmd_sample.c \
 	src/cli/cmd_runs.c \
 	src/cli/cmd_serve.c \
+	src/cli/cmd_show.c \
 	src/cli/cmd_simulate.c \
 	src/cli/cmd_trace.c \
 	src/cli/cmd_train.c \
@@ -34,6 +36,9 @@ disttrain_SOURCES = \
 	src/cli/compare_check.c \
 	src/cli/compare_ops.c \
 	src/cli/compare_rows.c \
+	src/cli/completion.h \
+	src/cli/completion_fish.c \
+	src/cli/completion_zsh.c \
 	src/cli/explain.c \
 	src/cli/facts.c \
 	src/cli/facts.h \
@@ -95,10 +100,16 @@ disttrain_SOURCES = \
 	src/cli/whatif_target.c
 disttrain_LDADD = $(DT_KERNEL_LIBS) libdtserve.a $(DT_LIBS) $(SERVE_LIBS)
 
-# The completion is printed by the program itself.
+# The completions are printed by the program itself.
 if !CROSS
 bashcomp_DATA = completion/disttrain
-CLEANFILES += completion/disttrain
+zshcomp_DATA = completion/_disttrain
+fishcomp_DATA = completion/disttrain.fish
+CLEANFILES += completion/disttrain completion/_disttrain completion/disttrain.fish
 completion/disttrain: disttrain$(EXEEXT)
-	$(AM_V_GEN)$(MKDIR_P) completion && ./disttrain$(EXEEXT) completion >$@.tmp && mv $@.tmp $@
+	$(AM_V_GEN)$(MKDIR_P) completion && ./disttrain$(EXEEXT) completion bash >$@.tmp && mv $@.tmp $@
+completion/_disttrain: disttrain$(EXEEXT)
+	$(AM_V_GEN)$(MKDIR_P) completion && ./disttrain$(EXEEXT) completion zsh >$@.tmp && mv $@.tmp $@
+completion/disttrain.fish: disttrain$(EXEEXT)
+	$(AM_V_GEN)$(MKDIR_P) completion && ./disttrain$(EXEEXT) completion fish >$@.tmp && mv $@.tmp $@
 endif
