@@ -121,4 +121,44 @@ sed -i "/\"state.json\"/,/crc32/s/\"crc32\": \"[0-9a-f]*\"/\"crc32\": \"$crc\"/"
 data 2 "does not say which data" 8 ""
 data 0 '"first_step": 7' 8 --changed-data
 
+# --- what train does is safe at the desk, too ---
+# from scratch: the run before keeps its checkpoints and its log, the new one has its own
+fresh='run.checkpoint.dir=fresh run.log_dir=freshlog run.log_interval=1'
+expect 0 "" "$DISTTRAIN" train --no-runs job.yaml run.steps=3 $fresh
+cp freshlog/metrics.jsonl first.jsonl; sums fresh/step-00000003 >sums.first
+expect 0 "warning: freshlog: the log of the run before is in freshlog/before-1 now" \
+    "$DISTTRAIN" train --no-runs --from-scratch job.yaml run.steps=2 $fresh
+check "its log is as it was" 'cmp -s first.jsonl freshlog/before-1/metrics.jsonl && ls freshlog/before-1/events.out.tfevents.* >/dev/null'
+check "the new one begins at step 1" '[ "$(sed -n "s/.*\"step\":\([0-9]*\),.*/\1/p" freshlog/metrics.jsonl | tr "\n" " ")" = "1 2 " ] &&
+    [ "$(ls freshlog/events.out.tfevents.* | wc -l)" = 1 ]'
+check "its checkpoint is as it was" 'sums fresh/step-00000003 | cmp -s - sums.first'
+expect 0 "freshlog/before-2 now" "$DISTTRAIN" train --no-runs --from-scratch job.yaml run.steps=1 $fresh
+check "none is overwritten" 'cmp -s first.jsonl freshlog/before-1/metrics.jsonl && [ "$(grep -c . freshlog/before-2/metrics.jsonl)" = 2 ]'
+expect 0 "" "$DISTTRAIN" train --no-runs job.yaml run.steps=2 $fresh
+check "what goes on goes on in its log" '[ "$(grep -c . freshlog/metrics.jsonl)" = 2 ] && [ ! -e freshlog/before-3 ]'
+# what it logs can be drawn, also by the run, and compared with it
+expect 0 "^freshlog: 2 steps, loss [0-9.]* at step 1, [0-9.]* at step 2" "$DISTTRAIN" runs plot freshlog
+expect 0 "" "$DISTTRAIN" train --runs kept.db job.yaml run.steps=3 $fresh
+expect 0 "^run 1: 3 steps, loss_text " "$DISTTRAIN" runs plot --runs kept.db last --value loss_text
+expect 0 "^b  freshlog: freshlog, measured" "$DISTTRAIN" compare --runs kept.db last freshlog
+check "times of its steps" 'grep -q "^iteration_s  *m*s  *[0-9.]*  *[0-9.]*  " out'
+expect 0 "" "$DISTTRAIN" runs show --json --runs kept.db last
+check "the work of an executed run" '[ "$(grep -c "\"name\": \"[a-z]*.model_flops\"" out)" = 3 ]'
+# too many ranks: nobody is started
+printf '#!/bin/sh\ntouch started\nexit 1\n' >launcher; chmod +x launcher
+expect 2 "99 ranks for a plan of 4 GPUs: start 4 (or fewer)" \
+    env DISTTRAIN_MPIRUN=./launcher "$DISTTRAIN" train --no-runs --ranks 99 job.yaml run.steps=1
+expect 2 "2 ranks for a plan of 1 GPU: start 1" env DISTTRAIN_MPIRUN=./launcher "$DISTTRAIN" train --no-runs --ranks 2 job.yaml \
+    run.steps=1 'plan={encoder: {}, llm: {}, generator: {}, colocated: true}'
+check "before processes start" '[ ! -e started ]'
+# one base for all that a job names: the folder of the job, or else the working directory
+mkdir elsewhere
+(cd elsewhere && expect 0 "" "$DISTTRAIN" train --no-runs ../job.yaml run.steps=4 $fresh run.data=two-000000.tar
+    check "data, checkpoint and log beside the job" '[ -d ../fresh/step-00000004 ] && [ ! -e fresh ] && [ ! -e freshlog ]'
+    check "it went on" '[ "$(grep -c . ../freshlog/metrics.jsonl)" = 4 ]'
+    expect 0 "" "$DISTTRAIN" eval ../job.yaml --data ../two-000000.tar run.checkpoint.dir=fresh
+    expect 0 "" "$DISTTRAIN" train --no-runs ../job.yaml run.steps=1 run.checkpoint.dir=new run.data=two-000000.tar
+    check "what is in neither is made here" '[ -d new/step-00000001 ]'
+    echo "$passed $failed" >../inside)
+check "from another folder" '[ "$(cat inside)" = "$((passed + 6)) $failed" ]'
 totals

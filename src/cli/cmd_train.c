@@ -8,11 +8,13 @@
 #include "cli/ranks.h"
 #include "cli/session.h"
 #include "cli/train_summary.h"
+#include "cli/trained.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "report/runs.h"
 #include "base/clock.h"
+#include "exec/program/placement.h"
 #include "exec/train/train.h"
 
 #include <signal.h>
@@ -262,6 +264,20 @@ static enum dt_status choose_run(const struct dt_cli *cli, const struct dt_job *
                             id);
 }
 
+/* As many ranks as the plan has GPUs at most: said before they are started. */
+static enum dt_status check_ranks(const struct dt_job *job, int ranks, struct dt_error *err)
+{
+    struct dt_placement placement;
+    struct dt_plan plan;
+
+    if (!job->run.stated) /* said by whoever trains */
+        return DT_OK;
+    DT_TRY(dt_setup_plan(job, err, &plan));
+    DT_TRY(dt_placement_init(&placement, &plan, ranks, err));
+    dt_placement_free(&placement);
+    return DT_OK;
+}
+
 static enum dt_status launch(const struct task *t, int64_t ranks, int64_t restarts,
                              struct dt_error *err)
 {
@@ -270,6 +286,7 @@ static enum dt_status launch(const struct task *t, int64_t ranks, int64_t restar
         .argv = t->cli->argv, .ranks = (int)ranks, .max_restarts = restarts, .orderly = true};
     int status = 0;
 
+    DT_TRY(check_ranks(t->job, (int)ranks, err));
     if (restarts > 0 && !t->job->run.checkpoint_dir[0])
         return dt_error_set(err, DT_ERR_USAGE,
                             "--max-restarts resumes from checkpoints: the job needs "
@@ -342,11 +359,12 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
     }
     DT_TRY(dt_job_read(path, overrides, n, err, &job));
     task.job = job;
-    if (launched)
+    st = dt_cli_job_folders(job, err);
+    if (st == DT_OK && launched)
         st = dt_cli_on_ranks(job, ranks, on_ranks, &task, err);
-    else if (ranks > 1)
+    else if (st == DT_OK && ranks > 1)
         st = launch(&task, ranks, restarts, err);
-    else
+    else if (st == DT_OK)
         st = with_job(cli, job, &alone, err);
     dt_job_free(job);
     return st;

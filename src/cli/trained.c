@@ -6,7 +6,34 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+static enum dt_status beside_job(const char *job, char *folder, size_t size, struct dt_error *err)
+{
+    const char *slash = strrchr(job, '/');
+    char path[4096];
+    struct stat sb;
+
+    if (!folder[0] || folder[0] == '/' || !slash || dt_file_is_stream(job) ||
+        snprintf(path, sizeof(path), "%.*s/%s", (int)(slash - job), job, folder) >=
+            (int)sizeof(path) ||
+        stat(path, &sb) != 0 || !S_ISDIR(sb.st_mode))
+        return DT_OK;
+    if (strlen(path) >= size)
+        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "file name too long");
+    memcpy(folder, path, strlen(path) + 1);
+    return DT_OK;
+}
+
+enum dt_status dt_cli_job_folders(struct dt_job *job, struct dt_error *err)
+{
+    const char *file = dt_doc_name(job->doc);
+    struct dt_job_run_options *r = &job->run;
+
+    DT_TRY(beside_job(file, r->checkpoint_dir, sizeof(r->checkpoint_dir), err));
+    return beside_job(file, r->log_dir, sizeof(r->log_dir), err);
+}
 
 static enum dt_status read_job(const struct dt_cli *cli, struct dt_error *err, struct dt_job **out)
 {
@@ -18,8 +45,13 @@ static enum dt_status read_job(const struct dt_cli *cli, struct dt_error *err, s
         path = found;
     }
     DT_TRY(dt_job_read(path, cli->args + 1, cli->n_args - 1, err, out));
-    if ((*out)->run.stated)
-        return DT_OK;
+    if ((*out)->run.stated) {
+        enum dt_status st = dt_cli_job_folders(*out, err);
+
+        if (st != DT_OK)
+            dt_job_free(*out);
+        return st;
+    }
     dt_error_at(err, DT_ERR_INPUT, (*out)->name, 0, 0,
                 "the job has no run: map, which says what it was trained with; see "
                 "disttrain-job(5)");

@@ -25,4 +25,8 @@ enum dt_status dt_cli_trained_open(const struct dt_cli *cli, int batch, struct d
                                    struct dt_cli_trained *out);
 void dt_cli_trained_close(struct dt_cli_trained *t);
 
+/* Relative folders of the job that training writes to: those in the folder of the job's file, where they are there, like
+ * the files that a job names; else they are in the working directory, and made there. */
+enum dt_status dt_cli_job_folders(struct dt_job *job, struct dt_error *err);
+
 #endif

@@ -34,25 +34,28 @@ static enum dt_status choose_type(struct dt_setup *s, struct dt_error *err)
 
 /* ---- plan ---- */
 
+enum dt_status dt_setup_plan(const struct dt_job *j, struct dt_error *err, struct dt_plan *out)
+{
+    if (j->strategy == DT_STRATEGY_MANUAL && j->has_plan) {
+        *out = j->plan;
+    } else {
+        dt_plan_init(out, j->model, &j->policy);
+        for (int m = 0; m < j->model->n_modules; m++) {
+            out->modules[m].frozen = j->frozen[m];
+            out->modules[m].recompute = j->recompute[m];
+            out->modules[m].zero = j->zero[m];
+        }
+        out->colocated = true;
+    }
+    out->policy.exact_vectors = true; /* whatever the job's cluster */
+    return dt_plan_place(out, &j->cluster, err);
+}
+
 static enum dt_status choose_plan(struct dt_setup *s, struct dt_error *err)
 {
-    const struct dt_job *j = s->job;
-
-    if (j->strategy == DT_STRATEGY_MANUAL && j->has_plan) {
-        s->plan = j->plan;
-    } else {
-        dt_plan_init(&s->plan, j->model, &j->policy);
-        for (int m = 0; m < j->model->n_modules; m++) {
-            s->plan.modules[m].frozen = j->frozen[m];
-            s->plan.modules[m].recompute = j->recompute[m];
-            s->plan.modules[m].zero = j->zero[m];
-        }
-        s->plan.colocated = true;
-    }
+    DT_TRY(dt_setup_plan(s->job, err, &s->plan));
     s->plan.policy.fp32 = s->dtype == DT_F32; /* what `auto` has come to */
-    s->plan.policy.exact_vectors = true;      /* whatever the job's cluster */
-    DT_TRY(dt_plan_place(&s->plan, &j->cluster, err));
-    return dt_plan_validate(&s->plan, j->model, &j->cluster, err);
+    return dt_plan_validate(&s->plan, s->job->model, &s->job->cluster, err);
 }
 
 /* Sizes in order of cost need one: the job's profile, or FLOPs over the cluster's rates where it

@@ -34,6 +34,8 @@ void dt_setup_exec_options(const struct dt_setup *s, struct dt_exec_options *out
 /* Parameters and moments of all modules for checkpoints; *parts is one block of w->n (dt_free). */
 enum dt_status dt_setup_parts(const struct dt_setup *s, const struct dt_exec_whole *w,
                               struct dt_error *err, struct dt_ckpt_part **parts);
+/* The plan that training executes: the job's, or else all modules in turns on one GPU; with places, not validated. */
+enum dt_status dt_setup_plan(const struct dt_job *j, struct dt_error *err, struct dt_plan *out);
 /* Digest of what a checkpoint and the job that goes on from it must share. */
 void dt_setup_digest(const struct dt_setup *s, char *buf, size_t size);
 /* Digest of the shards' names, sizes and some of what is in them. */

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "exec/train/tensorboard.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -38,7 +39,60 @@ static enum dt_status make_dirs(const char *dir, struct dt_error *err)
     }
 }
 
-enum dt_status dt_train_log_open(const char *dir, struct dt_error *err, struct dt_train_log **out)
+/* Is it a file that a log is made of. */
+static bool is_ours(const char *name)
+{
+    return strcmp(name, "metrics.jsonl") == 0 || strncmp(name, "events.out.tfevents.", 20) == 0;
+}
+
+static enum dt_status move(const char *dir, const char *aside, const char *name,
+                           struct dt_error *err)
+{
+    char from[1400], to[1400];
+
+    if (snprintf(from, sizeof(from), "%s/%s", dir, name) >= (int)sizeof(from) ||
+        snprintf(to, sizeof(to), "%s/%s", aside, name) >= (int)sizeof(to))
+        return dt_error_at(err, DT_ERR_IO, dir, 0, 0, "file name too long: %s", name);
+    return rename(from, to) == 0 ? DT_OK
+                                 : dt_error_at(err, DT_ERR_IO, from, 0, 0, "cannot move to %s: %s",
+                                               aside, strerror(errno));
+}
+
+/* The next run has a log of its own.  A log without lines is none. */
+static enum dt_status set_aside(const char *dir, const struct dt_warn *warn, struct dt_error *err)
+{
+    enum dt_status st = DT_OK;
+    char path[1200], aside[1200];
+    struct dirent *e;
+    struct stat sb;
+    DIR *d;
+
+    snprintf(path, sizeof(path), "%s/metrics.jsonl", dir);
+    if (stat(path, &sb) != 0 || sb.st_size == 0)
+        return DT_OK;
+    for (int n = 1;; n++) {
+        snprintf(aside, sizeof(aside), "%s/before-%d", dir, n);
+        if (mkdir(aside, 0777) == 0)
+            break;
+        if (errno != EEXIST)
+            return dt_error_at(err, DT_ERR_IO, aside, 0, 0, "cannot make the folder: %s",
+                               strerror(errno));
+    }
+    d = opendir(dir);
+    if (!d)
+        return dt_error_at(err, DT_ERR_IO, dir, 0, 0, "cannot read the folder: %s",
+                           strerror(errno));
+    while (st == DT_OK && (e = readdir(d)))
+        if (is_ours(e->d_name))
+            st = move(dir, aside, e->d_name, err);
+    closedir(d);
+    if (st == DT_OK)
+        dt_warn(warn, "%s: the log of the run before is in %s now", dir, aside);
+    return st;
+}
+
+enum dt_status dt_train_log_open(const char *dir, bool anew, const struct dt_warn *warn,
+                                 struct dt_error *err, struct dt_train_log **out)
 {
     struct dt_train_log *l;
     enum dt_status st;
@@ -47,6 +101,8 @@ enum dt_status dt_train_log_open(const char *dir, struct dt_error *err, struct d
     if (!dir[0])
         return DT_OK;
     DT_TRY(make_dirs(dir, err));
+    if (anew)
+        DT_TRY(set_aside(dir, warn, err));
     l = dt_calloc(1, sizeof(*l));
     if (!l)
         return dt_error_nomem(err, "a log");
