@@ -79,6 +79,7 @@ check_PROGRAMS += \
 	tests/test_report \
 	tests/test_rows \
 	tests/test_run_facts \
+	tests/test_run_log \
 	tests/test_run_view \
 	tests/test_runs \
 	tests/test_runs_hostile \
@@ -324,6 +325,7 @@ FUZZ_TARGETS = \
 	tests/fuzz/fuzz_image \
 	tests/fuzz/fuzz_job \
 	tests/fuzz/fuzz_kineto \
+	tests/fuzz/fuzz_measured \
 	tests/fuzz/fuzz_nccl \
 	tests/fuzz/fuzz_plan \
 	tests/fuzz/fuzz_rules \
@@ -365,6 +367,8 @@ tests_fuzz_fuzz_hf_SOURCES = tests/fuzz/fuzz_hf.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_hf_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_job_SOURCES = tests/fuzz/fuzz_job.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_job_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_measured_SOURCES = tests/fuzz/fuzz_measured.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_measured_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_kineto_SOURCES = tests/fuzz/fuzz_kineto.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_kineto_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_nccl_SOURCES = tests/fuzz/fuzz_nccl.c $(FUZZ_DRIVER)

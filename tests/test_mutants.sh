@@ -46,6 +46,8 @@ expect 0 "" "$DISTTRAIN" profile import --device card -o p.db table.csv
 expect 0 "" "$DISTTRAIN" plan -o plan.json job.yaml
 expect 0 "" "$DISTTRAIN" simulate --runs runs.db job.yaml
 expect 0 "" "$DISTTRAIN" train --runs runs.db job.yaml
+cp "$srcdir/tests/fuzz/corpus/measured/all.csv" measured.csv
+head -n 3 "$srcdir/tests/fuzz/corpus/measured/log.jsonl" >log.jsonl
 [ $failed -eq 0 ] || { totals; exit 1; }
 last=$(cat saved/latest); tensors=$(ls "saved/$last" | grep safetensors | head -1)
 
@@ -69,6 +71,10 @@ kineto-2021 first.json m.json j $DISTTRAIN profile import --json --device x -o n
 nsys a100.sqlite m.sqlite j $DISTTRAIN profile import --json --device x -o new.sql m.sqlite
 nccl tagged.txt m.txt j $DISTTRAIN profile import --json --device x -o new.sql m.txt
 runs runs.db m.db j1 $DISTTRAIN compare --json --anyway --runs m.db 1 2
+runs-list runs.db m.db j1 $DISTTRAIN runs list --json --runs m.db
+runs-show runs.db m.db j1 $DISTTRAIN runs show --json --runs m.db 2
+measured measured.csv m.csv lj $DISTTRAIN compare --json --anyway --runs runs.db 1 m.csv
+log log.jsonl m.jsonl j $DISTTRAIN runs plot --json m.jsonl
 runs-trace runs.db m.db 1 $DISTTRAIN trace export --runs m.db -o t.json 2
 tokenizer tokenizer.json m.json - $DISTTRAIN data tokens --tokenizer m.json texts
 texts texts m.txt - $DISTTRAIN data tokens --tokenizer tokenizer.json m.txt

@@ -123,7 +123,7 @@ fi
 
 # loss curves
 mkdir log
-{ for i in 1 2 3 4 5 6 7 8; do printf '{"time": %d, "step": %d, "loss": %d.5, "grad_norm": null, "lr": 0.1}\n' $i $i $((10 - i)); done
+{ for i in 1 2 3 4 5 6 7 8; do printf '{"time": "2026-11-22T18:35:0%dZ", "step": %d, "loss": %d.5, "grad_norm": null, "lr": 0.1}\n' $i $i $((10 - i)); done
   printf '{"step": 8, "event": "spike", "action": "rollback", "to_step": 5, "samples": {"n": [1, 2]}}\n'
   for i in 6 7 8; do printf '{"step": %d, "loss": %d.25, "lr": 0.1}\n' $i $((10 - i)); done
   printf '{"step": 9, "lo'; } >log/metrics.jsonl

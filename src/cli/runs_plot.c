@@ -14,6 +14,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 struct curve {
     char name[128];
@@ -31,7 +32,8 @@ struct plot {
 
 /* ---- where the log is ---- */
 
-/* run.log_dir of the run's job, whose relative paths begin at the folder of the job's file. */
+/* run.log_dir of the run's job: in the folder of the job's file if it is there, like what training writes; else in the
+ * working directory. */
 static enum dt_status log_of_run(const struct dt_run_ref *ref, struct dt_error *err, char *out,
                                  size_t size)
 {
@@ -61,9 +63,11 @@ static enum dt_status log_of_run(const struct dt_run_ref *ref, struct dt_error *
     if (st == DT_OK) {
         slash = strrchr(s->about.job_file, '/');
         n = dir[0] == '/' || !slash
-                ? snprintf(out, size, "%s", dir)
+                ? (int)size
                 : snprintf(out, size, "%.*s/%s", (int)(slash - s->about.job_file),
                            s->about.job_file, dir);
+        if (n >= (int)size || access(out, F_OK) != 0)
+            n = snprintf(out, size, "%s", dir);
         if (n >= (int)size)
             st = dt_error_set(err, DT_ERR_INPUT, "file name too long: %s", dir);
     }

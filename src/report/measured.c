@@ -279,7 +279,7 @@ enum dt_status dt_run_measured_parse(const char *name, const char *text, size_t 
                                      struct dt_error *err, struct dt_run_summary *out)
 {
     struct dt_run_summary s;
-    struct reader r = {.name = name, .err = err, .out = &s};
+    struct reader r = {.name = name, .col = {1, 1, 1}, .err = err, .out = &s};
 
     dt_run_summary_init(&s);
     DT_TRY(parse(&r, text, len));

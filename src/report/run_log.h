@@ -10,7 +10,6 @@
 
 /* Numbers of a step, by the names that they have in the file. */
 #define DT_RUN_LOG_VALUES(X)                                                                       \
-    X(time)                                                                                        \
     X(loss)                                                                                        \
     X(loss_text)                                                                                   \
     X(loss_image)                                                                                  \
