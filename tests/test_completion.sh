@@ -47,6 +47,7 @@ check "a preset inside a preset" 'from model.llm.hidden "[0-9]*" | grep -q "^pre
 check "a default" 'from train.stepccl true | grep -q "^default" && from search.strategy disttrain | grep -q "^default"'
 check "the search" 'from train.reorder.inter "[a-z]*" | grep -q "^search" && from plan.llm "tp.* = [0-9]*" | grep -q "^search"'
 check "what is stated is not searched for" 'from train.recompute full | grep -q "^job"'
+check "no warning" '[ ! -s err ]'
 layout=$(sed -n 's/^plan.llm  *\(.*\)  *search *$/\1/p' out | sed 's/ *$//')
 expect 0 "" "$DISTTRAIN" plan job.yaml train.seq_len=256 model.llm.layers=3
 check "the plan that the search finds" 'grep -q "llm  *$layout\|$layout" out'

@@ -418,7 +418,7 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
         w.as_written = as_written;
     w.planned = !dt_cli_flag(cli, "no-search") && dt_session_plan(&s, &why) == DT_OK;
     st = print(&w, cli->json, err);
-    if (st == DT_OK && why.message[0]) { /* all the same, this is the job */
+    if (st == DT_OK && !w.planned && why.message[0]) { /* all the same, this is the job */
         fflush(stdout);
         fprintf(stderr, "disttrain: warning: what the search decides is open: %s\n", why.message);
     }
