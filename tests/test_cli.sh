@@ -203,7 +203,7 @@ if [ "$drawn" -gt 0 ] && [ "$drawn" = "$listed" ]; then ok; else bad "$drawn for
 expect 1 "cannot create" "$DISTTRAIN" simulate --no-runs --svg "$tmp/no/such/dir.svg" mllm-nano-local
 # a guest is drawn on its host's row, and only what is drawn is explained
 expect 0 "" "$DISTTRAIN" simulate --no-runs --svg "$tmp/t.svg" mllm-72b-1296 train.schedule=1f1b
-for what in 'of 1,280 GPUs, replica 0 of [0-9]*, with encoder<' '>transfers<' '(encoder)</title>' '>30 s<'; do
+for what in 'of 1,280 GPUs, replica 0 of [0-9]*, with encoder<' '<title>recv' '(encoder)</title>' '>30 s<'; do
     if grep -q "$what" "$tmp/t.svg"; then ok; else bad "the picture lacks '$what'"; fi
 done
 for what in '>weight gradient<' '>encoder<'; do
