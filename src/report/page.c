@@ -51,11 +51,11 @@ static void worked_note(struct dt_text *t, const struct dt_report_page_run *r)
 static enum dt_status sections(struct dt_text *t, const struct dt_report_page_run *r,
                                int64_t span_ns, int number, struct dt_error *err)
 {
-    static const char *const names[] = {"provenance", "timeline", "spent", "memory",
-                                        "order",      "next",     "inputs"};
-    char id[7][32];
+    static const char *const names[] = {"provenance", "timeline", "spent",
+                                        "memory",     "order",    "inputs"};
+    char id[6][32];
 
-    for (int k = 0; k < 7; k++)
+    for (int k = 0; k < 6; k++)
         snprintf(id[k], sizeof id[k], "r%d-%s", number, names[k]);
     dt_report_page_numbers(t, r);
     DT_TRY(dt_report_page_provenance(t, r, id[0], err));
@@ -65,8 +65,8 @@ static enum dt_status sections(struct dt_text *t, const struct dt_report_page_ru
     worked_note(t, r);
     DT_TRY(dt_report_page_memory(t, r, id[3], err));
     DT_TRY(dt_report_page_order(t, r, id[4], err));
-    DT_TRY(dt_report_page_next(t, r, id[5], err));
-    DT_TRY(dt_report_page_inputs(t, r, id[6], err));
+    dt_report_page_next(t, r);
+    DT_TRY(dt_report_page_inputs(t, r, id[5], err));
     dt_report_page_parts(t, r);
     dt_report_page_assumptions(t, r);
     return DT_OK;

@@ -151,8 +151,7 @@ enum dt_status dt_report_page_memory(struct dt_text *t, const struct dt_report_p
                                      const char *id, struct dt_error *err);
 enum dt_status dt_report_page_order(struct dt_text *t, const struct dt_report_page_run *r,
                                     const char *id, struct dt_error *err);
-enum dt_status dt_report_page_next(struct dt_text *t, const struct dt_report_page_run *r,
-                                   const char *id, struct dt_error *err);
+void dt_report_page_next(struct dt_text *t, const struct dt_report_page_run *r);
 enum dt_status dt_report_page_inputs(struct dt_text *t, const struct dt_report_page_run *r,
                                      const char *id, struct dt_error *err);
 void dt_report_page_parts(struct dt_text *t, const struct dt_report_page_run *r);

@@ -242,8 +242,7 @@ enum dt_status dt_report_page_order(struct dt_text *t, const struct dt_report_pa
 
 /* ---- other plans ---- */
 
-enum dt_status dt_report_page_next(struct dt_text *t, const struct dt_report_page_run *r,
-                                   const char *id, struct dt_error *err)
+void dt_report_page_next(struct dt_text *t, const struct dt_report_page_run *r)
 {
     const struct dt_html_column columns[] = {{"plan", false},
                                              {"layouts", false},
@@ -255,16 +254,14 @@ enum dt_status dt_report_page_next(struct dt_text *t, const struct dt_report_pag
     const struct dt_report_worked_out *w = &r->worked;
     struct dt_html_table b;
 
-    (void)id;
-    (void)err;
     if (w->n_next == 0 && !w->why_no_next)
-        return DT_OK;
+        return;
     dt_html_raw(t, "<h2>Next-best plans</h2>\n");
     if (w->n_next == 0) {
         dt_html_raw(t, "<p class=\"note\">");
         dt_html_escape(t, w->why_no_next);
         dt_html_raw(t, "</p>\n");
-        return DT_OK;
+        return;
     }
     dt_html_table_begin(
         &b, t,
@@ -283,7 +280,6 @@ enum dt_status dt_report_page_next(struct dt_text *t, const struct dt_report_pag
         dt_html_cell(&b, "%.2f", p->memory_bytes / (r->cpu ? 1048576 : 1073741824));
     }
     dt_html_table_end(&b);
-    return DT_OK;
 }
 
 /* ---- sensitivity ---- */
