@@ -121,6 +121,10 @@ check "and is the plan file's" '[ "$(column iteration_s kept.csv)" = "$(column i
 
 # ---- refused points are rows, refused commands are errors ----
 expect 0 "gpus: 100 is not a multiple of the 8 GPUs of a node; use 96 or 104" "$DISTTRAIN" whatif $job --gpus 96,100 --no-runs --csv -
+expect 0 "3 points over cluster.gpus" "$DISTTRAIN" whatif $job --gpus 20..40 --no-runs --csv whole.csv
+check "a range of GPUs is one of whole nodes" '[ "$(column cluster.gpus whole.csv | tr "\n" " ")" = "24 32 40 " ]'
+expect 2 "no multiple of the 8 GPUs of a node is from 9 to 15" "$DISTTRAIN" whatif $job --gpus 9..15 --no-runs
+expect 0 "3 points over cluster.nodes" "$DISTTRAIN" whatif $job 'cluster={preset: a800-96, nodes: 3}' --gpus 20..40 --no-runs
 expect 0 "no such preset\|no profile\|nosuch" "$DISTTRAIN" whatif $job --vary profile=a800,nosuch --no-runs
 expect 2 "has no key \"cluster.nods\"" "$DISTTRAIN" whatif $job --vary cluster.nods=1,2
 expect 2 "both stated and varied" "$DISTTRAIN" whatif $job cluster.nodes=3 --vary cluster.nodes=1,2

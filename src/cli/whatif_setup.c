@@ -219,15 +219,32 @@ static enum dt_status look(struct dt_whatif *w, struct dt_error *err)
     return dt_points_check(w->points, overrides, n, see_job, &w->job, &other) == DT_OK ? DT_OK : st;
 }
 
+/* A range of GPUs without a step is one of whole nodes. */
+static enum dt_status whole_nodes(const struct dt_whatif *w, struct dt_job_axis *a,
+                                  struct dt_error *err)
+{
+    char text[sizeof a->key + 96];
+    struct dt_job_axis nodes;
+    int per_node = w->job.cluster.gpus_per_node;
+    double from = ceil(a->from / per_node) * per_node;
+
+    if (from > a->to || a->to > INT32_MAX)
+        return dt_error_set(err, DT_ERR_USAGE,
+                            "%s: no multiple of the %d GPUs of a node is from %.12g to %.12g",
+                            a->key, per_node, a->from, a->to);
+    snprintf(text, sizeof text, "%s=%.0f..%.0f+%d", a->key, from, a->to, per_node);
+    DT_TRY(dt_job_axis_read(text, err, &nodes));
+    dt_job_axis_free(a);
+    *a = nodes;
+    return DT_OK;
+}
+
 /* Sizes of --gpus as nodes, for a job whose cluster says how many nodes it has. */
 static enum dt_status size_as_nodes(struct dt_whatif *w, struct dt_error *err)
 {
     struct dt_job_axis *a = &w->axis[w->size_axis];
     int per_node = w->job.cluster.gpus_per_node;
 
-    if (a->between)
-        return dt_error_set(err, DT_ERR_USAGE,
-                            "the job's cluster states its nodes: vary cluster.nodes");
     for (int i = 0; i < a->n; i++) {
         char text[32];
         int64_t gpus;
@@ -285,6 +302,9 @@ enum dt_status dt_whatif_open_job(struct dt_whatif *w, struct dt_error *err)
         effort_varies |= strcmp(w->axis[a].key, "search.effort") == 0;
         failures_vary |= strncmp(w->axis[a].key, "simulate.failures", 17) == 0;
     }
+    if (w->size_axis >= 0 && w->axis[w->size_axis].between &&
+        strcmp(w->axis[w->size_axis].key, "cluster.gpus") == 0)
+        DT_TRY(whole_nodes(w, &w->axis[w->size_axis], err));
     if (w->size_axis >= 0 && w->job.cluster_nodes &&
         strcmp(w->axis[w->size_axis].key, "cluster.gpus") == 0)
         DT_TRY(size_as_nodes(w, err));
