@@ -151,8 +151,9 @@ static enum dt_status progress_requests(struct dt_exec *x, bool *any, struct dt_
         }
         memmove(&c->requests[k], &c->requests[k + 1], (--c->n_requests - k) * sizeof(f));
         *any = true;
-        if (--c->under_way[f.op] == 0)
-            DT_TRY(complete_op(x, f.op, f.packed, err));
+        if (--c->under_way[f.op] > 0) /* members of the receiving lane get the same packed rows */
+            continue;
+        DT_TRY(complete_op(x, f.op, f.packed, err));
         if (f.packed)
             f.packed->used = false;
     }
@@ -463,8 +464,8 @@ enum dt_status dt_exec_comm_drain(struct dt_exec *x, struct dt_error *err)
     pthread_mutex_lock(&x->comm.lock);
     st = wait_for(x, &x->comm.left, err);
     pthread_mutex_unlock(&x->comm.lock);
-    for (int k = 0; st == DT_OK && k < DT_EXEC_QUEUES;
-         k++) /* the thread puts nothing on them now */
+    /* the thread puts nothing on its queues now */
+    for (int k = 0; st == DT_OK && k < DT_EXEC_QUEUES; k++)
         st = x->env.dev->queue_sync(x->comm.q[k], err);
     return st;
 }
