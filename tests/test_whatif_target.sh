@@ -37,17 +37,13 @@ least() { # DAYS
 }
 # shellcheck disable=SC2086
 expect 0 "" "$DISTTRAIN" whatif $job --tokens 20B --gpus 8..192+8 --no-runs --csv brute.csv
-for days in 60 30 20 12 8 7 6.5 5; do
+for days in 5 3 2 1.5 1.2 1 0.8 0.7; do
     # shellcheck disable=SC2086
     "$DISTTRAIN" whatif $job --tokens 20B --days $days --no-runs --csv scan.csv >text 2>err </dev/null || bad "--days $days"
     answer=$(values gpus answer scan.csv)
-    check "the least GPUs for $days days: ${answer:-none} is $(least $days)" '[ "${answer:-none}" = "$(least $days)" ] ||
-        [ "$(least $days)" = none ]'
+    check "the least GPUs for $days days: ${answer:-none} is $(least $days)" '[ "${answer:-none}" = "$(least $days)" ]'
     check "and it says so: $(grep "days at" text)" 'grep -q "${answer:-no point meets}" text && grep -q "^searched: clusters of whole nodes of 8 GPUs" text'
 done
-check "more GPUs are not always faster here, or it would prove little" '
-    values days "" brute.csv | awk "last != \"\" && \$1 > last { up++ } \$1 != \"\" { last = \$1 } END { exit !(up > 0) }" ||
-    echo "(every size was faster than the one before)"'
 # another confidence: the median itself, and more
 for confidence in 1 50 95; do
     # shellcheck disable=SC2086
@@ -58,15 +54,15 @@ check "surer is longer" 'awk -v a="$(values days_sure "" c1.csv)" -v b="$(values
 
 # ---- a budget ----
 # shellcheck disable=SC2086
-expect 0 "" "$DISTTRAIN" whatif $job --tokens 20B --budget 50K --gpus 24..104+8 --no-runs --csv budget.csv cluster.price_per_gpu_hour=2.5
+expect 0 "" "$DISTTRAIN" whatif $job --tokens 20B --budget 5K --gpus 24..104+8 --no-runs --csv budget.csv cluster.price_per_gpu_hour=2.5
 best=$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) c[$i] = i; next }
-    $c["feasible"] == "true" && $c["money_sure"] <= 50000 && (best == "" || $c["days_sure"] < t) { best = $c["gpus"]; t = $c["days_sure"] }
+    $c["feasible"] == "true" && $c["money_sure"] <= 5000 && (best == "" || $c["days_sure"] < t) { best = $c["gpus"]; t = $c["days_sure"] }
     END { print best }' budget.csv)
-check "the fastest for 50K is on $best GPUs: $(values gpus answer budget.csv)" '[ -n "$best" ] && [ "$(values gpus answer budget.csv)" = "$best" ]'
+check "the fastest for 5K is on $best GPUs: $(values gpus answer budget.csv)" '[ -n "$best" ] && [ "$(values gpus answer budget.csv)" = "$best" ]'
 # shellcheck disable=SC2086
 expect 2 "cluster.price_per_gpu_hour=PRICE; there is no default" "$DISTTRAIN" whatif $job --tokens 20B --budget 2M --no-runs
 # shellcheck disable=SC2086
-expect 0 "the most tokens for 50K" "$DISTTRAIN" whatif $job --budget 50K --gpus 48,96 --no-runs cluster.price_per_gpu_hour=2.5
+expect 0 "the most tokens for 5K" "$DISTTRAIN" whatif $job --budget 5K --gpus 48,96 --no-runs cluster.price_per_gpu_hour=2.5
 # shellcheck disable=SC2086
 expect 0 "no point meets" "$DISTTRAIN" whatif $job --tokens 20B --budget 1 --gpus 96 --no-runs cluster.price_per_gpu_hour=2.5
 check "without a price there is no money" '! "$DISTTRAIN" whatif $job --tokens 20B --gpus 96 --no-runs </dev/null | grep -q money'
