@@ -75,6 +75,9 @@ stated="train.microbatch=1 train.recompute=selective train.zero=1"
 hints "schedule" mllm-72b-96 $stated train.schedule=1f1b
 expect 0 "^hint: train.schedule=interleaved search.max_vpp=[0-9]* would take [0-9.]* s, [0-9.]* % less" \
     "$DISTTRAIN" plan mllm-72b-96 $stated train.schedule=1f1b
+# plans that are not ranked have no hints, and it is not said that none fits
+"$DISTTRAIN" plan mllm-9b-96 search.rank=false >unranked || :
+check "plans without ranking: $(tail -1 unranked)" '! grep -q "would make a plan fit" unranked && grep -q "layouts costed" unranked'
 hints "recompute" mllm-9b-96 train.microbatch=1 train.recompute=full train.zero=1 train.schedule=1f1b
 hints "microbatch recompute" mllm-9b-96 train.microbatch=8 train.recompute=full train.zero=1 train.schedule=1f1b
 # a manual plan is not searched for, and gets no advice

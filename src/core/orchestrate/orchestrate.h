@@ -167,7 +167,8 @@ struct dt_orch_advice_item {
     int gpus;           /* that it uses */
 };
 struct dt_orch_advice {
-    double now_s; /* timeline of the best plan; 0: no plan fits */
+    double
+        now_s; /* of the best plan, by timeline (by the formula without ranking); 0: no plan fits */
     int searches; /* that were made */
     int n, n_left_out;
     struct dt_orch_advice_item item[DT_ADVICE_N];
@@ -191,6 +192,7 @@ enum dt_orch_dimension {
     DT_ORCH_TP,
     DT_ORCH_CP,
     DT_ORCH_EP,
+    DT_ORCH_PLACEMENT,
     /* not a dimension */
     DT_ORCH_DIMENSION_N
 };

@@ -401,10 +401,13 @@ enum dt_status dt_orch_advise(enum dt_plan_strategy strategy, const struct dt_se
                               const struct dt_plan *now, int64_t layouts, struct dt_error *err,
                               struct dt_orch_advice *out)
 {
-    struct dt_orch_advice got = {.now_s = now ? now->predicted.timeline_s : 0};
+    bool ranked = now && now->predicted.timeline_s > 0;
+    struct dt_orch_advice got = {.now_s = !now     ? 0
+                                          : ranked ? now->predicted.timeline_s
+                                                   : now->predicted.staged_s};
     struct advisor v = {strategy, in, &got, 0};
 
-    if (strategy == DT_STRATEGY_MANUAL || (now && got.now_s == 0)) {
+    if (strategy == DT_STRATEGY_MANUAL || (now && !ranked)) {
         *out = got;
         return DT_OK;
     }

@@ -3,6 +3,7 @@
  * Why a plan is as it is, dimension by dimension: the same search once more for each alternative, with that dimension
  * fixed to it and everything else open.  What it finds is the price of the alternative, what it cannot find the reason
  * against it. */
+#include "base/text.h"
 #include "core/orchestrate/orchestrate_internal.h"
 
 #include <stdio.h>
@@ -20,6 +21,7 @@ const char *const dt_orch_dimension_names[DT_ORCH_DIMENSION_N + 1] = {
     [DT_ORCH_TP] = "tp",
     [DT_ORCH_CP] = "cp",
     [DT_ORCH_EP] = "ep",
+    [DT_ORCH_PLACEMENT] = "placement",
 };
 
 struct asking {
@@ -273,6 +275,25 @@ static enum dt_status tensors(struct asking *a, struct dt_error *err)
     return ask(a, &own, tp / 2, text, err);
 }
 
+/* GPUs of their own for all modules, where some are guests. */
+static enum dt_status placements(struct asking *a, struct dt_error *err)
+{
+    struct dt_search_input own = *a->in;
+    const struct dt_plan *p = a->best;
+    char text[32];
+    int guests = 0;
+
+    if (own.opt.guests == 0 || !dt_plan_shares(p) || p->colocated)
+        return DT_OK;
+    for (int m = 0; m < p->n_modules; m++)
+        guests += p->modules[m].with > 0;
+    a->dimension = DT_ORCH_PLACEMENT;
+    snprintf(text, sizeof(text), "%d guest%s", guests, dt_plural(guests));
+    chosen(a, guests, text);
+    own.opt.guests = 0;
+    return ask(a, &own, 0, "own", err);
+}
+
 enum dt_status dt_orch_decide(enum dt_plan_strategy strategy, const struct dt_search_input *in,
                               const struct dt_plan *best, struct dt_error *err,
                               struct dt_orch_decisions *out)
@@ -285,6 +306,7 @@ enum dt_status dt_orch_decide(enum dt_plan_strategy strategy, const struct dt_se
     DT_TRY(schedules(&a, err));
     DT_TRY(chunks(&a, err));
     DT_TRY(microbatches(&a, err));
+    DT_TRY(placements(&a, err));
     for (a.module = 0; a.module < in->model->n_modules; a.module++) {
         DT_TRY(recomputes(&a, err));
         if (a.module == in->model->llm) /* the others are small: their ZeRO decides nothing */
