@@ -13,6 +13,7 @@ enum {
     CP_TOKENS_MIN =
         8192, /* of a sequence on a rank: below, its attention is not worth another rank */
     MICROBATCH_MAX = 4096, /* as train.microbatch */
+    COARSE_VPP_MAX = 8,
 };
 
 /* ---- of the plan ---- */
@@ -55,6 +56,9 @@ static void fill_pipes(const struct dt_search_input *in, struct dt_orch_space *s
         max = in->opt.max_vpp;
     if (max > DT_SEARCH_VPP_MAX)
         max = DT_SEARCH_VPP_MAX;
+    /* a look at a few replicas does not show what so many transfers cost all of them */
+    if (dt_orch_effort_of(in)->coarse && max > COARSE_VPP_MAX)
+        max = COARSE_VPP_MAX;
     for (int i = 0; i < DT_SCHED_N; i++) {
         bool chunks = dt_pipe_of((enum dt_pipe_schedule)i)->chunks;
 
