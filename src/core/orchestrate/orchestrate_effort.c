@@ -12,7 +12,7 @@ const char *const dt_search_effort_names[DT_EFFORT_N + 1] = {
 };
 const char *const dt_search_effort_help[DT_EFFORT_N + 1] = {
     [DT_EFFORT_NORMAL] = "a second or two on a thousand GPUs",
-    [DT_EFFORT_QUICK] = "a few hundredths of one, for many questions one after the other",
+    [DT_EFFORT_QUICK] = "about a tenth of one, for many questions one after the other",
     [DT_EFFORT_THOROUGH] = "several times as many candidates as normal",
 };
 
