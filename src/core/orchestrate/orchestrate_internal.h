@@ -337,8 +337,8 @@ enum dt_status dt_search_plans(struct dt_orch_table *t, const double *cap,
  * where no module may be a guest, or where there are plans and they are not ranked. */
 enum dt_status dt_orch_place_guests(struct dt_orch_table *t, enum dt_plan_strategy strategy,
                                     struct dt_error *err, struct dt_search_result *out);
-/* orchestrate_polish.c: the best plan of `out` replaced by the best that changes of one thing at a time lead to, by
- * timeline. */
+/* orchestrate_polish.c: adds to the plans of `out` the best, by timeline, that changes of one thing at a time lead to; keeps
+ * as many as were asked for. */
 enum dt_status dt_orch_polish(struct dt_orch_table *t, const double *cap,
                               enum dt_plan_strategy strategy, struct dt_error *err,
                               struct dt_search_result *out);

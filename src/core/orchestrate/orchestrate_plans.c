@@ -137,8 +137,6 @@ static enum dt_status one_round(struct dt_orch_table *t, const double *cap,
     DT_TRY(dt_orch_rank(t, r->plans, &r->n, true, err));
     if (r->n > 0 && t->in->opt.rank)
         DT_TRY(add_lean(t, r, n_cands, strategy, err));
-    if (r->n > keep.sure)
-        r->n = keep.sure;
     return DT_OK;
 }
 

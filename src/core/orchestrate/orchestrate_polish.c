@@ -28,7 +28,8 @@
 #define CERTAIN 1.01
 
 enum {
-    SEEDS = 6, /* descents */
+    SEEDS = 6, /* descents, and where there are few GPUs */
+    FEW_SEEDS = 24,
     TURNS = 4, /* that each gets at least, were all to go on for ever */
     FEW_GPUS = 16,
     AROUND = 4, /* surroundings of an LLM that are looked at */
@@ -65,9 +66,9 @@ struct polish {
     int llm;
     bool few;
     struct descent *d; /* the one whose turn it is */
-    struct descent all[SEEDS];
+    struct descent all[FEW_SEEDS];
     int n;
-    uint64_t *seen; /* all that were proposed */
+    uint64_t *seen; /* what is not to be tried (again) */
     size_t n_seen, seen_cap;
     bool nomem;
 };
@@ -266,7 +267,7 @@ static bool is_legal(const struct polish *w, const struct spot *s)
         if (of->dp < 1 || of->pp < 1 || chunks > w->in->model->modules[m].n_blocks ||
             (w->cap && gpus > w->cap[m]) ||
             (guest && (of->pp > 1 || of->dp > batch || gpus > gpus_of(w, s, w->llm))) ||
-            (!guest && m != w->llm && of->dp > slot) ||
+            (!guest && m != w->llm && of->dp > (w->few ? batch : slot)) ||
             (pipe->split && space->of[m].zero[of->zero] > 2))
             return false;
     }
@@ -282,7 +283,8 @@ static void propose(struct polish *w, const struct spot *s)
     if (w->nomem || !is_legal(w, s))
         return;
     expect = formula_s(w, s) * w->d->ratio;
-    if (expect > w->d->first_s * (1 + reach) || !remember(w, s))
+    /* Where many are in reach, those that a better plan leaves behind are not come back to: far ones are seen sooner. */
+    if (expect > w->d->first_s * (1 + reach) || (!w->few && !remember(w, s)))
         return;
     if (dt_grow(&p, &d->cap, d->n + 1, sizeof(*d->moves)) != 0) {
         w->nomem = true;
@@ -325,6 +327,9 @@ static void other_replicas(struct polish *w, const struct spot *from, int m)
             continue;
         s.c.of[m].dp = (int)((slot + k - 1) / k);
         propose(w, &s);
+        s.c.of[m].dp = dp + (int)step; /* to the formula that is the same, or waste */
+        if (w->few)
+            propose(w, &s);
     }
 }
 
@@ -618,9 +623,12 @@ static enum dt_status try_move(struct polish *w, struct spot to, struct dt_error
     struct dt_error why;
     double s;
     bool share, more;
-    enum dt_status st = fit_spot(w, &to, &why, &p);
+    enum dt_status st;
 
     *better = false;
+    if (w->few && !remember(w, &to))
+        return w->nomem ? dt_error_nomem(err, "planner search") : DT_OK;
+    st = fit_spot(w, &to, &why, &p);
     if (st == DT_ERR_INFEASIBLE || st == DT_ERR_INPUT ||
         (st == DT_OK && dt_orch_plan_least_s(w->t, &p) > w->d->first_s * CERTAIN))
         return DT_OK;
@@ -689,7 +697,7 @@ static enum dt_status start(struct polish *w, const struct dt_plan *p, struct dt
     double s;
     bool share;
 
-    if (is_alike(w, p) || !spot_of(w, p, &at) || !remember(w, &at))
+    if ((!w->few && is_alike(w, p)) || !spot_of(w, p, &at) || !remember(w, &at))
         return DT_OK;
     w->d = &w->all[w->n];
     DT_TRY(glance(w, &again, err, &s, &share));
@@ -705,7 +713,7 @@ static enum dt_status start(struct polish *w, const struct dt_plan *p, struct dt
 static enum dt_status take_turns(struct polish *w, struct dt_error *err)
 {
     int64_t budget = dt_orch_polish_budget(w->in), end = w->t->ops + budget;
-    bool done[SEEDS] = {false}, all = false;
+    bool done[FEW_SEEDS] = {false}, all = false;
 
     while (!all && w->t->ops < end) {
         all = true;
@@ -713,15 +721,16 @@ static enum dt_status take_turns(struct polish *w, struct dt_error *err)
             if (done[i])
                 continue;
             w->d = &w->all[i];
-            DT_TRY(take_turn(w, budget / (TURNS * SEEDS), end, err, &done[i]));
+            DT_TRY(take_turn(w, budget / (TURNS * w->n), end, err, &done[i]));
             all = all && done[i];
         }
     }
     return DT_OK;
 }
 
-static bool is_listed(const struct polish *w, const struct dt_search_result *out,
-                      const struct spot *at)
+/* The plan of `out` that is this spot; NULL: there is none. */
+static struct dt_plan *listed(const struct polish *w, const struct dt_search_result *out,
+                              const struct spot *at)
 {
     for (int i = 0; i < out->n; i++) {
         struct spot s;
@@ -729,19 +738,20 @@ static bool is_listed(const struct polish *w, const struct dt_search_result *out
         if (spot_of(w, &out->plans[i], &s) && s.c.pipe == at->c.pipe &&
             s.c.microbatch == at->c.microbatch && s.set == at->set &&
             memcmp(s.c.of, at->c.of, sizeof(s.c.of)) == 0)
-            return true;
+            return &out->plans[i];
     }
-    return false;
+    return NULL;
 }
 
 static enum dt_status polish(struct polish *w, struct dt_error *err, struct dt_search_result *out)
 {
     struct dt_plan *all;
 
-    for (int i = 0; i < out->n && w->n < SEEDS; i++) {
+    for (int i = 0; i < out->n && w->n < (w->few ? FEW_SEEDS : SEEDS); i++) {
         double s = out->plans[i].predicted.timeline_s;
 
-        if (s > 0 && s <= out->plans[0].predicted.timeline_s * (1 + FAR_SEED))
+        if (s > 0 &&
+            s <= out->plans[0].predicted.timeline_s * (1 + (w->few ? FAR_REACH : FAR_SEED)))
             DT_TRY(start(w, &out->plans[i], err));
     }
     DT_TRY(take_turns(w, err));
@@ -749,23 +759,25 @@ static enum dt_status polish(struct polish *w, struct dt_error *err, struct dt_s
     if (!all)
         return dt_error_nomem(err, "plans");
     out->plans = all;
-    for (int i = 0; i < w->n; i++)
-        if (w->all[i].plan.predicted.timeline_s < w->all[i].start.predicted.timeline_s &&
-            !is_listed(w, out, &w->all[i].at))
-            all[out->n++] = w->all[i].plan;
+    for (int i = 0; i < w->n; i++) {
+        const struct descent *d = &w->all[i];
+        struct dt_plan *same = listed(w, out, &d->at);
+
+        if (same && same->predicted.timeline_s <= 0) /* the budget did not reach it before */
+            *same = d->plan;
+        else if (!same)
+            all[out->n++] = d->plan;
+    }
     return dt_orch_sort(all, out->n, err);
 }
 
-enum dt_status dt_orch_polish(struct dt_orch_table *t, const double *cap,
+static enum dt_status descend(struct dt_orch_table *t, const double *cap,
                               enum dt_plan_strategy strategy, struct dt_error *err,
                               struct dt_search_result *out)
 {
-    struct polish *w;
+    struct polish *w = dt_calloc(1, sizeof(*w));
     enum dt_status st;
 
-    if (!t->in->opt.rank || t->in->opt.uniform || dt_orch_polish_budget(t->in) == 0)
-        return DT_OK;
-    w = dt_calloc(1, sizeof(*w));
     if (!w)
         return dt_error_nomem(err, "planner search");
     w->t = t;
@@ -775,9 +787,22 @@ enum dt_status dt_orch_polish(struct dt_orch_table *t, const double *cap,
     w->llm = t->in->model->llm;
     w->few = t->gpus <= FEW_GPUS;
     st = polish(w, err, out);
-    for (int i = 0; i < SEEDS; i++)
+    for (int i = 0; i < FEW_SEEDS; i++)
         dt_free(w->all[i].moves);
     dt_free(w->seen);
     dt_free(w);
+    return st;
+}
+
+enum dt_status dt_orch_polish(struct dt_orch_table *t, const double *cap,
+                              enum dt_plan_strategy strategy, struct dt_error *err,
+                              struct dt_search_result *out)
+{
+    int k = t->in->opt.k > 0 ? t->in->opt.k : 8;
+    enum dt_status st = DT_OK;
+
+    if (t->in->opt.rank && !t->in->opt.uniform && dt_orch_polish_budget(t->in) > 0)
+        st = descend(t, cap, strategy, err, out);
+    out->n = out->n < k ? out->n : k;
     return st;
 }

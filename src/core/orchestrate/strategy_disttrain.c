@@ -33,7 +33,6 @@ static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
                            struct dt_search_result *out)
 {
     enum dt_status st;
-    int k;
 
     if (t->gpus < t->in->model->n_modules)
         return colocated(t, err, out);
@@ -43,10 +42,7 @@ static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
     DT_TRY(dt_orch_place_guests(t, DT_STRATEGY_DISTTRAIN, err, out));
     if (out->n == 0)
         return st;
-    DT_TRY(dt_orch_polish(t, NULL, DT_STRATEGY_DISTTRAIN, err, out));
-    k = t->in->opt.k > 0 ? t->in->opt.k : 8;
-    out->n = out->n < k ? out->n : k;
-    return DT_OK;
+    return dt_orch_polish(t, NULL, DT_STRATEGY_DISTTRAIN, err, out);
 }
 
 const struct dt_orch_planner dt_orch_planner_disttrain = {.plan = plan};
