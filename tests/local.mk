@@ -217,6 +217,7 @@ SHELL_TESTS = \
 	tests/test_checkpoint_kills.sh \
 	tests/test_checkpoint_ranks.sh \
 	tests/test_cli.sh \
+	tests/test_effort.sh \
 	tests/test_cluster_keys.sh \
 	tests/test_compare.sh \
 	tests/test_completion.sh \

@@ -1,7 +1,15 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Strategy disttrain: every module has a layout of its own, found by search. */
+#include "base/mem.h"
 #include "core/orchestrate/orchestrate_internal.h"
+
+#include <string.h>
+
+enum {
+    QUICK_PLANS = 4, /* of a quick search that are kept */
+    FINALISTS = 4,   /* that are timed whole */
+};
 
 /* Fewer GPUs than modules: all of them share the GPUs and take turns, each with as many replicas as
  * divide the batch. */
@@ -29,20 +37,153 @@ static enum dt_status colocated(struct dt_orch_table *t, struct dt_error *err,
     return st;
 }
 
-static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
-                           struct dt_search_result *out)
+static enum dt_status with_and_without_guests(struct dt_orch_table *t, struct dt_error *err,
+                                              struct dt_search_result *out)
 {
-    enum dt_status st;
+    enum dt_status st = dt_search_plans(t, NULL, DT_STRATEGY_DISTTRAIN, err, out);
 
-    if (t->gpus < t->in->model->n_modules)
-        return colocated(t, err, out);
-    st = dt_search_plans(t, NULL, DT_STRATEGY_DISTTRAIN, err, out);
     if (st != DT_OK && st != DT_ERR_INFEASIBLE)
         return st;
     DT_TRY(dt_orch_place_guests(t, DT_STRATEGY_DISTTRAIN, err, out));
-    if (out->n == 0)
-        return st;
-    return dt_orch_polish(t, NULL, DT_STRATEGY_DISTTRAIN, err, out);
+    return out->n > 0 ? DT_OK : st;
+}
+
+static bool is_listed(const struct dt_search_result *r, const struct dt_plan *p)
+{
+    for (int i = 0; i < r->n; i++) {
+        const struct dt_plan *q = &r->plans[i];
+        bool same = q->policy.schedule == p->policy.schedule &&
+                    q->policy.microbatch == p->policy.microbatch && q->predicted.timeline_s > 0;
+
+        for (int m = 0; m < p->n_modules && same; m++)
+            same = memcmp(&q->modules[m].layout, &p->modules[m].layout,
+                          sizeof(p->modules[m].layout)) == 0 &&
+                   q->modules[m].with == p->modules[m].with &&
+                   q->modules[m].recompute == p->modules[m].recompute &&
+                   q->modules[m].zero == p->modules[m].zero;
+        if (same)
+            return true;
+    }
+    return false;
+}
+
+/* The plans of a result beside those of `out`, timed like them. */
+static enum dt_status merge(struct dt_orch_table *t, const struct dt_search_result *from,
+                            struct dt_error *err, struct dt_search_result *out)
+{
+    struct dt_plan *all =
+        dt_realloc(out->plans, (size_t)(out->n + from->n + 1) * sizeof(*out->plans));
+
+    if (!all)
+        return dt_error_nomem(err, "plans");
+    out->plans = all;
+    for (int i = 0; i < from->n && i < QUICK_PLANS; i++) {
+        struct dt_plan p = from->plans[i];
+        struct dt_error why;
+        bool closer;
+        enum dt_status st;
+
+        if (p.predicted.timeline_s <= 0 || is_listed(out, &p))
+            continue;
+        st = dt_orch_time_plan(t, &p, 0, &why, &closer);
+        if (st == DT_OK)
+            all[out->n++] = p;
+        else if (st != DT_ERR_INFEASIBLE)
+            return dt_error_set(err, st, "%s", why.message);
+    }
+    return dt_orch_sort(all, out->n, err);
+}
+
+/* What a quick search finds: it opens other cells, as it tries fewer, and what it finds is never to be lost by looking
+ * longer. */
+static enum dt_status add_quick(struct dt_orch_table *t, struct dt_error *err,
+                                struct dt_search_result *out, struct dt_plan *best)
+{
+    struct dt_search_input in = *t->in;
+    struct dt_search_result quick = {0};
+    struct dt_orch_table *q;
+    enum dt_status st;
+
+    if (in.opt.effort == DT_EFFORT_QUICK || !in.opt.rank || in.opt.uniform)
+        return DT_OK;
+    in.opt.effort = DT_EFFORT_QUICK;
+    in.opt.budget = 0;
+    DT_TRY(dt_orch_table_new(&in, err, &q));
+    st = with_and_without_guests(q, err, &quick);
+    if (st == DT_OK) {
+        *best = quick.plans[0];
+        st = merge(t, &quick, err, out);
+    }
+    t->simulated += q->simulated;
+    t->ops += q->ops;
+    dt_search_result_free(&quick);
+    dt_orch_table_free(q);
+    return st == DT_ERR_INFEASIBLE ? DT_OK : st;
+}
+
+static bool is_alike(const struct dt_plan *p, const struct dt_plan *q, int llm)
+{
+    bool alike = p->policy.schedule == q->policy.schedule &&
+                 p->policy.microbatch == q->policy.microbatch &&
+                 p->modules[llm].layout.tp == q->modules[llm].layout.tp;
+
+    for (int m = 0; m < p->n_modules; m++)
+        alike = alike && p->modules[m].with == q->modules[m].with;
+    return alike;
+}
+
+/* Where plans were ranked by a share of their replicas, the slowest of many is not seen: the best of each kind, and the best of
+ * the quick search, are timed whole, and these alone are ordered by it. */
+static enum dt_status time_finalists(struct dt_orch_table *t, struct dt_plan *quick,
+                                     struct dt_error *err, struct dt_search_result *out)
+{
+    struct dt_search_result first = {.n = 1, .plans = quick};
+    struct dt_plan *all, final[FINALISTS + 1];
+    int llm = t->in->model->llm, n = 0;
+
+    if (!t->in->opt.rank || t->in->opt.effort == DT_EFFORT_QUICK ||
+        dt_orch_plan_ops(&out->plans[0], llm) <= dt_orch_effort_of(t->in)->rank_ops)
+        return DT_OK;
+    all = dt_realloc(out->plans, (size_t)(out->n + 1) * sizeof(*all));
+    if (!all)
+        return dt_error_nomem(err, "plans");
+    out->plans = all;
+    if (quick->n_modules > 0 && !is_listed(out, quick))
+        all[out->n++] = *quick;
+    for (int i = 0; i < out->n; i++) {
+        struct dt_plan *p = &all[i];
+        bool chosen = p->predicted.timeline_s > 0 && n < FINALISTS;
+        struct dt_error why;
+        enum dt_status st;
+
+        for (int k = 0; k < n; k++)
+            chosen = chosen && !is_alike(&final[k], p, llm);
+        chosen = chosen || (quick->n_modules > 0 && is_listed(&first, p));
+        p->predicted.timeline_s = 0;
+        if (!chosen)
+            continue;
+        t->ops += (int64_t)dt_orch_plan_ops(p, llm);
+        st = dt_orch_plan_timeline_s(t->in, p, 0, &why, &p->predicted.timeline_s,
+                                     &p->predicted.mem_bytes_max);
+        if (st == DT_OK)
+            final[n++] = *p;
+        else if (st != DT_ERR_INFEASIBLE)
+            return dt_error_set(err, st, "%s", why.message);
+    }
+    return dt_orch_sort(all, out->n, err);
+}
+
+static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
+                           struct dt_search_result *out)
+{
+    struct dt_plan quick = {0};
+
+    if (t->gpus < t->in->model->n_modules)
+        return colocated(t, err, out);
+    DT_TRY(with_and_without_guests(t, err, out));
+    DT_TRY(add_quick(t, err, out, &quick));
+    DT_TRY(dt_orch_polish(t, NULL, DT_STRATEGY_DISTTRAIN, err, out));
+    return time_finalists(t, &quick, err, out);
 }
 
 const struct dt_orch_planner dt_orch_planner_disttrain = {.plan = plan};
