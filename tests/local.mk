@@ -249,6 +249,7 @@ SHELL_TESTS = \
 	tests/test_page.sh \
 	tests/test_page_browser.sh \
 	tests/test_plan_file.sh \
+	tests/test_plan_memory.sh \
 	tests/test_planning.sh \
 	tests/test_reorder.sh \
 	tests/test_profile_import.sh \

@@ -265,7 +265,9 @@ enum dt_status dt_orch_find_plans(enum dt_plan_strategy strategy, const struct d
     DT_TRY(dt_orch_table_new(&own, err, &t));
     memset(&r, 0, sizeof(r));
     st = planners[strategy]->plan(t, err, &r);
-    if (st == DT_OK && (st = dt_orch_choose_reorder(&own, &r.plans[0], err, &r.reorder)) != DT_OK)
+    if (st == DT_OK)
+        st = dt_orch_choose_reorder(&own, &r.plans[0], err, &r.reorder);
+    if (st != DT_OK)
         dt_search_result_free(&r);
     if (st == DT_OK) {
         r.stats.simulated = t->simulated;

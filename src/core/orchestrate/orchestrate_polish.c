@@ -575,12 +575,12 @@ static enum dt_status neighbours(struct polish *w, struct dt_error *err)
     return DT_OK;
 }
 
-/* The timeline at first sight of a plan that fits; 0: it does not. */
-static enum dt_status glance(struct polish *w, struct dt_plan *p, struct dt_error *err,
-                             double *seconds, bool *share)
+/* The timeline of a plan that fits, by as many samples (0: a closer look); 0: it does not. */
+static enum dt_status glance(struct polish *w, struct dt_plan *p, double samples,
+                             struct dt_error *err, double *seconds, bool *share)
 {
     struct dt_error why;
-    enum dt_status st = dt_orch_time_plan(w->t, p, SAMPLES, &why, share);
+    enum dt_status st = dt_orch_time_plan(w->t, p, samples, &why, share);
 
     *seconds = st == DT_OK ? p->predicted.timeline_s : 0;
     if (st == DT_OK || st == DT_ERR_INFEASIBLE)
@@ -637,12 +637,14 @@ static enum dt_status try_move(struct polish *w, struct spot to, struct dt_error
             *err = why;
         return st;
     }
-    DT_TRY(glance(w, &p, err, &s, &share));
+    DT_TRY(glance(w, &p, SAMPLES, err, &s, &share));
     if (s <= 0 || s > w->d->first_s * (1 - GAIN))
         return DT_OK;
     if (share) {
-        DT_TRY(dt_orch_time_plan(w->t, &p, 0, err, &more));
-        if (p.predicted.timeline_s > w->d->plan.predicted.timeline_s * (1 - GAIN))
+        double closer;
+
+        DT_TRY(glance(w, &p, 0, err, &closer, &more));
+        if (closer <= 0 || closer > w->d->plan.predicted.timeline_s * (1 - GAIN))
             return DT_OK;
     }
     settle(w, &to, &p, s);
@@ -700,7 +702,7 @@ static enum dt_status start(struct polish *w, const struct dt_plan *p, struct dt
     if ((!w->few && is_alike(w, p)) || !spot_of(w, p, &at) || !remember(w, &at))
         return DT_OK;
     w->d = &w->all[w->n];
-    DT_TRY(glance(w, &again, err, &s, &share));
+    DT_TRY(glance(w, &again, SAMPLES, err, &s, &share));
     if (s <= 0)
         return DT_OK;
     w->n++;

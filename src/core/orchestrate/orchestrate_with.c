@@ -29,7 +29,8 @@ enum {
     QUICK_COMBOS = 6, /* the same at quick effort */
     SWIFT_SLOTS = 8,
     SETS_MAX = 32,
-    PLANS_MAX = 120,
+    HOST_LISTS = 2,
+    PLANS_MAX = 240,
     FEW_PLANS_MAX = 1200,
     FEW_GPUS = 16,        /* on so few every number of replicas is tried */
     LONG_PROGRAM = 40000, /* ops of 256 samples: such plans would take the time of many others */
@@ -62,11 +63,13 @@ struct placing {
     bool few;       /* GPUs: nearly everything is tried */
     bool few_looks; /* only what is most likely to pay */
     double limit;   /* what the formula may come to */
-    /* by schedule: the formula is off by another factor for each */
+    /* By schedule: the formula is off by another factor for each.  Of LLMs that only differ in their chunks the first
+     * list has the best by the formula, which makes room for others; the second has them all, as fewer chunks leave
+     * wider gaps to guests. */
     struct hosts {
         int n;
         struct host h[FEW_HOSTS_MAX];
-    } hosts[DT_SCHED_N];
+    } hosts[HOST_LISTS][DT_SCHED_N];
 };
 
 /* ---- sets of guests ---- */
@@ -103,14 +106,15 @@ struct view { /* a layout of the LLM */
     double steps, base, pass, interval;
 };
 
-static struct hosts *hosts_of(struct placing *w, const struct view *v)
+static struct hosts *hosts_of(struct placing *w, int list, const struct view *v)
 {
-    return &w->hosts[w->t->space.pipe[v->pipe].schedule];
+    return &w->hosts[list][w->t->space.pipe[v->pipe].schedule];
 }
 
+/* Of the first list, the scores of which reach further. */
 static double threshold(struct placing *w, const struct view *v)
 {
-    const struct hosts *o = hosts_of(w, v);
+    const struct hosts *o = hosts_of(w, 0, v);
 
     return o->n < w->hosts_max ? w->limit : fmin(w->limit, o->h[w->hosts_max - 1].score);
 }
@@ -124,19 +128,19 @@ static bool same_but_chunks(const struct host *a, unsigned set, const struct vie
            x->dp == y->dp && x->pp == y->pp && x->recompute == y->recompute;
 }
 
-static void keep_host(struct placing *w, unsigned set, const struct view *v, double score,
+static void keep_host(struct placing *w, int list, unsigned set, const struct view *v, double score,
                       double interval)
 {
-    struct hosts *o = hosts_of(w, v);
+    struct hosts *o = hosts_of(w, list, v);
     struct host *h = o->h;
     int at = 0, end = o->n;
 
     while (at < o->n && h[at].score <= score) {
-        if (same_but_chunks(&h[at], set, v, w->llm))
+        if (list == 0 && same_but_chunks(&h[at], set, v, w->llm))
             return;
         at++;
     }
-    for (int i = at; i < o->n; i++)
+    for (int i = at; i < o->n && list == 0; i++)
         if (same_but_chunks(&h[i], set, v, w->llm)) {
             end = i;
             break;
@@ -251,7 +255,8 @@ static void try_host(struct placing *w, struct view *v)
             continue;
         if (!fits && !(fits = llm_fits(w, v)))
             return;
-        keep_host(w, w->set[i], v, score, interval);
+        for (int list = 0; list < HOST_LISTS; list++)
+            keep_host(w, list, w->set[i], v, score, interval);
     }
     if (stats->floor_s > 0 && least < stats->floor_s && (fits || llm_fits(w, v)))
         stats->floor_s = least;
@@ -535,12 +540,13 @@ static enum dt_status list_plans(struct placing *w, struct dt_error *err, struct
     int rounds = !w->few ? 2 : dt_orch_effort_of(w->in)->coarse ? QUICK_COMBOS : COMBOS_MAX;
 
     for (int k = 0; k < rounds; k++)
-        for (int i = 0; i < w->hosts_max * DT_SCHED_N && *n < w->plans_max; i++) {
-            struct hosts *o = &w->hosts[i % DT_SCHED_N];
-            struct host *h = &o->h[i / DT_SCHED_N];
+        for (int i = 0; i < w->hosts_max * HOST_LISTS * DT_SCHED_N && *n < w->plans_max; i++) {
+            struct hosts *o = &w->hosts[i % HOST_LISTS][i / HOST_LISTS % DT_SCHED_N];
+            int place = i / HOST_LISTS / DT_SCHED_N;
+            struct host *h = &o->h[place];
             bool found;
 
-            if (i / DT_SCHED_N >= o->n)
+            if (place >= o->n)
                 continue;
             h->swift = k % 2;
             DT_TRY(next_plan(w, h, err, &plans[*n], &found));

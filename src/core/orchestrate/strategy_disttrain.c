@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "core/orchestrate/orchestrate_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 enum {
@@ -139,6 +140,7 @@ static enum dt_status time_finalists(struct dt_orch_table *t, struct dt_plan *qu
 {
     struct dt_search_result first = {.n = 1, .plans = quick};
     struct dt_plan *all, final[FINALISTS + 1];
+    struct dt_error last = {0};
     int llm = t->in->model->llm, n = 0;
 
     if (!t->in->opt.rank || t->in->opt.effort == DT_EFFORT_QUICK ||
@@ -167,23 +169,46 @@ static enum dt_status time_finalists(struct dt_orch_table *t, struct dt_plan *qu
                                      &p->predicted.mem_bytes_max);
         if (st == DT_OK)
             final[n++] = *p;
-        else if (st != DT_ERR_INFEASIBLE)
+        else if (st == DT_ERR_INFEASIBLE)
+            last = why;
+        else
             return dt_error_set(err, st, "%s", why.message);
     }
+    if (n == 0) {
+        if (err)
+            *err = last;
+        return DT_ERR_INFEASIBLE;
+    }
     return dt_orch_sort(all, out->n, err);
+}
+
+static enum dt_status look(struct dt_orch_table *t, struct dt_error *err,
+                           struct dt_search_result *out)
+{
+    struct dt_plan quick = {0};
+
+    DT_TRY(with_and_without_guests(t, err, out));
+    DT_TRY(add_quick(t, err, out, &quick));
+    DT_TRY(dt_orch_polish(t, NULL, DT_STRATEGY_DISTTRAIN, err, out));
+    return time_finalists(t, &quick, err, out);
 }
 
 static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
                            struct dt_search_result *out)
 {
-    struct dt_plan quick = {0};
+    enum dt_status st;
 
     if (t->gpus < t->in->model->n_modules)
         return colocated(t, err, out);
-    DT_TRY(with_and_without_guests(t, err, out));
-    DT_TRY(add_quick(t, err, out, &quick));
-    DT_TRY(dt_orch_polish(t, NULL, DT_STRATEGY_DISTTRAIN, err, out));
-    return time_finalists(t, &quick, err, out);
+    st = look(t, err, out);
+    if (st != DT_ERR_INFEASIBLE || out->n == 0 || isinf(t->sigmas))
+        return st;
+    /* Memory holds none of the finalists with all of their real microbatches: allow for the largest possible ones. */
+    dt_search_result_free(out);
+    memset(out, 0, sizeof(*out));
+    t->sigmas = HUGE_VAL;
+    dt_orch_table_forget(t);
+    return look(t, err, out);
 }
 
 const struct dt_orch_planner dt_orch_planner_disttrain = {.plan = plan};
