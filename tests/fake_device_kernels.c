@@ -32,7 +32,6 @@
 #define TYPE_groupnorm const struct dt_kernel_groupnorm *
 #define TYPE_attention const struct dt_kernel_attention *
 #define TYPE_conv const struct dt_kernel_conv *
-#define TYPE_adamw const struct dt_kernel_adamw *
 
 #define KEPT_n int64_t
 #define KEPT_u uint64_t
@@ -54,7 +53,6 @@
 #define KEPT_groupnorm struct dt_kernel_groupnorm
 #define KEPT_attention struct dt_kernel_attention
 #define KEPT_conv struct dt_kernel_conv
-#define KEPT_adamw struct dt_kernel_adamw
 
 #define KEEP_n KEEP_AS_IS
 #define KEEP_u KEEP_AS_IS
@@ -75,7 +73,6 @@
 #define KEEP_norm KEEP_STRUCT
 #define KEEP_groupnorm KEEP_STRUCT
 #define KEEP_conv KEEP_STRUCT
-#define KEEP_adamw KEEP_STRUCT
 #define KEEP_attention(what, to, x)                                                                \
     to = *(x);                                                                                     \
     to.cu_q = dt_fake_alias((x)->cu_q, what);                                                      \
@@ -101,7 +98,6 @@
 #define GIVE_groupnorm(x) &x
 #define GIVE_attention(x) &x
 #define GIVE_conv(x) &x
-#define GIVE_adamw(x) &x
 
 /* ---- a kernel from its list of types ---- */
 
@@ -175,8 +171,6 @@
     K(8, rows_copy, dtype, n, n, in, in_i, out, in_i, b)                                           \
     K(8, copy2d, dtype, n, n, in, n, out, n, b)                                                    \
     K(8, mse, dtype, n, n, in, in, f, out_f, out)                                                  \
-    K(7, adamw, adamw, n, out_f, in_f, out_f, out_f, in_f)                                         \
-    K(4, sum_sq, n, in_f, out_d, b)                                                                \
     K(4, sum, n, in_f, out_d, b)                                                                   \
     K(4, clip_coef, in_d, f, out_f, out_f)                                                         \
     K(7, upsample2_fwd, dtype, n, n, n, n, in, out)                                                \
@@ -318,10 +312,95 @@ static void fake_reduce(struct dt_device_queue *q, enum dt_reduce_type type, int
     dt_fake_submit(q, t);
 }
 
+/* ---- tables of tensors, read at the call ---- */
+
+struct adamw_task {
+    struct dt_kernel_adamw h;
+    int parts;
+    const float *coef;
+    struct dt_kernel_adamw_part part[];
+};
+
+static void run_adamw(struct dt_device_queue *cpu, const struct dt_device *dev, void *arg)
+{
+    const struct adamw_task *t = arg;
+
+    dev->k->adamw(cpu, &t->h, t->parts, t->part, t->coef);
+}
+
+static void fake_adamw(struct dt_device_queue *q, const struct dt_kernel_adamw *h, int parts,
+                       const struct dt_kernel_adamw_part *part, const float *coef)
+{
+    struct adamw_task *t =
+        dt_fake_task("adamw", run_adamw, sizeof(*t) + (size_t)parts * sizeof(*part));
+
+    *t = (struct adamw_task){*h, parts, dt_fake_alias(coef, "adamw")};
+    for (int k = 0; k < parts; k++)
+        t->part[k] = (struct dt_kernel_adamw_part){part[k].n,
+                                                   dt_fake_alias(part[k].p, "adamw"),
+                                                   dt_fake_alias(part[k].g, "adamw"),
+                                                   dt_fake_alias(part[k].m, "adamw"),
+                                                   dt_fake_alias(part[k].v, "adamw"),
+                                                   part[k].decay};
+    dt_fake_submit(q, t);
+}
+
+struct spans_task {
+    double *out;
+    bool add;
+    int parts;
+    struct dt_kernel_span part[];
+};
+
+static struct spans_task *spans(const char *what, dt_fake_task_fn *fn, int parts,
+                                const struct dt_kernel_span *part)
+{
+    struct spans_task *t = dt_fake_task(what, fn, sizeof(*t) + (size_t)parts * sizeof(*part));
+
+    *t = (struct spans_task){.parts = parts};
+    for (int k = 0; k < parts; k++)
+        t->part[k] = (struct dt_kernel_span){part[k].n, dt_fake_alias(part[k].x, what)};
+    return t;
+}
+
+static void run_sum_sq(struct dt_device_queue *cpu, const struct dt_device *dev, void *arg)
+{
+    const struct spans_task *t = arg;
+
+    dev->k->sum_sq(cpu, t->parts, t->part, t->out, t->add);
+}
+
+static void fake_sum_sq(struct dt_device_queue *q, int parts, const struct dt_kernel_span *part,
+                        double *out, bool add)
+{
+    struct spans_task *t = spans("sum_sq", run_sum_sq, parts, part);
+
+    t->out = dt_fake_alias(out, "sum_sq");
+    t->add = add;
+    dt_fake_submit(q, t);
+}
+
+static void run_zero(struct dt_device_queue *cpu, const struct dt_device *dev, void *arg)
+{
+    const struct spans_task *t = arg;
+
+    dev->k->zero(cpu, t->parts, t->part);
+}
+
+static void fake_zero(struct dt_device_queue *q, int parts, const struct dt_kernel_span *part)
+{
+    dt_fake_submit(q, spans("zero", run_zero, parts, part));
+}
+
 void dt_fake_kernels(struct dt_kernels *k)
 {
 #define ENTRY(n, name, ...) .name = fake_##name,
-    *k = (struct dt_kernels){.reduce = fake_reduce, .xent = fake_xent, KERNELS(ENTRY)};
+    *k = (struct dt_kernels){.reduce = fake_reduce,
+                             .xent = fake_xent,
+                             .adamw = fake_adamw,
+                             .sum_sq = fake_sum_sq,
+                             .zero = fake_zero,
+                             KERNELS(ENTRY)};
     for (size_t i = 0; i < sizeof(*k) / sizeof(void (*)(void)); i++)
         if (!((void (**)(void))(void *)k)[i])
             dt_fake_stop("kernel %zu of kernels.h is not in the list", i);

@@ -312,8 +312,10 @@ END_TEST
 
 START_TEST(test_adamw)
 {
-    enum { N = 40011 };
+    enum { N = 40011, PARTS = 6 };
+    static const int64_t n[PARTS] = {1, 0, (1 << 14) + 1, 1 << 14, 0, N - 2 - (1 << 15)};
     struct dt_kernel_adamw h = {2.5e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1};
+    struct dt_kernel_adamw_part part[PARTS];
     struct kt k;
 
     kt_open(&k, _i / 2 * 2);
@@ -329,7 +331,14 @@ START_TEST(test_adamw)
         memset(rv, 0, sizeof(double) * N);
         buf_reset(&p), buf_reset(&m), buf_reset(&v);
         for (h.step = 1; h.step <= 5; h.step++) {
-            k.k->adamw(k.q[th], &h, N, p.p, g.p, m.p, v.p, h.step == 3 ? NULL : &coef);
+            for (int i = 0, at = 0; i < PARTS; at += n[i++])
+                part[i] = (struct dt_kernel_adamw_part){n[i],
+                                                        (float *)p.p + at,
+                                                        (float *)g.p + at,
+                                                        (float *)m.p + at,
+                                                        (float *)v.p + at,
+                                                        i % 2 == 0};
+            k.k->adamw(k.q[th], &h, PARTS, part, h.step == 3 ? NULL : &coef);
             for (int i = 0; i < N; i++) {
                 double x = g.v[i] * (h.step == 3 ? 1 : (double)coef), s = (double)h.step;
                 double b1 = (double)h.beta1, b2 = (double)h.beta2, lr = (double)h.lr;
@@ -338,7 +347,7 @@ START_TEST(test_adamw)
                 rv[i] = b2 * rv[i] + (1 - b2) * x * x;
                 rp[i] -= lr * (rm[i] / (1 - pow(b1, s)) /
                                    (sqrt(rv[i] / (1 - pow(b2, s))) + (double)h.eps) +
-                               (double)h.weight_decay * rp[i]);
+                               (i < n[0] + n[2] ? (double)h.weight_decay * rp[i] : 0));
             }
         }
         kt_same(&k, th, &p), kt_same(&k, th, &m), kt_same(&k, th, &v);
@@ -365,7 +374,7 @@ START_TEST(test_sums_and_clipping)
 
         for (int th = 0; th < 2; th++) {
             k.k->sum(k.q[th], x.n, x.p, &got[th][0], true);
-            k.k->sum_sq(k.q[th], x.n, x.p, &got[th][1], true);
+            k.k->sum_sq(k.q[th], 1, &(struct dt_kernel_span){x.n, x.p}, &got[th][1], true);
         }
         for (int64_t i = 0; i < x.n; i++) {
             sum += x.v[i];
@@ -388,8 +397,46 @@ START_TEST(test_sums_and_clipping)
 
     k.k->clip_coef(k.q[0], &bad, 1, NULL, &coef);
     ck_assert(coef == 0);
-    k.k->adamw(k.q[0], &h, 1, &p, &g, &m, &v, &coef);
+    k.k->adamw(k.q[0], &h, 1, &(struct dt_kernel_adamw_part){1, &p, &g, &m, &v, false}, &coef);
     ck_assert(p == 2 && m == 0 && v == 0);
+    kt_close(&k);
+}
+END_TEST
+
+/* Many tensors in one call come to what they come to one by one, to the bit. */
+START_TEST(test_tables)
+{
+    static const int64_t n[] = {3, 0, 1 << 14, (1 << 14) + 17, 5, 3 * (1 << 14) + 1};
+    enum { PARTS = sizeof(n) / sizeof(n[0]), GAP = 7 };
+    struct dt_kernel_span part[PARTS];
+    double all[2], one = 2;
+    int64_t size = 0;
+    struct kt k;
+
+    kt_open(&k, _i / 2 * 2);
+    for (int i = 0; i < PARTS; i++)
+        size += n[i] + GAP;
+    struct buf x = buf_new(&k, size, DT_F32, 1.1, 0.2);
+    float *p = x.p, *at = p;
+
+    for (int i = 0; i < PARTS; at += n[i++] + GAP)
+        part[i] = (struct dt_kernel_span){n[i], at};
+    for (int i = 0; i < PARTS; i++)
+        k.k->sum_sq(k.q[0], 1, &part[i], &one, true);
+    for (int th = 0; th < 2; th++) {
+        all[th] = 2;
+        k.k->sum_sq(k.q[th], PARTS, part, &all[th], true);
+        ck_assert(memcmp(&all[th], &one, sizeof(one)) == 0);
+    }
+    k.k->sum_sq(k.q[0], 0, NULL, &all[0], true);
+    ck_assert(all[0] == one);
+    k.k->sum_sq(k.q[0], 0, NULL, &all[0], false);
+    ck_assert(all[0] == 0);
+    k.k->zero(k.q[0], PARTS, part);
+    for (int i = 0; i < PARTS; i++)
+        for (int64_t j = -(i > 0); j < n[i] + 1; j++)
+            ck_assert((part[i].x[j] == 0) == (j >= 0 && j < n[i]));
+    buf_free(&x);
     kt_close(&k);
 }
 END_TEST
@@ -406,6 +453,7 @@ int main(void)
     tcase_add_loop_test(t, test_mse, 0, KT_CASES);
     tcase_add_loop_test(t, test_softmax, 0, KT_CASES);
     tcase_add_loop_test(t, test_adamw, 0, KT_CASES);
+    tcase_add_loop_test(t, test_tables, 0, KT_CASES);
     tcase_add_loop_test(t, test_sums_and_clipping, 0, KT_CASES);
     return dt_test_run(s);
 }

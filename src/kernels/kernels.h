@@ -106,9 +106,23 @@ struct dt_kernel_xent_parts {
     void *arg;
 };
 
+/* Kernels that work on many tensors in one launch take a table of them.  It is host memory and is read at
+ * the call; parts do not overlap, and may be empty. */
+struct dt_kernel_span {
+    int64_t n;
+    float *x;
+};
+
 struct dt_kernel_adamw {
     float lr, beta1, beta2, eps, weight_decay;
     int64_t step; /* 1-based, for bias correction */
+};
+struct dt_kernel_adamw_part {
+    int64_t n;
+    float *p;
+    const float *g;
+    float *m, *v;
+    bool decay; /* weight_decay pulls on it */
 };
 
 struct dt_kernels {
@@ -226,12 +240,15 @@ struct dt_kernels {
     /* ---- optimizer ------------------------------------------------------------------------------
      */
     /* Decoupled weight decay (Loshchilov & Hutter 2019).  The gradient is g * *coef (NULL = 1). */
-    void (*adamw)(struct dt_device_queue *q, const struct dt_kernel_adamw *h, int64_t n, float *p,
-                  const float *g, float *m, float *v, const float *coef);
-    /* *out (+)= sum of squares / sum of x.  Fixed blocks of 2^14 elements, double, pairwise tree.
-     */
-    void (*sum_sq)(struct dt_device_queue *q, int64_t n, const float *x, double *out, bool add);
+    void (*adamw)(struct dt_device_queue *q, const struct dt_kernel_adamw *h, int parts,
+                  const struct dt_kernel_adamw_part *part, const float *coef);
+    /* *out (+)= sum of squares of all parts / sum of x.  Of a part or of x: fixed blocks of 2^14 elements,
+     * double, pairwise tree.  Parts are added in their order. */
+    void (*sum_sq)(struct dt_device_queue *q, int parts, const struct dt_kernel_span *part,
+                   double *out, bool add);
     void (*sum)(struct dt_device_queue *q, int64_t n, const float *x, double *out, bool add);
+    /* x = 0 in all parts */
+    void (*zero)(struct dt_device_queue *q, int parts, const struct dt_kernel_span *part);
     /* *norm (NULL) = sqrt(*sq); *coef = min(1, max_norm / (norm + 1e-6)), 1 if max_norm <= 0; a
      * norm that is not finite gives coef 0 (AdamW then sees g = 0 even where g is not finite). */
     void (*clip_coef)(struct dt_device_queue *q, const double *sq, float max_norm, float *norm,

@@ -215,6 +215,9 @@ enum dt_status dt_params_place(struct dt_stage *s, struct dt_error *err)
     if (trained) {
         DT_TRY(s->dev->alloc(s->dev, (s->floats + 1) * sizeof(float), err, &p));
         s->grads = p;
+        s->unwritten = DT_ARENA_NEW(&s->arena, struct dt_kernel_span, (size_t)s->n_weights + 1);
+        if (!s->unwritten)
+            return dt_error_nomem(err, "parameters");
     }
     for (int i = 0; i < s->n_weights; i++)
         DT_TRY(make_weight(s, &s->weights[i], err));
@@ -313,17 +316,22 @@ void dt_stage_grads_begin(struct dt_stage *s)
 
 void dt_stage_grads_finish(struct dt_device_queue *q, struct dt_stage *s, int first, int last)
 {
-    for (int i = 0; i < s->n_weights; i++) {
+    int n = 0;
+
+    for (int i = 0; s->grads && i < s->n_weights; i++) {
         struct dt_nn_weight *p = &s->weights[i];
         size_t padded = (p->n + ALIGN_FLOATS - 1) / ALIGN_FLOATS * ALIGN_FLOATS;
+        size_t from = p->written ? p->n : 0;
 
-        if (p->block < first || p->block >= last || !s->grads)
+        if (p->block < first || p->block >= last)
             continue;
-        if (!p->written)
-            s->dev->zero(q, s->grads + p->at, p->n * sizeof(float));
-        s->dev->zero(q, s->grads + p->at + p->n, (padded - p->n) * sizeof(float));
+        if (from < padded)
+            s->unwritten[n++] =
+                (struct dt_kernel_span){(int64_t)(padded - from), s->grads + p->at + from};
         p->written = true;
     }
+    if (n > 0)
+        s->dev->k->zero(q, n, s->unwritten);
 }
 
 void dt_stage_grads_reduce(struct dt_device_queue *q, struct dt_stage *s, int first, int last)

@@ -2,7 +2,6 @@
 #include "exec/program/optimizer.h"
 
 #include "base/mem.h"
-#include "kernels/kernels.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -122,6 +121,27 @@ static void place_moments(struct dt_optimizer *o)
     o->moments = o->sharded ? at : dt_stage_param_floats(o->stage);
 }
 
+/* What kernels are given: all segments at once. */
+static enum dt_status make_tables(struct dt_optimizer *o, struct dt_error *err)
+{
+    float *p = dt_stage_master(o->stage), *g = dt_stage_grads(o->stage);
+
+    o->stepped = dt_calloc((size_t)o->n_segments, sizeof(*o->stepped));
+    o->counted = dt_calloc((size_t)o->n_segments, sizeof(*o->counted));
+    if (!o->stepped || !o->counted)
+        return dt_error_nomem(err, "an optimizer");
+    for (int i = 0; i < o->n_segments; i++) {
+        const struct dt_optimizer_segment *s = &o->segments[i];
+        float *m = o->exp_avg + s->moment, *v = o->exp_avg_sq + s->moment;
+
+        o->stepped[i] =
+            (struct dt_kernel_adamw_part){(int64_t)s->n, p + s->at, g + s->at, m, v, s->decay};
+        if (!s->tied && s->counted)
+            o->counted[o->n_counted++] = (struct dt_kernel_span){(int64_t)s->n, g + s->at};
+    }
+    return DT_OK;
+}
+
 enum dt_status dt_optimizer_init(struct dt_optimizer *o, const struct dt_device *dev,
                                  const struct dt_module *module, struct dt_stage *stage, int member,
                                  const struct dt_optimizer_owned *owned, int n_owned,
@@ -136,6 +156,7 @@ enum dt_status dt_optimizer_init(struct dt_optimizer *o, const struct dt_device 
     place_moments(o);
     DT_TRY(dev->alloc(dev, o->moments * sizeof(float), err, (void **)&o->exp_avg));
     DT_TRY(dev->alloc(dev, o->moments * sizeof(float), err, (void **)&o->exp_avg_sq));
+    DT_TRY(make_tables(o, err));
     DT_TRY(dev->queue_new(dev, false, err, &q));
     dev->zero(q, o->exp_avg, o->moments * sizeof(float));
     dev->zero(q, o->exp_avg_sq, o->moments * sizeof(float));
@@ -151,38 +172,31 @@ void dt_optimizer_free(struct dt_optimizer *o)
         o->dev->free(o->dev, o->exp_avg_sq);
     }
     dt_free(o->segments);
+    dt_free(o->stepped);
+    dt_free(o->counted);
     dt_free(o->trained);
     memset(o, 0, sizeof(*o));
 }
 
 void dt_optimizer_sum_sq(struct dt_device_queue *q, const struct dt_optimizer *o, double *sq)
 {
-    const float *g = dt_stage_grads(o->stage);
-
-    for (int i = 0; i < o->n_segments; i++)
-        if (!o->segments[i].tied && o->segments[i].counted)
-            o->dev->k->sum_sq(q, (int64_t)o->segments[i].n, g + o->segments[i].at, sq, true);
+    if (o->n_counted > 0)
+        o->dev->k->sum_sq(q, o->n_counted, o->counted, sq, true);
 }
 
 void dt_optimizer_step(struct dt_device_queue *q, struct dt_optimizer *o,
                        const struct dt_optimizer_options *opt, int64_t step, const float *coef,
                        int first_block, int last_block)
 {
-    float *p = dt_stage_master(o->stage);
-    const float *g = dt_stage_grads(o->stage);
     struct dt_kernel_adamw h = {.lr = (float)dt_optimizer_lr(opt, step),
                                 .beta1 = (float)opt->beta1,
                                 .beta2 = (float)opt->beta2,
                                 .eps = (float)opt->eps,
+                                .weight_decay = (float)opt->weight_decay,
                                 .step = step};
 
-    for (int i = 0; i < o->n_segments; i++) {
-        size_t at = o->segments[i].at, m = o->segments[i].moment;
-
-        h.weight_decay = o->segments[i].decay ? (float)opt->weight_decay : 0;
-        o->dev->k->adamw(q, &h, (int64_t)o->segments[i].n, p + at, g + at, o->exp_avg + m,
-                         o->exp_avg_sq + m, coef);
-    }
-    if (o->n_segments > 0)
-        dt_stage_changed(q, o->stage, first_block, last_block);
+    if (o->n_segments == 0)
+        return;
+    o->dev->k->adamw(q, &h, o->n_segments, o->stepped, coef);
+    dt_stage_changed(q, o->stage, first_block, last_block);
 }

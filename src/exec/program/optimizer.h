@@ -9,6 +9,7 @@
 #define DT_EXEC_PROGRAM_OPTIMIZER_H
 
 #include "exec/modules/module.h"
+#include "kernels/kernels.h"
 
 enum dt_optimizer_decay { DT_LR_CONSTANT, DT_LR_COSINE, DT_LR_N };
 extern const char *const dt_optimizer_decay_names[]; /* "constant", "cosine", NULL */
@@ -44,6 +45,9 @@ struct dt_optimizer {
     bool sharded;                /* only of what is owned, segment after segment */
     struct dt_optimizer_segment *segments;
     int n_segments;
+    struct dt_kernel_adamw_part *stepped; /* per segment */
+    struct dt_kernel_span *counted;       /* gradients of those in the norm */
+    int n_counted;
     unsigned char *trained; /* per parameter of the stage */
 };
 /* owned NULL: all.  Else moments are kept of these floats only, which ascend.  member: of the

@@ -401,9 +401,10 @@ static enum dt_status adamw(struct profiler *p, int64_t n, struct dt_error *err)
         st = p->dev->queue_sync(p->q, err);
     }
     for (int i = -WARM_UP; i < REPEATS && st == DT_OK; i++) {
+        const struct dt_kernel_adamw_part all = {n, x[0], x[1], x[2], x[3], true};
         uint64_t t0 = dt_clock_ns();
 
-        p->dev->k->adamw(p->q, &h, n, x[0], x[1], x[2], x[3], one);
+        p->dev->k->adamw(p->q, &h, 1, &all, one);
         st = p->dev->queue_sync(p->q, err);
         if (i >= 0)
             ns[i] = (double)(dt_clock_ns() - t0);
