@@ -37,7 +37,7 @@ END_TEST
 
 START_TEST(error_format)
 {
-    struct dt_error err;
+    struct dt_error err, passed;
     char buf[64];
 
     ck_assert_int_eq(dt_error_set(&err, DT_ERR_IO, "disk %d of %s", 3, "sda"), DT_ERR_IO);
@@ -51,6 +51,11 @@ START_TEST(error_format)
     dt_error_at(&err, DT_ERR_INPUT, "job.yaml", 0, 0, "gone");
     dt_error_format(&err, buf, sizeof(buf));
     ck_assert_str_eq(buf, "job.yaml: gone");
+    dt_error_at(&err, DT_ERR_IO, "plan.json", 3, 4, "cut off");
+    ck_assert_int_eq(dt_error_pass(NULL, &err), DT_ERR_IO);
+    ck_assert_int_eq(dt_error_pass(&passed, &err), DT_ERR_IO);
+    dt_error_format(&passed, buf, sizeof(buf));
+    ck_assert_str_eq(buf, "plan.json:3:4: cut off");
     ck_assert_int_eq(dt_error_set(NULL, DT_ERR_DB, "nobody listens"), DT_ERR_DB);
     ck_assert_int_eq(dt_error_nomem(&err, "a plan"), DT_ERR_NOMEM);
     dt_assert_has(err.message, "a plan");

@@ -76,6 +76,13 @@ enum dt_status dt_error_set(struct dt_error *err, enum dt_status status, const c
     return status;
 }
 
+enum dt_status dt_error_pass(struct dt_error *err, const struct dt_error *why)
+{
+    if (err)
+        *err = *why;
+    return why->status;
+}
+
 enum dt_status dt_error_at(struct dt_error *err, enum dt_status status, const char *file, int line,
                            int col, const char *fmt, ...)
 {

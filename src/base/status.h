@@ -44,7 +44,9 @@ struct dt_error {
 /* Fill *err (if not NULL) and return `status`.  printf-like. */
 enum dt_status dt_error_set(struct dt_error *err, enum dt_status status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* The same, about a place in a file (line/col 0 when unknown). */
+/* Hand another error on as it is, with its place; returns its status. */
+enum dt_status dt_error_pass(struct dt_error *err, const struct dt_error *why);
+/* Fill it, about a place in a file (line/col 0 when unknown). */
 enum dt_status dt_error_at(struct dt_error *err, enum dt_status status, const char *file, int line,
                            int col, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 /* Shorthand for DT_ERR_NOMEM; `what` names what was being allocated. */

@@ -106,6 +106,8 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/orchestrate_front.c \
 	src/core/orchestrate/orchestrate_internal.h \
 	src/core/orchestrate/orchestrate_memory.c \
+	src/core/orchestrate/orchestrate_moves.c \
+	src/core/orchestrate/orchestrate_moves.h \
 	src/core/orchestrate/orchestrate_own.c \
 	src/core/orchestrate/orchestrate_plans.c \
 	src/core/orchestrate/orchestrate_polish.c \

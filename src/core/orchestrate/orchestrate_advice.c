@@ -71,9 +71,7 @@ static enum dt_status ask(struct advisor *v, const struct asked *a, struct dt_er
         dt_search_result_free(&r);
     } else if (st != DT_ERR_INFEASIBLE &&
                st != DT_ERR_INPUT) { /* what is refused does not fit either */
-        if (err)
-            *err = why;
-        return st;
+        return dt_error_pass(err, &why);
     }
     return DT_OK;
 }

@@ -84,9 +84,7 @@ static enum dt_status ask(struct asking *a, struct dt_search_input *own, int val
     } else if (st == DT_ERR_INFEASIBLE || st == DT_ERR_INPUT) {
         snprintf(d.why, sizeof(d.why), "%.*s", (int)sizeof(d.why) - 1, why.message);
     } else {
-        if (err)
-            *err = why;
-        return st;
+        return dt_error_pass(err, &why);
     }
     add(a, &d);
     return DT_OK;

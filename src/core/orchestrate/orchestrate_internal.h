@@ -309,6 +309,15 @@ enum dt_status dt_orch_cand_layouts(struct dt_orch_table *t, const struct dt_orc
 enum dt_status dt_orch_cand_plan(struct dt_orch_table *t, const struct dt_orch_cand *c,
                                  enum dt_plan_strategy strategy, struct dt_error *err,
                                  struct dt_plan *out);
+/* The same with guests (bit m: module m) on the LLM's GPUs, and memory for what is to be expected.  DT_ERR_INFEASIBLE or
+ * DT_ERR_INPUT: there is no such plan. */
+enum dt_status dt_orch_cand_plan_with(struct dt_orch_table *t, const struct dt_orch_cand *c,
+                                      unsigned guests, enum dt_plan_strategy strategy,
+                                      struct dt_error *err, struct dt_plan *out);
+/* The one of n plans that is p, predictions and reordering aside; NULL: there is none. */
+struct dt_plan *dt_orch_plan_listed(struct dt_plan *plans, int n, const struct dt_plan *p);
+/* Of one kind: schedule, guests, microbatch and the LLM's TP are the same. */
+bool dt_orch_plans_alike(const struct dt_plan *p, const struct dt_plan *q, int llm);
 /* Memory against the microbatches to be expected, where none are assigned. */
 enum dt_status dt_orch_check_expected(struct dt_orch_table *t, struct dt_plan *p,
                                       struct dt_error *err);

@@ -53,6 +53,53 @@ enum dt_status dt_orch_cand_plan(struct dt_orch_table *t, const struct dt_orch_c
     return dt_plan_validate(out, t->in->model, t->in->cluster, err);
 }
 
+enum dt_status dt_orch_cand_plan_with(struct dt_orch_table *t, const struct dt_orch_cand *c,
+                                      unsigned guests, enum dt_plan_strategy strategy,
+                                      struct dt_error *err, struct dt_plan *out)
+{
+    const struct dt_search_input *in = t->in;
+
+    DT_TRY(dt_orch_cand_layouts(t, c, strategy, err, out));
+    for (int m = 0; m < out->n_modules; m++)
+        out->modules[m].with = guests >> m & 1 ? (uint8_t)(in->model->llm + 1) : 0;
+    DT_TRY(dt_plan_place(out, in->cluster, err));
+    DT_TRY(dt_plan_validate(out, in->model, in->cluster, err));
+    return dt_orch_check_expected(t, out, err);
+}
+
+static bool are_same(const struct dt_plan *p, const struct dt_plan *q)
+{
+    bool same =
+        p->policy.schedule == q->policy.schedule && p->policy.microbatch == q->policy.microbatch;
+
+    for (int m = 0; m < p->n_modules && same; m++) {
+        const struct dt_plan_module *a = &p->modules[m], *b = &q->modules[m];
+
+        same = memcmp(&a->layout, &b->layout, sizeof(a->layout)) == 0 && a->with == b->with &&
+               a->recompute == b->recompute && a->zero == b->zero;
+    }
+    return same;
+}
+
+struct dt_plan *dt_orch_plan_listed(struct dt_plan *plans, int n, const struct dt_plan *p)
+{
+    for (int i = 0; i < n; i++)
+        if (are_same(&plans[i], p))
+            return &plans[i];
+    return NULL;
+}
+
+bool dt_orch_plans_alike(const struct dt_plan *p, const struct dt_plan *q, int llm)
+{
+    bool alike = p->policy.schedule == q->policy.schedule &&
+                 p->policy.microbatch == q->policy.microbatch &&
+                 p->modules[llm].layout.tp == q->modules[llm].layout.tp;
+
+    for (int m = 0; m < p->n_modules; m++)
+        alike = alike && p->modules[m].with == q->modules[m].with;
+    return alike;
+}
+
 struct round { /* one pass of search and ranking */
     struct dt_orch_cand *cands;
     struct dt_plan *plans;

@@ -65,11 +65,8 @@ static enum dt_status time_way(const struct dt_search_input *in, const struct dt
         enum dt_status st =
             dt_orch_run_timeline_s(in, p, run, b * p->policy.global_batch, &why, &s, &bytes);
 
-        if (st != DT_OK && st != DT_ERR_INFEASIBLE) {
-            if (err)
-                *err = why;
-            return st;
-        }
+        if (st != DT_OK && st != DT_ERR_INFEASIBLE)
+            return dt_error_pass(err, &why);
         sum += s;
         *first_s = b == 0 ? s : *first_s;
         *mem_bytes = fmax(*mem_bytes, bytes);

@@ -407,18 +407,6 @@ static int options_of(struct placing *w, const struct host *h, int m, struct opt
     return n;
 }
 
-/* The plan of a host with these layouts of its guests; DT_ERR_INFEASIBLE or DT_ERR_INPUT: there is none. */
-static enum dt_status plan_of(struct placing *w, const struct host *h, struct dt_error *err,
-                              struct dt_plan *out)
-{
-    DT_TRY(dt_orch_cand_layouts(w->t, &h->c, w->strategy, err, out));
-    for (int m = 0; m < out->n_modules; m++)
-        out->modules[m].with = h->set >> m & 1 ? (uint8_t)(w->llm + 1) : 0;
-    DT_TRY(dt_plan_place(out, w->in->cluster, err));
-    DT_TRY(dt_plan_validate(out, w->in->model, w->in->cluster, err));
-    return dt_orch_check_expected(w->t, out, err);
-}
-
 struct combo { /* an option of each guest */
     double load;
     uint8_t of[DT_MAX_MODULES];
@@ -493,7 +481,7 @@ static enum dt_status next_plan(struct placing *w, struct host *h, struct dt_err
 
         for (int i = 0; i < guests; i++)
             h->c.of[module[i]] = o[i][c->of[i]].of;
-        st = plan_of(w, h, err, out);
+        st = dt_orch_cand_plan_with(w->t, &h->c, h->set, w->strategy, err, out);
         if (st == DT_OK) {
             *found = true;
             return DT_OK;
@@ -513,26 +501,6 @@ static bool is_long(const struct placing *w, const struct dt_plan *p)
     return share * dt_orch_plan_ops(p, w->llm) > LONG_PROGRAM;
 }
 
-/* Is plans[n] among those before it? */
-static bool is_listed(const struct dt_plan *plans, int n)
-{
-    const struct dt_plan *p = &plans[n];
-
-    for (int i = 0; i < n; i++) {
-        bool same = plans[i].policy.schedule == p->policy.schedule &&
-                    plans[i].policy.microbatch == p->policy.microbatch;
-
-        for (int m = 0; m < p->n_modules && same; m++)
-            same = memcmp(&plans[i].modules[m].layout, &p->modules[m].layout,
-                          sizeof(p->modules[m].layout)) == 0 &&
-                   plans[i].modules[m].with == p->modules[m].with &&
-                   plans[i].modules[m].recompute == p->modules[m].recompute;
-        if (same)
-            return true;
-    }
-    return false;
-}
-
 /* Two plans of every host, on few GPUs more; plans[] has room for plans_max. */
 static enum dt_status list_plans(struct placing *w, struct dt_error *err, struct dt_plan *plans,
                                  int *n)
@@ -550,7 +518,7 @@ static enum dt_status list_plans(struct placing *w, struct dt_error *err, struct
                 continue;
             h->swift = k % 2;
             DT_TRY(next_plan(w, h, err, &plans[*n], &found));
-            if (!found || is_long(w, &plans[*n]) || is_listed(plans, *n))
+            if (!found || is_long(w, &plans[*n]) || dt_orch_plan_listed(plans, *n, &plans[*n]))
                 continue;
             dt_orch_formula_stats(w->in, &plans[*n], w->t->work, &plans[*n].predicted);
             plans[(*n)++].predicted.lower_bound_s = h->c.lower_bound_s;

@@ -49,23 +49,12 @@ static enum dt_status with_and_without_guests(struct dt_orch_table *t, struct dt
     return out->n > 0 ? DT_OK : st;
 }
 
-static bool is_listed(const struct dt_search_result *r, const struct dt_plan *p)
+/* Is it among the plans that have a timeline? */
+static bool is_timed(const struct dt_search_result *r, const struct dt_plan *p)
 {
-    for (int i = 0; i < r->n; i++) {
-        const struct dt_plan *q = &r->plans[i];
-        bool same = q->policy.schedule == p->policy.schedule &&
-                    q->policy.microbatch == p->policy.microbatch && q->predicted.timeline_s > 0;
+    const struct dt_plan *q = dt_orch_plan_listed(r->plans, r->n, p);
 
-        for (int m = 0; m < p->n_modules && same; m++)
-            same = memcmp(&q->modules[m].layout, &p->modules[m].layout,
-                          sizeof(p->modules[m].layout)) == 0 &&
-                   q->modules[m].with == p->modules[m].with &&
-                   q->modules[m].recompute == p->modules[m].recompute &&
-                   q->modules[m].zero == p->modules[m].zero;
-        if (same)
-            return true;
-    }
-    return false;
+    return q && q->predicted.timeline_s > 0;
 }
 
 /* The plans of a result beside those of `out`, timed like them. */
@@ -84,13 +73,13 @@ static enum dt_status merge(struct dt_orch_table *t, const struct dt_search_resu
         bool closer;
         enum dt_status st;
 
-        if (p.predicted.timeline_s <= 0 || is_listed(out, &p))
+        if (p.predicted.timeline_s <= 0 || is_timed(out, &p))
             continue;
         st = dt_orch_time_plan(t, &p, 0, &why, &closer);
         if (st == DT_OK)
             all[out->n++] = p;
         else if (st != DT_ERR_INFEASIBLE)
-            return dt_error_set(err, st, "%s", why.message);
+            return dt_error_pass(err, &why);
     }
     return dt_orch_sort(all, out->n, err);
 }
@@ -122,17 +111,6 @@ static enum dt_status add_quick(struct dt_orch_table *t, struct dt_error *err,
     return st == DT_ERR_INFEASIBLE ? DT_OK : st;
 }
 
-static bool is_alike(const struct dt_plan *p, const struct dt_plan *q, int llm)
-{
-    bool alike = p->policy.schedule == q->policy.schedule &&
-                 p->policy.microbatch == q->policy.microbatch &&
-                 p->modules[llm].layout.tp == q->modules[llm].layout.tp;
-
-    for (int m = 0; m < p->n_modules; m++)
-        alike = alike && p->modules[m].with == q->modules[m].with;
-    return alike;
-}
-
 /* Where plans were ranked by a share of their replicas, the slowest of many is not seen: the best of each kind, and the best of
  * the quick search, are timed whole, and these alone are ordered by it. */
 static enum dt_status time_finalists(struct dt_orch_table *t, struct dt_plan *quick,
@@ -150,7 +128,7 @@ static enum dt_status time_finalists(struct dt_orch_table *t, struct dt_plan *qu
     if (!all)
         return dt_error_nomem(err, "plans");
     out->plans = all;
-    if (quick->n_modules > 0 && !is_listed(out, quick))
+    if (quick->n_modules > 0 && !is_timed(out, quick))
         all[out->n++] = *quick;
     for (int i = 0; i < out->n; i++) {
         struct dt_plan *p = &all[i];
@@ -159,8 +137,8 @@ static enum dt_status time_finalists(struct dt_orch_table *t, struct dt_plan *qu
         enum dt_status st;
 
         for (int k = 0; k < n; k++)
-            chosen = chosen && !is_alike(&final[k], p, llm);
-        chosen = chosen || (quick->n_modules > 0 && is_listed(&first, p));
+            chosen = chosen && !dt_orch_plans_alike(&final[k], p, llm);
+        chosen = chosen || (quick->n_modules > 0 && is_timed(&first, p));
         p->predicted.timeline_s = 0;
         if (!chosen)
             continue;
@@ -172,7 +150,7 @@ static enum dt_status time_finalists(struct dt_orch_table *t, struct dt_plan *qu
         else if (st == DT_ERR_INFEASIBLE)
             last = why;
         else
-            return dt_error_set(err, st, "%s", why.message);
+            return dt_error_pass(err, &why);
     }
     if (n == 0) {
         if (err)
