@@ -168,6 +168,65 @@ START_TEST(no_neighbour_is_faster)
 }
 END_TEST
 
+/* Leaves that byte all over the stack that the next call takes. */
+static __attribute__((noinline)) void scribble(int byte)
+{
+    volatile unsigned char stack[1 << 18];
+
+    for (size_t i = 0; i < sizeof stack; i++)
+        stack[i] = (unsigned char)byte;
+}
+
+static bool same_plan(const struct dt_plan *p, const struct dt_plan *q)
+{
+    bool same =
+        p->policy.schedule == q->policy.schedule && p->policy.microbatch == q->policy.microbatch;
+
+    for (int m = 0; m < p->n_modules && same; m++) {
+        const struct dt_plan_module *a = &p->modules[m], *b = &q->modules[m];
+
+        same = !memcmp(&a->layout, &b->layout, sizeof a->layout) && a->with == b->with &&
+               a->recompute == b->recompute && a->zero == b->zero;
+    }
+    return same;
+}
+
+/* A search gives the same plans, each once, whatever it finds in memory and whatever the cost model was asked before. */
+START_TEST(plans_depend_on_nothing_else)
+{
+    static const int garbage[] = {0, 0xff, 0x5a};
+    struct dt_search_result r[3];
+    struct dt_error err;
+    struct world w;
+
+    dt_rng_init(&rng, seed, 700 + (uint64_t)_i);
+    build_world(&w, 1, _i % 2, 32);
+    w.fx.cluster.nodes = 6;
+    w.in.opt.gpus = 24 + below(24);
+    w.in.opt.rank = true;
+    w.in.opt.guests = _i % 3 ? ~0u : 0;
+    w.in.opt.k = 64;
+    open_space(&w);
+    for (int k = 0; k < 3; k++) {
+        scribble(garbage[k]);
+        dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r[k]), err);
+        ck_assert_int_eq(r[k].n, r[0].n);
+        for (int i = 0; i < r[k].n; i++) {
+            ck_assert_msg(same_plan(&r[k].plans[i], &r[0].plans[i]) &&
+                              r[k].plans[i].predicted.timeline_s ==
+                                  r[0].plans[i].predicted.timeline_s,
+                          "seed %" PRIu64 ": plan %d differs from one search to the next", seed, i);
+            for (int j = 0; j < i; j++)
+                ck_assert_msg(!same_plan(&r[k].plans[i], &r[k].plans[j]),
+                              "seed %" PRIu64 ": plans %d and %d are the same", seed, j, i);
+        }
+    }
+    for (int k = 0; k < 3; k++)
+        dt_search_result_free(&r[k]);
+    free_world(&w);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("search_more");
@@ -176,5 +235,6 @@ int main(void)
     tcase_add_checked_fixture(c, setup_seed, NULL);
     tcase_add_test(c, more_is_no_slower);
     tcase_add_loop_test(c, no_neighbour_is_faster, 0, 24);
+    tcase_add_loop_test(c, plans_depend_on_nothing_else, 0, 40);
     return dt_test_run(s);
 }

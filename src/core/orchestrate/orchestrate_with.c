@@ -348,12 +348,18 @@ static double load_of(int64_t batch, int64_t slot, int64_t dp, double sample_s)
     return (double)(mbs + first) * sample_s;
 }
 
+/* Guests have one stage and the ZeRO that is preferred. */
+static bool same_option(const struct dt_orch_choice *a, const struct dt_orch_choice *b)
+{
+    return a->lane == b->lane && a->recompute == b->recompute && a->dp == b->dp;
+}
+
 static void keep_option(struct option *o, int *n, const struct option *x)
 {
     int at = *n;
 
     for (int i = 0; i < *n; i++)
-        if (memcmp(&o[i].of, &x->of, sizeof(x->of)) == 0)
+        if (same_option(&o[i].of, &x->of))
             return;
     if (at == OPTIONS_MAX && o[--at].load <= x->load)
         return;
@@ -395,12 +401,8 @@ static int options_of(struct placing *w, const struct host *h, int m, struct opt
         for (int r = 0; r < s->of[m].n_recompute; r++) {
             struct dt_orch_times *x = dt_orch_times_of(w->t, m, l, r, 0, s->pipe[h->c.pipe].split);
             int most = h->c.gpus / dt_orch_lane_gpus(&s->of[m].lane[l]);
-            struct option y;
+            struct option y = {.of = {.lane = (uint8_t)l, .recompute = (uint8_t)r, .pp = 1}};
 
-            memset(&y, 0, sizeof(y)); /* compared as bytes */
-            y.of.lane = (uint8_t)l;
-            y.of.recompute = (uint8_t)r;
-            y.of.pp = 1;
             if (x && most > 0)
                 replicas_of(w, most, slot, llm->pp, &y, x->sample_s, o, &n);
         }
