@@ -110,6 +110,7 @@ tests_test_point_SOURCES = \
 	src/cli/facts.c \
 	src/cli/options.c \
 	src/cli/point.c \
+	src/cli/point_known.c \
 	src/cli/progress.c \
 	src/cli/rows.c \
 	src/cli/session.c \

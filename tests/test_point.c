@@ -69,6 +69,77 @@ static const char *const points[][2] = {
 };
 enum { POINTS = sizeof points / sizeof points[0] };
 
+static void assert_equal_figures(const struct dt_point *a, const struct dt_point *b)
+{
+    ck_assert_msg(a->feasible && b->feasible, "%s", a->error.message);
+    ck_assert_int_eq(a->gpus, b->gpus);
+    ck_assert_int_eq(a->gpus_used, b->gpus_used);
+    ck_assert(a->iteration_s == b->iteration_s && a->iteration_s_p10 == b->iteration_s_p10 &&
+              a->iteration_s_p90 == b->iteration_s_p90);
+    ck_assert(a->mfu == b->mfu && a->mfu_cluster == b->mfu_cluster);
+    ck_assert(a->tokens_per_s == b->tokens_per_s && a->samples_per_s == b->samples_per_s);
+    ck_assert(a->bubble_fraction == b->bubble_fraction && a->exposed_comm_s == b->exposed_comm_s);
+    ck_assert(a->goodput == b->goodput && a->mem_bytes_max == b->mem_bytes_max);
+    ck_assert_str_eq(a->plan_text, b->plan_text);
+}
+
+/* One plan under whatever else its time depends on, and does not depend on: what a point before has had simulated is
+ * taken for no other. */
+START_TEST(equal_plans_are_simulated_once)
+{
+    static const char *const other[][2] = {
+        {"cluster.nodes=12", "simulate.seed=1"},
+        {"cluster.nodes=13", "simulate.seed=1"}, /* another share of the cluster */
+        {"cluster.nodes=40", "cluster.price_per_gpu_hour=2"},
+        {"cluster.nodes=40", "cluster.oversubscription=4"}, /* of which this is the capacity */
+        {"cluster.nodes=13", "cluster.oversubscription=4"},
+        {"cluster.nodes=13", "cluster.nic_bandwidth=10 GB/s"},
+        {"cluster.nodes=13", "cluster.mtbf_gpu_hours=20000"},
+        {"simulate.jitter=0.1", "simulate.seed=2"},
+        {"simulate.jitter=0.1", "simulate.seed=3"},
+        {"simulate.failures.enabled=true", "cluster.mtbf_gpu_hours=20000"},
+        {"simulate.failures.enabled=true", "cluster.mtbf_gpu_hours=30000"},
+        {"simulate.contention=false", "simulate.iterations=3"},
+        {"samples.seed=5", "cluster.nodes=12"},
+        {"samples.seed=6", "cluster.nodes=12"},
+        {"model.generator.resize=256", "cluster.nodes=12"},
+        {"train.global_batch=64", "cluster.nodes=13"},
+        {"cluster.nodes=12", "simulate.seed=1"},
+    };
+    struct dt_points *p = must_open("mllm-9b-96");
+    struct dt_point base = must_eval(p, NULL, 0, false);
+    struct dt_error err = {0};
+
+    dt_assert_ok(dt_points_keep_plan(p, &base.plan, &err), err);
+    for (size_t i = 0; i < sizeof other / sizeof other[0]; i++) {
+        struct dt_points *fresh = must_open("mllm-9b-96");
+        struct dt_point alone, known, again;
+        uint64_t simulated, looked_up;
+
+        dt_assert_ok(dt_points_keep_plan(fresh, &base.plan, &err), err);
+        alone = must_eval(fresh, other[i], 2, false);
+        known = must_eval(p, other[i], 2, false);
+        assert_equal_figures(&known, &alone);
+        dt_mem_fail_at(0);
+        again = must_eval(fresh, other[i], 2, true);
+        simulated = dt_mem_count();
+        dt_point_free(&again);
+        dt_mem_fail_at(0);
+        again = must_eval(p, other[i], 2, false);
+        looked_up = dt_mem_count();
+        assert_equal_figures(&again, &alone);
+        ck_assert_msg(2 * looked_up < simulated, "%s %s: %d and %d allocations", other[i][0],
+                      other[i][1], (int)looked_up, (int)simulated);
+        dt_point_free(&again);
+        dt_point_free(&known);
+        dt_point_free(&alone);
+        dt_points_close(fresh);
+    }
+    dt_point_free(&base);
+    dt_points_close(p);
+}
+END_TEST
+
 START_TEST(a_point_is_what_simulate_says)
 {
     struct dt_points *p = must_open("mllm-9b-96");
@@ -180,13 +251,14 @@ START_TEST(memory_may_run_out_anywhere)
 {
     static const char *const keys[] = {"search.rank=false", "cluster.nodes=3"};
     struct dt_points *p = must_open("mllm-9b-96");
-    struct dt_point_request q = {.overrides = keys, .n_overrides = 2};
-    struct dt_point good = must_eval(p, keys, 2, false), at;
+    /* with a report, as figures alone are known from the time before */
+    struct dt_point_request q = {.overrides = keys, .n_overrides = 2, .report = true};
+    struct dt_point good = must_eval(p, keys, 2, true), at;
     uint64_t n;
 
     dt_mem_fail_at(0);
     dt_point_free(&good);
-    good = must_eval(p, keys, 2, false);
+    good = must_eval(p, keys, 2, true);
     n = dt_mem_count();
     for (uint64_t k = 1; k <= n; k += 1 + n / 40) {
         struct dt_error err = {0};
@@ -196,7 +268,7 @@ START_TEST(memory_may_run_out_anywhere)
             dt_point_free(&at); /* done without what it did not get */
         dt_mem_fail_at(0);
     }
-    at = must_eval(p, keys, 2, false);
+    at = must_eval(p, keys, 2, true);
     ck_assert(at.feasible && at.iteration_s == good.iteration_s);
     dt_point_free(&at);
     dt_point_free(&good);
@@ -210,6 +282,7 @@ int main(void)
     TCase *c = dt_test_case(s, "point", 120);
 
     tcase_add_test(c, a_point_is_what_simulate_says);
+    tcase_add_test(c, equal_plans_are_simulated_once);
     tcase_add_test(c, refused_points_say_why);
     tcase_add_test(c, a_kept_plan_is_the_plan_file);
     tcase_add_test(c, visitors_see_it_all_and_may_fail);

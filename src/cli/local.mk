@@ -60,6 +60,8 @@ disttrain_SOURCES = \
 	src/cli/plan_table.c \
 	src/cli/point.c \
 	src/cli/point.h \
+	src/cli/point_known.c \
+	src/cli/point_known.h \
 	src/cli/profile.h \
 	src/cli/profile_import.h \
 	src/cli/profile_import_report.c \
@@ -92,6 +94,7 @@ disttrain_SOURCES = \
 	src/cli/trained.h \
 	src/cli/whatif.h \
 	src/cli/whatif_chart.c \
+	src/cli/whatif_deal.c \
 	src/cli/whatif_engine.c \
 	src/cli/whatif_print.c \
 	src/cli/whatif_ranks.c \

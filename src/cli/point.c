@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "cli/point_known.h"
 
 #include <string.h>
 
@@ -18,7 +19,7 @@ struct shared_cost {
     struct dt_cost_options opt;
     const struct dt_profile *profile; /* of the inputs, which keep it */
     struct dt_cost *cost;
-    uint64_t used;
+    uint64_t number, used; /* number: no other cost model has had it */
 };
 
 struct dt_points {
@@ -28,7 +29,8 @@ struct dt_points {
     size_t len;
     struct dt_job_inputs *inputs;
     struct shared_cost cost[COSTS];
-    uint64_t clock;
+    uint64_t clock, costs;
+    struct dt_point_known *known;
 };
 
 /* ---- what points share ---- */
@@ -96,11 +98,13 @@ static enum dt_status make_cost(struct dt_points *p, const struct dt_job *j, cha
     c->profile = j->profile;
     c->model_text = text;
     st = dt_cost_new(j->model, &c->cluster, c->profile, &c->opt, err, &c->cost);
-    if (st != DT_OK)
+    if (st != DT_OK) {
         drop_cost(c);
-    else
-        *out = c;
-    return st;
+        return st;
+    }
+    c->number = ++p->costs;
+    *out = c;
+    return DT_OK;
 }
 
 /* ---- sessions on it ---- */
@@ -157,16 +161,33 @@ static enum dt_status open_session(struct dt_points *p, const char *const *overr
     return st;
 }
 
+/* Nothing but what they share. */
+static enum dt_status new_points(struct dt_error *err, struct dt_points **out)
+{
+    struct dt_points *p = dt_calloc(1, sizeof *p);
+    enum dt_status st;
+
+    if (!p)
+        return dt_error_nomem(err, "points");
+    st = dt_job_inputs_new(err, &p->inputs);
+    if (st == DT_OK)
+        st = dt_point_known_new(err, &p->known);
+    if (st == DT_OK)
+        *out = p;
+    else
+        dt_points_close(p);
+    return st;
+}
+
 enum dt_status dt_points_open(const char *job, const char *plan_file, struct dt_error *err,
                               struct dt_points **out)
 {
     enum { PLAN_MAX = 64 << 20 };
-    struct dt_points *p = dt_calloc(1, sizeof *p);
+    struct dt_points *p;
     enum dt_status st = DT_OK;
     size_t len;
 
-    if (!p)
-        return dt_error_nomem(err, "points");
+    DT_TRY(new_points(err, &p));
     if (strcmp(job, "-") == 0)
         strcpy(p->path, "-");
     else
@@ -178,8 +199,6 @@ enum dt_status dt_points_open(const char *job, const char *plan_file, struct dt_
         st = dt_file_read(plan_file, PLAN_MAX, err, &p->plan_text, &len);
     }
     if (st == DT_OK)
-        st = dt_job_inputs_new(err, &p->inputs);
-    if (st == DT_OK)
         *out = p;
     else
         dt_points_close(p);
@@ -189,24 +208,19 @@ enum dt_status dt_points_open(const char *job, const char *plan_file, struct dt_
 enum dt_status dt_points_open_text(const char *name, const char *text, struct dt_error *err,
                                    struct dt_points **out)
 {
-    struct dt_points *p = dt_calloc(1, sizeof *p);
-    enum dt_status st = DT_OK;
+    struct dt_points *p;
 
-    if (!p)
-        return dt_error_nomem(err, "points");
+    DT_TRY(new_points(err, &p));
     snprintf(p->path, sizeof p->path, "%s", name);
     p->name = p->path;
     p->len = strlen(text);
     p->text = dt_strdup(text);
-    if (!p->text)
-        st = dt_error_nomem(err, "points");
-    if (st == DT_OK)
-        st = dt_job_inputs_new(err, &p->inputs);
-    if (st == DT_OK)
-        *out = p;
-    else
+    if (!p->text) {
         dt_points_close(p);
-    return st;
+        return dt_error_nomem(err, "points");
+    }
+    *out = p;
+    return DT_OK;
 }
 
 void dt_points_close(struct dt_points *p)
@@ -216,6 +230,7 @@ void dt_points_close(struct dt_points *p)
     for (int i = 0; i < COSTS; i++)
         drop_cost(&p->cost[i]);
     dt_job_inputs_free(p->inputs);
+    dt_point_known_free(p->known);
     dt_free(p->text);
     dt_free(p->plan_text);
     dt_free(p);
@@ -253,10 +268,10 @@ uint64_t dt_points_plan_digest(const struct dt_points *p)
 
 /* ---- evaluation ---- */
 
-static void fill(const struct dt_session *s, const struct dt_sim_result *r, struct dt_point *out)
+static void fill(const struct dt_session *s, const struct dt_report *rep, double goodput,
+                 struct dt_point *out)
 {
     const struct dt_plan *plan = &s->search.plans[0];
-    const struct dt_report *rep = &r->report;
 
     out->feasible = true;
     out->gpus = rep->gpus;
@@ -270,35 +285,63 @@ static void fill(const struct dt_session *s, const struct dt_sim_result *r, stru
     out->samples_per_s = rep->samples_per_s;
     out->bubble_fraction = rep->bubble_fraction;
     out->exposed_comm_s = rep->exposed_comm_s;
-    out->goodput = r->goodput;
+    out->goodput = goodput;
     for (int m = 0; m < plan->n_modules; m++)
         if (rep->mem_bytes_max[m] > out->mem_bytes_max)
             out->mem_bytes_max = rep->mem_bytes_max[m];
     out->tokens = (double)plan->policy.global_batch * plan->policy.seq_len;
     out->cluster = s->job->cluster;
+    out->failures = s->job->sim.failures;
+    out->searched = s->job->strategy != DT_STRATEGY_MANUAL;
+    out->effort = s->job->search.effort;
     out->plan = *plan;
     dt_cli_plan_text(plan, out->plan_text, sizeof out->plan_text);
     out->search = s->search.stats;
 }
 
-static enum dt_status simulate(struct dt_session *s, const struct dt_point_request *q,
-                               struct dt_error *err, struct dt_point *out, bool *theirs)
+/* What is wanted beyond figures. */
+static enum dt_status show(struct dt_session *s, const struct dt_point_request *q,
+                           const struct dt_sim_result *r, uint64_t begun_ns, struct dt_error *err,
+                           struct dt_point *out, bool *theirs)
 {
+    enum dt_status st = DT_OK;
+
+    if (q->report)
+        st = dt_session_report_json(s, r, false, (double)(dt_clock_ns() - begun_ns) * 1e-9, err,
+                                    &out->report);
+    if (st == DT_OK && q->visit) {
+        st = q->visit(q->ctx, s, r, err);
+        *theirs = st != DT_OK;
+    }
+    return st;
+}
+
+static enum dt_status simulate(struct dt_points *p, struct open_point *o,
+                               const struct dt_point_request *q, struct dt_error *err,
+                               struct dt_point *out, bool *theirs)
+{
+    struct dt_session *s = &o->s;
+    struct dt_report report;
     struct dt_sim_result r;
+    double goodput;
     uint64_t t0;
 
     DT_TRY(dt_session_plan(s, err));
     t0 = dt_clock_ns();
-    DT_TRY(dt_sim_run(s->job, &s->search.plans[0], s->cost, NULL, NULL, err, &r));
-    fill(s, &r, out);
-    enum dt_status st = DT_OK;
-    if (q->report)
-        st = dt_session_report_json(s, &r, false, (double)(dt_clock_ns() - t0) * 1e-9, err,
-                                    &out->report);
-    if (st == DT_OK && q->visit) {
-        st = q->visit(q->ctx, s, &r, err);
-        *theirs = st != DT_OK;
+    const struct dt_point_sim sim = {
+        .job = s->job,
+        .plan = &s->search.plans[0],
+        .samples = dt_job_inputs_number(p->inputs, s->job->samples),
+        .cost = o->cost->number,
+    };
+    if (!q->report && !q->visit && dt_point_known_find(p->known, &sim, &report, &goodput)) {
+        fill(s, &report, goodput, out);
+        return DT_OK;
     }
+    DT_TRY(dt_sim_run(s->job, sim.plan, s->cost, NULL, NULL, err, &r));
+    dt_point_known_add(p->known, &sim, &r.report, r.goodput);
+    fill(s, &r.report, r.goodput, out);
+    enum dt_status st = show(s, q, &r, t0, err, out, theirs);
     dt_sim_result_free(&r);
     return st;
 }
@@ -313,7 +356,7 @@ enum dt_status dt_point_eval(struct dt_points *p, const struct dt_point_request 
     enum dt_status st = open_session(p, q->overrides, q->n_overrides, &why, &o);
 
     if (st == DT_OK) {
-        st = simulate(&o.s, q, &why, &point, &theirs);
+        st = simulate(p, &o, q, &why, &point, &theirs);
         close_session(&o);
     }
     if (st != DT_OK)

@@ -9,8 +9,8 @@
  *         dt_point_free(&p);
  *     dt_points_close(points);
  *
- * The numbers are those of `disttrain simulate JOB KEY=VALUE...`, to the last bit.  Profiles, samples and what the cost
- * model has worked out are kept between points where they are the same.  For one thread. */
+ * The numbers are those of `disttrain simulate JOB KEY=VALUE...`, to the last bit.  Profiles, samples, what the cost
+ * model has worked out and the figures of plans are kept between points where they are the same.  For one thread. */
 #ifndef DT_CLI_POINT_H
 #define DT_CLI_POINT_H
 
@@ -27,6 +27,9 @@ struct dt_point {
     double mem_bytes_max; /* of the fullest GPU */
     double tokens;        /* of an iteration: global_batch x seq_len */
     struct dt_cluster cluster;
+    bool failures; /* they are simulated */
+    bool searched; /* for the plan, which is not a stated one */
+    enum dt_search_effort effort;
     struct dt_plan plan;
     char plan_text[512];           /* the layouts on one line */
     struct dt_search_stats search; /* all zero where the plan is kept */

@@ -5,6 +5,7 @@
  *   whatif_setup.c    what is asked for, what the job is, what is evaluated
  *   whatif_run.c      points -> results, those of the runs file taken from there, each new one kept
  *   whatif_engine.c   ... here, or by processes of this machine        whatif_ranks.c  ... by MPI ranks
+ *   whatif_deal.c     which of them evaluates which
  *   whatif_target.c   days, money, energy of a result; the search for the least cluster; the front
  *   whatif_print.c    table, CSV, JSON, whatif_chart.c pictures */
 #ifndef DT_CLI_WHATIF_H
@@ -61,6 +62,12 @@ enum dt_status dt_whatif_engine_ranks(const struct dt_whatif_base *b, struct dt_
                                       struct dt_error *err, struct dt_whatif_engine **out);
 enum dt_status dt_whatif_rank_works(const struct dt_whatif_base *b, struct dt_transport *t,
                                     struct dt_error *err);
+/* Of n tasks, dealt out to workers from 0 on: the worker's next one, or -1. */
+struct dt_whatif_deal;
+enum dt_status dt_whatif_deal_new(int n, int workers, struct dt_error *err,
+                                  struct dt_whatif_deal **out);
+void dt_whatif_deal_free(struct dt_whatif_deal *d);
+int dt_whatif_deal_next(struct dt_whatif_deal *d, int worker);
 /* SIGINT, SIGTERM: engines end with DT_ERR_IO soon. */
 void dt_whatif_watch_signals(void);
 int dt_whatif_signal(void); /* that came; 0 = none */

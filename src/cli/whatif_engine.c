@@ -18,25 +18,14 @@
 
 /* ---- one task ---- */
 
-static enum dt_status note_job(void *ctx, const struct dt_session *s, const struct dt_sim_result *r,
-                               struct dt_error *err)
-{
-    struct dt_sweep_result *out = ctx;
-    bool manual = s->job->strategy == DT_STRATEGY_MANUAL;
-
-    (void)r;
-    (void)err;
-    out->failures = s->job->sim.failures;
-    snprintf(out->effort, sizeof out->effort, "%s",
-             manual ? "none" : dt_search_effort_names[s->job->search.effort]);
-    return DT_OK;
-}
-
 static void fill(const struct dt_point *p, struct dt_sweep_result *r)
 {
     const struct dt_cluster *c = &p->cluster;
 
     r->feasible = 1;
+    r->failures = p->failures;
+    snprintf(r->effort, sizeof r->effort, "%s",
+             p->searched ? dt_search_effort_names[p->effort] : "none");
     r->gpus = p->gpus;
     r->gpus_used = p->gpus_used;
     r->iteration_s = p->iteration_s;
@@ -74,8 +63,7 @@ enum dt_status dt_whatif_evaluate(const struct dt_whatif_base *b, const struct d
     memcpy((void *)overrides, (const void *)b->overrides, (size_t)n * sizeof *overrides);
     for (const char *s = t->text; s < t->text + t->len; s += strlen(s) + 1)
         overrides[n++] = s;
-    struct dt_point_request q = {
-        .overrides = overrides, .n_overrides = n, .visit = note_job, .ctx = out};
+    struct dt_point_request q = {.overrides = overrides, .n_overrides = n};
     st = dt_point_eval(b->points, &q, err, &p);
     dt_free((void *)overrides);
     DT_TRY(st);
@@ -302,22 +290,23 @@ struct run { /* of tasks, under way */
     dt_whatif_result_fn *fn;
     void *ctx;
     struct dt_error *err;
-    int n, next, done;
+    struct dt_whatif_deal *deal;
+    int n, done;
     int *tries;             /* [n] */
     int again[64], n_again; /* whose child died */
 };
 
-static int next_task(struct run *r)
+static int next_task(struct run *r, const struct child *c)
 {
     if (r->n_again > 0)
         return r->again[--r->n_again];
-    return r->next < r->n ? r->next++ : -1;
+    return dt_whatif_deal_next(r->deal, (int)(c - r->p->child));
 }
 
 static void feed(struct run *r, struct child *c)
 {
     while (c->pid > 0 && c->tasks < AHEAD) {
-        int task = next_task(r);
+        int task = next_task(r, c);
         struct message m;
 
         if (task < 0)
@@ -394,10 +383,12 @@ static enum dt_status run_processes(struct dt_whatif_engine *e, const struct dt_
     struct processes *p = (struct processes *)(void *)e;
     struct pollfd *fds = dt_calloc((size_t)p->n, sizeof *fds);
     struct run r = {.p = p, .tasks = tasks, .fn = fn, .ctx = ctx, .err = err, .n = n};
-    enum dt_status st;
+    enum dt_status st = dt_whatif_deal_new(n, p->n, err, &r.deal);
 
     r.tries = dt_calloc((size_t)n + 1, sizeof *r.tries);
-    st = fds && r.tries ? rounds(&r, fds) : dt_error_nomem(err, "processes");
+    if (st == DT_OK)
+        st = fds && r.tries ? rounds(&r, fds) : dt_error_nomem(err, "processes");
+    dt_whatif_deal_free(r.deal);
     dt_free(fds);
     dt_free(r.tries);
     return st;

@@ -38,7 +38,8 @@ struct run {
     dt_whatif_result_fn *fn;
     void *ctx;
     struct dt_error *err;
-    int n, next, done;
+    struct dt_whatif_deal *deal;
+    int n, done;
 };
 
 static struct slot *slot_of(struct ranks *x, int rank, int k)
@@ -46,13 +47,13 @@ static struct slot *slot_of(struct ranks *x, int rank, int k)
     return &x->slot[(rank - 1) * AHEAD + (x->first[rank] + k) % AHEAD];
 }
 
-static enum dt_status give(struct run *r, int rank)
+static enum dt_status give(struct run *r, int rank, int task)
 {
     struct ranks *x = r->x;
     struct slot *s = slot_of(x, rank, x->n[rank]);
-    const struct dt_whatif_task *t = &r->tasks[r->next];
+    const struct dt_whatif_task *t = &r->tasks[task];
 
-    s->task = r->next++;
+    s->task = task;
     memset(&s->ask, 0, sizeof s->ask);
     s->ask.task = s->task;
     s->ask.len = t->len;
@@ -97,10 +98,9 @@ static enum dt_status collect(struct run *r, int rank, bool *any)
     return DT_OK;
 }
 
-static enum dt_status own(struct run *r)
+static enum dt_status own(struct run *r, int task)
 {
     struct dt_sweep_result result;
-    int task = r->next++;
 
     DT_TRY(dt_whatif_evaluate(r->x->base, &r->tasks[task], r->err, &result));
     r->done++;
@@ -114,16 +114,17 @@ static enum dt_status rounds(struct run *r)
 
     while (r->done < r->n) {
         bool any = false;
+        int task;
 
         for (int k = 1; k < size; k++) {
             DT_TRY(collect(r, k, &any));
-            while (r->next < r->n && x->n[k] < AHEAD)
-                DT_TRY(give(r, k));
+            while (x->n[k] < AHEAD && (task = dt_whatif_deal_next(r->deal, k)) >= 0)
+                DT_TRY(give(r, k, task));
         }
         if (dt_whatif_signal())
             return dt_error_set(r->err, DT_ERR_IO, "interrupted");
-        if (!any && size < FEW_RANKS && r->next < r->n)
-            DT_TRY(own(r));
+        if (!any && size < FEW_RANKS && (task = dt_whatif_deal_next(r->deal, 0)) >= 0)
+            DT_TRY(own(r, task));
         else if (!any)
             poll(NULL, 0, 1); /* a millisecond */
     }
@@ -135,8 +136,11 @@ static enum dt_status run_ranks(struct dt_whatif_engine *e, const struct dt_what
 {
     struct ranks *x = (struct ranks *)(void *)e;
     struct run r = {.x = x, .tasks = tasks, .fn = fn, .ctx = ctx, .err = err, .n = n};
-    enum dt_status st = rounds(&r);
+    enum dt_status st = dt_whatif_deal_new(n, x->t->size, err, &r.deal);
 
+    if (st == DT_OK)
+        st = rounds(&r);
+    dt_whatif_deal_free(r.deal);
     x->failed |= st != DT_OK;
     return st;
 }

@@ -125,6 +125,12 @@ enum dt_status dt_report_lane_memory(const struct dt_program *prog, const struct
     return st;
 }
 
+void dt_report_set_gpus(struct dt_report *r, int gpus)
+{
+    r->gpus = gpus;
+    r->mfu_cluster = r->mfu * r->gpus_used / gpus;
+}
+
 enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_model *m,
                               const struct dt_cluster *c, const struct dt_durations *dur,
                               const struct dt_timeline *t, struct dt_error *err,
@@ -143,7 +149,6 @@ enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_mod
     r.samples_s_p10 = r.samples_s_p90 = r.iteration_s;
     r.bubble_fraction = r.timeline.bubble_fraction;
     r.exposed_comm_s = r.timeline.exposed_comm_s;
-    r.gpus = dt_cluster_gpus(c);
     r.gpus_used = dt_plan_gpus(prog->plan);
     r.ops = prog->n_ops;
     dt_report_flops(prog->plan, m, a, r.model_flops, &r.hardware_flops);
@@ -155,8 +160,8 @@ enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_mod
     if (peak > 0) {
         r.mfu = model / peak;
         r.hfu = r.hardware_flops / peak;
-        r.mfu_cluster = r.mfu * r.gpus_used / r.gpus;
     }
+    dt_report_set_gpus(&r, dt_cluster_gpus(c));
     if (m->llm >= 0) {
         total_work(a, m->llm, &llm);
         tokens = (double)llm.tokens;

@@ -31,6 +31,8 @@ enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_mod
                               const struct dt_cluster *c, const struct dt_durations *dur,
                               const struct dt_timeline *t, struct dt_error *err,
                               struct dt_report *out);
+/* The same on a cluster of so many GPUs, of which the plan uses as many as it did. */
+void dt_report_set_gpus(struct dt_report *r, int gpus);
 /* The largest microbatch of a module, which its memory is charged for; a process keeps room for the most of each of its
  * sizes.  Returns the most microbatches that a replica has. */
 int64_t dt_report_largest(const struct dt_cluster *c, const struct dt_assignment_module *a,

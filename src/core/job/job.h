@@ -122,6 +122,8 @@ void dt_job_free(struct dt_job *j);
 struct dt_job_inputs;
 enum dt_status dt_job_inputs_new(struct dt_error *err, struct dt_job_inputs **out);
 void dt_job_inputs_free(struct dt_job_inputs *in);
+/* What no other profile or samples of these have, also of those that they have let go; 0: none of these. */
+uint64_t dt_job_inputs_number(const struct dt_job_inputs *in, const void *thing);
 
 struct dt_job_source { /* what a job is made of */
     const char *name;  /* of the file, which its paths are relative to; "standard input" */

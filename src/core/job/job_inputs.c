@@ -14,12 +14,12 @@ struct input {
     char *key;
     void *thing;
     int users;
-    uint64_t used; /* when last, for who goes first */
+    uint64_t number, used; /* used: when last, for who goes first */
 };
 struct dt_job_inputs {
     struct input *at;
     size_t n, cap;
-    uint64_t clock;
+    uint64_t clock, made;
 };
 
 enum dt_status dt_job_inputs_new(struct dt_error *err, struct dt_job_inputs **out)
@@ -102,8 +102,16 @@ enum dt_status dt_job_input_add(struct dt_job_inputs *in, enum dt_job_input kind
         return dt_error_nomem(err, "the inputs of jobs");
     }
     in->at = grown;
-    in->at[in->n++] = (struct input){kind, copy, thing, 1, ++in->clock};
+    in->at[in->n++] = (struct input){kind, copy, thing, 1, ++in->made, ++in->clock};
     return DT_OK;
+}
+
+uint64_t dt_job_inputs_number(const struct dt_job_inputs *in, const void *thing)
+{
+    for (size_t i = 0; i < in->n; i++)
+        if (in->at[i].thing == thing)
+            return in->at[i].number;
+    return 0;
 }
 
 void dt_job_input_drop(struct dt_job_inputs *in, const void *thing)
