@@ -331,6 +331,8 @@ enum dt_status dt_orch_rank(struct dt_orch_table *t, struct dt_plan *plans, int 
  * *closer: the latter would be of more.  DT_ERR_INFEASIBLE where what was assigned does not fit. */
 enum dt_status dt_orch_time_plan(struct dt_orch_table *t, struct dt_plan *p, double samples,
                                  struct dt_error *err, bool *closer);
+/* Ops of the program that this times. */
+double dt_orch_look_ops(const struct dt_orch_table *t, const struct dt_plan *p, double samples);
 /* The timeline of the program of `run`, which stands for plan p or is p; memory is checked for p. */
 enum dt_status dt_orch_run_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
                                       const struct dt_plan *run, int64_t first_sample,

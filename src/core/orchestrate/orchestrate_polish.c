@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "core/orchestrate/orchestrate_moves.h"
 
-#include <string.h>
+#include <math.h>
 
 /* A neighbour is timed where it is expected to take at most so much more than the plan at hand: the formula compares
  * neighbours far better than strangers.  Where there are few GPUs, more. */
@@ -21,6 +21,12 @@
 #define SAMPLES 128.0
 /* Less than that is no gain. */
 #define GAIN 3e-4
+/* A descent that has brought nothing in its turn and is so much behind the best is given up. */
+#define BEHIND 0.02
+/* A neighbour whose program has more ops takes the time of many others.  It is left out unless the plan at hand is as
+ * long, or nearly. */
+#define LONG_PROGRAM 40000.0
+#define NEARLY 1.5
 /* As orchestrate_rank.c: the bound is of mean samples. */
 #define CERTAIN 1.01
 
@@ -84,6 +90,14 @@ static enum dt_status fit_spot(struct polish *w, struct dt_orch_spot *s, struct 
     return st;
 }
 
+static bool is_long(const struct polish *w, const struct dt_plan *p)
+{
+    double ops = dt_orch_look_ops(w->moves.t, p, SAMPLES);
+
+    return !w->moves.few && ops > LONG_PROGRAM &&
+           ops > NEARLY * dt_orch_look_ops(w->moves.t, &w->d->plan, SAMPLES);
+}
+
 /* Tries a neighbour; *better: it is the plan at hand now. */
 static enum dt_status try_move(struct polish *w, struct dt_orch_spot to, struct dt_error *err,
                                bool *better)
@@ -99,7 +113,8 @@ static enum dt_status try_move(struct polish *w, struct dt_orch_spot to, struct 
         return w->moves.nomem ? dt_error_nomem(err, "planner search") : DT_OK;
     st = fit_spot(w, &to, &why, &p);
     if (st == DT_ERR_INFEASIBLE || st == DT_ERR_INPUT ||
-        (st == DT_OK && dt_orch_plan_least_s(w->moves.t, &p) > w->d->hand.first_s * CERTAIN))
+        (st == DT_OK &&
+         (dt_orch_plan_least_s(w->moves.t, &p) > w->d->hand.first_s * CERTAIN || is_long(w, &p))))
         return DT_OK;
     if (st != DT_OK)
         return dt_error_pass(err, &why);
@@ -118,12 +133,22 @@ static enum dt_status try_move(struct polish *w, struct dt_orch_spot to, struct 
     return DT_OK;
 }
 
-/* Goes on with a descent until no neighbour is left (*done), or that many ops have brought nothing. */
+/* Is the plan at hand so far behind that of another descent that no more is to be expected of it? */
+static bool is_behind(const struct polish *w)
+{
+    double best = HUGE_VAL;
+
+    for (int i = 0; i < w->n; i++)
+        best = fmin(best, w->all[i].hand.first_s);
+    return !w->moves.few && w->d->hand.first_s > best * (1 + BEHIND);
+}
+
+/* Goes on with a descent until that many ops have brought nothing; *done: no neighbour is left, or it has fallen behind. */
 static enum dt_status take_turn(struct polish *w, int64_t ops, int64_t end, struct dt_error *err,
                                 bool *done)
 {
     struct dt_orch_hand *h = &w->d->hand;
-    int64_t since = w->moves.t->ops;
+    int64_t begin = w->moves.t->ops, since = begin;
     bool better;
 
     *done = false;
@@ -137,6 +162,7 @@ static enum dt_status take_turn(struct polish *w, int64_t ops, int64_t end, stru
         DT_TRY(try_move(w, h->moves[h->next++].to, err, &better));
         since = better ? w->moves.t->ops : since;
     }
+    *done = since == begin && is_behind(w);
     return DT_OK;
 }
 

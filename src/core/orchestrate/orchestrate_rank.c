@@ -87,6 +87,27 @@ enum dt_status dt_orch_check_expected(struct dt_orch_table *t, struct dt_plan *p
     return DT_OK;
 }
 
+/* Ops of the program that ranking_timeline() times, and whether it is a share of the plan's, which goes to *part. */
+static double look_at(const struct dt_orch_table *t, const struct dt_plan *p, double samples,
+                      struct dt_plan *part, bool *share)
+{
+    const int llm = t->in->model->llm;
+    double all = dt_orch_plan_ops(p, llm), ops = dt_orch_effort_of(t->in)->rank_ops;
+
+    if (samples > 0)
+        ops = fmin(ops, all * samples / (double)p->policy.global_batch);
+    *share = dt_orch_plan_share(p, llm, ops, part);
+    return *share ? dt_orch_plan_ops(part, llm) : all;
+}
+
+double dt_orch_look_ops(const struct dt_orch_table *t, const struct dt_plan *p, double samples)
+{
+    struct dt_plan part;
+    bool share;
+
+    return look_at(t, p, samples, &part, &share);
+}
+
 /* Broker groups meet only in the gradient sync, so a long program is ranked by some of them, at first sight by no more than
  * take so many samples (0: a closer look).  Memory must hold what they were given and what is to be expected of the others.
  * *closer: more would be seen of a longer one. */
@@ -94,21 +115,16 @@ static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *
                                        struct dt_error *err, bool *closer)
 {
     const struct dt_search_input *in = t->in;
-    const struct dt_orch_effort *effort = dt_orch_effort_of(in);
     struct dt_plan_prediction *q = &p->predicted;
-    double all = dt_orch_plan_ops(p, in->model->llm), ops = effort->rank_ops, expected;
     struct dt_plan part;
+    double expected;
+    bool share;
 
-    if (samples > 0)
-        ops = fmin(ops, all * samples / (double)p->policy.global_batch);
     t->simulated++;
-    *closer = false;
-    if (!dt_orch_plan_share(p, in->model->llm, ops, &part)) {
-        t->ops += (int64_t)all;
+    t->ops += (int64_t)look_at(t, p, samples, &part, &share);
+    *closer = share && samples > 0;
+    if (!share)
         return dt_orch_run_timeline_s(in, p, p, 0, err, &q->timeline_s, &q->mem_bytes_max);
-    }
-    *closer = samples > 0 && all > ops;
-    t->ops += (int64_t)dt_orch_plan_ops(&part, in->model->llm);
     DT_TRY(dt_orch_check_expected(t, p, err));
     expected = q->mem_bytes_max;
     dt_plan_unpin(&part);

@@ -12,6 +12,9 @@ enum {
     FINALISTS = 4,   /* that are timed whole */
 };
 
+/* How much less than a share of its replicas a whole plan may take. */
+#define LEAD 0.01
+
 /* Fewer GPUs than modules: all of them share the GPUs and take turns, each with as many replicas as
  * divide the batch. */
 static enum dt_status colocated(struct dt_orch_table *t, struct dt_error *err,
@@ -100,9 +103,12 @@ static enum dt_status add_quick(struct dt_orch_table *t, struct dt_error *err,
     in.opt.budget = 0;
     DT_TRY(dt_orch_table_new(&in, err, &q));
     st = with_and_without_guests(q, err, &quick);
-    if (st == DT_OK) {
-        *best = quick.plans[0];
+    if (st == DT_OK)
         st = merge(t, &quick, err, out);
+    if (st == DT_OK) {
+        const struct dt_plan *merged = dt_orch_plan_listed(out->plans, out->n, &quick.plans[0]);
+
+        *best = merged ? *merged : quick.plans[0];
     }
     t->simulated += q->simulated;
     t->ops += q->ops;
@@ -111,14 +117,31 @@ static enum dt_status add_quick(struct dt_orch_table *t, struct dt_error *err,
     return st == DT_ERR_INFEASIBLE ? DT_OK : st;
 }
 
+/* Those that have a timeline before the others, each in the order they come in. */
+static void timed_first(struct dt_plan *plans, int n)
+{
+    int timed = 0;
+
+    for (int i = 0; i < n; i++) {
+        struct dt_plan p = plans[i];
+
+        if (p.predicted.timeline_s <= 0)
+            continue;
+        memmove(&plans[timed + 1], &plans[timed], (size_t)(i - timed) * sizeof(p));
+        plans[timed++] = p;
+    }
+}
+
 /* Where plans were ranked by a share of their replicas, the slowest of many is not seen: the best of each kind, and the best of
- * the quick search, are timed whole, and these alone are ordered by it. */
+ * the quick search, are timed whole, and these alone are ordered by it.  As all replicas hardly ever take less than some of them,
+ * those that a share puts behind what the best takes whole are not timed; they keep their order. */
 static enum dt_status time_finalists(struct dt_orch_table *t, struct dt_plan *quick,
                                      struct dt_error *err, struct dt_search_result *out)
 {
     struct dt_search_result first = {.n = 1, .plans = quick};
     struct dt_plan *all, final[FINALISTS + 1];
     struct dt_error last = {0};
+    double best = HUGE_VAL;
     int llm = t->in->model->llm, n = 0;
 
     if (!t->in->opt.rank || t->in->opt.effort == DT_EFFORT_QUICK ||
@@ -132,7 +155,8 @@ static enum dt_status time_finalists(struct dt_orch_table *t, struct dt_plan *qu
         all[out->n++] = *quick;
     for (int i = 0; i < out->n; i++) {
         struct dt_plan *p = &all[i];
-        bool chosen = p->predicted.timeline_s > 0 && n < FINALISTS;
+        double share = p->predicted.timeline_s;
+        bool chosen = share > 0 && n < FINALISTS;
         struct dt_error why;
         enum dt_status st;
 
@@ -140,24 +164,27 @@ static enum dt_status time_finalists(struct dt_orch_table *t, struct dt_plan *qu
             chosen = chosen && !dt_orch_plans_alike(&final[k], p, llm);
         chosen = chosen || (quick->n_modules > 0 && is_timed(&first, p));
         p->predicted.timeline_s = 0;
-        if (!chosen)
+        if (!chosen || share > best * (1 + LEAD))
             continue;
         t->ops += (int64_t)dt_orch_plan_ops(p, llm);
         st = dt_orch_plan_timeline_s(t->in, p, 0, &why, &p->predicted.timeline_s,
                                      &p->predicted.mem_bytes_max);
-        if (st == DT_OK)
+        if (st == DT_OK) {
+            best = fmin(best, p->predicted.timeline_s);
             final[n++] = *p;
-        else if (st == DT_ERR_INFEASIBLE)
+        } else if (st == DT_ERR_INFEASIBLE) {
             last = why;
-        else
+        } else {
             return dt_error_pass(err, &why);
+        }
     }
     if (n == 0) {
         if (err)
             *err = last;
         return DT_ERR_INFEASIBLE;
     }
-    return dt_orch_sort(all, out->n, err);
+    timed_first(all, out->n);
+    return dt_orch_sort(all, n, err);
 }
 
 static enum dt_status look(struct dt_orch_table *t, struct dt_error *err,
