@@ -53,6 +53,14 @@ static void host_free(const struct dt_device *dev, void *p)
     free(p);
 }
 
+static struct dt_device_memory_owner *memory_for(const struct dt_device *dev,
+                                                 struct dt_device_memory_owner *o)
+{
+    (void)dev;
+    (void)o;
+    return NULL;
+}
+
 static enum dt_status queue_new(const struct dt_device *dev, bool high_priority,
                                 struct dt_error *err, struct dt_device_queue **out)
 {
@@ -151,6 +159,7 @@ static void run(struct dt_device_queue *q)
 
 static struct dt_device device = {.host_alloc = host_alloc,
                                   .host_free = host_free,
+                                  .memory_for = memory_for,
                                   .queue_new = queue_new,
                                   .queue_free = queue_free,
                                   .queue_sync = queue_sync,
