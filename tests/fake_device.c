@@ -352,6 +352,7 @@ enum dt_status dt_fake_device_open(const struct dt_device_options *opt, struct d
     dt_fake_queue_entries(&f->dev);
     snprintf(f->dev.info.name, sizeof(f->dev.info.name), "fake");
     f->dev.info.host_memory = false;
+    f->dev.info.gates = !f->set.sync;
     *out = &f->dev;
     return DT_OK;
 }

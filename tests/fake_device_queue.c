@@ -42,6 +42,14 @@ struct dt_device_event { /* of the fake device */
     int users; /* its owner, and tasks */
 };
 
+struct dt_device_gate { /* of the fake device */
+    struct dt_fake *f;
+    pthread_mutex_t lock; /* of all below */
+    pthread_cond_t progress;
+    uint64_t n;
+    int users; /* its owner, and tasks */
+};
+
 struct dt_fake *dt_fake_of_queue(const struct dt_device_queue *q)
 {
     return q->f;
@@ -495,6 +503,97 @@ static uint64_t event_ns(struct dt_device_event *e)
     return ns;
 }
 
+/* ---- gates ---- */
+
+static enum dt_status gate_new(const struct dt_device *dev, struct dt_error *err,
+                               struct dt_device_gate **out)
+{
+    struct dt_device_gate *g = calloc(1, sizeof(*g));
+
+    if (!g)
+        return dt_error_nomem(err, "a gate");
+    g->f = dt_fake_of(dev);
+    g->users = 1;
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->progress, NULL);
+    *out = g;
+    return DT_OK;
+}
+
+/* Unlocks it. */
+static void gate_leave(struct dt_device_gate *g)
+{
+    bool last = --g->users == 0;
+
+    pthread_mutex_unlock(&g->lock);
+    if (!last)
+        return;
+    pthread_mutex_destroy(&g->lock);
+    pthread_cond_destroy(&g->progress);
+    free(g);
+}
+
+static void gate_free(struct dt_device_gate *g)
+{
+    if (!g)
+        return;
+    pthread_mutex_lock(&g->lock);
+    gate_leave(g);
+}
+
+struct at_gate {
+    struct dt_device_gate *g;
+    uint64_t n;
+};
+
+static void gate_task(struct dt_device_queue *q, struct dt_device_gate *g, const char *what,
+                      dt_fake_task_fn *fn, uint64_t n)
+{
+    struct at_gate *a = dt_fake_task(what, fn, sizeof(*a));
+
+    pthread_mutex_lock(&g->lock);
+    g->users++;
+    pthread_mutex_unlock(&g->lock);
+    *a = (struct at_gate){g, n};
+    dt_fake_submit(q, a);
+}
+
+static void run_raise(struct dt_device_queue *cpu, const struct dt_device *dev, void *arg)
+{
+    struct at_gate *a = arg;
+
+    (void)cpu;
+    (void)dev;
+    pthread_mutex_lock(&a->g->lock);
+    a->g->n = a->n > a->g->n ? a->n : a->g->n;
+    pthread_cond_broadcast(&a->g->progress);
+    gate_leave(a->g);
+}
+
+static void gate_raise(struct dt_device_queue *q, struct dt_device_gate *g, uint64_t n)
+{
+    gate_task(q, g, "gate_raise", run_raise, n);
+}
+
+static void run_gate_wait(struct dt_device_queue *cpu, const struct dt_device *dev, void *arg)
+{
+    struct at_gate *a = arg;
+
+    (void)cpu;
+    (void)dev;
+    pthread_mutex_lock(&a->g->lock);
+    while (a->g->n < a->n && !a->g->f->set.fault_wait)
+        pthread_cond_wait(&a->g->progress, &a->g->lock);
+    gate_leave(a->g);
+}
+
+static void gate_wait(struct dt_device_queue *q, struct dt_device_gate *g, uint64_t n)
+{
+    if (q->f->set.sync)
+        dt_fake_stop("a gate needs queues that are threads");
+    gate_task(q, g, "gate_wait", run_gate_wait, n);
+}
+
 void dt_fake_queue_entries(struct dt_device *dev)
 {
     dev->queue_new = queue_new;
@@ -509,6 +608,10 @@ void dt_fake_queue_entries(struct dt_device *dev)
     dev->event_sync = event_sync;
     dev->event_done = event_done;
     dev->event_ns = event_ns;
+    dev->gate_new = gate_new;
+    dev->gate_free = gate_free;
+    dev->gate_raise = gate_raise;
+    dev->gate_wait = gate_wait;
 }
 
 void *dt_test_host(const void *p)

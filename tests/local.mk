@@ -60,6 +60,7 @@ check_PROGRAMS += \
 	tests/test_modules_stage \
 	tests/test_modules_tp \
 	tests/test_network \
+	tests/test_on_queue \
 	tests/test_orchestrate \
 	tests/test_outliers \
 	tests/test_overlap \
@@ -159,6 +160,7 @@ tests_libfakedevice_a_SOURCES = \
 	tests/fake_device_queue.c
 TEST_DEVICE_LIBS = tests/libfakedevice.a $(DT_KERNEL_LIBS)
 tests_test_fake_device_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+tests_test_on_queue_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_overlap_SOURCES = tests/test_overlap.c tests/exec_fixture.h
 tests_test_overlap_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_profiler_LDADD = $(DT_KERNEL_LIBS) $(LDADD)

@@ -18,6 +18,8 @@ libdtcomm_a_SOURCES = \
 	src/comm/transport_coll.c \
 	src/comm/transport_impl.h \
 	src/comm/transport_launcher.c \
+	src/comm/transport_meet.c \
+	src/comm/transport_meet.h \
 	src/comm/transport_reduce.c \
 	src/comm/transport_request.c \
 	src/comm/transport_staged.c \

@@ -15,7 +15,9 @@
  * passed, be it what writes the bytes to send or what still reads where bytes will be received.
  *
  *   on_queue    the operation itself is put on `q`: what is put there later comes after it.  `out` may be
- *               NULL, as nobody needs to test it; what fails then sticks to `q`
+ *               NULL, as nobody needs to test it; what fails then is told by the rank's next post.  The queue
+ *               stands still until the other ranks have posted theirs, so whatever need not come after the
+ *               operation goes on another queue
  *   otherwise   it is over when `test` says so; any queue, and the host, may then use the buffer.  The
  *               caller keeps `q` from writing it in the meantime
  *
@@ -37,7 +39,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DT_TRANSPORT_ABI 2u
+#define DT_TRANSPORT_ABI 3u
 
 struct dt_transport;
 struct dt_comm; /* belongs to one transport */
@@ -61,6 +63,9 @@ struct dt_transport {
     void (*close)(struct dt_transport *t);
     /* Ends the whole job now, without waiting for anybody; does not return. */
     void (*abort)(struct dt_transport *t, int exit_status);
+    /* For a rank that has failed: its queues stop waiting for other ranks, what they wait for remains
+     * undefined, and later posts fail.  So queues that are on_queue can be synchronised and freed. */
+    void (*give_up)(struct dt_transport *t);
 
     /* Collective over the named ranks (ascending or not; their order is the order of members), in
      * the same order at all of them; this rank is one of them. */
@@ -149,7 +154,8 @@ enum dt_status dt_transport_check_tasks(int size, struct dt_error *err);
 enum dt_status dt_transport_open_threads(int n, struct dt_error *err, struct dt_transport **out);
 /* The same for the memory of devices, one of each rank, which may be the same one: bytes go from memory to
  * memory, copied by the device of the rank that came second, and sums are made by the devices.  A device
- * takes the memory and the events of all: they are one device, or CPUs. */
+ * takes the memory and the events of all: they are one device, or CPUs.  Where it has gates, the transport is
+ * on_queue.  The devices outlive it. */
 enum dt_status dt_transport_open_threads_on(int n, const struct dt_device *const *devices,
                                             struct dt_error *err, struct dt_transport **out);
 /* One rank alone. */

@@ -33,7 +33,7 @@ enum dt_status dt_coll_new(struct dt_comm *c, const struct dt_coll *kind, void *
     enum dt_status st;
 
     DT_TRY(dt_req_begin(c->t, q, err));
-    DT_TRY(dt_req_new(c->t, err, &r));
+    DT_TRY(dt_req_new(c->t, q, err, &r));
     r->coll = kind;
     r->comm = c;
     r->seq = atomic_fetch_add_explicit(&c->seq, 1, memory_order_relaxed);

@@ -35,14 +35,17 @@ struct dt_transport_xfer;
 struct dt_transport_wire {
     size_t xfer_bytes;
     uint64_t key_max; /* of a collective's key without DT_KEY_COLL */
-    /* Posts a transfer.  The bytes may be none. */
+    /* Posts a transfer.  The bytes may be none.  `q`: the queue of the operation, or NULL. */
     enum dt_status (*send)(struct dt_transport *t, struct dt_transport_xfer *x, int to,
-                           uint64_t key, const void *buf, size_t bytes, struct dt_error *err);
+                           uint64_t key, const void *buf, size_t bytes, struct dt_device_queue *q,
+                           struct dt_error *err);
     enum dt_status (*recv)(struct dt_transport *t, struct dt_transport_xfer *x, int from,
-                           uint64_t key, void *buf, size_t bytes, struct dt_error *err);
-    /* Moves it on; is it over?  Not asked again once done or failed. */
-    enum dt_status (*progress)(struct dt_transport *t, struct dt_transport_xfer *x, bool *done,
-                               struct dt_error *err);
+                           uint64_t key, void *buf, size_t bytes, struct dt_device_queue *q,
+                           struct dt_error *err);
+    /* Moves it on; is it over?  Not asked again once done or failed.  On a queue: over as soon as what comes
+     * after it there waits for it. */
+    enum dt_status (*progress)(struct dt_transport *t, struct dt_transport_xfer *x,
+                               struct dt_device_queue *q, bool *done, struct dt_error *err);
     /* The request was given up (the job ends): takes the transfer back if it is still there. */
     void (*cancel)(struct dt_transport *t, struct dt_transport_xfer *x);
 
@@ -52,13 +55,21 @@ struct dt_transport_wire {
                              struct dt_error *err);
     /* dt_reduce_parts, behind the transfers that are over and before those that are posted later. */
     void (*sum)(struct dt_transport *t, enum dt_reduce_type type, void *x,
-                const void *const *others, int members, int me, size_t n);
+                const void *const *others, int members, int me, size_t n,
+                struct dt_device_queue *q);
     /* Has all of `sum` so far happened?  *mark: NULL at first, and when it has. */
     enum dt_status (*settle)(struct dt_transport *t, void **mark, bool *done, struct dt_error *err);
     /* Scratch memory of a collective; grows, and is lost. */
     enum dt_status (*grow)(struct dt_transport *t, char **p, size_t *cap, size_t bytes,
                            struct dt_error *err);
     void (*free)(struct dt_transport *t, char *p);
+
+    /* ---- of a transport that is on_queue; NULL elsewhere ---- */
+    /* All of an operation is on `q`: *mark (made if it is NULL) says from now on when it is past it. */
+    enum dt_status (*mark)(struct dt_transport *t, struct dt_device_queue *q, void **mark,
+                           struct dt_error *err);
+    /* Is it past it?  (No mark: yes.) */
+    bool (*passed)(struct dt_transport *t, void *mark);
 };
 
 struct dt_comm {
@@ -110,9 +121,10 @@ struct dt_req {
     size_t *at_send; /* [members + 1], all-to-all */
     char *scratch;   /* n_strands x scratch_strand bytes */
     size_t scratch_strand;
-    const void **parts; /* [members] of a sum */
-    void *mark;         /* of wire->settle */
-    char *xfers;        /* n_strands x max_xfers x xfer_bytes */
+    const void **parts;        /* [members] of a sum */
+    void *mark;                /* of wire->settle, or wire->mark */
+    struct dt_device_queue *q; /* of the operation; NULL: of host memory */
+    char *xfers;               /* n_strands x max_xfers x xfer_bytes */
     size_t at_cap, at_send_cap, scratch_cap, parts_cap, xfers_cap;
 };
 
@@ -151,7 +163,8 @@ enum dt_status dt_req_check_queue(const struct dt_transport *t, const struct dt_
 /* The same, and what is posted now comes after what is on it. */
 enum dt_status dt_req_begin(struct dt_transport *t, struct dt_device_queue *q,
                             struct dt_error *err);
-enum dt_status dt_req_new(struct dt_transport *t, struct dt_error *err, struct dt_req **out);
+enum dt_status dt_req_new(struct dt_transport *t, struct dt_device_queue *q, struct dt_error *err,
+                          struct dt_req **out);
 void dt_req_release(struct dt_req *r);
 /* Room for the transfers and the scratch of the strands; `at` (and `at_send`) of the members. */
 enum dt_status dt_req_room(struct dt_req *r, int n_strands, int max_xfers, size_t scratch_strand,

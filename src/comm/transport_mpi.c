@@ -93,8 +93,10 @@ static enum dt_status begin(struct dt_transport *t, struct dt_transport_xfer *x,
 }
 
 static enum dt_status wire_send(struct dt_transport *t, struct dt_transport_xfer *x, int to,
-                                uint64_t key, const void *buf, size_t bytes, struct dt_error *err)
+                                uint64_t key, const void *buf, size_t bytes,
+                                struct dt_device_queue *q, struct dt_error *err)
 {
+    (void)q;
     x->send = true;
     x->peer = to;
     x->key = key;
@@ -103,8 +105,10 @@ static enum dt_status wire_send(struct dt_transport *t, struct dt_transport_xfer
 }
 
 static enum dt_status wire_recv(struct dt_transport *t, struct dt_transport_xfer *x, int from,
-                                uint64_t key, void *buf, size_t bytes, struct dt_error *err)
+                                uint64_t key, void *buf, size_t bytes, struct dt_device_queue *q,
+                                struct dt_error *err)
 {
+    (void)q;
     x->send = false;
     x->peer = from;
     x->key = key;
@@ -141,9 +145,10 @@ static enum dt_status test_piece(struct dt_transport *t, struct dt_transport_xfe
     return failed(t, x, code, err);
 }
 
-static enum dt_status wire_progress(struct dt_transport *t, struct dt_transport_xfer *x, bool *done,
-                                    struct dt_error *err)
+static enum dt_status wire_progress(struct dt_transport *t, struct dt_transport_xfer *x,
+                                    struct dt_device_queue *q, bool *done, struct dt_error *err)
 {
+    (void)q;
     while (x->next < x->n) {
         int flag = 0;
         enum dt_status st = test_piece(t, x, &flag, err);

@@ -61,7 +61,7 @@ static void sum_parts(const struct dt_req *r, int strand, char *x, size_t n, siz
     for (int k = 0; k < members; k++)
         r->parts[k] = scratch + (size_t)k * stride;
     if (w->sum)
-        w->sum(r->t, r->type, x, r->parts, members, me, n);
+        w->sum(r->t, r->type, x, r->parts, members, me, n, r->q);
     else
         dt_reduce_parts(r->type, x, r->parts, members, me, n);
 }

@@ -20,11 +20,31 @@ static struct dt_transport_xfer *xfer_of(const struct dt_req *r, int strand, int
 
 /* ---- from the pool and back ---- */
 
-/* The one at hand, or one of the list. */
-static struct dt_req *take_free(struct dt_transport_base *b)
+/* One that no queue uses any more: whoever waited for it here would wait for other operations. */
+static struct dt_req *take_passed(struct dt_transport *t)
 {
-    struct dt_req *r = atomic_exchange_explicit(&b->spare, NULL, memory_order_acquire);
+    struct dt_transport_base *b = dt_transport_base(t);
+    struct dt_req **at, *r;
 
+    pthread_mutex_lock(&b->lock);
+    for (at = &b->free; *at && !b->wire->passed(t, (*at)->mark); at = &(*at)->next)
+        ;
+    r = *at;
+    if (r)
+        *at = r->next;
+    pthread_mutex_unlock(&b->lock);
+    return r;
+}
+
+/* The one at hand, or one of the list. */
+static struct dt_req *take_free(struct dt_transport *t)
+{
+    struct dt_transport_base *b = dt_transport_base(t);
+    struct dt_req *r;
+
+    if (t->on_queue)
+        return take_passed(t);
+    r = atomic_exchange_explicit(&b->spare, NULL, memory_order_acquire);
     if (r)
         return r;
     pthread_mutex_lock(&b->lock);
@@ -37,7 +57,8 @@ static struct dt_req *take_free(struct dt_transport_base *b)
 
 static void put_free(struct dt_transport_base *b, struct dt_req *r)
 {
-    r = atomic_exchange_explicit(&b->spare, r, memory_order_acq_rel);
+    if (!r->t->on_queue)
+        r = atomic_exchange_explicit(&b->spare, r, memory_order_acq_rel);
     if (!r)
         return;
     pthread_mutex_lock(&b->lock);
@@ -63,10 +84,11 @@ enum dt_status dt_req_begin(struct dt_transport *t, struct dt_device_queue *q, s
     return w->follow ? w->follow(t, q, err) : DT_OK;
 }
 
-enum dt_status dt_req_new(struct dt_transport *t, struct dt_error *err, struct dt_req **out)
+enum dt_status dt_req_new(struct dt_transport *t, struct dt_device_queue *q, struct dt_error *err,
+                          struct dt_req **out)
 {
     struct dt_transport_base *b = dt_transport_base(t);
-    struct dt_req *r = take_free(b);
+    struct dt_req *r = take_free(t);
 
     if (!r) {
         r = dt_calloc(1, sizeof(*r));
@@ -80,6 +102,7 @@ enum dt_status dt_req_new(struct dt_transport *t, struct dt_error *err, struct d
         pthread_mutex_unlock(&b->lock);
     }
     r->next = r->prev = NULL;
+    r->q = q;
     r->live = true;
     r->failed = DT_OK;
     r->bytes = 0;
@@ -181,7 +204,7 @@ bool dt_coll_send(struct dt_req *r, struct dt_coll_strand *s, int strand, int me
         return !r->failed;
     r->failed =
         dt_transport_base(r->t)->wire->send(r->t, xfer_next(r, s, strand), r->comm->ranks[member],
-                                            coll_key(r, member, strand), buf, bytes, err);
+                                            coll_key(r, member, strand), buf, bytes, r->q, err);
     s->n += !r->failed;
     return !r->failed;
 }
@@ -193,7 +216,7 @@ bool dt_coll_recv(struct dt_req *r, struct dt_coll_strand *s, int strand, int me
         return !r->failed;
     r->failed =
         dt_transport_base(r->t)->wire->recv(r->t, xfer_next(r, s, strand), r->comm->ranks[member],
-                                            coll_key(r, member, strand), buf, bytes, err);
+                                            coll_key(r, member, strand), buf, bytes, r->q, err);
     s->n += !r->failed;
     return !r->failed;
 }
@@ -207,7 +230,7 @@ static void progress_strand(struct dt_req *r, int i)
         while (s->first < s->n) {
             bool done = false;
 
-            r->failed = dt_transport_base(r->t)->wire->progress(r->t, xfer_of(r, i, s->first),
+            r->failed = dt_transport_base(r->t)->wire->progress(r->t, xfer_of(r, i, s->first), r->q,
                                                                 &done, &r->error);
             s->first += done || r->failed;
             if (!done)
@@ -265,7 +288,7 @@ static enum dt_status test_transfer(struct dt_transport *t, struct dt_req *r, bo
                                     struct dt_error *err)
 {
     struct dt_coll_strand *s = &r->strand[0];
-    enum dt_status st = dt_transport_base(t)->wire->progress(t, xfer_of(r, 0, 0), done, err);
+    enum dt_status st = dt_transport_base(t)->wire->progress(t, xfer_of(r, 0, 0), r->q, done, err);
 
     if (st || *done) {
         s->first = s->n; /* nothing to cancel */
@@ -295,6 +318,19 @@ static enum dt_status test_coll(struct dt_req *r, bool *done, struct dt_error *e
     return st;
 }
 
+/* Of a request whose work is on a queue. */
+static enum dt_status test_queue(struct dt_transport *t, struct dt_req *r, bool *done,
+                                 struct dt_error *err)
+{
+    const struct dt_transport_wire *w = dt_transport_base(t)->wire;
+
+    *done = w->passed(t, r->mark);
+    if (!*done)
+        return DT_OK;
+    dt_req_release(r);
+    return w->follow(t, r->q, err); /* what has failed meanwhile */
+}
+
 static enum dt_status test(struct dt_transport *t, struct dt_req *r, bool *done,
                            struct dt_error *err)
 {
@@ -302,9 +338,27 @@ static enum dt_status test(struct dt_transport *t, struct dt_req *r, bool *done,
     enum dt_status st;
 
     *done = false;
+    if (t->on_queue) {
+        st = test_queue(t, r, done, err);
+        *done = *done && st == DT_OK;
+        return st;
+    }
     st = r->coll ? test_coll(r, done, err) : test_transfer(t, r, done, err);
     if (st == DT_OK && !*done)
         progress_another(dt_transport_base(t), but);
+    return st;
+}
+
+/* All of it is there, or it has failed. */
+static enum dt_status end_on_queue(struct dt_req *r, enum dt_status st, struct dt_error *err,
+                                   struct dt_req **out)
+{
+    if (st == DT_OK)
+        st = dt_transport_base(r->t)->wire->mark(r->t, r->q, &r->mark, err);
+    if (st != DT_OK || !out)
+        dt_req_release(r);
+    else
+        *out = r;
     return st;
 }
 
@@ -316,11 +370,13 @@ enum dt_status dt_req_post(struct dt_req *r, struct dt_error *err, struct dt_req
     atomic_flag_test_and_set_explicit(&r->busy, memory_order_acquire);
     for (int i = 0; i < r->n_strands; i++)
         r->strand[i].round = -1;
-    progress(r); /* begins the first rounds */
+    progress(r); /* begins the first rounds; on a queue, all of them */
     st = r->failed;
+    if (st && err)
+        *err = r->error;
+    if (r->t->on_queue)
+        return end_on_queue(r, st, err, out);
     if (st) {
-        if (err)
-            *err = r->error;
         dt_req_release(r);
         return st;
     }
@@ -347,19 +403,24 @@ static enum dt_status post(struct dt_transport *t, bool send, int peer, int tag,
     struct dt_req *r;
     struct dt_transport_xfer *x;
     enum dt_status st;
+    bool done;
 
     if (peer < 0 || peer >= t->size)
         return dt_error_set(err, DT_ERR_INTERNAL, "there is no rank %d among %d", peer, t->size);
     if (tag < 0 || tag >= 1 << DT_TAG_BITS)
         return dt_error_set(err, DT_ERR_INTERNAL, "tag %d is not below 2^%d", tag, DT_TAG_BITS);
     DT_TRY(dt_req_begin(t, q, err));
-    DT_TRY(dt_req_new(t, err, &r));
+    DT_TRY(dt_req_new(t, q, err, &r));
     st = dt_req_room(r, 1, 1, 0, err);
     if (st == DT_OK) {
         x = xfer_next(r, &r->strand[0], 0);
         r->bytes = bytes;
-        st = send ? w->send(t, x, peer, (uint64_t)tag, buf, bytes, err)
-                  : w->recv(t, x, peer, (uint64_t)tag, buf, bytes, err);
+        st = send ? w->send(t, x, peer, (uint64_t)tag, buf, bytes, q, err)
+                  : w->recv(t, x, peer, (uint64_t)tag, buf, bytes, q, err);
+    }
+    if (st == DT_OK && t->on_queue) {
+        st = w->progress(t, x, q, &done, err);
+        return end_on_queue(r, st, err, out);
     }
     if (st) {
         dt_req_release(r);
@@ -476,6 +537,11 @@ static uint64_t eager_ns(const struct dt_transport *t, const struct dt_req *r)
     return 100000 + r->bytes;
 }
 
+static void nothing_on_queues(struct dt_transport *t)
+{
+    (void)t;
+}
+
 enum dt_status dt_transport_base_init(struct dt_transport *t, const struct dt_transport_wire *wire,
                                       struct dt_error *err)
 {
@@ -492,6 +558,7 @@ enum dt_status dt_transport_base_init(struct dt_transport *t, const struct dt_tr
         return dt_error_nomem(err, "the lock of the transport");
     }
     t->abi = DT_TRANSPORT_ABI;
+    t->give_up = t->give_up ? t->give_up : nothing_on_queues;
     t->comm_new = comm_new;
     t->comm_free = comm_free;
     t->post_send = post_send;

@@ -6,8 +6,10 @@
  *
  * In the memory of devices a rank has a queue, on which its copies and sums follow one another.  A transfer
  * has an event: at first what was on its rank's queue when it was posted, then, on the queue of the side
- * that came second, the copy. */
+ * that came second, the copy.  Where queues may wait for what has not been issued yet, transfers are put on the
+ * callers' queues instead (transport_meet.c). */
 #include "comm/transport_impl.h"
+#include "comm/transport_meet.h"
 
 #include "base/mem.h"
 #include "kernels/kernels.h"
@@ -29,6 +31,7 @@ struct dt_transport_xfer {
     bool send;
     struct mark *mark; /* of device memory */
     atomic_int state;
+    struct dt_transport_meet_ticket ticket; /* on queues; nothing else of this is used then */
 };
 
 /* An event, one of its rank's. */
@@ -51,6 +54,7 @@ struct house { /* what the ranks share; the last to close takes it down */
     atomic_int open;
     int n;
     struct mailbox *box;
+    struct dt_transport_meet *meet; /* on queues */
 };
 
 struct rank {
@@ -209,8 +213,10 @@ static enum dt_status post(struct dt_transport *t, struct dt_transport_xfer *x,
 }
 
 static enum dt_status wire_send(struct dt_transport *t, struct dt_transport_xfer *x, int to,
-                                uint64_t key, const void *buf, size_t bytes, struct dt_error *err)
+                                uint64_t key, const void *buf, size_t bytes,
+                                struct dt_device_queue *q, struct dt_error *err)
 {
+    (void)q;
     x->key = key;
     x->buf = (char *)(uintptr_t)buf; /* only read */
     x->bytes = bytes;
@@ -221,8 +227,10 @@ static enum dt_status wire_send(struct dt_transport *t, struct dt_transport_xfer
 }
 
 static enum dt_status wire_recv(struct dt_transport *t, struct dt_transport_xfer *x, int from,
-                                uint64_t key, void *buf, size_t bytes, struct dt_error *err)
+                                uint64_t key, void *buf, size_t bytes, struct dt_device_queue *q,
+                                struct dt_error *err)
 {
+    (void)q;
     x->key = key;
     x->buf = buf;
     x->bytes = bytes;
@@ -232,13 +240,14 @@ static enum dt_status wire_recv(struct dt_transport *t, struct dt_transport_xfer
     return post(t, x, err);
 }
 
-static enum dt_status wire_progress(struct dt_transport *t, struct dt_transport_xfer *x, bool *done,
-                                    struct dt_error *err)
+static enum dt_status wire_progress(struct dt_transport *t, struct dt_transport_xfer *x,
+                                    struct dt_device_queue *q, bool *done, struct dt_error *err)
 {
     int state = atomic_load_explicit(&x->state, memory_order_acquire);
 
     if (state == DONE && x->mark)
         return mark_done(rank_of(t), &x->mark, done, err);
+    (void)q;
     *done = state == DONE;
     if (state == OTHER_SIZE)
         return dt_transport_size_error(err, x->from, x->to, x->key,
@@ -298,10 +307,11 @@ static enum dt_status follow(struct dt_transport *t, struct dt_device_queue *q,
 }
 
 static void sum(struct dt_transport *t, enum dt_reduce_type type, void *x,
-                const void *const *others, int members, int me, size_t n)
+                const void *const *others, int members, int me, size_t n, struct dt_device_queue *q)
 {
     struct rank *r = rank_of(t);
 
+    (void)q;
     pthread_mutex_lock(&r->lock);
     r->dev->k->reduce(r->q, type, (int64_t)n, members, me, x, others);
     pthread_mutex_unlock(&r->lock);
@@ -362,6 +372,113 @@ static const struct dt_transport_wire device_wire = {
     .free = free_memory,
 };
 
+/* ---- on queues ---- */
+
+static struct dt_transport_meet *meet_of(const struct dt_transport *t)
+{
+    return rank_of(t)->house->meet;
+}
+
+static enum dt_status queue_send(struct dt_transport *t, struct dt_transport_xfer *x, int to,
+                                 uint64_t key, const void *buf, size_t bytes,
+                                 struct dt_device_queue *q, struct dt_error *err)
+{
+    const struct dt_transport_meet_side s = {.key = key,
+                                             .from = t->rank,
+                                             .to = to,
+                                             .send = true,
+                                             .buf = (char *)(uintptr_t)buf, /* only read */
+                                             .bytes = bytes};
+
+    return dt_transport_meet_post(meet_of(t), &s, q, err, &x->ticket);
+}
+
+static enum dt_status queue_recv(struct dt_transport *t, struct dt_transport_xfer *x, int from,
+                                 uint64_t key, void *buf, size_t bytes, struct dt_device_queue *q,
+                                 struct dt_error *err)
+{
+    const struct dt_transport_meet_side s = {
+        .key = key, .from = from, .to = t->rank, .buf = buf, .bytes = bytes};
+
+    return dt_transport_meet_post(meet_of(t), &s, q, err, &x->ticket);
+}
+
+static enum dt_status queue_progress(struct dt_transport *t, struct dt_transport_xfer *x,
+                                     struct dt_device_queue *q, bool *done, struct dt_error *err)
+{
+    (void)err;
+    dt_transport_meet_wait(meet_of(t), &x->ticket, q);
+    *done = true;
+    return DT_OK;
+}
+
+static void queue_cancel(struct dt_transport *t, struct dt_transport_xfer *x)
+{
+    dt_transport_meet_cancel(meet_of(t), &x->ticket);
+}
+
+static enum dt_status queue_follow(struct dt_transport *t, struct dt_device_queue *q,
+                                   struct dt_error *err)
+{
+    const struct dt_device *d = rank_of(t)->dev;
+
+    if (d->queue_state(q) != DT_OK)
+        return d->queue_sync(q, err);
+    return dt_transport_meet_state(meet_of(t), t->rank, err);
+}
+
+static void queue_sum(struct dt_transport *t, enum dt_reduce_type type, void *x,
+                      const void *const *others, int members, int me, size_t n,
+                      struct dt_device_queue *q)
+{
+    rank_of(t)->dev->k->reduce(q, type, (int64_t)n, members, me, x, others);
+}
+
+static enum dt_status queue_mark(struct dt_transport *t, struct dt_device_queue *q, void **mark,
+                                 struct dt_error *err)
+{
+    struct rank *r = rank_of(t);
+    struct mark *m = *mark;
+    enum dt_status st = DT_OK;
+
+    pthread_mutex_lock(&r->lock);
+    if (!m)
+        st = mark_take(r, err, &m);
+    if (st == DT_OK)
+        r->dev->event_record(q, m->event);
+    pthread_mutex_unlock(&r->lock);
+    *mark = m;
+    return st;
+}
+
+static bool queue_passed(struct dt_transport *t, void *mark)
+{
+    struct mark *m = mark;
+
+    return !m || rank_of(t)->dev->event_done(m->event);
+}
+
+static const struct dt_transport_wire queue_wire = {
+    .xfer_bytes = sizeof(struct dt_transport_xfer),
+    .key_max = DT_KEY_COLL - 1,
+    .send = queue_send,
+    .recv = queue_recv,
+    .progress = queue_progress,
+    .cancel = queue_cancel,
+    .follow = queue_follow,
+    .sum = queue_sum,
+    .grow = grow,
+    .free = free_memory,
+    .mark = queue_mark,
+    .passed = queue_passed,
+};
+
+static void give_up(struct dt_transport *t)
+{
+    if (meet_of(t))
+        dt_transport_meet_give_up(meet_of(t), t->rank, rank_of(t)->q);
+}
+
 /* ---- opening and closing ---- */
 
 static void device_close(struct rank *r)
@@ -391,6 +508,7 @@ static void house_free(struct house *h)
 {
     if (!h)
         return;
+    dt_transport_meet_free(h->meet);
     for (int k = 0; h->box && k < h->n; k++)
         pthread_mutex_destroy(&h->box[k].lock);
     dt_free(h->box);
@@ -406,6 +524,7 @@ static void close_rank(struct dt_transport *t)
         return;
     r = t->impl;
     h = r->house;
+    give_up(t);
     if (r->dev)
         (void)r->dev->queue_sync(r->q, NULL); /* it uses what is freed next */
     dt_transport_base_free(t);
@@ -460,14 +579,20 @@ static enum dt_status rank_new(struct house *h, int k, const char *name,
     r->t.size = r->t.local_size = h->n;
     r->t.sharer = k;
     r->t.sharers = h->n;
+    r->t.on_queue = h->meet != NULL;
     r->t.close = close_rank;
     r->t.abort = abort_process;
+    r->t.give_up = give_up;
     snprintf(r->t.name, sizeof(r->t.name), "%s", name);
     if (gethostname(r->t.host, sizeof(r->t.host) - 1) != 0)
         snprintf(r->t.host, sizeof(r->t.host), "localhost");
     st = dev ? device_open(r, dev, err) : DT_OK;
     if (st == DT_OK)
-        st = dt_transport_base_init(&r->t, dev ? &device_wire : &threads_wire, err);
+        st = dt_transport_base_init(&r->t,
+                                    !dev      ? &threads_wire
+                                    : h->meet ? &queue_wire
+                                              : &device_wire,
+                                    err);
     if (st) {
         dt_transport_base_free(&r->t);
         device_close(r);
@@ -490,6 +615,8 @@ static enum dt_status open_threads(int n, const char *name, const struct dt_devi
     if (n < 1)
         return dt_error_set(err, DT_ERR_INTERNAL, "a job of %d ranks", n);
     DT_TRY(house_new(n, err, &h));
+    if (devices && devices[0]->info.gates)
+        st = dt_transport_meet_new(n, devices[0], err, &h->meet);
     while (k < n && !st) {
         st = rank_new(h, k, name, devices ? devices[k] : NULL, err, &out[k]);
         k += !st;

@@ -29,7 +29,7 @@
 #include <stdint.h>
 
 /* Grows whenever this file or kernels/kernels.h changes meaning or layout. */
-#define DT_DEVICE_ABI 6u
+#define DT_DEVICE_ABI 7u
 
 enum dt_dtype { DT_F32, DT_BF16, DT_DTYPE_N };
 static inline size_t dt_dtype_bytes(enum dt_dtype t)
@@ -40,6 +40,7 @@ static inline size_t dt_dtype_bytes(enum dt_dtype t)
 struct dt_device;
 struct dt_device_queue;  /* belongs to one device */
 struct dt_device_event;  /* a point in a queue */
+struct dt_device_gate;   /* a number that queues raise and wait for */
 struct dt_device_weight; /* a weight matrix or filter in the device's own compute layouts */
 struct dt_kernels;       /* kernels/kernels.h */
 
@@ -60,6 +61,7 @@ struct dt_device_info {
     int64_t memory_bytes; /* installed memory */
     bool packs;           /* keeps a weight twice, packed for products; else once, in its type */
     bool host_memory; /* device pointers may be read and written by the host (after queue_sync) */
+    bool gates; /* queues run on their own, so one may wait for what has not been issued yet */
 };
 
 /* Shape of a weight.  Master weights and their gradients are fp32 in the Hugging Face order:
@@ -133,6 +135,18 @@ struct dt_device {
     bool (*event_done)(struct dt_device_event *e);
     /* Time of a recorded and done event, ns of dt_clock_ns (on a card: mapped onto it). */
     uint64_t (*event_ns)(struct dt_device_event *e);
+
+    /* ---- gates ----
+     * An event tells of what has been issued; a gate, of what will be, by another thread.  It has a number, 0
+     * at first, which only grows.  Only where info.gates: what a queue waits for must then come from another
+     * one, and whoever lets queues wait must see to it that it comes, or queue_free waits for ever. */
+    enum dt_status (*gate_new)(const struct dt_device *dev, struct dt_error *err,
+                               struct dt_device_gate **out);
+    void (*gate_free)(struct dt_device_gate *g); /* as event_free */
+    void (*gate_raise)(struct dt_device_queue *q, struct dt_device_gate *g,
+                       uint64_t n); /* to n at least, when q comes to it */
+    void (*gate_wait)(struct dt_device_queue *q, struct dt_device_gate *g,
+                      uint64_t n); /* q goes on when it is n or more */
 
     /* ---- weights ----
      * A weight reads the fp32 master (device memory, outlives it) and keeps what the kernels want

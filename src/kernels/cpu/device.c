@@ -25,6 +25,9 @@ enum { ALIGN = 64, HEADER = 64 };
 struct dt_device_event {
     uint64_t ns;
 };
+struct dt_device_gate {
+    atomic_uint_fast64_t n;
+};
 
 static struct dt_cpu *cpu_of(const struct dt_device *dev)
 {
@@ -300,6 +303,40 @@ static uint64_t event_ns(struct dt_device_event *e)
     return e->ns;
 }
 
+/* ---- gates: a call has run when it returns, so it can wait for nothing that comes later ---- */
+
+static enum dt_status gate_new(const struct dt_device *dev, struct dt_error *err,
+                               struct dt_device_gate **out)
+{
+    struct dt_device_gate *g = dt_calloc(1, sizeof(*g));
+
+    (void)dev;
+    if (!g)
+        return dt_error_nomem(err, "a gate");
+    *out = g;
+    return DT_OK;
+}
+
+static void gate_free(struct dt_device_gate *g)
+{
+    dt_free(g);
+}
+
+static void gate_raise(struct dt_device_queue *q, struct dt_device_gate *g, uint64_t n)
+{
+    uint_fast64_t is = atomic_load(&g->n);
+
+    (void)q;
+    while (is < n && !atomic_compare_exchange_weak(&g->n, &is, n))
+        ;
+}
+
+static void gate_wait(struct dt_device_queue *q, struct dt_device_gate *g, uint64_t n)
+{
+    if (atomic_load(&g->n) < n)
+        dt_cpu_queue_fail(q, DT_ERR_INTERNAL, "a queue of the CPU waits for what comes after it");
+}
+
 /* ---- opening ---- */
 
 /* Cores that this process may run on; a rank pinned to some of them must not start more threads. */
@@ -410,6 +447,10 @@ enum dt_status dt_device_open_cpu(const struct dt_device_options *opt, struct dt
         .event_sync = event_sync,
         .event_done = event_done,
         .event_ns = event_ns,
+        .gate_new = gate_new,
+        .gate_free = gate_free,
+        .gate_raise = gate_raise,
+        .gate_wait = gate_wait,
         .weight_new = dt_cpu_weight_new,
         .weight_free = dt_cpu_weight_free,
         .weight_changed = dt_cpu_weight_changed,
