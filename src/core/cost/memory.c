@@ -360,9 +360,10 @@ static enum dt_status check_shared(const struct dt_plan *p, const struct dt_clus
 
 /* ---- the check of a plan ---- */
 
-static enum dt_status check_stages(const struct dt_plan *p, const struct dt_model *m,
-                                   const struct dt_cluster *c, const struct dt_work *work,
-                                   struct share *const *share, double *most, struct dt_error *err)
+static enum dt_status check_stages(struct dt_memory_memo *memo, const struct dt_plan *p,
+                                   const struct dt_model *m, const struct dt_cluster *c,
+                                   const struct dt_work *work, struct share *const *share,
+                                   double *most, struct dt_error *err)
 {
     for (int module = 0; module < p->n_modules; module++) {
         int64_t n = dt_plan_microbatches(p, m->llm, module);
@@ -371,7 +372,7 @@ static enum dt_status check_stages(const struct dt_plan *p, const struct dt_mode
             struct place at = {module, stage, &work[module], n > 0 ? n : 1};
             struct dt_memory mem;
 
-            dt_memory_stage(p, m, c, module, stage, at.work, at.n, &mem);
+            dt_memory_stage_again(memo, p, m, c, module, stage, at.work, at.n, &mem);
             if (mem.total > dt_memory_limit(c))
                 return too_large(p, m, c, &at, &mem, err);
             *most = fmax(*most, mem.total);
@@ -382,9 +383,10 @@ static enum dt_status check_stages(const struct dt_plan *p, const struct dt_mode
     return DT_OK;
 }
 
-enum dt_status dt_memory_check(const struct dt_plan *p, const struct dt_model *m,
-                               const struct dt_cluster *c, const struct dt_work *work,
-                               double *max_bytes, struct dt_error *err)
+enum dt_status dt_memory_check_again(struct dt_memory_memo *memo, const struct dt_plan *p,
+                                     const struct dt_model *m, const struct dt_cluster *c,
+                                     const struct dt_work *work, double *max_bytes,
+                                     struct dt_error *err)
 {
     struct share *share[DT_MAX_MODULES], *all;
     size_t stages = 0;
@@ -401,11 +403,18 @@ enum dt_status dt_memory_check(const struct dt_plan *p, const struct dt_model *m
         share[module] = all + stages;
         stages += (size_t)p->modules[module].layout.pp;
     }
-    st = check_stages(p, m, c, work, share, &most, err);
+    st = check_stages(memo, p, m, c, work, share, &most, err);
     if (st == DT_OK && dt_plan_shares(p))
         st = check_shared(p, c, share, &most, err);
     dt_free(all);
     if (st == DT_OK && max_bytes)
         *max_bytes = most;
     return st;
+}
+
+enum dt_status dt_memory_check(const struct dt_plan *p, const struct dt_model *m,
+                               const struct dt_cluster *c, const struct dt_work *work,
+                               double *max_bytes, struct dt_error *err)
+{
+    return dt_memory_check_again(NULL, p, m, c, work, max_bytes, err);
 }

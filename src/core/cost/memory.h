@@ -73,5 +73,10 @@ void dt_memory_stage_on(enum dt_memory_device device, const struct dt_plan *p,
 enum dt_status dt_memory_check(const struct dt_plan *p, const struct dt_model *m,
                                const struct dt_cluster *c, const struct dt_work *work /*[modules]*/,
                                double *max_bytes, struct dt_error *err);
+/* The same for one who asks often; `memo` may be NULL. */
+enum dt_status dt_memory_check_again(struct dt_memory_memo *memo, const struct dt_plan *p,
+                                     const struct dt_model *m, const struct dt_cluster *c,
+                                     const struct dt_work *work, double *max_bytes,
+                                     struct dt_error *err);
 
 #endif

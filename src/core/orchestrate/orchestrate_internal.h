@@ -111,9 +111,7 @@ struct dt_orch_rejects {
 
 struct dt_orch_mem_entry {
     uint64_t key[2]; /* 0: free */
-    bool fits;
-    /* where the key is of no dp: the most replicas seen with which it does not fit, and the fewest with which it does
-     * (0: none) */
+    /* the most replicas seen with which it does not fit, and the fewest with which it does (0: none) */
     uint32_t over_dp, fits_dp;
 };
 
@@ -310,7 +308,7 @@ enum dt_status dt_orch_cand_plan(struct dt_orch_table *t, const struct dt_orch_c
                                  enum dt_plan_strategy strategy, struct dt_error *err,
                                  struct dt_plan *out);
 /* The same with guests (bit m: module m) on the LLM's GPUs, and memory for what is to be expected.  DT_ERR_INFEASIBLE or
- * DT_ERR_INPUT: there is no such plan. */
+ * DT_ERR_INPUT: there is no such plan; *err need not say why. */
 enum dt_status dt_orch_cand_plan_with(struct dt_orch_table *t, const struct dt_orch_cand *c,
                                       unsigned guests, enum dt_plan_strategy strategy,
                                       struct dt_error *err, struct dt_plan *out);

@@ -276,8 +276,8 @@ static struct dt_orch_mem_entry *look_up(struct dt_orch_table *t, const uint64_t
     return e;
 }
 
-/* The same but for the replicas, with as many samples of a slot for the fullest of them.  How many slots there are counts
- * only where a stage could hold all of them. */
+/* The same but for the replicas, with as many samples of a slot for the fullest of them; one alone is apart, as it exchanges
+ * nothing.  How many slots there are counts only where a stage could hold all of them. */
 static void make_share_key(const struct dt_orch_table *t, const struct dt_orch_question *q,
                            const uint64_t key[2], uint64_t share[2])
 {
@@ -287,16 +287,16 @@ static void make_share_key(const struct dt_orch_table *t, const struct dt_orch_q
 
     if (n > most && dt_pipe_of(t->space.pipe[q->pipe].schedule)->bounded)
         n = most;
-    share[0] = key[0] | UINT64_C(1) << 62;
+    share[0] = key[0] | UINT64_C(1) << 62 | (uint64_t)(q->of.dp == 1) << 61;
     share[1] = (uint64_t)dt_orch_samples_per_replica(slot, q->of.dp) | (uint64_t)n << 24 |
                (key[1] >> 48) << 48;
 }
 
-/* Under ZeRO each of more replicas holds less, and without it as much; one alone is left out, as it exchanges nothing. */
+/* Under ZeRO each of more replicas holds less, and without it as much. */
 static bool known_of_share(const struct dt_orch_mem_entry *e, uint32_t dp, bool *fits)
 {
     *fits = e->fits_dp > 0 && dp >= e->fits_dp;
-    return dp > 1 && (*fits || dp <= e->over_dp);
+    return *fits || dp <= e->over_dp;
 }
 
 static void note_share(struct dt_orch_mem_entry *e, uint32_t dp, bool fits)
@@ -305,26 +305,6 @@ static void note_share(struct dt_orch_mem_entry *e, uint32_t dp, bool fits)
         e->fits_dp = dp;
     if (!fits && dp > e->over_dp)
         e->over_dp = dp;
-}
-
-static bool fits_of_share(struct dt_orch_table *t, const struct dt_orch_question *q,
-                          const uint64_t key[2])
-{
-    struct dt_orch_mem_entry *e;
-    uint64_t share[2];
-    bool fits;
-
-    make_share_key(t, q, key, share);
-    e = look_up(t, share);
-    if (!e)
-        return false;
-    if (known_of_share(e, (uint32_t)q->of.dp, &fits)) {
-        t->rejects.memory += !fits;
-        return fits;
-    }
-    fits = ask(t, q) <= 0;
-    note_share(e, (uint32_t)q->of.dp, fits);
-    return fits;
 }
 
 static bool table_fits(struct dt_orch_table *t, const struct dt_orch_question *q);
@@ -344,6 +324,27 @@ static bool leanest_fits(struct dt_orch_table *t, const struct dt_orch_question 
     return table_fits(t, &lean);
 }
 
+/* As far as the replica with most samples goes; that of the leanest layout first. */
+static bool fits_of_share(struct dt_orch_table *t, const struct dt_orch_question *q,
+                          const uint64_t key[2])
+{
+    struct dt_orch_mem_entry *e;
+    uint64_t share[2];
+    bool fits;
+
+    make_share_key(t, q, key, share);
+    e = look_up(t, share);
+    if (!e)
+        return false;
+    if (known_of_share(e, (uint32_t)q->of.dp, &fits))
+        return fits;
+    fits = leanest_fits(t, q) && ask(t, q) <= 0;
+    e = t->nomem ? NULL : look_up(t, share); /* the table may have moved */
+    if (e)
+        note_share(e, (uint32_t)q->of.dp, fits);
+    return e && fits;
+}
+
 /* With fewer replicas a module's replica takes more samples of a slot, and under ZeRO a larger share of the rest: where
  * more replicas do not fit, fewer do not either.  Nearly all that is asked does not fit, so that saves nearly all of it. */
 static bool fits_of_fewer(struct dt_orch_table *t, const struct dt_orch_question *q,
@@ -351,37 +352,26 @@ static bool fits_of_fewer(struct dt_orch_table *t, const struct dt_orch_question
 {
     const uint64_t any_dp[2] = {key[0], key[1] & ~UINT64_C(0xffffff)};
     struct dt_orch_mem_entry *e = look_up(t, any_dp);
+    uint32_t dp = (uint32_t)q->of.dp;
     bool fits;
 
-    if (!e)
+    if (!e || dp <= e->over_dp)
         return false;
-    if ((uint32_t)q->of.dp < e->over_dp || !leanest_fits(t, q)) {
-        t->rejects.memory++;
-        return false;
-    }
+    if (e->fits_dp > 1 && dp >= e->fits_dp) /* one alone exchanges nothing */
+        return true;
     fits = fits_of_share(t, q, key);
-    e = look_up(t, any_dp); /* the table may have moved */
-    if (e && !fits)
-        e->over_dp = (uint32_t)q->of.dp;
-    return fits;
+    e = t->nomem ? NULL : look_up(t, any_dp);
+    if (e)
+        note_share(e, dp, fits);
+    return e && fits;
 }
 
 static bool table_fits(struct dt_orch_table *t, const struct dt_orch_question *q)
 {
-    struct dt_orch_mem_entry *e;
     uint64_t key[2];
-    bool fits;
 
     make_key(t, q, key);
-    e = t->mem_cap ? entry_of(t->mem, t->mem_cap, key) : NULL;
-    if (e && e->key[0])
-        return e->fits;
-    fits = q->m == t->in->model->llm ? fits_of_share(t, q, key) : fits_of_fewer(t, q, key);
-    e = t->nomem ? NULL : look_up(t, key);
-    if (!e)
-        return false;
-    e->fits = fits;
-    return fits;
+    return q->m == t->in->model->llm ? fits_of_share(t, q, key) : fits_of_fewer(t, q, key);
 }
 
 bool dt_orch_table_fits(struct dt_orch_table *t, const struct dt_orch_question *q)

@@ -58,13 +58,16 @@ enum dt_status dt_orch_cand_plan_with(struct dt_orch_table *t, const struct dt_o
                                       struct dt_error *err, struct dt_plan *out)
 {
     const struct dt_search_input *in = t->in;
+    enum dt_status st;
 
     DT_TRY(dt_orch_cand_layouts(t, c, strategy, err, out));
     for (int m = 0; m < out->n_modules; m++)
         out->modules[m].with = guests >> m & 1 ? (uint8_t)(in->model->llm + 1) : 0;
     DT_TRY(dt_plan_place(out, in->cluster, err));
     DT_TRY(dt_plan_validate(out, in->model, in->cluster, err));
-    return dt_orch_check_expected(t, out, err);
+    st = dt_orch_check_expected(t, out,
+                                NULL); /* looking for remedies takes longer than all the rest */
+    return st == DT_ERR_NOMEM ? dt_error_nomem(err, "memory of stages") : st;
 }
 
 static bool are_same(const struct dt_plan *p, const struct dt_plan *q)

@@ -82,7 +82,7 @@ enum dt_status dt_orch_check_expected(struct dt_orch_table *t, struct dt_plan *p
                              (double)dt_orch_samples_per_replica(slot, p->modules[m].layout.dp),
                              t->sigmas, &work[m]);
     }
-    DT_TRY(dt_memory_check(p, in->model, in->cluster, work, &bytes, err));
+    DT_TRY(dt_memory_check_again(t->acts, p, in->model, in->cluster, work, &bytes, err));
     p->predicted.mem_bytes_max = bytes;
     return DT_OK;
 }
