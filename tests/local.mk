@@ -226,6 +226,7 @@ SHELL_TESTS = \
 	tests/test_completion.sh \
 	tests/test_data_cli.sh \
 	tests/test_data_tokens.sh \
+	tests/test_decide.sh \
 	tests/test_device_delays.sh \
 	tests/test_devices.sh \
 	tests/test_eval.sh \

@@ -52,7 +52,7 @@ enum dt_status dt_cli_plan_decisions(const struct dt_session *s, struct dt_error
     if (!x)
         return dt_error_nomem(err, "decisions");
     dt_session_search_input(s, &in);
-    st = dt_orch_decide(s->job->strategy, &in, &s->search.plans[0], err, x);
+    st = dt_orch_decide(s->job->strategy, &in, &s->search, err, x);
     if (st == DT_OK)
         *out = x;
     else

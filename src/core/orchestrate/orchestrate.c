@@ -285,6 +285,7 @@ void dt_search_result_free(struct dt_search_result *r)
     if (!r)
         return;
     dt_free(r->plans);
-    r->plans = NULL;
-    r->n = 0;
+    dt_free(r->timed);
+    r->plans = r->timed = NULL;
+    r->n = r->n_timed = 0;
 }

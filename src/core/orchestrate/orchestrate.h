@@ -20,9 +20,11 @@ struct dt_search_options {
     enum dt_search_effort effort;
     /* what is timed is at most so much slower by the formula than the best; 0 = as the effort has it */
     double margin;
-    int64_t budget;     /* ops of programs that ranking may time; 0 = as the effort has it */
-    unsigned schedules; /* bit s: enum dt_pipe_schedule s */
-    int max_microbatch; /* divisors of the global batch up to this; 0: empty */
+    int64_t budget; /* ops of programs that ranking may time; 0 = as the effort has it */
+    int64_t
+        neighbours; /* beyond it those of neighbours of the best plans; 0 = as the effort has it */
+    unsigned schedules;                 /* bit s: enum dt_pipe_schedule s */
+    int max_microbatch;                 /* divisors of the global batch up to this; 0: empty */
     unsigned recompute[DT_MAX_MODULES]; /* bit r: enum dt_block_recompute r */
     unsigned zero[DT_MAX_MODULES];      /* bit z: level z */
     unsigned guests;                    /* bit m: module m may lie on the GPUs of the LLM */
@@ -69,7 +71,11 @@ struct dt_search_stats {
 };
 struct dt_search_result {
     int n;                 /* best first */
-    struct dt_plan *plans; /* [n], dt_free */
+    struct dt_plan *plans; /* [n] */
+    /* Strategy disttrain at normal effort and above: all plans that have a timeline, of the replicas that ranking looks at, best
+     * first. */
+    int n_timed;
+    struct dt_plan *timed; /* [n_timed] */
     struct dt_search_stats stats;
     struct dt_orch_reorder reorder; /* of plans[0] */
 };
@@ -85,6 +91,9 @@ struct dt_search_input {
     int zero[DT_MAX_MODULES];
     struct dt_search_options opt;
     const struct dt_plan *manual; /* DT_STRATEGY_MANUAL: the plan to cost */
+    /* disttrain: look only near the plans of this result, found in a wider space, and those of a quick search; NULL: look
+     * everywhere. */
+    const struct dt_search_result *near;
 };
 
 /* What a strategy makes of the stated policy: DistTrain and manual plans keep it; Megatron-LM and
@@ -215,9 +224,9 @@ struct dt_orch_decisions {
     int n;
     struct dt_orch_decision d[DT_ORCH_DECISIONS_MAX];
 };
-/* Searches again for each alternative, with a quarter of the default budget. */
+/* Searches again for each alternative, near what that search found. */
 enum dt_status dt_orch_decide(enum dt_plan_strategy strategy, const struct dt_search_input *in,
-                              const struct dt_plan *best, struct dt_error *err,
+                              const struct dt_search_result *found, struct dt_error *err,
                               struct dt_orch_decisions *out);
 
 #endif

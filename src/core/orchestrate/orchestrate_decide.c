@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Ops that the search for one alternative may time: it need not find the best layout of it to a thousandth. */
-enum { BUDGET = DT_SEARCH_BUDGET / 4 };
+/* Ops of neighbours that the search for one alternative may time. */
+enum { NEIGHBOURS = 250000, BUDGET = DT_SEARCH_BUDGET / 4 };
 
 const char *const dt_orch_dimension_names[DT_ORCH_DIMENSION_N + 1] = {
     [DT_ORCH_SCHEDULE] = "schedule",
@@ -27,7 +27,8 @@ const char *const dt_orch_dimension_names[DT_ORCH_DIMENSION_N + 1] = {
 struct asking {
     const struct dt_search_input *in;
     enum dt_plan_strategy strategy;
-    const struct dt_plan *best;
+    const struct dt_search_result *found;
+    const struct dt_plan *best; /* of these */
     struct dt_orch_decisions *out;
     enum dt_orch_dimension dimension;
     int module; /* -1: of the whole plan */
@@ -64,6 +65,23 @@ static void same_layout(const struct asking *a, int value, struct dt_orch_decisi
     }
 }
 
+/* The timeline of the first plan of a result whose microbatches fit, as whole as the chosen plan's, and reordered like it. */
+static enum dt_status whole_s(const struct asking *a, const struct dt_search_input *in,
+                              const struct dt_search_result *r, struct dt_error *err, double *s)
+{
+    enum dt_status st = DT_ERR_INFEASIBLE;
+
+    for (int i = 0; i < r->n && st == DT_ERR_INFEASIBLE; i++) {
+        struct dt_plan p = r->plans[i];
+
+        p.policy.intra_reorder = a->best->policy.intra_reorder;
+        p.policy.inter_reorder = a->best->policy.inter_reorder;
+        if (i == 0 || p.predicted.timeline_s > 0)
+            st = dt_orch_plan_timeline_s(in, &p, 0, err, s, NULL);
+    }
+    return st;
+}
+
 /* The alternative `value`, stated by `own`. */
 static enum dt_status ask(struct asking *a, struct dt_search_input *own, int value,
                           const char *text, struct dt_error *err)
@@ -76,16 +94,20 @@ static enum dt_status ask(struct asking *a, struct dt_search_input *own, int val
     snprintf(d.text, sizeof(d.text), "%s", text);
     same_layout(a, value, &d);
     own->opt.budget = BUDGET;
+    own->opt.neighbours = NEIGHBOURS;
+    own->opt.free_intra = own->opt.free_inter = false;
+    own->near = a->found;
     memset(&why, 0, sizeof(why));
     st = dt_orch_find_plans(a->strategy, own, &why, &r);
-    if (st == DT_OK) {
-        d.seconds = own->opt.rank ? r.plans[0].predicted.timeline_s : r.plans[0].predicted.staged_s;
-        dt_search_result_free(&r);
-    } else if (st == DT_ERR_INFEASIBLE || st == DT_ERR_INPUT) {
+    if (st == DT_OK && own->opt.rank)
+        st = whole_s(a, own, &r, &why, &d.seconds);
+    else if (st == DT_OK)
+        d.seconds = r.plans[0].predicted.staged_s;
+    dt_search_result_free(&r);
+    if (st == DT_ERR_INFEASIBLE || st == DT_ERR_INPUT)
         snprintf(d.why, sizeof(d.why), "%.*s", (int)sizeof(d.why) - 1, why.message);
-    } else {
+    else if (st != DT_OK)
         return dt_error_pass(err, &why);
-    }
     add(a, &d);
     return DT_OK;
 }
@@ -293,10 +315,15 @@ static enum dt_status placements(struct asking *a, struct dt_error *err)
 }
 
 enum dt_status dt_orch_decide(enum dt_plan_strategy strategy, const struct dt_search_input *in,
-                              const struct dt_plan *best, struct dt_error *err,
+                              const struct dt_search_result *found, struct dt_error *err,
                               struct dt_orch_decisions *out)
 {
-    struct asking a = {.in = in, .strategy = strategy, .best = best, .out = out, .module = -1};
+    struct asking a = {.in = in,
+                       .strategy = strategy,
+                       .found = found,
+                       .best = &found->plans[0],
+                       .out = out,
+                       .module = -1};
 
     out->n = 0;
     if (strategy == DT_STRATEGY_MANUAL)

@@ -67,5 +67,6 @@ int64_t dt_orch_budget(const struct dt_search_input *in)
 
 int64_t dt_orch_polish_budget(const struct dt_search_input *in)
 {
-    return dt_orch_effort_of(in)->polish * dt_orch_budget(in);
+    return in->opt.neighbours > 0 ? in->opt.neighbours
+                                  : dt_orch_effort_of(in)->polish * dt_orch_budget(in);
 }

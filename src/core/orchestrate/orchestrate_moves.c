@@ -73,6 +73,68 @@ bool dt_orch_spot_of(const struct dt_orch_moves *w, const struct dt_plan *p,
     return true;
 }
 
+static int off_by(int a, int b)
+{
+    return a > b ? a - b : b - a;
+}
+
+static uint8_t nearest_pipe(const struct dt_orch_space *space, const struct dt_plan *p, int vpp)
+{
+    int best = 0;
+
+    for (int i = 1; i < space->n_pipes; i++) {
+        const struct dt_orch_pipe *a = &space->pipe[i], *b = &space->pipe[best];
+        bool same = a->schedule == p->policy.schedule, before = b->schedule == p->policy.schedule;
+
+        if (same != before ? same : off_by(a->vpp, vpp) < off_by(b->vpp, vpp))
+            best = i;
+    }
+    return (uint8_t)best;
+}
+
+static struct dt_orch_choice nearest_choice(const struct dt_orch_modes *o,
+                                            const struct dt_plan_module *mp)
+{
+    const struct dt_plan_layout *l = &mp->layout;
+    struct dt_orch_choice c = {.pp = (int16_t)l->pp, .dp = l->dp};
+
+    for (int i = 1; i < o->n_lanes; i++) {
+        const struct dt_orch_lane *a = &o->lane[i], *b = &o->lane[c.lane];
+
+        if (off_by(a->tp, l->tp) + off_by(a->cp, l->cp) + off_by(a->ep, l->ep) <
+            off_by(b->tp, l->tp) + off_by(b->cp, l->cp) + off_by(b->ep, l->ep))
+            c.lane = (uint8_t)i;
+    }
+    for (int i = 1; i < o->n_recompute; i++)
+        if (off_by((int)o->recompute[i], (int)mp->recompute) <
+            off_by((int)o->recompute[c.recompute], (int)mp->recompute))
+            c.recompute = (uint8_t)i;
+    for (int i = 1; i < o->n_zero; i++)
+        if (off_by(o->zero[i], mp->zero) < off_by(o->zero[c.zero], mp->zero))
+            c.zero = (uint8_t)i;
+    return c;
+}
+
+void dt_orch_spot_near(const struct dt_orch_moves *w, const struct dt_plan *p,
+                       struct dt_orch_spot *out)
+{
+    const struct dt_orch_space *space = &w->t->space;
+    struct dt_orch_spot s;
+
+    memset(&s, 0, sizeof(s));
+    s.c.pipe = nearest_pipe(space, p, p->modules[w->llm].layout.vpp);
+    for (int i = 1; i < space->n_microbatches; i++)
+        if (off_by(space->microbatch[i], p->policy.microbatch) <
+            off_by(space->microbatch[s.c.microbatch], p->policy.microbatch))
+            s.c.microbatch = (uint8_t)i;
+    for (int m = 0; m < p->n_modules; m++) {
+        s.c.of[m] = nearest_choice(&space->of[m], &p->modules[m]);
+        if (dt_plan_host(p, m) != m && (w->in->opt.guests >> m & 1))
+            s.set |= 1U << m;
+    }
+    *out = s;
+}
+
 /* ---- what the formula says of a spot ---- */
 
 struct passing { /* of a module: a sample through it, and through its slowest stage */

@@ -43,6 +43,10 @@ struct dt_orch_moves {
 /* False where the space does not hold the plan. */
 bool dt_orch_spot_of(const struct dt_orch_moves *w, const struct dt_plan *p,
                      struct dt_orch_spot *out);
+/* The place in the space that is nearest to the plan: what the space does not hold of it is the nearest that it does hold.
+ * Maybe not legal. */
+void dt_orch_spot_near(const struct dt_orch_moves *w, const struct dt_plan *p,
+                       struct dt_orch_spot *out);
 /* The staged formula, as dt_orch_formula() has it of a plan. */
 double dt_orch_spot_formula_s(struct dt_orch_moves *w, const struct dt_orch_spot *s);
 /* Does the space hold it, but for memory? */

@@ -9,6 +9,8 @@
 #include "base/mem.h"
 #include "core/orchestrate/orchestrate_moves.h"
 
+#include <string.h>
+
 #include <math.h>
 
 /* A neighbour is timed where it is expected to take at most so much more than the plan at hand: the formula compares
@@ -33,8 +35,10 @@
 enum {
     SEEDS = 6, /* descents, and where there are few GPUs */
     FEW_SEEDS = 24,
-    TURNS = 4, /* that each gets at least, were all to go on for ever */
+    NEAR_SEEDS = 2, /* near what another search found */
+    TURNS = 4,      /* that each gets at least, were all to go on for ever */
     FEW_GPUS = 16,
+    NEAR = 4, /* plans of another result that are taken over */
 };
 
 struct descent {
@@ -215,11 +219,73 @@ static enum dt_status take_turns(struct polish *w, struct dt_error *err)
     return DT_OK;
 }
 
+/* The best plan of in->near, changed as little as brings it into the space; where it does not fit then, with more
+ * recomputation of the LLM. */
+static enum dt_status nearest(struct polish *w, struct dt_error *err, struct dt_plan *out,
+                              bool *found)
+{
+    struct dt_orch_spot s;
+
+    *found = false;
+    dt_orch_spot_near(&w->moves, &w->moves.in->near->plans[0], &s);
+    if (!dt_orch_spot_is_legal(&w->moves, &s))
+        return DT_OK;
+    for (int n = w->moves.t->space.of[w->moves.llm].n_recompute; s.c.of[w->moves.llm].recompute < n;
+         s.c.of[w->moves.llm].recompute++) {
+        struct dt_error why;
+        double seconds;
+        bool share;
+        enum dt_status st = dt_orch_cand_plan_with(w->moves.t, &s.c, s.set, w->strategy, &why, out);
+
+        if (st == DT_ERR_INFEASIBLE || st == DT_ERR_INPUT)
+            continue;
+        if (st != DT_OK)
+            return dt_error_pass(err, &why);
+        DT_TRY(glance(w, out, 0, err, &seconds, &share));
+        *found = seconds > 0;
+        return DT_OK;
+    }
+    return DT_OK;
+}
+
+/* Adds plans of in->near: those that were timed and are in the space, and the nearest to the best. */
+static enum dt_status add_near(struct polish *w, struct dt_error *err, struct dt_search_result *out)
+{
+    const struct dt_search_result *near = w->moves.in->near;
+    struct dt_orch_spot s;
+    struct dt_plan *all;
+    int n = 0;
+    bool found;
+
+    if (near->n == 0 || near->plans[0].colocated)
+        return DT_OK;
+    all = dt_realloc(out->plans, (size_t)(out->n + NEAR + 1) * sizeof(*all));
+    if (!all)
+        return dt_error_nomem(err, "plans");
+    out->plans = all;
+    for (int i = 0; i < near->n_timed && n < NEAR; i++) {
+        const struct dt_plan *p = &near->timed[i];
+
+        if (!dt_orch_spot_of(&w->moves, p, &s) || (s.set & ~w->moves.in->opt.guests) ||
+            !dt_orch_spot_is_legal(&w->moves, &s) || dt_orch_plan_listed(all, out->n, p))
+            continue;
+        all[out->n++] = *p;
+        n++;
+    }
+    DT_TRY(nearest(w, err, &all[out->n], &found));
+    if (found && !dt_orch_plan_listed(all, out->n, &all[out->n]))
+        out->n++;
+    return dt_orch_sort(all, out->n, err);
+}
+
 static enum dt_status polish(struct polish *w, struct dt_error *err, struct dt_search_result *out)
 {
+    int seeds = w->moves.in->near ? NEAR_SEEDS : w->moves.few ? FEW_SEEDS : SEEDS;
     struct dt_plan *all;
 
-    for (int i = 0; i < out->n && w->n < (w->moves.few ? FEW_SEEDS : SEEDS); i++) {
+    if (w->moves.in->near)
+        DT_TRY(add_near(w, err, out));
+    for (int i = 0; i < out->n && w->n < seeds; i++) {
         double s = out->plans[i].predicted.timeline_s;
 
         if (s > 0 &&
@@ -267,6 +333,21 @@ static enum dt_status descend(struct dt_orch_table *t, const double *cap,
     return st;
 }
 
+/* out->timed, for those who ask why the others are not the best. */
+static enum dt_status keep_timed(struct dt_search_result *out, struct dt_error *err)
+{
+    int n = 0;
+
+    while (n < out->n && out->plans[n].predicted.timeline_s > 0)
+        n++;
+    out->timed = dt_malloc(((size_t)n + 1) * sizeof(*out->timed));
+    if (!out->timed)
+        return dt_error_nomem(err, "plans");
+    memcpy(out->timed, out->plans, (size_t)n * sizeof(*out->timed));
+    out->n_timed = n;
+    return DT_OK;
+}
+
 enum dt_status dt_orch_polish(struct dt_orch_table *t, const double *cap,
                               enum dt_plan_strategy strategy, struct dt_error *err,
                               struct dt_search_result *out)
@@ -274,8 +355,11 @@ enum dt_status dt_orch_polish(struct dt_orch_table *t, const double *cap,
     int k = t->in->opt.k > 0 ? t->in->opt.k : 8;
     enum dt_status st = DT_OK;
 
-    if (t->in->opt.rank && !t->in->opt.uniform && dt_orch_polish_budget(t->in) > 0)
+    if (t->in->opt.rank && !t->in->opt.uniform && dt_orch_polish_budget(t->in) > 0) {
         st = descend(t, cap, strategy, err, out);
+        if (st == DT_OK)
+            st = keep_timed(out, err);
+    }
     out->n = out->n < k ? out->n : k;
     return st;
 }

@@ -70,7 +70,7 @@ static enum dt_status merge(struct dt_orch_table *t, const struct dt_search_resu
     if (!all)
         return dt_error_nomem(err, "plans");
     out->plans = all;
-    for (int i = 0; i < from->n && i < QUICK_PLANS; i++) {
+    for (int i = 0; i < from->n && i < (t->in->near ? 1 : QUICK_PLANS); i++) {
         struct dt_plan p = from->plans[i];
         struct dt_error why;
         bool closer;
@@ -192,10 +192,14 @@ static enum dt_status look(struct dt_orch_table *t, struct dt_error *err,
 {
     struct dt_plan quick = {0};
 
-    DT_TRY(with_and_without_guests(t, err, out));
-    DT_TRY(add_quick(t, err, out, &quick));
+    if (t->in->near)
+        DT_TRY(add_quick(t, err, out, &quick));
+    if (out->n == 0)
+        DT_TRY(with_and_without_guests(t, err, out));
+    if (!t->in->near)
+        DT_TRY(add_quick(t, err, out, &quick));
     DT_TRY(dt_orch_polish(t, NULL, DT_STRATEGY_DISTTRAIN, err, out));
-    return time_finalists(t, &quick, err, out);
+    return t->in->near ? DT_OK : time_finalists(t, &quick, err, out);
 }
 
 static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
