@@ -54,7 +54,10 @@ disttrain_SOURCES = \
 	src/cli/main.c \
 	src/cli/options.c \
 	src/cli/page.h \
-	src/cli/page_work.c \
+	src/cli/page_assumptions.c \
+	src/cli/page_fill.c \
+	src/cli/page_rerun.c \
+	src/cli/page_text.c \
 	src/cli/plan_decisions.c \
 	src/cli/plan_explain.c \
 	src/cli/plan_table.c \

@@ -15,4 +15,17 @@ enum dt_status dt_cli_page_fill(struct dt_report_page_run *r, const struct dt_se
  * are gone, a profile that lacks rows) is said on the page: r->worked.why_not, .why_no_next. */
 enum dt_status dt_cli_page_work_out(struct dt_report_page_run *r, struct dt_error *err);
 
+/* ---- the parts of it ---- */
+
+/* Texts of the page's arena, up to 1 KiB; that memory ran out for one is asked once, at the end: r->no_memory. */
+const char *dt_cli_page_keep(struct dt_report_page_run *r, const char *s);
+const char *dt_cli_page_print(struct dt_report_page_run *r, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+void dt_cli_page_assume(struct dt_report_page_run *r, const struct dt_session *s);
+enum dt_status dt_cli_page_sensitivity(struct dt_report_page_run *r, const struct dt_session *s,
+                                       struct dt_error *err);
+/* The first global batch as its samples come, and as the plan reorders them. */
+enum dt_status dt_cli_page_order(struct dt_report_page_run *r, const struct dt_session *s,
+                                 struct dt_error *err);
+
 #endif

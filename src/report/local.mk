@@ -25,10 +25,10 @@ libdtreport_a_SOURCES = \
 	src/report/page.c \
 	src/report/page.h \
 	src/report/page_head.c \
+	src/report/page_predicted.c \
 	src/report/page_read.c \
 	src/report/page_sweep.c \
 	src/report/page_time.c \
-	src/report/page_work.c \
 	src/report/report.c \
 	src/report/report.h \
 	src/report/run_about.c \

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Fills a page about a run with what is worked out from its job. */
+#include "cli/page.h"
+
+#include "cli/point.h"
+#include "core/cost/memory.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { PARTS_MAX = 15 };
+#define P90 1.2816 /* 90th percentile of a standard normal distribution */
+
+/* ---- memory ---- */
+
+/* What a guest adds on a GPU: all but what stages of one GPU need once. */
+static double guest_bytes(const struct dt_memory *m, bool cpu)
+{
+    return m->total - (cpu ? m->logits_workspace : m->reserve);
+}
+
+static enum dt_status memory(struct dt_report_page_run *r, const struct dt_session *s,
+                             const struct dt_sim_result *res, struct dt_error *err)
+{
+    const struct dt_plan *p = &s->search.plans[0];
+    const struct dt_cluster *c = &s->job->cluster;
+    struct dt_report_worked_out *w = &r->worked;
+    struct dt_work work[DT_MAX_MODULES];
+    int64_t micro[DT_MAX_MODULES];
+    struct dt_run_view_row *rows;
+    struct dt_run_view v;
+    struct dt_memory mem;
+    char name[96];
+    int n, more;
+
+    for (int m = 0; m < p->n_modules; m++)
+        micro[m] = dt_report_largest(c, &res->assignment->m[m], &work[m]);
+    DT_TRY(dt_run_view_of(res->program, s->job->model, &res->timeline, err, &v));
+    enum dt_status st = dt_run_view_rows(&v, err, &rows, &n, &more);
+    if (st == DT_OK)
+        w->stage = DT_ARENA_NEW(&r->arena, struct dt_report_stage, n + 1);
+    r->no_memory |= st == DT_OK && !w->stage;
+    for (int i = 0; st == DT_OK && w->stage && i < n; i++) {
+        const struct dt_run_view_lane *l = &v.lane[rows[i].lane];
+        struct dt_report_stage *out = &w->stage[w->n_stage++];
+        double total;
+
+        dt_memory_stage(p, s->job->model, c, l->module, l->stage, &work[l->module],
+                        micro[l->module], &mem);
+        dt_run_view_row_name(&v, &rows[i], name, sizeof name);
+        *out = (struct dt_report_stage){.name = dt_cli_page_keep(r, name),
+                                        .params = mem.params,
+                                        .grads = mem.grads,
+                                        .optimizer = mem.optimizer,
+                                        .activations = mem.activations,
+                                        .other = mem.logits_workspace + mem.broker + mem.reserve};
+        total = mem.total;
+        for (int g = 0; g < rows[i].n_guests; g++) {
+            const struct dt_run_view_lane *x = &v.lane[rows[i].guest[g]];
+
+            dt_memory_stage(p, s->job->model, c, x->module, x->stage, &work[x->module],
+                            micro[x->module], &mem);
+            out->guests += guest_bytes(&mem, dt_cluster_is_cpu(c));
+        }
+        total += out->guests;
+        w->memory_bytes = total > w->memory_bytes ? total : w->memory_bytes;
+    }
+    w->memory_limit_bytes = dt_memory_limit(c);
+    if (st == DT_OK)
+        dt_free(rows);
+    dt_run_view_free(&v);
+    return st;
+}
+
+/* ---- contributions ---- */
+
+static const char *rests_on(const struct dt_explain_contribution *c)
+{
+    return c->rests >= 0    ? dt_profile_row_kind_names[c->rests]
+           : c->rests == -1 ? "computed"
+                            : "assumed";
+}
+
+static void parts(struct dt_report_page_run *r, const struct dt_session *s,
+                  const struct dt_explanation *e)
+{
+    struct dt_report_worked_out *w = &r->worked;
+    char text[96];
+
+    w->part = DT_ARENA_NEW(&r->arena, struct dt_report_part, PARTS_MAX);
+    r->no_memory |= !w->part;
+    for (int i = 0; w->part && i < e->n && i < PARTS_MAX; i++) {
+        const struct dt_explain_contribution *c = &e->at[i];
+        double seconds = 1e-9 * c->critical_ns;
+
+        dt_explain_contribution_text(c, text, sizeof text);
+        w->part[w->n_part++] = (struct dt_report_part){
+            .what = dt_cli_page_keep(r, text),
+            .module = dt_cli_page_keep(r, s->job->model->modules[c->module].name),
+            .direction = c->direction >= 0 ? dt_cost_direction_names[c->direction] : "–",
+            .rests_on = rests_on(c),
+            .source = dt_cli_page_keep(r, c->source),
+            .s = seconds,
+            .p10_s = seconds * exp(-P90 * c->sigma),
+            .p90_s = seconds * exp(P90 * c->sigma),
+            .share = c->critical_ns / e->makespan_ns};
+    }
+}
+
+/* ---- plans ---- */
+
+static bool same_layouts(const struct dt_plan *a, const struct dt_plan *b)
+{
+    bool same = a->n_modules == b->n_modules && a->policy.schedule == b->policy.schedule &&
+                a->policy.microbatch == b->policy.microbatch;
+
+    for (int m = 0; same && m < a->n_modules; m++) {
+        const struct dt_plan_module *x = &a->modules[m], *y = &b->modules[m];
+
+        same = memcmp(&x->layout, &y->layout, sizeof x->layout) == 0 && x->with == y->with &&
+               x->recompute == y->recompute && x->zero == y->zero;
+    }
+    return same;
+}
+
+static void next(struct dt_report_page_run *r, const struct dt_session *s)
+{
+    struct dt_report_worked_out *w = &r->worked;
+    char text[512], recompute[128], zero[128];
+
+    w->next = DT_ARENA_NEW(&r->arena, struct dt_report_next, s->search.n);
+    r->no_memory |= !w->next;
+    for (int i = 0; w->next && i < s->search.n; i++) {
+        const struct dt_plan *p = &s->search.plans[i];
+
+        dt_cli_plan_text(p, text, sizeof text);
+        w->next[w->n_next++] = (struct dt_report_next){
+            .text = dt_cli_page_keep(r, text),
+            .policy =
+                dt_cli_page_print(r, "%s, microbatch %d, recompute %s, ZeRO %s",
+                                  dt_pipe_schedule_names[p->policy.schedule], p->policy.microbatch,
+                                  dt_plan_recompute_text(p, recompute, sizeof recompute),
+                                  dt_plan_zero_text(p, zero, sizeof zero)),
+            .iteration_s =
+                p->predicted.timeline_s > 0 ? p->predicted.timeline_s : p->predicted.staged_s,
+            .memory_bytes = p->predicted.mem_bytes_max,
+            .gpus = dt_plan_gpus(p),
+            .same = r->has_plan && same_layouts(p, &r->plan)};
+    }
+}
+
+/* ---- all of it ---- */
+
+enum dt_status dt_cli_page_fill(struct dt_report_page_run *r, const struct dt_session *s,
+                                const struct dt_sim_result *res, bool deep, struct dt_error *err)
+{
+    r->cpu = dt_cluster_is_cpu(&s->job->cluster);
+    r->worked.again_s = 1e-9 * (double)res->timeline.makespan_ns;
+    DT_TRY(memory(r, s, res, err));
+    parts(r, s, &res->explanation);
+    dt_cli_page_assume(r, s);
+    if (s->search.plans[0].strategy != DT_STRATEGY_MANUAL)
+        next(r, s);
+    if (deep)
+        DT_TRY(dt_cli_page_order(r, s, err));
+    if (deep)
+        DT_TRY(dt_cli_page_sensitivity(r, s, err));
+    return r->no_memory ? dt_error_nomem(err, "a page") : DT_OK;
+}
+
+static enum dt_status visit_search(void *ctx, const struct dt_session *s,
+                                   const struct dt_sim_result *res, struct dt_error *err)
+{
+    (void)res;
+    (void)err;
+    if (s->search.plans[0].strategy != DT_STRATEGY_MANUAL)
+        next(ctx, s);
+    return DT_OK;
+}
+
+static enum dt_status visit_run(void *ctx, const struct dt_session *s,
+                                const struct dt_sim_result *res, struct dt_error *err)
+{
+    return dt_cli_page_fill(ctx, s, res, true, err);
+}
+
+static enum dt_status evaluate(struct dt_points *points, dt_point_visit_fn *visit,
+                               struct dt_report_page_run *r, const char **why, struct dt_error *err)
+{
+    const struct dt_point_request q = {.visit = visit, .ctx = r};
+    char text[1024];
+    struct dt_point p;
+
+    DT_TRY(dt_point_eval(points, &q, err, &p));
+    if (!p.feasible) {
+        dt_error_format(&p.error, text, sizeof text);
+        *why = dt_cli_page_keep(r, text);
+    }
+    dt_point_free(&p);
+    return DT_OK;
+}
+
+static enum dt_status work_out(struct dt_report_page_run *r, struct dt_points *points,
+                               struct dt_error *err)
+{
+    struct dt_report_worked_out *w = &r->worked;
+
+    DT_TRY(evaluate(points, visit_search, r, &w->why_no_next, err));
+    if (w->n_next == 0 && !w->why_no_next)
+        w->why_no_next =
+            "The job states its plan: there was no search, and there are no other plans.";
+    DT_TRY(dt_points_keep_plan(points, &r->plan, err));
+    return evaluate(points, visit_run, r, &w->why_not, err);
+}
+
+enum dt_status dt_cli_page_work_out(struct dt_report_page_run *r, struct dt_error *err)
+{
+    struct dt_points *points;
+    struct dt_error why = {0};
+    char text[1024];
+    enum dt_status st;
+
+    if (!r->job_json || !r->has_plan) {
+        r->worked.why_not = "the run keeps no job, or no plan.";
+        return DT_OK;
+    }
+    st = dt_points_open_text(r->job, r->job_json, &why, &points);
+    if (st == DT_OK) {
+        st = work_out(r, points, &why);
+        dt_points_close(points);
+    }
+    if (st == DT_OK && r->no_memory)
+        st = dt_error_nomem(&why, "a page");
+    if (st == DT_ERR_NOMEM) {
+        if (err)
+            *err = why;
+        return st;
+    }
+    if (st != DT_OK) {
+        dt_error_format(&why, text, sizeof text);
+        r->worked.why_not = dt_cli_page_keep(r, text);
+    }
+    return DT_OK;
+}
