@@ -94,7 +94,11 @@ expect 2 'unknown key "xyzzy" in an LLM module; its keys are name, kind, ' "$DIS
 expect 0 '^model.UNET.res_blocks  *integer, 1 to 16  *2 ' "$DISTTRAIN" keys model.generator.res_blocks
 expect 0 '^plan.MODULE.tp  *integer, 1 to ' "$DISTTRAIN" keys plan.llm.tp
 expect 0 '^plan.MODULE.tp  ' "$DISTTRAIN" keys plan.llm
-expect 2 'unknown key "plan.llm.tpp"' "$DISTTRAIN" keys plan.llm.tpp
+expect 2 'unknown key "plan.llm.tpp"; did you mean "plan.llm.tp"' "$DISTTRAIN" keys plan.llm.tpp
+expect 2 'unknown key "clustre.nodes"; did you mean "cluster.nodes"' "$DISTTRAIN" keys clustre.nodes
+expect 2 'unknown key "nodes"; did you mean "cluster.nodes"' "$DISTTRAIN" keys nodes
+expect 2 'unknown key "model.llm.rope.thata"; did you mean "model.llm.rope.theta"' "$DISTTRAIN" keys model.llm.rope.thata
+expect 2 'unknown key "seed" (see' "$DISTTRAIN" keys seed # of the samples or of the simulation
 expect 2 'unknown key "train.shedule"; did you mean "train.schedule"' "$DISTTRAIN" keys train.shedule
 
 # ---- every schedule and every strategy does something, and says its name ----

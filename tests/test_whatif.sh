@@ -126,7 +126,8 @@ check "a range of GPUs is one of whole nodes" '[ "$(column cluster.gpus whole.cs
 expect 2 "no multiple of the 8 GPUs of a node is from 9 to 15" "$DISTTRAIN" whatif $job --gpus 9..15 --no-runs
 expect 0 "3 points over cluster.nodes" "$DISTTRAIN" whatif $job 'cluster={preset: a800-96, nodes: 3}' --gpus 20..40 --no-runs
 expect 0 "no such preset\|no profile\|nosuch" "$DISTTRAIN" whatif $job --vary profile=a800,nosuch --no-runs
-expect 2 "has no key \"cluster.nods\"" "$DISTTRAIN" whatif $job --vary cluster.nods=1,2
+expect 2 'no key "cluster.nods"; did you mean "cluster.nodes"' "$DISTTRAIN" whatif $job --vary cluster.nods=1,2
+expect 2 'no key "xyzzy" (see .disttrain keys.)' "$DISTTRAIN" whatif $job --vary xyzzy=1,2
 expect 2 "both stated and varied" "$DISTTRAIN" whatif $job cluster.nodes=3 --vary cluster.nodes=1,2
 expect 2 "varies twice" "$DISTTRAIN" whatif $job --gpus 8 --vary cluster.nodes=1,2
 expect 2 "varies twice" "$DISTTRAIN" whatif $job --vary cluster.nodes=3 --vary cluster.nodes=1,2

@@ -230,6 +230,65 @@ const struct dt_key *dt_keys_at(const struct dt_key *keys, const char *path)
     return NULL;
 }
 
+/* `path` with its part at `from`, or one behind it, replaced by a name of `keys` that is near. */
+static bool set_right(const struct dt_key *all, const struct dt_key *keys, const char *path,
+                      size_t from, char *buf, size_t size)
+{
+    const char *names[KEYS_MAX + 1], *near;
+    char part[PATH_SIZE];
+    size_t n = strcspn(path + from, ".");
+    int count = 0;
+
+    snprintf(part, sizeof(part), "%.*s", (int)n, path + from);
+    for (const struct dt_key *k = keys; k && k->name && count < KEYS_MAX; k++) {
+        bool here = k->any || strcmp(k->name, part) == 0;
+
+        if (here && path[from + n] && set_right(all, k->keys, path, from + n + 1, buf, size))
+            return true;
+        if (!k->any)
+            names[count++] = k->name;
+    }
+    names[count] = NULL;
+    near = dt_suggest(part, names);
+    if (!near)
+        return false;
+    snprintf(buf, size, "%.*s%s%s", (int)from, path, near, path + from + n);
+    return dt_keys_at(all, buf) != NULL;
+}
+
+struct ending {
+    const char *with;
+    int n;
+    char path[PATH_SIZE];
+};
+
+static void ends(void *ctx, const char *path, const struct dt_key *key, const void *defaults)
+{
+    struct ending *e = ctx;
+    size_t n = strlen(path), m = strlen(e->with);
+
+    (void)key;
+    (void)defaults;
+    if (n > m && path[n - m - 1] == '.' && strcmp(path + n - m, e->with) == 0 &&
+        !dt_keys_open(path) && e->n++ == 0)
+        snprintf(e->path, sizeof(e->path), "%s", path);
+}
+
+const char *dt_keys_suggest(const struct dt_key *keys, const char *path, char *buf, size_t size)
+{
+    struct ending end = {.with = path};
+
+    if (strlen(path) >= PATH_SIZE)
+        return NULL;
+    if (set_right(keys, keys, path, 0, buf, size))
+        return buf;
+    dt_keys_walk(keys, NULL, ends, &end);
+    if (end.n != 1)
+        return NULL;
+    snprintf(buf, size, "%s", end.path);
+    return buf;
+}
+
 bool dt_keys_open(const char *path)
 {
     while (*path && !isupper((unsigned char)*path))

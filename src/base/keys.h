@@ -73,6 +73,9 @@ typedef void dt_key_fn(void *ctx, const char *path, const struct dt_key *key, co
 void dt_keys_walk(const struct dt_key *keys, const void *defaults, dt_key_fn *fn, void *ctx);
 /* The row at a path, or NULL; any name goes for one in capitals. */
 const struct dt_key *dt_keys_at(const struct dt_key *keys, const char *path);
+/* The row's path that is probably meant by one that leads to none, into buf: its first part that is no name set right, or
+ * ("nodes") the only row that ends so.  Returns buf, or NULL where nothing is near. */
+const char *dt_keys_suggest(const struct dt_key *keys, const char *path, char *buf, size_t size);
 /* Is `path`, as the walk has it, what is asked for or inside it. */
 bool dt_keys_inside(const char *path, const char *asked);
 /* Does the path, as the walk has it, lead through a name in capitals. */

@@ -10,15 +10,12 @@
 
 #include <string.h>
 
-enum { TEXT = 512, KEYS_MAX = 512 };
+enum { TEXT = 512 };
 
 struct listing {
     const struct dt_cli *cli;
     struct dt_cli_rows rows;
     struct dt_json json;
-    const char *all[KEYS_MAX + 1]; /* every path, for suggestions */
-    char paths[KEYS_MAX][64];
-    int n;
 };
 
 /* Is it asked for: itself, or a map that it is in; without arguments all are. */
@@ -30,27 +27,15 @@ static bool asked(const struct dt_cli *cli, const char *path)
     return cli->n_args == 0;
 }
 
-static void collect(void *ctx, const char *path, const struct dt_key *key, const void *defaults)
+static enum dt_status check(const struct dt_cli *cli, struct dt_error *err)
 {
-    struct listing *l = ctx;
-
-    (void)key;
-    (void)defaults;
-    if (l->n == KEYS_MAX)
-        return;
-    snprintf(l->paths[l->n], sizeof(l->paths[l->n]), "%s", path);
-    l->all[l->n] = l->paths[l->n];
-    l->all[++l->n] = NULL;
-}
-
-static enum dt_status check(const struct listing *l, struct dt_error *err)
-{
-    for (int i = 0; i < l->cli->n_args; i++) {
-        const char *path = l->cli->args[i], *near;
+    for (int i = 0; i < cli->n_args; i++) {
+        const char *path = cli->args[i], *near;
+        char text[TEXT];
 
         if (dt_keys_at(dt_job_keys, path))
             continue;
-        near = dt_suggest(path, l->all);
+        near = dt_keys_suggest(dt_job_keys, path, text, sizeof(text));
         return dt_error_set(err, DT_ERR_USAGE, "unknown key \"%.100s\"%s%s%s", path,
                             near ? "; did you mean \"" : " (see 'disttrain keys')",
                             near ? near : "", near ? "\"?" : "");
@@ -118,8 +103,7 @@ static enum dt_status print_json(struct listing *l, const struct dt_job *default
 
 static enum dt_status list(struct listing *l, const struct dt_job *defaults, struct dt_error *err)
 {
-    dt_keys_walk(dt_job_keys, defaults, collect, l);
-    DT_TRY(check(l, err));
+    DT_TRY(check(l->cli, err));
     if (l->cli->json)
         return print_json(l, defaults, err);
     dt_cli_rows_table(&l->rows);
@@ -132,16 +116,14 @@ static enum dt_status list(struct listing *l, const struct dt_job *defaults, str
 static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 {
     struct dt_job *defaults = dt_calloc(1, sizeof(*defaults));
-    struct listing *l = dt_calloc(1, sizeof(*l));
-    enum dt_status st = defaults && l ? DT_OK : dt_error_nomem(err, "the list of keys");
+    struct listing l = {.cli = cli};
+    enum dt_status st;
 
-    if (st == DT_OK) {
-        dt_job_defaults(defaults);
-        l->cli = cli;
-        st = list(l, defaults, err);
-    }
+    if (!defaults)
+        return dt_error_nomem(err, "the list of keys");
+    dt_job_defaults(defaults);
+    st = list(&l, defaults, err);
     dt_free(defaults);
-    dt_free(l);
     return st;
 }
 

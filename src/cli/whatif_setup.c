@@ -45,10 +45,15 @@ static enum dt_status read_goal(const struct dt_cli *cli, struct dt_whatif_goal 
 static enum dt_status check_key(const struct dt_whatif *w, const char *key, struct dt_error *err)
 {
     size_t n = strlen(key);
+    char text[256];
+    const char *near;
 
-    if (!dt_keys_at(dt_job_keys, key))
-        return dt_error_set(err, DT_ERR_USAGE,
-                            "--vary: a job has no key \"%s\" (see 'disttrain keys')", key);
+    if (!dt_keys_at(dt_job_keys, key)) {
+        near = dt_keys_suggest(dt_job_keys, key, text, sizeof text);
+        return dt_error_set(err, DT_ERR_USAGE, "--vary: a job has no key \"%s\"%s%s%s", key,
+                            near ? "; did you mean \"" : " (see 'disttrain keys')",
+                            near ? near : "", near ? "\"?" : "");
+    }
     for (int a = 0; a < w->n_axes; a++)
         if (strcmp(w->axis[a].key, key) == 0)
             return dt_error_set(err, DT_ERR_USAGE, "\"%s\" varies twice", key);
