@@ -75,7 +75,8 @@ void dt_cli_compared_rows(const struct dt_cli_compared *c, dt_cli_compared_fn *f
 
 /* ---- for people ---- */
 
-/* The units that values are printed in: of a row the largest that its largest value reaches. */
+/* The units that values are printed in: of a row the largest that its largest value reaches.  Names of times end in "_s",
+ * and so these are always seconds. */
 static const struct {
     const char *unit, *shown;
     double is;
@@ -83,8 +84,7 @@ static const struct {
     {"share", "%", 0.01},        {"bytes", "MiB", 1048576},  {"bytes", "GiB", 1073741824},
     {"flop", "MFLOP", 1e6},      {"flop", "GFLOP", 1e9},     {"flop", "TFLOP", 1e12},
     {"flop", "PFLOP", 1e15},     {"flop/s", "MFLOP/s", 1e6}, {"flop/s", "GFLOP/s", 1e9},
-    {"flop/s", "TFLOP/s", 1e12}, {"s", "ms", 1e-3},          {"s", "s", 1},
-    {"GPU s", "GPU ms", 1e-3},   {"GPU s", "GPU s", 1},      {"1/s", "per s", 1},
+    {"flop/s", "TFLOP/s", 1e12}, {"1/s", "per s", 1},
 };
 enum { SHOWN_N = sizeof(shown) / sizeof(shown[0]) };
 
@@ -106,7 +106,7 @@ static double unit_of_row(const struct dt_cli_compared *c, const struct dt_cli_c
     return is;
 }
 
-/* Numbers of a column differ in size by many orders: six digits of each. */
+/* Numbers of a column differ in size by many orders: about six digits of each. */
 static void number_text(double v, char *buf, size_t size)
 {
     if (isnan(v))
@@ -120,7 +120,8 @@ static void number_text(double v, char *buf, size_t size)
                  fabs(v) >= 1e5    ? 0
                  : fabs(v) >= 1000 ? 1
                  : fabs(v) >= 10   ? 2
-                                   : 4,
+                 : fabs(v) >= 0.1  ? 4
+                                   : 6,
                  v);
 }
 
