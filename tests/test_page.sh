@@ -36,6 +36,23 @@ check "the rest of computation is the JSON's bubbles" \
 more=$(grep '<th scope="row">time of matrix products</th>' nano.html | grep -o 'data value="[^"]*" data-key="input-[0-9]*-more"' | sed 's/data value="\([^"]*\)".*/\1/')
 check "longer products take longer" "awk 'BEGIN { x = \"$more\"; exit !(x != \"\" && x > 0.01 && x < 0.101) }'"
 
+# a sensitivity is what simulating the same plan with the other value gives, contention of links and all
+expect 0 "" "$DISTTRAIN" plan mllm-15b-96 -o 15b.plan.json
+expect 0 "" "$DISTTRAIN" simulate --runs 15b.db --json mllm-15b-96 -p 15b.plan.json cluster.nic_latency=30us
+expect 0 "" "$DISTTRAIN" report --runs 15b.db last -o 15b.html
+nic=$(grep '<th scope="row">bandwidth of a NIC</th>' 15b.html | grep -o 'data value="[^"]*" data-key="input-[0-9]*-less"' | sed 's/data value="\([^"]*\)".*/\1/')
+expect 0 "" "$DISTTRAIN" simulate --no-runs --json mllm-15b-96 -p 15b.plan.json cluster.nic_latency=30us 'cluster.nic_bandwidth=22.5 GB/s'
+check "a slower NIC as simulated" "awk -v a='$(value iteration_s 15b.html)' -v b='$(member iteration_s out)' 'BEGIN { d = a * (1 + $nic) / b - 1; exit !(d * d < 1e-16) }'"
+check "and that is not nothing" "awk 'BEGIN { exit !($nic > 0.0001) }'"
+
+# sources of a cluster's numbers are what its file says of each
+source_of() { grep "<th scope=\"row\">$1</th>" "$2" | sed 's/<[^>]*>/|/g'; }
+check "a source of two lines" 'source_of "link inside a node, of a device and direction" 15b.html |
+    grep -q "160 GB/s.*8 NVLink3 links.*per link and direction on SM80 (NCCL src/graph tables, published) (clusters/a800-1296.yaml:15)"'
+check "of the line above" 'source_of "of it usable" 15b.html | grep -q "94 %.*23.5 of 25 GB/s that SimAI uses.*(clusters/a800-1296.yaml:"'
+check "a comment is about all keys behind it" 'source_of "memory of a device" 15b.html | grep -q "A800 datasheet figures"'
+check "what the job states" 'source_of "latency between nodes" 15b.html | grep -q "30 us.*stated by the job"'
+
 # nothing from outside; the policy would not let it
 check "no other file is named" '! grep -oE "(src|href)=|url\(|@import|https?://[^\" ]*" nano.html | grep -v "^http://www.w3.org/"'
 check "the page's policy lets nothing in" "grep -q \"default-src 'none'\" nano.html"

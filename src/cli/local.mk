@@ -57,6 +57,7 @@ disttrain_SOURCES = \
 	src/cli/page_assumptions.c \
 	src/cli/page_fill.c \
 	src/cli/page_rerun.c \
+	src/cli/page_sources.c \
 	src/cli/page_text.c \
 	src/cli/plan_decisions.c \
 	src/cli/plan_explain.c \

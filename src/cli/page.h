@@ -21,6 +21,9 @@ enum dt_status dt_cli_page_work_out(struct dt_report_page_run *r, struct dt_erro
 const char *dt_cli_page_keep(struct dt_report_page_run *r, const char *s);
 const char *dt_cli_page_print(struct dt_report_page_run *r, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+/* Where the job's value of this key of the cluster comes from, with what the file of a preset says of it. */
+const char *dt_cli_page_cluster_source(struct dt_report_page_run *r, const struct dt_job *job,
+                                       const char *key);
 void dt_cli_page_assume(struct dt_report_page_run *r, const struct dt_session *s);
 enum dt_status dt_cli_page_sensitivity(struct dt_report_page_run *r, const struct dt_session *s,
                                        struct dt_error *err);

@@ -34,30 +34,32 @@ static const struct change changes[] = {
 };
 enum { CHANGES = sizeof changes / sizeof changes[0] };
 
-static enum dt_status timeline_with(const struct dt_session *s, const struct change *x,
-                                    double factor, struct dt_error *err, double *seconds)
+/* As the job is simulated, contention and all. */
+static enum dt_status time_with(const struct dt_session *s, const struct change *x, double factor,
+                                struct dt_error *err, double *seconds)
 {
+    struct dt_job *job = dt_malloc(sizeof *job); /* with what it points to still the session's */
     struct dt_cost_options opt = *dt_cost_opts(s->cost);
-    struct dt_cluster c = s->job->cluster;
-    struct dt_search_input in;
-    struct dt_cost *cost;
+    struct dt_cost *cost = NULL;
     enum dt_status st;
 
-    if (x && x->family == DT_ERRF_HOST)
+    if (!job)
+        return dt_error_nomem(err, "a page");
+    *job = *s->job;
+    if (x->family == DT_ERRF_HOST)
         opt.dispatch_ns *= factor;
-    else if (x && x->family >= 0)
+    else if (x->family >= 0)
         for (int f = 0; f < DT_KOP_FAMILY_N; f++)
             opt.scale[f] = dt_report_error_family_of(f) == (enum dt_report_error_family)x->family
                                ? factor * (opt.scale[f] > 0 ? opt.scale[f] : 1)
                                : opt.scale[f];
-    else if (x)
-        *(double *)((char *)&c + x->offset) *= factor;
-    DT_TRY(dt_cost_new(s->job->model, &c, s->job->profile, &opt, err, &cost));
-    dt_session_search_input(s, &in);
-    in.cluster = &c;
-    in.cost = cost;
-    st = dt_orch_plan_timeline_s(&in, &s->search.plans[0], 0, err, seconds, NULL);
+    else
+        *(double *)((char *)&job->cluster + x->offset) *= factor;
+    st = dt_cost_new(job->model, &job->cluster, job->profile, &opt, err, &cost);
+    if (st == DT_OK)
+        st = dt_sim_first_s(job, &s->search.plans[0], cost, err, seconds);
     dt_cost_free(cost);
+    dt_free(job);
     return st;
 }
 
@@ -99,7 +101,6 @@ enum dt_status dt_cli_page_sensitivity(struct dt_report_page_run *r, const struc
     w->input = DT_ARENA_NEW(&r->arena, struct dt_report_input, CHANGES);
     if (!w->input)
         return dt_error_nomem(err, "a page");
-    DT_TRY(timeline_with(s, NULL, 1, err, &w->base_s));
     for (int i = 0; i < CHANGES; i++) {
         const struct change *x = &changes[i];
         double less, more;
@@ -107,10 +108,10 @@ enum dt_status dt_cli_page_sensitivity(struct dt_report_page_run *r, const struc
         dt_cli_progress("sensitivity", i, CHANGES);
         if (!stated(s, x))
             continue;
-        DT_TRY(timeline_with(s, x, 0.9, err, &less));
-        DT_TRY(timeline_with(s, x, 1.1, err, &more));
+        DT_TRY(time_with(s, x, 0.9, err, &less));
+        DT_TRY(time_with(s, x, 1.1, err, &more));
         w->input[w->n_input++] = (struct dt_report_input){
-            x->name, value_of(r, s, x), less / w->base_s - 1, more / w->base_s - 1};
+            x->name, value_of(r, s, x), less / w->again_s - 1, more / w->again_s - 1};
     }
     dt_cli_progress_end();
     qsort(w->input, (size_t)w->n_input, sizeof *w->input, by_effect);
@@ -162,25 +163,16 @@ static enum dt_status compiled(const struct dt_session *s, const struct dt_plan 
                                struct uneven *out)
 {
     const struct dt_job *j = s->job;
-    struct dt_timeline_topo topo = {0};
-    struct dt_timeline t = {0};
-    struct dt_durations d = {0};
+    struct dt_durations d;
     struct dt_program *p;
     enum dt_status st;
 
     DT_TRY(dt_sched_compile(plan, j->model, &j->cluster, a, s->cost, err, &p));
     st = dt_durations_compute(p, j->model, &j->cluster, s->cost, false, err, &d);
-    if (st == DT_OK)
-        st = dt_timeline_topo_build(p, err, &topo);
-    if (st == DT_OK)
-        st = dt_timeline_eval(p, &topo, d.ns, err, &t);
     if (st == DT_OK) {
         measure(p, &d, plan->n_modules, out);
-        out->iteration_s = 1e-9 * (double)t.makespan_ns;
+        dt_durations_free(&d);
     }
-    dt_timeline_topo_free(&topo);
-    dt_timeline_free(&t);
-    dt_durations_free(&d);
     dt_program_free(p);
     return st;
 }
@@ -202,6 +194,8 @@ static enum dt_status ordered(const struct dt_session *s, bool intra, bool inter
         st = compiled(s, plan, a, err, out);
         dt_assign_free(a);
     }
+    if (st == DT_OK)
+        st = dt_sim_first_s(s->job, plan, s->cost, err, &out->iteration_s);
     dt_free(plan);
     return st;
 }

@@ -82,8 +82,7 @@ struct dt_report_worked_out {
     struct dt_report_assumption *assumption;
     int n_next, n_input, n_stage, n_part, n_order, n_assumption;
     double
-        base_s; /* the iteration that inputs are compared with: this plan, without contention of links */
-    double again_s; /* the same run simulated anew when the page was made; NaN = it was not */
+        again_s; /* the first iteration simulated anew when the page was made; NaN = it was not */
     double memory_limit_bytes, memory_bytes;
     double order_before_s,
         order_after_s;       /* iterations of the first batch, as it comes and as it is reordered */

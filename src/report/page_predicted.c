@@ -219,7 +219,7 @@ enum dt_status dt_report_page_order(struct dt_text *t, const struct dt_report_pa
                  "waited for. Reordering of "
                  "samples: %s. The first global batch takes %s as its samples come and %s as they "
                  "are reordered "
-                 "(%+.2f %%; predicted, without contention of links).",
+                 "(%+.2f %%; predicted).",
                  w->order_name, dt_report_page_seconds(w->order_before_s, before, sizeof before),
                  dt_report_page_seconds(w->order_after_s, after, sizeof after),
                  100 * (w->order_after_s / w->order_before_s - 1));
@@ -340,9 +340,9 @@ enum dt_status dt_report_page_inputs(struct dt_text *t, const struct dt_report_p
 
     dt_html_raw(t, "<h2>Sensitivity</h2>\n");
     st = chart(t, &c, id,
-               "Each input alone, the plan and the order of samples kept: a longer time of "
+               "Each input alone, the plan kept: a longer time of "
                "kernels, a faster "
-               "link. Predicted on the first global batch, without contention of links.",
+               "link. Simulated on the first global batch.",
                err);
     bars_free(&b);
     if (st == DT_OK)

@@ -352,6 +352,25 @@ enum dt_status dt_sim_run(const struct dt_job *job, const struct dt_plan *plan,
     return dt_report_suspect(job, st, err);
 }
 
+enum dt_status dt_sim_first_s(const struct dt_job *job, const struct dt_plan *plan,
+                              struct dt_cost *cost, struct dt_error *err, double *seconds)
+{
+    struct sim s = {.job = job, .plan = plan, .cost = cost};
+    struct batch first;
+    enum dt_status st = sim_open(&s, err);
+
+    if (st == DT_OK)
+        st = batch_open(&s, 0, err, &first);
+    if (st == DT_OK) {
+        st = run(&s, &first, 0, &s.timeline, err);
+        batch_close(&first);
+    }
+    if (st == DT_OK)
+        *seconds = 1e-9 * (double)s.timeline.makespan_ns;
+    sim_close(&s);
+    return st;
+}
+
 void dt_sim_result_free(struct dt_sim_result *r)
 {
     struct batch b = {r->assignment, r->program, r->durations};

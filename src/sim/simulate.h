@@ -31,6 +31,9 @@ typedef void dt_sim_progress_fn(void *ctx, int done, int total);
 enum dt_status dt_sim_run(const struct dt_job *job, const struct dt_plan *plan,
                           struct dt_cost *cost, dt_sim_progress_fn *progress, void *ctx,
                           struct dt_error *err, struct dt_sim_result *out);
+/* Only the time of the first iteration: that of dt_sim_run's timeline. */
+enum dt_status dt_sim_first_s(const struct dt_job *job, const struct dt_plan *plan,
+                              struct dt_cost *cost, struct dt_error *err, double *seconds);
 void dt_sim_result_free(struct dt_sim_result *r);
 
 #endif
