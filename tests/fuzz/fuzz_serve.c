@@ -21,20 +21,32 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
     } while (0)
 #define TOKEN "0123456789abcdef0123456789abcdef"
 
-/* The names of keys that name files; written down here once more. */
-static bool opens(const char *key)
+/* The names of keys that name files, each where it does ("" = at the root); written down here once more. */
+static bool opens(const char *section, const char *key)
 {
-    static const char *const names[] = {"hf",        "config",  "csv",       "data",
-                                        "eval_data", "dir",     "tokenizer", "init_from",
-                                        "plan",      "log_dir", "modules"};
+    static const char *const names[][2] = {
+        {"model", "hf"},      {"model", "config"}, {"model", "modules"}, {"samples", "csv"},
+        {"run", "data"},      {"run", "dir"},      {"run", "tokenizer"}, {"run", "eval_data"},
+        {"run", "init_from"}, {"run", "log_dir"},  {"", "plan"},
+    };
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (strcmp(names[i], key) == 0)
+        if (strcmp(names[i][0], section) == 0 && strcmp(names[i][1], key) == 0)
             return true;
     return false;
 }
 
-static void names_no_file(struct dt_node n, const char *key)
+/* A shipped one by a plain name, or a file. */
+static bool names_preset(const char *section, const char *key)
+{
+    const char *what = strcmp(key, "preset") == 0 ? section : section[0] ? "" : key;
+
+    return strcmp(what, "model") == 0 || strcmp(what, "cluster") == 0 ||
+           strcmp(what, "samples") == 0 || strcmp(what, "profile") == 0;
+}
+
+/* `section`: the key at the root that it is in, "" of the root's own. */
+static void names_no_file(struct dt_node n, const char *section, const char *key)
 {
     if (dt_node_is_map(n))
         for (size_t i = 0; i < dt_map_size(n); i++) {
@@ -42,15 +54,14 @@ static void names_no_file(struct dt_node n, const char *key)
             const char *name;
 
             dt_map_at(n, i, &name, &child);
-            names_no_file(child, name);
+            names_no_file(child, section[0] ? section : key, name);
         }
     for (size_t i = 0; dt_node_is_seq(n) && i < dt_seq_size(n); i++)
-        names_no_file(dt_seq_at(n, i), key);
+        names_no_file(dt_seq_at(n, i), section, key);
     if (!dt_node_is_scalar(n) || dt_node_is_null(n))
         return;
-    REQUIRE(!opens(key));
-    if (strcmp(key, "preset") == 0 || strcmp(key, "model") == 0 || strcmp(key, "cluster") == 0 ||
-        strcmp(key, "samples") == 0 || strcmp(key, "profile") == 0)
+    REQUIRE(!opens(section, key));
+    if (names_preset(section, key))
         REQUIRE(!strpbrk(dt_node_text(n), "/.~"));
 }
 
@@ -66,7 +77,7 @@ static void check_override(const char *override)
     /* as the job would get it */
     REQUIRE(dt_doc_parse("x", "{}", 2, &err, &doc) == DT_OK);
     if (dt_doc_override(doc, override, &err) == DT_OK)
-        names_no_file(dt_doc_root(doc), "");
+        names_no_file(dt_doc_root(doc), "", "");
     dt_doc_free(doc);
 }
 
