@@ -275,6 +275,9 @@ START_TEST(guests_are_on_their_hosts_row)
     char text[128], *svg, *chars;
     int n, more;
 
+    ck_assert_int_eq(v.n_modules, 2);
+    ck_assert_int_eq(v.module[0].host, 0);
+    ck_assert_int_eq(v.module[1].host, 0);
     dt_assert_ok(dt_run_view_rows(&v, &err, &rows, &n, &more), err);
     ck_assert_int_eq(n, 2);
     ck_assert_int_eq(more, 0);

@@ -142,12 +142,14 @@ enum dt_status dt_run_view_seat(struct dt_run_view *v, struct dt_error *err)
     }
     mark_shared(v, r, shared);
     dt_free(r);
-    for (int n = 0; n < v->n_modules; n++) { /* each host takes those that it meets */
+    for (;;) { /* each host takes those that it meets */
         int most = -1;
 
         for (int m = 0; m < v->n_modules; m++)
             if (!seated[m] && (most < 0 || comes_first(&v->module[m], &v->module[most])))
                 most = m;
+        if (most < 0)
+            return DT_OK;
         seated[most] = true;
         v->module[most].host = most;
         for (int m = 0; m < v->n_modules; m++)
@@ -156,7 +158,6 @@ enum dt_status dt_run_view_seat(struct dt_run_view *v, struct dt_error *err)
                 v->module[m].host = most;
             }
     }
-    return DT_OK;
 }
 
 /* ---- rows ---- */
