@@ -14,6 +14,7 @@
 #include "plan_modes.h"
 #include "test_util.h"
 
+#include <pthread.h>
 #include <stdio.h>
 
 enum { EF_SEQS_MAX = 32, EF_SEQ_LEN = 48, EF_SIDE = 8 };
@@ -23,6 +24,9 @@ struct exec_fixture {
     struct dt_model *model;
     struct dt_cluster cluster;
     struct dt_device *dev;
+    bool shared; /* with others, who close it */
+    pthread_barrier_t
+        *together; /* before anything is freed, all of those who share it have come to an end */
     struct dt_plan plan;
     struct dt_diffusion diffusion;
     struct dt_sequence *seqs[EF_SEQS_MAX];
@@ -335,6 +339,8 @@ static inline struct dt_exec_result ef_step(struct exec_fixture *f, int64_t step
 
 static inline void ef_close(struct exec_fixture *f)
 {
+    if (f->x && f->together)
+        pthread_barrier_wait(f->together);
     dt_exec_free(f->x);
     f->x = NULL;
 }
@@ -349,7 +355,8 @@ static inline void ef_free(struct exec_fixture *f)
     dt_cost_free(f->cost);
     dt_model_free(f->model);
     dt_doc_free(f->doc);
-    f->dev->close(f->dev);
+    if (!f->shared)
+        f->dev->close(f->dev);
 }
 
 #endif

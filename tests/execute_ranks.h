@@ -44,6 +44,10 @@ struct world {
     struct exec_fixture *one; /* what it is compared with; owns the layout of `grads` */
     float *grads[MODULES];    /* of step 1, as one stage holds them */
     pthread_mutex_t lock;
+    bool own_devices;                     /* whatever the environment asks for */
+    struct dt_device *device;             /* of all ranks; NULL: each has its own */
+    pthread_barrier_t together;           /* of those who share it */
+    struct dt_transport *data[RANKS_MAX]; /* between devices; NULL: staged over messages */
 };
 struct curve {
     struct dt_exec_result r[STEPS_MAX];
@@ -58,15 +62,21 @@ struct rank {
 
 /* execute_ranks_life.c */
 void open_case(struct exec_fixture *f, const struct ranks_case *c);
+/* The case of a rank, and its transports. */
+void open_rank(struct exec_fixture *f, struct rank *r);
 /* All steps; gradients of the first go to the world; then check_whole. */
 void walk(struct rank *r, struct exec_fixture *f);
 void *run_rank(void *rank);
 /* One process, everything on one device; its gradients of step 1. */
 void run_alone(struct exec_fixture *f, const struct ranks_case *c, int steps, struct curve *out,
                float *grads[MODULES]);
-/* Ranks that are threads. */
+/* Ranks that are threads.  With DT_TEST_ON_QUEUE=1 and the fake device, all of them share one device, in whose
+ * memory they exchange what they do (unless the world says otherwise). */
 void run_ranks(struct world *w, struct rank *ranks, void *(*life)(void *));
 int ranks_of(const struct ranks_case *c);
+/* One device for all ranks of the world, that has gates, and what they exchange put on its queues. */
+void share_device(struct world *w);
+void unshare_device(struct world *w);
 
 /* execute_ranks_bf16.c: can this machine train in bf16? */
 bool bf16_here(void);

@@ -106,8 +106,7 @@ static void *train_in_bf16(void *arg)
 
     ck_assert_ptr_nonnull(f);
     *o = (struct outcome){0};
-    open_case(f, r->w->c);
-    f->transport = r->t;
+    open_rank(f, r);
     f->no_clip = true; /* the norm is a sum over owners, in another order */
     ef_open(f);
     for (int i = 0; i < STEPS; i++) {

@@ -98,8 +98,7 @@ static void *run_until_overlapped(void *arg)
     double seen_both = 0;
 
     ck_assert_ptr_nonnull(f);
-    open_case(f, r->w->c);
-    f->transport = r->t;
+    open_rank(f, r);
     ef_open(f);
     for (int i = 0; i < STEPS_MAX && seen_both == 0; i++) {
         ef_step(f, i + 1);
@@ -138,7 +137,6 @@ END_TEST
 
 /* ---- whatever carries them ---- */
 
-static struct dt_transport *between_devices[RANKS_MAX];
 static void (*real_reduce)(struct dt_device_queue *q, enum dt_reduce_type type, int64_t n,
                            int members, int me, void *x, const void *const *others);
 static atomic_int reduces;
@@ -156,54 +154,75 @@ static void *run_steps(void *arg)
     struct exec_fixture *f = calloc(1, sizeof(*f));
 
     ck_assert_ptr_nonnull(f);
-    open_case(f, r->w->c);
-    f->transport = r->t;
-    f->data = r->w->way ? between_devices[r->t->rank] : NULL;
+    open_rank(f, r);
     ef_open(f);
     for (int i = 0; i < 3; i++)
         r->curve.r[i] = ef_step(f, i + 1);
     ef_free(f);
-    if (r->w->way)
-        between_devices[r->t->rank]->close(between_devices[r->t->rank]);
     free(f);
     r->t->close(r->t);
     return NULL;
 }
 
-/* Staged over messages of the host, or from device to device with the device's own sums: the same bits. */
-START_TEST(devices_train_to_the_same_bits)
+/* Ranks on CPUs of their own, which reach each other's memory; sums are counted. */
+static void run_between_cpus(struct world *w, struct rank *ranks)
 {
-    static const char *const names[] = {"generator dp 4 with LLM tp 2 pp 2",
-                                        "encoder dp 4 with LLM pp 2 dp 2"};
+    const struct dt_device_options o = {.threads = 1, .no_bf16 = true};
     const struct dt_device *devices[RANKS_MAX];
-    struct rank ranks[2][RANKS_MAX];
-    struct ranks_case c;
     struct dt_device *dev, counting_device;
     struct dt_kernels kernels;
-    const struct dt_device_options o = {.threads = 1, .no_bf16 = true};
     struct dt_error err;
-    int i = 0, n;
 
-    for (read_layout(0, &c); strcmp(c.name, names[_i]) != 0; read_layout(++i, &c))
-        ck_assert_int_lt(i, n_layouts());
-    n = ranks_of(&c);
-    dt_assert_ok(dt_test_device_open(&o, &err, &dev), err);
-    if (!dev->info
-             .host_memory) { /* ranks have a device each here, of which only CPUs read the others' */
-        dev->close(dev);
-        return;
-    }
+    dt_assert_ok(dt_device_open_cpu(&o, &err, &dev), err);
     kernels = *dev->k;
     real_reduce = dev->k->reduce;
     kernels.reduce = count_reduce;
     counting_device = *dev;
     counting_device.k = &kernels;
-    for (int k = 0; k < n; k++)
+    for (int k = 0; k < w->ranks; k++)
         devices[k] = &counting_device;
-    dt_assert_ok(dt_transport_open_threads_on(n, devices, &err, between_devices), err);
-    for (int way = 0; way < 2; way++) {
-        run_ranks(&(struct world){.c = &c, .ranks = n, .way = way}, ranks[way], run_steps);
-        ck_assert_int_eq(atomic_load(&reduces) > 0, way); /* the device summed */
+    dt_assert_ok(dt_transport_open_threads_on(w->ranks, devices, &err, w->data), err);
+    ck_assert(!w->data[0]->on_queue);
+    run_ranks(w, ranks, run_steps);
+    ck_assert_int_gt(atomic_load(&reduces), 0); /* the device summed */
+    for (int k = 0; k < w->ranks; k++)
+        w->data[k]->close(w->data[k]);
+    dev->close(dev);
+}
+
+static bool has_gates(void)
+{
+    struct dt_device *dev;
+    struct dt_error err;
+    bool gates;
+
+    dt_assert_ok(dt_test_device_open(NULL, &err, &dev), err);
+    gates = dev->info.gates;
+    dev->close(dev);
+    return gates;
+}
+
+/* Staged over messages of the host, or from device to device with the device's own sums, or where the device has
+ * gates on its queues: the same bits. */
+START_TEST(devices_train_to_the_same_bits)
+{
+    static const char *const names[] = {"generator dp 4 with LLM tp 2 pp 2",
+                                        "encoder dp 4 with LLM pp 2 dp 2"};
+    struct rank ranks[2][RANKS_MAX];
+    struct ranks_case c;
+    struct world w;
+    int i = 0;
+
+    for (read_layout(0, &c); strcmp(c.name, names[_i]) != 0; read_layout(++i, &c))
+        ck_assert_int_lt(i, n_layouts());
+    w = (struct world){.c = &c, .ranks = ranks_of(&c)};
+    run_ranks(&w, ranks[0], run_steps);
+    if (has_gates()) {
+        share_device(&w);
+        run_ranks(&w, ranks[1], run_steps);
+        unshare_device(&w);
+    } else {
+        run_between_cpus(&w, ranks[1]);
     }
     for (int k = 0; k < 3; k++) {
         const struct dt_exec_result *a = &ranks[0][0].curve.r[k], *b = &ranks[1][0].curve.r[k];
@@ -212,7 +231,6 @@ START_TEST(devices_train_to_the_same_bits)
         ck_assert(a->loss == b->loss && a->loss_text == b->loss_text);
         ck_assert(a->loss_image == b->loss_image && a->grad_norm == b->grad_norm);
     }
-    dev->close(dev);
 }
 END_TEST
 
@@ -228,8 +246,7 @@ static void *wait_for_nothing(void *arg)
     double x = 0;
 
     ck_assert_ptr_nonnull(f);
-    open_case(f, r->w->c);
-    f->transport = r->t;
+    open_rank(f, r);
     f->limit_s = 0.3;
     ef_open(f);
     dt_assert_ok(r->t->comm_new(r->t, (int[]){0, 1}, 2, &err, &both), err);

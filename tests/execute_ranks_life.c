@@ -28,6 +28,19 @@ void open_case(struct exec_fixture *f, const struct ranks_case *c)
         ef_reorder(f);
 }
 
+void open_rank(struct exec_fixture *f, struct rank *r)
+{
+    open_case(f, r->w->c);
+    f->transport = r->t;
+    f->data = r->w->data[r->t->rank];
+    if (!r->w->device)
+        return;
+    f->dev->close(f->dev);
+    f->dev = r->w->device;
+    f->shared = true;
+    f->together = &r->w->together;
+}
+
 /* What the rank owns of n floats from `at`. */
 static void keep_owned(const struct dt_optimizer *o, size_t at, size_t n, const float *g, float *to)
 {
@@ -84,8 +97,7 @@ static void keep_grads(struct world *w, struct exec_fixture *f)
 
 void walk(struct rank *r, struct exec_fixture *f)
 {
-    open_case(f, r->w->c);
-    f->transport = r->t;
+    open_rank(f, r);
     ef_open(f);
     for (int i = 0; i < r->w->steps; i++) {
         r->curve.r[i] = ef_step(f, i + 1);
@@ -139,11 +151,47 @@ void run_alone(struct exec_fixture *f, const struct ranks_case *c, int steps, st
     }
 }
 
+static bool on_queue_asked(const struct world *w)
+{
+    const char *s = getenv("DT_TEST_ON_QUEUE");
+
+    return s && *s && *s != '0' && !w->own_devices && !w->device && !w->data[0];
+}
+
+void share_device(struct world *w)
+{
+    const struct dt_device_options o = {.threads = 1, .no_bf16 = true};
+    const struct dt_device *devices[RANKS_MAX];
+    struct dt_error err;
+
+    dt_assert_ok(dt_test_device_open(&o, &err, &w->device), err);
+    for (int k = 0; k < w->ranks; k++)
+        devices[k] = w->device;
+    dt_assert_ok(dt_transport_open_threads_on(w->ranks, devices, &err, w->data), err);
+    ck_assert(w->data[0]->on_queue);
+    dt_fake_share(w->device);
+    pthread_barrier_init(&w->together, NULL, (unsigned)w->ranks);
+}
+
+void unshare_device(struct world *w)
+{
+    for (int k = 0; k < w->ranks; k++) {
+        w->data[k]->close(w->data[k]);
+        w->data[k] = NULL;
+    }
+    w->device->close(w->device);
+    w->device = NULL;
+    pthread_barrier_destroy(&w->together);
+}
+
 void run_ranks(struct world *w, struct rank *ranks, void *(*life)(void *))
 {
     struct dt_transport *t[RANKS_MAX];
     struct dt_error err;
+    bool share = on_queue_asked(w);
 
+    if (share)
+        share_device(w);
     dt_assert_ok(dt_transport_open_threads(w->ranks, &err, t), err);
     for (int i = 0; i < w->ranks; i++) {
         ranks[i] = (struct rank){.w = w, .t = t[i]};
@@ -151,6 +199,8 @@ void run_ranks(struct world *w, struct rank *ranks, void *(*life)(void *))
     }
     for (int i = 0; i < w->ranks; i++)
         pthread_join(ranks[i].thread, NULL);
+    if (share)
+        unshare_device(w);
 }
 
 static int gpus_of(const struct ranks_case *c)

@@ -183,8 +183,7 @@ static void *skip_a_step(void *arg)
 
     ck_assert_ptr_nonnull(f);
     *o = (struct outcome){0};
-    open_case(f, r->w->c);
-    f->transport = r->t;
+    open_rank(f, r);
     ef_open(f);
     ck_assert(ef_step(f, 1).applied);
     idle(f, r, o);

@@ -228,8 +228,7 @@ static void *fail_everywhere(void *arg)
     int k;
 
     ck_assert_ptr_nonnull(f);
-    open_case(f, r->w->c);
-    f->transport = r->t;
+    open_rank(f, r);
     ef_open(f);
     dt_assert_ok(take_apart(f), f->err); /* workspaces of queues stay */
     before = bytes_now(f);
@@ -262,7 +261,7 @@ START_TEST(a_failed_spread_leaves_no_memory_behind)
                                           .model = EF_LLM};
     struct rank ranks[2];
 
-    run_ranks(&(struct world){.c = &two, .ranks = 2}, ranks, fail_everywhere);
+    run_ranks(&(struct world){.c = &two, .ranks = 2, .own_devices = true}, ranks, fail_everywhere);
 }
 END_TEST
 

@@ -186,15 +186,17 @@ static const void *host_side(struct dt_fake *f, const void *p, size_t bytes)
 static void queue_copy(struct dt_device_queue *q, void *dst, const void *src, size_t bytes,
                        enum dt_device_copy dir)
 {
+    void *(*alias)(const void *p, const char *what) =
+        dir == DT_COPY_ON_DEVICE ? dt_fake_alias_kept : dt_fake_alias;
     struct dt_fake *f = dt_fake_of_queue(q);
     struct copy *c;
 
     if (bytes == 0)
         return;
     c = dt_fake_task("copy", run_copy, sizeof(*c));
-    c->dst = dir == DT_COPY_TO_HOST ? (void *)(uintptr_t)host_side(f, dst, bytes)
-                                    : dt_fake_alias(dst, "copy");
-    c->src = dir == DT_COPY_TO_DEVICE ? host_side(f, src, bytes) : dt_fake_alias(src, "copy");
+    c->dst =
+        dir == DT_COPY_TO_HOST ? (void *)(uintptr_t)host_side(f, dst, bytes) : alias(dst, "copy");
+    c->src = dir == DT_COPY_TO_DEVICE ? host_side(f, src, bytes) : alias(src, "copy");
     c->bytes = bytes;
     c->dir = dir;
     dt_fake_submit(q, c);

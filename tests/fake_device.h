@@ -37,6 +37,10 @@ enum dt_status dt_fake_device_open(const struct dt_device_options *opt, struct d
  * nothing is under way on any queue of that device.  Memory of the CPU is where it is. */
 void *dt_test_host(const void *p);
 
+/* Several ranks use the device: dt_test_host does not wait then, since their queues may wait for the rank that
+ * looks.  Who looks has synchronised what he looks at. */
+void dt_fake_share(struct dt_device *dev);
+
 /* Times at which the host was held up by the device: it waited for a queue or an event that was not
  * there yet, or copied from or to memory that host_alloc did not make (a card stops for that). */
 enum dt_fake_wait_kind { DT_FAKE_QUEUE_SYNC, DT_FAKE_EVENT_SYNC, DT_FAKE_PAGEABLE };

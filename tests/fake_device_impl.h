@@ -32,6 +32,7 @@ struct dt_fake {
     int64_t now_bytes, max_bytes;
     uint64_t tasks;
     int blocks; /* of memory, not freed */
+    bool shared;
     struct dt_fake_pinned *pinned;
     struct dt_fake_wait *waits;
     size_t n_waits, cap_waits;
@@ -56,6 +57,9 @@ bool dt_fake_is_device(const void *p);
 /* What kernels use instead of `p`, which lies in a live block (or right behind it); NULL stays.  `what`
  * it is for is said where it does not. */
 void *dt_fake_alias(const void *p, const char *what);
+/* The same; it may have been freed while a queue still stands before that: a transfer that one rank has
+ * offered is put on another's queue later (comm/transport_meet.c). */
+void *dt_fake_alias_kept(const void *p, const char *what);
 /* What this thread is doing, for reports of faults. */
 void dt_fake_doing(const char *what);
 /* Ends the program. */

@@ -29,7 +29,7 @@ struct dt_fake_block {
     size_t pages_at, pages; /* its pages, in bytes */
     struct dt_fake *f;
     struct dt_device_memory_owner *owner;
-    bool live;
+    bool live, dropped;
 };
 
 static struct {
@@ -107,7 +107,7 @@ bool dt_fake_is_device(const void *p)
     return mem.base && c >= mem.base && c < mem.base + 2 * SPAN;
 }
 
-void *dt_fake_alias(const void *p, const char *what)
+static void *alias(const void *p, const char *what, bool kept)
 {
     const char *c = p;
     struct dt_fake_block *b;
@@ -122,13 +122,23 @@ void *dt_fake_alias(const void *p, const char *what)
     pthread_mutex_lock(&mem.lock);
     b = block_at(at);
     inside = b && at <= b->at + b->bytes;
-    live = inside && b->live;
+    live = inside && (b->live || (kept && !b->dropped));
     pthread_mutex_unlock(&mem.lock);
     if (!inside)
         dt_fake_stop("%s is given %p, which is in no block of device memory", what, p);
     if (!live)
         dt_fake_stop("%s is given %p, in %zu bytes that have been freed", what, p, b->bytes);
     return mem.base + SPAN + at;
+}
+
+void *dt_fake_alias(const void *p, const char *what)
+{
+    return alias(p, what, false);
+}
+
+void *dt_fake_alias_kept(const void *p, const char *what)
+{
+    return alias(p, what, true);
 }
 
 /* ---- faults ---- */
@@ -330,6 +340,9 @@ void dt_fake_block_retire(struct dt_fake_block *b)
 
 size_t dt_fake_block_drop(struct dt_fake_block *b)
 {
+    pthread_mutex_lock(&mem.lock);
+    b->dropped = true;
+    pthread_mutex_unlock(&mem.lock);
     mprotect(mem.base + SPAN + b->pages_at, b->pages, PROT_NONE);
     fallocate(mem.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)b->pages_at,
               (off_t)b->pages);

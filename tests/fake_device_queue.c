@@ -614,6 +614,15 @@ void dt_fake_queue_entries(struct dt_device *dev)
     dev->gate_wait = gate_wait;
 }
 
+void dt_fake_share(struct dt_device *dev)
+{
+    struct dt_fake *f = dt_fake_of(dev);
+
+    pthread_mutex_lock(&f->lock);
+    f->shared = true;
+    pthread_mutex_unlock(&f->lock);
+}
+
 void *dt_test_host(const void *p)
 {
     struct dt_fake *f = dt_fake_is_device(p) ? dt_fake_of_block(p) : NULL;
@@ -621,7 +630,7 @@ void *dt_test_host(const void *p)
     if (!f)
         return (void *)(uintptr_t)p;
     pthread_mutex_lock(&f->lock);
-    for (struct dt_device_queue *q = f->queues; q && !f->set.sync; q = q->next) {
+    for (struct dt_device_queue *q = f->queues; q && !f->set.sync && !f->shared; q = q->next) {
         pthread_mutex_unlock(&f->lock); /* tasks want it; no queue goes while a test looks */
         dt_fake_drain(q);
         pthread_mutex_lock(&f->lock);

@@ -26,12 +26,23 @@ layout() {
     grep -q "^equivalence: $1 .*threads" out && ok || bad "layout $1 did not run"
 }
 
+# The same, with all ranks on one device, whose queues carry what they exchange
+layout_on_queues() {
+    DT_TEST_ON_QUEUE=1
+    export DT_TEST_ON_QUEUE
+    layout "$@"
+    unset DT_TEST_ON_QUEUE
+}
+
 if [ "${DT_CHECK_FULL:-0}" != 0 ]; then
     for seed in 1 2 3 4 5; do
         DISTTRAIN_FAKE_SEED=$seed; export DISTTRAIN_FAKE_SEED
         for t in execute_ranks execute train infer step_memory modules_grad modules_noise modules_stage modules_tp; do
             passes "test_$t, seed $seed" "$builddir/tests/test_$t"
         done
+        passes "test_execute_ranks on one device, seed $seed" \
+            env DT_TEST_ON_QUEUE=1 "$builddir/tests/test_execute_ranks"
+        passes "test_on_queue, seed $seed" env DT_TEST_SEED="$seed" "$builddir/tests/test_on_queue"
         (cd "$builddir" && sh "$srcdir/tests/test_execute_mpi.sh") >out 2>&1
         case $? in 0 | 77) ok ;; *) bad "over MPI, seed $seed" ;; esac
     done
@@ -42,6 +53,14 @@ else
     layout 'dp 2, zero 0' 4 16
     layout 'tp 2' 5 64
     layout 'vpp 2' 6 16
+    layout_on_queues 'fan-in 4/2/1' 1 64
+    layout_on_queues 'tp 2' 2 64
+    layout_on_queues 'dp 2, zero 0' 3 16
+    for seed in 1 2 3; do
+        passes "operations on queues, seed $seed" env DISTTRAIN_FAKE_SEED="$seed" DT_TEST_SEED="$seed" \
+            DISTTRAIN_FAKE_SHARE=32 "$builddir/tests/test_on_queue"
+    done
+    passes 'noise of modules, seed 1' "$builddir/tests/test_modules_noise"
     passes 'training, seed 1' "$builddir/tests/test_train"
     passes 'captions and drawings, seed 1' "$builddir/tests/test_infer"
     passes 'memory of a step, seed 1' "$builddir/tests/test_step_memory"
@@ -62,4 +81,10 @@ for fault in wait free done; do
         ok
     fi
 done
+if timeout -k 5 120 env DISTTRAIN_FAKE_SHARE=32 DISTTRAIN_FAKE_SEED=1 DISTTRAIN_FAKE_FAULT=wait \
+    "$builddir/tests/test_on_queue" >out 2>&1; then
+    bad 'nobody notices that queues do not wait at gates'
+else
+    ok
+fi
 totals

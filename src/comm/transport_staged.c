@@ -607,6 +607,11 @@ static void tell_waiting(void *ctx, bool waits)
         inner->waiting(inner->waiting_ctx, waits);
 }
 
+static void give_up_inner(struct dt_transport *t)
+{
+    staged_of(t)->inner->give_up(staged_of(t)->inner);
+}
+
 static void fill_table(struct staged *s)
 {
     struct dt_transport *t = &s->t;
@@ -617,6 +622,7 @@ static void fill_table(struct staged *s)
     t->impl = s;
     t->close = close_staged;
     t->abort = abort_inner;
+    t->give_up = give_up_inner;
     t->comm_new = comm_new;
     t->comm_free = comm_free;
     t->post_send = post_send;

@@ -104,6 +104,7 @@ libdtexec_a_SOURCES = \
 	src/exec/program/execute_norm.c \
 	src/exec/program/execute_order.c \
 	src/exec/program/execute_post.c \
+	src/exec/program/execute_queue.c \
 	src/exec/program/execute_ranks.c \
 	src/exec/program/execute_time.c \
 	src/exec/program/execute_whole.c \

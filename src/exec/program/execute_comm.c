@@ -29,40 +29,48 @@ static void satisfy(struct dt_exec_comm *c, uint32_t i)
         c->ready[c->ready_end++] = i;
 }
 
-/* `after`: where they keep the last op that they come after on its queue; NULL: nothing of `by` is left on
- * a queue. */
+/* Whose turn it is, and what is left of `by` on a queue. */
+enum { OF_MAIN = 1 << DT_EXEC_MAIN, OF_COMM = 1 << DT_EXEC_COMM, OF_ALL = OF_MAIN | OF_COMM };
+enum left { NOTHING, ON_MAIN, LANDING };
+
 static void satisfy_successors(struct dt_exec_comm *c, const struct dt_program *p, uint32_t i,
-                               uint32_t *after, uint32_t by)
+                               unsigned whose, enum left left, uint32_t by)
 {
     bool send = i < p->n_ops && p->ops[i].kind == DT_OP_SEND && c->graph.kind[i] == DT_EXEC_COMM;
 
     for (uint32_t k = c->graph.succ_first[i]; k < c->graph.succ_first[i + 1]; k++) {
-        if (send) /* those behind a SEND went on when it was posted */
+        uint32_t to = c->graph.succ[k];
+
+        /* those behind a SEND went on when it was posted */
+        if (send || !(whose & 1u << c->graph.kind[to]))
             continue;
-        if (after)
-            after[c->graph.succ[k]] = by;
-        satisfy(c, c->graph.succ[k]);
+        if (left == ON_MAIN)
+            c->after_main[to] = by;
+        if (left == LANDING)
+            dt_exec_queue_landed(c, k, by);
+        satisfy(c, to);
     }
 }
 
-/* Op i is over, for all members of its group that are here, but for what has landed. */
-static void complete(struct dt_exec_comm *c, const struct dt_program *p, uint32_t i)
+/* Op i is over, for all members of its group that are here, but for what has landed.  To the main thread it may
+ * be so before (OF_MAIN), as its queue waits. */
+static void complete(struct dt_exec_comm *c, const struct dt_program *p, uint32_t i, unsigned whose)
 {
     const struct dt_group *g;
-    uint32_t *after;
+    enum left left;
 
     pthread_mutex_lock(&c->lock);
-    after = c->landed[i] ? c->after_land : NULL;
+    left = c->landed[i] ? LANDING : NOTHING;
     if (i < p->n_ops && c->graph.kind[i] == DT_EXEC_COMM &&
         dt_op_resource(p->ops[i].kind) == DT_RES_COLL) {
         g = &p->groups[p->ops[i].peer];
         for (uint32_t k = 0; k < g->n; k++)
             if (c->graph.kind[p->group_ops[g->first + k]] == DT_EXEC_COMM)
-                satisfy_successors(c, p, p->group_ops[g->first + k], after, i);
+                satisfy_successors(c, p, p->group_ops[g->first + k], whose, left, i);
     } else {
-        satisfy_successors(c, p, i, after, i);
+        satisfy_successors(c, p, i, whose, left, i);
     }
-    c->left--;
+    c->left -= (whose & OF_COMM) != 0;
     pthread_cond_broadcast(&c->done);
     pthread_mutex_unlock(&c->lock);
 }
@@ -89,19 +97,46 @@ enum dt_status dt_exec_request_add(struct dt_exec_comm *c, uint32_t i, struct dt
     return DT_OK;
 }
 
-/* All requests of op i are over. */
-static enum dt_status complete_op(struct dt_exec *x, uint32_t i,
-                                  const struct dt_exec_packed *packed, struct dt_error *err)
+static enum dt_status land(struct dt_exec *x, uint32_t i, const struct dt_exec_packed *packed,
+                           struct dt_error *err)
 {
     bool landed;
 
     DT_TRY(dt_exec_complete(x, i, packed, &landed, err));
+    landed = landed || x->comm.early[i];
     if (landed)
-        x->env.dev->event_record(x->comm.q[DT_EXEC_LANDS], x->events.end[i]);
+        x->env.dev->event_record(dt_exec_queue_of_lands(x, i), x->events.end[i]);
     x->comm.landed[i] = landed;
-    x->comm.end_ns[i] = dt_clock_ns();
-    complete(&x->comm, x->it.p, i);
     return DT_OK;
+}
+
+/* All requests of op i are on its queue, and so is what remains to be done: the main thread need not wait. */
+static enum dt_status go_early(struct dt_exec *x, uint32_t i, const struct dt_exec_packed *packed,
+                               struct dt_error *err)
+{
+    x->comm.early[i] = true;
+    DT_TRY(land(x, i, packed, err));
+    complete(&x->comm, x->it.p, i, OF_MAIN);
+    return DT_OK;
+}
+
+/* All requests of op i are over. */
+static enum dt_status complete_op(struct dt_exec *x, uint32_t i,
+                                  const struct dt_exec_packed *packed, struct dt_error *err)
+{
+    if (!x->comm.early[i])
+        DT_TRY(land(x, i, packed, err));
+    dt_exec_queue_give(&x->comm, i);
+    x->comm.end_ns[i] = dt_clock_ns();
+    complete(&x->comm, x->it.p, i, x->comm.early[i] ? OF_COMM : OF_ALL);
+    return DT_OK;
+}
+
+/* A SEND hands nothing on, and losses and tokens are the host's. */
+static bool may_go_early(const struct dt_exec *x, uint32_t i)
+{
+    return x->ranks.data->on_queue && x->comm.under_way[i] > 0 && i < x->it.p->n_ops &&
+           x->it.p->ops[i].kind != DT_OP_SEND;
 }
 
 static enum dt_status post_op(struct dt_exec *x, uint32_t i, struct dt_error *err)
@@ -119,6 +154,8 @@ static enum dt_status post_op(struct dt_exec *x, uint32_t i, struct dt_error *er
             satisfy(c, c->graph.succ[k]);
         pthread_mutex_unlock(&c->lock);
     }
+    if (may_go_early(x, i)) /* its last request is the latest of all */
+        return go_early(x, i, c->requests[c->n_requests - 1].packed, err);
     return c->under_way[i] == 0 ? complete_op(x, i, NULL, err) : DT_OK;
 }
 
@@ -177,15 +214,11 @@ static bool take_ready(struct dt_exec_comm *c, uint32_t *i)
 /* Tokens and losses are the host's to send: has what they tell of been computed? */
 static bool host_may_post(const struct dt_exec *x, uint32_t i)
 {
-    const struct dt_exec_comm *c = &x->comm;
-    const struct dt_device *dev = x->env.dev;
-
     if (i < x->it.p->n_ops)
         return true;
-    if (i == dt_exec_loss_number(&c->graph))
-        return dev->event_done(x->losses.read);
-    return (c->after_main[i] == DT_NONE || dev->event_done(x->events.end[c->after_main[i]])) &&
-           (c->after_land[i] == DT_NONE || dev->event_done(x->events.end[c->after_land[i]]));
+    if (i == dt_exec_loss_number(&x->comm.graph))
+        return x->env.dev->event_done(x->losses.read);
+    return dt_exec_queue_passed(x, i);
 }
 
 static enum dt_status post_ready(struct dt_exec *x, bool *any, struct dt_error *err)
@@ -257,8 +290,11 @@ static void *run(void *arg)
     struct dt_error err = {0};
     enum dt_status st = serve(x, &err);
 
-    if (st != DT_OK)
+    if (st != DT_OK) {
         fail(&x->comm, st, &err);
+        x->ranks.data->give_up(
+            x->ranks.data); /* the main queue may wait for ranks that do not come */
+    }
     pthread_mutex_lock(&c->lock); /* after a failure: nothing more until the end */
     while (!c->stop)
         pthread_cond_wait(&c->work, &c->lock);
@@ -274,16 +310,7 @@ enum dt_status dt_exec_comm_init(struct dt_exec *x, struct dt_error *err)
 
     if (!x->ranks.t)
         return DT_OK;
-    for (int k = 0; k < DT_EXEC_QUEUES; k++) {
-        enum dt_status st = x->env.dev->queue_new(x->env.dev, true, err, &c->q[k]);
-
-        if (st != DT_OK) {
-            while (k > 0)
-                x->env.dev->queue_free(c->q[--k]);
-            c->q[0] = NULL;
-            return st;
-        }
-    }
+    DT_TRY(dt_exec_queues_new(x, err));
     pthread_mutex_init(&c->lock, NULL);
     pthread_condattr_init(&a);
     pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
@@ -310,6 +337,8 @@ void dt_exec_comm_free(struct dt_exec *x)
         pthread_mutex_unlock(&c->lock);
         pthread_join(c->thread, NULL);
     }
+    if (c->n_requests > 0) /* a step has failed */
+        x->ranks.data->give_up(x->ranks.data);
     pthread_mutex_destroy(&c->lock);
     pthread_cond_destroy(&c->work);
     pthread_cond_destroy(&c->done);
@@ -318,8 +347,7 @@ void dt_exec_comm_free(struct dt_exec *x)
         x->env.dev->event_free(c->pool[k]->read);
         dt_free(c->pool[k]);
     }
-    for (int k = 0; k < DT_EXEC_QUEUES; k++)
-        x->env.dev->queue_free(c->q[k]);
+    dt_exec_queues_free(x);
     dt_free((void *)c->pool);
     dt_exec_graph_free(&c->graph);
     dt_free(c->ready);
@@ -328,7 +356,11 @@ void dt_exec_comm_free(struct dt_exec *x)
     dt_free(c->held);
     dt_free(c->after_main);
     dt_free(c->after_land);
+    dt_free(c->land_by);
+    dt_free(c->land_next);
     dt_free(c->landed);
+    dt_free(c->early);
+    dt_free((void *)c->queue_of);
     dt_free(c->begin_ns);
     dt_free(c->end_ns);
 }
@@ -337,21 +369,30 @@ void dt_exec_comm_free(struct dt_exec *x)
 
 static enum dt_status room(struct dt_exec_comm *c, struct dt_error *err)
 {
-    size_t n = c->graph.n;
+    size_t n = c->graph.n, places = c->graph.succ_first[n] + 1u;
 
     if (dt_grow((void **)&c->ready, &c->cap_ready, n, sizeof(*c->ready)) ||
         dt_grow((void **)&c->under_way, &c->cap_under_way, n, sizeof(*c->under_way)) ||
         dt_grow((void **)&c->held, &c->cap_held, n, sizeof(*c->held)) ||
         dt_grow((void **)&c->after_main, &c->cap_after_main, n, sizeof(*c->after_main)) ||
         dt_grow((void **)&c->after_land, &c->cap_after_land, n, sizeof(*c->after_land)) ||
+        dt_grow((void **)&c->land_by, &c->cap_land_by, places, sizeof(*c->land_by)) ||
+        dt_grow((void **)&c->land_next, &c->cap_land_next, places, sizeof(*c->land_next)) ||
         dt_grow((void **)&c->landed, &c->cap_landed, n, sizeof(*c->landed)) ||
+        dt_grow((void **)&c->early, &c->cap_early, n, sizeof(*c->early)) ||
+        dt_grow((void **)&c->queue_of, &c->cap_queue_of, n, sizeof(*c->queue_of)) ||
         dt_grow((void **)&c->begin_ns, &c->cap_begin, n, sizeof(*c->begin_ns)) ||
         dt_grow((void **)&c->end_ns, &c->cap_end, n, sizeof(*c->end_ns)))
         return dt_error_nomem(err, "the order of a program");
     memset(c->under_way, 0, n * sizeof(*c->under_way));
     memset(c->landed, 0, n * sizeof(*c->landed));
-    for (size_t i = 0; i < n; i++)
+    memset(c->early, 0, n * sizeof(*c->early));
+    for (size_t i = 0; i < n; i++) {
         c->after_main[i] = c->after_land[i] = DT_NONE;
+        c->queue_of[i] = NULL;
+    }
+    for (size_t k = 0; k < c->n_own; k++) /* a step that failed may have left some in use */
+        c->own[k].used = false;
     c->n_held = 0;
     return DT_OK;
 }
@@ -414,16 +455,14 @@ static enum dt_status wait_for(struct dt_exec *x, const uint32_t *n, struct dt_e
 enum dt_status dt_exec_comm_wait(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     enum dt_status st;
-    uint32_t after;
 
     if (!x->ranks.t)
         return DT_OK;
     pthread_mutex_lock(&x->comm.lock);
     st = wait_for(x, &x->comm.graph.pending[i], err);
-    after = x->comm.after_land[i];
     pthread_mutex_unlock(&x->comm.lock);
-    if (st == DT_OK && after != DT_NONE)
-        x->env.dev->event_wait(x->env.q, x->events.end[after]);
+    if (st == DT_OK)
+        dt_exec_queue_land(x, i, x->env.q);
     return st;
 }
 
@@ -437,7 +476,7 @@ static void more(struct dt_exec *x, uint32_t i, bool losses)
     if (losses)
         satisfy(c, i);
     else
-        satisfy_successors(&x->comm, x->it.p, i, c->after_main, i);
+        satisfy_successors(c, x->it.p, i, OF_ALL, ON_MAIN, i);
     if (c->ready_end != before)
         pthread_cond_signal(&c->work);
     pthread_mutex_unlock(&c->lock);
@@ -465,7 +504,5 @@ enum dt_status dt_exec_comm_drain(struct dt_exec *x, struct dt_error *err)
     st = wait_for(x, &x->comm.left, err);
     pthread_mutex_unlock(&x->comm.lock);
     /* the thread puts nothing on its queues now */
-    for (int k = 0; st == DT_OK && k < DT_EXEC_QUEUES; k++)
-        st = x->env.dev->queue_sync(x->comm.q[k], err);
-    return st;
+    return st == DT_OK ? dt_exec_queues_sync(x, err) : st;
 }

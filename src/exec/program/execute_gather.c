@@ -150,6 +150,7 @@ static enum dt_status gather_region(const struct dt_exec_ranks *ranks, struct dt
 
 enum dt_status dt_exec_gather_post(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
+    struct dt_device_queue *q = x->comm.queue_of[i];
     const struct dt_op *op = &x->it.p->ops[i];
     struct dt_exec_vstage *vs = dt_exec_leader_stage(&x->stages, op);
 
@@ -160,9 +161,8 @@ enum dt_status dt_exec_gather_post(struct dt_exec *x, uint32_t i, struct dt_erro
         if (u->whole || !dt_exec_in_bucket(&x->stages, op, u))
             continue;
         if (vs->wire)
-            convert_region(&x->stages, x->comm.q[DT_EXEC_COLLS], vs, u, true);
-        DT_TRY(
-            gather_region(&x->ranks, x->comm.q[DT_EXEC_COLLS], vs, u, vs->wire != NULL, err, &req));
+            convert_region(&x->stages, q, vs, u, true);
+        DT_TRY(gather_region(&x->ranks, q, vs, u, vs->wire != NULL, err, &req));
         DT_TRY(dt_exec_request_add(&x->comm, i, x->ranks.data, req, NULL, err));
     }
     return DT_OK;
@@ -170,7 +170,7 @@ enum dt_status dt_exec_gather_post(struct dt_exec *x, uint32_t i, struct dt_erro
 
 void dt_exec_gather_complete(struct dt_exec *x, uint32_t i)
 {
-    struct dt_device_queue *q = x->comm.q[DT_EXEC_LANDS];
+    struct dt_device_queue *q = dt_exec_queue_of_lands(x, i);
     const struct dt_op *op = &x->it.p->ops[i];
     struct dt_exec_vstage *vs = dt_exec_leader_stage(&x->stages, op);
 

@@ -140,8 +140,9 @@ struct dt_exec_graph {
     uint32_t n_tokens;
     size_t cap_pending, cap_kind, cap_succ_first, cap_succ, cap_tokens;
 };
-/* The communication thread's queues.  What is posted on the first three waits for its ops on the main
- * queue, each kind behind its own; what lands waits for nothing but what landed before. */
+/* The communication thread's queues, where its transport is not on_queue (execute_queue.c).  What is posted on
+ * the first three waits for its ops on the main queue, each kind behind its own; what lands waits for nothing but
+ * what landed before. */
 enum dt_exec_queue {
     DT_EXEC_SENDS,
     DT_EXEC_RECVS,
@@ -149,11 +150,17 @@ enum dt_exec_queue {
     DT_EXEC_LANDS, /* what remains to be done on the device when an operation is over */
     DT_EXEC_QUEUES
 };
+/* A queue of one op at a time, where the transport is on_queue. */
+struct dt_exec_own_queue {
+    struct dt_device_queue *q;
+    bool used;
+};
 /* The communication thread (execute_comm.c, execute_post.c).
  *
  * An op is *issued* when its work is on a queue, and *done* when the queue is past it.  Counters and
- * conditions tell what has been issued (of a transport's operation: what is over).  Whoever comes after it
- * on another queue waits there, on the device, for the op's event. */
+ * conditions tell what has been issued (of a transport's operation: what is over, unless it is on_queue, and
+ * the main thread waits for it).  Whoever comes after it on another queue waits there, on the device, for the op's
+ * event. */
 struct dt_exec_comm {
     pthread_t thread;
     bool started;
@@ -177,13 +184,21 @@ struct dt_exec_comm {
     uint32_t *held, n_held; /* numbers whose host work needs what their ops have computed */
     size_t cap_held;
     unsigned char byte_out, byte_in; /* of tokens */
-    /* per number: the last op on the main queue, and the last that landed, of those that it waits for;
-     * DT_NONE = none */
+    /* per number: the last op on the main queue of those that it waits for, and the first of a list of those
+     * that landed, by their places in graph.succ; DT_NONE = none */
     uint32_t *after_main, *after_land;
+    uint32_t *land_by,
+        *land_next;        /* per place in graph.succ: the op that landed; the rest of the list */
     unsigned char *landed; /* per number: its event is on the queue of what lands */
+    unsigned char *early;  /* per number: the main thread went on before it was over */
+    struct dt_device_queue **queue_of; /* per number: what it has been posted on */
+    struct dt_exec_own_queue *own;
+    size_t n_own, cap_own;
     /* measured */
     uint64_t *begin_ns, *end_ns; /* per number */
-    size_t cap_begin, cap_end, cap_after_main, cap_after_land, cap_landed;
+    size_t cap_begin, cap_end, cap_after_main, cap_after_land, cap_landed, cap_land_by,
+        cap_land_next;
+    size_t cap_early, cap_queue_of;
 };
 
 /* ---- the parts of an executor, each of which may look at those before it ---- */
@@ -452,6 +467,23 @@ static inline uint32_t dt_exec_loss_number(const struct dt_exec_graph *g)
 {
     return g->n - 1;
 }
+
+/* execute_queue.c: the queues of the communication thread. */
+enum dt_status dt_exec_queues_new(struct dt_exec *x, struct dt_error *err);
+void dt_exec_queues_free(struct dt_exec *x);
+/* Waits for all of them; the first error. */
+enum dt_status dt_exec_queues_sync(struct dt_exec *x, struct dt_error *err);
+/* A queue for number i (queue_of), behind all that it waits for; it is not on it any more. */
+enum dt_status dt_exec_queue_take(struct dt_exec *x, uint32_t i, enum dt_exec_queue kind,
+                                  struct dt_error *err);
+void dt_exec_queue_give(struct dt_exec_comm *c, uint32_t i);
+/* Where what remains to be done for number i goes when its requests are over, or on their queue. */
+struct dt_device_queue *dt_exec_queue_of_lands(const struct dt_exec *x, uint32_t i);
+/* Op `by` has landed, for the successor at this place in graph.succ.  Locked. */
+void dt_exec_queue_landed(struct dt_exec_comm *c, uint32_t successor, uint32_t by);
+/* `q` goes on when all that number i waits for has landed; is all that it waits for done? */
+void dt_exec_queue_land(const struct dt_exec *x, uint32_t i, struct dt_device_queue *q);
+bool dt_exec_queue_passed(const struct dt_exec *x, uint32_t i);
 
 /* execute_graph.c: fills the graph of this iteration's program. */
 enum dt_status dt_exec_graph(struct dt_exec_graph *g, const struct dt_exec_iteration *it,

@@ -44,17 +44,6 @@ static enum dt_status pool_take(struct dt_exec_comm *c, const struct dt_device *
     return DT_OK;
 }
 
-/* On `q`, what number i puts there begins when all that it waits for is done. */
-static void follow(const struct dt_exec *x, uint32_t i, enum dt_exec_queue queue)
-{
-    const struct dt_device *dev = x->env.dev;
-
-    if (x->comm.after_main[i] != DT_NONE)
-        dev->event_wait(x->comm.q[queue], x->events.end[x->comm.after_main[i]]);
-    if (x->comm.after_land[i] != DT_NONE)
-        dev->event_wait(x->comm.q[queue], x->events.end[x->comm.after_land[i]]);
-}
-
 /* ---- messages ---- */
 
 static int tag_of(uint32_t recv)
@@ -67,13 +56,12 @@ static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *
     const struct dt_op *op = &x->it.p->ops[i], *recv = &x->it.p->ops[op->peer];
     struct dt_exec_message *m = dt_exec_message_sent(&x->comm, dt_exec_op_vs(&x->stages, op),
                                                      op->mb, (op->flags & DT_OPF_GRAD) != 0);
-    struct dt_device_queue *q = x->comm.q[DT_EXEC_SENDS];
+    struct dt_device_queue *q = x->comm.queue_of[i];
     struct dt_exec_packed *packed = NULL;
     struct dt_exec_link l;
     const char *data;
     size_t bytes;
 
-    follow(x, i, DT_EXEC_SENDS);
     dt_exec_link(&x->it, &x->stages, recv, &l);
     bytes = l.edge ? (size_t)l.n * l.width : l.to_bytes;
     if (!m && bytes == 0) /* a member of a lane without rows of this microbatch */
@@ -115,7 +103,7 @@ static enum dt_status post_recv(struct dt_exec *x, uint32_t i, struct dt_error *
 {
     const struct dt_op *op = &x->it.p->ops[i], *send = &x->it.p->ops[op->peer];
     int t = x->ranks.member[op->module][op->replica * x->env.pp[op->module] + op->stage], from, to;
-    struct dt_device_queue *q = x->comm.q[DT_EXEC_RECVS];
+    struct dt_device_queue *q = x->comm.queue_of[i];
     struct dt_exec_packed *packed = NULL;
     struct dt_exec_message *inbox;
     struct dt_exec_link l;
@@ -123,7 +111,6 @@ static enum dt_status post_recv(struct dt_exec *x, uint32_t i, struct dt_error *
     size_t bytes;
     char *data;
 
-    follow(x, i, DT_EXEC_RECVS);
     dt_exec_link(&x->it, &x->stages, op, &l);
     bytes = l.edge ? (size_t)l.n * l.width : l.to_bytes;
     if (bytes == 0)
@@ -143,10 +130,10 @@ static enum dt_status post_recv(struct dt_exec *x, uint32_t i, struct dt_error *
     return dt_exec_request_add(&x->comm, i, x->ranks.data, req, packed, err);
 }
 
-static void complete_recv(struct dt_exec *x, const struct dt_op *op,
-                          const struct dt_exec_packed *packed)
+static void complete_recv(struct dt_exec *x, uint32_t i, const struct dt_exec_packed *packed)
 {
-    struct dt_device_queue *q = x->comm.q[DT_EXEC_LANDS];
+    const struct dt_op *op = &x->it.p->ops[i];
+    struct dt_device_queue *q = dt_exec_queue_of_lands(x, i);
     struct dt_exec_message *inbox;
     struct dt_exec_link l;
 
@@ -209,7 +196,7 @@ static enum dt_status sync_region(struct dt_exec *x, uint32_t i, const struct dt
     const struct dt_op *op = &x->it.p->ops[i];
     const struct dt_exec_peers *p = &x->ranks.peers[op->module][op->stage];
     size_t *count = NULL;
-    struct dt_device_queue *q = x->comm.q[DT_EXEC_COLLS];
+    struct dt_device_queue *q = x->comm.queue_of[i];
     struct dt_req *req;
     enum dt_status st;
 
@@ -231,7 +218,6 @@ static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *
     const struct dt_op *op = &x->it.p->ops[i];
     struct dt_exec_vstage *vs;
 
-    follow(x, i, DT_EXEC_COLLS);
     if (op->flags & DT_OPF_TIED) {
         const struct dt_param *table;
         struct dt_req *req;
@@ -240,7 +226,7 @@ static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *
         table = dt_exec_shared_table(&x->env, vs);
         DT_TRY(x->ranks.data->post_all_reduce(x->ranks.tied[op->replica], DT_REDUCE_F32,
                                               dt_stage_grads(vs->stage) + table->at, table->n,
-                                              x->comm.q[DT_EXEC_COLLS], err, &req));
+                                              x->comm.queue_of[i], err, &req));
         return dt_exec_request_add(&x->comm, i, x->ranks.data, req, NULL, err);
     }
     vs = dt_exec_leader_stage(&x->stages, op);
@@ -251,14 +237,15 @@ static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *
 }
 
 /* Other replicas of this rank step what is whole themselves. */
-static void complete_sync(struct dt_exec *x, const struct dt_op *op)
+static void complete_sync(struct dt_exec *x, uint32_t i)
 {
+    const struct dt_op *op = &x->it.p->ops[i];
     struct dt_exec_vstage *vs = dt_exec_leader_stage(&x->stages, op);
 
     for (int k = 0; k < vs->n_regions; k++)
         if (dt_exec_in_bucket(&x->stages, op, &vs->regions[k]) &&
             (vs->regions[k].whole || x->env.o.plan->modules[op->module].zero == 0))
-            dt_exec_copy_here(&x->stages, x->comm.q[DT_EXEC_LANDS], op, true, vs->regions[k].at,
+            dt_exec_copy_here(&x->stages, dt_exec_queue_of_lands(x, i), op, true, vs->regions[k].at,
                               vs->regions[k].n);
 }
 
@@ -279,12 +266,34 @@ static enum dt_status no_message(const struct dt_op *op, struct dt_error *err)
     return dt_error_set(err, DT_ERR_INTERNAL, "op %s has no message", dt_op_kind_names[op->kind]);
 }
 
+static enum dt_exec_queue queue_of(const struct dt_op *op)
+{
+    switch ((enum dt_op_kind)op->kind) {
+    case DT_OP_SEND:
+        return DT_EXEC_SENDS;
+    case DT_OP_RECV:
+        return DT_EXEC_RECVS;
+    case DT_OP_FORWARD:
+    case DT_OP_BACKWARD:
+    case DT_OP_WEIGHT_GRAD:
+    case DT_OP_GRAD_SYNC:
+    case DT_OP_GRAD_NORM:
+    case DT_OP_PARAM_GATHER:
+    case DT_OP_STEP:
+    case DT_OP_FETCH:
+    case DT_OP_KIND_N:
+        break;
+    }
+    return DT_EXEC_COLLS;
+}
+
 enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     if (i == dt_exec_loss_number(&x->comm.graph))
         return post_losses(x, i, err);
     if (i >= x->it.p->n_ops)
         return post_token(&x->comm, &x->ranks, x->it.p, i, err);
+    DT_TRY(dt_exec_queue_take(x, i, queue_of(&x->it.p->ops[i]), err));
     switch ((enum dt_op_kind)x->it.p->ops[i].kind) {
     case DT_OP_SEND:
         return post_send(x, i, err);
@@ -293,7 +302,6 @@ enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err)
     case DT_OP_GRAD_SYNC:
         return post_sync(x, i, err);
     case DT_OP_PARAM_GATHER:
-        follow(x, i, DT_EXEC_COLLS);
         return dt_exec_gather_post(x, i, err);
     case DT_OP_FORWARD:
     case DT_OP_BACKWARD:
@@ -322,12 +330,12 @@ enum dt_status dt_exec_complete(struct dt_exec *x, uint32_t i, const struct dt_e
     case DT_OP_RECV:
         *landed = packed != NULL;
         if (*landed)
-            complete_recv(x, op, packed);
+            complete_recv(x, i, packed);
         return DT_OK;
     case DT_OP_GRAD_SYNC:
         *landed = !(op->flags & DT_OPF_TIED);
         if (*landed)
-            complete_sync(x, op);
+            complete_sync(x, i);
         return DT_OK;
     case DT_OP_PARAM_GATHER:
         *landed = true;

@@ -52,10 +52,14 @@ static uint64_t max64(uint64_t a, uint64_t b)
 static void times_of_comm(const struct dt_exec *x, uint32_t k, int64_t t[2])
 {
     const struct dt_exec_comm *c = &x->comm;
-    uint64_t begin =
-        max64(c->begin_ns[k], max64(ended_ns(x, c->after_main[k]), ended_ns(x, c->after_land[k])));
-    uint64_t end = c->landed[k] ? max64(c->end_ns[k], ended_ns(x, k)) : c->end_ns[k];
+    uint64_t begin = max64(c->begin_ns[k], ended_ns(x, c->after_main[k])), end = c->end_ns[k];
 
+    for (uint32_t i = c->after_land[k]; i != DT_NONE; i = c->land_next[i])
+        begin = max64(begin, ended_ns(x, c->land_by[i]));
+    if (c->early[k]) /* the host looked later */
+        end = ended_ns(x, k);
+    else if (c->landed[k])
+        end = max64(end, ended_ns(x, k));
     t[0] = (int64_t)begin - x->env.o.clock_ahead_ns;
     t[1] = (int64_t)max64(begin, end) - x->env.o.clock_ahead_ns;
 }
