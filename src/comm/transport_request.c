@@ -323,12 +323,13 @@ static enum dt_status test_queue(struct dt_transport *t, struct dt_req *r, bool 
                                  struct dt_error *err)
 {
     const struct dt_transport_wire *w = dt_transport_base(t)->wire;
+    struct dt_device_queue *q = r->q;
 
     *done = w->passed(t, r->mark);
     if (!*done)
         return DT_OK;
     dt_req_release(r);
-    return w->follow(t, r->q, err); /* what has failed meanwhile */
+    return w->follow(t, q, err); /* what has failed meanwhile */
 }
 
 static enum dt_status test(struct dt_transport *t, struct dt_req *r, bool *done,
