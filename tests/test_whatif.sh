@@ -34,6 +34,21 @@ for nodes in 1 3 6; do
 done
 check "some fit, some do not" 'column feasible grid.csv | grep -q true'
 
+# ---- what one point leaves in the cost model is nothing to the next ----
+small="$job cluster.nodes=2 train.global_batch=16"
+# shellcheck disable=SC2086
+expect 0 "16 points" "$DISTTRAIN" whatif $small --vary search.placement=own,auto --vary train.zero=1,2 \
+    --vary train.recompute=selective,full --vary train.microbatch=1,2 --no-runs --csv shared.csv -j 1
+for placement in own auto; do for zero in 1 2; do for recompute in selective full; do for micro in 1 2; do
+    # shellcheck disable=SC2086
+    "$DISTTRAIN" simulate $small --no-runs --json search.placement=$placement train.zero=$zero train.recompute=$recompute \
+        train.microbatch=$micro >one 2>err
+    grep "^$placement,$zero,$recompute,$micro," shared.csv >row
+    check "$(cat row) as simulate alone has it" 'grep -qF -- ",$(member iteration_s),$(member iteration_s_p10)," row ||
+        { ! [ -s one ] && grep -q ",false," row; }'
+done; done; done; done
+check "most of these fit" '[ "$(column feasible shared.csv | grep -c true)" -ge 8 ]'
+
 # ---- however many work on it ----
 # shellcheck disable=SC2086
 for j in 1 2 5; do whatif $job $vary --no-runs --csv - -j $j >"j$j.csv" 2>err || bad "-j $j"; done
