@@ -6,11 +6,15 @@
 #include "base/text.h"
 #include "core/orchestrate/orchestrate_internal.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Ops of neighbours that the search for one alternative may time. */
-enum { NEIGHBOURS = 250000, BUDGET = DT_SEARCH_BUDGET / 4 };
+enum {                                /* of the search for one alternative */
+       NEIGHBOURS = 250000,           /* ops of neighbours that it may time */
+       BUDGET = DT_SEARCH_BUDGET / 4, /* of others, where it has to look everywhere */
+       WHOLE = 2,                     /* plans that are timed whole */
+};
 
 const char *const dt_orch_dimension_names[DT_ORCH_DIMENSION_N + 1] = {
     [DT_ORCH_SCHEDULE] = "schedule",
@@ -29,6 +33,8 @@ struct asking {
     enum dt_plan_strategy strategy;
     const struct dt_search_result *found;
     const struct dt_plan *best; /* of these */
+    double
+        scale; /* its timeline, as it is stated, to that of all replicas: many replicas are timed by some of them */
     struct dt_orch_decisions *out;
     enum dt_orch_dimension dimension;
     int module; /* -1: of the whole plan */
@@ -65,21 +71,28 @@ static void same_layout(const struct asking *a, int value, struct dt_orch_decisi
     }
 }
 
-/* The timeline of the first plan of a result whose microbatches fit, as whole as the chosen plan's, and reordered like it. */
+/* The least timeline of the first plans of a result whose microbatches fit, as whole as the chosen plan's, and reordered like
+ * it: the search compared some of their replicas. */
 static enum dt_status whole_s(const struct asking *a, const struct dt_search_input *in,
-                              const struct dt_search_result *r, struct dt_error *err, double *s)
+                              const struct dt_search_result *r, struct dt_error *err, double *least)
 {
-    enum dt_status st = DT_ERR_INFEASIBLE;
+    int n = 0;
 
-    for (int i = 0; i < r->n && st == DT_ERR_INFEASIBLE; i++) {
+    for (int i = 0; i < r->n && n < WHOLE && r->plans[i].predicted.timeline_s > 0; i++) {
         struct dt_plan p = r->plans[i];
+        double s;
+        enum dt_status st;
 
         p.policy.intra_reorder = a->best->policy.intra_reorder;
         p.policy.inter_reorder = a->best->policy.inter_reorder;
-        if (i == 0 || p.predicted.timeline_s > 0)
-            st = dt_orch_plan_timeline_s(in, &p, 0, err, s, NULL);
+        st = dt_orch_plan_timeline_s(in, &p, 0, err, &s, NULL);
+        if (st != DT_OK && st != DT_ERR_INFEASIBLE)
+            return st;
+        if (st == DT_OK)
+            *least = n++ == 0 ? s : fmin(*least, s);
     }
-    return st;
+    *least *= a->scale;
+    return n > 0 ? DT_OK : DT_ERR_INFEASIBLE;
 }
 
 /* The alternative `value`, stated by `own`. */
@@ -322,12 +335,21 @@ enum dt_status dt_orch_decide(enum dt_plan_strategy strategy, const struct dt_se
                        .strategy = strategy,
                        .found = found,
                        .best = &found->plans[0],
+                       .scale = 1,
                        .out = out,
                        .module = -1};
+    double whole;
 
     out->n = 0;
     if (strategy == DT_STRATEGY_MANUAL)
         return DT_OK;
+    if (in->opt.rank) {
+        enum dt_status st = dt_orch_plan_timeline_s(in, a.best, 0, err, &whole, NULL);
+
+        if (st != DT_OK && st != DT_ERR_INFEASIBLE)
+            return st;
+        a.scale = st == DT_OK ? a.best->predicted.timeline_s / whole : 1;
+    }
     DT_TRY(schedules(&a, err));
     DT_TRY(chunks(&a, err));
     DT_TRY(microbatches(&a, err));

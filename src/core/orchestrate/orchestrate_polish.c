@@ -9,9 +9,8 @@
 #include "base/mem.h"
 #include "core/orchestrate/orchestrate_moves.h"
 
-#include <string.h>
-
 #include <math.h>
+#include <string.h>
 
 /* A neighbour is timed where it is expected to take at most so much more than the plan at hand: the formula compares
  * neighbours far better than strangers.  Where there are few GPUs, more. */
