@@ -140,6 +140,48 @@ START_TEST(equal_plans_are_simulated_once)
 }
 END_TEST
 
+/* Searches find the same, whatever timelines those before them have run; and run those no more. */
+START_TEST(searches_share_timelines)
+{
+    static const char *const near[][2] = {
+        {"search.effort=quick", "cluster.nodes=12"},
+        {"search.effort=quick", "cluster.nodes=13"},
+        {"search.effort=quick", "cluster.nic_latency=50 us"},
+        {"search.effort=quick", "cluster.memory=64 GiB"},
+        {"search.effort=quick", "train.zero=0"},
+        {"search.effort=quick", "train.overlap.grad=false"},
+        {"search.effort=quick", "train.schedule=gpipe"},
+        {"search.effort=quick", "train.frozen=[llm]"},
+        {"search.effort=quick", "train.stepccl=false"},
+        {"search.effort=quick", "profile=a100"},
+        {"search.effort=quick", "samples.seed=9"},
+        {"search.effort=quick", "model.llm.layers=16"},
+        {"search.effort=quick", "cluster.nodes=12"},
+    };
+    struct dt_points *p = must_open("mllm-9b-96");
+    uint64_t first = 0, again;
+
+    for (size_t i = 0; i < sizeof near / sizeof near[0]; i++) {
+        struct dt_points *fresh = must_open("mllm-9b-96");
+        struct dt_point alone = must_eval(fresh, near[i], 2, false), at;
+
+        dt_mem_fail_at(0);
+        at = must_eval(p, near[i], 2, true);
+        again = dt_mem_count();
+        first = i == 0 ? again : first;
+        assert_equal_figures(&at, &alone);
+        ck_assert(at.plan.predicted.timeline_s == alone.plan.predicted.timeline_s);
+        ck_assert(at.plan.predicted.mem_bytes_max == alone.plan.predicted.mem_bytes_max);
+        dt_point_free(&at);
+        dt_point_free(&alone);
+        dt_points_close(fresh);
+    }
+    ck_assert_msg(again < first / 2, "%d allocations, and %d of the first search", (int)again,
+                  (int)first);
+    dt_points_close(p);
+}
+END_TEST
+
 START_TEST(a_point_is_what_simulate_says)
 {
     struct dt_points *p = must_open("mllm-9b-96");
@@ -283,6 +325,7 @@ int main(void)
 
     tcase_add_test(c, a_point_is_what_simulate_says);
     tcase_add_test(c, equal_plans_are_simulated_once);
+    tcase_add_test(c, searches_share_timelines);
     tcase_add_test(c, refused_points_say_why);
     tcase_add_test(c, a_kept_plan_is_the_plan_file);
     tcase_add_test(c, visitors_see_it_all_and_may_fail);

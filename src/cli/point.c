@@ -31,6 +31,7 @@ struct dt_points {
     struct shared_cost cost[COSTS];
     uint64_t clock, costs;
     struct dt_point_known *known;
+    struct dt_orch_timed *timed;
 };
 
 /* ---- what points share ---- */
@@ -126,6 +127,9 @@ static enum dt_status open_cost(struct dt_points *p, struct open_point *o, struc
         DT_TRY(make_cost(p, o->s.job, text, err, &o->cost));
     o->cost->used = ++p->clock;
     o->s.cost = o->cost->cost;
+    o->s.timed = p->timed;
+    dt_orch_timed_on(p->timed, o->s.cost, o->cost->number, o->s.job->samples,
+                     dt_job_inputs_number(p->inputs, o->s.job->samples));
     return dt_session_survey(o->s.job, o->s.cost, err);
 }
 
@@ -172,6 +176,8 @@ static enum dt_status new_points(struct dt_error *err, struct dt_points **out)
     st = dt_job_inputs_new(err, &p->inputs);
     if (st == DT_OK)
         st = dt_point_known_new(err, &p->known);
+    if (st == DT_OK)
+        st = dt_orch_timed_new(err, &p->timed);
     if (st == DT_OK)
         *out = p;
     else
@@ -231,6 +237,7 @@ void dt_points_close(struct dt_points *p)
         drop_cost(&p->cost[i]);
     dt_job_inputs_free(p->inputs);
     dt_point_known_free(p->known);
+    dt_orch_timed_free(p->timed);
     dt_free(p->text);
     dt_free(p->plan_text);
     dt_free(p);

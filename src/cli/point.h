@@ -10,7 +10,8 @@
  *     dt_points_close(points);
  *
  * The numbers are those of `disttrain simulate JOB KEY=VALUE...`, to the last bit.  Profiles, samples, what the cost
- * model has worked out and the figures of plans are kept between points where they are the same.  For one thread. */
+ * model has worked out, timelines of plans and figures of simulations are kept between points where they are the same.
+ * For one thread. */
 #ifndef DT_CLI_POINT_H
 #define DT_CLI_POINT_H
 

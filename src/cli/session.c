@@ -76,6 +76,7 @@ void dt_session_search_input(const struct dt_session *s, struct dt_search_input 
     memcpy(in->recompute, s->job->recompute, sizeof in->recompute);
     memcpy(in->zero, s->job->zero, sizeof in->zero);
     in->opt = s->job->search;
+    in->timed = s->timed;
 }
 
 enum dt_status dt_session_check(const struct dt_cli *cli, struct dt_error *err)

@@ -119,6 +119,7 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/orchestrate_search.h \
 	src/core/orchestrate/orchestrate_space.c \
 	src/core/orchestrate/orchestrate_table.c \
+	src/core/orchestrate/orchestrate_timed.c \
 	src/core/orchestrate/orchestrate_with.c \
 	src/core/orchestrate/strategy_distmm.c \
 	src/core/orchestrate/strategy_disttrain.c \

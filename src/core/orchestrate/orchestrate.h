@@ -79,6 +79,7 @@ struct dt_search_result {
     struct dt_search_stats stats;
     struct dt_orch_reorder reorder; /* of plans[0] */
 };
+struct dt_orch_timed;
 struct dt_search_input {
     const struct dt_model *model;
     const struct dt_cluster *cluster;
@@ -94,7 +95,15 @@ struct dt_search_input {
     /* disttrain: look only near the plans of this result, found in a wider space, and those of a quick search; NULL: look
      * everywhere. */
     const struct dt_search_result *near;
+    struct dt_orch_timed *timed; /* NULL: the search is the only one */
 };
+
+/* Timelines that searches have run, for others (orchestrate_timed.c).  What is found does not depend on it. */
+enum dt_status dt_orch_timed_new(struct dt_error *err, struct dt_orch_timed **out);
+void dt_orch_timed_free(struct dt_orch_timed *t);
+/* The next searches have this cost model and these samples, and numbers for them that no others have or had. */
+void dt_orch_timed_on(struct dt_orch_timed *t, const struct dt_cost *cost, uint64_t cost_number,
+                      const struct dt_samples *samples, uint64_t samples_number);
 
 /* What a strategy makes of the stated policy: DistTrain and manual plans keep it; Megatron-LM and
  * DistMM* have neither reordering nor StepCCL.  Apply it before dt_cost_new(): the cost's stepccl

@@ -335,6 +335,13 @@ double dt_orch_look_ops(const struct dt_orch_table *t, const struct dt_plan *p, 
 enum dt_status dt_orch_run_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
                                       const struct dt_plan *run, int64_t first_sample,
                                       struct dt_error *err, double *seconds, double *mem_bytes_max);
+/* orchestrate_timed.c: the same, if a search before this one has run it; for those after this one */
+bool dt_orch_timed_find(const struct dt_search_input *in, const struct dt_plan *p,
+                        const struct dt_plan *run, int64_t first_sample, double *seconds,
+                        double *mem_bytes_max);
+void dt_orch_timed_add(const struct dt_search_input *in, const struct dt_plan *p,
+                       const struct dt_plan *run, int64_t first_sample, double seconds,
+                       double mem_bytes_max);
 /* By timeline as above; those without one, by staged_s, last. */
 enum dt_status dt_orch_sort(struct dt_plan *plans, int n, struct dt_error *err);
 /* orchestrate_plans.c */

@@ -42,6 +42,8 @@ enum dt_status dt_orch_run_timeline_s(const struct dt_search_input *in, const st
     int64_t ns = 0;
     enum dt_status st;
 
+    if (dt_orch_timed_find(in, p, run, first_sample, seconds, mem_bytes_max))
+        return DT_OK;
     DT_TRY(dt_assign(run, in->model, in->cost, in->samples, first_sample, err, &a));
     st = check_assigned(in, p, a, err, &bytes);
     if (st == DT_OK)
@@ -49,6 +51,7 @@ enum dt_status dt_orch_run_timeline_s(const struct dt_search_input *in, const st
     if (st == DT_OK) {
         *seconds = (double)ns * 1e-9;
         *mem_bytes_max = bytes;
+        dt_orch_timed_add(in, p, run, first_sample, *seconds, bytes);
     }
     dt_assign_free(a);
     return st;
