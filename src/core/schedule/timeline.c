@@ -53,20 +53,15 @@ struct walk {
     struct dt_timeline_topo *t;
     uint32_t *cursor;  /* per resource: next op, or DT_NONE */
     uint32_t *next;    /* per op: next op of the same resource */
-    uint32_t *state;   /* per op: PLACED or the first resource that waits for it */
+    uint32_t *state;   /* per op: PLACED (with `t`) or the first resource that waits for it */
     uint32_t *waits;   /* per resource: the next one that waits for the same op */
     uint32_t *arrived; /* per group */
     uint32_t *stack, n_stack;
-    /* Without `t` ops are evaluated as they are placed. */
+    /* Without `t` ops are evaluated as they are placed; before, they end at a negative time. */
     const int64_t *dur;
     int64_t *begin, *end;
     uint32_t placed;
 };
-
-static void eval_op(const struct dt_program *p, uint32_t i, const int64_t *dur, int64_t *begin,
-                    int64_t *end);
-static void eval_group(const struct dt_program *p, uint32_t g, const int64_t *dur, int64_t *begin,
-                       int64_t *end);
 
 static void walk_free(struct walk *w)
 {
@@ -111,9 +106,12 @@ static enum dt_status walk_init(struct walk *w, struct dt_error *err)
         for (int r = 0; r < DT_RES_N; r++)
             last[r] = DT_NONE;
         for (uint32_t i = lane->first + lane->n; i-- > lane->first;) {
-            int r = p->ops[i].kind < DT_OP_KIND_N ? (int)dt_op_resource(p->ops[i].kind)
-                                                  : DT_RES_COMPUTE;
+            const struct dt_op *op = &p->ops[i];
+            int r = op->kind < DT_OP_KIND_N ? (int)dt_op_resource(op->kind) : DT_RES_COMPUTE;
 
+            if (op->more_n > 0 && (uint64_t)op->more_first + op->more_n > p->n_deps)
+                return dt_error_set(err, DT_ERR_INTERNAL, "program: op %u has no dependency list",
+                                    i);
             w->next[i] = last[r];
             last[r] = i;
         }
@@ -129,9 +127,10 @@ static void place(struct walk *w, uint32_t i)
 {
     for (uint32_t r = w->state[i]; r != 0; r = w->waits[r - 1])
         w->stack[w->n_stack++] = r - 1;
-    w->state[i] = PLACED;
-    if (w->t)
+    if (w->t) {
+        w->state[i] = PLACED;
         w->t->order[w->placed] = i;
+    }
     w->placed++;
 }
 
@@ -175,6 +174,61 @@ static uint32_t missing(const struct walk *w, uint32_t i)
     return DT_NONE;
 }
 
+static inline int64_t later(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Dependency `d` of an op whose SEND, which counts from its begin, is `send`; false: it is not placed. */
+static inline bool ends_by(const struct walk *w, uint32_t d, uint32_t send, int64_t *at)
+{
+    if (d == DT_NONE)
+        return true;
+    if (d >= w->p->n_ops || w->end[d] < 0)
+        return false;
+    if (d != send)
+        *at = later(*at, w->end[d]);
+    return true;
+}
+
+/* The same where ops are evaluated as they are placed; DT_NONE: *ready_ns is when `i` could begin. */
+static inline uint32_t missing_timed(const struct walk *w, uint32_t i, int64_t *ready_ns)
+{
+    const struct dt_op *op = &w->p->ops[i];
+    uint32_t send = op->kind == DT_OP_RECV ? op->peer : DT_NONE;
+    int64_t at = 0;
+
+    for (int k = 0; k < 3; k++)
+        if (!ends_by(w, op->dep[k], send, &at))
+            return op->dep[k];
+    for (uint32_t k = 0; k < op->more_n; k++)
+        if (!ends_by(w, w->p->deps[op->more_first + k], send, &at))
+            return w->p->deps[op->more_first + k];
+    if (op->kind == DT_OP_RECV) {
+        if (send >= w->p->n_ops || w->end[send] < 0)
+            return send;
+        at = later(at, w->begin[send]);
+    }
+    *ready_ns = at;
+    return DT_NONE;
+}
+
+/* All members have arrived, and begin when the last of them could. */
+static void end_group(struct walk *w, const struct dt_group *gr)
+{
+    const uint32_t *member = &w->p->group_ops[gr->first];
+    int64_t at = 0, ns = 0;
+
+    for (uint32_t k = 0; k < gr->n; k++) {
+        at = later(at, w->begin[member[k]]);
+        ns = later(ns, w->dur[member[k]]);
+    }
+    for (uint32_t k = 0; k < gr->n; k++) {
+        w->begin[member[k]] = at;
+        w->end[member[k]] = at + ns;
+    }
+}
+
 /* All members have arrived: place them, one record for the whole group; their resources go on. */
 static enum dt_status place_group(struct walk *w, uint32_t g, struct dt_error *err)
 {
@@ -196,7 +250,7 @@ static enum dt_status place_group(struct walk *w, uint32_t g, struct dt_error *e
         w->stack[w->n_stack++] = res;
     }
     if (!w->t)
-        eval_group(w->p, g, w->dur, w->begin, w->end);
+        end_group(w, gr);
     return DT_OK;
 }
 
@@ -207,7 +261,8 @@ static enum dt_status run_resource(struct walk *w, uint32_t res, struct dt_error
 
     for (uint32_t i = w->cursor[res]; i != DT_NONE; i = w->next[i]) {
         const struct dt_op *op = &p->ops[i];
-        uint32_t d = missing(w, i);
+        int64_t at = 0;
+        uint32_t d = w->t ? missing(w, i) : missing_timed(w, i, &at);
 
         w->cursor[res] = i;
         if (d != DT_NONE) {
@@ -218,6 +273,8 @@ static enum dt_status run_resource(struct walk *w, uint32_t res, struct dt_error
             w->state[d] = res + 1;
             return DT_OK;
         }
+        if (!w->t)
+            w->begin[i] = at;
         if (in_group(op)) {
             if (op->peer >= p->n_groups)
                 return dt_error_set(err, DT_ERR_INTERNAL, "program: op %u is of no group", i);
@@ -228,7 +285,7 @@ static enum dt_status run_resource(struct walk *w, uint32_t res, struct dt_error
         if (w->t)
             record_op(w, i);
         else
-            eval_op(p, i, w->dur, w->begin, w->end);
+            w->end[i] = op->kind == DT_OP_RECV ? later(at, w->end[op->peer]) : at + w->dur[i];
         place(w, i);
     }
     w->cursor[res] = DT_NONE;
@@ -242,9 +299,6 @@ static enum dt_status walk_all(struct walk *w, struct dt_error *err)
 
     if (p->n_ops > REC_MASK)
         return dt_error_set(err, DT_ERR_INPUT, "a program of %u ops is too long", p->n_ops);
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        if (p->ops[i].more_n > 0 && (uint64_t)p->ops[i].more_first + p->ops[i].more_n > p->n_deps)
-            return dt_error_set(err, DT_ERR_INTERNAL, "program: op %u has no dependency list", i);
     st = walk_init(w, err);
     while (st == DT_OK && w->n_stack > 0)
         st = run_resource(w, w->stack[--w->n_stack], err);
@@ -287,11 +341,6 @@ enum dt_status dt_timeline_check(int64_t makespan_ns, struct dt_error *err)
         return DT_OK;
     return dt_error_set(err, DT_ERR_RANGE,
                         "the iteration would take longer than 104 days, which is not simulated");
-}
-
-static inline int64_t later(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
 }
 
 /* When the op could begin as far as its dependencies go; a RECV's SEND counts from its begin. */
@@ -364,8 +413,8 @@ enum dt_status dt_timeline_makespan(const struct dt_program *p, const uint32_t *
     DT_TRY(dt_timeline_reserve(&line, p->n_ops, err));
     w.begin = line.begin_ns;
     w.end = line.end_ns;
+    memset(line.end_ns, 0xff, (size_t)p->n_ops * sizeof(*line.end_ns)); /* none has ended */
     if (order) {
-        memset(line.end_ns, 0xff, (size_t)p->n_ops * sizeof(*line.end_ns));
         eval_in_order(p, order, dur_ns, line.begin_ns, line.end_ns);
         st = DT_OK;
     } else {
