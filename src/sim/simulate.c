@@ -219,16 +219,16 @@ static enum dt_status report_median(struct sim *s, const struct batch *first,
 
 enum { SAMPLED_OPS_MAX = 1 << 18 }; /* beyond, one batch stands for all: its replicas are many */
 
-static enum dt_status quiet_ns(const struct batch *b, struct dt_timeline *t, struct dt_error *err,
-                               double *out)
+/* Of a global batch, without contention. */
+static enum dt_status quiet_ns(struct sim *s, int iteration, struct dt_error *err, int64_t *ns)
 {
-    struct dt_timeline_topo topo = {0};
+    const struct dt_job *j = s->job;
+    int64_t first = iteration * s->plan->policy.global_batch;
+    struct dt_assignment *a;
 
-    DT_TRY(dt_timeline_topo_build(b->program, err, &topo));
-    enum dt_status st = dt_timeline_eval(b->program, &topo, b->durations.ns, err, t);
-    dt_timeline_topo_free(&topo);
-    if (st == DT_OK)
-        *out = (double)t->makespan_ns;
+    DT_TRY(dt_assign(s->plan, j->model, s->cost, j->samples, first, err, &a));
+    enum dt_status st = dt_sched_makespan(s->plan, j->model, &j->cluster, a, s->cost, err, ns);
+    dt_assign_free(a);
     return st;
 }
 
@@ -237,25 +237,16 @@ static enum dt_status quiet_ns(const struct batch *b, struct dt_timeline *t, str
 static enum dt_status further_batches(struct sim *s, const struct batch *first, double first_s,
                                       double *times_s, int *n, struct dt_error *err)
 {
-    struct dt_timeline t = {0};
-    double base, ns;
-    enum dt_status st = quiet_ns(first, &t, err, &base);
+    int64_t base, ns;
 
-    for (int i = s->iterations; st == DT_OK && i < DT_SIM_BATCHES; i++) {
-        struct batch b;
-
-        st = batch_open(s, i, err, &b);
-        if (st != DT_OK)
+    DT_TRY(dt_timeline_makespan(first->program, NULL, first->durations.ns, err, &base));
+    for (int i = s->iterations; i < DT_SIM_BATCHES; i++) {
+        DT_TRY(quiet_ns(s, i, err, &ns));
+        if (ns == base)
             break;
-        st = quiet_ns(&b, &t, err, &ns);
-        batch_close(&b);
-        if (st == DT_OK && ns == base)
-            break;
-        if (st == DT_OK)
-            times_s[(*n)++] = first_s * ns / base;
+        times_s[(*n)++] = first_s * (double)ns / (double)base;
     }
-    dt_timeline_free(&t);
-    return st;
+    return DT_OK;
 }
 
 static enum dt_status interval(struct sim *s, const struct batch *first,
