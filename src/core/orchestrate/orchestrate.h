@@ -21,8 +21,8 @@ struct dt_search_options {
     /* what is timed is at most so much slower by the formula than the best; 0 = as the effort has it */
     double margin;
     int64_t budget; /* ops of programs that ranking may time; 0 = as the effort has it */
-    int64_t
-        neighbours; /* beyond it those of neighbours of the best plans; 0 = as the effort has it */
+    /* beyond it those of neighbours of the best plans; 0 = as the effort has it */
+    int64_t neighbours;
     unsigned schedules;                 /* bit s: enum dt_pipe_schedule s */
     int max_microbatch;                 /* divisors of the global batch up to this; 0: empty */
     unsigned recompute[DT_MAX_MODULES]; /* bit r: enum dt_block_recompute r */
@@ -72,8 +72,8 @@ struct dt_search_stats {
 struct dt_search_result {
     int n;                 /* best first */
     struct dt_plan *plans; /* [n] */
-    /* Strategy disttrain at normal effort and above: all plans that have a timeline, of the replicas that ranking looks at, best
-     * first. */
+    /* Where neighbours of the best plans were looked at: all plans that have a timeline, of the replicas that ranking looks at,
+     * best first. */
     int n_timed;
     struct dt_plan *timed; /* [n_timed] */
     struct dt_search_stats stats;

@@ -10,10 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {                                /* of the search for one alternative */
-       NEIGHBOURS = 250000,           /* ops of neighbours that it may time */
-       BUDGET = DT_SEARCH_BUDGET / 4, /* of others, where it has to look everywhere */
-       WHOLE = 2,                     /* plans that are timed whole */
+/* Of the search for one alternative. */
+enum {
+    NEIGHBOURS = 250000,           /* ops of neighbours that it may time */
+    BUDGET = DT_SEARCH_BUDGET / 4, /* of others, where it has to look everywhere */
+    WHOLE = 2,                     /* plans that are timed whole */
 };
 
 const char *const dt_orch_dimension_names[DT_ORCH_DIMENSION_N + 1] = {
@@ -33,8 +34,8 @@ struct asking {
     enum dt_plan_strategy strategy;
     const struct dt_search_result *found;
     const struct dt_plan *best; /* of these */
-    double
-        scale; /* its timeline, as it is stated, to that of all replicas: many replicas are timed by some of them */
+    /* Its timeline, as it is stated, to that of all replicas: many replicas are timed by some of them. */
+    double scale;
     struct dt_orch_decisions *out;
     enum dt_orch_dimension dimension;
     int module; /* -1: of the whole plan */
