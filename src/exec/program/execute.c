@@ -351,7 +351,9 @@ static enum dt_status execute(struct dt_exec *x, uint32_t i, struct dt_error *er
             dt_exec_sync(&x->stages, x->it.p, &x->it.p->groups[op->peer]);
         return DT_OK;
     case DT_OP_GRAD_NORM:
-        return leads ? dt_exec_norm_take(&x->norm, &x->stages, err) : DT_OK;
+        if (leads)
+            dt_exec_norm_alone(&x->norm, &x->stages);
+        return DT_OK;
     case DT_OP_STEP:
         return x->it.late_steps ? DT_OK : step(x, op, err);
     case DT_OP_SEND:         /* the receiver takes it */
@@ -506,7 +508,7 @@ enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
     DT_TRY(dt_exec_comm_begin(x, err));
     st = walk(x, err);
     if (st == DT_OK && x->ranks.training && !x->norm.known) /* nothing is trained here */
-        st = dt_exec_norm_take(&x->norm, &x->stages, err);
+        st = dt_exec_norm_join(x, err);
     if (st == DT_OK)
         st = decide(x, err);
     if (st == DT_OK)

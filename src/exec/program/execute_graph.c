@@ -72,10 +72,11 @@ static enum dt_exec_where where(const struct dt_program *p, const struct dt_exec
         if (op->flags & DT_OPF_TIED)
             return ranks->tied[op->replica] ? DT_EXEC_COMM : DT_EXEC_MAIN;
         return peers->comm ? DT_EXEC_COMM : DT_EXEC_MAIN;
+    case DT_OP_GRAD_NORM:
+        return ranks->training ? DT_EXEC_COMM : DT_EXEC_MAIN;
     case DT_OP_FORWARD:
     case DT_OP_BACKWARD:
     case DT_OP_WEIGHT_GRAD:
-    case DT_OP_GRAD_NORM:
     case DT_OP_STEP:
     case DT_OP_FETCH:
     case DT_OP_KIND_N:

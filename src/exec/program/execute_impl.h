@@ -223,7 +223,8 @@ struct dt_exec_ranks {
     struct dt_exec_peers *peers[DT_MAX_MODULES]; /* [stage] */
     struct dt_tp *tp[DT_MAX_MODULES];            /* [lane] */
     struct dt_comm **tied;                       /* [replica of the LLM]; NULL entries: not here */
-    struct dt_comm *world, *training;            /* NULL = alone, or nothing is trained here */
+    struct dt_comm *world;                       /* of host memory; NULL = alone */
+    struct dt_comm *training;                    /* NULL = alone, or nothing is trained */
 };
 
 /* Virtual stages and what their lanes have in memory (execute_lane.c, execute_message.c). */
@@ -256,10 +257,9 @@ struct dt_exec_iteration {
 
 /* The norm of all gradients (execute_norm.c). */
 struct dt_exec_norm {
-    double *sq;          /* device */
+    double *sq;          /* device: of this rank, then of all */
     float *value, *coef; /* device */
-    double *host_sq;     /* host memory of the device; of all ranks */
-    float *host;         /* the same; of `value` */
+    float *host;         /* host memory of the device: `value` */
     bool known;          /* in this iteration */
 };
 
@@ -521,12 +521,17 @@ enum dt_status dt_exec_request_add(struct dt_exec_comm *c, uint32_t i, struct dt
 enum dt_status dt_exec_error_at(const struct dt_exec *x, uint32_t i, enum dt_status st,
                                 struct dt_error *err);
 
-/* execute_norm.c.  `take`: squares of all that is trained, of all ranks; then the factor.  Collective. */
+/* execute_norm.c.  Collective; each puts its work on queues and does not wait for the device. */
 enum dt_status dt_exec_norm_init(struct dt_exec_norm *norm, const struct dt_exec_env *env,
                                  struct dt_error *err);
 void dt_exec_norm_free(struct dt_exec_norm *norm, const struct dt_device *dev);
-enum dt_status dt_exec_norm_take(struct dt_exec_norm *norm, const struct dt_exec_stages *stages,
-                                 struct dt_error *err);
+/* One rank: on the main queue. */
+void dt_exec_norm_alone(struct dt_exec_norm *norm, const struct dt_exec_stages *stages);
+/* Several: op i of the communication thread, and what lands of it. */
+enum dt_status dt_exec_norm_post(struct dt_exec *x, uint32_t i, struct dt_error *err);
+void dt_exec_norm_complete(struct dt_exec *x, uint32_t i);
+/* The same on a rank that has no such op, as it trains nothing: waits for the others. */
+enum dt_status dt_exec_norm_join(struct dt_exec *x, struct dt_error *err);
 
 /* execute_time.c */
 void dt_exec_events_free(struct dt_exec_events *events, const struct dt_device *dev);

@@ -260,11 +260,15 @@ void dt_exec_copy_here(const struct dt_exec_stages *stages, struct dt_device_que
 void dt_exec_finish_grads(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs, int first,
                           int last)
 {
-    for (int b = first; b < last; b++)
-        if (!vs->finished[b - vs->first]) {
-            dt_stage_grads_finish(stages->env->q, vs->stage, b, b + 1);
-            vs->finished[b - vs->first] = true;
-        }
+    for (int b = first; b < last;) {
+        int end = b;
+
+        while (end < last && !vs->finished[end - vs->first])
+            vs->finished[end++ - vs->first] = true;
+        if (end > b)
+            dt_stage_grads_finish(stages->env->q, vs->stage, b, end);
+        b = end > b ? end : b + 1;
+    }
 }
 
 const struct dt_param *dt_exec_shared_table(const struct dt_exec_env *env,

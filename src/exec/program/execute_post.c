@@ -303,10 +303,11 @@ enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err)
         return post_sync(x, i, err);
     case DT_OP_PARAM_GATHER:
         return dt_exec_gather_post(x, i, err);
+    case DT_OP_GRAD_NORM:
+        return dt_exec_norm_post(x, i, err);
     case DT_OP_FORWARD:
     case DT_OP_BACKWARD:
     case DT_OP_WEIGHT_GRAD:
-    case DT_OP_GRAD_NORM:
     case DT_OP_STEP:
     case DT_OP_FETCH:
     case DT_OP_KIND_N:
@@ -341,10 +342,13 @@ enum dt_status dt_exec_complete(struct dt_exec *x, uint32_t i, const struct dt_e
         *landed = true;
         dt_exec_gather_complete(x, i);
         return DT_OK;
+    case DT_OP_GRAD_NORM:
+        *landed = true;
+        dt_exec_norm_complete(x, i);
+        return DT_OK;
     case DT_OP_FORWARD:
     case DT_OP_BACKWARD:
     case DT_OP_WEIGHT_GRAD:
-    case DT_OP_GRAD_NORM:
     case DT_OP_STEP:
     case DT_OP_FETCH:
     case DT_OP_KIND_N:

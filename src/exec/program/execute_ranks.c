@@ -6,8 +6,8 @@
  *   peers     ranks that hold replicas of a stage (of the same tp member): gradients, parameters
  *   tied      the two stages that share a table, per replica
  *   tp        members of a lane
- * Of host memory:
  *   training  all, where anything is trained: the norm
+ * Of host memory:
  *   world     all: losses */
 #include "exec/program/execute_impl.h"
 
@@ -167,7 +167,7 @@ static enum dt_status join_all(struct dt_exec_ranks *ranks, bool *in, struct dt_
     for (int r = 0; r < ranks->n; r++)
         in[r] = true;
     if (anything_trains(ranks->env))
-        DT_TRY(comm_of(ranks, ranks->t, in, err, &ranks->training));
+        DT_TRY(comm_of(ranks, ranks->data, in, err, &ranks->training));
     return comm_of(ranks, ranks->t, in, err, &ranks->world);
 }
 
