@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Losses of an iteration.  Every row's and every image's loss is copied to its own place and added
- * up in the order of samples at the end, so the sum does not depend on layout, order or threads. */
+ * Losses of an iteration.  Every row's and every image's loss has a place of its own on the host: those of a
+ * microbatch lie side by side, so that one copy brings them.  They are added up in the order of samples at the
+ * end, so the sum does not depend on layout, order or threads. */
 #include "exec/program/execute_impl.h"
 
 #include <string.h>
@@ -39,6 +40,53 @@ static void count_losses(struct dt_exec_losses *losses, const struct dt_program 
     }
 }
 
+/* Where the rows of samples lie: microbatch after microbatch of the LLM.  Returns their number. */
+static int64_t place_rows(struct dt_exec_losses *losses, const struct dt_exec_iteration *it,
+                          int module)
+{
+    const struct dt_assignment_module *a = &it->p->assignment->m[module];
+    int64_t rows = 0;
+
+    for (uint32_t mb = 0; mb < a->mb_first[a->n_replicas]; mb++)
+        for (uint32_t i = 0; i < a->mb[mb].n; i++) {
+            int64_t s = a->samples[a->mb[mb].first + i];
+
+            losses->row_at[s] = rows;
+            rows += it->in->seqs[s]->n_tokens;
+        }
+    return rows;
+}
+
+/* The same of images to draw, and how many values each has. */
+static enum dt_status place_images(struct dt_exec_losses *losses,
+                                   const struct dt_exec_iteration *it, int module,
+                                   const struct dt_module *gen, struct dt_error *err, int64_t *out)
+{
+    const struct dt_assignment_module *a = &it->p->assignment->m[module];
+    int64_t images = 0;
+
+    for (uint32_t mb = 0; mb < a->mb_first[a->n_replicas]; mb++)
+        for (uint32_t k = 0; k < a->mb[mb].n; k++) {
+            int64_t s = a->samples[a->mb[mb].first + k];
+            const struct dt_sequence *q = it->in->seqs[s];
+
+            losses->img_at[s] = images;
+            for (int i = 0; i < q->n_items; i++) {
+                int lw, lh;
+
+                if (!(q->items[i].flags & DT_ITEM_GENERATE))
+                    continue;
+                if (dt_grow((void **)&losses->image_values, &losses->cap_images, (size_t)images + 1,
+                            sizeof(*losses->image_values)))
+                    return dt_error_nomem(err, "losses");
+                dt_batching_latent_size(gen, q->items[i].w, q->items[i].h, &lw, &lh);
+                losses->image_values[images++] = (int64_t)lw * lh * dt_batching_channels(gen);
+            }
+        }
+    *out = images;
+    return DT_OK;
+}
+
 enum dt_status dt_exec_loss_begin(struct dt_exec_losses *losses, struct dt_exec_iteration *it,
                                   const struct dt_exec_stages *stages, struct dt_error *err)
 {
@@ -66,25 +114,11 @@ enum dt_status dt_exec_loss_begin(struct dt_exec_losses *losses, struct dt_exec_
         losses->img_at = img_at;
         losses->cap_samples = n;
     }
-    for (int64_t s = 0; s < it->in->n; s++) {
-        const struct dt_sequence *q = it->in->seqs[s];
-
-        losses->row_at[s] = rows;
-        losses->img_at[s] = images;
-        rows += q->n_tokens;
-        targets += dt_batching_targets(q);
-        for (int i = 0; gen && i < q->n_items; i++) {
-            int lw, lh;
-
-            if (!(q->items[i].flags & DT_ITEM_GENERATE))
-                continue;
-            if (dt_grow((void **)&losses->image_values, &losses->cap_images, (size_t)images + 1,
-                        sizeof(*losses->image_values)))
-                return dt_error_nomem(err, "losses");
-            dt_batching_latent_size(gen, q->items[i].w, q->items[i].h, &lw, &lh);
-            losses->image_values[images++] = (int64_t)lw * lh * dt_batching_channels(gen);
-        }
-    }
+    for (int64_t s = 0; s < it->in->n; s++)
+        targets += dt_batching_targets(it->in->seqs[s]);
+    rows = place_rows(losses, it, stages->env->o.model->llm);
+    if (gen)
+        DT_TRY(place_images(losses, it, it->edge[DT_EDGE_COND].dst, gen, err, &images));
     DT_TRY(host_room(stages->env->dev, (void **)&losses->nll, &losses->cap_nll, (size_t)rows,
                      sizeof(float), err));
     DT_TRY(host_room(stages->env->dev, (void **)&losses->sse, &losses->cap_sse, (size_t)images,
@@ -100,8 +134,8 @@ void dt_exec_loss_take(struct dt_exec_losses *losses, const struct dt_exec_itera
 {
     const struct dt_assignment_module *a = &it->p->assignment->m[op->module];
     const struct dt_microbatch *mb = &a->mb[dt_exec_global_mb(it->p, op)];
-    enum dt_module_role role = stages->env->o.model->modules[op->module].role;
-    int64_t at = 0;
+    bool text = stages->env->o.model->modules[op->module].role == DT_ROLE_LLM;
+    int64_t first = mb->n > 0 ? a->samples[mb->first] : 0, n = 0;
 
     if (stages->ranks->member[op->module][op->replica * stages->env->pp[op->module] + op->stage] >
         0)
@@ -110,22 +144,15 @@ void dt_exec_loss_take(struct dt_exec_losses *losses, const struct dt_exec_itera
         int64_t j = a->samples[mb->first + i];
         const struct dt_sequence *q = it->in->seqs[j];
 
-        losses->has[j] |= role == DT_ROLE_LLM ? LOSS_TEXT : LOSS_IMAGE;
-        if (role == DT_ROLE_LLM) {
-            stages->env->dev->copy(stages->env->q, losses->nll + losses->row_at[j],
-                                   s->batch->dev.nll + at, (size_t)q->n_tokens * sizeof(float),
-                                   DT_COPY_TO_HOST);
-            at += q->n_tokens;
-        } else {
-            int64_t n = dt_batching_images(q, DT_ITEM_GENERATE);
-
-            if (n > 0)
-                stages->env->dev->copy(stages->env->q, losses->sse + losses->img_at[j],
-                                       s->batch->dev.sse + at, (size_t)n * sizeof(float),
-                                       DT_COPY_TO_HOST);
-            at += n;
-        }
+        losses->has[j] |= text ? LOSS_TEXT : LOSS_IMAGE;
+        n += text ? q->n_tokens : dt_batching_images(q, DT_ITEM_GENERATE);
     }
+    if (n > 0)
+        stages->env->dev->copy(stages->env->q,
+                               text ? losses->nll + losses->row_at[first]
+                                    : losses->sse + losses->img_at[first],
+                               text ? s->batch->dev.nll : s->batch->dev.sse,
+                               (size_t)n * sizeof(float), DT_COPY_TO_HOST);
 }
 
 /* Per sample, and these in the order of samples: the same sum whatever the layout. */
