@@ -107,7 +107,7 @@ static enum dt_status try_move(struct polish *w, struct dt_orch_spot to, struct 
 {
     struct dt_plan p;
     struct dt_error why;
-    double s;
+    double s, closer;
     bool share, more;
     enum dt_status st;
 
@@ -124,13 +124,11 @@ static enum dt_status try_move(struct polish *w, struct dt_orch_spot to, struct 
     DT_TRY(glance(w, &p, SAMPLES, err, &s, &share));
     if (s <= 0 || s > w->d->hand.first_s * (1 - GAIN))
         return DT_OK;
-    if (share) {
-        double closer;
-
+    closer = s;
+    if (share)
         DT_TRY(glance(w, &p, 0, err, &closer, &more));
-        if (closer <= 0 || closer > w->d->plan.predicted.timeline_s * (1 - GAIN))
-            return DT_OK;
-    }
+    if (closer <= 0 || closer > w->d->plan.predicted.timeline_s * (1 - GAIN))
+        return DT_OK;
     settle(w, &to, &p, s);
     *better = true;
     return DT_OK;

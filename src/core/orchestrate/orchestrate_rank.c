@@ -120,12 +120,13 @@ static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *
     const struct dt_search_input *in = t->in;
     struct dt_plan_prediction *q = &p->predicted;
     struct dt_plan part;
-    double expected;
+    double expected, ops;
     bool share;
 
+    ops = look_at(t, p, samples, &part, &share);
     t->simulated++;
-    t->ops += (int64_t)look_at(t, p, samples, &part, &share);
-    *closer = share && samples > 0;
+    t->ops += (int64_t)ops;
+    *closer = share && samples > 0 && dt_orch_look_ops(t, p, 0) > ops;
     if (!share)
         return dt_orch_run_timeline_s(in, p, p, 0, err, &q->timeline_s, &q->mem_bytes_max);
     DT_TRY(dt_orch_check_expected(t, p, err));

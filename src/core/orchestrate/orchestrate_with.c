@@ -559,13 +559,16 @@ static enum dt_status merge_plans(struct dt_search_result *out, const struct dt_
 
 static enum dt_status place(struct placing *w, struct dt_plan *plans, struct dt_error *err)
 {
-    int n = 0;
+    int n = 0, others;
 
     list_sets(w);
     find_hosts(w);
     if (w->out->n > 0)
         plans[n++] = w->out->plans[0];
+    others = n;
     DT_TRY(list_plans(w, err, plans, &n));
+    if (n == others)
+        return DT_OK;
     DT_TRY(rank_plans(w, plans, &n, err));
     return merge_plans(w->out, plans, n, err);
 }
