@@ -1,0 +1,1 @@
+compare --runs @RUNS@ 1 twice --json

@@ -1,0 +1,1 @@
+runs list --runs @RUNS@

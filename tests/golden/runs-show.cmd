@@ -1,0 +1,1 @@
+runs show --runs @RUNS@ 2

@@ -1,0 +1,1 @@
+show mllm-15b-96 --json --no-search

@@ -1,0 +1,1 @@
+show mllm-nano-local train.global_batch=16 cluster.nodes=1
