@@ -29,6 +29,10 @@ for job in mllm-72b-1296 mllm-9b-96 mllm-audio-64; do
             simulate.iterations="$batches" "$@" >sim.json </dev/null 2>err
         member sim.json iteration_s
     }
+    # the time that the plan is printed with is that of all its replicas, whatever the way was chosen by
+    first=$(simulated simulate.iterations=1)
+    check "$job: $first s simulated, $(member found.json timeline_s) s in the table" \
+        'awk -v a="$first" -v b="$(member found.json timeline_s)" "BEGIN { exit !(a > 0 && (a - b)^2 <= (1e-6 * a)^2) }"'
     auto=$(simulated)
     for intra in true false; do
         for inter in true false; do

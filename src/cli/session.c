@@ -130,9 +130,9 @@ void dt_cli_print_reorder(const struct dt_session *s)
 
     if (r->batches == 0)
         return;
-    printf("reordering of samples: %s, %.3f s (mean timeline of %d global batch%s);",
+    printf("reordering of samples: %s, %.3f s (mean timeline of %d global batch%s%s);",
            dt_orch_reorder_names[r->choice], r->mean_s[r->choice], r->batches,
-           r->batches == 1 ? "" : "es");
+           r->batches == 1 ? "" : "es", r->share ? " on a share of the replicas" : "");
     for (int way = DT_REORDER_N - 1; way >= 0; way--) {
         if (way == r->choice || isnan(r->mean_s[way]))
             continue;
@@ -156,6 +156,7 @@ void dt_cli_json_reorder(struct dt_json *j, const struct dt_session *s)
     dt_json_begin_object(j);
     dt_json_kv_string(j, "chosen", dt_orch_reorder_names[r->choice]);
     dt_json_kv_int(j, "batches", r->batches);
+    dt_json_kv_bool(j, "share", r->share);
     for (int way = 0; way < DT_REORDER_N; way++)
         if (isfinite(r->mean_s[way])) {
             snprintf(key, sizeof key, "%s_s", dt_orch_reorder_names[way]);

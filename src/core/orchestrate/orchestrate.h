@@ -51,6 +51,7 @@ extern const char *const dt_orch_reorder_names[DT_REORDER_N + 1];
 struct dt_orch_reorder { /* how that was chosen */
     int batches;         /* global batches that it was decided on; 0: nothing was to be chosen */
     int choice;
+    bool share; /* the timelines are those of some of the replicas, which stood for all */
     double mean_s
         [DT_REORDER_N]; /* of the timelines; NAN: not among the choices, INFINITY: does not fit */
 };

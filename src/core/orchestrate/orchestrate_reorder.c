@@ -39,11 +39,12 @@ static int distinct_batches(const struct dt_search_input *in, int most)
     return n;
 }
 
-/* What stands for the plan: the plan, or some of its broker groups, and how far its batches are apart. */
+/* What stands for the plan: the plan, or some of its broker groups (*share). */
 static enum dt_status stand_in(const struct dt_search_input *in, const struct dt_plan *p,
-                               struct dt_error *err, struct dt_plan *out)
+                               struct dt_error *err, struct dt_plan *out, bool *share)
 {
-    if (!dt_orch_plan_share(p, in->model->llm, dt_orch_effort_of(in)->reorder_program, out)) {
+    *share = dt_orch_plan_share(p, in->model->llm, dt_orch_effort_of(in)->reorder_program, out);
+    if (!*share) {
         *out = *p;
         return DT_OK;
     }
@@ -75,6 +76,31 @@ static enum dt_status time_way(const struct dt_search_input *in, const struct dt
     return DT_OK;
 }
 
+/* The plan in that way.  Its time, `first_s` and `bytes` of what stood for it, is that of all replicas where these were timed
+ * before; should memory not hold their microbatches this way, the plan stays as it was. */
+static enum dt_status take_way(const struct dt_search_input *in, struct dt_plan *p, int way,
+                               bool share, double first_s, double bytes, struct dt_error *err)
+{
+    struct dt_plan other = *p;
+
+    set_way(&other.policy, way);
+    if (share && in->opt.effort != DT_EFFORT_QUICK) {
+        double whole;
+        struct dt_error why;
+        enum dt_status st = dt_orch_plan_timeline_s(in, &other, 0, &why, &first_s, &whole);
+
+        if (st == DT_ERR_INFEASIBLE)
+            return DT_OK;
+        if (st != DT_OK)
+            return dt_error_pass(err, &why);
+        bytes = fmax(bytes, whole);
+    }
+    other.predicted.timeline_s = first_s;
+    other.predicted.mem_bytes_max = fmax(other.predicted.mem_bytes_max, bytes);
+    *p = other;
+    return DT_OK;
+}
+
 enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct dt_plan *p,
                                       struct dt_error *err, struct dt_orch_reorder *out)
 {
@@ -94,7 +120,7 @@ enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct d
         set_way(&p->policy, stated & ~(intra * DT_REORDER_INTRA + inter * DT_REORDER_INTER));
         return DT_OK;
     }
-    DT_TRY(stand_in(in, p, err, &run));
+    DT_TRY(stand_in(in, p, err, &run, &r.share));
     ops = dt_orch_plan_ops(&run, in->model->llm) * (intra && inter ? 4 : 2);
     r.batches = (int)fmax(BATCHES_MIN, fmin(BATCHES_MAX, dt_orch_effort_of(in)->reorder_ops / ops));
     r.batches = distinct_batches(in, r.batches);
@@ -111,11 +137,10 @@ enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct d
         return DT_OK;
     while (!(r.mean_s[r.choice] <= best * (1 + TIE)))
         r.choice++;
-    if (r.choice != stated) {
-        set_way(&p->policy, r.choice);
-        p->predicted.timeline_s = first[r.choice];
-        p->predicted.mem_bytes_max = fmax(p->predicted.mem_bytes_max, bytes[r.choice]);
-    }
+    if (r.choice != stated)
+        DT_TRY(take_way(in, p, r.choice, r.share, first[r.choice], bytes[r.choice], err));
+    r.choice =
+        p->policy.inter_reorder * DT_REORDER_INTER + p->policy.intra_reorder * DT_REORDER_INTRA;
     *out = r;
     return DT_OK;
 }
