@@ -72,6 +72,9 @@ START_TEST(wrong_items_are_told_what_is_right)
         {"n=1,", "missing between commas"},
         {"n=1,2,1", "listed twice"},
         {"n=1..3,2", "listed twice"},
+        {"n=3,1..5", "listed twice"},
+        {"n=1..5,9,4..7", "listed twice"},
+        {"r=1..1.000000000001+0.0000000000001,7", "listed twice"}, /* to the digits that are kept */
         {"n=5..1", "from the smaller"},
         {"n=1..x", "A..B+STEP"},
         {"n=1..5+", "step follows"},

@@ -21,14 +21,23 @@ static enum dt_status wrong(const struct reader *r, const char *item, const char
     return dt_error_set(r->err, DT_ERR_USAGE, "%s: \"%.200s\": %s", r->axis->key, item, what);
 }
 
-/* Takes the text, which is of the axis' arena. */
-static enum dt_status add(struct reader *r, const char *text)
+/* Is it one of the first `n` values, or the last one? */
+static bool is_listed(const struct dt_job_axis *a, int n, const char *text)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(a->value[i], text) == 0)
+            return true;
+    return n < a->n && strcmp(a->value[a->n - 1], text) == 0;
+}
+
+/* Takes the text, which is of the axis' arena.  `others`: how many values were there before the item; those of one item grow or
+ * shrink, so that equal ones would stand side by side. */
+static enum dt_status add(struct reader *r, int others, const char *text)
 {
     void *grown = (void *)r->axis->value;
 
-    for (int i = 0; text && i < r->axis->n; i++)
-        if (strcmp(r->axis->value[i], text) == 0)
-            return wrong(r, text, "this value is listed twice");
+    if (text && is_listed(r->axis, others, text))
+        return wrong(r, text, "this value is listed twice");
     if (!text || dt_grow(&grown, &r->cap, (size_t)r->axis->n + 1, sizeof(*r->axis->value)) != 0)
         return dt_error_nomem(r->err, "values of a key");
     r->axis->value = grown;
@@ -123,6 +132,7 @@ static bool value_at(const struct range *g, int i, double *out)
 static enum dt_status expand(struct reader *r, const char *item, const struct range *g)
 {
     double v, last = NAN;
+    int others = r->axis->n;
 
     if (!g->way && !g->whole)
         return wrong(r, item,
@@ -136,7 +146,7 @@ static enum dt_status expand(struct reader *r, const char *item, const struct ra
             return wrong(r, item, "more than 16,384 values");
         if (v == last)
             continue; /* rounded to the same */
-        DT_TRY(add(r, number_text(&r->axis->arena, v, g->unit)));
+        DT_TRY(add(r, others, number_text(&r->axis->arena, v, g->unit)));
         last = v;
     }
     return DT_OK;
@@ -190,7 +200,7 @@ static enum dt_status read_item(struct reader *r, const char *s, size_t n, bool 
     memcpy(item, s, n);
     DT_TRY(read_range(r, item, &g, &is));
     if (!is)
-        return add(r, item);
+        return add(r, r->axis->n, item);
     if (alone && (g.way == 0 || (g.way == '*' && g.step == 0))) {
         keep_between(r->axis, &g);
         return DT_OK;
