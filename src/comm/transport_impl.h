@@ -199,6 +199,11 @@ enum dt_status dt_coll_reduce_scatter(struct dt_comm *c, enum dt_reduce_type typ
                                       const size_t *counts, struct dt_device_queue *q,
                                       struct dt_error *err, struct dt_req **out);
 
+/* Memory of the device, or the host's for copies, that a transport keeps until it is closed.  It is nobody's: it outlives
+ * the lane in whose name the thread that posts allocates. */
+enum dt_status dt_transport_alloc(const struct dt_device *dev, bool host, size_t bytes,
+                                  struct dt_error *err, void **out);
+
 /* MPI: longest message in one piece; tests set it. */
 extern size_t dt_transport_mpi_piece_bytes;
 

@@ -538,6 +538,16 @@ static uint64_t eager_ns(const struct dt_transport *t, const struct dt_req *r)
     return 100000 + r->bytes;
 }
 
+enum dt_status dt_transport_alloc(const struct dt_device *dev, bool host, size_t bytes,
+                                  struct dt_error *err, void **out)
+{
+    struct dt_device_memory_owner *before = dev->memory_for(dev, NULL);
+    enum dt_status st = (host ? dev->host_alloc : dev->alloc)(dev, bytes, err, out);
+
+    dev->memory_for(dev, before);
+    return st;
+}
+
 static void nothing_on_queues(struct dt_transport *t)
 {
     (void)t;

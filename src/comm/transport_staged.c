@@ -134,13 +134,10 @@ static enum dt_status request_make(struct staged *s, struct dt_error *err, struc
     return DT_OK;
 }
 
-/* Room in the host's memory; it grows by half as much again, as allocating it may stop the device.  Nobody's, as
- * it outlives whoever posts. */
+/* Room in the host's memory; it grows by half as much again, as allocating it may stop the device. */
 static enum dt_status host_room(struct staged *s, struct request *r, size_t bytes,
                                 struct dt_error *err)
 {
-    struct dt_device_memory_owner *before;
-    enum dt_status st;
     void *p;
 
     if (s->direct || bytes <= r->host_cap)
@@ -149,10 +146,7 @@ static enum dt_status host_room(struct staged *s, struct request *r, size_t byte
     s->dev->host_free(s->dev, r->host);
     r->host = NULL;
     r->host_cap = 0;
-    before = s->dev->memory_for(s->dev, NULL);
-    st = s->dev->host_alloc(s->dev, bytes, err, &p);
-    s->dev->memory_for(s->dev, before);
-    DT_TRY(st);
+    DT_TRY(dt_transport_alloc(s->dev, true, bytes, err, &p));
     r->host = p;
     r->host_cap = bytes;
     return DT_OK;

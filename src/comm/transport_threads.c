@@ -331,23 +331,17 @@ static enum dt_status settle(struct dt_transport *t, void **mark, bool *done, st
     return st;
 }
 
-/* No request uses it any more that has not settled.  It is nobody's: it outlives the lane in whose name a
- * collective of tensor parallelism is posted. */
+/* No request uses it any more that has not settled. */
 static enum dt_status grow(struct dt_transport *t, char **p, size_t *cap, size_t bytes,
                            struct dt_error *err)
 {
     const struct dt_device *d = rank_of(t)->dev;
-    struct dt_device_memory_owner *before;
-    enum dt_status st;
     void *more;
 
     d->free(d, *p);
     *p = NULL;
     *cap = 0;
-    before = d->memory_for(d, NULL);
-    st = d->alloc(d, bytes, err, &more);
-    d->memory_for(d, before);
-    DT_TRY(st);
+    DT_TRY(dt_transport_alloc(d, false, bytes, err, &more));
     *p = more;
     *cap = bytes;
     return DT_OK;
