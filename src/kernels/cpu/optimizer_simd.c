@@ -23,6 +23,17 @@ static int part_of(const int64_t *first, int parts, int64_t block)
     return lo;
 }
 
+/* `part`: structs of `size` bytes that begin with the number of elements.  Fills first[0 .. parts]. */
+static void count_blocks(int64_t *first, int parts, const void *part, size_t size)
+{
+    first[0] = 0;
+    for (int k = 0; k < parts; k++) {
+        const int64_t *n = (const void *)((const char *)part + (size_t)k * size);
+
+        first[k + 1] = first[k] + dt_cpu_blocks(*n, BLOCK);
+    }
+}
+
 /* ---- AdamW ---- */
 
 struct opt {
@@ -75,9 +86,7 @@ static void adamw(struct dt_device_queue *q, const struct dt_kernel_adamw *h, in
     first = dt_cpu_scratch(q, DT_SCRATCH_KERNEL, sizeof(*first) * ((size_t)parts + 1));
     if (!first)
         return;
-    first[0] = 0;
-    for (int k = 0; k < parts; k++)
-        first[k + 1] = first[k] + dt_cpu_blocks(part[k].n, BLOCK);
+    count_blocks(first, parts, part, sizeof(*part));
     a.first = first;
     a.coef = coef ? *coef : 1.0f;
     a.c1 = (float)(1.0 - pow((double)h->beta1, (double)h->step));
@@ -138,9 +147,7 @@ static void reduce(struct dt_device_queue *q, int parts, const struct dt_kernel_
                            sizeof(*first) * ((size_t)parts + 1) + sizeof(double) * (size_t)blocks);
     if (!first)
         return;
-    first[0] = 0;
-    for (int k = 0; k < parts; k++)
-        first[k + 1] = first[k] + dt_cpu_blocks(part[k].n, BLOCK);
+    count_blocks(first, parts, part, sizeof(*part));
     a.first = first;
     a.sum = (double *)(first + parts + 1);
     dt_cpu_for(q, blocks, fn, &a);
