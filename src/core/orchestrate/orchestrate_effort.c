@@ -28,7 +28,7 @@ static const struct dt_orch_effort efforts[DT_EFFORT_N] = {
                           .guest_budget = 600000,
                           .polish = 3,
                           .reorder_ops = 7e5,
-                          .reorder_program = 3e5},
+                          .reorder_program = 4e5},
     [DT_EFFORT_QUICK] = {.coarse = true,
                          .pool = 24,
                          .margin = 0.06,
