@@ -362,6 +362,72 @@ START_TEST(what_is_damaged_is_no_beginning)
 }
 END_TEST
 
+/* ---- setting aside ---- */
+
+static void set_aside(void)
+{
+    forget();
+    dt_assert_ok(dt_ckpt_set_aside(ck, &warn, &err), err);
+}
+
+/* All that is ours goes, damaged or not; links and what others have put there stay. */
+START_TEST(earlier_runs_are_set_aside)
+{
+    char id[DT_RUN_ID_SIZE], path[256];
+
+    save("a", 10, 0);
+    save("a", 20, 0);
+    save("b", 10, 0); /* a's makes way */
+    save("b", 30, 0);
+    save("b", 40, 0);
+    sh("rm ck/step-00000040/manifest.json && ln -s ../v ck/step-00000050 && mkdir ck/step-00000060 "
+       "&&"
+       "echo mine >ck/step-00000060/notes && echo mine >ck/notes");
+    set_aside();
+    ck_assert_int_eq(n_said, 1);
+    dt_assert_has(said, "5 checkpoints of the run before are in ");
+    dt_assert_has(said, "/ck/before-1 now; \"--run-id b\" resumes step-00000030");
+    sh("[ \"$(echo $(ls ck))\" = 'before-1 notes step-00000050 step-00000060' ]");
+    sh("[ \"$(cat ck/before-1/latest)\" = step-00000040 ] && [ -d ck/before-1/step-00000010.of-a ] "
+       "&&"
+       "[ \"$(cat ck/step-00000060/notes)\" = mine ]");
+    ck_assert_str_eq(find(NULL, id), "");
+    ck_assert_str_eq(find("a", id), "step-00000020");
+    ck_assert_str_eq(find("b", id), "step-00000030");
+    ck_assert_str_eq(find("c", id), "");
+    ck_assert(dt_ckpt_last_aside(ck, path, sizeof(path), id));
+    dt_assert_has(path, "/ck/before-1/step-00000030");
+    ck_assert_str_eq(id, "b");
+}
+END_TEST
+
+/* Each time into a folder of its own; what a run saved last is what it goes on from. */
+START_TEST(nothing_set_aside_is_overwritten)
+{
+    char id[DT_RUN_ID_SIZE], path[256];
+
+    set_aside();
+    ck_assert(n_said == 0 && !there("ck/before-1"));
+    ck_assert(!dt_ckpt_last_aside(ck, path, sizeof(path), id));
+    sh("mkdir ck/before-2");
+    for (int64_t step = 10; step <= 30; step += 10) {
+        save("a", step, 0);
+        set_aside();
+        dt_assert_has(said, "the run before is in ");
+        ck_assert_str_eq(find(NULL, id), "");
+    }
+    sh("[ -d ck/before-1/step-00000010 ] && [ -d ck/before-3/step-00000020 ] &&"
+       "[ -d ck/before-4/step-00000030 ] && [ -z \"$(ls ck/before-2)\" ]");
+    ck_assert_str_eq(find("a", id), "step-00000030");
+    save("a", 25, 0);
+    ck_assert_str_eq(find("a", id), "step-00000025"); /* here, and not set aside */
+    sh("rm -r ck/step-00000025 && echo nonsense >ck/latest");
+    set_aside();
+    dt_assert_has(said, "what was left of the run before is in ");
+    sh("[ ! -e ck/latest ] && [ \"$(cat ck/before-5/latest)\" = nonsense ]");
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("checkpoint folders");
@@ -378,5 +444,7 @@ int main(void)
     tcase_add_test(c, old_checkpoints_are_of_the_unnamed_run);
     tcase_add_loop_test(c, what_is_passed_over_is_said, 0, 5);
     tcase_add_test(c, what_is_damaged_is_no_beginning);
+    tcase_add_test(c, earlier_runs_are_set_aside);
+    tcase_add_test(c, nothing_set_aside_is_overwritten);
     return dt_test_run(s);
 }

@@ -69,22 +69,39 @@ kill -9 "$victim"
 finished $job 120
 check "the restarted job ends well ($status)" '[ $status -eq 0 ] && [ $(grep -c "restart [0-9] of 2" err) -eq 1 ]'
 check "it began anew" '[ "$(field first_step)" = 0 ] && [ "$(field resumed)" = false ]'
-check "the other run's checkpoint stays" 'sums two/$old | cmp -s - sums.old'
+check "the other run's checkpoint is set aside, once" 'sums two/before-1/$old | cmp -s - sums.old &&
+    [ "$(cat two/before-1/latest)" = "$old" ] && [ ! -e two/before-2 ] && [ "$(grep -c "in two/before-1 now" err)" = 1 ]'
+check "and only this run's are here" '[ "$(ls -d two/step-*)" = two/step-00000150 ]'
 run=$(sed -n 's/.*"run_id": "\(.*\)",/\1/p' two/step-00000150/manifest.json)
 check "the summary names the run" '[ -n "$run" ] && [ "$(field run_id)" = "$run" ]'
 # each goes on from its own
 expect 0 '"first_step": 150' "$DISTTRAIN" train --no-runs --json --run-id "$run" job.yaml run.steps=151 run.checkpoint.dir=two
-other=$(sed -n 's/.*"run_id": "\(.*\)",/\1/p' two/$old/manifest.json)
+other=$(sed -n 's/.*"run_id": "\(.*\)",/\1/p' two/before-1/$old/manifest.json)
 expect 0 "\"first_step\": $(echo $old | sed 's/step-0*//')" "$DISTTRAIN" train --no-runs --json --run-id "$other" job.yaml \
     run.steps=160 run.checkpoint.dir=two
 expect 0 '"first_step": 0' "$DISTTRAIN" train --no-runs --json --run-id job-17 job.yaml run.steps=1 run.checkpoint.dir=two
 expect 2 "1 to 64 letters" "$DISTTRAIN" train --no-runs --run-id 'a/b' job.yaml run.steps=1 run.checkpoint.dir=two
+check "a run that is resumed moves none" '[ ! -e two/before-2 ]'
+# a start that a job's script repeats: begun anew once, resumed after that
+expect 0 '"first_step": 0' "$DISTTRAIN" train --no-runs --json --from-scratch --run-id again job.yaml run.steps=2 run.checkpoint.dir=three
+expect 0 '"first_step": 2' "$DISTTRAIN" train --no-runs --json --from-scratch --run-id again job.yaml run.steps=3 run.checkpoint.dir=three
+check "its own run is not moved" '[ ! -e three/before-1 ] && [ -d three/step-00000002 ] && [ -d three/step-00000003 ]'
 # stopped before anything is saved: what goes on without a word is the older one, and it says so
-rm -rf log
-"$DISTTRAIN" train --from-scratch --no-runs job.yaml run.checkpoint.dir=two run.log_dir=log >/dev/null 2>&1 &
-first=$!
-n=0; while [ $n -lt 600 ] && [ "$(cat log/metrics.jsonl 2>/dev/null | grep -c .)" -lt 1 ]; do sleep 0.05; n=$((n + 1)); done
-kill -KILL $first; wait $first 2>/dev/null
+killed_early() {
+    rm -rf log
+    "$DISTTRAIN" train --no-runs job.yaml "$@" run.log_dir=log >/dev/null 2>&1 &
+    first=$!
+    n=0; while [ $n -lt 600 ] && [ "$(cat log/metrics.jsonl 2>/dev/null | grep -c .)" -lt 1 ]; do sleep 0.05; n=$((n + 1)); done
+    kill -KILL $first; wait $first 2>/dev/null
+}
+killed_early --from-scratch run.checkpoint.dir=three
+train 0 "no checkpoint to resume, so a new run begins; three/before-1/step-00000003 .*\"--run-id again\" resumes" 1 \
+    run.checkpoint.dir=three
+expect 0 '"first_step": 3' "$DISTTRAIN" train --no-runs --json --run-id again job.yaml run.steps=4 run.checkpoint.dir=three
+# a start that fails moves nothing
+expect 2 "no-such.tar" "$DISTTRAIN" train --no-runs --from-scratch job.yaml run.steps=1 run.checkpoint.dir=three run.data=no-such.tar
+check "nothing moved" '[ ! -e three/before-2 ] && [ -d three/step-00000004 ]'
+killed_early --run-id early run.checkpoint.dir=two
 train 0 "which began here at .*, has no checkpoint; resuming from two/step-00000001 of run job-17" 2 run.checkpoint.dir=two
 
 # --- what is not complete ---
@@ -94,6 +111,9 @@ train 0 "^disttrain: warning: part: latest, $(cat part/latest) cannot be gone on
 rm -f part/step-*/manifest.json
 train 2 "no checkpoint is complete any more" 200 run.checkpoint.dir=part
 expect 2 "no checkpoint is complete any more" "$DISTTRAIN" eval job.yaml --data two-000000.tar --checkpoint part
+expect 0 "what was left of the run before is in part/before-2 now" "$DISTTRAIN" train --no-runs --from-scratch job.yaml run.steps=1 \
+    run.checkpoint.dir=part
+check "what is damaged is out of the way" '[ "$(ls -d part/step-*)" = part/step-00000001 ] && [ "$(cat part/latest)" = step-00000001 ]'
 
 # --- data ---
 cp two-000000.tar data.tar
@@ -122,7 +142,7 @@ data 2 "does not say which data" 8 ""
 data 0 '"first_step": 7' 8 --changed-data
 
 # --- what train does is safe at the desk, too ---
-# from scratch: the run before keeps its checkpoints and its log, the new one has its own
+# from scratch: the checkpoints and the log of the run before are set aside, the new one has its own
 fresh='run.checkpoint.dir=fresh run.log_dir=freshlog run.log_interval=1'
 expect 0 "" "$DISTTRAIN" train --no-runs job.yaml run.steps=3 $fresh
 cp freshlog/metrics.jsonl first.jsonl; sums fresh/step-00000003 >sums.first
@@ -131,9 +151,12 @@ expect 0 "warning: freshlog: the log of the run before is in freshlog/before-1 n
 check "its log is as it was" 'cmp -s first.jsonl freshlog/before-1/metrics.jsonl && ls freshlog/before-1/events.out.tfevents.* >/dev/null'
 check "the new one begins at step 1" '[ "$(sed -n "s/.*\"step\":\([0-9]*\),.*/\1/p" freshlog/metrics.jsonl | tr "\n" " ")" = "1 2 " ] &&
     [ "$(ls freshlog/events.out.tfevents.* | wc -l)" = 1 ]'
-check "its checkpoint is as it was" 'sums fresh/step-00000003 | cmp -s - sums.first'
+check "it says where its checkpoint is" 'grep -q "^disttrain: warning: fresh: step-00000003 of the run before is in fresh/before-1 now" err'
+check "its checkpoint is as it was" 'sums fresh/before-1/step-00000003 | cmp -s - sums.first && [ ! -e fresh/step-00000003 ] &&
+    [ "$(cat fresh/latest)" = step-00000002 ]'
+expect 0 "" "$DISTTRAIN" eval job.yaml --data two-000000.tar --checkpoint fresh/before-1
 expect 0 "freshlog/before-2 now" "$DISTTRAIN" train --no-runs --from-scratch job.yaml run.steps=1 $fresh
-check "none is overwritten" 'cmp -s first.jsonl freshlog/before-1/metrics.jsonl && [ "$(grep -c . freshlog/before-2/metrics.jsonl)" = 2 ]'
+check "none is overwritten" '[ -d fresh/before-1/step-00000003 ] && [ -d fresh/before-2/step-00000002 ] && cmp -s first.jsonl freshlog/before-1/metrics.jsonl && [ "$(grep -c . freshlog/before-2/metrics.jsonl)" = 2 ]'
 expect 0 "" "$DISTTRAIN" train --no-runs job.yaml run.steps=2 $fresh
 check "what goes on goes on in its log" '[ "$(grep -c . freshlog/metrics.jsonl)" = 2 ] && [ ! -e freshlog/before-3 ]'
 # what it logs can be drawn, also by the run, and compared with it

@@ -24,7 +24,8 @@
 #include <unistd.h>
 
 static const struct dt_cli_option options[] = {
-    {"from-scratch", 0, DT_OPT_FLAG, NULL, "start a new run, even if there is a checkpoint"},
+    {"from-scratch", 0, DT_OPT_FLAG, NULL,
+     "start a new run; checkpoints of earlier ones are moved aside"},
     {"run-id", 0, DT_OPT_STRING, "ID",
      "resume from the newest checkpoint of this run only, or start this run"},
     {"changed-data", 0, DT_OPT_FLAG, NULL,

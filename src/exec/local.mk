@@ -2,6 +2,7 @@
 noinst_LIBRARIES += libdtexec.a
 libdtexec_a_SOURCES = \
 	src/exec/checkpoint/checkpoint.h \
+	src/exec/checkpoint/checkpoint_aside.c \
 	src/exec/checkpoint/checkpoint_dir.c \
 	src/exec/checkpoint/checkpoint_dir.h \
 	src/exec/checkpoint/checkpoint_find.c \

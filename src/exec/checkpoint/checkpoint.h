@@ -10,6 +10,7 @@
  *                     .disttrain             that this program made the folder
  *   DIR/latest                               the name of the newest
  *   DIR/run.json, DIR/lock                   the run that began last; the training at work
+ *   DIR/before-1/step-00000300, latest       of the runs before one that began anew
  *
  * A save writes everything into DIR/.tmp-STEP.TAG, syncs it, renames it, then moves the pointer,
  * then removes what is too old: whenever it is killed, `latest` names a complete checkpoint.  Only
@@ -90,11 +91,18 @@ enum dt_status dt_ckpt_of_step(const char *dir, int64_t step, struct dt_error *e
                                size_t size);
 /* A checkpoint that no later save removes to make room; state.json and all else stays as it is. */
 enum dt_status dt_ckpt_keep(const char *path, struct dt_error *err);
-/* The same, of run `run_id` only (NULL = any), whose newest is taken if `latest` is not its; tells
- * `warn` when that is not what `latest` names.  `found_id` gets the run that made it. */
+/* The same, of run `run_id` only (NULL = any), whose newest is taken if `latest` is not its, also of
+ * those that were set aside; tells `warn` when that is not what `latest` names.  `found_id` gets the
+ * run that made it. */
 enum dt_status dt_ckpt_find_run(const char *path, const char *run_id, const struct dt_warn *warn,
                                 struct dt_error *err, bool *found, char *out, size_t size,
                                 char found_id[DT_RUN_ID_SIZE]);
+/* For a run that begins anew, with the folder locked: what is there of the runs before, complete or
+ * not, and `latest` go to DIR/before-N, the first that is free, and `warn` hears of it.  Links and
+ * what is not ours stay. */
+enum dt_status dt_ckpt_set_aside(const char *dir, const struct dt_warn *warn, struct dt_error *err);
+/* The newest checkpoint of what was set aside last, and whose it is; false if there is none. */
+bool dt_ckpt_last_aside(const char *dir, char *path, size_t size, char run_id[DT_RUN_ID_SIZE]);
 /* Only state.json, checked against the manifest. */
 enum dt_status dt_ckpt_read_state(const char *path, struct dt_error *err,
                                   struct dt_ckpt_state *out);

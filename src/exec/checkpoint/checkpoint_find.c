@@ -46,7 +46,15 @@ int64_t dt_ckpt_step_of(const char *name)
     return step >= 0 && *rest == '\0' ? step : -1;
 }
 
-static int by_step(const void *a, const void *b)
+int64_t dt_ckpt_step_aside(const char *name)
+{
+    const char *rest;
+    int64_t step = step_prefix(name, &rest);
+
+    return step >= 0 && strncmp(rest, DT_CKPT_OF, strlen(DT_CKPT_OF)) == 0 ? step : -1;
+}
+
+int dt_ckpt_by_step(const void *a, const void *b)
 {
     const struct dt_ckpt_step *x = a, *y = b;
 
@@ -57,20 +65,15 @@ static int by_step(const void *a, const void *b)
 
 static bool wanted(int fd, const char *name, const char *run_id, struct dt_ckpt_step *out)
 {
-    const char *rest;
-    int64_t step = step_prefix(name, &rest);
+    int64_t aside = dt_ckpt_step_aside(name), step = aside < 0 ? dt_ckpt_step_of(name) : aside;
     char id[DT_RUN_ID_SIZE];
-    bool aside;
 
-    if (step < 0 || strlen(name) >= sizeof(out->name))
-        return false;
-    aside = strncmp(rest, DT_CKPT_OF, strlen(DT_CKPT_OF)) == 0;
-    if ((*rest != '\0' && !aside) || (aside && !run_id) || !dt_ckpt_complete(fd, name, id) ||
-        (run_id && strcmp(id, run_id) != 0))
+    if (step < 0 || strlen(name) >= sizeof(out->name) || (aside >= 0 && !run_id) ||
+        !dt_ckpt_complete(fd, name, id) || (run_id && strcmp(id, run_id) != 0))
         return false;
     memcpy(out->name, name, strlen(name) + 1);
     out->step = step;
-    out->aside = aside;
+    out->aside = aside >= 0;
     return true;
 }
 
@@ -104,7 +107,7 @@ enum dt_status dt_ckpt_list(const char *dir, const char *run_id, struct dt_error
         return st;
     }
     if (*n > 1)
-        qsort(steps, *n, sizeof(struct dt_ckpt_step), by_step);
+        qsort(steps, *n, sizeof(struct dt_ckpt_step), dt_ckpt_by_step);
     *out = steps;
     return DT_OK;
 }
@@ -226,12 +229,37 @@ static enum dt_status find_in(struct find *f, struct dt_error *err, bool *found,
                        f->pointed[0] ? " names " : "", f->pointed, f->why_not);
 }
 
+/* In a folder of checkpoints. */
+static enum dt_status find_below(const char *dir, const char *run_id, const struct dt_warn *warn,
+                                 struct dt_error *err, bool *found, char *out, size_t size,
+                                 char id[DT_RUN_ID_SIZE])
+{
+    struct find f = {.dir = dir, .run_id = run_id, .warn = warn};
+    char name[sizeof(((struct dt_ckpt_step *)0)->name)];
+
+    DT_TRY(find_in(&f, err, found, name, id));
+    return *found ? dt_ckpt_path(out, size, dir, name, err) : DT_OK;
+}
+
+/* What was set aside last, first. */
+static enum dt_status find_aside(const char *dir, const char *run_id, const struct dt_warn *warn,
+                                 struct dt_error *err, bool *found, char *out, size_t size,
+                                 char id[DT_RUN_ID_SIZE])
+{
+    char before[PATH_MAX];
+
+    for (int k = dt_ckpt_before(dir, 0); k > 0 && !*found; k = dt_ckpt_before(dir, k)) {
+        DT_TRY(dt_ckpt_before_path(before, sizeof(before), dir, k, err));
+        DT_TRY(find_below(before, run_id, warn, err, found, out, size, id));
+    }
+    return DT_OK;
+}
+
 enum dt_status dt_ckpt_find_run(const char *path, const char *run_id, const struct dt_warn *warn,
                                 struct dt_error *err, bool *found, char *out, size_t size,
                                 char found_id[DT_RUN_ID_SIZE])
 {
-    struct find f = {.dir = path, .run_id = run_id, .warn = warn};
-    char name[sizeof(((struct dt_ckpt_step *)0)->name)], id[DT_RUN_ID_SIZE];
+    char id[DT_RUN_ID_SIZE];
     bool got = false;
 
     *found = false;
@@ -240,9 +268,9 @@ enum dt_status dt_ckpt_find_run(const char *path, const char *run_id, const stru
             return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "file name too long");
         got = !run_id || strcmp(id, run_id) == 0;
     } else {
-        DT_TRY(find_in(&f, err, &got, name, id));
-        if (got)
-            DT_TRY(dt_ckpt_path(out, size, path, name, err));
+        DT_TRY(find_below(path, run_id, warn, err, &got, out, size, id));
+        if (!got && run_id)
+            DT_TRY(find_aside(path, run_id, warn, err, &got, out, size, id));
     }
     if (got && found_id)
         memcpy(found_id, id, DT_RUN_ID_SIZE);

@@ -129,9 +129,11 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     if (count > 0 && dt_guard_rolls_back(&t->run->guard))
         count = INT64_MAX; /* steps are made again, of other batches */
     DT_TRY(dt_prefetch_open(t->s, t->loader, count, err, &t->prefetch));
-    return t->first ? dt_train_log_open(t->run->log_dir, t->o->from_scratch && t->state.step == 0,
-                                        t->o->warn, err, &t->log)
-                    : DT_OK;
+    if (!t->first)
+        return DT_OK;
+    DT_TRY(dt_train_folder_begin(&t->folder, t->o, err));
+    return dt_train_log_open(t->run->log_dir, t->o->from_scratch && t->state.step == 0, t->o->warn,
+                             err, &t->log);
 }
 
 static void drop_program(struct train *t)

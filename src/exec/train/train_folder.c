@@ -20,6 +20,19 @@ static void mention_lost(const char *dir, const struct dt_train_folder *f, const
                 dir, id, since, f->path, f->run_id);
 }
 
+/* A run that began anew here set others aside and was stopped before it saved, say. */
+static void mention_aside(const char *dir, const struct dt_warn *w)
+{
+    char id[DT_RUN_ID_SIZE], path[sizeof(((struct dt_train_folder *)0)->path)];
+
+    if (dt_ckpt_last_aside(dir, path, sizeof(path), id))
+        dt_warn(
+            w,
+            "%s: there is no checkpoint to resume, so a new run begins; %s is of an earlier one, "
+            "which \"--run-id %s\" resumes",
+            dir, path, id);
+}
+
 /* A run of a given id goes on from its own checkpoints only; otherwise what is there goes on. */
 static enum dt_status choose(struct dt_train_folder *f, const struct dt_train_options *o,
                              const char *dir, struct dt_error *err)
@@ -40,6 +53,8 @@ static enum dt_status choose(struct dt_train_folder *f, const struct dt_train_op
                                 any ? f->run_id : NULL));
     if (f->found && any)
         mention_lost(dir, f, o->warn);
+    if (!f->found && any)
+        mention_aside(dir, o->warn);
     return dt_ckpt_lock_run(f->lock, f->run_id, err);
 }
 
@@ -139,6 +154,15 @@ enum dt_status dt_train_folder_data(struct dt_train_folder *f, const struct dt_t
     DT_TRY(dt_train_agree(x, rank, ranks, st, &mine, err));
     state->data = rank == 0 ? &f->data : NULL;
     return DT_OK;
+}
+
+enum dt_status dt_train_folder_begin(struct dt_train_folder *f, const struct dt_train_options *o,
+                                     struct dt_error *err)
+{
+    if (!f->lock || !o->from_scratch || f->found)
+        return DT_OK;
+    DT_TRY(dt_ckpt_lock_check(f->lock, err));
+    return dt_ckpt_set_aside(o->setup->job->run.checkpoint_dir, o->warn, err);
 }
 
 void dt_train_folder_close(struct dt_train_folder *f)

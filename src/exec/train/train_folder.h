@@ -24,6 +24,10 @@ enum dt_status dt_train_folder_open(struct dt_train_folder *f, const struct dt_t
 enum dt_status dt_train_folder_data(struct dt_train_folder *f, const struct dt_train_options *o,
                                     struct dt_exec *x, struct dt_ckpt_state *state,
                                     struct dt_error *err);
+/* This rank alone, when nothing hinders the first step any more: a run that begins anew, and not
+ * again after a restart that has something to go on from, sets aside what is there. */
+enum dt_status dt_train_folder_begin(struct dt_train_folder *f, const struct dt_train_options *o,
+                                     struct dt_error *err);
 /* This rank alone: gives the folder back. */
 void dt_train_folder_close(struct dt_train_folder *f);
 
